@@ -71,15 +71,5 @@ func TestSourceForm(t *testing.T) {
 
 // withoutSource are checks whose fixtures have no source yet.
 var withoutSource = []string{
-	"filesystem-readonly", "disk-space", "hung-mounts", "fuse-congestion", "btrfs-errors", "zfs-pools",
-	"fstab-mounts", "io-hang", "disk-saturation", "scsi-device-state", "md-arrays", "multipath", "thin-pools",
-	"nvme-health", "disk-health", "ebs-limits", "oom-kills", "memory-available", "memory-fragmentation",
-	"system-cgroups", "slab-leak", "dying-cgroups", "hugepages", "swap", "edac",
-	"memory-corrupted", "pcie-errors", "thermal", "sensors", "cpu-steal", "cpu-throttling", "cpu-frequency",
-	"cpus-offline", "hardware-watchdog", "dns", "cni-config", "kube-proxy", "packet-filter", "cni-mtu", "apiserver-reachability",
-	"link-state", "bonds", "network-errors", "nic-allowance", "infiniband", "loopback", "default-route",
-	"ipv6-duplicate-address", "neighbour-table", "conntrack", "sockets", "tcp", "udp", "softnet",
-	"kubelet-health", "kubelet-pleg", "daemon-impostors", "kubelet-restarts", "kubelet-certificates",
-	"kubelet-sync", "volume-mounts", "probe-storms", "evictions", "node-registration", "kubelet-config",
-	"stuck-pods", "runtime-health", "runtime-deprecations", "runtime-latency", "runtime-restarts", "shim-leaks", "csi-registration", "critical-daemonsets",
+	"filesystem-readonly", "disk-space", "hung-mounts", "fuse-congestion", "btrfs-errors", "zfs-pools", "fstab-mounts", "io-hang", "disk-saturation", "scsi-device-state", "md-arrays", "multipath", "thin-pools", "nvme-health", "disk-health", "ebs-limits", "oom-kills", "memory-available", "memory-fragmentation", "system-cgroups", "slab-leak", "dying-cgroups", "hugepages", "swap", "edac", "memory-corrupted", "pcie-errors", "thermal", "sensors", "cpu-steal", "cpu-throttling", "cpu-frequency", "cpus-offline", "hardware-watchdog", "dns", "kube-proxy", "infiniband", "kubelet-pleg", "kubelet-sync", "volume-mounts", "probe-storms", "evictions", "node-registration", "stuck-pods", "runtime-latency", "csi-registration", "critical-daemonsets",
 }

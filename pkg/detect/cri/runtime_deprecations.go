@@ -19,8 +19,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// runtime-deprecations asks the container runtime over CRI for its Status, in which containerd (newer ones of 1.7,
-// and 2) has
+// runtime-deprecations reads the container runtime's Status over CRI, in which containerd (newer versions of 1.7, and
+// 2) has
 //
 //	{"type": "ContainerdHasNoDeprecationWarnings", "status": false, "reason": "ContainerdHasDeprecationWarnings",
 //	 "message": "{\"io.containerd.deprecation/pull-schema-1-image\":\"Schema 1 images are deprecated since …\"}"}
@@ -28,23 +28,21 @@ import (
 // for features that were used since it started and that a later version does not have: settings, images in old
 // formats, and the host's cgroup v1. https://containerd.io/releases/#deprecated-features; `ctr deprecations list`
 // shows the same.
-//
-// Known false alarms: none known; what is accepted can be named in containerd's setting ignore_deprecation_warnings.
 
 const runtimeDeprecationsID = "runtime-deprecations"
 
-// RuntimeDeprecations finds what of this node, its configuration and its images the next containerd will not take.
+// RuntimeDeprecations finds settings, images and features of this node that the next containerd does not support.
 func RuntimeDeprecations() detect.Check {
 	return detect.Check{
 		ID:      runtimeDeprecationsID,
 		Domain:  "kubernetes",
-		Summary: "the container runtime was asked for what its next version does not have",
-		Advice: "`ctr deprecations list` tells what was used and when. Change /etc/containerd/config.toml " +
-			"(`containerd config migrate` of containerd 2 prints it anew), build the images anew or, for cgroup-v1, " +
-			"boot the node with cgroup v2 before containerd is upgraded.",
+		Summary: "the node uses features that the next version of its container runtime does not have",
+		Advice: "List what was used and when with `ctr deprecations list`. Before containerd is upgraded, change " +
+			"/etc/containerd/config.toml (`containerd config migrate` of containerd 2 prints the new form), rebuild " +
+			"the images or, for cgroup-v1, boot the node with cgroup v2.",
 		Doc: detect.Doc{
 			Reads: []string{"CRI Status over the runtime's socket"},
-			Why:   "After an upgrade containerd does not start with such a configuration, and such images cannot be pulled.",
+			Why:   "After an upgrade containerd rejects such a configuration, and such images cannot be pulled.",
 			Faults: []detect.Fault{
 				{Reason: "RuntimeFeatureDeprecated", Severity: finding.Info,
 					When: "containerd's condition ContainerdHasNoDeprecationWarnings is false"},
@@ -55,18 +53,18 @@ func RuntimeDeprecations() detect.Check {
 		Every:    time.Hour,
 		Deadline: 10 * time.Second,
 		Policy:   finding.Policy{BlindAfter: 3 * time.Hour},
-		Run:      lookAtDeprecations,
+		Run:      observeDeprecations,
 	}
 }
 
-func lookAtDeprecations(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func observeDeprecations(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	if h.Runtime.Status == nil {
 		return nil, finding.NotApplicable("no container runtime is configured on this host")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	answer, err := h.Runtime.Status(ctx)
-	if err != nil && h.NodeName == "" && nobodyServes(ctx, h) {
+	if err != nil && h.NodeName == "" && noSocket(ctx, h) {
 		return nil, finding.NotApplicable("no container runtime serves %s on this host", h.Paths.CRISocket)
 	}
 	if err != nil {
@@ -77,7 +75,7 @@ func lookAtDeprecations(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		return c.GetType() == "ContainerdHasNoDeprecationWarnings"
 	})
 	if i < 0 {
-		return nil, finding.NotApplicable("the container runtime does not tell of deprecations")
+		return nil, finding.NotApplicable("the container runtime does not report deprecations")
 	}
 	if conditions[i].GetStatus() {
 		return nil, nil
@@ -85,12 +83,12 @@ func lookAtDeprecations(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	return []finding.Finding{deprecated(h, conditions[i].GetMessage())}, nil
 }
 
-// nobodyServes reports that the runtime has no socket, so that there is none.
-func nobodyServes(ctx context.Context, h *host.Host) bool {
+// noSocket reports that there is no runtime: its socket does not exist.
+func noSocket(ctx context.Context, h *host.Host) bool {
 	return h.Plugins.Connect != nil && errors.Is(h.Plugins.Connect(ctx, h.Paths.CRISocket), fs.ErrNotExist)
 }
 
-// deprecated makes the finding of what containerd says: a JSON object from the ID of a warning to its text.
+// deprecated makes the finding from containerd's message: a JSON object from the ID of a warning to its text.
 func deprecated(h *host.Host, message string) finding.Finding {
 	var facts map[string]string
 	var warnings map[string]string
@@ -108,7 +106,7 @@ func deprecated(h *host.Host, message string) finding.Finding {
 		Check: runtimeDeprecationsID, Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket},
 		Severity: finding.Info,
 		Reason:   "RuntimeFeatureDeprecated", Facts: facts,
-		Message: "what a later containerd does not have is used here (`ctr deprecations list`): " +
+		Message: "features that a later containerd does not have are used here (`ctr deprecations list`): " +
 			checkkit.Sanitize(message, 950),
 	}
 }

@@ -20,22 +20,19 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// runtime-health asks the container runtime over CRI for its Version and its Status, whose conditions look like this
+// runtime-health calls the container runtime's Version and Status over CRI; the conditions of Status look like this
 // (`crictl info`):
 //
 //	{"type": "NetworkReady", "status": false, "reason": "NetworkPluginNotReady", "message": "cni plugin not initialized"}
 //
-// https://github.com/kubernetes/cri-api/blob/master/pkg/apis/runtime/v1/api.proto. Kubelet heeds RuntimeReady and
+// https://github.com/kubernetes/cri-api/blob/master/pkg/apis/runtime/v1/api.proto. Kubelet uses RuntimeReady and
 // NetworkReady only, and takes a condition that is not reported as false; so does this check.
-//
-// Known false alarms: NetworkReady is false on a node that has just booted until its CNI DaemonSet has written the
-// configuration (held for 30 s); other conditions of a runtime (ContainerdHasNoDeprecationWarnings) are no faults.
 
 // RuntimeHealthSettings are the thresholds of runtime-health.
 type RuntimeHealthSettings struct {
 	Timeout    time.Duration `yaml:"timeout"`    // a call that takes longer counts as no answer
 	SlowAfter  time.Duration `yaml:"slowAfter"`  // Version or Status that takes longer is slow
-	SlowBefore time.Duration `yaml:"slowBefore"` // and is well again below this
+	SlowBefore time.Duration `yaml:"slowBefore"` // and is healthy again below this
 }
 
 // DefaultRuntimeHealthSettings returns the settings that are used unless the configuration says otherwise.
@@ -48,33 +45,34 @@ func RuntimeHealth(s RuntimeHealthSettings) detect.Check {
 	return detect.Check{
 		ID:      "runtime-health",
 		Domain:  "kubernetes",
-		Summary: "the container runtime does not answer, or says that it or the pod network is not ready",
-		Advice: "Look at `journalctl -u containerd` (or crio) and `crictl info`. Running containers survive a " +
-			"restart of the runtime. A network that is not ready mostly lacks its CNI configuration: look at the pod " +
-			"of the network plugin on this node.",
+		Summary: "the container runtime does not answer, or reports that it or the pod network is not ready",
+		Advice: "Check `journalctl -u containerd` (or crio) and `crictl info`. Running containers survive a restart " +
+			"of the runtime. If the network is not ready, its CNI configuration is usually missing: check the pod of " +
+			"the network plugin on this node.",
 		Doc: detect.Doc{
 			Reads: []string{"CRI Version and Status over the runtime's socket",
 				"/proc/PID/stat of the runtime and its threads"},
-			Why: "Without the runtime no container starts or ends. Those that run go on, so nobody else may notice.",
+			Why: "Without the runtime no container starts or ends. Running containers go on, so the fault may go " +
+				"unnoticed.",
 			Faults: []detect.Fault{
 				{Reason: "RuntimeSocketMissing", Severity: finding.Fatal, When: "the socket does not exist"},
-				{Reason: "RuntimeNotRunning", Severity: finding.Fatal, When: "nobody listens on the socket"},
+				{Reason: "RuntimeNotRunning", Severity: finding.Fatal, When: "no process listens on the socket"},
 				{Reason: "RuntimeStopped", Severity: finding.Fatal, When: "its process is in state T: a signal or a " +
 					"debugger stopped it"},
-				{Reason: "RuntimeHung", Severity: finding.Fatal, When: "it does not answer and threads of it hang in " +
-					"the kernel (state D)"},
+				{Reason: "RuntimeHung", Severity: finding.Fatal, When: "it does not answer and some of its threads " +
+					"hang in the kernel (state D)"},
 				{Reason: "RuntimeNotAnswering", Severity: finding.Fatal,
-					When: "it takes connections but does not answer within 8 s"},
+					When: "it accepts connections but does not answer within 8 s"},
 				{Reason: "RuntimeFailing", Severity: finding.Fatal, When: "it answers with an error"},
 				{Reason: "RuntimeNotReady", Severity: finding.Fatal,
 					When: "its condition RuntimeReady is false or absent"},
 				{Reason: "NetworkNotReady", Severity: finding.Fatal, When: "its condition NetworkReady is false or " +
-					"absent: no pod with a network of its own can start"},
+					"absent: no pod with its own network namespace can start"},
 				{Reason: "RuntimeSlow", Severity: finding.Warning, When: "Version or Status takes longer than 4 s; " +
-					"well again below 2 s"},
+					"healthy again below 2 s"},
 			},
 			FalseAlarms: "NetworkReady is false on a node that has just booted until its CNI DaemonSet has written " +
-				"the configuration: held for 30 s.",
+				"the configuration: not reported before 30 s. Other conditions of the runtime are ignored.",
 		},
 		Condition: finding.Condition{
 			Type: "ContainerRuntimeUnhealthy", ReadyType: "ContainerRuntimeReady",
@@ -85,31 +83,31 @@ func RuntimeHealth(s RuntimeHealthSettings) detect.Check {
 		Deadline: 2*s.Timeout + 5*time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: 30 * time.Second}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			seen, err := lookAtRuntime(ctx, h, s)
+			seen, err := observeRuntime(ctx, h, s)
 			if err != nil {
 				return nil, err
 			}
-			return judgeRuntime(seen, s)
+			return evaluateRuntime(seen, s)
 		},
 	}
 }
 
-// runtimeSeen is all that one look at the runtime shows.
-type runtimeSeen struct {
+// observation is what one run reads from the runtime.
+type observation struct {
 	Socket     string
 	Version    *cri.VersionResponse
 	VersionErr error
 	Status     *cri.StatusResponse // nil when Version failed
 	StatusErr  error
 	Latency    time.Duration // of the slower call
-	ConnectErr error         // of the bare socket, asked only when a call failed
+	ConnectErr error         // of the bare socket, tried only when a call failed
 	Process    host.Process
 	ProcessErr error
 	Threads    checkkit.ThreadStates
 }
 
-func lookAtRuntime(ctx context.Context, h *host.Host, s RuntimeHealthSettings) (runtimeSeen, error) {
-	seen := runtimeSeen{Socket: h.Paths.CRISocket, ProcessErr: hosterr.ErrNotConfigured}
+func observeRuntime(ctx context.Context, h *host.Host, s RuntimeHealthSettings) (observation, error) {
+	seen := observation{Socket: h.Paths.CRISocket, ProcessErr: hosterr.ErrNotConfigured}
 	if h.Runtime.Version == nil || h.Runtime.Status == nil || seen.Socket == "" {
 		return seen, finding.NotApplicable("no container runtime is configured on this host")
 	}
@@ -133,21 +131,22 @@ func lookAtRuntime(ctx context.Context, h *host.Host, s RuntimeHealthSettings) (
 	case err == nil:
 		return seen, nil
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, net.ErrClosed):
-		// ours to ask, or to have closed: that says nothing of the runtime
+		// the agent lacks the right, or closed the connection: that means nothing for the runtime
 		return seen, fmt.Errorf("ask the container runtime: %w", err)
 	}
-	return seen, lookAtSilence(ctx, h, &seen)
+	return seen, explainSilence(ctx, h, &seen)
 }
 
-// lookAtSilence finds out why a call failed: the socket and the process behind it.
-func lookAtSilence(ctx context.Context, h *host.Host, seen *runtimeSeen) error {
+// explainSilence finds out why a call failed: the socket and the process behind it.
+func explainSilence(ctx context.Context, h *host.Host, seen *observation) error {
 	call, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	seen.ConnectErr = hosterr.ErrNotConfigured
 	if h.Plugins.Connect != nil {
 		seen.ConnectErr = h.Plugins.Connect(call, seen.Socket)
 	}
-	if errors.Is(seen.ConnectErr, fs.ErrPermission) { // whatever the call said: the agent has no right to know better
+	// whatever the call returned: the agent lacks the right to connect
+	if errors.Is(seen.ConnectErr, fs.ErrPermission) {
 		return fmt.Errorf("ask the container runtime: %w", seen.ConnectErr)
 	}
 	if errors.Is(errors.Join(seen.ConnectErr, seen.callErr()), fs.ErrNotExist) && h.NodeName == "" {
@@ -162,7 +161,7 @@ func lookAtSilence(ctx context.Context, h *host.Host, seen *runtimeSeen) error {
 	return nil
 }
 
-// timed makes a call with a limit of its own.
+// timed makes a call with its own time limit.
 func timed(ctx context.Context, limit time.Duration, call func(context.Context) error) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -171,15 +170,15 @@ func timed(ctx context.Context, limit time.Duration, call func(context.Context) 
 	return time.Since(began), err
 }
 
-func (seen runtimeSeen) callErr() error { return errors.Join(seen.VersionErr, seen.StatusErr) }
+func (seen observation) callErr() error { return errors.Join(seen.VersionErr, seen.StatusErr) }
 
 // networkSubject is what NetworkReady is about.
 func networkSubject() finding.Subject {
 	return finding.Subject{Kind: "runtime-condition", Name: "NetworkReady"}
 }
 
-// judgeRuntime says what is wrong with what was seen. While the runtime is silent, nothing is known of the network.
-func judgeRuntime(seen runtimeSeen, s RuntimeHealthSettings) ([]finding.Finding, error) {
+// evaluateRuntime returns the faults of the runtime. While it does not answer, nothing is known of the network.
+func evaluateRuntime(seen observation, s RuntimeHealthSettings) ([]finding.Finding, error) {
 	if err := seen.callErr(); err != nil {
 		return []finding.Finding{seen.silent()}, finding.Partial(map[finding.Subject]error{networkSubject(): err})
 	}
@@ -188,60 +187,61 @@ func judgeRuntime(seen runtimeSeen, s RuntimeHealthSettings) ([]finding.Finding,
 	switch {
 	case !ready:
 		found = append(found, seen.found(finding.Fatal, "RuntimeNotReady",
-			"the container runtime says that it is not ready: %s: look at its log", message))
+			"the container runtime reports that it is not ready: %s: read its log", message))
 	case seen.Latency >= s.SlowBefore:
-		slow := seen.found(finding.Warning, "RuntimeSlow", "the container runtime took %s to answer: look for disk "+
+		slow := seen.found(finding.Warning, "RuntimeSlow", "the container runtime took %s to answer: check for disk "+
 			"pressure, and for very many containers or images", seen.Latency.Round(time.Millisecond))
 		slow.BelowRaise = seen.Latency < s.SlowAfter
 		found = append(found, slow)
 	}
 	if ready, message := runtimeCondition(seen.Status, cri.NetworkReady); !ready {
-		f := seen.found(finding.Fatal, "NetworkNotReady", "the container runtime has no pod network: %s: look at the "+
-			"network plugin's pod on this node and at its CNI configuration", message)
+		f := seen.found(finding.Fatal, "NetworkNotReady", "the container runtime has no pod network: %s: check the "+
+			"network plugin's pod on this node and its CNI configuration", message)
 		f.Subject = networkSubject()
 		found = append(found, f)
 	}
 	return found, nil
 }
 
-// silent says why the runtime did not answer.
-func (seen runtimeSeen) silent() finding.Finding {
+// silent returns why the runtime did not answer.
+func (seen observation) silent() finding.Finding {
 	err := checkkit.Sanitize(seen.callErr().Error(), 500)
 	state := seen.Threads.Main
-	why := errors.Join(seen.ConnectErr, seen.callErr()) // either may carry the kernel's word
+	why := errors.Join(seen.ConnectErr, seen.callErr()) // either may carry the kernel's error
 	switch {
 	case errors.Is(why, fs.ErrNotExist):
 		return seen.found(finding.Fatal, "RuntimeSocketMissing", "the container runtime's socket %s does not exist: "+
-			"start the runtime and look at its log, or correct the path in the configuration", seen.Socket)
+			"start the runtime and read its log, or correct the path in the configuration", seen.Socket)
 	case errors.Is(why, syscall.ECONNREFUSED):
-		return seen.found(finding.Fatal, "RuntimeNotRunning", "nobody listens on %s: the container runtime has died; "+
-			"start it and look at its log", seen.Socket)
+		return seen.found(finding.Fatal, "RuntimeNotRunning", "no process listens on %s: the container runtime has "+
+			"died; start it and read its log", seen.Socket)
 	case state == 'T' || state == 't':
 		return seen.found(finding.Fatal, "RuntimeStopped", "the container runtime %s is stopped by a signal or a "+
-			"debugger: `kill -CONT %d` lets it go on",
+			"debugger: `kill -CONT %d` resumes it",
 			seen.daemon(), seen.Process.PID)
 	case seen.Threads.Blocked > 0:
 		return seen.found(finding.Fatal, "RuntimeHung", "the container runtime %s does not answer; %d of its threads "+
-			"hang in the kernel (state D): look for a dead mount or disk (%s)", seen.daemon(), seen.Threads.Blocked,
+			"hang in the kernel (state D): check for an unresponsive mount or disk (%s)", seen.daemon(),
+			seen.Threads.Blocked,
 			err)
 	case isDeadline(seen.callErr()):
 		return seen.found(finding.Fatal, "RuntimeNotAnswering", "the container runtime %s accepts connections but "+
-			"does not answer within %s: look at its log and restart it; running containers survive that", seen.daemon(),
+			"does not answer within %s: read its log and restart it; running containers survive that", seen.daemon(),
 			seen.Latency.Round(time.Millisecond))
 	default:
 		return seen.found(finding.Fatal, "RuntimeFailing",
-			"the container runtime answers with an error: %s: look at its log", err)
+			"the container runtime answers with an error: %s: read its log", err)
 	}
 }
 
-func (seen runtimeSeen) daemon() string {
+func (seen observation) daemon() string {
 	if seen.ProcessErr != nil {
 		return "at " + seen.Socket
 	}
 	return fmt.Sprintf("%s (pid %d)", checkkit.Sanitize(seen.Process.Comm, 32), seen.Process.PID)
 }
 
-func (seen runtimeSeen) found(severity finding.Severity, reason, format string, args ...any) finding.Finding {
+func (seen observation) found(severity finding.Severity, reason, format string, args ...any) finding.Finding {
 	facts := map[string]string{"socket": seen.Socket,
 		"latencyMilliseconds": strconv.FormatInt(seen.Latency.Milliseconds(), 10)}
 	if seen.Version != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// runtimeCondition returns the truth of one condition and what the runtime says about it.
+// runtimeCondition returns the status of one condition and its message.
 func runtimeCondition(response *cri.StatusResponse, kind string) (ready bool, message string) {
 	for _, c := range response.GetStatus().GetConditions() {
 		if c.GetType() == kind {
@@ -22,7 +22,7 @@ func runtimeCondition(response *cri.StatusResponse, kind string) (ready bool, me
 	return false, kind + " is not reported"
 }
 
-// isDeadline reports whether err says that time ran out, in Go's words or in gRPC's.
+// isDeadline reports whether err is a timeout, of Go or of gRPC.
 func isDeadline(err error) bool {
 	var joined interface{ Unwrap() []error }
 	if errors.As(err, &joined) {

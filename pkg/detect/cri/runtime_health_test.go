@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -35,48 +36,48 @@ func criStatus(runtime, network bool) *cri.StatusResponse {
 	}}}
 }
 
-func TestJudgeRuntime(t *testing.T) {
+func TestEvaluateRuntime(t *testing.T) {
 	late := fmt.Errorf("version: %w", status.Error(codes.DeadlineExceeded, "context deadline exceeded"))
 	away := status.Error(codes.Unavailable, "connection error")
 	const socket = "container-runtime//run/c.sock="
 	tests := []struct {
 		name    string
-		seen    runtimeSeen
+		seen    observation
 		want    []string
 		partial bool
 	}{
-		{name: "ready", seen: runtimeSeen{Status: criStatus(true, true)}},
-		{name: "runtime not ready", seen: runtimeSeen{Status: criStatus(false, true)},
+		{name: "ready", seen: observation{Status: criStatus(true, true)}},
+		{name: "runtime not ready", seen: observation{Status: criStatus(false, true)},
 			want: []string{socket + "RuntimeNotReady"}},
-		{name: "network not ready", seen: runtimeSeen{Status: criStatus(true, false)},
+		{name: "network not ready", seen: observation{Status: criStatus(true, false)},
 			want: []string{"runtime-condition/NetworkReady=NetworkNotReady"}},
-		{name: "neither", seen: runtimeSeen{Status: criStatus(false, false)}, want: []string{socket + "RuntimeNotReady",
+		{name: "neither", seen: observation{Status: criStatus(false, false)}, want: []string{socket + "RuntimeNotReady",
 			"runtime-condition/NetworkReady=NetworkNotReady"}},
-		{name: "conditions not reported", seen: runtimeSeen{Status: &cri.StatusResponse{}},
+		{name: "conditions not reported", seen: observation{Status: &cri.StatusResponse{}},
 			want: []string{socket + "RuntimeNotReady", "runtime-condition/NetworkReady=NetworkNotReady"}},
-		{name: "rather slow", seen: runtimeSeen{Status: criStatus(true, true), Latency: 3 * time.Second},
+		{name: "rather slow", seen: observation{Status: criStatus(true, true), Latency: 3 * time.Second},
 			want: []string{socket + "RuntimeSlow warning marginal"}},
-		{name: "slow", seen: runtimeSeen{Status: criStatus(true, true), Latency: 4 * time.Second},
+		{name: "slow", seen: observation{Status: criStatus(true, true), Latency: 4 * time.Second},
 			want: []string{socket + "RuntimeSlow warning"}},
-		{name: "socket missing", seen: runtimeSeen{VersionErr: away, ConnectErr: fs.ErrNotExist, ProcessErr: away},
+		{name: "socket missing", seen: observation{VersionErr: away, ConnectErr: fs.ErrNotExist, ProcessErr: away},
 			want: []string{socket + "RuntimeSocketMissing"}, partial: true},
-		{name: "nobody listens", seen: runtimeSeen{VersionErr: away, ConnectErr: syscall.ECONNREFUSED,
+		{name: "nobody listens", seen: observation{VersionErr: away, ConnectErr: syscall.ECONNREFUSED,
 			ProcessErr: away}, want: []string{socket + "RuntimeNotRunning"}, partial: true},
-		{name: "stopped", seen: runtimeSeen{VersionErr: late, Threads: checkkit.ThreadStates{Main: 'T'}},
+		{name: "stopped", seen: observation{VersionErr: late, Threads: checkkit.ThreadStates{Main: 'T'}},
 			want: []string{socket + "RuntimeStopped"}, partial: true},
-		{name: "hung in the kernel", seen: runtimeSeen{VersionErr: late, Threads: checkkit.ThreadStates{Main: 'S',
+		{name: "hung in the kernel", seen: observation{VersionErr: late, Threads: checkkit.ThreadStates{Main: 'S',
 			Blocked: 1}}, want: []string{socket + "RuntimeHung"}, partial: true},
-		{name: "silent", seen: runtimeSeen{StatusErr: late, Threads: checkkit.ThreadStates{Main: 'S'}},
+		{name: "silent", seen: observation{StatusErr: late, Threads: checkkit.ThreadStates{Main: 'S'}},
 			want: []string{socket + "RuntimeNotAnswering"}, partial: true},
-		{name: "backlog full", seen: runtimeSeen{VersionErr: context.DeadlineExceeded, ConnectErr: syscall.EAGAIN,
+		{name: "backlog full", seen: observation{VersionErr: context.DeadlineExceeded, ConnectErr: syscall.EAGAIN,
 			ProcessErr: away}, want: []string{socket + "RuntimeNotAnswering"}, partial: true},
-		{name: "fails", seen: runtimeSeen{VersionErr: status.Error(codes.Unimplemented, "unknown service")},
+		{name: "fails", seen: observation{VersionErr: status.Error(codes.Unimplemented, "unknown service")},
 			want: []string{socket + "RuntimeFailing"}, partial: true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.seen.Socket = "/run/c.sock"
-			found, err := judgeRuntime(tt.seen, DefaultRuntimeHealthSettings())
+			found, err := evaluateRuntime(tt.seen, DefaultRuntimeHealthSettings())
 			if diff := cmp.Diff(tt.want, checktest.Reasons(found)); diff != "" {
 				t.Errorf("findings (-want +got):\n%s", diff)
 			}
@@ -159,5 +160,19 @@ func TestRuntimeHealthNotApplicable(t *testing.T) {
 	_, err := RuntimeHealth(DefaultRuntimeHealthSettings()).Run(t.Context(), h)
 	if _, ok := errors.AsType[*finding.NotApplicableError](err); !ok {
 		t.Errorf("got %v, want not applicable", err)
+	}
+}
+
+// A recorded runtime is healthy.
+func TestRecordedRuntime(t *testing.T) {
+	files := checktest.Recorded(t, "testdata/runtime-health/ok-recorded.txtar")
+	o := observation{Version: &cri.VersionResponse{}, Status: &cri.StatusResponse{}}
+	if err := errors.Join(json.Unmarshal(files["version.json"], o.Version),
+		json.Unmarshal(files["status.json"], o.Status)); err != nil {
+		t.Fatal(err)
+	}
+	found, err := evaluateRuntime(o, DefaultRuntimeHealthSettings())
+	if found != nil || err != nil || o.Version.GetRuntimeName() != "containerd" {
+		t.Errorf("%s: %v, %v", o.Version.GetRuntimeName(), found, err)
 	}
 }

@@ -24,22 +24,18 @@ import (
 // https://kubernetes.io/docs/reference/instrumentation/metrics/; kubelet measures each call of the runtime (CRI),
 // failed ones too. The bounds of the buckets are 5 ms and 2.5 times the one before.
 //
-// Thresholds. Questions (lists, states) take milliseconds, and kubelet asks them every second: three seconds are past
-// what PLEG and the loops can bear when all do; a tenth of them and ten at least. Work (sandboxes, containers) waits
-// for disks and networks; some networks attach a card of the cloud for ten seconds. Nineteen seconds are a third of
-// the minute in which a pod is to run: a tenth of them and three at least. runtime-health measures the two calls that
-// it makes itself and tells of a runtime that does not answer at all; kubelet-sync tells of calls that fail.
-//
-// Known false alarms, and what is done: pulling an image, running a program in a container and stopping one take as
-// long as image, program and grace period want: these are not counted. Before kubelet 1.19 the buckets were others:
-// nothing is told.
+// Thresholds. Queries (lists, states) take milliseconds, and kubelet makes them every second: PLEG and the sync loops
+// fall behind when they take three seconds. Work (sandboxes, containers) waits for disks and networks; some networks
+// attach a cloud interface for ten seconds. Nineteen seconds are a third of the minute in which a pod should run.
+// runtime-health measures the two calls that it makes itself and reports a runtime that does not answer at all;
+// kubelet-sync reports calls that fail. Kubelets before 1.19 have other buckets: nothing is reported.
 
 const (
 	runtimeLatencyID     = "runtime-latency"
 	runtimeLatencyWindow = 15 * time.Minute
 )
 
-// runtimeCalls are calls of one kind, with what is slow for them.
+// runtimeCalls are calls of one kind, with the threshold for slow ones.
 type runtimeCalls struct {
 	name       string // of the subject
 	reason     string
@@ -48,7 +44,7 @@ type runtimeCalls struct {
 	operations []string
 }
 
-func runtimeQuestions() runtimeCalls {
+func runtimeQueries() runtimeCalls {
 	return runtimeCalls{"questions", "RuntimeQuestionsSlow", 3.0517578125, 10, []string{
 		"version", "status", "list_containers", "list_podsandbox", "container_status", "podsandbox_status",
 		"list_images", "image_status",
@@ -68,26 +64,28 @@ func RuntimeLatency() detect.Check {
 	return detect.Check{
 		ID:      runtimeLatencyID,
 		Domain:  "kubernetes",
-		Summary: "the container runtime does what kubelet asks of it, but late",
-		Advice: "`nodeagent check` for pressure of disk and CPU, disk-saturation and cpu-throttling above all: a " +
-			"slow disk below the runtime's root is the common cause. Then very many containers and images (`crictl " +
-			"ps -a | wc -l`, `crictl images | wc -l`), and for run_podsandbox the network plugin's own log.",
+		Summary: "the container runtime answers kubelet's calls slowly",
+		Advice: "Run `nodeagent check` for disk and CPU pressure, above all disk-saturation and cpu-throttling: a " +
+			"slow disk below the runtime's root is the common cause. Then check for very many containers and images " +
+			"(`crictl ps -a | wc -l`, `crictl images | wc -l`), and for run_podsandbox the network plugin's log.",
 		Doc: detect.Doc{
 			Reads: []string{"https://127.0.0.1:10250/metrics"},
-			Why:   "Pods start and end late, kubelet's PLEG falls behind, and at last the node is NotReady.",
+			Why:   "Pods start and end late, kubelet's PLEG falls behind, and finally the node becomes NotReady.",
 			Faults: []detect.Fault{
 				{Reason: "RuntimeQuestionsSlow", Severity: finding.Warning,
-					When: "10 % of the calls of 15 minutes of one operation that only asks, at least 10, took more " +
-						"than 3 s; gone below half of it"},
-				{Reason: "RuntimeWorkSlow", Severity: finding.Warning, When: "10 % of the calls of 15 minutes of one " +
-					"operation on sandboxes or containers, at least 3, took more than 19 s; gone below half of it"},
+					When: "10 % of the calls of one read-only operation in 15 minutes, at least 10, took more than 3 " +
+						"s; cleared below half of that"},
+				{Reason: "RuntimeWorkSlow", Severity: finding.Warning, When: "10 % of the calls of one operation on " +
+					"sandboxes or containers in 15 minutes, at least 3, took more than 19 s; cleared below half of " +
+					"that"},
 			},
-			FalseAlarms: "Image pulls, execs and stops of containers take as long as they want and are not counted.",
+			FalseAlarms: "Image pulls, execs and stops of containers take as long as the image, the program or the " +
+				"grace period, and are not counted.",
 		},
 		Every:    time.Minute,
 		Deadline: 10 * time.Second,
 		Policy:   finding.Policy{Clear: finding.Hold{Looks: 2}},
-		Run:      m.look,
+		Run:      m.observe,
 	}
 }
 
@@ -95,22 +93,22 @@ type latencyState struct {
 	meter checkkit.KubeletMeter
 }
 
-func (m *latencyState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *latencyState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	grown, _, err := m.meter.Read(ctx, h, latencyKey, "kubelet_runtime_operations_duration_seconds_bucket")
 	if err != nil || grown == nil {
 		return nil, err
 	}
 	var found []finding.Finding
-	for _, calls := range []runtimeCalls{runtimeQuestions(), runtimeWork()} {
-		found = append(found, calls.judge(grown, m.meter.Span())...)
+	for _, calls := range []runtimeCalls{runtimeQueries(), runtimeWork()} {
+		found = append(found, calls.evaluate(grown, m.meter.Span())...)
 	}
 	return found, nil
 }
 
-// latencyKey says what a bucket counts for: the calls that were in time, or all.
+// latencyKey returns the key of a bucket: the calls that were in time, or all.
 func latencyKey(_ string, s kubelet.Sample) string {
 	operation := s.Label("operation_type")
-	for _, calls := range []runtimeCalls{runtimeQuestions(), runtimeWork()} {
+	for _, calls := range []runtimeCalls{runtimeQueries(), runtimeWork()} {
 		if !slices.Contains(calls.operations, operation) {
 			continue
 		}
@@ -127,8 +125,8 @@ func latencyKey(_ string, s kubelet.Sample) string {
 	return ""
 }
 
-// judge tells of the operation of which most calls were late, and names the others.
-func (c runtimeCalls) judge(grown map[string]float64, minutes time.Duration) []finding.Finding {
+// evaluate reports the operation of which most calls were late, and names the others.
+func (c runtimeCalls) evaluate(grown map[string]float64, minutes time.Duration) []finding.Finding {
 	worst, most := "", 0.0
 	var late []string
 	for _, operation := range c.operations {
@@ -150,7 +148,7 @@ func (c runtimeCalls) judge(grown map[string]float64, minutes time.Duration) []f
 		Check: runtimeLatencyID, Subject: finding.Subject{Kind: "runtime-calls", Name: c.name},
 		Severity: finding.Warning, Reason: c.reason,
 		Message: fmt.Sprintf("%s of kubelet's %s calls of %s within %s took the container runtime more than %.0f s: "+
-			"look for a slow disk",
+			"check for a slow disk",
 			checkkit.WholeNumber(most), checkkit.WholeNumber(all), worst, minutes, c.slow),
 		Facts: map[string]string{"slow": checkkit.WholeNumber(most), "calls": checkkit.WholeNumber(all),
 			"operation": worst, "lateOperations": strings.Join(late, ",")},

@@ -26,72 +26,70 @@ import (
 //	812 (containerd) S 1 812 812 0 -1 1077936384 … 22nd field: 331 …
 //
 // https://docs.kernel.org/filesystems/proc.html (stat). A runtime that ends before it listens has no process to be
-// found: while it is away, and only then, systemd is asked how often it has started the runtime's service again
-// (NRestarts). The name of the service is that of its last cgroup, or one of those that runtimes have.
+// found: only while none listens, systemd's NRestarts of the runtime's service counts its restarts. The name of the
+// service is that of its last cgroup, or one of those that runtimes have.
 //
-// Five restarts in 20 minutes are what node-problem-detector and AKS call frequent for containerd and docker; what was
-// raised is kept down to three.
-//
-// Known false alarms: none known; who restarts it by hand five times in 20 minutes is told so.
+// Five restarts in 20 minutes are what node-problem-detector and AKS call frequent for containerd and docker.
 
 const (
 	runtimeRestartsID  = "runtime-restarts"
 	runtimeRestartsKey = runtimeRestartsID + "/starts"
 )
 
-// RuntimeRestarts finds a container runtime that is restarted again and again. Memory may be nil.
-func RuntimeRestarts(memory detect.StateStore) detect.Check {
-	r := &runtimeRestarts{memory: checkkit.DaemonState{Key: runtimeRestartsKey, Memory: memory}}
+// RuntimeRestarts finds a container runtime that is restarted again and again. The store may be nil.
+func RuntimeRestarts(store detect.StateStore) detect.Check {
+	r := &runtimeRestarts{state: checkkit.DaemonState{Key: runtimeRestartsKey, Memory: store}}
 	return detect.Check{
 		ID:      runtimeRestartsID,
 		Domain:  "kubernetes",
 		Summary: "the container runtime is restarted again and again",
-		Advice: "`journalctl -u containerd -n 100` (or crio, docker) shows why it ended: common are a broken " +
-			"configuration or plugin, a full or damaged image store, and running out of memory (`journalctl -k -g " +
-			"oom`). Running containers survive its restarts.",
+		Advice: "Find out why it exits with `journalctl -u containerd -n 100` (or crio, docker). Common causes are " +
+			"a broken configuration or plugin, a full or damaged image store, and running out of memory (`journalctl " +
+			"-k -g oom`). Running containers survive its restarts.",
 		Doc: detect.Doc{
 			Reads: []string{"the runtime's socket, for the process behind it", "/proc/PID/stat and cgroup of it",
-				"NRestarts of its service over D-Bus, while it is away"},
-			Why: "While the runtime starts nothing else is started or ended, and calls of kubelet fail. Between two " +
-				"ends it looks healthy to who asks for a moment only.",
+				"NRestarts of its service over D-Bus, while it does not listen"},
+			Why: "While the runtime starts, no container is started or ended, and kubelet's calls fail. Between two " +
+				"exits a single observation finds it healthy.",
 			Faults: []detect.Fault{
 				{Reason: "RuntimeRestartsOften", Severity: finding.Warning,
-					When: "5 restarts in 20 minutes, as node-problem-detector counts; gone below 3"},
+					When: "5 restarts in 20 minutes, as node-problem-detector counts; cleared below 3"},
 			},
-			FalseAlarms: "Reboots do not count. Restarts while the agent is away count as one.",
+			FalseAlarms: "Reboots are not counted. Restarts while the agent does not run count as one. Restarts by " +
+				"hand are counted.",
 		},
 		Every:    20 * time.Second,
 		Deadline: 10 * time.Second,
-		Run:      r.look,
+		Run:      r.observe,
 	}
 }
 
-// runtimeRestarts looks at the runtime's lives.
+// runtimeRestarts counts the lives of the runtime.
 type runtimeRestarts struct {
-	memory checkkit.DaemonState
-	comm   string // of the latest one
+	state checkkit.DaemonState
+	comm  string // of the latest one
 }
 
-func (r *runtimeRestarts) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (r *runtimeRestarts) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	if h.Runtime.Process == nil {
 		return nil, finding.NotApplicable("no container runtime is configured on this host")
 	}
 	now := h.Clock()
-	r.memory.Load(now)
+	r.state.Load(now)
 	process, err := discover.RuntimeProcess(ctx, h)
 	switch {
 	case err == nil:
-		if r.memory.Saw(process) {
-			r.memory.Lives.Unit = unitOfProcess(h, process.PID)
-			r.memory.Save()
+		if r.state.Saw(process) {
+			r.state.Lives.Unit = unitOfProcess(h, process.PID)
+			r.state.Save()
 		}
 		r.comm = process.Comm
 	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED):
 		return nil, fmt.Errorf("container runtime: %w", err)
-	case r.memory.Lives.PID == 0 && h.NodeName == "":
+	case r.state.Lives.PID == 0 && h.NodeName == "":
 		return nil, finding.NotApplicable("no container runtime serves %s on this host", h.Paths.CRISocket)
 	default:
-		if err := r.away(ctx, h, now); err != nil {
+		if err := r.countBySystemd(ctx, h, now); err != nil {
 			return nil, err
 		}
 	}
@@ -104,14 +102,14 @@ func (r *runtimeRestarts) look(ctx context.Context, h *host.Host) ([]finding.Fin
 	if r.comm != "" {
 		name += " " + checkkit.Sanitize(r.comm, 32)
 	}
-	if known := r.memory.Lives.Unit; known != "" {
+	if known := r.state.Lives.Unit; known != "" {
 		unit = checkkit.Sanitize(strings.TrimSuffix(known, ".service"), 100)
 	}
-	return r.memory.Lives.Judge(f, now, name, "why it ends in `journalctl -u "+unit+"`"), nil
+	return r.state.Lives.Judge(f, now, name, "why it ends in `journalctl -u "+unit+"`"), nil
 }
 
-// away counts, while no runtime listens, what systemd does about that.
-func (r *runtimeRestarts) away(ctx context.Context, h *host.Host, now finding.Timestamp) error {
+// countBySystemd counts restarts by systemd while no runtime listens.
+func (r *runtimeRestarts) countBySystemd(ctx context.Context, h *host.Host, now finding.Timestamp) error {
 	if h.Systemd.Units == nil {
 		return nil
 	}
@@ -122,12 +120,12 @@ func (r *runtimeRestarts) away(ctx context.Context, h *host.Host, now finding.Ti
 	if err != nil {
 		return err
 	}
-	lives := &r.memory.Lives
+	lives := &r.state.Lives
 	i := slices.IndexFunc(units.Running, func(u systemd.Unit) bool {
 		return u.Name == lives.Unit || lives.Unit == "" && runtimeService(u.Name)
 	})
 	if i < 0 {
-		lives.Known = false // it has failed, or was stopped: nobody starts it again
+		lives.Known = false // it has failed, or was stopped: systemd does not start it again
 		return nil
 	}
 	u := units.Running[i]
@@ -139,12 +137,12 @@ func (r *runtimeRestarts) away(ctx context.Context, h *host.Host, now finding.Ti
 	}
 	if !lives.Known || u.Restarts != lives.Total || u.Name != lives.Unit {
 		lives.Known, lives.Total, lives.Unit = true, u.Restarts, u.Name
-		r.memory.Save()
+		r.state.Save()
 	}
 	return nil
 }
 
-// runtimeService tells whether a service is named as runtimes are.
+// runtimeService reports whether a service has the name of a runtime.
 func runtimeService(name string) bool {
 	return slices.Contains([]string{"containerd.service", "crio.service", "cri-o.service", "cri-docker.service",
 		"docker.service"}, name)

@@ -24,44 +24,40 @@ import (
 //	/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id 0c3f… -address /run/containerd/containerd.sock
 //	/usr/bin/conmon -b … -c 9d21… --exit-dir /var/run/crio/exits …
 //
-// and compares the IDs with what the runtime says over CRI, and where that does not know them with containerd's own
-// containers and leases, which know a sandbox before CRI does.
+// and compares the IDs with those of the runtime over CRI, and IDs that are missing there with containerd's own
+// containers and leases, which have a sandbox before CRI does.
 //
 // https://github.com/containerd/containerd/blob/main/core/runtime/v2/README.md (one shim for each pod, its -id is the
-// sandbox's). A shim ends when its last container is removed. One that stays when the runtime was away at that
-// moment, or a slow disk made the removal time out, keeps memory, a PID, mounts and often the whole container alive.
+// sandbox's). A shim ends when its last container is removed. One that stays, because the runtime was down at
+// that moment or a slow disk made the removal time out, keeps memory, a PID, mounts and often the whole container.
 //
-// Thresholds: older than ten minutes, and seen twice, five minutes apart: pods come and go meanwhile.
-//
-// Known false alarms, and what is done: shims of other engines than Kubernetes (namespaces moby, default; podman's
-// conmon) are not looked at, nor those below a containerd that runs in a container itself (kind, k3d). Only runc's
-// shim must have a child: a virtual machine may live inside of its shim.
+// Only runc's shim must have a child: a virtual machine may live inside its shim.
 
 const (
 	shimLeaksID  = "shim-leaks"
 	shimLeakAge  = 10 * time.Minute
 	shimLeakHold = 5 * time.Minute
-	maxShimLeaks = 50 // told one by one
+	maxShimLeaks = 50 // reported individually
 	maxShimIDs   = 128
 
-	shimLeakPatience = 5 * time.Second // with the runtime
+	shimLeakTimeout = 5 * time.Second // with the runtime
 )
 
-// ShimLeaks finds shims whose container the runtime does not know any more.
+// ShimLeaks finds shims whose container the runtime no longer knows.
 func ShimLeaks() detect.Check {
-	s := &shimLook{known: map[tasks.TaskID]shim{}}
+	s := &shimLeaks{known: map[tasks.TaskID]shim{}}
 	return detect.Check{
 		ID:      shimLeaksID,
 		Domain:  "kubernetes",
 		Summary: "a shim of the container runtime has outlived its pod",
-		Advice: "`ps -o pid,lstart,args -p PID` and `pstree -p PID` show it and what still runs below it; `nodeagent " +
-			"inspect` what else is left of the pod. If no pod of this node needs what runs there: `ctr -n k8s.io " +
-			"task rm -f ID`, and only where containerd does not know the task, `kill PID`.",
+		Advice: "Show the shim and the processes below it with `ps -o pid,lstart,args -p PID` and `pstree -p PID`, " +
+			"and other leftovers of the pod with `nodeagent inspect`. If no pod of this node needs these processes, " +
+			"run `ctr -n k8s.io task rm -f ID`; only if containerd does not know the task, run `kill PID`.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/PID/stat of all processes, /proc/PID/cmdline and status of shims",
 				"CRI ListPodSandbox and ListContainers", "containerd's containers and leases"},
-			Why: "What runs below such a shim goes on without anybody who would end it: it takes memory, ports and " +
-				"volumes that the scheduler believes to be free, and keeps volumes of deleted pods mounted.",
+			Why: "Nothing ends the processes below such a shim: they take memory, ports and volumes that the " +
+				"scheduler counts as free, and keep volumes of deleted pods mounted.",
 			Faults: []detect.Fault{
 				{Reason: "ShimWithoutContainer", Severity: finding.Warning,
 					When: "a shim older than 10 minutes whose ID neither CRI nor containerd knows, seen twice 5 " +
@@ -69,15 +65,15 @@ func ShimLeaks() detect.Check {
 				{Reason: "ShimOfDeadSandbox", Severity: finding.Warning, When: "a shim of runc older than 10 minutes " +
 					"that has no process below it, while its sandbox is not ready, seen twice 5 minutes apart"},
 			},
-			FalseAlarms: "Only shims of the namespace k8s.io and conmon of CRI-O are judged. Those of other " +
+			FalseAlarms: "Only shims of the namespace k8s.io and conmon of CRI-O are checked. Those of other " +
 				"namespaces (moby: Docker, also as the runtime of Kubernetes behind cri-dockerd; default: ctr, " +
-				"nerdctl) and of podman belong to whoever made them, who alone knows which are still wanted: `docker " +
-				"ps -a`, `nerdctl ps -a`. Nor are those of a cluster that runs in a container (kind, k3d) judged.",
+				"nerdctl) and of podman belong to their engines: see `docker ps -a`, `nerdctl ps -a`. Shims of a " +
+				"cluster that runs in a container (kind, k3d) are not checked.",
 		},
 		Every:    5 * time.Minute,
 		Deadline: 10 * time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: shimLeakHold}, BlindAfter: 30 * time.Minute},
-		Run:      s.look,
+		Run:      s.observe,
 	}
 }
 
@@ -87,11 +83,11 @@ type shim struct {
 	runc bool
 }
 
-type shimLook struct {
+type shimLeaks struct {
 	known map[tasks.TaskID]shim
 }
 
-func (s *shimLook) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (s *shimLeaks) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	if h.Runtime.Sandboxes == nil || h.Runtime.Containers == nil {
 		return nil, finding.NotApplicable("no container runtime is configured on this host")
 	}
@@ -103,7 +99,7 @@ func (s *shimLook) look(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	if err != nil || len(shims) == 0 {
 		return nil, err
 	}
-	ask, cancel := context.WithTimeout(ctx, shimLeakPatience)
+	ask, cancel := context.WithTimeout(ctx, shimLeakTimeout)
 	defer cancel()
 	ids, err := knownToRuntime(ask, h, shims)
 	if err != nil {
@@ -115,7 +111,7 @@ func (s *shimLook) look(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		state, known := ids[p.id]
 		switch {
 		case !known:
-			found = append(found, p.leaked(ctx, h, "ShimWithoutContainer", "the runtime knows nothing of it",
+			found = append(found, p.leaked(ctx, h, "ShimWithoutContainer", "the runtime does not know it",
 				children...))
 		case state == sandboxNotReady && p.runc && len(children) == 0:
 			found = append(found, p.leaked(ctx, h, "ShimOfDeadSandbox",
@@ -128,7 +124,7 @@ func (s *shimLook) look(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	return found, nil
 }
 
-// runningShim is a shim of Kubernetes that is old enough to be judged.
+// runningShim is a shim of Kubernetes that is old enough to be checked.
 type runningShim struct {
 	shim
 
@@ -136,7 +132,7 @@ type runningShim struct {
 }
 
 // shims returns the shims of Kubernetes, by age.
-func (s *shimLook) shims(h *host.Host, table []host.ProcStat) ([]runningShim, error) {
+func (s *shimLeaks) shims(h *host.Host, table []host.ProcStat) ([]runningShim, error) {
 	var found []runningShim
 	known := make(map[tasks.TaskID]shim)
 	now := h.Clock().SinceBoot
@@ -171,7 +167,7 @@ func (s *shimLook) shims(h *host.Host, table []host.ProcStat) ([]runningShim, er
 	return found, nil
 }
 
-// shimOf tells which container a command line holds, where it is one of Kubernetes'.
+// shimOf returns the container of a command line, if it is one of Kubernetes'.
 func shimOf(args []string) shim {
 	if len(args) == 0 {
 		return shim{}
@@ -207,7 +203,7 @@ func childrenOf(table []host.ProcStat, pid int) []int {
 	return children
 }
 
-// leaked is what is said of a shim that ought not to run, and of processes below it.
+// leaked is the finding about a shim that should not run, and processes below it.
 func (p runningShim) leaked(ctx context.Context, h *host.Host, reason, why string, children ...int) finding.Finding {
 	f := finding.Finding{
 		Check: shimLeaksID, Subject: finding.Subject{Kind: "shim", Name: p.id}, Severity: finding.Warning,

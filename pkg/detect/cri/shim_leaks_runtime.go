@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// idState is what the runtime knows of an ID.
+// idState is the state of an ID in the runtime.
 type idState int
 
 const (
@@ -17,8 +17,8 @@ const (
 	sandboxNotReady
 )
 
-// knownToRuntime asks what the runtime knows of the shims' IDs; what it does not know is absent. Further lists are
-// asked for only while an ID is missing.
+// knownToRuntime returns the state of the IDs that the runtime knows. Further lists are read only while an ID is
+// missing.
 func knownToRuntime(ctx context.Context, h *host.Host, shims []runningShim) (map[string]idState, error) {
 	ids := make(map[string]idState)
 	missing := func() bool {
@@ -57,18 +57,14 @@ func knownToRuntime(ctx context.Context, h *host.Host, shims []runningShim) (map
 		return nil, fmt.Errorf("list containerd's containers: %w", err)
 	}
 	for _, c := range own {
-		if _, known := ids[c.ID]; !known {
-			ids[c.ID] = idKnown
-		}
+		ids[c.ID] = max(ids[c.ID], idKnown)
 	}
 	leases, err := h.Containerd.Leases(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list containerd's leases: %w", err)
 	}
 	for _, l := range leases {
-		if _, known := ids[l.ID]; !known {
-			ids[l.ID] = idKnown
-		}
+		ids[l.ID] = max(ids[l.ID], idKnown)
 	}
 	return ids, nil
 }

@@ -54,7 +54,7 @@ func TestShimLeaksReal(t *testing.T) {
 	look := func(c *mutatetest.Containerd) []string {
 		t.Helper()
 		var of []string
-		for _, f := range lookForShims(t, c.Socket) {
+		for _, f := range findShims(t, c.Socket) {
 			if f.Subject.Name == sandbox.Id {
 				of = append(of, f.Reason+" "+f.Facts["processesBelow"])
 				t.Log(f.Message)
@@ -81,8 +81,8 @@ func TestShimLeaksReal(t *testing.T) {
 	}
 }
 
-// lookForShims looks once, an hour from now, with the containerd on socket as the node's.
-func lookForShims(t *testing.T, socket string) []finding.Finding {
+// findShims looks once, an hour from now, with the containerd on socket as the node's.
+func findShims(t *testing.T, socket string) []finding.Finding {
 	t.Helper()
 	runtime, closer, err := hostcri.NewRuntime(socket)
 	if err != nil {
@@ -120,7 +120,7 @@ func TestShimLeaksRuntimeHangs(t *testing.T) {
 		h.Runtime.Sandboxes = hosttest.Hang[[]*cri.PodSandbox]
 		began := time.Now()
 		found, err := ShimLeaks().Run(t.Context(), h)
-		if took := time.Since(began); took != shimLeakPatience || !errors.Is(err, context.DeadlineExceeded) ||
+		if took := time.Since(began); took != shimLeakTimeout || !errors.Is(err, context.DeadlineExceeded) ||
 			found != nil {
 			t.Errorf("after %s: %v, %v", took, found, err)
 		}

@@ -31,51 +31,49 @@ import (
 //
 // https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/.
 //
-// Below a hard threshold of a disk kubelet reports DiskPressure: no pod is placed here any more and those that use
-// most are killed. Within a tenth of the threshold, or two hundredths of the disk, it is near. Kubelet collects
-// images every five minutes while more than its high threshold is in use; after a quarter of an hour it has tried in
-// vain. Memory and PIDs are left to the checks that know them: what kubelet counts as available memory the kernel
-// does not show as one number.
-//
-// Known false alarms: none known; on nodes where one disk is both, the thresholds of imagefs hold for it too, as for
-// kubelet.
+// Below a hard threshold of a disk kubelet reports DiskPressure: no pod is scheduled here and those that use most are
+// killed. Where one disk is both nodefs and imagefs, the thresholds of both apply to it, as in kubelet. Memory and PIDs
+// are left to their own checks: the kernel does not show what kubelet counts as available memory as one number.
 
 const (
 	evictionsID     = "evictions"
 	evictionsWindow = 30 * time.Minute
-	imageGCPatience = 15 * time.Minute
+	imageGCGrace    = 15 * time.Minute
 )
 
-// Evictions finds that kubelet evicts pods, or soon will.
+// Evictions finds a kubelet that evicts pods, or soon will.
 func Evictions() detect.Check {
 	m := &evictionState{meter: checkkit.KubeletMeter{Window: evictionsWindow}}
 	return detect.Check{
 		ID:      evictionsID,
 		Domain:  "kubernetes",
-		Summary: "kubelet evicts pods because the node is short of something, or is about to",
-		Advice: "`kubectl describe node` shows the pressure, `kubectl get events -A --field-selector reason=Evicted` " +
-			"whom it hit. Disk: `crictl rmi --prune`, `du -xh --max-depth=2 /var/lib/kubelet /var/lib/containerd " +
-			"/var/log | sort -h | tail`, limits for emptyDir and logs. Memory: requests that are too small for what pods use.",
+		Summary: "kubelet evicts pods because the node is short of a resource, or is about to",
+		Advice: "Show the pressure with `kubectl describe node`, and the evicted pods with `kubectl get events -A " +
+			"--field-selector reason=Evicted`. Disk: run `crictl rmi --prune`, find large folders with `du -xh " +
+			"--max-depth=2 /var/lib/kubelet /var/lib/containerd /var/log | sort -h | tail`, and set limits for " +
+			"emptyDir and logs. Memory: raise requests that are smaller than what pods use.",
 		Doc: detect.Doc{
 			Reads: []string{"https://127.0.0.1:10250/metrics", "kubelet's configuration",
 				"statfs(2) of kubelet's and the runtime's root directories"},
 			Why: "Evicted pods are killed. Under disk pressure the node takes no new ones.",
 			Faults: []detect.Fault{
 				{Reason: "EvictionThresholdMet", Severity: finding.Warning,
-					When: "less disk is free than kubelet's hard threshold (10 % of nodefs, 15 % of imagefs unless configured)"},
+					When: "less disk is free than kubelet's hard threshold (10 % of nodefs, 15 % of imagefs unless " +
+						"configured)"},
 				{Reason: "EvictionThresholdNear", Severity: finding.Info, When: "within a tenth of the threshold, or " +
 					"2 % of the disk, above it"},
 				{Reason: "PodsEvicted", Severity: finding.Warning,
 					When: "kubelet has evicted pods within the last 30 minutes"},
 				{Reason: "ImageGCFailing", Severity: finding.Warning, When: "more than imageGCHighThresholdPercent " +
-					"of the image disk in use for 15 minutes: kubelet collects images every 5 minutes and frees too little"},
+					"of the image disk in use for 15 minutes: kubelet collects images every 5 minutes and frees too " +
+					"little"},
 			},
-			FalseAlarms: "Memory and PIDs are judged by checks of their own.",
+			FalseAlarms: "None known. Memory and PIDs have their own checks.",
 		},
 		Every:    5 * time.Minute,
 		Deadline: 10 * time.Second,
 		Policy:   finding.Policy{BlindAfter: 30 * time.Minute},
-		Run:      m.look,
+		Run:      m.observe,
 	}
 }
 
@@ -84,11 +82,11 @@ type evictionState struct {
 	gcFull finding.Timestamp // since when the image disk has been above its threshold
 }
 
-func (m *evictionState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *evictionState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	grown, _, err := m.meter.Read(ctx, h, func(_ string, s kubelet.Sample) string {
 		return s.Label("eviction_signal")
 	}, "kubelet_evictions")
-	// Who may not read metrics can still look at disks.
+	// Without the right to read metrics the disks can still be checked.
 	if _, none := errors.AsType[*finding.NotApplicableError](err); err != nil && (!none || h.Kubelet.Scrape == nil) {
 		return nil, err
 	}
@@ -107,23 +105,23 @@ func (m *evictionState) look(ctx context.Context, h *host.Host) ([]finding.Findi
 			unknown[signalSubject(signal)] = fmt.Errorf("%s: %w", disk.path, disk.err)
 			continue
 		}
-		judgeDisk(found, signal, disk.path, config.Hard[signal], disk.answer)
+		evaluateDisk(found, signal, disk.path, config.Hard[signal], disk.answer)
 		if signal == "imagefs.available" {
-			m.judgeImages(found, h.Clock(), disk.path, config.ImageGCHighPercent, disk.answer)
+			m.evaluateImages(found, h.Clock(), disk.path, config.ImageGCHighPercent, disk.answer)
 		}
 	}
-	judgeEvicted(found, grown, m.meter.Span())
+	evaluateEvicted(found, grown, m.meter.Span())
 	return slices.SortedFunc(maps.Values(found), finding.Compare), finding.Partial(unknown)
 }
 
-// evictionDisk is what statfs says of one of kubelet's two disks.
+// evictionDisk is the statfs of one of kubelet's two disks.
 type evictionDisk struct {
 	path   string
 	answer probe.ProbeAnswer
 	err    error
 }
 
-// askDisks asks about the disks of kubelet's and the runtime's directories, by signal; where they are one, once.
+// askDisks reads the disks of kubelet's and the runtime's directories, by signal; once if they are one.
 func askDisks(ctx context.Context, h *host.Host) map[string]evictionDisk {
 	disks := map[string]evictionDisk{}
 	if h.Prober.Do == nil {
@@ -136,7 +134,7 @@ func askDisks(ctx context.Context, h *host.Host) map[string]evictionDisk {
 		}
 		return evictionDisk{path: path, answer: answer, err: err}
 	}
-	mounts, _ := mount.Table(h) // without them both are asked
+	mounts, _ := mount.Table(h) // without them both are read
 	node, known := filesystem.MountHolding(mounts, h.Paths.KubeletRoot)
 	images, _ := filesystem.MountHolding(mounts, h.Paths.ContainerdRoot)
 	if h.Paths.KubeletRoot != "" {
@@ -158,8 +156,8 @@ func signalSubject(signal string) finding.Subject {
 	return finding.Subject{Kind: "eviction-signal", Name: checkkit.Sanitize(signal, 60)}
 }
 
-// judgeDisk holds what is free against a threshold, "10%" or a quantity; one that says neither is kubelet's to refuse.
-func judgeDisk(found map[string]finding.Finding, signal, path, threshold string, answer probe.ProbeAnswer) {
+// evaluateDisk compares free space with a threshold, "10%" or a quantity; kubelet refuses any other.
+func evaluateDisk(found map[string]finding.Finding, signal, path, threshold string, answer probe.ProbeAnswer) {
 	limit := thresholdBytes(threshold, answer.TotalBytes)
 	if limit <= 0 {
 		return
@@ -168,9 +166,9 @@ func judgeDisk(found map[string]finding.Finding, signal, path, threshold string,
 	near := max(limit*1.1, limit+0.02*float64(answer.TotalBytes))
 	f := finding.Finding{
 		Check: evictionsID, Subject: signalSubject(signal), Severity: finding.Warning, Reason: "EvictionThresholdMet",
-		Message: fmt.Sprintf("%s of %s are free where %s is, less than kubelet's threshold of %s: it evicts pods and "+
-			"reports DiskPressure",
-			evictionBytes(free), evictionBytes(float64(answer.TotalBytes)), path, threshold),
+		Message: fmt.Sprintf("%s of %s are free on the filesystem of %s, less than kubelet's threshold of %s: it "+
+			"evicts pods and reports DiskPressure",
+			checkkit.SizeText(answer.FreeBytes), checkkit.SizeText(answer.TotalBytes), path, threshold),
 		Facts: map[string]string{"freeBytes": checkkit.WholeNumber(free),
 			"totalBytes": checkkit.WholeNumber(float64(answer.TotalBytes)), "threshold": threshold, "path": path},
 	}
@@ -178,18 +176,19 @@ func judgeDisk(found map[string]finding.Finding, signal, path, threshold string,
 	case free < limit:
 	case free < near:
 		f.Severity, f.Reason = finding.Info, "EvictionThresholdNear"
-		f.Message = fmt.Sprintf("%s of %s are free where %s is; below %s kubelet evicts pods and takes no new ones",
-			evictionBytes(free), evictionBytes(float64(answer.TotalBytes)), path, threshold)
+		f.Message = fmt.Sprintf(
+			"%s of %s are free on the filesystem of %s; below %s kubelet evicts pods and takes no new ones",
+			checkkit.SizeText(answer.FreeBytes), checkkit.SizeText(answer.TotalBytes), path, threshold)
 	default:
 		return
 	}
 	found[signal] = f
 }
 
-// judgeImages tells that collecting images does not help.
-func (m *evictionState) judgeImages(found map[string]finding.Finding, now finding.Timestamp, path string, high int,
+// evaluateImages reports that image garbage collection frees too little.
+func (m *evictionState) evaluateImages(found map[string]finding.Finding, now finding.Timestamp, path string, high int,
 	answer probe.ProbeAnswer) {
-	used := 100 - int(answer.FreeBytes*100/answer.TotalBytes) // as kubelet reckons
+	used := 100 - int(answer.FreeBytes*100/answer.TotalBytes) // as kubelet computes it
 	if high <= 0 || high >= 100 || used < high {
 		m.gcFull = finding.Timestamp{}
 		return
@@ -197,13 +196,13 @@ func (m *evictionState) judgeImages(found map[string]finding.Finding, now findin
 	if m.gcFull.Boot != now.Boot {
 		m.gcFull = now
 	}
-	if now.Since(m.gcFull) < imageGCPatience {
+	if now.Since(m.gcFull) < imageGCGrace {
 		return
 	}
 	found["image-gc"] = finding.Finding{
 		Check: evictionsID, Subject: finding.Subject{Kind: "image-gc", Name: "imagefs"}, Severity: finding.Warning,
 		Reason: "ImageGCFailing",
-		Message: fmt.Sprintf("%d %% of the disk where %s is have been in use for %s, above the %d %% at which "+
+		Message: fmt.Sprintf("%d %% of the filesystem of %s have been in use for %s, above the %d %% at which "+
 			"kubelet collects images: the images in use, or other files, fill it",
 			used, path, now.Since(m.gcFull).Round(time.Minute), high),
 		Facts: map[string]string{"usedPercent": checkkit.WholeNumber(float64(used)),
@@ -211,8 +210,8 @@ func (m *evictionState) judgeImages(found map[string]finding.Finding, now findin
 	}
 }
 
-// judgeEvicted tells which signals made kubelet evict pods. A threshold that is met still is the graver news.
-func judgeEvicted(found map[string]finding.Finding, grown map[string]float64, minutes time.Duration) {
+// evaluateEvicted reports the signals for which kubelet evicted pods. A threshold that is still met is more severe.
+func evaluateEvicted(found map[string]finding.Finding, grown map[string]float64, minutes time.Duration) {
 	for signal, count := range grown {
 		if count <= 0 {
 			continue
@@ -246,14 +245,4 @@ func thresholdBytes(threshold string, total uint64) float64 {
 		return 0
 	}
 	return quantity.AsApproximateFloat64()
-}
-
-// evictionBytes is a number of bytes for people.
-func evictionBytes(bytes float64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
-	i := 0
-	for bytes >= 1024 && i < len(units)-1 {
-		bytes, i = bytes/1024, i+1
-	}
-	return fmt.Sprintf("%.1f %s", bytes, units[i])
 }

@@ -16,32 +16,28 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// kubelet-certificates reads kubelet's client certificate, by which it is a node to the apiserver, from where kubelet
-// has it: the kubeconfig that it was started with (client-certificate or client-certificate-data) and
+// kubelet-certificates reads kubelet's client certificate, its identity for the apiserver, from where kubelet has
+// it: the kubeconfig that it was started with (client-certificate or client-certificate-data) and
 // <cert-dir>/kubelet-client-current.pem, of which the one that is valid for longer counts:
 //
 //	-----BEGIN CERTIFICATE-----
 //	MIIBpDCCAUmgAwIBAgIRAP…
 //
-// and once an hour the serving certificate that kubelet's API (port 10250) shows in a TLS handshake; and adjtimex(2),
-// whether the wall clock that both are judged by is kept right.
+// and once an hour the serving certificate that kubelet's API (port 10250) presents in a TLS handshake; and
+// adjtimex(2), whether the wall clock that both are compared with is synchronised.
 //
 // https://kubernetes.io/docs/reference/access-authn-authz/kubelet-tls-bootstrapping/#certificate-rotation
 //
 // Kubelet has its client certificate renewed when 70 to 90 % of its time have passed (jitteryDuration in
 // k8s.io/client-go/util/certificate), so that less than a tenth left means that this has failed; of a certificate for
-// a year that is 36 days, and a week is soon enough. A kubelet whose client certificate has expired is nobody to the
-// apiserver: the node is lost. That a signing request is pending only the apiserver knows; it shows here as a serving
-// certificate that is missing (alert 80), or as an end that comes near.
-//
-// Known false alarms: a wall clock that is wrong makes everything look expired. Setting it makes the kernel call it
-// unsynchronised; nothing is fatal then, and the message says so.
+// a year that is 36 days, and a week is soon enough. A pending signing request, which only the
+// apiserver knows, shows here as a missing serving certificate (alert 80), or as a certificate that expires soon.
 
 const (
 	certificatesID = "kubelet-certificates"
-	// certificateSoon is how long before its end a certificate is told of, or a tenth of its time where that is less.
+	// certificateSoon is how long before its end a certificate is reported, or a tenth of its lifetime if that is less.
 	certificateSoon = 7 * 24 * time.Hour
-	// servingEvery is how often the serving certificate is asked for: a handshake costs kubelet a signature.
+	// servingEvery is how often the serving certificate is read: a handshake costs kubelet a signature.
 	servingEvery = time.Hour
 )
 
@@ -52,49 +48,50 @@ func KubeletCertificates() detect.Check {
 		ID:      certificatesID,
 		Domain:  "kubernetes",
 		Summary: "a certificate of kubelet has expired, or soon will",
-		Advice: "`kubectl get csr` shows requests that nobody has approved: `kubectl certificate approve NAME`. " +
-			"rotateCertificates must be true in kubelet's configuration. Expired: on kubeadm clusters remove " +
-			"/etc/kubernetes/kubelet.conf and /var/lib/kubelet/pki/kubelet-client*, and join the node again with a " +
-			"new bootstrap token. A self-signed serving certificate is renewed by removing kubelet.crt and " +
-			"kubelet.key and restarting kubelet.",
+		Advice: "List requests that were not approved with `kubectl get csr`, and approve them with `kubectl " +
+			"certificate approve NAME`. Set rotateCertificates to true in kubelet's configuration. If the " +
+			"certificate has expired: on kubeadm clusters remove /etc/kubernetes/kubelet.conf and " +
+			"/var/lib/kubelet/pki/kubelet-client*, and join the node again with a new bootstrap token. To renew a " +
+			"self-signed serving certificate, remove kubelet.crt and kubelet.key and restart kubelet.",
 		Doc: detect.Doc{
 			Reads: []string{"kubelet's kubeconfig", "<cert-dir>/kubelet-client-current.pem",
 				"TLS handshake with 127.0.0.1:10250 (hourly)", "adjtimex(2)"},
-			Why: "With an expired client certificate kubelet cannot speak to the apiserver: the node becomes " +
-				"NotReady and its pods are moved away. With an expired or missing serving certificate logs, exec, " +
+			Why: "With an expired client certificate kubelet cannot authenticate to the apiserver: the node becomes " +
+				"NotReady and its pods are evicted. With an expired or missing serving certificate logs, exec, " +
 				"port-forward and metrics of this node fail.",
 			Faults: []detect.Fault{
 				{Reason: "KubeletCertificateExpired", Severity: finding.Fatal,
-					When: "the client certificate has expired by a clock that is synchronised; a warning by one that " +
-						"is not, and for the serving certificate"},
+					When: "the client certificate has expired by a synchronised clock; a warning by a clock that is " +
+						"not synchronised, and for the serving certificate"},
 				{Reason: "KubeletCertificateExpiring", Severity: finding.Warning,
-					When: "less than 7 days are left, or less than a tenth of its time where that is shorter: " +
+					When: "less than 7 days are left, or less than a tenth of its lifetime if that is shorter: " +
 						"kubelet renews at 70 to 90 %"},
 				{Reason: "KubeletCertificateNotYetValid", Severity: finding.Warning,
-					When: "its time has not begun: the wall clock is behind"},
+					When: "its validity has not begun: the wall clock is behind"},
 				{Reason: "KubeletServingCertificateMissing", Severity: finding.Warning,
 					When: "kubelet's API answers every handshake with alert 80: its signing request was not approved"},
 			},
-			FalseAlarms: "A wrong wall clock: it is asked whether it is synchronised, and nothing is fatal where it is not.",
+			FalseAlarms: "With a wrong wall clock valid certificates appear expired: nothing is fatal while the " +
+				"clock is not synchronised, and the message says so.",
 		},
 		Condition: checkkit.KubeletProblem(),
 		Every:     10 * time.Minute,
 		Deadline:  10 * time.Second,
 		Policy:    finding.Policy{Raise: finding.Hold{Looks: 2}, BlindAfter: time.Hour},
-		Run:       m.look,
+		Run:       m.observe,
 	}
 }
 
-// servingState keeps what the last handshake showed.
+// servingState keeps the certificate of the last handshake.
 type servingState struct {
 	asked finding.Timestamp
 	found *x509.Certificate // nil: it has none
 }
 
-func (m *servingState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *servingState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	now, unsure := h.Clock(), ""
 	if h.TimeClock == nil {
-		unsure = "it is not known whether the clock is right"
+		unsure = "it is not known whether the clock is correct"
 	} else if clock, err := h.TimeClock(); err != nil || !clock.Right() {
 		unsure = "the clock is not synchronised, so it may be the clock that is wrong"
 	}
@@ -103,7 +100,7 @@ func (m *servingState) look(ctx context.Context, h *host.Host) ([]finding.Findin
 	client, clientErr := clientCertificate(h)
 	switch {
 	case client != nil:
-		found = append(found, judgeCertificate(clientSubject(), client, now.Wall, unsure)...)
+		found = append(found, evaluateCertificate(clientSubject(), client, now.Wall, unsure)...)
 	case clientErr != nil:
 		unknown[clientSubject()] = clientErr
 	}
@@ -123,7 +120,7 @@ func (m *servingState) look(ctx context.Context, h *host.Host) ([]finding.Findin
 	case err != nil:
 		unknown[servingSubject()] = err
 	default:
-		found = append(found, judgeCertificate(servingSubject(), serving, now.Wall, unsure)...)
+		found = append(found, evaluateCertificate(servingSubject(), serving, now.Wall, unsure)...)
 	}
 	return found, finding.Partial(unknown)
 }
@@ -136,13 +133,13 @@ func servingSubject() finding.Subject {
 	return finding.Subject{Kind: "certificate", Name: "kubelet-serving"}
 }
 
-// serving returns the serving certificate as the last handshake showed it. One that is near its end is asked for in
-// each look: kubelet may have a new one.
+// serving returns the serving certificate of the last handshake. One that expires soon is read in each run: kubelet may
+// have a new one.
 func (m *servingState) serving(ctx context.Context, h *host.Host, now finding.Timestamp) (*x509.Certificate, error) {
 	if h.Kubelet.ServingCertificate == nil {
 		return nil, hosterr.ErrNotConfigured
 	}
-	good := m.found != nil && len(judgeCertificate(servingSubject(), m.found, now.Wall, "")) == 0
+	good := m.found != nil && len(evaluateCertificate(servingSubject(), m.found, now.Wall, "")) == 0
 	if good && m.asked.Boot == now.Boot && now.Since(m.asked) < servingEvery {
 		return m.found, nil
 	}
@@ -155,9 +152,9 @@ func (m *servingState) serving(ctx context.Context, h *host.Host, now finding.Ti
 	return found, nil
 }
 
-// clientCertificate returns the certificate by which kubelet is a node, nil where it uses none. Kubelet prefers the
-// one that it has had signed over that of its kubeconfig only where rotation is on, which the node does not tell for
-// certain; the one that is valid for longer is then at worst a healthy one that is not used.
+// clientCertificate returns the client certificate of kubelet, nil where it uses none. Kubelet prefers the rotated one
+// over that of its kubeconfig only where rotation is on, which the node does not show for certain; the one that is
+// valid for longer is at worst a healthy one that is not used.
 func clientCertificate(h *host.Host) (*x509.Certificate, error) {
 	where, err := discover.FindKubeletCredentials(h)
 	if err != nil {
@@ -170,7 +167,7 @@ func clientCertificate(h *host.Host) (*x509.Certificate, error) {
 	given, givenErr := kubeconfigCertificate(h.Files, where.Kubeconfig)
 	switch {
 	case given == nil && givenErr == nil:
-		return nil, nil // a token or a program; what lies in CertDir is of other times
+		return nil, nil // a token or a program; certificates in CertDir are old
 	case rotated != nil && (given == nil || rotated.NotAfter.After(given.NotAfter)):
 		return rotated, nil
 	case given != nil:
@@ -183,7 +180,7 @@ func clientCertificate(h *host.Host) (*x509.Certificate, error) {
 	return nil, nil
 }
 
-// kubeconfigCertificate is nil where the kubeconfig identifies in another way.
+// kubeconfigCertificate is nil where the kubeconfig authenticates in another way.
 func kubeconfigCertificate(files host.Files, name string) (*x509.Certificate, error) {
 	certificate, err := discover.ReadKubeconfig(files, name)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,18 +19,12 @@ import (
 )
 
 // kubelet-config reads the configuration files that kubelet reads when it starts, its --config file and the *.conf
-// files of its --config-dir, and remembers a hash of them for each life of kubelet (its PID and start time in
+// files of its --config-dir, and saves a hash of them for each kubelet process (its PID and start time in
 // /proc/PID/stat).
 //
 // https://kubernetes.io/docs/tasks/administer-cluster/kubelet-config-file/.
 //
-// Kubelet reads them once. When they change and it goes on, the node runs with another configuration than the one
-// that people see, until a restart at a bad moment, an upgrade or a reboot, brings the new one into force, good or
-// not. What kubelet really runs with (/configz) takes a right of its own (nodes/configz) that the agent does not ask
-// for.
-//
-// Known false alarms: a roll-out that writes the file and restarts kubelet after it: half an hour is allowed. What
-// was changed before the agent saw this kubelet for the first time is not known.
+// What kubelet really runs with (/configz) would take a right (nodes/configz) that the agent does not ask for.
 
 const (
 	kubeletConfigID   = "kubelet-config"
@@ -39,37 +32,38 @@ const (
 	kubeletConfigHold = 30 * time.Minute
 )
 
-// KubeletConfig finds that kubelet's configuration was changed and kubelet was not restarted. Memory may be nil.
-func KubeletConfig(memory detect.StateStore) detect.Check {
-	m := &configState{memory: memory}
+// KubeletConfig finds that kubelet's configuration was changed and kubelet was not restarted. The store may be nil.
+func KubeletConfig(store detect.StateStore) detect.Check {
+	m := &configState{saved: detect.Saved[configRead]{Store: store, Key: kubeletConfigKey}}
 	return detect.Check{
 		ID:      kubeletConfigID,
 		Domain:  "kubernetes",
-		Summary: "kubelet's configuration files were changed after it had read them",
-		Advice: "Look at what was changed (`stat` of the files tells when), then `systemctl restart kubelet` at a " +
-			"good moment, or put the old content back.",
+		Summary: "kubelet's configuration files were changed after kubelet read them",
+		Advice: "Check what was changed (`stat` of the files shows when). Then run `systemctl restart kubelet` when " +
+			"a restart is acceptable, or restore the old content.",
 		Doc: detect.Doc{
 			Reads: []string{"kubelet's --config file and --config-dir", "/proc/PID/stat of kubelet"},
-			Why: "Eviction thresholds, reserved resources and limits are other ones than people see, and change " +
-				"all at once at the next restart.",
+			Why: "Kubelet reads its configuration only when it starts: eviction thresholds, reserved resources and " +
+				"limits differ from the files, and all change at once at the next restart, upgrade or reboot.",
 			Faults: []detect.Fault{
 				{Reason: "KubeletConfigNotApplied", Severity: finding.Info,
-					When: "the files have differed for 30 minutes from what they were when this kubelet was seen first"},
+					When: "for 30 minutes the files have differed from what they were when the agent first observed " +
+						"this kubelet"},
 			},
-			FalseAlarms: "A change that was made before the agent saw this kubelet for the first time is not noticed.",
+			FalseAlarms: "A change before the agent first observed this kubelet is not noticed. A rollout that " +
+				"writes the file and then restarts kubelet has 30 minutes.",
 		},
 		Every:    10 * time.Minute,
 		Deadline: 5 * time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: kubeletConfigHold}, BlindAfter: time.Hour},
-		Run:      m.look,
+		Run:      m.observe,
 	}
 }
 
-// configState is what kubelet read when it started, as far as is known.
+// configState is what kubelet read when it started, as far as it is known.
 type configState struct {
-	memory detect.StateStore
-
-	read configRead
+	saved detect.Saved[configRead]
+	read  configRead
 }
 
 type configRead struct {
@@ -79,37 +73,33 @@ type configRead struct {
 	Sum   string `json:"sum"`
 }
 
-func (m *configState) look(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *configState) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	process, names, err := discover.KubeletConfigFiles(h)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("kubelet's configuration: %w", err)
 	case len(names) == 0 || process.PID == 0 && h.Paths.KubeletConfig == "":
 		return nil, finding.NotApplicable("kubelet has no configuration file, there is no kubelet, or it is part of " +
-			"another program (K3s), whose start is not its own")
+			"another program (K3s), whose start time is not kubelet's")
 	case process.PID == 0:
-		return nil, nil // the next one will read what is there
+		return nil, nil // the next one will read the present files
 	}
 	sum := sha256.New()
 	for _, name := range names {
 		data, err := h.Files.Read(name)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // one that is gone is a change too
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a removed file is a change too
 			return nil, fmt.Errorf("kubelet's configuration: %w", err)
 		}
 		fmt.Fprintf(sum, "%s %d\n%s", name, len(data), data)
 	}
 	now := configRead{Boot: h.Clock().Boot, PID: process.PID, Start: process.StartTime,
 		Sum: hex.EncodeToString(sum.Sum(nil))}
-	if m.read.PID == 0 && m.memory != nil {
-		if data, ok := m.memory.Load(kubeletConfigKey); ok && json.Unmarshal(data, &m.read) != nil {
-			m.read = configRead{}
-		}
+	if m.read.PID == 0 {
+		m.read, _ = m.saved.Load(func(read configRead) bool { return read.Boot == now.Boot })
 	}
 	if m.read.Boot != now.Boot || m.read.PID != now.PID || m.read.Start != now.Start {
 		m.read = now
-		if data, err := json.Marshal(now); err == nil && m.memory != nil {
-			m.memory.Save(kubeletConfigKey, data)
-		}
+		m.saved.Save(now)
 	}
 	if m.read.Sum == now.Sum {
 		return nil, nil

@@ -24,51 +24,48 @@ import (
 //	kubelet_pleg_relist_duration_seconds_bucket{le="10"} 91          also le="+Inf"; all relists, failed ones too
 //	kubelet_evented_pleg_connection_success_count 0                  above 0: the runtime sends events (EventedPLEG)
 //
-// The pod lifecycle event generator lists all containers of the runtime each second (each 300 s where the runtime
-// sends events) and so drives everything that kubelet does. When that has not succeeded for 3 minutes (10 with
-// events: then only the count of relists tells), kubelet itself says "PLEG is not healthy", becomes NotReady and does
-// not touch pods any more (genericPlegRelistThreshold in pkg/kubelet/kubelet.go, Healthy in
-// pkg/kubelet/pleg/generic.go).
+// The pod lifecycle event generator lists all containers of the runtime each second (each 300 s where the runtime sends
+// events) and so drives everything that kubelet does. When that has not succeeded for 3 minutes (10 with events: then
+// only the count of relists shows it), kubelet itself reports "PLEG is not healthy", becomes NotReady and no longer
+// changes pods (genericPlegRelistThreshold in pkg/kubelet/kubelet.go, Healthy in pkg/kubelet/pleg/generic.go).
 //
 // https://kubernetes.io/docs/reference/instrumentation/metrics/.
 //
 // Kubelet's /metrics hang when the runtime does: one of its collectors lists the containers' logs over CRI
-// (LogMetricsCollector in pkg/kubelet/metrics/collectors). When they do not come in time, the Node is asked for
-// instead, where kubelet writes "PLEG is not healthy: pleg was last seen active 3m2s ago" into the message of Ready.
+// (LogMetricsCollector in pkg/kubelet/metrics/collectors). If they do not arrive in time, the Node is read instead,
+// where kubelet writes "PLEG is not healthy: pleg was last seen active 3m2s ago" into the message of Ready.
 //
-// How long nothing was seen is counted by the time since boot from the look that saw the value first; the wall clock
-// is only asked in that look. A clock that jumps is so at worst one look's error, and two are needed to raise.
+// The age of the last success is counted by the time since boot from the run that saw the value first; only that run
+// uses the wall clock. So a clock step makes at most one run wrong, and two are needed to raise.
 //
-// Known false alarms: a busy runtime makes single relists slow: more than 1 % of five minutes' relists, three at least,
-// must have taken over 10 s, which is where the monitoring mixin of Kubernetes alerts (KubeletPlegDurationHigh).
+// 10 s for a relist is where the monitoring mixin of Kubernetes alerts (KubeletPlegDurationHigh).
 
 const (
-	plegID        = "kubelet-pleg"
-	plegThreshold = 3 * time.Minute  // kubelet's own
-	plegEvented   = 10 * time.Minute // where the runtime sends events
-	plegSlowAge   = time.Minute
-	plegWindow    = 5 * time.Minute
-	plegSlowShare = 0.01 // of the relists took more than 10 s
-	plegSlowLeast = 3
-	plegPatience  = 8 * time.Second // for the metrics
+	plegID         = "kubelet-pleg"
+	plegThreshold  = 3 * time.Minute  // kubelet's own
+	plegEvented    = 10 * time.Minute // where the runtime sends events
+	plegSlowAge    = time.Minute
+	plegWindow     = 5 * time.Minute
+	plegSlowShare  = 0.01 // of the relists took more than 10 s
+	plegSlowLeast  = 3
+	metricsTimeout = 8 * time.Second // for the metrics
 )
 
-// KubeletPLEG finds a kubelet that cannot see its containers any more.
+// KubeletPLEG finds a kubelet that can no longer list its containers.
 func KubeletPLEG() detect.Check {
 	m := &plegState{meter: checkkit.KubeletMeter{Window: plegWindow, ReportsForbidden: true}}
 	return detect.Check{
 		ID:      plegID,
 		Domain:  "kubernetes",
-		Summary: "kubelet does not hear from the container runtime which containers there are (PLEG)",
-		Advice: "The runtime answers slowly or not at all: see runtime-health, and `crictl ps` by hand with a " +
-			"stopwatch. Look for disk pressure (`nodeagent explain load`), a shim that hangs (`ps -eo " +
-			"pid,stat,wchan,args | grep containerd-shim`), or thousands of dead containers. Restarting kubelet alone " +
-			"does not help.",
+		Summary: "kubelet does not get the list of containers from the container runtime (PLEG)",
+		Advice: "The runtime answers slowly or not at all: see runtime-health, and run `time crictl ps`. Check for " +
+			"disk pressure (`nodeagent explain load`), a shim that hangs (`ps -eo pid,stat,wchan,args | grep " +
+			"containerd-shim`), or thousands of dead containers. Restarting kubelet alone does not help.",
 		Doc: detect.Doc{
 			Reads: []string{"https://127.0.0.1:10250/metrics",
-				"GET nodes/NAME of the apiserver, while these do not answer"},
-			Why: "All that kubelet does to pods begins with this list. Without it no pod starts, no death is " +
-				"noticed, and after three minutes kubelet declares the node NotReady.",
+				"GET nodes/NAME of the apiserver, only while the metrics do not answer"},
+			Why: "Everything that kubelet does to pods starts from this list. Without it no pod starts, no exit is " +
+				"noticed, and after three minutes kubelet reports the node NotReady.",
 			Faults: []detect.Fault{
 				{Reason: "PLEGUnhealthy", Severity: finding.Fatal, When: "no relist has succeeded for 3 minutes (10 " +
 					"minutes where the runtime sends events): the limit at which kubelet itself becomes NotReady"},
@@ -77,33 +74,33 @@ func KubeletPLEG() detect.Check {
 				{Reason: "PLEGSlow", Severity: finding.Warning, When: "more than 1 % of the relists of 5 minutes, " +
 					"and at least 3, took over 10 s"},
 			},
-			FalseAlarms: "A jump of the wall clock makes one look wrong; two in a row are needed. A kubelet that " +
-				"does not answer is found by kubelet-health.",
+			FalseAlarms: "A step of the wall clock makes one run wrong; two in a row are needed. Single slow relists " +
+				"of a busy runtime are normal. A kubelet that does not answer is reported by kubelet-health.",
 		},
 		Condition: checkkit.KubeletProblem(),
 		Every:     time.Minute,
 		Deadline:  20 * time.Second,
 		Policy:    finding.Policy{Raise: finding.Hold{Looks: 2}},
-		Run:       m.look,
+		Run:       m.observe,
 	}
 }
 
-// plegState is what one look leaves for the next.
+// plegState is the state between runs.
 type plegState struct {
 	meter checkkit.KubeletMeter
-	mark  float64 // what stands for the latest success
+	mark  float64 // identifies the latest success
 	first finding.Timestamp
 	age   time.Duration // of mark when it was first seen
 }
 
-func (m *plegState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	asking, cancel := context.WithTimeout(ctx, plegPatience)
+func (m *plegState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	asking, cancel := context.WithTimeout(ctx, metricsTimeout)
 	defer cancel()
 	grown, scrape, err := m.meter.Read(asking, h, func(_ string, s kubelet.Sample) string {
 		return s.Label("le")
 	}, "kubelet_pleg_relist_duration_seconds_bucket")
 	if errors.Is(err, context.DeadlineExceeded) && h.Cluster.Node != nil {
-		return plegOfNode(ctx, h, err)
+		return plegFromNode(ctx, h, err)
 	}
 	if err != nil {
 		return nil, err
@@ -115,18 +112,18 @@ func (m *plegState) look(ctx context.Context, h *host.Host) ([]finding.Finding, 
 	events, _ := scrape.Metrics.Gauge("kubelet_evented_pleg_connection_success_count")
 	relists, _ := scrape.Metrics.Gauge("kubelet_pleg_relist_duration_seconds_count")
 	if events > 0 {
-		m.track(relists, 0, scrape.At) // kubelet sets the other one to now while events come
+		m.track(relists, 0, scrape.At) // kubelet sets the other metric to now while events arrive
 	} else {
 		epoch, _ := scrape.Metrics.Gauge("process_start_time_seconds")
 		last := max(seen, epoch) // 0 before the first success
 		m.track(seen, time.Duration(float64(scrape.At.Wall.UnixNano())-last*1e9), scrape.At)
 	}
-	return plegJudge(scrape.At.Since(m.first)+m.age, events > 0, grown), nil
+	return evaluatePLEG(scrape.At.Since(m.first)+m.age, events > 0, grown), nil
 }
 
-// plegOfNode takes kubelet's own word from the Node. It is the only word that counts: without it nothing is learnt,
-// since metrics may be slow for other reasons.
-func plegOfNode(ctx context.Context, h *host.Host, slow error) ([]finding.Finding, error) {
+// plegFromNode reads kubelet's own report from the Node. Without it nothing is known, since metrics may be slow for
+// other reasons.
+func plegFromNode(ctx context.Context, h *host.Host, slow error) ([]finding.Finding, error) {
 	node, err := h.Cluster.Node(ctx)
 	if err != nil {
 		return nil, errors.Join(slow, err)
@@ -136,7 +133,7 @@ func plegOfNode(ctx context.Context, h *host.Host, slow error) ([]finding.Findin
 			strings.Contains(c.Message, "PLEG is not healthy") {
 			return []finding.Finding{{
 				Check: plegID, Subject: checkkit.KubeletSubject(), Severity: finding.Fatal, Reason: "PLEGUnhealthy",
-				Message: "kubelet says that it cannot list the containers, and its metrics do not answer: the " +
+				Message: "kubelet reports that it cannot list the containers, and its metrics do not answer: the " +
 					"container runtime hangs (" + checkkit.Sanitize(c.Message, checkkit.MaxReported) + ")",
 				Facts: map[string]string{"said": checkkit.Sanitize(c.Message, checkkit.MaxReported)},
 			}}, nil
@@ -145,8 +142,8 @@ func plegOfNode(ctx context.Context, h *host.Host, slow error) ([]finding.Findin
 	return nil, slow
 }
 
-// track notes since when the latest success is the same one. The wall clock's answer is only taken for a success that
-// was there before anybody looked.
+// track records since when the latest success is the same one. The wall clock is used only for a success from before
+// the first run.
 func (m *plegState) track(mark float64, age time.Duration, at finding.Timestamp) {
 	if m.first.Boot == at.Boot && m.mark == mark {
 		return
@@ -158,7 +155,7 @@ func (m *plegState) track(mark float64, age time.Duration, at finding.Timestamp)
 	m.mark, m.first, m.age = mark, at, min(max(age, 0), between)
 }
 
-func plegJudge(age time.Duration, evented bool, grown map[string]float64) []finding.Finding {
+func evaluatePLEG(age time.Duration, evented bool, grown map[string]float64) []finding.Finding {
 	threshold := plegThreshold
 	if evented {
 		threshold = plegEvented

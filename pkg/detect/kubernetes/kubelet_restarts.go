@@ -21,47 +21,46 @@ import (
 // https://docs.kernel.org/filesystems/proc.html (stat).
 //
 // Five restarts in 20 minutes are what node-problem-detector, AKS and GKE call frequent: an upgrade or a change of
-// configuration makes one or two. See daemonMemory for how they are counted.
-//
-// Known false alarms: none known; who restarts kubelet by hand five times in 20 minutes is told so.
+// configuration causes one or two. checkkit.DaemonState counts them.
 
 const (
 	restartsID  = "kubelet-restarts"
 	restartsKey = restartsID + "/starts"
 )
 
-// KubeletRestarts finds a kubelet that is restarted again and again. Memory may be nil.
-func KubeletRestarts(memory detect.StateStore) detect.Check {
-	m := &kubeletRestarts{lives: checkkit.DaemonState{Key: restartsKey, Memory: memory}}
+// KubeletRestarts finds a kubelet that is restarted again and again. The store may be nil.
+func KubeletRestarts(store detect.StateStore) detect.Check {
+	m := &kubeletRestarts{lives: checkkit.DaemonState{Key: restartsKey, Memory: store}}
 	return detect.Check{
 		ID:      restartsID,
 		Domain:  "kubernetes",
 		Summary: "kubelet is restarted again and again",
-		Advice: "`journalctl -u kubelet -g 'E[0-9]{4}|panic|fatal' -n 100` shows why it ended; `systemctl status " +
-			"kubelet` who ended it. Common are a wrong flag or configuration, an expired certificate, a runtime that " +
-			"is away, and running out of memory (`journalctl -k -g oom`).",
+		Advice: "`journalctl -u kubelet -g 'E[0-9]{4}|panic|fatal' -n 100` shows why it exits, `systemctl status " +
+			"kubelet` how. Common causes are a wrong flag or configuration, an expired certificate, a runtime that " +
+			"is down, and running out of memory (`journalctl -k -g oom`).",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/PID/stat of kubelet"},
-			Why: "While kubelet starts nothing else on the node is started or ended, and each start asks the " +
-				"apiserver for everything anew. Between two ends it looks healthy to who asks for a moment only.",
+			Why: "While kubelet starts, no pod on the node is started or ended, and each start lists everything " +
+				"from the apiserver again. Between two exits a single observation finds it healthy.",
 			Faults: []detect.Fault{
 				{Reason: "KubeletRestartsOften", Severity: finding.Warning,
-					When: "5 restarts in 20 minutes, as node-problem-detector counts; gone below 3"},
+					When: "5 restarts in 20 minutes, as node-problem-detector counts; cleared below 3"},
 			},
-			FalseAlarms: "Reboots do not count. Restarts while the agent is away count as one.",
+			FalseAlarms: "Reboots are not counted. Restarts while the agent does not run count as one. Restarts by " +
+				"hand are counted.",
 		},
 		Every:    20 * time.Second,
 		Deadline: 5 * time.Second,
-		Run:      m.look,
+		Run:      m.observe,
 	}
 }
 
-// kubeletRestarts looks at kubelet's lives.
+// kubeletRestarts counts the lives of kubelet.
 type kubeletRestarts struct {
 	lives checkkit.DaemonState
 }
 
-func (m *kubeletRestarts) look(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *kubeletRestarts) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	if h.Kubelet.Process == nil {
 		return nil, finding.NotApplicable("no kubelet is configured on this host")
 	}

@@ -24,15 +24,10 @@ import (
 //
 // https://kubernetes.io/docs/reference/instrumentation/metrics/.
 //
-// Thresholds. Apiserver: a fifth of the requests, ten at least, answered with 5xx, 401 or not at all; rolling
-// restarts of apiservers make a burst of a few, and kubelet asks ten times a minute when nothing happens. Runtime:
-// half of the calls of one operation and ten at least. Starts: three pods and a tenth of them took more than a
-// minute, which is the promise that clusters give, and what the monitoring mixin of Kubernetes alerts at
-// (KubeletPodStartUpLatencyHigh: 60 s for 15 minutes).
-//
-// Known false alarms: exec_sync fails for each exec probe that fails, pull_image and start_container for each wrong
-// image or command, and the status calls for each container that is gone meanwhile: these are not counted. When the
-// apiserver itself is away every node says so.
+// Thresholds. Apiserver: an idle kubelet makes ten requests a minute, and rolling restarts of apiservers cause a few
+// failures. Starts: a minute is the usual objective of clusters, and where the monitoring mixin of Kubernetes alerts
+// (KubeletPodStartUpLatencyHigh: 60 s for 15 minutes). exec_sync fails for each exec probe that fails, pull_image and
+// start_container for each wrong image or command, and the status calls for each container that is gone meanwhile.
 
 const (
 	syncID     = "kubelet-sync"
@@ -47,29 +42,32 @@ func KubeletSync() detect.Check {
 		ID:      syncID,
 		Domain:  "kubernetes",
 		Summary: "kubelet's calls to the apiserver or the runtime fail, or its pods start slowly",
-		Advice: "Apiserver: from the node, `curl -k https://APISERVER/healthz`, then the load balancer, DNS and " +
-			"(401) kubelet's certificate. Runtime: `crictl info`, `journalctl -u containerd`. Slow starts: " +
-			"`nodeagent check` for disk and CPU pressure, and the CNI and CSI plugins' pods.",
+		Advice: "Apiserver: run `curl -k https://APISERVER/healthz` on the node, then check the load balancer, DNS " +
+			"and (for 401) kubelet's certificate. Runtime: check `crictl info` and `journalctl -u containerd`. Slow " +
+			"starts: run `nodeagent check` for disk and CPU pressure, and check the pods of the CNI and CSI plugins.",
 		Doc: detect.Doc{
 			Reads: []string{"https://127.0.0.1:10250/metrics"},
-			Why:   "The node still looks Ready, but what is asked of it is done late or not at all.",
+			Why:   "The node still reports Ready, but kubelet does its work late or not at all.",
 			Faults: []detect.Fault{
 				{Reason: "ApiserverRequestsFail", Severity: finding.Warning,
-					When: "20 % of kubelet's requests of 15 minutes, at least 10, were answered with 5xx, 401 or not at all"},
+					When: "20 % of kubelet's requests in 15 minutes, at least 10, were answered with 5xx, 401 or " +
+						"not at all"},
 				{Reason: "RuntimeOperationsFail", Severity: finding.Warning,
-					When: "half of the calls of one operation of the runtime in 15 minutes, at least 10, failed"},
+					When: "half of the calls of one runtime operation in 15 minutes, at least 10, failed"},
 				{Reason: "PodWorkersStartLate", Severity: finding.Warning,
-					When: "3 pods and 10 % of those of 15 minutes waited more than 10 s for kubelet to begin with them"},
+					When: "3 pods and 10 % of those of 15 minutes waited more than 10 s for kubelet to start " +
+						"working on them"},
 				{Reason: "PodsStartSlowly", Severity: finding.Warning, When: "3 pods and 10 % of those of 15 minutes " +
 					"took more than a minute to start, without image pulls"},
 			},
 			FalseAlarms: "Failing exec probes, wrong images and wrong commands count as errors of the runtime in " +
-				"kubelet's metrics; those operations are left out.",
+				"kubelet's metrics; those operations are ignored. If the apiserver itself is down, every node " +
+				"reports it.",
 		},
 		Every:    time.Minute,
 		Deadline: 10 * time.Second,
 		Policy:   finding.Policy{Clear: finding.Hold{Looks: 2}},
-		Run:      m.look,
+		Run:      m.observe,
 	}
 }
 
@@ -77,7 +75,7 @@ type syncState struct {
 	meter checkkit.KubeletMeter
 }
 
-func (m *syncState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *syncState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	grown, _, err := m.meter.Read(ctx, h, syncKey, "rest_client_requests_total", "kubelet_runtime_operations_total",
 		"kubelet_runtime_operations_errors_total",
 		"kubelet_pod_worker_start_duration_seconds_bucket", "kubelet_pod_start_sli_duration_seconds_bucket")
@@ -85,16 +83,17 @@ func (m *syncState) look(ctx context.Context, h *host.Host) ([]finding.Finding, 
 		return nil, err
 	}
 	minutes := m.meter.Span()
-	found := slices.Concat(judgeRequests(grown, minutes), judgeOperations(h, grown, minutes),
+	found := slices.Concat(evaluateRequests(grown, minutes), evaluateOperations(h, grown, minutes),
 		lateStarts{checkkit.KubeletSubject(), "worker", "10", "PodWorkersStartLate",
-			"waited more than 10 s for kubelet to begin with them: kubelet is short of CPU or blocked"}.judge(grown,
+			"waited more than 10 s for kubelet to start working on them: kubelet is short of CPU or blocked"}.evaluate(
+			grown,
 			minutes),
 		lateStarts{checkkit.NodeSubject(h), "start", "60", "PodsStartSlowly",
-			"took more than a minute to start, image pulls not counted"}.judge(grown, minutes))
+			"took more than a minute to start, image pulls not counted"}.evaluate(grown, minutes))
 	return found, nil
 }
 
-// syncKey says what a sample counts for.
+// syncKey returns the key under which a sample is counted.
 func syncKey(name string, s kubelet.Sample) string {
 	switch name {
 	case "rest_client_requests_total":
@@ -125,7 +124,7 @@ func nodeOperations() []string {
 		"list_containers", "list_podsandbox", "list_images", "status", "version", "image_fs_info"}
 }
 
-func judgeRequests(grown map[string]float64, minutes time.Duration) []finding.Finding {
+func evaluateRequests(grown map[string]float64, minutes time.Duration) []finding.Finding {
 	bad, codes := 0.0, []string{}
 	for key, count := range grown {
 		if code, ok := strings.CutPrefix(key, "request bad "); ok && count > 0 {
@@ -148,8 +147,8 @@ func judgeRequests(grown map[string]float64, minutes time.Duration) []finding.Fi
 	}}
 }
 
-// judgeOperations tells of the operation that fails most.
-func judgeOperations(h *host.Host, grown map[string]float64, minutes time.Duration) []finding.Finding {
+// evaluateOperations reports the operation that fails most.
+func evaluateOperations(h *host.Host, grown map[string]float64, minutes time.Duration) []finding.Finding {
 	worst, bad := "", 0.0
 	for _, operation := range nodeOperations() {
 		if failed := grown["failed "+operation]; failed > bad && failed >= syncLeast/2 &&
@@ -171,14 +170,14 @@ func judgeOperations(h *host.Host, grown map[string]float64, minutes time.Durati
 	}}
 }
 
-// lateStarts is what is said where many pods of a histogram are above one of its bounds.
+// lateStarts is a fault that many pods of a histogram are above one of its bounds.
 type lateStarts struct {
 	subject       finding.Subject
 	histogram, le string
 	reason, text  string
 }
 
-func (l lateStarts) judge(grown map[string]float64, minutes time.Duration) []finding.Finding {
+func (l lateStarts) evaluate(grown map[string]float64, minutes time.Duration) []finding.Finding {
 	within, known := grown[l.histogram+" "+l.le]
 	all := grown[l.histogram+" +Inf"]
 	slow := all - within
@@ -187,7 +186,7 @@ func (l lateStarts) judge(grown map[string]float64, minutes time.Duration) []fin
 	}
 	return []finding.Finding{{
 		Check: syncID, Subject: l.subject, Severity: finding.Warning, Reason: l.reason,
-		Message: fmt.Sprintf("%s of the %s pods that came within %s %s", checkkit.WholeNumber(slow),
+		Message: fmt.Sprintf("%s of the %s pods that started within %s %s", checkkit.WholeNumber(slow),
 			checkkit.WholeNumber(all), minutes, l.text),
 		Facts:      map[string]string{"slow": checkkit.WholeNumber(slow), "pods": checkkit.WholeNumber(all)},
 		BelowRaise: slow < 3 || slow < 0.1*all,

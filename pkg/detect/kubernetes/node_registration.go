@@ -19,21 +19,18 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// node-registration gets this machine's Node from the apiserver and holds it against
+// node-registration gets this machine's Node from the apiserver and compares it with
 //
 //	/etc/machine-id (or /var/lib/dbus/machine-id)       status.nodeInfo.machineID
 //	/proc/sys/kernel/random/boot_id                     status.nodeInfo.bootID
-//	status.conditions                                   Ready and the pressures, as kubelet and the control plane see them
+//	status.conditions                                   Ready and the pressures, as kubelet and the control plane set them
 //
 // https://kubernetes.io/docs/reference/node/node-status/,
 // https://www.freedesktop.org/software/systemd/man/machine-id.html.
 //
-// It asks about once an hour, jittered, which is 3 small requests a second for 10,000 nodes; ten minutes after it
-// found something, and when kubelet has been started anew. Kubelet writes the Node's identity when it starts, and
-// gets five minutes for that. The renewal of the lease is the control plane's to judge: it makes Ready Unknown when
-// none comes.
-//
-// Known false alarms: a node that is being taken out of the cluster is not registered any more while it still runs.
+// The Node is read about once an hour, jittered, which is 3 small requests a second for 10,000 nodes; ten minutes after
+// a finding, and after a restart of kubelet. Kubelet writes the Node's identity when it starts, and has five minutes
+// for that. The control plane watches the renewal of the lease, and sets Ready to Unknown without it.
 
 const (
 	registrationID    = "node-registration"
@@ -41,21 +38,21 @@ const (
 	registrationGrace = 5 * time.Minute // kubelet's time to write its Node after a start
 )
 
-// NodeRegistration finds that the cluster's Node is not there, not this machine, or not well.
+// NodeRegistration finds a Node that does not exist, is another machine, or is not healthy.
 func NodeRegistration() detect.Check {
 	m := &registrationState{}
 	return detect.Check{
 		ID:      registrationID,
 		Domain:  "kubernetes",
-		Summary: "the cluster does not know this machine as the Node of its name, or thinks that it is not well",
-		Advice: "Not registered: kubelet creates its Node only when it starts, so restart it; then see its log for " +
-			"why it is refused. Another machine: two machines have the same host name (or a cloned disk, see " +
-			"/etc/machine-id): rename one, and join it anew. Not heard: look at the way to the apiserver (`nodeagent " +
-			"explain kubelet-sync`).",
+		Summary: "the cluster has no Node for this machine, or its Node is another machine or not healthy",
+		Advice: "Not registered: restart kubelet, which creates its Node only when it starts; if it is refused, its " +
+			"log has the reason. Another machine: two machines have the same host name (or a cloned disk, see " +
+			"/etc/machine-id): rename one and join it again. Not heard from: check the connection to the apiserver " +
+			"(`nodeagent explain kubelet-sync`).",
 		Doc: detect.Doc{
 			Reads: []string{"GET nodes/NAME of the apiserver (hourly)", "/etc/machine-id",
 				"/proc/sys/kernel/random/boot_id"},
-			Why: "A machine without a Node gets no pods; two machines with one Node write over each other's status " +
+			Why: "A machine without a Node gets no pods; two machines with one Node overwrite each other's status " +
 				"and kill each other's pods.",
 			Faults: []detect.Fault{
 				{Reason: "NodeNotRegistered", Severity: finding.Warning,
@@ -63,32 +60,34 @@ func NodeRegistration() detect.Check {
 				{Reason: "NodeIsAnotherMachine", Severity: finding.Warning,
 					When: "the Node's machineID is not that of this machine: two machines share the name"},
 				{Reason: "NodeStatusStale", Severity: finding.Warning, When: "the Node's bootID is not of this boot, " +
-					"although kubelet has run for 5 minutes: its status is not written, or by another machine with a " +
-					"copy of the disk"},
+					"although kubelet has run for 5 minutes: its status is not written, or is written by another " +
+					"machine with a copy of the disk"},
 				{Reason: "NodeNotHeard", Severity: finding.Warning, When: "Ready is Unknown: the control plane has " +
-					"not heard from kubelet for 40 s or more"},
-				{Reason: "NodeNotReady", Severity: finding.Warning, When: "Ready is False: kubelet itself says why"},
+					"had no heartbeat from kubelet for 40 s or more"},
+				{Reason: "NodeNotReady", Severity: finding.Warning, When: "Ready is False: kubelet itself reports why"},
 				{Reason: "NodeUnderPressure", Severity: finding.Warning,
-					When: "DiskPressure, MemoryPressure, PIDPressure or NetworkUnavailable is True: no new pods come"},
+					When: "DiskPressure, MemoryPressure, PIDPressure or NetworkUnavailable is True: no new pods are " +
+						"scheduled here"},
 			},
-			FalseAlarms: "A node that is being removed from the cluster. What the Node says may be an hour old until " +
-				"something is found; then it is asked every ten minutes.",
+			FalseAlarms: "A node that is being removed from the cluster is reported as not registered while it still " +
+				"runs. The Node's state may be an hour old until there is a finding; then it is read every ten " +
+				"minutes.",
 		},
 		Every:    10 * time.Minute,
 		Deadline: 20 * time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2}, BlindAfter: 2 * time.Hour},
-		Run:      m.look,
+		Run:      m.observe,
 	}
 }
 
 // registrationState keeps the last answer.
 type registrationState struct {
 	asked   finding.Timestamp
-	wait    time.Duration // until it is asked again; 0: at the next look
+	wait    time.Duration // until the next read; 0: at the next run
 	kubelet host.Process
 }
 
-func (m *registrationState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *registrationState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	if h.NodeName == "" || h.Cluster.Node == nil {
 		return nil, finding.NotApplicable("this machine is no node of a cluster")
 	}
@@ -99,7 +98,7 @@ func (m *registrationState) look(ctx context.Context, h *host.Host) ([]finding.F
 	}
 	same := process.PID == m.kubelet.PID && process.StartTime == m.kubelet.StartTime
 	if m.wait > 0 && same && m.asked.Boot == now.Boot && now.Since(m.asked) < m.wait {
-		return nil, nil // all was well when it was asked
+		return nil, nil // it was healthy at the last read
 	}
 	m.wait = 0
 	node, err := h.Cluster.Node(ctx)
@@ -114,7 +113,7 @@ func (m *registrationState) look(ctx context.Context, h *host.Host) ([]finding.F
 	case err != nil:
 		return nil, err
 	}
-	found, err := judgeNode(h, node, settled)
+	found, err := evaluateNode(h, node, settled)
 	if len(found) == 0 && err == nil && settled {
 		m.asked, m.kubelet, m.wait = now, process, registrationEvery+rand.N(registrationEvery/4)
 	}
@@ -138,8 +137,8 @@ func kubeletAge(h *host.Host, now finding.Timestamp) (host.Process, time.Duratio
 	return process, process.Age(now.SinceBoot), nil
 }
 
-// judgeNode holds the Node against this machine.
-func judgeNode(h *host.Host, node *corev1.Node, settled bool) ([]finding.Finding, error) {
+// evaluateNode compares the Node with this machine.
+func evaluateNode(h *host.Host, node *corev1.Node, settled bool) ([]finding.Finding, error) {
 	machine, boot, err := machineIdentity(h.Files)
 	if err != nil {
 		return nil, fmt.Errorf("identity of this machine: %w", err)
@@ -157,13 +156,13 @@ func judgeNode(h *host.Host, node *corev1.Node, settled bool) ([]finding.Finding
 				"machine with a copy of this disk does (%s)", h.NodeName, checkkit.Sanitize(info.BootID, 64), boot,
 			addressesOf(node)))
 	}
-	return append(found, judgeConditions(node)...), nil
+	return append(found, evaluateConditions(node)...), nil
 }
 
-func judgeConditions(node *corev1.Node) []finding.Finding {
+func evaluateConditions(node *corev1.Node) []finding.Finding {
 	var found []finding.Finding
 	for _, c := range node.Status.Conditions {
-		said := fmt.Sprintf("%s: %s", checkkit.Sanitize(c.Reason, 100),
+		text := fmt.Sprintf("%s: %s", checkkit.Sanitize(c.Reason, 100),
 			checkkit.Sanitize(c.Message, checkkit.MaxReported))
 		f := finding.Finding{Check: registrationID, Subject: finding.Subject{Kind: "node-condition",
 			Name: string(c.Type)}, Severity: finding.Warning,
@@ -171,15 +170,16 @@ func judgeConditions(node *corev1.Node) []finding.Finding {
 		switch {
 		case c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown:
 			f.Reason, f.Message = "NodeNotHeard",
-				fmt.Sprintf("the control plane has not heard from kubelet since %s (%s)",
-					c.LastHeartbeatTime.UTC().Format(time.RFC3339), said)
+				fmt.Sprintf("the control plane has had no heartbeat from kubelet since %s (%s)",
+					c.LastHeartbeatTime.UTC().Format(time.RFC3339), text)
 		case c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse:
-			f.Reason, f.Message = "NodeNotReady", "kubelet says that the node is not ready: "+said
+			f.Reason, f.Message = "NodeNotReady", "kubelet reports that the node is not ready: "+text
 		case c.Status == corev1.ConditionTrue && (c.Type == corev1.NodeDiskPressure ||
 			c.Type == corev1.NodeMemoryPressure || c.Type == corev1.NodePIDPressure ||
 			c.Type == corev1.NodeNetworkUnavailable):
-			f.Reason, f.Message = "NodeUnderPressure", fmt.Sprintf("%s is True, so that no new pods come: %s", c.Type,
-				said)
+			f.Reason, f.Message = "NodeUnderPressure", fmt.Sprintf("%s is True, so no new pods are scheduled here: %s",
+				c.Type,
+				text)
 		default:
 			continue
 		}

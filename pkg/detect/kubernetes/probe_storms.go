@@ -25,17 +25,12 @@ import (
 //
 //	prober_probe_total{container="a",namespace="shop",pod="cart-1",pod_uid="f44f4528-…",probe_type="Readiness",result="failed"} 85
 //
-// and, when many pods are hit, their owners from kubelet's pods.
+// and, when many pods are affected, their owners from kubelet's pods.
 //
 // https://kubernetes.io/docs/reference/instrumentation/metrics/ (prober_probe_total).
 //
-// Probes are made by kubelet on the node itself, so that many pods of different owners failing at once says that the
-// node is short of CPU, disk or network, not that all programs broke. A storm is 5 pods of 3 owners and a third of
-// the pods that have probes, none of which failed in the window before.
-//
-// Known false alarms: one broken deployment with many pods here (owners are counted); pods that start (a startup
-// probe fails until they are up, and a readiness probe often: pods younger than the window and startup probes are
-// left out); something that all of them need (a database) is away: told all the same, with that advice.
+// Kubelet runs the probes on the node itself: when pods of many different owners fail at once, the node is short of
+// CPU, disk or network, rather than all programs broken.
 
 const (
 	probeStormsID     = "probe-storms"
@@ -52,32 +47,34 @@ func ProbeStorms() detect.Check {
 		ID:      probeStormsID,
 		Domain:  "kubernetes",
 		Summary: "liveness or readiness probes of many different pods fail at the same time",
-		Advice: "Look for what the pods share: `nodeagent check` for CPU, memory and disk pressure and for the CNI " +
-			"plugin, then conntrack and DNS; then a service that all of them need. Liveness probes that fail restart " +
-			"containers and make it worse.",
+		Advice: "Check what the pods share: run `nodeagent check` for CPU, memory and disk pressure and for the CNI " +
+			"plugin, then check conntrack and DNS, then a service that all of them need. Failing liveness probes " +
+			"restart containers and add load.",
 		Doc: detect.Doc{
 			Reads: []string{"https://127.0.0.1:10250/metrics/probes", "https://127.0.0.1:10250/pods, in a storm"},
-			Why:   "Pods are taken out of their services or restarted, all at once, although their programs are well.",
+			Why:   "Pods are removed from their services or restarted, all at once, although their programs work.",
 			Faults: []detect.Fault{
 				{Reason: "ProbeStorm", Severity: finding.Warning, When: "5 pods of 3 owners, and a third of those " +
-					"with probes, fail probes within 3 minutes that they did not fail before; kept above half of that"},
+					"with probes, fail probes within 3 minutes that they did not fail before; cleared below half of " +
+					"that"},
 			},
-			FalseAlarms: "A broken deployment alone is none; startup probes and pods younger than the window are left out.",
+			FalseAlarms: "A single broken deployment is not reported; startup probes and pods younger than the " +
+				"window are ignored. If a service that all of the pods need is down, that is reported as a storm.",
 		},
 		Every:    time.Minute,
 		Deadline: 10 * time.Second,
-		Run:      m.look,
+		Run:      m.observe,
 	}
 }
 
-// stormState is what one look leaves for the next.
+// stormState is the state between runs.
 type stormState struct {
 	meter  checkkit.KubeletMeter
 	storm  map[string]bool          // UIDs of the pods that are in the storm
 	failed map[string]time.Duration // UIDs of pods to when they failed first, by the time since boot
 }
 
-func (m *stormState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *stormState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	grown, scrape, err := m.meter.Read(ctx, h, probeKey, "prober_probe_total")
 	if err != nil {
 		return nil, err
@@ -110,7 +107,7 @@ func (m *stormState) look(ctx context.Context, h *host.Host) ([]finding.Finding,
 	}}, nil
 }
 
-// probeKey counts by pod and outcome. Startup probes fail by design.
+// probeKey is the pod and outcome. Startup probes fail by design.
 func probeKey(_ string, s kubelet.Sample) string {
 	kind := s.Label("probe_type")
 	if kind != "Liveness" && kind != "Readiness" {
@@ -123,7 +120,7 @@ func probeKey(_ string, s kubelet.Sample) string {
 }
 
 // failing returns how many pods had probes within the window, and which of them began to fail within two windows. A
-// pod that has failed for longer is no part of a storm, unless it was in one and has not stopped to fail since.
+// pod that has failed for longer is no part of a storm, unless it was in one and has failed ever since.
 func (m *stormState) failing(grown map[string]float64, now finding.Timestamp) (probed int, failing []string) {
 	before := m.meter.Oldest()
 	pods, bad := map[string]bool{}, map[string]time.Duration{}
@@ -142,7 +139,7 @@ func (m *stormState) failing(grown map[string]float64, now finding.Timestamp) (p
 			}
 		}
 	}
-	if m.failed == nil { // of those that fail in the first window nobody knows since when
+	if m.failed == nil { // for those that fail in the first window the begin is not known
 		for uid := range bad {
 			bad[uid] = 0
 		}

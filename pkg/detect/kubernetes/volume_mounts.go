@@ -29,19 +29,16 @@ import (
 //
 // https://kubernetes.io/docs/reference/instrumentation/metrics/, pkg/volume/util/metrics.go in Kubernetes.
 //
-// Kubelet tries a volume that fails again after 0.5 s, 1 s and so on up to 2 minutes: one that always fails makes 5
-// failures in 10 minutes. Five, and more than successes, is "keeps failing"; a driver that restarts makes one or two
-// for each volume.
-//
-// Known false alarms: a ConfigMap, Secret or projected volume fails as long as an object that it names does not
-// exist, a hostPath as long as its path does not: that is their authors' business, and told as info.
+// Kubelet retries a volume that fails after 0.5 s, 1 s and so on up to 2 minutes: one that always fails causes 5
+// failures in 10 minutes. A ConfigMap, Secret or projected volume fails as long as an object that it names does not
+// exist, a hostPath as long as its path does not: only their authors can correct that.
 
 const (
 	volumeMountsID     = "volume-mounts"
 	volumeMountsWindow = 10 * time.Minute
 	volumeMountsRaise  = 5
 	volumeMountsKeep   = 2
-	maxVolumePlugins   = 50 // told
+	maxVolumePlugins   = 50 // reported
 )
 
 // VolumeMounts finds volumes that cannot be mounted or unmounted, by driver.
@@ -51,26 +48,28 @@ func VolumeMounts() detect.Check {
 		ID:      volumeMountsID,
 		Domain:  "kubernetes",
 		Summary: "kubelet keeps failing to mount or unmount volumes of one driver",
-		Advice: "`kubectl describe pod` of a pod that waits shows the driver's words (FailedMount). Then the log of " +
-			"the driver's pod on this node, whether it is registered (`nodeagent explain csi-registration`), and the " +
-			"storage behind it. A volume that cannot be unmounted is in use by a process: `nodeagent inspect` names it.",
+		Advice: "Run `kubectl describe pod` for a pod that waits: its events (FailedMount) have the driver's error. " +
+			"Then check the log of the driver's pod on this node, its registration (`nodeagent explain " +
+			"csi-registration`) and the storage behind it. A volume that cannot be unmounted is in use by a process: " +
+			"`nodeagent inspect` names it.",
 		Doc: detect.Doc{
 			Reads: []string{"https://127.0.0.1:10250/metrics", "https://127.0.0.1:10250/pods, when volumes fail"},
-			Why:   "Pods with such volumes stay in ContainerCreating, or in Terminating, until somebody mends the driver.",
+			Why:   "Pods with such volumes stay in ContainerCreating, or in Terminating, until the driver is repaired.",
 			Faults: []detect.Fault{
 				{Reason: "VolumeMountsFail", Severity: finding.Warning,
-					When: "5 failures of one driver and operation in 10 minutes, and more than successes: a volume " +
-						"that always fails makes that many"},
+					When: "5 failures of one driver and operation in 10 minutes, and more than successes: as many as " +
+						"a volume causes that always fails"},
 				{Reason: "VolumeUnmountsFail", Severity: finding.Warning,
 					When: "the same for unmounting and detaching"},
 				{Reason: "VolumeObjectsMissing", Severity: finding.Info, When: "the same for volumes made of objects " +
 					"of the cluster or paths of the host: most often these do not exist"},
 			},
-			FalseAlarms: "A driver that restarts makes a failure or two for each volume.",
+			FalseAlarms: "The restart of a driver causes a failure or two for each volume; that is below the " +
+				"threshold.",
 		},
 		Every:    time.Minute,
 		Deadline: 10 * time.Second,
-		Run:      m.look,
+		Run:      m.observe,
 	}
 }
 
@@ -78,7 +77,7 @@ type volumeState struct {
 	meter checkkit.KubeletMeter
 }
 
-func (m *volumeState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *volumeState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	grown, _, err := m.meter.Read(ctx, h, volumeKey, "storage_operation_duration_seconds_count",
 		"csi_operations_seconds_count")
 	if err != nil || grown == nil {
@@ -99,7 +98,7 @@ func (m *volumeState) look(ctx context.Context, h *host.Host) ([]finding.Finding
 	return found, nil
 }
 
-// volumeKey counts by plugin, operation and outcome. What CSI drivers answer is counted apart, to name the code.
+// volumeKey is plugin, operation and outcome. Answers of CSI drivers are counted separately, by their code.
 func volumeKey(name string, s kubelet.Sample) string {
 	if name == "csi_operations_seconds_count" {
 		if code := s.Label("grpc_status_code"); code != "OK" {
@@ -110,7 +109,7 @@ func volumeKey(name string, s kubelet.Sample) string {
 	return strings.Join([]string{"op", s.Label("volume_plugin"), s.Label("operation_name"), s.Label("status")}, "\x00")
 }
 
-// pluginFailures is how the worst operation of one plugin went.
+// pluginFailures is the outcome of the worst operation of one plugin.
 type pluginFailures struct {
 	operation    string
 	failed, good float64
@@ -176,15 +175,15 @@ func (p pluginFailures) finding(name string, pods []corev1.Pod, minutes time.Dur
 	return f
 }
 
-// ownVolumes reports whether volumes of a plugin fail mostly because what they name does not exist.
+// ownVolumes reports whether volumes of a plugin usually fail because what they name does not exist.
 func ownVolumes(plugin string) bool {
 	return slices.Contains([]string{"kubernetes.io/configmap", "kubernetes.io/secret", "kubernetes.io/projected",
 		"kubernetes.io/downward-api",
 		"kubernetes.io/host-path"}, plugin)
 }
 
-// podsWaiting names the pods that do not start, or do not end, and mount a volume of that plugin. Which driver is
-// behind a claim the pod does not tell: it may be any that is no plugin of objects.
+// podsWaiting names the pods that do not start, or do not end, and mount a volume of that plugin. The pod does not show
+// the driver of a claim: it may be any but a plugin of objects.
 func podsWaiting(plugin string, pods []corev1.Pod, ending bool) []string {
 	var waiting []string
 	for i := range pods {

@@ -31,14 +31,11 @@ import (
 //
 // https://docs.kernel.org/networking/bonding.html
 //
-// Known false alarms, and what is done: the module makes an empty bond0 when it is loaded (no members, or not
-// switched on); "going down" and "going back" are members that wait for their delays (they count for neither). A
-// member that was taken out of the bond is not missed: that is a person's work, or that of the bus, whose errors
-// others tell.
+// "going down" and "going back" are members within their configured delays; they count neither as up nor as down.
 
 const bondsID = "bonds"
 
-// maxBonds bounds how many bonds are looked at.
+// maxBonds bounds how many bonds are read.
 const maxBonds = 64
 
 // Bonds finds bonds that lost links.
@@ -46,32 +43,34 @@ func Bonds() detect.Check {
 	return detect.Check{
 		ID: bondsID, Domain: "network",
 		Summary: "a bond of network cards lost one of its links, or all",
-		Advice: "`cat /proc/net/bonding/BOND` shows each member. Look at cable, transceiver and switch port of what " +
-			"is down (`ethtool X`). Without an LACP partner the switch's ports are not configured as one channel.",
+		Advice: "List the members with `cat /proc/net/bonding/BOND`. Check the cable, the transceiver and the " +
+			"switch port of each member that is down (`ethtool X`). Without an LACP partner, configure the switch " +
+			"ports as one channel.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/net/bonding/*", "/sys/class/net/BOND/flags"},
-			Why:   "A bond hides the loss of a link until the last one goes, and half of the bandwidth with it.",
+			Why:   "A bond hides the loss of a link, and of its bandwidth, until the last link fails.",
 			Faults: []detect.Fault{
-				{Reason: "BondDown", Severity: finding.Fatal, When: "a bond that is switched on has no link for 5 s; " +
-					"fatal when no other card of the node has one, since it is cut off then, else a warning"},
+				{Reason: "BondDown", Severity: finding.Fatal, When: "a bond that is up has no link for 5 s; fatal if " +
+					"no other card of the node has a link, else a warning"},
 				{Reason: "BondDegraded", Severity: finding.Warning, When: "a member is down for 5 s"},
-				{Reason: "BondNoPartner", Severity: finding.Warning, When: "802.3ad: no switch answers to LACP, so " +
-					"that only one link is used, if any"},
-				{Reason: "BondSplit", Severity: finding.Warning, When: "802.3ad: a member is up but in another " +
-					"aggregator than the active one: it carries nothing"},
+				{Reason: "BondNoPartner", Severity: finding.Warning, When: "802.3ad: no switch answers LACP, so at " +
+					"most one link is used"},
+				{Reason: "BondSplit", Severity: finding.Warning, When: "802.3ad: a member is up, but in another " +
+					"aggregator than the active one, and carries no traffic"},
 			},
-			FalseAlarms: "Bonds without members, or that are switched off, do not count.",
+			FalseAlarms: "Bonds without members (the bond0 that the module creates) and bonds that are " +
+				"administratively down are ignored. So is a member that was removed from its bond.",
 		},
 		Condition: detect.NetworkProblem(),
 		Every:     30 * time.Second, Deadline: 8 * time.Second,
 		Wakes: []detect.Wake{{Source: detect.WakeLinks}, checkkit.KernelWake()},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 5 * time.Second},
 			Clear: finding.Hold{Looks: 2, For: 5 * time.Second}},
-		Run: lookAtBonds,
+		Run: observeBonds,
 	}
 }
 
-func lookAtBonds(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+func observeBonds(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	names, err := h.Files.List("/proc/net/bonding")
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
 		return nil, finding.NoneLeft("no bond of network cards")
@@ -88,7 +87,7 @@ func lookAtBonds(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 		return nil, err
 	}
 	var findings []finding.Finding
-	doubts := map[finding.Subject]error{}
+	unknown := map[finding.Subject]error{}
 	for _, name := range names {
 		b, err := readBond(h.Files, name)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -96,15 +95,15 @@ func lookAtBonds(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 		}
 		subject := finding.Subject{Kind: kindNetDevice, Name: name}
 		if err != nil {
-			doubts[subject] = err
+			unknown[subject] = err
 			continue
 		}
-		if f, ok := b.judge(anyWorks(cards)); ok {
+		if f, ok := b.evaluate(anyWorks(cards)); ok {
 			f.Check, f.Subject = bondsID, subject
 			findings = append(findings, f)
 		}
 	}
-	return findings, finding.Partial(doubts)
+	return findings, finding.Partial(unknown)
 }
 
 func readBond(files host.Files, name string) (bond, error) {
@@ -118,7 +117,7 @@ func readBond(files host.Files, name string) (bond, error) {
 		return bond{}, fmt.Errorf("read %s: %w", file, err)
 	}
 	b.name = name
-	device := netCard{name: name, dir: sysClassNet + "/" + name}
+	device := networkCard{name: name, dir: sysClassNet + "/" + name}
 	err = device.read(files)
 	b.adminUp = device.adminUp
 	return b, err
@@ -182,8 +181,8 @@ func parseBond(text string) (bond, error) {
 	return b, nil
 }
 
-// judge returns the gravest that is wrong with a bond.
-func (b bond) judge(othersWork bool) (finding.Finding, bool) {
+// evaluate returns the most severe fault of a bond.
+func (b bond) evaluate(othersWork bool) (finding.Finding, bool) {
 	if !b.adminUp || len(b.members) == 0 {
 		return finding.Finding{}, false
 	}
@@ -218,10 +217,10 @@ func (b bond) judge(othersWork bool) (finding.Finding, bool) {
 		f.Reason, f.Message = "BondDegraded", fmt.Sprintf("%s has %d of %d links: %s is down", b.name, up,
 			len(b.members), checkkit.JoinFirst(down, 5))
 	case b.partner == "00:00:00:00:00:00":
-		f.Reason, f.Message = "BondNoPartner", b.name+": no switch answers to LACP"
+		f.Reason, f.Message = "BondNoPartner", b.name+": no switch answers LACP"
 	case len(apart) > 0:
 		f.Reason, f.Message = "BondSplit", fmt.Sprintf("%s: %s is in another aggregator than the active one and "+
-			"carries nothing", b.name, checkkit.JoinFirst(apart, 5))
+			"carries no traffic", b.name, checkkit.JoinFirst(apart, 5))
 	default:
 		return finding.Finding{}, false
 	}

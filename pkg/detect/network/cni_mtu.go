@@ -14,25 +14,21 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// cni-mtu compares the sizes of packets along the way of a pod, as the kernel has them (RTM_GETLINK, IFLA_MTU; "ip -d
-// link"):
+// cni-mtu compares packet sizes along the path of a pod, as the kernel has them (RTM_GETLINK, IFLA_MTU; "ip -d link"):
 //
-//	2: eth0: <…> mtu 1450 …                                  the uplink: where the default route leads
+//	2: eth0: <…> mtu 1450 …                                  the uplink, to which the default route leads
 //	5: cali7f3a@if3: <…> mtu 1500 … veth … link-netnsid 0    a pod's
 //	4: flannel.1: <…> mtu 1450 … vxlan id 1 … dev eth0       the overlay: adds 50 bytes to each packet
 //
 // rtnetlink(7), RFC 7348 section 4.3, RFC 1191, https://docs.tigera.io/calico/latest/networking/configuring/mtu,
-// https://docs.cilium.io/en/stable/network/concepts/routing/. Only what is certainly wrong is told:
+// https://docs.cilium.io/en/stable/network/concepts/routing/. Only what is certainly wrong is reported:
 //
-//	pod's device larger than the largest uplink    each large packet to the outside needs an ICMP answer to be made smaller;
-//	                                               where those are filtered, connections hang after the first large answer
-//	overlay plus its header larger than its uplink each large packet between nodes is cut in two, or lost where fragments are
+//	pod's device larger than the largest uplink    each large packet that leaves the cluster needs an ICMP answer to be reduced;
+//	                                               where ICMP is filtered, connections hang after the first large answer
+//	overlay plus its header larger than its uplink each large packet between nodes is fragmented, or lost with its fragments
 //
-// Smaller pods on a large uplink are no fault, only slow. Every five minutes, one dump of all links.
-//
-// Known false alarms: an uplink behind which nothing large is ever sent; tunnels whose peers are chosen for each packet
-// (Cilium's: their device has the uplink's MTU on purpose, the routes of pods are smaller) are not compared, and with
-// Cilium's devices pods' are not either.
+// Tunnels whose peers are chosen for each packet (Cilium's, whose device has the uplink's MTU on purpose while the
+// routes of pods have a smaller one) are not compared.
 
 const cniMTUID = "cni-mtu"
 
@@ -42,31 +38,32 @@ func CNIMTU() detect.Check {
 		ID:      cniMTUID,
 		Domain:  "network",
 		Summary: "packets of pods are larger than what the node can send",
-		Advice: "Set the MTU in the network's configuration to that of the smallest uplink less the overlay's header " +
-			"(VXLAN 50, Geneve 50, IP-in-IP 20, WireGuard 60; 20 more over IPv6), and start the pods anew: a pod " +
-			"keeps what it was given. Try: `ping -M do -s 1422 <pod on another node>`.",
+		Advice: "Set the MTU in the network plugin's configuration to that of the smallest uplink minus the " +
+			"overlay's header (VXLAN 50, Geneve 50, IP-in-IP 20, WireGuard 60; 20 more over IPv6). Then restart the " +
+			"pods: a running pod keeps its MTU. Verify with `ping -M do -s 1422 <pod on another node>`.",
 		Doc: detect.Doc{
 			Reads: []string{"MTU, kind and lower device of all network devices, and the default routes, from the " +
 				"kernel, every 5 minutes"},
-			Why: "Small requests pass and large answers do not: connections are made and hang. It comes with a " +
-				"change of the node's network, and hits all pods of the node.",
+			Why: "Small requests pass and large answers do not: connections are established and then hang. It " +
+				"follows a change of the node's network and affects all pods of the node.",
 			Faults: []detect.Fault{
 				{Reason: "PodMTUTooLarge", Severity: finding.Warning,
 					When: "a pod's veth, up, has a larger MTU than every uplink"},
 				{Reason: "OverlayMTUTooLarge", Severity: finding.Warning,
-					When: "MTU of a tunnel and its header together are larger than the MTU of the device that it " +
-						"sends through"},
+					When: "the MTU of a tunnel plus its header is larger than the MTU of the device that it sends " +
+						"through"},
 			},
-			FalseAlarms: "Cilium's devices have large MTUs on purpose and are left out. Pods that are smaller than " +
-				"the uplink are no fault.",
+			FalseAlarms: "Cilium's devices have large MTUs on purpose and are ignored. A pod MTU below that of the " +
+				"uplink is slower, but no fault. An uplink over which nothing large is ever sent is reported all " +
+				"the same.",
 		},
 		Every:  5 * time.Minute,
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 3 * time.Minute}},
-		Run:    lookAtMTU,
+		Run:    observeMTU,
 	}
 }
 
-func lookAtMTU(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+func observeMTU(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	layout, err := network.ReadLayout(h)
 	if err != nil {
 		return nil, err
@@ -98,7 +95,7 @@ func largestUplink(layout netlink.NetworkLayout) (netlink.NetworkDevice, bool) {
 	return largest, largest.MTU > 0
 }
 
-// largePods tells of all pods' devices at once: they were made from one configuration.
+// largePods reports all pods' devices in one finding: they come from one configuration.
 func largePods(layout netlink.NetworkLayout, uplink netlink.NetworkDevice) (finding.Finding, bool) {
 	var worst netlink.NetworkDevice
 	count := 0
@@ -118,7 +115,7 @@ func largePods(layout netlink.NetworkLayout, uplink netlink.NetworkDevice) (find
 		Check: cniMTUID, Subject: finding.Subject{Kind: "network-device", Name: uplink.Name}, Severity: finding.Warning,
 		Reason: "PodMTUTooLarge",
 		Message: fmt.Sprintf("%d pods send packets of up to %d bytes (%s), but the uplink %s takes %d: large answers "+
-			"to the outside may hang",
+			"to destinations outside may hang",
 			count, worst.MTU, checkkit.Sanitize(worst.Name, 32), checkkit.Sanitize(uplink.Name, 32), uplink.MTU),
 		Facts: map[string]string{"mtu": strconv.Itoa(uplink.MTU), "podMTU": strconv.Itoa(worst.MTU),
 			"devices": strconv.Itoa(count)},
@@ -142,14 +139,14 @@ func largeTunnel(layout netlink.NetworkLayout, d, uplink netlink.NetworkDevice) 
 		Check: cniMTUID, Subject: finding.Subject{Kind: "network-device", Name: d.Name}, Severity: finding.Warning,
 		Reason: "OverlayMTUTooLarge",
 		Message: fmt.Sprintf("packets of %s (%s, %d bytes) and their header of %d bytes do not fit %s, which takes "+
-			"%d: large packets between nodes are cut in two or lost", checkkit.Sanitize(d.Name, 32),
+			"%d: large packets between nodes are fragmented or lost", checkkit.Sanitize(d.Name, 32),
 			checkkit.Sanitize(d.Kind, 32), d.MTU, header, checkkit.Sanitize(lower.Name, 32), lower.MTU),
 		Facts: map[string]string{"mtu": strconv.Itoa(d.MTU), "header": strconv.Itoa(header), "lower": lower.Name,
 			"lowerMTU": strconv.Itoa(lower.MTU)},
 	}, true
 }
 
-// tunnelHeader is how many bytes a tunnel adds over IPv4, the least there may be; 0: no tunnel. Over IPv6 it is 20
+// tunnelHeader is how many bytes a tunnel adds over IPv4, at least; 0: no tunnel. Over IPv6 it is 20
 // more. VXLAN and Geneve carry an Ethernet frame: its header 14, their own 8, UDP 8, IPv4 20. WireGuard: 32, UDP 8,
 // IPv4 20.
 func tunnelHeader(d netlink.NetworkDevice) int {

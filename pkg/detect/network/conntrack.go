@@ -21,52 +21,49 @@ import (
 //	entries  clashres found    new      invalid  ignore   delete   chainlength insert insert_failed drop     early_drop …
 //	00000001 00000000 00000000 00000000 000001a6 00000000 00000000 00000000    00000000 00000000  00000000 00000000
 //
-// When the table is full the kernel drops another entry early (early_drop), or the packet (drop). insert_failed is a
-// packet lost because two connections got the same addresses and ports.
+// When the table is full the kernel drops another entry early (early_drop) or the packet (drop). insert_failed is a
+// packet lost because two connections were given the same addresses and ports. drop counts packets of clashes too, so
+// it matters only while the table is full.
 //
 // https://docs.kernel.org/networking/nf_conntrack-sysctl.html, net/netfilter/nf_conntrack_core.c
 //
-// node-problem-detector takes 90 % for a fault, the Prometheus node mixin 75 %. Here 90 % is a warning; fatal is a
-// table that is full (95 %) and drops packets: no new connection is made then, kubelet's to the apiserver included.
-//
-// Known false alarms, and what is done: drop also counts packets of clashes (only a full table makes it count here);
-// a burst that fills the table for a moment (two looks over 20 s). Tables of pods' own namespaces are not seen; only
-// their programs suffer.
+// node-problem-detector reports 90 %, the Prometheus node mixin 75 %. Here 90 % is a warning; fatal is a table that is
+// full (95 %) and drops packets: then no new connection is possible, not even kubelet's to the apiserver.
 
 const (
 	conntrackID      = "conntrack"
 	conntrackNear    = 0.9 // of the limit; kept above conntrackClear
 	conntrackClear   = 0.8
 	conntrackFull    = 0.95
-	conntrackClashes = 1 // insertions that fail in one second, over five minutes
+	conntrackClashes = 1 // failed insertions per second, over five minutes
 )
 
-// Conntrack finds a full table of tracked connections.
+// Conntrack finds a full connection tracking table.
 func Conntrack() detect.Check {
-	c := &conntrackCheck{recent: netWindow{span: time.Minute}, rates: netWindow{span: 5 * time.Minute}}
+	c := &conntrackCheck{recent: counterWindow{Span: time.Minute}, rates: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
 		ID: conntrackID, Domain: "network",
-		Summary: "the table of tracked connections is full or nearly so, or loses packets",
+		Summary: "the connection tracking table is full or nearly full, or loses packets",
 		Advice: "`conntrack -S` and `conntrack -L | awk '{print $1,$4}' | sort | uniq -c | sort -rn | head` show " +
-			"what fills it. Raise net.netfilter.nf_conntrack_max (kube-proxy: --conntrack-max-per-core), shorten the " +
-			"timeouts of UDP and TIME_WAIT, or stop who opens so many. Failed insertions of DNS: use a node-local " +
-			"cache or TCP.",
+			"what fills the table. Raise net.netfilter.nf_conntrack_max (kube-proxy: --conntrack-max-per-core), " +
+			"shorten the timeouts of UDP and TIME_WAIT, or fix the client that opens so many connections. For failed " +
+			"insertions of DNS use NodeLocal DNSCache or DNS over TCP.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/sys/net/netfilter/nf_conntrack_{count,max}", "/proc/net/stat/nf_conntrack"},
-			Why: "When the table is full, packets of new connections are dropped: services, DNS and kubelet's own " +
+			Why: "While the table is full, packets of new connections are dropped: services, DNS and kubelet's own " +
 				"requests fail.",
 			Faults: []detect.Fault{
 				{Reason: "ConntrackFull", Severity: finding.Fatal, When: "above 95 % of the limit while packets are " +
-					"dropped, in two looks over 20 s: no new connection is made. A warning while other entries could " +
-					"be dropped instead"},
+					"dropped, in two runs over 20 s: no new connection is possible. A warning while the kernel can " +
+					"evict other entries instead"},
 				{Reason: "ConntrackNearlyFull", Severity: finding.Warning,
 					When: "above 90 % of the limit, until below 80 %"},
 				{Reason: "ConntrackInsertFailed", Severity: finding.Warning,
-					When: "one packet in a second, over 5 minutes, is lost because its connection clashed with " +
+					When: "one packet per second, over 5 minutes, is lost because its connection clashed with " +
 						"another one: the known race of DNS over UDP behind kube-proxy"},
 			},
-			FalseAlarms: "Only the node's own table is looked at; a pod that fills the one of its own namespace " +
-				"harms itself only.",
+			FalseAlarms: "Only the table of the host's network namespace is checked; a pod that fills its own " +
+				"affects only itself. A short burst that fills the table is not reported.",
 		},
 		Condition:    detect.NetworkProblem(),
 		CounterBased: true,
@@ -74,21 +71,19 @@ func Conntrack() detect.Check {
 		Wakes: []detect.Wake{checkkit.KernelWake()},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second},
 			Clear: finding.Hold{Looks: 2, For: 30 * time.Second}},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(h)
-		},
+		Run: c.observe,
 	}
 }
 
 type conntrackCheck struct {
-	recent netWindow // what is dropped now
-	rates  netWindow
+	recent counterWindow // packets dropped now
+	rates  counterWindow
 }
 
-func (c *conntrackCheck) look(h *host.Host) ([]finding.Finding, error) {
+func (c *conntrackCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	count, err := checkkit.ReadCount(h.Files, "/proc/sys/net/netfilter/nf_conntrack_count")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, finding.NotApplicable("connections are not tracked")
+		return nil, finding.NotApplicable("the kernel does not track connections")
 	}
 	if err != nil {
 		return nil, err
@@ -102,10 +97,10 @@ func (c *conntrackCheck) look(h *host.Host) ([]finding.Finding, error) {
 		return nil, err
 	}
 	up := h.Clock().SinceBoot
-	// Each window needs a map of its own: what was reset is deleted from it.
-	c.recent.add(up, map[string]uint64{"drop": stat.Sum["drop"], "early": stat.Sum["early_drop"]})
-	c.rates.add(up, map[string]uint64{"clash": stat.Sum["insert_failed"]})
-	f, found := c.judge(count, limit)
+	// Each window needs its own map: it deletes counters that were reset.
+	c.recent.Add(up, map[string]uint64{"drop": stat.Sum["drop"], "early": stat.Sum["early_drop"]})
+	c.rates.Add(up, map[string]uint64{"clash": stat.Sum["insert_failed"]})
+	f, found := c.evaluate(count, limit)
 	if !found {
 		return nil, nil
 	}
@@ -113,7 +108,7 @@ func (c *conntrackCheck) look(h *host.Host) ([]finding.Finding, error) {
 	return []finding.Finding{f}, nil
 }
 
-func (c *conntrackCheck) judge(count, limit uint64) (finding.Finding, bool) {
+func (c *conntrackCheck) evaluate(count, limit uint64) (finding.Finding, bool) {
 	f := finding.Finding{
 		Severity: finding.Warning,
 		Facts:    map[string]string{"count": strconv.FormatUint(count, 10), "max": strconv.FormatUint(limit, 10)},
@@ -122,14 +117,14 @@ func (c *conntrackCheck) judge(count, limit uint64) (finding.Finding, bool) {
 	if limit > 0 {
 		share = float64(count) / float64(limit)
 	}
-	dropped, _, _ := c.recent.rise("drop")
-	early, _, _ := c.recent.rise("early")
-	clash, marginal, clashes := c.rates.judgeRate(netRate{key: "clash", least: conntrackClashes,
-		text: "packets were lost because their connections clashed with others"}, errorLeast)
+	dropped, _, _ := c.recent.Rise("drop")
+	early, _, _ := c.recent.Rise("early")
+	clash, clashes := rateRule{key: "clash", least: conntrackClashes,
+		text: "packets were lost because their connections clashed with others"}.exceeds(&c.rates, rateLeast)
 	var texts []string
 	if share >= conntrackClear {
 		texts = append(texts, fmt.Sprintf("%d of %d connections are tracked (%s %%)", count, limit,
-			netNumber(100*share)))
+			formatRate(100*share)))
 	}
 	switch {
 	case share >= conntrackFull && dropped > 0:
@@ -141,12 +136,12 @@ func (c *conntrackCheck) judge(count, limit uint64) (finding.Finding, bool) {
 	case share >= conntrackClear && (share >= conntrackNear || !clashes):
 		f.Reason, f.BelowRaise = "ConntrackNearlyFull", share < conntrackNear
 	case clashes:
-		f.Reason, f.BelowRaise = "ConntrackInsertFailed", marginal
+		f.Reason, f.BelowRaise = "ConntrackInsertFailed", clash.belowRaise
 	default:
 		return f, false
 	}
 	if clashes {
-		texts = append(texts, clash)
+		texts = append(texts, clash.text)
 	}
 	f.Message = strings.Join(texts, "; ")
 	return f, true

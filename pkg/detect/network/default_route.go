@@ -1,11 +1,12 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
+	"slices"
 	"syscall"
 	"time"
 
@@ -17,84 +18,83 @@ import (
 
 // default-route reads /proc/net/route (the main table, IPv4) and /proc/net/ipv6_route (all tables, IPv6); see
 // network_routes.go for their formats. Where there is none, it asks the kernel for its route to an address that can
-// only be reached through one: of the networks that are set aside for documentation (RFC 5737, RFC 3849). That is a
-// connect(2) of a datagram socket, sends nothing, and honours policy routing, VRFs and routes in halves (0.0.0.0/1
+// only be reached through a default route: one of the networks reserved for documentation (RFC 5737, RFC 3849). That is
+// a connect(2) of a datagram socket, which sends nothing and honours policy routing, VRFs and split routes (0.0.0.0/1
 // and 128.0.0.0/1).
 //
 // https://docs.kernel.org/networking/ip-sysctl.html, proc_net(5), ip-rule(8).
 //
-// Known false alarms, and what is done: isolated laboratories and nodes that learn all routes by BGP never have one
-// (only what was there before is missed; its absence is worth knowing otherwise); a DHCP client that renews takes it
-// away for a moment (two looks over 20 s); somebody takes it away on purpose (after a week the new state is taken for
-// the right one).
+// Isolated nodes and nodes that learn all routes by BGP never have a default route: only the loss of one is a fault. A
+// DHCP client that renews may remove it for a moment.
 
 const (
 	defaultRouteID  = "default-route"
-	routeChangedFor = time.Hour          // how long a change is told
-	routeForget     = 7 * 24 * time.Hour // how long the absence of what was there before is told
+	routeChangedFor = time.Hour          // how long a change is reported
+	routeForget     = 7 * 24 * time.Hour // how long the loss of a route is reported; then its absence is normal
 )
 
-// DefaultRoute finds nodes that lost their way out. Memory may be nil: then what was there before the agent started
-// is not known.
-func DefaultRoute(memory detect.StateStore) detect.Check {
-	c := &routeCheck{past: loadRoutePast(memory)}
+// DefaultRoute finds nodes that lost their default route. The store may be nil: then the route of before the agent's
+// start is not known.
+func DefaultRoute(store detect.StateStore) detect.Check {
+	c := &routeCheck{saved: detect.Saved[routeHistory]{Store: store, Key: routeHistoryKey}}
+	c.history = loadRouteHistory(c.saved)
 	return detect.Check{
 		ID: defaultRouteID, Domain: "network",
 		Summary: "the node lost its default route, or it changed",
-		Advice: "`ip route; ip -6 route; ip rule` shows what is there. Look at what sets it: `networkctl status`, " +
-			"`nmcli device`, `journalctl -u systemd-networkd -u NetworkManager`, the DHCP server or the routers' " +
-			"advertisements.",
+		Advice: "Show the routes with `ip route; ip -6 route; ip rule`. Check what configures them: `networkctl " +
+			"status`, `nmcli device`, `journalctl -u systemd-networkd -u NetworkManager`, the DHCP server or the " +
+			"router advertisements.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/net/route", "/proc/net/ipv6_route",
-				"the kernel's route to a documentation address, without sending anything, only where both have no " +
+				"the kernel's route to a documentation address, without sending anything, only if both have no " +
 					"default route"},
-			Why: "Without it neither the apiserver nor registries nor other nodes are reached, unless they are in " +
-				"the same segment.",
+			Why: "Without it the node reaches the apiserver, registries and other nodes only within its own segment.",
 			Faults: []detect.Fault{
-				{Reason: "DefaultRouteLost", Severity: finding.Fatal, When: "there was one, in neither family there " +
-					"is one now, and the kernel knows no other way out; two looks over 20 s. A warning where only " +
-					"one of two families lost its own, as such pods still reach the other"},
-				{Reason: "DefaultRouteChanged", Severity: finding.Info, When: "it goes through another device, or " +
-					"(IPv4) to another gateway; told for an hour"},
-				{Reason: "DefaultRouteMissing", Severity: finding.Info, When: "there is none and none was ever seen: " +
-					"right for an isolated node"},
+				{Reason: "DefaultRouteLost", Severity: finding.Fatal, When: "the node had a default route, has none " +
+					"now in either family, and the kernel has no other route out, in two runs over 20 s. A warning " +
+					"if only one of two families lost its route"},
+				{Reason: "DefaultRouteChanged", Severity: finding.Info, When: "it leads through another device, or " +
+					"(IPv4) to another gateway; reported for an hour"},
+				{Reason: "DefaultRouteMissing", Severity: finding.Info,
+					When: "there is none and there was none before: normal for an isolated node"},
 			},
-			FalseAlarms: "Nodes that never had one are not sick. One that was taken away on purpose is told for a week.",
+			FalseAlarms: "Nodes that never had a default route are not faulty. One that was removed on purpose is " +
+				"reported for a week.",
 		},
 		Condition: detect.NetworkProblem(),
 		Every:     time.Minute, Deadline: 8 * time.Second,
 		Wakes:  []detect.Wake{{Source: detect.WakeLinks}},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second}},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(h)
-		},
+		Run:    c.observe,
 	}
 }
 
 type routeCheck struct {
-	past routeHistory
+	saved   detect.Saved[routeHistory]
+	history routeHistory
 }
 
-func (c *routeCheck) look(h *host.Host) ([]finding.Finding, error) {
+func (c *routeCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	four, six, err := readDefaultRoutes(h.Files)
 	if err != nil {
 		return nil, err
 	}
 	now := h.Clock()
-	families := []*routeFamily{&c.past.IPv4, &c.past.IPv6}
-	for i, routes := range [][]netRoute{four, six} {
+	families := []*routeFamily{&c.history.IPv4, &c.history.IPv6}
+	changed := false
+	for i, routes := range [][]defaultRoute{four, six} {
 		other := false
 		if len(routes) == 0 && families[i].Way != "" {
-			if other, err = otherWay(h.Network, i == 0); err != nil {
+			if other, err = otherRoute(h.Network, i == 0); err != nil {
 				return nil, err
 			}
 		}
-		if families[i].saw(routes, i == 0, other, now) {
-			c.past.changed = true
-		}
+		changed = families[i].add(routes, i == 0, other, now) || changed
 	}
-	c.past.save()
-	f, found := c.judge(len(four) > 0 || families[0].other, len(six) > 0 || families[1].other, now)
+	if changed {
+		c.saved.Save(c.history)
+	}
+	f, found := c.evaluate(len(four) > 0 || families[0].other, len(six) > 0 || families[1].other, now)
 	if !found {
 		return nil, nil
 	}
@@ -102,8 +102,8 @@ func (c *routeCheck) look(h *host.Host) ([]finding.Finding, error) {
 	return []finding.Finding{f}, nil
 }
 
-// otherWay reports whether the kernel knows a way out that is no default route of the main table.
-func otherWay(network host.Network, ipv4 bool) (bool, error) {
+// otherRoute reports whether the kernel has a route out that is no default route of the main table.
+func otherRoute(network host.Network, ipv4 bool) (bool, error) {
 	if network.Route == nil {
 		return false, nil
 	}
@@ -118,27 +118,26 @@ func otherWay(network host.Network, ipv4 bool) (bool, error) {
 	return err == nil, nil
 }
 
-// noRoute reports whether the kernel says that there is no way: none at all, or one that refuses (unreachable,
+// noRoute reports whether the kernel has no usable route: none at all, or one that refuses (unreachable,
 // prohibit, blackhole), or no source address to use it with.
 func noRoute(err error) bool {
-	for _, no := range []error{syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EACCES, syscall.EINVAL,
-		syscall.EADDRNOTAVAIL, syscall.ENETDOWN, syscall.EAFNOSUPPORT} {
-		if errors.Is(err, no) {
-			return true
-		}
-	}
-	return false
+	errnos := []syscall.Errno{syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.EACCES, syscall.EINVAL,
+		syscall.EADDRNOTAVAIL, syscall.ENETDOWN, syscall.EAFNOSUPPORT}
+	return slices.ContainsFunc(errnos, func(errno syscall.Errno) bool { return errors.Is(err, errno) })
 }
 
-func (c *routeCheck) judge(have4, have6 bool, now finding.Timestamp) (finding.Finding, bool) {
-	p := &c.past
+func (c *routeCheck) evaluate(have4, have6 bool, now finding.Timestamp) (finding.Finding, bool) {
+	p := &c.history
 	lost4, lost6 := !have4 && p.IPv4.Way != "", !have6 && p.IPv6.Way != ""
-	was := strings.Join(nonEmpty(p.IPv4.Way, p.IPv6.Way), " and ")
+	was := cmp.Or(p.IPv4.Way, p.IPv6.Way)
+	if p.IPv4.Way != "" && p.IPv6.Way != "" {
+		was += " and " + p.IPv6.Way
+	}
 	switch {
 	case !have4 && !have6 && (lost4 || lost6):
 		return finding.Finding{
 			Severity: finding.Fatal, Reason: "DefaultRouteLost", Facts: map[string]string{"was": was},
-			Message: "the node has no default route any more and knows no other way out; it was " + was,
+			Message: "the node has lost its default route and has no other route out; it was " + was,
 		}, true
 	case lost4 || lost6:
 		family, way := "IPv4", p.IPv4.Way
@@ -148,12 +147,12 @@ func (c *routeCheck) judge(have4, have6 bool, now finding.Timestamp) (finding.Fi
 		return finding.Finding{
 			Severity: finding.Warning, Reason: "DefaultRouteLost", Facts: map[string]string{"was": way,
 				"family": family},
-			Message: fmt.Sprintf("the node has no default route for %s any more; it was %s", family, way),
+			Message: fmt.Sprintf("the node has lost its default route for %s; it was %s", family, way),
 		}, true
 	case !have4 && !have6:
 		return finding.Finding{
 			Severity: finding.Info, Reason: "DefaultRouteMissing",
-			Message: "the node has no default route, and none was seen before",
+			Message: "the node has no default route, and had none before",
 		}, true
 	}
 	for _, family := range []*routeFamily{&p.IPv4, &p.IPv6} {
@@ -166,13 +165,4 @@ func (c *routeCheck) judge(have4, have6 bool, now finding.Timestamp) (finding.Fi
 		}
 	}
 	return finding.Finding{}, false
-}
-
-func nonEmpty(texts ...string) (some []string) {
-	for _, text := range texts {
-		if text != "" {
-			some = append(some, text)
-		}
-	}
-	return some
 }

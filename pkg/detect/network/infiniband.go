@@ -20,7 +20,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// infiniband lets a child process (each read is a command to the card's firmware, which may hang) read for each port
+// infiniband has a child process read for each port (each read is a command to the card's firmware, which may hang)
 //
 //	/sys/class/infiniband/mlx5_0/ports/1/state         4: ACTIVE      (1: DOWN, 2: INIT, 3: ARMED)
 //	/sys/class/infiniband/mlx5_0/ports/1/phys_state    5: LinkUp      (2: Polling, 3: Disabled, 4: PortConfigurationTraining)
@@ -30,57 +30,54 @@ import (
 //
 // https://www.kernel.org/doc/Documentation/ABI/stable/sysfs-class-infiniband
 //
-// A port is missed when it once was active and is not disabled on purpose. Symbol errors: the specification allows a
-// bit error rate of 1e-12, about 120 in an hour at 10 Gbit/s.
-//
-// Known false alarms, and what is done: ports without a cable never were active; a subnet manager that restarts
-// leaves ports in INIT or ARMED for seconds (two looks over 30 s); 16-bit counters of old cards stop at their end,
-// which is no rise.
+// Symbol errors: the specification allows a bit error rate of 1e-12, about 120 per hour at 10 Gbit/s. 16-bit counters
+// of old cards stop at their maximum, which is no rise.
 
 const infinibandID = "infiniband"
 
-// fabricDir is what the child is asked for.
+// fabricDir is what the child process reads.
 const fabricDir = "/sys/class/infiniband"
 
-// Infiniband finds ports of RDMA cards that are down, flap or damage packets. Memory may be nil: then what was active
-// before the agent started is not known.
-func Infiniband(memory detect.StateStore) detect.Check {
-	c := &fabricCheck{past: loadLinkPast(memory, "infiniband/ports"), window: netWindow{span: flapWindow}}
+// Infiniband finds ports of RDMA cards that are down, flap or damage packets. The store may be nil: then ports that
+// were active before the agent started are not known.
+func Infiniband(store detect.StateStore) detect.Check {
+	c := &fabricCheck{history: loadLinkHistory(store, "infiniband/ports"), window: counterWindow{Span: flapWindow}}
 	return detect.Check{
 		ID: infinibandID, Domain: "network",
 		Summary: "a port of an InfiniBand or EFA card is down, flaps or damages packets",
-		Advice: "`ibstat` and `perfquery -x` show the port, `iblinkinfo` its other end. Symbol and receive errors: " +
-			"cable or transceiver. INIT: no subnet manager reaches it.",
+		Advice: "Check the port with `ibstat` and `perfquery -x`, and its peer with `iblinkinfo`. For symbol and " +
+			"receive errors replace the cable or transceiver. If the state is INIT, check the subnet manager: none " +
+			"has configured the port.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/class/infiniband/*/ports/*/{state,phys_state,link_layer,counters/*,hw_counters/*}, " +
 				"by a child process"},
-			Why: "A job that spans nodes stops, or crawls, with its slowest port.",
+			Why: "A job that spans nodes runs only as fast as its slowest port.",
 			Faults: []detect.Fault{
-				{Reason: "PortDown", Severity: finding.Warning, When: "a port that was active is not, and is not " +
-					"disabled, in two looks over 30 s"},
+				{Reason: "PortDown", Severity: finding.Warning, When: "a port that was active is no longer, and is " +
+					"not disabled, in two runs over 30 s"},
 				{Reason: "PortFlapping", Severity: finding.Warning, When: "3 losses of link within 10 minutes"},
-				{Reason: "PortErrors", Severity: finding.Warning, When: "over 10 minutes: 2 symbol errors a minute, " +
-					"a receive error in ten seconds, a recovery of the link, or 100 packets dropped in a second"},
+				{Reason: "PortErrors", Severity: finding.Warning, When: "over 10 minutes: 2 symbol errors per " +
+					"minute, a receive error every ten seconds, one link recovery, or 100 dropped packets per second"},
 				{Reason: "PortRetransmits", Severity: finding.Info, When: "EFA: a retransmission timeout, or a peer " +
-					"that does not answer, in ten seconds"},
+					"that does not answer, every ten seconds"},
 			},
-			FalseAlarms: "Ports that never were active, or that are disabled, do not count. RoCE ports are those of " +
-				"network devices: link-state.",
+			FalseAlarms: "Ports that were never active or are disabled are ignored. RoCE ports belong to network " +
+				"devices: see link-state. A subnet manager that restarts leaves ports in INIT or ARMED for seconds.",
 		},
 		Every: time.Minute, Deadline: 20 * time.Second,
 		Wakes: []detect.Wake{{Source: detect.WakeLinks}},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 30 * time.Second},
 			Clear: finding.Hold{Looks: 2, For: 30 * time.Second}},
-		Run: c.look,
+		Run: c.observe,
 	}
 }
 
 type fabricCheck struct {
-	past   linkHistory
-	window netWindow
+	history linkHistory
+	window  counterWindow
 }
 
-func (c *fabricCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (c *fabricCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	names, err := h.Files.List(fabricDir)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
 		return nil, finding.NotApplicable("no InfiniBand or EFA card")
@@ -92,34 +89,34 @@ func (c *fabricCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding
 	if err != nil {
 		return nil, err
 	}
-	counters, doubts := map[string]uint64{}, map[finding.Subject]error{}
+	counters, unknown := map[string]uint64{}, map[finding.Subject]error{}
 	for name, port := range ports {
 		for key, text := range port {
 			if _, named, _ := strings.Cut(text, ":"); named != "" || key == "link_layer" {
 				continue // a state
 			}
-			if n, err := netCount(text, 10); err != nil {
-				doubts[portSubject(name)] = fmt.Errorf("read %s of port %s: %w",
+			if n, err := parseCount(text, 10); err != nil {
+				unknown[portSubject(name)] = fmt.Errorf("read %s of port %s: %w",
 					checkkit.Sanitize(key, checkkit.MaxName), name, err)
 			} else {
 				counters[name+"/"+key] = n
 			}
 		}
 	}
-	c.window.add(h.Clock().SinceBoot, counters)
+	c.window.Add(h.Clock().SinceBoot, counters)
 	var findings []finding.Finding
 	for _, name := range slices.Sorted(maps.Keys(ports)) {
-		f, found, err := c.judge(name, ports[name])
+		f, found, err := c.evaluate(name, ports[name])
 		if err != nil {
-			doubts[portSubject(name)] = err
+			unknown[portSubject(name)] = err
 		}
 		if found {
-			delete(doubts, portSubject(name)) // what is known is enough
+			delete(unknown, portSubject(name)) // the finding is certain
 			findings = append(findings, f)
 		}
 	}
-	c.past.save()
-	return findings, finding.Partial(doubts)
+	c.history.save()
+	return findings, finding.Partial(unknown)
 }
 
 func portSubject(name string) finding.Subject {
@@ -150,24 +147,24 @@ func readFabric(ctx context.Context, h *host.Host) (map[string]map[string]string
 	return ports, nil
 }
 
-// portRates are the counters of one port that matter; over ten minutes.
-func portRates(port string) []netRate {
-	return []netRate{
+// portRates are the rules for one port, over ten minutes.
+func portRates(port string) []rateRule {
+	return []rateRule{
 		{key: port + "/symbol_error", least: 20.0 / 600, reason: "PortErrors", text: "symbol errors"},
 		{key: port + "/port_rcv_errors", least: 0.1, reason: "PortErrors", text: "receive errors"},
 		{key: port + "/local_link_integrity_errors", least: 0.1, reason: "PortErrors", text: "link integrity errors"},
-		{key: port + "/link_error_recovery", least: 1.0 / 601, reason: "PortErrors", text: "recoveries of the link"},
+		{key: port + "/link_error_recovery", least: 1.0 / 601, reason: "PortErrors", text: "link recoveries"},
 		{key: port + "/rx_drops", least: 100, reason: "PortErrors", text: "received packets were dropped"},
 		{key: port + "/retrans_timeout_events", least: 0.1, reason: "PortRetransmits", text: "retransmission timeouts",
 			info: true},
 		{key: port + "/unresponsive_remote_events", least: 0.1, reason: "PortRetransmits",
 			text: "times a peer did not answer", info: true},
 		{key: port + "/impaired_remote_conn_events", least: 0.1, reason: "PortRetransmits",
-			text: "times the way to a peer was impaired", info: true},
+			text: "times the connection to a peer was impaired", info: true},
 	}
 }
 
-func (c *fabricCheck) judge(name string, port map[string]string) (finding.Finding, bool, error) {
+func (c *fabricCheck) evaluate(name string, port map[string]string) (finding.Finding, bool, error) {
 	f := finding.Finding{Check: infinibandID, Subject: portSubject(name), Severity: finding.Warning,
 		Facts: map[string]string{}}
 	for _, key := range []string{"state", "phys_state", "link_layer"} {
@@ -178,35 +175,24 @@ func (c *fabricCheck) judge(name string, port map[string]string) (finding.Findin
 		return f, false, fmt.Errorf("state of port %s: %q", name, checkkit.Sanitize(port["state"], checkkit.MaxName))
 	}
 	if state == "ACTIVE" {
-		c.past.saw(name)
+		c.history.add(name)
 	}
 	disabled := strings.HasSuffix(port["phys_state"], "Disabled")
-	if state != "ACTIVE" && !disabled && port["link_layer"] != "Ethernet" && c.past.Links[name] {
+	if state != "ACTIVE" && !disabled && port["link_layer"] != "Ethernet" && c.history.Links[name] {
 		f.Reason, f.Message = "PortDown", fmt.Sprintf("port %s is %s, its link %s", name,
 			checkkit.Sanitize(state, checkkit.MaxName), checkkit.Sanitize(port["phys_state"], checkkit.MaxName))
 		if state == "INIT" {
-			f.Message += ": no subnet manager has set it up"
+			f.Message += ": no subnet manager has configured it"
 		}
 		return f, true, nil
 	}
 	const flaps = 3
-	if n, in, _ := c.window.rise(name + "/link_downed"); n >= flaps-1 {
+	if n, in, _ := c.window.Rise(name + "/link_downed"); n >= flaps-1 {
 		f.Reason, f.BelowRaise = "PortFlapping", n < flaps
 		f.Message = fmt.Sprintf("port %s lost its link %d times within %s", name, n, in.Round(time.Second))
 		return f, true, nil
 	}
-	faults := orderFaults(c.window.judgeRates(portRates(name)))
-	if len(faults) == 0 {
-		return f, false, nil
-	}
-	f.Reason, f.BelowRaise = faults[0].reason, faults[0].marginal
-	if faults[0].info {
-		f.Severity = finding.Info
-	}
-	var texts []string
-	for _, fault := range faults {
-		texts = append(texts, fault.text)
-	}
-	f.Message = "port " + name + ": " + strings.Join(texts, "; ")
-	return f, true, nil
+	f.Message = "port " + name + ": "
+	f, found := merge(f, exceeded(&c.window, rateLeast, portRates(name)))
+	return f, found, nil
 }

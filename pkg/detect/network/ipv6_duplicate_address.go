@@ -22,31 +22,30 @@ import (
 //
 //	fe8000000000000000fc00fffe000001 04 40 20 80     eth0
 //
-// Flag 0x08 (IFA_F_DADFAILED): before an address is used, the kernel asks whether anybody else has it, and somebody
-// does. The address stays there and is not used. RFC 4862, https://docs.kernel.org/networking/ip-sysctl.html
-// (accept_dad).
-//
-// Known false alarms: two ports of one card in the same segment, or a looped cable, answer each other; the address is
-// unusable all the same. There is no such thing for IPv4 in the kernel's state: nobody asks, unless a DHCP client does.
+// Flag 0x08 (IFA_F_DADFAILED): before an address is used, the kernel asks whether another machine has it, and one
+// answered. The address stays configured and is not used. RFC 4862, https://docs.kernel.org/networking/ip-sysctl.html
+// (accept_dad). The kernel has no such state for IPv4.
 
 const (
 	duplicateAddressID = "ipv6-duplicate-address"
 	dadFailed          = 0x08
 )
 
-// DuplicateAddress finds addresses of the node that another machine has.
+// DuplicateAddress finds addresses of the node that another machine uses.
 func DuplicateAddress() detect.Check {
 	return detect.Check{
 		ID: duplicateAddressID, Domain: "network",
-		Summary: "an IPv6 address of the node is in use by another machine, so that the node does not use it",
-		Advice: "`ip -6 address show dadfailed` shows it, the kernel's log the other's hardware address. Take the " +
-			"address away from one of them, then `ip address del` and `add` it here.",
+		Summary: "another machine uses an IPv6 address of the node, so the node does not use it",
+		Advice: "List the address with `ip -6 address show dadfailed`; the kernel's log names the hardware address " +
+			"of the other machine. Remove the address from one of them, then run `ip address del` and `ip address " +
+			"add` here.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/net/if_inet6"},
-			Why:   "What was told to use that address reaches the other machine.",
+			Why:   "Traffic for that address reaches the other machine.",
 			Faults: []detect.Fault{{Reason: "DuplicateAddress", Severity: finding.Warning,
-				When: "the kernel's search for duplicates found one"}},
-			FalseAlarms: "A looped cable makes a machine its own duplicate.",
+				When: "the kernel's duplicate address detection found one"}},
+			FalseAlarms: "A looped cable, or two ports of one card in the same segment, make a machine its own " +
+				"duplicate; the address is unusable all the same.",
 		},
 		Every: 5 * time.Minute, Deadline: 5 * time.Second,
 		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "IPv6 duplicate address"},
@@ -78,7 +77,7 @@ func DuplicateAddress() detect.Check {
 	}
 }
 
-// duplicateAddresses returns the addresses that are not used, by device.
+// duplicateAddresses returns the addresses whose detection failed, by device.
 func duplicateAddresses(text string) (map[string][]string, error) {
 	failed := map[string][]string{}
 	for line := range strings.Lines(text) {
@@ -90,7 +89,7 @@ func duplicateAddresses(text string) (map[string][]string, error) {
 		if err != nil || len(raw) != 16 {
 			return nil, fmt.Errorf("line %q: bad address", checkkit.Sanitize(line, checkkit.MaxName))
 		}
-		flags, err := netCount(fields[4], 16)
+		flags, err := parseCount(fields[4], 16)
 		if err != nil {
 			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 		}

@@ -18,29 +18,22 @@ import (
 
 // link-state reads for each card (see network_devices.go)
 //
-//	flags               0x1003      IFF_UP (1): somebody switched it on
+//	flags               0x1003      IFF_UP (1): administratively up
 //	operstate           up, down, unknown, dormant …: RFC 2863, with IFF_UP "down" means that there is no carrier
-//	carrier_up_count    2           since the device was made; Linux 4.16
+//	carrier_up_count    2           since the device was created; Linux 4.16
 //	carrier_down_count  1
 //	speed, duplex       25000, full in Mbit/s; only when the carrier changed, since these ask the card under the RTNL lock
 //
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net,
 // https://docs.kernel.org/networking/operstates.html
 //
-// A link is missed when it is switched on, has no carrier, and had one before: in this boot, or as far as the agent
-// remembers. A node whose every card is without carrier is cut off. Three losses of carrier in ten minutes are more
-// than a switch that restarts or a cable that is moved causes, and what a bad transceiver or cable makes of it.
-//
-// Known false alarms, and what is done: NetworkManager and systemd-networkd switch ports on that nobody ever plugged
-// (a carrier must have been there); dummy, docker0, bridges, tunnels, veth, IPoIB children, virtual functions and
-// what stands for them in switching cards have states of their own (only Ethernet ports of cards count); service
-// processors show a card on USB that comes and goes (left out). Members of a bond are told by the check bonds. Links
-// go down and up while a machine starts: the first two minutes do not count as flaps. A cable that was pulled for
-// good stays reported until the port is switched off (ip link set X down), or ignored by configuration.
+// NetworkManager and systemd-networkd set ports up that were never plugged in, so a carrier must have been there
+// before: in this boot, or in the agent's saved history. Links go down and up while a machine starts: the first two
+// minutes do not count as flaps.
 
 // LinkStateSettings adjust link-state.
 type LinkStateSettings struct {
-	Flaps  int      `yaml:"flaps"`  // losses of carrier within ten minutes that make a link flapping
+	Flaps  int      `yaml:"flaps"`  // losses of carrier within ten minutes
 	Ignore []string `yaml:"ignore"` // devices that may be without carrier
 }
 
@@ -49,109 +42,107 @@ func DefaultLinkStateSettings() LinkStateSettings { return LinkStateSettings{Fla
 
 const (
 	linkStateID = "link-state"
-	// linksStarted is when links are believed to have settled after boot.
+	// linksStarted is how long after boot links may still be coming up.
 	linksStarted = 2 * time.Minute
 	flapWindow   = 10 * time.Minute
-	// speedEvery is how often speeds are read anew although no carrier changed.
+	// speedEvery is how often speeds are read again although no carrier changed.
 	speedEvery = 6 * time.Hour
 )
 
-// LinkState finds cards that lost their link. Memory may be nil: then what was up before the agent started is not known
-// but from this boot's counters.
-func LinkState(s LinkStateSettings, memory detect.StateStore) detect.Check {
-	c := &linkCheck{settings: s, past: loadLinkPast(memory, "link-state/links"), speeds: map[string]linkSpeed{},
-		flaps: netWindow{span: flapWindow}}
+// LinkState finds cards that lost their link. The store may be nil: then links that were up before the agent started
+// are not known but from this boot's counters.
+func LinkState(s LinkStateSettings, store detect.StateStore) detect.Check {
+	c := &linkCheck{settings: s, history: loadLinkHistory(store, "link-state/links"), speeds: map[string]linkSpeed{},
+		flaps: counterWindow{Span: flapWindow}}
 	return detect.Check{
 		ID: linkStateID, Domain: "network",
 		Summary: "a network card lost its link, flaps, or is slower than it was",
-		Advice: "Look at `ip -s link show dev X` and `ethtool X`, then at the cable, the transceiver (`ethtool -m " +
-			"X`) and the switch's port. A port that is not meant to be used is switched off with `ip link set X " +
-			"down`, or named under ignore.",
+		Advice: "Check `ip -s link show dev X` and `ethtool X`, then the cable, the transceiver (`ethtool -m X`) " +
+			"and the switch port. Set a port that is not in use down with `ip link set X down`, or list it under " +
+			"ignore.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/class/net/X/{flags,operstate,type,carrier_up_count,carrier_down_count}",
 				"/sys/class/net/X/{speed,duplex} after a change of carrier"},
-			Why: "Without a link the node cannot be reached; one that flaps loses packets each time, and a slow " +
-				"one makes every transfer of its pods slow.",
+			Why: "Without a link the node cannot be reached. A link that flaps loses packets each time, and a slow " +
+				"one slows every transfer of its pods.",
 			Faults: []detect.Fault{
-				{Reason: "LinkDown", Severity: finding.Fatal, When: "a card that is switched on, and had a carrier " +
-					"before, has none for 10 s; fatal when no card of the node has one, since it is cut off then, " +
-					"else a warning"},
-				{Reason: "LinkFlapping", Severity: finding.Warning, When: "3 losses of carrier within 10 minutes; a " +
-					"restart of a switch causes one or two"},
-				{Reason: "LinkSpeedReduced", Severity: finding.Info, When: "the link came back slower than it was: a " +
-					"bad cable or transceiver is negotiated down"},
-				{Reason: "LinkHalfDuplex", Severity: finding.Info, When: "the two ends did not agree: above 10 " +
-					"Mbit/s nobody wants half duplex"},
+				{Reason: "LinkDown", Severity: finding.Fatal, When: "a card that is up, and had a carrier before, " +
+					"has none for 10 s; fatal if no card of the node has one, else a warning"},
+				{Reason: "LinkFlapping", Severity: finding.Warning, When: "3 losses of carrier within 10 minutes; " +
+					"the restart of a switch causes one or two"},
+				{Reason: "LinkSpeedReduced", Severity: finding.Info, When: "the link is slower than it was: with a " +
+					"bad cable or transceiver a lower speed is negotiated"},
+				{Reason: "LinkHalfDuplex", Severity: finding.Info,
+					When: "half duplex above 10 Mbit/s: autonegotiation failed"},
 			},
-			FalseAlarms: "Ports that never had a carrier, virtual devices and functions, IPoIB, and cards on USB do " +
-				"not count. Members of a bond are told by bonds. A cable that was pulled for good is told until its " +
-				"port is switched off.",
+			FalseAlarms: "Ports that never had a carrier, virtual devices and functions, IPoIB, and cards on USB " +
+				"(service processors) are ignored. Members of a bond are covered by bonds. A cable that was removed " +
+				"permanently is reported until its port is set down or listed under ignore.",
 		},
 		Condition: detect.NetworkProblem(),
 		Every:     20 * time.Second, Deadline: 8 * time.Second,
 		Wakes: []detect.Wake{{Source: detect.WakeLinks}, checkkit.KernelWake()},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 10 * time.Second},
 			Clear: finding.Hold{Looks: 2, For: 10 * time.Second}},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(h.Files, h.Clock().SinceBoot)
-		},
+		Run: c.observe,
 	}
 }
 
 type linkCheck struct {
 	settings LinkStateSettings
 
-	past   linkHistory
-	speeds map[string]linkSpeed
-	flaps  netWindow
+	history linkHistory
+	speeds  map[string]linkSpeed
+	flaps   counterWindow
 }
 
-// link is what is known of one card that is an uplink.
+// link is one card that is an uplink.
 type link struct {
-	netCard
+	networkCard
 	downs, ups uint64 // losses and gains of carrier since the device was made
 	bond       string // that it is a member of
 }
 
-func (c *linkCheck) look(files host.Files, up time.Duration) ([]finding.Finding, error) {
+func (c *linkCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+	files, up := h.Files, h.Clock().SinceBoot
 	cards, err := networkCards(files)
 	if err != nil {
 		return nil, err
 	}
-	links, doubts := c.links(files, cards)
-	if len(links) == 0 && len(doubts) == 0 {
+	links, unknown := c.links(files, cards)
+	if len(links) == 0 && len(unknown) == 0 {
 		return nil, finding.NotApplicable("no Ethernet port of a card")
 	}
 	c.count(links, up)
 	var findings []finding.Finding
 	for _, l := range links {
 		if l.works() {
-			c.past.saw(l.name)
+			c.history.add(l.name)
 		}
-		if f, ok := c.judge(files, l, anyWorks(cards), up); ok {
+		if f, ok := c.evaluate(files, l, anyWorks(cards), up); ok {
 			findings = append(findings, f)
 		}
 	}
-	c.past.save()
-	return findings, finding.Partial(doubts)
+	c.history.save()
+	return findings, finding.Partial(unknown)
 }
 
-// links reads what else is to be known of the cards that are uplinks.
-func (c *linkCheck) links(files host.Files, cards []netCard) (links []link, doubts map[finding.Subject]error) {
-	doubts = map[finding.Subject]error{}
+// links reads the carrier counters of the cards that are uplinks.
+func (c *linkCheck) links(files host.Files, cards []networkCard) (links []link, unknown map[finding.Subject]error) {
+	unknown = map[finding.Subject]error{}
 	for _, card := range cards {
 		if !card.uplink(files) || slices.Contains(c.settings.Ignore, card.name) {
 			continue
 		}
-		l := link{netCard: card}
+		l := link{networkCard: card}
 		l.bond, _ = card.bonded(files)
 		if err := l.readCounts(files); err != nil {
-			doubts[finding.Subject{Kind: kindNetDevice, Name: card.name}] = err
+			unknown[finding.Subject{Kind: kindNetDevice, Name: card.name}] = err
 			continue
 		}
 		links = append(links, l)
 	}
-	return links, doubts
+	return links, unknown
 }
 
 // readCounts reads the changes of carrier; kernels before 4.16 only have the sum of both kinds.
@@ -169,7 +160,7 @@ func (l *link) readCounts(files host.Files) (err error) {
 	return err
 }
 
-// count takes the losses of carrier into the window, once the machine has started.
+// count records the losses of carrier, once the machine has started.
 func (c *linkCheck) count(links []link, up time.Duration) {
 	if up < linksStarted {
 		return
@@ -178,17 +169,17 @@ func (c *linkCheck) count(links []link, up time.Duration) {
 	for _, l := range links {
 		values[l.name] = l.downs
 	}
-	c.flaps.add(up, values)
+	c.flaps.Add(up, values)
 }
 
-// judge returns the gravest that is wrong with one link.
-func (c *linkCheck) judge(files host.Files, l link, othersWork bool, up time.Duration) (finding.Finding, bool) {
+// evaluate returns the most severe fault of one link.
+func (c *linkCheck) evaluate(files host.Files, l link, othersWork bool, up time.Duration) (finding.Finding, bool) {
 	f := finding.Finding{
 		Check: linkStateID, Subject: finding.Subject{Kind: kindNetDevice, Name: l.name}, Severity: finding.Warning,
 		Facts: map[string]string{"operstate": l.oper, "carrierDownCount": strconv.FormatUint(l.downs, 10)},
 	}
-	losses, in, _ := c.flaps.rise(l.name)
-	switch known := l.ups > 0 || c.past.Links[l.name]; {
+	losses, in, _ := c.flaps.Rise(l.name)
+	switch known := l.ups > 0 || c.history.Links[l.name]; {
 	case l.adminUp && l.oper == "down" && l.bond == "" && known:
 		f.Reason, f.Message = "LinkDown", l.name+" has no carrier"
 		if carriesDefault(files, l.name) {
@@ -206,19 +197,19 @@ func (c *linkCheck) judge(files host.Files, l link, othersWork bool, up time.Dur
 		f.Facts["flaps"] = strconv.FormatUint(losses, 10)
 		return f, true
 	}
-	return c.judgeSpeed(files, l, f, up)
+	return c.evaluateSpeed(files, l, f, up)
 }
 
-// carriesDefault reports whether a default route goes through a device. It is for the message only: that routes
-// cannot be read is told by the check default-route.
+// carriesDefault reports whether a default route goes through a device. It is for the message only: the check
+// default-route reports routes that cannot be read.
 func carriesDefault(files host.Files, device string) bool {
 	four, six, err := readDefaultRoutes(files)
-	return err == nil && slices.ContainsFunc(slices.Concat(four, six), func(r netRoute) bool {
+	return err == nil && slices.ContainsFunc(slices.Concat(four, six), func(r defaultRoute) bool {
 		return r.device == device
 	})
 }
 
-// linkSpeed is what a link had at its best, and what it has. Zero stands for unknown.
+// linkSpeed is the best speed of a link, and its speed now. Zero is unknown.
 type linkSpeed struct {
 	best, now uint64 // Mbit/s
 	half      bool
@@ -226,7 +217,8 @@ type linkSpeed struct {
 	read      time.Duration // since boot
 }
 
-func (c *linkCheck) judgeSpeed(files host.Files, l link, f finding.Finding, up time.Duration) (finding.Finding, bool) {
+func (c *linkCheck) evaluateSpeed(files host.Files, l link, f finding.Finding, up time.Duration) (finding.Finding,
+	bool) {
 	speed, known := c.speeds[l.name]
 	if changes := l.downs + l.ups; !known || speed.changes != changes || up-speed.read >= speedEvery {
 		if !l.works() || len(c.speeds) >= maxCards && !known {
@@ -251,7 +243,7 @@ func (c *linkCheck) judgeSpeed(files host.Files, l link, f finding.Finding, up t
 	return f, true
 }
 
-// readSpeed returns 0 where the card does not tell: EINVAL without a link, -1 for virtual machines' cards.
+// readSpeed returns 0 where the card does not report it: EINVAL without a link, -1 for virtual machines' cards.
 func readSpeed(files host.Files, dir string) (speed uint64, half bool) {
 	speed, err := checkkit.ReadCount(files, dir+"/speed")
 	if err != nil {

@@ -12,49 +12,46 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// loopback reads /sys/class/net/lo/flags (0x9: IFF_UP and IFF_LOOPBACK) and looks up the route to 127.0.0.1, which is a
-// connect(2) of a datagram socket: nothing is sent, and it fails (ENETUNREACH, EINVAL) when the address is not there.
-// /proc/net has no list of IPv4 addresses that is cheap to read.
+// loopback reads /sys/class/net/lo/flags (0x9: IFF_UP and IFF_LOOPBACK) and asks for the route to 127.0.0.1 by a
+// connect(2) of a datagram socket: nothing is sent, and it fails (ENETUNREACH, EINVAL) when the address is not
+// configured. /proc/net has no list of IPv4 addresses that is cheap to read.
 //
 // https://docs.kernel.org/networking/operstates.html, ip(7).
-//
-// kubelet's health endpoint, local load balancers before the apiserver, node-local name servers and most sidecars
-// listen on 127.0.0.1: a node without it serves no pod. The IPv6 address ::1 is not asked for: it is switched off on
-// many nodes. Known false alarms: none. A restart of the network that flushes all addresses takes less than the 10 s
-// asked for.
 
 const loopbackID = "loopback"
 
-// Loopback finds nodes that cannot talk to themselves.
+// Loopback finds nodes that cannot connect to themselves.
 func Loopback() detect.Check {
 	return detect.Check{
 		ID: loopbackID, Domain: "network",
-		Summary: "the loopback device is down or has lost its address: the node cannot talk to itself",
-		Advice: "`ip link set lo up; ip address add 127.0.0.1/8 dev lo`, then find out who took it down: " +
-			"`journalctl -k`, the network configuration.",
+		Summary: "the loopback device is down or has lost its address: the node cannot connect to itself",
+		Advice: "Run `ip link set lo up; ip address add 127.0.0.1/8 dev lo`, then find out what took it down: check " +
+			"`journalctl -k` and the network configuration.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/class/net/lo/flags", "the kernel's route to 127.0.0.1, without sending anything"},
-			Why:   "kubelet, the container runtime, local load balancers and name servers are reached through 127.0.0.1.",
+			Why: "kubelet's health endpoint, local load balancers in front of the apiserver, node-local name " +
+				"servers and most sidecars listen on 127.0.0.1.",
 			Faults: []detect.Fault{
 				{Reason: "LoopbackDown", Severity: finding.Fatal, When: "lo is absent or not up, for 10 s"},
 				{Reason: "LoopbackWithoutAddress", Severity: finding.Fatal,
 					When: "lo is up but the kernel has no route to 127.0.0.1, for 10 s"},
 			},
-			FalseAlarms: "None known. ::1 is not asked for, since many nodes go without IPv6.",
+			FalseAlarms: "None known: a restart of the network that flushes all addresses takes less than 10 s. ::1 " +
+				"is not checked, since it is disabled on many nodes.",
 		},
 		Condition: detect.NetworkProblem(),
 		Every:     30 * time.Second, Deadline: 5 * time.Second,
 		Wakes:  []detect.Wake{{Source: detect.WakeLinks}},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 10 * time.Second}},
-		Run:    lookAtLoopback,
+		Run:    observeLoopback,
 	}
 }
 
-func lookAtLoopback(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+func observeLoopback(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	if _, err := h.Files.List(sysClassNet); err != nil {
 		return nil, err
 	}
-	lo := netCard{name: "lo", dir: sysClassNet + "/lo"}
+	lo := networkCard{name: "lo", dir: sysClassNet + "/lo"}
 	found := func(reason, message string) ([]finding.Finding, error) {
 		return []finding.Finding{{
 			Check: loopbackID, Subject: finding.Subject{Kind: kindNetDevice, Name: lo.name}, Severity: finding.Fatal,
@@ -76,7 +73,7 @@ func lookAtLoopback(_ context.Context, h *host.Host) ([]finding.Finding, error) 
 		if !noRoute(err) {
 			return nil, err
 		}
-		return found("LoopbackWithoutAddress", "the kernel has no way to 127.0.0.1: "+err.Error())
+		return found("LoopbackWithoutAddress", "the kernel has no route to 127.0.0.1: "+err.Error())
 	}
 	return nil, nil
 }

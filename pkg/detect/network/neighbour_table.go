@@ -21,65 +21,63 @@ import (
 //	00000002 000001c6 000001b2 00000002   00000da5 00000004 00000000     000004a4         00000000       00000000            00000000
 //
 // and /proc/sys/net/ipv{4,6}/neigh/default/gc_thresh{2,3}. A new entry is refused (table_fulls, and the kernel's
-// "neighbor table overflow") when there are gc_thresh3 of them and a collection that is forced found none to drop.
+// "neighbor table overflow") when there are gc_thresh3 of them and a forced collection found none to drop.
 //
 // https://docs.kernel.org/networking/ip-sysctl.html (neigh/default/gc_thresh3), net/core/neighbour.c
 //
 // The table belongs to all network namespaces together: pods fill it as well as the node. Since Linux 5.0 permanent
-// entries (flannel and Cilium keep one for every node) count among "entries" but not towards the limit; so that their
-// number alone proves nothing. Nearly full is therefore what has entries above 90 % of gc_thresh3, and not above it,
-// and forced collections meanwhile: these begin at gc_thresh2.
-//
-// Known false alarms: a scan of the network fills the table for a moment; that refuses entries all the same.
+// entries (flannel and Cilium keep one for every node) count among "entries" but not towards the limit, so their number
+// alone proves nothing. Nearly full is therefore a table with entries above 90 % of gc_thresh3, and not above it, and
+// forced collections at the same time: these begin at gc_thresh2.
 
 const (
 	neighbourTableID = "neighbour-table"
-	neighbourNear    = 0.9 // of gc_thresh3; kept above keepShare of it
+	neighbourNear    = 0.9 // of gc_thresh3
 )
 
-// NeighbourTable finds full tables of neighbours.
+// NeighbourTable finds full neighbour tables.
 func NeighbourTable() detect.Check {
-	c := &neighbourCheck{window: netWindow{span: 5 * time.Minute}}
+	c := &neighbourCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
 		ID: neighbourTableID, Domain: "network",
-		Summary: "the table of neighbours (ARP, NDP) is full or nearly so: new peers cannot be reached",
-		Advice: "`ip -s neigh show nud all | wc -l` in the node and in its pods shows who fills it. Raise " +
-			"net.ipv4.neigh.default.gc_thresh1, 2 and 3 (or net.ipv6…) to above the number of peers in the segment: " +
-			"4096, 8192, 16384 are usual on large clusters.",
+		Summary: "the neighbour table (ARP, NDP) is full or nearly full: new peers cannot be reached",
+		Advice: "Run `ip -s neigh show nud all | wc -l` on the node and in its pods to find what fills the table. " +
+			"Raise net.ipv4.neigh.default.gc_thresh1, 2 and 3 (or net.ipv6…) above the number of peers in the " +
+			"segment: 4096, 8192, 16384 are common on large clusters.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/net/stat/{arp_cache,ndisc_cache}",
 				"/proc/sys/net/{ipv4,ipv6}/neigh/default/gc_thresh3"},
-			Why: "A node that cannot note a neighbour's address cannot send to it: new pods, nodes and gateways " +
-				"are unreachable, at random.",
+			Why: "A node cannot send to a neighbour whose address it cannot store: new pods, nodes and gateways are " +
+				"unreachable, at random.",
 			Faults: []detect.Fault{
 				{Reason: "NeighbourTableFull", Severity: finding.Warning,
 					When: "an entry was refused within 5 minutes"},
 				{Reason: "NeighbourTableNearlyFull", Severity: finding.Warning,
-					When: "above 90 % of gc_thresh3, and collections were forced within 5 minutes"},
+					When: "above 90 % of gc_thresh3, with forced collections within 5 minutes"},
 			},
 			FalseAlarms: "Permanent entries, which overlay networks keep for every node, do not count towards the " +
-				"limit; the number alone is therefore not believed.",
+				"limit; the number alone is therefore no fault. A network scan fills the table for a moment, and " +
+				"entries are refused all the same.",
 		},
 		CounterBased: true,
 		Every:        time.Minute, Deadline: 5 * time.Second,
 		Wakes:  []detect.Wake{checkkit.KernelWake()},
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: time.Minute}},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(h.Files, h.Clock().SinceBoot)
-		},
+		Run:    c.observe,
 	}
 }
 
 type neighbourCheck struct {
-	window netWindow
+	window counterWindow
 }
 
-// neighbourTables are the tables by the name that the kernel's log gives them, with the family of their settings.
+// neighbourTables are the tables by their name in the kernel's log, with the family of their settings.
 var neighbourTables = [][2]string{{"arp_cache", "ipv4"}, {"ndisc_cache", "ipv6"}}
 
-func (c *neighbourCheck) look(files host.Files, up time.Duration) ([]finding.Finding, error) {
+func (c *neighbourCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+	files, up := h.Files, h.Clock().SinceBoot
 	counters, entries, limits := map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
-	doubts, absent := map[finding.Subject]error{}, 0
+	unknown, absent := map[finding.Subject]error{}, 0
 	for _, table := range neighbourTables {
 		name, family := table[0], table[1]
 		p, err := readPerCPU(files, "/proc/net/stat/"+name)
@@ -93,47 +91,49 @@ func (c *neighbourCheck) look(files host.Files, up time.Duration) ([]finding.Fin
 			limits[name], err = checkkit.ReadCount(files, "/proc/sys/net/"+family+"/neigh/default/gc_thresh3")
 		}
 		if err != nil {
-			doubts[finding.Subject{Kind: neighbourTableID, Name: name}] = err
+			unknown[finding.Subject{Kind: neighbourTableID, Name: name}] = err
 			continue
 		}
 		entries[name] = p.Entries
 		counters[name+".fulls"], counters[name+".forced"] = p.Sum["table_fulls"], p.Sum["forced_gc_runs"]
 	}
 	if len(limits) == 0 && absent == len(neighbourTables) { // net/core/neighbour.c makes the files in init_net
-		return nil, finding.NotApplicable("the kernel counts neighbours in its first network namespace, and this " +
+		return nil, finding.NotApplicable("the kernel counts neighbours in its initial network namespace, and this " +
 			"host, a container, has another one")
 	}
-	c.window.add(up, counters)
+	c.window.Add(up, counters)
 	var findings []finding.Finding
 	for _, table := range neighbourTables {
 		if limit, known := limits[table[0]]; known {
-			if f, ok := c.judge(table[0], entries[table[0]], limit); ok {
+			if f, ok := c.evaluate(table[0], entries[table[0]], limit); ok {
 				findings = append(findings, f)
 			}
 		}
 	}
-	return findings, finding.Partial(doubts)
+	return findings, finding.Partial(unknown)
 }
 
-func (c *neighbourCheck) judge(table string, entries, limit uint64) (finding.Finding, bool) {
+func (c *neighbourCheck) evaluate(table string, entries, limit uint64) (finding.Finding, bool) {
 	f := finding.Finding{
 		Check: neighbourTableID, Subject: finding.Subject{Kind: neighbourTableID, Name: table},
 		Severity: finding.Warning,
 		Facts: map[string]string{"entries": strconv.FormatUint(entries, 10), "gcThresh3": strconv.FormatUint(limit,
 			10)},
 	}
-	fulls, in, _ := c.window.rise(table + ".fulls")
-	forced, _, _ := c.window.rise(table + ".forced")
+	fulls, in, _ := c.window.Rise(table + ".fulls")
+	forced, _, _ := c.window.Rise(table + ".forced")
 	share := float64(entries) / float64(max(limit, 1))
+	near, belowRaise := checkkit.Reaches(share, neighbourNear)
 	switch {
 	case fulls > 0:
 		f.Reason = "NeighbourTableFull"
 		f.Message = fmt.Sprintf("%s refused %d new neighbours within %s; its limit is %d", table, fulls,
 			in.Round(time.Second), limit)
 		f.Facts["refused"] = strconv.FormatUint(fulls, 10)
-	case forced > 0 && share >= neighbourNear*checkkit.ClearRatio && share <= 1:
-		f.Reason, f.BelowRaise = "NeighbourTableNearlyFull", share < neighbourNear
-		f.Message = fmt.Sprintf("%s holds %d of %d neighbours, and had to drop some %d times", table, entries, limit,
+	case forced > 0 && near && share <= 1:
+		f.Reason, f.BelowRaise = "NeighbourTableNearlyFull", belowRaise
+		f.Message = fmt.Sprintf("%s holds %d of %d neighbours, and was forced to drop some %d times", table, entries,
+			limit,
 			forced)
 	default:
 		return f, false

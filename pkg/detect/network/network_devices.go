@@ -15,58 +15,58 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// What the checks of the node's network know of devices. /sys/class/net holds a link for each device of the network
-// namespace in which sysfs was mounted: to ../../devices/virtual/net/X for what is made by software (veth, bridges,
-// tunnels, dummy, bonds, VLANs), otherwise to the card below its bus. One link is read for each device and nothing
-// else of the virtual ones, of which a node has hundreds. What is read of a card is what the kernel answers from
-// memory, without the RTNL lock: "carrier" and "speed" wait for it, or for the card.
+// The network devices of the node. /sys/class/net holds a link for each device of the network namespace in which sysfs
+// was mounted: to ../../devices/virtual/net/X for virtual ones (veth, bridges, tunnels, dummy, bonds, VLANs), otherwise
+// to the card below its bus. Only the link is read of the virtual ones, of which a node has hundreds. Of a card only
+// files are read that the kernel answers from memory, without the RTNL lock: "carrier" and "speed" wait for it, or for
+// the card.
 //
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net
 
 const (
 	sysClassNet = "/sys/class/net"
-	// maxCards bounds how many cards are looked at; a node has a few dozen at most.
+	// maxCards bounds how many cards are read; a node has a few dozen at most.
 	maxCards = 1024
 
 	iffUp         = 0x1
 	arphrdEther   = 1
 	operUp        = "up"
-	operUnknown   = "unknown" // the driver does not tell: taken for up, as the kernel does
+	operUnknown   = "unknown" // the driver does not report it: taken for up, as the kernel does
 	kindNetDevice = "network-device"
 )
 
-// netCard is one network device that is not made by software.
-type netCard struct {
+// networkCard is one network device that is not virtual.
+type networkCard struct {
 	name    string
 	dir     string // below /sys/class/net
-	target  string // where the link points to
-	adminUp bool   // IFF_UP: somebody wants it
+	target  string // of the link
+	adminUp bool   // IFF_UP: administratively up
 	oper    string // operstate
 }
 
 // works reports whether packets can go through.
-func (c netCard) works() bool { return c.adminUp && (c.oper == operUp || c.oper == operUnknown) }
+func (c networkCard) works() bool { return c.adminUp && (c.oper == operUp || c.oper == operUnknown) }
 
 // virtualFunction reports whether a device is a virtual function of a card, of which there can be hundreds, most of
-// them idle: the card itself tells of the port.
+// them idle: the card itself shows the state of the port.
 func virtualFunction(files host.Files, dir string) bool {
 	_, err := files.Link(dir + "/device/physfn")
 	return err == nil
 }
 
-// networkCards lists the devices that are neither made by software nor virtual functions, by name.
-func networkCards(files host.Files) ([]netCard, error) {
+// networkCards lists the devices that are neither virtual nor virtual functions, by name.
+func networkCards(files host.Files) ([]networkCard, error) {
 	names, err := files.List(sysClassNet)
 	if err != nil {
 		return nil, err
 	}
 	slices.Sort(names)
-	var cards []netCard
+	var cards []networkCard
 	for _, name := range names {
 		dir := sysClassNet + "/" + name
 		target, err := files.Link(dir)
 		if errors.Is(err, syscall.EINVAL) || errors.Is(err, fs.ErrNotExist) {
-			continue // bonding_masters is a file; or the device went
+			continue // bonding_masters is a file; or the device has gone
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", dir, err)
@@ -77,9 +77,9 @@ func networkCards(files host.Files) ([]netCard, error) {
 		if len(cards) >= maxCards {
 			return nil, fmt.Errorf("list %s: more than %d cards", sysClassNet, maxCards)
 		}
-		card := netCard{name: name, dir: dir, target: target}
+		card := networkCard{name: name, dir: dir, target: target}
 		if err := card.read(files); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EINVAL) {
-			continue // it went meanwhile: moved to a pod, or unplugged
+			continue // it has gone meanwhile: moved to a pod, or unplugged
 		} else if err != nil {
 			return nil, err
 		}
@@ -88,7 +88,7 @@ func networkCards(files host.Files) ([]netCard, error) {
 	return cards, nil
 }
 
-func (c *netCard) read(files host.Files) error {
+func (c *networkCard) read(files host.Files) error {
 	text, err := files.Text(c.dir + "/flags")
 	if err != nil {
 		return err
@@ -107,13 +107,13 @@ func (c *netCard) read(files host.Files) error {
 	return nil
 }
 
-// representor is how the drivers of switching cards name the ports that stand for a function behind the card.
+// representor matches the names that drivers of switching cards give ports which represent a function of the card.
 var representor = regexp.MustCompile(`^(c\d+)?pf\d+(vf|sf)\d+$`)
 
-// uplink reports whether a card is one that connects the node to a network: an Ethernet port, not what stands for a
-// virtual function in a switching card, not a gadget on USB (the service processor of many servers shows itself as
-// such), and not a child of another device (IPoIB).
-func (c netCard) uplink(files host.Files) bool {
+// uplink reports whether a card is one that connects the node to a network: an Ethernet port, not the representor of a
+// virtual function, not a gadget on USB (as the service processor of many servers appears), and not a child of another
+// device (IPoIB).
+func (c networkCard) uplink(files host.Files) bool {
 	kind, err := checkkit.ReadCount(files, c.dir+"/type")
 	if err != nil || kind != arphrdEther || strings.Contains(c.target, "/usb") {
 		return false
@@ -127,7 +127,7 @@ func (c netCard) uplink(files host.Files) bool {
 }
 
 // bonded returns the bond that a card is a member of.
-func (c netCard) bonded(files host.Files) (bond string, ok bool) {
+func (c networkCard) bonded(files host.Files) (bond string, ok bool) {
 	if _, err := files.Stat(c.dir + "/bonding_slave"); err != nil {
 		return "", false
 	}
@@ -135,5 +135,5 @@ func (c netCard) bonded(files host.Files) (bond string, ok bool) {
 	return master[strings.LastIndexByte(master, '/')+1:], err == nil
 }
 
-// anyWorks reports whether the node has any card left through which packets can go.
-func anyWorks(cards []netCard) bool { return slices.ContainsFunc(cards, netCard.works) }
+// anyWorks reports whether packets can go through any card of the node.
+func anyWorks(cards []networkCard) bool { return slices.ContainsFunc(cards, networkCard.works) }

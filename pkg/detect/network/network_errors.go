@@ -20,75 +20,68 @@ import (
 //	 face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
 //	  eth0: 22101956   53011    0    0    0     0          0         0  5341902   37113    0    0    0     0       0          0
 //
-// (received drop includes what the card missed for want of buffers, frame includes checksum errors), and
-// /sys/class/net/X/queues/tx-N/tx_timeout, how often the watchdog found that a queue did not send. When a card's
-// errors are unusual, its /sys/class/net/X/statistics tell which they are.
+// (received drop includes packets that the card missed because it had no buffer, frame includes checksum errors), and
+// /sys/class/net/X/queues/tx-N/tx_timeout, how often the watchdog found that a queue did not send. When a card has
+// errors, its /sys/class/net/X/statistics show which they are.
 //
 // https://docs.kernel.org/networking/statistics.html,
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net-queues
 //
-// The Prometheus node mixin warns at 1 % of packets over an hour; TCP is slow at a tenth of that. Here it is 1 % over
-// five minutes, and at least one in a second, so that a quiet card with an error now and then says nothing.
-//
-// Known false alarms, and what is done: frames of protocols that the node does not speak (LLDP, spanning tree) count
-// as dropped when received, about one in a second: drops must be ten in a second. A card that is overrun in a burst
-// drops for a moment: the rate is that of five minutes.
+// The Prometheus node mixin warns at 1 % of packets over an hour; TCP is slow at a tenth of that.
 
 const (
 	networkErrorsID = "network-errors"
-	// errorLeast is how long counters must have been watched before a rate is told.
-	errorLeast = 4 * time.Minute
-	// timeoutFor is how long a timeout of a queue is told.
+	// timeoutFor is how long a timeout of a queue is reported.
 	timeoutFor = 30 * time.Minute
 	maxQueues  = 4096
 )
 
 // NetworkErrors finds cards that damage, lose or do not send packets.
 func NetworkErrors() detect.Check {
-	c := &errorsCheck{rates: netWindow{span: 5 * time.Minute}, timeouts: netWindow{span: timeoutFor}}
+	c := &errorsCheck{rates: counterWindow{Span: 5 * time.Minute}, timeouts: counterWindow{Span: timeoutFor}}
 	return detect.Check{
 		ID: networkErrorsID, Domain: "network",
 		Summary: "a network card damages or drops packets, or stopped sending",
-		Advice: "`ethtool -S X` and `ip -s -s link show dev X` tell which errors they are. Checksum and frame " +
-			"errors: cable, transceiver, switch port. Missed and fifo: the card is overrun; `ethtool -g X` shows its " +
-			"rings. Timeouts: firmware and driver; `dmesg` names the queue.",
+		Advice: "Find the kind of error with `ethtool -S X` and `ip -s -s link show dev X`. For checksum and frame " +
+			"errors check the cable, the transceiver and the switch port. For missed and fifo errors the card is " +
+			"overrun: enlarge its rings (`ethtool -g X`). For timeouts update firmware and driver; `dmesg` names " +
+			"the queue.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/net/dev", "/sys/class/net/X/queues/tx-*/tx_timeout",
 				"/sys/class/net/X/statistics/* of a card with errors"},
-			Why: "A percent of lost packets makes every connection of every pod slow; a card that stopped sending " +
-				"cuts all of them for seconds.",
+			Why: "One percent of lost packets slows every connection of every pod; a card that stopped sending " +
+				"interrupts all of them for seconds.",
 			Faults: []detect.Fault{
 				{Reason: "NICTxTimeout", Severity: finding.Warning, When: "the kernel's watchdog found a queue that " +
-					"did not send for 5 s, within 30 minutes; the card is reset then"},
+					"did not send for 5 s, within 30 minutes; it then resets the card"},
 				{Reason: "ReceiveErrors", Severity: finding.Warning, When: "1 % of received packets are damaged, and " +
-					"at least one in a second, over 5 minutes"},
+					"at least one per second, over 5 minutes"},
 				{Reason: "TransmitErrors", Severity: finding.Warning, When: "1 % of sent packets fail, and at least " +
-					"one in a second, over 5 minutes"},
+					"one per second, over 5 minutes"},
 				{Reason: "ReceiveDrops", Severity: finding.Warning, When: "1 % of received packets are dropped, and " +
-					"at least ten in a second, over 5 minutes"},
+					"at least ten per second, over 5 minutes"},
 				{Reason: "TransmitDrops", Severity: finding.Warning, When: "1 % of sent packets are dropped, and at " +
-					"least ten in a second, over 5 minutes"},
+					"least ten per second, over 5 minutes"},
 			},
-			FalseAlarms: "Frames that nobody on the node wants count as dropped; they are fewer than ten in a second.",
+			FalseAlarms: "Frames of protocols that the node does not speak (LLDP, spanning tree) count as dropped, " +
+				"about one per second: below the threshold.",
 		},
 		CounterBased: true,
 		Every:        time.Minute, Deadline: 8 * time.Second,
 		Wakes:  []detect.Wake{checkkit.KernelWake()},
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(h.Files, h.Clock().SinceBoot)
-		},
+		Run:    c.observe,
 	}
 }
 
 type errorsCheck struct {
-	rates    netWindow
-	timeouts netWindow
+	rates    counterWindow
+	timeouts counterWindow
 }
 
-// errorRules are the judgements of one card; keys are those of parseNetDev.
-func errorRules(card string) []netRate {
-	return []netRate{
+// errorRules are the rules for one card; keys are those of parseNetDev.
+func errorRules(card string) []rateRule {
+	return []rateRule{
 		{key: card + ".rxErrors", of: card + ".rxPackets", least: 1, share: 0.01, reason: "ReceiveErrors",
 			text: "received packets were damaged"},
 		{key: card + ".txErrors", of: card + ".txPackets", least: 1, share: 0.01, reason: "TransmitErrors",
@@ -100,14 +93,15 @@ func errorRules(card string) []netRate {
 	}
 }
 
-func (c *errorsCheck) look(files host.Files, up time.Duration) ([]finding.Finding, error) {
+func (c *errorsCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+	files, up := h.Files, h.Clock().SinceBoot
 	cards, err := networkCards(files)
 	if err != nil {
 		return nil, err
 	}
-	cards = slices.DeleteFunc(cards, func(card netCard) bool { return !card.adminUp })
+	cards = slices.DeleteFunc(cards, func(card networkCard) bool { return !card.adminUp })
 	if len(cards) == 0 {
-		return nil, finding.NotApplicable("no network card is switched on")
+		return nil, finding.NotApplicable("no network card is up")
 	}
 	data, err := files.Read("/proc/net/dev")
 	if err != nil {
@@ -117,34 +111,34 @@ func (c *errorsCheck) look(files host.Files, up time.Duration) ([]finding.Findin
 	if err != nil {
 		return nil, fmt.Errorf("read /proc/net/dev: %w", err)
 	}
-	c.rates.add(up, counters)
-	doubts := c.addTimeouts(files, cards, up)
+	c.rates.Add(up, counters)
+	unknown := c.addTimeouts(files, cards, up)
 	var findings []finding.Finding
 	for _, card := range cards {
-		if f, ok := c.judge(files, card); ok {
+		if f, ok := c.evaluate(files, card); ok {
 			findings = append(findings, f)
 		}
 	}
-	return findings, finding.Partial(doubts)
+	return findings, finding.Partial(unknown)
 }
 
-// addTimeouts sums up the timeouts of each card's queues.
-func (c *errorsCheck) addTimeouts(files host.Files, cards []netCard, up time.Duration) map[finding.Subject]error {
-	values, doubts, queues := map[string]uint64{}, map[finding.Subject]error{}, 0
+// addTimeouts adds up the timeouts of each card's queues.
+func (c *errorsCheck) addTimeouts(files host.Files, cards []networkCard, up time.Duration) map[finding.Subject]error {
+	values, unknown, queues := map[string]uint64{}, map[finding.Subject]error{}, 0
 	for _, card := range cards {
 		sum, n, err := txTimeouts(files, card, maxQueues-queues)
 		if err != nil {
-			doubts[finding.Subject{Kind: kindNetDevice, Name: card.name}] = err
+			unknown[finding.Subject{Kind: kindNetDevice, Name: card.name}] = err
 			continue
 		}
 		values[card.name] = sum
 		queues += n
 	}
-	c.timeouts.add(up, values)
-	return doubts
+	c.timeouts.Add(up, values)
+	return unknown
 }
 
-func txTimeouts(files host.Files, card netCard, most int) (sum uint64, queues int, err error) {
+func txTimeouts(files host.Files, card networkCard, most int) (sum uint64, queues int, err error) {
 	names, err := files.List(card.dir + "/queues")
 	if err != nil {
 		return 0, 0, err
@@ -165,34 +159,25 @@ func txTimeouts(files host.Files, card netCard, most int) (sum uint64, queues in
 	return sum, queues, nil
 }
 
-func (c *errorsCheck) judge(files host.Files, card netCard) (finding.Finding, bool) {
-	var faults []netFault
-	if n, in, ok := c.timeouts.rise(card.name); ok && n > 0 {
-		faults = append(faults, netFault{reason: "NICTxTimeout",
+func (c *errorsCheck) evaluate(files host.Files, card networkCard) (finding.Finding, bool) {
+	var faults []networkFault
+	if n, in, ok := c.timeouts.Rise(card.name); ok && n > 0 {
+		faults = append(faults, networkFault{reason: "NICTxTimeout",
 			text: fmt.Sprintf("queues did not send %d times within %s", n, in.Round(time.Second))})
 	}
-	for _, r := range errorRules(card.name) {
-		if text, marginal, found := c.rates.judgeRate(r, errorLeast); found {
-			faults = append(faults, netFault{reason: r.reason, text: text, marginal: marginal})
-		}
-	}
-	if len(faults) == 0 {
-		return finding.Finding{}, false
-	}
-	var texts []string
-	for _, f := range orderFaults(faults) {
-		texts = append(texts, f.text)
-	}
-	return finding.Finding{
+	faults = append(faults, exceeded(&c.rates, rateLeast, errorRules(card.name))...)
+	f, found := merge(finding.Finding{
 		Check: networkErrorsID, Subject: finding.Subject{Kind: kindNetDevice, Name: card.name},
-		Severity: finding.Warning,
-		Reason:   faults[0].reason, BelowRaise: faults[0].marginal,
-		Message: card.name + ": " + strings.Join(texts, "; "), Facts: errorFacts(files, card),
-	}, true
+		Message: card.name + ": ",
+	}, faults)
+	if found {
+		f.Facts = errorFacts(files, card)
+	}
+	return f, found
 }
 
-// errorFacts tells which errors a card counted since it was made. Not every driver counts them all.
-func errorFacts(files host.Files, card netCard) map[string]string {
+// errorFacts returns the errors that a card counted since it was created. Not every driver counts them all.
+func errorFacts(files host.Files, card networkCard) map[string]string {
 	facts := map[string]string{}
 	for fact, file := range map[string]string{
 		"rxCRCErrors": "rx_crc_errors", "rxFrameErrors": "rx_frame_errors", "rxLengthErrors": "rx_length_errors",
@@ -208,7 +193,7 @@ func errorFacts(files host.Files, card netCard) map[string]string {
 }
 
 // parseNetDev reads the counters of some devices: "eth0.rxErrors".
-func parseNetDev(text string, cards []netCard) (map[string]uint64, error) {
+func parseNetDev(text string, cards []networkCard) (map[string]uint64, error) {
 	wanted := map[string]bool{}
 	for _, card := range cards {
 		wanted[card.name] = true
@@ -225,7 +210,7 @@ func parseNetDev(text string, cards []netCard) (map[string]uint64, error) {
 		}
 		for key, column := range map[string]int{"rxPackets": 1, "rxErrors": 2, "rxDrops": 3, "txPackets": 9,
 			"txErrors": 10, "txDrops": 11} {
-			value, err := netCount(fields[column], 10)
+			value, err := parseCount(fields[column], 10)
 			if err != nil {
 				return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 			}

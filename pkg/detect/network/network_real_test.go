@@ -49,7 +49,7 @@ func (n *netNode) link(name string) netlink.Link {
 }
 
 // sees fails unless the next look of a check, a minute later, shows just this: subject, severity, reason.
-func (n *netNode) sees(c detect.Check, want ...[3]string) []finding.Finding {
+func (n *netNode) expect(c detect.Check, want ...[3]string) []finding.Finding {
 	n.t.Helper()
 	n.later += time.Minute
 	findings, err := c.Run(n.t.Context(), n.host)
@@ -84,7 +84,7 @@ func TestRealLinksOfPods(t *testing.T) {
 	all := func() {
 		t.Helper()
 		for _, c := range checks {
-			n.sees(c)
+			n.expect(c)
 		}
 	}
 	all()
@@ -99,22 +99,22 @@ func TestRealLinksOfPods(t *testing.T) {
 
 func TestRealLoopback(t *testing.T) {
 	n, c := newNetNode(t), Loopback()
-	n.sees(c)
+	n.expect(c)
 	n.must(netlink.LinkSetDown(n.link("lo")))
-	n.sees(c, [3]string{"network-device/lo", "fatal", "LoopbackDown"})
+	n.expect(c, [3]string{"network-device/lo", "fatal", "LoopbackDown"})
 	n.must(netlink.LinkSetUp(n.link("lo")))
-	n.sees(c)
+	n.expect(c)
 	address, err := netlink.ParseAddr("127.0.0.1/8")
 	n.must(err)
 	n.must(netlink.AddrDel(n.link("lo"), address))
-	n.sees(c, [3]string{"network-device/lo", "fatal", "LoopbackWithoutAddress"})
+	n.expect(c, [3]string{"network-device/lo", "fatal", "LoopbackWithoutAddress"})
 	n.must(netlink.AddrAdd(n.link("lo"), address))
-	n.sees(c)
+	n.expect(c)
 }
 
 func TestRealDefaultRoute(t *testing.T) {
 	n, c := newNetNode(t), DefaultRoute(nil)
-	n.sees(c, [3]string{"node/lab", "info", "DefaultRouteMissing"})
+	n.expect(c, [3]string{"node/lab", "info", "DefaultRouteMissing"})
 	n.veth()
 	to := func(destination string) *netlink.Route {
 		network, err := netlink.ParseIPNet(destination)
@@ -122,25 +122,25 @@ func TestRealDefaultRoute(t *testing.T) {
 		return &netlink.Route{LinkIndex: n.link("near").Attrs().Index, Dst: network}
 	}
 	n.must(netlink.RouteAdd(to("0.0.0.0/0")))
-	n.sees(c)
+	n.expect(c)
 	n.must(netlink.RouteDel(to("0.0.0.0/0")))
-	n.sees(c, [3]string{"node/lab", "fatal", "DefaultRouteLost"})
+	n.expect(c, [3]string{"node/lab", "fatal", "DefaultRouteLost"})
 	n.must(netlink.RouteAdd(to("0.0.0.0/1")))
 	n.must(netlink.RouteAdd(to("128.0.0.0/1")))
-	n.sees(c) // another way out
+	n.expect(c) // another way out
 	n.must(netlink.RouteDel(to("128.0.0.0/1")))
-	n.sees(c, [3]string{"node/lab", "fatal", "DefaultRouteLost"})
+	n.expect(c, [3]string{"node/lab", "fatal", "DefaultRouteLost"})
 	n.must(netlink.RouteAdd(to("0.0.0.0/0")))
-	n.sees(c)
+	n.expect(c)
 	n.must(netlink.LinkSetDown(n.link("near"))) // takes its routes with it
-	n.sees(c, [3]string{"node/lab", "fatal", "DefaultRouteLost"})
+	n.expect(c, [3]string{"node/lab", "fatal", "DefaultRouteLost"})
 }
 
 // Two ends of a cable with the same address.
 func TestRealDuplicateAddress(t *testing.T) {
 	n, c := newNetNode(t), DuplicateAddress()
 	n.veth()
-	n.sees(c)
+	n.expect(c)
 	address, err := netlink.ParseAddr("fd00:9::9/64")
 	n.must(err)
 	address.Flags = unix.IFA_F_NODAD // the far end is sure of it
@@ -158,7 +158,7 @@ func TestRealDuplicateAddress(t *testing.T) {
 			t.Fatal("the duplicate is not found")
 		}
 	}
-	n.sees(c, [3]string{"network-device/near", "warning", "DuplicateAddress"})
+	n.expect(c, [3]string{"network-device/near", "warning", "DuplicateAddress"})
 	n.must(netlink.AddrDel(n.link("near"), address))
-	n.sees(c)
+	n.expect(c)
 }

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// netRoute is a default route of the main table.
-type netRoute struct {
+// defaultRoute is a default route of the main table.
+type defaultRoute struct {
 	device  string
 	gateway string // as the kernel writes it, hexadecimal; zeros for none
 	metric  uint64
@@ -27,8 +28,8 @@ const (
 //
 //	Iface  Destination  Gateway   Flags  RefCnt  Use  Metric  Mask      MTU  Window  IRTT
 //	eth0   00000000     010200C0  0003   0       0    100     00000000  0    0       0
-func defaultRoutes4(text string) ([]netRoute, error) {
-	var routes []netRoute
+func defaultRoutes4(text string) ([]defaultRoute, error) {
+	var routes []defaultRoute
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) == 0 || fields[0] == "Iface" {
@@ -37,17 +38,17 @@ func defaultRoutes4(text string) ([]netRoute, error) {
 		if len(fields) < 8 {
 			return nil, fmt.Errorf("line %q: want 11 fields", checkkit.Sanitize(line, checkkit.MaxName))
 		}
-		flags, err := netCount(fields[3], 16)
+		flags, err := parseCount(fields[3], 16)
 		if err != nil {
 			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 		}
-		metric, err := netCount(strings.TrimPrefix(fields[6], "-"), 10)
+		metric, err := parseCount(strings.TrimPrefix(fields[6], "-"), 10)
 		if err != nil {
 			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 		}
 		if fields[1] == "00000000" && fields[7] == "00000000" && flags&rtfUp != 0 && flags&rtfReject == 0 &&
 			fields[0] != "*" {
-			routes = append(routes, netRoute{fields[0], fields[2], metric})
+			routes = append(routes, defaultRoute{fields[0], fields[2], metric})
 		}
 	}
 	return bestFirst(routes), nil
@@ -55,9 +56,9 @@ func defaultRoutes4(text string) ([]netRoute, error) {
 
 // defaultRoutes6 finds the default routes in /proc/net/ipv6_route, the best first. Fields: destination, prefix length,
 // source, prefix length, gateway, metric, references, use, flags, device.
-func defaultRoutes6(text string) ([]netRoute, error) {
+func defaultRoutes6(text string) ([]defaultRoute, error) {
 	const zero = "00000000000000000000000000000000"
-	var routes []netRoute
+	var routes []defaultRoute
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) != 10 {
@@ -66,36 +67,28 @@ func defaultRoutes6(text string) ([]netRoute, error) {
 		if fields[0] != zero || fields[1] != "00" || fields[3] != "00" {
 			continue
 		}
-		metric, err := netCount(fields[5], 16)
+		metric, err := parseCount(fields[5], 16)
 		if err != nil {
 			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 		}
-		flags, err := netCount(fields[8], 16)
+		flags, err := parseCount(fields[8], 16)
 		if err != nil {
 			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 		}
 		if flags&rtfUp != 0 && flags&rtfReject == 0 && fields[9] != "lo" {
-			routes = append(routes, netRoute{fields[9], fields[4], metric})
+			routes = append(routes, defaultRoute{fields[9], fields[4], metric})
 		}
 	}
 	return bestFirst(routes), nil
 }
 
-func bestFirst(routes []netRoute) []netRoute {
-	slices.SortStableFunc(routes, func(a, b netRoute) int {
-		switch {
-		case a.metric < b.metric:
-			return -1
-		case a.metric > b.metric:
-			return 1
-		}
-		return 0
-	})
+func bestFirst(routes []defaultRoute) []defaultRoute {
+	slices.SortStableFunc(routes, func(a, b defaultRoute) int { return cmp.Compare(a.metric, b.metric) })
 	return routes
 }
 
 // readDefaultRoutes returns the default routes of both families. A kernel without IPv6 has no such file.
-func readDefaultRoutes(files host.Files) (four, six []netRoute, err error) {
+func readDefaultRoutes(files host.Files) (four, six []defaultRoute, err error) {
 	data, err := files.Read("/proc/net/route")
 	if err != nil {
 		return nil, nil, err

@@ -18,13 +18,13 @@ func (n *netNode) calm(c detect.Check) {
 	n.t.Helper()
 	n.fiveMinutes()
 	n.fiveMinutes()
-	n.sees(c)
+	n.expect(c)
 }
 
 // A program that does not read its datagrams.
 func TestRealUDPReceiveBuffer(t *testing.T) {
 	n, c := newNetNode(t), UDP()
-	n.sees(c)
+	n.expect(c)
 	socket, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	n.must(err)
 	defer socket.Close()
@@ -37,14 +37,14 @@ func TestRealUDPReceiveBuffer(t *testing.T) {
 		n.must(err)
 	}
 	n.fiveMinutes()
-	n.sees(c, [3]string{"node/lab", "warning", "UDPReceiveBufferErrors"})
+	n.expect(c, [3]string{"node/lab", "warning", "UDPReceiveBufferErrors"})
 	n.calm(c)
 }
 
 // A program that listens and does not accept.
 func TestRealListenOverflow(t *testing.T) {
 	n, c := newNetNode(t), TCP()
-	n.sees(c)
+	n.expect(c)
 	listener, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	n.must(err)
 	defer syscall.Close(listener)
@@ -62,7 +62,7 @@ func TestRealListenOverflow(t *testing.T) {
 		}
 	}
 	n.fiveMinutes()
-	n.sees(c, [3]string{"node/lab", "warning", "ListenOverflows"})
+	n.expect(c, [3]string{"node/lab", "warning", "ListenOverflows"})
 	n.calm(c)
 }
 
@@ -74,7 +74,7 @@ func TestRealLocalPorts(t *testing.T) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	n.must(err)
 	defer listener.Close()
-	n.sees(c)
+	n.expect(c)
 	var connections []net.Conn
 	for {
 		conn, err := net.Dial("tcp4", listener.Addr().String())
@@ -87,20 +87,20 @@ func TestRealLocalPorts(t *testing.T) {
 	if len(connections) < 45 {
 		t.Fatalf("only %d connections", len(connections))
 	}
-	n.sees(c, [3]string{"node/lab", "warning", "LocalPortsExhausted"})
+	n.expect(c, [3]string{"node/lab", "warning", "LocalPortsExhausted"})
 	for _, conn := range connections {
 		n.must(conn.(*net.TCPConn).SetLinger(0)) // a reset leaves nothing in TIME_WAIT
 		n.must(conn.Close())
 	}
 	n.fiveMinutes()
 	n.fiveMinutes()
-	n.sees(c)
+	n.expect(c)
 }
 
 // Everything is quiet in a namespace in which nothing happens.
 func TestRealSoftnet(t *testing.T) {
 	n, c := newNetNode(t), Softnet()
-	n.sees(c)
+	n.expect(c)
 	n.fiveMinutes()
-	n.sees(c)
+	n.expect(c)
 }

@@ -39,7 +39,7 @@ func TestRealNeighbourTable(t *testing.T) {
 	n := newNetNode(t)
 	n.host.Files = host.Files{Root: root}
 	c := NeighbourTable()
-	n.sees(c)
+	n.expect(c)
 	n.veth()
 	index := n.link("near").Attrs().Index
 	refused := 0
@@ -58,11 +58,11 @@ func TestRealNeighbourTable(t *testing.T) {
 	if refused == 0 {
 		t.Fatal("the table takes more than its limit")
 	}
-	n.sees(c, [3]string{"neighbour-table/arp_cache", "warning", "NeighbourTableFull"})
+	n.expect(c, [3]string{"neighbour-table/arp_cache", "warning", "NeighbourTableFull"})
 	n.must(netlink.LinkDel(n.link("near"))) // takes its neighbours with it
 	n.later += 10 * time.Minute
-	n.sees(c)
-	n.sees(c)
+	n.expect(c)
+	n.expect(c)
 }
 
 // The limit of tracked connections is one for all namespaces, and how many there are is counted for each: the test
@@ -78,7 +78,7 @@ func TestRealConntrack(t *testing.T) {
 		// A child of this thread is in its namespace.
 		need.Kernel(t, "iptables with conntrack", exec.Command("iptables", rule...).Run())
 	}
-	n.sees(c)
+	n.expect(c)
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	n.must(err)
 	defer unix.Close(fd)
@@ -91,10 +91,10 @@ func TestRealConntrack(t *testing.T) {
 		}
 	}
 	send(limit * 93 / 100)
-	n.sees(c, [3]string{"node/lab", "warning", "ConntrackNearlyFull"})
+	n.expect(c, [3]string{"node/lab", "warning", "ConntrackNearlyFull"})
 	send(limit + 1000)
-	n.sees(c, [3]string{"node/lab", "warning", "ConntrackFull"})
+	n.expect(c, [3]string{"node/lab", "warning", "ConntrackFull"})
 	n.must(netlink.ConntrackTableFlush(netlink.ConntrackTable))
 	n.later += 10 * time.Minute
-	n.sees(c)
+	n.expect(c)
 }

@@ -24,7 +24,7 @@ func FuzzDefaultRoutes(f *testing.F) {
 	f.Add("00000000000000000000000000000000 00 00000000000000000000000000000000 00 fd000000000000000000000000000001 " +
 		"00000400 00000003 00000000 00000003     eth0\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		for _, parse := range []func(string) ([]netRoute, error){defaultRoutes4, defaultRoutes6} {
+		for _, parse := range []func(string) ([]defaultRoute, error){defaultRoutes4, defaultRoutes6} {
 			if routes, err := parse(text); err != nil && routes != nil {
 				t.Error("an error and a value")
 			}
@@ -44,7 +44,7 @@ func FuzzParseBond(f *testing.F) {
 func FuzzParseNetDev(f *testing.F) {
 	f.Add("face |bytes\n  eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		if counters, err := parseNetDev(text, []netCard{{name: "eth0"}}); err != nil && counters != nil {
+		if counters, err := parseNetDev(text, []networkCard{{name: "eth0"}}); err != nil && counters != nil {
 			t.Error("an error and a value")
 		}
 	})

@@ -9,10 +9,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// How the kernel writes its counters of the network.
+// Formats of the kernel's network counters.
 
-// netCount parses one number of the kernel in the given base.
-func netCount(text string, base int) (uint64, error) {
+// parseCount parses one number of the kernel in the given base.
+func parseCount(text string, base int) (uint64, error) {
 	n, err := strconv.ParseUint(text, base, 64)
 	if err != nil {
 		return 0, fmt.Errorf("bad number %q", checkkit.Sanitize(text, checkkit.MaxName))
@@ -39,7 +39,7 @@ func parseCounterPairs(text string, into map[string]uint64) error {
 				if strings.HasPrefix(field, "-") {
 					continue
 				}
-				value, err := netCount(field, 10)
+				value, err := parseCount(field, 10)
 				if err != nil {
 					return fmt.Errorf("%s%s: %w", checkkit.Sanitize(names[0], checkkit.MaxName),
 						checkkit.Sanitize(names[i+1], checkkit.MaxName), err)
@@ -77,7 +77,7 @@ func parsePerCPU(text string) (perCPU, error) {
 				len(names))
 		}
 		for i, field := range fields {
-			value, err := netCount(field, 16)
+			value, err := parseCount(field, 16)
 			if err != nil {
 				return perCPU{}, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 			}

@@ -18,67 +18,68 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// nic-allowance lets a child process (the request waits for the RTNL lock and for the card) read the counters of
+// nic-allowance has a child process (the request waits for the RTNL lock and for the card) read the counters of
 // Amazon's driver ena, as ethtool -S does:
 //
-//	bw_in_allowance_exceeded         packets queued or dropped since the instance's bandwidth is used up; likewise bw_out
+//	bw_in_allowance_exceeded         packets queued or dropped above the instance's bandwidth; likewise bw_out
 //	pps_allowance_exceeded           … its packets per second
-//	conntrack_allowance_exceeded     packets dropped since no further connection is tracked: new connections fail
-//	linklocal_allowance_exceeded     packets to the name server, clock and metadata service that were dropped (1024 a second)
+//	conntrack_allowance_exceeded     packets dropped because no further connection is tracked: new connections fail
+//	linklocal_allowance_exceeded     dropped packets to the name server, clock and metadata service (1024 per second)
 //
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-network-performance-ena.html
 //
-// No other driver counts such a thing. Known false alarms, and what is done: instances that may burst are held back
-// for a moment every day (bandwidth and packets must be ten in a second over ten minutes).
+// No other driver has such counters.
 
 const (
 	allowanceID = "nic-allowance"
-	// allowanceDriver is the only one that counts what the cloud withholds.
+	// allowanceDriver is the only one that counts what the cloud provider limits.
 	allowanceDriver = "ena"
 	maxAllowances   = 32
 )
 
-// NICAllowance finds cloud instances whose network is held back.
+// NICAllowance finds cloud instances whose network is throttled.
 func NICAllowance() detect.Check {
-	c := &allowanceCheck{window: netWindow{span: 15 * time.Minute}}
+	c := &allowanceCheck{window: counterWindow{Span: 15 * time.Minute}}
 	return detect.Check{
 		ID: allowanceID, Domain: "network",
-		Summary: "the cloud holds back or drops packets: the instance used up its network allowance",
-		Advice: "`ethtool -S X | grep allowance` shows the counters. Use a larger instance, spread its pods, or " +
-			"fewer connections; for linklocal use a node-local DNS cache.",
+		Summary: "the cloud provider throttles or drops packets: the instance exceeds its network allowance",
+		Advice: "Show the counters with `ethtool -S X | grep allowance`. Use a larger instance, spread its pods, or " +
+			"use fewer connections; for linklocal use NodeLocal DNSCache.",
 		Doc: detect.Doc{
 			Reads: []string{"the driver's counters *_allowance_exceeded (ethtool -S) of cards with the driver ena, " +
 				"by a child process"},
-			Why: "No counter of the kernel shows these drops: connections and DNS of pods fail without any trace.",
+			Why: "No counter of the kernel shows these drops: connections and DNS of pods fail without a trace.",
 			Faults: []detect.Fault{
 				{Reason: "ConnectionAllowanceExceeded", Severity: finding.Warning,
-					When: "one packet a minute was dropped over 10 minutes or more, since no further connection is tracked"},
+					When: "one packet per minute was dropped over 10 minutes or more, because no further connection " +
+						"is tracked"},
 				{Reason: "LinkLocalAllowanceExceeded", Severity: finding.Warning,
-					When: "one packet a minute to DNS, clock or metadata was dropped over 10 minutes or more"},
+					When: "one packet per minute to DNS, clock or metadata was dropped over 10 minutes or more"},
 				{Reason: "PacketAllowanceExceeded", Severity: finding.Warning,
-					When: "ten packets in a second were held back over 10 minutes or more, by the limit of packets per second"},
+					When: "ten packets per second were throttled over 10 minutes or more, by the limit of packets " +
+						"per second"},
 				{Reason: "BandwidthAllowanceExceeded", Severity: finding.Warning,
-					When: "ten packets in a second were held back over 10 minutes or more, by the limit of bandwidth"},
+					When: "ten packets per second were throttled over 10 minutes or more, by the limit of bandwidth"},
 			},
-			FalseAlarms: "Bursts above the allowance are normal on instances that may burst.",
+			FalseAlarms: "Short bursts above the allowance are normal on burstable instances and are not reported.",
 		},
 		Every: 5 * time.Minute, Deadline: 20 * time.Second,
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 5 * time.Minute}},
-		Run:    c.look,
+		Run:    c.observe,
 	}
 }
 
 type allowanceCheck struct {
-	window netWindow
+	window counterWindow
 }
 
-func (c *allowanceCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (c *allowanceCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	names, err := cardsOf(h.Files, allowanceDriver)
 	if err != nil {
 		return nil, err
 	}
 	if len(names) == 0 {
-		return nil, finding.NotApplicable("no card whose driver counts what the cloud withholds")
+		return nil, finding.NotApplicable("no card whose driver counts exceeded allowances")
 	}
 	if h.Prober.Do == nil {
 		return nil, fmt.Errorf("probe: %w", hosterr.ErrNotConfigured)
@@ -89,14 +90,14 @@ func (c *allowanceCheck) look(ctx context.Context, h *host.Host) ([]finding.Find
 	}
 	counters := map[string]uint64{}
 	for key, text := range answer.Values {
-		if counters[key], err = netCount(text, 10); err != nil {
+		if counters[key], err = parseCount(text, 10); err != nil {
 			return nil, fmt.Errorf("counter %s: %w", checkkit.Sanitize(key, checkkit.MaxName), err)
 		}
 	}
-	c.window.add(h.Clock().SinceBoot, counters)
+	c.window.Add(h.Clock().SinceBoot, counters)
 	var findings []finding.Finding
 	for _, name := range names {
-		if f, ok := c.judge(name); ok {
+		if f, ok := c.evaluate(name); ok {
 			findings = append(findings, f)
 		}
 	}
@@ -122,35 +123,23 @@ func cardsOf(files host.Files, driver string) ([]string, error) {
 	return slices.Clip(names), nil
 }
 
-func (c *allowanceCheck) judge(name string) (finding.Finding, bool) {
-	rules := []netRate{
+func (c *allowanceCheck) evaluate(name string) (finding.Finding, bool) {
+	rules := []rateRule{
 		{key: "conntrack", least: 1.0 / 60, reason: "ConnectionAllowanceExceeded",
-			text: "packets were dropped since no further connection is tracked"},
+			text: "packets were dropped because no further connection is tracked"},
 		{key: "linklocal", least: 1.0 / 60, reason: "LinkLocalAllowanceExceeded",
 			text: "packets to DNS, clock or metadata were dropped"},
 		{key: "pps", least: 10, reason: "PacketAllowanceExceeded",
-			text: "packets were held back by the limit of packets"},
+			text: "packets were throttled by the limit of packets per second"},
 		{key: "bw_in", least: 10, reason: "BandwidthAllowanceExceeded",
-			text: "received packets were held back by the limit of bandwidth"},
-		{key: "bw_out", least: 10, reason: "BandwidthAllowanceExceeded", text: "packets to be sent were held back by " +
+			text: "received packets were throttled by the limit of bandwidth"},
+		{key: "bw_out", least: 10, reason: "BandwidthAllowanceExceeded", text: "packets to be sent were throttled by " +
 			"the limit of bandwidth"},
 	}
-	var faults []netFault
-	for _, r := range rules {
-		r.key = name + "/" + r.key + "_allowance_exceeded"
-		if text, marginal, found := c.window.judgeRate(r, 9*time.Minute); found {
-			faults = append(faults, netFault{reason: r.reason, text: text, marginal: marginal})
-		}
+	for i := range rules {
+		rules[i].key = name + "/" + rules[i].key + "_allowance_exceeded"
 	}
-	if len(faults) == 0 {
-		return finding.Finding{}, false
-	}
-	var texts []string
-	for _, f := range orderFaults(faults) {
-		texts = append(texts, f.text)
-	}
-	return finding.Finding{
-		Check: allowanceID, Subject: finding.Subject{Kind: kindNetDevice, Name: name}, Severity: finding.Warning,
-		Reason: faults[0].reason, BelowRaise: faults[0].marginal, Message: name + ": " + strings.Join(texts, "; "),
-	}, true
+	return merge(finding.Finding{
+		Check: allowanceID, Subject: finding.Subject{Kind: kindNetDevice, Name: name}, Message: name + ": ",
+	}, exceeded(&c.window, 9*time.Minute, rules))
 }

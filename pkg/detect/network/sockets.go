@@ -24,61 +24,59 @@ import (
 // where mem (pages), alloc and orphan are of all network namespaces together, inuse and tw of the node's own, and the
 // limits in /proc/sys/net/ipv4: tcp_mem and udp_mem (three numbers of pages: below the first no pressure, the third
 // is the limit), tcp_max_orphans, tcp_max_tw_buckets, ip_local_port_range (32768 60999). tcp_mem, udp_mem and
-// tcp_max_orphans are there in the machine's first network namespace only.
+// tcp_max_orphans exist in the machine's initial network namespace only.
 //
 // https://docs.kernel.org/networking/ip-sysctl.html, proc_pid_net(5)
 //
-// A connection to a service needs a local port of its own, but for another service the same one can be used again. So
-// the ports of the range are short when almost all of them go to one peer. Only where the node has nearly as many
-// connections as ports are its sockets counted, by sock_diag(7), and at most once in five minutes.
-//
-// Known false alarms, and what is done: a full table of TIME_WAIT costs nothing but safety against old packets (worth
-// knowing only); a node with many connections to many peers (they are counted by peer).
+// A local port can be used for several peers at once, so the ports of the range run out when almost all of them go to
+// one peer. The sockets are counted by sock_diag(7) only where the node has nearly as many connections as ports, and at
+// most once in five minutes.
 
 const (
 	socketsID = "sockets"
-	// socketsNear is the share of a limit that is a fault; what was raised is kept above keepShare of it.
+	// socketsNear is the share of a limit that is a fault.
 	socketsNear = 0.9
-	// portsNominate is the share of the local ports from which on it is worth to count.
+	// portsNominate is the share of the local ports above which sockets are counted.
 	portsNominate = 0.6
 	portsEvery    = 5 * time.Minute
 	sysctlIPv4    = "/proc/sys/net/ipv4/"
 )
 
-// Sockets finds memory and ports of sockets that run out.
+// Sockets finds nodes that run out of socket memory or local ports.
 func Sockets() detect.Check {
 	c := &socketsCheck{}
 	return detect.Check{
 		ID: socketsID, Domain: "network",
-		Summary: "memory of sockets, orphaned sockets or local ports run out",
-		Advice: "`ss -s` and `cat /proc/net/sockstat` show the numbers, `ss -tan | awk '{print $5}' | sort | uniq -c " +
-			"| sort -rn | head` the peers. Raise net.ipv4.tcp_mem, tcp_max_orphans or ip_local_port_range, or let " +
-			"the program that opens so many connections keep them.",
+		Summary: "socket memory, orphaned sockets or local ports run out",
+		Advice: "Check the numbers with `ss -s` and `cat /proc/net/sockstat`, and the peers with `ss -tan | awk " +
+			"'{print $5}' | sort | uniq -c | sort -rn | head`. Raise net.ipv4.tcp_mem, tcp_max_orphans or " +
+			"ip_local_port_range, or make the program that opens so many connections reuse them.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/net/{sockstat,sockstat6}",
 				"/proc/sys/net/ipv4/{tcp_mem,udp_mem,tcp_max_orphans,tcp_max_tw_buckets,ip_local_port_range}",
-				"the table of TCP sockets (sock_diag), only where the node has many"},
-			Why: "At its limit TCP cuts connections and drops packets of all pods; without a free port no " +
-				"connection to that peer can be made from the node.",
+				"the table of TCP sockets (sock_diag), only if the node has many"},
+			Why: "At its memory limit TCP aborts connections and drops packets of all pods; without a free port the " +
+				"node cannot connect to that peer.",
 			Faults: []detect.Fault{
 				{Reason: "TCPMemoryExhausted", Severity: finding.Warning,
 					When: "TCP uses 90 % of tcp_mem's limit, in all network namespaces together"},
 				{Reason: "UDPMemoryExhausted", Severity: finding.Warning, When: "UDP uses 90 % of udp_mem's limit"},
-				{Reason: "OrphanedSockets", Severity: finding.Warning, When: "90 % of tcp_max_orphans connections " +
-					"were closed by their programs and still have data to send"},
+				{Reason: "OrphanedSockets", Severity: finding.Warning, When: "90 % of tcp_max_orphans: connections " +
+					"that their programs closed and that still have data to send"},
 				{Reason: "LocalPortsExhausted", Severity: finding.Warning,
 					When: "90 % of the local ports are in use to one peer"},
 				{Reason: "TimeWaitFull", Severity: finding.Info, When: "90 % of tcp_max_tw_buckets connections are " +
-					"in TIME_WAIT; above, they are closed at once"},
+					"in TIME_WAIT; above the limit they are closed at once, which loses only protection against old " +
+					"packets"},
 			},
-			FalseAlarms: "Ports are counted by peer, since for another peer they can be used again. Those of pods " +
-				"with a network of their own are not seen.",
+			FalseAlarms: "Ports are counted per peer, since they can be reused for another peer. Pods with their own " +
+				"network namespace are not checked.",
 		},
 		Every: time.Minute, Deadline: 10 * time.Second,
 		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "TCP: out of memory"},
 			{Source: detect.WakeKernelLog, Match: "orphaned sockets"}},
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: time.Minute}},
-		Run:    c.look,
+		Run:    c.observe,
 	}
 }
 
@@ -87,35 +85,36 @@ type socketsCheck struct {
 	counted time.Duration // since boot, when busiest was found; 0 for never
 }
 
-func (c *socketsCheck) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	seen, err := readSockstat(h.Files)
+func (c *socketsCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	usage, err := readSockstat(h.Files)
 	if err != nil {
 		return nil, err
 	}
-	faults, facts := []netFault{}, map[string]string{}
+	faults, facts := []networkFault{}, map[string]string{}
 	for _, l := range socketLimits() {
 		limit, ok, err := readFieldOf(h.Files, l.file, l.column)
 		if err != nil {
 			return nil, err
 		}
-		now, known := seen[l.key]
+		now, known := usage[l.key]
 		if !ok || !known || limit == 0 {
 			continue
 		}
 		facts[l.key], facts[l.file] = strconv.FormatUint(now, 10), strconv.FormatUint(limit, 10)
-		if share := float64(now) / float64(limit); share >= socketsNear*checkkit.ClearRatio {
-			text := fmt.Sprintf("%s: %d of %d (%s %%)", l.text, now, limit, netNumber(100*share))
-			faults = append(faults, netFault{reason: l.reason, text: text, info: l.info, marginal: share < socketsNear})
+		share := float64(now) / float64(limit)
+		if found, belowRaise := checkkit.Reaches(share, socketsNear); found {
+			text := fmt.Sprintf("%s: %d of %d (%s %%)", l.text, now, limit, formatRate(100*share))
+			faults = append(faults, networkFault{reason: l.reason, text: text, info: l.info, belowRaise: belowRaise})
 		}
 	}
-	fault, found, err := c.ports(ctx, h, seen)
+	fault, found, err := c.ports(ctx, h, usage)
 	if err != nil {
 		return nil, err
 	}
 	if found {
 		faults = append(faults, fault)
 	}
-	return netFinding(socketsID, h, faults, facts), nil
+	return mergeForNode(socketsID, h, faults, facts), nil
 }
 
 // socketLimit is one number of sockstat with the file that holds its limit.
@@ -152,50 +151,48 @@ func readFieldOf(files host.Files, name string, column int) (limit uint64, ok bo
 		return 0, false, fmt.Errorf("read %s%s: %q: want %d numbers", sysctlIPv4, name,
 			checkkit.Sanitize(text, checkkit.MaxName), column+1)
 	}
-	if limit, err = netCount(fields[column], 10); err != nil {
+	if limit, err = parseCount(fields[column], 10); err != nil {
 		return 0, false, fmt.Errorf("read %s%s: %w", sysctlIPv4, name, err)
 	}
 	return limit, true, nil
 }
 
-// ports judges the local ports, if there may be a lack of them.
-func (c *socketsCheck) ports(ctx context.Context, h *host.Host, seen map[string]uint64) (netFault, bool, error) {
+// ports evaluates the local ports, if they may run out.
+func (c *socketsCheck) ports(ctx context.Context, h *host.Host, usage map[string]uint64) (networkFault, bool, error) {
 	first, _, err := readFieldOf(h.Files, "ip_local_port_range", 0)
 	if err != nil {
-		return netFault{}, false, err
+		return networkFault{}, false, err
 	}
 	last, known, err := readFieldOf(h.Files, "ip_local_port_range", 1)
 	if err != nil {
-		return netFault{}, false, err
+		return networkFault{}, false, err
 	}
 	if !known || first > last || last > 1<<16-1 || h.Network.BusiestPorts == nil {
-		return netFault{}, false, nil
+		return networkFault{}, false, nil
 	}
 	size := float64(last - first + 1)
-	if float64(seen["TCP.inuse"]+seen["TCP6.inuse"]+seen["TCP.tw"]) < portsNominate*size {
+	if float64(usage["TCP.inuse"]+usage["TCP6.inuse"]+usage["TCP.tw"]) < portsNominate*size {
 		c.counted, c.busiest = 0, netlink.PortUse{}
-		return netFault{}, false, nil
+		return networkFault{}, false, nil
 	}
 	if up := h.Clock().SinceBoot; c.counted == 0 || up-c.counted >= portsEvery {
 		if c.busiest, err = h.Network.BusiestPorts(ctx, uint16(first), uint16(last)); err != nil { //nolint:gosec // bounded above
-			return netFault{}, false, err
+			return networkFault{}, false, err
 		}
 		c.counted = up
 	}
 	share := float64(c.busiest.Count) / size
-	if share < socketsNear*checkkit.ClearRatio {
-		return netFault{}, false, nil
-	}
-	return netFault{
-		reason: "LocalPortsExhausted", marginal: share < socketsNear,
+	found, belowRaise := checkkit.Reaches(share, socketsNear)
+	return networkFault{
+		reason: "LocalPortsExhausted", belowRaise: belowRaise,
 		text: fmt.Sprintf("local ports from %s to %s: %d of %d (%s %%)", c.busiest.Local, c.busiest.Peer,
-			c.busiest.Count, uint64(size), netNumber(100*share)),
-	}, true, nil
+			c.busiest.Count, uint64(size), formatRate(100*share)),
+	}, found, nil
 }
 
 // readSockstat returns numbers as "TCP.orphan". A kernel without IPv6 has no sockstat6.
 func readSockstat(files host.Files) (map[string]uint64, error) {
-	seen := map[string]uint64{}
+	usage := map[string]uint64{}
 	for _, name := range []string{"/proc/net/sockstat", "/proc/net/sockstat6"} {
 		data, err := files.Read(name)
 		if errors.Is(err, fs.ErrNotExist) && strings.HasSuffix(name, "6") {
@@ -204,14 +201,14 @@ func readSockstat(files host.Files) (map[string]uint64, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := parseSockstat(string(data), seen); err != nil {
+		if err := parseSockstat(string(data), usage); err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
 	}
-	if _, ok := seen["TCP.inuse"]; !ok {
+	if _, ok := usage["TCP.inuse"]; !ok {
 		return nil, fmt.Errorf("read /proc/net/sockstat: no TCP")
 	}
-	return seen, nil
+	return usage, nil
 }
 
 // parseSockstat parses lines of a protocol and any number of names with values.
@@ -223,7 +220,7 @@ func parseSockstat(text string, into map[string]uint64) error {
 			return fmt.Errorf("line %q: want names and values", checkkit.Sanitize(line, checkkit.MaxName))
 		}
 		for i := 0; i < len(fields); i += 2 {
-			value, err := netCount(fields[i+1], 10)
+			value, err := parseCount(fields[i+1], 10)
 			if err != nil {
 				return fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 			}

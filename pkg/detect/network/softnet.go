@@ -20,54 +20,50 @@ import (
 //	00194bbf 000000e5 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 …
 //	processed dropped time_squeeze … the 13th is the processor's number (Linux 5.10)
 //
-// dropped: the processor's backlog (net.core.netdev_max_backlog) was full; veth devices, that is all pods' packets,
-// and packets that are steered between processors go through it. time_squeeze: it had more packets than its budget,
-// the rest waited. https://docs.kernel.org/networking/scaling.html,
+// dropped: the processor's backlog (net.core.netdev_max_backlog) was full; packets of veth devices, that is of all
+// pods, and packets that are steered between processors go through it. time_squeeze: it had more packets than its
+// budget, and the rest waited. https://docs.kernel.org/networking/scaling.html,
 // https://docs.kernel.org/admin-guide/sysctl/net.html, net/core/net-procfs.c
-//
-// Known false alarms: a busy processor is squeezed now and then, which costs nothing but a moment: it must be a hundred
-// times in a second, and is only worth knowing.
 
 const softnetID = "softnet"
 
 const (
-	softnetDrops   = 1.0 // in one second, over five minutes, all processors together; half of it keeps what was raised
+	softnetDrops   = 1.0 // per second, over five minutes, all processors together
 	softnetSqueeze = 100.0
 	maxProcessors  = 8192
 )
 
-// Softnet finds processors that cannot keep up with the packets that come.
+// Softnet finds processors that cannot keep up with received packets.
 func Softnet() detect.Check {
-	c := &softnetCheck{window: netWindow{span: 5 * time.Minute}}
+	c := &softnetCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
 		ID: softnetID, Domain: "network",
-		Summary: "processors cannot keep up with packets: they are dropped before any program sees them",
-		Advice: "The facts name the processors. Spread the card's interrupts (`/proc/interrupts`, irqbalance) and " +
-			"its queues (`ethtool -l X`, RPS), raise net.core.netdev_max_backlog (drops) or net.core.netdev_budget (squeezes).",
+		Summary: "processors cannot keep up with received packets: some are dropped before any program sees them",
+		Advice: "The facts name the processors. Distribute the card's interrupts (`cat /proc/interrupts`, " +
+			"irqbalance) and its queues (`ethtool -l X`, RPS). For drops raise net.core.netdev_max_backlog, for " +
+			"squeezes net.core.netdev_budget.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/net/softnet_stat"},
-			Why:   "All packets from and to pods go through these queues; what is dropped there is counted nowhere else.",
+			Why:   "All packets from and to pods go through these queues; drops there are counted nowhere else.",
 			Faults: []detect.Fault{
 				{Reason: "BacklogDrops", Severity: finding.Warning,
-					When: "one packet in a second is dropped, over 5 minutes"},
-				{Reason: "BacklogSqueezed", Severity: finding.Info, When: "one processor runs out of its budget 100 " +
-					"times in a second, over 5 minutes"},
+					When: "one packet per second is dropped, over 5 minutes"},
+				{Reason: "BacklogSqueezed", Severity: finding.Info, When: "one processor exhausts its budget 100 " +
+					"times per second, over 5 minutes"},
 			},
-			FalseAlarms: "Being squeezed now and then is normal on a busy node.",
+			FalseAlarms: "Occasional squeezes are normal on a busy node and only delay packets.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(h)
-		},
+		Run:    c.observe,
 	}
 }
 
 type softnetCheck struct {
-	window netWindow
+	window counterWindow
 }
 
-func (c *softnetCheck) look(h *host.Host) ([]finding.Finding, error) {
+func (c *softnetCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	data, err := h.Files.Read("/proc/net/softnet_stat")
 	if err != nil {
 		return nil, err
@@ -76,34 +72,36 @@ func (c *softnetCheck) look(h *host.Host) ([]finding.Finding, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read /proc/net/softnet_stat: %w", err)
 	}
-	c.window.add(h.Clock().SinceBoot, counters)
+	c.window.Add(h.Clock().SinceBoot, counters)
 	drops, squeeze := 0.0, 0.0
 	var dropping, squeezed []string
 	for _, cpu := range cpus {
-		if by, rate, ok := c.window.fast("dropped"+cpu, errorLeast); ok && by > 0 {
+		if by, rate, ok := c.window.Rate("dropped"+cpu, rateLeast); ok && by > 0 {
 			drops += rate
 			dropping = append(dropping, cpu)
 		}
-		if _, rate, ok := c.window.fast("squeezed"+cpu, errorLeast); ok && rate >= softnetSqueeze/2 {
+		_, rate, _ := c.window.Rate("squeezed"+cpu, rateLeast)
+		if found, _ := reachesRate(rate, softnetSqueeze); found {
 			squeeze = max(squeeze, rate)
 			squeezed = append(squeezed, cpu)
 		}
 	}
-	var faults []netFault
-	if drops >= softnetDrops/2 {
-		faults = append(faults, netFault{
-			reason: "BacklogDrops", marginal: drops < softnetDrops,
-			text: fmt.Sprintf("%s/s packets were dropped by CPU %s", netNumber(drops), checkkit.JoinFirst(dropping, 5)),
+	var faults []networkFault
+	if found, belowRaise := reachesRate(drops, softnetDrops); found {
+		faults = append(faults, networkFault{
+			reason: "BacklogDrops", belowRaise: belowRaise,
+			text: fmt.Sprintf("%s/s packets were dropped by CPU %s", formatRate(drops),
+				checkkit.JoinFirst(dropping, 5)),
 		})
 	}
 	if len(squeezed) > 0 {
-		faults = append(faults, netFault{
-			reason: "BacklogSqueezed", info: true, marginal: squeeze < softnetSqueeze,
-			text: fmt.Sprintf("CPU %s ran out of budget for packets up to %s times in a second",
-				checkkit.JoinFirst(squeezed, 5), netNumber(squeeze)),
+		faults = append(faults, networkFault{
+			reason: "BacklogSqueezed", info: true, belowRaise: squeeze < softnetSqueeze,
+			text: fmt.Sprintf("CPU %s exhausted the budget for packets up to %s times per second",
+				checkkit.JoinFirst(squeezed, 5), formatRate(squeeze)),
 		})
 	}
-	return netFinding(softnetID, h, faults, map[string]string{"dropping": checkkit.JoinFirst(dropping, 20),
+	return mergeForNode(softnetID, h, faults, map[string]string{"dropping": checkkit.JoinFirst(dropping, 20),
 		"squeezed": checkkit.JoinFirst(squeezed, 20)}), nil
 }
 
@@ -117,14 +115,14 @@ func parseSoftnet(text string) (counters map[string]uint64, cpus []string, err e
 		}
 		cpu := strconv.Itoa(len(cpus))
 		if len(fields) > 12 {
-			number, err := netCount(fields[12], 16)
+			number, err := parseCount(fields[12], 16)
 			if err != nil {
 				return nil, nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 			}
 			cpu = strconv.FormatUint(number, 10)
 		}
 		for i, key := range []string{"dropped", "squeezed"} {
-			value, err := netCount(fields[1+i], 16)
+			value, err := parseCount(fields[1+i], 16)
 			if err != nil {
 				return nil, nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 			}

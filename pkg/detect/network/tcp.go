@@ -26,56 +26,54 @@ import (
 //	ListenOverflows         a connection was not accepted in time; the client tries again after 1 s, 3 s, 7 s
 //	ListenDrops             … for any reason, that one included
 //	TCPReqQFullDrop         the queue of half-open connections is full and SYN cookies are off
-//	TCPAbortOnMemory        a connection was cut for want of memory
-//	TCPMemoryPressures      TCP began to use more memory than tcp_mem wants
-//	RcvPruned               a packet was dropped since its socket holds more than it may
+//	TCPAbortOnMemory        a connection was aborted for lack of memory
+//	TCPMemoryPressures      TCP exceeded the pressure threshold of tcp_mem
+//	RcvPruned               a packet was dropped because its socket's buffer is full
 //	TCPTimeWaitOverflow     a closed connection could not be kept in TIME_WAIT
-//	Ip FragFails            a packet that may not be cut was larger than the next device's MTU: the sender is told, if the
+//	Ip FragFails            a packet that may not be fragmented exceeded the next device's MTU: the sender learns it, if the
 //	                        ICMP message gets through; pods' packets count, as the node forwards them
 //	TCPMTUPFail             a probe for a larger MTU was lost; only where tcp_mtu_probing is on
-//
-// Known false alarms, and what is done: a peer that died while a little traffic went to it (two retransmissions in a
-// second at least); a port scan (what overflows must be a listening socket's queue).
 
 const tcpID = "tcp"
 
-// TCP finds connections that suffer.
+// TCP finds connections that lose packets, are not accepted or lack memory.
 func TCP() detect.Check {
-	c := &countersCheck{window: netWindow{span: 5 * time.Minute}}
+	c := &countersCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
 		ID: tcpID, Domain: "network",
-		Summary: "TCP of the node suffers: packets are lost, connections are not accepted, or memory is short",
-		Advice: "`nstat -az | grep -E 'Retrans|Listen|Prune|MTUP|FragFails'` shows the counters, `ss -ti` which " +
-			"connections retransmit, `ss -lnt` which listening sockets are full (Recv-Q at Send-Q): make that " +
-			"program faster, or raise its backlog and net.core.somaxconn.",
+		Summary: "TCP on the node is impaired: packets are lost, connections are not accepted, or memory is short",
+		Advice: "Show the counters with `nstat -az | grep -E 'Retrans|Listen|Prune|MTUP|FragFails'`, the " +
+			"connections that retransmit with `ss -ti`, and the listening sockets that are full (Recv-Q at Send-Q) " +
+			"with `ss -lnt`: make that program accept faster, or raise its backlog and net.core.somaxconn.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/net/snmp", "/proc/net/netstat"},
-			Why: "Every retransmission delays a request by at least 200 ms, every connection that is not accepted " +
-				"by a second.",
+			Why: "Every retransmission delays a request by at least 200 ms, and every connection that is not " +
+				"accepted delays it by a second.",
 			Faults: []detect.Fault{
 				{Reason: "TCPRetransmitsHigh", Severity: finding.Warning,
-					When: "5 % of sent segments are sent again, and at least two in a second, over 5 minutes"},
-				{Reason: "ListenOverflows", Severity: finding.Warning, When: "one connection in 5 s, over 5 minutes, " +
-					"is not accepted in time"},
+					When: "5 % of sent segments are retransmitted, and at least two per second, over 5 minutes"},
+				{Reason: "ListenOverflows", Severity: finding.Warning,
+					When: "one connection every 5 s is not accepted in time, over 5 minutes"},
 				{Reason: "ListenDrops", Severity: finding.Warning,
 					When: "the same, for another reason than a full queue"},
-				{Reason: "SYNQueueFull", Severity: finding.Warning, When: "one connection in 5 s is dropped since " +
-					"too many are half open, over 5 minutes"},
+				{Reason: "SYNQueueFull", Severity: finding.Warning, When: "one connection every 5 s is dropped " +
+					"because too many are half open, over 5 minutes"},
 				{Reason: "TCPAbortedForMemory", Severity: finding.Warning,
-					When: "a connection was cut for want of memory within 5 minutes"},
+					When: "a connection was aborted for lack of memory within 5 minutes"},
 				{Reason: "TCPMemoryPressure", Severity: finding.Warning,
 					When: "TCP came under memory pressure within 5 minutes"},
 				{Reason: "ReceiveQueuesPruned", Severity: finding.Warning,
-					When: "one packet in a second is dropped since its socket is full, over 5 minutes"},
-				{Reason: "TimeWaitOverflow", Severity: finding.Info, When: "one closed connection in a second is not " +
+					When: "one packet per second is dropped because its socket is full, over 5 minutes"},
+				{Reason: "TimeWaitOverflow", Severity: finding.Info, When: "one closed connection per second is not " +
 					"kept in TIME_WAIT, over 5 minutes"},
-				{Reason: "FragmentationNeeded", Severity: finding.Info, When: "one packet in a second is too large " +
-					"for the next device's MTU and may not be cut, over 5 minutes"},
-				{Reason: "MTUProbesFail", Severity: finding.Info, When: "one probe in ten seconds for a larger MTU " +
-					"is lost, over 5 minutes"},
+				{Reason: "FragmentationNeeded", Severity: finding.Info,
+					When: "one packet per second exceeds the next device's MTU and may not be fragmented, over 5 " +
+						"minutes"},
+				{Reason: "MTUProbesFail", Severity: finding.Info, When: "one probe for a larger MTU every ten " +
+					"seconds is lost, over 5 minutes"},
 			},
-			FalseAlarms: "A few retransmissions, as after the death of a peer, are below the floor. Only the host's " +
-				"network namespace is counted, and what it forwards.",
+			FalseAlarms: "A few retransmissions, as after a peer has failed, are below the threshold. Only the " +
+				"host's network namespace is counted, and what it forwards.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
@@ -89,36 +87,36 @@ func TCP() detect.Check {
 			if _, ok := counters["Tcp.RetransSegs"]; !ok {
 				return nil, fmt.Errorf("read /proc/net/snmp: no RetransSegs")
 			}
-			faults := c.judge(counters, tcpRules(), h.Clock().SinceBoot)
-			faults = slices.DeleteFunc(faults, func(f netFault) bool { // the one counts the other, too
-				return f.reason == "ListenDrops" && slices.ContainsFunc(faults, func(f netFault) bool {
+			faults := c.evaluate(counters, tcpRules(), h.Clock().SinceBoot)
+			faults = slices.DeleteFunc(faults, func(f networkFault) bool { // ListenDrops includes ListenOverflows
+				return f.reason == "ListenDrops" && slices.ContainsFunc(faults, func(f networkFault) bool {
 					return f.reason == "ListenOverflows"
 				})
 			})
-			return netFinding(tcpID, h, faults, c.facts(tcpRules())), nil
+			return mergeForNode(tcpID, h, faults, c.facts(tcpRules())), nil
 		},
 	}
 }
 
-// once is a rate that one event in five minutes reaches.
-const once = 1.0 / 301
+// oncePerWindow is a rate that one event in five minutes reaches.
+const oncePerWindow = 1.0 / 301
 
-func tcpRules() []netRate {
-	return []netRate{
+func tcpRules() []rateRule {
+	return []rateRule{
 		{key: "Tcp.RetransSegs", of: "Tcp.OutSegs", least: 2, share: 0.05, reason: "TCPRetransmitsHigh",
-			text: "segments were sent again"},
+			text: "segments were retransmitted"},
 		{key: "TcpExt.ListenOverflows", least: 0.2, reason: "ListenOverflows",
 			text: "connections were not accepted in time"},
 		{key: "TcpExt.ListenDrops", least: 0.2, reason: "ListenDrops",
 			text: "connections to listening sockets were dropped"},
 		{key: "TcpExt.TCPReqQFullDrop", least: 0.2, reason: "SYNQueueFull",
-			text: "connections were dropped since too many are half open"},
-		{key: "TcpExt.TCPAbortOnMemory", least: once, reason: "TCPAbortedForMemory",
-			text: "connections were cut for want of memory"},
-		{key: "TcpExt.TCPMemoryPressures", least: once, reason: "TCPMemoryPressure",
+			text: "connections were dropped because too many are half open"},
+		{key: "TcpExt.TCPAbortOnMemory", least: oncePerWindow, reason: "TCPAbortedForMemory",
+			text: "connections were aborted for lack of memory"},
+		{key: "TcpExt.TCPMemoryPressures", least: oncePerWindow, reason: "TCPMemoryPressure",
 			text: "times TCP came under memory pressure"},
 		{key: "TcpExt.RcvPruned", least: 1, reason: "ReceiveQueuesPruned",
-			text: "packets were dropped since their sockets are full"},
+			text: "packets were dropped because their sockets are full"},
 		{key: "TcpExt.TCPTimeWaitOverflow", least: 1, reason: "TimeWaitOverflow",
 			text: "closed connections were not kept in TIME_WAIT", info: true},
 		{key: "Ip.FragFails", least: 1, reason: "FragmentationNeeded",
@@ -128,13 +126,13 @@ func tcpRules() []netRate {
 	}
 }
 
-// countersCheck judges counters of the whole node by their rates.
+// countersCheck evaluates counters of the whole node by their rates.
 type countersCheck struct {
-	window netWindow
+	window counterWindow
 }
 
-// judge takes in what the rules speak of.
-func (c *countersCheck) judge(counters map[string]uint64, rules []netRate, up time.Duration) []netFault {
+// evaluate records the counters of the rules, and evaluates them.
+func (c *countersCheck) evaluate(counters map[string]uint64, rules []rateRule, up time.Duration) []networkFault {
 	values := map[string]uint64{}
 	for _, r := range rules {
 		for _, key := range []string{r.key, r.of} {
@@ -143,15 +141,15 @@ func (c *countersCheck) judge(counters map[string]uint64, rules []netRate, up ti
 			}
 		}
 	}
-	c.window.add(up, values)
-	return c.window.judgeRates(rules)
+	c.window.Add(up, values)
+	return exceeded(&c.window, rateLeast, rules)
 }
 
-// facts are the rises of the counters that rules speak of, within the window.
-func (c *countersCheck) facts(rules []netRate) map[string]string {
+// facts are the rises of the rules' counters within the window.
+func (c *countersCheck) facts(rules []rateRule) map[string]string {
 	facts := map[string]string{}
 	for _, r := range rules {
-		if by, _, ok := c.window.rise(r.key); ok && by > 0 {
+		if by, _, ok := c.window.Rise(r.key); ok && by > 0 {
 			facts[r.key] = strconv.FormatUint(by, 10)
 		}
 	}

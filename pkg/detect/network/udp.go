@@ -22,38 +22,34 @@ import (
 // https://docs.kernel.org/networking/snmp_counter.html
 //
 // RcvbufErrors are datagrams that a program of the node did not read in time: a name server, a metrics receiver.
-// MemErrors are those for which udp_mem had nothing left. Datagrams of pods that are not on the host's network are
-// counted in their namespaces. Rates are over five minutes, IPv4 and IPv6 together.
-//
-// Known false alarms: a program that nobody minds (a discovery service) may lose datagrams for ever; it must be a
-// thousandth of all that come.
+// MemErrors are those for which udp_mem had nothing left. Rates are over five minutes, IPv4 and IPv6 together.
 
 const udpID = "udp"
 
-// UDP finds datagrams that are lost within the node.
+// UDP finds datagrams that the node loses.
 func UDP() detect.Check {
-	c := &countersCheck{window: netWindow{span: 5 * time.Minute}}
+	c := &countersCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
 		ID: udpID, Domain: "network",
 		Summary: "the node loses UDP datagrams: programs do not read them in time, or buffers are too small",
-		Advice: "`ss -uanm` shows which socket is full (Recv-Q) and what it dropped (d…). Make that program faster, " +
-			"or raise net.core.rmem_max and its buffer. On checksum errors look at the card: `ethtool -K X rx off` " +
-			"tells whether its offload is wrong.",
+		Advice: "`ss -uanm` shows which socket is full (Recv-Q) and what it dropped (d…). Make that program read " +
+			"faster, or raise net.core.rmem_max and its buffer. For checksum errors check the card: if `ethtool -K X " +
+			"rx off` ends them, its offload is faulty.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/net/snmp", "/proc/net/snmp6"},
-			Why:   "A DNS answer that is lost costs a pod five seconds.",
+			Why:   "A lost DNS answer costs a pod five seconds.",
 			Faults: []detect.Fault{
 				{Reason: "UDPReceiveBufferErrors", Severity: finding.Warning,
-					When: "one datagram in a second, and a thousandth of all, does not fit into its socket's buffer, " +
-						"over 5 minutes"},
+					When: "one datagram per second, and 0.1 % of all, does not fit into its socket's buffer, over 5 " +
+						"minutes"},
 				{Reason: "UDPSendBufferErrors", Severity: finding.Warning, When: "the same for datagrams to be sent"},
 				{Reason: "UDPChecksumErrors", Severity: finding.Warning,
-					When: "one datagram in a second comes damaged, over 5 minutes"},
+					When: "one received datagram per second is damaged, over 5 minutes"},
 				{Reason: "UDPMemoryExhausted", Severity: finding.Warning,
-					When: "a datagram was dropped within 5 minutes since udp_mem is used up"},
+					When: "a datagram was dropped within 5 minutes because udp_mem is exhausted"},
 			},
-			FalseAlarms: "A program that does not mind losing datagrams is told, too; sockets of pods with a network " +
-				"of their own are not seen.",
+			FalseAlarms: "Programs that tolerate losing datagrams (a discovery service) are reported too. Sockets of " +
+				"pods with their own network namespace are not checked.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
@@ -62,20 +58,21 @@ func UDP() detect.Check {
 			if err != nil {
 				return nil, err
 			}
-			return netFinding(udpID, h, c.judge(counters, udpRules(), h.Clock().SinceBoot), c.facts(udpRules())), nil
+			return mergeForNode(udpID, h, c.evaluate(counters, udpRules(), h.Clock().SinceBoot), c.facts(udpRules())),
+				nil
 		},
 	}
 }
 
-func udpRules() []netRate {
-	return []netRate{
+func udpRules() []rateRule {
+	return []rateRule{
 		{key: "Udp.RcvbufErrors", of: "Udp.InDatagrams", least: 1, share: 0.001, reason: "UDPReceiveBufferErrors",
 			text: "datagrams were not read in time"},
 		{key: "Udp.SndbufErrors", of: "Udp.OutDatagrams", least: 1, share: 0.001, reason: "UDPSendBufferErrors",
 			text: "datagrams did not fit into the send buffer"},
-		{key: "Udp.InCsumErrors", least: 1, reason: "UDPChecksumErrors", text: "datagrams came damaged"},
-		{key: "Udp.MemErrors", least: once, reason: "UDPMemoryExhausted",
-			text: "datagrams were dropped for want of memory"},
+		{key: "Udp.InCsumErrors", least: 1, reason: "UDPChecksumErrors", text: "received datagrams were damaged"},
+		{key: "Udp.MemErrors", least: oncePerWindow, reason: "UDPMemoryExhausted",
+			text: "datagrams were dropped for lack of memory"},
 	}
 }
 
@@ -104,7 +101,7 @@ func readUDP(files host.Files) (map[string]uint64, error) {
 		if !ok {
 			continue
 		}
-		value, err := netCount(fields[1], 10)
+		value, err := parseCount(fields[1], 10)
 		if err != nil {
 			return nil, fmt.Errorf("read /proc/net/snmp6: line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 		}

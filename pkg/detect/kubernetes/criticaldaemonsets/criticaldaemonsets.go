@@ -22,8 +22,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// critical-daemonsets compares the DaemonSets that every node of their kind must have with the pods that kubelet says
-// (/pods) are here. A pod of a DaemonSet is known by its owner reference:
+// critical-daemonsets compares the DaemonSets that every node of their kind must have with the pods that kubelet
+// reports (/pods). A pod of a DaemonSet is recognized by its owner reference:
 //
 //	metadata: {ownerReferences: [{kind: DaemonSet, name: kube-proxy, controller: true}], labels: {controller-revision-hash: 5f4d…}}
 //
@@ -31,17 +31,13 @@ import (
 // decided as its controller does: node name, node selector, required affinity, and taints against the tolerations of
 // its pods and those that the controller adds.
 //
-// What it costs. DaemonSets come from the door's cache of minutes; the Node is read every 10 to 15 minutes, and like
-// the DaemonSet and its unscheduled pods with growing distance (30 s to 5 min) while a pod seems to be missing. A pod
-// that is not scheduled yet is on no node's list: it is found by a LIST of the DaemonSet's pods without a node, among
-// which the node affinity (matchFields metadata.name) tells which one is meant for here.
+// Cost. DaemonSets come from the client's cache of minutes; the Node is read every 10 to 15 minutes, and like the
+// DaemonSet and its unscheduled pods at growing intervals (30 s to 5 min) while a pod seems to be missing. A pod that
+// is not scheduled yet is on no node's list: it is found by a LIST of the DaemonSet's pods without a node, whose node
+// affinity (matchFields metadata.name) names the node that each is meant for.
 //
 // With kubelet's own credentials DaemonSets cannot be listed. Then those that the configuration lists must have a pod
-// here, and a critical pod of any other must be well if it is here.
-//
-// Known false alarms: a node that is booting, a pod that has just been made (graces); OnDelete, where an old revision
-// is by design; a rollout that waits for other nodes (an old revision counts only when the rollout has stood still).
-// Kubelet's /pods shows the status that it last agreed on with the apiserver: while that is away it may be old.
+// here, and a critical pod of any other must be healthy if it is here.
 
 // Settings are the knobs of critical-daemonsets.
 type Settings struct {
@@ -49,9 +45,9 @@ type Settings struct {
 	Selector        string        `yaml:"selector"`        // and those whose labels match; empty for none
 	DaemonSets      []string      `yaml:"daemonSets"`      // and these, as namespace/name
 	Ignore          []string      `yaml:"ignore"`          // but never these, as namespace/name
-	BootGrace       time.Duration `yaml:"bootGrace"`       // a node or DaemonSet younger than this is waited for
-	ReadyGrace      time.Duration `yaml:"readyGrace"`      // a pod may take so long to become ready
-	RevisionGrace   time.Duration `yaml:"revisionGrace"`   // a rollout may stand still so long
+	BootGrace       time.Duration `yaml:"bootGrace"`       // grace of a node or DaemonSet that is younger
+	ReadyGrace      time.Duration `yaml:"readyGrace"`      // time for a pod to become ready
+	RevisionGrace   time.Duration `yaml:"revisionGrace"`   // time that a rollout may make no progress
 }
 
 // DefaultSettings returns the settings that are used unless the configuration says otherwise.
@@ -80,7 +76,7 @@ func (s Settings) Problems() map[string]string {
 }
 
 // DaemonSetLookups are the requests that are made only when a pod seems to be missing. Either may be nil: then its
-// question stays open, and the message says so.
+// answer is unknown, and the message says so.
 type DaemonSetLookups struct {
 	// DaemonSet gets one DaemonSet as it is now, not from a cache.
 	DaemonSet func(ctx context.Context, namespace, name string) (*appsv1.DaemonSet, error)
@@ -88,7 +84,7 @@ type DaemonSetLookups struct {
 	Unscheduled func(ctx context.Context, namespace, selector string) ([]corev1.Pod, error)
 }
 
-// New finds critical DaemonSets that have no ready pod on this node although they ought to.
+// New finds critical DaemonSets that should have a ready pod on this node and have none.
 func New(s Settings, lookups DaemonSetLookups) detect.Check {
 	c := &daemonSetCheck{settings: s, lookups: lookups, confirmed: map[string]confirmation{},
 		rollouts: map[string]rollout{}}
@@ -97,13 +93,13 @@ func New(s Settings, lookups DaemonSetLookups) detect.Check {
 		ID:      daemonSetCheckID,
 		Domain:  "kubernetes",
 		Summary: "a critical DaemonSet has no ready pod on this node",
-		Advice: "Look at the pod with `kubectl -n NAMESPACE get pods -o wide --field-selector spec.nodeName=NODE` " +
-			"and `kubectl describe` it. No pod: look at the DaemonSet's events; not scheduled: at the pod's events; " +
-			"crash looping: at the log of the container that failed.",
+		Advice: "Find the pod with `kubectl -n NAMESPACE get pods -o wide --field-selector spec.nodeName=NODE` and " +
+			"run `kubectl describe` for it. If there is no pod, check the DaemonSet's events; if it is not " +
+			"scheduled, the pod's events; if it crash loops, the log of the container that failed.",
 		Doc: detect.Doc{
-			Reads: []string{"kubelet's pods", "DaemonSets, from the apiserver's cache and seldom",
+			Reads: []string{"kubelet's pods", "DaemonSets, from the apiserver's cache and rarely",
 				"this Node's labels and taints"},
-			Why: "Without its network, storage or proxy agent a node takes pods that cannot work.",
+			Why: "Without its network, storage or proxy agent a node accepts pods that cannot work.",
 			Faults: []detect.Fault{
 				{Reason: "DaemonSetPodMissing", Severity: finding.Fatal,
 					When: "no pod of it is on this node although its controller would place one here"},
@@ -114,12 +110,13 @@ func New(s Settings, lookups DaemonSetLookups) detect.Check {
 				{Reason: "DaemonSetPodCrashLooping", Severity: finding.Fatal,
 					When: "a container of its pod crashes again and again, also where it is ready in between"},
 				{Reason: "DaemonSetRevisionStuck", Severity: finding.Warning,
-					When: "its pod is of an old revision and the rollout has stood still for 2 hours"},
+					When: "its pod is of an old revision and the rollout has made no progress for 2 hours"},
 				{Reason: "DaemonSetNotFound", Severity: finding.Warning,
 					When: "the configuration lists one that does not exist"},
 			},
-			FalseAlarms: "A node that has just booted, a pod that has just been made: graces. OnDelete, where an old " +
-				"revision is by design.",
+			FalseAlarms: "Nodes that have just booted and pods that were just created have a grace time. With " +
+				"OnDelete an old revision is by design. While the apiserver is unreachable, kubelet's status of " +
+				"pods may be old.",
 		},
 		Condition: finding.Condition{
 			Type: "CriticalDaemonSetNotReady", ReadyType: "CriticalDaemonSetsReady",
@@ -135,13 +132,13 @@ func New(s Settings, lookups DaemonSetLookups) detect.Check {
 
 const daemonSetCheckID = "critical-daemonsets"
 
-// daemonSetCheck is what the check remembers between looks.
+// daemonSetCheck is the check with its state between runs.
 type daemonSetCheck struct {
 	settings  Settings
 	lookups   DaemonSetLookups
-	sets      []appsv1.DaemonSet // as last heard
-	heard     bool
-	silence   silence
+	sets      []appsv1.DaemonSet // as last read
+	listed    bool
+	refusal   refusal
 	node      nodeCache
 	confirmed map[string]confirmation // by namespace/name: DaemonSets whose pod seems to be missing
 	rollouts  map[string]rollout      // by namespace/name
@@ -149,77 +146,77 @@ type daemonSetCheck struct {
 
 func (c *daemonSetCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	if h.NodeName == "" || h.Kubelet.Pods == nil {
-		return nil, finding.NotApplicable("this host is no Kubernetes node as far as is known")
+		return nil, finding.NotApplicable("this host is not known to be a Kubernetes node")
 	}
 	pods, err := discover.NodePods(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("pods of kubelet: %w", err)
 	}
 	now := h.Clock()
-	setsErr := c.hear(ctx, h, now)
+	setsErr := c.refreshSets(ctx, h, now)
 	critical, err := criticalSets(c.settings, c.sets, pods)
 	if err != nil {
 		return nil, err
 	}
 	var found []finding.Finding
-	doubts := map[finding.Subject]error{}
+	unknown := map[finding.Subject]error{}
 	for _, seen := range critical {
 		c.complete(ctx, h, &seen, setsErr, now)
-		f, err := judgeDaemonSet(seen, c.settings, now.Wall)
+		f, err := evaluateDaemonSet(seen, c.settings, now.Wall)
 		if err == nil && f != nil && !f.BelowRaise {
 			err = booting(h, c.node.node, c.settings.BootGrace, now)
 		}
 		if err != nil {
-			doubts[seen.subject()] = err
+			unknown[seen.subject()] = err
 		} else if f != nil {
 			found = append(found, *f)
 		}
 	}
 	c.forget(critical)
 	switch {
-	case setsErr != nil && !mayNotList(setsErr) && !c.heard:
-		return found, checkkit.Inconclusive(fmt.Errorf("which DaemonSets are critical: %w", setsErr), doubts)
-	case len(critical) == 0 && setsErr != nil && !c.heard:
+	case setsErr != nil && !cannotList(setsErr) && !c.listed:
+		return found, checkkit.Inconclusive(fmt.Errorf("which DaemonSets are critical: %w", setsErr), unknown)
+	case len(critical) == 0 && setsErr != nil && !c.listed:
 		return nil, finding.NotApplicable("DaemonSets may not be listed, the configuration names none and no "+
 			"critical pod is here: %v", setsErr)
 	}
-	return found, finding.Partial(doubts)
+	return found, finding.Partial(unknown)
 }
 
-// mayNotList reports whether this agent can never list DaemonSets, whatever the weather.
-func mayNotList(err error) bool {
+// cannotList reports whether this agent has no right or no way to list DaemonSets.
+func cannotList(err error) bool {
 	return apierrors.IsForbidden(err) || errors.Is(err, hosterr.ErrNotConfigured)
 }
 
-// silence keeps the agent from asking again at each look for what it was refused.
-type silence struct {
+// silence delays the next request after one that failed.
+type refusal struct {
 	asked finding.Timestamp
 	wait  time.Duration
 	err   error
 }
 
-// hear reads the DaemonSets from the door. When it cannot, what was heard last stands.
-func (c *daemonSetCheck) hear(ctx context.Context, h *host.Host, now finding.Timestamp) error {
+// refreshSets reads the DaemonSets. If it cannot, the last ones stay.
+func (c *daemonSetCheck) refreshSets(ctx context.Context, h *host.Host, now finding.Timestamp) error {
 	if h.Cluster.DaemonSets == nil {
 		return fmt.Errorf("DaemonSets: %w", hosterr.ErrNotConfigured)
 	}
-	if c.silence.err != nil && now.Since(c.silence.asked) < c.silence.wait {
-		return c.silence.err
+	if c.refusal.err != nil && now.Since(c.refusal.asked) < c.refusal.wait {
+		return c.refusal.err
 	}
 	sets, err := h.Cluster.DaemonSets(ctx)
 	switch {
 	case apierrors.IsForbidden(err):
-		c.silence = silence{asked: now, wait: c.node.seldom, err: err}
+		c.refusal = refusal{asked: now, wait: c.node.seldom, err: err}
 	case err != nil:
-		c.silence = silence{asked: now, wait: min(max(2*c.silence.wait, daemonSetFirst), daemonSetLongest), err: err}
+		c.refusal = refusal{asked: now, wait: min(max(2*c.refusal.wait, daemonSetFirst), daemonSetLongest), err: err}
 	default:
-		c.silence, c.sets, c.heard = silence{}, sets, true
+		c.refusal, c.sets, c.listed = refusal{}, sets, true
 	}
 	return err
 }
 
-// forget drops what is remembered of DaemonSets that are no longer critical, or are gone.
-func (c *daemonSetCheck) forget(critical []daemonSetSeen) {
+// forget drops the state of DaemonSets that are no longer critical, or are gone.
+func (c *daemonSetCheck) forget(critical []daemonSetState) {
 	there := map[string]bool{}
 	for _, seen := range critical {
 		there[seen.Name] = true
@@ -236,7 +233,7 @@ func (c *daemonSetCheck) forget(critical []daemonSetSeen) {
 	}
 }
 
-// booting returns why nothing can be said yet: the machine, its kubelet or its Node has just started.
+// booting returns why the state is not settled yet: the machine, its kubelet or its Node has just started.
 func booting(h *host.Host, node *corev1.Node, grace time.Duration, now finding.Timestamp) error {
 	if now.SinceBoot < grace {
 		return fmt.Errorf("the machine has been up for %s only", now.SinceBoot.Round(time.Second))

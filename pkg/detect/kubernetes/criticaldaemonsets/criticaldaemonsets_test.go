@@ -205,7 +205,7 @@ func TestCriticalDaemonSetsReasons(t *testing.T) {
 		{name: "does not end", arrange: func(n *daemonNode) {
 			n.pods = []corev1.Pod{n.pod(corev1.ConditionFalse, time.Hour)}
 			n.pods[0].DeletionTimestamp = &metav1.Time{Time: n.clock.Wall.Add(-10 * time.Minute)}
-		}, want: []string{subject + "DaemonSetPodNotReady"}, message: "has not ended"},
+		}, want: []string{subject + "DaemonSetPodNotReady"}, message: "has not terminated"},
 		{name: "machine boots", arrange: func(n *daemonNode) {
 			n.pods, n.clock.SinceBoot = nil, time.Minute
 		}, want: []string{"daemonset/kube-system/proxy: the machine has been up"}},
@@ -222,13 +222,13 @@ func TestCriticalDaemonSetsReasons(t *testing.T) {
 		{name: "just made", arrange: func(n *daemonNode) {
 			n.pods = nil
 			n.edit(func(s *appsv1.DaemonSet) { s.CreationTimestamp = metav1.NewTime(n.clock.Wall) })
-		}, want: []string{"daemonset/kube-system/proxy: it has just been made or changed"}},
+		}, want: []string{"daemonset/kube-system/proxy: it has just been created or changed"}},
 		{name: "not for this node", arrange: func(n *daemonNode) {
 			n.pods = nil
 			n.edit(func(s *appsv1.DaemonSet) { s.Spec.Template.Spec.NodeSelector = map[string]string{"gpu": "true"} })
 		}},
 		{name: "node cannot be read", arrange: func(n *daemonNode) { n.pods, n.nodeErr = nil, errors.New("away") },
-			want: []string{"daemonset/kube-system/proxy: it has no pod here, and whether it ought to"}},
+			want: []string{"daemonset/kube-system/proxy: it has no pod here, and whether it should i"}},
 		{name: "apiserver away from the start", arrange: func(n *daemonNode) {
 			n.setsErr = errors.New("away")
 		}, want: []string{"which DaemonSets are critical: away"}},
@@ -392,7 +392,7 @@ func TestPlace(t *testing.T) {
 			set := &appsv1.DaemonSet{Spec: appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: tt.spec}}}
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: tt.labels},
 				Spec: corev1.NodeSpec{Taints: tt.taints}}
-			if got := place(set, node); got.Here != tt.want {
+			if got := placementOn(set, node); got.Here != tt.want {
 				t.Errorf("got %+v, want %t", got, tt.want)
 			}
 		})

@@ -15,34 +15,34 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// daemonSetSeen is all that one look shows of a critical DaemonSet.
-type daemonSetSeen struct {
+// daemonSetState is what one run reads of a critical DaemonSet.
+type daemonSetState struct {
 	Name    string            // namespace/name
 	Because string            // why it is critical
 	Listed  bool              // the configuration lists it
-	Set     *appsv1.DaemonSet // nil when only pods or the configuration tell of it
+	Set     *appsv1.DaemonSet // nil if only pods or the configuration name it
 	Pods    []corev1.Pod      // its pods on this node
 	SetsErr error             // why DaemonSets could not be listed now
-	Placed  placement         // whether it ought to have a pod here
+	Placed  placement         // whether it should have a pod here
 	Pending []corev1.Pod      // its pods for this node that are not scheduled
-	Open    string            // what could not be found out of a missing pod
+	Open    string            // what is unknown of a missing pod
 	Newest  *appsv1.ControllerRevision
-	Still   time.Duration // how long its rollout has stood still
+	Still   time.Duration // for how long its rollout has made no progress
 }
 
-func (d daemonSetSeen) subject() finding.Subject {
+func (d daemonSetState) subject() finding.Subject {
 	return finding.Subject{Kind: "daemonset", Name: d.Name}
 }
 
 // criticalSets returns the critical DaemonSets with their pods, sorted by name.
-func criticalSets(s Settings, sets []appsv1.DaemonSet, pods []corev1.Pod) ([]daemonSetSeen, error) {
+func criticalSets(s Settings, sets []appsv1.DaemonSet, pods []corev1.Pod) ([]daemonSetState, error) {
 	selector, err := labels.Parse(s.Selector)
 	if err != nil {
 		return nil, fmt.Errorf("selector %q: %w", s.Selector, err)
 	}
-	critical := map[string]daemonSetSeen{}
+	critical := map[string]daemonSetState{}
 	for _, name := range s.DaemonSets {
-		critical[name] = daemonSetSeen{Name: name, Because: "the configuration lists it", Listed: true}
+		critical[name] = daemonSetState{Name: name, Because: "the configuration lists it", Listed: true}
 	}
 	for i := range sets {
 		set := &sets[i]
@@ -75,7 +75,7 @@ func criticalSets(s Settings, sets []appsv1.DaemonSet, pods []corev1.Pod) ([]dae
 			continue
 		}
 		if !ok {
-			seen = daemonSetSeen{Name: name, Because: "the priority class of its pod is " +
+			seen = daemonSetState{Name: name, Because: "the priority class of its pod is " +
 				pods[i].Spec.PriorityClassName}
 		}
 		if seen.Set != nil && seen.Set.UID != owner.UID {
@@ -87,7 +87,7 @@ func criticalSets(s Settings, sets []appsv1.DaemonSet, pods []corev1.Pod) ([]dae
 	for _, name := range s.Ignore {
 		delete(critical, name)
 	}
-	return slices.SortedFunc(maps.Values(critical), func(a, b daemonSetSeen) int {
+	return slices.SortedFunc(maps.Values(critical), func(a, b daemonSetState) int {
 		return cmp.Compare(a.Name, b.Name)
 	}), nil
 }

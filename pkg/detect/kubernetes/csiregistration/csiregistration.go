@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// csi-registration looks at each CSI driver that ought to be on this node the way kubelet does: the sockets in
+// csi-registration checks each CSI driver that should be on this node as kubelet does: the sockets in
 // <kubelet root>/plugins_registry, GetInfo on each (pluginregistration v1), Probe on the driver's own socket (CSI
 // Identity) and the node's CSINode object, where kubelet writes the drivers that it has accepted:
 //
@@ -27,28 +27,22 @@ import (
 // https://github.com/container-storage-interface/spec/blob/master/spec.md,
 // https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/csi-node-v1/.
 //
-// A driver ought to be here when its pod runs here (pods.go), when a volume of a pod here is its, when it was in this
-// node's CSINode before, when it has a registration socket, or when the configuration lists it. A driver of the
-// configuration, one whose volumes pods here use, and one that runs as system-node-critical is fatal to lack; any
-// other is a warning.
+// A driver should be here if its pod runs here (pods.go), if a pod here uses a volume of it, if it was in this node's
+// CSINode before, if it has a registration socket, or if the configuration lists it. DRA and device plugins use the
+// same folder.
 //
-// What it costs. Sockets are connected to at each look; drivers are asked GetInfo (which registrars log) once a
-// minute, or when their socket is another one, or when something was wrong. CSINode is read when what is seen locally
-// has changed and once more 45 s later, with growing distance (15 s to 5 min) while a driver that looks well is not
-// in it, and else every 10 to 15 min.
-//
-// Known false alarms: a driver that is being updated (held for 30 s, and a pod that has just started has a minute); a
-// driver that was removed for good is forgotten after a day, if no pod uses it; DRA and device plugins use the same
-// folder.
+// Cost. Each run connects to the sockets; GetInfo (which registrars log) is called once a minute, or when a socket has
+// changed, or after a fault. CSINode is read when the local state has changed and once more 45 s later, at growing
+// intervals (15 s to 5 min) while a driver that is locally healthy is not in it, and otherwise every 10 to 15 min.
 
 // Settings are the knobs of csi-registration.
 type Settings struct {
-	Drivers    []string      `yaml:"drivers"`    // these drivers must be here
-	Ignore     []string      `yaml:"ignore"`     // these are never spoken of
+	Drivers    []string      `yaml:"drivers"`    // these drivers must be registered
+	Ignore     []string      `yaml:"ignore"`     // these are never reported
 	Timeout    time.Duration `yaml:"timeout"`    // GetInfo or Probe that takes longer counts as no answer
-	StartGrace time.Duration `yaml:"startGrace"` // a driver's pod may take so long to register
+	StartGrace time.Duration `yaml:"startGrace"` // time for a driver's pod to register
 	Remember   time.Duration `yaml:"remember"`   // a driver that nobody uses or runs here is forgotten after this
-	Reread     time.Duration `yaml:"reread"`     // longest distance of reads of CSINode while something is wrong
+	Reread     time.Duration `yaml:"reread"`     // longest interval of reads of CSINode during a fault
 }
 
 // DefaultSettings returns the settings that are used unless the configuration says otherwise.
@@ -58,39 +52,39 @@ func DefaultSettings() Settings {
 	}
 }
 
-// New finds CSI drivers that ought to serve this node and do not. Memory may be nil: then drivers that were
-// here before are remembered only as long as the agent runs.
-func New(s Settings, memory detect.StateStore) detect.Check {
-	c := &csiCheck{settings: s, past: loadPast(memory), answers: map[string]csiAnswer{}}
+// New finds CSI drivers that should serve this node and do not. The store may be nil: then drivers that were here
+// before are known only as long as the agent runs.
+func New(s Settings, store detect.StateStore) detect.Check {
+	c := &csiCheck{settings: s, history: loadHistory(store), answers: map[string]csiAnswer{}}
 	c.csiNode.seldom = 10*time.Minute + rand.N(5*time.Minute) // #nosec G404 -- spreads load over time, no secret
 	c.csiNode.longest = s.Reread
 	return detect.Check{
 		ID:      "csi-registration",
 		Domain:  "kubernetes",
-		Summary: "a CSI driver that ought to serve this node is not registered with kubelet or not ready",
-		Advice: "Look at the driver's pod on this node: the log of its registrar container (node-driver-registrar) " +
-			"tells why kubelet rejected it, the log of the driver why it is not ready. Deleting the pod lets both " +
-			"start again.",
+		Summary: "a CSI driver that should serve this node is not registered with kubelet or not ready",
+		Advice: "Check the driver's pod on this node: the log of its registrar container (node-driver-registrar) " +
+			"shows why kubelet rejected it, the log of the driver why it is not ready. Delete the pod to restart both.",
 		Doc: detect.Doc{
 			Reads: []string{"<kubelet root>/plugins_registry and its sockets (GetInfo)",
-				"the driver's own socket (CSI Probe)", "kubelet's pods", "this node's CSINode object, seldom"},
-			Why: "Pods with volumes of that driver wait in ContainerCreating for ever.",
+				"the driver's own socket (CSI Probe)", "kubelet's pods", "this node's CSINode object, rarely"},
+			Why: "Pods with volumes of that driver stay in ContainerCreating forever.",
 			Faults: []detect.Fault{
-				{Reason: "CSISocketMissing", Severity: finding.Fatal, When: "the driver ought to be here and has no " +
-					"registration socket"},
-				{Reason: "CSISocketStale", Severity: finding.Fatal, When: "the socket is there, but nobody listens"},
+				{Reason: "CSISocketMissing", Severity: finding.Fatal,
+					When: "the driver should be here and has no registration socket"},
+				{Reason: "CSISocketStale", Severity: finding.Fatal, When: "the socket exists, but no process listens"},
 				{Reason: "CSIGetInfoFailed", Severity: finding.Fatal, When: "the registrar does not answer kubelet's " +
-					"question within 4 s"},
+					"GetInfo within 4 s"},
 				{Reason: "CSIDriverNotReady", Severity: finding.Fatal,
-					When: "the driver's Probe fails or says not ready"},
+					When: "the driver's Probe fails or reports not ready"},
 				{Reason: "CSIRegistrationRejected", Severity: finding.Fatal,
-					When: "all is well here, but kubelet did not enter the driver in CSINode"},
+					When: "everything on the node is healthy, but kubelet did not enter the driver in CSINode"},
 				{Reason: "CSIDriverPodMissing", Severity: finding.Fatal,
 					When: "the driver was here before, and its pod is gone"},
 			},
-			FalseAlarms: "Drivers being updated: held for 30 s, and a pod that has just started has a minute. A " +
-				"driver removed for good is forgotten after a day. Fatal only for drivers of the configuration, " +
-				"whose volumes pods here use, or that run as system-node-critical; else a warning.",
+			FalseAlarms: "Updates of drivers are not reported before 30 s, and a pod that has just started has a " +
+				"minute. A driver that was removed permanently is forgotten after a day, if no pod uses it. Fatal " +
+				"only for drivers that the configuration lists, whose volumes pods here use, or that run as " +
+				"system-node-critical; else a warning.",
 		},
 		Condition: finding.Condition{
 			Type: "CSIPluginNotRegistered", ReadyType: "CSIPluginsRegistered",
@@ -105,19 +99,19 @@ func New(s Settings, memory detect.StateStore) detect.Check {
 	}
 }
 
-// csiCheck is what the check remembers between looks.
+// csiCheck is the check with its state between runs.
 type csiCheck struct {
 	settings Settings
-	past     csiHistory
+	history  csiHistory
 	answers  map[string]csiAnswer // by socket path
 	pods     csiPods
 	csiNode  csiNodeCache
-	uneasy   bool // the last look found something or could not tell
+	faulty   bool // the last run had a finding or an error
 }
 
 func (c *csiCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	if h.NodeName == "" || h.Paths.PluginRegistry == "" {
-		return nil, finding.NotApplicable("this host is no Kubernetes node as far as is known")
+		return nil, finding.NotApplicable("this host is not known to be a Kubernetes node")
 	}
 	if h.Plugins.GetInfo == nil {
 		return nil, fmt.Errorf("plugins of kubelet: %w", hosterr.ErrNotConfigured)
@@ -127,7 +121,7 @@ func (c *csiCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, er
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	podsErr := c.pods.refresh(ctx, h, now, c.uneasy)
+	podsErr := c.pods.refresh(ctx, h, now, c.faulty)
 	c.ask(ctx, h, sockets, now)
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -135,40 +129,40 @@ func (c *csiCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, er
 	drivers := c.expect(h, sockets, now)
 	registered, csiNodeErr := c.csiNode.refresh(ctx, h, now, drivers)
 	if csiNodeErr == nil {
-		c.past.registered(registered, drivers)
-		// A first read may tell of drivers that nothing here tells of.
+		c.history.registered(registered, drivers)
+		// A first read may name drivers that nothing on the node shows.
 		drivers = c.expect(h, sockets, now)
-		c.past.forget(registered, drivers, c.settings.Remember, now.SinceBoot)
+		c.history.forget(registered, drivers, c.settings.Remember, now.SinceBoot)
 	}
 	if err := errors.Join(podsErr, csiNodeErr); len(drivers) == 0 {
 		if err != nil {
-			return nil, fmt.Errorf("which CSI drivers ought to be here: %w", err)
+			return nil, fmt.Errorf("which CSI drivers should be here: %w", err)
 		}
-		return nil, finding.NotApplicable("no CSI driver ought to be on this node")
+		return nil, finding.NotApplicable("no CSI driver should be on this node")
 	}
 
 	var found []finding.Finding
-	doubts := map[finding.Subject]error{}
+	unknown := map[finding.Subject]error{}
 	for i := range drivers {
 		d := &drivers[i]
 		d.NodeID, d.RegistrationErr = registered[d.Name], csiNodeErr
 		c.explain(ctx, h, d)
-		f, err := judgeCSIDriver(*d, c.settings)
+		f, err := evaluateCSIDriver(*d, c.settings)
 		if err != nil {
-			doubts[d.subject()] = err
+			unknown[d.subject()] = err
 		} else if f != nil {
 			found = append(found, *f)
 		}
 	}
-	c.uneasy = len(found)+len(doubts) > 0
+	c.faulty = len(found)+len(unknown) > 0
 	if podsErr != nil {
-		// Without kubelet's pods nobody knows which drivers ought to be here.
-		return found, checkkit.Inconclusive(podsErr, doubts)
+		// Without kubelet's pods it is not known which drivers should be here.
+		return found, checkkit.Inconclusive(podsErr, unknown)
 	}
-	return found, finding.Partial(doubts)
+	return found, finding.Partial(unknown)
 }
 
-// explain asks a driver that kubelet seems to have rejected what kubelet asks it before it accepts it.
+// explain calls what kubelet calls before it accepts a driver, for one that kubelet seems to have rejected.
 func (c *csiCheck) explain(ctx context.Context, h *host.Host, d *csiDriver) {
 	if d.RegistrationErr != nil || d.NodeID != "" || d.Socket == "" || d.InfoErr != nil || h.Plugins.NodeID == nil {
 		return

@@ -130,7 +130,7 @@ func TestCSIRegistrationReasons(t *testing.T) {
 		{name: "not ready", arrange: func(n *csiNode) {
 			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{NotReady: true}})
 			n.nodeIDs = registered
-		}, want: []string{subject + "CSIDriverNotReady warning"}, message: "says that it is not ready"},
+		}, want: []string{subject + "CSIDriverNotReady warning"}, message: "reports that it is not ready"},
 		{name: "Probe fails", arrange: func(n *csiNode) {
 			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{ProbeError: "no backend"}})
 			n.nodeIDs = registered
@@ -366,7 +366,7 @@ func TestCSIRegistrationSideBySide(t *testing.T) {
 	var asked atomic.Int32
 	all, getInfo := make(chan struct{}), n.host.Plugins.GetInfo
 	n.host.Plugins.GetInfo = func(ctx context.Context, socket string) (kubelet.PluginInfo, error) {
-		if asked.Add(1) == csiSideBySide {
+		if asked.Add(1) == maxParallel {
 			close(all)
 		}
 		select {

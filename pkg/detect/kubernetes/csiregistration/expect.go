@@ -16,13 +16,13 @@ import (
 // The kinds of subjects.
 const (
 	csiDriverKind    = "csi-driver"
-	pluginSocketKind = "plugin-socket" // it does not answer and nothing tells whose it is
+	pluginSocketKind = "plugin-socket" // it does not answer and its driver is not known
 )
 
-// csiExpectation gathers the drivers that ought to be here, by name.
+// csiExpectation is the drivers that should be here, by name.
 type csiExpectation map[string]*csiDriver
 
-// driver returns the driver of a name, which ought to be here because of a reason.
+// driver returns the driver of a name, which should be here because of a reason.
 func (e csiExpectation) driver(name, because string) *csiDriver {
 	d, ok := e[name]
 	if !ok {
@@ -35,14 +35,14 @@ func (e csiExpectation) driver(name, because string) *csiDriver {
 	return d
 }
 
-// expect says which drivers ought to be here, and puts what they said beside each. It reads nothing but the folders of
-// drivers that are told from mounts only.
+// expect returns the drivers that should be here, with their answers. It reads only the folders of drivers that are
+// known from mounts alone.
 func (c *csiCheck) expect(h *host.Host, sockets []kubelet.PluginSocket, now finding.Timestamp) []csiDriver {
 	e := csiExpectation{}
 	for _, name := range c.settings.Drivers {
 		e.driver(name, "the configuration lists it").Fatal = true
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.past.Drivers)) {
+	for _, name := range slices.Sorted(maps.Keys(c.history.Drivers)) {
 		e.driver(name, "it was in the node's CSINode before")
 	}
 	for name, pods := range c.pods.usedBy {
@@ -70,8 +70,8 @@ func (c *csiCheck) expect(h *host.Host, sockets []kubelet.PluginSocket, now find
 	}, func(a, b csiDriver) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// attach gives each socket to its driver: first those that say whose they are, then those that do not answer, by what
-// is remembered of them and by the registrar's custom to name them <driver>-reg.sock.
+// attach adds each socket to its driver: first those that name it, then those that do not answer, by the history and by
+// the registrar's convention <driver>-reg.sock.
 func (c *csiCheck) attach(e csiExpectation, sockets []kubelet.PluginSocket) {
 	for _, socket := range sockets {
 		if a := c.answers[socket.Path]; a.csi() {
@@ -83,7 +83,7 @@ func (c *csiCheck) attach(e csiExpectation, sockets []kubelet.PluginSocket) {
 		if a.InfoErr == nil {
 			continue
 		}
-		name, remembered := c.past.nameOfSocket(socket.Path)
+		name, remembered := c.history.nameOfSocket(socket.Path)
 		if !remembered {
 			name = strings.TrimSuffix(path.Base(socket.Path), "-reg.sock")
 		}
@@ -92,7 +92,7 @@ func (c *csiCheck) attach(e csiExpectation, sockets []kubelet.PluginSocket) {
 		case known && d.Socket == "":
 			d.answered(socket, a)
 		case known: // another socket of this driver answers
-		default: // of a CSI driver, but as well of a device or DRA plugin: it is named by its socket
+		default: // of a CSI driver, or of a device or DRA plugin: it is named by its socket
 			unknown := &csiDriver{Name: socket.Path, Kind: pluginSocketKind,
 				Because: []string{"it has a registration socket"}}
 			unknown.answered(socket, a)
@@ -106,15 +106,15 @@ func (d *csiDriver) answered(socket kubelet.PluginSocket, a csiAnswer) {
 	d.Endpoint, d.Ready, d.ProbeErr = a.Info.Endpoint, a.Ready, a.ProbeErr
 }
 
-// nameOf returns the name of the driver that a pod runs: what its socket says, or said when it last answered, or else
-// the name of its folder.
+// nameOf returns the name of the driver that a pod runs: from its socket, or from when that last answered, or else the
+// name of its folder.
 func (c *csiCheck) nameOf(pod csiPod) string {
 	for _, a := range c.answers {
 		if a.csi() && (a.Info.Endpoint == pod.Endpoint || folderOf(a.Info.Endpoint) == pod.Driver) {
 			return a.Info.Name
 		}
 	}
-	for name, d := range c.past.Drivers {
+	for name, d := range c.history.Drivers {
 		if d.Folder == pod.Driver {
 			return name
 		}
@@ -129,7 +129,7 @@ func (c *csiCheck) notCSI(h *host.Host, folder string) bool {
 			return true
 		}
 	}
-	// not there yet: it may become CSI's
+	// an absent folder may become CSI's
 	names, _ := h.Files.List(filepath.Join(h.Paths.KubeletRoot, "plugins", folder))
 	return slices.ContainsFunc(names, func(name string) bool {
 		return strings.HasPrefix(name, "dra") && strings.HasSuffix(name, ".sock")

@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// csiNodeFirst is the shortest distance between two reads of CSINode, and the first while something is wrong.
+	// csiNodeFirst is the shortest interval between two reads of CSINode, and the first during a fault.
 	csiNodeFirst = 15 * time.Second
-	// csiNodeSettled is how long after a local change CSINode is read once more: kubelet may not have dealt with the
-	// change at the first read, and an entry of before the change would be taken for one of after it.
+	// csiNodeSettled is how long after a local change CSINode is read once more: kubelet may not have handled the
+	// change at the first read, and an entry from before the change would be taken for one from after it.
 	csiNodeSettled = 45 * time.Second
 )
 
-// csiNodeCache keeps the node's CSINode between looks, so that a healthy node asks for it some times an hour only.
+// csiNodeCache keeps the node's CSINode between runs, so that a healthy node reads it only a few times an hour.
 type csiNodeCache struct {
-	seldom  time.Duration // between reads while all is well
-	longest time.Duration // between reads while something is wrong
+	seldom  time.Duration // between reads without a fault
+	longest time.Duration // between reads during a fault
 
 	read finding.Timestamp
-	seen string // what was seen locally at the last read
-	// the first read after what was seen locally had changed; zero when it was read again since
+	seen string // the local state at the last read
+	// the first read after a change of the local state; zero when it was read again since
 	changed finding.Timestamp
-	wait    time.Duration // until the next read, while something is wrong
+	wait    time.Duration // until the next read, during a fault
 	nodeIDs map[string]string
 	err     error
 }
@@ -41,12 +41,12 @@ func (c *csiNodeCache) refresh(ctx context.Context, h *host.Host, now finding.Ti
 	if h.Cluster.CSINode == nil {
 		return nil, fmt.Errorf("CSINode: %w", hosterr.ErrNotConfigured)
 	}
-	seen := csiTraces(drivers)
+	seen := localState(drivers)
 	if c.due(now, seen, drivers) {
 		object, err := h.Cluster.CSINode(ctx)
 		c.read, c.seen, c.err, c.nodeIDs = now, seen, nil, map[string]string{}
 		switch {
-		case apierrors.IsNotFound(err): // kubelet makes it with the first driver
+		case apierrors.IsNotFound(err): // kubelet creates it with the first driver
 		case err != nil:
 			c.err = fmt.Errorf("CSINode: %w", err)
 		default:
@@ -58,7 +58,7 @@ func (c *csiNodeCache) refresh(ctx context.Context, h *host.Host, now finding.Ti
 	return c.nodeIDs, c.err
 }
 
-// due reports whether CSINode must be read now, and puts off the next read if so.
+// due reports whether CSINode must be read now, and delays the next read if so.
 func (c *csiNodeCache) due(now finding.Timestamp, seen string, drivers []csiDriver) bool {
 	age := now.Since(c.read)
 	switch {
@@ -84,7 +84,7 @@ func (c *csiNodeCache) due(now finding.Timestamp, seen string, drivers []csiDriv
 	}
 }
 
-// lacks reports whether a driver that looks well is not in CSINode.
+// lacks reports whether a driver that is locally healthy is not in CSINode.
 func (c *csiNodeCache) lacks(drivers []csiDriver) bool {
 	for _, d := range drivers {
 		if d.Socket != "" && d.InfoErr == nil && d.ProbeErr == nil && d.Ready && c.nodeIDs[d.Name] == "" {
@@ -94,8 +94,8 @@ func (c *csiNodeCache) lacks(drivers []csiDriver) bool {
 	return false
 }
 
-// csiTraces sums up what is seen locally and may have made kubelet change CSINode.
-func csiTraces(drivers []csiDriver) string {
+// localState renders the local state that may make kubelet change CSINode.
+func localState(drivers []csiDriver) string {
 	var text strings.Builder
 	for _, d := range drivers {
 		fmt.Fprintf(&text, "%s %s %d %t\n", d.Name, d.Socket, d.Changed, d.InfoErr == nil)

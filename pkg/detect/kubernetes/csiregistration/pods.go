@@ -19,17 +19,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// csiPodsEvery is how often kubelet's pods are read while all is well.
+// csiPodsEvery is how often kubelet's pods are read while there is no fault.
 const csiPodsEvery = time.Minute
 
-// csiPods keeps kubelet's pods between looks: /pods of a full node is a megabyte of JSON.
+// csiPods keeps kubelet's pods between runs: /pods of a full node is a megabyte of JSON.
 type csiPods struct {
 	read   finding.Timestamp
 	pods   []corev1.Pod
 	usedBy map[string][]string // by driver: pods with volumes of it
 }
 
-// refresh reads the pods when they are old, or at once when something is wrong.
+// refresh reads the pods when they are old, or at once during a fault.
 func (p *csiPods) refresh(ctx context.Context, h *host.Host, now finding.Timestamp, urgent bool) error {
 	if h.Kubelet.Pods == nil {
 		return fmt.Errorf("pods of kubelet: %w", hosterr.ErrNotConfigured)
@@ -48,9 +48,9 @@ func (p *csiPods) refresh(ctx context.Context, h *host.Host, now finding.Timesta
 // csiPod is a pod on this node that runs a driver or its registrar.
 type csiPod struct {
 	Name     string        // namespace/name
-	Driver   string        // name of the driver's folder in <kubelet root>/plugins, by custom the driver's name
+	Driver   string        // name of the driver's folder in <kubelet root>/plugins, by convention the driver's name
 	Endpoint string        // --kubelet-registration-path of the registrar; empty when there is none
-	Sure     bool          // a registrar says so; else it is told from the folders that the pod mounts
+	Sure     bool          // a registrar names it; else it is derived from the folders that the pod mounts
 	Critical bool          // priority class system-node-critical
 	Up       time.Duration // since its youngest container started; negative while it ends
 	Restarts int32         // of the container that restarted most

@@ -14,8 +14,8 @@ import (
 )
 
 // csiVolumesUsed returns, by driver, the pods (namespace/name) that have volumes of it: inline volumes by their spec,
-// claims by what kubelet notes beside the mount before it asks the driver for it. A claim whose driver kubelet did
-// not know at all leaves no such note.
+// claims by the file that kubelet writes beside the mount before it calls the driver. A claim whose driver kubelet did
+// not know leaves no such file.
 //
 //	<kubelet root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/vol_data.json
 //	<kubelet root>/plugins/kubernetes.io/csi/volumeDevices/<volume>/data/vol_data.json   of raw block volumes
@@ -45,7 +45,7 @@ func csiVolumesUsed(h *host.Host, pods []corev1.Pod) map[string][]string {
 	return used
 }
 
-// claimedDrivers reads kubelet's notes on the volumes of a pod. A note that cannot be read tells nothing.
+// claimedDrivers reads kubelet's files on the volumes of a pod. One that cannot be read is ignored.
 func claimedDrivers(h *host.Host, uid string) []string {
 	if !host.IsPodUID(uid) {
 		return nil

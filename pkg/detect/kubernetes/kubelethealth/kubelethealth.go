@@ -25,15 +25,12 @@ import (
 //
 // https://kubernetes.io/docs/reference/command-line-tools-reference/kubelet/ (healthzPort),
 // https://docs.kernel.org/filesystems/proc.html (stat).
-//
-// Known false alarms: a kubelet that restarts for an upgrade (held for 20 s); a kubelet that lives inside another
-// process (k3s, rke2: no process of that name, so a healthz that answers is proof enough).
 
 // Settings are the thresholds of kubelet-health.
 type Settings struct {
 	Timeout    time.Duration `yaml:"timeout"`    // healthz that takes longer counts as no answer
 	SlowAfter  time.Duration `yaml:"slowAfter"`  // healthz that takes longer is slow
-	SlowBefore time.Duration `yaml:"slowBefore"` // and is well again below this
+	SlowBefore time.Duration `yaml:"slowBefore"` // and is healthy again below this
 }
 
 // DefaultSettings returns the settings that are used unless the configuration says otherwise. A healthy
@@ -42,41 +39,41 @@ func DefaultSettings() Settings {
 	return Settings{Timeout: 5 * time.Second, SlowAfter: 2 * time.Second, SlowBefore: time.Second}
 }
 
-// New finds a kubelet that is dead, stopped, hung, slow or says itself that it is not well.
+// New finds a kubelet that is dead, stopped, hung, slow or reports itself unhealthy.
 func New(s Settings) detect.Check {
 	owners := &portOwner{}
 	return detect.Check{
 		ID:      "kubelet-health",
 		Domain:  "kubernetes",
-		Summary: "kubelet does not run, does not answer, or says that it is not healthy",
-		Advice: "Look at `journalctl -u kubelet` and `systemctl status kubelet`. A stopped kubelet goes on after " +
-			"`kill -CONT`; one that hangs in the kernel (state D) usually waits for a dead mount or disk: restore " +
-			"that before restarting it.",
+		Summary: "kubelet does not run, does not answer, or reports that it is not healthy",
+		Advice: "Check `journalctl -u kubelet` and `systemctl status kubelet`. Resume a stopped kubelet with `kill " +
+			"-CONT`. One that hangs in the kernel (state D) usually waits for an unresponsive mount or disk: restore " +
+			"that before restarting kubelet.",
 		Doc: detect.Doc{
 			Reads: []string{"GET http://127.0.0.1:10248/healthz", "/proc/PID/stat of kubelet and its threads"},
 			Why: "Without kubelet no pod is started, probed or ended on this node; the cluster notices after 40 " +
 				"seconds at best.",
 			Faults: []detect.Fault{
 				{Reason: "KubeletNotRunning", Severity: finding.Fatal, When: "there is no process of that name and " +
-					"nobody answers healthz"},
+					"no answer from healthz"},
 				{Reason: "KubeletStopped", Severity: finding.Fatal, When: "its process is in state T: a signal or a " +
 					"debugger stopped it"},
-				{Reason: "KubeletHung", Severity: finding.Fatal, When: "healthz does not answer and threads of it " +
-					"hang in the kernel (state D)"},
+				{Reason: "KubeletHung", Severity: finding.Fatal, When: "healthz does not answer and some of " +
+					"kubelet's threads hang in the kernel (state D)"},
 				{Reason: "KubeletNotAnswering", Severity: finding.Fatal,
-					When: "it takes connections but healthz does not answer within 5 s, the time its supervisors " +
+					When: "it accepts connections but healthz does not answer within 5 s, the time its supervisors " +
 						"commonly allow"},
 				{Reason: "KubeletNotListening", Severity: finding.Fatal,
-					When: "its process runs, but nobody listens on the healthz port"},
+					When: "its process runs, but no process listens on the healthz port"},
 				{Reason: "KubeletPortTaken", Severity: finding.Fatal,
 					When: "another process listens on the healthz port"},
 				{Reason: "KubeletHealthzFailed", Severity: finding.Fatal, When: "healthz answers that kubelet is not " +
-					"well; the message says which of its checks failed"},
+					"healthy; the message names the checks that failed"},
 				{Reason: "KubeletSlow", Severity: finding.Warning,
-					When: "healthz takes longer than 2 s; well again below 1 s"},
+					When: "healthz takes longer than 2 s; healthy again below 1 s"},
 			},
-			FalseAlarms: "A kubelet that restarts for an upgrade: held for 20 s. One that lives inside another " +
-				"process (k3s, rke2): a healthz that answers is proof enough.",
+			FalseAlarms: "A kubelet that restarts for an upgrade is not reported before 20 s. For one that is part " +
+				"of another process (k3s, rke2) an answer from healthz is enough.",
 		},
 		Condition: checkkit.KubeletProblem(),
 
@@ -84,17 +81,17 @@ func New(s Settings) detect.Check {
 		Deadline: s.Timeout + 3*time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			seen, err := lookAtKubelet(ctx, h, s, owners)
+			seen, err := observeKubelet(ctx, h, s, owners)
 			if err != nil {
 				return nil, err
 			}
-			return judgeKubelet(seen, s)
+			return evaluateKubelet(seen, s)
 		},
 	}
 }
 
-// kubeletSeen is all that one look at kubelet shows.
-type kubeletSeen struct {
+// observation is what one run reads from kubelet.
+type observation struct {
 	URL        string
 	Process    host.Process
 	ProcessErr error // wraps fs.ErrNotExist: no kubelet runs
@@ -106,8 +103,8 @@ type kubeletSeen struct {
 	Impostor   bool // a process that is not kubelet holds the healthz port; proven
 }
 
-func lookAtKubelet(ctx context.Context, h *host.Host, s Settings, owners *portOwner) (kubeletSeen, error) {
-	seen := kubeletSeen{URL: h.Paths.KubeletHealthz, ProcessErr: hosterr.ErrNotConfigured}
+func observeKubelet(ctx context.Context, h *host.Host, s Settings, owners *portOwner) (observation, error) {
+	seen := observation{URL: h.Paths.KubeletHealthz, ProcessErr: hosterr.ErrNotConfigured}
 	if h.Kubelet.Healthz == nil {
 		return seen, finding.NotApplicable("no kubelet is configured on this host")
 	}
@@ -120,7 +117,8 @@ func lookAtKubelet(ctx context.Context, h *host.Host, s Settings, owners *portOw
 	seen.Body, seen.HealthzErr = h.Kubelet.Healthz(call)
 	seen.Latency = time.Since(began)
 	if err := ctx.Err(); err != nil {
-		return seen, fmt.Errorf("ask kubelet's healthz: %w", err) // our own time is up: that says nothing of kubelet
+		// the run's own deadline: that means nothing for kubelet
+		return seen, fmt.Errorf("ask kubelet's healthz: %w", err)
 	}
 	if absent(seen) && !checkkit.KubeletInstalled(h) {
 		return seen, finding.NotApplicable("no kubelet runs on this host and none has left its files in %s",
@@ -137,20 +135,20 @@ func lookAtKubelet(ctx context.Context, h *host.Host, s Settings, owners *portOw
 	return seen, nil
 }
 
-// absent reports whether nothing at all speaks for a kubelet that runs.
-func absent(seen kubeletSeen) bool {
+// absent reports whether there is no sign of a running kubelet.
+func absent(seen observation) bool {
 	return errors.Is(seen.ProcessErr, fs.ErrNotExist) && seen.HealthzErr != nil
 }
 
-// answered reports whether an HTTP answer came, whatever it said. The transport's failures are *url.Error.
+// answered reports whether there was an HTTP answer, of any status. The transport's failures are *url.Error.
 func answered(err error) bool {
 	_, transport := errors.AsType[*url.Error](err)
 	return err == nil || !transport && !errors.Is(err, context.DeadlineExceeded) &&
 		!errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// judgeKubelet says what is wrong with what was seen.
-func judgeKubelet(seen kubeletSeen, s Settings) ([]finding.Finding, error) {
+// evaluateKubelet returns the faults of kubelet.
+func evaluateKubelet(seen observation, s Settings) ([]finding.Finding, error) {
 	gone := errors.Is(seen.ProcessErr, fs.ErrNotExist) || seen.Threads.Main == 'Z'
 	refused := errors.Is(seen.HealthzErr, syscall.ECONNREFUSED)
 	ms := seen.Latency.Round(time.Millisecond)
@@ -162,15 +160,15 @@ func judgeKubelet(seen kubeletSeen, s Settings) ([]finding.Finding, error) {
 		return nil, nil
 	case seen.HealthzErr == nil:
 		found, err := seen.fatal("KubeletSlow",
-			"kubelet took %s to answer healthz: look for disk or CPU pressure on the node", ms)
+			"kubelet took %s to answer healthz: check for disk or CPU pressure on the node", ms)
 		if seen.Latency < s.SlowAfter {
 			found[0].BelowRaise = true
 		}
 		found[0].Severity = finding.Warning
 		return found, err
 	case answered(seen.HealthzErr):
-		return seen.fatal("KubeletHealthzFailed", "kubelet says that it is not healthy: %s: look at its log",
-			checkkit.Sanitize(tell(seen), 500))
+		return seen.fatal("KubeletHealthzFailed", "kubelet reports that it is not healthy: %s: read its log",
+			checkkit.Sanitize(healthzAnswer(seen), 500))
 	case gone:
 		return seen.fatal("KubeletNotRunning", "no kubelet process runs: start it with `systemctl start kubelet` and "+
 			"read why it ended in `journalctl -u kubelet`")
@@ -178,32 +176,32 @@ func judgeKubelet(seen kubeletSeen, s Settings) ([]finding.Finding, error) {
 		return nil, fmt.Errorf("kubelet: process: %w; healthz: %w", seen.ProcessErr, seen.HealthzErr)
 	case seen.Threads.Main == 'T' || seen.Threads.Main == 't':
 		return seen.fatal("KubeletStopped", "kubelet (pid %d) is stopped by a signal or a debugger: `kill -CONT "+
-			"%[1]d` lets it go on", seen.Process.PID)
+			"%[1]d` resumes it", seen.Process.PID)
 	case refused && seen.ProcessErr != nil:
-		return seen.fatal("KubeletNotListening", "nobody listens on %s: kubelet is not running or still starting",
+		return seen.fatal("KubeletNotListening", "no process listens on %s: kubelet is not running or still starting",
 			seen.URL)
 	case refused:
-		return seen.fatal("KubeletNotListening", "kubelet (pid %d, up %s) runs, but nobody listens on %s: it is "+
+		return seen.fatal("KubeletNotListening", "kubelet (pid %d, up %s) runs, but no process listens on %s: it is "+
 			"still starting, fails again and again (see its log), or healthzPort differs", seen.Process.PID,
 			seen.Age.Round(time.Second), seen.URL)
 	case seen.Threads.Blocked > 0:
 		return seen.fatal("KubeletHung", "kubelet (pid %d) does not answer healthz; %d of its threads hang in the "+
-			"kernel (state D): look for a dead mount or disk", seen.Process.PID, seen.Threads.Blocked)
+			"kernel (state D): check for an unresponsive mount or disk", seen.Process.PID, seen.Threads.Blocked)
 	default:
-		return seen.fatal("KubeletNotAnswering", "kubelet does not answer healthz within %s (%v): look at its log; "+
-			"`kill -QUIT` makes it write all its goroutines there and end", ms, seen.HealthzErr)
+		return seen.fatal("KubeletNotAnswering", "kubelet does not answer healthz within %s (%v): read its log; "+
+			"`kill -QUIT` makes it write all its goroutines there and exit", ms, seen.HealthzErr)
 	}
 }
 
-// tell returns what kubelet answered.
-func tell(seen kubeletSeen) string {
+// healthzAnswer returns what kubelet answered.
+func healthzAnswer(seen observation) string {
 	if seen.Body == "" {
 		return seen.HealthzErr.Error()
 	}
 	return fmt.Sprintf("%v: %s", seen.HealthzErr, seen.Body)
 }
 
-func (seen kubeletSeen) fatal(reason, format string, args ...any) ([]finding.Finding, error) {
+func (seen observation) fatal(reason, format string, args ...any) ([]finding.Finding, error) {
 	facts := map[string]string{"url": seen.URL, "latencyMilliseconds": strconv.FormatInt(seen.Latency.Milliseconds(),
 		10)}
 	if seen.ProcessErr == nil {
@@ -214,7 +212,7 @@ func (seen kubeletSeen) fatal(reason, format string, args ...any) ([]finding.Fin
 		facts["state"] = string(seen.Threads.Main)
 	}
 	return []finding.Finding{{
-		Check: "kubelet-health", Subject: finding.Subject{Kind: "kubelet", Name: "kubelet"}, Severity: finding.Fatal,
+		Check: "kubelet-health", Subject: checkkit.KubeletSubject(), Severity: finding.Fatal,
 		Reason: reason, Message: fmt.Sprintf(format, args...), Facts: facts,
 	}}, nil
 }

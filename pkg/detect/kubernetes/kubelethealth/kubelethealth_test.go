@@ -27,48 +27,48 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-func TestJudgeKubelet(t *testing.T) {
+func TestEvaluateKubelet(t *testing.T) {
 	refused := &url.Error{Op: "Get", Err: syscall.ECONNREFUSED}
 	timeout := &url.Error{Op: "Get", Err: context.DeadlineExceeded}
 	gone := fmt.Errorf("find kubelet: %w", fs.ErrNotExist)
 	tests := []struct {
 		name    string
-		seen    kubeletSeen
+		seen    observation
 		want    []string
 		wantErr bool
 	}{
-		{name: "ok", seen: kubeletSeen{Body: "ok", Latency: time.Millisecond}},
-		{name: "ok inside another process", seen: kubeletSeen{Body: "ok", ProcessErr: gone}},
-		{name: "rather slow", seen: kubeletSeen{Body: "ok", Latency: 1500 * time.Millisecond},
+		{name: "ok", seen: observation{Body: "ok", Latency: time.Millisecond}},
+		{name: "ok inside another process", seen: observation{Body: "ok", ProcessErr: gone}},
+		{name: "rather slow", seen: observation{Body: "ok", Latency: 1500 * time.Millisecond},
 			want: []string{"kubelet/kubelet=KubeletSlow warning marginal"}},
-		{name: "slow", seen: kubeletSeen{Body: "ok", Latency: 2 * time.Second},
+		{name: "slow", seen: observation{Body: "ok", Latency: 2 * time.Second},
 			want: []string{"kubelet/kubelet=KubeletSlow warning"}},
-		{name: "dead", seen: kubeletSeen{HealthzErr: refused, ProcessErr: gone},
+		{name: "dead", seen: observation{HealthzErr: refused, ProcessErr: gone},
 			want: []string{"kubelet/kubelet=KubeletNotRunning"}},
-		{name: "zombie", seen: kubeletSeen{HealthzErr: refused, Threads: checkkit.ThreadStates{Main: 'Z'}},
+		{name: "zombie", seen: observation{HealthzErr: refused, Threads: checkkit.ThreadStates{Main: 'Z'}},
 			want: []string{"kubelet/kubelet=KubeletNotRunning"}},
-		{name: "running, nobody listens", seen: kubeletSeen{HealthzErr: refused},
+		{name: "running, nobody listens", seen: observation{HealthzErr: refused},
 			want: []string{"kubelet/kubelet=KubeletNotListening"}},
-		{name: "nobody listens, process unknown", seen: kubeletSeen{HealthzErr: refused,
+		{name: "nobody listens, process unknown", seen: observation{HealthzErr: refused,
 			ProcessErr: errors.New("EPERM")}, want: []string{"kubelet/kubelet=KubeletNotListening"}},
-		{name: "stopped", seen: kubeletSeen{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 'T'}},
+		{name: "stopped", seen: observation{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 'T'}},
 			want: []string{"kubelet/kubelet=KubeletStopped"}},
-		{name: "traced", seen: kubeletSeen{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 't'}},
+		{name: "traced", seen: observation{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 't'}},
 			want: []string{"kubelet/kubelet=KubeletStopped"}},
-		{name: "hung in the kernel", seen: kubeletSeen{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 'S',
+		{name: "hung in the kernel", seen: observation{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 'S',
 			Blocked: 3}}, want: []string{"kubelet/kubelet=KubeletHung"}},
-		{name: "silent", seen: kubeletSeen{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 'S'}},
+		{name: "silent", seen: observation{HealthzErr: timeout, Threads: checkkit.ThreadStates{Main: 'S'}},
 			want: []string{"kubelet/kubelet=KubeletNotAnswering"}},
-		{name: "says 500", seen: kubeletSeen{HealthzErr: errors.New("status 500"), Body: "[-]syncloop failed"},
+		{name: "says 500", seen: observation{HealthzErr: errors.New("status 500"), Body: "[-]syncloop failed"},
 			want: []string{"kubelet/kubelet=KubeletHealthzFailed"}},
-		{name: "somebody else answers", seen: kubeletSeen{Body: "ok", Impostor: true},
+		{name: "somebody else answers", seen: observation{Body: "ok", Impostor: true},
 			want: []string{"kubelet/kubelet=KubeletPortTaken"}},
-		{name: "neither could be told", seen: kubeletSeen{HealthzErr: &url.Error{Op: "Get", Err: errors.New("EOF")},
+		{name: "neither could be told", seen: observation{HealthzErr: &url.Error{Op: "Get", Err: errors.New("EOF")},
 			ProcessErr: errors.New("EPERM")}, wantErr: true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			found, err := judgeKubelet(tt.seen, DefaultSettings())
+			found, err := evaluateKubelet(tt.seen, DefaultSettings())
 			if diff := cmp.Diff(tt.want, checktest.Reasons(found)); diff != "" || (err != nil) != tt.wantErr {
 				t.Errorf("error %v, findings (-want +got):\n%s", err, diff)
 			}
@@ -235,10 +235,23 @@ func TestParseListeners(t *testing.T) {
 func FuzzParseListeners(f *testing.F) {
 	f.Add(
 		[]byte(
-			"head\n   0: 0100007F:2808 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 24342 1\n"))
+			"head\n   0: 0100007F:2808 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 24342 " +
+				"1\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if got, err := parseListeners(data, 10248); err != nil && got != nil {
 			t.Errorf("both %v and %v", got, err)
 		}
 	})
+}
+
+// A recorded kubelet is healthy, and holds its healthz port.
+func TestRecordedKubelet(t *testing.T) {
+	files := checktest.Recorded(t, "testdata/kubelet-health/ok-recorded.txtar")
+	if inodes, err := parseListeners(files["tcp"], 10248); err != nil || len(inodes) != 1 {
+		t.Errorf("listeners %v, %v", inodes, err)
+	}
+	found, err := evaluateKubelet(observation{Body: string(files["healthz"]), Latency: time.Millisecond}, DefaultSettings())
+	if found != nil || err != nil {
+		t.Errorf("%v, %v", found, err)
+	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// portOwner remembers of which kubelet process it is proven that it holds the healthz port: a process that has bound it
+// portOwner is the kubelet process that provably holds the healthz port: a process that has bound it
 // holds it for life, so this is read once for each kubelet. (A kubelet that finds its port taken goes on without it and
 // tries again every 5 s.)
 type portOwner struct {
@@ -21,7 +21,7 @@ type portOwner struct {
 	start uint64
 }
 
-// impostor reports whether it is proven that somebody else than kubelet listens where an answer came from. Anything
+// impostor reports whether it is proven that another process than kubelet listens where an answer came from. Anything
 // that cannot be read proves nothing.
 func (o *portOwner) impostor(h *host.Host, kubelet host.Process, healthz string, answered bool) bool {
 	if !answered || o.pid == kubelet.PID && o.start == kubelet.StartTime {

@@ -1,4 +1,4 @@
-// Package podstate says how far a pod is on its way to running or to its end.
+// Package podstate evaluates how far a pod has come in starting or terminating.
 package podstate
 
 import (
@@ -33,8 +33,8 @@ func PodStarting(pod *corev1.Pod) bool {
 }
 
 // WaitingContainer returns the container that holds up the start of a pod: the first init container that is not done,
-// or else the first container that waits. One that runs, or waits to be started again after a crash, holds up nothing
-// that the node could mend.
+// or else the first container that waits. One that runs, or waits for a restart after a crash, is not for the node to
+// correct.
 func WaitingContainer(pod *corev1.Pod) (corev1.ContainerStatus, bool) {
 	for _, c := range pod.Status.InitContainerStatuses {
 		switch {
@@ -78,8 +78,8 @@ func MountedVolumes(pod *corev1.Pod) []corev1.Volume {
 	return slices.DeleteFunc(slices.Clone(pod.Spec.Volumes), func(v corev1.Volume) bool { return !used[v.Name] })
 }
 
-// VolumePlugin returns the directory of the plugin that sets up a volume under its own name, and what people call it.
-// No plugin and a name is a claim; neither is a volume that leaves no trace.
+// VolumePlugin returns the directory of the plugin that sets up a volume under its own name, and its name for people. A
+// name without a plugin is a claim; neither is a volume that leaves no trace.
 func VolumePlugin(v corev1.Volume) (plugin, what string) {
 	switch {
 	case v.ConfigMap != nil:
@@ -104,14 +104,14 @@ func VolumePlugin(v corev1.Volume) (plugin, what string) {
 	return "", ""
 }
 
-// PodStage is where a pod is stuck. An empty stage is none: it is on its way.
+// PodStage is where a pod is stuck. An empty stage is none: the pod makes progress.
 type PodStage struct {
 	Stage string // for machines: "volumes", "sandbox", "image" …
 	Text  string // what it waits for, with the evidence
-	Own   bool   // only the pod's own specification, or its controllers, can mend it
+	Own   bool   // only the pod's specification, or its controllers, can correct it
 }
 
-// Name is the pod as people call it: namespace/name.
+// Name is namespace/name.
 func (p Pod) Name() string {
 	return checkkit.Sanitize(p.Pod.Namespace, 63) + "/" + checkkit.Sanitize(p.Pod.Name, 253)
 }

@@ -16,40 +16,40 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
 )
 
-// endStage says what a pod that does not end waits for.
+// endStage returns what a pod that does not end waits for.
 func (e *podEvidence) endStage(ctx context.Context, p podstate.Pod) podstate.PodStage {
 	uid := p.NodeUID()
 	if stage := e.processStage(uid); stage.Stage != "" {
 		return stage
 	}
 	if err := e.ask(ctx); err != nil {
-		return podstate.PodStage{Stage: "unknown", Text: "none of its processes live, and the container runtime does " +
+		return podstate.PodStage{Stage: "unknown", Text: "none of its processes run, and the container runtime does " +
 			"not answer: " + checkkit.Sanitize(err.Error(), checkkit.MaxReported)}
 	}
 	ready, _ := e.sandboxesOf(uid)
 	for _, c := range e.containers {
 		if c.State == cri.ContainerState_CONTAINER_RUNNING && c.Labels["io.kubernetes.pod.uid"] == uid {
 			return podstate.PodStage{Stage: "container",
-				Text: fmt.Sprintf("none of its processes live, but the runtime says that container %s runs: its shim "+
-					"or the runtime hangs",
+				Text: fmt.Sprintf("none of its processes run, but the runtime reports container %s as running: its "+
+					"shim or the runtime hangs",
 					checkkit.Sanitize(c.GetMetadata().GetName(), 63))}
 		}
 	}
 	if ready != nil {
-		return podstate.PodStage{Stage: "sandbox", Text: "its containers have ended, but its sandbox stays: the " +
+		return podstate.PodStage{Stage: "sandbox", Text: "its containers have exited, but its sandbox remains: the " +
 			"runtime or its network plugin (CNI DEL) fails; see `journalctl -u containerd`"}
 	}
 	if points := e.mountsOf(uid); len(points) > 0 {
 		return podstate.PodStage{Stage: "volumes",
-			Text: fmt.Sprintf("its containers have ended, but %d volumes are still mounted: %s", len(points),
+			Text: fmt.Sprintf("its containers have exited, but %d volumes are still mounted: %s", len(points),
 				checkkit.JoinFirst(points, 3))}
 	}
 	if finalizers := p.Pod.Finalizers; len(finalizers) > 0 {
-		return podstate.PodStage{Stage: "finalizers", Own: true, Text: "nothing of it runs here any more; its " +
-			"finalizers keep it: " + checkkit.Sanitize(checkkit.JoinFirst(finalizers, 5), checkkit.MaxReported)}
+		return podstate.PodStage{Stage: "finalizers", Own: true, Text: "nothing of it is left on the node; its " +
+			"finalizers keep the object: " + checkkit.Sanitize(checkkit.JoinFirst(finalizers, 5), checkkit.MaxReported)}
 	}
-	return podstate.PodStage{Stage: "release", Text: "nothing of it runs here any more, but kubelet has not let the " +
-		"apiserver delete it: see `journalctl -u kubelet`, and whether it reaches the apiserver"}
+	return podstate.PodStage{Stage: "release", Text: "nothing of it is left on the node, but kubelet has not let the " +
+		"apiserver delete it: check `journalctl -u kubelet`, and whether kubelet reaches the apiserver"}
 }
 
 // mountsOf returns what is mounted below the directory of a pod, as volume names where they show.
@@ -72,7 +72,7 @@ const (
 	maxPodThreads   = 500
 )
 
-// processStage says why the processes of a pod do not die, if any live.
+// processStage returns why the processes of a pod do not exit, if any run.
 func (e *podEvidence) processStage(uid string) podstate.PodStage {
 	frozen, pids := e.cgroupsOf(uid)
 	var alive, blocked []string
@@ -108,8 +108,8 @@ func (e *podEvidence) processStage(uid string) podstate.PodStage {
 			Text: "its processes hang in the kernel (state D) and cannot be killed: " + checkkit.JoinFirst(blocked, 5)}
 	}
 	return podstate.PodStage{Stage: "processes",
-		Text: fmt.Sprintf("%d of its processes live: %s: kubelet or the runtime does not kill them; see `journalctl "+
-			"-u kubelet -u containerd`",
+		Text: fmt.Sprintf("%d of its processes still run: %s: kubelet or the runtime does not kill them; see "+
+			"`journalctl -u kubelet -u containerd`",
 			len(alive), checkkit.JoinFirst(alive, 5))}
 }
 
@@ -122,7 +122,7 @@ func (e *podEvidence) cgroupsOf(uid string) (frozen string, pids []int) {
 		}
 		data, err := e.host.Files.Read(path.Join(c.Dir(), "cgroup.procs"))
 		if err != nil {
-			continue // it went away, or holds threads
+			continue // it has gone, or holds threads
 		}
 		for field := range strings.FieldsSeq(string(data)) {
 			if pid, err := strconv.Atoi(field); err == nil && pid > 0 && !seen[pid] {

@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
 )
 
-// podEvidence is what one look gathers about late pods: each thing once, and only when a pod asks for it. What cannot
-// be read makes the stage less precise, not the look an error: that the pod is late is known.
+// podEvidence is what one run reads about late pods: each part once, and only when a pod needs it. What cannot be read
+// makes the stage less precise, and is no error: it is known that the pod is late.
 type podEvidence struct {
 	host     *host.Host
 	settings Settings
@@ -25,19 +25,19 @@ type podEvidence struct {
 	askErr          error
 	sandboxes       []*cri.PodSandbox
 	containers      []*cri.Container
-	networkNotReady string // what the runtime says where its network is not ready
+	networkNotReady string // the runtime's message if its network is not ready
 
 	mounts  []mount.Mount
 	cgroups map[string][]cgroup.PodCgroup // by pod UID
 }
 
-// runtimePatience is how long the runtime has for all answers together.
-const runtimePatience = 5 * time.Second
+// runtimeTimeout bounds all calls to the runtime together.
+const runtimeTimeout = 5 * time.Second
 
-// stage says where a late pod is stuck.
+// stage returns where a late pod is stuck.
 func (e *podEvidence) stage(ctx context.Context, p podstate.Pod) podstate.PodStage {
 	if e.mounts == nil {
-		e.mounts, _ = mount.Table(e.host) // without them volumes are judged by their directories alone
+		e.mounts, _ = mount.Table(e.host) // without them volumes are evaluated by their directories alone
 	}
 	if p.Ending {
 		return e.endStage(ctx, p)
@@ -45,7 +45,7 @@ func (e *podEvidence) stage(ctx context.Context, p podstate.Pod) podstate.PodSta
 	return e.startStage(ctx, p)
 }
 
-// ask asks the runtime, once.
+// ask queries the runtime, once.
 func (e *podEvidence) ask(ctx context.Context) error {
 	if e.asked {
 		return e.askErr
@@ -56,7 +56,7 @@ func (e *podEvidence) ask(ctx context.Context) error {
 		e.askErr = fmt.Errorf("container runtime: %w", hosterr.ErrNotConfigured)
 		return e.askErr
 	}
-	ctx, cancel := context.WithTimeout(ctx, runtimePatience)
+	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
 	defer cancel()
 	if e.sandboxes, e.askErr = r.Sandboxes(ctx); e.askErr != nil {
 		return e.askErr

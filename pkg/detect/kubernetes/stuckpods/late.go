@@ -14,13 +14,13 @@ import (
 // podClock is when a pod began to start, and when it had to be gone, by the time since boot.
 type podClock struct {
 	starting time.Duration // since when; -1 while it does not
-	due      time.Duration // when its grace period ends; -1 while nobody wants it gone
+	due      time.Duration // when its grace period ends; -1 while it is not being deleted
 	grace    int64         // seconds, as it was when due was set
 }
 
 // late returns the pods that start or end too late, the latest first, and keeps the clocks of all.
 func (m *stuckState) late(pods []corev1.Pod, now finding.Timestamp, s Settings) []podstate.Pod {
-	fresh := m.looked.Boot != now.Boot
+	fresh := m.last.Boot != now.Boot
 	if fresh {
 		clear(m.pods)
 	}
@@ -46,7 +46,7 @@ func (m *stuckState) late(pods []corev1.Pod, now finding.Timestamp, s Settings) 
 			}
 		}
 	}
-	m.looked, m.pods = now, clocks
+	m.last, m.pods = now, clocks
 	slices.SortStableFunc(late, func(a, b podstate.Pod) int {
 		return cmp.Or(cmp.Compare(b.Late, a.Late), cmp.Compare(a.Pod.Namespace, b.Pod.Namespace),
 			cmp.Compare(a.Pod.Name, b.Pod.Name))
@@ -54,8 +54,7 @@ func (m *stuckState) late(pods []corev1.Pod, now finding.Timestamp, s Settings) 
 	return late
 }
 
-// advance sets the clock by what a look shows. In the first look of all the wall clock tells how long something has
-// been so, at most since boot.
+// advance sets the clock by what a run reads. In the first run the wall clock shows for how long, at most since boot.
 func (c *podClock) advance(pod *corev1.Pod, now finding.Timestamp, fresh bool) {
 	if pod.DeletionTimestamp != nil {
 		grace := int64(30) // the default

@@ -14,17 +14,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
 )
 
-// startStage says what a pod that does not start waits for.
+// startStage returns what a pod that does not start waits for.
 func (e *podEvidence) startStage(ctx context.Context, p podstate.Pod) podstate.PodStage {
 	c, waits := podstate.WaitingContainer(p.Pod)
 	if waits {
-		if stage := saidStage(c); stage.Stage != "" {
+		if stage := waitingStage(c); stage.Stage != "" {
 			return stage
 		}
 	}
 	if err := e.ask(ctx); err != nil {
-		return podstate.PodStage{Stage: "unknown", Text: "what it waits for cannot be told, because the container " +
-			"runtime does not answer: " + checkkit.Sanitize(err.Error(), checkkit.MaxReported)}
+		return podstate.PodStage{Stage: "unknown", Text: "the stage is unknown, because the container runtime does " +
+			"not answer: " + checkkit.Sanitize(err.Error(), checkkit.MaxReported)}
 	}
 	ready, other := e.sandboxesOf(p.NodeUID())
 	switch {
@@ -40,7 +40,7 @@ func (e *podEvidence) startStage(ctx context.Context, p podstate.Pod) podstate.P
 	}
 	if missing := e.missingVolumes(p); len(missing) > 0 && other == 0 {
 		return podstate.PodStage{Stage: "volumes", Text: "waits for volumes: " + checkkit.JoinFirst(missing, 5) +
-			"; kubelet's log and `kubectl describe pod` say why"}
+			"; kubelet's log and `kubectl describe pod` show why"}
 	}
 	if e.networkNotReady != "" && !p.Pod.Spec.HostNetwork {
 		return podstate.PodStage{Stage: "network", Text: "has no sandbox, because the runtime has no network: " +
@@ -51,18 +51,18 @@ func (e *podEvidence) startStage(ctx context.Context, p podstate.Pod) podstate.P
 			Text: fmt.Sprintf("its sandbox does not become ready (%d were tried): see `journalctl -u containerd` for "+
 				"its network (CNI) or runtime class", other)}
 	}
-	text := "its volumes are there, but it has no sandbox: the runtime or its network plugin (CNI) hangs or fails in " +
-		"creating one"
+	text := "its volumes are set up, but it has no sandbox: the runtime or its network plugin (CNI) hangs or fails " +
+		"in creating one"
 	if len(p.Pod.Status.ContainerStatuses) == 0 {
-		text = "kubelet has not begun with it: it may wait for its image credentials, its devices or the end of an " +
-			"earlier pod of the same name"
+		text = "kubelet has not started working on it: it may wait for its image credentials, its devices or the end " +
+			"of an earlier pod of the same name"
 	}
 	return podstate.PodStage{Stage: "sandbox", Text: text}
 }
 
-// saidStage is the stage where kubelet itself names it:
+// waitingStage is the stage, if kubelet itself reports it:
 // https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/images/types.go and pkg/kubelet/kuberuntime.
-func saidStage(c corev1.ContainerStatus) podstate.PodStage {
+func waitingStage(c corev1.ContainerStatus) podstate.PodStage {
 	said := fmt.Sprintf("container %s: %s: %s", c.Name, c.State.Waiting.Reason,
 		checkkit.Sanitize(c.State.Waiting.Message, checkkit.MaxReported))
 	switch c.State.Waiting.Reason {
@@ -112,8 +112,8 @@ func (e *podEvidence) containerOf(sandbox, name string) *cri.Container {
 }
 
 // missingVolumes names the volumes that a container wants to mount and that are not set up. Kubelet makes
-// volumes/<plugin>/<volume> when it sets one up; claims are there under the name of their PersistentVolume, which the
-// node does not know by the pod, so they are counted. A hostPath leaves no trace.
+// volumes/<plugin>/<volume> when it sets one up; claims have the name of their PersistentVolume, which the pod does not
+// show, so they are counted. A hostPath leaves no trace.
 func (e *podEvidence) missingVolumes(p podstate.Pod) []string {
 	there, err := e.setUp(p.NodeUID())
 	if err != nil {
@@ -134,7 +134,7 @@ func (e *podEvidence) missingVolumes(p podstate.Pod) []string {
 	if bound := len(there); bound < len(claims) {
 		missing = append(missing, claims...)
 		if bound > 0 {
-			missing = append(missing, fmt.Sprintf("of which %d are there", bound))
+			missing = append(missing, fmt.Sprintf("of which %d are set up", bound))
 		}
 	}
 	return missing

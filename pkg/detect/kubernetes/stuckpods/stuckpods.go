@@ -1,4 +1,4 @@
-// Package stuckpods finds pods that neither start nor end, and says what they wait for.
+// Package stuckpods finds pods that neither start nor end, and what they wait for.
 package stuckpods
 
 import (
@@ -16,7 +16,7 @@ import (
 // stuck-pods reads kubelet's list of pods (GET /pods, a v1.PodList), and of those that are late
 //
 //	their sandboxes and containers over CRI (ListPodSandbox, ListContainers, Status)
-//	<kubelet root>/pods/<uid>/volumes/<plugin>/<volume>     is there once the volume is set up
+//	<kubelet root>/pods/<uid>/volumes/<plugin>/<volume>     exists once the volume is set up
 //	/proc/1/mountinfo                                       and mounted, where its plugin mounts
 //	cgroup.procs, freezer.state or cgroup.freeze            of the pod's cgroups
 //	/proc/PID/stat, /proc/PID/task/TID/{stat,wchan}         of the processes in them
@@ -26,22 +26,17 @@ import (
 // volumes, then the cgroup, and only then lets the apiserver delete the pod. The stage is the first of these that is
 // not done.
 //
-// A pod is late when it has been starting for 5 minutes (a promise of one minute is then broken without doubt, and
-// kubelet has tried each step at least twice: it gives volumes 2 minutes), a pull of an image for 15; or when it is
-// still there 10 minutes after its grace period (kubelet kills at its end). How long is counted by the time since
-// boot from the look that saw the pod first; only what was there before the first look of all is aged by the wall
-// clock.
-//
-// Known false alarms: init containers that run, containers that crash and jobs that wait are the business of their
-// authors and are left out; what only the pod's own specification can mend (a ConfigMap that does not exist) is told
-// as info.
+// After 5 minutes a start-up objective of one minute is certainly missed, and kubelet has tried each step at least
+// twice: it allows volumes 2 minutes. Durations are counted by the time since boot from the run that saw the pod first;
+// only the age of pods from before the agent's first run comes from the wall clock.
 
 // Settings are the thresholds of stuck-pods.
 type Settings struct {
-	StartAfter     time.Duration `yaml:"startAfter"`     // a pod that has been starting for longer is stuck
-	PullAfter      time.Duration `yaml:"pullAfter"`      // the same while an image is being pulled
-	TerminateAfter time.Duration `yaml:"terminateAfter"` // a pod that is there so long after its grace period is stuck
-	// so many pods stuck in one stage are a fault of the node, told once
+	StartAfter time.Duration `yaml:"startAfter"` // a pod that has been starting for longer is stuck
+	PullAfter  time.Duration `yaml:"pullAfter"`  // the same while an image is being pulled
+	// a pod that remains for longer after its grace period is stuck
+	TerminateAfter time.Duration `yaml:"terminateAfter"`
+	// this many pods stuck in one stage are a fault of the node, reported once
 	Many int `yaml:"many"`
 }
 
@@ -52,7 +47,7 @@ func DefaultSettings() Settings {
 
 const (
 	stuckPodsID = "stuck-pods"
-	// maxStuckPods bounds the pods that are told one by one: those that have been stuck for longest.
+	// maxStuckPods bounds the pods that are reported individually: those that have been stuck for longest.
 	maxStuckPods = 20
 )
 
@@ -63,46 +58,47 @@ func New(s Settings) detect.Check {
 		ID:      stuckPodsID,
 		Domain:  "kubernetes",
 		Summary: "pods on this node do not start, or do not end",
-		Advice: "The message tells the stage. Volumes: `kubectl describe pod` and the driver's own log. Sandbox and " +
-			"network: `journalctl -u kubelet -u containerd` and the CNI plugin's pod. Images: the registry. " +
-			"Processes that do not die: `cat /proc/PID/stack`; one in state D waits for a disk or server, a frozen " +
-			"one for whoever froze its cgroup. Finalizers: their controller. `nodeagent inspect` shows what deleted " +
-			"pods have left.",
+		Advice: "The message names the stage. Volumes: check `kubectl describe pod` and the driver's log. Sandbox " +
+			"and network: check `journalctl -u kubelet -u containerd` and the CNI plugin's pod. Images: check the " +
+			"registry. Processes that do not exit: read `cat /proc/PID/stack`; one in state D waits for a disk or " +
+			"server, a frozen one for a thaw of its cgroup. Finalizers: check their controller. `nodeagent inspect` " +
+			"shows leftovers of deleted pods.",
 		Doc: detect.Doc{
 			Reads: []string{"https://127.0.0.1:10250/pods", "<kubelet root>/pods/UID/volumes",
 				"CRI ListPodSandbox, ListContainers and Status",
 				"/proc/1/mountinfo", "the cgroups of late pods", "/proc/PID/task/TID/stat of their processes"},
-			Why: "A pod that does not start is what users wait for; one that does not end blocks its StatefulSet, " +
-				"its volumes and the drain of the node.",
+			Why: "Users wait for a pod that does not start. One that does not end blocks its StatefulSet, its " +
+				"volumes and the drain of the node.",
 			Faults: []detect.Fault{
 				{Reason: "PodStuckStarting", Severity: finding.Warning, When: "not started for 5 minutes (15 while " +
-					"an image is pulled), in a stage that the node or the cluster has to finish"},
+					"an image is pulled), in a stage that depends on the node or the cluster"},
 				{Reason: "PodStuckTerminating", Severity: finding.Warning,
 					When: "still there 10 minutes after its grace period"},
 				{Reason: "PodCannotStart", Severity: finding.Info, When: "not started for 5 minutes for a reason " +
-					"that only the pod's own specification can mend"},
-				{Reason: "PodHeldByFinalizers", Severity: finding.Info, When: "nothing of the pod is left here 10 " +
-					"minutes after its grace period, but its finalizers keep the object"},
+					"that only the pod's specification can correct"},
+				{Reason: "PodHeldByFinalizers", Severity: finding.Info,
+					When: "10 minutes after its grace period nothing of the pod is left on the node, but its " +
+						"finalizers keep the object"},
 				{Reason: "ManyPodsStuck", Severity: finding.Warning, When: "5 pods or more are stuck in the same " +
 					"stage: the cause is most likely the node's"},
 			},
 			FalseAlarms: "Init containers that run for long, containers that crash (CrashLoopBackOff) and preStop " +
-				"hooks within the grace period are left out. After a start of the agent ages are taken from the wall " +
-				"clock once: after a jump of it they may be wrong until the pod has started.",
+				"hooks within the grace period are ignored. After a start of the agent ages are taken from the wall " +
+				"clock once: after a clock step they may be wrong until the pod has started.",
 		},
 		Every:    2 * time.Minute,
 		Deadline: 15 * time.Second,
-		Run:      func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return m.look(ctx, h, s) },
+		Run:      func(ctx context.Context, h *host.Host) ([]finding.Finding, error) { return m.observe(ctx, h, s) },
 	}
 }
 
 // stuckState is since when pods have been starting or ending.
 type stuckState struct {
-	looked finding.Timestamp
-	pods   map[string]podClock // by UID
+	last finding.Timestamp
+	pods map[string]podClock // by UID
 }
 
-func (m *stuckState) look(ctx context.Context, h *host.Host, s Settings) ([]finding.Finding, error) {
+func (m *stuckState) observe(ctx context.Context, h *host.Host, s Settings) ([]finding.Finding, error) {
 	if h.Kubelet.Pods == nil {
 		return nil, finding.NotApplicable("no kubelet is configured on this host")
 	}
@@ -118,11 +114,11 @@ func (m *stuckState) look(ctx context.Context, h *host.Host, s Settings) ([]find
 	var stuck []podstate.Pod
 	for _, p := range late {
 		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("look at pod %s/%s: %w", p.Pod.Namespace, p.Pod.Name, err)
+			return nil, fmt.Errorf("check pod %s/%s: %w", p.Pod.Namespace, p.Pod.Name, err)
 		}
 		if p.Where = evidence.stage(ctx, p); p.Where.Stage != "" {
 			stuck = append(stuck, p)
 		}
 	}
-	return tellStuck(h, stuck, s), nil
+	return stuckFindings(h, stuck, s), nil
 }

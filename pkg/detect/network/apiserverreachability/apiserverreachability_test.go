@@ -6,12 +6,14 @@ import (
 	"encoding/base64"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -220,8 +222,21 @@ func TestAPIServerMoved(t *testing.T) {
 	h.Cluster.Reach = func(context.Context) (int, error) { return 0, errors.New("no such host") }
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // the name is not resolved
-	_, _ = c.look(ctx, h)
+	_, _ = c.observe(ctx, h)
 	if len(c.addresses) > 0 {
 		t.Errorf("listens to %v for %s", c.addresses, c.endpoint)
+	}
+}
+
+// A recorded answer of an apiserver is no fault.
+func TestRecordedAnswer(t *testing.T) {
+	files := checktest.Recorded(t, "testdata/apiserver-reachability/ok-recorded.txtar")
+	first, _, _ := strings.Cut(string(files["livez"]), "\n")
+	var status int
+	if _, err := fmt.Sscanf(first, "HTTP/2 %d", &status); err != nil {
+		t.Fatal(err)
+	}
+	if f := evaluateReach("192.0.2.1:6443", status, nil); f != nil {
+		t.Errorf("status %d: %+v", status, f)
 	}
 }

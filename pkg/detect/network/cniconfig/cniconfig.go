@@ -1,4 +1,4 @@
-// Package cniconfig judges the CNI configuration of the node, its plugins and their binaries.
+// Package cniconfig checks the CNI configuration of the node, its plugins and their binaries.
 package cniconfig
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// cni-config reads what the container runtime would load of the network configuration if it were to do so now:
+// cni-config reads the network configuration that the container runtime would load now:
 //
 //	/etc/cni/net.d/10-calico.conflist
 //	    {"cniVersion": "0.3.1", "name": "k8s-pod-network", "plugins": [
@@ -18,30 +18,26 @@ import (
 //	/opt/cni/bin/calico, calico-ipam, portmap         what it then runs for each pod
 //
 // https://github.com/containernetworking/cni/blob/main/SPEC.md, https://github.com/containerd/go-cni (loadFromConfDir):
-// of the files *.conf, *.conflist and *.json containerd takes the first by name, and when that is malformed it has no
-// network, whatever else lies there. CRI-O passes malformed files over. Both look again whenever the directory changes.
-// Plugins are found by name in the first directory that has them; none is run here.
+// of the files *.conf, *.conflist and *.json containerd takes the first by name; if that is malformed it has no
+// network, whatever other files there are. CRI-O skips malformed files. Both reload when the directory changes. Plugins
+// are found by name in the first directory that has them; none is run here.
 //
-// The second witness is the runtime's condition NetworkReady (CRI Status), asked only when something is wrong: while
-// it says that the network is not ready, no pod can be started and the fault is fatal. While it is ready the runtime
-// may go on with what it has loaded before: a warning. Of missing plugins the runtime knows nothing until it needs
-// them.
-//
-// Known false alarms: the directory is empty on a new node until the network's DaemonSet has run (held for two minutes;
-// the node is not Ready until then anyway); files that others leave there (87-podman-bridge.conflist) sort behind.
+// The runtime's condition NetworkReady (CRI Status) is the second source, read only when something is wrong: while the
+// network is not ready no pod can start, and the fault is fatal. While it is ready the runtime may continue with what
+// it has loaded before: a warning. The runtime does not notice missing plugins until it needs them.
 
 const cniConfigID = "cni-config"
 
-// New finds a network configuration of pods that is missing or malformed, or whose plugins are missing.
+// New finds a pod network configuration that is missing or malformed, or whose plugins are missing.
 func New() detect.Check {
 	return detect.Check{
 		ID:      cniConfigID,
 		Domain:  "network",
-		Summary: "the network configuration of pods is missing or broken: new pods get no network",
-		Advice: "The network's DaemonSet (calico-node, cilium, kube-flannel …) writes both the configuration and the " +
-			"plugins: look at its pod on this node, above all at its init containers (`kubectl get pods -A -o wide " +
+		Summary: "the pod network configuration is missing or invalid: new pods get no network",
+		Advice: "The network's DaemonSet (calico-node, cilium, kube-flannel …) writes both the configuration and " +
+			"the plugins: check its pod on this node, above all its init containers (`kubectl get pods -A -o wide " +
 			"--field-selector spec.nodeName=NODE`: not every network is in kube-system). Move a malformed file that " +
-			"belongs to nobody out of the directory; the runtime notices by itself.",
+			"no network plugin owns out of the directory; the runtime reloads by itself.",
 		Doc:       cniConfigDoc(),
 		Condition: detect.NetworkProblem(),
 		Every:     time.Minute,
@@ -49,7 +45,7 @@ func New() detect.Check {
 		Policy: finding.Policy{
 			Raise: finding.Hold{Looks: 3, For: 2 * time.Minute},
 		},
-		Run: lookAtCNIConfig,
+		Run: observeCNIConfig,
 	}
 }
 
@@ -57,28 +53,28 @@ func cniConfigDoc() detect.Doc {
 	return detect.Doc{
 		Reads: []string{
 			"the first *.conf, *.conflist or *.json in /etc/cni/net.d", "the plugins that it names in /opt/cni/bin " +
-				"(both as containerd is told)",
+				"(both paths as containerd is configured)",
 			"the runtime's NetworkReady over CRI, only when something is wrong",
 		},
-		Why: "Without a network configuration no pod can start, and one that is malformed is found out only at the " +
-			"next restart of the runtime. A missing plugin leaves every new pod in ContainerCreating, although node " +
-			"and runtime say that they are ready.",
+		Why: "Without a network configuration no pod can start, and a malformed one shows only at the next restart " +
+			"of the runtime. A missing plugin leaves every new pod in ContainerCreating, although node and runtime " +
+			"report that they are ready.",
 		Faults: []detect.Fault{
 			{Reason: "CNIConfigMissing", Severity: finding.Fatal, When: "no configuration for two minutes (a new " +
-				"node has none for about one); fatal while the runtime says that its network is not ready"},
+				"node has none for about one); fatal while the runtime reports that its network is not ready"},
 			{Reason: "CNIConfigInvalid", Severity: finding.Fatal, When: "the file that the runtime takes is " +
 				"malformed, for two minutes; fatal as above"},
 			{Reason: "CNIPluginMissing", Severity: finding.Fatal, When: "a plugin or its IPAM plugin is in none of " +
 				"the directories; fatal as above"},
-			{Reason: "CNIPluginNotExecutable", Severity: finding.Fatal, When: "a plugin is empty, no file, or not " +
+			{Reason: "CNIPluginNotExecutable", Severity: finding.Fatal, When: "a plugin is empty, not a file, or not " +
 				"executable; fatal as above"},
 		},
-		FalseAlarms: "Files of other programs (podman's bridge) sort behind and are not looked at. Plugins that a " +
-			"plugin runs by itself (flannel's bridge) are not known from the configuration and not looked for.",
+		FalseAlarms: "Files of other programs (podman's bridge) sort later and are not read. Plugins that a plugin " +
+			"itself runs (flannel's bridge) are not in the configuration and not checked.",
 	}
 }
 
-func lookAtCNIConfig(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func observeCNIConfig(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	seen, err := readCNIConfig(h)
 	if err != nil {
 		return nil, err
@@ -87,5 +83,5 @@ func lookAtCNIConfig(ctx context.Context, h *host.Host) ([]finding.Finding, erro
 		return nil, nil
 	}
 	ready, known := networkReady(ctx, h)
-	return judgeCNIConfig(h, seen, ready, known)
+	return evaluateCNIConfig(h, seen, ready, known)
 }

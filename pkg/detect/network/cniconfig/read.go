@@ -18,12 +18,12 @@ const (
 	maxCNIFiles   = 1000
 	maxCNIPlugins = 100     // of one configuration
 	maxCNIFile    = 1 << 20 // bytes
-	maxCNILinks   = 8       // symbolic links one after the other
+	maxCNILinks   = 8       // chained symbolic links
 )
 
-// cniSeen is what the runtime would load, and what is wrong with it; no reason: nothing.
-type cniSeen struct {
-	file    string // empty where there is none
+// cniConfig is the configuration that the runtime would load, and its fault; no reason: none.
+type cniConfig struct {
+	file    string // empty if there is none
 	network string
 	plugins []string
 	reason  string
@@ -31,27 +31,27 @@ type cniSeen struct {
 }
 
 // readCNIConfig finds the configuration as the runtime does.
-func readCNIConfig(h *host.Host) (cniSeen, error) {
+func readCNIConfig(h *host.Host) (cniConfig, error) {
 	dir := h.Paths.CNIConfDir
 	names, err := h.Files.List(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return cniSeen{}, err
+		return cniConfig{}, err
 	}
 	names = slices.DeleteFunc(names, func(name string) bool {
 		return !slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(name))
 	})
 	if len(names) > maxCNIFiles {
-		return cniSeen{}, fmt.Errorf("list %s: more than %d configurations", dir, maxCNIFiles)
+		return cniConfig{}, fmt.Errorf("list %s: more than %d configurations", dir, maxCNIFiles)
 	}
 	slices.Sort(names)
-	var first *cniSeen // that cannot be loaded
+	var first *cniConfig // that cannot be loaded
 	for _, name := range names {
 		seen, err := readCNIFile(h, path.Join(dir, name))
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, errIsDirectory):
 			continue // moved away meanwhile
 		case err != nil:
-			return cniSeen{}, err
+			return cniConfig{}, err
 		case seen.reason == "":
 			return seen.withBinaries(h), nil
 		case path.Base(h.Paths.CRISocket) != "crio.sock":
@@ -63,27 +63,27 @@ func readCNIConfig(h *host.Host) (cniSeen, error) {
 	if first != nil {
 		return *first, nil
 	}
-	return cniSeen{reason: "CNIConfigMissing", problem: "no network configuration in " + dir}, nil
+	return cniConfig{reason: "CNIConfigMissing", problem: "no network configuration in " + dir}, nil
 }
 
 var errIsDirectory = errors.New("is a directory")
 
-// readCNIFile reads one file; what is wrong with its content is in the answer.
-func readCNIFile(h *host.Host, file string) (cniSeen, error) {
+// readCNIFile reads one file; a fault of its content is in the result.
+func readCNIFile(h *host.Host, file string) (cniConfig, error) {
 	stat, err := followed(h.Files, file)
 	if err != nil {
-		return cniSeen{}, err
+		return cniConfig{}, err
 	}
 	if stat.IsDir() {
-		return cniSeen{}, fmt.Errorf("read %s: %w", file, errIsDirectory)
+		return cniConfig{}, fmt.Errorf("read %s: %w", file, errIsDirectory)
 	}
-	seen := cniSeen{file: file}
+	seen := cniConfig{file: file}
 	if !stat.IsFile() || stat.Size > maxCNIFile {
 		return seen.invalid(fmt.Errorf("not a regular file of at most %d bytes", maxCNIFile)), nil
 	}
 	data, err := h.Files.Read(file)
 	if err != nil {
-		return cniSeen{}, err
+		return cniConfig{}, err
 	}
 	list, err := parseCNIConfig(data, path.Ext(file) == ".conflist")
 	if err == nil && !list.LoadOnlyInlinedPlugins && path.Ext(file) == ".conflist" {
@@ -105,7 +105,7 @@ func readCNIFile(h *host.Host, file string) (cniSeen, error) {
 	return seen, nil
 }
 
-func (c cniSeen) invalid(err error) cniSeen {
+func (c cniConfig) invalid(err error) cniConfig {
 	c.reason, c.problem = "CNIConfigInvalid", fmt.Sprintf("%s cannot be loaded: %s", c.file,
 		checkkit.Sanitize(err.Error(), 300))
 	return c
@@ -151,8 +151,8 @@ func addCNIPluginFiles(files host.Files, list *libcni.NetworkConfigList, dir str
 	return nil
 }
 
-// withBinaries adds what is wrong with the plugins' programs.
-func (c cniSeen) withBinaries(h *host.Host) cniSeen {
+// withBinaries adds faults of the plugins' programs.
+func (c cniConfig) withBinaries(h *host.Host) cniConfig {
 	var missing, broken []string
 	for _, plugin := range c.plugins {
 		switch state := cniBinary(h, plugin); {
@@ -179,10 +179,10 @@ func (c cniSeen) withBinaries(h *host.Host) cniSeen {
 	return c
 }
 
-// cniBinary returns what is wrong with the program of a plugin: "" for nothing, "missing", or words.
+// cniBinary returns the fault of a plugin's program: "" for none, "missing", or a text.
 func cniBinary(h *host.Host, plugin string) string {
 	if plugin == "" || strings.ContainsRune(plugin, '/') {
-		return "has a name that is none"
+		return "has an invalid name"
 	}
 	for _, dir := range h.Paths.CNIBinDirs {
 		stat, err := followed(h.Files, path.Join(dir, plugin))
@@ -190,7 +190,7 @@ func cniBinary(h *host.Host, plugin string) string {
 		case err != nil || stat.IsDir():
 			continue
 		case !stat.IsFile():
-			return "is no file"
+			return "is not a file"
 		case stat.Mode&0o111 == 0:
 			return "is not executable"
 		case stat.Size == 0:
@@ -201,7 +201,7 @@ func cniBinary(h *host.Host, plugin string) string {
 	return "missing"
 }
 
-// followed looks at what a file is, symbolic links followed by their text.
+// followed returns the status of a file, with symbolic links followed by their text.
 func followed(files host.Files, name string) (host.FileStat, error) {
 	for range maxCNILinks {
 		stat, err := files.Stat(name)

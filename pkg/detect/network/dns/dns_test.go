@@ -155,11 +155,11 @@ func TestDNSWithoutServers(t *testing.T) {
 
 func TestDNSNeedsName(t *testing.T) {
 	network := discover.KubeletNetwork{ResolvConf: "/r"}
-	seen := dnsSeen{Server: dnsServer{Address: netip.MustParseAddr("192.0.2.1"), Upstream: true},
+	seen := serverResult{Server: dnsServer{Address: netip.MustParseAddr("192.0.2.1"), Upstream: true},
 		Answer: dns.DNSAnswer{RCode: "SERVFAIL"}}
 	c := &dnsCheck{settings: Settings{UpstreamName: "example.org"}}
 	want := []string{"dns-server/192.0.2.1=DNSServerFailing warning"}
-	if diff := cmp.Diff(want, checktest.Reasons(c.judge([]dnsSeen{seen}, network))); diff != "" {
+	if diff := cmp.Diff(want, checktest.Reasons(c.evaluate([]serverResult{seen}, network))); diff != "" {
 		t.Errorf("a name that resolvers must know (-want +got):\n%s", diff)
 	}
 }

@@ -1,4 +1,4 @@
-// Package kubeproxy finds a kube-proxy that is unhealthy or has stopped to write its rules.
+// Package kubeproxy finds a kube-proxy that is unhealthy or no longer writes its rules.
 package kubeproxy
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// kube-proxy asks kube-proxy's health server and looks for its process:
+// kube-proxy queries kube-proxy's health server and looks up its process:
 //
 //	GET http://127.0.0.1:10256/livez
 //	200 {"lastUpdated": "2026-11-21 01:59:30.1 +0000 UTC m=+12.3","currentTime": "2026-11-21 02:00:00.2 +0000 UTC m=+42.4"}
@@ -17,57 +17,54 @@ import (
 //
 // https://kubernetes.io/docs/reference/command-line-tools-reference/kube-proxy/ (healthz-bind-address),
 // k8s.io/kubernetes/pkg/proxy/healthcheck/proxy_health.go. /healthz has "nodeEligible" too and is 503 while the
-// autoscaler removes the node, which is no fault: so /livez is asked, and /healthz only of versions before 1.28 that
-// answer 404, and its nodeEligible believed. No change waits while there are none, so an apiserver that is away makes
-// nobody unhealthy.
+// autoscaler removes the node, which is no fault: so /livez is queried, and /healthz with its nodeEligible only where
+// versions before 1.28 answer 404. Without changes nothing waits, so an apiserver that is unreachable makes no
+// kube-proxy unhealthy.
 //
-// The address is that of the flag --healthz-bind-address; else the one on which somebody listens on port 10256, because
-// some bind it to the node's address only.
-//
-// Known false alarms: a cluster whose network plugin replaces kube-proxy (not applicable: nobody listens, no process,
-// and no pod of it on this node); a DaemonSet that is updated, node start (held for two minutes); a kube-proxy that
-// is part of another program (k3s) has no process of its own, an answer of its server is enough.
+// The address is that of the flag --healthz-bind-address; else the one on which a process listens on port 10256,
+// because some bind it to the node's address only. A kube-proxy that is part of another program (k3s) has no process of
+// its own: an answer of its server is enough.
 
 // Settings are the settings of kube-proxy.
 type Settings struct {
-	Port    int           `yaml:"port"`    // of the health server, where the process does not tell by a flag
-	Timeout time.Duration `yaml:"timeout"` // an answer that takes longer is none
+	Port    int           `yaml:"port"`    // of the health server, unless a flag of the process names it
+	Timeout time.Duration `yaml:"timeout"` // an answer that takes longer counts as none
 }
 
-// DefaultSettings returns the settings that are used unless the configuration says otherwise. The answer is made
-// from memory within a millisecond.
+// DefaultSettings returns the settings that are used unless the configuration says otherwise. A healthy kube-proxy
+// answers from memory within a millisecond.
 func DefaultSettings() Settings {
 	return Settings{Port: 10256, Timeout: 3 * time.Second}
 }
 
 const ID = "kube-proxy"
 
-// New finds a kube-proxy that is dead, hung, or no longer brings the services up to date.
+// New finds a kube-proxy that is dead, hung, or no longer updates the services.
 func New(s Settings) detect.Check {
 	c := &kubeProxyCheck{settings: s, program: discover.Program{Comm: "kube-proxy"}}
 	return detect.Check{
 		ID:      ID,
 		Domain:  "network",
-		Summary: "kube-proxy does not run or does not follow: services lead to pods that are gone",
+		Summary: "kube-proxy does not run or does not sync: services lead to pods that are gone",
 		Advice: "Find its pod, `kubectl -n kube-system get pods -l k8s-app=kube-proxy --field-selector " +
 			"spec.nodeName=NODE`, and read its log, `kubectl -n kube-system logs POD`, or on the node `crictl ps -a " +
-			"--name kube-proxy` and `crictl logs ID`. One that does not sync mostly waits for the lock of iptables " +
-			"(`fuser /run/xtables.lock`) or fails to load rules that somebody else broke.",
+			"--name kube-proxy` and `crictl logs ID`. One that does not sync usually waits for the iptables lock " +
+			"(`fuser /run/xtables.lock`) or fails to load rules that another program broke.",
 		Doc: detect.Doc{
-			Reads: []string{"GET /livez (or /healthz) of kube-proxy on this node, a minute",
+			Reads: []string{"GET /livez (or /healthz) of kube-proxy on this node, every minute",
 				"/proc/PID/stat of its process", "kubelet's pods, only while no kube-proxy is found"},
-			Why: "The addresses of services are rules in the kernel. Without kube-proxy they stay as they are: " +
-				"requests go on to be sent to pods that are gone, and new services do not exist on this node.",
+			Why: "Service addresses are rules in the kernel. Without kube-proxy they stay as they are: requests are " +
+				"still sent to pods that are gone, and new services do not exist on this node.",
 			Faults: []detect.Fault{
 				{Reason: "KubeProxyNotSyncing", Severity: finding.Fatal,
-					When: "it says itself that a change has waited for longer than a minute, for two minutes"},
+					When: "it reports that a change has waited for longer than a minute, for two minutes"},
 				{Reason: "KubeProxyNotAnswering", Severity: finding.Fatal,
-					When: "its process lives and its health server does not answer within 3 s, for two minutes"},
+					When: "its process runs and its health server does not answer within 3 s, for two minutes"},
 				{Reason: "KubeProxyNotRunning", Severity: finding.Fatal,
 					When: "a pod of it is on this node and there is no process, for two minutes"},
 			},
-			FalseAlarms: "Network plugins that replace kube-proxy: not applicable. Draining by the autoscaler " +
-				"(healthz is 503, livez is not): no fault.",
+			FalseAlarms: "With a network plugin that replaces kube-proxy the check is not applicable. Draining by " +
+				"the autoscaler (/healthz is 503, /livez is not) is no fault.",
 		},
 		Condition: finding.Condition{
 			Type: "KubeProxyUnhealthy", ReadyType: "KubeProxyReady",
@@ -76,6 +73,6 @@ func New(s Settings) detect.Check {
 		Every:    time.Minute,
 		Deadline: 3*s.Timeout + 2*time.Second,
 		Policy:   finding.Policy{Raise: finding.Hold{Looks: 3, For: 2 * time.Minute}},
-		Run:      c.look,
+		Run:      c.observe,
 	}
 }

@@ -127,7 +127,7 @@ func TestPacketFilterForReal(t *testing.T) {
 			for _, w := range s.want {
 				want = append(want, sixth(family, w))
 			}
-			bench.judge(t, family, family+" "+s.name, s.out, s.in, want)
+			bench.evaluate(t, family, family+" "+s.name, s.out, s.in, want)
 			flush(t, family)
 		}
 	}
@@ -255,15 +255,15 @@ func TestPacketFilterNative(t *testing.T) {
 	} {
 		hosttest.NFT(t, s.rules)
 		for _, family := range []string{ipv4, ipv6} {
-			bench.judge(t, family, family+" "+s.name, s.out, s.in, s.want)
+			bench.evaluate(t, family, family+" "+s.name, s.out, s.in, s.want)
 		}
 		hosttest.NFT(t, "flush ruleset")
 	}
 	for _, family := range []string{ipv4, ipv6} { // one family may be cut off alone
 		hosttest.NFT(t, server("accept", "meta nfproto "+map[string]string{ipv4: "ipv4", ipv6: "ipv6"}[family]+" drop"))
 		other := map[string]string{ipv4: ipv6, ipv6: ipv4}[family]
-		bench.judge(t, family, family+" alone", false, false, []string{mine})
-		bench.judge(t, other, "not "+other, true, true, []string{mine}) // a node of both families
+		bench.evaluate(t, family, family+" alone", false, false, []string{mine})
+		bench.evaluate(t, other, "not "+other, true, true, []string{mine}) // a node of both families
 		pods := bench.host.Kubelet.Pods
 		// where pods have no such address it is no fault
 		bench.host.Kubelet.Pods = func(ctx context.Context) ([]corev1.Pod, error) {
@@ -273,7 +273,7 @@ func TestPacketFilterNative(t *testing.T) {
 			})
 			return list, err
 		}
-		bench.judge(t, other, "nobody has "+family, true, true, nil)
+		bench.evaluate(t, other, "nobody has "+family, true, true, nil)
 		bench.host.Kubelet.Pods = pods
 		hosttest.NFT(t, "flush ruleset")
 	}
@@ -337,7 +337,7 @@ func (b *filterBench) connects(family string) (out, in bool) {
 }
 
 // judge compares what a packet meets with what the check says.
-func (b *filterBench) judge(t *testing.T, family, name string, out, in bool, want []string) {
+func (b *filterBench) evaluate(t *testing.T, family, name string, out, in bool, want []string) {
 	t.Helper()
 	b.primary = family
 	gotOut, gotIn := b.connects(family)

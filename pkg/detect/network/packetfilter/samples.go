@@ -14,30 +14,30 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// judgedSample is a packet with the reason to give when it is dropped.
-type judgedSample struct {
+// requiredPacket is a packet with the reason to report when it is dropped.
+type requiredPacket struct {
 	packetSample
 	reason string
 }
 
 const (
-	ipv4 = "ip" // as nf_tables calls them
+	ipv4 = "ip" // names of nf_tables
 	ipv6 = "ip6"
 )
 
 // samples are the packets that this node must let through.
-func (c *packetFilterCheck) samples(h *host.Host, pods []corev1.Pod, kubeletPort uint16) []judgedSample {
+func (c *packetFilterCheck) samples(h *host.Host, pods []corev1.Pod, kubeletPort uint16) []requiredPacket {
 	const tcp, udp = 6, 17
-	node, unjudged := nodeFamily(h, pods), podsPassBy(h)
+	node, bypassed := nodeFamily(h, pods), bypassesNetfilter(h)
 	servers := c.nameServers(h)
-	var samples []judgedSample
+	var samples []requiredPacket
 	for _, family := range []string{ipv4, ipv6} {
 		add := func(reason string, s packetSample) {
 			s.family = family
 			if family == ipv6 {
 				s.what = "IPv6 " + s.what
 			}
-			samples = append(samples, judgedSample{s, reason})
+			samples = append(samples, requiredPacket{s, reason})
 		}
 		if node == family {
 			add("NodeTrafficDropped", packetSample{hook: "output", protocol: tcp,
@@ -46,7 +46,7 @@ func (c *packetFilterCheck) samples(h *host.Host, pods []corev1.Pod, kubeletPort
 				what: "connections to kubelet's port " + strconv.Itoa(int(kubeletPort))})
 		}
 		pod, device, certain := podBehind(h, pods, family)
-		if certain && !unjudged {
+		if certain && !bypassed {
 			add("PodTrafficDropped", packetSample{hook: "forward", source: pod, in: device, protocol: tcp,
 				what: "connections of pods"})
 			add("PodTrafficDropped", packetSample{hook: "forward", destination: pod, out: device, protocol: tcp,
@@ -56,7 +56,7 @@ func (c *packetFilterCheck) samples(h *host.Host, pods []corev1.Pod, kubeletPort
 			if familyOf(server) == family {
 				add("ServiceTrafficDropped", packetSample{
 					hook: "prerouting", source: pod, destination: server, protocol: udp, port: 53,
-					what: "questions of pods to the cluster's name server " + server.String(),
+					what: "queries of pods to the cluster's name server " + server.String(),
 				})
 				break
 			}
@@ -86,8 +86,8 @@ func (c *packetFilterCheck) nameServers(h *host.Host) []netip.Addr {
 	return servers
 }
 
-// nodeFamily is the family of the node's first address, by which the cluster reaches it. Where no pod tells it, the
-// node has IPv6 only if nothing but IPv6 leads out of it.
+// nodeFamily is the family of the node's first address, by which the cluster reaches it. If no pod shows it, the node
+// is IPv6 only if just IPv6 has a route out.
 func nodeFamily(h *host.Host, pods []corev1.Pod) string {
 	for i := range pods {
 		if address, err := netip.ParseAddr(pods[i].Status.HostIP); err == nil {
@@ -95,8 +95,8 @@ func nodeFamily(h *host.Host, pods []corev1.Pod) string {
 		}
 	}
 	if h.Network.RouteDevice != nil {
-		_, err4 := h.Network.RouteDevice(elsewhere(ipv4))
-		_, err6 := h.Network.RouteDevice(elsewhere(ipv6))
+		_, err4 := h.Network.RouteDevice(outsideAddress(ipv4))
+		_, err6 := h.Network.RouteDevice(outsideAddress(ipv6))
 		if errors.Is(err4, syscall.ENETUNREACH) && err6 == nil {
 			return ipv6
 		}
@@ -104,31 +104,32 @@ func nodeFamily(h *host.Host, pods []corev1.Pod) string {
 	return ipv4
 }
 
-// elsewhere is an address to which only the default route leads: it is for documentation (RFC 5737, RFC 3849).
-func elsewhere(family string) netip.Addr {
+// outsideAddress is an address to which only the default route leads: one reserved for documentation (RFC 5737, RFC
+// 3849).
+func outsideAddress(family string) netip.Addr {
 	if family == ipv6 {
 		return netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8})
 	}
 	return netip.AddrFrom4([4]byte{192, 0, 2, 1})
 }
 
-// podsPassBy reports whether this node has devices by which packets of pods pass the packet filter: Cilium's, those of
-// Calico's eBPF data plane, and Open vSwitch.
-func podsPassBy(h *host.Host) bool {
+// bypassesNetfilter reports whether this node has devices by which packets of pods pass the packet filter: Cilium's,
+// those of Calico's eBPF data plane, and Open vSwitch.
+func bypassesNetfilter(h *host.Host) bool {
 	names, err := h.Files.List("/sys/class/net")
 	return err == nil && slices.ContainsFunc([]string{"cilium_host", "bpfout.cali", "ovs-system"},
 		func(name string) bool { return slices.Contains(names, name) })
 }
 
-// maxPodsAsked is how many pods are looked at for one whose device is known.
+// maxPodsAsked is how many pods are tried to find one whose device is known.
 const maxPodsAsked = 8
 
-// podBehind returns the address of a pod that has a network of its own, and the device of the node that leads to it.
-// It is not certain that packets of pods come through the packet filter where pods have no such address, or are
-// reached the way that everything outside is, or through a device above another one (macvlan, ipvlan).
+// podBehind returns the address of a pod that has its own network namespace, and the device of the node that leads to
+// it. It is not certain that packets of pods come through the packet filter where pods have no such address, or are
+// reached through the uplink, or through a device above another one (macvlan, ipvlan).
 func podBehind(h *host.Host, pods []corev1.Pod, family string) (pod netip.Addr, device string, certain bool) {
 	addresses := podAddresses(pods)
-	if len(addresses) == 0 { // none runs, or kubelet does not tell
+	if len(addresses) == 0 { // none runs, or kubelet does not report it
 		return netip.Addr{}, "", family == ipv4 && nodeFamily(h, pods) == ipv4
 	}
 	addresses = slices.DeleteFunc(addresses, func(a netip.Addr) bool { return familyOf(a) != family })
@@ -138,7 +139,7 @@ func podBehind(h *host.Host, pods []corev1.Pod, family string) (pod netip.Addr, 
 	if h.Network.RouteDevice == nil {
 		return addresses[0], "", true
 	}
-	uplink, _ := h.Network.RouteDevice(elsewhere(family)) // empty: no default route
+	uplink, _ := h.Network.RouteDevice(outsideAddress(family)) // empty: no default route
 	for _, address := range addresses[:min(len(addresses), maxPodsAsked)] {
 		if device, err := h.Network.RouteDevice(address); err == nil && device != uplink && device != "lo" &&
 			!aboveAnother(h, device) {
@@ -148,7 +149,7 @@ func podBehind(h *host.Host, pods []corev1.Pod, family string) (pod netip.Addr, 
 	return addresses[0], "", false
 }
 
-// podAddresses are those of pods that live and have a network of their own.
+// podAddresses are those of pods that run in their own network namespace.
 func podAddresses(pods []corev1.Pod) []netip.Addr {
 	var addresses []netip.Addr
 	for i := range pods {
@@ -165,7 +166,7 @@ func podAddresses(pods []corev1.Pod) []netip.Addr {
 	return addresses
 }
 
-// aboveAnother reports whether a device is made on top of another one and is no bridge.
+// aboveAnother reports whether a device is created on top of another one and is no bridge.
 func aboveAnother(h *host.Host, device string) bool {
 	names, err := h.Files.List("/sys/class/net/" + device)
 	return err != nil || !slices.Contains(names, "bridge") && slices.ContainsFunc(names, func(name string) bool {

@@ -8,42 +8,42 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 )
 
-// packetSample is a packet that begins a connection and that the node must let through, to where it was sent by whom
-// it was sent: no translation of addresses has changed it. What is not said of it may be anything.
+// packetSample is a packet that opens a connection and that the node must let through, with its original addresses: no
+// translation has changed them. Zero fields may be anything.
 type packetSample struct {
 	hook        string
 	family      string     // ip or ip6
 	in, out     string     // names of devices; empty: not known
-	source      netip.Addr // not valid: anybody
+	source      netip.Addr // not valid: any
 	destination netip.Addr
 	protocol    uint8
 	port        uint16 // 0: any
 	what        string // for people
 }
 
-// answer is whether a rule applies to a sample.
-type answer int
+// match is whether a rule applies to a sample.
+type match int
 
 const (
-	no answer = iota
-	maybe
-	yes
+	matchNo match = iota
+	matchMaybe
+	matchYes
 )
 
-// least is the least certain of two answers: both must hold.
-func (a answer) and(b answer) answer { return min(a, b) }
+// and returns the less certain of two: both must hold.
+func (a match) and(b match) match { return min(a, b) }
 
 // packetDrop is the rule that certainly drops a sample.
 type packetDrop struct {
 	chain *packetfilter.PacketChain
-	rule  string // as iptables words it, or the policy
-	count uint64 // packets that it has met
+	rule  string // as iptables prints it, or the policy
+	count uint64 // packets that it has matched
 	// translated is whether translated connections were accepted before: those to services and host ports.
 	translated bool
 }
 
-// packetWalk follows a sample through the chains of one hook. What is not understood may be true or not; a drop is
-// certain only where nothing before it may have let the sample go.
+// packetWalk follows a sample through the chains of one hook. What is not understood may match or not; a drop is
+// certain only if no earlier rule may have accepted the sample.
 type packetWalk struct {
 	sample packetSample
 	chains map[string]*packetfilter.PacketChain
@@ -59,8 +59,8 @@ const (
 	maxWalkDepth = 32
 )
 
-// findDrop walks a sample through all base chains of its hook. They are independent of each other: one that accepts
-// ends itself only, one that drops ends all.
+// findDrop walks a sample through all base chains of its hook. They are independent: an accept ends only its own base
+// chain, a drop ends all.
 func findDrop(filter packetfilter.PacketFilter, sample packetSample) *packetDrop {
 	chains := map[string]*packetfilter.PacketChain{}
 	for i := range filter.Chains {
@@ -72,7 +72,7 @@ func findDrop(filter packetfilter.PacketFilter, sample packetSample) *packetDrop
 			continue
 		}
 		walk := packetWalk{sample: sample, chains: chains}
-		if ended := walk.chain(base, yes, 0); !ended && !walk.passed && base.Policy == "drop" {
+		if ended := walk.chain(base, matchYes, 0); !ended && !walk.passed && base.Policy == "drop" {
 			walk.drop = &packetDrop{chain: base, rule: "policy DROP"}
 		}
 		if walk.drop != nil {
@@ -94,15 +94,15 @@ func chainKey(c *packetfilter.PacketChain) string {
 	return strings.Join([]string{c.Family, c.Table, c.Name}, "\x00")
 }
 
-// chain walks one chain, which the sample reaches certainly or maybe, and reports whether its way certainly ends there.
-func (w *packetWalk) chain(c *packetfilter.PacketChain, reached answer, depth int) (ended bool) {
+// chain walks one chain, which the sample reaches certainly or maybe, and reports whether it certainly ends there.
+func (w *packetWalk) chain(c *packetfilter.PacketChain, reached match, depth int) (ended bool) {
 	if depth > maxWalkDepth {
 		w.passed = true
 		return false
 	}
 	for _, rule := range c.Rules {
 		if w.steps++; w.steps > maxWalkSteps {
-			w.passed = true // too many to say anything
+			w.passed = true // too many: nothing is certain
 			return false
 		}
 		if rule.Translated && rule.Verdict == "accept" {
@@ -110,34 +110,34 @@ func (w *packetWalk) chain(c *packetfilter.PacketChain, reached answer, depth in
 		}
 		certain := w.applies(rule) // given that it comes here
 		applies := reached.and(certain)
-		if applies == no {
+		if applies == matchNo {
 			continue
 		}
 		switch rule.Verdict {
 		case "accept":
 			w.passed = true
-			if applies == yes {
+			if applies == matchYes {
 				return true
 			}
 		case "drop", "reject":
-			if applies == yes && !w.passed {
+			if applies == matchYes && !w.passed {
 				w.drop = &packetDrop{chain: c, rule: rule.String(), count: rule.Packets}
 				return true
 			}
 		case "return":
-			if certain == yes {
+			if certain == matchYes {
 				return false
 			}
-			reached = maybe
+			reached = matchMaybe
 		case "jump", "goto":
 			if w.jump(c, rule.Target, applies, depth) {
 				return true
 			}
 			if rule.Verdict == "goto" {
-				if certain == yes {
+				if certain == matchYes {
 					return false
 				}
-				reached = maybe
+				reached = matchMaybe
 			}
 		default:
 			if slices.Contains([]string{"QUEUE", "NFQUEUE", "TPROXY"}, rule.Target) {
@@ -148,8 +148,8 @@ func (w *packetWalk) chain(c *packetfilter.PacketChain, reached answer, depth in
 	return false
 }
 
-// jump walks the chain that a rule of c leads to. One that was not read belongs to somebody, or is gone meanwhile.
-func (w *packetWalk) jump(c *packetfilter.PacketChain, name string, reached answer, depth int) (ended bool) {
+// jump walks the chain that a rule of c leads to. A chain that was not read may accept.
+func (w *packetWalk) jump(c *packetfilter.PacketChain, name string, reached match, depth int) (ended bool) {
 	target := w.chains[chainKey(&packetfilter.PacketChain{Family: c.Family, Table: c.Table, Name: name})]
 	if target == nil {
 		w.passed = true
@@ -158,22 +158,22 @@ func (w *packetWalk) jump(c *packetfilter.PacketChain, name string, reached answ
 	return w.chain(target, reached, depth+1)
 }
 
-// applies tells whether a rule applies to the sample.
-func (w *packetWalk) applies(r packetfilter.PacketRule) answer {
+// applies returns whether a rule applies to the sample.
+func (w *packetWalk) applies(r packetfilter.PacketRule) match {
 	s := w.sample
-	result := yes
+	result := matchYes
 	if r.NotNew || r.Translated || r.Family != "" && r.Family != s.family ||
 		r.Mark == (packetfilter.PacketMark{Value: 0x4000, Mask: 0x4000}) {
-		return no // the mark is kube-proxy's, for what it will masquerade
+		return matchNo // the mark is kube-proxy's, for what it will masquerade
 	}
 	if len(r.Matches) > 0 || r.Mark != (packetfilter.PacketMark{}) {
-		result = maybe
+		result = matchMaybe
 	}
 	result = result.and(within(r.Source, s.source)).and(within(r.Destination, s.destination))
 	result = result.and(throughInterface(r.In, s.in)).and(throughInterface(r.Out, s.out))
 	if r.Protocol != 0 && r.Protocol != s.protocol || len(r.Protocols) > 0 &&
 		!slices.Contains(r.Protocols, s.protocol) {
-		return no
+		return matchNo
 	}
 	if r.Port != (packetfilter.PortRange{}) {
 		result = result.and(toPort([]packetfilter.PortRange{r.Port}, s.port))
@@ -181,48 +181,48 @@ func (w *packetWalk) applies(r packetfilter.PacketRule) answer {
 	return result.and(toPort(r.Ports, s.port))
 }
 
-// toPort tells whether a port, 0 for any, is in one of some ranges; none: any.
-func toPort(ranges []packetfilter.PortRange, port uint16) answer {
+// toPort returns whether a port, 0 for any, is in one of some ranges; none: any.
+func toPort(ranges []packetfilter.PortRange, port uint16) match {
 	switch {
 	case len(ranges) == 0 || slices.ContainsFunc(ranges, func(r packetfilter.PortRange) bool {
 		return port != 0 && r.From <= port && port <= r.To
 	}):
-		return yes
+		return matchYes
 	case port == 0:
-		return maybe
+		return matchMaybe
 	}
-	return no
+	return matchNo
 }
 
-// within tells whether an address is in a prefix.
-func within(prefix netip.Prefix, address netip.Addr) answer {
+// within returns whether an address is in a prefix.
+func within(prefix netip.Prefix, address netip.Addr) match {
 	switch {
 	case !prefix.IsValid() || prefix.Bits() == 0:
-		return yes
+		return matchYes
 	case !address.IsValid():
-		return maybe
+		return matchMaybe
 	case prefix.Contains(address):
-		return yes
+		return matchYes
 	}
-	return no
+	return matchNo
 }
 
-// throughInterface tells whether a packet of pods or of the cluster goes through an interface; where it is not known
-// which it goes through, not the loopback device nor the bridges of Docker and libvirt, whose containers are no pods.
-func throughInterface(name, known string) answer {
+// throughInterface returns whether a packet of pods or of the cluster goes through an interface; where its interface is
+// not known, not the loopback device nor the bridges of Docker and libvirt, whose containers are no pods.
+func throughInterface(name, known string) match {
 	begin, open := strings.CutSuffix(name, "+")
 	switch {
 	case name == "":
-		return yes
+		return matchYes
 	case known != "" && (name == known || open && strings.HasPrefix(known, begin)):
-		return yes
+		return matchYes
 	case known != "" || name == "lo" || isOtherBridge(name):
-		return no
+		return matchNo
 	}
-	return maybe
+	return matchMaybe
 }
 
-// isOtherBridge knows docker0, Docker's own networks (br- and 12 hexadecimal digits) and libvirt's (virbr0).
+// isOtherBridge recognizes docker0, Docker's own networks (br- and 12 hexadecimal digits) and libvirt's (virbr0).
 func isOtherBridge(name string) bool {
 	if network, ok := strings.CutPrefix(name, "br-"); ok {
 		return len(network) == 12 && strings.Trim(network, "0123456789abcdef") == ""

@@ -1,0 +1,81 @@
+package stuckpods
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// stuckFindings reports the pods that have been stuck for longest individually, and a stage that many are in once.
+func stuckFindings(h *host.Host, stuck []podstate.Pod, s Settings) []finding.Finding {
+	found := manyStuck(h, stuck, s.Many)
+	for _, p := range stuck[:min(len(stuck), maxStuckPods)] {
+		f := finding.Finding{
+			Check: stuckPodsID, Subject: finding.Subject{Kind: "pod", Name: p.Name(), UID: string(p.Pod.UID)},
+			Severity: finding.Warning,
+			Facts: map[string]string{
+				"stage": p.Where.Stage, "lateSeconds": strconv.Itoa(int(p.Late.Seconds())),
+				"phase": string(p.Pod.Status.Phase),
+				"pods":  p.Name(),
+			},
+		}
+		if p.Where.Own {
+			f.Severity = finding.Info
+		}
+		late := p.Late.Round(time.Second)
+		if p.Ending {
+			f.Reason = "PodStuckTerminating"
+			if p.Where.Own {
+				f.Reason = "PodHeldByFinalizers"
+			}
+			f.Message = fmt.Sprintf("still here %s after its grace period: %s", late, p.Where.Text)
+		} else {
+			f.Reason = "PodStuckStarting"
+			if p.Where.Own {
+				f.Reason = "PodCannotStart"
+			}
+			f.Message = fmt.Sprintf("has not started for %s: %s", late, p.Where.Text)
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
+// manyStuck reports the stage that most pods are in.
+func manyStuck(h *host.Host, stuck []podstate.Pod, many int) []finding.Finding {
+	names := map[string][]string{}
+	for _, p := range stuck {
+		if !p.Where.Own {
+			stage := "starting: " + p.Where.Stage
+			if p.Ending {
+				stage = "terminating: " + p.Where.Stage
+			}
+			names[stage] = append(names[stage], p.Name())
+		}
+	}
+	worst := ""
+	for stage, pods := range names {
+		if len(pods) > len(names[worst]) || len(pods) == len(names[worst]) && stage < worst {
+			worst = stage
+		}
+	}
+	if many <= 0 || len(names[worst]) < many {
+		return nil
+	}
+	pods := names[worst]
+	slices.Sort(pods)
+	return []finding.Finding{{
+		Check: stuckPodsID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "ManyPodsStuck",
+		Message: fmt.Sprintf(
+			"%d pods are stuck in the same stage (%s): the cause is most likely the node, not the pods: %s", len(pods),
+			worst, checkkit.JoinFirst(pods, 5)),
+		Facts: map[string]string{"stage": worst, "count": strconv.Itoa(len(pods)),
+			"pods": checkkit.JoinFirst(pods, 50)},
+	}}
+}

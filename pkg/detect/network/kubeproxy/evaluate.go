@@ -1,0 +1,71 @@
+package kubeproxy
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// proxyHealth is the body of kube-proxy's health answer.
+type proxyHealth struct {
+	LastUpdated  *string `json:"lastUpdated"`
+	CurrentTime  string  `json:"currentTime"`
+	NodeEligible *bool   `json:"nodeEligible"` // of /healthz only
+}
+
+func (seen observation) health() (proxyHealth, bool) {
+	var health proxyHealth
+	err := json.Unmarshal([]byte(seen.body), &health)
+	return health, err == nil && health.LastUpdated != nil
+}
+
+// isProxy reports whether a kube-proxy answered.
+func (seen observation) isProxy() bool {
+	_, ok := seen.health()
+	return seen.err == nil && ok
+}
+
+func (seen observation) evaluate() []finding.Finding {
+	health, known := seen.health()
+	draining := health.NodeEligible != nil && !*health.NodeEligible
+	switch {
+	case seen.err != nil:
+		return seen.fault("KubeProxyNotAnswering", "does not answer %s: %s", seen.url, checkkit.ErrorText(seen.err))
+	case seen.status == http.StatusOK:
+		return nil
+	case draining && strings.HasSuffix(seen.url, "/healthz"):
+		return nil // 503 has two causes here, and the node is being removed anyway
+	case known && seen.status == http.StatusServiceUnavailable:
+		return seen.fault("KubeProxyNotSyncing", "has not updated the services%s: read its log, and check which "+
+			"process holds /run/xtables.lock",
+			health.age())
+	}
+	return seen.fault("KubeProxyNotAnswering", "answers %s with status %d: %s", seen.url, seen.status,
+		checkkit.Sanitize(seen.body, 200))
+}
+
+// age renders how long ago the last update was. Both times are kube-proxy's own, with Go's monotonic reading behind
+// them.
+func (p proxyHealth) age() string {
+	last, now, ok := p.times()
+	if !ok || now.Before(last) || last.IsZero() {
+		return ""
+	}
+	return " for " + now.Sub(last).Round(time.Second).String()
+}
+
+func (p proxyHealth) times() (last, now time.Time, ok bool) {
+	const layout = "2006-01-02 15:04:05.999999999 -0700 MST" // time.Time.String
+	text, _, _ := strings.Cut(*p.LastUpdated, " m=")
+	last, err := time.Parse(layout, text)
+	if err != nil {
+		return last, now, false
+	}
+	text, _, _ = strings.Cut(p.CurrentTime, " m=")
+	now, err = time.Parse(layout, text)
+	return last, now, err == nil
+}

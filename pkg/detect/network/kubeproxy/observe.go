@@ -1,0 +1,245 @@
+package kubeproxy
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const (
+	// absentRecheck is how long it is assumed that no kube-proxy belongs here: a check costs a scan of all processes.
+	absentRecheck   = 5 * time.Minute
+	maxProxyHealthz = 64 << 10 // bytes
+)
+
+type kubeProxyCheck struct {
+	settings Settings
+
+	program discover.Program
+	absent  time.Duration // time since boot when it was found that none belongs here; 0: one does, or it is not known
+}
+
+// observation is what one run reads.
+type observation struct {
+	process host.Process
+	runs    bool
+	url     string
+	status  int // 0: no answer
+	body    string
+	err     error
+}
+
+func (c *kubeProxyCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	now := h.Clock().SinceBoot
+	if c.absent != 0 && now-c.absent < absentRecheck {
+		return nil, errNoKubeProxy()
+	}
+	c.absent = 0
+	seen := observation{}
+	process, err := c.program.Find(h)
+	switch {
+	case err == nil:
+		seen.process, seen.runs = process, true
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	address, listens := c.address(h, seen)
+	if listens || !seen.runs {
+		c.ask(ctx, &seen, address)
+	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("ask kube-proxy: %w", ctx.Err())
+	}
+	switch {
+	case seen.isProxy():
+		return seen.evaluate(), nil
+	case seen.runs && listens:
+		return seen.evaluate(), nil
+	case seen.runs:
+		return nil, finding.NotApplicable("kube-proxy (pid %d) serves no health on port %d: set the port of this check",
+			seen.process.PID, c.settings.Port)
+	}
+	return c.evaluateAbsent(ctx, h, now)
+}
+
+func errNoKubeProxy() error {
+	return finding.NotApplicable("no kube-proxy runs here and no pod of it is on this node")
+}
+
+// evaluateAbsent decides whether an absent kube-proxy should run.
+func (c *kubeProxyCheck) evaluateAbsent(ctx context.Context, h *host.Host, now time.Duration) ([]finding.Finding,
+	error) {
+	if h.Kubelet.Pods == nil || !checkkit.KubeletInstalled(h) {
+		c.absent = now
+		return nil, errNoKubeProxy()
+	}
+	pods, err := discover.NodePods(ctx, h)
+	if err != nil {
+		return nil, fmt.Errorf("no kube-proxy runs; whether one should: %w", err)
+	}
+	i := slices.IndexFunc(pods, isKubeProxyPod)
+	if i < 0 {
+		c.absent = now
+		return nil, errNoKubeProxy()
+	}
+	pod := &pods[i]
+	f := proxyFinding("KubeProxyNotRunning",
+		fmt.Sprintf("pod %s/%s is on this node, but no kube-proxy runs%s: read its log",
+			pod.Namespace, pod.Name, waitingBecause(pod)))
+	f.Facts["pods"] = pod.Namespace + "/" + pod.Name
+	return []finding.Finding{f}, nil
+}
+
+// isKubeProxyPod recognizes the pod by its container, which has this name in all distributions, and that it is meant to
+// run.
+func isKubeProxyPod(pod corev1.Pod) bool {
+	return pod.Spec.HostNetwork && pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded &&
+		slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == "kube-proxy" })
+}
+
+// waitingBecause renders why a container of the pod does not run, if kubelet reports it.
+func waitingBecause(pod *corev1.Pod) string {
+	for _, status := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if w := status.State.Waiting; w != nil && w.Reason != "" {
+			return fmt.Sprintf(" (container %s: %s)", checkkit.Sanitize(status.Name, 64),
+				checkkit.Sanitize(w.Reason, 64))
+		}
+	}
+	return ""
+}
+
+// address returns the address of the health server, and whether a process listens there.
+func (c *kubeProxyCheck) address(h *host.Host, seen observation) (address string, listens bool) {
+	port := c.settings.Port
+	local := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	if !seen.runs {
+		return local, false
+	}
+	if flag, ok := healthzFlag(seen.process.Args); ok {
+		return flag, true
+	}
+	for _, table := range []string{"tcp", "tcp6"} {
+		data, err := h.Files.Read(fmt.Sprintf("/proc/%d/net/%s", seen.process.PID, table))
+		if err != nil {
+			continue
+		}
+		if ip, ok := listeningAddress(data, port); ok {
+			return netip.AddrPortFrom(ip, uint16(port)).String(), true //nolint:gosec // a port
+		}
+	}
+	return local, false
+}
+
+// healthzFlag reads --healthz-bind-address: "0.0.0.0:10256", or an address alone before 1.11.
+func healthzFlag(args []string) (string, bool) {
+	for i, arg := range args {
+		name, value, given := strings.Cut(arg, "=")
+		if strings.ReplaceAll(name, "_", "-") != "--healthz-bind-address" {
+			continue
+		}
+		if !given && i+1 < len(args) {
+			value = args[i+1]
+		}
+		bound, err := netip.ParseAddrPort(value)
+		if err != nil {
+			return "", false
+		}
+		return netip.AddrPortFrom(dialable(bound.Addr()), bound.Port()).String(), true
+	}
+	return "", false
+}
+
+// dialable returns the address at which this machine reaches a process that listens on ip.
+func dialable(ip netip.Addr) netip.Addr {
+	switch ip {
+	case netip.IPv4Unspecified():
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	case netip.IPv6Unspecified():
+		return netip.IPv6Loopback()
+	}
+	return ip
+}
+
+// listeningAddress finds the address that is listened on for a port in /proc/net/tcp or tcp6 (see parseListeners).
+// Addresses are groups of four bytes in the byte order of the machine, which is little-endian wherever Kubernetes runs
+// except s390x.
+func listeningAddress(data []byte, port int) (netip.Addr, bool) {
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if len(fields) < 4 || fields[3] != "0A" {
+			continue
+		}
+		address, number, _ := strings.Cut(fields[1], ":")
+		local, err := strconv.ParseUint(number, 16, 16)
+		raw, bad := hex.DecodeString(address)
+		if err != nil || bad != nil || int(local) != port {
+			continue
+		}
+		for i := 0; i+4 <= len(raw); i += 4 {
+			slices.Reverse(raw[i : i+4])
+		}
+		if ip, ok := netip.AddrFromSlice(raw); ok {
+			return dialable(ip.Unmap()), true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// ask queries /livez, and /healthz where that does not exist.
+func (c *kubeProxyCheck) ask(ctx context.Context, seen *observation, address string) {
+	ctx, cancel := context.WithTimeout(ctx, c.settings.Timeout)
+	defer cancel()
+	for _, path := range []string{"/livez", "/healthz"} {
+		seen.url = "http://" + address + path
+		var body []byte
+		seen.status, body, seen.err = host.Get(ctx, seen.url, maxProxyHealthz)
+		seen.body = string(body)
+		if seen.err != nil || seen.status != http.StatusNotFound {
+			return
+		}
+	}
+}
+
+func proxyFinding(reason, message string) finding.Finding {
+	return finding.Finding{
+		Check: ID, Subject: finding.Subject{Kind: "kube-proxy", Name: "kube-proxy"}, Severity: finding.Fatal,
+		Reason: reason, Message: message, Facts: map[string]string{},
+	}
+}
+
+func (seen observation) describe() string {
+	if !seen.runs {
+		return "kube-proxy"
+	}
+	return fmt.Sprintf("kube-proxy (pid %d)", seen.process.PID)
+}
+
+func (seen observation) fault(reason, format string, args ...any) []finding.Finding {
+	f := proxyFinding(reason, seen.describe()+" "+fmt.Sprintf(format, args...))
+	f.Facts["url"] = seen.url
+	if seen.status != 0 {
+		f.Facts["status"] = strconv.Itoa(seen.status)
+	}
+	if seen.runs {
+		f.Facts["pid"] = strconv.Itoa(seen.process.PID)
+	}
+	f.Facts["said"] = cmp.Or(checkkit.Sanitize(seen.body, 300), "nothing")
+	return []finding.Finding{f}
+}
