@@ -77,7 +77,7 @@ func (d *daemon) wire(e revision, clients *Clients) (*agent, []component, error)
 	cfg, log, store := e.cfg, d.log, d.store
 	a := &agent{cfg: cfg, edition: e, log: log, clients: clients, store: store, saver: newSaver(store, log),
 		started: host.Now()}
-	left, err := newLeftovers(cfg, log, clients, store)
+	left, err := newLeftovers(cfg, log, clients, store, a.stateStore())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -101,6 +101,7 @@ func (d *daemon) wire(e revision, clients *Clients) (*agent, []component, error)
 
 	metrics := a.openReporters()
 	a.reporters = append(a.reporters, newServiceStatus(d.manager, a.checks))
+	left.activity.send = a.reportActivities
 	a.sources = append(sources(clients.Host, log, metrics, deps.KernelLog, a.monitors), a.monitors.Sources()...)
 	a.engine = detect.NewEngine(clients.Host, log, a.checks, a.sources, metrics.engine(), a.observe)
 	components := []component{
@@ -119,9 +120,12 @@ func (d *daemon) wire(e revision, clients *Clients) (*agent, []component, error)
 	return a, append(components, component{"engine", a.engine.Run}), nil
 }
 
+// stateStore keeps what checks remember from one run to the next.
+func (a *agent) stateStore() memory { return memory{a.store.Bucket(memoryBucket), a.saver} }
+
 // loadDeps are what some checks need besides the host, with what an earlier run has left.
 func (a *agent) loadDeps() (checks.Deps, error) {
-	deps := a.clients.Deps(memory{a.store.Bucket(memoryBucket), a.saver})
+	deps := a.clients.Deps(a.stateStore())
 	settings := kernellog.Settings{}
 	if s := checks.SettingsOf[kernellog.Settings](a.cfg.Checks, "kernel-log"); s != nil {
 		settings = s.Settings
@@ -160,6 +164,15 @@ func (a *agent) tell(state finding.State, updates []finding.Update) {
 	}
 	for _, r := range a.reporters {
 		r.Update(state, updates)
+	}
+}
+
+// reportActivities gives what became of leftovers to the reporters that take it.
+func (a *agent) reportActivities(activities []finding.Activity) {
+	for _, r := range a.reporters {
+		if r, ok := r.(report.ActivityReporter); ok {
+			r.Report(activities)
+		}
 	}
 }
 

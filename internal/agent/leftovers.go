@@ -35,6 +35,7 @@ type leftovers struct {
 	runner    *remediate.Runner
 	mode      remediate.Mode
 	memory    store.Bucket
+	activity  *activities
 	work      chan inspect.Report // size 1, the newest report: a release may take minutes, and older news is worthless
 
 	quarantine quarantine
@@ -47,12 +48,14 @@ type leftovers struct {
 
 const historyKey = "history"
 
-func newLeftovers(cfg config.Config, log *slog.Logger, clients *Clients, store *store.Store) (*leftovers, error) {
+func newLeftovers(cfg config.Config, log *slog.Logger, clients *Clients, store *store.Store,
+	state detect.StateStore) (*leftovers, error) {
 	l := &leftovers{
 		every: cfg.Inspect.Every, host: clients.Host, log: log, mode: cfg.Remediate.Mode,
 		memory:    store.Bucket("inspect"),
 		inspector: newInspector(cfg, clients, log), work: make(chan inspect.Report, 1), history: inspect.History{},
 	}
+	l.activity = newActivities(state, log, cfg.StateDir, clients.Host.Clock())
 	if data, ok := l.memory.Get(historyKey); ok {
 		if err := json.Unmarshal(data, &l.history); err != nil {
 			log.Error("memory of leftovers lost, they are looked at anew", "err", err)
@@ -72,7 +75,7 @@ func newInspector(cfg config.Config, clients *Clients, log *slog.Logger) *inspec
 // check is the inspection in the shape of a check: one finding for each pod that left something behind.
 func (l *leftovers) check() detect.Check {
 	return detect.Check{
-		ID: "leftovers", Domain: "kubernetes", Every: l.every, Deadline: time.Minute,
+		ID: leftoversCheck, Domain: "kubernetes", Every: l.every, Deadline: time.Minute,
 		Summary: "pods that are gone left objects behind which make the next pods fail",
 		Advice:  "See `nodeagent inspect` for the proof and `nodeagent clean` for what would be released.",
 		Doc: detect.Doc{
@@ -101,6 +104,7 @@ func (l *leftovers) look(ctx context.Context) ([]finding.Finding, error) {
 	}
 	l.remember(history, report, next)
 	l.count(report)
+	l.activity.inspected(report)
 	select { // the newest report takes the place of one that nobody has taken yet
 	case <-l.work:
 	default:
@@ -160,18 +164,10 @@ func leftoverFinding(group string, objects []inspect.Assessment) finding.Finding
 			pod = o.Pod
 		}
 	}
-	var parts []string
-	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
-		parts = append(parts, fmt.Sprintf("%d %s", kinds[kind], kind))
-	}
-	name := strings.Trim(pod.Namespace+"/"+pod.Name, "/")
-	if name == "" {
-		name = group
-	}
+	subject := podSubject(pod, group)
 	return finding.Finding{
-		Subject: finding.Subject{Kind: "pod", Name: name, UID: pod.UID}, Severity: finding.Warning,
-		Reason:  "PodLeftovers",
-		Message: fmt.Sprintf("pod %s (%s) is gone and left behind: %s", name, pod.UID, strings.Join(parts, ", ")),
+		Subject: subject, Severity: finding.Warning, Reason: "PodLeftovers",
+		Message: fmt.Sprintf("pod %s (%s) is gone and left behind: %s", subject.Name, subject.UID, countText(kinds)),
 	}
 }
 
@@ -205,6 +201,7 @@ func (l *leftovers) Run(ctx context.Context) error {
 				l.log.Error("release", "err", err)
 			}
 			l.note(outcome)
+			l.activity.released(outcome, l.host.Clock())
 			l.quarantine.count(ctx, l, outcome.Acted())
 		}
 	}

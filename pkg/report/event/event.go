@@ -126,9 +126,26 @@ func (r *Reporter) Update(state finding.State, updates []finding.Update) {
 			r.add(u.ID, u.Finding.Severity, u.At.Wall, n)
 		}
 	}
-	if len(updates) == 0 {
-		return
+	if len(updates) > 0 {
+		r.signal()
 	}
+}
+
+// Report takes over how releases of pods ended. Everything else that becomes of leftovers is in the findings of their
+// check, and in the log.
+func (r *Reporter) Report(activities []finding.Activity) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range activities {
+		if n, ok := noteOfActivity(a); ok {
+			r.add(a.ID, a.Severity, a.At.Wall, n)
+			r.signal()
+		}
+	}
+}
+
+// signal wakes Run, which has something new to send.
+func (r *Reporter) signal() {
 	r.observe()
 	select {
 	case r.told <- struct{}{}:

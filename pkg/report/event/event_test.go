@@ -334,3 +334,37 @@ func TestBacklogLeavesRoom(t *testing.T) {
 		}
 	})
 }
+
+// Of what becomes of leftovers, events report how the release of a pod ended: nothing while nothing is released, and a
+// failure that repeats itself once.
+func TestActivities(t *testing.T) {
+	pod := finding.Subject{Kind: "pod", Name: "default/web", UID: "u1"}
+	mount := finding.Subject{Kind: "mount", Name: "/var/lib/kubelet/pods/u1/volumes/v", UID: "u1"}
+	synctest.Test(t, func(t *testing.T) {
+		events, w := &reporttest.Events{}, reporttest.NewWorld()
+		r := New(testConfig(events))
+		reporttest.Start(t, r)
+		report := func(kind finding.ActivityKind, subject finding.Subject, severity finding.Severity, repeated bool) {
+			a := finding.NewActivity(kind, "leftovers", subject, w.Now())
+			a.Pod, a.Severity, a.Repeated, a.Message = pod, severity, repeated, string(kind)+" of "+subject.String()
+			r.Report([]finding.Activity{a})
+			time.Sleep(time.Minute)
+		}
+		for _, kind := range []finding.ActivityKind{finding.LeftoverFound, finding.LeftoverPresent,
+			finding.LeftoverReleased, finding.LeftoverGone, finding.ActionPlanned, finding.ActionRefused,
+			finding.ActionStarted, finding.ActionDone, finding.ActionFailed} {
+			report(kind, mount, finding.Warning, false)
+		}
+		report(finding.ActionStarted, pod, finding.Info, false)
+		report(finding.ActionFailed, pod, finding.Warning, false)
+		report(finding.ActionFailed, pod, finding.Warning, true)
+		report(finding.ActionVerified, pod, finding.Info, false)
+		want := []string{
+			"Warning LeftoverReleaseFailed 1 action-failed of pod/default/web",
+			"Normal LeftoversReleased 1 action-verified of pod/default/web",
+		}
+		if diff := cmp.Diff(want, events.Lines()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}

@@ -28,6 +28,8 @@ const (
 	component      = "nodeagent"
 	clearedSuffix  = "Cleared"
 	droppedReason  = "EventsDropped"
+	releasedReason = "LeftoversReleased"
+	failedReason   = "LeftoverReleaseFailed"
 	annotationsFor = component + "/" // prefix of our annotations
 )
 
@@ -62,6 +64,20 @@ func noteOf(u finding.Update) (note, bool) {
 		return note{}, false
 	}
 	return n, true
+}
+
+// noteOfActivity words the end of a pod's release: that it was verified, or failed otherwise than the time before.
+func noteOfActivity(a finding.Activity) (note, bool) {
+	reason := releasedReason
+	switch {
+	case a.Kind == finding.ActionVerified:
+	case a.Kind == finding.ActionFailed && a.Subject == a.Pod && !a.Repeated:
+		reason = failedReason
+	default:
+		return note{}, false
+	}
+	return note{Reason: reason, Type: typeOf(a.Severity), Message: report.Text(a.Message, maxMessage),
+		Check: report.Text(a.Check, maxReason), Subject: report.Text(a.Subject.String(), maxSubject)}, true
 }
 
 // noteOf words an update as its check asks for.

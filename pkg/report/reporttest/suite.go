@@ -40,6 +40,7 @@ func Behaviour(t *testing.T, newSubject func(t *testing.T) Subject) {
 		{"run ends with its context while the sink hangs", runEnds},
 		{"the newest state wins after an outage", newestWins},
 		{"a state is neither modified nor kept", stateIsNotKept},
+		{"activities are reported once after an outage", activitiesSurvive},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { test.run(t, newSubject(t)) })
@@ -181,6 +182,39 @@ func stateIsNotKept(t *testing.T, s Subject) {
 	time.Sleep(20 * time.Minute)
 	if told := s.Tells(); !slices.Contains(told, "Kept") || slices.Contains(told, "Overwritten") {
 		t.Errorf("the sink tells %v, want Kept", told)
+	}
+}
+
+// activitiesSurvive reports the end of a release while the sink is unreachable, twice, as a restart of the agent does.
+func activitiesSurvive(t *testing.T, s Subject) {
+	reporter, ok := s.Reporter.(report.ActivityReporter)
+	if !ok {
+		return
+	}
+	w := NewWorld()
+	s.disturb(errors.New("connection refused"))
+	stop := Start(t, s.Reporter)
+	defer stop()
+	pod := finding.Subject{Kind: "pod", Name: "default/web", UID: "u1"}
+	released := finding.NewActivity(finding.ActionVerified, Check, pod, w.Now())
+	released.Pod, released.Message = pod, "what pod default/web left behind is released: 2 mount"
+	began := time.Now()
+	for range 2 {
+		activities := []finding.Activity{released}
+		reporter.Report(activities)
+		activities[0].Message = "overwritten"
+	}
+	if took := time.Since(began); took != 0 {
+		t.Errorf("report waited for %s", took)
+	}
+	time.Sleep(20 * time.Minute)
+	if reported := s.Tells(); s.Sink != nil && len(reported) > 0 {
+		t.Fatalf("an unreachable sink received %v", reported)
+	}
+	s.mend()
+	time.Sleep(20 * time.Minute)
+	if reported := s.Tells(); len(reported) != 1 {
+		t.Errorf("after the outage the sink has %v, want the release once", reported)
 	}
 }
 
