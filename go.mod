@@ -3,6 +3,7 @@ module github.com/nodeagent/nodeagent
 go 1.26.5
 
 require (
+	github.com/cloudevents/sdk-go/v2 v2.16.2
 	github.com/container-storage-interface/spec v1.13.0
 	github.com/containerd/containerd/api v1.12.0
 	github.com/containernetworking/cni v1.3.1

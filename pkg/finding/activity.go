@@ -5,8 +5,9 @@ type ActivityKind string
 
 // The kinds of activities.
 const (
-	LeftoverFound    ActivityKind = "leftover-found"    // proven to be a leftover
-	LeftoverPresent  ActivityKind = "leftover-present"  // once after each start: found by an earlier run, and still there
+	LeftoverFound ActivityKind = "leftover-found" // proven to be a leftover
+	// once after each start: found by an earlier run, and still there
+	LeftoverPresent  ActivityKind = "leftover-present"
 	LeftoverReleased ActivityKind = "leftover-released" // an action of the agent released it
 	LeftoverGone     ActivityKind = "leftover-gone"     // gone, or in use again, without an action of the agent
 

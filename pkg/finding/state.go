@@ -65,6 +65,7 @@ type Update struct {
 	At      Timestamp  `json:"at"`
 	Check   string     `json:"check"`
 	Finding Finding    `json:"finding,omitzero"` // all kinds but Moved
+	First   Timestamp  `json:"first,omitzero"`   // first observation of the finding
 	Since   Timestamp  `json:"since,omitzero"`   // when the finding was raised
 	From    Status     `json:"from,omitempty"`   // Moved only
 	To      Status     `json:"to,omitempty"`     // Moved only

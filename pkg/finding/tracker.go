@@ -310,7 +310,7 @@ func (b *Believed) update(kind UpdateKind, at Timestamp) Update {
 		// the moment tells apart messages of one reason
 		id += "-" + Key{Check: b.Reason + "/" + string(b.Severity)}.id(at)
 	}
-	return Update{ID: id, Kind: kind, At: at, Check: b.Check, Finding: b.Finding, Since: b.Raised}
+	return Update{ID: id, Kind: kind, At: at, Check: b.Check, Finding: b.Finding, First: b.First, Since: b.Raised}
 }
 
 func (p Policy) blindAfter() time.Duration {
