@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/agent/daemon"
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
@@ -56,7 +57,7 @@ func everyRule() []rules.Rule { return append(rules.Kernel(), rules.Daemons()...
 
 func explainable() []string {
 	var names []string
-	for _, c := range slices.Concat(everyCheck(), agent.OwnChecks()) {
+	for _, c := range slices.Concat(everyCheck(), daemon.OwnChecks()) {
 		names = append(names, c.ID)
 	}
 	for _, r := range everyRule() {
@@ -83,7 +84,7 @@ func configured(cfg config.Config) (checks []detect.Check, rules []rules.Rule) {
 func explain(w io.Writer, name string, cfg config.Config) error {
 	var pages []string
 	checks, rules := configured(cfg)
-	for _, c := range slices.Concat(everyCheck(), agent.OwnChecks(), checks) {
+	for _, c := range slices.Concat(everyCheck(), daemon.OwnChecks(), checks) {
 		isReason := slices.ContainsFunc(c.Doc.Faults, func(f detect.Fault) bool {
 			return strings.EqualFold(f.Reason, name)
 		})

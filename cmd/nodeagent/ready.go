@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/internal/agent"
-	agentstatus "github.com/nodeagent/nodeagent/internal/agent/status"
+	"github.com/nodeagent/nodeagent/internal/agent/status"
 )
 
 func newReady(o *options) *cobra.Command {
@@ -45,7 +45,7 @@ Exit code 0 ready, 1 not ready.`,
 }
 
 // awaitReady waits until the agent is ready or the time is over. What it waits for longer than a second, it says.
-func awaitReady(ctx context.Context, progress io.Writer, socket string, wait time.Duration) agentstatus.Readiness {
+func awaitReady(ctx context.Context, progress io.Writer, socket string, wait time.Duration) status.Readiness {
 	const between, silent = 200 * time.Millisecond, time.Second
 	began, said := time.Now(), ""
 	end := began.Add(wait)
@@ -66,24 +66,24 @@ func awaitReady(ctx context.Context, progress io.Writer, socket string, wait tim
 	}
 }
 
-func askReady(ctx context.Context, socket string) agentstatus.Readiness {
-	status, err := agentstatus.AskStatus(ctx, socket)
+func askReady(ctx context.Context, socket string) status.Readiness {
+	running, err := status.AskStatus(ctx, socket)
 	switch {
-	case errors.Is(err, agentstatus.ErrNotRunning):
-		return agentstatus.Readiness{Why: []string{"no agent answers on " + socket}}
+	case errors.Is(err, status.ErrNotRunning):
+		return status.Readiness{Why: []string{"no agent answers on " + socket}}
 	case err != nil:
-		return agentstatus.Readiness{Why: []string{err.Error()}}
+		return status.Readiness{Why: []string{err.Error()}}
 	}
-	ready := status.Readiness
-	if status.Version != agent.Version {
+	ready := running.Readiness
+	if running.Version != agent.Version {
 		ready.Ready = false
 		ready.Why = append(ready.Why, fmt.Sprintf("version %s runs, %s is installed: systemctl restart nodeagent",
-			status.Version, agent.Version))
+			running.Version, agent.Version))
 	}
 	return ready
 }
 
-func printReady(w io.Writer, r agentstatus.Readiness) error {
+func printReady(w io.Writer, r status.Readiness) error {
 	if r.Ready {
 		_, err := fmt.Fprintln(w, "ready")
 		return err

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
 	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/config"
 )
@@ -75,7 +74,7 @@ func (o *options) file(ctx context.Context) string {
 func (o *options) place(ctx context.Context, socket string) status.ContainerPaths {
 	place, asked := o.places[socket]
 	if !asked {
-		place = agent.AskContainerPaths(ctx, socket)
+		place = status.AskContainerPaths(ctx, socket)
 		if o.places == nil {
 			o.places = map[string]status.ContainerPaths{}
 		}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/agent/daemon"
 	"github.com/nodeagent/nodeagent/internal/config"
 )
 
@@ -45,8 +45,8 @@ func newRun(o *options) *cobra.Command {
 			reload := make(chan os.Signal, 1) // one wish is enough: the file is read after it
 			signal.Notify(reload, syscall.SIGHUP)
 			defer signal.Stop(reload)
-			source := agent.Source{File: o.configFile, LastGood: f.lastGood, Over: f.over, Reload: reload}
-			return agent.Run(cmd.Context(), source, log)
+			source := daemon.Source{File: o.configFile, LastGood: f.lastGood, Over: f.over, Reload: reload}
+			return daemon.Run(cmd.Context(), source, log)
 		},
 	}
 	flags := cmd.Flags()

@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cri"
-	hostdiscover "github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
@@ -27,7 +27,7 @@ type Clients struct {
 	Client *kube.Client // nil where there is no Kubernetes
 	Notes  []string     // what was found where
 
-	found   hostdiscover.Discovery
+	found   discover.Discovery
 	closers []io.Closer
 }
 
@@ -44,7 +44,7 @@ func (d *Clients) Close() error {
 // away now are found when they are back.
 func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 	files := host.Files{}
-	found, err := discover(files, cfg)
+	found, err := discoverLayout(files, cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -14,12 +14,12 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
-	hostdiscover "github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// layoutEvery is how often the daemon looks whether kubelet is laid out otherwise than when it started.
-const layoutEvery = time.Minute
+// LayoutEvery is how often the daemon looks whether kubelet is laid out otherwise than when it started.
+const LayoutEvery = time.Minute
 
 // layout is how the running kubelet said that this node is laid out. It is kept for the day on which kubelet is dead:
 // its flags die with it, and an agent that is started then would look in the wrong places. Only what a believed
@@ -32,9 +32,9 @@ type layout struct {
 
 func layoutFile(cfg config.Config) string { return filepath.Join(cfg.StateDir, "layout.json") }
 
-// discover finds out how the node is laid out, now or when kubelet last ran.
-func discover(files host.Files, cfg config.Config) (hostdiscover.Discovery, error) {
-	found, err := hostdiscover.Discover(files, cfg.Paths)
+// discoverLayout returns how the node is laid out, now or when kubelet last ran.
+func discoverLayout(files host.Files, cfg config.Config) (discover.Discovery, error) {
+	found, err := discover.Discover(files, cfg.Paths)
 	if err != nil || found.KubeletRunning {
 		return found, err
 	}
@@ -49,15 +49,15 @@ func discover(files host.Files, cfg config.Config) (hostdiscover.Discovery, erro
 	known.Paths.KubeletElsewhere = false // only the configuration says so
 	found.Paths, found.NodeName, found.KubeletInstalled = known.Paths, known.NodeName, true
 	found.KubeconfigNamed = known.KubeconfigNamed
-	hostdiscover.Override(&found.Paths, cfg.Paths)
+	discover.Override(&found.Paths, cfg.Paths)
 	found.Notes = append(found.Notes,
 		"kubelet does not run: the node is taken to be laid out as it said when it last did")
 	return found, nil
 }
 
-// keepLayout stores how the running kubelet says that the node is laid out. Not stored is not known on a bad day, no
+// KeepLayout stores how the running kubelet says that the node is laid out. Not stored is not known on a bad day, no
 // more.
-func (d *Clients) keepLayout(cfg config.Config) {
+func (d *Clients) KeepLayout(cfg config.Config) {
 	l := layout{d.found.Paths, d.found.NodeName, d.found.KubeconfigNamed}
 	if !d.found.KubeletRunning || l.believe(d.Host.Files) != nil {
 		return
@@ -149,9 +149,9 @@ func (l layout) believe(files host.Files) error {
 	return nil
 }
 
-// layoutMoved reports whether the running kubelet says something else now than when the door was opened.
-func (d *Clients) layoutMoved(cfg config.Config) bool {
-	now, err := hostdiscover.Discover(d.Host.Files, cfg.Paths)
+// LayoutMoved reports whether the running kubelet says something else now than when the door was opened.
+func (d *Clients) LayoutMoved(cfg config.Config) bool {
+	now, err := discover.Discover(d.Host.Files, cfg.Paths)
 	return err == nil && now.KubeletRunning &&
 		(now.NodeName != d.found.NodeName || now.KubeletInstalled != d.found.KubeletInstalled ||
 			!reflect.DeepEqual(now.Paths, d.found.Paths))

@@ -14,9 +14,8 @@ import (
 )
 
 // openMonitors makes the monitors of node-problem-detector's files.
-func (a *agent) openMonitors(own []detect.Check) *npd.Monitors {
-	files := a.edition.monitors
-	return npd.New(files.Files, files.Broken, a.cfg.NodeProblemDetector, npd.Doors{
+func (a *Agent) openMonitors(own []detect.Check) *npd.Monitors {
+	return npd.New(a.files.Files, a.files.Broken, a.cfg.NodeProblemDetector, npd.Doors{
 		Host: a.clients.Host, Log: a.log, Memory: a.deps.State, Own: own, Believed: a.believed,
 		Happened: func(reason string, n int) { a.meter.Happened(reason, n) },
 	})
@@ -33,7 +32,7 @@ func Checks(cfg config.Config, h *host.Host, deps checks.Deps) []detect.Check {
 }
 
 // believed returns what is believed of a check now.
-func (a *agent) believed(check string) (finding.CheckState, bool) {
+func (a *Agent) believed(check string) (finding.CheckState, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := a.tracker.State()[check]
@@ -44,7 +43,7 @@ func (a *agent) believed(check string) (finding.CheckState, bool) {
 }
 
 // wordings are how node-problem-detector's findings are worded in events.
-func (a *agent) wordings() map[string]event.Wording {
+func (a *Agent) wordings() map[string]event.Wording {
 	wordings := map[string]event.Wording{}
 	for check, w := range a.monitors.Wordings() {
 		wordings[check] = event.Wording{Source: w.Source, Condition: w.Condition}

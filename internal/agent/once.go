@@ -11,7 +11,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/config"
-	internalstore "github.com/nodeagent/nodeagent/internal/store"
+	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
@@ -20,7 +20,7 @@ import (
 // daemon where one runs, and keeps its own where none does, so that looking several times counts either way.
 type Bench struct {
 	clients   *Clients
-	store     *internalstore.Store // nil while a daemon runs: the memory is the daemon's
+	store     *store.Store // nil while a daemon runs: the memory is the daemon's
 	inspector *inspect.Inspector
 	runner    *remediate.Runner
 	history   inspect.History
@@ -61,8 +61,8 @@ func (b *Bench) recall(ctx context.Context, cfg config.Config) error {
 		b.deaf = fmt.Errorf("%w; nothing counts as seen before", err)
 		return nil
 	}
-	store, err := internalstore.OpenStore(filepath.Join(cfg.StateDir, "state.db"))
-	if errors.Is(err, internalstore.ErrInUse) {
+	opened, err := store.Open(filepath.Join(cfg.StateDir, "state.db"))
+	if errors.Is(err, store.ErrInUse) {
 		b.deaf = fmt.Errorf("an agent runs but does not answer on %s: %w; nothing counts as seen before", cfg.Socket,
 			err)
 		return nil
@@ -70,8 +70,8 @@ func (b *Bench) recall(ctx context.Context, cfg config.Config) error {
 	if err != nil {
 		return err
 	}
-	b.store = store
-	if data, ok := store.Bucket("inspect").Get(historyKey); ok {
+	b.store = opened
+	if data, ok := opened.Bucket("inspect").Get(historyKey); ok {
 		_ = json.Unmarshal(data, &b.history) // unreadable: seen for the first time
 	}
 	return nil

@@ -35,7 +35,7 @@ func Retire(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string,
 	if _, err := status.AskStatus(ctx, cfg.Socket); !errors.Is(err, status.ErrNotRunning) {
 		return nil, fmt.Errorf("an agent runs and would write it again: systemctl stop nodeagent")
 	}
-	store, err := store.OpenStore(filepath.Join(cfg.StateDir, "state.db"))
+	store, err := store.Open(filepath.Join(cfg.StateDir, "state.db"))
 	if err != nil {
 		return nil, err
 	}

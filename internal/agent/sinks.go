@@ -17,7 +17,7 @@ type sinkMonitor struct {
 	told map[string]*status.SinkStatus
 }
 
-func newTeller(next report.Observer) *sinkMonitor {
+func newSinkMonitor(next report.Observer) *sinkMonitor {
 	return &sinkMonitor{Observer: next, told: map[string]*status.SinkStatus{}}
 }
 

@@ -34,7 +34,7 @@ const (
 // Kubelet itself asks the apiserver who the agent is and what it may do (TokenReview, SubjectAccessReview), and keeps
 // that for some minutes.
 func NewKubelet(config Config, files host.Files, paths host.Paths) host.Kubelet {
-	k := &kubelet{config: config, files: files, paths: paths}
+	k := &kubeletClient{config: config, files: files, paths: paths}
 	return host.Kubelet{
 		Healthz: k.healthz,
 		Pods:    k.pods,
@@ -46,7 +46,7 @@ func NewKubelet(config Config, files host.Files, paths host.Paths) host.Kubelet 
 	}
 }
 
-type kubelet struct {
+type kubeletClient struct {
 	config Config
 	files  host.Files
 	paths  host.Paths
@@ -59,7 +59,7 @@ type kubelet struct {
 }
 
 // healthz asks without credentials, on a connection of its own: that kubelet still accepts one is part of the answer.
-func (k *kubelet) healthz(ctx context.Context) (string, error) {
+func (k *kubeletClient) healthz(ctx context.Context) (string, error) {
 	if k.paths.KubeletHealthz == "" {
 		return "", fmt.Errorf("kubelet healthz: %w", hosterr.ErrNotConfigured)
 	}
@@ -74,7 +74,7 @@ func (k *kubelet) healthz(ctx context.Context) (string, error) {
 	return string(body), err
 }
 
-func (k *kubelet) pods(ctx context.Context) ([]corev1.Pod, error) {
+func (k *kubeletClient) pods(ctx context.Context) ([]corev1.Pod, error) {
 	body, err := k.ask(ctx, "/pods", maxPods)
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func parsePods(body []byte) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-func (k *kubelet) metric(ctx context.Context, family string) (samples map[string]float64, err error) {
+func (k *kubeletClient) metric(ctx context.Context, family string) (samples map[string]float64, err error) {
 	err = k.stream(ctx, "/metrics", func(r io.Reader) error {
 		if samples, err = parseMetric(r, family); err != nil {
 			return fmt.Errorf("kubelet /metrics: %w", err)
@@ -115,7 +115,7 @@ func (k *kubelet) metric(ctx context.Context, family string) (samples map[string
 }
 
 // ask makes one request to kubelet's API and returns its answer.
-func (k *kubelet) ask(ctx context.Context, path string, limit int64) (body []byte, err error) {
+func (k *kubeletClient) ask(ctx context.Context, path string, limit int64) (body []byte, err error) {
 	err = k.stream(ctx, path, func(r io.Reader) error {
 		body, err = readAll(r, limit)
 		return err
@@ -125,7 +125,7 @@ func (k *kubelet) ask(ctx context.Context, path string, limit int64) (body []byt
 
 // stream makes one request to kubelet's API and has its answer read. Where kubelet was not heard or did not know us,
 // the next one reads the credentials and the pinned certificates again.
-func (k *kubelet) stream(ctx context.Context, path string, read func(io.Reader) error) error {
+func (k *kubeletClient) stream(ctx context.Context, path string, read func(io.Reader) error) error {
 	if k.paths.KubeletAPI == "" {
 		return fmt.Errorf("kubelet %s: %w", path, hosterr.ErrNotConfigured)
 	}
@@ -149,7 +149,7 @@ func (k *kubelet) stream(ctx context.Context, path string, read func(io.Reader) 
 const kubeletRight = "kubelet lets the agent in only by a ServiceAccount for which rights.kubelet of the chart is " +
 	"set: docs/security.md"
 
-func (k *kubelet) open() (*http.Client, error) {
+func (k *kubeletClient) open() (*http.Client, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.client != nil && time.Now().Before(k.expires) {
@@ -167,7 +167,7 @@ func (k *kubelet) open() (*http.Client, error) {
 	return k.client, nil
 }
 
-func (k *kubelet) drop(client *http.Client) {
+func (k *kubeletClient) drop(client *http.Client) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.pool != nil && k.client == client {
@@ -176,7 +176,7 @@ func (k *kubelet) drop(client *http.Client) {
 	}
 }
 
-func (k *kubelet) connect() (*http.Transport, http.RoundTripper, error) {
+func (k *kubeletClient) connect() (*http.Transport, http.RoundTripper, error) {
 	target, err := url.Parse(k.paths.KubeletAPI)
 	if err != nil {
 		return nil, nil, fmt.Errorf("kubelet API: %w", err)

@@ -40,9 +40,9 @@ var ErrInUse = errors.New("in use by another process")
 
 const checksBucket = "checks"
 
-// OpenStore opens the state file, which is made when it does not exist. A corrupt file is set aside as <path>.corrupt
+// Open opens the state file, which is made when it does not exist. A corrupt file is set aside as <path>.corrupt
 // and a new one is begun. The only error is ErrInUse; every other trouble is told by Trouble.
-func OpenStore(path string) (*Store, error) {
+func Open(path string) (*Store, error) {
 	s := &Store{path: path, memory: map[string]map[string][]byte{}}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		s.trouble = err

@@ -16,7 +16,7 @@ const (
 	ActionStarted  ActivityKind = "action-started"  // the intent is in the journal
 	ActionDone     ActivityKind = "action-done"     // one object is released: it no longer exists
 	ActionFailed   ActivityKind = "action-failed"   // tried, and not released or not proven to be
-	ActionVerified ActivityKind = "action-verified" // a pass over the whole node after the last step found nothing left
+	ActionVerified ActivityKind = "action-verified" // a pass over the node after the last step found nothing
 )
 
 // Activity is one transition of a leftover, or of an action on leftovers. Actions are reported for each object and, with

@@ -34,23 +34,38 @@ const askLimit = 3 * time.Second
 // AskStatus asks the running agent what it believes.
 func AskStatus(ctx context.Context, socket string) (Status, error) {
 	var status Status
-	return status, Ask(ctx, socket, http.MethodGet, "/status", &status)
+	return status, ask(ctx, socket, http.MethodGet, "/status", &status)
 }
 
 // AskReload has the running agent read its configuration anew. ErrRefused says that it goes on with the one it had.
 func AskReload(ctx context.Context, socket string) error {
 	var none struct{}
-	return Ask(ctx, socket, http.MethodPost, "/reload", &none)
+	return ask(ctx, socket, http.MethodPost, "/reload", &none)
 }
 
 // AskHistory asks the running agent what its inspections have seen.
 func AskHistory(ctx context.Context, socket string) (inspect.History, error) {
 	var history inspect.History
-	return history, Ask(ctx, socket, http.MethodGet, "/history", &history)
+	return history, ask(ctx, socket, http.MethodGet, "/history", &history)
 }
 
-// Ask sends a request to the socket of the running agent and decodes its answer. ErrNotRunning: nobody listens.
-func Ask(ctx context.Context, socket, method, path string, answer any) error {
+// pathsLimit is how long a person waits for an agent that hangs before the host's own files must do.
+const pathsLimit = 500 * time.Millisecond
+
+// AskContainerPaths asks the running agent for its container's paths; all are empty where it does not answer: then the
+// host's own files are all there is.
+func AskContainerPaths(ctx context.Context, socket string) ContainerPaths {
+	ctx, cancel := context.WithTimeout(ctx, pathsLimit)
+	defer cancel()
+	var paths ContainerPaths
+	if err := ask(ctx, socket, http.MethodGet, "/place", &paths); err != nil {
+		return ContainerPaths{}
+	}
+	return paths
+}
+
+// ask sends a request to the socket of the running agent and decodes its answer. ErrNotRunning: nobody listens.
+func ask(ctx context.Context, socket, method, path string, answer any) error {
 	limit := askLimit
 	if method != http.MethodGet {
 		limit = ReloadLimit + time.Second

@@ -18,22 +18,31 @@ import (
 // The limits of one listener. Whoever is on the node may connect to the loopback, and every connection is a
 // descriptor of the agent, which needs them to observe the node.
 const (
-	MaxConnections = 32
-	HeaderWithin   = 2 * time.Second // a request that is slower to come is no probe and no scrape
+	maxConnections = 32
+	headerWithin   = 2 * time.Second // a request that is slower to come is no probe and no scrape
 	requestWithin  = 5 * time.Second
 	answerWithin   = 30 * time.Second // a change of the configuration takes long
 	maxHeaderBytes = 1 << 14
 )
 
-// UnknownUser is whoever the kernel could not tell.
-const UnknownUser = ^uint32(0)
+// unknownUser is whoever the kernel could not tell.
+const unknownUser = ^uint32(0)
 
-// Serve runs an HTTP server on listener until ctx ends: one request for each connection, and a bounded number of
+// ServeLoopback answers HTTP on an address of the loopback until ctx ends.
+func ServeLoopback(ctx context.Context, address string, handler http.Handler) error {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return serve(ctx, listener, handler, peerUser(&host.Host{}))
+}
+
+// serve runs an HTTP server on listener until ctx ends: one request for each connection, and a bounded number of
 // connections. user says whose the other end is; nil where all are one's.
-func Serve(ctx context.Context, listener net.Listener, handler http.Handler, user func(net.Conn) uint32) error {
-	limited := &limitedListener{Listener: listener, most: MaxConnections, user: user}
+func serve(ctx context.Context, listener net.Listener, handler http.Handler, user func(net.Conn) uint32) error {
+	limited := &limitedListener{Listener: listener, most: maxConnections, user: user}
 	server := &http.Server{
-		Handler: handler, ReadHeaderTimeout: HeaderWithin, ReadTimeout: requestWithin, WriteTimeout: answerWithin,
+		Handler: handler, ReadHeaderTimeout: headerWithin, ReadTimeout: requestWithin, WriteTimeout: answerWithin,
 		MaxHeaderBytes: maxHeaderBytes, ConnState: limited.changed,
 	}
 	server.SetKeepAlivesEnabled(false)
@@ -53,11 +62,11 @@ type limitedListener struct {
 	user func(net.Conn) uint32
 
 	mu   sync.Mutex // guards open and the fields of its elements
-	open []*LimitedConn
+	open []*limitedConn
 }
 
-// LimitedConn is one connection of a limitedListener.
-type LimitedConn struct {
+// limitedConn is one connection of a limitedListener.
+type limitedConn struct {
 	net.Conn
 	of     *limitedListener
 	User   uint32
@@ -70,7 +79,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn := &LimitedConn{Conn: accepted, of: l, User: UnknownUser, Asking: true}
+	conn := &limitedConn{Conn: accepted, of: l, User: unknownUser, Asking: true}
 	if l.user != nil {
 		conn.User = l.user(accepted)
 	}
@@ -81,24 +90,24 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 }
 
 // add takes a connection in and returns the one that must go for it, if any.
-func (l *limitedListener) add(conn *LimitedConn) (victim *LimitedConn) {
+func (l *limitedListener) add(conn *limitedConn) (victim *limitedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.open) >= l.most {
-		victim = Expendable(l.open)
+		victim = expendable(l.open)
 	}
 	l.open = append(l.open, conn)
 	return victim
 }
 
-// Expendable chooses whose connection is closed: of the user who has most, and root last, for root are kubelet and its
+// expendable chooses whose connection is closed: of the user who has most, and root last, for root are kubelet and its
 // probes; then one whose request has not come; then the oldest.
-func Expendable(open []*LimitedConn) *LimitedConn {
+func expendable(open []*limitedConn) *limitedConn {
 	has := map[uint32]int{}
 	for _, c := range open {
 		has[c.User]++
 	}
-	return slices.MinFunc(open, func(a, b *LimitedConn) int { // the first of equals, which is the oldest
+	return slices.MinFunc(open, func(a, b *limitedConn) int { // the first of equals, which is the oldest
 		return cmp.Or(
 			first(a.User != 0, b.User != 0),
 			cmp.Compare(has[b.User], has[a.User]),
@@ -120,7 +129,7 @@ func first(a, b bool) int {
 
 // changed notes that a request has come.
 func (l *limitedListener) changed(conn net.Conn, state http.ConnState) {
-	if c, ok := conn.(*LimitedConn); ok && state == http.StateActive {
+	if c, ok := conn.(*limitedConn); ok && state == http.StateActive {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		c.Asking = false
@@ -128,28 +137,28 @@ func (l *limitedListener) changed(conn net.Conn, state http.ConnState) {
 }
 
 // Close gives the connection up. The descriptor is free when it returns.
-func (c *LimitedConn) Close() error {
+func (c *limitedConn) Close() error {
 	err := c.Conn.Close()
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
-	c.of.open = slices.DeleteFunc(c.of.open, func(o *LimitedConn) bool { return o == c })
+	c.of.open = slices.DeleteFunc(c.of.open, func(o *limitedConn) bool { return o == c })
 	return err
 }
 
-// PeerUser says whose the other end of a connection over the loopback is.
-func PeerUser(h *host.Host) func(net.Conn) uint32 {
+// peerUser says whose the other end of a connection over the loopback is.
+func peerUser(h *host.Host) func(net.Conn) uint32 {
 	return func(conn net.Conn) uint32 {
 		peer, err := netip.ParseAddrPort(conn.RemoteAddr().String())
 		if err != nil {
-			return UnknownUser
+			return unknownUser
 		}
 		own, err := netip.ParseAddrPort(conn.LocalAddr().String())
 		if err != nil {
-			return UnknownUser
+			return unknownUser
 		}
 		uid, err := network.TCPUser(h, peer, own)
 		if err != nil {
-			return UnknownUser
+			return unknownUser
 		}
 		return uid
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
@@ -88,7 +89,7 @@ func (s SocketServer) Run(ctx context.Context) error {
 		}
 		reply(w, struct{}{})
 	})
-	return Serve(ctx, listener, mux, nil)
+	return serve(ctx, listener, mux, nil)
 }
 
 // listen opens the socket for root alone. A socket of a dead agent is removed; the state file's lock has shown before
@@ -126,4 +127,15 @@ func answer[T any](ask func() (T, error)) http.HandlerFunc {
 func reply(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(v) // the client that went away is the only one to tell
+}
+
+// Probe answers a probe: 200 where ask returns nil, otherwise 503 and the error.
+func Probe(ask func() error) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if err := ask(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	}
 }

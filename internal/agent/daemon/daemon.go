@@ -1,4 +1,5 @@
-package agent
+// Package daemon is the life of the agent's process: start, single instance, reload of the configuration, watchdog, end.
+package daemon
 
 import (
 	"context"
@@ -9,16 +10,18 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/nodeagent/nodeagent/internal/agent"
 	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/notify"
 	"github.com/nodeagent/nodeagent/internal/store"
+	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// daemon is the process: what outlives a change of the configuration. The agent itself is made anew for each one, and
-// goes on with what the store remembers, as after a restart.
+// daemon is what outlives a change of the configuration. Each configuration gets a new agent, which continues with what
+// the store remembers, as after a restart.
 type daemon struct {
 	source     Source
 	log        *slog.Logger
@@ -27,10 +30,17 @@ type daemon struct {
 	started    finding.Timestamp
 	configured *configState
 	requests   chan request // without a buffer: a request is taken or waits
-	current    atomic.Pointer[agent]
+	current    atomic.Pointer[running]
 }
 
-// Run is the daemon. It returns when ctx ends, or when it cannot do its work at all.
+// running is an agent with its configuration.
+type running struct {
+	*agent.Agent
+	clients  *agent.Clients
+	revision revision
+}
+
+// Run is the daemon. It returns when ctx ends, or when it cannot start.
 func Run(ctx context.Context, source Source, log *slog.Logger) error {
 	setRuntimeLimits()
 	d := &daemon{
@@ -47,12 +57,12 @@ func Run(ctx context.Context, source Source, log *slog.Logger) error {
 	}
 	defer d.store.Close()
 	if err := d.store.Trouble(); err != nil {
-		log.Error("state is not as it should be; the agent goes on", "err", err)
+		log.Error("stored state is damaged or cannot be written; the agent works without it", "err", err)
 	}
 	if first.cfg.FromContainer {
 		defer publish(first.cfg, log)()
 	}
-	klog.SetSlogLogger(log) // client-go speaks through it
+	klog.SetSlogLogger(log) // client-go logs through it
 	defer context.AfterFunc(ctx, d.manager.Stopping)()
 	return d.supervise(ctx, first)
 }
@@ -61,13 +71,13 @@ func Run(ctx context.Context, source Source, log *slog.Logger) error {
 func (d *daemon) supervise(ctx context.Context, first revision) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	ended := make(chan error, 1) // one result; nobody may be left to read it
-	err := supervise(ctx, d.log, []component{
-		{"socket", status.SocketServer{Path: first.cfg.Socket, Answers: status.Answers{Status: d.status,
+	ended := make(chan error, 1) // one result, which may not be read any more
+	err := supervise(ctx, d.log, []agent.Component{
+		{Name: "socket", Run: status.SocketServer{Path: first.cfg.Socket, Answers: status.Answers{Status: d.status,
 			History: d.history, Place: d.containerPaths, Reload: d.askReload}}.Run},
-		{"memory", giveBack},
-		{"watchdog", func(ctx context.Context) error { return d.manager.Watchdog(ctx, d.alive) }},
-		{"agent", func(ctx context.Context) error {
+		{Name: "memory", Run: releaseMemory},
+		{Name: "watchdog", Run: func(ctx context.Context) error { return d.manager.Watchdog(ctx, d.alive) }},
+		{Name: "agent", Run: func(ctx context.Context) error {
 			defer stop()
 			ended <- d.work(ctx, first)
 			return nil
@@ -83,112 +93,117 @@ func (d *daemon) supervise(ctx context.Context, first revision) error {
 
 // first returns the configuration to start with.
 func (d *daemon) first() (revision, error) {
-	e, err := d.source.read()
+	r, err := d.source.read()
 	if err == nil {
-		return e, nil
+		return r, nil
 	}
 	fallbacks := d.source.fallbacks()
 	if len(fallbacks) == 0 {
-		return e, err
+		return r, err
 	}
 	d.log.Error("configuration refused", "err", err, "instead", fallbacks[0].from)
-	d.configured.refuse(e, err)
+	d.configured.refuse(r, err)
 	return fallbacks[0], nil
 }
 
 // work runs one agent after the other: a new one for each change of the configuration.
 func (d *daemon) work(ctx context.Context, want revision) error {
 	spares := d.source.fallbacks()
-	reply := func(error) {} // to who asked for this configuration; nobody did at the start
+	reply := func(error) {} // answers the reload that asked for this configuration; at the start there was none
 	for {
-		a, components, err := d.open(want, spares)
+		a, err := d.open(want, spares)
+		reply(err)
 		if a == nil {
-			reply(err)
 			return err
 		}
-		reply(err)
-		next, err := d.serve(ctx, a, components)
+		next, err := d.serve(ctx, a)
 		if err != nil || next == nil {
 			return err
 		}
-		want, spares, reply = next.edition, []revision{a.edition}, next.reply
+		want, spares, reply = next.revision, []revision{a.revision}, next.reply
 	}
 }
 
-// open builds the agent with the configuration that is wanted. When that cannot be, it returns the error and the agent
-// with the first spare one that can: all or nothing. There is no agent when none can.
-func (d *daemon) open(want revision, spares []revision) (*agent, []component, error) {
-	a, components, err := d.build(want)
+// open builds the agent with the configuration that is wanted. When that fails, it returns the error and the agent with
+// the first spare configuration that works: all or nothing. There is no agent when none works.
+func (d *daemon) open(want revision, spares []revision) (*running, error) {
+	a, err := d.build(want)
 	if err == nil {
 		d.configured.force(want)
 		if err := d.source.keep(want); err != nil {
-			d.log.Error("a restart may not know this configuration", "err", err)
+			d.log.Error("a restart may not find this configuration", "err", err)
 		}
-		return a, components, nil
+		return a, nil
 	}
 	d.configured.refuse(want, err)
 	for _, spare := range spares {
 		d.log.Error("configuration refused", "err", err, "instead", spare.from)
 		spare.cfg.StateDir, spare.cfg.Socket = want.cfg.StateDir, want.cfg.Socket // they are open
-		a, components, spareErr := d.build(spare)
+		a, spareErr := d.build(spare)
 		if spareErr == nil {
 			d.configured.force(spare)
-			return a, components, err
+			return a, err
 		}
 		d.log.Error("configuration refused", "err", spareErr)
 	}
-	return nil, nil, err
+	return nil, err
 }
 
-func (d *daemon) build(e revision) (*agent, []component, error) {
-	clients, err := OpenHost(e.cfg, d.log)
+func (d *daemon) build(r revision) (*running, error) {
+	clients, err := agent.OpenHost(r.cfg, d.log)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for _, note := range clients.Notes {
-		d.log.Info("found", "what", note)
+		d.log.Info("discovered", "what", note)
 	}
-	for _, ignored := range e.cfg.Checks.Ignored {
-		d.log.Warn("configuration names what is no longer there", "file", e.from, "what", ignored)
+	for _, ignored := range r.cfg.Checks.Ignored {
+		d.log.Warn("the configuration names what no longer exists", "file", r.from, "what", ignored)
 	}
-	clients.keepLayout(e.cfg)
-	a, components, err := d.wire(e, clients)
+	clients.KeepLayout(r.cfg)
+	a, err := agent.New(agent.Options{
+		Config: r.cfg, Monitors: r.monitors, Log: d.log, Clients: clients, Store: d.store, Manager: d.manager,
+		Checks: []detect.Check{d.configured.check()},
+		Refused: func() error {
+			invalid, _ := d.configured.trouble()
+			return invalid
+		},
+	})
 	if err != nil {
-		return nil, nil, errors.Join(err, clients.Close())
+		return nil, errors.Join(err, clients.Close())
 	}
-	return a, components, nil
+	return &running{a, clients, r}, nil
 }
 
 // serve runs an agent until ctx ends or another configuration is wanted.
-func (d *daemon) serve(ctx context.Context, a *agent, components []component) (*change, error) {
+func (d *daemon) serve(ctx context.Context, a *running) (*change, error) {
 	defer a.clients.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	d.current.Store(a)
-	d.log.Info("nodeagent runs", "version", Version, "node", a.clients.Host.NodeName, "checks", len(a.checks),
-		"configuration", a.edition.from, "release", a.cfg.Remediate.Mode)
+	d.log.Info("nodeagent runs", append(a.Summary(), "configuration", a.revision.from)...)
 	var next *change
-	err := supervise(ctx, d.log, append(components,
-		component{"ready", func(ctx context.Context) error { return d.tellReady(ctx, a) }},
-		component{"reload", func(ctx context.Context) error {
-			defer cancel() // when it returns, this agent has had its time
+	err := supervise(ctx, d.log, append(a.Components,
+		agent.Component{Name: "ready", Run: func(ctx context.Context) error { return d.notifyReady(ctx, a) }},
+		agent.Component{Name: "reload", Run: func(ctx context.Context) error {
+			defer cancel() // ends this agent
 			next = d.awaitChange(ctx, a)
 			return nil
 		}}))
 	if err != nil {
-		return nil, err // next may be written still
+		return nil, err // next may still be written
 	}
-	a.remember()
+	a.Remember()
 	return next, nil
 }
 
-// tellReady tells the service manager when every check has looked.
-func (d *daemon) tellReady(ctx context.Context, a *agent) error {
+// notifyReady notifies the service manager when every check has run.
+func (d *daemon) notifyReady(ctx context.Context, a *running) error {
 	select {
 	case <-ctx.Done():
-	case <-a.progress.Done():
+	case <-a.Progress.Done():
 		d.manager.Ready()
-		d.log.Info("ready: every check has looked", "after", host.Now().Since(a.started))
+		d.log.Info("ready: every check has run", "after", a.SinceStart())
 	}
 	return nil
 }
@@ -196,12 +211,12 @@ func (d *daemon) tellReady(ctx context.Context, a *agent) error {
 // alive returns why the agent should be started again.
 func (d *daemon) alive() error {
 	if a := d.current.Load(); a != nil {
-		return a.progress.Stuck()
+		return a.Progress.Stuck()
 	}
-	return nil // the service manager limits the time of a start by itself
+	return nil // the service manager limits the time of a start itself
 }
 
-// errStarting says that the daemon has not got far enough to answer.
+// errStarting means that the daemon cannot answer yet.
 var errStarting = errors.New("the agent is starting")
 
 func (d *daemon) status() (status.Status, error) {
@@ -209,7 +224,7 @@ func (d *daemon) status() (status.Status, error) {
 	if a == nil {
 		return status.Status{}, errStarting
 	}
-	s := a.status()
+	s := a.Status()
 	s.Started, s.Readiness = d.started, d.readiness(a)
 	return s, nil
 }
@@ -219,16 +234,16 @@ func (d *daemon) history() (inspect.History, error) {
 	if a == nil {
 		return nil, errStarting
 	}
-	return a.leftovers.copyHistory(), nil
+	return a.History(), nil
 }
 
 // readiness is whether the agent does what it was installed for, and why not.
-func (d *daemon) readiness(a *agent) status.Readiness {
+func (d *daemon) readiness(a *running) status.Readiness {
 	why := []string{}
-	if waiting := a.progress.Waiting(); len(waiting) > 0 {
-		why = append(why, fmt.Sprintf("not every check has looked yet: %v", waiting))
+	if waiting := a.Progress.Waiting(); len(waiting) > 0 {
+		why = append(why, fmt.Sprintf("checks that have not run yet: %v", waiting))
 	}
-	if err := a.progress.Stuck(); err != nil {
+	if err := a.Progress.Stuck(); err != nil {
 		why = append(why, err.Error())
 	}
 	if err := errors.Join(d.configured.trouble()); err != nil {
