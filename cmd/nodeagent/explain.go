@@ -21,13 +21,13 @@ import (
 func newExplain(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain CHECK|RULE|REASON",
-		Short: "Tell what a check reads, why, its thresholds, its false alarms and what to do",
-		Long: `Tell what a check reads, why it matters, what it finds and from which threshold on, what may look like it, and what to do next.
+		Short: "Explain what a check reads and why, its thresholds, its false alarms and what to do",
+		Long: `Explain what a check reads, why it matters, what it finds and from which threshold on, its false alarms, and what to do next.
 
-The name may be that of a check, of a rule of the kernel's log, or a reason as it stands in a finding, condition or event.`,
+The name may be that of a check, of a rule of the kernel log, or a reason of a finding, condition or event.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return errors.New("explain needs one name: of a check, of a rule of the kernel's log, or a reason; " +
+				return errors.New("explain needs one name: of a check, of a rule of the kernel log, or a reason; " +
 					"nodeagent check --list names the checks")
 			}
 			return nil
@@ -52,7 +52,7 @@ func everyCheck() []detect.Check {
 	return detectchecks.Checks(detectchecks.DefaultSettings(), detectchecks.Deps{})
 }
 
-// everyRule is both tables: of the kernel's words, and of what daemons say in saved logs.
+// everyRule is both tables: for the kernel's log, and for daemons in saved logs.
 func everyRule() []rules.Rule { return append(rules.Kernel(), rules.Daemons()...) }
 
 func explainable() []string {

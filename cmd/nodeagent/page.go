@@ -24,19 +24,19 @@ func checksPage(checks []detect.Check, rules, daemons []rules.Rule, known []chec
 	for _, c := range checks {
 		fmt.Fprintf(&b, "\n## %s\n\n%s", c.ID, checkPage(c))
 	}
-	b.WriteString("\n# Rules of the kernel's log\n\nWhere a state is named, the check of that name reads it, raises " +
-		"and clears, and the line only makes it look at once; where that check has nothing to read on a host, the " +
-		"line counts by itself.\n\n| rule | reason | severity | state | kept | means |\n|---|---|---|---|---|---|\n")
+	b.WriteString("\n# Rules of the kernel log\n\nWhere a state is named, the check of that name reads it, raises " +
+		"and clears, and the line only makes it run at once; where that check has nothing to read on a host, the " +
+		"line is evidence by itself.\n\n| rule | reason | severity | state | kept | means |\n|---|---|---|---|---|---|\n")
 	for _, r := range rules {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, r.Reason, ruleSeverity(r), r.ConfirmedBy,
 			ruleExpiry(r), cell(r.Summary))
 	}
-	b.WriteString("\n# Rules of what daemons say\n\nFor saved logs only (`nodeagent replay`): in the running agent " +
-		"the checks look at the state itself. A rule believes only who speaks: the unit of a journal's record, the " +
-		"tag of a syslog's line.\n\n| rule | whose words | reason | severity | state | means " +
+	b.WriteString("\n# Rules for the logs of daemons\n\nFor saved logs only (`nodeagent replay`): in the running agent " +
+		"the checks read the state itself. A rule applies to the log lines of its emitters only: the unit of a journal " +
+		"record, the tag of a syslog line.\n\n| rule | emitters | reason | severity | state | means " +
 		"|\n|---|---|---|---|---|---|\n")
 	for _, r := range daemons {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, speakersOf(r), r.Reason, ruleSeverity(r),
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, emittersOf(r), r.Reason, ruleSeverity(r),
 			r.ConfirmedBy, cell(r.Summary))
 	}
 	b.WriteString("\n# Known faults of nodes, and what finds them\n\n| fault | found by |\n|---|---|\n")
@@ -57,11 +57,11 @@ func checksPage(checks []detect.Check, rules, daemons []rules.Rule, known []chec
 // cell keeps a text within one cell of a table.
 func cell(text string) string { return strings.ReplaceAll(text, "|", "\\|") }
 
-// checkPage is what people read of one check.
+// checkPage documents one check.
 func checkPage(c detect.Check) string {
 	var b strings.Builder
-	if c.Doc.Why == "" { // a user's own: its file says more
-		return fmt.Sprintf("%s: %s.\n\n**Looks** every %s.\n\n**Next.** %s\n", c.Domain, c.Summary, short(c.Every),
+	if c.Doc.Why == "" { // a user's own check
+		return fmt.Sprintf("%s: %s.\n\n**Runs** every %s.\n\n**Next.** %s\n", c.Domain, c.Summary, short(c.Every),
 			c.Advice)
 	}
 	fmt.Fprintf(&b, "%s: %s.\n\n**Why it matters.** %s\n\n**Finds**\n\n", c.Domain, c.Summary, c.Doc.Why)
@@ -72,28 +72,28 @@ func checkPage(c detect.Check) string {
 	for _, r := range c.Doc.Reads {
 		fmt.Fprintf(&b, "* %s\n", r)
 	}
-	if c.Doc.FalseAlarms == "" { // of the daemon's own: there is nothing to be tuned
+	if c.Doc.FalseAlarms == "" { // the daemon's own check: there is nothing to tune
 		return b.String() + fmt.Sprintf("\n**Next.** %s\n", c.Advice)
 	}
-	fmt.Fprintf(&b, "\n**Looks** every %s, at most %s long%s. Believed %s; cleared %s.", short(c.Every),
+	fmt.Fprintf(&b, "\n**Runs** every %s, for at most %s%s. Raised %s; cleared %s.", short(c.Every),
 		short(cmp.Or(c.Deadline, detect.DefaultDeadline)), wakesOf(c), hold(c.Policy.Raise), hold(c.Policy.Clear))
 	if c.Condition.Type != "" {
-		fmt.Fprintf(&b, " What is fatal becomes the node condition `%s` (True is bad), or `%s` (True is good).",
+		fmt.Fprintf(&b, " A fatal finding becomes the node condition `%s` (True is bad), or `%s` (True is good).",
 			c.Condition.Type, c.Condition.ReadyType)
 	}
 	fmt.Fprintf(&b, "\n\n**False alarms.** %s\n\n**Next.** %s\n", c.Doc.FalseAlarms, c.Advice)
 	return b.String()
 }
 
-// rulePage is what people read of one rule of the kernel's log.
+// rulePage documents one rule.
 func rulePage(r rules.Rule) string {
 	var b strings.Builder
 	if len(r.Emitters) > 0 {
-		fmt.Fprintf(&b, "%s, a rule of what daemons say (%s), for saved logs (`nodeagent replay`): %s.\n\n", r.Domain,
-			speakersOf(r), r.Summary)
+		fmt.Fprintf(&b, "%s, a rule for the logs of daemons (%s), for saved logs (`nodeagent replay`): %s.\n\n", r.Domain,
+			emittersOf(r), r.Summary)
 		fmt.Fprintf(&b, "* reason `%s`, severity %s\n", r.Reason, ruleSeverity(r))
 	} else {
-		fmt.Fprintf(&b, "%s, a rule of the kernel's log: %s.\n\n", r.Domain, r.Summary)
+		fmt.Fprintf(&b, "%s, a rule of the kernel log: %s.\n\n", r.Domain, r.Summary)
 		fmt.Fprintf(&b, "* reason `%s`, severity %s\n* kept %s\n", r.Reason, ruleSeverity(r), ruleExpiry(r))
 	}
 	if r.Raise.Count > 1 {
@@ -103,7 +103,7 @@ func rulePage(r rules.Rule) string {
 		fmt.Fprintf(&b, "* in the running agent `%s` reads the state behind it\n", r.ConfirmedBy)
 	} else if r.ConfirmedBy != "" {
 		fmt.Fprintf(&b,
-			"* the state behind it is read by `%s`, which raises and clears; the line makes it look at once\n",
+			"* the state behind it is read by `%s`, which raises and clears; the line makes it run at once\n",
 			r.ConfirmedBy)
 	}
 	for _, p := range r.Patterns {
@@ -112,8 +112,8 @@ func rulePage(r rules.Rule) string {
 	return b.String()
 }
 
-// speakersOf names the daemons whose words a rule believes.
-func speakersOf(r rules.Rule) string {
+// emittersOf names the daemons to whose log lines a rule applies.
+func emittersOf(r rules.Rule) string {
 	var names []string
 	for _, s := range r.Emitters {
 		names = append(names, string(s))
@@ -151,15 +151,15 @@ func wakesOf(c detect.Check) string {
 
 func hold(h finding.Hold) string {
 	if h.Looks <= 1 && h.For == 0 {
-		return "at the first look"
+		return "by the first run"
 	}
 	if h.For == 0 {
-		return fmt.Sprintf("after %d looks", h.Looks)
+		return fmt.Sprintf("after %d runs", h.Looks)
 	}
-	return fmt.Sprintf("after %d looks over %s", max(h.Looks, 1), short(h.For))
+	return fmt.Sprintf("after %d runs over %s", max(h.Looks, 1), short(h.For))
 }
 
-// short words a duration without its zeros: 1m0s is 1m.
+// short prints a duration without its zeros: 1m0s is 1m.
 func short(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {

@@ -18,11 +18,11 @@ func newReady(o *options) *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "ready",
-		Short: "Say by exit code whether the agent works as installed and configured",
-		Long: `Say by exit code whether the agent works as it was installed and configured, and if not, why.
+		Short: "Report by exit code whether the agent works as installed and configured",
+		Long: `Report by exit code whether the agent works as it was installed and configured, and print why not.
 
-It is ready when it runs in the installed version, every check has looked at least once, looks go on, and the configuration
-file is what is in force. That says nothing of the node: a sick node is what a ready agent reports.
+It is ready when it runs in the installed version, every check has run at least once, checks still run, and the configuration
+file is in force. This is independent of the node's health: a sick node is what a ready agent reports.
 
 Exit code 0 ready, 1 not ready.`,
 		Args: cobra.NoArgs,
@@ -44,16 +44,16 @@ Exit code 0 ready, 1 not ready.`,
 	return cmd
 }
 
-// awaitReady waits until the agent is ready or the time is over. What it waits for longer than a second, it says.
+// awaitReady waits until the agent is ready or the time is over. After a second it prints what it waits for.
 func awaitReady(ctx context.Context, progress io.Writer, socket string, wait time.Duration) status.Readiness {
-	const between, silent = 200 * time.Millisecond, time.Second
-	began, said := time.Now(), ""
+	const interval, silent = 200 * time.Millisecond, time.Second
+	began, printed := time.Now(), ""
 	end := began.Add(wait)
 	for {
 		ready := askReady(ctx, socket)
-		if why := strings.Join(ready.Why, "; "); why != said && time.Since(began) > silent {
+		if why := strings.Join(ready.Why, "; "); why != printed && time.Since(began) > silent {
 			fmt.Fprintln(progress, "waiting:", why)
-			said = why
+			printed = why
 		}
 		if ready.Ready || time.Now().After(end) {
 			return ready
@@ -61,7 +61,7 @@ func awaitReady(ctx context.Context, progress io.Writer, socket string, wait tim
 		select {
 		case <-ctx.Done():
 			return ready
-		case <-time.After(between):
+		case <-time.After(interval):
 		}
 	}
 }

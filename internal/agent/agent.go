@@ -133,7 +133,7 @@ func (a *Agent) History() inspect.History { return a.leftovers.copyHistory() }
 // stateStore keeps what checks remember from one run to the next.
 func (a *Agent) stateStore() memory { return memory{a.store.Bucket(memoryBucket), a.saver} }
 
-// loadDeps are what some checks need besides the host, with what an earlier run has left.
+// loadDeps returns what some checks need besides the host, with the state of an earlier run.
 func (a *Agent) loadDeps() (checks.Deps, error) {
 	deps := a.clients.Deps(a.stateStore())
 	settings := kernellog.Settings{}
@@ -234,14 +234,14 @@ func (a *Agent) Status() status.Status {
 		s.Checks = append(s.Checks, status.CheckStatus{Check: check, Status: c.Status, Since: c.Since, Error: c.Err,
 			Why: c.Why, Condition: a.conditionOf(check)})
 	}
-	s.Told = a.sinks.all(a.reporters)
+	s.Sinks = a.sinks.all(a.reporters)
 	if err := a.store.Trouble(); err != nil {
 		s.Trouble = append(s.Trouble, err.Error())
 	}
 	return s
 }
 
-// conditionOf returns the condition of the Node that what is fatal of a check becomes; empty where there is none.
+// conditionOf returns the node condition that reports fatal findings of a check; empty where there is none.
 func (a *Agent) conditionOf(check string) string {
 	if a.clients.Client == nil || !a.cfg.Report.Conditions.Enabled {
 		return ""
@@ -254,16 +254,16 @@ func (a *Agent) conditionOf(check string) string {
 	return ""
 }
 
-// stateCheck finds that the agent's own memory is not safe.
+// stateCheck finds that stored state may not survive a restart.
 func stateCheck(store *store.Store) detect.Check {
 	return detect.Check{
 		ID: "agent-state", Domain: "agent", Every: time.Minute,
-		Summary: "the agent cannot keep what it believes across restarts",
-		Advice:  "Look at the disk that holds the agent's state directory: full, read-only or failing?",
+		Summary: "the agent cannot keep its state across restarts",
+		Advice:  "Check the disk that holds the agent's state directory: is it full, read-only or failing?",
 		Doc: detect.Doc{
-			Reads: []string{"what became of the agent's last write to its state file"},
-			Why: "What was believed, and what waits to be told, is lost when the agent is started again before " +
-				"the disk is well.",
+			Reads: []string{"the result of the agent's last write to its state file"},
+			Why: "Findings and events that are not sent yet are lost when the agent restarts before the disk " +
+				"is repaired.",
 			Faults: []detect.Fault{{Reason: "StateNotSafe", Severity: finding.Warning,
 				When: "the state file could not be opened or written, was corrupt, or a write of it hangs for 10 s"}},
 		},
@@ -275,13 +275,13 @@ func stateCheck(store *store.Store) detect.Check {
 			return []finding.Finding{{
 				Subject: finding.Subject{Kind: "agent", Name: "state"}, Severity: finding.Warning,
 				Reason:  "StateNotSafe",
-				Message: fmt.Sprintf("the agent goes on in memory, but a restart may forget: %v", trouble),
+				Message: fmt.Sprintf("the agent keeps its state in memory only, and a restart may lose it: %v", trouble),
 			}}, nil
 		},
 	}
 }
 
-// policies returns when each check is believed. A check that looks seldom may also be blind for longer.
+// policies returns when findings of each check are raised and cleared. A check that runs seldom may be blind for longer.
 func policies(checks []detect.Check) map[string]finding.Policy {
 	policies := map[string]finding.Policy{}
 	for _, c := range checks {
@@ -294,7 +294,7 @@ func policies(checks []detect.Check) map[string]finding.Policy {
 	return policies
 }
 
-// limits returns how long each check may be silent while the engine works.
+// limits returns the longest time between two runs of each check while the engine works.
 func limits(checks []detect.Check) map[string]time.Duration {
 	limits := map[string]time.Duration{}
 	for _, c := range checks {

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/event"
 )
 
-// openMonitors makes the monitors of node-problem-detector's files.
+// openMonitors opens the monitors of node-problem-detector's files.
 func (a *Agent) openMonitors(own []detect.Check) *npd.Monitors {
 	return npd.New(a.files.Files, a.files.Broken, a.cfg.NodeProblemDetector, npd.Doors{
 		Host: a.clients.Host, Log: a.log, Memory: a.deps.State, Own: own, Believed: a.believed,
@@ -21,7 +21,7 @@ func (a *Agent) openMonitors(own []detect.Check) *npd.Monitors {
 	})
 }
 
-// Checks returns all checks that can take one look without a running agent: the agent's own, those of
+// Checks returns all checks that can run without an agent: the agent's own, those of
 // node-problem-detector's files, and the user's plugins.
 func Checks(cfg config.Config, h *host.Host, deps checks.Deps) []detect.Check {
 	own := checks.Checks(cfg.Checks, deps)
@@ -42,7 +42,7 @@ func (a *Agent) believed(check string) (finding.CheckState, bool) {
 	return *c, true
 }
 
-// wordings are how node-problem-detector's findings are worded in events.
+// wordings returns how events word the findings of node-problem-detector's files.
 func (a *Agent) wordings() map[string]event.Wording {
 	wordings := map[string]event.Wording{}
 	for check, w := range a.monitors.Wordings() {

@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 )
 
-// meter is the metrics with what the engine wants to be told through.
+// meter is the metrics, also as observer of the engine.
 type meter struct{ *metrics.Metrics }
 
 func (m meter) engine() detect.Observer {
@@ -36,7 +36,7 @@ func (m meter) serve(address string, h health) func(context.Context) error {
 	}
 }
 
-// openReporters lists who is told. Where there is no apiserver only the metrics are.
+// openReporters opens the reporters. Where there is no apiserver these are the metrics alone.
 func (a *Agent) openReporters() meter {
 	namings := map[string]finding.Condition{}
 	for _, c := range a.checks {
@@ -74,7 +74,7 @@ func (a *Agent) openReporters() meter {
 	return m
 }
 
-// sources are what wakes checks before their time.
+// sources are what wakes checks between their intervals.
 func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *kernellog.LiveKernelLog,
 	monitors *npd.Monitors) []detect.Source {
 	return []detect.Source{

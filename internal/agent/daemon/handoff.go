@@ -13,16 +13,16 @@ import (
 	"github.com/nodeagent/nodeagent/internal/kube"
 )
 
-// publish makes the program findable beside its socket while it runs. The function that it returns takes that back.
+// publish makes the program available beside its socket while it runs. The function that it returns removes it.
 func publish(cfg config.Config, log *slog.Logger) func() {
 	remove, err := hostns.Publish(filepath.Dir(cfg.Socket), cfg.StateDir)
 	if err != nil {
-		log.Warn("the program cannot be called on the host", "err", err)
+		log.Warn("the program is not available on the host", "err", err)
 		return func() {}
 	}
 	return func() {
 		if err := remove(); err != nil {
-			log.Warn("the copy of the program on the host", "err", err)
+			log.Warn("the copy of the program on the host is not removed", "err", err)
 		}
 	}
 }
@@ -35,12 +35,12 @@ func (d *daemon) containerPaths() (status.ContainerPaths, error) {
 	if !a.revision.cfg.FromContainer {
 		return status.ContainerPaths{}, nil
 	}
-	return status.ContainerPaths{Config: seenByOthers(d.source.File),
-		ServiceAccount: seenByOthers(a.revision.cfg.ServiceAccountDir), Apiserver: kube.PodServer()}, nil
+	return status.ContainerPaths{Config: externalPath(d.source.File),
+		ServiceAccount: externalPath(a.revision.cfg.ServiceAccountDir), Apiserver: kube.PodServer()}, nil
 }
 
-// seenByOthers returns where another process finds a path of this one.
-func seenByOthers(path string) string {
+// externalPath returns the path by which another process opens a path of this one.
+func externalPath(path string) string {
 	if rest, ok := strings.CutPrefix(path, "/proc/self/"); ok {
 		return fmt.Sprintf("/proc/%d/%s", os.Getpid(), rest)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/agent"
 )
 
-// supervise runs all components until ctx ends. One that fails is started again after a while: the others go on.
+// supervise runs all components until ctx ends. One that fails is restarted after a while; the others keep running.
 func supervise(ctx context.Context, log *slog.Logger, components []agent.Component) error {
 	var wg sync.WaitGroup
 	for _, c := range components {

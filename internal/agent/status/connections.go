@@ -15,17 +15,17 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/network"
 )
 
-// The limits of one listener. Whoever is on the node may connect to the loopback, and every connection is a
-// descriptor of the agent, which needs them to observe the node.
+// The limits of one listener. Any process of the node may connect to the loopback, and every connection is a file
+// descriptor, which the agent needs to observe the node.
 const (
 	maxConnections = 32
-	headerWithin   = 2 * time.Second // a request that is slower to come is no probe and no scrape
+	headerWithin   = 2 * time.Second // probes and scrapes send their request faster
 	requestWithin  = 5 * time.Second
-	answerWithin   = 30 * time.Second // a change of the configuration takes long
+	answerWithin   = 30 * time.Second // a reload takes long
 	maxHeaderBytes = 1 << 14
 )
 
-// unknownUser is whoever the kernel could not tell.
+// unknownUser stands for an owner that the kernel could not name.
 const unknownUser = ^uint32(0)
 
 // ServeLoopback answers HTTP on an address of the loopback until ctx ends.
@@ -38,7 +38,7 @@ func ServeLoopback(ctx context.Context, address string, handler http.Handler) er
 }
 
 // serve runs an HTTP server on listener until ctx ends: one request for each connection, and a bounded number of
-// connections. user says whose the other end is; nil where all are one's.
+// connections. user returns the owner of the other end; nil where all have the same.
 func serve(ctx context.Context, listener net.Listener, handler http.Handler, user func(net.Conn) uint32) error {
 	limited := &limitedListener{Listener: listener, most: maxConnections, user: user}
 	server := &http.Server{
@@ -54,8 +54,8 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler, use
 	return nil
 }
 
-// limitedListener accepts every connection, so that nobody waits behind those that only hold theirs, and closes
-// another one for it where there are too many.
+// limitedListener accepts every connection, so that none waits behind idle ones, and closes another one for it where
+// there are too many.
 type limitedListener struct {
 	net.Listener
 	most int
@@ -70,7 +70,7 @@ type limitedConn struct {
 	net.Conn
 	of     *limitedListener
 	User   uint32
-	Asking bool // its request has not come yet
+	Asking bool // its request has not arrived yet
 }
 
 // Accept implements net.Listener.
@@ -89,7 +89,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	return conn, nil
 }
 
-// add takes a connection in and returns the one that must go for it, if any.
+// add adds a connection and returns the one to close for it, if any.
 func (l *limitedListener) add(conn *limitedConn) (victim *limitedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,8 +100,8 @@ func (l *limitedListener) add(conn *limitedConn) (victim *limitedConn) {
 	return victim
 }
 
-// expendable chooses whose connection is closed: of the user who has most, and root last, for root are kubelet and its
-// probes; then one whose request has not come; then the oldest.
+// expendable returns the connection to close: of the user with most connections, root's last, since kubelet's probes are
+// root's; then one whose request has not arrived; then the oldest.
 func expendable(open []*limitedConn) *limitedConn {
 	has := map[uint32]int{}
 	for _, c := range open {
@@ -127,7 +127,7 @@ func first(a, b bool) int {
 	return 1
 }
 
-// changed notes that a request has come.
+// changed records that a request has arrived.
 func (l *limitedListener) changed(conn net.Conn, state http.ConnState) {
 	if c, ok := conn.(*limitedConn); ok && state == http.StateActive {
 		l.mu.Lock()
@@ -136,7 +136,7 @@ func (l *limitedListener) changed(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// Close gives the connection up. The descriptor is free when it returns.
+// Close closes the connection. The descriptor is free when it returns.
 func (c *limitedConn) Close() error {
 	err := c.Conn.Close()
 	c.of.mu.Lock()
@@ -145,7 +145,7 @@ func (c *limitedConn) Close() error {
 	return err
 }
 
-// peerUser says whose the other end of a connection over the loopback is.
+// peerUser returns the owner of the other end of a connection over the loopback.
 func peerUser(h *host.Host) func(net.Conn) uint32 {
 	return func(conn net.Conn) uint32 {
 		peer, err := netip.ParseAddrPort(conn.RemoteAddr().String())
