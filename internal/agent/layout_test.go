@@ -57,16 +57,16 @@ func TestRememberedLayout(t *testing.T) {
 		}, ""},
 		"readable by others": {func(n rememberedNode) error {
 			return os.Chmod(layoutFile(n.cfg), 0o644)
-		}, "not a file that is root's alone"},
+		}, "not a file of root's alone"},
 		"writable by others": {func(n rememberedNode) error {
 			return os.Chmod(layoutFile(n.cfg), 0o606)
-		}, "not a file that is root's alone"},
+		}, "not a file of root's alone"},
 		"a user's": {func(n rememberedNode) error {
 			if os.Geteuid() != 0 {
 				return os.Chmod(layoutFile(n.cfg), 0o644)
 			}
 			return os.Chown(layoutFile(n.cfg), 65534, 65534)
-		}, "not a file that is root's alone"},
+		}, "not a file of root's alone"},
 		"a link": {func(n rememberedNode) error {
 			name := layoutFile(n.cfg)
 			return errors.Join(os.Rename(name, name+".other"), os.Symlink(name+".other", name))

@@ -1,4 +1,4 @@
-// Package report tells others what the tracker believes. Each reporter is a folder below it.
+// Package report publishes what the tracker believes. Each reporter is a folder below it.
 package report
 
 import (
@@ -7,7 +7,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Reporter is one way out. Level sinks (conditions, gauges) write the newest state; edge sinks (events) take each
+// Reporter publishes to one kind of sink. Level sinks (conditions, gauges) write the newest state; edge sinks (events) take each
 // update.
 type Reporter interface {
 	// Name identifies the reporter in logs and metrics.
