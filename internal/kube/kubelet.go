@@ -27,9 +27,9 @@ const (
 	maxPods    = 64 << 20
 )
 
-// NewKubelet returns the door to the node's kubelet. Nothing is read or dialled before it is asked for. Each connection
-// to its API shows the agent's credentials to whoever listens there, so it is made only to one that proves to be this
-// node's kubelet: see pin. An API whose URL is http (kubelet's read-only port) is never shown any.
+// NewKubelet returns the client of the node's kubelet. Nothing is read or dialled before it is used. Each connection to its
+// API shows the agent's credentials to the server, so it is made only to one that proves to be this node's kubelet: see
+// servingPin. An API whose URL is http (kubelet's read-only port) is never shown any.
 //
 // Kubelet itself asks the apiserver who the agent is and what it may do (TokenReview, SubjectAccessReview), and keeps
 // that for some minutes.
@@ -55,7 +55,7 @@ type kubeletClient struct {
 	mu      sync.Mutex
 	client  *http.Client
 	pool    *http.Transport
-	expires time.Time // credentials and pinned certificates are read again
+	expires time.Time // then credentials and pinned certificates are read again
 }
 
 // healthz asks without credentials, on a connection of its own: that kubelet still accepts one is part of the answer.
@@ -123,7 +123,7 @@ func (k *kubeletClient) ask(ctx context.Context, path string, limit int64) (body
 	return body, err
 }
 
-// stream makes one request to kubelet's API and has its answer read. Where kubelet was not heard or did not know us,
+// stream makes one request to kubelet's API and has its answer read. Where kubelet did not answer or did not know us,
 // the next one reads the credentials and the pinned certificates again.
 func (k *kubeletClient) stream(ctx context.Context, path string, read func(io.Reader) error) error {
 	if k.paths.KubeletAPI == "" {
@@ -138,14 +138,14 @@ func (k *kubeletClient) stream(ctx context.Context, path string, read func(io.Re
 	if err != nil && (!errors.As(err, &status) || status.Code == http.StatusUnauthorized) {
 		k.drop(client)
 	}
-	// told once: the other paths are refused for the same reason
+	// reported once: the other paths are refused for the same reason
 	if path == "/pods" && errors.Is(err, hosterr.ErrForbidden) {
 		return fmt.Errorf("%w; %s", err, kubeletRight)
 	}
 	return err
 }
 
-// kubeletRight tells people of the switch.
+// kubeletRight names the value of the chart to people.
 const kubeletRight = "kubelet lets the agent in only by a ServiceAccount for which rights.kubelet of the chart is " +
 	"set: docs/security.md"
 
@@ -194,7 +194,7 @@ func (k *kubeletClient) connect() (*http.Transport, http.RoundTripper, error) {
 		return nil, nil, err
 	}
 	config.UserAgent = k.config.userAgent()
-	verify := pin{files: k.files, paths: k.paths, node: k.config.Node, host: target.Hostname()}
+	verify := servingPin{files: k.files, paths: k.paths, node: k.config.Node, host: target.Hostname()}
 	pool, transport, err := newTransport(config, func(t *tls.Config) {
 		t.InsecureSkipVerify = true //nolint:gosec // replaced, not dropped: VerifyConnection runs in every handshake
 		t.ServerName = target.Hostname()
@@ -267,7 +267,7 @@ func readAll(r io.Reader, limit int64) ([]byte, error) {
 
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// clip shortens what somebody else wrote to what is fit for an error.
+// clip shortens another program's text for an error.
 func clip(text string) string {
 	const most = 200
 	text = strings.ToValidUTF8(strings.TrimSpace(text), "?")

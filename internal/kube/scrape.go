@@ -11,10 +11,10 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
-// How long one answer of kubelet's metrics serves all who ask: a little less than the minute at which checks look, so
+// How long one answer of kubelet's metrics serves all callers: a little less than the minute at which checks run, so
 // that they share one scrape a minute. Of what went wrong there may be news sooner, but not of a kubelet that did not
-// answer in time: it asks the runtime for the sizes of logs with each scrape (LogMetricsCollector), goes on with that
-// when nobody waits any more, and must not be left with a heap of such questions when the runtime hangs.
+// answer in time: it asks the runtime for the sizes of logs with each scrape (LogMetricsCollector), continues
+// when the client has gone, and must not be left with many such requests when the runtime hangs.
 const (
 	scrapeFor      = 50 * time.Second
 	scrapeErrorFor = 10 * time.Second
