@@ -44,8 +44,9 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 	root.PersistentFlags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	root.AddCommand(
 		newRun(o), newCheck(o), newInspect(o), newClean(o), newStatus(o), newReady(o), newReload(o), newRetire(o),
-		newConfig(o), newReplay(o), newExplain(o), newVersion(o), newMan(),
+		newConfig(o), newReplay(o), newExplain(o), newVersion(o),
 	)
+	addManual(root)
 	armFaultpoints(root)
 	return root
 }
