@@ -28,8 +28,8 @@ func newCheck(o *options) *cobra.Command {
 		Short: "Run all checks, or the named ones, once",
 		Long: `Run all checks, or the named ones, on this node once.
 
-Nothing is changed and no daemon is needed. The daemon (nodeagent run) reports a fault only when it lasts; this prints what one
-run finds. It takes less than a second; what does not answer is named after at most 15 seconds.`,
+Nothing is changed and no daemon is needed. The daemon (nodeagent run) reports a fault only when it lasts; this
+prints what one run finds. It takes less than a second; what does not answer is named after at most 15 seconds.`,
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cfg, err := o.load(cmd.Context())
 			if err != nil {
@@ -86,8 +86,8 @@ func checkNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, a
 	return result.exit()
 }
 
-// checkLimit is how long all checks together may take. A runtime that does not answer is given eight seconds; the daemon
-// gives some checks longer.
+// checkLimit is how long all checks together may take. A runtime that does not answer is given eight seconds; the
+// daemon gives some checks longer.
 const checkLimit = 15 * time.Second
 
 func selectChecks(all []detect.Check, ids []string) ([]detect.Check, error) {

@@ -21,16 +21,18 @@ func newClean(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "clean",
 		Short: "Print what would be released; with --yes release it",
-		Long: `Print, step by step, what deleted pods left behind and would be released, and why anything else would not.
+		Long: `Print, step by step, what deleted pods left behind and would be released, and why anything else
+would not.
 
-With --yes it is released: each step is written to the journal, the object's identity is checked again right before it and the
-effect right after it. Only what is proven to be a leftover is touched. Proof takes several passes: the running daemon has made
-them; without one, --wait repeats the inspection until everything is proven or live, or the time is over.
+With --yes it is released: each step is written to the journal, the object's identity is checked again right
+before it and the effect right after it. Only what is proven to be a leftover is touched. Proof takes several
+passes: the running daemon has made them; without one, --wait repeats the inspection until everything is proven
+or live, or the time is over.
 
 Only one release runs on a node at a time. Another one is waited for, at most 30 s.
 
-Exit codes: 0 nothing is left over; 1 something is, or was not released; 2 something is unknown, or another release is
-running.`,
+Exit codes: 0 nothing is left over; 1 something is, or was not released; 2 something is unknown, or another
+release is running.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := o.load(cmd.Context())

@@ -29,7 +29,7 @@ func newConfig(o *options) *cobra.Command {
 		},
 		&cobra.Command{
 			Use:   "validate [FILE]",
-			Short: "Validate a configuration file: name each error with file and line, and programs that would not be run",
+			Short: "Validate a configuration file: errors with file and line, and programs that would not be run",
 			Args:  cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				file := o.file(cmd.Context())

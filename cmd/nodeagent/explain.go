@@ -22,7 +22,8 @@ func newExplain(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain CHECK|RULE|REASON",
 		Short: "Explain what a check reads and why, its thresholds, its false alarms and what to do",
-		Long: `Explain what a check reads, why it matters, what it finds and from which threshold on, its false alarms, and what to do next.
+		Long: `Explain what a check reads, why it matters, what it finds and from which threshold on, its false
+alarms, and what to do next.
 
 The name may be that of a check, of a rule of the kernel log, or a reason of a finding, condition or event.`,
 		Args: func(_ *cobra.Command, args []string) error {

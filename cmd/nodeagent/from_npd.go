@@ -19,9 +19,10 @@ func newFromNPD(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "from-npd FILE...",
 		Short: "Translate configuration files of node-problem-detector",
-		Long: `Translate each rule in configuration files of node-problem-detector, and print a configuration of the agent that does the
-same: what the agent finds anyway is left out, plugins and rules are written in its own syntax, and files that are still needed
-are listed. The files can also stay as they are: nodeProblemDetector.files runs them unchanged.`,
+		Long: `Translate each rule in configuration files of node-problem-detector, and print a configuration of
+the agent that does the same: what the agent finds anyway is left out, plugins and rules are
+written in its own syntax, and files that are still needed are listed. The files can also stay as
+they are: nodeProblemDetector.files runs them unchanged.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			for i, name := range names {

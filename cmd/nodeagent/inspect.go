@@ -20,10 +20,12 @@ func newInspect(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect [KIND...]",
 		Short: "Show what deleted pods left behind, and the proof",
-		Long: `Compare what is on this node with the pods that belong here, and show what deleted pods left behind.
+		Long: `Compare what is on this node with the pods that belong here, and show what deleted pods left
+behind.
 
-For each object: whether each witness knows it, which processes hold it, and why it is or is not a leftover. Nothing is
-changed. An object is called a leftover only after several passes; the running daemon remembers them, and so does this command.`,
+For each object: whether each witness knows it, which processes hold it, and why it is or is not a leftover.
+Nothing is changed. An object is called a leftover only after several passes; the running daemon remembers them,
+and so does this command.`,
 		RunE: func(cmd *cobra.Command, kinds []string) error {
 			selected, err := selectKinds(kinds)
 			if err != nil {
@@ -70,8 +72,8 @@ type bench interface {
 	Close() error
 }
 
-// inspectOnce makes one inspection. Where not even the layout of the node can be discovered in time, it reports that; what
-// hangs ends with the process.
+// inspectOnce makes one inspection. Where not even the layout of the node can be discovered in time, it reports that;
+// what hangs ends with the process.
 func inspectOnce(ctx context.Context, open func(context.Context) (bench, error), kinds []inspect.Kind) (inspect.Report,
 	error) {
 	type opened struct {
@@ -190,8 +192,8 @@ func printClosedGates(b *strings.Builder, gates []inspect.Gate) {
 	}
 }
 
-// printPods prints objects pod by pod. Objects of one kind with the same proof are printed together: a pod's cgroup exists
-// once in every hierarchy.
+// printPods prints objects pod by pod. Objects of one kind with the same proof are printed together: a pod's cgroup
+// exists once in every hierarchy.
 func printPods(b *strings.Builder, objects []inspect.Assessment) {
 	for _, pod := range groupedBy(objects, func(o inspect.Assessment) string { return o.Pod.UID }) {
 		title := "unknown pod"

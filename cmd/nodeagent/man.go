@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/agent"
 )
 
-// addManual adds the hidden verb with which packages write the manual pages. Only a build with the tag "man" has it: the
-// generator contains a Markdown parser, which does not belong in a program that runs as root on every node.
+// addManual adds the hidden verb with which packages write the manual pages. Only a build with the tag "man" has it:
+// the generator contains a Markdown parser, which does not belong in a program that runs as root on every node.
 func addManual(root *cobra.Command) {
 	root.AddCommand(&cobra.Command{
 		Use: "man DIRECTORY", Short: "Write the manual pages into a directory", Args: cobra.ExactArgs(1), Hidden: true,

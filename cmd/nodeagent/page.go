@@ -26,14 +26,15 @@ func checksPage(checks []detect.Check, rules, daemons []rules.Rule, known []chec
 	}
 	b.WriteString("\n# Rules of the kernel log\n\nWhere a state is named, the check of that name reads it, raises " +
 		"and clears, and the line only makes it run at once; where that check has nothing to read on a host, the " +
-		"line is evidence by itself.\n\n| rule | reason | severity | state | kept | means |\n|---|---|---|---|---|---|\n")
+		"line is evidence by itself.\n\n| rule | reason | severity | state | kept | means " +
+		"|\n|---|---|---|---|---|---|\n")
 	for _, r := range rules {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, r.Reason, ruleSeverity(r), r.ConfirmedBy,
 			ruleExpiry(r), cell(r.Summary))
 	}
-	b.WriteString("\n# Rules for the logs of daemons\n\nFor saved logs only (`nodeagent replay`): in the running agent " +
-		"the checks read the state itself. A rule applies to the log lines of its emitters only: the unit of a journal " +
-		"record, the tag of a syslog line.\n\n| rule | emitters | reason | severity | state | means " +
+	b.WriteString("\n# Rules for the logs of daemons\n\nFor saved logs only (`nodeagent replay`): in the running " +
+		"agent the checks read the state itself. A rule applies to the log lines of its emitters only: the unit of a " +
+		"journal record, the tag of a syslog line.\n\n| rule | emitters | reason | severity | state | means " +
 		"|\n|---|---|---|---|---|---|\n")
 	for _, r := range daemons {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, emittersOf(r), r.Reason, ruleSeverity(r),
@@ -89,7 +90,8 @@ func checkPage(c detect.Check) string {
 func rulePage(r rules.Rule) string {
 	var b strings.Builder
 	if len(r.Emitters) > 0 {
-		fmt.Fprintf(&b, "%s, a rule for the logs of daemons (%s), for saved logs (`nodeagent replay`): %s.\n\n", r.Domain,
+		fmt.Fprintf(&b, "%s, a rule for the logs of daemons (%s), for saved logs (`nodeagent replay`): %s.\n\n",
+			r.Domain,
 			emittersOf(r), r.Summary)
 		fmt.Fprintf(&b, "* reason `%s`, severity %s\n", r.Reason, ruleSeverity(r))
 	} else {

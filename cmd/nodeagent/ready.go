@@ -21,8 +21,9 @@ func newReady(o *options) *cobra.Command {
 		Short: "Report by exit code whether the agent works as installed and configured",
 		Long: `Report by exit code whether the agent works as it was installed and configured, and print why not.
 
-It is ready when it runs in the installed version, every check has run at least once, checks still run, and the configuration
-file is in force. This is independent of the node's health: a sick node is what a ready agent reports.
+It is ready when it runs in the installed version, every check has run at least once, checks still run, and the
+configuration file is in force. This is independent of the node's health: a sick node is what a ready agent
+reports.
 
 Exit code 0 ready, 1 not ready.`,
 		Args: cobra.NoArgs,

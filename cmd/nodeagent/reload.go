@@ -17,8 +17,9 @@ func newReload(o *options) *cobra.Command {
 		Short: "Reload the configuration of the running agent",
 		Long: `Reload the configuration of the running agent, and wait for the outcome.
 
-All or nothing: an invalid configuration is refused with each error named, and the one in force stays in force. stateDir and
-socket cannot be changed without a restart. Sending SIGHUP to the agent does the same without an answer.
+All or nothing: an invalid configuration is refused with each error named, and the one in force stays in force.
+stateDir and socket cannot be changed without a restart. Sending SIGHUP to the agent does the same without an
+answer.
 
 Exit code 1 when the configuration is refused, 2 when the agent did not answer.`,
 		Args: cobra.NoArgs,

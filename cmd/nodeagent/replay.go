@@ -22,21 +22,22 @@ func newReplay(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay [FILE|-]",
 		Short: "Read a saved kernel or system log and print what the agent would have found in it",
-		Long: `Read a saved kernel or system log from a file, or from standard input, and print what the agent would have found in it.
+		Long: `Read a saved kernel or system log from a file, or from standard input, and print what the agent
+would have found in it.
 
-Formats: what dmesg prints (with times of any kind, levels, neither, or --json), records of /dev/kmsg, journalctl -o json,
-json-pretty, short and its kin, and syslog files; also log files of kubelet, containerd and Docker; each may be
-compressed with gzip. Not read: journalctl -o export and -o verbose, other compression. Only lines of the kernel and of the daemons of a node count (systemd,
-kubelet, containerd, chronyd and so on; docs/checks.md lists them): lines of other programs and
-of containers are skipped where the format names their sender. The running agent reads the kernel's lines only; of daemons it
-reads the state.
+Formats: what dmesg prints (with times of any kind, levels, neither, or --json), records of /dev/kmsg,
+journalctl -o json, json-pretty, short and its kin, and syslog files; also log files of kubelet, containerd and
+Docker; each may be compressed with gzip. Not read: journalctl -o export and -o verbose, other compression. Only
+lines of the kernel and of the daemons of a node count (systemd, kubelet, containerd, chronyd and so on;
+docs/checks.md lists them): lines of other programs and of containers are skipped where the format names their
+sender. The running agent reads the kernel's lines only; of daemons it reads the state.
 
   dmesg | nodeagent replay
   journalctl -k -o json | nodeagent replay -o json
   nodeagent replay --format kmsg bundle/kmsg.txt
 
-With -o json, one JSON object per line for each match. Exit code 1 when something was raised that is more than information,
-2 when the log could not be read.`,
+With -o json, one JSON object per line for each match. Exit code 1 when something was raised that is more than
+information, 2 when the log could not be read.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.output != "text" && o.output != "json" {

@@ -18,11 +18,13 @@ func newRetire(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retire",
 		Short: "Remove the conditions of this agent from the Node, before the agent is uninstalled",
-		Long: `Remove the conditions that this agent wrote from the Node: once it is uninstalled nothing keeps them up to date. Conditions of other
-writers are not touched. The agent must not run. Removing the package does this by itself.
+		Long: `Remove the conditions that this agent wrote from the Node: once it is uninstalled nothing keeps
+them up to date. Conditions of other writers are not touched. The agent must not run. Removing the
+package does this by itself.
 
-With --patch nothing is removed: it prints a patch that removes the conditions from any Node whose agent has this configuration,
-by "kubectl patch node NAME --subresource=status --patch-file=FILE". That is for the removal of a DaemonSet.`,
+With --patch nothing is removed: it prints a patch that removes the conditions from any Node whose agent has
+this configuration, by "kubectl patch node NAME --subresource=status --patch-file=FILE". That is for the removal
+of a DaemonSet.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := o.load(cmd.Context())

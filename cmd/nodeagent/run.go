@@ -12,8 +12,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 )
 
-// runFlags describe the environment of the daemon; its behaviour is in the configuration file. What a pod's specification
-// depends on (the address of probes, the host that is entered) must hold even where the configuration is refused.
+// runFlags describe the environment of the daemon; its behaviour is in the configuration file. What a pod's
+// specification depends on (the address of probes, the host that is entered) must hold even where the configuration is
+// refused.
 type runFlags struct {
 	nodeName       string
 	serviceAccount string // directory of the pod's token
@@ -56,8 +57,10 @@ func newRun(o *options) *cobra.Command {
 		"directory with token and ca.crt (default: where a pod has them)")
 	flags.BoolVar(&f.enterHost, "enter-host", false, "for containers: enter the namespaces of the host first")
 	flags.BoolVar(&f.enteredHost, "entered-host", false, "")
-	flags.StringVar(&f.lastGood, "last-good", "", `file that keeps the last good configuration. With it the agent always starts: when its configuration is
-invalid, with the last good one or the defaults, and releases nothing. Without it, it refuses to start then`)
+	flags.StringVar(&f.lastGood, "last-good", "", `file that keeps the last good configuration. With it the agent always
+starts: when its configuration is invalid, with the last good one or
+the defaults, and releases nothing. Without it, it refuses to start
+then`)
 	flags.StringVar(&f.listen, "listen", "", "loopback address of metrics and probes (default: the configuration's)")
 	flags.IntVar(&f.initPID, "init-pid", 0,
 		"process whose namespaces are the host's (default: the configuration's, or 1)")

@@ -22,8 +22,8 @@ func newStatus(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what is wrong with this node and since when, what was reported and done, and what is unknown",
-		Long: `Show the state of the running agent: what is wrong and since when, whether it was reported, what was or would be released, and
-which checks cannot tell.
+		Long: `Show the state of the running agent: what is wrong and since when, whether it was reported, what
+was or would be released, and which checks cannot tell.
 
 Where no agent runs, this runs all checks once and prints them as "nodeagent check" does.`,
 		Args: cobra.NoArgs,

@@ -274,14 +274,16 @@ func stateCheck(store *store.Store) detect.Check {
 			}
 			return []finding.Finding{{
 				Subject: finding.Subject{Kind: "agent", Name: "state"}, Severity: finding.Warning,
-				Reason:  "StateNotSafe",
-				Message: fmt.Sprintf("the agent keeps its state in memory only, and a restart may lose it: %v", trouble),
+				Reason: "StateNotSafe",
+				Message: fmt.Sprintf("the agent keeps its state in memory only, and a restart may lose it: %v",
+					trouble),
 			}}, nil
 		},
 	}
 }
 
-// policies returns when findings of each check are raised and cleared. A check that runs seldom may be blind for longer.
+// policies returns when findings of each check are raised and cleared. A check that runs seldom may be blind for
+// longer.
 func policies(checks []detect.Check) map[string]finding.Policy {
 	policies := map[string]finding.Policy{}
 	for _, c := range checks {

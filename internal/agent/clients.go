@@ -40,8 +40,8 @@ func (d *Clients) Close() error {
 	return errors.Join(problems...)
 }
 
-// OpenHost discovers the layout of this node and makes the clients. Nothing is dialled yet: components that are down now
-// are used when they are back.
+// OpenHost discovers the layout of this node and makes the clients. Nothing is dialled yet: components that are down
+// now are used when they are back.
 func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 	files := host.Files{}
 	found, err := discoverLayout(files, cfg)

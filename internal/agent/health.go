@@ -9,8 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/notify"
 )
 
-// health answers kubelet's probes: has every check run once, is the configuration that the agent was given in force, and
-// do checks still run? It does not depend on the node's health: a sick node is what a healthy agent reports.
+// health answers kubelet's probes: has every check run once, is the configuration that the agent was given in force,
+// and do checks still run? It does not depend on the node's health: a sick node is what a healthy agent reports.
 type health struct {
 	progress *notify.Progress
 	refused  func() error

@@ -22,8 +22,8 @@ import (
 const LayoutEvery = time.Minute
 
 // layout is what the flags and files of the running kubelet say of this node. It is stored for the case that kubelet is
-// dead: its flags are gone then, and an agent that starts would use the wrong paths. Only what a trusted kubelet said is
-// stored, and it is verified again when it is loaded: see verify.
+// dead: its flags are gone then, and an agent that starts would use the wrong paths. Only what a trusted kubelet said
+// is stored, and it is verified again when it is loaded: see verify.
 type layout struct {
 	Paths           host.Paths
 	NodeName        string
@@ -55,8 +55,8 @@ func discoverLayout(files host.Files, cfg config.Config) (discover.Discovery, er
 	return found, nil
 }
 
-// KeepLayout stores what the running kubelet says of the node. Where that fails the layout is not known while kubelet is
-// dead; nothing else depends on it.
+// KeepLayout stores what the running kubelet says of the node. Where that fails the layout is not known while kubelet
+// is dead; nothing else depends on it.
 func (d *Clients) KeepLayout(cfg config.Config) {
 	l := layout{d.found.Paths, d.found.NodeName, d.found.KubeconfigNamed}
 	if !d.found.KubeletRunning || l.verify(d.Host.Files) != nil {

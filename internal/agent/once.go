@@ -30,8 +30,8 @@ type Bench struct {
 // passLimit bounds one inspection by hand, whatever hangs: it then reports what is known so far.
 const passLimit = 9500 * time.Millisecond
 
-// saveLimit is how long the disk may take to store the history of an inspection by hand. What is not stored does not count
-// next time.
+// saveLimit is how long the disk may take to store the history of an inspection by hand. What is not stored does not
+// count next time.
 const saveLimit = 500 * time.Millisecond
 
 // OpenBench prepares an inspection by hand.

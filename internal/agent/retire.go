@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
 )
 
-// RetirePatch returns the patch of nodes/status that removes every condition from a Node that agents of this configuration
-// write. It is for removing agents whose credentials go with them: a DaemonSet's.
+// RetirePatch returns the patch of nodes/status that removes every condition from a Node that agents of this
+// configuration write. It is for removing agents whose credentials go with them: a DaemonSet's.
 func RetirePatch(cfg config.Config, log *slog.Logger) ([]byte, error) {
 	clients, err := OpenHost(cfg, log)
 	if err != nil {

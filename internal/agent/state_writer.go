@@ -11,8 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// stateWriter writes state to the state file in a goroutine of its own: the disk may be what hangs. Only the newest state
-// of each check waits to be written.
+// stateWriter writes state to the state file in a goroutine of its own: the disk may be what hangs. Only the newest
+// state of each check waits to be written.
 type stateWriter struct {
 	store *store.Store
 	log   *slog.Logger

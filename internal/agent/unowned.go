@@ -41,6 +41,7 @@ func unownedFindings(report inspect.Report, node string) []finding.Finding {
 		Subject: finding.Subject{Kind: "node", Name: node}, Severity: unownedFault.Severity,
 		Reason: unownedFault.Reason,
 		Message: fmt.Sprintf(
-			"nothing names the pod that %d objects were created for; they are never released automatically: %s", n, text),
+			"nothing names the pod that %d objects were created for; they are never released automatically: %s", n,
+			text),
 	}}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// What nothing ties to a pod is reported once, and is no reason to doubt the rest of the inspection; what a witness that
-// was not heard leaves open is.
+// What nothing ties to a pod is reported once, and is no reason to doubt the rest of the inspection; what a witness
+// that was not heard leaves open is.
 func TestUnownedObjectsKeepTheCheckConclusive(t *testing.T) {
 	report := func(verdicts ...inspect.Verdict) inspect.Report {
 		var r inspect.Report

@@ -61,8 +61,8 @@ const DefaultTimeout = 15 * time.Second
 // ErrNoCredentials means that no credentials for the apiserver were found.
 var ErrNoCredentials = errors.New("no credentials for the apiserver")
 
-// Credentials returns endpoint and credentials of the apiserver, and where they were found. Files that it names (tokens, client
-// certificates) are read again by the connection as they rotate.
+// Credentials returns endpoint and credentials of the apiserver, and where they were found. Files that it names
+// (tokens, client certificates) are read again by the connection as they rotate.
 func (c Config) Credentials() (*rest.Config, string, error) {
 	if c.Kubeconfig != "" {
 		config, err := kubeconfig{c.Kubeconfig, true, false}.load()

@@ -27,9 +27,9 @@ const (
 	maxPods    = 64 << 20
 )
 
-// NewKubelet returns the client of the node's kubelet. Nothing is read or dialled before it is used. Each connection to its
-// API shows the agent's credentials to the server, so it is made only to one that proves to be this node's kubelet: see
-// servingPin. An API whose URL is http (kubelet's read-only port) is never shown any.
+// NewKubelet returns the client of the node's kubelet. Nothing is read or dialled before it is used. Each connection to
+// its API shows the agent's credentials to the server, so it is made only to one that proves to be this node's kubelet:
+// see servingPin. An API whose URL is http (kubelet's read-only port) is never shown any.
 //
 // Kubelet itself asks the apiserver who the agent is and what it may do (TokenReview, SubjectAccessReview), and keeps
 // that for some minutes.

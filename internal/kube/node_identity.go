@@ -56,8 +56,8 @@ func (c *Client) attempt(ctx context.Context, r request) error {
 	return fmt.Errorf("%w; as the node itself: %w", err, refused)
 }
 
-// isRefusal reports whether other credentials may succeed. Answers about the object itself (not found, too many requests,
-// an expired list) are the same for all.
+// isRefusal reports whether other credentials may succeed. Answers about the object itself (not found, too many
+// requests, an expired list) are the same for all.
 func isRefusal(err error) bool {
 	var status apierrors.APIStatus
 	return err != nil && (!errors.As(err, &status) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err))

@@ -12,11 +12,11 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// servingPin decides whether a server is this node's kubelet. Its serving certificate is commonly self-signed, and names addresses of the
-// node but not the loopback. So the certificate must be the very one that lies on disk where kubelet keeps it,
-// readable by kubelet's own user only; or it must be signed by the configured CA and name this node. Another process that
-// binds the port while kubelet is down is refused in the handshake, before any token is sent. Files that others than
-// root can write prove nothing: see package owned.
+// servingPin decides whether a server is this node's kubelet. Its serving certificate is commonly self-signed, and
+// names addresses of the node but not the loopback. So the certificate must be the very one that lies on disk where
+// kubelet keeps it, readable by kubelet's own user only; or it must be signed by the configured CA and name this node.
+// Another process that binds the port while kubelet is down is refused in the handshake, before any token is sent.
+// Files that others than root can write prove nothing: see package owned.
 type servingPin struct {
 	files host.Files
 	paths host.Paths

@@ -100,8 +100,8 @@ func (c *Client) learn(ctx context.Context, s *session, err error) {
 		c.mu.Unlock()
 		return
 	}
-	// The caller no longer waits for the answer: that says nothing about the connection. A deadline does: a connection on
-	// which nothing comes back is not used again.
+	// The caller no longer waits for the answer: that says nothing about the connection. A deadline does: a connection
+	// on which nothing comes back is not used again.
 	abandoned := errors.Is(ctx.Err(), context.Canceled)
 	if apierrors.IsUnauthorized(err) || (!answered && !abandoned) {
 		c.drop(s)

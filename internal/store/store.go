@@ -21,8 +21,8 @@ import (
 )
 
 // Store keeps what must survive a restart, in buckets of one bbolt file. Where the file cannot be used (disk full,
-// read-only root, corrupt) the store continues in memory and reports that by Trouble: the agent must not die of a bad disk,
-// which is what it is there to report.
+// read-only root, corrupt) the store continues in memory and reports that by Trouble: the agent must not die of a bad
+// disk, which is what it is there to report.
 type Store struct {
 	path string
 

@@ -19,8 +19,8 @@ const (
 	ActionVerified ActivityKind = "action-verified" // a pass over the node after the last step found nothing
 )
 
-// Activity is one transition of a leftover, or of an action on leftovers. Actions are reported for each object and, with
-// Subject equal to Pod, for the release of a pod as a whole; only that is ever ActionVerified. Its JSON form is a
+// Activity is one transition of a leftover, or of an action on leftovers. Actions are reported for each object and,
+// with Subject equal to Pod, for the release of a pod as a whole; only that is ever ActionVerified. Its JSON form is a
 // contract.
 type Activity struct {
 	ID       string       `json:"id"` // stable: the same transition reported twice carries the same ID

@@ -41,8 +41,8 @@ func (s Subject) String() string { return s.Kind + "/" + s.Name }
 // key is unambiguous because neither a kind nor a UID contains a slash.
 func (s Subject) key() string { return s.Kind + "/" + s.Name + "/" + s.UID }
 
-// Finding is one thing wrong with one subject, as one run of a check found it. A check reports at most one finding for a
-// subject: the most severe. Reason is CamelCase and stable, Message is for people, Facts are for machines.
+// Finding is one thing wrong with one subject, as one run of a check found it. A check reports at most one finding for
+// a subject: the most severe. Reason is CamelCase and stable, Message is for people, Facts are for machines.
 type Finding struct {
 	Check    string            `json:"check"`
 	Subject  Subject           `json:"subject"`

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Observation is the result of one run of one check. It has three outcomes: findings, nothing (conclusive), or an error,
-// which means that nothing was learnt. Two kinds of error are special: NotApplicableError is conclusive (there is nothing
-// of this kind on this host), and PartialError is conclusive for all subjects but those that it names. Any other error
-// beside findings means: these exist, and nothing is known of what is absent.
+// Observation is the result of one run of one check. It has three outcomes: findings, nothing (conclusive), or an
+// error, which means that nothing was learnt. Two kinds of error are special: NotApplicableError is conclusive (there
+// is nothing of this kind on this host), and PartialError is conclusive for all subjects but those that it names. Any
+// other error beside findings means: these exist, and nothing is known of what is absent.
 type Observation struct {
 	Check    string
 	At       Timestamp

@@ -2,8 +2,8 @@ package finding
 
 import "time"
 
-// Policy is when a check's findings are raised and cleared. The zero value raises on the first observation, and clears on
-// the first conclusive one without the finding.
+// Policy is when a check's findings are raised and cleared. The zero value raises on the first observation, and clears
+// on the first conclusive one without the finding.
 type Policy struct {
 	Raise Hold // a finding must be observed this long before it is raised
 	Clear Hold // and be absent this long before it is cleared

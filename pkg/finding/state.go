@@ -37,7 +37,8 @@ type CheckState struct {
 // Believed is a finding with its history. It is believed only when Raised is set.
 type Believed struct {
 	Finding
-	Latest   string    `json:"latest"`       // message of the latest observation; Finding.Message is the one that was reported
+	// message of the latest observation; Finding.Message is the one that was reported
+	Latest   string    `json:"latest"`
 	ID       string    `json:"id,omitempty"` // stable for one occurrence, set when it is raised
 	First    Timestamp `json:"first"`        // first observation with it
 	Last     Timestamp `json:"last"`         // last observation with it

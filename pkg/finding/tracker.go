@@ -105,8 +105,8 @@ func (c *CheckState) newBoot(now Timestamp) {
 	}
 }
 
-// learn records whether the observation learnt anything. An error changes nothing of what is believed: what could not be
-// observed is not healthy for that reason.
+// learn records whether the observation learnt anything. An error changes nothing of what is believed: what could not
+// be observed is not healthy for that reason.
 func (c *CheckState) learn(l Observation) {
 	c.Err = ""
 	notApplicable, ok := errors.AsType[*NotApplicableError](l.Err)
@@ -211,8 +211,8 @@ func (c *CheckState) updateStatus(l Observation, p Policy) []Update {
 	}}
 }
 
-// status is what is believed of the check as a whole. A fatal finding that was observed lately is proof enough, even where
-// the rest of the check is blind.
+// status is what is believed of the check as a whole. A fatal finding that was observed lately is proof enough, even
+// where the rest of the check is blind.
 func (c *CheckState) status(now Timestamp, p Policy) Status {
 	fresh := func(s Timestamp) bool { return s.Boot == now.Boot && now.Since(s) < p.blindAfter() }
 	blind := !fresh(c.Conclusive)
@@ -265,7 +265,8 @@ func recentRaises(raises []Timestamp, now Timestamp) []Timestamp {
 	return raises[max(i, len(raises)-32):]
 }
 
-// mostSevere returns the well-formed findings of an observation, one for each subject, and an error that names the others.
+// mostSevere returns the well-formed findings of an observation, one for each subject, and an error that names the
+// others.
 func mostSevere(l Observation) ([]Finding, error) {
 	var problems []error
 	bySubject := map[Subject]Finding{}

@@ -13,8 +13,8 @@ import (
 // DefaultOutboxLimit is how many items an outbox holds by default.
 const DefaultOutboxLimit = 1000
 
-// Outbox is a durable bounded queue for a sink that may be unreachable for a day. It is kept in memory and written behind
-// to a store. Overflow drops the oldest of the least severe, and counts them.
+// Outbox is a durable bounded queue for a sink that may be unreachable for a day. It is kept in memory and written
+// behind to a store. Overflow drops the oldest of the least severe, and counts them.
 type Outbox struct {
 	behind *WriteBehind
 

@@ -7,13 +7,13 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Reporter publishes to one kind of sink. Level sinks (conditions, gauges) write the newest state; edge sinks (events) take each
-// update.
+// Reporter publishes to one kind of sink. Level sinks (conditions, gauges) write the newest state; edge sinks (events)
+// take each update.
 type Reporter interface {
 	// Name identifies the reporter in logs and metrics.
 	Name() string
-	// Update takes over the state after an observation and what changed by it. It must not block: a slow sink harms only
-	// itself. The state must not be modified.
+	// Update takes over the state after an observation and what changed by it. It must not block: a slow sink harms
+	// only itself. The state must not be modified.
 	Update(state finding.State, updates []finding.Update)
 	// Run works until ctx ends and leaves nothing behind.
 	Run(ctx context.Context) error

@@ -8,8 +8,8 @@ import (
 
 const ellipsis = "…"
 
-// Text returns s as one line of valid UTF-8 in printable runes, at most limit bytes. Output of logs and plugins must not
-// reach a terminal as it is.
+// Text returns s as one line of valid UTF-8 in printable runes, at most limit bytes. Output of logs and plugins must
+// not reach a terminal as it is.
 func Text(s string, limit int) string {
 	cut := len(s) > limit*utf8.UTFMax
 	if cut {

@@ -78,7 +78,8 @@ func (c *configState) trouble() (invalid, unloaded error) {
 	return nil, nil
 }
 
-// isInForce reports whether the files have not changed since they were put in force: then they need not be parsed again.
+// isInForce reports whether the files have not changed since they were put in force: then they need not be parsed
+// again.
 func (c *configState) isInForce() bool {
 	_, data, err := config.Read(c.source.File)
 	c.mu.Lock()

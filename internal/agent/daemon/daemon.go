@@ -1,4 +1,5 @@
-// Package daemon is the life of the agent's process: start, single instance, reload of the configuration, watchdog, end.
+// Package daemon is the life of the agent's process: start, single instance, reload of the configuration, watchdog,
+// end.
 package daemon
 
 import (

@@ -96,7 +96,8 @@ func (d *daemon) reread(a *running) (revision, error) {
 		{"socket", a.revision.cfg.Socket, want.cfg.Socket},
 	} {
 		if p.was != p.is {
-			return want, fmt.Errorf("%s: %s: %s cannot be changed to %s without a restart", d.source.file(), p.key, p.was,
+			return want, fmt.Errorf("%s: %s: %s cannot be changed to %s without a restart", d.source.file(), p.key,
+				p.was,
 				p.is)
 		}
 	}

@@ -100,8 +100,8 @@ func (l *limitedListener) add(conn *limitedConn) (victim *limitedConn) {
 	return victim
 }
 
-// expendable returns the connection to close: of the user with most connections, root's last, since kubelet's probes are
-// root's; then one whose request has not arrived; then the oldest.
+// expendable returns the connection to close: of the user with most connections, root's last, since kubelet's probes
+// are root's; then one whose request has not arrived; then the oldest.
 func expendable(open []*limitedConn) *limitedConn {
 	has := map[uint32]int{}
 	for _, c := range open {

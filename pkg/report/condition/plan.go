@@ -31,7 +31,8 @@ type plan struct {
 	held       bool // some check is given time for its first conclusive observation
 }
 
-// plan compares what is believed with what the Node shows. now decides whether the grace for first observations is over.
+// plan compares what is believed with what the Node shows. now decides whether the grace for first observations is
+// over.
 func (r *Reporter) plan(now time.Time) plan {
 	var p plan
 	for _, k := range r.kinds {
@@ -62,8 +63,9 @@ func (r *Reporter) plan(now time.Time) plan {
 	return p
 }
 
-// held reports whether a verdict is not written yet. After a start without memory a check is given a while for its first
-// conclusive look, since a True or False on the Node that turns Unknown and back would move lastTransitionTime twice.
+// held reports whether a verdict is not written yet. After a start without memory a check is given a while for its
+// first conclusive look, since a True or False on the Node that turns Unknown and back would move lastTransitionTime
+// twice.
 func (r *Reporter) held(k *kind, v report.Verdict, now time.Time) bool {
 	if v.Status != finding.StatusUnknown || !v.Blank || !now.Before(r.graceEnd) {
 		return false

@@ -194,7 +194,8 @@ func (r *Reporter) add(id string, severity finding.Severity, at time.Time, n not
 	}
 }
 
-// release releases what was aggregated, where the budget of its reason allows one more, and returns when to check again.
+// release releases what was aggregated, where the budget of its reason allows one more, and returns when to check
+// again.
 func (r *Reporter) release(now time.Time) (next time.Time) {
 	for _, held := range r.outbox.Held() {
 		if waiting, _ := r.outbox.Waiting(held.Key); waiting >= r.config.Burst {

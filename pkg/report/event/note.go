@@ -44,8 +44,8 @@ type note struct {
 }
 
 // noteOf returns the note of an update. Raised and changed findings are reported under their own reason, cleared ones
-// under the same with "Cleared" after it: so raising and clearing have their own budgets. A changed status has no event:
-// the condition shows it, and the findings that changed it have theirs.
+// under the same with "Cleared" after it: so raising and clearing have their own budgets. A changed status has no
+// event: the condition shows it, and the findings that changed it have theirs.
 func noteOf(u finding.Update) (note, bool) {
 	f := u.Finding
 	n := note{Type: typeOf(f.Severity), Check: report.Text(f.Check, maxReason), Subject: report.Text(f.Subject.String(),
