@@ -319,8 +319,8 @@ func TestBadDayHungMount(t *testing.T) {
 	d := newBadDay(t)
 	mount := hosttest.HangingFUSE(t)
 	d.daemon()
-	ask(t, d.command("check", "hung-mounts")).expect(t, lookLimit+soon, notFine, mount)
-	ask(t, d.command("check")).expect(t, lookLimit+soon, notFine, mount, "checks in ")
+	ask(t, d.command("check", "hung-mounts")).expect(t, checkLimit+soon, notFine, mount)
+	ask(t, d.command("check")).expect(t, checkLimit+soon, notFine, mount, "checks in ")
 	ask(t, d.command("status")).expect(t, soon, anyCode, "pid ")
 	d.await(mount, 2*time.Minute)
 }

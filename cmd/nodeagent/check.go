@@ -25,11 +25,11 @@ func newCheck(o *options) *cobra.Command {
 	var list bool
 	cmd := &cobra.Command{
 		Use:   "check [ID...]",
-		Short: "Look now, once, with all checks or the named ones",
-		Long: `Look at this node now, once, with all checks or with the named ones.
+		Short: "Run all checks, or the named ones, once",
+		Long: `Run all checks, or the named ones, on this node once.
 
-Nothing is changed and no daemon is needed. What is found is what this one look saw: the daemon (nodeagent run) also asks
-whether it lasts. It takes less than a second; what does not answer is waited for no longer than 15 seconds, and named.`,
+Nothing is changed and no daemon is needed. The daemon (nodeagent run) reports a fault only when it lasts; this
+prints what one run finds. It takes less than a second; what does not answer is named after at most 15 seconds.`,
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			cfg, err := o.load(cmd.Context())
 			if err != nil {
@@ -42,16 +42,15 @@ whether it lasts. It takes less than a second; what does not answer is waited fo
 				}
 				return printList(cmd.OutOrStdout(), checks)
 			}
-			return lookNow(cmd, o, cfg, ids, nil)
+			return checkNow(cmd, o, cfg, ids, nil)
 		},
 	}
 	cmd.Flags().BoolVar(&list, "list", false, "list the checks instead")
 	return cmd
 }
 
-// lookNow looks once with the named checks, or with all, and prints what they see. agentTrouble is why no agent was
-// asked.
-func lookNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, agentTrouble error) error {
+// checkNow runs the named checks once, or all, and prints what they find. agentTrouble is why no agent was asked.
+func checkNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, agentTrouble error) error {
 	clients, err := agent.OpenHost(cfg, quiet())
 	if err != nil {
 		return err
@@ -62,24 +61,24 @@ func lookNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, ag
 	if err != nil {
 		return err
 	}
-	deps.Sources.Enable(checks) // the kernel's log is left to no others
+	deps.Sources.Enable(checks) // records whose check does not run count by themselves
 	began := time.Now()
 	shown := showProgress(cmd.ErrOrStderr(), len(checks))
-	ctx, cancel := context.WithTimeoutCause(cmd.Context(), lookLimit, fmt.Errorf("no answer within %s", lookLimit))
+	ctx, cancel := context.WithTimeoutCause(cmd.Context(), checkLimit, fmt.Errorf("no answer within %s", checkLimit))
 	defer cancel()
-	looks := detect.RunOnce(ctx, clients.Host, checks, func(l finding.Observation) {
+	observations := detect.RunOnce(ctx, clients.Host, checks, func(l finding.Observation) {
 		deps.Sources.Observe(l)
 		shown.done(l.Check)
 	})
 	shown.end()
-	result := sumUp(looks)
+	result := summarize(observations)
 	if agentTrouble != nil {
 		result.Agent = agentTrouble.Error()
 	}
 	if o.json() {
 		err = printJSON(cmd.OutOrStdout(), result)
 	} else {
-		err = printCheck(cmd.OutOrStdout(), clients.Host.NodeName, checks, looks, time.Since(began))
+		err = printCheck(cmd.OutOrStdout(), clients.Host.NodeName, checks, observations, time.Since(began))
 	}
 	if err != nil {
 		return err
@@ -87,9 +86,9 @@ func lookNow(cmd *cobra.Command, o *options, cfg config.Config, ids []string, ag
 	return result.exit()
 }
 
-// lookLimit is how long a person waits for all checks together. A runtime that does not answer takes eight seconds to
-// be called silent; the daemon is more patient with some.
-const lookLimit = 15 * time.Second
+// checkLimit is how long all checks together may take. A runtime that does not answer is given eight seconds; the
+// daemon gives some checks longer.
+const checkLimit = 15 * time.Second
 
 func selectChecks(all []detect.Check, ids []string) ([]detect.Check, error) {
 	if len(ids) == 0 {
@@ -99,7 +98,7 @@ func selectChecks(all []detect.Check, ids []string) ([]detect.Check, error) {
 	for _, id := range ids {
 		i := slices.IndexFunc(all, func(c detect.Check) bool { return c.ID == id })
 		if i < 0 {
-			return nil, fmt.Errorf("no check is called %q; nodeagent check --list names them", id)
+			return nil, fmt.Errorf("unknown check %q; nodeagent check --list names them", id)
 		}
 		selected = append(selected, all[i])
 	}
@@ -124,9 +123,9 @@ type notApplicable struct {
 	Why   string `json:"why"`
 }
 
-func sumUp(looks []finding.Observation) checkResult {
+func summarize(observations []finding.Observation) checkResult {
 	result := checkResult{Findings: []finding.Finding{}, Errors: []checkError{}, NotApplicable: []notApplicable{}}
-	for _, l := range looks {
+	for _, l := range observations {
 		result.Findings = append(result.Findings, problems(l)...)
 		if na, ok := errors.AsType[*finding.NotApplicableError](l.Err); ok {
 			result.NotApplicable = append(result.NotApplicable, notApplicable{l.Check, na.Why})
@@ -143,7 +142,7 @@ func sumUp(looks []finding.Observation) checkResult {
 	return result
 }
 
-// problems returns what a single look may call a problem: a value between two thresholds is none.
+// problems returns the findings of a single run that are problems: a value between two thresholds is none.
 func problems(l finding.Observation) []finding.Finding {
 	return slices.DeleteFunc(slices.Clone(l.Findings), func(f finding.Finding) bool { return f.BelowRaise })
 }
@@ -159,21 +158,21 @@ func (r checkResult) exit() error {
 	return nil
 }
 
-// printCheck prints the looks for people, grouped by domain, what is wrong first. What is fine takes one line.
-func printCheck(w io.Writer, node string, checks []detect.Check, looks []finding.Observation,
+// printCheck prints observations for people, grouped by domain, problems first. What is fine takes one line.
+func printCheck(w io.Writer, node string, checks []detect.Check, observations []finding.Observation,
 	took time.Duration) error {
 	p := &checkScreen{screen: screenOf(w)}
 	byID := map[string]finding.Observation{}
-	for _, l := range looks {
+	for _, l := range observations {
 		byID[l.Check] = l
 	}
 	for _, domain := range groupedBy(checks, func(c detect.Check) string { return c.Domain }) {
 		p.domain(domain, byID)
 	}
-	result := sumUp(looks)
+	result := summarize(observations)
 	if os.Geteuid() != 0 && len(result.Errors) > 0 {
 		fmt.Fprintf(p, "%s\n",
-			p.wrap("This was not run as root: much of what could not be told can be read by root only.", 0, 0))
+			p.wrap("This was not run as root: much of what is unknown can be read by root only.", 0, 0))
 	}
 	fmt.Fprintf(p, "%s: %d checks in %s: %s\n", p.paint(bold, cmp.Or(node, "this host")), len(checks),
 		took.Round(time.Millisecond), result.verdict())
@@ -186,11 +185,11 @@ type checkScreen struct {
 	strings.Builder
 }
 
-func (p *checkScreen) domain(checks []detect.Check, looks map[string]finding.Observation) {
+func (p *checkScreen) domain(checks []detect.Check, observations map[string]finding.Observation) {
 	fmt.Fprintf(p, "%s\n", p.paint(bold, strings.ToUpper(checks[0].Domain)))
 	var fine, absent []string
 	for _, c := range checks {
-		l := looks[c.ID]
+		l := observations[c.ID]
 		found := problems(l)
 		_, na := errors.AsType[*finding.NotApplicableError](l.Err)
 		switch {
@@ -199,7 +198,7 @@ func (p *checkScreen) domain(checks []detect.Check, looks map[string]finding.Obs
 		case len(found) == 0 && l.Err == nil:
 			fine = append(fine, c.ID)
 		default:
-			p.look(c, found, l.Err)
+			p.check(c, found, l.Err)
 		}
 	}
 	p.names(green, "ok", fine)
@@ -207,20 +206,20 @@ func (p *checkScreen) domain(checks []detect.Check, looks map[string]finding.Obs
 	p.WriteString("\n")
 }
 
-// names lists checks that need no words.
+// names lists checks that need no explanation.
 func (p *checkScreen) names(colour, label string, names []string) {
 	if len(names) > 0 {
 		p.text(colour, label, strings.Join(names, ", "))
 	}
 }
 
-// text prints a label and what stands beside it.
+// text prints a label and the text beside it.
 func (p *checkScreen) text(colour, label, text string) {
 	const indent = 10
 	fmt.Fprintf(p, "  %s%s\n", p.column(colour, label, indent-2), p.wrap(text, indent, indent))
 }
 
-func (p *checkScreen) look(c detect.Check, found []finding.Finding, err error) {
+func (p *checkScreen) check(c detect.Check, found []finding.Finding, err error) {
 	slices.SortFunc(found, finding.Compare)
 	for _, f := range found {
 		p.text(severityColour(f.Severity), strings.ToUpper(string(f.Severity)), f.Reason+": "+f.Message)

@@ -21,16 +21,18 @@ func newClean(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "clean",
 		Short: "Print what would be released; with --yes release it",
-		Long: `Print, step by step, what would be released of pods that are gone, and why anything else is not.
+		Long: `Print, step by step, what deleted pods left behind and would be released, and why anything else
+would not.
 
-With --yes it is done: each step is written to the journal, the object's identity is checked again right before, the effect
-right after. Only what is proven to be a leftover is touched. Proof takes several looks: the running daemon has them; without
-one, --wait keeps looking until everything is proven or live, or the time is over.
+With --yes it is released: each step is written to the journal, the object's identity is checked again right
+before it and the effect right after it. Only what is proven to be a leftover is touched. Proof takes several
+passes: the running daemon has made them; without one, --wait repeats the inspection until everything is proven
+or live, or the time is over.
 
 Only one release runs on a node at a time. Another one is waited for, at most 30 s.
 
-Exit codes: 0 nothing is left over; 1 something is, or was not released; 2 something could not be told, or another release is
-running.`,
+Exit codes: 0 nothing is left over; 1 something is, or was not released; 2 something is unknown, or another
+release is running.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := o.load(cmd.Context())
@@ -60,11 +62,11 @@ running.`,
 		},
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "release it")
-	cmd.Flags().DurationVar(&wait, "wait", 0, "keep looking for so long until all is proven")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "repeat the inspection for this long, until everything is proven")
 	return cmd
 }
 
-// passUntilProven inspects until nothing is a mere candidate any more, or the time is over.
+// passUntilProven inspects until no object is a candidate any more, or the time is over.
 func passUntilProven(ctx context.Context, bench *agent.Bench, progress io.Writer, wait time.Duration,
 	s inspect.Settings) (inspect.Report, error) {
 	end := time.Now().Add(wait)
@@ -83,7 +85,7 @@ func passUntilProven(ctx context.Context, bench *agent.Bench, progress io.Writer
 		if candidates == 0 || time.Now().Add(pause).After(end) {
 			return report, nil
 		}
-		fmt.Fprintf(progress, "%d objects are not proven yet, looking again in %s\n", candidates, pause)
+		fmt.Fprintf(progress, "%d objects are not proven yet, next inspection in %s\n", candidates, pause)
 		select {
 		case <-ctx.Done():
 			return report, ctx.Err()
@@ -106,7 +108,7 @@ func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate
 	var b strings.Builder
 	for _, pod := range groupedBy(steps, func(s remediate.Step) string { return s.Group }) {
 		fmt.Fprintf(&b, "pod %s\n", podName(pod[0].Pod))
-		for _, same := range groupedBy(pod, deed) {
+		for _, same := range groupedBy(pod, sameAction) {
 			fmt.Fprintf(&b, "  %s\n", same[0].Kind)
 			objects := make([]inspect.Assessment, 0, len(same))
 			for _, s := range same {
@@ -117,13 +119,13 @@ func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate
 			}
 			fmt.Fprintf(&b, "      → %s\n", strings.ReplaceAll(same[0].Description, " "+same[0].ID, ""))
 			if s := same[0]; s.Blocked != "" && s.Mode != remediate.DryRun {
-				fmt.Fprintf(&b, "      but not done: %s\n", s.Blocked)
+				fmt.Fprintf(&b, "      but not released: %s\n", s.Blocked)
 			}
 		}
 	}
 	printUndecided(&b, report)
 	if len(steps) > 0 {
-		b.WriteString("Nothing was changed. To do it: nodeagent clean --yes\n")
+		b.WriteString("Nothing was changed. To release it: nodeagent clean --yes\n")
 	} else {
 		b.WriteString("Nothing is proven to be a leftover.\n")
 	}
@@ -133,8 +135,8 @@ func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate
 	return inspectExit(report)
 }
 
-// deed is what is done in a step, whatever the object is called.
-func deed(s remediate.Step) string {
+// sameAction is equal for steps that differ only in the name of their object.
+func sameAction(s remediate.Step) string {
 	return string(s.Kind) + strings.ReplaceAll(s.Description, s.ID, "") + s.Blocked
 }
 
@@ -150,7 +152,7 @@ func printUndecided(b *strings.Builder, report inspect.Report) {
 	printClosedGates(b, report.Gates)
 }
 
-// cleanNow releases and tells what became of each step. Exit 0 only when nothing is left over and all could be judged.
+// cleanNow releases and prints the result of each step. Exit 0 only when nothing is left over and nothing is unknown.
 func cleanNow(cmd *cobra.Command, o *options, bench *agent.Bench, report inspect.Report) error {
 	outcome, err := bench.Release(cmd.Context(), report, func(why string) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s; waiting for it, at most %s\n", why, agent.LockWait)
@@ -169,9 +171,8 @@ func cleanNow(cmd *cobra.Command, o *options, bench *agent.Bench, report inspect
 	return cleanExit(report, outcome)
 }
 
-// cleanExit: a problem is what is still left over or was not released; that something could not be told, be it of a
-// pod that was tried or of what no release was about, is no success either. What a release has dealt with is judged
-// by its outcome.
+// cleanExit: what is still left over, or was not released, is a problem; what is unknown is no success either, whether
+// its release was tried or not. What was part of the release counts by its outcome.
 func cleanExit(report inspect.Report, outcome remediate.Outcome) error {
 	has := func(ask func(remediate.Result) bool) bool {
 		return slices.ContainsFunc(outcome.Pods, func(p remediate.PodOutcome) bool { return ask(p.Result) })
@@ -186,7 +187,7 @@ func cleanExit(report inspect.Report, outcome remediate.Outcome) error {
 	return inspectExit(untouched(report, outcome))
 }
 
-// untouched is what an inspection found besides the pods that a release was about.
+// untouched is what an inspection found besides the pods that were part of the release.
 func untouched(report inspect.Report, outcome remediate.Outcome) inspect.Report {
 	report.Objects = slices.DeleteFunc(slices.Clone(report.Objects), func(o inspect.Assessment) bool {
 		return slices.ContainsFunc(outcome.Pods, func(p remediate.PodOutcome) bool {

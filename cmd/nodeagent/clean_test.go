@@ -115,7 +115,7 @@ func TestCleanSaysWhatItCouldNotSee(t *testing.T) {
 	} {
 		var b strings.Builder
 		_ = print(&b)
-		for _, want := range []string{"could not look at kubelet: connection refused", "gate closed: kubelet-heard",
+		for _, want := range []string{"could not inspect kubelet: connection refused", "gate closed: kubelet-heard",
 			"UNKNOWN cgroup"} {
 			if !strings.Contains(b.String(), want) {
 				t.Errorf("%s: no %q in\n%s", name, want, b.String())

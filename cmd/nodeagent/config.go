@@ -13,7 +13,7 @@ import (
 func newConfig(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Print the defaults, check a configuration, show what is in force",
+		Short: "Print the defaults, validate a configuration, show the one in force",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return printConfig(cmd, o, config.Default())
@@ -29,7 +29,7 @@ func newConfig(o *options) *cobra.Command {
 		},
 		&cobra.Command{
 			Use:   "validate [FILE]",
-			Short: "Check a configuration file; every mistake is named with file and line, and programs that would not be run",
+			Short: "Validate a configuration file: errors with file and line, and programs that would not be run",
 			Args:  cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				file := o.file(cmd.Context())
@@ -52,7 +52,7 @@ func newConfig(o *options) *cobra.Command {
 		},
 		&cobra.Command{
 			Use:   "show",
-			Short: "Print the configuration in force, with what was found on this host",
+			Short: "Print the configuration in force, with what was discovered on this host",
 			Args:  cobra.NoArgs,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				cfg, err := o.load(cmd.Context())

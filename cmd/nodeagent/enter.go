@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/kube"
 )
 
-// enter leaves the container and starts this command again on the host. It returns only when it has failed.
+// enter leaves the container and executes this command again on the host. It returns only when that failed.
 func (f runFlags) enter(configFile string, cfg config.Config) error {
 	if configFile == "" {
 		configFile = ifExists(config.DefaultFile)
@@ -21,7 +21,7 @@ func (f runFlags) enter(configFile string, cfg config.Config) error {
 	return hostns.Entry{
 		InitPID: cfg.Paths.InitPID, Keep: []string{directory(configFile), serviceAccount},
 		Args: func(kept []string) []string {
-			file := os.DevNull // the defaults, not a file that the host happens to have
+			file := os.DevNull // the defaults, not a file of the host
 			if kept[0] != "" {
 				file = filepath.Join(kept[0], filepath.Base(configFile))
 			}
@@ -34,10 +34,10 @@ func (f runFlags) enter(configFile string, cfg config.Config) error {
 	}.Enter()
 }
 
-// arrive is the start on the host.
-func (f runFlags) arrive(configFile string, log *slog.Logger) {
+// entered is the start on the host.
+func (f runFlags) entered(configFile string, log *slog.Logger) {
 	if err := hostns.Entered(directory(configFile), f.serviceAccount); err != nil {
-		log.Warn("what was kept of the container", "err", err)
+		log.Warn("the container's configuration or credentials may not be readable", "err", err)
 	}
 }
 

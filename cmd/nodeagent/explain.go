@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/agent/daemon"
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
@@ -20,13 +21,14 @@ import (
 func newExplain(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain CHECK|RULE|REASON",
-		Short: "Tell what a check reads, why, its thresholds, its false alarms and what to do",
-		Long: `Tell what a check reads, why it matters, what it finds and from which threshold on, what may look like it, and what to do next.
+		Short: "Explain what a check reads and why, its thresholds, its false alarms and what to do",
+		Long: `Explain what a check reads, why it matters, what it finds and from which threshold on, its false
+alarms, and what to do next.
 
-The name may be that of a check, of a rule of the kernel's log, or a reason as it stands in a finding, condition or event.`,
+The name may be that of a check, of a rule of the kernel log, or a reason of a finding, condition or event.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return errors.New("explain needs one name: of a check, of a rule of the kernel's log, or a reason; " +
+				return errors.New("explain needs one name: of a check, of a rule of the kernel log, or a reason; " +
 					"nodeagent check --list names the checks")
 			}
 			return nil
@@ -51,12 +53,12 @@ func everyCheck() []detect.Check {
 	return detectchecks.Checks(detectchecks.DefaultSettings(), detectchecks.Deps{})
 }
 
-// everyRule is both tables: of the kernel's words, and of what daemons say in saved logs.
+// everyRule is both tables: for the kernel's log, and for daemons in saved logs.
 func everyRule() []rules.Rule { return append(rules.Kernel(), rules.Daemons()...) }
 
 func explainable() []string {
 	var names []string
-	for _, c := range slices.Concat(everyCheck(), agent.OwnChecks()) {
+	for _, c := range slices.Concat(everyCheck(), daemon.OwnChecks()) {
 		names = append(names, c.ID)
 	}
 	for _, r := range everyRule() {
@@ -83,7 +85,7 @@ func configured(cfg config.Config) (checks []detect.Check, rules []rules.Rule) {
 func explain(w io.Writer, name string, cfg config.Config) error {
 	var pages []string
 	checks, rules := configured(cfg)
-	for _, c := range slices.Concat(everyCheck(), agent.OwnChecks(), checks) {
+	for _, c := range slices.Concat(everyCheck(), daemon.OwnChecks(), checks) {
 		isReason := slices.ContainsFunc(c.Doc.Faults, func(f detect.Fault) bool {
 			return strings.EqualFold(f.Reason, name)
 		})

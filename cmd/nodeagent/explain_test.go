@@ -4,14 +4,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/agent/daemon"
 	"github.com/nodeagent/nodeagent/internal/config"
 )
 
 // TestExplainWhatStatusShows: whatever name stands on the screen of status can be explained.
 func TestExplainWhatStatusShows(t *testing.T) {
 	names := []string{"PodLeftovers", "StateNotSafe", "AgentConfigInvalid", "AgentConfigNotLoaded", "SourceLost"}
-	for _, c := range agent.OwnChecks() {
+	for _, c := range daemon.OwnChecks() {
 		names = append(names, c.ID)
 	}
 	for _, name := range names {

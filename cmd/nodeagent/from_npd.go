@@ -18,10 +18,11 @@ import (
 func newFromNPD(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "from-npd FILE...",
-		Short: "Say what configuration files of node-problem-detector become",
-		Long: `Say what becomes of each rule in configuration files of node-problem-detector, and print a configuration of the agent
-that does the same: what it finds by itself is left out, plugins and rules are written in its own words, and files that
-are still needed are named. All of them could as well be named as they are: nodeProblemDetector.files runs them unchanged.`,
+		Short: "Translate configuration files of node-problem-detector",
+		Long: `Translate each rule in configuration files of node-problem-detector, and print a configuration of
+the agent that does the same: what the agent finds anyway is left out, plugins and rules are
+written in its own syntax, and files that are still needed are listed. The files can also stay as
+they are: nodeProblemDetector.files runs them unchanged.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
 			for i, name := range names {
@@ -81,7 +82,7 @@ func printTranslation(w io.Writer, read config.Monitors, t npd.Translation) erro
 	switch {
 	case len(out) == 0 && len(read.Broken) > 0: // nothing is known of what those want
 	case len(out) == 0:
-		b.WriteString("# Nothing is to be configured: the agent finds all of this by itself.\n")
+		b.WriteString("# No configuration is needed: the agent finds all of this by itself.\n")
 	default:
 		text, err := yaml.Marshal(out)
 		if err != nil {

@@ -19,11 +19,13 @@ func newInspect(o *options) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "inspect [KIND...]",
-		Short: "Show what deleted pods left behind, and how that is known",
-		Long: `Compare what is on this node with the pods that belong here, and show what deleted pods left behind.
+		Short: "Show what deleted pods left behind, and the proof",
+		Long: `Compare what is on this node with the pods that belong here, and show what deleted pods left
+behind.
 
-For each object: what every witness says of it, who holds it, and why it is or is not a leftover. Nothing is changed. To be
-called a leftover an object must be seen several times; the running daemon remembers, and so does this command.`,
+For each object: whether each witness knows it, which processes hold it, and why it is or is not a leftover.
+Nothing is changed. An object is called a leftover only after several passes; the running daemon remembers them,
+and so does this command.`,
 		RunE: func(cmd *cobra.Command, kinds []string) error {
 			selected, err := selectKinds(kinds)
 			if err != nil {
@@ -36,7 +38,7 @@ called a leftover an object must be seen several times; the running daemon remem
 				}
 				b, err := agent.OpenBench(ctx, cfg, quiet())
 				if err != nil {
-					return nil, err // not a bench that is nil
+					return nil, err // not an interface that holds a nil *Bench
 				}
 				return b, nil
 			}, selected)
@@ -54,11 +56,11 @@ called a leftover an object must be seen several times; the running daemon remem
 			return inspectExit(report)
 		},
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list what is live and what is no pod's")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list live objects and those that belong to no pod")
 	return cmd
 }
 
-// The limits of one inspection: with that of the pass, people wait 15 s at most, whatever hangs.
+// The limits of one inspection: with that of the pass it takes 15 s at most, whatever hangs.
 const (
 	openLimit  = 4500 * time.Millisecond
 	closeLimit = 500 * time.Millisecond
@@ -70,8 +72,8 @@ type bench interface {
 	Close() error
 }
 
-// inspectOnce makes one inspection. Where not even the layout of the node can be found out in time, that is what it
-// reports; what hangs is left behind: the process ends.
+// inspectOnce makes one inspection. Where not even the layout of the node can be discovered in time, it reports that;
+// what hangs ends with the process.
 func inspectOnce(ctx context.Context, open func(context.Context) (bench, error), kinds []inspect.Kind) (inspect.Report,
 	error) {
 	type opened struct {
@@ -100,12 +102,12 @@ func inspectOnce(ctx context.Context, open func(context.Context) (bench, error),
 		}
 		return report, err
 	case <-time.After(openLimit):
-		why := fmt.Sprintf("to find out how this node is laid out hangs: no answer within %s", openLimit)
+		why := fmt.Sprintf("discovery of kubelet and the runtime hangs: no answer within %s", openLimit)
 		return inspect.Report{At: host.Now(), Errors: []inspect.Failure{{What: "layout", Error: why}}}, nil
 	}
 }
 
-// complete makes every list of the contract a list, also where it is empty.
+// complete makes empty lists of the contract [] instead of null.
 func complete(r inspect.Report) inspect.Report {
 	r.Objects, r.Gates, r.Errors = listed(r.Objects), listed(r.Gates), listed(r.Errors)
 	for i := range r.Objects {
@@ -125,17 +127,17 @@ func selectKinds(names []string) ([]inspect.Kind, error) {
 	var kinds []inspect.Kind
 	for _, name := range names {
 		if !slices.Contains(inspect.Kinds(), inspect.Kind(name)) {
-			return nil, fmt.Errorf("no kind of object is called %q; there are %v", name, inspect.Kinds())
+			return nil, fmt.Errorf("unknown kind of object %q; the kinds are %v", name, inspect.Kinds())
 		}
 		kinds = append(kinds, inspect.Kind(name))
 	}
 	return kinds, nil
 }
 
-// hostGate is closed where the agent does not see all of the host. Then there may be more than is listed.
+// hostGate is closed where the agent does not see the whole host. Then there may be more than is listed.
 const hostGate = "host-namespaces"
 
-// inspectExit: leftovers and candidates are problems; what could not be judged, or seen, is "could not tell".
+// inspectExit: leftovers and candidates are problems; what could not be evaluated, or read, is "could not tell".
 func inspectExit(r inspect.Report) error {
 	has := func(verdicts ...inspect.Verdict) bool {
 		return slices.ContainsFunc(r.Objects, func(o inspect.Assessment) bool {
@@ -178,7 +180,7 @@ func printReport(w io.Writer, r inspect.Report, all bool) error {
 
 func printFailures(b *strings.Builder, failures []inspect.Failure) {
 	for _, e := range failures {
-		fmt.Fprintf(b, "could not look at %s: %s\n", e.What, e.Error)
+		fmt.Fprintf(b, "could not inspect %s: %s\n", e.What, e.Error)
 	}
 }
 
@@ -190,16 +192,16 @@ func printClosedGates(b *strings.Builder, gates []inspect.Gate) {
 	}
 }
 
-// printPods prints objects pod by pod, those of one kind with the same story together: a pod's cgroup exists once in
-// every hierarchy, and nobody wants to read the same proof ten times.
+// printPods prints objects pod by pod. Objects of one kind with the same proof are printed together: a pod's cgroup
+// exists once in every hierarchy.
 func printPods(b *strings.Builder, objects []inspect.Assessment) {
 	for _, pod := range groupedBy(objects, func(o inspect.Assessment) string { return o.Pod.UID }) {
-		title := "no pod that could be told"
+		title := "unknown pod"
 		if pod[0].Pod != (inspect.Pod{}) {
 			title = "pod " + podName(pod[0].Pod)
 		}
 		fmt.Fprintf(b, "%s\n", title)
-		for _, same := range groupedBy(pod, story) {
+		for _, same := range groupedBy(pod, proof) {
 			o := same[0]
 			fmt.Fprintf(b, "  %s %s\n", strings.ToUpper(string(o.Verdict)), o.Kind)
 			for _, line := range foldPaths(same) {
@@ -211,8 +213,8 @@ func printPods(b *strings.Builder, objects []inspect.Assessment) {
 	}
 }
 
-// story is all that is said of an object besides its name.
-func story(o inspect.Assessment) string {
+// proof is what is printed of an object besides its name.
+func proof(o inspect.Assessment) string {
 	return fmt.Sprint(o.Verdict, o.Kind, o.Why, o.Witnesses, o.Release)
 }
 
@@ -249,12 +251,12 @@ func printProof(b *strings.Builder, same []inspect.Assessment) {
 		witnesses = append(witnesses, witness+" "+string(o.Witnesses[witness]))
 	}
 	fmt.Fprintf(b, "      witnesses: %s\n", strings.Join(witnesses, "; "))
-	told := map[string]bool{}
+	printed := map[string]bool{}
 	for _, object := range same {
 		for _, h := range object.Holders {
 			line := fmt.Sprintf("held by pid %d %s (%s) %s", h.PID, h.Command, h.How, podName(h.Pod))
-			if !told[line] {
-				told[line] = true
+			if !printed[line] {
+				printed[line] = true
 				fmt.Fprintf(b, "      %s\n", line)
 			}
 		}

@@ -1,5 +1,5 @@
 // Command nodeagent is the agent that lives on every node of a Kubernetes cluster: it finds node faults and what
-// deleted pods left behind, repairs what can be repaired locally, and tells. It is the daemon (run) and the tool that
+// deleted pods left behind, repairs what can be repaired locally, and reports. It is the daemon (run) and the tool that
 // people use on a bad day (check, inspect, clean, status).
 package main
 
@@ -24,13 +24,13 @@ const (
 )
 
 func main() {
-	// Children of the agent are the agent's own binary: they make the calls that could block for ever.
+	// Children of the agent are its own binary: they make the calls that could block forever.
 	probe.ProbeMain()
 	if mutate.ChildMain() {
 		return
 	}
 
-	// A command ends within seconds: collecting its garbage would be most of its work. The daemon sets its own limits.
+	// A command ends within seconds: garbage collection would be most of its work. The daemon sets its own limits.
 	debug.SetGCPercent(400)
 	debug.SetMemoryLimit(256 << 20)
 
@@ -40,7 +40,7 @@ func main() {
 	os.Exit(code)
 }
 
-// exitError carries an exit code out of a verb. It has been told already when Err is nil.
+// exitError carries an exit code out of a verb. With a nil Err everything has been printed.
 type exitError struct {
 	Code int
 	Err  error

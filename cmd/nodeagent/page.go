@@ -24,16 +24,17 @@ func checksPage(checks []detect.Check, rules, daemons []rules.Rule, known []chec
 	for _, c := range checks {
 		fmt.Fprintf(&b, "\n## %s\n\n%s", c.ID, checkPage(c))
 	}
-	b.WriteString("\n# Rules of the kernel's log\n\nWhere a state is named, the check of that name reads it, raises " +
+	b.WriteString("\n# Rules of the kernel log\n\nWhere a state is named, the check of that name reads it, raises " +
 		"and clears, and the line only makes it run at once; where that check has nothing to read on a host, the " +
-		"line alone is the evidence.\n\n| rule | reason | severity | state | kept | means |\n|---|---|---|---|---|---|\n")
+		"line is evidence by itself.\n\n| rule | reason | severity | state | kept | means " +
+		"|\n|---|---|---|---|---|---|\n")
 	for _, r := range rules {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, r.Reason, ruleSeverity(r), r.ConfirmedBy,
 			ruleExpiry(r), cell(r.Summary))
 	}
-	b.WriteString("\n# Rules for logs of daemons\n\nFor saved logs only (`nodeagent replay`): in the running agent " +
-		"the checks read the state itself. A rule applies only to lines of its emitter: the unit of a journal's " +
-		"record, the tag of a syslog line.\n\n| rule | emitter | reason | severity | state | means " +
+	b.WriteString("\n# Rules for the logs of daemons\n\nFor saved logs only (`nodeagent replay`): in the running " +
+		"agent the checks read the state itself. A rule applies to the log lines of its emitters only: the unit of a " +
+		"journal record, the tag of a syslog line.\n\n| rule | emitters | reason | severity | state | means " +
 		"|\n|---|---|---|---|---|---|\n")
 	for _, r := range daemons {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, emittersOf(r), r.Reason, ruleSeverity(r),
@@ -57,10 +58,10 @@ func checksPage(checks []detect.Check, rules, daemons []rules.Rule, known []chec
 // cell keeps a text within one cell of a table.
 func cell(text string) string { return strings.ReplaceAll(text, "|", "\\|") }
 
-// checkPage is the page of one check.
+// checkPage documents one check.
 func checkPage(c detect.Check) string {
 	var b strings.Builder
-	if c.Doc.Why == "" { // a user's own: its configuration says more
+	if c.Doc.Why == "" { // a user's own check
 		return fmt.Sprintf("%s: %s.\n\n**Runs** every %s.\n\n**Next.** %s\n", c.Domain, c.Summary, short(c.Every),
 			c.Advice)
 	}
@@ -72,28 +73,29 @@ func checkPage(c detect.Check) string {
 	for _, r := range c.Doc.Reads {
 		fmt.Fprintf(&b, "* %s\n", r)
 	}
-	if c.Doc.FalseAlarms == "" { // of the daemon itself: there is nothing to tune
+	if c.Doc.FalseAlarms == "" { // the daemon's own check: there is nothing to tune
 		return b.String() + fmt.Sprintf("\n**Next.** %s\n", c.Advice)
 	}
-	fmt.Fprintf(&b, "\n**Runs** every %s, with a deadline of %s%s. Raised %s; cleared %s.", short(c.Every),
+	fmt.Fprintf(&b, "\n**Runs** every %s, for at most %s%s. Raised %s; cleared %s.", short(c.Every),
 		short(cmp.Or(c.Deadline, detect.DefaultDeadline)), wakesOf(c), hold(c.Policy.Raise), hold(c.Policy.Clear))
 	if c.Condition.Type != "" {
-		fmt.Fprintf(&b, " Fatal findings set the node condition `%s` (True is bad), or `%s` (True is good).",
+		fmt.Fprintf(&b, " A fatal finding becomes the node condition `%s` (True is bad), or `%s` (True is good).",
 			c.Condition.Type, c.Condition.ReadyType)
 	}
 	fmt.Fprintf(&b, "\n\n**False alarms.** %s\n\n**Next.** %s\n", c.Doc.FalseAlarms, c.Advice)
 	return b.String()
 }
 
-// rulePage is the page of one rule.
+// rulePage documents one rule.
 func rulePage(r rules.Rule) string {
 	var b strings.Builder
 	if len(r.Emitters) > 0 {
-		fmt.Fprintf(&b, "%s, a rule for logs of daemons (%s), for saved logs (`nodeagent replay`): %s.\n\n", r.Domain,
+		fmt.Fprintf(&b, "%s, a rule for the logs of daemons (%s), for saved logs (`nodeagent replay`): %s.\n\n",
+			r.Domain,
 			emittersOf(r), r.Summary)
 		fmt.Fprintf(&b, "* reason `%s`, severity %s\n", r.Reason, ruleSeverity(r))
 	} else {
-		fmt.Fprintf(&b, "%s, a rule of the kernel's log: %s.\n\n", r.Domain, r.Summary)
+		fmt.Fprintf(&b, "%s, a rule of the kernel log: %s.\n\n", r.Domain, r.Summary)
 		fmt.Fprintf(&b, "* reason `%s`, severity %s\n* kept %s\n", r.Reason, ruleSeverity(r), ruleExpiry(r))
 	}
 	if r.Raise.Count > 1 {
@@ -112,7 +114,7 @@ func rulePage(r rules.Rule) string {
 	return b.String()
 }
 
-// emittersOf names the daemons whose lines a rule applies to.
+// emittersOf names the daemons to whose log lines a rule applies.
 func emittersOf(r rules.Rule) string {
 	var names []string
 	for _, s := range r.Emitters {
@@ -151,7 +153,7 @@ func wakesOf(c detect.Check) string {
 
 func hold(h finding.Hold) string {
 	if h.Looks <= 1 && h.For == 0 {
-		return "in the first run"
+		return "by the first run"
 	}
 	if h.For == 0 {
 		return fmt.Sprintf("after %d runs", h.Looks)
@@ -159,7 +161,7 @@ func hold(h finding.Hold) string {
 	return fmt.Sprintf("after %d runs over %s", max(h.Looks, 1), short(h.For))
 }
 
-// short words a duration without its zeros: 1m0s is 1m.
+// short prints a duration without its zeros: 1m0s is 1m.
 func short(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {

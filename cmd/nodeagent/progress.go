@@ -10,13 +10,13 @@ import (
 	"golang.org/x/term"
 )
 
-// progress tells on a terminal what a command waits for, when that takes longer than a second.
+// progress shows on a terminal what a command waits for, when that takes longer than a second.
 type progress struct {
-	out   io.Writer // nil: nobody watches
+	out   io.Writer // nil: no terminal
 	timer *time.Timer
 
 	mu    sync.Mutex // guards all below
-	count int        // of things that are done
+	count int        // done so far
 	all   int
 	last  string
 	begun bool
@@ -40,7 +40,7 @@ func showProgress(out io.Writer, all int) *progress {
 	return p
 }
 
-// done notes that one thing more is done.
+// done records that one more is done.
 func (p *progress) done(what string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,10 +53,10 @@ func (p *progress) show() {
 	if p.out == nil || !p.begun || p.ended {
 		return
 	}
-	fmt.Fprintf(p.out, "\r\x1b[Klooking: %d of %d, last %s", p.count, p.all, p.last)
+	fmt.Fprintf(p.out, "\r\x1b[Kchecking: %d of %d, last %s", p.count, p.all, p.last)
 }
 
-// end takes the line away.
+// end clears the line.
 func (p *progress) end() {
 	p.timer.Stop()
 	p.mu.Lock()

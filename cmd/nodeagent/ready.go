@@ -11,18 +11,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/internal/agent"
-	agentstatus "github.com/nodeagent/nodeagent/internal/agent/status"
+	"github.com/nodeagent/nodeagent/internal/agent/status"
 )
 
 func newReady(o *options) *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "ready",
-		Short: "Say by exit code whether the agent works as installed and configured",
-		Long: `Say by exit code whether the agent works as it was installed and configured, and if not, why.
+		Short: "Report by exit code whether the agent works as installed and configured",
+		Long: `Report by exit code whether the agent works as it was installed and configured, and print why not.
 
-It is ready when it runs in the installed version, every check has looked at least once, looks go on, and the configuration
-file is what is in force. That says nothing of the node: a sick node is what a ready agent reports.
+It is ready when it runs in the installed version, every check has run at least once, checks still run, and the
+configuration file is in force. This is independent of the node's health: a sick node is what a ready agent
+reports.
 
 Exit code 0 ready, 1 not ready.`,
 		Args: cobra.NoArgs,
@@ -44,16 +45,16 @@ Exit code 0 ready, 1 not ready.`,
 	return cmd
 }
 
-// awaitReady waits until the agent is ready or the time is over. What it waits for longer than a second, it says.
-func awaitReady(ctx context.Context, progress io.Writer, socket string, wait time.Duration) agentstatus.Readiness {
-	const between, silent = 200 * time.Millisecond, time.Second
-	began, said := time.Now(), ""
+// awaitReady waits until the agent is ready or the time is over. After a second it prints what it waits for.
+func awaitReady(ctx context.Context, progress io.Writer, socket string, wait time.Duration) status.Readiness {
+	const interval, silent = 200 * time.Millisecond, time.Second
+	began, printed := time.Now(), ""
 	end := began.Add(wait)
 	for {
 		ready := askReady(ctx, socket)
-		if why := strings.Join(ready.Why, "; "); why != said && time.Since(began) > silent {
+		if why := strings.Join(ready.Why, "; "); why != printed && time.Since(began) > silent {
 			fmt.Fprintln(progress, "waiting:", why)
-			said = why
+			printed = why
 		}
 		if ready.Ready || time.Now().After(end) {
 			return ready
@@ -61,29 +62,29 @@ func awaitReady(ctx context.Context, progress io.Writer, socket string, wait tim
 		select {
 		case <-ctx.Done():
 			return ready
-		case <-time.After(between):
+		case <-time.After(interval):
 		}
 	}
 }
 
-func askReady(ctx context.Context, socket string) agentstatus.Readiness {
-	status, err := agentstatus.AskStatus(ctx, socket)
+func askReady(ctx context.Context, socket string) status.Readiness {
+	running, err := status.AskStatus(ctx, socket)
 	switch {
-	case errors.Is(err, agentstatus.ErrNotRunning):
-		return agentstatus.Readiness{Why: []string{"no agent answers on " + socket}}
+	case errors.Is(err, status.ErrNotRunning):
+		return status.Readiness{Why: []string{"no agent answers on " + socket}}
 	case err != nil:
-		return agentstatus.Readiness{Why: []string{err.Error()}}
+		return status.Readiness{Why: []string{err.Error()}}
 	}
-	ready := status.Readiness
-	if status.Version != agent.Version {
+	ready := running.Readiness
+	if running.Version != agent.Version {
 		ready.Ready = false
 		ready.Why = append(ready.Why, fmt.Sprintf("version %s runs, %s is installed: systemctl restart nodeagent",
-			status.Version, agent.Version))
+			running.Version, agent.Version))
 	}
 	return ready
 }
 
-func printReady(w io.Writer, r agentstatus.Readiness) error {
+func printReady(w io.Writer, r status.Readiness) error {
 	if r.Ready {
 		_, err := fmt.Fprintln(w, "ready")
 		return err

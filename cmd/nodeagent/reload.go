@@ -14,11 +14,12 @@ import (
 func newReload(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "reload",
-		Short: "Have the running agent read its configuration anew",
-		Long: `Have the running agent read its configuration anew, and wait for the outcome.
+		Short: "Reload the configuration of the running agent",
+		Long: `Reload the configuration of the running agent, and wait for the outcome.
 
-All or nothing: a configuration that is wrong is refused with every mistake named, and the agent goes on with the one that it
-has. stateDir and socket cannot be changed without a restart. Sending SIGHUP to the agent does the same without an answer.
+All or nothing: an invalid configuration is refused with each error named, and the one in force stays in force.
+stateDir and socket cannot be changed without a restart. Sending SIGHUP to the agent does the same without an
+answer.
 
 Exit code 1 when the configuration is refused, 2 when the agent did not answer.`,
 		Args: cobra.NoArgs,
@@ -36,7 +37,7 @@ Exit code 1 when the configuration is refused, 2 when the agent did not answer.`
 	}
 }
 
-// socket is where the running agent answers. It can be asked although the configuration has become wrong.
+// socket is where the running agent answers, also while the configuration file is invalid.
 func (o *options) socket(ctx context.Context) string {
 	cfg, err := config.Load(o.file(ctx))
 	if err != nil {

@@ -22,20 +22,22 @@ func newReplay(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay [FILE|-]",
 		Short: "Read a saved kernel or system log and print what the agent would have found in it",
-		Long: `Read a saved kernel or system log from a file, or from standard input, and print what the agent would have found in it.
+		Long: `Read a saved kernel or system log from a file, or from standard input, and print what the agent
+would have found in it.
 
-Formats: what dmesg prints (with times of any kind, levels, neither, or --json), records of /dev/kmsg, journalctl -o json,
-json-pretty, short and its kin, and syslog files; kubelet's, containerd's and Docker's own log files, too; all of them also
-compressed with gzip. Not read: journalctl -o export and -o verbose, other compression. Only lines of the kernel and of the daemons of a node count (systemd,
-kubelet, containerd, chronyd and so on; docs/checks.md lists them): what other programs and containers wrote is passed over
-where the format tells. The running agent reads the kernel's lines only; what daemons report, it sees by the state they are in.
+Formats: what dmesg prints (with times of any kind, levels, neither, or --json), records of /dev/kmsg,
+journalctl -o json, json-pretty, short and its kin, and syslog files; also log files of kubelet, containerd and
+Docker; each may be compressed with gzip. Not read: journalctl -o export and -o verbose, other compression. Only
+lines of the kernel and of the daemons of a node count (systemd, kubelet, containerd, chronyd and so on;
+docs/checks.md lists them): lines of other programs and of containers are skipped where the format names their
+sender. The running agent reads the kernel's lines only; of daemons it reads the state.
 
   dmesg | nodeagent replay
   journalctl -k -o json | nodeagent replay -o json
   nodeagent replay --format kmsg bundle/kmsg.txt
 
-With -o json, one JSON object per line for each match. Exit code 1 when something was raised that is more than information,
-2 when the log could not be read.`,
+With -o json, one JSON object per line for each match. Exit code 1 when something was raised that is more than
+information, 2 when the log could not be read.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.output != "text" && o.output != "json" {
@@ -65,7 +67,7 @@ func openLog(stdin io.Reader, args []string) (io.ReadCloser, error) {
 	return os.Open(args[0])
 }
 
-// printReplay prints what is in the log and returns the exit code as an error.
+// printReplay prints the matches of the log and returns the exit code as an error.
 func printReplay(out, errs io.Writer, log io.Reader, how replay.Replay, asJSON bool) error {
 	matcher, err := kernellog.NewMatcher(rules.Kernel())
 	if err != nil {
@@ -150,7 +152,7 @@ func replayTrouble(s replay.Summary) string {
 		parts = append(parts, fmt.Sprintf("%d lines were longer than 64 KiB and were cut", s.Cut))
 	}
 	if s.Bare == s.Lines && s.Lines > 0 && s.Matches == 0 {
-		parts = append(parts, "no line has a time or a name: all were taken for the kernel's, as dmesg -t prints them")
+		parts = append(parts, "no line has a time or a sender: all were read as the kernel's, as dmesg -t prints them")
 	}
 	return strings.Join(parts, "; ")
 }
@@ -162,7 +164,7 @@ func replayStrange(s replay.Summary) string {
 	return fmt.Sprintf(" (%s is not read; journalctl -o json and -o short are)", s.Strange)
 }
 
-// replayGroup is what the text output says of one rule and subject.
+// replayGroup is the text output for one rule and subject.
 type replayGroup struct {
 	rule      *rules.Rule
 	subject   finding.Subject
@@ -217,7 +219,7 @@ func (p *replayText) found(f replay.Found) error {
 	return nil
 }
 
-// end prints the gravest first, and among equals in the order of the log.
+// end prints the most severe first, and among equals in the order of the log.
 func (p *replayText) end(s replay.Summary) error {
 	slices.SortStableFunc(p.groups, func(a, b *replayGroup) int {
 		return finding.Compare(finding.Finding{Severity: a.severity}, finding.Finding{Severity: b.severity})
@@ -227,9 +229,9 @@ func (p *replayText) end(s replay.Summary) error {
 		g.print(&b)
 	}
 	if p.more > 0 {
-		fmt.Fprintf(&b, "… and %d matches more, of other rules and subjects\n", p.more)
+		fmt.Fprintf(&b, "… and %d more matches, of other rules and subjects\n", p.more)
 	}
-	fmt.Fprintf(&b, "%d lines, %s: %s\n", s.Lines, replaySpeakers(s), replayVerdict(s))
+	fmt.Fprintf(&b, "%d lines, %s: %s\n", s.Lines, replayEmitters(s), replayVerdict(s))
 	if trouble := replayTrouble(s); trouble != "" {
 		fmt.Fprintf(&b, "%s\n", trouble)
 	}
@@ -259,7 +261,7 @@ func (g *replayGroup) print(b *strings.Builder) {
 		fmt.Fprintf(b, "         last seen in line %d\n", g.last)
 	}
 	if g.recovered > 0 {
-		fmt.Fprintf(b, "         over since line %d\n", g.recovered)
+		fmt.Fprintf(b, "         recovered in line %d\n", g.recovered)
 	}
 	if !g.raised {
 		fmt.Fprintf(b, "         no finding yet: it takes %d within %s\n", g.rule.Raise.Count, g.rule.Raise.Within)
@@ -267,7 +269,7 @@ func (g *replayGroup) print(b *strings.Builder) {
 	b.WriteString("\n")
 }
 
-func replaySpeakers(s replay.Summary) string {
+func replayEmitters(s replay.Summary) string {
 	if s.Daemon == 0 {
 		return fmt.Sprintf("%d of them the kernel's", s.Kernel)
 	}

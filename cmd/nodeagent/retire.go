@@ -17,12 +17,14 @@ func newRetire(o *options) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "retire",
-		Short: "Take the conditions that this agent wrote off the Node, before it is removed for good",
-		Long: `Take the conditions that this agent wrote off the Node: once the agent is removed nobody keeps them true. Conditions of others are
-not touched. The agent must not run. The removal of the package does this by itself.
+		Short: "Remove the conditions of this agent from the Node, before the agent is uninstalled",
+		Long: `Remove the conditions that this agent wrote from the Node: once it is uninstalled nothing keeps
+them up to date. Conditions of other writers are not touched. The agent must not run. Removing the
+package does this by itself.
 
-With --patch nothing is done: what is printed takes the conditions off any Node whose agent has this configuration, by
-"kubectl patch node NAME --subresource=status --patch-file=FILE". That is for the removal of a DaemonSet.`,
+With --patch nothing is removed: it prints a patch that removes the conditions from any Node whose agent has
+this configuration, by "kubectl patch node NAME --subresource=status --patch-file=FILE". That is for the removal
+of a DaemonSet.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := o.load(cmd.Context())
@@ -49,6 +51,6 @@ With --patch nothing is done: what is printed takes the conditions off any Node 
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long the apiserver may take")
-	cmd.Flags().BoolVar(&patch, "patch", false, "print the patch that does it instead")
+	cmd.Flags().BoolVar(&patch, "patch", false, "print the patch that removes them instead")
 	return cmd
 }

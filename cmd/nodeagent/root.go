@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
 	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/config"
 )
@@ -18,21 +17,21 @@ type options struct {
 	configFile string
 	output     string
 
-	places map[string]status.ContainerPaths // by socket: an agent that hangs is asked once
+	containers map[string]status.ContainerPaths // by socket: an agent that hangs is asked once
 }
 
 func newRoot() *cobra.Command {
 	o := &options{}
 	root := &cobra.Command{
 		Use:   "nodeagent",
-		Short: "Finds node faults and what deleted pods left behind, repairs what it can, and tells",
+		Short: "Find node faults and what deleted pods left behind, repair what can be repaired, and report",
 		Long: `nodeagent finds faults of this node and what deleted pods left behind on it.
 
-  nodeagent check      look now: what is wrong with this node?
-  nodeagent inspect    what is left of pods that are gone, and how do we know?
-  nodeagent clean      what would be released (--yes: release it)
+  nodeagent check      what is wrong with this node now?
+  nodeagent inspect    what did deleted pods leave behind, and what proves it?
+  nodeagent clean      what would be released? (--yes releases it)
   nodeagent status     what does the running agent believe?
-  nodeagent explain    what does a check read, and what is to be done?
+  nodeagent explain    what does a check read, and what should be done?
 
 Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		SilenceErrors: true,
@@ -45,43 +44,44 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 	root.PersistentFlags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	root.AddCommand(
 		newRun(o), newCheck(o), newInspect(o), newClean(o), newStatus(o), newReady(o), newReload(o), newRetire(o),
-		newConfig(o), newReplay(o), newExplain(o), newVersion(o), newMan(),
+		newConfig(o), newReplay(o), newExplain(o), newVersion(o),
 	)
+	addManual(root)
 	armFaultpoints(root)
 	return root
 }
 
-// load reads the configuration that the flags name. It is strict: nothing is started with a configuration that is
-// wrong. Where an agent runs that has come from a container, its credentials are used: on the host there are none but
-// kubelet's.
+// load reads the configuration that the flags name, strictly. Where the agent of a container runs on this host, its
+// credentials are used: on the host there are none but kubelet's.
 func (o *options) load(ctx context.Context) (config.Config, error) {
 	cfg, err := config.Load(o.file(ctx))
 	if err == nil && cfg.Paths.Kubeconfig == "" {
-		place := o.place(ctx, cfg.Socket)
-		cfg.ServiceAccountDir, cfg.ServiceAddress = place.ServiceAccount, place.Apiserver
+		container := o.container(ctx, cfg.Socket)
+		cfg.ServiceAccountDir, cfg.ServiceAddress = container.ServiceAccount, container.Apiserver
 	}
 	return cfg, err
 }
 
-// file returns the configuration file: the one that is named, else the host's, else that of the agent that has come
-// from a container and runs on this host.
+// file returns the configuration file: the one that is named, else the host's, else that of the agent of a container
+// that runs on this host.
 func (o *options) file(ctx context.Context) string {
 	if o.configFile != "" || ifExists(config.DefaultFile) != "" {
 		return o.configFile
 	}
-	return o.place(ctx, config.Default().Socket).Config
+	return o.container(ctx, config.Default().Socket).Config
 }
 
-func (o *options) place(ctx context.Context, socket string) status.ContainerPaths {
-	place, asked := o.places[socket]
+// container returns the paths of the agent of a container; all are empty where none runs.
+func (o *options) container(ctx context.Context, socket string) status.ContainerPaths {
+	paths, asked := o.containers[socket]
 	if !asked {
-		place = agent.AskContainerPaths(ctx, socket)
-		if o.places == nil {
-			o.places = map[string]status.ContainerPaths{}
+		paths = status.AskContainerPaths(ctx, socket)
+		if o.containers == nil {
+			o.containers = map[string]status.ContainerPaths{}
 		}
-		o.places[socket] = place
+		o.containers[socket] = paths
 	}
-	return place
+	return paths
 }
 
 func (o *options) valid() error {

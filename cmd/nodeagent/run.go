@@ -8,12 +8,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/agent/daemon"
 	"github.com/nodeagent/nodeagent/internal/config"
 )
 
-// runFlags say where the daemon is. How it behaves is in the configuration file. What a pod's specification and the
-// configuration both rest on (where kubelet asks, which host is entered) holds whatever becomes of the configuration.
+// runFlags describe the environment of the daemon; its behaviour is in the configuration file. What a pod's
+// specification depends on (the address of probes, the host that is entered) must hold even where the configuration is
+// refused.
 type runFlags struct {
 	nodeName       string
 	serviceAccount string // directory of the pod's token
@@ -37,27 +38,29 @@ func newRun(o *options) *cobra.Command {
 				if err != nil && f.lastGood == "" {
 					return err
 				}
-				return f.enter(o.configFile, f.over(cfg)) // whoever starts there says what is wrong with it
+				return f.enter(o.configFile, f.over(cfg)) // the process on the host reports what is wrong with it
 			}
 			if f.enteredHost {
-				f.arrive(o.configFile, log)
+				f.entered(o.configFile, log)
 			}
-			reload := make(chan os.Signal, 1) // one wish is enough: the file is read after it
+			reload := make(chan os.Signal, 1) // one pending signal is enough: the file is read after it
 			signal.Notify(reload, syscall.SIGHUP)
 			defer signal.Stop(reload)
-			source := agent.Source{File: o.configFile, LastGood: f.lastGood, Over: f.over, Reload: reload}
-			return agent.Run(cmd.Context(), source, log)
+			source := daemon.Source{File: o.configFile, LastGood: f.lastGood, Over: f.over, Reload: reload}
+			return daemon.Run(cmd.Context(), source, log)
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.nodeName, "node-name", "", "Node object of this machine (default: the configuration's, or "+
-		"what kubelet says)")
+		"kubelet's)")
 	flags.StringVar(&f.serviceAccount, "service-account", "",
 		"directory with token and ca.crt (default: where a pod has them)")
 	flags.BoolVar(&f.enterHost, "enter-host", false, "for containers: enter the namespaces of the host first")
 	flags.BoolVar(&f.enteredHost, "entered-host", false, "")
-	flags.StringVar(&f.lastGood, "last-good", "", `file that keeps the last good configuration. With it the agent starts in any case: when its configuration
-is wrong, with the last good one or the defaults, releasing nothing and saying so. Without it, nothing is started then`)
+	flags.StringVar(&f.lastGood, "last-good", "", `file that keeps the last good configuration. With it the agent always
+starts: when its configuration is invalid, with the last good one or
+the defaults, and releases nothing. Without it, it refuses to start
+then`)
 	flags.StringVar(&f.listen, "listen", "", "loopback address of metrics and probes (default: the configuration's)")
 	flags.IntVar(&f.initPID, "init-pid", 0,
 		"process whose namespaces are the host's (default: the configuration's, or 1)")
@@ -65,7 +68,7 @@ is wrong, with the last good one or the defaults, releasing nothing and saying s
 	return cmd
 }
 
-// over returns cfg with what the flags say.
+// over returns cfg with the flags applied.
 func (f runFlags) over(cfg config.Config) config.Config {
 	if f.nodeName != "" {
 		cfg.NodeName = f.nodeName

@@ -9,17 +9,17 @@ import (
 	"golang.org/x/term"
 )
 
-// screen is how wide what people read may be, and whether it may be in colour. Colour is for terminals only: what
-// goes into a file or a pipe is plain.
+// screen is the width of output for people, and whether it may be in colour. Colour is for terminals only: output to a
+// file or a pipe is plain.
 type screen struct {
 	width  int
 	colour bool
 }
 
 const (
-	plainWidth = 120 // of what is no terminal
-	leastWidth = 60
-	mostWidth  = 140 // longer lines are hard to read
+	plainWidth = 120 // of files and pipes
+	minWidth   = 60
+	maxWidth   = 140 // longer lines are hard to read
 )
 
 func screenOf(w io.Writer) screen {
@@ -29,7 +29,7 @@ func screenOf(w io.Writer) screen {
 	}
 	s := screen{width: plainWidth, colour: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
 	if width, _, err := term.GetSize(int(file.Fd())); err == nil && width > 0 {
-		s.width = min(max(width, leastWidth), mostWidth)
+		s.width = min(max(width, minWidth), maxWidth)
 	}
 	return s
 }
@@ -77,11 +77,11 @@ func (s screen) wrap(text string, first, indent int) string {
 	return b.String()
 }
 
-// oneLine joins the lines of an error, which tell of one thing each.
+// oneLine joins the lines of an error.
 func oneLine(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "; ") }
 
-// page prints a page of the documentation: paragraphs and items are wrapped, marks of emphasis become bold, and so do
-// those of commands, which stay where there is no colour: else nobody sees where a command ends.
+// page prints a page of the documentation: paragraphs and items are wrapped, emphasis becomes bold, and so do commands.
+// Without colour the marks of commands stay: they show where a command ends.
 func (s screen) page(markdown string) string {
 	var b strings.Builder
 	for line := range strings.Lines(markdown) {

@@ -21,16 +21,16 @@ func newStatus(o *options) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "What is wrong with this node, since when, who was told, what was done, what cannot be seen",
-		Long: `Ask the running agent what it believes: what is wrong and since when, who was told, what was or would be released, and what
-the agent cannot see.
+		Short: "Show what is wrong with this node and since when, what was reported and done, and what is unknown",
+		Long: `Show the state of the running agent: what is wrong and since when, whether it was reported, what
+was or would be released, and which checks cannot tell.
 
-Where no agent runs, this says so and looks once by itself; that one look is shown as "nodeagent check" shows it.`,
+Where no agent runs, this runs all checks once and prints them as "nodeagent check" does.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			status, err := status.AskStatus(cmd.Context(), o.socket(cmd.Context()))
 			if err != nil {
-				return lookInstead(cmd, o, err)
+				return checkInstead(cmd, o, err)
 			}
 			if o.json() {
 				err = printJSON(cmd.OutOrStdout(), status)
@@ -47,29 +47,29 @@ Where no agent runs, this says so and looks once by itself; that one look is sho
 	return cmd
 }
 
-// lookInstead is what status does where the agent is dead or does not answer.
-func lookInstead(cmd *cobra.Command, o *options, why error) error {
+// checkInstead is what status does where the agent is dead or does not answer.
+func checkInstead(cmd *cobra.Command, o *options, why error) error {
 	cfg, err := o.load(cmd.Context())
 	if err != nil {
 		cfg = config.Default()
-		why = fmt.Errorf("%w; and its configuration is wrong: %w", why, err)
+		why = fmt.Errorf("%w; and its configuration is invalid: %w", why, err)
 	}
 	if !o.json() {
 		screen := screenOf(cmd.OutOrStdout())
-		text := sentence(why) + ". This is what one look sees now; whether it lasts, and what was told, only a " +
-			"running agent knows."
+		text := sentence(why) + ". This is what one run of the checks finds now; for how long it has been so, and " +
+			"what was reported, only a running agent knows."
 		if errors.Is(why, status.ErrNotRunning) {
 			text += " Start it with: systemctl start nodeagent."
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "%s\n\n", screen.paint(red, screen.wrap(text, 0, 0)))
 	}
-	if err := lookNow(cmd, o, cfg, nil, why); err != nil {
+	if err := checkNow(cmd, o, cfg, nil, why); err != nil {
 		return err
 	}
-	return &exitError{Code: exitCouldNotTell} // nobody watches this node
+	return &exitError{Code: exitCouldNotTell} // no agent observes this node
 }
 
-// sentence begins an error as a sentence begins.
+// sentence returns an error with a capital letter.
 func sentence(err error) string {
 	text := oneLine(err.Error())
 	return strings.ToUpper(text[:1]) + text[1:]
@@ -100,9 +100,9 @@ func printStatus(w io.Writer, s status.Status, all bool) error {
 	p := &statusScreen{screen: screenOf(w), status: s}
 	p.head()
 	p.findings()
-	p.unseen()
+	p.unknown()
 	p.leftovers()
-	p.told()
+	p.reported()
 	p.agent()
 	p.checks(all)
 	_, err := io.WriteString(w, p.String())
@@ -164,7 +164,7 @@ func (p *statusScreen) findings() {
 			p.wrap(fmt.Sprintf("%s %s, for %s", f.Reason, f.Subject, ago(p.status.Now, f.Raised)), indent, indent))
 		p.line(f.Latest)
 		if condition := conditions[f.Check]; condition != "" && f.Severity == finding.Fatal {
-			p.line("told as node condition " + condition)
+			p.line("reported as node condition " + condition)
 		}
 		next := "explain: nodeagent explain " + f.Check
 		if advice[f.Check] != "" {
@@ -179,8 +179,8 @@ func (p *statusScreen) line(text string) {
 	fmt.Fprintf(p, "%s%s\n", strings.Repeat(" ", indent), p.wrap(text, indent, indent))
 }
 
-// unseen lists what the agent cannot tell.
-func (p *statusScreen) unseen() {
+// unknown lists the checks that cannot tell.
+func (p *statusScreen) unknown() {
 	begun := false
 	for _, c := range p.status.Checks {
 		if c.Error == "" && c.Status != finding.StatusUnknown {
@@ -211,12 +211,12 @@ func (p *statusScreen) leftovers() {
 			objects = append(objects, o)
 		}
 	}
-	fmt.Fprintf(p, "\n%s\n", p.paint(faint, fmt.Sprintf("LEFT BEHIND BY DELETED PODS (looked %s ago; release is %s)",
+	fmt.Fprintf(p, "\n%s\n", p.paint(faint, fmt.Sprintf("LEFT BEHIND BY DELETED PODS (inspected %s ago; release is %s)",
 		ago(p.status.Now, p.status.Leftovers.At), p.status.Release.Mode)))
-	for _, o := range objects[:min(len(objects), mostLeftovers)] {
+	for _, o := range objects[:min(len(objects), maxLeftovers)] {
 		p.line(fmt.Sprintf("%s %s of %s: %s", o.Verdict, o.Kind, podName(o.Pod), o.Why))
 	}
-	if more := len(objects) - mostLeftovers; more > 0 {
+	if more := len(objects) - maxLeftovers; more > 0 {
 		p.line(fmt.Sprintf("and %d more: nodeagent inspect", more))
 	}
 	if len(objects) == 0 {
@@ -231,25 +231,25 @@ func (p *statusScreen) leftovers() {
 	}
 }
 
-// mostLeftovers keeps the status on one screen.
-const mostLeftovers = 10
+// maxLeftovers keeps the status on one screen.
+const maxLeftovers = 10
 
-func (p *statusScreen) told() {
-	if len(p.status.Told) == 0 {
+func (p *statusScreen) reported() {
+	if len(p.status.Sinks) == 0 {
 		return
 	}
-	fmt.Fprintf(p, "\n%s\n", p.paint(faint, "TOLD"))
+	fmt.Fprintf(p, "\n%s\n", p.paint(faint, "REPORTED"))
 	names := map[string]string{"condition": "conditions of the Node", "event": "events on the Node"}
-	for _, t := range p.status.Told {
+	for _, t := range p.status.Sinks {
 		name := names[t.Reporter]
 		if name == "" {
 			name = t.Reporter
 		}
-		p.line(name + ": " + toldText(t, p.status.Now.Wall))
+		p.line(name + ": " + sinkText(t, p.status.Now.Wall))
 	}
 }
 
-func toldText(t status.SinkStatus, now time.Time) string {
+func sinkText(t status.SinkStatus, now time.Time) string {
 	var parts []string
 	since := func(at time.Time) string { return now.Sub(at).Round(time.Second).String() }
 	if t.Failing.IsZero() && !t.Last.IsZero() {
@@ -259,13 +259,13 @@ func toldText(t status.SinkStatus, now time.Time) string {
 		parts = append(parts, fmt.Sprintf("NOT WRITTEN for %s: %s", since(t.Failing), t.Why))
 	}
 	if t.Waiting > 0 {
-		parts = append(parts, fmt.Sprintf("%d wait", t.Waiting))
+		parts = append(parts, fmt.Sprintf("%d waiting", t.Waiting))
 	}
 	if t.Dropped > 0 {
-		parts = append(parts, fmt.Sprintf("%d were given up because too many waited", t.Dropped))
+		parts = append(parts, fmt.Sprintf("%d dropped because too many waited", t.Dropped))
 	}
 	if len(parts) == 0 {
-		return "nothing had to be written yet"
+		return "nothing to write yet"
 	}
 	return strings.Join(parts, "; ")
 }
@@ -297,7 +297,7 @@ func (p *statusScreen) checks(all bool) {
 	}
 	if !all {
 		fmt.Fprintf(p, "\n%s\n", p.paint(faint,
-			fmt.Sprintf("%d checks: %d without fatal findings, %d have nothing to look at here (--all lists them)",
+			fmt.Sprintf("%d checks: %d without fatal findings, %d do not apply here (--all lists them)",
 				len(p.status.Checks), len(fine), len(absent))))
 		return
 	}
@@ -307,7 +307,7 @@ func (p *statusScreen) checks(all bool) {
 	}
 }
 
-// ago words how long before now a moment was.
+// ago returns how long before now a moment was.
 func ago(now, then finding.Timestamp) string {
 	d := now.Since(then)
 	if now.Boot != then.Boot {

@@ -1,14 +1,13 @@
-// Package agent wires the parts together. It is the only package that knows all others.
+// Package agent wires checks, inspections, releases and reporters together. How the process that runs it lives is in
+// daemon, what people ask it is in status.
 package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/hostns"
 	"github.com/nodeagent/nodeagent/internal/notify"
 	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/detect"
@@ -25,13 +23,29 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// agent is one running daemon.
-type agent struct {
+// Options are what an agent is built of. Clients and Store stay the caller's, who closes them.
+type Options struct {
+	Config   config.Config
+	Monitors config.Monitors // the files of node-problem-detector that the configuration names
+	Log      *slog.Logger
+	Clients  *Clients
+	Store    *store.Store
+	Manager  *notify.Manager // of services
+	Checks   []detect.Check  // of the daemon itself
+	Refused  func() error    // why the configuration that the operator wants is not in force; nil when it is
+}
+
+// Agent is everything that runs with one configuration.
+type Agent struct {
+	Progress   *notify.Progress
+	Components []Component // in the order in which they start
+
 	cfg       config.Config
-	edition   revision
+	files     config.Monitors
 	log       *slog.Logger
 	clients   *Clients
 	store     *store.Store
@@ -43,85 +57,85 @@ type agent struct {
 	monitors  *npd.Monitors // of node-problem-detector
 	meter     meter
 	sources   []detect.Source
-	teller    *sinkMonitor
+	sinks     *sinkMonitor
 	engine    *detect.Engine
-	progress  *notify.Progress
 	started   finding.Timestamp
 
 	mu      sync.Mutex // guards tracker
 	tracker *finding.Tracker
 }
 
-// component is a part that runs until ctx ends and leaves nothing behind.
-type component struct {
-	name string
-	run  func(ctx context.Context) error
+// Component is a part that runs until ctx ends and leaves nothing behind.
+type Component struct {
+	Name string
+	Run  func(ctx context.Context) error
 }
 
-// publish makes the program findable beside its socket while it runs. The function that it returns takes that back.
-func publish(cfg config.Config, log *slog.Logger) func() {
-	remove, err := hostns.Publish(filepath.Dir(cfg.Socket), cfg.StateDir)
+// New builds an agent. It continues with what the store remembers, as after a restart.
+func New(o Options) (*Agent, error) {
+	cfg, log := o.Config, o.Log
+	a := &Agent{cfg: cfg, files: o.Monitors, log: log, clients: o.Clients, store: o.Store,
+		saver: newSaver(o.Store, log), started: host.Now()}
+	left, err := newLeftovers(cfg, log, o.Clients, o.Store, a.stateStore())
 	if err != nil {
-		log.Warn("the program cannot be called on the host", "err", err)
-		return func() {}
-	}
-	return func() {
-		if err := remove(); err != nil {
-			log.Warn("the copy of the program on the host", "err", err)
-		}
-	}
-}
-
-// wire builds the agent and lists its components in the order in which they start.
-func (d *daemon) wire(e revision, clients *Clients) (*agent, []component, error) {
-	cfg, log, store := e.cfg, d.log, d.store
-	a := &agent{cfg: cfg, edition: e, log: log, clients: clients, store: store, saver: newSaver(store, log),
-		started: host.Now()}
-	left, err := newLeftovers(cfg, log, clients, store)
-	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	a.leftovers = left
-	deps, err := a.loadDeps()
-	if err != nil {
-		return nil, nil, err
+	if a.deps, err = a.loadDeps(); err != nil {
+		return nil, err
 	}
-	a.deps = deps
-	own := checks.Checks(cfg.Checks, deps)
+	own := checks.Checks(cfg.Checks, a.deps)
 	a.monitors = a.openMonitors(own)
 	a.checks = slices.Concat(own, a.monitors.Checks(), plugin.Checks(cfg.Plugins),
-		[]detect.Check{left.check(), stateCheck(store), d.configured.check()})
-	a.progress = notify.NewProgress(limits(a.checks))
+		[]detect.Check{left.check(), stateCheck(o.Store)}, o.Checks)
+	a.Progress = notify.NewProgress(limits(a.checks))
 
-	state, err := store.LoadState()
+	state, err := o.Store.LoadState()
 	if err != nil {
-		log.Error("part of the stored state was lost", "err", err)
+		log.Error("part of the stored state is lost", "err", err)
 	}
 	a.tracker = finding.NewTracker(policies(a.checks), state)
 
 	metrics := a.openReporters()
-	a.reporters = append(a.reporters, newServiceStatus(d.manager, a.checks))
-	a.sources = append(sources(clients.Host, log, metrics, deps.KernelLog, a.monitors), a.monitors.Sources()...)
-	a.engine = detect.NewEngine(clients.Host, log, a.checks, a.sources, metrics.engine(), a.observe)
-	components := []component{
-		{"saver", a.saver.Run},
-		{"release", left.Run},
-	}
+	a.reporters = append(a.reporters, newServiceStatus(o.Manager, a.checks))
+	left.activity.send = a.reportActivities
+	a.sources = append(sources(a.clients.Host, log, metrics, a.deps.KernelLog, a.monitors), a.monitors.Sources()...)
+	a.engine = detect.NewEngine(a.clients.Host, log, a.checks, a.sources, metrics.engine(), a.observe)
+	a.Components = []Component{{"saver", a.saver.Run}, {"release", left.Run}}
 	for _, r := range a.reporters {
-		components = append(components, component{r.Name(), r.Run})
+		a.Components = append(a.Components, Component{r.Name(), r.Run})
 	}
 	if cfg.Report.Metrics.Enabled {
-		components = append(components, component{"metrics", metrics.serve(cfg.Report.Metrics.Listen,
-			health{a.progress, d.configured})})
+		a.Components = append(a.Components, Component{"metrics", metrics.serve(cfg.Report.Metrics.Listen,
+			health{a.Progress, o.Refused})})
 	}
-	a.forgetGone(state)
-	a.tell(thisBoot(a.tracker.State(), a.started), nil) // what was believed a moment ago still holds
-	return a, append(components, component{"engine", a.engine.Run}), nil
+	a.forgetRemoved(state)
+	a.report(thisBoot(a.tracker.State(), a.started), nil) // what was believed a moment ago still holds
+	a.Components = append(a.Components, Component{"engine", a.engine.Run})
+	return a, nil
 }
 
-// loadDeps are what some checks need besides the host, with what an earlier run has left.
-func (a *agent) loadDeps() (checks.Deps, error) {
-	deps := a.clients.Deps(memory{a.store.Bucket(memoryBucket), a.saver})
+// Summary is what the log says of an agent that starts.
+func (a *Agent) Summary() []any {
+	return []any{"version", Version, "node", a.clients.Host.NodeName, "checks", len(a.checks),
+		"release", a.cfg.Remediate.Mode}
+}
+
+// SinceStart returns how long the agent has run.
+func (a *Agent) SinceStart() time.Duration { return host.Now().Since(a.started) }
+
+// Wake runs the checks at once that wait for source.
+func (a *Agent) Wake(source detect.WakeSource) { a.engine.Wake(source, detect.Change{}) }
+
+// History returns what inspections remember.
+func (a *Agent) History() inspect.History { return a.leftovers.copyHistory() }
+
+// stateStore keeps what checks remember from one run to the next.
+func (a *Agent) stateStore() memory { return memory{a.store.Bucket(memoryBucket), a.saver} }
+
+// loadDeps returns what some checks need besides the host, with the state of an earlier run.
+func (a *Agent) loadDeps() (checks.Deps, error) {
+	deps := a.clients.Deps(a.stateStore())
 	settings := kernellog.Settings{}
 	if s := checks.SettingsOf[kernellog.Settings](a.cfg.Checks, "kernel-log"); s != nil {
 		settings = s.Settings
@@ -134,20 +148,20 @@ func (a *agent) loadDeps() (checks.Deps, error) {
 	return deps, nil
 }
 
-// observe takes one look into account and tells everybody. The engine calls it for one look at a time.
-func (a *agent) observe(l finding.Observation) {
+// observe takes one observation into account and reports what changed. The engine calls it for one at a time.
+func (a *Agent) observe(l finding.Observation) {
 	a.mu.Lock()
 	before := a.tracker.State()[l.Check]
 	updates := a.tracker.Observe(l)
 	state := a.tracker.State()
 	a.mu.Unlock()
 	a.deps.Sources.Observe(l)
-	a.tell(state, updates)
+	a.report(state, updates)
 	a.saver.enqueue(l.Check, before, state[l.Check], l.At)
-	a.progress.Ended(l.Check)
+	a.Progress.Ended(l.Check)
 }
 
-func (a *agent) tell(state finding.State, updates []finding.Update) {
+func (a *Agent) report(state finding.State, updates []finding.Update) {
 	for _, u := range updates {
 		if u.Kind == finding.StatusChanged {
 			a.log.Info("check", "check", u.Check, "from", u.From, "to", u.To)
@@ -161,8 +175,17 @@ func (a *agent) tell(state finding.State, updates []finding.Update) {
 	}
 }
 
-// forgetGone clears what is stored of checks that exist no more.
-func (a *agent) forgetGone(state finding.State) {
+// reportActivities gives what became of leftovers to the reporters that take it.
+func (a *Agent) reportActivities(activities []finding.Activity) {
+	for _, r := range a.reporters {
+		if r, ok := r.(report.ActivityReporter); ok {
+			r.Report(activities)
+		}
+	}
+}
+
+// forgetRemoved clears what is stored of checks that no longer exist.
+func (a *Agent) forgetRemoved(state finding.State) {
 	known := map[string]bool{}
 	for _, c := range a.checks {
 		known[c.ID] = true
@@ -174,21 +197,21 @@ func (a *agent) forgetGone(state finding.State) {
 		if known[check] {
 			continue
 		}
-		a.tell(a.tracker.State(), a.tracker.Forget(check, a.started))
+		a.report(a.tracker.State(), a.tracker.Forget(check, a.started))
 		if err := a.store.SaveCheck(check, nil); err != nil {
 			a.log.Error("state not saved", "check", check, "err", err)
 		}
 	}
 }
 
-// thisBoot leaves out what was believed before the machine was started: nothing of that is proven now.
+// thisBoot leaves out what was believed before the machine booted: none of it is proven now.
 func thisBoot(state finding.State, now finding.Timestamp) finding.State {
 	maps.DeleteFunc(state, func(_ string, c *finding.CheckState) bool { return c.FirstLook.Boot != now.Boot })
 	return state
 }
 
-// remember saves all that is believed, so that nothing which is counting is lost by an orderly end.
-func (a *agent) remember() {
+// Remember saves all that is believed, so that an orderly end loses no streak of observations.
+func (a *Agent) Remember() {
 	a.mu.Lock()
 	a.saver.flush(a.tracker.State())
 	a.mu.Unlock()
@@ -196,7 +219,8 @@ func (a *agent) remember() {
 	a.saver.write()
 }
 
-func (a *agent) status() status.Status {
+// Status returns what is believed now.
+func (a *Agent) Status() status.Status {
 	now := host.Now()
 	a.mu.Lock()
 	state := a.tracker.State()
@@ -208,15 +232,15 @@ func (a *agent) status() status.Status {
 		s.Checks = append(s.Checks, status.CheckStatus{Check: check, Status: c.Status, Since: c.Since, Error: c.Err,
 			Why: c.Why, Condition: a.conditionOf(check)})
 	}
-	s.Told = a.teller.all(a.reporters)
+	s.Sinks = a.sinks.all(a.reporters)
 	if err := a.store.Trouble(); err != nil {
 		s.Trouble = append(s.Trouble, err.Error())
 	}
 	return s
 }
 
-// conditionOf returns the condition of the Node that what is fatal of a check becomes; empty where there is none.
-func (a *agent) conditionOf(check string) string {
+// conditionOf returns the node condition that reports fatal findings of a check; empty where there is none.
+func (a *Agent) conditionOf(check string) string {
 	if a.clients.Client == nil || !a.cfg.Report.Conditions.Enabled {
 		return ""
 	}
@@ -228,16 +252,16 @@ func (a *agent) conditionOf(check string) string {
 	return ""
 }
 
-// stateCheck finds that the agent's own memory is not safe.
+// stateCheck finds that stored state may not survive a restart.
 func stateCheck(store *store.Store) detect.Check {
 	return detect.Check{
 		ID: "agent-state", Domain: "agent", Every: time.Minute,
-		Summary: "the agent cannot keep what it believes across restarts",
-		Advice:  "Look at the disk that holds the agent's state directory: full, read-only or failing?",
+		Summary: "the agent cannot keep its state across restarts",
+		Advice:  "Check the disk that holds the agent's state directory: is it full, read-only or failing?",
 		Doc: detect.Doc{
-			Reads: []string{"what became of the agent's last write to its state file"},
-			Why: "What was believed, and what waits to be told, is lost when the agent is started again before " +
-				"the disk is well.",
+			Reads: []string{"the result of the agent's last write to its state file"},
+			Why: "Findings and events that are not sent yet are lost when the agent restarts before the disk " +
+				"is repaired.",
 			Faults: []detect.Fault{{Reason: "StateNotSafe", Severity: finding.Warning,
 				When: "the state file could not be opened or written, was corrupt, or a write of it hangs for 10 s"}},
 		},
@@ -248,14 +272,16 @@ func stateCheck(store *store.Store) detect.Check {
 			}
 			return []finding.Finding{{
 				Subject: finding.Subject{Kind: "agent", Name: "state"}, Severity: finding.Warning,
-				Reason:  "StateNotSafe",
-				Message: fmt.Sprintf("the agent goes on in memory, but a restart may forget: %v", trouble),
+				Reason: "StateNotSafe",
+				Message: fmt.Sprintf("the agent keeps its state in memory only, and a restart may lose it: %v",
+					trouble),
 			}}, nil
 		},
 	}
 }
 
-// policies returns when each check is believed. A check that looks seldom may also be blind for longer.
+// policies returns when findings of each check are raised and cleared. A check that runs seldom may be blind for
+// longer.
 func policies(checks []detect.Check) map[string]finding.Policy {
 	policies := map[string]finding.Policy{}
 	for _, c := range checks {
@@ -268,52 +294,11 @@ func policies(checks []detect.Check) map[string]finding.Policy {
 	return policies
 }
 
-// limits returns how long each check may be silent while the engine works.
+// limits returns the longest time between two runs of each check while the engine works.
 func limits(checks []detect.Check) map[string]time.Duration {
 	limits := map[string]time.Duration{}
 	for _, c := range checks {
 		limits[c.ID] = c.Limit()
 	}
 	return limits
-}
-
-// supervise runs all components until ctx ends. One that fails is started again after a while: the others go on.
-func supervise(ctx context.Context, log *slog.Logger, components []component) error {
-	var wg sync.WaitGroup
-	for _, c := range components {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				err := c.run(ctx)
-				if ctx.Err() != nil || err == nil {
-					return
-				}
-				log.Error("component failed, it is started again", "component", c.name, "err", err)
-				select {
-				case <-ctx.Done():
-				case <-time.After(componentRetry):
-				}
-			}
-		})
-	}
-	done := make(chan struct{})
-	go func() { wg.Wait(); close(done) }()
-	select {
-	case <-done:
-		return nil
-	case <-afterEnd(ctx, stopGrace):
-		return errors.New("a component did not stop in time")
-	}
-}
-
-const (
-	componentRetry = 5 * time.Second
-	// stopGrace is how long components may take to end; one of them may hang in a disk.
-	stopGrace = 10 * time.Second
-)
-
-// afterEnd is closed some time after ctx has ended.
-func afterEnd(ctx context.Context, grace time.Duration) <-chan struct{} {
-	ended := make(chan struct{})
-	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(ended) }) })
-	return ended
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cri"
-	hostdiscover "github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
@@ -21,17 +21,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/criticaldaemonsets"
 )
 
-// Clients is the host with all that the agent can see of it.
+// Clients is the host and the clients of everything that is read through sockets.
 type Clients struct {
 	Host   *host.Host
 	Client *kube.Client // nil where there is no Kubernetes
-	Notes  []string     // what was found where
+	Notes  []string     // what was discovered where
 
-	found   hostdiscover.Discovery
+	found   discover.Discovery
 	closers []io.Closer
 }
 
-// Close gives up all connections.
+// Close closes all connections.
 func (d *Clients) Close() error {
 	var problems []error
 	for _, c := range d.closers {
@@ -40,11 +40,11 @@ func (d *Clients) Close() error {
 	return errors.Join(problems...)
 }
 
-// OpenHost finds out how this node is laid out and opens what reads it. Nothing is dialled yet: components that are
-// away now are found when they are back.
+// OpenHost discovers the layout of this node and makes the clients. Nothing is dialled yet: components that are down
+// now are used when they are back.
 func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 	files := host.Files{}
-	found, err := discover(files, cfg)
+	found, err := discoverLayout(files, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -77,9 +77,9 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 	return d, nil
 }
 
-// Deps returns what some checks need besides the host. Memory may be nil.
-func (d *Clients) Deps(memory detect.StateStore) checks.Deps {
-	deps := checks.Deps{State: memory, Sources: &detect.StateSources{}}
+// Deps returns what some checks need besides the host. State may be nil.
+func (d *Clients) Deps(state detect.StateStore) checks.Deps {
+	deps := checks.Deps{State: state, Sources: &detect.StateSources{}}
 	if d.Client != nil {
 		deps.DaemonSets = criticaldaemonsets.DaemonSetLookups{DaemonSet: d.Client.DaemonSet,
 			Unscheduled: d.Client.UnscheduledPods}

@@ -5,25 +5,25 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/notify"
 )
 
-// health answers what a supervisor of the agent asks over HTTP: has every check looked once, is the configuration
-// that it was given in force, and do looks go on? It says nothing of the node: a sick node is what a healthy agent
-// reports.
+// health answers kubelet's probes: has every check run once, is the configuration that the agent was given in force,
+// and do checks still run? It does not depend on the node's health: a sick node is what a healthy agent reports.
 type health struct {
-	progress   *notify.Progress
-	configured *configState
+	progress *notify.Progress
+	refused  func() error
 }
 
-// ready returns why the agent is not ready: checks that have not looked once, or a configuration that it refuses and
-// goes on without, so that a rollout of that configuration stops.
+// ready returns why the agent is not ready: checks that have not run yet, or a configuration that it refuses, so that a
+// rollout of that configuration stops.
 func (h health) ready() error {
-	if invalid, _ := h.configured.trouble(); invalid != nil {
-		return invalid
+	if err := h.refused(); err != nil {
+		return err
 	}
 	if waiting := h.progress.Waiting(); len(waiting) > 0 {
-		return fmt.Errorf("has not looked once yet: %s", strings.Join(waiting, ", "))
+		return fmt.Errorf("not run yet: %s", strings.Join(waiting, ", "))
 	}
 	return nil
 }
@@ -35,17 +35,7 @@ func (h health) alive() error { return h.progress.Stuck() }
 func (h health) handler(next http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", next)
-	mux.HandleFunc("GET /readyz", verdict(h.ready))
-	mux.HandleFunc("GET /healthz", verdict(h.alive))
+	mux.HandleFunc("GET /readyz", status.Probe(h.ready))
+	mux.HandleFunc("GET /healthz", status.Probe(h.alive))
 	return mux
-}
-
-func verdict(ask func() error) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		if err := ask(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	}
 }

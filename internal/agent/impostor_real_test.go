@@ -26,7 +26,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cri"
-	hostdiscover "github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -219,7 +219,7 @@ func TestRealImpostor(t *testing.T) {
 		_, _ = clients.Host.Cluster.Node(ctx)
 		_, _ = clients.Host.Kubelet.Pods(ctx)
 		_, _ = clients.Host.Runtime.Version(ctx)
-		clients.keepLayout(cfg)
+		clients.KeepLayout(cfg)
 		for _, name := range []string{"executed", "asked"} {
 			if data, err := os.ReadFile(filepath.Join(evil.dir, name)); err == nil && len(data) > 0 {
 				t.Errorf("%s: %s", name, data)
@@ -238,17 +238,17 @@ func TestRealImpostor(t *testing.T) {
 	if p, err := clients.Host.Kubelet.Process(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("alone: process %d, %v", p.PID, err)
 	}
-	found, err := hostdiscover.Impostors(t.Context(), clients.Host)
+	found, err := discover.Impostors(t.Context(), clients.Host)
 	if err != nil || len(found) != 1 || found[0].PID != evil.pid || found[0].User != nobody {
 		t.Errorf("impostors %+v, %v", found, err)
 	}
 
 	real := play(t, base, "kubelet", 0)
-	if p, err := hostdiscover.KubeletFinder(host.Files{}, host.Paths{InitPID: 1, KubeletRoot: real.dir +
+	if p, err := discover.KubeletFinder(host.Files{}, host.Paths{InitPID: 1, KubeletRoot: real.dir +
 		"/root"})(); err != nil || p.PID != real.pid {
 		t.Errorf("root's kubelet: process %d, want %d, %v", p.PID, real.pid, err)
 	}
-	d, err := hostdiscover.Discover(host.Files{}, host.Paths{})
+	d, err := discover.Discover(host.Files{}, host.Paths{})
 	if err != nil || !d.KubeletRunning || d.Paths.KubeletRoot != real.dir+"/root" || !d.KubeconfigNamed {
 		t.Errorf("root's kubelet: %+v, %v", d, err)
 	}
@@ -276,10 +276,10 @@ func TestRealImpostorOfTheRuntime(t *testing.T) {
 	defer closer.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	if _, err := runtime.Version(ctx); !errors.Is(err, hostdiscover.ErrNotRoots) {
+	if _, err := runtime.Version(ctx); !errors.Is(err, discover.ErrNotRoots) {
 		t.Errorf("version: %v", err)
 	}
-	if p, err := runtime.Process(ctx); !errors.Is(err, hostdiscover.ErrNotRoots) {
+	if p, err := runtime.Process(ctx); !errors.Is(err, discover.ErrNotRoots) {
 		t.Errorf("process %d, %v", p.PID, err)
 	}
 	if data, _ := os.ReadFile(filepath.Join(evil.dir, "asked")); len(data) > 0 {

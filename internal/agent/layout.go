@@ -14,16 +14,16 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
-	hostdiscover "github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// layoutEvery is how often the daemon looks whether kubelet is laid out otherwise than when it started.
-const layoutEvery = time.Minute
+// LayoutEvery is how often the daemon checks whether kubelet's paths are still those it started with.
+const LayoutEvery = time.Minute
 
-// layout is how the running kubelet said that this node is laid out. It is kept for the day on which kubelet is dead:
-// its flags die with it, and an agent that is started then would look in the wrong places. Only what a believed
-// kubelet said is kept, and it is tried again when it is loaded: see believe.
+// layout is what the flags and files of the running kubelet say of this node. It is stored for the case that kubelet is
+// dead: its flags are gone then, and an agent that starts would use the wrong paths. Only what a trusted kubelet said
+// is stored, and it is verified again when it is loaded: see verify.
 type layout struct {
 	Paths           host.Paths
 	NodeName        string
@@ -32,34 +32,34 @@ type layout struct {
 
 func layoutFile(cfg config.Config) string { return filepath.Join(cfg.StateDir, "layout.json") }
 
-// discover finds out how the node is laid out, now or when kubelet last ran.
-func discover(files host.Files, cfg config.Config) (hostdiscover.Discovery, error) {
-	found, err := hostdiscover.Discover(files, cfg.Paths)
+// discoverLayout returns how the node is laid out, now or when kubelet last ran.
+func discoverLayout(files host.Files, cfg config.Config) (discover.Discovery, error) {
+	found, err := discover.Discover(files, cfg.Paths)
 	if err != nil || found.KubeletRunning {
 		return found, err
 	}
 	known, err := loadLayout(files, layoutFile(cfg))
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			found.Notes = append(found.Notes, fmt.Sprintf("how kubelet last said that the node is laid out is not "+
-				"believed: %v", err))
+			found.Notes = append(found.Notes, fmt.Sprintf("the stored paths of kubelet are not "+
+				"trusted: %v", err))
 		}
-		return found, nil // never seen running, or nobody can say: what is on disk must do
+		return found, nil // never seen running, or not readable: what is on disk must do
 	}
 	known.Paths.KubeletElsewhere = false // only the configuration says so
 	found.Paths, found.NodeName, found.KubeletInstalled = known.Paths, known.NodeName, true
 	found.KubeconfigNamed = known.KubeconfigNamed
-	hostdiscover.Override(&found.Paths, cfg.Paths)
+	discover.Override(&found.Paths, cfg.Paths)
 	found.Notes = append(found.Notes,
-		"kubelet does not run: the node is taken to be laid out as it said when it last did")
+		"kubelet does not run: its paths are those of when it last ran")
 	return found, nil
 }
 
-// keepLayout stores how the running kubelet says that the node is laid out. Not stored is not known on a bad day, no
-// more.
-func (d *Clients) keepLayout(cfg config.Config) {
+// KeepLayout stores what the running kubelet says of the node. Where that fails the layout is not known while kubelet
+// is dead; nothing else depends on it.
+func (d *Clients) KeepLayout(cfg config.Config) {
 	l := layout{d.found.Paths, d.found.NodeName, d.found.KubeconfigNamed}
-	if !d.found.KubeletRunning || l.believe(d.Host.Files) != nil {
+	if !d.found.KubeletRunning || l.verify(d.Host.Files) != nil {
 		return
 	}
 	data, err := json.Marshal(l)
@@ -86,15 +86,15 @@ func loadLayout(files host.Files, name string) (layout, error) {
 		return l, fmt.Errorf("%s: %w", name, err)
 	}
 	if l.NodeName == "" {
-		return l, fmt.Errorf("%s: no name of the node", name)
+		return l, fmt.Errorf("%s: no node name", name)
 	}
-	if err := l.believe(files); err != nil {
+	if err := l.verify(files); err != nil {
 		return l, fmt.Errorf("%s: %w", name, err)
 	}
 	return l, nil
 }
 
-// readLayout reads what only the agent's own user can have written.
+// readLayout reads the file, which only the agent's own user may be able to write.
 func readLayout(name string) ([]byte, error) {
 	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -107,7 +107,7 @@ func readLayout(name string) ([]byte, error) {
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || !info.Mode().IsRegular() || !owned.UID(stat.Uid) || info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("%s: mode %s: not a file that is root's alone", name, info.Mode())
+		return nil, fmt.Errorf("%s: mode %s: not a file of root's alone", name, info.Mode())
 	}
 	data, err := io.ReadAll(io.LimitReader(file, maxLayout+1))
 	if err == nil && len(data) > maxLayout {
@@ -132,8 +132,8 @@ func writeLayout(name string, data []byte) error {
 	return os.Rename(next, name)
 }
 
-// believe says which of the paths that the agent acts on is not root's alone. What is not there may come back.
-func (l layout) believe(files host.Files) error {
+// verify returns which of the paths that the agent acts on is not root's alone. A missing one may come back.
+func (l layout) verify(files host.Files) error {
 	p := l.Paths
 	for _, path := range append([]string{p.KubeletRoot, p.KubeletConfig, p.Kubeconfig, p.KubeletCAFile,
 		p.PluginRegistry, p.StaticPods,
@@ -149,9 +149,9 @@ func (l layout) believe(files host.Files) error {
 	return nil
 }
 
-// layoutMoved reports whether the running kubelet says something else now than when the door was opened.
-func (d *Clients) layoutMoved(cfg config.Config) bool {
-	now, err := hostdiscover.Discover(d.Host.Files, cfg.Paths)
+// LayoutMoved reports whether the running kubelet says something else than when the host was opened.
+func (d *Clients) LayoutMoved(cfg config.Config) bool {
+	now, err := discover.Discover(d.Host.Files, cfg.Paths)
 	return err == nil && now.KubeletRunning &&
 		(now.NodeName != d.found.NodeName || now.KubeletInstalled != d.found.KubeletInstalled ||
 			!reflect.DeepEqual(now.Paths, d.found.Paths))

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
-	hostdiscover "github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 )
 
 // rememberedNode is a machine without a running kubelet, and what the agent remembers of it.
@@ -39,7 +39,7 @@ func newRememberedNode(t *testing.T, l layout) rememberedNode {
 }
 
 func remembered() layout {
-	paths := hostdiscover.DefaultPaths()
+	paths := discover.DefaultPaths()
 	paths.KubeletRoot, paths.Kubeconfig, paths.CNIBinDirs = "/data/kubelet", "/data/kubeconfig",
 		[]string{"/data/cni/bin"}
 	return layout{Paths: paths, NodeName: "node-a", KubeconfigNamed: true}
@@ -57,16 +57,16 @@ func TestRememberedLayout(t *testing.T) {
 		}, ""},
 		"readable by others": {func(n rememberedNode) error {
 			return os.Chmod(layoutFile(n.cfg), 0o644)
-		}, "not a file that is root's alone"},
+		}, "not a file of root's alone"},
 		"writable by others": {func(n rememberedNode) error {
 			return os.Chmod(layoutFile(n.cfg), 0o606)
-		}, "not a file that is root's alone"},
+		}, "not a file of root's alone"},
 		"a user's": {func(n rememberedNode) error {
 			if os.Geteuid() != 0 {
 				return os.Chmod(layoutFile(n.cfg), 0o644)
 			}
 			return os.Chown(layoutFile(n.cfg), 65534, 65534)
-		}, "not a file that is root's alone"},
+		}, "not a file of root's alone"},
 		"a link": {func(n rememberedNode) error {
 			name := layoutFile(n.cfg)
 			return errors.Join(os.Rename(name, name+".other"), os.Symlink(name+".other", name))
@@ -95,13 +95,13 @@ func TestRememberedLayout(t *testing.T) {
 			if err := test.spoil(n); err != nil {
 				t.Fatal(err)
 			}
-			found, err := discover(n.files, n.cfg)
+			found, err := discoverLayout(n.files, n.cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
 			believed := found.Paths.KubeletRoot == "/data/kubelet" && found.Paths.Kubeconfig == "/data/kubeconfig" &&
 				found.KubeconfigNamed
-			untouched := found.Paths.KubeletRoot == hostdiscover.DefaultPaths().KubeletRoot && !found.KubeconfigNamed &&
+			untouched := found.Paths.KubeletRoot == discover.DefaultPaths().KubeletRoot && !found.KubeconfigNamed &&
 				found.NodeName != "node-a"
 			if test.note == "" && !believed || test.note != "" && !untouched {
 				t.Errorf("found %+v", found)
@@ -120,7 +120,7 @@ func TestRememberedLayoutGivesNoLeave(t *testing.T) {
 	n := newRememberedNode(t, l)
 	for _, want := range []bool{false, true} {
 		n.cfg.Paths.KubeletElsewhere = want
-		found, err := discover(n.files, n.cfg)
+		found, err := discoverLayout(n.files, n.cfg)
 		if err != nil || found.Paths.KubeletRoot != "/data/kubelet" || found.Paths.KubeletElsewhere != want {
 			t.Errorf("%+v, %v", found.Paths, err)
 		}
@@ -147,9 +147,9 @@ func TestKeepLayout(t *testing.T) {
 			if err := os.Symlink(target, layoutFile(n.cfg)+".new"); err != nil {
 				t.Fatal(err)
 			}
-			clients := &Clients{Host: &host.Host{Files: n.files}, found: hostdiscover.Discovery{Paths: l.Paths,
+			clients := &Clients{Host: &host.Host{Files: n.files}, found: discover.Discovery{Paths: l.Paths,
 				NodeName: l.NodeName, KubeletRunning: true, KubeconfigNamed: true}}
-			clients.keepLayout(n.cfg)
+			clients.KeepLayout(n.cfg)
 			info, err := os.Lstat(layoutFile(n.cfg))
 			if kept := err == nil; kept != (name == "") || kept && info.Mode() != 0o600 {
 				t.Errorf("kept: %v, %v", info, err)
@@ -158,5 +158,12 @@ func TestKeepLayout(t *testing.T) {
 				t.Errorf("written through a link: %q, %v", data, err)
 			}
 		})
+	}
+}
+
+func write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }

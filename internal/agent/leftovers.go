@@ -25,7 +25,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 )
 
-// leftovers inspects the node as a check, remembers what it saw and hands what is proven to the releaser.
+// leftovers inspects the node as a check, keeps the history of passes and gives what is proven to the runner.
 type leftovers struct {
 	every     time.Duration
 	host      *host.Host
@@ -35,7 +35,8 @@ type leftovers struct {
 	runner    *remediate.Runner
 	mode      remediate.Mode
 	memory    store.Bucket
-	work      chan inspect.Report // size 1, the newest report: a release may take minutes, and older news is worthless
+	activity  *activities
+	work      chan inspect.Report // size 1, the newest report: a release may take minutes, and older ones are outdated
 
 	quarantine quarantine
 
@@ -47,15 +48,17 @@ type leftovers struct {
 
 const historyKey = "history"
 
-func newLeftovers(cfg config.Config, log *slog.Logger, clients *Clients, store *store.Store) (*leftovers, error) {
+func newLeftovers(cfg config.Config, log *slog.Logger, clients *Clients, store *store.Store,
+	state detect.StateStore) (*leftovers, error) {
 	l := &leftovers{
 		every: cfg.Inspect.Every, host: clients.Host, log: log, mode: cfg.Remediate.Mode,
 		memory:    store.Bucket("inspect"),
 		inspector: newInspector(cfg, clients, log), work: make(chan inspect.Report, 1), history: inspect.History{},
 	}
+	l.activity = newActivities(state, log, cfg.StateDir, clients.Host.Clock())
 	if data, ok := l.memory.Get(historyKey); ok {
 		if err := json.Unmarshal(data, &l.history); err != nil {
-			log.Error("memory of leftovers lost, they are looked at anew", "err", err)
+			log.Error("the history of inspections is lost, it begins again", "err", err)
 		}
 	}
 	runner, err := newRunner(cfg, clients, log, l.copyHistory)
@@ -69,26 +72,26 @@ func newInspector(cfg config.Config, clients *Clients, log *slog.Logger) *inspec
 	return inspect.New(clients.Host, settings, log)
 }
 
-// check is the inspection in the shape of a check: one finding for each pod that left something behind.
+// check is the inspection as a check: one finding for each pod that left something behind.
 func (l *leftovers) check() detect.Check {
 	return detect.Check{
-		ID: "leftovers", Domain: "kubernetes", Every: l.every, Deadline: time.Minute,
-		Summary: "pods that are gone left objects behind which make the next pods fail",
-		Advice:  "See `nodeagent inspect` for the proof and `nodeagent clean` for what would be released.",
+		ID: leftoversCheck, Domain: "kubernetes", Every: l.every, Deadline: time.Minute,
+		Summary: "deleted pods left objects behind that make the next pods fail",
+		Advice:  "`nodeagent inspect` shows the proof, `nodeagent clean` what would be released.",
 		Doc: detect.Doc{
 			Reads: []string{"containers, processes, mounts, cgroups and network of the node, kubelet's pods, and " +
-				"the apiserver's list where something looks suspicious"},
-			Why: "Names, addresses, devices and memory of a pod that is gone are missing to the next one: it " +
-				"waits in ContainerCreating.",
+				"the apiserver's list where something is suspicious"},
+			Why: "The names, addresses, devices and memory that a deleted pod still holds are missing to the next " +
+				"one, which waits in ContainerCreating.",
 			Faults: []detect.Fault{{Reason: "PodLeftovers", Severity: finding.Warning,
 				When: "every witness agrees, several times over minutes, that the pod of an object is gone"},
 				unownedFault},
 		},
-		Run: func(ctx context.Context, _ *host.Host) ([]finding.Finding, error) { return l.look(ctx) },
+		Run: func(ctx context.Context, _ *host.Host) ([]finding.Finding, error) { return l.run(ctx) },
 	}
 }
 
-func (l *leftovers) look(ctx context.Context) ([]finding.Finding, error) {
+func (l *leftovers) run(ctx context.Context) ([]finding.Finding, error) {
 	if l.host.Kubelet.Pods == nil {
 		return nil, finding.NotApplicable("no kubelet on this host")
 	}
@@ -101,12 +104,13 @@ func (l *leftovers) look(ctx context.Context) ([]finding.Finding, error) {
 	}
 	l.remember(history, report, next)
 	l.count(report)
-	select { // the newest report takes the place of one that nobody has taken yet
+	l.activity.inspected(report)
+	select { // the newest report replaces one that was not taken yet
 	case <-l.work:
 	default:
 	}
 	l.work <- report
-	return append(leftoverFindings(report), unownedFindings(report, l.host.NodeName)...), lookError(report)
+	return append(leftoverFindings(report), unownedFindings(report, l.host.NodeName)...), passError(report)
 }
 
 func (l *leftovers) remember(old inspect.History, report inspect.Report, history inspect.History) {
@@ -121,7 +125,7 @@ func (l *leftovers) remember(old inspect.History, report inspect.Report, history
 		err = l.memory.Put(historyKey, data)
 	}
 	if err != nil {
-		l.log.Error("memory of leftovers not saved", "err", err)
+		l.log.Error("the history of inspections is not saved", "err", err)
 	}
 }
 
@@ -135,7 +139,7 @@ func (l *leftovers) count(report inspect.Report) {
 	l.meter.Leftovers(counts)
 }
 
-// leftoverFindings tells of each pod once, whatever it left behind.
+// leftoverFindings returns one finding for each pod, whatever it left behind.
 func leftoverFindings(report inspect.Report) []finding.Finding {
 	byPod := map[string][]inspect.Assessment{}
 	for _, o := range report.Objects {
@@ -160,23 +164,15 @@ func leftoverFinding(group string, objects []inspect.Assessment) finding.Finding
 			pod = o.Pod
 		}
 	}
-	var parts []string
-	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
-		parts = append(parts, fmt.Sprintf("%d %s", kinds[kind], kind))
-	}
-	name := strings.Trim(pod.Namespace+"/"+pod.Name, "/")
-	if name == "" {
-		name = group
-	}
+	subject := podSubject(pod, group)
 	return finding.Finding{
-		Subject: finding.Subject{Kind: "pod", Name: name, UID: pod.UID}, Severity: finding.Warning,
-		Reason:  "PodLeftovers",
-		Message: fmt.Sprintf("pod %s (%s) is gone and left behind: %s", name, pod.UID, strings.Join(parts, ", ")),
+		Subject: subject, Severity: finding.Warning, Reason: "PodLeftovers",
+		Message: fmt.Sprintf("pod %s (%s) is gone and left behind: %s", subject.Name, subject.UID, countText(kinds)),
 	}
 }
 
-// lookError says what could not be judged. Where something is unknown, the absence of a leftover proves nothing.
-func lookError(report inspect.Report) error {
+// passError returns what could not be evaluated. Where something is unknown, the absence of a leftover proves nothing.
+func passError(report inspect.Report) error {
 	var problems []error
 	for _, e := range report.Errors {
 		problems = append(problems, fmt.Errorf("%s: %s", e.What, e.Error))
@@ -188,7 +184,7 @@ func lookError(report inspect.Report) error {
 		}
 	}
 	if unknown > 0 {
-		problems = append(problems, fmt.Errorf("%d objects could not be judged", unknown))
+		problems = append(problems, fmt.Errorf("%d objects could not be evaluated", unknown))
 	}
 	return errors.Join(problems...)
 }
@@ -204,13 +200,14 @@ func (l *leftovers) Run(ctx context.Context) error {
 			if err != nil {
 				l.log.Error("release", "err", err)
 			}
-			l.note(outcome)
+			l.record(outcome)
+			l.activity.released(outcome, l.host.Clock())
 			l.quarantine.count(ctx, l, outcome.Acted())
 		}
 	}
 }
 
-func (l *leftovers) note(outcome remediate.Outcome) {
+func (l *leftovers) record(outcome remediate.Outcome) {
 	var lines []string
 	for _, pod := range outcome.Pods {
 		if pod.Result != remediate.NotActed {
@@ -235,11 +232,11 @@ func (l *leftovers) note(outcome remediate.Outcome) {
 	l.mu.Unlock()
 }
 
-// DescribeStep words the outcome of one step for people.
+// DescribeStep returns the outcome of one step for people.
 func DescribeStep(s remediate.StepOutcome) string {
 	line := fmt.Sprintf("%-11s %-14s %s: %s", s.Result, s.Kind, s.ID, s.Description)
 	if s.Blocked != "" {
-		line += " (not done: " + s.Blocked + ")"
+		line += " (not released: " + s.Blocked + ")"
 	}
 	if s.Error != "" && s.Result != remediate.Released && s.Result != remediate.Vanished {
 		line += ": " + s.Error
@@ -265,8 +262,8 @@ func (l *leftovers) copyHistory() inspect.History {
 	return maps.Clone(l.history)
 }
 
-// newRunner returns the releaser. Before it touches a pod it looks at everything once more, with an inspector that has
-// asked the apiserver nothing yet, and the same memory.
+// newRunner returns the runner of releases. Before it touches a pod it inspects everything once more, with an inspector
+// that has asked the apiserver nothing yet, and the same history.
 func newRunner(cfg config.Config, clients *Clients, log *slog.Logger,
 	history func() inspect.History) (*remediate.Runner, error) {
 	h, err := mutate.New(clients.Host, log)
@@ -278,7 +275,7 @@ func newRunner(cfg config.Config, clients *Clients, log *slog.Logger,
 		Host: clients.Host, Mutator: h, Settings: cfg.Remediate, Log: log, StateDir: cfg.StateDir,
 		Paused: func(ctx context.Context) (string, error) {
 			if clients.Client == nil {
-				return "there is no apiserver to ask", nil
+				return "no apiserver is configured", nil
 			}
 			return paused(ctx, clients.Host.Cluster.Node)
 		},

@@ -13,16 +13,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/event"
 )
 
-// openMonitors makes the monitors of node-problem-detector's files.
-func (a *agent) openMonitors(own []detect.Check) *npd.Monitors {
-	files := a.edition.monitors
-	return npd.New(files.Files, files.Broken, a.cfg.NodeProblemDetector, npd.Deps{
+// openMonitors opens the monitors of node-problem-detector's files.
+func (a *Agent) openMonitors(own []detect.Check) *npd.Monitors {
+	return npd.New(a.files.Files, a.files.Broken, a.cfg.NodeProblemDetector, npd.Deps{
 		Host: a.clients.Host, Log: a.log, Memory: a.deps.State, Own: own, Believed: a.believed,
 		Happened: func(reason string, n int) { a.meter.Happened(reason, n) },
 	})
 }
 
-// Checks returns all checks that can take one look without a running agent: the agent's own, those of
+// Checks returns all checks that can run without an agent: the agent's own, those of
 // node-problem-detector's files, and the user's plugins.
 func Checks(cfg config.Config, h *host.Host, deps checks.Deps) []detect.Check {
 	own := checks.Checks(cfg.Checks, deps)
@@ -33,7 +32,7 @@ func Checks(cfg config.Config, h *host.Host, deps checks.Deps) []detect.Check {
 }
 
 // believed returns what is believed of a check now.
-func (a *agent) believed(check string) (finding.CheckState, bool) {
+func (a *Agent) believed(check string) (finding.CheckState, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := a.tracker.State()[check]
@@ -43,8 +42,8 @@ func (a *agent) believed(check string) (finding.CheckState, bool) {
 	return *c, true
 }
 
-// wordings are how node-problem-detector's findings are worded in events.
-func (a *agent) wordings() map[string]event.Wording {
+// wordings returns how events word the findings of node-problem-detector's files.
+func (a *Agent) wordings() map[string]event.Wording {
 	wordings := map[string]event.Wording{}
 	for check, w := range a.monitors.Wordings() {
 		wordings[check] = event.Wording{Source: w.Source, Condition: w.Condition}

@@ -11,27 +11,27 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/config"
-	internalstore "github.com/nodeagent/nodeagent/internal/store"
+	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// Bench is an inspection by hand: what "nodeagent inspect" and "nodeagent clean" work with. It shares the memory of the
-// daemon where one runs, and keeps its own where none does, so that looking several times counts either way.
+// Bench is an inspection by hand: what "nodeagent inspect" and "nodeagent clean" work with. It uses the history of the
+// daemon where one runs, and stores its own where none does, so that repeated passes count either way.
 type Bench struct {
 	clients   *Clients
-	store     *internalstore.Store // nil while a daemon runs: the memory is the daemon's
+	store     *store.Store // nil while a daemon runs, which has the history
 	inspector *inspect.Inspector
 	runner    *remediate.Runner
 	history   inspect.History
-	deaf      error // why the memory of the daemon that runs is not known; nil where it is, or none runs
+	noHistory error // why the history of the daemon that runs is not known; nil where it is, or none runs
 }
 
-// passLimit bounds one inspection by hand, whatever hangs: people wait for it, and want to know what is known so far.
+// passLimit bounds one inspection by hand, whatever hangs: it then reports what is known so far.
 const passLimit = 9500 * time.Millisecond
 
-// saveLimit is how long the disk may take to keep what an inspection by hand saw. Not kept is seen for the first time
-// next time.
+// saveLimit is how long the disk may take to store the history of an inspection by hand. What is not stored does not
+// count next time.
 const saveLimit = 500 * time.Millisecond
 
 // OpenBench prepares an inspection by hand.
@@ -45,39 +45,39 @@ func OpenBench(ctx context.Context, cfg config.Config, log *slog.Logger) (*Bench
 	if b.runner, err = newRunner(cfg, clients, log, func() inspect.History { return b.history }); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	if err := b.recall(ctx, cfg); err != nil {
+	if err := b.loadHistory(ctx, cfg); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
 	return b, nil
 }
 
-func (b *Bench) recall(ctx context.Context, cfg config.Config) error {
+func (b *Bench) loadHistory(ctx context.Context, cfg config.Config) error {
 	history, err := status.AskHistory(ctx, cfg.Socket)
 	if err == nil {
 		b.history = history
 		return nil
 	}
 	if !errors.Is(err, status.ErrNotRunning) {
-		b.deaf = fmt.Errorf("%w; nothing counts as seen before", err)
+		b.noHistory = fmt.Errorf("%w; earlier passes do not count", err)
 		return nil
 	}
-	store, err := internalstore.OpenStore(filepath.Join(cfg.StateDir, "state.db"))
-	if errors.Is(err, internalstore.ErrInUse) {
-		b.deaf = fmt.Errorf("an agent runs but does not answer on %s: %w; nothing counts as seen before", cfg.Socket,
+	opened, err := store.Open(filepath.Join(cfg.StateDir, "state.db"))
+	if errors.Is(err, store.ErrInUse) {
+		b.noHistory = fmt.Errorf("an agent runs but does not answer on %s: %w; earlier passes do not count", cfg.Socket,
 			err)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	b.store = store
-	if data, ok := store.Bucket("inspect").Get(historyKey); ok {
-		_ = json.Unmarshal(data, &b.history) // unreadable: seen for the first time
+	b.store = opened
+	if data, ok := opened.Bucket("inspect").Get(historyKey); ok {
+		_ = json.Unmarshal(data, &b.history) // unreadable: begins again
 	}
 	return nil
 }
 
-// Close gives everything up.
+// Close closes everything.
 func (b *Bench) Close() error {
 	err := b.clients.Close()
 	if b.store != nil {
@@ -93,11 +93,11 @@ func (b *Bench) Pass(ctx context.Context, kinds ...inspect.Kind) (inspect.Report
 		return report, err
 	}
 	b.history = history
-	if b.deaf != nil {
-		report.Errors = append(report.Errors, inspect.Failure{What: "agent", Error: b.deaf.Error()})
+	if b.noHistory != nil {
+		report.Errors = append(report.Errors, inspect.Failure{What: "agent", Error: b.noHistory.Error()})
 	}
 	if b.store == nil || len(kinds) > 0 {
-		return report, nil // half a look is no pass
+		return report, nil // not a whole pass
 	}
 	data, err := json.Marshal(history)
 	if err != nil {
@@ -115,7 +115,7 @@ func (b *Bench) Pass(ctx context.Context, kinds ...inspect.Kind) (inspect.Report
 	return report, nil
 }
 
-// Plan says what would be done about the leftovers of a report.
+// Plan returns what would be done about the leftovers of a report.
 func (b *Bench) Plan(ctx context.Context, report inspect.Report) ([]remediate.Step, error) {
 	return b.runner.Plan(ctx, report)
 }
@@ -123,7 +123,7 @@ func (b *Bench) Plan(ctx context.Context, report inspect.Report) ([]remediate.St
 // LockWait is how long a release by hand waits for another one to end.
 const LockWait = 30 * time.Second
 
-// Release releases them. It says for whom it waits where another release is running.
+// Release releases them. Waiting is called where it waits for another release.
 func (b *Bench) Release(ctx context.Context, report inspect.Report, waiting func(why string)) (remediate.Outcome,
 	error) {
 	return b.runner.WaitForLock(LockWait, waiting).Release(ctx, report)

@@ -13,7 +13,7 @@ import (
 // quarantineEvery is how often the quarantine is counted while nothing is released.
 const quarantineEvery = 10 * time.Minute
 
-// quarantine is what the agent last saw in quarantine.
+// quarantine is the last count of what is in quarantine.
 type quarantine struct {
 	mu    sync.Mutex // guards what follows
 	at    finding.Timestamp
@@ -34,7 +34,7 @@ func (q *quarantine) count(ctx context.Context, l *leftovers, changed bool) {
 	}
 	state, err := l.runner.Quarantine(ctx)
 	if err != nil {
-		l.log.Warn("quarantine could not be counted", "err", err)
+		l.log.Warn("quarantine is not counted", "err", err)
 		return
 	}
 	l.meter.Quarantined(metrics.Quarantine{

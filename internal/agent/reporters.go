@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"log/slog"
-	"net"
 
 	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -20,11 +19,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 )
 
-// meter is the metrics with what the engine wants to be told through.
+// meter is the metrics, also as observer of the engine.
 type meter struct{ *metrics.Metrics }
 
 func (m meter) engine() detect.Observer {
-	return detect.Observer{Looked: m.Looked, Abandoned: m.Abandoned}
+	return detect.Observer{Looked: m.Ran, Abandoned: m.Abandoned}
 }
 
 // serve returns a component that answers /metrics, /readyz and /healthz on a loopback address.
@@ -33,16 +32,12 @@ func (m meter) serve(address string, h health) func(context.Context) error {
 		if err := metrics.CheckAddress(address); err != nil {
 			return err
 		}
-		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
-		if err != nil {
-			return err
-		}
-		return status.Serve(ctx, listener, h.handler(m.Handler()), status.PeerUser(&host.Host{}))
+		return status.ServeLoopback(ctx, address, h.handler(m.Handler()))
 	}
 }
 
-// openReporters lists who is told. Where there is no apiserver only the metrics are.
-func (a *agent) openReporters() meter {
+// openReporters opens the reporters. Where there is no apiserver these are the metrics alone.
+func (a *Agent) openReporters() meter {
 	namings := map[string]finding.Condition{}
 	for _, c := range a.checks {
 		if c.Condition != (finding.Condition{}) {
@@ -56,7 +51,7 @@ func (a *agent) openReporters() meter {
 	}
 	a.reporters = append(a.reporters, m)
 	a.leftovers.meter, a.meter = m, m
-	a.teller = newTeller(m)
+	a.sinks = newSinkMonitor(m)
 	if a.clients.Client == nil {
 		return m
 	}
@@ -66,20 +61,20 @@ func (a *agent) openReporters() meter {
 			Node: a.clients.Client, Conditions: namings, Vocabulary: settings.Vocabulary,
 			Store: a.store.Bucket("conditions"), Started: a.started,
 			Spread: settings.Spread, Refresh: settings.Refresh,
-			Observer: a.teller, Log: a.log,
+			Observer: a.sinks, Log: a.log,
 		}))
 	}
 	if settings := a.cfg.Report.Events; settings.Enabled {
 		a.reporters = append(a.reporters, event.New(event.Config{
 			Node: a.clients.Host.NodeName, Sink: a.clients.Client, Store: a.store.Bucket("events"),
 			Burst: settings.Burst, Every: settings.Every, Wordings: a.wordings(),
-			Observer: a.teller, Log: a.log,
+			Observer: a.sinks, Log: a.log,
 		}))
 	}
 	return m
 }
 
-// sources are what wakes checks before their time.
+// sources are what wakes checks between their intervals.
 func sources(h *host.Host, log *slog.Logger, m meter, kernelLog *kernellog.LiveKernelLog,
 	monitors *npd.Monitors) []detect.Source {
 	return []detect.Source{

@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
 )
 
-// RetirePatch returns the patch of nodes/status that takes every condition off a Node that agents of this configuration
-// make. It is for who removes agents that have no credentials left: a DaemonSet's.
+// RetirePatch returns the patch of nodes/status that removes every condition from a Node that agents of this
+// configuration write. It is for removing agents whose credentials go with them: a DaemonSet's.
 func RetirePatch(cfg config.Config, log *slog.Logger) ([]byte, error) {
 	clients, err := OpenHost(cfg, log)
 	if err != nil {
@@ -30,12 +30,12 @@ func RetirePatch(cfg config.Config, log *slog.Logger) ([]byte, error) {
 	return condition.Removal(condition.Names(namings, cfg.Report.Conditions.Vocabulary))
 }
 
-// Retire takes off the Node what the agent has written there, and returns what that was. No agent may run.
+// Retire removes what the agent has written to the Node, and returns what that was. No agent may run.
 func Retire(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string, error) {
 	if _, err := status.AskStatus(ctx, cfg.Socket); !errors.Is(err, status.ErrNotRunning) {
-		return nil, fmt.Errorf("an agent runs and would write it again: systemctl stop nodeagent")
+		return nil, fmt.Errorf("an agent runs and would write them again: systemctl stop nodeagent")
 	}
-	store, err := store.OpenStore(filepath.Join(cfg.StateDir, "state.db"))
+	store, err := store.Open(filepath.Join(cfg.StateDir, "state.db"))
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func Retire(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string,
 	}
 	defer clients.Close()
 	if clients.Client == nil {
-		return nil, nil // there is no Node that could have been told
+		return nil, nil // there is no Node
 	}
 	return condition.Retire(ctx, clients.Client, store.Bucket("conditions"))
 }

@@ -43,7 +43,7 @@ func (s *serviceStatus) Update(state finding.State, _ []finding.Update) {
 	}
 }
 
-// Run tells the service manager until ctx ends.
+// Run updates the service manager until ctx ends.
 func (s *serviceStatus) Run(ctx context.Context) error {
 	for {
 		select {
@@ -58,7 +58,7 @@ func (s *serviceStatus) Run(ctx context.Context) error {
 	}
 }
 
-// summary words a state in one line: what is wrong, and what nobody knows.
+// summary returns a state in one line: what is wrong, and what is unknown.
 func summary(checks []detect.Check, state finding.State) string {
 	counts := map[finding.Severity]int{}
 	for _, b := range state.Raised() {

@@ -9,44 +9,44 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// sinkMonitor remembers how telling goes, for "nodeagent status", and passes it on.
+// sinkMonitor keeps the status of each sink for "nodeagent status", and passes what it observes on.
 type sinkMonitor struct {
 	report.Observer
 
-	mu   sync.Mutex // guards told
-	told map[string]*status.SinkStatus
+	mu    sync.Mutex // guards sinks
+	sinks map[string]*status.SinkStatus
 }
 
-func newTeller(next report.Observer) *sinkMonitor {
-	return &sinkMonitor{Observer: next, told: map[string]*status.SinkStatus{}}
+func newSinkMonitor(next report.Observer) *sinkMonitor {
+	return &sinkMonitor{Observer: next, sinks: map[string]*status.SinkStatus{}}
 }
 
 func (t *sinkMonitor) of(reporter string) *status.SinkStatus {
-	if t.told[reporter] == nil {
-		t.told[reporter] = &status.SinkStatus{Reporter: reporter}
+	if t.sinks[reporter] == nil {
+		t.sinks[reporter] = &status.SinkStatus{Reporter: reporter}
 	}
-	return t.told[reporter]
+	return t.sinks[reporter]
 }
 
-// Wrote notes one attempt.
+// Wrote records one attempt.
 func (t *sinkMonitor) Wrote(reporter, result string, err error) {
 	t.Observer.Wrote(reporter, result, err)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	told := t.of(reporter)
+	sink := t.of(reporter)
 	if result == report.ResultOK {
-		told.Last, told.Failing, told.Why = time.Now(), time.Time{}, ""
+		sink.Last, sink.Failing, sink.Why = time.Now(), time.Time{}, ""
 		return
 	}
-	if told.Failing.IsZero() {
-		told.Failing = time.Now()
+	if sink.Failing.IsZero() {
+		sink.Failing = time.Now()
 	}
 	if err != nil {
-		told.Why = err.Error()
+		sink.Why = err.Error()
 	}
 }
 
-// Queued notes how much waits.
+// Queued records how much waits.
 func (t *sinkMonitor) Queued(reporter string, length int) {
 	t.Observer.Queued(reporter, length)
 	t.mu.Lock()
@@ -54,7 +54,7 @@ func (t *sinkMonitor) Queued(reporter string, length int) {
 	t.of(reporter).Waiting = length
 }
 
-// Dropped notes what was given up.
+// Dropped records what was dropped.
 func (t *sinkMonitor) Dropped(reporter string, severity finding.Severity, n int) {
 	t.Observer.Dropped(reporter, severity, n)
 	t.mu.Lock()
@@ -62,17 +62,17 @@ func (t *sinkMonitor) Dropped(reporter string, severity finding.Severity, n int)
 	t.of(reporter).Dropped += n
 }
 
-// all returns how telling goes, for the reporters that there are.
+// all returns the status of the sinks of reporters.
 func (t *sinkMonitor) all(reporters []report.Reporter) []status.SinkStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	told := []status.SinkStatus{}
+	sinks := []status.SinkStatus{}
 	for _, r := range reporters {
-		if known := t.told[r.Name()]; known != nil {
-			told = append(told, *known)
+		if known := t.sinks[r.Name()]; known != nil {
+			sinks = append(sinks, *known)
 		} else if r.Name() == "condition" || r.Name() == "event" {
-			told = append(told, status.SinkStatus{Reporter: r.Name()})
+			sinks = append(sinks, status.SinkStatus{Reporter: r.Name()})
 		}
 	}
-	return told
+	return sinks
 }

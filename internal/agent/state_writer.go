@@ -11,8 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// stateWriter writes what is believed to the state file, apart from everything else: the disk may be the very thing
-// that hangs. Only the newest state of each check waits to be written.
+// stateWriter writes state to the state file in a goroutine of its own: the disk may be what hangs. Only the newest
+// state of each check waits to be written.
 type stateWriter struct {
 	store *store.Store
 	log   *slog.Logger
@@ -20,19 +20,19 @@ type stateWriter struct {
 
 	mu      sync.Mutex // guards what follows
 	waiting map[string]*finding.CheckState
-	notes   map[string][]byte        // what checks want to remember
+	values  map[string][]byte        // of checks, by key
 	saved   map[string]time.Duration // uptime of the last save, by check
 }
 
-// saveEvery is how old the saved state of a check may grow when nothing but its last conclusive look has changed.
+// saveEvery is how old the saved state of a check may grow when nothing but its last conclusive run has changed.
 const saveEvery = 5 * time.Minute
 
 func newSaver(store *store.Store, log *slog.Logger) *stateWriter {
 	return &stateWriter{store: store, log: log, ready: make(chan struct{}, 1),
-		waiting: map[string]*finding.CheckState{}, notes: map[string][]byte{}, saved: map[string]time.Duration{}}
+		waiting: map[string]*finding.CheckState{}, values: map[string][]byte{}, saved: map[string]time.Duration{}}
 }
 
-// enqueue takes the new state of a check and writes it soon when it differs from the old one in what matters.
+// enqueue takes the new state of a check, to be written soon where it differs from the old one in what matters.
 func (s *stateWriter) enqueue(check string, old, now *finding.CheckState, at finding.Timestamp) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,19 +50,19 @@ func (s *stateWriter) wake() {
 	}
 }
 
-// enqueueKey takes what a check wants to remember and writes it soon.
+// enqueueKey takes a value of a check, to be written soon.
 func (s *stateWriter) enqueueKey(key string, value []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.notes[key] = value
+	s.values[key] = value
 	s.wake()
 }
 
-// noted returns what waits to be written.
-func (s *stateWriter) noted(key string) ([]byte, bool) {
+// pending returns a value that waits to be written.
+func (s *stateWriter) pending(key string) ([]byte, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	value, ok := s.notes[key]
+	value, ok := s.values[key]
 	return value, ok
 }
 
@@ -97,22 +97,22 @@ func (s *stateWriter) Run(ctx context.Context) error {
 
 func (s *stateWriter) write() {
 	s.mu.Lock()
-	waiting, notes := s.waiting, s.notes
-	s.waiting, s.notes = map[string]*finding.CheckState{}, map[string][]byte{}
+	waiting, values := s.waiting, s.values
+	s.waiting, s.values = map[string]*finding.CheckState{}, map[string][]byte{}
 	s.mu.Unlock()
 	if len(waiting) > 0 {
 		if err := s.store.SaveChecks(waiting); err != nil {
 			s.log.Error("state not saved", "err", err)
 		}
 	}
-	if len(notes) > 0 {
-		_ = s.store.Bucket(memoryBucket).PutAll(notes) // trouble with the disk is told by the check agent-state
+	if len(values) > 0 {
+		_ = s.store.Bucket(memoryBucket).PutAll(values) // the check agent-state reports trouble with the disk
 	}
 }
 
 const memoryBucket = "memory"
 
-// memory is what checks remember from one run to the next. They never wait for the disk.
+// memory stores values of checks from one run to the next. They never wait for the disk.
 type memory struct {
 	bucket store.Bucket
 	saver  *stateWriter
@@ -120,7 +120,7 @@ type memory struct {
 
 // Load returns what was saved under key.
 func (m memory) Load(key string) ([]byte, bool) {
-	if value, ok := m.saver.noted(key); ok {
+	if value, ok := m.saver.pending(key); ok {
 		return value, true
 	}
 	return m.bucket.Get(key)
@@ -129,7 +129,7 @@ func (m memory) Load(key string) ([]byte, bool) {
 // Save keeps a value; the caller must not change it any more.
 func (m memory) Save(key string, value []byte) { m.saver.enqueueKey(key, value) }
 
-// flush makes everything that is believed wait to be written: nothing that is counting is lost by an orderly stop.
+// flush enqueues all state: an orderly stop loses no streak of observations.
 func (s *stateWriter) flush(state finding.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

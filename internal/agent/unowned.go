@@ -9,14 +9,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// unownedFault is what the check "leftovers" says besides of pods that are gone.
+// unownedFault is what the check "leftovers" finds besides objects of deleted pods.
 var unownedFault = detect.Fault{
 	Reason: "UnownedObjects", Severity: finding.Info,
-	When: "objects of a form that the runtime gives have been there for many minutes, and nothing names the pod they " +
-		"were made for",
+	When: "objects such as the runtime creates have existed for many minutes, and nothing names the pod that they " +
+		"were created for",
 }
 
-// unownedFindings tells once of all that nothing ties to a pod. It is never released: nobody can prove whose it is.
+// unownedFindings returns one finding for all objects that nothing attaches to a pod. They are never released: their
+// owner cannot be proven.
 func unownedFindings(report inspect.Report, node string) []finding.Finding {
 	const most = 3
 	var names []string
@@ -40,6 +41,7 @@ func unownedFindings(report inspect.Report, node string) []finding.Finding {
 		Subject: finding.Subject{Kind: "node", Name: node}, Severity: unownedFault.Severity,
 		Reason: unownedFault.Reason,
 		Message: fmt.Sprintf(
-			"%d objects have nothing that names the pod they were made for, and are left to a person: %s", n, text),
+			"nothing names the pod that %d objects were created for; they are never released automatically: %s", n,
+			text),
 	}}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// What nothing ties to a pod is told once, and is no reason to doubt the rest of the inspection; what a witness that
-// was not heard leaves open is.
+// What nothing ties to a pod is reported once, and is no reason to doubt the rest of the inspection; what a witness
+// that was not heard leaves open is.
 func TestUnownedObjectsKeepTheCheckConclusive(t *testing.T) {
 	report := func(verdicts ...inspect.Verdict) inspect.Report {
 		var r inspect.Report
@@ -19,7 +19,7 @@ func TestUnownedObjectsKeepTheCheckConclusive(t *testing.T) {
 		return r
 	}
 	four := report(inspect.Unowned, inspect.Unowned, inspect.Unowned, inspect.Unowned, inspect.Live)
-	if err := lookError(four); err != nil {
+	if err := passError(four); err != nil {
 		t.Errorf("the check learnt nothing: %v", err)
 	}
 	found := unownedFindings(four, "node-a")
@@ -30,7 +30,7 @@ func TestUnownedObjectsKeepTheCheckConclusive(t *testing.T) {
 	if found := unownedFindings(report(inspect.Live, inspect.Foreign), "node-a"); len(found) != 0 {
 		t.Errorf("%+v", found)
 	}
-	if err := lookError(report(inspect.Unowned, inspect.Unknown)); err == nil {
+	if err := passError(report(inspect.Unowned, inspect.Unknown)); err == nil {
 		t.Error("what could not be judged is passed over")
 	}
 }

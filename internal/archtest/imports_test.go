@@ -22,6 +22,7 @@ var mayImport = map[string][]string{
 	"pkg/inspect":          {"pkg/finding", "internal/host"},
 	"pkg/remediate":        {"pkg/finding", "pkg/inspect", "internal/host", "internal/mutate", "internal/faultpoint"},
 	"pkg/report":           {"pkg/finding", "pkg/report"},
+	"pkg/event":            {"pkg/finding"},
 	"internal/host":        {"pkg/finding", "internal/host"},
 	"internal/mutate":      {"internal/host", "pkg/finding", "internal/mutate"},
 

@@ -42,7 +42,7 @@ type Config struct {
 	FromContainer     bool   `yaml:"-"` // the agent has left its container: its program is not on the host
 }
 
-// Report says who is told.
+// Report configures the reporters.
 type Report struct {
 	Conditions Conditions `yaml:"conditions"`
 	Events     Events     `yaml:"events"`

@@ -27,8 +27,8 @@ func Load(name string) (Config, error) {
 	return Parse(name, data)
 }
 
-// Read returns what a configuration file says, and its name. With an empty name it reads DefaultFile; one that does not
-// exist says nothing.
+// Read returns the content of a configuration file, and its name. With an empty name it reads DefaultFile; where that
+// does not exist the content is empty.
 func Read(name string) (string, []byte, error) {
 	optional := name == ""
 	if optional {
@@ -83,7 +83,7 @@ func Parse(name string, data []byte) (Config, error) {
 var lineOfError = regexp.MustCompile(`^(?:yaml: )?line (\d+): (.*)$`)
 var goType = regexp.MustCompile(`field (.+) not found in type \S+`)
 
-// inFile words yaml's errors as compilers do: file:line: what.
+// inFile formats yaml's errors as compilers do: file:line: what.
 func inFile(name string, err error) error {
 	lines := []string{strings.TrimPrefix(err.Error(), "yaml: ")}
 	if many, ok := errors.AsType[*yaml.TypeError](err); ok {

@@ -63,7 +63,7 @@ func monitorFiles(patterns []string) (names []string, problems []error) {
 			continue
 		}
 		if len(found) == 0 && !hasWildcard(pattern) {
-			found = []string{pattern} // so that its absence is told
+			found = []string{pattern} // so that its absence is an error
 		}
 		names = append(names, found...)
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// Programs says which programs of plugins would not be run, because others than root can change them: file:line:
-// what. It is asked of the machine as it is now and keeps no configuration from being in force: such a plugin costs
-// only itself. A program that is not there may come later.
+// Programs returns which programs of plugins would not be run, because other users than root can change them:
+// file:line: what. It is asked of the machine as it is now and keeps no configuration from being in force: such a
+// plugin costs only itself. A program that is not there may come later.
 func Programs(name string) error {
 	name, data, err := Read(name)
 	if err != nil {

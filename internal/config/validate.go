@@ -20,7 +20,7 @@ type problem struct {
 }
 
 // problems returns what is wrong with the values of c. What holds for a type holds everywhere: durations carry a unit
-// and are not negative, counts are not negative, severities are the known ones. The rest is told by the settings
+// and are not negative, counts are not negative, severities are the known ones. The rest is checked by the settings
 // themselves: any part of the configuration may have a method Problems() map[string]string, by key.
 func (c Config) problems() []problem {
 	problems := walk(reflect.ValueOf(c), nil)
@@ -31,7 +31,7 @@ func (c Config) problems() []problem {
 			problems = append(problems, problem{[]string{p.key}, fmt.Sprintf("%q is not an absolute path", p.path)})
 		}
 	}
-	if len(problems) == 0 { // rules and plugins that are sound by themselves may still be in each other's way
+	if len(problems) == 0 { // rules and plugins that are valid alone may still conflict
 		problems = append(problems, c.ownProblems()...)
 	}
 	return problems

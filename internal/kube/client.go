@@ -26,8 +26,8 @@ import (
 const (
 	requestsPerSecond = 1
 	requestBurst      = 5
-	// connections are made anew after minSession plus up to as much again, so that load spreads over the apiservers
-	// after one of them was away, and so that credentials and CA are read again.
+	// connections are closed and made again after minSession plus up to as much again, so that load spreads over the
+	// apiservers after one of them was down, and so that credentials and CA are read again.
 	minSession = 30 * time.Minute
 	// maxPatience is the longest Retry-After that is waited for inside a call, once. A longer one is the caller's.
 	maxPatience = 3 * time.Second
@@ -35,7 +35,7 @@ const (
 	maxPause = 5 * time.Minute
 )
 
-// Client speaks to the apiserver. It may be used by many goroutines.
+// Client is a client of the apiserver. It is safe for concurrent use.
 type Client struct {
 	config  Config
 	log     *slog.Logger
@@ -44,7 +44,7 @@ type Client struct {
 	codecs  serializer.CodecFactory
 	limiter flowcontrol.RateLimiter
 	urgent  flowcontrol.RateLimiter               // for conditions: they must not wait behind events and lists
-	observe func(verb, resource string, code int) // nil: nobody counts
+	observe func(verb, resource string, code int) // nil: not counted
 
 	daemonSets *cached[[]appsv1.DaemonSet]
 	recentPods *cached[[]corev1.Pod]
@@ -54,7 +54,7 @@ type Client struct {
 	mu       sync.Mutex
 	session  *session
 	paused   time.Time // the apiserver asked for peace until then
-	answered time.Time // when it last said anything; zero: never
+	answered time.Time // last answer; zero: never
 }
 
 // session is one set of credentials and the connections made with them.
@@ -140,7 +140,7 @@ func (c *Client) open() (*session, error) {
 	return next, nil
 }
 
-// drop forgets a session that failed, so that the next call reads the credentials again and dials anew.
+// drop forgets a session that failed, so that the next call reads the credentials again and dials again.
 func (c *Client) drop(failed *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// Cluster returns the apiserver's door. What DaemonSets and ControllerRevisions return is shared between callers and
-// must not be changed; it comes without managedFields, and revisions come without their data.
+// Cluster returns the reading side of the client. What DaemonSets and ControllerRevisions return is shared between
+// callers and must not be changed; it comes without managedFields, and revisions come without their data.
 func (c *Client) Cluster() host.Cluster {
 	return host.Cluster{
 		Pods:                c.pods,

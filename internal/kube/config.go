@@ -1,6 +1,6 @@
-// Package kube speaks to the apiserver and to the node's kubelet, and to nobody else. It is built to be one of 10,000
+// Package kube is the client of the apiserver and of the node's kubelet. It is built to be one of 10,000
 // such clients: one request a second, no watch, no poll, no retry of its own but a single short one, connections that
-// are made anew now and then, and answers trimmed to what is used. It links the few API groups that the agent reads
+// are made again now and then, and answers trimmed to what is used. It links the few API groups that the agent reads
 // instead of the whole clientset. It never writes anything but the status of its own Node and Events.
 //
 // What the agent's identity must be allowed (RBAC), when it is not kubelet's own:
@@ -33,7 +33,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Config says whom to speak to and as whom. Only Node must be set.
+// Config configures endpoints and credentials. Only Node must be set.
 type Config struct {
 	Node    string // name of the Node object of this machine
 	Version string // of the agent, for User-Agent
@@ -58,11 +58,11 @@ const (
 // DefaultTimeout of one request.
 const DefaultTimeout = 15 * time.Second
 
-// ErrNoCredentials says that nothing was found to identify to the apiserver with.
+// ErrNoCredentials means that no credentials for the apiserver were found.
 var ErrNoCredentials = errors.New("no credentials for the apiserver")
 
-// Credentials returns whom to speak to and as whom, and where that was found. Files that it names (tokens, client
-// certificates) are read again by the connection as they rotate.
+// Credentials returns endpoint and credentials of the apiserver, and where they were found. Files that it names
+// (tokens, client certificates) are read again by the connection as they rotate.
 func (c Config) Credentials() (*rest.Config, string, error) {
 	if c.Kubeconfig != "" {
 		config, err := kubeconfig{c.Kubeconfig, true, false}.load()
@@ -92,7 +92,7 @@ func (c Config) kubelets() kubeconfig {
 	return kubeconfig{cmp.Or(c.KubeletKubeconfig, DefaultKubeletKubeconfig), c.KubeletNamed, true}
 }
 
-// PodServer is host:port of the apiserver as this pod was told; empty outside of one.
+// PodServer is host:port of the apiserver from the environment of this pod; empty outside of one.
 func PodServer() string { return Config{}.serviceAddress() }
 
 // serviceAddress is where a pod finds the apiserver. These two variables are the contract of every cluster with its

@@ -13,12 +13,12 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// kubeconfig is a file that says whom to speak to and as whom. With "exec" it names a program that is run with the
+// kubeconfig is a file with endpoint and credentials. With "exec" it names a program that is run with the
 // agent's rights.
 type kubeconfig struct {
 	path  string
 	named bool // by the configuration, or by a kubelet that is believed: a program in it may be run
-	found bool // not configured: nobody but root may be able to change the file and those that it names
+	found bool // not configured: only root may be able to change the file and those that it names
 }
 
 // maxKubeconfig bounds a kubeconfig with embedded certificates, in bytes.

@@ -27,14 +27,14 @@ const (
 	maxPods    = 64 << 20
 )
 
-// NewKubelet returns the door to the node's kubelet. Nothing is read or dialled before it is asked for. Each connection
-// to its API shows the agent's credentials to whoever listens there, so it is made only to one that proves to be this
-// node's kubelet: see pin. An API whose URL is http (kubelet's read-only port) is never shown any.
+// NewKubelet returns the client of the node's kubelet. Nothing is read or dialled before it is used. Each connection to
+// its API shows the agent's credentials to the server, so it is made only to one that proves to be this node's kubelet:
+// see servingPin. An API whose URL is http (kubelet's read-only port) is never shown any.
 //
 // Kubelet itself asks the apiserver who the agent is and what it may do (TokenReview, SubjectAccessReview), and keeps
 // that for some minutes.
 func NewKubelet(config Config, files host.Files, paths host.Paths) host.Kubelet {
-	k := &kubelet{config: config, files: files, paths: paths}
+	k := &kubeletClient{config: config, files: files, paths: paths}
 	return host.Kubelet{
 		Healthz: k.healthz,
 		Pods:    k.pods,
@@ -46,7 +46,7 @@ func NewKubelet(config Config, files host.Files, paths host.Paths) host.Kubelet 
 	}
 }
 
-type kubelet struct {
+type kubeletClient struct {
 	config Config
 	files  host.Files
 	paths  host.Paths
@@ -55,11 +55,11 @@ type kubelet struct {
 	mu      sync.Mutex
 	client  *http.Client
 	pool    *http.Transport
-	expires time.Time // credentials and pinned certificates are read again
+	expires time.Time // then credentials and pinned certificates are read again
 }
 
 // healthz asks without credentials, on a connection of its own: that kubelet still accepts one is part of the answer.
-func (k *kubelet) healthz(ctx context.Context) (string, error) {
+func (k *kubeletClient) healthz(ctx context.Context) (string, error) {
 	if k.paths.KubeletHealthz == "" {
 		return "", fmt.Errorf("kubelet healthz: %w", hosterr.ErrNotConfigured)
 	}
@@ -74,7 +74,7 @@ func (k *kubelet) healthz(ctx context.Context) (string, error) {
 	return string(body), err
 }
 
-func (k *kubelet) pods(ctx context.Context) ([]corev1.Pod, error) {
+func (k *kubeletClient) pods(ctx context.Context) ([]corev1.Pod, error) {
 	body, err := k.ask(ctx, "/pods", maxPods)
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func parsePods(body []byte) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-func (k *kubelet) metric(ctx context.Context, family string) (samples map[string]float64, err error) {
+func (k *kubeletClient) metric(ctx context.Context, family string) (samples map[string]float64, err error) {
 	err = k.stream(ctx, "/metrics", func(r io.Reader) error {
 		if samples, err = parseMetric(r, family); err != nil {
 			return fmt.Errorf("kubelet /metrics: %w", err)
@@ -115,7 +115,7 @@ func (k *kubelet) metric(ctx context.Context, family string) (samples map[string
 }
 
 // ask makes one request to kubelet's API and returns its answer.
-func (k *kubelet) ask(ctx context.Context, path string, limit int64) (body []byte, err error) {
+func (k *kubeletClient) ask(ctx context.Context, path string, limit int64) (body []byte, err error) {
 	err = k.stream(ctx, path, func(r io.Reader) error {
 		body, err = readAll(r, limit)
 		return err
@@ -123,9 +123,9 @@ func (k *kubelet) ask(ctx context.Context, path string, limit int64) (body []byt
 	return body, err
 }
 
-// stream makes one request to kubelet's API and has its answer read. Where kubelet was not heard or did not know us,
+// stream makes one request to kubelet's API and has its answer read. Where kubelet did not answer or did not know us,
 // the next one reads the credentials and the pinned certificates again.
-func (k *kubelet) stream(ctx context.Context, path string, read func(io.Reader) error) error {
+func (k *kubeletClient) stream(ctx context.Context, path string, read func(io.Reader) error) error {
 	if k.paths.KubeletAPI == "" {
 		return fmt.Errorf("kubelet %s: %w", path, hosterr.ErrNotConfigured)
 	}
@@ -138,18 +138,18 @@ func (k *kubelet) stream(ctx context.Context, path string, read func(io.Reader) 
 	if err != nil && (!errors.As(err, &status) || status.Code == http.StatusUnauthorized) {
 		k.drop(client)
 	}
-	// told once: the other paths are refused for the same reason
+	// reported once: the other paths are refused for the same reason
 	if path == "/pods" && errors.Is(err, hosterr.ErrForbidden) {
 		return fmt.Errorf("%w; %s", err, kubeletRight)
 	}
 	return err
 }
 
-// kubeletRight tells people of the switch.
+// kubeletRight names the value of the chart to people.
 const kubeletRight = "kubelet lets the agent in only by a ServiceAccount for which rights.kubelet of the chart is " +
 	"set: docs/security.md"
 
-func (k *kubelet) open() (*http.Client, error) {
+func (k *kubeletClient) open() (*http.Client, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.client != nil && time.Now().Before(k.expires) {
@@ -167,7 +167,7 @@ func (k *kubelet) open() (*http.Client, error) {
 	return k.client, nil
 }
 
-func (k *kubelet) drop(client *http.Client) {
+func (k *kubeletClient) drop(client *http.Client) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.pool != nil && k.client == client {
@@ -176,7 +176,7 @@ func (k *kubelet) drop(client *http.Client) {
 	}
 }
 
-func (k *kubelet) connect() (*http.Transport, http.RoundTripper, error) {
+func (k *kubeletClient) connect() (*http.Transport, http.RoundTripper, error) {
 	target, err := url.Parse(k.paths.KubeletAPI)
 	if err != nil {
 		return nil, nil, fmt.Errorf("kubelet API: %w", err)
@@ -194,7 +194,7 @@ func (k *kubelet) connect() (*http.Transport, http.RoundTripper, error) {
 		return nil, nil, err
 	}
 	config.UserAgent = k.config.userAgent()
-	verify := pin{files: k.files, paths: k.paths, node: k.config.Node, host: target.Hostname()}
+	verify := servingPin{files: k.files, paths: k.paths, node: k.config.Node, host: target.Hostname()}
 	pool, transport, err := newTransport(config, func(t *tls.Config) {
 		t.InsecureSkipVerify = true //nolint:gosec // replaced, not dropped: VerifyConnection runs in every handshake
 		t.ServerName = target.Hostname()
@@ -267,7 +267,7 @@ func readAll(r io.Reader, limit int64) ([]byte, error) {
 
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// clip shortens what somebody else wrote to what is fit for an error.
+// clip shortens another program's text for an error.
 func clip(text string) string {
 	const most = 200
 	text = strings.ToValidUTF8(strings.TrimSpace(text), "?")

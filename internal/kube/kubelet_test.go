@@ -84,7 +84,7 @@ func newFakeKubelet(t *testing.T, certificate testCertificate, answer http.Handl
 	if err := os.Mkdir(filepath.Join(paths.KubeletRoot, "pki"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	k := &kubelet{config: Config{Node: testNode, Kubeconfig: server.kubeconfig()}, paths: *paths}
+	k := &kubeletClient{config: Config{Node: testNode, Kubeconfig: server.kubeconfig()}, paths: *paths}
 	door = host.Kubelet{
 		Pods: func(ctx context.Context) ([]corev1.Pod, error) { k.paths = *paths; return k.pods(ctx) },
 		Metric: func(ctx context.Context, f string) (map[string]float64, error) {

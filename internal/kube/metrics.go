@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"io"
 
-	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
 // parseMetric returns the samples of one metric family from the Prometheus text format, by their label string:
@@ -14,7 +14,7 @@ import (
 //
 // No sample at all is no error: a family that an older kubelet does not know is absent, as is one without samples yet.
 func parseMetric(text io.Reader, family string) (map[string]float64, error) {
-	metrics, err := hostkubelet.ParseMetrics(text, []string{family})
+	metrics, err := kubelet.ParseMetrics(text, []string{family})
 	if err != nil {
 		return nil, err
 	}

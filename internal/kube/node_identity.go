@@ -23,10 +23,10 @@ import (
 // all other reading, goes by the ServiceAccount: what its token may write is narrowed to the node by admission
 // policies.
 
-// errOwnIsAll says that there is one identity only: configured, or kubelet's already.
+// errOwnIsAll means that there is one identity only: configured, or kubelet's already.
 var errOwnIsAll = errors.New("the agent has one identity only")
 
-// podsRight tells people of the switch.
+// podsRight names the value of the chart to people.
 const podsRight = "its ServiceAccount may not read pods unless rights.pods of the chart is set: docs/security.md"
 
 // ofThisNode reports whether a request reads what the node's own identity may read.
@@ -56,8 +56,8 @@ func (c *Client) attempt(ctx context.Context, r request) error {
 	return fmt.Errorf("%w; as the node itself: %w", err, refused)
 }
 
-// isRefusal reports whether somebody with other credentials may fare better. What the apiserver says of the thing
-// itself (it is not found, too many requests, an expired list) is said to everybody.
+// isRefusal reports whether other credentials may succeed. Answers about the object itself (not found, too many
+// requests, an expired list) are the same for all.
 func isRefusal(err error) bool {
 	var status apierrors.APIStatus
 	return err != nil && (!errors.As(err, &status) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err))

@@ -12,21 +12,21 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// pin decides who is this node's kubelet. Its serving certificate is commonly self-signed, and names addresses of the
-// node but not the loopback. So the certificate must be the very one that lies on disk where kubelet keeps it,
-// readable by kubelet's own user only; or it must be signed by the configured CA and name this node. Whoever else
-// binds the port while kubelet is down is refused in the handshake, before any token is sent. Files that others than
-// root can write prove nothing: see package owned.
-type pin struct {
+// servingPin decides whether a server is this node's kubelet. Its serving certificate is commonly self-signed, and
+// names addresses of the node but not the loopback. So the certificate must be the very one that lies on disk where
+// kubelet keeps it, readable by kubelet's own user only; or it must be signed by the configured CA and name this node.
+// Another process that binds the port while kubelet is down is refused in the handshake, before any token is sent.
+// Files that others than root can write prove nothing: see package owned.
+type servingPin struct {
 	files host.Files
 	paths host.Paths
 	node  string
 	host  string // as in the URL
 }
 
-var errNotKubelet = errors.New("whoever listens there does not prove to be this node's kubelet")
+var errNotKubelet = errors.New("the server does not prove to be this node's kubelet")
 
-func (p pin) check(state tls.ConnectionState) error {
+func (p servingPin) check(state tls.ConnectionState) error {
 	if len(state.PeerCertificates) == 0 {
 		return errNotKubelet
 	}
@@ -56,7 +56,7 @@ func (p pin) check(state tls.ConnectionState) error {
 
 // candidates are the files where the certificate may be: the configured one (kubelet's tlsCertFile, or a CA), the one
 // that kubelet has made for itself, and the one that it has had signed (serverTLSBootstrap).
-func (p pin) candidates() []string {
+func (p servingPin) candidates() []string {
 	var names []string
 	if p.paths.KubeletCAFile != "" {
 		names = append(names, p.paths.KubeletCAFile)
@@ -66,7 +66,7 @@ func (p pin) candidates() []string {
 		filepath.Join(p.paths.KubeletRoot, "pki/kubelet-server-current.pem"))
 }
 
-func (p pin) read(name string) ([]*x509.Certificate, error) {
+func (p servingPin) read(name string) ([]*x509.Certificate, error) {
 	data, err := p.files.ReadOwned(name)
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func (p pin) read(name string) ([]*x509.Certificate, error) {
 }
 
 // signed verifies the chain and that the certificate is for this node.
-func (p pin) signed(chain, roots []*x509.Certificate) error {
+func (p servingPin) signed(chain, roots []*x509.Certificate) error {
 	options := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool()}
 	for _, root := range roots {
 		options.Roots.AddCert(root)

@@ -33,7 +33,7 @@ func (c *Client) podsNamed(ctx context.Context, namespace, name string) ([]corev
 	return c.listPods(ctx, podQuery{namespace, name})
 }
 
-// validName refuses what no pod is called: the runtime was told the name by somebody, and it becomes part of a URL
+// validName refuses what is no pod name: it comes from the runtime, and it becomes part of a URL
 // and of a field selector.
 func validName(namespace, name string) error {
 	problems := append(validation.IsDNS1123Label(namespace), validation.IsDNS1123Subdomain(name)...)

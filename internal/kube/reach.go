@@ -17,10 +17,10 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// maxLivez bounds what /livez says, in bytes; it is "ok", or a line for each check.
+// maxLivez bounds the answer of /livez, in bytes; it is "ok", or a line for each check.
 const maxLivez = 64 << 10
 
-// lastAnswer tells how long ago the apiserver last answered one of our requests.
+// lastAnswer returns how long ago the apiserver last answered one of our requests.
 func (c *Client) lastAnswer() (ago time.Duration, ever bool) {
 	last := c.answeredAt()
 	if c.asNode != nil {
@@ -37,8 +37,7 @@ func (c *Client) answeredAt() time.Time {
 	return c.answered
 }
 
-// kubeletTarget is what kubelet's kubeconfig says of the apiserver; where kubelet has none, what the agent's own
-// credentials say.
+// kubeletTarget is the apiserver of kubelet's kubeconfig; where kubelet has none, that of the agent's own credentials.
 func (c *Client) kubeletTarget() (*rest.Config, error) {
 	config, err := c.config.kubelets().load()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -110,6 +109,6 @@ func (c *Client) reach(ctx context.Context) (status int, err error) {
 		return 0, err // names method and URL
 	}
 	defer response.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxLivez)) // the status says it all
+	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxLivez)) // the status is enough
 	return response.StatusCode, nil
 }

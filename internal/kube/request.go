@@ -18,16 +18,16 @@ type request struct {
 	what  string // for errors: "list pods of node a"
 	group schema.GroupVersion
 	build func(*rest.RESTClient) *rest.Request
-	into  runtime.Object // nil: the answer's body is not looked at
+	into  runtime.Object // nil: the answer's body is not read
 	wait  bool           // a short Retry-After is waited for, once
 
 	urgent bool // does not wait behind other requests
 }
 
 // send makes a request. It ends with ctx or after the configured timeout. client-go's own ten retries are off: they
-// would go on for longer than the caller wants to know. What the apiserver says with Retry-After holds for all requests
+// would last longer than the caller waits. What the apiserver says with Retry-After holds for all requests
 // of this client: until then they are answered here, with the same error. Errors keep the semantics of apierrors
-// (IsForbidden, IsTooManyRequests, SuggestsClientDelay …); everything else means that the apiserver was not heard.
+// (IsForbidden, IsTooManyRequests, SuggestsClientDelay …); everything else means that the apiserver did not answer.
 func (c *Client) send(ctx context.Context, r request) error {
 	ctx, cancel := withTimeout(ctx, c.config.Timeout)
 	defer cancel()
@@ -70,7 +70,7 @@ func (c *Client) try(ctx context.Context, r request) error {
 	return err
 }
 
-// count tells the observer of one request: verb, resource and status code (0: no answer).
+// count reports one request to the observer: verb, resource and status code (0: no answer).
 func (c *Client) count(what string, result rest.Result) {
 	if c.observe == nil {
 		return
@@ -85,8 +85,8 @@ func (c *Client) count(what string, result rest.Result) {
 // learn draws the consequences of an answer.
 func (c *Client) learn(ctx context.Context, s *session, err error) {
 	var status apierrors.APIStatus
-	heard := errors.As(err, &status)
-	if err == nil || heard {
+	answered := errors.As(err, &status)
+	if err == nil || answered {
 		c.mu.Lock()
 		c.answered = time.Now()
 		c.mu.Unlock()
@@ -100,10 +100,10 @@ func (c *Client) learn(ctx context.Context, s *session, err error) {
 		c.mu.Unlock()
 		return
 	}
-	// Nobody waits for the answer any more: that says nothing about the connection. A deadline does: a connection on
-	// which nothing comes back is not used again.
+	// The caller no longer waits for the answer: that says nothing about the connection. A deadline does: a connection
+	// on which nothing comes back is not used again.
 	abandoned := errors.Is(ctx.Err(), context.Canceled)
-	if apierrors.IsUnauthorized(err) || (!heard && !abandoned) {
+	if apierrors.IsUnauthorized(err) || (!answered && !abandoned) {
 		c.drop(s)
 	}
 }

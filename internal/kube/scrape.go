@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
-// How long one answer of kubelet's metrics serves all who ask: a little less than the minute at which checks look, so
+// How long one answer of kubelet's metrics serves all callers: a little less than the minute at which checks run, so
 // that they share one scrape a minute. Of what went wrong there may be news sooner, but not of a kubelet that did not
-// answer in time: it asks the runtime for the sizes of logs with each scrape (LogMetricsCollector), goes on with that
-// when nobody waits any more, and must not be left with a heap of such questions when the runtime hangs.
+// answer in time: it asks the runtime for the sizes of logs with each scrape (LogMetricsCollector), continues
+// when the client has gone, and must not be left with many such requests when the runtime hangs.
 const (
 	scrapeFor      = 50 * time.Second
 	scrapeErrorFor = 10 * time.Second
@@ -23,18 +23,18 @@ const (
 // scraper keeps the latest metrics of kubelet. Callers that come while one of them asks wait for it, but not beyond
 // their ctx.
 type scraper struct {
-	ask   func(ctx context.Context) (*hostkubelet.Scrape, error)
+	ask   func(ctx context.Context) (*kubelet.Scrape, error)
 	token chan struct{} // of size 1: holds what follows and the right to ask
-	last  *hostkubelet.Scrape
+	last  *kubelet.Scrape
 	err   error
 	until time.Time
 }
 
-func newScraper(k *kubelet) *scraper {
+func newScraper(k *kubeletClient) *scraper {
 	return &scraper{ask: k.scrape, token: make(chan struct{}, 1)}
 }
 
-func (s *scraper) get(ctx context.Context) (*hostkubelet.Scrape, error) {
+func (s *scraper) get(ctx context.Context) (*kubelet.Scrape, error) {
 	select {
 	case s.token <- struct{}{}:
 	case <-ctx.Done():
@@ -57,7 +57,7 @@ func (s *scraper) get(ctx context.Context) (*hostkubelet.Scrape, error) {
 }
 
 // scrape reads /metrics and, since it has the results of probes, /metrics/probes.
-func (k *kubelet) scrape(ctx context.Context) (*hostkubelet.Scrape, error) {
+func (k *kubeletClient) scrape(ctx context.Context) (*kubelet.Scrape, error) {
 	at := host.Now()
 	metrics, err := k.metrics(ctx, "/metrics")
 	if err != nil {
@@ -68,12 +68,12 @@ func (k *kubelet) scrape(ctx context.Context) (*hostkubelet.Scrape, error) {
 	if err == nil && len(probes[probeTotal]) > 0 {
 		metrics[probeTotal] = probes[probeTotal]
 	}
-	return &hostkubelet.Scrape{At: at, Metrics: metrics, ProbesErr: err}, nil
+	return &kubelet.Scrape{At: at, Metrics: metrics, ProbesErr: err}, nil
 }
 
-func (k *kubelet) metrics(ctx context.Context, path string) (metrics hostkubelet.Metrics, err error) {
+func (k *kubeletClient) metrics(ctx context.Context, path string) (metrics kubelet.Metrics, err error) {
 	err = k.stream(ctx, path, func(r io.Reader) error {
-		if metrics, err = hostkubelet.ParseMetrics(r, hostkubelet.KubeletMetrics()); err != nil {
+		if metrics, err = kubelet.ParseMetrics(r, kubelet.KubeletMetrics()); err != nil {
 			return fmt.Errorf("parse: %w", err)
 		}
 		return nil

@@ -17,7 +17,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
-	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
 func TestKubeletScrape(t *testing.T) {
@@ -26,7 +26,7 @@ func TestKubeletScrape(t *testing.T) {
 	certificate := newTestCertificate(t, "node-a")
 	tests := map[string]struct {
 		answers   map[string]http.HandlerFunc
-		want      hostkubelet.Metrics
+		want      kubelet.Metrics
 		forbidden bool
 		err       bool
 		probesErr bool
@@ -34,7 +34,7 @@ func TestKubeletScrape(t *testing.T) {
 		"both": {
 			answers: map[string]http.HandlerFunc{"/metrics": text(200, "text/plain", page),
 				"/metrics/probes": text(200, "text/plain", probes)},
-			want: hostkubelet.Metrics{
+			want: kubelet.Metrics{
 				"kubelet_evictions":  {{Labels: `eviction_signal="memory.available"`, Value: 3}},
 				"prober_probe_total": {{Labels: `result="failed"`, Value: 5}},
 			},
@@ -42,7 +42,7 @@ func TestKubeletScrape(t *testing.T) {
 		"no probes": {
 			answers: map[string]http.HandlerFunc{"/metrics": text(200, "text/plain", page),
 				"/metrics/probes": text(404, "text/plain", "404 page not found")},
-			want: hostkubelet.Metrics{"kubelet_evictions": {{Labels: `eviction_signal="memory.available"`,
+			want: kubelet.Metrics{"kubelet_evictions": {{Labels: `eviction_signal="memory.available"`,
 				Value: 3}}}, probesErr: true,
 		},
 		"forbidden": {answers: map[string]http.HandlerFunc{"/metrics": text(403, "text/plain", "Forbidden")},
@@ -86,14 +86,14 @@ func TestKubeletScrape(t *testing.T) {
 func TestScraperKeepsErrorsShortly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, slow := 0, false
-		s := &scraper{token: make(chan struct{}, 1), ask: func(ctx context.Context) (*hostkubelet.Scrape, error) {
+		s := &scraper{token: make(chan struct{}, 1), ask: func(ctx context.Context) (*kubelet.Scrape, error) {
 			if calls++; calls == 1 {
 				return nil, errors.New("refused")
 			}
 			if slow {
 				return nil, fmt.Errorf("get: %w", context.DeadlineExceeded)
 			}
-			return &hostkubelet.Scrape{}, ctx.Err()
+			return &kubelet.Scrape{}, ctx.Err()
 		}}
 		ask := func(fails bool, wantCalls int) {
 			t.Helper()

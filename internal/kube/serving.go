@@ -15,7 +15,7 @@ import (
 
 // servingCertificate returns the certificate that kubelet's API shows. Nothing is sent on the connection but the
 // handshake itself, so that it does not matter who listens there.
-func (k *kubelet) servingCertificate(ctx context.Context) (*x509.Certificate, error) {
+func (k *kubeletClient) servingCertificate(ctx context.Context) (*x509.Certificate, error) {
 	target, err := url.Parse(k.paths.KubeletAPI)
 	if err != nil || target.Scheme != "https" {
 		return nil, fmt.Errorf("kubelet's serving certificate: %w", hosterr.ErrNotConfigured)

@@ -16,7 +16,7 @@ import (
 // maxBody bounds one answer of the apiserver. A page of 500 pods is a few MB.
 const maxBody = 64 << 20
 
-// errTooLarge says that an answer is above its bound. It is never cut short.
+// errTooLarge means that an answer is above its bound. It is never truncated.
 var errTooLarge = errors.New("answer is too large")
 
 // newTransport returns a connection pool of its own (nothing is shared with other clients in the process, and no

@@ -9,7 +9,7 @@ import (
 
 // TestTroubleNeverWaits: while a write hangs in its disk, others are told so and do not wait.
 func TestTroubleNeverWaits(t *testing.T) {
-	s, err := OpenStore(filepath.Join(t.TempDir(), "state.db"))
+	s, err := Open(filepath.Join(t.TempDir(), "state.db"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,8 @@ import (
 )
 
 // Store keeps what must survive a restart, in buckets of one bbolt file. Where the file cannot be used (disk full,
-// read-only root, corrupt) the store goes on in memory and says so by Trouble: the agent must not die of a bad disk,
-// which is the very thing that it is there to report.
+// read-only root, corrupt) the store continues in memory and reports that by Trouble: the agent must not die of a bad
+// disk, which is what it is there to report.
 type Store struct {
 	path string
 
@@ -31,22 +31,22 @@ type Store struct {
 	memory map[string]map[string][]byte // what could not be written
 
 	health  sync.Mutex // guards what follows; it is never held while the disk is used
-	trouble error      // the last write or open that failed; nil when all is well
-	writing time.Time  // since when a write goes on; zero while none does
+	trouble error      // the last write or open that failed; nil when the last one succeeded
+	writing time.Time  // since when a write lasts; zero while there is none
 }
 
-// ErrInUse says that another agent has the state file open.
+// ErrInUse means that another agent has the state file open.
 var ErrInUse = errors.New("in use by another process")
 
 const checksBucket = "checks"
 
-// OpenStore opens the state file, which is made when it does not exist. A corrupt file is set aside as <path>.corrupt
-// and a new one is begun. The only error is ErrInUse; every other trouble is told by Trouble.
-func OpenStore(path string) (*Store, error) {
+// Open opens the state file, or creates it. A corrupt file is set aside as <path>.corrupt and a new one is created. The
+// only error is ErrInUse; all other trouble is reported by Trouble.
+func Open(path string) (*Store, error) {
 	s := &Store{path: path, memory: map[string]map[string][]byte{}}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		s.trouble = err
-		return s, nil //nolint:nilerr // the store works in memory and tells of the trouble
+		return s, nil //nolint:nilerr // the store works in memory and reports the trouble
 	}
 	db, err := openSound(path)
 	if errors.Is(err, bolterrors.ErrTimeout) {

@@ -14,7 +14,7 @@ import (
 
 func open(t *testing.T, path string) *Store {
 	t.Helper()
-	s, err := OpenStore(path)
+	s, err := Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestStoreSurvivesRestart(t *testing.T) {
 	if err := s.Bucket("outbox").Put("b", []byte("2")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenStore(path); !errors.Is(err, ErrInUse) {
+	if _, err := Open(path); !errors.Is(err, ErrInUse) {
 		t.Errorf("a second agent on the same file: got %v, want ErrInUse", err)
 	}
 	s.Close()

@@ -1,4 +1,4 @@
-// Command image makes the container image of the agent without docker: from scratch, with the one static program.
+// Command image builds the container image of the agent without docker: from scratch, with the one static program.
 package main
 
 import (
@@ -15,8 +15,8 @@ import (
 
 const usage = `usage: image [-o FILE] [-ref NAME:TAG] [-version V] [-created TIME] PROGRAM...
 
-Writes an image of the program as an archive for "ctr images import", "podman load" and "docker load". Of several programs
-for different platforms it makes one image for all of them; docker loads only images for one.
+Writes an image of the program as an archive for "ctr images import", "podman load" and "docker load". Several programs
+for different platforms become one multi-platform image; docker loads only images for one.
 `
 
 func main() {
@@ -34,7 +34,7 @@ func run(args []string, out io.Writer) error {
 		Source: "https://github.com/nodeagent/nodeagent"}
 	flags.StringVar(&image.Reference, "ref", "localhost/nodeagent:dev", "name and tag of the image")
 	flags.StringVar(&image.Version, "version", "dev", "version of the program")
-	flags.Func("created", "when the program was made, such as 2026-01-31T12:00:00Z (default: 1970)",
+	flags.Func("created", "when the program was built, such as 2026-01-31T12:00:00Z (default: 1970)",
 		func(s string) (err error) {
 			image.Created, err = time.Parse(time.RFC3339, s)
 			image.Created = image.Created.UTC()

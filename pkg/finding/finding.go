@@ -1,6 +1,6 @@
-// Package finding holds the words that the whole agent speaks: what is wrong (Finding), one glance at the host
-// (Look), what is believed after many glances (Tracker) and what changed (Update). It is pure: it reads no clock,
-// no file and no socket, and imports nothing of the agent.
+// Package finding holds the types that all parts of the agent share: what is wrong (Finding), one run of a check
+// (Observation), the state believed after many of them (Tracker), what changed (Update), and what became of leftovers
+// (Activity). It is pure: it reads no clock, no file and no socket, and imports nothing of the agent.
 package finding
 
 import (
@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// Severity says what a finding means for the node.
+// Severity is what a finding means for the node.
 type Severity string
 
-// The severities, the gravest first.
+// The severities, the most severe first.
 const (
 	Fatal   Severity = "fatal"   // the node cannot serve pods; becomes a node condition
 	Warning Severity = "warning" // something fails, but pods can still be served
@@ -25,7 +25,7 @@ const (
 // Valid reports whether s is one of the three severities.
 func (s Severity) Valid() bool { return s == Fatal || s == Warning || s == Info }
 
-// rank orders severities: the gravest has the smallest rank.
+// rank orders severities: the most severe has the smallest rank.
 func (s Severity) rank() int { return slices.Index([]Severity{Fatal, Warning, Info}, s) }
 
 // Subject is the one thing that a finding is about. Kind is a noun in lower case ("filesystem", "csi-driver", "node");
@@ -41,8 +41,8 @@ func (s Subject) String() string { return s.Kind + "/" + s.Name }
 // key is unambiguous because neither a kind nor a UID contains a slash.
 func (s Subject) key() string { return s.Kind + "/" + s.Name + "/" + s.UID }
 
-// Finding is one thing wrong with one subject, as one look saw it. A check reports at most one finding for a subject:
-// the gravest. Reason is CamelCase and stable, Message is for people, Facts are for machines.
+// Finding is one thing wrong with one subject, as one run of a check found it. A check reports at most one finding for
+// a subject: the most severe. Reason is CamelCase and stable, Message is for people, Facts are for machines.
 type Finding struct {
 	Check    string            `json:"check"`
 	Subject  Subject           `json:"subject"`
@@ -51,26 +51,26 @@ type Finding struct {
 	Message  string            `json:"message"`
 	Facts    map[string]string `json:"facts"`
 
-	// Moment marks what happened once, and was over at once: it is told when it is raised, never that it is gone.
+	// OneShot marks what happened once and was over at once: that it is raised is reported, never that it is cleared.
 	OneShot bool `json:"moment,omitempty"`
-	// Retold marks a finding of which another message is worth telling, as another reason always is.
+	// RepublishMessage marks a finding whose changed message is reported, as a changed reason always is.
 	RepublishMessage bool `json:"retold,omitempty"`
 
-	// Marginal marks a value between the clearing and the raising threshold: it keeps a believed finding alive, but
-	// never begins one. This is what gives thresholds their hysteresis.
+	// BelowRaise marks a value between the clearing and the raising threshold: it keeps a raised finding, but never
+	// raises one. This gives thresholds their hysteresis.
 	BelowRaise bool `json:"-"`
 }
 
-// Key identifies a finding across looks: the same check speaking of the same subject. The reason may change.
+// Key identifies a finding across observations: the same check and subject. The reason may change.
 type Key struct {
 	Check   string
 	Subject Subject
 }
 
-// Key returns the identity of f across looks.
+// Key returns the identity of f across observations.
 func (f Finding) Key() Key { return Key{f.Check, f.Subject} }
 
-// Compare orders findings for people: the gravest first, then by check and subject.
+// Compare orders findings for people: the most severe first, then by check and subject.
 func Compare(a, b Finding) int {
 	return cmp.Or(
 		cmp.Compare(a.Severity.rank(), b.Severity.rank()),
@@ -81,7 +81,7 @@ func Compare(a, b Finding) int {
 	)
 }
 
-// id is the stable identity of one occurrence of a finding: the same fault seen again after it was gone is another.
+// id is the stable identity of one occurrence of a finding: the same fault found again after it was cleared is another.
 func (k Key) id(since Timestamp) string {
 	text := strings.Join([]string{k.Check, k.Subject.Kind, k.Subject.Name, k.Subject.UID, since.Boot,
 		since.SinceBoot.String()}, "\x00")
@@ -89,8 +89,7 @@ func (k Key) id(since Timestamp) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Problem returns what is malformed in f, or nil. Findings that are malformed are the check's fault and are not
-// believed.
+// Problem returns what is malformed in f, or nil. Malformed findings are a bug of the check and are ignored.
 func (f Finding) Problem() error {
 	switch {
 	case f.Check == "" || f.Subject.Kind == "" || f.Reason == "":

@@ -2,17 +2,17 @@ package finding
 
 import "time"
 
-// Policy says when a check's findings are believed. The zero value believes the first look and clears on the first
-// conclusive look that no longer sees the fault.
+// Policy is when a check's findings are raised and cleared. The zero value raises on the first observation, and clears
+// on the first conclusive one without the finding.
 type Policy struct {
-	Raise Hold // a finding must be seen this long before it is believed
+	Raise Hold // a finding must be observed this long before it is raised
 	Clear Hold // and be absent this long before it is cleared
 
 	// BlindAfter is how long a check may learn nothing before its condition is Unknown. Zero means DefaultBlindAfter.
 	BlindAfter time.Duration
 }
 
-// Hold is a demand for persistence: at least Looks consecutive looks that span at least For. Zero demands one look.
+// Hold is how long something must last: at least Looks consecutive observations that span at least For. Zero is one.
 type Hold struct {
 	Looks int
 	For   time.Duration

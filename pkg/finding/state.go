@@ -11,8 +11,8 @@ type Status string
 
 // The statuses.
 const (
-	StatusUnknown       Status = "unknown"        // never looked conclusively, or blind for too long
-	StatusHealthy       Status = "healthy"        // a conclusive look proved that nothing fatal is wrong
+	StatusUnknown       Status = "unknown"        // no conclusive observation yet, or none for too long
+	StatusHealthy       Status = "healthy"        // a conclusive observation without fatal findings
 	StatusFaulty        Status = "faulty"         // at least one fatal finding is believed
 	StatusNotApplicable Status = "not-applicable" // there is nothing of this kind on this host
 )
@@ -23,11 +23,11 @@ type State map[string]*CheckState
 // CheckState is what is believed of one check.
 type CheckState struct {
 	Status     Status    `json:"status"`
-	Since      Timestamp `json:"since"`               // when Status last moved
-	Conclusive Timestamp `json:"conclusive,omitzero"` // last look that learnt something
-	// first look of this boot: blindness counts from here
+	Since      Timestamp `json:"since"`               // when Status last changed
+	Conclusive Timestamp `json:"conclusive,omitzero"` // last observation that learnt something
+	// first observation of this boot: blindness counts from here
 	FirstLook Timestamp `json:"firstLook,omitzero"`
-	// what the last look could not tell; empty if it could
+	// why the last observation learnt nothing; empty if it did
 	Err      string                 `json:"err,omitempty"`
 	Why      string                 `json:"why,omitempty"`      // why the check is not applicable
 	Subjects map[string]*Believed   `json:"subjects,omitempty"` // by Subject.key: raised and still pending findings
@@ -37,17 +37,18 @@ type CheckState struct {
 // Believed is a finding with its history. It is believed only when Raised is set.
 type Believed struct {
 	Finding
-	Latest   string    `json:"latest"`       // message of the latest look; Finding.Message is the one that was told
+	// message of the latest observation; Finding.Message is the one that was reported
+	Latest   string    `json:"latest"`
 	ID       string    `json:"id,omitempty"` // stable for one occurrence, set when it is raised
-	First    Timestamp `json:"first"`        // first look that saw it
-	Last     Timestamp `json:"last"`         // last look that saw it
+	First    Timestamp `json:"first"`        // first observation with it
+	Last     Timestamp `json:"last"`         // last observation with it
 	Raised   Timestamp `json:"raised,omitzero"`
-	Looks    int       `json:"looks"`            // consecutive conclusive looks that saw it, while pending
-	Absent   int       `json:"absent,omitempty"` // consecutive conclusive looks that did not, while raised
+	Looks    int       `json:"looks"`            // consecutive conclusive observations with it, while pending
+	Absent   int       `json:"absent,omitempty"` // consecutive conclusive observations without it, while raised
 	AbsentAt Timestamp `json:"absentAt,omitzero"`
 }
 
-// UpdateKind is what an update tells.
+// UpdateKind is what an update reports.
 type UpdateKind string
 
 // The kinds of updates.
@@ -55,22 +56,23 @@ const (
 	Raised        UpdateKind = "raised"  // a finding is believed from now on
 	Changed       UpdateKind = "changed" // a believed finding has another severity, reason or message
 	Cleared       UpdateKind = "cleared" // a believed finding is gone
-	StatusChanged UpdateKind = "moved"   // the status of the check moved
+	StatusChanged UpdateKind = "moved"   // the status of the check changed
 )
 
-// Update is one change of what is believed. ID is stable: the same change told twice carries the same ID.
+// Update is one change of what is believed. ID is stable: the same change reported twice carries the same ID.
 type Update struct {
 	ID      string     `json:"id"`
 	Kind    UpdateKind `json:"kind"`
 	At      Timestamp  `json:"at"`
 	Check   string     `json:"check"`
-	Finding Finding    `json:"finding,omitzero"` // all kinds but Moved
+	Finding Finding    `json:"finding,omitzero"` // all kinds but StatusChanged
+	First   Timestamp  `json:"first,omitzero"`   // first observation of the finding
 	Since   Timestamp  `json:"since,omitzero"`   // when the finding was raised
-	From    Status     `json:"from,omitempty"`   // Moved only
-	To      Status     `json:"to,omitempty"`     // Moved only
+	From    Status     `json:"from,omitempty"`   // StatusChanged only
+	To      Status     `json:"to,omitempty"`     // StatusChanged only
 }
 
-// Raised returns the believed findings of c, the gravest first.
+// Raised returns the believed findings of c, the most severe first.
 func (c *CheckState) Raised() []Believed {
 	var raised []Believed
 	for _, b := range c.Subjects {
@@ -88,7 +90,7 @@ func (b *Believed) IsRaised() bool { return !b.Raised.IsZero() }
 // Checks returns the names of all checks in s, sorted.
 func (s State) Checks() []string { return slices.Sorted(maps.Keys(s)) }
 
-// Raised returns all believed findings of s, the gravest first.
+// Raised returns all believed findings of s, the most severe first.
 func (s State) Raised() []Believed {
 	var raised []Believed
 	for _, c := range s {

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// Tracker turns looks into believed state: hysteresis, damping of flaps, blindness. It is pure: the same looks give the
-// same updates, and a tracker made from the State of another goes on where that one stood. It is not safe for
-// concurrent use.
+// Tracker turns observations into believed state: hysteresis, damping of flaps, blindness. It is pure: the same
+// observations give the same updates, and a tracker with the State of another continues where that one stopped. It is
+// not safe for concurrent use.
 type Tracker struct {
 	policies map[string]Policy
 	state    State
 }
 
-// NewTracker returns a tracker that goes on from state, which may be nil. Policies are by check; a check without one
+// NewTracker returns a tracker that continues from state, which may be nil. Policies are by check; a check without one
 // has the zero policy.
 func NewTracker(policies map[string]Policy, state State) *Tracker {
 	t := &Tracker{policies: policies, state: State{}}
@@ -28,7 +28,7 @@ func NewTracker(policies map[string]Policy, state State) *Tracker {
 // State returns what is believed now. It must not be modified; later observations do not change it.
 func (t *Tracker) State() State { return maps.Clone(t.state) }
 
-// Observe takes one look into account and returns what has changed by it.
+// Observe takes one observation into account and returns what it changes.
 func (t *Tracker) Observe(l Observation) []Update {
 	old, ok := t.state[l.Check]
 	if !ok {
@@ -39,7 +39,7 @@ func (t *Tracker) Observe(l Observation) []Update {
 	return updates
 }
 
-// Forget drops a check that is not looked at any more, and clears what was believed of it.
+// Forget drops a check that no longer exists, and clears its findings.
 func (t *Tracker) Forget(check string, at Timestamp) []Update {
 	c, ok := t.state[check]
 	if !ok {
@@ -54,7 +54,7 @@ func (t *Tracker) Forget(check string, at Timestamp) []Update {
 }
 
 const (
-	// maxSubjects bounds what is remembered of one check, whatever a broken host makes it say.
+	// maxSubjects bounds what is kept of one check, whatever it reports of a broken host.
 	maxSubjects = 1000
 	// flapWindow and flapHold damp flapping: a finding raised more than freeRaises times within the window must be
 	// absent for flapHold, doubled with each further raise up to maxFlapHold, before it is cleared once more.
@@ -66,12 +66,12 @@ const (
 	blindReason = "CheckCouldNotTell"
 )
 
-// observe is the whole tracker for one check: what is believed after a look, and what changed by it.
+// observe is the whole tracker for one check: its state after an observation, and what changed.
 func observe(c CheckState, p Policy, l Observation) (CheckState, []Update) {
 	c.Subjects, c.Flaps = cloneSubjects(c.Subjects), maps.Clone(c.Flaps)
 	c.newBoot(l.At)
 
-	findings, malformed := gravest(l)
+	findings, malformed := mostSevere(l)
 	if malformed != nil && l.Err == nil {
 		l.Err = malformed
 	}
@@ -79,19 +79,19 @@ func observe(c CheckState, p Policy, l Observation) (CheckState, []Update) {
 
 	var updates []Update
 	for _, f := range findings {
-		updates = append(updates, c.seen(f, p.Raise, l.At)...)
+		updates = append(updates, c.present(f, p.Raise, l.At)...)
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.Subjects)) {
 		b := c.Subjects[key]
 		if b.Last != l.At && !b.isBlindness() && l.conclusive(b.Subject) {
-			updates = append(updates, c.missed(key, p.Clear, l.At)...)
+			updates = append(updates, c.absent(key, p.Clear, l.At)...)
 		}
 	}
 	updates = append(updates, c.blindness(l, p)...)
-	return c, append(updates, c.move(l, p)...)
+	return c, append(updates, c.updateStatus(l, p)...)
 }
 
-// newBoot drops what does not outlive a reboot: half-built streaks and the memory of flaps.
+// newBoot drops what ends with the boot: unfinished streaks and flaps.
 func (c *CheckState) newBoot(now Timestamp) {
 	if c.FirstLook.Boot == now.Boot {
 		return
@@ -105,8 +105,8 @@ func (c *CheckState) newBoot(now Timestamp) {
 	}
 }
 
-// learn notes whether the look could tell anything. An error changes nothing of what is believed: a thing that was
-// not there is not well because nobody could look for it.
+// learn records whether the observation learnt anything. An error changes nothing of what is believed: what could not
+// be observed is not healthy for that reason.
 func (c *CheckState) learn(l Observation) {
 	c.Err = ""
 	notApplicable, ok := errors.AsType[*NotApplicableError](l.Err)
@@ -120,8 +120,8 @@ func (c *CheckState) learn(l Observation) {
 	}
 }
 
-// seen takes a finding into account.
-func (c *CheckState) seen(f Finding, hold Hold, now Timestamp) []Update {
+// present takes a finding into account.
+func (c *CheckState) present(f Finding, hold Hold, now Timestamp) []Update {
 	key := f.Subject.key()
 	b, known := c.Subjects[key]
 	if known && b.IsRaised() {
@@ -138,8 +138,8 @@ func (c *CheckState) seen(f Finding, hold Hold, now Timestamp) []Update {
 		return nil
 	}
 	if !known {
-		if len(c.Subjects) >= maxSubjects { // an error may have kept older ones, which nobody has seen since
-			c.Err = cmp.Or(c.Err, fmt.Sprintf("more than %d subjects: not all that was seen is remembered",
+		if len(c.Subjects) >= maxSubjects { // an error may have kept older ones, which were not observed since
+			c.Err = cmp.Or(c.Err, fmt.Sprintf("more than %d subjects: not all are tracked",
 				maxSubjects))
 			return nil
 		}
@@ -156,8 +156,8 @@ func (c *CheckState) seen(f Finding, hold Hold, now Timestamp) []Update {
 	return []Update{b.update(Raised, now)}
 }
 
-// missed takes into account that a conclusive look did not see a subject.
-func (c *CheckState) missed(key string, hold Hold, now Timestamp) []Update {
+// absent takes into account that a conclusive observation has no finding of a subject.
+func (c *CheckState) absent(key string, hold Hold, now Timestamp) []Update {
 	b := c.Subjects[key]
 	if !b.IsRaised() {
 		delete(c.Subjects, key)
@@ -196,8 +196,8 @@ func (c *CheckState) blindness(l Observation, p Policy) []Update {
 	return nil
 }
 
-// move derives the status of the check and tells when it moved.
-func (c *CheckState) move(l Observation, p Policy) []Update {
+// updateStatus derives the status of the check, and returns an update where it changed.
+func (c *CheckState) updateStatus(l Observation, p Policy) []Update {
 	to := c.status(l.At, p)
 	if to == c.Status {
 		return nil
@@ -211,8 +211,8 @@ func (c *CheckState) move(l Observation, p Policy) []Update {
 	}}
 }
 
-// status is what is believed of the check as a whole. A fatal finding that was seen lately is proof enough, even where
-// the rest of the check is blind.
+// status is what is believed of the check as a whole. A fatal finding that was observed lately is proof enough, even
+// where the rest of the check is blind.
 func (c *CheckState) status(now Timestamp, p Policy) Status {
 	fresh := func(s Timestamp) bool { return s.Boot == now.Boot && now.Since(s) < p.blindAfter() }
 	blind := !fresh(c.Conclusive)
@@ -233,7 +233,7 @@ func (c *CheckState) status(now Timestamp, p Policy) Status {
 	return StatusHealthy
 }
 
-// flapped notes that the subject was raised.
+// flapped records that the subject was raised.
 func (c *CheckState) flapped(key string, now Timestamp) {
 	if c.Flaps == nil {
 		c.Flaps = map[string][]Timestamp{}
@@ -265,8 +265,9 @@ func recentRaises(raises []Timestamp, now Timestamp) []Timestamp {
 	return raises[max(i, len(raises)-32):]
 }
 
-// gravest returns the well-formed findings of a look, one for each subject, and an error that names what was left out.
-func gravest(l Observation) ([]Finding, error) {
+// mostSevere returns the well-formed findings of an observation, one for each subject, and an error that names the
+// others.
+func mostSevere(l Observation) ([]Finding, error) {
 	var problems []error
 	bySubject := map[Subject]Finding{}
 	for _, f := range l.Findings {
@@ -307,10 +308,10 @@ func (b *Believed) isBlindness() bool {
 func (b *Believed) update(kind UpdateKind, at Timestamp) Update {
 	id := fmt.Sprintf("%s-%s", b.ID, kind)
 	if kind == Changed {
-		// the moment tells apart messages of one reason
+		// the time distinguishes messages of one reason
 		id += "-" + Key{Check: b.Reason + "/" + string(b.Severity)}.id(at)
 	}
-	return Update{ID: id, Kind: kind, At: at, Check: b.Check, Finding: b.Finding, Since: b.Raised}
+	return Update{ID: id, Kind: kind, At: at, Check: b.Check, Finding: b.Finding, First: b.First, Since: b.Raised}
 }
 
 func (p Policy) blindAfter() time.Duration {

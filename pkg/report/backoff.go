@@ -7,7 +7,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Backoff says how long a sink waits after a write that failed: for as long as the server asks (Retry-After), and
+// Backoff is how long a sink waits after a write that failed: for as long as the server asks (Retry-After), and
 // then a random part of a span that doubles up to Max (full jitter), so that ten thousand agents do not come back at
 // once. The zero value works. It is not safe for concurrent use.
 type Backoff struct {
@@ -25,7 +25,7 @@ const (
 	maxRetryAfter = time.Hour
 )
 
-// Failed notes a failure and returns how long to wait before the next attempt.
+// Failed records a failure and returns how long to wait before the next attempt.
 func (b *Backoff) Failed(err error) time.Duration {
 	span := orDefault(b.Max, maxBackoff)
 	first := orDefault(b.First, firstBackoff)

@@ -7,7 +7,7 @@ import (
 )
 
 // Budgets holds one token bucket for each key, so that a storm of one never takes from another. It is pure: the caller
-// says what time it is. It is not safe for concurrent use.
+// passes the time. It is not safe for concurrent use.
 type Budgets struct {
 	burst   int
 	every   time.Duration

@@ -4,14 +4,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Observer is told how the sinks fare; the metrics are one.
+// Observer observes the sinks; the metrics are one.
 type Observer interface {
-	// Wrote tells of one attempt to write: "ok", "error" (it will be tried again) or "rejected" (it will not), and
+	// Wrote reports one attempt to write: "ok", "error" (it will be tried again) or "rejected" (it will not), and
 	// why not.
 	Wrote(reporter, result string, err error)
-	// Queued tells how many updates wait for a sink.
+	// Queued reports how many updates wait for a sink.
 	Queued(reporter string, length int)
-	// Dropped tells that n updates were given up because too many waited.
+	// Dropped reports that n updates were dropped because too many waited.
 	Dropped(reporter string, severity finding.Severity, n int)
 }
 
@@ -22,7 +22,7 @@ const (
 	ResultRejected = "rejected"
 )
 
-// Unobserved is an Observer that does not care.
+// Unobserved is an Observer that does nothing.
 type Unobserved struct{}
 
 // Wrote does nothing.

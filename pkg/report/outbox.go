@@ -10,11 +10,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// DefaultOutboxLimit is how many items an outbox holds unless told otherwise.
+// DefaultOutboxLimit is how many items an outbox holds by default.
 const DefaultOutboxLimit = 1000
 
-// Outbox is a durable bounded queue for a sink that may be away for a day. It lives in memory and is written behind
-// to a store. Overflow gives up the oldest of the least severe, and counts them.
+// Outbox is a durable bounded queue for a sink that may be unreachable for a day. It is kept in memory and written
+// behind to a store. Overflow drops the oldest of the least severe, and counts them.
 type Outbox struct {
 	behind *WriteBehind
 
@@ -23,7 +23,7 @@ type Outbox struct {
 	dropped map[finding.Severity]int
 }
 
-// NewOutbox returns an outbox that goes on with what the store holds. A record that cannot be read is removed and
+// NewOutbox returns an outbox with what the store holds. A record that cannot be read is removed and
 // logged.
 func NewOutbox(limit int, store Store, log *slog.Logger) *Outbox {
 	if limit <= 0 {

@@ -9,16 +9,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Item is one thing to be told by an edge sink.
+// Item is one thing for an edge sink to report.
 type Item struct {
-	ID       string           `json:"id"`  // stable: the same thing told twice has the same ID
+	ID       string           `json:"id"`  // stable: the same thing reported twice has the same ID
 	Seq      uint64           `json:"seq"` // order of arrival, set by the queue
 	Key      string           `json:"key"` // whose budget it takes from
 	Severity finding.Severity `json:"severity"`
 	Count    int              `json:"count"`          // how many things it stands for
 	First    time.Time        `json:"first"`          // the first of them
 	Last     time.Time        `json:"last"`           // the last of them
-	Held     bool             `json:"held,omitempty"` // still gathering, not to be sent yet
+	Held     bool             `json:"held,omitempty"` // still aggregating, not to be sent yet
 	Body     json.RawMessage  `json:"body"`           // the sink's own
 }
 

@@ -8,8 +8,8 @@ import (
 
 const ellipsis = "…"
 
-// Text returns s made fit to be told: one line of valid UTF-8 in printable runes, at most limit bytes. What comes out
-// of logs and plugins is not to be trusted with a terminal.
+// Text returns s as one line of valid UTF-8 in printable runes, at most limit bytes. Output of logs and plugins must
+// not reach a terminal as it is.
 func Text(s string, limit int) string {
 	cut := len(s) > limit*utf8.UTFMax
 	if cut {
@@ -46,7 +46,7 @@ func clip(s string, limit int) string {
 	return s[:max(limit, 0)]
 }
 
-// Reason returns s made fit to be the reason of a condition or an event: ASCII letters, digits and underscores, a
+// Reason returns s as the reason of a condition or an event: ASCII letters, digits and underscores, a
 // letter first, at most limit bytes.
 func Reason(s string, limit int) string {
 	s = clip(s, limit*utf8.UTFMax)

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// MaxReason and MaxMessage bound what is told of a condition, in bytes (the bounds of a metav1.Condition, rounded
+	// MaxReason and MaxMessage bound the texts of a condition, in bytes (the bounds of a metav1.Condition, rounded
 	// down for the message, which is fanned out to all that watch nodes).
 	MaxReason  = 1024
 	MaxMessage = 1024
@@ -19,29 +19,29 @@ const (
 	healthyReason  = "NoProblemFound"
 	healthyMessage = "no problem found"
 	faultyReason   = "ProblemFound"
-	unlookedAt     = "no conclusive look yet"
+	notObserved    = "no conclusive observation yet"
 )
 
 // Verdict is what is believed of one condition, all checks that share it taken together.
 type Verdict struct {
 	Status  finding.Status
-	Since   finding.Timestamp // when the status moved, as far as the checks alone can tell
-	Sole    bool              // one check speaks for this condition, so Since is exact
-	Blank   bool              // unknown because a check has never had a conclusive look
+	Since   finding.Timestamp // when the status changed, as far as the checks know
+	Sole    bool              // one check alone has this condition, so Since is exact
+	Blank   bool              // unknown because a check has had no conclusive observation yet
 	Reason  string
 	Message string
 }
 
-// Judge returns the verdict of the checks that share a condition: faulty if any is, else unknown if any is, else
-// healthy if any applies. A nil state is that of a check which was not looked at yet.
-func Judge(n finding.Condition, checks ...*finding.CheckState) Verdict {
+// Evaluate returns the verdict of the checks that share a condition: faulty if any is, else unknown if any is, else
+// healthy if any applies. A nil state is that of a check that has not run yet.
+func Evaluate(n finding.Condition, checks ...*finding.CheckState) Verdict {
 	v := Verdict{Status: finding.StatusNotApplicable, Sole: len(checks) == 1}
 	checks = slices.Clone(checks)
 	for i, c := range checks {
 		if c == nil {
 			checks[i] = &finding.CheckState{Status: finding.StatusUnknown}
 		}
-		if gravity(checks[i].Status) < gravity(v.Status) {
+		if precedence(checks[i].Status) < precedence(v.Status) {
 			v.Status = checks[i].Status
 		}
 	}
@@ -58,8 +58,8 @@ func Judge(n finding.Condition, checks ...*finding.CheckState) Verdict {
 	return v
 }
 
-// gravity orders statuses by which one wins where several checks share a condition: the smallest.
-func gravity(s finding.Status) int {
+// precedence orders statuses: where several checks share a condition the smallest wins.
+func precedence(s finding.Status) int {
 	switch s {
 	case finding.StatusFaulty:
 		return 0
@@ -71,8 +71,8 @@ func gravity(s finding.Status) int {
 	return 1 // unknown
 }
 
-// since is when a status began that several checks make together: faulty with the first one that is, everything else
-// with the last one that moved.
+// since is when the common status of several checks began: faulty with the first one that is, everything else with the
+// last one that changed.
 func since(s finding.Status, checks []*finding.CheckState) finding.Timestamp {
 	var best finding.Timestamp
 	for _, c := range checks {
@@ -87,8 +87,8 @@ func since(s finding.Status, checks []*finding.CheckState) finding.Timestamp {
 	return best
 }
 
-// faulty words the gravest finding, and how many more there are. Fatal ones are equally grave: the oldest speaks, so
-// that another fault beside it changes the count only.
+// faulty returns the reason and message of the oldest fatal finding, and how many more there are: another fault beside
+// it changes the count only.
 func faulty(checks []*finding.CheckState) (reason, message string) {
 	var fatal []finding.Believed
 	for _, c := range checks {
@@ -111,7 +111,7 @@ func faulty(checks []*finding.CheckState) (reason, message string) {
 	return Reason(first.Reason, MaxReason), TextWith(cmp.Or(first.Message, first.Reason), suffix, MaxMessage)
 }
 
-// unknown words why nothing is known.
+// unknown sets the reason and message where nothing is known.
 func (v *Verdict) unknown(checks []*finding.CheckState) {
 	v.Reason, v.Message = ReasonUnknown, ""
 	for _, c := range checks {
@@ -121,5 +121,5 @@ func (v *Verdict) unknown(checks []*finding.CheckState) {
 		v.Blank = v.Blank || c.Conclusive.IsZero()
 		v.Message = cmp.Or(v.Message, c.Err)
 	}
-	v.Message = Text(cmp.Or(v.Message, unlookedAt), MaxMessage)
+	v.Message = Text(cmp.Or(v.Message, notObserved), MaxMessage)
 }

@@ -46,7 +46,7 @@ func TestJudge(t *testing.T) {
 		{"blind", []*finding.CheckState{blind}, report.Verdict{Status: finding.StatusUnknown, Since: stamp(5),
 			Sole: true, Reason: "CheckCouldNotTell", Message: "cannot read"}},
 		{"never looked at", []*finding.CheckState{nil}, report.Verdict{Status: finding.StatusUnknown, Sole: true,
-			Blank: true, Reason: "CheckCouldNotTell", Message: "no conclusive look yet"}},
+			Blank: true, Reason: "CheckCouldNotTell", Message: "no conclusive observation yet"}},
 		{"the oldest fatal one speaks, others are counted, warnings are not",
 			[]*finding.CheckState{check(finding.StatusFaulty, 2, fault("A", finding.Fatal, 9),
 				fault("B", finding.Fatal, 8), fault("C", finding.Warning, 1))},
@@ -61,7 +61,7 @@ func TestJudge(t *testing.T) {
 			report.Verdict{Status: finding.StatusHealthy, Since: stamp(4), Reason: "Fine", Message: "all is fine"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, report.Judge(naming, test.checks...)); diff != "" {
+			if diff := cmp.Diff(test.want, report.Evaluate(naming, test.checks...)); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -69,7 +69,7 @@ func TestJudge(t *testing.T) {
 
 	long := fault("A", finding.Fatal, 1)
 	long.Reason, long.Message = strings.Repeat("R", 5000), strings.Repeat("é", 5000)
-	v := report.Judge(naming, check(finding.StatusFaulty, 1, long, fault("B", finding.Fatal, 2)))
+	v := report.Evaluate(naming, check(finding.StatusFaulty, 1, long, fault("B", finding.Fatal, 2)))
 	if len(v.Reason) > report.MaxReason || len(v.Message) > report.MaxMessage ||
 		!strings.HasSuffix(v.Message, "… (and 1 more)") {
 		t.Errorf("reason of %d bytes, message of %d: …%s", len(v.Reason), len(v.Message), v.Message[len(v.Message)-20:])

@@ -18,7 +18,7 @@ type Store interface {
 }
 
 // WriteBehind writes to a store from a goroutine of its own: a disk that hangs or is full must not keep a reporter from
-// telling just that. Only the newest value of a key is written.
+// reporting just that. Only the newest value of a key is written.
 type WriteBehind struct {
 	store Store
 	log   *slog.Logger
@@ -60,11 +60,11 @@ func (w *WriteBehind) set(key string, value []byte) {
 }
 
 // Start begins to write, until the returned function is called: it writes what is left and waits until the goroutine
-// has ended. It gives up on a store that hangs, and says so. The end of ctx alone does not end it, since the last
-// words come after that.
+// has ended. It returns an error where the store hangs. The end of ctx alone does not end it, since the last
+// values come after that.
 func (w *WriteBehind) Start(ctx context.Context) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan error, 1) // size 1: nobody listens any more when a hung store comes back late
+	done := make(chan error, 1) // size 1: it is not received any more when a hung store comes back late
 	go func() { done <- w.run(ctx) }()
 	return func() error {
 		cancel()

@@ -71,7 +71,7 @@ func (c *cluster) goesOn(t *testing.T, before int, mistake string) {
 	for _, f := range status.Findings {
 		if f.Reason == "AgentConfigInvalid" {
 			t.Log(f.Message)
-			if !strings.Contains(f.Message, "goes on with the last good configuration") {
+			if !strings.Contains(f.Message, "works with the last good configuration") {
 				t.Errorf("it does not go on with the last good configuration: %s", f.Message)
 			}
 		}

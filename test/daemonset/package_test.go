@@ -12,13 +12,13 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// testBesidePackage puts an agent on the host beside the DaemonSet's, as a package would: the later one stands back,
+// testBesidePackage puts an agent on the host beside the DaemonSet's, as a package would: the later one is on standby,
 // and takes over when the other one ends.
 func testBesidePackage(t *testing.T, c *cluster) {
 	c.install(t, true)
 	first := agentPID(t)
 	onHost := startOnHost(t, c)
-	onHost.awaitLog(t, "stands back", fmt.Sprintf("process %d", first))
+	onHost.awaitLog(t, "on standby", fmt.Sprintf("process %d", first))
 	onHost.awaitStatus(t, first)
 
 	c.uninstall(t)
@@ -26,8 +26,8 @@ func testBesidePackage(t *testing.T, c *cluster) {
 	onHost.awaitStatus(t, onHost.PID())
 
 	c.install(t, false)
-	p := c.await1(t, "the agent of the DaemonSet to stand back", func(p pod) bool {
-		return p.Status.ContainerStatuses[0].State.Running != nil && strings.Contains(c.logs(t), "stands back")
+	p := c.await1(t, "the agent of the DaemonSet to be on standby", func(p pod) bool {
+		return p.Status.ContainerStatuses[0].State.Running != nil && strings.Contains(c.logs(t), "on standby")
 	})
 	t.Log(c.logs(t))
 	// Longer than the readiness probe's period, and it does not start again and again.
@@ -35,7 +35,7 @@ func testBesidePackage(t *testing.T, c *cluster) {
 	await(t, 30*time.Second, "a while to pass", func() error {
 		p = c.await1(t, "the pod", func(p pod) bool { return true })
 		if ready(p) {
-			t.Fatal("an agent that stands back is ready")
+			t.Fatal("an agent on standby is ready")
 		}
 		if time.Now().Before(stayed) {
 			return fmt.Errorf("too early")

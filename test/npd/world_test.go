@@ -167,7 +167,7 @@ func (w *world) told() answer {
 	for _, c := range w.monitors.Checks() {
 		if name := c.Condition.Type; name != "" && !seen[name] {
 			seen[name] = true
-			v := report.Judge(c.Condition, w.tracker.State()[c.ID])
+			v := report.Evaluate(c.Condition, w.tracker.State()[c.ID])
 			a.Conditions = append(a.Conditions,
 				oneLine(fmt.Sprintf("%s %s %s %s", name, truth(v.Status), v.Reason, v.Message)))
 		}

@@ -54,7 +54,7 @@ func TestReloadOfABadConfiguration(t *testing.T) {
 			t.Errorf("want %q: %s", name, out)
 		}
 		if out := m.fails(1, "nodeagent", "ready"); !strings.Contains(out.stdout, name) ||
-			!strings.Contains(out.stdout, "goes on with what it said before") {
+			!strings.Contains(out.stdout, "works with the version that was in force before") {
 			t.Errorf("want %q: %s", name, out)
 		}
 		if got := findings(m.status(), "agent-config"); len(got) != 1 ||
@@ -83,7 +83,7 @@ func TestStartWithABadConfiguration(t *testing.T) {
 	expect := func(instead string) {
 		t.Helper()
 		if out := m.fails(1, "nodeagent", "ready"); !strings.Contains(out.stdout, configFile+":3: ") ||
-			!strings.Contains(out.stdout, "goes on with "+instead+", and releases nothing") {
+			!strings.Contains(out.stdout, "works with "+instead+", and releases nothing") {
 			t.Errorf("ready: %s", out)
 		}
 		s := m.status()

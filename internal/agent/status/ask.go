@@ -23,34 +23,48 @@ import (
 // Why the running agent did not answer.
 var (
 	ErrNotRunning = errors.New("no agent is running")
-	ErrNotAllowed = errors.New("only root may ask the running agent")
+	ErrNotAllowed = errors.New("only root may query the running agent")
 	ErrSilent     = errors.New("the agent does not answer")
 )
 
-// askLimit is how long the answer to a question may take. What is asked is in the agent's memory: it takes
-// milliseconds.
+// askLimit is how long an answer may take. It comes from the agent's memory, which takes milliseconds.
 const askLimit = 3 * time.Second
 
-// AskStatus asks the running agent what it believes.
+// AskStatus asks the running agent for its status.
 func AskStatus(ctx context.Context, socket string) (Status, error) {
 	var status Status
-	return status, Ask(ctx, socket, http.MethodGet, "/status", &status)
+	return status, ask(ctx, socket, http.MethodGet, "/status", &status)
 }
 
-// AskReload has the running agent read its configuration anew. ErrRefused says that it goes on with the one it had.
+// AskReload has the running agent reload its configuration. ErrRefused: the previous one stays in force.
 func AskReload(ctx context.Context, socket string) error {
 	var none struct{}
-	return Ask(ctx, socket, http.MethodPost, "/reload", &none)
+	return ask(ctx, socket, http.MethodPost, "/reload", &none)
 }
 
-// AskHistory asks the running agent what its inspections have seen.
+// AskHistory asks the running agent for the history of its inspections.
 func AskHistory(ctx context.Context, socket string) (inspect.History, error) {
 	var history inspect.History
-	return history, Ask(ctx, socket, http.MethodGet, "/history", &history)
+	return history, ask(ctx, socket, http.MethodGet, "/history", &history)
 }
 
-// Ask sends a request to the socket of the running agent and decodes its answer. ErrNotRunning: nobody listens.
-func Ask(ctx context.Context, socket, method, path string, answer any) error {
+// pathsLimit is how long a person waits for an agent that hangs before the host's own files must do.
+const pathsLimit = 500 * time.Millisecond
+
+// AskContainerPaths asks the running agent for its container's paths; all are empty where it does not answer: then the
+// host's own files are all there is.
+func AskContainerPaths(ctx context.Context, socket string) ContainerPaths {
+	ctx, cancel := context.WithTimeout(ctx, pathsLimit)
+	defer cancel()
+	var paths ContainerPaths
+	if err := ask(ctx, socket, http.MethodGet, "/place", &paths); err != nil {
+		return ContainerPaths{}
+	}
+	return paths
+}
+
+// ask sends a request to the socket of the running agent and decodes its answer. ErrNotRunning: no process listens.
+func ask(ctx context.Context, socket, method, path string, answer any) error {
 	limit := askLimit
 	if method != http.MethodGet {
 		limit = ReloadLimit + time.Second
@@ -78,7 +92,7 @@ func Ask(ctx context.Context, socket, method, path string, answer any) error {
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return complaint(socket, response)
+		return refusal(socket, response)
 	}
 	if err := json.NewDecoder(http.MaxBytesReader(nil, response.Body, 64<<20)).Decode(answer); err != nil {
 		if ctx.Err() != nil {
@@ -89,9 +103,9 @@ func Ask(ctx context.Context, socket, method, path string, answer any) error {
 	return nil
 }
 
-// complaint words an answer that is none.
-func complaint(socket string, response *http.Response) error {
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<16)) // half an explanation is better than none
+// refusal returns the error of an answer with another status than 200.
+func refusal(socket string, response *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<16)) // part of an explanation is better than none
 	why := strings.TrimSpace(string(text))
 	if response.StatusCode == http.StatusUnprocessableEntity {
 		return fmt.Errorf("%w: %s", ErrRefused, strings.TrimPrefix(why, ErrRefused.Error()+": "))
@@ -99,7 +113,7 @@ func complaint(socket string, response *http.Response) error {
 	return fmt.Errorf("ask the agent on %s: %s: %s", socket, response.Status, why)
 }
 
-// noAnswer words why there was no answer.
+// noAnswer returns why there was no answer.
 func noAnswer(ctx context.Context, socket string, owner int, limit time.Duration, err error) error {
 	op, dialled := errors.AsType[*net.OpError](err)
 	dialled = dialled && op.Op == "dial"
@@ -108,13 +122,13 @@ func noAnswer(ctx context.Context, socket string, owner int, limit time.Duration
 		return fmt.Errorf("%w: %s: permission denied", ErrNotAllowed, socket)
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%w: %s: %w", ErrNotRunning, socket, op.Err)
-	case ctx.Err() != nil || dialled: // a full queue of connections is silence too
+	case ctx.Err() != nil || dialled: // also with a full accept queue
 		return fmt.Errorf("%w on %s within %s%s", ErrSilent, socket, limit, stateOf(owner))
 	}
 	return fmt.Errorf("ask the agent on %s: %w", socket, err)
 }
 
-// listener returns the process that listens at the other end: SO_PEERCRED of unix(7); 0 where it cannot be told.
+// listener returns the process that listens at the other end (SO_PEERCRED, unix(7)); 0 where that is unknown.
 func listener(conn net.Conn) (pid int) {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
@@ -128,7 +142,7 @@ func listener(conn net.Conn) (pid int) {
 	return pid
 }
 
-// stateOf tells what a process does that does not answer, after proc_pid_stat(5): "123 (nodeagent) T 1 …".
+// stateOf describes a process that does not answer, by proc_pid_stat(5): "123 (nodeagent) T 1 …".
 func stateOf(pid int) string {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if pid == 0 || err != nil {
@@ -137,9 +151,9 @@ func stateOf(pid int) string {
 	_, after, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
 	switch state, _, _ := strings.Cut(after, " "); state {
 	case "T", "t":
-		return fmt.Sprintf(": process %d is stopped by a signal or a debugger, kill -CONT %d lets it go on", pid, pid)
+		return fmt.Sprintf(": process %d is stopped by a signal or a debugger, kill -CONT %d continues it", pid, pid)
 	case "D":
 		return fmt.Sprintf(": process %d hangs in the kernel", pid)
 	}
-	return fmt.Sprintf(": process %d runs; systemctl restart nodeagent starts it anew", pid)
+	return fmt.Sprintf(": process %d runs; systemctl restart nodeagent restarts it", pid)
 }

@@ -15,25 +15,34 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/network"
 )
 
-// The limits of one listener. Whoever is on the node may connect to the loopback, and every connection is a
-// descriptor of the agent, which needs them to observe the node.
+// The limits of one listener. Any process of the node may connect to the loopback, and every connection is a file
+// descriptor, which the agent needs to observe the node.
 const (
-	MaxConnections = 32
-	HeaderWithin   = 2 * time.Second // a request that is slower to come is no probe and no scrape
+	maxConnections = 32
+	headerWithin   = 2 * time.Second // probes and scrapes send their request faster
 	requestWithin  = 5 * time.Second
-	answerWithin   = 30 * time.Second // a change of the configuration takes long
+	answerWithin   = 30 * time.Second // a reload takes long
 	maxHeaderBytes = 1 << 14
 )
 
-// UnknownUser is whoever the kernel could not tell.
-const UnknownUser = ^uint32(0)
+// unknownUser stands for an owner that the kernel could not name.
+const unknownUser = ^uint32(0)
 
-// Serve runs an HTTP server on listener until ctx ends: one request for each connection, and a bounded number of
-// connections. user says whose the other end is; nil where all are one's.
-func Serve(ctx context.Context, listener net.Listener, handler http.Handler, user func(net.Conn) uint32) error {
-	limited := &limitedListener{Listener: listener, most: MaxConnections, user: user}
+// ServeLoopback answers HTTP on an address of the loopback until ctx ends.
+func ServeLoopback(ctx context.Context, address string, handler http.Handler) error {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return serve(ctx, listener, handler, peerUser(&host.Host{}))
+}
+
+// serve runs an HTTP server on listener until ctx ends: one request for each connection, and a bounded number of
+// connections. user returns the owner of the other end; nil where all have the same.
+func serve(ctx context.Context, listener net.Listener, handler http.Handler, user func(net.Conn) uint32) error {
+	limited := &limitedListener{Listener: listener, most: maxConnections, user: user}
 	server := &http.Server{
-		Handler: handler, ReadHeaderTimeout: HeaderWithin, ReadTimeout: requestWithin, WriteTimeout: answerWithin,
+		Handler: handler, ReadHeaderTimeout: headerWithin, ReadTimeout: requestWithin, WriteTimeout: answerWithin,
 		MaxHeaderBytes: maxHeaderBytes, ConnState: limited.changed,
 	}
 	server.SetKeepAlivesEnabled(false)
@@ -45,23 +54,23 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, use
 	return nil
 }
 
-// limitedListener accepts every connection, so that nobody waits behind those that only hold theirs, and closes
-// another one for it where there are too many.
+// limitedListener accepts every connection, so that none waits behind idle ones, and closes another one for it where
+// there are too many.
 type limitedListener struct {
 	net.Listener
 	most int
 	user func(net.Conn) uint32
 
 	mu   sync.Mutex // guards open and the fields of its elements
-	open []*LimitedConn
+	open []*limitedConn
 }
 
-// LimitedConn is one connection of a limitedListener.
-type LimitedConn struct {
+// limitedConn is one connection of a limitedListener.
+type limitedConn struct {
 	net.Conn
 	of     *limitedListener
 	User   uint32
-	Asking bool // its request has not come yet
+	Asking bool // its request has not arrived yet
 }
 
 // Accept implements net.Listener.
@@ -70,7 +79,7 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn := &LimitedConn{Conn: accepted, of: l, User: UnknownUser, Asking: true}
+	conn := &limitedConn{Conn: accepted, of: l, User: unknownUser, Asking: true}
 	if l.user != nil {
 		conn.User = l.user(accepted)
 	}
@@ -80,25 +89,25 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	return conn, nil
 }
 
-// add takes a connection in and returns the one that must go for it, if any.
-func (l *limitedListener) add(conn *LimitedConn) (victim *LimitedConn) {
+// add adds a connection and returns the one to close for it, if any.
+func (l *limitedListener) add(conn *limitedConn) (victim *limitedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.open) >= l.most {
-		victim = Expendable(l.open)
+		victim = expendable(l.open)
 	}
 	l.open = append(l.open, conn)
 	return victim
 }
 
-// Expendable chooses whose connection is closed: of the user who has most, and root last, for root are kubelet and its
-// probes; then one whose request has not come; then the oldest.
-func Expendable(open []*LimitedConn) *LimitedConn {
+// expendable returns the connection to close: of the user with most connections, root's last, since kubelet's probes
+// are root's; then one whose request has not arrived; then the oldest.
+func expendable(open []*limitedConn) *limitedConn {
 	has := map[uint32]int{}
 	for _, c := range open {
 		has[c.User]++
 	}
-	return slices.MinFunc(open, func(a, b *LimitedConn) int { // the first of equals, which is the oldest
+	return slices.MinFunc(open, func(a, b *limitedConn) int { // the first of equals, which is the oldest
 		return cmp.Or(
 			first(a.User != 0, b.User != 0),
 			cmp.Compare(has[b.User], has[a.User]),
@@ -118,38 +127,38 @@ func first(a, b bool) int {
 	return 1
 }
 
-// changed notes that a request has come.
+// changed records that a request has arrived.
 func (l *limitedListener) changed(conn net.Conn, state http.ConnState) {
-	if c, ok := conn.(*LimitedConn); ok && state == http.StateActive {
+	if c, ok := conn.(*limitedConn); ok && state == http.StateActive {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		c.Asking = false
 	}
 }
 
-// Close gives the connection up. The descriptor is free when it returns.
-func (c *LimitedConn) Close() error {
+// Close closes the connection. The descriptor is free when it returns.
+func (c *limitedConn) Close() error {
 	err := c.Conn.Close()
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
-	c.of.open = slices.DeleteFunc(c.of.open, func(o *LimitedConn) bool { return o == c })
+	c.of.open = slices.DeleteFunc(c.of.open, func(o *limitedConn) bool { return o == c })
 	return err
 }
 
-// PeerUser says whose the other end of a connection over the loopback is.
-func PeerUser(h *host.Host) func(net.Conn) uint32 {
+// peerUser returns the owner of the other end of a connection over the loopback.
+func peerUser(h *host.Host) func(net.Conn) uint32 {
 	return func(conn net.Conn) uint32 {
 		peer, err := netip.ParseAddrPort(conn.RemoteAddr().String())
 		if err != nil {
-			return UnknownUser
+			return unknownUser
 		}
 		own, err := netip.ParseAddrPort(conn.LocalAddr().String())
 		if err != nil {
-			return UnknownUser
+			return unknownUser
 		}
 		uid, err := network.TCPUser(h, peer, own)
 		if err != nil {
-			return UnknownUser
+			return unknownUser
 		}
 		return uid
 	}

@@ -1,10 +1,11 @@
-// Package status answers what people ask the running agent on its socket, and asks it.
+// Package status is the socket of the running agent: server, client, and the limits of its listeners.
 package status
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
@@ -16,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-// Status is what the running agent believes: the answer of the socket and the JSON contract of "nodeagent status".
+// Status is the state of the running agent: the answer of the socket and the JSON contract of "nodeagent status".
 type Status struct {
 	Version   string             `json:"version"`
 	Node      string             `json:"node"`
@@ -28,8 +29,8 @@ type Status struct {
 	Findings  []finding.Believed `json:"findings"`
 	Leftovers *inspect.Report    `json:"leftovers,omitempty"` // the last inspection
 	Release   ReleaseStatus      `json:"release"`
-	Told      []SinkStatus       `json:"told"`    // how telling others goes
-	Trouble   []string           `json:"trouble"` // what the agent itself suffers from
+	Sinks     []SinkStatus       `json:"told"`    // of the reporters
+	Trouble   []string           `json:"trouble"` // of the agent itself
 }
 
 // Readiness is whether the agent does what it was installed for, and why not.
@@ -38,7 +39,7 @@ type Readiness struct {
 	Why   []string `json:"why"`
 }
 
-// CheckStatus is what is believed of one check.
+// CheckStatus is the state of one check.
 type CheckStatus struct {
 	Check  string            `json:"check"`
 	Status finding.Status    `json:"status"`
@@ -46,7 +47,7 @@ type CheckStatus struct {
 	Error  string            `json:"error,omitempty"`
 	Why    string            `json:"why,omitempty"`
 
-	Condition string `json:"condition,omitempty"` // of the Node, that what is fatal becomes
+	Condition string `json:"condition,omitempty"` // of the Node, which reports its fatal findings
 }
 
 // ReleaseStatus is what the agent may do about leftovers and what it did last.
@@ -57,11 +58,11 @@ type ReleaseStatus struct {
 	Quarantine *remediate.QuarantineState `json:"quarantine,omitempty"` // what is kept instead of having been deleted
 }
 
-// Answers is what the socket can tell.
+// Answers are the functions behind the socket.
 type Answers struct {
 	Status  func() (Status, error)
 	History func() (inspect.History, error)
-	Place   func() (ContainerPaths, error)
+	Paths   func() (ContainerPaths, error)
 	Reload  func(context.Context) error
 }
 
@@ -80,7 +81,7 @@ func (s SocketServer) Run(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", answer(s.Answers.Status))
 	mux.HandleFunc("GET /history", answer(s.Answers.History))
-	mux.HandleFunc("GET /place", answer(s.Answers.Place))
+	mux.HandleFunc("GET /place", answer(s.Answers.Paths))
 	mux.HandleFunc("POST /reload", func(w http.ResponseWriter, r *http.Request) {
 		if err := s.Answers.Reload(context.WithoutCancel(r.Context())); err != nil {
 			http.Error(w, err.Error(), http.StatusUnprocessableEntity)
@@ -88,10 +89,10 @@ func (s SocketServer) Run(ctx context.Context) error {
 		}
 		reply(w, struct{}{})
 	})
-	return Serve(ctx, listener, mux, nil)
+	return serve(ctx, listener, mux, nil)
 }
 
-// listen opens the socket for root alone. A socket of a dead agent is removed; the state file's lock has shown before
+// listen opens the socket for root alone. The socket of a dead agent is removed: the lock of the state file has shown
 // that no other agent is alive.
 func listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -125,5 +126,16 @@ func answer[T any](ask func() (T, error)) http.HandlerFunc {
 
 func reply(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(v) // the client that went away is the only one to tell
+	_ = json.NewEncoder(w).Encode(v) // an error is the client's, which has gone
+}
+
+// Probe answers a probe: 200 where ask returns nil, otherwise 503 and the error.
+func Probe(ask func() error) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if err := ask(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	}
 }

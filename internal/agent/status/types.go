@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// ContainerPaths is where another process finds what an agent that has left its container goes on reading there: the
-// paths lead through the agent's own descriptors. All is empty where the agent was started on the host. They are
-// asked for on the socket and not published as links: the number of a process that has ended may become another's.
+// ContainerPaths are the files that an agent which has left its container still reads there, by paths that other
+// processes can open: they lead through the agent's own descriptors. All are empty where the agent was started on the
+// host. They are not published as links, since the PID of a process that has ended may be used again.
 type ContainerPaths struct {
 	Config         string `json:"config,omitempty"`         // configuration file
 	ServiceAccount string `json:"serviceAccount,omitempty"` // directory of the pod's token
 	Apiserver      string `json:"apiserver,omitempty"`      // host:port for it
 }
 
-// ErrRefused says that the configuration was not put in force; the agent goes on with the one that it had.
+// ErrRefused means that the configuration was not put in force; the previous one still is.
 var ErrRefused = errors.New("the configuration is refused")
 
-// ReloadLimit is how long a reload may take: the old agent ends within stopGrace, the new one opens its doors.
+// ReloadLimit is how long a reload may take: the old agent ends, and the new one discovers the node.
 const ReloadLimit = 25 * time.Second
 
-// SinkStatus is how telling one kind of listener goes.
+// SinkStatus is the status of one reporter's sink.
 type SinkStatus struct {
 	Reporter string    `json:"reporter"`          // condition, event
-	Last     time.Time `json:"last,omitzero"`     // when something last arrived
-	Waiting  int       `json:"waiting,omitempty"` // what waits to be told
-	Failing  time.Time `json:"failing,omitzero"`  // since when nothing arrives; zero while it does
-	Why      string    `json:"why,omitempty"`     // what the last attempt failed with
-	Dropped  int       `json:"dropped,omitempty"` // given up because too much waited
+	Last     time.Time `json:"last,omitzero"`     // last successful write
+	Waiting  int       `json:"waiting,omitempty"` // not written yet
+	Failing  time.Time `json:"failing,omitzero"`  // since when writes fail; zero while they do not
+	Why      string    `json:"why,omitempty"`     // error of the last attempt
+	Dropped  int       `json:"dropped,omitempty"` // because too much waited
 }

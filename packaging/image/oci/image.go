@@ -1,6 +1,9 @@
 // Package oci writes a container image that holds one static program and nothing else, as an archive that containerd,
 // podman and docker all load: an OCI image layout, and beside it the manifest of docker's older format. The same
 // program gives the same archive, byte for byte.
+//
+// go-containerregistry would write the manifests and the index here, a third of this package. The tar of the layer,
+// docker's manifest beside the OCI layout, and the archive of both in a fixed order would remain.
 package oci
 
 import (
@@ -20,11 +23,11 @@ import (
 	"time"
 )
 
-// Image is what is common to the programs of all platforms.
+// Image is what the programs of all platforms have in common.
 type Image struct {
 	Reference string    // name and tag, such as registry.example.com/nodeagent:1.0.0
 	Path      string    // of the program in the image; its entry point
-	Created   time.Time // of the program, so that the archive does not change with the time of its making
+	Created   time.Time // of the program, so that the archive does not depend on when it is built
 	Version   string
 	Source    string // where the program comes from, for people
 }
@@ -110,7 +113,7 @@ func (i Image) config(p Program, l layer) ([]byte, error) {
 		"config": map[string]any{
 			"User":       "0:0",
 			"Entrypoint": []string{i.Path},
-			// The agent's children look for their own helpers: CNI plugins call iptables.
+			// The agent's children need PATH: CNI plugins call iptables.
 			"Env":        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 			"WorkingDir": "/",
 			"Labels":     i.annotations(),

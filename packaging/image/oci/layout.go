@@ -17,7 +17,7 @@ const (
 	typeConfig   = "application/vnd.oci.image.config.v1+json"
 	typeLayer    = "application/vnd.oci.image.layer.v1.tar+gzip"
 
-	annotationTag  = "org.opencontainers.image.ref.name" // the tag alone, for everybody
+	annotationTag  = "org.opencontainers.image.ref.name" // the tag alone, for all tools
 	annotationName = "io.containerd.image.name"          // the whole name, for containerd
 )
 

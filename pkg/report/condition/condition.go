@@ -23,7 +23,7 @@ type Node interface {
 	PatchNodeStatus(ctx context.Context, patch []byte) error
 }
 
-// Config says what is written, and how often. All but Node and Conditions may be left out.
+// Config configures the conditions. All but Node and Conditions may be left out.
 type Config struct {
 	Node       Node
 	Conditions map[string]finding.Condition // by check
@@ -37,7 +37,7 @@ type Config struct {
 
 	// start-up and other writes that are not urgent come at random within it; zero: DefaultSpread, negative: none
 	Spread  time.Duration
-	Grace   time.Duration // for first conclusive looks; zero: DefaultGrace
+	Grace   time.Duration // for first conclusive observations; zero: DefaultGrace
 	Refresh time.Duration // all is written again after this, give or take a tenth; zero: DefaultRefresh
 	Timeout time.Duration // of one request; zero: DefaultTimeout
 
@@ -60,7 +60,7 @@ type Reporter struct {
 	kinds   []*kind
 	byName  map[string]*kind
 	behind  *report.WriteBehind
-	told    chan struct{} // size 1: that there is something new, not what
+	changed chan struct{} // size 1: that there is something new, not what
 	backoff report.Backoff
 
 	mu        sync.Mutex // guards all below
@@ -72,12 +72,12 @@ type Reporter struct {
 	uncertain bool                            // a patch failed: it may have been applied all the same
 }
 
-// New returns a reporter. The grace for first looks begins now.
+// New returns a reporter. The grace for first observations begins now.
 func New(c Config) *Reporter {
 	c = c.withDefaults()
 	r := &Reporter{
 		config: c, kinds: kinds(c.Conditions, c.Vocabulary), byName: map[string]*kind{},
-		behind: report.NewWriteBehind(c.Store, c.Log), told: make(chan struct{}, 1),
+		behind: report.NewWriteBehind(c.Store, c.Log), changed: make(chan struct{}, 1),
 		backoff:  report.Backoff{Rand: c.Rand},
 		verdicts: map[string]report.Verdict{}, ledger: newLedger(c.Started), graceEnd: time.Now().Add(c.Grace),
 		pace: pace{refresh: c.Refresh, spread: c.Spread, rand: c.Rand}, shown: map[string]corev1.NodeCondition{},
@@ -124,7 +124,7 @@ func (r *Reporter) Update(state finding.State, _ []finding.Update) {
 	now := time.Now()
 	changed := false
 	for _, k := range r.kinds {
-		v := k.judge(state)
+		v := k.evaluate(state)
 		if v.Since.IsZero() {
 			v.Since = r.config.Started
 		}
@@ -138,7 +138,7 @@ func (r *Reporter) Update(state finding.State, _ []finding.Update) {
 		return
 	}
 	select {
-	case r.told <- struct{}{}:
+	case r.changed <- struct{}{}:
 	default: // it is awake already
 	}
 }

@@ -50,7 +50,7 @@ func TestBehaviour(t *testing.T) {
 		node := reporttest.NewNode()
 		return reporttest.Subject{
 			Reporter: New(testConfig(node)), Sink: &node.Fault,
-			Tells: func() []string {
+			Reports: func() []string {
 				if c := node.Shown("Suite"); c != nil {
 					return []string{c.Reason}
 				}
@@ -65,7 +65,7 @@ func TestFaultIsShownAtOnce(t *testing.T) {
 		node, w := reporttest.NewNode(), reporttest.NewWorld()
 		r := New(testConfig(node))
 		reporttest.Start(t, r)
-		r.Update(w.Look("disk", nil, "Ext4Error"))
+		r.Update(w.Run("disk", nil, "Ext4Error"))
 		time.Sleep(100 * time.Millisecond)
 		want := "True | Ext4Error | thing 0 is Ext4Error | " + at(time.Now())
 		if diff := cmp.Diff(want, shownLine(node.Shown("ReadonlyFilesystem"))); diff != "" {
@@ -78,9 +78,9 @@ func TestFaultIsShownAtOnce(t *testing.T) {
 		// Ten more changes within a second make one more patch, and no read.
 		for range 5 {
 			time.Sleep(70 * time.Millisecond)
-			r.Update(w.Look("disk", nil))
+			r.Update(w.Run("disk", nil))
 			time.Sleep(70 * time.Millisecond)
-			r.Update(w.Look("disk", nil, "XFSShutdown"))
+			r.Update(w.Run("disk", nil, "XFSShutdown"))
 		}
 		time.Sleep(time.Second)
 		if n := len(node.Patches()); n != 2 {
@@ -115,32 +115,32 @@ func TestStatuses(t *testing.T) {
 		kind, want string
 	}{
 		{"faulty", Problem, func(w *reporttest.World) (finding.State, []finding.Update) {
-			return w.Look("disk", nil, "A", "B", "C")
+			return w.Run("disk", nil, "A", "B", "C")
 		},
 			"ReadonlyFilesystem", "True | A | thing 0 is A (and 2 more)"},
-		{"healthy", Problem, func(w *reporttest.World) (finding.State, []finding.Update) { return w.Look("disk", nil) },
+		{"healthy", Problem, func(w *reporttest.World) (finding.State, []finding.Update) { return w.Run("disk", nil) },
 			"ReadonlyFilesystem", "False | FilesystemIsNotReadOnly | Filesystem is not read-only"},
 		{"unknown", Problem, func(w *reporttest.World) (finding.State, []finding.Update) {
-			return w.Look("disk", errBlind)
+			return w.Run("disk", errBlind)
 		},
 			"ReadonlyFilesystem", "Unknown | CheckCouldNotTell | mountinfo: permission denied"},
 		{"not applicable", Problem, func(w *reporttest.World) (finding.State, []finding.Update) {
-			return w.Look("disk", finding.NotApplicable("no disk"))
+			return w.Run("disk", finding.NotApplicable("no disk"))
 		}, "ReadonlyFilesystem", "none"},
 		{"not looked at", Problem, func(w *reporttest.World) (finding.State, []finding.Update) {
 			return w.State(), nil
 		},
-			"ReadonlyFilesystem", "Unknown | CheckCouldNotTell | no conclusive look yet"},
+			"ReadonlyFilesystem", "Unknown | CheckCouldNotTell | no conclusive observation yet"},
 		{"faulty, ready vocabulary", Ready, func(w *reporttest.World) (finding.State, []finding.Update) {
-			return w.Look("disk", nil, "A")
+			return w.Run("disk", nil, "A")
 		},
 			"StorageReady", "False | A | thing 0 is A"},
 		{"healthy, ready vocabulary", Ready, func(w *reporttest.World) (finding.State, []finding.Update) {
-			return w.Look("disk", nil)
+			return w.Run("disk", nil)
 		},
 			"StorageReady", "True | FilesystemIsNotReadOnly | Filesystem is not read-only"},
 		{"no word in the ready vocabulary", Ready, func(w *reporttest.World) (finding.State, []finding.Update) {
-			return w.Look(reporttest.Check, nil, "A")
+			return w.Run(reporttest.Check, nil, "A")
 		}, "Suite", "True | A | thing 0 is A"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestOthersAreNeverTouched(t *testing.T) {
 		c.Store = store
 		r := New(c)
 		stop := reporttest.Start(t, r)
-		r.Update(w.Look("disk", nil, "Ext4Error"))
+		r.Update(w.Run("disk", nil, "Ext4Error"))
 		time.Sleep(time.Hour * 3)
 		stop()
 
@@ -215,7 +215,7 @@ func TestNotOursIsNotRemoved(t *testing.T) {
 		c.Store = reporttest.NewStore()
 		r := New(c)
 		reporttest.Start(t, r)
-		r.Update(w.Look("disk", finding.NotApplicable("no disk")))
+		r.Update(w.Run("disk", finding.NotApplicable("no disk")))
 		time.Sleep(3 * time.Hour)
 		if got := node.Shown("ReadonlyFilesystem"); got == nil || got.Reason != "FilesystemIsReadOnly" {
 			t.Errorf("another's condition is %s", shownLine(got))
@@ -228,14 +228,14 @@ func TestNotApplicableAnyMore(t *testing.T) {
 		node, w := reporttest.NewNode(), reporttest.NewWorld()
 		r := New(testConfig(node))
 		reporttest.Start(t, r)
-		r.Update(w.Look("disk", nil, "Ext4Error"))
+		r.Update(w.Run("disk", nil, "Ext4Error"))
 		time.Sleep(time.Minute)
-		r.Update(w.Look("disk", finding.NotApplicable("the disk was taken out")))
+		r.Update(w.Run("disk", finding.NotApplicable("the disk was taken out")))
 		time.Sleep(2 * time.Second)
 		if got := node.Shown("ReadonlyFilesystem"); got != nil {
 			t.Errorf("shown %s", shownLine(got))
 		}
-		r.Update(w.Look("disk", nil, "Ext4Error"))
+		r.Update(w.Run("disk", nil, "Ext4Error"))
 		time.Sleep(2 * time.Second)
 		if got := node.Shown("ReadonlyFilesystem"); got == nil {
 			t.Error("not shown again")
@@ -249,11 +249,11 @@ func TestReasonChurnIsBounded(t *testing.T) {
 		node, w := reporttest.NewNode(), reporttest.NewWorld()
 		r := New(testConfig(node))
 		reporttest.Start(t, r)
-		r.Update(w.Look("disk", nil, "First"))
+		r.Update(w.Run("disk", nil, "First"))
 		moved := time.Now()
 		time.Sleep(time.Second)
 		for i := range 600 {
-			r.Update(w.Look("disk", nil, "Reason"+string(rune('A'+i%26))))
+			r.Update(w.Run("disk", nil, "Reason"+string(rune('A'+i%26))))
 			time.Sleep(time.Second)
 		}
 		if n := len(node.Patches()); n < 10 || n > 17 {
@@ -273,18 +273,18 @@ func TestChecksThatShareACondition(t *testing.T) {
 		r := New(c)
 		reporttest.Start(t, r)
 		shown := func() string { return shownLine(node.Shown("ReadonlyFilesystem")) }
-		r.Update(w.Look("one", nil))
-		r.Update(w.Look("two", nil, "Two"))
+		r.Update(w.Run("one", nil))
+		r.Update(w.Run("two", nil, "Two"))
 		began := time.Now()
 		time.Sleep(time.Minute)
-		r.Update(w.Look("one", nil, "One"))
+		r.Update(w.Run("one", nil, "One"))
 		time.Sleep(time.Minute)
-		r.Update(w.Look("two", nil)) // faulty without a break
+		r.Update(w.Run("two", nil)) // faulty without a break
 		time.Sleep(time.Minute)
 		if diff := cmp.Diff("True | One | thing 0 is One | "+at(began), shown()); diff != "" {
 			t.Error(diff)
 		}
-		r.Update(w.Look("one", nil))
+		r.Update(w.Run("one", nil))
 		ended := time.Now()
 		time.Sleep(time.Minute)
 		if diff := cmp.Diff("False | FilesystemIsNotReadOnly | Filesystem is not read-only | "+at(ended),

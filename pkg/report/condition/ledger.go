@@ -14,11 +14,11 @@ import (
 // record is what is remembered of one condition across restarts.
 type record struct {
 	Status  finding.Status    `json:"status"`
-	Since   finding.Timestamp `json:"since"`   // when the tracker says that it moved
+	Since   finding.Timestamp `json:"since"`   // when the tracker changed it
 	Shown   time.Time         `json:"shown"`   // lastTransitionTime: Since, or what the Node said before us
 	Written bool              `json:"written"` // the Node may carry it because of us: ours to remove
 
-	// Fresh: it has not moved since we first heard of it, and was not yet compared with the Node, which may know
+	// Fresh: it has not changed since it was first reported, and was not yet compared with the Node, which may know
 	// better.
 	Fresh bool `json:"fresh,omitempty"`
 }
@@ -28,7 +28,7 @@ type record struct {
 type ledger struct {
 	started finding.Timestamp // when this agent started
 	records map[string]record
-	sighted map[string]bool // told of in this run
+	sighted map[string]bool // reported in this run
 	adopted map[string]corev1.NodeCondition
 	dirty   map[string]bool // to be stored
 }
@@ -120,7 +120,7 @@ func (l *ledger) forget(name string) {
 	l.dirty[name] = true
 }
 
-// store hands over what has changed.
+// store stores what has changed.
 func (l *ledger) store(behind *report.WriteBehind) {
 	for name := range l.dirty {
 		data, err := json.Marshal(l.records[name])

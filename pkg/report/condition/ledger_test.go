@@ -174,7 +174,7 @@ func transitions(t *testing.T, steps []step) string {
 
 // look lets the check look, and the model see what the tracker makes of it.
 func (a *agent) look(m *model, err error, reasons ...string) {
-	state, updates := a.world.Look("disk", err, reasons...)
+	state, updates := a.world.Run("disk", err, reasons...)
 	a.run.Update(state, updates)
 	c := state["disk"]
 	if c.Conclusive.IsZero() {

@@ -35,7 +35,7 @@ func TestOutages(t *testing.T) {
 				r := New(testConfig(node))
 				reporttest.Start(t, r)
 				node.Fail(test.err)
-				r.Update(w.Look("disk", nil, "Ext4Error"))
+				r.Update(w.Run("disk", nil, "Ext4Error"))
 				moved := time.Now()
 				time.Sleep(3 * time.Hour)
 				attempts := node.Attempts()
@@ -64,18 +64,18 @@ func TestLostAnswer(t *testing.T) {
 		node, w := reporttest.NewNode(), reporttest.NewWorld()
 		r := New(testConfig(node))
 		reporttest.Start(t, r)
-		r.Update(w.Look("disk", nil))
-		r.Update(w.Look(reporttest.Check, finding.NotApplicable("-")))
+		r.Update(w.Run("disk", nil))
+		r.Update(w.Run(reporttest.Check, finding.NotApplicable("-")))
 		time.Sleep(10 * time.Minute)
 		node.LoseAnswers(errors.New("EOF"))
-		r.Update(w.Look("disk", nil, "Ext4Error"))
-		r.Update(w.Look(reporttest.Check, nil, "Other"))
+		r.Update(w.Run("disk", nil, "Ext4Error"))
+		r.Update(w.Run(reporttest.Check, nil, "Other"))
 		time.Sleep(200 * time.Millisecond)
 		if got := node.Shown("ReadonlyFilesystem").Status; got != corev1.ConditionTrue {
 			t.Fatalf("the patch was not applied: %s", got)
 		}
-		r.Update(w.Look("disk", nil))
-		r.Update(w.Look(reporttest.Check, finding.NotApplicable("-")))
+		r.Update(w.Run("disk", nil))
+		r.Update(w.Run(reporttest.Check, finding.NotApplicable("-")))
 		node.Mend()
 		time.Sleep(10 * time.Second)
 		if got := node.Shown("ReadonlyFilesystem").Status; got != corev1.ConditionFalse {
@@ -97,7 +97,7 @@ func TestHungStore(t *testing.T) {
 		r := New(c)
 		stop := reporttest.Start(t, r)
 		for _, reasons := range [][]string{{"Ext4Error"}, nil, {"Again"}} {
-			r.Update(w.Look("disk", nil, reasons...))
+			r.Update(w.Run("disk", nil, reasons...))
 			time.Sleep(2 * time.Second)
 		}
 		if got := node.Shown("ReadonlyFilesystem"); got == nil || got.Reason != "Again" {

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// settle gathers what one fault makes several checks say.
+	// settle collects what one fault makes several checks report.
 	settle = 50 * time.Millisecond
 	// coalesce is the shortest time between two writes.
 	coalesce = time.Second
@@ -16,7 +16,7 @@ const (
 	detailEvery = time.Minute
 )
 
-// pace decides when to write. It is pure: the caller says what time it is.
+// pace decides when to write. It is pure: the caller passes the time.
 type pace struct {
 	refresh time.Duration
 	spread  time.Duration
@@ -27,7 +27,7 @@ type pace struct {
 	promptAt  time.Time // when a prompt difference is due; zero when there is none
 	calmAt    time.Time // when a calm difference is due; zero when there is none
 	refreshAt time.Time // when all is written again, changed or not
-	retryAt   time.Time // after a failure; zero when the last attempt went well
+	retryAt   time.Time // after a failure; zero when the last attempt succeeded
 }
 
 // start begins to count: the first calm write and the first refresh come at random moments, since a rollout starts ten

@@ -28,15 +28,16 @@ type plan struct {
 	removed    []string
 	haste      haste
 	bad        bool // something is wrong
-	held       bool // some check is given time for its first conclusive look
+	held       bool // some check is given time for its first conclusive observation
 }
 
-// plan compares what is believed with what the Node shows. now decides whether the grace for first looks is over.
+// plan compares what is believed with what the Node shows. now decides whether the grace for first observations is
+// over.
 func (r *Reporter) plan(now time.Time) plan {
 	var p plan
 	for _, k := range r.kinds {
-		v, told := r.verdicts[k.name]
-		if !told {
+		v, known := r.verdicts[k.name]
+		if !known {
 			continue
 		}
 		if r.held(k, v, now) {
@@ -62,8 +63,9 @@ func (r *Reporter) plan(now time.Time) plan {
 	return p
 }
 
-// held reports whether a verdict is not told yet. After a start without memory a check is given a while for its first
-// conclusive look, since a True or False on the Node that turns Unknown and back would move lastTransitionTime twice.
+// held reports whether a verdict is not written yet. After a start without memory a check is given a while for its
+// first conclusive look, since a True or False on the Node that turns Unknown and back would move lastTransitionTime
+// twice.
 func (r *Reporter) held(k *kind, v report.Verdict, now time.Time) bool {
 	if v.Status != finding.StatusUnknown || !v.Blank || !now.Before(r.graceEnd) {
 		return false
@@ -91,7 +93,7 @@ func (p *plan) add(k *kind, want corev1.NodeCondition, shown map[string]corev1.N
 	p.haste = max(p.haste, k.hasten(want, have, ok))
 }
 
-// hasten says how soon a difference is to be written.
+// hasten returns how soon a difference is to be written.
 func (k *kind) hasten(want, have corev1.NodeCondition, shown bool) haste {
 	isBad, wasBad := want.Status == k.bad(), shown && have.Status == k.bad()
 	switch {

@@ -31,7 +31,7 @@ func Names(namings []finding.Condition, v Vocabulary) []string {
 }
 
 // Retire takes every condition off the Node that the agent of this store has written there, and returns their names:
-// nobody keeps them true any more. A condition of somebody else is not touched.
+// nothing keeps them up to date any more. Conditions of other writers are not touched.
 func Retire(ctx context.Context, node Node, store report.Store) ([]string, error) {
 	var names []string
 	err := store.ForEach(func(name string, value []byte) error {

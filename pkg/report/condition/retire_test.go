@@ -35,7 +35,7 @@ func TestRetire(t *testing.T) {
 				delete(c.Conditions, reporttest.Check)
 				r := New(c)
 				stop := reporttest.Start(t, r)
-				r.Update(w.Look("disk", nil))
+				r.Update(w.Run("disk", nil))
 				time.Sleep(2 * time.Minute)
 				stop()
 				for i, want := range [][]string{{"ReadonlyFilesystem"}, nil} {

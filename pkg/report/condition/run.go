@@ -19,30 +19,30 @@ func (r *Reporter) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			r.due() // stores what was told last
+			r.due() // stores the last state
 			return stop()
-		case <-r.told:
+		case <-r.changed:
 		case <-timer.C:
 		}
 		timer.Reset(time.Until(r.step(ctx)))
 	}
 }
 
-// step does what is due and returns when to look again.
+// step does what is due and returns when to check again.
 func (r *Reporter) step(ctx context.Context) time.Time {
-	act, look := r.due()
+	act, check := r.due()
 	if act.After(time.Now()) {
-		return look
+		return check
 	}
 	if err := r.attempt(ctx); err != nil {
 		r.failed(ctx, err)
 	}
-	_, look = r.due()
-	return look
+	_, check = r.due()
+	return check
 }
 
-// due returns when there is something to do, and when to look again at the latest.
-func (r *Reporter) due() (act, look time.Time) {
+// due returns when there is something to do, and when to check again at the latest.
+func (r *Reporter) due() (act, check time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()

@@ -16,13 +16,13 @@ import (
 // TestAdoption starts an agent that has lost its memory on a node that shows a condition.
 func TestAdoption(t *testing.T) {
 	look := func(reasons ...string) func(r *Reporter, w *reporttest.World) {
-		return func(r *Reporter, w *reporttest.World) { r.Update(w.Look("disk", nil, reasons...)) }
+		return func(r *Reporter, w *reporttest.World) { r.Update(w.Run("disk", nil, reasons...)) }
 	}
 	blindThen := func(reasons ...string) func(r *Reporter, w *reporttest.World) {
 		return func(r *Reporter, w *reporttest.World) {
-			r.Update(w.Look("disk", errors.New("not yet")))
+			r.Update(w.Run("disk", errors.New("not yet")))
 			time.Sleep(20 * time.Second)
-			r.Update(w.Look("disk", nil, reasons...))
+			r.Update(w.Run("disk", nil, reasons...))
 		}
 	}
 	for _, test := range []struct {
@@ -80,7 +80,7 @@ func TestGraceEnds(t *testing.T) {
 		c.Spread = -1
 		r := New(c)
 		reporttest.Start(t, r)
-		r.Update(w.Look("disk", errors.New("blind")))
+		r.Update(w.Run("disk", errors.New("blind")))
 		time.Sleep(DefaultGrace - time.Second)
 		if got := node.Shown("ReadonlyFilesystem").Status; got != corev1.ConditionFalse {
 			t.Errorf("within the grace it is %s", got)
@@ -100,15 +100,15 @@ func TestRestartWritesNothing(t *testing.T) {
 		c.Store = store
 		r := New(c)
 		stop := reporttest.Start(t, r)
-		r.Update(w.Look("disk", nil, "Ext4Error"))
-		r.Update(w.Look(reporttest.Check, nil))
+		r.Update(w.Run("disk", nil, "Ext4Error"))
+		r.Update(w.Run(reporttest.Check, nil))
 		time.Sleep(10 * time.Minute)
 		stop()
 		before := len(node.Patches())
 		r = New(c)
 		reporttest.Start(t, r)
-		r.Update(w.Look("disk", nil, "Ext4Error"))
-		r.Update(w.Look(reporttest.Check, nil))
+		r.Update(w.Run("disk", nil, "Ext4Error"))
+		r.Update(w.Run(reporttest.Check, nil))
 		time.Sleep(29 * time.Minute)
 		if n := len(node.Patches()); n != before {
 			t.Errorf("%d patches more", n-before)
@@ -133,7 +133,7 @@ func TestStartUpIsSpread(t *testing.T) {
 		node, w := reporttest.NewNode(), reporttest.NewWorld()
 		r := New(testConfig(node))
 		reporttest.Start(t, r)
-		r.Update(w.Look("disk", nil))
+		r.Update(w.Run("disk", nil))
 		time.Sleep(59 * time.Second) // half of the spread is a minute
 		if n := len(node.Attempts()); n != 0 {
 			t.Errorf("%d requests before the spread", n)

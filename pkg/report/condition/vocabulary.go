@@ -28,8 +28,8 @@ type kind struct {
 	checks []string
 }
 
-// kinds sorts checks by the condition that they make. Where a check has no word in the wanted vocabulary the other
-// one is used, with its own polarity: better an odd word than silence.
+// kinds sorts checks by the condition that they make. Where a check has no name in the wanted vocabulary the other
+// one is used, with its own polarity.
 func kinds(namings map[string]finding.Condition, v Vocabulary) []*kind {
 	byName := map[string]*kind{}
 	for _, check := range slices.Sorted(maps.Keys(namings)) {
@@ -54,16 +54,16 @@ func (v Vocabulary) Name(n finding.Condition) string {
 	return cmp.Or(n.Type, n.ReadyType)
 }
 
-// judge returns what is believed of k.
-func (k *kind) judge(state finding.State) report.Verdict {
+// evaluate returns what is believed of k.
+func (k *kind) evaluate(state finding.State) report.Verdict {
 	checks := make([]*finding.CheckState, 0, len(k.checks))
 	for _, check := range k.checks {
 		checks = append(checks, state[check])
 	}
-	return report.Judge(k.naming, checks...)
+	return report.Evaluate(k.naming, checks...)
 }
 
-// bad is the truth that says that something is wrong.
+// bad is the status of the condition when something is wrong.
 func (k *kind) bad() corev1.ConditionStatus {
 	if k.ready {
 		return corev1.ConditionFalse
@@ -71,7 +71,7 @@ func (k *kind) bad() corev1.ConditionStatus {
 	return corev1.ConditionTrue
 }
 
-// good is the truth that says that all is well.
+// good is the status of the condition when nothing is wrong.
 func (k *kind) good() corev1.ConditionStatus {
 	if k.ready {
 		return corev1.ConditionTrue
@@ -79,7 +79,7 @@ func (k *kind) good() corev1.ConditionStatus {
 	return corev1.ConditionFalse
 }
 
-// truth words a status; it is empty for one that is not shown.
+// truth returns the condition status of a status; empty for one that is not shown.
 func (k *kind) truth(s finding.Status) corev1.ConditionStatus {
 	switch s {
 	case finding.StatusFaulty:

@@ -1,4 +1,4 @@
-// Package event tells what has changed as Kubernetes Events on the Node. It only creates events, under names that
+// Package event reports changes as Kubernetes Events on the Node. It only creates events, under names that
 // make a repeated attempt recognisable, and within a budget for each reason, so that a storm of one reason never
 // hides another.
 package event
@@ -23,7 +23,7 @@ type Sink interface {
 	CreateEvent(ctx context.Context, event *corev1.Event) error
 }
 
-// Config says what is told, and how often. All but Node and Sink may be left out.
+// Config configures the events. All but Node and Sink may be left out.
 type Config struct {
 	Node string // name of this node
 	Sink Sink
@@ -33,11 +33,11 @@ type Config struct {
 
 	Burst int           // events of one reason at once; zero: DefaultBurst
 	Every time.Duration // and one more after each of these; zero: DefaultEvery
-	// what is still wrong is told again after this, give or take half; zero: DefaultResend, negative: never
+	// what is still wrong is reported again after this, give or take half; zero: DefaultResend, negative: never
 	Resend  time.Duration
 	Timeout time.Duration // of one request; zero: DefaultTimeout
 
-	Wordings map[string]Wording // by check, where its changes are told in other words
+	Wordings map[string]Wording // by check, where its changes are worded otherwise
 
 	Observer report.Observer
 	Log      *slog.Logger
@@ -59,11 +59,11 @@ const (
 	sendEvery = 2 * time.Second
 )
 
-// Reporter tells updates as events.
+// Reporter reports updates as events.
 type Reporter struct {
 	config  Config
 	outbox  *report.Outbox
-	told    chan struct{} // size 1: that there is something new, not what
+	changed chan struct{} // size 1: that there is something new, not what
 	backoff report.Backoff
 	send    *report.Budgets
 
@@ -72,14 +72,14 @@ type Reporter struct {
 	believed []finding.Believed // what is wrong now, for the resend
 	resendAt time.Time
 	retryAt  time.Time
-	lost     lost // given up and not told yet
+	lost     lost // dropped and not reported yet
 }
 
-// New returns a reporter that goes on with what an earlier run left in the store.
+// New returns a reporter that continues with what an earlier run left in the store.
 func New(c Config) *Reporter {
 	c = c.withDefaults()
 	r := &Reporter{
-		config: c, outbox: report.NewOutbox(c.Limit, c.Store, c.Log), told: make(chan struct{}, 1),
+		config: c, outbox: report.NewOutbox(c.Limit, c.Store, c.Log), changed: make(chan struct{}, 1),
 		backoff: report.Backoff{Rand: c.Rand}, send: report.NewBudgets(sendBurst, sendEvery),
 		budgets: report.NewBudgets(c.Burst, c.Every), lost: lost{},
 	}
@@ -126,17 +126,34 @@ func (r *Reporter) Update(state finding.State, updates []finding.Update) {
 			r.add(u.ID, u.Finding.Severity, u.At.Wall, n)
 		}
 	}
-	if len(updates) == 0 {
-		return
+	if len(updates) > 0 {
+		r.signal()
 	}
+}
+
+// Report takes over how releases of pods ended. Everything else that becomes of leftovers is in the findings of their
+// check, and in the log.
+func (r *Reporter) Report(activities []finding.Activity) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range activities {
+		if n, ok := noteOfActivity(a); ok {
+			r.add(a.ID, a.Severity, a.At.Wall, n)
+			r.signal()
+		}
+	}
+}
+
+// signal wakes Run, which has something new to send.
+func (r *Reporter) signal() {
 	r.observe()
 	select {
-	case r.told <- struct{}{}:
+	case r.changed <- struct{}{}:
 	default: // it is awake already
 	}
 }
 
-// worthRepeating returns a copy of what is wrong and more than good to know, never nil. Finding holds a map, but an
+// worthRepeating returns a copy of the findings that are more than info, never nil. Finding holds a map, but an
 // event shows none of it.
 func worthRepeating(state finding.State) []finding.Believed {
 	believed := []finding.Believed{}
@@ -177,11 +194,12 @@ func (r *Reporter) add(id string, severity finding.Severity, at time.Time, n not
 	}
 }
 
-// release lets go what was gathered, where the budget of its reason allows one more, and returns when to look again.
+// release releases what was aggregated, where the budget of its reason allows one more, and returns when to check
+// again.
 func (r *Reporter) release(now time.Time) (next time.Time) {
 	for _, held := range r.outbox.Held() {
 		if waiting, _ := r.outbox.Waiting(held.Key); waiting >= r.config.Burst {
-			continue // they are not even sent; the end of that is looked at after each one that is
+			continue // those before are not sent yet; checked again after each one that is
 		}
 		if r.budgets.Take(held.Key, now) {
 			held.Held = false
@@ -193,7 +211,7 @@ func (r *Reporter) release(now time.Time) (next time.Time) {
 	return next
 }
 
-// resend tells again what is still wrong: an event lives for an hour in the apiserver, and one may have been lost.
+// resend reports again what is still wrong: an event lives for an hour in the apiserver, and one may have been lost.
 func (r *Reporter) resend(now time.Time) {
 	if r.resendAt.IsZero() || now.Before(r.resendAt) {
 		return
@@ -214,7 +232,7 @@ func (r *Reporter) observe() { r.config.Observer.Queued(r.Name(), r.outbox.Len()
 // lost counts what was given up, by severity.
 type lost map[finding.Severity]int
 
-// String words the counts, the gravest first.
+// String returns the counts, the most severe first.
 func (l lost) String() string {
 	var parts []string
 	for _, s := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {

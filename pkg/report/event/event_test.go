@@ -30,7 +30,7 @@ func TestBehaviour(t *testing.T) {
 		events := &reporttest.Events{}
 		return reporttest.Subject{
 			Reporter: New(testConfig(events)), Sink: &events.Fault, Edge: true,
-			Tells: func() []string {
+			Reports: func() []string {
 				var reasons []string
 				for _, e := range events.Created() {
 					reasons = append(reasons, e.Reason)
@@ -46,7 +46,7 @@ func TestEventIsWhatTheApiserverTakes(t *testing.T) {
 		events, w := &reporttest.Events{}, reporttest.NewWorld()
 		r := New(testConfig(events))
 		reporttest.Start(t, r)
-		state, updates := w.Look("disk", nil, "Ext4Error")
+		state, updates := w.Run("disk", nil, "Ext4Error")
 		r.Update(state, updates)
 		now := metav1.NewTime(w.Now().Wall)
 		time.Sleep(time.Second)
@@ -88,7 +88,7 @@ func TestNotes(t *testing.T) {
 		{"raised info", finding.Update{Kind: finding.Raised, Finding: info}, "Normal Ext4Error bad block"},
 		{"changed", finding.Update{Kind: finding.Changed, Finding: f}, "Warning Ext4Error bad block"},
 		{"cleared", finding.Update{Kind: finding.Cleared, Finding: f},
-			"Normal Ext4ErrorCleared no longer so: bad block"},
+			"Normal Ext4ErrorCleared resolved: bad block"},
 		{"a moment", finding.Update{Kind: finding.Raised, Finding: moment}, "Warning Ext4Error bad block"},
 		{"a moment is never gone", finding.Update{Kind: finding.Cleared, Finding: moment}, "none"},
 		{"moved", finding.Update{Kind: finding.StatusChanged, From: finding.StatusHealthy, To: finding.StatusFaulty},
@@ -134,8 +134,8 @@ func TestStorm(t *testing.T) {
 		for range 47 {
 			storm = append(storm, "Storm")
 		}
-		r.Update(w.Look("stormy", nil, storm...))
-		r.Update(w.Look("calm", nil, "Calm"))
+		r.Update(w.Run("stormy", nil, storm...))
+		r.Update(w.Run("calm", nil, "Calm"))
 		time.Sleep(45 * time.Second)
 		count := map[string]int{}
 		for _, e := range events.Created() {
@@ -163,7 +163,7 @@ func TestStormDuringAnOutage(t *testing.T) {
 		r := New(testConfig(events))
 		reporttest.Start(t, r)
 		events.Fail(errors.New("away"))
-		r.Update(w.Look("quiet", nil, "Quiet"))
+		r.Update(w.Run("quiet", nil, "Quiet"))
 		const raised = 24 * 60
 		for i := range raised {
 			r.Update(w.State(), []finding.Update{{ID: fmt.Sprint("storm-", i), Kind: finding.Raised, At: w.Now(),
@@ -199,7 +199,7 @@ func TestOverflowIsTold(t *testing.T) {
 		reporttest.Start(t, r)
 		events.Fail(errors.New("away"))
 		for i := range 12 {
-			r.Update(w.Look(fmt.Sprint("check-", i), nil, fmt.Sprint("Reason", i)))
+			r.Update(w.Run(fmt.Sprint("check-", i), nil, fmt.Sprint("Reason", i)))
 		}
 		time.Sleep(time.Hour)
 		events.Mend()
@@ -208,7 +208,7 @@ func TestOverflowIsTold(t *testing.T) {
 			"Warning Reason7 1 thing 0 is Reason7", "Warning Reason8 1 thing 0 is Reason8",
 			"Warning Reason9 1 thing 0 is Reason9",
 			"Warning Reason10 1 thing 0 is Reason10", "Warning Reason11 1 thing 0 is Reason11",
-			"Warning EventsDropped 1 7 events could not be delivered and were given up: 7 fatal",
+			"Warning EventsDropped 1 7 events could not be delivered and were dropped: 7 fatal",
 		}
 		if diff := cmp.Diff(want, events.Lines()); diff != "" {
 			t.Error(diff)
@@ -223,10 +223,10 @@ func TestLostAnswer(t *testing.T) {
 		r := New(testConfig(events))
 		reporttest.Start(t, r)
 		events.LoseAnswers(errors.New("EOF"))
-		r.Update(w.Look("disk", nil, "First"))
+		r.Update(w.Run("disk", nil, "First"))
 		time.Sleep(time.Minute)
 		events.Mend()
-		r.Update(w.Look("other", nil, "Second"))
+		r.Update(w.Run("other", nil, "Second"))
 		time.Sleep(10 * time.Minute)
 		want := []string{"Warning First 1 thing 0 is First", "Warning Second 1 thing 0 is Second"}
 		if diff := cmp.Diff(want, events.Lines()); diff != "" {
@@ -254,7 +254,7 @@ func TestRejectedEventHoldsUpNothing(t *testing.T) {
 				r := New(testConfig(events))
 				reporttest.Start(t, r)
 				events.Fail(reporttest.Status(test.code, test.reason, 17))
-				r.Update(w.Look("disk", nil, "First"))
+				r.Update(w.Run("disk", nil, "First"))
 				time.Sleep(time.Hour)
 				events.Mend()
 				time.Sleep(10 * time.Minute)
@@ -283,7 +283,7 @@ func TestRestartGoesOn(t *testing.T) {
 		r := New(c)
 		stop := reporttest.Start(t, r)
 		events.Fail(errors.New("away"))
-		state, updates := w.Look("disk", nil, "Ext4Error")
+		state, updates := w.Run("disk", nil, "Ext4Error")
 		r.Update(state, updates)
 		time.Sleep(time.Minute)
 		stop()
@@ -305,14 +305,14 @@ func TestResend(t *testing.T) {
 		c.Resend = 6 * time.Hour
 		r := New(c)
 		reporttest.Start(t, r)
-		r.Update(w.Look("disk", nil, "Ext4Error"))
+		r.Update(w.Run("disk", nil, "Ext4Error"))
 		since := time.Now().UTC().Format("2006-01-02T15:04:05Z")
 		time.Sleep(13 * time.Hour)
-		r.Update(w.Look("disk", nil))
+		r.Update(w.Run("disk", nil))
 		time.Sleep(13 * time.Hour)
 		again := "Warning Ext4Error 1 thing 0 is Ext4Error (since " + since + ")"
 		want := []string{"Warning Ext4Error 1 thing 0 is Ext4Error", again, again,
-			"Normal Ext4ErrorCleared 1 no longer so: thing 0 is Ext4Error"}
+			"Normal Ext4ErrorCleared 1 resolved: thing 0 is Ext4Error"}
 		if diff := cmp.Diff(want, events.Lines()); diff != "" {
 			t.Error(diff)
 		}
@@ -326,11 +326,45 @@ func TestBacklogLeavesRoom(t *testing.T) {
 		r := New(testConfig(events))
 		reporttest.Start(t, r)
 		for i := range 100 {
-			r.Update(w.Look(fmt.Sprint("check-", i), nil, fmt.Sprint("Reason", i)))
+			r.Update(w.Run(fmt.Sprint("check-", i), nil, fmt.Sprint("Reason", i)))
 		}
 		time.Sleep(time.Minute)
 		if n := len(events.Attempts()); n < 30 || n > 34 {
 			t.Errorf("%d requests in a minute", n)
+		}
+	})
+}
+
+// Of what becomes of leftovers, events report how the release of a pod ended: nothing while nothing is released, and a
+// failure that repeats itself once.
+func TestActivities(t *testing.T) {
+	pod := finding.Subject{Kind: "pod", Name: "default/web", UID: "u1"}
+	mount := finding.Subject{Kind: "mount", Name: "/var/lib/kubelet/pods/u1/volumes/v", UID: "u1"}
+	synctest.Test(t, func(t *testing.T) {
+		events, w := &reporttest.Events{}, reporttest.NewWorld()
+		r := New(testConfig(events))
+		reporttest.Start(t, r)
+		report := func(kind finding.ActivityKind, subject finding.Subject, severity finding.Severity, repeated bool) {
+			a := finding.NewActivity(kind, "leftovers", subject, w.Now())
+			a.Pod, a.Severity, a.Repeated, a.Message = pod, severity, repeated, string(kind)+" of "+subject.String()
+			r.Report([]finding.Activity{a})
+			time.Sleep(time.Minute)
+		}
+		for _, kind := range []finding.ActivityKind{finding.LeftoverFound, finding.LeftoverPresent,
+			finding.LeftoverReleased, finding.LeftoverGone, finding.ActionPlanned, finding.ActionRefused,
+			finding.ActionStarted, finding.ActionDone, finding.ActionFailed} {
+			report(kind, mount, finding.Warning, false)
+		}
+		report(finding.ActionStarted, pod, finding.Info, false)
+		report(finding.ActionFailed, pod, finding.Warning, false)
+		report(finding.ActionFailed, pod, finding.Warning, true)
+		report(finding.ActionVerified, pod, finding.Info, false)
+		want := []string{
+			"Warning LeftoverReleaseFailed 1 action-failed of pod/default/web",
+			"Normal LeftoversReleased 1 action-verified of pod/default/web",
+		}
+		if diff := cmp.Diff(want, events.Lines()); diff != "" {
+			t.Error(diff)
 		}
 	})
 }

@@ -28,22 +28,24 @@ const (
 	component      = "nodeagent"
 	clearedSuffix  = "Cleared"
 	droppedReason  = "EventsDropped"
+	releasedReason = "LeftoversReleased"
+	failedReason   = "LeftoverReleaseFailed"
 	annotationsFor = component + "/" // prefix of our annotations
 )
 
-// note is what one event says. It is stored, so its fields are a format.
+// note is the content of one event. It is stored, so its fields are a format.
 type note struct {
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 	Type    string `json:"type"` // Normal or Warning
 	Check   string `json:"check,omitempty"`
 	Subject string `json:"subject,omitempty"`
-	Source  string `json:"source,omitempty"` // the component that speaks; ours unless set
+	Source  string `json:"source,omitempty"` // the component; ours unless set
 }
 
-// noteOf words an update. Raised and changed findings are told under their own reason, cleared ones under the same
-// with "Cleared" after it: so raising and clearing have budgets of their own. That a status moved is told by the
-// condition, and by the findings that moved it.
+// noteOf returns the note of an update. Raised and changed findings are reported under their own reason, cleared ones
+// under the same with "Cleared" after it: so raising and clearing have their own budgets. A changed status has no
+// event: the condition shows it, and the findings that changed it have theirs.
 func noteOf(u finding.Update) (note, bool) {
 	f := u.Finding
 	n := note{Type: typeOf(f.Severity), Check: report.Text(f.Check, maxReason), Subject: report.Text(f.Subject.String(),
@@ -57,23 +59,37 @@ func noteOf(u finding.Update) (note, bool) {
 		}
 		n.Type = corev1.EventTypeNormal
 		n.Reason = report.Reason(f.Reason, maxReason-len(clearedSuffix)) + clearedSuffix
-		n.Message = report.Text("no longer so: "+f.Message, maxMessage)
+		n.Message = report.Text("resolved: "+f.Message, maxMessage)
 	default:
 		return note{}, false
 	}
 	return n, true
 }
 
-// noteOf words an update as its check asks for.
+// noteOfActivity returns the note of the end of a pod's release: verified, or failed where the attempt before did not.
+func noteOfActivity(a finding.Activity) (note, bool) {
+	reason := releasedReason
+	switch {
+	case a.Kind == finding.ActionVerified:
+	case a.Kind == finding.ActionFailed && a.Subject == a.Pod && !a.Repeated:
+		reason = failedReason
+	default:
+		return note{}, false
+	}
+	return note{Reason: reason, Type: typeOf(a.Severity), Message: report.Text(a.Message, maxMessage),
+		Check: report.Text(a.Check, maxReason), Subject: report.Text(a.Subject.String(), maxSubject)}, true
+}
+
+// noteOf returns the note of an update, in the wording of its check.
 func (r *Reporter) noteOf(u finding.Update) (note, bool) {
 	n, ok := noteOf(u)
 	if w, worded := r.config.Wordings[u.Finding.Check]; ok && worded {
-		n = w.word(n, u)
+		n = w.apply(n, u)
 	}
 	return n, ok
 }
 
-// noteAgain words a finding that is still believed.
+// noteAgain returns the note of a finding that is still believed.
 func (r *Reporter) noteAgain(b finding.Believed) note {
 	n, _ := r.noteOf(finding.Update{Kind: finding.Raised, Finding: b.Finding})
 	suffix := ""

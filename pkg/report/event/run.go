@@ -22,7 +22,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return stop()
-		case <-r.told:
+		case <-r.changed:
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -32,7 +32,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// step sends one event, if one is due, and returns when to look again; never, if that is zero.
+// step sends one event, if one is due, and returns when to check again; never, if that is zero.
 func (r *Reporter) step(ctx context.Context) time.Time {
 	item, next, ok := r.due(time.Now())
 	if !ok {
@@ -44,7 +44,7 @@ func (r *Reporter) step(ctx context.Context) time.Time {
 	return time.Now()
 }
 
-// due returns the item to send now, or when to look again.
+// due returns the item to send now, or when to check again.
 func (r *Reporter) due(now time.Time) (item report.Item, next time.Time, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,7 +75,7 @@ func (r *Reporter) deliver(ctx context.Context, item report.Item) error {
 	case err == nil, apierrors.IsAlreadyExists(err): // an earlier attempt has arrived, its answer has not
 	case hopeless(err):
 		result = report.ResultRejected
-		r.config.Log.Warn("event is not taken", "reason", item.Key, "err", err)
+		r.config.Log.Warn("event is rejected", "reason", item.Key, "err", err)
 	default:
 		r.config.Observer.Wrote(r.Name(), report.ResultError, err)
 		return fmt.Errorf("create event %s: %w", item.Key, err)
@@ -88,7 +88,7 @@ func (r *Reporter) deliver(ctx context.Context, item report.Item) error {
 	}
 	r.backoff.Succeeded()
 	r.outbox.Remove(item.ID)
-	r.confess(item)
+	r.reportLost(item)
 	r.observe()
 	return nil
 }
@@ -99,7 +99,7 @@ func (r *Reporter) create(ctx context.Context, item report.Item, n note) error {
 	return r.config.Sink.CreateEvent(ctx, eventOf(r.config.Node, item, n))
 }
 
-// errUnreadable says that a stored item does not hold a note.
+// errUnreadable means that a stored item does not hold a note.
 var errUnreadable = errors.New("stored event is not readable")
 
 // hopeless reports whether an attempt will fail in the same way each time. Without it one bad event would hold up all.
@@ -108,8 +108,8 @@ func hopeless(err error) bool {
 		errors.Is(err, errUnreadable)
 }
 
-// confess tells what was given up, as soon as the sink takes events again.
-func (r *Reporter) confess(after report.Item) {
+// reportLost reports what was dropped, as soon as the sink accepts events again.
+func (r *Reporter) reportLost(after report.Item) {
 	if len(r.lost) == 0 {
 		return
 	}
@@ -118,7 +118,7 @@ func (r *Reporter) confess(after report.Item) {
 		total += n
 	}
 	n := note{Reason: droppedReason, Type: typeOf(finding.Warning),
-		Message: fmt.Sprintf("%d events could not be delivered and were given up: %s", total, r.lost)}
+		Message: fmt.Sprintf("%d events could not be delivered and were dropped: %s", total, r.lost)}
 	r.lost = lost{}
 	r.add(after.ID+"-dropped", finding.Warning, time.Now(), n)
 }

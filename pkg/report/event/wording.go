@@ -9,15 +9,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// Wording tells the findings of a check as node-problem-detector does: under the name of their source, and a fatal
+// Wording words the findings of a check as node-problem-detector does: under the name of their source, and a fatal
 // one as a change of its condition.
 type Wording struct {
 	Source    string
-	Condition finding.Condition // none for a check that makes no condition
+	Condition finding.Condition // none for a check without a condition
 }
 
-// word returns n in these words (node-problem-detector, pkg/util: GenerateConditionChangeEvent).
-func (w Wording) word(n note, u finding.Update) note {
+// apply returns n in this wording (node-problem-detector, pkg/util: GenerateConditionChangeEvent).
+func (w Wording) apply(n note, u finding.Update) note {
 	n.Source = report.Text(w.Source, maxReason)
 	if w.Condition.Type == "" || u.Finding.Severity != finding.Fatal {
 		return n

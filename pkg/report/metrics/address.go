@@ -6,7 +6,7 @@ import (
 )
 
 // CheckAddress returns an error unless address is an IP of the loopback with a port: the agent listens nowhere else.
-// A name is refused, since what it resolves to is the decision of others.
+// A name is refused, since what it resolves to is not decided here.
 func CheckAddress(address string) error {
 	a, err := netip.ParseAddrPort(address)
 	if err != nil {

@@ -13,7 +13,7 @@ const maxExpected = 100
 
 // Expect makes reasons that may be given show as 0 from the start, as node-problem-detector does: an alert on a rate
 // or on absence then works before the first problem. Reasons are by condition type; those under "" belong to no
-// condition. It is called before the first Tell.
+// condition. It is called before the first Update.
 func (m *Metrics) Expect(reasons map[string][]string) {
 	m.state.expected = map[string][]string{}
 	for condition, all := range reasons {
@@ -28,12 +28,12 @@ func (m *Metrics) Expect(reasons map[string][]string) {
 	}
 }
 
-// Happened counts problems that are not told one by one, because too many came at once.
+// Happened counts problems that are not reported one by one, because too many came at once.
 func (m *Metrics) Happened(reason string, n int) {
 	m.problems.WithLabelValues(m.reasons.bound(report.Reason(reason, maxLabel))).Add(float64(max(n, 0)))
 }
 
-// Serve makes the metrics of others part of ours.
+// Serve adds collectors of other parts of the agent.
 func (m *Metrics) Serve(others ...prometheus.Collector) error {
 	for _, c := range others {
 		if err := m.registry.Register(c); err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// Config says what is known at start.
+// Config is what is known at start.
 type Config struct {
 	Version    string
 	Revision   string                       // of the source
@@ -55,14 +55,14 @@ func New(c Config) *Metrics {
 		// The name and the help text are node-problem-detector's.
 		problems: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "problem_counter",
 			Help: "Number of times a specific type of problem have occurred."}, []string{"reason"}),
-		errors: counter("check_errors_total", "Looks of a check that could not tell.", "check"),
+		errors: counter("check_errors_total", "Runs of a check that could not tell.", "check"),
 		abandoned: counter("check_abandoned_total",
-			"Looks of a check that took longer than allowed and were given up.", "check"),
+			"Runs of a check that took longer than allowed and were abandoned.", "check"),
 		kmsgLost: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "kmsg_lost_total",
 			Help: "Records of the kernel log that were overwritten before they were read."}),
 		writes: counter("report_writes_total", "Attempts to write a report, by result: ok, error (tried again) "+
 			"or rejected (not tried again).", "reporter", "result"),
-		dropped: counter("outbox_dropped_total", "Reports that were given up because too many waited.", "reporter",
+		dropped: counter("outbox_dropped_total", "Reports that were dropped because too many waited.", "reporter",
 			"severity"),
 		releases: counter("releases_total", "Releases of leftovers, by kind and result.", "kind", "result"),
 		apirequest: counter("apiserver_requests_total", "Requests to the apiserver, by HTTP status code; 0 where "+
@@ -70,7 +70,7 @@ func New(c Config) *Metrics {
 		queued: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "outbox_length",
 			Help: "Reports that wait to be sent."}, []string{"reporter"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: namespace, Name: "check_duration_seconds", Help: "How long a look of a check took.",
+			Namespace: namespace, Name: "check_duration_seconds", Help: "How long a run of a check took.",
 			Buckets: []float64{0.001, 0.01, 0.1, 1, 10}, // few: there are hundreds of checks on ten thousand nodes
 		}, []string{"check"}),
 	}
@@ -121,8 +121,8 @@ func (m *Metrics) Update(state finding.State, updates []finding.Update) {
 	m.state.take(state)
 }
 
-// Looked counts one look of a check. An error that says that the check is not applicable is none.
-func (m *Metrics) Looked(check string, took time.Duration, err error) {
+// Ran counts one run of a check. NotApplicableError is not counted as an error.
+func (m *Metrics) Ran(check string, took time.Duration, err error) {
 	check = label(check)
 	m.durations.WithLabelValues(check).Observe(took.Seconds())
 	errs := m.errors.WithLabelValues(check) // begins at 0, so that the first error is an increase
@@ -131,7 +131,7 @@ func (m *Metrics) Looked(check string, took time.Duration, err error) {
 	}
 }
 
-// Abandoned counts a look that was given up.
+// Abandoned counts a run that was abandoned.
 func (m *Metrics) Abandoned(check string) { m.abandoned.WithLabelValues(label(check)).Inc() }
 
 // KmsgLost counts n records of the kernel log that were lost.
@@ -147,7 +147,7 @@ func (m *Metrics) Queued(reporter string, length int) {
 	m.queued.WithLabelValues(label(reporter)).Set(float64(length))
 }
 
-// Dropped counts reports that were given up.
+// Dropped counts reports that were dropped.
 func (m *Metrics) Dropped(reporter string, severity finding.Severity, n int) {
 	m.dropped.WithLabelValues(label(reporter), label(string(severity))).Add(float64(max(n, 0)))
 }

@@ -41,7 +41,7 @@ func scrape(t *testing.T, m *Metrics, prefixes ...string) []string {
 func TestBehaviour(t *testing.T) {
 	reporttest.Behaviour(t, func(t *testing.T) reporttest.Subject {
 		m := New(Config{Conditions: conditions})
-		return reporttest.Subject{Reporter: m, Tells: func() []string {
+		return reporttest.Subject{Reporter: m, Reports: func() []string {
 			var reasons []string
 			for _, line := range scrape(t, m, `problem_gauge{`) {
 				_, rest, _ := strings.Cut(line, `reason="`)
@@ -96,7 +96,7 @@ func TestProblemMetrics(t *testing.T) {
 			}},
 		} {
 			time.Sleep(time.Minute)
-			m.Update(w.Look("disk", step.err, step.reasons...))
+			m.Update(w.Run("disk", step.err, step.reasons...))
 			if diff := cmp.Diff(step.want, scrape(t, m, "problem_", "# HELP problem_", "# TYPE problem_")); diff != "" {
 				t.Error(diff)
 			}
@@ -123,7 +123,7 @@ func TestSeverityChangeIsNotCounted(t *testing.T) {
 func TestGoneSeriesAreGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, w := New(Config{}), reporttest.NewWorld()
-		m.Update(w.Look("disk", nil, "A", "B"))
+		m.Update(w.Run("disk", nil, "A", "B"))
 		m.Leftovers(map[Leftover]int{{"sandbox", "leftover"}: 2, {"mount", "unknown"}: 1})
 		want := []string{
 			`nodeagent_check_status{check="disk",status="faulty"} 1`,
@@ -149,9 +149,9 @@ func TestGoneSeriesAreGone(t *testing.T) {
 
 func TestCounts(t *testing.T) {
 	m := New(Config{Version: "v1", Revision: "abc"})
-	m.Looked("disk", 20*time.Millisecond, nil)
-	m.Looked("disk", 20*time.Second, errors.New("cannot"))
-	m.Looked("load", time.Millisecond, finding.NotApplicable("none"))
+	m.Ran("disk", 20*time.Millisecond, nil)
+	m.Ran("disk", 20*time.Second, errors.New("cannot"))
+	m.Ran("load", time.Millisecond, finding.NotApplicable("none"))
 	m.Abandoned("disk")
 	m.KmsgLost(3)
 	m.KmsgLost(-1)

@@ -16,8 +16,7 @@ type Quarantine struct {
 	Oldest          time.Duration
 }
 
-// quarantine holds the gauges of the quarantine. They are shown when it was looked at for the first time: a 0 would
-// be a lie.
+// quarantine holds the gauges of the quarantine. They are served once it was counted: before, 0 would be wrong.
 type quarantine struct {
 	once                                        sync.Once
 	bytes, limit, entries, foreign, due, oldest prometheus.Gauge

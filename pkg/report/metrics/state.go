@@ -47,7 +47,7 @@ func newState(namings map[string]finding.Condition) *state {
 		checksOf: map[string][]string{}, namings: map[string]finding.Condition{},
 		status:   desc("check_status", "Whether a check has this status (1) or another (0).", "check", "status"),
 		findings: desc("findings", "Problems that are believed to exist now.", "check", "severity"),
-		objects: desc("leftovers", "Objects on the node, by what the last inspection says of them.", "kind",
+		objects: desc("leftovers", "Objects on the node, by the verdict of the last inspection.", "kind",
 			"verdict"),
 		problem: prometheus.NewDesc("problem_gauge",
 			"Whether a specific type of problem is affecting the node or not.", []string{"type", "reason"}, nil),
@@ -77,7 +77,7 @@ func (s *state) take(believed finding.State) {
 		for _, id := range ids {
 			states = append(states, believed[id])
 		}
-		v := report.Judge(s.namings[name], states...)
+		v := report.Evaluate(s.namings[name], states...)
 		if v.Status == finding.StatusNotApplicable {
 			continue
 		}

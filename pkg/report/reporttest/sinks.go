@@ -151,7 +151,7 @@ func (e *Events) Created() []*corev1.Event {
 	return slices.Clone(e.events)
 }
 
-// Lines words the events for comparison: type, reason, count and message.
+// Lines returns the events for comparison: type, reason, count and message.
 func (e *Events) Lines() []string {
 	var lines []string
 	for _, event := range e.Created() {

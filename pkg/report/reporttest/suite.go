@@ -16,16 +16,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// Check is the check that the suite speaks of.
+// Check is the check of the suite's findings.
 const Check = "suite-check"
 
 // Subject is a reporter under test.
 type Subject struct {
 	Reporter report.Reporter
 	Sink     *Fault // nil: there is nothing that can fail
-	// Tells returns the reasons that the sink tells at present, or has been told.
-	Tells func() []string
-	Edge  bool // it tells what has been, too
+	// Reports returns the reasons that the sink shows, or has received.
+	Reports func() []string
+	Edge    bool // it keeps what is over, too
 }
 
 // Behaviour runs the suite. New is called inside of a synctest bubble.
@@ -35,11 +35,12 @@ func Behaviour(t *testing.T, newSubject func(t *testing.T) Subject) {
 		name string
 		run  func(t *testing.T, s Subject)
 	}{
-		{"tell does not block while the sink hangs", tellDoesNotBlock},
-		{"tell does not block when nothing runs", tellWithoutRun},
+		{"update does not block while the sink hangs", updateDoesNotBlock},
+		{"update does not block when nothing runs", updateWithoutRun},
 		{"run ends with its context while the sink hangs", runEnds},
 		{"the newest state wins after an outage", newestWins},
 		{"a state is neither modified nor kept", stateIsNotKept},
+		{"activities are reported once after an outage", activitiesSurvive},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { test.run(t, newSubject(t)) })
@@ -90,35 +91,35 @@ func (s Subject) mend() {
 	}
 }
 
-func tellDoesNotBlock(t *testing.T, s Subject) {
+func updateDoesNotBlock(t *testing.T, s Subject) {
 	w := NewWorld()
 	s.disturb(nil)
 	stop := Start(t, s.Reporter)
 	defer stop()
 	began := time.Now()
 	for i := range 3000 {
-		s.Reporter.Update(w.Look(Check, nil, reason(i)))
+		s.Reporter.Update(w.Run(Check, nil, reason(i)))
 	}
 	// A bubble's clock moves on only when everything in it is blocked.
 	if took := time.Since(began); took != 0 {
-		t.Errorf("tell waited for %s", took)
+		t.Errorf("update waited for %s", took)
 	}
 	time.Sleep(time.Minute) // of the bubble's clock: the sink is called and hangs
 	began = time.Now()
-	s.Reporter.Update(w.Look(Check, nil, "Another"))
+	s.Reporter.Update(w.Run(Check, nil, "Another"))
 	if took := time.Since(began); took != 0 {
-		t.Errorf("tell waited for %s while a call hung", took)
+		t.Errorf("update waited for %s while a call hung", took)
 	}
 }
 
-func tellWithoutRun(t *testing.T, s Subject) {
+func updateWithoutRun(t *testing.T, s Subject) {
 	w := NewWorld()
 	began := time.Now()
 	for i := range 3000 {
-		s.Reporter.Update(w.Look(Check, nil, reason(i)))
+		s.Reporter.Update(w.Run(Check, nil, reason(i)))
 	}
 	if took := time.Since(began); took != 0 {
-		t.Errorf("tell waited for %s", took)
+		t.Errorf("update waited for %s", took)
 	}
 }
 
@@ -126,7 +127,7 @@ func runEnds(t *testing.T, s Subject) {
 	w := NewWorld()
 	s.disturb(nil)
 	stop := Start(t, s.Reporter)
-	s.Reporter.Update(w.Look(Check, nil, "Broken"))
+	s.Reporter.Update(w.Run(Check, nil, "Broken"))
 	time.Sleep(5 * time.Second)
 	stop() // measures; the bubble itself fails the test where a goroutine is left
 }
@@ -137,34 +138,34 @@ func newestWins(t *testing.T, s Subject) {
 	stop := Start(t, s.Reporter)
 	defer stop()
 	for _, reasons := range [][]string{{"First"}, nil, {"Second"}} {
-		s.Reporter.Update(w.Look(Check, nil, reasons...))
+		s.Reporter.Update(w.Run(Check, nil, reasons...))
 		time.Sleep(20 * time.Minute)
 	}
-	if s.Sink != nil && len(s.Tells()) > 0 {
-		t.Fatalf("a sink that is away was told %v", s.Tells())
+	if s.Sink != nil && len(s.Reports()) > 0 {
+		t.Fatalf("an unreachable sink received %v", s.Reports())
 	}
 	s.mend()
 	time.Sleep(20 * time.Minute)
-	told := s.Tells()
-	if !slices.Contains(told, "Second") {
-		t.Errorf("after the outage the sink tells %v, want Second", told)
+	reported := s.Reports()
+	if !slices.Contains(reported, "Second") {
+		t.Errorf("after the outage the sink reports %v, want Second", reported)
 	}
-	if !s.Edge && slices.Contains(told, "First") {
-		t.Errorf("after the outage the sink tells %v, First is gone", told)
+	if !s.Edge && slices.Contains(reported, "First") {
+		t.Errorf("after the outage the sink reports %v, First is gone", reported)
 	}
 }
 
-// stateIsNotKept changes everything in a state after it was told. A reporter that kept it tells nonsense, and the race
+// stateIsNotKept changes everything in a state after Update. A reporter that kept it reports nonsense, and the race
 // detector sees it.
 func stateIsNotKept(t *testing.T, s Subject) {
 	w := NewWorld()
 	stop := Start(t, s.Reporter)
 	defer stop()
-	state, updates := w.Look(Check, nil, "Kept")
+	state, updates := w.Run(Check, nil, "Kept")
 	before := dump(t, state)
 	s.Reporter.Update(state, updates)
 	if diff := cmp.Diff(before, dump(t, state)); diff != "" {
-		t.Errorf("tell modified the state (-before +after):\n%s", diff)
+		t.Errorf("update modified the state (-before +after):\n%s", diff)
 	}
 	for _, c := range state {
 		c.Err, c.Status = "overwritten", finding.StatusUnknown
@@ -179,8 +180,41 @@ func stateIsNotKept(t *testing.T, s Subject) {
 		updates[i] = finding.Update{Kind: finding.Raised, Finding: finding.Finding{Reason: "Overwritten"}}
 	}
 	time.Sleep(20 * time.Minute)
-	if told := s.Tells(); !slices.Contains(told, "Kept") || slices.Contains(told, "Overwritten") {
-		t.Errorf("the sink tells %v, want Kept", told)
+	if reported := s.Reports(); !slices.Contains(reported, "Kept") || slices.Contains(reported, "Overwritten") {
+		t.Errorf("the sink reports %v, want Kept", reported)
+	}
+}
+
+// activitiesSurvive reports the end of a release while the sink is unreachable, twice, as a restart of the agent does.
+func activitiesSurvive(t *testing.T, s Subject) {
+	reporter, ok := s.Reporter.(report.ActivityReporter)
+	if !ok {
+		return
+	}
+	w := NewWorld()
+	s.disturb(errors.New("connection refused"))
+	stop := Start(t, s.Reporter)
+	defer stop()
+	pod := finding.Subject{Kind: "pod", Name: "default/web", UID: "u1"}
+	released := finding.NewActivity(finding.ActionVerified, Check, pod, w.Now())
+	released.Pod, released.Message = pod, "what pod default/web left behind is released: 2 mount"
+	began := time.Now()
+	for range 2 {
+		activities := []finding.Activity{released}
+		reporter.Report(activities)
+		activities[0].Message = "overwritten"
+	}
+	if took := time.Since(began); took != 0 {
+		t.Errorf("report waited for %s", took)
+	}
+	time.Sleep(20 * time.Minute)
+	if reported := s.Reports(); s.Sink != nil && len(reported) > 0 {
+		t.Fatalf("an unreachable sink received %v", reported)
+	}
+	s.mend()
+	time.Sleep(20 * time.Minute)
+	if reported := s.Reports(); len(reported) != 1 {
+		t.Errorf("after the outage the sink has %v, want the release once", reported)
 	}
 }
 

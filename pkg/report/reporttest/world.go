@@ -14,7 +14,7 @@ type World struct {
 	tracker *finding.Tracker
 }
 
-// NewWorld returns a world in which nothing was looked at yet. The machine has been up for an hour.
+// NewWorld returns a world without any observation. The machine has been up for an hour.
 func NewWorld() *World {
 	return &World{Boot: "boot-1", Booted: time.Now().Add(-time.Hour), tracker: finding.NewTracker(nil, nil)}
 }
@@ -28,11 +28,11 @@ func (w *World) Now() finding.Timestamp {
 // State returns what is believed.
 func (w *World) State() finding.State { return w.tracker.State() }
 
-// Restart makes the tracker go on from state, nil if it was lost.
+// Restart makes the tracker continue from state, nil if it was lost.
 func (w *World) Restart(state finding.State) { w.tracker = finding.NewTracker(nil, state) }
 
-// Look lets a check look: err or the reasons of fatal findings.
-func (w *World) Look(check string, err error, reasons ...string) (finding.State, []finding.Update) {
+// Run is a run of a check: err or the reasons of fatal findings.
+func (w *World) Run(check string, err error, reasons ...string) (finding.State, []finding.Update) {
 	l := finding.Observation{Check: check, At: w.Now(), Err: err}
 	for i, reason := range reasons {
 		l.Findings = append(l.Findings, Fatal(check, i, reason))
@@ -40,7 +40,7 @@ func (w *World) Look(check string, err error, reasons ...string) (finding.State,
 	return w.Observe(l)
 }
 
-// Observe takes a look into account.
+// Observe takes an observation into account.
 func (w *World) Observe(l finding.Observation) (finding.State, []finding.Update) {
 	updates := w.tracker.Observe(l)
 	return w.tracker.State(), updates

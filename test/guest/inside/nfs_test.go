@@ -113,7 +113,7 @@ func TestNFSServerGone(t *testing.T) {
 	if err := program.Wait(); err != nil {
 		t.Errorf("the program that waited: %v", err)
 	}
-	said(t, "NFSServerNotResponding: nfs-server/"+s.address, "over since")
+	said(t, "NFSServerNotResponding: nfs-server/"+s.address, "recovered in line")
 }
 
 // TestNFSExportGone: a server refuses to show a directory, which is an answer; then it takes away the export, and

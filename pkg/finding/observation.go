@@ -7,11 +7,10 @@ import (
 	"strings"
 )
 
-// Observation is one glance of one check at the host. It has three results: findings, nothing (conclusive), or an
-// error, which means that nothing was learnt. Two kinds of error are told apart: NotApplicableError, which is
-// conclusive (there is nothing of this kind on this host), and PartialError, which is conclusive for all subjects but
-// those that it names. Any other error beside findings means: these are there, and nothing is known of what is
-// absent.
+// Observation is the result of one run of one check. It has three outcomes: findings, nothing (conclusive), or an
+// error, which means that nothing was learnt. Two kinds of error are special: NotApplicableError is conclusive (there
+// is nothing of this kind on this host), and PartialError is conclusive for all subjects but those that it names. Any
+// other error beside findings means: these exist, and nothing is known of what is absent.
 type Observation struct {
 	Check    string
 	At       Timestamp
@@ -19,26 +18,26 @@ type Observation struct {
 	Err      error
 }
 
-// NotApplicableError says that a check has nothing to look at on this host, and why.
+// NotApplicableError means that there is nothing on this host for a check to observe, and why.
 type NotApplicableError struct {
 	Why  string
-	Gone bool // whatever there was of the kind is gone, and its faults with it
+	Gone bool // nothing of the kind exists any more, nor do its faults
 }
 
 func (e *NotApplicableError) Error() string { return "not applicable: " + e.Why }
 
-// NotApplicable returns an error which says that a check has nothing to look at on this host.
+// NotApplicable returns a NotApplicableError.
 func NotApplicable(format string, args ...any) error {
 	return &NotApplicableError{Why: fmt.Sprintf(format, args...)}
 }
 
-// NoneLeft is NotApplicable of a check that can see all there is of a kind, and sees that there is nothing (any
-// more): what the kernel has said of one is over.
+// NoneLeft is NotApplicable of a check that can list everything of a kind and found nothing (any more): what the kernel
+// has logged about one is over.
 func NoneLeft(format string, args ...any) error {
 	return &NotApplicableError{Why: fmt.Sprintf(format, args...), Gone: true}
 }
 
-// PartialError says that nothing could be learnt about some subjects, while all others were looked at.
+// PartialError means that nothing could be learnt about some subjects, while all others were observed.
 type PartialError struct{ Subjects map[Subject]error }
 
 func (e *PartialError) Error() string {
@@ -46,7 +45,7 @@ func (e *PartialError) Error() string {
 	for subject, err := range e.Subjects {
 		lines = append(lines, fmt.Sprintf("%s: %v", subject, err))
 	}
-	// Sorted so that the same trouble reads the same each time.
+	// Sorted so that the same trouble is the same text each time.
 	return strings.Join(slices.Sorted(slices.Values(lines)), "; ")
 }
 

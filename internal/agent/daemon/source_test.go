@@ -1,4 +1,4 @@
-package agent
+package daemon
 
 import (
 	"errors"
@@ -111,7 +111,7 @@ func TestConfigured(t *testing.T) {
 	c := &configState{source: s}
 	reason := func() string {
 		var reasons []string
-		for _, f := range c.look() {
+		for _, f := range c.findings() {
 			reasons = append(reasons, string(f.Severity)+" "+f.Reason)
 		}
 		return strings.Join(reasons, ",")

@@ -1,24 +1,24 @@
-package agent
+package daemon
 
 import (
 	"context"
 	"fmt"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/agent"
 	"github.com/nodeagent/nodeagent/internal/agent/status"
-	"github.com/nodeagent/nodeagent/pkg/detect"
 )
 
-// request is a wish to read the configuration anew.
+// request asks for a reload of the configuration.
 type request struct{ answer chan<- error } // with room for the one answer
 
-// change is a new configuration that is to be put in force, and who is told how that went.
+// change is a new configuration to put in force, and what takes the outcome.
 type change struct {
-	edition revision
-	reply   func(error)
+	revision revision
+	reply    func(error)
 }
 
-// askReload has the agent read its configuration anew and waits for the outcome.
+// askReload has the agent reload its configuration and waits for the outcome.
 func (d *daemon) askReload(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, status.ReloadLimit)
 	defer cancel()
@@ -32,14 +32,14 @@ func (d *daemon) askReload(ctx context.Context) error {
 	case err := <-answer:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("the agent has not told the outcome: %w", ctx.Err())
+		return fmt.Errorf("the agent has not reported the outcome: %w", ctx.Err())
 	}
 }
 
-// awaitChange waits until the operator wants another configuration that is valid. Others are refused: the agent goes
-// on.
-func (d *daemon) awaitChange(ctx context.Context, a *agent) *change {
-	layout := time.NewTicker(layoutEvery)
+// awaitChange waits until the operator wants another configuration that is valid. Invalid ones are refused, and the
+// agent continues.
+func (d *daemon) awaitChange(ctx context.Context, a *running) *change {
+	layout := time.NewTicker(agent.LayoutEvery)
 	defer layout.Stop()
 	for {
 		var answer chan<- error
@@ -47,9 +47,9 @@ func (d *daemon) awaitChange(ctx context.Context, a *agent) *change {
 		case <-ctx.Done():
 			return nil
 		case <-layout.C:
-			if a.clients.layoutMoved(a.cfg) {
-				d.log.Info("kubelet is laid out otherwise now, the agent begins anew")
-				return &change{a.edition, func(error) {}}
+			if a.clients.LayoutMoved(a.revision.cfg) {
+				d.log.Info("the paths or the name of kubelet have changed, the agent restarts")
+				return &change{a.revision, func(error) {}}
 			}
 			continue
 		case <-d.source.Reload:
@@ -64,7 +64,7 @@ func (d *daemon) awaitChange(ctx context.Context, a *agent) *change {
 				answer <- err
 			}
 		}
-		wasReady := len(a.progress.Waiting()) == 0 // otherwise tellReady has yet to tell
+		wasReady := len(a.Progress.Waiting()) == 0 // otherwise notifyReady will follow
 		if wasReady {
 			d.manager.Reloading()
 		}
@@ -74,10 +74,10 @@ func (d *daemon) awaitChange(ctx context.Context, a *agent) *change {
 			return &change{want, reply}
 		}
 		if err != nil {
-			d.log.Error("configuration refused, the agent goes on as before", "err", err)
+			d.log.Error("configuration refused, the previous one stays in force", "err", err)
 			d.configured.refuse(want, err)
 		}
-		a.engine.Wake(wakeConfiguration, detect.Change{})
+		a.Wake(wakeConfiguration)
 		if wasReady {
 			d.manager.Ready()
 		}
@@ -85,24 +85,26 @@ func (d *daemon) awaitChange(ctx context.Context, a *agent) *change {
 	}
 }
 
-// reread reads the configuration and tries all of it that can be tried while the old one is in force.
-func (d *daemon) reread(a *agent) (revision, error) {
+// reread reads the configuration and tries what can be tried while the old one is in force.
+func (d *daemon) reread(a *running) (revision, error) {
 	want, err := d.source.read()
 	if err != nil {
 		return want, err
 	}
 	for _, p := range []struct{ key, was, is string }{
-		{"stateDir", a.cfg.StateDir, want.cfg.StateDir}, {"socket", a.cfg.Socket, want.cfg.Socket},
+		{"stateDir", a.revision.cfg.StateDir, want.cfg.StateDir},
+		{"socket", a.revision.cfg.Socket, want.cfg.Socket},
 	} {
 		if p.was != p.is {
-			return want, fmt.Errorf("%s: %s: %s cannot become %s without a restart", d.source.file(), p.key, p.was,
+			return want, fmt.Errorf("%s: %s: %s cannot be changed to %s without a restart", d.source.file(), p.key,
+				p.was,
 				p.is)
 		}
 	}
-	if err := want.newlyBroken(a.edition); err != nil {
+	if err := want.newlyBroken(a.revision); err != nil {
 		return want, err
 	}
-	clients, err := OpenHost(want.cfg, d.log)
+	clients, err := agent.OpenHost(want.cfg, d.log)
 	if err != nil {
 		return want, err
 	}

@@ -4,8 +4,8 @@ import (
 	"time"
 )
 
-// Timestamp is a moment. Wall is for people and for other machines; Boot and Up are for arithmetic, because the wall
-// clock may jump by years while CLOCK_BOOTTIME only ever goes on.
+// Timestamp is a moment. Wall is for people and for other machines; Boot and SinceBoot are for arithmetic, because the
+// wall clock may jump by years while CLOCK_BOOTTIME only increases.
 type Timestamp struct {
 	Wall      time.Time     `json:"wall"`
 	Boot      string        `json:"boot"` // /proc/sys/kernel/random/boot_id

@@ -1,9 +1,9 @@
-package agent
+package status
 
 import (
 	"context"
+	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -13,11 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodeagent/nodeagent/internal/agent/status"
-	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/notify"
-	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -44,21 +40,19 @@ func descriptors(t *testing.T) int {
 // TestConnectionsAreBounded: a thousand connections that are held open cost the agent few descriptors, and whoever
 // has a question is answered at once. This holds of every server that the agent has.
 func TestConnectionsAreBounded(t *testing.T) {
-	log := slog.New(slog.DiscardHandler)
-	tcp, standing, dir := freePort(t), freePort(t), t.TempDir()
+	tcp, dir := freePort(t), t.TempDir()
 	socket := filepath.Join(dir, "s")
 	for _, test := range []struct {
 		name, network, address, path string
 		code                         int
 		run                          func(context.Context) error
 	}{
-		{"metrics", "tcp", tcp, "/metrics", http.StatusOK, meter{metrics.New(metrics.Config{})}.serve(tcp,
-			health{&notify.Progress{}, &configState{}})},
-		{"stands back", "tcp", standing, "/readyz", http.StatusServiceUnavailable,
-			standBack(config.Metrics{Enabled: true, Listen: standing}, "x", log)},
+		{"loopback", "tcp", tcp, "/readyz", http.StatusServiceUnavailable, func(ctx context.Context) error {
+			return ServeLoopback(ctx, tcp, Probe(func() error { return errors.New("not ready") }))
+		}},
 		{"socket", "unix", socket, "/status", http.StatusOK,
-			status.SocketServer{Path: socket, Answers: status.Answers{Status: func() (status.Status, error) {
-				return status.Status{}, nil
+			SocketServer{Path: socket, Answers: Answers{Status: func() (Status, error) {
+				return Status{}, nil
 			}}}.Run},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -111,7 +105,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 			for range 3 {
 				ask()
 			}
-			if agents := descriptors(t) - before - held; agents > status.MaxConnections+8 {
+			if agents := descriptors(t) - before - held; agents > maxConnections+8 {
 				t.Errorf("%d descriptors for %d connections that are held open", agents, held)
 			}
 		})
@@ -127,14 +121,14 @@ func TestSlowRequestIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- status.Serve(ctx, listener, http.NotFoundHandler(), nil) }()
+	go func() { done <- serve(ctx, listener, http.NotFoundHandler(), nil) }()
 	t.Cleanup(func() { cancel(); <-done })
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(2 * status.HeaderWithin)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(2 * headerWithin)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\n"); err != nil {
@@ -146,23 +140,23 @@ func TestSlowRequestIsGivenUp(t *testing.T) {
 }
 
 func TestExpendable(t *testing.T) {
-	conn := func(user uint32, asking bool) *status.LimitedConn {
-		return &status.LimitedConn{User: user, Asking: asking}
+	conn := func(user uint32, asking bool) *limitedConn {
+		return &limitedConn{User: user, Asking: asking}
 	}
 	for _, test := range []struct {
 		name string
-		open []*status.LimitedConn
+		open []*limitedConn
 		want int
 	}{
-		{"the oldest", []*status.LimitedConn{conn(7, true), conn(7, true)}, 0},
-		{"whose request has not come", []*status.LimitedConn{conn(7, false), conn(7, true), conn(7, true)}, 1},
-		{"of who has most, though all have asked", []*status.LimitedConn{conn(9, true), conn(7, false), conn(7, false)},
+		{"the oldest", []*limitedConn{conn(7, true), conn(7, true)}, 0},
+		{"whose request has not come", []*limitedConn{conn(7, false), conn(7, true), conn(7, true)}, 1},
+		{"of who has most, though all have asked", []*limitedConn{conn(9, true), conn(7, false), conn(7, false)},
 			1},
-		{"root's last, though it has most", []*status.LimitedConn{conn(0, true), conn(0, true), conn(7, false)}, 2},
-		{"root's where there are no others", []*status.LimitedConn{conn(0, false), conn(0, true)}, 1},
-		{"who is not known is not root", []*status.LimitedConn{conn(0, true), conn(status.UnknownUser, false)}, 1},
+		{"root's last, though it has most", []*limitedConn{conn(0, true), conn(0, true), conn(7, false)}, 2},
+		{"root's where there are no others", []*limitedConn{conn(0, false), conn(0, true)}, 1},
+		{"who is not known is not root", []*limitedConn{conn(0, true), conn(unknownUser, false)}, 1},
 	} {
-		if got := status.Expendable(test.open); got != test.open[test.want] {
+		if got := expendable(test.open); got != test.open[test.want] {
 			t.Errorf("%s: another one is closed", test.name)
 		}
 	}
@@ -185,8 +179,8 @@ func TestPeerUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	got := status.PeerUser(&host.Host{})(conn)
-	need.Has(t, got != status.UnknownUser, "tcp_diag")
+	got := peerUser(&host.Host{})(conn)
+	need.Has(t, got != unknownUser, "tcp_diag")
 	if diff := cmp.Diff(uint32(os.Getuid()), got); diff != "" {
 		t.Error(diff)
 	}

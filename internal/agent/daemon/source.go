@@ -1,4 +1,4 @@
-package agent
+package daemon
 
 import (
 	"bytes"
@@ -19,19 +19,19 @@ type Source struct {
 	File string
 
 	// LastGood names the file that keeps the last configuration which the agent worked with. Where it is set, the agent
-	// starts with that one, or with the defaults, when File is wrong: nobody looks after a node whose agent refuses to
-	// start. Where it is empty, nothing is started with a configuration that is wrong.
+	// starts with that one, or with the defaults, when File is invalid: a node whose agent refuses to start is not
+	// observed. Where it is empty, the agent does not start with an invalid configuration.
 	LastGood string
 
-	Over   func(config.Config) config.Config // what the command line says over the file; may be nil
-	Reload <-chan os.Signal                  // each signal is a wish to read the configuration anew; may be nil
+	Over   func(config.Config) config.Config // applies the command line over the file; may be nil
+	Reload <-chan os.Signal                  // each signal asks for a reload; may be nil
 }
 
 // revision is one configuration.
 type revision struct {
 	cfg  config.Config
-	data []byte // what the file said
-	from string // for people: where it is from
+	data []byte // of the file
+	from string // for people: where it comes from
 	file bool   // from Source.File: what the operator wants
 
 	monitors config.Monitors // of node-problem-detector, which the configuration names
@@ -58,16 +58,16 @@ func (s Source) parse(name string, data []byte) (revision, error) {
 		monitors: config.ReadMonitors(cfg.NodeProblemDetector)}, nil
 }
 
-// same reports whether two editions ask for the same.
-func (e revision) same(o revision) bool {
-	return bytes.Equal(e.data, o.data) && e.monitors.Digest == o.monitors.Digest
+// same reports whether two revisions ask for the same.
+func (r revision) same(o revision) bool {
+	return bytes.Equal(r.data, o.data) && r.monitors.Digest == o.monitors.Digest
 }
 
-// newlyBroken returns why an edition cannot replace another: a file of node-problem-detector that was run, or is new,
+// newlyBroken returns why a revision cannot replace another: a file of node-problem-detector that was run, or is new,
 // is broken. At a start such a file costs only itself.
-func (e revision) newlyBroken(before revision) error {
+func (r revision) newlyBroken(before revision) error {
 	var problems []error
-	for _, err := range e.monitors.Broken {
+	for _, err := range r.monitors.Broken {
 		if !slices.ContainsFunc(before.monitors.Broken, func(b error) bool { return b.Error() == err.Error() }) {
 			problems = append(problems, err)
 		}
@@ -75,32 +75,32 @@ func (e revision) newlyBroken(before revision) error {
 	return errors.Join(problems...)
 }
 
-// fallbacks returns what the agent may start with instead, the best first. Nothing is released in any of them: whoever
-// wrote the configuration that is wrong may have wanted just that.
+// fallbacks returns what the agent may start with instead, the best first. Nothing is released with any of them: that
+// may be what the configuration that is invalid asks for.
 func (s Source) fallbacks() []revision {
 	if s.LastGood == "" {
 		return nil
 	}
 	var found []revision
 	if data, err := os.ReadFile(s.LastGood); err == nil {
-		if e, err := s.parse(s.LastGood, data); err == nil {
-			e.from = "the last good configuration"
-			found = append(found, e)
+		if r, err := s.parse(s.LastGood, data); err == nil {
+			r.from = "the last good configuration"
+			found = append(found, r)
 		}
 	}
-	if e, err := s.parse("", nil); err == nil {
-		e.from = "the defaults"
-		found = append(found, e)
+	if r, err := s.parse("", nil); err == nil {
+		r.from = "the defaults"
+		found = append(found, r)
 	}
 	for i := range found {
 		found[i].file = false
-		found[i].cfg.Remediate = held(found[i].cfg.Remediate)
+		found[i].cfg.Remediate = dryRun(found[i].cfg.Remediate)
 	}
 	return found
 }
 
-// held returns settings in which releases are planned and told, not done.
-func held(s remediate.Settings) remediate.Settings {
+// dryRun returns settings with which releases are planned, not done.
+func dryRun(s remediate.Settings) remediate.Settings {
 	s.Kinds = maps.Clone(s.Kinds)
 	for kind, mode := range s.Kinds {
 		if mode == remediate.On {
@@ -113,15 +113,15 @@ func held(s remediate.Settings) remediate.Settings {
 	return s
 }
 
-// keep makes e the last good configuration. A crash leaves the old one or the new one.
-func (s Source) keep(e revision) error {
-	if s.LastGood == "" || !e.file {
+// keep makes r the last good configuration. A crash leaves the old one or the new one.
+func (s Source) keep(r revision) error {
+	if s.LastGood == "" || !r.file {
 		return nil
 	}
-	if old, err := os.ReadFile(s.LastGood); err == nil && bytes.Equal(old, e.data) {
+	if old, err := os.ReadFile(s.LastGood); err == nil && bytes.Equal(old, r.data) {
 		return nil
 	}
-	if err := replaceFile(s.LastGood, e.data); err != nil {
+	if err := replaceFile(s.LastGood, r.data); err != nil {
 		return fmt.Errorf("keep the last good configuration: %w", err)
 	}
 	return nil

@@ -1,0 +1,254 @@
+// Package daemon is the life of the agent's process: start, single instance, reload of the configuration, watchdog,
+// end.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/agent/status"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/notify"
+	"github.com/nodeagent/nodeagent/internal/store"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// daemon is what outlives a change of the configuration. Each configuration gets a new agent, which continues with what
+// the store remembers, as after a restart.
+type daemon struct {
+	source     Source
+	log        *slog.Logger
+	manager    *notify.Manager
+	store      *store.Store
+	started    finding.Timestamp
+	configured *configState
+	requests   chan request // without a buffer: a request is taken or waits
+	current    atomic.Pointer[running]
+}
+
+// running is an agent with its configuration.
+type running struct {
+	*agent.Agent
+	clients  *agent.Clients
+	revision revision
+}
+
+// Run is the daemon. It returns when ctx ends, or when it cannot start.
+func Run(ctx context.Context, source Source, log *slog.Logger) error {
+	setRuntimeLimits()
+	d := &daemon{
+		source: source, log: log, manager: notify.New(log), started: host.Now(),
+		configured: &configState{source: source}, requests: make(chan request),
+	}
+	first, err := d.first()
+	if err != nil {
+		return err
+	}
+	d.store, err = acquire(ctx, first.cfg, log, d.manager)
+	if err != nil || d.store == nil {
+		return err
+	}
+	defer d.store.Close()
+	if err := d.store.Trouble(); err != nil {
+		log.Error("stored state is damaged or cannot be written; the agent works without it", "err", err)
+	}
+	if first.cfg.FromContainer {
+		defer publish(first.cfg, log)()
+	}
+	klog.SetSlogLogger(log) // client-go logs through it
+	defer context.AfterFunc(ctx, d.manager.Stopping)()
+	return d.supervise(ctx, first)
+}
+
+// supervise runs what lives as long as the process, and in it the agent.
+func (d *daemon) supervise(ctx context.Context, first revision) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1) // one result, which may not be read any more
+	err := supervise(ctx, d.log, []agent.Component{
+		{Name: "socket", Run: status.SocketServer{Path: first.cfg.Socket, Answers: status.Answers{Status: d.status,
+			History: d.history, Paths: d.containerPaths, Reload: d.askReload}}.Run},
+		{Name: "memory", Run: releaseMemory},
+		{Name: "watchdog", Run: func(ctx context.Context) error { return d.manager.Watchdog(ctx, d.alive) }},
+		{Name: "agent", Run: func(ctx context.Context) error {
+			defer stop()
+			ended <- d.work(ctx, first)
+			return nil
+		}},
+	})
+	select {
+	case failed := <-ended:
+		return errors.Join(failed, err)
+	default:
+		return err
+	}
+}
+
+// first returns the configuration to start with.
+func (d *daemon) first() (revision, error) {
+	r, err := d.source.read()
+	if err == nil {
+		return r, nil
+	}
+	fallbacks := d.source.fallbacks()
+	if len(fallbacks) == 0 {
+		return r, err
+	}
+	d.log.Error("configuration refused", "err", err, "instead", fallbacks[0].from)
+	d.configured.refuse(r, err)
+	return fallbacks[0], nil
+}
+
+// work runs one agent after the other: a new one for each change of the configuration.
+func (d *daemon) work(ctx context.Context, want revision) error {
+	spares := d.source.fallbacks()
+	reply := func(error) {} // answers the reload that asked for this configuration; at the start there was none
+	for {
+		a, err := d.open(want, spares)
+		reply(err)
+		if a == nil {
+			return err
+		}
+		next, err := d.serve(ctx, a)
+		if err != nil || next == nil {
+			return err
+		}
+		want, spares, reply = next.revision, []revision{a.revision}, next.reply
+	}
+}
+
+// open builds the agent with the configuration that is wanted. When that fails, it returns the error and the agent with
+// the first spare configuration that works: all or nothing. There is no agent when none works.
+func (d *daemon) open(want revision, spares []revision) (*running, error) {
+	a, err := d.build(want)
+	if err == nil {
+		d.configured.force(want)
+		if err := d.source.keep(want); err != nil {
+			d.log.Error("a restart may not find this configuration", "err", err)
+		}
+		return a, nil
+	}
+	d.configured.refuse(want, err)
+	for _, spare := range spares {
+		d.log.Error("configuration refused", "err", err, "instead", spare.from)
+		spare.cfg.StateDir, spare.cfg.Socket = want.cfg.StateDir, want.cfg.Socket // they are open
+		a, spareErr := d.build(spare)
+		if spareErr == nil {
+			d.configured.force(spare)
+			return a, err
+		}
+		d.log.Error("configuration refused", "err", spareErr)
+	}
+	return nil, err
+}
+
+func (d *daemon) build(r revision) (*running, error) {
+	clients, err := agent.OpenHost(r.cfg, d.log)
+	if err != nil {
+		return nil, err
+	}
+	for _, note := range clients.Notes {
+		d.log.Info("discovered", "what", note)
+	}
+	for _, ignored := range r.cfg.Checks.Ignored {
+		d.log.Warn("the configuration names what no longer exists", "file", r.from, "what", ignored)
+	}
+	clients.KeepLayout(r.cfg)
+	a, err := agent.New(agent.Options{
+		Config: r.cfg, Monitors: r.monitors, Log: d.log, Clients: clients, Store: d.store, Manager: d.manager,
+		Checks: []detect.Check{d.configured.check()},
+		Refused: func() error {
+			invalid, _ := d.configured.trouble()
+			return invalid
+		},
+	})
+	if err != nil {
+		return nil, errors.Join(err, clients.Close())
+	}
+	return &running{a, clients, r}, nil
+}
+
+// serve runs an agent until ctx ends or another configuration is wanted.
+func (d *daemon) serve(ctx context.Context, a *running) (*change, error) {
+	defer a.clients.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	d.current.Store(a)
+	d.log.Info("nodeagent runs", append(a.Summary(), "configuration", a.revision.from)...)
+	var next *change
+	err := supervise(ctx, d.log, append(a.Components,
+		agent.Component{Name: "ready", Run: func(ctx context.Context) error { return d.notifyReady(ctx, a) }},
+		agent.Component{Name: "reload", Run: func(ctx context.Context) error {
+			defer cancel() // ends this agent
+			next = d.awaitChange(ctx, a)
+			return nil
+		}}))
+	if err != nil {
+		return nil, err // next may still be written
+	}
+	a.Remember()
+	return next, nil
+}
+
+// notifyReady notifies the service manager when every check has run.
+func (d *daemon) notifyReady(ctx context.Context, a *running) error {
+	select {
+	case <-ctx.Done():
+	case <-a.Progress.Done():
+		d.manager.Ready()
+		d.log.Info("ready: every check has run", "after", a.SinceStart())
+	}
+	return nil
+}
+
+// alive returns why the agent should be started again.
+func (d *daemon) alive() error {
+	if a := d.current.Load(); a != nil {
+		return a.Progress.Stuck()
+	}
+	return nil // the service manager limits the time of a start itself
+}
+
+// errStarting means that the daemon cannot answer yet.
+var errStarting = errors.New("the agent is starting")
+
+func (d *daemon) status() (status.Status, error) {
+	a := d.current.Load()
+	if a == nil {
+		return status.Status{}, errStarting
+	}
+	s := a.Status()
+	s.Started, s.Readiness = d.started, d.readiness(a)
+	return s, nil
+}
+
+func (d *daemon) history() (inspect.History, error) {
+	a := d.current.Load()
+	if a == nil {
+		return nil, errStarting
+	}
+	return a.History(), nil
+}
+
+// readiness is whether the agent does what it was installed for, and why not.
+func (d *daemon) readiness(a *running) status.Readiness {
+	why := []string{}
+	if waiting := a.Progress.Waiting(); len(waiting) > 0 {
+		why = append(why, fmt.Sprintf("checks that have not run yet: %v", waiting))
+	}
+	if err := a.Progress.Stuck(); err != nil {
+		why = append(why, err.Error())
+	}
+	if err := errors.Join(d.configured.trouble()); err != nil {
+		why = append(why, err.Error())
+	}
+	return status.Readiness{Ready: len(why) == 0, Why: why}
+}

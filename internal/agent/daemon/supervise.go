@@ -1,0 +1,52 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/agent"
+)
+
+// supervise runs all components until ctx ends. One that fails is restarted after a while; the others keep running.
+func supervise(ctx context.Context, log *slog.Logger, components []agent.Component) error {
+	var wg sync.WaitGroup
+	for _, c := range components {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				err := c.Run(ctx)
+				if ctx.Err() != nil || err == nil {
+					return
+				}
+				log.Error("component failed and is restarted", "component", c.Name, "err", err)
+				select {
+				case <-ctx.Done():
+				case <-time.After(componentRetry):
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-afterEnd(ctx, stopGrace):
+		return errors.New("a component did not stop in time")
+	}
+}
+
+const (
+	componentRetry = 5 * time.Second
+	// stopGrace is how long components may take to end; one of them may hang in a disk.
+	stopGrace = 10 * time.Second
+)
+
+// afterEnd is closed some time after ctx has ended.
+func afterEnd(ctx context.Context, grace time.Duration) <-chan struct{} {
+	ended := make(chan struct{})
+	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(ended) }) })
+	return ended
+}

@@ -1,0 +1,175 @@
+package event
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Fault is the data of fault.*: a finding that is believed, or no longer is.
+type Fault struct {
+	ID         string            `json:"id"` // of the change; the same change sent twice carries the same
+	Check      string            `json:"check"`
+	Subject    finding.Subject   `json:"subject"`
+	Severity   finding.Severity  `json:"severity"`
+	Reason     string            `json:"reason"`
+	Message    string            `json:"message"`
+	Facts      map[string]string `json:"facts,omitempty"`
+	ObservedAt time.Time         `json:"observedAt,omitzero"` // first evidence
+	RaisedAt   time.Time         `json:"raisedAt,omitzero"`   // believed since
+	OneShot    bool              `json:"oneShot,omitempty"`   // over at once: no fault.cleared follows
+}
+
+// Activity is the data of leftover.* and action.*.
+type Activity struct {
+	ID       string               `json:"id"` // of the transition; the same transition sent twice carries the same
+	Kind     finding.ActivityKind `json:"kind"`
+	Check    string               `json:"check"`
+	Subject  finding.Subject      `json:"subject"`
+	Pod      finding.Subject      `json:"pod"` // equal to subject where it is about the release of a pod as a whole
+	Message  string               `json:"message"`
+	FoundAt  time.Time            `json:"foundAt,omitzero"` // leftovers only
+	Repeated bool                 `json:"repeated,omitempty"`
+}
+
+// Snapshot is the data of node.snapshot: all that is active on a node, in one or more parts.
+type Snapshot struct {
+	AsOf      string     `json:"asOf"` // the last sequence that it takes into account, as the attribute has it
+	Part      int        `json:"part"` // from 1
+	End       bool       `json:"end"`  // no part follows
+	Faults    []Fault    `json:"faults"`
+	Leftovers []Activity `json:"leftovers"`
+}
+
+// Agent is the data of agent.started, agent.stopping and agent.alive.
+type Agent struct {
+	Version       string   `json:"version"`
+	Configuration string   `json:"configuration"` // hash of what is in force
+	LastSequence  string   `json:"lastSequence"`  // as the attribute has it
+	Waiting       int      `json:"waiting"`       // events in the outbox
+	Blind         []string `json:"blind"`         // checks that have learnt nothing for too long
+}
+
+// Gap is the data of agent.gap: events of the stream that will not come.
+type Gap struct {
+	Ranges []Range `json:"ranges"`
+}
+
+// Range is an inclusive range of sequences, as the attribute has them.
+type Range struct {
+	From   string `json:"from"`
+	To     string `json:"to"`
+	Reason string `json:"reason"` // dropped, rejected
+}
+
+// readData decodes the data of a type.
+func readData(t Type, data []byte) (any, error) {
+	switch t {
+	case FaultRaised, FaultUpdated, FaultCleared:
+		return readAs[Fault](data)
+	case LeftoverFound, LeftoverReleased, LeftoverGone, ActionPlanned, ActionStarted, ActionSucceeded, ActionFailed,
+		ActionRefused:
+		return readAs[Activity](data)
+	case NodeSnapshot:
+		return readAs[Snapshot](data)
+	case AgentStarted, AgentStopping, AgentAlive:
+		return readAs[Agent](data)
+	case AgentGap:
+		return readAs[Gap](data)
+	}
+	return json.RawMessage(data), nil
+}
+
+func readAs[T any](data []byte) (any, error) {
+	var v T
+	if err := json.Unmarshal(data, &v); err != nil {
+		return nil, fmt.Errorf("data: %w", err)
+	}
+	return v, nil
+}
+
+// The bounds of what a conversion takes over, in bytes, so that its event is never too large: encoding makes a text at
+// most six times longer, and the name of a subject is in it twice.
+const (
+	maxMessage = 4 << 10
+	maxName    = 1 << 10
+	maxWord    = 128 // IDs, reasons, kinds
+	maxFacts   = 2 << 10
+)
+
+// OfUpdate returns the event of an update without its sender: Cluster, Node, Stream and Sequence. There is none of a
+// status that changed, which follows from the findings.
+func OfUpdate(u finding.Update) (Event, bool) {
+	types := map[finding.UpdateKind]Type{finding.Raised: FaultRaised, finding.Changed: FaultUpdated,
+		finding.Cleared: FaultCleared}
+	t, ok := types[u.Kind]
+	if !ok {
+		return Event{}, false
+	}
+	f := u.Finding
+	data := Fault{
+		ID: u.ID, Check: text(f.Check, maxWord), Subject: subject(f.Subject), Severity: f.Severity,
+		Reason: text(f.Reason, maxWord), Message: text(f.Message, maxMessage), Facts: facts(f.Facts),
+		ObservedAt: u.First.Wall.UTC(), RaisedAt: u.Since.Wall.UTC(), OneShot: f.OneShot,
+	}
+	return Event{Type: t, Time: u.At.Wall.UTC(), Severity: f.Severity, BootID: u.At.Boot,
+		Subject: Subject{data.Check, data.Reason, data.Subject.Kind, data.Subject.Name}, Data: data}, true
+}
+
+// OfActivity returns the event of an activity without its sender. The reason in its subject is the kind, in CamelCase.
+func OfActivity(a finding.Activity) (Event, bool) {
+	types := map[finding.ActivityKind]Type{
+		finding.LeftoverFound: LeftoverFound, finding.LeftoverPresent: LeftoverFound,
+		finding.LeftoverReleased: LeftoverReleased, finding.LeftoverGone: LeftoverGone,
+		finding.ActionPlanned: ActionPlanned, finding.ActionRefused: ActionRefused,
+		finding.ActionStarted: ActionStarted, finding.ActionDone: ActionSucceeded,
+		finding.ActionVerified: ActionSucceeded, finding.ActionFailed: ActionFailed,
+	}
+	t, ok := types[a.Kind]
+	if !ok {
+		return Event{}, false
+	}
+	data := Activity{
+		ID: a.ID, Kind: a.Kind, Check: text(a.Check, maxWord), Subject: subject(a.Subject), Pod: subject(a.Pod),
+		Message: text(a.Message, maxMessage), FoundAt: a.Since.Wall.UTC(), Repeated: a.Repeated,
+	}
+	reason := ""
+	for word := range strings.SplitSeq(string(a.Kind), "-") {
+		reason += strings.ToUpper(word[:1]) + word[1:]
+	}
+	return Event{Type: t, Time: a.At.Wall.UTC(), Severity: a.Severity, BootID: a.At.Boot,
+		Subject: Subject{data.Check, reason, data.Subject.Kind, data.Subject.Name}, Data: data}, true
+}
+
+func subject(s finding.Subject) finding.Subject {
+	return finding.Subject{Kind: text(s.Kind, maxWord), Name: text(s.Name, maxName), UID: text(s.UID, maxWord)}
+}
+
+// facts returns what fits, nil if it does not.
+func facts(all map[string]string) map[string]string {
+	size, kept := 0, map[string]string{}
+	for key, value := range all {
+		key, value = text(key, maxFacts), text(value, maxFacts)
+		size += len(key) + len(value)
+		kept[key] = value
+	}
+	if size > maxFacts || len(kept) == 0 {
+		return nil
+	}
+	return kept
+}
+
+// text returns s as valid UTF-8 without control characters, at most limit bytes.
+func text(s string, limit int) string {
+	s = strings.ToValidUTF8(s[:min(len(s), limit)], "")
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,251 @@
+// Package event holds the wire types between agents and an event center: CloudEvents 1.0 in structured JSON. It encodes
+// and decodes; it opens no connection and keeps no state. An event is refused where its envelope is not exactly what an
+// agent writes; members of its data that are not known are ignored, since agents and centers are upgraded at different
+// times.
+package event
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2/event"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Type is the type of an event. Types that are not listed are decoded as well; their data stays as it is.
+type Type string
+
+const typePrefix = "io.github.nodeagent."
+
+// The types that agents send, with the type of their data.
+const (
+	FaultRaised      Type = typePrefix + "fault.raised.v1" // Fault
+	FaultUpdated     Type = typePrefix + "fault.updated.v1"
+	FaultCleared     Type = typePrefix + "fault.cleared.v1"
+	LeftoverFound    Type = typePrefix + "leftover.found.v1" // Activity
+	LeftoverReleased Type = typePrefix + "leftover.released.v1"
+	LeftoverGone     Type = typePrefix + "leftover.gone.v1"
+	ActionPlanned    Type = typePrefix + "action.planned.v1"
+	ActionStarted    Type = typePrefix + "action.started.v1"
+	ActionSucceeded  Type = typePrefix + "action.succeeded.v1"
+	ActionFailed     Type = typePrefix + "action.failed.v1"
+	ActionRefused    Type = typePrefix + "action.refused.v1"
+	NodeSnapshot     Type = typePrefix + "node.snapshot.v1" // Snapshot
+	AgentStarted     Type = typePrefix + "agent.started.v1" // Agent
+	AgentStopping    Type = typePrefix + "agent.stopping.v1"
+	AgentAlive       Type = typePrefix + "agent.alive.v1"
+	AgentGap         Type = typePrefix + "agent.gap.v1" // Gap
+)
+
+const (
+	// MaxSize bounds an encoded event, and MaxSnapshot one part of a snapshot, in bytes.
+	MaxSize     = 64 << 10
+	MaxSnapshot = 256 << 10
+
+	schemaBase = "https://nodeagent.github.io/schemas/" // + "fault.raised.v1.json"
+)
+
+// Event is one event: the attributes of the CloudEvent, by what they mean, and its data.
+type Event struct {
+	Type    Type
+	Cluster string  // with Node the "source"
+	Node    string  // also the "partitionkey": events of one node stay in order
+	Subject Subject // zero for events about the agent or the whole node
+	Time    time.Time
+
+	Severity finding.Severity
+	BootID   string // of the boot in which it happened
+	Stream   string // ULID of the sender's outbox; a new outbox is a new stream
+	Sequence uint64 // in the stream, from 1, without gaps: the order of events. With Stream it is the "id"
+
+	Data any // see Type; json.RawMessage where the type is not known
+}
+
+// Subject is the "subject" of an event: check/reason/kind/name, each percent-encoded.
+type Subject struct{ Check, Reason, Kind, Name string }
+
+func (s Subject) encode() string {
+	parts := []string{s.Check, s.Reason, s.Kind, s.Name}
+	for i, part := range parts {
+		parts[i] = url.PathEscape(part)
+	}
+	return strings.Join(parts, "/")
+}
+
+// ID returns the identity of the event, which is the same in every attempt to send it.
+func (e Event) ID() string { return e.Stream + "-" + e.sequence() }
+
+func (e Event) sequence() string { return fmt.Sprintf("%020d", e.Sequence) }
+
+func (e Event) source() string {
+	return "/clusters/" + url.PathEscape(e.Cluster) + "/nodes/" + url.PathEscape(e.Node)
+}
+
+var ulid = regexp.MustCompile(`^[0-7][0-9A-HJKMNP-TV-Z]{25}$`)
+
+// problem returns what is wrong with the attributes.
+func (e Event) problem() error {
+	switch {
+	case !strings.HasPrefix(string(e.Type), typePrefix) || len(e.Type) > 128:
+		return fmt.Errorf("type %q is not of this project", e.Type)
+	case e.Cluster == "" || e.Node == "":
+		return errors.New("cluster and node must be set")
+	case e.Time.IsZero():
+		return errors.New("time must be set")
+	case !e.Severity.Valid():
+		return fmt.Errorf("unknown severity %q", e.Severity)
+	case !ulid.MatchString(e.Stream):
+		return fmt.Errorf("stream %q is not a ULID", e.Stream)
+	case e.Sequence == 0:
+		return errors.New("sequence counts from 1")
+	}
+	return nil
+}
+
+func (t Type) maxSize() int {
+	if t == NodeSnapshot {
+		return MaxSnapshot
+	}
+	return MaxSize
+}
+
+// Encode returns e as a CloudEvent in structured JSON.
+func (e Event) Encode() ([]byte, error) {
+	if err := e.problem(); err != nil {
+		return nil, fmt.Errorf("event: %w", err)
+	}
+	c := cloudevents.New(cloudevents.CloudEventsVersionV1)
+	c.SetID(e.ID())
+	c.SetType(string(e.Type))
+	c.SetSource(e.source())
+	c.SetTime(e.Time)
+	c.SetDataSchema(e.schema())
+	if e.Subject != (Subject{}) {
+		c.SetSubject(e.Subject.encode())
+	}
+	for name, value := range e.extensions() {
+		c.SetExtension(name, value)
+	}
+	if err := errors.Join(c.SetData(cloudevents.ApplicationJSON, e.Data), c.Validate()); err != nil {
+		return nil, fmt.Errorf("event %s: %w", e.ID(), err)
+	}
+	data, err := json.Marshal(c)
+	if err == nil && len(data) > e.Type.maxSize() {
+		err = fmt.Errorf("%d bytes, %d are possible", len(data), e.Type.maxSize())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("event %s: %w", e.ID(), err)
+	}
+	return data, nil
+}
+
+func (e Event) schema() string {
+	return schemaBase + strings.TrimPrefix(string(e.Type), typePrefix) + ".json"
+}
+
+func (e Event) extensions() map[string]string {
+	extensions := map[string]string{"severity": string(e.Severity), "partitionkey": e.Node, "stream": e.Stream,
+		"sequence": e.sequence()}
+	if e.BootID != "" {
+		extensions["bootid"] = e.BootID
+	}
+	return extensions
+}
+
+// Decode reads a CloudEvent in structured JSON. It refuses what Encode would not have written, but for the order of
+// members, unknown attributes and unknown members of the data.
+func Decode(data []byte) (Event, error) {
+	if len(data) > MaxSnapshot {
+		return Event{}, fmt.Errorf("event: %d bytes, %d are possible", len(data), MaxSnapshot)
+	}
+	var c cloudevents.Event
+	if err := json.Unmarshal(data, &c); err != nil {
+		return Event{}, fmt.Errorf("event: %w", err)
+	}
+	e, err := read(c, len(data))
+	if err != nil {
+		return Event{}, fmt.Errorf("event %.80q: %w", c.ID(), err)
+	}
+	return e, nil
+}
+
+func read(c cloudevents.Event, size int) (Event, error) {
+	if c.SpecVersion() != cloudevents.CloudEventsVersionV1 {
+		return Event{}, fmt.Errorf("specversion %q is not 1.0", c.SpecVersion())
+	}
+	if err := c.Validate(); err != nil {
+		return Event{}, err
+	}
+	e := Event{Type: Type(c.Type()), Time: c.Time()}
+	if size > e.Type.maxSize() {
+		return e, fmt.Errorf("%d bytes, %d are possible", size, e.Type.maxSize())
+	}
+	values := map[string]string{}
+	for _, name := range []string{"severity", "bootid", "partitionkey", "stream", "sequence"} {
+		value, ok := c.Extensions()[name].(string)
+		if !ok && name != "bootid" {
+			return e, fmt.Errorf("%s must be a string", name)
+		}
+		values[name] = value
+	}
+	e.Severity, e.BootID, e.Stream = finding.Severity(values["severity"]), values["bootid"], values["stream"]
+	e.Sequence, _ = strconv.ParseUint(values["sequence"], 10, 64) // anything else than Encode writes is refused below
+	var err error
+	if e.Cluster, e.Node, err = readSource(c.Source()); err != nil {
+		return e, err
+	}
+	if e.Subject, err = readSubject(c.Subject()); err != nil {
+		return e, err
+	}
+	if err := e.problem(); err != nil {
+		return e, err
+	}
+	for _, attribute := range []struct{ name, got, want string }{
+		{"id", c.ID(), e.ID()}, {"source", c.Source(), e.source()}, {"sequence", values["sequence"], e.sequence()},
+		{"partitionkey", values["partitionkey"], e.Node}, {"dataschema", c.DataSchema(), e.schema()},
+		{"datacontenttype", c.DataContentType(), cloudevents.ApplicationJSON},
+	} {
+		if attribute.got != attribute.want {
+			return e, fmt.Errorf("%s %.80q: want %q", attribute.name, attribute.got, attribute.want)
+		}
+	}
+	if c.DataBase64 || len(c.Data()) == 0 {
+		return e, errors.New("data must be JSON")
+	}
+	e.Data, err = readData(e.Type, c.Data())
+	return e, err
+}
+
+func readSource(source string) (cluster, node string, err error) {
+	rest, ok := strings.CutPrefix(source, "/clusters/")
+	cluster, node, found := strings.Cut(rest, "/nodes/")
+	if !ok || !found {
+		return "", "", fmt.Errorf("source %.80q: want /clusters/CLUSTER/nodes/NODE", source)
+	}
+	cluster, err1 := url.PathUnescape(cluster)
+	node, err2 := url.PathUnescape(node)
+	return cluster, node, errors.Join(err1, err2)
+}
+
+func readSubject(text string) (Subject, error) {
+	if text == "" {
+		return Subject{}, nil
+	}
+	parts := strings.Split(text, "/")
+	for i, part := range parts {
+		parts[i], _ = url.PathUnescape(part) // empty, and refused, where it cannot be read
+	}
+	if len(parts) == 4 {
+		if s := (Subject{parts[0], parts[1], parts[2], parts[3]}); s.encode() == text {
+			return s, nil
+		}
+	}
+	return Subject{}, fmt.Errorf("subject %.80q: want CHECK/REASON/KIND/NAME", text)
+}

@@ -1,0 +1,257 @@
+package event
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const stream = "01JD5T8ZQ0000000000000000A"
+
+func at(second int64) finding.Timestamp {
+	return finding.Timestamp{Wall: time.Unix(second, 5).UTC(), Boot: "boot-1",
+		SinceBoot: time.Duration(second) * time.Second}
+}
+
+// from gives an event its sender.
+func from(e Event) Event {
+	e.Cluster, e.Node, e.Stream, e.Sequence = "prod/eu 1", "node-1", stream, 42
+	return e
+}
+
+func raised() finding.Update {
+	return finding.Update{ID: "abc-raised", Kind: finding.Raised, At: at(30), First: at(10), Since: at(30),
+		Finding: finding.Finding{Check: "filesystem-readonly", Subject: finding.Subject{Kind: "filesystem",
+			Name: "/var/lib"},
+			Severity: finding.Fatal, Reason: "FilesystemIsReadOnly", Message: "/var/lib is read-only",
+			Facts: map[string]string{"device": "sda1"}}}
+}
+
+func released() finding.Activity {
+	pod := finding.Subject{Kind: "pod", Name: "default/web", UID: "u1"}
+	a := finding.NewActivity(finding.ActionVerified, "leftovers", pod, at(50))
+	a.Pod, a.Message = pod, "what pod default/web left behind is released: 2 mount"
+	return a
+}
+
+// The attributes and the data, as receivers of any make see them.
+func TestEncode(t *testing.T) {
+	e, ok := OfUpdate(raised())
+	if !ok {
+		t.Fatal("no event of a finding that was raised")
+	}
+	data, err := from(e).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]any{
+		"specversion": "1.0", "type": "io.github.nodeagent.fault.raised.v1",
+		"source": "/clusters/prod%2Feu%201/nodes/node-1", "id": stream + "-00000000000000000042",
+		"subject":         "filesystem-readonly/FilesystemIsReadOnly/filesystem/%2Fvar%2Flib",
+		"time":            "1970-01-01T00:00:30.000000005Z",
+		"dataschema":      "https://nodeagent.github.io/schemas/fault.raised.v1.json",
+		"datacontenttype": "application/json", "severity": "fatal", "bootid": "boot-1", "partitionkey": "node-1",
+		"stream": stream, "sequence": "00000000000000000042",
+		"data": map[string]any{
+			"id": "abc-raised", "check": "filesystem-readonly", "severity": "fatal", "reason": "FilesystemIsReadOnly",
+			"subject": map[string]any{"kind": "filesystem", "name": "/var/lib", "uid": ""},
+			"message": "/var/lib is read-only", "facts": map[string]any{"device": "sda1"},
+			"observedAt": "1970-01-01T00:00:10.000000005Z", "raisedAt": "1970-01-01T00:00:30.000000005Z",
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRoundTrip(t *testing.T) {
+	for _, test := range []struct {
+		t    Type
+		data any
+	}{
+		{NodeSnapshot, Snapshot{AsOf: "00000000000000000041", Part: 1, End: true, Faults: []Fault{{ID: "a"}},
+			Leftovers: []Activity{{ID: "b"}}}},
+		{AgentAlive, Agent{Version: "1", Configuration: "c", LastSequence: "00000000000000000041",
+			Blind: []string{"dns"}}},
+		{AgentGap, Gap{[]Range{{"00000000000000000001", "00000000000000000041", "dropped"}}}},
+		{"io.github.nodeagent.of.tomorrow.v2", json.RawMessage(`{"a":[1,2]}`)},
+	} {
+		roundTrip(t, from(Event{Type: test.t, Time: at(1).Wall, Severity: finding.Info, Data: test.data}))
+	}
+}
+
+func roundTrip(t *testing.T, e Event) {
+	t.Helper()
+	data, err := e.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Decode(data)
+	if diff := cmp.Diff(e, got); diff != "" || err != nil {
+		t.Errorf("%v\n%s", err, diff)
+	}
+}
+
+// Every kind of update and activity has its type, or is none on purpose.
+func TestConversions(t *testing.T) {
+	types := map[string]Type{}
+	for _, kind := range []finding.UpdateKind{finding.Raised, finding.Changed, finding.Cleared, finding.StatusChanged} {
+		u := raised()
+		u.Kind = kind
+		e, ok := OfUpdate(u)
+		if ok {
+			roundTrip(t, from(e))
+		}
+		types[string(kind)] = Type(strings.TrimPrefix(string(e.Type), typePrefix))
+	}
+	for _, kind := range []finding.ActivityKind{finding.LeftoverFound, finding.LeftoverPresent,
+		finding.LeftoverReleased,
+		finding.LeftoverGone, finding.ActionPlanned, finding.ActionRefused, finding.ActionStarted, finding.ActionDone,
+		finding.ActionFailed, finding.ActionVerified, "of-tomorrow"} {
+		a := released()
+		a.Kind = kind
+		e, ok := OfActivity(a)
+		if ok {
+			roundTrip(t, from(e))
+		}
+		types[string(kind)] = Type(strings.TrimPrefix(string(e.Type), typePrefix))
+	}
+	want := map[string]Type{
+		"raised": "fault.raised.v1", "changed": "fault.updated.v1", "cleared": "fault.cleared.v1", "moved": "",
+		"leftover-found": "leftover.found.v1", "leftover-present": "leftover.found.v1",
+		"leftover-released": "leftover.released.v1", "leftover-gone": "leftover.gone.v1",
+		"action-planned": "action.planned.v1", "action-refused": "action.refused.v1",
+		"action-started": "action.started.v1", "action-done": "action.succeeded.v1",
+		"action-verified": "action.succeeded.v1", "action-failed": "action.failed.v1", "of-tomorrow": "",
+	}
+	if diff := cmp.Diff(want, types); diff != "" {
+		t.Error(diff)
+	}
+	e, _ := OfActivity(released())
+	if diff := cmp.Diff(Subject{"leftovers", "ActionVerified", "pod", "default/web"}, e.Subject); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// What is not exactly what an agent writes is refused, and the reason names what.
+func TestRefused(t *testing.T) {
+	e, _ := OfUpdate(raised())
+	valid, err := from(e).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct{ name, attribute, value, want string }{
+		{"another specification", "specversion", `"0.3"`, "specversion"},
+		{"another type", "type", `"com.example.thing"`, "type"},
+		{"another source", "source", `"/nodes/node-1"`, "source"},
+		{"source in another spelling", "source", `"/clusters/prod%2feu%201/nodes/node-1"`, "source"},
+		{"no node", "source", `"/clusters/prod/nodes/"`, "node must be set"},
+		{"id of another sequence", "id", `"` + stream + `-00000000000000000043"`, "id"},
+		{"sequence as a number", "sequence", `42`, "sequence"},
+		{"sequence without zeros", "sequence", `"42"`, "sequence"},
+		{"sequence of nothing", "sequence", `"00000000000000000000"`, "sequence"},
+		{"no ULID", "stream", `"one"`, "stream"},
+		{"severity", "severity", `"bad"`, "severity"},
+		{"partition of another node", "partitionkey", `"node-2"`, "partitionkey"},
+		{"subject of three parts", "subject", `"a/b/c"`, "subject"},
+		{"schema of another type", "dataschema", `"https://example.com/"`, "dataschema"},
+		{"data of another form", "data", `{"id": 1}`, "data"},
+		{"data that is no JSON", "datacontenttype", `"text/plain"`, "media type"},
+		{"too large", "data", `"` + strings.Repeat("x", MaxSize) + `"`, "bytes"},
+		{"no time", "time", `null`, "time"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var event map[string]json.RawMessage
+			if err := json.Unmarshal(valid, &event); err != nil {
+				t.Fatal(err)
+			}
+			event[test.attribute] = json.RawMessage(test.value)
+			data, err := json.Marshal(event)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Decode(data); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want it to name %s", err, test.want)
+			}
+		})
+	}
+	for _, text := range []string{"", "null", "[]", string(valid) + "{}", string(valid[:len(valid)-1])} {
+		if e, err := Decode([]byte(text)); err == nil {
+			t.Errorf("%.40q is taken for %+v", text, e)
+		}
+	}
+	for name, change := range map[string]func(*Event){
+		"no stream": func(e *Event) { e.Stream = "" }, "no sequence": func(e *Event) { e.Sequence = 0 },
+		"no cluster": func(e *Event) { e.Cluster = "" }, "no time": func(e *Event) { e.Time = time.Time{} },
+		"data that cannot be encoded": func(e *Event) { e.Data = func() {} },
+		"too large":                   func(e *Event) { e.Data = strings.Repeat("x", MaxSize) },
+	} {
+		broken := from(e)
+		change(&broken)
+		if data, err := broken.Encode(); err == nil {
+			t.Errorf("%s: encoded as %s", name, data)
+		}
+	}
+}
+
+// A newer agent may say more than this receiver knows.
+func TestNewerSender(t *testing.T) {
+	e, _ := OfUpdate(raised())
+	data, err := from(e).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(string(data), `"check":`, `"ofTomorrow":[1],"check":`, 1)
+	text = strings.Replace(text, `"severity":"fatal",`, `"severity":"fatal","oftomorrow":"x",`, 1)
+	got, err := Decode([]byte(text))
+	if diff := cmp.Diff(from(e), got); diff != "" || err != nil {
+		t.Errorf("%v\n%s", err, diff)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	update, _ := OfUpdate(raised())
+	activity, _ := OfActivity(released())
+	for _, e := range []Event{update, activity, {Type: AgentGap, Time: at(1).Wall, Severity: finding.Info,
+		Data: Gap{}}} {
+		data, err := from(e).Encode()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		e, err := Decode(data)
+		if err != nil || len(data) > MaxSize/8 { // escaping makes a text up to six times longer
+			return
+		}
+		roundTrip(t, e)
+	})
+}
+
+// Whatever a check says, its event can be sent, and says the same after it was received.
+func FuzzOfUpdate(f *testing.F) {
+	f.Add("check", "Reason", "kind", "name", "uid", "message", "key", "value")
+	long := strings.Repeat("<\x00é\xff", MaxSize)
+	f.Add(long, long, long, long, long, long, long, long)
+	f.Fuzz(func(t *testing.T, check, reason, kind, name, uid, message, key, value string) {
+		u := raised()
+		u.Finding = finding.Finding{Check: check, Subject: finding.Subject{Kind: kind, Name: name, UID: uid},
+			Severity: finding.Warning, Reason: reason, Message: message, Facts: map[string]string{key: value, "a": "b"}}
+		e, _ := OfUpdate(u)
+		roundTrip(t, from(e))
+		a := released()
+		a.Subject, a.Pod, a.Message, a.Check = u.Finding.Subject, u.Finding.Subject, message, check
+		e, _ = OfActivity(a)
+		roundTrip(t, from(e))
+	})
+}
