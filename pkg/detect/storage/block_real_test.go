@@ -78,7 +78,7 @@ func (r realDisks) looks(check detect.Check) []string {
 	return got
 }
 
-func (r realDisks) sees(check detect.Check, want ...string) {
+func (r realDisks) expect(check detect.Check, want ...string) {
 	r.t.Helper()
 	if diff := cmp.Diff(want, r.looks(check)); diff != "" {
 		r.t.Fatalf("(-want +got):\n%s", diff)
@@ -125,11 +125,11 @@ func TestRealThinPool(t *testing.T) {
 		_, _ = file.Write(make([]byte, mib<<20)) // fails when the pool is full
 		_ = file.Sync()
 	}
-	r.sees(check)
+	r.expect(check)
 	fill(16)
-	r.sees(check)
+	r.expect(check)
 	fill(60)
-	r.sees(check, pool+" warning "+reasonPoolLow)
+	r.expect(check, pool+" warning "+reasonPoolLow)
 	fill(100)
 	r.comesToSee(check, pool+" warning "+reasonPoolFull)
 	r.run("blkdiscard", thin)
@@ -146,9 +146,9 @@ func TestRealArray(t *testing.T) {
 	check := MDArrays()
 	r.comesToSee(check)
 	r.run("mdadm", "/dev/md77", "--fail", b)
-	r.sees(check, "raid-array/md77 warning "+reasonRAIDDegraded)
+	r.expect(check, "raid-array/md77 warning "+reasonRAIDDegraded)
 	r.run("mdadm", "/dev/md77", "--remove", b)
-	r.sees(check, "raid-array/md77 warning "+reasonRAIDDegraded)
+	r.expect(check, "raid-array/md77 warning "+reasonRAIDDegraded)
 	r.run("mdadm", "--zero-superblock", b)
 	r.run("mdadm", "/dev/md77", "--add", b)
 	r.comesToSee(check)
@@ -159,7 +159,8 @@ func (r realDisks) scsiDebug(options ...string) (name string) {
 	r.t.Helper()
 	_, err := os.Stat("/sys/bus/pseudo/drivers/scsi_debug")
 	need.Has(r.t, err != nil, "scsi_debug for itself")
-	err = exec.Command("modprobe", append([]string{"scsi_debug", "dev_size_mb=16"}, options...)...).Run() //nolint:gosec // a fixed program
+	args := append([]string{"scsi_debug", "dev_size_mb=16"}, options...)
+	err = exec.Command("modprobe", args...).Run() //nolint:gosec // a fixed program
 	need.Kernel(r.t, "scsi_debug", err)
 	r.t.Cleanup(func() { r.run("modprobe", "-r", "scsi_debug") })
 	for range 50 {
@@ -184,12 +185,12 @@ func TestRealSCSIDisk(t *testing.T) {
 	r := newRealDisks(t, "modprobe")
 	disk := r.scsiDebug()
 	states, health := SCSIDeviceState(), DiskHealth(nil)
-	r.sees(states)
-	r.sees(health)
+	r.expect(states)
+	r.expect(health)
 	r.write("/sys/block/"+disk+"/device/state", "offline\n")
-	r.sees(states, "device/"+disk+" warning "+reasonDiskOffline)
+	r.expect(states, "device/"+disk+" warning "+reasonDiskOffline)
 	r.write("/sys/block/"+disk+"/device/state", "running\n")
-	r.sees(states)
+	r.expect(states)
 }
 
 // A disk that needs ten seconds for each I/O hangs as long.
@@ -197,7 +198,7 @@ func TestRealSCSIDiskHangs(t *testing.T) {
 	r := newRealDisks(t, "modprobe")
 	disk := r.scsiDebug()
 	check := IOHang(IOHangSettings{After: time.Second, FatalAfter: 2 * time.Second})
-	r.sees(check)
+	r.expect(check)
 	r.write("/sys/bus/pseudo/drivers/scsi_debug/ndelay", "0")
 	r.write("/sys/bus/pseudo/drivers/scsi_debug/delay", "1000") // jiffies: 4 to 10 s
 	read := make(chan error, 1)
@@ -220,7 +221,7 @@ func TestRealSCSIDiskHangs(t *testing.T) {
 // Disks that are there say how they are, or that they do not know.
 func TestRealDisksAnswer(t *testing.T) {
 	r := newRealDisks(t)
-	r.sees(NVMeHealth(nil))
-	r.sees(DiskHealth(nil))
-	r.sees(EBSLimits())
+	r.expect(NVMeHealth(nil))
+	r.expect(DiskHealth(nil))
+	r.expect(EBSLimits())
 }

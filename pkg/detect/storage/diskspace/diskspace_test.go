@@ -126,11 +126,12 @@ func (m *countingMemory) Save(key string, value []byte) {
 func FuzzSpaceHistory(f *testing.F) {
 	f.Add([]byte(`{"boot":"b","samples":{"ext4 /":[[10,5],[20,4]]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		trend := loadSpaceTrend(checktest.StateStore{spaceTrendKey: data},
+		trend := loadSpaceTrend(detect.Saved[spaceTrend]{Store: checktest.StateStore{spaceTrendKey: data},
+			Key: spaceTrendKey},
 			finding.Timestamp{Boot: "b", SinceBoot: time.Hour})
 		s := space{answer: probe.ProbeAnswer{FreeBytes: 5, TotalBytes: 10}}
 		s.Principal = mount.Mount{FSType: "ext4", Point: "/"}
-		trend.sample(finding.Timestamp{Boot: "b", SinceBoot: time.Hour}, []space{s}, nil)
+		trend.sample(finding.Timestamp{Boot: "b", SinceBoot: time.Hour}, []space{s})
 		if left := trend.fullIn(s, time.Hour+time.Second); left < 0 {
 			t.Fatal(left)
 		}
