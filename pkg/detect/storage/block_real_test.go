@@ -63,8 +63,8 @@ func (r realDisks) loop(name string, mib int64) string {
 	return device
 }
 
-// looks takes a look and returns "subject severity reason" of each finding.
-func (r realDisks) looks(check detect.Check) []string {
+// findings runs a check and returns "subject severity reason" of each finding.
+func (r realDisks) findings(check detect.Check) []string {
 	r.t.Helper()
 	findings, err := check.Run(r.t.Context(), r.host)
 	if _, none := errors.AsType[*finding.NotApplicableError](err); err != nil && !none {
@@ -80,19 +80,19 @@ func (r realDisks) looks(check detect.Check) []string {
 
 func (r realDisks) expect(check detect.Check, want ...string) {
 	r.t.Helper()
-	if diff := cmp.Diff(want, r.looks(check)); diff != "" {
+	if diff := cmp.Diff(want, r.findings(check)); diff != "" {
 		r.t.Fatalf("(-want +got):\n%s", diff)
 	}
 }
 
-// comesToSee looks until it sees just this.
-func (r realDisks) comesToSee(check detect.Check, want ...string) {
+// eventuallyFinds runs the check until it finds just this.
+func (r realDisks) eventuallyFinds(check detect.Check, want ...string) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
 	ticks := time.NewTicker(100 * time.Millisecond)
 	defer ticks.Stop()
-	for !cmp.Equal(want, r.looks(check)) {
+	for !cmp.Equal(want, r.findings(check)) {
 		select {
 		case <-ticks.C:
 		case <-ctx.Done():
@@ -131,9 +131,9 @@ func TestRealThinPool(t *testing.T) {
 	fill(60)
 	r.expect(check, pool+" warning "+reasonPoolLow)
 	fill(100)
-	r.comesToSee(check, pool+" warning "+reasonPoolFull)
+	r.eventuallyFinds(check, pool+" warning "+reasonPoolFull)
 	r.run("blkdiscard", thin)
-	r.comesToSee(check)
+	r.eventuallyFinds(check)
 }
 
 func TestRealArray(t *testing.T) {
@@ -144,14 +144,14 @@ func TestRealArray(t *testing.T) {
 	r.run("mdadm", "--create", "/dev/md77", "--run", "--metadata=1.2", "--level=1", "--raid-devices=2", a, b)
 	t.Cleanup(func() { r.run("mdadm", "--stop", "/dev/md77") })
 	check := MDArrays()
-	r.comesToSee(check)
+	r.eventuallyFinds(check)
 	r.run("mdadm", "/dev/md77", "--fail", b)
 	r.expect(check, "raid-array/md77 warning "+reasonRAIDDegraded)
 	r.run("mdadm", "/dev/md77", "--remove", b)
 	r.expect(check, "raid-array/md77 warning "+reasonRAIDDegraded)
 	r.run("mdadm", "--zero-superblock", b)
 	r.run("mdadm", "/dev/md77", "--add", b)
-	r.comesToSee(check)
+	r.eventuallyFinds(check)
 }
 
 // scsiDebug makes a disk of the kernel's own SCSI simulator.
@@ -210,11 +210,11 @@ func TestRealSCSIDiskHangs(t *testing.T) {
 		}
 		read <- err
 	}()
-	r.comesToSee(check, "device/"+disk+" warning "+reasonDiskHung)
+	r.eventuallyFinds(check, "device/"+disk+" warning "+reasonDiskHung)
 	if err := <-read; err != nil {
 		t.Error(err)
 	}
-	r.comesToSee(check)
+	r.eventuallyFinds(check)
 	r.write("/sys/bus/pseudo/drivers/scsi_debug/delay", "1")
 }
 

@@ -49,8 +49,7 @@ const (
 func BtrfsErrors() detect.Check {
 	state := &btrfsState{devices: map[string]btrfsHistory{}}
 	return detect.Check{
-		ID:      btrfsErrorsID,
-		Domain:  "storage",
+		ID: btrfsErrorsID, Domain: "storage",
 		Summary: "a device of a btrfs filesystem fails, returns wrong data, or is missing",
 		Advice: "`btrfs device stats MOUNTPOINT` and `btrfs filesystem show` name the device. `btrfs scrub start " +
 			"MOUNTPOINT` finds damaged data and repairs it where there is a second copy. Replace the device (`btrfs " +
@@ -70,10 +69,9 @@ func BtrfsErrors() detect.Check {
 			FalseAlarms: "Old errors that nobody has reset stay as info. Checksum errors that the other copy " +
 				"repaired count too: the disk returned wrong data.",
 		},
-		Every:    time.Minute,
-		Deadline: 5 * time.Second,
-		Wakes:    []detect.Wake{{Source: detect.WakeKernelLog, Match: "BTRFS"}, checkkit.KernelWake()},
-		Run:      state.run,
+		Every: time.Minute, Deadline: 5 * time.Second,
+		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "BTRFS"}, checkkit.KernelWake()},
+		Run:   state.run,
 	}
 }
 

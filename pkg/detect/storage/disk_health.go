@@ -47,8 +47,7 @@ const (
 func DiskHealth(store detect.StateStore) detect.Check {
 	d := &diskHealthState{sectors: newErrorCounters(store, diskHealthID)}
 	return detect.Check{
-		ID:      diskHealthID,
-		Domain:  "storage",
+		ID: diskHealthID, Domain: "storage",
 		Summary: "a SATA or SAS disk reports that it is about to fail, or cannot read some of its sectors",
 		Advice: "See `smartctl -x /dev/DISK`. Failing: drain the node, save the data, replace the disk. Sectors " +
 			"that cannot be read: their data are lost (`dmesg -T` shows which); writing repairs them, which in an " +
@@ -72,8 +71,7 @@ func DiskHealth(store detect.StateStore) detect.Check {
 				"written. Raw values that each vendor uses differently count only where the disk itself has a " +
 				"threshold for them. Sleeping disks are not woken: their last report is kept.",
 		},
-		Every:    5 * time.Minute,
-		Deadline: time.Minute,
+		Every: 5 * time.Minute, Deadline: time.Minute,
 		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "critical medium error, dev sd"},
 			{Source: detect.WakeKernelLog, Match: "Sense Key : Medium Error"},
 			{Source: detect.WakeKernelLog, Match: "Sense Key : Hardware Error"}},

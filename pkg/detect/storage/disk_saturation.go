@@ -47,8 +47,7 @@ const (
 func DiskSaturation(s DiskSaturationSettings) detect.Check {
 	state := &saturationState{settings: s}
 	return detect.Check{
-		ID:      diskSaturationID,
-		Domain:  "storage",
+		ID: diskSaturationID, Domain: "storage",
 		Summary: "a disk is overloaded, or very slow",
 		Advice: "Find what causes the I/O with `iostat -x 5`, `pidstat -d 5` or the io.stat files of the pods' " +
 			"cgroups, and limit or move it. A disk that is slow with little to do is about to fail or is throttled " +
@@ -67,8 +66,7 @@ func DiskSaturation(s DiskSaturationSettings) detect.Check {
 				"minutes. Flash disks with a long queue that answer fast, and single slow I/Os (fewer than 60 a " +
 				"minute), are not reported.",
 		},
-		Every:    time.Minute,
-		Deadline: 5 * time.Second,
+		Every: time.Minute, Deadline: 5 * time.Second,
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 10, For: 15 * time.Minute},
 			Clear: finding.Hold{Looks: 3, For: 3 * time.Minute}},
 		Run: state.run,

@@ -46,8 +46,7 @@ func ebsLimits() [4]struct{ reason, text string } {
 func EBSLimits() detect.Check {
 	state := &ebsState{}
 	return detect.Check{
-		ID:      ebsLimitsID,
-		Domain:  "storage",
+		ID: ebsLimitsID, Domain: "storage",
 		Summary: "a volume of Amazon EBS is throttled at its own limits or those of the instance",
 		Advice: "Find what writes with `pidstat -d 5` or the io.stat files of the pods' cgroups. The volume's " +
 			"limit: give it more IOPS or throughput (gp3 without a restart). The instance's: spread the pods, or " +
@@ -69,9 +68,8 @@ func EBSLimits() detect.Check {
 			},
 			FalseAlarms: "None known. Bursts shorter than a minute in ten are not reported.",
 		},
-		Every:    ebsLimitsEvery,
-		Deadline: 30 * time.Second,
-		Run:      state.run,
+		Every: ebsLimitsEvery, Deadline: 30 * time.Second,
+		Run: state.run,
 	}
 }
 

@@ -32,8 +32,7 @@ const (
 // FstabMounts finds entries of /etc/fstab that are not mounted.
 func FstabMounts() detect.Check {
 	return detect.Check{
-		ID:     fstabMountsID,
-		Domain: "storage",
+		ID: fstabMountsID, Domain: "storage",
 		Summary: "a filesystem that /etc/fstab mounts at boot is not mounted: what is meant for it lands on another " +
 			"disk",
 		Advice: "`findmnt --verify` and `systemctl status MOUNT.mount` show why. Before you mount it (`mount " +
@@ -50,10 +49,9 @@ func FstabMounts() detect.Check {
 				"nofail (clouds write entries for disks that may not exist) or x-systemd.automount, and devices that " +
 				"are mounted elsewhere are left out.",
 		},
-		Every:    5 * time.Minute,
-		Deadline: 5 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: 4 * time.Minute}},
-		Run:      checkFstab,
+		Every: 5 * time.Minute, Deadline: 5 * time.Second,
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 4 * time.Minute}},
+		Run:    checkFstab,
 	}
 }
 

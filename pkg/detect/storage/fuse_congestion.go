@@ -47,8 +47,7 @@ const (
 // FUSECongestion finds FUSE daemons that are slower than what is asked of them.
 func FUSECongestion(s FUSECongestionSettings) detect.Check {
 	return detect.Check{
-		ID:      fuseCongestionID,
-		Domain:  "storage",
+		ID: fuseCongestionID, Domain: "storage",
 		Summary: "a FUSE daemon answers more slowly than requests arrive: the pods on its volume wait",
 		Advice: "Check the CPU and memory limits of the daemon's pod (the volume's driver) and the service that it " +
 			"uses (object store, server). Most daemons handle more requests at a time with `-o max_background=N`.",
@@ -62,9 +61,8 @@ func FUSECongestion(s FUSECongestionSettings) detect.Check {
 			FalseAlarms: "Many concurrent readers of a daemon that is fast enough for them: raise backgroundPercent. " +
 				"A daemon that does not answer at all is found by hung-mounts.",
 		},
-		Every:    time.Minute,
-		Deadline: 5 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 3, For: 2 * time.Minute}, Clear: finding.Hold{Looks: 2}},
+		Every: time.Minute, Deadline: 5 * time.Second,
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 2 * time.Minute}, Clear: finding.Hold{Looks: 2}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return checkFUSE(ctx, h, s)
 		},

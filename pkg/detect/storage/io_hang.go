@@ -56,8 +56,7 @@ const (
 func IOHang(s IOHangSettings) detect.Check {
 	state := &ioHangState{stalls: make(map[string]ioStall)}
 	return detect.Check{
-		ID:      ioHangID,
-		Domain:  "storage",
+		ID: ioHangID, Domain: "storage",
 		Summary: "a disk has I/O in flight and completes none of it",
 		Advice: "Everything that accesses the disk waits in state D and cannot be killed. See `dmesg -T | tail -50` " +
 			"for resets and timeouts of the disk and `cat /sys/block/DISK/inflight`; for a network disk, check its " +
@@ -81,9 +80,8 @@ func IOHang(s IOHangSettings) detect.Check {
 				"runs never count for more than 20 s.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     ioHangEvery,
-		Deadline:  8 * time.Second,
-		Policy:    finding.Policy{Clear: finding.Hold{Looks: 2, For: ioHangEvery}},
+		Every:     ioHangEvery, Deadline: 8 * time.Second,
+		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: ioHangEvery}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return state.run(ctx, h, s)
 		},

@@ -49,8 +49,7 @@ const (
 func MDArrays() detect.Check {
 	states := &heldStates{}
 	return detect.Check{
-		ID:      mdArraysID,
-		Domain:  "storage",
+		ID: mdArraysID, Domain: "storage",
 		Summary: "a software RAID array failed, or lost a disk",
 		Advice: "See `cat /proc/mdstat` and `mdadm --detail /dev/ARRAY`. Degraded: replace the disk (`mdadm " +
 			"/dev/ARRAY --fail DISK --remove DISK`, then `--add` the new one) and let it rebuild; do not reboot " +
@@ -79,8 +78,7 @@ func MDArrays() detect.Check {
 				"assembled and regular checks (mismatch_cnt) are not reported.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     time.Minute,
-		Deadline:  5 * time.Second,
+		Every:     time.Minute, Deadline: 5 * time.Second,
 		// A member that fails is in the state before the kernel's line; read errors leave no state but may lead to one.
 		Wakes: []detect.Wake{checkkit.KernelWake(), {Source: detect.WakeKernelLog, Match: "md/raid"},
 			{Source: detect.WakeKernelLog, Match: "md: "}},

@@ -49,8 +49,7 @@ const (
 func Multipath() detect.Check {
 	states := &heldStates{}
 	return detect.Check{
-		ID:      multipathID,
-		Domain:  "storage",
+		ID: multipathID, Domain: "storage",
 		Summary: "a disk of the storage network lost paths",
 		Advice: "See `multipath -ll` or `nvme list-subsys` for which paths, and `dmesg -T` for why. If all paths " +
 			"through one port are lost, check its cable, switch or zone (`/sys/class/fc_host/*/port_state`, the link " +
@@ -71,8 +70,7 @@ func Multipath() detect.Check {
 				"another one is usable. A path that was removed altogether is not noticed.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     multipathEvery,
-		Deadline:  10 * time.Second,
+		Every:     multipathEvery, Deadline: 10 * time.Second,
 		Wakes: []detect.Wake{checkkit.KernelWake(),
 			{Source: detect.WakeKernelLog, Match: "device-mapper: multipath"}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {

@@ -50,8 +50,7 @@ const (
 func NVMeHealth(store detect.StateStore) detect.Check {
 	n := &nvmeState{errors: newErrorCounters(store, nvmeHealthID)}
 	return detect.Check{
-		ID:      nvmeHealthID,
-		Domain:  "storage",
+		ID: nvmeHealthID, Domain: "storage",
 		Summary: "an NVMe disk is dead, reports damage, or does not come out of a reset",
 		Advice: "See `nvme smart-log /dev/DISK`, `nvme error-log /dev/DISK` and `dmesg -T | grep nvme`. Read-only, " +
 			"degraded or out of spare: drain the node, save the data, replace the disk. Too hot: check fans and air " +
@@ -85,8 +84,7 @@ func NVMeHealth(store detect.StateStore) detect.Check {
 				"health log (virtual ones) are not reported. Amazon EBS is not queried.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     time.Minute,
-		Deadline:  30 * time.Second,
+		Every:     time.Minute, Deadline: 30 * time.Second,
 		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "nvme nvme"},
 			{Source: detect.WakeKernelLog, Match: "critical medium error, dev nvme"}},
 		Run: n.run,

@@ -42,8 +42,7 @@ const (
 func SCSIDeviceState() detect.Check {
 	states := &heldStates{}
 	return detect.Check{
-		ID:      scsiDeviceStateID,
-		Domain:  "storage",
+		ID: scsiDeviceStateID, Domain: "storage",
 		Summary: "the kernel gave up a SCSI or SATA disk, or its transport lost it",
 		Advice: "See `dmesg -T | grep -i -e DISK -e scsi` for the reason. A local disk: check cable, power and " +
 			"backplane, then run `echo running > /sys/block/DISK/device/state`; if it goes offline again, replace " +
@@ -66,9 +65,8 @@ func SCSIDeviceState() detect.Check {
 				"multipath device that is offline while others are usable is a warning all the same.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     scsiDeviceStateEvery,
-		Deadline:  5 * time.Second,
-		Wakes:     []detect.Wake{checkkit.KernelWake()},
+		Every:     scsiDeviceStateEvery, Deadline: 5 * time.Second,
+		Wakes: []detect.Wake{checkkit.KernelWake()},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return checkSCSIDisks(ctx, h, states)
 		},

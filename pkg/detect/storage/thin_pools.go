@@ -60,8 +60,7 @@ const (
 func ThinPools(s ThinPoolsSettings) detect.Check {
 	state := &poolState{settings: s}
 	return detect.Check{
-		ID:      thinPoolsID,
-		Domain:  "storage",
+		ID: thinPoolsID, Domain: "storage",
 		Summary: "a thin pool is full, nearly full, or damaged",
 		Advice: "See `lvs -a -o+metadata_percent` or `dmsetup status --noflush --target thin-pool`. Full: extend it " +
 			"(`lvextend -L+10G VG/POOL`, `--poolmetadatasize +1G` for the metadata) or `fstrim` the filesystems on " +
@@ -90,10 +89,9 @@ func ThinPools(s ThinPoolsSettings) detect.Check {
 				"mark.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     time.Minute,
-		Deadline:  10 * time.Second,
-		Wakes:     []detect.Wake{checkkit.KernelWake()},
-		Run:       state.run,
+		Every:     time.Minute, Deadline: 10 * time.Second,
+		Wakes: []detect.Wake{checkkit.KernelWake()},
+		Run:   state.run,
 	}
 }
 

@@ -44,8 +44,7 @@ const maxPools = 64
 // ZFSPools finds ZFS pools that lost disks.
 func ZFSPools() detect.Check {
 	return detect.Check{
-		ID:      zfsPoolsID,
-		Domain:  "storage",
+		ID: zfsPoolsID, Domain: "storage",
 		Summary: "a ZFS pool lost disks: it is degraded, or takes no more reads and writes",
 		Advice: "`zpool status -x` names the disks. A degraded pool: replace the disk (`zpool replace POOL OLD " +
 			"NEW`) before the next one fails. A suspended one: bring the disks back, then run `zpool clear POOL`; " +
@@ -65,10 +64,9 @@ func ZFSPools() detect.Check {
 				"imported or exported (TRANSITIONING) is left out.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     time.Minute,
-		Deadline:  5 * time.Second,
-		Wakes:     []detect.Wake{checkkit.KernelWake()},
-		Run:       checkZFSPools,
+		Every:     time.Minute, Deadline: 5 * time.Second,
+		Wakes: []detect.Wake{checkkit.KernelWake()},
+		Run:   checkZFSPools,
 	}
 }
 

@@ -70,8 +70,7 @@ func New(s Settings, store detect.StateStore) detect.Check {
 	c := &diskSpace{settings: s, hung: checkkit.HungProbes{}, full: map[string]bool{},
 		saved: detect.Saved[spaceTrend]{Store: store, Key: spaceTrendKey}}
 	return detect.Check{
-		ID:      ID,
-		Domain:  "storage",
+		ID: ID, Domain: "storage",
 		Summary: "a filesystem has little space or few inodes left, or will soon be full",
 		Advice: "`du -xh --max-depth=2 MOUNTPOINT | sort -h | tail` (inodes: `du -x --inodes`) shows what fills it. " +
 			"On a node it is mostly images (`crictl rmi --prune`), logs (`journalctl --vacuum-size=1G`, " +
@@ -79,8 +78,7 @@ func New(s Settings, store detect.StateStore) detect.Check {
 			"them by pod). Files that were deleted and are still open count: `lsof +L1`.",
 		Doc:       diskSpaceDoc(),
 		Condition: detect.StorageProblem(),
-		Every:     time.Minute,
-		Deadline:  10 * time.Second,
+		Every:     time.Minute, Deadline: 10 * time.Second,
 		// freed space may be used at once
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 3, For: 2 * time.Minute}},
 		Run:    c.run,

@@ -67,8 +67,7 @@ const (
 func New(s Settings) detect.Check {
 	probes, errors := &probeState{answers: make(map[string]probeResult)}, &ext4State{}
 	return detect.Check{
-		ID:      ID,
-		Domain:  "storage",
+		ID: ID, Domain: "storage",
 		Summary: "a filesystem that ought to be writable stopped taking writes, or its disk is gone",
 		Advice: "Check `dmesg` and the disk's health first, and drain the node. The filesystem takes writes again " +
 			"only after it was unmounted, checked (`e2fsck`, `xfs_repair`, `btrfs check`) and mounted again; for the " +
@@ -78,8 +77,7 @@ func New(s Settings) detect.Check {
 			Type: "ReadonlyFilesystem", ReadyType: "StorageReady",
 			HealthyReason: "FilesystemIsNotReadOnly", HealthyMessage: "Filesystem is not read-only",
 		},
-		Every:    filesystemReadonlyEvery,
-		Deadline: 10 * time.Second,
+		Every: filesystemReadonlyEvery, Deadline: 10 * time.Second,
 		Wakes: []detect.Wake{
 			{Source: detect.WakeKernelLog, Match: "EXT4-fs"}, {Source: detect.WakeKernelLog, Match: "XFS ("},
 			{Source: detect.WakeKernelLog, Match: "BTRFS"},

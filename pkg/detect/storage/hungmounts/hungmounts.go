@@ -61,8 +61,7 @@ const (
 func New(s Settings) detect.Check {
 	c := &hungMounts{settings: s, hung: checkkit.HungProbes{}, failing: map[string]mountFailure{}}
 	return detect.Check{
-		ID:      ID,
-		Domain:  "storage",
+		ID: ID, Domain: "storage",
 		Summary: "a network or FUSE filesystem does not answer; whatever accesses it hangs",
 		Advice: "Bring the server or the daemon back: the mount then continues. Check the pod of the volume's " +
 			"driver, `dmesg`, and whether the server is reachable. If the daemon of a FUSE mount is gone, run `echo " +
@@ -71,8 +70,7 @@ func New(s Settings) detect.Check {
 			"hang too.",
 		Doc:       hungMountsDoc(),
 		Condition: detect.StorageProblem(),
-		Every:     hungMountsEvery,
-		Deadline:  30 * time.Second,
+		Every:     hungMountsEvery, Deadline: 30 * time.Second,
 		Wakes: []detect.Wake{
 			checkkit.KernelWake(), {Source: detect.WakeKernelLog, Match: "nfs: server "},
 			{Source: detect.WakeKernelLog, Match: "ceph: "}, {Source: detect.WakeKernelLog, Match: "CIFS: "},
