@@ -98,6 +98,9 @@ func system() string {
 	_, pretty, _ := strings.Cut(string(release), `PRETTY_NAME="`)
 	pretty, _, _ = strings.Cut(pretty, `"`)
 	version, _, _ := strings.Cut(unix.ByteSliceToString(name.Release[:]), "-")
+	if _, debian, ok := strings.Cut(unix.ByteSliceToString(name.Version[:]), "Debian "); ok { // the release has x.y.0
+		version, _, _ = strings.Cut(debian, "-")
+	}
 	return fmt.Sprintf("Linux %s (%s, %s)", version, unix.ByteSliceToString(name.Machine[:]), pretty)
 }
 

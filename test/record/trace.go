@@ -86,6 +86,8 @@ func (t *tracedFiles) call(call, arguments, result string) {
 	case "openat":
 		if t.open[result] = name; isFile(name) {
 			read[name] = nil
+		} else if strings.HasPrefix(name, "/sys/") {
+			addLinks(name, read)
 		}
 	case "read", "pread64":
 		fd, _, _ := strings.Cut(arguments, ",")
@@ -97,6 +99,17 @@ func (t *tracedFiles) call(call, arguments, result string) {
 	default: // stat
 		if _, ok := read[name]; !ok && isFile(name) {
 			read[name] = nil
+		}
+	}
+}
+
+// addLinks adds the links in a directory that was listed: each stands for a device.
+func addLinks(dir string, links map[string][]byte) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		name := filepath.Join(dir, e.Name())
+		if target, err := os.Readlink(name); err == nil && !path.IsAbs(target) {
+			links[name+"@"] = []byte(target)
 		}
 	}
 }

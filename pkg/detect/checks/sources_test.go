@@ -71,5 +71,17 @@ func TestSourceForm(t *testing.T) {
 
 // withoutSource are checks whose fixtures have no source yet.
 var withoutSource = []string{
-	"filesystem-readonly", "disk-space", "hung-mounts", "fuse-congestion", "btrfs-errors", "zfs-pools", "fstab-mounts", "io-hang", "disk-saturation", "scsi-device-state", "md-arrays", "multipath", "thin-pools", "nvme-health", "disk-health", "ebs-limits", "oom-kills", "memory-available", "memory-fragmentation", "system-cgroups", "slab-leak", "dying-cgroups", "hugepages", "swap", "edac", "memory-corrupted", "pcie-errors", "thermal", "sensors", "cpu-steal", "cpu-throttling", "cpu-frequency", "cpus-offline", "hardware-watchdog", "dns", "kube-proxy", "infiniband", "kubelet-pleg", "kubelet-sync", "volume-mounts", "probe-storms", "evictions", "node-registration", "stuck-pods", "runtime-latency", "csi-registration", "critical-daemonsets",
+	"dns",
+	"kube-proxy",
+	"infiniband",
+	"kubelet-pleg",
+	"kubelet-sync",
+	"volume-mounts",
+	"probe-storms",
+	"evictions",
+	"node-registration",
+	"stuck-pods",
+	"runtime-latency",
+	"csi-registration",
+	"critical-daemonsets",
 }

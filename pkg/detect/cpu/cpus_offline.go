@@ -18,43 +18,36 @@ import (
 // cpus-offline reads
 //
 //	/sys/devices/system/cpu/{present,online}     0-63
-//	/sys/devices/system/cpu/smt/control          on, off, forceoff, notsupported, notimplemented    only where some are offline
-//	/proc/cmdline                                maxcpus=, nosmt: somebody wants fewer              only where some are offline
+//	/sys/devices/system/cpu/smt/control          on, off, forceoff, notsupported, notimplemented; if some are offline
+//	/proc/cmdline                                maxcpus=, nosmt; if some are offline
 //
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-devices-system-cpu
-//
-// A processor that is present and offline does no work. One that was online a while ago was taken away by firmware,
-// after hardware errors, or by a person: a warning, because kubelet goes on promising it to pods. One that never was
-// online in this boot is information.
-//
-// Known false alarms, and what is done: sibling threads are offline on purpose where SMT is off, and processors are
-// where the command line limits them; neither is told.
 
 const cpusOfflineID = "cpus-offline"
 
 const cpuDir = "/sys/devices/system/cpu/"
 
-// CPUsOffline finds processors that are there and do not work.
+// CPUsOffline finds processors that are present and offline.
 func CPUsOffline() detect.Check {
-	most := 0       // processors that were online at a time
-	wasOff := false // SMT was switched off at the last look
+	mostOnline := 0 // at a time
+	wasOff := false // SMT was off in the last run
 	return detect.Check{
 		ID: cpusOfflineID, Domain: "cpu",
 		Summary: "processors of the node are offline",
-		Advice: "dmesg | grep -i -e smpboot -e 'CPU.*offline' -e mce tells since when and why. Where nobody wanted " +
-			"it: echo 1 > /sys/devices/system/cpu/cpuN/online, have the hardware looked at, and restart kubelet if " +
-			"the number of processors is to stay as it is.",
+		Advice: "`dmesg | grep -i -e smpboot -e 'CPU.*offline' -e mce` shows when they went offline and why. If this " +
+			"was not intended, run `echo 1 > /sys/devices/system/cpu/cpuN/online` and have the hardware checked. If " +
+			"the number of processors is to stay lower, restart kubelet so that it reports the new number.",
 		Doc: detect.Doc{
-			Reads: []string{cpuDir + "{present,online}", cpuDir +
-				"smt/control and /proc/cmdline, where some are offline"},
-			Why: "The scheduler goes on placing pods for processors that are not there: all become slower.",
+			Reads: []string{cpuDir + "{present,online}", cpuDir + "smt/control and /proc/cmdline, if some are offline"},
+			Why:   "Kubelet and the scheduler still count the processors that are offline: all pods become slower.",
 			Faults: []detect.Fault{
-				{Reason: "CPUsWentOffline", Severity: finding.Warning, When: "fewer processors are online than were " +
-					"while the agent has run"},
-				{Reason: "CPUsOffline", Severity: finding.Info, When: "processors are present and offline, and " +
-					"neither SMT nor the command line explains it"},
+				{Reason: "CPUsWentOffline", Severity: finding.Warning,
+					When: "fewer processors are online than earlier while the agent has been running: firmware took " +
+						"them away after hardware errors, or a person did"},
+				{Reason: "CPUsOffline", Severity: finding.Info, When: "processors are present and offline since " +
+					"boot, and neither SMT nor the command line explains it"},
 			},
-			FalseAlarms: "SMT that is switched off, maxcpus= and nosmt on the command line.",
+			FalseAlarms: "SMT that is off, and maxcpus= or nosmt on the command line, are intended and not reported.",
 		},
 		Every: 5 * time.Minute,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -62,7 +55,7 @@ func CPUsOffline() detect.Check {
 			if err != nil {
 				return nil, err
 			}
-			most = max(most, online)
+			mostOnline = max(mostOnline, online)
 			if online >= present {
 				wasOff = false
 				return nil, nil
@@ -72,7 +65,7 @@ func CPUsOffline() detect.Check {
 				return nil, err
 			}
 			if off && !wasOff {
-				most = online // the siblings are not missed; what goes after them is
+				mostOnline = online // the sibling threads are not missed; what goes offline after them is
 			}
 			wasOff = off
 			f := finding.Finding{
@@ -80,9 +73,9 @@ func CPUsOffline() detect.Check {
 				Message: fmt.Sprintf("%d of %d processors are offline", present-online, present),
 				Facts:   map[string]string{"present": strconv.Itoa(present), "online": strconv.Itoa(online)},
 			}
-			if most > online {
+			if mostOnline > online {
 				f.Severity, f.Reason = finding.Warning, "CPUsWentOffline"
-				f.Message += fmt.Sprintf("; %d were online before", most)
+				f.Message += fmt.Sprintf("; %d were online before", mostOnline)
 				return []finding.Finding{f}, nil
 			}
 			if off {
@@ -118,7 +111,7 @@ func smtIsOff(files host.Files) (bool, error) {
 	return control == "off" || control == "forceoff", nil
 }
 
-// limitedAtBoot reports whether the kernel's command line wants fewer processors.
+// limitedAtBoot reports whether the kernel's command line limits the processors.
 func limitedAtBoot(files host.Files) (bool, error) {
 	cmdline, err := files.Text("/proc/cmdline")
 	if err != nil {

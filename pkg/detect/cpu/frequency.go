@@ -17,69 +17,60 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// cpu-frequency reads /proc/stat, and of processors that were busy since the look before
+// cpu-frequency reads /proc/stat, and of processors that were busy since the run before
 //
 //	/sys/devices/system/cpu/cpufreq/policy0/affected_cpus        0 1
 //	                                       /scaling_cur_freq     1200000    kHz
-//	                                       /base_frequency       2600000    kHz, of intel_pstate; what it can do for ever
+//	                                       /base_frequency       2600000    kHz, of intel_pstate: sustainable
 //	                                       /cpuinfo_max_freq     3900000    kHz, with or without turbo
 //	                                       /scaling_{max_freq,governor}
 //
 // https://docs.kernel.org/admin-guide/pm/cpufreq.html
-//
-// An idle processor is slow by design; one that is busy and slow is held back: by a governor that never speeds up, by
-// a limit that somebody set, by power or heat. Slow is below 60 % of the base frequency, or of 40 % of the highest
-// where the base is not known (the highest is a turbo that all cores together do not reach). Where half of the busy
-// ones are slow at all looks of five minutes, the node does not do what its processors promise.
-//
-// Known false alarms, and what is done: idle processors are not even asked (some drivers would wake them); wide vector
-// code lowers the clock to three quarters of the base, which is above the threshold.
 
 const cpuFrequencyID = "cpu-frequency"
 
 // CPUFrequency finds busy processors that are held at a low clock.
 func CPUFrequency() detect.Check {
-	memory := &frequencyState{}
+	state := &frequencyState{}
 	return detect.Check{
 		ID: cpuFrequencyID, Domain: "cpu",
 		Summary: "busy processors are held at a low clock frequency",
-		Advice: "The message names the governor and the limit. cpupower frequency-info tells more; powersave of " +
-			"acpi-cpufreq never speeds up: use performance or schedutil. Where neither explains it, it is power or " +
-			"heat: look at the power supplies, the fans and the firmware's power cap (ipmitool dcmi power reading).",
+		Advice: "The message names the governor and the limit; `cpupower frequency-info` shows more. The governor " +
+			"powersave of acpi-cpufreq never speeds up: use performance or schedutil. If neither explains it, power " +
+			"or heat does: check the power supplies, the fans and the firmware's power cap (`ipmitool dcmi power " +
+			"reading`).",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/stat", cpuDir +
-				"cpufreq/policy*/{scaling_cur_freq,base_frequency,cpuinfo_max_freq,scaling_max_freq,scaling_governor}, of busy processors only"},
+				"cpufreq/policy*/{scaling_cur_freq,base_frequency,cpuinfo_max_freq,scaling_max_freq," +
+				"scaling_governor}, of busy processors only"},
 			Why: "Pods get half of the speed that they were promised, and nothing but the clock shows it.",
 			Faults: []detect.Fault{
 				{Reason: "CPUFrequencyLow", Severity: finding.Warning, When: "half of the processors that are 80 % " +
-					"busy run below 60 % of their base frequency, for 5 minutes"},
+					"busy run below 60 % of their base frequency (40 % of the highest one where the base is " +
+					"unknown), for 5 minutes"},
 			},
-			FalseAlarms: "Idle processors are slow by design and are not looked at. Virtual machines have no such files.",
+			FalseAlarms: "Idle processors are slow by design and are not checked. Wide vector code lowers the clock " +
+				"to three quarters of the base, which is above the threshold. Virtual machines have no such files.",
 		},
 		Every:  time.Minute,
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 5, For: 5 * time.Minute}, Clear: finding.Hold{Looks: 2}},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return memory.look(h)
-		},
+		Run:    state.run,
 	}
 }
 
-// frequencyState is what one look leaves for the next.
+// frequencyState is kept between runs.
 type frequencyState struct {
 	times map[int]cpuTimes // by processor
 }
 
-func (m *frequencyState) look(h *host.Host) ([]finding.Finding, error) {
+func (m *frequencyState) run(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	policies, err := h.Files.List(cpuDir + "cpufreq")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, finding.NotApplicable("the processors' clock is not the kernel's to set")
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	policies = slices.DeleteFunc(policies, func(name string) bool { return !strings.HasPrefix(name, "policy") })
 	if len(policies) == 0 {
-		return nil, finding.NotApplicable("the processors' clock is not the kernel's to set")
+		return nil, finding.NotApplicable("the kernel does not control the clock of the processors")
 	}
 	slices.Sort(policies)
 	before := m.times
@@ -110,7 +101,7 @@ type clockPolicy struct {
 	name          string
 	busy          bool
 	current, base int
-	cap           int // what somebody limits it to
+	cap           int // the configured limit
 	governor      string
 }
 
@@ -148,17 +139,17 @@ func readClockPolicy(files host.Files, dir string, before, now map[int]cpuTimes)
 	return p, err
 }
 
-// affectedCPUs parses "0 1". A group whose processors are all offline has none; since Linux 5.19 it refuses to be
-// read (EBUSY).
+// affectedCPUs parses "0 1". The list of a group whose processors are all offline is empty; since Linux 5.19 reading it
+// fails with EBUSY.
 func affectedCPUs(text string, err error) ([]int, error) {
 	if errors.Is(err, syscall.EBUSY) {
 		return nil, nil
 	}
 	var cpus []int
 	for field := range strings.FieldsSeq(text) {
-		cpu, bad := strconv.Atoi(field)
-		if bad != nil {
-			return nil, bad
+		cpu, numErr := strconv.Atoi(field)
+		if numErr != nil {
+			return nil, numErr
 		}
 		cpus = append(cpus, cpu)
 	}
@@ -178,9 +169,8 @@ func (p clockPolicy) finding(h *host.Host, slow, busy int) finding.Finding {
 	mhz := func(khz int) string { return strconv.Itoa(khz/1000) + " MHz" }
 	return finding.Finding{
 		Check: cpuFrequencyID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "CPUFrequencyLow",
-		Message: fmt.Sprintf("%d of %d busy groups of processors are slow: %s runs at %s where %s are normal, its "+
-			"limit is %s, its governor %s",
-			slow, busy, p.name, mhz(p.current), mhz(p.base), mhz(p.cap), p.governor),
+		Message: fmt.Sprintf("%d of %d busy groups of processors are slow: %s runs at %s instead of %s; its limit is "+
+			"%s, its governor %s", slow, busy, p.name, mhz(p.current), mhz(p.base), mhz(p.cap), p.governor),
 		Facts: map[string]string{
 			"slow": strconv.Itoa(slow), "busy": strconv.Itoa(busy), "currentKHz": strconv.Itoa(p.current),
 			"baseKHz":  strconv.Itoa(p.base),

@@ -4,11 +4,17 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
-
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A rate is taken over ten minutes, and reported when half of them are known.
+const (
+	rateSpan    = 10 * time.Minute
+	minRateSpan = 5 * time.Minute
 )
 
 // cpuTimes is one line of /proc/stat: ticks of 10 ms since boot, of one processor or of all.
@@ -40,7 +46,7 @@ func parseCPUTimes(data []byte) (map[int]cpuTimes, error) {
 	for line := range bytes.Lines(data) {
 		rest, ok := bytes.CutPrefix(line, []byte("cpu"))
 		if !ok {
-			break // they come first; the line of interrupts is a long one
+			break // the lines of processors come first; that of interrupts is long
 		}
 		fields := strings.Fields(string(rest))
 		cpu := -1
@@ -61,6 +67,18 @@ func parseCPUTimes(data []byte) (map[int]cpuTimes, error) {
 		return nil, errors.New("no line of all processors")
 	}
 	return times, nil
+}
+
+// share records two counters, of which the first counts a part of what the second counts, and returns how many percent
+// of the rise of the whole the part was, that rise, and the time that it took. A counter that goes back is another one:
+// the machine was moved, the cgroup re-created. Both then begin again.
+func share(w *checkkit.Window[uint64], at time.Duration, part, whole uint64) (percent float64, rise uint64,
+	elapsed time.Duration) {
+	w.Span, w.OneProcess = rateSpan, true
+	w.Add(at, map[string]uint64{"part": part, "whole": whole})
+	part, _, _ = w.Rise("part")
+	whole, elapsed, _ = w.Rise("whole")
+	return 100 * float64(part) / float64(max(whole, 1)), whole, elapsed
 }
 
 func parseTicks(fields []string) (cpuTimes, error) {

@@ -14,16 +14,10 @@ import (
 
 // memory-corrupted reads
 //
-//	/proc/meminfo    HardwareCorrupted:     8 kB     pages with errors that the kernel took out of use (CONFIG_MEMORY_FAILURE)
+//	/proc/meminfo    HardwareCorrupted:     8 kB     bad pages that the kernel took out of use (CONFIG_MEMORY_FAILURE)
 //
-// https://docs.kernel.org/filesystems/proc.html#meminfo, https://docs.kernel.org/mm/hwpoison.html
-//
-// Any such page is a finding until the machine is booted again: memory that failed once is likely to fail again,
-// beside the page that is out of use. It is a warning, since that page harms nobody any more; pages that could not be
-// taken out of use are only told of in the kernel's log (rule memory-failure-unrecovered), and modules that fail by
-// edac.
-//
-// Known false alarms: pages that a test poisoned (hwpoison-inject, madvise MADV_HWPOISON) look the same.
+// https://docs.kernel.org/filesystems/proc.html#meminfo, https://docs.kernel.org/mm/hwpoison.html. Pages that could not
+// be taken out of use are in the kernel's log alone (rule memory-failure-unrecovered), and failing modules in edac.
 
 const memoryCorruptedID = "memory-corrupted"
 
@@ -31,33 +25,31 @@ const memoryCorruptedID = "memory-corrupted"
 func MemoryCorrupted() detect.Check {
 	return detect.Check{
 		ID: memoryCorruptedID, Domain: "memory",
-		Summary: "pages of memory are damaged; the kernel took them out of use",
+		Summary: "memory pages are damaged; the kernel took them out of use",
 		Advice: "Find the module: the check edac, `ras-mc-ctl --errors`, or the event log of the BMC (`ipmitool sel " +
 			"list`). Drain the node and have the module replaced; a reboot brings the damaged pages back into use.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/meminfo"},
 			Why: "A process that uses a damaged page is killed; a damaged page of the kernel stops the machine. " +
-				"The next ones are likely near.",
+				"Memory that failed once is likely to fail again nearby.",
 			Faults: []detect.Fault{{Reason: "MemoryCorrupted", Severity: finding.Warning,
 				When: "HardwareCorrupted is not 0: healthy memory has no such page; until the next boot"}},
-			FalseAlarms: "Pages that a test poisoned on purpose.",
+			FalseAlarms: "Pages that a test poisoned on purpose (hwpoison-inject, MADV_HWPOISON).",
 		},
 		Every: 5 * time.Minute, Deadline: 5 * time.Second,
 		Wakes: []detect.Wake{checkkit.KernelWake()},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return lookAtCorrupted(h)
-		},
+		Run:   checkCorrupted,
 	}
 }
 
-func lookAtCorrupted(h *host.Host) ([]finding.Finding, error) {
+func checkCorrupted(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	info, err := checkkit.ReadMeminfo(h.Files)
 	if err != nil {
 		return nil, err
 	}
 	bytes, ok := info["HardwareCorrupted"]
 	if !ok {
-		return nil, finding.NotApplicable("a kernel that cannot take damaged memory out of use (CONFIG_MEMORY_FAILURE)")
+		return nil, finding.NotApplicable("the kernel cannot take damaged memory out of use (CONFIG_MEMORY_FAILURE)")
 	}
 	if bytes == 0 {
 		return nil, nil

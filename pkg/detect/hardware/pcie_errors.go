@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -28,21 +29,16 @@ import (
 // Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats (Linux 4.19),
 // https://docs.kernel.org/PCI/pcieaer-howto.html
 //
-// The kernel's own counts are read: no device is touched, so that none wakes up. A transfer that was lost (non-fatal)
-// is a warning for an hour; a device that repeats transfers does so a few times a day without harm, but 60 in a
-// minute are a bad slot, riser or cable, and cost speed. Linux 6.16 limits how often such errors are logged, the
-// counts are complete. Fatal errors are not judged here: behind a dead link the kernel often cannot count them; their
-// lines stand for themselves (rule pcie-fatal).
-//
-// Known false alarms: "Advisory Non-Fatal" errors, which some devices report whenever they are asked for something
-// that they do not have; they count as corrected, and are rarely that many.
+// The kernel's own counts are read: no device is accessed, so that none wakes up. Linux 6.16 limits how often such
+// errors are logged; the counts are complete. Fatal errors are not evaluated here: behind a dead link the kernel often
+// cannot count them; their lines in the log are findings of their own (rule pcie-fatal).
 
 const (
 	pcieErrorsID    = "pcie-errors"
-	pcieErrorsFor   = time.Hour // how long an error is told after the last one
+	pcieErrorsFor   = time.Hour // how long an error is reported after the last one
 	pcieRate        = 60        // corrected errors in a minute
 	maxPCIDevices   = 10_000
-	pcieForgetEvery = time.Hour // devices without such files are looked at again
+	pcieForgetEvery = time.Hour // devices without such files are checked again
 )
 
 // PCIeErrors finds PCIe devices whose transfers fail.
@@ -51,45 +47,44 @@ func PCIeErrors() detect.Check {
 	return detect.Check{
 		ID: pcieErrorsID, Domain: "hardware",
 		Summary: "transfers of a PCIe device fail",
-		Advice: "`lspci -vvs DEVICE` shows what it is and its link (LnkSta, DevSta). Reseat or replace the card, " +
-			"riser or cable; update its firmware. pcie_aspm=off on the kernel's command line helps where only power " +
-			"saving of the link is broken.",
+		Advice: "`lspci -vvs DEVICE` shows what it is and the state of its link (LnkSta, DevSta). Reseat or replace " +
+			"the card, riser or cable; update its firmware. pcie_aspm=off on the kernel's command line helps if only " +
+			"power saving of the link is broken.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/bus/pci/devices/*/aer_dev_nonfatal", "/sys/bus/pci/devices/*/aer_dev_correctable"},
-			Why:   "A disk or network card behind a bad link loses requests, gets slow, or goes away.",
+			Why:   "A disk or network card behind a bad link loses requests, becomes slow, or disappears.",
 			Faults: []detect.Fault{
 				{Reason: "PCIeUncorrectedError", Severity: finding.Warning,
 					When: "a transfer was lost (non-fatal error); for an hour"},
 				{Reason: "PCIeCorrectedError", Severity: finding.Warning, When: "60 transfers in a minute had to be " +
-					"repeated; for an hour. A healthy link has a few a day"},
+					"repeated, as with a bad slot, riser or cable; for an hour. A healthy link has a few a day"},
 			},
-			FalseAlarms: "Advisory errors of devices that are asked for what they do not have; rarely that many.",
+			FalseAlarms: "\"Advisory Non-Fatal\" errors, which some devices report when they are asked for something " +
+				"that they do not have, count as corrected; they are rarely that many.",
 		},
 		CounterBased: true,
 		Every:        time.Minute, Deadline: 5 * time.Second,
 		Wakes: []detect.Wake{checkkit.KernelWake()},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(h)
-		},
+		Run:   c.run,
 	}
 }
 
-// pcieCheck remembers what was counted.
+// pcieCheck keeps what was counted.
 type pcieCheck struct {
 	devices map[string]*pcieDevice
 	silent  map[string]bool // devices without such files
-	asked   time.Duration   // uptime when silent was begun
+	reset   time.Duration   // uptime at which silent was emptied
 }
 
-func (c *pcieCheck) look(h *host.Host) ([]finding.Finding, error) {
+func (c *pcieCheck) run(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	const root = "/sys/bus/pci/devices"
 	names, err := h.Files.List(root)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	now := h.Clock().SinceBoot
-	if c.silent == nil || now-c.asked > pcieForgetEvery {
-		c.silent, c.asked = make(map[string]bool), now
+	if c.silent == nil || now-c.reset > pcieForgetEvery {
+		c.silent, c.reset = make(map[string]bool), now
 	}
 	slices.Sort(names)
 	var findings []finding.Finding
@@ -112,16 +107,12 @@ func (c *pcieCheck) look(h *host.Host) ([]finding.Finding, error) {
 		if c.devices[name] == nil {
 			c.devices[name] = &pcieDevice{base: counts, since: now}
 		}
-		if f, ok := c.devices[name].judge(counts, now); ok {
+		if f, ok := c.devices[name].evaluate(counts, now); ok {
 			f.Check, f.Subject = pcieErrorsID, subject
 			findings = append(findings, f)
 		}
 	}
-	for name := range c.devices {
-		if !slices.Contains(names, name) {
-			delete(c.devices, name)
-		}
-	}
+	maps.DeleteFunc(c.devices, func(name string, _ *pcieDevice) bool { return !slices.Contains(names, name) })
 	if !reports {
 		return nil, finding.NotApplicable("no PCI device reports errors to the kernel")
 	}
@@ -131,10 +122,10 @@ func (c *pcieCheck) look(h *host.Host) ([]finding.Finding, error) {
 // aerCounts are those of one device since boot.
 type aerCounts struct {
 	corrected, nonfatal uint64
-	worst               string // the corrected error that there are most of
+	worst               string // the most frequent corrected error
 }
 
-// pcieDevice is what is remembered of one device.
+// pcieDevice is what is kept of one device.
 type pcieDevice struct {
 	base      aerCounts     // where the current minute began
 	since     time.Duration // uptime of that
@@ -142,11 +133,11 @@ type pcieDevice struct {
 	corrected checkkit.RecentCount
 }
 
-// judge compares what is counted now with the minute before. A wake may come at any time, so that the rate is of a
-// minute at least.
-func (d *pcieDevice) judge(now aerCounts, up time.Duration) (finding.Finding, bool) {
+// evaluate compares the counters with those of a minute before. A wake may come at any time, so that the rate is that
+// of a minute at least.
+func (d *pcieDevice) evaluate(now aerCounts, up time.Duration) (finding.Finding, bool) {
 	if now.corrected < d.base.corrected || now.nonfatal < d.base.nonfatal {
-		d.base = aerCounts{} // the device came back, and counts anew
+		d.base = aerCounts{} // the device was replaced or reset
 	}
 	if lost := now.nonfatal - d.base.nonfatal; lost > 0 {
 		d.nonfatal.Add(lost, up)
@@ -168,11 +159,11 @@ func (d *pcieDevice) judge(now aerCounts, up time.Duration) (finding.Finding, bo
 	lost, many := d.nonfatal.Recent(up, pcieErrorsFor), d.corrected.Recent(up, pcieErrorsFor)
 	switch {
 	case lost:
-		f.Reason, f.Message = "PCIeUncorrectedError", fmt.Sprintf("%d transfers were lost lately, %d since boot",
+		f.Reason, f.Message = "PCIeUncorrectedError", fmt.Sprintf("%d transfers were lost recently, %d since boot",
 			d.nonfatal.Count, now.nonfatal)
 	case many:
 		f.Reason, f.Message = "PCIeCorrectedError",
-			fmt.Sprintf("transfers had to be repeated more than %d times in a minute, %d times since boot; mostly %s",
+			fmt.Sprintf("more than %d transfers in a minute had to be repeated, %d since boot; mostly %s",
 				pcieRate, now.corrected, now.worst)
 	}
 	return f, lost || many
@@ -190,7 +181,7 @@ func readAER(files host.Files, dir string) (aerCounts, error) {
 	return counts, err
 }
 
-// readAERFile returns the total of one file, and which error there are most of. Names may contain blanks.
+// readAERFile returns the total of one file, and the most frequent error. Names may contain blanks.
 func readAERFile(files host.Files, name, totalName string) (total uint64, worst string, err error) {
 	data, err := files.Read(name)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// sensors reads what the board itself alarms of, where the kernel has a driver for its sensors, and its power supplies:
+// sensors reads the alarms of the board's sensors, where the kernel has a driver for them, and of its power supplies:
 //
 //	/sys/class/hwmon/hwmon2/name                  nct6775
 //	                        fan2_label            CPU Fan          optional
@@ -29,64 +29,64 @@ import (
 //	/sys/class/power_supply/ups/health            Good             Overheat, Dead, Over voltage, …
 //	                            status            Full             Discharging: the UPS feeds the machine
 //
-// https://docs.kernel.org/hwmon/sysfs-interface.html, Documentation/ABI/testing/sysfs-class-power. On most servers
-// the fans and power supplies are the BMC's affair and not the kernel's; those that are here answer in microseconds
-// to milliseconds.
-//
-// Known false alarms: fan headers with no fan, inputs with no sensor and supplies with no cable alarm since ever, so
-// that one only counts that this agent has seen well before; that is remembered over restarts. Alarms of voltages are
-// not read: boards wire them at will. Sensors of processors (thermal reads their counts), of disks (disk-health;
-// reading a disk's temperature is a request to it), of ACPI zones (thermal) and ACPI power meters (slow firmware
-// calls) are not read.
+// https://docs.kernel.org/hwmon/sysfs-interface.html, Documentation/ABI/testing/sysfs-class-power. On most servers the
+// BMC has the fans and power supplies; those of the kernel answer in microseconds to milliseconds. Not read are alarms
+// of voltages, which boards wire arbitrarily, and sensors of processors (thermal reads their counts), of disks
+// (disk-health; reading a disk's temperature is a request to it), of ACPI zones (thermal) and ACPI power meters (slow
+// firmware calls).
 
 const (
-	sensorsID   = "sensors"
-	hwmonRoot   = "/sys/class/hwmon"
-	supplyRoot  = "/sys/class/power_supply"
-	maxSensors  = 2000
-	sensorsAnew = time.Hour // how long it is remembered which sensors the same chips have
+	sensorsID  = "sensors"
+	hwmonRoot  = "/sys/class/hwmon"
+	supplyRoot = "/sys/class/power_supply"
+	maxSensors = 2000
+
+	sensorsRefresh = time.Hour // how long the list of the sensors of the same chips is used
 )
 
-// Sensors finds fans, sensors and power supplies that fail. Memory may be nil: then what failed before the agent
-// started is not told.
-func Sensors(memory detect.StateStore) detect.Check {
-	c := &sensorsCheck{well: sensorsWell{memory: memory}}
+// Sensors finds fans, sensors and power supplies that fail. The store may be nil: then what failed before the agent
+// started is not reported.
+func Sensors(store detect.StateStore) detect.Check {
+	c := &sensorsCheck{healthy: healthySensors{saved: detect.Saved[[]string]{Store: store, Key: sensorsKey}}}
 	return detect.Check{
 		ID: sensorsID, Domain: "hardware",
-		Summary: "a fan, a temperature or a power supply of the machine alarms",
-		Advice: "`sensors` and `ipmitool sdr` show the values. Replace the fan or power supply; a machine whose " +
-			"supply is lost runs on the other one, or on a battery.",
+		Summary: "a fan, a temperature or a power supply of the machine raises an alarm",
+		Advice: "`sensors` and `ipmitool sdr` show the values. Replace the fan or power supply; a machine that lost " +
+			"a supply runs on the other one, or on a battery.",
 		Doc: detect.Doc{
-			Reads: []string{"/sys/class/hwmon/*: fan*_alarm, fan*_fault, temp*_crit_alarm, temp*_emergency_alarm, temp*_fault", "/sys/class/power_supply/*: online, status, health"},
-			Why:   "A machine without a fan throttles and then shuts down; one on its battery does so soon.",
+			Reads: []string{hwmonRoot +
+				"/*: fan*_alarm, fan*_fault, temp*_crit_alarm, temp*_emergency_alarm, temp*_fault", supplyRoot +
+				"/*: online, status, health"},
+			Why: "A machine without a fan throttles and then shuts down; one on its battery does so soon.",
 			Faults: []detect.Fault{
-				{Reason: "FanFailed", Severity: finding.Warning, When: "a fan that was well before alarms, in 2 looks"},
-				{Reason: "TemperatureAlarm", Severity: finding.Warning, When: "a sensor says that its temperature is " +
-					"critical, in 2 looks"},
-				{Reason: "SensorFailed", Severity: finding.Warning, When: "a temperature sensor that was well before " +
-					"is broken, in 2 looks"},
+				{Reason: "FanFailed", Severity: finding.Warning,
+					When: "a fan that was healthy before has an alarm, in 2 runs"},
+				{Reason: "TemperatureAlarm", Severity: finding.Warning,
+					When: "a sensor reports a critical temperature, in 2 runs"},
+				{Reason: "SensorFailed", Severity: finding.Warning, When: "a temperature sensor that was healthy " +
+					"before is broken, in 2 runs"},
 				{Reason: "PowerSupplyFailed", Severity: finding.Warning, When: "a supply that was connected is not, " +
-					"or a battery or UPS says that it is broken or feeds the machine, in 2 looks"},
+					"or a battery or UPS reports that it is broken or feeds the machine, in 2 runs"},
 			},
-			FalseAlarms: "Headers without fans and inputs without sensors, which alarm since ever, are left out.",
+			FalseAlarms: "Fan headers without a fan, inputs without a sensor and supplies without a cable have an " +
+				"alarm at all times: they are not reported until the agent has seen them healthy once, which it " +
+				"remembers across restarts.",
 		},
 		Every: time.Minute, Deadline: 10 * time.Second,
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2}, Clear: finding.Hold{Looks: 2}},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return c.look(h)
-		},
+		Run:    c.run,
 	}
 }
 
-// sensorsCheck remembers where the alarms are, and which were silent.
+// sensorsCheck keeps where the alarms are, and which sensors were healthy.
 type sensorsCheck struct {
-	found  time.Duration
-	parts  []sensorPart
-	alarms []sensorAlarm
-	well   sensorsWell
+	listed  time.Duration // uptime
+	parts   []sensorPart
+	alarms  []sensorAlarm
+	healthy healthySensors
 }
 
-func (c *sensorsCheck) look(h *host.Host) ([]finding.Finding, error) {
+func (c *sensorsCheck) run(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	now := h.Clock().SinceBoot
 	chips, err := sensorParts(h.Files, hwmonRoot, "")
 	if err != nil {
@@ -97,17 +97,17 @@ func (c *sensorsCheck) look(h *host.Host) ([]finding.Finding, error) {
 		return nil, err
 	}
 	parts := slices.Concat(chips, supplies)
-	if c.found == 0 || now-c.found > sensorsAnew || !slices.Equal(parts, c.parts) {
+	if c.listed == 0 || now-c.listed > sensorsRefresh || !slices.Equal(parts, c.parts) {
 		alarms, err := findAlarms(h.Files, parts)
 		if err != nil {
 			return nil, err
 		}
-		c.alarms, c.parts, c.found = alarms, parts, now
+		c.alarms, c.parts, c.listed = alarms, parts, now
 	}
 	if len(c.alarms) == 0 {
 		return nil, finding.NotApplicable("the kernel knows no fan, board sensor or power supply")
 	}
-	c.well.load()
+	c.healthy.load()
 	faults := make(map[finding.Subject]finding.Finding)
 	doubts := make(map[finding.Subject]error)
 	for _, a := range c.alarms {
@@ -119,50 +119,45 @@ func (c *sensorsCheck) look(h *host.Host) ([]finding.Finding, error) {
 			doubts[a.subject()] = err
 			continue
 		}
-		if !a.isBad(text) {
-			c.well.see(a.id())
-		} else if !a.mustBeWell || c.well.was(a.id()) {
+		if !slices.Contains(a.bad, text) {
+			c.healthy.add(a.id())
+		} else if !a.onceHealthy || c.healthy.ids[a.id()] {
 			faults[a.subject()] = a.finding(text)
 		}
 	}
-	c.well.save()
+	c.healthy.save()
 	for subject := range faults {
-		delete(doubts, subject) // what is known is enough
+		delete(doubts, subject) // its fault is known
 	}
 	return slices.Collect(maps.Values(faults)), finding.Partial(doubts)
 }
 
-// sensorAlarm is one file that tells whether something is well.
+// sensorAlarm is one file that shows whether something is healthy.
 type sensorAlarm struct {
-	kind, name string // of the subject: fan, temperature-sensor, power-supply; the name is stable over boots
-	file       string
-	reason     string
-	mustBeWell bool     // only counts after it was well
-	good       []string // values that are well; without any, all are but those in bad
-	bad        []string
+	kind, name  string // of the subject: fan, temperature-sensor, power-supply; the name is stable over boots
+	file        string
+	reason      string
+	onceHealthy bool // only counts after it was healthy
+	bad         []string
 }
 
 func (a sensorAlarm) id() string { return a.name + " " + path.Base(a.file) }
 
 func (a sensorAlarm) subject() finding.Subject { return finding.Subject{Kind: a.kind, Name: a.name} }
 
-func (a sensorAlarm) isBad(text string) bool {
-	return slices.Contains(a.bad, text) || len(a.good) > 0 && !slices.Contains(a.good, text)
-}
-
 func (a sensorAlarm) finding(text string) finding.Finding {
 	return finding.Finding{
 		Check: sensorsID, Subject: a.subject(), Severity: finding.Warning, Reason: a.reason,
-		Message: fmt.Sprintf("%s says %s: %s", a.name, path.Base(a.file), checkkit.Sanitize(text, checkkit.MaxLine)),
+		Message: fmt.Sprintf("%s reports %s: %s", a.name, path.Base(a.file), checkkit.Sanitize(text, checkkit.MaxLine)),
 		Facts:   map[string]string{"file": a.file},
 	}
 }
 
-// sensorPart is a chip, a power supply or a thermal zone. Drivers come late and go, and their numbers are used again
-// for others: what the folder leads to tells.
+// sensorPart is a chip, a power supply or a thermal zone. Drivers come late and go, and their numbers are reused: the
+// target of the link identifies it.
 type sensorPart struct{ dir, target string }
 
-// sensorParts lists what is there of a class of devices, those whose names begin with prefix.
+// sensorParts lists the devices of a class whose names begin with prefix.
 func sensorParts(files host.Files, root, prefix string) ([]sensorPart, error) {
 	names, err := files.List(root)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -180,7 +175,7 @@ func sensorParts(files host.Files, root, prefix string) ([]sensorPart, error) {
 	return parts, nil
 }
 
-// findAlarms lists all files that are worth reading.
+// findAlarms lists the files to read.
 func findAlarms(files host.Files, parts []sensorPart) ([]sensorAlarm, error) {
 	var alarms []sensorAlarm
 	for _, p := range parts {
@@ -196,7 +191,7 @@ func findAlarms(files host.Files, parts []sensorPart) ([]sensorAlarm, error) {
 	return alarms, nil
 }
 
-// boardAlarms lists the alarms of one chip. One that others tell of has none.
+// boardAlarms lists the alarms of one chip; none of one that another check covers.
 func boardAlarms(files host.Files, dir string) []sensorAlarm {
 	chip, err := files.Text(path.Join(dir, "name"))
 	if err != nil || slices.Contains([]string{"coretemp", "k10temp", "zenpower", "acpitz", "power_meter", "nvme",
@@ -205,7 +200,7 @@ func boardAlarms(files host.Files, dir string) []sensorAlarm {
 	}
 	names, err := files.List(dir)
 	if err != nil {
-		return nil // it went away
+		return nil // it was removed
 	}
 	if device, err := files.Link(path.Join(dir, "device")); err == nil {
 		chip += " " + path.Base(device) // there may be several of its kind
@@ -217,11 +212,11 @@ func boardAlarms(files host.Files, dir string) []sensorAlarm {
 		a := sensorAlarm{file: path.Join(dir, name), bad: []string{"1"}, name: sensorName(files, dir, chip, channel)}
 		switch number := strings.TrimLeft(channel, "abcdefghijklmnopqrstuvwxyz"); {
 		case channel == "fan"+number && (attribute == "alarm" || attribute == "fault" || attribute == "min_alarm"):
-			a.kind, a.reason, a.mustBeWell = "fan", "FanFailed", true
+			a.kind, a.reason, a.onceHealthy = "fan", "FanFailed", true
 		case channel == "temp"+number && (attribute == "crit_alarm" || attribute == "emergency_alarm"):
 			a.kind, a.reason = "temperature-sensor", "TemperatureAlarm"
 		case channel == "temp"+number && attribute == "fault":
-			a.kind, a.reason, a.mustBeWell = "temperature-sensor", "SensorFailed", true
+			a.kind, a.reason, a.onceHealthy = "temperature-sensor", "SensorFailed", true
 		default:
 			continue
 		}
@@ -248,10 +243,10 @@ func supplyAlarms(files host.Files, dir string) []sensorAlarm {
 	supply := sensorAlarm{kind: "power-supply", name: checkkit.Sanitize(path.Base(dir), checkkit.MaxLine),
 		reason: "PowerSupplyFailed"}
 	online, health, status := supply, supply, supply
-	online.file, online.mustBeWell, online.bad = path.Join(dir, "online"), true, []string{"0"}
+	online.file, online.onceHealthy, online.bad = path.Join(dir, "online"), true, []string{"0"}
 	health.file, health.bad = path.Join(dir, "health"), []string{"Overheat", "Dead", "Over voltage", "Under voltage",
 		"Unspecified failure", "Over current", "Hot", "Cold"}
-	status.file, status.mustBeWell, status.bad = path.Join(dir, "status"), true, []string{"Discharging"}
+	status.file, status.onceHealthy, status.bad = path.Join(dir, "status"), true, []string{"Discharging"}
 	switch kind {
 	case "Mains":
 		return []sensorAlarm{online, health}

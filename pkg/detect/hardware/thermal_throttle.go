@@ -17,7 +17,7 @@ import (
 
 const cpuRoot = "/sys/devices/system/cpu"
 
-// errNoThrottling says that processors do not count how often they were throttled.
+// errNoThrottling is returned where processors do not count how often they were throttled.
 var errNoThrottling = errors.New("no processor counts how often it was throttled")
 
 // cpuPackages returns the folder thermal_throttle of one processor of each package.
@@ -39,7 +39,7 @@ func cpuPackages(files host.Files) (map[string]string, error) {
 		dir := path.Join(cpuRoot, name, "thermal_throttle")
 		if _, err := files.Stat(path.Join(dir, "package_throttle_count")); err != nil {
 			if len(first) == 0 && name == "cpu0" {
-				return nil, errNoThrottling // a virtual machine, or another maker's processor
+				return nil, errNoThrottling // a virtual machine, or a processor of another vendor
 			}
 			continue // switched off
 		}
@@ -58,7 +58,7 @@ func cpuPackages(files host.Files) (map[string]string, error) {
 type thermalThrottling struct {
 	count uint64
 	time  time.Duration
-	timed bool // the kernel tells the time
+	timed bool // the kernel counts the time
 }
 
 func readThermalThrottling(files host.Files, dir string) (thermalThrottling, error) {
@@ -73,26 +73,26 @@ func readThermalThrottling(files host.Files, dir string) (thermalThrottling, err
 	return thermalThrottling{count, time.Duration(min(ms, 1<<40)) * time.Millisecond, true}, err
 }
 
-// thermalPackage is what is remembered of one package.
+// thermalPackage is what is kept of one package.
 type thermalPackage struct {
-	seen  bool
-	base  thermalThrottling // where the current minute began
-	since time.Duration
-	hot   bool          // the minute before had any
-	open  time.Duration // uptime since when a spell goes on: it was counted, but not its time; 0 for none
-	told  checkkit.RecentCount
+	counted  bool
+	base     thermalThrottling // where the current minute began
+	since    time.Duration
+	hot      bool          // the minute before had any
+	open     time.Duration // uptime since when a spell goes on: it was counted, but not its time; 0 for none
+	throttle checkkit.RecentCount
 }
 
-// judge compares with the minute before. A wake may come at any time, so that it is a minute at least.
-func (p *thermalPackage) judge(now thermalThrottling, up time.Duration) (finding.Finding, bool) {
-	if !p.seen || now.count < p.base.count || now.time < p.base.time {
-		p.seen, p.base, p.since, p.open = true, now, up, 0
+// evaluate compares the counters with those of a minute before, or longer: a wake may come at any time.
+func (p *thermalPackage) evaluate(now thermalThrottling, up time.Duration) (finding.Finding, bool) {
+	if !p.counted || now.count < p.base.count || now.time < p.base.time {
+		p.counted, p.base, p.since, p.open = true, now, up, 0
 	}
 	elapsed, spells, hot := up-p.since, now.count-p.base.count, now.time-p.base.time
 	goesOn := p.open > 0 && up-p.open >= time.Minute && up-p.open < thermalOpen && hot == 0
 	if goesOn || float64(hot)*100 >= thermalShare*float64(max(elapsed, time.Minute)) && now.timed || spells > 0 &&
 		p.hot {
-		p.told.Add(spells, up)
+		p.throttle.Add(spells, up)
 		p.base.count, p.base.time = now.count, now.time
 	}
 	switch {
@@ -104,7 +104,7 @@ func (p *thermalPackage) judge(now thermalThrottling, up time.Duration) (finding
 	if elapsed >= time.Minute {
 		p.base, p.since, p.hot = now, up, spells > 0
 	}
-	if !p.told.Recent(up, thermalFor) {
+	if !p.throttle.Recent(up, thermalFor) {
 		return finding.Finding{}, false
 	}
 	f := finding.Finding{

@@ -29,7 +29,7 @@ func (z thermalZone) subject() finding.Subject {
 	return finding.Subject{Kind: "thermal-zone", Name: z.name}
 }
 
-// thermalZones returns those zones with a critical point that a machine can have.
+// thermalZones returns the zones with a plausible critical point.
 func thermalZones(files host.Files, parts []sensorPart) []thermalZone {
 	var zones []thermalZone
 	for _, p := range parts[:min(len(parts), maxThermalZones)] {
@@ -67,8 +67,8 @@ func criticalPoint(files host.Files, dir string) (int, bool) {
 	return 0, false
 }
 
-// judge compares the temperature with the critical point.
-func (z thermalZone) judge(files host.Files) (finding.Finding, bool, error) {
+// evaluate compares the temperature with the critical point.
+func (z thermalZone) evaluate(files host.Files) (finding.Finding, bool, error) {
 	name := path.Join(thermalRoot, z.name, "temp")
 	text, err := files.Text(name)
 	if hasNoReading(err) {
@@ -87,7 +87,7 @@ func (z thermalZone) judge(files host.Files) (finding.Finding, bool, error) {
 	}
 	return finding.Finding{
 		Check: thermalID, Subject: z.subject(), Severity: finding.Warning, Reason: "TemperatureHigh",
-		Message: fmt.Sprintf("%s has %d °C; the kernel shuts the machine down at %d °C", z.kind, temperature/1000,
+		Message: fmt.Sprintf("%s is at %d °C; the kernel shuts the machine down at %d °C", z.kind, temperature/1000,
 			z.critical/1000),
 		Facts: map[string]string{"type": z.kind, "milliCelsius": text,
 			"criticalMilliCelsius": strconv.Itoa(z.critical)},
@@ -95,10 +95,8 @@ func (z thermalZone) judge(files host.Files) (finding.Finding, bool, error) {
 	}, true, nil
 }
 
-// hasNoReading reports whether a sensor says that it has none now: it is disabled, asleep, of a card that is off, or
-// gone.
+// hasNoReading reports whether a sensor has no reading now: it is disabled, asleep, removed, or its card is off.
 func hasNoReading(err error) bool {
 	return errors.Is(err, syscall.ENODATA) || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINVAL) ||
-		errors.Is(err, syscall.ENODEV) ||
-		errors.Is(err, syscall.ENXIO) || errors.Is(err, fs.ErrNotExist)
+		errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ENXIO) || errors.Is(err, fs.ErrNotExist)
 }

@@ -25,21 +25,14 @@ import (
 //	/proc/cgroups                 #subsys_name	hierarchy	num_cgroups	enabled
 //	                              memory	4	27	1
 //
-// whose num_cgroups counts the removed ones too; only when it is high are the directories of the hierarchy counted.
+// whose num_cgroups includes removed ones; only when it is high are the directories of the hierarchy counted.
 //
-// https://docs.kernel.org/admin-guide/cgroup-v2.html (cgroup.stat), cgroups(7).
-//
-// A memory cgroup that was removed lives on while page cache or a kernel object that it paid for is used by others.
-// Each costs some kilobytes for each processor: 10,000 of them are a gigabyte on 64 processors, and reading
-// memory.stat, which kubelet does all the time, slows down with them. Some hundreds are normal on nodes where jobs
-// come and go; memory pressure makes the kernel let go of them. Gone below 8,000.
-//
-// Known false alarms: none known; a node with very much free memory keeps them longer.
+// https://docs.kernel.org/admin-guide/cgroup-v2.html (cgroup.stat), cgroups(7)
 
 const (
-	dyingCgroupsID   = "dying-cgroups"
-	dyingCgroupsMost = 10_000
-	dyingCgroupsKeep = 8_000
+	dyingCgroupsID        = "dying-cgroups"
+	dyingCgroupsThreshold = 10_000
+	dyingCgroupsKeep      = 8_000
 )
 
 // DyingCgroups finds nodes on which removed cgroups pile up.
@@ -47,26 +40,27 @@ func DyingCgroups() detect.Check {
 	return detect.Check{
 		ID: dyingCgroupsID, Domain: "memory",
 		Summary: "removed cgroups pile up in the kernel",
-		Advice: "Something makes and removes cgroups all the time: jobs, crash-looping pods, or session scopes " +
-			"(loginctl list-sessions). `echo 1 > /proc/sys/vm/drop_caches` once, at a quiet time, frees those that " +
-			"page cache holds; Linux 5.x and later leak far fewer.",
+		Advice: "Something creates and removes cgroups all the time: jobs, crash-looping pods, or session scopes " +
+			"(`loginctl list-sessions`). Run `echo 1 > /proc/sys/vm/drop_caches` once, at a quiet time: it frees " +
+			"those that page cache holds. Linux 5.x and later leak far fewer.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/fs/cgroup/cgroup.stat", "/proc/cgroups and the directories of the memory " +
 				"hierarchy, in cgroup v1"},
-			Why: "They take kernel memory that belongs to no pod, and slow down kubelet, which reads the " +
+			Why: "A removed memory cgroup stays while page cache or a kernel object that was charged to it is in " +
+				"use. It takes kernel memory that belongs to no pod, and slows down kubelet, which reads the " +
 				"statistics of all cgroups.",
 			Faults: []detect.Fault{{Reason: "DyingCgroups", Severity: finding.Warning,
-				When: "10,000 removed cgroups of the memory controller, which " +
-					"is about a gigabyte on 64 processors; gone below 8,000"}},
-			FalseAlarms: "Some hundreds are normal where jobs come and go, and do not count. A node with very much " +
-				"free memory keeps them longer; memory pressure makes the kernel let go of them.",
+				When: "10,000 removed cgroups of the memory controller, which is about a gigabyte on 64 processors; " +
+					"cleared below 8,000"}},
+			FalseAlarms: "Some hundreds are normal where jobs come and go, and are not reported. A node with very " +
+				"much free memory keeps them longer; memory pressure makes the kernel free them.",
 		},
 		Every: 10 * time.Minute, Deadline: 10 * time.Second,
-		Run: lookAtDyingCgroups,
+		Run: checkDyingCgroups,
 	}
 }
 
-func lookAtDyingCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func checkDyingCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	hierarchy, err := checkkit.ControllerHierarchy(h, "memory")
 	if err != nil {
 		return nil, err
@@ -82,7 +76,7 @@ func lookAtDyingCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	return []finding.Finding{{
 		Check: dyingCgroupsID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
 		Reason: "DyingCgroups", Message: fmt.Sprintf("%d removed cgroups are still in the kernel", dying),
-		Facts: map[string]string{"dying": strconv.FormatUint(dying, 10)}, BelowRaise: dying < dyingCgroupsMost,
+		Facts: map[string]string{"dying": strconv.FormatUint(dying, 10)}, BelowRaise: dying < dyingCgroupsThreshold,
 	}}, nil
 }
 
@@ -134,7 +128,7 @@ func memoryCgroups(text string) (uint64, error) {
 	return 0, fmt.Errorf("no line of memory")
 }
 
-// countFolders counts a folder and those below it, but not beyond most. A cgroup that goes away meanwhile is no error.
+// countFolders counts a folder and those below it, but not beyond most. A cgroup that is removed meanwhile is no error.
 func countFolders(ctx context.Context, files host.Files, root string, most uint64) (uint64, error) {
 	todo, count := []string{root}, uint64(0)
 	for len(todo) > 0 && count < most {

@@ -16,22 +16,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// hugepages compares what was configured with what is there:
+// hugepages compares what was configured with what the kernel has:
 //
-//	/proc/cmdline                                  … default_hugepagesz=1G hugepagesz=1G hugepages=16 hugepagesz=2M hugepages=512
-//	/etc/sysctl.conf, sysctl.d/*.conf              vm.nr_hugepages = 512         of the default size
-//	/proc/meminfo                                  Hugepagesize:       2048 kB   the default size
+//	/proc/cmdline                              … hugepagesz=1G hugepages=16 hugepagesz=2M hugepages=512
+//	/etc/sysctl.conf, sysctl.d/*.conf          vm.nr_hugepages = 512         of the default size
+//	/proc/meminfo                              Hugepagesize:       2048 kB   the default size
 //	/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages    512
 //
-// https://docs.kernel.org/admin-guide/mm/hugetlbpage.html, sysctl.d(5).
-//
-// The kernel gives as many as it finds contiguous memory for, and says so in one line of its log only ("HugeTLB:
-// allocating 16 of page size 1.00 GiB failed. Only allocated 14 hugepages."). Pages are also lost when memory fails
-// under them. What sysctl says counts more than the command line, since it comes later; it is only believed of the
-// default size. Sizes of "hugepages=0:2,1:2" (by NUMA node, Linux 5.17) are added up.
-//
-// Known false alarms: an administrator who gave huge pages back by hand without changing the configuration. Not seen:
-// pages that were set up by hand or by a tuning daemon, and that later became fewer.
+// https://docs.kernel.org/admin-guide/mm/hugetlbpage.html, sysctl.d(5). sysctl counts more than the command line,
+// since it comes later, for the default size alone. Sizes of "hugepages=0:2,1:2" (by NUMA node, Linux 5.17) are added
+// up.
 
 const (
 	hugepagesID  = "hugepages"
@@ -43,28 +37,30 @@ func Hugepages() detect.Check {
 	return detect.Check{
 		ID: hugepagesID, Domain: "memory",
 		Summary: "the node has fewer huge pages than it is configured to have",
-		Advice: "Reserve them on the kernel's command line (hugepagesz= hugepages=): later, memory is in too small " +
-			"pieces. Until the next boot, `echo N > /sys/kernel/mm/hugepages/hugepages-SIZE/nr_hugepages` may get " +
-			"some more; kubelet counts them when it starts.",
+		Advice: "Reserve them on the kernel's command line (hugepagesz= hugepages=): later, memory is too " +
+			"fragmented. Until the next boot, `echo N > /sys/kernel/mm/hugepages/hugepages-SIZE/nr_hugepages` may " +
+			"yield some more; restart kubelet so that it counts them.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/cmdline", "/etc/sysctl.conf, /etc/sysctl.d, /run/sysctl.d, /usr/lib/sysctl.d",
 				"/sys/kernel/mm/hugepages/*/nr_hugepages"},
-			Why: "Pods that ask for huge pages stay pending, or are placed by a capacity that kubelet counted when " +
-				"there were more.",
+			Why: "Pods that request huge pages stay pending, or are scheduled by a capacity that kubelet counted " +
+				"when there were more. The kernel logs one line only when it finds too little contiguous memory for " +
+				"them.",
 			Faults: []detect.Fault{{Reason: "HugepagesMissing", Severity: finding.Warning,
-				When: "fewer than the command line or sysctl asks for"}},
-			FalseAlarms: "Huge pages that somebody gave back by hand.",
+				When: "there are fewer than the command line or sysctl configures"}},
+			FalseAlarms: "Huge pages that an administrator released by hand. Pages that were reserved by hand or by " +
+				"a tuning daemon are not known.",
 		},
 		Every: 10 * time.Minute, Deadline: 5 * time.Second,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return lookAtHugepages(h.Files)
+			return checkHugepages(h.Files)
 		},
 	}
 }
 
-func lookAtHugepages(files host.Files) ([]finding.Finding, error) {
+func checkHugepages(files host.Files) ([]finding.Finding, error) {
 	if _, err := files.Stat(hugepagesDir); errors.Is(err, fs.ErrNotExist) {
-		return nil, finding.NotApplicable("a kernel without huge pages")
+		return nil, finding.NotApplicable("the kernel has no huge pages")
 	}
 	info, err := checkkit.ReadMeminfo(files)
 	if err != nil {
@@ -90,7 +86,7 @@ func lookAtHugepages(files host.Files) ([]finding.Finding, error) {
 		case have < want:
 			findings = append(findings, finding.Finding{
 				Check: hugepagesID, Subject: subject, Severity: finding.Warning, Reason: "HugepagesMissing",
-				Message: fmt.Sprintf("%d of %d configured huge pages of %s are there", have, want,
+				Message: fmt.Sprintf("%d of %d configured huge pages of %s exist", have, want,
 					checkkit.SizeText(size)),
 				Facts: map[string]string{"configured": strconv.FormatUint(want, 10),
 					"present": strconv.FormatUint(have, 10)},

@@ -23,14 +23,6 @@ import (
 //
 // https://docs.kernel.org/filesystems/proc.html#meminfo,
 // https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/
-//
-// The threshold is 2 % of the memory, at least 150 MiB and at most 2 GiB: kubelet begins to evict pods at 100 MiB
-// (memory.available<100Mi) unless it is told otherwise, and looks only every 10 s, so that this tells a little before.
-// What is never fatal here: kubelet sets its own condition MemoryPressure, and the check load tells when the node
-// does little but reclaim.
-//
-// Known false alarms: a node that is filled to the brim on purpose, by one program that reserves its memory once: lower
-// availablePercent there. MemAvailable is an estimate; page cache that is dirty or locked counts too favourably.
 
 // MemoryAvailableSettings adjust memory-available.
 type MemoryAvailableSettings struct {
@@ -43,11 +35,10 @@ func DefaultMemoryAvailableSettings() MemoryAvailableSettings {
 }
 
 const (
-	memoryAvailableID    = "memory-available"
-	memoryAvailableLeast = 150 << 20 // above kubelet's own threshold of 100 MiB
-	memoryAvailableMost  = 2 << 30   // more is no want, however large the machine
-	// memoryAvailableKeep times the threshold is what must be available before the finding is gone.
-	memoryAvailableKeep = 1.25
+	memoryAvailableID   = "memory-available"
+	memoryAvailableMin  = 150 << 20 // above kubelet's own threshold of 100 MiB
+	memoryAvailableMax  = 2 << 30   // more is no shortage, however large the machine
+	memoryAvailableKeep = 1.25      // times the threshold must be available before the finding is cleared
 )
 
 // MemoryAvailable finds nodes that are about to run out of memory.
@@ -55,27 +46,30 @@ func MemoryAvailable(s MemoryAvailableSettings) detect.Check {
 	return detect.Check{
 		ID: memoryAvailableID, Domain: "memory",
 		Summary: "the node is about to run out of memory",
-		Advice: "The message names the pods that use most. Give them limits (resources.limits.memory) or move them. " +
-			"What pods do not account for is in system services or in the kernel: systemd-cgtop -m, and the check slab-leak.",
+		Advice: "The message names the pods that use most memory. Set limits for them (resources.limits.memory) or " +
+			"move them. Memory that no pod accounts for is used by system services or the kernel: see `systemd-cgtop " +
+			"-m` and the check slab-leak.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/meminfo",
 				"memory.current and memory.stat of the pods' cgroups, when memory is short"},
-			Why: "Below 100 MiB kubelet evicts pods; faster than kubelet looks, the kernel kills processes of its own choice.",
+			Why: "Below 100 MiB (memory.available<100Mi) kubelet evicts pods. It checks every 10 s only: if memory " +
+				"runs out faster, the kernel kills processes of its choice.",
 			Faults: []detect.Fault{{Reason: "MemoryLow", Severity: finding.Warning,
-				When: "MemAvailable stays below 2 % of the memory (at least " +
-					"150 MiB, at most 2 GiB) for a minute; gone at 1.25 times of it"}},
-			FalseAlarms: "A node that one program fills on purpose: set availablePercent lower.",
+				When: "MemAvailable stays below 2 % of the memory (at least 150 MiB, at most 2 GiB) for a minute; " +
+					"cleared at 1.25 times that. Never fatal: kubelet sets its own condition MemoryPressure"}},
+			FalseAlarms: "A node that one program fills on purpose: set availablePercent lower. MemAvailable is an " +
+				"estimate; it is too high where much page cache is dirty or locked.",
 		},
 		Every: 20 * time.Second, Deadline: 8 * time.Second,
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 40 * time.Second},
 			Clear: finding.Hold{Looks: 3, For: 40 * time.Second}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return lookAtAvailable(ctx, h, s)
+			return checkAvailable(ctx, h, s)
 		},
 	}
 }
 
-func lookAtAvailable(ctx context.Context, h *host.Host, s MemoryAvailableSettings) ([]finding.Finding, error) {
+func checkAvailable(ctx context.Context, h *host.Host, s MemoryAvailableSettings) ([]finding.Finding, error) {
 	info, err := checkkit.ReadMeminfo(h.Files)
 	if err != nil {
 		return nil, err
@@ -85,22 +79,20 @@ func lookAtAvailable(ctx context.Context, h *host.Host, s MemoryAvailableSetting
 		return nil, fmt.Errorf("read /proc/meminfo: no MemAvailable")
 	}
 	usable := info["MemTotal"] - min(info["Hugetlb"], info["MemTotal"])
-	threshold := min(max(uint64(float64(usable)*s.AvailablePercent/100), memoryAvailableLeast), memoryAvailableMost)
+	threshold := min(max(uint64(float64(usable)*s.AvailablePercent/100), memoryAvailableMin), memoryAvailableMax)
 	if float64(available) >= float64(threshold)*memoryAvailableKeep {
 		return nil, nil
 	}
-	message := fmt.Sprintf("%s of %s are available (threshold %s)", checkkit.SizeText(available),
-		checkkit.SizeText(usable), checkkit.SizeText(threshold))
-	facts := map[string]string{
-		"availableBytes": strconv.FormatUint(available, 10), "usableBytes": strconv.FormatUint(usable, 10),
-		"thresholdBytes": strconv.FormatUint(threshold, 10),
+	f := finding.Finding{
+		Check: memoryAvailableID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "MemoryLow",
+		Message: fmt.Sprintf("%s of %s are available (threshold %s)", checkkit.SizeText(available),
+			checkkit.SizeText(usable), checkkit.SizeText(threshold)),
+		Facts: map[string]string{
+			"availableBytes": strconv.FormatUint(available, 10), "usableBytes": strconv.FormatUint(usable, 10),
+			"thresholdBytes": strconv.FormatUint(threshold, 10),
+		},
+		BelowRaise: available >= threshold,
 	}
-	if pods := podsByMemory(ctx, h); len(pods) > 0 {
-		message += "; most: " + checkkit.JoinFirst(pods, 3)
-		facts["topMemory"] = checkkit.JoinFirst(pods, 10)
-	}
-	return []finding.Finding{{
-		Check: memoryAvailableID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
-		Reason: "MemoryLow", Message: message, Facts: facts, BelowRaise: available >= threshold,
-	}}, nil
+	addLargestPods(ctx, h, &f)
+	return []finding.Finding{f}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // memoryOf returns the memory that a cgroup uses, without the page cache that the kernel gives up first, as kubelet
@@ -30,7 +31,16 @@ func memoryOf(h *host.Host, hierarchy cgroup.CgroupHierarchy, dir string) (uint6
 	return bytes - min(stat[inactive], bytes), nil
 }
 
-// podsByMemory words which pods use most memory, most first. It does its best: it is only asked when memory is short.
+// addLargestPods adds the pods that use most memory to a finding.
+func addLargestPods(ctx context.Context, h *host.Host, f *finding.Finding) {
+	if pods := podsByMemory(ctx, h); len(pods) > 0 {
+		f.Message += "; most: " + checkkit.JoinFirst(pods, 3)
+		f.Facts["topMemory"] = checkkit.JoinFirst(pods, 10)
+	}
+}
+
+// podsByMemory returns the pods that use most memory, with its size, the largest first. What cannot be read is left
+// out.
 func podsByMemory(ctx context.Context, h *host.Host) []string {
 	hierarchy, err := checkkit.ControllerHierarchy(h, "memory")
 	if err != nil {

@@ -16,28 +16,22 @@ import (
 
 // memory-fragmentation reads
 //
-//	/proc/buddyinfo    Node 0, zone   Normal   4948   7734   5889   4143   2469   1321   1849   1338    906    748   3967
-//	                   free blocks of 1, 2, 4 … pages, by zone of each NUMA node
-//	/proc/vmstat       compact_fail 5       how often the kernel could not join pages for a request, since boot
+//	/proc/buddyinfo   Node 0, zone   Normal   4948   7734   5889   4143   2469   1321   1849   1338    906    748   3967
+//	                  free blocks of 1, 2, 4 … pages, by zone of each NUMA node
+//	/proc/vmstat      compact_fail 5       how often the kernel could not join pages for a request, since boot
 //
 // https://docs.kernel.org/filesystems/proc.html (buddyinfo), https://docs.kernel.org/admin-guide/sysctl/vm.html
 // (extfrag_threshold). What the kernel calls unusable free space index is, for blocks of 16 pages, the share of free
-// memory that lies in smaller ones. Requests for 8 pages and fewer are those that the kernel tries hard to serve
-// (PAGE_ALLOC_COSTLY_ORDER); where next to nothing of 16 pages is left, those are the next to fail: rings of network
-// cards with large frames, network buffers, iptables rules, page tables of new processes.
-//
-// The threshold is 99 %, gone below 95 %, and compaction must have failed within ten minutes: small pieces alone harm
-// nobody, and neither does a compaction that fails for a huge page while there are blocks for all else.
-//
-// Known false alarms: little free memory is in small pieces for lack of it; the check memory-available then tells the
-// better reason. The zone DMA (16 MiB for ancient devices) does not count.
+// memory in smaller ones. The kernel tries hard to serve requests for up to 8 pages (PAGE_ALLOC_COSTLY_ORDER); where
+// next to nothing of 16 pages is left, those are the next to fail: rings and buffers of network cards, iptables rules,
+// page tables. The zone DMA (16 MiB for ancient devices) does not count.
 
 const (
 	memoryFragmentationID = "memory-fragmentation"
 	fragmentedAt          = 99 // percent of free memory in blocks of fewer than 16 pages
 	fragmentedKeep        = 95
 	fragmentedOrder       = 4
-	fragmentedFor         = 10 * time.Minute // how long a failed compaction counts
+	compactionFailedFor   = 10 * time.Minute // how long a failed compaction counts
 )
 
 // MemoryFragmentation finds nodes whose free memory is in pieces too small for the kernel.
@@ -45,49 +39,49 @@ func MemoryFragmentation() detect.Check {
 	m := &fragmentation{}
 	return detect.Check{
 		ID: memoryFragmentationID, Domain: "memory",
-		Summary: "free memory is in pieces too small for the kernel, and joining them fails",
-		Advice: "`echo 1 > /proc/sys/vm/compact_memory` joins what can be joined, at the cost of some stalls; a " +
-			"larger vm.min_free_kbytes keeps more free for the kernel. If it comes back, look for what holds kernel " +
+		Summary: "free memory is fragmented into blocks too small for the kernel, and compaction fails",
+		Advice: "`echo 1 > /proc/sys/vm/compact_memory` compacts what it can, at the cost of some stalls; a larger " +
+			"vm.min_free_kbytes keeps more free for the kernel. If the fault comes back, check what holds kernel " +
 			"memory: slab-leak, dying-cgroups.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/buddyinfo", "/proc/vmstat"},
-			Why: "Network cards drop packets, containers fail to start and iptables rules fail to load when the " +
-				"kernel finds no contiguous memory.",
+			Why: "When the kernel finds no contiguous memory, network cards drop packets, containers fail to start " +
+				"and iptables rules fail to load.",
 			Faults: []detect.Fault{{Reason: "MemoryFragmented", Severity: finding.Warning,
-				When: "of a NUMA node, 99 % of the free memory is in " +
-					"blocks of fewer than 16 pages, and compaction failed within 10 minutes; for 5 minutes. Gone at 95 %"}},
-			FalseAlarms: "Little free memory is in small pieces for lack of it: memory-available tells that.",
+				When: "99 % of the free memory of a NUMA node is in blocks of fewer than 16 pages, and compaction " +
+					"failed within 10 minutes; for 5 minutes. Cleared at 95 %"}},
+			FalseAlarms: "If there is little free memory, it is in small blocks for that reason: memory-available " +
+				"then names the cause. Small blocks alone, and compaction that fails for huge pages only, are not " +
+				"reported.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 5 * time.Minute},
 			Clear: finding.Hold{Looks: 3, For: 3 * time.Minute}},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return m.look(h)
-		},
+		Run: m.run,
 	}
 }
 
-// fragmentation remembers when compaction failed.
+// fragmentation keeps when compaction failed.
 type fragmentation struct {
-	seen   bool
-	fails  uint64        // compact_fail at the last look
-	failed time.Duration // uptime of the last look that saw it grow; 0 for none
+	counted  bool
+	fails    uint64        // compact_fail in the last run
+	failedAt time.Duration // uptime of the last run that found it higher; 0 for none
 }
 
-func (m *fragmentation) look(h *host.Host) ([]finding.Finding, error) {
+func (m *fragmentation) run(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	stat, err := checkkit.ReadCounts(h.Files, "/proc/vmstat")
 	if err != nil {
 		return nil, err
 	}
 	fails, ok := stat["compact_fail"]
 	if !ok {
-		return nil, finding.NotApplicable("a kernel that does not join free memory (CONFIG_COMPACTION)")
+		return nil, finding.NotApplicable("the kernel does not compact memory (CONFIG_COMPACTION)")
 	}
 	now := h.Clock().SinceBoot
-	if m.seen && fails > m.fails {
-		m.failed = now
+	if m.counted && fails > m.fails {
+		m.failedAt = now
 	}
-	m.seen, m.fails = true, fails
+	m.counted, m.fails = true, fails
 	data, err := h.Files.Read("/proc/buddyinfo")
 	if err != nil {
 		return nil, err
@@ -96,7 +90,7 @@ func (m *fragmentation) look(h *host.Host) ([]finding.Finding, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read /proc/buddyinfo: %w", err)
 	}
-	if m.failed == 0 || now-m.failed > fragmentedFor {
+	if m.failedAt == 0 || now-m.failedAt > compactionFailedFor {
 		return nil, nil
 	}
 	var findings []finding.Finding
@@ -122,7 +116,7 @@ func (n numaNode) finding() finding.Finding {
 		Severity: finding.Warning,
 		Reason:   "MemoryFragmented", BelowRaise: n.unusable() < fragmentedAt,
 		Message: fmt.Sprintf("%.1f %% of the free memory of NUMA node %s is in blocks of fewer than 16 pages, and "+
-			"joining them failed", n.unusable(), n.name),
+			"compaction failed", n.unusable(), n.name),
 		Facts: map[string]string{
 			"freePages": strconv.FormatUint(n.free, 10), "freePagesInLargeBlocks": strconv.FormatUint(n.large, 10),
 		},

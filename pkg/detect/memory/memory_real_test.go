@@ -95,8 +95,8 @@ func (p *realPod) run(script string) {
 	p.t.Logf("%s: %v", script, child.Wait())
 }
 
-// look returns what a check says, shortly.
-func (p *realPod) look(check detect.Check) []string {
+// reasons returns what a check finds, in short form.
+func (p *realPod) reasons(check detect.Check) []string {
 	p.t.Helper()
 	findings, err := check.Run(p.t.Context(), p.host)
 	if err != nil {
@@ -110,28 +110,28 @@ func (p *realPod) look(check detect.Check) []string {
 	return got
 }
 
-// sees fails unless the check says want, or does not, of the pod: other things of the machine may be told too.
-func (p *realPod) sees(check detect.Check, want string, expected bool) {
+// expect fails unless the check finds want, or does not, of the pod: it may find other faults of the machine too.
+func (p *realPod) expect(check detect.Check, want string, expected bool) {
 	p.t.Helper()
-	if got := p.look(check); slices.Contains(got, want) != expected {
+	if got := p.reasons(check); slices.Contains(got, want) != expected {
 		p.t.Errorf("%q expected: %v; got %q", want, expected, got)
 	}
 }
 
-// A pod that may not start another process is told of, and ten minutes after the last try no more.
+// A pod that may not start another process is reported, and not ten minutes after the last try.
 func TestRealPIDsLimit(t *testing.T) {
 	p, check := newRealPod(t, "pids"), system.PIDsLimits()
 	const near, reached = "warning PIDsNearLimit pod/" + realPodUID, "warning PIDsLimitReached pod/" + realPodUID
 	p.write(filepath.Join(p.dir, "pids.max"), "3")
-	p.sees(check, reached, false)
+	p.expect(check, reached, false)
 	p.run("sleep 0.1 & sleep 0.1 & sleep 0.1 & wait")
-	p.sees(check, reached, true)
+	p.expect(check, reached, true)
 	p.later += 11 * time.Minute
-	p.sees(check, reached, false)
-	p.sees(check, near, false)
+	p.expect(check, reached, false)
+	p.expect(check, near, false)
 }
 
-// A container that reaches its limit of memory and is killed is told of with its pod: in cgroup v2 by what the kernel
+// A container that reaches its limit of memory and is killed is reported with its pod: in cgroup v2 by what the kernel
 // counts, in v1 by what it says, since there the counts do not tell.
 func TestRealContainerOOM(t *testing.T) {
 	p := newRealPod(t, "memory")
@@ -147,7 +147,7 @@ func TestRealContainerOOM(t *testing.T) {
 		}
 	}
 	const want = "info ContainerOOMKilled pod/" + realPodUID
-	p.sees(check, want, false)
+	p.expect(check, want, false)
 	before, err := oomkills.OOMKills(p.host.Files)
 	if err != nil {
 		t.Fatal(err)
@@ -159,22 +159,22 @@ func TestRealContainerOOM(t *testing.T) {
 	}
 	p.eventually(check, want)
 	p.later += 11 * time.Minute
-	p.sees(check, want, false)
+	p.expect(check, want, false)
 }
 
 // When all pods together reach their limit, it is that of the slice, and no pod's (cgroup v2).
 func TestRealSliceOOM(t *testing.T) {
 	p, check := newRealPod(t, "memory"), oomkills.New(nil)
 	_, err := check.Run(t.Context(), p.host)
-	need.Kernel(t, "cgroup v2, which tells whose limit an oom-kill was for", err)
+	need.Kernel(t, "cgroup v2, which shows whose limit an oom-kill was for", err)
 	slice := path.Join(p.host.Paths.CgroupRoot, "kubepods")
 	p.write(path.Join(path.Dir(p.dir), "memory.max"), "33554432")
 	p.run("exec tail /dev/zero")
 	want := "warning CgroupOOMKilled cgroup/" + slice
-	p.sees(check, want, true)
-	p.sees(check, "info ContainerOOMKilled pod/"+realPodUID, false)
+	p.expect(check, want, true)
+	p.expect(check, "info ContainerOOMKilled pod/"+realPodUID, false)
 	p.later += 31 * time.Minute
-	p.sees(check, want, false)
+	p.expect(check, want, false)
 }
 
 // When the node has no memory left, it is the node's, and fatal at the third time (cgroup v2). Only where that harms
@@ -185,14 +185,14 @@ func TestRealNodeOOM(t *testing.T) {
 	need.Flag(t, inGuest, "nodeagent.guest in the kernel's command line: a guest that may run out of memory")
 	p, check := newRealPod(t, "memory"), oomkills.New(nil)
 	_, err = check.Run(t.Context(), p.host)
-	need.Kernel(t, "cgroup v2, which tells whose limit an oom-kill was for", err)
+	need.Kernel(t, "cgroup v2, which shows whose limit an oom-kill was for", err)
 	for _, severity := range []string{"warning", "warning", "fatal"} {
 		p.run("echo 1000 > /proc/self/oom_score_adj; exec tail /dev/zero")
-		p.sees(check, severity+" OOMKilling node/node-1", true)
-		p.sees(check, "info ContainerOOMKilled pod/"+realPodUID, false)
+		p.expect(check, severity+" OOMKilling node/node-1", true)
+		p.expect(check, "info ContainerOOMKilled pod/"+realPodUID, false)
 	}
 	p.later += 31 * time.Minute
-	p.sees(check, "fatal OOMKilling node/node-1", false)
+	p.expect(check, "fatal OOMKilling node/node-1", false)
 }
 
 // kernelLog returns the check of the kernel's log, as it reads what the kernel of this machine says from now on.
@@ -227,7 +227,7 @@ func (p *realPod) kernelLog() detect.Check {
 func (p *realPod) eventually(check detect.Check, want string) {
 	p.t.Helper()
 	deadline := time.After(10 * time.Second)
-	for !slices.Contains(p.look(check), want) {
+	for !slices.Contains(p.reasons(check), want) {
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-deadline:
@@ -236,7 +236,7 @@ func (p *realPod) eventually(check detect.Check, want string) {
 	}
 }
 
-// Swap that is switched on under a kubelet that refuses it is told of until it is off again.
+// Swap that is switched on under a kubelet that refuses it is reported until it is off again.
 func TestRealSwap(t *testing.T) {
 	need.Root(t, "switches swap on")
 	dir := t.TempDir()
@@ -249,7 +249,7 @@ func TestRealSwap(t *testing.T) {
 	}
 	h := &host.Host{NodeName: "node-1", Paths: host.Paths{KubeletConfig: config}, Clock: host.Now}
 	h.Kubelet.Process = func() (host.Process, error) { return host.Process{PID: 1, Comm: "kubelet"}, nil }
-	look := func() string {
+	runCheck := func() string {
 		findings, err := Swap().Run(t.Context(), h)
 		if err != nil {
 			t.Fatal(err)
@@ -260,7 +260,7 @@ func TestRealSwap(t *testing.T) {
 		}
 		return text
 	}
-	need.Has(t, look() == "", "a machine without swap of its own")
+	need.Has(t, runCheck() == "", "a machine without swap of its own")
 	for _, command := range [][]string{{"mkswap", file}, {"swapon", file}} {
 		_, err := exec.CommandContext(t.Context(), command[0], command[1:]...).Output()
 		need.Kernel(t, "to switch swap on", err)
@@ -276,12 +276,12 @@ func TestRealSwap(t *testing.T) {
 			off()
 		}
 	})
-	if got := look(); !strings.Contains(got, "SwapUnexpected") || !strings.Contains(got, file) {
+	if got := runCheck(); !strings.Contains(got, "SwapUnexpected") || !strings.Contains(got, file) {
 		t.Errorf("swap is on: %q", got)
 	}
 	off()
 	on = false
-	if got := look(); got != "" {
+	if got := runCheck(); got != "" {
 		t.Errorf("swap is off again: %q", got)
 	}
 }

@@ -19,7 +19,7 @@ import (
 //
 //	/proc/meminfo     SUnreclaim:        48872 kB     objects of the kernel that it cannot give back
 //	                  PageTables:         2800 kB     translations of the memory of all processes
-//	                  Percpu:             2608 kB     counters for each processor: cgroups, network, BPF maps (Linux 4.20)
+//	                  Percpu:             2608 kB     counters for each processor: cgroups, network, BPF (Linux 4.20)
 //	                  VmallocUsed:       20720 kB     modules, BPF programs, large tables (0 between Linux 4.4 and 5.2)
 //
 // and, only when objects are too many, /proc/slabinfo (root only):
@@ -27,15 +27,7 @@ import (
 //	# name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : tunables …
 //	kmalloc-64          123456     234567     64   64    1 : tunables    0    0    0 : slabdata   3665   3665      0
 //
-// https://docs.kernel.org/filesystems/proc.html#meminfo, slabinfo(5).
-//
-// A healthy node has 1 to 5 % of its memory in each of them; 25 % is memory that pods were promised. PageTables grow
-// with the number of processes that map the same large memory, which is legitimate for a database: their threshold is
-// the same although they are no leak. Gone below 20 %. Less than 1 GiB is never a finding: it is a large share of a
-// tiny machine only.
-//
-// Known false alarms: nodes that exist for a kernel cache, such as those of a distributed filesystem (ZFS counts its
-// cache as such objects): raise kernelPercent there.
+// https://docs.kernel.org/filesystems/proc.html#meminfo, slabinfo(5)
 
 // SlabLeakSettings adjust slab-leak.
 type SlabLeakSettings struct {
@@ -46,40 +38,42 @@ type SlabLeakSettings struct {
 func DefaultSlabLeakSettings() SlabLeakSettings { return SlabLeakSettings{KernelPercent: 25} }
 
 const (
-	slabLeakID    = "slab-leak"
-	slabLeakLeast = 1 << 30 // bytes
-	slabLeakKeep  = 0.8     // of the threshold
+	slabLeakID   = "slab-leak"
+	slabLeakMin  = 1 << 30 // bytes; less is a large share of a tiny machine only
+	slabLeakKeep = 0.8     // of the threshold
 )
 
 // SlabLeak finds nodes whose kernel holds too much memory.
 func SlabLeak(s SlabLeakSettings) detect.Check {
 	return detect.Check{
 		ID: slabLeakID, Domain: "memory",
-		Summary: "the kernel itself holds too much memory",
-		Advice: "`slabtop -s c` shows the objects; names such as kmalloc-64 say little, but dentry, nf_conntrack, " +
+		Summary: "the kernel itself uses too much memory",
+		Advice: "`slabtop -s c` shows the objects: names such as kmalloc-64 say little, but dentry, nf_conntrack, " +
 			"TCP, skbuff_head_cache or a driver's name lead to the cause. Much Percpu with many dead cgroups: see " +
 			"dying-cgroups. A leak ends only with a reboot: drain the node.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/meminfo", "/proc/slabinfo, when objects are too many"},
-			Why:   "Kernel memory belongs to no pod: kubelet evicts pods for it, one after the other, and nothing is gained.",
+			Why:   "Kernel memory belongs to no pod: kubelet evicts one pod after the other for it, and gains nothing.",
 			Faults: []detect.Fault{
 				{Reason: "SlabLeak", Severity: finding.Warning, When: "SUnreclaim is 25 % of the memory and 1 GiB " +
-					"for 5 minutes; gone at 20 %"},
+					"for 5 minutes; cleared at 20 %. A healthy node has 1 to 5 %"},
 				{Reason: "KernelMemoryHigh", Severity: finding.Warning, When: "PageTables, Percpu or VmallocUsed is " +
-					"25 % of the memory and 1 GiB for 5 minutes; gone at 20 %"},
+					"25 % of the memory and 1 GiB for 5 minutes; cleared at 20 %"},
 			},
-			FalseAlarms: "Nodes that live from a kernel cache, such as ZFS: set kernelPercent higher.",
+			FalseAlarms: "Nodes whose purpose is a kernel cache, such as that of ZFS: set kernelPercent higher. " +
+				"PageTables also grow with the number of processes that map the same large memory, as those of a " +
+				"database do.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 5 * time.Minute},
 			Clear: finding.Hold{Looks: 3, For: 3 * time.Minute}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return lookAtKernelMemory(h, s)
+			return checkKernelMemory(h, s)
 		},
 	}
 }
 
-func lookAtKernelMemory(h *host.Host, s SlabLeakSettings) ([]finding.Finding, error) {
+func checkKernelMemory(h *host.Host, s SlabLeakSettings) ([]finding.Finding, error) {
 	info, err := checkkit.ReadMeminfo(h.Files)
 	if err != nil {
 		return nil, err
@@ -93,7 +87,7 @@ func lookAtKernelMemory(h *host.Host, s SlabLeakSettings) ([]finding.Finding, er
 	})
 	held := info[worst]
 	share := checkkit.PercentOf(held, total)
-	if s.KernelPercent <= 0 || held < slabLeakLeast || share < s.KernelPercent*slabLeakKeep {
+	if s.KernelPercent <= 0 || held < slabLeakMin || share < s.KernelPercent*slabLeakKeep {
 		return nil, nil
 	}
 	f := finding.Finding{
@@ -113,7 +107,8 @@ func lookAtKernelMemory(h *host.Host, s SlabLeakSettings) ([]finding.Finding, er
 	return []finding.Finding{f}, nil
 }
 
-// largestCaches words the object caches that use most. It does its best: a kernel may not tell.
+// largestCaches returns the object caches that use most memory, with their sizes; none where the kernel does not show
+// them.
 func largestCaches(files host.Files) []string {
 	data, err := files.Read("/proc/slabinfo")
 	if err != nil {

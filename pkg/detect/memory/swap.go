@@ -26,13 +26,6 @@ import (
 //
 // proc_swaps(5), https://kubernetes.io/docs/concepts/architecture/nodes/#swap-memory. Memory that is compressed in a
 // zram device used as swap is in the same file.
-//
-// Kubelet looks for swap only when it starts, and with failSwapOn it then refuses to: swap that was switched on later
-// is a node that does not survive its next restart of kubelet. Swap that is nearly full (less than 10 % free) is a
-// fault only while memory is short too (less than 10 % available): the kernel leaves in swap what nobody asks for.
-//
-// Known false alarms: none; a kubelet without any configuration file, whose flags alone say it, is believed only
-// where they do.
 
 const swapID = "swap"
 
@@ -40,26 +33,27 @@ const swapID = "swap"
 func Swap() detect.Check {
 	return detect.Check{
 		ID: swapID, Domain: "memory",
-		Summary: "there is swap that kubelet does not allow, or swap is used up",
-		Advice: "Unexpected: `swapoff -a`, and remove it from /etc/fstab and from systemd (`systemctl --type swap`; " +
-			"zram-generator), or allow it with failSwapOn: false and memorySwap. Used up: see memory-available for " +
-			"who uses memory.",
+		Summary: "swap is on that kubelet does not allow, or swap is used up",
+		Advice: "Unexpected swap: run `swapoff -a` and remove it from /etc/fstab and from systemd (`systemctl " +
+			"--type swap`; zram-generator), or allow it with failSwapOn: false and memorySwap. Swap used up: see " +
+			"memory-available for what uses the memory.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/swaps", "/proc/meminfo", "kubelet's arguments and configuration files"},
-			Why: "Kubelet does not start while there is swap that it does not allow; and a node that has used up " +
-				"memory and swap kills processes next.",
+			Why: "Kubelet checks for swap when it starts, and refuses to start if failSwapOn is set: the node does " +
+				"not survive its next restart of kubelet. A node that has used up memory and swap kills processes " +
+				"next.",
 			Faults: []detect.Fault{
 				{Reason: "SwapUnexpected", Severity: finding.Warning, When: "there is swap, and the running kubelet " +
 					"is configured to refuse it when it starts"},
 				{Reason: "SwapFull", Severity: finding.Warning, When: "less than 10 % of swap is free and less than " +
-					"10 % of memory available"},
+					"10 % of memory available: full swap alone is no fault, since the kernel leaves there what is " +
+					"not needed"},
 			},
-			FalseAlarms: "None known; a kubelet that has neither the flag --fail-swap-on nor a configuration file is not judged.",
+			FalseAlarms: "None known. A kubelet that has neither the flag --fail-swap-on nor a configuration file is " +
+				"not evaluated.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return lookAtSwap(h)
-		},
+		Run: checkSwap,
 	}
 }
 
@@ -69,10 +63,10 @@ type swapArea struct {
 	total, used uint64 // bytes
 }
 
-func lookAtSwap(h *host.Host) ([]finding.Finding, error) {
+func checkSwap(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	data, err := h.Files.Read("/proc/swaps")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, finding.NotApplicable("a kernel without swap")
+		return nil, finding.NotApplicable("the kernel has no swap")
 	}
 	if err != nil {
 		return nil, err
@@ -100,7 +94,7 @@ func lookAtSwap(h *host.Host) ([]finding.Finding, error) {
 	}
 	if checkkit.PercentOf(used, total) > 90 && checkkit.PercentOf(info["MemAvailable"], info["MemTotal"]) < 10 {
 		f.Reason = "SwapFull"
-		f.Message = fmt.Sprintf("%s of %s swap are used, and %s of memory are available", checkkit.SizeText(used),
+		f.Message = fmt.Sprintf("%s of %s swap are used, and only %s of memory are available", checkkit.SizeText(used),
 			checkkit.SizeText(total), checkkit.SizeText(info["MemAvailable"]))
 		return []finding.Finding{f}, nil
 	}
@@ -109,7 +103,7 @@ func lookAtSwap(h *host.Host) ([]finding.Finding, error) {
 		return nil, err
 	}
 	f.Reason = "SwapUnexpected"
-	f.Message = fmt.Sprintf("swap is on (%s), and kubelet, which is configured with failSwapOn, will not start again",
+	f.Message = fmt.Sprintf("swap is on (%s), and kubelet is configured with failSwapOn: it will not start again",
 		checkkit.JoinFirst(names, 3))
 	return []finding.Finding{f}, nil
 }
@@ -119,7 +113,7 @@ func lookAtSwap(h *host.Host) ([]finding.Finding, error) {
 func parseSwaps(text string) ([]swapArea, error) {
 	header, rest, _ := strings.Cut(text, "\n")
 	if !strings.HasPrefix(header, "Filename") {
-		return nil, fmt.Errorf("line %q: want the names of columns", checkkit.Sanitize(header, checkkit.MaxLine))
+		return nil, fmt.Errorf("line %q: want the header", checkkit.Sanitize(header, checkkit.MaxLine))
 	}
 	var areas []swapArea
 	for line := range strings.Lines(rest) {
@@ -128,11 +122,8 @@ func parseSwaps(text string) ([]swapArea, error) {
 			return nil, fmt.Errorf("line %q: want 5 fields", checkkit.Sanitize(line, checkkit.MaxLine))
 		}
 		total, err := strconv.ParseUint(fields[2], 10, 50)
-		if err != nil {
-			return nil, fmt.Errorf("line %q: bad size", checkkit.Sanitize(line, checkkit.MaxLine))
-		}
-		used, err := strconv.ParseUint(fields[3], 10, 50)
-		if err != nil {
+		used, errUsed := strconv.ParseUint(fields[3], 10, 50)
+		if err != nil || errUsed != nil {
 			return nil, fmt.Errorf("line %q: bad size", checkkit.Sanitize(line, checkkit.MaxLine))
 		}
 		areas = append(areas, swapArea{checkkit.Sanitize(fields[0], checkkit.MaxLine), total << 10, used << 10})

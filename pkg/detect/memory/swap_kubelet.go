@@ -12,11 +12,11 @@ import (
 )
 
 // kubeletRefusesSwap reports whether the running kubelet would not start while there is swap: failSwapOn is true
-// unless it is set, by the flag, which counts more, or in the configuration files, of which the last counts. Where no
-// file is known, it is not said. https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/
+// unless it is set, by the flag, which has precedence, or in the configuration files, of which the last one counts.
+// With neither the result is false. https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/
 func kubeletRefusesSwap(h *host.Host) (bool, error) {
 	kubelet, names, err := discover.KubeletConfigFiles(h)
-	if err != nil || kubelet.PID == 0 { // none runs: other checks tell
+	if err != nil || kubelet.PID == 0 { // no kubelet runs: other checks report that
 		return false, err
 	}
 	for _, arg := range kubelet.Args {

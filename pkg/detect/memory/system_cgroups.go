@@ -19,50 +19,43 @@ import (
 //	cgroup v2    memory.max     8589934592          or max; beyond it something in the cgroup is killed
 //	             memory.high    max                 beyond it all in the cgroup are slowed down to reclaim
 //	             memory.current 4294967296
-//	             memory.stat    inactive_file 1024  page cache that is given up first
+//	             memory.stat    inactive_file 1024  page cache that is reclaimed first
 //	cgroup v1    memory.limit_in_bytes, memory.usage_in_bytes, memory.stat (total_inactive_file)
 //
 // https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files,
 // https://kubernetes.io/docs/tasks/administer-cluster/reserve-compute-resources/
-//
-// What counts is the working set, as kubelet counts: page cache fills any limit and is no want. 95 % of the limit is
-// told, gone below 90 %. The limit of kubepods is what the node allots to all pods together (its capacity less
-// kubeReserved and systemReserved): when it is reached, pods are killed that stay within limits of their own. Limits
-// of system.slice, of kubelet's slice and of single services (MemoryMax) hit what all pods need. Limits of pods are
-// their owners' affair.
-//
-// Known false alarms: services that fill a limit on purpose and live well with it, such as a cache that is told its
-// size.
 
 const (
-	systemCgroupsID   = "system-cgroups"
-	systemCgroupsAt   = 95 // percent
-	systemCgroupsKeep = 90
+	systemCgroupsID        = "system-cgroups"
+	systemCgroupsThreshold = 95 // percent
+	systemCgroupsKeep      = 90
 )
 
 // SystemCgroups finds slices and services that are about to reach their limit of memory.
 func SystemCgroups() detect.Check {
 	return detect.Check{
 		ID: systemCgroupsID, Domain: "memory",
-		Summary: "a slice or service is about to reach its limit of memory",
+		Summary: "a slice or service is about to reach its memory limit",
 		Advice: "kubepods: pods use more than the node allots to them; move some, or reserve less (kubeReserved, " +
-			"systemReserved). A slice or service of the system: reserve more for it, or raise MemoryMax (`systemctl edit`).",
+			"systemReserved). A system slice or service: reserve more for it, or raise MemoryMax (`systemctl edit`).",
 		Doc: detect.Doc{
 			Reads: []string{"memory.max, memory.high, memory.current and memory.stat of slices and services in " +
 				"/sys/fs/cgroup (cgroup v1: memory.limit_in_bytes, …)"},
-			Why: "When the limit of kubepods is reached, pods are killed that stay within their own; when that of " +
-				"a system slice is, kubelet or the runtime may be.",
+			Why: "When kubepods reaches its limit, pods are killed that stay within their own; when a system slice " +
+				"does, kubelet or the runtime may be.",
 			Faults: []detect.Fault{{Reason: "CgroupMemoryNearLimit", Severity: finding.Warning,
-				When: "the working set is 95 % of the limit (or of memory.high) for a minute; gone below 90 %"}},
-			FalseAlarms: "Services that fill their limit on purpose.",
+				When: "the working set (memory without inactive page cache, as kubelet counts it) is 95 % of the " +
+					"limit or of memory.high for a minute; cleared below 90 %"}},
+			FalseAlarms: "Services that fill their limit on purpose, such as a cache of a configured size. Limits of " +
+				"pods are not checked.",
 		},
 		Every: time.Minute, Deadline: 8 * time.Second,
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2}, Clear: finding.Hold{Looks: 2}},
-		Run:    lookAtSystemCgroups,
+		Run:    checkSystemCgroups,
 	}
 }
 
-func lookAtSystemCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func checkSystemCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	hierarchy, err := checkkit.ControllerHierarchy(h, "memory")
 	if err != nil {
 		return nil, err
@@ -80,7 +73,7 @@ func lookAtSystemCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, 
 		case ok:
 			f.Check, f.Subject = systemCgroupsID, subject
 			if abovePods[name] {
-				tellBiggestPods(ctx, h, &f)
+				addLargestPods(ctx, h, &f)
 			}
 			findings = append(findings, f)
 		}
@@ -92,14 +85,6 @@ func lookAtSystemCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, 
 	return findings, finding.Partial(doubts)
 }
 
-// tellBiggestPods adds whose memory it is.
-func tellBiggestPods(ctx context.Context, h *host.Host, f *finding.Finding) {
-	if pods := podsByMemory(ctx, h); len(pods) > 0 {
-		f.Message += "; most: " + checkkit.JoinFirst(pods, 3)
-		f.Facts["topMemory"] = checkkit.JoinFirst(pods, 10)
-	}
-}
-
 // nearLimit compares the memory of a cgroup with its limit.
 func nearLimit(h *host.Host, hierarchy cgroup.CgroupHierarchy, name string) (finding.Finding, bool, error) {
 	dir := path.Join(hierarchy.Point, name)
@@ -108,16 +93,16 @@ func nearLimit(h *host.Host, hierarchy cgroup.CgroupHierarchy, name string) (fin
 		return finding.Finding{}, false, err
 	}
 	used, err := memoryOf(h, hierarchy, dir)
-	if err != nil || checkkit.PercentOf(used, limit) < systemCgroupsKeep {
+	percent := checkkit.PercentOf(used, limit)
+	if err != nil || percent < systemCgroupsKeep {
 		return finding.Finding{}, false, err
 	}
 	return finding.Finding{
-		Severity: finding.Warning, Reason: "CgroupMemoryNearLimit", BelowRaise: checkkit.PercentOf(used,
-			limit) < systemCgroupsAt,
+		Severity: finding.Warning, Reason: "CgroupMemoryNearLimit", BelowRaise: percent < systemCgroupsThreshold,
 		Message: fmt.Sprintf("%s uses %s of %s (%s)", checkkit.Sanitize(name, checkkit.MaxLine),
 			checkkit.SizeText(used), checkkit.SizeText(limit), what),
-		Facts: map[string]string{"usedBytes": strconv.FormatUint(used, 10), "limitBytes": strconv.FormatUint(limit,
-			10)},
+		Facts: map[string]string{
+			"usedBytes": strconv.FormatUint(used, 10), "limitBytes": strconv.FormatUint(limit, 10)},
 	}, true, nil
 }
 

@@ -19,7 +19,6 @@ import (
 const (
 	maxDeviceName = 64 // DISK_NAME_LEN is 32
 	maxBlockDepth = 16 // devices on top of each other
-
 )
 
 // deviceSubject is a block device as the kernel's log names it: "sda", without "/dev/".
@@ -56,7 +55,7 @@ func wholeStack(files host.Files, name string) []string {
 	return stackUntil(files, name, func(string) bool { return false })
 }
 
-// stackUntil returns the disk of a device and those below it, but not what is below one that is the end.
+// stackUntil returns the disk of a device and those below it, but not what is below one for which end is true.
 func stackUntil(files host.Files, name string, end func(disk string) bool) []string {
 	all := []string{diskOf(files, name)}
 	for i := 0; i < len(all) && i < maxBlockDepth*maxBlockDepth; i++ {
@@ -72,13 +71,13 @@ func stackUntil(files host.Files, name string, end func(disk string) bool) []str
 	return all
 }
 
-// vitalDevice is a block device, disk or partition, with a filesystem that the node itself cannot do without.
+// vitalDevice is a block device, disk or partition, with a filesystem that the node itself needs.
 type vitalDevice struct {
 	name  string
-	paths []string // what of the node is on it
+	paths []string // of the node on it
 }
 
-// vitalDevices finds where the filesystems of the node, of kubelet and of the runtime are.
+// vitalDevices finds the devices of the filesystems of the node, of kubelet and of the runtime.
 func vitalDevices(h *host.Host, mounts []mount.Mount) []vitalDevice {
 	var vital []vitalDevice
 	for _, f := range filesystem.BlockFilesystems(mounts) {
@@ -95,10 +94,31 @@ func vitalDevices(h *host.Host, mounts []mount.Mount) []vitalDevice {
 	return vital
 }
 
-// podsOnDisk names the pods with a volume on a disk, be it below other devices. It reads the mount table only: where
-// the disk holds the layers of containers, all pods are hit anyway.
+// addImpact adds the pods with volumes on disks to a finding, and, if it is vital, what the node needs the disks for;
+// that makes the finding fatal if it may be. What cannot be read is left out: the fault itself is known.
+func addImpact(ctx context.Context, h *host.Host, f *finding.Finding, vital, mayBeFatal bool, disks ...string) {
+	mounts, err := mount.Table(h)
+	if err != nil {
+		return
+	}
+	var needed, pods []string
+	for _, disk := range disks {
+		if vital {
+			needed = append(needed, vitalWithoutSpare(h, mounts, disk)...)
+		}
+		pods = append(pods, podsOnDisk(ctx, h, mounts, disk)...)
+	}
+	if mayBeFatal && len(needed) > 0 {
+		f.Severity = finding.Fatal
+	}
+	checkkit.AddNeededFor(f, needed)
+	checkkit.AddAffectedPods(f, pods)
+}
+
+// podsOnDisk names the pods with a volume on a disk, or on devices on top of it. It reads the mount table only: where
+// the disk holds the layers of containers, all pods are affected anyway.
 func podsOnDisk(ctx context.Context, h *host.Host, mounts []mount.Mount, disk string) []string {
-	hit := make(map[string]bool) // pod UIDs
+	affected := make(map[string]bool) // pod UIDs
 	for _, f := range filesystem.BlockFilesystems(mounts) {
 		var uids []string
 		for _, m := range f.Mounts {
@@ -113,14 +133,14 @@ func podsOnDisk(ctx context.Context, h *host.Host, mounts []mount.Mount, disk st
 			continue
 		}
 		for _, uid := range uids {
-			hit[uid] = true
+			affected[uid] = true
 		}
 	}
-	return checkkit.PodNames(ctx, h, slices.Sorted(maps.Keys(hit)))
+	return checkkit.PodNames(ctx, h, slices.Sorted(maps.Keys(affected)))
 }
 
-// vitalWithoutSpare returns what the node cannot do without and has on a disk that no other can stand in for: on the
-// way down from the filesystem there is no array (md, dm-raid, dm-mirror) and no multipath device.
+// vitalWithoutSpare returns what the node needs and has on a disk without redundancy: between the filesystem and the
+// disk there is no array (md, dm-raid, dm-mirror) and no multipath device.
 func vitalWithoutSpare(h *host.Host, mounts []mount.Mount, disk string) []string {
 	spare := func(disk string) bool { return mayHaveSpare(h.Files, disk) }
 	var paths []string
@@ -132,8 +152,8 @@ func vitalWithoutSpare(h *host.Host, mounts []mount.Mount, disk string) []string
 	return paths
 }
 
-// mayHaveSpare reports arrays and multipath devices. The UUID of a mapped device begins with who made it; LVM's do
-// not tell a mirror from others, so that the names of its images do.
+// mayHaveSpare reports arrays and multipath devices. The UUID of a mapped device begins with what created it; LVM's do
+// not distinguish a mirror from others, but the names of its images do.
 func mayHaveSpare(files host.Files, name string) bool {
 	if _, err := files.Text("/sys/block/" + name + "/md/array_state"); err == nil {
 		return true

@@ -36,8 +36,8 @@ const (
 	majorCDROM  = 11
 )
 
-// irrelevant reports devices in memory and drives whose medium may be absent or of its own speed. Loop devices stay:
-// what they hold hangs with the file behind them.
+// irrelevant reports devices in memory and drives whose medium may be absent or slow. Loop devices are relevant: their
+// content hangs with the file behind them.
 func (d diskStat) irrelevant() bool {
 	return slices.Contains([]int{majorRAM, majorFloppy, majorCDROM}, d.major) || strings.HasPrefix(d.name, "zram")
 }

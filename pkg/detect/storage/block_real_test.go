@@ -63,8 +63,8 @@ func (r realDisks) loop(name string, mib int64) string {
 	return device
 }
 
-// looks takes a look and returns "subject severity reason" of each finding.
-func (r realDisks) looks(check detect.Check) []string {
+// findings runs a check and returns "subject severity reason" of each finding.
+func (r realDisks) findings(check detect.Check) []string {
 	r.t.Helper()
 	findings, err := check.Run(r.t.Context(), r.host)
 	if _, none := errors.AsType[*finding.NotApplicableError](err); err != nil && !none {
@@ -78,21 +78,21 @@ func (r realDisks) looks(check detect.Check) []string {
 	return got
 }
 
-func (r realDisks) sees(check detect.Check, want ...string) {
+func (r realDisks) expect(check detect.Check, want ...string) {
 	r.t.Helper()
-	if diff := cmp.Diff(want, r.looks(check)); diff != "" {
+	if diff := cmp.Diff(want, r.findings(check)); diff != "" {
 		r.t.Fatalf("(-want +got):\n%s", diff)
 	}
 }
 
-// comesToSee looks until it sees just this.
-func (r realDisks) comesToSee(check detect.Check, want ...string) {
+// eventuallyFinds runs the check until it finds just this.
+func (r realDisks) eventuallyFinds(check detect.Check, want ...string) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
 	ticks := time.NewTicker(100 * time.Millisecond)
 	defer ticks.Stop()
-	for !cmp.Equal(want, r.looks(check)) {
+	for !cmp.Equal(want, r.findings(check)) {
 		select {
 		case <-ticks.C:
 		case <-ctx.Done():
@@ -125,15 +125,15 @@ func TestRealThinPool(t *testing.T) {
 		_, _ = file.Write(make([]byte, mib<<20)) // fails when the pool is full
 		_ = file.Sync()
 	}
-	r.sees(check)
+	r.expect(check)
 	fill(16)
-	r.sees(check)
+	r.expect(check)
 	fill(60)
-	r.sees(check, pool+" warning "+reasonPoolLow)
+	r.expect(check, pool+" warning "+reasonPoolLow)
 	fill(100)
-	r.comesToSee(check, pool+" warning "+reasonPoolFull)
+	r.eventuallyFinds(check, pool+" warning "+reasonPoolFull)
 	r.run("blkdiscard", thin)
-	r.comesToSee(check)
+	r.eventuallyFinds(check)
 }
 
 func TestRealArray(t *testing.T) {
@@ -144,14 +144,14 @@ func TestRealArray(t *testing.T) {
 	r.run("mdadm", "--create", "/dev/md77", "--run", "--metadata=1.2", "--level=1", "--raid-devices=2", a, b)
 	t.Cleanup(func() { r.run("mdadm", "--stop", "/dev/md77") })
 	check := MDArrays()
-	r.comesToSee(check)
+	r.eventuallyFinds(check)
 	r.run("mdadm", "/dev/md77", "--fail", b)
-	r.sees(check, "raid-array/md77 warning "+reasonRAIDDegraded)
+	r.expect(check, "raid-array/md77 warning "+reasonRAIDDegraded)
 	r.run("mdadm", "/dev/md77", "--remove", b)
-	r.sees(check, "raid-array/md77 warning "+reasonRAIDDegraded)
+	r.expect(check, "raid-array/md77 warning "+reasonRAIDDegraded)
 	r.run("mdadm", "--zero-superblock", b)
 	r.run("mdadm", "/dev/md77", "--add", b)
-	r.comesToSee(check)
+	r.eventuallyFinds(check)
 }
 
 // scsiDebug makes a disk of the kernel's own SCSI simulator.
@@ -159,7 +159,8 @@ func (r realDisks) scsiDebug(options ...string) (name string) {
 	r.t.Helper()
 	_, err := os.Stat("/sys/bus/pseudo/drivers/scsi_debug")
 	need.Has(r.t, err != nil, "scsi_debug for itself")
-	err = exec.Command("modprobe", append([]string{"scsi_debug", "dev_size_mb=16"}, options...)...).Run() //nolint:gosec // a fixed program
+	args := append([]string{"scsi_debug", "dev_size_mb=16"}, options...)
+	err = exec.Command("modprobe", args...).Run() //nolint:gosec // a fixed program
 	need.Kernel(r.t, "scsi_debug", err)
 	r.t.Cleanup(func() { r.run("modprobe", "-r", "scsi_debug") })
 	for range 50 {
@@ -184,12 +185,12 @@ func TestRealSCSIDisk(t *testing.T) {
 	r := newRealDisks(t, "modprobe")
 	disk := r.scsiDebug()
 	states, health := SCSIDeviceState(), DiskHealth(nil)
-	r.sees(states)
-	r.sees(health)
+	r.expect(states)
+	r.expect(health)
 	r.write("/sys/block/"+disk+"/device/state", "offline\n")
-	r.sees(states, "device/"+disk+" warning "+reasonDiskOffline)
+	r.expect(states, "device/"+disk+" warning "+reasonDiskOffline)
 	r.write("/sys/block/"+disk+"/device/state", "running\n")
-	r.sees(states)
+	r.expect(states)
 }
 
 // A disk that needs ten seconds for each I/O hangs as long.
@@ -197,7 +198,7 @@ func TestRealSCSIDiskHangs(t *testing.T) {
 	r := newRealDisks(t, "modprobe")
 	disk := r.scsiDebug()
 	check := IOHang(IOHangSettings{After: time.Second, FatalAfter: 2 * time.Second})
-	r.sees(check)
+	r.expect(check)
 	r.write("/sys/bus/pseudo/drivers/scsi_debug/ndelay", "0")
 	r.write("/sys/bus/pseudo/drivers/scsi_debug/delay", "1000") // jiffies: 4 to 10 s
 	read := make(chan error, 1)
@@ -209,18 +210,18 @@ func TestRealSCSIDiskHangs(t *testing.T) {
 		}
 		read <- err
 	}()
-	r.comesToSee(check, "device/"+disk+" warning "+reasonDiskHung)
+	r.eventuallyFinds(check, "device/"+disk+" warning "+reasonDiskHung)
 	if err := <-read; err != nil {
 		t.Error(err)
 	}
-	r.comesToSee(check)
+	r.eventuallyFinds(check)
 	r.write("/sys/bus/pseudo/drivers/scsi_debug/delay", "1")
 }
 
 // Disks that are there say how they are, or that they do not know.
 func TestRealDisksAnswer(t *testing.T) {
 	r := newRealDisks(t)
-	r.sees(NVMeHealth(nil))
-	r.sees(DiskHealth(nil))
-	r.sees(EBSLimits())
+	r.expect(NVMeHealth(nil))
+	r.expect(DiskHealth(nil))
+	r.expect(EBSLimits())
 }

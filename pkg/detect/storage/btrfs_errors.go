@@ -18,7 +18,7 @@ import (
 // btrfs-errors reads, of each mounted btrfs filesystem and each of its devices (N is the number that btrfs gives it),
 //
 //	/sys/fs/btrfs/UUID/devinfo/N/missing        0                  since Linux 5.6
-//	/sys/fs/btrfs/UUID/devinfo/N/error_stats    write_errs 0       since Linux 5.14; "invalid" before they were read from the disk
+//	/sys/fs/btrfs/UUID/devinfo/N/error_stats    write_errs 0       since Linux 5.14; "invalid" until read from the disk
 //	                                            read_errs 0
 //	                                            flush_errs 0
 //	                                            corruption_errs 3
@@ -26,14 +26,9 @@ import (
 //	/sys/fs/btrfs/UUID/devices/sda1             a link to each block device
 //
 // Documentation/ABI has none of it: fs/btrfs/sysfs.c,
-// https://btrfs.readthedocs.io/en/latest/btrfs-device.html#device-stats
-//
-// The counters are kept on the disk and only ever reset by a person (btrfs device stats -z), so that a value alone says
-// nothing of today: what rises, in what this agent has seen, is a warning for a day; what only stands there is info.
-//
-// Known false alarms, and what is done: reads with checksum errors that the other copy mended count as well, which is
-// right: the disk is what they tell of. A filesystem whose last mount is gone has no folder any more. What older
-// kernels do not tell is in their log: see the rules btrfs-error and btrfs-readonly.
+// https://btrfs.readthedocs.io/en/latest/btrfs-device.html#device-stats. The counters are kept on the disk and only
+// reset by a person (btrfs device stats -z). What older kernels do not show is in their log: rules btrfs-error and
+// btrfs-readonly.
 
 const btrfsErrorsID = "btrfs-errors"
 
@@ -45,27 +40,24 @@ const (
 )
 
 const (
-	btrfsRoot = "/sys/fs/btrfs"
-	// btrfsFresh is how long an error is news.
-	btrfsFresh = 24 * time.Hour
-	// maxBtrfs bounds filesystems, and devices of one.
-	maxBtrfs = 256
+	btrfsRoot  = "/sys/fs/btrfs"
+	btrfsFresh = 24 * time.Hour // how long a rise is reported
+	maxBtrfs   = 256            // filesystems, and devices of one
 )
 
 // BtrfsErrors finds devices of btrfs filesystems that fail or are gone.
 func BtrfsErrors() detect.Check {
-	memory := &btrfsState{devices: map[string]btrfsHistory{}}
+	state := &btrfsState{devices: map[string]btrfsHistory{}}
 	return detect.Check{
-		ID:      btrfsErrorsID,
-		Domain:  "storage",
-		Summary: "a device of a btrfs filesystem fails, returns wrong data, or is gone",
-		Advice: "`btrfs device stats MOUNTPOINT` and `btrfs filesystem show` name the device; `btrfs scrub start " +
-			"MOUNTPOINT` finds and, where there is a second copy, mends what is damaged. Replace the device (`btrfs " +
-			"replace`). Then `btrfs device stats -z MOUNTPOINT` sets the counters to 0.",
+		ID: btrfsErrorsID, Domain: "storage",
+		Summary: "a device of a btrfs filesystem fails, returns wrong data, or is missing",
+		Advice: "`btrfs device stats MOUNTPOINT` and `btrfs filesystem show` name the device. `btrfs scrub start " +
+			"MOUNTPOINT` finds damaged data and repairs it where there is a second copy. Replace the device (`btrfs " +
+			"replace`), then reset the counters with `btrfs device stats -z MOUNTPOINT`.",
 		Doc: detect.Doc{
 			Reads: []string{btrfsRoot + "/UUID/devinfo/N/{missing,error_stats}"},
-			Why: "btrfs notices wrong data where others hand them on. With one copy these data are lost; with two " +
-				"the next failure takes the rest.",
+			Why: "btrfs detects wrong data that other filesystems pass on. With one copy these data are lost; with " +
+				"two the next failure takes the rest.",
 			Faults: []detect.Fault{
 				{Reason: reasonBtrfsMissing, Severity: finding.Warning,
 					When: "a device is missing: the filesystem was mounted degraded"},
@@ -74,27 +66,27 @@ func BtrfsErrors() detect.Check {
 				{Reason: reasonBtrfsRecorded, Severity: finding.Info, When: "counters are not 0, and none has risen " +
 					"within a day or since the agent's start"},
 			},
-			FalseAlarms: "Old errors that nobody has reset stay as info.",
+			FalseAlarms: "Old errors that nobody has reset stay as info. Checksum errors that the other copy " +
+				"repaired count too: the disk returned wrong data.",
 		},
-		Every:    time.Minute,
-		Deadline: 5 * time.Second,
-		Wakes:    []detect.Wake{{Source: detect.WakeKernelLog, Match: "BTRFS"}, checkkit.KernelWake()},
-		Run:      memory.look,
+		Every: time.Minute, Deadline: 5 * time.Second,
+		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "BTRFS"}, checkkit.KernelWake()},
+		Run:   state.run,
 	}
 }
 
-// btrfsState is what one look leaves for the next.
+// btrfsState is kept between runs.
 type btrfsState struct {
 	devices map[string]btrfsHistory
 }
 
-// btrfsHistory is what was known of a device.
+// btrfsHistory is what is known of a device.
 type btrfsHistory struct {
 	errors uint64        // sum of all counters
-	risen  time.Duration // uptime at which it was last seen to have risen; 0: never
+	risen  time.Duration // uptime of the last run that found it higher; 0: none
 }
 
-func (m *btrfsState) look(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *btrfsState) run(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	names, err := h.Files.List(btrfsRoot)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, finding.NotApplicable("the kernel has no btrfs")
@@ -115,29 +107,29 @@ func (m *btrfsState) look(_ context.Context, h *host.Host) ([]finding.Finding, e
 		devices = append(devices, readBtrfs(h.Files, uuid)...)
 	}
 	if len(devices) == 0 {
-		return nil, finding.NotApplicable("the kernel tells nothing of the devices of btrfs (before Linux 5.6)")
+		return nil, finding.NotApplicable("the kernel shows nothing of the devices of btrfs (before Linux 5.6)")
 	}
-	findings, doubts := m.judge(devices, h.Clock().SinceBoot)
+	findings, doubts := m.evaluate(devices, h.Clock().SinceBoot)
 	return findings, finding.Partial(doubts)
 }
 
-// judge compares devices with what was known of them, and remembers them.
-func (m *btrfsState) judge(devices []btrfsDevice, up time.Duration) ([]finding.Finding, map[finding.Subject]error) {
+// evaluate compares devices with what was known of them, and records them.
+func (m *btrfsState) evaluate(devices []btrfsDevice, up time.Duration) ([]finding.Finding, map[finding.Subject]error) {
 	now := make(map[string]btrfsHistory)
 	var findings []finding.Finding
 	doubts := make(map[finding.Subject]error)
 	for _, d := range devices {
 		subject := finding.Subject{Kind: "btrfs-device", Name: d.uuid + "/" + d.id}
-		past, known := m.devices[subject.Name]
+		history, known := m.devices[subject.Name]
 		if d.err == nil && d.counters != nil {
-			past, known = past.renewed(d.sum(), up, known), true
+			history, known = history.add(d.sum(), up, known), true
 		}
 		if known {
-			now[subject.Name] = past
+			now[subject.Name] = history
 		}
 		if d.err != nil {
 			doubts[subject] = d.err
-		} else if f, wrong := d.judge(subject, past, up); wrong {
+		} else if f, bad := d.evaluate(subject, history, up); bad {
 			findings = append(findings, f)
 		}
 	}
@@ -145,8 +137,8 @@ func (m *btrfsState) judge(devices []btrfsDevice, up time.Duration) ([]finding.F
 	return findings, doubts
 }
 
-// renewed is the past after one more look. A count that is lower than before was reset.
-func (p btrfsHistory) renewed(errors uint64, up time.Duration, known bool) btrfsHistory {
+// add returns the history after one more run. A count that is lower than before was reset.
+func (p btrfsHistory) add(errors uint64, up time.Duration, known bool) btrfsHistory {
 	switch {
 	case known && errors > p.errors:
 		p.risen = up

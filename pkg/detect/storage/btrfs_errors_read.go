@@ -14,16 +14,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// btrfsDevice is what the kernel tells of one device of a filesystem.
+// btrfsDevice is what the kernel shows of one device of a filesystem.
 type btrfsDevice struct {
 	uuid, id string
 	devices  []string // names of all block devices of the filesystem
 	missing  bool
-	counters map[string]uint64 // empty where the kernel tells none
+	counters map[string]uint64 // empty where the kernel shows none
 	err      error
 }
 
-// readBtrfs reads all devices of one filesystem. It is none where the kernel tells nothing, or when it was unmounted
+// readBtrfs reads all devices of one filesystem: none where the kernel shows nothing, or when it was unmounted
 // meanwhile.
 func readBtrfs(files host.Files, uuid string) []btrfsDevice {
 	dir := btrfsRoot + "/" + uuid
@@ -39,7 +39,7 @@ func readBtrfs(files host.Files, uuid string) []btrfsDevice {
 	}
 	names, err := files.List(dir + "/devices")
 	if err != nil {
-		names = nil // they are only told
+		names = nil // they are only shown
 	}
 	slices.Sort(names)
 	slices.Sort(ids)
@@ -101,8 +101,9 @@ func (d btrfsDevice) sum() uint64 {
 	return sum
 }
 
-// judge says what is wrong with a device.
-func (d btrfsDevice) judge(subject finding.Subject, past btrfsHistory, up time.Duration) (finding.Finding, bool) {
+// evaluate reports what is wrong with a device.
+func (d btrfsDevice) evaluate(subject finding.Subject, history btrfsHistory,
+	up time.Duration) (finding.Finding, bool) {
 	f := finding.Finding{
 		Check: btrfsErrorsID, Subject: subject, Severity: finding.Warning,
 		Facts: map[string]string{"uuid": d.uuid, "devices": checkkit.JoinFirst(d.devices, 16)},
@@ -120,8 +121,8 @@ func (d btrfsDevice) judge(subject finding.Subject, past btrfsHistory, up time.D
 	}
 	switch {
 	case d.missing:
-		f.Reason, f.Message = reasonBtrfsMissing, what+" is missing: the filesystem lives on what is left"
-	case past.risen > 0 && up-past.risen < btrfsFresh:
+		f.Reason, f.Message = reasonBtrfsMissing, what+" is missing: the filesystem is degraded"
+	case history.risen > 0 && up-history.risen < btrfsFresh:
 		f.Reason, f.Message = reasonBtrfsErrors, what+" fails: "+strings.Join(counts, ", ")
 	case d.sum() > 0:
 		f.Severity, f.Reason, f.Message = finding.Info, reasonBtrfsRecorded, what+" has failed before: "+

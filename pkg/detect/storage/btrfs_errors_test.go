@@ -27,7 +27,7 @@ func FuzzBtrfsStats(f *testing.F) {
 	})
 }
 
-// btrfsReasons takes a look and returns what it says of the one filesystem of the test, by the device behind it.
+// btrfsReasons runs the check and returns what it finds of the one filesystem of the test, by the device behind it.
 func btrfsReasons(t *testing.T, check detect.Check, device string) []string {
 	t.Helper()
 	findings, err := check.Run(t.Context(), &host.Host{Clock: host.Now})
@@ -43,7 +43,7 @@ func btrfsReasons(t *testing.T, check detect.Check, device string) []string {
 	return reasons
 }
 
-// Data that were changed behind the back of btrfs are noticed when they are read, counted, and told until a person
+// Data that were changed behind the back of btrfs are noticed when they are read, counted, and reported until a person
 // resets the counters.
 func TestRealBtrfsErrors(t *testing.T) {
 	btrfs, check := hosttest.NewLoopFS(t, "btrfs"), BtrfsErrors()
@@ -58,23 +58,23 @@ func TestRealBtrfsErrors(t *testing.T) {
 	btrfs.Released()
 	damage(t, btrfs.Image, text)
 	btrfs.Mount(dir, "rw")
-	sees := func(want ...string) {
+	expect := func(want ...string) {
 		t.Helper()
 		if diff := cmp.Diff(want, btrfsReasons(t, check, btrfs.Name())); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	}
-	sees()
+	expect()
 	if _, err := os.ReadFile(file); !errors.Is(err, syscall.EIO) {
 		t.Fatalf("read of damaged data: %v", err)
 	}
-	sees("warning " + reasonBtrfsErrors)
+	expect("warning " + reasonBtrfsErrors)
 	check = BtrfsErrors() // another agent, who has not seen them rise
-	sees("info " + reasonBtrfsRecorded)
+	expect("info " + reasonBtrfsRecorded)
 	if out, err := exec.Command("btrfs", "device", "stats", "-z", dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	sees()
+	expect()
 }
 
 // damage changes a byte of a text in an image.

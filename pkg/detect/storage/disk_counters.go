@@ -2,7 +2,6 @@ package storage
 
 import (
 	"cmp"
-	"encoding/json"
 	"maps"
 	"slices"
 	"time"
@@ -12,17 +11,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// errorCounters remembers counters that disks keep of their own errors, over restarts of the agent. An old error says
-// little: many a disk has remapped a sector years ago. That the number grows is what comes before a failure.
+// errorCounters keeps the counters that disks keep of their own errors, across restarts of the agent. An old error says
+// little: many disks remapped a sector years ago. A number that grows announces a failure.
 type errorCounters struct {
-	memory detect.StateStore // may be nil
-	key    string
-	disks  map[string]errorCounter // by what is the disk's own: serial number, WWID; at most maxCounters
-	turn   int
-	noted  map[string]int // the turn at which a disk was last seen; none since the agent has started
+	saved detect.Saved[map[string]errorCounter]
+	disks map[string]errorCounter // by what identifies the disk: serial number, WWID; at most maxCounters
+	turn  int
+	added map[string]int // the turn at which a disk was last added; none since the agent has started
 }
 
-// errorCounter is what was known of one disk at the last look.
+// errorCounter is what was known of one disk in the last run.
 type errorCounter struct {
 	Count uint64        `json:"count"`
 	From  uint64        `json:"from,omitempty"` // what it was before it grew
@@ -31,48 +29,41 @@ type errorCounter struct {
 }
 
 const (
-	// growthTold is how long it is told that a counter grew: long enough for a person to see it, and for most disks
-	// that are about to fail to grow again.
-	growthTold    = 24 * time.Hour
-	maxCounters   = 1024
-	maxCounterKey = 128
+	// growthReported is how long it is reported that a counter grew: long enough for a person to see it, and for most
+	// disks that are about to fail to grow again.
+	growthReported = 24 * time.Hour
+	maxCounters    = 1024
+	maxCounterKey  = 128
 )
 
-func newErrorCounters(memory detect.StateStore, key string) *errorCounters {
-	c := &errorCounters{memory: memory, key: key, disks: make(map[string]errorCounter), noted: make(map[string]int)}
-	if memory == nil {
-		return c
-	}
-	if data, ok := memory.Load(key); ok {
-		var disks map[string]errorCounter
-		if err := json.Unmarshal(data, &disks); err == nil && len(disks) <= maxCounters {
-			for disk, counter := range disks {
-				c.disks[disk] = counter
-			}
-		}
+func newErrorCounters(store detect.StateStore, key string) *errorCounters {
+	c := &errorCounters{saved: detect.Saved[map[string]errorCounter]{Store: store, Key: key}, added: map[string]int{}}
+	c.disks, _ = c.saved.Load(func(d map[string]errorCounter) bool { return d != nil && len(d) <= maxCounters })
+	if c.disks == nil {
+		c.disks = make(map[string]errorCounter)
 	}
 	return c
 }
 
-// note takes what a disk's counter is now and returns by how much it grew within the last day of this boot. A counter
-// that went backwards belongs to another disk, or was reset.
-func (c *errorCounters) note(disk string, count uint64, now finding.Timestamp) (grown uint64) {
+// add records a disk's counter and returns by how much it grew within the last day of this boot. A counter that went
+// back belongs to another disk, or was reset.
+func (c *errorCounters) add(disk string, count uint64, now finding.Timestamp) (grown uint64) {
 	disk = checkkit.Sanitize(disk, maxCounterKey)
 	c.turn++
-	c.noted[disk] = c.turn
+	c.added[disk] = c.turn
 	last, known := c.disks[disk]
 	next := last
 	next.Count = count
-	told := known && last.Boot == now.Boot && now.SinceBoot >= last.Up && now.SinceBoot-last.Up < growthTold
+	reported := known && last.Boot == now.Boot && now.SinceBoot >= last.Up && now.SinceBoot-last.Up < growthReported
 	switch {
 	case !known || count < last.Count:
 		next = errorCounter{Count: count}
 	case count > last.Count:
-		if !told {
+		if !reported {
 			next.From = last.Count
 		}
 		next.Boot, next.Up = now.Boot, now.SinceBoot
-	case !told:
+	case !reported:
 		next = errorCounter{Count: count}
 	}
 	if next != last || !known {
@@ -80,7 +71,7 @@ func (c *errorCounters) note(disk string, count uint64, now finding.Timestamp) (
 			c.forgetOldest()
 		}
 		c.disks[disk] = next
-		c.save()
+		c.saved.Save(c.disks)
 	}
 	if next.Boot == "" {
 		return 0
@@ -88,20 +79,11 @@ func (c *errorCounters) note(disk string, count uint64, now finding.Timestamp) (
 	return next.Count - next.From
 }
 
-// forgetOldest forgets the disk that has not been seen for longest: most likely it was taken away.
+// forgetOldest forgets the disk that was added least recently: most likely it was removed.
 func (c *errorCounters) forgetOldest() {
 	oldest := slices.MinFunc(slices.Collect(maps.Keys(c.disks)), func(a, b string) int {
-		return cmp.Compare(c.noted[a], c.noted[b])
+		return cmp.Compare(c.added[a], c.added[b])
 	})
 	delete(c.disks, oldest)
-	delete(c.noted, oldest)
-}
-
-func (c *errorCounters) save() {
-	if c.memory == nil {
-		return
-	}
-	if data, err := json.Marshal(c.disks); err == nil {
-		c.memory.Save(c.key, data)
-	}
+	delete(c.added, oldest)
 }

@@ -9,18 +9,18 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// diskSMART is what a disk says of its health.
+// diskSMART is what a disk reports of its health.
 type diskSMART struct {
-	known   bool   // it knows such commands, and has them switched on
-	asleep  bool   // and was not asked any further
-	failing string // why it says that it is about to fail; empty when it does not
+	known   bool   // it supports such commands, and has them enabled
+	asleep  bool   // and was not queried any further
+	failing string // why it predicts its failure; empty when it does not
 	hot     bool
 	// Raw values of attributes of ATA: reallocated sectors, reported uncorrectable errors, pending sectors, sectors
 	// that a scan could not read. Zero where the disk has no such attribute.
 	reallocated, reported, pending, unreadable uint64
 }
 
-// badSectors is the number whose growth tells of a failure to come.
+// badSectors is the number whose growth announces a failure.
 func (s diskSMART) badSectors() uint64 { return s.reallocated + s.reported + s.pending + s.unreadable }
 
 // Attributes.
@@ -44,7 +44,7 @@ func parseATAHealth(data []byte) (s diskSMART, unwell bool, err error) {
 	}
 	power, ok := probe.ParseATASense(data[:ataSense])
 	if !ok {
-		return diskSMART{}, false, nil // the adapter does not give the registers: no SATA disk that can be asked
+		return diskSMART{}, false, nil // the adapter does not return the registers: no SATA disk that can be queried
 	}
 	if power.Asleep() || len(data) == ataSense {
 		return diskSMART{asleep: true}, false, nil
@@ -64,7 +64,7 @@ func parseATAHealth(data []byte) (s diskSMART, unwell bool, err error) {
 	return s, s.failing != "" || s.pending+s.unreadable > 0, nil
 }
 
-// sound reports whether a page of 512 bytes is there and adds up to zero, as SMART's pages do.
+// sound reports whether a page of 512 bytes is not empty and adds up to zero, as SMART's pages do.
 func sound(page []byte) bool {
 	var sum, any byte
 	for _, b := range page {
@@ -74,7 +74,7 @@ func sound(page []byte) bool {
 	return sum == 0 && any != 0
 }
 
-// attributes reads the table of attributes. Raw values are of 4 bytes, and of 2 where makers put something else behind.
+// attributes reads the table of attributes. Raw values have 4 bytes, and 2 where vendors use the others otherwise.
 func (s *diskSMART) attributes(values, thresholds []byte) {
 	const first, size, count = 2, 12, 30
 	limits := make(map[byte]byte)
@@ -118,7 +118,7 @@ func parseInformationalExceptions(data []byte) (s diskSMART, unwell bool, err er
 		return diskSMART{}, false, fmt.Errorf("%d bytes, want %d or %d", len(data), size, 2*size)
 	}
 	if len(data) == size {
-		return diskSMART{}, false, nil // it has no such page
+		return diskSMART{}, false, nil // the disk has no such page
 	}
 	page := data[size:]
 	length := int(binary.BigEndian.Uint16(page[2:]))
@@ -140,21 +140,21 @@ func parseInformationalExceptions(data []byte) (s diskSMART, unwell bool, err er
 	return s, s.failing != "" || s.hot, nil
 }
 
-// judge puts what is wrong into f, the gravest only.
-func (s diskSMART) judge(f *finding.Finding, grown uint64) bool {
+// evaluate puts the most severe fault into f.
+func (s diskSMART) evaluate(f *finding.Finding, grown uint64) bool {
 	lost := max(s.pending, s.unreadable) // mostly the same sectors
 	switch {
 	case s.asleep:
 		return false
 	case s.failing != "":
-		f.Reason, f.Message = reasonDiskFailing, "says that it is about to fail: "+s.failing
+		f.Reason, f.Message = reasonDiskFailing, "reports that it is about to fail: "+s.failing
 	case grown > 0:
 		f.Reason, f.Message = reasonDiskBadSectors, fmt.Sprintf("had %d more defects within a day: %s", grown,
 			s.defects())
 	case lost >= manyBadSectors:
 		f.Reason, f.Message = reasonDiskBadSectors, "cannot read many of its sectors: "+s.defects()
 	case s.hot:
-		f.Reason, f.Message = reasonDiskHot, "says that it is too hot"
+		f.Reason, f.Message = reasonDiskHot, "reports that it is too hot"
 	case lost > 0:
 		f.Severity, f.Reason, f.Message = finding.Info, reasonDiskBadSectors, "cannot read some of its sectors: "+
 			s.defects()

@@ -19,13 +19,13 @@ func FuzzDiskPages(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if log, unwell, err := parseNVMeSMART(data); err != nil && (unwell || log != nvmeSMART{}) {
 			t.Fatal("error and value")
-		} else if err == nil && unwell && !log.judge(&finding.Finding{}, 0) {
+		} else if err == nil && unwell && !log.evaluate(&finding.Finding{}, 0) {
 			t.Fatal("unwell, but nothing is wrong")
 		}
 		for _, parse := range []func([]byte) (diskSMART, bool, error){parseATAHealth, parseInformationalExceptions} {
 			if s, unwell, err := parse(data); err != nil && (unwell || s != diskSMART{}) {
 				t.Fatal("error and value")
-			} else if err == nil && unwell && !s.judge(&finding.Finding{}, 0) {
+			} else if err == nil && unwell && !s.evaluate(&finding.Finding{}, 0) {
 				t.Fatal("unwell, but nothing is wrong")
 			}
 		}
@@ -60,7 +60,7 @@ func TestErrorCounters(t *testing.T) {
 		if step.restart {
 			counters = newErrorCounters(kept, "x")
 		}
-		if got := counters.note("disk", step.count, step.at); got != step.want {
+		if got := counters.add("disk", step.count, step.at); got != step.want {
 			t.Errorf("step %d: grown by %d, want %d", i, got, step.want)
 		}
 	}
@@ -74,16 +74,16 @@ func TestErrorCounters(t *testing.T) {
 func TestErrorCountersForgetTheOldest(t *testing.T) {
 	kept, now := checktest.StateStore{}, finding.Timestamp{Boot: "a", SinceBoot: time.Hour}
 	counters := newErrorCounters(kept, "x")
-	counters.note("stays", 1, now)
+	counters.add("stays", 1, now)
 	for i := range maxCounters {
-		counters.note(fmt.Sprintf("volume %d", i), 1, now)
-		counters.note("stays", 1, now)
+		counters.add(fmt.Sprintf("volume %d", i), 1, now)
+		counters.add("stays", 1, now)
 	}
 	counters = newErrorCounters(kept, "x")
-	counters.note("stays", 1, now)
-	counters.note("new", 1, now)
+	counters.add("stays", 1, now)
+	counters.add("new", 1, now)
 	for _, disk := range []string{"stays", "new"} {
-		if grown := counters.note(disk, 3, now); grown != 2 {
+		if grown := counters.add(disk, 3, now); grown != 2 {
 			t.Errorf("%s has grown by %d, want 2", disk, grown)
 		}
 	}

@@ -12,25 +12,18 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// disk-saturation reads /proc/diskstats (see parseDiskStats) and compares two looks:
+// disk-saturation reads /proc/diskstats (see diskStat) and compares two runs:
 //
 //	queue   = weighted ms (14th field) gained / ms passed         how many I/Os were waiting or served at a time
 //	latency = weighted ms gained / I/Os completed meanwhile       how long each took on average
 //
-// "ms with any in flight" says nothing about disks that serve many I/Os at once, so that utilization is not looked
-// at. The mixin of Prometheus' node exporter warns at a queue above 10 for 30 minutes; a flash disk at its best has a
-// queue of hundreds and answers each I/O within a millisecond, so that here both must be bad. 100 ms are ten seeks of
-// a spinning disk, and what etcd and databases begin to fail at (etcd wants 10 ms for an fsync); a second is slow for
-// anybody.
-//
-// https://docs.kernel.org/admin-guide/iostats.html
-//
-// Known false alarms, and what is done: a backup or the scrubbing of an array fills the queue for an hour: it is a
-// warning, and needs 15 minutes. A single slow I/O a minute (a flush, a disk that spins up): at least 60 must have
-// been completed.
+// https://docs.kernel.org/admin-guide/iostats.html. "ms with any in flight" says nothing about disks that serve many
+// I/Os at once, so that utilization is not used. The mixin of Prometheus' node exporter warns at a queue above 10 for
+// 30 minutes; a flash disk at its best has a queue of hundreds and answers each I/O within a millisecond, so that here
+// both must be bad.
 
-// DiskSaturationSettings are the thresholds of disk-saturation. What was raised is kept until below three quarters of
-// them.
+// DiskSaturationSettings are the thresholds of disk-saturation. A raised finding is kept until the value is below three
+// quarters of them.
 type DiskSaturationSettings struct {
 	Queue   float64       `yaml:"queue"`   // I/Os that wait or are served, on average of a minute
 	Latency time.Duration `yaml:"latency"` // of each, together with such a queue
@@ -44,27 +37,25 @@ func DefaultDiskSaturationSettings() DiskSaturationSettings {
 
 const (
 	diskSaturationID = "disk-saturation"
-	// leastIOs is how many I/Os must have been completed between two looks to say what they take on average.
-	leastIOs = 60
+	minIOs           = 60 // that must have been completed between two runs for an average
 
 	reasonDiskSaturated = "DiskSaturated"
 	reasonDiskSlow      = "DiskSlow"
 )
 
-// DiskSaturation finds disks that have more to do than they can.
+// DiskSaturation finds overloaded and slow disks.
 func DiskSaturation(s DiskSaturationSettings) detect.Check {
-	memory := &saturationState{last: make(map[string]diskStat)}
+	state := &saturationState{settings: s}
 	return detect.Check{
-		ID:      diskSaturationID,
-		Domain:  "storage",
-		Summary: "a disk has more to do than it can, or takes very long for what it does",
-		Advice: "Find who does it with `iostat -x 5`, `pidstat -d 5` or the io.stat files of the pods' cgroups, and " +
-			"limit or move it. A disk that is slow with little to do is about to fail or is throttled by its " +
-			"provider: see its health (nvme-health, disk-health) and its limits.",
+		ID: diskSaturationID, Domain: "storage",
+		Summary: "a disk is overloaded, or very slow",
+		Advice: "Find what causes the I/O with `iostat -x 5`, `pidstat -d 5` or the io.stat files of the pods' " +
+			"cgroups, and limit or move it. A disk that is slow with little to do is about to fail or is throttled " +
+			"by its provider: see its health (nvme-health, disk-health) and its limits.",
 		Doc: detect.Doc{
 			Reads: []string{diskStatsFile},
-			Why: "every pod with a volume on the disk waits, probes time out and databases elect new leaders; on " +
-				"the disk of the node, kubelet and the runtime become slow too",
+			Why: "Every pod with a volume on the disk waits, probes time out and databases elect new leaders (etcd " +
+				"wants 10 ms for an fsync); on the disk of the node, kubelet and the runtime become slow too.",
 			Faults: []detect.Fault{
 				{Reason: reasonDiskSaturated, Severity: finding.Warning, When: "on average of 15 minutes more than " +
 					"10 I/Os wait or are served and each takes more than 100 ms: ten seeks of a spinning disk"},
@@ -72,25 +63,24 @@ func DiskSaturation(s DiskSaturationSettings) detect.Check {
 					"average, for 15 minutes"},
 			},
 			FalseAlarms: "Backups and scrubbing fill the queue for long: it is a warning only, and begins after 15 " +
-				"minutes. Flash disks with a long queue that answer fast are not reported.",
+				"minutes. Flash disks with a long queue that answer fast, and single slow I/Os (fewer than 60 a " +
+				"minute), are not reported.",
 		},
-		Every:    time.Minute,
-		Deadline: 5 * time.Second,
+		Every: time.Minute, Deadline: 5 * time.Second,
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 10, For: 15 * time.Minute},
 			Clear: finding.Hold{Looks: 3, For: 3 * time.Minute}},
-		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			return memory.look(h, s)
-		},
+		Run: state.run,
 	}
 }
 
-// saturationState is what one look leaves for the next.
+// saturationState is kept between runs.
 type saturationState struct {
-	looked time.Duration
-	last   map[string]diskStat // by name
+	settings DiskSaturationSettings
+	lastRun  time.Duration       // uptime
+	last     map[string]diskStat // by name
 }
 
-func (m *saturationState) look(h *host.Host, s DiskSaturationSettings) ([]finding.Finding, error) {
+func (m *saturationState) run(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	stats, err := readDiskStats(h.Files)
 	if err != nil {
 		return nil, err
@@ -100,13 +90,13 @@ func (m *saturationState) look(h *host.Host, s DiskSaturationSettings) ([]findin
 		return nil, err
 	}
 	now := h.Clock().SinceBoot
-	passed := now - m.looked
+	passed := now - m.lastRun
 	last := m.last
-	m.looked, m.last = now, make(map[string]diskStat, len(names))
+	m.lastRun, m.last = now, make(map[string]diskStat, len(names))
 	disks := 0
 	var findings []finding.Finding
 	for _, d := range stats {
-		// Loop devices show the work of the disk below once more, partitions the work of their disk.
+		// Loop devices show the I/O of the disk below again, partitions that of their disk.
 		if _, whole := slices.BinarySearch(names, d.name); !whole || d.major == majorLoop {
 			continue
 		}
@@ -116,7 +106,7 @@ func (m *saturationState) look(h *host.Host, s DiskSaturationSettings) ([]findin
 		if !known || before.device() != d.device() || passed <= 0 {
 			continue
 		}
-		if f, bad := saturation(s, before, d, passed); bad {
+		if f, bad := saturation(m.settings, before, d, passed); bad {
 			findings = append(findings, f)
 		}
 	}
@@ -126,11 +116,11 @@ func (m *saturationState) look(h *host.Host, s DiskSaturationSettings) ([]findin
 	return findings, nil
 }
 
-// saturation compares two looks at a disk.
+// saturation compares two runs.
 func saturation(s DiskSaturationSettings, before, now diskStat, passed time.Duration) (finding.Finding, bool) {
-	// The time is a 32-bit number of ms, which wraps every 50 days of I/O; a look in which it does says nothing.
+	// The time is a 32-bit number of ms, which wraps every 50 days of I/O; a run in which it does has no result.
 	if now.weightedMS < before.weightedMS || now.completed < before.completed ||
-		now.completed-before.completed < leastIOs {
+		now.completed-before.completed < minIOs {
 		return finding.Finding{}, false
 	}
 	spent := time.Duration(now.weightedMS-before.weightedMS) * time.Millisecond
@@ -145,27 +135,19 @@ func saturation(s DiskSaturationSettings, before, now diskStat, passed time.Dura
 				float64(now.sectors-min(before.sectors, now.sectors))*512/(1<<20)/passed.Seconds()),
 		},
 	}
-	// How far it is above the thresholds: of the one the lesser of both parts counts.
-	saturated := min(ratio(queue, s.Queue), ratio(float64(latency), float64(s.Latency)))
-	slow := ratio(float64(latency), float64(s.Slow))
-	switch worst := max(saturated, slow); {
-	case worst < checkkit.ClearRatio:
-		return finding.Finding{}, false
-	case slow >= 1 || saturated < checkkit.ClearRatio:
-		f.Reason, f.BelowRaise = reasonDiskSlow, worst < 1
+	long, belowLong := checkkit.Reaches(queue, s.Queue)
+	late, belowLate := checkkit.Reaches(float64(latency), float64(s.Latency))
+	slow, belowSlow := checkkit.Reaches(float64(latency), float64(s.Slow))
+	switch saturated := long && late; {
+	case slow && !(belowSlow && saturated):
+		f.Reason, f.BelowRaise = reasonDiskSlow, belowSlow
+	case saturated:
+		f.Reason, f.BelowRaise = reasonDiskSaturated, belowLong || belowLate
 	default:
-		f.Reason, f.BelowRaise = reasonDiskSaturated, worst < 1
+		return finding.Finding{}, false
 	}
 	f.Message = fmt.Sprintf("disk %s takes %s for each I/O on average, with %.1f waiting or served at a time (%s "+
 		"I/Os and %s MiB a second)",
 		now.name, latency.Round(time.Millisecond), queue, f.Facts["iosPerSecond"], f.Facts["mibPerSecond"])
 	return f, true
-}
-
-// ratio is how much of a threshold a value reaches; a threshold of 0 is switched off.
-func ratio(value, threshold float64) float64 {
-	if threshold <= 0 {
-		return 0
-	}
-	return value / threshold
 }

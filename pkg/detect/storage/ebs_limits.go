@@ -16,23 +16,20 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// ebs-limits asks volumes of Amazon EBS (/sys/class/nvme/*/model), in a child process, for the statistics that their
+// ebs-limits queries volumes of Amazon EBS (/sys/class/nvme/*/model), in a child process, for the statistics that their
 // NVMe controllers keep (vendor's log page D0h, little endian; the first 4 bytes are 3C23B510h):
 //
-//	56  µs since attachment in which more I/Os a second were asked for than the volume gives
+//	56  µs since attachment in which more I/Os a second were requested than the volume provides
 //	64  the same of throughput           72, 80  the same two of the instance, for all its volumes together
 //
-// https://docs.aws.amazon.com/ebs/latest/userguide/nvme-detailed-performance-stats.html
-//
-// 5 s a minute on average of 10 minutes is what the EKS node monitoring agent takes: less is a burst that the limits
-// are there to smooth. Older generations of volumes and instances know no such page, which is fine.
+// https://docs.aws.amazon.com/ebs/latest/userguide/nvme-detailed-performance-stats.html. Older generations of volumes
+// and instances do not support the page.
 
 const (
 	ebsLimitsID    = "ebs-limits"
 	ebsLimitsEvery = 10 * time.Minute
 	ebsShare       = 5.0 / 60
-	// ebsModel is what volumes of Amazon EBS say that they are.
-	ebsModel = "Amazon Elastic Block Store"
+	ebsModel       = "Amazon Elastic Block Store"
 )
 
 // ebsLimits are the limits that a volume counts, in the order of the page.
@@ -47,48 +44,48 @@ func ebsLimits() [4]struct{ reason, text string } {
 
 // EBSLimits finds volumes of Amazon EBS that are throttled.
 func EBSLimits() detect.Check {
-	memory := &ebsState{}
+	state := &ebsState{}
 	return detect.Check{
-		ID:      ebsLimitsID,
-		Domain:  "storage",
+		ID: ebsLimitsID, Domain: "storage",
 		Summary: "a volume of Amazon EBS is throttled at its own limits or those of the instance",
-		Advice: "Find who writes with `pidstat -d 5` or the io.stat files of the pods' cgroups. The volume's limit: " +
-			"give it more IOPS or throughput (gp3 without a restart). The instance's: spread the pods, or take a " +
-			"larger instance; more volumes do not help.",
+		Advice: "Find what writes with `pidstat -d 5` or the io.stat files of the pods' cgroups. The volume's " +
+			"limit: give it more IOPS or throughput (gp3 without a restart). The instance's: spread the pods, or " +
+			"choose a larger instance; more volumes do not help.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/class/nvme/*/model", "log page D0h of /dev/nvme* (NVME_IOCTL_ADMIN_CMD) of EBS " +
 				"volumes, in a child process"},
-			Why: "what looks like a slow disk, and makes probes and image pulls time out, is a limit that was paid for",
+			Why: "What looks like a slow disk, and makes probes and image pulls time out, is a limit of the volume " +
+				"or instance type.",
 			Faults: []detect.Fault{
 				{Reason: "EBSVolumeIOPSExceeded", Severity: finding.Warning,
-					When: "more than 5 s a minute over the limit, on average of 10 minutes"},
+					When: "more than 5 s a minute over the limit, on average of 10 minutes, as in the EKS node " +
+						"monitoring agent"},
 				{Reason: "EBSVolumeThroughputExceeded", Severity: finding.Warning, When: "the same of throughput"},
 				{Reason: "EBSInstanceIOPSExceeded", Severity: finding.Warning,
 					When: "the same of the limit of the instance"},
 				{Reason: "EBSInstanceThroughputExceeded", Severity: finding.Warning,
 					When: "the same of the instance's throughput"},
 			},
-			FalseAlarms: "Bursts shorter than a minute in ten are not reported.",
+			FalseAlarms: "None known. Bursts shorter than a minute in ten are not reported.",
 		},
-		Every:    ebsLimitsEvery,
-		Deadline: 30 * time.Second,
-		Run:      memory.look,
+		Every: ebsLimitsEvery, Deadline: 30 * time.Second,
+		Run: state.run,
 	}
 }
 
-// ebsState is what one look leaves for the next.
+// ebsState is kept between runs.
 type ebsState struct {
 	last map[string]ebsStats
 }
 
-// ebsStats is what one volume counted.
+// ebsStats are the counters of one volume.
 type ebsStats struct {
 	at       time.Duration // uptime
 	serial   string
 	exceeded [4]time.Duration
 }
 
-func (m *ebsState) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *ebsState) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	disks, _, err := nvmeDisks(h.Files)
 	if err != nil {
 		return nil, err
@@ -101,7 +98,7 @@ func (m *ebsState) look(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		if d.model != ebsModel || d.state != "live" {
 			continue
 		}
-		data, err := probeDisk(ctx, h, probe.ProbeRequest{Op: probe.ProbeNVMeEBS, Path: "/dev/" + d.name})
+		data, err := probeDevice(ctx, h, probe.ProbeRequest{Op: probe.ProbeNVMeEBS, Path: "/dev/" + d.name})
 		if errors.Is(err, errors.ErrUnsupported) {
 			continue
 		}
@@ -116,7 +113,7 @@ func (m *ebsState) look(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		}
 		fresh[d.name] = stats
 		if last, known := m.last[d.name]; known && last.serial == stats.serial {
-			if f, bad := stats.judge(d, last); bad {
+			if f, bad := stats.evaluate(d, last); bad {
 				findings = append(findings, f)
 			}
 		}
@@ -147,8 +144,8 @@ func parseEBSStats(page []byte) (exceeded [4]time.Duration, err error) {
 	return exceeded, nil
 }
 
-// judge compares two looks at a volume. A counter that went backwards began anew with another attachment.
-func (s ebsStats) judge(d nvmeDisk, last ebsStats) (finding.Finding, bool) {
+// evaluate compares two runs. A counter that went back began again with another attachment.
+func (s ebsStats) evaluate(d nvmeDisk, last ebsStats) (finding.Finding, bool) {
 	passed := s.at - last.at
 	if passed < time.Minute {
 		return finding.Finding{}, false

@@ -21,49 +21,41 @@ import (
 //
 //	UUID=0c1f…  /var/lib/containerd  xfs  defaults  0 2
 //
-// fstab(5), systemd.mount(5). What is meant to be mounted at boot and is not there (somebody unmounted it, the disk
-// came back under another name, the mount failed in a rescue boot) is missed by nobody: the directory below takes the
-// data, and the root filesystem fills up.
-//
-// Known false alarms, and what is done: noauto, nofail (clouds write entries for disks that may not exist), swap, and
-// what systemd mounts at the first access are left out; so is what is mounted anywhere else, as by a person who moves
-// it or behind a symbolic link; and five minutes pass before it is told, because mounts of servers come late in a
-// boot.
+// fstab(5), systemd.mount(5)
 
 const (
 	fstabMountsID      = "fstab-mounts"
 	reasonFstabMissing = "FstabMountMissing"
-	// maxFstab bounds what is told. A table has a dozen entries.
-	maxFstab = 64
+	maxFstab           = 64 // findings; a table has a dozen entries
 )
 
-// FstabMounts finds mounts that are meant to be there and are not.
+// FstabMounts finds entries of /etc/fstab that are not mounted.
 func FstabMounts() detect.Check {
 	return detect.Check{
-		ID:      fstabMountsID,
-		Domain:  "storage",
-		Summary: "a filesystem that /etc/fstab mounts at boot is not mounted: what is meant for it lands on another disk",
-		Advice: "`findmnt --verify` and `systemctl status MOUNT.mount` tell why. Before it is mounted (`mount " +
-			"MOUNTPOINT`), move away what was written to the directory below meanwhile: the mount would hide it. An " +
-			"entry that may be absent wants nofail or noauto.",
+		ID: fstabMountsID, Domain: "storage",
+		Summary: "a filesystem that /etc/fstab mounts at boot is not mounted: what is meant for it lands on another " +
+			"disk",
+		Advice: "`findmnt --verify` and `systemctl status MOUNT.mount` show why. Before you mount it (`mount " +
+			"MOUNTPOINT`), move away what was written to the directory below meanwhile: the mount would hide it. " +
+			"Give an entry that may be absent the option nofail or noauto.",
 		Doc: detect.Doc{
 			Reads: []string{"/etc/fstab", "/proc/1/mountinfo", "/dev/disk/by-*, only names of links"},
-			Why: "Images, logs or data of a node land on its root disk, which fills up; after the next mount " +
-				"they seem to be lost.",
+			Why: "Images, logs or data of a node land on its root disk, which fills up; after the next mount they " +
+				"seem to be lost.",
 			Faults: []detect.Fault{{Reason: reasonFstabMissing, Severity: finding.Warning,
-				When: "an entry without noauto and nofail, of which neither the place nor the device is mounted for " +
-					"five minutes"}},
-			FalseAlarms: "What somebody unmounted on purpose and left in /etc/fstab. Entries with noauto, nofail or " +
-				"x-systemd.automount are left out.",
+				When: "an entry without noauto and nofail, of which neither the mount point nor the device is " +
+					"mounted for five minutes: mounts of servers come late in a boot"}},
+			FalseAlarms: "What somebody unmounted on purpose and left in /etc/fstab. Swap, entries with noauto, " +
+				"nofail (clouds write entries for disks that may not exist) or x-systemd.automount, and devices that " +
+				"are mounted elsewhere are left out.",
 		},
-		Every:    5 * time.Minute,
-		Deadline: 5 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: 4 * time.Minute}},
-		Run:      lookAtFstab,
+		Every: 5 * time.Minute, Deadline: 5 * time.Second,
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 4 * time.Minute}},
+		Run:    checkFstab,
 	}
 }
 
-func lookAtFstab(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+func checkFstab(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	data, err := h.Files.Read("/etc/fstab")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, finding.NotApplicable("there is no /etc/fstab")
@@ -88,7 +80,7 @@ func lookAtFstab(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	return findings, nil
 }
 
-// atBoot reports whether the entry is to be mounted at boot, come what may.
+// atBoot reports whether the entry must be mounted at boot.
 func atBoot(e filesystem.FstabEntry) bool {
 	return strings.HasPrefix(e.Point, "/") && e.Fstype != "swap" && !e.Has("noauto") && !e.Has("nofail") &&
 		!e.Has("x-systemd.automount")

@@ -20,26 +20,19 @@ import (
 // fuse-congestion reads, of each FUSE connection (N is the device number of its mount),
 //
 //	/sys/fs/fuse/connections/N/waiting                 3     requests that the daemon has not answered yet
-//	/sys/fs/fuse/connections/N/congestion_threshold    9     background requests above which the kernel holds back read-ahead
-//	/sys/fs/fuse/connections/N/max_background          12    background requests above which others wait; 4294967295 after an abort
+//	/sys/fs/fuse/connections/N/congestion_threshold    9     background requests above which read-ahead is held back
+//	/sys/fs/fuse/connections/N/max_background          12    background requests above which others wait
 //
-// https://docs.kernel.org/filesystems/fuse.html
-//
-// The kernel does not tell how many of those that wait are background requests, so that the count says little in one
-// moment: a burst of readers passes the threshold at once. Told is what is so in three looks in a row over two
-// minutes: the daemon is then slower than what its pods ask for. gpud warns at once, at 80 and 90 %.
-//
-// Known false alarms: a daemon that serves hundreds of readers at the same time and answers all of them has so many
-// waiting at any time. A daemon that does not answer at all is found by hung-mounts.
+// https://docs.kernel.org/filesystems/fuse.html. The kernel does not show how many of the waiting requests are
+// background requests, so that one reading says little: a burst of readers passes the threshold at once.
 
 // FUSECongestionSettings are the thresholds of fuse-congestion.
 type FUSECongestionSettings struct {
-	// of max_background that wait for an answer; a finding is kept above half of it
-	BackgroundPercent int `yaml:"backgroundPercent"`
+	BackgroundPercent int `yaml:"backgroundPercent"` // of max_background that wait; a finding is kept above half of it
 }
 
 // DefaultFUSECongestionSettings returns the settings that are used unless the configuration says otherwise: as many
-// wait as the kernel lets go on in the background at all.
+// wait as the kernel allows in the background.
 func DefaultFUSECongestionSettings() FUSECongestionSettings {
 	return FUSECongestionSettings{BackgroundPercent: 100}
 }
@@ -54,34 +47,31 @@ const (
 // FUSECongestion finds FUSE daemons that are slower than what is asked of them.
 func FUSECongestion(s FUSECongestionSettings) detect.Check {
 	return detect.Check{
-		ID:      fuseCongestionID,
-		Domain:  "storage",
-		Summary: "a FUSE daemon answers more slowly than it is asked: the pods on its volume wait",
-		Advice: "Look at the CPU and memory limits of the daemon's pod (the volume's driver) and at what it talks to " +
-			"(object store, server). Most daemons take more requests at a time with `-o max_background=N`.",
+		ID: fuseCongestionID, Domain: "storage",
+		Summary: "a FUSE daemon answers more slowly than requests arrive: the pods on its volume wait",
+		Advice: "Check the CPU and memory limits of the daemon's pod (the volume's driver) and the service that it " +
+			"uses (object store, server). Most daemons handle more requests at a time with `-o max_background=N`.",
 		Doc: detect.Doc{
 			Reads: []string{fuseConnections + "/N/{waiting,congestion_threshold,max_background}"},
-			Why: "Reads and writes on the volume wait for each other; what looks like a slow application is " +
-				"a slow daemon.",
+			Why: "Reads and writes on the volume wait for each other; what looks like a slow application is a " +
+				"slow daemon.",
 			Faults: []detect.Fault{{Reason: reasonFUSECongestion, Severity: finding.Warning,
-				When: "as many requests wait as max_background allows, in three looks over two minutes; it is kept " +
-					"above half of that"}},
-			FalseAlarms: "Many readers at the same time of a daemon that is fast enough for them: raise " +
-				"backgroundPercent.",
+				When: "as many requests wait as max_background allows, in three runs over two minutes; kept above " +
+					"half of that"}},
+			FalseAlarms: "Many concurrent readers of a daemon that is fast enough for them: raise backgroundPercent. " +
+				"A daemon that does not answer at all is found by hung-mounts.",
 		},
-		Every:    time.Minute,
-		Deadline: 5 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 3, For: 2 * time.Minute}, Clear: finding.Hold{Looks: 2}},
+		Every: time.Minute, Deadline: 5 * time.Second,
+		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 2 * time.Minute}, Clear: finding.Hold{Looks: 2}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return lookAtFUSE(ctx, h, s)
+			return checkFUSE(ctx, h, s)
 		},
 	}
 }
 
-// fuseConnection is what the kernel tells of one.
 type fuseConnection struct{ waiting, threshold, background int }
 
-func lookAtFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings) ([]finding.Finding, error) {
+func checkFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings) ([]finding.Finding, error) {
 	names, err := h.Files.List(fuseConnections)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, finding.NotApplicable("the kernel has no FUSE")
@@ -96,13 +86,9 @@ func lookAtFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings) ([]
 		return nil, fmt.Errorf("list %s: more than %d connections", fuseConnections, maxFUSEConnections)
 	}
 	slices.Sort(names)
-	return judgeFUSE(ctx, h, s, names)
-}
-
-func judgeFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings, names []string) ([]finding.Finding, error) {
 	var findings []finding.Finding
 	doubts := make(map[finding.Subject]error)
-	var mounts []mount.Mount // read when there is something to tell
+	var mounts []mount.Mount // read when there is something to report
 	for _, name := range names {
 		c, err := readFUSE(h.Files, name)
 		limit := c.background * s.BackgroundPercent / 100
@@ -115,18 +101,20 @@ func judgeFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings, name
 				return nil, mountsErr
 			}
 		}
-		f := fuseOf(mounts, name)
+		of := fuseOf(mounts, name)
 		if err != nil {
-			doubts[f.Subject()] = err
+			doubts[of.Subject()] = err
 			continue
 		}
-		pods := f.VolumePods(ctx, h)
-		findings = append(findings, congestionFinding(f, c, c.waiting < limit, pods))
+		f := congestionFinding(of, c)
+		f.BelowRaise = c.waiting < limit
+		checkkit.AddPods(&f, "; volume of ", of.VolumePods(ctx, h))
+		findings = append(findings, f)
 	}
 	return findings, finding.Partial(doubts)
 }
 
-// readFUSE reads the files of one connection. They are empty when it has just gone.
+// readFUSE reads the files of one connection. They are empty when it has just ended.
 func readFUSE(files host.Files, name string) (fuseConnection, error) {
 	var c fuseConnection
 	for _, x := range []struct {
@@ -150,8 +138,8 @@ func readFUSE(files host.Files, name string) (fuseConnection, error) {
 	return c, nil
 }
 
-// fuseOf returns the mounts of a connection, whose name is the kernel's device number. One that the host's table does
-// not show is in a container's alone.
+// fuseOf returns the mounts of a connection, whose name is the kernel's device number. One that is not in the host's
+// table is mounted in a container only.
 func fuseOf(mounts []mount.Mount, name string) filesystem.Filesystem {
 	f := filesystem.Filesystem{Principal: mount.Mount{Point: "FUSE connection " + name, FSType: "fuse",
 		Source: "a mount of a container"}}
@@ -167,10 +155,9 @@ func fuseOf(mounts []mount.Mount, name string) filesystem.Filesystem {
 	return f
 }
 
-func congestionFinding(f filesystem.Filesystem, c fuseConnection, marginal bool, pods []string) finding.Finding {
-	told := finding.Finding{
+func congestionFinding(f filesystem.Filesystem, c fuseConnection) finding.Finding {
+	return finding.Finding{
 		Check: fuseCongestionID, Subject: f.Subject(), Severity: finding.Warning, Reason: reasonFUSECongestion,
-		BelowRaise: marginal,
 		Message: fmt.Sprintf(
 			"%s (%s from %s) is congested: %d requests wait for its daemon, %d are allowed in the background",
 			f.Principal.Point, f.Principal.FSType, f.Principal.Source, c.waiting, c.background),
@@ -180,6 +167,4 @@ func congestionFinding(f filesystem.Filesystem, c fuseConnection, marginal bool,
 			"maxBackground": strconv.Itoa(c.background), "congestionThreshold": strconv.Itoa(c.threshold),
 		},
 	}
-	checkkit.AddPods(&told, "; volume of ", pods)
-	return told
 }

@@ -28,7 +28,7 @@ func TestRealFUSECongestion(t *testing.T) {
 	}
 	h := &host.Host{Files: host.Files{Root: root}, Paths: host.Paths{InitPID: os.Getpid()}, Clock: host.Now}
 	check := FUSECongestion(DefaultFUSECongestionSettings())
-	told := func() *finding.Finding {
+	congestion := func() *finding.Finding {
 		findings, err := check.Run(t.Context(), h)
 		if _, none := errors.AsType[*finding.NotApplicableError](err); err != nil && !none {
 			t.Fatal(err)
@@ -38,12 +38,12 @@ func TestRealFUSECongestion(t *testing.T) {
 		}
 		return nil
 	}
-	if f := told(); f != nil {
+	if f := congestion(); f != nil {
 		t.Errorf("before: %+v", f)
 	}
 	requests := slices.Repeat([]probe.ProbeRequest{{Op: probe.ProbeStatfs, Path: dir}}, 16)
 	ended := probe.NewProber().All(t.Context(), 100*time.Millisecond, requests)[0].Ended
-	if f := told(); f == nil || f.Facts["waiting"] < "16" || f.Facts["maxBackground"] != "12" || f.BelowRaise {
+	if f := congestion(); f == nil || f.Facts["waiting"] < "16" || f.Facts["maxBackground"] != "12" || f.BelowRaise {
 		t.Errorf("while 16 wait: %+v", f)
 	}
 	hosttest.AbortFUSE(t, dir)
@@ -52,7 +52,7 @@ func TestRealFUSECongestion(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Error("the probe did not end")
 	}
-	if f := told(); f != nil {
+	if f := congestion(); f != nil {
 		t.Errorf("after: %+v", f)
 	}
 }

@@ -2,7 +2,7 @@ package storage
 
 import (
 	"context"
-	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,36 +16,25 @@ import (
 // io-hang reads
 //
 //	/proc/diskstats           259 0 nvme0n1 157698 1 9283446 30164 1174533 417126 41357770 1316471 3 703612 1346636 …
-//	                          reads completed (4th field), writes (8th), discards (15th), flushes (19th); in flight (12th)
+//	                          reads completed (4th field), writes (8th), discards (15th), flushes (19th), in flight (12)
 //
-// and, only while something is in flight for long, /proc/pressure/io and /sys/block/*/slaves. The kernel counts an
-// I/O as completed when it ends, well or with an error, so that a disk which only fails its I/Os is not seen here. An
-// I/O that timed out stays in flight while the driver aborts the command or resets the device, and until it has ended
-// or is sent once more: during that time nothing is completed, which is what this check finds. Of a flush before
-// Linux 5.5 and of a passthrough command (SMART, sanitize) nothing is counted at all. An unchanged count of completed
-// I/Os with some in flight at both ends proves that those at the beginning are those at the end, whatever happened to
-// the agent in between.
-//
-// "ms with any in flight" (13th field) is not asked for: from 5.0 to 6.2 it stands still while a disk hangs, because it
-// was brought up to date only by I/Os that begin or end.
-//
-// Why 30 s: drivers give up a command after 30 s (SCSI, NVMe) and log it; a healthy disk needs milliseconds, one that
-// spins up or a slow flush of a large cache 10 to 20 s. Why 60 s for fatal: a network disk's failover and a
-// controller's reset take up to that long, and the node goes on as if nothing had been. Disks of clouds may never
-// time out (nvme_core.io_timeout 4294967295 is what Amazon recommends), so that there is no line of the kernel to
-// wait for.
+// and, only while something is in flight for long, /proc/pressure/io and /sys/block/*/slaves.
 //
 // https://docs.kernel.org/admin-guide/iostats.html, https://docs.kernel.org/block/stat.html
 //
-// Known false alarms, and what is done: kernels have lost count of the I/Os of stacked devices (dm, md), which then
-// show one in flight for ever; there, with nothing in flight below and no task that waits (pressure), the count is
-// not believed. Clocks that jump and machines that were stopped: no two looks count for more than 20 s. Not seen:
-// requests that wait before the driver gets them (a SCSI device that is blocked, a cgroup's limit) are not in flight
-// yet.
+// The kernel counts an I/O as completed when it ends, well or with an error, so that a disk which only fails its I/Os
+// is
+// not found here. An I/O that timed out stays in flight while the driver aborts the command or resets the device, and
+// until it has ended or is sent again: during that time nothing is completed. Of a flush before Linux 5.5 and of a
+// passthrough command (SMART, sanitize) nothing is counted at all. An unchanged count of completed I/Os with some in
+// flight at both ends proves that those at the beginning are those at the end, whatever happened to the agent in
+// between.
+// "ms with any in flight" (13th field) is not used: from 5.0 to 6.2 it stands still while a disk hangs. Requests that
+// wait before the driver gets them (a SCSI device that is blocked, a cgroup's limit) are not in flight yet.
 
 // IOHangSettings are the thresholds of io-hang.
 type IOHangSettings struct {
-	After      time.Duration `yaml:"after"`      // no I/O completed for so long while some are in flight
+	After      time.Duration `yaml:"after"`      // no I/O completed for this long while some are in flight
 	FatalAfter time.Duration `yaml:"fatalAfter"` // the same of a disk that the node itself needs
 }
 
@@ -57,7 +46,7 @@ func DefaultIOHangSettings() IOHangSettings {
 const (
 	ioHangID    = "io-hang"
 	ioHangEvery = 10 * time.Second
-	// waitingShare is the share of time in which some task waits for I/O that proves that a hung disk is missed.
+	// waitingShare is the share of time in which some task waits for I/O that proves that a hung disk is in use.
 	waitingShare = 0.1
 
 	reasonDiskHung = "DiskHung"
@@ -65,47 +54,47 @@ const (
 
 // IOHang finds disks that stopped answering.
 func IOHang(s IOHangSettings) detect.Check {
-	memory := &ioHangState{stalls: make(map[string]ioStall)}
+	state := &ioHangState{stalls: make(map[string]ioStall)}
 	return detect.Check{
-		ID:      ioHangID,
-		Domain:  "storage",
-		Summary: "a disk takes I/O and completes none of it",
-		Advice: "Everything that touches the disk waits in state D and cannot be killed. See `dmesg -T | tail -50` " +
-			"for resets and timeouts of the disk, `cat /sys/block/DISK/inflight`, and at a network disk its server " +
-			"or the cloud's status. Cordon the node; if the disk does not come back, fail over its pods and " +
-			"power-cycle the machine: an orderly reboot will wait for the disk too.",
+		ID: ioHangID, Domain: "storage",
+		Summary: "a disk has I/O in flight and completes none of it",
+		Advice: "Everything that accesses the disk waits in state D and cannot be killed. See `dmesg -T | tail -50` " +
+			"for resets and timeouts of the disk and `cat /sys/block/DISK/inflight`; for a network disk, check its " +
+			"server or the cloud's status. Cordon the node; if the disk does not come back, fail over its pods and " +
+			"power-cycle the machine: an orderly reboot would wait for the disk too.",
 		Doc: detect.Doc{
 			Reads: []string{diskStatsFile,
 				"/proc/pressure/io, /sys/block/*/{slaves,mq} and the mount table while a disk hangs"},
-			Why: "pods on the disk freeze without dying; where it holds the node's own filesystems, kubelet and " +
-				"the runtime freeze too, often while the node still looks Ready",
+			Why: "Pods on the disk freeze without dying; where it holds the node's own filesystems, kubelet and " +
+				"the runtime freeze too, often while the node still looks Ready. Disks of clouds may never time out " +
+				"(nvme_core.io_timeout 4294967295), so that the kernel logs nothing.",
 			Faults: []detect.Fault{{
 				Reason: reasonDiskHung, Severity: finding.Fatal,
 				When: "no I/O completed for 30 s while some are in flight: warning (drivers themselves give up a " +
-					"command after 30 s); fatal after 60 s where the disk holds the filesystem of /, kubelet or the " +
-					"runtime, I/O to that filesystem hangs, and tasks wait for it (resets and failovers take up to a minute)",
+					"command after 30 s, and spin-ups and flushes take up to 20 s); fatal after 60 s where the disk " +
+					"holds the filesystem of /, kubelet or the runtime, I/O to that filesystem hangs, and tasks wait " +
+					"for it (resets and failovers take up to a minute)",
 			}},
 			FalseAlarms: "Stacked devices (dm, md) whose count of I/Os in flight the kernel has lost: not believed " +
 				"unless a disk below hangs or tasks wait for I/O. Clock jumps and machines that were stopped: two " +
-				"looks never count for more than 20 s.",
+				"runs never count for more than 20 s.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     ioHangEvery,
-		Deadline:  8 * time.Second,
-		Policy:    finding.Policy{Clear: finding.Hold{Looks: 2, For: ioHangEvery}},
+		Every:     ioHangEvery, Deadline: 8 * time.Second,
+		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: ioHangEvery}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return memory.look(ctx, h, s)
+			return state.run(ctx, h, s)
 		},
 	}
 }
 
-// ioHangState is what one look leaves for the next.
+// ioHangState is kept between runs.
 type ioHangState struct {
-	looked   time.Duration
+	lastRun  time.Duration      // uptime
 	stalls   map[string]ioStall // by name; only of devices with I/O in flight
-	ioWaited time.Duration      // total of /proc/pressure/io at the last look
+	ioWaited time.Duration      // total of /proc/pressure/io in the last run
 	ioKnown  bool
-	// share of the time between the last two looks in which some task waited for I/O; below 0: unknown
+	// share of the time between the last two runs in which some task waited for I/O; below 0: unknown
 	waitShare float64
 }
 
@@ -113,10 +102,10 @@ type ioHangState struct {
 type ioStall struct {
 	device    string
 	completed uint64
-	held      time.Duration // nothing was completed for so long
+	held      time.Duration // nothing was completed for this long
 }
 
-func (m *ioHangState) look(ctx context.Context, h *host.Host, s IOHangSettings) ([]finding.Finding, error) {
+func (m *ioHangState) run(ctx context.Context, h *host.Host, s IOHangSettings) ([]finding.Finding, error) {
 	stats, err := readDiskStats(h.Files)
 	if err != nil {
 		return nil, err
@@ -125,9 +114,9 @@ func (m *ioHangState) look(ctx context.Context, h *host.Host, s IOHangSettings) 
 		return nil, finding.NotApplicable("there is no disk")
 	}
 	now := h.Clock().SinceBoot
-	m.advance(stats, min(max(now-m.looked, 0), 2*ioHangEvery))
-	m.wait(h.Files, now-m.looked)
-	m.looked = now
+	m.advance(stats, min(max(now-m.lastRun, 0), 2*ioHangEvery))
+	m.wait(h.Files, now-m.lastRun)
+	m.lastRun = now
 	var hung []string
 	for _, d := range stats {
 		if m.stalls[d.name].held >= s.After {
@@ -137,10 +126,10 @@ func (m *ioHangState) look(ctx context.Context, h *host.Host, s IOHangSettings) 
 	if len(hung) == 0 {
 		return nil, nil
 	}
-	return m.judge(ctx, h, s, hung)
+	return m.evaluate(ctx, h, s, hung)
 }
 
-// advance notes what has been in flight since the last look without that anything was completed.
+// advance records which devices have had I/O in flight since the last run and completed none.
 func (m *ioHangState) advance(stats []diskStat, passed time.Duration) {
 	now := make(map[string]ioStall)
 	for _, d := range stats {
@@ -156,12 +145,12 @@ func (m *ioHangState) advance(stats []diskStat, passed time.Duration) {
 	m.stalls = now
 }
 
-// wait reads how much tasks waited for I/O since the last look; only while something was in flight all that time.
+// wait reads how long tasks waited for I/O since the last run; only while something was in flight all that time.
 func (m *ioHangState) wait(files host.Files, passed time.Duration) {
 	m.waitShare = -1
 	known, before := m.ioKnown, m.ioWaited
 	m.ioKnown = false
-	if !slices.ContainsFunc(values(m.stalls), func(s ioStall) bool { return s.held > 0 }) {
+	if !slices.ContainsFunc(slices.Collect(maps.Values(m.stalls)), func(s ioStall) bool { return s.held > 0 }) {
 		return
 	}
 	data, err := files.Read("/proc/pressure/io") // absent where the kernel was built or booted without it
@@ -191,14 +180,3 @@ func pressureTotal(text string) (time.Duration, bool) {
 	}
 	return time.Duration(total) * time.Microsecond, true
 }
-
-func values[K comparable, V any](m map[K]V) []V {
-	all := make([]V, 0, len(m))
-	for _, v := range m {
-		all = append(all, v)
-	}
-	return all
-}
-
-// hungFor words how long, to the second.
-func hungFor(d time.Duration) string { return fmt.Sprint(d.Round(time.Second)) }

@@ -20,7 +20,7 @@ func TestRealDiskHangs(t *testing.T) {
 	h := &host.Host{Clock: host.Now, Paths: host.Paths{InitPID: os.Getpid(), KubeletRoot: dir}}
 	check := IOHang(IOHangSettings{After: 200 * time.Millisecond, FatalAfter: 600 * time.Millisecond})
 	name := filepath.Base(disk.Device)
-	look := func() finding.Severity {
+	severity := func() finding.Severity {
 		t.Helper()
 		findings, err := check.Run(t.Context(), h)
 		if err != nil {
@@ -40,7 +40,7 @@ func TestRealDiskHangs(t *testing.T) {
 		t.Helper()
 		ticks := time.NewTicker(50 * time.Millisecond)
 		defer ticks.Stop()
-		for look() != want {
+		for severity() != want {
 			select {
 			case <-ticks.C:
 			case <-ctx.Done():
@@ -48,7 +48,7 @@ func TestRealDiskHangs(t *testing.T) {
 			}
 		}
 	}
-	if got := look(); got != "" {
+	if got := severity(); got != "" {
 		t.Fatalf("healthy, but %s", got)
 	}
 	disk.Hang()

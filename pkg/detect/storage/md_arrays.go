@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -17,32 +16,27 @@ import (
 
 // md-arrays reads /sys/block/md*/md, the state behind /proc/mdstat:
 //
-//	array_state        clean        also active, active-idle, write-pending, read-auto, readonly, suspended; inactive (not
-//	                                started), clear (nothing configured), broken (Linux 5.4: a member that cannot be missed is)
-//	level              raid1        raid0, linear, raid4, raid5, raid6, raid10; container or empty for sets of external metadata
+//	array_state        clean        also active, active-idle, write-pending, read-auto, readonly, suspended; inactive
+//	                                (not started), clear (empty), broken (Linux 5.4: a required member failed)
+//	level              raid1        raid0, linear, raid4, raid5, raid6, raid10; container or empty: external metadata
 //	raid_disks         2            "3 (2)" during a reshape
-//	degraded           1            members that are missing; only levels that can do without some have it
+//	degraded           1            members that are missing; only of levels with redundancy
 //	sync_action        recover      idle, resync, recover, check, repair, reshape, frozen
 //	sync_completed     3907584 / 7812608     sectors; none
 //	metadata_version   1.2          external:imsm for a container, external:/md127/0 for an array in one
 //	dev-sdb1/state     faulty,write_error    of each member; in_sync, spare, blocked, want_replacement, journal …
-//	dev-sdb1/bad_blocks             blocks that can neither be read nor be mended, if any: "1048576 8"
+//	dev-sdb1/bad_blocks             unreadable blocks that cannot be repaired, if any: "1048576 8"
 //
 // https://docs.kernel.org/admin-guide/md.html
 //
-// How many members a level can do without is fixed (raid4, raid5: 1; raid6: 2; raid1: all but one); of raid10 it
-// depends on which ones, so that only half of them prove that it failed.
-//
-// Known false alarms, and what is done: containers (Intel, DDF) are always inactive: they are recognised by their
-// metadata. Arrays are inactive while members are still looked for at boot: counts after a minute. A new raid5 begins
-// as degraded and rebuilds its last member: a warning that says so. An array that was made with a member "missing" is
-// degraded by design. Regular checks (sync_action check, mismatch_cnt, which swap on raid1 raises) are no fault.
+// The redundancy of a level is fixed (raid4, raid5: 1; raid6: 2; raid1: all but one); of raid10 it depends on which
+// members, so that only the loss of more than half of them proves that it failed. Containers (Intel, DDF) are always
+// inactive: they are recognised by their metadata.
 
 const (
-	mdArraysID = "md-arrays"
-	// assembling is how long an array may be inactive: mdadm-last-resort@.timer starts a degraded one after 30 s.
-	assembling = time.Minute
-	maxMembers = 512 // MD_SB_DISKS is 384
+	mdArraysID  = "md-arrays"
+	inactiveFor = time.Minute // may be normal: mdadm-last-resort@.timer starts a degraded array after 30 s
+	maxMembers  = 512         // MD_SB_DISKS is 384
 
 	reasonRAIDFailed    = "RAIDFailed"
 	reasonRAIDInactive  = "RAIDInactive"
@@ -53,48 +47,48 @@ const (
 
 // MDArrays finds software RAID arrays that failed or lost members.
 func MDArrays() detect.Check {
-	memory := &stateMemory{}
+	states := &heldStates{}
 	return detect.Check{
-		ID:      mdArraysID,
-		Domain:  "storage",
+		ID: mdArraysID, Domain: "storage",
 		Summary: "a software RAID array failed, or lost a disk",
 		Advice: "See `cat /proc/mdstat` and `mdadm --detail /dev/ARRAY`. Degraded: replace the disk (`mdadm " +
 			"/dev/ARRAY --fail DISK --remove DISK`, then `--add` the new one) and let it rebuild; do not reboot " +
-			"before. Failed or inactive: do not write to the members; `mdadm --examine` each, `mdadm --assemble " +
-			"--force` as the last resort.",
+			"before. Failed or inactive: do not write to the members; run `mdadm --examine` on each, and `mdadm " +
+			"--assemble --force` as the last resort.",
 		Doc: detect.Doc{
-			Reads: []string{"/sys/block/md*/md/{array_state,level,raid_disks,degraded,sync_action,sync_completed,metadata_version}", "/sys/block/md*/md/dev-*/{state,bad_blocks}"},
-			Why: "a degraded array loses all its data with the next disk, and an array that failed takes the " +
-				"filesystems on it along",
+			Reads: []string{"/sys/block/md*/md/{array_state,level,raid_disks,degraded,sync_action,sync_completed," +
+				"metadata_version}", "/sys/block/md*/md/dev-*/{state,bad_blocks}"},
+			Why: "A degraded array loses all its data with the next disk; when an array fails, the filesystems on " +
+				"it fail too.",
 			Faults: []detect.Fault{
 				{Reason: reasonRAIDFailed, Severity: finding.Fatal, When: "state broken, or more members missing " +
-					"than the level can do without: warning; fatal where the filesystem of /, kubelet or the runtime is on it"},
+					"than the level tolerates: warning; fatal where the filesystem of /, kubelet or the runtime is " +
+					"on it"},
 				{Reason: reasonRAIDInactive, Severity: finding.Warning,
 					When: "an array with members is not started for a minute"},
 				{Reason: reasonRAIDDegraded, Severity: finding.Warning,
 					When: "at least one member is missing, being rebuilt or not"},
 				{Reason: reasonRAIDDisk, Severity: finding.Warning, When: "a member is faulty, although the array is " +
 					"complete again without it"},
-				{Reason: reasonRAIDBadBlocks, Severity: finding.Warning, When: "a member has blocks that can neither " +
-					"be read nor be mended"},
+				{Reason: reasonRAIDBadBlocks, Severity: finding.Warning,
+					When: "a member has unreadable blocks that cannot be repaired"},
 			},
-			FalseAlarms: "A new raid5 is degraded until its first rebuild ends, and an array that was made with a " +
-				"member missing is so by design. Containers of external metadata, arrays that are still being " +
-				"assembled and regular checks are no faults.",
+			FalseAlarms: "A new raid5 is degraded until its first rebuild ends, and an array that was created with a " +
+				"member \"missing\" is so by design. Containers of external metadata, arrays that are still being " +
+				"assembled and regular checks (mismatch_cnt) are not reported.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     time.Minute,
-		Deadline:  5 * time.Second,
+		Every:     time.Minute, Deadline: 5 * time.Second,
 		// A member that fails is in the state before the kernel's line; read errors leave no state but may lead to one.
 		Wakes: []detect.Wake{checkkit.KernelWake(), {Source: detect.WakeKernelLog, Match: "md/raid"},
 			{Source: detect.WakeKernelLog, Match: "md: "}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return lookAtArrays(ctx, h, memory)
+			return checkArrays(ctx, h, states)
 		},
 	}
 }
 
-// mdArray is what one array shows.
+// mdArray is the state of one array.
 type mdArray struct {
 	name, state, level, metadata string
 	syncAction, syncCompleted    string
@@ -103,12 +97,12 @@ type mdArray struct {
 	members                      int
 }
 
-func lookAtArrays(ctx context.Context, h *host.Host, memory *stateMemory) ([]finding.Finding, error) {
+func checkArrays(ctx context.Context, h *host.Host, states *heldStates) ([]finding.Finding, error) {
 	names, err := checkkit.BlockNames(h.Files)
 	if err != nil {
 		return nil, err
 	}
-	memory.begin()
+	states.begin()
 	var findings []finding.Finding
 	doubts := make(map[finding.Subject]error)
 	arrays := 0
@@ -128,7 +122,7 @@ func lookAtArrays(ctx context.Context, h *host.Host, memory *stateMemory) ([]fin
 			continue
 		}
 		reason, text := a.fault()
-		if reason == "" || reason == reasonRAIDInactive && memory.held(name, state, h.Clock().SinceBoot) < assembling {
+		if reason == "" || reason == reasonRAIDInactive && states.held(name, state, h.Clock().SinceBoot) < inactiveFor {
 			continue
 		}
 		findings = append(findings, a.finding(ctx, h, subject, reason, text))
@@ -179,7 +173,7 @@ func readArray(files host.Files, name, state string) (mdArray, error) {
 	return a, nil
 }
 
-// readMember reads one member; one that goes meanwhile is none.
+// readMember reads one member; one that is removed meanwhile is skipped.
 func (a *mdArray) readMember(files host.Files, dir, member string) error {
 	state, err := checkkit.OptionalDeviceText(files, dir+"/state")
 	if err != nil {
@@ -195,7 +189,7 @@ func (a *mdArray) readMember(files host.Files, dir, member string) error {
 	return nil // an old kernel without that list has no bad blocks
 }
 
-// spare is how many members a level can do without at most.
+// spare is how many members a level can lose at most.
 func (a mdArray) spare() int {
 	switch a.level {
 	case "raid1":
@@ -210,18 +204,18 @@ func (a mdArray) spare() int {
 	return a.disks // degraded says nothing of others
 }
 
-// fault judges what the array shows, the gravest first.
+// fault returns the most severe fault.
 func (a mdArray) fault() (reason, text string) {
 	container := strings.HasPrefix(a.metadata, "external:") && !strings.HasPrefix(a.metadata, "external:/")
 	switch {
 	case a.state == "clear" || container || a.level == "container":
 		return "", ""
 	case a.state == "broken":
-		return reasonRAIDFailed, "lost a disk that it cannot do without"
+		return reasonRAIDFailed, "lost a required disk"
 	case a.state == "inactive" && a.members > 0:
 		return reasonRAIDInactive, fmt.Sprintf("is not started, with %d members present", a.members)
 	case a.degraded > a.spare() && a.disks > 0:
-		return reasonRAIDFailed, fmt.Sprintf("misses %d of %d disks, which is more than %s can do without", a.degraded,
+		return reasonRAIDFailed, fmt.Sprintf("misses %d of %d disks, which is more than %s tolerates", a.degraded,
 			a.disks, a.level)
 	case a.degraded > 0:
 		text = fmt.Sprintf("misses %d of %d disks", a.degraded, a.disks)
@@ -232,13 +226,13 @@ func (a mdArray) fault() (reason, text string) {
 	case len(a.faulty) > 0:
 		return reasonRAIDDisk, "is complete, but has a faulty member that was not removed"
 	case len(a.badBlocks) > 0:
-		return reasonRAIDBadBlocks, "has blocks that can neither be read nor be mended on " +
+		return reasonRAIDBadBlocks, "has unreadable blocks that cannot be repaired on " +
 			checkkit.JoinFirst(a.badBlocks, 5)
 	}
 	return "", ""
 }
 
-// progress words how far a rebuild is: " (50 %)".
+// progress is that of a rebuild: " (50 %)".
 func (a mdArray) progress() string {
 	done, all, ok := strings.Cut(a.syncCompleted, " / ")
 	if !ok {
@@ -267,14 +261,8 @@ func (a mdArray) finding(ctx context.Context, h *host.Host, subject finding.Subj
 		f.Facts["faulty"] = checkkit.JoinFirst(a.faulty, 20)
 		f.Message += "; faulty: " + checkkit.JoinFirst(a.faulty, 5)
 	}
-	mounts, err := mount.Table(h)
-	if err != nil || reason != reasonRAIDFailed && reason != reasonRAIDInactive {
-		return f // pods on an array that serves are not hit
+	if reason == reasonRAIDFailed || reason == reasonRAIDInactive { // pods on any other array are not affected
+		addImpact(ctx, h, &f, reason == reasonRAIDFailed, true, a.name)
 	}
-	if paths := vitalWithoutSpare(h, mounts, a.name); reason == reasonRAIDFailed && len(paths) > 0 {
-		f.Severity = finding.Fatal
-		checkkit.AddNeededFor(&f, paths)
-	}
-	checkkit.AddAffectedPods(&f, podsOnDisk(ctx, h, mounts, a.name))
 	return f
 }

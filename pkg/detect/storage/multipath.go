@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -28,25 +27,19 @@ import (
 //
 //	/sys/class/nvme-subsystem/nvme-subsys0/nvme1/state                 live; new, resetting, connecting, deleting, dead
 //	/sys/class/nvme-subsystem/nvme-subsys0/nvme1/transport             tcp; pcie, rdma, fc, loop
-//	/sys/class/nvme-subsystem/nvme-subsys0/nvme1/nvme0c1n1/ana_state   optimized; non-optimized, inaccessible, persistent-loss, change
+//	/sys/class/nvme-subsystem/nvme-subsys0/nvme1/nvme0c1n1/ana_state   optimized; non-optimized, inaccessible, …
 //	/sys/class/nvme-subsystem/nvme-subsys0/nvme0n1                     the disk that people use
 //
-// A subsystem with one local (pcie) controller has no paths to lose: nvme-health looks at it.
+// A subsystem with one local (pcie) controller has no paths to lose: nvme-health covers it.
 //
 // https://docs.kernel.org/admin-guide/device-mapper/dm-multipath.html,
 // https://docs.kernel.org/admin-guide/nvme-multipath.html
-//
-// Known false alarms, and what is done: arrays with one active half show the other as inaccessible: that is no fault
-// while a path serves. Controllers reconnect and ports come back within seconds: counts after 30 s, and 10 s where no
-// path is left.
 
 const (
 	multipathID    = "multipath"
 	multipathEvery = 30 * time.Second
-	// noPathFor is how long no path may be left: a controller that is reset has none meanwhile.
-	noPathFor = 10 * time.Second
-	// noPathFatal is how long the node must be without a disk of its own: ports come back after a failover of a minute.
-	noPathFatal = time.Minute
+	noPathFor      = 10 * time.Second // a controller that is reset has no path meanwhile
+	noPathFatal    = time.Minute      // of a disk of the node: ports come back after a failover of a minute
 
 	reasonNoPath       = "MultipathNoPath"
 	reasonPathsMissing = "MultipathDegraded"
@@ -54,49 +47,47 @@ const (
 
 // Multipath finds disks with several paths that lost some or all of them.
 func Multipath() detect.Check {
-	memory := &stateMemory{}
+	states := &heldStates{}
 	return detect.Check{
-		ID:      multipathID,
-		Domain:  "storage",
+		ID: multipathID, Domain: "storage",
 		Summary: "a disk of the storage network lost paths",
-		Advice: "See `multipath -ll` or `nvme list-subsys` for which paths, and `dmesg -T` for why. All paths " +
-			"through one port: its cable, switch or zone (`/sys/class/fc_host/*/port_state`, the link of the NIC). " +
-			"No path left: I/O waits or fails until one is back; pods that wait cannot be killed.",
+		Advice: "See `multipath -ll` or `nvme list-subsys` for which paths, and `dmesg -T` for why. If all paths " +
+			"through one port are lost, check its cable, switch or zone (`/sys/class/fc_host/*/port_state`, the link " +
+			"of the NIC). If no path is left, I/O waits or fails until one is back; pods that wait cannot be killed.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/block/dm-*/{dm/uuid,dm/name,slaves} and the state of the paths",
-				"/dev/mapper/control (DM_LIST_DEVICES, DM_TABLE_STATUS with DM_NOFLUSH_FLAG) in a child process",
+				mapperControl + " (DM_LIST_DEVICES, DM_TABLE_STATUS with DM_NOFLUSH_FLAG) in a child process",
 				"/sys/class/nvme-subsystem/*/nvme*/{state,transport,*/ana_state}"},
-			Why: "with one path left the next failure stops every pod on the disk; with none they hang or their " +
-				"filesystems shut down",
+			Why: "With one path left the next failure stops every pod on the disk; with none they hang or their " +
+				"filesystems shut down.",
 			Faults: []detect.Fault{
-				{Reason: reasonNoPath, Severity: finding.Fatal, When: "no path serves for 10 s: warning; fatal after " +
-					"a minute where the filesystem of /, kubelet or the runtime is on it"},
+				{Reason: reasonNoPath, Severity: finding.Fatal, When: "no path is usable for 10 s: warning; fatal " +
+					"after a minute where the filesystem of /, kubelet or the runtime is on it"},
 				{Reason: reasonPathsMissing, Severity: finding.Warning, When: "a path is not running or live, or the " +
-					"device mapper has it as failed, for 30 s, while another one serves"},
+					"device mapper has it as failed, for 30 s, while another one is usable"},
 			},
-			FalseAlarms: "Paths that the storage keeps as inaccessible standby are no fault while another one " +
-				"serves. A path that was removed altogether leaves no trace.",
+			FalseAlarms: "None known: paths that the storage keeps as inaccessible standby are not reported while " +
+				"another one is usable. A path that was removed altogether is not noticed.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     multipathEvery,
-		Deadline:  10 * time.Second,
+		Every:     multipathEvery, Deadline: 10 * time.Second,
 		Wakes: []detect.Wake{checkkit.KernelWake(),
 			{Source: detect.WakeKernelLog, Match: "device-mapper: multipath"}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return lookAtPaths(ctx, h, memory)
+			return checkPaths(ctx, h, states)
 		},
 	}
 }
 
 // pathSet is one disk with its paths.
 type pathSet struct {
-	disk, alias string   // dm-3 and mpatha; nvme0n1 and the subsystem
-	usable      int      // paths that serve
-	waiting     int      // paths in good order that the storage keeps as standby
-	lost        []string // paths that are not in order, with their state
+	disk, alias string // dm-3 and mpatha; nvme0n1 and the subsystem
+	usable      int
+	standby     int      // healthy paths that the storage does not use
+	lost        []string // other paths, with their state
 }
 
-func lookAtPaths(ctx context.Context, h *host.Host, memory *stateMemory) ([]finding.Finding, error) {
+func checkPaths(ctx context.Context, h *host.Host, states *heldStates) ([]finding.Finding, error) {
 	names, err := checkkit.BlockNames(h.Files)
 	if err != nil {
 		return nil, err
@@ -108,7 +99,7 @@ func lookAtPaths(ctx context.Context, h *host.Host, memory *stateMemory) ([]find
 		return nil, err
 	}
 	sets = append(sets, nvme...)
-	memory.begin()
+	states.begin()
 	if len(sets) == 0 && len(doubts) == 0 {
 		return nil, finding.NoneLeft("no disk has several paths")
 	}
@@ -121,8 +112,8 @@ func lookAtPaths(ctx context.Context, h *host.Host, memory *stateMemory) ([]find
 		case len(s.lost) == 0:
 			continue
 		}
-		if held := memory.held(s.disk, reason, h.Clock().SinceBoot); held >= least {
-			delete(doubts, deviceSubject(s.disk)) // what is known is enough
+		if held := states.held(s.disk, reason, h.Clock().SinceBoot); held >= least {
+			delete(doubts, deviceSubject(s.disk)) // its fault is known
 			findings = append(findings, s.finding(ctx, h, reason, held >= noPathFatal))
 		}
 	}
@@ -163,10 +154,10 @@ func nvmePaths(files host.Files, doubts map[finding.Subject]error) ([]pathSet, e
 	return sets, nil
 }
 
-// nvmeController is one way to a subsystem.
+// nvmeController is one path to a subsystem.
 type nvmeController struct{ name, state, transport string }
 
-// readControllers tells the controllers (nvme1) from the disks (nvme0n1) of a subsystem.
+// readControllers returns the controllers (nvme1) and the disks (nvme0n1) of a subsystem.
 func readControllers(files host.Files, dir string, entries []string) (controllers []nvmeController, disks []string,
 	err error) {
 	for _, entry := range entries {
@@ -189,7 +180,7 @@ func readControllers(files host.Files, dir string, entries []string) (controller
 	return controllers, disks, nil
 }
 
-// nvmePathSet judges each controller's way to one disk, nvme0n1: its path is nvme0c1n1 in the controller's folder.
+// nvmePathSet evaluates each controller's path to one disk, nvme0n1: it is nvme0c1n1 in the controller's folder.
 func nvmePathSet(files host.Files, dir, disk, subsystem string, controllers []nvmeController) pathSet {
 	s := pathSet{disk: disk, alias: subsystem}
 	instance, namespace, _ := strings.Cut(strings.TrimPrefix(disk, "nvme"), "n")
@@ -205,7 +196,7 @@ func nvmePathSet(files host.Files, dir, disk, subsystem string, controllers []nv
 		case "optimized", "non-optimized", "": // storage without ANA has no such file
 			s.usable++
 		case "inaccessible", "change":
-			s.waiting++
+			s.standby++
 		default: // persistent-loss
 			s.lost = append(s.lost, c.name+" "+state)
 		}
@@ -214,28 +205,19 @@ func nvmePathSet(files host.Files, dir, disk, subsystem string, controllers []nv
 }
 
 func (s pathSet) finding(ctx context.Context, h *host.Host, reason string, long bool) finding.Finding {
-	all := s.usable + s.waiting + len(s.lost)
+	all := s.usable + s.standby + len(s.lost)
 	f := finding.Finding{
 		Check: multipathID, Subject: deviceSubject(s.disk), Severity: finding.Warning, Reason: reason,
-		Message: fmt.Sprintf("disk %s (%s): %d of %d paths serve", s.disk, s.alias, s.usable, all),
+		Message: fmt.Sprintf("disk %s (%s): %d of %d paths are usable", s.disk, s.alias, s.usable, all),
 		Facts: map[string]string{"alias": s.alias, "paths": fmt.Sprint(all), "usable": fmt.Sprint(s.usable),
-			"standby": fmt.Sprint(s.waiting)},
+			"standby": fmt.Sprint(s.standby)},
 	}
 	if len(s.lost) > 0 {
 		f.Facts["lost"] = checkkit.JoinFirst(s.lost, 20)
 		f.Message += "; lost: " + checkkit.JoinFirst(s.lost, 5)
 	}
-	if reason != reasonNoPath {
-		return f
+	if reason == reasonNoPath {
+		addImpact(ctx, h, &f, long, true, s.disk)
 	}
-	mounts, err := mount.Table(h)
-	if err != nil {
-		return f // what is known is enough
-	}
-	if paths := vitalWithoutSpare(h, mounts, s.disk); long && len(paths) > 0 {
-		f.Severity = finding.Fatal
-		checkkit.AddNeededFor(&f, paths)
-	}
-	checkkit.AddAffectedPods(&f, podsOnDisk(ctx, h, mounts, s.disk))
 	return f
 }

@@ -6,17 +6,16 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// mapperPaths returns the devices of multipathd. A path serves if the SCSI layer and the device mapper both say so: the
-// former knows what the kernel or the transport gave up, the latter also which paths fail I/O or multipathd's own test.
+// mapperPaths returns the devices of multipathd. A path is usable if the SCSI layer and the device mapper both report
+// it so: the former knows what the kernel or the transport gave up, the latter which paths fail I/O or multipathd's
+// test.
 func mapperPaths(ctx context.Context, h *host.Host, names []string, doubts map[finding.Subject]error) []pathSet {
 	var sets []pathSet
 	for _, name := range names {
@@ -34,21 +33,21 @@ func mapperPaths(ctx context.Context, h *host.Host, names []string, doubts map[f
 	if len(sets) == 0 {
 		return nil
 	}
-	failed, askErr := askMultipaths(ctx, h)
+	failed, mapperErr := failedPaths(ctx, h)
 	for i := range sets {
-		if err := errors.Join(askErr, sets[i].readPaths(h.Files, failed)); err != nil {
+		if err := errors.Join(mapperErr, sets[i].readPaths(h.Files, failed)); err != nil {
 			doubts[deviceSubject(sets[i].disk)] = err
 		}
 	}
 	return sets
 }
 
-// readPaths reads the state of each path; failed is what the device mapper says, by device number of disk and path.
+// readPaths reads the state of each path; failed is that of the device mapper, by device number of disk and path.
 func (s *pathSet) readPaths(files host.Files, failed map[string]map[string]bool) error {
 	var problems []error
 	number, err := files.Text("/sys/block/" + s.disk + "/dev")
 	if failed != nil && err == nil && failed[number] == nil {
-		err = fmt.Errorf("the device mapper tells nothing of %s", s.disk)
+		err = fmt.Errorf("the device mapper does not report %s", s.disk)
 	}
 	problems = append(problems, err)
 	for _, path := range lowerDevices(files, s.disk) {
@@ -70,22 +69,15 @@ func (s *pathSet) readPaths(files host.Files, failed map[string]map[string]bool)
 	return errors.Join(problems...)
 }
 
-// askMultipaths lets a child ask the device mapper which paths it does not use.
-func askMultipaths(ctx context.Context, h *host.Host) (map[string]map[string]bool, error) {
-	if h.Prober.Do == nil {
-		return nil, fmt.Errorf("probe: %w", hosterr.ErrNotConfigured)
-	}
-	const control = "/dev/mapper/control"
-	answer, err := h.Prober.Do(ctx, probe.ProbeRequest{Op: probe.ProbeMultipath, Path: control})
-	if err == nil && answer.Errno != 0 {
-		err = syscall.Errno(answer.Errno)
-	}
-	var failed map[string]map[string]bool
-	if err == nil {
-		failed, err = parseMultipaths(string(answer.Data))
-	}
+// failedPaths asks the device mapper, in a child process, which paths it does not use.
+func failedPaths(ctx context.Context, h *host.Host) (map[string]map[string]bool, error) {
+	answer, err := probeDevice(ctx, h, probe.ProbeRequest{Op: probe.ProbeMultipath, Path: mapperControl})
 	if err != nil {
-		return nil, fmt.Errorf("ask %s for paths: %w", control, err)
+		return nil, err
+	}
+	failed, err := parseMultipaths(string(answer))
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", probe.ProbeMultipath, mapperControl, err)
 	}
 	return failed, nil
 }
@@ -105,7 +97,7 @@ func parseMultipaths(text string) (map[string]map[string]bool, error) {
 	return disks, nil
 }
 
-// parseMultipath parses a status line of drivers/md/dm-mpath.c, in which numbers say how many words follow: features,
+// parseMultipath parses a status line of drivers/md/dm-mpath.c, in which numbers count the words that follow: features,
 // arguments of a hardware handler, groups of paths and which of them is used; of each group its state, arguments of
 // its selector, how many paths it has and how many words of the selector stand behind each; of each path its device,
 // A or F, and how often it failed.
@@ -138,7 +130,7 @@ func parseMultipath(status string) (map[string]bool, error) {
 // countedWords are words among which are counts of those that follow.
 type countedWords struct {
 	words []string
-	bad   bool // something was missing or no count; what is read after that means nothing
+	bad   bool // a word was missing or no count; what is read after that means nothing
 }
 
 func (w *countedWords) next() string {

@@ -8,12 +8,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// nvmeSMART is what of the health log is judged.
+// nvmeSMART is what is evaluated of the health log.
 type nvmeSMART struct {
 	warning                       byte
 	kelvin                        uint16
 	spare, spareThreshold, usedUp uint8  // percent
-	mediaErrors                   uint64 // since the disk was made
+	mediaErrors                   uint64 // since the disk was produced
 }
 
 // Bits of the critical warning.
@@ -50,15 +50,15 @@ func (l nvmeSMART) spareShort() bool {
 	return l.warning&warnSpare != 0 || l.spareThreshold > 0 && l.spare < l.spareThreshold
 }
 
-// judge puts what is wrong into f, the gravest only.
-func (l nvmeSMART) judge(f *finding.Finding, grown uint64) bool {
+// evaluate puts the most severe fault into f.
+func (l nvmeSMART) evaluate(f *finding.Finding, grown uint64) bool {
 	switch {
 	case l.warning&warnReadOnly != 0:
 		f.Reason, f.Message = reasonNVMeRO, "takes no more writes"
 	case l.warning&warnReliability != 0:
-		f.Reason, f.Message = reasonNVMeFailing, "says that errors have made it unreliable"
+		f.Reason, f.Message = reasonNVMeFailing, "reports that errors have made it unreliable"
 	case l.warning&(warnBackup|warnMemory) != 0:
-		f.Reason, f.Message = reasonNVMeFailing, "says that its memory can no longer be relied on when power fails"
+		f.Reason, f.Message = reasonNVMeFailing, "reports that its memory is no longer safe when power fails"
 	case l.spareShort():
 		f.Reason, f.Message = reasonNVMeSpare, fmt.Sprintf("has %d %% of its spare blocks left, its threshold is %d %%",
 			l.spare, l.spareThreshold)
@@ -70,7 +70,7 @@ func (l nvmeSMART) judge(f *finding.Finding, grown uint64) bool {
 			int(l.kelvin)-273)
 	case l.usedUp >= 100:
 		f.Severity, f.Reason, f.Message = finding.Info, reasonNVMeWorn,
-			fmt.Sprintf("has used %d %% of its life, as its maker estimates it", l.usedUp)
+			fmt.Sprintf("has used %d %% of its life, as its vendor estimates it", l.usedUp)
 	default:
 		return false
 	}

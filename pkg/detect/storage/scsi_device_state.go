@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -28,11 +27,6 @@ import (
 // blocked, created-blocked (the transport lost its port and waits for it: all I/O waits).
 //
 // https://docs.kernel.org/scsi/scsi_eh.html, https://docs.kernel.org/scsi/scsi_fc_transport.html
-//
-// Known false alarms, and what is done: a port of a storage network comes back within seconds, during which its disks
-// are blocked, and a disk that is pulled is "cancel" for a moment: such states count after 30 s. One path of a
-// multipath device may be offline while the others serve: see multipath; here it is a warning all the same. A disk
-// that a person set offline on purpose is reported: nothing tells it from one that failed.
 
 const (
 	scsiDeviceStateID    = "scsi-device-state"
@@ -46,45 +40,43 @@ const (
 
 // SCSIDeviceState finds disks that the kernel gave up or that their transport lost.
 func SCSIDeviceState() detect.Check {
-	memory := &stateMemory{since: make(map[string]stateSince)}
+	states := &heldStates{}
 	return detect.Check{
-		ID:      scsiDeviceStateID,
-		Domain:  "storage",
+		ID: scsiDeviceStateID, Domain: "storage",
 		Summary: "the kernel gave up a SCSI or SATA disk, or its transport lost it",
-		Advice: "See `dmesg -T | grep -i -e DISK -e scsi` for why. A local disk: look at cable, power and backplane, " +
-			"then `echo running > /sys/block/DISK/device/state`; if it goes offline again, replace it. A network " +
-			"disk: look at its session (`iscsiadm -m session -P 1`) or port (`/sys/class/fc_host`, " +
+		Advice: "See `dmesg -T | grep -i -e DISK -e scsi` for the reason. A local disk: check cable, power and " +
+			"backplane, then run `echo running > /sys/block/DISK/device/state`; if it goes offline again, replace " +
+			"it. A network disk: check its session (`iscsiadm -m session -P 1`) or port (`/sys/class/fc_host`, " +
 			"`/sys/class/fc_remote_ports`).",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/class/scsi_disk/*/device/{state,block}",
 				"the mount table when a disk is not running"},
-			Why: "all I/O to an offline disk fails at once, and to a blocked one waits: the filesystems on it turn " +
-				"read-only, shut down or hang, and pods with them",
+			Why: "All I/O to an offline disk fails at once, and to a blocked one waits: the filesystems on it turn " +
+				"read-only, shut down or hang, and pods with them.",
 			Faults: []detect.Fault{
 				{Reason: reasonDiskOffline, Severity: finding.Fatal, When: "state offline or transport-offline: " +
-					"warning; fatal where the filesystem of /, kubelet or the runtime is on just this disk (no array " +
-					"or multipath in between)"},
+					"warning; fatal where the filesystem of /, kubelet or the runtime is on this disk alone (no " +
+					"array or multipath in between)"},
 				{Reason: reasonDiskBlocked, Severity: finding.Warning,
 					When: "state blocked, created-blocked, quiesce, created or cancel for 30 s: transports need " +
 						"seconds to find a port again"},
 			},
-			FalseAlarms: "A disk that a person set offline on purpose looks the same as one that failed. States that " +
-				"transports pass through count after 30 s.",
+			FalseAlarms: "A disk that a person set offline on purpose looks like one that failed. A path of a " +
+				"multipath device that is offline while others are usable is a warning all the same.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     scsiDeviceStateEvery,
-		Deadline:  5 * time.Second,
-		Wakes:     []detect.Wake{checkkit.KernelWake()},
+		Every:     scsiDeviceStateEvery, Deadline: 5 * time.Second,
+		Wakes: []detect.Wake{checkkit.KernelWake()},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return lookAtSCSIDisks(ctx, h, memory)
+			return checkSCSIDisks(ctx, h, states)
 		},
 	}
 }
 
-// stateMemory remembers since when devices are in a state that is no fault at first.
-type stateMemory struct {
+// heldStates keeps since when devices are in a state that is no fault at first.
+type heldStates struct {
 	since map[string]stateSince
-	fresh map[string]stateSince // of the look that is going on
+	fresh map[string]stateSince // of the current run
 }
 
 type stateSince struct {
@@ -92,11 +84,11 @@ type stateSince struct {
 	up    time.Duration
 }
 
-// begin begins what one look found, once it could look: what is not held in it is forgotten.
-func (m *stateMemory) begin() { m.since, m.fresh = m.fresh, make(map[string]stateSince) }
+// begin begins a run that could list the devices: what is not held in it is forgotten.
+func (m *heldStates) begin() { m.since, m.fresh = m.fresh, make(map[string]stateSince) }
 
-// held returns how long a device has been seen in a state, look by look.
-func (m *stateMemory) held(device, state string, now time.Duration) time.Duration {
+// held returns how long a device has been in a state in all runs.
+func (m *heldStates) held(device, state string, now time.Duration) time.Duration {
 	since, known := m.since[device]
 	if !known || since.state != state || since.up > now {
 		since = stateSince{state, now}
@@ -105,12 +97,12 @@ func (m *stateMemory) held(device, state string, now time.Duration) time.Duratio
 	return now - since.up
 }
 
-func lookAtSCSIDisks(ctx context.Context, h *host.Host, memory *stateMemory) ([]finding.Finding, error) {
+func checkSCSIDisks(ctx context.Context, h *host.Host, states *heldStates) ([]finding.Finding, error) {
 	disks, err := scsiDisks(h.Files)
 	if err != nil {
 		return nil, err
 	}
-	memory.begin()
+	states.begin()
 	var findings []finding.Finding
 	doubts := make(map[finding.Subject]error)
 	now := h.Clock().SinceBoot
@@ -124,7 +116,7 @@ func lookAtSCSIDisks(ctx context.Context, h *host.Host, memory *stateMemory) ([]
 			continue
 		}
 		reason := scsiStateFault(state)
-		if reason == "" || reason == reasonDiskBlocked && memory.held(d.name, state, now) < passingState {
+		if reason == "" || reason == reasonDiskBlocked && states.held(d.name, state, now) < passingState {
 			continue
 		}
 		findings = append(findings, scsiStateFinding(ctx, h, d, checkkit.Sanitize(state, 32), reason))
@@ -132,7 +124,7 @@ func lookAtSCSIDisks(ctx context.Context, h *host.Host, memory *stateMemory) ([]
 	return findings, finding.Partial(doubts)
 }
 
-// scsiStateFault returns what a state means. One that is new to us is no fault: it would be one of all nodes at once.
+// scsiStateFault returns what a state means. An unknown one is no fault: it would be one of all nodes at once.
 func scsiStateFault(state string) string {
 	switch state {
 	case "offline", "transport-offline":
@@ -149,15 +141,7 @@ func scsiStateFinding(ctx context.Context, h *host.Host, d scsiDisk, state, reas
 		Message: fmt.Sprintf("disk %s (%s) is %s", d.name, d.address, state),
 		Facts:   map[string]string{"state": state, "address": d.address},
 	}
-	mounts, err := mount.Table(h)
-	if err != nil {
-		return f // what is known is enough
-	}
-	if paths := vitalWithoutSpare(h, mounts, d.name); reason == reasonDiskOffline && len(paths) > 0 {
-		f.Severity = finding.Fatal
-		checkkit.AddNeededFor(&f, paths)
-	}
-	checkkit.AddAffectedPods(&f, podsOnDisk(ctx, h, mounts, d.name))
+	addImpact(ctx, h, &f, reason == reasonDiskOffline, true, d.name)
 	return f
 }
 
@@ -168,7 +152,7 @@ type scsiDisk struct {
 	dir     string // its folder in /sys
 }
 
-// scsiDisks lists all disks of the SCSI layer by name, or says that there is none.
+// scsiDisks lists all disks of the SCSI layer by name.
 func scsiDisks(files host.Files) ([]scsiDisk, error) {
 	addresses, err := files.List("/sys/class/scsi_disk")
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(addresses) == 0 {

@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
@@ -17,8 +15,7 @@ import (
 )
 
 // thin-pools asks the device mapper, in a child process, for the status and the table of each thin pool, as `dmsetup
-// status
-// --noflush --target thin-pool` and `dmsetup table` print them:
+// status --noflush --target thin-pool` and `dmsetup table` print them:
 //
 //	1 4161/16384 812/25600 - rw discard_passdown queue_if_no_space - 1024
 //	253:2 253:3 128 1024 1 skip_block_zeroing
@@ -30,19 +27,14 @@ import (
 //
 // https://docs.kernel.org/admin-guide/device-mapper/thin-provisioning.html
 //
-// A pool that is full queues writes for 60 s (dm_thin_pool.no_space_timeout) and fails them then; one whose metadata
-// is full or damaged turns read-only and must be repaired offline with thin_check and thin_repair. dmeventd extends
-// pools of LVM at thin_pool_autoextend_threshold; 85 % is above what people set there (70 to 80), so that it is told
-// when that did not help.
-//
-// Asking takes a process, so that only devices are asked that could be a pool: one has exactly two devices below it,
-// and LVM's own are named -tpool. Where none of those is one, they are asked again after an hour or when the set has
-// changed.
+// A request costs a process, so that it is only made where a device could be a pool: one has exactly two devices below
+// it, and LVM's own are named -tpool. If none of those is one, the next request is made after an hour or when the set
+// has changed.
 
 // ThinPoolsSettings are the thresholds of thin-pools. What was raised is kept until five percent below.
 type ThinPoolsSettings struct {
 	DataPercent float64 `yaml:"dataPercent"`
-	// lower: running out of it does more harm, and cannot be mended online
+	// lower: running out of it does more harm, and cannot be repaired online
 	MetadataPercent float64 `yaml:"metadataPercent"`
 }
 
@@ -52,10 +44,10 @@ func DefaultThinPoolsSettings() ThinPoolsSettings {
 }
 
 const (
-	thinPoolsID  = "thin-pools"
-	askPoolsLong = time.Hour
-	// poolMargin is how many percent a pool must fall below a threshold before its finding goes.
-	poolMargin = 5
+	thinPoolsID    = "thin-pools"
+	noPoolsRefresh = time.Hour
+	poolMargin     = 5 // percent that a pool must fall below a threshold before its finding is cleared
+	mapperControl  = "/dev/mapper/control"
 
 	reasonPoolFull     = "ThinPoolFull"
 	reasonPoolReadOnly = "ThinPoolReadOnly"
@@ -66,60 +58,60 @@ const (
 
 // ThinPools finds thin pools that are full, nearly so, or damaged.
 func ThinPools(s ThinPoolsSettings) detect.Check {
-	memory := &poolState{}
+	state := &poolState{settings: s}
 	return detect.Check{
-		ID:      thinPoolsID,
-		Domain:  "storage",
+		ID: thinPoolsID, Domain: "storage",
 		Summary: "a thin pool is full, nearly full, or damaged",
 		Advice: "See `lvs -a -o+metadata_percent` or `dmsetup status --noflush --target thin-pool`. Full: extend it " +
 			"(`lvextend -L+10G VG/POOL`, `--poolmetadatasize +1G` for the metadata) or `fstrim` the filesystems on " +
-			"it. Read-only or needs check: stop what uses it and `lvconvert --repair VG/POOL`; extending does not help there.",
+			"it. Read-only or needs check: stop what uses it and run `lvconvert --repair VG/POOL`; extending does " +
+			"not help there.",
 		Doc: detect.Doc{
-			Reads: []string{"/sys/block/dm-*/{dm/uuid,dm/name,slaves}",
-				"/dev/mapper/control (DM_LIST_DEVICES, DM_TABLE_STATUS with DM_NOFLUSH_FLAG) in a child process"},
-			Why: "all volumes of a pool fail together when it runs out, although each of them looks half empty; " +
-				"the runtime's own layers may be among them",
+			Reads: []string{"/sys/block/dm-*/{dm/uuid,dm/name,slaves}", mapperControl +
+				" (DM_LIST_DEVICES, DM_TABLE_STATUS with DM_NOFLUSH_FLAG) in a child process"},
+			Why: "All volumes of a pool fail together when it is full, although each of them looks half empty; the " +
+				"runtime's own layers may be among them.",
 			Faults: []detect.Fault{
 				{Reason: reasonPoolFull, Severity: finding.Fatal, When: "mode out_of_data_space, or no free block of " +
-					"data or metadata: writes wait for a minute, then fail; warning, fatal where the filesystem of " +
-					"/, kubelet or the runtime is on it"},
-				{Reason: reasonPoolReadOnly, Severity: finding.Fatal,
-					When: "mode ro, after an error of its metadata; fatal as above"},
+					"data or metadata: writes wait for a minute (dm_thin_pool.no_space_timeout), then fail; warning, " +
+					"fatal where the filesystem of /, kubelet or the runtime is on it"},
+				{Reason: reasonPoolReadOnly, Severity: finding.Fatal, When: "mode ro, after a metadata error: it " +
+					"must be repaired offline (thin_check, thin_repair); fatal as above"},
 				{Reason: reasonPoolFailed, Severity: finding.Fatal,
 					When: "status Fail or Error: no I/O at all; fatal as above"},
 				{Reason: reasonPoolDamaged, Severity: finding.Warning, When: "its metadata needs a check: it will " +
 					"turn read-only at the next activation"},
 				{Reason: reasonPoolLow, Severity: finding.Warning, When: "85 % of the data or 75 % of the metadata " +
-					"is used, or less is free than the pool's own low water mark"},
+					"is used, above the usual thin_pool_autoextend_threshold of 70 to 80; or less is free than the " +
+					"pool's own low water mark"},
 			},
-			FalseAlarms: "A pool that is kept nearly full on purpose: raise the threshold, and the pool's low water mark.",
+			FalseAlarms: "A pool that is kept nearly full on purpose: raise the threshold, and the pool's low water " +
+				"mark.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     time.Minute,
-		Deadline:  10 * time.Second,
-		Wakes:     []detect.Wake{checkkit.KernelWake()},
-		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return memory.look(ctx, h, s)
-		},
+		Every:     time.Minute, Deadline: 10 * time.Second,
+		Wakes: []detect.Wake{checkkit.KernelWake()},
+		Run:   state.run,
 	}
 }
 
-// poolState remembers devices that were asked and are no pools.
+// poolState keeps which devices are no pools.
 type poolState struct {
-	none  []string // those that could have been pools at the last time they were asked, and none was
-	asked time.Duration
+	settings ThinPoolsSettings
+	none     []string // the candidates of the last request that found no pool
+	asked    time.Duration
 }
 
-func (m *poolState) look(ctx context.Context, h *host.Host, s ThinPoolsSettings) ([]finding.Finding, error) {
+func (m *poolState) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	candidates, err := poolCandidates(h.Files)
 	if err != nil {
 		return nil, err
 	}
 	now := h.Clock().SinceBoot
-	if len(candidates) == 0 || slices.Equal(candidates, m.none) && now-m.asked < askPoolsLong {
+	if len(candidates) == 0 || slices.Equal(candidates, m.none) && now-m.asked < noPoolsRefresh {
 		return nil, finding.NoneLeft("there is no thin pool")
 	}
-	pools, err := askPools(ctx, h)
+	pools, err := readThinPools(ctx, h)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +122,7 @@ func (m *poolState) look(ctx context.Context, h *host.Host, s ThinPoolsSettings)
 	m.none = nil
 	var findings []finding.Finding
 	for _, p := range pools {
-		if f, bad := p.judge(s); bad {
+		if f, bad := p.evaluate(m.settings); bad {
 			findings = append(findings, p.explain(ctx, h, f))
 		}
 	}
@@ -162,21 +154,14 @@ func poolCandidates(files host.Files) ([]string, error) {
 	return candidates, nil
 }
 
-func askPools(ctx context.Context, h *host.Host) ([]thinPool, error) {
-	if h.Prober.Do == nil {
-		return nil, fmt.Errorf("probe: %w", hosterr.ErrNotConfigured)
-	}
-	const control = "/dev/mapper/control"
-	answer, err := h.Prober.Do(ctx, probe.ProbeRequest{Op: probe.ProbeThinPools, Path: control})
+func readThinPools(ctx context.Context, h *host.Host) ([]thinPool, error) {
+	answer, err := probeDevice(ctx, h, probe.ProbeRequest{Op: probe.ProbeThinPools, Path: mapperControl})
 	if err != nil {
 		return nil, err
 	}
-	if answer.Errno != 0 {
-		return nil, fmt.Errorf("ask %s for thin pools: %w", control, syscall.Errno(answer.Errno))
-	}
-	pools, err := parseThinPools(string(answer.Data))
+	pools, err := parseThinPools(string(answer))
 	if err != nil {
-		return nil, fmt.Errorf("ask %s for thin pools: %w", control, err)
+		return nil, fmt.Errorf("%s %s: %w", probe.ProbeThinPools, mapperControl, err)
 	}
 	return pools, nil
 }

@@ -17,7 +17,7 @@ func FuzzThinPools(f *testing.F) {
 			if p.data.percent() > 100 || p.metadata.percent() > 100 {
 				t.Fatalf("%q is %+v", text, p)
 			}
-			if finding, bad := p.judge(DefaultThinPoolsSettings()); bad && finding.Problem() != nil {
+			if finding, bad := p.evaluate(DefaultThinPoolsSettings()); bad && finding.Problem() != nil {
 				t.Fatal(finding.Problem())
 			}
 		}

@@ -21,14 +21,12 @@ import (
 //
 //	/proc/spl/kstat/zfs/POOL/state     ONLINE
 //
-// of OpenZFS: one folder for each imported pool among files of statistics. The words are those of spa_state_to_name
-// (module/zfs/spa_misc.c): ONLINE, DEGRADED (a disk is gone, redundancy carries on), SUSPENDED (I/O waits for
-// somebody to bring disks back), FAULTED, UNAVAIL, OFFLINE, REMOVED, SPLIT, TRANSITIONING (while it is imported or
-// exported), UNKNOWN. Reading takes no lock of the pool, so that a suspended one does not hold the reader up.
+// of OpenZFS: one folder for each imported pool among files of statistics. The states are those of spa_state_to_name
+// (module/zfs/spa_misc.c): ONLINE, DEGRADED (a disk is missing, redundancy covers it), SUSPENDED (I/O waits until disks
+// are back), FAULTED, UNAVAIL, OFFLINE, REMOVED, SPLIT, TRANSITIONING (while it is imported or exported), UNKNOWN.
+// Reading takes no lock of the pool, so that a suspended one does not block the reader.
 //
 // https://openzfs.github.io/openzfs-docs/man/master/8/zpool-status.8.html
-//
-// Known false alarms: a disk that somebody took offline (zpool offline) makes the pool DEGRADED too.
 
 const zfsPoolsID = "zfs-pools"
 
@@ -46,16 +44,15 @@ const maxPools = 64
 // ZFSPools finds ZFS pools that lost disks.
 func ZFSPools() detect.Check {
 	return detect.Check{
-		ID:      zfsPoolsID,
-		Domain:  "storage",
-		Summary: "a ZFS pool lost disks: it lives on what is left, or takes no more reads and writes",
-		Advice: "`zpool status -x` names the disks. A degraded pool: replace the disk (`zpool replace POOL OLD NEW`) " +
-			"before the next one fails. A suspended one: bring the disks back, then `zpool clear POOL`; what waits " +
-			"goes on by itself.",
+		ID: zfsPoolsID, Domain: "storage",
+		Summary: "a ZFS pool lost disks: it is degraded, or takes no more reads and writes",
+		Advice: "`zpool status -x` names the disks. A degraded pool: replace the disk (`zpool replace POOL OLD " +
+			"NEW`) before the next one fails. A suspended one: bring the disks back, then run `zpool clear POOL`; " +
+			"waiting I/O then continues.",
 		Doc: detect.Doc{
 			Reads: []string{zfsStats + "/POOL/state"},
-			Why: "All of a suspended pool hangs: images, volumes, the root filesystem where it is there. A " +
-				"degraded one has nothing left to lose.",
+			Why: "All I/O to a suspended pool hangs: images, volumes, the root filesystem if it is there. A " +
+				"degraded one has no redundancy left.",
 			Faults: []detect.Fault{
 				{Reason: reasonZFSPoolFailed, Severity: finding.Fatal,
 					When: "the state is SUSPENDED, FAULTED, UNAVAIL or REMOVED; fatal where the node's own data lie " +
@@ -63,18 +60,17 @@ func ZFSPools() detect.Check {
 				{Reason: reasonZFSPoolDegraded, Severity: finding.Warning,
 					When: "the state is DEGRADED, or another than ONLINE"},
 			},
-			FalseAlarms: "A disk that somebody took offline on purpose. A pool that is just being imported or " +
-				"exported (TRANSITIONING) is left out.",
+			FalseAlarms: "A disk that somebody took offline on purpose (`zpool offline`). A pool that is just being " +
+				"imported or exported (TRANSITIONING) is left out.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     time.Minute,
-		Deadline:  5 * time.Second,
-		Wakes:     []detect.Wake{checkkit.KernelWake()},
-		Run:       lookAtPools,
+		Every:     time.Minute, Deadline: 5 * time.Second,
+		Wakes: []detect.Wake{checkkit.KernelWake()},
+		Run:   checkZFSPools,
 	}
 }
 
-func lookAtPools(_ context.Context, h *host.Host) ([]finding.Finding, error) {
+func checkZFSPools(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	entries, _, err := h.Files.Entries(zfsStats)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, finding.NotApplicable("the kernel has no ZFS")
@@ -95,10 +91,6 @@ func lookAtPools(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 		return nil, finding.NotApplicable("no ZFS pool is imported")
 	}
 	slices.Sort(pools)
-	return judgePools(h, pools)
-}
-
-func judgePools(h *host.Host, pools []string) ([]finding.Finding, error) {
 	var findings []finding.Finding
 	doubts := make(map[finding.Subject]error)
 	for _, pool := range pools {
@@ -108,11 +100,11 @@ func judgePools(h *host.Host, pools []string) ([]finding.Finding, error) {
 			continue // exported meanwhile
 		}
 		if err == nil && (!validPoolState(state) || state == "UNKNOWN") {
-			err = fmt.Errorf("read %s/%s/state: %.40q tells nothing", zfsStats, pool, state)
+			err = fmt.Errorf("read %s/%s/state: %.40q is no state", zfsStats, pool, state)
 		}
 		if err != nil {
 			doubts[subject] = err
-		} else if f, wrong := poolFinding(h, subject, state); wrong {
+		} else if f, bad := poolFinding(h, subject, state); bad {
 			findings = append(findings, f)
 		}
 	}
@@ -123,7 +115,7 @@ func validPoolState(state string) bool {
 	return state != "" && len(state) < 32 && strings.Trim(state, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") == ""
 }
 
-// poolFinding words the state of a pool that is not well.
+// poolFinding reports the state of a pool that is not healthy.
 func poolFinding(h *host.Host, subject finding.Subject, state string) (finding.Finding, bool) {
 	f := finding.Finding{
 		Check: zfsPoolsID, Subject: subject, Severity: finding.Warning, Reason: reasonZFSPoolDegraded,
@@ -142,7 +134,7 @@ func poolFinding(h *host.Host, subject finding.Subject, state string) (finding.F
 	return f, true
 }
 
-// onPool returns what of the node's own data lies on a pool. Where the mount table cannot be read, that is nothing.
+// onPool returns what of the node's own data lies on a pool; nothing where the mount table cannot be read.
 func onPool(h *host.Host, pool string) []string {
 	mounts, err := mount.Table(h)
 	if err != nil {

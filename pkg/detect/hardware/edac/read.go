@@ -41,7 +41,7 @@ func readEDAC(files host.Files) (map[string]edacCounts, map[finding.Subject]erro
 	for _, device := range devices {
 		dir := path.Join(edacRoot, device)
 		switch device {
-		case "pci", "power": // the parity of PCI, which broken devices get wrong; power management
+		case "pci", "power": // PCI parity, which broken devices report wrongly; power management
 		case "mc":
 			err = r.controllers(dir)
 		default:
@@ -54,7 +54,7 @@ func readEDAC(files host.Files) (map[string]edacCounts, map[finding.Subject]erro
 	return r.modules, r.doubts, nil
 }
 
-// folders lists what is in dir and may be a folder. One that is not there has none.
+// folders lists what is in dir and may be a folder. A dir that does not exist has none.
 func (r edacReader) folders(dir string) ([]string, error) {
 	entries, _, err := r.files.Entries(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -85,7 +85,7 @@ func (r edacReader) controllers(dir string) error {
 		}
 		for _, module := range below {
 			if !strings.HasPrefix(module, "dimm") && !strings.HasPrefix(module, "rank") {
-				continue // csrow: the same counts once more
+				continue // csrow: the same counts again
 			}
 			at := path.Join(dir, mc, module)
 			label, err := r.files.Text(path.Join(at, "dimm_label"))
@@ -124,7 +124,7 @@ func (r edacReader) caches(dir string) error {
 	return nil
 }
 
-// add adds the counts in dir to those of a name, which several may share. A folder without counts is none of a module.
+// add adds the counts in dir to those of a name, which several may share. A folder without counts is no module.
 func (r edacReader) add(name, dir, correctedFile, uncorrectedFile string) error {
 	if len(r.modules) >= maxEDACModules {
 		return fmt.Errorf("list %s: more than %d modules", edacRoot, maxEDACModules)

@@ -17,90 +17,82 @@ import (
 
 // oom-kills reads
 //
-//	/proc/vmstat                   oom_kill 36           processes that the kernel killed for want of memory since boot,
-//	                                                     whoever's limit it was (Linux 4.13)
+//	/proc/vmstat                   oom_kill 36           processes that the OOM killer has killed since boot, whichever
+//	                                                     limit it was for (Linux 4.13)
 //
-// and, on a first look and whenever that has grown, of the cgroups (v2) of pods, their containers, services and slices
+// and, in the first run and whenever that has grown, of the cgroups (v2) of pods, their containers, services and slices
 //
-//	memory.events                  oom 2                 a limit here or below was reached and nothing could be reclaimed
-//	                               oom_kill 3            processes here and below that were killed, whoever's limit it was
+//	memory.events                  oom 2                 a limit here or below was reached, nothing could be reclaimed
+//	                               oom_kill 3            processes here and below that were killed, for any limit
 //	                               oom_group_kill 1      times that a whole cgroup was killed for one (memory.oom.group)
 //	memory.events.local            oom 0                 of this cgroup's own limit alone (Linux 5.2)
 //
 // https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files
 //
-// These counts are complete and add up, which is why they decide: what was killed in a pod or service whose "oom"
-// grew too was killed by its own limit; by that of a slice when the slice's local "oom" grew; and otherwise because
-// the node had no memory. Counts of a pod survive its containers, and those of the slice the pod. Lines of the
-// kernel's log only wake this check: they are lost in a flood, and are limited in rate.
-//
-// In cgroup v1 a kill counts in the victim's own cgroup only, which the runtime removes at once, and the limit that was
-// reached cannot be told: there the check does not apply, and the lines of the log are all the evidence there is.
-//
-// A container that reaches its own limit is its owner's affair: info, and a warning from the third kill in ten
-// minutes. A node without memory is the node's: a warning, and fatal from the third kill in ten minutes, when the
-// kernel kills faster than kubelet evicts. A finding is kept for 10 minutes (pods) or 30 (all else) after the last
-// kill.
-//
-// Known false alarms: none known. Kills by systemd-oomd and by kubelet are none of the kernel's and do not count.
+// These counts are complete and add up, which is why they decide: a kill in a pod or service whose "oom" grew too was
+// for its own limit; for that of a slice when the slice's local "oom" grew; and otherwise for the node's memory. Counts
+// of a pod survive its containers, and those of the slice the pod. Lines of the kernel's log only wake this check: they
+// are lost in a flood, and are limited in rate. In cgroup v1 a kill counts in the victim's own cgroup only, which the
+// runtime removes at once.
 
 const (
-	ID             = "oom-kills"
-	oomPodFor      = 10 * time.Minute // how long a kill in a pod is told
-	oomFor         = 30 * time.Minute // and any other
-	oomGraveWithin = 10 * time.Minute
-	oomGrave       = 3 // kills in that time
+	ID                = "oom-kills"
+	oomPodFor         = 10 * time.Minute // how long a kill in a pod is reported
+	oomFor            = 30 * time.Minute // and any other
+	oomEscalateWithin = 10 * time.Minute
+	oomEscalate       = 3 // kills in that time
 )
 
-// New finds what was killed for want of memory, and for whose want. Memory may be nil: then kills while no agent ran
-// are not told of.
-func New(memory detect.StateStore) detect.Check {
-	m := &oomSeen{store: memory}
+// New finds what was killed for lack of memory, and which limit it was for. The store may be nil: then kills while no
+// agent ran are not reported.
+func New(store detect.StateStore) detect.Check {
+	m := &oomCheck{saved: detect.Saved[oomState]{Store: store, Key: oomKey}}
 	return detect.Check{
 		ID: ID, Domain: "memory",
-		Summary: "the kernel killed processes for want of memory",
+		Summary: "the OOM killer killed processes",
 		Advice: "A pod: raise its limit or find its leak (`kubectl describe pod` shows OOMKilled). The node: see " +
-			"memory-available for who uses memory, give pods requests that are true, and reserve memory for the " +
-			"system (systemReserved, kubeReserved). `dmesg | grep -i 'killed process'` names the processes.",
+			"memory-available for what uses memory, give pods requests that match their use, and reserve memory for " +
+			"the system (systemReserved, kubeReserved). `dmesg | grep -i 'killed process'` names the processes.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/vmstat", "memory.events and memory.events.local of pods, containers, services and " +
 				"slices (cgroup v2), after a kill"},
-			Why: "A killed process of a pod is a crash; a node that kills for its own want of memory kills what it " +
-				"likes, system services too.",
+			Why: "A killed process of a pod is a crash; a node that is out of memory kills any process, system " +
+				"services too.",
 			Faults: []detect.Fault{
 				{Reason: "ContainerOOMKilled", Severity: finding.Warning,
-					When: "a process in a pod was killed by the pod's or container's own limit: info for 10 minutes; " +
-						"a warning from the third in 10 minutes"},
-				{Reason: "CgroupOOMKilled", Severity: finding.Warning, When: "a process was killed by the limit of a " +
-					"service, or of a slice such as kubepods; for 30 minutes"},
+					When: "a process in a pod was killed for the pod's or container's own limit: info for 10 " +
+						"minutes; a warning from the third in 10 minutes"},
+				{Reason: "CgroupOOMKilled", Severity: finding.Warning, When: "a process was killed for the limit of " +
+					"a service, or of a slice such as kubepods; for 30 minutes"},
 				{Reason: "OOMKilling", Severity: finding.Fatal, When: "a process was killed because the node had no " +
-					"memory: a warning for 30 minutes; fatal from the third in 10 minutes, when kubelet cannot keep up"},
+					"memory: a warning for 30 minutes; fatal from the third in 10 minutes, when kubelet cannot keep " +
+					"up"},
 			},
-			FalseAlarms: "None known. In cgroup v1 the check does not apply: there only the kernel's log tells whose " +
-				"limit it was.",
+			FalseAlarms: "None known. Kills by systemd-oomd and by kubelet are not the kernel's and do not count. In " +
+				"cgroup v1 the check does not apply: only the kernel's log shows there which limit it was.",
 		},
 		Condition:    detect.MemoryProblem(),
 		CounterBased: true,
 		Every:        time.Minute, Deadline: 10 * time.Second,
 		Wakes: []detect.Wake{checkkit.KernelWake()},
-		Run:   m.look,
+		Run:   m.run,
 	}
 }
 
-// oomSeen is what was counted so far, and what is told.
-type oomSeen struct {
-	store  detect.StateStore
+// oomCheck is what was counted so far, and what is reported.
+type oomCheck struct {
+	saved  detect.Saved[oomState]
 	loaded bool
 	state  oomState
 }
 
-func (m *oomSeen) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (m *oomCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	hierarchy, err := checkkit.ControllerHierarchy(h, "memory")
 	if err != nil {
 		return nil, err
 	}
 	if !hierarchy.V2 {
-		return nil, finding.NotApplicable("cgroup v1 does not tell whose limit a kill was for: see the kernel's log")
+		return nil, finding.NotApplicable("cgroup v1 does not show which limit a kill was for: see the kernel's log")
 	}
 	now := h.Clock()
 	m.load(now.Boot)
@@ -117,9 +109,10 @@ func (m *oomSeen) look(ctx context.Context, h *host.Host) ([]finding.Finding, er
 	return m.state.findings(checkkit.NodeName(h), now.SinceBoot), nil
 }
 
-// count reads the counts of all cgroups, tells what is new in them, and remembers them. A first look has nothing to
-// compare with.
-func (m *oomSeen) count(ctx context.Context, h *host.Host, hierarchy cgroup.CgroupHierarchy, now time.Duration) error {
+// count reads the counts of all cgroups, tallies what is new in them, and saves them. A first run has nothing to
+// compare
+// with.
+func (m *oomCheck) count(ctx context.Context, h *host.Host, hierarchy cgroup.CgroupHierarchy, now time.Duration) error {
 	if !m.state.Counted {
 		if err := oomCountsAreHierarchical(h, hierarchy); err != nil {
 			return err
@@ -135,11 +128,11 @@ func (m *oomSeen) count(ctx context.Context, h *host.Host, hierarchy cgroup.Cgro
 		m.state.add(kills, now)
 	}
 	m.state.Counted, m.state.Total, m.state.Counts = true, scan.total, scan.counts()
-	m.save()
+	m.saved.Save(m.state)
 	return nil
 }
 
-// oomCountsAreHierarchical makes sure that the counts of a cgroup contain those below it.
+// oomCountsAreHierarchical checks that the counts of a cgroup contain those below it.
 func oomCountsAreHierarchical(h *host.Host, hierarchy cgroup.CgroupHierarchy) error {
 	mounts, err := mount.Table(h)
 	if err != nil {

@@ -50,12 +50,12 @@ func oomReasons(t *testing.T, check detect.Check, h *host.Host) string {
 	return reasons
 }
 
-// What was killed while no agent ran is told by the next, and what was told is told on; but not after a reboot.
+// What was killed while no agent ran is reported by the next one, and what was reported stays so; but not after a reboot.
 func TestOOMKillsSurviveTheAgent(t *testing.T) {
 	h, killed := oomMachine(t)
 	kept := checktest.StateStore{}
 	if got := oomReasons(t, New(kept), h); got != "" {
-		t.Errorf("first look: %s", got)
+		t.Errorf("first run: %s", got)
 	}
 	killed("37", "oom 1\noom_kill 1\n")
 	if got := oomReasons(t, New(kept), h); got != "CgroupOOMKilled 1 " {

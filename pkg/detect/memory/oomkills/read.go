@@ -15,7 +15,7 @@ import (
 // maxOOMCgroups bounds a scan; each costs some 10 µs.
 const maxOOMCgroups = 20_000
 
-// oomCounts are the counts of one cgroup. They begin at zero when it is made.
+// oomCounts are the counts of one cgroup. They begin at zero when it is created.
 type oomCounts struct {
 	Limit  uint64 `json:"limit,omitempty"`  // oom of memory.events
 	Own    uint64 `json:"own,omitempty"`    // oom of memory.events.local; only read of slices
@@ -44,7 +44,7 @@ type oomRole int
 
 const (
 	oomSlice     oomRole = iota // the root's children, and those that lie above pods: limits of many
-	oomUnit                     // a pod, or a service: below it nothing is told apart
+	oomUnit                     // a pod, or a service: below it nothing is distinguished
 	oomContainer                // of a pod
 )
 
@@ -75,8 +75,7 @@ func (s oomScan) counts() map[string]oomCounts {
 }
 
 // scanOOM reads all counts. The total and those of the cgroups belong together: when a process is killed meanwhile it
-// reads again, and after three times it takes the later total, so that a kill is rather not told than told of the
-// node.
+// reads again, and after three times it takes the later total: a kill is rather missed than blamed on the node.
 func scanOOM(ctx context.Context, h *host.Host, hierarchy cgroup.CgroupHierarchy) (oomScan, error) {
 	var scan oomScan
 	for range 3 {

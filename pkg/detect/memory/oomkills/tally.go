@@ -1,7 +1,6 @@
 package oomkills
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,8 +15,8 @@ import (
 
 const (
 	oomKey        = "oom-kills/state"
-	maxOOMTallies = 500 // subjects remembered at most; more kills are only counted in the log
-	maxOOMTimes   = 100 // times remembered of one subject
+	maxOOMTallies = 500 // subjects that are kept; kills of further ones are in the log only
+	maxOOMTimes   = 100 // times that are kept of one subject
 )
 
 // oomState survives a restart of the agent, but not of the machine.
@@ -29,54 +28,32 @@ type oomState struct {
 	Tallies map[string]*oomTally `json:"tallies"`
 }
 
-// oomTally is what is told of one subject. Its key is the pod's UID, a cgroup, or "" for the node.
+// oomTally is what is reported of one subject. Its key is the pod's UID, a cgroup, or "" for the node.
 type oomTally struct {
 	Pod     string          `json:"pod,omitempty"` // UID
 	Name    string          `json:"name,omitempty"`
 	Victims []string        `json:"victims"` // containers of the pod, or pods and services
 	Times   []time.Duration `json:"times"`   // uptimes of kills, the last ones
-	Count   int             `json:"count"`   // of all kills since it is told
-	// only pods or services below it that are gone were killed, by limits of their own
-	Gone bool `json:"gone"`
+	Count   int             `json:"count"`   // of all kills since it is reported
+	Gone    bool            `json:"gone"`    // only pods or services below it that were removed, for their own limits
 }
 
-// load reads what an earlier agent counted since this boot. What is malformed is forgotten.
-func (m *oomSeen) load(boot string) {
+// load reads what an earlier agent counted since this boot.
+func (m *oomCheck) load(boot string) {
 	if m.loaded && m.state.Boot == boot {
 		return
 	}
 	m.loaded = true
-	m.state = oomState{Boot: boot, Tallies: map[string]*oomTally{}}
-	if m.store == nil {
-		return
-	}
-	data, ok := m.store.Load(oomKey)
-	var kept oomState
-	if !ok || json.Unmarshal(data, &kept) != nil || kept.Boot != boot || len(kept.Tallies) > maxOOMTallies {
-		return
-	}
-	for key, tally := range kept.Tallies {
-		if tally == nil || len(tally.Times) == 0 {
-			delete(kept.Tallies, key)
-		}
-	}
-	if kept.Tallies == nil {
-		kept.Tallies = map[string]*oomTally{}
-	}
-	m.state = kept
-}
-
-func (m *oomSeen) save() {
-	if m.store == nil {
-		return
-	}
-	if data, err := json.Marshal(m.state); err == nil { // numbers and strings: it cannot fail
-		m.store.Save(oomKey, data)
+	m.state, _ = m.saved.Load(func(s oomState) bool { return s.Boot == boot && len(s.Tallies) <= maxOOMTallies })
+	m.state.Boot = boot
+	maps.DeleteFunc(m.state.Tallies, func(_ string, t *oomTally) bool { return t == nil || len(t.Times) == 0 })
+	if m.state.Tallies == nil {
+		m.state.Tallies = map[string]*oomTally{}
 	}
 }
 
-// add counts kills for those whose memory they were for.
-func (s *oomState) add(kills oomNews, now time.Duration) {
+// add tallies kills under the limit that they were for.
+func (s *oomState) add(kills oomKills, now time.Duration) {
 	for _, k := range kills {
 		key := k.limit
 		if k.own && k.victim.pod != "" {
@@ -91,9 +68,9 @@ func (s *oomState) add(kills oomNews, now time.Duration) {
 			s.Tallies[key] = t
 		}
 		t.Gone = t.Gone && k.gone && k.own
-		victims := []string{k.who}
+		victims := []string{k.victimName}
 		if key == k.victim.pod && key != "" {
-			t.Pod, t.Name, victims = key, k.who, k.containers
+			t.Pod, t.Name, victims = key, k.victimName, k.containers
 		}
 		for _, v := range victims {
 			if !slices.Contains(t.Victims, v) && len(t.Victims) < 20 {
@@ -108,7 +85,7 @@ func (s *oomState) add(kills oomNews, now time.Duration) {
 	}
 }
 
-// expire forgets what has not happened for long.
+// expire forgets what has not happened for some time.
 func (s *oomState) expire(now time.Duration) {
 	maps.DeleteFunc(s.Tallies, func(_ string, t *oomTally) bool {
 		keep := oomFor
@@ -128,11 +105,11 @@ func (s *oomState) findings(node string, now time.Duration) []finding.Finding {
 	return all
 }
 
-// finding words one tally.
+// finding reports one tally.
 func (t *oomTally) finding(key, node string, now time.Duration) finding.Finding {
 	lately := 0
 	for _, at := range t.Times {
-		if now-at <= oomGraveWithin {
+		if now-at <= oomEscalateWithin {
 			lately++
 		}
 	}
@@ -153,17 +130,17 @@ func (t *oomTally) finding(key, node string, now time.Duration) finding.Finding 
 			f.Facts["containers"] = strings.Join(t.Victims, ", ")
 			f.Message += ", in container " + checkkit.JoinFirst(t.Victims, 3)
 		}
-		if lately < oomGrave {
+		if lately < oomEscalate {
 			f.Severity = finding.Info
 		}
-	case t.Gone && !strings.Contains(key, "kubepods"): // systemd makes the cgroup of a service that it restarts anew
+	case t.Gone && !strings.Contains(key, "kubepods"): // systemd re-creates the cgroup of a service that it restarts
 		f.Subject, f.Reason = finding.Subject{Kind: "cgroup", Name: key}, "CgroupOOMKilled"
-		f.Message = fmt.Sprintf("a service below %s that is gone, or was started again, reached its memory limit: %s",
+		f.Message = fmt.Sprintf("a service below %s that has ended or restarted reached its memory limit: %s",
 			checkkit.Sanitize(key, checkkit.MaxLine), times)
 	case t.Gone:
 		f.Subject, f.Severity = finding.Subject{Kind: "cgroup", Name: key}, finding.Info
 		f.Reason = "ContainerOOMKilled"
-		f.Message = fmt.Sprintf("a pod below %s that is gone reached its memory limit: %s",
+		f.Message = fmt.Sprintf("a pod below %s that has been removed reached its memory limit: %s",
 			checkkit.Sanitize(key, checkkit.MaxLine), times)
 	case key != "":
 		f.Subject = finding.Subject{Kind: "cgroup", Name: key}
@@ -174,7 +151,7 @@ func (t *oomTally) finding(key, node string, now time.Duration) finding.Finding 
 		f.Subject = finding.Subject{Kind: "node", Name: node}
 		f.Reason, f.Facts["victims"] = "OOMKilling", checkkit.JoinFirst(t.Victims, 10)
 		f.Message = fmt.Sprintf("the node ran out of memory: %s, in %s", times, checkkit.JoinFirst(t.Victims, 3))
-		if lately >= oomGrave {
+		if lately >= oomEscalate {
 			f.Severity = finding.Fatal
 		}
 	}

@@ -12,45 +12,40 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// disk-space reads the mount table and asks statfs(2) of each filesystem on a block device, of tmpfs at /, /run and
-// /dev/shm, and of whatever holds the node's own data; all in one child process, because a dead disk can hang it:
+// disk-space reads the mount table and calls statfs(2) for each filesystem on a block device, for tmpfs at /, /run and
+// /dev/shm, and for whatever holds the node's own data; all in one child process, because a dead disk can hang it:
 //
-//	f_blocks  all blocks               f_files  all inodes; 0 for btrfs and FAT, which have no fixed number of them, and on
-//	f_bavail  free for everybody                XFS those that there are and those that the free space could become
-//	f_bfree   free for root: what everybody has, and the reserve (ext4 keeps 5 %)
+//	f_blocks  all blocks               f_files  all inodes; 0 for btrfs and FAT, which have no fixed number; on
+//	f_bavail  free for all users                XFS the existing ones and those that the free space could become
+//	f_bfree   free for root: f_bavail and the reserve (ext4 keeps 5 %)
 //
 // statfs(2), https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/
 //
-// Thresholds. kubelet evicts pods and taints the node when less than 10 % of its filesystem, or 15 % of that of
-// images, or 5 % of the inodes are left (f_bavail): from there on pods suffer, and somebody must know why. Other
-// filesystems have nobody who makes room: 5 % as in the node mixin of Prometheus, unless that is still a great deal;
-// volumes of pods 3 % as in KubePersistentVolumeFillingUp, because databases fill theirs on purpose. Fatal is only
-// what eviction did not prevent: so little that root itself cannot unpack an image, write a log or make a pod's
-// folder.
-//
-// Known false alarms, and what is done: what takes no writes is full by nature (squashfs, iso9660, mounted ro) and is
-// not looked at. kubelet removes unused images at 15 % free, so that a rising use above that is the normal life of a
-// node: the prediction is silent there, and it wants the last hour to go on as the six before. A reboot begins the
-// history anew.
+// kubelet evicts pods and taints the node when less than 10 % of its filesystem, or 15 % of that of images, or 5 % of
+// the inodes are left (f_bavail). Nothing frees space on other filesystems: 5 % as in the node mixin of Prometheus,
+// unless that is still very much; volumes of pods 3 % as in KubePersistentVolumeFillingUp, because databases fill
+// theirs
+// on purpose. Fatal is only what eviction did not prevent: so little that root itself cannot unpack an image, write a
+// log or create a pod's folder.
 
-// Settings are the thresholds of disk-space, in percent of the whole. A finding that was raised is kept until
-// there is a fifth more than that.
+// Settings are the thresholds of disk-space, in percent of the whole. A raised finding is kept until there is a fifth
+// more than that.
 type Settings struct {
 	NodePercent   float64 `yaml:"nodePercent"`   // free space of filesystems that hold the node's own data
 	Percent       float64 `yaml:"percent"`       // of other filesystems
 	VolumePercent float64 `yaml:"volumePercent"` // of volumes of pods
-	// so much is no lack of space, except on the node's own filesystems
+	// this much is no lack of space, except on the node's own filesystems
 	EnoughBytes  uint64        `yaml:"enoughBytes"`
 	InodePercent float64       `yaml:"inodePercent"` // free inodes, of all filesystems
 	FatalBytes   uint64        `yaml:"fatalBytes"`   // of the node's own filesystems, or 3 percent if that is less
 	FatalInodes  uint64        `yaml:"fatalInodes"`  // of the node's own filesystems, or 1 percent if that is less
-	FullWithin   time.Duration `yaml:"fullWithin"`   // the prediction looks so far ahead
+	FullWithin   time.Duration `yaml:"fullWithin"`   // how far the prediction reaches
 	Patience     time.Duration `yaml:"patience"`     // how long one filesystem may take to answer
-	Ignore       []string      `yaml:"ignore"`       // mount points of filesystems that are not looked at
+	Ignore       []string      `yaml:"ignore"`       // mount points of filesystems that are not checked
 }
 
 // DefaultSettings returns the settings that are used unless the configuration says otherwise. 100 MiB are less than
-// one layer of most images, and 1000 inodes less than one has files.
+// one layer of most images, and 1000 inodes fewer than its files.
 func DefaultSettings() Settings {
 	return Settings{
 		NodePercent: 10, Percent: 5, VolumePercent: 3, EnoughBytes: 100 << 30, InodePercent: 5,
@@ -58,6 +53,7 @@ func DefaultSettings() Settings {
 	}
 }
 
+// ID is that of the check.
 const ID = "disk-space"
 
 // The reasons of disk-space.
@@ -69,24 +65,23 @@ const (
 	reasonDiskFilling  = "DiskFillingUp"
 )
 
-// New finds filesystems that are full or will be. Memory may be nil: then the history ends with the agent.
-func New(s Settings, memory detect.StateStore) detect.Check {
-	c := &diskSpace{settings: s, hung: checkkit.HungProbes{}, full: map[string]bool{}, memory: memory}
+// New finds filesystems that are full or will be. The store may be nil: then the history ends with the agent.
+func New(s Settings, store detect.StateStore) detect.Check {
+	c := &diskSpace{settings: s, hung: checkkit.HungProbes{}, full: map[string]bool{},
+		saved: detect.Saved[spaceTrend]{Store: store, Key: spaceTrendKey}}
 	return detect.Check{
-		ID:      ID,
-		Domain:  "storage",
+		ID: ID, Domain: "storage",
 		Summary: "a filesystem has little space or few inodes left, or will soon be full",
-		Advice: "`du -xh --max-depth=2 MOUNTPOINT | sort -h | tail` (inodes: `du -x --inodes`) tells what fills it. " +
+		Advice: "`du -xh --max-depth=2 MOUNTPOINT | sort -h | tail` (inodes: `du -x --inodes`) shows what fills it. " +
 			"On a node it is mostly images (`crictl rmi --prune`), logs (`journalctl --vacuum-size=1G`, " +
-			"/var/log/pods) or a pod's emptyDir (`kubectl get --raw /api/v1/nodes/NODE/proxy/stats/summary` tells by " +
-			"pod). Files that were deleted and are still open count: `lsof +L1`.",
+			"/var/log/pods) or a pod's emptyDir (`kubectl get --raw /api/v1/nodes/NODE/proxy/stats/summary` lists " +
+			"them by pod). Files that were deleted and are still open count: `lsof +L1`.",
 		Doc:       diskSpaceDoc(),
 		Condition: detect.StorageProblem(),
-		Every:     time.Minute,
-		Deadline:  10 * time.Second,
-		// room that is taken again at once is none
+		Every:     time.Minute, Deadline: 10 * time.Second,
+		// freed space may be used at once
 		Policy: finding.Policy{Clear: finding.Hold{Looks: 3, For: 2 * time.Minute}},
-		Run:    c.look,
+		Run:    c.run,
 	}
 }
 
@@ -94,7 +89,7 @@ func diskSpaceDoc() detect.Doc {
 	return detect.Doc{
 		Reads: []string{"/proc/1/mountinfo", "statfs(2) of filesystems on block devices and of tmpfs at /, /run and " +
 			"/dev/shm, in a child process", "ImageFsInfo of the runtime, when its filesystem is short of room"},
-		Why: "Without space or inodes no image can be unpacked, no log written and no pod made; databases stop. " +
+		Why: "Without space or inodes no image can be unpacked, no log written and no pod created; databases stop. " +
 			"kubelet evicts pods before, which shows that it happens but not where the space went.",
 		Faults: []detect.Fault{
 			{Reason: reasonDiskFull, Severity: finding.Fatal, When: "less than 100 MiB (or 3 % if that is less) is " +
@@ -102,7 +97,8 @@ func diskSpaceDoc() detect.Doc {
 			{Reason: reasonInodesGone, Severity: finding.Fatal, When: "less than 1000 inodes (or 1 % if that is " +
 				"less) are left there: less than one image layer needs"},
 			{Reason: reasonDiskSpaceLow, Severity: finding.Warning, When: "less than 10 % is left there (kubelet " +
-				"evicts pods); less than 5 % and less than 100 GiB elsewhere; less than 3 % and 100 GiB of a volume of a pod"},
+				"evicts pods); less than 5 % and less than 100 GiB elsewhere; less than 3 % and 100 GiB of a volume " +
+				"of a pod"},
 			{Reason: reasonInodesLow, Severity: finding.Warning, When: "less than 5 % of the inodes are left: " +
 				"kubelet evicts pods on its own filesystem"},
 			{Reason: reasonDiskFilling, Severity: finding.Warning, When: "at the pace of the last hours, and of the " +
@@ -110,22 +106,22 @@ func diskSpaceDoc() detect.Doc {
 		},
 		FalseAlarms: "A volume that is filled on purpose (a database that takes all its disk at once) is a warning " +
 			"about that pod: lower volumePercent, or put its mount point under ignore. Read-only filesystems are " +
-			"never full. btrfs says that nothing is left when only its metadata has no room: writes then fail too.",
+			"not checked. kubelet removes unused images at 15 % free: the prediction only counts below 20 %. btrfs " +
+			"reports that nothing is left when only its metadata is full: writes then fail too.",
 	}
 }
 
-// diskSpace is what one look leaves for the next.
+// diskSpace is kept between runs.
 type diskSpace struct {
 	settings Settings
-	memory   detect.StateStore
-
-	hung checkkit.HungProbes
+	saved    detect.Saved[spaceTrend]
+	hung     checkkit.HungProbes
 	// filesystems that were full when they last answered: they stay so until there is twice as much
 	full  map[string]bool
-	trend *spaceTrend // nil until the first look
+	trend *spaceTrend // nil until the first run
 }
 
-func (c *diskSpace) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (c *diskSpace) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	mounts, err := mount.Table(h)
 	if err != nil {
 		return nil, err
@@ -134,11 +130,13 @@ func (c *diskSpace) look(ctx context.Context, h *host.Host) ([]finding.Finding, 
 	if len(spaces) == 0 {
 		return nil, finding.NotApplicable("no filesystem that could become full is mounted")
 	}
-	answered, doubts := c.ask(ctx, h, mounts, spaces)
+	answered, doubts := c.probe(ctx, h, mounts, spaces)
 	if c.trend == nil {
-		c.trend = loadSpaceTrend(c.memory, h.Clock())
+		c.trend = loadSpaceTrend(c.saved, h.Clock())
 	}
-	c.trend.sample(h.Clock(), answered, c.memory)
+	if c.trend.sample(h.Clock(), answered) {
+		c.saved.Save(*c.trend)
+	}
 	full := make(map[string]bool, len(spaces))
 	for _, s := range spaces { // those that do not answer stay what they were
 		full[s.Identity()] = c.full[s.Identity()]
@@ -146,7 +144,7 @@ func (c *diskSpace) look(ctx context.Context, h *host.Host) ([]finding.Finding, 
 	c.full = full
 	var findings []finding.Finding
 	for _, s := range answered {
-		fault, found := s.judge(c.settings, c.full[s.Identity()], c.trend.fullIn(s, h.Clock().SinceBoot))
+		fault, found := s.evaluate(c.settings, c.full[s.Identity()], c.trend.fullIn(s, h.Clock().SinceBoot))
 		c.full[s.Identity()] = fault.severity == finding.Fatal
 		if found {
 			findings = append(findings, s.report(fault, s.podsOf(ctx, h), s.images(ctx, h)))

@@ -49,8 +49,8 @@ func newFillingNode(t *testing.T) *fillingNode {
 	return n
 }
 
-// look takes a look after a time in which so much was written, and returns the reason that was given.
-func (n *fillingNode) look(t *testing.T, c detect.Check, after time.Duration, written float64) string {
+// run runs the check after a time in which data were written, and returns the reason.
+func (n *fillingNode) run(t *testing.T, c detect.Check, after time.Duration, written float64) string {
 	t.Helper()
 	n.now.SinceBoot, n.now.Wall, n.percent = n.now.SinceBoot+after, n.now.Wall.Add(after), n.percent-written
 	findings, err := c.Run(t.Context(), n.host)
@@ -86,25 +86,25 @@ func TestSpaceTrendSurvives(t *testing.T) {
 			n, kept := newFillingNode(t), checktest.StateStore{}
 			check := New(DefaultSettings(), kept)
 			for range 7 {
-				n.look(t, check, 10*time.Minute, 0.25)
+				n.run(t, check, 10*time.Minute, 0.25)
 			}
-			if got := n.look(t, check, time.Minute, 0); got != reasonDiskFilling {
+			if got := n.run(t, check, time.Minute, 0); got != reasonDiskFilling {
 				t.Fatalf("before: %q", got)
 			}
 			between.happens(n, kept)
-			if got := n.look(t, New(DefaultSettings(), kept), time.Minute, 0); got != between.want {
+			if got := n.run(t, New(DefaultSettings(), kept), time.Minute, 0); got != between.want {
 				t.Errorf("after: %q, want %q", got, between.want)
 			}
 		})
 	}
 }
 
-// A day of looks, each minute: the history does not grow, and is saved every ten minutes only.
+// A day of runs, each minute: the history does not grow, and is saved every ten minutes only.
 func TestSpaceTrendIsBounded(t *testing.T) {
 	n, saves := newFillingNode(t), countingMemory{StateStore: checktest.StateStore{}}
 	check := New(DefaultSettings(), &saves)
 	for range 24 * 60 {
-		if got := n.look(t, check, time.Minute, 0.0001); got != "" {
+		if got := n.run(t, check, time.Minute, 0.0001); got != "" {
 			t.Fatal(got)
 		}
 	}
@@ -126,11 +126,12 @@ func (m *countingMemory) Save(key string, value []byte) {
 func FuzzSpaceHistory(f *testing.F) {
 	f.Add([]byte(`{"boot":"b","samples":{"ext4 /":[[10,5],[20,4]]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		trend := loadSpaceTrend(checktest.StateStore{spaceTrendKey: data},
+		trend := loadSpaceTrend(detect.Saved[spaceTrend]{Store: checktest.StateStore{spaceTrendKey: data},
+			Key: spaceTrendKey},
 			finding.Timestamp{Boot: "b", SinceBoot: time.Hour})
 		s := space{answer: probe.ProbeAnswer{FreeBytes: 5, TotalBytes: 10}}
 		s.Principal = mount.Mount{FSType: "ext4", Point: "/"}
-		trend.sample(finding.Timestamp{Boot: "b", SinceBoot: time.Hour}, []space{s}, nil)
+		trend.sample(finding.Timestamp{Boot: "b", SinceBoot: time.Hour}, []space{s})
 		if left := trend.fullIn(s, time.Hour+time.Second); left < 0 {
 			t.Fatal(left)
 		}
@@ -149,17 +150,17 @@ func TestRealDiskFull(t *testing.T) {
 		t.Run(fstype, func(t *testing.T) {
 			disk, n := hosttest.NewLoopFS(t, fstype), spaceNode(t)
 			disk.Mount(n.Path("disk"), "rw")
-			n.Sees()
+			n.Expect()
 			var is syscall.Statfs_t
 			if err := syscall.Statfs(n.Path("disk"), &is); err != nil {
 				t.Fatal(err)
 			}
 			fill(t, n.Path("disk/a"), int64(is.Bavail-is.Blocks/100*7)*is.Bsize)
 			if fstype != "btrfs" { // of a disk as small as this it promises more than it has
-				n.Sees([3]string{"disk", "warning", reasonDiskSpaceLow})
+				n.Expect([3]string{"disk", "warning", reasonDiskSpaceLow})
 			}
 			fillAll(t, n.Path("disk/b"))
-			n.Sees([3]string{"disk", "fatal", reasonDiskFull})
+			n.Expect([3]string{"disk", "fatal", reasonDiskFull})
 			for _, name := range []string{"disk/a", "disk/b"} {
 				if err := os.Remove(n.Path(name)); err != nil {
 					t.Fatal(err)
@@ -220,20 +221,20 @@ func TestRealInodesExhausted(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	n.Sees()
+	n.Expect()
 	file := func(i int) string { return n.Path(fmt.Sprintf("state/%d", i)) }
 	for i := range 1990 {
 		if err := os.WriteFile(file(i), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	n.Sees([3]string{"state", "fatal", reasonInodesGone})
+	n.Expect([3]string{"state", "fatal", reasonInodesGone})
 	for i := range 500 {
 		if err := os.Remove(file(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	n.Sees()
+	n.Expect()
 }
 
 func TestBytesText(t *testing.T) {
@@ -248,7 +249,7 @@ func TestBytesText(t *testing.T) {
 	}
 }
 
-// Where the runtime knows what images take, it is told; a runtime that does not answer costs a second, and nothing
+// Where the runtime knows what images take, it is reported; a runtime that does not answer costs a second, and nothing
 // else.
 func TestSpaceOfImages(t *testing.T) {
 	for name, c := range map[string]struct {

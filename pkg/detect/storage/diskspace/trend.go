@@ -2,7 +2,7 @@ package diskspace
 
 import (
 	"cmp"
-	"encoding/json"
+
 	"slices"
 	"time"
 
@@ -12,10 +12,10 @@ import (
 
 const (
 	spaceTrendKey = "disk-space/history"
-	// spaceEvery and spaceSamples make a history of six hours, as the rules of the node mixin look at.
+	// spaceEvery and spaceSamples make a history of six hours, as in the rules of the node mixin.
 	spaceEvery   = 10 * time.Minute
 	spaceSamples = 37
-	// spaceLatest is the end of the history that must point the same way: what has stopped to grow will not be full.
+	// spaceLatest is the end of the history that must shrink too: what has stopped growing will not be full.
 	spaceLatest = time.Hour
 	// spaceFilesystems bounds the history: about 1 KB each in the state of the agent, those of the node first.
 	spaceFilesystems = 64
@@ -30,17 +30,12 @@ type spaceTrend struct {
 // spaceSample is the free space at one moment: seconds since boot, bytes.
 type spaceSample [2]int64
 
-// loadSpaceTrend reads what an earlier agent of this boot remembered. What is malformed is forgotten.
-func loadSpaceTrend(memory detect.StateStore, now finding.Timestamp) *spaceTrend {
+// loadSpaceTrend reads what an earlier agent of this boot kept, but for malformed samples.
+func loadSpaceTrend(saved detect.Saved[spaceTrend], now finding.Timestamp) *spaceTrend {
 	fresh := &spaceTrend{Boot: now.Boot, Samples: map[string][]spaceSample{}}
-	if memory == nil {
-		return fresh
-	}
-	data, ok := memory.Load(spaceTrendKey)
-	var kept spaceTrend
-	if !ok || json.Unmarshal(data, &kept) != nil || kept.Boot != now.Boot || len(kept.Samples) > spaceFilesystems {
-		return fresh
-	}
+	kept, _ := saved.Load(func(t spaceTrend) bool {
+		return t.Boot == now.Boot && len(t.Samples) <= spaceFilesystems
+	})
 	for key, samples := range kept.Samples {
 		inOrder := slices.IsSortedFunc(samples, func(a, b spaceSample) int { return cmp.Compare(a[0], b[0]) })
 		if len(samples) == 0 || len(samples) > spaceSamples || !inOrder || samples[0][0] < 0 ||
@@ -55,17 +50,17 @@ func loadSpaceTrend(memory detect.StateStore, now finding.Timestamp) *spaceTrend
 // spaceKey names a filesystem across restarts of the agent.
 func (s space) spaceKey() string { return s.Principal.FSType + " " + s.Principal.Point }
 
-// sample notes what is free, every ten minutes, and forgets filesystems that are gone.
-func (t *spaceTrend) sample(now finding.Timestamp, spaces []space, memory detect.StateStore) {
-	up, changed := int64(now.SinceBoot.Seconds()), false
-	seen := make(map[string]bool)
+// sample records what is free, every ten minutes, and forgets filesystems that are gone.
+func (t *spaceTrend) sample(now finding.Timestamp, spaces []space) (changed bool) {
+	up := int64(now.SinceBoot.Seconds())
+	mounted := make(map[string]bool)
 	byWeight := slices.Clone(spaces)
 	slices.SortStableFunc(byWeight, func(a, b space) int { return len(b.holds) - len(a.holds) })
 	for _, s := range byWeight {
 		key := s.spaceKey()
 		old := t.Samples[key]
 		if len(old) > 0 && up-old[len(old)-1][0] < int64(spaceEvery.Seconds()) {
-			seen[key] = true
+			mounted[key] = true
 			continue
 		}
 		if len(old) == 0 && len(t.Samples) >= spaceFilesystems {
@@ -73,24 +68,19 @@ func (t *spaceTrend) sample(now finding.Timestamp, spaces []space, memory detect
 		}
 		old = append(old, spaceSample{up, int64(min(s.answer.FreeBytes, 1<<62))})
 		t.Samples[key] = old[max(0, len(old)-spaceSamples):]
-		seen[key], changed = true, true
+		mounted[key], changed = true, true
 	}
 	for key, samples := range t.Samples {
 		// One that did not answer keeps its history for a while.
-		if !seen[key] && up-samples[len(samples)-1][0] > int64((spaceEvery*spaceSamples).Seconds()) {
+		if !mounted[key] && up-samples[len(samples)-1][0] > int64((spaceEvery*spaceSamples).Seconds()) {
 			delete(t.Samples, key)
 		}
 	}
-	if !changed || memory == nil {
-		return
-	}
-	if data, err := json.Marshal(t); err == nil { // a map of numbers: it cannot fail
-		memory.Save(spaceTrendKey, data)
-	}
+	return changed
 }
 
-// fullIn foretells when a filesystem will be full, or 0: when the history is shorter than an hour, or the space does
-// not shrink over all of it and over its last hour. The slower of the two paces counts.
+// fullIn predicts in which time a filesystem will be full. It is 0 when the history is shorter than an hour, or the
+// space does not shrink over all of it and over its last hour. The slower of the two rates counts.
 func (t *spaceTrend) fullIn(s space, up time.Duration) time.Duration {
 	samples := append(slices.Clone(t.Samples[s.spaceKey()]),
 		spaceSample{int64(up.Seconds()), int64(min(s.answer.FreeBytes, 1<<62))})
@@ -99,15 +89,15 @@ func (t *spaceTrend) fullIn(s space, up time.Duration) time.Duration {
 	if time.Duration(samples[len(samples)-1][0]-samples[0][0])*time.Second < spaceLatest || len(latest) < 4 {
 		return 0
 	}
-	pace := max(slope(samples), slope(latest)) // bytes a second, below 0 when it shrinks
+	rate := max(slope(samples), slope(latest)) // bytes a second, below 0 when it shrinks
 	const century = 100 * 365 * 24 * 3600
-	if pace >= 0 || float64(s.answer.FreeBytes) > -pace*century {
+	if rate >= 0 || float64(s.answer.FreeBytes) > -rate*century {
 		return 0
 	}
-	return max(time.Duration(float64(s.answer.FreeBytes)/-pace*float64(time.Second)), time.Second)
+	return max(time.Duration(float64(s.answer.FreeBytes)/-rate*float64(time.Second)), time.Second)
 }
 
-// slope is that of the line with the least squares, in bytes a second.
+// slope is that of the least-squares line, in bytes a second.
 func slope(samples []spaceSample) float64 {
 	var sumX, sumY, sumXX, sumXY float64
 	for _, s := range samples {

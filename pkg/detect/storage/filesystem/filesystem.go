@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// DeviceName is the kernel's name of the device that a filesystem is on; "" where it cannot be told.
+// DeviceName is the kernel's name of the device that a filesystem is on; "" where it is unknown.
 func (f Filesystem) DeviceName(files host.Files) string {
 	if f.Principal.Major == 0 { // btrfs: its device number is no device's
 		return DeviceOf(files, f.Principal.Source)
@@ -29,7 +29,7 @@ func (f Filesystem) DeviceName(files host.Files) string {
 	return path.Base(target)
 }
 
-// BelowKubelet reports whether a mount point is one that kubelet makes for volumes of pods.
+// BelowKubelet reports whether a mount point is one that kubelet creates for volumes of pods.
 func BelowKubelet(point string, paths host.Paths) bool {
 	if paths.KubeletRoot == "" {
 		return false
@@ -38,7 +38,7 @@ func BelowKubelet(point string, paths host.Paths) bool {
 		mount.Below(point, path.Join(paths.KubeletRoot, "plugins"))
 }
 
-// Filesystem is one superblock and its mounts. Its binds are the same thing.
+// Filesystem is one superblock and its mounts, binds among them.
 type Filesystem struct {
 	Device    string // major:minor, as all its mounts show it
 	Principal mount.Mount
@@ -52,8 +52,8 @@ func ReadOnlyByDesign(fstype string) bool {
 		fstype)
 }
 
-// OnBlockDevice tells filesystems on disks from all others by their device number, which is anonymous (major 0) for
-// pseudo, network and FUSE filesystems. btrfs spans disks and so has an anonymous number too.
+// OnBlockDevice distinguishes filesystems on disks from all others by their device number, which is anonymous (major 0)
+// for pseudo, network and FUSE filesystems. btrfs spans disks and so has an anonymous number too.
 func OnBlockDevice(m mount.Mount) bool {
 	return m.Major != 0 || m.FSType == "btrfs" && strings.HasPrefix(m.Source, "/dev/")
 }
@@ -121,7 +121,7 @@ func (f Filesystem) serves(hostMounts []mount.Mount, m mount.Mount) bool {
 // Identity tells one mount of a device from the next.
 func (f Filesystem) Identity() string { return f.Device + " " + strconv.Itoa(f.Principal.ID) }
 
-// Probe returns the question to a filesystem, through a mount that nothing covers.
+// Probe returns the request for a filesystem, through a mount that nothing covers.
 func (f Filesystem) Probe(h *host.Host, mounts []mount.Mount) (probe.ProbeRequest, error) {
 	point, ok := reachable(mounts, f)
 	if !ok {
@@ -152,7 +152,7 @@ func Covered(mounts []mount.Mount, byID map[int]mount.Mount, m mount.Mount) bool
 	leftAt := map[int]int{m.ID: len(m.Point) + 1}
 	for at := m; ; {
 		above, ok := byID[at.Parent]
-		if _, again := leftAt[at.Parent]; !ok || again { // the root, or a malformed table that goes round in circles
+		if _, again := leftAt[at.Parent]; !ok || again { // the root, or a malformed table with a cycle
 			break
 		}
 		leftAt[above.ID] = len(at.Point)
@@ -165,12 +165,11 @@ func Covered(mounts []mount.Mount, byID map[int]mount.Mount, m mount.Mount) bool
 	})
 }
 
-// IsRemote reports whether the data of a filesystem come from a server, a host or a daemon that may be gone.
+// IsRemote reports whether the data of a filesystem come from a server, a host or a daemon that may be unreachable.
 func IsRemote(fstype string) bool {
 	return strings.HasPrefix(fstype, "fuse.") || slices.Contains([]string{
 		"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "fuse", "fuseblk", "9p", "virtiofs", "lustre", "glusterfs",
-		"afs", "beegfs",
-		"gpfs", "orangefs", "coda", "panfs", "wekafs", "vboxsf", "ncpfs", "daos", "quobyte",
+		"afs", "beegfs", "gpfs", "orangefs", "coda", "panfs", "wekafs", "vboxsf", "ncpfs", "daos", "quobyte",
 	}, fstype)
 }
 

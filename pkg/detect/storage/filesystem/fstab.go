@@ -14,16 +14,17 @@ type FstabEntry struct {
 	options             []string
 }
 
-// ReadOnlyInFstab returns the entries whose last word on it is "ro". A file that is absent or malformed says nothing.
+// ReadOnlyInFstab returns the entries whose last of the options "ro" and "rw" is "ro". A file that is absent or
+// malformed has none.
 func ReadOnlyInFstab(files host.Files) []FstabEntry {
 	data, err := files.Read("/etc/fstab")
 	if err != nil {
-		return nil // many images have none; what it could say only ever excuses
+		return nil // many images have none; an entry could only excuse a filesystem
 	}
 	return slices.DeleteFunc(ParseFstab(data), func(e FstabEntry) bool { return !e.readOnly() })
 }
 
-// ParseFstab parses fstab(5). What it does not understand is left out: mount(8) passes over such lines too.
+// ParseFstab parses fstab(5). What it does not understand is left out: mount(8) skips such lines too.
 func ParseFstab(data []byte) []FstabEntry {
 	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 	var entries []FstabEntry

@@ -7,15 +7,15 @@ import (
 // FilesystemsOf groups the wanted mounts by superblock, in the order of the mount table.
 func FilesystemsOf(mounts []mount.Mount, wanted func(mount.Mount) bool) []Filesystem {
 	var filesystems []Filesystem
-	place := make(map[string]int) // in filesystems, by device
+	index := make(map[string]int) // in filesystems, by device
 	for _, m := range mounts {
 		if !wanted(m) {
 			continue
 		}
-		at, known := place[m.Device()]
+		at, known := index[m.Device()]
 		if !known {
 			at = len(filesystems)
-			place[m.Device()] = at
+			index[m.Device()] = at
 			filesystems = append(filesystems, Filesystem{Device: m.Device()})
 		}
 		filesystems[at].Mounts = append(filesystems[at].Mounts, m)
@@ -31,8 +31,7 @@ func BlockFilesystems(mounts []mount.Mount) []Filesystem {
 	return FilesystemsOf(mounts, func(m mount.Mount) bool { return OnBlockDevice(m) && !ReadOnlyByDesign(m.FSType) })
 }
 
-// MountHolding returns the mount that a path lies on: the deepest one above it decides, and of several at one place
-// the last.
+// MountHolding returns the mount that a path lies on: the deepest one above it, and of several at one point the last.
 func MountHolding(mounts []mount.Mount, name string) (mount.Mount, bool) {
 	best := -1
 	for i, m := range mounts {

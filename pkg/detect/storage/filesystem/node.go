@@ -8,12 +8,12 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
+// HoldsImages is the name of the runtime's root among the NodePaths.
 const HoldsImages = "images and containers"
 
-// nodePath is a place where the node itself must be able to write.
 type nodePath struct{ Name, Path string }
 
-// NodePaths returns the places where the node itself must be able to write.
+// NodePaths returns the paths to which the node itself must be able to write.
 func NodePaths(paths host.Paths) []nodePath {
 	all := []nodePath{
 		{"the root filesystem", "/"}, {"kubelet's data", paths.KubeletRoot}, {HoldsImages, paths.ContainerdRoot},

@@ -13,13 +13,13 @@ import (
 )
 
 // AffectedPods names the pods that use a filesystem: those with a mount of it below kubelet's pods, and those whose
-// containers have it mounted or write their own layer to it. Only called for filesystems that failed. It does its
-// best: a process that ends meanwhile, or a kubelet that does not answer, only makes the list shorter or plainer.
+// containers have it mounted or write their own layer to it. It is best effort: a process that ends meanwhile, or a
+// kubelet that does not answer, makes the list shorter, or leaves UIDs instead of names.
 func AffectedPods(ctx context.Context, h *host.Host, mounts []mount.Mount, f Filesystem) []string {
-	hit := make(map[string]bool) // pod UIDs
+	affected := make(map[string]bool) // pod UIDs
 	for _, m := range f.Mounts {
 		if uid, ok := h.Paths.PodOfPath(m.Point); ok {
-			hit[uid] = true
+			affected[uid] = true
 		}
 	}
 	pids, _ := h.PIDs()
@@ -36,7 +36,7 @@ func AffectedPods(ctx context.Context, h *host.Host, mounts []mount.Mount, f Fil
 			break
 		}
 		uid, ok := checkkit.PodOfProcess(h, pid)
-		if !ok || hit[uid] {
+		if !ok || affected[uid] {
 			continue
 		}
 		namespace, err := h.Files.Link(fmt.Sprintf("/proc/%d/ns/mnt", pid))
@@ -46,8 +46,8 @@ func AffectedPods(ctx context.Context, h *host.Host, mounts []mount.Mount, f Fil
 		seen[namespace] = true
 		inside, err := mount.TableOf(h, pid)
 		if err == nil && slices.ContainsFunc(inside, func(m mount.Mount) bool { return f.serves(mounts, m) }) {
-			hit[uid] = true
+			affected[uid] = true
 		}
 	}
-	return checkkit.PodNames(ctx, h, slices.Sorted(maps.Keys(hit)))
+	return checkkit.PodNames(ctx, h, slices.Sorted(maps.Keys(affected)))
 }

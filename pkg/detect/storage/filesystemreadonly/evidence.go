@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// gatherEvidence reads the state files of each filesystem. What could not be told of one is returned for its subject.
+// gatherEvidence reads the state files of each filesystem. What could not be read of one is returned for its subject.
 func gatherEvidence(h *host.Host, filesystems []examined) (map[finding.Subject]error, error) {
 	devices, err := h.Files.List("/sys/dev/block")
 	if err != nil {
@@ -57,14 +57,13 @@ func (f *examined) gather(files host.Files, devices []string, table []filesystem
 	}
 	name := path.Base(device)
 	f.fstabRO = wantedReadOnly(files, table, f.Filesystem, name)
-	if f.ext4, err = readExt4Errors(files, "/sys/fs/ext4/"+name, bootedAt); err != nil {
-		return err
-	}
-	return nil
+	f.ext4, err = readExt4Errors(files, "/sys/fs/ext4/"+name, bootedAt)
+	return err
 }
 
-// deviceGone says why there is nothing behind a block device: a size of 0 is a loop device without its file, a removed
-// card, or a network disk that was detached; a SCSI disk's state is that of the disk, one level up from a partition.
+// deviceGone returns why there is nothing behind a block device: a size of 0 is a loop device without its file, a
+// removed card, or a network disk that was detached; a SCSI disk's state is that of the disk, one level up from a
+// partition.
 func deviceGone(files host.Files, device string) (string, error) {
 	size, err := files.Text(device + "/size")
 	if err != nil {
@@ -83,7 +82,7 @@ func deviceGone(files host.Files, device string) (string, error) {
 	return "", nil
 }
 
-// readExt4Errors reads what ext4, which also serves ext2 and ext3, keeps of errors. Other filesystems have no such
+// readExt4Errors reads the error counters of ext4, which also drives ext2 and ext3. Other filesystems have no such
 // folder.
 func readExt4Errors(files host.Files, dir string, bootedAt time.Time) (*ext4Errors, error) {
 	count, err := checkkit.ReadNumber(files, dir+"/errors_count")
@@ -99,7 +98,7 @@ func readExt4Errors(files host.Files, dir string, bootedAt time.Time) (*ext4Erro
 	}
 	function, err := files.Text(dir + "/last_error_func")
 	if err != nil {
-		function = "unknown function" // came with Linux 4.20
+		function = "unknown function" // before Linux 4.20
 	}
 	at := time.Unix(int64(last), 0)
 	return &ext4Errors{count: count, last: at, function: function, sinceBoot: count > 0 && at.After(bootedAt)}, nil
@@ -108,7 +107,7 @@ func readExt4Errors(files host.Files, dir string, bootedAt time.Time) (*ext4Erro
 // wantedReadOnly reports whether fstab wants the filesystem, by its mount point or by its device, read-only.
 func wantedReadOnly(files host.Files, table []filesystem.FstabEntry, f filesystem.Filesystem, device string) bool {
 	return slices.ContainsFunc(table, func(e filesystem.FstabEntry) bool {
-		mountedThere := func(m mount.Mount) bool { return filesystem.WholeRank(m) == 1 && m.Point == e.Point }
-		return slices.ContainsFunc(f.Mounts, mountedThere) || filesystem.DeviceOf(files, e.Spec) == device
+		mountedAt := func(m mount.Mount) bool { return filesystem.WholeRank(m) == 1 && m.Point == e.Point }
+		return slices.ContainsFunc(f.Mounts, mountedAt) || filesystem.DeviceOf(files, e.Spec) == device
 	})
 }

@@ -1,38 +1,38 @@
 package filesystemreadonly
 
-// ext4 stamps errors with the wall clock, so that whether one happened in this boot can only be told by that clock,
-// which may have been set by years since. What was told once of a mounted filesystem stays told, and an error that
-// came while the agent looked is of this boot whatever the clock says.
+// ext4 records errors with the time of the wall clock, so that only that clock shows whether one happened in this boot,
+// and it may have been set by years since. What was once decided of a mounted filesystem is kept, and an error that was
+// recorded while the agent has been running is of this boot whatever the clock shows.
 
-// ext4State is what was told of the errors of each mounted ext4 filesystem.
+// ext4State is what was decided of the errors of each mounted ext4 filesystem.
 type ext4State struct {
-	seen map[ext4Mount]ext4Errors
+	known map[ext4Mount]ext4Errors
 }
 
-// ext4Mount is one mounted filesystem. Both numbers are used again after it was unmounted, but hardly together.
+// ext4Mount is one mounted filesystem. Both numbers are reused after it was unmounted, but hardly together.
 type ext4Mount struct {
 	device string
 	mount  int
 }
 
-// settle gives errors that were seen before the boot that they were told of, and forgets filesystems that are gone.
+// settle keeps what was decided of errors before, and forgets filesystems that are gone.
 func (m *ext4State) settle(filesystems []examined) {
-	seen := make(map[ext4Mount]ext4Errors)
+	known := make(map[ext4Mount]ext4Errors)
 	for _, f := range filesystems {
 		if f.ext4 == nil {
 			continue
 		}
 		key := ext4Mount{f.Device, f.Principal.ID}
-		if old, known := m.seen[key]; known {
+		if old, ok := m.known[key]; ok {
 			switch {
 			case f.ext4.count == old.count && f.ext4.last.Equal(old.last):
-				f.ext4.sinceBoot, f.ext4.seenCome, f.ext4.shown = old.sinceBoot, old.seenCome, old.shown
+				f.ext4.sinceBoot, f.ext4.observed, f.ext4.shown = old.sinceBoot, old.observed, old.shown
 			case f.ext4.count > old.count:
-				f.ext4.sinceBoot, f.ext4.seenCome, f.ext4.shown = true, true, old.shown
+				f.ext4.sinceBoot, f.ext4.observed, f.ext4.shown = true, true, old.shown
 			}
-			f.ext4.shown = f.ext4.shown || f.ext4.seenCome && (f.Option("ro") || f.Option("emergency_ro"))
+			f.ext4.shown = f.ext4.shown || f.ext4.observed && (f.Option("ro") || f.Option("emergency_ro"))
 		}
-		seen[key] = *f.ext4
+		known[key] = *f.ext4
 	}
-	m.seen = seen
+	m.known = known
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 )
 
-// Which boot an error is of is told once: no clock that is set later changes it.
+// Which boot an error is of is decided once: no clock that is set later changes it.
 func TestExt4ErrorsKeepTheirBoot(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	errors := func(count int, sinceBoot bool) *ext4Errors {
@@ -17,7 +17,7 @@ func TestExt4ErrorsKeepTheirBoot(t *testing.T) {
 	for _, test := range []struct {
 		name          string
 		before, after *ext4Errors // by the clock
-		mount         int         // of the second look; the first has 20
+		mount         int         // in the second run; in the first it is 20
 		want          bool
 	}{
 		{"the clock went forwards", errors(1, true), errors(1, false), 20, true},

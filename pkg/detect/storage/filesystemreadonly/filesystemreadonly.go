@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// filesystem-readonly reads the mount table, /sys/fs/ext4/DEV, /sys/dev/block and, for XFS, asks the filesystem
+// filesystem-readonly reads the mount table, /sys/fs/ext4/DEV, /sys/dev/block and, for XFS, probes the filesystem
 // itself in a child process. What Linux 6.18 shows when filesystems really fail (loop devices; fields are mount
 // options, "-", type, source, options of the filesystem):
 //
@@ -30,28 +30,25 @@ import (
 //	btrfs, transaction aborted            rw,relatime - btrfs /dev/loop0 ro,…      of the filesystem only, device 0:39
 //
 // Linux 6.12 to 6.14 and stable kernels with the same change (Debian's 6.1) show the first of these as "rw", without
-// emergency_ro: there an error counts that came while the agent looked, when errors=remount-ro is shown, or when it was
-// found by ext4_journal_check_start, which refuses writes after the journal was aborted.
+// emergency_ro: there an error counts that was recorded while the agent has been running, when errors=remount-ro is
+// shown, or when it was found by ext4_journal_check_start, which refuses writes after the journal was aborted. ext4
+// that
+// was shut down on a kernel before 6.15 is not found: only the kernel log shows it.
 //
-// So the "ro" flag says little: it is absent in most failures, and present in most healthy read-only mounts. What
-// proves a failure is "emergency_ro" or "shutdown" (ext4, Linux 6.15), EIO (XFS), or "ro" of a filesystem whose
-// principal mount says "rw": mount(8) sets both, the kernel itself only the former (btrfs, FAT, ext4 before 6.15,
-// where errors recorded since boot must confirm it). A loop device without its backing file has size 0; a disk that
-// was pulled has no entry in /sys/dev/block.
+// A failure is proven by "emergency_ro" or "shutdown" (ext4, Linux 6.15), EIO (XFS), or "ro" of a filesystem whose
+// principal mount is "rw": mount(8) sets both, the kernel itself only the former (btrfs, FAT, ext4 before 6.15, where
+// errors recorded since boot must confirm it). A loop device without its backing file has size 0; a disk that was
+// pulled has no entry in /sys/dev/block.
 //
 // https://docs.kernel.org/filesystems/ext4/, https://docs.kernel.org/admin-guide/xfs.html,
-// Documentation/ABI/testing/sysfs-fs-ext4, proc_pid_mountinfo(5).
-//
-// Known false alarms: a filesystem other than ext4 and XFS that was mounted with "ro=fs" (util-linux 2.39), or whose
-// whole was remounted read-only through one of its binds, looks as if the kernel had done it. Not seen: ext4 that was
-// shut down on a kernel before 6.15, which shows nothing of it but the kernel log.
+// Documentation/ABI/testing/sysfs-fs-ext4, proc_pid_mountinfo(5)
 
 // Settings adjust filesystem-readonly.
 type Settings struct {
 	ProbeTimeout time.Duration `yaml:"probeTimeout"` // how long one XFS filesystem may take to answer
 	// a pod's own volume counts as much as the node's filesystems
 	PodVolumesFatal bool     `yaml:"podVolumesFatal"`
-	Ignore          []string `yaml:"ignore"` // mount points of filesystems that are not looked at
+	Ignore          []string `yaml:"ignore"` // mount points of filesystems that are not checked
 }
 
 // DefaultSettings returns the settings that are used unless the configuration says otherwise. Opening a
@@ -60,6 +57,7 @@ func DefaultSettings() Settings {
 	return Settings{ProbeTimeout: 2 * time.Second}
 }
 
+// ID is that of the check.
 const (
 	ID                      = "filesystem-readonly"
 	filesystemReadonlyEvery = 30 * time.Second
@@ -67,21 +65,19 @@ const (
 
 // New finds filesystems that ought to be writable and no longer take writes.
 func New(s Settings) detect.Check {
-	memory, errors := &probeState{answers: make(map[string]probeResult)}, &ext4State{}
+	probes, errors := &probeState{answers: make(map[string]probeResult)}, &ext4State{}
 	return detect.Check{
-		ID:      ID,
-		Domain:  "storage",
+		ID: ID, Domain: "storage",
 		Summary: "a filesystem that ought to be writable stopped taking writes, or its disk is gone",
-		Advice: "Look at `dmesg` and the disk's health first. The filesystem takes writes again only after it was " +
-			"unmounted, checked (`e2fsck`, `xfs_repair`, `btrfs check`) and mounted anew; for the root filesystem " +
-			"that is a reboot. Drain the node.",
+		Advice: "Check `dmesg` and the disk's health first, and drain the node. The filesystem takes writes again " +
+			"only after it was unmounted, checked (`e2fsck`, `xfs_repair`, `btrfs check`) and mounted again; for the " +
+			"root filesystem that is a reboot.",
 		Doc: filesystemReadonlyDoc(),
 		Condition: finding.Condition{
 			Type: "ReadonlyFilesystem", ReadyType: "StorageReady",
 			HealthyReason: "FilesystemIsNotReadOnly", HealthyMessage: "Filesystem is not read-only",
 		},
-		Every:    filesystemReadonlyEvery,
-		Deadline: 10 * time.Second,
+		Every: filesystemReadonlyEvery, Deadline: 10 * time.Second,
 		Wakes: []detect.Wake{
 			{Source: detect.WakeKernelLog, Match: "EXT4-fs"}, {Source: detect.WakeKernelLog, Match: "XFS ("},
 			{Source: detect.WakeKernelLog, Match: "BTRFS"},
@@ -90,7 +86,7 @@ func New(s Settings) detect.Check {
 			checkkit.KernelWake(),
 		},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			return lookAtFilesystems(ctx, h, s, memory, errors)
+			return checkFilesystems(ctx, h, s, probes, errors)
 		},
 	}
 }
@@ -107,16 +103,17 @@ func filesystemReadonlyDoc() detect.Doc {
 		Faults: []detect.Fault{
 			{Reason: reasonDeviceGone, Severity: finding.Fatal,
 				When: "the block device has no entry in /sys/dev/block, has size 0, or its disk is offline"},
-			{Reason: reasonShutdown, Severity: finding.Fatal, When: "the mount table says shutdown (ext4, Linux " +
+			{Reason: reasonShutdown, Severity: finding.Fatal, When: "the mount table shows shutdown (ext4, Linux " +
 				"6.15), or XFS answers EIO to opening its root directory"},
-			{Reason: reasonEmergencyRO, Severity: finding.Fatal, When: "the mount table says emergency_ro (ext4, " +
-				"Linux 6.15), or, where kernels show nothing, an error came with errors=remount-ro or an aborted " +
-				"journal: it takes no writes"},
+			{Reason: reasonEmergencyRO, Severity: finding.Fatal, When: "the mount table shows emergency_ro (ext4, " +
+				"Linux 6.15), or, where kernels do not show it, an error was recorded with errors=remount-ro or an " +
+				"aborted journal: it takes no writes"},
 			{Reason: reasonRemountedRO, Severity: finding.Fatal, When: "the filesystem is ro, and nobody mounted it " +
 				"so; ext4 must have recorded an error in this boot"},
-			{Reason: reasonErrors, Severity: finding.Warning, When: "ext4 recorded an error in this boot, and goes on"},
+			{Reason: reasonErrors, Severity: finding.Warning,
+				When: "ext4 recorded an error in this boot, and continues"},
 			{Reason: reasonOldErrors, Severity: finding.Info, When: "ext4 recorded errors in an earlier boot, and " +
-				"e2fsck has not looked at it since"},
+				"e2fsck has not checked it since"},
 		},
 		FalseAlarms: "A filesystem other than ext4 and XFS that was mounted with ro=fs, or whose whole was remounted " +
 			"read-only through one of its binds, looks as if the kernel had done it: put it under ignore. Images " +
@@ -125,7 +122,7 @@ func filesystemReadonlyDoc() detect.Doc {
 	}
 }
 
-func lookAtFilesystems(ctx context.Context, h *host.Host, s Settings, memory *probeState,
+func checkFilesystems(ctx context.Context, h *host.Host, s Settings, probes *probeState,
 	errors *ext4State) ([]finding.Finding, error) {
 	mounts, err := mount.Table(h)
 	if err != nil {
@@ -146,16 +143,16 @@ func lookAtFilesystems(ctx context.Context, h *host.Host, s Settings, memory *pr
 		return nil, err
 	}
 	errors.settle(filesystems)
-	for subject, err := range memory.probeAll(ctx, h, s.ProbeTimeout, mounts, filesystems) {
+	for subject, err := range probes.probeAll(ctx, h, s.ProbeTimeout, mounts, filesystems) {
 		doubts[subject] = err
 	}
 	var findings []finding.Finding
 	for _, f := range filesystems {
-		fault, ok := f.judge()
+		fault, ok := f.evaluate()
 		if !ok {
 			continue
 		}
-		delete(doubts, f.Subject()) // what is known is enough
+		delete(doubts, f.Subject()) // its fault is known
 		var pods []string
 		if fault.Reason != reasonOldErrors {
 			pods = filesystem.AffectedPods(ctx, h, mounts, f.Filesystem)
@@ -166,10 +163,9 @@ func lookAtFilesystems(ctx context.Context, h *host.Host, s Settings, memory *pr
 	return findings, finding.Partial(doubts)
 }
 
-// severityOf says what a failed filesystem means for the node. Any filesystem of the node itself is fatal: system
-// services and all pods need it, or somebody mounted it because they need it. A pod's own volume is the pod's
-// trouble: the node goes on serving others. Errors after which the filesystem goes on are no outage yet; those of an
-// earlier boot may be years old.
+// severityOf returns what a failed filesystem means for the node. Any filesystem of the node itself is fatal: system
+// services or pods need it. A pod's own volume affects that pod alone. Errors after which the filesystem continues are
+// no outage yet; those of an earlier boot may be years old.
 func severityOf(f filesystem.Filesystem, what filesystem.Fault, paths host.Paths, s Settings) finding.Severity {
 	own := func(m mount.Mount) bool { return !filesystem.BelowKubelet(m.Point, paths) }
 	if what.Reason == reasonOldErrors {
@@ -181,9 +177,8 @@ func severityOf(f filesystem.Filesystem, what filesystem.Fault, paths host.Paths
 	return finding.Fatal
 }
 
-// finding words what is wrong.
 func (f examined) finding(what filesystem.Fault, pods []string, severity finding.Severity) finding.Finding {
-	told := finding.Finding{
+	failed := finding.Finding{
 		Check: ID, Subject: f.Subject(), Severity: severity, Reason: what.Reason,
 		Message: fmt.Sprintf("%s (%s on %s) %s: %s", f.Principal.Point, f.Principal.FSType, f.Principal.Source,
 			what.Text, what.Evidence),
@@ -192,6 +187,6 @@ func (f examined) finding(what filesystem.Fault, pods []string, severity finding
 			"evidence": what.Evidence, "mountPoints": fmt.Sprint(len(f.Mounts)),
 		},
 	}
-	checkkit.AddAffectedPods(&told, pods)
-	return told
+	checkkit.AddAffectedPods(&failed, pods)
+	return failed
 }

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// xfsMagic is f_type of XFS: what answers must be the filesystem that was meant.
+	// xfsMagic is f_type of XFS: what answers must be the intended filesystem.
 	xfsMagic = 0x58465342
-	// probeAgain is how soon a filesystem is asked again by looks that follow each other closely, as in a storm of I/O
-	// errors: five times a second. The engine looks once more a second after each wake, so nothing is missed for it.
+	// probeAgain is how soon a filesystem is probed again by runs that follow each other closely, as in a storm of I/O
+	// errors: five times a second. The engine runs the check again a second after each wake, so nothing is missed.
 	probeAgain = 450 * time.Millisecond
 )
 
-// probeState remembers what XFS filesystems answered.
+// probeState keeps the answers of XFS filesystems.
 type probeState struct {
 	answers map[string]probeResult
 }
@@ -32,7 +32,7 @@ type probeResult struct {
 	err   error           // of the probe that hangs
 }
 
-// known reports whether the filesystem need not be asked in a look at that time.
+// known reports whether the filesystem need not be probed at that time.
 func (r probeResult) known(now time.Duration) bool {
 	if r.ended == nil {
 		return now-r.at < probeAgain
@@ -45,35 +45,36 @@ func (r probeResult) known(now time.Duration) bool {
 	}
 }
 
-// probeAll asks the XFS filesystems, all by one child, whether they were shut down, sets their errno, and returns those
-// that did not answer.
+// probeAll probes the XFS filesystems, all by one child, sets their errno if they were shut down, and returns those
+// that
+// did not answer.
 func (p *probeState) probeAll(ctx context.Context, h *host.Host, timeout time.Duration, mounts []mount.Mount,
 	filesystems []examined) map[finding.Subject]error {
 	now := h.Clock().SinceBoot
 	fresh := make(map[string]probeResult)
 	doubts := make(map[finding.Subject]error)
-	var ask []*examined
+	var due []*examined
 	var requests []probe.ProbeRequest
 	for i := range filesystems {
 		f := &filesystems[i]
 		if f.Principal.FSType != "xfs" || f.gone != "" {
 			continue
 		}
-		if last, asked := p.answers[f.Identity()]; asked && last.known(now) {
+		if last, ok := p.answers[f.Identity()]; ok && last.known(now) {
 			fresh[f.Identity()] = last
 		} else if request, err := f.Probe(h, mounts); err != nil {
 			doubts[f.Subject()] = err
 		} else {
-			ask, requests = append(ask, f), append(requests, request)
+			due, requests = append(due, f), append(requests, request)
 		}
 	}
 	for i, result := range h.Prober.All(ctx, timeout, requests) {
 		errno, err := xfsAnswer(requests[i].Path, result)
 		if err != nil && result.Ended == nil {
-			doubts[ask[i].Subject()] = err // forgotten, so asked again in the next look
+			doubts[due[i].Subject()] = err // not kept, so probed again in the next run
 			continue
 		}
-		fresh[ask[i].Identity()] = probeResult{at: now, errno: errno, ended: result.Ended, err: err}
+		fresh[due[i].Identity()] = probeResult{at: now, errno: errno, ended: result.Ended, err: err}
 	}
 	p.answers = fresh
 	for i := range filesystems {
@@ -86,8 +87,7 @@ func (p *probeState) probeAll(ctx context.Context, h *host.Host, timeout time.Du
 	return doubts
 }
 
-// xfsAnswer understands what an XFS filesystem said to opening a directory: it answers EIO to everything once it is
-// shut down.
+// xfsAnswer interprets the answer of an XFS filesystem to opening a directory: EIO to everything once it is shut down.
 func xfsAnswer(point string, result probe.ProbeResult) (errno string, err error) {
 	refused := syscall.Errno(result.Answer.Errno)
 	switch {

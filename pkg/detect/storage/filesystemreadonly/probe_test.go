@@ -59,7 +59,7 @@ func TestXFSIsAskedSparingly(t *testing.T) {
 		found      int
 		doubts     int
 	}{
-		{"first look", 0, "", "", false, 12, 0, 0},
+		{"first run", 0, "", "", false, 12, 0, 0},
 		{"timer", 30 * time.Second, "", "", false, 12, 0, 0},
 		{"woken", 10 * time.Second, "/7", "", false, 12, 1, 0},
 		{"storm", 200 * time.Millisecond, "/7", "", false, 0, 1, 0},
@@ -86,7 +86,7 @@ func TestXFSIsAskedSparingly(t *testing.T) {
 		}
 	}
 	if children != 7 {
-		t.Errorf("%d children, want one for each look that asks", children)
+		t.Errorf("%d children, want one for each run that probes", children)
 	}
 }
 

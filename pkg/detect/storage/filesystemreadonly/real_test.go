@@ -19,14 +19,14 @@ func TestRealExt4Error(t *testing.T) {
 	ext4.Mount(disk, "errors=remount-ro")
 	ext4.Bind(disk, n.Path("bind"), true)
 	ext4.Bind(disk, n.Path("kubelet/pods/"+uid+"/volume-subpaths/a"), true)
-	n.Sees()
+	n.Expect()
 
 	ext4.TriggerError()
 	reason := reasonEmergencyRO
 	if !n.SuperOption(disk, "emergency_ro") {
 		reason = reasonRemountedRO // before Linux 6.15
 	}
-	got := n.Sees([3]string{"disk", "fatal", reason})
+	got := n.Expect([3]string{"disk", "fatal", reason})
 	if len(got) == 1 && (got[0].Facts["pods"] != uid || got[0].Facts["mountPoints"] != "3") {
 		t.Errorf("facts: %v", got[0].Facts)
 	}
@@ -37,24 +37,24 @@ func TestRealExt4Error(t *testing.T) {
 	ext4.Unmount(n.Path("kubelet/pods/" + uid + "/volume-subpaths/a"))
 	ext4.Unmount(n.Path("bind"))
 	ext4.Unmount(disk)
-	n.Sees()
+	n.Expect()
 	ext4.Released()
 	ext4.Mount(disk, "errors=remount-ro") // takes writes, but its errors were never looked at
-	n.Sees([3]string{"disk", "warning", reasonErrors})
+	n.Expect([3]string{"disk", "warning", reasonErrors})
 	ext4.Unmount(disk)
 	ext4.Released()
 	ext4.Check()
 	ext4.Mount(disk, "errors=remount-ro")
-	n.Sees()
+	n.Expect()
 }
 
 func TestRealExt4ErrorsContinue(t *testing.T) {
 	ext4, n := hosttest.NewLoopFS(t, "ext4"), filesystemtest.NewRealNode(t, New(DefaultSettings()))
 	ext4.Mount(n.Path("disk"), "errors=continue")
 	ext4.TriggerError()
-	n.Sees([3]string{"disk", "warning", reasonErrors})
+	n.Expect([3]string{"disk", "warning", reasonErrors})
 	ext4.Remount(n.Path("disk"), "ro") // a person does so: no new fault
-	n.Sees([3]string{"disk", "warning", reasonErrors})
+	n.Expect([3]string{"disk", "warning", reasonErrors})
 }
 
 func TestRealExt4Shutdown(t *testing.T) {
@@ -63,36 +63,36 @@ func TestRealExt4Shutdown(t *testing.T) {
 	ext4.Shutdown(n.Path("kubelet/plugins/driver/globalmount"))
 	shown := n.SuperOption(n.Path("kubelet/plugins/driver/globalmount"), "shutdown")
 	need.Has(t, shown, "Linux 6.15: ext4 shows that it was shut down")
-	n.Sees([3]string{"kubelet/plugins/driver/globalmount", "warning", reasonShutdown})
+	n.Expect([3]string{"kubelet/plugins/driver/globalmount", "warning", reasonShutdown})
 }
 
 func TestRealXFSShutdown(t *testing.T) {
 	xfs, n := hosttest.NewLoopFS(t, "xfs"), filesystemtest.NewRealNode(t, New(DefaultSettings()))
 	xfs.Mount(n.Path("disk"), "rw")
 	xfs.Bind(n.Path("disk"), n.Path("bind"), false)
-	n.Sees()
+	n.Expect()
 	xfs.Shutdown(n.Path("disk"))
-	n.Sees([3]string{"disk", "fatal", reasonShutdown})
+	n.Expect([3]string{"disk", "fatal", reasonShutdown})
 	xfs.Unmount(n.Path("bind"))
 	xfs.Unmount(n.Path("disk"))
-	n.Sees()
+	n.Expect()
 	xfs.Released()
 	xfs.Mount(n.Path("disk"), "rw") // replays its log
-	n.Sees()
+	n.Expect()
 }
 
 func TestRealXFSLosesItsDisk(t *testing.T) {
 	xfs, n := hosttest.NewLoopFS(t, "xfs"), filesystemtest.NewRealNode(t, New(DefaultSettings()))
 	xfs.Mount(n.Path("disk"), "rw")
-	n.Sees()
+	n.Expect()
 	xfs.Shrink(0)
-	n.Sees([3]string{"disk", "fatal", reasonDeviceGone})
+	n.Expect([3]string{"disk", "fatal", reasonDeviceGone})
 }
 
 func TestRealBtrfsForcedReadOnly(t *testing.T) {
 	btrfs, n := hosttest.NewLoopFS(t, "btrfs"), filesystemtest.NewRealNode(t, New(DefaultSettings()))
 	btrfs.Mount(n.Path("disk"), "rw")
-	n.Sees()
+	n.Expect()
 	btrfs.Shrink(1 << 20)
 	file, err := os.Create(n.Path("disk/x"))
 	if err != nil {
@@ -102,7 +102,7 @@ func TestRealBtrfsForcedReadOnly(t *testing.T) {
 	if err := file.Sync(); err == nil {
 		t.Fatal("the disk still takes writes")
 	}
-	n.Sees([3]string{"disk", "fatal", reasonRemountedRO})
+	n.Expect([3]string{"disk", "fatal", reasonRemountedRO})
 }
 
 // What a person made read-only is no fault.
@@ -111,18 +111,18 @@ func TestRealReadOnlyByDesign(t *testing.T) {
 		t.Run(fstype, func(t *testing.T) {
 			fs, n := hosttest.NewLoopFS(t, fstype), filesystemtest.NewRealNode(t, New(DefaultSettings()))
 			fs.Mount(n.Path("disk"), "ro")
-			n.Sees()
+			n.Expect()
 			fs.Remount(n.Path("disk"), "rw")
 			fs.Bind(n.Path("disk"), n.Path("bind"), true)
-			n.Sees()
+			n.Expect()
 			fs.Unmount(n.Path("bind"))
 			fs.Remount(n.Path("disk"), "ro")
-			n.Sees()
+			n.Expect()
 		})
 	}
 }
 
-// Filesystems of others are not touched: a dead server does not hold the look up, nor start any probe.
+// Filesystems of others are not touched: a dead server does not delay the run, nor start any probe.
 func TestRealHungFUSE(t *testing.T) {
 	n := filesystemtest.NewRealNode(t, New(DefaultSettings()))
 	hosttest.HangingFUSE(t)

@@ -13,40 +13,39 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// hung-mounts reads the mount table and asks each filesystem whose data come from a server or a daemon, once for each
+// hung-mounts reads the mount table and probes each filesystem whose data come from a server or a daemon, once for each
 // superblock, by statfs(2), fstat(2) and open(2) of its root directory in a child process:
 //
 //	61 27 0:51 / /data rw,relatime - nfs4 10.0.0.5:/export rw,vers=4.2,hard,timeo=600,…
 //	62 27 0:52 / /s3 rw,nosuid,nodev - fuse.s3fs s3fs rw,user_id=0,group_id=0
 //
-// A dead NFS server (hard mount), a stopped FUSE daemon or a lost Ceph cluster never answers: whoever touches a path
-// there waits in the kernel. A daemon that has died answers ENOTCONN to everything, a lost export ESTALE.
-//
 // nfs(5), https://docs.kernel.org/filesystems/fuse.html, https://docs.kernel.org/filesystems/autofs.html
 //
-// The agent itself touches no such path. A child that hangs is killed; NFS lets it go then, and the mount is asked
-// again after one, two, four, five minutes, or at once when the kernel says something of a server. FUSE does not let
-// it go: it stays until the server answers or the connection is aborted, and there is never another one beside it for
-// the same superblock. All that hang in one look hang in one child, and at most two such children are left, so that
-// other checks can still probe.
+// A dead NFS server (hard mount), a stopped FUSE daemon or a lost Ceph cluster never answers: whatever accesses a path
+// there waits in the kernel. A daemon that has died answers ENOTCONN to everything, a lost export ESTALE.
 //
-// Known false alarms, and what is done: a server that is merely slow: five seconds in two looks in a row are asked
-// for. Automounts: the trigger (autofs) is never touched, nor what lies below one, because going there mounts what
-// has expired; a mount right on its trigger (systemd's) is asked in a way that triggers nothing. A refusal (EACCES,
-// EPERM) is an answer.
+// The agent itself accesses no such path. A child that hangs is killed; NFS then releases it, and the mount is probed
+// again after one, two, four, five minutes, or at once when the kernel logs something of a server. FUSE does not
+// release it: it stays until the server answers or the connection is aborted, and there is never another one beside it
+// for the same superblock. All that hang in one run hang in one child, and at most two such children are left, so that
+// other checks can still probe. The trigger of an automount (autofs) is never accessed, nor what lies below one,
+// because
+// that mounts what has expired; a mount right on its trigger (systemd's) is probed without triggering anything. A
+// refusal (EACCES, EPERM) is an answer.
 
 // Settings adjust hung-mounts.
 type Settings struct {
 	Patience time.Duration `yaml:"patience"` // how long a filesystem may take to answer
-	Ignore   []string      `yaml:"ignore"`   // mount points of filesystems that are never touched
+	Ignore   []string      `yaml:"ignore"`   // mount points of filesystems that are never accessed
 }
 
-// DefaultSettings returns the settings that are used unless the configuration says otherwise. Programs begin to
-// fail over earlier than that: five seconds are what the exporters of the field give a mount.
+// DefaultSettings returns the settings that are used unless the configuration says otherwise: five seconds are the
+// usual patience of exporters with a mount.
 func DefaultSettings() Settings {
 	return Settings{Patience: 5 * time.Second}
 }
 
+// ID is that of the check.
 const (
 	ID              = "hung-mounts"
 	hungMountsEvery = time.Minute
@@ -60,26 +59,24 @@ const (
 
 // New finds network and FUSE filesystems that do not answer any more.
 func New(s Settings) detect.Check {
-	c := &hungMounts{settings: s, hung: checkkit.HungProbes{}, past: map[string]mountHistory{}}
+	c := &hungMounts{settings: s, hung: checkkit.HungProbes{}, failing: map[string]mountFailure{}}
 	return detect.Check{
-		ID:      ID,
-		Domain:  "storage",
-		Summary: "a network or FUSE filesystem does not answer; whatever touches it hangs",
-		Advice: "Bring the server or the daemon back: the mount then goes on by itself. Look at the pod of the " +
-			"volume's driver, at `dmesg`, and whether the server can be reached. A FUSE mount whose daemon is gone " +
-			"is freed by `echo 1 > /sys/fs/fuse/connections/N/abort` (N is the second part of the device) and " +
-			"unmounted; an NFS mount whose server will not come back by `umount -f`. Do not run `df` or `ls` there: " +
-			"it will hang too.",
+		ID: ID, Domain: "storage",
+		Summary: "a network or FUSE filesystem does not answer; whatever accesses it hangs",
+		Advice: "Bring the server or the daemon back: the mount then continues. Check the pod of the volume's " +
+			"driver, `dmesg`, and whether the server is reachable. If the daemon of a FUSE mount is gone, run `echo " +
+			"1 > /sys/fs/fuse/connections/N/abort` (N is the second part of the device) and unmount it; if the " +
+			"server of an NFS mount will not come back, run `umount -f`. Do not run `df` or `ls` there: it will " +
+			"hang too.",
 		Doc:       hungMountsDoc(),
 		Condition: detect.StorageProblem(),
-		Every:     hungMountsEvery,
-		Deadline:  30 * time.Second,
+		Every:     hungMountsEvery, Deadline: 30 * time.Second,
 		Wakes: []detect.Wake{
 			checkkit.KernelWake(), {Source: detect.WakeKernelLog, Match: "nfs: server "},
 			{Source: detect.WakeKernelLog, Match: "ceph: "}, {Source: detect.WakeKernelLog, Match: "CIFS: "},
 		},
 		Policy: finding.Policy{Raise: finding.Hold{Looks: 2}},
-		Run:    c.look,
+		Run:    c.run,
 	}
 }
 
@@ -87,51 +84,51 @@ func hungMountsDoc() detect.Doc {
 	return detect.Doc{
 		Reads: []string{"/proc/1/mountinfo", "statfs(2), fstat(2) and open(2) of the root of each network and FUSE " +
 			"filesystem, in a child process"},
-		Why: "A pod whose volume hangs can neither work nor be killed, and its deletion hangs as well; kubelet's own " +
-			"look at the volume, backups and every df on the node wait in the kernel too.",
+		Why: "A pod whose volume hangs can neither work nor be killed, and its deletion hangs as well; kubelet's " +
+			"statistics of the volume, backups and every df on the node wait in the kernel too.",
 		Faults: []detect.Fault{
-			{Reason: reasonMountHung, Severity: finding.Fatal, When: "no answer within 5 seconds in two looks; fatal " +
+			{Reason: reasonMountHung, Severity: finding.Fatal, When: "no answer within 5 seconds in two runs; fatal " +
 				"where the node's own data lie on it, else a warning"},
 			{Reason: reasonMountBroken, Severity: finding.Fatal, When: "every access is refused: the FUSE daemon is " +
 				"gone (ENOTCONN), the export is lost (ESTALE), EIO, or the server is unreachable; same severities"},
 		},
 		FalseAlarms: "A server that is only slow is believed to hang after a minute. Automounts that lie below their " +
-			"trigger (/net, /misc) are not looked at: touching them would mount them. Mounts that only exist inside " +
-			"a container are not looked at either.",
+			"trigger (/net, /misc) are not checked: an access would mount them. Mounts that only exist inside a " +
+			"container are not checked either.",
 	}
 }
 
-// hungMounts is what one look leaves for the next.
+// hungMounts is kept between runs.
 type hungMounts struct {
 	settings Settings
 
-	hung   checkkit.HungProbes
-	past   map[string]mountHistory // by filesystem.superblock, of those that do not answer
-	looked time.Duration           // uptime of the last look
+	hung    checkkit.HungProbes
+	failing map[string]mountFailure // by superblock, of those that do not answer
+	lastRun time.Duration           // uptime
 }
 
-// mountHistory is what is known of a filesystem that does not answer.
-type mountHistory struct {
-	wall  time.Time // of the probe that was the first to fail, for people
+// mountFailure is what is known of a filesystem that does not answer.
+type mountFailure struct {
+	since time.Time // of the first probe that failed, by the wall clock, for people
 	fault filesystem.Fault
-	next  time.Duration // uptime at which it is asked again on the timer
-	times int           // how often it was asked in vain
+	next  time.Duration // uptime at which it is probed again on the timer
+	times int           // how many probes have failed
 }
 
-func (c *hungMounts) look(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+func (c *hungMounts) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	mounts, err := mount.Table(h)
 	if err != nil {
 		return nil, err
 	}
 	filesystems := foreignFilesystems(mounts, c.settings.Ignore)
 	if len(filesystems) == 0 {
-		c.past = map[string]mountHistory{}
+		c.failing = map[string]mountFailure{}
 		return nil, finding.NoneLeft("no network or FUSE filesystem is mounted")
 	}
-	doubts := c.ask(ctx, h, mounts, filesystems)
+	doubts := c.probe(ctx, h, mounts, filesystems)
 	var findings []finding.Finding
 	for _, f := range filesystems {
-		past, failed := c.past[superblock(f)]
+		failure, failed := c.failing[superblock(f)]
 		if !failed {
 			continue
 		}
@@ -140,7 +137,8 @@ func (c *hungMounts) look(ctx context.Context, h *host.Host) ([]finding.Finding,
 			doubts[f.Subject()] = errBehind(front)
 			continue
 		}
-		findings = append(findings, hungFinding(f, past, h.Paths, mounts, filesystem.AffectedPods(ctx, h, mounts, f)))
+		findings = append(findings, hungFinding(f, failure, h.Paths, mounts, filesystem.AffectedPods(ctx, h, mounts,
+			f)))
 	}
 	checkkit.ForgetUnmounted(h, doubts)
 	return findings, finding.Partial(doubts)

@@ -59,8 +59,8 @@ func onlyMounts(t *testing.T, n *filesystemtest.RealNode, dirs []string) {
 	}
 }
 
-// hungSees fails unless a look of the check shows just these reasons, by mount point.
-func hungSees(t *testing.T, n *filesystemtest.RealNode, dirs []string, later time.Duration, want map[string]string) {
+// expectHung runs the check and fails unless it finds just these reasons, by mount point.
+func expectHung(t *testing.T, n *filesystemtest.RealNode, dirs []string, later time.Duration, want map[string]string) {
 	t.Helper()
 	n.Later += later
 	onlyMounts(t, n, dirs)
@@ -90,23 +90,23 @@ func TestRealHungMounts(t *testing.T) {
 	var dirs []string
 	t.Run("hang", func(t *testing.T) {
 		dirs = append(dirs, hosttest.HangingFUSE(t))
-		hungSees(t, n, dirs, time.Minute, map[string]string{"0": "warning MountHung"})
+		expectHung(t, n, dirs, time.Minute, map[string]string{"0": "warning MountHung"})
 		for range 10 {
-			hungSees(t, n, dirs, time.Minute, map[string]string{"0": "warning MountHung"})
+			expectHung(t, n, dirs, time.Minute, map[string]string{"0": "warning MountHung"})
 		}
 		if got := hungChildren(t); got != 1 {
 			t.Errorf("%d children hang, want 1", got)
 		}
 		t.Run("second", func(t *testing.T) {
 			dirs = append(dirs, hosttest.HangingFUSE(t))
-			hungSees(t, n, dirs, time.Minute, map[string]string{"0": "warning MountHung", "1": "warning MountHung"})
-			hungSees(t, n, dirs, time.Minute, map[string]string{"0": "warning MountHung", "1": "warning MountHung"})
+			expectHung(t, n, dirs, time.Minute, map[string]string{"0": "warning MountHung", "1": "warning MountHung"})
+			expectHung(t, n, dirs, time.Minute, map[string]string{"0": "warning MountHung", "1": "warning MountHung"})
 			if got := hungChildren(t); got != 2 {
 				t.Errorf("%d children hang, want 2", got)
 			}
 			// A third one is not asked: others need to probe too.
 			third := hosttest.HangingFUSE(t)
-			hungSees(t, n, append(slices.Clone(dirs), third), time.Minute, map[string]string{"0": "warning MountHung",
+			expectHung(t, n, append(slices.Clone(dirs), third), time.Minute, map[string]string{"0": "warning MountHung",
 				"1": "warning MountHung"})
 			if got := hungChildren(t); got != 2 {
 				t.Errorf("%d children hang, want 2", got)
@@ -118,12 +118,12 @@ func TestRealHungMounts(t *testing.T) {
 			hosttest.AbortFUSE(t, dirs[1])
 			untilChildren(t, 1)
 			// woken
-			hungSees(t, n, dirs, time.Second, map[string]string{"0": "warning MountHung", "1": "warning MountBroken"})
+			expectHung(t, n, dirs, time.Second, map[string]string{"0": "warning MountHung", "1": "warning MountBroken"})
 		})
-		hungSees(t, n, dirs, time.Minute, map[string]string{"0": "warning MountHung"})
+		expectHung(t, n, dirs, time.Minute, map[string]string{"0": "warning MountHung"})
 	})
 	untilChildren(t, 0)
-	hungSees(t, n, dirs, time.Minute, map[string]string{})
+	expectHung(t, n, dirs, time.Minute, map[string]string{})
 }
 
 // untilChildren waits until so many children are left: the kernel lets them go a moment after the abort.

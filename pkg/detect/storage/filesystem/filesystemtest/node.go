@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Settles waits until the look shows nothing: some filesystems free what was deleted a moment later.
+// Settles waits until the check finds nothing: some filesystems free what was deleted a moment later.
 func (n *RealNode) Settles() {
 	n.t.Helper()
 	deadline := time.After(10 * time.Second)
@@ -39,7 +39,7 @@ func (n *RealNode) Settles() {
 	}
 }
 
-// RealNode looks with one check at the machine that the test runs on. Only filesystems below its directory count:
+// RealNode runs one check on the machine that the test runs on. Only filesystems below its directory count:
 // others may fail there on their own account.
 type RealNode struct {
 	t     *testing.T
@@ -68,10 +68,10 @@ func NewRealNode(t *testing.T, check detect.Check) *RealNode {
 // Path is that of a name in the directory of the test.
 func (n *RealNode) Path(name string) string { return filepath.Join(n.Dir, name) }
 
-// Sees fails unless the look shows just this: subject below the directory, severity, reason.
-func (n *RealNode) Sees(want ...[3]string) []finding.Finding {
+// Expect runs the check and fails unless it finds just this: subject below the directory, severity, reason.
+func (n *RealNode) Expect(want ...[3]string) []finding.Finding {
 	n.t.Helper()
-	n.Later += time.Second // looks follow each other at some distance, as they do in the agent
+	n.Later += time.Second // runs are some time apart, as in the agent
 	findings, err := n.Check.Run(n.t.Context(), n.Host)
 	partial, isPartial := errors.AsType[*finding.PartialError](err)
 	if err != nil && !isPartial {

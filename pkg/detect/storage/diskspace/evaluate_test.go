@@ -24,7 +24,7 @@ func TestFillingSeverity(t *testing.T) {
 	} {
 		s := space{answer: probe.ProbeAnswer{TotalBytes: 100 << 30, FreeBytes: test.free << 30}}
 		fault, found := s.filling(DefaultSettings(), test.fullIn)
-		if !found || fault.severity != test.want || fault.marginal {
+		if !found || fault.severity != test.want || fault.belowRaise {
 			t.Errorf("%s: %v %+v, want %s", test.name, found, fault, test.want)
 		}
 	}

@@ -17,8 +17,8 @@ import (
 // space is one filesystem and what is left of it.
 type space struct {
 	filesystem.Filesystem
-	holds  []string // what of the node's own is on it; empty for others
-	volume bool     // kubelet mounted it for pods, and nobody else did
+	holds  []string // the node's own data on it; empty for others
+	volume bool     // all its mounts are kubelet's, for pods
 	answer probe.ProbeAnswer
 }
 
@@ -44,7 +44,7 @@ func spacesOf(mounts []mount.Mount, paths host.Paths, ignore []string) []space {
 	return spaces
 }
 
-// matters tells filesystems that are looked at from all others.
+// matters reports whether a filesystem is checked.
 func (s space) matters() bool {
 	memory := func(m mount.Mount) bool {
 		return m.FSType == "tmpfs" && m.Root == "/" && slices.Contains([]string{"/", "/run", "/dev/shm"}, m.Point)
@@ -58,9 +58,9 @@ func (s space) matters() bool {
 	return slices.ContainsFunc(s.Mounts, memory)
 }
 
-// ask returns the filesystems that answered, and why others did not. One that something covers wholly is left out:
-// nobody can write to it by any path.
-func (c *diskSpace) ask(ctx context.Context, h *host.Host, mounts []mount.Mount, all []space) ([]space,
+// probe returns the filesystems that answered, and why others did not. One that is wholly covered by other mounts is
+// left out: no path leads to it.
+func (c *diskSpace) probe(ctx context.Context, h *host.Host, mounts []mount.Mount, all []space) ([]space,
 	map[finding.Subject]error) {
 	var keys []string
 	var requests []probe.ProbeRequest
@@ -73,10 +73,10 @@ func (c *diskSpace) ask(ctx context.Context, h *host.Host, mounts []mount.Mount,
 	doubts := make(map[finding.Subject]error)
 	var answered []space
 	for _, s := range all {
-		result, asked := results[s.Identity()]
+		result, probed := results[s.Identity()]
 		refused := syscall.Errno(result.Answer.Errno)
 		switch {
-		case !asked:
+		case !probed:
 		case result.Err != nil:
 			doubts[s.Subject()] = result.Err
 		case refused != 0 && result.Answer.TotalBytes == 0: // opening it may be refused, when statfs was not
@@ -89,7 +89,7 @@ func (c *diskSpace) ask(ctx context.Context, h *host.Host, mounts []mount.Mount,
 	return answered, doubts
 }
 
-// podsOf names the pods whose volume it is. Who suffers from the node's own filesystems is everybody.
+// podsOf names the pods whose volume it is. The node's own filesystems affect all pods.
 func (s space) podsOf(ctx context.Context, h *host.Host) []string {
 	if !s.volume {
 		return nil
@@ -97,13 +97,13 @@ func (s space) podsOf(ctx context.Context, h *host.Host) []string {
 	return s.VolumePods(ctx, h)
 }
 
-// images tells what images and containers take of the filesystem that holds them, or 0. Logs and volumes of pods
-// would have to be walked, which costs more than it tells.
+// images returns what images and containers use of the filesystem that holds them, or 0. Logs and volumes of pods
+// would have to be walked, which costs too much.
 func (s space) images(ctx context.Context, h *host.Host) uint64 {
 	if !slices.Contains(s.holds, filesystem.HoldsImages) || h.Runtime.ImageBytes == nil {
 		return 0
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second) // a runtime without room may be slow; it is only told
+	ctx, cancel := context.WithTimeout(ctx, time.Second) // a runtime without space may be slow; it is only shown
 	defer cancel()
 	bytes, err := h.Runtime.ImageBytes(ctx)
 	if err != nil {

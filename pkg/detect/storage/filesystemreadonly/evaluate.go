@@ -17,7 +17,7 @@ type examined struct {
 	gone    string      // why there is no device behind it; empty when there is
 	fstabRO bool        // /etc/fstab wants it read-only
 	ext4    *ext4Errors // nil: not ext4, or unknown
-	// why the filesystem refuses to open its root directory; empty: it does not, or was not asked
+	// why the filesystem refuses to open its root directory; empty: it does not, or was not probed
 	probeErrno string
 }
 
@@ -26,10 +26,9 @@ type ext4Errors struct {
 	count     int
 	last      time.Time
 	function  string // of the kernel, that found the last error
-	sinceBoot bool   // the last one is of this boot; others are not this kernel's
-	seenCome  bool   // one came since this mount of the filesystem was seen first
-	// the mount table showed then that it takes no writes: this kernel shows it, and shows when that is over
-	shown bool
+	sinceBoot bool   // the last one is of this boot
+	observed  bool   // one was recorded while the agent has been observing this mount
+	shown     bool   // the mount table then showed that it takes no writes, so that it will show the end of that too
 }
 
 // The reasons.
@@ -42,24 +41,23 @@ const (
 	reasonOldErrors   = "FilesystemErrorsRecorded"
 )
 
-// judge decides from the evidence alone. A filesystem that is healthy, or read-only because somebody wants it so, has
-// no fault.
-func (f examined) judge() (filesystem.Fault, bool) {
+// evaluate decides from the evidence alone. A filesystem that is healthy, or read-only on purpose, has no fault.
+func (f examined) evaluate() (filesystem.Fault, bool) {
 	switch {
 	case f.gone != "":
 		return filesystem.Fault{Reason: reasonDeviceGone, Text: "lost its device", Evidence: f.gone}, true
 	case f.Option("shutdown"):
 		return filesystem.Fault{Reason: reasonShutdown, Text: "was shut down by the kernel",
-			Evidence: "mount table says shutdown" + f.recorded()}, true
+			Evidence: "the mount table shows shutdown" + f.recorded()}, true
 	case f.probeErrno != "":
 		return filesystem.Fault{Reason: reasonShutdown, Text: "was shut down by the kernel",
 			Evidence: "opening its root directory: " + f.probeErrno}, true
 	case f.Option("emergency_ro"):
 		return filesystem.Fault{Reason: reasonEmergencyRO, Text: "takes no writes after an error",
-			Evidence: "mount table says emergency_ro" + f.recorded()}, true
+			Evidence: "the mount table shows emergency_ro" + f.recorded()}, true
 	case f.Option("ro") && f.forcedReadOnly():
 		return filesystem.Fault{Reason: reasonRemountedRO, Text: "was made read-only by the kernel",
-			Evidence: "filesystem is ro without being mounted so" + f.recorded()}, true
+			Evidence: "the filesystem is ro but was not mounted so" + f.recorded()}, true
 	case f.stoppedUnseen():
 		return filesystem.Fault{Reason: reasonEmergencyRO, Text: "takes no writes after an error",
 			Evidence: "the kernel stopped it, which the mount table does not show" + f.recorded()}, true
@@ -74,8 +72,8 @@ func (f examined) judge() (filesystem.Fault, bool) {
 }
 
 // forcedReadOnly reports whether it is proven that the kernel, and not a person, made the filesystem read-only. ext4
-// records every error that makes it do so; what others record is lost, but only a person sets the flag of the mount
-// too. Any mount of the whole that says rw counts, because another one may be a read-only bind.
+// records every error that makes it do so; other filesystems do not, but only a person sets the flag of the mount too.
+// Any mount of the whole that is rw counts, because another one may be a read-only bind.
 func (f examined) forcedReadOnly() bool {
 	mountRW := slices.ContainsFunc(f.Mounts, func(m mount.Mount) bool {
 		return filesystem.WholeRank(m) == 1 && slices.Contains(m.Options, "rw")
@@ -90,17 +88,17 @@ func (f examined) forcedReadOnly() bool {
 	}
 }
 
-// stoppedUnseen reports ext4 that stopped taking writes on a kernel that shows nothing of it: see the head of
-// filesystemreadonly.go. The error must have come during this mount, since after another one the filesystem takes
-// writes again.
+// stoppedUnseen reports ext4 that stopped taking writes on a kernel that does not show it: see the head of
+// filesystemreadonly.go. The error must have been recorded during this mount, since after another one the filesystem
+// takes writes again.
 func (f examined) stoppedUnseen() bool {
-	return f.ext4 != nil && f.ext4.seenCome && !f.ext4.shown &&
+	return f.ext4 != nil && f.ext4.observed && !f.ext4.shown &&
 		(f.Option("errors=remount-ro") || f.ext4.function == "ext4_journal_check_start")
 }
 
 func (f examined) erredThisBoot() bool { return f.ext4 != nil && f.ext4.sinceBoot }
 
-// recorded words what ext4 recorded in this boot.
+// recorded describes what ext4 recorded in this boot.
 func (f examined) recorded() string {
 	if !f.erredThisBoot() {
 		return ""

@@ -11,38 +11,35 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// spaceFault is one way in which a filesystem lacks room.
+// spaceFault is one way in which a filesystem lacks space.
 type spaceFault struct {
-	reason   string
-	severity finding.Severity
-	text     string
-	marginal bool
-	fullIn   time.Duration // 0: not foreseen
+	reason     string
+	severity   finding.Severity
+	text       string
+	belowRaise bool
+	fullIn     time.Duration // 0: no prediction
 }
 
 const (
-	// spaceKeep is how much more than the threshold there must be before what was raised is gone.
-	spaceKeep = 1.2
-	// fillingKeep is the same for the time that is left.
-	fillingKeep = 1.5
-	// fillingSoon and fillingSoonPercent make a prediction a warning, fillingPercent makes it worth telling at all: see
+	spaceKeep   = 1.2 // times the threshold must be free before a raised finding is cleared
+	fillingKeep = 1.5 // times the threshold of the time that is left
+	// fillingSoon and fillingSoonPercent make a prediction a warning, fillingPercent makes it a finding: see
 	// fsSpaceFillingUpWarningThreshold of kube-prometheus, which has 20 and 15 because kubelet collects images at 15.
 	fillingSoon        = 4 * time.Hour
 	fillingSoonPercent = 15
 	fillingPercent     = 20
 )
 
-// judge returns what is wrong, the gravest first. was says that the look before found it full; fullIn is the
-// prediction, or 0.
-func (s space) judge(set Settings, was bool, fullIn time.Duration) (spaceFault, bool) {
+// evaluate returns the most severe fault. wasFull: the run before found it full; fullIn is the prediction, or 0.
+func (s space) evaluate(set Settings, wasFull bool, fullIn time.Duration) (spaceFault, bool) {
 	if s.answer.TotalBytes == 0 {
-		return spaceFault{}, false // it does not count
+		return spaceFault{}, false // it does not count its blocks
 	}
-	faults := append(s.exhausted(set, was), s.low(set)...)
+	faults := append(s.exhausted(set, wasFull), s.low(set)...)
 	if fault, found := s.filling(set, fullIn); found {
 		faults = append(faults, fault)
 	}
-	i := slices.IndexFunc(faults, func(f spaceFault) bool { return !f.marginal })
+	i := slices.IndexFunc(faults, func(f spaceFault) bool { return !f.belowRaise })
 	switch {
 	case len(faults) == 0:
 		return spaceFault{}, false
@@ -54,16 +51,16 @@ func (s space) judge(set Settings, was bool, fullIn time.Duration) (spaceFault, 
 }
 
 // exhausted finds filesystems of the node itself on which nothing can be written any more.
-func (s space) exhausted(set Settings, was bool) []spaceFault {
+func (s space) exhausted(set Settings, wasFull bool) []spaceFault {
 	if len(s.holds) == 0 {
 		return nil
 	}
 	more := uint64(1)
-	if was {
+	if wasFull {
 		more = 2
 	}
 	var faults []spaceFault
-	// ext4 keeps 2 %, at most 16 MiB, of what is free to itself; root cannot have that either.
+	// ext4 reserves 2 %, at most 16 MiB, of what is free for itself; root cannot use that either.
 	if limit := min(set.FatalBytes, s.answer.TotalBytes/100*3) * more; s.rootBytes() < limit {
 		faults = append(faults, spaceFault{reason: reasonDiskFull, severity: finding.Fatal, text: "is full"})
 	}
@@ -74,8 +71,8 @@ func (s space) exhausted(set Settings, was bool) []spaceFault {
 	return faults
 }
 
-// rootBytes is what root can still write. btrfs says 0 for all when only the data has room, and then root cannot
-// either.
+// rootBytes is what root can still write. btrfs reports f_bavail 0 when only its data has free space: then root cannot
+// write either.
 func (s space) rootBytes() uint64 {
 	if s.Principal.FSType == "btrfs" {
 		return s.answer.FreeBytes
@@ -95,11 +92,11 @@ func (s space) low(set Settings) []spaceFault {
 	var faults []spaceFault
 	if free := s.freePercent(); free < threshold*spaceKeep && s.answer.FreeBytes < enough {
 		faults = append(faults, spaceFault{reason: reasonDiskSpaceLow, severity: finding.Warning,
-			text: "has little space left", marginal: free >= threshold})
+			text: "has little space left", belowRaise: free >= threshold})
 	}
 	if free := s.freeInodePercent(); free < set.InodePercent*spaceKeep {
 		faults = append(faults, spaceFault{reason: reasonInodesLow, severity: finding.Warning,
-			text: "has few inodes left", marginal: free >= set.InodePercent})
+			text: "has few inodes left", belowRaise: free >= set.InodePercent})
 	}
 	return faults
 }
@@ -113,7 +110,7 @@ func (s space) filling(set Settings, fullIn time.Duration) (spaceFault, bool) {
 	}
 	f := spaceFault{
 		reason: reasonDiskFilling, severity: finding.Info, text: "fills up",
-		marginal: fullIn >= set.FullWithin || free >= fillingPercent,
+		belowRaise: fullIn >= set.FullWithin || free >= fillingPercent,
 	}
 	if fullIn < fillingSoon && free < fillingSoonPercent {
 		f.severity = finding.Warning
@@ -133,14 +130,14 @@ func (s space) freeInodePercent() float64 {
 	return float64(s.answer.FreeInodes) / float64(s.answer.Inodes) * 100
 }
 
-// report words what is wrong.
+// report returns the finding.
 func (s space) report(f spaceFault, pods []string, images uint64) finding.Finding {
 	a := s.answer
 	facts := map[string]string{
 		"device": s.Device, "source": s.Principal.Source, "fstype": s.Principal.FSType,
 		"freeBytes": strconv.FormatUint(a.FreeBytes, 10), "rootBytes": strconv.FormatUint(a.RootBytes, 10),
-		"totalBytes": strconv.FormatUint(a.TotalBytes, 10), "freePercent": strconv.FormatFloat(s.freePercent(), 'f', 1,
-			64),
+		"totalBytes":  strconv.FormatUint(a.TotalBytes, 10),
+		"freePercent": strconv.FormatFloat(s.freePercent(), 'f', 1, 64),
 	}
 	message := fmt.Sprintf("%s (%s on %s) %s: %s of %s free (%.1f %%)", s.Principal.Point, s.Principal.FSType,
 		s.Principal.Source, f.text,
@@ -154,7 +151,7 @@ func (s space) report(f spaceFault, pods []string, images uint64) finding.Findin
 	}
 	if f.fullIn > 0 {
 		facts["fullInHours"] = strconv.FormatFloat(f.fullIn.Hours(), 'f', 1, 64)
-		message += fmt.Sprintf("; at this pace full in %.1f hours", f.fullIn.Hours())
+		message += fmt.Sprintf("; at this rate full in %.1f hours", f.fullIn.Hours())
 	}
 	if len(s.holds) > 0 {
 		facts["holds"] = strings.Join(s.holds, ", ")
@@ -164,12 +161,12 @@ func (s space) report(f spaceFault, pods []string, images uint64) finding.Findin
 		facts["imageBytes"] = strconv.FormatUint(images, 10)
 		message += fmt.Sprintf("; images and containers take %s", bytesText(images))
 	}
-	told := finding.Finding{
+	full := finding.Finding{
 		Check: ID, Subject: s.Subject(), Severity: f.severity,
-		Reason: f.reason, Message: message, Facts: facts, BelowRaise: f.marginal,
+		Reason: f.reason, Message: message, Facts: facts, BelowRaise: f.belowRaise,
 	}
-	checkkit.AddPods(&told, "; volume of ", pods)
-	return told
+	checkkit.AddPods(&full, "; volume of ", pods)
+	return full
 }
 
 // bytesText is a number of bytes for people: "1.5 GiB".

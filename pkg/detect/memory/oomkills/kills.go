@@ -13,33 +13,33 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// oomKill is what was killed in one cgroup, and for whose want of memory.
+// oomKill is what was killed in one cgroup, and for which limit.
 type oomKill struct {
 	victim oomCgroup
 	times  int
 	limit  string // the cgroup whose limit was reached; empty for the node's memory
-	gone   bool   // of the victim only the slice is known in which it was, or it was in the slice itself
+	gone   bool   // the victim was removed, so that only its slice is known, or it was in the slice itself
 	own    bool   // the limit is the victim's own, and not that of a slice above
 	// containers are those of the victim in which something was killed, by ID and then by name.
 	containers []string
-	who        string // the victim as people call it
+	victimName string // for people
 }
 
-// oomNews is what was killed since the scan before.
-type oomNews []oomKill
+// oomKills is what was killed since the scan before.
+type oomKills []oomKill
 
-// since tells what has been killed since before, and why: see the head of oomkills.go.
-func (s oomScan) since(before oomState) oomNews {
-	news := make(map[string]oomCounts)
+// since returns what has been killed since before, and why: see the head of oomkills.go.
+func (s oomScan) since(before oomState) oomKills {
+	rises := make(map[string]oomCounts)
 	for _, c := range s.cgroups {
-		news[c.path] = c.counts.since(before.Counts[c.path])
+		rises[c.path] = c.counts.since(before.Counts[c.path])
 	}
-	var kills oomNews
+	var kills oomKills
 	counted := uint64(0)
 	for _, c := range s.cgroups {
 		if c.role == oomSlice && path.Dir(c.path) == "/" {
-			kills = append(kills, s.killsIn(c, news)...)
-			counted += news[c.path].Kills
+			kills = append(kills, s.killsIn(c, rises)...)
+			counted += rises[c.path].Kills
 		}
 	}
 	if all := s.total - before.Total; all > counted {
@@ -50,11 +50,11 @@ func (s oomScan) since(before oomState) oomNews {
 }
 
 // killsIn explains the kills in one of the root's children.
-func (s oomScan) killsIn(top oomCgroup, news map[string]oomCounts) oomNews {
-	var kills oomNews
-	rest := news[top.path]
+func (s oomScan) killsIn(top oomCgroup, rises map[string]oomCounts) oomKills {
+	var kills oomKills
+	rest := rises[top.path]
 	for _, c := range s.cgroups {
-		n := news[c.path]
+		n := rises[c.path]
 		if !isBelow(c.path, top.path) {
 			continue
 		}
@@ -63,7 +63,7 @@ func (s oomScan) killsIn(top oomCgroup, news map[string]oomCounts) oomNews {
 			rest.Kills -= min(n.Kills, rest.Kills)
 			rest.Limit -= min(n.Limit, rest.Limit)
 			if n.Kills > 0 {
-				k := oomKill{victim: c, times: n.times(), containers: s.containersIn(c, news)}
+				k := oomKill{victim: c, times: n.times(), containers: s.containersIn(c, rises)}
 				if n.Limit > 0 {
 					k.limit, k.own = c.path, true
 				}
@@ -73,22 +73,21 @@ func (s oomScan) killsIn(top oomCgroup, news map[string]oomCounts) oomNews {
 			rest.Limit -= min(n.Own, rest.Limit)
 		}
 	}
-	if rest.Kills > 0 { // in a pod or service that is gone, or in the slice itself
+	if rest.Kills > 0 { // in a pod or service that was removed, or in the slice itself
 		k := oomKill{victim: top, times: rest.times(), gone: true}
 		if rest.Limit > 0 {
 			k.limit, k.own = top.path, true
 		}
 		kills = append(kills, k)
 	}
-	return kills.blameSlices(s, top, news)
+	return kills.blameSlices(s, top, rises)
 }
 
-// blameSlices gives kills that no limit of their own explains to the slice above whose limit was reached, the nearest
-// first.
-func (kills oomNews) blameSlices(s oomScan, top oomCgroup, news map[string]oomCounts) oomNews {
+// blameSlices attributes kills that no limit of their own explains to the nearest slice above whose limit was reached.
+func (kills oomKills) blameSlices(s oomScan, top oomCgroup, rises map[string]oomCounts) oomKills {
 	var full []string
 	for _, c := range s.cgroups {
-		if c.role == oomSlice && isBelow(c.path, top.path) && news[c.path].Own > 0 {
+		if c.role == oomSlice && isBelow(c.path, top.path) && rises[c.path].Own > 0 {
 			full = append(full, c.path)
 		}
 	}
@@ -106,10 +105,10 @@ func (kills oomNews) blameSlices(s oomScan, top oomCgroup, news map[string]oomCo
 }
 
 // containersIn returns the IDs of a pod's containers in which something was killed.
-func (s oomScan) containersIn(pod oomCgroup, news map[string]oomCounts) []string {
+func (s oomScan) containersIn(pod oomCgroup, rises map[string]oomCounts) []string {
 	var ids []string
 	for _, c := range s.cgroups {
-		if c.role == oomContainer && c.pod == pod.pod && pod.pod != "" && news[c.path].Kills > 0 {
+		if c.role == oomContainer && c.pod == pod.pod && pod.pod != "" && rises[c.path].Kills > 0 {
 			ids = append(ids, c.container)
 		}
 	}
@@ -117,14 +116,14 @@ func (s oomScan) containersIn(pod oomCgroup, news map[string]oomCounts) []string
 }
 
 // name asks kubelet for the names of pods and containers. Without it they keep their IDs.
-func (kills oomNews) name(ctx context.Context, h *host.Host) {
+func (kills oomKills) name(ctx context.Context, h *host.Host) {
 	pods, containers := make(map[string]string), make(map[string]string)
 	if slices.ContainsFunc(kills, func(k oomKill) bool { return k.victim.pod != "" }) && h.Kubelet.Pods != nil {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		known, err := discover.NodePods(ctx, h)
 		if err != nil {
-			known = nil // the names are not worth the finding
+			known = nil // the finding counts more than the names
 		}
 		for i := range known {
 			pods[host.NodePodUID(&known[i])] = known[i].Namespace + "/" + known[i].Name
@@ -137,9 +136,9 @@ func (kills oomNews) name(ctx context.Context, h *host.Host) {
 	}
 	for i := range kills {
 		k := &kills[i]
-		k.who = checkkit.Sanitize(k.victim.path, checkkit.MaxLine)
+		k.victimName = checkkit.Sanitize(k.victim.path, checkkit.MaxLine)
 		if k.victim.pod != "" {
-			k.who = cmp.Or(pods[k.victim.pod], "pod "+k.victim.pod)
+			k.victimName = cmp.Or(pods[k.victim.pod], "pod "+k.victim.pod)
 		}
 		for j, id := range k.containers {
 			k.containers[j] = cmp.Or(containers[id], id[:min(len(id), 12)])

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -17,7 +16,7 @@ import (
 // thinPool is one pool.
 type thinPool struct {
 	device                    string // major:minor, as the kernel's log names pools
-	failed                    bool   // it tells nothing of itself any more
+	failed                    bool   // it has no other status any more
 	data, metadata            poolSpace
 	mode                      string // rw, ro, out_of_data_space
 	needsCheck, failsWhenFull bool
@@ -26,7 +25,7 @@ type thinPool struct {
 // poolSpace is counted in blocks.
 type poolSpace struct {
 	used, all uint64
-	lowWater  uint64 // the pool's own: less than that shall not be free; 0 for none
+	lowWater  uint64 // the pool's own: at least so many blocks must be free; 0 for none
 }
 
 func (s poolSpace) percent() float64 { return float64(s.used) / float64(max(s.all, 1)) * 100 }
@@ -77,13 +76,13 @@ func parseThinPool(status, table []string) (thinPool, error) {
 	return p, nil
 }
 
-// judge returns what is wrong, the gravest only.
-func (p thinPool) judge(s ThinPoolsSettings) (finding.Finding, bool) {
+// evaluate returns the most severe fault.
+func (p thinPool) evaluate(s ThinPoolsSettings) (finding.Finding, bool) {
 	f := finding.Finding{
 		Check: thinPoolsID, Subject: finding.Subject{Kind: "thin-pool", Name: p.device}, Severity: finding.Warning,
 		Facts: map[string]string{
-			"dataPercent": fmt.Sprintf("%.1f", p.data.percent()), "metadataPercent": fmt.Sprintf("%.1f",
-				p.metadata.percent()), "mode": p.mode,
+			"dataPercent":     fmt.Sprintf("%.1f", p.data.percent()),
+			"metadataPercent": fmt.Sprintf("%.1f", p.metadata.percent()), "mode": p.mode,
 		},
 	}
 	whenFull := "writes wait for up to a minute, then fail"
@@ -94,17 +93,16 @@ func (p thinPool) judge(s ThinPoolsSettings) (finding.Finding, bool) {
 		p.metadata.percent())
 	switch {
 	case p.failed:
-		f.Reason, f.Message, f.Facts = reasonPoolFailed, "failed: it takes no I/O and tells nothing of itself",
-			map[string]string{}
+		f.Reason, f.Message, f.Facts = reasonPoolFailed, "failed: it takes no I/O", map[string]string{}
 	case p.mode == "out_of_data_space", p.data.free() == 0, p.metadata.free() == 0:
 		f.Reason, f.Message = reasonPoolFull, "is full, "+whenFull+"; "+used
 	case p.mode == "ro":
-		f.Reason, f.Message = reasonPoolReadOnly, "is read-only after an error of its metadata; "+used
+		f.Reason, f.Message = reasonPoolReadOnly, "is read-only after a metadata error; "+used
 	case p.needsCheck:
 		f.Reason, f.Message = reasonPoolDamaged, "has metadata that needs a check; "+used
 	default:
-		low, marginal := p.low(s)
-		if !low && !marginal {
+		low, keep := p.low(s)
+		if !low && !keep {
 			return finding.Finding{}, false
 		}
 		f.Reason, f.Message, f.BelowRaise = reasonPoolLow, "has little space left: "+used, !low
@@ -112,22 +110,22 @@ func (p thinPool) judge(s ThinPoolsSettings) (finding.Finding, bool) {
 	return f, true
 }
 
-// low reports whether space is short, or is not short enough to begin a finding but to keep one.
-func (p thinPool) low(s ThinPoolsSettings) (low, marginal bool) {
+// low reports whether space is low, and whether it is low enough to keep a finding.
+func (p thinPool) low(s ThinPoolsSettings) (low, keep bool) {
 	for _, of := range []struct {
 		space   poolSpace
 		percent float64
 	}{{p.data, s.DataPercent}, {p.metadata, s.MetadataPercent}} {
 		if of.percent > 0 {
 			low = low || of.space.percent() >= of.percent
-			marginal = marginal || of.space.percent() >= of.percent-poolMargin
+			keep = keep || of.space.percent() >= of.percent-poolMargin
 		}
 		low = low || of.space.lowWater > 0 && of.space.free() <= of.space.lowWater
 	}
-	return low, marginal
+	return low, keep
 }
 
-// explain adds the pool's name, what the node has on it, and the pods that are hit.
+// explain adds the pool's name, what the node has on it, and the affected pods.
 func (p thinPool) explain(ctx context.Context, h *host.Host, f finding.Finding) finding.Finding {
 	disk := ""
 	if target, err := h.Files.Link("/sys/dev/block/" + p.device); err == nil {
@@ -139,16 +137,9 @@ func (p thinPool) explain(ctx context.Context, h *host.Host, f finding.Finding) 
 	}
 	f.Facts["name"] = name
 	f.Message = "thin pool " + name + " " + f.Message
-	mounts, err := mount.Table(h)
-	if err != nil || disk == "" {
-		return f // what is known is enough
+	if disk != "" {
+		fatal := []string{reasonPoolFull, reasonPoolReadOnly, reasonPoolFailed}
+		addImpact(ctx, h, &f, true, slices.Contains(fatal, f.Reason), disk)
 	}
-	paths := vitalWithoutSpare(h, mounts, disk)
-	if fatal := []string{reasonPoolFull, reasonPoolReadOnly, reasonPoolFailed}; len(paths) > 0 &&
-		slices.Contains(fatal, f.Reason) {
-		f.Severity = finding.Fatal
-	}
-	checkkit.AddNeededFor(&f, paths)
-	checkkit.AddAffectedPods(&f, podsOnDisk(ctx, h, mounts, disk))
 	return f
 }

@@ -20,7 +20,7 @@ func foreignFilesystems(mounts []mount.Mount, ignore []string) []filesystem.File
 	for _, f := range filesystem.FilesystemsOf(mounts, func(m mount.Mount) bool {
 		return filesystem.IsRemote(m.FSType) && !belowTrigger(byID, m)
 	}) {
-		// Asked is where the way leads through no other filesystem that may hang, if there is such a place.
+		// The probe uses a mount whose path leads through no other filesystem that may hang, if there is one.
 		free := slices.DeleteFunc(slices.Clone(f.Mounts), func(m mount.Mount) bool { return throughForeign(byID, m) })
 		if len(free) == 0 {
 			free = f.Mounts
@@ -39,8 +39,8 @@ func throughForeign(byID map[int]mount.Mount, m mount.Mount) bool {
 	})
 }
 
-// superblock identifies a filesystem for as long as it is mounted anywhere. The kernel gives the number of one that
-// is gone to another.
+// superblock identifies a filesystem for as long as it is mounted anywhere. The kernel reuses the number of one that is
+// gone.
 func superblock(f filesystem.Filesystem) string {
 	return f.Device + " " + f.Principal.FSType + " " + f.Principal.Source
 }
@@ -51,7 +51,7 @@ func above(byID map[int]mount.Mount, m mount.Mount) []mount.Mount {
 	seen := map[int]bool{m.ID: true}
 	for at := m; ; {
 		next, ok := byID[at.Parent]
-		if !ok || seen[next.ID] { // the root, or a malformed table that goes round in circles
+		if !ok || seen[next.ID] { // the root, or a malformed table with a cycle
 			return chain
 		}
 		seen[next.ID] = true
@@ -59,15 +59,15 @@ func above(byID map[int]mount.Mount, m mount.Mount) []mount.Mount {
 	}
 }
 
-// belowTrigger reports whether the way to m leads through an automount's trigger, or could if something expired. A
-// mount right on its trigger does not count: the last step of a path is made without triggering anything.
+// belowTrigger reports whether the path to m leads through an automount's trigger, or could if something expired. A
+// mount right on its trigger does not count: the last step of a path triggers nothing.
 func belowTrigger(byID map[int]mount.Mount, m mount.Mount) bool {
 	return slices.ContainsFunc(above(byID, m), func(a mount.Mount) bool {
 		return a.FSType == "autofs" && a.Point != m.Point
 	})
 }
 
-// behind returns the filesystem that fails on the way to another one: nothing is known of the latter then.
+// behind returns the filesystem that fails on the path to another one: nothing is known of the latter then.
 func (c *hungMounts) behind(mounts []mount.Mount, f filesystem.Filesystem) (mount.Mount, bool) {
 	chain := above(filesystem.MountsByID(mounts), f.Principal)
 	i := slices.IndexFunc(chain, func(a mount.Mount) bool { return a.Device() != f.Device && c.failed(a.Device()) })
@@ -79,7 +79,7 @@ func (c *hungMounts) behind(mounts []mount.Mount, f filesystem.Filesystem) (moun
 
 // failed reports whether a superblock is known to fail.
 func (c *hungMounts) failed(device string) bool {
-	for key := range c.past {
+	for key := range c.failing {
 		if known, _, _ := strings.Cut(key, " "); known == device {
 			return true
 		}
@@ -88,32 +88,32 @@ func (c *hungMounts) failed(device string) bool {
 }
 
 func errBehind(front mount.Mount) error {
-	return fmt.Errorf("the way to it leads through %s, which fails itself", front.Point)
+	return fmt.Errorf("its path leads through %s, which fails itself", front.Point)
 }
 
-// hungFinding words what is wrong. Fatal is what takes the node's own data away; a volume is the trouble of its pods.
-func hungFinding(f filesystem.Filesystem, past mountHistory, paths host.Paths, mounts []mount.Mount,
+// hungFinding is fatal where the node's own data are on the filesystem; a volume affects its pods alone.
+func hungFinding(f filesystem.Filesystem, failure mountFailure, paths host.Paths, mounts []mount.Mount,
 	pods []string) finding.Finding {
-	since := past.wall.UTC().Format(time.RFC3339)
-	told := finding.Finding{
-		Check: ID, Subject: f.Subject(), Severity: finding.Warning, Reason: past.fault.Reason,
+	since := failure.since.UTC().Format(time.RFC3339)
+	hung := finding.Finding{
+		Check: ID, Subject: f.Subject(), Severity: finding.Warning, Reason: failure.fault.Reason,
 		Message: fmt.Sprintf("%s (%s from %s) %s since %s", f.Principal.Point, f.Principal.FSType, f.Principal.Source,
-			past.fault.Text, since),
+			failure.fault.Text, since),
 		Facts: map[string]string{
 			"device": f.Device, "source": f.Principal.Source, "fstype": f.Principal.FSType,
-			"mountPoints": fmt.Sprint(len(f.Mounts)), "since": since, "asked": fmt.Sprint(past.times),
+			"mountPoints": fmt.Sprint(len(f.Mounts)), "since": since, "asked": fmt.Sprint(failure.times),
 		},
 	}
-	if past.fault.Evidence != "" {
-		told.Facts["error"] = past.fault.Evidence
-		told.Message += ": " + past.fault.Evidence
+	if failure.fault.Evidence != "" {
+		hung.Facts["error"] = failure.fault.Evidence
+		hung.Message += ": " + failure.fault.Evidence
 	}
 	for _, own := range filesystem.NodePaths(paths) {
 		if f.Holds(mounts, own.Path) {
-			told.Severity = finding.Fatal
-			told.Message += "; holds " + own.Name
+			hung.Severity = finding.Fatal
+			hung.Message += "; holds " + own.Name
 		}
 	}
-	checkkit.AddAffectedPods(&told, pods)
-	return told
+	checkkit.AddAffectedPods(&hung, pods)
+	return hung
 }

@@ -15,31 +15,31 @@ import (
 )
 
 const (
-	// hungLeft bounds the children that this check leaves in the kernel: others probe with what the prober has besides.
-	hungLeft = 2
-	// hungBackoff is the longest distance of two questions on the timer to what does not answer.
+	// maxHungChildren bounds the children that this check leaves in the kernel: other checks need the prober too.
+	maxHungChildren = 2
+	// hungBackoff is the longest time between two probes on the timer of what does not answer.
 	hungBackoff = 5 * time.Minute
 	// autofsMagic is f_type of a trigger: the automount has gone since the mount table was read.
 	autofsMagic = 0x0187
 )
 
-// ask asks the filesystems whose turn it is, brings the past up to date, and returns those of which nothing was learnt.
-func (c *hungMounts) ask(ctx context.Context, h *host.Host, mounts []mount.Mount,
+// probe probes the filesystems that are due, records their failures, and returns those of which nothing was learnt.
+func (c *hungMounts) probe(ctx context.Context, h *host.Host, mounts []mount.Mount,
 	filesystems []filesystem.Filesystem) map[finding.Subject]error {
-	moment := h.Clock()
-	now := moment.SinceBoot
-	woken := c.looked > 0 && now-c.looked < hungMountsEvery*9/10
-	c.looked = now
+	clock := h.Clock()
+	now := clock.SinceBoot
+	woken := c.lastRun > 0 && now-c.lastRun < hungMountsEvery*9/10
+	c.lastRun = now
 	doubts := make(map[finding.Subject]error)
 	var keys []string
 	var requests []probe.ProbeRequest
 	for _, f := range filesystems {
 		key := superblock(f)
-		past, failed := c.past[key]
+		failure, failed := c.failing[key]
 		switch request, err := f.Probe(h, mounts); {
-		case failed && (c.hung.Hangs(key) || !woken && now < past.next):
-		case c.children() >= hungLeft:
-			doubts[f.Subject()] = fmt.Errorf("not asked: %d probes hang in the kernel already", c.children())
+		case failed && (c.hung.Hangs(key) || !woken && now < failure.next):
+		case c.children() >= maxHungChildren:
+			doubts[f.Subject()] = fmt.Errorf("not probed: %d probes hang in the kernel already", c.children())
 		case err != nil:
 			doubts[f.Subject()] = err
 		default:
@@ -47,32 +47,32 @@ func (c *hungMounts) ask(ctx context.Context, h *host.Host, mounts []mount.Mount
 		}
 	}
 	results := c.hung.All(ctx, h, c.settings.Patience, keys, requests)
-	there := make(map[string]mountHistory)
+	failing := make(map[string]mountFailure)
 	for _, f := range filesystems {
 		key := superblock(f)
-		past, failed := c.past[key]
-		result, asked := results[key]
-		if !asked {
+		failure, failed := c.failing[key]
+		result, probed := results[key]
+		if !probed {
 			if failed {
-				there[key] = past
+				failing[key] = failure
 			}
 			continue
 		}
-		switch wrong, err := foreignFault(result); {
-		case err != nil: // nothing was learnt; what was known is neither better nor worse
+		switch fault, err := foreignFault(result); {
+		case err != nil: // nothing was learnt; what was known stays
 			doubts[f.Subject()] = err
 			if failed {
-				there[key] = past
+				failing[key] = failure
 			}
-		case wrong.Reason != "":
-			there[key] = past.again(moment, wrong)
+		case fault.Reason != "":
+			failing[key] = failure.again(clock, fault)
 		}
 	}
-	c.past = there
+	c.failing = failing
 	return doubts
 }
 
-// children returns how many children hang: what hangs since the same look hangs in one.
+// children returns how many children hang: what hangs since the same run hangs in one.
 func (c *hungMounts) children() int {
 	children := make(map[<-chan struct{}]bool)
 	for key, result := range c.hung {
@@ -83,18 +83,18 @@ func (c *hungMounts) children() int {
 	return len(children)
 }
 
-// again is the past after one more failure.
-func (p mountHistory) again(now finding.Timestamp, wrong filesystem.Fault) mountHistory {
+// again returns the failure after one more failed probe.
+func (p mountFailure) again(now finding.Timestamp, fault filesystem.Fault) mountFailure {
 	if p.times == 0 {
-		p.wall = now.Wall
+		p.since = now.Wall
 	}
-	p.fault, p.times = wrong, p.times+1
+	p.fault, p.times = fault, p.times+1
 	// A little less than the interval, which the engine spreads.
 	p.next = now.SinceBoot + min(hungMountsEvery<<min(p.times-1, 8), hungBackoff) - hungMountsEvery/10
 	return p
 }
 
-// foreignFault understands the answer of a filesystem. A zero fault is health.
+// foreignFault interprets the answer of a filesystem. A healthy one has the zero fault.
 func foreignFault(result probe.ProbeResult) (filesystem.Fault, error) {
 	switch {
 	case errors.Is(result.Err, probe.ErrHung):
@@ -104,13 +104,12 @@ func foreignFault(result probe.ProbeResult) (filesystem.Fault, error) {
 	}
 	switch errno := syscall.Errno(result.Answer.Errno); errno {
 	case syscall.ENOTCONN, syscall.ECONNABORTED, syscall.ESTALE, syscall.EIO, syscall.EREMOTEIO, syscall.ETIMEDOUT,
-		syscall.EHOSTDOWN,
-		syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ESHUTDOWN,
-		syscall.ENXIO, syscall.ENODEV:
+		syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ECONNREFUSED, syscall.ECONNRESET,
+		syscall.ESHUTDOWN, syscall.ENXIO, syscall.ENODEV:
 		return filesystem.Fault{Reason: reasonMountBroken, Text: "refuses every access", Evidence: errno.Error()}, nil
 	case syscall.ENOENT, syscall.ENOTDIR:
 		return filesystem.Fault{}, fmt.Errorf("probe: %w: unmounted meanwhile", errno)
-	case syscall.EAGAIN: // SMB, of what was asked when the connection broke
+	case syscall.EAGAIN: // SMB, of a request during which the connection broke
 		return filesystem.Fault{}, fmt.Errorf("probe: %w", errno)
 	}
 	if result.Answer.Type == autofsMagic {

@@ -4,18 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
-
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"slices"
+	"strings"
+	"time"
 )
 
-// judge says which of the devices that hang are the cause, and what that means for the node. A device that is stacked
-// on one that hangs, hangs for that reason: it is named by the finding of the lowest.
-func (m *ioHangState) judge(ctx context.Context, h *host.Host, s IOHangSettings, hung []string) ([]finding.Finding,
+// evaluate finds which of the devices that hang are the cause, and what that means for the node. A device that is
+// stacked on one that hangs, hangs for that reason: it is named by the finding of the lowest.
+func (m *ioHangState) evaluate(ctx context.Context, h *host.Host, s IOHangSettings, hung []string) ([]finding.Finding,
 	error) {
 	mounts, mountsErr := mount.Table(h)
 	doubts := make(map[finding.Subject]error)
@@ -33,8 +33,8 @@ func (m *ioHangState) judge(ctx context.Context, h *host.Host, s IOHangSettings,
 		case !m.countsMayBeLost(h.Files, disk) || m.waitShare >= waitingShare:
 			causes[disk] = append(causes[disk], name)
 		case m.waitShare < 0:
-			doubts[deviceSubject(disk)] = errors.New("I/O in flight and none completed, but nothing in flight below " +
-				"it; without /proc/pressure/io it cannot be told whether the count is right")
+			doubts[deviceSubject(disk)] = errors.New("I/O is in flight and none completes, but none is in flight " +
+				"below it; without /proc/pressure/io it is unknown whether the count is right")
 		}
 	}
 	vital := m.vitalThatHang(h, s, mounts)
@@ -42,7 +42,7 @@ func (m *ioHangState) judge(ctx context.Context, h *host.Host, s IOHangSettings,
 	for disk, above := range causes {
 		findings = append(findings, m.finding(ctx, h, mounts, hungDisk{disk, above, vital[diskOf(h.Files, disk)]}))
 	}
-	if mountsErr != nil { // the disk hangs all the same; it is only not known how grave that is
+	if mountsErr != nil { // the disk hangs all the same; only the severity is unknown
 		return findings, fmt.Errorf("which disks the node needs: %w", mountsErr)
 	}
 	return findings, finding.Partial(doubts)
@@ -89,7 +89,7 @@ func (m *ioHangState) vitalThatHang(h *host.Host, s IOHangSettings, mounts []mou
 		}
 		needsWaiters := m.countsMayBeLost(h.Files, diskOf(h.Files, v.name))
 		if m.waitShare >= 0 && m.waitShare < waitingShare || m.waitShare < 0 && needsWaiters {
-			continue // nobody waits, or that cannot be told
+			continue // no task waits, or that is unknown
 		}
 		for _, disk := range wholeStack(h.Files, v.name) {
 			found[disk] = append(found[disk], v.paths...)
@@ -111,8 +111,9 @@ func (m *ioHangState) finding(ctx context.Context, h *host.Host, mounts []mount.
 	}
 	f := finding.Finding{
 		Check: ioHangID, Subject: deviceSubject(d.name), Severity: finding.Warning, Reason: reasonDiskHung,
-		Message: fmt.Sprintf("disk %s completed no I/O for %s while some is in flight", d.name, hungFor(longest)),
-		Facts:   map[string]string{"seconds": fmt.Sprint(int(longest.Seconds()))},
+		Message: fmt.Sprintf("disk %s completed no I/O for %s while some is in flight", d.name,
+			longest.Round(time.Second)),
+		Facts: map[string]string{"seconds": fmt.Sprint(int(longest.Seconds()))},
 	}
 	if len(d.vital) > 0 {
 		f.Severity = finding.Fatal
@@ -121,7 +122,7 @@ func (m *ioHangState) finding(ctx context.Context, h *host.Host, mounts []mount.
 	slices.Sort(d.above)
 	if others := slices.DeleteFunc(d.above, func(n string) bool { return n == d.name }); len(others) > 0 {
 		f.Facts["hangTogether"] = checkkit.JoinFirst(others, 20)
-		f.Message += fmt.Sprintf("; %s hang with it", checkkit.JoinFirst(others, 5))
+		f.Message += fmt.Sprintf("; also hang: %s", checkkit.JoinFirst(others, 5))
 	}
 	checkkit.AddAffectedPods(&f, podsOnDisk(ctx, h, mounts, d.name))
 	return f
