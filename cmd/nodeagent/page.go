@@ -7,13 +7,12 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/detect"
-	"github.com/nodeagent/nodeagent/pkg/detect/checks"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // checksPage is docs/checks.md.
-func checksPage(checks []detect.Check, rules, daemons []rules.Rule, known []checks.Coverage) string {
+func checksPage(checks []detect.Check, rules, daemons []rules.Rule) string {
 	var b strings.Builder
 	b.WriteString("# Checks\n\nGenerated from the code by `go test ./cmd/nodeagent -run Docs -update`. `nodeagent " +
 		"explain CHECK` prints one of them.\n")
@@ -39,18 +38,6 @@ func checksPage(checks []detect.Check, rules, daemons []rules.Rule, known []chec
 	for _, r := range daemons {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, emittersOf(r), r.Reason, ruleSeverity(r),
 			r.ConfirmedBy, cell(r.Summary))
-	}
-	b.WriteString("\n# Known faults of nodes, and what finds them\n\n| fault | found by |\n|---|---|\n")
-	for _, k := range known {
-		if len(k.By) > 0 {
-			fmt.Fprintf(&b, "| %s | %s |\n", cell(k.Fault), strings.Join(k.By, ", "))
-		}
-	}
-	b.WriteString("\n# Left out\n\n| fault | why |\n|---|---|\n")
-	for _, k := range known {
-		if k.Not != "" {
-			fmt.Fprintf(&b, "| %s | %s |\n", cell(k.Fault), cell(k.Not))
-		}
 	}
 	return b.String()
 }

@@ -2,7 +2,7 @@
 //
 //	go run ./test/newcheck disk-glitter storage      (or: make new-check ID=disk-glitter DOMAIN=storage)
 //
-// It writes the check's file and its fixtures, adds its line to the list of checks and to the known faults, and
+// It writes the check's file and its fixtures, adds its line to the list of checks, and
 // regenerates the generated files. An invalid check is rejected before anything is written. Exit status: 0 created, 1
 // not.
 package main

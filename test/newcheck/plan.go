@@ -19,23 +19,18 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
-// A domain is a folder of pkg/detect with checks in it.
-type domain struct {
-	shown    string // what people read: detect.Check.Domain
-	coverage string // the table of known faults that its checks are in
-}
-
-func domains() map[string]domain {
-	return map[string]domain{
-		"cpu":        {"cpu", "kernel"},
-		"cri":        {"kubernetes", "service"},
-		"hardware":   {"hardware", "memory"},
-		"kubernetes": {"kubernetes", "kubelet"},
-		"memory":     {"memory", "memory"},
-		"network":    {"network", "link"},
-		"storage":    {"storage", "block"},
-		"system":     {"kernel", "kernel"},
-		"systemd":    {"kubernetes", "service"},
+// domains returns the folders of pkg/detect with checks in them, and what people read: detect.Check.Domain.
+func domains() map[string]string {
+	return map[string]string{
+		"cpu":        "cpu",
+		"cri":        "kubernetes",
+		"hardware":   "hardware",
+		"kubernetes": "kubernetes",
+		"memory":     "memory",
+		"network":    "network",
+		"storage":    "storage",
+		"system":     "kernel",
+		"systemd":    "kubernetes",
 	}
 }
 
@@ -51,7 +46,7 @@ func plan(root, id, folder string) ([]change, error) {
 	if err := checkID(id); err != nil {
 		return nil, fmt.Errorf("ID=%s: %w", id, err)
 	}
-	n := names{ID: id, Folder: folder, Shown: d.shown, Camel: camel(id)}
+	n := names{ID: id, Folder: folder, Shown: d, Camel: camel(id)}
 	if err := n.free(root); err != nil {
 		return nil, fmt.Errorf("ID=%s: %w", id, err)
 	}
@@ -64,8 +59,7 @@ func plan(root, id, folder string) ([]change, error) {
 	if err != nil {
 		return nil, err
 	}
-	coverage, err := addLine(root, "pkg/detect/checks/coverage_"+d.coverage+".go", "", "", n.fill(coverageTemplate))
-	return append(changed, list, coverage), err
+	return append(changed, list), nil
 }
 
 // validID is kebab-case.

@@ -86,5 +86,3 @@ Source: TODO, such as: recorded 2026-01-31 on Linux 6.12, or: https://docs.kerne
 `,
 	}
 }
-
-const coverageTemplate = `{Fault: "TODO: the fault, as it is known in the field (CHECKID)", By: []string{"CHECKID"}},`

@@ -1,4 +1,4 @@
-// Package checks holds THE list of all checks, their settings, and which known fault is found by which of them.
+// Package checks holds THE list of all checks and their settings.
 package checks
 
 import (
