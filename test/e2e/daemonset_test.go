@@ -23,6 +23,7 @@ const daemonSetManifest = `{"apiVersion":"apps/v1","kind":"DaemonSet",
 
 // The real controller makes the pods and the real kubelet runs them; the check sees each way in which that fails.
 func TestCriticalDaemonSets(t *testing.T) {
+	t.Parallel()
 	c := openCSILab(t) // for its host; no driver is started
 	apply := func(image, command, cpu string) {
 		t.Helper()

@@ -71,25 +71,25 @@ func TestFaultsOfTheNode(t *testing.T) {
 // deadDriver leaves the sockets of a CSI driver that was killed, until the test ends.
 func deadDriver(t *testing.T, l *lab.Lab) {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "fakecsi")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary,
-		"../fakecsi/cmd").CombinedOutput(); err != nil {
-		t.Fatalf("build the fake driver: %v\n%s", err, out)
+	const name = "dead.csi.example.com"
+	binary, err := buildDriver()
+	if err != nil {
+		t.Fatal(err)
 	}
-	driver := exec.CommandContext(t.Context(), binary, "-name", csiName, "-kubelet-root", l.Paths.KubeletRoot,
+	driver := exec.CommandContext(t.Context(), binary, "-name", name, "-kubelet-root", l.Paths.KubeletRoot,
 		"-node-id", "lab-node-id")
 	if err := driver.Start(); err != nil {
 		t.Fatal(err)
 	}
-	plugin := filepath.Join(l.Paths.KubeletRoot, "plugins", csiName)
-	sockets := []string{filepath.Join(l.Paths.KubeletRoot, "plugins_registry", csiName+"-reg.sock"),
+	plugin := filepath.Join(l.Paths.KubeletRoot, "plugins", name)
+	sockets := []string{filepath.Join(l.Paths.KubeletRoot, "plugins_registry", name+"-reg.sock"),
 		filepath.Join(plugin, "csi.sock")}
 	t.Cleanup(func() {
 		for _, name := range append(sockets, plugin) {
 			_ = os.Remove(name)
 		}
 	})
-	err := harness.WaitFor(t.Context(), 20*time.Second, "the driver's sockets", func() error {
+	err = harness.WaitFor(t.Context(), 20*time.Second, "the driver's sockets", func() error {
 		_, err1 := os.Stat(sockets[0])
 		_, err2 := os.Stat(sockets[1])
 		return errors.Join(err1, err2)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,13 +15,14 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// openLab returns the lab of these tests, or skips where none is wanted.
+// openLab returns the lab of these tests, or skips where none is wanted. The test before may have ended before the node
+// was Ready again: the limit is for a controller manager that has marked the node unreachable meanwhile.
 func openLab(t *testing.T) *lab.Lab {
 	t.Helper()
 	need.Flag(t, *withLab, "-lab: uses a real node")
 	l, err := lab.Open("")
-	if err == nil { // the test before may have ended before the node was Ready again
-		err = harness.WaitFor(t.Context(), time.Minute, "the node to be well", func() error {
+	if err == nil {
+		err = harness.WaitFor(t.Context(), 5*time.Minute, "the node to be healthy", func() error {
 			return l.Healthy(t.Context())
 		})
 	}
@@ -49,7 +51,7 @@ func lookInTest(t *testing.T) {
 // install puts the agent on the lab for one test.
 func install(t *testing.T, l *lab.Lab, overrides harness.Overrides, tags ...string) *harness.Agent {
 	t.Helper()
-	binary, err := harness.Build(t.Context(), t.TempDir(), tags...)
+	binary, err := harness.Build(t.Context(), filepath.Join(builds, strings.Join(append(tags, "agent"), "-")), tags...)
 	if err != nil {
 		t.Fatal(err)
 	}

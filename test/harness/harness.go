@@ -62,7 +62,7 @@ func Repo() (string, error) {
 }
 
 // Build builds the agent into dir, as the Makefile does, and returns the path of the binary. Tags are further Go
-// build tags.
+// build tags. A binary that dir already has is linked again only where something has changed.
 func Build(ctx context.Context, dir string, tags ...string) (string, error) {
 	repo, err := Repo()
 	if err != nil {

@@ -14,6 +14,7 @@ const (
 )
 
 func TestReload(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	pid := m.property("MainPID")
@@ -38,6 +39,7 @@ func TestReload(t *testing.T) {
 }
 
 func TestReloadOfABadConfiguration(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.write(configFile, good)
@@ -75,6 +77,7 @@ func TestReloadOfABadConfiguration(t *testing.T) {
 }
 
 func TestStartWithABadConfiguration(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.write(configFile, good)
@@ -126,6 +129,7 @@ func TestStartWithABadConfiguration(t *testing.T) {
 
 // By hand nothing is started with a configuration that is wrong.
 func TestRunByHandIsStrict(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.run("systemctl", "stop", "nodeagent")

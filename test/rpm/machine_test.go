@@ -33,11 +33,10 @@ type machine struct {
 func boot(t *testing.T) *machine {
 	t.Helper()
 	needMachine(t)
-	file := packageFile(t, older)
-	m := &machine{t: t, root: overlay(t, debian(t)), console: filepath.Join(t.TempDir(), "console")}
+	p := prepared(t)
+	m := &machine{t: t, root: overlay(t, p.debian), console: filepath.Join(t.TempDir(), "console")}
 	for _, version := range []string{older, newer} {
-		name := fmt.Sprintf("nodeagent-%s-1.x86_64.rpm", version)
-		copyFile(t, filepath.Join(filepath.Dir(file), name), filepath.Join(m.root, "root", name))
+		copyFile(t, p.file(version), filepath.Join(m.root, inMachine(version)))
 	}
 	m.makeCgroups()
 	t.Cleanup(m.remove)

@@ -65,6 +65,7 @@ func checkInMachine(t *testing.T, m *machine) {
 }
 
 func TestInstallTwice(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.write("/etc/nodeagent/config.yaml", "nodeName: \"\"\n")
@@ -82,6 +83,7 @@ func TestInstallTwice(t *testing.T) {
 }
 
 func TestUpgradeAndDowngrade(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	const mine = "checks:\n  load:\n    enabled: false\n"
@@ -123,6 +125,7 @@ func hasCheck(s agentStatus, id string) bool {
 }
 
 func TestRemoval(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.write("/etc/nodeagent/config.yaml", "# mine\n")
@@ -147,6 +150,7 @@ func TestRemoval(t *testing.T) {
 }
 
 func TestPackageOfTheOtherArchitecture(t *testing.T) {
+	t.Parallel()
 	needTools(t, "rpmbuild", "rpm", "rpm2cpio", "cpio")
 	dir := t.TempDir()
 	if err := makeRPM("rpm", older, dir, "RPM_ARCHES=aarch64"); err != nil {
@@ -161,8 +165,9 @@ func TestPackageOfTheOtherArchitecture(t *testing.T) {
 }
 
 func TestPackage(t *testing.T) {
+	t.Parallel()
 	needMachine(t)
-	file := packageFile(t, older)
+	file := prepared(t).file(older)
 	info, err := os.Stat(file)
 	if err != nil {
 		t.Fatal(err)

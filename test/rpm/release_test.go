@@ -31,6 +31,7 @@ const (
 // named like the host's slices, and below the source of its subPath the host mounted a disk later, which propagated
 // into the pod's directory.
 func TestReleaseOnSystemdHost(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	if out := m.run("findmnt", "-no", "PROPAGATION", "/"); strings.TrimSpace(out) != "shared" {
 		t.Fatalf("the root mount of the machine is %s", out)

@@ -17,6 +17,7 @@ import (
 )
 
 func TestReboot(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.try("systemctl", "reboot") // its answer may be cut off
@@ -190,6 +191,7 @@ func TestWatchdog(t *testing.T) {
 }
 
 func TestStandsBackBehindAnotherAgent(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.run("systemctl", "stop", "nodeagent")
@@ -213,6 +215,7 @@ func TestStandsBackBehindAnotherAgent(t *testing.T) {
 }
 
 func TestUnit(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	if out := m.try("systemd-analyze", "verify", "--man=no",
@@ -249,6 +252,7 @@ func sameLines(text string) bool {
 
 // The restrictions of the unit must leave what the agent is for: each of these is run under them.
 func TestTheUnitMayDoItsWork(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	unit := m.read("/usr/lib/systemd/system/nodeagent.service")
@@ -295,6 +299,7 @@ func TestTheUnitMayDoItsWork(t *testing.T) {
 // A read-only disk is what the agent is there to tell; it must not keep it from starting, even where its own
 // directory is lost. With StateDirectory= in the unit this fails with 238/STATE_DIRECTORY.
 func TestReadOnlyDisk(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.run("systemctl", "stop", "nodeagent")

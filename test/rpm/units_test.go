@@ -54,6 +54,7 @@ func (m *machine) askFinding(check, subject string) (what, message string, err e
 
 // TestUnits: a unit really fails, one really crashes in a loop, a timer's job fails, and each is well again.
 func TestUnits(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.write(configFile, quickChecks)
@@ -171,6 +172,7 @@ func (m *machine) measure(d time.Duration) (used map[string]time.Duration, start
 
 // TestSystemdStops: PID 1 hangs, and goes on.
 func TestSystemdStops(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.write(configFile, quickChecks)
@@ -192,6 +194,7 @@ func TestSystemdStops(t *testing.T) {
 
 // TestSystemdOverTheBus: a systemd without a socket of its own.
 func TestSystemdOverTheBus(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.write(configFile, quickChecks)
@@ -249,6 +252,7 @@ func (m *machine) containerdSeen(old string) string {
 
 // TestRuntimeRestarts: a real containerd is killed again and again.
 func TestRuntimeRestarts(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.startContainerd()
 	pid := "0"
@@ -264,6 +268,7 @@ func TestRuntimeRestarts(t *testing.T) {
 
 // TestRuntimeDiesAtStart: containerd ends before it listens, so that only systemd knows of its restarts.
 func TestRuntimeDiesAtStart(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.startContainerd()
 	m.write("/etc/containerd/config.toml", "this is no TOML\n")
@@ -276,6 +281,7 @@ func TestRuntimeDiesAtStart(t *testing.T) {
 
 // TestJournald: journald is stopped and goes on; it is killed, and finds its file not closed.
 func TestJournald(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.run("mkdir", "-p", "/var/log/journal")
 	m.run("systemctl", "restart", "systemd-journald")
