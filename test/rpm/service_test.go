@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -59,12 +60,7 @@ func TestCrash(t *testing.T) {
 	if len(before) != 1 || !strings.HasPrefix(before[0], "AgentConfigInvalid ") {
 		t.Fatalf("findings: %v", before)
 	}
-	m.eventually(5*time.Second, "the state to be saved", func() error {
-		if !strings.Contains(m.read("/var/lib/nodeagent/state.db"), "AgentConfigInvalid") {
-			return errors.New("not in the state file")
-		}
-		return nil
-	})
+	m.eventually(20*time.Second, "the state to be saved", func() error { return m.saved("agent-config", "AgentConfigInvalid") })
 	pid := m.property("MainPID")
 	took := crash(m, pid, func() { m.run("kill", "-9", pid) })
 	t.Logf("back %s after kill -9", took)
@@ -83,6 +79,21 @@ func TestCrash(t *testing.T) {
 	if got := m.property("NRestarts"); got != "1" {
 		t.Errorf("%s restarts", got)
 	}
+}
+
+// saved returns nil when the agent's state file has a finding of a check, in a transaction that is complete.
+func (m *machine) saved(check, reason string) error {
+	file := filepath.Join(m.t.TempDir(), "state.db")
+	copyFile(m.t, filepath.Join(m.root, "var/lib/nodeagent/state.db"), file)
+	copied, err := store.OpenStore(file)
+	if err != nil {
+		return err
+	}
+	defer copied.Close()
+	if text, _ := copied.Bucket("checks").Get(check); !strings.Contains(string(text), reason) {
+		return errors.Join(errors.New("not in the state file"), copied.Trouble())
+	}
+	return nil
 }
 
 // findings returns reason, identity and beginning of what one check has found.
