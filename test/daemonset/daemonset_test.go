@@ -103,7 +103,44 @@ func open(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	c.uninstall(t)
+	c.hurry(t)
 	return c
+}
+
+// hasty has the apiserver shorten what the chart and the manifests, which stay as they are shipped, wait for: how often
+// kubelet asks whether a pod is ready, and how long a pod is ready before a rollout goes on. Both are 10 s.
+const hasty = `
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicy
+metadata: {name: hasty}
+spec:
+  reinvocationPolicy: Never
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [apps], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [daemonsets]}
+  mutations:
+  - patchType: JSONPatch
+    jsonPatch:
+      expression: >-
+        [JSONPatch{op: "add", path: "/spec/minReadySeconds", value: 1},
+        JSONPatch{op: "add", path: "/spec/template/spec/containers/0/readinessProbe/periodSeconds", value: 1}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicyBinding
+metadata: {name: hasty}
+spec: {policyName: hasty}
+`
+
+// hurry makes the cluster hasty until the test ends.
+func (c *cluster) hurry(t *testing.T) {
+	t.Helper()
+	if err := c.KubectlApply(t.Context(), hasty); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.kubectl(t, "delete", "mutatingadmissionpolicies,mutatingadmissionpolicybindings", "hasty",
+			"--ignore-not-found")
+	})
 }
 
 // stateDir is where the agents of the tests keep their state: another agent may be in the default place.
