@@ -83,8 +83,8 @@ func testNothingLeft(t *testing.T, c *cluster) {
 	}
 }
 
-// tools makes a directory with the programs that a reader of the page has, for the lab: helm is told what is special
-// about it, and so is what kubectl applies.
+// tools makes a directory with the programs that a reader of the page has, for the lab: helm has values that are special
+// to it, and so has what kubectl applies.
 func (c *cluster) tools(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

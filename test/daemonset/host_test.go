@@ -60,7 +60,7 @@ func listener(socket string) (int, error) {
 	return int(peer.Pid), nil
 }
 
-// testOnHost looks at the agent's process: it is in the host's namespaces and in its container's cgroups, and nothing
+// testOnHost inspects the agent's process: it is in the host's namespaces and in its container's cgroups, and nothing
 // of the host is mounted for it.
 func testOnHost(t *testing.T, c *cluster) {
 	pid := agentPID(t)
@@ -232,7 +232,7 @@ func (c *cluster) status(ctx context.Context) (harness.Status, error) {
 	return s, err
 }
 
-// testKilled kills the agent. kubelet starts it again, and what it believed is not told anew.
+// testKilled kills the agent. kubelet starts it again, and what it believed is not reported again.
 func testKilled(t *testing.T, c *cluster) {
 	before := c.awaitCondition(t, "ReadonlyFilesystem", "False")
 	pid := agentPID(t)

@@ -43,7 +43,7 @@ var buildDriver = sync.OnceValues(func() (string, error) {
 
 func openCSILab(t *testing.T) *csiLab {
 	t.Helper()
-	lookInTest(t)
+	observesInTest(t)
 	l := openLab(t)
 	c := &csiLab{t: t, lab: l, name: strings.ToLower(t.Name()) + ".example.com"}
 	config := kube.Config{Node: l.NodeName, Kubeconfig: l.Paths.AdminKubeconfig}

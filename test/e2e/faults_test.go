@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// TestFaultsOfTheNode makes a fault behind each of the agent's doors: a filesystem that hangs (children that may
+// TestFaultsOfTheNode makes a fault behind each of the agent's clients: a filesystem that hangs (children that may
 // hang), a pod that cannot start (kubelet's API), a CSI driver that has died (sockets), a runtime and a kubelet that
 // are stopped (gRPC, processes). The installed daemon finds each, and that each is over.
 func TestFaultsOfTheNode(t *testing.T) {
@@ -63,7 +63,7 @@ func TestFaultsOfTheNode(t *testing.T) {
 	})
 	awaitFinding(t, a, "KubeletStopped", "", false)
 	awaitFinding(t, a, "RuntimeStopped", "", false)
-	if err := l.WaitNodeReady(t.Context()); err != nil { // kubelet was away for longer than the apiserver waits for it
+	if err := l.WaitNodeReady(t.Context()); err != nil { // kubelet was stopped for longer than the apiserver waits for it
 		t.Error(err)
 	}
 }
@@ -101,7 +101,7 @@ func deadDriver(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// awaitFinding waits until the daemon has a finding, or has it no more. Without a name any subject will do.
+// awaitFinding waits until the daemon reports a finding, or no longer reports it. Without a name any subject will do.
 func awaitFinding(t *testing.T, a *harness.Agent, reason, name string, there bool) {
 	t.Helper()
 	began := time.Now()

@@ -24,7 +24,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// inspectLab is the node of the lab that runs, seen through the read door of the real agent.
+// inspectLab is the node of the running lab, with the clients of the real agent.
 type inspectLab struct {
 	t    *testing.T
 	lab  *lab.Lab
@@ -34,7 +34,7 @@ type inspectLab struct {
 
 func openInspectLab(t *testing.T) *inspectLab {
 	t.Helper()
-	lookInTest(t)
+	observesInTest(t)
 	l := openLab(t)
 	cfg := config.Default()
 	cfg.Paths.Kubeconfig = l.Paths.AdminKubeconfig

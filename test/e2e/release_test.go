@@ -38,13 +38,13 @@ func ofTheProcess(t *testing.T, why string) {
 	need.Flag(t, !*asDaemonSet, "not -daemonset: "+why)
 }
 
-// lookInTest skips, in the DaemonSet, tests that open the read door by themselves: they see the same whatever is
-// installed. Where a containerd is asked for, those of the runtime see another one.
-func lookInTest(t *testing.T) {
+// observesInTest skips, in the DaemonSet, tests that make the observations themselves: they get the same whatever is
+// installed. Where a containerd is asked for, those of the runtime observe another one.
+func observesInTest(t *testing.T) {
 	t.Helper()
 	ofTheRuntime := []string{"TestKubeletAndRuntimeHealth", "TestShimsOfLivingPods"}
 	if *containerd == "" || !slices.Contains(ofTheRuntime, t.Name()) {
-		ofTheProcess(t, "it looks from the test's own process, whatever is installed")
+		ofTheProcess(t, "it observes from the test's own process, whatever is installed")
 	}
 }
 
@@ -89,7 +89,7 @@ func install(t *testing.T, l *lab.Lab, overrides harness.Overrides, tags ...stri
 
 // TestCrashAfterEveryStep kills the real agent (-9) at the first point of a release, then a new one at its second
 // point, and so on, until one comes through: whatever was cut off where, the end is the same, nothing is done that
-// was not judged, and what lives is untouched.
+// was not proven, and what lives is untouched.
 func TestCrashAfterEveryStep(t *testing.T) {
 	ofTheProcess(t, "what is killed is a command on the host, beside which no daemon releases")
 	l := openLab(t)
@@ -183,7 +183,7 @@ func awaitGone(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 }
 
 // TestReleaseByTheDaemon: with mode on, the daemon finds and releases by itself; in dry-run, the default, it only
-// tells.
+// reports.
 func TestReleaseByTheDaemon(t *testing.T) {
 	l := openLab(t)
 	a := install(t, l, nil)
@@ -240,7 +240,7 @@ func TestReleaseByTheDaemon(t *testing.T) {
 	living.check(t)
 }
 
-// TestKilledAgentComesBack: an agent that was killed tells the same after its restart, with the same IDs and times.
+// TestKilledAgentComesBack: an agent that was killed reports the same after its restart, with the same IDs and times.
 func TestKilledAgentComesBack(t *testing.T) {
 	l := openLab(t)
 	a := install(t, l, nil)

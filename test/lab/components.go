@@ -17,7 +17,7 @@ var Components = [...]string{
 	"etcd", "containerd", "node-proxy", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet",
 }
 
-// component is how to start one process and how to tell that it works.
+// component is how to start one process, and how to check that it works.
 type component struct {
 	argv  []string
 	ready func(context.Context) error
@@ -56,7 +56,7 @@ func (l *Lab) etcdArgs() []string {
 		"/usr/bin/etcd", "--name=lab", "--data-dir=" + filepath.Join(l.Dir, "etcd"),
 		"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=lab=" + peer,
-		"--unsafe-no-fsync", // nobody will miss the data of a lab
+		"--unsafe-no-fsync", // the data of a lab is of no value
 	}
 }
 

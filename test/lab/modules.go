@@ -130,7 +130,7 @@ func (l progress) buildModule(ctx context.Context, repo string, m module) error 
 	for _, name := range m.programs {
 		packages = append(packages, m.source+"/cmd/"+name)
 	}
-	// Nobody debugs these programs, and without debug information the compiler needs an eighth less time.
+	// These programs are not debugged; without debug information the compiler needs an eighth less time.
 	if err := l.goBuild(ctx, m.dir(repo), dir+"/", packages, "-gcflags=all=-dwarf=false", "-ldflags", "-s -w -X "+
 		m.version+"="+version); err != nil {
 		return err

@@ -124,7 +124,7 @@ func newOurs(t testing.TB, size int, patterns []string) *npd.Buffer {
 	return b
 }
 
-// FuzzMatching looks for lines and patterns of which the two answer differently.
+// FuzzMatching searches for lines and patterns of which the two answer differently.
 func FuzzMatching(f *testing.F) {
 	for _, p := range []string{`a|b`, `x\ny`, `^a`, `(?m)^b$`, `[^a]`, `\s+b`, `abc\z`, `(abc|abd)e*`} {
 		f.Add(p, "abc\nabd\nx\ny\nb", 3)

@@ -94,7 +94,7 @@ func TestStartWithABadConfiguration(t *testing.T) {
 			t.Errorf("findings: %v", got)
 		}
 		if s.Release.Mode != "dry-run" {
-			t.Errorf("releases are %s, want dry-run: nobody knows what was wanted", s.Release.Mode)
+			t.Errorf("releases are %s, want dry-run: what was wanted is unknown", s.Release.Mode)
 		}
 	}
 	m.run("systemctl", "restart", "nodeagent")

@@ -306,7 +306,7 @@ func (m *machine) eventually(limit time.Duration, what string, try func() error)
 	}
 }
 
-// agentStatus is the part of "nodeagent status -o json" that the tests look at.
+// agentStatus is the part of "nodeagent status -o json" that the tests read.
 type agentStatus struct {
 	Version   string
 	PID       int
@@ -327,7 +327,7 @@ type agentStatus struct {
 	}
 }
 
-// askStatus asks the agent, which may find something or be away.
+// askStatus asks the agent, which may have findings or not run.
 func (m *machine) askStatus() (agentStatus, error) {
 	var s agentStatus
 	out := m.try("nodeagent", "status", "-o", "json")

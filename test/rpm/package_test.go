@@ -62,11 +62,11 @@ func checkInMachine(t *testing.T, m *machine) {
 	}
 	for _, want := range []string{"  ok      ", "load", "filesystem-readonly", "  absent  kubelet-health"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("nodeagent check does not say %q:\n%s", want, out)
+			t.Errorf("nodeagent check does not print %q:\n%s", want, out)
 		}
 	}
 	if strings.Contains(out, "UNKNOWN") {
-		t.Errorf("nodeagent check cannot tell:\n%s", out)
+		t.Errorf("nodeagent check has unknown results:\n%s", out)
 	}
 }
 
@@ -189,7 +189,7 @@ func TestPackage(t *testing.T) {
 	}
 }
 
-// checkBinary looks at the program in a package: for that machine, and static.
+// checkBinary checks the program in a package: for that machine, and static.
 func checkBinary(t *testing.T, dir, file string, machine elf.Machine) {
 	t.Helper()
 	if out, err := command("sh", "-c", `rpm2cpio "$1" | cpio -id --quiet -D "$2" ./usr/bin/nodeagent`, "sh", file,

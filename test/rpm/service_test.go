@@ -36,7 +36,7 @@ func TestReboot(t *testing.T) {
 	m.run("nodeagent", "ready", "--wait=10s")
 }
 
-// crash ends the agent in some way and measures how long nobody answers.
+// crash ends the agent in some way and measures how long no agent answers.
 func crash(m *machine, pid string, end func()) time.Duration {
 	m.t.Helper()
 	began := time.Now()
@@ -67,7 +67,7 @@ func TestCrash(t *testing.T) {
 	if took > time.Second {
 		t.Errorf("back after %s, want a second", took)
 	}
-	m.eventually(5*time.Second, "the first full look", func() error {
+	m.eventually(5*time.Second, "the first run of every check", func() error {
 		if m.property("ActiveState") != "active" {
 			return errors.New("not active")
 		}
@@ -108,7 +108,7 @@ func findings(s agentStatus, check string) []string {
 }
 
 // A child of the agent that hangs in the kernel cannot be killed. It must not keep the node without an agent.
-func TestCrashWithAChildThatNobodyCanKill(t *testing.T) {
+func TestCrashWithAnUnkillableChild(t *testing.T) {
 	m := boot(t)
 	m.install()
 	freezer := "/sys/fs/cgroup/freezer/nodeagent-rpm-" + strconv.Itoa(os.Getpid())
@@ -307,7 +307,7 @@ func TestTheUnitMayDoItsWork(t *testing.T) {
 	}
 }
 
-// A read-only disk is what the agent is there to tell; it must not keep it from starting, even where its own
+// A read-only disk is what the agent is there to report; it must not keep it from starting, even where its own
 // directory is lost. With StateDirectory= in the unit this fails with 238/STATE_DIRECTORY.
 func TestReadOnlyDisk(t *testing.T) {
 	t.Parallel()
