@@ -37,14 +37,14 @@ ifndef LANES
 endif
 
 .PHONY: test lane-build lane-pure lane-machine
-test: packages ## all layers but those of test-long, with some side by side; as root on Debian 12
+test: ## all layers but those of test-long, some side by side; as root on Debian 12
 	$(MAKE) LANES=3 -j3 --output-sync=target lane-build lane-pure lane-machine
 lane-build:
 	nice -n 5 $(LABCTL) build
 lane-pure:
 	nice -n 10 $(MAKE) LANES= vet unit test-npd test-chart
 lane-machine:
-	$(MAKE) LANES= test-rpm machine test-lab cluster
+	$(MAKE) LANES= packages test-rpm machine test-lab cluster
 
 .PHONY: test-long
 test-long: packages guest demo fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, the fuzz targets
@@ -52,7 +52,8 @@ test-long: packages guest demo fuzz ## what takes minutes each: faults in an emu
 
 .PHONY: packages
 packages: ## install the Debian packages that the tests need; as root
-	@if [ "$$(id -u)" = 0 ]; then $(LABCTL) packages; else echo "not root: no packages are installed, tests that need root are skipped"; fi
+	@mkdir -p .cache
+	@if [ "$$(id -u)" = 0 ]; then flock .cache/packages.lock $(LABCTL) packages; else echo "not root: no packages are installed, tests that need root are skipped"; fi
 
 .PHONY: vet lint
 vet: lint ## gofmt, go vet, golangci-lint
@@ -71,7 +72,8 @@ quick: ## the tests that need nothing of the machine; from Go's cache where noth
 	go test -short $$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
 
 .PHONY: unit
-unit: export CGO_ENABLED := 1
+unit: packages # gcc
+unit: private export CGO_ENABLED := 1
 unit: ## the same with the race detector, in any order
 	$(TEST) $(RUN) -race -short -shuffle=on -timeout 10m ./...
 
@@ -90,9 +92,12 @@ test-lab: ## the lab of the tests below: it comes up, is repaired, and leaves no
 	go test -count=1 -v -run TestRealAPIServer ./internal/kube -args -apiserver # which the lab has built
 
 # Each of the next three brings up a lab, unless there is one, and removes what it has brought up.
+# Not $(MAKE): "make -n" would run what else is in its line.
+AGAIN = MAKEFLAGS= $(firstword $(MAKE))
 .PHONY: cluster
 cluster: ## e2e, test-daemonset and e2e-daemonset on one lab
-	$(LABCTL) up >/dev/null && $(MAKE) e2e test-daemonset e2e-daemonset; status=$$?; $(LABCTL) down && exit $$status
+	$(LABCTL) up >/dev/null
+	$(AGAIN) e2e test-daemonset e2e-daemonset; status=$$?; $(LABCTL) down && exit $$status
 
 .PHONY: e2e
 e2e: ## tests on a real one-node cluster

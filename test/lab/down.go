@@ -25,7 +25,7 @@ func (l *Lab) down(ctx context.Context) error {
 	old, err := readState(l.Dir)
 	if err != nil {
 		old = &state{Portmap: true} // not known: touch nothing that might be another's
-		l.say("how the host was before is not known (%v): sysctls and folders outside the lab's stay as they are", err)
+		l.say("the earlier state of the host is unknown (%v): sysctls and folders outside the lab's stay as they are", err)
 	}
 	shims := shimSockets(l.Paths)
 	steps := []struct {
@@ -55,7 +55,7 @@ func (l *Lab) down(ctx context.Context) error {
 		errs = append(errs, os.RemoveAll(l.Dir))
 	}
 	if left := leftovers(ctx, l.Dir); len(left) > 0 {
-		errs = append(errs, fmt.Errorf("still there:\n  %s", strings.Join(left, "\n  ")))
+		errs = append(errs, fmt.Errorf("left behind:\n  %s", strings.Join(left, "\n  ")))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

@@ -80,7 +80,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 			l.say("lab in %s is running and healthy", l.Dir)
 			return running, nil
 		}
-		l.say("earlier lab is not what is wanted (%v): removing it", err)
+		l.say("the running lab cannot be used (%v): removing it", err)
 	}
 	if err := l.claim(); err != nil {
 		return nil, err
