@@ -61,7 +61,7 @@ func TestDaemonSet(t *testing.T) {
 		{"beside a package", testBesidePackage},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.do(t, c) }) {
-			t.Logf("the agent said:\n%s", c.logs(t))
+			t.Logf("the agent's log:\n%s", c.logs(t))
 			return
 		}
 	}
@@ -146,7 +146,7 @@ func (c *cluster) hurry(t *testing.T) {
 // stateDir is where the agents of the tests keep their state: another agent may be in the default place.
 func (c *cluster) stateDir() string { return filepath.Join(c.Dir, "daemonset-state") }
 
-// removeDir removes what the agent left in a directory of its own: files and links, no trees.
+// removeDir removes what the agent left in its own directory: files and links, no trees.
 func removeDir(t *testing.T, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -208,7 +208,8 @@ func (c *cluster) install(t *testing.T, wait bool, settings ...string) {
 		"--set", "config.report.conditions.spread=1s",
 		// Seconds where a real node takes ten minutes.
 		"--set",
-		"config.inspect.every=2s,config.inspect.grace=6s,config.inspect.listSpacing=2s,config.inspect.runningSpacing=4s,config.inspect.kubeletUptime=5s,config.inspect.runtimeUptime=2s",
+		"config.inspect.every=2s,config.inspect.grace=6s,config.inspect.listSpacing=2s,"+
+			"config.inspect.runningSpacing=4s,config.inspect.kubeletUptime=5s,config.inspect.runtimeUptime=2s",
 	}
 	for _, s := range settings {
 		args = append(args, "--set", s)

@@ -120,7 +120,7 @@ func exists(file string) bool {
 // testCommand calls the agent's program as its users do: on the host, and through kubectl.
 func testCommand(t *testing.T, c *cluster) {
 	var status harness.Status
-	// Its exit code says whether something is wrong with this machine, which is not the matter here.
+	// Its exit code is 1 where this machine has faults, which does not matter here.
 	out, failed := c.Kubectl(t.Context(), "exec", "-n", namespace, "daemonset/nodeagent", "--", link, "status", "-o",
 		"json")
 	if err := json.Unmarshal(out, &status); err != nil {
@@ -178,7 +178,7 @@ func testDisk(t *testing.T, c *cluster) {
 	c.awaitCondition(t, "ReadonlyFilesystem", "False")
 }
 
-// testLeftovers makes a pod leave things behind; the agent finds them, and says what it would do.
+// testLeftovers makes a pod leave things behind; the agent finds them, and reports what it would do.
 func testLeftovers(t *testing.T, c *cluster) {
 	victim, err := harness.NewVictim(t.Context(), c.Lab, "daemonset-victim")
 	if err != nil {

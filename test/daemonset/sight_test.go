@@ -107,7 +107,7 @@ func (c *cluster) exec(t *testing.T, into any, verb string) error {
 	if err := json.Unmarshal(out, into); err != nil {
 		return fmt.Errorf("nodeagent %s: %w, %w\n%s", verb, err, failed, out)
 	}
-	return nil // its exit code says whether something is wrong with this machine, which is not the matter here
+	return nil // its exit code is 1 where this machine has faults, which does not matter here
 }
 
 // testSightByHand compares what a command that kubectl runs in the pod sees with what it sees on the host.

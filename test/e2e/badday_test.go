@@ -19,7 +19,7 @@ type silent struct {
 	component string
 	stop      func(*testing.T, *lab.Lab)
 	resume    func(*testing.T, *lab.Lab)
-	says      string        // of it, somewhere in the output of a check
+	want      string        // somewhere in the output of a check
 	limit     time.Duration // of status and check
 }
 
@@ -41,7 +41,7 @@ const (
 func silences() []silent {
 	return []silent{
 		{
-			component: "kube-apiserver", says: "apiserver", limit: checkLimit,
+			component: "kube-apiserver", want: "apiserver", limit: checkLimit,
 			stop: func(t *testing.T, l *lab.Lab) {
 				if err := l.Stop(t.Context(), "kube-apiserver"); err != nil {
 					t.Error(err)
@@ -53,9 +53,10 @@ func silences() []silent {
 				}
 			},
 		},
-		{component: "kubelet", says: "KubeletStopped", limit: checkLimit, stop: signal("kubelet", syscall.SIGSTOP),
+		{component: "kubelet", want: "KubeletStopped", limit: checkLimit, stop: signal("kubelet", syscall.SIGSTOP),
 			resume: signal("kubelet", syscall.SIGCONT)},
-		{component: "containerd", says: "RuntimeStopped", limit: checkLimit, stop: signal("containerd", syscall.SIGSTOP),
+		{component: "containerd", want: "RuntimeStopped", limit: checkLimit,
+			stop:   signal("containerd", syscall.SIGSTOP),
 			resume: signal("containerd", syscall.SIGCONT)},
 	}
 }
@@ -91,8 +92,8 @@ func TestBadDay(t *testing.T) {
 				if answer.Wall > limit {
 					t.Errorf("%s took %s, more than %s", args[0], answer.Wall, limit)
 				}
-				if args[0] == "check" && (answer.Code == 0 || !strings.Contains(answer.Stdout, s.says)) {
-					t.Errorf("check: code %d, %q is not in it:\n%s", answer.Code, s.says, answer.Stdout)
+				if args[0] == "check" && (answer.Code == 0 || !strings.Contains(answer.Stdout, s.want)) {
+					t.Errorf("check: code %d, %q is not in it:\n%s", answer.Code, s.want, answer.Stdout)
 				}
 				t.Logf("%s: %s, code %d", args[0], answer.Wall.Round(time.Millisecond), answer.Code)
 			}

@@ -65,7 +65,7 @@ func fulfil(ctx context.Context, wishes, monitor string) error {
 	return ignoreEnd(ctx, lines.Err())
 }
 
-// prompt reads what qemu says until it waits for a command.
+// prompt reads what qemu prints until it waits for a command.
 func prompt(r *bufio.Reader) (said string, err error) {
 	for !strings.HasSuffix(said, "(qemu) ") {
 		b, err := r.ReadByte()

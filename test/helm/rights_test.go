@@ -107,7 +107,7 @@ func TestNodePolicyListsWhatMayChange(t *testing.T) {
 	t.Error("no policy nodeagent-node")
 }
 
-// By default no right reads beyond the agent's own node what says something of pods: neither pods nor the API of
+// By default no right reads anything about pods beyond the agent's own node: neither pods nor the API of
 // every kubelet. Each wider right has a switch of its own.
 func TestPodsOfTheClusterAreNotRead(t *testing.T) {
 	wide := func(args ...string) []string {

@@ -69,7 +69,7 @@ func (l progress) goBuild(ctx context.Context, module, out string, packages []st
 	}
 }
 
-// run executes a program of the host and returns its output; the error carries what it said.
+// run executes a program of the host and returns its output; the error has its standard error.
 func run(ctx context.Context, stdin string, argv ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Stdin = strings.NewReader(stdin)

@@ -105,8 +105,8 @@ func (s *state) deviceFiles() []string {
 	return files
 }
 
-// otherKubelet reports whether this machine is a node of another cluster: a second kubelet would take over the socket of
-// the first.
+// otherKubelet reports whether this machine is a node of another cluster: a second kubelet would
+// take over the socket of the first.
 func otherKubelet(ctx context.Context) bool {
 	return accepts("unix", filepath.Join(devicePlugins, "kubelet.sock"))(ctx) == nil
 }
@@ -131,7 +131,7 @@ func (s *state) restoreHost() error {
 	return errors.Join(errs...)
 }
 
-// writeFile replaces a file in one step, so that whoever is killed in the middle leaves the old one or the new one.
+// writeFile replaces a file in one step, so that a process that is killed meanwhile leaves the old one or the new one.
 func writeFile(path string, data []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -100,7 +100,7 @@ func TestStartWithABadConfiguration(t *testing.T) {
 	m.run("systemctl", "restart", "nodeagent")
 	expect("the last good configuration")
 
-	// An upgrade is a restart too. The package says what is wrong and does not take the agent down.
+	// An upgrade is a restart too. The package prints what is wrong and does not take the agent down.
 	out := m.try("rpm", "-U", "--nodeps", inMachine(newer))
 	if out.code != 0 || !strings.Contains(out.stderr, configFile+":3: ") ||
 		!strings.Contains(out.stderr, "until this is corrected") {

@@ -226,8 +226,8 @@ func (m *machine) try(arguments ...string) output {
 	if err != nil {
 		return output{code: -1, stderr: err.Error()}
 	}
-	cmd := exec.Command("nsenter", append([]string{"--target", strconv.Itoa(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wdns=/", "--", //nolint:gosec // of this test
-		"env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=/root"}, arguments...)...)
+	cmd := exec.Command("nsenter", append([]string{"--target", strconv.Itoa(pid), //nolint:gosec // of this test
+		"--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wdns=/", "--", "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=/root"}, arguments...)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err = cmd.Run()
@@ -258,7 +258,7 @@ func (m *machine) fails(code int, arguments ...string) output {
 	return out
 }
 
-// write writes a file in the machine, as whoever places configurations does: all at once.
+// write writes a file in the machine, as programs that deploy configurations do: all at once.
 func (m *machine) write(name, text string) {
 	m.t.Helper()
 	path := filepath.Join(m.root, name)
