@@ -208,7 +208,7 @@ func (c *cluster) install(t *testing.T, wait bool, settings ...string) {
 		"--set", "config.report.conditions.spread=1s",
 		// Seconds where a real node takes ten minutes.
 		"--set",
-		"config.inspect.every=2s,config.inspect.grace=6s,config.inspect.listSpacing=2s,"+
+		"config.inspect.every=2s,config.inspect.grace=6s,config.inspect.listSpacing=2s," +
 			"config.inspect.runningSpacing=4s,config.inspect.kubeletUptime=5s,config.inspect.runtimeUptime=2s",
 	}
 	for _, s := range settings {

@@ -227,7 +227,8 @@ func (m *machine) try(arguments ...string) output {
 		return output{code: -1, stderr: err.Error()}
 	}
 	cmd := exec.Command("nsenter", append([]string{"--target", strconv.Itoa(pid), //nolint:gosec // of this test
-		"--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wdns=/", "--", "env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=/root"}, arguments...)...)
+		"--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wdns=/", "--", "env", "-i",
+		"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=/root"}, arguments...)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err = cmd.Run()
