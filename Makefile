@@ -17,6 +17,8 @@ TEST    := $(COMPILE) test/need/run go test -vet=off
 # Test binaries are built beside the one that runs: only one at a time has the machine.
 ALONE   := -p 4 -exec 'env -u GOGC flock -o $(CURDIR)/.cache/alone.lock'
 CONTAINERD2      = $(CURDIR)/.cache/containerd-$$(go list -C test/containerd -m -f '{{.Version}}' github.com/containerd/containerd/v2)
+# Packages of layers of their own.
+LAYERS  := /test/(rpm|lab|e2e|daemonset|guest|guest/inside)$$
 # Lists the test binaries that ask for something of the machine.
 NEED    := {{$$p := .ImportPath}}{{range .Deps}}{{if eq . "github.com/nodeagent/nodeagent/test/need"}}{{$$p}}{{"\n"}}{{end}}{{end}}
 # The tests that start a containerd of their own, the first in the PATH.
@@ -80,7 +82,7 @@ unit: ## the same with the race detector, in any order
 .PHONY: machine
 machine: ## all tests of the packages that need root, programs or the kernel, on this machine; as root
 	@mkdir -p .cache
-	$(TEST) $(ALONE) -shuffle=on -timeout 15m $$(go list -test -f '$(NEED)' ./... | sed -n 's/\.test$$//p' | grep -v /test/rpm)
+	$(TEST) $(ALONE) -shuffle=on -timeout 15m $$(go list -test -f '$(NEED)' ./... | sed -n 's/\.test$$//p' | grep -vE '$(LAYERS)')
 
 .PHONY: test-npd
 test-npd: ## node-problem-detector's own code beside the agent's, on the same files and lines; a module of its own
