@@ -117,11 +117,26 @@ func (l *Lab) logFile(component string) string {
 }
 
 // Start starts a component that does not run and waits until it works. It is no error when it runs already.
+//
+// With the apiserver the controller manager is restarted: its watches would come back only after growing pauses, up to
+// minutes in which it takes the node for unreachable, and tests would wait for that.
 func (l *Lab) Start(ctx context.Context, name string) error {
+	_, err := l.PID(name)
+	restarted := err != nil && name == "kube-apiserver"
 	if err := l.begin(name); err != nil {
 		return err
 	}
-	return l.await(ctx, name)
+	if err := l.await(ctx, name); err != nil || !restarted {
+		return err
+	}
+	const manager = "kube-controller-manager"
+	if _, err := l.PID(manager); err != nil {
+		return nil //nolint:nilerr // it does not run: a test has stopped it
+	}
+	if err := l.Stop(ctx, manager); err != nil {
+		return err
+	}
+	return l.Start(ctx, manager)
 }
 
 func (l *Lab) begin(name string) error {
