@@ -40,11 +40,11 @@ endif
 
 .PHONY: test lane-build lane-pure lane-machine
 test: ## all layers but those of test-long, some side by side; as root on Debian 12
-	$(MAKE) LANES=3 -j3 --output-sync=target lane-build lane-pure lane-machine
+	$(MAKE) LANES=3 -j3 lane-build lane-pure lane-machine
 lane-build:
 	nice -n 5 $(LABCTL) build
 lane-pure:
-	nice -n 10 $(MAKE) LANES= vet unit test-npd test-chart
+	nice -n 10 $(MAKE) LANES= --output-sync=target vet unit test-npd test-chart
 lane-machine:
 	$(MAKE) LANES= packages test-rpm machine test-lab cluster
 
