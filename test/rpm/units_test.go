@@ -93,6 +93,7 @@ func TestUnits(t *testing.T) {
 // TestUnitAtOnce: with the intervals that people have, a unit that fails is found because systemd signals it. One
 // that fails all the time costs next to nothing.
 func TestUnitAtOnce(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.unitFinding("source-systemd", "systemd", "")
