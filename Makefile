@@ -107,11 +107,11 @@ e2e: ## tests on a real one-node cluster
 
 .PHONY: test-daemonset
 test-daemonset: ## the DaemonSet under the real kubelet: image, manifests, chart, least privilege
-	$(TEST) $(RUN) -count=1 -timeout 20m -v ./test/daemonset -args -lab
+	$(TEST) $(RUN) -count=1 -timeout 40m -v ./test/daemonset -args -lab
 
 .PHONY: e2e-daemonset
 e2e-daemonset: ## e2e with the agent as the DaemonSet and containerd 2 instead of Debian's 1.6, where a test is of either
-	$(TEST) $(RUN) -count=1 -timeout 20m -v ./test/e2e -args -lab -daemonset -containerd 2
+	$(TEST) $(RUN) -count=1 -timeout 40m -v ./test/e2e -args -lab -daemonset -containerd 2
 	test -x $(CONTAINERD2)/containerd # the lab has built it
 	PATH=$(CONTAINERD2):$$PATH $(TEST) $(ALONE) -count=1 -v -run '$(CONTAINERD_TESTS)' \
 	  $$(grep -rlE 'func Test\w*($(subst TestCRI$$,CRI\b,$(CONTAINERD_TESTS)))' --include='*_test.go' internal pkg | xargs -n1 dirname | sort -u | sed 's,^,./,')
