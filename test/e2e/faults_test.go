@@ -63,7 +63,8 @@ func TestFaultsOfTheNode(t *testing.T) {
 	})
 	awaitFinding(t, a, "KubeletStopped", "", false)
 	awaitFinding(t, a, "RuntimeStopped", "", false)
-	if err := l.WaitNodeReady(t.Context()); err != nil { // kubelet was stopped for longer than the apiserver waits for it
+	// kubelet was stopped for longer than the apiserver waits for it
+	if err := l.WaitNodeReady(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

@@ -15,7 +15,8 @@ import (
 
 var asDaemonSet = flag.Bool("daemonset", false, "install the agent as the DaemonSet instead of a process of the host")
 
-var containerd = flag.String("containerd", "", "run this containerd in the lab: 1 for Debian's 1.6, 2 for a current one")
+var containerd = flag.String("containerd", "",
+	"run this containerd in the lab: 1 for Debian's 1.6, 2 for a current one")
 
 var long = flag.Bool("long", false, "run the tests too that wait for minutes")
 

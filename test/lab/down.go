@@ -25,7 +25,8 @@ func (l *Lab) down(ctx context.Context) error {
 	old, err := readState(l.Dir)
 	if err != nil {
 		old = &state{Portmap: true} // not known: touch nothing that might be another's
-		l.say("the earlier state of the host is unknown (%v): sysctls and folders outside the lab's stay as they are", err)
+		l.say("the earlier state of the host is unknown (%v): sysctls and folders outside the lab's stay as they are",
+			err)
 	}
 	shims := shimSockets(l.Paths)
 	steps := []struct {

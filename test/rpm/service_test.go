@@ -60,7 +60,9 @@ func TestCrash(t *testing.T) {
 	if len(before) != 1 || !strings.HasPrefix(before[0], "AgentConfigInvalid ") {
 		t.Fatalf("findings: %v", before)
 	}
-	m.eventually(20*time.Second, "the state to be saved", func() error { return m.saved("agent-config", "AgentConfigInvalid") })
+	m.eventually(20*time.Second, "the state to be saved", func() error {
+		return m.saved("agent-config", "AgentConfigInvalid")
+	})
 	pid := m.property("MainPID")
 	took := crash(m, pid, func() { m.run("kill", "-9", pid) })
 	t.Logf("back %s after kill -9", took)
