@@ -6,8 +6,19 @@ LDFLAGS := -s -w -X github.com/nodeagent/nodeagent/internal/agent.Version=$(VERS
 TAGS    := grpcnotrace
 LAB_DIR ?= /var/lib/nodeagent-lab
 LABCTL  := go run ./test/lab/labctl --dir $(LAB_DIR)
+# One flavour of build for all layers: what one has compiled the next does not compile again.
+export GOFLAGS := $(sort -trimpath -buildvcs=false -tags=$(TAGS) $(shell go env GOFLAGS))
+export CGO_ENABLED := 0
+# The compiler spends a fifth of its time on its garbage collection. Tests run with the usual one.
+COMPILE := GOGC=400
+RUN     := -exec 'env -u GOGC'
+# go test reports what was skipped; a layer's own checks by go vet are those of "make vet".
+TEST    := $(COMPILE) test/need/run go test -vet=off
+# Test binaries are built beside the one that runs: only one at a time has the machine.
+ALONE   := -p 4 -exec 'env -u GOGC flock -o $(CURDIR)/.cache/alone.lock'
 CONTAINERD2      = $(CURDIR)/.cache/containerd-$$(go list -C test/containerd -m -f '{{.Version}}' github.com/containerd/containerd/v2)
-SKIPS   := test/need/run
+# Packages of layers of their own.
+LAYERS  := /test/(rpm|lab|e2e|daemonset|guest|guest/inside)$$
 # Lists the test binaries that ask for something of the machine.
 NEED    := {{$$p := .ImportPath}}{{range .Deps}}{{if eq . "github.com/nodeagent/nodeagent/test/need"}}{{$$p}}{{"\n"}}{{end}}{{end}}
 # The tests that start a containerd of their own, the first in the PATH.
@@ -18,14 +29,24 @@ build: ## the agent: one static binary, ./nodeagent
 	CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o nodeagent ./cmd/nodeagent
 
 .PHONY: demo
-demo: ## a real node fails, the agent finds, tells and repairs; about 15 minutes the first time, 2 after
+demo: ## a real node fails, the agent finds, reports and repairs; about 15 minutes the first time, 2 after
 	go run ./test/demo --dir $(LAB_DIR)
 
-# One layer at a time: some tests look at the whole machine, others break it.
+# One layer at a time: some tests observe the whole machine, others break it. "make test" alone has three lanes, of which
+# one has the machine, and the others nothing but processor time.
+ifndef LANES
 .NOTPARALLEL:
+endif
 
-.PHONY: test
-test: packages vet build-ahead unit machine test-rpm test-npd test-chart built-ahead e2e e2e-daemonset test-daemonset ## all layers but those of test-long; as root on Debian 12
+.PHONY: test lane-build lane-pure lane-machine
+test: ## all layers but those of test-long, some side by side; as root on Debian 12
+	$(MAKE) LANES=3 -j3 lane-build lane-pure lane-machine
+lane-build:
+	nice -n 5 $(LABCTL) build
+lane-pure:
+	nice -n 10 $(MAKE) LANES= --output-sync=target vet unit test-npd test-chart
+lane-machine:
+	$(MAKE) LANES= packages test-rpm machine test-lab cluster
 
 .PHONY: test-long
 test-long: packages guest demo fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, the fuzz targets
@@ -33,13 +54,15 @@ test-long: packages guest demo fuzz ## what takes minutes each: faults in an emu
 
 .PHONY: packages
 packages: ## install the Debian packages that the tests need; as root
-	@if [ "$$(id -u)" = 0 ]; then $(LABCTL) packages; else echo "not root: no packages are installed, tests that need root are skipped"; fi
+	@mkdir -p .cache
+	@if [ "$$(id -u)" = 0 ]; then flock .cache/packages.lock $(LABCTL) packages; else echo "not root: no packages are installed, tests that need root are skipped"; fi
 
 .PHONY: vet lint
 vet: lint ## gofmt, go vet, golangci-lint
 	gofmt -l cmd internal packaging pkg test | (! grep .)
-	go vet ./...
+	$(COMPILE) go vet ./...
 lint: ## golangci-lint with .golangci.yml; builds it the first time
+	$(COMPILE) go tool -modfile=test/lint/go.mod golangci-lint version
 	go tool -modfile=test/lint/go.mod golangci-lint run
 
 .PHONY: new-check
@@ -51,38 +74,47 @@ quick: ## the tests that need nothing of the machine; from Go's cache where noth
 	go test -short $$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
 
 .PHONY: unit
+unit: packages # gcc
+unit: private export CGO_ENABLED := 1
 unit: ## the same with the race detector, in any order
-	$(SKIPS) go test -race -short -shuffle=on -timeout 10m ./...
+	$(TEST) $(RUN) -race -short -shuffle=on -timeout 10m ./...
 
 .PHONY: machine
 machine: ## all tests of the packages that need root, programs or the kernel, on this machine; as root
-	$(SKIPS) go test -p 1 -shuffle=on -timeout 15m $$(go list -test -f '$(NEED)' ./... | sed -n 's/\.test$$//p' | grep -v /test/rpm)
-
-# What end-to-end tests need takes long to build: it is built beside the layers before them, with the processor time that
-# they leave. If that fails, so does the run, and says why.
-AHEAD := .cache/build-ahead
-.PHONY: build-ahead built-ahead
-build-ahead:
-	@mkdir -p .cache && echo running >$(AHEAD).status
-	@flock $(AHEAD).lock sh -c 'nice -n 19 $(LABCTL) build; echo $$? >$(AHEAD).status' >$(AHEAD).log 2>&1 </dev/null &
-built-ahead:
-	@echo "waiting for what is built ahead: $(AHEAD).log" && flock $(AHEAD).lock cat $(AHEAD).log
-	@test "$$(cat $(AHEAD).status)" = 0
+	@mkdir -p .cache
+	$(TEST) $(ALONE) -shuffle=on -timeout 15m $$(go list -test -f '$(NEED)' ./... | sed -n 's/\.test$$//p' | grep -vE '$(LAYERS)')
 
 .PHONY: test-npd
 test-npd: ## node-problem-detector's own code beside the agent's, on the same files and lines; a module of its own
-	cd test/npd && go vet ./... && go test -count=1 -timeout 10m ./...
+	cd test/npd && $(COMPILE) go vet ./... && $(COMPILE) go test -vet=off $(RUN) -count=1 -timeout 10m ./...
 
-.PHONY: e2e
-e2e: ## tests on a real one-node cluster, which is brought up and removed
-	$(SKIPS) go test -p 1 -count=1 -timeout 40m -v ./test/lab ./test/e2e -args -lab
+.PHONY: test-lab
+test-lab: ## the lab of the tests below: it comes up, is repaired, and leaves nothing
+	$(TEST) $(RUN) -count=1 -timeout 20m -v ./test/lab -args -lab
 	go test -count=1 -v -run TestRealAPIServer ./internal/kube -args -apiserver # which the lab has built
 
+# Each of the next three brings up a lab, unless there is one, and removes what it has brought up.
+# Not $(MAKE): "make -n" would run what else is in its line.
+AGAIN = MAKEFLAGS= $(firstword $(MAKE))
+.PHONY: cluster
+cluster: ## e2e, test-daemonset and e2e-daemonset on one lab
+	$(LABCTL) up >/dev/null
+	$(AGAIN) e2e test-daemonset e2e-daemonset; status=$$?; $(LABCTL) down && exit $$status
+
+.PHONY: e2e
+e2e: ## tests on a real one-node cluster
+	$(TEST) $(RUN) -count=1 -timeout 40m -parallel 4 -v ./test/e2e -args -lab
+
+.PHONY: test-daemonset
+test-daemonset: ## the DaemonSet under the real kubelet: image, manifests, chart, least privilege
+	$(TEST) $(RUN) -count=1 -timeout 40m -v ./test/daemonset -args -lab
+
 .PHONY: e2e-daemonset
-e2e-daemonset: ## the same with the agent as the DaemonSet and containerd 2 instead of Debian's 1.6, where a test is of either; about 5 minutes
-	$(SKIPS) go test -p 1 -count=1 -timeout 20m -v ./test/e2e -args -lab -daemonset -containerd 2
+e2e-daemonset: ## e2e with the agent as the DaemonSet and containerd 2 instead of Debian's 1.6, where a test is of either
+	$(TEST) $(RUN) -count=1 -timeout 40m -v ./test/e2e -args -lab -daemonset -containerd 2
 	test -x $(CONTAINERD2)/containerd # the lab has built it
-	PATH=$(CONTAINERD2):$$PATH $(SKIPS) go test -p 1 -count=1 -v -run '$(CONTAINERD_TESTS)' ./internal/host/... ./internal/mutate ./pkg/detect/... ./pkg/remediate
+	PATH=$(CONTAINERD2):$$PATH $(TEST) $(ALONE) -count=1 -v -run '$(CONTAINERD_TESTS)' \
+	  $$(grep -rlE 'func Test\w*($(subst TestCRI$$,CRI\b,$(CONTAINERD_TESTS)))' --include='*_test.go' internal pkg | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for 30 s; an input that fails is kept in testdata/fuzz
@@ -94,11 +126,7 @@ mutants: ## takes out each guard of the release, one at a time, and demands that
 
 .PHONY: guest
 guest: ## tests that break the machine they run on, in emulated ones with Debian's kernel: disks, links, file servers, processors, memory, sensors, the kernel itself; suspended, restored, reset
-	$(SKIPS) go test -count=1 -timeout 30m -v ./test/guest -args -guest
-
-.PHONY: test-daemonset
-test-daemonset: ## the DaemonSet under the real kubelet: image, manifests, chart, least privilege; about 5 minutes
-	$(SKIPS) go test -count=1 -timeout 20m -v ./test/daemonset -args -lab
+	$(TEST) $(RUN) -count=1 -timeout 30m -v ./test/guest -args -guest
 
 .PHONY: lab lab-down
 lab: ## bring up a real one-node cluster on this machine, with Debian's containerd
@@ -107,8 +135,8 @@ lab-down: ## remove it without a trace
 	$(LABCTL) down
 
 .PHONY: bench
-bench: ## what the agent costs and how fast it is, on the lab; prints a table
-	go run ./test/bench --dir $(LAB_DIR)
+bench: ## what the agent costs and how fast it is, on the lab, as a table: half an hour; BENCH=--short: 6 minutes
+	go run ./test/bench --dir $(LAB_DIR) $(BENCH)
 
 include packaging/*/Makefile.inc
 

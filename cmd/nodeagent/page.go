@@ -11,40 +11,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// checksPage is docs/checks.md.
-func checksPage(checks []detect.Check, rules, daemons []rules.Rule) string {
-	var b strings.Builder
-	b.WriteString("# Checks\n\nGenerated from the code by `go test ./cmd/nodeagent -run Docs -update`. `nodeagent " +
-		"explain CHECK` prints one of them.\n")
-	b.WriteString("\n| check | domain | finds |\n|---|---|---|\n")
-	for _, c := range checks {
-		fmt.Fprintf(&b, "| [%s](#%s) | %s | %s |\n", c.ID, c.ID, c.Domain, c.Summary)
-	}
-	for _, c := range checks {
-		fmt.Fprintf(&b, "\n## %s\n\n%s", c.ID, checkPage(c))
-	}
-	b.WriteString("\n# Rules of the kernel log\n\nWhere a state is named, the check of that name reads it, raises " +
-		"and clears, and the line only makes it run at once; where that check has nothing to read on a host, the " +
-		"line is evidence by itself.\n\n| rule | reason | severity | state | kept | means " +
-		"|\n|---|---|---|---|---|---|\n")
-	for _, r := range rules {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, r.Reason, ruleSeverity(r), r.ConfirmedBy,
-			ruleExpiry(r), cell(r.Summary))
-	}
-	b.WriteString("\n# Rules for the logs of daemons\n\nFor saved logs only (`nodeagent replay`): in the running " +
-		"agent the checks read the state itself. A rule applies to the log lines of its emitters only: the unit of a " +
-		"journal record, the tag of a syslog line.\n\n| rule | emitters | reason | severity | state | means " +
-		"|\n|---|---|---|---|---|---|\n")
-	for _, r := range daemons {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, emittersOf(r), r.Reason, ruleSeverity(r),
-			r.ConfirmedBy, cell(r.Summary))
-	}
-	return b.String()
-}
-
-// cell keeps a text within one cell of a table.
-func cell(text string) string { return strings.ReplaceAll(text, "|", "\\|") }
-
 // checkPage documents one check.
 func checkPage(c detect.Check) string {
 	var b strings.Builder

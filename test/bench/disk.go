@@ -44,7 +44,7 @@ func (b *bench) watch(ctx context.Context) (*conditionWatch, error) {
 }
 
 func (w *conditionWatch) close() {
-	_ = w.cmd.Process.Kill() // it has no end of its own
+	_ = w.cmd.Process.Kill() // it does not end by itself
 	_ = w.cmd.Wait()
 }
 
@@ -125,7 +125,7 @@ func (b *bench) latency(ctx context.Context) error {
 }
 
 // peerLatency times node-problem-detector with the configuration that it ships. It has no way to clear the condition,
-// so that it is started anew for each trial.
+// so that it is restarted for each trial.
 func (b *bench) peerLatency(ctx context.Context) error {
 	say("timing %d disk failures with node-problem-detector", b.peerTrials)
 	w, err := b.watch(ctx)

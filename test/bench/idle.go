@@ -42,13 +42,9 @@ func (b *bench) startPeer(ctx context.Context) (process, error) {
 }
 
 // idleCost measures the daemon with its default checks on the lab node and, at the same time, the peer with one of its
-// monitors.
+// monitors: their memory from the start on, their processor time once they have settled.
 func (b *bench) idleCost(ctx context.Context) (err error) {
 	say("measuring idle processes for %s", b.idle)
-	if err := b.agent.Start(ctx); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.agent.Stop()) }()
 	peer, err := b.startPeer(ctx)
 	if err != nil {
 		return err
@@ -62,6 +58,10 @@ func (b *bench) idleCost(ctx context.Context) (err error) {
 		none := func(context.Context) (series, error) { return nil, nil }
 		other, failed = b.overTime(ctx, peer.cmd.Process.Pid, none)
 	}()
+	if err := b.agent.Start(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.agent.Stop()) }()
 	own, err := b.overTime(ctx, b.agent.PID(), metrics)
 	<-measured
 	if failed != nil {
@@ -70,83 +70,116 @@ func (b *bench) idleCost(ctx context.Context) (err error) {
 	if err := errors.Join(err, failed); err != nil {
 		return err
 	}
-	mib := func(kib int) string { return fmt.Sprintf("%.1f MiB", float64(kib)/1024) }
-	cpu := func(s span) string { return fmt.Sprintf("%.2f s", s.perMinute((s.after.cpu - s.before.cpu).Seconds())) }
+	cpu := func(s span) string {
+		return fmt.Sprintf("%.2f s", s.perMinute((s.after.cpu - s.settled.cpu).Seconds()))
+	}
 	threads := func(s span) string {
-		return fmt.Sprintf("%d → %d, %d → %d, %d", s.before.threads, s.after.threads, s.before.fds, s.after.fds,
+		return fmt.Sprintf("%d → %d, %d → %d, %d", s.settled.threads, s.after.threads, s.settled.fds, s.after.fds,
 			s.after.kmsg)
 	}
+	kib := func(metrics ...string) (sum int) {
+		for _, m := range metrics {
+			sum += int(own.metrics.sum("go_memstats_"+m) / 1024)
+		}
+		return sum
+	}
+	heap := kib("heap_inuse_bytes")
+	runtime := kib("stack_inuse_bytes", "mspan_inuse_bytes", "mcache_inuse_bytes", "gc_sys_bytes", "other_sys_bytes",
+		"buck_hash_sys_bytes")
 	goroutines := func(s series) float64 { return s.sum("go_goroutines") }
-	requests := own.said.sum("nodeagent_apiserver_requests_total") - own.saidBefore.sum(
+	requests := own.metrics.sum("nodeagent_apiserver_requests_total") - own.settledMetrics.sum(
 		"nodeagent_apiserver_requests_total")
 	b.rows = append(b.rows,
-		row{"idle: resident memory (peer: one monitor)", own.memory(), other.memory(), "30 MiB"},
-		row{"idle: of it not pages of the program's file", mib(own.after.own), mib(other.after.own), ""},
-		row{"resident memory, the most since the start", mib(own.after.peak), mib(other.after.peak), ""},
+		row{fmt.Sprintf("resident memory in the first %s: median (peer: one monitor)", b.idle),
+			mib(own.median().rss), mib(other.median().rss), "30 MiB"},
+		row{"  the most, the start included", mib(own.after.peak), mib(other.after.peak), "30 MiB"},
+		row{"  median of anonymous pages: heap, stacks", mib(own.median().anonymous), mib(other.median().anonymous),
+			""},
+		row{"  median of pages of the program's file", mib(own.median().file), mib(other.median().file), ""},
+		row{"  median of pages shared with other processes", mib(own.median().shared), mib(other.median().shared), ""},
+		row{"  at the end: Go heap in use", mib(heap), "–", ""},
+		row{"  at the end: Go stacks and runtime", mib(runtime), "–", ""},
+		row{"  at the end: anonymous, neither of both", mib(own.after.anonymous - heap - runtime), "–", ""},
 		row{"idle: CPU per minute", cpu(own), cpu(other), "0.15 s"},
 		row{"idle: threads, descriptors, of them /dev/kmsg", threads(own), threads(other), "constant, 1"},
-		row{"idle: goroutines", fmt.Sprintf("%.0f → %.0f", goroutines(own.saidBefore), goroutines(own.said)), "–",
+		row{"idle: goroutines", fmt.Sprintf("%.0f → %.0f", goroutines(own.settledMetrics), goroutines(own.metrics)),
+			"–",
 			"constant"},
 		row{"idle: requests to the apiserver per minute", fmt.Sprintf("%.1f", own.perMinute(requests)), "–", ""})
 	b.dearest(own)
 	return nil
 }
 
-// span is a process at the beginning and at the end of a while.
+func mib(kib int) string { return fmt.Sprintf("%.1f MiB", float64(kib)/1024) }
+
+// span is a process from its start to the end of the measurement.
 type span struct {
-	before, after    cost
-	saidBefore, said series
-	took             time.Duration
-	rss              []int // KiB, each second, the least first
+	settled, after          cost
+	settledMetrics, metrics series
+	took                    time.Duration // from settled to after
+	samples                 []cost        // each second from the start
 }
 
-// watchMemory notes each second how much memory a process has.
-func (s *span) watchMemory(ctx context.Context, pid int, howLong time.Duration) error {
-	for end := time.Now().Add(howLong); time.Now().Before(end); {
-		if err := pause(ctx, time.Second); err != nil {
-			return err
+// settling is how long a process that has been started may be busy.
+const settling = 20 * time.Second
+
+// median returns the medians of what the samples have of memory.
+func (s span) median() cost {
+	of := func(value func(cost) int) int {
+		var values []int
+		for _, c := range s.samples {
+			values = append(values, value(c))
 		}
-		now, err := measure(pid)
-		if err != nil {
-			return err
-		}
-		s.rss = append(s.rss, now.rss)
+		slices.Sort(values)
+		return values[len(values)/2]
 	}
-	slices.Sort(s.rss)
-	return nil
-}
-
-// memory words the usual and the most memory of a while.
-func (s *span) memory() string {
-	return fmt.Sprintf("%.1f MiB (at most %.1f)", float64(s.rss[len(s.rss)/2])/1024, float64(s.rss[len(s.rss)-1])/1024)
+	return cost{
+		rss: of(func(c cost) int { return c.rss }), anonymous: of(func(c cost) int { return c.anonymous }),
+		file: of(func(c cost) int { return c.file }), shared: of(func(c cost) int { return c.shared }),
+	}
 }
 
 func (s span) perMinute(n float64) float64 { return n * float64(time.Minute) / float64(s.took) }
 
-// overTime lets a process settle and returns what it uses from then on.
-func (b *bench) overTime(ctx context.Context, pid int, say func(context.Context) (series, error)) (s span, err error) {
-	if err := pause(ctx, 20*time.Second); err != nil {
+// sample measures a process each second.
+func (s *span) sample(ctx context.Context, pid int, howLong time.Duration) error {
+	for end := time.Now().Add(howLong); time.Now().Before(end); {
+		now, err := measure(pid)
+		if err != nil {
+			return err
+		}
+		s.samples = append(s.samples, now)
+		if err := pause(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// overTime measures a process that was just started.
+func (b *bench) overTime(ctx context.Context, pid int, read func(context.Context) (series, error)) (s span, err error) {
+	if err := s.sample(ctx, pid, settling); err != nil {
 		return s, err
 	}
 	began := time.Now()
-	if s.before, err = measure(pid); err != nil {
+	if s.settled, err = measure(pid); err != nil {
 		return s, err
 	}
-	if s.saidBefore, err = say(ctx); err != nil {
+	if s.settledMetrics, err = read(ctx); err != nil {
 		return s, err
 	}
-	if err := s.watchMemory(ctx, pid, b.idle); err != nil {
+	if err := s.sample(ctx, pid, b.idle-settling); err != nil {
 		return s, err
 	}
 	if s.after, err = measure(pid); err != nil {
 		return s, err
 	}
 	s.took = time.Since(began)
-	s.said, err = say(ctx)
+	s.metrics, err = read(ctx)
 	return s, err
 }
 
-// dearest notes the checks that took longest in a while: where to look first when the agent is not cheap.
+// dearest notes the checks that took longest: where to begin when the agent is not cheap.
 func (b *bench) dearest(s span) {
 	const metric, shown = "nodeagent_check_duration_seconds_sum{check=", 8
 	type one struct {
@@ -154,9 +187,9 @@ func (b *bench) dearest(s span) {
 		took  float64 // seconds per minute
 	}
 	var all []one
-	for name, value := range s.said {
+	for name, value := range s.metrics {
 		if check, ok := strings.CutPrefix(name, metric); ok {
-			all = append(all, one{strings.Trim(check, `"`), s.perMinute(value - s.saidBefore[name])})
+			all = append(all, one{strings.Trim(check, `"`), s.perMinute(value - s.settledMetrics[name])})
 		}
 	}
 	slices.SortFunc(all, func(x, y one) int { return cmp.Compare(y.took, x.took) })
@@ -164,5 +197,5 @@ func (b *bench) dearest(s span) {
 	for _, o := range all[:min(shown, len(all))] {
 		words = append(words, fmt.Sprintf("%s %.1f ms", o.check, o.took*1000))
 	}
-	b.notes = append(b.notes, "longest looks, wall time per minute: "+strings.Join(words, ", "))
+	b.notes = append(b.notes, "longest checks, wall time per minute: "+strings.Join(words, ", "))
 }

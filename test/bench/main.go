@@ -1,5 +1,5 @@
 // Command bench measures on the lab what the agent costs and how fast it is, beside node-problem-detector in the same
-// run, and prints a table. It judges nothing: read the ratios, not the milliseconds of one machine.
+// run, and prints a table. It decides nothing: compare the ratios, not the milliseconds of one machine.
 package main
 
 import (
@@ -26,9 +26,13 @@ func main() {
 	flag.IntVar(&b.peerTrials, "peer-trials", 5,
 		"disk failures to time with the peer, which must be restarted for each")
 	flag.IntVar(&b.pods, "pods", 100, "pods of three containers for the inspection")
-	flag.DurationVar(&b.idle, "idle", time.Minute, "how long idle processes are measured")
-	flag.BoolVar(&b.costOnly, "cost", false, "measure only what the agent costs at rest: some minutes instead of ten")
+	flag.DurationVar(&b.idle, "idle", 10*time.Minute, "how long idle processes are measured, from their start")
+	flag.BoolVar(&b.costOnly, "cost", false, "measure only what the agent costs at rest")
+	short := flag.Bool("short", false, "2 minutes at rest, and fewer trials: less exact")
 	flag.Parse()
+	if *short {
+		b.idle, b.trials, b.peerTrials, b.pods = 2*time.Minute, 5, 2, 30
+	}
 	err := b.run(ctx, *dir)
 	stop()
 	if err != nil {
@@ -131,7 +135,7 @@ func dashes(n int) string { return string(slices.Repeat([]byte("-"), n)) }
 
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
-// spread words durations as median and worst of so many.
+// spread formats durations as their median and the worst.
 func spread(times []time.Duration) string {
 	slices.Sort(times)
 	round := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

@@ -16,7 +16,7 @@ import (
 var benchmarked = regexp.MustCompile(
 	`(?m)^BenchmarkBenignLine/(\S+?)(?:-\d+)?\s+\d+\s+([0-9.]+) ns/op\s+\d+ B/op\s+(\d+) allocs/op`)
 
-// matchers measures what a line of the kernel costs that says nothing, in the agent and in node-problem-detector's
+// matchers measures the cost of a line of the kernel that no rule matches, in the agent and in node-problem-detector's
 // own code.
 func (b *bench) matchers(ctx context.Context) error {
 	say("matching benign lines of the kernel")
@@ -30,19 +30,19 @@ func (b *bench) matchers(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("benchmark of the matchers: %w\n%s", err, out)
 	}
-	told := map[string]string{}
+	results := map[string]string{}
 	for _, found := range benchmarked.FindAllStringSubmatch(string(out), -1) {
-		told[found[1]] = fmt.Sprintf("%s ns, %s allocations", found[2], found[3])
+		results[found[1]] = fmt.Sprintf("%s ns, %s allocations", found[2], found[3])
 	}
 	const table, file, peer = "agent,_own_table", "agent,_kernel-monitor.json",
 		"node-problem-detector,_kernel-monitor.json"
 	for _, name := range []string{table, file, peer} {
-		if told[name] == "" {
+		if results[name] == "" {
 			return fmt.Errorf("benchmark of the matchers: no line of %s in\n%s", name, out)
 		}
 	}
 	b.rows = append(b.rows,
-		row{"benign kernel line, own table", told[table], "–", "1 µs, 0"},
-		row{"benign kernel line, kernel-monitor.json (14 rules)", told[file], told[peer], ""})
+		row{"benign kernel line, own table", results[table], "–", "1 µs, 0"},
+		row{"benign kernel line, kernel-monitor.json (14 rules)", results[file], results[peer], ""})
 	return nil
 }

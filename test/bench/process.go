@@ -13,14 +13,17 @@ import (
 	"time"
 )
 
-// cost is what a process used of a machine.
+// cost is what a process uses of a machine. Memory is in KiB.
 type cost struct {
 	cpu                time.Duration
-	rss, own, peak     int // KiB; own: what is nobody else's, the rest are pages of the program's file
+	rss, peak          int
+	anonymous          int // heap and stacks
+	file               int // resident pages of files: those of the program
+	shared             int // pages that another process has too
 	threads, fds, kmsg int // kmsg: descriptors of /dev/kmsg
 }
 
-// measure reads /proc: user and system time, its children's included.
+// measure reads /proc: user and system time include those of its children that have ended.
 func measure(pid int) (cost, error) {
 	dir := fmt.Sprintf("/proc/%d", pid)
 	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
@@ -40,8 +43,16 @@ func measure(pid int) (cost, error) {
 	if err != nil {
 		return cost{}, err
 	}
-	c := cost{cpu: time.Duration(ticks) * 10 * time.Millisecond, rss: field(status, "VmRSS:"),
-		own: field(status, "RssAnon:"), peak: field(status, "VmHWM:"), threads: field(status, "Threads:")}
+	maps, err := os.ReadFile(filepath.Join(dir, "smaps_rollup"))
+	if err != nil {
+		return cost{}, err
+	}
+	c := cost{
+		cpu: time.Duration(ticks) * 10 * time.Millisecond, threads: field(status, "Threads:"),
+		rss: field(maps, "Rss:"), anonymous: field(maps, "Anonymous:"), peak: field(status, "VmHWM:"),
+		shared: field(maps, "Shared_Clean:") + field(maps, "Shared_Dirty:"),
+	}
+	c.file = c.rss - c.anonymous
 	fds, err := os.ReadDir(filepath.Join(dir, "fd"))
 	c.fds = len(fds)
 	for _, fd := range fds {
@@ -52,13 +63,14 @@ func measure(pid int) (cost, error) {
 	return c, err
 }
 
-func field(status []byte, name string) int {
-	_, after, _ := strings.Cut(string(status), name)
+// field returns the number behind a name that begins a line.
+func field(text []byte, name string) int {
+	_, after, _ := strings.Cut("\n"+string(text), "\n"+name)
 	n, _ := strconv.Atoi(strings.Fields(after + " 0")[0])
 	return n
 }
 
-// series is what the agent says of itself: each line of /metrics without its value, and the value.
+// series is what the agent reports of itself: each line of /metrics without its value, and the value.
 type series map[string]float64
 
 // metrics reads the agent's own metrics.

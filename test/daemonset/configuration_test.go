@@ -20,7 +20,7 @@ var wrongRule = []string{"config.rules[0].id=wrong", "config.rules[0].reason=Wro
 	"config.rules[0].patterns[0]=^("}
 
 // testWrongConfiguration gives agents a configuration that they refuse: those that run go on, one that is started
-// goes on with the last good one, says so, and is not ready, so that a rollout stops.
+// goes on with the last good one, reports that, and is not ready, so that a rollout stops.
 func testWrongConfiguration(t *testing.T, c *cluster) {
 	c.install(t, true, "config.checks.load.loadPerCPU=6")
 	c.await1(t, "the agent to be ready", ready)
@@ -42,7 +42,8 @@ func testWrongConfiguration(t *testing.T, c *cluster) {
 	c.goesOn(t, running, "rules.0.patterns")
 	if after := c.awaitCondition(t, "ReadonlyFilesystem",
 		"False"); !after.LastTransitionTime.Equal(before.LastTransitionTime) {
-		t.Errorf("a new pod moved lastTransitionTime from %s to %s: the condition was away", before.LastTransitionTime,
+		t.Errorf("a new pod moved lastTransitionTime from %s to %s: the condition was removed meanwhile",
+			before.LastTransitionTime,
 			after.LastTransitionTime)
 	}
 	if out, err := c.Kubectl(t.Context(), "rollout", "status", "-n", namespace, "daemonset/nodeagent",
@@ -84,7 +85,7 @@ func (c *cluster) goesOn(t *testing.T, before int, mistake string) {
 		t.Errorf("kubelet would restart it: %s", out)
 	}
 	if out := c.probe(t, "/readyz"); !strings.Contains(out, "refused") {
-		t.Errorf("readyz says %q", out)
+		t.Errorf("readyz answers %q", out)
 	}
 	out, err := c.Kubectl(t.Context(), "exec", "-n", namespace, "daemonset/nodeagent", "--", link, "config", "validate")
 	if err == nil || !strings.Contains(err.Error(), mistake) {

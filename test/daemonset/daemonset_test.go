@@ -61,7 +61,7 @@ func TestDaemonSet(t *testing.T) {
 		{"beside a package", testBesidePackage},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.do(t, c) }) {
-			t.Logf("the agent said:\n%s", c.logs(t))
+			t.Logf("the agent's log:\n%s", c.logs(t))
 			return
 		}
 	}
@@ -103,13 +103,50 @@ func open(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	c.uninstall(t)
+	c.hurry(t)
 	return c
+}
+
+// hasty has the apiserver shorten what the chart and the manifests, which stay as they are shipped, wait for: how often
+// kubelet asks whether a pod is ready, and how long a pod is ready before a rollout goes on. Both are 10 s.
+const hasty = `
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicy
+metadata: {name: hasty}
+spec:
+  reinvocationPolicy: Never
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [apps], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [daemonsets]}
+  mutations:
+  - patchType: JSONPatch
+    jsonPatch:
+      expression: >-
+        [JSONPatch{op: "add", path: "/spec/minReadySeconds", value: 1},
+        JSONPatch{op: "add", path: "/spec/template/spec/containers/0/readinessProbe/periodSeconds", value: 1}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: MutatingAdmissionPolicyBinding
+metadata: {name: hasty}
+spec: {policyName: hasty}
+`
+
+// hurry makes the cluster hasty until the test ends.
+func (c *cluster) hurry(t *testing.T) {
+	t.Helper()
+	if err := c.KubectlApply(t.Context(), hasty); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.kubectl(t, "delete", "mutatingadmissionpolicies,mutatingadmissionpolicybindings", "hasty",
+			"--ignore-not-found")
+	})
 }
 
 // stateDir is where the agents of the tests keep their state: another agent may be in the default place.
 func (c *cluster) stateDir() string { return filepath.Join(c.Dir, "daemonset-state") }
 
-// removeDir removes what the agent left in a directory of its own: files and links, no trees.
+// removeDir removes what the agent left in its own directory: files and links, no trees.
 func removeDir(t *testing.T, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -171,7 +208,8 @@ func (c *cluster) install(t *testing.T, wait bool, settings ...string) {
 		"--set", "config.report.conditions.spread=1s",
 		// Seconds where a real node takes ten minutes.
 		"--set",
-		"config.inspect.every=2s,config.inspect.grace=6s,config.inspect.listSpacing=2s,config.inspect.runningSpacing=4s,config.inspect.kubeletUptime=5s,config.inspect.runtimeUptime=2s",
+		"config.inspect.every=2s,config.inspect.grace=6s,config.inspect.listSpacing=2s," +
+			"config.inspect.runningSpacing=4s,config.inspect.kubeletUptime=5s,config.inspect.runtimeUptime=2s",
 	}
 	for _, s := range settings {
 		args = append(args, "--set", s)

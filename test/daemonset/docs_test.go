@@ -45,14 +45,15 @@ func TestDocumentation(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		t.Logf("$ %s\n%s", line, out)
 		if err != nil {
-			t.Fatalf("%v; the agent said:\n%s", err, c.logs(t))
+			t.Fatalf("%v; the agent's log:\n%s", err, c.logs(t))
 		}
 	}
 	testNothingLeft(t, c)
 }
 
 // foreignCondition is what another writer keeps on the Node.
-const foreignCondition = `{"status":{"conditions":[{"type":"SomebodyElses","status":"True","reason":"Theirs","message":"not ours"}]}}`
+const foreignCondition = `{"status":{"conditions":[{"type":"SomebodyElses","status":"True",` +
+	`"reason":"Theirs","message":"not ours"}]}}`
 
 // testNothingLeft fails when the cluster has anything of the agent once the page is followed to its end, or has lost
 // what is not the agent's.
@@ -83,8 +84,8 @@ func testNothingLeft(t *testing.T, c *cluster) {
 	}
 }
 
-// tools makes a directory with the programs that a reader of the page has, for the lab: helm is told what is special
-// about it, and so is what kubectl applies.
+// tools makes a directory with the programs that a reader of the page has, for the lab: helm gets the lab's own values,
+// and kubectl applies manifests that have them.
 func (c *cluster) tools(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -60,7 +60,7 @@ func listener(socket string) (int, error) {
 	return int(peer.Pid), nil
 }
 
-// testOnHost looks at the agent's process: it is in the host's namespaces and in its container's cgroups, and nothing
+// testOnHost inspects the agent's process: it is in the host's namespaces and in its container's cgroups, and nothing
 // of the host is mounted for it.
 func testOnHost(t *testing.T, c *cluster) {
 	pid := agentPID(t)
@@ -120,7 +120,7 @@ func exists(file string) bool {
 // testCommand calls the agent's program as its users do: on the host, and through kubectl.
 func testCommand(t *testing.T, c *cluster) {
 	var status harness.Status
-	// Its exit code says whether something is wrong with this machine, which is not the matter here.
+	// Its exit code is 1 where this machine has faults, which does not matter here.
 	out, failed := c.Kubectl(t.Context(), "exec", "-n", namespace, "daemonset/nodeagent", "--", link, "status", "-o",
 		"json")
 	if err := json.Unmarshal(out, &status); err != nil {
@@ -178,7 +178,7 @@ func testDisk(t *testing.T, c *cluster) {
 	c.awaitCondition(t, "ReadonlyFilesystem", "False")
 }
 
-// testLeftovers makes a pod leave things behind; the agent finds them, and says what it would do.
+// testLeftovers makes a pod leave things behind; the agent finds them, and reports what it would do.
 func testLeftovers(t *testing.T, c *cluster) {
 	victim, err := harness.NewVictim(t.Context(), c.Lab, "daemonset-victim")
 	if err != nil {
@@ -232,7 +232,7 @@ func (c *cluster) status(ctx context.Context) (harness.Status, error) {
 	return s, err
 }
 
-// testKilled kills the agent. kubelet starts it again, and what it believed is not told anew.
+// testKilled kills the agent. kubelet starts it again, and what it believed is not reported again.
 func testKilled(t *testing.T, c *cluster) {
 	before := c.awaitCondition(t, "ReadonlyFilesystem", "False")
 	pid := agentPID(t)

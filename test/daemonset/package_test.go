@@ -88,10 +88,10 @@ func startOnHost(t *testing.T, c *cluster) onHost {
 
 func (a onHost) awaitLog(t *testing.T, words ...string) {
 	t.Helper()
-	await(t, 60*time.Second, "the log to say "+strings.Join(words, " and "), func() error {
+	await(t, 60*time.Second, "the log to contain "+strings.Join(words, " and "), func() error {
 		for _, w := range words {
 			if !strings.Contains(a.LogTail(), w) {
-				return fmt.Errorf("the log says:\n%s", a.LogTail())
+				return fmt.Errorf("the log is:\n%s", a.LogTail())
 			}
 		}
 		return nil

@@ -67,14 +67,14 @@ func testSight(t *testing.T, c *cluster) {
 				return fmt.Errorf("agent %d does not find that %s hangs", s.PID, hung)
 			}
 		}
-		t.Logf("%d checks, %d have nothing to look at or could not tell on the host", len(host.Checks),
+		t.Logf("%d checks, %d are not applicable or could not tell on the host", len(host.Checks),
 			len(sights(host)))
 		return nil
 	})
 	testSightByHand(t, c, onHost)
 }
 
-// sights lists what the daemon does not see: the checks that could not tell or have nothing to look at.
+// sights lists what the daemon does not see: the checks that could not tell or are not applicable.
 func sights(s harness.Status) []string {
 	var lines []string
 	for _, c := range s.Checks {
@@ -89,8 +89,8 @@ func sights(s harness.Status) []string {
 	return lines
 }
 
-// looked is the part of the contract of "nodeagent check -o json" that the test reads.
-type looked struct {
+// checked is the part of the contract of "nodeagent check -o json" that the test reads.
+type checked struct {
 	Findings []struct {
 		Check, Reason string
 		Subject       struct{ Kind, Name string }
@@ -107,14 +107,14 @@ func (c *cluster) exec(t *testing.T, into any, verb string) error {
 	if err := json.Unmarshal(out, into); err != nil {
 		return fmt.Errorf("nodeagent %s: %w, %w\n%s", verb, err, failed, out)
 	}
-	return nil // its exit code says whether something is wrong with this machine, which is not the matter here
+	return nil // its exit code is 1 where this machine has faults, which does not matter here
 }
 
 // testSightByHand compares what a command that kubectl runs in the pod sees with what it sees on the host.
 func testSightByHand(t *testing.T, c *cluster, onHost *harness.Agent) {
 	t.Helper()
 	await(t, time.Minute, "nodeagent check to see in the pod what it sees on the host", func() error {
-		var inPod, host looked
+		var inPod, host checked
 		if err := c.exec(t, &inPod, "check"); err != nil {
 			return err
 		}
@@ -122,7 +122,7 @@ func testSightByHand(t *testing.T, c *cluster, onHost *harness.Agent) {
 			return err
 		}
 		if diff := cmp.Diff(host, inPod); diff != "" {
-			return fmt.Errorf("looks see less or more (-on the host +in the pod):\n%s", diff)
+			return fmt.Errorf("checks see less or more (-on the host +in the pod):\n%s", diff)
 		}
 		return nil
 	})

@@ -47,7 +47,7 @@ func (c *cluster) identity(t *testing.T, token string) identity {
 	return identity{&http.Client{Transport: transport, Timeout: 10 * time.Second}, c.Server(), strings.TrimSpace(token)}
 }
 
-// send makes one request and returns the status code and what the apiserver said.
+// send makes one request and returns the status code and the body.
 func (i identity) send(ctx context.Context, method, path, contentType, body string) (int, string, error) {
 	request, err := http.NewRequestWithContext(ctx, method, i.server+path, bytes.NewReader([]byte(body)))
 	if err != nil {
@@ -144,7 +144,7 @@ func requests(node, configuration string) []request {
 		applied(configMaps, "node-"+node, configMapBody, ""),
 		applied(configMaps, "node-"+node, configMapBody, ""),
 		applied(configMaps, "node-"+otherNode, configMapBody, denied),
-		applied(configMaps, configuration, labelBody, denied), // of all agents; what it says is immutable anyway
+		applied(configMaps, configuration, labelBody, denied), // of all agents; its data is immutable anyway
 		{"ConfigMap of any name", "POST", strings.TrimSuffix(configMaps, "/"), create,
 			`{"metadata":{"generateName":"node-"}}`, denied},
 		{"ConfigMap elsewhere", "POST", "/api/v1/namespaces/default/configmaps", create,
@@ -208,14 +208,14 @@ func testOwnNodeOnly(t *testing.T, c *cluster) {
 		"app.kubernetes.io/name=nodeagent", "-o", "name")), "configmap/")
 	ask := func(t *testing.T, as identity, r request, want string) {
 		t.Helper()
-		code, said, err := as.send(t.Context(), r.method, r.path, r.contentType, r.body)
+		code, body, err := as.send(t.Context(), r.method, r.path, r.contentType, r.body)
 		switch {
 		case err != nil:
 			t.Error(err)
 		case want == "" && code/100 != 2:
-			t.Errorf("%s: %d, want it allowed: %s", r.what, code, said)
-		case want != "" && (code != http.StatusForbidden || !strings.Contains(said, want)):
-			t.Errorf("%s: %d, want a refusal with %q: %s", r.what, code, want, said)
+			t.Errorf("%s: %d, want it allowed: %s", r.what, code, body)
+		case want != "" && (code != http.StatusForbidden || !strings.Contains(body, want)):
+			t.Errorf("%s: %d, want a refusal with %q: %s", r.what, code, want, body)
 		}
 	}
 	for _, r := range requests(c.NodeName, configuration) {
@@ -227,11 +227,11 @@ func testOwnNodeOnly(t *testing.T, c *cluster) {
 			return c.kubectl(t, "get", "node", c.NodeName, "-o", "jsonpath={.status."+field+"}")
 		}
 		before := status()
-		code, said, err := own.send(t.Context(), "PATCH", path+"/status", strategic,
+		code, body, err := own.send(t.Context(), "PATCH", path+"/status", strategic,
 			fmt.Sprintf(`{"status":{%q:%s}}`, field, value))
 		// A field behind a feature gate that is off is dropped before the policy sees it: nothing changes then.
-		if err != nil || code/100 == 2 && status() != before || code/100 != 2 && !strings.Contains(said, denied) {
-			t.Errorf("status.%s: %d, %v: %s", field, code, err, said)
+		if err != nil || code/100 == 2 && status() != before || code/100 != 2 && !strings.Contains(body, denied) {
+			t.Errorf("status.%s: %d, %v: %s", field, code, err, body)
 		}
 	}
 	// The same with the token of the other node: what was refused there is allowed here, and the other way round.

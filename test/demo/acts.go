@@ -61,7 +61,7 @@ func (s *stage) diskFails(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	s.say("Seen through the apiserver %s after the error:", time.Since(began).Round(time.Millisecond))
+	s.say("In the apiserver %s after the error:", time.Since(began).Round(time.Millisecond))
 	s.showConditions(ctx)
 	s.nodeagent(ctx, "check", "filesystem-readonly")
 	return s.showEvents(ctx, "Filesystem")
@@ -117,7 +117,7 @@ func (s *stage) podLeavesThings(ctx context.Context) error {
 	if err := victim.WaitStuck(ctx); err != nil {
 		return err
 	}
-	s.say("kubelet could not clear up:")
+	s.say("kubelet could not clean up:")
 	traces, err := victim.Traces(ctx)
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func (s *stage) podLeavesThings(ctx context.Context) error {
 	return s.awaitProof(ctx)
 }
 
-// awaitProof waits until the daemon is sure, and tells how it knows.
+// awaitProof waits until the daemon is sure, and shows its evidence.
 func (s *stage) awaitProof(ctx context.Context) error {
 	err := harness.WaitFor(ctx, 2*time.Minute, "the finding PodLeftovers", func() error {
 		status, err := s.agent.Status(ctx)

@@ -1,5 +1,5 @@
 // Command demo shows on this machine, with a real Kubernetes node, what nodeagent does: a disk fails, a deleted pod
-// leaves things behind; both are found, told and, where that is possible, repaired. It ends by itself, and exits 0
+// leaves things behind; both are found, reported and, where that is possible, repaired. It ends by itself, and exits 0
 // only if all of it really happened.
 package main
 
@@ -24,7 +24,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	dir := flag.String("dir", lab.DefaultDir, "folder of the lab")
-	keep := flag.Bool("keep", false, "leave the lab running, to look around")
+	keep := flag.Bool("keep", false, "leave the lab running, to explore it")
 	flag.Parse()
 	err := demo(ctx, *dir, *keep)
 	stop()
@@ -111,7 +111,7 @@ func (s *stage) nodeagent(ctx context.Context, args ...string) (harness.Answer, 
 	return answer, err
 }
 
-// kubectl shows what everybody in the cluster sees.
+// kubectl shows what every user of the cluster sees.
 func (s *stage) kubectl(ctx context.Context, args ...string) {
 	out, err := s.lab.Kubectl(ctx, args...)
 	fmt.Fprintf(s.out, "\n$ kubectl %s\n%s", strings.Join(args, " "), out)

@@ -13,12 +13,13 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// silent is a component of the node that is away or takes questions and answers none, and what a person must then read.
+// silent is a component of the node that is stopped or accepts requests and answers none, and what a person must then
+// read.
 type silent struct {
 	component string
-	away      func(*testing.T, *lab.Lab)
-	back      func(*testing.T, *lab.Lab)
-	says      string        // of it, somewhere on the screen of a look
+	stop      func(*testing.T, *lab.Lab)
+	resume    func(*testing.T, *lab.Lab)
+	want      string        // somewhere in the output of a check
 	limit     time.Duration // of status and check
 }
 
@@ -31,38 +32,39 @@ func signal(component string, sig syscall.Signal) func(*testing.T, *lab.Lab) {
 	}
 }
 
-// The bounds: nothing that status says is asked anew, and a look waits for what does not answer for 15 s at most.
+// The bounds: status makes no new observation, and check waits for what does not answer for 15 s at most.
 const (
 	statusLimit = 2 * time.Second
-	lookLimit   = 15*time.Second + 3*time.Second
+	checkLimit  = 15*time.Second + 3*time.Second
 )
 
 func silences() []silent {
 	return []silent{
 		{
-			component: "kube-apiserver", says: "apiserver", limit: lookLimit,
-			away: func(t *testing.T, l *lab.Lab) {
+			component: "kube-apiserver", want: "apiserver", limit: checkLimit,
+			stop: func(t *testing.T, l *lab.Lab) {
 				if err := l.Stop(t.Context(), "kube-apiserver"); err != nil {
 					t.Error(err)
 				}
 			},
-			back: func(t *testing.T, l *lab.Lab) {
+			resume: func(t *testing.T, l *lab.Lab) {
 				if err := l.Start(t.Context(), "kube-apiserver"); err != nil {
 					t.Error(err)
 				}
 			},
 		},
-		{component: "kubelet", says: "KubeletStopped", limit: lookLimit, away: signal("kubelet", syscall.SIGSTOP),
-			back: signal("kubelet", syscall.SIGCONT)},
-		{component: "containerd", says: "RuntimeStopped", limit: lookLimit, away: signal("containerd", syscall.SIGSTOP),
-			back: signal("containerd", syscall.SIGCONT)},
+		{component: "kubelet", want: "KubeletStopped", limit: checkLimit, stop: signal("kubelet", syscall.SIGSTOP),
+			resume: signal("kubelet", syscall.SIGCONT)},
+		{component: "containerd", want: "RuntimeStopped", limit: checkLimit,
+			stop:   signal("containerd", syscall.SIGSTOP),
+			resume: signal("containerd", syscall.SIGCONT)},
 	}
 }
 
-// TestBadDay: while a component does not answer, status and check are there in bounded time, name it, and end with a
-// code that is not "fine"; the daemon goes on and is well again afterwards.
+// TestBadDay: while a component does not answer, status and check end in bounded time, name it, and have an exit code
+// that is not 0; the daemon goes on and is healthy again afterwards.
 func TestBadDay(t *testing.T) {
-	ofTheProcess(t, "it measures the process and its commands; the doors are tried by TestFaultsOfTheNode")
+	ofTheProcess(t, "it measures the process and its commands; the clients are tested by TestFaultsOfTheNode")
 	l := openLab(t)
 	a := install(t, l, nil)
 	if err := a.Start(t.Context()); err != nil {
@@ -71,11 +73,11 @@ func TestBadDay(t *testing.T) {
 	pid, before := a.PID(), memory(t, a)
 	for _, s := range silences() {
 		t.Run(s.component, func(t *testing.T) {
-			s.away(t, l)
+			s.stop(t, l)
 			back := false
 			defer func() {
 				if !back {
-					s.back(t, l)
+					s.resume(t, l)
 				}
 			}()
 			for _, args := range [][]string{{"check"}, {"status"}} {
@@ -90,14 +92,14 @@ func TestBadDay(t *testing.T) {
 				if answer.Wall > limit {
 					t.Errorf("%s took %s, more than %s", args[0], answer.Wall, limit)
 				}
-				if args[0] == "check" && (answer.Code == 0 || !strings.Contains(answer.Stdout, s.says)) {
-					t.Errorf("check: code %d, %q is not said:\n%s", answer.Code, s.says, answer.Stdout)
+				if args[0] == "check" && (answer.Code == 0 || !strings.Contains(answer.Stdout, s.want)) {
+					t.Errorf("check: code %d, %q is not in it:\n%s", answer.Code, s.want, answer.Stdout)
 				}
 				t.Logf("%s: %s, code %d", args[0], answer.Wall.Round(time.Millisecond), answer.Code)
 			}
-			s.back(t, l)
+			s.resume(t, l)
 			back = true
-			err := harness.WaitFor(t.Context(), time.Minute, "the node to be well again", func() error {
+			err := harness.WaitFor(t.Context(), time.Minute, "the node to be healthy again", func() error {
 				return l.Healthy(t.Context())
 			})
 			if err != nil {

@@ -17,12 +17,12 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// bystanders are living things on the node that no release may touch: their processes, mounts, links and data are
+// bystanders are objects of a living pod that no release may touch: their processes, mounts, links and data are
 // compared before and after.
 type bystanders struct {
 	lab    *lab.Lab
 	host   *host.Host
-	pod    *harness.Victim // a living pod that looks just like the one which is released
+	pod    *harness.Victim // a living pod with the manifest of the one that is released
 	before map[string]string
 }
 
@@ -40,7 +40,7 @@ func newBystanders(t *testing.T, l *lab.Lab) *bystanders {
 	b := &bystanders{lab: l, pod: pod, host: &host.Host{Paths: host.Paths{
 		InitPID: 1, KubeletRoot: l.Paths.KubeletRoot, CgroupRoot: l.Paths.CgroupRoot,
 	}}}
-	b.before = b.look(t)
+	b.before = b.observe(t)
 	for _, kind := range []string{"process", "mount", "link", "directory", "cgroup"} {
 		found := 0
 		for name := range b.before {
@@ -55,8 +55,8 @@ func newBystanders(t *testing.T, l *lab.Lab) *bystanders {
 	return b
 }
 
-// look lists everything of the living pod with its identity.
-func (b *bystanders) look(t *testing.T) map[string]string {
+// observe lists everything of the living pod with its identity.
+func (b *bystanders) observe(t *testing.T) map[string]string {
 	t.Helper()
 	seen := map[string]string{}
 	pids, err := b.host.PIDs()
@@ -123,7 +123,7 @@ func inode(t *testing.T, path string) string {
 // check fails when anything of the living pod is not what it was.
 func (b *bystanders) check(t *testing.T) {
 	t.Helper()
-	if diff := cmp.Diff(b.before, b.look(t)); diff != "" {
+	if diff := cmp.Diff(b.before, b.observe(t)); diff != "" {
 		t.Errorf("a living pod was touched (-before +after):\n%s", diff)
 	}
 	if err := b.pod.CheckCanary(); err != nil {

@@ -2,12 +2,14 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,27 +22,30 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-const csiName = "fake.csi.nodeagent.example.com"
-
-// csiLab is the node of the lab that runs, with a fake CSI driver as a process beside its kubelet.
+// csiLab is the node of the running lab, with a fake CSI driver as a process beside its kubelet.
 type csiLab struct {
 	t      *testing.T
 	lab    *lab.Lab
 	host   *host.Host
 	check  detect.Check
-	binary string
+	name   string // of the driver, one for each test: some run side by side
 	driver *exec.Cmd
 }
 
+// buildDriver builds the fake CSI driver and returns its path.
+var buildDriver = sync.OnceValues(func() (string, error) {
+	binary := filepath.Join(builds, "fakecsi")
+	if out, err := exec.Command("go", "build", "-o", binary, "../fakecsi/cmd").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the fake driver: %w\n%s", err, out)
+	}
+	return binary, nil
+})
+
 func openCSILab(t *testing.T) *csiLab {
 	t.Helper()
-	lookInTest(t)
+	observesInTest(t)
 	l := openLab(t)
-	c := &csiLab{t: t, lab: l, binary: filepath.Join(t.TempDir(), "fakecsi")}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", c.binary,
-		"../fakecsi/cmd").CombinedOutput(); err != nil {
-		t.Fatalf("build the fake driver: %v\n%s", err, out)
-	}
+	c := &csiLab{t: t, lab: l, name: strings.ToLower(t.Name()) + ".example.com"}
 	config := kube.Config{Node: l.NodeName, Kubeconfig: l.Paths.AdminKubeconfig}
 	client, err := kube.New(config, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -56,7 +61,7 @@ func openCSILab(t *testing.T) *csiLab {
 		Kubelet: kube.NewKubelet(config, host.Files{}, paths), Cluster: client.Cluster(),
 	}
 	settings := csiregistration.DefaultSettings()
-	settings.Drivers, settings.Timeout, settings.Reread = []string{csiName}, 2*time.Second, 15*time.Second
+	settings.Drivers, settings.Timeout, settings.Reread = []string{c.name}, 2*time.Second, 15*time.Second
 	c.check = csiregistration.New(settings, nil)
 	t.Cleanup(c.clean)
 	return c
@@ -65,9 +70,13 @@ func openCSILab(t *testing.T) *csiLab {
 // start runs the driver; arguments may make it fail.
 func (c *csiLab) start(args ...string) {
 	c.t.Helper()
-	args = append([]string{"-name", csiName, "-kubelet-root", c.lab.Paths.KubeletRoot, "-node-id", "lab-node-id"},
+	binary, err := buildDriver()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	args = append([]string{"-name", c.name, "-kubelet-root", c.lab.Paths.KubeletRoot, "-node-id", "lab-node-id"},
 		args...)
-	c.driver = exec.CommandContext(c.t.Context(), c.binary, args...)
+	c.driver = exec.CommandContext(c.t.Context(), binary, args...)
 	c.driver.Stdout, c.driver.Stderr = c.t.Output(), c.t.Output()
 	if err := c.driver.Start(); err != nil {
 		c.t.Fatal(err)
@@ -84,17 +93,17 @@ func (c *csiLab) kill() {
 }
 
 func (c *csiLab) socket() string {
-	return filepath.Join(c.host.Paths.PluginRegistry, csiName+"-reg.sock")
+	return filepath.Join(c.host.Paths.PluginRegistry, c.name+"-reg.sock")
 }
 
 func (c *csiLab) clean() {
 	c.kill()
 	_ = os.Remove(c.socket())
-	_ = os.Remove(filepath.Join(c.lab.Paths.KubeletRoot, "plugins", csiName, "csi.sock"))
-	_ = os.Remove(filepath.Join(c.lab.Paths.KubeletRoot, "plugins", csiName))
+	_ = os.Remove(filepath.Join(c.lab.Paths.KubeletRoot, "plugins", c.name, "csi.sock"))
+	_ = os.Remove(filepath.Join(c.lab.Paths.KubeletRoot, "plugins", c.name))
 }
 
-// await looks each second until the check tells the reason of the driver, "" for well. Kubelet tries a socket that it
+// await runs the check each second until it reports the driver with the reason, "" for healthy. Kubelet tries a socket that it
 // has rejected again after up to 2 min 2 s (pkg/kubelet/pluginmanager/operationexecutor, exponential back-off by
 // socket path).
 func (c *csiLab) await(reason string) finding.Finding {
@@ -108,7 +117,7 @@ func (c *csiLab) await(reason string) finding.Finding {
 		found, err := c.check.Run(ctx, c.host)
 		var mine finding.Finding
 		for _, f := range found {
-			if f.Subject.Name == csiName {
+			if f.Subject.Name == c.name {
 				mine = f
 			}
 		}
@@ -124,10 +133,11 @@ func (c *csiLab) await(reason string) finding.Finding {
 	}
 }
 
-// The real kubelet registers the driver, rejects it and loses it; the check sees each.
+// The real kubelet registers the driver, rejects it and loses it; the check reports each.
 func TestCSIRegistration(t *testing.T) {
+	t.Parallel()
 	c := openCSILab(t)
-	c.await("CSIDriverPodMissing") // the configuration lists it; no pod runs it, for it is a process of the test's
+	c.await("CSIDriverPodMissing") // the configuration lists it; no pod runs it: it is a process of the test
 
 	c.start()
 	c.await("")
@@ -140,8 +150,8 @@ func TestCSIRegistration(t *testing.T) {
 	}
 	c.await("CSIDriverPodMissing")
 
-	c.start("-knobs", `{"nodeInfoError":"metadata service is away"}`)
-	if f := c.await("CSIRegistrationRejected"); !strings.Contains(f.Message, "metadata service is away") {
+	c.start("-knobs", `{"nodeInfoError":"metadata service is unreachable"}`)
+	if f := c.await("CSIRegistrationRejected"); !strings.Contains(f.Message, "metadata service is unreachable") {
 		t.Errorf("the message does not say why: %s", f.Message)
 	}
 	c.kill()
@@ -158,11 +168,12 @@ func TestCSIRegistration(t *testing.T) {
 	c.await("")
 }
 
-// A registrar's pod that is here makes its driver expected, and its socket missed.
+// A registrar's pod on the node makes its driver expected, and its socket missing.
 func TestCSIRegistrationSocketMissing(t *testing.T) {
+	t.Parallel()
 	c := openCSILab(t)
 	const pod = "fake-registrar"
-	endpoint := filepath.Join(c.lab.Paths.KubeletRoot, "plugins", csiName, "csi.sock")
+	endpoint := filepath.Join(c.lab.Paths.KubeletRoot, "plugins", c.name, "csi.sock")
 	if err := c.lab.RunPod(t.Context(), "default", pod, "sh", "-c", "sleep 100000; exit",
 		"--kubelet-registration-path="+endpoint); err != nil {
 		t.Fatal(err)

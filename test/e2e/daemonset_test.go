@@ -21,8 +21,9 @@ const daemonSetManifest = `{"apiVersion":"apps/v1","kind":"DaemonSet",
 "spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"main","image":%q,"imagePullPolicy":"Never",
 "command":["sh","-c",%q],"resources":{"requests":{"cpu":%q}}}]}}}}`
 
-// The real controller makes the pods and the real kubelet runs them; the check sees each way in which that fails.
+// The real controller makes the pods and the real kubelet runs them; the check reports each way in which that fails.
 func TestCriticalDaemonSets(t *testing.T) {
+	t.Parallel()
 	c := openCSILab(t) // for its host; no driver is started
 	apply := func(image, command, cpu string) {
 		t.Helper()
@@ -37,7 +38,7 @@ func TestCriticalDaemonSets(t *testing.T) {
 		}
 		return json.Unmarshal(out, into)
 	}
-	// Fresh from the apiserver at each look: the test does not wait for the door's cache.
+	// Read from the apiserver in each run: the test does not wait for the client's cache.
 	c.host.Cluster.DaemonSets = func(ctx context.Context) ([]appsv1.DaemonSet, error) {
 		var list appsv1.DaemonSetList
 		err := get(ctx, &list, "daemonsets", "-A")
@@ -56,11 +57,11 @@ func TestCriticalDaemonSets(t *testing.T) {
 		},
 	}
 	settings := criticaldaemonsets.DefaultSettings()
-	settings.PriorityClasses = nil // of the lab's own nothing is judged
+	settings.PriorityClasses = nil // the lab's own are not evaluated
 	settings.BootGrace, settings.ReadyGrace = 0, time.Second
 	await := func(reason string) {
 		t.Helper()
-		// A fresh check each time: what it asks with growing distance is asked at once.
+		// A new check each time: it asks at once what it would ask at growing intervals.
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
 		tick := time.NewTicker(time.Second)

@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// TestFaultsOfTheNode makes a fault behind each of the agent's doors: a filesystem that hangs (children that may
+// TestFaultsOfTheNode makes a fault behind each of the agent's clients: a filesystem that hangs (children that may
 // hang), a pod that cannot start (kubelet's API), a CSI driver that has died (sockets), a runtime and a kubelet that
 // are stopped (gRPC, processes). The installed daemon finds each, and that each is over.
 func TestFaultsOfTheNode(t *testing.T) {
@@ -63,7 +63,8 @@ func TestFaultsOfTheNode(t *testing.T) {
 	})
 	awaitFinding(t, a, "KubeletStopped", "", false)
 	awaitFinding(t, a, "RuntimeStopped", "", false)
-	if err := l.WaitNodeReady(t.Context()); err != nil { // kubelet was away for longer than the apiserver waits for it
+	// kubelet was stopped for longer than the apiserver waits for it
+	if err := l.WaitNodeReady(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -71,25 +72,25 @@ func TestFaultsOfTheNode(t *testing.T) {
 // deadDriver leaves the sockets of a CSI driver that was killed, until the test ends.
 func deadDriver(t *testing.T, l *lab.Lab) {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "fakecsi")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary,
-		"../fakecsi/cmd").CombinedOutput(); err != nil {
-		t.Fatalf("build the fake driver: %v\n%s", err, out)
+	const name = "dead.csi.example.com"
+	binary, err := buildDriver()
+	if err != nil {
+		t.Fatal(err)
 	}
-	driver := exec.CommandContext(t.Context(), binary, "-name", csiName, "-kubelet-root", l.Paths.KubeletRoot,
+	driver := exec.CommandContext(t.Context(), binary, "-name", name, "-kubelet-root", l.Paths.KubeletRoot,
 		"-node-id", "lab-node-id")
 	if err := driver.Start(); err != nil {
 		t.Fatal(err)
 	}
-	plugin := filepath.Join(l.Paths.KubeletRoot, "plugins", csiName)
-	sockets := []string{filepath.Join(l.Paths.KubeletRoot, "plugins_registry", csiName+"-reg.sock"),
+	plugin := filepath.Join(l.Paths.KubeletRoot, "plugins", name)
+	sockets := []string{filepath.Join(l.Paths.KubeletRoot, "plugins_registry", name+"-reg.sock"),
 		filepath.Join(plugin, "csi.sock")}
 	t.Cleanup(func() {
 		for _, name := range append(sockets, plugin) {
 			_ = os.Remove(name)
 		}
 	})
-	err := harness.WaitFor(t.Context(), 20*time.Second, "the driver's sockets", func() error {
+	err = harness.WaitFor(t.Context(), 20*time.Second, "the driver's sockets", func() error {
 		_, err1 := os.Stat(sockets[0])
 		_, err2 := os.Stat(sockets[1])
 		return errors.Join(err1, err2)
@@ -101,7 +102,7 @@ func deadDriver(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// awaitFinding waits until the daemon has a finding, or has it no more. Without a name any subject will do.
+// awaitFinding waits until the daemon reports a finding, or no longer reports it. Without a name any subject will do.
 func awaitFinding(t *testing.T, a *harness.Agent, reason, name string, there bool) {
 	t.Helper()
 	began := time.Now()

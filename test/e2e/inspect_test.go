@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// inspectLab is the node of the lab that runs, seen through the read door of the real agent.
+// inspectLab is the node of the running lab, with the clients of the real agent.
 type inspectLab struct {
 	t    *testing.T
 	lab  *lab.Lab
@@ -33,7 +34,7 @@ type inspectLab struct {
 
 func openInspectLab(t *testing.T) *inspectLab {
 	t.Helper()
-	lookInTest(t)
+	observesInTest(t)
 	l := openLab(t)
 	cfg := config.Default()
 	cfg.Paths.Kubeconfig = l.Paths.AdminKubeconfig
@@ -68,7 +69,7 @@ type churn struct {
 	uids map[string]string // name by UID, of all pods ever made
 }
 
-// run makes one pod after the other until next says that it is enough.
+// run makes one pod after the other until next returns false.
 func (c *churn) run(ctx context.Context, next func() (int, bool)) error {
 	for {
 		n, ok := next()
@@ -162,52 +163,53 @@ func (c *churn) alive(uid string) (bool, error) {
 	return err == nil && string(pod.UID) == uid, err
 }
 
-// 300 pods come and go on a real kubelet while an inspector without any patience looks in a tight loop. No object of a
-// pod that lives or is starting may ever be called a leftover: a pod that is in the apiserver when the pass has ended
+// The test proves little with fewer pods or fewer passes.
+const enoughPods, enoughPasses = 300, 50
+
+// Pods come and go on a real kubelet while an inspector without any patience makes passes in a tight loop. No object of
+// a pod that lives or is starting may ever be called a leftover: a pod that is in the apiserver when the pass has ended
 // was there during all of it.
 func TestNoLivingPodIsEverALeftover(t *testing.T) {
-	count, lanes := 300, 8
-	if testing.Short() {
-		count = 40
-	}
+	t.Parallel()
 	c := &churn{inspectLab: openInspectLab(t), namespace: "nodeagent-churn", uids: make(map[string]string)}
 	c.makeNamespace()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	numbers := make(chan int, count)
-	for n := range count {
-		numbers <- n
+	var pods, passes atomic.Int64
+	next := func() (int, bool) {
+		n := int(pods.Add(1)) - 1
+		return n, n < enoughPods || passes.Load() < enoughPasses
 	}
-	close(numbers)
+	const lanes = 8 // with more, two processors make fewer passes in the same time
 	var lanesDone sync.WaitGroup
 	for range lanes {
 		lanesDone.Go(func() {
-			if err := c.run(ctx, func() (int, bool) { n, ok := <-numbers; return n, ok }); err != nil {
+			if err := c.run(ctx, next); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	finished := make(chan struct{})
 	go func() { lanesDone.Wait(); close(finished) }()
-	c.inspectUntil(finished)
+	c.inspectUntil(finished, &passes)
 }
 
 // inspectUntil makes passes in a tight loop, each by a new inspector, so that none rests on an old list.
-func (c *churn) inspectUntil(finished <-chan struct{}) {
+func (c *churn) inspectUntil(finished <-chan struct{}, passes *atomic.Int64) {
 	t := c.t
-	passes, verdicts := 0, make(map[inspect.Verdict]int)
-	defer func() { t.Logf("%d passes, verdicts %v, %d pods", passes, verdicts, len(c.uids)) }()
+	verdicts := make(map[inspect.Verdict]int)
+	defer func() { t.Logf("%d passes, verdicts %v, %d pods", passes.Load(), verdicts, len(c.uids)) }()
 	for {
 		select {
 		case <-finished:
-			if passes < 50 || verdicts[inspect.Live] == 0 {
-				t.Errorf("only %d passes: this test proves little", passes)
+			if passes.Load() < enoughPasses || len(c.uids) < enoughPods || verdicts[inspect.Live] == 0 {
+				t.Errorf("only %d passes and %d pods: this test proves little", passes.Load(), len(c.uids))
 			}
 			return
 		default:
 		}
 		report, _ := inspect.New(c.host, strict(), slog.New(slog.DiscardHandler)).Pass(t.Context(), nil)
-		passes++
+		passes.Add(1)
 		checked := make(map[string]bool)
 		for _, o := range report.Objects {
 			verdicts[o.Verdict]++

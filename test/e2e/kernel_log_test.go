@@ -11,8 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// TestRestartMissesNothing: what the kernel's log says while the agent is stopped, upgraded or killed is found when
-// it is back, once and only once, and what was told before is not told again.
+// TestRestartMissesNothing: lines of the kernel's log from the time while the agent is stopped, upgraded or killed are
+// found when it is back, exactly once, and what was reported before is not reported again.
 func TestRestartMissesNothing(t *testing.T) {
 	l := openLab(t)
 	a := install(t, l, harness.Overrides{"checks": map[string]any{"kernel-log": map[string]any{"programs": true}}})
@@ -27,7 +27,7 @@ func TestRestartMissesNothing(t *testing.T) {
 				t.Fatalf("%s: %v", between.name, err)
 			}
 		}
-		sayDuplicate(t, device(n))
+		writeDuplicate(t, device(n))
 		if err := a.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +39,7 @@ func TestRestartMissesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	sayDuplicate(t, device(0)) // the same again, while the agent runs: one finding, one event
+	writeDuplicate(t, device(0)) // the same again, while the agent runs: one finding, one event
 	err := harness.WaitFor(t.Context(), 10*time.Second, "the second line to count", func() error {
 		s, err := a.Status(t.Context())
 		if err != nil {
@@ -57,7 +57,7 @@ func TestRestartMissesNothing(t *testing.T) {
 	}
 }
 
-func sayDuplicate(t *testing.T, device string) {
+func writeDuplicate(t *testing.T, device string) {
 	t.Helper()
 	// without its end the kernel would wait for more
 	line := fmt.Sprintf("<4>IPv6: %s: IPv6 duplicate address fe80::1 used by 02:42:ac:11:00:02 detected!\n", device)
@@ -77,7 +77,7 @@ func eachOnce(ctx context.Context, a *harness.Agent, device func(int) string, de
 		return err
 	}
 	for n := range devices {
-		findings, told := 0, 0
+		findings, reported := 0, 0
 		for _, f := range s.Findings {
 			if f.Subject.Name == device(n) {
 				findings++
@@ -88,11 +88,11 @@ func eachOnce(ctx context.Context, a *harness.Agent, device func(int) string, de
 		}
 		for _, e := range events {
 			if strings.Contains(e.Message, device(n)+":") {
-				told += max(e.Count, 1)
+				reported += max(e.Count, 1)
 			}
 		}
-		if findings != 1 || told != 1 {
-			return fmt.Errorf("%s: %d findings, %d events", device(n), findings, told)
+		if findings != 1 || reported != 1 {
+			return fmt.Errorf("%s: %d findings, %d events", device(n), findings, reported)
 		}
 	}
 	return nil

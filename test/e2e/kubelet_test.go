@@ -29,7 +29,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// kubeletLab is the lab's node through the doors that checks have.
+// kubeletLab is the lab's node with the clients that checks have.
 type kubeletLab struct {
 	t      *testing.T
 	lab    *lab.Lab
@@ -39,7 +39,7 @@ type kubeletLab struct {
 
 func openKubeletLab(t *testing.T) *kubeletLab {
 	t.Helper()
-	lookInTest(t)
+	observesInTest(t)
 	l := openLab(t)
 	k := &kubeletLab{t: t, lab: l, config: kube.Config{Node: l.NodeName, Kubeconfig: l.Paths.AdminKubeconfig}}
 	paths := discover.DefaultPaths()
@@ -66,13 +66,13 @@ func openKubeletLab(t *testing.T) *kubeletLab {
 	return k
 }
 
-// renew opens the door to kubelet anew, so that its metrics are asked for and not remembered.
+// renew opens a new client of kubelet, so that its metrics are requested and not taken from the client's cache.
 func (k *kubeletLab) renew() {
 	k.host.Kubelet = kube.NewKubelet(k.config, host.Files{}, k.host.Paths)
 }
 
-// look takes one look with fresh metrics and returns the findings by subject.
-func (k *kubeletLab) look(check detect.Check) map[string]finding.Finding {
+// observe runs a check once with fresh metrics and returns the findings by subject.
+func (k *kubeletLab) observe(check detect.Check) map[string]finding.Finding {
 	k.t.Helper()
 	k.renew()
 	found, err := check.Run(k.t.Context(), k.host)
@@ -86,13 +86,13 @@ func (k *kubeletLab) look(check detect.Check) map[string]finding.Finding {
 	return all
 }
 
-// await looks until all is as wanted: subject to a part of "reason stage message"; "" for a subject that must not be
-// there.
+// await runs a check until it reports what is wanted: subject to a part of "reason stage message"; "" for a subject that
+// must not be reported.
 func (k *kubeletLab) await(check detect.Check, limit time.Duration, want map[string]string) {
 	k.t.Helper()
 	var latest map[string]finding.Finding
 	err := harness.WaitFor(k.t.Context(), limit, check.ID, func() error {
-		latest = k.look(check)
+		latest = k.observe(check)
 		for subject, part := range want {
 			f, there := latest[subject]
 			if text := f.Reason + " " + f.Facts["stage"] + " " + f.Message; there == (part == "") || there &&
@@ -151,7 +151,7 @@ func TestStuckPods(t *testing.T) {
 		TerminateAfter: 3 * time.Second, Many: 100}
 	check := stuckpods.New(settings)
 	volumes := kubernetes.VolumeMounts()
-	k.look(volumes)
+	k.observe(volumes)
 	k.await(check, time.Minute, map[string]string{
 		"pod/default/stuck-pull":   "PodStuckStarting image has not started",
 		"pod/default/stuck-volume": "PodStuckStarting volumes has not started",
@@ -188,7 +188,7 @@ func (k *kubeletLab) freeze(name string) *harness.Victim {
 	return victim
 }
 
-// clear lets pods of the test go, all of them without names.
+// clear releases pods of the test, all of them without names.
 func (k *kubeletLab) clear(frozen *harness.Victim, names ...string) {
 	ctx := context.WithoutCancel(k.t.Context())
 	_ = frozen.Freeze("THAWED") // gone already: fine
@@ -200,8 +200,8 @@ func (k *kubeletLab) clear(frozen *harness.Victim, names ...string) {
 	}
 }
 
-// A healthy kubelet is healthy. While the runtime hangs its metrics hang too, and after three minutes it says itself,
-// in its Node, that its PLEG is not healthy; it is well again soon after the runtime is.
+// A healthy kubelet is healthy. While the runtime hangs its metrics hang too, and after three minutes it reports
+// in its Node that its PLEG is not healthy; it is healthy again soon after the runtime is.
 func TestKubeletPLEG(t *testing.T) {
 	need.Flag(t, *long, "-long: takes more than four minutes, as long as kubelet takes to notice")
 	k := openKubeletLab(t)
@@ -231,7 +231,7 @@ func TestKubeletPLEG(t *testing.T) {
 		t.Error(err)
 	}
 	resume()
-	err = harness.WaitFor(t.Context(), time.Minute, "a PLEG that is well", func() error {
+	err = harness.WaitFor(t.Context(), time.Minute, "a healthy PLEG", func() error {
 		k.renew()
 		found, err := check.Run(t.Context(), k.host)
 		if len(found) > 0 {
@@ -248,11 +248,11 @@ func TestKubeletPLEG(t *testing.T) {
 func TestKubeletCertificates(t *testing.T) {
 	k := openKubeletLab(t)
 	check := kubernetes.KubeletCertificates()
-	if found := k.look(check); len(found) > 0 {
+	if found := k.observe(check); len(found) > 0 {
 		t.Errorf("found %v", found)
 	}
 	k.host.Clock = func() finding.Timestamp { now := host.Now(); now.Wall = now.Wall.AddDate(1, 0, 1); return now }
-	found := k.look(check)
+	found := k.observe(check)
 	client, serving := found["certificate/kubelet-client"], found["certificate/kubelet-serving"]
 	if client.Reason != "KubeletCertificateExpired" || client.Severity != finding.Fatal ||
 		serving.Reason != "KubeletCertificateExpired" || serving.Severity != finding.Warning {
@@ -263,7 +263,7 @@ func TestKubeletCertificates(t *testing.T) {
 // The Node is this machine, until another machine has its name.
 func TestNodeRegistration(t *testing.T) {
 	k := openKubeletLab(t)
-	if found := k.look(kubernetes.NodeRegistration()); len(found) > 0 {
+	if found := k.observe(kubernetes.NodeRegistration()); len(found) > 0 {
 		t.Errorf("found %v", found)
 	}
 	root := t.TempDir()
@@ -279,20 +279,20 @@ func TestNodeRegistration(t *testing.T) {
 		map[string]string{"node/" + k.lab.NodeName: "NodeIsAnotherMachine"})
 }
 
-// What reads kubelet's metrics, configuration and disks has nothing to say about a good node; where the apiserver is
-// away kubelet's requests fail, and do so no more when it is back.
+// Checks of kubelet's metrics, configuration and disks report nothing about a healthy node; while the apiserver is
+// unreachable kubelet's requests fail, and no longer when it is back.
 func TestKubeletSync(t *testing.T) {
 	k := openKubeletLab(t)
 	for _, check := range []detect.Check{kubernetes.KubeletRestarts(nil), kubernetes.KubeletConfig(nil),
 		kubernetes.ProbeStorms(), kubernetes.KubeletSync()} {
 		for range 2 {
-			if found := k.look(check); len(found) > 0 {
+			if found := k.observe(check); len(found) > 0 {
 				t.Errorf("%s: found %v", check.ID, found)
 			}
 		}
 	}
 	check := kubernetes.KubeletSync()
-	k.look(check)
+	k.observe(check)
 	if err := k.lab.Stop(t.Context(), "kube-apiserver"); err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +300,7 @@ func TestKubeletSync(t *testing.T) {
 	t.Cleanup(func() { _ = start() })
 	defer func() { _ = start() }()
 	k.config.Timeout = 5 * time.Second
-	// Who the agent is kubelet remembers for some seconds only here (cacheTTL), and cannot ask meanwhile.
+	// Kubelet caches for some seconds only who the agent is (cacheTTL), and cannot ask meanwhile.
 	time.AfterFunc(12*time.Second, func() { _ = start() })
 	err := harness.WaitFor(t.Context(), 2*time.Minute, "failed requests", func() error {
 		k.renew()
@@ -321,7 +321,7 @@ func TestKubeletSync(t *testing.T) {
 	}
 }
 
-// All that is asked of kubelet costs the agent little: each round is a new connection, a scrape, a list of pods and a
+// All requests to kubelet cost the agent little: each round is a new connection, a scrape, a list of pods and a
 // probe, which a daemon does once in a minute or in some.
 func TestKubeletChecksCost(t *testing.T) {
 	k := openKubeletLab(t)
@@ -361,7 +361,7 @@ func processorTime(t *testing.T) time.Duration {
 	return total
 }
 
-// The agent as it ships may ask all that its checks of kubelet ask.
+// The agent as it is shipped has the rights for all that its checks request of kubelet.
 func TestKubeletChecksOfTheAgent(t *testing.T) {
 	l := openLab(t)
 	a := install(t, l, nil)

@@ -15,7 +15,8 @@ import (
 
 var asDaemonSet = flag.Bool("daemonset", false, "install the agent as the DaemonSet instead of a process of the host")
 
-var containerd = flag.String("containerd", "", "run this containerd in the lab: 1 for Debian's 1.6, 2 for one of today")
+var containerd = flag.String("containerd", "",
+	"run this containerd in the lab: 1 for Debian's 1.6, 2 for a current one")
 
 var long = flag.Bool("long", false, "run the tests too that wait for minutes")
 
@@ -31,12 +32,21 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
+// builds is the directory that programs of the tests are built into, each once.
+var builds string
+
 // run brings up the lab where it is wanted and does not run yet. Without it every test skips by name.
 func run(m *testing.M) (code int) {
 	if !*withLab {
 		return m.Run()
 	}
 	ctx := context.Background()
+	var err error
+	if builds, err = os.MkdirTemp("", "nodeagent-e2e-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(builds)
 	before, _ := lab.Open("")
 	l, err := lab.Up(ctx, lab.Options{Containerd: *containerd, Log: os.Stderr})
 	if err != nil {

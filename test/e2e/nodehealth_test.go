@@ -19,8 +19,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/kubelethealth"
 )
 
-// The real kubelet and the real runtime are well, are found when they are stopped, and are well again. Each is stopped
-// for a second only.
+// The real kubelet and the real runtime are healthy, are reported while they are stopped, and are healthy again. Each is
+// stopped for a second only.
 func TestKubeletAndRuntimeHealth(t *testing.T) {
 	c := openCSILab(t) // for its host; no driver is started
 	c.host.Paths.KubeletHealthz = fmt.Sprintf("http://127.0.0.1:%d/healthz", c.lab.KubeletHealthPort())
@@ -32,7 +32,7 @@ func TestKubeletAndRuntimeHealth(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p, err := c.host.Kubelet.Process(); err != nil || p.PID != pid {
-		t.Fatalf("the door finds kubelet %+v, %v; it is %d", p, err, pid)
+		t.Fatalf("the client finds kubelet %+v, %v; it is %d", p, err, pid)
 	}
 	runtime, closer, err := cri.NewRuntime(c.lab.Paths.CRISocket)
 	if err != nil {
@@ -51,7 +51,7 @@ func TestKubeletAndRuntimeHealth(t *testing.T) {
 		{"kubelet", "KubeletStopped", kubelethealth.New(kubelet)},
 		{"containerd", "RuntimeStopped", detectcri.RuntimeHealth(cri)},
 	} {
-		look := func(want ...string) {
+		expect := func(want ...string) {
 			t.Helper()
 			found, err := tt.check.Run(t.Context(), c.host)
 			var got []string
@@ -63,17 +63,17 @@ func TestKubeletAndRuntimeHealth(t *testing.T) {
 				t.Errorf("%s: error %v (-want +got):\n%s", tt.component, err, diff)
 			}
 		}
-		look()
+		expect()
 		if err := c.lab.Signal(tt.component, syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
 		resume := func() { _ = c.lab.Signal(tt.component, syscall.SIGCONT) }
 		guard := context.AfterFunc(t.Context(), resume)
 		c.awaitStopped(t, tt.component)
-		look(tt.reason)
+		expect(tt.reason)
 		guard()
 		resume()
-		look()
+		expect()
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 const foreignCondition = `{"status":{"conditions":[{"type":"SomebodyElses","status":"True","reason":"Theirs","message":"not ours",` +
 	`"lastHeartbeatTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
 
-// TestApiserverAway: a disk that fails while the apiserver is away is told once it is back; the conditions of others
-// stay.
+// TestApiserverAway: a disk that fails while the apiserver is unreachable is reported once it is back; the conditions of
+// other writers stay.
 func TestApiserverAway(t *testing.T) {
 	l := openLab(t)
 	if out, err := l.Kubectl(t.Context(), "patch", "node", l.NodeName, "--subresource=status", "--type=strategic", "-p",
@@ -50,8 +50,8 @@ func TestApiserverAway(t *testing.T) {
 	}
 }
 
-// TestWitnessesAway: while kubelet, the runtime or the apiserver cannot be heard, nothing of a pod that is gone is
-// called a leftover, however long it was one; and "could not tell" is the answer.
+// TestWitnessesAway: while kubelet, the runtime or the apiserver does not answer, nothing of a deleted pod is called a
+// leftover, however long it was one; and the answer is "could not tell".
 func TestWitnessesAway(t *testing.T) {
 	l := openLab(t)
 	a := install(t, l, nil)
@@ -82,11 +82,11 @@ func TestWitnessesAway(t *testing.T) {
 			}
 			for _, o := range report.Objects {
 				if o.Verdict == "leftover" {
-					t.Errorf("%s %s is called a leftover although %s was away: %s", o.Kind, o.ID, component, o.Why)
+					t.Errorf("%s %s is called a leftover although %s was stopped: %s", o.Kind, o.ID, component, o.Why)
 				}
 			}
 			if answer.Code == 0 {
-				t.Errorf("exit code 0 although %s was away:\n%s", component, strings.TrimSpace(answer.Stdout))
+				t.Errorf("exit code 0 although %s was stopped:\n%s", component, strings.TrimSpace(answer.Stdout))
 			}
 		})
 	}

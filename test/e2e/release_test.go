@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,13 +15,14 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// openLab returns the lab of these tests, or skips where none is wanted.
+// openLab returns the lab of these tests, or skips where none is wanted. The test before may have ended before the node
+// was Ready again: the limit is for a controller manager that has marked the node unreachable meanwhile.
 func openLab(t *testing.T) *lab.Lab {
 	t.Helper()
 	need.Flag(t, *withLab, "-lab: uses a real node")
 	l, err := lab.Open("")
-	if err == nil { // the test before may have ended before the node was Ready again
-		err = harness.WaitFor(t.Context(), time.Minute, "the node to be well", func() error {
+	if err == nil {
+		err = harness.WaitFor(t.Context(), 5*time.Minute, "the node to be healthy", func() error {
 			return l.Healthy(t.Context())
 		})
 	}
@@ -36,20 +38,20 @@ func ofTheProcess(t *testing.T, why string) {
 	need.Flag(t, !*asDaemonSet, "not -daemonset: "+why)
 }
 
-// lookInTest skips, in the DaemonSet, tests that open the read door by themselves: they see the same whatever is
-// installed. Where a containerd is asked for, those of the runtime see another one.
-func lookInTest(t *testing.T) {
+// observesInTest skips, in the DaemonSet, tests that make the observations themselves: they get the same whatever is
+// installed. Where a containerd is asked for, those of the runtime observe another one.
+func observesInTest(t *testing.T) {
 	t.Helper()
 	ofTheRuntime := []string{"TestKubeletAndRuntimeHealth", "TestShimsOfLivingPods"}
 	if *containerd == "" || !slices.Contains(ofTheRuntime, t.Name()) {
-		ofTheProcess(t, "it looks from the test's own process, whatever is installed")
+		ofTheProcess(t, "it observes from the test's own process, whatever is installed")
 	}
 }
 
 // install puts the agent on the lab for one test.
 func install(t *testing.T, l *lab.Lab, overrides harness.Overrides, tags ...string) *harness.Agent {
 	t.Helper()
-	binary, err := harness.Build(t.Context(), t.TempDir(), tags...)
+	binary, err := harness.Build(t.Context(), filepath.Join(builds, strings.Join(append(tags, "agent"), "-")), tags...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +89,7 @@ func install(t *testing.T, l *lab.Lab, overrides harness.Overrides, tags ...stri
 
 // TestCrashAfterEveryStep kills the real agent (-9) at the first point of a release, then a new one at its second
 // point, and so on, until one comes through: whatever was cut off where, the end is the same, nothing is done that
-// was not judged, and what lives is untouched.
+// was not proven, and what lives is untouched.
 func TestCrashAfterEveryStep(t *testing.T) {
 	ofTheProcess(t, "what is killed is a command on the host, beside which no daemon releases")
 	l := openLab(t)
@@ -181,7 +183,7 @@ func awaitGone(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 }
 
 // TestReleaseByTheDaemon: with mode on, the daemon finds and releases by itself; in dry-run, the default, it only
-// tells.
+// reports.
 func TestReleaseByTheDaemon(t *testing.T) {
 	l := openLab(t)
 	a := install(t, l, nil)
@@ -238,7 +240,7 @@ func TestReleaseByTheDaemon(t *testing.T) {
 	living.check(t)
 }
 
-// TestKilledAgentComesBack: an agent that was killed tells the same after its restart, with the same IDs and times.
+// TestKilledAgentComesBack: an agent that was killed reports the same after its restart, with the same IDs and times.
 func TestKilledAgentComesBack(t *testing.T) {
 	l := openLab(t)
 	a := install(t, l, nil)

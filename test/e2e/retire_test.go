@@ -9,9 +9,9 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// TestRetire: an agent that is removed for good takes what it wrote off the Node, and nothing else.
+// TestRetire: an agent that is removed permanently takes off the Node what it wrote there, and nothing else.
 func TestRetire(t *testing.T) {
-	ofTheProcess(t, "docs/install-daemonset.md has another way, which test/daemonset takes")
+	ofTheProcess(t, "docs/install-daemonset.md has another procedure, which test/daemonset follows")
 	l := openLab(t)
 	a := install(t, l, nil)
 	// An agent of another test may have left it: then this one would not have to write it.

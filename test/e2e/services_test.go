@@ -16,12 +16,12 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// A containerd that stands still for seconds now and then answers late, by kubelet's own measure. It is no restart.
+// A containerd that is stopped for seconds now and then answers late, by kubelet's own metrics. It is no restart.
 func TestRuntimeLatency(t *testing.T) {
 	k := openKubeletLab(t)
 	check, restarts := detectcri.RuntimeLatency(), detectcri.RuntimeRestarts(nil)
 	k.await(check, time.Second, map[string]string{"runtime-calls/questions": "", "runtime-calls/work": ""})
-	k.look(restarts)
+	k.observe(restarts)
 	resume := func() { _ = k.lab.Signal("containerd", syscall.SIGCONT) }
 	t.Cleanup(resume)
 	began := time.Now()
@@ -32,7 +32,7 @@ func TestRuntimeLatency(t *testing.T) {
 		<-time.After(4 * time.Second)
 		resume()
 		<-time.After(time.Second)
-		f, there := k.look(check)["runtime-calls/questions"]
+		f, there := k.observe(check)["runtime-calls/questions"]
 		if !there || f.BelowRaise {
 			return fmt.Errorf("%v: %s", there, f.Message)
 		}
@@ -64,12 +64,12 @@ func TestShimsOfLivingPods(t *testing.T) {
 		now.SinceBoot += time.Hour
 		return now
 	}
-	if found := k.look(detectcri.ShimLeaks()); len(found) > 0 {
+	if found := k.observe(detectcri.ShimLeaks()); len(found) > 0 {
 		t.Errorf("%v", found)
 	}
-	// A runtime that knows of nothing shows that the shim was looked at.
+	// A runtime that lists nothing proves that the check has examined the shim.
 	k.host.Runtime.Sandboxes, k.host.Runtime.Containers = nothing[*cri.PodSandbox], nothing[*cri.Container]
-	found := k.look(detectcri.ShimLeaks())
+	found := k.observe(detectcri.ShimLeaks())
 	of := 0
 	for _, f := range found {
 		t.Log(f.Message, f.Facts)
@@ -78,7 +78,7 @@ func TestShimsOfLivingPods(t *testing.T) {
 		}
 	}
 	if of != 1 {
-		t.Errorf("%d shims of pod %s are told", of, pod.UID)
+		t.Errorf("%d shims of pod %s are reported", of, pod.UID)
 	}
 }
 

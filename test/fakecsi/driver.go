@@ -55,7 +55,7 @@ type Driver struct {
 	servers   []*grpc.Server
 	listeners []*net.UnixListener
 	done      sync.WaitGroup
-	statuses  chan *registration.RegistrationStatus // what kubelet said; the oldest is dropped when nobody reads
+	statuses  chan *registration.RegistrationStatus // kubelet's notifications; the oldest is dropped where none is read
 	stopped   chan struct{}                         // closed by Stop: ends calls that hang
 
 	// mu guards what follows.
@@ -99,7 +99,7 @@ func (d *Driver) Endpoint() string {
 	return filepath.Join(d.options.KubeletRoot, "plugins", d.options.Name, "csi.sock")
 }
 
-// Statuses tells what kubelet made of the registration, each time it tried.
+// Statuses are kubelet's results of the registration, one for each attempt.
 func (d *Driver) Statuses() <-chan *registration.RegistrationStatus { return d.statuses }
 
 // Turn changes the knobs.
@@ -115,7 +115,7 @@ func (d *Driver) now() Knobs {
 	return d.knobs
 }
 
-// Stop ends the driver and removes its sockets, as a driver does that is told to end.
+// Stop ends the driver and removes its sockets, as a driver does on SIGTERM.
 func (d *Driver) Stop() error { return d.end(true) }
 
 // Abandon ends the driver and leaves its sockets behind, as a driver does that is killed.
@@ -159,5 +159,5 @@ func (d *Driver) serve(socket string, register func(*grpc.Server)) error {
 	return nil
 }
 
-// hang blocks a call until the driver ends: one that answered when its caller gives up might still be heard.
+// hang blocks a call until the driver ends: one that answered when its caller gives up might still be received.
 func (d *Driver) hang() { <-d.stopped }

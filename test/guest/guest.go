@@ -1,4 +1,4 @@
-// Package guest boots a machine of its own, with Debian's kernel and pure cgroup v2, and runs a test binary in it.
+// Package guest boots an emulated machine with Debian's kernel and pure cgroup v2, and runs a test binary in it.
 // There, disks, arrays and links can really be broken, and the kernel itself, by modules that are built for it; and a
 // kernel that differs from the builder's own is tried. The guest sees the file system of this machine, read-only,
 // below a layer in memory: the same tools, another kernel.

@@ -14,7 +14,7 @@ import (
 // fulfil does what the guest asks for: each line on its second serial line is a command for qemu's monitor, such as
 // "set_link nic0 off", and is answered by "done", or by qemu's complaint. "stop 30" stops the machine for so many
 // seconds. A machine that is back in the state that it saved by "savevm" waits for the same answer a second time, and
-// is told "restored".
+// receives "restored".
 func fulfil(ctx context.Context, wishes, monitor string) error {
 	wish, err := dial(ctx, wishes)
 	if err != nil {
@@ -65,7 +65,7 @@ func fulfil(ctx context.Context, wishes, monitor string) error {
 	return ignoreEnd(ctx, lines.Err())
 }
 
-// prompt reads what qemu says until it waits for a command.
+// prompt reads what qemu prints until it waits for a command.
 func prompt(r *bufio.Reader) (said string, err error) {
 	for !strings.HasSuffix(said, "(qemu) ") {
 		b, err := r.ReadByte()

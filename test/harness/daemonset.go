@@ -75,7 +75,7 @@ func ImportImage(ctx context.Context, l *lab.Lab, binary string) (string, error)
 	return image, err
 }
 
-// settings are what the DaemonSet needs over the settings of a process of the host: it has a token of its own.
+// settings override those of a process of the host: the DaemonSet has its own token.
 func (d *daemonSet) settings(a *Agent) map[string]any {
 	return map[string]any{
 		"socket": filepath.Join(a.Dir, "run/agent.sock"),

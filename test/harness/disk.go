@@ -74,7 +74,7 @@ func (d *Disk) Remove(ctx context.Context) error {
 	return errors.Join(err, detached, os.RemoveAll(d.Image), os.Remove(d.Mount))
 }
 
-// output is what a program has answered. What it says beside that is for the error: ctr warns of deprecations each
+// output is the standard output of a program. Its standard error is for the error: ctr warns of deprecations each
 // time.
 func output(ctx context.Context, name string, args ...string) (string, error) {
 	var said bytes.Buffer

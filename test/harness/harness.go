@@ -62,7 +62,7 @@ func Repo() (string, error) {
 }
 
 // Build builds the agent into dir, as the Makefile does, and returns the path of the binary. Tags are further Go
-// build tags.
+// build tags. A binary that dir already has is linked again only where something has changed.
 func Build(ctx context.Context, dir string, tags ...string) (string, error) {
 	repo, err := Repo()
 	if err != nil {
@@ -102,7 +102,7 @@ func Install(ctx context.Context, l *lab.Lab, dir, binary string, overrides Over
 	return a, a.Configure(overrides)
 }
 
-// Configure writes the configuration anew.
+// Configure replaces the configuration file.
 func (a *Agent) Configure(overrides Overrides) error {
 	settings := map[string]any{
 		"stateDir": filepath.Join(a.Dir, "state"),
@@ -198,11 +198,11 @@ func (a *Agent) JSON(ctx context.Context, into any, args ...string) (Answer, err
 	return answer, nil
 }
 
-// Status asks the daemon.
+// Status returns what the daemon reports.
 func (a *Agent) Status(ctx context.Context) (Status, error) {
 	var s Status
 	answer, err := a.JSON(ctx, &s, "status")
-	if err == nil && s.PID == 0 { // it looked for itself
+	if err == nil && s.PID == 0 { // the command ran the checks itself
 		err = fmt.Errorf("no agent answers: %s", answer.Stdout)
 	}
 	return s, err
@@ -320,7 +320,7 @@ func (i Inspected) Suspicious() int {
 	return n
 }
 
-// Gate returns what is said of one gate.
+// Gate returns the explanation of one gate.
 func (i Inspected) Gate(name string) string {
 	for _, g := range i.Gates {
 		if g.Name == name {

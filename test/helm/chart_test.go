@@ -22,7 +22,7 @@ const (
 	chart      = kubernetes + "/chart"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // helm runs the real command.
 func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// policy is what a ValidatingAdmissionPolicy looks at.
+// policy is the scope of a ValidatingAdmissionPolicy.
 type policy struct {
 	FailurePolicy    string `yaml:"failurePolicy"`
 	MatchConstraints struct {
@@ -63,7 +63,7 @@ func TestEveryWriteIsNarrowed(t *testing.T) {
 					writes++
 					for _, operation := range operations[verb] {
 						if !narrowed(policies, o.Metadata.Namespace, rule.APIGroups[0], resource, operation) {
-							t.Errorf("%s %s/%s lets the agent %s %s, and no policy looks at %s", o.Kind,
+							t.Errorf("%s %s/%s lets the agent %s %s, and no policy covers %s", o.Kind,
 								o.Metadata.Namespace, o.Metadata.Name, verb, resource, operation)
 						}
 					}
@@ -107,7 +107,7 @@ func TestNodePolicyListsWhatMayChange(t *testing.T) {
 	t.Error("no policy nodeagent-node")
 }
 
-// By default no right reads beyond the agent's own node what says something of pods: neither pods nor the API of
+// By default no right reads anything about pods beyond the agent's own node: neither pods nor the API of
 // every kubelet. Each wider right has a switch of its own.
 func TestPodsOfTheClusterAreNotRead(t *testing.T) {
 	wide := func(args ...string) []string {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// newCheckout is one whose modules have no sources, and whose cache has all programs of both.
+// newCheckout returns a checkout whose modules have no sources, and whose cache has all programs of both.
 func newCheckout(t *testing.T) string {
 	t.Helper()
 	t.Setenv("GOPROXY", "off")
@@ -22,9 +22,10 @@ func newCheckout(t *testing.T) string {
 		content := "module example.com/m\n\ngo 1.26\n\nrequire " + m.source + " v1.9.9\n"
 		files := map[string]string{filepath.Join(m.dir(repo), "go.mod"): content}
 		sum := sha256.Sum256([]byte(content))
-		for _, p := range m.programs {
-			program := filepath.Join(repo, ".cache", m.name+"-v1.9.9", p.name)
-			files[program], files[program+".go.mod.sha256"] = "program", hex.EncodeToString(sum[:])+"\n"
+		cache := filepath.Join(repo, ".cache", m.name+"-v1.9.9")
+		files[filepath.Join(cache, "go.mod.sha256")] = hex.EncodeToString(sum[:]) + "\n"
+		for _, name := range m.programs {
+			files[filepath.Join(cache, name)] = "program"
 		}
 		for name, text := range files {
 			if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755),
@@ -36,23 +37,23 @@ func newCheckout(t *testing.T) string {
 	return repo
 }
 
-// What the cache has is not built again; what is missing is, and an error carries what the compiler said.
+// What is cached is not built again; what is missing is built, and an error carries the compiler's output.
 func TestBuild(t *testing.T) {
 	repo, log := newCheckout(t), &strings.Builder{}
 	if err := Build(t.Context(), Options{Repo: repo, Log: log}); err != nil || log.String() != "" {
-		t.Errorf("all is there: %v\n%s", err, log)
+		t.Errorf("all programs are cached: %v\n%s", err, log)
 	}
 	if err := os.Remove(filepath.Join(repo, ".cache/kubernetes-v1.9.9/kubectl")); err != nil {
 		t.Fatal(err)
 	}
 	err := Build(t.Context(), Options{Repo: repo, Log: log})
 	why := "module lookup disabled"
-	if err == nil || !strings.Contains(err.Error(), why) || !strings.Contains(log.String(), "building kubectl") {
+	if err == nil || !strings.Contains(err.Error(), why) || !strings.Contains(log.String(), "building kubernetes") {
 		t.Errorf("no sources: %v\n%s", err, log)
 	}
 }
 
-// Two do not build at once: the second waits until the first has ended, or until it is told to.
+// No two builds run at once: the second waits until the first has ended or its own context has.
 func TestBuildWaits(t *testing.T) {
 	repo := newCheckout(t)
 	unlock, err := lock(t.Context(), buildLock(repo), "", t.Logf)
@@ -66,7 +67,7 @@ func TestBuildWaits(t *testing.T) {
 		t.Errorf("while another builds: %v", err)
 	}
 	if !strings.Contains(log.String(), "another command is building the lab's programs; waiting") {
-		t.Errorf("it does not say for what it waits: %s", log)
+		t.Errorf("the log does not say what it waits for: %s", log)
 	}
 	done := make(chan error, 1)
 	go func() { done <- Build(t.Context(), Options{Repo: repo}) }()

@@ -10,7 +10,7 @@ import (
 )
 
 // census finds every living process of the lab in dir, by independent marks: it lives in the session that a
-// recorded process leads, it lives below the lab's cgroup, or it is a program of the lab that was told to work in
+// recorded process leads, it lives below the lab's cgroup, or it is a program of the lab that was started to work in
 // dir. The caller and its ancestors are never among them, whatever marks they carry.
 func census(dir string) []process {
 	recorded := recordedProcesses(dir)
@@ -92,7 +92,7 @@ func arguments(pid int) []string {
 	return strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00")
 }
 
-// worksIn tells whether a command line is that of one of the lab's programs, with an argument that is in dir. The
+// worksIn reports whether a command line is that of one of the lab's programs, with an argument that is in dir. The
 // records of a lab may be gone while its processes live on; and a shim of its containerd is never recorded.
 func worksIn(argv []string, dir string) bool {
 	if len(argv) == 0 || !slices.Contains(programs[:], filepath.Base(argv[0])) {

@@ -72,7 +72,7 @@ imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
 syncFrequency: 10s
 fileCheckFrequency: 2s
-nodeStatusUpdateFrequency: 5s
+nodeStatusUpdateFrequency: 1s
 nodeStatusReportFrequency: 1m
 volumeStatsAggPeriod: 30s
 kubeAPIQPS: 100

@@ -42,7 +42,7 @@ func detachLoops(dir string) error {
 	return errors.Join(errs...)
 }
 
-// abortFUSE ends the connections of FUSE filesystems mounted below dir: whoever waits for a server that hangs gets
+// abortFUSE ends the connections of FUSE filesystems mounted below dir: a process that waits for a hung server gets
 // an error instead, and can be killed.
 func abortFUSE(dir string) error {
 	mounts, err := readMounts()

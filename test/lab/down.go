@@ -14,18 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// down removes every trace of the lab in l.Dir. It has one way for all states: nothing is asked of any process, all
-// are killed, and then what the kernel and the disk still hold is released. It may be run again after any failure.
+// down removes every trace of the lab in l.Dir. It does the same in all states: no process is asked, all are
+// killed, and then what the kernel and the disk still hold is released. It may be run again after any failure.
 func (l *Lab) down(ctx context.Context) error {
 	if len(leftovers(ctx, l.Dir)) == 0 {
 		return nil
 	}
 	l.say("removing the lab in %s", l.Dir)
-	ctx = context.WithoutCancel(ctx) // a half-removed lab helps nobody; every step has its own limit
+	ctx = context.WithoutCancel(ctx) // a half-removed lab is of no use; every step has its own limit
 	old, err := readState(l.Dir)
 	if err != nil {
 		old = &state{Portmap: true} // not known: touch nothing that might be another's
-		l.say("how the host was before is not known (%v): sysctls and folders outside the lab's stay as they are", err)
+		l.say("the earlier state of the host is unknown (%v): sysctls and folders outside the lab's stay as they are",
+			err)
 	}
 	shims := shimSockets(l.Paths)
 	steps := []struct {
@@ -51,11 +52,11 @@ func (l *Lab) down(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("%s: %w", step.name, err))
 		}
 	}
-	if errors.Join(errs...) == nil { // otherwise lab.json tells the next attempt how the host was
+	if errors.Join(errs...) == nil { // otherwise the next attempt reads from lab.json how the host was
 		errs = append(errs, os.RemoveAll(l.Dir))
 	}
 	if left := leftovers(ctx, l.Dir); len(left) > 0 {
-		errs = append(errs, fmt.Errorf("still there:\n  %s", strings.Join(left, "\n  ")))
+		errs = append(errs, fmt.Errorf("left behind:\n  %s", strings.Join(left, "\n  ")))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -64,7 +65,7 @@ func (l *Lab) down(ctx context.Context) error {
 	return nil
 }
 
-// killAll ends every process of the lab. It looks again after each round: what it kills may have been about to start
+// killAll ends every process of the lab. It repeats the census after each round: what it kills may have been about to start
 // another.
 func killAll(dir string) error {
 	return retry(15*time.Second, func() error {

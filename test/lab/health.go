@@ -91,7 +91,7 @@ func (l *Lab) containerdReady(ctx context.Context) error {
 	return err
 }
 
-// Healthy tells why the lab is not fully working, nil when it is.
+// Healthy returns why the lab does not work completely, nil when it does.
 func (l *Lab) Healthy(ctx context.Context) error {
 	for _, name := range Components {
 		p, err := l.process(name)

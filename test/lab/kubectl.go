@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Kubectl runs kubectl as the cluster's admin and returns its standard output; the error has what it said.
+// Kubectl runs kubectl as the cluster's admin and returns its standard output; the error has its standard error.
 func (l *Lab) Kubectl(ctx context.Context, args ...string) ([]byte, error) {
 	return l.kubectl(ctx, "", args...)
 }
@@ -102,7 +102,7 @@ func (l *Lab) Pod(ctx context.Context, namespace, name string) (PodStatus, error
 	return status, nil
 }
 
-// WaitPodRunning waits up to three minutes until a pod runs and has an address: after the apiserver was away it may
+// WaitPodRunning waits up to three minutes until a pod runs and has an address: after the apiserver was stopped it may
 // be a minute until the scheduler's watches are there again (client-go's backoff). The error has the pod's events.
 func (l *Lab) WaitPodRunning(ctx context.Context, namespace, name string) (PodStatus, error) {
 	var status PodStatus

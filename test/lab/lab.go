@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options says what Up should build. The zero value is good.
+// Options are what Up should build. The zero value is valid.
 type Options struct {
 	Dir      string // DefaultDir when empty
 	NodeName string // "lab-node" when empty
@@ -41,7 +41,7 @@ type Lab struct {
 	progress
 }
 
-// progress tells a person what takes so long.
+// progress reports what takes so long.
 type progress struct {
 	out   io.Writer
 	began time.Time
@@ -80,7 +80,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 			l.say("lab in %s is running and healthy", l.Dir)
 			return running, nil
 		}
-		l.say("earlier lab is not what is wanted (%v): removing it", err)
+		l.say("the running lab cannot be used (%v): removing it", err)
 	}
 	if err := l.claim(); err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func open(dir string, s *state, log io.Writer) *Lab {
 	return &Lab{Dir: dir, NodeName: s.NodeName, Paths: newPaths(dir, s), state: s, progress: newProgress(log)}
 }
 
-// Open returns the lab that runs in dir, DefaultDir when empty. Some of its components may be stopped or sick;
+// Open returns the lab that runs in dir, DefaultDir when empty. Some of its components may be stopped or unhealthy;
 // it is an error when none runs.
 func Open(dir string) (*Lab, error) {
 	if dir == "" {
@@ -201,7 +201,7 @@ func (l *Lab) build(ctx context.Context) error {
 	return nil
 }
 
-// prepare makes everything that the processes find at their start.
+// prepare makes everything that the processes need at their start.
 func (l *Lab) prepare(ctx context.Context) error {
 	if otherKubelet(ctx) {
 		return errors.New("a kubelet that is not the lab's runs on this machine: refusing to disturb it")
@@ -304,7 +304,7 @@ func (l *Lab) startAll(ctx context.Context) error {
 	return l.waitNamespace(ctx, "default")
 }
 
-// choosePorts prefers ports that tell what they are, and takes others where those are in use.
+// choosePorts prefers ports that are easy to recognize, and takes any others where those are in use.
 func choosePorts() (ports, error) {
 	var p ports
 	for _, want := range []struct {

@@ -244,7 +244,7 @@ func testRepair(t *testing.T) {
 	runPod(t, l, "repaired")
 }
 
-// testStaleState leaves a recorded process that has become another one, a torn file, and mounts nobody knows.
+// testStaleState leaves a recorded process that has become another one, a torn file, and unknown mounts.
 func testStaleState(t *testing.T) {
 	l := up(t)
 	bystander := exec.Command("sleep", "1000")
@@ -297,7 +297,7 @@ func testDownHung(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := stuck.Wait(); err == nil {
-		t.Error("a look at the filesystem that hung succeeded")
+		t.Error("a call on the filesystem that hung succeeded")
 	}
 }
 

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// lock makes sure that only one process on the machine does what the name stands for, as other says. It is an abstract
-// Unix socket: the kernel releases it when its owner dies, and it leaves no file behind.
+// lock makes sure that only one process on the machine does what the name stands for; other is logged where it has to
+// wait. It is an abstract Unix socket: the kernel releases it when its owner dies, and it leaves no file behind.
 func lock(ctx context.Context, name, other string, say func(string, ...any)) (unlock func(), err error) {
-	told := false
+	reported := false
 	for {
 		listener, err := net.Listen("unix", "@"+name)
 		if err == nil {
@@ -21,9 +21,9 @@ func lock(ctx context.Context, name, other string, say func(string, ...any)) (un
 		if !errors.Is(err, syscall.EADDRINUSE) {
 			return nil, fmt.Errorf("take the lock %s: %w", name, err)
 		}
-		if !told {
+		if !reported {
 			say("%s; waiting for it", other)
-			told = true
+			reported = true
 		}
 		if err := pause(ctx, 200*time.Millisecond); err != nil {
 			return nil, fmt.Errorf("take the lock %s: %s: %w", name, other, err)

@@ -39,7 +39,7 @@ func (l *Lab) claim() error {
 	alias, err := os.ReadFile(filepath.Join("/sys/class/net", NodeLink, "ifalias"))
 	owner := strings.TrimSpace(string(alias))
 	if err != nil || owner == "" || owner == l.Dir {
-		return nil //nolint:nilerr // nobody's
+		return nil //nolint:nilerr // it has no owner
 	}
 	if _, err := os.Stat(stateFile(owner)); err == nil {
 		return fmt.Errorf("this machine already has a lab in %s; remove it first (labctl --dir %s down)", owner, owner)
@@ -151,7 +151,7 @@ func removePortmap(ctx context.Context, keepTop bool) error {
 
 // portmapRemoval turns the output of iptables-save into the input of iptables-restore that removes what the portmap
 // plugin made for the lab's network: each pod's chain and the rules that lead to it. The chains above them are the
-// machine's, and go only when the lab was the first to need them and nobody else has rules in them now.
+// machine's, and go only when the lab was the first to need them and no one else has rules in them now.
 func portmapRemoval(save string, keepTop bool) string {
 	var rules, chains []string
 	others := false

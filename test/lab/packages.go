@@ -78,7 +78,7 @@ func aptGet(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// static tells whether a program needs no dynamic linker: an image made of it alone would not run otherwise.
+// static reports whether a program needs no dynamic linker: an image made of it alone would not run otherwise.
 func static(path string) bool {
 	file, err := elf.Open(path)
 	if err != nil {

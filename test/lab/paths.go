@@ -30,7 +30,7 @@ const (
 	maxDirLen    = 60
 )
 
-// Paths tells where everything of a lab is, for agents and tests that are pointed at it.
+// Paths are the locations of everything of a lab, for agents and tests that are pointed at it.
 type Paths struct {
 	KubeletRoot       string // kubelet's --root-dir, "/var/lib/kubelet" elsewhere
 	KubeletConfig     string // KubeletConfiguration file
@@ -106,7 +106,7 @@ func checkDir(dir string) error {
 	return nil
 }
 
-// within tells whether path is dir or lies below it, by whole path components.
+// within reports whether path is dir or lies below it, by whole path components.
 func within(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }

@@ -116,8 +116,8 @@ func readPIDFile(path string) (process, error) {
 	return p, nil
 }
 
-// launch starts argv as a process of its own session that outlives us, with its output in the log file. As long as we
-// live a goroutine waits for its end.
+// launch starts argv as a process in a new session that outlives this process, with its output in the log file. A
+// goroutine waits for its end.
 func launch(dir, name, logFile string, argv []string) error {
 	log, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -149,7 +149,7 @@ func launch(dir, name, logFile string, argv []string) error {
 func halt(ctx context.Context, p process, patience time.Duration) error {
 	gone := func(context.Context) error {
 		if s, alive := p.status(); alive {
-			return fmt.Errorf("process %d is still there in state %c", p.PID, s.State)
+			return fmt.Errorf("process %d still exists, in state %c", p.PID, s.State)
 		}
 		return nil
 	}

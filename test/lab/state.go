@@ -13,7 +13,7 @@ import (
 )
 
 // state is what a lab must remember between two commands. It is written before the first trace is made and
-// removed last, so that Down can always tell what was there before.
+// removed last, so that Down always knows what existed before.
 type state struct {
 	NodeName      string            `json:"nodeName"`
 	BinDir        string            `json:"binDir"`
@@ -105,7 +105,8 @@ func (s *state) deviceFiles() []string {
 	return files
 }
 
-// otherKubelet tells whether this machine is somebody's node: a second kubelet would take the first one's socket.
+// otherKubelet reports whether this machine is a node of another cluster: a second kubelet would
+// take over the socket of the first.
 func otherKubelet(ctx context.Context) bool {
 	return accepts("unix", filepath.Join(devicePlugins, "kubelet.sock"))(ctx) == nil
 }
@@ -130,7 +131,7 @@ func (s *state) restoreHost() error {
 	return errors.Join(errs...)
 }
 
-// writeFile replaces a file in one step, so that whoever is killed in the middle leaves the old one or the new one.
+// writeFile replaces a file in one step, so that a process that is killed meanwhile leaves the old one or the new one.
 func writeFile(path string, data []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package need says what a test needs of the machine that it runs on. All tests that are skipped are skipped here, so
-// that no test is skipped in silence:
+// Package need declares what a test needs of the machine that it runs on. All tests that are skipped are skipped here,
+// so that no test is skipped in silence:
 //
 //   - with -short a test that needs anything of the machine is skipped, there or not: what remains is pure;
 //   - with the environment variable CI set (and without -short) a skip is a failure, unless test/skips.txt names

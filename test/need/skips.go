@@ -23,7 +23,7 @@ func (l line) names(pkg, test string) bool {
 	return matched
 }
 
-// parse reads the list. Empty lines and those that begin with # say nothing.
+// parse reads the list. Empty lines and those that begin with # are ignored.
 func parse(text []byte) ([]line, error) {
 	var lines []line
 	for text := range strings.Lines(string(text)) {

@@ -42,7 +42,7 @@ func kernelMonitor(b *testing.B) systemlogmonitor.MonitorConfig {
 	return c
 }
 
-// BenchmarkBenignLine is what one line of the kernel costs that says nothing: in the agent's own table with all its
+// BenchmarkBenignLine is the cost of one line of the kernel that no rule matches: in the agent's own table with all its
 // rules, in a file of node-problem-detector as the agent runs it, and in node-problem-detector.
 func BenchmarkBenignLine(b *testing.B) {
 	lines, config := benign(b), kernelMonitor(b)

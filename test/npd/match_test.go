@@ -104,7 +104,8 @@ func TestMatching(t *testing.T) {
 						matched++
 					}
 					if ok != wantOK || ok && got != want {
-						t.Fatalf("%q after %q:\nwe say   %v %q\nthey say %v %q", pattern, line, ok, got, wantOK, want)
+						t.Fatalf("%q after %q:\nagent %v %q\nnode-problem-detector %v %q", pattern, line, ok, got,
+							wantOK, want)
 					}
 				}
 			}
@@ -124,7 +125,7 @@ func newOurs(t testing.TB, size int, patterns []string) *npd.Buffer {
 	return b
 }
 
-// FuzzMatching looks for lines and patterns of which the two answer differently.
+// FuzzMatching searches for lines and patterns of which the two answer differently.
 func FuzzMatching(f *testing.F) {
 	for _, p := range []string{`a|b`, `x\ny`, `^a`, `(?m)^b$`, `[^a]`, `\s+b`, `abc\z`, `(abc|abd)e*`} {
 		f.Add(p, "abc\nabd\nx\ny\nb", 3)
@@ -143,7 +144,7 @@ func FuzzMatching(f *testing.F) {
 			our.Push(line)
 			want, wantOK := theirs(their, pattern)
 			if got, ok := our.Match(0); ok != wantOK || got != want && ok {
-				t.Fatalf("%q after %q: we say %v %q, they say %v %q", pattern, line, ok, got, wantOK, want)
+				t.Fatalf("%q after %q: agent %v %q, node-problem-detector %v %q", pattern, line, ok, got, wantOK, want)
 			}
 		}
 	})

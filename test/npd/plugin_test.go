@@ -96,8 +96,8 @@ func TestPluginMonitors(t *testing.T) {
 	}{
 		{"well", "", []string{"0 fine"}},
 		{"ill", "", []string{"1 bad"}},
-		{"ill and well again", "", []string{"0 fine", "1 bad", "1 worse", "0 fine"}},
-		{"each message is told", `, "enable_message_change_based_condition_update": true`,
+		{"unhealthy and healthy again", "", []string{"0 fine", "1 bad", "1 worse", "0 fine"}},
+		{"each message is reported", `, "enable_message_change_based_condition_update": true`,
 			[]string{"1 bad", "1 worse", "1 worse", "1 worst"}},
 		{"twice", "", []string{"1 bad", "0 fine", "1 bad again"}},
 		{"short", `, "max_output_length": 5`, []string{"1 abcdefghij"}},
@@ -122,7 +122,7 @@ func TestPluginMonitors(t *testing.T) {
 			}
 			w := we(t, decoded, npd.DefaultSettings()) // real time: the plugins are real
 			time.Sleep(8 * time.Second)
-			if diff := cmp.Diff(want, w.told()); diff != "" {
+			if diff := cmp.Diff(want, w.reported()); diff != "" {
 				t.Errorf("theirs (-), ours (+):\n%s", diff)
 			}
 		})

@@ -44,7 +44,7 @@ func series(body string) []string {
 	return found
 }
 
-// machine returns a root with what this machine's /proc says now. Kernels without modules have no /proc/modules, on
+// machine returns a root with what is now in this machine's /proc. Kernels without modules have no /proc/modules, on
 // which node-problem-detector ends; there are some here.
 func machine(t *testing.T) string {
 	t.Helper()

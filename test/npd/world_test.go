@@ -36,13 +36,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// answer is what a monitor has told: its events, sorted, and its conditions as they are in the end.
+// answer is what a monitor has reported: its events, sorted, and its conditions as they are in the end.
 type answer struct {
 	Events     []string // source, type, reason, message
 	Conditions []string // type, status, reason, message
 }
 
-// oneLine is a text as the agent tells it: what node-problem-detector joins by newlines, also where it has quoted them.
+// oneLine is a text as the agent reports it: what node-problem-detector joins by newlines, also where it has quoted them.
 func oneLine(text string) string {
 	return strings.Join(strings.Fields(strings.ReplaceAll(text, `\n`, " ")), " ")
 }
@@ -147,15 +147,15 @@ func we(t *testing.T, file npd.File, settings npd.Settings) *world {
 	return w
 }
 
-// answer waits until all is told.
+// answer waits until all is reported.
 func (w *world) answer() answer {
 	time.Sleep(5 * time.Minute)
 	synctest.Wait()
-	return w.told()
+	return w.reported()
 }
 
-// told ends the agent and returns what it has told.
-func (w *world) told() answer {
+// reported ends the agent and returns what it has reported.
+func (w *world) reported() answer {
 	w.stop()
 	var a answer
 	for _, e := range w.sink.events {

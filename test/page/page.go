@@ -12,7 +12,7 @@ type Command struct {
 	Line string
 }
 
-// Commands returns the commands of a page. The page says by the kind of a block who runs it; a caller that does not
+// Commands returns the commands of a page. The kind of a block defines who runs it; a caller that does not
 // know a kind must not pass over it.
 func Commands(file string) ([]Command, error) {
 	text, err := os.ReadFile(file)

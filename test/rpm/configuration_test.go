@@ -14,6 +14,7 @@ const (
 )
 
 func TestReload(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	pid := m.property("MainPID")
@@ -38,6 +39,7 @@ func TestReload(t *testing.T) {
 }
 
 func TestReloadOfABadConfiguration(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.write(configFile, good)
@@ -75,6 +77,7 @@ func TestReloadOfABadConfiguration(t *testing.T) {
 }
 
 func TestStartWithABadConfiguration(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.write(configFile, good)
@@ -91,13 +94,13 @@ func TestStartWithABadConfiguration(t *testing.T) {
 			t.Errorf("findings: %v", got)
 		}
 		if s.Release.Mode != "dry-run" {
-			t.Errorf("releases are %s, want dry-run: nobody knows what was wanted", s.Release.Mode)
+			t.Errorf("releases are %s, want dry-run: what was wanted is unknown", s.Release.Mode)
 		}
 	}
 	m.run("systemctl", "restart", "nodeagent")
 	expect("the last good configuration")
 
-	// An upgrade is a restart too. The package says what is wrong and does not take the agent down.
+	// An upgrade is a restart too. The package prints what is wrong and does not take the agent down.
 	out := m.try("rpm", "-U", "--nodeps", inMachine(newer))
 	if out.code != 0 || !strings.Contains(out.stderr, configFile+":3: ") ||
 		!strings.Contains(out.stderr, "until this is corrected") {
@@ -126,6 +129,7 @@ func TestStartWithABadConfiguration(t *testing.T) {
 
 // By hand nothing is started with a configuration that is wrong.
 func TestRunByHandIsStrict(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.run("systemctl", "stop", "nodeagent")

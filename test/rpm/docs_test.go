@@ -10,12 +10,14 @@ import (
 
 // TestTheDocumentation runs every command of docs/install-rpm.md, from top to bottom, as a reader would.
 func TestTheDocumentation(t *testing.T) {
+	t.Parallel()
 	m := boot(t) // built by the very target that the page names
 	m.followPage("install-rpm.md", "make rpm")
 }
 
 // TestTheDocumentationOfTheTool runs every command of the pages for people whose agent runs.
 func TestTheDocumentationOfTheTool(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.followPage("troubleshoot.md", "")
@@ -25,6 +27,7 @@ func TestTheDocumentationOfTheTool(t *testing.T) {
 
 // TestTheDocumentationByHand installs the agent without its package, as docs/install-by-hand.md says.
 func TestTheDocumentationByHand(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	repo, err := filepath.Abs("../..")
 	if err != nil {

@@ -33,11 +33,10 @@ type machine struct {
 func boot(t *testing.T) *machine {
 	t.Helper()
 	needMachine(t)
-	file := packageFile(t, older)
-	m := &machine{t: t, root: overlay(t, debian(t)), console: filepath.Join(t.TempDir(), "console")}
+	p := prepared(t)
+	m := &machine{t: t, root: overlay(t, p.debian), console: filepath.Join(t.TempDir(), "console")}
 	for _, version := range []string{older, newer} {
-		name := fmt.Sprintf("nodeagent-%s-1.x86_64.rpm", version)
-		copyFile(t, filepath.Join(filepath.Dir(file), name), filepath.Join(m.root, "root", name))
+		copyFile(t, p.file(version), filepath.Join(m.root, inMachine(version)))
 	}
 	m.makeCgroups()
 	t.Cleanup(m.remove)
@@ -227,8 +226,9 @@ func (m *machine) try(arguments ...string) output {
 	if err != nil {
 		return output{code: -1, stderr: err.Error()}
 	}
-	cmd := exec.Command("nsenter", append([]string{"--target", strconv.Itoa(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wdns=/", "--", //nolint:gosec // of this test
-		"env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=/root"}, arguments...)...)
+	cmd := exec.Command("nsenter", append([]string{"--target", strconv.Itoa(pid), //nolint:gosec // of this test
+		"--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root", "--wdns=/", "--", "env", "-i",
+		"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=/root"}, arguments...)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err = cmd.Run()
@@ -259,7 +259,7 @@ func (m *machine) fails(code int, arguments ...string) output {
 	return out
 }
 
-// write writes a file in the machine, as whoever places configurations does: all at once.
+// write writes a file in the machine, as programs that deploy configurations do: all at once.
 func (m *machine) write(name, text string) {
 	m.t.Helper()
 	path := filepath.Join(m.root, name)
@@ -307,7 +307,7 @@ func (m *machine) eventually(limit time.Duration, what string, try func() error)
 	}
 }
 
-// agentStatus is the part of "nodeagent status -o json" that the tests look at.
+// agentStatus is the part of "nodeagent status -o json" that the tests read.
 type agentStatus struct {
 	Version   string
 	PID       int
@@ -328,7 +328,7 @@ type agentStatus struct {
 	}
 }
 
-// askStatus asks the agent, which may find something or be away.
+// askStatus asks the agent, which may have findings or not run.
 func (m *machine) askStatus() (agentStatus, error) {
 	var s agentStatus
 	out := m.try("nodeagent", "status", "-o", "json")

@@ -3,6 +3,8 @@
 //
 // It needs root and the Debian packages cpio, rpm, rpmlint, systemd-container and debootstrap. The first run makes a
 // Debian root filesystem in .cache/debian-12 of the checkout; each test boots a copy-on-write copy of it.
+//
+// The machines of most tests run side by side. Tests that measure how fast something happens run alone, before them.
 package rpm_test
 
 import (
@@ -36,14 +38,15 @@ const (
 	newer = "1.1.0"
 )
 
-// packages are built once for all tests of this run.
+// packages are built, and the root filesystem of the machines is made, once for all tests of this run.
 var packages builtPackages
 
 type builtPackages struct {
-	once sync.Once
-	made bool
-	dir  string
-	err  error
+	once   sync.Once
+	made   bool
+	dir    string
+	debian string // root filesystem
+	err    error
 }
 
 // needMachine skips a test where no machine can be booted.
@@ -64,14 +67,28 @@ func needTools(t *testing.T, tools ...string) {
 	}
 }
 
-// packageFile returns the package of a version for this machine, built by the targets that users build it with.
-func packageFile(t *testing.T, version string) string {
+// prepared returns the packages and the root filesystem.
+func prepared(t *testing.T) *builtPackages {
 	t.Helper()
 	p := &packages
-	p.once.Do(func() { p.err = p.build() })
+	p.once.Do(func() {
+		made := make(chan error, 1)
+		go func() { // it mostly waits for the mirror, and the packages for the compiler
+			var err error
+			p.debian, err = debian(context.Background())
+			made <- err
+		}()
+		err := p.build()
+		p.err = errors.Join(err, <-made)
+	})
 	if p.err != nil {
 		t.Fatal(p.err)
 	}
+	return p
+}
+
+// file is the package of a version for this machine, built by the targets that users build it with.
+func (p *builtPackages) file(version string) string {
 	return filepath.Join(p.dir, fmt.Sprintf("nodeagent-%s-1.x86_64.rpm", version))
 }
 
@@ -129,33 +146,38 @@ func command(name string, arguments ...string) (string, error) {
 	return string(out), nil
 }
 
-// debian returns the root filesystem that all machines are copies of.
-func debian(t *testing.T) string {
-	t.Helper()
+// included are the packages of the machines beside the minimum. The mirror is debootstrap's default.
+const included = "systemd,systemd-sysv,dbus,rpm,e2fsprogs,procps,bash-completion"
+
+// debian returns the root filesystem that all machines are copies of. It is made again when included changes.
+func debian(ctx context.Context) (string, error) {
 	cache, err := filepath.Abs("../../.cache")
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	if err := os.MkdirAll(cache, 0o755); err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	lock, err := os.OpenFile(filepath.Join(cache, "debian-12.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil { // another test may be making it
-		t.Fatal(err)
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil { // another run may be making it
+		return "", err
 	}
 	root := filepath.Join(cache, "debian-12")
-	if _, err := os.Stat(root); err == nil {
-		return root
+	if have, _ := os.ReadFile(root + ".packages"); string(have) == included {
+		return root, nil
 	}
-	t.Log("making a Debian 12 root filesystem in .cache/debian-12, once: about a minute")
-	if err := debootstrap(t.Context(), root); err != nil {
-		t.Fatal(err)
+	fmt.Println("making a Debian 12 root filesystem in .cache/debian-12, once: about a minute")
+	if err := os.RemoveAll(root); err != nil {
+		return "", err
 	}
-	return root
+	if err := debootstrap(ctx, root); err != nil {
+		return "", err
+	}
+	return root, os.WriteFile(root+".packages", []byte(included), 0o600)
 }
 
 // debootstrap makes a root filesystem: all of it, or none.
@@ -165,8 +187,7 @@ func debootstrap(ctx context.Context, root string) error {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, "debootstrap", "--variant=minbase", "--merged-usr",
-		// the mirror is debootstrap's default
-		"--include=systemd,systemd-sysv,dbus,rpm,e2fsprogs,procps,bash-completion", "bookworm", half)
+		"--include="+included, "bookworm", half)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		lines := bytes.Split(bytes.TrimSpace(out), []byte("\n"))
 		return fmt.Errorf("debootstrap: %w: %s", err, lines[len(lines)-1])

@@ -31,6 +31,7 @@ const (
 // named like the host's slices, and below the source of its subPath the host mounted a disk later, which propagated
 // into the pod's directory.
 func TestReleaseOnSystemdHost(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	if out := m.run("findmnt", "-no", "PROPAGATION", "/"); strings.TrimSpace(out) != "shared" {
 		t.Fatalf("the root mount of the machine is %s", out)
@@ -208,7 +209,7 @@ mount --bind /data "$1/volume-subpaths/data/app/0"`, "sh", dir)
 		return nil
 	})
 	// One of its processes goes into a cgroup that has the name of a slice of the host. Another container had such
-	// cgroups, too; of its scope systemd knows nothing any more, and so does not take them away.
+	// cgroups, too; systemd no longer knows its scope, and so does not remove them.
 	m.run("sh", "-ec", `pid=$(tail -n 1 "/sys/fs/cgroup/systemd$1/cgroup.procs")
 for h in systemd unified; do
   mkdir "/sys/fs/cgroup/$h$1/system.slice" "/sys/fs/cgroup/$h$1/kubepods.slice" "/sys/fs/cgroup/$h$1/user.slice"

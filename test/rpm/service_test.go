@@ -13,10 +13,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func TestReboot(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.try("systemctl", "reboot") // its answer may be cut off
@@ -34,7 +36,7 @@ func TestReboot(t *testing.T) {
 	m.run("nodeagent", "ready", "--wait=10s")
 }
 
-// crash ends the agent in some way and measures how long nobody answers.
+// crash ends the agent in some way and measures how long no agent answers.
 func crash(m *machine, pid string, end func()) time.Duration {
 	m.t.Helper()
 	began := time.Now()
@@ -58,11 +60,8 @@ func TestCrash(t *testing.T) {
 	if len(before) != 1 || !strings.HasPrefix(before[0], "AgentConfigInvalid ") {
 		t.Fatalf("findings: %v", before)
 	}
-	m.eventually(5*time.Second, "the state to be saved", func() error {
-		if !strings.Contains(m.read("/var/lib/nodeagent/state.db"), "AgentConfigInvalid") {
-			return errors.New("not in the state file")
-		}
-		return nil
+	m.eventually(20*time.Second, "the state to be saved", func() error {
+		return m.saved("agent-config", "AgentConfigInvalid")
 	})
 	pid := m.property("MainPID")
 	took := crash(m, pid, func() { m.run("kill", "-9", pid) })
@@ -70,7 +69,7 @@ func TestCrash(t *testing.T) {
 	if took > time.Second {
 		t.Errorf("back after %s, want a second", took)
 	}
-	m.eventually(5*time.Second, "the first full look", func() error {
+	m.eventually(5*time.Second, "the first run of every check", func() error {
 		if m.property("ActiveState") != "active" {
 			return errors.New("not active")
 		}
@@ -82,6 +81,21 @@ func TestCrash(t *testing.T) {
 	if got := m.property("NRestarts"); got != "1" {
 		t.Errorf("%s restarts", got)
 	}
+}
+
+// saved returns nil when the agent's state file has a finding of a check, in a transaction that is complete.
+func (m *machine) saved(check, reason string) error {
+	file := filepath.Join(m.t.TempDir(), "state.db")
+	copyFile(m.t, filepath.Join(m.root, "var/lib/nodeagent/state.db"), file)
+	copied, err := store.OpenStore(file)
+	if err != nil {
+		return err
+	}
+	defer copied.Close()
+	if text, _ := copied.Bucket("checks").Get(check); !strings.Contains(string(text), reason) {
+		return errors.Join(errors.New("not in the state file"), copied.Trouble())
+	}
+	return nil
 }
 
 // findings returns reason, identity and beginning of what one check has found.
@@ -96,7 +110,7 @@ func findings(s agentStatus, check string) []string {
 }
 
 // A child of the agent that hangs in the kernel cannot be killed. It must not keep the node without an agent.
-func TestCrashWithAChildThatNobodyCanKill(t *testing.T) {
+func TestCrashWithAnUnkillableChild(t *testing.T) {
 	m := boot(t)
 	m.install()
 	freezer := "/sys/fs/cgroup/freezer/nodeagent-rpm-" + strconv.Itoa(os.Getpid())
@@ -190,6 +204,7 @@ func TestWatchdog(t *testing.T) {
 }
 
 func TestStandsBackBehindAnotherAgent(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.run("systemctl", "stop", "nodeagent")
@@ -213,6 +228,7 @@ func TestStandsBackBehindAnotherAgent(t *testing.T) {
 }
 
 func TestUnit(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	if out := m.try("systemd-analyze", "verify", "--man=no",
@@ -249,6 +265,7 @@ func sameLines(text string) bool {
 
 // The restrictions of the unit must leave what the agent is for: each of these is run under them.
 func TestTheUnitMayDoItsWork(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	unit := m.read("/usr/lib/systemd/system/nodeagent.service")
@@ -292,9 +309,10 @@ func TestTheUnitMayDoItsWork(t *testing.T) {
 	}
 }
 
-// A read-only disk is what the agent is there to tell; it must not keep it from starting, even where its own
+// A read-only disk is what the agent is there to report; it must not keep it from starting, even where its own
 // directory is lost. With StateDirectory= in the unit this fails with 238/STATE_DIRECTORY.
 func TestReadOnlyDisk(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.run("systemctl", "stop", "nodeagent")

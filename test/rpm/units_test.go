@@ -16,7 +16,7 @@ import (
 
 const quickChecks = "checks:\n  systemd-units:\n    every: 1s\n  runtime-restarts:\n    every: 1s\n"
 
-// unitFinding waits until the agent says that of a subject, as "severity Reason"; empty: nothing.
+// unitFinding waits until the agent reports that of a subject, as "severity Reason"; empty: nothing.
 func (m *machine) unitFinding(check, subject, want string) {
 	m.t.Helper()
 	last := ""
@@ -52,8 +52,9 @@ func (m *machine) askFinding(check, subject string) (what, message string, err e
 	return "", "", err
 }
 
-// TestUnits: a unit really fails, one really crashes in a loop, a timer's job fails, and each is well again.
+// TestUnits: a unit really fails, one really crashes in a loop, a timer's job fails, and each recovers.
 func TestUnits(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.write(configFile, quickChecks)
@@ -89,13 +90,14 @@ func TestUnits(t *testing.T) {
 	m.unitFinding("systemd-units", "job.service", "")
 }
 
-// TestUnitAtOnce: with the intervals that people have, a unit that fails is found because systemd tells of it. One
+// TestUnitAtOnce: with the intervals that people have, a unit that fails is found because systemd signals it. One
 // that fails all the time costs next to nothing.
 func TestUnitAtOnce(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.unitFinding("source-systemd", "systemd", "")
-	<-time.After(5 * time.Second) // what the agent looks at when it starts
+	<-time.After(5 * time.Second) // the observations that the agent makes when it starts
 	service := func(name, rest string) {
 		m.write("/etc/systemd/system/"+name+".service", "[Unit]\nStartLimitIntervalSec=0\n[Service]\n"+rest)
 		m.run("systemctl", "daemon-reload")
@@ -122,7 +124,7 @@ func TestUnitAtOnce(t *testing.T) {
 	m.unitFinding("systemd-units", "opt.mount", "warning UnitFailed")
 	t.Logf("a mount found after %v", time.Since(began))
 
-	// One that fails, and one that ends well, of which there is nothing to tell until it was started too often.
+	// One that fails, and one that ends well, of which there is nothing to report until it was started too often.
 	for _, program := range []string{"/bin/false", "/bin/true"} {
 		service("flaps", "ExecStart="+program+"\nRestart=always\nRestartSec=0\n")
 		m.run("systemctl", "start", "nodeagent")
@@ -171,6 +173,7 @@ func (m *machine) measure(d time.Duration) (used map[string]time.Duration, start
 
 // TestSystemdStops: PID 1 hangs, and goes on.
 func TestSystemdStops(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.write(configFile, quickChecks)
@@ -192,6 +195,7 @@ func TestSystemdStops(t *testing.T) {
 
 // TestSystemdOverTheBus: a systemd without a socket of its own.
 func TestSystemdOverTheBus(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.write(configFile, quickChecks)
@@ -226,8 +230,8 @@ func (m *machine) startContainerd() {
 	m.containerdSeen("0")
 }
 
-// containerdSeen waits until another containerd than old serves its socket and the agent has looked, and returns its
-// PID.
+// containerdSeen waits until another containerd than old serves its socket and the agent has observed it, and returns
+// its PID.
 func (m *machine) containerdSeen(old string) string {
 	m.t.Helper()
 	pid := ""
@@ -243,12 +247,13 @@ func (m *machine) containerdSeen(old string) string {
 		}
 		return conn.Close()
 	})
-	<-time.After(2500 * time.Millisecond) // two looks
+	<-time.After(2500 * time.Millisecond) // two runs of the check
 	return pid
 }
 
 // TestRuntimeRestarts: a real containerd is killed again and again.
 func TestRuntimeRestarts(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.startContainerd()
 	pid := "0"
@@ -264,6 +269,7 @@ func TestRuntimeRestarts(t *testing.T) {
 
 // TestRuntimeDiesAtStart: containerd ends before it listens, so that only systemd knows of its restarts.
 func TestRuntimeDiesAtStart(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.startContainerd()
 	m.write("/etc/containerd/config.toml", "this is no TOML\n")
@@ -276,6 +282,7 @@ func TestRuntimeDiesAtStart(t *testing.T) {
 
 // TestJournald: journald is stopped and goes on; it is killed, and finds its file not closed.
 func TestJournald(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.run("mkdir", "-p", "/var/log/journal")
 	m.run("systemctl", "restart", "systemd-journald")
@@ -297,7 +304,7 @@ func TestJournald(t *testing.T) {
 		}
 		return nil
 	})
-	m.run("systemctl", "restart", "nodeagent") // it looks at the files every ten minutes
+	m.run("systemctl", "restart", "nodeagent") // it checks the files every ten minutes
 	m.unitFinding("journald", "system", "info JournalDamaged")
 	m.run("sh", "-c", "rm /var/log/journal/*/system@*.journal~")
 	m.run("systemctl", "restart", "nodeagent")

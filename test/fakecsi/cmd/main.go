@@ -1,4 +1,4 @@
-// Command cmd runs a fake CSI driver beside a kubelet until it is told to end. It removes its sockets on SIGTERM and
+// Command cmd runs a fake CSI driver beside a kubelet until a signal ends it. It removes its sockets on SIGTERM and
 // leaves them behind when it is killed.
 package main
 

@@ -15,18 +15,18 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-const usage = `usage: labctl [--dir FOLDER] [--containerd 1|2] up | down | build | packages | status | env | stop COMPONENT | start COMPONENT | kubectl ARGS...
+const usage = `usage: labctl [--dir FOLDER] [--containerd 1|2] COMMAND
 
-  up        make sure a healthy lab runs; builds and installs what is missing. --containerd 1 is Debian's 1.6, 2 a containerd 2 that
-            is built; without it the one of the lab that runs, else Debian's
+  up        make sure a healthy lab runs; builds and installs what is missing. --containerd 1 is Debian's 1.6,
+            2 a containerd 2 that is built; without it that of the running lab, else Debian's
   down      remove the lab and every trace of it; lists what remains, if anything
   build     only build the programs that a lab runs, Kubernetes and containerd 2, unless they are built; needs no root
   packages  only install the Debian packages that lab and tests need
   status    one line for each component; exit code 1 when the lab is not healthy
   env       what a shell needs to use the lab
-  stop      end one component (etcd, containerd, kubelet ...), as a crash would
-  start     start it again
-  kubectl   run kubectl as the cluster's admin
+  stop COMPONENT    end one component (etcd, containerd, kubelet ...), as a crash would
+  start COMPONENT   start it again
+  kubectl ARGS...   run kubectl as the cluster's admin
 `
 
 func main() {
@@ -47,7 +47,7 @@ func realMain(ctx context.Context, args []string) int {
 	if err := command(ctx, lab.Options{Dir: *dir, Containerd: *containerd, Log: os.Stderr}, flags.Arg(0),
 		flags.Args()[1:]); err != nil {
 		if exit := (*exec.ExitError)(nil); flags.Arg(0) == "kubectl" && errors.As(err, &exit) {
-			return exit.ExitCode() // kubectl has said why
+			return exit.ExitCode() // kubectl has printed why
 		}
 		fmt.Fprintln(os.Stderr, "labctl:", err)
 		return 1
@@ -122,7 +122,7 @@ func status(ctx context.Context, dir string) error {
 	return l.Healthy(ctx)
 }
 
-// kubectl hands over the terminal, for exec and edit.
+// kubectl passes on the terminal, for exec and edit.
 func kubectl(ctx context.Context, dir string, args []string) error {
 	l, err := lab.Open(dir)
 	if err != nil {

@@ -1,13 +1,12 @@
 // Command node stands in for kubelet and the apiserver of the machine in which the package is tested: neither is
-// built yet when those tests run. What the two say lies in files that a test writes, so that they can change their
-// mind:
+// built yet when those tests run. Their answers are in files that a test writes, so that they can change:
 //
 //	/root/node/kubelet.json  kubelet's /pods
 //	/root/node/pods.json     the apiserver's list of the node's pods
 //	/root/node/node.json     its Node object
 //
 // It serves kubelet's API on port 10250, healthz on 10248 and the apiserver on 6443, with a certificate of its own,
-// which it leaves where kubelet keeps its own. It refuses whoever does not show the token.
+// which it leaves where kubelet keeps its own. It refuses requests without the token.
 package main
 
 import (
