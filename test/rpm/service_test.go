@@ -87,7 +87,7 @@ func TestCrash(t *testing.T) {
 func (m *machine) saved(check, reason string) error {
 	file := filepath.Join(m.t.TempDir(), "state.db")
 	copyFile(m.t, filepath.Join(m.root, "var/lib/nodeagent/state.db"), file)
-	copied, err := store.OpenStore(file)
+	copied, err := store.Open(file)
 	if err != nil {
 		return err
 	}
