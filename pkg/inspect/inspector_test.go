@@ -225,7 +225,7 @@ func TestForeignObjects(t *testing.T) {
 		t.Error("the nested process is not told")
 	}
 	delete(foreign, Process)
-	want := map[Kind]int{Netns: 1, Link: 3, PodDirectory: 2, CNIAttachment: 2, Container: 2}
+	want := map[Kind]int{Netns: 1, Link: 3, PodDirectory: 2, CNIAttachment: 2, Container: 1}
 	if diff := cmp.Diff(want, foreign); diff != "" {
 		t.Error(diff)
 	}
