@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os/exec"
 	"sync"
 	"syscall"
@@ -147,11 +146,8 @@ func (c *children) run(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	defer cancel()
 	output, complaint := program.Buffer{Limit: maxChildOutput}, program.Buffer{Limit: maxChildOutput}
 	cmd.Stdout, cmd.Stderr = &output, &complaint
-	cmd.WaitDelay = time.Second // a grandchild may keep the pipes open
-	if cmd.Stdin != nil {
-		cmd.Stdin = awaited(ctx, cmd.Stdin)
-	}
-	child := &program.Child{Cmd: cmd}
+	cmd.WaitDelay = time.Second                     // a grandchild may keep the pipes open
+	child := &program.Child{Cmd: cmd, Inline: true} // nothing is changed after the answer was given up
 	child.Start()
 	select {
 	case <-child.Done():
@@ -163,21 +159,6 @@ func (c *children) run(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	}
 	return nil, fmt.Errorf("no answer: %w", context.Cause(ctx))
 }
-
-// awaited gives a child its request only while its answer is awaited: its start may have hung.
-func awaited(ctx context.Context, request io.Reader) io.Reader {
-	return readFunc(func(data []byte) (int, error) {
-		if err := ctx.Err(); err != nil {
-			return 0, err
-		}
-		return request.Read(data)
-	})
-}
-
-type readFunc func(data []byte) (int, error)
-
-// Read implements io.Reader.
-func (f readFunc) Read(data []byte) (int, error) { return f(data) }
 
 // abandon counts a child that hangs until it ends after all.
 func (c *children) abandon(ended <-chan struct{}) {

@@ -139,9 +139,9 @@ func TestDriverObservationsAreRecorded(t *testing.T) {
 	}
 	_, note := w.withNote("a.example.com", "v-1")
 	for range 3 {
-		w.stays(note, "that takes 3 times over 10m0s") // also twice in a minute
+		w.stays(note, "3 times over 10m0s are required") // also twice in a minute
 		pass(10 * time.Second)
-		w.stays(note, "that takes 3 times over 10m0s")
+		w.stays(note, "3 times over 10m0s are required")
 		pass(4 * time.Minute)
 	}
 	w.csiNode = func() (*storagev1.CSINode, error) { return nil, errors.New("away") }

@@ -165,7 +165,7 @@ func TestVolumeNeededUnclear(t *testing.T) {
 	}
 	w.Host.Kubelet.Metric = metric
 	w.Host.Cluster.Node = func(context.Context) (*corev1.Node, error) { return nil, away }
-	if why := needed(); !strings.Contains(why, "in use not known: away") {
+	if why := needed(); !strings.Contains(why, "in use is not known: away") {
 		t.Error(why)
 	}
 	w.Host.Cluster.Node = nil

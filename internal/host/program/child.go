@@ -20,6 +20,7 @@ type Child struct {
 	Started func()       // after it was started, or could not be
 	Reaped  func()       // before Done is closed
 	Sweep   bool         // when it has ended by itself, what it left in its process group is killed
+	Inline  bool         // Start starts it itself: in the namespaces of its thread, and never after Kill
 
 	done chan struct{}
 	err  error // set before done is closed
@@ -30,14 +31,19 @@ type Child struct {
 	ended  bool // it is about to be reaped: afterwards its number may be another's
 }
 
-// Start returns at once: even the start can hang, because it reads the program's file. It is called once.
+// Start returns at once, unless Inline: even the start can hang, because it reads the program's file. It is called once.
 func (c *Child) Start() {
 	c.done = make(chan struct{})
 	if c.Cmd.SysProcAttr == nil {
 		c.Cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	c.Cmd.SysProcAttr.Setpgid = true
-	go c.run() // until it is reaped, however long that takes
+	if c.Inline {
+		c.begin()
+		go c.wait()
+		return
+	}
+	go func() { c.begin(); c.wait() }() // until it is reaped, however long that takes
 }
 
 // Done is closed when the child is reaped, or could not be started.
@@ -46,13 +52,7 @@ func (c *Child) Done() <-chan struct{} { return c.done }
 // Err is valid once Done is closed: why it could not be started, or how it ended, as exec.Cmd.Wait returns it.
 func (c *Child) Err() error { return c.err }
 
-func (c *Child) run() {
-	defer func() {
-		if c.Reaped != nil {
-			c.Reaped()
-		}
-		close(c.done)
-	}()
+func (c *Child) begin() {
 	if c.Before != nil {
 		c.err = c.Before()
 	}
@@ -70,13 +70,25 @@ func (c *Child) run() {
 	if c.err != nil {
 		return
 	}
-	pid := c.Cmd.Process.Pid
 	c.mu.Lock()
 	c.begun = true
 	if c.killed {
-		_ = unix.Kill(-pid, unix.SIGKILL) // it has not been reaped, so the group is ours
+		_ = unix.Kill(-c.Cmd.Process.Pid, unix.SIGKILL) // it has not been reaped, so the group is ours
 	}
 	c.mu.Unlock()
+}
+
+func (c *Child) wait() {
+	defer func() {
+		if c.Reaped != nil {
+			c.Reaped()
+		}
+		close(c.done)
+	}()
+	if c.err != nil {
+		return
+	}
+	pid := c.Cmd.Process.Pid
 	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}
 	c.mu.Lock()

@@ -43,7 +43,8 @@ type peer struct {
 // connect makes the two connections that go-systemd has: one for calls, one for signals.
 func (p *peer) connect(ctx context.Context) (*systemd.Conn, error) {
 	return systemd.NewConnection(func() (*dbus.Conn, error) {
-		return p.dial(ctx, dbus.WithSignalHandler(&signalQueue{defaultSignals: dbus.NewDefaultSignalHandler()}))
+		signals := dbus.NewDefaultSignalHandler() //nolint:staticcheck // the only way to the default that can be wrapped
+		return p.dial(ctx, dbus.WithSignalHandler(&signalQueue{defaultSignals: signals}))
 	})
 }
 
