@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -184,6 +185,23 @@ func TestKubeProxyForReal(t *testing.T) {
 	w.kill()
 	w.start("127.0.0.1:10999")
 	checktest.AwaitError(t, check, h, checktest.IsNotApplicable)
+}
+
+// TestKubeProxyRecorded: answers of kube-proxy's own health server.
+func TestKubeProxyRecorded(t *testing.T) {
+	wants := map[string][]string{"stale/livez/503": {"kube-proxy/kube-proxy=KubeProxyNotSyncing"},
+		"stale/healthz/503": {"kube-proxy/kube-proxy=KubeProxyNotSyncing"}}
+	for name, body := range checktest.Recorded(t, "testdata/kube-proxy/recorded.txtar") {
+		part := strings.Split(name, "/")
+		status, err := strconv.Atoi(part[2])
+		seen := observation{url: "http://127.0.0.1:10256/" + part[1], status: status, body: string(body)}
+		if err != nil || !seen.isProxy() {
+			t.Errorf("%s: %v, or it is not the answer of a kube-proxy", name, err)
+		}
+		if diff := cmp.Diff(wants[name], checktest.Reasons(seen.evaluate())); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
 }
 
 func TestListeningAddress(t *testing.T) {
