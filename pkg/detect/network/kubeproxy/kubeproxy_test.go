@@ -198,8 +198,12 @@ func TestKubeProxyRecorded(t *testing.T) {
 		if err != nil || !seen.isProxy() {
 			t.Errorf("%s: %v, or it is not the answer of a kube-proxy", name, err)
 		}
-		if diff := cmp.Diff(wants[name], checktest.Reasons(seen.evaluate())); diff != "" {
+		found := seen.evaluate()
+		if diff := cmp.Diff(wants[name], checktest.Reasons(found)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		if len(found) > 0 && !strings.Contains(found[0].Message, "has not updated the services for 6s") {
+			t.Errorf("%s: message %q does not state the age", name, found[0].Message)
 		}
 	}
 }
