@@ -257,11 +257,13 @@ func TestCriticalDaemonSetsReasons(t *testing.T) {
 			n.pods = nil
 			n.edit(func(s *appsv1.DaemonSet) { s.Spec.Template.Spec.NodeSelector = map[string]string{"gpu": "true"} })
 		}},
-		{name: "node cannot be read", arrange: func(n *daemonNode) { n.pods, n.nodeErr = nil, errors.New("away") },
+		{name: "node cannot be read", arrange: func(n *daemonNode) {
+			n.pods, n.nodeErr = nil, errors.New("unreachable")
+		},
 			want: []string{"daemonset/kube-system/proxy: it has no pod here, and whether it should i"}},
-		{name: "apiserver away from the start", arrange: func(n *daemonNode) {
-			n.setsErr = errors.New("away")
-		}, want: []string{"which DaemonSets are critical: away"}},
+		{name: "apiserver unreachable from the start", arrange: func(n *daemonNode) {
+			n.setsErr = errors.New("unreachable")
+		}, want: []string{"which DaemonSets are critical: unreachable"}},
 		{name: "kubelet's credentials, none listed", arrange: func(n *daemonNode) {
 			n.pods, n.cached, n.setsErr = nil, nil, forbidden
 		}, want: []string{"not applicable: DaemonSets"}},
@@ -331,23 +333,23 @@ func TestRevisionStuckIsMeasuredFromTheLastMove(t *testing.T) {
 	n.revision("new", 2, 20*time.Hour)
 	n.edit(func(s *appsv1.DaemonSet) { s.Status.NumberUnavailable = 1 })
 	check := New(DefaultSettings(), n.lookups())
-	look := func(want ...string) {
+	expect := func(want ...string) {
 		t.Helper()
 		found, err := check.Run(t.Context(), n.host)
 		if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
 			t.Errorf("error %v (-want +got):\n%s", err, diff)
 		}
 	}
-	look()
+	expect()
 	n.pass(100 * time.Minute)
 	n.edit(func(s *appsv1.DaemonSet) { s.Status.UpdatedNumberScheduled++; s.Status.NumberUnavailable = 0 })
-	look()
+	expect()
 	n.pass(100 * time.Minute)
-	look()
+	expect()
 	n.pass(30 * time.Minute)
-	look("daemonset/kube-system/proxy=DaemonSetRevisionStuck warning")
+	expect("daemonset/kube-system/proxy=DaemonSetRevisionStuck warning")
 	n.edit(func(s *appsv1.DaemonSet) { s.Status.UpdatedNumberScheduled = 10 })
-	look()
+	expect()
 }
 
 // A healthy node asks the apiserver for its Node some times an hour; one whose pod is missing asks with growing
@@ -360,7 +362,7 @@ func TestCriticalDaemonSetsRequests(t *testing.T) {
 	}{
 		{"healthy", func(*daemonNode) {}, 4, 7},
 		{"missing", func(n *daemonNode) { n.pods = nil }, 30, 60},
-		{"apiserver away", func(n *daemonNode) { n.nodeErr = errors.New("away") }, 12, 20},
+		{"apiserver unreachable", func(n *daemonNode) { n.nodeErr = errors.New("unreachable") }, 12, 20},
 		{"forbidden", func(n *daemonNode) {
 			n.cached, n.setsErr = nil, apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("no"))
 			list := n.host.Cluster.DaemonSets

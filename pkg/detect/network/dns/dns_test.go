@@ -52,7 +52,7 @@ func TestDNSForReal(t *testing.T) {
 		do   func()
 		want []string
 	}{
-		{name: "all well"},
+		{name: "all healthy"},
 		{"UDP dropped", add(drop), []string{c + "DNSOverUDPFailing warning"}},
 		{"TCP too", add(dropTCP), []string{c + "DNSNotAnswering warning"}},
 		{"cleared", remove(drop, dropTCP), nil},
@@ -67,7 +67,7 @@ func TestDNSForReal(t *testing.T) {
 		{"cleared", code(cluster, 0), nil},
 		{"a resolver may fail", code(resolver, 2), nil},
 		{"and refuse", code(resolver, 5), nil},
-		{"nothing is heard", add(dropAll), []string{c + "DNSNotAnswering warning", r + "DNSNotAnswering warning"}},
+		{"no answers", add(dropAll), []string{c + "DNSNotAnswering warning", r + "DNSNotAnswering warning"}},
 		{"for four minutes", func() {
 			h.Up += 3 * time.Minute
 		}, []string{c + "DNSNotAnswering warning", r + "DNSNotAnswering warning"}},
