@@ -4,8 +4,9 @@
 //
 // The files, links and probes come from strace and are exactly what the check received; want.json is what it reported.
 // With -again it runs twice, for checks that compare counters. The clock and the paths are those of fixtures
-// (pkg/detect/checks/fixtures_test.go). Names, serials and addresses in the result must be replaced by hand. Needs root
-// and strace. The written file is FILE, or standard output.
+// (pkg/detect/checks/fixtures_test.go). Names, serials and addresses in the result must be replaced by hand. The check
+// gets no client of kubelet and of the apiserver, so that no credentials of this machine are used, and files with a
+// private key or a token are left out. Needs root and strace. The written file is FILE, or standard output.
 package main
 
 import (
@@ -26,9 +27,11 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/agent"
 	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checks"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -118,6 +121,7 @@ func runCheck(id string, again time.Duration) error {
 		return err
 	}
 	h, after := clients.Host, time.Duration(0)
+	h.Cluster, h.Kubelet.Pods, h.Kubelet.Scrape = host.Cluster{}, nil, nil // they use discovered credentials
 	h.NodeName, h.Paths = "fixture", discover.DefaultPaths()
 	h.Paths.InitPID = 1
 	h.Clock = func() finding.Timestamp { // as checktest.FixtureHost has it
@@ -130,18 +134,18 @@ func runCheck(id string, again time.Duration) error {
 		probes[r.Path] = answer
 		return answer, err
 	}}
-	checks := agent.Checks(config.Default(), h, clients.Deps(nil))
-	i := slices.IndexFunc(checks, func(c detect.Check) bool { return c.ID == id })
+	all := agent.Checks(config.Default(), h, checks.Deps{Sources: &detect.StateSources{}})
+	i := slices.IndexFunc(all, func(c detect.Check) bool { return c.ID == id })
 	if i < 0 {
 		return fmt.Errorf("no check %s", id)
 	}
 	_, _ = os.Lstat(firstRun)
-	findings, err := checks[i].Run(context.Background(), h)
+	findings, err := all[i].Run(context.Background(), h)
 	if again > 0 {
 		time.Sleep(again)
 		after = again
 		_, _ = os.Lstat(secondRun + again.String())
-		findings, err = checks[i].Run(context.Background(), h)
+		findings, err = all[i].Run(context.Background(), h)
 	}
 	_, _ = os.Lstat(endOfRuns)
 	var archive txtar.Archive

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/hex"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -23,6 +24,9 @@ var (
 	resumed    = regexp.MustCompile(`^(\d+) +<\.\.\. \w+ resumed>(.*)$`)
 	quoted     = regexp.MustCompile(`"((?:\\x[0-9a-f]{2})*)"`)
 )
+
+// secret matches private keys, JSON Web Tokens, and the credentials in a kubeconfig.
+var secret = regexp.MustCompile(`PRIVATE KEY|\beyJ[\w-]+\.[\w-]+\.|(?m)^[\s-]*"?(token|password|client-key-data)"?:`)
 
 // parseTrace returns the files that were read between the marks in a trace, as those of a fixture. A file that is
 // the same in the second run is not repeated.
@@ -126,6 +130,10 @@ func (t *tracedFiles) files() []txtar.File {
 	for _, run := range t.runs {
 		named := map[string][]byte{}
 		for name, data := range run.read {
+			if secret.Match(data) {
+				fmt.Fprintln(os.Stderr, "record: left out, it has a key or a token:", name)
+				continue
+			}
 			named[t.resolve(name, named)] = data
 		}
 		for _, name := range slices.Sorted(maps.Keys(named)) {

@@ -19,6 +19,7 @@ import (
 type NameServer struct {
 	Rcode     atomic.Int32
 	Questions atomic.Int32
+	Message   atomic.Pointer[[]byte] // recorded: the answer to every question, but for its ID
 }
 
 // ServeDNS answers questions at an address, over UDP and TCP, until the test ends.
@@ -76,6 +77,9 @@ func (s *NameServer) answer(question []byte) []byte {
 	var m dnsmessage.Message
 	if s.Rcode.Load() < 0 || m.Unpack(question) != nil || len(m.Questions) != 1 {
 		return nil
+	}
+	if recorded := s.Message.Load(); recorded != nil {
+		return append(question[:2:2], (*recorded)[2:]...)
 	}
 	m.Response, m.RCode = true, dnsmessage.RCode(s.Rcode.Load())
 	q := m.Questions[0]

@@ -2,6 +2,7 @@ package criticaldaemonsets
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -121,9 +122,11 @@ func (n *daemonNode) unscheduled(node string) corev1.Pod {
 	pod := n.pod(corev1.ConditionFalse, time.Hour)
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
 		Reason: "Unschedulable", Message: "Insufficient cpu"}}
-	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+	required := &corev1.NodeSelector{
 		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{
-			Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}}}}}
+			Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}}}
+	pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: required}}
 	return pod
 }
 
@@ -137,6 +140,33 @@ func (n *daemonNode) revision(name string, number int64, age time.Duration) {
 	n.edit(func(s *appsv1.DaemonSet) {
 		s.Status.DesiredNumberScheduled, s.Status.UpdatedNumberScheduled = 10, 4
 	})
+}
+
+// TestCriticalDaemonSetsRecorded: the objects of a real cluster, and what is reported when the pod is gone.
+func TestCriticalDaemonSetsRecorded(t *testing.T) {
+	n := newDaemonNode()
+	n.host.NodeName = "fixture"
+	n.clock.Wall = time.Date(2026, 11, 21, 2, 0, 0, 0, time.UTC)
+	files := checktest.Recorded(t, "testdata/critical-daemonsets/recorded.txtar")
+	n.set, n.revisions, n.pods, n.node = &appsv1.DaemonSet{}, nil, nil, corev1.Node{}
+	for name, into := range map[string]any{"daemonset.json": n.set, "revisions.json": &n.revisions,
+		"pods.json": &n.pods, "node.json": &n.node} {
+		if err := json.Unmarshal(files[name], into); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	n.cached = []appsv1.DaemonSet{*n.set}
+	expect := func(want ...string) {
+		t.Helper()
+		found, err := New(DefaultSettings(), n.lookups()).Run(t.Context(), n.host)
+		if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
+			t.Errorf("error %v (-want +got):\n%s", err, diff)
+		}
+	}
+	expect()
+	n.pass(time.Hour)
+	n.pods = nil
+	expect("daemonset/kube-system/node-helper=DaemonSetPodMissing")
 }
 
 func TestCriticalDaemonSetsReasons(t *testing.T) {
@@ -227,11 +257,13 @@ func TestCriticalDaemonSetsReasons(t *testing.T) {
 			n.pods = nil
 			n.edit(func(s *appsv1.DaemonSet) { s.Spec.Template.Spec.NodeSelector = map[string]string{"gpu": "true"} })
 		}},
-		{name: "node cannot be read", arrange: func(n *daemonNode) { n.pods, n.nodeErr = nil, errors.New("away") },
+		{name: "node cannot be read", arrange: func(n *daemonNode) {
+			n.pods, n.nodeErr = nil, errors.New("unreachable")
+		},
 			want: []string{"daemonset/kube-system/proxy: it has no pod here, and whether it should i"}},
-		{name: "apiserver away from the start", arrange: func(n *daemonNode) {
-			n.setsErr = errors.New("away")
-		}, want: []string{"which DaemonSets are critical: away"}},
+		{name: "apiserver unreachable from the start", arrange: func(n *daemonNode) {
+			n.setsErr = errors.New("unreachable")
+		}, want: []string{"which DaemonSets are critical: unreachable"}},
 		{name: "kubelet's credentials, none listed", arrange: func(n *daemonNode) {
 			n.pods, n.cached, n.setsErr = nil, nil, forbidden
 		}, want: []string{"not applicable: DaemonSets"}},
@@ -301,23 +333,23 @@ func TestRevisionStuckIsMeasuredFromTheLastMove(t *testing.T) {
 	n.revision("new", 2, 20*time.Hour)
 	n.edit(func(s *appsv1.DaemonSet) { s.Status.NumberUnavailable = 1 })
 	check := New(DefaultSettings(), n.lookups())
-	look := func(want ...string) {
+	expect := func(want ...string) {
 		t.Helper()
 		found, err := check.Run(t.Context(), n.host)
 		if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
 			t.Errorf("error %v (-want +got):\n%s", err, diff)
 		}
 	}
-	look()
+	expect()
 	n.pass(100 * time.Minute)
 	n.edit(func(s *appsv1.DaemonSet) { s.Status.UpdatedNumberScheduled++; s.Status.NumberUnavailable = 0 })
-	look()
+	expect()
 	n.pass(100 * time.Minute)
-	look()
+	expect()
 	n.pass(30 * time.Minute)
-	look("daemonset/kube-system/proxy=DaemonSetRevisionStuck warning")
+	expect("daemonset/kube-system/proxy=DaemonSetRevisionStuck warning")
 	n.edit(func(s *appsv1.DaemonSet) { s.Status.UpdatedNumberScheduled = 10 })
-	look()
+	expect()
 }
 
 // A healthy node asks the apiserver for its Node some times an hour; one whose pod is missing asks with growing
@@ -330,7 +362,7 @@ func TestCriticalDaemonSetsRequests(t *testing.T) {
 	}{
 		{"healthy", func(*daemonNode) {}, 4, 7},
 		{"missing", func(n *daemonNode) { n.pods = nil }, 30, 60},
-		{"apiserver away", func(n *daemonNode) { n.nodeErr = errors.New("away") }, 12, 20},
+		{"apiserver unreachable", func(n *daemonNode) { n.nodeErr = errors.New("unreachable") }, 12, 20},
 		{"forbidden", func(n *daemonNode) {
 			n.cached, n.setsErr = nil, apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("no"))
 			list := n.host.Cluster.DaemonSets

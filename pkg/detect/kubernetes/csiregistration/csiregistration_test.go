@@ -2,6 +2,7 @@ package csiregistration
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -190,13 +191,13 @@ func TestCSIRegistrationReasons(t *testing.T) {
 				n.t.Fatal(err)
 			}
 		}, want: []string{subject + "CSIDriverPodMissing"}, message: "default/db"},
-		{name: "apiserver away", arrange: func(n *csiNode) {
+		{name: "apiserver unreachable", arrange: func(n *csiNode) {
 			n.start(fakecsi.Options{})
 			n.start(fakecsi.Options{Name: "sick.example.com", Knobs: fakecsi.Knobs{NotReady: true}})
 			n.nodeErr = errors.New("connection refused")
 		}, want: []string{"csi-driver/sick.example.com=CSIDriverNotReady warning", "csi-driver/" + fakeName +
 			": whether kubelet registered the driver"}},
-		{name: "kubelet away", arrange: func(n *csiNode) {
+		{name: "kubelet unreachable", arrange: func(n *csiNode) {
 			n.start(fakecsi.Options{})
 			n.nodeIDs, n.podsErr = registered, errors.New("connection refused")
 		}, want: []string{"pods of kubelet"}},
@@ -227,6 +228,35 @@ func TestCSIRegistrationReasons(t *testing.T) {
 	}
 }
 
+// TestCSIRegistrationRecorded: the CSINode of a real node, with drivers that listen where its drivers did.
+func TestCSIRegistrationRecorded(t *testing.T) {
+	n := newCSINode(t)
+	files := checktest.Recorded(t, "testdata/csi-registration/recorded.txtar")
+	recorded := &storagev1.CSINode{}
+	if err := json.Unmarshal(files["csinode.json"], recorded); err != nil {
+		t.Fatal(err)
+	}
+	n.host.Cluster.CSINode = func(context.Context) (*storagev1.CSINode, error) { return recorded, nil }
+	drivers := map[string]*fakecsi.Driver{}
+	for line := range strings.Lines(string(files["plugins_registry"])) {
+		name, ok := strings.CutSuffix(strings.TrimSpace(line[strings.LastIndex(line, " ")+1:]), "-reg.sock")
+		if ok {
+			drivers[name] = n.start(fakecsi.Options{Name: name})
+		}
+	}
+	check := New(testCSISettings(), nil)
+	expect := func(want ...string) {
+		t.Helper()
+		found, err := check.Run(t.Context(), n.host)
+		if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
+			t.Errorf("error %v (-want +got):\n%s", err, diff)
+		}
+	}
+	expect()
+	_ = drivers[fakeName].Abandon()
+	expect("csi-driver/" + fakeName + "=CSISocketStale warning")
+}
+
 func TestCSIRegistrationConfigured(t *testing.T) {
 	n := newCSINode(t)
 	s := testCSISettings()
@@ -247,7 +277,7 @@ func TestCSIRegistrationLifeOfADriver(t *testing.T) {
 	n := newCSINode(t)
 	store := checktest.StateStore{}
 	check := New(testCSISettings(), store)
-	look := func(want ...string) {
+	expect := func(want ...string) {
 		t.Helper()
 		found, err := check.Run(t.Context(), n.host)
 		if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
@@ -258,46 +288,46 @@ func TestCSIRegistrationLifeOfADriver(t *testing.T) {
 	const subject = "csi-driver/" + fakeName + "="
 	d := n.start(fakecsi.Options{})
 	n.nodeIDs[fakeName] = "fake-node"
-	look()
-	look()
+	expect()
+	expect()
 	if n.reads != 1 {
 		t.Errorf("CSINode was read %d times while nothing changed, want 1", n.reads)
 	}
 	d.Turn(fakecsi.Knobs{NotReady: true})
-	look(subject + "CSIDriverNotReady warning")
+	expect(subject + "CSIDriverNotReady warning")
 	d.Turn(fakecsi.Knobs{})
-	look()
+	expect()
 	_ = d.Abandon()
-	look(subject + "CSISocketStale warning")
+	expect(subject + "CSISocketStale warning")
 
-	check = New(testCSISettings(), store) // the agent starts again, the apiserver is away
-	n.nodeErr = errors.New("away")
-	look(subject + "CSISocketStale warning")
+	check = New(testCSISettings(), store) // the agent starts again, the apiserver is unreachable
+	n.nodeErr = errors.New("unreachable")
+	expect(subject + "CSISocketStale warning")
 	n.nodeErr = nil
 
 	if err := os.Remove(d.Socket()); err != nil {
 		t.Fatal(err)
 	}
 	delete(n.nodeIDs, fakeName)
-	look(subject + "CSIDriverPodMissing warning")
+	expect(subject + "CSIDriverPodMissing warning")
 	n.pods = []corev1.Pod{n.driverPod(fakeName, time.Hour)}
-	look(subject + "CSISocketMissing warning")
+	expect(subject + "CSISocketMissing warning")
 
 	n.start(fakecsi.Options{})
-	look(subject + "CSIRegistrationRejected warning")
+	expect(subject + "CSIRegistrationRejected warning")
 	n.nodeIDs[fakeName] = "fake-node"
 	n.pass(time.Minute)
-	look()
+	expect()
 
 	n.pods = nil // removed for good: forgotten after a day
 	_ = os.Remove(d.Socket())
 	delete(n.nodeIDs, fakeName)
 	n.pass(2 * time.Minute)
-	look(subject + "CSIDriverPodMissing warning")
+	expect(subject + "CSIDriverPodMissing warning")
 	n.clock.Wall = n.clock.Wall.Add(48 * time.Hour) // somebody sets the clock
-	look(subject + "CSIDriverPodMissing warning")
-	n.pass(48 * time.Hour) // nobody looked: the machine slept
-	look(subject + "CSIDriverPodMissing warning")
+	expect(subject + "CSIDriverPodMissing warning")
+	n.pass(48 * time.Hour) // no run meanwhile: the machine was suspended
+	expect(subject + "CSIDriverPodMissing warning")
 	for range 25 * 6 {
 		n.pass(10 * time.Minute)
 		_, _ = check.Run(t.Context(), n.host)
@@ -330,7 +360,7 @@ func TestCSINodeIsReadAgainWhenItHasSettled(t *testing.T) {
 	d := n.start(fakecsi.Options{})
 	n.nodeIDs[fakeName] = "fake-node"
 	check := New(testCSISettings(), nil)
-	look := func() []string {
+	run := func() []string {
 		t.Helper()
 		found, err := check.Run(t.Context(), n.host)
 		if err != nil {
@@ -339,16 +369,16 @@ func TestCSINodeIsReadAgainWhenItHasSettled(t *testing.T) {
 		n.pass(15 * time.Second)
 		return checktest.Reasons(found)
 	}
-	look()
+	run()
 	_ = d.Stop()
-	n.start(fakecsi.Options{Knobs: fakecsi.Knobs{NodeInfoError: "away"}})
-	if got := look(); got != nil || n.reads != 2 {
+	n.start(fakecsi.Options{Knobs: fakecsi.Knobs{NodeInfoError: "unreachable"}})
+	if got := run(); got != nil || n.reads != 2 {
 		t.Fatalf("got %v after %d reads, want the old entry of the second", got, n.reads)
 	}
 	delete(n.nodeIDs, fakeName)
 	var got []string
 	for range 4 { // a minute
-		got = look()
+		got = run()
 	}
 	if diff := cmp.Diff([]string{"csi-driver/" + fakeName + "=CSIRegistrationRejected warning"}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

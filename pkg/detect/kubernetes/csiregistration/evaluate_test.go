@@ -32,7 +32,7 @@ func TestCSIStartGrace(t *testing.T) {
 	}
 }
 
-// A socket that went between being listed and being asked is no fault: the next look will show.
+// A socket that went between being listed and being queried is no fault: the next run will show it.
 func TestCSISocketHasJustGone(t *testing.T) {
 	d := csiDriver{Name: fakeName, Kind: csiDriverKind, Socket: "/r/s.sock", InfoErr: fmt.Errorf("connect: %w",
 		fs.ErrNotExist)}

@@ -1,13 +1,16 @@
 package dns
 
 import (
+	"encoding/hex"
 	"errors"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/dns"
@@ -49,7 +52,7 @@ func TestDNSForReal(t *testing.T) {
 		do   func()
 		want []string
 	}{
-		{name: "all well"},
+		{name: "all healthy"},
 		{"UDP dropped", add(drop), []string{c + "DNSOverUDPFailing warning"}},
 		{"TCP too", add(dropTCP), []string{c + "DNSNotAnswering warning"}},
 		{"cleared", remove(drop, dropTCP), nil},
@@ -64,7 +67,7 @@ func TestDNSForReal(t *testing.T) {
 		{"cleared", code(cluster, 0), nil},
 		{"a resolver may fail", code(resolver, 2), nil},
 		{"and refuse", code(resolver, 5), nil},
-		{"nothing is heard", add(dropAll), []string{c + "DNSNotAnswering warning", r + "DNSNotAnswering warning"}},
+		{"no answers", add(dropAll), []string{c + "DNSNotAnswering warning", r + "DNSNotAnswering warning"}},
 		{"for four minutes", func() {
 			h.Up += 3 * time.Minute
 		}, []string{c + "DNSNotAnswering warning", r + "DNSNotAnswering warning"}},
@@ -119,6 +122,67 @@ func TestDNSTraffic(t *testing.T) {
 		}
 		h.Up += time.Minute
 	}
+}
+
+// TestDNSRecorded: answers that a resolver sent, and the one that the specification of the cluster's DNS shows.
+func TestDNSRecorded(t *testing.T) {
+	if !hosttest.OwnNetwork(t) {
+		return
+	}
+	hosttest.Address(t, "lo", "10.96.0.10/32", "192.0.2.53/32")
+	cluster, resolver := checktest.ServeDNS(t, "10.96.0.10:53"), checktest.ServeDNS(t, "192.0.2.53:53")
+	h := checktest.NewDNSHost(t, "10.96.0.10", "192.0.2.53")
+	recorded := checktest.Recorded(t, "testdata/dns/recorded.txtar")
+	localhost, missing := fromHex(t, recorded["localhost"]),
+		fromHex(t, recorded["kubernetes.default.svc.cluster.local"])
+	documented := fromZone(t, checktest.Recorded(t, "testdata/dns/documented.txtar")["answer"])
+	resolver.Message.Store(&localhost)
+	for _, test := range []struct {
+		name    string
+		cluster []byte
+		want    []string
+	}{
+		{"the cluster's DNS", documented, nil},
+		{"a resolver in its place", missing, []string{"dns-server/10.96.0.10=DNSNameMissing warning"}},
+	} {
+		cluster.Message.Store(&test.cluster)
+		found, err := New(DefaultSettings()).Run(t.Context(), h.Host)
+		if diff := cmp.Diff(test.want, checktest.Reasons(found)); diff != "" || err != nil {
+			t.Errorf("%s: error %v (-want +got):\n%s", test.name, err, diff)
+		}
+	}
+}
+
+func fromHex(t *testing.T, text []byte) []byte {
+	t.Helper()
+	message, err := hex.DecodeString(strings.Join(strings.Fields(string(text)), ""))
+	if err != nil || len(message) < 12 {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return message
+}
+
+// fromZone returns the answer with one address record, in the format of zone files.
+func fromZone(t *testing.T, line []byte) []byte {
+	t.Helper()
+	record := strings.Fields(string(line)) // name, TTL, IN, A, address
+	if len(record) != 5 {
+		t.Fatalf("%s: want one record", line)
+	}
+	name := dnsmessage.MustNewName(record[0])
+	question := dnsmessage.Question{Name: name, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}
+	message := dnsmessage.Message{
+		Header: dnsmessage.Header{Response: true, Authoritative: true}, Questions: []dnsmessage.Question{question},
+		Answers: []dnsmessage.Resource{{
+			Header: dnsmessage.ResourceHeader{Name: name, Type: question.Type, Class: question.Class, TTL: 4},
+			Body:   &dnsmessage.AResource{A: netip.MustParseAddr(record[4]).As4()},
+		}},
+	}
+	data, err := message.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
 }
 
 func TestDNSWithoutServers(t *testing.T) {

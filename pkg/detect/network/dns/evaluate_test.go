@@ -30,7 +30,7 @@ func TestDNSCutOff(t *testing.T) {
 		seen []serverResult
 		want []string
 	}{
-		{"nothing is heard", []serverResult{cluster, resolver}, []string{a + "DNSNotAnswering", r + "DNSNotAnswering"}},
+		{"no answers", []serverResult{cluster, resolver}, []string{a + "DNSNotAnswering", r + "DNSNotAnswering"}},
 		{"one server refuses", []serverResult{cluster, refused(resolver)}, []string{a + "DNSNotAnswering warning", r +
 			"DNSPortRefused warning"}},
 		{"both refuse", []serverResult{refused(cluster), refused(resolver)}, []string{a + "DNSPortRefused warning", r +

@@ -48,8 +48,7 @@ func (seen observation) evaluate() []finding.Finding {
 		checkkit.Sanitize(seen.body, 200))
 }
 
-// age renders how long ago the last update was. Both times are kube-proxy's own, with Go's monotonic reading behind
-// them.
+// age renders how long ago the last update was. Both times are kube-proxy's own.
 func (p proxyHealth) age() string {
 	last, now, ok := p.times()
 	if !ok || now.Before(last) || last.IsZero() {
@@ -59,13 +58,19 @@ func (p proxyHealth) age() string {
 }
 
 func (p proxyHealth) times() (last, now time.Time, ok bool) {
-	const layout = "2006-01-02 15:04:05.999999999 -0700 MST" // time.Time.String
-	text, _, _ := strings.Cut(*p.LastUpdated, " m=")
-	last, err := time.Parse(layout, text)
+	last, err := parseTime(*p.LastUpdated)
 	if err != nil {
 		return last, now, false
 	}
-	text, _, _ = strings.Cut(p.CurrentTime, " m=")
-	now, err = time.Parse(layout, text)
+	now, err = parseTime(p.CurrentTime)
 	return last, now, err == nil
+}
+
+// parseTime reads RFC 3339, or what older kube-proxies write: time.Time.String, with Go's monotonic reading behind it.
+func parseTime(text string) (time.Time, error) {
+	if parsed, err := time.Parse(time.RFC3339Nano, text); err == nil {
+		return parsed, nil
+	}
+	text, _, _ = strings.Cut(text, " m=")
+	return time.Parse("2006-01-02 15:04:05.999999999 -0700 MST", text)
 }

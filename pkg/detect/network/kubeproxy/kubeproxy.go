@@ -12,7 +12,8 @@ import (
 // kube-proxy queries kube-proxy's health server and looks up its process:
 //
 //	GET http://127.0.0.1:10256/livez
-//	200 {"lastUpdated": "2026-11-21 01:59:30.1 +0000 UTC m=+12.3","currentTime": "2026-11-21 02:00:00.2 +0000 UTC m=+42.4"}
+//	200 {"lastUpdated":"2026-11-22T12:42:36.28Z","currentTime":"2026-11-22T12:42:36.28Z","healthy":true}
+//	200 {"lastUpdated": "2026-11-21 01:59:30.1 +0000 UTC m=+12.3","currentTime": "2026-11-21 …"}   older ones
 //	503 the same, when a change of Services or EndpointSlices has waited for longer than a minute (twice syncPeriod)
 //
 // https://kubernetes.io/docs/reference/command-line-tools-reference/kube-proxy/ (healthz-bind-address),

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,15 +25,16 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// standIn is a process called kube-proxy with a real health server, which says what a file tells it to say.
+// standIn is a process called kube-proxy with a real health server, which answers as a file demands.
 const standIn = "NODEAGENT_TEST_KUBE_PROXY"
 
-// TestKubeProxyStandIn is that process. Its words are those of k8s.io/kubernetes/pkg/proxy/healthcheck.
+// TestKubeProxyStandIn is that process. It writes what older versions of
+// k8s.io/kubernetes/pkg/proxy/healthcheck write; see TestKubeProxyRecorded for newer ones.
 func TestKubeProxyStandIn(t *testing.T) {
 	modes := os.Getenv(standIn)
 	need.Flag(t, modes != "", "a child of TestKubeProxyForReal")
 	now := time.Now()
-	say := func(w http.ResponseWriter, healthy, eligible bool, path string) {
+	answer := func(w http.ResponseWriter, healthy, eligible bool, path string) {
 		last := now
 		if !healthy {
 			last = now.Add(-90 * time.Second)
@@ -58,7 +60,7 @@ func TestKubeProxyStandIn(t *testing.T) {
 			case text == "error":
 				http.Error(w, "no", http.StatusInternalServerError)
 			default:
-				say(w, !strings.Contains(text, "stale"), !strings.Contains(text, "draining"), r.URL.Path)
+				answer(w, !strings.Contains(text, "stale"), !strings.Contains(text, "draining"), r.URL.Path)
 			}
 		})}
 	server.Addr = os.Args[len(os.Args)-1]
@@ -67,7 +69,7 @@ func TestKubeProxyStandIn(t *testing.T) {
 	}
 }
 
-// proxyWorld is the stand-in and what the machine around it says.
+// proxyWorld is the stand-in and the machine around it.
 type proxyWorld struct {
 	t     *testing.T
 	modes string
@@ -134,7 +136,7 @@ func TestKubeProxyForReal(t *testing.T) {
 	w := &proxyWorld{t: t, modes: filepath.Join(t.TempDir(), "mode"), up: time.Hour}
 	h := w.host()
 	check := New(Settings{Port: 10256, Timeout: 300 * time.Millisecond})
-	see := func(name, want string) {
+	expect := func(name, want string) {
 		t.Helper()
 		var wants []string
 		if want != "" {
@@ -153,37 +155,58 @@ func TestKubeProxyForReal(t *testing.T) {
 		t.Errorf("it is believed for a while: %v", err)
 	}
 	w.up += 5 * time.Minute
-	see("a pod without process", "KubeProxyNotRunning")
+	expect("a pod without process", "KubeProxyNotRunning")
 	w.mode("ok")
 	w.start("127.0.0.1:10256")
-	see("cleared", "")
+	expect("cleared", "")
 	for _, step := range [][2]string{
 		{"stale", "KubeProxyNotSyncing"}, {"ok", ""}, {"draining", ""}, {"draining stale", "KubeProxyNotSyncing"},
 		{"error", "KubeProxyNotAnswering"},
 		{"old", ""}, {"old draining", ""}, {"old stale", "KubeProxyNotSyncing"}, {"ok", ""},
 	} {
 		w.mode(step[0])
-		see(step[0], step[1])
+		expect(step[0], step[1])
 	}
 	hosttest.Stop(t, w.cmd.Process.Pid)
-	see("stopped", "KubeProxyNotAnswering")
+	expect("stopped", "KubeProxyNotAnswering")
 	if err := w.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	see("goes on", "")
+	expect("goes on", "")
 	w.kill()
-	see("killed", "KubeProxyNotRunning")
+	expect("killed", "KubeProxyNotRunning")
 
 	// Bound to one address of the node only, by flag or otherwise.
 	hosttest.Address(t, "lo", "192.0.2.7/32")
 	w.start("192.0.2.7:10256")
-	see("on the node's address", "")
+	expect("on the node's address", "")
 	w.kill()
 	w.start("--healthz-bind-address=0.0.0.0:10299", "0.0.0.0:10299")
-	see("on another port", "")
+	expect("on another port", "")
 	w.kill()
 	w.start("127.0.0.1:10999")
 	checktest.AwaitError(t, check, h, checktest.IsNotApplicable)
+}
+
+// TestKubeProxyRecorded: answers of kube-proxy's own health server.
+func TestKubeProxyRecorded(t *testing.T) {
+	wants := map[string][]string{"stale/livez/503": {"kube-proxy/kube-proxy=KubeProxyNotSyncing"},
+		"stale/healthz/503": {"kube-proxy/kube-proxy=KubeProxyNotSyncing"}}
+	for name, body := range checktest.Recorded(t, "testdata/kube-proxy/recorded.txtar") {
+		part := strings.Split(name, "/")
+		status, err := strconv.Atoi(part[2])
+		seen := observation{url: "http://127.0.0.1:10256/" + part[1], status: status, body: string(body)}
+		if err != nil || !seen.isProxy() {
+			t.Errorf("%s: %v, or it is not the answer of a kube-proxy", name, err)
+		}
+		found := seen.evaluate()
+		if diff := cmp.Diff(wants[name], checktest.Reasons(found)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+		if len(found) > 0 && !strings.Contains(found[0].Message, "has not updated the services for 6s") {
+			t.Errorf("%s: message %q does not state the age", name, found[0].Message)
+		}
+	}
 }
 
 func TestListeningAddress(t *testing.T) {
