@@ -105,13 +105,13 @@ func wakesOf(c detect.Check) string {
 }
 
 func hold(h finding.Hold) string {
-	if h.Looks <= 1 && h.For == 0 {
+	if h.Runs <= 1 && h.For == 0 {
 		return "by the first run"
 	}
 	if h.For == 0 {
-		return fmt.Sprintf("after %d runs", h.Looks)
+		return fmt.Sprintf("after %d runs", h.Runs)
 	}
-	return fmt.Sprintf("after %d runs over %s", max(h.Looks, 1), short(h.For))
+	return fmt.Sprintf("after %d runs over %s", max(h.Runs, 1), short(h.For))
 }
 
 // short prints a duration without its zeros: 1m0s is 1m.

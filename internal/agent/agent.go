@@ -206,7 +206,7 @@ func (a *Agent) forgetRemoved(state finding.State) {
 
 // thisBoot leaves out what was believed before the machine booted: none of it is proven now.
 func thisBoot(state finding.State, now finding.Timestamp) finding.State {
-	maps.DeleteFunc(state, func(_ string, c *finding.CheckState) bool { return c.FirstLook.Boot != now.Boot })
+	maps.DeleteFunc(state, func(_ string, c *finding.CheckState) bool { return c.FirstRun.Boot != now.Boot })
 	return state
 }
 

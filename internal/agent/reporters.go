@@ -23,7 +23,7 @@ import (
 type meter struct{ *metrics.Metrics }
 
 func (m meter) engine() detect.Observer {
-	return detect.Observer{Looked: m.Ran, Abandoned: m.Abandoned}
+	return detect.Observer{Ran: m.Ran, Abandoned: m.Abandoned}
 }
 
 // serve returns a component that answers /metrics, /readyz and /healthz on a loopback address.

@@ -43,7 +43,7 @@ type Change struct {
 
 // Observer receives the results of runs, for metrics. Its functions may be nil.
 type Observer struct {
-	Looked    func(check string, took time.Duration, err error)
+	Ran       func(check string, took time.Duration, err error)
 	Abandoned func(check string)
 }
 
@@ -228,8 +228,8 @@ func (r *runner) observe(ctx context.Context) finding.Observation {
 		l.Err = context.Cause(ctx)
 	}
 	l.At = r.engine.host.Clock()
-	if r.engine.observer.Looked != nil {
-		r.engine.observer.Looked(r.check.ID, l.At.Since(began), l.Err)
+	if r.engine.observer.Ran != nil {
+		r.engine.observer.Ran(r.check.ID, l.At.Since(began), l.Err)
 	}
 	return l
 }

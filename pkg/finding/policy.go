@@ -12,10 +12,10 @@ type Policy struct {
 	BlindAfter time.Duration
 }
 
-// Hold is how long something must last: at least Looks consecutive observations that span at least For. Zero is one.
+// Hold is how long something must last: at least Runs consecutive observations that span at least For. Zero is one.
 type Hold struct {
-	Looks int
-	For   time.Duration
+	Runs int
+	For  time.Duration
 }
 
 // DefaultBlindAfter is how long a check may learn nothing before that is reported.

@@ -26,7 +26,7 @@ type CheckState struct {
 	Since      Timestamp `json:"since"`               // when Status last changed
 	Conclusive Timestamp `json:"conclusive,omitzero"` // last observation that learnt something
 	// first observation of this boot: blindness counts from here
-	FirstLook Timestamp `json:"firstLook,omitzero"`
+	FirstRun Timestamp `json:"firstLook,omitzero"`
 	// why the last observation learnt nothing; empty if it did
 	Err      string                 `json:"err,omitempty"`
 	Why      string                 `json:"why,omitempty"`      // why the check is not applicable
@@ -43,7 +43,7 @@ type Believed struct {
 	First    Timestamp `json:"first"`        // first observation with it
 	Last     Timestamp `json:"last"`         // last observation with it
 	Raised   Timestamp `json:"raised,omitzero"`
-	Looks    int       `json:"looks"`            // consecutive conclusive observations with it, while pending
+	Runs     int       `json:"looks"`            // consecutive conclusive observations with it, while pending
 	Absent   int       `json:"absent,omitempty"` // consecutive conclusive observations without it, while raised
 	AbsentAt Timestamp `json:"absentAt,omitzero"`
 }
@@ -105,5 +105,5 @@ func (c *CheckState) BlindFor(now Timestamp) time.Duration {
 	if c.Conclusive.Boot == now.Boot {
 		return now.Since(c.Conclusive)
 	}
-	return now.Since(c.FirstLook)
+	return now.Since(c.FirstRun)
 }

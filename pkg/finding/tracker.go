@@ -93,10 +93,10 @@ func observe(c CheckState, p Policy, l Observation) (CheckState, []Update) {
 
 // newBoot drops what ends with the boot: unfinished streaks and flaps.
 func (c *CheckState) newBoot(now Timestamp) {
-	if c.FirstLook.Boot == now.Boot {
+	if c.FirstRun.Boot == now.Boot {
 		return
 	}
-	c.FirstLook, c.Flaps = now, nil
+	c.FirstRun, c.Flaps = now, nil
 	for key, b := range c.Subjects {
 		b.Absent, b.AbsentAt = 0, Timestamp{}
 		if !b.IsRaised() {
@@ -147,8 +147,8 @@ func (c *CheckState) present(f Finding, hold Hold, now Timestamp) []Update {
 		c.Subjects[key] = b
 	}
 	b.Finding, b.Latest, b.Last = f, f.Message, now
-	b.Looks++
-	if b.Looks < hold.Looks || now.Since(b.First) < hold.For {
+	b.Runs++
+	if b.Runs < hold.Runs || now.Since(b.First) < hold.For {
 		return nil
 	}
 	b.Raised, b.ID = now, f.Key().id(now)
@@ -167,7 +167,7 @@ func (c *CheckState) absent(key string, hold Hold, now Timestamp) []Update {
 		b.AbsentAt = now
 	}
 	b.Absent++
-	if b.Absent < hold.Looks || now.Since(b.AbsentAt) < max(hold.For, c.flapHold(key, now)) {
+	if b.Absent < hold.Runs || now.Since(b.AbsentAt) < max(hold.For, c.flapHold(key, now)) {
 		return nil
 	}
 	delete(c.Subjects, key)
@@ -186,7 +186,7 @@ func (c *CheckState) blindness(l Observation, p Policy) []Update {
 	case c.Err != "" && !known && c.BlindFor(l.At) >= p.blindAfter():
 		f := Finding{Check: l.Check, Subject: subject, Severity: Warning, Reason: blindReason,
 			Message: fmt.Sprintf("%s could not tell for %s: %s", l.Check, c.BlindFor(l.At).Round(time.Second), c.Err)}
-		b := &Believed{Finding: f, Latest: f.Message, First: l.At, Last: l.At, Raised: l.At, Looks: 1,
+		b := &Believed{Finding: f, Latest: f.Message, First: l.At, Last: l.At, Raised: l.At, Runs: 1,
 			ID: f.Key().id(l.At)}
 		c.Subjects[key] = b
 		return []Update{b.update(Raised, l.At)}

@@ -36,7 +36,7 @@ func TestFlapWindowEnds(t *testing.T) {
 // TestStreaksEndWithTheBoot: looks of before a reboot do not add to those after it, neither for raising nor for
 // clearing.
 func TestStreaksEndWithTheBoot(t *testing.T) {
-	hold := Hold{Looks: 2}
+	hold := Hold{Runs: 2}
 	bad := []Finding{disk(Fatal, "ReadOnly")}
 	after := func(seconds int) Timestamp {
 		return Timestamp{Wall: at(1000 + seconds).Wall, Boot: "boot-2", SinceBoot: time.Duration(seconds) * time.Second}

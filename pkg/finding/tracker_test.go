@@ -87,12 +87,12 @@ func TestTracker(t *testing.T) {
 			{at(3), []Finding{retold("b")}, nil, []string{"changed ReadOnly"}},
 			{at(4), []Finding{retold("a")}, nil, []string{"changed ReadOnly"}},
 		}},
-		{"it must last to be believed", Policy{Raise: Hold{Looks: 2, For: 10 * time.Second}}, []step{
+		{"it must last to be believed", Policy{Raise: Hold{Runs: 2, For: 10 * time.Second}}, []step{
 			{at(1), []Finding{bad}, nil, []string{"unknown→healthy"}},
 			{at(5), []Finding{bad}, nil, nil},
 			{at(11), []Finding{bad}, nil, []string{"raised ReadOnly", "healthy→faulty"}},
 		}},
-		{"a gap begins the streak anew", Policy{Raise: Hold{Looks: 2}}, []step{
+		{"a gap begins the streak anew", Policy{Raise: Hold{Runs: 2}}, []step{
 			{at(1), []Finding{bad}, nil, []string{"unknown→healthy"}},
 			{at(2), nil, nil, nil},
 			{at(3), []Finding{bad}, nil, nil},
@@ -191,7 +191,7 @@ func looks(t *rapid.T) []Observation {
 
 func policy(t *rapid.T) map[string]Policy {
 	hold := rapid.Custom(func(t *rapid.T) Hold {
-		return Hold{Looks: rapid.IntRange(0, 3).Draw(t, "looks"),
+		return Hold{Runs: rapid.IntRange(0, 3).Draw(t, "looks"),
 			For: time.Duration(rapid.IntRange(0, 200).Draw(t, "for")) * time.Second}
 	})
 	return map[string]Policy{"disk": {Raise: hold.Draw(t, "raise"), Clear: hold.Draw(t, "clear"),
@@ -260,7 +260,7 @@ func TestHoldsArePatience(t *testing.T) {
 				case Changed, StatusChanged:
 					continue
 				}
-				if len(streak) < max(1, hold.Looks) || l.At.Since(streak[0]) < hold.For {
+				if len(streak) < max(1, hold.Runs) || l.At.Since(streak[0]) < hold.For {
 					t.Fatalf("%s after %v, the hold is %v", u.Kind, streak, hold)
 				}
 			}

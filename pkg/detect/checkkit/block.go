@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-const MaxDisksLooked = 4096 // beyond, single devices are not reported
+const MaxDisks = 4096 // beyond, single devices are not reported
 
 // BlockNames lists the whole disks, and what is stacked on disks, in order. It is empty without block devices.
 func BlockNames(files host.Files) ([]string, error) {
@@ -20,7 +20,7 @@ func BlockNames(files host.Files) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list /sys/block: %w", err)
 	}
-	if len(names) > MaxDisksLooked {
+	if len(names) > MaxDisks {
 		return nil, fmt.Errorf("list /sys/block: %d devices", len(names))
 	}
 	slices.Sort(names)

@@ -53,7 +53,7 @@ func CPUFrequency() detect.Check {
 				"to three quarters of the base, which is above the threshold. Virtual machines have no such files.",
 		},
 		Every:  time.Minute,
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 5, For: 5 * time.Minute}, Clear: finding.Hold{Looks: 2}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 5, For: 5 * time.Minute}, Clear: finding.Hold{Runs: 2}},
 		Run:    state.run,
 	}
 }

@@ -48,7 +48,7 @@ func CPUSteal(s CPUStealSettings) detect.Check {
 				"have none. After a live migration the counter may jump; the measurement then begins again.",
 		},
 		Every:  time.Minute,
-		Policy: finding.Policy{Clear: finding.Hold{Looks: 2}},
+		Policy: finding.Policy{Clear: finding.Hold{Runs: 2}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			times, err := readCPUTimes(h.Files)
 			if err != nil {

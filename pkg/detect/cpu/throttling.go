@@ -55,7 +55,7 @@ func CPUThrottling(s CPUThrottlingSettings) detect.Check {
 				"without a limit counts no periods.",
 		},
 		Every:  time.Minute,
-		Policy: finding.Policy{Clear: finding.Hold{Looks: 2}},
+		Policy: finding.Policy{Clear: finding.Hold{Runs: 2}},
 		Run:    state.run,
 	}
 }

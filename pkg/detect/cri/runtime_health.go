@@ -81,7 +81,7 @@ func RuntimeHealth(s RuntimeHealthSettings) detect.Check {
 		},
 		Every:    15 * time.Second,
 		Deadline: 2*s.Timeout + 5*time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: 30 * time.Second}},
+		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2, For: 30 * time.Second}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			seen, err := observeRuntime(ctx, h, s)
 			if err != nil {

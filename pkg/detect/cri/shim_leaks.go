@@ -72,7 +72,7 @@ func ShimLeaks() detect.Check {
 		},
 		Every:    5 * time.Minute,
 		Deadline: 10 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: shimLeakHold}, BlindAfter: 30 * time.Minute},
+		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2, For: shimLeakHold}, BlindAfter: 30 * time.Minute},
 		Run:      s.observe,
 	}
 }

@@ -73,7 +73,7 @@ func Sensors(store detect.StateStore) detect.Check {
 				"remembers across restarts.",
 		},
 		Every: time.Minute, Deadline: 10 * time.Second,
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 2}, Clear: finding.Hold{Looks: 2}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2}, Clear: finding.Hold{Runs: 2}},
 		Run:    c.run,
 	}
 }

@@ -69,7 +69,7 @@ func Thermal() detect.Check {
 		CounterBased: true,
 		Every:        time.Minute, Deadline: 10 * time.Second,
 		Wakes:  []detect.Wake{checkkit.KernelWake()},
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 2}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2}},
 		Run:    c.run,
 	}
 }

@@ -55,7 +55,7 @@ func KubeletConfig(store detect.StateStore) detect.Check {
 		},
 		Every:    10 * time.Minute,
 		Deadline: 5 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: kubeletConfigHold}, BlindAfter: time.Hour},
+		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2, For: kubeletConfigHold}, BlindAfter: time.Hour},
 		Run:      m.observe,
 	}
 }

@@ -80,7 +80,7 @@ func KubeletPLEG() detect.Check {
 		Condition: checkkit.KubeletProblem(),
 		Every:     time.Minute,
 		Deadline:  20 * time.Second,
-		Policy:    finding.Policy{Raise: finding.Hold{Looks: 2}},
+		Policy:    finding.Policy{Raise: finding.Hold{Runs: 2}},
 		Run:       m.observe,
 	}
 }

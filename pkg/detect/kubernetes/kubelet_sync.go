@@ -66,7 +66,7 @@ func KubeletSync() detect.Check {
 		},
 		Every:    time.Minute,
 		Deadline: 10 * time.Second,
-		Policy:   finding.Policy{Clear: finding.Hold{Looks: 2}},
+		Policy:   finding.Policy{Clear: finding.Hold{Runs: 2}},
 		Run:      m.observe,
 	}
 }

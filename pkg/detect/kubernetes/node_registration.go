@@ -75,7 +75,7 @@ func NodeRegistration() detect.Check {
 		},
 		Every:    10 * time.Minute,
 		Deadline: 20 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2}, BlindAfter: 2 * time.Hour},
+		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2}, BlindAfter: 2 * time.Hour},
 		Run:      m.observe,
 	}
 }

@@ -61,8 +61,8 @@ func MemoryAvailable(s MemoryAvailableSettings) detect.Check {
 				"estimate; it is too high where much page cache is dirty or locked.",
 		},
 		Every: 20 * time.Second, Deadline: 8 * time.Second,
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 40 * time.Second},
-			Clear: finding.Hold{Looks: 3, For: 40 * time.Second}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 3, For: 40 * time.Second},
+			Clear: finding.Hold{Runs: 3, For: 40 * time.Second}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return checkAvailable(ctx, h, s)
 		},

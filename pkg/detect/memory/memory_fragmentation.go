@@ -55,8 +55,8 @@ func MemoryFragmentation() detect.Check {
 				"reported.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 5 * time.Minute},
-			Clear: finding.Hold{Looks: 3, For: 3 * time.Minute}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 3, For: 5 * time.Minute},
+			Clear: finding.Hold{Runs: 3, For: 3 * time.Minute}},
 		Run: m.run,
 	}
 }

@@ -65,8 +65,8 @@ func SlabLeak(s SlabLeakSettings) detect.Check {
 				"database do.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 5 * time.Minute},
-			Clear: finding.Hold{Looks: 3, For: 3 * time.Minute}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 3, For: 5 * time.Minute},
+			Clear: finding.Hold{Runs: 3, For: 3 * time.Minute}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			return checkKernelMemory(h, s)
 		},

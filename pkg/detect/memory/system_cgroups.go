@@ -50,7 +50,7 @@ func SystemCgroups() detect.Check {
 				"pods are not checked.",
 		},
 		Every: time.Minute, Deadline: 8 * time.Second,
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 2}, Clear: finding.Hold{Looks: 2}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2}, Clear: finding.Hold{Runs: 2}},
 		Run:    checkSystemCgroups,
 	}
 }

@@ -64,8 +64,8 @@ func Bonds() detect.Check {
 		Condition: detect.NetworkProblem(),
 		Every:     30 * time.Second, Deadline: 8 * time.Second,
 		Wakes: []detect.Wake{{Source: detect.WakeLinks}, checkkit.KernelWake()},
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 5 * time.Second},
-			Clear: finding.Hold{Looks: 2, For: 5 * time.Second}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2, For: 5 * time.Second},
+			Clear: finding.Hold{Runs: 2, For: 5 * time.Second}},
 		Run: observeBonds,
 	}
 }

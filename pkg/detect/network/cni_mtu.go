@@ -58,7 +58,7 @@ func CNIMTU() detect.Check {
 				"the same.",
 		},
 		Every:  5 * time.Minute,
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 3 * time.Minute}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2, For: 3 * time.Minute}},
 		Run:    observeMTU,
 	}
 }

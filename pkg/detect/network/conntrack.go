@@ -69,8 +69,8 @@ func Conntrack() detect.Check {
 		CounterBased: true,
 		Every:        30 * time.Second, Deadline: 5 * time.Second,
 		Wakes: []detect.Wake{checkkit.KernelWake()},
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second},
-			Clear: finding.Hold{Looks: 2, For: 30 * time.Second}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2, For: 20 * time.Second},
+			Clear: finding.Hold{Runs: 2, For: 30 * time.Second}},
 		Run: c.observe,
 	}
 }

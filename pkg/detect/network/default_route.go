@@ -64,7 +64,7 @@ func DefaultRoute(store detect.StateStore) detect.Check {
 		Condition: detect.NetworkProblem(),
 		Every:     time.Minute, Deadline: 8 * time.Second,
 		Wakes:  []detect.Wake{{Source: detect.WakeLinks}},
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2, For: 20 * time.Second}},
 		Run:    c.observe,
 	}
 }

@@ -66,8 +66,8 @@ func Infiniband(store detect.StateStore) detect.Check {
 		},
 		Every: time.Minute, Deadline: 20 * time.Second,
 		Wakes: []detect.Wake{{Source: detect.WakeLinks}},
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 30 * time.Second},
-			Clear: finding.Hold{Looks: 2, For: 30 * time.Second}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2, For: 30 * time.Second},
+			Clear: finding.Hold{Runs: 2, For: 30 * time.Second}},
 		Run: c.observe,
 	}
 }

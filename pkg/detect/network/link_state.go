@@ -82,8 +82,8 @@ func LinkState(s LinkStateSettings, store detect.StateStore) detect.Check {
 		Condition: detect.NetworkProblem(),
 		Every:     20 * time.Second, Deadline: 8 * time.Second,
 		Wakes: []detect.Wake{{Source: detect.WakeLinks}, checkkit.KernelWake()},
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 10 * time.Second},
-			Clear: finding.Hold{Looks: 2, For: 10 * time.Second}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2, For: 10 * time.Second},
+			Clear: finding.Hold{Runs: 2, For: 10 * time.Second}},
 		Run: c.observe,
 	}
 }

@@ -42,7 +42,7 @@ func Loopback() detect.Check {
 		Condition: detect.NetworkProblem(),
 		Every:     30 * time.Second, Deadline: 5 * time.Second,
 		Wakes:  []detect.Wake{{Source: detect.WakeLinks}},
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 10 * time.Second}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2, For: 10 * time.Second}},
 		Run:    observeLoopback,
 	}
 }

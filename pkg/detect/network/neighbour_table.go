@@ -62,7 +62,7 @@ func NeighbourTable() detect.Check {
 		CounterBased: true,
 		Every:        time.Minute, Deadline: 5 * time.Second,
 		Wakes:  []detect.Wake{checkkit.KernelWake()},
-		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: time.Minute}},
+		Policy: finding.Policy{Clear: finding.Hold{Runs: 2, For: time.Minute}},
 		Run:    c.observe,
 	}
 }

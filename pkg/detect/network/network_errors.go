@@ -69,7 +69,7 @@ func NetworkErrors() detect.Check {
 		CounterBased: true,
 		Every:        time.Minute, Deadline: 8 * time.Second,
 		Wakes:  []detect.Wake{checkkit.KernelWake()},
-		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
+		Policy: finding.Policy{Clear: finding.Hold{Runs: 2, For: 2 * time.Minute}},
 		Run:    c.observe,
 	}
 }

@@ -64,7 +64,7 @@ func NICAllowance() detect.Check {
 			FalseAlarms: "Short bursts above the allowance are normal on burstable instances and are not reported.",
 		},
 		Every: 5 * time.Minute, Deadline: 20 * time.Second,
-		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 5 * time.Minute}},
+		Policy: finding.Policy{Clear: finding.Hold{Runs: 2, For: 5 * time.Minute}},
 		Run:    c.observe,
 	}
 }

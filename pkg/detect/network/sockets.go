@@ -75,7 +75,7 @@ func Sockets() detect.Check {
 		Every: time.Minute, Deadline: 10 * time.Second,
 		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "TCP: out of memory"},
 			{Source: detect.WakeKernelLog, Match: "orphaned sockets"}},
-		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: time.Minute}},
+		Policy: finding.Policy{Clear: finding.Hold{Runs: 2, For: time.Minute}},
 		Run:    c.observe,
 	}
 }

@@ -54,7 +54,7 @@ func Softnet() detect.Check {
 			FalseAlarms: "Occasional squeezes are normal on a busy node and only delay packets.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
-		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
+		Policy: finding.Policy{Clear: finding.Hold{Runs: 2, For: 2 * time.Minute}},
 		Run:    c.observe,
 	}
 }

@@ -76,7 +76,7 @@ func TCP() detect.Check {
 				"host's network namespace is counted, and what it forwards.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
-		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
+		Policy: finding.Policy{Clear: finding.Hold{Runs: 2, For: 2 * time.Minute}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			counters := map[string]uint64{}
 			for _, name := range []string{"/proc/net/snmp", "/proc/net/netstat"} {

@@ -52,7 +52,7 @@ func UDP() detect.Check {
 				"pods with their own network namespace are not checked.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
-		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: 2 * time.Minute}},
+		Policy: finding.Policy{Clear: finding.Hold{Runs: 2, For: 2 * time.Minute}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			counters, err := readUDP(h.Files)
 			if err != nil {

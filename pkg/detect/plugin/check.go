@@ -35,7 +35,7 @@ func (s Settings) check() detect.Check {
 		Summary: cmp.Or(s.Summary, "the plugin "+s.Path+" reports a problem"),
 		Advice:  cmp.Or(s.Advice, "Run "+s.Path+" by hand for details."),
 		Every:   cmp.Or(s.Every, defaultEvery), Deadline: timeout + 3*time.Second, // the time to kill it
-		Policy: finding.Policy{Raise: finding.Hold{Looks: s.Runs}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: s.Runs}},
 		Doc: detect.Doc{
 			Reads: []string{s.Path},
 			Why:   "A check of the user: plugins in the configuration.",

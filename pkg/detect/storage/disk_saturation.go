@@ -67,8 +67,8 @@ func DiskSaturation(s DiskSaturationSettings) detect.Check {
 				"minute), are not reported.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 10, For: 15 * time.Minute},
-			Clear: finding.Hold{Looks: 3, For: 3 * time.Minute}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 10, For: 15 * time.Minute},
+			Clear: finding.Hold{Runs: 3, For: 3 * time.Minute}},
 		Run: state.run,
 	}
 }

@@ -50,7 +50,7 @@ func FstabMounts() detect.Check {
 				"are mounted elsewhere are left out.",
 		},
 		Every: 5 * time.Minute, Deadline: 5 * time.Second,
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 2, For: 4 * time.Minute}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2, For: 4 * time.Minute}},
 		Run:    checkFstab,
 	}
 }

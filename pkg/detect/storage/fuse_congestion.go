@@ -62,7 +62,7 @@ func FUSECongestion(s FUSECongestionSettings) detect.Check {
 				"A daemon that does not answer at all is found by hung-mounts.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 2 * time.Minute}, Clear: finding.Hold{Looks: 2}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 3, For: 2 * time.Minute}, Clear: finding.Hold{Runs: 2}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return checkFUSE(ctx, h, s)
 		},

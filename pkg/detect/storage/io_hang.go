@@ -81,7 +81,7 @@ func IOHang(s IOHangSettings) detect.Check {
 		},
 		Condition: detect.StorageProblem(),
 		Every:     ioHangEvery, Deadline: 8 * time.Second,
-		Policy: finding.Policy{Clear: finding.Hold{Looks: 2, For: ioHangEvery}},
+		Policy: finding.Policy{Clear: finding.Hold{Runs: 2, For: ioHangEvery}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return state.run(ctx, h, s)
 		},

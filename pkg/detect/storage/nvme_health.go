@@ -147,7 +147,7 @@ func nvmeDisks(files host.Files) ([]nvmeDisk, map[finding.Subject]error, error) 
 	slices.Sort(names)
 	var disks []nvmeDisk
 	doubts := make(map[finding.Subject]error)
-	for _, name := range names[:min(len(names), checkkit.MaxDisksLooked)] {
+	for _, name := range names[:min(len(names), checkkit.MaxDisks)] {
 		dir := class + "/" + name
 		transport, err := checkkit.OptionalDeviceText(files, dir+"/transport")
 		if err == nil && transport != "pcie" {

@@ -161,7 +161,7 @@ func scsiDisks(files host.Files) ([]scsiDisk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list /sys/class/scsi_disk: %w", err)
 	}
-	if len(addresses) > checkkit.MaxDisksLooked {
+	if len(addresses) > checkkit.MaxDisks {
 		return nil, fmt.Errorf("list /sys/class/scsi_disk: %d disks", len(addresses))
 	}
 	disks := make(map[string]scsiDisk, len(addresses))

@@ -56,7 +56,7 @@ func FileHandles(s UsageSettings) detect.Check {
 		Condition: detect.KernelProblem(),
 		Every:     time.Minute,
 		Wakes:     []detect.Wake{checkkit.KernelWake()},
-		Policy:    finding.Policy{Clear: finding.Hold{Looks: 2}},
+		Policy:    finding.Policy{Clear: finding.Hold{Runs: 2}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			findings, err := nodeFileHandles(h, s, memory)
 			if err != nil {

@@ -56,7 +56,7 @@ func TaskLimits(s UsageSettings) detect.Check {
 		},
 		Condition: detect.KernelProblem(),
 		Every:     time.Minute,
-		Policy:    finding.Policy{Raise: finding.Hold{Looks: 2, For: time.Minute}, Clear: finding.Hold{Looks: 2}},
+		Policy:    finding.Policy{Raise: finding.Hold{Runs: 2, For: time.Minute}, Clear: finding.Hold{Runs: 2}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			limits, err := readTaskLimits(ctx, h)
 			var findings []finding.Finding

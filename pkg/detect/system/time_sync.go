@@ -78,7 +78,7 @@ func TimeSync(s TimeSyncSettings) detect.Check {
 				"after boot do not count. Not detected: servers that send a wrong time.",
 		},
 		Every:  time.Minute,
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 5, For: 10 * time.Minute}, Clear: finding.Hold{Looks: 2}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 5, For: 10 * time.Minute}, Clear: finding.Hold{Runs: 2}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return checkClock(ctx, h, s)
 		},

@@ -60,7 +60,7 @@ func Zombies(s ZombiesSettings) detect.Check {
 				"parent that reaps in batches do not last 5 minutes.",
 		},
 		Every:  time.Minute,
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: 5 * time.Minute}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 3, For: 5 * time.Minute}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return state.run(ctx, h, s)
 		},

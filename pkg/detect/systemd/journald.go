@@ -74,7 +74,7 @@ func Journald() detect.Check {
 		},
 		Every:    30 * time.Second,
 		Deadline: 10 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2}},
+		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2}},
 		Run:      j.run,
 	}
 }

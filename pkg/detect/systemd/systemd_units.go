@@ -93,7 +93,7 @@ func SystemdUnits(s SystemdUnitsSettings, memory detect.StateStore) detect.Check
 		Every:    30 * time.Second,
 		Deadline: 10 * time.Second,
 		Wakes:    []detect.Wake{{Source: detect.WakeSystemd}},
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2}},
+		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2}},
 		Run:      state.run,
 	}
 }

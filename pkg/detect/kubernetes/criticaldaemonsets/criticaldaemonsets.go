@@ -125,7 +125,7 @@ func New(s Settings, lookups DaemonSetLookups) detect.Check {
 		},
 		Every:    30 * time.Second,
 		Deadline: 30 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: time.Minute}, Clear: finding.Hold{Looks: 2}},
+		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2, For: time.Minute}, Clear: finding.Hold{Runs: 2}},
 		Run:      c.run,
 	}
 }

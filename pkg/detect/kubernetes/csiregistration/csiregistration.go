@@ -94,7 +94,7 @@ func New(s Settings, store detect.StateStore) detect.Check {
 		Every:    15 * time.Second,
 		Deadline: 30 * time.Second,
 		Wakes:    []detect.Wake{{Source: detect.WakePlugins}},
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: 30 * time.Second}},
+		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2, For: 30 * time.Second}},
 		Run:      c.run,
 	}
 }

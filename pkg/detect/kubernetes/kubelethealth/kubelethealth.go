@@ -79,7 +79,7 @@ func New(s Settings) detect.Check {
 
 		Every:    10 * time.Second,
 		Deadline: s.Timeout + 3*time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: 20 * time.Second}},
+		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2, For: 20 * time.Second}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			seen, err := observeKubelet(ctx, h, s, owners)
 			if err != nil {

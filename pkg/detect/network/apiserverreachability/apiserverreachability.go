@@ -90,7 +90,7 @@ func New(s Settings) detect.Check {
 		},
 		Every:    time.Minute,
 		Deadline: 4*s.Timeout + time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 3, For: 2 * time.Minute}},
+		Policy:   finding.Policy{Raise: finding.Hold{Runs: 3, For: 2 * time.Minute}},
 		Run:      c.observe,
 	}
 }

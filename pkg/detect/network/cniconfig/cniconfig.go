@@ -43,7 +43,7 @@ func New() detect.Check {
 		Every:     time.Minute,
 		Deadline:  8 * time.Second,
 		Policy: finding.Policy{
-			Raise: finding.Hold{Looks: 3, For: 2 * time.Minute},
+			Raise: finding.Hold{Runs: 3, For: 2 * time.Minute},
 		},
 		Run: observeCNIConfig,
 	}

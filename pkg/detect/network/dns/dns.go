@@ -65,8 +65,8 @@ func New(s Settings) detect.Check {
 		Every:     time.Minute,
 		Deadline:  4*s.Timeout + 2*time.Second,
 		Policy: finding.Policy{
-			Raise: finding.Hold{Looks: 3, For: 2 * time.Minute},
-			Clear: finding.Hold{Looks: 2, For: time.Minute},
+			Raise: finding.Hold{Runs: 3, For: 2 * time.Minute},
+			Clear: finding.Hold{Runs: 2, For: time.Minute},
 		},
 		Run: c.observe,
 	}

@@ -73,7 +73,7 @@ func New(s Settings) detect.Check {
 		},
 		Every:    time.Minute,
 		Deadline: 3*s.Timeout + 2*time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 3, For: 2 * time.Minute}},
+		Policy:   finding.Policy{Raise: finding.Hold{Runs: 3, For: 2 * time.Minute}},
 		Run:      c.observe,
 	}
 }

@@ -83,7 +83,7 @@ func New() detect.Check {
 		},
 		Every:    5 * time.Minute,
 		Deadline: 10 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Looks: 2, For: 3 * time.Minute}},
+		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2, For: 3 * time.Minute}},
 		Run:      c.observe,
 	}
 }

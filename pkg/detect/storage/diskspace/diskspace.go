@@ -80,7 +80,7 @@ func New(s Settings, store detect.StateStore) detect.Check {
 		Condition: detect.StorageProblem(),
 		Every:     time.Minute, Deadline: 10 * time.Second,
 		// freed space may be used at once
-		Policy: finding.Policy{Clear: finding.Hold{Looks: 3, For: 2 * time.Minute}},
+		Policy: finding.Policy{Clear: finding.Hold{Runs: 3, For: 2 * time.Minute}},
 		Run:    c.run,
 	}
 }

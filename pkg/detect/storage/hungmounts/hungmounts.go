@@ -75,7 +75,7 @@ func New(s Settings) detect.Check {
 			checkkit.KernelWake(), {Source: detect.WakeKernelLog, Match: "nfs: server "},
 			{Source: detect.WakeKernelLog, Match: "ceph: "}, {Source: detect.WakeKernelLog, Match: "CIFS: "},
 		},
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 2}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2}},
 		Run:    c.run,
 	}
 }

@@ -89,8 +89,8 @@ func New(s Settings) detect.Check {
 		},
 		Every:    10 * time.Second,
 		Deadline: 8 * time.Second,
-		Policy: finding.Policy{Raise: finding.Hold{Looks: 3, For: time.Minute},
-			Clear: finding.Hold{Looks: 3, For: time.Minute}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 3, For: time.Minute},
+			Clear: finding.Hold{Runs: 3, For: time.Minute}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return state.run(ctx, h, s)
 		},
