@@ -103,7 +103,8 @@ func (d *Mutator) sandboxGone(ctx context.Context, c *client.Client, id string) 
 		switch err := ask.get(); {
 		case err == nil:
 			return fmt.Errorf("%s: %w", ask.what, ErrBusy)
-		case !errdefs.IsNotFound(err) && !errdefs.IsNotFound(errgrpc.ToNative(err)): // CRI answers with a status of gRPC
+		case !errdefs.IsNotFound(err) && !errdefs.IsNotFound(errgrpc.ToNative(err)):
+			// CRI answers with a status of gRPC
 			return fmt.Errorf("whether %s: %w", ask.what, err)
 		}
 	}

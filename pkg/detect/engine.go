@@ -257,7 +257,8 @@ func run(ctx context.Context, h *host.Host, c Check, done chan<- result) {
 
 // RunOnce runs each check once, in parallel, and returns the observations in the order of the checks. Each is passed to
 // report as soon as it exists; report may be nil.
-func RunOnce(ctx context.Context, h *host.Host, checks []Check, report func(finding.Observation)) []finding.Observation {
+func RunOnce(ctx context.Context, h *host.Host, checks []Check,
+	report func(finding.Observation)) []finding.Observation {
 	all := make([]finding.Observation, len(checks))
 	e := NewEngine(h, slog.New(slog.DiscardHandler), checks, nil, Observer{}, func(l finding.Observation) {
 		if report != nil {

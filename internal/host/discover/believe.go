@@ -32,8 +32,8 @@ import (
 //
 // A local user, a container and a setuid program under a borrowed name fail the first four: they are impostors, as if
 // they were not there. Only root can make a process that fails the others: whether that is the node's kubelet cannot
-// be told, which is an error and not "no kubelet runs". paths.kubeletElsewhere settles it for a mount namespace of
-// kubelet's own (OpenShift's kubens) and for a kubelet that root started by hand.
+// be determined, which is an error and not "no kubelet runs". paths.kubeletElsewhere settles it for a mount namespace
+// of kubelet's own (OpenShift's kubens) and for a kubelet that root started by hand.
 
 // ErrImpostor says that a process has the name of a daemon of the node and is not root's own.
 var ErrImpostor = errors.New("it is not believed")
@@ -43,7 +43,7 @@ type candidate struct {
 	host.Process
 	uid     uint32
 	program string // empty where it was not looked at
-	// why it is not believed: ErrImpostor, or what could not be told; nil: it is believed. The arguments are read
+	// why it is not believed: ErrImpostor, or what could not be determined; nil: it is believed. The arguments are read
 	// only then.
 	why error
 }
@@ -86,7 +86,7 @@ func judgeAll(h *host.Host, stats []host.ProcStat, wanted func(comm string, args
 	return found
 }
 
-// believed returns the candidates that are believed, and what could not be told of others.
+// believed returns the candidates that are believed, and what could not be determined of others.
 func believed(all []candidate) (sure []host.Process, unsure error) {
 	for _, c := range all {
 		switch {
@@ -330,7 +330,7 @@ func placeOfCgroup(path, init string) string {
 type Impostor struct {
 	host.Process
 	User    uint32
-	Program string // empty where it could not be told
+	Program string // empty where it could not be read
 	Why     string
 }
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// containerdSettings is what one containerd was told, by flags and its file. Flags win.
+// containerdSettings are the settings of one containerd, from its flags and its file. Flags win.
 type containerdSettings struct {
 	address, root, state string
 	confDir              string

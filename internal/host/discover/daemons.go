@@ -18,10 +18,10 @@ type Daemon struct {
 	host.Process
 }
 
-// daemonTimeout bounds the search for the runtime, whose socket may be one that nobody accepts from.
+// daemonTimeout bounds the search for the runtime, whose socket may be one on which no process accepts.
 const daemonTimeout = 2 * time.Second
 
-// Daemons finds kubelet and the runtime, those of them that run: that one does not is for others to tell. What could be
+// Daemons finds kubelet and the runtime, those of them that run; a check reports one that does not. What could be
 // found is returned beside an error.
 func Daemons(ctx context.Context, h *host.Host) ([]Daemon, error) {
 	var daemons []Daemon

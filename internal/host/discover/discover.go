@@ -100,7 +100,7 @@ func (d *discoverer) kubelet() error {
 	d.setPath(&p.PodLogs, settings.PodLogsDir)
 	d.setPath(&p.CgroupRoot, settings.CgroupRoot)
 	if settings.CgroupDriver != "" {
-		// Since 1.31 kubelet follows the runtime's driver where the runtime tells it (KubeletCgroupDriverFromCRI), so
+		// Since 1.31 kubelet follows the runtime's driver where the runtime reports it (KubeletCgroupDriverFromCRI), so
 		// the file proves nothing; the layouts of both drivers are understood.
 		d.note("kubelet is configured with cgroupDriver %s, which the runtime may overrule", settings.CgroupDriver)
 	}
@@ -140,7 +140,7 @@ func socketPath(endpoint string) (string, error) {
 	return filepath.Clean(path), nil
 }
 
-// existingSocket looks where runtimes listen unless told otherwise.
+// existingSocket tries the default sockets of runtimes.
 func (d *discoverer) existingSocket() string {
 	standard := d.Paths.CRISocket
 	known := []string{standard, "/run/crio/crio.sock", "/run/cri-dockerd.sock", "/run/k3s/containerd/containerd.sock",

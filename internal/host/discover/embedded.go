@@ -6,11 +6,11 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// Kubelets that are part of another program have no arguments in /proc. What they are told is in files:
+// Kubelets that are part of another program have no arguments in /proc. Their settings are in files:
 //
-//	K3s 1.32 and later   *.conf in kubelet's --config-dir, which K3s writes when it starts: 00-k3s-defaults.conf, what it was
-//	                     told of --kubelet-arg=config in 10-cli-config.conf and 20-cli-config-dir, and what people put there
-//	RKE2                 the same; its kubelet is a process of its own, which tells the directory while it runs
+//	K3s 1.32 and later   *.conf in kubelet's --config-dir, which K3s writes when it starts: 00-k3s-defaults.conf,
+//	                     --kubelet-arg=config in 10-cli-config.conf and 20-cli-config-dir, and what people add
+//	RKE2                 the same; its kubelet is its own process, whose arguments name the directory while it runs
 //	MicroK8s             flags, one a line, with variables of the snap
 //
 // https://docs.k3s.io/installation/configuration, https://microk8s.io/docs/configuring-services. K3s before 1.32
@@ -21,7 +21,8 @@ func embeddedDropIns() []string {
 	return []string{"/var/lib/rancher/k3s/agent/etc/kubelet.conf.d", "/var/lib/rancher/rke2/agent/etc/kubelet.conf.d"}
 }
 
-// embeddedFlags returns what a kubelet that is part of another program is told, as flags; none where nothing says it.
+// embeddedFlags returns the settings of a kubelet that is part of another program, as flags; none where no file has
+// them.
 func embeddedFlags(h *host.Host) map[string]string {
 	for _, dir := range embeddedDropIns() {
 		if names, err := h.Files.List(dir); err == nil && len(names) > 0 {

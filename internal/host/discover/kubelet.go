@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// kubeletSettings is what one kubelet was told, by flags and files. Flags win.
+// kubeletSettings are the settings of one kubelet, from flags and files. Flags win.
 type kubeletSettings struct {
 	KubeletConfiguration
 	running    bool
@@ -23,7 +23,7 @@ type kubeletSettings struct {
 	override   string // --hostname-override
 }
 
-// What kubeadm tells a kubelet, and where packages put it. They are read when none runs.
+// The settings that kubeadm gives a kubelet, and where packages put them. They are read when none runs.
 const (
 	kubeadmConfig = "/var/lib/kubelet/config.yaml"
 	kubeadmFlags  = "/var/lib/kubelet/kubeadm-flags.env"
@@ -49,7 +49,7 @@ func (d *discoverer) kubeletSettings() (kubeletSettings, error) {
 	return d.settingsOnDisk()
 }
 
-// settingsOnDisk gathers what a kubelet would be told if it were started.
+// settingsOnDisk gathers the settings that a kubelet would have if it were started.
 func (d *discoverer) settingsOnDisk() (kubeletSettings, error) {
 	embedded, err := d.embeddedKubelet()
 	if err != nil {

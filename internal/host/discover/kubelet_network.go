@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
-// KubeletNetwork is what kubelet was told about the network of its pods.
+// KubeletNetwork are kubelet's settings of the network of its pods.
 type KubeletNetwork struct {
 	// addresses that kubelet writes into /etc/resolv.conf of pods with dnsPolicy ClusterFirst; may be none
 	ClusterDNS    []string
@@ -31,7 +31,7 @@ func (s *kubeletSettings) networkFlags(flags map[string]string) {
 	}
 }
 
-// ReadKubeletNetwork reads what the running kubelet was told, or the one that is installed where none runs. Kubelet
+// ReadKubeletNetwork reads those of the running kubelet, or of the installed one where none runs. Kubelet
 // reads its files only when it starts, so the answer holds for as long as its process lives. An error that wraps
 // ErrNotConfigured means that no file or flag of a kubelet is known.
 func ReadKubeletNetwork(h *host.Host) (KubeletNetwork, error) {

@@ -107,7 +107,7 @@ func ofRoot(h *host.Host, pid int) (bool, error) {
 }
 
 // sharesWith says why a kubelet may keep its pods in the cgroups or below the directory of ours; empty where it does
-// not. Its own mount table tells what of the host it can reach: a kubelet in a container sees its container's cgroup
+// not. Its own mount table shows what of the host it can reach: a kubelet in a container sees its container's cgroup
 // as the root of all, unless it was given the host's.
 func sharesWith(h *host.Host, p host.Process, ours []mount.Mount) string {
 	its, err := mount.TableOf(h, p.PID)
@@ -140,7 +140,7 @@ func sharesWith(h *host.Host, p host.Process, ours []mount.Mount) string {
 	return ""
 }
 
-// cgroupRootsOf returns the cgroup roots that a kubelet may have. What it was told is believed of one in our own mount
+// cgroupRootsOf returns the cgroup roots that a kubelet may have. Its settings are believed of one in our own mount
 // namespace only, where the file that it names is the one that we see.
 func cgroupRootsOf(h *host.Host, p host.Process) ([]string, error) {
 	flags := parseFlags(p.Args)
@@ -149,7 +149,7 @@ func cgroupRootsOf(h *host.Host, p host.Process) ([]string, error) {
 	}
 	config := flags["config"]
 	if flags["config-dir"] != "" || strings.HasPrefix(p.Comm, "k3s") || p.Comm == "kubelite" {
-		return []string{"/"}, nil // somewhere else it may be told; the default is what most have
+		return []string{"/"}, nil // it may be configured elsewhere; most have the default
 	}
 	if config == "" {
 		return []string{"/"}, nil
@@ -157,17 +157,17 @@ func cgroupRootsOf(h *host.Host, p host.Process) ([]string, error) {
 	theirs, err := h.Files.Link(host.ProcFile(p.PID, "ns/mnt"))
 	own, ownErr := h.Files.Link("/proc/self/ns/mnt")
 	if err != nil || ownErr != nil || theirs != own || !filepath.IsAbs(config) {
-		return []string{"/"}, nil //nolint:nilerr // not to be told: anywhere
+		return []string{"/"}, nil //nolint:nilerr // unknown: anywhere
 	}
 	data, err := h.Files.Read(config)
 	if err != nil {
 		return nil, fmt.Errorf("its configuration cannot be read: %w", err)
 	}
-	var told KubeletConfiguration
-	if err := ParseKubeletConfiguration(&told, data, filepath.Dir(config)); err != nil {
+	var configured KubeletConfiguration
+	if err := ParseKubeletConfiguration(&configured, data, filepath.Dir(config)); err != nil {
 		return nil, fmt.Errorf("its configuration %s: %w", config, err)
 	}
-	return []string{path.Join("/", told.CgroupRoot)}, nil
+	return []string{path.Join("/", configured.CgroupRoot)}, nil
 }
 
 // placeOf returns what a path stands for in a mount table: the filesystem and the path in it.

@@ -31,10 +31,10 @@ func CheckSocket(path string) error {
 	return nil
 }
 
-// SocketOwner finds the process that listens on a Unix socket. SO_PEERCRED of a new connection tells who called
+// SocketOwner finds the process that listens on a Unix socket. SO_PEERCRED of a new connection names who called
 // listen(2); with socket activation that is systemd, and a daemon that handed its socket to a successor may be long
 // gone. So the process must really hold the listening socket, and if it does not, another one that does is looked for.
-// An error that wraps fs.ErrNotExist or syscall.ECONNREFUSED means that nobody listens.
+// An error that wraps fs.ErrNotExist or syscall.ECONNREFUSED means that no process listens.
 func SocketOwner(ctx context.Context, files host.Files, socket string) (host.Process, error) {
 	h := &host.Host{Files: files}
 	pid, err := peerPID(ctx, socket)
@@ -113,7 +113,7 @@ func RootsPeer(conn net.Conn, socket string) (int, error) {
 //	Num       RefCount Protocol Flags    Type St Inode Path
 //	ffff…: 00000002 00000000 00010000 0001 01 8893347 /run/containerd/containerd.sock
 //
-// There may be several: a socket that was unlinked and bound anew still has its name. Flag 0x10000 is __SO_ACCEPTCON.
+// There may be several: a socket that was unlinked and bound again still has its name. Flag 0x10000 is __SO_ACCEPTCON.
 // Names are as given to bind(2), so a name through a symbolic link (/var/run) is compared by its target too.
 func listeningInodes(files host.Files, path string) (map[string]bool, error) {
 	data, err := files.Read("/proc/net/unix")

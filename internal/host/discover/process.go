@@ -13,10 +13,10 @@ import (
 )
 
 // ErrSeveralKubelets says that more than one running kubelet could be this node's.
-var ErrSeveralKubelets = errors.New("several kubelets run here: set kubeletRoot to tell which is meant")
+var ErrSeveralKubelets = errors.New("several kubelets run here: set paths.kubeletRoot to that of this node")
 
-// ErrUnsureKubelet says that a process may be this node's kubelet, which could not be told.
-var ErrUnsureKubelet = errors.New("whether it is this node's kubelet cannot be told")
+// ErrUnsureKubelet means that it is not known whether a process is this node's kubelet.
+var ErrUnsureKubelet = errors.New("it is not known whether it is this node's kubelet")
 
 // KubeletFinder returns the door to the process of the kubelet whose root directory is paths.KubeletRoot. The process
 // is remembered, so that a look at a living kubelet reads one file; only where it is gone all processes are looked
@@ -139,7 +139,7 @@ func embedsKubelet(comm string) bool {
 	return comm == "k3s" || comm == "k3s-server" || comm == "k3s-agent" || comm == "kubelite" || comm == "k0s"
 }
 
-// Nested tells whether a process lives in a PID namespace of its own below the node's: in a container, which may be a
+// Nested reports whether a process lives in a PID namespace of its own below the node's: in a container, which may be a
 // node itself (kind, k3d). Where the kernel does not say it is taken for one of the node's.
 func Nested(h *host.Host, pid int) bool { return nested(h, pid, cmp.Or(h.Paths.InitPID, 1)) }
 

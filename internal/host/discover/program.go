@@ -32,7 +32,7 @@ func (d *Program) Find(h *host.Host) (host.Process, error) {
 		own, err := h.Files.Link(host.ProcFile(process.PID, "ns/net"))
 		if err != nil || network == "" || own == network {
 			d.last = process
-			return process, nil //nolint:nilerr // what cannot be told apart counts
+			return process, nil //nolint:nilerr // what cannot be distinguished counts
 		}
 	}
 	return host.Process{}, fmt.Errorf("no %s runs in the host's network: %w", d.Comm, fs.ErrNotExist)

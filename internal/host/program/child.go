@@ -31,7 +31,8 @@ type Child struct {
 	ended  bool // it is about to be reaped: afterwards its number may be another's
 }
 
-// Start returns at once, unless Inline: even the start can hang, because it reads the program's file. It is called once.
+// Start returns at once, unless Inline: even the start can hang, because it reads the program's file. It is called
+// once.
 func (c *Child) Start() {
 	c.done = make(chan struct{})
 	if c.Cmd.SysProcAttr == nil {

@@ -113,8 +113,8 @@ func New(s Settings, follow *LiveKernelLog, sources *detect.StateSources, memory
 	return detect.Check{
 		ID: ID, Domain: "kernel",
 		Summary: "the kernel reported a fault in its log",
-		Advice: "Read the surrounding lines: `dmesg --time-format iso`, or `journalctl -k`; `nodeagent replay` explains a " +
-			"saved log.",
+		Advice: "Read the surrounding lines: `dmesg --time-format iso`, or `journalctl -k`; `nodeagent replay` " +
+			"explains a saved log.",
 		Doc: detect.Doc{
 			Reads: []string{"/dev/kmsg: records of the kernel itself (facility 0), from the oldest that exists"},
 			Why: "The kernel reports many faults only once, in its log: an oops, a lockup, a machine check, a disk " +

@@ -16,8 +16,8 @@ func filesCheck(broken []error) detect.Check {
 	return detect.Check{
 		ID: "npd-files", Domain: domain, Every: time.Minute,
 		Summary: "a configuration file of node-problem-detector cannot be run",
-		Advice: "Correct the file (see `nodeagent config from-npd FILE`), then run `nodeagent reload`; or remove it from " +
-			"nodeProblemDetector.files",
+		Advice: "Correct the file (see `nodeagent config from-npd FILE`), then run `nodeagent reload`; or remove it " +
+			"from nodeProblemDetector.files",
 		Doc: detect.Doc{
 			Reads: []string{"the files that nodeProblemDetector.files names, at the start and at each reload"},
 			Why:   "The faults that such a file describes are not detected; the other files are run.",

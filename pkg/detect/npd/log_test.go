@@ -342,14 +342,14 @@ func TestJournal(t *testing.T) {
 		w.tells(t, "raised KubeletStart Started kubelet.service - x.", "raised KubeletStart Started kubelet.service",
 			"raised KubeletStart Started kubelet.service�", "raised KubeletStart Started kubelet.service twice")
 		end <- errors.New("journalctl ended")
-		w.tells(t, "raised SourceLost the agent receives no events of npd-journal: journalctl ended; faults are found at the "+
-			"checks' intervals only")
+		w.tells(t, "raised SourceLost the agent receives no events of npd-journal: journalctl ended; faults are "+
+			"found at the checks' intervals only")
 		if c := w.tracker.State()["npd-a"]; c.Err == "" {
 			t.Error("the check claims to know while nobody reads")
 		}
 		time.Sleep(15 * time.Second)
-		w.tells(t, "cleared SourceLost the agent receives no events of npd-journal: journalctl ended; faults are found at "+
-			"the checks' intervals only")
+		w.tells(t, "cleared SourceLost the agent receives no events of npd-journal: journalctl ended; faults are "+
+			"found at the checks' intervals only")
 		w.stop()
 		w = run(t, files, DefaultSettings(), d, nil, w.tracker.State())
 		w.stop()

@@ -34,9 +34,9 @@ func ClockSource() detect.Check {
 	return detect.Check{
 		ID: clockSourceID, Domain: "kernel",
 		Summary: "the kernel reads the time from a slow clock source because it found the fast one unstable",
-		Advice: "`dmesg | grep -i -e clocksource -e tsc` shows the reason. Most often the firmware stops the counter in " +
-			"deep sleep states, or a virtual machine was migrated to another host: update the firmware, or reboot. " +
-			"Where the counter is known to be stable, boot with `tsc=reliable`.",
+		Advice: "`dmesg | grep -i -e clocksource -e tsc` shows the reason. Most often the firmware stops the counter " +
+			"in deep sleep states, or a virtual machine was migrated to another host: update the firmware, or " +
+			"reboot. Where the counter is known to be stable, boot with `tsc=reliable`.",
 		Doc: detect.Doc{
 			Reads: []string{clockSourceDir + "{current,available}_clocksource",
 				"/proc/cmdline, where the clock is a slow one"},

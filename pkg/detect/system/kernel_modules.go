@@ -40,8 +40,8 @@ func KernelModules(s KernelModulesSettings) detect.Check {
 	return detect.Check{
 		ID: kernelModulesID, Domain: "kernel",
 		Summary: "a kernel module that the configuration names is neither loaded nor built in",
-		Advice: "Load it with `modprobe NAME`, whose error shows why it cannot be loaded; a file in /etc/modules-load.d " +
-			"loads it at each boot. After an update of the kernel without its modules, reboot.",
+		Advice: "Load it with `modprobe NAME`, whose error shows why it cannot be loaded; a file in " +
+			"/etc/modules-load.d loads it at each boot. After an update of the kernel without its modules, reboot.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/modules", "/sys/module/NAME and /lib/modules/RELEASE/modules.builtin, for " +
 				"those that are not loaded"},

@@ -41,8 +41,8 @@ func PIDsLimits() detect.Check {
 	return detect.Check{
 		ID: pidsLimitsID, Domain: "cpu",
 		Summary: "a pod or service has reached its limit of processes and threads, or is close to it",
-		Advice: "Check for a leak: `kubectl exec POD -- ps -eLf`, or `systemd-cgls`. If it needs more, raise podPidsLimit " +
-			"in kubelet's configuration, or TasksMax in the unit of a service.",
+		Advice: "Check for a leak: `kubectl exec POD -- ps -eLf`, or `systemd-cgls`. If it needs more, raise " +
+			"podPidsLimit in kubelet's configuration, or TasksMax in the unit of a service.",
 		Doc: detect.Doc{
 			Reads: []string{"pids.max, pids.current and pids.events of pods, containers, slices and services in " +
 				"/sys/fs/cgroup"},

@@ -50,9 +50,9 @@ func Sysctls(s SysctlsSettings) detect.Check {
 	return detect.Check{
 		ID: sysctlsID, Domain: "kernel",
 		Summary: "a kernel setting is not what Kubernetes needs, or what the configuration wants",
-		Advice: "`sysctl -w NAME=VALUE` sets it now; a file in /etc/sysctl.d that sorts after the one that the message " +
-			"names makes it permanent. systemd-networkd and VPN clients set forwarding too. Kubelet sets its own " +
-			"settings again when it is restarted.",
+		Advice: "`sysctl -w NAME=VALUE` sets it now; a file in /etc/sysctl.d that sorts after the one that the " +
+			"message names makes it permanent. systemd-networkd and VPN clients set forwarding too. Kubelet sets its " +
+			"own settings again when it is restarted.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/sys/<name> of each wanted setting", "/etc/cni/net.d, /sys/class/net/cni0: " +
 				"whether it " +

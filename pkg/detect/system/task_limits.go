@@ -33,9 +33,9 @@ func TaskLimits(s UsageSettings) detect.Check {
 	return detect.Check{
 		ID: taskLimitsID, Domain: "kernel",
 		Summary: "the node, the runtime or a pod is close to its limit of processes and threads",
-		Advice: "Find the processes with the most threads: `ps -eLo pid,comm | sort | uniq -c | sort -n`. Restart the one " +
-			"that leaks, or raise the limit that the message names: sysctl kernel.pid_max or kernel.threads-max, " +
-			"TasksMax=infinity " +
+		Advice: "Find the processes with the most threads: `ps -eLo pid,comm | sort | uniq -c | sort -n`. Restart " +
+			"the one that leaks, or raise the limit that the message names: sysctl kernel.pid_max or " +
+			"kernel.threads-max, TasksMax=infinity " +
 			"in the unit of the runtime, podPidsLimit of kubelet.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/loadavg", "/proc/sys/kernel/{pid_max,threads-max}",

@@ -56,9 +56,9 @@ func TimeSync(s TimeSyncSettings) detect.Check {
 	return detect.Check{
 		ID: TimeSyncID, Domain: "kernel",
 		Summary: "the node's clock is not synchronised, or it is wrong",
-		Advice: "`chronyc tracking` or `timedatectl timesync-status` shows whether the daemon reaches its servers: check " +
-			"UDP port 123 and the names of the servers. Where no daemon is installed, install chrony; on a virtual " +
-			"machine use /dev/ptp_kvm or the time server of the cloud.",
+		Advice: "`chronyc tracking` or `timedatectl timesync-status` shows whether the daemon reaches its servers: " +
+			"check UDP port 123 and the names of the servers. Where no daemon is installed, install chrony; on a " +
+			"virtual machine use /dev/ptp_kvm or the time server of the cloud.",
 		Doc: detect.Doc{
 			Reads: []string{"adjtimex(2), read only", "the names of all processes, where the clock is not " +
 				"synchronised"},

@@ -37,9 +37,9 @@ func UnexpectedReboot() detect.Check {
 	return detect.Check{
 		ID: unexpectedRebootID, Domain: "kernel",
 		Summary: "the node went down without an orderly shutdown: a crash, a reset or a loss of power",
-		Advice: "Check the last messages before it went down: `journalctl -b -1 -n 100`, /sys/fs/pstore, /var/crash, the " +
-			"serial console and the log of the management controller (`ipmitool sel list`). If none of them shows a " +
-			"cause, suspect the power supply, or the host of a virtual machine.",
+		Advice: "Check the last messages before it went down: `journalctl -b -1 -n 100`, /sys/fs/pstore, /var/crash, " +
+			"the serial console and the log of the management controller (`ipmitool sel list`). If none of them " +
+			"shows a cause, suspect the power supply, or the host of a virtual machine.",
 		Doc: detect.Doc{
 			Reads: []string{"/var/log/wtmp"},
 			Why: "All pods of the node were killed without notice, and what they had not written is lost. A machine " +

@@ -86,8 +86,8 @@ func SystemdUnits(s SystemdUnitsSettings, memory detect.StateStore) detect.Check
 				{Reason: systemdSilent, Severity: finding.Warning, When: "systemd accepts no connection, or does not " +
 					"answer within 5 s: it has crashed, or PID 1 hangs"},
 			},
-			FalseAlarms: "A failed unit is reported until it is started or `systemctl reset-failed` forgets it, even if it " +
-				"is not needed: see the setting ignore. Kubelet and the container runtime are evaluated by " +
+			FalseAlarms: "A failed unit is reported until it is started or `systemctl reset-failed` forgets it, even " +
+				"if it is not needed: see the setting ignore. Kubelet and the container runtime are evaluated by " +
 				"kubelet-health and runtime-health; here they are never more than a warning.",
 		},
 		Every:    30 * time.Second,

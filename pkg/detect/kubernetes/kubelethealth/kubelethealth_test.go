@@ -250,7 +250,8 @@ func TestRecordedKubelet(t *testing.T) {
 	if inodes, err := parseListeners(files["tcp"], 10248); err != nil || len(inodes) != 1 {
 		t.Errorf("listeners %v, %v", inodes, err)
 	}
-	found, err := evaluateKubelet(observation{Body: string(files["healthz"]), Latency: time.Millisecond}, DefaultSettings())
+	found, err := evaluateKubelet(observation{Body: string(files["healthz"]), Latency: time.Millisecond},
+		DefaultSettings())
 	if found != nil || err != nil {
 		t.Errorf("%v, %v", found, err)
 	}
