@@ -213,7 +213,7 @@ func TestStandsBackBehindAnotherAgent(t *testing.T) {
 	m.run("systemctl", "start", "--no-block", "nodeagent")
 	m.eventually(5*time.Second, "the service to stand back", func() error {
 		if state, text := m.property("ActiveState"), m.property("StatusText"); state != "activating" ||
-			!strings.HasPrefix(text, "stands back: another agent runs on this node") {
+			!strings.HasPrefix(text, "on standby: another agent runs on this node") {
 			return fmt.Errorf("%s: %s", state, text)
 		}
 		return nil
