@@ -115,13 +115,15 @@ func (d *daemonSet) start(ctx context.Context, a *Agent, env []string) error {
 	})
 }
 
-// stop removes the pods and what their agents leave beside their socket.
+// stop removes the pods and the right that the manifests do not give, so that helm can.
 func (d *daemonSet) stop(a *Agent) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
 	_, err := a.Lab.Kubectl(ctx, "delete", "daemonset", "--namespace="+namespace, "nodeagent", "--ignore-not-found",
 		"--cascade=foreground", "--timeout=80s")
-	return err
+	_, right := a.Lab.Kubectl(ctx, "delete", "clusterroles,clusterrolebindings", "nodeagent-kubelet",
+		"--ignore-not-found")
+	return errors.Join(err, right)
 }
 
 func (d *daemonSet) kill(a *Agent) error {
