@@ -269,7 +269,7 @@ func TestBadDayDaemonStopped(t *testing.T) {
 	ask(t, d.command("status")).expect(t, soon, notFine, "The agent does not answer", stopped, "STORAGE")
 	ask(t, d.command("status", "-o", "json")).expect(t, soon, notFine, `"agent":"the agent does not answer`)
 	ask(t, d.command("check")).expect(t, soon, anyCode, "checks in ")
-	ask(t, d.command("inspect")).expect(t, soon, notFine, stopped, "nothing counts as seen before")
+	ask(t, d.command("inspect")).expect(t, soon, notFine, stopped, "earlier passes do not count")
 	ask(t, d.command("ready")).expect(t, soon, []int{exitProblems}, "not ready: the agent does not answer")
 	if err := daemon.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -307,7 +307,7 @@ func TestBadDayNobody(t *testing.T) {
 		return cmd
 	}
 	status := ask(t, asNobody("status"))
-	status.expect(t, soon, notFine, "Only root may ask the running agent", "was not run as root", "UNKNOWN")
+	status.expect(t, soon, notFine, "Only root may query the running agent", "was not run as root", "UNKNOWN")
 	if strings.Contains(status.screen, "RuntimeFailing") || strings.Contains(status.screen, "systemctl start") {
 		t.Errorf("a fault is made of missing rights: %s", status.screen)
 	}
