@@ -1,8 +1,6 @@
 package npd
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,7 +12,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	hostkmsg "github.com/nodeagent/nodeagent/internal/host/kmsg"
-	"github.com/nodeagent/nodeagent/internal/host/program"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -299,85 +296,6 @@ func TestTranslate(t *testing.T) {
 
 const journalMonitor = `{"plugin": "journald", "pluginConfig": {"source": "systemd"}, "lookback": "5m", "source": "systemd-monitor",
 	"rules": [{"type": "temporary", "reason": "KubeletStart", "pattern": "Started kubelet.service.*"}]}`
-
-// One child follows the journal for all monitors, goes on where it was, and what it says is believed of its own
-// source only.
-func TestJournal(t *testing.T) {
-	files := []File{mustDecode(t, "/etc/npd/a.json", journalMonitor),
-		mustDecode(t, "/etc/npd/b.json", strings.ReplaceAll(journalMonitor, "systemd", "dockerd"))}
-	bubble(t, "journal", func(t *testing.T, h *host.Host, _ *kmsg) {
-		m := &memory{}
-		var commands []string
-		var each func([]byte)
-		end := make(chan error)
-		d := Deps{Host: h, Memory: m, Follow: func(ctx context.Context, c program.Command, lines program.Lines) error {
-			commands, each = append(commands, strings.Join(append([]string{c.Path}, c.Args...), " ")), lines.Each
-			select {
-			case <-ctx.Done():
-				return nil
-			case err := <-end:
-				return err
-			}
-		}}
-		entry := func(cursor, identifier, message string) {
-			each([]byte(fmt.Sprintf(
-				`{"__CURSOR": %q, "__REALTIME_TIMESTAMP": "%d", "SYSLOG_IDENTIFIER": %q, "MESSAGE": %s}`, cursor,
-				time.Now().UnixMicro(), identifier, message)))
-		}
-		w := run(t, files, DefaultSettings(), d, nil, nil)
-		w.tells(t)
-		time.Sleep(time.Second)
-		w.tells(t)
-		if s := w.status("npd-a"); s != finding.StatusHealthy {
-			t.Errorf("it is %s", s)
-		}
-		entry("c1", "systemd", `"Started kubelet.service - x."`)
-		entry("c2", "dockerd", `"Started kubelet.service"`)
-		entry("c3", "someone", `"Started kubelet.service"`)
-		entry("c4", "systemd",
-			`[83,116,97,114,116,101,100,32,107,117,98,101,108,101,116,46,115,101,114,118,105,99,101,255]`)
-		each([]byte(`{"__REALTIME_TIMESTAMP": "x"}`))
-		each([]byte(`{`))
-		entry("c5", "systemd", `["Started kubelet.service twice", "x"]`)
-		w.tells(t, "raised KubeletStart Started kubelet.service - x.", "raised KubeletStart Started kubelet.service",
-			"raised KubeletStart Started kubelet.service�", "raised KubeletStart Started kubelet.service twice")
-		end <- errors.New("journalctl ended")
-		w.tells(t, "raised SourceLost the agent receives no events of npd-journal: journalctl ended; faults are "+
-			"found at the checks' intervals only")
-		if c := w.tracker.State()["npd-a"]; c.Err == "" {
-			t.Error("the check claims to know while nobody reads")
-		}
-		time.Sleep(15 * time.Second)
-		w.tells(t, "cleared SourceLost the agent receives no events of npd-journal: journalctl ended; faults are "+
-			"found at the checks' intervals only")
-		w.stop()
-		w = run(t, files, DefaultSettings(), d, nil, w.tracker.State())
-		w.stop()
-		options := "/usr/bin/journalctl --output=json --output-fields=MESSAGE,SYSLOG_IDENTIFIER --all --no-pager " +
-			"--quiet --follow --no-tail "
-		want := []string{
-			options + sinceArg(time.Unix(946684800-300, 0)) + " SYSLOG_IDENTIFIER=dockerd SYSLOG_IDENTIFIER=systemd",
-			options + "--after-cursor=c5 SYSLOG_IDENTIFIER=dockerd SYSLOG_IDENTIFIER=systemd",
-			options + "--after-cursor=c5 SYSLOG_IDENTIFIER=dockerd SYSLOG_IDENTIFIER=systemd",
-		}
-		if got := strings.Join(commands, "\n"); got != strings.Join(want, "\n") {
-			t.Errorf("got:\n%s\nwant:\n%s", got, strings.Join(want, "\n"))
-		}
-	})
-}
-
-func FuzzJournalEntry(f *testing.F) {
-	f.Add(
-		[]byte(
-			`{"__CURSOR": "c", "__REALTIME_TIMESTAMP": "1700000000000000", "SYSLOG_IDENTIFIER": "a", "MESSAGE": [1, 2, 255]}`))
-	f.Add([]byte(`{"__REALTIME_TIMESTAMP": ["1", "2"], "MESSAGE": [["a"], "b"], "SYSLOG_IDENTIFIER": null}`))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		e, at, err := parseEntry(data)
-		if err == nil && at.IsZero() {
-			t.Errorf("%+v", e)
-		}
-	})
-}
 
 // FuzzObserve feeds lines of anything to a monitor.
 func FuzzObserve(f *testing.F) {

@@ -2,7 +2,6 @@ package criticaldaemonsets
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -140,33 +139,6 @@ func (n *daemonNode) revision(name string, number int64, age time.Duration) {
 	n.edit(func(s *appsv1.DaemonSet) {
 		s.Status.DesiredNumberScheduled, s.Status.UpdatedNumberScheduled = 10, 4
 	})
-}
-
-// TestCriticalDaemonSetsRecorded: the objects of a real cluster, and what is reported when the pod is gone.
-func TestCriticalDaemonSetsRecorded(t *testing.T) {
-	n := newDaemonNode()
-	n.host.NodeName = "fixture"
-	n.clock.Wall = time.Date(2026, 11, 21, 2, 0, 0, 0, time.UTC)
-	files := checktest.Recorded(t, "testdata/critical-daemonsets/recorded.txtar")
-	n.set, n.revisions, n.pods, n.node = &appsv1.DaemonSet{}, nil, nil, corev1.Node{}
-	for name, into := range map[string]any{"daemonset.json": n.set, "revisions.json": &n.revisions,
-		"pods.json": &n.pods, "node.json": &n.node} {
-		if err := json.Unmarshal(files[name], into); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-	}
-	n.cached = []appsv1.DaemonSet{*n.set}
-	expect := func(want ...string) {
-		t.Helper()
-		found, err := New(DefaultSettings(), n.lookups()).Run(t.Context(), n.host)
-		if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
-			t.Errorf("error %v (-want +got):\n%s", err, diff)
-		}
-	}
-	expect()
-	n.pass(time.Hour)
-	n.pods = nil
-	expect("daemonset/kube-system/node-helper=DaemonSetPodMissing")
 }
 
 func TestCriticalDaemonSetsReasons(t *testing.T) {
@@ -428,24 +400,5 @@ func TestPlace(t *testing.T) {
 				t.Errorf("got %+v, want %t", got, tt.want)
 			}
 		})
-	}
-}
-
-func TestSettingsProblems(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		set  func(s *Settings)
-		ok   bool
-	}{
-		{"defaults", func(*Settings) {}, true},
-		{"selector", func(s *Settings) { s.Selector = "a in (" }, false},
-		{"no namespace", func(s *Settings) { s.DaemonSets = []string{"proxy"} }, false},
-		{"ignore", func(s *Settings) { s.Ignore = []string{"a/b/c"} }, false},
-	} {
-		s := DefaultSettings()
-		tt.set(&s)
-		if problems := s.Problems(); (len(problems) == 0) != tt.ok {
-			t.Errorf("%s: %v", tt.name, problems)
-		}
 	}
 }

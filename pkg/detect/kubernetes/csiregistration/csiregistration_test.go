@@ -2,7 +2,6 @@ package csiregistration
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -226,35 +225,6 @@ func TestCSIRegistrationReasons(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestCSIRegistrationRecorded: the CSINode of a real node, with drivers that listen where its drivers did.
-func TestCSIRegistrationRecorded(t *testing.T) {
-	n := newCSINode(t)
-	files := checktest.Recorded(t, "testdata/csi-registration/recorded.txtar")
-	recorded := &storagev1.CSINode{}
-	if err := json.Unmarshal(files["csinode.json"], recorded); err != nil {
-		t.Fatal(err)
-	}
-	n.host.Cluster.CSINode = func(context.Context) (*storagev1.CSINode, error) { return recorded, nil }
-	drivers := map[string]*fakecsi.Driver{}
-	for line := range strings.Lines(string(files["plugins_registry"])) {
-		name, ok := strings.CutSuffix(strings.TrimSpace(line[strings.LastIndex(line, " ")+1:]), "-reg.sock")
-		if ok {
-			drivers[name] = n.start(fakecsi.Options{Name: name})
-		}
-	}
-	check := New(testCSISettings(), nil)
-	expect := func(want ...string) {
-		t.Helper()
-		found, err := check.Run(t.Context(), n.host)
-		if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
-			t.Errorf("error %v (-want +got):\n%s", err, diff)
-		}
-	}
-	expect()
-	_ = drivers[fakeName].Abandon()
-	expect("csi-driver/" + fakeName + "=CSISocketStale warning")
 }
 
 func TestCSIRegistrationConfigured(t *testing.T) {
