@@ -220,15 +220,18 @@ func (c *cluster) install(t *testing.T, wait bool, settings ...string) {
 	c.helm(t, args...)
 }
 
-// uninstall removes the agent from the cluster, however it was installed.
+// uninstall removes the agent from the cluster, however it was installed, and with it the rights that other tests gave to
+// agents of the host: helm takes over nothing that it has not made.
 func (c *cluster) uninstall(t *testing.T) {
 	t.Helper()
 	if c.repo == "" {
 		return
 	}
 	c.helm(t, "uninstall", "nodeagent", "--namespace", namespace, "--ignore-not-found", "--wait", "--timeout=60s")
-	c.kubectl(t, "delete", "-f", filepath.Join(c.repo, "packaging/kubernetes/manifests/nodeagent.yaml"),
-		"--ignore-not-found", "--timeout=60s")
+	for _, file := range []string{"manifests/nodeagent.yaml", "rbac.yaml", "rights.yaml"} {
+		c.kubectl(t, "delete", "-f", filepath.Join(c.repo, "packaging/kubernetes", file), "--ignore-not-found",
+			"--timeout=60s")
+	}
 }
 
 // pod is the agent's pod as far as the tests read it.

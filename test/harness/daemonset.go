@@ -115,15 +115,13 @@ func (d *daemonSet) start(ctx context.Context, a *Agent, env []string) error {
 	})
 }
 
-// stop removes the pods and the right that the manifests do not give, so that helm can.
+// stop removes the pods.
 func (d *daemonSet) stop(a *Agent) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	defer cancel()
 	_, err := a.Lab.Kubectl(ctx, "delete", "daemonset", "--namespace="+namespace, "nodeagent", "--ignore-not-found",
 		"--cascade=foreground", "--timeout=80s")
-	_, right := a.Lab.Kubectl(ctx, "delete", "clusterroles,clusterrolebindings", "nodeagent-kubelet",
-		"--ignore-not-found")
-	return errors.Join(err, right)
+	return err
 }
 
 func (d *daemonSet) kill(a *Agent) error {
