@@ -2,8 +2,11 @@
 // podman and docker all load: an OCI image layout, and beside it the manifest of docker's older format. The same
 // program gives the same archive, byte for byte.
 //
-// go-containerregistry would write the manifests and the index here, a third of this package. The tar of the layer,
-// docker's manifest beside the OCI layout, and the archive of both in a fixed order would remain.
+// It is kept, because no library does most of it. go-containerregistry writes an OCI layout as a folder, and docker's
+// format as an archive with names of its own, but no archive that is both: with it (v0.22.1) the command and this
+// package had 9.2 KB instead of 12, in a module of their own, which "make quick" and "make lint" pass by. The exporter
+// of containerd's client writes such an archive: 8.8 KB, and three more modules that the agent requires directly. What
+// stays in both is the command line, the checks of the program, the configuration and the tar of the layer: 5.5 KB.
 package oci
 
 import (
