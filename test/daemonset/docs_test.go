@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,7 +34,7 @@ func TestDocumentation(t *testing.T) {
 		switch command.Kind {
 		case "sh":
 		case "sh build":
-			line = strings.Replace(line, "make ", "make IMAGE="+reference+" ", 1) // the name that the manifests have
+			line = strings.Replace(line, "make ", "make ARCHES="+runtime.GOARCH+" IMAGE="+reference+" ", 1) // as in the manifests
 		default:
 			t.Fatalf("what is a block of kind %q?", command.Kind)
 		}

@@ -2,6 +2,7 @@ package rpm_test
 
 import (
 	"debug/elf"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 func TestInstall(t *testing.T) {
@@ -155,8 +158,11 @@ func TestRemoval(t *testing.T) {
 	m.install() // and it can come back
 }
 
+var long = flag.Bool("long", false, "run the test too that compiles everything for another architecture")
+
 func TestPackageOfTheOtherArchitecture(t *testing.T) {
 	t.Parallel()
+	need.Flag(t, *long, "-long: compiles everything for another architecture")
 	needTools(t, "rpmbuild", "rpm", "rpm2cpio", "cpio")
 	dir := t.TempDir()
 	if err := makeRPM("rpm", older, dir, "RPM_ARCHES=aarch64"); err != nil {
