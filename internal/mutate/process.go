@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
@@ -76,7 +77,7 @@ func (d *Mutator) verifyProcess(p Process) error {
 		return changed("process %d started at %d instead of %d", p.PID, stat.StartTime, p.StartTime)
 	case stat.Flags&kernelThread != 0:
 		return refuse("process %d is a kernel thread", p.PID)
-	case stat.State == 'Z' || stat.State == 'X':
+	case !host.Alive(stat):
 		return errGone
 	}
 	cgroups, err := d.host.ProcCgroups(p.PID)
@@ -109,7 +110,7 @@ func (d *Mutator) Ended(p Process) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return stat.StartTime != p.StartTime || stat.State == 'Z' || stat.State == 'X', nil
+	return stat.StartTime != p.StartTime || !host.Alive(stat), nil
 }
 
 // AwaitEnd waits until a process has ended, at most for the given time, and reports whether it has.
