@@ -119,11 +119,11 @@ func (j *journal) command(from time.Time) program.Command {
 	} else {
 		args = append(args, sinceArg(from))
 	}
-	identifiers := map[string]bool{}
+	var identifiers []string
 	for _, l := range j.monitors {
-		identifiers[l.file.Log.PluginConfig["source"]] = true
+		identifiers = append(identifiers, l.file.Log.PluginConfig["source"])
 	}
-	return journalCommand(j.deps.Host, j.path, args, identifiers)
+	return journalCommand(j.deps.Host, j.path, args, identifiers...)
 }
 
 func sinceArg(from time.Time) string {
@@ -132,7 +132,7 @@ func sinceArg(from time.Time) string {
 
 // journalCommand returns journalctl for entries of some syslog identifiers. A folder that does not exist means the
 // machine's own journal: a node keeps it in /var/log/journal or in /run/log/journal.
-func journalCommand(h *host.Host, folder string, args []string, identifiers map[string]bool) program.Command {
+func journalCommand(h *host.Host, folder string, args []string, identifiers ...string) program.Command {
 	args = append([]string{"--output=json", "--output-fields=MESSAGE,SYSLOG_IDENTIFIER", "--all", "--no-pager",
 		"--quiet"}, args...)
 	if folder != "" {
@@ -140,12 +140,11 @@ func journalCommand(h *host.Host, folder string, args []string, identifiers map[
 			args = append(args, "--directory="+folder)
 		}
 	}
-	var matches []string
-	for name := range identifiers {
-		matches = append(matches, "SYSLOG_IDENTIFIER="+name)
+	slices.Sort(identifiers)
+	for _, name := range slices.Compact(identifiers) { // matches of one field are alternatives
+		args = append(args, "SYSLOG_IDENTIFIER="+name)
 	}
-	slices.Sort(matches) // matches of one field are alternatives
-	return program.Command{Path: journalctl, Args: append(args, matches...)}
+	return program.Command{Path: journalctl, Args: args}
 }
 
 // entry is what matters of an entry of the journal.
