@@ -186,9 +186,14 @@ func process(h *host.Host, pid int) (host.Process, error) {
 	if err != nil {
 		return host.Process{}, err
 	}
-	args, err := h.ProcArgs(pid)
-	if err != nil {
+	p := processOf(stat)
+	if p.Args, err = h.ProcArgs(pid); err != nil {
 		return host.Process{}, err
 	}
-	return host.Process{PID: pid, StartTime: stat.StartTime, Comm: stat.Comm, Args: args}, nil
+	return p, nil
+}
+
+// processOf is a process without its arguments.
+func processOf(stat host.ProcStat) host.Process {
+	return host.Process{PID: stat.PID, StartTime: stat.StartTime, Comm: stat.Comm}
 }
