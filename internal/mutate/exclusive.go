@@ -103,7 +103,7 @@ func (d *Mutator) isOfPod(pid int, uid string) (bool, error) {
 // ignoreEnded ignores an error about a process that has ended meanwhile: it holds no mounts.
 func (d *Mutator) ignoreEnded(pid int, err error) error {
 	stat, now := d.host.ProcStat(pid)
-	if mount.Ended(now) || now == nil && !host.Alive(stat) {
+	if host.Gone(now) || now == nil && !host.Alive(stat) {
 		return nil
 	}
 	return err

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
@@ -76,7 +77,7 @@ func (d *Mutator) userOfNetns(inode uint64) (int, error) {
 		}
 		link, err := d.host.Files.Link(fmt.Sprintf("/proc/%d/ns/net", pid))
 		switch {
-		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH): // it has ended
+		case host.Gone(err):
 		case err != nil:
 			return 0, fmt.Errorf("network namespace of process %d: %w", pid, err)
 		case link == wanted:

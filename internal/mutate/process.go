@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // Process is the identity of one process of a pod.
@@ -69,7 +68,7 @@ func (d *Mutator) openProcess(p Process) (int, error) {
 func (d *Mutator) verifyProcess(p Process) error {
 	stat, err := d.host.ProcStat(p.PID)
 	switch {
-	case mount.Ended(err):
+	case host.Gone(err):
 		return errGone
 	case err != nil:
 		return err
@@ -81,7 +80,7 @@ func (d *Mutator) verifyProcess(p Process) error {
 		return errGone
 	}
 	cgroups, err := d.host.ProcCgroups(p.PID)
-	if mount.Ended(err) {
+	if host.Gone(err) {
 		return errGone
 	}
 	if err != nil {
@@ -104,7 +103,7 @@ func (d *Mutator) verifyProcess(p Process) error {
 // Ended reports whether a process is gone, or dead and waiting to be reaped.
 func (d *Mutator) Ended(p Process) (bool, error) {
 	stat, err := d.host.ProcStat(p.PID)
-	if mount.Ended(err) {
+	if host.Gone(err) {
 		return true, nil
 	}
 	if err != nil {

@@ -79,7 +79,7 @@ func judgeAll(h *host.Host, stats []host.ProcStat, wanted func(comm string, args
 			}
 		}
 		// The number may have become another's while its files were read.
-		if lives(h, c.Process) && !errors.Is(c.why, fs.ErrNotExist) && !errors.Is(c.why, unix.ESRCH) {
+		if lives(h, c.Process) && !host.Gone(c.why) {
 			found = append(found, c)
 		}
 	}

@@ -123,7 +123,8 @@ func sharesWith(h *host.Host, p host.Process, ours []mount.Mount) string {
 	if !filepath.IsAbs(dir) {
 		dir = DefaultPaths().KubeletRoot
 	}
-	if a, b := placeOf(its, dir), placeOf(ours, h.Paths.KubeletRoot); a == b && a != "" {
+	theirPlace, known := mount.Located(its, path.Clean(dir))
+	if place, ok := mount.Located(ours, path.Clean(h.Paths.KubeletRoot)); ok && known && place == theirPlace {
 		return "it has its pods' directories in " + h.Paths.KubeletRoot + ", too"
 	}
 	return ""
@@ -157,21 +158,6 @@ func cgroupRootOf(h *host.Host, p host.Process) (string, error) {
 		return "", fmt.Errorf("its configuration %s: %w", config, err)
 	}
 	return configured.CgroupRoot, nil
-}
-
-// placeOf returns what a path stands for in a mount table: the filesystem and the path in it.
-func placeOf(mounts []mount.Mount, name string) string {
-	var over mount.Mount
-	for _, m := range mounts {
-		if mount.Below(name, m.Point) && len(m.Point) >= len(over.Point) { // a later one on the same point covers it
-			over = m
-		}
-	}
-	if over.Point == "" {
-		return ""
-	}
-	rest := strings.TrimPrefix(path.Clean(name), path.Clean(over.Point))
-	return over.Device() + " " + path.Join(over.Root, rest)
 }
 
 // String names a kubelet for people.
