@@ -96,10 +96,7 @@ func passUntilProven(ctx context.Context, bench *agent.Bench, progress io.Writer
 
 func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate.Step) error {
 	if o.json() {
-		if steps == nil {
-			steps = []remediate.Step{}
-		}
-		if err := printJSON(w, map[string]any{"steps": steps, "gates": report.Gates,
+		if err := printJSON(w, map[string]any{"steps": listed(steps), "gates": report.Gates,
 			"errors": report.Errors}); err != nil {
 			return err
 		}
@@ -147,9 +144,7 @@ func printUndecided(b *strings.Builder, report inspect.Report) {
 			undecided = append(undecided, o)
 		}
 	}
-	printPods(b, undecided)
-	printFailures(b, report.Errors)
-	printClosedGates(b, report.Gates)
+	printInspected(b, undecided, report)
 }
 
 // cleanNow releases and prints the result of each step. Exit 0 only when nothing is left over and nothing is unknown.

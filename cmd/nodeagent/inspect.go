@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -165,9 +166,7 @@ func printReport(w io.Writer, r inspect.Report, all bool) error {
 			shown = append(shown, o)
 		}
 	}
-	printPods(&b, shown)
-	printFailures(&b, r.Errors)
-	printClosedGates(&b, r.Gates)
+	printInspected(&b, shown, r)
 	fmt.Fprintf(&b, "%d objects:", len(r.Objects))
 	for _, verdict := range []inspect.Verdict{inspect.Leftover, inspect.Candidate, inspect.Unknown, inspect.Unowned,
 		inspect.Live, inspect.Foreign} {
@@ -178,14 +177,13 @@ func printReport(w io.Writer, r inspect.Report, all bool) error {
 	return err
 }
 
-func printFailures(b *strings.Builder, failures []inspect.Failure) {
-	for _, e := range failures {
+// printInspected prints some of the objects of a report, and what keeps it from being complete.
+func printInspected(b *strings.Builder, shown []inspect.Assessment, r inspect.Report) {
+	printPods(b, shown)
+	for _, e := range r.Errors {
 		fmt.Fprintf(b, "could not inspect %s: %s\n", e.What, e.Error)
 	}
-}
-
-func printClosedGates(b *strings.Builder, gates []inspect.Gate) {
-	for _, g := range gates {
+	for _, g := range r.Gates {
 		if !g.Open {
 			fmt.Fprintf(b, "gate closed: %s: %s\n", g.Name, g.Why)
 		}
@@ -247,7 +245,7 @@ func printProof(b *strings.Builder, same []inspect.Assessment) {
 	o := same[0]
 	fmt.Fprintf(b, "      why: %s\n", o.Why)
 	var witnesses []string
-	for _, witness := range sortedKeys(o.Witnesses) {
+	for _, witness := range slices.Sorted(maps.Keys(o.Witnesses)) {
 		witnesses = append(witnesses, witness+" "+string(o.Witnesses[witness]))
 	}
 	fmt.Fprintf(b, "      witnesses: %s\n", strings.Join(witnesses, "; "))

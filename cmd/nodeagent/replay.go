@@ -40,8 +40,8 @@ With -o json, one JSON object per line for each match. Exit code 1 when somethin
 information, 2 when the log could not be read.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.output != "text" && o.output != "json" {
-				return fmt.Errorf("--output %q: must be text or json", o.output)
+			if err := o.valid(); err != nil {
+				return err
 			}
 			f, err := replay.ParseFormat(format)
 			if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -70,15 +71,9 @@ then`)
 
 // over returns cfg with the flags applied.
 func (f runFlags) over(cfg config.Config) config.Config {
-	if f.nodeName != "" {
-		cfg.NodeName = f.nodeName
-	}
-	if f.listen != "" {
-		cfg.Report.Metrics.Listen = f.listen
-	}
-	if f.initPID != 0 {
-		cfg.Paths.InitPID = f.initPID
-	}
+	cfg.NodeName = cmp.Or(f.nodeName, cfg.NodeName)
+	cfg.Report.Metrics.Listen = cmp.Or(f.listen, cfg.Report.Metrics.Listen)
+	cfg.Paths.InitPID = cmp.Or(f.initPID, cfg.Paths.InitPID)
 	cfg.ServiceAccountDir, cfg.FromContainer = f.serviceAccount, f.enteredHost
 	return cfg
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -241,11 +242,7 @@ func (p *statusScreen) reported() {
 	fmt.Fprintf(p, "\n%s\n", p.paint(faint, "REPORTED"))
 	names := map[string]string{"condition": "conditions of the Node", "event": "events on the Node"}
 	for _, t := range p.status.Sinks {
-		name := names[t.Reporter]
-		if name == "" {
-			name = t.Reporter
-		}
-		p.line(name + ": " + sinkText(t, p.status.Now.Wall))
+		p.line(cmp.Or(names[t.Reporter], t.Reporter) + ": " + sinkText(t, p.status.Now.Wall))
 	}
 }
 

@@ -33,12 +33,16 @@ func (f Files) Read(name string) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, MaxFile+1))
+	return readAll(file, name, MaxFile)
+}
+
+func readAll(file io.Reader, name string, limit int) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(file, int64(limit)+1))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
-	if len(data) > MaxFile {
-		return nil, fmt.Errorf("read %s: larger than %d bytes", name, MaxFile)
+	if len(data) > limit {
+		return nil, fmt.Errorf("read %s: larger than %d bytes", name, limit)
 	}
 	return data, nil
 }

@@ -65,7 +65,7 @@ func (h *Host) Threads(ctx context.Context, pids []int, each func(pid int, threa
 	scan := &ProcessScan{Files: h.Files}
 	for _, pid := range pids {
 		threads, err := scan.Run(ctx, ProcFile(pid, "task"))
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
+		if Gone(err) {
 			continue
 		}
 		if err != nil {
@@ -102,7 +102,7 @@ func (s *ProcessScan) Run(ctx context.Context, dir string) ([]ProcStat, error) {
 			return nil, fmt.Errorf("list %s: %w", dir, err)
 		}
 		stat, err := s.read(id)
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
+		if Gone(err) {
 			continue // it ended meanwhile
 		}
 		if err != nil {

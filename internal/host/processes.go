@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -112,51 +110,36 @@ func (s *ProcStat) set(number int, field []byte) bool {
 }
 
 // PIDs lists all processes (thread group leaders), ascending.
-func (h *Host) PIDs() ([]int, error) {
+func (h *Host) PIDs() ([]int, error) { return h.numbers("/proc") }
+
+// TIDs lists the threads of a process, ascending.
+func (h *Host) TIDs(pid int) ([]int, error) { return h.numbers(ProcFile(pid, "task")) }
+
+// numbers lists the entries of a directory whose names are numbers, ascending.
+func (h *Host) numbers(dir string) ([]int, error) {
 	scan := &ProcessScan{Files: h.Files}
-	if err := scan.open("/proc"); err != nil {
+	if err := scan.open(dir); err != nil {
 		return nil, err
 	}
 	defer unix.Close(scan.fd)
 	return scan.ids()
 }
 
-// numbers lists the entries of a directory whose names are numbers, ascending.
-func (h *Host) numbers(dir string) ([]int, error) {
-	names, err := h.Files.List(dir)
-	if err != nil {
-		return nil, err
-	}
-	numbers := make([]int, 0, len(names))
-	for _, name := range names {
-		if n, err := strconv.Atoi(name); err == nil && n > 0 {
-			numbers = append(numbers, n)
-		}
-	}
-	slices.Sort(numbers)
-	return numbers, nil
-}
-
-// ProcStat reads /proc/PID/stat. Where the process is gone, the error wraps fs.ErrNotExist or ESRCH.
-func (h *Host) ProcStat(pid int) (ProcStat, error) {
-	data, err := h.Files.Read(ProcFile(pid, "stat"))
-	if err != nil {
-		return ProcStat{}, err
-	}
-	return ParseProcStat(data)
-}
+// ProcStat reads /proc/PID/stat. Where the process is gone, the error is one for Gone.
+func (h *Host) ProcStat(pid int) (ProcStat, error) { return h.stat(ProcFile(pid, "stat")) }
 
 // TaskStat reads /proc/PID/task/TID/stat: the state of one thread, whose ID is in PID of the answer.
 func (h *Host) TaskStat(pid, tid int) (ProcStat, error) {
-	data, err := h.Files.Read(ProcFile(pid, "task/"+strconv.Itoa(tid)+"/stat"))
+	return h.stat(ProcFile(pid, "task/"+strconv.Itoa(tid)+"/stat"))
+}
+
+func (h *Host) stat(name string) (ProcStat, error) {
+	data, err := h.Files.Read(name)
 	if err != nil {
 		return ProcStat{}, err
 	}
 	return ParseProcStat(data)
 }
-
-// TIDs lists the threads of a process, ascending.
-func (h *Host) TIDs(pid int) ([]int, error) { return h.numbers(ProcFile(pid, "task")) }
 
 // ProcCgroups reads /proc/PID/cgroup: from the controller ("" for cgroup v2, "cpu", "name=systemd") to the path in its
 // hierarchy. The path of a cgroup that was removed ends in " (deleted)", and a zombie is in the root of v1.
@@ -181,20 +164,15 @@ const maxArgs = 1 << 20
 // ProcArgs reads the arguments of a process; none for kernel threads and zombies. Reading them takes the process's mmap
 // lock and so may block for as long as another task holds it: only for where it is needed, and never for all processes.
 func (h *Host) ProcArgs(pid int) ([]string, error) {
-	file, err := os.Open(h.Files.Path(ProcFile(pid, "cmdline")))
+	name := ProcFile(pid, "cmdline")
+	file, err := os.Open(h.Files.Path(name))
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, maxArgs+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", ProcFile(pid, "cmdline"), err)
-	}
-	if len(data) > maxArgs {
-		return nil, fmt.Errorf("read %s: larger than %d bytes", ProcFile(pid, "cmdline"), maxArgs)
-	}
-	if len(data) == 0 {
-		return nil, nil
+	data, err := readAll(file, name, maxArgs)
+	if err != nil || len(data) == 0 {
+		return nil, err
 	}
 	return strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00"), nil
 }
@@ -205,9 +183,12 @@ func ProcFile(pid int, name string) string { return "/proc/" + strconv.Itoa(pid)
 // Alive reports whether a process has not ended: a zombie has.
 func Alive(stat ProcStat) bool { return stat.State != 'Z' && stat.State != 'X' && stat.State != 'x' }
 
-// UnlessGone forgets the error of a process, a thread or a file that has ended meanwhile.
+// Gone reports whether an error says that a process, a thread or a file does not exist, or has ended meanwhile.
+func Gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
+
+// UnlessGone forgets such an error.
 func UnlessGone(err error) error {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+	if Gone(err) {
 		return nil
 	}
 	return err

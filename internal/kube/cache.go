@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -61,7 +60,7 @@ func (c *cached[T]) get(ctx context.Context) (T, error) {
 // listDaemonSets lists the DaemonSets of the whole cluster from the apiserver's cache.
 func (c *Client) listDaemonSets(ctx context.Context) ([]appsv1.DaemonSet, error) {
 	list := &appsv1.DaemonSetList{}
-	if err := c.listCached(ctx, "", "daemonsets", list, &list.ListMeta); err != nil {
+	if err := c.listCached(ctx, "", "daemonsets", list, list); err != nil {
 		return nil, err
 	}
 	for i := range list.Items {
@@ -94,7 +93,7 @@ func (c *Client) cachedRevisions() func(context.Context, string) ([]appsv1.Contr
 
 func (c *Client) listRevisions(ctx context.Context, namespace string) ([]appsv1.ControllerRevision, error) {
 	list := &appsv1.ControllerRevisionList{}
-	if err := c.listCached(ctx, namespace, "controllerrevisions", list, &list.ListMeta); err != nil {
+	if err := c.listCached(ctx, namespace, "controllerrevisions", list, list); err != nil {
 		return nil, err
 	}
 	for i := range list.Items {
@@ -106,7 +105,7 @@ func (c *Client) listRevisions(ctx context.Context, namespace string) ([]appsv1.
 
 // listCached lists from the apiserver's watch cache (resourceVersion=0): cheap for it, and perhaps a little old.
 func (c *Client) listCached(ctx context.Context, namespace, resource string, into runtime.Object,
-	meta *metav1.ListMeta) error {
+	list metav1.ListInterface) error {
 	what := "list " + resource
 	if namespace != "" {
 		what += " of namespace " + namespace
@@ -124,8 +123,5 @@ func (c *Client) listCached(ctx context.Context, namespace, resource string, int
 	if err != nil {
 		return err
 	}
-	if meta.ResourceVersion == "" {
-		return fmt.Errorf("apiserver: %s: the answer is no list: it has no resourceVersion", what)
-	}
-	return nil
+	return checkList(what, list)
 }

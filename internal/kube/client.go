@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -198,9 +199,5 @@ func (c *Client) groupConfig(config *rest.Config, group schema.GroupVersion) *re
 
 // userAgent names the agent to the apiserver's logs and to its flow control.
 func (c Config) userAgent() string {
-	version := c.Version
-	if version == "" {
-		version = "unknown"
-	}
-	return "nodeagent/" + version + " (" + runtime.GOOS + "/" + runtime.GOARCH + ")"
+	return "nodeagent/" + cmp.Or(c.Version, "unknown") + " (" + runtime.GOOS + "/" + runtime.GOARCH + ")"
 }

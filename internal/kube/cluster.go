@@ -3,9 +3,13 @@ package kube
 import (
 	"context"
 	"fmt"
+	"path"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -34,71 +38,44 @@ func (c *Client) pod(ctx context.Context, namespace, name string) (*corev1.Pod, 
 	if err := validName(namespace, name); err != nil {
 		return nil, err
 	}
-	pod := &corev1.Pod{}
-	err := c.send(ctx, request{
-		what:  fmt.Sprintf("get pod %s/%s", namespace, name),
-		group: corev1.SchemeGroupVersion,
-		build: func(r *rest.RESTClient) *rest.Request {
-			return r.Get().Namespace(namespace).Resource("pods").Name(name)
-		},
-		into: pod,
-		wait: true,
-	})
-	if err != nil {
-		return nil, err
-	}
-	if pod.Namespace != namespace {
-		return nil, fmt.Errorf("apiserver: get pod %s/%s: answered with namespace %q", namespace, name, pod.Namespace)
-	}
-	if err := sameObject("pod", name, pod.Name, string(pod.UID)); err != nil {
-		return nil, err
-	}
-	pod.ManagedFields = nil
-	return pod, nil
+	return getObject(ctx, c, corev1.SchemeGroupVersion, "pod", namespace, name, &corev1.Pod{})
 }
 
 func (c *Client) node(ctx context.Context) (*corev1.Node, error) {
-	node := &corev1.Node{}
-	err := c.send(ctx, request{
-		what:  "get node " + c.config.Node,
-		group: corev1.SchemeGroupVersion,
-		build: func(r *rest.RESTClient) *rest.Request { return r.Get().Resource("nodes").Name(c.config.Node) },
-		into:  node,
-		wait:  true,
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := sameObject("node", c.config.Node, node.Name, string(node.UID)); err != nil {
-		return nil, err
-	}
-	node.ManagedFields = nil
-	return node, nil
+	return getObject(ctx, c, corev1.SchemeGroupVersion, "node", "", c.config.Node, &corev1.Node{})
 }
 
 func (c *Client) csiNode(ctx context.Context) (*storagev1.CSINode, error) {
-	node := &storagev1.CSINode{}
-	err := c.send(ctx, request{
-		what:  "get csinode " + c.config.Node,
-		group: storagev1.SchemeGroupVersion,
-		build: func(r *rest.RESTClient) *rest.Request { return r.Get().Resource("csinodes").Name(c.config.Node) },
-		into:  node,
-		wait:  true,
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := sameObject("csinode", c.config.Node, node.Name, string(node.UID)); err != nil {
-		return nil, err
-	}
-	node.ManagedFields = nil
-	return node, nil
+	return getObject(ctx, c, storagev1.SchemeGroupVersion, "csinode", "", c.config.Node, &storagev1.CSINode{})
 }
 
-// sameObject refuses an answer that is not the object asked for: "{}" with status 200 decodes as an empty one.
-func sameObject(kind, want, name, uid string) error {
-	if name != want || uid == "" {
-		return fmt.Errorf("apiserver: get %s %s: answered with name %q, UID %q", kind, want, name, uid)
+// apiObject is any of the API's objects.
+type apiObject interface {
+	runtime.Object
+	metav1.Object
+}
+
+// getObject gets one object, without its managedFields. It refuses an answer that is not the object asked for: "{}"
+// with status 200 decodes as an empty one.
+func getObject[T apiObject](ctx context.Context, c *Client, group schema.GroupVersion, kind, namespace, name string,
+	into T) (none T, err error) {
+	what := "get " + kind + " " + path.Join(namespace, name)
+	err = c.send(ctx, request{
+		what:  what,
+		group: group,
+		build: func(r *rest.RESTClient) *rest.Request {
+			return r.Get().NamespaceIfScoped(namespace, namespace != "").Resource(kind + "s").Name(name)
+		},
+		into: into,
+		wait: true,
+	})
+	if err != nil {
+		return none, err
 	}
-	return nil
+	if into.GetNamespace() != namespace || into.GetName() != name || into.GetUID() == "" {
+		return none, fmt.Errorf("apiserver: %s: answered with name %q of namespace %q, UID %q", what, into.GetName(),
+			into.GetNamespace(), into.GetUID())
+	}
+	into.SetManagedFields(nil)
+	return into, nil
 }

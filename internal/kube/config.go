@@ -68,10 +68,7 @@ func (c Config) Credentials() (*rest.Config, string, error) {
 		config, err := kubeconfig{c.Kubeconfig, true, false}.load()
 		return config, c.Kubeconfig, err
 	}
-	dir := c.ServiceAccountDir
-	if dir == "" {
-		dir = DefaultServiceAccountDir
-	}
+	dir := cmp.Or(c.ServiceAccountDir, DefaultServiceAccountDir)
 	if address := c.serviceAddress(); address != "" && exists(filepath.Join(dir, "token")) {
 		return &rest.Config{
 			Host:            "https://" + address,

@@ -75,7 +75,11 @@ func (k *kubeletClient) healthz(ctx context.Context) (string, error) {
 }
 
 func (k *kubeletClient) pods(ctx context.Context) ([]corev1.Pod, error) {
-	body, err := k.ask(ctx, "/pods", maxPods)
+	var body []byte
+	err := k.stream(ctx, "/pods", func(r io.Reader) (err error) {
+		body, err = readAll(r, maxPods)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -112,15 +116,6 @@ func (k *kubeletClient) metric(ctx context.Context, family string) (samples map[
 		return nil
 	})
 	return samples, err
-}
-
-// ask makes one request to kubelet's API and returns its answer.
-func (k *kubeletClient) ask(ctx context.Context, path string, limit int64) (body []byte, err error) {
-	err = k.stream(ctx, path, func(r io.Reader) error {
-		body, err = readAll(r, limit)
-		return err
-	})
-	return body, err
 }
 
 // stream makes one request to kubelet's API and has its answer read. Where kubelet did not answer or did not know us,

@@ -11,21 +11,7 @@ import (
 
 // DaemonSet gets one DaemonSet as it is now.
 func (c *Client) DaemonSet(ctx context.Context, namespace, name string) (*appsv1.DaemonSet, error) {
-	set := &appsv1.DaemonSet{}
-	err := c.send(ctx, request{
-		what:  fmt.Sprintf("get daemonset %s/%s", namespace, name),
-		group: appsv1.SchemeGroupVersion,
-		build: func(r *rest.RESTClient) *rest.Request {
-			return r.Get().Namespace(namespace).Resource("daemonsets").Name(name)
-		},
-		into: set,
-		wait: true,
-	})
-	if err != nil {
-		return nil, err
-	}
-	set.ManagedFields = nil
-	return set, sameObject("daemonset", name, set.Name, string(set.UID))
+	return getObject(ctx, c, appsv1.SchemeGroupVersion, "daemonset", namespace, name, &appsv1.DaemonSet{})
 }
 
 // UnscheduledPods lists the pods of a namespace that match a label selector and are on no node, one page of them.
@@ -47,8 +33,8 @@ func (c *Client) UnscheduledPods(ctx context.Context, namespace, selector string
 	if err != nil {
 		return nil, err
 	}
-	if pods.ResourceVersion == "" {
-		return nil, fmt.Errorf("apiserver: %s: the answer is no list: it has no resourceVersion", what)
+	if err := checkList(what, pods); err != nil {
+		return nil, err
 	}
 	for i := range pods.Items {
 		pods.Items[i].ManagedFields = nil

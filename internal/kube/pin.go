@@ -1,13 +1,14 @@
 package kube
 
 import (
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+
+	"k8s.io/client-go/util/cert"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 )
@@ -38,10 +39,8 @@ func (p servingPin) check(state tls.ConnectionState) error {
 			problems = append(problems, err)
 			continue
 		}
-		for _, certificate := range certificates {
-			if bytes.Equal(certificate.Raw, leaf.Raw) {
-				return nil
-			}
+		if slices.ContainsFunc(certificates, leaf.Equal) {
+			return nil
 		}
 		if name == p.paths.KubeletCAFile {
 			err := p.signed(state.PeerCertificates, certificates)
@@ -71,19 +70,9 @@ func (p servingPin) read(name string) ([]*x509.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	var certificates []*x509.Certificate
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != "CERTIFICATE" {
-			continue // kubelet-server-current.pem holds the key too
-		}
-		certificate, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		certificates = append(certificates, certificate)
-	}
-	if len(certificates) == 0 {
-		return nil, fmt.Errorf("%s: no certificate in it", name)
+	certificates, err := cert.ParseCertsPEM(data) // passes over the key in kubelet-server-current.pem
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return certificates, nil
 }

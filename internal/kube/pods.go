@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 )
@@ -82,6 +83,15 @@ func (c *Client) podPages(ctx context.Context, q podQuery) ([]corev1.Pod, error)
 	return nil, fmt.Errorf("apiserver: list pods of node %s: more than %d pages", c.config.Node, maxPages)
 }
 
+// checkList refuses an answer without a resourceVersion, which every list has: an object of another kind and "{}"
+// decode as an empty list.
+func checkList(what string, answer metav1.ListInterface) error {
+	if answer.GetResourceVersion() == "" {
+		return fmt.Errorf("apiserver: %s: the answer is no list: it has no resourceVersion", what)
+	}
+	return nil
+}
+
 func (c *Client) podPage(ctx context.Context, q podQuery, token string) (*corev1.PodList, error) {
 	page := &corev1.PodList{}
 	what := q.what(c.config.Node)
@@ -107,9 +117,8 @@ func (c *Client) podPage(ctx context.Context, q podQuery, token string) (*corev1
 	if err != nil {
 		return nil, err
 	}
-	// Every list has one; an object of another kind and "{}" have none and decode as an empty list.
-	if page.ResourceVersion == "" {
-		return nil, fmt.Errorf("apiserver: %s: the answer is no list: it has no resourceVersion", what)
+	if err := checkList(what, page); err != nil {
+		return nil, err
 	}
 	for i := range page.Items {
 		pod := &page.Items[i]

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -39,6 +40,15 @@ func openBelow(dir int, name string, flags int, resolve uint64) (int, error) {
 	return fd, nil
 }
 
+// openIfThere is openBelow with errGone for what does not exist.
+func openIfThere(dir int, name string, flags int, resolve uint64) (int, error) {
+	fd, err := openBelow(dir, name, flags, resolve)
+	if errors.Is(err, unix.ENOENT) {
+		err = errGone
+	}
+	return fd, err
+}
+
 // realPath returns the path of an open directory without symbolic links.
 func realPath(fd int) (string, error) {
 	buffer := make([]byte, unix.PathMax)
@@ -61,17 +71,13 @@ func openPodDir(r request, resolve uint64) (fd int, last string, err error) {
 	}
 	defer unix.Close(base)
 	dir, last := path.Split(path.Join(r.UID, r.Path))
-	fd, err = openBelow(base, path.Join(".", dir), unix.O_PATH|unix.O_DIRECTORY, resolve)
-	if errors.Is(err, unix.ENOENT) {
-		err = errGone
-	}
+	fd, err = openIfThere(base, path.Join(".", dir), unix.O_PATH|unix.O_DIRECTORY, resolve)
 	return fd, last, err
 }
 
 // isLocal reports whether name is a clean relative path that does not leave its base.
 func isLocal(name string) bool {
-	return name != "" && name != "." && name != ".." && path.Clean(name) == name && !path.IsAbs(name) &&
-		!strings.HasPrefix(name, "../") && !strings.ContainsRune(name, 0)
+	return filepath.IsLocal(name) && name != "." && path.Clean(name) == name && !strings.ContainsRune(name, 0)
 }
 
 // statAt stats name in an open directory without following it, without triggering an automount and without asking a
@@ -82,13 +88,8 @@ func statAt(dir int, name string) (unix.Statx_t, error) {
 		flags |= unix.AT_EMPTY_PATH
 	}
 	var st unix.Statx_t
-	if err := unix.Statx(dir, name, flags, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st); err != nil {
-		if errors.Is(err, unix.ENOENT) {
-			return st, errGone
-		}
-		return st, fmt.Errorf("stat %s: %w", name, err)
-	}
-	return st, nil
+	err := unix.Statx(dir, name, flags, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st)
+	return st, gone("stat "+name, err)
 }
 
 // mountID returns the ID of the mount that a file is on.
@@ -104,5 +105,10 @@ func isMountRoot(st unix.Statx_t) bool {
 	return st.Attributes&st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
-// knowsMountRoot reports whether the kernel reports mount roots (Linux 5.8).
-func knowsMountRoot(st unix.Statx_t) bool { return st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 }
+// isMountPoint is isMountRoot where the answer no must be certain.
+func isMountPoint(st unix.Statx_t) (bool, error) {
+	if st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return false, refuse("the kernel does not report mount points (Linux 5.8 or newer is needed)")
+	}
+	return isMountRoot(st), nil
+}

@@ -101,10 +101,7 @@ func openCgroup(point, name string, id *FileID) (int, error) {
 		return -1, err
 	}
 	defer unix.Close(base)
-	fd, err := openBelow(base, strings.TrimPrefix(name, "/"), unix.O_RDONLY|unix.O_DIRECTORY, resolveInside)
-	if errors.Is(err, unix.ENOENT) {
-		return -1, errGone
-	}
+	fd, err := openIfThere(base, strings.TrimPrefix(name, "/"), unix.O_RDONLY|unix.O_DIRECTORY, resolveInside)
 	if err != nil {
 		return -1, err
 	}
@@ -248,10 +245,7 @@ func readBelow(dir int, name string) ([]byte, error) {
 // removeOne removes one cgroup below the evaluated one, by its name in its own parent, however it is called.
 func removeOne(top int, name string, forceEmpty bool) error {
 	dropCache(top, name, forceEmpty)
-	parent, err := openBelow(top, path.Dir(name), unix.O_PATH|unix.O_DIRECTORY, resolveInside)
-	if errors.Is(err, unix.ENOENT) {
-		return errGone
-	}
+	parent, err := openIfThere(top, path.Dir(name), unix.O_PATH|unix.O_DIRECTORY, resolveInside)
 	if err != nil {
 		return err
 	}

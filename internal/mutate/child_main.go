@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 )
 
@@ -69,20 +70,11 @@ func perform(r request) answer {
 	case errors.As(err, &refusal):
 		a.Outcome, a.Why = outcomeRefused, refusal.Why
 	case errors.Is(err, ErrChanged):
-		a.Outcome, a.Why = outcomeChanged, trimSuffix(err, ErrChanged)
+		a.Outcome, a.Why = outcomeChanged, strings.TrimSuffix(err.Error(), ": "+ErrChanged.Error())
 	case errors.As(err, &errno):
-		a.Outcome, a.Why, a.Errno = outcomeFailed, trimSuffix(err, errno), int(errno)
+		a.Outcome, a.Why, a.Errno = outcomeFailed, strings.TrimSuffix(err.Error(), ": "+errno.Error()), int(errno)
 	default:
 		a.Outcome, a.Why, a.Errno = outcomeFailed, err.Error(), int(syscall.EIO)
 	}
 	return a
-}
-
-// trimSuffix returns the words of err before those of the error it wraps.
-func trimSuffix(err, wrapped error) string {
-	text, end := err.Error(), ": "+wrapped.Error()
-	if len(text) > len(end) && text[len(text)-len(end):] == end {
-		return text[:len(text)-len(end)]
-	}
-	return text
 }

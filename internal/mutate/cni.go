@@ -92,11 +92,8 @@ func (d *Mutator) readAttachment(a Attachment) (cached, error) {
 		return cached{}, refuse("%s with container %q is not an attachment of the runtime", a.File, a.ContainerID)
 	}
 	fd, err := unix.Open(a.File, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return cached{}, errGone
-	}
 	if err != nil {
-		return cached{}, fmt.Errorf("%s: %w", a.File, err)
+		return cached{}, gone(a.File, err)
 	}
 	file := os.NewFile(uintptr(fd), a.File)
 	defer file.Close()
@@ -176,7 +173,7 @@ func (d *Mutator) livingNetns(name string) (string, error) {
 	if err := unix.Fstatfs(fd, &fs); err != nil {
 		return "", fmt.Errorf("%s: %w", name, err)
 	}
-	if fs.Type != nsfsMagic {
+	if fs.Type != unix.NSFS_MAGIC {
 		return "", nil // an empty file, as a reboot leaves it
 	}
 	return name, nil

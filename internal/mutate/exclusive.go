@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
@@ -91,8 +92,8 @@ func (d *Mutator) isOfPod(pid int, uid string) (bool, error) {
 	if err != nil {
 		return false, d.ignoreEnded(pid, err)
 	}
-	for _, name := range cgroups {
-		if d.ofPod(name, uid) {
+	for _, name := range cgroups { // in whichever tree: nothing is done to the process
+		if found, _, ok := d.host.Paths.PodOfCgroup(name); ok && found == uid && uid != "" {
 			return true, nil
 		}
 	}
@@ -102,7 +103,7 @@ func (d *Mutator) isOfPod(pid int, uid string) (bool, error) {
 // ignoreEnded ignores an error about a process that has ended meanwhile: it holds no mounts.
 func (d *Mutator) ignoreEnded(pid int, err error) error {
 	stat, now := d.host.ProcStat(pid)
-	if mount.Ended(now) || now == nil && (stat.State == 'Z' || stat.State == 'X') {
+	if host.Gone(now) || now == nil && !host.Alive(stat) {
 		return nil
 	}
 	return err

@@ -81,12 +81,6 @@ func (d *Mutator) thawUp(p Process, point, name, file string, frozen []string, v
 	return thawed, nil
 }
 
-// ofPod reports whether a cgroup is a pod's, or below it, in whichever tree. It is enough for what is only read.
-func (d *Mutator) ofPod(cgroup, uid string) bool {
-	found, _, ok := d.host.Paths.PodOfCgroup(cgroup)
-	return ok && found == uid && uid != ""
-}
-
 // freezerFile returns the file that freezes a cgroup, what it says when frozen, and what thaws it.
 // https://docs.kernel.org/admin-guide/cgroup-v1/freezer-subsystem.html and cgroup-v2.html
 func freezerFile(controller string) (file string, frozen []string, thaw string) {

@@ -1,6 +1,7 @@
 package mutate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,7 +32,7 @@ func (d *Mutator) freeLeases(ctx context.Context, plugins *libcni.CNIConfig, lis
 		if err := json.Unmarshal(plugin.Bytes, &conf); err != nil || conf.IPAM.Type != "host-local" {
 			continue // others keep their own books, which only they can read
 		}
-		dir := path.Join(leaseDir(conf, d.host.Paths.CNINetworksDir), list.Name)
+		dir := path.Join(cmp.Or(conf.IPAM.DataDir, d.host.Paths.CNINetworksDir), list.Name)
 		held, err := d.leases(dir, a.ContainerID, a.IfName)
 		if err != nil {
 			return err
@@ -61,13 +62,6 @@ func (d *Mutator) LeasesHeld(dir, containerID, ifName string) ([]string, error) 
 		return nil, fmt.Errorf("leases of container %q in %q: neither may be empty", containerID, dir)
 	}
 	return d.leases(dir, containerID, ifName)
-}
-
-func leaseDir(conf ipam, usual string) string {
-	if conf.IPAM.DataDir != "" {
-		return conf.IPAM.DataDir
-	}
-	return usual
 }
 
 // leases lists the addresses that host-local holds for a container's interface: files named by the address that contain

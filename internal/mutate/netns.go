@@ -8,10 +8,10 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
@@ -25,9 +25,6 @@ type Netns struct {
 // netnsName matches the names that containerd uses: cni-<uuid>. Everything else belongs to other programs (`ip netns
 // add`, routers).
 var netnsName = regexp.MustCompile(`^cni-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
-
-// nsfsMagic is NSFS_MAGIC of linux/magic.h.
-const nsfsMagic = 0x6e736673
 
 // RemoveNetns removes the mount of a network namespace without processes. The kernel then destroys the namespace, and
 // with it the virtual links in it and their other ends. Physical devices would move back to the host.
@@ -73,14 +70,14 @@ func (d *Mutator) userOfNetns(inode uint64) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	wanted := "net:[" + strconv.FormatUint(inode, 10) + "]"
+	wanted := fmt.Sprintf("net:[%d]", inode)
 	for _, pid := range pids {
 		if pid == 1 || pid == d.host.Paths.InitPID {
 			continue // it is in the host's namespace, and some kernels do not let it be read
 		}
 		link, err := d.host.Files.Link(fmt.Sprintf("/proc/%d/ns/net", pid))
 		switch {
-		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH): // it has ended
+		case host.Gone(err):
 		case err != nil:
 			return 0, fmt.Errorf("network namespace of process %d: %w", pid, err)
 		case link == wanted:
@@ -101,7 +98,7 @@ func (d *Mutator) mountedElsewhere(n Netns) error {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real // the mount table shows no symbolic links
 	}
-	wanted := "net:[" + strconv.FormatUint(n.Inode, 10) + "]"
+	wanted := fmt.Sprintf("net:[%d]", n.Inode)
 	for _, m := range mounts {
 		if m.FSType == "nsfs" && m.Root == wanted && m.Point != path.Join(dir, name) {
 			return refuse("%s is also mounted at %s: its network namespace would stay", n.Path, m.Point)
@@ -158,11 +155,8 @@ func removeNetnsChild(r request) error {
 // checkNetnsFile checks that a file is the inspected namespace or a plain empty file. Inode 0 stands for any file.
 func checkNetnsFile(name string, inode uint64) (mounted bool, err error) {
 	fd, err := unix.Open(name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return false, errGone
-	}
 	if err != nil {
-		return false, fmt.Errorf("%s: %w", name, err)
+		return false, gone(name, err)
 	}
 	defer unix.Close(fd)
 	st, err := statAt(fd, "")
@@ -177,7 +171,7 @@ func checkNetnsFile(name string, inode uint64) (mounted bool, err error) {
 		if err := unix.Fstatfs(fd, &fs); err != nil {
 			return false, fmt.Errorf("%s: %w", name, err)
 		}
-		if fs.Type != nsfsMagic {
+		if fs.Type != unix.NSFS_MAGIC {
 			return false, refuse("%s is a mount of type %x", name, fs.Type)
 		}
 		return true, nil

@@ -2,7 +2,6 @@ package mutate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -42,10 +41,7 @@ func readNoteChild(r request) (Note, error) {
 	}
 	defer unix.Close(dir)
 	// Not opened for reading: that would wait for the other end of a pipe, or rewind a tape.
-	handle, err := openBelow(dir, name, unix.O_PATH|unix.O_NOFOLLOW, resolveInside)
-	if errors.Is(err, unix.ENOENT) {
-		return Note{}, errGone
-	}
+	handle, err := openIfThere(dir, name, unix.O_PATH|unix.O_NOFOLLOW, resolveInside)
 	if err != nil {
 		return Note{}, err
 	}

@@ -95,11 +95,8 @@ func (d *Mutator) EmptyQuarantine(ctx context.Context, kept Kept) error {
 // openQuarantine opens the quarantine, to which only root may have access. errGone when there is none.
 func openQuarantine(dir string) (int, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return -1, errGone
-	}
 	if err != nil {
-		return -1, fmt.Errorf("open %s: %w", dir, err)
+		return -1, gone("open "+dir, err)
 	}
 	st, err := statAt(fd, "")
 	if err == nil && (st.Uid != 0 || st.Mode&0o077 != 0) {
@@ -177,25 +174,16 @@ func AddBytes(a, b uint64) uint64 {
 
 // bytesOf returns the size of a file or of everything in a directory. A mount in it is an error.
 func bytesOf(dir int, name string) (uint64, error) {
-	st, err := statAt(dir, name)
+	top, err := entryAt(dir, name, "")
 	if err != nil {
 		return 0, err
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return st.Size, nil
-	}
-	tree, err := treeBelow(dir, name)
-	if err != nil {
-		return 0, err
-	}
+	entries, err := wholeTree(dir, name, top)
 	total := uint64(0)
-	for _, entry := range tree {
-		if entry.Mount {
-			return 0, fmt.Errorf("%s is a mount point: %w", path.Join(name, entry.Path), unix.EBUSY)
-		}
+	for _, entry := range entries {
 		total = AddBytes(total, entry.Size)
 	}
-	return total, nil
+	return total, err
 }
 
 // recordNew is the suffix of a record that is being rewritten.
@@ -250,10 +238,7 @@ func writeRecord(to int, kept Kept, name string) error {
 
 // readRecord reads the record of an entry, which only root can have written.
 func readRecord(dir int, name string) (Kept, error) {
-	fd, err := openBelow(dir, recordOf(name), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, resolveInside)
-	if errors.Is(err, unix.ENOENT) {
-		return Kept{}, errGone
-	}
+	fd, err := openIfThere(dir, recordOf(name), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, resolveInside)
 	if err != nil {
 		return Kept{}, err
 	}

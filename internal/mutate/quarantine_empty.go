@@ -79,32 +79,17 @@ func emptyChild(r request) error {
 
 // keptTree lists an entry completely. Nothing may be mounted in it.
 func keptTree(dir int, kept Kept) ([]Entry, error) {
-	st, err := statAt(dir, kept.Name)
+	top, err := entryAt(dir, kept.Name, "")
 	if errors.Is(err, errGone) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	top, err := entryOf("", st)
-	if err != nil {
-		return nil, err
-	}
 	if top.File != kept.File {
 		return nil, changed("quarantine %s", kept.Name)
 	}
-	entries := []Entry{top}
-	if top.Type == Directory && !top.Mount {
-		if entries, err = treeBelow(dir, kept.Name); err != nil {
-			return nil, err
-		}
-	}
-	for _, entry := range entries {
-		if entry.Mount {
-			return nil, fmt.Errorf("%s is a mount point: %w", path.Join(kept.Name, entry.Path), unix.EBUSY)
-		}
-	}
-	return entries, nil
+	return wholeTree(dir, kept.Name, top)
 }
 
 // removeKept removes one name below an entry of the quarantine.
@@ -115,13 +100,12 @@ func removeKept(quarantine int, name string, entry Entry) error {
 		return err
 	}
 	defer unix.Close(dir)
-	st, err := statAt(dir, last)
+	now, err := entryAt(dir, last, entry.Path)
 	if err != nil {
 		return err
 	}
-	if now, err := entryOf(entry.Path, st); err != nil || now.Type != entry.Type || now.File != entry.File ||
-		now.Mount {
-		return errors.Join(err, changed("quarantine %s", path.Join(name, entry.Path)))
+	if now.Type != entry.Type || now.File != entry.File || now.Mount {
+		return changed("quarantine %s", path.Join(name, entry.Path))
 	}
 	flags := 0
 	if entry.Type == Directory {

@@ -42,10 +42,9 @@ func checkTarget(dir int, name string, id FileID, types []uint16) error {
 	if err != nil {
 		return err
 	}
-	if !knowsMountRoot(st) {
-		return refuse("the kernel does not report mount points (Linux 5.8 or newer is needed)")
-	}
-	if isMountRoot(st) {
+	if mounted, err := isMountPoint(st); err != nil {
+		return err
+	} else if mounted {
 		return fmt.Errorf("%s is a mount point: %w", name, unix.EBUSY)
 	}
 	for _, t := range types {

@@ -70,14 +70,10 @@ func treeChild(r request) ([]Entry, error) {
 
 // treeBelow lists the tree in the directory name of an open directory.
 func treeBelow(parent int, name string) ([]Entry, error) {
-	st, err := statAt(parent, name)
+	top, err := entryAt(parent, name, "")
 	if errors.Is(err, errGone) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	top, err := entryOf("", st)
 	if err != nil {
 		return nil, err
 	}
@@ -97,6 +93,22 @@ func treeBelow(parent int, name string) ([]Entry, error) {
 		entries = append(entries, below...)
 		if len(entries) > maxTree {
 			return nil, refuse("the directory %s holds more than %d entries", name, maxTree)
+		}
+	}
+	return entries, nil
+}
+
+// wholeTree lists an entry of a directory with everything in it. Nothing may be mounted there.
+func wholeTree(dir int, name string, top Entry) (entries []Entry, err error) {
+	entries = []Entry{top}
+	if top.Type == Directory && !top.Mount {
+		if entries, err = treeBelow(dir, name); err != nil {
+			return nil, err
+		}
+	}
+	for _, entry := range entries {
+		if entry.Mount {
+			return nil, fmt.Errorf("%s is a mount point: %w", path.Join(name, entry.Path), unix.EBUSY)
 		}
 	}
 	return entries, nil
@@ -124,14 +136,10 @@ func listDir(parent int, name string, dir Entry) ([]Entry, error) {
 	slices.Sort(names)
 	entries := make([]Entry, 0, len(names))
 	for _, child := range names {
-		st, err := statAt(fd, child)
+		entry, err := entryAt(fd, child, path.Join(dir.Path, child))
 		if errors.Is(err, errGone) {
 			continue
 		}
-		if err != nil {
-			return nil, err
-		}
-		entry, err := entryOf(path.Join(dir.Path, child), st)
 		if err != nil {
 			return nil, err
 		}
@@ -140,11 +148,14 @@ func listDir(parent int, name string, dir Entry) ([]Entry, error) {
 	return entries, nil
 }
 
-func entryOf(name string, st unix.Statx_t) (Entry, error) {
-	if !knowsMountRoot(st) {
-		return Entry{}, refuse("the kernel does not report mount points (Linux 5.8 or newer is needed)")
+// entryAt stats name in an open directory; at is its path in the tree.
+func entryAt(dir int, name, at string) (Entry, error) {
+	st, err := statAt(dir, name)
+	if err != nil {
+		return Entry{}, err
 	}
-	entry := Entry{Path: name, Type: Other, File: fileID(st), Size: st.Size, Links: st.Nlink, Mount: isMountRoot(st)}
+	mounted, err := isMountPoint(st)
+	entry := Entry{Path: at, Type: Other, File: fileID(st), Size: st.Size, Links: st.Nlink, Mount: mounted}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		entry.Type = Directory
@@ -153,7 +164,7 @@ func entryOf(name string, st unix.Statx_t) (Entry, error) {
 	case unix.S_IFSOCK:
 		entry.Type = Socket
 	}
-	return entry, nil
+	return entry, err
 }
 
 func fileID(st unix.Statx_t) FileID {

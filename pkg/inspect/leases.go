@@ -16,7 +16,6 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cni"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
-	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // listLeases lists containerd's leases in the namespace k8s.io. The CRI plugin creates one for each sandbox before
@@ -136,7 +135,7 @@ func runtimeCommand(h *host.Host, pid int) (string, error) {
 }
 
 func ignoreGone(err error) error {
-	if mount.Ended(err) {
+	if host.Gone(err) {
 		return nil
 	}
 	return err

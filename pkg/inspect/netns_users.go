@@ -6,7 +6,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/holders"
-	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // findNetnsUsers finds the processes in the network namespaces of suspects. A process of another pod or of none makes
@@ -34,7 +33,7 @@ func findNetnsUsers(scan *Scan, suspects []*Object) error {
 			continue // it is in the host's namespace, and some kernels do not let it be read
 		}
 		inode, err := holders.NetworkNamespace(scan.Host, pid)
-		if mount.Ended(err) {
+		if host.Gone(err) {
 			continue
 		}
 		if err != nil {

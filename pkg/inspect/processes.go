@@ -53,7 +53,7 @@ func readProcesses(ctx context.Context, h *host.Host) (processTable, error) {
 			return processTable{}, fmt.Errorf("processes: %w", err)
 		}
 		cgroups, err := h.ProcCgroups(pid)
-		if mount.Ended(err) {
+		if host.Gone(err) {
 			continue
 		}
 		if err != nil {
@@ -64,7 +64,7 @@ func readProcesses(ctx context.Context, h *host.Host) (processTable, error) {
 		if !ours && !nested {
 			continue
 		}
-		if p.ProcStat, err = h.ProcStat(pid); mount.Ended(err) {
+		if p.ProcStat, err = h.ProcStat(pid); host.Gone(err) {
 			continue
 		} else if err != nil {
 			table.hide(h, pid, p, err)

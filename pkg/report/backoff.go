@@ -8,12 +8,10 @@ import (
 )
 
 // Backoff is how long a sink waits after a write that failed: for as long as the server asks (Retry-After), and
-// then a random part of a span that doubles up to Max (full jitter), so that ten thousand agents do not come back at
-// once. The zero value works. It is not safe for concurrent use.
+// then a random part of a span that doubles up to five minutes (full jitter), so that ten thousand agents do not come
+// back at once. The zero value works. It is not safe for concurrent use.
 type Backoff struct {
-	First time.Duration  // the first span; zero means one second
-	Max   time.Duration  // the longest span; zero means five minutes
-	Rand  func() float64 // in [0,1); nil means math/rand/v2
+	Rand func() float64 // in [0,1); nil means math/rand/v2
 
 	failures int
 }
@@ -27,11 +25,9 @@ const (
 
 // Failed records a failure and returns how long to wait before the next attempt.
 func (b *Backoff) Failed(err error) time.Duration {
-	span := orDefault(b.Max, maxBackoff)
-	first := orDefault(b.First, firstBackoff)
-	// Thirty doublings of any sensible first span are beyond any sensible Max; more would overflow.
-	if b.failures < 30 && first<<b.failures < span {
-		span = first << b.failures
+	span := maxBackoff
+	if b.failures < 30 { // more doublings would overflow
+		span = min(span, firstBackoff<<b.failures)
 	}
 	b.failures++
 	return RetryAfter(err) + Jitter(span, b.Rand)
@@ -49,10 +45,7 @@ func RetryAfter(err error) time.Duration {
 	if !ok || seconds <= 0 {
 		return 0
 	}
-	if seconds > int(maxRetryAfter/time.Second) {
-		return maxRetryAfter
-	}
-	return time.Duration(seconds) * time.Second
+	return time.Duration(min(seconds, int(maxRetryAfter/time.Second))) * time.Second
 }
 
 // Jitter returns a random part of span. A nil source means math/rand/v2.
@@ -61,13 +54,6 @@ func Jitter(span time.Duration, source func() float64) time.Duration {
 		source = rand.Float64
 	}
 	return time.Duration(source() * float64(span))
-}
-
-func orDefault(d, otherwise time.Duration) time.Duration {
-	if d > 0 {
-		return d
-	}
-	return otherwise
 }
 
 // Earliest returns the earliest of the moments that are set, zero if none is.

@@ -64,13 +64,7 @@ func CgroupHierarchies(mounts []mount.Mount, dir string) []CgroupHierarchy {
 
 // v1Name returns what /proc/PID/cgroup calls the hierarchy with these mount options.
 func v1Name(options []string) string {
-	var names []string
-	for _, option := range options {
-		if !v1Option(option) {
-			names = append(names, option)
-		}
-	}
-	return strings.Join(names, ",")
+	return strings.Join(slices.DeleteFunc(slices.Clone(options), v1Option), ",")
 }
 
 // PodCgroup is one cgroup directory in one hierarchy that belongs to a pod: the pod's own, or one below it.

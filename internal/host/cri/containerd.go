@@ -12,10 +12,9 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
@@ -32,56 +31,45 @@ func NewContainerd(socket string) (host.Containerd, io.Closer, error) {
 	}
 	conn := &socketConn{path: socket}
 	return host.Containerd{
-		Containers: func(ctx context.Context) (list []containers.Container, err error) {
-			err = conn.containerd(ctx, "/containers", func(ctx context.Context, c *client.Client) error {
-				list, err = c.ContainerService().List(ctx)
-				return err
-			})
-			return list, err
-		},
-		Leases: func(ctx context.Context) (list []leases.Lease, err error) {
-			err = conn.containerd(ctx, "/leases", func(ctx context.Context, c *client.Client) error {
-				list, err = c.LeasesService().List(ctx)
-				return err
-			})
-			return list, err
-		},
-		Tasks: func(ctx context.Context) (list []*tasks.Process, err error) {
-			err = conn.containerd(ctx, "/tasks", func(ctx context.Context, c *client.Client) error {
-				answer, err := c.TaskService().List(ctx, &tasksapi.ListTasksRequest{})
-				list = answer.GetTasks()
-				return err
-			})
-			return list, err
-		},
-		Sandboxes: func(ctx context.Context) (ids []string, err error) {
-			err = conn.containerd(ctx, "/sandboxes", func(ctx context.Context, c *client.Client) error {
-				records, err := c.SandboxStore().List(ctx)
-				ids = nil // of an attempt that failed
-				for _, record := range records {
-					ids = append(ids, record.ID)
-				}
-				return err
-			})
-			if status.Code(err) == codes.Unimplemented {
-				return nil, nil // containerd 1.6
+		Containers: list(conn, "/containers",
+			func(ctx context.Context, c *client.Client) ([]containers.Container, error) {
+				return c.ContainerService().List(ctx)
+			}),
+		Leases: list(conn, "/leases", func(ctx context.Context, c *client.Client) ([]leases.Lease, error) {
+			return c.LeasesService().List(ctx)
+		}),
+		Tasks: list(conn, "/tasks", func(ctx context.Context, c *client.Client) ([]*tasks.Process, error) {
+			answer, err := c.TaskService().List(ctx, &tasksapi.ListTasksRequest{})
+			return answer.GetTasks(), err
+		}),
+		Sandboxes: list(conn, "/sandboxes", func(ctx context.Context, c *client.Client) (ids []string, err error) {
+			records, err := c.SandboxStore().List(ctx)
+			for _, record := range records {
+				ids = append(ids, record.ID)
+			}
+			if errdefs.IsNotImplemented(err) {
+				err = nil // containerd 1.6
 			}
 			return ids, err
-		},
+		}),
 	}, conn, nil
 }
 
-// containerd calls containerd's client, in the namespace of the CRI plugin. The client is a handle on the connection.
-func (s *socketConn) containerd(ctx context.Context, what string,
-	call func(context.Context, *client.Client) error) error {
-	ctx = namespaces.WithNamespace(ctx, Namespace)
-	return s.call(ctx, what, func(conn *grpc.ClientConn) error {
-		c, err := client.NewWithConn(conn)
-		if err != nil {
-			return err
-		}
-		return errgrpc.ToGRPC(call(ctx, c))
-	})
+// list calls containerd's client, in the namespace of the CRI plugin. The client is a handle on the connection.
+func list[T any](s *socketConn, what string,
+	call func(context.Context, *client.Client) ([]T, error)) func(context.Context) ([]T, error) {
+	return func(ctx context.Context) (all []T, err error) {
+		ctx = namespaces.WithNamespace(ctx, Namespace)
+		err = s.call(ctx, what, func(conn *grpc.ClientConn) error {
+			c, err := client.NewWithConn(conn)
+			if err != nil {
+				return err
+			}
+			all, err = call(ctx, c)
+			return errgrpc.ToGRPC(err)
+		})
+		return all, err
+	}
 }
 
 // ConnectContainerd returns containerd's client for a few calls; the connection is made with the first one.

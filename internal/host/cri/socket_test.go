@@ -275,7 +275,12 @@ func TestParseListening(t *testing.T) {
 		"/run/with blank.sock": {"1066": true},
 		"/run/none.sock":       {},
 	} {
-		got := discover.ParseListening(table, func(name string) bool { return name == path })
+		got := map[string]bool{}
+		discover.ParseListening(table, func(inode, name string) {
+			if name == path {
+				got[inode] = true
+			}
+		})
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: %s", path, diff)
 		}

@@ -71,7 +71,7 @@ func judgeAll(h *host.Host, stats []host.ProcStat, wanted func(comm string, args
 		if !host.Alive(stat) || !wanted(stat.Comm, nil) {
 			continue
 		}
-		c := candidate{Process: host.Process{PID: stat.PID, StartTime: stat.StartTime, Comm: stat.Comm}}
+		c := candidate{Process: processOf(stat)}
 		if c.why = judge(h, &c); c.why == nil {
 			var err error
 			if c.Args, err = h.ProcArgs(stat.PID); err != nil || len(c.Args) == 0 || !wanted(stat.Comm, c.Args) {
@@ -79,7 +79,7 @@ func judgeAll(h *host.Host, stats []host.ProcStat, wanted func(comm string, args
 			}
 		}
 		// The number may have become another's while its files were read.
-		if lives(h, c.Process) && !errors.Is(c.why, fs.ErrNotExist) && !errors.Is(c.why, unix.ESRCH) {
+		if lives(h, c.Process) && !host.Gone(c.why) {
 			found = append(found, c)
 		}
 	}
@@ -146,31 +146,23 @@ func unlessUnprivileged(err error) error {
 
 // rootUser returns the user of a process where one of its four is not root.
 func rootUser(h *host.Host, pid int) (uint32, error) {
-	data, err := h.Files.Read(host.ProcFile(pid, "status"))
+	fields, err := statusFields(h, pid, "Uid")
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(string(data)) {
-		ids, ok := strings.CutPrefix(line, "Uid:")
-		if !ok {
-			continue
-		}
-		fields := strings.Fields(ids)
-		if len(fields) != 4 {
-			break
-		}
-		for _, field := range fields {
-			uid, err := strconv.ParseUint(field, 10, 32)
-			if err != nil {
-				return 0, fmt.Errorf("user %q: %w", hosterr.Clip(field), err)
-			}
-			if !owned.UID(uint32(uid)) {
-				return uint32(uid), fmt.Errorf("it runs as user %d: %w", uid, ErrImpostor)
-			}
-		}
-		return 0, nil
+	if len(fields) != 4 {
+		return 0, fmt.Errorf("%s: %d users", host.ProcFile(pid, "status"), len(fields))
 	}
-	return 0, fmt.Errorf("%s: no Uid", host.ProcFile(pid, "status"))
+	for _, field := range fields {
+		uid, err := strconv.ParseUint(field, 10, 32)
+		if err != nil {
+			return 0, fmt.Errorf("user %q: %w", hosterr.Clip(field), err)
+		}
+		if !owned.UID(uint32(uid)) {
+			return uint32(uid), fmt.Errorf("it runs as user %d: %w", uid, ErrImpostor)
+		}
+	}
+	return 0, nil
 }
 
 // rootsOwn reports whether a process is known to be root's.
@@ -316,7 +308,7 @@ func placeOfCgroup(path, init string) string {
 	if rest, ok := strings.CutPrefix(path, base); ok && base != "" && base != "/" && (rest == "" || rest[0] == '/') {
 		path = rest
 	}
-	parts := strings.Split(strings.Trim(strings.TrimSuffix(path, " (deleted)"), "/"), "/")
+	parts := strings.Split(strings.Trim(strings.TrimSuffix(path, removed), "/"), "/")
 	switch {
 	case runtimeCgroup.MatchString(parts[0]) && len(parts) > 1, slices.ContainsFunc(parts, containerCgroup.MatchString):
 		return "a container"

@@ -33,7 +33,6 @@ type KubeletConfiguration struct {
 	ClusterDNS     []string `json:"clusterDNS"`
 	ClusterDomain  string   `json:"clusterDomain"`
 	ResolverConfig *string  `json:"resolvConf"`
-	PodCIDR        string   `json:"podCIDR"`
 }
 
 // maxKubeletConfig bounds one configuration file, in bytes; the others how many files are beside it, and how deep.

@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"cmp"
 	"path/filepath"
 	"strings"
 )
@@ -19,8 +20,7 @@ func (d *discoverer) containerd() error {
 	if d.Paths.ContainerdSocket == "" {
 		return nil
 	}
-	socket := d.Paths.ContainerdSocket
-	setIf(&socket, d.configured.ContainerdSocket)
+	socket := cmp.Or(d.configured.ContainerdSocket, d.Paths.ContainerdSocket)
 	all, err := candidates(d.host, func(comm string, _ []string) bool { return comm == "containerd" })
 	if err != nil {
 		return err
@@ -52,8 +52,7 @@ func (d *discoverer) applyContainerd(s containerdSettings) {
 	if len(s.binDirs) > 0 {
 		p.CNIBinDirs = s.binDirs
 	}
-	state := p.ContainerdState
-	setIf(&state, d.configured.ContainerdState)
+	state := cmp.Or(d.configured.ContainerdState, p.ContainerdState)
 	// Where the CRI plugin keeps network namespaces with netns_mounts_under_state_dir.
 	p.NetnsDirs = []string{"/run/netns", filepath.Join(state, "io.containerd.grpc.v1.cri/netns")}
 }
@@ -61,9 +60,7 @@ func (d *discoverer) applyContainerd(s containerdSettings) {
 // containerdFlags reads the file that the flags name, then applies them.
 func (d *discoverer) containerdFlags(flags map[string]string, pid int) containerdSettings {
 	s := containerdSettings{address: DefaultPaths().CRISocket}
-	name := containerdConfig
-	setIf(&name, flags["config"])
-	if name = d.absolute(name, pid); name != "" {
+	if name := d.absolute(cmp.Or(flags["config"], containerdConfig), pid); name != "" {
 		d.containerdFiles(&s, name)
 	}
 	setIf(&s.address, flags["address"])

@@ -2,10 +2,10 @@
 package discover
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -88,7 +88,7 @@ func (d *discoverer) kubelet() error {
 		return err
 	}
 	p := &d.Paths
-	p.KubeletRoot = settings.root(d.configured)
+	p.KubeletRoot = cmp.Or(d.configured.KubeletRoot, settings.rootDir, p.KubeletRoot)
 	p.PluginRegistry = filepath.Join(p.KubeletRoot, "plugins_registry")
 	p.KubeletConfig = settings.configFile
 	p.StaticPods = settings.StaticPodPath
@@ -112,16 +112,13 @@ func (d *discoverer) kubelet() error {
 // criSocket applies kubelet's containerRuntimeEndpoint: a path, with or without unix:// before it.
 func (d *discoverer) criSocket(endpoint string) {
 	path, err := socketPath(endpoint)
-	switch {
-	case err != nil:
+	if err != nil {
 		d.note("containerRuntimeEndpoint: %v", err)
-		path = d.existingSocket()
-	case path == "":
+	}
+	if path == "" {
 		path = d.existingSocket()
 	}
-	if d.configured.CRISocket != "" {
-		path = d.configured.CRISocket
-	}
+	path = cmp.Or(d.configured.CRISocket, path)
 	d.Paths.CRISocket, d.Paths.ContainerdSocket = path, path
 	switch filepath.Base(path) {
 	case "crio.sock", "cri-dockerd.sock":
@@ -146,8 +143,7 @@ func (d *discoverer) existingSocket() string {
 	known := []string{standard, "/run/crio/crio.sock", "/run/cri-dockerd.sock", "/run/k3s/containerd/containerd.sock",
 		"/var/snap/microk8s/common/run/containerd.sock"}
 	for _, path := range known {
-		names, err := d.host.Files.List(filepath.Dir(path))
-		if err == nil && slices.Contains(names, filepath.Base(path)) {
+		if d.exists(path) {
 			if path != standard {
 				d.note("container runtime: %s", path)
 			}

@@ -17,14 +17,11 @@ import (
 // tells it nowhere: the servers give it to the agents.
 const microk8sFlags = "/var/snap/microk8s/current/args/kubelet"
 
-func embeddedDropIns() []string {
-	return []string{"/var/lib/rancher/k3s/agent/etc/kubelet.conf.d", "/var/lib/rancher/rke2/agent/etc/kubelet.conf.d"}
-}
-
 // embeddedFlags returns the settings of a kubelet that is part of another program, as flags; none where no file has
 // them.
 func embeddedFlags(h *host.Host) map[string]string {
-	for _, dir := range embeddedDropIns() {
+	for _, product := range []string{"k3s", "rke2"} {
+		dir := "/var/lib/rancher/" + product + "/agent/etc/kubelet.conf.d"
 		if names, err := h.Files.List(dir); err == nil && len(names) > 0 {
 			return map[string]string{"config-dir": dir}
 		}

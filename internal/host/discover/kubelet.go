@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"net"
@@ -81,9 +82,7 @@ func (d *discoverer) settingsOnDisk() (kubeletSettings, error) {
 		flags["config"] = kubeadmConfig
 	}
 	d.KubeletInstalled = flags["config"] != "" || slices.ContainsFunc(kubeletTraces(), d.exists)
-	settings := d.readSettings(flags, 0)
-	settings.running = false
-	return settings, nil
+	return d.readSettings(flags, 0), nil
 }
 
 // kubeletTraces are files that a machine has that should run a kubelet.
@@ -149,16 +148,6 @@ func (d *discoverer) absolute(path string, pid int) string {
 	return filepath.Join(dir, path)
 }
 
-func (s kubeletSettings) root(configured host.Paths) string {
-	switch {
-	case configured.KubeletRoot != "":
-		return configured.KubeletRoot
-	case s.rootDir != "":
-		return s.rootDir
-	}
-	return DefaultPaths().KubeletRoot
-}
-
 // healthzURL is empty where kubelet serves none (healthzPort 0).
 func (s kubeletSettings) healthzURL() string {
 	port := 10248
@@ -198,10 +187,7 @@ func local(address string, port int) string {
 // certificates is kubelet's --cert-dir. Its default does not follow --root-dir (NewKubeletFlags in
 // cmd/kubelet/app/options).
 func (s kubeletSettings) certificates() string {
-	if s.certDir != "" {
-		return s.certDir
-	}
-	return "/var/lib/kubelet/pki"
+	return cmp.Or(s.certDir, "/var/lib/kubelet/pki")
 }
 
 // servingCertificate is where kubelet takes its certificate from; empty where it is in the usual place below the root

@@ -15,7 +15,6 @@ type KubeletNetwork struct {
 	ClusterDNS    []string
 	ClusterDomain string // "cluster.local"; empty where kubelet adds no search domain
 	ResolvConf    string // the file that pods with dnsPolicy Default get; empty: none
-	PodCIDR       string // of a kubelet without apiserver only
 }
 
 // networkFlags applies the flags to what the configuration file says. See AddKubeletConfigFlags in
@@ -25,7 +24,7 @@ func (s *kubeletSettings) networkFlags(flags map[string]string) {
 		s.ClusterDNS = strings.Split(addresses, ",")
 	}
 	setIf(&s.ClusterDomain, flags["cluster-domain"])
-	setIf(&s.PodCIDR, flags["pod-cidr"])
+
 	if file, given := flags["resolv-conf"]; given {
 		s.ResolverConfig = &file
 	}
@@ -46,7 +45,7 @@ func ReadKubeletNetwork(h *host.Host) (KubeletNetwork, error) {
 	}
 	network := KubeletNetwork{
 		ClusterDNS: settings.ClusterDNS, ClusterDomain: strings.TrimSuffix(settings.ClusterDomain, "."),
-		ResolvConf: "/etc/resolv.conf", PodCIDR: settings.PodCIDR, // kubetypes.ResolvConfDefault
+		ResolvConf: "/etc/resolv.conf", // kubetypes.ResolvConfDefault
 	}
 	if settings.ResolverConfig != nil {
 		network.ResolvConf = *settings.ResolverConfig

@@ -50,11 +50,9 @@ func (d *discoverer) certifiedName(s kubeletSettings) string {
 		if !ok {
 			d.note("kubelet's client certificate is for %q, not for a node",
 				hosterr.Clip(certificate.Subject.CommonName))
+			return ""
 		}
-		if ok {
-			return name
-		}
-		return ""
+		return name
 	}
 	return ""
 }

@@ -2,7 +2,6 @@ package discover
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path"
 	"path/filepath"
@@ -42,7 +41,7 @@ func OtherKubelets(ctx context.Context, h *host.Host, ours func() (host.Process,
 			!namedAsKubelet(stat.Comm) {
 			continue // a child of ours that has not yet become another program bears its name
 		}
-		process := host.Process{PID: stat.PID, StartTime: stat.StartTime, Comm: stat.Comm}
+		process := processOf(stat)
 		root, err := ofRoot(h, process.PID)
 		if err != nil && lives(h, process) {
 			return nil, fmt.Errorf("whose process %d (%s) is: %w", process.PID, process.Comm, err)
@@ -94,16 +93,8 @@ func runsKubelet(comm string, args []string) bool {
 
 // ofRoot reports whether any of a process's user IDs is root's, as the user namespace of our /proc has them.
 func ofRoot(h *host.Host, pid int) (bool, error) {
-	data, err := h.Files.Read(host.ProcFile(pid, "status"))
-	if err != nil {
-		return false, err
-	}
-	for line := range strings.Lines(string(data)) {
-		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
-			return slices.Contains(strings.Fields(ids), "0"), nil
-		}
-	}
-	return false, errors.New("its status has no Uid")
+	ids, err := statusFields(h, pid, "Uid")
+	return slices.Contains(ids, "0"), err
 }
 
 // sharesWith says why a kubelet may keep its pods in the cgroups or below the directory of ours; empty where it does
@@ -114,7 +105,7 @@ func sharesWith(h *host.Host, p host.Process, ours []mount.Mount) string {
 	if err != nil {
 		return fmt.Sprintf("what it has mounted cannot be read: %v", err)
 	}
-	roots, err := cgroupRootsOf(h, p)
+	root, err := cgroupRootOf(h, p)
 	if err != nil {
 		return err.Error()
 	}
@@ -122,11 +113,9 @@ func sharesWith(h *host.Host, p host.Process, ours []mount.Mount) string {
 		if m.FSType != "cgroup" && m.FSType != "cgroup2" {
 			continue
 		}
-		for _, root := range roots {
-			for _, dir := range cgroup.KubepodsCgroups((host.Paths{CgroupRoot: path.Join("/", m.Root, root)})) {
-				if slices.Contains(cgroup.KubepodsCgroups(h.Paths), dir) {
-					return "it may keep its pods' cgroups in " + dir + ", too"
-				}
+		for _, dir := range cgroup.KubepodsCgroups((host.Paths{CgroupRoot: path.Join("/", m.Root, root)})) {
+			if slices.Contains(cgroup.KubepodsCgroups(h.Paths), dir) {
+				return "it may keep its pods' cgroups in " + dir + ", too"
 			}
 		}
 	}
@@ -134,55 +123,41 @@ func sharesWith(h *host.Host, p host.Process, ours []mount.Mount) string {
 	if !filepath.IsAbs(dir) {
 		dir = DefaultPaths().KubeletRoot
 	}
-	if a, b := placeOf(its, dir), placeOf(ours, h.Paths.KubeletRoot); a == b && a != "" {
+	theirPlace, known := mount.Located(its, path.Clean(dir))
+	if place, ok := mount.Located(ours, path.Clean(h.Paths.KubeletRoot)); ok && known && place == theirPlace {
 		return "it has its pods' directories in " + h.Paths.KubeletRoot + ", too"
 	}
 	return ""
 }
 
-// cgroupRootsOf returns the cgroup roots that a kubelet may have. Its settings are believed of one in our own mount
+// cgroupRootOf returns the cgroup root that a kubelet may have. Its settings are believed of one in our own mount
 // namespace only, where the file that it names is the one that we see.
-func cgroupRootsOf(h *host.Host, p host.Process) ([]string, error) {
+func cgroupRootOf(h *host.Host, p host.Process) (string, error) {
 	flags := parseFlags(p.Args)
 	if root := flags["cgroup-root"]; root != "" {
-		return []string{root}, nil
+		return root, nil
 	}
 	config := flags["config"]
 	if flags["config-dir"] != "" || strings.HasPrefix(p.Comm, "k3s") || p.Comm == "kubelite" {
-		return []string{"/"}, nil // it may be configured elsewhere; most have the default
+		return "/", nil // it may be configured elsewhere; most have the default
 	}
 	if config == "" {
-		return []string{"/"}, nil
+		return "/", nil
 	}
 	theirs, err := h.Files.Link(host.ProcFile(p.PID, "ns/mnt"))
 	own, ownErr := h.Files.Link("/proc/self/ns/mnt")
 	if err != nil || ownErr != nil || theirs != own || !filepath.IsAbs(config) {
-		return []string{"/"}, nil //nolint:nilerr // unknown: anywhere
+		return "/", nil //nolint:nilerr // unknown: anywhere
 	}
 	data, err := h.Files.Read(config)
 	if err != nil {
-		return nil, fmt.Errorf("its configuration cannot be read: %w", err)
+		return "", fmt.Errorf("its configuration cannot be read: %w", err)
 	}
 	var configured KubeletConfiguration
 	if err := ParseKubeletConfiguration(&configured, data, filepath.Dir(config)); err != nil {
-		return nil, fmt.Errorf("its configuration %s: %w", config, err)
+		return "", fmt.Errorf("its configuration %s: %w", config, err)
 	}
-	return []string{path.Join("/", configured.CgroupRoot)}, nil
-}
-
-// placeOf returns what a path stands for in a mount table: the filesystem and the path in it.
-func placeOf(mounts []mount.Mount, name string) string {
-	var over mount.Mount
-	for _, m := range mounts {
-		if mount.Below(name, m.Point) && len(m.Point) >= len(over.Point) { // a later one on the same point covers it
-			over = m
-		}
-	}
-	if over.Point == "" {
-		return ""
-	}
-	rest := strings.TrimPrefix(path.Clean(name), path.Clean(over.Point))
-	return over.Device() + " " + path.Join(over.Root, rest)
+	return configured.CgroupRoot, nil
 }
 
 // String names a kubelet for people.

@@ -64,7 +64,7 @@ func SocketOwner(ctx context.Context, files host.Files, socket string) (host.Pro
 		switch {
 		case pid > 1 && holds && rootsOwn(h, pid):
 			return process(h, pid)
-		case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH): // it has not ended
+		case host.UnlessGone(err) != nil:
 			unread = err
 		}
 	}
@@ -124,27 +124,28 @@ func listeningInodes(files host.Files, path string) (map[string]bool, error) {
 	if err != nil {
 		real = path
 	}
-	return ParseListening(string(data), func(name string) bool {
-		return name == path || name == real || (strings.HasPrefix(name, "/var/run/") &&
-			strings.TrimPrefix(name, "/var") == real)
-	}), nil
+	inodes := make(map[string]bool)
+	ParseListening(string(data), func(inode, name string) {
+		if name == path || name == real || strings.HasPrefix(name, "/var/run/") &&
+			strings.TrimPrefix(name, "/var") == real {
+			inodes[inode] = true
+		}
+	})
+	return inodes, nil
 }
 
-// ParseListening returns the inodes of the listening sockets of the wanted names in the text of /proc/net/unix
-// (proc_net(5)).
-func ParseListening(table string, wanted func(name string) bool) map[string]bool {
-	inodes := make(map[string]bool)
+// ParseListening calls each for the listening sockets with a name in the text of /proc/net/unix (proc_net(5)).
+func ParseListening(table string, each func(inode, name string)) {
 	for line := range strings.Lines(table) {
 		fields, name := cutFields(strings.TrimSuffix(line, "\n"), 7)
 		if len(fields) < 7 || name == "" {
 			continue // the head line, and sockets without a name
 		}
 		flags, err := strconv.ParseUint(fields[3], 16, 32)
-		if err == nil && flags&0x10000 != 0 && wanted(name) {
-			inodes[fields[6]] = true
+		if err == nil && flags&0x10000 != 0 {
+			each(fields[6], name)
 		}
 	}
-	return inodes
 }
 
 // cutFields returns the first n fields of a line, which blanks separate, and what follows the one blank after them.
@@ -186,9 +187,14 @@ func process(h *host.Host, pid int) (host.Process, error) {
 	if err != nil {
 		return host.Process{}, err
 	}
-	args, err := h.ProcArgs(pid)
-	if err != nil {
+	p := processOf(stat)
+	if p.Args, err = h.ProcArgs(pid); err != nil {
 		return host.Process{}, err
 	}
-	return host.Process{PID: pid, StartTime: stat.StartTime, Comm: stat.Comm, Args: args}, nil
+	return p, nil
+}
+
+// processOf is a process without its arguments.
+func processOf(stat host.ProcStat) host.Process {
+	return host.Process{PID: stat.PID, StartTime: stat.StartTime, Comm: stat.Comm}
 }

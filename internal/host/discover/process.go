@@ -48,10 +48,7 @@ func findKubelet(h *host.Host, root string) (host.Process, error) {
 	kubelets, unsure := believed(all)
 	var found []host.Process
 	for _, process := range kubelets {
-		own := parseFlags(process.Args)["root-dir"]
-		if own == "" {
-			own = DefaultPaths().KubeletRoot
-		}
+		own := cmp.Or(parseFlags(process.Args)["root-dir"], DefaultPaths().KubeletRoot)
 		own = absoluteIn(h, own, process.PID)
 		if root != "" && !samePath(h, own, root) {
 			continue
@@ -141,26 +138,31 @@ func embedsKubelet(comm string) bool {
 
 // Nested reports whether a process lives in a PID namespace of its own below the node's: in a container, which may be a
 // node itself (kind, k3d). Where the kernel does not say it is taken for one of the node's.
-func Nested(h *host.Host, pid int) bool { return nested(h, pid, cmp.Or(h.Paths.InitPID, 1)) }
-
-func nested(h *host.Host, pid, initPID int) bool {
-	its, own := pidDepth(h, pid), pidDepth(h, initPID)
+func Nested(h *host.Host, pid int) bool {
+	its, own := pidDepth(h, pid), pidDepth(h, cmp.Or(h.Paths.InitPID, 1))
 	return its != 0 && own != 0 && its != own
 }
 
 // pidDepth returns in how many PID namespaces below that of our /proc a process lives, itself included; 0 where the
 // kernel does not say (NSpid in proc_pid_status(5)).
 func pidDepth(h *host.Host, pid int) int {
-	data, err := h.Files.Read(host.ProcFile(pid, "status"))
+	pids, _ := statusFields(h, pid, "NSpid")
+	return len(pids)
+}
+
+// statusFields returns a line of /proc/PID/status.
+func statusFields(h *host.Host, pid int, key string) ([]string, error) {
+	name := host.ProcFile(pid, "status")
+	data, err := h.Files.Read(name)
 	if err != nil {
-		return 0
+		return nil, err
 	}
 	for line := range strings.Lines(string(data)) {
-		if pids, ok := strings.CutPrefix(line, "NSpid:"); ok {
-			return len(strings.Fields(pids))
+		if value, ok := strings.CutPrefix(line, key+":"); ok {
+			return strings.Fields(value), nil
 		}
 	}
-	return 0
+	return nil, fmt.Errorf("%s: no %s", name, key)
 }
 
 // samePath compares two paths by what they are, symbolic links followed.

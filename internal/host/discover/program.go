@@ -54,7 +54,7 @@ func rootsNamed(h *host.Host, name string) ([]host.Process, error) {
 		if _, err := rootUser(h, pid); errors.Is(err, ErrImpostor) {
 			continue
 		}
-		p := host.Process{PID: pid, StartTime: stat.StartTime, Comm: stat.Comm}
+		p := processOf(stat)
 		if p.Args, err = h.ProcArgs(pid); err == nil && len(p.Args) > 0 && lives(h, p) {
 			processes = append(processes, p)
 		}

@@ -35,7 +35,6 @@ type DNSQuestion struct {
 type DNSAnswer struct {
 	RCode     string
 	Addresses []netip.Addr
-	Truncated bool // over UDP: the whole answer is available over TCP
 }
 
 // AskDNS sends one question and waits for its answer until ctx ends. What comes from another address or answers another
@@ -138,7 +137,7 @@ func parseDNS(data []byte, id uint16, question dnsmessage.Question) (answer DNSA
 			return DNSAnswer{}, false, nil
 		}
 	}
-	answer = DNSAnswer{RCode: rcode(header.RCode), Truncated: header.Truncated}
+	answer = DNSAnswer{RCode: rcode(header.RCode)}
 	for len(answer.Addresses) < maxDNSAddresses {
 		record, err := parser.Answer()
 		if errors.Is(err, dnsmessage.ErrSectionDone) || header.Truncated && err != nil {

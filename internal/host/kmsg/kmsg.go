@@ -1,7 +1,7 @@
 // Package kmsg reads and follows the kernel's log, /dev/kmsg. It writes nothing, and does not interpret the text.
 //
-// It reads and parses by hand: github.com/euank/go-kmsg-parser keeps neither the flags nor the dictionary of a record,
-// and ends at the first overrun: it compares the error with a bare EPIPE, and os.File wraps it.
+// It reads and parses by hand: github.com/euank/go-kmsg-parser does not keep the flags of a record, and ends at the
+// first overrun: it compares the error with a bare EPIPE, and os.File wraps it.
 package kmsg
 
 import (
@@ -23,7 +23,6 @@ import (
 
 // KernelRecord is one record of the kernel's log.
 type KernelRecord struct {
-	Priority int    // 0 emergency … 7 debug
 	Facility int    // 0 is the kernel itself; what programs write to /dev/kmsg has another one
 	Sequence uint64 // counts up by one from boot
 	// Time is the kernel's local clock: time since boot without sleep, and on some machines off by seconds.
@@ -32,9 +31,7 @@ type KernelRecord struct {
 	Up time.Duration
 	// Fragment marks what continues another task's line, whose beginning is unknown (kernels before 5.10).
 	Fragment bool
-	Caller   string            // "T1234" a task, "C0" a processor; empty on most kernels
-	Text     string            // valid UTF-8 without control characters
-	Fields   map[string]string // SUBSYSTEM, DEVICE
+	Text     string // valid UTF-8 without control characters
 	// Lost is how many records, at least, the kernel dropped just before this one, because they were read too slowly.
 	Lost uint64
 }
@@ -74,37 +71,14 @@ func ParseKernelRecord(data []byte) (KernelRecord, error) {
 		return malformed("bad time")
 	}
 	r := KernelRecord{
-		Priority: int(priority & 7), Facility: int(priority >> 3), Sequence: sequence,
-		Time: time.Duration(micros) * time.Microsecond,
+		Facility: int(priority >> 3), Sequence: sequence, Time: time.Duration(micros) * time.Microsecond,
 	}
 	if len(head) > 3 {
 		r.Fragment = head[3] == "c" || head[3] == "+"
 	}
-	for _, field := range head[3:] { // the kernel may add fields; flags come first
-		if caller, ok := strings.CutPrefix(field, "caller="); ok {
-			r.Caller = printable(caller)
-		}
-	}
-	text, dictionary, _ := strings.Cut(rest, "\n")
+	text, _, _ := strings.Cut(rest, "\n") // the rest is a dictionary
 	r.Text = printable(text)
-	r.Fields = kernelFields(dictionary)
 	return r, nil
-}
-
-// kernelFields parses the continuation lines; one that is malformed loses only itself.
-func kernelFields(lines string) map[string]string {
-	var fields map[string]string
-	for line := range strings.SplitSeq(lines, "\n") {
-		key, value, ok := strings.Cut(strings.TrimPrefix(line, " "), "=")
-		if !ok || !strings.HasPrefix(line, " ") {
-			continue
-		}
-		if fields == nil {
-			fields = make(map[string]string)
-		}
-		fields[printable(key)] = printable(value)
-	}
-	return fields
 }
 
 // printable undoes the kernel's \xNN, but not for control characters: what looks like one line stays one line.

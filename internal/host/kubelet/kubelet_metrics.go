@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"strconv"
 	"strings"
@@ -91,23 +92,14 @@ func ParseMetrics(r io.Reader, wanted []string) (Metrics, error) {
 		case limited.N == 0:
 			return nil, fmt.Errorf("metrics are larger than %d bytes", maxMetricBytes)
 		case errors.Is(err, io.EOF):
-			return metrics.present(), nil
+			maps.DeleteFunc(metrics, func(_ string, samples []Sample) bool { return len(samples) == 0 })
+			return metrics, nil
 		case errors.Is(err, bufio.ErrBufferFull):
 			return nil, fmt.Errorf("a line is longer than %d bytes", maxMetricLine)
 		case err != nil:
 			return nil, err
 		}
 	}
-}
-
-// present drops the names without samples.
-func (m Metrics) present() Metrics {
-	for name, samples := range m {
-		if len(samples) == 0 {
-			delete(m, name)
-		}
-	}
-	return m
 }
 
 // nameLength returns where the name of a sample ends.

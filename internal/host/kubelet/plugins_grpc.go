@@ -39,10 +39,11 @@ func NewPlugins(roots ...string) Plugins {
 }
 
 // speak connects to socket and hands the connection to call.
-func (d pluginDialer) speak(ctx context.Context, socket string, call func(*grpc.ClientConn) error) error {
+func speak[T any](ctx context.Context, d pluginDialer, socket string, call func(*grpc.ClientConn) (T, error)) (
+	answer T, err error) {
 	conn, err := d.dial(ctx, socket) // before gRPC, which would turn the kernel's answer into text
 	if err != nil {
-		return err
+		return answer, err
 	}
 	defer conn.Close()
 	dials := make(chan net.Conn, 1) // one connection: gRPC must not connect again
@@ -61,32 +62,27 @@ func (d pluginDialer) speak(ctx context.Context, socket string, call func(*grpc.
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxPluginMessage)),
 	)
 	if err != nil {
-		return fmt.Errorf("speak to %s: %w", socket, err)
+		return answer, fmt.Errorf("speak to %s: %w", socket, err)
 	}
 	defer client.Close()
-	if err := call(client); err != nil {
+	if answer, err = call(client); err != nil {
 		if ctx.Err() != nil || status.Code(err) == codes.DeadlineExceeded {
-			return fmt.Errorf("speak to %s: no answer in time: %w", socket, cmp.Or(ctx.Err(), context.DeadlineExceeded))
+			err = fmt.Errorf("no answer in time: %w", cmp.Or(ctx.Err(), context.DeadlineExceeded))
 		}
-		return fmt.Errorf("speak to %s: %w", socket, err)
+		return answer, fmt.Errorf("speak to %s: %w", socket, err)
 	}
-	return nil
+	return answer, nil
 }
 
 func (d pluginDialer) getInfo(ctx context.Context, socket string) (PluginInfo, error) {
-	var answer *registration.PluginInfo
-	err := d.speak(ctx, socket, func(conn *grpc.ClientConn) (err error) {
-		answer, err = registration.NewRegistrationClient(conn).GetInfo(ctx, &registration.InfoRequest{})
-		return err
+	answer, err := speak(ctx, d, socket, func(conn *grpc.ClientConn) (*registration.PluginInfo, error) {
+		return registration.NewRegistrationClient(conn).GetInfo(ctx, &registration.InfoRequest{})
 	})
 	if err != nil {
 		return PluginInfo{}, err
 	}
-	info := PluginInfo{Type: answer.GetType(), Name: answer.GetName(), Endpoint: answer.GetEndpoint(),
-		Versions: answer.GetSupportedVersions()}
-	if info.Endpoint == "" {
-		info.Endpoint = socket // as kubelet understands it
-	}
+	info := PluginInfo{Type: answer.GetType(), Name: answer.GetName(), Versions: answer.GetSupportedVersions(),
+		Endpoint: cmp.Or(answer.GetEndpoint(), socket)} // as kubelet understands it
 	return info, info.Validate()
 }
 
@@ -107,11 +103,9 @@ func (i PluginInfo) Validate() error {
 }
 
 func (d pluginDialer) name(ctx context.Context, endpoint string) (string, error) {
-	var name string
-	err := d.speak(ctx, endpoint, func(conn *grpc.ClientConn) error {
+	name, err := speak(ctx, d, endpoint, func(conn *grpc.ClientConn) (string, error) {
 		answer, err := csi.NewIdentityClient(conn).GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
-		name = answer.GetName()
-		return err
+		return answer.GetName(), err
 	})
 	if err == nil && !IsCSIDriverName(name) {
 		err = fmt.Errorf("driver at %s calls itself %.100q, which cannot be a CSI driver's name", endpoint, name)
@@ -120,22 +114,17 @@ func (d pluginDialer) name(ctx context.Context, endpoint string) (string, error)
 }
 
 func (d pluginDialer) probe(ctx context.Context, endpoint string) (bool, error) {
-	ready := false
-	err := d.speak(ctx, endpoint, func(conn *grpc.ClientConn) error {
+	return speak(ctx, d, endpoint, func(conn *grpc.ClientConn) (bool, error) {
 		answer, err := csi.NewIdentityClient(conn).Probe(ctx, &csi.ProbeRequest{})
 		// An answer that leaves ready out means true, by the specification.
-		ready = err == nil && (answer.GetReady() == nil || answer.GetReady().GetValue())
-		return err
+		return err == nil && (answer.GetReady() == nil || answer.GetReady().GetValue()), err
 	})
-	return ready, err
 }
 
 func (d pluginDialer) nodeID(ctx context.Context, endpoint string) (string, error) {
-	var id string
-	err := d.speak(ctx, endpoint, func(conn *grpc.ClientConn) error {
+	id, err := speak(ctx, d, endpoint, func(conn *grpc.ClientConn) (string, error) {
 		answer, err := csi.NewNodeClient(conn).NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
-		id = answer.GetNodeId()
-		return err
+		return answer.GetNodeId(), err
 	})
 	if err == nil && !utf8.ValidString(id) {
 		err = fmt.Errorf("driver at %s: node ID %.100q is not UTF-8", endpoint, id)

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -18,24 +17,24 @@ import (
 // to the same place are the same file, in whatever namespace and through whatever binds.
 type Place struct{ device, Path string }
 
-// Located returns where a clean absolute path without symbolic links leads, by a mount table alone. Of several mounts
-// around it the one on the longest point counts, and of those on one point the last.
-func Located(table []Mount, name string) (Place, bool) {
-	best := -1
-	for i, m := range table {
-		if Below(name, m.Point) && (best < 0 || len(m.Point) >= len(table[best].Point)) {
-			best = i
+// Around returns the mount that a path without symbolic links lies on, by a mount table alone. Of several around it the
+// one on the longest point counts, and of those on one point the last: it covers the others.
+func Around(table []Mount, name string) (around Mount, ok bool) {
+	for _, m := range table {
+		if Below(name, m.Point) && (!ok || len(m.Point) >= len(around.Point)) {
+			around, ok = m, true
 		}
 	}
-	if best < 0 {
+	return around, ok
+}
+
+// Located returns where a clean absolute path leads: see Around.
+func Located(table []Mount, name string) (Place, bool) {
+	m, ok := Around(table, name)
+	if !ok {
 		return Place{}, false
 	}
-	m := table[best]
-	rest := name[len(m.Point):]
-	if m.Point == "/" {
-		rest = name
-	}
-	return Place{m.Device(), path.Join(m.Root, rest)}, true
+	return Place{m.Device(), rebase(name, m.Point, m.Root)}, true
 }
 
 // Within reports whether p lies in dir, or is it.
@@ -61,8 +60,7 @@ func mountedOn(m, parent Mount) Place {
 	if parent.ID == 0 || !Below(m.Point, parent.Point) {
 		return Place{}
 	}
-	return Place{parent.Device(), path.Join(parent.Root,
-		strings.TrimPrefix(m.Point, strings.TrimSuffix(parent.Point, "/")))}
+	return Place{parent.Device(), rebase(m.Point, parent.Point, parent.Root)}
 }
 
 // MountedFrom finds a mount of something in the file or directory name, or on it, in any mount namespace: who deletes
@@ -94,13 +92,13 @@ func MountedFrom(ctx context.Context, h *host.Host, name string) (MountedAt, err
 		if err == nil && seen[namespace] {
 			continue
 		}
-		if Ended(err) {
+		if host.Gone(err) {
 			continue
 		}
 		// Where the kernel does not tell the namespace, the table itself is read.
 		mounts, err := TableOf(h, pid)
 		switch {
-		case Ended(err) || errors.Is(err, unix.EINVAL): // as a zombie's
+		case host.Gone(err) || errors.Is(err, unix.EINVAL): // as a zombie's
 			continue
 		case err != nil:
 			return MountedAt{}, err
@@ -120,6 +118,3 @@ func MountedFrom(ctx context.Context, h *host.Host, name string) (MountedAt, err
 	}
 	return MountedAt{}, nil
 }
-
-// Ended reports whether an error says that a process is there no more.
-func Ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }

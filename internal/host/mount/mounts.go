@@ -37,8 +37,7 @@ type Mount struct {
 	Shared int // it and all others of this group pass mounts and unmounts below them on to one another
 	// what is unmounted below a member of this group is unmounted below it too, not the other way round
 	Master        int
-	PropagateFrom int  // where Master cannot be seen from here: the nearest group above it that can
-	Unbindable    bool // private, and cannot be the source of a bind
+	PropagateFrom int // where Master cannot be seen from here: the nearest group above it that can
 }
 
 // Device is the number of the superblock as the kernel writes it: "98:0".
@@ -114,9 +113,6 @@ func (m *Mount) setPropagation(tags []string) error {
 			into = &m.Master
 		case "propagate_from":
 			into = &m.PropagateFrom
-		case "unbindable":
-			m.Unbindable = true
-			continue
 		default:
 			continue
 		}

@@ -44,7 +44,7 @@ func TestParseMounts(t *testing.T) {
 		"unbindable": {
 			"36 35 98:0 / /m rw unbindable - xfs /dev/sdb1 rw",
 			mount.Mount{ID: 36, Parent: 35, Major: 98, Root: "/", Point: "/m", FSType: "xfs", Source: "/dev/sdb1",
-				Options: []string{"rw"}, SuperOptions: []string{"rw"}, Optional: "unbindable", Unbindable: true},
+				Options: []string{"rw"}, SuperOptions: []string{"rw"}, Optional: "unbindable"},
 		},
 		"escapes": {
 			`36 35 0:9 /r\134x /a\040b\011c\012d rw - tmpfs no\040ne rw,upper=/x\054y\040z`,

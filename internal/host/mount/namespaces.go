@@ -60,5 +60,5 @@ func OtherMountNamespaces(h *host.Host) ([]MountNamespace, error) {
 // ended reports whether a process is gone, or is a zombie, which has nothing any more.
 func ended(h *host.Host, pid int) bool {
 	stat, err := h.ProcStat(pid)
-	return err != nil && host.UnlessGone(err) == nil || err == nil && !host.Alive(stat)
+	return host.Gone(err) || err == nil && !host.Alive(stat)
 }

@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"strings"
 
-	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netlink"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
@@ -30,16 +30,15 @@ func ReadPacketFilter(h *host.Host) (packetfilter.PacketFilter, error) {
 	if !h.HasModule("nf_tables") {
 		return packetfilter.PacketFilter{Legacy: legacy}, nil
 	}
-	for range dumpTries {
-		chains, err := packetfilter.ReadChains()
-		if err == nil {
-			return packetfilter.PacketFilter{Chains: chains, Legacy: legacy}, nil
-		}
-		if !errors.Is(err, nl.ErrDumpInterrupted) { // by a change, of which it may show only half
-			return packetfilter.PacketFilter{}, fmt.Errorf("read nf_tables: %w", err)
-		}
+	chains, err := wholeDump(packetfilter.ReadChains)
+	switch {
+	case errors.Is(err, netlink.ErrDumpInterrupted): // by a change, of which it may show only half
+		return packetfilter.PacketFilter{}, errors.New(
+			"read nf_tables: the rules change too often to be read completely")
+	case err != nil:
+		return packetfilter.PacketFilter{}, fmt.Errorf("read nf_tables: %w", err)
 	}
-	return packetfilter.PacketFilter{}, errors.New("read nf_tables: the rules change too often to be read completely")
+	return packetfilter.PacketFilter{Chains: chains, Legacy: legacy}, nil
 }
 
 // legacyTables names the tables of iptables-legacy that can drop something: all but nat. They exist from their first

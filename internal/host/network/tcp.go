@@ -3,6 +3,7 @@ package network
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,7 +29,8 @@ func LastReceived(h *host.Host, remotes []netip.AddrPort) (ago time.Duration, ok
 		query := netlink.TCPQuery{Family: family, States: established, Info: true,
 			Peer: netip.AddrPortFrom(netip.Addr{}, remotes[0].Port())}
 		err := query.Each(func(s netlink.TCPSocket) bool {
-			if s.HasInfo && isOneOf(remotes, s.Peer) && (!ok || s.LastData < ago) {
+			peer := func(remote netip.AddrPort) bool { return unmapped(remote) == s.Peer }
+			if s.HasInfo && slices.ContainsFunc(remotes, peer) && (!ok || s.LastData < ago) {
 				ago, ok = s.LastData, true
 			}
 			return true
@@ -47,14 +49,7 @@ func canQueryTCP(h *host.Host) error {
 	return nil
 }
 
-func isOneOf(remotes []netip.AddrPort, remote netip.AddrPort) bool {
-	for _, r := range remotes {
-		if r.Port() == remote.Port() && r.Addr().Unmap() == remote.Addr() {
-			return true
-		}
-	}
-	return false
-}
+func unmapped(p netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(p.Addr().Unmap(), p.Port()) }
 
 // TCPUser returns the user of the socket that is bound to local and connected to peer, in this network namespace: of a
 // connection over the loopback, the user at the other end. It asks the kernel for this one socket (sock_diag(7)).
@@ -63,9 +58,7 @@ func TCPUser(h *host.Host, local, peer netip.AddrPort) (uid uint32, err error) {
 	if err := canQueryTCP(h); err != nil {
 		return 0, err
 	}
-	query := netlink.TCPQuery{Family: unix.AF_INET6, States: ^uint32(0),
-		Local: netip.AddrPortFrom(local.Addr().Unmap(), local.Port()),
-		Peer:  netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port())}
+	query := netlink.TCPQuery{Family: unix.AF_INET6, States: ^uint32(0), Local: unmapped(local), Peer: unmapped(peer)}
 	if query.Local.Addr().Is4() {
 		query.Family = unix.AF_INET
 	}

@@ -212,9 +212,7 @@ func (w *walk) checkOwner(path string, stat unix.Statx_t) error {
 	}
 	kind := stat.Mode & unix.S_IFMT
 	switch at := (device{stat.Dev_major, stat.Dev_minor}); {
-	case !UID(stat.Uid):
-		return fmt.Errorf("%s belongs to user %d, mode %04o: %w", shown, stat.Uid, stat.Mode&0o7777, ErrOthers)
-	case kind != unix.S_IFLNK && kind != unix.S_IFSOCK && stat.Mode&0o022 != 0:
+	case !UID(stat.Uid), kind != unix.S_IFLNK && kind != unix.S_IFSOCK && stat.Mode&0o022 != 0:
 		return fmt.Errorf("%s belongs to user %d, mode %04o: %w", shown, stat.Uid, stat.Mode&0o7777, ErrOthers)
 	case at != w.device && at.major == 0:
 		return checkFilesystem(shown, at)

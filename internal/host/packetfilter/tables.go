@@ -19,13 +19,10 @@ import (
 
 // foreignTable reports whether a table belongs to a component that keeps it for itself and drops in it on purpose.
 func foreignTable(name string) bool {
-	for _, owner := range []string{"kube-proxy", "calico", "cilium", "antrea", "kindnet", "kube-router",
-		"kube-network-policies", "libvirt_network", "docker-bridges"} {
-		if strings.HasPrefix(name, owner) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"kube-proxy", "calico", "cilium", "antrea", "kindnet", "kube-router",
+		"kube-network-policies", "libvirt_network", "docker-bridges"}, func(owner string) bool {
+		return strings.HasPrefix(name, owner)
+	})
 }
 
 // ReadChains reads the base chains of nf_tables and all chains that they jump to, with their rules.

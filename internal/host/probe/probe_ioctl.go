@@ -32,25 +32,6 @@ const (
 	ProbeMultipath ProbeOp = "multipath"
 )
 
-// diskProbe returns what does a probe, or nil.
-func diskProbe(op ProbeOp) func(path string) (ProbeAnswer, error) {
-	switch op {
-	case ProbeNVMeHealth:
-		return func(path string) (ProbeAnswer, error) { return withDevice(path, nvmeHealth) }
-	case ProbeNVMeEBS:
-		return func(path string) (ProbeAnswer, error) { return withDevice(path, nvmeEBS) }
-	case ProbeATAHealth:
-		return func(path string) (ProbeAnswer, error) { return withDevice(path, ataHealth) }
-	case ProbeSCSIHealth:
-		return func(path string) (ProbeAnswer, error) { return withDevice(path, scsiHealth) }
-	case ProbeThinPools:
-		return func(path string) (ProbeAnswer, error) { return withDevice(path, thinPools) }
-	case ProbeMultipath:
-		return func(path string) (ProbeAnswer, error) { return withDevice(path, multipaths) }
-	}
-	return nil
-}
-
 // withDevice opens a device node for reading. O_NONBLOCK keeps drives with removable media from being asked for them.
 func withDevice(path string, ask func(fd int) ([]byte, error)) (ProbeAnswer, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)

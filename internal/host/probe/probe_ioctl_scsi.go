@@ -138,7 +138,10 @@ func ataHealth(fd int) ([]byte, error) {
 	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EIO) {
 		return nil, err
 	}
-	out = append(out, grown(status, senseSize)...)
+	if err != nil {
+		status = make([]byte, senseSize)
+	}
+	out = append(out, status...)
 	for _, page := range []byte{smartReadData, smartReadThreshold} {
 		data := make([]byte, 512)
 		sense, err := scsiCommand(fd, ataPassThrough(ataSMART, page, 1), data)
@@ -154,10 +157,6 @@ func ataHealth(fd int) ([]byte, error) {
 }
 
 const recoveredError = 0x1 // with it SAT reports registers though nothing went wrong
-
-func grown(data []byte, length int) []byte {
-	return slices.Grow(data, length)[:max(length, len(data))]
-}
 
 // ataPassThrough builds ATA PASS-THROUGH (16) (SAT-5 12.2.2.3) of a 28-bit command without data, or one that reads so
 // many blocks of 512 bytes. SMART wants 4Fh and C2h in the LBA registers.

@@ -12,9 +12,6 @@ import (
 // probeName is what a probe child finds as its own name. It stands in process lists, so that people know what it is.
 const probeName = "nodeagent-probe"
 
-// autofsMagic is f_type of a place where an automount would be made.
-const autofsMagic = 0x0187
-
 // ProbeMain makes this process a probe child if it was started as one: it does the requests of its argument, writes
 // the answers to standard output and exits. Otherwise it returns at once. It is the first call of main, and of TestMain
 // where a package's tests probe: the child is the program itself, and nothing of it shall have run before.
@@ -45,17 +42,30 @@ func nameThreads() {
 
 // answer does one request.
 func (r wireRequest) answer() (ProbeAnswer, error) {
-	probe := diskProbe(r.Op)
-	if probe == nil {
-		probe = map[ProbeOp]func(path string) (ProbeAnswer, error){
-			ProbeStatfs: probeStatfs, ProbeAllowances: probeAllowances, ProbeFabric: probeFabric,
-			ProbeJournals: probeJournals,
-		}[r.Op]
+	path := string(r.Path)
+	switch r.Op {
+	case ProbeStatfs:
+		return probeStatfs(path)
+	case ProbeAllowances:
+		return probeAllowances(path)
+	case ProbeFabric:
+		return probeFabric(path)
+	case ProbeJournals:
+		return probeJournals(path)
+	case ProbeNVMeHealth:
+		return withDevice(path, nvmeHealth)
+	case ProbeNVMeEBS:
+		return withDevice(path, nvmeEBS)
+	case ProbeATAHealth:
+		return withDevice(path, ataHealth)
+	case ProbeSCSIHealth:
+		return withDevice(path, scsiHealth)
+	case ProbeThinPools:
+		return withDevice(path, thinPools)
+	case ProbeMultipath:
+		return withDevice(path, multipaths)
 	}
-	if probe == nil {
-		return ProbeAnswer{}, fmt.Errorf("unknown probe %q", r.Op)
-	}
-	return probe(string(r.Path))
+	return ProbeAnswer{}, fmt.Errorf("unknown probe %q", r.Op)
 }
 
 // probeStatfs asks a mounted filesystem whether it still answers. The path is held by a descriptor first, so that all
@@ -78,7 +88,7 @@ func probeStatfs(path string) (ProbeAnswer, error) {
 		FreeBytes: fs.Bavail * unit, TotalBytes: fs.Blocks * unit, RootBytes: fs.Bfree * unit,
 		FreeInodes: fs.Ffree, Inodes: fs.Files,
 	}
-	if fs.Type == autofsMagic {
+	if fs.Type == unix.AUTOFS_SUPER_MAGIC {
 		return answer, nil // opening it would mount what is not there
 	}
 	var stat unix.Stat_t

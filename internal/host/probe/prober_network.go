@@ -99,13 +99,9 @@ func ethtool(fd int, name string, command uint32, data []byte) error {
 		_    [16]byte
 	}{data: unsafe.Pointer(&data[0])}
 	copy(request.name[:], name)
-	// #nosec G103 -- the ioctl takes pointers
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
+	err := ioctl(fd, unix.SIOCETHTOOL, unsafe.Pointer(&request))
 	runtime.KeepAlive(data)
-	if errno != 0 {
-		return errno
-	}
-	return nil
+	return err
 }
 
 const (

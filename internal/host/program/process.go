@@ -1,10 +1,11 @@
 package program
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,29 +21,22 @@ const pipeGrace = 500 * time.Millisecond
 // newChild returns a program of others. One that others than root can change is not started. When the agent dies, so
 // does the program: the kernel ties this to the thread that started it.
 func newChild(c Command) *Child {
-	dir := c.Dir
-	if dir == "" {
-		dir = "/"
-	}
 	cmd := &exec.Cmd{
-		Path: c.Path, Args: append([]string{c.Path}, c.Args...), Dir: dir, Env: environment(os.Environ()),
-		WaitDelay: pipeGrace, SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
+		Path: c.Path, Args: append([]string{c.Path}, c.Args...), Dir: cmp.Or(c.Dir, "/"),
+		Env: environment(os.Environ()), WaitDelay: pipeGrace,
+		SysProcAttr: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	}
 	return &Child{
 		Cmd: cmd, Sweep: true,
 		Before: func() error { return owned.Program(c.Path) },
 		Started: func() {
 			if cmd.Process != nil {
-				spareAgent(cmd.Process.Pid)
+				// When memory is short, the kernel is to kill the program before the agent, whose protection it
+				// inherits. It may be gone already.
+				_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", cmd.Process.Pid), []byte("500"), 0)
 			}
 		},
 	}
-}
-
-// spareAgent makes the kernel kill the program before the agent when memory is short: a child inherits the protection
-// that the agent has.
-func spareAgent(pid int) {
-	_ = os.WriteFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", []byte("500"), 0) // it may be gone already
 }
 
 // environment returns what a program finds: what the agent has, without what is meant for the agent alone.
@@ -86,7 +80,7 @@ func (h *head) Write(data []byte) (int, error) {
 func (h *head) bytes() []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return append([]byte(nil), h.kept...)
+	return bytes.Clone(h.kept)
 }
 
 // ending says how a program that ought not to end has ended.

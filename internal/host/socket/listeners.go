@@ -107,11 +107,11 @@ func listeningNames(ctx context.Context, h *host.Host, pids []int) (map[string]s
 			return nil, ctx.Err()
 		}
 		namespace, err := h.Files.Link(host.ProcFile(pid, "ns/net"))
-		if mount.Ended(err) || err == nil && read[namespace] {
+		if host.Gone(err) || err == nil && read[namespace] {
 			continue
 		}
 		data, err := h.Files.Read(host.ProcFile(pid, "net/unix")) // also where the namespace's name is unknown
-		if mount.Ended(err) || errors.Is(err, unix.EINVAL) {
+		if host.Gone(err) || errors.Is(err, unix.EINVAL) {
 			continue
 		}
 		if err != nil {
@@ -120,11 +120,11 @@ func listeningNames(ctx context.Context, h *host.Host, pids []int) (map[string]s
 		if namespace != "" {
 			read[namespace] = true
 		}
-		for line := range strings.Lines(string(data)) {
-			if inode, name, ok := parseListening(line); ok {
+		discover.ParseListening(string(data), func(inode, name string) {
+			if !strings.HasPrefix(name, "@") { // abstract names are no files
 				names[inode] = name
 			}
-		}
+		})
 		if len(names) > maxListeners {
 			return nil, fmt.Errorf("more than %d Unix sockets listen", maxListeners)
 		}
@@ -133,18 +133,6 @@ func listeningNames(ctx context.Context, h *host.Host, pids []int) (map[string]s
 		return nil, errors.New("no network namespace could be read")
 	}
 	return names, nil
-}
-
-// parseListening parses a line of /proc/net/unix: see discover.ParseListening. Abstract names are no files.
-func parseListening(line string) (inode, name string, ok bool) {
-	found := discover.ParseListening(line, func(n string) bool {
-		name = n
-		return !strings.HasPrefix(n, "@")
-	})
-	for inode = range found {
-		ok = true
-	}
-	return inode, name, ok
 }
 
 // socketHolders returns the processes that hold sockets, by inode. A process whose open files may not be read holds

@@ -91,13 +91,7 @@ func refuseForeign(h *host.Host, path string) error {
 	if err != nil {
 		return err
 	}
-	var under mount.Mount
-	for _, m := range mounts { // the last of those that are equally near is on top
-		if mount.Below(path, m.Point) && len(m.Point) >= len(under.Point) {
-			under = m
-		}
-	}
-	if foreignKind(under.FSType) {
+	if under, _ := mount.Around(mounts, path); foreignKind(under.FSType) {
 		return fmt.Errorf("follow %s: it lies on a %s mount, which could hang the agent", path, under.FSType)
 	}
 	return nil

@@ -121,9 +121,8 @@ func New(s Settings, follow *LiveKernelLog, sources *detect.StateSources, memory
 				"reset. Where their state can be read, another check does that, raises and clears, and the line " +
 				"only makes it run at once.",
 			Faults: []detect.Fault{
-				{Reason: "(a rule's)", Severity: finding.Fatal, When: "see the rules of the kernel's log; each has " +
-					"its " +
-					"own threshold, severity and expiry"},
+				{Reason: "(a rule's)", Severity: finding.Fatal,
+					When: "see the rules of the kernel's log; each has its own threshold, severity and expiry"},
 				{Reason: "KernelRecordsLost", Severity: finding.Warning,
 					When: "the kernel dropped records before they could be read, in the last 10 minutes: something " +
 						"may have been missed"},

@@ -1,6 +1,9 @@
 package npd
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Buffer holds the newest lines of a log, as many as the file says, and matches patterns against all of them
 // together. It answers exactly as node-problem-detector's: lines that never came count as empty ones. It is not safe
@@ -84,8 +87,7 @@ func (b *Buffer) Match(i int) (text string, ok bool) {
 // all returns the lines, the oldest first.
 func (b *Buffer) all() string {
 	if b.joined == "" {
-		b.joined = strings.Join(append(append(make([]string, 0, len(b.lines)), b.lines[b.next:]...),
-			b.lines[:b.next]...), "\n")
+		b.joined = strings.Join(slices.Concat(b.lines[b.next:], b.lines[:b.next]), "\n")
 	}
 	return b.joined
 }
@@ -98,8 +100,6 @@ func (b *Buffer) from(behind int) string {
 		matched = append(matched, line)
 		total += len(line) + 1 // the newline
 	}
-	for i := range len(matched) / 2 {
-		matched[i], matched[len(matched)-i-1] = matched[len(matched)-i-1], matched[i]
-	}
+	slices.Reverse(matched)
 	return strings.Join(matched, "\n")
 }

@@ -18,7 +18,7 @@ type counter struct {
 	identifier, folder string
 	times              times
 	threshold          int
-	buffer             func() *Buffer
+	patterns           []*pattern // that of what counts, and that of what reverts it
 	revert             bool
 	limit              int // of the message, in bytes
 
@@ -50,15 +50,13 @@ func newCounter(args []string) (*counter, error) {
 	if c.times.delay, err = duration(flagOf(args, "delay", ""), 0, nil); err != nil {
 		return nil, fmt.Errorf("log-counter: --delay: %w", err)
 	}
-	var patterns []*pattern
 	for _, name := range []string{"pattern", "revert-pattern"} {
 		p, err := newPattern(flagOf(args, name, ""))
 		if err != nil {
 			return nil, fmt.Errorf("log-counter: --%s: %w", name, err)
 		}
-		patterns = append(patterns, p)
+		c.patterns = append(c.patterns, p)
 	}
-	c.buffer = func() *Buffer { return newBuffer(counterBuffer, patterns) }
 	return c, nil
 }
 
@@ -70,8 +68,8 @@ func (c *counter) count(ctx context.Context, h *host.Host) plugin.Result {
 		return plugin.Result{Status: plugin.OK} // the delay after boot is not over
 	}
 	args := []string{sinceArg(from), "--until=@" + strconv.FormatInt(now.Wall.Unix()+1, 10)}
-	command := journalCommand(h, c.folder, args, map[string]bool{c.identifier: true})
-	b, entries, found, malformed := c.buffer(), 0, 0, 0
+	command := journalCommand(h, c.folder, args, c.identifier)
+	b, entries, found, malformed := newBuffer(counterBuffer, c.patterns), 0, 0, 0
 	err := c.read(ctx, command, program.Lines{Each: func(text []byte) {
 		if entries++; entries > maxEntries {
 			return

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	"k8s.io/node-problem-detector/pkg/types"
@@ -135,10 +136,5 @@ func conditionProblem(conditions []types.Condition) error {
 }
 
 func hasCondition(conditions []types.Condition, name string) bool {
-	for _, c := range conditions {
-		if c.Type == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(conditions, func(c types.Condition) bool { return c.Type == name })
 }

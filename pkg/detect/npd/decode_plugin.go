@@ -3,7 +3,6 @@ package npd
 import (
 	"cmp"
 	"fmt"
-	"time"
 
 	"k8s.io/node-problem-detector/pkg/types"
 )
@@ -63,10 +62,8 @@ func (c *PluginConfig) problem() error {
 		if text == nil {
 			continue
 		}
-		if d, err := duration(*text, 0, steps("pluginConfig", key)); err != nil {
+		if err := checkPositive(*text, steps("pluginConfig", key)); err != nil {
 			return err
-		} else if d < time.Millisecond {
-			return problem{fmt.Sprintf("%q: must be above 0", *text), steps("pluginConfig", key)}
 		}
 	}
 	if err := c.ApplyConfiguration(); err != nil {

@@ -1,6 +1,7 @@
 package npd
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/program"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -119,11 +121,11 @@ func (j *journal) command(from time.Time) program.Command {
 	} else {
 		args = append(args, sinceArg(from))
 	}
-	identifiers := map[string]bool{}
+	var identifiers []string
 	for _, l := range j.monitors {
-		identifiers[l.file.Log.PluginConfig["source"]] = true
+		identifiers = append(identifiers, l.file.Log.PluginConfig["source"])
 	}
-	return journalCommand(j.deps.Host, j.path, args, identifiers)
+	return journalCommand(j.deps.Host, j.path, args, identifiers...)
 }
 
 func sinceArg(from time.Time) string {
@@ -132,7 +134,7 @@ func sinceArg(from time.Time) string {
 
 // journalCommand returns journalctl for entries of some syslog identifiers. A folder that does not exist means the
 // machine's own journal: a node keeps it in /var/log/journal or in /run/log/journal.
-func journalCommand(h *host.Host, folder string, args []string, identifiers map[string]bool) program.Command {
+func journalCommand(h *host.Host, folder string, args []string, identifiers ...string) program.Command {
 	args = append([]string{"--output=json", "--output-fields=MESSAGE,SYSLOG_IDENTIFIER", "--all", "--no-pager",
 		"--quiet"}, args...)
 	if folder != "" {
@@ -140,61 +142,20 @@ func journalCommand(h *host.Host, folder string, args []string, identifiers map[
 			args = append(args, "--directory="+folder)
 		}
 	}
-	var matches []string
-	for name := range identifiers {
-		matches = append(matches, "SYSLOG_IDENTIFIER="+name)
+	slices.Sort(identifiers)
+	for _, name := range slices.Compact(identifiers) { // matches of one field are alternatives
+		args = append(args, "SYSLOG_IDENTIFIER="+name)
 	}
-	slices.Sort(matches) // matches of one field are alternatives
-	return program.Command{Path: journalctl, Args: append(args, matches...)}
+	return program.Command{Path: journalctl, Args: args}
 }
 
 // entry is what matters of an entry of the journal.
-// https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-json-format
 type entry struct {
-	Cursor     string      `json:"__CURSOR"`
-	Realtime   journalText `json:"__REALTIME_TIMESTAMP"` // µs since 1970
-	Identifier journalText `json:"SYSLOG_IDENTIFIER"`
-	Message    journalText `json:"MESSAGE"`
+	Cursor     string                 `json:"__CURSOR"`
+	Realtime   kernellog.JournalField `json:"__REALTIME_TIMESTAMP"` // µs since 1970
+	Identifier kernellog.JournalField `json:"SYSLOG_IDENTIFIER"`
+	Message    kernellog.JournalField `json:"MESSAGE"`
 }
-
-// journalText is a field: a string, an array of bytes where it is no printable UTF-8, or an array of those where the
-// field occurs several times, of which the first counts.
-type journalText string
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (t *journalText) UnmarshalJSON(data []byte) error {
-	var text string
-	if json.Unmarshal(data, &text) == nil {
-		*t = journalText(text)
-		return nil
-	}
-	var octets []uint8Number
-	if json.Unmarshal(data, &octets) == nil {
-		raw := make([]byte, len(octets))
-		for i, o := range octets {
-			raw[i] = byte(o)
-		}
-		*t = journalText(strings.ToValidUTF8(string(raw), "\uFFFD"))
-		return nil
-	}
-	var several []json.RawMessage
-	if err := json.Unmarshal(data, &several); err != nil {
-		return err
-	}
-	if len(several) == 0 {
-		return nil
-	}
-	if several[0][0] == '[' { // bytes: an array in an array in an array does not occur
-		var octets []uint8Number
-		if err := json.Unmarshal(several[0], &octets); err != nil {
-			return err
-		}
-	}
-	return t.UnmarshalJSON(several[0])
-}
-
-// uint8Number is a byte in an array of numbers; encoding/json would take []byte for base64.
-type uint8Number uint8
 
 func parseEntry(text []byte) (e entry, at time.Time, err error) {
 	if err := json.Unmarshal(text, &e); err != nil {
@@ -204,6 +165,7 @@ func parseEntry(text []byte) (e entry, at time.Time, err error) {
 	if err != nil || us < 0 {
 		return e, at, errors.New("no time")
 	}
+	e.Message = bytes.ToValidUTF8(e.Message, []byte("\uFFFD"))
 	return e, time.UnixMicro(us), nil
 }
 

@@ -36,22 +36,28 @@ func (m *Monitors) Kernel(watch kernellog.KernelWatch) kernellog.KernelWatch {
 	}
 	return func(ctx context.Context, log *slog.Logger, each func(hostkmsg.KernelRecord), caughtUp func()) error {
 		err := watch(ctx, log, func(r hostkmsg.KernelRecord) {
-			for _, e := range m.kernel {
-				e.observeRecord(r)
-			}
+			m.observeKernel(r)
 			each(r)
 		}, func() {
-			for _, e := range m.kernel {
-				e.monitor.setReadable(nil)
-			}
+			m.setKernelReadable(nil)
 			caughtUp()
 		})
 		if err != nil && ctx.Err() == nil {
-			for _, e := range m.kernel {
-				e.monitor.setReadable(err)
-			}
+			m.setKernelReadable(err)
 		}
 		return err
+	}
+}
+
+func (m *Monitors) observeKernel(r hostkmsg.KernelRecord) {
+	for _, e := range m.kernel {
+		e.observeRecord(r)
+	}
+}
+
+func (m *Monitors) setKernelReadable(err error) {
+	for _, e := range m.kernel {
+		e.monitor.setReadable(err)
 	}
 }
 

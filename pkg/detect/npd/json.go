@@ -8,9 +8,6 @@ import (
 	"time"
 )
 
-// Duration is a time.Duration that a file writes as a string.
-type Duration = time.Duration
-
 // withoutTrailingCommas returns JSON in which commas before a closing bracket are blanks. Nothing moves.
 func withoutTrailingCommas(data []byte) []byte {
 	data = bytes.Clone(data)
@@ -85,4 +82,13 @@ func duration(text string, otherwise time.Duration, path []any) (time.Duration, 
 		return 0, problem{fmt.Sprintf("%q must not be negative", text), path}
 	}
 	return d, nil
+}
+
+// checkPositive returns what is wrong with a duration that must be above 0.
+func checkPositive(text string, path []any) error {
+	d, err := duration(text, 0, path)
+	if err == nil && d < time.Millisecond {
+		err = problem{fmt.Sprintf("%q: must be above 0", text), path}
+	}
+	return err
 }

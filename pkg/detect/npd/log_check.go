@@ -29,42 +29,35 @@ const domain = "node-problem-detector"
 func (m *logMonitor) checks(o native) []detect.Check {
 	var checks []detect.Check
 	for i, c := range m.file.Log.DefaultConditions {
-		if slices.ContainsFunc(m.file.Log.DefaultConditions[:i], func(other types.Condition) bool {
-			return other.Type == c.Type
-		}) {
+		if hasCondition(m.file.Log.DefaultConditions[:i], c.Type) {
 			continue
 		}
-		check := m.base(conditionID(m.id, c.Type))
+		refuted := o.refuted(m.settings, c.Type)
+		check := m.check(conditionID(m.id, c.Type), func(now finding.Timestamp) ([]finding.Finding, error) {
+			return m.runCondition(now, c.Type, refuted)
+		})
 		check.Summary = fmt.Sprintf("condition %s of %s", c.Type, m.file.Name)
 		check.Condition = o.condition(c)
-		state := o.stateOf(m.settings, c.Type)
-		check.Run = func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			m.await(ctx)
-			now := h.Clock()
-			findings, err := m.runCondition(now, c.Type, state)
-			m.save(now.Boot, false)
-			return findings, err
-		}
 		checks = append(checks, check)
 	}
 	if slices.ContainsFunc(m.file.Log.Rules, func(r LogRule) bool { return r.Type == types.Temp }) {
-		check := m.base(m.id)
+		check := m.check(m.id, m.runMoments)
 		check.Summary = "temporary problems of " + m.file.Name
-		check.Run = func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-			m.await(ctx)
-			now := h.Clock()
-			findings, err := m.runMoments(now.SinceBoot)
-			m.save(now.Boot, false)
-			return findings, err
-		}
 		checks = append(checks, check)
 	}
 	return checks
 }
 
-func (m *logMonitor) base(id string) detect.Check {
+func (m *logMonitor) check(id string, run func(now finding.Timestamp) ([]finding.Finding, error)) detect.Check {
 	return detect.Check{
 		ID: id, Domain: domain, Every: time.Minute, Deadline: 5 * time.Second,
+		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+			m.await(ctx)
+			now := h.Clock()
+			findings, err := run(now)
+			m.save(now.Boot, false)
+			return findings, err
+		},
 		Wakes:  []detect.Wake{{Source: relay, Named: true}},
 		Advice: "Read the surrounding lines in " + m.source() + "; the rule is in " + m.file.Name + ".",
 		Doc: detect.Doc{
@@ -112,11 +105,11 @@ func kebab(name string) string {
 }
 
 // runCondition reports a permanent problem that is held.
-func (m *logMonitor) runCondition(now finding.Timestamp, condition string, state *witness) ([]finding.Finding, error) {
+func (m *logMonitor) runCondition(now finding.Timestamp, condition string, refuted refuted) ([]finding.Finding, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h, known := m.held[condition]
-	if known && (h.Expiry > 0 && now.SinceBoot-h.Last >= h.Expiry || state.refutes(h.Last, now)) {
+	if known && (h.Expiry > 0 && now.SinceBoot-h.Last >= h.Expiry || refuted(h.Last, now)) {
 		delete(m.held, condition)
 		m.moved, known = true, false
 	}
@@ -131,10 +124,10 @@ func (m *logMonitor) runCondition(now finding.Timestamp, condition string, state
 }
 
 // runMoments reports the temporary problems of the last minutes.
-func (m *logMonitor) runMoments(now time.Duration) ([]finding.Finding, error) {
+func (m *logMonitor) runMoments(now finding.Timestamp) ([]finding.Finding, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.moments = slices.DeleteFunc(m.moments, func(o moment) bool { return now-o.read >= momentHold })
+	m.moments = slices.DeleteFunc(m.moments, func(o moment) bool { return now.SinceBoot-o.read >= momentHold })
 	var findings []finding.Finding
 	for _, o := range m.moments {
 		findings = append(findings, finding.Finding{

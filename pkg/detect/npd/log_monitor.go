@@ -2,6 +2,7 @@ package npd
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -86,39 +87,26 @@ func newLogMonitor(f File, id string, s Settings) (*logMonitor, error) {
 		up:    func() time.Duration { return 0 },
 		wake:  func(string) {}, happened: func(string, int) {}, save: func(string, bool) {},
 	}
-	var patterns []*pattern
-	compile := func(expr string) (int, error) {
-		p, err := newPattern(expr)
-		patterns = append(patterns, p)
-		return len(patterns) - 1, err
-	}
+	var patterns []string
 	for _, r := range f.Log.Rules {
-		rule := logRule{LogRule: r, recovery: -1}
-		if rule.pattern, err = compile(r.Pattern); err != nil {
-			return nil, err
-		}
+		rule := logRule{LogRule: r, pattern: len(patterns), recovery: -1}
+		patterns = append(patterns, r.Pattern)
 		if r.RecoveryPattern != "" {
-			if rule.recovery, err = compile(r.RecoveryPattern); err != nil {
-				return nil, err
-			}
+			rule.recovery = len(patterns)
+			patterns = append(patterns, r.RecoveryPattern)
 		}
 		if rule.expiry, err = duration(r.Expiry, s.Expiry, nil); err != nil {
 			return nil, err
 		}
 		m.rules = append(m.rules, rule)
 	}
-	m.buffer = newBuffer(f.Log.BufferSize, patterns)
-	return m, nil
+	m.buffer, err = NewBuffer(f.Log.BufferSize, patterns...)
+	return m, err
 }
 
 // skips reports whether a line does not count at all, whatever the rules: it is not even buffered.
 func (m *logMonitor) skips(text string) bool {
-	for _, s := range m.file.Log.SkipList {
-		if strings.Contains(text, s) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.file.Log.SkipList, func(s string) bool { return strings.Contains(text, s) })
 }
 
 // observe takes a line that counts.

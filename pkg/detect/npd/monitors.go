@@ -73,9 +73,12 @@ func New(files []File, broken []error, s Settings, d Deps) *Monitors {
 	}
 	m := &Monitors{deps: d, settings: s, files: files, wordings: map[string]Wording{}}
 	ids := map[string]bool{}
+	taken := func(id string) bool { return ids[id] }
 	for _, f := range files {
-		if err := m.add(f, unique(ids, f.Name)); err != nil {
-			broken = append(broken, err)
+		id := unique("npd-"+kebab(strings.TrimSuffix(path.Base(f.Name), ".json")), taken)
+		ids[id] = true
+		if err := m.add(f, id); err != nil {
+			broken = append(broken, fmt.Errorf("%s: %w", f.Name, err))
 		}
 	}
 	m.addJournals()
@@ -94,13 +97,13 @@ func (m *Monitors) add(f File, id string) error {
 	case LogMonitor:
 		l, err := m.addLog(f, id)
 		if err != nil {
-			return fmt.Errorf("%s: %w", f.Name, err)
+			return err
 		}
 		checks, source = l.checks(o), f.Log.Source
 	case PluginMonitor:
 		p, err := newPluginMonitor(f, id, m.settings, o)
 		if err != nil {
-			return fmt.Errorf("%s: %w", f.Name, err)
+			return err
 		}
 		checks, source = p.checks(), f.Plugin.Source
 	case StatsMonitor:
@@ -119,15 +122,13 @@ func (m *Monitors) add(f File, id string) error {
 	return nil
 }
 
-// unique returns the ID of a file: npd- and its name, and a number where several have the same.
-func unique(taken map[string]bool, name string) string {
-	base := "npd-" + kebab(strings.TrimSuffix(path.Base(name), ".json"))
-	id := base
-	for n := 2; taken[id]; n++ {
-		id = fmt.Sprintf("%s-%d", base, n)
+// unique returns a name, with a number where it is taken.
+func unique(name string, taken func(string) bool) string {
+	numbered := name
+	for n := 2; taken(numbered); n++ {
+		numbered = fmt.Sprintf("%s-%d", name, n)
 	}
-	taken[id] = true
-	return id
+	return numbered
 }
 
 // Checks returns the checks of all files.
@@ -147,9 +148,7 @@ func (m *Monitors) Reasons() map[string][]string {
 		if metrics != nil && !*metrics {
 			return
 		}
-		if kind == types.Temp {
-			condition = ""
-		}
+		condition = conditionOf(kind, condition)
 		reasons[condition] = append(reasons[condition], reason)
 	}
 	for _, f := range m.files {

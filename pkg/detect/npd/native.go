@@ -16,15 +16,6 @@ type native struct {
 	state  func(check string) (finding.CheckState, bool)
 }
 
-// statesBehind names the agent's native check that reads the state behind a condition of node-problem-detector's
-// shipped files, where the two have different names. Where they have the same, that is enough.
-func statesBehind(condition string) string {
-	if condition == "XfsShutdown" {
-		return "filesystem-readonly"
-	}
-	return ""
-}
-
 // find returns the native check of an ID, if it is enabled.
 func (o native) find(id string) (detect.Check, bool) {
 	for _, c := range o.checks {
@@ -58,36 +49,25 @@ func (o native) condition(c types.Condition) finding.Condition {
 	}
 }
 
-// witness is a native check that can decide that a problem is over. Nil: there is none.
-type witness struct {
-	id    string
-	state func(check string) (finding.CheckState, bool)
-}
-
-// stateOf returns the witness of a condition.
-func (o native) stateOf(s Settings, condition string) *witness {
-	if !s.ClearByState || o.state == nil {
-		return nil
-	}
-	check, ok := o.byCondition(condition)
-	if !ok {
-		check, ok = o.find(statesBehind(condition))
-	}
-	if !ok {
-		return nil
-	}
-	return &witness{check.ID, o.state}
-}
-
 // settled is how long after a log line its state is certainly visible.
 const settled = 3 * time.Second
 
-// refutes reports whether the witness has run long enough after a line, and found nothing.
-func (w *witness) refutes(said time.Duration, now finding.Timestamp) bool {
-	if w == nil {
-		return false
+// refuted reports whether a native check has run long enough after a line was written, and found nothing.
+type refuted func(written time.Duration, now finding.Timestamp) bool
+
+// refuted asks the native check that reads the state behind a condition: the one that sets it, or for a condition of
+// node-problem-detector's shipped files the one that goes by another name.
+func (o native) refuted(s Settings, condition string) refuted {
+	check, ok := o.byCondition(condition)
+	if !ok && condition == "XfsShutdown" {
+		check, ok = o.find("filesystem-readonly")
 	}
-	c, ok := w.state(w.id)
-	return ok && c.Status == finding.StatusHealthy && c.Err == "" && len(c.Raised()) == 0 &&
-		c.Conclusive.Boot == now.Boot && c.Conclusive.SinceBoot >= said+settled
+	if !ok || !s.ClearByState || o.state == nil {
+		return func(time.Duration, finding.Timestamp) bool { return false }
+	}
+	return func(written time.Duration, now finding.Timestamp) bool {
+		c, ok := o.state(check.ID)
+		return ok && c.Status == finding.StatusHealthy && c.Err == "" && len(c.Raised()) == 0 &&
+			c.Conclusive.Boot == now.Boot && c.Conclusive.SinceBoot >= written+settled
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	cpmtypes "k8s.io/node-problem-detector/pkg/custompluginmonitor/types"
 	watchertypes "k8s.io/node-problem-detector/pkg/systemlogmonitor/logwatchers/types"
@@ -66,7 +67,7 @@ type PluginConfig struct {
 	cpmtypes.CustomPluginConfig
 	// Intervals are by rule: how often it is run. Zero: as often as the file says. node-problem-detector has no such
 	// key yet and ignores "invoke_interval" of a rule.
-	Intervals []Duration
+	Intervals []time.Duration
 }
 
 // maxRules bounds what one file may ask for.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
-	hostkmsg "github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -38,13 +37,7 @@ func (m *Monitors) Once() {
 func (m *Monitors) readKernel(ctx context.Context, h *host.Host) {
 	err := error(hosterr.ErrNotConfigured)
 	if h.KernelLog != nil {
-		err = h.KernelLog(ctx, func(r hostkmsg.KernelRecord) {
-			for _, e := range m.kernel {
-				e.observeRecord(r)
-			}
-		})
+		err = h.KernelLog(ctx, m.observeKernel)
 	}
-	for _, e := range m.kernel {
-		e.monitor.setReadable(err)
-	}
+	m.setKernelReadable(err)
 }

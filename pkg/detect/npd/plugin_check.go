@@ -1,7 +1,6 @@
 package npd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,13 +68,10 @@ func (m *pluginMonitor) worst(condition string, rules []*pluginRule, shown strin
 	var reported plugin.Result
 	var unknown []error
 	for _, r := range rules {
-		answer, _, ok := r.newest()
+		answer, _, err := r.newest()
 		switch {
-		case !ok:
-			unknown = append(unknown, fmt.Errorf("%s: it has not been run yet", r.Path))
-		case answer.Status == plugin.Unknown:
-			unknown = append(unknown, fmt.Errorf("%s: %s", r.Path, cmp.Or(answer.Message, answer.Stderr,
-				"it returned no result")))
+		case err != nil:
+			unknown = append(unknown, err)
 		case answer.Status == plugin.Problem && (worst == nil || r.Reason == shown && worst.Reason != shown):
 			worst, reported = r, answer
 		}
@@ -109,14 +105,10 @@ func (m *pluginMonitor) temporary(rules []*pluginRule) ([]finding.Finding, error
 		if slices.ContainsFunc(rules[:i], func(other *pluginRule) bool { return other.Reason == r.Reason }) {
 			subject.Name += fmt.Sprintf("#%d", r.index)
 		}
-		answer, runs, ok := r.newest()
+		answer, runs, err := r.newest()
 		switch {
-		case !ok:
-			doubt[subject] = fmt.Errorf("%s: it has not been run yet", r.Path)
-			continue
-		case answer.Status == plugin.Unknown && !m.settings.UnknownIsProblem:
-			doubt[subject] = fmt.Errorf("%s: %s", r.Path, cmp.Or(answer.Message, answer.Stderr, "it returned no "+
-				"result"))
+		case err != nil && (runs == 0 || !m.settings.UnknownIsProblem):
+			doubt[subject] = err
 			continue
 		case answer.Status == plugin.OK:
 			continue

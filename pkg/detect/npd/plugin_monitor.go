@@ -1,7 +1,9 @@
 package npd
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"path"
 	"path/filepath"
 	"slices"
@@ -151,14 +153,18 @@ func (m *pluginMonitor) run(ctx context.Context, h *host.Host, rules []*pluginRu
 	wg.Wait()
 }
 
-// newest returns the newest answer of a rule, and how often it was run. There is none before the first run.
-func (r *pluginRule) newest() (answer plugin.Result, runs int, ok bool) {
+// newest returns the newest answer of a rule, and how often it was run. It is an error that the answer is unknown, or
+// that there is none yet.
+func (r *pluginRule) newest() (answer plugin.Result, runs int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.answer == nil {
-		return plugin.Result{}, 0, false
+		return answer, 0, fmt.Errorf("%s: it has not been run yet", r.Path)
 	}
-	return *r.answer, r.runs, true
+	if answer = *r.answer; answer.Status == plugin.Unknown {
+		err = fmt.Errorf("%s: %s", r.Path, cmp.Or(answer.Message, answer.Stderr, "it returned no result"))
+	}
+	return answer, r.runs, err
 }
 
 // interval is how often one of some rules is to be run.

@@ -1,6 +1,9 @@
 package npd
 
-import "time"
+import (
+	"path"
+	"time"
+)
 
 // Settings say which files are run, and where the agent deviates from node-problem-detector.
 type Settings struct {
@@ -40,14 +43,12 @@ func DefaultSettings() Settings {
 func (s Settings) Problems() map[string]string {
 	problems := map[string]string{}
 	for _, pattern := range s.Files {
-		if !isAbs(pattern) {
+		if !path.IsAbs(pattern) {
 			problems["files"] = "must be absolute paths, which may contain * and ?"
 		}
 	}
-	if s.Directory != "" && !isAbs(s.Directory) {
+	if s.Directory != "" && !path.IsAbs(s.Directory) {
 		problems["directory"] = "must be an absolute path"
 	}
 	return problems
 }
-
-func isAbs(path string) bool { return len(path) > 0 && path[0] == '/' }

@@ -1,6 +1,8 @@
 package npd
 
 import (
+	"maps"
+
 	"github.com/nodeagent/nodeagent/internal/host/tailfile"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 )
@@ -49,9 +51,5 @@ func (m *logMonitor) snapshot(boot string) (saved, bool) {
 	defer m.mu.Unlock()
 	moved := m.moved
 	m.moved = false
-	s := saved{Boot: boot, Held: map[string]held{}, Serial: m.serial}
-	for condition, h := range m.held {
-		s.Held[condition] = h
-	}
-	return s, moved
+	return saved{Boot: boot, Held: maps.Clone(m.held), Serial: m.serial}, moved
 }

@@ -24,6 +24,16 @@ type metric struct {
 	labels   []string
 }
 
+// The help texts and labels are node-problem-detector's (pkg/systemstatsmonitor). Its counters of the groups cpu/ and
+// net/ add up totals since boot again at each sample, so that they grow without bound; here they are the totals.
+func gauge(id, help string, labels ...string) *metric {
+	return &metric{id: id, help: help, labels: labels}
+}
+
+func total(id, help string, labels ...string) *metric {
+	return &metric{id: id, help: help, counter: true, labels: labels}
+}
+
 // sample is one value of a metric.
 type sample struct {
 	metric *metric

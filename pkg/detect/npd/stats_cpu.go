@@ -10,12 +10,6 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// The help texts and labels are node-problem-detector's (pkg/systemstatsmonitor). Its counters of the groups cpu/ and
-// net/ add up totals since boot again at each sample, so that they grow without bound; here they are the totals.
-func cpuMetric(id, help string, counter bool, labels ...string) *metric {
-	return &metric{id: id, help: help, counter: counter, labels: labels}
-}
-
 // sampleCPU reads /proc/loadavg and /proc/stat.
 func sampleCPU(_ context.Context, h *host.Host, _ *previous) ([]sample, error) {
 	fs, err := procfs.NewFS(h.Files.Path("/proc"))
@@ -27,20 +21,20 @@ func sampleCPU(_ context.Context, h *host.Host, _ *previous) ([]sample, error) {
 	if statErr != nil {
 		return samples, errors.Join(err, fmt.Errorf("read /proc/stat: %w", statErr))
 	}
-	single := func(id, help string, counter bool, value uint64) {
-		samples = append(samples, sample{metric: cpuMetric(id, help, counter), value: float64(value)})
+	single := func(m *metric, value uint64) {
+		samples = append(samples, sample{metric: m, value: float64(value)})
 	}
-	single("system/processes_total", "Number of forks since boot.", true, stat.ProcessCreated)
-	single("system/procs_running", "Number of processes currently running.", false, stat.ProcessesRunning)
-	single("system/procs_blocked", "Number of processes currently blocked.", false, stat.ProcessesBlocked)
-	single("system/interrupts_total", "Total number of interrupts serviced (cumulative).", true, stat.IRQTotal)
+	single(total("system/processes_total", "Number of forks since boot."), stat.ProcessCreated)
+	single(gauge("system/procs_running", "Number of processes currently running."), stat.ProcessesRunning)
+	single(gauge("system/procs_blocked", "Number of processes currently blocked."), stat.ProcessesBlocked)
+	single(total("system/interrupts_total", "Total number of interrupts serviced (cumulative)."), stat.IRQTotal)
 
-	usage := cpuMetric("cpu/usage_time", "CPU usage, in seconds", true, "state")
+	usage := total("cpu/usage_time", "CPU usage, in seconds", "state")
 	for _, s := range stages(stat.CPUTotal) {
 		// In ticks of a hundredth of a second, whatever the help text says.
 		samples = append(samples, sample{usage, []string{s.state}, 100 * s.seconds})
 	}
-	times := cpuMetric("system/cpu_stat", "Cumulative time each cpu spent in various stages.", true, "cpu", "stage")
+	times := total("system/cpu_stat", "Cumulative time each cpu spent in various stages.", "cpu", "stage")
 	for number, c := range stat.CPU {
 		for _, s := range stages(c) {
 			samples = append(samples, sample{times, []string{fmt.Sprintf("cpu%d", number), s.stage}, s.seconds})
@@ -55,11 +49,11 @@ func sampleLoad(fs procfs.FS) ([]sample, error) {
 		return nil, fmt.Errorf("read /proc/loadavg: %w", err)
 	}
 	return []sample{
-		{metric: cpuMetric("cpu/runnable_task_count", "The average number of runnable tasks in the run-queue during "+
-			"the last minute", false), value: load.Load1},
-		{metric: cpuMetric("cpu/load_1m", "CPU average load (1m)", false), value: load.Load1},
-		{metric: cpuMetric("cpu/load_5m", "CPU average load (5m)", false), value: load.Load5},
-		{metric: cpuMetric("cpu/load_15m", "CPU average load (15m)", false), value: load.Load15},
+		{metric: gauge("cpu/runnable_task_count", "The average number of runnable tasks in the run-queue during "+
+			"the last minute"), value: load.Load1},
+		{metric: gauge("cpu/load_1m", "CPU average load (1m)"), value: load.Load1},
+		{metric: gauge("cpu/load_5m", "CPU average load (5m)"), value: load.Load5},
+		{metric: gauge("cpu/load_15m", "CPU average load (15m)"), value: load.Load15},
 	}, nil
 }
 

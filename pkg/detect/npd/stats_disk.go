@@ -107,8 +107,7 @@ func sampleIO(h *host.Host, devices map[string]bool, last *previous) ([]sample, 
 		samples = append(samples, ioSamples(name, s.IOStats)...)
 		weighted[s.DeviceName] = s.WeightedIOTicks
 		if before, ok := last.weighted[s.DeviceName]; ok && elapsed > 0 && s.WeightedIOTicks >= before {
-			queue := &metric{id: "disk/avg_queue_len", help: "The average queue length on the disk",
-				labels: []string{"device_name"}}
+			queue := gauge("disk/avg_queue_len", "The average queue length on the disk", "device_name")
 			samples = append(samples, sample{queue, []string{name},
 				float64(s.WeightedIOTicks-before) / float64(elapsed.Milliseconds()+1)})
 		}
@@ -120,7 +119,7 @@ func sampleIO(h *host.Host, devices map[string]bool, last *previous) ([]sample, 
 func ioSamples(name string, s blockdevice.IOStats) []sample {
 	var samples []sample
 	add := func(id, help, direction string, value uint64) {
-		m, labels := &metric{id: id, help: help, counter: true, labels: []string{"device_name"}}, []string{name}
+		m, labels := total(id, help, "device_name"), []string{name}
 		if direction != "" {
 			m.labels, labels = append(m.labels, "direction"), append(labels, direction)
 		}
@@ -157,10 +156,8 @@ func sampleSpace(ctx context.Context, h *host.Host, disks []mount.Mount) ([]samp
 	}
 	var samples []sample
 	var problems []error
-	used := &metric{id: "disk/bytes_used", help: "Disk bytes used, in Bytes", labels: []string{"device_name", "fs_type",
-		"mount_option", "state"}}
-	percent := &metric{id: "disk/percent_used", help: "Disk usage in percentage of total space",
-		labels: []string{"device_name"}}
+	used := gauge("disk/bytes_used", "Disk bytes used, in Bytes", "device_name", "fs_type", "mount_option", "state")
+	percent := gauge("disk/percent_used", "Disk usage in percentage of total space", "device_name")
 	for i, r := range h.Prober.All(ctx, spacePatience, requests) {
 		m := disks[i]
 		if r.Err != nil || r.Answer.Errno != 0 || r.Answer.TotalBytes == 0 {

@@ -27,8 +27,7 @@ func sampleHost(_ context.Context, h *host.Host, _ *previous) ([]sample, error) 
 	if err != nil {
 		return nil, err
 	}
-	m := &metric{id: "host/uptime", help: "The uptime of the operating system", labels: []string{"kernel_version",
-		"os_version"}}
+	m := gauge("host/uptime", "The uptime of the operating system", "kernel_version", "os_version")
 	return []sample{{m, []string{label(kernel), label(osVersion(release))},
 		float64(int64(h.Clock().SinceBoot.Seconds()))}}, nil
 }
@@ -64,8 +63,8 @@ func netSampler(exclude *regexp.Regexp) sampler {
 				continue
 			}
 			for _, c := range netCounters(d) {
-				m := &metric{id: "net/" + c.id, help: c.help, counter: true, labels: []string{"interface_name"}}
-				samples = append(samples, sample{m, []string{label(name)}, float64(c.value)})
+				samples = append(samples, sample{total("net/"+c.id, c.help, "interface_name"), []string{label(name)},
+					float64(c.value)})
 			}
 		}
 		return samples, nil
@@ -103,11 +102,8 @@ func featureSampler(file, known string) sampler {
 	if !filepath.IsAbs(known) {
 		known = filepath.Join(filepath.Dir(file), known)
 	}
-	m := &metric{
-		id: "system/os_feature", labels: []string{"os_feature", "value"},
-		help: "OS Features like GPU support, KTD kernel, third party modules as unknown modules. 1 if the feature is " +
-			"enabled and 0, if disabled.",
-	}
+	m := gauge("system/os_feature", "OS Features like GPU support, KTD kernel, third party modules as unknown "+
+		"modules. 1 if the feature is enabled and 0, if disabled.", "os_feature", "value")
 	return func(_ context.Context, h *host.Host, _ *previous) ([]sample, error) {
 		var samples []sample
 		add := func(feature, value string, on float64) {

@@ -25,7 +25,7 @@ func sampleMemory(_ context.Context, h *host.Host, _ *previous) ([]sample, error
 			samples = append(samples, sample{m, []string{state}[:len(m.labels)], float64(*kib) * 1024})
 		}
 	}
-	gauge := func(id, help string, labels ...string) *metric { return &metric{id: id, help: help, labels: labels} }
+
 	used := gauge("memory/bytes_used", "Memory usage by each memory state, in Bytes. Summing values of all states "+
 		"yields the total memory on the node.", "state")
 	add(used, "free", info.MemFree)

@@ -3,6 +3,7 @@ package npd
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -87,10 +88,7 @@ func (t *translation) add(rule RuleFate, fate Fate, why string, args ...any) {
 // log translates the rules of a system log monitor.
 func (t *translation) log(f File) {
 	for i, r := range f.Log.Rules {
-		condition := r.Condition
-		if r.Type == types.Temp {
-			condition = ""
-		}
+		condition := conditionOf(r.Type, r.Condition)
 		rule := RuleFate{File: f.Name, Index: i, Reason: r.Reason, Condition: condition}
 		covered := t.rulesFor(r.Reason)
 		_, sameCondition := t.native.byCondition(condition)
@@ -107,6 +105,14 @@ func (t *translation) log(f File) {
 			t.kernelRule(rule, r.Pattern)
 		}
 	}
+}
+
+// conditionOf returns the condition of a rule; empty for a temporary problem.
+func conditionOf(kind types.Type, condition string) string {
+	if kind == types.Temp {
+		return ""
+	}
+	return condition
 }
 
 // describe names the log that a file reads.
@@ -152,9 +158,8 @@ func (t *translation) kernelRule(rule RuleFate, expr string) {
 		return
 	}
 	own := kernellog.CustomRule{
-		ID: t.uniqueRule(kebab(rule.Reason)), Reason: rule.Reason, Severity: finding.Warning, Summary: "from " +
-			path.Base(rule.File),
-		Patterns: []string{`^.*(?:` + expr + `)\s*$`},
+		ID: unique(kebab(rule.Reason), t.hasRule), Reason: rule.Reason, Severity: finding.Warning,
+		Summary: "from " + path.Base(rule.File), Patterns: []string{`^.*(?:` + expr + `)\s*$`},
 	}
 	if len(own.Problems()) > 0 {
 		t.add(rule, Stays, "it cannot be written as a rule of the agent")
@@ -164,22 +169,15 @@ func (t *translation) kernelRule(rule RuleFate, expr string) {
 	t.add(rule, Rule, "rules: %s", own.ID)
 }
 
-func (t *translation) uniqueRule(id string) string {
-	base := id
-	for n := 2; slices.ContainsFunc(t.table, func(r rules.Rule) bool { return r.ID == id }) ||
-		slices.ContainsFunc(t.KernelRules, func(r kernellog.CustomRule) bool { return r.ID == id }); n++ {
-		id = fmt.Sprintf("%s-%d", base, n)
-	}
-	return id
+func (t *translation) hasRule(id string) bool {
+	return slices.ContainsFunc(t.table, func(r rules.Rule) bool { return r.ID == id }) ||
+		slices.ContainsFunc(t.KernelRules, func(r kernellog.CustomRule) bool { return r.ID == id })
 }
 
 // plugins translates the rules of a custom plugin monitor.
 func (t *translation) plugins(f File) {
 	for i, r := range f.Plugin.Rules {
-		condition := r.Condition
-		if r.Type == types.Temp {
-			condition = ""
-		}
+		condition := conditionOf(r.Type, r.Condition)
 		rule := RuleFate{File: f.Name, Index: i, Reason: r.Reason, Condition: condition}
 		switch path.Base(r.Path) {
 		case "health-checker":
@@ -205,13 +203,12 @@ func (t *translation) plugins(f File) {
 // pluginOf writes a rule as a plugin of the agent's own configuration.
 func (t *translation) pluginOf(f File, i int, condition string) plugin.Settings {
 	r, g := f.Plugin.Rules[i], f.Plugin.PluginGlobalConfig
-	name := kebab(r.Reason)
-	for n := 2; slices.ContainsFunc(t.Plugins, func(p plugin.Settings) bool { return p.Name == name }); n++ {
-		name = fmt.Sprintf("%s-%d", kebab(r.Reason), n)
+	taken := func(name string) bool {
+		return slices.ContainsFunc(t.Plugins, func(p plugin.Settings) bool { return p.Name == name })
 	}
 	s := plugin.Settings{
-		Name: name, Path: r.Path, Args: r.Args, Reason: r.Reason, Every: *g.InvokeInterval, Timeout: *g.Timeout,
-		MaxOutput: min(*g.MaxOutputLength, maxOutputLength),
+		Name: unique(kebab(r.Reason), taken), Path: r.Path, Args: r.Args, Reason: r.Reason, Every: *g.InvokeInterval,
+		Timeout: *g.Timeout, MaxOutput: min(*g.MaxOutputLength, maxOutputLength),
 	}
 	if f.Plugin.Intervals[i] > 0 {
 		s.Every = f.Plugin.Intervals[i]
@@ -260,16 +257,8 @@ func (f File) NotServed() []string {
 	if f.Kind != StatsMonitor {
 		return nil
 	}
-	m := newStatsMonitor(f, "")
-	known := knownMetrics()
-	var missing []string
-	for id := range m.names {
-		if !slices.Contains(known, id) {
-			missing = append(missing, id)
-		}
-	}
-	slices.Sort(missing)
-	return missing
+	asked, known := slices.Sorted(maps.Keys(newStatsMonitor(f, "").names)), knownMetrics()
+	return slices.DeleteFunc(asked, func(id string) bool { return slices.Contains(known, id) })
 }
 
 // knownMetrics lists the IDs of all metrics that are served.

@@ -3,6 +3,7 @@
 package condition
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -91,25 +92,15 @@ func New(c Config) *Reporter {
 }
 
 func (c Config) withDefaults() Config {
-	for _, d := range []struct {
-		value     *time.Duration
-		otherwise time.Duration
-	}{{&c.Spread, DefaultSpread}, {&c.Grace, DefaultGrace}, {&c.Refresh, DefaultRefresh},
-		{&c.Timeout, DefaultTimeout}} {
-		if *d.value == 0 {
-			*d.value = d.otherwise
-		}
-	}
-	c.Spread = max(c.Spread, 0)
+	c.Spread = max(cmp.Or(c.Spread, DefaultSpread), 0)
+	c.Grace = cmp.Or(c.Grace, DefaultGrace)
+	c.Refresh = cmp.Or(c.Refresh, DefaultRefresh)
+	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
 	if c.Started.IsZero() {
 		c.Started.Wall = time.Now()
 	}
-	if c.Observer == nil {
-		c.Observer = report.Unobserved{}
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Observer = cmp.Or[report.Observer](c.Observer, report.Unobserved{})
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return c
 }
 

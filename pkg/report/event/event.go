@@ -4,6 +4,7 @@
 package event
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -90,24 +91,12 @@ func New(c Config) *Reporter {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Burst <= 0 {
-		c.Burst = DefaultBurst
-	}
-	if c.Every <= 0 {
-		c.Every = DefaultEvery
-	}
-	if c.Resend == 0 {
-		c.Resend = DefaultResend
-	}
-	if c.Timeout <= 0 {
-		c.Timeout = DefaultTimeout
-	}
-	if c.Observer == nil {
-		c.Observer = report.Unobserved{}
-	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Burst = cmp.Or(max(c.Burst, 0), DefaultBurst)
+	c.Every = cmp.Or(max(c.Every, 0), DefaultEvery)
+	c.Resend = cmp.Or(c.Resend, DefaultResend)
+	c.Timeout = cmp.Or(max(c.Timeout, 0), DefaultTimeout)
+	c.Observer = cmp.Or[report.Observer](c.Observer, report.Unobserved{})
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
 	return c
 }
 
@@ -173,8 +162,7 @@ func (r *Reporter) add(id string, severity finding.Severity, at time.Time, n not
 		return
 	}
 	waiting, held := r.outbox.Waiting(n.Reason)
-	switch {
-	case held != nil:
+	if held != nil {
 		held.Count++
 		if finding.Compare(finding.Finding{Severity: severity}, finding.Finding{Severity: held.Severity}) < 0 {
 			held.Severity = severity
@@ -182,12 +170,9 @@ func (r *Reporter) add(id string, severity finding.Severity, at time.Time, n not
 		held.Last, held.Body = at, body
 		r.outbox.Replace(*held)
 		return
-	case waiting < r.config.Burst && r.budgets.Take(n.Reason, time.Now()):
-		r.outbox.Add(report.Item{ID: id, Key: n.Reason, Severity: severity, Count: 1, First: at, Last: at, Body: body})
-	default:
-		r.outbox.Add(report.Item{ID: id, Key: n.Reason, Severity: severity, Count: 1, First: at, Last: at, Body: body,
-			Held: true})
 	}
+	r.outbox.Add(report.Item{ID: id, Key: n.Reason, Severity: severity, Count: 1, First: at, Last: at, Body: body,
+		Held: waiting >= r.config.Burst || !r.budgets.Take(n.Reason, time.Now())})
 	for s, count := range r.outbox.TakeDropped() {
 		r.lost[s] += count
 		r.config.Observer.Dropped(r.Name(), s, count)

@@ -68,7 +68,8 @@ func taggedEmitter(name, pid string) (rules.Emitter, bool) {
 
 // spoken returns e as a line of a daemon.
 func (e entry) spoken(s rules.Emitter, text []byte) entry {
-	e.what, e.emitter, e.said = foreignLine, s, cutHeader(text)
+	e.what, e.emitter = foreignLine, s
+	e.said, _, _ = cutHeader(text)
 	return e
 }
 
@@ -98,21 +99,21 @@ func digits(text []byte) bool {
 	return len(text) > 0
 }
 
-// cutHeader removes what Kubernetes' klog and containerd's logrus put before each line:
+// cutHeader removes what Kubernetes' klog and containerd's logrus put before each line, and returns whose it is:
 //
 //	E1106 14:02:11.123456    1234 kubelet.go:2183] "Container runtime network not ready" …
 //	time="2024-07-04T16:24:03.119492729Z" level=error msg="…"
-func cutHeader(text []byte) []byte {
-	if rest, ok := cutKlog(text); ok {
-		return rest
+func cutHeader(text []byte) (rest []byte, s rules.Emitter, ok bool) {
+	if rest, ok = cutKlog(text); ok {
+		return rest, rules.Kubelet, true
 	}
-	if rest, ok := cutLogrus(text); ok {
-		return rest
+	if rest, ok = cutLogrus(text); ok {
+		return rest, rules.Runtime, true
 	}
-	if rest, ok := flattenJSON(text); ok {
-		return rest
+	if rest, ok = flattenJSON(text); ok {
+		return rest, rules.Kubelet, true
 	}
-	return text
+	return text, rules.TheKernel, false
 }
 
 // flattenJSON writes a line of klog's JSON as klog writes its text: "message" err="…". Other fields are of no use here.

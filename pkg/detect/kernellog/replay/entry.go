@@ -53,28 +53,11 @@ func (e entry) withWall(t time.Time) entry {
 func seconds(text []byte) (time.Duration, bool) {
 	text = bytes.TrimLeft(text, " ")
 	whole, fraction, ok := bytes.Cut(text, []byte("."))
-	if !ok || len(whole) == 0 || len(whole) > 10 || len(fraction) == 0 || len(fraction) > 9 {
+	if !ok || len(whole) > 10 || len(fraction) > 9 || !digits(whole) || !digits(fraction) {
 		return 0, false
 	}
-	var ns, unit int64 = 0, int64(time.Second)
-	for _, c := range whole {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		ns = ns*10 + int64(c-'0')
-	}
-	ns *= unit
-	for _, c := range fraction {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		unit /= 10
-		ns += int64(c-'0') * unit
-	}
-	if ns < 0 {
-		return 0, false
-	}
-	return time.Duration(ns), true
+	d, err := time.ParseDuration(string(text) + "s")
+	return d, err == nil
 }
 
 // firstLine cuts a message of several lines to the words of its first, and writes the break as /dev/kmsg does:

@@ -97,17 +97,8 @@ func (p *parser) guess(line []byte) entry {
 
 // ownLog recognises the lines of a log that a daemon writes itself, without naming itself: kubelet.log, containerd.log.
 func ownLog(line []byte) (entry, bool) {
-	line = cutNode(line)
-	if rest, ok := cutKlog(line); ok {
-		return entry{what: foreignLine, emitter: rules.Kubelet, said: rest}, true
-	}
-	if rest, ok := cutLogrus(line); ok {
-		return entry{what: foreignLine, emitter: rules.Runtime, said: rest}, true
-	}
-	if rest, ok := flattenJSON(line); ok {
-		return entry{what: foreignLine, emitter: rules.Kubelet, said: rest}, true
-	}
-	return entry{}, false
+	rest, s, ok := cutHeader(cutNode(line))
+	return entry{what: foreignLine, emitter: s, said: rest}, ok
 }
 
 // looksLikeRecord reports whether line begins as a record of /dev/kmsg does: "6,339,5140900,-;".

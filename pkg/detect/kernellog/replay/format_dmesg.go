@@ -118,10 +118,9 @@ func cutKernelTag(line []byte) []byte {
 // cutPriority removes <N> or the decoded facility and level, and reports whether a program wrote the line.
 func cutPriority(line []byte) (rest []byte, foreign bool) {
 	if len(line) > 2 && line[0] == '<' {
-		digits, rest, ok := bytes.Cut(line[1:min(len(line), 8)], []byte(">"))
-		if n, err := strconv.ParseUint(string(digits), 10, 16); ok && err == nil {
-			_ = rest
-			return line[len(digits)+2:], n>>3 != 0
+		number, _, ok := bytes.Cut(line[1:min(len(line), 8)], []byte(">"))
+		if n, err := strconv.ParseUint(string(number), 10, 16); ok && err == nil {
+			return line[len(number)+2:], n>>3 != 0
 		}
 	}
 	if len(line) > 0 && line[0] >= 'a' && line[0] <= 'z' {
@@ -186,13 +185,8 @@ func cutCaller(text []byte) []byte {
 	}
 	inner, rest, ok := bytes.Cut(text[1:], []byte("]"))
 	inner = bytes.TrimLeft(inner, " ")
-	if !ok || len(inner) < 2 || len(inner) > 12 || (inner[0] != 'T' && inner[0] != 'C') {
+	if !ok || len(inner) < 2 || len(inner) > 12 || (inner[0] != 'T' && inner[0] != 'C') || !digits(inner[1:]) {
 		return text
-	}
-	for _, c := range inner[1:] {
-		if c < '0' || c > '9' {
-			return text
-		}
 	}
 	return bytes.TrimPrefix(rest, []byte(" "))
 }

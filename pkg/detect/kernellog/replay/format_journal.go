@@ -11,46 +11,22 @@ import (
 )
 
 // journalRecord is what matters of a line of journalctl -o json. Fields that begin with an underscore are set
-// by journald; the others by the writer. https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-json-format
+// by journald; the others by the writer.
 type journalRecord struct {
-	Transport  journalField `json:"_TRANSPORT"`
-	Identifier journalField `json:"SYSLOG_IDENTIFIER"`
-	Facility   journalField `json:"SYSLOG_FACILITY"`
-	Message    journalField `json:"MESSAGE"`
-	Unit       journalField `json:"_SYSTEMD_UNIT"`
-	Cgroup     journalField `json:"_SYSTEMD_CGROUP"`
-	Command    journalField `json:"_COMM"`
-	PID        journalField `json:"_PID"`
-	SyslogPID  journalField `json:"SYSLOG_PID"`
-	Container  journalField `json:"CONTAINER_ID"` // the output of a container, passed on by dockerd or podman
-	Boot       journalField `json:"_BOOT_ID"`
-	Realtime   journalField `json:"__REALTIME_TIMESTAMP"`        // µs since 1970
-	Monotonic  journalField `json:"__MONOTONIC_TIMESTAMP"`       // µs since boot, when journald received it
-	Source     journalField `json:"_SOURCE_MONOTONIC_TIMESTAMP"` // µs since boot, the kernel's own
-}
-
-// journalField is a string, or an array of bytes where it is not printable UTF-8; of a field that occurs several
-// times, the first.
-type journalField []byte
-
-func (f *journalField) UnmarshalJSON(data []byte) error {
-	var text string
-	if json.Unmarshal(data, &text) == nil {
-		*f = journalField(text)
-		return nil
-	}
-	var octets []uint16
-	if json.Unmarshal(data, &octets) == nil {
-		for _, o := range octets {
-			*f = append(*f, byte(o))
-		}
-		return nil
-	}
-	var several []json.RawMessage
-	if err := json.Unmarshal(data, &several); err != nil || len(several) == 0 {
-		return err
-	}
-	return f.UnmarshalJSON(several[0])
+	Transport  kernellog.JournalField `json:"_TRANSPORT"`
+	Identifier kernellog.JournalField `json:"SYSLOG_IDENTIFIER"`
+	Facility   kernellog.JournalField `json:"SYSLOG_FACILITY"`
+	Message    kernellog.JournalField `json:"MESSAGE"`
+	Unit       kernellog.JournalField `json:"_SYSTEMD_UNIT"`
+	Cgroup     kernellog.JournalField `json:"_SYSTEMD_CGROUP"`
+	Command    kernellog.JournalField `json:"_COMM"`
+	PID        kernellog.JournalField `json:"_PID"`
+	SyslogPID  kernellog.JournalField `json:"SYSLOG_PID"`
+	Container  kernellog.JournalField `json:"CONTAINER_ID"` // the output of a container, from dockerd or podman
+	Boot       kernellog.JournalField `json:"_BOOT_ID"`
+	Realtime   kernellog.JournalField `json:"__REALTIME_TIMESTAMP"`        // µs since 1970
+	Monotonic  kernellog.JournalField `json:"__MONOTONIC_TIMESTAMP"`       // µs since boot, when journald received it
+	Source     kernellog.JournalField `json:"_SOURCE_MONOTONIC_TIMESTAMP"` // µs since boot, the kernel's own
 }
 
 // parseJournalJSON reads a line of journalctl -o json, json-sse or json-seq.
