@@ -75,7 +75,7 @@ func TestOOMKillsSurviveTheAgent(t *testing.T) {
 	}
 }
 
-// What an agent left in its memory may be of any age and form.
+// The saved state of an agent may be of any age and form.
 func TestOOMKillsForgetsWhatIsMalformed(t *testing.T) {
 	h, _ := oomMachine(t)
 	for _, text := range []string{"", "{", `{"boot":"fixture","counted":true,"total":36,"tallies":{"x":null,"y":{}}}`,
