@@ -58,7 +58,7 @@ func TestTracker(t *testing.T) {
 		policy Policy
 		steps  []step
 	}{
-		{"unknown until the first conclusive look", Policy{}, []step{
+		{"unknown until the first conclusive observation", Policy{}, []step{
 			{at(1), nil, broken, nil},
 			{at(2), nil, nil, []string{"unknown→healthy"}},
 		}},

@@ -69,7 +69,7 @@ func TestKernelLog(t *testing.T) {
 		if s := w.status(deadlock); s != finding.StatusFaulty {
 			t.Errorf("it is %s", s)
 		}
-		time.Sleep(20 * time.Minute) // moments pass without a word
+		time.Sleep(20 * time.Minute) // one-shot findings expire without a report
 		w.expect(t)
 		k.says("docker is back")
 		w.expect(t, hungCleared)
@@ -173,8 +173,8 @@ func TestOwnState(t *testing.T) {
 		k.says(roLine)
 		w.expect(t, "raised FilesystemIsReadOnly "+roLine)
 		for what, state := range map[string]finding.CheckState{
-			"looked before the line": healthy,
-			"could not tell":         {Status: finding.StatusHealthy, Conclusive: h.Clock(), Err: "no"},
+			"observed before the line": healthy,
+			"could not tell":           {Status: finding.StatusHealthy, Conclusive: h.Clock(), Err: "no"},
 			"sees it too": {Status: finding.StatusFaulty, Conclusive: finding.Timestamp{Boot: "boot",
 				SinceBoot: 100 * time.Hour}},
 			"sees something": {Status: finding.StatusHealthy, Conclusive: finding.Timestamp{Boot: "boot",

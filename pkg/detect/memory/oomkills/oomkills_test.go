@@ -21,8 +21,8 @@ func oomMachine(t *testing.T) (*host.Host, func(total string, events string)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, moments, _ := checktest.FixtureHost(t, archive)
-	for _, m := range moments {
+	h, steps, _ := checktest.FixtureHost(t, archive)
+	for _, m := range steps {
 		m.Come(t, h)
 	}
 	write := func(name, text string) {

@@ -368,10 +368,10 @@ func flush(t *testing.T, family string) {
 }
 
 // listen accepts connections in a network namespace until the test ends.
-func listen(t *testing.T, pin, address string) {
+func listen(t *testing.T, netns, address string) {
 	t.Helper()
 	var listener net.Listener
-	err := hosttest.InNetns(pin, func() (err error) {
+	err := hosttest.InNetns(netns, func() (err error) {
 		listener, err = net.Listen("tcp", address)
 		return err
 	})
@@ -383,8 +383,8 @@ func listen(t *testing.T, pin, address string) {
 
 // connects reports whether a connection can be made from a network namespace. (The socket is made on the calling
 // thread.)
-func connects(pin, address string) bool {
-	return hosttest.InNetns(pin, func() error {
+func connects(netns, address string) bool {
+	return hosttest.InNetns(netns, func() error {
 		conn, err := net.DialTimeout("tcp", address, 150*time.Millisecond)
 		if err == nil {
 			conn.Close()
