@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// badDay is an installation of the agent on this very machine that tells nobody.
+// badDay is an installation of the agent on this very machine that reports to no sink.
 type badDay struct {
 	t                  *testing.T
 	dir, state, config string
@@ -277,7 +277,7 @@ func TestBadDayDaemonStopped(t *testing.T) {
 	ask(t, d.command("ready", "--wait=10s")).expect(t, 10*time.Second, []int{exitFine}, "ready")
 }
 
-// Whoever is not root is told that, and no fault is made of it.
+// A user who is not root is informed of that; it is not reported as a fault.
 func TestBadDayNobody(t *testing.T) {
 	d := newBadDay(t)
 	d.daemon()

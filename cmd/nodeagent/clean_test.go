@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
-func judged(uid string, verdict inspect.Verdict) inspect.Assessment {
+func assessment(uid string, verdict inspect.Verdict) inspect.Assessment {
 	return inspect.Assessment{Object: inspect.Object{Kind: inspect.Cgroup, ID: "/c/" + uid, Pod: inspect.Pod{UID: uid}},
 		Verdict: verdict}
 }
@@ -46,7 +46,7 @@ func TestCleanExit(t *testing.T) {
 		for i, part := range parts {
 			switch part := part.(type) {
 			case inspect.Verdict:
-				r.Objects = append(r.Objects, judged(string(rune('a'+i)), part))
+				r.Objects = append(r.Objects, assessment(string(rune('a'+i)), part))
 			case inspect.Gate:
 				r.Gates = append(r.Gates, part)
 			case inspect.Failure:
@@ -75,9 +75,9 @@ func TestCleanExit(t *testing.T) {
 		"stopped":                          {report(leftover), podsWith(remediate.Stopped), 1, 1},
 		"interrupted":                      {report(leftover), podsWith(remediate.Interrupted), 1, 1},
 		"could not tell":                   {report(leftover), podsWith(remediate.CouldNotTell), 1, 2},
-		"one released, one could not be told": {report(leftover, leftover),
+		"one released, one could not be decided": {report(leftover, leftover),
 			podsWith(remediate.Released, remediate.CouldNotTell), 1, 2},
-		"one could not be told, one is left": {report(leftover, leftover),
+		"one could not be decided, one is left": {report(leftover, leftover),
 			podsWith(remediate.CouldNotTell, remediate.Incomplete), 1, 1},
 		"kill switch": {report(leftover), remediate.Outcome{Stopped: "kill switch"}, 1, 1},
 		"another release is running": {report(leftover), remediate.Outcome{Stopped: "busy", Busy: true}, 1,
@@ -102,10 +102,10 @@ func TestCleanExit(t *testing.T) {
 	}
 }
 
-// Where nothing could be told, the text says why.
+// Where nothing could be decided, the text says why.
 func TestCleanSaysWhatItCouldNotSee(t *testing.T) {
 	report := inspect.Report{
-		Objects: []inspect.Assessment{judged("a", inspect.Unknown)},
+		Objects: []inspect.Assessment{assessment("a", inspect.Unknown)},
 		Gates:   []inspect.Gate{{Name: "kubelet-heard", Why: "connection refused"}},
 		Errors:  []inspect.Failure{{What: "kubelet", Error: "connection refused"}},
 	}

@@ -26,7 +26,7 @@ func TestPaused(t *testing.T) {
 			annotations: map[string]string{"nodeagent.github.io/pause": ""},
 			want:        "paused by the annotation nodeagent.github.io/pause of the Node: ",
 		},
-		"cannot be told": {err: away},
+		"unknown": {err: away},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := paused(t.Context(), func(context.Context) (*corev1.Node, error) {

@@ -17,8 +17,8 @@ func TestSummary(t *testing.T) {
 		state finding.State
 		want  string
 	}{
-		"nobody has looked": {finding.State{}, "2 of 2 checks cannot tell: see nodeagent status"},
-		"one has looked": {finding.State{"a": {Status: finding.StatusHealthy}},
+		"no check has run": {finding.State{}, "2 of 2 checks cannot tell: see nodeagent status"},
+		"one check has run": {finding.State{"a": {Status: finding.StatusHealthy}},
 			"1 of 2 checks cannot tell: see nodeagent status"},
 		"all is well": {finding.State{"a": {Status: finding.StatusHealthy}, "b": {Status: finding.StatusNotApplicable}},
 			"nothing is wrong with this node"},

@@ -7,8 +7,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// What nothing ties to a pod is reported once, and is no reason to doubt the rest of the inspection; what a witness
-// that was not heard leaves open is.
+// An object that nothing attributes to a pod is reported once, and is no reason to doubt the rest of the inspection;
+// one that is undecided because a witness did not answer is.
 func TestUnownedObjectsKeepTheCheckConclusive(t *testing.T) {
 	report := func(verdicts ...inspect.Verdict) inspect.Report {
 		var r inspect.Report
@@ -31,6 +31,6 @@ func TestUnownedObjectsKeepTheCheckConclusive(t *testing.T) {
 		t.Errorf("%+v", found)
 	}
 	if err := passError(report(inspect.Unowned, inspect.Unknown)); err == nil {
-		t.Error("what could not be judged is passed over")
+		t.Error("an object that could not be evaluated is ignored")
 	}
 }

@@ -36,8 +36,8 @@ var mayImport = map[string][]string{
 	"internal/faultpoint": {},
 }
 
-// doors are the only packages that may speak to the kernel directly or start a process.
-var doors = []string{"internal/", "test/", "cmd/", "packaging/", "pkg/detect/checktest/"}
+// systemPackages are the only ones that may make system calls or start a process.
+var systemPackages = []string{"internal/", "test/", "cmd/", "packaging/", "pkg/detect/checktest/"}
 
 // source is one parsed file of the product, tests left out.
 type source struct {
@@ -91,8 +91,8 @@ func TestImports(t *testing.T) {
 				}
 				continue
 			}
-			if (path == "os/exec" || path == "golang.org/x/sys/unix") && !hasPrefix(s.pkg+"/", doors) {
-				t.Errorf("%s imports %s: only the doors may", s.name, path)
+			if (path == "os/exec" || path == "golang.org/x/sys/unix") && !hasPrefix(s.pkg+"/", systemPackages) {
+				t.Errorf("%s imports %s: only systemPackages may", s.name, path)
 			}
 		}
 	}

@@ -29,7 +29,7 @@ func TestLinkerDropsWhatIsUnused(t *testing.T) {
 		t.Fatalf("%v: %s", err, out[max(0, len(out)-2000):])
 	}
 	if !bytes.Contains(out, []byte(" -> main.main")) {
-		t.Fatalf("the linker told nothing of what needs what: %.300s", out)
+		t.Fatalf("the linker did not print its dependencies: %.300s", out)
 	}
 	named := map[string]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^(\S+) <ReflectMethod>`).FindAllSubmatch(out, -1) {

@@ -84,7 +84,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestMistakesOfChecks: those of several checks are told together, in the order of the lines.
+// TestMistakesOfChecks: those of several checks are reported together, in the order of the lines.
 func TestMistakesOfChecks(t *testing.T) {
 	_, err := Parse("f",
 		[]byte("checks:\n  zombies: {a: 1}\n  lod:\n    b: 1\n  load: {every: 30}\n  nothing:\n  dns:\n"))

@@ -34,7 +34,7 @@ func TestProcessTable(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(h.Files.Root, "proc/40"), 0o755); err != nil { // ended meanwhile
 		t.Fatal(err)
 	}
-	look := func(maxAge time.Duration) []host.ProcStat {
+	scan := func(maxAge time.Duration) []host.ProcStat {
 		t.Helper()
 		table, err := h.ProcessTable(t.Context(), maxAge)
 		if err != nil {
@@ -46,20 +46,20 @@ func TestProcessTable(t *testing.T) {
 		{PID: 30, PPID: 1, Comm: "a", State: 'Z', Threads: 1, StartTime: 339, Flags: 4194560, CPUTicks: 11},
 		{PID: 200, PPID: 1, Comm: "b", State: 'D', Threads: 1, StartTime: 339, Flags: 4194560, CPUTicks: 11},
 	}
-	if diff := cmp.Diff(want, look(0)); diff != "" {
+	if diff := cmp.Diff(want, scan(0)); diff != "" {
 		t.Error(diff)
 	}
 	hosttest.WriteStat(t, h, 200, "200 (c) S 1"+hosttest.StatTail)
 	up += 20 * time.Second
-	if diff := cmp.Diff(want, look(30*time.Second)); diff != "" {
+	if diff := cmp.Diff(want, scan(30*time.Second)); diff != "" {
 		t.Errorf("not the kept one: %s", diff)
 	}
-	if got := look(10 * time.Second); got[1].Comm != "c" || got[1].State != 'S' || want[1].Comm != "b" {
+	if got := scan(10 * time.Second); got[1].Comm != "c" || got[1].State != 'S' || want[1].Comm != "b" {
 		t.Errorf("not a new one: %+v", got)
 	}
 	var all sync.WaitGroup
 	for range 10 {
-		all.Go(func() { look(time.Second) })
+		all.Go(func() { scan(time.Second) })
 	}
 	all.Wait()
 }
@@ -107,7 +107,7 @@ func TestThreads(t *testing.T) {
 	}
 }
 
-// BenchmarkProcessTable tells the cost of each process.
+// BenchmarkProcessTable measures the cost of each process.
 func BenchmarkProcessTable(b *testing.B) {
 	h := &host.Host{Clock: host.Now, Processes: host.NewProcesses()}
 	b.ReportAllocs()

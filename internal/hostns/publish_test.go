@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
 
-// places makes a runtime directory and a state directory as a node has them.
-func places(t *testing.T) (dir, keep string) {
+// makeDirs makes a runtime directory and a state directory as a node has them.
+func makeDirs(t *testing.T) (dir, keep string) {
 	t.Helper()
 	t.Cleanup(ownedtest.Temp())
 	base, err := os.MkdirTemp("", "publish")
@@ -32,7 +32,7 @@ func places(t *testing.T) (dir, keep string) {
 // What is found on the host is this program, also after its process was killed and its number is another's: no part
 // of the path leads through /proc.
 func TestPublishOutlivesTheProcess(t *testing.T) {
-	dir, keep := places(t)
+	dir, keep := makeDirs(t)
 	if _, err := Publish(dir, keep); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestPublishOutlivesTheProcess(t *testing.T) {
 }
 
 func TestPublish(t *testing.T) {
-	dir, keep := places(t)
+	dir, keep := makeDirs(t)
 	link, program := filepath.Join(dir, "nodeagent"), filepath.Join(keep, "nodeagent")
 	remove, err := Publish(dir, keep)
 	if err != nil {
@@ -114,7 +114,7 @@ func TestPublishReplacesWhatIsThere(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, keep := places(t)
+			dir, keep := makeDirs(t)
 			program := filepath.Join(keep, "nodeagent")
 			put(t, program)
 			if err := os.Mkdir(dir, 0o700); err != nil {
@@ -143,7 +143,7 @@ func TestPublishReplacesWhatIsThere(t *testing.T) {
 
 // Where no copy can be kept safely there is none, and no old link to a process either.
 func TestPublishRefuses(t *testing.T) {
-	dir, keep := places(t)
+	dir, keep := makeDirs(t)
 	if err := os.Chmod(keep, 0o777); err != nil {
 		t.Fatal(err)
 	}

@@ -154,7 +154,7 @@ func TestKubeletPinIsRoots(t *testing.T) {
 		"root":   func(root string) error { return os.Chmod(root, 0o777) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			door, server, paths := newFakeKubelet(t, selfSigned, func(w http.ResponseWriter, _ *http.Request) {
+			kubelet, server, paths := newFakeKubelet(t, selfSigned, func(w http.ResponseWriter, _ *http.Request) {
 				fmt.Fprint(w, kubeletPods)
 			})
 			file := filepath.Join(paths.KubeletRoot, "pki/kubelet.crt")
@@ -162,7 +162,7 @@ func TestKubeletPinIsRoots(t *testing.T) {
 				spoil(paths.KubeletRoot)); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := door.Pods(t.Context()); !errors.Is(err, owned.ErrOthers) {
+			if _, err := kubelet.Pods(t.Context()); !errors.Is(err, owned.ErrOthers) {
 				t.Errorf("got %v", err)
 			}
 			if n := len(server.seen()); n > 0 {

@@ -69,8 +69,8 @@ func newTestCertificate(t *testing.T, name string, signer ...testCertificate) te
 	}
 }
 
-// newFakeKubelet serves the answer with the certificate, and returns the door to it; root is its folder.
-func newFakeKubelet(t *testing.T, certificate testCertificate, answer http.HandlerFunc) (door host.Kubelet,
+// newFakeKubelet serves the answer with the certificate, and returns a client of it; root is its folder.
+func newFakeKubelet(t *testing.T, certificate testCertificate, answer http.HandlerFunc) (kubelet host.Kubelet,
 	server *fakeServer, paths *host.Paths) {
 	t.Helper()
 	server = newFakeServer(t, answer) // for the credentials
@@ -85,7 +85,7 @@ func newFakeKubelet(t *testing.T, certificate testCertificate, answer http.Handl
 		t.Fatal(err)
 	}
 	k := &kubeletClient{config: Config{Node: testNode, Kubeconfig: server.kubeconfig()}, paths: *paths}
-	door = host.Kubelet{
+	kubelet = host.Kubelet{
 		Pods: func(ctx context.Context) ([]corev1.Pod, error) { k.paths = *paths; return k.pods(ctx) },
 		Metric: func(ctx context.Context, f string) (map[string]float64, error) {
 			k.paths = *paths
@@ -93,7 +93,7 @@ func newFakeKubelet(t *testing.T, certificate testCertificate, answer http.Handl
 		},
 	}
 	t.Cleanup(func() { k.drop(k.client) })
-	return door, server, paths
+	return kubelet, server, paths
 }
 
 const kubeletPods = `{"kind":"PodList","apiVersion":"v1","metadata":{},"items":[{"metadata":{"name":"a","namespace":"n","uid":"u"}}]}`
@@ -130,7 +130,7 @@ func TestKubeletPin(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			door, server, paths := newFakeKubelet(t, test.certificate, text(200, "application/json", kubeletPods))
+			kubelet, server, paths := newFakeKubelet(t, test.certificate, text(200, "application/json", kubeletPods))
 			for file, content := range test.files {
 				if err := os.WriteFile(filepath.Join(paths.KubeletRoot, file), []byte(content), 0o600); err != nil {
 					t.Fatal(err)
@@ -139,7 +139,7 @@ func TestKubeletPin(t *testing.T) {
 			if test.caFile != "" {
 				paths.KubeletCAFile = filepath.Join(paths.KubeletRoot, test.caFile)
 			}
-			pods, err := door.Pods(within(t, 5*time.Second))
+			pods, err := kubelet.Pods(within(t, 5*time.Second))
 			seen := server.seen()
 			if test.ok {
 				if err != nil || len(pods) != 1 || seen[0].Header.Get("Authorization") != "Bearer secret-1" {
@@ -160,15 +160,15 @@ func TestKubeletPin(t *testing.T) {
 // Kubelet's certificate is renewed while the agent runs.
 func TestKubeletCertificateRotates(t *testing.T) {
 	certificate := newTestCertificate(t, "node-a")
-	door, _, paths := newFakeKubelet(t, certificate, text(200, "application/json", kubeletPods))
+	kubelet, _, paths := newFakeKubelet(t, certificate, text(200, "application/json", kubeletPods))
 	file := filepath.Join(paths.KubeletRoot, "pki/kubelet.crt")
-	if _, err := door.Pods(within(t, 5*time.Second)); err == nil {
+	if _, err := kubelet.Pods(within(t, 5*time.Second)); err == nil {
 		t.Fatal("believed without a certificate on disk")
 	}
 	if err := os.WriteFile(file, []byte(certificate.pem), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := door.Pods(within(t, 5*time.Second)); err != nil {
+	if _, err := kubelet.Pods(within(t, 5*time.Second)); err != nil {
 		t.Errorf("Pods() = %v with the certificate on disk", err)
 	}
 }
@@ -198,12 +198,12 @@ func TestKubeletPods(t *testing.T) {
 	certificate := newTestCertificate(t, "node-a")
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			door, _, paths := newFakeKubelet(t, certificate, test.answer)
+			kubelet, _, paths := newFakeKubelet(t, certificate, test.answer)
 			if err := os.WriteFile(filepath.Join(paths.KubeletRoot, "pki/kubelet.crt"), []byte(certificate.pem),
 				0o600); err != nil {
 				t.Fatal(err)
 			}
-			got, err := door.Pods(within(t, 5*time.Second))
+			got, err := kubelet.Pods(within(t, 5*time.Second))
 			if (err != nil) != (test.err != "") || (err != nil && !strings.Contains(err.Error(), test.err)) {
 				t.Fatalf("Pods() = %v, %v; want error with %q", names(got), err, test.err)
 			}
@@ -223,9 +223,9 @@ func TestKubeletReadOnlyPort(t *testing.T) {
 	}))
 	defer server.Close()
 	credentials := newFakeServer(t, mute)
-	door := NewKubelet(Config{Node: testNode, Kubeconfig: credentials.kubeconfig()}, host.Files{},
+	kubelet := NewKubelet(Config{Node: testNode, Kubeconfig: credentials.kubeconfig()}, host.Files{},
 		host.Paths{KubeletAPI: server.URL})
-	pods, err := door.Pods(within(t, 5*time.Second))
+	pods, err := kubelet.Pods(within(t, 5*time.Second))
 	if err != nil || len(pods) != 1 || auth[0] != "" {
 		t.Errorf("Pods() = %v, %v, Authorization %q", pods, err, auth)
 	}
@@ -247,8 +247,8 @@ func TestKubeletHealthz(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(test.answer)
 			defer server.Close()
-			door := NewKubelet(Config{}, host.Files{}, host.Paths{KubeletHealthz: server.URL + "/healthz"})
-			got, err := door.Healthz(within(t, 500*time.Millisecond))
+			kubelet := NewKubelet(Config{}, host.Files{}, host.Paths{KubeletHealthz: server.URL + "/healthz"})
+			got, err := kubelet.Healthz(within(t, 500*time.Millisecond))
 			if got != test.want || (err != nil) != (test.err != "") ||
 				(err != nil && !strings.Contains(err.Error(), test.err)) {
 				t.Errorf("Healthz() = %.20q, %v; want %q, error with %q", got, err, test.want, test.err)
@@ -264,19 +264,19 @@ func TestKubeletThatIsNotThere(t *testing.T) {
 	}
 	address := listener.Addr().String()
 	listener.Close()
-	door := NewKubelet(Config{Node: testNode, Kubeconfig: newFakeServer(t, mute).kubeconfig()}, host.Files{},
+	kubelet := NewKubelet(Config{Node: testNode, Kubeconfig: newFakeServer(t, mute).kubeconfig()}, host.Files{},
 		host.Paths{KubeletHealthz: "http://" + address + "/healthz", KubeletAPI: "https://" + address})
-	_, err1 := door.Healthz(within(t, 5*time.Second))
-	_, err2 := door.Pods(within(t, 5*time.Second))
-	_, err3 := door.Metric(within(t, 5*time.Second), "x")
+	_, err1 := kubelet.Healthz(within(t, 5*time.Second))
+	_, err2 := kubelet.Pods(within(t, 5*time.Second))
+	_, err3 := kubelet.Metric(within(t, 5*time.Second), "x")
 	for _, err := range []error{err1, err2, err3} {
 		if err == nil || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("%v, want connection refused", err)
 		}
 	}
-	door = NewKubelet(Config{}, host.Files{}, host.Paths{})
-	_, err1 = door.Healthz(t.Context())
-	_, err2 = door.Pods(t.Context())
+	kubelet = NewKubelet(Config{}, host.Files{}, host.Paths{})
+	_, err1 = kubelet.Healthz(t.Context())
+	_, err2 = kubelet.Pods(t.Context())
 	for _, err := range []error{err1, err2} {
 		if !errors.Is(err, hosterr.ErrNotConfigured) {
 			t.Errorf("%v, want ErrNotConfigured", err)

@@ -72,7 +72,7 @@ func (a authority) sign(subject pkix.Name, ca bool) (certificate, key string) {
 }
 
 // rightsServer is an apiserver with the Node authorizer (with selectors, as since 1.32) and RBAC without a right to
-// pods for the ServiceAccount, unless wide. It tells who asked for what.
+// pods for the ServiceAccount, unless wide. It records who asked for what.
 type rightsServer struct {
 	*fakeServer
 	clients authority
@@ -192,7 +192,7 @@ func TestPodsAreReadAsTheNode(t *testing.T) {
 }
 
 // TestNodeIdentityIsRefused: kubelet's credentials are used only where that is safe. Otherwise the ServiceAccount
-// must do, and what is missing is told.
+// must do, and what is missing is reported.
 func TestNodeIdentityIsRefused(t *testing.T) {
 	for _, test := range []struct {
 		name   string

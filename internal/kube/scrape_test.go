@@ -61,8 +61,8 @@ func TestKubeletScrape(t *testing.T) {
 				0o600); err != nil {
 				t.Fatal(err)
 			}
-			door := NewKubelet(Config{Node: testNode, Kubeconfig: server.kubeconfig()}, host.Files{}, *paths)
-			got, err := door.Scrape(within(t, 5*time.Second))
+			kubelet := NewKubelet(Config{Node: testNode, Kubeconfig: server.kubeconfig()}, host.Files{}, *paths)
+			got, err := kubelet.Scrape(within(t, 5*time.Second))
 			if test.err {
 				if err == nil || errors.Is(err, hosterr.ErrForbidden) != test.forbidden {
 					t.Errorf("Scrape() = %v", err)
@@ -75,7 +75,7 @@ func TestKubeletScrape(t *testing.T) {
 			if diff := cmp.Diff(test.want, got.Metrics); diff != "" || (got.ProbesErr != nil) != test.probesErr {
 				t.Errorf("probes: %v (-want +got):\n%s", got.ProbesErr, diff)
 			}
-			again, err := door.Scrape(within(t, 5*time.Second))
+			again, err := kubelet.Scrape(within(t, 5*time.Second))
 			if again != got || err != nil || len(server.seen()) != 2 {
 				t.Errorf("the answer is not shared: %d requests, %v", len(server.seen()), err)
 			}
@@ -146,13 +146,13 @@ func TestServingCertificate(t *testing.T) {
 	server.Listener = listener
 	server.Start()
 	t.Cleanup(server.Close)
-	door := NewKubelet(Config{}, host.Files{}, host.Paths{KubeletAPI: "https://" + listener.Addr().String()})
-	got, err := door.ServingCertificate(within(t, 5*time.Second))
+	kubelet := NewKubelet(Config{}, host.Files{}, host.Paths{KubeletAPI: "https://" + listener.Addr().String()})
+	got, err := kubelet.ServingCertificate(within(t, 5*time.Second))
 	if err != nil || !got.NotAfter.Equal(certificate.leaf.NotAfter) {
 		t.Errorf("ServingCertificate() = %v, %v", got, err)
 	}
 	none = true
-	if _, err := door.ServingCertificate(within(t, 5*time.Second)); !errors.Is(err, hosterr.ErrNoCertificate) {
+	if _, err := kubelet.ServingCertificate(within(t, 5*time.Second)); !errors.Is(err, hosterr.ErrNoCertificate) {
 		t.Errorf("ServingCertificate() of a kubelet that has none = %v", err)
 	}
 	if _, err := NewKubelet(Config{}, host.Files{}, host.Paths{}).ServingCertificate(t.Context()); !errors.Is(err,

@@ -131,7 +131,7 @@ func TestListsOfTheClusterAreCached(t *testing.T) {
 	server := newFakeServer(t, script(object(t, sets), object(t, revisions)))
 	c := server.client()
 	for range 3 {
-		// Each caller may ask for its own door.
+		// Each caller may ask for a client of its own.
 		got, err := c.Cluster().DaemonSets(within(t, 5*time.Second))
 		if err != nil || len(got) != 1 || got[0].ManagedFields != nil {
 			t.Errorf("DaemonSets() = %v, %v", got, err)

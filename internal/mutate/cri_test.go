@@ -71,7 +71,7 @@ func TestCRI(t *testing.T) {
 	}
 }
 
-// A sandbox whose network cannot be taken down stays, and the plugin's words are told.
+// A sandbox whose network cannot be taken down stays, and the plugin's error is returned.
 func TestStopSandboxCNIFails(t *testing.T) {
 	c := mutatetest.StartContainerd(t)
 	plugin := filepath.Join(c.BinDir, "moody")

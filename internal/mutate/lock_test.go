@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// lockPlace is where a test locks: a file in a directory that a service manager may remove, and a directory elsewhere.
-func lockPlace(t *testing.T) (file, dir string) {
+// lockPaths returns what a test locks: a file in a directory that a service manager may remove, and another directory.
+func lockPaths(t *testing.T) (file, dir string) {
 	t.Helper()
 	root := t.TempDir()
 	dir = filepath.Join(root, "state")
@@ -35,7 +35,7 @@ func take(t *testing.T, names ...string) *ReleaseLock {
 }
 
 func TestLockOnce(t *testing.T) {
-	file, dir := lockPlace(t)
+	file, dir := lockPaths(t)
 	first := take(t, file, dir)
 	if err := first.Held(); err != nil {
 		t.Error(err)
@@ -56,7 +56,7 @@ func TestLockOnce(t *testing.T) {
 
 // A lock that is not had whole is not had at all.
 func TestLockAllOrNothing(t *testing.T) {
-	file, dir := lockPlace(t)
+	file, dir := lockPaths(t)
 	other := take(t, dir)
 	if _, err := Lock(file, dir); !errors.Is(err, ErrBusy) {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestLockFileRemoved(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			file, dir := lockPlace(t)
+			file, dir := lockPaths(t)
 			first := take(t, file, dir)
 			if err := os.RemoveAll(filepath.Dir(file)); err != nil {
 				t.Fatal(err)
@@ -100,7 +100,7 @@ func TestLockFileRemoved(t *testing.T) {
 
 // The file is removed after it was opened and before it is locked: the lock on it is worth nothing.
 func TestLockTakesWhatIsNamed(t *testing.T) {
-	file, _ := lockPlace(t)
+	file, _ := lockPaths(t)
 	opened := 0
 	locked, err := lockOne(file, func(name string) (*os.File, error) {
 		f, err := openLock(name)
@@ -119,7 +119,7 @@ func TestLockTakesWhatIsNamed(t *testing.T) {
 }
 
 func TestLockFollowsNoLink(t *testing.T) {
-	file, dir := lockPlace(t)
+	file, dir := lockPaths(t)
 	os.Mkdir(filepath.Dir(file), 0o700)
 	if err := os.Symlink(dir, file); err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func TestLockFollowsNoLink(t *testing.T) {
 
 // Another process holds it: the error names that process.
 func TestLockNamesItsHolder(t *testing.T) {
-	file, _ := lockPlace(t)
+	file, _ := lockPaths(t)
 	take(t, file).Unlock()
 	holder := exec.Command("flock", "--exclusive", file, "--command", "echo locked; read line")
 	in, err := holder.StdinPipe()

@@ -49,7 +49,7 @@ type sliceNode struct {
 }
 
 // newSlices makes the slice of a pod, with cgroups below it, in all hierarchies of the machine. Its systemd says of
-// every unit that its cgroup is the one that the agent would like to hear of, unless a test says otherwise.
+// every unit that its cgroup is the one that the agent asks about, unless a test says otherwise.
 func newSlices(t *testing.T, below ...string) *sliceNode {
 	t.Helper()
 	n := &sliceNode{Node: mutatetest.New(t, func(p *host.Paths) {
@@ -161,7 +161,7 @@ func TestStopUnitNeverByAContainersName(t *testing.T) {
 	}
 }
 
-// A pod in which systemd ran is removed whole: of all that is below it, systemd hears of the pod's slice alone.
+// A pod in which systemd ran is removed whole: of all that is below it, systemd is asked to stop the pod's slice alone.
 func TestStopUnitOfPodWithSystemd(t *testing.T) {
 	scope := "cri-containerd-" + scopeID + ".scope"
 	n := newSlices(t, scope+"/system.slice/kubelet.service", scope+"/user.slice", scope+"/kubepods.slice", scope+

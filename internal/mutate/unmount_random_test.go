@@ -117,9 +117,9 @@ func TestUnmountRandomTrees(t *testing.T) {
 					continue
 				}
 				tried++
-				judged := mutate.Mount{ID: m.ID, Device: m.Device(), Root: m.Root, Point: m.Point, Source: m.Source,
+				evaluated := mutate.Mount{ID: m.ID, Device: m.Device(), Root: m.Root, Point: m.Point, Source: m.Source,
 					FSType: m.FSType}
-				err := f.Mutator.Unmount(t.Context(), f.dead, judged, mutate.Plain)
+				err := f.Mutator.Unmount(t.Context(), f.dead, evaluated, mutate.Plain)
 				var refusal mutate.Refusal
 				switch {
 				case err == nil:

@@ -185,9 +185,9 @@ func TestUnmountChecksHostMountTable(t *testing.T) {
 		if m.Point != point {
 			continue
 		}
-		judged := mutate.Mount{ID: m.ID, Device: m.Device(), Root: m.Root, Point: m.Point, Source: m.Source,
+		evaluated := mutate.Mount{ID: m.ID, Device: m.Device(), Root: m.Root, Point: m.Point, Source: m.Source,
 			FSType: m.FSType}
-		if err := n.Mutator.Unmount(t.Context(), uid, judged, mutate.Plain); err == nil ||
+		if err := n.Mutator.Unmount(t.Context(), uid, evaluated, mutate.Plain); err == nil ||
 			!strings.Contains(err.Error(), "still in the host's") {
 			t.Errorf("got %v", err)
 		}

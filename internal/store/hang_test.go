@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestTroubleNeverWaits: while a write hangs in its disk, others are told so and do not wait.
+// TestTroubleNeverWaits: while a write hangs on its disk, others get an error and do not wait.
 func TestTroubleNeverWaits(t *testing.T) {
 	s, err := Open(filepath.Join(t.TempDir(), "state.db"))
 	if err != nil {

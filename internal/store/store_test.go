@@ -102,7 +102,7 @@ func TestStoreCorrupt(t *testing.T) {
 
 			s = open(t, path)
 			if s.Trouble() == nil {
-				t.Error("nobody was told that the state was lost")
+				t.Error("the loss of the state was not reported")
 			}
 			if err := s.Bucket("outbox").Put("a", []byte("new")); err != nil {
 				t.Errorf("the new file cannot be written: %v", err)
@@ -119,7 +119,7 @@ func TestStoreWithoutDisk(t *testing.T) {
 	write(t, file, nil)
 	s := open(t, filepath.Join(file, "state.db")) // a folder that cannot be made
 	if s.Trouble() == nil {
-		t.Error("nobody was told that nothing is saved")
+		t.Error("it was not reported that nothing is saved")
 	}
 	if err := s.Bucket("outbox").Put("a", []byte("1")); err != nil {
 		t.Errorf("memory only: %v", err)

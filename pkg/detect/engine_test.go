@@ -29,12 +29,12 @@ func fakeHost() *host.Host {
 // engineFor runs an engine with the checks until the test ends and returns it and its observations.
 func engineFor(t *testing.T, sources []Source, checks ...Check) (*Engine, func() []finding.Observation) {
 	t.Helper()
-	var mu sync.Mutex // guards looks
-	var looks []finding.Observation
-	e := NewEngine(fakeHost(), slog.New(slog.DiscardHandler), checks, sources, Observer{}, func(l finding.Observation) {
+	var mu sync.Mutex // guards observations
+	var observations []finding.Observation
+	e := NewEngine(fakeHost(), slog.New(slog.DiscardHandler), checks, sources, Observer{}, func(o finding.Observation) {
 		mu.Lock()
 		defer mu.Unlock()
-		looks = append(looks, l)
+		observations = append(observations, o)
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -43,7 +43,7 @@ func engineFor(t *testing.T, sources []Source, checks ...Check) (*Engine, func()
 	return e, func() []finding.Observation {
 		mu.Lock()
 		defer mu.Unlock()
-		return slices.Clone(looks)
+		return slices.Clone(observations)
 	}
 }
 
@@ -51,7 +51,7 @@ func counting(n *atomic.Int32) func(context.Context, *host.Host) ([]finding.Find
 	return func(context.Context, *host.Host) ([]finding.Finding, error) { n.Add(1); return nil, nil }
 }
 
-func TestEngineLooksAtItsInterval(t *testing.T) {
+func TestEngineRunsAtItsInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n atomic.Int32
 		engineFor(t, nil, Check{ID: "a", Every: 10 * time.Second, Run: counting(&n)})
@@ -116,12 +116,12 @@ func TestEngineWakes(t *testing.T) {
 	})
 }
 
-func TestEngineAbandonsAHungLook(t *testing.T) {
+func TestEngineAbandonsAHungRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var starts, healthy atomic.Int32
 		hang := make(chan struct{})
 		defer close(hang)
-		_, looks := engineFor(t, nil,
+		_, observations := engineFor(t, nil,
 			Check{ID: "hung", Every: 10 * time.Second, Deadline: 5 * time.Second,
 				Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
 					starts.Add(1)
@@ -138,7 +138,7 @@ func TestEngineAbandonsAHungLook(t *testing.T) {
 			t.Errorf("the other check ran only %d times", healthy.Load())
 		}
 		blind := 0
-		for _, l := range looks() {
+		for _, l := range observations() {
 			if l.Check == "hung" && l.Err != nil && strings.Contains(l.Err.Error(), "has not returned") {
 				blind++
 			}
@@ -150,16 +150,16 @@ func TestEngineAbandonsAHungLook(t *testing.T) {
 }
 
 func TestEngineSurvivesPanicAndNamesIt(t *testing.T) {
-	looks := RunOnce(t.Context(), fakeHost(), []Check{
+	observations := RunOnce(t.Context(), fakeHost(), []Check{
 		{ID: "bad", Run: func(context.Context, *host.Host) ([]finding.Finding, error) { panic("index out of range") }},
 		{ID: "good", Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
 			return []finding.Finding{{Reason: "R"}}, nil
 		}},
 	}, nil)
-	if looks[0].Err == nil || !strings.Contains(looks[0].Err.Error(), "index out of range") {
-		t.Errorf("got %v", looks[0].Err)
+	if observations[0].Err == nil || !strings.Contains(observations[0].Err.Error(), "index out of range") {
+		t.Errorf("got %v", observations[0].Err)
 	}
-	if diff := cmp.Diff([]finding.Finding{{Check: "good", Reason: "R"}}, looks[1].Findings); diff != "" {
+	if diff := cmp.Diff([]finding.Finding{{Check: "good", Reason: "R"}}, observations[1].Findings); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -168,14 +168,15 @@ func TestEngineSurvivesPanicAndNamesIt(t *testing.T) {
 func TestEngineLosesASourceThatEndsWhenItIsBelieved(t *testing.T) {
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {
-			_, looks := engineFor(t, []Source{{Name: WakeKernelLog, Run: func(context.Context, func(Change)) error {
+			ends := func(context.Context, func(Change)) error {
 				time.Sleep(sourceProof)
 				return errors.New("gone")
-			}}})
+			}
+			_, observations := engineFor(t, []Source{{Name: WakeKernelLog, Run: ends}})
 			time.Sleep(sourceProof + time.Second)
 			synctest.Wait()
-			if told := looks(); len(told) == 0 || len(told[len(told)-1].Findings) != 1 {
-				t.Errorf("last observation: %+v, want the loss of the source", told)
+			if got := observations(); len(got) == 0 || len(got[len(got)-1].Findings) != 1 {
+				t.Errorf("last observation: %+v, want the loss of the source", got)
 			}
 		})
 	}
@@ -185,17 +186,18 @@ func TestEngineReportsALostSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lost := errors.New("read /dev/kmsg: no such device")
 		n := 0
-		_, looks := engineFor(t, []Source{{Name: WakeKernelLog, Run: func(ctx context.Context, _ func(Change)) error {
+		watch := func(ctx context.Context, _ func(Change)) error {
 			if n++; n > 1 {
 				<-ctx.Done()
 				return ctx.Err()
 			}
 			return lost
-		}}})
+		}
+		_, observations := engineFor(t, []Source{{Name: WakeKernelLog, Run: watch}})
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		var got []int
-		for _, l := range looks() {
+		for _, l := range observations() {
 			got = append(got, len(l.Findings))
 		}
 		if diff := cmp.Diff([]int{1, 0}, got); diff != "" {

@@ -8,61 +8,61 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// TestWitnessesThatCount: what happened before a check began to count is nobody's but the kernel log's to tell. What an
-// earlier run of the agent in the same boot has watched is not told again.
-func TestWitnessesThatCount(t *testing.T) {
+// TestSourcesThatCount: what happened before a check began to count only kernel-log can report. What a check has
+// watched in an earlier run of the agent, in the same boot, is not reported again.
+func TestSourcesThatCount(t *testing.T) {
 	const check = "oom-kills"
-	witnesses := func() *StateSources {
+	sources := func() *StateSources {
 		w := &StateSources{}
 		w.Enable([]Check{{ID: check, CounterBased: true}})
 		return w
 	}
-	look := func(up time.Duration, err error) finding.Observation {
+	observation := func(up time.Duration, err error) finding.Observation {
 		return finding.Observation{Check: check, At: finding.Timestamp{Boot: "a", SinceBoot: up}, Err: err}
 	}
-	first := witnesses()
-	first.Observe(look(9*time.Minute, errors.New("not yet")))
-	first.Observe(look(10*time.Minute, nil))
-	first.Observe(look(20*time.Minute, nil))
-	memory := mapMemory{}
-	first.Save(memory, finding.Timestamp{Boot: "a", SinceBoot: 21 * time.Minute})
+	first := sources()
+	first.Observe(observation(9*time.Minute, errors.New("not yet")))
+	first.Observe(observation(10*time.Minute, nil))
+	first.Observe(observation(20*time.Minute, nil))
+	store := mapStore{}
+	first.Save(store, finding.Timestamp{Boot: "a", SinceBoot: 21 * time.Minute})
 
-	second := witnesses()
-	second.Restore(memory, "a")
-	second.Observe(look(30*time.Minute, nil))
-	second.Save(memory, finding.Timestamp{Boot: "a", SinceBoot: 31 * time.Minute})
-	third := witnesses()
-	third.Restore(memory, "a")
-	third.Observe(look(40*time.Minute, nil))
-	third.Save(memory, finding.Timestamp{Boot: "a", SinceBoot: 41 * time.Minute})
-	fourth := witnesses()
-	fourth.Restore(memory, "a")
-	fourth.Save(memory, finding.Timestamp{Boot: "a", SinceBoot: 42 * time.Minute}) // it has not looked
-	fifth := witnesses()
-	fifth.Restore(memory, "a")
-	fifth.Observe(look(50*time.Minute, nil))
-	rebooted := witnesses()
-	rebooted.Restore(memory, "b")
-	rebooted.Observe(look(30*time.Minute, nil))
+	second := sources()
+	second.Restore(store, "a")
+	second.Observe(observation(30*time.Minute, nil))
+	second.Save(store, finding.Timestamp{Boot: "a", SinceBoot: 31 * time.Minute})
+	third := sources()
+	third.Restore(store, "a")
+	third.Observe(observation(40*time.Minute, nil))
+	third.Save(store, finding.Timestamp{Boot: "a", SinceBoot: 41 * time.Minute})
+	fourth := sources()
+	fourth.Restore(store, "a")
+	fourth.Save(store, finding.Timestamp{Boot: "a", SinceBoot: 42 * time.Minute}) // it has observed nothing
+	fifth := sources()
+	fifth.Restore(store, "a")
+	fifth.Observe(observation(50*time.Minute, nil))
+	rebooted := sources()
+	rebooted.Restore(store, "b")
+	rebooted.Observe(observation(30*time.Minute, nil))
 
 	for name, test := range map[string]struct {
 		w    *StateSources
 		at   time.Duration
 		able bool
 	}{
-		"before the first look":             {first, 9 * time.Minute, false},
-		"after it":                          {first, 11 * time.Minute, true},
-		"no look yet":                       {witnesses(), time.Minute, true},
-		"before the first run's first look": {second, 9 * time.Minute, false},
-		"in the first run":                  {second, 15 * time.Minute, true},
-		"between the runs":                  {second, 25 * time.Minute, false},
-		"in the second run":                 {second, 35 * time.Minute, true},
-		"two runs ago":                      {third, 15 * time.Minute, true},
-		"between the runs, one run later":   {third, 25 * time.Minute, false},
-		"and a few runs later":              {fifth, 25 * time.Minute, false},
-		"while a run had not looked":        {fifth, 45 * time.Minute, false},
-		"in the third run":                  {fifth, 40 * time.Minute, true},
-		"another boot's times":              {rebooted, 15 * time.Minute, false},
+		"before the first observation":             {first, 9 * time.Minute, false},
+		"after it":                                 {first, 11 * time.Minute, true},
+		"no observation yet":                       {sources(), time.Minute, true},
+		"before the first run's first observation": {second, 9 * time.Minute, false},
+		"in the first run":                         {second, 15 * time.Minute, true},
+		"between the runs":                         {second, 25 * time.Minute, false},
+		"in the second run":                        {second, 35 * time.Minute, true},
+		"two runs ago":                             {third, 15 * time.Minute, true},
+		"between the runs, one run later":          {third, 25 * time.Minute, false},
+		"and a few runs later":                     {fifth, 25 * time.Minute, false},
+		"while a run had not observed anything":    {fifth, 45 * time.Minute, false},
+		"in the third run":                         {fifth, 40 * time.Minute, true},
+		"another boot's times":                     {rebooted, 15 * time.Minute, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := test.w.CanConfirm(check, test.at, time.Hour); got != test.able {
@@ -89,9 +89,3 @@ func TestFewSpans(t *testing.T) {
 		t.Errorf("%d spans: %v", len(spans), spans)
 	}
 }
-
-// mapMemory is a Memory of the test's own.
-type mapMemory map[string][]byte
-
-func (m mapMemory) Load(key string) ([]byte, bool) { data, ok := m[key]; return data, ok }
-func (m mapMemory) Save(key string, data []byte)   { m[key] = data }

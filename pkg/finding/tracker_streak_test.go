@@ -10,30 +10,30 @@ func TestFlapWindowEnds(t *testing.T) {
 	tracker := NewTracker(nil, nil)
 	bad := []Finding{disk(Fatal, "ReadOnly")}
 	second := 0
-	look := func(findings []Finding, after int) []string {
+	observe := func(findings []Finding, after int) []string {
 		second += after
-		return told(tracker.Observe(Observation{Check: "disk", At: at(second), Findings: findings}))
+		return summary(tracker.Observe(Observation{Check: "disk", At: at(second), Findings: findings}))
 	}
 	for range freeRaises {
-		look(bad, 1)
-		if got := look(nil, 1); len(got) == 0 || got[0] != "cleared ReadOnly" {
+		observe(bad, 1)
+		if got := observe(nil, 1); len(got) == 0 || got[0] != "cleared ReadOnly" {
 			t.Fatalf("not cleared at once: %q", got)
 		}
 	}
-	look(bad, 1)
-	if got := look(nil, 1); got != nil {
+	observe(bad, 1)
+	if got := observe(nil, 1); got != nil {
 		t.Fatalf("a subject that flaps is cleared at once: %q", got)
 	}
-	if got := look(nil, int(flapHold.Seconds())); len(got) == 0 {
+	if got := observe(nil, int(flapHold.Seconds())); len(got) == 0 {
 		t.Fatal("not cleared after the hold")
 	}
-	look(bad, int(flapWindow.Seconds()))
-	if got := look(nil, 1); len(got) == 0 || got[0] != "cleared ReadOnly" {
+	observe(bad, int(flapWindow.Seconds()))
+	if got := observe(nil, 1); len(got) == 0 || got[0] != "cleared ReadOnly" {
 		t.Errorf("raises of the hour before hold it up: %q", got)
 	}
 }
 
-// TestStreaksEndWithTheBoot: looks of before a reboot do not add to those after it, neither for raising nor for
+// TestStreaksEndWithTheBoot: observations before a reboot do not add to those after it, neither for raising nor for
 // clearing.
 func TestStreaksEndWithTheBoot(t *testing.T) {
 	hold := Hold{Runs: 2}
@@ -43,24 +43,24 @@ func TestStreaksEndWithTheBoot(t *testing.T) {
 	}
 	raising := NewTracker(map[string]Policy{"disk": {Raise: hold}}, nil)
 	raising.Observe(Observation{Check: "disk", At: at(1), Findings: bad})
-	if got := told(raising.Observe(Observation{Check: "disk", At: after(1), Findings: bad})); len(got) > 0 &&
+	if got := summary(raising.Observe(Observation{Check: "disk", At: after(1), Findings: bad})); len(got) > 0 &&
 		got[0] == "raised ReadOnly" {
-		t.Errorf("raised by one look in each boot: %q", got)
+		t.Errorf("raised by one observation in each boot: %q", got)
 	}
-	if got := told(raising.Observe(Observation{Check: "disk", At: after(2), Findings: bad})); len(got) == 0 ||
+	if got := summary(raising.Observe(Observation{Check: "disk", At: after(2), Findings: bad})); len(got) == 0 ||
 		got[0] != "raised ReadOnly" {
-		t.Errorf("not raised by two looks of one boot: %q", got)
+		t.Errorf("not raised by two observations of one boot: %q", got)
 	}
 
 	clearing := NewTracker(map[string]Policy{"disk": {Clear: hold}}, nil)
 	clearing.Observe(Observation{Check: "disk", At: at(1), Findings: bad})
 	clearing.Observe(Observation{Check: "disk", At: at(2)})
-	if got := told(clearing.Observe(Observation{Check: "disk", At: after(1)})); len(got) > 0 &&
+	if got := summary(clearing.Observe(Observation{Check: "disk", At: after(1)})); len(got) > 0 &&
 		got[0] == "cleared ReadOnly" {
-		t.Errorf("cleared by one look in each boot: %q", got)
+		t.Errorf("cleared by one observation in each boot: %q", got)
 	}
-	if got := told(clearing.Observe(Observation{Check: "disk", At: after(2)})); len(got) == 0 ||
+	if got := summary(clearing.Observe(Observation{Check: "disk", At: after(2)})); len(got) == 0 ||
 		got[0] != "cleared ReadOnly" {
-		t.Errorf("not cleared by two looks of one boot: %q", got)
+		t.Errorf("not cleared by two observations of one boot: %q", got)
 	}
 }

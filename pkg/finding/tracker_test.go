@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// at returns a stamp some seconds after boot.
+// at returns a timestamp some seconds after boot.
 func at(seconds int) Timestamp {
 	up := time.Duration(seconds) * time.Second
 	return Timestamp{Wall: time.Unix(1_800_000_000, 0).UTC().Add(up), Boot: "boot-1", SinceBoot: up}
@@ -22,15 +22,15 @@ func disk(severity Severity, reason string) Finding {
 		Reason: reason, Message: "m"}
 }
 
-// retold is a finding of which each message is told.
-func retold(message string) Finding {
+// republished is a finding of which each new message is published.
+func republished(message string) Finding {
 	f := disk(Fatal, "ReadOnly")
 	f.Message, f.RepublishMessage = message, true
 	return f
 }
 
-// told is what a test expects of one look, in short.
-func told(updates []Update) []string {
+// summary is what a test expects of one observation, in short.
+func summary(updates []Update) []string {
 	var short []string
 	for _, u := range updates {
 		switch u.Kind {
@@ -45,8 +45,8 @@ func told(updates []Update) []string {
 
 func TestTracker(t *testing.T) {
 	broken := errors.New("read /proc/x: no such file")
-	bad, marginal := disk(Fatal, "ReadOnly"), disk(Fatal, "ReadOnly")
-	marginal.BelowRaise = true
+	bad, belowRaise := disk(Fatal, "ReadOnly"), disk(Fatal, "ReadOnly")
+	belowRaise.BelowRaise = true
 	type step struct {
 		at       Timestamp
 		findings []Finding
@@ -58,7 +58,7 @@ func TestTracker(t *testing.T) {
 		policy Policy
 		steps  []step
 	}{
-		{"unknown until the first conclusive look", Policy{}, []step{
+		{"unknown until the first conclusive observation", Policy{}, []step{
 			{at(1), nil, broken, nil},
 			{at(2), nil, nil, []string{"unknown→healthy"}},
 		}},
@@ -81,11 +81,11 @@ func TestTracker(t *testing.T) {
 			{at(3), nil, Partial(map[Subject]error{{Kind: "filesystem", Name: "/other"}: broken}),
 				[]string{"cleared ReadOnly", "faulty→healthy"}},
 		}},
-		{"another message is told where the finding asks for it", Policy{}, []step{
-			{at(1), []Finding{retold("a")}, nil, []string{"raised ReadOnly", "unknown→faulty"}},
-			{at(2), []Finding{retold("a")}, nil, nil},
-			{at(3), []Finding{retold("b")}, nil, []string{"changed ReadOnly"}},
-			{at(4), []Finding{retold("a")}, nil, []string{"changed ReadOnly"}},
+		{"another message is published where the finding asks for it", Policy{}, []step{
+			{at(1), []Finding{republished("a")}, nil, []string{"raised ReadOnly", "unknown→faulty"}},
+			{at(2), []Finding{republished("a")}, nil, nil},
+			{at(3), []Finding{republished("b")}, nil, []string{"changed ReadOnly"}},
+			{at(4), []Finding{republished("a")}, nil, []string{"changed ReadOnly"}},
 		}},
 		{"it must last to be believed", Policy{Raise: Hold{Runs: 2, For: 10 * time.Second}}, []step{
 			{at(1), []Finding{bad}, nil, []string{"unknown→healthy"}},
@@ -98,10 +98,10 @@ func TestTracker(t *testing.T) {
 			{at(3), []Finding{bad}, nil, nil},
 			{at(4), []Finding{bad}, nil, []string{"raised ReadOnly", "healthy→faulty"}},
 		}},
-		{"a marginal finding keeps what is believed and begins nothing", Policy{}, []step{
-			{at(1), []Finding{marginal}, nil, []string{"unknown→healthy"}},
+		{"a finding below the threshold to raise keeps what is believed and begins nothing", Policy{}, []step{
+			{at(1), []Finding{belowRaise}, nil, []string{"unknown→healthy"}},
 			{at(2), []Finding{bad}, nil, []string{"raised ReadOnly", "healthy→faulty"}},
-			{at(3), []Finding{marginal}, nil, nil},
+			{at(3), []Finding{belowRaise}, nil, nil},
 			{at(4), nil, nil, []string{"cleared ReadOnly", "faulty→healthy"}},
 		}},
 		{"another reason is a change, not another fault", Policy{}, []step{
@@ -140,9 +140,9 @@ func TestTracker(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			tracker := NewTracker(map[string]Policy{"disk": test.policy}, nil)
 			for i, s := range test.steps {
-				got := told(tracker.Observe(Observation{Check: "disk", At: s.at, Findings: s.findings, Err: s.err}))
+				got := summary(tracker.Observe(Observation{Check: "disk", At: s.at, Findings: s.findings, Err: s.err}))
 				if diff := cmp.Diff(s.want, got); diff != "" {
-					t.Fatalf("look %d (-want +got):\n%s", i+1, diff)
+					t.Fatalf("observation %d (-want +got):\n%s", i+1, diff)
 				}
 			}
 		})
@@ -154,29 +154,30 @@ func TestReboot(t *testing.T) {
 	tracker.Observe(Observation{Check: "disk", At: at(100), Findings: []Finding{disk(Fatal, "ReadOnly")}})
 	// the wall clock has gone back by years
 	afterBoot := Timestamp{Wall: time.Unix(1, 0), Boot: "boot-2", SinceBoot: time.Second}
-	if got := told(tracker.Observe(Observation{Check: "disk", At: afterBoot,
+	if got := summary(tracker.Observe(Observation{Check: "disk", At: afterBoot,
 		Err: errors.New("too early")})); !cmp.Equal(got, []string{"faulty→unknown"}) {
 		t.Errorf("nothing is proven after a reboot: got %q", got)
 	}
 	afterBoot.SinceBoot = 2 * time.Second
-	if got := told(tracker.Observe(Observation{Check: "disk", At: afterBoot})); !cmp.Equal(got,
+	if got := summary(tracker.Observe(Observation{Check: "disk", At: afterBoot})); !cmp.Equal(got,
 		[]string{"cleared ReadOnly", "unknown→healthy"}) {
 		t.Errorf("gone with the reboot: got %q", got)
 	}
 }
 
-// looks draws a sequence of looks of one check: seen, marginal, absent, or an error, at growing times.
-func looks(t *rapid.T) []Observation {
+// observations draws a sequence of them of one check: seen, below the threshold to raise, absent, or an error, at
+// growing times.
+func observations(t *rapid.T) []Observation {
 	up := 0
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Observation {
 		up += rapid.IntRange(1, 120).Draw(t, "gap")
 		l := Observation{Check: "disk", At: at(up)}
-		switch rapid.SampledFrom([]string{"bad", "worse", "marginal", "ok", "error", "partial"}).Draw(t, "result") {
+		switch rapid.SampledFrom([]string{"bad", "worse", "below raise", "ok", "error", "partial"}).Draw(t, "result") {
 		case "bad":
 			l.Findings = []Finding{disk(Warning, "Slow")}
 		case "worse":
 			l.Findings = []Finding{disk(Fatal, "ReadOnly")}
-		case "marginal":
+		case "below raise":
 			f := disk(Fatal, "ReadOnly")
 			f.BelowRaise = true
 			l.Findings = []Finding{f}
@@ -186,24 +187,25 @@ func looks(t *rapid.T) []Observation {
 			l.Err = Partial(map[Subject]error{disk(Fatal, "").Subject: errors.New("hung")})
 		}
 		return l
-	}), 1, 60).Draw(t, "looks")
+	}), 1, 60).Draw(t, "observations")
 }
 
 func policy(t *rapid.T) map[string]Policy {
 	hold := rapid.Custom(func(t *rapid.T) Hold {
-		return Hold{Runs: rapid.IntRange(0, 3).Draw(t, "looks"),
+		return Hold{Runs: rapid.IntRange(0, 3).Draw(t, "runs"),
 			For: time.Duration(rapid.IntRange(0, 200).Draw(t, "for")) * time.Second}
 	})
 	return map[string]Policy{"disk": {Raise: hold.Draw(t, "raise"), Clear: hold.Draw(t, "clear"),
 		BlindAfter: time.Hour}}
 }
 
-// TestRestartChangesNothing: a tracker that is made anew from the saved state after every look tells the same.
+// TestRestartChangesNothing: a tracker that is created again from the saved state after every observation returns
+// the same.
 func TestRestartChangesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		policies := policy(t)
 		steady, restarted := NewTracker(policies, nil), NewTracker(policies, nil)
-		for _, l := range looks(t) {
+		for _, l := range observations(t) {
 			want, got := steady.Observe(l), restarted.Observe(l)
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Fatalf("after a restart (-steady +restarted):\n%s", diff)
@@ -221,15 +223,15 @@ func TestRestartChangesNothing(t *testing.T) {
 	})
 }
 
-// TestErrorsAreNoEvidence: looks that learnt nothing neither raise nor clear, wherever they fall.
+// TestErrorsAreNoEvidence: observations with an error neither raise nor clear, wherever they fall.
 func TestErrorsAreNoEvidence(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tracker := NewTracker(policy(t), nil)
-		for _, l := range looks(t) {
+		for _, l := range observations(t) {
 			updates := tracker.Observe(l)
 			for _, u := range updates {
 				if l.Err != nil && u.Kind != StatusChanged && u.Finding.Reason != blindReason {
-					t.Fatalf("%v at a look that learnt nothing: %v", u.Kind, l.Err)
+					t.Fatalf("%v at an observation with an error: %v", u.Kind, l.Err)
 				}
 			}
 		}
@@ -242,7 +244,7 @@ func TestHoldsArePatience(t *testing.T) {
 		policies := policy(t)
 		p, tracker := policies["disk"], NewTracker(policies, nil)
 		var seen, absent []Timestamp
-		for _, l := range looks(t) {
+		for _, l := range observations(t) {
 			switch {
 			case l.Err != nil:
 			case len(l.Findings) == 0:
@@ -298,11 +300,11 @@ func TestStateIsNotShared(t *testing.T) {
 	tracker.Observe(Observation{Check: "disk", At: at(2), Findings: []Finding{disk(Warning, "DeviceGone")}})
 	tracker.Observe(Observation{Check: "disk", At: at(3)})
 	if got, _ := json.Marshal(before); string(got) != string(want) {
-		t.Errorf("a later look changed an earlier state:\n%s\n%s", want, got)
+		t.Errorf("a later observation changed an earlier state:\n%s\n%s", want, got)
 	}
 }
 
-// TestErrorDoesNotMakeHealthy: what is not on this host does not become healthy because a look at it failed.
+// TestErrorDoesNotMakeHealthy: what is not on this host does not become healthy because an observation failed.
 func TestErrorDoesNotMakeHealthy(t *testing.T) {
 	at := func(up time.Duration) Timestamp {
 		return Timestamp{Boot: "b", SinceBoot: up, Wall: time.Unix(1e9, 0).Add(up)}
@@ -315,17 +317,17 @@ func TestErrorDoesNotMakeHealthy(t *testing.T) {
 	}
 	tracker.Observe(Observation{Check: "c", At: at(2 * time.Second)})
 	if got := tracker.State()["c"]; got.Status != StatusHealthy || got.Why != "" {
-		t.Errorf("after a look that found nothing: %s, why %q", got.Status, got.Why)
+		t.Errorf("after an observation without findings: %s, why %q", got.Status, got.Why)
 	}
 }
 
 // What is remembered of one check is bounded, whatever a broken host makes it say.
 func TestSubjectsAreBounded(t *testing.T) {
 	tracker := NewTracker(nil, nil)
-	for look := range 3 {
-		l := Observation{Check: "disk", At: at(look), Err: errors.New("cannot tell of others")}
+	for run := range 3 {
+		l := Observation{Check: "disk", At: at(run), Err: errors.New("cannot tell of others")}
 		for i := range maxSubjects {
-			l.Findings = append(l.Findings, Finding{Subject: Subject{Kind: "pod", Name: fmt.Sprintf("%d-%d", look, i)},
+			l.Findings = append(l.Findings, Finding{Subject: Subject{Kind: "pod", Name: fmt.Sprintf("%d-%d", run, i)},
 				Severity: Warning, Reason: "Bad"})
 		}
 		tracker.Observe(l)

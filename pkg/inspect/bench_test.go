@@ -14,8 +14,8 @@ import (
 )
 
 // BenchmarkPass inspects a quiet node of 100 pods with 300 containers, all of them real except the answers of CRI:
-// cgroups in all hierarchies, processes, volumes, network namespaces with veth pairs and cached CNI results. It tells
-// the CPU time of one pass, that of the kernel included.
+// cgroups in all hierarchies, processes, volumes, network namespaces with veth pairs and cached CNI results. It
+// measures the CPU time of one pass, that of the kernel included.
 func BenchmarkPass(b *testing.B) {
 	hosttest.PrivateNetwork(b)
 	n := newNode(b)

@@ -50,16 +50,16 @@ func TestOtherDriversTreeIsForeign(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	for name, test := range map[string]struct {
 		living          bool   // a pod that kubelet has is in the tree of cgroupfs
-		runtime         string // what it tells; empty: nothing
+		runtime         string // the driver that it reports; empty: none
 		kubelet         error
 		ofOurs, ofOther Verdict
 	}{
-		"living pods":            {true, "", nil, Leftover, Foreign},
-		"before the runtime":     {true, host.SystemdDriver, nil, Leftover, Foreign},
-		"runtime":                {false, host.CgroupfsDriver, nil, Leftover, Foreign},
-		"runtime, the other way": {false, host.SystemdDriver, nil, Foreign, Leftover},
-		"nobody":                 {false, "", nil, Unknown, Unknown},
-		"kubelet not heard":      {true, "", errors.New("refused"), Unknown, Unknown},
+		"living pods":             {true, "", nil, Leftover, Foreign},
+		"before the runtime":      {true, host.SystemdDriver, nil, Leftover, Foreign},
+		"runtime":                 {false, host.CgroupfsDriver, nil, Leftover, Foreign},
+		"runtime, the other way":  {false, host.SystemdDriver, nil, Foreign, Leftover},
+		"nobody":                  {false, "", nil, Unknown, Unknown},
+		"kubelet does not answer": {true, "", errors.New("refused"), Unknown, Unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
@@ -106,7 +106,7 @@ func TestProcessInTreesOfBothDrivers(t *testing.T) {
 	}
 }
 
-// A made-up node: kubelets that share places cannot be had for real beside other tests.
+// A made-up node: kubelets that share directories cannot be had for real beside other tests.
 func sharedNode(t *testing.T) *host.Host {
 	t.Helper()
 	h := hosttest.Host(t)
@@ -173,7 +173,7 @@ func TestOtherKubeletStopsEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	if g := gateNow(901); g.Open || !strings.Contains(g.Why, "whether another kubelet runs here") {
-		t.Errorf("cannot be told: %+v", g)
+		t.Errorf("undecidable: %+v", g)
 	}
 }
 
@@ -198,11 +198,11 @@ func TestLivePodsOfAKubeletThatDoesNotAnswer(t *testing.T) {
 	o.Facts = map[string]string{"driver": host.CgroupfsDriver}
 	inventory := healthy().Kubelet
 	if got := livingByDriver([]Object{o, o}, inventory); got[host.CgroupfsDriver] != 1 {
-		t.Errorf("heard: %v", got)
+		t.Errorf("with an answer: %v", got)
 	}
 	inventory.Err = errors.New("cut off")
 	if got := livingByDriver([]Object{o}, inventory); len(got) != 0 {
-		t.Errorf("not heard: %v", got)
+		t.Errorf("without an answer: %v", got)
 	}
 }
 

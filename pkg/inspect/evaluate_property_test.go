@@ -32,7 +32,7 @@ func drawError(t *rapid.T, label string) error {
 	return nil
 }
 
-func drawHeard(t *rapid.T, label string) Response {
+func drawResponse(t *rapid.T, label string) Response {
 	return Response{Asked: !rare(t, label+" asked"), At: hour, Err: drawError(t, label)}
 }
 
@@ -60,24 +60,24 @@ func drawTruth(t *rapid.T) Inventory {
 	if rapid.Bool().Draw(t, "all is well") {
 		return inventory
 	}
-	inventory.Runtime.Response = drawHeard(t, "runtime")
+	inventory.Runtime.Response = drawResponse(t, "runtime")
 	inventory.Runtime.Ready.OK = drawOften(t, "ready")
 	inventory.Runtime.NetReady.OK = drawOften(t, "network ready")
 	inventory.Runtime.Age, inventory.Runtime.AgeErr = drawAge(t, "runtime age"), drawError(t, "runtime process")
 	if rapid.Bool().Draw(t, "runtime knows") {
 		inventory.Runtime.Sandboxes[sandbox] = SandboxFact{ID: sandbox}
 	}
-	inventory.Containerd.Response = drawHeard(t, "containerd")
+	inventory.Containerd.Response = drawResponse(t, "containerd")
 	if rapid.Bool().Draw(t, "containerd knows") {
 		inventory.Containerd.Known[sandbox] = "lease"
 	}
-	inventory.Kubelet.Response = drawHeard(t, "kubelet")
+	inventory.Kubelet.Response = drawResponse(t, "kubelet")
 	inventory.Kubelet.Pods = drawPods(t, "kubelet's pods")
 	inventory.Kubelet.Age, inventory.Kubelet.AgeErr = drawAge(t, "kubelet age"), drawError(t, "kubelet process")
 	inventory.Kubelet.Working, inventory.Kubelet.WorkingErr = rapid.SampledFrom([]int{0, 0, 0, 0, 0, 1}).Draw(t,
 		"working"),
 		drawError(t, "metric")
-	inventory.Cluster.Response = drawHeard(t, "apiserver")
+	inventory.Cluster.Response = drawResponse(t, "apiserver")
 	inventory.Cluster.Pods = drawPods(t, "apiserver's pods")
 	inventory.Cluster.Comparison = compare(inventory.Cluster.Pods, inventory.Kubelet.Pods, inventory.Runtime.Running)
 	inventory.Cluster.NodeErr = drawError(t, "node")
@@ -127,7 +127,7 @@ func drawHistory(t *rapid.T, objects []Object) History {
 	return history
 }
 
-// world is a drawn world and its judgement.
+// world is a drawn world and its evaluation.
 type world struct {
 	objects   []Object
 	inventory Inventory
@@ -166,12 +166,12 @@ func TestEvaluateProperties(t *testing.T) {
 
 // checkLeftover holds a leftover against everything that must be so.
 func checkLeftover(t *rapid.T, w world, o Assessment) {
-	for name, heard := range map[string]Response{
+	for name, response := range map[string]Response{
 		"apiserver": w.inventory.Cluster.Response, "kubelet": w.inventory.Kubelet.Response,
 		"runtime": w.inventory.Runtime.Response, "containerd": w.inventory.Containerd.Response,
 	} {
-		if !heard.OK() {
-			t.Fatalf("leftover %s although %s was not heard", o.ID, name)
+		if !response.OK() {
+			t.Fatalf("leftover %s although %s did not answer", o.ID, name)
 		}
 	}
 	for _, g := range w.report.Gates {

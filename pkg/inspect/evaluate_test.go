@@ -22,7 +22,7 @@ const (
 	boot    = "boot-1"
 )
 
-// at is a moment so long after the start of the machine.
+// at is a timestamp so long after the start of the machine.
 func at(d time.Duration) finding.Timestamp {
 	return finding.Timestamp{Wall: time.Unix(1_700_000_000, 0).Add(d).UTC(), Boot: boot, SinceBoot: d}
 }
@@ -36,18 +36,18 @@ func pod(uid, name string) PodFact {
 
 // healthy is a node with one live pod, on which all witnesses answer and all gates are open.
 func healthy() Inventory {
-	heard := Response{Asked: true, At: hour}
+	answered := Response{Asked: true, At: hour}
 	return Inventory{
 		Runtime: RuntimeInventory{
-			Response: heard, Name: "containerd", Age: time.Hour,
+			Response: answered, Name: "containerd", Age: time.Hour,
 			Sandboxes: map[string]SandboxFact{}, Pods: map[string]SandboxFact{}, Containers: map[string]string{},
 			Grace: map[string]time.Duration{}, Ready: Condition{OK: true}, NetReady: Condition{OK: true},
 		},
-		Containerd: ContainerdInventory{Response: heard, Known: map[string]string{}, Pods: map[string]bool{}},
-		Kubelet: KubeletInventory{Response: heard, Pods: map[string]PodFact{living: pod(living, "web")},
+		Containerd: ContainerdInventory{Response: answered, Known: map[string]string{}, Pods: map[string]bool{}},
+		Kubelet: KubeletInventory{Response: answered, Pods: map[string]PodFact{living: pod(living, "web")},
 			Age: time.Hour},
 		Cluster: ClusterInventory{
-			Response: heard, Pods: map[string]PodFact{living: pod(living, "web")},
+			Response: answered, Pods: map[string]PodFact{living: pod(living, "web")},
 			Comparison: Comparison{Shared: 1, Wanted: 1, Listed: 1},
 			Node:       "n", Machine: "m", Boot: "b", LocalMachine: "m", LocalBoot: "b",
 		},
@@ -138,19 +138,19 @@ func TestEvaluateRules(t *testing.T) {
 			t.Containerd = ContainerdInventory{Other: "cri-o"}
 		}, Leftover, ""},
 
-		{"kubelet not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+		{"kubelet does not answer", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.Err = broken
 			t.Kubelet.Pods = nil
 		}, Unknown, "kubelet could not be heard: broken"},
-		{"kubelet not heard, but the apiserver knows", object(Mount, living),
+		{"kubelet does not answer, but the apiserver knows", object(Mount, living),
 			func(t *Inventory, _ History, _ *Settings) { t.Kubelet.Err = broken; t.Kubelet.Pods = nil }, Live, ""},
-		{"runtime not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+		{"runtime does not answer", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Runtime.Err = broken
 		}, Unknown, "gate runtime-heard"},
-		{"containerd not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+		{"containerd does not answer", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Containerd.Err = broken
 		}, Unknown, "gate runtime-heard"},
-		{"apiserver not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+		{"apiserver does not answer", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Cluster = ClusterInventory{Response: Response{Asked: true, Err: broken}}
 		}, Unknown, "gate apiserver-heard"},
 		{"apiserver not asked", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
@@ -174,7 +174,7 @@ func TestEvaluateRules(t *testing.T) {
 		{"old list", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Cluster.Wanted, t.Cluster.Missing = 10, 4
 		}, Unknown, "lacks 4 of 10"},
-		{"node object not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+		{"no answer about the node object", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Cluster.NodeErr = broken
 		}, Unknown, "gate node-identity"},
 		{"node of another machine", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
@@ -248,7 +248,7 @@ func TestEvaluateRules(t *testing.T) {
 		{"kubelet has never counted, says its Node", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.WorkingErr, t.Cluster.Version = errNoMetric, "v1.26.0"
 		}, Leftover, ""},
-		{"kubelet's count not heard", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
+		{"kubelet's count is missing", object(Mount, dead), func(t *Inventory, _ History, _ *Settings) {
 			t.Kubelet.WorkingErr = broken
 		}, Unknown, "gate kubelet-not-working"},
 

@@ -65,7 +65,7 @@ func newFullNode(t *testing.T) *fullNode {
 		version: "v1.36.3",
 	}
 	n.settings = settings()
-	n.host = hosttest.Host(t, n.doors)
+	n.host = hosttest.Host(t, n.clients)
 	for name, text := range map[string]string{
 		"etc/machine-id": hosttest.MachineID, "proc/sys/kernel/random/boot_id": hosttest.BootID,
 		n.host.Paths.StaticPods + "/etcd.yaml": "{metadata: {name: etcd, namespace: kube-system}}",
@@ -132,7 +132,7 @@ func (n *fullNode) delete(uids ...string) {
 	}
 }
 
-func (n *fullNode) doors(h *host.Host) {
+func (n *fullNode) clients(h *host.Host) {
 	h.Clock = func() finding.Timestamp { return n.now }
 	h.Paths.StaticPods = "/etc/kubernetes/manifests"
 	h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return slices.Collect(maps.Values(n.kubelet)), nil }

@@ -88,7 +88,7 @@ func TestEachGateCloses(t *testing.T) {
 		{"the agent's own pod is unknown", func(t *Inventory, _ *Settings) {
 			t.Own = unknownPod
 		}, "list-is-ours", "lacks the agent's own pod"},
-		{"strangers", func(t *Inventory, _ *Settings) {
+		{"pods of other nodes", func(t *Inventory, _ *Settings) {
 			t.Cluster.OnOtherNodes = []string{"a", "b", "c", "d"}
 		}, "list-is-ours", "a, b, c and 1 more"},
 		{"an old list", func(t *Inventory, _ *Settings) {

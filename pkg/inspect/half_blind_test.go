@@ -104,7 +104,7 @@ func TestHalfBlindWitnesses(t *testing.T) {
 			forget(n.list, uidOf(3), uidOf(7))
 			n.host.Cluster.Pod, n.host.Cluster.PodsNamed = nil, nil
 		},
-		"both lack the same two, whose names nobody tells": func(n *fullNode) {
+		"both lack the same two, whose names nobody knows": func(n *fullNode) {
 			n.delete(uidOf(3), uidOf(7))
 			n.sandboxes[uidOf(3)].Metadata.Name, n.sandboxes[uidOf(7)].Metadata.Namespace = "", ""
 		},
@@ -134,7 +134,7 @@ func TestHalfBlindWitnesses(t *testing.T) {
 	}
 }
 
-// An old memory, written before there was anything about pods that run, is read, and proves nothing of them.
+// An old saved state, written before there was anything about pods that run, is read, and proves nothing of them.
 func TestOldHistoryIsReadable(t *testing.T) {
 	n := newFullNode(t)
 	n.delete(uidOf(3))

@@ -222,7 +222,7 @@ func TestForeignObjects(t *testing.T) {
 		}
 	}
 	if foreign[Process] == 0 { // there may be more: of a lab on this machine
-		t.Error("the nested process is not told")
+		t.Error("the nested process is not reported")
 	}
 	delete(foreign, Process)
 	want := map[Kind]int{Netns: 1, Link: 3, PodDirectory: 2, CNIAttachment: 2, Container: 1}
@@ -261,12 +261,12 @@ func TestInhabitedNamespaceIsForeign(t *testing.T) {
 
 // Each way in which a list can be wrong without being an error, and those with one.
 func TestWitnessFaults(t *testing.T) {
-	stranger := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: other, Namespace: "a", Name: "b"},
+	foreignPod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: other, Namespace: "a", Name: "b"},
 		Spec: corev1.PodSpec{NodeName: "node-b"}}
 	for name, fault := range map[string]func(*node){
 		"empty list":                   func(n *node) { n.cluster = nil },
-		"list of another node":         func(n *node) { n.cluster = []corev1.Pod{stranger} },
-		"list with a stranger":         func(n *node) { n.cluster = append(n.cluster, stranger) },
+		"list of another node":         func(n *node) { n.cluster = []corev1.Pod{foreignPod} },
+		"list with a foreign pod":      func(n *node) { n.cluster = append(n.cluster, foreignPod) },
 		"old list":                     func(n *node) { n.kubelet = append(n.kubelet, manyPods(20)...) },
 		"401":                          func(n *node) { n.clusterErr = errors.New("401 Unauthorized") },
 		"another machine":              func(n *node) { n.object.Status.NodeInfo.MachineID = "x" },

@@ -78,7 +78,7 @@ func TestLeaseOfASandboxThatIsNotGone(t *testing.T) {
 		},
 		"another client's lease": func(n *node) { n.leases[0].Labels = map[string]string{"x": "y"} },
 		"nothing at all":         func(n *node) { n.leases[0].CreatedAt = time.Time{} }, // the control
-		"containerd is not heard": func(n *node) {
+		"containerd does not answer": func(n *node) {
 			n.host.Containerd.Containers = func(context.Context) ([]containers.Container, error) {
 				return nil, errors.New("away")
 			}

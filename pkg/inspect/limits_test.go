@@ -98,10 +98,10 @@ func TestPassEndsInTime(t *testing.T) {
 				if took > limit {
 					t.Errorf("took %s", took)
 				}
-				told := slices.ContainsFunc(report.Errors, func(f Failure) bool {
+				reported := slices.ContainsFunc(report.Errors, func(f Failure) bool {
 					return f.What == test.what && strings.Contains(f.Error, test.why)
 				})
-				if test.what != "" && !told {
+				if test.what != "" && !reported {
 					t.Errorf("errors: %+v", report.Errors)
 				}
 				for _, g := range report.Gates {

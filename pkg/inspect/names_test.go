@@ -9,13 +9,13 @@ import (
 
 // namespaces returns the reported namespace of a pod's objects, by kind.
 func namespaces(report Report, uid string) map[Kind]string {
-	told := make(map[Kind]string)
+	named := make(map[Kind]string)
 	for _, o := range report.Objects {
 		if o.Pod.UID == uid {
-			told[o.Kind] = o.Pod.Namespace
+			named[o.Kind] = o.Pod.Namespace
 		}
 	}
-	return told
+	return named
 }
 
 // A directory shows only a UID. Its namespace is known while a sandbox has it, and is remembered when that is gone.

@@ -32,8 +32,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// node is a node whose objects are real (mounts, cgroups, processes, network) in private places, and whose witnesses
-// say what the test wants.
+// node is a node whose objects are real (mounts, cgroups, processes, network) in private directories, and whose
+// witnesses answer what the test wants.
 type node struct {
 	t    testing.TB
 	host *host.Host
@@ -84,7 +84,8 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-// witnesses puts the node's answers behind the doors, counts what the apiserver is asked and notes the order of asking.
+// witnesses sets the clients of h to return the node's answers, counts requests to the apiserver and records the order
+// of requests.
 func (n *node) witnesses(h *host.Host) {
 	h.Kubelet.Pods = call(n, "kubelet", func() ([]corev1.Pod, error) { return n.kubelet, n.kubeletErr })
 	h.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) { return n.working, n.kubeletErr }

@@ -116,14 +116,14 @@ func awaitGone(t *testing.T, pid int) {
 }
 
 func TestRecall(t *testing.T) {
-	pin := Identity{"inode": "7"}
+	netns := Identity{"inode": "7"}
 	link := Identity{"index": "3", "peerIndex": "2", "peerNamespace": "5", "mac": "m", namespaceKey: "7"}
 	loose := maps.Clone(link)
 	delete(loose, namespaceKey)
 	otherPeer := maps.Clone(loose)
 	otherPeer["peerNamespace"] = "6"
 	history := History{
-		"netns/p": {Identity: pin, First: at(time.Minute), Passes: 3, Pod: Pod{UID: dead}, SandboxID: deadSandbox},
+		"netns/p": {Identity: netns, First: at(time.Minute), Passes: 3, Pod: Pod{UID: dead}, SandboxID: deadSandbox},
 		"link/l":  {Identity: link, First: at(time.Minute), Passes: 3, Pod: Pod{UID: dead}, SandboxID: deadSandbox},
 	}
 	for name, test := range map[string]struct {
@@ -132,25 +132,25 @@ func TestRecall(t *testing.T) {
 		foreign  bool
 		recalled bool
 	}{
-		"the same pin":      {Object{Kind: Netns, ID: "p", Identity: pin}, dead, false, true},
+		"the same netns":    {Object{Kind: Netns, ID: "p", Identity: netns}, dead, false, true},
 		"another namespace": {Object{Kind: Netns, ID: "p", Identity: Identity{"inode": "8"}}, "", false, false},
-		"another path":      {Object{Kind: Netns, ID: "q", Identity: pin}, "", false, false},
+		"another path":      {Object{Kind: Netns, ID: "q", Identity: netns}, "", false, false},
 		"only the file": {Object{Kind: Netns, ID: "p", Identity: Identity{"device": "1:2", "inode": "9"},
 			Facts: facts("state", emptyFile)}, dead, false, true},
-		"a foreign pin": {Object{Kind: Netns, ID: "p", Identity: pin, Foreign: "created by hand"}, "", true,
+		"a foreign netns": {Object{Kind: Netns, ID: "p", Identity: netns, Foreign: "created by hand"}, "", true,
 			false},
-		"still tied": {Object{Kind: Netns, ID: "p", Identity: pin, Pod: Pod{UID: dead},
+		"still attributed": {Object{Kind: Netns, ID: "p", Identity: netns, Pod: Pod{UID: dead},
 			SandboxID: deadSandbox}, dead, false, false},
-		"another claims it": {Object{Kind: Netns, ID: "p", Identity: pin, Pod: Pod{UID: dead},
+		"another claims it": {Object{Kind: Netns, ID: "p", Identity: netns, Pod: Pod{UID: dead},
 			SandboxID: newSandbox}, dead, true, false},
 		"the same link": {Object{Kind: Link, ID: "l", Identity: link}, dead, false, true},
-		"its pin is gone": {Object{Kind: Link, ID: "l", Identity: loose, Foreign: "no runtime pinned"}, dead,
+		"its netns is gone": {Object{Kind: Link, ID: "l", Identity: loose, Foreign: "no runtime pinned"}, dead,
 			false, true},
 		"its peer moved": {Object{Kind: Link, ID: "l", Identity: otherPeer, Foreign: "no runtime pinned"}, "",
 			true, false},
 		"not remembered": {Object{Kind: Link, ID: "k", Identity: loose, Foreign: "no runtime pinned"}, "", true,
 			false},
-		"no kind to remember": {Object{Kind: CNIAttachment, ID: "p", Identity: pin}, "", false, false},
+		"no kind to remember": {Object{Kind: CNIAttachment, ID: "p", Identity: netns}, "", false, false},
 		"both ends on the host": {Object{Kind: Link, ID: "l", Identity: Identity{"peerNamespace": "-1"},
 			Foreign: "both ends"}, "", true, false},
 	} {
@@ -172,8 +172,8 @@ func TestRecall(t *testing.T) {
 func TestNamespaceWithoutOwner(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	pin := filepath.Join(n.host.Paths.NetnsDirs[0], "cni-"+other)
-	hosttest.PinNetns(t, pin)
+	netns := filepath.Join(n.host.Paths.NetnsDirs[0], "cni-"+other)
+	hosttest.PinNetns(t, netns)
 	n.mkdir(n.host.Paths.CNICacheDir, "results")
 	// a crash in the middle of a write
 	write(t, filepath.Join(n.host.Paths.CNICacheDir, "results", "cut"), `{"kind":"cniCa`)
@@ -191,7 +191,7 @@ func TestNamespaceWithoutOwner(t *testing.T) {
 	if n.requests != 0 {
 		t.Errorf("%d requests to the apiserver", n.requests)
 	}
-	n.processIn(pin)
+	n.processIn(netns)
 	report, _ = passes(t, n, i, history, 1, time.Minute)
 	if got := verdictsOf(report, Netns); len(got) != 0 {
 		t.Errorf("inhabited: %v", got)
@@ -201,25 +201,25 @@ func TestNamespaceWithoutOwner(t *testing.T) {
 // The owner of a network namespace without a cached result comes from the runtime's status of its sandbox. Without that
 // status the owner is not known; a sandbox that was removed meanwhile owns nothing.
 func TestOwnerByTheRuntime(t *testing.T) {
-	pin := func(n *node) string { return filepath.Join(n.host.Paths.NetnsDirs[0], "cni-"+other) }
+	netns := func(n *node) string { return filepath.Join(n.host.Paths.NetnsDirs[0], "cni-"+other) }
 	for name, test := range map[string]struct {
 		info string
 		err  error
 		want Verdict
 		uid  string
 	}{
-		"told":          {`{"sandboxMetadata":{"Metadata":{"NetNSPath":"%"}}}`, nil, Live, living},
+		"known":         {`{"sandboxMetadata":{"Metadata":{"NetNSPath":"%"}}}`, nil, Live, living},
 		"elsewhere":     {`{"sandboxMetadata":{"Metadata":{"NetNSPath":"/run/netns/x"}}}`, nil, Unowned, ""},
 		"removed":       {"", status.Error(codes.NotFound, "gone"), Unowned, ""},
 		"not to be had": {"", errors.New("away"), Unknown, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			hosttest.PinNetns(t, pin(n))
+			hosttest.PinNetns(t, netns(n))
 			n.sandbox(living, sandbox)
 			n.host.Runtime.SandboxStatus = func(context.Context, string) (*cri.PodSandboxStatusResponse, error) {
 				return &cri.PodSandboxStatusResponse{Info: map[string]string{"info": strings.ReplaceAll(test.info, "%",
-					pin(n))}}, test.err
+					netns(n))}}, test.err
 			}
 			report, _ := n.inspector(func(s *Settings) {
 				*s = Settings{HostNamespaces: true, MassOrphaning: 100}
@@ -269,7 +269,7 @@ func TestNetnsOfStatus(t *testing.T) {
 			"sandboxMetadata":{"Version":"v1","Metadata":{"ID":"x","NetNSPath":"/run/netns/a"}}}`, "/run/netns/a"},
 		"containerd 2, no container": {`{"processStatus":"deleted","runtimeSpec":null,"sandboxMetadata":{"Version":"v1","Metadata":{"NetNSPath":"/run/netns/a"}}}`, "/run/netns/a"},
 		"the host's network":         {`{"runtimeSpec":{"linux":{"namespaces":[{"type":"pid"}]}},"sandboxMetadata":{"Metadata":{"NetNSPath":""}}}`, ""},
-		"nothing told":               {"", ""},
+		"no information":             {"", ""},
 		"malformed":                  {`{"runtimeSpec":3}`, ""},
 	} {
 		answer := &cri.PodSandboxStatusResponse{Info: map[string]string{"info": test.info}}

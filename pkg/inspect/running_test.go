@@ -99,7 +99,7 @@ func TestRunningLeftover(t *testing.T) {
 	}
 }
 
-// Of several pods that run and are gone there is never more than one in a report, and each has its turn.
+// Of several pods that run and are gone there is never more than one in a report, and each gets into one.
 func TestOneRunningLeftoverAtATime(t *testing.T) {
 	n := newFullNode(t)
 	dead := []string{uidOf(2), uidOf(5)}
@@ -243,7 +243,7 @@ func TestRunningPodRules(t *testing.T) {
 				t.Errorf("%s: %s", got.Verdict, got.Why)
 			}
 			if !got.Running {
-				t.Error("is not told to run")
+				t.Error("is not marked as running")
 			}
 		})
 	}

@@ -69,8 +69,8 @@ func TestCgroupOrder(t *testing.T) {
 	}
 }
 
-// judgedProcess is what a lister makes of a process.
-func judgedProcess(p mutate.Process) inspect.Assessment {
+// assessmentOf is what a lister makes of a process.
+func assessmentOf(p mutate.Process) inspect.Assessment {
 	return inspect.Assessment{Object: inspect.Object{
 		Kind: inspect.Process, ID: strconv.Itoa(p.PID), Pod: inspect.Pod{UID: p.UID},
 		Identity: inspect.Identity{"pid": strconv.Itoa(p.PID), "startTime": strconv.FormatUint(p.StartTime, 10)},
@@ -104,7 +104,7 @@ func TestChangedProcessStopsTheRound(t *testing.T) {
 	p := w.Shell(uid, cgroups, "echo ready; while :; do sleep 0.1; done")
 	reused := other
 	reused.StartTime++
-	err := terminateAll(t.Context(), w.runner().tools, []inspect.Assessment{judgedProcess(reused), judgedProcess(p)})
+	err := terminateAll(t.Context(), w.runner().tools, []inspect.Assessment{assessmentOf(reused), assessmentOf(p)})
 	if !errors.Is(err, mutate.ErrChanged) {
 		t.Errorf("%v", err)
 	}
@@ -137,7 +137,7 @@ func TestReleaseInTheTreeOfOurDriverOnly(t *testing.T) {
 			others = append(others, made)
 		}
 	}
-	stranger := w.Shell(theirs, others, "echo ready; while :; do sleep 0.1; done")
+	foreign := w.Shell(theirs, others, "echo ready; while :; do sleep 0.1; done")
 	outcome := w.release()
 	for _, dir := range ours {
 		if _, err := os.Lstat(dir); !os.IsNotExist(err) {
@@ -149,7 +149,7 @@ func TestReleaseInTheTreeOfOurDriverOnly(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if ended, err := w.Mutator.AwaitEnd(t.Context(), stranger, 300*time.Millisecond); ended || err != nil {
+	if ended, err := w.Mutator.AwaitEnd(t.Context(), foreign, 300*time.Millisecond); ended || err != nil {
 		t.Errorf("the other kubelet's process: ended %v, %v", ended, err)
 	}
 	if slices.ContainsFunc(outcome.Pods, func(p PodOutcome) bool { return p.Group == theirs }) {

@@ -19,74 +19,74 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// looked returns observations at the given minutes of one boot.
-func looked(minutes ...float64) []driverObservation {
-	looks := make([]driverObservation, 0, len(minutes))
+// observedAt returns observations at the given minutes of one boot.
+func observedAt(minutes ...float64) []driverObservation {
+	observations := make([]driverObservation, 0, len(minutes))
 	for _, m := range minutes {
 		at := finding.Timestamp{Boot: "b", SinceBoot: time.Hour + time.Duration(m*float64(time.Minute))}
-		looks = append(looks, driverObservation{At: at, CSINode: "u"})
+		observations = append(observations, driverObservation{At: at, CSINode: "u"})
 	}
-	return looks
+	return observations
 }
 
 func TestDriverGoneSince(t *testing.T) {
-	with := func(looks []driverObservation, i int, change func(*driverObservation)) []driverObservation {
-		change(&looks[i])
-		return looks
+	with := func(observations []driverObservation, i int, change func(*driverObservation)) []driverObservation {
+		change(&observations[i])
+		return observations
 	}
 	const driver = "a.example.com"
 	for name, test := range map[string]struct {
-		looks []driverObservation
-		want  string // empty: proven gone
+		observations []driverObservation
+		want         string // empty: proven gone
 	}{
-		"three times over ten minutes": {looked(0, 5, 10), ""},
-		"a look each two minutes":      {looked(0, 2, 4, 6, 8, 10), ""},
+		"three times over ten minutes": {observedAt(0, 5, 10), ""},
+		"one every two minutes":        {observedAt(0, 2, 4, 6, 8, 10), ""},
 		"never":                        {nil, "not observed yet"},
-		"once":                         {looked(10), "1 times over 0s"},
-		"twice":                        {looked(0, 10), "2 times over 10m0s"},
-		"three times, too short":       {looked(0, 5, 9.9), "3 times over 9m"},
-		"three times, two at once":     {looked(0, 9.9, 10), "2 times"},
-		"a long time without a look":   {looked(0, 5, 50), "1 times"},
-		"from the future":              {looked(0, 20, 10), "1 times"},
-		"another boot": {with(looked(0, 5, 10), 0, func(l *driverObservation) {
+		"once":                         {observedAt(10), "1 times over 0s"},
+		"twice":                        {observedAt(0, 10), "2 times over 10m0s"},
+		"three times, too short":       {observedAt(0, 5, 9.9), "3 times over 9m"},
+		"three times, two at once":     {observedAt(0, 9.9, 10), "2 times"},
+		"a long gap":                   {observedAt(0, 5, 50), "1 times"},
+		"from the future":              {observedAt(0, 20, 10), "1 times"},
+		"another boot": {with(observedAt(0, 5, 10), 0, func(l *driverObservation) {
 			l.At.Boot = "a"
 		}), "2 times"},
-		"no boot known": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
+		"no boot known": {with(observedAt(0, 5, 10), 2, func(l *driverObservation) {
 			l.At.Boot = ""
 		}), "not known"},
-		"another CSINode": {with(looked(0, 5, 10), 0, func(l *driverObservation) {
+		"another CSINode": {with(observedAt(0, 5, 10), 0, func(l *driverObservation) {
 			l.CSINode = "v"
 		}), "2 times"},
-		"seen first": {with(looked(0, 5, 10), 0, func(l *driverObservation) {
+		"seen first": {with(observedAt(0, 5, 10), 0, func(l *driverObservation) {
 			l.Named = []string{driver}
 		}), "2 times"},
-		"seen in between": {with(looked(0, 5, 10), 1, func(l *driverObservation) {
+		"seen in between": {with(observedAt(0, 5, 10), 1, func(l *driverObservation) {
 			l.Named = []string{driver}
 		}), "1 times"},
-		"seen now": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
+		"seen now": {with(observedAt(0, 5, 10), 2, func(l *driverObservation) {
 			l.Named = []string{driver}
 		}), "CSINode names it"},
-		"seen now, in other letters": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
+		"seen now, in other letters": {with(observedAt(0, 5, 10), 2, func(l *driverObservation) {
 			l.Named = []string{"A.Example.com"}
 		}), "CSINode names it"},
-		"answers now": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
+		"answers now": {with(observedAt(0, 5, 10), 2, func(l *driverObservation) {
 			l.Answering = []string{"A.example.com"}
 		}), "answers"},
-		"a place of its name": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
+		"a directory of its name": {with(observedAt(0, 5, 10), 2, func(l *driverObservation) {
 			l.InUse = []string{"/k/plugins/A.EXAMPLE.com/x"}
 		}), "in use"},
-		"somebody who does not say who": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
+		"a socket that does not answer with a name": {with(observedAt(0, 5, 10), 2, func(l *driverObservation) {
 			l.Unknown = []string{"/k/plugins/x.sock"}
 		}), "does not report"},
-		"somebody unknown in between": {with(looked(0, 5, 10), 1, func(l *driverObservation) {
+		"an unknown socket in between": {with(observedAt(0, 5, 10), 1, func(l *driverObservation) {
 			l.Unknown = []string{"/k/plugins/x.sock"}
 		}), "1 times"},
-		"another driver is there always": {with(looked(0, 5, 10), 2, func(l *driverObservation) {
+		"another driver is there always": {with(observedAt(0, 5, 10), 2, func(l *driverObservation) {
 			l.Named = []string{"b.example.com"}
 		}), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := goneSince(test.looks, driver)
+			got := goneSince(test.observations, driver)
 			if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
 				t.Errorf("%q, want %q", got, test.want)
 			}
@@ -148,7 +148,7 @@ func TestDriverObservationsAreRecorded(t *testing.T) {
 	w.stays(note, "away")
 	pass(2 * time.Minute)
 	w.csiNode = nil
-	w.goes(note) // three clear looks, the first 14 minutes ago
+	w.goes(note) // three observations without it, the first 14 minutes ago
 
 	// Evidence in between starts the proof again.
 	_, note = w.withNote("a.example.com", "v-1")
@@ -181,8 +181,8 @@ func TestDriverIsObservedOnlyIfNeeded(t *testing.T) {
 	if asked != 1 { // the second one came too soon
 		t.Errorf("in dry-run: asked %d times", asked)
 	}
-	if looks, err := w.runner().tools.Drivers.read(); err != nil || len(looks) != 1 {
-		t.Errorf("%v, %v", looks, err)
+	if observations, err := w.runner().tools.Drivers.read(); err != nil || len(observations) != 1 {
+		t.Errorf("%v, %v", observations, err)
 	}
 	// A pod that is just terminating causes no observation, which would fail without tools.
 	young := inspect.Assessment{Object: inspect.Object{Kind: inspect.PodDirectory}, Verdict: inspect.Candidate}
@@ -234,7 +234,7 @@ func TestDriverObservationsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if looks, err := tools.Drivers.read(); err != nil || len(looks) != driverHistory {
-		t.Errorf("%d looks, %v", len(looks), err)
+	if observations, err := tools.Drivers.read(); err != nil || len(observations) != driverHistory {
+		t.Errorf("%d observations, %v", len(observations), err)
 	}
 }

@@ -180,8 +180,8 @@ func TestDriverOddSockets(t *testing.T) {
 
 func TestListenerWithoutOwner(t *testing.T) {
 	for name, test := range map[string]struct {
-		listener        socket.Listener
-		unknown, places int
+		listener       socket.Listener
+		unknown, inUse int
 	}{
 		"inside":                     {socket.Listener{Path: "/k/plugins/x.sock", Inside: true, PID: 5}, 1, 0},
 		"inside, no owner":           {socket.Listener{Path: "/k/plugins/x.sock", Inside: true}, 1, 0},
@@ -192,11 +192,11 @@ func TestListenerWithoutOwner(t *testing.T) {
 		"named after kubelet":        {socket.Listener{Path: "/var/lib/kubelet2/x", PID: 5}, 0, 1},
 		"another":                    {socket.Listener{Path: "/run/dbus/system_bus_socket"}, 0, 0},
 	} {
-		look := driverObservation{}
-		s := socketSearch{observation: &look, known: map[string]bool{"/k/plugins/known.sock": true}}
+		seen := driverObservation{}
+		s := socketSearch{observation: &seen, known: map[string]bool{"/k/plugins/known.sock": true}}
 		s.listener(test.listener)
-		if len(look.Unknown) != test.unknown || len(look.InUse) != test.places {
-			t.Errorf("%s: %+v", name, look)
+		if len(seen.Unknown) != test.unknown || len(seen.InUse) != test.inUse {
+			t.Errorf("%s: %+v", name, seen)
 		}
 	}
 }

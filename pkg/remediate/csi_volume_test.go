@@ -101,7 +101,7 @@ func TestVolumeNeeded(t *testing.T) {
 		"another volume of the driver": {func(w *world) {
 			w.Mount("tmpfs", plugins(w, driver, handleSum("disks/vol-2"), "globalmount"), "tmpfs", 0)
 		}, ""},
-		"more among the plugins than can be looked at": {func(w *world) {
+		"more among the plugins than can be read": {func(w *world) {
 			dir := w.Mkdir(plugins(w, "many"))
 			for i := range 20_001 {
 				if err := unix.Mkdir(filepath.Join(dir, itoa(i)), 0o700); err != nil {
@@ -298,7 +298,7 @@ func TestClearanceOfAnotherDirectory(t *testing.T) {
 	w.Write(w.PodDir(other, "etc-hosts"), "hosts")
 	before := mutatetest.Snapshot(t, w.Host.Paths.KubeletRoot)
 	id := mutatetest.FileID(t, w.PodDir(uid))
-	judged := func(uid, name string, id mutate.FileID) inspect.Assessment {
+	assessment := func(uid, name string, id mutate.FileID) inspect.Assessment {
 		return inspect.Assessment{Object: inspect.Object{
 			Kind: inspect.PodDirectory, ID: name, Pod: inspect.Pod{UID: uid},
 			Identity: inspect.Identity{"device": id.Device, "inode": itoa(int(id.Inode))},
@@ -306,13 +306,13 @@ func TestClearanceOfAnotherDirectory(t *testing.T) {
 	}
 	tools := w.runner().tools
 	if err := removePodDirectory(t.Context(), tools,
-		judged(uid, w.PodDir(uid), mutatetest.FileID(t, w.PodDir(other)))); !errors.Is(err, mutate.ErrChanged) {
+		assessment(uid, w.PodDir(uid), mutatetest.FileID(t, w.PodDir(other)))); !errors.Is(err, mutate.ErrChanged) {
 		t.Errorf("another inode: %v", err)
 	}
 	var refusal mutate.Refusal
 	// The inode is right, the name is not: the owner of the directory is not known.
-	for _, o := range []inspect.Assessment{judged(uid, w.PodDir(other), id), judged("", w.PodDir(uid), id),
-		judged("", "", id)} {
+	for _, o := range []inspect.Assessment{assessment(uid, w.PodDir(other), id), assessment("", w.PodDir(uid), id),
+		assessment("", "", id)} {
 		if err := removePodDirectory(t.Context(), tools, o); !errors.As(err, &refusal) {
 			t.Errorf("%s of %q: %v", o.ID, o.Pod.UID, err)
 		}

@@ -76,7 +76,7 @@ func TestOptOut(t *testing.T) {
 		"a part that is not proven is": {[]string{"kube-system"},
 			[]inspect.Assessment{object(inspect.Sandbox, "s", "kube-system", inspect.Candidate),
 				object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "kube-system is opted out"},
-		"one that is not proven and tells nothing": {
+		"one that is not proven, of an unknown namespace": {
 			[]string{"kube-system"}, []inspect.Assessment{object(inspect.Sandbox, "s", "", inspect.Candidate),
 				object(inspect.Cgroup, "c", "ns", inspect.Leftover)}, "",
 		},

@@ -34,7 +34,7 @@ func (n *hostile) actions() actions {
 	return all
 }
 
-// act does what is asked to the tree, after it has held the act against the truth.
+// act does what is asked to the tree, after it has compared the action with what is really there.
 func (n *hostile) act(_ context.Context, _ Tools, o inspect.Assessment) error {
 	p, ok := n.pods[o.Pod.UID]
 	if !ok || !n.has(o) {
@@ -120,7 +120,7 @@ func (n *hostile) has(o inspect.Assessment) bool {
 	return err == nil
 }
 
-// runner is the real one, with this node's hands.
+// runner is the real one, with this node's actions.
 func (n *hostile) runner(inspector func() inspect.Report) *Runner {
 	n.t.Helper()
 	r, err := New(Options{

@@ -157,7 +157,7 @@ func (p *hostilePod) propagate(point string) {
 	}
 }
 
-// note makes something in the place of kubelet's note of a CSI volume.
+// note makes something instead of kubelet's vol_data.json of a CSI volume.
 func (p *hostilePod) note() {
 	name := p.PodDir(p.uid, "volumes/kubernetes.io~csi/pvc/vol_data.json")
 	var err error
@@ -188,9 +188,9 @@ func (p *hostilePod) release() Outcome {
 		p.story, p.alive, p.known[p.uid] = "alive", true, true
 		p.blind[[]string{kubelet, list}[p.rng.IntN(2)]][p.uid] = p.rng.IntN(2) == 0
 	case 1:
-		p.story = fmt.Sprintf("comes back at look %d", at)
+		p.story = fmt.Sprintf("comes back at check %d", at)
 	case 2:
-		p.story, fail = fmt.Sprintf("a witness fails at look %d", at), true
+		p.story, fail = fmt.Sprintf("a witness fails at check %d", at), true
 	default:
 		p.story = "dead"
 	}

@@ -277,7 +277,7 @@ func (n *hostile) sorted() []*simPod {
 	return pods
 }
 
-// violate notes a broken rule.
+// violate records a broken rule.
 func (n *hostile) violate(format string, args ...any) {
 	n.violations = append(n.violations, fmt.Sprintf(format, args...))
 }

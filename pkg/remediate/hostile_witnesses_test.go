@@ -47,7 +47,7 @@ func (n *hostile) known(mirrors bool, lacks func(p *simPod) bool) []corev1.Pod {
 }
 
 // witnesses puts the node's answers behind the host. A list that lacks a pod lacks it for the whole life of the node:
-// whoever lies, lies well. Two of them never lack the same pod unless it runs, which the third can tell.
+// a wrong list stays wrong. Two of them never lack the same pod unless it runs, which the third one shows.
 func (n *hostile) witnesses() {
 	h := n.host
 	victim := func(p *simPod) bool { return p.uid[0]%2 == 0 }

@@ -57,8 +57,8 @@ func (l leaseholder) census(all map[string]string) map[string]string {
 	return all
 }
 
-// A crash of containerd left the lease of a sandbox and its network. Both go, and no other lease does, whatever it
-// looks like.
+// A crash of containerd left the lease of a sandbox and its network. Both go, and no other lease does, however
+// similar.
 func TestReleaseLeaseOfADeadSandbox(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	w, c := runtimeWorld(t)
@@ -67,7 +67,7 @@ func TestReleaseLeaseOfADeadSandbox(t *testing.T) {
 	held.lease("k8s.io", alive.ContainerID, nil)
 	held.lease("k8s.io", "ctr-made-this", nil)
 	held.lease("k8s.io", mutatetest.Hex(t, 64), map[string]string{"containerd.io/gc.expire": "2040-01-01T00:00:00Z"})
-	held.lease("k8s.io", mutatetest.Hex(t, 64), nil) // nothing tells whose
+	held.lease("k8s.io", mutatetest.Hex(t, 64), nil) // of an unknown owner
 	held.lease("default", mutatetest.Hex(t, 64), nil)
 	before := held.census(w.networkCensus())
 

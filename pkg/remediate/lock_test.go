@@ -114,14 +114,14 @@ func TestReleaseWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newScript(t)
 			lock := s.hold(s.settings.Lock)
-			var told []string
+			var reported []string
 			var outcome Outcome
 			var err error
 			var took time.Duration
 			synctest.Test(t, func(t *testing.T) {
 				begin := time.Now()
 				time.AfterFunc(test.ends, func() { lock.Unlock() })
-				patient := s.runner().WaitForLock(30*time.Second, func(why string) { told = append(told, why) })
+				patient := s.runner().WaitForLock(30*time.Second, func(why string) { reported = append(reported, why) })
 				outcome, err = patient.Release(t.Context(), s.report())
 				took = time.Since(begin)
 			})
@@ -129,8 +129,8 @@ func TestReleaseWaits(t *testing.T) {
 			if err != nil || outcome.Busy != test.busy || test.busy && took > 35*time.Second {
 				t.Errorf("after %s: %v: %s", took, err, describe(outcome))
 			}
-			if len(told) != 1 || !strings.Contains(told[0], "another release is running, by process") {
-				t.Errorf("told %q", told)
+			if len(reported) != 1 || !strings.Contains(reported[0], "another release is running, by process") {
+				t.Errorf("reported %q", reported)
 			}
 			if outcome.Acted() == test.busy {
 				t.Error(describe(outcome))

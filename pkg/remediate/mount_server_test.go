@@ -58,7 +58,7 @@ func TestLivingServerIsNotForced(t *testing.T) {
 			uid := mutatetest.UID(t)
 			server := hosttest.ServeFUSE(t, test.delay, test.errno)
 			m := w.takeOver(uid, server.Point)
-			w.strangerIn(m.Point)
+			w.foreignProcessIn(m.Point)
 			text := describe(w.release())
 			if !strings.Contains(text, test.want) {
 				t.Errorf("want %q: %s", test.want, text)
@@ -75,8 +75,8 @@ func TestLivingServerIsNotForced(t *testing.T) {
 	}
 }
 
-// strangerIn starts a process that is not our child and has the directory open, without asking its server.
-func (w *world) strangerIn(dir string) int {
+// foreignProcessIn starts a process that is not our child and has the directory open, without asking its server.
+func (w *world) foreignProcessIn(dir string) int {
 	w.t.Helper()
 	// The shell leaves the process to init, which in this namespace is the test: it is reaped when the namespace ends.
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -110,12 +110,12 @@ func (w *world) strangerIn(dir string) int {
 // mount.
 func TestDeadServer(t *testing.T) {
 	for name, test := range map[string]struct {
-		stranger, shared bool
-		want             string // why it stays; empty: it goes
+		foreign, shared bool
+		want            string // why it stays; empty: it goes
 	}{
-		"nobody uses it":         {false, false, ""},
-		"a stranger uses it":     {true, false, "held by"},
-		"also mounted elsewhere": {false, true, "the same filesystem is also mounted on"},
+		"nobody uses it":          {false, false, ""},
+		"another process uses it": {true, false, "held by"},
+		"also mounted elsewhere":  {false, true, "the same filesystem is also mounted on"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -126,8 +126,8 @@ func TestDeadServer(t *testing.T) {
 			if test.shared {
 				w.detach(w.Mount(m.Point, filepath.Join(w.Dir, "elsewhere"), "", unix.MS_BIND).Point)
 			}
-			if test.stranger {
-				w.strangerIn(m.Point)
+			if test.foreign {
+				w.foreignProcessIn(m.Point)
 			}
 			server.Kill()
 			text := describe(w.release())
@@ -169,7 +169,7 @@ func TestServerDead(t *testing.T) {
 		"NFS, another export":            {fsType: "nfs4", probe: answer(syscall.ESTALE)},
 		"CephFS, the client was evicted": {fsType: "ceph", probe: answer(syscall.ESHUTDOWN), dead: true},
 		"FUSE, nobody holds it":          {fsType: "fuse.x", probe: answer(syscall.ENOTCONN), dead: true},
-		"FUSE, cannot be looked at": {
+		"FUSE, its users cannot be read": {
 			fsType: "fuse.x", probe: answer(syscall.ENOTCONN), files: map[string]string{"proc/7/task/7/fd": ""},
 			refuse: "not known",
 		},

@@ -48,20 +48,20 @@ func TestNetworkNeeds(t *testing.T) {
 			""},
 		"DEL, even by force": {inspect.CNIAttachment, of(inspect.Sandbox, sandbox, "READY"), force,
 			"still ready"},
-		"pin, attachment left": {inspect.Netns, of(inspect.CNIAttachment, sandbox, ""), Settings{},
+		"netns, attachment left": {inspect.Netns, of(inspect.CNIAttachment, sandbox, ""), Settings{},
 			"cni-attachment"},
-		"pin, sandbox left": {inspect.Netns, of(inspect.Sandbox, sandbox, "NOTREADY"), Settings{},
+		"netns, sandbox left": {inspect.Netns, of(inspect.Sandbox, sandbox, "NOTREADY"), Settings{},
 			"sandbox"},
-		"pin, another's attachment":      {inspect.Netns, of(inspect.CNIAttachment, another, ""), Settings{}, ""},
-		"pin, attachment left, by force": {inspect.Netns, of(inspect.CNIAttachment, sandbox, ""), force, ""},
+		"netns, another's attachment":      {inspect.Netns, of(inspect.CNIAttachment, another, ""), Settings{}, ""},
+		"netns, attachment left, by force": {inspect.Netns, of(inspect.CNIAttachment, sandbox, ""), force, ""},
 		"link, attachment left": {inspect.Link, of(inspect.CNIAttachment, sandbox, ""), Settings{},
 			"CNI attachment"},
 		"link, another's attachment":      {inspect.Link, of(inspect.CNIAttachment, another, ""), Settings{}, ""},
-		"link, pin left":                  {inspect.Link, of(inspect.Netns, sandbox, ""), Settings{}, ""},
+		"link, netns left":                {inspect.Link, of(inspect.Netns, sandbox, ""), Settings{}, ""},
 		"link, attachment left, by force": {inspect.Link, of(inspect.CNIAttachment, sandbox, ""), force, ""},
 		"lease, attachment left": {inspect.Lease, of(inspect.CNIAttachment, sandbox, ""), Settings{},
 			"cni-attachment"},
-		"lease, pin left":     {inspect.Lease, of(inspect.Netns, sandbox, ""), Settings{}, "netns"},
+		"lease, netns left":   {inspect.Lease, of(inspect.Netns, sandbox, ""), Settings{}, "netns"},
 		"lease, link left":    {inspect.Lease, of(inspect.Link, sandbox, ""), Settings{}, "link"},
 		"lease, process left": {inspect.Lease, of(inspect.Process, "", ""), Settings{}, "process"},
 		"lease, container left": {inspect.Lease, of(inspect.Container, sandbox, ""), Settings{},
@@ -170,7 +170,7 @@ func TestNetworkActionsCompareIdentity(t *testing.T) {
 func TestNetworkGone(t *testing.T) {
 	w := newNetworkWorld(t)
 	dead := mutatetest.UID(t)
-	pin, attached := w.attachPod(dead)
+	netns, attached := w.attachPod(dead)
 	objects, tools := w.objectsOf(dead), w.runner().tools
 	gone := func(kind inspect.Kind) (bool, error) {
 		action, _ := actionFor(kind)
@@ -196,13 +196,13 @@ func TestNetworkGone(t *testing.T) {
 	if is, err := gone(inspect.CNIAttachment); !is || err != nil {
 		t.Errorf("the address is free: gone %v, %v", is, err)
 	}
-	if err := unix.Unmount(pin, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+	if err := unix.Unmount(netns, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 		t.Fatal(err)
 	}
 	if is, err := gone(inspect.Netns); is || err != nil {
 		t.Errorf("the file is there: gone %v, %v", is, err)
 	}
-	if err := os.Remove(pin); err != nil {
+	if err := os.Remove(netns); err != nil {
 		t.Fatal(err)
 	}
 	if is, err := gone(inspect.Netns); !is || err != nil {
@@ -230,9 +230,9 @@ func TestNetworkGone(t *testing.T) {
 func TestNetnsMountedElsewhereIsRefused(t *testing.T) {
 	w := newNetworkWorld(t)
 	dead := mutatetest.UID(t)
-	pin, _ := w.attachPod(dead)
+	netns, _ := w.attachPod(dead)
 	copied := w.Write(filepath.Join(w.Dir, "copy"), "")
-	if err := unix.Mount(pin, copied, "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount(netns, copied, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
 	outcome := w.release()
@@ -241,12 +241,12 @@ func TestNetnsMountedElsewhereIsRefused(t *testing.T) {
 			t.Errorf("%s: %s", step.Result, step.Blocked)
 		}
 	}
-	if outcome.Pods[0].Result == Released || len(w.Mounts(pin)) != 1 || len(w.Mounts(copied)) != 1 {
+	if outcome.Pods[0].Result == Released || len(w.Mounts(netns)) != 1 || len(w.Mounts(copied)) != 1 {
 		t.Error(describe(outcome))
 	}
 }
 
-// The agent is cut off right after CNI DEL. Whose the namespace was is in its memory, and the next release ends it.
+// The agent is killed right after CNI DEL. Whose the namespace was is in its saved state, and the next release ends it.
 func TestCrashAfterDEL(t *testing.T) {
 	w := newNetworkWorld(t)
 	before := w.networkCensus()

@@ -18,10 +18,10 @@ func (w *world) networkCensus() mutatetest.Census {
 }
 
 // attachPod gives a pod a network namespace and a real attachment, and returns the namespace.
-func (w *world) attachPod(uid string) (pin string, attached mutatetest.Attached) {
+func (w *world) attachPod(uid string) (netns string, attached mutatetest.Attached) {
 	w.t.Helper()
-	pin = w.Pin(filepath.Join(w.Dir, "netns", "cni-"+mutatetest.UID(w.t))).Path
-	return pin, w.Attach(uid, pin)
+	netns = w.Pin(filepath.Join(w.Dir, "netns", "cni-"+mutatetest.UID(w.t))).Path
+	return netns, w.Attach(uid, netns)
 }
 
 // newNetworkWorld is a world in a network of its own, with the network of a living pod in it.

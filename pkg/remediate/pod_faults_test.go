@@ -72,8 +72,8 @@ func TestPodReleaseFaults(t *testing.T) {
 				return "", hang(ctx)
 			}
 		},
-		"last look fails": func(_ *testing.T, s *script, at int) { s.before(1+at, func() error { return errScript }) },
-		"last look hangs": func(_ *testing.T, s *script, at int) {
+		"last check fails": func(_ *testing.T, s *script, at int) { s.before(1+at, func() error { return errScript }) },
+		"last check hangs": func(_ *testing.T, s *script, at int) {
 			s.stillGone = func(ctx context.Context, n int) error {
 				if n <= at {
 					return nil
@@ -103,7 +103,7 @@ func TestPodReleaseInterruptedAnywhere(t *testing.T) {
 		"while confirming": func(s *script) {
 			s.confirm = func(ctx context.Context, _ int, _ *inspect.Report) error { return s.hangs(ctx) }
 		},
-		"in the last look": func(s *script) {
+		"in the last check": func(s *script) {
 			s.stillGone = func(ctx context.Context, _ int) error { return s.hangs(ctx) }
 		},
 		"while it is paused": func(s *script) { s.pauseHangs() },

@@ -77,9 +77,9 @@ func TestPodReleaseStops(t *testing.T) {
 			"cgroup c is live", nil},
 		"a witness knows the pod in the middle": {confirmWith(2, verdict("c", inspect.Live)), Stopped,
 			"cgroup c is live", upToSandbox},
-		"an object cannot be judged": {confirmWith(1, verdict("c", inspect.Unknown)), CouldNotTell,
+		"an object cannot be evaluated": {confirmWith(1, verdict("c", inspect.Unknown)), CouldNotTell,
 			"cgroup c is unknown", nil},
-		"an object cannot be judged in the middle": {confirmWith(3, verdict("c", inspect.Unknown)), CouldNotTell,
+		"an object cannot be evaluated in the middle": {confirmWith(3, verdict("c", inspect.Unknown)), CouldNotTell,
 			"cgroup c is unknown", upToProcesses},
 		"a verdict that nobody knows": {confirmWith(1, verdict("c", "strange")), CouldNotTell,
 			"cgroup c is strange", nil},
@@ -113,11 +113,11 @@ func TestPodReleaseStops(t *testing.T) {
 			"mount m still exists", upToProcesses},
 		"all are not listed but there": {confirmWith(2, unlist("1", "2", "m", "c")), CouldNotTell,
 			"process 1 still exists", upToSandbox},
-		"an object has lost its tie": {confirmWith(2, untied), CouldNotTell,
+		"an object is no longer attributed to the pod": {confirmWith(2, untied), CouldNotTell,
 			"mount m still exists, but it is no longer known to be the pod's: unknown", upToSandbox},
 		"an object is foreign now": {confirmWith(2, verdict("m", inspect.Foreign)), CouldNotTell,
 			"no longer known to be the pod's: foreign", upToSandbox},
-		"whether it is gone cannot be told": {confirmWith(2, func(s *script, report *inspect.Report) error {
+		"whether it is gone is undecidable": {confirmWith(2, func(s *script, report *inspect.Report) error {
 			s.gone["m"] = func(context.Context) (bool, error) { return false, errScript }
 			return unlist("m")(s, report)
 		}), CouldNotTell, "whether mount m is gone: as the script", upToSandbox},
@@ -125,7 +125,7 @@ func TestPodReleaseStops(t *testing.T) {
 			s.change("m", func(o *inspect.Assessment) { o.SandboxID = "s" })
 			confirmWith(1, func(_ *script, report *inspect.Report) error {
 				o := leftover(inspect.Netns, "", "/run/netns/x")
-				o.Pod, o.SandboxID, o.Verdict, o.Why = inspect.Pod{}, "s", inspect.Unknown, "nothing tells"
+				o.Pod, o.SandboxID, o.Verdict, o.Why = inspect.Pod{}, "s", inspect.Unknown, "owner unknown"
 				report.Objects = append(report.Objects, o)
 				return nil
 			})(s)
@@ -148,7 +148,7 @@ func TestPodReleaseStops(t *testing.T) {
 		"paused in the middle": {
 			func(s *script) { s.pauseFrom(4, "paused for a reason", nil) }, Stopped, "paused for a reason", upToSandbox,
 		},
-		"whether it is paused cannot be told": {
+		"whether it is paused is undecidable": {
 			func(s *script) {
 				s.pauseFrom(3, "", errScript)
 			}, Stopped, "whether releases are paused is not known", nil,
@@ -163,7 +163,7 @@ func TestPodReleaseStops(t *testing.T) {
 			s.makeSwitch()
 			return nil
 		}), Stopped, "kill switch", nil},
-		"the switch is made by the last look before a step": {func(s *script) {
+		"the switch is set during the last check before a step": {func(s *script) {
 			s.switchAt(1)
 		}, Stopped, "kill switch", nil},
 		"the switch is made before SIGTERM": {func(s *script) {

@@ -162,7 +162,7 @@ func TestPodReleaseLeaves(t *testing.T) {
 				return ""
 			}
 		}, Released, "", nil, wholePod},
-		"the network is not ready, which its own verdicts tell": {func(s *script) {
+		"the network is not ready, which its own verdicts show": {func(s *script) {
 			s.confirm = func(_ context.Context, _ int, report *inspect.Report) error {
 				report.Gates = []inspect.Gate{{Name: networkGate}}
 				return nil

@@ -22,20 +22,20 @@ func TestSweepAction(t *testing.T) {
 	}{
 		"young":                {mutate.Kept{Age: day}, 30 * day, keepEntry},
 		"a day before the end": {mutate.Kept{Age: 29 * day}, 30 * day, reportEntry},
-		"told already": {mutate.Kept{Age: 29*day + time.Hour, Reported: true, ReportedAt: 29 * day}, 30 * day,
+		"reported already": {mutate.Kept{Age: 29*day + time.Hour, Reported: true, ReportedAt: 29 * day}, 30 * day,
 			keepEntry},
-		"told a day ago": {mutate.Kept{Age: 30 * day, Reported: true, ReportedAt: 29 * day}, 30 * day,
+		"reported a day ago": {mutate.Kept{Age: 30 * day, Reported: true, ReportedAt: 29 * day}, 30 * day,
 			emptyEntry},
-		"too old, but never told": {mutate.Kept{Age: 90 * day}, 30 * day, reportEntry},
-		"too old, told just now": {mutate.Kept{Age: 90 * day, Reported: true, ReportedAt: 90 * day}, 30 * day,
+		"too old, but never reported": {mutate.Kept{Age: 90 * day}, 30 * day, reportEntry},
+		"too old, reported just now": {mutate.Kept{Age: 90 * day, Reported: true, ReportedAt: 90 * day}, 30 * day,
 			keepEntry},
 		"kept for ever":   {mutate.Kept{Age: 900 * day, Reported: true}, 0, keepEntry},
 		"not the agent's": {mutate.Kept{Age: 900 * day, Reported: true, Foreign: "x"}, day, keepEntry},
-		"kept longer since it was told": {mutate.Kept{Age: 30 * day, Reported: true, ReportedAt: 29 * day}, 60 * day,
-			keepEntry},
+		"kept longer since it was reported": {mutate.Kept{Age: 30 * day, Reported: true, ReportedAt: 29 * day},
+			60 * day, keepEntry},
 		"a short time": {mutate.Kept{Age: time.Hour}, 2 * time.Hour, reportEntry},
-		"a short time, told": {mutate.Kept{Age: 2 * time.Hour, Reported: true, ReportedAt: time.Hour}, 2 * time.Hour,
-			emptyEntry},
+		"a short time, reported": {mutate.Kept{Age: 2 * time.Hour, Reported: true, ReportedAt: time.Hour},
+			2 * time.Hour, emptyEntry},
 	} {
 		if got := sweepActionFor(test.kept, test.keep); got != test.want {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
@@ -116,7 +116,7 @@ func TestQuarantineLifeCycle(t *testing.T) {
 	pass(47 * time.Hour)
 	release()
 	if n := len(records(Notice)); n != 0 {
-		t.Errorf("told %d times after 47 hours", n)
+		t.Errorf("reported %d times after 47 hours", n)
 	}
 	pass(2 * time.Hour)
 	release()
@@ -129,7 +129,7 @@ func TestQuarantineLifeCycle(t *testing.T) {
 	if s := state(); s.Entries != 2 || s.Due != 1 || s.Oldest != 49*time.Hour {
 		t.Errorf("%+v", s)
 	}
-	pass(23 * time.Hour) // 72 hours, but told 23 hours ago
+	pass(23 * time.Hour) // 72 hours, but reported 23 hours ago
 	release()
 	if s := state(); s.Entries != 2 {
 		t.Errorf("%+v", s)

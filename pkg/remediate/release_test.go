@@ -64,7 +64,7 @@ func TestCrashAnywhere(t *testing.T) {
 			t.Fatalf("crash at %d: left %q\n%s", at, left, describe(outcome))
 		}
 		if crashed && at > 1 && len(outcome.CutOff) == 0 && len(outcome.Pods) > 0 {
-			t.Errorf("crash at %d was not told", at)
+			t.Errorf("crash at %d was not reported", at)
 		}
 		if got, err := os.ReadFile(filepath.Join(dead.data, "sub/canary")); err != nil || string(got) != "alive" {
 			t.Fatalf("crash at %d: canary %q, %v", at, got, err)

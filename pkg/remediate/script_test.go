@@ -86,7 +86,7 @@ func (s *script) say(format string, args ...any) {
 	s.trace = append(s.trace, fmt.Sprintf(format, args...))
 }
 
-// stop marks the moment from which nothing may be changed.
+// stop marks the time from which nothing may be changed.
 func (s *script) stop() { s.say("STOP") }
 
 func (s *script) count(event string) int {
@@ -329,7 +329,7 @@ func (s *script) releasedIsTrue(bad func(string, ...any)) {
 		}
 	}
 	if last != "confirm" {
-		bad("released without a look at the node after the last change")
+		bad("released without an inspection after the last change")
 	}
 }
 

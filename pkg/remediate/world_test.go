@@ -125,13 +125,13 @@ func namesDrivers(names ...string) *storagev1.CSINode {
 // driversGone makes it so that no driver was seen for a while.
 func (w *world) driversGone() {
 	w.t.Helper()
-	var looks []driverObservation
+	var observations []driverObservation
 	for ago := 12 * time.Minute; ago > 0; ago -= 2 * time.Minute {
 		at := host.Now()
 		at.SinceBoot -= ago
-		looks = append(looks, driverObservation{At: at, CSINode: "csinode"})
+		observations = append(observations, driverObservation{At: at, CSINode: "csinode"})
 	}
-	if err := (&driverWatch{dir: filepath.Join(w.Dir, "state")}).write(looks); err != nil {
+	if err := (&driverWatch{dir: filepath.Join(w.Dir, "state")}).write(observations); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// TestVictimsDoNotComeBack: what an outbox has given up and counted as lost is not told after a restart.
+// TestVictimsDoNotComeBack: what an outbox has given up and counted as lost is not reported after a restart.
 func TestVictimsDoNotComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := reporttest.NewStore()

@@ -41,7 +41,7 @@ func TestOverflowDropsTheOldestOfTheLeastSevere(t *testing.T) {
 		finding.Warning, finding.Info, finding.Warning} {
 		o.Add(item(fmt.Sprintf("%d-%s", i, s), s))
 	}
-	o.Add(item("0-fatal", finding.Fatal)) // told twice
+	o.Add(item("0-fatal", finding.Fatal)) // reported twice
 	if diff := cmp.Diff(map[finding.Severity]int{finding.Info: 3, finding.Warning: 1}, o.TakeDropped()); diff != "" {
 		t.Error(diff)
 	}

@@ -70,7 +70,7 @@ func (w *conditionWatch) await(ctx context.Context, status string, limit time.Du
 
 // failOnce lets a fresh filesystem fail and returns how long it takes until the condition is seen.
 func (b *bench) failOnce(ctx context.Context, w *conditionWatch) (took time.Duration, err error) {
-	dir, err := os.MkdirTemp(b.agent.Dir, "disk-") // another place each time: the same one would be damped as flapping
+	dir, err := os.MkdirTemp(b.agent.Dir, "disk-") // another one each time: the same one would be damped as flapping
 	if err != nil {
 		return 0, err
 	}

@@ -106,7 +106,7 @@ func (b *bench) idleCost(ctx context.Context) (err error) {
 			"–",
 			"constant"},
 		row{"idle: requests to the apiserver per minute", fmt.Sprintf("%.1f", own.perMinute(requests)), "–", ""})
-	b.dearest(own)
+	b.slowest(own)
 	return nil
 }
 
@@ -179,8 +179,8 @@ func (b *bench) overTime(ctx context.Context, pid int, read func(context.Context
 	return s, err
 }
 
-// dearest notes the checks that took longest: where to begin when the agent is not cheap.
-func (b *bench) dearest(s span) {
+// slowest lists the checks that took longest below the table: where to begin when the agent is not cheap.
+func (b *bench) slowest(s span) {
 	const metric, shown = "nodeagent_check_duration_seconds_sum{check=", 8
 	type one struct {
 		check string

@@ -37,7 +37,7 @@ func testWrongConfiguration(t *testing.T, c *cluster) {
 	}
 	c.await1(t, "the running agent to stay ready", ready)
 
-	// A rollout of a configuration that is wrong stops at its first pods, and one that is good mends it.
+	// A rollout of a configuration that is wrong stops at its first pods, and one that is good repairs it.
 	c.install(t, false, wrongRule...)
 	c.goesOn(t, running, "rules.0.patterns")
 	if after := c.awaitCondition(t, "ReadonlyFilesystem",

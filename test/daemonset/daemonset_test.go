@@ -143,7 +143,7 @@ func (c *cluster) hurry(t *testing.T) {
 	})
 }
 
-// stateDir is where the agents of the tests keep their state: another agent may be in the default place.
+// stateDir is where the agents of the tests keep their state: another agent may use the default directory.
 func (c *cluster) stateDir() string { return filepath.Join(c.Dir, "daemonset-state") }
 
 // removeDir removes what the agent left in its own directory: files and links, no trees.

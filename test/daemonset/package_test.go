@@ -55,7 +55,7 @@ func testBesidePackage(t *testing.T, c *cluster) {
 	onHost.awaitStatus(t, agentPID(t))
 }
 
-// onHost is the agent as a package starts it: with the default places of its state and its socket.
+// onHost is the agent as a package starts it: with the default paths of its state and its socket.
 type onHost struct{ *harness.Agent }
 
 func startOnHost(t *testing.T, c *cluster) onHost {

@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// testSight compares what the agent in the pod can tell with what it can tell as a process of the host that is the
-// cluster's administrator: no check is blind in the pod that is not blind there.
+// testSight compares what the agent in the pod can observe with what it can observe as a process of the host that is
+// the cluster's administrator: no check is blind in the pod that is not blind there.
 func testSight(t *testing.T, c *cluster) {
 	c.install(t, true, "config.checks.hung-mounts.every=2s", "rights.kubelet=true")
 	hung := hosttest.HangingFUSE(t) // so that the calls that may hang, which are made by children, are compared too

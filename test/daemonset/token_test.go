@@ -27,7 +27,7 @@ const (
 	create    = "application/json"
 )
 
-// identity speaks to the apiserver with one token.
+// identity calls the apiserver with one token.
 type identity struct {
 	client *http.Client
 	server string

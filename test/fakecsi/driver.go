@@ -1,4 +1,4 @@
-// Package fakecsi is a CSI driver and its registrar in one, for tests: it speaks the real protocols to a real kubelet
+// Package fakecsi is a CSI driver and its registrar in one, for tests: it uses the real protocols with a real kubelet
 // (pluginregistration v1 on a socket in plugins_registry, the Identity and Node services of CSI on its own socket) and
 // can be made to fail in each way in which drivers fail. It serves no storage that outlives it.
 package fakecsi
@@ -102,8 +102,8 @@ func (d *Driver) Endpoint() string {
 // Statuses are kubelet's results of the registration, one for each attempt.
 func (d *Driver) Statuses() <-chan *registration.RegistrationStatus { return d.statuses }
 
-// Turn changes the knobs.
-func (d *Driver) Turn(k Knobs) {
+// Set changes the knobs.
+func (d *Driver) Set(k Knobs) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.knobs = k

@@ -40,7 +40,7 @@ func start(t *testing.T, o Options) (*Driver, kubelet.Plugins) {
 func TestKnobs(t *testing.T) {
 	d, plugins := start(t, Options{})
 	ask := func(knobs Knobs) (info, ready, id error) {
-		d.Turn(knobs)
+		d.Set(knobs)
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		_, info = plugins.GetInfo(ctx, d.Socket())

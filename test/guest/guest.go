@@ -62,13 +62,13 @@ func (g Guest) Run(ctx context.Context, command ...string) (int, error) {
 }
 
 func (g Guest) boot(ctx context.Context, kernel kernel, initrd string) (int, error) {
-	monitor, wishes := filepath.Join(g.Dir, "monitor"), filepath.Join(g.Dir, "wishes")
+	monitor, serial := filepath.Join(g.Dir, "monitor"), filepath.Join(g.Dir, "serial")
 	args := []string{
 		"-accel", "tcg,thread=multi", "-machine", "q35", "-smp", "2", "-display", "none", "-nodefaults",
 		"-kernel", kernel.image, "-initrd", initrd, "-append",
 		"console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off memmap=1M$128M systemd.unit=guest.service " +
 			"systemd.show_status=false systemd.condition-needs-update=no systemd.mask=systemd-timesyncd.service",
-		"-serial", "stdio", "-serial", "unix:" + wishes + ",server=on,wait=off", "-monitor", "unix:" + monitor +
+		"-serial", "stdio", "-serial", "unix:" + serial + ",server=on,wait=off", "-monitor", "unix:" + monitor +
 			",server=on,wait=off",
 	}
 	if g.Bare {
@@ -85,11 +85,11 @@ func (g Guest) boot(ctx context.Context, kernel kernel, initrd string) (int, err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	fulfilled := make(chan error, 1)
-	go func() { fulfilled <- fulfil(ctx, wishes, monitor) }()
+	served := make(chan error, 1)
+	go func() { served <- serveMonitor(ctx, serial, monitor) }()
 	err := cmd.Wait()
 	stop()
-	err = errors.Join(err, <-fulfilled)
+	err = errors.Join(err, <-served)
 	if watch.code < 0 {
 		return 0, errors.Join(errors.New("the guest ended before the command did"), err)
 	}

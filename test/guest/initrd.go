@@ -138,7 +138,7 @@ func (g Guest) initrd(ctx context.Context, k kernel, command []string) (string, 
 	return pack(ctx, root, filepath.Join(g.Dir, "initrd.cpio"))
 }
 
-// bring puts those words of a command that are files of this machine to the same place in the archive.
+// bring puts those words of a command that are files of this machine to the same path in the archive.
 func bring(root string, command []string) error {
 	for _, word := range command {
 		if info, err := os.Stat(word); err != nil || !info.Mode().IsRegular() {

@@ -109,7 +109,7 @@ func (k kernel) build(ctx context.Context, sources, to string) error {
 	if err := os.CopyFS(to, os.DirFS(sources)); err != nil {
 		return err
 	}
-	// their own Makefile includes this one by its place on a Debian
+	// their own Makefile includes this one by its path on a Debian
 	common := strings.TrimSuffix(k.headers, "-amd64") + "-common"
 	_, err := output(ctx, to, "make", "-s", "-C", k.headers, "-f", filepath.Join(common, "Makefile"), "M="+to,
 		"modules")

@@ -42,7 +42,7 @@ oom_score = 0
 `))
 }
 
-// containerd 1.6. Whatever has a compiled-in place outside the lab's folder and can be moved is moved.
+// containerd 1.6. Whatever has a compiled-in path outside the lab's folder and can be moved is moved.
 // restrict_oom_score_adj: without CAP_SYS_RESOURCE no sandbox could lower its own.
 var containerd1Template = newContainerdTemplate("io.containerd.grpc.v1.cri", `version = 2
 disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",

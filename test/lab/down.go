@@ -99,7 +99,7 @@ func retry(limit time.Duration, do func() error) error {
 }
 
 // shimSockets are the sockets of the lab's shims: containerd has them in /run/containerd/s, whatever its state
-// folder, and notes each beside the task it serves, 1.6 by itself and 2 among other things.
+// folder, and records each beside the task it serves, 1.6 by itself and 2 among other things.
 func shimSockets(p Paths) []string {
 	// the pattern is well-formed
 	notes, _ := filepath.Glob(filepath.Join(p.ContainerdState, "io.containerd.runtime.v2.task/*/*"))

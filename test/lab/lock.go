@@ -65,7 +65,7 @@ func poll(parent context.Context, limit, every time.Duration, probe func(context
 	}
 }
 
-// permanent marks an error that waiting will not mend.
+// permanent marks an error that waiting will not resolve.
 type permanent struct{ error }
 
 func (p permanent) Unwrap() error { return p.error }

@@ -120,8 +120,8 @@ func (l progress) buildModule(ctx context.Context, repo string, m module) error 
 	if err := writeFile(filepath.Join(dir, "../.gitignore"), []byte("*\n"), 0o644); err != nil {
 		return err
 	}
-	stamp := filepath.Join(dir, "go.mod.sha256") // written when all programs are built
-	if have, _ := os.ReadFile(stamp); strings.TrimSpace(string(have)) == want && m.built(dir) {
+	marker := filepath.Join(dir, "go.mod.sha256") // written when all programs are built
+	if have, _ := os.ReadFile(marker); strings.TrimSpace(string(have)) == want && m.built(dir) {
 		return nil
 	}
 	began := time.Now()
@@ -136,7 +136,7 @@ func (l progress) buildModule(ctx context.Context, repo string, m module) error 
 		return err
 	}
 	l.say("built %s in %.0f s", m.name, time.Since(began).Seconds())
-	return writeFile(stamp, []byte(want+"\n"), 0o644)
+	return writeFile(marker, []byte(want+"\n"), 0o644)
 }
 
 // built reports whether dir has all programs of the module.

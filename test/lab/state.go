@@ -67,7 +67,7 @@ func (s *state) write(dir string) error {
 	return writeFile(stateFile(dir), append(data, '\n'), 0o600)
 }
 
-// recordHost notes what the lab will change outside its folder.
+// recordHost saves what the lab will change outside its folder.
 func (s *state) recordHost(ctx context.Context) error {
 	s.Sysctls = map[string]string{}
 	for _, name := range sysctlNames {

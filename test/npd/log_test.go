@@ -73,8 +73,8 @@ func monitors(t *testing.T) map[string][]byte {
 	return found
 }
 
-// what is said, by monitor; the others are given all of it.
-func said() []string {
+// logLines are what the monitors read.
+func logLines() []string {
 	return []string{
 		"nothing to see", "Killed process 1012 (heapster) total-vm:327128kB, anon-rss:306328kB, file-rss:11132kB",
 		"begin", "middle", "end",
@@ -106,7 +106,8 @@ func TestLogMonitors(t *testing.T) {
 			if err := os.WriteFile(file, config, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			want := they(t, systemlogmonitor.NewLogMonitorOrDie(file), func() { write(t, log, said()) }, 3*time.Second)
+			want := they(t, systemlogmonitor.NewLogMonitorOrDie(file), func() { write(t, log, logLines()) },
+				3*time.Second)
 
 			log = filepath.Join(dir, "log2")
 			config = []byte(strings.ReplaceAll(string(config), filepath.Join(dir, "log"), log))
@@ -118,7 +119,7 @@ func TestLogMonitors(t *testing.T) {
 					t.Fatal(err)
 				}
 				w := we(t, decoded, npd.DefaultSettings())
-				for _, line := range said() { // one after the other: events have seconds
+				for _, line := range logLines() { // one after the other: events have seconds
 					write(t, log, []string{line})
 					time.Sleep(3 * time.Second)
 				}

@@ -76,8 +76,9 @@ func TestPluginRuns(t *testing.T) {
 	}
 }
 
-// turns writes a plugin that answers otherwise each time: "code message", one after the other, the last one for ever.
-func turns(t *testing.T, answers ...string) string {
+// pluginWithAnswers writes a plugin that answers otherwise each time: "code message", one after the other, the last one
+// for ever.
+func pluginWithAnswers(t *testing.T, answers ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	return script(t, fmt.Sprintf(`n=$(cat %[1]s/n 2>/dev/null || echo 0); echo $((n+1)) >%[1]s/n
@@ -111,12 +112,12 @@ func TestPluginMonitors(t *testing.T) {
 					"rules": [{"type": "permanent", "condition": "NTPProblem", "reason": "NTPIsDown", "path": %q}]}`, test.config, path))
 			}
 			file := filepath.Join(dir, "monitor.json")
-			if err := os.WriteFile(file, config(turns(t, test.answers...)), 0o600); err != nil {
+			if err := os.WriteFile(file, config(pluginWithAnswers(t, test.answers...)), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			want := they(t, custompluginmonitor.NewCustomPluginMonitorOrDie(file), func() {}, 3*time.Second)
 
-			decoded, err := npd.Decode(file, config(turns(t, test.answers...)))
+			decoded, err := npd.Decode(file, config(pluginWithAnswers(t, test.answers...)))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -117,7 +117,7 @@ func (m *machine) remove() {
 			tail(m.try("journalctl", "--no-pager", "-u", "nodeagent", "-o", "short-precise").stdout))
 	}
 	if m.ended != nil {
-		_ = m.nspawn.Process.Signal(syscall.SIGTERM) // nspawn passes it on as a wish to halt
+		_ = m.nspawn.Process.Signal(syscall.SIGTERM) // nspawn passes it on as a request to halt
 		select {
 		case <-m.ended:
 		case <-time.After(15 * time.Second):

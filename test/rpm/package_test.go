@@ -120,7 +120,7 @@ func TestUpgradeAndDowngrade(t *testing.T) {
 	changed := m.fails(1, "rpm", "-V", "--nodeps", "nodeagent").stdout
 	if !strings.Contains(changed, "c /etc/nodeagent/config.yaml") || strings.Count(strings.TrimSpace(changed),
 		"\n") != 0 {
-		t.Errorf("rpm -V speaks of more than the changed configuration:\n%s", changed)
+		t.Errorf("rpm -V reports more than the changed configuration:\n%s", changed)
 	}
 }
 

@@ -107,7 +107,7 @@ func (m *machine) released() string {
 	return m.try("journalctl", "--no-pager", "-u", "nodeagent", "-o", "cat", "--grep", "msg=.?release").stdout
 }
 
-// mode sets how far releases may go, with seconds in place of the minutes that a node has.
+// mode sets how far releases may go, with seconds instead of the minutes that a node has.
 func (m *machine) mode(mode string) {
 	m.t.Helper()
 	m.write(configFile, "inspect: {every: 2s, passes: 3, grace: 4s, listSpacing: 2s, kubeletUptime: 2s, "+

@@ -58,7 +58,7 @@ func TestFallbacksReleaseNothing(t *testing.T) {
 		t.Error(diff)
 	}
 	if e.cfg.Remediate.Kinds[inspect.Cgroup] != remediate.On {
-		t.Error("holding one edition has changed another")
+		t.Error("the dry run of a fallback has changed the revision that it is made from")
 	}
 }
 
@@ -132,7 +132,7 @@ func TestConfigured(t *testing.T) {
 	write(t, s.File, "nodeName: another\n")
 	expect("changed just now", "")
 	if invalid, unloaded := c.trouble(); invalid != nil || unloaded == nil {
-		t.Errorf("who asks is told at once: %v, %v", invalid, unloaded)
+		t.Errorf("status must show it at once: %v, %v", invalid, unloaded)
 	}
 	long := time.Now().Add(-time.Hour)
 	if err := os.Chtimes(s.File, long, long); err != nil {

@@ -162,7 +162,7 @@ func TestExpendable(t *testing.T) {
 	}
 }
 
-// TestPeerUser: the kernel tells the agent whose the other end is.
+// TestPeerUser: the agent gets the user of the other end from the kernel.
 func TestPeerUser(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

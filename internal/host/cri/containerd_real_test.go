@@ -101,21 +101,21 @@ func (r *realContainerd) eventually(ask func(ctx context.Context) error) time.Du
 
 func TestRealContainerd(t *testing.T) {
 	r := newRealContainerd(t)
-	door := newRuntime(t, r.socket)
+	runtime := newRuntime(t, r.socket)
 	below, closer, err := NewContainerd(r.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closer.Close() })
 	version := func(ctx context.Context) error {
-		_, err := door.Version(ctx)
+		_, err := runtime.Version(ctx)
 		return err
 	}
 
 	r.start()
 	t.Logf("first answer after %s", r.eventually(version))
-	askEverything(t, door, below)
-	first, err := door.Process(t.Context())
+	askEverything(t, runtime, below)
+	first, err := runtime.Process(t.Context())
 	if err != nil || first.PID != r.cmd.Process.Pid || first.Comm != "containerd" || len(first.Args) != 3 {
 		t.Errorf("Process() = %+v, %v; want containerd, PID %d", first, err, r.cmd.Process.Pid)
 	}
@@ -124,21 +124,21 @@ func TestRealContainerd(t *testing.T) {
 	// new one, and the process is still found.
 	r.signal(syscall.SIGSTOP)
 	fresh := newRuntime(t, r.socket)
-	for name, ask := range map[string]host.Runtime{"old connection": door, "new connection": fresh} {
+	for name, ask := range map[string]host.Runtime{"old connection": runtime, "new connection": fresh} {
 		start := time.Now()
 		_, err := ask.Version(hosttest.Within(t, 2*time.Second))
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("stopped, %s: Version() = %v after %s, want DeadlineExceeded", name, err, time.Since(start))
 		}
 	}
-	if stopped, err := door.Process(hosttest.Within(t, 5*time.Second)); err != nil || stopped.PID != first.PID {
+	if stopped, err := runtime.Process(hosttest.Within(t, 5*time.Second)); err != nil || stopped.PID != first.PID {
 		t.Errorf("stopped: Process() = %+v, %v", stopped, err)
 	}
 	r.signal(syscall.SIGCONT)
 	t.Logf("answer %s after SIGCONT", r.eventually(version))
 
-	// kill -9 leaves the socket file. The error comes at once, and the successor is heard by the first call it can
-	// hear.
+	// kill -9 leaves the socket file. The error comes at once, and the successor answers the first call after it
+	// listens.
 	r.kill()
 	start := time.Now()
 	if err := version(hosttest.Within(t, 30*time.Second)); !errors.Is(err, syscall.ECONNREFUSED) ||
@@ -147,7 +147,7 @@ func TestRealContainerd(t *testing.T) {
 	}
 	r.start()
 	t.Logf("first answer %s after the restart", r.eventually(version))
-	second, err := door.Process(t.Context())
+	second, err := runtime.Process(t.Context())
 	if err != nil || second.PID != r.cmd.Process.Pid {
 		t.Errorf("restarted: Process() = %+v, %v; want PID %d", second, err, r.cmd.Process.Pid)
 	}
@@ -166,19 +166,19 @@ func (r *realContainerd) signal(signal syscall.Signal) {
 }
 
 // askEverything asks each question that an empty containerd can answer.
-func askEverything(t *testing.T, door host.Runtime, below host.Containerd) {
+func askEverything(t *testing.T, runtime host.Runtime, below host.Containerd) {
 	t.Helper()
 	ctx := hosttest.Within(t, 20*time.Second)
-	state, err := door.Status(ctx)
+	state, err := runtime.Status(ctx)
 	if err != nil || len(state.GetStatus().GetConditions()) < 2 {
 		t.Errorf("Status() = %v, %v; want RuntimeReady and NetworkReady", state, err)
 	}
-	sandboxes, err1 := door.Sandboxes(ctx)
-	listed, err2 := door.Containers(ctx)
+	sandboxes, err1 := runtime.Sandboxes(ctx)
+	listed, err2 := runtime.Containers(ctx)
 	containers, err3 := below.Containers(ctx)
 	leases, err4 := below.Leases(ctx)
 	tasks, err5 := below.Tasks(ctx)
-	images, err6 := door.ImageBytes(ctx)
+	images, err6 := runtime.ImageBytes(ctx)
 	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
 		t.Error(err)
 	}
@@ -188,7 +188,7 @@ func askEverything(t *testing.T, door host.Runtime, below host.Containerd) {
 	if n := len(sandboxes) + len(listed) + len(containers) + len(leases) + len(tasks); n != 0 {
 		t.Errorf("an empty containerd lists %d objects", n)
 	}
-	if _, err := door.SandboxStatus(ctx, "none"); status.Code(err) != codes.NotFound {
+	if _, err := runtime.SandboxStatus(ctx, "none"); status.Code(err) != codes.NotFound {
 		t.Errorf("SandboxStatus(none) = %v, want NotFound", err)
 	}
 }

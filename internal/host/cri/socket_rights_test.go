@@ -19,8 +19,8 @@ import (
 // socketOfRoot names the socket of root in the environment of the test's own child, which is nobody.
 const socketOfRoot = "NODEAGENT_TEST_SOCKET"
 
-// TestSocketWithoutRights: who may not connect is told just that, however many calls share a connection and whichever
-// of them throws it away. The calls are made by a process of nobody, which is this test once more.
+// TestSocketWithoutRights: a process that may not connect gets just that error, however many calls share a connection
+// and whichever of them closes it. The calls are made by a process of nobody, which is this test once more.
 func TestSocketWithoutRights(t *testing.T) {
 	if socket := os.Getenv(socketOfRoot); socket != "" {
 		callWithoutRights(t, socket)
@@ -73,7 +73,7 @@ func callWithoutRights(t *testing.T, socket string) {
 		}
 		calls.Wait()
 	}
-	wrong.Range(func(said, _ any) bool { t.Errorf("told %q instead of that it may not", said); return true })
+	wrong.Range(func(got, _ any) bool { t.Errorf("got %q instead of a lack of permission", got); return true })
 }
 
 func text(err error) string {

@@ -27,7 +27,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
-// fakeRuntime answers Version, and Status with what it is told.
+// fakeRuntime answers Version, and Status with what a test sets.
 type fakeRuntime struct {
 	cri.UnimplementedRuntimeServiceServer
 	name   string
@@ -60,18 +60,18 @@ func serve(t *testing.T, socket string, register func(*grpc.Server)) (stop func(
 
 func newRuntime(t *testing.T, socket string) host.Runtime {
 	t.Helper()
-	door, closer, err := NewRuntime(socket)
+	runtime, closer, err := NewRuntime(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { closer.Close() })
-	return door
+	return runtime
 }
 
 func TestRuntimeSocketAbsent(t *testing.T) {
-	door := newRuntime(t, filepath.Join(hosttest.ShortDir(t), "absent.sock"))
+	runtime := newRuntime(t, filepath.Join(hosttest.ShortDir(t), "absent.sock"))
 	start := time.Now()
-	_, err := door.Version(hosttest.Within(t, 30*time.Second))
+	_, err := runtime.Version(hosttest.Within(t, 30*time.Second))
 	if !errors.Is(err, fs.ErrNotExist) || status.Code(err) != codes.Unavailable {
 		t.Errorf("Version() = %v, want Unavailable that wraps ErrNotExist", err)
 	}
@@ -102,9 +102,9 @@ func TestRuntimeThatNeverAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	door := newRuntime(t, socket)
+	runtime := newRuntime(t, socket)
 	for range 2 {
-		_, err = door.Status(hosttest.Within(t, 300*time.Millisecond))
+		_, err = runtime.Status(hosttest.Within(t, 300*time.Millisecond))
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Status() = %v, want one that wraps DeadlineExceeded", err)
 		}
@@ -133,18 +133,18 @@ func TestRuntimeThatSpeaksSomethingElse(t *testing.T) {
 	}
 }
 
-// Whoever comes back is heard by the very next call, whatever happened before: no back-off lies between.
+// A runtime that comes back answers the very next call, whatever happened before: there is no back-off.
 func TestRuntimeComesBack(t *testing.T) {
 	socket := filepath.Join(hosttest.ShortDir(t), "cri.sock")
-	door := newRuntime(t, socket)
+	runtime := newRuntime(t, socket)
 	for round, name := range []string{"first", "second", "third"} {
 		for range 5 {
-			if _, err := door.Version(hosttest.Within(t, 10*time.Second)); err == nil {
+			if _, err := runtime.Version(hosttest.Within(t, 10*time.Second)); err == nil {
 				t.Fatalf("round %d: Version() succeeded without a server", round)
 			}
 		}
 		stop := serve(t, socket, func(s *grpc.Server) { cri.RegisterRuntimeServiceServer(s, &fakeRuntime{name: name}) })
-		answer, err := door.Version(hosttest.Within(t, 10*time.Second))
+		answer, err := runtime.Version(hosttest.Within(t, 10*time.Second))
 		if err != nil || answer.RuntimeName != name {
 			t.Fatalf("round %d: Version() = %v, %v; want %s at once", round, answer, err, name)
 		}
@@ -155,10 +155,10 @@ func TestRuntimeComesBack(t *testing.T) {
 // An old connection that broke while nobody asked must not cost the next call.
 func TestRuntimeRestartedBetweenCalls(t *testing.T) {
 	socket := filepath.Join(hosttest.ShortDir(t), "cri.sock")
-	door := newRuntime(t, socket)
+	runtime := newRuntime(t, socket)
 	for _, name := range []string{"first", "second"} {
 		stop := serve(t, socket, func(s *grpc.Server) { cri.RegisterRuntimeServiceServer(s, &fakeRuntime{name: name}) })
-		answer, err := door.Version(hosttest.Within(t, 10*time.Second))
+		answer, err := runtime.Version(hosttest.Within(t, 10*time.Second))
 		if err != nil || answer.RuntimeName != name {
 			t.Fatalf("Version() = %v, %v; want %s", answer, err, name)
 		}
@@ -177,12 +177,12 @@ func TestRuntimeAnswerTooLarge(t *testing.T) {
 }
 
 func TestRuntimeClosed(t *testing.T) {
-	door, closer, err := NewRuntime(filepath.Join(hosttest.ShortDir(t), "cri.sock"))
+	runtime, closer, err := NewRuntime(filepath.Join(hosttest.ShortDir(t), "cri.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	closer.Close()
-	if _, err := door.Version(t.Context()); !errors.Is(err, net.ErrClosed) {
+	if _, err := runtime.Version(t.Context()); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Version() after Close = %v, want ErrClosed", err)
 	}
 }
@@ -198,12 +198,12 @@ func TestNewRuntimeBadSocket(t *testing.T) {
 
 func TestRuntimeProcess(t *testing.T) {
 	socket := filepath.Join(hosttest.ShortDir(t), "cri.sock")
-	door := newRuntime(t, socket)
-	if _, err := door.Process(t.Context()); !errors.Is(err, fs.ErrNotExist) {
+	runtime := newRuntime(t, socket)
+	if _, err := runtime.Process(t.Context()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Process() without a socket = %v, want ErrNotExist", err)
 	}
 	serve(t, socket, func(s *grpc.Server) { cri.RegisterRuntimeServiceServer(s, &fakeRuntime{}) })
-	process, err := door.Process(t.Context())
+	process, err := runtime.Process(t.Context())
 	if err != nil || process.PID != os.Getpid() || process.StartTime == 0 {
 		t.Errorf("Process() = %+v, %v; want this process, %d", process, err, os.Getpid())
 	}
@@ -245,15 +245,15 @@ func TestContainerd(t *testing.T) {
 		leases.RegisterLeasesServer(s, fakeLeases{})
 		taskservice.RegisterTasksServer(s, fakeTasks{})
 	})
-	door, closer, err := NewContainerd(socket)
+	client, closer, err := NewContainerd(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer closer.Close()
 	ctx := hosttest.Within(t, 10*time.Second)
-	listed, err1 := door.Containers(ctx)
-	leased, err2 := door.Leases(ctx)
-	running, err3 := door.Tasks(ctx)
+	listed, err1 := client.Containers(ctx)
+	leased, err2 := client.Leases(ctx)
+	running, err3 := client.Tasks(ctx)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		t.Fatal(err)
 	}

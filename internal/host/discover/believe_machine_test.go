@@ -105,7 +105,7 @@ func impostors() map[string]proc {
 	}
 }
 
-// doubtful are processes called kubelet that only root can make: whether they are the node's cannot be told.
+// doubtful are processes called kubelet that only root can make: whether they are the node's is undecidable.
 func doubtful() map[string]struct {
 	proc
 	make func(t *testing.T, root string)

@@ -140,7 +140,7 @@ func TestKubeletIsUpgraded(t *testing.T) {
 	}
 }
 
-// The memory of a stranger may hang whoever reads it: his arguments are not asked for.
+// A read of another user's process memory may hang: its arguments are not read.
 func TestArgumentsOfStrangersAreNotRead(t *testing.T) {
 	root := machine(t)
 	proc{uid: "1000\t1000\t1000\t1000"}.write(t, root, 700)
@@ -158,7 +158,7 @@ func TestArgumentsOfStrangersAreNotRead(t *testing.T) {
 	}
 }
 
-// A number that becomes another process's while its files are read is not the one that was judged.
+// A PID that becomes another process's while its files are read is not the process that was checked.
 func TestNumberIsReused(t *testing.T) {
 	root := machine(t)
 	proc{}.write(t, root, 700)
@@ -167,7 +167,7 @@ func TestNumberIsReused(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { // its arguments are read between the two looks at who it is
+	go func() { // its arguments are read between the two checks of its identity
 		file, err := os.OpenFile(name, os.O_WRONLY, 0)
 		if err == nil {
 			err = os.WriteFile(root+"/proc/700/stat",

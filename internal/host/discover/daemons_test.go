@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
-// The runtime is looked for again only when the process that was it is gone.
+// The runtime is searched for again only when its process is gone.
 func TestDaemonsRemembersTheRuntime(t *testing.T) {
 	h, asked := hosttest.Host(t, func(h *host.Host) { h.Processes = host.NewProcesses() }), 0
 	h.Runtime.Process = func(context.Context) (host.Process, error) {
@@ -24,7 +24,7 @@ func TestDaemonsRemembersTheRuntime(t *testing.T) {
 		return host.Process{PID: 800, StartTime: 339, Comm: "containerd"}, nil
 	}
 	hosttest.WriteStat(t, h, 800, "800 (containerd) S 1"+hosttest.StatTail)
-	look := func() []discover.Daemon {
+	find := func() []discover.Daemon {
 		t.Helper()
 		daemons, err := discover.Daemons(t.Context(), h)
 		if err != nil {
@@ -32,13 +32,13 @@ func TestDaemonsRemembersTheRuntime(t *testing.T) {
 		}
 		return daemons
 	}
-	look()
-	if got := look(); asked != 1 || len(got) != 2 || got[0].Role != "kubelet" || got[1].Role != "runtime" ||
+	find()
+	if got := find(); asked != 1 || len(got) != 2 || got[0].Role != "kubelet" || got[1].Role != "runtime" ||
 		got[1].PID != 800 {
 		t.Errorf("asked %d times: %+v", asked, got)
 	}
 	hosttest.WriteStat(t, h, 800, "800 (containerd) Z 1"+hosttest.StatTail)
-	if look(); asked != 2 {
+	if find(); asked != 2 {
 		t.Errorf("asked %d times after the process died", asked)
 	}
 }
@@ -65,6 +65,6 @@ func TestDaemonsErrors(t *testing.T) {
 		})
 	}
 	if daemons, err := discover.Daemons(t.Context(), (&host.Host{})); err != nil || daemons != nil {
-		t.Errorf("no doors: %+v, %v", daemons, err)
+		t.Errorf("no clients: %+v, %v", daemons, err)
 	}
 }

@@ -179,7 +179,7 @@ func TestOtherKubeletsWithoutOurs(t *testing.T) {
 	}
 }
 
-// A process whose owner cannot be told is an error, not nobody.
+// A process of an unknown owner is an error, not nobody.
 func TestOtherKubeletOfUnknownOwner(t *testing.T) {
 	h := hosttest.Host(t)
 	program{comm: "init"}.start(t, h, 1)

@@ -99,13 +99,13 @@ func TestMountViewUnmount(t *testing.T) {
 		"a bind of the directory of pods itself": {tables: []string{root +
 			`2 1 8:1 /var/lib/kubelet/pods PODS/DEAD/volume-subpaths/v/c/0 shared:1 /dev/sda
 			 4 2 0:9 / PODS/DEAD/volume-subpaths/v/c/0/LIVE/volumes/a/b shared:3 tmpfs`}, id: 4, refused: "UID of pod"},
-		"a bind of another pod's volumes: its root tells": {tables: []string{root +
+		"a bind of another pod's volumes: its root shows it": {tables: []string{root +
 			`2 1 8:1 /var/lib/kubelet/pods/LIVE/volumes PODS/DEAD/volume-subpaths/v/c/0 shared:1 /dev/sda
 			 4 2 0:9 / PODS/DEAD/volume-subpaths/v/c/0/a/b shared:3 tmpfs`}, id: 4, refused: "UID of pod"},
 		"the same, with the directory of pods on a disk of its own": {tables: []string{root +
 			`2 1 8:7 / PODS shared:2 /dev/sdd
 			 3 2 8:7 /LIVE/volumes PODS/DEAD/volume-subpaths/v/c/0 shared:2 /dev/sdd`}, id: 3, refused: "UID of pod"},
-		"the source tells": {tables: []string{root + "2 1 0:9 / PODS/DEAD/volumes/a/b shared:2 " +
+		"the source shows it": {tables: []string{root + "2 1 0:9 / PODS/DEAD/volumes/a/b shared:2 " +
 			"srv:/export/pods/LIVE/x"}, id: 2, refused: "UID of pod"},
 		"a volume and a disk named by UUIDs": {tables: []string{root +
 			"2 1 8:9 / PODS/DEAD/volumes/p/33333333-3333-3333-3333-333333333333/mount shared:2 " +

@@ -128,7 +128,7 @@ func TestProbeAllOfDo(t *testing.T) {
 	}
 }
 
-// BenchmarkProbeBatch: what a look at 64 filesystems costs; BenchmarkProbe is one.
+// BenchmarkProbeBatch: what a probe of 64 filesystems costs; BenchmarkProbe is one.
 func BenchmarkProbeBatch(b *testing.B) {
 	prober, requests := probe.NewProber(), statfsOf(slices.Repeat([]string{"/"}, 64)...)
 	for b.Loop() {

@@ -27,8 +27,8 @@ func jobSignal(result string) []byte {
 		dbus.ObjectPath("/org/freedesktop/systemd1/job/7"), "data.mount", result)
 }
 
-// tellingBus is a bus that answers, and then sends signals to each connection in its turn.
-type tellingBus struct {
+// signallingBus is a bus that answers, and then sends its signals to each connection.
+type signallingBus struct {
 	t         *testing.T
 	signals   [][]byte // of each connection; the last one's for all further ones
 	endless   bool     // the last signals again and again
@@ -37,7 +37,7 @@ type tellingBus struct {
 	sent      atomic.Int64
 }
 
-func (b *tellingBus) watch() *systemdWatch {
+func (b *signallingBus) watch() *systemdWatch {
 	b.t.Helper()
 	dir := b.t.TempDir()
 	p := systemdPaths{booted: dir, bus: filepath.Join(dir, "bus")}
@@ -61,7 +61,7 @@ func (b *tellingBus) watch() *systemdWatch {
 }
 
 // serve answers calls until the watcher has subscribed.
-func (b *tellingBus) serve(conn net.Conn, signals []byte) {
+func (b *signallingBus) serve(conn net.Conn, signals []byte) {
 	defer conn.Close()
 	send := func() {
 		for {
@@ -116,7 +116,7 @@ func TestSystemdSignals(t *testing.T) {
 }
 
 func TestWatchSystemd(t *testing.T) {
-	bus := &tellingBus{t: t, signals: [][]byte{
+	bus := &signallingBus{t: t, signals: [][]byte{
 		slices.Concat(serviceSignal("a", "success"), serviceSignal("b", "exit-code")), nil,
 	}}
 	w := bus.watch()
@@ -136,7 +136,7 @@ func TestWatchSystemd(t *testing.T) {
 func TestWatchSystemdStorm(t *testing.T) {
 	for _, result := range []string{"exit-code", "success"} {
 		t.Run(result, func(t *testing.T) {
-			bus := &tellingBus{t: t, signals: [][]byte{serviceSignal("a", result)}, endless: true}
+			bus := &signallingBus{t: t, signals: [][]byte{serviceSignal("a", result)}, endless: true}
 			w := bus.watch()
 			var reported atomic.Int32
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -158,12 +158,12 @@ func TestWatchSystemdBroken(t *testing.T) {
 	huge := jobSignal("failed")
 	binary.LittleEndian.PutUint32(huge[4:], 1<<31)
 	for name, tt := range map[string]struct {
-		bus  *tellingBus
+		bus  *signallingBus
 		want string
 	}{
-		"garbage": {&tellingBus{signals: [][]byte{bytes.Repeat([]byte("x"), 100)}}, "byte order"},
-		"huge":    {&tellingBus{signals: [][]byte{huge}}, "a message of"},
-		"cut off": {&tellingBus{signals: [][]byte{jobSignal("failed")[:30]}, closes: true}, "EOF"},
+		"garbage": {&signallingBus{signals: [][]byte{bytes.Repeat([]byte("x"), 100)}}, "byte order"},
+		"huge":    {&signallingBus{signals: [][]byte{huge}}, "a message of"},
+		"cut off": {&signallingBus{signals: [][]byte{jobSignal("failed")[:30]}, closes: true}, "EOF"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.bus.t = t

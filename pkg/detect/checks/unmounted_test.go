@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/hungmounts"
 )
 
-// A volume that is unmounted during the look is no doubt, and no fault.
+// A volume that is unmounted while the check runs makes it neither uncertain nor faulty.
 func TestUnmountedMeanwhile(t *testing.T) {
 	const root = "27 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
 	for name, line := range map[string]string{

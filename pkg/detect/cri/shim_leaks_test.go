@@ -47,11 +47,11 @@ func TestShimLeaksContainerd(t *testing.T) {
 // A real shim, of a sandbox that one real containerd knows and another does not, until the sandbox is removed.
 func TestShimLeaksReal(t *testing.T) {
 	node := mutatetest.New(t)
-	owner, stranger := mutatetest.StartContainerd(t), mutatetest.StartContainerd(t)
+	owner, other := mutatetest.StartContainerd(t), mutatetest.StartContainerd(t)
 	uid := mutatetest.UID(t)
 	node.Cgroups(uid, "")
 	sandbox := owner.Sandbox(uid, node.Host.Paths.CgroupRoot+"/kubepods/besteffort/pod"+uid, false)
-	look := func(c *mutatetest.Containerd) []string {
+	find := func(c *mutatetest.Containerd) []string {
 		t.Helper()
 		var of []string
 		for _, f := range findShims(t, c.Socket) {
@@ -62,10 +62,10 @@ func TestShimLeaksReal(t *testing.T) {
 		}
 		return of
 	}
-	if got := look(owner); got != nil {
+	if got := find(owner); got != nil {
 		t.Errorf("asked of its own containerd: %v", got)
 	}
-	if diff := cmp.Diff([]string{"ShimWithoutContainer 1"}, look(stranger)); diff != "" {
+	if diff := cmp.Diff([]string{"ShimWithoutContainer 1"}, find(other)); diff != "" {
 		t.Errorf("asked of another (-want +got):\n%s", diff)
 	}
 	if _, err := owner.Client.StopPodSandbox(t.Context(),
@@ -76,12 +76,12 @@ func TestShimLeaksReal(t *testing.T) {
 		&cri.RemovePodSandboxRequest{PodSandboxId: sandbox.Id}); err != nil {
 		t.Fatal(err)
 	}
-	if got := look(stranger); got != nil {
+	if got := find(other); got != nil {
 		t.Errorf("after its end: %v", got)
 	}
 }
 
-// findShims looks once, an hour from now, with the containerd on socket as the node's.
+// findShims runs the check once, an hour from now, with the containerd on socket as the node's.
 func findShims(t *testing.T, socket string) []finding.Finding {
 	t.Helper()
 	runtime, closer, err := hostcri.NewRuntime(socket)

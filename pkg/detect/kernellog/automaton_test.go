@@ -38,7 +38,7 @@ func TestAutomaton(t *testing.T) {
 	})
 }
 
-// TestAutomatonRefusesMoreThanFits: a table that is too large is told, it does not wrap around.
+// TestAutomatonRefusesMoreThanFits: a table that is too large is an error, it does not wrap around.
 func TestAutomatonRefusesMoreThanFits(t *testing.T) {
 	literals := map[string]set{}
 	for i := range maxStates / 5 {

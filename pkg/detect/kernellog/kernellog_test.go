@@ -113,7 +113,7 @@ func TestKernelLog(t *testing.T) {
 		t.Errorf("wakes (-want +got):\n%s", diff)
 	}
 	if lost != 4 {
-		t.Errorf("%d records are told to be lost, want 4", lost)
+		t.Errorf("%d records are reported as lost, want 4", lost)
 	}
 	want = []string{"fatal KernelOops node/node-1", "warning Ext4Error filesystem/sda1",
 		"warning KernelRecordsLost source/kernel-log"}
@@ -134,26 +134,26 @@ func TestKernelLogLeavesToState(t *testing.T) {
 	if err := source.Run(t.Context(), func(detect.Change) {}); err != nil {
 		t.Fatal(err)
 	}
-	look := func(err error, up time.Duration) finding.Observation {
+	observation := func(err error, up time.Duration) finding.Observation {
 		return finding.Observation{Check: "md-arrays", At: finding.Timestamp{SinceBoot: up}, Err: err}
 	}
 	for name, test := range map[string]struct {
-		looks  []finding.Observation
-		leaves bool
+		observations []finding.Observation
+		leaves       bool
 	}{
-		"not looked yet": {nil, true},
-		"it can":         {[]finding.Observation{look(nil, time.Minute)}, true},
-		"it has no means": {[]finding.Observation{look(finding.NotApplicable("no driver tells"), time.Minute)},
-			false},
-		"none is left":       {[]finding.Observation{look(finding.NoneLeft("no arrays"), time.Minute)}, true},
-		"blind for a moment": {[]finding.Observation{look(errors.New("read"), 2*time.Minute)}, true},
-		"blind for long": {[]finding.Observation{look(errors.New("read"), 30*time.Second),
-			look(errors.New("read"), time.Minute)}, false},
-		"can again": {[]finding.Observation{look(errors.New("read"), 0), look(nil, time.Minute)}, true},
+		"has not run yet": {nil, true},
+		"it can":          {[]finding.Observation{observation(nil, time.Minute)}, true},
+		"it has no means": {[]finding.Observation{observation(finding.NotApplicable("no driver reports it"),
+			time.Minute)}, false},
+		"none is left":       {[]finding.Observation{observation(finding.NoneLeft("no arrays"), time.Minute)}, true},
+		"blind for a moment": {[]finding.Observation{observation(errors.New("read"), 2*time.Minute)}, true},
+		"blind for long": {[]finding.Observation{observation(errors.New("read"), 30*time.Second),
+			observation(errors.New("read"), time.Minute)}, false},
+		"can again": {[]finding.Observation{observation(errors.New("read"), 0), observation(nil, time.Minute)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := witnessing("md-arrays")
-			for _, l := range test.looks {
+			for _, l := range test.observations {
 				w.Observe(l)
 			}
 			got := kernelFindings(t, New(DefaultSettings(), log, w, nil), 3*time.Minute)
@@ -167,7 +167,7 @@ func TestKernelLogLeavesToState(t *testing.T) {
 	}
 }
 
-// TestKernelLogAsTheUserWantsIt: a rule is switched off, another is graver, and an ID that does not exist is told.
+// TestKernelLogAsTheUserWantsIt: a rule is switched off, another is more severe, and an unknown ID is reported.
 func TestKernelLogAsTheUserWantsIt(t *testing.T) {
 	s := Settings{Rules: map[string]RuleSettings{"ext4-error": {Off: true}, "kernel-oops": {Severity: finding.Info}}}
 	if problems := s.Problems(); len(problems) != 0 {
@@ -189,7 +189,7 @@ func TestKernelLogAsTheUserWantsIt(t *testing.T) {
 	}
 }
 
-// TestKernelLogWakesTheEngine: a record becomes a look within moments, although the check's interval is a minute.
+// TestKernelLogWakesTheEngine: a record makes the check run at once, although the check's interval is a minute.
 func TestKernelLogWakesTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := testLog(t)
@@ -220,8 +220,8 @@ func TestKernelLogWakesTheEngine(t *testing.T) {
 	})
 }
 
-// TestRealKernelLog makes a real filesystem fail and hears the real kernel say so, while a program says the same of
-// another.
+// TestRealKernelLog makes a real filesystem fail and receives the record of the real kernel, while a program writes the
+// same of another.
 func TestRealKernelLog(t *testing.T) {
 	need.Root(t, "reads /dev/kmsg and mounts a filesystem")
 	fs := hosttest.NewLoopFS(t, "ext4")
@@ -229,14 +229,14 @@ func TestRealKernelLog(t *testing.T) {
 	fs.Mount(dir, "errors=remount-ro")
 	log := testLog(t)
 	// more than the test causes; what is beyond is not needed
-	heard, done := make(chan string, 1024), make(chan error, 1)
+	received, done := make(chan string, 1024), make(chan error, 1)
 	ctx, stop := context.WithCancel(t.Context())
 	source := KernelLogSource(log, slog.New(slog.DiscardHandler), func(ctx context.Context, logger *slog.Logger,
 		each func(kmsg.KernelRecord), caughtUp func()) error {
 		return kmsg.WatchKernelLog(ctx, logger, func(r kmsg.KernelRecord) {
 			each(r)
 			select {
-			case heard <- r.Text:
+			case received <- r.Text:
 			default:
 			}
 		}, caughtUp)
@@ -248,10 +248,10 @@ func TestRealKernelLog(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// A program writes until it is heard: from then on the source listens.
-	say(t, heard, "<3>EXT4-fs error (device forged1): a program wrote this", "forged1")
+	// A program writes until its line is received: from then on the source reads.
+	say(t, received, "<3>EXT4-fs error (device forged1): a program wrote this", "forged1")
 	fs.TriggerError()
-	awaitRecord(t, heard, "Remounting filesystem read-only")
+	awaitRecord(t, received, "Remounting filesystem read-only")
 	subject := finding.Subject{Kind: "filesystem", Name: fs.Name()}
 	findings, err := New(DefaultSettings(), log, nil, nil).Run(t.Context(), &host.Host{Clock: host.Now})
 	if err != nil {
@@ -269,8 +269,8 @@ func TestRealKernelLog(t *testing.T) {
 	}
 }
 
-// say writes a line to the kernel's log as a program, again and again until it is heard.
-func say(t *testing.T, heard <-chan string, line, part string) {
+// say writes a line to the kernel's log as a program, again and again until it is received.
+func say(t *testing.T, received <-chan string, line, part string) {
 	t.Helper()
 	for range 50 {
 		if err := os.WriteFile("/dev/kmsg", []byte(line), 0); err != nil {
@@ -279,7 +279,7 @@ func say(t *testing.T, heard <-chan string, line, part string) {
 		timeout := time.After(100 * time.Millisecond)
 		for waiting := true; waiting; {
 			select {
-			case text := <-heard:
+			case text := <-received:
 				if strings.Contains(text, part) {
 					return
 				}
@@ -288,35 +288,35 @@ func say(t *testing.T, heard <-chan string, line, part string) {
 			}
 		}
 	}
-	t.Fatalf("%q was never heard", line)
+	t.Fatalf("%q was never received", line)
 }
 
-func awaitRecord(t *testing.T, heard <-chan string, part string) {
+func awaitRecord(t *testing.T, received <-chan string, part string) {
 	t.Helper()
 	timeout := time.After(10 * time.Second)
 	for {
 		select {
-		case text := <-heard:
+		case text := <-received:
 			if strings.Contains(text, part) {
 				return
 			}
 		case <-timeout:
-			t.Fatalf("%q was not heard", part)
+			t.Fatalf("%q was not received", part)
 		}
 	}
 }
 
-// TestKernelLogGapOverRestarts: what the kernel said while no agent ran is told by its log, in every run of the agent
-// that follows, until it expires.
+// TestKernelLogGapOverRestarts: what the kernel logged while no agent ran is reported by kernel-log, in every later run
+// of the agent, until it expires.
 func TestKernelLogGapOverRestarts(t *testing.T) {
 	const line = "Out of memory: Killed process 77 (stress) total-vm:1024kB, anon-rss:512kB, file-rss:0kB, " +
 		"shmem-rss:0kB, UID:0 pgtables:40kB oom_score_adj:0"
-	memory := checktest.StateStore{}
+	store := checktest.StateStore{}
 	said := []kmsg.KernelRecord{record(1, 5*time.Minute, "nothing"), record(2, 25*time.Minute, line)}
 	for _, run := range []struct {
 		name     string
 		from, to time.Duration
-		told     bool
+		reported bool
 	}{
 		{"before it", 10 * time.Minute, 21 * time.Minute, false},
 		{"after the gap", 30 * time.Minute, 31 * time.Minute, true},
@@ -331,16 +331,16 @@ func TestKernelLogGapOverRestarts(t *testing.T) {
 		sources := &detect.StateSources{}
 		sources.Enable([]detect.Check{{ID: oomkills.ID, CounterBased: true}})
 		log := testLog(t)
-		RestoreKernelLog(log, sources, memory, "b")
+		RestoreKernelLog(log, sources, store, "b")
 		if err := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(kept, nil), nil).Run(t.Context(),
 			func(detect.Change) {}); err != nil {
 			t.Fatal(err)
 		}
 		sources.Observe(finding.Observation{Check: oomkills.ID, At: finding.Timestamp{Boot: "b", SinceBoot: run.from}})
-		check := New(DefaultSettings(), log, sources, memory)
-		if got := kernelFindings(t, check, run.to); (len(got) > 0) != run.told {
-			t.Errorf("%s: %v, want something: %t", run.name, got, run.told)
+		check := New(DefaultSettings(), log, sources, store)
+		if got := kernelFindings(t, check, run.to); (len(got) > 0) != run.reported {
+			t.Errorf("%s: %v, want a finding: %t", run.name, got, run.reported)
 		}
-		SaveKernelLog(log, sources, memory, finding.Timestamp{Boot: "b", SinceBoot: run.to}, true)
+		SaveKernelLog(log, sources, store, finding.Timestamp{Boot: "b", SinceBoot: run.to}, true)
 	}
 }

@@ -61,8 +61,8 @@ func TestLogHoldsAndForgets(t *testing.T) {
 	}
 }
 
-// Of what is equally grave it is told what began last, and what began before again when that is over.
-func TestLogTellsTheLatest(t *testing.T) {
+// Of faults of the same severity the latest is reported, and the earlier one again when that is over.
+func TestLogReportsTheLatest(t *testing.T) {
 	log := NewLog(newTable(t))
 	minute := time.Minute
 	for i, said := range []struct {
@@ -131,7 +131,7 @@ func BenchmarkLogFlood(b *testing.B) {
 	}
 }
 
-// TestLogAcrossRuns: what an earlier run told of is kept although the kernel has dropped its records, is not counted
+// TestLogAcrossRuns: what an earlier run reported is kept although the kernel has dropped its records, is not counted
 // again where it has not, and what came between the runs is found, or its loss is.
 func TestLogAcrossRuns(t *testing.T) {
 	line := func(i int) LogRecord {

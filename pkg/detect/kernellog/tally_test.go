@@ -65,7 +65,7 @@ func TestTally(t *testing.T) {
 			step{at(100, "[Hardware Error]: Corrected error, no action required."),
 				"machine-check-corrected cpu/1 warning raised again"},
 		),
-		"a port tells of an error, the device of the rest, and the port is well again": {
+		"a port reports an error, the device the rest, and the port is well again": {
 			{at(20.4466, "pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error message received from 0000:01:00.0"),
 				"pcie-fatal device/0000:00:01.0 fatal raised"},
 			{at(20.4469, "pcieport 0000:01:00.0: AER: PCIe Bus Error: severity=Uncorrected (Fatal), "+
@@ -78,7 +78,7 @@ func TestTally(t *testing.T) {
 			{at(110, waiting), "unregister-netdevice network-device/lo warning"},
 			{at(1, waiting), "unregister-netdevice network-device/lo warning"},
 		},
-		"lockups of several processors are grave together": {
+		"lockups of several processors are fatal together": {
 			{at(100, fmt.Sprintf(lockup, 1)), "soft-lockup cpu/1 warning raised"},
 			{at(200, fmt.Sprintf(lockup, 2)), "soft-lockup cpu/2 warning raised"},
 			{at(300, fmt.Sprintf(lockup, 3)), "soft-lockup cpu/3 fatal raised"},
@@ -101,7 +101,7 @@ func TestTally(t *testing.T) {
 			{at(100.3, fmt.Sprintf(oom, 13)), "container-oom pod/" + pod + " info raised"},
 			{at(200, fmt.Sprintf(killed, 13)), "container-oom-killed process/java info raised"},
 		},
-		"4.19 tells the pod first and the process twice": {
+		"4.19 logs the pod first and the process twice": {
 			{at(100, oldTask), "container-oom pod/" + pod + " info raised"},
 			{at(100, "Memory cgroup out of memory: Kill process 11 (java) score 1985 or sacrifice child"),
 				"container-oom pod/" + pod + " info raised again"},

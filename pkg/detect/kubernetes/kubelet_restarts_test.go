@@ -15,33 +15,33 @@ import (
 
 // Restarts are counted over restarts of the agent, and not over reboots.
 func TestKubeletRestartsSurviveTheAgent(t *testing.T) {
-	memory, now := checktest.StateStore{}, finding.Timestamp{Boot: "a", SinceBoot: time.Hour}
+	store, now := checktest.StateStore{}, finding.Timestamp{Boot: "a", SinceBoot: time.Hour}
 	process := host.Process{PID: 10, StartTime: 300}
 	h := &host.Host{Clock: func() finding.Timestamp { return now }}
 	h.Kubelet.Process = func() (host.Process, error) { return process, nil }
-	look := func(c detect.Check, want ...string) {
+	expect := func(c detect.Check, want ...string) {
 		t.Helper()
 		found, err := c.Run(t.Context(), h)
 		if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
 			t.Errorf("error %v (-want +got):\n%s", err, diff)
 		}
 	}
-	look(KubeletRestarts(memory))
+	expect(KubeletRestarts(store))
 	for i := range 4 { // each seen by another agent
 		now.SinceBoot += time.Minute
 		process = host.Process{PID: 11 + i, StartTime: uint64(now.SinceBoot/(10*time.Millisecond)) - 5}
-		found, err := KubeletRestarts(memory).Run(t.Context(), h)
+		found, err := KubeletRestarts(store).Run(t.Context(), h)
 		if err != nil || len(found) > 0 && !found[0].BelowRaise {
 			t.Errorf("restart %d: %v, %v", i+1, found, err)
 		}
 	}
 	now.SinceBoot += time.Minute
 	process.PID, process.StartTime = 20, uint64(now.SinceBoot/(10*time.Millisecond))-5
-	look(KubeletRestarts(memory), "kubelet/kubelet=KubeletRestartsOften warning")
+	expect(KubeletRestarts(store), "kubelet/kubelet=KubeletRestartsOften warning")
 	now = finding.Timestamp{Boot: "b", SinceBoot: time.Hour}
-	look(KubeletRestarts(memory))
-	memory[restartsKey] = []byte("{")
-	look(KubeletRestarts(memory))
+	expect(KubeletRestarts(store))
+	store[restartsKey] = []byte("{")
+	expect(KubeletRestarts(store))
 }
 
 // What kubelet read when it started is remembered over restarts of the agent.
@@ -52,19 +52,19 @@ func TestKubeletConfigSurvivesTheAgent(t *testing.T) {
 	h.Paths.KubeletConfig = "/config.yaml"
 	process := host.Process{PID: 10, StartTime: 300}
 	h.Kubelet.Process = func() (host.Process, error) { return process, nil }
-	memory := checktest.StateStore{}
-	look := func(text string, want ...string) {
+	store := checktest.StateStore{}
+	expect := func(text string, want ...string) {
 		t.Helper()
 		checktest.WriteFile(t, h.Files.Root, txtar.File{Name: "config.yaml", Data: []byte(text)})
-		found, err := KubeletConfig(memory).Run(t.Context(), h)
+		found, err := KubeletConfig(store).Run(t.Context(), h)
 		if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
 			t.Errorf("error %v (-want +got):\n%s", err, diff)
 		}
 	}
-	look("a")
-	look("b", "kubelet/kubelet=KubeletConfigNotApplied info")
+	expect("a")
+	expect("b", "kubelet/kubelet=KubeletConfigNotApplied info")
 	process.PID = 11
-	look("b")
-	memory[kubeletConfigKey] = []byte("{")
-	look("c")
+	expect("b")
+	store[kubeletConfigKey] = []byte("{")
+	expect("c")
 }

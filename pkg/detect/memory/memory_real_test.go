@@ -132,7 +132,7 @@ func TestRealPIDsLimit(t *testing.T) {
 }
 
 // A container that reaches its limit of memory and is killed is reported with its pod: in cgroup v2 by what the kernel
-// counts, in v1 by what it says, since there the counts do not tell.
+// counts, in v1 by what it logs, since the counts there do not say it.
 func TestRealContainerOOM(t *testing.T) {
 	p := newRealPod(t, "memory")
 	hierarchy, err := checkkit.ControllerHierarchy(p.host, "memory")

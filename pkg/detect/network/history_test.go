@@ -19,7 +19,7 @@ type savedState map[string][]byte
 func (k savedState) Load(key string) ([]byte, bool) { value, ok := k[key]; return value, ok }
 func (k savedState) Save(key string, value []byte)  { k[key] = value }
 
-// machine is a made-up machine that an agent looks at, and after it another one that remembers.
+// machine is a made-up machine that an agent observes, and after it another one with the same saved state.
 type machine struct {
 	t    *testing.T
 	host *host.Host
@@ -68,12 +68,12 @@ func TestLinkStateRemembers(t *testing.T) {
 		dir + "flags":         "0x1003", dir + "operstate": "up", dir + "type": "1",
 		dir + "carrier_up_count": "0", dir + "carrier_down_count": "0",
 	})
-	memory := savedState{}
-	n.expect(LinkState(DefaultLinkStateSettings(), memory))
+	store := savedState{}
+	n.expect(LinkState(DefaultLinkStateSettings(), store))
 	n.write(map[string]string{dir + "operstate": "down"})
 	n.expect(LinkState(DefaultLinkStateSettings(), nil)) // a port that nobody plugged
-	n.expect(LinkState(DefaultLinkStateSettings(), memory), "fatal LinkDown")
-	n.expect(LinkState(LinkStateSettings{Ignore: []string{"eth1"}}, memory), "fatal LinkDown")
+	n.expect(LinkState(DefaultLinkStateSettings(), store), "fatal LinkDown")
+	n.expect(LinkState(LinkStateSettings{Ignore: []string{"eth1"}}, store), "fatal LinkDown")
 	n.expect(LinkState(DefaultLinkStateSettings(), savedState{"link-state/links": []byte("{")}))
 }
 
@@ -82,16 +82,16 @@ func TestDefaultRouteRemembers(t *testing.T) {
 	const header = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
 	n := newMachine(t, map[string]string{"proc/net/route": header +
 		"eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"})
-	memory := savedState{}
-	n.expect(DefaultRoute(memory))
+	store := savedState{}
+	n.expect(DefaultRoute(store))
 	n.write(map[string]string{"proc/net/route": header})
-	c := DefaultRoute(memory)
+	c := DefaultRoute(store)
 	n.expect(c, "fatal DefaultRouteLost")
 	for range 6 * 24 * 6 {
 		n.up += 9 * time.Minute
 		n.expect(c, "fatal DefaultRouteLost")
 	}
-	c = DefaultRoute(memory) // another restart does not begin the week anew
+	c = DefaultRoute(store) // another restart does not begin the week anew
 	for range 7 * 24 {
 		n.up += 9 * time.Minute
 		if _, err := c.Run(t.Context(), n.host); err != nil {
@@ -99,6 +99,6 @@ func TestDefaultRouteRemembers(t *testing.T) {
 		}
 	}
 	n.expect(c, "info DefaultRouteMissing")
-	n.expect(DefaultRoute(memory), "info DefaultRouteMissing")
+	n.expect(DefaultRoute(store), "info DefaultRouteMissing")
 	n.expect(DefaultRoute(savedState{routeHistoryKey: []byte("{")}), "info DefaultRouteMissing")
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// netNode looks with checks at a network namespace that belongs to the test alone. Time passes as the test says.
+// netNode runs checks on a network namespace that belongs to the test alone. Time passes as the test says.
 type netNode struct {
 	t     *testing.T
 	host  *host.Host
@@ -48,7 +48,7 @@ func (n *netNode) link(name string) netlink.Link {
 	return link
 }
 
-// sees fails unless the next look of a check, a minute later, shows just this: subject, severity, reason.
+// expect fails unless the next run of a check, a minute later, finds just this: subject, severity, reason.
 func (n *netNode) expect(c detect.Check, want ...[3]string) []finding.Finding {
 	n.t.Helper()
 	n.later += time.Minute

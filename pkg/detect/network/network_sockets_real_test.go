@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect"
 )
 
-// fiveMinutes lets that much time pass, in which nothing is looked at.
+// fiveMinutes lets that much time pass, in which no check runs.
 func (n *netNode) fiveMinutes() { n.later += 4 * time.Minute }
 
 // calm lets the window of counters pass.

@@ -21,7 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// The table of neighbours is one for all namespaces, so it is filled from the test's own and told by the machine's
+// The table of neighbours is one for all namespaces, so it is filled from the test's own and read in the machine's
 // files. What is refused meanwhile is no more than an address that the machine asks for in these milliseconds.
 func TestRealNeighbourTable(t *testing.T) {
 	root := t.TempDir()

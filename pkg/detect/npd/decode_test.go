@@ -68,7 +68,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// What is wrong is told with its place.
+// Errors say where they are.
 func TestDecodeErrors(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{"no JSON", "{\n  \"plugin\": kmsg}", "f.json:2:13: invalid character 'k'"},

@@ -19,7 +19,7 @@ func TestJournal(t *testing.T) {
 	files := []File{mustDecode(t, "/etc/npd/a.json", journalMonitor),
 		mustDecode(t, "/etc/npd/b.json", strings.ReplaceAll(journalMonitor, "systemd", "dockerd"))}
 	bubble(t, "journal", func(t *testing.T, h *host.Host, _ *kmsg) {
-		m := &memory{}
+		m := &memoryStore{}
 		var commands []string
 		var each func([]byte)
 		end := make(chan error)
@@ -38,9 +38,9 @@ func TestJournal(t *testing.T) {
 				time.Now().UnixMicro(), identifier, message)))
 		}
 		w := run(t, files, DefaultSettings(), d, nil, nil)
-		w.tells(t)
+		w.expect(t)
 		time.Sleep(time.Second)
-		w.tells(t)
+		w.expect(t)
 		if s := w.status("npd-a"); s != finding.StatusHealthy {
 			t.Errorf("it is %s", s)
 		}
@@ -52,16 +52,16 @@ func TestJournal(t *testing.T) {
 		each([]byte(`{"__REALTIME_TIMESTAMP": "x"}`))
 		each([]byte(`{`))
 		entry("c5", "systemd", `["Started kubelet.service twice", "x"]`)
-		w.tells(t, "raised KubeletStart Started kubelet.service - x.", "raised KubeletStart Started kubelet.service",
+		w.expect(t, "raised KubeletStart Started kubelet.service - x.", "raised KubeletStart Started kubelet.service",
 			"raised KubeletStart Started kubelet.service�", "raised KubeletStart Started kubelet.service twice")
 		end <- errors.New("journalctl ended")
-		w.tells(t, "raised SourceLost the agent receives no events of npd-journal: journalctl ended; faults are "+
+		w.expect(t, "raised SourceLost the agent receives no events of npd-journal: journalctl ended; faults are "+
 			"found at the checks' intervals only")
 		if c := w.tracker.State()["npd-a"]; c.Err == "" {
 			t.Error("the check claims to know while nobody reads")
 		}
 		time.Sleep(15 * time.Second)
-		w.tells(t, "cleared SourceLost the agent receives no events of npd-journal: journalctl ended; faults are "+
+		w.expect(t, "cleared SourceLost the agent receives no events of npd-journal: journalctl ended; faults are "+
 			"found at the checks' intervals only")
 		w.stop()
 		w = run(t, files, DefaultSettings(), d, nil, w.tracker.State())

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	deadlock  = "npd-kernel-kernel-deadlock"
-	readonly  = "npd-kernel-readonly-filesystem"
-	hungLine  = "task docker:123 blocked for more than 120 seconds."
-	roLine    = "EXT4-fs (sda1): Remounting filesystem read-only"
-	oomLine   = "Killed process 7 (x) total-vm:1kB"
-	hungTold  = "raised DockerHung " + hungLine
-	hungClear = "cleared DockerHung " + hungLine
+	deadlock    = "npd-kernel-kernel-deadlock"
+	readonly    = "npd-kernel-readonly-filesystem"
+	hungLine    = "task docker:123 blocked for more than 120 seconds."
+	roLine      = "EXT4-fs (sda1): Remounting filesystem read-only"
+	oomLine     = "Killed process 7 (x) total-vm:1kB"
+	hungRaised  = "raised DockerHung " + hungLine
+	hungCleared = "cleared DockerHung " + hungLine
 )
 
 func bubble(t *testing.T, name string, test func(t *testing.T, h *host.Host, k *kmsg)) {
@@ -41,13 +41,13 @@ func TestKernelLog(t *testing.T) {
 	bubble(t, "healthy is proven", func(t *testing.T, h *host.Host, k *kmsg) {
 		w := run(t, files, DefaultSettings(), Deps{Host: h}, nil, nil) // nobody reads the log
 		time.Sleep(10 * time.Second)
-		w.tells(t)
+		w.expect(t)
 		if s := w.status(deadlock); s != finding.StatusUnknown {
 			t.Errorf("unread it is %s", s)
 		}
 		w.stop()
 		w = run(t, files, DefaultSettings(), Deps{Host: h}, k, nil)
-		w.tells(t)
+		w.expect(t)
 		if s := w.status(deadlock); s != finding.StatusHealthy {
 			t.Errorf("read it is %s", s)
 		}
@@ -56,40 +56,40 @@ func TestKernelLog(t *testing.T) {
 
 	bubble(t, "permanent and temporary", func(t *testing.T, h *host.Host, k *kmsg) {
 		w := run(t, files, DefaultSettings(), Deps{Host: h}, k, nil)
-		w.tells(t)
+		w.expect(t)
 		k.says("nothing")
-		w.tells(t)
+		w.expect(t)
 		k.says(hungLine)
-		w.tells(t, hungTold)
-		k.says(strings.Replace(hungLine, "120", "240", 1)) // the same reason: told already
-		w.tells(t)
+		w.expect(t, hungRaised)
+		k.says(strings.Replace(hungLine, "120", "240", 1)) // the same reason: reported already
+		w.expect(t)
 		k.says(oomLine)
 		k.says(oomLine)
-		w.tells(t, "raised OOMKilling "+oomLine, "raised OOMKilling "+oomLine)
+		w.expect(t, "raised OOMKilling "+oomLine, "raised OOMKilling "+oomLine)
 		if s := w.status(deadlock); s != finding.StatusFaulty {
 			t.Errorf("it is %s", s)
 		}
-		time.Sleep(20 * time.Minute) // moments pass without a word
-		w.tells(t)
+		time.Sleep(20 * time.Minute) // one-shot findings expire without a report
+		w.expect(t)
 		k.says("docker is back")
-		w.tells(t, hungClear)
+		w.expect(t, hungCleared)
 		w.stop()
 	})
 
 	bubble(t, "expiry", func(t *testing.T, h *host.Host, k *kmsg) {
 		w := run(t, files, DefaultSettings(), Deps{Host: h}, k, nil)
 		k.says(hungLine)
-		w.tells(t, hungTold)
+		w.expect(t, hungRaised)
 		time.Sleep(59 * time.Minute)
 		k.says(hungLine)
 		time.Sleep(59 * time.Minute)
-		w.tells(t)
+		w.expect(t)
 		time.Sleep(2 * time.Minute)
-		w.tells(t, hungClear)
+		w.expect(t, hungCleared)
 		k.says(roLine) // has none
-		w.tells(t, "raised FilesystemIsReadOnly "+roLine)
+		w.expect(t, "raised FilesystemIsReadOnly "+roLine)
 		time.Sleep(1000 * time.Hour)
-		w.tells(t)
+		w.expect(t)
 		w.stop()
 	})
 
@@ -98,45 +98,45 @@ func TestKernelLog(t *testing.T) {
 		time.Sleep(6 * time.Minute)
 		k.says(oomLine)
 		w := run(t, files, DefaultSettings(), Deps{Host: h}, k, nil)
-		w.tells(t, "raised OOMKilling "+oomLine)
+		w.expect(t, "raised OOMKilling "+oomLine)
 		w.stop()
 	})
 
 	bubble(t, "programs", func(t *testing.T, h *host.Host, k *kmsg) {
 		w := run(t, files, DefaultSettings(), Deps{Host: h}, k, nil)
 		k.record(hostkmsg.KernelRecord{Text: oomLine, Facility: 1})
-		w.tells(t, "raised OOMKilling "+oomLine)
+		w.expect(t, "raised OOMKilling "+oomLine)
 		w.stop()
 		s := DefaultSettings()
 		s.KernelOnly = true
 		w = run(t, files, s, Deps{Host: h}, &kmsg{up: k.up}, nil)
 		k.record(hostkmsg.KernelRecord{Text: oomLine, Facility: 1})
-		w.tells(t)
+		w.expect(t)
 		w.stop()
 	})
 }
 
-// Nothing is told twice after a restart, nothing that came meanwhile is missed, and what was wrong still is.
+// Nothing is reported twice after a restart, nothing that came meanwhile is missed, and what was wrong still is.
 func TestRestart(t *testing.T) {
 	files := []File{mustDecode(t, "/etc/npd/kernel.json", kernelMonitor)}
 	for _, orderly := range []bool{true, false} {
 		bubble(t, fmt.Sprintf("orderly %v", orderly), func(t *testing.T, h *host.Host, k *kmsg) {
-			m := &memory{}
+			m := &memoryStore{}
 			w := run(t, files, DefaultSettings(), Deps{Host: h, Memory: m}, k, nil)
 			k.says(hungLine)
 			k.says(oomLine)
-			w.tells(t, hungTold, "raised OOMKilling "+oomLine)
+			w.expect(t, hungRaised, "raised OOMKilling "+oomLine)
 			crashed := m.kept
 			w.stop()
 			if !orderly {
-				m = &memory{kept: crashed}
+				m = &memoryStore{kept: crashed}
 			}
 			k.says(roLine)
 			time.Sleep(time.Hour / 2) // longer than the lookback
 			k.says("nothing")
 
 			w = run(t, files, DefaultSettings(), Deps{Host: h, Memory: m}, k, w.tracker.State())
-			w.tells(t, "raised FilesystemIsReadOnly "+roLine)
+			w.expect(t, "raised FilesystemIsReadOnly "+roLine)
 			if s := w.status(deadlock); s != finding.StatusFaulty {
 				t.Errorf("it is %s", s)
 			}
@@ -144,15 +144,15 @@ func TestRestart(t *testing.T) {
 		})
 	}
 	bubble(t, "another boot", func(t *testing.T, h *host.Host, k *kmsg) {
-		m := &memory{}
+		m := &memoryStore{}
 		w := run(t, files, DefaultSettings(), Deps{Host: h, Memory: m}, k, nil)
 		k.says(hungLine)
-		w.tells(t, hungTold)
+		w.expect(t, hungRaised)
 		w.stop()
 		clock := h.Clock
 		h.Clock = func() finding.Timestamp { s := clock(); s.Boot = "next"; return s }
 		w = run(t, files, DefaultSettings(), Deps{Host: h, Memory: m}, &kmsg{up: k.up}, w.tracker.State())
-		w.tells(t, hungClear)
+		w.expect(t, hungCleared)
 		w.stop()
 	})
 }
@@ -171,10 +171,10 @@ func TestOwnState(t *testing.T) {
 		w := run(t, files, DefaultSettings(), d, k, nil)
 		healthy := finding.CheckState{Status: finding.StatusHealthy, Conclusive: h.Clock()}
 		k.says(roLine)
-		w.tells(t, "raised FilesystemIsReadOnly "+roLine)
+		w.expect(t, "raised FilesystemIsReadOnly "+roLine)
 		for what, state := range map[string]finding.CheckState{
-			"looked before the line": healthy,
-			"could not tell":         {Status: finding.StatusHealthy, Conclusive: h.Clock(), Err: "no"},
+			"observed before the line": healthy,
+			"could not tell":           {Status: finding.StatusHealthy, Conclusive: h.Clock(), Err: "no"},
 			"sees it too": {Status: finding.StatusFaulty, Conclusive: finding.Timestamp{Boot: "boot",
 				SinceBoot: 100 * time.Hour}},
 			"sees something": {Status: finding.StatusHealthy, Conclusive: finding.Timestamp{Boot: "boot",
@@ -184,21 +184,21 @@ func TestOwnState(t *testing.T) {
 			believed.Store(&state)
 			time.Sleep(2 * time.Minute)
 			t.Log(what)
-			w.tells(t)
+			w.expect(t)
 		}
 		believed.Store(&finding.CheckState{Status: finding.StatusHealthy, Conclusive: h.Clock()})
 		time.Sleep(2 * time.Minute)
-		w.tells(t, "cleared FilesystemIsReadOnly "+roLine)
+		w.expect(t, "cleared FilesystemIsReadOnly "+roLine)
 		w.stop()
 
 		s := DefaultSettings()
 		s.ClearByState = false
 		w = run(t, files, s, d, k, nil)
 		k.says(roLine)
-		w.tells(t, "raised FilesystemIsReadOnly "+roLine)
+		w.expect(t, "raised FilesystemIsReadOnly "+roLine)
 		believed.Store(&finding.CheckState{Status: finding.StatusHealthy, Conclusive: h.Clock()})
 		time.Sleep(2 * time.Minute)
-		w.tells(t)
+		w.expect(t)
 		w.stop()
 	})
 }
@@ -209,14 +209,14 @@ func TestStorm(t *testing.T) {
 	bubble(t, "storm", func(t *testing.T, h *host.Host, k *kmsg) {
 		counted := 0
 		w := run(t, files, DefaultSettings(), Deps{Host: h, Happened: func(_ string, n int) { counted += n }}, k, nil)
-		w.tells(t)
+		w.expect(t)
 		for range 20_000 {
 			k.says(oomLine)
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if told := len(w.told); told != maxMoments || told+counted != 20_000 {
-			t.Errorf("%d told, %d counted", told, counted)
+		if reported := len(w.reported); reported != maxMoments || reported+counted != 20_000 {
+			t.Errorf("%d reported, %d counted", reported, counted)
 		}
 		w.stop()
 	})
@@ -240,9 +240,9 @@ func TestFileLog(t *testing.T) {
 		}
 	}
 	bubble(t, "file", func(t *testing.T, h *host.Host, _ *kmsg) {
-		m := &memory{}
+		m := &memoryStore{}
 		w := run(t, []File{file}, DefaultSettings(), Deps{Host: h, Memory: m}, nil, nil)
-		w.tells(t, "raised SourceLost the agent receives no events of npd-file: open "+log+
+		w.expect(t, "raised SourceLost the agent receives no events of npd-file: open "+log+
 			": no such file or directory; faults are found at the checks' intervals only")
 		if s := w.status("npd-file"); s != finding.StatusUnknown {
 			t.Errorf("without the file it is %s", s)
@@ -250,12 +250,12 @@ func TestFileLog(t *testing.T) {
 		add("host kernel: bad old")
 		time.Sleep(15 * time.Minute)
 		w.stop()
-		w.told = nil
-		m = &memory{}
+		w.reported = nil
+		m = &memoryStore{}
 		add("host kernel: bad 1", "host kernel: bad audit: x", "garbage", "host user: bad 3", "host kernel: one",
 			"host kernel: two")
 		w = run(t, []File{file}, DefaultSettings(), Deps{Host: h, Memory: m}, nil, nil)
-		w.tells(t, "raised Bad bad 1", "raised Two one two")
+		w.expect(t, "raised Bad bad 1", "raised Two one two")
 		if s := w.status("npd-file"); s != finding.StatusHealthy {
 			t.Errorf("with the file it is %s", s)
 		}
@@ -263,7 +263,7 @@ func TestFileLog(t *testing.T) {
 		add("host kernel: bad while away")
 		time.Sleep(time.Hour)
 		w = run(t, []File{file}, DefaultSettings(), Deps{Host: h, Memory: m}, nil, w.tracker.State())
-		w.tells(t, "raised Bad bad while away")
+		w.expect(t, "raised Bad bad while away")
 		w.stop()
 	})
 }

@@ -26,21 +26,21 @@ func madeUp() *host.Host {
 	}}
 }
 
-// memory is kept in a map.
-type memory struct {
+// memoryStore keeps the state in a map.
+type memoryStore struct {
 	mu    sync.Mutex
 	kept  map[string]string
 	saves int
 }
 
-func (m *memory) Load(key string) ([]byte, bool) {
+func (m *memoryStore) Load(key string) ([]byte, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v, ok := m.kept[key]
 	return []byte(v), ok
 }
 
-func (m *memory) Save(key string, value []byte) {
+func (m *memoryStore) Save(key string, value []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.kept == nil {
@@ -87,13 +87,13 @@ func (k *kmsg) watch(ctx context.Context, _ *slog.Logger, each func(hostkmsg.Ker
 	return nil
 }
 
-// world runs monitors as the agent does: engine, tracker, and what was told.
+// world runs monitors as the agent does: engine, tracker, and what was reported.
 type world struct {
 	*Monitors
-	tracker *finding.Tracker
-	mu      sync.Mutex
-	told    []string
-	stop    func()
+	tracker  *finding.Tracker
+	mu       sync.Mutex
+	reported []string
+	stop     func()
 }
 
 // run starts the monitors. state is what an earlier run believed.
@@ -125,24 +125,24 @@ func (w *world) observe(l finding.Observation) {
 	defer w.mu.Unlock()
 	for _, u := range w.tracker.Observe(l) {
 		if u.Kind != finding.StatusChanged && !(u.Kind == finding.Cleared && u.Finding.OneShot) {
-			w.told = append(w.told, strings.Join([]string{string(u.Kind), u.Finding.Reason, u.Finding.Message}, " "))
+			w.reported = append(w.reported, string(u.Kind)+" "+u.Finding.Reason+" "+u.Finding.Message)
 		}
 	}
 }
 
-// tells waits a little and compares what was told since the last time.
-func (w *world) tells(t *testing.T, want ...string) {
+// expect waits a little and compares what was reported since the last call.
+func (w *world) expect(t *testing.T, want ...string) {
 	t.Helper()
 	time.Sleep(2 * time.Second)
 	synctest.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	slices.Sort(w.told) // the order of what comes at once is open
+	slices.Sort(w.reported) // the order of what comes at once is open
 	slices.Sort(want)
-	if got := strings.Join(w.told, "\n"); got != strings.Join(want, "\n") {
-		t.Errorf("told:\n%s\nwant:\n%s", got, strings.Join(want, "\n"))
+	if got := strings.Join(w.reported, "\n"); got != strings.Join(want, "\n") {
+		t.Errorf("reported:\n%s\nwant:\n%s", got, strings.Join(want, "\n"))
 	}
-	w.told = nil
+	w.reported = nil
 }
 
 func (w *world) status(check string) finding.Status {

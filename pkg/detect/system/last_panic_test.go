@@ -38,6 +38,18 @@ func TestLastPanicRecorded(t *testing.T) {
 	checktest.RunFixture(t, LastPanic(), "ok", "testdata/last-panic/ok-none.txtar")
 }
 
+// TestLastPanicRecordedDump: the panic is at the end of a record of 28 kB.
+func TestLastPanicRecordedDump(t *testing.T) {
+	m, dump := panicMachine(t)
+	for name, data := range checktest.Recorded(t, "testdata/last-panic/bad-recorded.txtar") {
+		dump(name, string(data), panicBoot.Add(-22*time.Second))
+	}
+	const want = "the kernel panicked before this boot: sysrq triggered crash; its dump is /sys/fs/pstore/dmesg-ramoops-0"
+	if got := m.Look(LastPanic()); len(got) != 1 || got[0].Message != want {
+		t.Errorf("got %+v, want %q", got, want)
+	}
+}
+
 func TestLastPanic(t *testing.T) {
 	justBefore := panicBoot.Add(-2 * time.Minute)
 	for name, test := range map[string]struct {

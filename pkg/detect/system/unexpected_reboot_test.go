@@ -1,6 +1,7 @@
 package system
 
 import (
+	"encoding/base64"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/tailfile"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/detect/system/wtmp"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -68,6 +70,54 @@ func TestRealLogins(t *testing.T) {
 		!got[1].At.Equal(time.Date(2026, 11, 20, 11, 0, 0, 0, time.UTC)) {
 		t.Errorf("%+v, %v", got, err)
 	}
+}
+
+// TestUnexpectedRebootRecorded: of three boots, the first ended in order and the second in a panic.
+func TestUnexpectedRebootRecorded(t *testing.T) {
+	for name, test := range map[string]struct {
+		records int
+		booted  time.Time // by the kernel
+		want    string
+	}{
+		"after an orderly shutdown": {3, time.Date(2026, 11, 22, 14, 50, 30, 0, time.UTC), ""},
+		"after a panic": {4, time.Unix(1795359258, 0), "the machine, up since 2026-11-22T14:50:40Z, was booted again at " +
+			"2026-11-22T14:54:36Z without an orderly shutdown"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := checktest.NewLoadMachine(t)
+			m.Host.Clock = func() finding.Timestamp {
+				return finding.Timestamp{Wall: test.booted.Add(m.Up), Boot: "b", SinceBoot: m.Up}
+			}
+			m.Write("var/log/wtmp", string(recordedLogins(t)[:test.records*wtmp.WtmpLayouts()[0].Size]))
+			got := ""
+			for _, f := range m.Look(UnexpectedReboot()) {
+				got += f.Message
+			}
+			if got != test.want {
+				t.Errorf("got  %q\nwant %q", got, test.want)
+			}
+		})
+	}
+}
+
+// recordedLogins returns the content of a /var/log/wtmp.
+func recordedLogins(t *testing.T) []byte {
+	t.Helper()
+	file, err := os.ReadFile("testdata/unexpected-reboot/crash.wtmp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded := ""
+	for line := range strings.Lines(string(file)) {
+		if !strings.HasPrefix(line, "#") {
+			encoded += line
+		}
+	}
+	data, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
 }
 
 func FuzzParseLogins(f *testing.F) {

@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// A disk of the logs that hangs costs one child in ten minutes and four seconds, and nothing is told of the journal
+// A disk of the logs that hangs costs one child in ten minutes and four seconds, and nothing is reported of the journal
 // until it answers again.
 func TestJournaldDiskHangs(t *testing.T) {
 	root := t.TempDir()
@@ -35,7 +35,7 @@ func TestJournaldDiskHangs(t *testing.T) {
 			return probe.ProbeAnswer{}, nil
 		}
 		check := Journald()
-		look := func(wantAsked int, blind bool) {
+		expect := func(wantAsked int, blind bool) {
 			t.Helper()
 			began := time.Now()
 			_, err := check.Run(t.Context(), h)
@@ -45,11 +45,11 @@ func TestJournaldDiskHangs(t *testing.T) {
 			}
 			now.SinceBoot += 30 * time.Second
 		}
-		look(1, true)
-		look(1, true)
+		expect(1, true)
+		expect(1, true)
 		hang = false
 		now.SinceBoot += journalEvery
-		look(3, false)
-		look(3, false)
+		expect(3, false)
+		expect(3, false)
 	})
 }

@@ -25,33 +25,33 @@ func unitsHost(now *finding.Timestamp) (*host.Host, *systemd.Units) {
 func TestSystemdUnitsRestarts(t *testing.T) {
 	now := finding.Timestamp{Boot: "a", SinceBoot: time.Hour}
 	h, units := unitsHost(&now)
-	memory := checktest.StateStore{}
-	look := func(restarts uint32, want ...string) {
+	store := checktest.StateStore{}
+	expect := func(restarts uint32, want ...string) {
 		t.Helper()
 		now.SinceBoot += 30 * time.Second
 		units.Running = []systemd.Unit{{Name: "a.service", Active: "active", Sub: "running", Restarts: restarts}}
-		found, err := SystemdUnits(DefaultSystemdUnitsSettings(), memory).Run(t.Context(), h) // another agent each time
+		found, err := SystemdUnits(DefaultSystemdUnitsSettings(), store).Run(t.Context(), h) // another agent each time
 		if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
 			t.Errorf("error %v (-want +got):\n%s", err, diff)
 		}
 	}
-	look(100)
-	look(102, "unit/a.service=UnitFlapping warning marginal")
-	look(0, "unit/a.service=UnitFlapping warning marginal")
-	look(1, "unit/a.service=UnitFlapping warning")
+	expect(100)
+	expect(102, "unit/a.service=UnitFlapping warning marginal")
+	expect(0, "unit/a.service=UnitFlapping warning marginal")
+	expect(1, "unit/a.service=UnitFlapping warning")
 	now.Wall = now.Wall.AddDate(20, 0, 0)
-	look(1, "unit/a.service=UnitFlapping warning")
+	expect(1, "unit/a.service=UnitFlapping warning")
 	now.SinceBoot += unitFlappingWindow - 2*time.Minute
-	look(1, "unit/a.service=UnitFlapping warning marginal")
+	expect(1, "unit/a.service=UnitFlapping warning marginal")
 	now.SinceBoot += time.Minute
-	look(1)
+	expect(1)
 	now.SinceBoot += time.Hour
-	look(20)
-	look(50, "unit/a.service=UnitFlapping warning")
+	expect(20)
+	expect(50, "unit/a.service=UnitFlapping warning")
 	now = finding.Timestamp{Boot: "b", SinceBoot: time.Hour}
-	look(60)
-	memory[unitRestartsKey] = []byte(`{"boot":"b","units":{"a.service":null}}`)
-	look(70)
+	expect(60)
+	store[unitRestartsKey] = []byte(`{"boot":"b","units":{"a.service":null}}`)
+	expect(70)
 }
 
 func TestSystemdUnitsSettings(t *testing.T) {

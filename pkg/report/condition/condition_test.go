@@ -34,7 +34,7 @@ func shownLine(c *corev1.NodeCondition) string {
 		c.LastTransitionTime.UTC().Format(time.TimeOnly)}, " | ")
 }
 
-// at words a moment as shownLine does.
+// at formats a time as shownLine does.
 func at(t time.Time) string { return t.UTC().Format(time.TimeOnly) }
 
 func old(status corev1.ConditionStatus, reason string, ago time.Duration) corev1.NodeCondition {
@@ -111,7 +111,7 @@ func TestStatuses(t *testing.T) {
 	for _, test := range []struct {
 		name       string
 		vocabulary Vocabulary
-		look       func(w *reporttest.World) (finding.State, []finding.Update)
+		observe    func(w *reporttest.World) (finding.State, []finding.Update)
 		kind, want string
 	}{
 		{"faulty", Problem, func(w *reporttest.World) (finding.State, []finding.Update) {
@@ -127,7 +127,7 @@ func TestStatuses(t *testing.T) {
 		{"not applicable", Problem, func(w *reporttest.World) (finding.State, []finding.Update) {
 			return w.Run("disk", finding.NotApplicable("no disk"))
 		}, "ReadonlyFilesystem", "none"},
-		{"not looked at", Problem, func(w *reporttest.World) (finding.State, []finding.Update) {
+		{"no observation", Problem, func(w *reporttest.World) (finding.State, []finding.Update) {
 			return w.State(), nil
 		},
 			"ReadonlyFilesystem", "Unknown | CheckCouldNotTell | no conclusive observation yet"},
@@ -150,7 +150,7 @@ func TestStatuses(t *testing.T) {
 				c.Vocabulary = test.vocabulary
 				r := New(c)
 				reporttest.Start(t, r)
-				r.Update(test.look(reporttest.NewWorld()))
+				r.Update(test.observe(reporttest.NewWorld()))
 				time.Sleep(4 * time.Minute)
 				got, _, _ := cutLast(shownLine(node.Shown(test.kind)))
 				if diff := cmp.Diff(test.want, got); diff != "" {

@@ -15,11 +15,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// TestObserve holds what the property test cannot reach: a kill between a look and the storing of what came of it,
-// and a tracker that lost its memory alone.
+// TestObserve holds what the property test cannot reach: a kill between an observation and the write of its
+// result, and a tracker that alone lost its state.
 func TestObserve(t *testing.T) {
 	day := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
-	stamp := func(hour int) finding.Timestamp {
+	timestamp := func(hour int) finding.Timestamp {
 		return finding.Timestamp{Wall: day.Add(time.Duration(hour) * time.Hour), Boot: "boot",
 			SinceBoot: time.Duration(hour) * time.Hour}
 	}
@@ -32,25 +32,25 @@ func TestObserve(t *testing.T) {
 		sole   bool
 		want   int
 	}{
-		{"as stored", record{Status: finding.StatusFaulty, Since: stamp(3), Shown: day.Add(time.Hour)}, 3, true, 1},
+		{"as stored", record{Status: finding.StatusFaulty, Since: timestamp(3), Shown: day.Add(time.Hour)}, 3, true, 1},
 		{"moved there and back before the restart, which was not stored", record{Status: finding.StatusFaulty,
-			Since: stamp(3), Shown: day.Add(3 * time.Hour)}, 5, true, 5},
-		{"first look of a tracker without memory", record{Status: finding.StatusFaulty, Since: stamp(3),
+			Since: timestamp(3), Shown: day.Add(3 * time.Hour)}, 5, true, 5},
+		{"first observation of a tracker without saved state", record{Status: finding.StatusFaulty, Since: timestamp(3),
 			Shown: day.Add(3 * time.Hour)}, 11, true, 3},
-		{"another check of the same condition speaks", record{Status: finding.StatusFaulty, Since: stamp(3),
+		{"another check of the same condition reports", record{Status: finding.StatusFaulty, Since: timestamp(3),
 			Shown: day.Add(3 * time.Hour)}, 5, false, 3},
-		{"another status", record{Status: finding.StatusHealthy, Since: stamp(3), Shown: day.Add(3 * time.Hour)}, 4,
+		{"another status", record{Status: finding.StatusHealthy, Since: timestamp(3), Shown: day.Add(3 * time.Hour)}, 4,
 			true, 4},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			l := newLedger(stamp(started))
+			l := newLedger(timestamp(started))
 			l.records["Disk"] = test.record
-			l.observe(disk, report.Verdict{Status: finding.StatusFaulty, Since: stamp(test.since), Sole: test.sole})
+			l.observe(disk, report.Verdict{Status: finding.StatusFaulty, Since: timestamp(test.since), Sole: test.sole})
 			if got, want := l.records["Disk"].Shown, day.Add(time.Duration(test.want)*time.Hour); !got.Equal(want) {
 				t.Errorf("shown since %s, want %s", at(got), at(want))
 			}
-			l.observe(disk, report.Verdict{Status: finding.StatusFaulty, Since: stamp(12), Sole: true})
-			if got := l.records["Disk"].Shown; !got.Equal(stamp(12).Wall) {
+			l.observe(disk, report.Verdict{Status: finding.StatusFaulty, Since: timestamp(12), Sole: true})
+			if got := l.records["Disk"].Shown; !got.Equal(timestamp(12).Wall) {
 				t.Errorf("after a move there and back it is shown since %s", at(got))
 			}
 		})
@@ -114,7 +114,7 @@ var steps = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
 	}
 }), 1, 25)
 
-// TestTransitionTimeIsExact: for any sequence of looks, outages and restarts, the last patch carries the time at
+// TestTransitionTimeIsExact: for any sequence of observations, outages and restarts, the last patch carries the time at
 // which the status really moved.
 func TestTransitionTimeIsExact(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -137,15 +137,15 @@ func transitions(t *testing.T, steps []step) string {
 	for _, s := range steps {
 		switch s.what {
 		case "faulty":
-			a.look(&m, nil, s.reason)
+			a.observe(&m, nil, s.reason)
 		case "healthy":
-			a.look(&m, nil)
+			a.observe(&m, nil)
 		case "error":
-			a.look(&m, fmt.Errorf("error of %s", s.reason))
+			a.observe(&m, fmt.Errorf("error of %s", s.reason))
 		case "restart":
 			a.restart(t, false)
 		case "lose":
-			// Only what the Node has been told can be made good.
+			// Only what was written to the Node can be restored.
 			if !away && m.status != "" && m.status != "Unknown" {
 				time.Sleep(10 * time.Minute)
 				a.restart(t, true)
@@ -172,13 +172,13 @@ func transitions(t *testing.T, steps []step) string {
 	return ""
 }
 
-// look lets the check look, and the model see what the tracker makes of it.
-func (a *agent) look(m *model, err error, reasons ...string) {
+// observe runs the check, and gives the model what the tracker makes of it.
+func (a *agent) observe(m *model, err error, reasons ...string) {
 	state, updates := a.world.Run("disk", err, reasons...)
 	a.run.Update(state, updates)
 	c := state["disk"]
 	if c.Conclusive.IsZero() {
-		return // never known: TestGraceEnds says what is told
+		return // never known: TestGraceEnds says what is reported
 	}
 	m.see(map[finding.Status]corev1.ConditionStatus{
 		finding.StatusFaulty: "True", finding.StatusHealthy: "False", finding.StatusUnknown: "Unknown",
@@ -188,8 +188,8 @@ func (a *agent) look(m *model, err error, reasons ...string) {
 // again lets the check see what it saw before.
 func (a *agent) again(m *model) {
 	if m.status == "True" {
-		a.look(m, nil, "A")
+		a.observe(m, nil, "A")
 	} else {
-		a.look(m, nil)
+		a.observe(m, nil)
 	}
 }

@@ -87,7 +87,7 @@ func TestLostAnswer(t *testing.T) {
 	})
 }
 
-// A disk that hangs is what we are to tell of: it must not keep us from it.
+// A disk that hangs is a fault to report: it must not keep the reporter from that.
 func TestHungStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, w, store := reporttest.NewNode(), reporttest.NewWorld(), reporttest.NewStore()

@@ -13,9 +13,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// TestAdoption starts an agent that has lost its memory on a node that shows a condition.
+// TestAdoption starts an agent that has lost its state on a node that shows a condition.
 func TestAdoption(t *testing.T) {
-	look := func(reasons ...string) func(r *Reporter, w *reporttest.World) {
+	observe := func(reasons ...string) func(r *Reporter, w *reporttest.World) {
 		return func(r *Reporter, w *reporttest.World) { r.Update(w.Run("disk", nil, reasons...)) }
 	}
 	blindThen := func(reasons ...string) func(r *Reporter, w *reporttest.World) {
@@ -28,14 +28,14 @@ func TestAdoption(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		shown   corev1.ConditionStatus
-		tell    func(r *Reporter, w *reporttest.World)
+		update  func(r *Reporter, w *reporttest.World)
 		want    string
 		adopted bool // the time is the node's
 	}{
-		{"still faulty", "True", look("Ext4Error"), "True | Ext4Error | thing 0 is Ext4Error", true},
-		{"still healthy", "False", look(), "False | FilesystemIsNotReadOnly | Filesystem is not read-only", true},
-		{"mended meanwhile", "True", look(), "False | FilesystemIsNotReadOnly | Filesystem is not read-only", false},
-		{"broken meanwhile", "False", look("Ext4Error"), "True | Ext4Error | thing 0 is Ext4Error", false},
+		{"still faulty", "True", observe("Ext4Error"), "True | Ext4Error | thing 0 is Ext4Error", true},
+		{"still healthy", "False", observe(), "False | FilesystemIsNotReadOnly | Filesystem is not read-only", true},
+		{"mended meanwhile", "True", observe(), "False | FilesystemIsNotReadOnly | Filesystem is not read-only", false},
+		{"broken meanwhile", "False", observe("Ext4Error"), "True | Ext4Error | thing 0 is Ext4Error", false},
 		{"blind at first, still faulty", "True", blindThen("Ext4Error"), "True | Ext4Error | thing 0 is Ext4Error",
 			true},
 		{"blind at first, still healthy", "False", blindThen(),
@@ -50,7 +50,7 @@ func TestAdoption(t *testing.T) {
 				r := New(c)
 				reporttest.Start(t, r)
 				time.Sleep(time.Second)
-				test.tell(r, w)
+				test.update(r, w)
 				moved := time.Now()
 				time.Sleep(10 * time.Minute)
 				for _, patch := range node.Patches() {
@@ -71,7 +71,7 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// A check that stays blind after a start without memory is Unknown in the end: the old answer is not the truth for
+// A check that stays blind after a start without saved state is Unknown in the end: the old answer is not the truth for
 // ever.
 func TestGraceEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestGraceEnds(t *testing.T) {
 	})
 }
 
-// Ten thousand agents are restarted: none of those that have nothing new to tell writes before its refresh.
+// Ten thousand agents are restarted: none of those that have nothing new to report writes before its refresh.
 func TestRestartWritesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, w, store := reporttest.NewNode(), reporttest.NewWorld(), reporttest.NewStore()

@@ -74,8 +74,8 @@ func TestEventIsWhatTheApiserverTakes(t *testing.T) {
 func TestNotes(t *testing.T) {
 	f := finding.Finding{Check: "disk", Subject: finding.Subject{Kind: "disk", Name: "sda"}, Severity: finding.Fatal,
 		Reason: "Ext4Error", Message: "bad\nblock"}
-	info, moment := f, f
-	moment.OneShot = true
+	info, oneShot := f, f
+	oneShot.OneShot = true
 	info.Severity = finding.Info
 	long := f
 	long.Reason, long.Message = strings.Repeat("R", 300), strings.Repeat("é", 3000)
@@ -89,10 +89,10 @@ func TestNotes(t *testing.T) {
 		{"changed", finding.Update{Kind: finding.Changed, Finding: f}, "Warning Ext4Error bad block"},
 		{"cleared", finding.Update{Kind: finding.Cleared, Finding: f},
 			"Normal Ext4ErrorCleared resolved: bad block"},
-		{"a moment", finding.Update{Kind: finding.Raised, Finding: moment}, "Warning Ext4Error bad block"},
-		{"a moment is never gone", finding.Update{Kind: finding.Cleared, Finding: moment}, "none"},
-		{"moved", finding.Update{Kind: finding.StatusChanged, From: finding.StatusHealthy, To: finding.StatusFaulty},
-			"none"},
+		{"a one-shot", finding.Update{Kind: finding.Raised, Finding: oneShot}, "Warning Ext4Error bad block"},
+		{"a one-shot is never cleared", finding.Update{Kind: finding.Cleared, Finding: oneShot}, "none"},
+		{"status changed", finding.Update{Kind: finding.StatusChanged, From: finding.StatusHealthy,
+			To: finding.StatusFaulty}, "none"},
 		{"long", finding.Update{Kind: finding.Cleared, Finding: long}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A storm of one reason is told ten times and then as one, and hides no other.
+// A storm of one reason is reported ten times and then as one, and hides no other.
 func TestStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events, w := &reporttest.Events{}, reporttest.NewWorld()
@@ -175,14 +175,14 @@ func TestStormDuringAnOutage(t *testing.T) {
 		}
 		events.Mend()
 		time.Sleep(2 * time.Hour)
-		told := 0
+		reported := 0
 		for _, e := range events.Created() {
 			if e.Reason == "Storm" {
-				told += int(e.Count)
+				reported += int(e.Count)
 			}
 		}
-		if told != raised {
-			t.Errorf("%d told of %d", told, raised)
+		if reported != raised {
+			t.Errorf("%d reported of %d", reported, raised)
 		}
 		if !slices.Contains(events.Lines(), "Warning Quiet 1 thing 0 is Quiet") {
 			t.Errorf("the storm hid another:\n%s", strings.Join(events.Lines(), "\n"))
@@ -190,7 +190,7 @@ func TestStormDuringAnOutage(t *testing.T) {
 	})
 }
 
-func TestOverflowIsTold(t *testing.T) {
+func TestOverflowIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events, w := &reporttest.Events{}, reporttest.NewWorld()
 		c := testConfig(events)
@@ -290,7 +290,7 @@ func TestRestartGoesOn(t *testing.T) {
 		events.Mend()
 		r = New(c)
 		reporttest.Start(t, r)
-		r.Update(state, updates) // told twice
+		r.Update(state, updates) // reported twice
 		time.Sleep(time.Hour)
 		if diff := cmp.Diff([]string{"Warning Ext4Error 1 thing 0 is Ext4Error"}, events.Lines()); diff != "" {
 			t.Error(diff)

@@ -10,7 +10,7 @@ import (
 func TestQuarantined(t *testing.T) {
 	m := New(Config{})
 	if got := scrape(t, m, "nodeagent_quarantine"); len(got) > 0 {
-		t.Errorf("before it was looked at: %v", got)
+		t.Errorf("before it was read: %v", got)
 	}
 	m.Quarantined(Quarantine{Bytes: 5, MaxBytes: 6, Entries: 4, Foreign: 1, Due: 2, Oldest: time.Minute})
 	want := []string{

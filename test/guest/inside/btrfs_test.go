@@ -45,14 +45,14 @@ func (l leg) table(failing bool) string {
 	return fmt.Sprintf("0 %d linear /dev/%s 0", l.sectors, l.disk)
 }
 
-func (l leg) turn(failing bool) {
+func (l leg) setFailing(failing bool) {
 	l.t.Helper()
 	dmsetup(l.t, "suspend", l.name)
 	dmsetup(l.t, "reload", l.name, "--table", l.table(failing))
 	dmsetup(l.t, "resume", l.name)
 }
 
-// TestBtrfsDisk: one of the two disks of a btrfs filesystem fails what is written to it, is mended, is missing, and
+// TestBtrfsDisk: one of the two disks of a btrfs filesystem fails what is written to it, is repaired, is missing, and
 // is replaced; at last both fail.
 func TestBtrfsDisk(t *testing.T) {
 	a := watch(t)
@@ -73,12 +73,12 @@ func TestBtrfsDisk(t *testing.T) {
 	run(t, "mount", first.path(), dir)
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 
-	second.turn(true)
+	second.setFailing(true)
 	if err := writeThrough(dir, "one"); err != nil {
 		t.Errorf("one leg is left: %v", err)
 	}
 	a.awaitReason("btrfs-errors", "BtrfsDeviceErrors", subject, true)
-	second.turn(false)
+	second.setFailing(false)
 	run(t, "btrfs", "scrub", "start", "-B", dir)
 	run(t, "btrfs", "device", "stats", "-z", dir)
 	a.awaitReason("btrfs-errors", "", subject, false)
@@ -90,11 +90,11 @@ func TestBtrfsDisk(t *testing.T) {
 	run(t, "btrfs", "replace", "start", "-B", "-f", "2", spare.path(), dir)
 	a.awaitReason("btrfs-errors", "", subject, false)
 
-	first.turn(true)
-	spare.turn(true)
+	first.setFailing(true)
+	spare.setFailing(true)
 	_ = writeThrough(dir, "two")
 	a.awaitReason("filesystem-readonly", "", dir, true)
-	said(t, "BtrfsReadOnly: filesystem/dm-", "")
+	expectReplay(t, "BtrfsReadOnly: filesystem/dm-", "")
 	unmount()
 	a.awaitReason("filesystem-readonly", "", dir, false)
 }

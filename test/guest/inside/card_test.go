@@ -9,12 +9,12 @@ import (
 
 const guestCard = "guest0"
 
-// flap takes the carrier of the card away for a moment. What it says of itself is new then.
+// flap takes the carrier of the card away for a short time. What it says of itself is new then.
 func flap(t *testing.T) {
 	t.Helper()
-	tell(t, "guest_card", "carrier", "0")
+	setParameter(t, "guest_card", "carrier", "0")
 	eventually(t, "lost carrier", func() bool { return read("/sys/class/net/"+guestCard+"/operstate") == "down" })
-	tell(t, "guest_card", "carrier", "1")
+	setParameter(t, "guest_card", "carrier", "1")
 	eventually(t, "carrier", func() bool { return read("/sys/class/net/"+guestCard+"/operstate") == "up" })
 }
 
@@ -30,22 +30,22 @@ func TestCard(t *testing.T) {
 	defer stop()
 	run(t, "ip", "link", "set", guestCard, "up")
 	flap(t)
-	time.Sleep(10 * time.Second) // a look sees it at its best
-	tell(t, "guest_card", "rx_packets", "2000")
-	tell(t, "guest_card", "rx_crc_errors", "1000")
+	time.Sleep(10 * time.Second) // the check observes it at its best
+	setParameter(t, "guest_card", "rx_packets", "2000")
+	setParameter(t, "guest_card", "rx_crc_errors", "1000")
 	for _, step := range []struct{ fullDuplex, speed, reason string }{
 		{"0", "10000", "LinkHalfDuplex"},
 		{"1", "1000", "LinkSpeedReduced"},
 		{"1", "10000", ""},
 	} {
-		tell(t, "guest_card", "full_duplex", step.fullDuplex)
-		tell(t, "guest_card", "speed", step.speed)
+		setParameter(t, "guest_card", "full_duplex", step.fullDuplex)
+		setParameter(t, "guest_card", "speed", step.speed)
 		flap(t)
 		a.awaitReason("link-state", step.reason, guestCard, step.reason != "")
 	}
-	tell(t, "guest_card", "carrier", "0")
+	setParameter(t, "guest_card", "carrier", "0")
 	a.awaitReason("link-state", "LinkDown", guestCard, true)
-	tell(t, "guest_card", "carrier", "1")
+	setParameter(t, "guest_card", "carrier", "1")
 	a.awaitReason("link-state", "LinkDown", guestCard, false)
 
 	for uptime(t) < 130*time.Second { // before, links may come and go
@@ -63,15 +63,15 @@ func TestCard(t *testing.T) {
 	}
 	// over five minutes
 	a.awaitFound("network-errors", func(f believed) bool { return damaged(f) && f.Reason == "ReceiveErrors" }, true)
-	tell(t, "guest_card", "rx_packets", "10000000")
+	setParameter(t, "guest_card", "rx_packets", "10000000")
 	run(t, "ip", "address", "add", "192.0.2.1/24", "dev", guestCard)
-	tell(t, "guest_card", "stuck", "1")
+	setParameter(t, "guest_card", "stuck", "1")
 	_ = exec.Command("busybox", "ping", "-c", "2", "-W", "1", "192.0.2.2").Run() // nobody answers
 	a.awaitReason("network-errors", "NICTxTimeout", guestCard, true)
-	tell(t, "guest_card", "stuck", "0")
+	setParameter(t, "guest_card", "stuck", "0")
 	a.awaitFound("network-errors", damaged, false)
 
-	tell(t, "guest_card", "hold", "35")
+	setParameter(t, "guest_card", "hold", "35")
 	run(t, "rmmod", "guest_card") // waits for whoever holds it
 	a.awaitSaid("UnregisterNetDevice", guestCard, true)
 	a.awaitSaid("UnregisterNetDevice", guestCard, false)

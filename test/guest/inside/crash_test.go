@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// crash is a fault of the kernel itself, and what must be said of it.
+// crash is a fault of the kernel itself, and what must be reported of it.
 type crash struct {
 	make   string // in the module guest_faults
 	rule   string
@@ -48,7 +48,7 @@ func crashes() []crash {
 	}
 }
 
-// TestCrash: the kernel warns, stalls, locks up and dies in many ways. Each is told as what it is, and told no more
+// TestCrash: the kernel warns, stalls, locks up and dies in many ways. Each is reported as what it is, and no longer
 // when it is over, unless only a reboot makes it good.
 func TestCrash(t *testing.T) {
 	insert(t, "guest_sensors")
@@ -81,10 +81,10 @@ func TestCrash(t *testing.T) {
 		}
 	}
 	a.awaitReason("hung-tasks", "TaskHung", "guest-hung", true)
-	tell(t, "guest_sensors", "zone_temp", "100500")
+	setParameter(t, "guest_sensors", "zone_temp", "100500")
 	a.awaitSaid("CriticalTemperature", "thermal_zone0", true)
-	tell(t, "guest_sensors", "zone_temp", "40000")
-	wish(t, "nmi")
+	setParameter(t, "guest_sensors", "zone_temp", "40000")
+	monitor(t, "nmi")
 	a.awaitSaid("UnknownNMI", "", true)
 	a.awaitSaid("UnknownNMI", "", false)
 	a.awaitReason("kernel-taint", "KernelDied", "", true)
@@ -108,12 +108,12 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// happen makes a fault and waits until it is told of.
+// happen makes a fault and waits until it is reported.
 func (c crash) happen(t *testing.T, a *agent, before map[string]int) {
 	if c.rule == "rcu-stall" { // not before: a report of it puts off that of a soft lockup
 		put(t, "/sys/module/rcupdate/parameters/rcu_cpu_stall_timeout", "3")
 	}
-	tell(t, "guest_faults", "make", c.make)
+	setParameter(t, "guest_faults", "make", c.make)
 	var m matched
 	eventually(t, c.rule+" in the kernel's log", func() (found bool) {
 		m, found = c.last(replayed(t), before)
@@ -128,7 +128,7 @@ func (c crash) happen(t *testing.T, a *agent, before map[string]int) {
 	}
 }
 
-// last returns the last line of a fault, when there are more of them than before and it is as grave as it must be.
+// last returns the last line of a fault, when there are more of them than before and its severity is right.
 func (c crash) last(lines []matched, before map[string]int) (last matched, found bool) {
 	count := 0
 	for _, m := range lines {
@@ -151,7 +151,7 @@ type matched struct{ Line, Rule, Reason, Severity string }
 func replayed(t *testing.T) (lines []matched) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "dmesg | "+*binary+" replay -o json -")
-	out, _ := cmd.Output() // the exit code tells what the answer does
+	out, _ := cmd.Output() // the exit code says what the output does
 	for line := range strings.Lines(string(out)) {
 		var m matched
 		if err := json.Unmarshal([]byte(line), &m); err != nil {

@@ -34,7 +34,7 @@ func mapped(t *testing.T, name, table string, options ...string) string {
 	return fmt.Sprintf("dm-%d", st.Rdev&0xff)
 }
 
-// TestFlakyDisk: filesystems whose disk begins to fail every write are found, and what is mounted anew is well.
+// TestFlakyDisk: filesystems whose disk begins to fail every write are found, and what is mounted again is healthy.
 func TestFlakyDisk(t *testing.T) {
 	t.Parallel()
 	for i, mkfs := range []string{"mkfs.ext4 -q -F", "mkfs.xfs -q -f"} {
@@ -55,7 +55,7 @@ func TestFlakyDisk(t *testing.T) {
 			if kind == "ext4" {
 				run(t, "mount", "-o", "remount,errors=remount-ro", dir)
 			}
-			time.Sleep(10 * time.Second) // the agent has looked: that an error came is seen by the count before it
+			time.Sleep(10 * time.Second) // the checks have run: an error is recognised by the count before it
 			dmsetup(t, "suspend", "--noflush", name)
 			dmsetup(t, "reload", name, "--table", fmt.Sprintf("0 %d flakey %s 0 0 3600 1 error_writes", sectors, disk))
 			dmsetup(t, "resume", name)
@@ -115,7 +115,7 @@ func TestThinPoolFull(t *testing.T) {
 // each hour only, so that this one says it before it is asked first.
 func TestWornDisk(t *testing.T) {
 	a := watch(t)
-	warn := func(bits string) { wish(t, "qom-set /machine/peripheral/worn smart_critical_warning "+bits) }
+	warn := func(bits string) { monitor(t, "qom-set /machine/peripheral/worn smart_critical_warning "+bits) }
 	warn("4")
 	controller := strings.TrimSuffix(nvme(t, "worn"), "n1")
 	a.awaitReason("nvme-health", "NVMeDegraded", controller, true)
@@ -123,7 +123,7 @@ func TestWornDisk(t *testing.T) {
 	a.awaitReason("nvme-health", "", controller, false)
 }
 
-// TestSCSIDisk: a block of a SCSI disk cannot be read, which is told by the kernel only; then the kernel gives up the
+// TestSCSIDisk: a block of a SCSI disk cannot be read, which only the kernel reports; then the kernel gives up the
 // disk.
 func TestSCSIDisk(t *testing.T) {
 	a := watch(t)

@@ -3,8 +3,8 @@ package inside
 import "testing"
 
 // TestMemoryErrors: memory controllers report errors through the kernel's own EDAC, by module and by rank. Corrected
-// ones are told by their number, of the module that has them; one that could not be corrected is fatal. What the
-// kernel's log says of them is not told twice.
+// ones are reported by their number, of the module that has them; one that could not be corrected is fatal. What the
+// kernel's log says of them is not reported twice.
 func TestMemoryErrors(t *testing.T) {
 	a := watch(t)
 	insert(t, "guest_memory")
@@ -27,12 +27,12 @@ func TestMemoryErrors(t *testing.T) {
 		{"corrected", "0 -1 15", "mc0: module unknown", "MemoryReadError", "info"},
 		{"uncorrected", "1 0 1", rank, "MemoryUncorrectedError", "fatal"},
 	} {
-		tell(t, "guest_memory", step.parameter, step.errors)
+		setParameter(t, "guest_memory", step.parameter, step.errors)
 		a.awaitFound("edac", is(step.subject, step.reason, step.severity), true)
 	}
 	for _, f := range a.status().Findings {
 		if f.Subject.Kind == "memory-module" && f.Check != "edac" {
-			t.Errorf("told twice: %+v", f)
+			t.Errorf("reported twice: %+v", f)
 		}
 	}
 	put(t, "/sys/devices/system/edac/mc/mc1/reset_counters", "1")

@@ -9,7 +9,7 @@ import (
 )
 
 // TestFstabMount: a filesystem that is to be mounted at boot is not mounted, and then is. The daemon waits for five
-// minutes before it believes that; here one look at a time is asked for.
+// minutes before it believes that; here one run at a time is requested.
 func TestFstabMount(t *testing.T) {
 	a := watch(t)
 	ram(t)
@@ -25,18 +25,18 @@ func TestFstabMount(t *testing.T) {
 		0o644); err != nil {
 		t.Fatal(err)
 	}
-	look := func() bool {
+	found := func() bool {
 		// its exit code is that of what it found
 		out, _ := exec.Command(*binary, "check", "fstab-mounts", "--config", a.config, "-o", "json").CombinedOutput()
 		t.Logf("%s", out)
 		return strings.Contains(string(out), `"FstabMountMissing"`) && strings.Contains(string(out), dir)
 	}
-	if !look() {
+	if !found() {
 		t.Error("not found")
 	}
 	run(t, "mount", dir) // as fstab says
 	defer func() { _ = syscall.Unmount(dir, 0) }()
-	if look() {
+	if found() {
 		t.Error("not cleared")
 	}
 }

@@ -15,7 +15,7 @@ func throttle(t *testing.T, drive string, stuck bool) {
 	if stuck {
 		bytes = "1"
 	}
-	wish(t, "block_set_io_throttle "+drive+" "+bytes+" 0 0 0 0 0")
+	monitor(t, "block_set_io_throttle "+drive+" "+bytes+" 0 0 0 0 0")
 }
 
 // nvme loads the driver of the guest's NVMe disks as clouds want it, without a timeout of its own, and returns one.

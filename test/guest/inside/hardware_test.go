@@ -45,15 +45,15 @@ func forward(t *testing.T, port string) {
 	}
 }
 
-// TestPCIeSwitchRecovers: a switch loses a transfer, which is told; then its link fails, and the kernel brings it
-// back, which is told no more.
+// TestPCIeSwitchRecovers: a switch loses a transfer, which is reported; then its link fails, and the kernel brings
+// it back, which is no longer reported.
 func TestPCIeSwitchRecovers(t *testing.T) {
 	a := watch(t)
 	device, port := pci(t, "0x104c", "0x8232")
 	forward(t, port)
-	wish(t, "pcie_aer_inject_error switch COMP_TIME")
+	monitor(t, "pcie_aer_inject_error switch COMP_TIME")
 	a.awaitReason("pcie-errors", "PCIeUncorrectedError", device, true)
-	wish(t, "pcie_aer_inject_error switch DLP")
+	monitor(t, "pcie_aer_inject_error switch DLP")
 	eventually(t, "recovery", func() bool {
 		_, after, found := strings.Cut(run(t, "dmesg"), port+": AER: Uncorrected (Fatal) error")
 		return found && strings.Contains(after, port+": AER: device recovery successful")
@@ -100,7 +100,7 @@ func TestPCIeDeviceLost(t *testing.T) {
 	a.awaitReason("pcie-errors", "PCIeCorrectedError", device, true)
 	_ = inject.Close()
 	run(t, "modprobe", "-r", "aer_inject") // which hides what the port really says
-	wish(t, "pcie_aer_inject_error lost DLP")
+	monitor(t, "pcie_aer_inject_error lost DLP")
 	a.awaitFound("kernel-log", func(f believed) bool {
 		return f.Subject.Name == port && f.Reason == "PCIeFatalError" &&
 			strings.Contains(f.Latest, "PCIeRecoveryFailed")

@@ -90,7 +90,7 @@ func TestISCSISession(t *testing.T) {
 		"iflag=direct").CombinedOutput(); err == nil {
 		t.Errorf("the disk was read: %s", out)
 	}
-	said(t, "ISCSIConnectionLost: connection/", "")
+	expectReplay(t, "ISCSIConnectionLost: connection/", "")
 	s.cable(true)
 	a.awaitReason("scsi-device-state", "", disk, false)
 }

@@ -14,7 +14,7 @@ import (
 // TestMachineCheck: a processor corrects errors of its own, which is worth knowing, and does so ten times.
 func TestMachineCheck(t *testing.T) {
 	a := machine(t)
-	put(t, "/sys/devices/system/machinecheck/machinecheck0/check_interval", "1") // seconds between looks of the kernel
+	put(t, "/sys/devices/system/machinecheck/machinecheck0/check_interval", "1") // seconds between polls of the kernel
 	of := func(severity string) func(believed) bool {
 		return func(f believed) bool {
 			return f.Reason == "MachineCheckCorrected" && f.Subject.Kind == "cpu" && f.Subject.Name == "1" &&
@@ -22,7 +22,7 @@ func TestMachineCheck(t *testing.T) {
 		}
 	}
 	// valid, enabled, with an address: a memory read
-	correct := func() { wish(t, "mce 1 5 0x9c00000000000090 0 0x1000 0x8c") }
+	correct := func() { monitor(t, "mce 1 5 0x9c00000000000090 0 0x1000 0x8c") }
 	correct()
 	a.awaitFound("kernel-log", of("info"), true)
 	for range 10 {
@@ -33,7 +33,7 @@ func TestMachineCheck(t *testing.T) {
 }
 
 // TestMachineMemory: a page of a process is damaged, at first as a test says so, which can be undone, then as the
-// memory controller says so. The process that touches it is killed and the rest goes on, and it is told until the
+// memory controller says so. The process that touches it is killed and the rest goes on, and it is reported until the
 // next boot.
 func TestMachineMemory(t *testing.T) {
 	a := machine(t)
@@ -50,7 +50,7 @@ func TestMachineMemory(t *testing.T) {
 	page, address = somePage(t)
 	// Uncorrected, signalled, recoverable: the memory controller met it while it read through all memory. To all
 	// processors.
-	wish(t, fmt.Sprintf("mce -b 0 8 0xbd000000000000c0 0x5 %#x 0x8c", address))
+	monitor(t, fmt.Sprintf("mce -b 0 8 0xbd000000000000c0 0x5 %#x 0x8c", address))
 	a.awaitReason("memory-corrupted", "MemoryCorrupted", "", true)
 	a.awaitReason("kernel-taint", "MachineCheckOccurred", "", true)
 	mustDie(t, page)

@@ -75,7 +75,7 @@ func goesOn(a *agent, disk int) {
 func TestMachinePaused(t *testing.T) {
 	a := machine(t)
 	before, began := settled(a), realTime(t)
-	wish(t, "stop 30")
+	monitor(t, "stop 30")
 	if stood := realTime(t).Sub(began); stood < 30*time.Second {
 		t.Fatalf("it stood for %s only", stood)
 	}
@@ -106,7 +106,7 @@ func TestMachineRestored(t *testing.T) {
 	if answer := ask(t, "savevm before"); answer == "done" {
 		breakDisk(a, lostDisk)
 		time.Sleep(20 * time.Second)
-		wish(t, "loadvm before")
+		monitor(t, "loadvm before")
 		t.Fatal("the machine was not restored")
 	} else if answer != "restored" {
 		t.Fatal(answer)

@@ -54,7 +54,7 @@ var shared struct {
 	agent *agent
 }
 
-// watch returns an agent that watches while this test and others break the guest side by side, each in a place of its
+// watch returns an agent that watches while this test and others break the guest side by side, each with devices of its
 // own.
 func watch(t *testing.T) *agent {
 	t.Helper()
@@ -114,7 +114,7 @@ type status struct {
 type checkStatus struct{ Check, Status, Error, Why string }
 
 type believed struct {
-	// Message is the one that was told, Latest that of the latest look
+	// Message is the one that was reported, Latest that of the latest observation
 	Check, Reason, Severity, Message, Latest, ID string
 	Subject                                      struct{ Kind, Name string }
 	Raised                                       struct{ Wall time.Time }
@@ -135,7 +135,7 @@ func (a *agent) status() status {
 }
 
 func (a *agent) ask() (s status) {
-	// the exit code tells what the answer does
+	// the exit code says what the output does
 	out, _ := exec.Command(*binary, "--config", a.config, "status", "-o", "json").Output()
 	_ = json.Unmarshal(out, &s)
 	return s
@@ -223,22 +223,22 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// wishes are told one at a time.
-var wishes sync.Mutex
+// monitorLock is held during a command: one is run at a time.
+var monitorLock sync.Mutex
 
-// wish has the machine that emulates the guest do something to it.
-func wish(t *testing.T, command string) {
+// monitor runs a command of qemu's monitor, which changes the emulated machine.
+func monitor(t *testing.T, command string) {
 	t.Helper()
 	if answer := ask(t, command); answer != "done" {
 		t.Fatalf("%s: %s", command, answer)
 	}
 }
 
-// ask is a wish that may be answered in more than one way.
+// ask runs a command that may be answered in more than one way.
 func ask(t *testing.T, command string) string {
 	t.Helper()
-	wishes.Lock()
-	defer wishes.Unlock()
+	monitorLock.Lock()
+	defer monitorLock.Unlock()
 	line, err := os.OpenFile("/dev/ttyS1", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)

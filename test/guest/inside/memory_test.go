@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestOutOfMemoryInPod: a container reaches its own limit and the kernel kills it; the pod is told, and not the node.
-// (That it is told no more after ten minutes is tested with a clock of its own, in pkg/detect.)
+// TestOutOfMemoryInPod: a container reaches its own limit and the kernel kills it; the pod is reported, not the node.
+// (That it is no longer reported after ten minutes is tested with a clock of its own, in pkg/detect.)
 func TestOutOfMemoryInPod(t *testing.T) {
 	a := watch(t)
 	const uid = "0d0e0f00-1111-4222-8333-444455556666"

@@ -22,8 +22,8 @@ func insert(t *testing.T, name string) {
 	})
 }
 
-// tell writes a parameter of a module.
-func tell(t *testing.T, module, parameter, value string) {
+// setParameter writes a parameter of a module.
+func setParameter(t *testing.T, module, parameter, value string) {
 	t.Helper()
 	put(t, "/sys/module/"+module+"/parameters/"+parameter, value)
 }

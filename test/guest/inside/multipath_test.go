@@ -78,7 +78,7 @@ func TestMultipath(t *testing.T) {
 		}
 	}
 	set("offline", paths[0])
-	for block := range 4 { // by turns
+	for block := range 4 { // alternately
 		if out, err := waiter(t, name, "reader", 16+block).CombinedOutput(); err != nil {
 			t.Errorf("one path is left: %v: %s", err, out)
 		}

@@ -31,9 +31,9 @@ func TestLinkDown(t *testing.T) {
 	run(t, "modprobe", "veth")
 	run(t, "ip", "link", "add", "pod0", "type", "veth", "peer", "name", "pod1")
 	run(t, "ip", "link", "set", "pod0", "up") // without its peer it has no carrier
-	wish(t, "set_link nic0 off")
+	monitor(t, "set_link nic0 off")
 	a.awaitReason("link-state", "LinkDown", card, true)
-	wish(t, "set_link nic0 on")
+	monitor(t, "set_link nic0 on")
 	a.awaitReason("link-state", "", card, false)
 	for _, f := range a.status().Findings {
 		if f.Subject.Name == "pod0" || f.Subject.Name == "pod1" {
@@ -56,8 +56,8 @@ func TestBondLosesALeg(t *testing.T) {
 	}
 	run(t, "ip", "link", "set", "bond0", "up")
 	eventually(t, "a carrier", func() bool { return read("/sys/class/net/"+card+"/bonding_slave/mii_status") == "up" })
-	wish(t, "set_link nic1 off")
+	monitor(t, "set_link nic1 off")
 	a.awaitReason("bonds", "BondDegraded", "bond0", true)
-	wish(t, "set_link nic1 on")
+	monitor(t, "set_link nic1 on")
 	a.awaitReason("bonds", "", "bond0", false)
 }

@@ -20,7 +20,7 @@ type nfsServer struct {
 	exported string
 }
 
-// nfsd starts a server. What mountd(8) tells the kernel when it is asked, who may mount what, is told beforehand.
+// nfsd starts a server. What mountd(8) answers to the kernel, who may mount what, is written to it beforehand.
 // fs/nfsd/{nfsctl,export}.c, net/sunrpc/svcauth_unix.c
 func nfsd(t *testing.T, name string, number int) nfsServer {
 	t.Helper()
@@ -99,7 +99,7 @@ func TestNFSServerGone(t *testing.T) {
 	a.awaitFound("hung-mounts", func(f believed) bool {
 		return f.Reason == "MountHung" && f.Subject.Name == dir && strings.Contains(f.Message, uid)
 	}, true)
-	said(t, "NFSServerNotResponding: nfs-server/"+s.address, "line ")
+	expectReplay(t, "NFSServerNotResponding: nfs-server/"+s.address, "line ")
 	began := time.Now()
 	// its exit code is that of what it found
 	out, _ := exec.Command(*binary, "check", "--config", a.config).CombinedOutput()
@@ -113,7 +113,7 @@ func TestNFSServerGone(t *testing.T) {
 	if err := program.Wait(); err != nil {
 		t.Errorf("the program that waited: %v", err)
 	}
-	said(t, "NFSServerNotResponding: nfs-server/"+s.address, "recovered in line")
+	expectReplay(t, "NFSServerNotResponding: nfs-server/"+s.address, "recovered in line")
 }
 
 // TestNFSExportGone: a server refuses to show a directory, which is an answer; then it takes away the export, and
@@ -163,5 +163,5 @@ func TestNFSServerEnds(t *testing.T) {
 	a.awaitReason("hung-mounts", "MountBroken", dir, true)
 	s.start()
 	a.awaitReason("hung-mounts", "", dir, false)
-	said(t, "NFSLockReclaimFailed: nfs-server/"+s.address, "lost 1 locks")
+	expectReplay(t, "NFSLockReclaimFailed: nfs-server/"+s.address, "lost 1 locks")
 }

@@ -108,6 +108,6 @@ func TestNVMeOverTCP(t *testing.T) {
 	if err := reader.Wait(); err != nil {
 		t.Errorf("what waited for a way failed: %v", err)
 	}
-	said(t, "NVMeConnectionLost: device/", "recovered in line")
-	said(t, "NVMeNoPath: device/"+disk, "")
+	expectReplay(t, "NVMeConnectionLost: device/", "recovered in line")
+	expectReplay(t, "NVMeNoPath: device/"+disk, "")
 }

@@ -15,12 +15,12 @@ func TestMachinePanics(t *testing.T) {
 	run(t, "rmmod", "i6300esb")           // its driver does not set it up again after the machine was suspended
 	run(t, "insmod", "/lib/i6300esb.ko", "heartbeat=4")
 	put(t, "/dev/watchdog0", "x") // from now on it wants to be fed
-	wish(t, "mce -b 0 8 0xbe00000000000134 0x4 0x1000 0x8c")
+	monitor(t, "mce -b 0 8 0xbe00000000000134 0x4 0x1000 0x8c")
 	time.Sleep(time.Minute)
 	t.Fatal("it goes on")
 }
 
-// TestAgain: after the boot that follows, it is told why there was one.
+// TestAgain: after the boot that follows, its cause is reported.
 func TestAgain(t *testing.T) {
 	a, stop := start(t, "/run/tmp", "checks: {last-panic: {every: 5s}}\n")
 	defer stop()

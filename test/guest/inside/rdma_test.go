@@ -28,7 +28,7 @@ func TestRDMAPort(t *testing.T) {
 		run(t, "umount", port+"/link_layer")
 		run(t, "rdma", "link", "delete", "rxe0")
 	})
-	a.await(3*time.Minute, "a look at the port that is well", func(s status) bool {
+	a.await(3*time.Minute, "an observation of the healthy port", func(s status) bool {
 		return slices.ContainsFunc(s.Checks, func(c checkStatus) bool {
 			return c.Check == "infiniband" && c.Status == "healthy"
 		})

@@ -14,7 +14,7 @@ func TestSensors(t *testing.T) {
 	a, stop := start(t, t.TempDir(), "checks: {sensors: {every: 2s}, thermal: {every: 2s}}\n")
 	defer stop()
 	insert(t, "guest_sensors") // its driver is loaded late
-	a.await(time.Minute, "a look at what is well", func(s status) bool {
+	a.await(time.Minute, "an observation of healthy sensors", func(s status) bool {
 		return slices.ContainsFunc(s.Checks, func(c checkStatus) bool {
 			return c.Check == "sensors" && c.Status == "healthy"
 		})
@@ -38,9 +38,9 @@ func TestSensors(t *testing.T) {
 			return f.Reason == fault.reason && f.Severity == "warning" && f.Subject.Kind == fault.kind &&
 				f.Subject.Name == fault.subject
 		}
-		tell(t, "guest_sensors", fault.parameter, fault.bad)
+		setParameter(t, "guest_sensors", fault.parameter, fault.bad)
 		a.awaitFound(fault.check, is, true)
-		tell(t, "guest_sensors", fault.parameter, fault.good)
+		setParameter(t, "guest_sensors", fault.parameter, fault.good)
 		a.awaitFound(fault.check, is, false)
 	}
 }

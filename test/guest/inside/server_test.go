@@ -57,23 +57,23 @@ func unpacked(program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// said fails unless the agent, given what the kernel has logged, tells something of a subject.
-func said(t *testing.T, subject, want string) {
+// expectReplay fails unless the agent, given what the kernel has logged, reports something of a subject.
+func expectReplay(t *testing.T, subject, want string) {
 	t.Helper()
-	var log, told string
+	var log, finding string
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Second) {
 		log = run(t, "dmesg")
 		replay := exec.Command(*binary, "replay", "--format", "dmesg")
 		replay.Stdin = strings.NewReader(log)
 		out, _ := replay.CombinedOutput() // its exit code is that of what it found
-		for told = range strings.SplitSeq(string(out), "\n\n") {
-			if strings.Contains(told, subject) && strings.Contains(told, want) {
-				t.Log(told)
+		for finding = range strings.SplitSeq(string(out), "\n\n") {
+			if strings.Contains(finding, subject) && strings.Contains(finding, want) {
+				t.Log(finding)
 				return
 			}
 		}
 	}
-	t.Errorf("nothing is told of %s that contains %q; end of the kernel's log:\n%s", subject, want,
+	t.Errorf("nothing is reported of %s that contains %q; end of the kernel's log:\n%s", subject, want,
 		log[max(0, len(log)-3000):])
 }
 

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestClockJumps: the clock jumps by years, both ways. Nothing is raised, cleared or raised anew by it but what is
+// TestClockJumps: the clock jumps by years, both ways. Nothing is raised, cleared or raised again by it but what is
 // about the clock.
 func TestClockJumps(t *testing.T) {
 	a, stop := start(t, t.TempDir(), "")
@@ -38,9 +38,9 @@ func TestClockJumps(t *testing.T) {
 func settled(a *agent) (all []string) {
 	a.t.Helper()
 	eventually(a.t, "findings that stay", func() bool {
-		all = told(a.status())
-		time.Sleep(10 * time.Second) // looks of the checks that look often
-		return slices.Equal(all, told(a.status()))
+		all = reported(a.status())
+		time.Sleep(10 * time.Second) // several runs of the frequent checks
+		return slices.Equal(all, reported(a.status()))
 	})
 	return all
 }
@@ -50,14 +50,14 @@ func unchanged(a *agent, before []string, happened string) {
 	a.t.Helper()
 	// by a clock that does not jump
 	for began := time.Now(); time.Since(began) < 35*time.Second; time.Sleep(time.Second) {
-		if after := told(a.status()); !slices.Equal(before, after) {
+		if after := reported(a.status()); !slices.Equal(before, after) {
 			a.t.Fatalf("%s: believed before %v, now %v", happened, before, after)
 		}
 	}
 }
 
-// told returns what is believed, but for what is about the clock.
-func told(s status) (all []string) {
+// reported returns what is believed, but for what is about the clock.
+func reported(s status) (all []string) {
 	for _, f := range s.Findings {
 		// an emulated machine's clock source may be given up at any time
 		if f.Check != "time-sync" && f.Check != "clock-source" {
@@ -122,12 +122,12 @@ func TestKernelLogFlood(t *testing.T) {
 		return strings.Contains(f.Message, "ram9") || strings.Contains(f.Message, dir)
 	}, true)
 	s := a.status()
-	t.Logf("the kernel's line told: %v; records lost told: %v", has(s, "kernel-log", "FilesystemIsReadOnly"),
+	t.Logf("the kernel's line reported: %v; lost records reported: %v", has(s, "kernel-log", "FilesystemIsReadOnly"),
 		has(s, "kernel-log", "KernelRecordsLost"))
 	if !has(s, "kernel-log", "KernelRecordsLost") && !slices.ContainsFunc(s.Findings, func(f believed) bool {
 		return f.Check == "kernel-log"
 	}) {
-		t.Errorf("neither is the line told nor that lines were lost: %+v", s.Findings)
+		t.Errorf("neither the line nor the loss of lines is reported: %+v", s.Findings)
 	}
 	cpuAfter, memoryAfter := cost(t, pid)
 	t.Logf("processor time %s, memory %d KiB before and %d KiB after", cpuAfter-cpu, memory, memoryAfter)

@@ -20,7 +20,7 @@ const (
 // installed is done once in each guest.
 var installed sync.Once
 
-// unit installs the agent as the package does, with things to look at, and starts its unit.
+// unit installs the agent as the package does, with something for its checks to observe, and starts its unit.
 func unit(t *testing.T) *agent {
 	t.Helper()
 	needGuest(t)
@@ -50,7 +50,7 @@ func unit(t *testing.T) *agent {
 	return a
 }
 
-// furnish gives the guest what checks look at: disks, an array, a pool, filesystems, a bond, connections, a
+// furnish gives the guest what checks observe: disks, an array, a pool, filesystems, a bond, connections, a
 // certificate.
 func furnish(t *testing.T) {
 	t.Helper()
@@ -105,13 +105,13 @@ func TestUnitIsNotBlind(t *testing.T) {
 	for _, n := range free.NotApplicable {
 		root[n.Check] = "not-applicable"
 	}
-	looked, blind := 0, ""
-	// a look that takes too long on a slow machine is no blindness
-	a.await(3*time.Minute, "a look of each check", func(s status) bool {
-		looked, blind = 0, ""
+	ran, blind := 0, ""
+	// a run that takes too long on a slow machine does not count as blind
+	a.await(3*time.Minute, "a run of each check", func(s status) bool {
+		ran, blind = 0, ""
 		for _, c := range s.Checks {
 			if c.Status != "not-applicable" && c.Status != "unknown" {
-				looked++
+				ran++
 			} else if root[c.Check] != c.Status && c.Check != "leftovers" { // which "nodeagent inspect" looks for
 				blind += fmt.Sprintf("%s is %q in the unit and %q without it: %s%s\n", c.Check, c.Status, root[c.Check],
 					c.Error, c.Why)
@@ -122,11 +122,11 @@ func TestUnitIsNotBlind(t *testing.T) {
 	if blind != "" {
 		t.Error(blind)
 	}
-	t.Logf("%d checks look, %d have nothing to look at", looked, len(free.NotApplicable))
+	t.Logf("%d checks run, %d are not applicable", ran, len(free.NotApplicable))
 	for _, check := range []string{"time-sync", "kubelet-certificates", "disk-health", "nvme-health", "md-arrays",
 		"thin-pools", "bonds", "conntrack", "filesystem-readonly", "packet-filter"} {
 		if root[check] != "" {
-			t.Logf("%s has nothing to look at in this guest", check)
+			t.Logf("%s is not applicable in this guest", check)
 		}
 	}
 }

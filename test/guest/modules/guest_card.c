@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A network card, guest0, that drops what it is given and counts what it is told. Written to "stuck", it does not send any more;
- * to "hold", something in the kernel keeps it for so many seconds.
+ * A network card, guest0, that drops what it is given and counts what a test sets. Written to "stuck", it does not send
+ * any more; to "hold", something in the kernel keeps it for so many seconds.
  *
  * https://docs.kernel.org/networking/netdevices.html
  */
@@ -151,4 +151,4 @@ static void __exit guest_card_exit(void)
 module_init(guest_card_init);
 module_exit(guest_card_exit);
 MODULE_LICENSE("GPL");
-MODULE_DESCRIPTION("A network card that fails as it is told, for tests");
+MODULE_DESCRIPTION("A network card that fails on request, for tests");

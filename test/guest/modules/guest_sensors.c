@@ -140,4 +140,4 @@ static void __exit guest_sensors_exit(void)
 module_init(guest_sensors_init);
 module_exit(guest_sensors_exit);
 MODULE_LICENSE("GPL");
-MODULE_DESCRIPTION("Sensors and power supplies that say what they are told, for tests");
+MODULE_DESCRIPTION("Sensors and power supplies that show what a test sets");

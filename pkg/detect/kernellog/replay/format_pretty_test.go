@@ -56,7 +56,7 @@ const dmesgPretty = `{
 }
 `
 
-// TestRecordsOfSeveralLines: they are told by the number and the text of their message's line.
+// TestRecordsOfSeveralLines: they are reported with the number and the text of the line of their message.
 func TestRecordsOfSeveralLines(t *testing.T) {
 	for name, c := range map[string]struct {
 		log    string

@@ -15,7 +15,7 @@ func TestFormats(t *testing.T) {
 	for name, c := range map[string]struct {
 		format Format
 		line   string
-		up     time.Duration // 0: not told
+		up     time.Duration // 0: unknown
 	}{
 		"bare":               {Dmesg, text, 0},
 		"dmesg":              {Dmesg, "[ 2835.636329] " + text, 2835636329 * time.Microsecond},
@@ -68,7 +68,7 @@ func TestFormats(t *testing.T) {
 			}
 		})
 	}
-	t.Run("short-monotonic", func(t *testing.T) { // looks like dmesg: only where the format is told
+	t.Run("short-monotonic", func(t *testing.T) { // looks like dmesg: only where the format is given
 		p := parser{format: Journal}
 		if e := p.parse([]byte("[ 2835.636329] host kernel: " + text)); e.what != kernelLine ||
 			string(e.text) != text || !e.upKnown {
@@ -77,8 +77,8 @@ func TestFormats(t *testing.T) {
 	})
 }
 
-// TestUnknownSyslog: a form that is not known is told as such, not taken for bare words of the kernel in which no
-// rule matches.
+// TestUnknownSyslog: an unknown form is an error of its own, not taken for bare words of the kernel in which no rule
+// matches.
 func TestUnknownSyslog(t *testing.T) {
 	for _, line := range []string{
 		"2023-11-21 01:02:03 host kernel: EXT4-fs error (device sda1): x",

@@ -52,7 +52,7 @@ func TestReplayCountsWhatItCannotRead(t *testing.T) {
 	}
 }
 
-func TestReplayBelievesProgramsWhenTold(t *testing.T) {
+func TestReplayTrustsProgramsOnRequest(t *testing.T) {
 	found := replayText(t, Replay{Programs: true}, "11,3,3,-;EXT4-fs (sdb1): Remounting filesystem read-only")
 	if len(found) != 1 {
 		t.Errorf("%d matches", len(found))

@@ -298,7 +298,7 @@ func TestCriticalDaemonSetsReasons(t *testing.T) {
 	}
 }
 
-// A rollout that is seen to stand still is told of after the grace, and not before.
+// A rollout that stands still is reported after the grace, and not before.
 func TestRevisionStuckIsMeasuredFromTheLastMove(t *testing.T) {
 	n := newDaemonNode()
 	n.revision("old", 1, 24*time.Hour)

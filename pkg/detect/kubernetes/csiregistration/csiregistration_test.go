@@ -263,9 +263,9 @@ func TestCSIRegistrationLifeOfADriver(t *testing.T) {
 	if n.reads != 1 {
 		t.Errorf("CSINode was read %d times while nothing changed, want 1", n.reads)
 	}
-	d.Turn(fakecsi.Knobs{NotReady: true})
+	d.Set(fakecsi.Knobs{NotReady: true})
 	expect(subject + "CSIDriverNotReady warning")
-	d.Turn(fakecsi.Knobs{})
+	d.Set(fakecsi.Knobs{})
 	expect()
 	_ = d.Abandon()
 	expect(subject + "CSISocketStale warning")

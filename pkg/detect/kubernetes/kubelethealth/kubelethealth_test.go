@@ -63,7 +63,7 @@ func TestEvaluateKubelet(t *testing.T) {
 			want: []string{"kubelet/kubelet=KubeletHealthzFailed"}},
 		{name: "somebody else answers", seen: observation{Body: "ok", Impostor: true},
 			want: []string{"kubelet/kubelet=KubeletPortTaken"}},
-		{name: "neither could be told", seen: observation{HealthzErr: &url.Error{Op: "Get", Err: errors.New("EOF")},
+		{name: "both unknown", seen: observation{HealthzErr: &url.Error{Op: "Get", Err: errors.New("EOF")},
 			ProcessErr: errors.New("EPERM")}, wantErr: true},
 	}
 	for _, tt := range tests {
@@ -129,7 +129,7 @@ func stopped(t *testing.T) int {
 func TestKubeletHealthAgainstProcesses(t *testing.T) {
 	settings := Settings{Timeout: 300 * time.Millisecond, SlowAfter: 200 * time.Millisecond,
 		SlowBefore: 100 * time.Millisecond}
-	look := func(t *testing.T, h *host.Host) []string {
+	observe := func(t *testing.T, h *host.Host) []string {
 		t.Helper()
 		found, err := New(settings).Run(t.Context(), h)
 		if err != nil {
@@ -200,7 +200,7 @@ func TestKubeletHealthAgainstProcesses(t *testing.T) {
 				need.Root(t, "reads another process's file descriptors")
 			}
 			h := kubeletHost(t, tt.address(t), tt.process(t))
-			if diff := cmp.Diff(tt.want, look(t, h)); diff != "" {
+			if diff := cmp.Diff(tt.want, observe(t, h)); diff != "" {
 				t.Errorf("findings (-want +got):\n%s", diff)
 			}
 		})

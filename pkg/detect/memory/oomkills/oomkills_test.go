@@ -21,8 +21,8 @@ func oomMachine(t *testing.T) (*host.Host, func(total string, events string)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, moments, _ := checktest.FixtureHost(t, archive)
-	for _, m := range moments {
+	h, steps, _ := checktest.FixtureHost(t, archive)
+	for _, m := range steps {
 		m.Come(t, h)
 	}
 	write := func(name, text string) {
@@ -75,7 +75,7 @@ func TestOOMKillsSurviveTheAgent(t *testing.T) {
 	}
 }
 
-// What an agent left in its memory may be of any age and form.
+// The saved state of an agent may be of any age and form.
 func TestOOMKillsForgetsWhatIsMalformed(t *testing.T) {
 	h, _ := oomMachine(t)
 	for _, text := range []string{"", "{", `{"boot":"fixture","counted":true,"total":36,"tallies":{"x":null,"y":{}}}`,

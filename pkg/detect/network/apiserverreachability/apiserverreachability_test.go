@@ -79,7 +79,7 @@ func reachHost(t *testing.T, kubeconfig string) *checktest.DNSHost {
 	return h
 }
 
-// keptConnection is what kubelet has: one on which something was heard.
+// keptConnection is what kubelet has: one on which something was received.
 func keptConnection(t *testing.T, s *apiserver) net.Conn {
 	t.Helper()
 	conn, err := tls.Dial("tcp", s.Listener.Addr().String(), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // a stand-in
@@ -146,8 +146,8 @@ func TestAPIServerForReal(t *testing.T) {
 	}
 	_ = conn.Close()
 	checktest.AwaitError(t, detect.Check{Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
-		_, heard, err := network.LastReceived(h.Host, endpointAddresses(t, endpoint))
-		if err == nil && heard {
+		_, received, err := network.LastReceived(h.Host, endpointAddresses(t, endpoint))
+		if err == nil && received {
 			return nil, nil
 		}
 		return nil, errors.Join(err, io.EOF)
@@ -213,7 +213,7 @@ func TestAPIServerCertificate(t *testing.T) {
 	}
 }
 
-// What is heard of the apiserver that kubelet spoke to before proves nothing of the one that it speaks to now.
+// What was received from the apiserver that kubelet was connected to before proves nothing of the present one.
 func TestAPIServerMoved(t *testing.T) {
 	c := &apiserverCheck{settings: DefaultSettings(), endpoint: "10.0.0.1:6443",
 		addresses: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:6443")}}

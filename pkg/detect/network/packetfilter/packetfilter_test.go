@@ -140,7 +140,7 @@ func TestPacketFilterForReal(t *testing.T) {
 	}
 	if found, err := bench.check.Run(t.Context(), bench.host); found != nil || err == nil ||
 		!strings.Contains(err.Error(), "tables of it: ip filter") {
-		t.Errorf("the other backend drops: %v, %v, want that it could not be told", found, err)
+		t.Errorf("the other backend drops: %v, %v, want that it is undecided", found, err)
 	}
 }
 
@@ -336,7 +336,7 @@ func (b *filterBench) connects(family string) (out, in bool) {
 	return connects(b.pod, "192.0.2.2:80"), connects(b.other, "10.244.0.2:80")
 }
 
-// judge compares what a packet meets with what the check says.
+// evaluate compares what happens to a packet with what the check says.
 func (b *filterBench) evaluate(t *testing.T, family, name string, out, in bool, want []string) {
 	t.Helper()
 	b.primary = family
@@ -368,10 +368,10 @@ func flush(t *testing.T, family string) {
 }
 
 // listen accepts connections in a network namespace until the test ends.
-func listen(t *testing.T, pin, address string) {
+func listen(t *testing.T, netns, address string) {
 	t.Helper()
 	var listener net.Listener
-	err := hosttest.InNetns(pin, func() (err error) {
+	err := hosttest.InNetns(netns, func() (err error) {
 		listener, err = net.Listen("tcp", address)
 		return err
 	})
@@ -383,8 +383,8 @@ func listen(t *testing.T, pin, address string) {
 
 // connects reports whether a connection can be made from a network namespace. (The socket is made on the calling
 // thread.)
-func connects(pin, address string) bool {
-	return hosttest.InNetns(pin, func() error {
+func connects(netns, address string) bool {
+	return hosttest.InNetns(netns, func() error {
 		conn, err := net.DialTimeout("tcp", address, 150*time.Millisecond)
 		if err == nil {
 			conn.Close()

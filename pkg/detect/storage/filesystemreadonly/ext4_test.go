@@ -28,10 +28,10 @@ func TestExt4ErrorsKeepTheirBoot(t *testing.T) {
 		{"nothing new", errors(0, false), errors(0, false), 20, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			memory := &ext4State{}
-			memory.settle([]examined{{Filesystem: filesystem.Filesystem{Device: "8:1", Principal: mount.Mount{ID: 20}},
+			state := &ext4State{}
+			state.settle([]examined{{Filesystem: filesystem.Filesystem{Device: "8:1", Principal: mount.Mount{ID: 20}},
 				ext4: test.before}})
-			memory.settle([]examined{{Filesystem: filesystem.Filesystem{Device: "8:1",
+			state.settle([]examined{{Filesystem: filesystem.Filesystem{Device: "8:1",
 				Principal: mount.Mount{ID: test.mount}}, ext4: test.after}})
 			if got := test.after.sinceBoot; got != test.want {
 				t.Errorf("of this boot: %v, want %v", got, test.want)

@@ -49,7 +49,7 @@ func TestXFSIsAskedSparingly(t *testing.T) {
 			return results
 		}},
 	}
-	memory := &probeState{answers: map[string]probeResult{}}
+	state := &probeState{answers: map[string]probeResult{}}
 	for _, step := range []struct {
 		name       string
 		after      time.Duration
@@ -72,7 +72,7 @@ func TestXFSIsAskedSparingly(t *testing.T) {
 		if step.ends {
 			close(ended)
 		}
-		doubts := memory.probeAll(t.Context(), h, time.Second, mounts, filesystems)
+		doubts := state.probeAll(t.Context(), h, time.Second, mounts, filesystems)
 		found := 0
 		for i := range filesystems {
 			if filesystems[i].probeErrno != "" {

@@ -39,7 +39,7 @@ func TestRealExt4Error(t *testing.T) {
 	ext4.Unmount(disk)
 	n.Expect()
 	ext4.Released()
-	ext4.Mount(disk, "errors=remount-ro") // takes writes, but its errors were never looked at
+	ext4.Mount(disk, "errors=remount-ro") // takes writes, but its errors were never checked
 	n.Expect([3]string{"disk", "warning", reasonErrors})
 	ext4.Unmount(disk)
 	ext4.Released()

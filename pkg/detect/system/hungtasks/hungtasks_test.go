@@ -27,15 +27,15 @@ func FuzzTaskStatus(f *testing.F) {
 	})
 }
 
-// lookAhead looks at the tasks of the real machine as if so much time had passed.
-func lookAhead(t *testing.T, ahead time.Duration, memory *hungTasks) []finding.Finding {
+// runAhead runs the check on the tasks of the real machine as if so much time had passed.
+func runAhead(t *testing.T, ahead time.Duration, state *hungTasks) []finding.Finding {
 	t.Helper()
 	h := &host.Host{NodeName: "n", Paths: discover.DefaultPaths(), Clock: func() finding.Timestamp {
 		now := host.Now()
 		now.SinceBoot += ahead
 		return now
 	}}
-	hung, err := memory.hung(t.Context(), h, DefaultSettings())
+	hung, err := state.hung(t.Context(), h, DefaultSettings())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func ofProbes(findings []finding.Finding) bool {
 
 // A task that a dead filesystem holds is hung as long as it is held.
 func TestRealHungTask(t *testing.T) {
-	memory := &hungTasks{}
+	state := &hungTasks{}
 	t.Run("hangs", func(t *testing.T) {
 		dir := hosttest.HangingFUSE(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -62,11 +62,11 @@ func TestRealHungTask(t *testing.T) {
 		}
 		deadline := time.After(5 * time.Second)
 		for {
-			*memory = hungTasks{}
-			if got := lookAhead(t, 0, memory); len(got) != 0 {
-				t.Fatalf("at the first look: %+v", got)
+			*state = hungTasks{}
+			if got := runAhead(t, 0, state); len(got) != 0 {
+				t.Fatalf("in the first run: %+v", got)
 			}
-			got := lookAhead(t, 121*time.Second, memory)
+			got := runAhead(t, 121*time.Second, state)
 			if ofProbes(got) {
 				t.Log(got[0].Message)
 				break
@@ -79,7 +79,7 @@ func TestRealHungTask(t *testing.T) {
 		}
 	}) // the connection is aborted here
 	deadline := time.After(5 * time.Second)
-	for ofProbes(lookAhead(t, 122*time.Second, memory)) {
+	for ofProbes(runAhead(t, 122*time.Second, state)) {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-deadline:
@@ -117,14 +117,14 @@ func TestRealVforkParentIsNotHung(t *testing.T) {
 			t.Fatal("the parent did not get into state D, or waits elsewhere than is known")
 		}
 	}
-	memory := &hungTasks{}
-	lookAhead(t, 0, memory)
-	for _, f := range lookAhead(t, 121*time.Second, memory) {
+	state := &hungTasks{}
+	runAhead(t, 0, state)
+	for _, f := range runAhead(t, 121*time.Second, state) {
 		if f.Subject.Name == "perl" {
 			t.Errorf("%+v", f)
 		}
 	}
-	if len(memory.seen) == 0 {
+	if len(state.seen) == 0 {
 		t.Error("the parent was not even a candidate")
 	}
 }

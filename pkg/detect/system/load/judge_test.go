@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// TestBlockedTasksMustShowInTheLoad: tasks that are blocked for the moment of one scan are no fault. Only the load of
+// TestBlockedTasksMustShowInTheLoad: tasks that are blocked during one scan only are no fault. Only the load of
 // five minutes, or an earlier scan, shows that they have been so for long.
 func TestBlockedTasksMustShowInTheLoad(t *testing.T) {
 	s := DefaultSettings()
@@ -13,7 +13,7 @@ func TestBlockedTasksMustShowInTheLoad(t *testing.T) {
 		seen LoadSeen
 		want bool
 	}{
-		{"for a moment", LoadSeen{CPUs: 64, Load5: 2, Blocked: 50}, false},
+		{"in one scan", LoadSeen{CPUs: 64, Load5: 2, Blocked: 50}, false},
 		{"the load shows them", LoadSeen{CPUs: 64, Load5: 48, Blocked: 50}, true},
 		{"an earlier scan has seen them", LoadSeen{CPUs: 64, Load5: 2, Blocked: 50, BlockedLong: 50}, true},
 		{"the load is of others", LoadSeen{CPUs: 64, Load5: 48, Blocked: 1}, false},

@@ -31,7 +31,7 @@ func FuzzLoadFiles(f *testing.F) {
 	})
 }
 
-// A daemon knows more than one look: how much CPU each used since the look before, and who is blocked for long.
+// A daemon knows more than one run does: how much CPU each used since the run before, and who is blocked for long.
 func TestLoadRemembers(t *testing.T) {
 	m, check := checktest.NewLoadMachine(t), New(DefaultSettings())
 	m.Write("proc/loadavg", "10.00 9.00 1.00 3/96 488")
@@ -41,7 +41,7 @@ func TestLoadRemembers(t *testing.T) {
 		m.Process(pid, "D", 0, "stuck.service")
 	}
 	if got := m.Look(check)[0]; !strings.Contains(got.Message, "system.slice/busy.service 1 runnable") {
-		t.Errorf("first look: %s", got.Message)
+		t.Errorf("first run: %s", got.Message)
 	}
 	m.Up += 30 * time.Second
 	m.Process(10, "S", 1000+4500, "busy.service") // 45 s of CPU in 30 s
@@ -51,7 +51,7 @@ func TestLoadRemembers(t *testing.T) {
 	if got.Reason != "BlockedTasks" || !strings.Contains(got.Message, "most CPU: system.slice/busy.service 1.5 CPUs, "+
 		"system.slice/calm.service 0.1 CPUs") ||
 		!strings.Contains(got.Message, "blocked: 12 in io_schedule (system.slice/stuck.service: p)") {
-		t.Errorf("second look: %+v", got)
+		t.Errorf("second run: %+v", got)
 	}
 	m.Write("proc/loadavg", "0.10 0.10 1.00 1/96 488")
 	if got := m.Look(check); len(got) != 0 {

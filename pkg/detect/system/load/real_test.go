@@ -39,7 +39,7 @@ func blockedNow(t *testing.T, h *host.Host, until func([]tasks.Task) bool) []tas
 	}
 }
 
-// A task that a dead filesystem holds counts, and where it waits is told.
+// A task that a dead filesystem holds counts, and where it waits is reported.
 func TestRealBlockedTask(t *testing.T) {
 	dir := hosttest.HangingFUSE(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)

@@ -11,27 +11,27 @@ import (
 	"time"
 )
 
-// fulfil does what the guest asks for: each line on its second serial line is a command for qemu's monitor, such as
-// "set_link nic0 off", and is answered by "done", or by qemu's complaint. "stop 30" stops the machine for so many
+// serveMonitor runs the commands of the guest: each line on its second serial line is a command for qemu's monitor,
+// such as "set_link nic0 off", and is answered by "done", or by qemu's error. "stop 30" stops the machine for so many
 // seconds. A machine that is back in the state that it saved by "savevm" waits for the same answer a second time, and
 // receives "restored".
-func fulfil(ctx context.Context, wishes, monitor string) error {
-	wish, err := dial(ctx, wishes)
+func serveMonitor(ctx context.Context, serial, monitor string) error {
+	guest, err := dial(ctx, serial)
 	if err != nil {
 		return ignoreEnd(ctx, err)
 	}
-	defer wish.Close()
+	defer guest.Close()
 	qemu, err := dial(ctx, monitor)
 	if err != nil {
 		return ignoreEnd(ctx, err)
 	}
 	defer qemu.Close()
-	defer context.AfterFunc(ctx, func() { wish.Close(); qemu.Close() })()
+	defer context.AfterFunc(ctx, func() { guest.Close(); qemu.Close() })()
 	answers := bufio.NewReader(qemu)
 	if _, err := prompt(answers); err != nil {
 		return ignoreEnd(ctx, err)
 	}
-	lines := bufio.NewScanner(wish)
+	lines := bufio.NewScanner(guest)
 	for lines.Scan() {
 		command, answer := strings.TrimSpace(lines.Text()), "done\n"
 		commands := []string{command}
@@ -46,19 +46,19 @@ func fulfil(ctx context.Context, wishes, monitor string) error {
 			if _, err := fmt.Fprintf(qemu, "%s\n", command); err != nil {
 				return ignoreEnd(ctx, err)
 			}
-			said, err := prompt(answers)
+			output, err := prompt(answers)
 			if err != nil {
 				return ignoreEnd(ctx, err)
 			}
-			if _, complaint, ok := strings.Cut(said, "Error: "); ok {
-				complaint, _, _ = strings.Cut(complaint, "\r")
-				answer = complaint + "\n"
+			if _, message, ok := strings.Cut(output, "Error: "); ok {
+				message, _, _ = strings.Cut(message, "\r")
+				answer = message + "\n"
 			}
 			if command == "stop" {
 				time.Sleep(pause * time.Second)
 			}
 		}
-		if _, err := io.WriteString(wish, answer); err != nil {
+		if _, err := io.WriteString(guest, answer); err != nil {
 			return ignoreEnd(ctx, err)
 		}
 	}
@@ -66,16 +66,16 @@ func fulfil(ctx context.Context, wishes, monitor string) error {
 }
 
 // prompt reads what qemu prints until it waits for a command.
-func prompt(r *bufio.Reader) (said string, err error) {
-	for !strings.HasSuffix(said, "(qemu) ") {
+func prompt(r *bufio.Reader) (output string, err error) {
+	for !strings.HasSuffix(output, "(qemu) ") {
 		b, err := r.ReadByte()
 		if err != nil {
 			return "", err
 		}
-		said += string(b)
-		said = said[max(0, len(said)-4096):]
+		output += string(b)
+		output = output[max(0, len(output)-4096):]
 	}
-	return said, nil
+	return output, nil
 }
 
 // dial waits for a socket of qemu.
