@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -34,7 +35,7 @@ func TestProcessTable(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(h.Files.Root, "proc/40"), 0o755); err != nil { // ended meanwhile
 		t.Fatal(err)
 	}
-	scan := func(maxAge time.Duration) []host.ProcStat {
+	scan := func(maxAge time.Duration) []proc.Stat {
 		t.Helper()
 		table, err := h.ProcessTable(t.Context(), maxAge)
 		if err != nil {
@@ -42,7 +43,7 @@ func TestProcessTable(t *testing.T) {
 		}
 		return table
 	}
-	want := []host.ProcStat{
+	want := []proc.Stat{
 		{PID: 30, PPID: 1, Comm: "a", State: 'Z', Threads: 1, StartTime: 339, Flags: 4194560, CPUTicks: 11},
 		{PID: 200, PPID: 1, Comm: "b", State: 'D', Threads: 1, StartTime: 339, Flags: 4194560, CPUTicks: 11},
 	}
@@ -86,7 +87,7 @@ func TestProcessTableOfThisMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(table, func(s host.ProcStat) bool { return s.PID == os.Getpid() })
+	i := slices.IndexFunc(table, func(s proc.Stat) bool { return s.PID == os.Getpid() })
 	self, err := h.ProcStat(os.Getpid())
 	if err != nil || i < 0 || table[i].StartTime != self.StartTime || table[i].Comm != self.Comm ||
 		table[i].Threads < 2 {
@@ -96,7 +97,7 @@ func TestProcessTableOfThisMachine(t *testing.T) {
 
 func TestThreads(t *testing.T) {
 	h, threads := &host.Host{}, 0
-	err := h.Threads(t.Context(), []int{os.Getpid(), 1 << 30}, func(pid int, thread host.ProcStat) {
+	err := h.Threads(t.Context(), []int{os.Getpid(), 1 << 30}, func(pid int, thread proc.Stat) {
 		threads++
 		if pid != os.Getpid() || thread.StartTime == 0 {
 			t.Errorf("thread of %d: %+v", pid, thread)

@@ -1,150 +1,49 @@
 package host
 
 import (
-	"bytes"
-	"errors"
+	"context"
 	"fmt"
-	"io/fs"
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
+	"time"
 
 	"github.com/opencontainers/cgroups"
-	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
-
-// ProcStat is what /proc/PID/stat says, as far as it is needed. See proc_pid_stat(5).
-type ProcStat struct {
-	PID, PPID int
-	Comm      string // up to 15 bytes of anything: blanks, parentheses, newlines
-	State     byte   // R S D T t Z X I (and older W K P)
-	Threads   int    // field 20, of the whole process
-	StartTime uint64 // field 22, clock ticks since boot; with PID the identity of a process
-	Flags     uint64 // field 9, PF_*
-	CPUTicks  uint64 // fields 14 and 15, time on a processor in ticks of 10 ms: of all threads in /proc/PID/stat
-}
-
-// ParseProcStat parses the content of /proc/PID/stat:
-//
-//	1 (systemd) S 0 1 1 0 -1 4194560 … 22nd field: start time …
-func ParseProcStat(data []byte) (ProcStat, error) {
-	stat, comm, err := parseProcStat(data)
-	if err != nil {
-		return ProcStat{}, fmt.Errorf("process state %q: %w", hosterr.Clip(string(data)), err)
-	}
-	stat.Comm = string(comm)
-	return stat, nil
-}
-
-// parseProcStat allocates nothing: tables of processes are made of thousands of these. The name is a part of data.
-func parseProcStat(data []byte) (stat ProcStat, comm []byte, err error) {
-	open, end := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
-	if open < 0 || end < open {
-		return ProcStat{}, nil, errors.New("no name in parentheses")
-	}
-	pid, err := strconv.ParseUint(string(bytes.TrimSpace(data[:open])), 10, 31)
-	if err != nil {
-		return ProcStat{}, nil, errors.New("bad process ID")
-	}
-	stat.PID = int(pid)
-	rest := data[end+1:]
-	for number := 3; number <= 22; number++ {
-		var field []byte
-		if field, rest = nextField(rest); len(field) == 0 {
-			return ProcStat{}, nil, errors.New("too few fields")
-		}
-		if !stat.set(number, field) {
-			return ProcStat{}, nil, fmt.Errorf("bad field %d", number)
-		}
-	}
-	return stat, data[open+1 : end], nil
-}
-
-// nextField cuts off what is before the next blank.
-func nextField(data []byte) (field, rest []byte) {
-	for len(data) > 0 && data[0] <= ' ' {
-		data = data[1:]
-	}
-	for i, c := range data {
-		if c <= ' ' {
-			return data[:i], data[i:]
-		}
-	}
-	return data, nil
-}
-
-// set takes one field, numbered as in proc_pid_stat(5), and reports whether it is well formed.
-func (s *ProcStat) set(number int, field []byte) bool {
-	if number == 3 {
-		s.State = field[0]
-		return len(field) == 1
-	}
-	var bits int
-	switch number {
-	case 4, 20:
-		bits = 31
-	case 14, 15:
-		bits = 63
-	case 9, 22:
-		bits = 64
-	default:
-		return true
-	}
-	value, err := strconv.ParseUint(string(field), 10, bits)
-	switch number {
-	case 4:
-		s.PPID = int(value)
-	case 9:
-		s.Flags = value
-	case 14, 15:
-		s.CPUTicks += value
-	case 20:
-		s.Threads = int(value)
-	case 22:
-		s.StartTime = value
-	}
-	return err == nil
-}
 
 // PIDs lists all processes (thread group leaders), ascending.
 func (h *Host) PIDs() ([]int, error) { return h.numbers("/proc") }
 
 // TIDs lists the threads of a process, ascending.
-func (h *Host) TIDs(pid int) ([]int, error) { return h.numbers(ProcFile(pid, "task")) }
+func (h *Host) TIDs(pid int) ([]int, error) { return h.numbers(proc.File(pid, "task")) }
 
 // numbers lists the entries of a directory whose names are numbers, ascending.
 func (h *Host) numbers(dir string) ([]int, error) {
-	scan := &ProcessScan{Files: h.Files}
-	if err := scan.open(dir); err != nil {
-		return nil, err
-	}
-	defer unix.Close(scan.fd)
-	return scan.ids()
+	return (&proc.Scan{Root: h.Files.Root}).IDs(dir)
 }
 
-// ProcStat reads /proc/PID/stat. Where the process is gone, the error is one for Gone.
-func (h *Host) ProcStat(pid int) (ProcStat, error) { return h.stat(ProcFile(pid, "stat")) }
+// ProcStat reads /proc/PID/stat. Where the process is gone, the error is one for proc.Gone.
+func (h *Host) ProcStat(pid int) (proc.Stat, error) { return h.stat(proc.File(pid, "stat")) }
 
 // TaskStat reads /proc/PID/task/TID/stat: the state of one thread, whose ID is in PID of the answer.
-func (h *Host) TaskStat(pid, tid int) (ProcStat, error) {
-	return h.stat(ProcFile(pid, "task/"+strconv.Itoa(tid)+"/stat"))
+func (h *Host) TaskStat(pid, tid int) (proc.Stat, error) {
+	return h.stat(proc.File(pid, "task/"+strconv.Itoa(tid)+"/stat"))
 }
 
-func (h *Host) stat(name string) (ProcStat, error) {
+func (h *Host) stat(name string) (proc.Stat, error) {
 	data, err := h.Files.Read(name)
 	if err != nil {
-		return ProcStat{}, err
+		return proc.Stat{}, err
 	}
-	return ParseProcStat(data)
+	return proc.ParseStat(data)
 }
 
 // ProcCgroups reads /proc/PID/cgroup: from the controller ("" for cgroup v2, "cpu", "name=systemd") to the path in its
 // hierarchy. The path of a cgroup that was removed ends in " (deleted)", and a zombie is in the root of v1.
 func (h *Host) ProcCgroups(pid int) (map[string]string, error) {
-	return h.cgroups(ProcFile(pid, "cgroup"))
+	return h.cgroups(proc.File(pid, "cgroup"))
 }
 
 // OwnCgroups is ProcCgroups of this process.
@@ -164,7 +63,7 @@ const maxArgs = 1 << 20
 // ProcArgs reads the arguments of a process; none for kernel threads and zombies. Reading them takes the process's mmap
 // lock and so may block for as long as another task holds it: only for where it is needed, and never for all processes.
 func (h *Host) ProcArgs(pid int) ([]string, error) {
-	name := ProcFile(pid, "cmdline")
+	name := proc.File(pid, "cmdline")
 	file, err := os.Open(h.Files.Path(name))
 	if err != nil {
 		return nil, err
@@ -177,19 +76,65 @@ func (h *Host) ProcArgs(pid int) ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00"), nil
 }
 
-// ProcFile is a file of a process below /proc.
-func ProcFile(pid int, name string) string { return "/proc/" + strconv.Itoa(pid) + "/" + name }
+// Processes is the last scan of /proc, for all who ask in the same minute: a scan costs 2 ms for 1000 processes, most
+// of it in the kernel.
+type Processes struct {
+	turn chan struct{} // holds one token: who has it may use what is below
 
-// Alive reports whether a process has not ended: a zombie has.
-func Alive(stat ProcStat) bool { return stat.State != 'Z' && stat.State != 'X' && stat.State != 'x' }
+	buffer []byte
+	table  []proc.Stat
+	at     time.Duration // uptime of the begin of the scan
 
-// Gone reports whether an error says that a process, a thread or a file does not exist, or has ended meanwhile.
-func Gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
+	RuntimeTurn chan struct{} // holds one token: who has it may use runtime
+	Runtime     Process       // the last that Daemons found
+}
 
-// UnlessGone forgets such an error.
-func UnlessGone(err error) error {
-	if Gone(err) {
-		return nil
+// NewProcesses returns a cache that has seen nothing.
+func NewProcesses() *Processes {
+	return &Processes{turn: make(chan struct{}, 1), RuntimeTurn: make(chan struct{}, 1)}
+}
+
+// ProcessTable lists all processes (thread group leaders, kernel threads and zombies too), ascending, as they were
+// maxAge ago at most. State is that of the main thread alone. The table is shared: it must not be changed. Processes
+// that come or go during the scan may be missing.
+func (h *Host) ProcessTable(ctx context.Context, maxAge time.Duration) ([]proc.Stat, error) {
+	p := h.Processes
+	if p == nil {
+		return (&proc.Scan{Root: h.Files.Root}).Run(ctx, "/proc")
 	}
-	return err
+	select {
+	case p.turn <- struct{}{}:
+		defer func() { <-p.turn }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("list processes: %w", ctx.Err())
+	}
+	now := h.Clock().SinceBoot
+	if p.table != nil && now-p.at <= maxAge {
+		return p.table, nil
+	}
+	scan := &proc.Scan{Root: h.Files.Root, Before: p.table, Buffer: p.buffer}
+	table, err := scan.Run(ctx, "/proc")
+	if err != nil {
+		return nil, err
+	}
+	p.table, p.at, p.buffer = table, now, scan.Buffer
+	return table, nil
+}
+
+// Threads returns all threads of some processes, with the thread's ID in PID. Processes that have ended are left out.
+func (h *Host) Threads(ctx context.Context, pids []int, each func(pid int, thread proc.Stat)) error {
+	scan := &proc.Scan{Root: h.Files.Root}
+	for _, pid := range pids {
+		threads, err := scan.Run(ctx, proc.File(pid, "task"))
+		if proc.Gone(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, thread := range threads {
+			each(pid, thread)
+		}
+	}
+	return nil
 }

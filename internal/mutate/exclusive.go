@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // Exclusive checks that a filesystem is mounted only below the directory of the pod uid and in the mount namespaces of
@@ -103,7 +103,7 @@ func (d *Mutator) isOfPod(pid int, uid string) (bool, error) {
 // ignoreEnded ignores an error about a process that has ended meanwhile: it holds no mounts.
 func (d *Mutator) ignoreEnded(pid int, err error) error {
 	stat, now := d.host.ProcStat(pid)
-	if host.Gone(now) || now == nil && !host.Alive(stat) {
+	if proc.Gone(now) || now == nil && !proc.Alive(stat) {
 		return nil
 	}
 	return err

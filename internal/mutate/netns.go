@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // Netns is the identity of a mounted network namespace: the file it is mounted on and its inode in nsfs, or the file's
@@ -77,7 +77,7 @@ func (d *Mutator) userOfNetns(inode uint64) (int, error) {
 		}
 		link, err := d.host.Files.Link(fmt.Sprintf("/proc/%d/ns/net", pid))
 		switch {
-		case host.Gone(err):
+		case proc.Gone(err):
 		case err != nil:
 			return 0, fmt.Errorf("network namespace of process %d: %w", pid, err)
 		case link == wanted:

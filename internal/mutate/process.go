@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // Process is the identity of one process of a pod.
@@ -68,7 +68,7 @@ func (d *Mutator) openProcess(p Process) (int, error) {
 func (d *Mutator) verifyProcess(p Process) error {
 	stat, err := d.host.ProcStat(p.PID)
 	switch {
-	case host.Gone(err):
+	case proc.Gone(err):
 		return errGone
 	case err != nil:
 		return err
@@ -76,11 +76,11 @@ func (d *Mutator) verifyProcess(p Process) error {
 		return changed("process %d started at %d instead of %d", p.PID, stat.StartTime, p.StartTime)
 	case stat.Flags&kernelThread != 0:
 		return refuse("process %d is a kernel thread", p.PID)
-	case !host.Alive(stat):
+	case !proc.Alive(stat):
 		return errGone
 	}
 	cgroups, err := d.host.ProcCgroups(p.PID)
-	if host.Gone(err) {
+	if proc.Gone(err) {
 		return errGone
 	}
 	if err != nil {
@@ -103,13 +103,13 @@ func (d *Mutator) verifyProcess(p Process) error {
 // Ended reports whether a process is gone, or dead and waiting to be reaped.
 func (d *Mutator) Ended(p Process) (bool, error) {
 	stat, err := d.host.ProcStat(p.PID)
-	if host.Gone(err) {
+	if proc.Gone(err) {
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	return stat.StartTime != p.StartTime || !host.Alive(stat), nil
+	return stat.StartTime != p.StartTime || !proc.Alive(stat), nil
 }
 
 // AwaitEnd waits until a process has ended, at most for the given time, and reports whether it has.

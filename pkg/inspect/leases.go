@@ -16,6 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cni"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // listLeases lists containerd's leases in the namespace k8s.io. The CRI plugin creates one for each sandbox before
@@ -135,7 +136,7 @@ func runtimeCommand(h *host.Host, pid int) (string, error) {
 }
 
 func ignoreGone(err error) error {
-	if host.Gone(err) {
+	if proc.Gone(err) {
 		return nil
 	}
 	return err

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/holders"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // findNetnsUsers finds the processes in the network namespaces of suspects. A process of another pod or of none makes
@@ -33,7 +34,7 @@ func findNetnsUsers(scan *Scan, suspects []*Object) error {
 			continue // it is in the host's namespace, and some kernels do not let it be read
 		}
 		inode, err := holders.NetworkNamespace(scan.Host, pid)
-		if host.Gone(err) {
+		if proc.Gone(err) {
 			continue
 		}
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	hostcgroup "github.com/nodeagent/nodeagent/internal/host/cgroup"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // processTable is one pass over /proc.
@@ -28,7 +29,7 @@ const maxPodProcesses = 4096
 
 // podProcess is a process in a cgroup of a pod.
 type podProcess struct {
-	host.ProcStat
+	proc.Stat
 	uid, container, cgroup string
 	driver                 string // of the tree that it is in
 	conflict               string // set when hierarchies name different pods or drivers
@@ -53,7 +54,7 @@ func readProcesses(ctx context.Context, h *host.Host) (processTable, error) {
 			return processTable{}, fmt.Errorf("processes: %w", err)
 		}
 		cgroups, err := h.ProcCgroups(pid)
-		if host.Gone(err) {
+		if proc.Gone(err) {
 			continue
 		}
 		if err != nil {
@@ -64,7 +65,7 @@ func readProcesses(ctx context.Context, h *host.Host) (processTable, error) {
 		if !ours && !nested {
 			continue
 		}
-		if p.ProcStat, err = h.ProcStat(pid); host.Gone(err) {
+		if p.Stat, err = h.ProcStat(pid); proc.Gone(err) {
 			continue
 		} else if err != nil {
 			table.hide(h, pid, p, err)
@@ -89,7 +90,7 @@ func readProcesses(ctx context.Context, h *host.Host) (processTable, error) {
 // hide records a process that could not be read.
 func (t *processTable) hide(h *host.Host, pid int, p podProcess, err error) {
 	if stat, statErr := h.ProcStat(pid); statErr == nil {
-		p.ProcStat = stat
+		p.Stat = stat
 	}
 	p.PID, p.unread = pid, err.Error()
 	t.hidden = append(t.hidden, p)

@@ -18,6 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/owned"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // Anybody can start a process called kubelet. What such a process says (its kubeconfig, whose programs are run as
@@ -56,7 +57,7 @@ func candidates(h *host.Host, wanted func(comm string, args []string) bool) ([]c
 	if err != nil {
 		return nil, err
 	}
-	var stats []host.ProcStat
+	var stats []proc.Stat
 	for _, pid := range pids {
 		if stat, err := h.ProcStat(pid); err == nil { // most often gone meanwhile
 			stats = append(stats, stat)
@@ -65,10 +66,10 @@ func candidates(h *host.Host, wanted func(comm string, args []string) bool) ([]c
 	return judgeAll(h, stats, wanted), nil
 }
 
-func judgeAll(h *host.Host, stats []host.ProcStat, wanted func(comm string, args []string) bool) []candidate {
+func judgeAll(h *host.Host, stats []proc.Stat, wanted func(comm string, args []string) bool) []candidate {
 	var found []candidate
 	for _, stat := range stats {
-		if !host.Alive(stat) || !wanted(stat.Comm, nil) {
+		if !proc.Alive(stat) || !wanted(stat.Comm, nil) {
 			continue
 		}
 		c := candidate{Process: processOf(stat)}
@@ -79,7 +80,7 @@ func judgeAll(h *host.Host, stats []host.ProcStat, wanted func(comm string, args
 			}
 		}
 		// The number may have become another's while its files were read.
-		if lives(h, c.Process) && !host.Gone(c.why) {
+		if lives(h, c.Process) && !proc.Gone(c.why) {
 			found = append(found, c)
 		}
 	}
@@ -151,7 +152,7 @@ func rootUser(h *host.Host, pid int) (uint32, error) {
 		return 0, err
 	}
 	if len(fields) != 4 {
-		return 0, fmt.Errorf("%s: %d users", host.ProcFile(pid, "status"), len(fields))
+		return 0, fmt.Errorf("%s: %d users", proc.File(pid, "status"), len(fields))
 	}
 	for _, field := range fields {
 		uid, err := strconv.ParseUint(field, 10, 32)
@@ -179,7 +180,7 @@ func machineUsers(h *host.Host, pid int) error {
 		}
 		return nil
 	}
-	data, err := h.Files.Read(host.ProcFile(pid, "uid_map"))
+	data, err := h.Files.Read(proc.File(pid, "uid_map"))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil // a kernel without user namespaces; a process that is gone is seen to be afterwards
@@ -203,11 +204,11 @@ func hostMounts(h *host.Host, pid int) error {
 // sameNamespace compares the namespace of a process with the one that stands for the host. Where init's cannot be
 // read, the agent's own stands for it: it is a process of the host.
 func sameNamespace(h *host.Host, pid int, kind string) (bool, error) {
-	its, err := h.Files.Link(host.ProcFile(pid, "ns/"+kind))
+	its, err := h.Files.Link(proc.File(pid, "ns/"+kind))
 	if err != nil {
 		return false, err
 	}
-	host, err := h.Files.Link(host.ProcFile(max(h.Paths.InitPID, 1), "ns/"+kind))
+	host, err := h.Files.Link(proc.File(max(h.Paths.InitPID, 1), "ns/"+kind))
 	if err != nil {
 		if host, err = h.Files.Link("/proc/self/ns/" + kind); err != nil {
 			return false, fmt.Errorf("which %s namespace is the host's: %s", kind, err) //nolint:errorlint // it is not the process that is gone
@@ -222,7 +223,7 @@ var daemonPrograms = regexp.MustCompile(`kubelet|containerd|k3s|k0s|rke2|kubelit
 
 // programName finds the program file of a process.
 func programName(h *host.Host, c *candidate) error {
-	path, err := h.Files.Link(host.ProcFile(c.PID, "exe"))
+	path, err := h.Files.Link(proc.File(c.PID, "exe"))
 	if err != nil {
 		return err
 	}
@@ -256,8 +257,8 @@ func sameProgram(h *host.Host, pid int, checked owned.File) error {
 		return nil // links in a fixture are no magic ones
 	}
 	var stat unix.Stat_t
-	if err := unix.Stat(host.ProcFile(pid, "exe"), &stat); err != nil {
-		return unlessUnprivileged(&fs.PathError{Op: "stat", Path: host.ProcFile(pid, "exe"), Err: err})
+	if err := unix.Stat(proc.File(pid, "exe"), &stat); err != nil {
+		return unlessUnprivileged(&fs.PathError{Op: "stat", Path: proc.File(pid, "exe"), Err: err})
 	}
 	switch {
 	case !owned.UID(stat.Uid) || stat.Mode&0o022 != 0:
@@ -344,7 +345,7 @@ func Impostors(ctx context.Context, h *host.Host) ([]Impostor, error) {
 		i := Impostor{Process: c.Process, User: c.uid, Program: c.program, Why: strings.TrimSuffix(c.why.Error(), ": "+
 			ErrImpostor.Error())}
 		if i.Program == "" {
-			i.Program, _ = h.Files.Link(host.ProcFile(c.PID, "exe")) // for people
+			i.Program, _ = h.Files.Link(proc.File(c.PID, "exe")) // for people
 		}
 		impostors = append(impostors, i)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // kubeletSettings are the settings of one kubelet, from flags and files. Flags win.
@@ -140,7 +141,7 @@ func (d *discoverer) absolute(path string, pid int) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
 	}
-	dir, err := d.host.Files.Link(host.ProcFile(pid, "cwd"))
+	dir, err := d.host.Files.Link(proc.File(pid, "cwd"))
 	if err != nil || !filepath.IsAbs(dir) {
 		d.note("kubelet's path %q is relative, and its working directory is not known", path)
 		return ""

@@ -11,6 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // OtherKubelet is a process of root's, in whatever namespaces, that looks like a kubelet and is not ours: of a node
@@ -26,7 +27,7 @@ type OtherKubelet struct {
 // one, so that whoever is none can only make us refuse, and only while it runs; other users' do not count, for no
 // such kubelet can make cgroups of pods. ours is called after the scan: what ended meanwhile is left out.
 func OtherKubelets(ctx context.Context, h *host.Host, ours func() (host.Process, error)) ([]OtherKubelet, error) {
-	table, err := (&host.ProcessScan{Files: h.Files}).Run(ctx, "/proc") // of this moment: see ours
+	table, err := (&proc.Scan{Root: h.Files.Root}).Run(ctx, "/proc") // of this moment: see ours
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +38,7 @@ func OtherKubelets(ctx context.Context, h *host.Host, ours func() (host.Process,
 	var others []OtherKubelet
 	var mounts []mount.Mount
 	for _, stat := range table {
-		if stat.PID == own.PID || stat.PPID == own.PID && own.PID > 1 || !host.Alive(stat) ||
+		if stat.PID == own.PID || stat.PPID == own.PID && own.PID > 1 || !proc.Alive(stat) ||
 			!namedAsKubelet(stat.Comm) {
 			continue // a child of ours that has not yet become another program bears its name
 		}
@@ -144,7 +145,7 @@ func cgroupRootOf(h *host.Host, p host.Process) (string, error) {
 	if config == "" {
 		return "/", nil
 	}
-	theirs, err := h.Files.Link(host.ProcFile(p.PID, "ns/mnt"))
+	theirs, err := h.Files.Link(proc.File(p.PID, "ns/mnt"))
 	own, ownErr := h.Files.Link("/proc/self/ns/mnt")
 	if err != nil || ownErr != nil || theirs != own || !filepath.IsAbs(config) {
 		return "/", nil //nolint:nilerr // unknown: anywhere

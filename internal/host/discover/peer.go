@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/owned"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // MaxSocketPath is what sun_path holds, less the NUL at its end: see unix(7).
@@ -64,7 +65,7 @@ func SocketOwner(ctx context.Context, files host.Files, socket string) (host.Pro
 		switch {
 		case pid > 1 && holds && rootsOwn(h, pid):
 			return process(h, pid)
-		case host.UnlessGone(err) != nil:
+		case proc.UnlessGone(err) != nil:
 			unread = err
 		}
 	}
@@ -163,7 +164,7 @@ func cutFields(line string, n int) (fields []string, rest string) {
 
 // HoldsSocket reports whether a process has one of the sockets with these inodes open.
 func HoldsSocket(h *host.Host, pid int, inodes map[string]bool) (bool, error) {
-	dir := host.ProcFile(pid, "fd")
+	dir := proc.File(pid, "fd")
 	names, err := h.Files.List(dir)
 	if err != nil {
 		return false, err
@@ -195,6 +196,6 @@ func process(h *host.Host, pid int) (host.Process, error) {
 }
 
 // processOf is a process without its arguments.
-func processOf(stat host.ProcStat) host.Process {
+func processOf(stat proc.Stat) host.Process {
 	return host.Process{PID: stat.PID, StartTime: stat.StartTime, Comm: stat.Comm}
 }

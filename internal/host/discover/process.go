@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // ErrSeveralKubelets says that more than one running kubelet could be this node's.
@@ -79,7 +80,7 @@ func absoluteIn(h *host.Host, path string, pid int) string {
 	if filepath.IsAbs(path) {
 		return path
 	}
-	dir, err := h.Files.Link(host.ProcFile(pid, "cwd"))
+	dir, err := h.Files.Link(proc.File(pid, "cwd"))
 	if err != nil {
 		return path
 	}
@@ -92,7 +93,7 @@ func lives(h *host.Host, p host.Process) bool {
 		return false
 	}
 	stat, err := h.ProcStat(p.PID)
-	return err == nil && stat.StartTime == p.StartTime && stat.Comm == p.Comm && host.Alive(stat)
+	return err == nil && stat.StartTime == p.StartTime && stat.Comm == p.Comm && proc.Alive(stat)
 }
 
 // isKubelet knows kubelet by its name, also with a version ("kubelet-1.36.3"), behind a loader or as "hyperkube
@@ -152,7 +153,7 @@ func pidDepth(h *host.Host, pid int) int {
 
 // statusFields returns a line of /proc/PID/status.
 func statusFields(h *host.Host, pid int, key string) ([]string, error) {
-	name := host.ProcFile(pid, "status")
+	name := proc.File(pid, "status")
 	data, err := h.Files.Read(name)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // Program finds the process of one program in the network namespace of the host, and remembers it: as long as it
@@ -27,9 +28,9 @@ func (d *Program) Find(h *host.Host) (host.Process, error) {
 	if err != nil {
 		return host.Process{}, err
 	}
-	network, _ := h.Files.Link(host.ProcFile(h.Paths.InitPID, "ns/net")) // unknown: all count
+	network, _ := h.Files.Link(proc.File(h.Paths.InitPID, "ns/net")) // unknown: all count
 	for _, process := range processes {
-		own, err := h.Files.Link(host.ProcFile(process.PID, "ns/net"))
+		own, err := h.Files.Link(proc.File(process.PID, "ns/net"))
 		if err != nil || network == "" || own == network {
 			d.last = process
 			return process, nil //nolint:nilerr // what cannot be distinguished counts
@@ -48,7 +49,7 @@ func rootsNamed(h *host.Host, name string) ([]host.Process, error) {
 	var processes []host.Process
 	for _, pid := range pids {
 		stat, err := h.ProcStat(pid)
-		if err != nil || !host.Alive(stat) || stat.Comm != name {
+		if err != nil || !proc.Alive(stat) || stat.Comm != name {
 			continue // most often gone meanwhile
 		}
 		if _, err := rootUser(h, pid); errors.Is(err, ErrImpostor) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // FUSEServers returns the processes that may serve a FUSE connection, which is named by the minor number of the
@@ -40,15 +41,15 @@ func FUSEServers(ctx context.Context, h *host.Host, connection int) ([]int, erro
 
 // servesFUSE checks the open files of all threads, which may have their own, or have outlived the first one.
 func servesFUSE(h *host.Host, pid, connection int, left *int) (bool, error) {
-	threads, err := h.Files.List(host.ProcFile(pid, "task"))
+	threads, err := h.Files.List(proc.File(pid, "task"))
 	if err != nil {
-		return false, host.UnlessGone(err)
+		return false, proc.UnlessGone(err)
 	}
 	var before []string
 	for _, thread := range threads {
-		dir := host.ProcFile(pid, path.Join("task", thread))
+		dir := proc.File(pid, path.Join("task", thread))
 		files, err := h.Files.List(dir + "/fd")
-		if host.UnlessGone(err) != nil {
+		if proc.UnlessGone(err) != nil {
 			return false, err
 		}
 		slices.Sort(files)
@@ -72,11 +73,11 @@ func servesFUSE(h *host.Host, pid, connection int, left *int) (bool, error) {
 func isFUSE(h *host.Host, dir, fd string, connection int) (bool, error) {
 	name, err := h.Files.Link(dir + "/fd/" + fd)
 	if err != nil || !strings.HasPrefix(name, "/") {
-		return false, host.UnlessGone(err) // sockets and the like have no path
+		return false, proc.UnlessGone(err) // sockets and the like have no path
 	}
 	info, err := h.Files.Read(dir + "/fdinfo/" + fd)
 	if err != nil {
-		return false, host.UnlessGone(err)
+		return false, proc.UnlessGone(err)
 	}
 	if number, ok := fuseConnection(info); ok {
 		return number == connection, nil

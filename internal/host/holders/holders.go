@@ -13,6 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // Holdable is a directory or a mount that something may keep busy.
@@ -76,7 +77,7 @@ type holderSearch struct {
 // addProcess adds what one process holds. What cannot be read belongs to a process that has just ended, or to a kernel
 // thread.
 func (s *holderSearch) addProcess(pid int, own string) {
-	namespace, err := s.host.Files.Link(host.ProcFile(pid, "ns/mnt"))
+	namespace, err := s.host.Files.Link(proc.File(pid, "ns/mnt"))
 	if err != nil {
 		return
 	}
@@ -90,7 +91,7 @@ func (s *holderSearch) addProcess(pid int, own string) {
 	s.addLink(pid, "cwd", "cwd")
 	s.addLink(pid, "root", "root")
 	s.addLink(pid, "exe", "mapped")
-	files, err := s.host.Files.List(host.ProcFile(pid, "fd"))
+	files, err := s.host.Files.List(proc.File(pid, "fd"))
 	if err != nil {
 		return
 	}
@@ -103,7 +104,7 @@ func (s *holderSearch) addProcess(pid int, own string) {
 
 // addLink adds pid as a holder of the things that one of its links leads to.
 func (s *holderSearch) addLink(pid int, link, how string) {
-	target, err := s.host.Files.Link(host.ProcFile(pid, link))
+	target, err := s.host.Files.Link(proc.File(pid, link))
 	if err != nil || !strings.HasPrefix(target, "/") {
 		return
 	}
@@ -134,17 +135,17 @@ func (s *holderSearch) addNamespace(pid int) {
 // addMappings adds mapped files. Reading them takes the memory lock of the process, which a task that waits for a hung
 // filesystem may hold, so that processes with a task in D state are left out.
 func (s *holderSearch) addMappings(pid int) {
-	tasks, err := s.host.Files.List(host.ProcFile(pid, "task"))
+	tasks, err := s.host.Files.List(proc.File(pid, "task"))
 	if err != nil {
 		return
 	}
 	for _, task := range tasks {
-		data, err := s.host.Files.Read(host.ProcFile(pid, path.Join("task", task, "stat")))
-		if stat, parseErr := host.ParseProcStat(data); err != nil || parseErr != nil || stat.State == 'D' {
+		data, err := s.host.Files.Read(proc.File(pid, path.Join("task", task, "stat")))
+		if stat, parseErr := proc.ParseStat(data); err != nil || parseErr != nil || stat.State == 'D' {
 			return
 		}
 	}
-	maps, err := s.host.Files.Read(host.ProcFile(pid, "maps"))
+	maps, err := s.host.Files.Read(proc.File(pid, "maps"))
 	if err != nil {
 		return
 	}
@@ -196,7 +197,7 @@ func (s *holderSearch) add(thing, pid int, how string) {
 
 // NetworkNamespace returns the inode of the network namespace that a process is in.
 func NetworkNamespace(h *host.Host, pid int) (uint64, error) {
-	link, err := h.Files.Link(host.ProcFile(pid, "ns/net"))
+	link, err := h.Files.Link(proc.File(pid, "ns/net"))
 	if err != nil {
 		return 0, err
 	}

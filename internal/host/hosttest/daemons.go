@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // RootsDaemons completes the processes of a fixture tree as the kernel shows those of a healthy node: where the
@@ -33,7 +33,7 @@ func RootsDaemons(t testing.TB, root string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stat, err := host.ParseProcStat(data)
+		stat, err := proc.ParseStat(data)
 		if err != nil {
 			continue // what a broken fixture is about
 		}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // Place is where a path leads: a filesystem, and the path in it from the filesystem's own root. Two paths that lead
@@ -88,17 +89,17 @@ func MountedFrom(ctx context.Context, h *host.Host, name string) (MountedAt, err
 		if ctx.Err() != nil {
 			return MountedAt{}, ctx.Err()
 		}
-		namespace, err := h.Files.Link(host.ProcFile(pid, "ns/mnt"))
+		namespace, err := h.Files.Link(proc.File(pid, "ns/mnt"))
 		if err == nil && seen[namespace] {
 			continue
 		}
-		if host.Gone(err) {
+		if proc.Gone(err) {
 			continue
 		}
 		// Where the kernel does not tell the namespace, the table itself is read.
 		mounts, err := TableOf(h, pid)
 		switch {
-		case host.Gone(err) || errors.Is(err, unix.EINVAL): // as a zombie's
+		case proc.Gone(err) || errors.Is(err, unix.EINVAL): // as a zombie's
 			continue
 		case err != nil:
 			return MountedAt{}, err

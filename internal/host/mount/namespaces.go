@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // maxMountNamespaces bounds how many are looked at: each container has one.
@@ -32,7 +33,7 @@ func OtherMountNamespaces(h *host.Host) ([]MountNamespace, error) {
 	seen := map[string]bool{own: true}
 	var all []MountNamespace
 	for _, pid := range pids {
-		name, err := h.Files.Link(host.ProcFile(pid, "ns/mnt"))
+		name, err := h.Files.Link(proc.File(pid, "ns/mnt"))
 		if err != nil {
 			name = strconv.Itoa(pid) // ended, or one that does not let its namespaces be named
 		}
@@ -60,5 +61,5 @@ func OtherMountNamespaces(h *host.Host) ([]MountNamespace, error) {
 // ended reports whether a process is gone, or is a zombie, which has nothing any more.
 func ended(h *host.Host, pid int) bool {
 	stat, err := h.ProcStat(pid)
-	return host.Gone(err) || err == nil && !host.Alive(stat)
+	return proc.Gone(err) || err == nil && !proc.Alive(stat)
 }

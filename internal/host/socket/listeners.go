@@ -14,6 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
 // Listener is a listening Unix socket with a name in the filesystem.
@@ -92,7 +93,7 @@ func absolute(h *host.Host, pid int, name string) string {
 	if path.IsAbs(name) {
 		return path.Clean(name)
 	}
-	cwd, err := h.Files.Link(host.ProcFile(pid, "cwd"))
+	cwd, err := h.Files.Link(proc.File(pid, "cwd"))
 	if err != nil {
 		cwd = "/"
 	}
@@ -106,12 +107,12 @@ func listeningNames(ctx context.Context, h *host.Host, pids []int) (map[string]s
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		namespace, err := h.Files.Link(host.ProcFile(pid, "ns/net"))
-		if host.Gone(err) || err == nil && read[namespace] {
+		namespace, err := h.Files.Link(proc.File(pid, "ns/net"))
+		if proc.Gone(err) || err == nil && read[namespace] {
 			continue
 		}
-		data, err := h.Files.Read(host.ProcFile(pid, "net/unix")) // also where the namespace's name is unknown
-		if host.Gone(err) || errors.Is(err, unix.EINVAL) {
+		data, err := h.Files.Read(proc.File(pid, "net/unix")) // also where the namespace's name is unknown
+		if proc.Gone(err) || errors.Is(err, unix.EINVAL) {
 			continue
 		}
 		if err != nil {
@@ -144,7 +145,7 @@ func socketHolders(ctx context.Context, h *host.Host, pids []int, sockets map[st
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		dir := host.ProcFile(pid, "fd")
+		dir := proc.File(pid, "fd")
 		fds, err := h.Files.List(dir)
 		if err != nil {
 			continue

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
@@ -128,11 +129,11 @@ func (s *shimLeaks) observe(ctx context.Context, h *host.Host) ([]finding.Findin
 type runningShim struct {
 	shim
 
-	stat host.ProcStat
+	stat proc.Stat
 }
 
 // shims returns the shims of Kubernetes, by age.
-func (s *shimLeaks) shims(h *host.Host, table []host.ProcStat) ([]runningShim, error) {
+func (s *shimLeaks) shims(h *host.Host, table []proc.Stat) ([]runningShim, error) {
 	var found []runningShim
 	known := make(map[tasks.TaskID]shim)
 	now := h.Clock().SinceBoot
@@ -193,7 +194,7 @@ func shimOf(args []string) shim {
 	return shim{id: id, runc: program == "containerd-shim-runc-v2"}
 }
 
-func childrenOf(table []host.ProcStat, pid int) []int {
+func childrenOf(table []proc.Stat, pid int) []int {
 	var children []int
 	for _, p := range table {
 		if p.PPID == pid && p.State != 'Z' {

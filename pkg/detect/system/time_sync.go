@@ -9,6 +9,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -132,7 +133,7 @@ func explainUnsynchronised(ctx context.Context, h *host.Host, f *finding.Finding
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(table, func(p host.ProcStat) bool { return isTimeDaemon(p.Comm) })
+	i := slices.IndexFunc(table, func(p proc.Stat) bool { return isTimeDaemon(p.Comm) })
 	switch {
 	case i >= 0:
 		f.Reason, f.Message = reasonUnsynchronised, checkkit.Sanitize(table[i].Comm, 32)+

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
@@ -74,7 +75,7 @@ type zombieState struct {
 
 // zombieParent is a process with zombies.
 type zombieParent struct {
-	stat  host.ProcStat
+	stat  proc.Stat
 	count int
 	at    time.Duration
 }
@@ -109,7 +110,7 @@ func (m *zombieState) run(ctx context.Context, h *host.Host, s ZombiesSettings) 
 }
 
 // zombieParents returns the processes with at least that number of zombies, that with the most first.
-func zombieParents(table []host.ProcStat, least float64) []zombieParent {
+func zombieParents(table []proc.Stat, least float64) []zombieParent {
 	counts := make(map[int]int)
 	for _, p := range table {
 		if p.State == 'Z' && p.Threads <= 1 {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
 )
@@ -74,7 +75,7 @@ func stillBlocked(ctx context.Context, h *host.Host, before map[tasks.TaskID]*bl
 // threadStat is one thread of a process.
 type threadStat struct {
 	pid  int
-	stat host.ProcStat
+	stat proc.Stat
 }
 
 // tasksInD lists tasks in state D, threads too: programs of many threads, as those in Go, rarely have their main one
@@ -96,7 +97,7 @@ func tasksInD(ctx context.Context, h *host.Host) ([]threadStat, error) {
 			found = append(found, threadStat{p.PID, p})
 		}
 	}
-	err = h.Threads(ctx, threaded, func(pid int, thread host.ProcStat) {
+	err = h.Threads(ctx, threaded, func(pid int, thread proc.Stat) {
 		if thread.State == 'D' {
 			found = append(found, threadStat{pid, thread})
 		}

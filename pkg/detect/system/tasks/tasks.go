@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
@@ -87,7 +88,7 @@ func (before TaskScan) Renew(ctx context.Context, h *host.Host) (TaskScan, error
 
 // addTasks adds the threads of a process that run or are blocked, and returns the number of its threads. Blocked
 // programs of many threads, as those in Go and Java, rarely have their main thread blocked.
-func (s *TaskScan) addTasks(h *host.Host, pid int, leader host.ProcStat) int {
+func (s *TaskScan) addTasks(h *host.Host, pid int, leader proc.Stat) int {
 	tids, err := h.TIDs(pid)
 	if err != nil || len(tids) <= 1 {
 		s.add(h, pid, leader)
@@ -101,7 +102,7 @@ func (s *TaskScan) addTasks(h *host.Host, pid int, leader host.ProcStat) int {
 	return len(tids)
 }
 
-func (s *TaskScan) add(h *host.Host, pid int, stat host.ProcStat) {
+func (s *TaskScan) add(h *host.Host, pid int, stat proc.Stat) {
 	t := Task{PID: pid, ID: TaskID{stat.PID, stat.StartTime}, Comm: stat.Comm}
 	switch stat.State {
 	case 'R':
@@ -125,7 +126,7 @@ func WaitChannel(files host.Files, pid, tid int) string {
 // Frozen reports whether a task in state D was frozen on purpose. Before Linux 6.1 it has a flag; since then it is
 // frozen wherever it slept, and neither flags nor wait channel show it (a frozen "sleep" waits in hrtimer_nanosleep),
 // so that the freezer of cgroup v1 must be read. Tasks that cgroup v2 froze show state S. Neither kind counts as load.
-func (s *TaskScan) Frozen(h *host.Host, pid int, stat host.ProcStat) bool {
+func (s *TaskScan) Frozen(h *host.Host, pid int, stat proc.Stat) bool {
 	const pfFrozen = 0x00010000
 	if stat.Flags&pfFrozen != 0 {
 		return true

@@ -1,0 +1,124 @@
+// Package proc parses and lists what /proc says about processes and threads. Who is asked for them, and how old the
+// answer may be, is internal/host's: its methods of Host.
+package proc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"syscall"
+
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+)
+
+// Stat is what /proc/PID/stat says, as far as it is needed. See proc_pid_stat(5).
+type Stat struct {
+	PID, PPID int
+	Comm      string // up to 15 bytes of anything: blanks, parentheses, newlines
+	State     byte   // R S D T t Z X I (and older W K P)
+	Threads   int    // field 20, of the whole process
+	StartTime uint64 // field 22, clock ticks since boot; with PID the identity of a process
+	Flags     uint64 // field 9, PF_*
+	CPUTicks  uint64 // fields 14 and 15, time on a processor in ticks of 10 ms: of all threads in /proc/PID/stat
+}
+
+// ParseStat parses the content of /proc/PID/stat:
+//
+//	1 (systemd) S 0 1 1 0 -1 4194560 … 22nd field: start time …
+func ParseStat(data []byte) (Stat, error) {
+	stat, comm, err := parseStat(data)
+	if err != nil {
+		return Stat{}, fmt.Errorf("process state %q: %w", hosterr.Clip(string(data)), err)
+	}
+	stat.Comm = string(comm)
+	return stat, nil
+}
+
+// parseStat allocates nothing: tables of processes are made of thousands of these. The name is a part of data.
+func parseStat(data []byte) (stat Stat, comm []byte, err error) {
+	open, end := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
+	if open < 0 || end < open {
+		return Stat{}, nil, errors.New("no name in parentheses")
+	}
+	pid, err := strconv.ParseUint(string(bytes.TrimSpace(data[:open])), 10, 31)
+	if err != nil {
+		return Stat{}, nil, errors.New("bad process ID")
+	}
+	stat.PID = int(pid)
+	rest := data[end+1:]
+	for number := 3; number <= 22; number++ {
+		var field []byte
+		if field, rest = nextField(rest); len(field) == 0 {
+			return Stat{}, nil, errors.New("too few fields")
+		}
+		if !stat.set(number, field) {
+			return Stat{}, nil, fmt.Errorf("bad field %d", number)
+		}
+	}
+	return stat, data[open+1 : end], nil
+}
+
+// nextField cuts off what is before the next blank.
+func nextField(data []byte) (field, rest []byte) {
+	for len(data) > 0 && data[0] <= ' ' {
+		data = data[1:]
+	}
+	for i, c := range data {
+		if c <= ' ' {
+			return data[:i], data[i:]
+		}
+	}
+	return data, nil
+}
+
+// set takes one field, numbered as in proc_pid_stat(5), and reports whether it is well formed.
+func (s *Stat) set(number int, field []byte) bool {
+	if number == 3 {
+		s.State = field[0]
+		return len(field) == 1
+	}
+	var bits int
+	switch number {
+	case 4, 20:
+		bits = 31
+	case 14, 15:
+		bits = 63
+	case 9, 22:
+		bits = 64
+	default:
+		return true
+	}
+	value, err := strconv.ParseUint(string(field), 10, bits)
+	switch number {
+	case 4:
+		s.PPID = int(value)
+	case 9:
+		s.Flags = value
+	case 14, 15:
+		s.CPUTicks += value
+	case 20:
+		s.Threads = int(value)
+	case 22:
+		s.StartTime = value
+	}
+	return err == nil
+}
+
+// File is a file of a process below /proc.
+func File(pid int, name string) string { return "/proc/" + strconv.Itoa(pid) + "/" + name }
+
+// Alive reports whether a process has not ended: a zombie has.
+func Alive(stat Stat) bool { return stat.State != 'Z' && stat.State != 'X' && stat.State != 'x' }
+
+// Gone reports whether an error says that a process, a thread or a file does not exist, or has ended meanwhile.
+func Gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
+
+// UnlessGone forgets such an error.
+func UnlessGone(err error) error {
+	if Gone(err) {
+		return nil
+	}
+	return err
+}
