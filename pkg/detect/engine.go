@@ -247,12 +247,18 @@ func run(ctx context.Context, h *host.Host, c Check, done chan<- result) {
 			done <- result{err: fmt.Errorf("internal error: %v\n%s", trouble, debug.Stack())}
 		}
 	}()
+	findings, err := c.Observe(ctx, h)
+	done <- result{findings, err}
+}
+
+// Observe runs the check once and completes its findings: they name it, and have the severity that a user has set.
+func (c Check) Observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	findings, err := c.Run(ctx, h)
 	for i := range findings {
 		findings[i].Check = c.ID
 		findings[i].Severity = cmp.Or(c.Severity, findings[i].Severity)
 	}
-	done <- result{findings, err}
+	return findings, err
 }
 
 // RunOnce runs each check once, in parallel, and returns the observations in the order of the checks. Each is passed to

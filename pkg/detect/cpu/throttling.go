@@ -33,13 +33,11 @@ type CPUThrottlingSettings struct {
 // DefaultCPUThrottlingSettings returns the settings that are used unless the configuration says otherwise.
 func DefaultCPUThrottlingSettings() CPUThrottlingSettings { return CPUThrottlingSettings{Percent: 25} }
 
-const cpuThrottlingID = "cpu-throttling"
-
 // CPUThrottling finds kubelets and runtimes that a CPU limit throttles.
 func CPUThrottling(s CPUThrottlingSettings) detect.Check {
 	state := &throttleState{percent: s.Percent}
 	return detect.Check{
-		ID: cpuThrottlingID, Domain: "cpu",
+		ID: "cpu-throttling", Domain: "cpu",
 		Summary: "kubelet or the runtime is throttled by a CPU limit",
 		Advice: "`systemctl show -p CPUQuotaPerSecUSec kubelet containerd system.slice` shows which unit has the " +
 			"limit. Raise or remove it, or reserve more for the system (kubeReserved, systemReserved).",
@@ -97,7 +95,7 @@ func (m *throttleState) run(ctx context.Context, h *host.Host) ([]finding.Findin
 			continue
 		}
 		findings = append(findings, finding.Finding{
-			Check: cpuThrottlingID, Subject: subject, Severity: finding.Warning, Reason: "DaemonThrottled",
+			Subject: subject, Severity: finding.Warning, Reason: "DaemonThrottled",
 			Message: fmt.Sprintf("%s, %s, was throttled by a CPU limit in %.0f %% of its periods in the last %s",
 				c.Name, c.Why, percent, elapsed.Round(time.Minute)),
 			Facts: map[string]string{"percent": fmt.Sprintf("%.1f", percent),

@@ -254,8 +254,7 @@ func (seen observation) found(severity finding.Severity, reason, format string, 
 		facts["state"] = string(seen.Threads.Main)
 	}
 	return finding.Finding{
-		Check: "runtime-health", Subject: finding.Subject{Kind: "container-runtime", Name: seen.Socket},
-		Severity: severity,
-		Reason:   reason, Message: fmt.Sprintf(format, args...), Facts: facts,
+		Subject: finding.Subject{Kind: "container-runtime", Name: seen.Socket}, Severity: severity,
+		Reason: reason, Message: fmt.Sprintf(format, args...), Facts: facts,
 	}
 }

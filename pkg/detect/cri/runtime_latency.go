@@ -30,10 +30,7 @@ import (
 // runtime-health measures the two calls that it makes itself and reports a runtime that does not answer at all;
 // kubelet-sync reports calls that fail. Kubelets before 1.19 have other buckets: nothing is reported.
 
-const (
-	runtimeLatencyID     = "runtime-latency"
-	runtimeLatencyWindow = 15 * time.Minute
-)
+const runtimeLatencyWindow = 15 * time.Minute
 
 // runtimeCalls are calls of one kind, with the threshold for slow ones.
 type runtimeCalls struct {
@@ -62,7 +59,7 @@ func runtimeWork() runtimeCalls {
 func RuntimeLatency() detect.Check {
 	m := &latencyState{meter: checkkit.KubeletMeter{Window: runtimeLatencyWindow}}
 	return detect.Check{
-		ID:      runtimeLatencyID,
+		ID:      "runtime-latency",
 		Domain:  "kubernetes",
 		Summary: "the container runtime answers kubelet's calls slowly",
 		Advice: "Run `nodeagent check` for disk and CPU pressure, above all disk-saturation and cpu-throttling: a " +
@@ -145,8 +142,7 @@ func (c runtimeCalls) evaluate(grown map[string]float64, minutes time.Duration) 
 	}
 	all := grown["all "+worst]
 	return []finding.Finding{{
-		Check: runtimeLatencyID, Subject: finding.Subject{Kind: "runtime-calls", Name: c.name},
-		Severity: finding.Warning, Reason: c.reason,
+		Subject: finding.Subject{Kind: "runtime-calls", Name: c.name}, Severity: finding.Warning, Reason: c.reason,
 		Message: fmt.Sprintf("%s of kubelet's %s calls of %s within %s took the container runtime more than %.0f s: "+
 			"check for a slow disk",
 			checkkit.WholeNumber(most), checkkit.WholeNumber(all), worst, minutes, c.slow),

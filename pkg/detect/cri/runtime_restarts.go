@@ -31,16 +31,11 @@ import (
 //
 // Five restarts in 20 minutes are what node-problem-detector and AKS call frequent for containerd and docker.
 
-const (
-	runtimeRestartsID  = "runtime-restarts"
-	runtimeRestartsKey = runtimeRestartsID + "/starts"
-)
-
 // RuntimeRestarts finds a container runtime that is restarted again and again. The store may be nil.
 func RuntimeRestarts(store detect.StateStore) detect.Check {
-	r := &runtimeRestarts{state: checkkit.DaemonState{Key: runtimeRestartsKey, Memory: store}}
+	r := &runtimeRestarts{state: checkkit.DaemonState{Key: "runtime-restarts/starts", Memory: store}}
 	return detect.Check{
-		ID:      runtimeRestartsID,
+		ID:      "runtime-restarts",
 		Domain:  "kubernetes",
 		Summary: "the container runtime is restarted again and again",
 		Advice: "Find out why it exits with `journalctl -u containerd -n 100` (or crio, docker). Common causes are " +
@@ -94,9 +89,8 @@ func (r *runtimeRestarts) observe(ctx context.Context, h *host.Host) ([]finding.
 		}
 	}
 	f := finding.Finding{
-		Check: runtimeRestartsID, Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket},
-		Severity: finding.Warning,
-		Reason:   "RuntimeRestartsOften",
+		Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket}, Severity: finding.Warning,
+		Reason: "RuntimeRestartsOften",
 	}
 	name, unit := "the container runtime", "containerd"
 	if r.comm != "" {

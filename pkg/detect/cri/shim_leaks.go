@@ -34,7 +34,6 @@ import (
 // Only runc's shim must have a child: a virtual machine may live inside its shim.
 
 const (
-	shimLeaksID  = "shim-leaks"
 	shimLeakAge  = 10 * time.Minute
 	shimLeakHold = 5 * time.Minute
 	maxShimLeaks = 50 // reported individually
@@ -47,7 +46,7 @@ const (
 func ShimLeaks() detect.Check {
 	s := &shimLeaks{known: map[tasks.TaskID]shim{}}
 	return detect.Check{
-		ID:      shimLeaksID,
+		ID:      "shim-leaks",
 		Domain:  "kubernetes",
 		Summary: "a shim of the container runtime has outlived its pod",
 		Advice: "Show the shim and the processes below it with `ps -o pid,lstart,args -p PID` and `pstree -p PID`, " +
@@ -206,8 +205,7 @@ func childrenOf(table []host.ProcStat, pid int) []int {
 // leaked is the finding about a shim that should not run, and processes below it.
 func (p runningShim) leaked(ctx context.Context, h *host.Host, reason, why string, children ...int) finding.Finding {
 	f := finding.Finding{
-		Check: shimLeaksID, Subject: finding.Subject{Kind: "shim", Name: p.id}, Severity: finding.Warning,
-		Reason:  reason,
+		Subject: finding.Subject{Kind: "shim", Name: p.id}, Severity: finding.Warning, Reason: reason,
 		Message: fmt.Sprintf("the shim of %.12s (PID %d) has outlived its pod: %s", p.id, p.stat.PID, why),
 		Facts:   map[string]string{"pid": strconv.Itoa(p.stat.PID), "processesBelow": strconv.Itoa(len(children))},
 	}

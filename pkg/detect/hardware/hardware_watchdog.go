@@ -24,12 +24,10 @@ import (
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-watchdog,
 // https://docs.kernel.org/watchdog/watchdog-api.html
 
-const hardwareWatchdogID = "hardware-watchdog"
-
 // HardwareWatchdog finds nodes that were reset by their hardware watchdog.
 func HardwareWatchdog() detect.Check {
 	return detect.Check{
-		ID: hardwareWatchdogID, Domain: "hardware",
+		ID: "hardware-watchdog", Domain: "hardware",
 		Summary: "the node was reset by its hardware watchdog",
 		Advice: "Read the last messages of the kernel: `journalctl -k -b -1`, /sys/fs/pstore, the serial console, " +
 			"the log of the BMC (`ipmitool sel list`). If it happens again, take the node out of service and have " +
@@ -98,7 +96,7 @@ func watchdogFinding(h *host.Host, subject finding.Subject, status int) (finding
 		}
 	}
 	f := finding.Finding{
-		Check: hardwareWatchdogID, Subject: subject, Severity: finding.Warning, Reason: "WatchdogHardwareFault",
+		Subject: subject, Severity: finding.Warning, Reason: "WatchdogHardwareFault",
 		Facts: map[string]string{"bootstatus": strconv.Itoa(status)},
 	}
 	identity, err := h.Files.Text("/sys/class/watchdog/" + subject.Name + "/identity")

@@ -34,7 +34,6 @@ import (
 // cannot count them; their lines in the log are findings of their own (rule pcie-fatal).
 
 const (
-	pcieErrorsID    = "pcie-errors"
 	pcieErrorsFor   = time.Hour // how long an error is reported after the last one
 	pcieRate        = 60        // corrected errors in a minute
 	maxPCIDevices   = 10_000
@@ -45,7 +44,7 @@ const (
 func PCIeErrors() detect.Check {
 	c := &pcieCheck{devices: make(map[string]*pcieDevice)}
 	return detect.Check{
-		ID: pcieErrorsID, Domain: "hardware",
+		ID: "pcie-errors", Domain: "hardware",
 		Summary: "transfers of a PCIe device fail",
 		Advice: "`lspci -vvs DEVICE` shows what it is and the state of its link (LnkSta, DevSta). Reseat or replace " +
 			"the card, riser or cable; update its firmware. pcie_aspm=off on the kernel's command line helps if only " +
@@ -108,7 +107,7 @@ func (c *pcieCheck) run(_ context.Context, h *host.Host) ([]finding.Finding, err
 			c.devices[name] = &pcieDevice{base: counts, since: now}
 		}
 		if f, ok := c.devices[name].evaluate(counts, now); ok {
-			f.Check, f.Subject = pcieErrorsID, subject
+			f.Subject = subject
 			findings = append(findings, f)
 		}
 	}

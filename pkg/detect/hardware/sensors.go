@@ -36,7 +36,6 @@ import (
 // firmware calls).
 
 const (
-	sensorsID  = "sensors"
 	hwmonRoot  = "/sys/class/hwmon"
 	supplyRoot = "/sys/class/power_supply"
 	maxSensors = 2000
@@ -49,7 +48,7 @@ const (
 func Sensors(store detect.StateStore) detect.Check {
 	c := &sensorsCheck{healthy: healthySensors{saved: detect.Saved[[]string]{Store: store, Key: sensorsKey}}}
 	return detect.Check{
-		ID: sensorsID, Domain: "hardware",
+		ID: "sensors", Domain: "hardware",
 		Summary: "a fan, a temperature or a power supply of the machine raises an alarm",
 		Advice: "`sensors` and `ipmitool sdr` show the values. Replace the fan or power supply; a machine that lost " +
 			"a supply runs on the other one, or on a battery.",
@@ -147,7 +146,7 @@ func (a sensorAlarm) subject() finding.Subject { return finding.Subject{Kind: a.
 
 func (a sensorAlarm) finding(text string) finding.Finding {
 	return finding.Finding{
-		Check: sensorsID, Subject: a.subject(), Severity: finding.Warning, Reason: a.reason,
+		Subject: a.subject(), Severity: finding.Warning, Reason: a.reason,
 		Message: fmt.Sprintf("%s reports %s: %s", a.name, path.Base(a.file), checkkit.Sanitize(text, checkkit.MaxLine)),
 		Facts:   map[string]string{"file": a.file},
 	}

@@ -86,7 +86,7 @@ func (z thermalZone) evaluate(files host.Files) (finding.Finding, bool, error) {
 		return finding.Finding{}, false, nil
 	}
 	return finding.Finding{
-		Check: thermalID, Subject: z.subject(), Severity: finding.Warning, Reason: "TemperatureHigh",
+		Subject: z.subject(), Severity: finding.Warning, Reason: "TemperatureHigh",
 		Message: fmt.Sprintf("%s is at %d °C; the kernel shuts the machine down at %d °C", z.kind, temperature/1000,
 			z.critical/1000),
 		Facts: map[string]string{"type": z.kind, "milliCelsius": text,

@@ -36,7 +36,6 @@ import (
 // are left to their own checks: the kernel does not show what kubelet counts as available memory as one number.
 
 const (
-	evictionsID     = "evictions"
 	evictionsWindow = 30 * time.Minute
 	imageGCGrace    = 15 * time.Minute
 )
@@ -45,7 +44,7 @@ const (
 func Evictions() detect.Check {
 	m := &evictionState{meter: checkkit.KubeletMeter{Window: evictionsWindow}}
 	return detect.Check{
-		ID:      evictionsID,
+		ID:      "evictions",
 		Domain:  "kubernetes",
 		Summary: "kubelet evicts pods because the node is short of a resource, or is about to",
 		Advice: "Show the pressure with `kubectl describe node`, and the evicted pods with `kubectl get events -A " +
@@ -165,7 +164,7 @@ func evaluateDisk(found map[string]finding.Finding, signal, path, threshold stri
 	free := float64(answer.FreeBytes)
 	near := max(limit*1.1, limit+0.02*float64(answer.TotalBytes))
 	f := finding.Finding{
-		Check: evictionsID, Subject: signalSubject(signal), Severity: finding.Warning, Reason: "EvictionThresholdMet",
+		Subject: signalSubject(signal), Severity: finding.Warning, Reason: "EvictionThresholdMet",
 		Message: fmt.Sprintf("%s of %s are free on the filesystem of %s, less than kubelet's threshold of %s: it "+
 			"evicts pods and reports DiskPressure",
 			checkkit.SizeText(answer.FreeBytes), checkkit.SizeText(answer.TotalBytes), path, threshold),
@@ -200,7 +199,7 @@ func (m *evictionState) evaluateImages(found map[string]finding.Finding, now fin
 		return
 	}
 	found["image-gc"] = finding.Finding{
-		Check: evictionsID, Subject: finding.Subject{Kind: "image-gc", Name: "imagefs"}, Severity: finding.Warning,
+		Subject: finding.Subject{Kind: "image-gc", Name: "imagefs"}, Severity: finding.Warning,
 		Reason: "ImageGCFailing",
 		Message: fmt.Sprintf("%d %% of the filesystem of %s have been in use for %s, above the %d %% at which "+
 			"kubelet collects images: the images in use, or other files, fill it",
@@ -222,7 +221,7 @@ func evaluateEvicted(found map[string]finding.Finding, grown map[string]float64,
 		if met && f.Severity == finding.Warning {
 			f.Message += "; " + text
 		} else {
-			f = finding.Finding{Check: evictionsID, Subject: signalSubject(signal), Severity: finding.Warning,
+			f = finding.Finding{Subject: signalSubject(signal), Severity: finding.Warning,
 				Reason: "PodsEvicted", Message: text,
 				Facts: map[string]string{}}
 		}

@@ -27,8 +27,7 @@ import (
 // What kubelet really runs with (/configz) would take a right (nodes/configz) that the agent does not ask for.
 
 const (
-	kubeletConfigID   = "kubelet-config"
-	kubeletConfigKey  = kubeletConfigID + "/read"
+	kubeletConfigKey  = "kubelet-config/read"
 	kubeletConfigHold = 30 * time.Minute
 )
 
@@ -36,7 +35,7 @@ const (
 func KubeletConfig(store detect.StateStore) detect.Check {
 	m := &configState{saved: detect.Saved[configRead]{Store: store, Key: kubeletConfigKey}}
 	return detect.Check{
-		ID:      kubeletConfigID,
+		ID:      "kubelet-config",
 		Domain:  "kubernetes",
 		Summary: "kubelet's configuration files were changed after kubelet read them",
 		Advice: "Check what was changed (`stat` of the files shows when). Then run `systemctl restart kubelet` when " +
@@ -105,8 +104,7 @@ func (m *configState) observe(_ context.Context, h *host.Host) ([]finding.Findin
 		return nil, nil
 	}
 	return []finding.Finding{{
-		Check: kubeletConfigID, Subject: checkkit.KubeletSubject(), Severity: finding.Info,
-		Reason: "KubeletConfigNotApplied",
+		Subject: checkkit.KubeletSubject(), Severity: finding.Info, Reason: "KubeletConfigNotApplied",
 		Message: fmt.Sprintf(
 			"kubelet (pid %d) runs with an older configuration than %s: it reads it only when it starts", process.PID,
 			checkkit.Sanitize(checkkit.JoinFirst(names, 3), checkkit.MaxReported)),

@@ -41,7 +41,6 @@ import (
 // 10 s for a relist is where the monitoring mixin of Kubernetes alerts (KubeletPlegDurationHigh).
 
 const (
-	plegID         = "kubelet-pleg"
 	plegThreshold  = 3 * time.Minute  // kubelet's own
 	plegEvented    = 10 * time.Minute // where the runtime sends events
 	plegSlowAge    = time.Minute
@@ -55,7 +54,7 @@ const (
 func KubeletPLEG() detect.Check {
 	m := &plegState{meter: checkkit.KubeletMeter{Window: plegWindow, ReportsForbidden: true}}
 	return detect.Check{
-		ID:      plegID,
+		ID:      "kubelet-pleg",
 		Domain:  "kubernetes",
 		Summary: "kubelet does not get the list of containers from the container runtime (PLEG)",
 		Advice: "The runtime answers slowly or not at all: see runtime-health, and run `time crictl ps`. Check for " +
@@ -132,7 +131,7 @@ func plegFromNode(ctx context.Context, h *host.Host, slow error) ([]finding.Find
 		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse &&
 			strings.Contains(c.Message, "PLEG is not healthy") {
 			return []finding.Finding{{
-				Check: plegID, Subject: checkkit.KubeletSubject(), Severity: finding.Fatal, Reason: "PLEGUnhealthy",
+				Subject: checkkit.KubeletSubject(), Severity: finding.Fatal, Reason: "PLEGUnhealthy",
 				Message: "kubelet reports that it cannot list the containers, and its metrics do not answer: the " +
 					"container runtime hangs (" + checkkit.Sanitize(c.Message, checkkit.MaxReported) + ")",
 				Facts: map[string]string{"said": checkkit.Sanitize(c.Message, checkkit.MaxReported)},
@@ -163,7 +162,7 @@ func evaluatePLEG(age time.Duration, evented bool, grown map[string]float64) []f
 	all := grown["+Inf"]
 	slow := all - grown["10"]
 	f := finding.Finding{
-		Check: plegID, Subject: checkkit.KubeletSubject(), Severity: finding.Warning,
+		Subject: checkkit.KubeletSubject(), Severity: finding.Warning,
 		Facts: map[string]string{"lastSeenSeconds": strconv.Itoa(int(age.Seconds())),
 			"relists": checkkit.WholeNumber(all), "slowRelists": checkkit.WholeNumber(slow)},
 	}

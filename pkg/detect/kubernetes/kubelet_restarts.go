@@ -23,16 +23,13 @@ import (
 // Five restarts in 20 minutes are what node-problem-detector, AKS and GKE call frequent: an upgrade or a change of
 // configuration causes one or two. checkkit.DaemonState counts them.
 
-const (
-	restartsID  = "kubelet-restarts"
-	restartsKey = restartsID + "/starts"
-)
+const restartsKey = "kubelet-restarts/starts"
 
 // KubeletRestarts finds a kubelet that is restarted again and again. The store may be nil.
 func KubeletRestarts(store detect.StateStore) detect.Check {
 	m := &kubeletRestarts{lives: checkkit.DaemonState{Key: restartsKey, Memory: store}}
 	return detect.Check{
-		ID:      restartsID,
+		ID:      "kubelet-restarts",
 		Domain:  "kubernetes",
 		Summary: "kubelet is restarted again and again",
 		Advice: "`journalctl -u kubelet -g 'E[0-9]{4}|panic|fatal' -n 100` shows why it exits, `systemctl status " +
@@ -76,7 +73,7 @@ func (m *kubeletRestarts) observe(_ context.Context, h *host.Host) ([]finding.Fi
 	case err == nil:
 		m.lives.Saw(process)
 	}
-	f := finding.Finding{Check: restartsID, Subject: checkkit.KubeletSubject(), Severity: finding.Warning,
+	f := finding.Finding{Subject: checkkit.KubeletSubject(), Severity: finding.Warning,
 		Reason: "KubeletRestartsOften"}
 	return m.lives.Lives.Judge(f, now, "kubelet", "why it ends in `journalctl -u kubelet`"), nil
 }

@@ -30,7 +30,6 @@ import (
 // start_container for each wrong image or command, and the status calls for each container that is gone meanwhile.
 
 const (
-	syncID     = "kubelet-sync"
 	syncWindow = 15 * time.Minute
 	syncLeast  = 10 // errors
 )
@@ -39,7 +38,7 @@ const (
 func KubeletSync() detect.Check {
 	m := &syncState{meter: checkkit.KubeletMeter{Window: syncWindow}}
 	return detect.Check{
-		ID:      syncID,
+		ID:      "kubelet-sync",
 		Domain:  "kubernetes",
 		Summary: "kubelet's calls to the apiserver or the runtime fail, or its pods start slowly",
 		Advice: "Apiserver: run `curl -k https://APISERVER/healthz` on the node, then check the load balancer, DNS " +
@@ -138,7 +137,7 @@ func evaluateRequests(grown map[string]float64, minutes time.Duration) []finding
 		return nil
 	}
 	return []finding.Finding{{
-		Check: syncID, Subject: finding.Subject{Kind: "apiserver", Name: "apiserver"}, Severity: finding.Warning,
+		Subject: finding.Subject{Kind: "apiserver", Name: "apiserver"}, Severity: finding.Warning,
 		Reason: "ApiserverRequestsFail",
 		Message: fmt.Sprintf("%s of kubelet's %s requests to the apiserver failed within %s (%s)",
 			checkkit.WholeNumber(bad), checkkit.WholeNumber(all), minutes, checkkit.JoinFirst(codes, 5)),
@@ -161,7 +160,7 @@ func evaluateOperations(h *host.Host, grown map[string]float64, minutes time.Dur
 	}
 	all := grown["all "+worst]
 	return []finding.Finding{{
-		Check: syncID, Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket},
+		Subject:  finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket},
 		Severity: finding.Warning, Reason: "RuntimeOperationsFail",
 		Message: fmt.Sprintf("%s of kubelet's %s calls of %s failed within %s: see `journalctl -u containerd`",
 			checkkit.WholeNumber(bad), checkkit.WholeNumber(all), worst, minutes),
@@ -185,7 +184,7 @@ func (l lateStarts) evaluate(grown map[string]float64, minutes time.Duration) []
 		return nil
 	}
 	return []finding.Finding{{
-		Check: syncID, Subject: l.subject, Severity: finding.Warning, Reason: l.reason,
+		Subject: l.subject, Severity: finding.Warning, Reason: l.reason,
 		Message: fmt.Sprintf("%s of the %s pods that started within %s %s", checkkit.WholeNumber(slow),
 			checkkit.WholeNumber(all), minutes, l.text),
 		Facts:      map[string]string{"slow": checkkit.WholeNumber(slow), "pods": checkkit.WholeNumber(all)},

@@ -33,7 +33,6 @@ import (
 // CPU, disk or network, rather than all programs broken.
 
 const (
-	probeStormsID     = "probe-storms"
 	probeStormsWindow = 3 * time.Minute
 	probeStormPods    = 5
 	probeStormOwners  = 3
@@ -44,7 +43,7 @@ const (
 func ProbeStorms() detect.Check {
 	m := &stormState{meter: checkkit.KubeletMeter{Window: probeStormsWindow}}
 	return detect.Check{
-		ID:      probeStormsID,
+		ID:      "probe-storms",
 		Domain:  "kubernetes",
 		Summary: "liveness or readiness probes of many different pods fail at the same time",
 		Advice: "Check what the pods share: run `nodeagent check` for CPU, memory and disk pressure and for the CNI " +
@@ -98,7 +97,7 @@ func (m *stormState) observe(ctx context.Context, h *host.Host) ([]finding.Findi
 		return nil, nil
 	}
 	return []finding.Finding{{
-		Check: probeStormsID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "ProbeStorm",
+		Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "ProbeStorm",
 		Message: fmt.Sprintf("probes of %d of %d pods, of %d different owners, began to fail within %s: %s",
 			len(failing), probed, owners, probeStormsWindow, checkkit.JoinFirst(names, 5)),
 		Facts: map[string]string{"failing": strconv.Itoa(len(failing)), "probed": strconv.Itoa(probed),

@@ -34,7 +34,6 @@ import (
 // exist, a hostPath as long as its path does not: only their authors can correct that.
 
 const (
-	volumeMountsID     = "volume-mounts"
 	volumeMountsWindow = 10 * time.Minute
 	volumeMountsRaise  = 5
 	volumeMountsKeep   = 2
@@ -45,7 +44,7 @@ const (
 func VolumeMounts() detect.Check {
 	m := &volumeState{meter: checkkit.KubeletMeter{Window: volumeMountsWindow}}
 	return detect.Check{
-		ID:      volumeMountsID,
+		ID:      "volume-mounts",
 		Domain:  "kubernetes",
 		Summary: "kubelet keeps failing to mount or unmount volumes of one driver",
 		Advice: "Run `kubectl describe pod` for a pod that waits: its events (FailedMount) have the driver's error. " +
@@ -150,7 +149,7 @@ func (p pluginFailures) finding(name string, pods []corev1.Pod, minutes time.Dur
 		subject = finding.Subject{Kind: "csi-driver", Name: checkkit.Sanitize(driver, 200)}
 	}
 	f := finding.Finding{
-		Check: volumeMountsID, Subject: subject, Severity: finding.Warning, Reason: "VolumeMountsFail",
+		Subject: subject, Severity: finding.Warning, Reason: "VolumeMountsFail",
 		BelowRaise: p.failed < volumeMountsRaise,
 		Message: fmt.Sprintf("%s failed %s times within %s and succeeded %s times", checkkit.Sanitize(p.operation, 60),
 			checkkit.WholeNumber(p.failed), minutes, checkkit.WholeNumber(p.good)),

@@ -30,7 +30,6 @@ import (
 // https://docs.kernel.org/admin-guide/cgroup-v2.html (cgroup.stat), cgroups(7)
 
 const (
-	dyingCgroupsID        = "dying-cgroups"
 	dyingCgroupsThreshold = 10_000
 	dyingCgroupsKeep      = 8_000
 )
@@ -38,7 +37,7 @@ const (
 // DyingCgroups finds nodes on which removed cgroups pile up.
 func DyingCgroups() detect.Check {
 	return detect.Check{
-		ID: dyingCgroupsID, Domain: "memory",
+		ID: "dying-cgroups", Domain: "memory",
 		Summary: "removed cgroups pile up in the kernel",
 		Advice: "Something creates and removes cgroups all the time: jobs, crash-looping pods, or session scopes " +
 			"(`loginctl list-sessions`). Run `echo 1 > /proc/sys/vm/drop_caches` once, at a quiet time: it frees " +
@@ -74,7 +73,7 @@ func checkDyingCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, er
 		return nil, err
 	}
 	return []finding.Finding{{
-		Check: dyingCgroupsID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
+		Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
 		Reason: "DyingCgroups", Message: fmt.Sprintf("%d removed cgroups are still in the kernel", dying),
 		Facts: map[string]string{"dying": strconv.FormatUint(dying, 10)}, BelowRaise: dying < dyingCgroupsThreshold,
 	}}, nil

@@ -27,18 +27,17 @@ import (
 // page tables. The zone DMA (16 MiB for ancient devices) does not count.
 
 const (
-	memoryFragmentationID = "memory-fragmentation"
-	fragmentedAt          = 99 // percent of free memory in blocks of fewer than 16 pages
-	fragmentedKeep        = 95
-	fragmentedOrder       = 4
-	compactionFailedFor   = 10 * time.Minute // how long a failed compaction counts
+	fragmentedAt        = 99 // percent of free memory in blocks of fewer than 16 pages
+	fragmentedKeep      = 95
+	fragmentedOrder     = 4
+	compactionFailedFor = 10 * time.Minute // how long a failed compaction counts
 )
 
 // MemoryFragmentation finds nodes whose free memory is in pieces too small for the kernel.
 func MemoryFragmentation() detect.Check {
 	m := &fragmentation{}
 	return detect.Check{
-		ID: memoryFragmentationID, Domain: "memory",
+		ID: "memory-fragmentation", Domain: "memory",
 		Summary: "free memory is fragmented into blocks too small for the kernel, and compaction fails",
 		Advice: "`echo 1 > /proc/sys/vm/compact_memory` compacts what it can, at the cost of some stalls; a larger " +
 			"vm.min_free_kbytes keeps more free for the kernel. If the fault comes back, check what holds kernel " +
@@ -112,9 +111,8 @@ func (n numaNode) unusable() float64 { return 100 - checkkit.PercentOf(n.large, 
 
 func (n numaNode) finding() finding.Finding {
 	return finding.Finding{
-		Check: memoryFragmentationID, Subject: finding.Subject{Kind: "numa-node", Name: n.name},
-		Severity: finding.Warning,
-		Reason:   "MemoryFragmented", BelowRaise: n.unusable() < fragmentedAt,
+		Subject: finding.Subject{Kind: "numa-node", Name: n.name}, Severity: finding.Warning,
+		Reason: "MemoryFragmented", BelowRaise: n.unusable() < fragmentedAt,
 		Message: fmt.Sprintf("%.1f %% of the free memory of NUMA node %s is in blocks of fewer than 16 pages, and "+
 			"compaction failed", n.unusable(), n.name),
 		Facts: map[string]string{

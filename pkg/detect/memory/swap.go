@@ -27,12 +27,10 @@ import (
 // proc_swaps(5), https://kubernetes.io/docs/concepts/architecture/nodes/#swap-memory. Memory that is compressed in a
 // zram device used as swap is in the same file.
 
-const swapID = "swap"
-
 // Swap finds swap that kubelet does not expect, and swap that is used up.
 func Swap() detect.Check {
 	return detect.Check{
-		ID: swapID, Domain: "memory",
+		ID: "swap", Domain: "memory",
 		Summary: "swap is on that kubelet does not allow, or swap is used up",
 		Advice: "Unexpected swap: run `swapoff -a` and remove it from /etc/fstab and from systemd (`systemctl " +
 			"--type swap`; zram-generator), or allow it with failSwapOn: false and memorySwap. Swap used up: see " +
@@ -88,7 +86,7 @@ func checkSwap(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 		names, total, used = append(names, a.name), total+a.total, used+a.used
 	}
 	f := finding.Finding{
-		Check: swapID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
+		Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
 		Facts: map[string]string{"areas": checkkit.JoinFirst(names, 10), "totalBytes": strconv.FormatUint(total, 10),
 			"usedBytes": strconv.FormatUint(used, 10)},
 	}

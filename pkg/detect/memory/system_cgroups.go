@@ -26,7 +26,6 @@ import (
 // https://kubernetes.io/docs/tasks/administer-cluster/reserve-compute-resources/
 
 const (
-	systemCgroupsID        = "system-cgroups"
 	systemCgroupsThreshold = 95 // percent
 	systemCgroupsKeep      = 90
 )
@@ -34,7 +33,7 @@ const (
 // SystemCgroups finds slices and services that are about to reach their limit of memory.
 func SystemCgroups() detect.Check {
 	return detect.Check{
-		ID: systemCgroupsID, Domain: "memory",
+		ID: "system-cgroups", Domain: "memory",
 		Summary: "a slice or service is about to reach its memory limit",
 		Advice: "kubepods: pods use more than the node allots to them; move some, or reserve less (kubeReserved, " +
 			"systemReserved). A system slice or service: reserve more for it, or raise MemoryMax (`systemctl edit`).",
@@ -71,7 +70,7 @@ func checkSystemCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		case err != nil:
 			doubts[subject] = err
 		case ok:
-			f.Check, f.Subject = systemCgroupsID, subject
+			f.Subject = subject
 			if abovePods[name] {
 				addLargestPods(ctx, h, &f)
 			}

@@ -33,15 +33,13 @@ import (
 //
 // "going down" and "going back" are members within their configured delays; they count neither as up nor as down.
 
-const bondsID = "bonds"
-
 // maxBonds bounds how many bonds are read.
 const maxBonds = 64
 
 // Bonds finds bonds that lost links.
 func Bonds() detect.Check {
 	return detect.Check{
-		ID: bondsID, Domain: "network",
+		ID: "bonds", Domain: "network",
 		Summary: "a bond of network cards lost one of its links, or all",
 		Advice: "List the members with `cat /proc/net/bonding/BOND`. Check the cable, the transceiver and the " +
 			"switch port of each member that is down (`ethtool X`). Without an LACP partner, configure the switch " +
@@ -99,7 +97,7 @@ func observeBonds(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			continue
 		}
 		if f, ok := b.evaluate(anyWorks(cards)); ok {
-			f.Check, f.Subject = bondsID, subject
+			f.Subject = subject
 			findings = append(findings, f)
 		}
 	}

@@ -26,15 +26,12 @@ import (
 // answered. The address stays configured and is not used. RFC 4862, https://docs.kernel.org/networking/ip-sysctl.html
 // (accept_dad). The kernel has no such state for IPv4.
 
-const (
-	duplicateAddressID = "ipv6-duplicate-address"
-	dadFailed          = 0x08
-)
+const dadFailed = 0x08
 
 // DuplicateAddress finds addresses of the node that another machine uses.
 func DuplicateAddress() detect.Check {
 	return detect.Check{
-		ID: duplicateAddressID, Domain: "network",
+		ID: "ipv6-duplicate-address", Domain: "network",
 		Summary: "another machine uses an IPv6 address of the node, so the node does not use it",
 		Advice: "List the address with `ip -6 address show dadfailed`; the kernel's log names the hardware address " +
 			"of the other machine. Remove the address from one of them, then run `ip address del` and `ip address " +
@@ -65,9 +62,8 @@ func DuplicateAddress() detect.Check {
 			var findings []finding.Finding
 			for _, device := range slices.Sorted(maps.Keys(failed)) {
 				findings = append(findings, finding.Finding{
-					Check: duplicateAddressID, Subject: finding.Subject{Kind: kindNetDevice, Name: device},
-					Severity: finding.Warning,
-					Reason:   "DuplicateAddress", Message: fmt.Sprintf("%s: another machine uses %s", device,
+					Subject: finding.Subject{Kind: kindNetDevice, Name: device}, Severity: finding.Warning,
+					Reason: "DuplicateAddress", Message: fmt.Sprintf("%s: another machine uses %s", device,
 						checkkit.JoinFirst(failed[device], 5)),
 					Facts: map[string]string{"addresses": checkkit.JoinFirst(failed[device], 20)},
 				})

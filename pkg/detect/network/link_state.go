@@ -41,7 +41,6 @@ type LinkStateSettings struct {
 func DefaultLinkStateSettings() LinkStateSettings { return LinkStateSettings{Flaps: 3} }
 
 const (
-	linkStateID = "link-state"
 	// linksStarted is how long after boot links may still be coming up.
 	linksStarted = 2 * time.Minute
 	flapWindow   = 10 * time.Minute
@@ -55,7 +54,7 @@ func LinkState(s LinkStateSettings, store detect.StateStore) detect.Check {
 	c := &linkCheck{settings: s, history: loadLinkHistory(store, "link-state/links"), speeds: map[string]linkSpeed{},
 		flaps: counterWindow{Span: flapWindow}}
 	return detect.Check{
-		ID: linkStateID, Domain: "network",
+		ID: "link-state", Domain: "network",
 		Summary: "a network card lost its link, flaps, or is slower than it was",
 		Advice: "Check `ip -s link show dev X` and `ethtool X`, then the cable, the transceiver (`ethtool -m X`) " +
 			"and the switch port. Set a port that is not in use down with `ip link set X down`, or list it under " +
@@ -175,7 +174,7 @@ func (c *linkCheck) count(links []link, up time.Duration) {
 // evaluate returns the most severe fault of one link.
 func (c *linkCheck) evaluate(files host.Files, l link, othersWork bool, up time.Duration) (finding.Finding, bool) {
 	f := finding.Finding{
-		Check: linkStateID, Subject: finding.Subject{Kind: kindNetDevice, Name: l.name}, Severity: finding.Warning,
+		Subject: finding.Subject{Kind: kindNetDevice, Name: l.name}, Severity: finding.Warning,
 		Facts: map[string]string{"operstate": l.oper, "carrierDownCount": strconv.FormatUint(l.downs, 10)},
 	}
 	losses, in, _ := c.flaps.Rise(l.name)

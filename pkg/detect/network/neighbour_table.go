@@ -30,16 +30,13 @@ import (
 // alone proves nothing. Nearly full is therefore a table with entries above 90 % of gc_thresh3, and not above it, and
 // forced collections at the same time: these begin at gc_thresh2.
 
-const (
-	neighbourTableID = "neighbour-table"
-	neighbourNear    = 0.9 // of gc_thresh3
-)
+const neighbourNear = 0.9 // of gc_thresh3
 
 // NeighbourTable finds full neighbour tables.
 func NeighbourTable() detect.Check {
 	c := &neighbourCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
-		ID: neighbourTableID, Domain: "network",
+		ID: "neighbour-table", Domain: "network",
 		Summary: "the neighbour table (ARP, NDP) is full or nearly full: new peers cannot be reached",
 		Advice: "Run `ip -s neigh show nud all | wc -l` on the node and in its pods to find what fills the table. " +
 			"Raise net.ipv4.neigh.default.gc_thresh1, 2 and 3 (or net.ipv6…) above the number of peers in the " +
@@ -74,6 +71,10 @@ type neighbourCheck struct {
 // neighbourTables are the tables by their name in the kernel's log, with the family of their settings.
 var neighbourTables = [][2]string{{"arp_cache", "ipv4"}, {"ndisc_cache", "ipv6"}}
 
+func neighbourSubject(table string) finding.Subject {
+	return finding.Subject{Kind: "neighbour-table", Name: table}
+}
+
 func (c *neighbourCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	files, up := h.Files, h.Clock().SinceBoot
 	counters, entries, limits := map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
@@ -91,7 +92,7 @@ func (c *neighbourCheck) observe(_ context.Context, h *host.Host) ([]finding.Fin
 			limits[name], err = checkkit.ReadCount(files, "/proc/sys/net/"+family+"/neigh/default/gc_thresh3")
 		}
 		if err != nil {
-			unknown[finding.Subject{Kind: neighbourTableID, Name: name}] = err
+			unknown[neighbourSubject(name)] = err
 			continue
 		}
 		entries[name] = p.Entries
@@ -115,8 +116,7 @@ func (c *neighbourCheck) observe(_ context.Context, h *host.Host) ([]finding.Fin
 
 func (c *neighbourCheck) evaluate(table string, entries, limit uint64) (finding.Finding, bool) {
 	f := finding.Finding{
-		Check: neighbourTableID, Subject: finding.Subject{Kind: neighbourTableID, Name: table},
-		Severity: finding.Warning,
+		Subject: neighbourSubject(table), Severity: finding.Warning,
 		Facts: map[string]string{"entries": strconv.FormatUint(entries, 10), "gcThresh3": strconv.FormatUint(limit,
 			10)},
 	}

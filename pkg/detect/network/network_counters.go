@@ -120,8 +120,8 @@ func merge(f finding.Finding, faults []networkFault) (finding.Finding, bool) {
 }
 
 // mergeForNode merges faults of the whole node.
-func mergeForNode(check string, h *host.Host, faults []networkFault, facts map[string]string) []finding.Finding {
-	if f, ok := merge(finding.Finding{Check: check, Subject: checkkit.NodeSubject(h), Facts: facts}, faults); ok {
+func mergeForNode(h *host.Host, faults []networkFault, facts map[string]string) []finding.Finding {
+	if f, ok := merge(finding.Finding{Subject: checkkit.NodeSubject(h), Facts: facts}, faults); ok {
 		return []finding.Finding{f}
 	}
 	return nil

@@ -30,7 +30,6 @@ import (
 // The Prometheus node mixin warns at 1 % of packets over an hour; TCP is slow at a tenth of that.
 
 const (
-	networkErrorsID = "network-errors"
 	// timeoutFor is how long a timeout of a queue is reported.
 	timeoutFor = 30 * time.Minute
 	maxQueues  = 4096
@@ -40,7 +39,7 @@ const (
 func NetworkErrors() detect.Check {
 	c := &errorsCheck{rates: counterWindow{Span: 5 * time.Minute}, timeouts: counterWindow{Span: timeoutFor}}
 	return detect.Check{
-		ID: networkErrorsID, Domain: "network",
+		ID: "network-errors", Domain: "network",
 		Summary: "a network card damages or drops packets, or stopped sending",
 		Advice: "Find the kind of error with `ethtool -S X` and `ip -s -s link show dev X`. For checksum and frame " +
 			"errors check the cable, the transceiver and the switch port. For missed and fifo errors the card is " +
@@ -167,7 +166,7 @@ func (c *errorsCheck) evaluate(files host.Files, card networkCard) (finding.Find
 	}
 	faults = append(faults, exceeded(&c.rates, rateLeast, errorRules(card.name))...)
 	f, found := merge(finding.Finding{
-		Check: networkErrorsID, Subject: finding.Subject{Kind: kindNetDevice, Name: card.name},
+		Subject: finding.Subject{Kind: kindNetDevice, Name: card.name},
 		Message: card.name + ": ",
 	}, faults)
 	if found {

@@ -33,7 +33,6 @@ import (
 // most once in five minutes.
 
 const (
-	socketsID = "sockets"
 	// socketsNear is the share of a limit that is a fault.
 	socketsNear = 0.9
 	// portsNominate is the share of the local ports above which sockets are counted.
@@ -46,7 +45,7 @@ const (
 func Sockets() detect.Check {
 	c := &socketsCheck{}
 	return detect.Check{
-		ID: socketsID, Domain: "network",
+		ID: "sockets", Domain: "network",
 		Summary: "socket memory, orphaned sockets or local ports run out",
 		Advice: "Check the numbers with `ss -s` and `cat /proc/net/sockstat`, and the peers with `ss -tan | awk " +
 			"'{print $5}' | sort | uniq -c | sort -rn | head`. Raise net.ipv4.tcp_mem, tcp_max_orphans or " +
@@ -114,7 +113,7 @@ func (c *socketsCheck) observe(ctx context.Context, h *host.Host) ([]finding.Fin
 	if found {
 		faults = append(faults, fault)
 	}
-	return mergeForNode(socketsID, h, faults, facts), nil
+	return mergeForNode(h, faults, facts), nil
 }
 
 // socketLimit is one number of sockstat with the file that holds its limit.

@@ -25,8 +25,6 @@ import (
 // budget, and the rest waited. https://docs.kernel.org/networking/scaling.html,
 // https://docs.kernel.org/admin-guide/sysctl/net.html, net/core/net-procfs.c
 
-const softnetID = "softnet"
-
 const (
 	softnetDrops   = 1.0 // per second, over five minutes, all processors together
 	softnetSqueeze = 100.0
@@ -37,7 +35,7 @@ const (
 func Softnet() detect.Check {
 	c := &softnetCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
-		ID: softnetID, Domain: "network",
+		ID: "softnet", Domain: "network",
 		Summary: "processors cannot keep up with received packets: some are dropped before any program sees them",
 		Advice: "The facts name the processors. Distribute the card's interrupts (`cat /proc/interrupts`, " +
 			"irqbalance) and its queues (`ethtool -l X`, RPS). For drops raise net.core.netdev_max_backlog, for " +
@@ -101,7 +99,7 @@ func (c *softnetCheck) observe(_ context.Context, h *host.Host) ([]finding.Findi
 				checkkit.JoinFirst(squeezed, 5), formatRate(squeeze)),
 		})
 	}
-	return mergeForNode(softnetID, h, faults, map[string]string{"dropping": checkkit.JoinFirst(dropping, 20),
+	return mergeForNode(h, faults, map[string]string{"dropping": checkkit.JoinFirst(dropping, 20),
 		"squeezed": checkkit.JoinFirst(squeezed, 20)}), nil
 }
 

@@ -34,13 +34,11 @@ import (
 //	                        ICMP message gets through; pods' packets count, as the node forwards them
 //	TCPMTUPFail             a probe for a larger MTU was lost; only where tcp_mtu_probing is on
 
-const tcpID = "tcp"
-
 // TCP finds connections that lose packets, are not accepted or lack memory.
 func TCP() detect.Check {
 	c := &countersCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
-		ID: tcpID, Domain: "network",
+		ID: "tcp", Domain: "network",
 		Summary: "TCP on the node is impaired: packets are lost, connections are not accepted, or memory is short",
 		Advice: "Show the counters with `nstat -az | grep -E 'Retrans|Listen|Prune|MTUP|FragFails'`, the " +
 			"connections that retransmit with `ss -ti`, and the listening sockets that are full (Recv-Q at Send-Q) " +
@@ -93,7 +91,7 @@ func TCP() detect.Check {
 					return f.reason == "ListenOverflows"
 				})
 			})
-			return mergeForNode(tcpID, h, faults, c.facts(tcpRules())), nil
+			return mergeForNode(h, faults, c.facts(tcpRules())), nil
 		},
 	}
 }

@@ -24,13 +24,11 @@ import (
 // RcvbufErrors are datagrams that a program of the node did not read in time: a name server, a metrics receiver.
 // MemErrors are those for which udp_mem had nothing left. Rates are over five minutes, IPv4 and IPv6 together.
 
-const udpID = "udp"
-
 // UDP finds datagrams that the node loses.
 func UDP() detect.Check {
 	c := &countersCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
-		ID: udpID, Domain: "network",
+		ID: "udp", Domain: "network",
 		Summary: "the node loses UDP datagrams: programs do not read them in time, or buffers are too small",
 		Advice: "`ss -uanm` shows which socket is full (Recv-Q) and what it dropped (d…). Make that program read " +
 			"faster, or raise net.core.rmem_max and its buffer. For checksum errors check the card: if `ethtool -K X " +
@@ -58,7 +56,7 @@ func UDP() detect.Check {
 			if err != nil {
 				return nil, err
 			}
-			return mergeForNode(udpID, h, c.evaluate(counters, udpRules(), h.Clock().SinceBoot), c.facts(udpRules())),
+			return mergeForNode(h, c.evaluate(counters, udpRules(), h.Clock().SinceBoot), c.facts(udpRules())),
 				nil
 		},
 	}

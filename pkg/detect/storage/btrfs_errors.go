@@ -30,8 +30,6 @@ import (
 // reset by a person (btrfs device stats -z). What older kernels do not show is in their log: rules btrfs-error and
 // btrfs-readonly.
 
-const btrfsErrorsID = "btrfs-errors"
-
 // The reasons of btrfs-errors.
 const (
 	reasonBtrfsMissing  = "BtrfsDeviceMissing"
@@ -49,7 +47,7 @@ const (
 func BtrfsErrors() detect.Check {
 	state := &btrfsState{devices: map[string]btrfsHistory{}}
 	return detect.Check{
-		ID: btrfsErrorsID, Domain: "storage",
+		ID: "btrfs-errors", Domain: "storage",
 		Summary: "a device of a btrfs filesystem fails, returns wrong data, or is missing",
 		Advice: "`btrfs device stats MOUNTPOINT` and `btrfs filesystem show` name the device. `btrfs scrub start " +
 			"MOUNTPOINT` finds damaged data and repairs it where there is a second copy. Replace the device (`btrfs " +

@@ -105,7 +105,7 @@ func (d btrfsDevice) sum() uint64 {
 func (d btrfsDevice) evaluate(subject finding.Subject, history btrfsHistory,
 	up time.Duration) (finding.Finding, bool) {
 	f := finding.Finding{
-		Check: btrfsErrorsID, Subject: subject, Severity: finding.Warning,
+		Subject: subject, Severity: finding.Warning,
 		Facts: map[string]string{"uuid": d.uuid, "devices": checkkit.JoinFirst(d.devices, 16)},
 	}
 	what := fmt.Sprintf("device %s of btrfs %s", d.id, d.uuid)

@@ -44,7 +44,6 @@ func DefaultIOHangSettings() IOHangSettings {
 }
 
 const (
-	ioHangID    = "io-hang"
 	ioHangEvery = 10 * time.Second
 	// waitingShare is the share of time in which some task waits for I/O that proves that a hung disk is in use.
 	waitingShare = 0.1
@@ -56,7 +55,7 @@ const (
 func IOHang(s IOHangSettings) detect.Check {
 	state := &ioHangState{stalls: make(map[string]ioStall)}
 	return detect.Check{
-		ID: ioHangID, Domain: "storage",
+		ID: "io-hang", Domain: "storage",
 		Summary: "a disk has I/O in flight and completes none of it",
 		Advice: "Everything that accesses the disk waits in state D and cannot be killed. See `dmesg -T | tail -50` " +
 			"for resets and timeouts of the disk and `cat /sys/block/DISK/inflight`; for a network disk, check its " +

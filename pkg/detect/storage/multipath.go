@@ -36,7 +36,6 @@ import (
 // https://docs.kernel.org/admin-guide/nvme-multipath.html
 
 const (
-	multipathID    = "multipath"
 	multipathEvery = 30 * time.Second
 	noPathFor      = 10 * time.Second // a controller that is reset has no path meanwhile
 	noPathFatal    = time.Minute      // of a disk of the node: ports come back after a failover of a minute
@@ -49,7 +48,7 @@ const (
 func Multipath() detect.Check {
 	states := &heldStates{}
 	return detect.Check{
-		ID: multipathID, Domain: "storage",
+		ID: "multipath", Domain: "storage",
 		Summary: "a disk of the storage network lost paths",
 		Advice: "See `multipath -ll` or `nvme list-subsys` for which paths, and `dmesg -T` for why. If all paths " +
 			"through one port are lost, check its cable, switch or zone (`/sys/class/fc_host/*/port_state`, the link " +
@@ -207,7 +206,7 @@ func nvmePathSet(files host.Files, dir, disk, subsystem string, controllers []nv
 func (s pathSet) finding(ctx context.Context, h *host.Host, reason string, long bool) finding.Finding {
 	all := s.usable + s.standby + len(s.lost)
 	f := finding.Finding{
-		Check: multipathID, Subject: deviceSubject(s.disk), Severity: finding.Warning, Reason: reason,
+		Subject: deviceSubject(s.disk), Severity: finding.Warning, Reason: reason,
 		Message: fmt.Sprintf("disk %s (%s): %d of %d paths are usable", s.disk, s.alias, s.usable, all),
 		Facts: map[string]string{"alias": s.alias, "paths": fmt.Sprint(all), "usable": fmt.Sprint(s.usable),
 			"standby": fmt.Sprint(s.standby)},

@@ -33,8 +33,6 @@ import (
 // Documentation/ABI/testing/sysfs-nvme, https://nvmexpress.org/specifications/
 
 const (
-	nvmeHealthID = "nvme-health"
-
 	reasonNVMeDead    = "NVMeDead"
 	reasonNVMeStuck   = "NVMeNotLive"
 	reasonNVMeRO      = "NVMeReadOnly"
@@ -48,9 +46,9 @@ const (
 // NVMeHealth finds NVMe disks that are dead, damaged or about to be. The store may be nil: then errors are counted from
 // the start of the agent.
 func NVMeHealth(store detect.StateStore) detect.Check {
-	n := &nvmeState{errors: newErrorCounters(store, nvmeHealthID)}
+	n := &nvmeState{errors: newErrorCounters(store, "nvme-health")}
 	return detect.Check{
-		ID: nvmeHealthID, Domain: "storage",
+		ID: "nvme-health", Domain: "storage",
 		Summary: "an NVMe disk is dead, reports damage, or does not come out of a reset",
 		Advice: "See `nvme smart-log /dev/DISK`, `nvme error-log /dev/DISK` and `dmesg -T | grep nvme`. Read-only, " +
 			"degraded or out of spare: drain the node, save the data, replace the disk. Too hot: check fans and air " +
@@ -110,7 +108,7 @@ func (n *nvmeState) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	n.answers.begin()
 	var findings []finding.Finding
 	for _, d := range disks {
-		f := finding.Finding{Check: nvmeHealthID, Subject: deviceSubject(d.name), Severity: finding.Warning}
+		f := finding.Finding{Subject: deviceSubject(d.name), Severity: finding.Warning}
 		if d.state != "live" {
 			held := n.states.held(d.name, d.state, h.Clock().SinceBoot)
 			if d.state != "dead" && held < passingState {

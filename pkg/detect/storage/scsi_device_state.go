@@ -29,7 +29,6 @@ import (
 // https://docs.kernel.org/scsi/scsi_eh.html, https://docs.kernel.org/scsi/scsi_fc_transport.html
 
 const (
-	scsiDeviceStateID    = "scsi-device-state"
 	scsiDeviceStateEvery = 30 * time.Second
 	// passingState is how long a state that transports and removals pass through may last.
 	passingState = 30 * time.Second
@@ -42,7 +41,7 @@ const (
 func SCSIDeviceState() detect.Check {
 	states := &heldStates{}
 	return detect.Check{
-		ID: scsiDeviceStateID, Domain: "storage",
+		ID: "scsi-device-state", Domain: "storage",
 		Summary: "the kernel gave up a SCSI or SATA disk, or its transport lost it",
 		Advice: "See `dmesg -T | grep -i -e DISK -e scsi` for the reason. A local disk: check cable, power and " +
 			"backplane, then run `echo running > /sys/block/DISK/device/state`; if it goes offline again, replace " +
@@ -137,7 +136,7 @@ func scsiStateFault(state string) string {
 
 func scsiStateFinding(ctx context.Context, h *host.Host, d scsiDisk, state, reason string) finding.Finding {
 	f := finding.Finding{
-		Check: scsiDeviceStateID, Subject: deviceSubject(d.name), Severity: finding.Warning, Reason: reason,
+		Subject: deviceSubject(d.name), Severity: finding.Warning, Reason: reason,
 		Message: fmt.Sprintf("disk %s (%s) is %s", d.name, d.address, state),
 		Facts:   map[string]string{"state": state, "address": d.address},
 	}

@@ -44,7 +44,6 @@ func DefaultThinPoolsSettings() ThinPoolsSettings {
 }
 
 const (
-	thinPoolsID    = "thin-pools"
 	noPoolsRefresh = time.Hour
 	poolMargin     = 5 // percent that a pool must fall below a threshold before its finding is cleared
 	mapperControl  = "/dev/mapper/control"
@@ -60,7 +59,7 @@ const (
 func ThinPools(s ThinPoolsSettings) detect.Check {
 	state := &poolState{settings: s}
 	return detect.Check{
-		ID: thinPoolsID, Domain: "storage",
+		ID: "thin-pools", Domain: "storage",
 		Summary: "a thin pool is full, nearly full, or damaged",
 		Advice: "See `lvs -a -o+metadata_percent` or `dmsetup status --noflush --target thin-pool`. Full: extend it " +
 			"(`lvextend -L+10G VG/POOL`, `--poolmetadatasize +1G` for the metadata) or `fstrim` the filesystems on " +

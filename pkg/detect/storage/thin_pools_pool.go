@@ -79,7 +79,7 @@ func parseThinPool(status, table []string) (thinPool, error) {
 // evaluate returns the most severe fault.
 func (p thinPool) evaluate(s ThinPoolsSettings) (finding.Finding, bool) {
 	f := finding.Finding{
-		Check: thinPoolsID, Subject: finding.Subject{Kind: "thin-pool", Name: p.device}, Severity: finding.Warning,
+		Subject: finding.Subject{Kind: "thin-pool", Name: p.device}, Severity: finding.Warning,
 		Facts: map[string]string{
 			"dataPercent":     fmt.Sprintf("%.1f", p.data.percent()),
 			"metadataPercent": fmt.Sprintf("%.1f", p.metadata.percent()), "mode": p.mode,

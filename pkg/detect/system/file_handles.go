@@ -27,13 +27,11 @@ import (
 //
 // https://docs.kernel.org/admin-guide/sysctl/fs.html#file-max-file-nr, proc_pid_limits(5), proc_pid_fd(5)
 
-const fileHandlesID = "file-handles"
-
 // FileHandles finds nodes, kubelets and runtimes that are close to their limit of open files.
 func FileHandles(s UsageSettings) detect.Check {
 	memory := usageState{}
 	return detect.Check{
-		ID: fileHandlesID, Domain: "kernel",
+		ID: "file-handles", Domain: "kernel",
 		Summary: "the node, kubelet or the runtime is close to its limit of open files",
 		Advice: "Find the processes with the most open files: `for p in /proc/[0-9]*; do echo $(ls $p/fd | wc -l) $p " +
 			"$(cat $p/comm); done | sort -n | tail`. Restart the one that leaks, or raise the limit that the message " +
@@ -102,10 +100,9 @@ func nodeFileHandles(h *host.Host, s UsageSettings, memory usageState) ([]findin
 		return nil, nil
 	}
 	return []finding.Finding{{
-		Check: fileHandlesID, Subject: subject, Severity: severity, Reason: "FileHandlesNearLimit",
-		BelowRaise: marginal,
-		Message:    "the node has " + u.String() + " open files, by fs.file-max",
-		Facts:      map[string]string{"open": strconv.FormatUint(u.used, 10), "limit": strconv.FormatUint(u.limit, 10)},
+		Subject: subject, Severity: severity, Reason: "FileHandlesNearLimit", BelowRaise: marginal,
+		Message: "the node has " + u.String() + " open files, by fs.file-max",
+		Facts:   map[string]string{"open": strconv.FormatUint(u.used, 10), "limit": strconv.FormatUint(u.limit, 10)},
 	}}, nil
 }
 
@@ -130,9 +127,8 @@ func descriptorFinding(s UsageSettings, memory usageState, subject finding.Subje
 		return nil
 	}
 	return []finding.Finding{{
-		Check: fileHandlesID, Subject: subject, Severity: severity, Reason: "DescriptorsNearLimit",
-		BelowRaise: marginal,
-		Message:    fmt.Sprintf("%s (PID %d) has %s descriptors open, by its own limit", subject.Name, d.PID, u),
+		Subject: subject, Severity: severity, Reason: "DescriptorsNearLimit", BelowRaise: marginal,
+		Message: fmt.Sprintf("%s (PID %d) has %s descriptors open, by its own limit", subject.Name, d.PID, u),
 		Facts: map[string]string{
 			"pid": strconv.Itoa(d.PID), "role": d.Role, "open": strconv.FormatUint(u.used, 10),
 			"limit": strconv.FormatUint(u.limit, 10),

@@ -23,12 +23,10 @@ import (
 // lost the lines, but neither when nor what. So no bit is fatal; the lines of an oops or a machine check are evaluated
 // on their own (rules kernel-oops, machine-check-…). Nor does each such line set a bit: a bad rss counter sets none.
 
-const kernelTaintID = "kernel-taint"
-
 // KernelTaint finds kernels that had a severe error since boot.
 func KernelTaint() detect.Check {
 	return detect.Check{
-		ID: kernelTaintID, Domain: "kernel",
+		ID: "kernel-taint", Domain: "kernel",
 		Summary: "the kernel marked itself as tainted after a severe error in this boot",
 		Advice: "Find the cause: `journalctl -k -b | grep -E 'Oops|BUG|Hardware Error|soft lockup'`. Only a reboot " +
 			"clears it: drain the node and reboot it at a convenient time; after a machine check test the hardware " +
@@ -106,7 +104,7 @@ func readTaint(h *host.Host) ([]finding.Finding, error) {
 		return nil, nil
 	}
 	return []finding.Finding{{
-		Check: kernelTaintID, Subject: checkkit.NodeSubject(h), Severity: found[0].severity, Reason: found[0].reason,
+		Subject: checkkit.NodeSubject(h), Severity: found[0].severity, Reason: found[0].reason,
 		Message: "since it was booted, " + strings.Join(texts, "; ") + "; only a reboot clears that",
 		Facts:   map[string]string{"tainted": text, "letters": taintLetters(mask)},
 	}}, nil

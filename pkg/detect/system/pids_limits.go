@@ -28,7 +28,6 @@ import (
 // TasksMax. The kernel logs only the first failure of each cgroup.
 
 const (
-	pidsLimitsID   = "pids-limits"
 	pidsLimitsAt   = 95 // percent
 	pidsLimitsKeep = 90
 	pidsLimitsFor  = 10 * time.Minute
@@ -39,7 +38,7 @@ const (
 func PIDsLimits() detect.Check {
 	c := &pidsCheck{}
 	return detect.Check{
-		ID: pidsLimitsID, Domain: "cpu",
+		ID: "pids-limits", Domain: "cpu",
 		Summary: "a pod or service has reached its limit of processes and threads, or is close to it",
 		Advice: "Check for a leak: `kubectl exec POD -- ps -eLf`, or `systemd-cgls`. If it needs more, raise " +
 			"podPidsLimit in kubelet's configuration, or TasksMax in the unit of a service.",
@@ -110,7 +109,7 @@ func (c *pidsCheck) evaluate(ctx context.Context, h *host.Host, s pidsScan, now 
 			continue
 		}
 		f := finding.Finding{
-			Check: pidsLimitsID, Subject: subject, Severity: finding.Warning, Reason: "PIDsNearLimit",
+			Subject: subject, Severity: finding.Warning, Reason: "PIDsNearLimit",
 			BelowRaise: !reached && share < pidsLimitsAt,
 			Message:    fmt.Sprintf("%d of %d processes and threads are in use", g.current, g.limit),
 			Facts: map[string]string{"current": strconv.FormatUint(g.current, 10),

@@ -43,12 +43,10 @@ type SysctlsSettings struct {
 // DefaultSysctlsSettings returns the settings that are used unless the configuration says otherwise.
 func DefaultSysctlsSettings() SysctlsSettings { return SysctlsSettings{Kubernetes: true} }
 
-const sysctlsID = "sysctls"
-
 // Sysctls finds kernel settings that differ from what is wanted.
 func Sysctls(s SysctlsSettings) detect.Check {
 	return detect.Check{
-		ID: sysctlsID, Domain: "kernel",
+		ID: "sysctls", Domain: "kernel",
 		Summary: "a kernel setting is not what Kubernetes needs, or what the configuration wants",
 		Advice: "`sysctl -w NAME=VALUE` sets it now; a file in /etc/sysctl.d that sorts after the one that the " +
 			"message names makes it permanent. systemd-networkd and VPN clients set forwarding too. Kubelet sets its " +
@@ -190,7 +188,7 @@ func compareSysctls(h *host.Host, wanted []wantedSysctl) ([]finding.Finding, err
 
 func (w wantedSysctl) finding(files host.Files, subject finding.Subject, value string, missing bool) finding.Finding {
 	f := finding.Finding{
-		Check: sysctlsID, Subject: subject, Severity: w.severity, Reason: w.reason,
+		Subject: subject, Severity: w.severity, Reason: w.reason,
 		Facts: map[string]string{"value": value, "wanted": checkkit.Sanitize(w.value, 128)},
 	}
 	switch {

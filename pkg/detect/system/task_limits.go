@@ -25,13 +25,11 @@ import (
 // https://docs.kernel.org/admin-guide/sysctl/kernel.html#pid-max,
 // https://docs.kernel.org/admin-guide/cgroup-v2.html#pid, https://kubernetes.io/docs/concepts/policy/pid-limiting/
 
-const taskLimitsID = "task-limits"
-
 // TaskLimits finds nodes, services and pods that are close to their limit of tasks.
 func TaskLimits(s UsageSettings) detect.Check {
 	memory := usageState{}
 	return detect.Check{
-		ID: taskLimitsID, Domain: "kernel",
+		ID: "task-limits", Domain: "kernel",
 		Summary: "the node, the runtime or a pod is close to its limit of processes and threads",
 		Advice: "Find the processes with the most threads: `ps -eLo pid,comm | sort | uniq -c | sort -n`. Restart " +
 			"the one that leaks, or raise the limit that the message names: sysctl kernel.pid_max or " +
@@ -87,7 +85,7 @@ type taskLimit struct {
 
 func (l taskLimit) finding(severity finding.Severity, marginal bool) finding.Finding {
 	return finding.Finding{
-		Check: taskLimitsID, Subject: l.subject, Severity: severity, Reason: l.reason, BelowRaise: marginal,
+		Subject: l.subject, Severity: severity, Reason: l.reason, BelowRaise: marginal,
 		Message: fmt.Sprintf("%s: %s tasks", l.what, l.usage),
 		Facts: map[string]string{
 			"tasks": strconv.FormatUint(l.usage.used, 10), "limit": strconv.FormatUint(l.usage.limit, 10),

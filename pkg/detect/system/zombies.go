@@ -35,13 +35,11 @@ type ZombiesSettings struct {
 // DefaultZombiesSettings returns the settings that are used unless the configuration says otherwise.
 func DefaultZombiesSettings() ZombiesSettings { return ZombiesSettings{PerParent: 100} }
 
-const zombiesID = "zombies"
-
 // Zombies finds processes that do not reap their children.
 func Zombies(s ZombiesSettings) detect.Check {
 	state := &zombieState{}
 	return detect.Check{
-		ID: zombiesID, Domain: "kernel",
+		ID: "zombies", Domain: "kernel",
 		Summary: "a process does not reap its children: zombies accumulate and use up PIDs",
 		Advice: "Restart the pod or service of the parent: its zombies disappear with it. In a pod, run an init " +
 			"(tini, or " +
@@ -141,8 +139,7 @@ func (m *zombieState) finding(ctx context.Context, h *host.Host, name string, pa
 		}
 	}
 	f := finding.Finding{
-		Check: zombiesID, Subject: finding.Subject{Kind: "process", Name: name}, Severity: finding.Warning,
-		Reason: "ZombieProcesses",
+		Subject: finding.Subject{Kind: "process", Name: name}, Severity: finding.Warning, Reason: "ZombieProcesses",
 		Message: fmt.Sprintf("%s (PID %s) has %d zombie children that it does not reap", name,
 			checkkit.JoinFirst(pids, 3), total),
 		Facts:      map[string]string{"zombies": strconv.Itoa(total), "pids": checkkit.JoinFirst(pids, 20)},

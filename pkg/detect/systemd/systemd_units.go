@@ -32,7 +32,6 @@ import (
 // monitoring agent (more than 3) call a crash loop.
 
 const (
-	systemdUnitsID       = "systemd-units"
 	unitFailed           = "UnitFailed"
 	unitFlapping         = "UnitFlapping"
 	systemdSilent        = "SystemdNotAnswering"
@@ -63,7 +62,7 @@ func SystemdUnits(s SystemdUnitsSettings, memory detect.StateStore) detect.Check
 	state := unitsState{settings: s, restarts: unitRestarts{
 		saved: detect.Saved[keptRestarts]{Store: memory, Key: unitRestartsKey}}}
 	return detect.Check{
-		ID:      systemdUnitsID,
+		ID:      "systemd-units",
 		Domain:  "kubernetes",
 		Summary: "a service of the node has failed, or is in a crash loop",
 		Advice: "`systemctl status UNIT` and `journalctl -u UNIT -n 50` show why it exited. Fix the cause, then " +

@@ -180,7 +180,7 @@ func loopingContainer(pod *corev1.Pod, now time.Time) string {
 
 func (d daemonSetState) found(severity finding.Severity, reason, format string, args ...any) *finding.Finding {
 	return &finding.Finding{
-		Check: daemonSetCheckID, Subject: d.subject(), Severity: severity, Reason: reason,
+		Subject: d.subject(), Severity: severity, Reason: reason,
 		Message: fmt.Sprintf("critical DaemonSet %s: %s", d.Name, fmt.Sprintf(format, args...)),
 		Facts:   map[string]string{"because": d.Because},
 	}

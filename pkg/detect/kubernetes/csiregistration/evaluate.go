@@ -150,7 +150,7 @@ func (d csiDriver) found(reason, format string, args ...any) *finding.Finding {
 		what = "plugin of kubelet"
 	}
 	f := finding.Finding{
-		Check: "csi-registration", Subject: d.subject(), Severity: finding.Warning, Reason: reason,
+		Subject: d.subject(), Severity: finding.Warning, Reason: reason,
 		Message: what + ": " + fmt.Sprintf(format, args...),
 		Facts:   map[string]string{"because": strings.Join(d.Because, ", ")},
 	}

@@ -212,7 +212,7 @@ func (seen observation) fatal(reason, format string, args ...any) ([]finding.Fin
 		facts["state"] = string(seen.Threads.Main)
 	}
 	return []finding.Finding{{
-		Check: "kubelet-health", Subject: checkkit.KubeletSubject(), Severity: finding.Fatal,
+		Subject: checkkit.KubeletSubject(), Severity: finding.Fatal,
 		Reason: reason, Message: fmt.Sprintf(format, args...), Facts: facts,
 	}}, nil
 }

@@ -16,7 +16,7 @@ import (
 func evaluateReach(endpoint string, status int, err error) *finding.Finding {
 	fault := func(reason, format string, args ...any) *finding.Finding {
 		return &finding.Finding{
-			Check: apiserverID, Subject: finding.Subject{Kind: "apiserver", Name: endpoint}, Severity: finding.Warning,
+			Subject: finding.Subject{Kind: "apiserver", Name: endpoint}, Severity: finding.Warning,
 			Reason: reason, Message: fmt.Sprintf("the apiserver at %s ", endpoint) + fmt.Sprintf(format, args...),
 			Facts: map[string]string{"status": strconv.Itoa(status)},
 		}

@@ -30,9 +30,8 @@ func (c *dnsCheck) evaluate(seen []serverResult, network discover.KubeletNetwork
 			severity = finding.Fatal
 		}
 		found = append(found, finding.Finding{
-			Check: ID, Subject: finding.Subject{Kind: "dns-server", Name: s.Server.Address.String()},
-			Severity: severity,
-			Reason:   reason, Message: message, Facts: s.facts(),
+			Subject: finding.Subject{Kind: "dns-server", Name: s.Server.Address.String()}, Severity: severity,
+			Reason: reason, Message: message, Facts: s.facts(),
 		})
 	}
 	return found

@@ -88,7 +88,7 @@ func (d *packetDrop) finding(sample requiredPacket) finding.Finding {
 		message += " (those to services and host ports, whose address is translated, may pass)"
 	}
 	return finding.Finding{
-		Check: packetFilterID, Subject: finding.Subject{Kind: "packet-filter", Name: name}, Severity: finding.Warning,
+		Subject: finding.Subject{Kind: "packet-filter", Name: name}, Severity: finding.Warning,
 		Reason: sample.reason, Message: message, Facts: facts,
 	}
 }
@@ -116,9 +116,8 @@ func shadowingPods(pods []corev1.Pod, port uint16) []finding.Finding {
 		}
 		name := pod.Namespace + "/" + pod.Name
 		found = append(found, finding.Finding{
-			Check: packetFilterID, Subject: finding.Subject{Kind: "pod", Name: name, UID: host.NodePodUID(pod)},
-			Severity: finding.Warning,
-			Reason:   "HostPortShadowsKubelet",
+			Subject: finding.Subject{Kind: "pod", Name: name, UID: host.NodePodUID(pod)}, Severity: finding.Warning,
+			Reason: "HostPortShadowsKubelet",
 			Message: fmt.Sprintf("pod %s has hostPort %d, which is kubelet's: requests for kubelet on this node "+
 				"reach the pod", name, port),
 			Facts: map[string]string{"pods": name, "port": strconv.Itoa(int(port))},

@@ -36,13 +36,11 @@ import (
 // Marks 0x4000 are taken for kube-proxy's. No program is run, no module loaded; on a node with 10,000 services it costs
 // a few dumps of small filter tables.
 
-const packetFilterID = "packet-filter"
-
 // New finds rules that certainly drop traffic of pods, services or kubelet.
 func New() detect.Check {
 	c := &packetFilterCheck{}
 	return detect.Check{
-		ID:      packetFilterID,
+		ID:      "packet-filter",
 		Domain:  "network",
 		Summary: "the packet filter of the node drops traffic of pods, of services or to kubelet",
 		Advice: "The message names backend, family, table, chain and rule; `nft list ruleset` shows its context. " +

@@ -53,9 +53,6 @@ func DefaultSettings() Settings {
 	}
 }
 
-// ID is that of the check.
-const ID = "disk-space"
-
 // The reasons of disk-space.
 const (
 	reasonDiskFull     = "DiskFull"
@@ -70,7 +67,7 @@ func New(s Settings, store detect.StateStore) detect.Check {
 	c := &diskSpace{settings: s, hung: checkkit.HungProbes{}, full: map[string]bool{},
 		saved: detect.Saved[spaceTrend]{Store: store, Key: spaceTrendKey}}
 	return detect.Check{
-		ID: ID, Domain: "storage",
+		ID: "disk-space", Domain: "storage",
 		Summary: "a filesystem has little space or few inodes left, or will soon be full",
 		Advice: "`du -xh --max-depth=2 MOUNTPOINT | sort -h | tail` (inodes: `du -x --inodes`) shows what fills it. " +
 			"On a node it is mostly images (`crictl rmi --prune`), logs (`journalctl --vacuum-size=1G`, " +

@@ -162,7 +162,7 @@ func (s space) report(f spaceFault, pods []string, images uint64) finding.Findin
 		message += fmt.Sprintf("; images and containers take %s", bytesText(images))
 	}
 	full := finding.Finding{
-		Check: ID, Subject: s.Subject(), Severity: f.severity,
+		Subject: s.Subject(), Severity: f.severity,
 		Reason: f.reason, Message: message, Facts: facts, BelowRaise: f.belowRaise,
 	}
 	checkkit.AddPods(&full, "; volume of ", pods)

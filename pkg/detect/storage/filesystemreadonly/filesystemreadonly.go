@@ -57,17 +57,11 @@ func DefaultSettings() Settings {
 	return Settings{ProbeTimeout: 2 * time.Second}
 }
 
-// ID is that of the check.
-const (
-	ID                      = "filesystem-readonly"
-	filesystemReadonlyEvery = 30 * time.Second
-)
-
 // New finds filesystems that ought to be writable and no longer take writes.
 func New(s Settings) detect.Check {
 	probes, errors := &probeState{answers: make(map[string]probeResult)}, &ext4State{}
 	return detect.Check{
-		ID: ID, Domain: "storage",
+		ID: "filesystem-readonly", Domain: "storage",
 		Summary: "a filesystem that ought to be writable stopped taking writes, or its disk is gone",
 		Advice: "Check `dmesg` and the disk's health first, and drain the node. The filesystem takes writes again " +
 			"only after it was unmounted, checked (`e2fsck`, `xfs_repair`, `btrfs check`) and mounted again; for the " +
@@ -77,7 +71,7 @@ func New(s Settings) detect.Check {
 			Type: "ReadonlyFilesystem", ReadyType: "StorageReady",
 			HealthyReason: "FilesystemIsNotReadOnly", HealthyMessage: "Filesystem is not read-only",
 		},
-		Every: filesystemReadonlyEvery, Deadline: 10 * time.Second,
+		Every: 30 * time.Second, Deadline: 10 * time.Second,
 		Wakes: []detect.Wake{
 			{Source: detect.WakeKernelLog, Match: "EXT4-fs"}, {Source: detect.WakeKernelLog, Match: "XFS ("},
 			{Source: detect.WakeKernelLog, Match: "BTRFS"},
@@ -179,7 +173,7 @@ func severityOf(f filesystem.Filesystem, what filesystem.Fault, paths host.Paths
 
 func (f examined) finding(what filesystem.Fault, pods []string, severity finding.Severity) finding.Finding {
 	failed := finding.Finding{
-		Check: ID, Subject: f.Subject(), Severity: severity, Reason: what.Reason,
+		Subject: f.Subject(), Severity: severity, Reason: what.Reason,
 		Message: fmt.Sprintf("%s (%s on %s) %s: %s", f.Principal.Point, f.Principal.FSType, f.Principal.Source,
 			what.Text, what.Evidence),
 		Facts: map[string]string{

@@ -45,11 +45,7 @@ func DefaultSettings() Settings {
 	return Settings{Patience: 5 * time.Second}
 }
 
-// ID is that of the check.
-const (
-	ID              = "hung-mounts"
-	hungMountsEvery = time.Minute
-)
+const hungMountsEvery = time.Minute
 
 // The reasons of hung-mounts.
 const (
@@ -61,7 +57,7 @@ const (
 func New(s Settings) detect.Check {
 	c := &hungMounts{settings: s, hung: checkkit.HungProbes{}, failing: map[string]mountFailure{}}
 	return detect.Check{
-		ID: ID, Domain: "storage",
+		ID: "hung-mounts", Domain: "storage",
 		Summary: "a network or FUSE filesystem does not answer; whatever accesses it hangs",
 		Advice: "Bring the server or the daemon back: the mount then continues. Check the pod of the volume's " +
 			"driver, `dmesg`, and whether the server is reachable. If the daemon of a FUSE mount is gone, run `echo " +

@@ -49,8 +49,6 @@ type Settings struct {
 // DefaultSettings returns the settings that are used unless the configuration says otherwise.
 func DefaultSettings() Settings { return Settings{After: 120 * time.Second} }
 
-const hungTasksID = "hung-tasks"
-
 // The reasons.
 const (
 	reasonTaskHung        = "TaskHung"
@@ -63,7 +61,7 @@ const (
 func New(s Settings) detect.Check {
 	state := &hungTasks{}
 	return detect.Check{
-		ID: hungTasksID, Domain: "kernel",
+		ID: "hung-tasks", Domain: "kernel",
 		Summary: "tasks are blocked in the kernel for minutes and cannot be killed",
 		Advice: "The wait channel indicates the cause: rpc_ and nfs_ a dead NFS server; request_wait_answer a dead " +
 			"FUSE " +
@@ -201,7 +199,7 @@ func (c *kernelHungCount) finding(h *host.Host, now time.Duration) []finding.Fin
 		return nil
 	}
 	return []finding.Finding{{
-		Check: hungTasksID, Subject: checkkit.NodeSubject(h), Severity: finding.Info, Reason: reasonTaskWasHung,
+		Subject: checkkit.NodeSubject(h), Severity: finding.Info, Reason: reasonTaskWasHung,
 		Message: fmt.Sprintf("the kernel found hung tasks %d times, %s ago; none is hung now", c.rise,
 			(now - c.at).Round(time.Second)),
 		Facts: map[string]string{"detectCount": strconv.FormatUint(c.last, 10)},

@@ -100,7 +100,7 @@ func loadFinding(h *host.Host, l LoadSeen, faults []loadFault, fatal bool, c tas
 		severity = finding.Fatal
 	}
 	return finding.Finding{
-		Check: loadID, Subject: checkkit.NodeSubject(h), Severity: severity,
+		Subject: checkkit.NodeSubject(h), Severity: severity,
 		Reason: faults[0].reason, Message: message, Facts: l.facts(c), BelowRaise: faults[0].marginal,
 	}
 }

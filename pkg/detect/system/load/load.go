@@ -51,13 +51,11 @@ func DefaultSettings() Settings {
 	}
 }
 
-const loadID = "load"
-
 // New finds overloaded nodes, and names the cause.
 func New(s Settings) detect.Check {
 	state := &loadState{}
 	return detect.Check{
-		ID:      loadID,
+		ID:      "load",
 		Domain:  "cpu",
 		Summary: "the node is overloaded: too much work for its processors, memory or disks",
 		Advice: "Give limits to the pods and services that the message names, or move them. Tasks blocked in the " +
