@@ -20,18 +20,11 @@ type Counts map[string]uint64
 
 // ReadMeminfo reads /proc/meminfo, in bytes, except for the HugePages_ lines, which are counts (proc_meminfo(5)).
 func ReadMeminfo(files host.Files) (Counts, error) {
-	data, err := files.Read("/proc/meminfo")
-	if err != nil {
-		return nil, err
-	}
-	info, err := ParseMeminfo(string(data))
-	if err != nil {
-		return nil, fmt.Errorf("read /proc/meminfo: %w", err)
-	}
-	if info["MemTotal"] == 0 {
+	info, err := Parse(files, "/proc/meminfo", ParseMeminfo)
+	if err == nil && info["MemTotal"] == 0 {
 		return nil, fmt.Errorf("read /proc/meminfo: no MemTotal")
 	}
-	return info, nil
+	return info, err
 }
 
 // ParseMeminfo understands the text of /proc/meminfo: see ReadMeminfo.
@@ -54,27 +47,22 @@ func ParseMeminfo(text string) (Counts, error) {
 
 // ReadCounts reads a flat file.
 func ReadCounts(files host.Files, name string) (Counts, error) {
-	data, err := files.Read(name)
-	if err != nil {
-		return nil, err
-	}
-	counts, err := ParseCounts(string(data))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	return counts, nil
+	return Parse(files, name, ParseCounts)
 }
 
-// ParseCounts understands lines of a name and a number, as in memory.events and /proc/vmstat.
+// ParseCounts understands lines of a name and a number, as in memory.events, /proc/vmstat and /proc/net/snmp6.
 func ParseCounts(text string) (Counts, error) {
 	counts := make(Counts)
 	for line := range strings.Lines(text) {
-		name, number, _ := strings.Cut(strings.TrimSpace(line), " ")
-		value, err := strconv.ParseUint(number, 10, 64)
-		if name == "" || err != nil {
+		fields := strings.Fields(line)
+		if len(fields) != 2 {
 			return nil, fmt.Errorf("line %q: want \"name number\"", Sanitize(line, MaxLine))
 		}
-		counts[name] = value
+		value, err := strconv.ParseUint(fields[1], 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("line %q: want \"name number\"", Sanitize(line, MaxLine))
+		}
+		counts[fields[0]] = value
 	}
 	return counts, nil
 }

@@ -89,16 +89,11 @@ func CPUsOffline() detect.Check {
 }
 
 func readCPUs(files host.Files) (present, online int, err error) {
-	for name, into := range map[string]*int{"present": &present, "online": &online} {
-		list, err := files.Text(cpuDir + name)
-		if err != nil {
-			return 0, 0, err
-		}
-		if *into, err = checkkit.CountCPUs(list); err != nil {
-			return 0, 0, fmt.Errorf("read %s%s: %w", cpuDir, name, err)
-		}
+	if present, err = checkkit.Parse(files, cpuDir+"present", checkkit.CountCPUs); err != nil {
+		return 0, 0, err
 	}
-	return present, online, nil
+	online, err = checkkit.Parse(files, cpuDir+"online", checkkit.CountCPUs)
+	return present, online, err
 }
 
 func smtIsOff(files host.Files) (bool, error) {

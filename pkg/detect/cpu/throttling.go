@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"path"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -76,7 +75,7 @@ func (m *throttleState) run(ctx context.Context, h *host.Host) ([]finding.Findin
 			continue // kubelet's and the runtime's
 		}
 		subject := finding.Subject{Kind: "cgroup", Name: c.Name}
-		stat, err := readThrottling(h.Files, c.Dir)
+		stat, err := checkkit.ReadCounts(h.Files, path.Join(c.Dir, "cpu.stat"))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // the controller is not enabled there
 		}
@@ -89,7 +88,7 @@ func (m *throttleState) run(ctx context.Context, h *host.Host) ([]finding.Findin
 			w = &checkkit.Window[uint64]{}
 		}
 		windows[c.Name] = w
-		percent, periods, elapsed := share(w, h.Clock().SinceBoot, stat.throttled, stat.periods)
+		percent, periods, elapsed := share(w, h.Clock().SinceBoot, stat["nr_throttled"], stat["nr_periods"])
 		found, belowRaise := checkkit.Reaches(percent, m.percent)
 		if elapsed < minRateSpan || periods < 100 || !found {
 			continue
@@ -105,27 +104,4 @@ func (m *throttleState) run(ctx context.Context, h *host.Host) ([]finding.Findin
 	}
 	m.windows = windows
 	return findings, finding.Partial(doubts)
-}
-
-// throttling is what cpu.stat reports of limits. It is zero where there never was one.
-type throttling struct{ periods, throttled uint64 }
-
-func readThrottling(files host.Files, dir string) (throttling, error) {
-	file := path.Join(dir, "cpu.stat")
-	data, err := files.Read(file)
-	if err != nil {
-		return throttling{}, err
-	}
-	var t throttling
-	for line := range strings.Lines(string(data)) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		into := map[string]*uint64{"nr_periods": &t.periods, "nr_throttled": &t.throttled}[key]
-		if into == nil {
-			continue
-		}
-		if *into, err = strconv.ParseUint(value, 10, 63); err != nil {
-			return throttling{}, fmt.Errorf("read %s: line %q: want a number", file, checkkit.Sanitize(line, 80))
-		}
-	}
-	return t, nil
 }

@@ -96,16 +96,9 @@ func dyingInV2(_ context.Context, h *host.Host, root string) (uint64, error) {
 }
 
 func dyingInV1(ctx context.Context, h *host.Host, root string) (uint64, error) {
-	data, err := h.Files.Read("/proc/cgroups")
-	if err != nil {
+	all, err := checkkit.Parse(h.Files, "/proc/cgroups", memoryCgroups)
+	if err != nil || all < dyingCgroupsKeep {
 		return 0, err
-	}
-	all, err := memoryCgroups(string(data))
-	if err != nil {
-		return 0, fmt.Errorf("read /proc/cgroups: %w", err)
-	}
-	if all < dyingCgroupsKeep {
-		return 0, nil
 	}
 	alive, err := countFolders(ctx, h.Files, root, all)
 	return all - min(alive, all), err

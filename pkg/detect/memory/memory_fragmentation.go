@@ -81,16 +81,9 @@ func (m *fragmentation) run(_ context.Context, h *host.Host) ([]finding.Finding,
 		m.failedAt = now
 	}
 	m.counted, m.fails = true, fails
-	data, err := h.Files.Read("/proc/buddyinfo")
-	if err != nil {
+	nodes, err := checkkit.Parse(h.Files, "/proc/buddyinfo", parseBuddyinfo)
+	if err != nil || m.failedAt == 0 || now-m.failedAt > compactionFailedFor {
 		return nil, err
-	}
-	nodes, err := parseBuddyinfo(string(data))
-	if err != nil {
-		return nil, fmt.Errorf("read /proc/buddyinfo: %w", err)
-	}
-	if m.failedAt == 0 || now-m.failedAt > compactionFailedFor {
-		return nil, nil
 	}
 	var findings []finding.Finding
 	for _, n := range nodes {

@@ -62,19 +62,12 @@ type swapArea struct {
 }
 
 func checkSwap(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-	data, err := h.Files.Read("/proc/swaps")
+	areas, err := checkkit.Parse(h.Files, "/proc/swaps", parseSwaps)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, finding.NotApplicable("the kernel has no swap")
 	}
-	if err != nil {
+	if err != nil || len(areas) == 0 {
 		return nil, err
-	}
-	areas, err := parseSwaps(string(data))
-	if err != nil {
-		return nil, fmt.Errorf("read /proc/swaps: %w", err)
-	}
-	if len(areas) == 0 {
-		return nil, nil
 	}
 	info, err := checkkit.ReadMeminfo(h.Files)
 	if err != nil {

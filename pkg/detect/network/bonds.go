@@ -105,14 +105,9 @@ func observeBonds(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 }
 
 func readBond(files host.Files, name string) (bond, error) {
-	file := "/proc/net/bonding/" + name
-	data, err := files.Read(file)
+	b, err := checkkit.Parse(files, "/proc/net/bonding/"+name, parseBond)
 	if err != nil {
 		return bond{}, err
-	}
-	b, err := parseBond(string(data))
-	if err != nil {
-		return bond{}, fmt.Errorf("read %s: %w", file, err)
 	}
 	b.name = name
 	device := networkCard{name: name, dir: sysClassNet + "/" + name}

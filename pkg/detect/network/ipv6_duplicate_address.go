@@ -48,16 +48,12 @@ func DuplicateAddress() detect.Check {
 		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "IPv6 duplicate address"},
 			{Source: detect.WakeLinks}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			data, err := h.Files.Read("/proc/net/if_inet6")
+			failed, err := checkkit.Parse(h.Files, "/proc/net/if_inet6", duplicateAddresses)
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil, finding.NotApplicable("the kernel has no IPv6")
 			}
 			if err != nil {
 				return nil, err
-			}
-			failed, err := duplicateAddresses(string(data))
-			if err != nil {
-				return nil, fmt.Errorf("read /proc/net/if_inet6: %w", err)
 			}
 			var findings []finding.Finding
 			for _, device := range slices.Sorted(maps.Keys(failed)) {

@@ -102,13 +102,11 @@ func (c *errorsCheck) observe(_ context.Context, h *host.Host) ([]finding.Findin
 	if len(cards) == 0 {
 		return nil, finding.NotApplicable("no network card is up")
 	}
-	data, err := files.Read("/proc/net/dev")
+	counters, err := checkkit.Parse(files, "/proc/net/dev", func(text string) (map[string]uint64, error) {
+		return parseNetDev(text, cards)
+	})
 	if err != nil {
 		return nil, err
-	}
-	counters, err := parseNetDev(string(data), cards)
-	if err != nil {
-		return nil, fmt.Errorf("read /proc/net/dev: %w", err)
 	}
 	c.rates.Add(up, counters)
 	unknown := c.addTimeouts(files, cards, up)

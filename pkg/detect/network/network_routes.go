@@ -89,22 +89,12 @@ func bestFirst(routes []defaultRoute) []defaultRoute {
 
 // readDefaultRoutes returns the default routes of both families. A kernel without IPv6 has no such file.
 func readDefaultRoutes(files host.Files) (four, six []defaultRoute, err error) {
-	data, err := files.Read("/proc/net/route")
-	if err != nil {
+	if four, err = checkkit.Parse(files, "/proc/net/route", defaultRoutes4); err != nil {
 		return nil, nil, err
 	}
-	if four, err = defaultRoutes4(string(data)); err != nil {
-		return nil, nil, fmt.Errorf("read /proc/net/route: %w", err)
-	}
-	data, err = files.Read("/proc/net/ipv6_route")
+	six, err = checkkit.Parse(files, "/proc/net/ipv6_route", defaultRoutes6)
 	if errors.Is(err, fs.ErrNotExist) {
-		return four, nil, nil
+		err = nil
 	}
-	if err != nil {
-		return nil, nil, err
-	}
-	if six, err = defaultRoutes6(string(data)); err != nil {
-		return nil, nil, fmt.Errorf("read /proc/net/ipv6_route: %w", err)
-	}
-	return four, six, nil
+	return four, six, err
 }

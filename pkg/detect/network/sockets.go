@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -193,16 +194,11 @@ func (c *socketsCheck) ports(ctx context.Context, h *host.Host, usage map[string
 func readSockstat(files host.Files) (map[string]uint64, error) {
 	usage := map[string]uint64{}
 	for _, name := range []string{"/proc/net/sockstat", "/proc/net/sockstat6"} {
-		data, err := files.Read(name)
-		if errors.Is(err, fs.ErrNotExist) && strings.HasSuffix(name, "6") {
-			continue
-		}
-		if err != nil {
+		more, err := checkkit.Parse(files, name, parseSockstat)
+		if err != nil && (!errors.Is(err, fs.ErrNotExist) || !strings.HasSuffix(name, "6")) {
 			return nil, err
 		}
-		if err := parseSockstat(string(data), usage); err != nil {
-			return nil, fmt.Errorf("read %s: %w", name, err)
-		}
+		maps.Copy(usage, more)
 	}
 	if _, ok := usage["TCP.inuse"]; !ok {
 		return nil, fmt.Errorf("read /proc/net/sockstat: no TCP")
@@ -211,20 +207,21 @@ func readSockstat(files host.Files) (map[string]uint64, error) {
 }
 
 // parseSockstat parses lines of a protocol and any number of names with values.
-func parseSockstat(text string, into map[string]uint64) error {
+func parseSockstat(text string) (map[string]uint64, error) {
+	usage := map[string]uint64{}
 	for line := range strings.Lines(text) {
 		protocol, rest, ok := strings.Cut(line, ":")
 		fields := strings.Fields(rest)
 		if !ok || len(fields)%2 != 0 {
-			return fmt.Errorf("line %q: want names and values", checkkit.Sanitize(line, checkkit.MaxName))
+			return nil, fmt.Errorf("line %q: want names and values", checkkit.Sanitize(line, checkkit.MaxName))
 		}
 		for i := 0; i < len(fields); i += 2 {
 			value, err := parseCount(fields[i+1], 10)
 			if err != nil {
-				return fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+				return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
 			}
-			into[protocol+"."+fields[i]] = value
+			usage[protocol+"."+fields[i]] = value
 		}
 	}
-	return nil
+	return usage, nil
 }

@@ -3,12 +3,14 @@ package network
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -78,9 +80,11 @@ func TCP() detect.Check {
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			counters := map[string]uint64{}
 			for _, name := range []string{"/proc/net/snmp", "/proc/net/netstat"} {
-				if err := readCounterPairs(h.Files, name, counters); err != nil {
+				more, err := checkkit.Parse(h.Files, name, parseCounterPairs)
+				if err != nil {
 					return nil, err
 				}
+				maps.Copy(counters, more)
 			}
 			if _, ok := counters["Tcp.RetransSegs"]; !ok {
 				return nil, fmt.Errorf("read /proc/net/snmp: no RetransSegs")

@@ -75,35 +75,21 @@ func udpRules() []rateRule {
 }
 
 func readUDP(files host.Files) (map[string]uint64, error) {
-	counters := map[string]uint64{}
-	if err := readCounterPairs(files, "/proc/net/snmp", counters); err != nil {
+	counters, err := checkkit.Parse(files, "/proc/net/snmp", parseCounterPairs)
+	if err != nil {
 		return nil, err
 	}
 	if _, ok := counters["Udp.RcvbufErrors"]; !ok {
 		return nil, fmt.Errorf("read /proc/net/snmp: no RcvbufErrors")
 	}
-	data, err := files.Read("/proc/net/snmp6")
-	if errors.Is(err, fs.ErrNotExist) {
-		return counters, nil
-	}
-	if err != nil {
+	six, err := checkkit.ReadCounts(files, "/proc/net/snmp6")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	for line := range strings.Lines(string(data)) {
-		fields := strings.Fields(line)
-		if len(fields) != 2 {
-			return nil, fmt.Errorf("read /proc/net/snmp6: line %q: want a name and a value",
-				checkkit.Sanitize(line, checkkit.MaxName))
+	for name, value := range six {
+		if name, ok := strings.CutPrefix(name, "Udp6"); ok {
+			counters["Udp."+name] += value
 		}
-		name, ok := strings.CutPrefix(fields[0], "Udp6")
-		if !ok {
-			continue
-		}
-		value, err := parseCount(fields[1], 10)
-		if err != nil {
-			return nil, fmt.Errorf("read /proc/net/snmp6: line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
-		}
-		counters["Udp."+name] += value
 	}
 	return counters, nil
 }

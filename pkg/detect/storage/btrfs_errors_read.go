@@ -59,18 +59,11 @@ func readBtrfs(files host.Files, uuid string) []btrfsDevice {
 }
 
 func readBtrfsStats(files host.Files, name string) (map[string]uint64, error) {
-	data, err := files.Read(name)
+	counters, err := checkkit.Parse(files, name, parseBtrfsStats)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // before Linux 5.14
 	}
-	if err != nil {
-		return nil, err
-	}
-	counters, err := parseBtrfsStats(string(data))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	return counters, nil
+	return counters, err
 }
 
 // parseBtrfsStats parses lines such as "write_errs 0". The kernel prints the counters as signed numbers of 32 bits.

@@ -85,14 +85,9 @@ func FileHandles(s UsageSettings) detect.Check {
 const unlimited = 1 << 62
 
 func nodeFileHandles(h *host.Host, s UsageSettings, memory usageState) ([]finding.Finding, error) {
-	const file = "/proc/sys/fs/file-nr"
-	text, err := h.Files.Text(file)
+	u, err := checkkit.Parse(h.Files, "/proc/sys/fs/file-nr", parseFileNr)
 	if err != nil {
 		return nil, err
-	}
-	u, err := parseFileNr(text)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
 	subject := checkkit.NodeSubject(h)
 	severity, marginal, ok := memory.evaluate(s, subject, u, true)
@@ -139,14 +134,11 @@ func descriptorFinding(s UsageSettings, memory usageState, subject finding.Subje
 // descriptors returns how many descriptors a process has and may have.
 func descriptors(files host.Files, pid int) (usage, error) {
 	dir := fmt.Sprintf("/proc/%d/", pid)
-	data, err := files.Read(dir + "limits")
+	limit, err := checkkit.Parse(files, dir+"limits", openFilesLimit)
 	if err != nil {
 		return usage{}, err
 	}
-	u := usage{}
-	if u.limit, err = openFilesLimit(string(data)); err != nil {
-		return usage{}, fmt.Errorf("read %slimits: %w", dir, err)
-	}
+	u := usage{limit: limit}
 	stat, err := files.Stat(dir + "fd")
 	if err != nil {
 		return usage{}, err

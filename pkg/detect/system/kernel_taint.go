@@ -83,14 +83,9 @@ func taintFaults() []detect.Fault {
 }
 
 func readTaint(h *host.Host) ([]finding.Finding, error) {
-	const file = "/proc/sys/kernel/tainted"
-	text, err := h.Files.Text(file)
+	mask, err := checkkit.ReadCount(h.Files, "/proc/sys/kernel/tainted")
 	if err != nil {
 		return nil, err
-	}
-	mask, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
 	var found []taintBit
 	var texts []string
@@ -106,7 +101,7 @@ func readTaint(h *host.Host) ([]finding.Finding, error) {
 	return []finding.Finding{{
 		Subject: checkkit.NodeSubject(h), Severity: found[0].severity, Reason: found[0].reason,
 		Message: "since it was booted, " + strings.Join(texts, "; ") + "; only a reboot clears that",
-		Facts:   map[string]string{"tainted": text, "letters": taintLetters(mask)},
+		Facts:   map[string]string{"tainted": strconv.FormatUint(mask, 10), "letters": taintLetters(mask)},
 	}}, nil
 }
 

@@ -151,16 +151,9 @@ func (m *hungTasks) hung(ctx context.Context, h *host.Host, s Settings) ([]*bloc
 
 // mayBeBlocked reports whether the load leaves room for a task that has been blocked for 40 s.
 func mayBeBlocked(files host.Files) (bool, error) {
-	const file, quiet = "/proc/loadavg", 0.5
-	data, err := files.Read(file)
-	if err != nil {
-		return false, err
-	}
-	var seen load.LoadSeen
-	if err := load.ParseLoadavg(string(data), &seen); err != nil {
-		return false, fmt.Errorf("read %s: %w", file, err)
-	}
-	return seen.Load1 >= quiet, nil
+	const quiet = 0.5
+	seen, err := checkkit.Parse(files, "/proc/loadavg", load.ParseLoadavg)
+	return seen.Load1 >= quiet, err
 }
 
 // kernelHungCount follows the kernel's count of hung tasks, to which each round of its detection adds every task. Root
@@ -173,17 +166,12 @@ type kernelHungCount struct {
 }
 
 func (c *kernelHungCount) renew(files host.Files, now time.Duration) error {
-	const file = "/proc/sys/kernel/hung_task_detect_count"
-	text, err := files.Text(file)
+	count, err := checkkit.ReadCount(files, "/proc/sys/kernel/hung_task_detect_count")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // before Linux 6.13, or built without the detection
 	}
 	if err != nil {
 		return err
-	}
-	count, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", file, err)
 	}
 	if c.known && count > c.last {
 		c.rise, c.at = count-c.last, now

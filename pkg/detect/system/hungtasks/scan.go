@@ -118,16 +118,7 @@ type taskStatus struct {
 }
 
 func readTaskStatus(files host.Files, pid, tid int) (taskStatus, error) {
-	file := fmt.Sprintf("/proc/%d/task/%d/status", pid, tid)
-	data, err := files.Read(file)
-	if err != nil {
-		return taskStatus{}, err
-	}
-	status, err := parseTaskStatus(data)
-	if err != nil {
-		return taskStatus{}, fmt.Errorf("read %s: %w", file, err)
-	}
-	return status, nil
+	return checkkit.Parse(files, fmt.Sprintf("/proc/%d/task/%d/status", pid, tid), parseTaskStatus)
 }
 
 // parseTaskStatus parses lines such as "State: D (disk sleep)" and "voluntary_ctxt_switches: 150". The task's name,
