@@ -1,6 +1,7 @@
 package checkkit
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -35,7 +36,7 @@ func ParseMeminfo(text string) (Counts, error) {
 		number, isKiB := strings.CutSuffix(strings.TrimSpace(rest), " kB")
 		value, err := strconv.ParseUint(number, 10, 54) // 54 bits of KiB are 64 of bytes
 		if !ok || err != nil {
-			return nil, fmt.Errorf("line %q: want \"name: number kB\"", Sanitize(line, MaxLine))
+			return nil, InLine(line, errors.New("want \"name: number kB\""))
 		}
 		if isKiB {
 			value <<= 10
@@ -56,11 +57,11 @@ func ParseCounts(text string) (Counts, error) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) != 2 {
-			return nil, fmt.Errorf("line %q: want \"name number\"", Sanitize(line, MaxLine))
+			return nil, InLine(line, errors.New("want \"name number\""))
 		}
 		value, err := strconv.ParseUint(fields[1], 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: want \"name number\"", Sanitize(line, MaxLine))
+			return nil, InLine(line, err)
 		}
 		counts[fields[0]] = value
 	}

@@ -19,3 +19,8 @@ func Parse[Content string | []byte, T any](files host.Files, name string, parse 
 	}
 	return value, nil
 }
+
+// InLine is an error in a line of a file.
+func InLine(line string, err error) error {
+	return fmt.Errorf("line %q: %w", Sanitize(line, MaxLine), err)
+}

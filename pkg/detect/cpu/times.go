@@ -45,13 +45,13 @@ func parseCPUTimes(data []byte) (map[int]cpuTimes, error) {
 		if len(rest) > 0 && rest[0] != ' ' && len(fields) > 0 {
 			n, err := strconv.ParseUint(fields[0], 10, 16)
 			if err != nil {
-				return nil, fmt.Errorf("line %q: want cpu and its number", checkkit.Sanitize(string(line), 80))
+				return nil, checkkit.InLine(string(line), errors.New("want cpu and its number"))
 			}
 			cpu, fields = int(n), fields[1:]
 		}
 		t, err := parseTicks(fields)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(string(line), 80), err)
+			return nil, checkkit.InLine(string(line), err)
 		}
 		times[cpu] = t
 	}

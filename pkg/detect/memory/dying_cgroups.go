@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"strconv"
@@ -113,7 +114,7 @@ func memoryCgroups(text string) (uint64, error) {
 		}
 		count, err := strconv.ParseUint(fields[2], 10, 32)
 		if err != nil {
-			return 0, fmt.Errorf("line %q: bad number of cgroups", checkkit.Sanitize(line, checkkit.MaxLine))
+			return 0, checkkit.InLine(line, errors.New("bad number of cgroups"))
 		}
 		return count, nil
 	}

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -120,8 +121,7 @@ func parseBuddyinfo(text string) ([]numaNode, error) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < 5 || fields[0] != "Node" || fields[2] != "zone" {
-			return nil, fmt.Errorf("line %q: want \"Node 0, zone Normal\" and numbers",
-				checkkit.Sanitize(line, checkkit.MaxLine))
+			return nil, checkkit.InLine(line, errors.New("want \"Node 0, zone Normal\" and numbers"))
 		}
 		name := strings.TrimSuffix(fields[1], ",")
 		if !slices.ContainsFunc(nodes, func(n numaNode) bool { return n.name == name }) {
@@ -134,8 +134,7 @@ func parseBuddyinfo(text string) ([]numaNode, error) {
 		for order, field := range fields[4:] {
 			blocks, err := strconv.ParseUint(field, 10, 32)
 			if err != nil || order > 30 {
-				return nil, fmt.Errorf("line %q: bad number %q", checkkit.Sanitize(line, checkkit.MaxLine),
-					checkkit.Sanitize(field, checkkit.MaxLine))
+				return nil, checkkit.InLine(line, fmt.Errorf("bad number %q", checkkit.Sanitize(field, checkkit.MaxLine)))
 			}
 			node.free += blocks << order
 			if order >= fragmentedOrder {

@@ -104,18 +104,18 @@ func checkSwap(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 func parseSwaps(text string) ([]swapArea, error) {
 	header, rest, _ := strings.Cut(text, "\n")
 	if !strings.HasPrefix(header, "Filename") {
-		return nil, fmt.Errorf("line %q: want the header", checkkit.Sanitize(header, checkkit.MaxLine))
+		return nil, checkkit.InLine(header, errors.New("want the header"))
 	}
 	var areas []swapArea
 	for line := range strings.Lines(rest) {
 		fields := strings.Fields(line)
 		if len(fields) != 5 {
-			return nil, fmt.Errorf("line %q: want 5 fields", checkkit.Sanitize(line, checkkit.MaxLine))
+			return nil, checkkit.InLine(line, errors.New("want 5 fields"))
 		}
 		total, err := strconv.ParseUint(fields[2], 10, 50)
 		used, errUsed := strconv.ParseUint(fields[3], 10, 50)
 		if err != nil || errUsed != nil {
-			return nil, fmt.Errorf("line %q: bad size", checkkit.Sanitize(line, checkkit.MaxLine))
+			return nil, checkkit.InLine(line, errors.New("bad size"))
 		}
 		areas = append(areas, swapArea{checkkit.Sanitize(fields[0], checkkit.MaxLine), total << 10, used << 10})
 	}

@@ -156,7 +156,7 @@ func parseBond(text string) (bond, error) {
 		case key == "Aggregator ID" && value != "N/A":
 			id, err := strconv.Atoi(value)
 			if err != nil {
-				return bond{}, fmt.Errorf("line %q: bad number", checkkit.Sanitize(line, checkkit.MaxName))
+				return bond{}, checkkit.InLine(line, errors.New("bad number"))
 			}
 			if last < 0 {
 				b.aggregator = id

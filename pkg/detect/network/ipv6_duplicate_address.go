@@ -75,15 +75,15 @@ func duplicateAddresses(text string) (map[string][]string, error) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) != 6 {
-			return nil, fmt.Errorf("line %q: want 6 fields", checkkit.Sanitize(line, checkkit.MaxName))
+			return nil, checkkit.InLine(line, errors.New("want 6 fields"))
 		}
 		raw, err := hex.DecodeString(fields[0])
 		if err != nil || len(raw) != 16 {
-			return nil, fmt.Errorf("line %q: bad address", checkkit.Sanitize(line, checkkit.MaxName))
+			return nil, checkkit.InLine(line, errors.New("bad address"))
 		}
 		flags, err := parseCount(fields[4], 16)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+			return nil, checkkit.InLine(line, err)
 		}
 		if flags&dadFailed != 0 {
 			device := checkkit.Sanitize(fields[5], checkkit.MaxName)

@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -203,13 +204,13 @@ func parseNetDev(text string, cards []networkCard) (map[string]uint64, error) {
 		}
 		fields := strings.Fields(rest)
 		if len(fields) != 16 {
-			return nil, fmt.Errorf("line %q: want 16 numbers", checkkit.Sanitize(line, checkkit.MaxName))
+			return nil, checkkit.InLine(line, errors.New("want 16 numbers"))
 		}
 		for key, column := range map[string]int{"rxPackets": 1, "rxErrors": 2, "rxDrops": 3, "txPackets": 9,
 			"txErrors": 10, "txDrops": 11} {
 			value, err := parseCount(fields[column], 10)
 			if err != nil {
-				return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+				return nil, checkkit.InLine(line, err)
 			}
 			counters[name+"."+key] = value
 		}

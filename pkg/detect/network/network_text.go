@@ -74,13 +74,12 @@ func parsePerCPU(text string) (perCPU, error) {
 			continue
 		}
 		if len(fields) < 2 || len(fields) > len(names) {
-			return perCPU{}, fmt.Errorf("line %q: want up to %d values", checkkit.Sanitize(line, checkkit.MaxName),
-				len(names))
+			return perCPU{}, checkkit.InLine(line, fmt.Errorf("want up to %d values", len(names)))
 		}
 		for i, field := range fields {
 			value, err := parseCount(field, 16)
 			if err != nil {
-				return perCPU{}, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+				return perCPU{}, checkkit.InLine(line, err)
 			}
 			if i == 0 {
 				p.Entries = max(p.Entries, value)

@@ -213,12 +213,12 @@ func parseSockstat(text string) (map[string]uint64, error) {
 		protocol, rest, ok := strings.Cut(line, ":")
 		fields := strings.Fields(rest)
 		if !ok || len(fields)%2 != 0 {
-			return nil, fmt.Errorf("line %q: want names and values", checkkit.Sanitize(line, checkkit.MaxName))
+			return nil, checkkit.InLine(line, errors.New("want names and values"))
 		}
 		for i := 0; i < len(fields); i += 2 {
 			value, err := parseCount(fields[i+1], 10)
 			if err != nil {
-				return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+				return nil, checkkit.InLine(line, err)
 			}
 			usage[protocol+"."+fields[i]] = value
 		}

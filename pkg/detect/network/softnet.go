@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -109,20 +110,20 @@ func parseSoftnet(text string) (counters map[string]uint64, cpus []string, err e
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < 9 || len(cpus) >= maxProcessors {
-			return nil, nil, fmt.Errorf("line %q: want 9 numbers or more", checkkit.Sanitize(line, checkkit.MaxName))
+			return nil, nil, checkkit.InLine(line, errors.New("want 9 numbers or more"))
 		}
 		cpu := strconv.Itoa(len(cpus))
 		if len(fields) > 12 {
 			number, err := parseCount(fields[12], 16)
 			if err != nil {
-				return nil, nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+				return nil, nil, checkkit.InLine(line, err)
 			}
 			cpu = strconv.FormatUint(number, 10)
 		}
 		for i, key := range []string{"dropped", "squeezed"} {
 			value, err := parseCount(fields[1+i], 16)
 			if err != nil {
-				return nil, nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+				return nil, nil, checkkit.InLine(line, err)
 			}
 			counters[key+cpu] = value
 		}

@@ -61,7 +61,7 @@ func parseDiskStats(text string) ([]diskStat, error) {
 		}
 		d, err := parseDiskStat(fields)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, 200), err)
+			return nil, checkkit.InLine(line, err)
 		}
 		if !d.irrelevant() {
 			stats = append(stats, d)

@@ -76,7 +76,7 @@ func parseBtrfsStats(text string) (map[string]uint64, error) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		n, err := strconv.ParseInt(value, 10, 32)
 		if err != nil || !strings.HasSuffix(name, "_errs") || len(name) > 32 {
-			return nil, fmt.Errorf("line %.100q: want NAME_errs NUMBER", line)
+			return nil, checkkit.InLine(line, errors.New("want NAME_errs NUMBER"))
 		}
 		counters[name] = uint64(uint32(n))
 	}

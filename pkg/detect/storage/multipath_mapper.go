@@ -89,8 +89,7 @@ func parseMultipaths(text string) (map[string]map[string]bool, error) {
 		disk, status, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
 		paths, err := parseMultipath(status)
 		if !ok || err != nil {
-			return nil, fmt.Errorf("line %q: want a device and the status of a multipath target",
-				checkkit.Sanitize(line, 200))
+			return nil, checkkit.InLine(line, errors.New("want a device and the status of a multipath target"))
 		}
 		disks[disk] = paths
 	}

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -37,11 +38,11 @@ func parseThinPools(text string) ([]thinPool, error) {
 	for line := range strings.Lines(text) {
 		parts := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
 		if len(parts) != 3 {
-			return nil, fmt.Errorf("line %q: want a device, a status and a table", checkkit.Sanitize(line, 200))
+			return nil, checkkit.InLine(line, errors.New("want a device, a status and a table"))
 		}
 		p, err := parseThinPool(strings.Fields(parts[1]), strings.Fields(parts[2]))
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, 200), err)
+			return nil, checkkit.InLine(line, err)
 		}
 		p.device = checkkit.Sanitize(parts[0], 32)
 		pools = append(pools, p)

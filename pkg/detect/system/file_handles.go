@@ -164,7 +164,7 @@ func openFilesLimit(limits string) (uint64, error) {
 			return unlimited, nil
 		}
 		if len(soft) < 2 {
-			return 0, fmt.Errorf("line %q: want two limits", checkkit.Sanitize(line, 120))
+			return 0, checkkit.InLine(line, errors.New("want two limits"))
 		}
 		return strconv.ParseUint(soft[0], 10, 64)
 	}

@@ -135,7 +135,7 @@ func parseTaskStatus(data []byte) (taskStatus, error) {
 		case "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches":
 			n, err := strconv.ParseUint(value, 10, 63)
 			if err != nil {
-				return taskStatus{}, fmt.Errorf("line %q: want a number", checkkit.Sanitize(string(line), 80))
+				return taskStatus{}, checkkit.InLine(string(line), errors.New("want a number"))
 			}
 			s.switches += n
 			counts++

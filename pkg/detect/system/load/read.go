@@ -93,7 +93,7 @@ func parsePressure(text string) (pressure, error) {
 		for key, into := range map[string]*float64{"avg60=": avg60, "avg300=": avg300} {
 			value, err := checkkit.FieldAfter(fields, key)
 			if err != nil {
-				return pressure{}, fmt.Errorf("line %q: %w", strings.TrimSpace(line), err)
+				return pressure{}, checkkit.InLine(line, err)
 			}
 			*into = value
 		}
