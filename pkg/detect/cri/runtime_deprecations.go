@@ -48,10 +48,9 @@ func RuntimeDeprecations() detect.Check {
 			FalseAlarms: "Other runtimes have no such condition. Accepted warnings can be named in containerd's " +
 				"setting ignore_deprecation_warnings.",
 		},
-		Every:    time.Hour,
-		Deadline: 10 * time.Second,
-		Policy:   finding.Policy{BlindAfter: 3 * time.Hour},
-		Run:      observeDeprecations,
+		Every:  time.Hour,
+		Policy: finding.Policy{BlindAfter: 3 * time.Hour},
+		Run:    observeDeprecations,
 	}
 }
 

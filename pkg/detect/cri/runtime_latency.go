@@ -79,10 +79,9 @@ func RuntimeLatency() detect.Check {
 			FalseAlarms: "Image pulls, execs and stops of containers take as long as the image, the program or the " +
 				"grace period, and are not counted.",
 		},
-		Every:    time.Minute,
-		Deadline: 10 * time.Second,
-		Policy:   finding.Policy{Clear: finding.Hold{Runs: 2}},
-		Run:      m.observe,
+		Every:  time.Minute,
+		Policy: finding.Policy{Clear: finding.Hold{Runs: 2}},
+		Run:    m.observe,
 	}
 }
 

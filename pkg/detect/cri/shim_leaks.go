@@ -69,10 +69,9 @@ func ShimLeaks() detect.Check {
 				"nerdctl) and of podman belong to their engines: see `docker ps -a`, `nerdctl ps -a`. Shims of a " +
 				"cluster that runs in a container (kind, k3d) are not checked.",
 		},
-		Every:    5 * time.Minute,
-		Deadline: 10 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2, For: shimLeakHold}, BlindAfter: 30 * time.Minute},
-		Run:      s.observe,
+		Every:  5 * time.Minute,
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2, For: shimLeakHold}, BlindAfter: 30 * time.Minute},
+		Run:    s.observe,
 	}
 }
 

@@ -71,7 +71,7 @@ func Sensors(store detect.StateStore) detect.Check {
 				"alarm at all times: they are not reported until the agent has seen them healthy once, which it " +
 				"remembers across restarts.",
 		},
-		Every: time.Minute, Deadline: 10 * time.Second,
+		Every:  time.Minute,
 		Policy: finding.Policy{Raise: finding.Hold{Runs: 2}, Clear: finding.Hold{Runs: 2}},
 		Run:    c.run,
 	}

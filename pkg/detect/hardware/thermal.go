@@ -66,10 +66,10 @@ func Thermal() detect.Check {
 				"points (0 or less, or above 200 °C), disabled ones and those without a reading are not evaluated.",
 		},
 		CounterBased: true,
-		Every:        time.Minute, Deadline: 10 * time.Second,
-		Wakes:  []detect.Wake{checkkit.KernelWake()},
-		Policy: finding.Policy{Raise: finding.Hold{Runs: 2}},
-		Run:    c.run,
+		Every:        time.Minute,
+		Wakes:        []detect.Wake{checkkit.KernelWake()},
+		Policy:       finding.Policy{Raise: finding.Hold{Runs: 2}},
+		Run:          c.run,
 	}
 }
 

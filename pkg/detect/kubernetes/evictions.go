@@ -69,10 +69,9 @@ func Evictions() detect.Check {
 			},
 			FalseAlarms: "None known. Memory and PIDs have their own checks.",
 		},
-		Every:    5 * time.Minute,
-		Deadline: 10 * time.Second,
-		Policy:   finding.Policy{BlindAfter: 30 * time.Minute},
-		Run:      m.observe,
+		Every:  5 * time.Minute,
+		Policy: finding.Policy{BlindAfter: 30 * time.Minute},
+		Run:    m.observe,
 	}
 }
 

@@ -75,7 +75,6 @@ func KubeletCertificates() detect.Check {
 		},
 		Condition: checkkit.KubeletProblem(),
 		Every:     10 * time.Minute,
-		Deadline:  10 * time.Second,
 		Policy:    finding.Policy{Raise: finding.Hold{Runs: 2}, BlindAfter: time.Hour},
 		Run:       m.observe,
 	}

@@ -63,10 +63,9 @@ func KubeletSync() detect.Check {
 				"kubelet's metrics; those operations are ignored. If the apiserver itself is down, every node " +
 				"reports it.",
 		},
-		Every:    time.Minute,
-		Deadline: 10 * time.Second,
-		Policy:   finding.Policy{Clear: finding.Hold{Runs: 2}},
-		Run:      m.observe,
+		Every:  time.Minute,
+		Policy: finding.Policy{Clear: finding.Hold{Runs: 2}},
+		Run:    m.observe,
 	}
 }
 

@@ -60,9 +60,8 @@ func ProbeStorms() detect.Check {
 			FalseAlarms: "A single broken deployment is not reported; startup probes and pods younger than the " +
 				"window are ignored. If a service that all of the pods need is down, that is reported as a storm.",
 		},
-		Every:    time.Minute,
-		Deadline: 10 * time.Second,
-		Run:      m.observe,
+		Every: time.Minute,
+		Run:   m.observe,
 	}
 }
 

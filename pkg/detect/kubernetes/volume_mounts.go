@@ -66,9 +66,8 @@ func VolumeMounts() detect.Check {
 			FalseAlarms: "The restart of a driver causes a failure or two for each volume; that is below the " +
 				"threshold.",
 		},
-		Every:    time.Minute,
-		Deadline: 10 * time.Second,
-		Run:      m.observe,
+		Every: time.Minute,
+		Run:   m.observe,
 	}
 }
 

@@ -55,8 +55,8 @@ func DyingCgroups() detect.Check {
 			FalseAlarms: "Some hundreds are normal where jobs come and go, and are not reported. A node with very " +
 				"much free memory keeps them longer; memory pressure makes the kernel free them.",
 		},
-		Every: 10 * time.Minute, Deadline: 10 * time.Second,
-		Run: checkDyingCgroups,
+		Every: 10 * time.Minute,
+		Run:   checkDyingCgroups,
 	}
 }
 

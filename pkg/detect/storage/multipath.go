@@ -69,7 +69,7 @@ func Multipath() detect.Check {
 				"another one is usable. A path that was removed altogether is not noticed.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     multipathEvery, Deadline: 10 * time.Second,
+		Every:     multipathEvery,
 		Wakes: []detect.Wake{checkkit.KernelWake(),
 			{Source: detect.WakeKernelLog, Match: "device-mapper: multipath"}},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {

@@ -88,9 +88,9 @@ func ThinPools(s ThinPoolsSettings) detect.Check {
 				"mark.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     time.Minute, Deadline: 10 * time.Second,
-		Wakes: []detect.Wake{checkkit.KernelWake()},
-		Run:   state.run,
+		Every:     time.Minute,
+		Wakes:     []detect.Wake{checkkit.KernelWake()},
+		Run:       state.run,
 	}
 }
 

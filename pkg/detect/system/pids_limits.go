@@ -55,9 +55,9 @@ func PIDsLimits() detect.Check {
 			FalseAlarms: "Programs that keep a full pool of threads by design.",
 		},
 		CounterBased: true,
-		Every:        5 * time.Minute, Deadline: 10 * time.Second,
-		Wakes: []detect.Wake{checkkit.KernelWake()},
-		Run:   c.run,
+		Every:        5 * time.Minute,
+		Wakes:        []detect.Wake{checkkit.KernelWake()},
+		Run:          c.run,
 	}
 }
 

@@ -71,10 +71,9 @@ func Journald() detect.Check {
 			FalseAlarms: "Files renamed at boot, after a crash of the machine, and those of users do not count. " +
 				"systemd-units reports a journald that does not run, hung-tasks one that hangs on a disk.",
 		},
-		Every:    30 * time.Second,
-		Deadline: 10 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2}},
-		Run:      j.run,
+		Every:  30 * time.Second,
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2}},
+		Run:    j.run,
 	}
 }
 

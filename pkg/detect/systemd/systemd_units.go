@@ -89,11 +89,10 @@ func SystemdUnits(s SystemdUnitsSettings, memory detect.StateStore) detect.Check
 				"if it is not needed: see the setting ignore. Kubelet and the container runtime are evaluated by " +
 				"kubelet-health and runtime-health; here they are never more than a warning.",
 		},
-		Every:    30 * time.Second,
-		Deadline: 10 * time.Second,
-		Wakes:    []detect.Wake{{Source: detect.WakeSystemd}},
-		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2}},
-		Run:      state.run,
+		Every:  30 * time.Second,
+		Wakes:  []detect.Wake{{Source: detect.WakeSystemd}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2}},
+		Run:    state.run,
 	}
 }
 

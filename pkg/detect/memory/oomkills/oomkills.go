@@ -73,9 +73,9 @@ func New(store detect.StateStore) detect.Check {
 		},
 		Condition:    detect.MemoryProblem(),
 		CounterBased: true,
-		Every:        time.Minute, Deadline: 10 * time.Second,
-		Wakes: []detect.Wake{checkkit.KernelWake()},
-		Run:   m.run,
+		Every:        time.Minute,
+		Wakes:        []detect.Wake{checkkit.KernelWake()},
+		Run:          m.run,
 	}
 }
 

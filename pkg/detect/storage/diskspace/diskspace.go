@@ -75,7 +75,7 @@ func New(s Settings, store detect.StateStore) detect.Check {
 			"them by pod). Files that were deleted and are still open count: `lsof +L1`.",
 		Doc:       diskSpaceDoc(),
 		Condition: detect.StorageProblem(),
-		Every:     time.Minute, Deadline: 10 * time.Second,
+		Every:     time.Minute,
 		// freed space may be used at once
 		Policy: finding.Policy{Clear: finding.Hold{Runs: 3, For: 2 * time.Minute}},
 		Run:    c.run,

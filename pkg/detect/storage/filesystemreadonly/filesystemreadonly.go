@@ -71,7 +71,7 @@ func New(s Settings) detect.Check {
 			Type: "ReadonlyFilesystem", ReadyType: "StorageReady",
 			HealthyReason: "FilesystemIsNotReadOnly", HealthyMessage: "Filesystem is not read-only",
 		},
-		Every: 30 * time.Second, Deadline: 10 * time.Second,
+		Every: 30 * time.Second,
 		Wakes: []detect.Wake{
 			{Source: detect.WakeKernelLog, Match: "EXT4-fs"}, {Source: detect.WakeKernelLog, Match: "XFS ("},
 			{Source: detect.WakeKernelLog, Match: "BTRFS"},
