@@ -62,15 +62,14 @@ type frequencyState struct {
 }
 
 func (m *frequencyState) run(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-	policies, err := h.Files.List(cpuDir + "cpufreq")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	policies, err := checkkit.ListSorted(h.Files, cpuDir+"cpufreq")
+	if err != nil {
 		return nil, err
 	}
 	policies = slices.DeleteFunc(policies, func(name string) bool { return !strings.HasPrefix(name, "policy") })
 	if len(policies) == 0 {
 		return nil, finding.NotApplicable("the kernel does not control the clock of the processors")
 	}
-	slices.Sort(policies)
 	before := m.times
 	if m.times, err = readCPUTimes(h.Files); err != nil {
 		return nil, err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,17 +51,16 @@ func HardwareWatchdog() detect.Check {
 
 func checkWatchdogs(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	const dir = "/sys/class/watchdog"
-	names, err := h.Files.List(dir)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
-		return nil, finding.NotApplicable("the node has no hardware watchdog")
-	}
+	names, err := checkkit.ListSorted(h.Files, dir)
 	if err != nil {
 		return nil, err
+	}
+	if len(names) == 0 {
+		return nil, finding.NotApplicable("the node has no hardware watchdog")
 	}
 	if h.Clock().SinceBoot > checkkit.BootFactTTL {
 		return nil, nil
 	}
-	slices.Sort(names)
 	doubts := make(map[finding.Subject]error)
 	var findings []finding.Finding
 	for _, name := range names[:min(len(names), 16)] {

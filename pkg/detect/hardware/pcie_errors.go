@@ -77,15 +77,14 @@ type pcieCheck struct {
 
 func (c *pcieCheck) run(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	const root = "/sys/bus/pci/devices"
-	names, err := h.Files.List(root)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	names, err := checkkit.ListSorted(h.Files, root)
+	if err != nil {
 		return nil, err
 	}
 	now := h.Clock().SinceBoot
 	if c.silent == nil || now-c.reset > pcieForgetEvery {
 		c.silent, c.reset = make(map[string]bool), now
 	}
-	slices.Sort(names)
 	var findings []finding.Finding
 	doubts, reports := make(map[finding.Subject]error), false
 	for _, name := range names[:min(len(names), maxPCIDevices)] {

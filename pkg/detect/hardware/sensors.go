@@ -2,9 +2,7 @@ package hardware
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"path"
 	"slices"
@@ -158,11 +156,10 @@ type sensorPart struct{ dir, target string }
 
 // sensorParts lists the devices of a class whose names begin with prefix.
 func sensorParts(files host.Files, root, prefix string) ([]sensorPart, error) {
-	names, err := files.List(root)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	names, err := checkkit.ListSorted(files, root)
+	if err != nil {
 		return nil, err
 	}
-	slices.Sort(names)
 	var parts []sensorPart
 	for _, name := range names {
 		if strings.HasPrefix(name, prefix) {
@@ -197,14 +194,13 @@ func boardAlarms(files host.Files, dir string) []sensorAlarm {
 		"drivetemp"}, chip) {
 		return nil
 	}
-	names, err := files.List(dir)
+	names, err := checkkit.ListSorted(files, dir)
 	if err != nil {
 		return nil // it was removed
 	}
 	if device, err := files.Link(path.Join(dir, "device")); err == nil {
 		chip += " " + path.Base(device) // there may be several of its kind
 	}
-	slices.Sort(names)
 	var alarms []sensorAlarm
 	for _, name := range names {
 		channel, attribute, _ := strings.Cut(name, "_")

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,14 +21,10 @@ var errNoThrottling = errors.New("no processor counts how often it was throttled
 
 // cpuPackages returns the folder thermal_throttle of one processor of each package.
 func cpuPackages(files host.Files) (map[string]string, error) {
-	names, err := files.List(cpuRoot)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errNoThrottling
-	}
+	names, err := checkkit.ListSorted(files, cpuRoot)
 	if err != nil {
 		return nil, err
 	}
-	slices.Sort(names)
 	first := make(map[string]string)
 	for _, name := range names {
 		number, isCPU := strings.CutPrefix(name, "cpu")

@@ -69,14 +69,13 @@ func Bonds() detect.Check {
 }
 
 func observeBonds(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-	names, err := h.Files.List("/proc/net/bonding")
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
-		return nil, finding.NoneLeft("no bond of network cards")
-	}
+	names, err := checkkit.ListSorted(h.Files, "/proc/net/bonding")
 	if err != nil {
 		return nil, err
 	}
-	slices.Sort(names)
+	if len(names) == 0 {
+		return nil, finding.NoneLeft("no bond of network cards")
+	}
 	if len(names) > maxBonds {
 		return nil, fmt.Errorf("list /proc/net/bonding: more than %d bonds", maxBonds)
 	}

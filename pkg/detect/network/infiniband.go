@@ -2,9 +2,7 @@ package network
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"path"
 	"slices"
@@ -76,12 +74,12 @@ type fabricCheck struct {
 }
 
 func (c *fabricCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	names, err := h.Files.List(fabricDir)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
-		return nil, finding.NotApplicable("no InfiniBand or EFA card")
-	}
+	names, err := checkkit.ListSorted(h.Files, fabricDir)
 	if err != nil {
 		return nil, err
+	}
+	if len(names) == 0 {
+		return nil, finding.NotApplicable("no InfiniBand or EFA card")
 	}
 	ports, err := readFabric(ctx, h)
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,22 +26,14 @@ type btrfsDevice struct {
 // meanwhile.
 func readBtrfs(files host.Files, uuid string) []btrfsDevice {
 	dir := btrfsRoot + "/" + uuid
-	ids, err := files.List(dir + "/devinfo")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	ids, err := checkkit.ListSorted(files, dir+"/devinfo")
 	if err == nil && len(ids) > maxBtrfs {
 		err = fmt.Errorf("list %s/devinfo: more than %d devices", dir, maxBtrfs)
 	}
 	if err != nil {
 		return []btrfsDevice{{uuid: uuid, id: "all", err: err}}
 	}
-	names, err := files.List(dir + "/devices")
-	if err != nil {
-		names = nil // they are only shown
-	}
-	slices.Sort(names)
-	slices.Sort(ids)
+	names, _ := checkkit.ListSorted(files, dir+"/devices") // they are only shown
 	var devices []btrfsDevice
 	for _, id := range ids {
 		d := btrfsDevice{uuid: uuid, id: id, devices: names}

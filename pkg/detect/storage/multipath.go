@@ -2,10 +2,7 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"slices"
 	"strings"
 	"time"
 
@@ -122,22 +119,17 @@ func checkPaths(ctx context.Context, h *host.Host, states *heldStates) ([]findin
 // nvmePaths returns the namespaces of NVMe subsystems that are reached over a network or by several controllers.
 func nvmePaths(files host.Files, doubts map[finding.Subject]error) ([]pathSet, error) {
 	const class = "/sys/class/nvme-subsystem"
-	subsystems, err := files.List(class)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	subsystems, err := checkkit.ListSorted(files, class)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", class, err)
 	}
-	slices.Sort(subsystems)
 	var sets []pathSet
 	for _, subsystem := range subsystems {
 		dir := class + "/" + subsystem
-		entries, err := files.List(dir)
+		entries, err := checkkit.ListSorted(files, dir)
 		if err != nil {
 			continue // was removed meanwhile
 		}
-		slices.Sort(entries)
 		controllers, disks, err := readControllers(files, dir, entries)
 		if err != nil {
 			doubts[finding.Subject{Kind: "nvme-subsystem", Name: subsystem}] = err

@@ -2,9 +2,7 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -135,14 +133,13 @@ func (n *nvmeState) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 // nvmeDisks lists the local controllers.
 func nvmeDisks(files host.Files) ([]nvmeDisk, map[finding.Subject]error, error) {
 	const class = "/sys/class/nvme"
-	names, err := files.List(class)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
-		return nil, nil, finding.NotApplicable("there is no NVMe disk")
-	}
+	names, err := checkkit.ListSorted(files, class)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list %s: %w", class, err)
 	}
-	slices.Sort(names)
+	if len(names) == 0 {
+		return nil, nil, finding.NotApplicable("there is no NVMe disk")
+	}
 	var disks []nvmeDisk
 	doubts := make(map[finding.Subject]error)
 	for _, name := range names[:min(len(names), checkkit.MaxDisks)] {

@@ -153,12 +153,12 @@ type scsiDisk struct {
 
 // scsiDisks lists all disks of the SCSI layer by name.
 func scsiDisks(files host.Files) ([]scsiDisk, error) {
-	addresses, err := files.List("/sys/class/scsi_disk")
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(addresses) == 0 {
-		return nil, finding.NotApplicable("there is no SCSI or SATA disk")
-	}
+	addresses, err := checkkit.ListSorted(files, "/sys/class/scsi_disk")
 	if err != nil {
 		return nil, fmt.Errorf("list /sys/class/scsi_disk: %w", err)
+	}
+	if len(addresses) == 0 {
+		return nil, finding.NotApplicable("there is no SCSI or SATA disk")
 	}
 	if len(addresses) > checkkit.MaxDisks {
 		return nil, fmt.Errorf("list /sys/class/scsi_disk: %d disks", len(addresses))

@@ -149,17 +149,11 @@ func kubernetesSysctls(h *host.Host) ([]wantedSysctl, error) {
 // podNetwork reports whether a pod network is configured: a CNI configuration that is more than the loopback
 // device.
 func podNetwork(h *host.Host) (bool, error) {
-	names, err := h.Files.List(h.Paths.CNIConfDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
+	names, err := checkkit.ListSorted(h.Files, h.Paths.CNIConfDir)
 	return slices.ContainsFunc(names, func(name string) bool {
 		return (strings.HasSuffix(name, ".conf") || strings.HasSuffix(name, ".conflist")) &&
 			!strings.Contains(name, "loopback")
-	}), nil
+	}), err
 }
 
 func compareSysctls(h *host.Host, wanted []wantedSysctl) ([]finding.Finding, error) {
