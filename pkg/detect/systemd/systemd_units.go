@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -99,14 +98,10 @@ func SystemdUnits(s SystemdUnitsSettings, memory detect.StateStore) detect.Check
 // unitsState is kept between runs.
 type unitsState struct {
 	settings SystemdUnitsSettings
-
-	mu       sync.Mutex // guards restarts; held during a run
 	restarts unitRestarts
 }
 
 func (l *unitsState) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for _, pattern := range slices.Concat(l.settings.Ignore, l.settings.Critical) {
 		if _, err := path.Match(pattern, ""); err != nil {
 			return nil, fmt.Errorf("setting ignore or critical: %q: %w", pattern, err)

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -43,15 +42,11 @@ type serverResult struct {
 
 type dnsCheck struct {
 	settings Settings
-
-	mu      sync.Mutex // guards what follows; held during a run, of which there is one at a time
-	kubelet checkkit.KubeletNetwork
-	servers map[dnsServer]*dnsHistory
+	kubelet  checkkit.KubeletNetwork
+	servers  map[dnsServer]*dnsHistory
 }
 
 func (c *dnsCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	network, err := c.kubelet.Get(h)
 	if err != nil {
 		return nil, err

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -21,14 +20,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-type packetFilterCheck struct {
-	mu      sync.Mutex // guards kubelet; held during a run, of which there is one at a time
-	kubelet checkkit.KubeletNetwork
-}
+type packetFilterCheck struct{ kubelet checkkit.KubeletNetwork }
 
 func (c *packetFilterCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if !checkkit.KubeletInstalled(h) {
 		return nil, finding.NotApplicable("no kubelet is installed on this host")
 	}
