@@ -45,8 +45,7 @@ func DuplicateAddress() detect.Check {
 				"duplicate; the address is unusable all the same.",
 		},
 		Every: 5 * time.Minute, Deadline: 5 * time.Second,
-		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "IPv6 duplicate address"},
-			{Source: detect.WakeLinks}},
+		Wakes: []detect.Wake{checkkit.LogWake("IPv6 duplicate address"), {Source: detect.WakeLinks}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			failed, err := checkkit.Parse(h.Files, "/proc/net/if_inet6", duplicateAddresses)
 			if errors.Is(err, fs.ErrNotExist) {

@@ -72,9 +72,8 @@ func Sockets() detect.Check {
 			FalseAlarms: "Ports are counted per peer, since they can be reused for another peer. Pods with their own " +
 				"network namespace are not checked.",
 		},
-		Every: time.Minute,
-		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "TCP: out of memory"},
-			{Source: detect.WakeKernelLog, Match: "orphaned sockets"}},
+		Every:  time.Minute,
+		Wakes:  []detect.Wake{checkkit.LogWake("TCP: out of memory"), checkkit.LogWake("orphaned sockets")},
 		Policy: finding.Policy{Clear: finding.Hold{Runs: 2, For: time.Minute}},
 		Run:    c.observe,
 	}

@@ -68,7 +68,7 @@ func BtrfsErrors() detect.Check {
 				"repaired count too: the disk returned wrong data.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
-		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "BTRFS"}, checkkit.KernelWake()},
+		Wakes: []detect.Wake{checkkit.LogWake("BTRFS"), checkkit.KernelWake()},
 		Run:   state.run,
 	}
 }

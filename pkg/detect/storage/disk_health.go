@@ -71,9 +71,8 @@ func DiskHealth(store detect.StateStore) detect.Check {
 				"threshold for them. Sleeping disks are not woken: their last report is kept.",
 		},
 		Every: 5 * time.Minute, Deadline: time.Minute,
-		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "critical medium error, dev sd"},
-			{Source: detect.WakeKernelLog, Match: "Sense Key : Medium Error"},
-			{Source: detect.WakeKernelLog, Match: "Sense Key : Hardware Error"}},
+		Wakes: []detect.Wake{checkkit.LogWake("critical medium error, dev sd"),
+			checkkit.LogWake("Sense Key : Medium Error"), checkkit.LogWake("Sense Key : Hardware Error")},
 		Run: d.run,
 	}
 }

@@ -79,8 +79,7 @@ func MDArrays() detect.Check {
 		Condition: detect.StorageProblem(),
 		Every:     time.Minute, Deadline: 5 * time.Second,
 		// A member that fails is in the state before the kernel's line; read errors leave no state but may lead to one.
-		Wakes: []detect.Wake{checkkit.KernelWake(), {Source: detect.WakeKernelLog, Match: "md/raid"},
-			{Source: detect.WakeKernelLog, Match: "md: "}},
+		Wakes: []detect.Wake{checkkit.KernelWake(), checkkit.LogWake("md/raid"), checkkit.LogWake("md: ")},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return checkArrays(ctx, h, states)
 		},

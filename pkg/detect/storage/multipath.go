@@ -67,8 +67,7 @@ func Multipath() detect.Check {
 		},
 		Condition: detect.StorageProblem(),
 		Every:     multipathEvery,
-		Wakes: []detect.Wake{checkkit.KernelWake(),
-			{Source: detect.WakeKernelLog, Match: "device-mapper: multipath"}},
+		Wakes:     []detect.Wake{checkkit.KernelWake(), checkkit.LogWake("device-mapper: multipath")},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return checkPaths(ctx, h, states)
 		},

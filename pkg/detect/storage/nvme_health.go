@@ -81,9 +81,8 @@ func NVMeHealth(store detect.StateStore) detect.Check {
 		},
 		Condition: detect.StorageProblem(),
 		Every:     time.Minute, Deadline: 30 * time.Second,
-		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "nvme nvme"},
-			{Source: detect.WakeKernelLog, Match: "critical medium error, dev nvme"}},
-		Run: n.run,
+		Wakes: []detect.Wake{checkkit.LogWake("nvme nvme"), checkkit.LogWake("critical medium error, dev nvme")},
+		Run:   n.run,
 	}
 }
 

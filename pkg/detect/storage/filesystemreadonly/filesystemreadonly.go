@@ -73,11 +73,8 @@ func New(s Settings) detect.Check {
 		},
 		Every: 30 * time.Second,
 		Wakes: []detect.Wake{
-			{Source: detect.WakeKernelLog, Match: "EXT4-fs"}, {Source: detect.WakeKernelLog, Match: "XFS ("},
-			{Source: detect.WakeKernelLog, Match: "BTRFS"},
-			{Source: detect.WakeKernelLog, Match: "JBD2"}, {Source: detect.WakeKernelLog, Match: "I/O error"},
-			{Source: detect.WakeMounts},
-			checkkit.KernelWake(),
+			checkkit.LogWake("EXT4-fs"), checkkit.LogWake("XFS ("), checkkit.LogWake("BTRFS"), checkkit.LogWake("JBD2"),
+			checkkit.LogWake("I/O error"), {Source: detect.WakeMounts}, checkkit.KernelWake(),
 		},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return checkFilesystems(ctx, h, s, probes, errors)

@@ -68,8 +68,8 @@ func New(s Settings) detect.Check {
 		Condition: detect.StorageProblem(),
 		Every:     hungMountsEvery, Deadline: 30 * time.Second,
 		Wakes: []detect.Wake{
-			checkkit.KernelWake(), {Source: detect.WakeKernelLog, Match: "nfs: server "},
-			{Source: detect.WakeKernelLog, Match: "ceph: "}, {Source: detect.WakeKernelLog, Match: "CIFS: "},
+			checkkit.KernelWake(), checkkit.LogWake("nfs: server "), checkkit.LogWake("ceph: "),
+			checkkit.LogWake("CIFS: "),
 		},
 		Policy: finding.Policy{Raise: finding.Hold{Runs: 2}},
 		Run:    c.run,
