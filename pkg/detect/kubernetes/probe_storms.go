@@ -13,7 +13,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
@@ -166,9 +165,6 @@ func (m *stormState) failing(grown map[string]float64, now finding.Timestamp) (p
 
 // ownersOf returns the names of pods, and how many different controllers they belong to.
 func ownersOf(ctx context.Context, h *host.Host, uids []string) (names []string, owners int, err error) {
-	if h.Kubelet.Pods == nil {
-		return nil, 0, fmt.Errorf("pods of kubelet: %w", hosterr.ErrNotConfigured)
-	}
 	pods, err := discover.NodePods(ctx, h)
 	if err != nil {
 		return nil, 0, err

@@ -85,10 +85,7 @@ func (m *volumeState) observe(ctx context.Context, h *host.Host) ([]finding.Find
 	if len(plugins) == 0 {
 		return nil, nil
 	}
-	var pods []corev1.Pod
-	if h.Kubelet.Pods != nil {
-		pods, _ = discover.NodePods(ctx, h) // without them the finding names no pods
-	}
+	pods, _ := discover.NodePods(ctx, h) // without them the finding names no pods
 	var found []finding.Finding
 	for _, name := range slices.Sorted(maps.Keys(plugins))[:min(len(plugins), maxVolumePlugins)] {
 		found = append(found, plugins[name].finding(name, pods, m.meter.Span()))

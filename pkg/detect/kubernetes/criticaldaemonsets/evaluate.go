@@ -114,7 +114,7 @@ func bestPod(pods []corev1.Pod) *corev1.Pod {
 	var best *corev1.Pod
 	for i := range pods {
 		p := &pods[i]
-		if p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded {
+		if checkkit.PodFinished(p) {
 			continue // the controller replaces it
 		}
 		if best == nil || rank(p) > rank(best) || rank(p) == rank(best) &&

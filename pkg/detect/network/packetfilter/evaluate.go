@@ -104,8 +104,7 @@ func shadowingPods(pods []corev1.Pod, port uint16) []finding.Finding {
 	var found []finding.Finding
 	for i := range pods {
 		pod := &pods[i]
-		done := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if done || pod.Spec.HostNetwork || !hasHostPort(pod, port) {
+		if checkkit.PodFinished(pod) || pod.Spec.HostNetwork || !hasHostPort(pod, port) {
 			continue
 		}
 		name := pod.Namespace + "/" + pod.Name

@@ -153,8 +153,7 @@ func podBehind(h *host.Host, pods []corev1.Pod, family string) (pod netip.Addr, 
 func podAddresses(pods []corev1.Pod) []netip.Addr {
 	var addresses []netip.Addr
 	for i := range pods {
-		if pods[i].Spec.HostNetwork || pods[i].Status.Phase == corev1.PodSucceeded ||
-			pods[i].Status.Phase == corev1.PodFailed {
+		if pods[i].Spec.HostNetwork || checkkit.PodFinished(&pods[i]) {
 			continue
 		}
 		for _, ip := range pods[i].Status.PodIPs {
