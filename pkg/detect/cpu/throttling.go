@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -98,7 +97,7 @@ func (m *throttleState) run(ctx context.Context, h *host.Host) ([]finding.Findin
 			Message: fmt.Sprintf("%s, %s, was throttled by a CPU limit in %.0f %% of its periods in the last %s",
 				c.Name, c.Why, percent, elapsed.Round(time.Minute)),
 			Facts: map[string]string{"percent": fmt.Sprintf("%.1f", percent),
-				"periods": strconv.FormatUint(periods, 10)},
+				"periods": fmt.Sprint(periods)},
 			BelowRaise: belowRaise,
 		})
 	}

@@ -243,7 +243,7 @@ func (seen observation) daemon() string {
 
 func (seen observation) found(severity finding.Severity, reason, format string, args ...any) finding.Finding {
 	facts := map[string]string{"socket": seen.Socket,
-		"latencyMilliseconds": strconv.FormatInt(seen.Latency.Milliseconds(), 10)}
+		"latencyMilliseconds": fmt.Sprint(seen.Latency.Milliseconds())}
 	if seen.Version != nil {
 		facts["runtime"] = checkkit.Sanitize(seen.Version.RuntimeName+" "+seen.Version.RuntimeVersion, 100)
 	}

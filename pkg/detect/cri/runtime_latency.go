@@ -142,9 +142,9 @@ func (c runtimeCalls) evaluate(grown map[string]float64, minutes time.Duration) 
 	all := grown["all "+worst]
 	return []finding.Finding{{
 		Subject: finding.Subject{Kind: "runtime-calls", Name: c.name}, Severity: finding.Warning, Reason: c.reason,
-		Message: fmt.Sprintf("%s of kubelet's %s calls of %s within %s took the container runtime more than %.0f s: "+
+		Message: fmt.Sprintf("%.0f of kubelet's %.0f calls of %s within %s took the container runtime more than %.0f s: "+
 			"check for a slow disk",
-			checkkit.WholeNumber(most), checkkit.WholeNumber(all), worst, minutes, c.slow),
+			most, all, worst, minutes, c.slow),
 		Facts: map[string]string{"slow": checkkit.WholeNumber(most), "calls": checkkit.WholeNumber(all),
 			"operation": worst, "lateOperations": strings.Join(late, ",")},
 		BelowRaise: most < c.least || most < 0.1*all,

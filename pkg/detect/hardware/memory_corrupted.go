@@ -3,7 +3,6 @@ package hardware
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -56,6 +55,6 @@ func checkCorrupted(_ context.Context, h *host.Host) ([]finding.Finding, error) 
 		Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
 		Reason: "MemoryCorrupted", Message: fmt.Sprintf("%s of memory are damaged and out of use",
 			checkkit.SizeText(bytes)),
-		Facts: map[string]string{"bytes": strconv.FormatUint(bytes, 10)},
+		Facts: map[string]string{"bytes": fmt.Sprint(bytes)},
 	}}, nil
 }

@@ -151,8 +151,8 @@ func (d *pcieDevice) evaluate(now aerCounts, up time.Duration) (finding.Finding,
 		d.base, d.since = now, up
 	}
 	f := finding.Finding{Severity: finding.Warning, Facts: map[string]string{
-		"nonFatalSinceBoot":  strconv.FormatUint(now.nonfatal, 10),
-		"correctedSinceBoot": strconv.FormatUint(now.corrected, 10),
+		"nonFatalSinceBoot":  fmt.Sprint(now.nonfatal),
+		"correctedSinceBoot": fmt.Sprint(now.corrected),
 	}}
 	lost, many := d.nonfatal.Recent(up, pcieErrorsFor), d.corrected.Recent(up, pcieErrorsFor)
 	switch {

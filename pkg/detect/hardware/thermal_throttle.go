@@ -105,11 +105,11 @@ func (p *thermalPackage) evaluate(now thermalThrottling, up time.Duration) (find
 	f := finding.Finding{
 		Severity: finding.Warning, Reason: "CPUThrottled",
 		Message: fmt.Sprintf("the package is too hot and runs slower: throttled %d times since boot", now.count),
-		Facts:   map[string]string{"countSinceBoot": strconv.FormatUint(now.count, 10)},
+		Facts:   map[string]string{"countSinceBoot": fmt.Sprint(now.count)},
 	}
 	if now.timed {
 		f.Message += fmt.Sprintf(", for %s", now.time.Round(time.Millisecond))
-		f.Facts["millisecondsSinceBoot"] = strconv.FormatInt(now.time.Milliseconds(), 10)
+		f.Facts["millisecondsSinceBoot"] = fmt.Sprint(now.time.Milliseconds())
 	}
 	return f, true
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -167,8 +168,8 @@ func evaluateDisk(found map[string]finding.Finding, signal, path, threshold stri
 		Message: fmt.Sprintf("%s of %s are free on the filesystem of %s, less than kubelet's threshold of %s: it "+
 			"evicts pods and reports DiskPressure",
 			checkkit.SizeText(answer.FreeBytes), checkkit.SizeText(answer.TotalBytes), path, threshold),
-		Facts: map[string]string{"freeBytes": checkkit.WholeNumber(free),
-			"totalBytes": checkkit.WholeNumber(float64(answer.TotalBytes)), "threshold": threshold, "path": path},
+		Facts: map[string]string{"freeBytes": fmt.Sprint(answer.FreeBytes),
+			"totalBytes": fmt.Sprint(answer.TotalBytes), "threshold": threshold, "path": path},
 	}
 	switch {
 	case free < limit:
@@ -203,8 +204,8 @@ func (m *evictionState) evaluateImages(found map[string]finding.Finding, now fin
 		Message: fmt.Sprintf("%d %% of the filesystem of %s have been in use for %s, above the %d %% at which "+
 			"kubelet collects images: the images in use, or other files, fill it",
 			used, path, now.Since(m.gcFull).Round(time.Minute), high),
-		Facts: map[string]string{"usedPercent": checkkit.WholeNumber(float64(used)),
-			"thresholdPercent": checkkit.WholeNumber(float64(high)), "path": path},
+		Facts: map[string]string{"usedPercent": strconv.Itoa(used), "thresholdPercent": strconv.Itoa(high),
+			"path": path},
 	}
 }
 
@@ -214,7 +215,7 @@ func evaluateEvicted(found map[string]finding.Finding, grown map[string]float64,
 		if count <= 0 {
 			continue
 		}
-		text := fmt.Sprintf("kubelet has evicted %s pods within %s because of %s", checkkit.WholeNumber(count), minutes,
+		text := fmt.Sprintf("kubelet has evicted %.0f pods within %s because of %s", count, minutes,
 			checkkit.Sanitize(signal, 60))
 		f, met := found[signal]
 		if met && f.Severity == finding.Warning {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -176,9 +175,9 @@ func evaluatePLEG(age time.Duration, evented bool, grown map[string]float64) []f
 		f.Message = fmt.Sprintf("kubelet has not been able to list the containers for %s; one list is due each "+
 			"second, and it is NotReady after %s", rounded, threshold)
 	case slow >= plegSlowLeast && slow > all*plegSlowShare/2:
-		f.Reason, f.BelowRaise = "PLEGSlow", slow <= math.Max(all*plegSlowShare, plegSlowLeast-1)
-		f.Message = fmt.Sprintf("%s of %s lists of the containers took more than 10 s: the container runtime is slow",
-			checkkit.WholeNumber(slow), checkkit.WholeNumber(all))
+		f.Reason, f.BelowRaise = "PLEGSlow", slow <= max(all*plegSlowShare, plegSlowLeast-1)
+		f.Message = fmt.Sprintf("%.0f of %.0f lists of the containers took more than 10 s: the container runtime is slow",
+			slow, all)
 	default:
 		return nil
 	}

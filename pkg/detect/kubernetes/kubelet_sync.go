@@ -127,7 +127,7 @@ func evaluateRequests(grown map[string]float64, minutes time.Duration) []finding
 	for key, count := range grown {
 		if code, ok := strings.CutPrefix(key, "request bad "); ok && count > 0 {
 			bad += count
-			codes = append(codes, fmt.Sprintf("%s: %s", checkkit.Sanitize(code, 10), checkkit.WholeNumber(count)))
+			codes = append(codes, fmt.Sprintf("%s: %.0f", checkkit.Sanitize(code, 10), count))
 		}
 	}
 	slices.Sort(codes)
@@ -138,8 +138,8 @@ func evaluateRequests(grown map[string]float64, minutes time.Duration) []finding
 	return []finding.Finding{{
 		Subject: finding.Subject{Kind: "apiserver", Name: "apiserver"}, Severity: finding.Warning,
 		Reason: "ApiserverRequestsFail",
-		Message: fmt.Sprintf("%s of kubelet's %s requests to the apiserver failed within %s (%s)",
-			checkkit.WholeNumber(bad), checkkit.WholeNumber(all), minutes, checkkit.JoinFirst(codes, 5)),
+		Message: fmt.Sprintf("%.0f of kubelet's %.0f requests to the apiserver failed within %s (%s)", bad, all, minutes,
+			checkkit.JoinFirst(codes, 5)),
 		Facts:      map[string]string{"failed": checkkit.WholeNumber(bad), "requests": checkkit.WholeNumber(all)},
 		BelowRaise: bad < syncLeast || bad < 0.2*all,
 	}}
@@ -161,8 +161,8 @@ func evaluateOperations(h *host.Host, grown map[string]float64, minutes time.Dur
 	return []finding.Finding{{
 		Subject:  finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket},
 		Severity: finding.Warning, Reason: "RuntimeOperationsFail",
-		Message: fmt.Sprintf("%s of kubelet's %s calls of %s failed within %s: see `journalctl -u containerd`",
-			checkkit.WholeNumber(bad), checkkit.WholeNumber(all), worst, minutes),
+		Message: fmt.Sprintf("%.0f of kubelet's %.0f calls of %s failed within %s: see `journalctl -u containerd`",
+			bad, all, worst, minutes),
 		Facts: map[string]string{"operation": worst, "failed": checkkit.WholeNumber(bad),
 			"calls": checkkit.WholeNumber(all)}, BelowRaise: bad < syncLeast || bad < 0.5*all,
 	}}
@@ -184,8 +184,7 @@ func (l lateStarts) evaluate(grown map[string]float64, minutes time.Duration) []
 	}
 	return []finding.Finding{{
 		Subject: l.subject, Severity: finding.Warning, Reason: l.reason,
-		Message: fmt.Sprintf("%s of the %s pods that started within %s %s", checkkit.WholeNumber(slow),
-			checkkit.WholeNumber(all), minutes, l.text),
+		Message:    fmt.Sprintf("%.0f of the %.0f pods that started within %s %s", slow, all, minutes, l.text),
 		Facts:      map[string]string{"slow": checkkit.WholeNumber(slow), "pods": checkkit.WholeNumber(all)},
 		BelowRaise: slow < 3 || slow < 0.1*all,
 	}}

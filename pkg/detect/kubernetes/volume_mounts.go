@@ -129,7 +129,7 @@ func volumeFailures(grown map[string]float64) map[string]pluginFailures {
 		part := strings.Split(key, "\x00")
 		name := csiPlugin + part[1]
 		if p, ok := plugins[name]; ok && part[0] == "csi" && grown[key] > 0 {
-			p.codes = append(p.codes, fmt.Sprintf("%s %s", part[2], checkkit.WholeNumber(grown[key])))
+			p.codes = append(p.codes, fmt.Sprintf("%s %.0f", part[2], grown[key]))
 			plugins[name] = p
 		}
 	}
@@ -147,8 +147,8 @@ func (p pluginFailures) finding(name string, pods []corev1.Pod, minutes time.Dur
 	f := finding.Finding{
 		Subject: subject, Severity: finding.Warning, Reason: "VolumeMountsFail",
 		BelowRaise: p.failed < volumeMountsRaise,
-		Message: fmt.Sprintf("%s failed %s times within %s and succeeded %s times", checkkit.Sanitize(p.operation, 60),
-			checkkit.WholeNumber(p.failed), minutes, checkkit.WholeNumber(p.good)),
+		Message: fmt.Sprintf("%s failed %.0f times within %s and succeeded %.0f times", checkkit.Sanitize(p.operation, 60),
+			p.failed, minutes, p.good),
 		Facts: map[string]string{"operation": checkkit.Sanitize(p.operation, 60),
 			"failed": checkkit.WholeNumber(p.failed), "succeeded": checkkit.WholeNumber(p.good)},
 	}

@@ -76,7 +76,7 @@ func checkDyingCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, er
 	return []finding.Finding{{
 		Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
 		Reason: "DyingCgroups", Message: fmt.Sprintf("%d removed cgroups are still in the kernel", dying),
-		Facts: map[string]string{"dying": strconv.FormatUint(dying, 10)}, BelowRaise: dying < dyingCgroupsThreshold,
+		Facts: map[string]string{"dying": fmt.Sprint(dying)}, BelowRaise: dying < dyingCgroupsThreshold,
 	}}, nil
 }
 

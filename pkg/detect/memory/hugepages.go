@@ -85,8 +85,8 @@ func checkHugepages(files host.Files) ([]finding.Finding, error) {
 				Subject: subject, Severity: finding.Warning, Reason: "HugepagesMissing",
 				Message: fmt.Sprintf("%d of %d configured huge pages of %s exist", have, want,
 					checkkit.SizeText(size)),
-				Facts: map[string]string{"configured": strconv.FormatUint(want, 10),
-					"present": strconv.FormatUint(have, 10)},
+				Facts: map[string]string{"configured": fmt.Sprint(want),
+					"present": fmt.Sprint(have)},
 			})
 		}
 	}

@@ -4,7 +4,6 @@ package memory
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -87,8 +86,8 @@ func checkAvailable(ctx context.Context, h *host.Host, s MemoryAvailableSettings
 		Message: fmt.Sprintf("%s of %s are available (threshold %s)", checkkit.SizeText(available),
 			checkkit.SizeText(usable), checkkit.SizeText(threshold)),
 		Facts: map[string]string{
-			"availableBytes": strconv.FormatUint(available, 10), "usableBytes": strconv.FormatUint(usable, 10),
-			"thresholdBytes": strconv.FormatUint(threshold, 10),
+			"availableBytes": fmt.Sprint(available), "usableBytes": fmt.Sprint(usable),
+			"thresholdBytes": fmt.Sprint(threshold),
 		},
 		BelowRaise: available >= threshold,
 	}

@@ -110,7 +110,7 @@ func (n numaNode) finding() finding.Finding {
 		Message: fmt.Sprintf("%.1f %% of the free memory of NUMA node %s is in blocks of fewer than 16 pages, and "+
 			"compaction failed", n.unusable(), n.name),
 		Facts: map[string]string{
-			"freePages": strconv.FormatUint(n.free, 10), "freePagesInLargeBlocks": strconv.FormatUint(n.large, 10),
+			"freePages": fmt.Sprint(n.free), "freePagesInLargeBlocks": fmt.Sprint(n.large),
 		},
 	}
 }

@@ -94,7 +94,7 @@ func checkKernelMemory(h *host.Host, s SlabLeakSettings) ([]finding.Finding, err
 		Reason: "KernelMemoryHigh", BelowRaise: share < s.KernelPercent,
 		Message: fmt.Sprintf("the kernel holds %s of %s (%.0f %%) as %s", checkkit.SizeText(held),
 			checkkit.SizeText(total), share, worst),
-		Facts: map[string]string{"kind": worst, "bytes": strconv.FormatUint(held, 10)},
+		Facts: map[string]string{"kind": worst, "bytes": fmt.Sprint(held)},
 	}
 	if worst == "SUnreclaim" {
 		f.Reason = "SlabLeak"

@@ -80,8 +80,8 @@ func checkSwap(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	}
 	f := finding.Finding{
 		Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
-		Facts: map[string]string{"areas": checkkit.JoinFirst(names, 10), "totalBytes": strconv.FormatUint(total, 10),
-			"usedBytes": strconv.FormatUint(used, 10)},
+		Facts: map[string]string{"areas": checkkit.JoinFirst(names, 10), "totalBytes": fmt.Sprint(total),
+			"usedBytes": fmt.Sprint(used)},
 	}
 	if checkkit.PercentOf(used, total) > 90 && checkkit.PercentOf(info["MemAvailable"], info["MemTotal"]) < 10 {
 		f.Reason = "SwapFull"

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -101,7 +100,7 @@ func nearLimit(h *host.Host, hierarchy cgroup.CgroupHierarchy, name string) (fin
 		Message: fmt.Sprintf("%s uses %s of %s (%s)", checkkit.Sanitize(name, checkkit.MaxLine),
 			checkkit.SizeText(used), checkkit.SizeText(limit), what),
 		Facts: map[string]string{
-			"usedBytes": strconv.FormatUint(used, 10), "limitBytes": strconv.FormatUint(limit, 10)},
+			"usedBytes": fmt.Sprint(used), "limitBytes": fmt.Sprint(limit)},
 	}, true, nil
 }
 

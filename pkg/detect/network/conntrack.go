@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strconv"
 	"strings"
 	"time"
 
@@ -110,7 +109,7 @@ func (c *conntrackCheck) observe(_ context.Context, h *host.Host) ([]finding.Fin
 func (c *conntrackCheck) evaluate(count, limit uint64) (finding.Finding, bool) {
 	f := finding.Finding{
 		Severity: finding.Warning,
-		Facts:    map[string]string{"count": strconv.FormatUint(count, 10), "max": strconv.FormatUint(limit, 10)},
+		Facts:    map[string]string{"count": fmt.Sprint(count), "max": fmt.Sprint(limit)},
 	}
 	share := 0.0
 	if limit > 0 {

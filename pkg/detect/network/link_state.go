@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -175,7 +174,7 @@ func (c *linkCheck) count(links []link, up time.Duration) {
 func (c *linkCheck) evaluate(files host.Files, l link, othersWork bool, up time.Duration) (finding.Finding, bool) {
 	f := finding.Finding{
 		Subject: finding.Subject{Kind: kindNetDevice, Name: l.name}, Severity: finding.Warning,
-		Facts: map[string]string{"operstate": l.oper, "carrierDownCount": strconv.FormatUint(l.downs, 10)},
+		Facts: map[string]string{"operstate": l.oper, "carrierDownCount": fmt.Sprint(l.downs)},
 	}
 	losses, in, _ := c.flaps.Rise(l.name)
 	switch known := l.ups > 0 || c.history.Links[l.name]; {
@@ -193,7 +192,7 @@ func (c *linkCheck) evaluate(files host.Files, l link, othersWork bool, up time.
 	case c.settings.Flaps > 0 && losses+1 >= uint64(c.settings.Flaps) && losses > 0:
 		f.Reason, f.BelowRaise = "LinkFlapping", losses < uint64(c.settings.Flaps)
 		f.Message = fmt.Sprintf("%s lost its carrier %d times within %s", l.name, losses, in.Round(time.Second))
-		f.Facts["flaps"] = strconv.FormatUint(losses, 10)
+		f.Facts["flaps"] = fmt.Sprint(losses)
 		return f, true
 	}
 	return c.evaluateSpeed(files, l, f, up)
@@ -228,7 +227,7 @@ func (c *linkCheck) evaluateSpeed(files host.Files, l link, f finding.Finding, u
 		c.speeds[l.name] = speed
 	}
 	f.Severity = finding.Info
-	f.Facts["speed"] = strconv.FormatUint(speed.now, 10)
+	f.Facts["speed"] = fmt.Sprint(speed.now)
 	switch {
 	case speed.now > 0 && speed.now < speed.best:
 		f.Reason = "LinkSpeedReduced"

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -117,8 +116,7 @@ func (c *neighbourCheck) observe(_ context.Context, h *host.Host) ([]finding.Fin
 func (c *neighbourCheck) evaluate(table string, entries, limit uint64) (finding.Finding, bool) {
 	f := finding.Finding{
 		Subject: neighbourSubject(table), Severity: finding.Warning,
-		Facts: map[string]string{"entries": strconv.FormatUint(entries, 10), "gcThresh3": strconv.FormatUint(limit,
-			10)},
+		Facts: map[string]string{"entries": fmt.Sprint(entries), "gcThresh3": fmt.Sprint(limit)},
 	}
 	fulls, in, _ := c.window.Rise(table + ".fulls")
 	forced, _, _ := c.window.Rise(table + ".forced")
@@ -129,7 +127,7 @@ func (c *neighbourCheck) evaluate(table string, entries, limit uint64) (finding.
 		f.Reason = "NeighbourTableFull"
 		f.Message = fmt.Sprintf("%s refused %d new neighbours within %s; its limit is %d", table, fulls,
 			in.Round(time.Second), limit)
-		f.Facts["refused"] = strconv.FormatUint(fulls, 10)
+		f.Facts["refused"] = fmt.Sprint(fulls)
 	case forced > 0 && near && share <= 1:
 		f.Reason, f.BelowRaise = "NeighbourTableNearlyFull", belowRaise
 		f.Message = fmt.Sprintf("%s holds %d of %d neighbours, and was forced to drop some %d times", table, entries,

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -74,9 +73,9 @@ func exceeded(w *counterWindow, watched time.Duration, rules []rateRule) (faults
 // formatRate renders a rate or a percentage: one digit after the point below ten.
 func formatRate(f float64) string {
 	if f < 10 {
-		return strconv.FormatFloat(f, 'f', 1, 64)
+		return fmt.Sprintf("%.1f", f)
 	}
-	return strconv.FormatFloat(f, 'f', 0, 64)
+	return fmt.Sprintf("%.0f", f)
 }
 
 // networkFault is one of several things wrong with one subject.

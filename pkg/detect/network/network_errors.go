@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -184,7 +183,7 @@ func errorFacts(files host.Files, card networkCard) map[string]string {
 		"txAbortedErrors": "tx_aborted_errors",
 	} {
 		if n, err := checkkit.ReadCount(files, card.dir+"/statistics/"+file); err == nil && n > 0 {
-			facts[fact] = strconv.FormatUint(n, 10)
+			facts[fact] = fmt.Sprint(n)
 		}
 	}
 	return facts

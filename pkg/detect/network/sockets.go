@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"strconv"
 	"strings"
 	"time"
 
@@ -99,7 +98,7 @@ func (c *socketsCheck) observe(ctx context.Context, h *host.Host) ([]finding.Fin
 		if !ok || !known || limit == 0 {
 			continue
 		}
-		facts[l.key], facts[l.file] = strconv.FormatUint(now, 10), strconv.FormatUint(limit, 10)
+		facts[l.key], facts[l.file] = fmt.Sprint(now), fmt.Sprint(limit)
 		share := float64(now) / float64(limit)
 		if found, belowRaise := checkkit.Reaches(share, socketsNear); found {
 			text := fmt.Sprintf("%s: %d of %d (%s %%)", l.text, now, limit, formatRate(100*share))

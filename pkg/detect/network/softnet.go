@@ -118,7 +118,7 @@ func parseSoftnet(text string) (counters map[string]uint64, cpus []string, err e
 			if err != nil {
 				return nil, nil, checkkit.InLine(line, err)
 			}
-			cpu = strconv.FormatUint(number, 10)
+			cpu = fmt.Sprint(number)
 		}
 		for i, key := range []string{"dropped", "squeezed"} {
 			value, err := parseCount(fields[1+i], 16)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -152,7 +151,7 @@ func (c *countersCheck) facts(rules []rateRule) map[string]string {
 	facts := map[string]string{}
 	for _, r := range rules {
 		if by, _, ok := c.window.Rise(r.key); ok && by > 0 {
-			facts[r.key] = strconv.FormatUint(by, 10)
+			facts[r.key] = fmt.Sprint(by)
 		}
 	}
 	return facts

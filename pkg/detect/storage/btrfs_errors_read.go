@@ -99,7 +99,7 @@ func (d btrfsDevice) evaluate(subject finding.Subject, history btrfsHistory,
 	var counts []string
 	for _, name := range []string{"write_errs", "read_errs", "flush_errs", "corruption_errs", "generation_errs"} {
 		if n := d.counters[name]; n > 0 {
-			f.Facts[name] = strconv.FormatUint(n, 10)
+			f.Facts[name] = fmt.Sprint(n)
 			counts = append(counts, fmt.Sprintf("%d %s", n, strings.ReplaceAll(name, "_errs", " errors")))
 		}
 	}

@@ -97,7 +97,7 @@ func nodeFileHandles(h *host.Host, s UsageSettings, memory usageState) ([]findin
 	return []finding.Finding{{
 		Subject: subject, Severity: severity, Reason: "FileHandlesNearLimit", BelowRaise: marginal,
 		Message: "the node has " + u.String() + " open files, by fs.file-max",
-		Facts:   map[string]string{"open": strconv.FormatUint(u.used, 10), "limit": strconv.FormatUint(u.limit, 10)},
+		Facts:   map[string]string{"open": fmt.Sprint(u.used), "limit": fmt.Sprint(u.limit)},
 	}}, nil
 }
 
@@ -125,8 +125,8 @@ func descriptorFinding(s UsageSettings, memory usageState, subject finding.Subje
 		Subject: subject, Severity: severity, Reason: "DescriptorsNearLimit", BelowRaise: marginal,
 		Message: fmt.Sprintf("%s (PID %d) has %s descriptors open, by its own limit", subject.Name, d.PID, u),
 		Facts: map[string]string{
-			"pid": strconv.Itoa(d.PID), "role": d.Role, "open": strconv.FormatUint(u.used, 10),
-			"limit": strconv.FormatUint(u.limit, 10),
+			"pid": strconv.Itoa(d.PID), "role": d.Role, "open": fmt.Sprint(u.used),
+			"limit": fmt.Sprint(u.limit),
 		},
 	}}
 }

@@ -3,7 +3,6 @@ package system
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -101,7 +100,7 @@ func readTaint(h *host.Host) ([]finding.Finding, error) {
 	return []finding.Finding{{
 		Subject: checkkit.NodeSubject(h), Severity: found[0].severity, Reason: found[0].reason,
 		Message: "since it was booted, " + strings.Join(texts, "; ") + "; only a reboot clears that",
-		Facts:   map[string]string{"tainted": strconv.FormatUint(mask, 10), "letters": taintLetters(mask)},
+		Facts:   map[string]string{"tainted": fmt.Sprint(mask), "letters": taintLetters(mask)},
 	}}, nil
 }
 

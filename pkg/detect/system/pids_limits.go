@@ -6,7 +6,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -112,11 +111,11 @@ func (c *pidsCheck) evaluate(ctx context.Context, h *host.Host, s pidsScan, now 
 			Subject: subject, Severity: finding.Warning, Reason: "PIDsNearLimit",
 			BelowRaise: !reached && share < pidsLimitsAt,
 			Message:    fmt.Sprintf("%d of %d processes and threads are in use", g.current, g.limit),
-			Facts: map[string]string{"current": strconv.FormatUint(g.current, 10),
-				"limit": strconv.FormatUint(g.limit, 10)},
+			Facts: map[string]string{"current": fmt.Sprint(g.current),
+				"limit": fmt.Sprint(g.limit)},
 		}
 		if reached {
-			f.Reason, f.Facts["failed"] = "PIDsLimitReached", strconv.FormatUint(t.Count, 10)
+			f.Reason, f.Facts["failed"] = "PIDsLimitReached", fmt.Sprint(t.Count)
 			f.Message = fmt.Sprintf("%d processes or threads could not be started within 10 minutes", t.Count)
 			if g.limit > 0 {
 				f.Message += fmt.Sprintf("; %d of %d are in use", g.current, g.limit)

@@ -3,7 +3,6 @@ package system
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -88,7 +87,7 @@ func (l taskLimit) finding(severity finding.Severity, marginal bool) finding.Fin
 		Subject: l.subject, Severity: severity, Reason: l.reason, BelowRaise: marginal,
 		Message: fmt.Sprintf("%s: %s tasks", l.what, l.usage),
 		Facts: map[string]string{
-			"tasks": strconv.FormatUint(l.usage.used, 10), "limit": strconv.FormatUint(l.usage.limit, 10),
+			"tasks": fmt.Sprint(l.usage.used), "limit": fmt.Sprint(l.usage.limit),
 		},
 	}
 }

@@ -148,7 +148,7 @@ func (m *zombieState) finding(ctx context.Context, h *host.Host, name string, pa
 	if elapsed := h.Clock().SinceBoot - since; elapsed >= time.Minute && total > before {
 		perHour := float64(total-before) / elapsed.Hours()
 		f.Message += fmt.Sprintf(", %d more than %s ago", total-before, elapsed.Round(time.Second))
-		f.Facts["perHour"] = strconv.FormatFloat(perHour, 'f', 0, 64)
+		f.Facts["perHour"] = fmt.Sprintf("%.0f", perHour)
 	}
 	checkkit.AddPods(&f, "; in pods ", checkkit.PodNames(ctx, h, slices.Sorted(maps.Keys(pods))))
 	return f

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -109,9 +108,9 @@ func (c *edacCheck) evaluate(name string, counts edacCounts, day uint64) (findin
 	f := finding.Finding{
 		Subject: finding.Subject{Kind: "memory-module", Name: name},
 		Facts: map[string]string{
-			"uncorrected":      strconv.FormatUint(counts.uncorrected, 10),
-			"corrected":        strconv.FormatUint(counts.corrected, 10),
-			"correctedLastDay": strconv.FormatUint(day, 10), "path": counts.dir,
+			"uncorrected":      fmt.Sprint(counts.uncorrected),
+			"corrected":        fmt.Sprint(counts.corrected),
+			"correctedLastDay": fmt.Sprint(day), "path": counts.dir,
 		},
 	}
 	many := c.many(name, day)

@@ -202,11 +202,10 @@ func healthzAnswer(seen observation) string {
 }
 
 func (seen observation) fatal(reason, format string, args ...any) ([]finding.Finding, error) {
-	facts := map[string]string{"url": seen.URL, "latencyMilliseconds": strconv.FormatInt(seen.Latency.Milliseconds(),
-		10)}
+	facts := map[string]string{"url": seen.URL, "latencyMilliseconds": fmt.Sprint(seen.Latency.Milliseconds())}
 	if seen.ProcessErr == nil {
 		facts["pid"] = strconv.Itoa(seen.Process.PID)
-		facts["uptimeSeconds"] = strconv.FormatInt(int64(seen.Age.Seconds()), 10)
+		facts["uptimeSeconds"] = fmt.Sprint(int64(seen.Age.Seconds()))
 	}
 	if seen.Threads.Main != 0 {
 		facts["state"] = string(seen.Threads.Main)

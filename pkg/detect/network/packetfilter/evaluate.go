@@ -74,7 +74,7 @@ func (d *packetDrop) finding(sample requiredPacket) finding.Finding {
 		checkkit.Sanitize(d.chain.Name, 64)}, " ")
 	facts := map[string]string{"rule": checkkit.Sanitize(d.rule, 200), "hook": sample.hook}
 	if d.count > 0 {
-		facts["packets"] = strconv.FormatUint(d.count, 10)
+		facts["packets"] = fmt.Sprint(d.count)
 	}
 	message := fmt.Sprintf("%s drops new %s: %s, and no earlier rule accepts them", name, sample.what,
 		facts["rule"])

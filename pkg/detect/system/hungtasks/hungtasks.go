@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -190,6 +189,6 @@ func (c *kernelHungCount) finding(h *host.Host, now time.Duration) []finding.Fin
 		Subject: checkkit.NodeSubject(h), Severity: finding.Info, Reason: reasonTaskWasHung,
 		Message: fmt.Sprintf("the kernel found hung tasks %d times, %s ago; none is hung now", c.rise,
 			(now - c.at).Round(time.Second)),
-		Facts: map[string]string{"detectCount": strconv.FormatUint(c.last, 10)},
+		Facts: map[string]string{"detectCount": fmt.Sprint(c.last)},
 	}}
 }
