@@ -137,8 +137,7 @@ func (e *Engine) feed(ctx context.Context, s Source) {
 			Check: id, Subject: finding.Subject{Kind: "source", Name: string(s.Name)}, Severity: finding.Warning,
 			Reason: "SourceLost",
 			Message: fmt.Sprintf("the agent receives no events of %s: %v; faults are found at the checks' intervals "+
-				"only",
-				s.Name, err),
+				"only", s.Name, err),
 		}}})
 		select {
 		case <-ctx.Done():

@@ -31,9 +31,8 @@ func (k *KubeletNetwork) Get(h *host.Host) (discover.KubeletNetwork, error) {
 	network, err := discover.ReadKubeletNetwork(h)
 	if errors.Is(err, hosterr.ErrNotConfigured) {
 		return network, finding.NotApplicable("no configuration of kubelet was found on this host: no process " +
-			"kubelet, " +
-			"no /var/lib/kubelet/config.yaml, no kubelet.conf.d of K3s (before 1.32 it has none) or RKE2, no " +
-			"arguments of MicroK8s. Where there is a kubelet nevertheless, name a file with its clusterDNS as " +
+			"kubelet, no /var/lib/kubelet/config.yaml, no kubelet.conf.d of K3s (before 1.32 it has none) or RKE2, " +
+			"no arguments of MicroK8s. Where there is a kubelet nevertheless, name a file with its clusterDNS as " +
 			"paths.kubeletConfig")
 	}
 	if err == nil {

@@ -96,8 +96,7 @@ func (m *throttleState) run(ctx context.Context, h *host.Host) ([]finding.Findin
 			Subject: subject, Severity: finding.Warning, Reason: "DaemonThrottled",
 			Message: fmt.Sprintf("%s, %s, was throttled by a CPU limit in %.0f %% of its periods in the last %s",
 				c.Name, c.Why, percent, elapsed.Round(time.Minute)),
-			Facts: map[string]string{"percent": fmt.Sprintf("%.1f", percent),
-				"periods": fmt.Sprint(periods)},
+			Facts:      map[string]string{"percent": fmt.Sprintf("%.1f", percent), "periods": fmt.Sprint(periods)},
 			BelowRaise: belowRaise,
 		})
 	}

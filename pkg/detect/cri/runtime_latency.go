@@ -143,8 +143,7 @@ func (c runtimeCalls) evaluate(grown map[string]float64, minutes time.Duration) 
 	return []finding.Finding{{
 		Subject: finding.Subject{Kind: "runtime-calls", Name: c.name}, Severity: finding.Warning, Reason: c.reason,
 		Message: fmt.Sprintf("%.0f of kubelet's %.0f calls of %s within %s took the container runtime more than %.0f s: "+
-			"check for a slow disk",
-			most, all, worst, minutes, c.slow),
+			"check for a slow disk", most, all, worst, minutes, c.slow),
 		Facts: map[string]string{"slow": checkkit.WholeNumber(most), "calls": checkkit.WholeNumber(all),
 			"operation": worst, "lateOperations": strings.Join(late, ",")},
 		BelowRaise: most < c.least || most < 0.1*all,

@@ -109,8 +109,7 @@ func (s *shimLeaks) observe(ctx context.Context, h *host.Host) ([]finding.Findin
 		state, known := ids[p.id]
 		switch {
 		case !known:
-			found = append(found, p.leaked(ctx, h, "ShimWithoutContainer", "the runtime does not know it",
-				children...))
+			found = append(found, p.leaked(ctx, h, "ShimWithoutContainer", "the runtime does not know it", children...))
 		case state == sandboxNotReady && p.runc && len(children) == 0:
 			found = append(found, p.leaked(ctx, h, "ShimOfDeadSandbox",
 				"its sandbox is not ready and nothing runs below it"))

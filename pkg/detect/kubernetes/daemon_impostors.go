@@ -75,8 +75,7 @@ func impostorFindings(impostors []discover.Impostor) []finding.Finding {
 			Subject: finding.Subject{Kind: "process", Name: name}, Severity: finding.Warning, Reason: "DaemonImpostor",
 			Message: fmt.Sprintf("process %d of user %d is called %s (program %s) and is not trusted: %s", i.PID,
 				i.User, comm, program, checkkit.Sanitize(i.Why, 512)),
-			Facts: map[string]string{"pid": strconv.Itoa(i.PID), "user": fmt.Sprint(i.User),
-				"program": program},
+			Facts: map[string]string{"pid": strconv.Itoa(i.PID), "user": fmt.Sprint(i.User), "program": program},
 		})
 	}
 	for i := range findings {

@@ -222,8 +222,7 @@ func evaluateEvicted(found map[string]finding.Finding, grown map[string]float64,
 			f.Message += "; " + text
 		} else {
 			f = finding.Finding{Subject: signalSubject(signal), Severity: finding.Warning,
-				Reason: "PodsEvicted", Message: text,
-				Facts: map[string]string{}}
+				Reason: "PodsEvicted", Message: text, Facts: map[string]string{}}
 		}
 		f.Facts["evicted"] = checkkit.WholeNumber(count)
 		found[signal] = f

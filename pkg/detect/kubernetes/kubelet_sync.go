@@ -118,8 +118,7 @@ func syncKey(name string, s kubelet.Sample) string {
 // nodeOperations are the calls of the runtime whose errors are not the pods' own.
 func nodeOperations() []string {
 	return []string{"run_podsandbox", "stop_podsandbox", "remove_podsandbox", "stop_container", "remove_container",
-		"create_container",
-		"list_containers", "list_podsandbox", "list_images", "status", "version", "image_fs_info"}
+		"create_container", "list_containers", "list_podsandbox", "list_images", "status", "version", "image_fs_info"}
 }
 
 func evaluateRequests(grown map[string]float64, minutes time.Duration) []finding.Finding {

@@ -177,8 +177,7 @@ func evaluateConditions(node *corev1.Node) []finding.Finding {
 			c.Type == corev1.NodeMemoryPressure || c.Type == corev1.NodePIDPressure ||
 			c.Type == corev1.NodeNetworkUnavailable):
 			f.Reason, f.Message = "NodeUnderPressure", fmt.Sprintf("%s is True, so no new pods are scheduled here: %s",
-				c.Type,
-				text)
+				c.Type, text)
 		default:
 			continue
 		}

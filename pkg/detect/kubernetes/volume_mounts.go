@@ -173,8 +173,7 @@ func (p pluginFailures) finding(name string, pods []corev1.Pod, minutes time.Dur
 // ownVolumes reports whether volumes of a plugin usually fail because what they name does not exist.
 func ownVolumes(plugin string) bool {
 	return slices.Contains([]string{"kubernetes.io/configmap", "kubernetes.io/secret", "kubernetes.io/projected",
-		"kubernetes.io/downward-api",
-		"kubernetes.io/host-path"}, plugin)
+		"kubernetes.io/downward-api", "kubernetes.io/host-path"}, plugin)
 }
 
 // podsWaiting names the pods that do not start, or do not end, and mount a volume of that plugin. The pod does not show

@@ -83,10 +83,8 @@ func checkHugepages(files host.Files) ([]finding.Finding, error) {
 		case have < want:
 			findings = append(findings, finding.Finding{
 				Subject: subject, Severity: finding.Warning, Reason: "HugepagesMissing",
-				Message: fmt.Sprintf("%d of %d configured huge pages of %s exist", have, want,
-					checkkit.SizeText(size)),
-				Facts: map[string]string{"configured": fmt.Sprint(want),
-					"present": fmt.Sprint(have)},
+				Message: fmt.Sprintf("%d of %d configured huge pages of %s exist", have, want, checkkit.SizeText(size)),
+				Facts:   map[string]string{"configured": fmt.Sprint(want), "present": fmt.Sprint(have)},
 			})
 		}
 	}

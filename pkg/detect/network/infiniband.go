@@ -161,8 +161,7 @@ func portRates(port string) []rateRule {
 }
 
 func (c *fabricCheck) evaluate(name string, port map[string]string) (finding.Finding, bool, error) {
-	f := finding.Finding{Subject: portSubject(name), Severity: finding.Warning,
-		Facts: map[string]string{}}
+	f := finding.Finding{Subject: portSubject(name), Severity: finding.Warning, Facts: map[string]string{}}
 	for _, key := range []string{"state", "phys_state", "link_layer"} {
 		f.Facts[key] = checkkit.Sanitize(port[key], checkkit.MaxName)
 	}

@@ -55,9 +55,8 @@ func LinkState(s LinkStateSettings, store detect.StateStore) detect.Check {
 	return detect.Check{
 		ID: "link-state", Domain: "network",
 		Summary: "a network card lost its link, flaps, or is slower than it was",
-		Advice: "Check `ip -s link show dev X` and `ethtool X`, then the cable, the transceiver (`ethtool -m X`) " +
-			"and the switch port. Set a port that is not in use down with `ip link set X down`, or list it under " +
-			"ignore.",
+		Advice: "Check `ip -s link show dev X` and `ethtool X`, then the cable, the transceiver (`ethtool -m X`) and " +
+			"the switch port. Set a port that is not in use down with `ip link set X down`, or list it under ignore.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/class/net/X/{flags,operstate,type,carrier_up_count,carrier_down_count}",
 				"/sys/class/net/X/{speed,duplex} after a change of carrier"},

@@ -131,8 +131,7 @@ func (c *neighbourCheck) evaluate(table string, entries, limit uint64) (finding.
 	case forced > 0 && near && share <= 1:
 		f.Reason, f.BelowRaise = "NeighbourTableNearlyFull", belowRaise
 		f.Message = fmt.Sprintf("%s holds %d of %d neighbours, and was forced to drop some %d times", table, entries,
-			limit,
-			forced)
+			limit, forced)
 	default:
 		return f, false
 	}

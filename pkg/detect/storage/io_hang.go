@@ -23,14 +23,13 @@ import (
 // https://docs.kernel.org/admin-guide/iostats.html, https://docs.kernel.org/block/stat.html
 //
 // The kernel counts an I/O as completed when it ends, well or with an error, so that a disk which only fails its I/Os
-// is
-// not found here. An I/O that timed out stays in flight while the driver aborts the command or resets the device, and
-// until it has ended or is sent again: during that time nothing is completed. Of a flush before Linux 5.5 and of a
+// is not found here. An I/O that timed out stays in flight while the driver aborts the command or resets the device,
+// and until it has ended or is sent again: during that time nothing is completed. Of a flush before Linux 5.5 and of a
 // passthrough command (SMART, sanitize) nothing is counted at all. An unchanged count of completed I/Os with some in
 // flight at both ends proves that those at the beginning are those at the end, whatever happened to the agent in
-// between.
-// "ms with any in flight" (13th field) is not used: from 5.0 to 6.2 it stands still while a disk hangs. Requests that
-// wait before the driver gets them (a SCSI device that is blocked, a cgroup's limit) are not in flight yet.
+// between. "ms with any in flight" (13th field) is not used: from 5.0 to 6.2 it stands still while a disk hangs.
+// Requests that wait before the driver gets them (a SCSI device that is blocked, a cgroup's limit) are not in flight
+// yet.
 
 // IOHangSettings are the thresholds of io-hang.
 type IOHangSettings struct {

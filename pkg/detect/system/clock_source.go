@@ -44,8 +44,7 @@ func ClockSource() detect.Check {
 					"pit, jiffies or refined-jiffies, and the kernel's command line does not select it"},
 			},
 			FalseAlarms: "A slow clock that the command line selects is not reported, nor is anything within 2 " +
-				"minutes " +
-				"after boot, while the kernel still compares clocks.",
+				"minutes after boot, while the kernel still compares clocks.",
 		},
 		Every: 10 * time.Minute,
 		Wakes: []detect.Wake{checkkit.KernelWake()},

@@ -48,8 +48,7 @@ func KernelModules(s KernelModulesSettings) detect.Check {
 			Faults: []detect.Fault{{Reason: "KernelModuleMissing", Severity: finding.Warning,
 				When: "a module of the setting modules is neither loaded nor built in; the list is empty by default"}},
 			FalseAlarms: "Modules that the kernel loads at their first use, most of them, may be absent until then: " +
-				"do " +
-				"not name these.",
+				"do not name these.",
 		},
 		Every: 10 * time.Minute,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {

@@ -33,9 +33,8 @@ func KernelTaint() detect.Check {
 		Doc: detect.Doc{
 			Reads: []string{"/proc/sys/kernel/tainted"},
 			Why: "After an oops locks may stay held and memory may be inconsistent; after a bad page or a machine " +
-				"check " +
-				"data may be corrupt. Pods fail in ways that no restart repairs. The kernel's own detection of hung " +
-				"tasks stops at an oops.",
+				"check data may be corrupt. Pods fail in ways that no restart repairs. The kernel's own detection of " +
+				"hung tasks stops at an oops.",
 			Faults: taintFaults(),
 			FalseAlarms: "Bits that are set on healthy distributions (P, O, E, C, K, A, I, S, U, X, T, J) and W, a " +
 				"warning, are only among the facts. D may come from a driver that failed at boot on a node that has " +

@@ -35,8 +35,7 @@ func LastPanic() detect.Check {
 		Summary: "the kernel panicked before this boot",
 		Advice: "Read the dump that the message names (`crash vmlinux vmcore`, or the text file): its last lines " +
 			"show the cause. Copy it elsewhere, then remove it: the firmware stores only a few. After hardware " +
-			"errors test the " +
-			"machine; otherwise update the kernel.",
+			"errors test the machine; otherwise update the kernel.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/fs/pstore/dmesg-*", "/var/lib/systemd/pstore",
 				"/var/crash, where it is on a disk of the node"},

@@ -111,8 +111,7 @@ func (c *pidsCheck) evaluate(ctx context.Context, h *host.Host, s pidsScan, now 
 			Subject: subject, Severity: finding.Warning, Reason: "PIDsNearLimit",
 			BelowRaise: !reached && share < pidsLimitsAt,
 			Message:    fmt.Sprintf("%d of %d processes and threads are in use", g.current, g.limit),
-			Facts: map[string]string{"current": fmt.Sprint(g.current),
-				"limit": fmt.Sprint(g.limit)},
+			Facts:      map[string]string{"current": fmt.Sprint(g.current), "limit": fmt.Sprint(g.limit)},
 		}
 		if reached {
 			f.Reason, f.Facts["failed"] = "PIDsLimitReached", fmt.Sprint(t.Count)

@@ -52,9 +52,8 @@ func Sysctls(s SysctlsSettings) detect.Check {
 			"message names makes it permanent. systemd-networkd and VPN clients set forwarding too. Kubelet sets its " +
 			"own settings again when it is restarted.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/sys/<name> of each wanted setting", "/etc/cni/net.d, /sys/class/net/cni0: " +
-				"whether it " +
-				"matters on this node", "sysctl.conf(5) and sysctl.d(5), where a value differs"},
+			Reads: []string{"/proc/sys/<name> of each wanted setting", "/etc/cni/net.d, /sys/class/net/cni0: whether " +
+				"it matters on this node", "sysctl.conf(5) and sysctl.d(5), where a value differs"},
 			Why: "Without forwarding no packet leaves a pod for another node; without bridge-nf-call-iptables pods " +
 				"do not reach Services on their own node; a machine that panics when memory is short takes all pods " +
 				"with it. A restart of systemd-sysctl or of a network tool resets them, often weeks after the node " +
@@ -76,8 +75,7 @@ func Sysctls(s SysctlsSettings) detect.Check {
 				return nil, err
 			}
 			if len(wanted) == 0 {
-				return nil, finding.NotApplicable("no pod network, no kubelet, and no setting in the " +
-					"configuration")
+				return nil, finding.NotApplicable("no pod network, no kubelet, and no setting in the configuration")
 			}
 			return compareSysctls(h, wanted)
 		},

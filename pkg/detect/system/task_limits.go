@@ -32,8 +32,7 @@ func TaskLimits(s UsageSettings) detect.Check {
 		Summary: "the node, the runtime or a pod is close to its limit of processes and threads",
 		Advice: "Find the processes with the most threads: `ps -eLo pid,comm | sort | uniq -c | sort -n`. Restart " +
 			"the one that leaks, or raise the limit that the message names: sysctl kernel.pid_max or " +
-			"kernel.threads-max, TasksMax=infinity " +
-			"in the unit of the runtime, podPidsLimit of kubelet.",
+			"kernel.threads-max, TasksMax=infinity in the unit of the runtime, podPidsLimit of kubelet.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/loadavg", "/proc/sys/kernel/{pid_max,threads-max}",
 				"pids.current and pids.max of kubelet's, the runtime's, kubepods' and the pods' cgroups"},
@@ -48,8 +47,7 @@ func TaskLimits(s UsageSettings) detect.Check {
 					When: "the same for a pod; a pod's own limit is never fatal to the node"},
 			},
 			FalseAlarms: "A pod that runs at its limit by design: raise podPidsLimit. Bursts shorter than a minute " +
-				"are not " +
-				"reported.",
+				"are not reported.",
 		},
 		Condition: detect.KernelProblem(),
 		Every:     time.Minute,

@@ -117,8 +117,7 @@ func evaluateReboots(h *host.Host, records []wtmp.Login) ([]finding.Finding, err
 	up, down := previous.At.UTC().Format(time.RFC3339), records[last].At.UTC().Format(time.RFC3339)
 	return []finding.Finding{{
 		Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "UnexpectedReboot",
-		Message: fmt.Sprintf("the machine, up since %s, was booted again at %s without an orderly shutdown", up,
-			down),
-		Facts: map[string]string{"previousBoot": up, "boot": down},
+		Message: fmt.Sprintf("the machine, up since %s, was booted again at %s without an orderly shutdown", up, down),
+		Facts:   map[string]string{"previousBoot": up, "boot": down},
 	}}, nil
 }

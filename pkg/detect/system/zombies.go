@@ -42,9 +42,8 @@ func Zombies(s ZombiesSettings) detect.Check {
 		ID: "zombies", Domain: "kernel",
 		Summary: "a process does not reap its children: zombies accumulate and use up PIDs",
 		Advice: "Restart the pod or service of the parent: its zombies disappear with it. In a pod, run an init " +
-			"(tini, or " +
-			"shareProcessNamespace) as PID 1. Where the parent itself is in state D or stopped (`ps -o stat,wchan " +
-			"PID`), resolve that first.",
+			"(tini, or shareProcessNamespace) as PID 1. Where the parent itself is in state D or stopped (`ps -o " +
+			"stat,wchan PID`), resolve that first.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/PID/stat, shared with all checks"},
 			Why: "Each zombie keeps a PID. When those of the pod or the node are used up, no process can be started, " +
@@ -53,9 +52,8 @@ func Zombies(s ZombiesSettings) detect.Check {
 				{Reason: "ZombieProcesses", Severity: finding.Warning, When: "a process has at least 100 zombie " +
 					"children for 5 minutes; a busy shell or CI runner has some tens for seconds"},
 			},
-			FalseAlarms: "A process whose main thread ended before the others is no zombie and is not counted; " +
-				"those of a " +
-				"parent that reaps in batches do not last 5 minutes.",
+			FalseAlarms: "A process whose main thread ended before the others is no zombie and is not counted; those " +
+				"of a parent that reaps in batches do not last 5 minutes.",
 		},
 		Every:  time.Minute,
 		Policy: finding.Policy{Raise: finding.Hold{Runs: 3, For: 5 * time.Minute}},

@@ -60,8 +60,7 @@ func Journald() detect.Check {
 			Reads: []string{"/proc/PID/stat of systemd-journald", "/etc/machine-id",
 				"names in /var/log/journal and /run/log/journal (in a child process)"},
 			Why: "Services that log, kubelet and the runtime among them, block as soon as the buffer of the socket " +
-				"is " +
-				"full; and lost messages are missing when a fault is investigated.",
+				"is full; and lost messages are missing when a fault is investigated.",
 			Faults: []detect.Fault{
 				{Reason: "JournaldStopped", Severity: finding.Warning, When: "its process is in state T, seen twice: " +
 					"a signal or a debugger stopped it"},
@@ -195,8 +194,7 @@ func (j *journaldState) evaluate(now finding.Timestamp) []finding.Finding {
 	return []finding.Finding{{
 		Subject: journalSubject(), Severity: finding.Info, Reason: "JournalDamaged",
 		Message: fmt.Sprintf("journald renamed %d of its files within %.0f hours as damaged or not closed, the "+
-			"last one at %s: messages may be missing",
-			count, journalDisposed.Hours(), last.UTC().Format(time.RFC3339)),
+			"last one at %s: messages may be missing", count, journalDisposed.Hours(), last.UTC().Format(time.RFC3339)),
 		Facts: map[string]string{"files": strconv.Itoa(count), "last": last.UTC().Format(time.RFC3339)},
 	}}
 }

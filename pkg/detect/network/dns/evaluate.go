@@ -79,8 +79,7 @@ func (s serverResult) fault(settings Settings, network discover.KubeletNetwork) 
 	case s.Err != nil && isErrno(s.Err):
 		return "DNSUnreachable", fmt.Sprintf("%s cannot be reached from this node: %s", who, checkkit.ErrorText(s.Err))
 	case s.Err != nil:
-		return "DNSServerFailing", fmt.Sprintf("%s sent a malformed answer: %s", who,
-			checkkit.ErrorText(s.Err))
+		return "DNSServerFailing", fmt.Sprintf("%s sent a malformed answer: %s", who, checkkit.ErrorText(s.Err))
 	}
 	must := !s.Server.Upstream && network.ClusterDomain != "" || s.Server.Upstream && settings.UpstreamName != ""
 	switch {

@@ -76,8 +76,7 @@ func (d *packetDrop) finding(sample requiredPacket) finding.Finding {
 	if d.count > 0 {
 		facts["packets"] = fmt.Sprint(d.count)
 	}
-	message := fmt.Sprintf("%s drops new %s: %s, and no earlier rule accepts them", name, sample.what,
-		facts["rule"])
+	message := fmt.Sprintf("%s drops new %s: %s, and no earlier rule accepts them", name, sample.what, facts["rule"])
 	if d.translated && sample.hook == "forward" {
 		message += " (those to services and host ports, whose address is translated, may pass)"
 	}
@@ -94,8 +93,7 @@ func notRead(filter packetfilter.PacketFilter) map[finding.Subject]error {
 	}
 	return map[finding.Subject]error{
 		{Kind: "packet-filter", Name: "iptables-legacy"}: fmt.Errorf("rules in iptables-legacy are not read, and "+
-			"there are tables of it: %s",
-			checkkit.Sanitize(strings.Join(filter.Legacy, ", "), 200)),
+			"there are tables of it: %s", checkkit.Sanitize(strings.Join(filter.Legacy, ", "), 200)),
 	}
 }
 

@@ -24,9 +24,8 @@ import (
 // kubelet evicts pods and taints the node when less than 10 % of its filesystem, or 15 % of that of images, or 5 % of
 // the inodes are left (f_bavail). Nothing frees space on other filesystems: 5 % as in the node mixin of Prometheus,
 // unless that is still very much; volumes of pods 3 % as in KubePersistentVolumeFillingUp, because databases fill
-// theirs
-// on purpose. Fatal is only what eviction did not prevent: so little that root itself cannot unpack an image, write a
-// log or create a pod's folder.
+// theirs on purpose. Fatal is only what eviction did not prevent: so little that root itself cannot unpack an image,
+// write a log or create a pod's folder.
 
 // Settings are the thresholds of disk-space, in percent of the whole. A raised finding is kept until there is a fifth
 // more than that.

@@ -139,8 +139,7 @@ func (s space) report(f spaceFault, pods []string, images uint64) finding.Findin
 		"freePercent": fmt.Sprintf("%.1f", s.freePercent()),
 	}
 	message := fmt.Sprintf("%s (%s on %s) %s: %s of %s free (%.1f %%)", s.Principal.Point, s.Principal.FSType,
-		s.Principal.Source, f.text,
-		bytesText(a.FreeBytes), bytesText(a.TotalBytes), s.freePercent())
+		s.Principal.Source, f.text, bytesText(a.FreeBytes), bytesText(a.TotalBytes), s.freePercent())
 	if a.RootBytes > a.FreeBytes {
 		message += fmt.Sprintf(", %s for root", bytesText(a.RootBytes))
 	}

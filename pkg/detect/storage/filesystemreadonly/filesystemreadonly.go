@@ -32,8 +32,7 @@ import (
 // Linux 6.12 to 6.14 and stable kernels with the same change (Debian's 6.1) show the first of these as "rw", without
 // emergency_ro: there an error counts that was recorded while the agent has been running, when errors=remount-ro is
 // shown, or when it was found by ext4_journal_check_start, which refuses writes after the journal was aborted. ext4
-// that
-// was shut down on a kernel before 6.15 is not found: only the kernel log shows it.
+// that was shut down on a kernel before 6.15 is not found: only the kernel log shows it.
 //
 // A failure is proven by "emergency_ro" or "shutdown" (ext4, Linux 6.15), EIO (XFS), or "ro" of a filesystem whose
 // principal mount is "rw": mount(8) sets both, the kernel itself only the former (btrfs, FAT, ext4 before 6.15, where

@@ -29,9 +29,8 @@ import (
 // release it: it stays until the server answers or the connection is aborted, and there is never another one beside it
 // for the same superblock. All that hang in one run hang in one child, and at most two such children are left, so that
 // other checks can still probe. The trigger of an automount (autofs) is never accessed, nor what lies below one,
-// because
-// that mounts what has expired; a mount right on its trigger (systemd's) is probed without triggering anything. A
-// refusal (EACCES, EPERM) is an answer.
+// because that mounts what has expired; a mount right on its trigger (systemd's) is probed without triggering anything.
+// A refusal (EACCES, EPERM) is an answer.
 
 // Settings adjust hung-mounts.
 type Settings struct {

@@ -63,11 +63,10 @@ func New(s Settings) detect.Check {
 		ID: "hung-tasks", Domain: "kernel",
 		Summary: "tasks are blocked in the kernel for minutes and cannot be killed",
 		Advice: "The wait channel indicates the cause: rpc_ and nfs_ a dead NFS server; request_wait_answer a dead " +
-			"FUSE " +
-			"daemon; io_schedule, blk_, xfs_ and jbd2_ a disk; anything else a lock: `echo w > /proc/sysrq-trigger` " +
-			"writes the stacks of all blocked tasks to dmesg. Restore the server or disk, or unmount it by force; " +
-			"killing the tasks does not help. Resume a mapped device that the message names as suspended: `dmsetup " +
-			"resume NAME`. Where it is a lock in the kernel, drain the node and reboot it.",
+			"FUSE daemon; io_schedule, blk_, xfs_ and jbd2_ a disk; anything else a lock: `echo w > " +
+			"/proc/sysrq-trigger` writes the stacks of all blocked tasks to dmesg. Restore the server or disk, or " +
+			"unmount it by force; killing the tasks does not help. Resume a mapped device that the message names as " +
+			"suspended: `dmsetup resume NAME`. Where it is a lock in the kernel, drain the node and reboot it.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/loadavg", "/proc/sys/kernel/hung_task_detect_count",
 				"/proc/PID/task/TID/{stat,status,wchan}, only where the load is above 0.5",
@@ -87,8 +86,7 @@ func New(s Settings) detect.Check {
 					"not hung any more; reported for 10 minutes"},
 			},
 			FalseAlarms: "Frozen tasks, parents that wait for a vfork child, and kernel threads that never ran are " +
-				"left out. Threads that a driver " +
-				"parks in state D can be named in ignore.",
+				"left out. Threads that a driver parks in state D can be named in ignore.",
 		},
 		CounterBased: true,
 		Every:        30 * time.Second,

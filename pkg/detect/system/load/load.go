@@ -59,8 +59,7 @@ func New(s Settings) detect.Check {
 		Domain:  "cpu",
 		Summary: "the node is overloaded: too much work for its processors, memory or disks",
 		Advice: "Give limits to the pods and services that the message names, or move them. Tasks blocked in the " +
-			"kernel " +
-			"wait for the disk or server that their wait channel indicates: more processors do not help there.",
+			"kernel wait for the disk or server that their wait channel indicates: more processors do not help there.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/loadavg", "/proc/pressure/{cpu,memory,io}", "/sys/devices/system/cpu/online",
 				"/proc/PID/{stat,cgroup} and wchan, only when these are unusual"},
