@@ -30,8 +30,6 @@ import (
 // runtime-health measures the two calls that it makes itself and reports a runtime that does not answer at all;
 // kubelet-sync reports calls that fail. Kubelets before 1.19 have other buckets: nothing is reported.
 
-const runtimeLatencyWindow = 15 * time.Minute
-
 // runtimeCalls are calls of one kind, with the threshold for slow ones.
 type runtimeCalls struct {
 	name       string // of the subject
@@ -57,7 +55,7 @@ func runtimeWork() runtimeCalls {
 
 // RuntimeLatency finds a container runtime that answers kubelet late.
 func RuntimeLatency() detect.Check {
-	m := &latencyState{meter: checkkit.KubeletMeter{Window: runtimeLatencyWindow}}
+	m := &latencyState{meter: checkkit.KubeletMeter{Window: 15 * time.Minute}}
 	return detect.Check{
 		ID:      "runtime-latency",
 		Domain:  "kubernetes",

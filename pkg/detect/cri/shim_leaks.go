@@ -35,7 +35,6 @@ import (
 
 const (
 	shimLeakAge  = 10 * time.Minute
-	shimLeakHold = 5 * time.Minute
 	maxShimLeaks = 50 // reported individually
 	maxShimIDs   = 128
 
@@ -70,7 +69,7 @@ func ShimLeaks() detect.Check {
 				"cluster that runs in a container (kind, k3d) are not checked.",
 		},
 		Every:  5 * time.Minute,
-		Policy: finding.Policy{Raise: finding.Hold{Runs: 2, For: shimLeakHold}, BlindAfter: 30 * time.Minute},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2, For: 5 * time.Minute}, BlindAfter: 30 * time.Minute},
 		Run:    s.observe,
 	}
 }

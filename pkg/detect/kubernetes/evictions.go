@@ -36,14 +36,11 @@ import (
 // killed. Where one disk is both nodefs and imagefs, the thresholds of both apply to it, as in kubelet. Memory and PIDs
 // are left to their own checks: the kernel does not show what kubelet counts as available memory as one number.
 
-const (
-	evictionsWindow = 30 * time.Minute
-	imageGCGrace    = 15 * time.Minute
-)
+const imageGCGrace = 15 * time.Minute
 
 // Evictions finds a kubelet that evicts pods, or soon will.
 func Evictions() detect.Check {
-	m := &evictionState{meter: checkkit.KubeletMeter{Window: evictionsWindow}}
+	m := &evictionState{meter: checkkit.KubeletMeter{Window: 30 * time.Minute}}
 	return detect.Check{
 		ID:      "evictions",
 		Domain:  "kubernetes",

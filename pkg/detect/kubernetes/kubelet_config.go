@@ -26,10 +26,7 @@ import (
 //
 // What kubelet really runs with (/configz) would take a right (nodes/configz) that the agent does not ask for.
 
-const (
-	kubeletConfigKey  = "kubelet-config/read"
-	kubeletConfigHold = 30 * time.Minute
-)
+const kubeletConfigKey = "kubelet-config/read"
 
 // KubeletConfig finds that kubelet's configuration was changed and kubelet was not restarted. The store may be nil.
 func KubeletConfig(store detect.StateStore) detect.Check {
@@ -54,7 +51,7 @@ func KubeletConfig(store detect.StateStore) detect.Check {
 		},
 		Every:    10 * time.Minute,
 		Deadline: 5 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2, For: kubeletConfigHold}, BlindAfter: time.Hour},
+		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2, For: 30 * time.Minute}, BlindAfter: time.Hour},
 		Run:      m.observe,
 	}
 }

@@ -43,7 +43,6 @@ const (
 	plegThreshold  = 3 * time.Minute  // kubelet's own
 	plegEvented    = 10 * time.Minute // where the runtime sends events
 	plegSlowAge    = time.Minute
-	plegWindow     = 5 * time.Minute
 	plegSlowShare  = 0.01 // of the relists took more than 10 s
 	plegSlowLeast  = 3
 	metricsTimeout = 8 * time.Second // for the metrics
@@ -51,7 +50,7 @@ const (
 
 // KubeletPLEG finds a kubelet that can no longer list its containers.
 func KubeletPLEG() detect.Check {
-	m := &plegState{meter: checkkit.KubeletMeter{Window: plegWindow, ReportsForbidden: true}}
+	m := &plegState{meter: checkkit.KubeletMeter{Window: 5 * time.Minute, ReportsForbidden: true}}
 	return detect.Check{
 		ID:      "kubelet-pleg",
 		Domain:  "kubernetes",

@@ -29,14 +29,11 @@ import (
 // (KubeletPodStartUpLatencyHigh: 60 s for 15 minutes). exec_sync fails for each exec probe that fails, pull_image and
 // start_container for each wrong image or command, and the status calls for each container that is gone meanwhile.
 
-const (
-	syncWindow = 15 * time.Minute
-	syncLeast  = 10 // errors
-)
+const syncLeast = 10 // errors
 
 // KubeletSync finds a kubelet that works, but slowly or with errors.
 func KubeletSync() detect.Check {
-	m := &syncState{meter: checkkit.KubeletMeter{Window: syncWindow}}
+	m := &syncState{meter: checkkit.KubeletMeter{Window: 15 * time.Minute}}
 	return detect.Check{
 		ID:      "kubelet-sync",
 		Domain:  "kubernetes",

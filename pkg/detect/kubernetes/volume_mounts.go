@@ -34,15 +34,14 @@ import (
 // exist, a hostPath as long as its path does not: only their authors can correct that.
 
 const (
-	volumeMountsWindow = 10 * time.Minute
-	volumeMountsRaise  = 5
-	volumeMountsKeep   = 2
-	maxVolumePlugins   = 50 // reported
+	volumeMountsRaise = 5
+	volumeMountsKeep  = 2
+	maxVolumePlugins  = 50 // reported
 )
 
 // VolumeMounts finds volumes that cannot be mounted or unmounted, by driver.
 func VolumeMounts() detect.Check {
-	m := &volumeState{meter: checkkit.KubeletMeter{Window: volumeMountsWindow}}
+	m := &volumeState{meter: checkkit.KubeletMeter{Window: 10 * time.Minute}}
 	return detect.Check{
 		ID:      "volume-mounts",
 		Domain:  "kubernetes",

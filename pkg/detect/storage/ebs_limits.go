@@ -26,9 +26,8 @@ import (
 // and instances do not support the page.
 
 const (
-	ebsLimitsEvery = 10 * time.Minute
-	ebsShare       = 5.0 / 60
-	ebsModel       = "Amazon Elastic Block Store"
+	ebsShare = 5.0 / 60
+	ebsModel = "Amazon Elastic Block Store"
 )
 
 // ebsLimits are the limits that a volume counts, in the order of the page.
@@ -67,7 +66,7 @@ func EBSLimits() detect.Check {
 			},
 			FalseAlarms: "None known. Bursts shorter than a minute in ten are not reported.",
 		},
-		Every: ebsLimitsEvery, Deadline: 30 * time.Second,
+		Every: 10 * time.Minute, Deadline: 30 * time.Second,
 		Run: state.run,
 	}
 }

@@ -33,9 +33,8 @@ import (
 // https://docs.kernel.org/admin-guide/nvme-multipath.html
 
 const (
-	multipathEvery = 30 * time.Second
-	noPathFor      = 10 * time.Second // a controller that is reset has no path meanwhile
-	noPathFatal    = time.Minute      // of a disk of the node: ports come back after a failover of a minute
+	noPathFor   = 10 * time.Second // a controller that is reset has no path meanwhile
+	noPathFatal = time.Minute      // of a disk of the node: ports come back after a failover of a minute
 
 	reasonNoPath       = "MultipathNoPath"
 	reasonPathsMissing = "MultipathDegraded"
@@ -66,7 +65,7 @@ func Multipath() detect.Check {
 				"another one is usable. A path that was removed altogether is not noticed.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     multipathEvery,
+		Every:     30 * time.Second,
 		Wakes:     []detect.Wake{checkkit.KernelWake(), checkkit.LogWake("device-mapper: multipath")},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return checkPaths(ctx, h, states)

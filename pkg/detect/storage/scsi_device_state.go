@@ -29,7 +29,6 @@ import (
 // https://docs.kernel.org/scsi/scsi_eh.html, https://docs.kernel.org/scsi/scsi_fc_transport.html
 
 const (
-	scsiDeviceStateEvery = 30 * time.Second
 	// passingState is how long a state that transports and removals pass through may last.
 	passingState = 30 * time.Second
 
@@ -64,7 +63,7 @@ func SCSIDeviceState() detect.Check {
 				"multipath device that is offline while others are usable is a warning all the same.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     scsiDeviceStateEvery, Deadline: 5 * time.Second,
+		Every:     30 * time.Second, Deadline: 5 * time.Second,
 		Wakes: []detect.Wake{checkkit.KernelWake()},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return checkSCSIDisks(ctx, h, states)
