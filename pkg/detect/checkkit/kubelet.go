@@ -2,7 +2,9 @@ package checkkit
 
 import (
 	"errors"
+	"net/netip"
 	"path/filepath"
+	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
@@ -39,6 +41,18 @@ func (k *KubeletNetwork) Get(h *host.Host) (discover.KubeletNetwork, error) {
 		k.process, k.network = process, network
 	}
 	return network, err
+}
+
+// ClusterServers returns the name servers of the cluster. A malformed address is left to kubelet, which refuses to start
+// with it.
+func ClusterServers(network discover.KubeletNetwork) []netip.Addr {
+	var servers []netip.Addr
+	for _, text := range network.ClusterDNS[:min(len(network.ClusterDNS), MaxNameservers)] {
+		if server, err := netip.ParseAddr(strings.TrimSpace(text)); err == nil {
+			servers = append(servers, server)
+		}
+	}
+	return servers
 }
 
 // KubeletInstalled reports whether this host is meant to run kubelet, although none runs now.

@@ -2,7 +2,6 @@ package storage
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -46,7 +45,6 @@ func DefaultThinPoolsSettings() ThinPoolsSettings {
 const (
 	noPoolsRefresh = time.Hour
 	poolMargin     = 5 // percent that a pool must fall below a threshold before its finding is cleared
-	mapperControl  = "/dev/mapper/control"
 
 	reasonPoolFull     = "ThinPoolFull"
 	reasonPoolReadOnly = "ThinPoolReadOnly"
@@ -110,7 +108,7 @@ func (m *poolState) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	if len(candidates) == 0 || slices.Equal(candidates, m.none) && now-m.asked < noPoolsRefresh {
 		return nil, finding.NoneLeft("there is no thin pool")
 	}
-	pools, err := readThinPools(ctx, h)
+	pools, err := askMapper(ctx, h, probe.ProbeThinPools, parseThinPools)
 	if err != nil {
 		return nil, err
 	}
@@ -151,16 +149,4 @@ func poolCandidates(files host.Files) ([]string, error) {
 		}
 	}
 	return candidates, nil
-}
-
-func readThinPools(ctx context.Context, h *host.Host) ([]thinPool, error) {
-	answer, err := probeDevice(ctx, h, probe.ProbeRequest{Op: probe.ProbeThinPools, Path: mapperControl})
-	if err != nil {
-		return nil, err
-	}
-	pools, err := parseThinPools(string(answer))
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", probe.ProbeThinPools, mapperControl, err)
-	}
-	return pools, nil
 }

@@ -63,7 +63,7 @@ func (d csiDriver) fault() (*finding.Finding, error) {
 	case d.Socket == "":
 		return d.found("CSISocketMissing", "it has no socket in kubelet's plugin registry although its pod %s is "+
 			"here: read the log of the registrar container", d.Pods[0].Name), nil
-	case stale(d.InfoErr):
+	case errors.Is(d.InfoErr, syscall.ECONNREFUSED):
 		return d.found("CSISocketStale", "no process listens on its registration socket %s: its registrar has died; "+
 			"delete the driver's pod so that it starts again, or delete the socket if the driver was removed on purpose",
 			d.Socket), nil
@@ -139,8 +139,6 @@ func (d csiDriver) starting(grace time.Duration) (csiPod, bool) {
 	}
 	return d.Pods[i], true
 }
-
-func stale(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
 
 func (d csiDriver) found(reason, format string, args ...any) *finding.Finding {
 	what := "CSI driver " + d.Name

@@ -120,7 +120,8 @@ func observeKubelet(ctx context.Context, h *host.Host, s Settings, owners *portO
 		// the run's own deadline: that means nothing for kubelet
 		return seen, fmt.Errorf("ask kubelet's healthz: %w", err)
 	}
-	if absent(seen) && !checkkit.KubeletInstalled(h) {
+	// there is no sign of a running kubelet
+	if errors.Is(seen.ProcessErr, fs.ErrNotExist) && seen.HealthzErr != nil && !checkkit.KubeletInstalled(h) {
 		return seen, finding.NotApplicable("no kubelet runs on this host and none has left its files in %s",
 			h.Paths.KubeletRoot)
 	}
@@ -133,11 +134,6 @@ func observeKubelet(ctx context.Context, h *host.Host, s Settings, owners *portO
 	}
 	seen.Impostor = owners.impostor(h, seen.Process, seen.URL, answered(seen.HealthzErr))
 	return seen, nil
-}
-
-// absent reports whether there is no sign of a running kubelet.
-func absent(seen observation) bool {
-	return errors.Is(seen.ProcessErr, fs.ErrNotExist) && seen.HealthzErr != nil
 }
 
 // answered reports whether there was an HTTP answer, of any status. The transport's failures are *url.Error.

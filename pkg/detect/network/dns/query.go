@@ -63,13 +63,11 @@ func (c *dnsCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding
 	return c.evaluate(seen, network), finding.Partial(unknown)
 }
 
-// dnsServers lists the servers of pods. A malformed address is left to kubelet, which refuses to start with it.
+// dnsServers lists the servers of pods.
 func dnsServers(files host.Files, network discover.KubeletNetwork) (servers []dnsServer,
 	unknown map[finding.Subject]error) {
-	for _, text := range network.ClusterDNS[:min(len(network.ClusterDNS), checkkit.MaxNameservers)] {
-		if address, err := netip.ParseAddr(strings.TrimSpace(text)); err == nil {
-			servers = append(servers, dnsServer{Address: address})
-		}
+	for _, address := range checkkit.ClusterServers(network) {
+		servers = append(servers, dnsServer{Address: address})
 	}
 	upstream, err := upstreamServers(files, network)
 	if err != nil {

@@ -87,10 +87,6 @@ func (c *hungMounts) failed(device string) bool {
 	return false
 }
 
-func errBehind(front mount.Mount) error {
-	return fmt.Errorf("its path leads through %s, which fails itself", front.Point)
-}
-
 // hungFinding is fatal where the node's own data are on the filesystem; a volume affects its pods alone.
 func hungFinding(f filesystem.Filesystem, failure mountFailure, paths host.Paths, mounts []mount.Mount,
 	pods []string) finding.Finding {

@@ -3,6 +3,7 @@ package hungmounts
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -129,7 +130,7 @@ func (c *hungMounts) run(ctx context.Context, h *host.Host) ([]finding.Finding, 
 		}
 		delete(doubts, f.Subject())
 		if front, behind := c.behind(mounts, f); behind {
-			doubts[f.Subject()] = errBehind(front)
+			doubts[f.Subject()] = fmt.Errorf("its path leads through %s, which fails itself", front.Point)
 			continue
 		}
 		findings = append(findings, hungFinding(f, failure, h.Paths, mounts, filesystem.AffectedPods(ctx, h, mounts,
