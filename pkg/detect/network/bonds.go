@@ -33,8 +33,7 @@ import (
 //
 // "going down" and "going back" are members within their configured delays; they count neither as up nor as down.
 
-// maxBonds bounds how many bonds are read.
-const maxBonds = 64
+const maxBonds = 64 // that are read
 
 // Bonds finds bonds that lost links.
 func Bonds() detect.Check {

@@ -30,14 +30,11 @@ import (
 // reset by a person (btrfs device stats -z). What older kernels do not show is in their log: rules btrfs-error and
 // btrfs-readonly.
 
-// The reasons of btrfs-errors.
 const (
 	reasonBtrfsMissing  = "BtrfsDeviceMissing"
 	reasonBtrfsErrors   = "BtrfsDeviceErrors"
 	reasonBtrfsRecorded = "BtrfsErrorsRecorded"
-)
 
-const (
 	btrfsRoot  = "/sys/fs/btrfs"
 	btrfsFresh = 24 * time.Hour // how long a rise is reported
 	maxBtrfs   = 256            // filesystems, and devices of one

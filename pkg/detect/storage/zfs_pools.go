@@ -28,16 +28,13 @@ import (
 //
 // https://openzfs.github.io/openzfs-docs/man/master/8/zpool-status.8.html
 
-// The reasons of zfs-pools.
 const (
 	reasonZFSPoolDegraded = "ZFSPoolDegraded"
 	reasonZFSPoolFailed   = "ZFSPoolFailed"
+
+	zfsStats = "/proc/spl/kstat/zfs"
+	maxPools = 64 // a node has one or two
 )
-
-const zfsStats = "/proc/spl/kstat/zfs"
-
-// maxPools bounds what is read. A node has one or two.
-const maxPools = 64
 
 // ZFSPools finds ZFS pools that lost disks.
 func ZFSPools() detect.Check {

@@ -29,7 +29,6 @@ import (
 // must last for ten minutes: a clock is stepped at boot and after a migration, and a daemon needs some minutes to
 // select its servers.
 
-// The reasons.
 const (
 	reasonNoTimeDaemon   = "NoTimeDaemon"
 	reasonUnsynchronised = "ClockUnsynchronised"

@@ -52,7 +52,6 @@ func DefaultSettings() Settings {
 	}
 }
 
-// The reasons of disk-space.
 const (
 	reasonDiskFull     = "DiskFull"
 	reasonInodesGone   = "InodesExhausted"

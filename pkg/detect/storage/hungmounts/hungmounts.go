@@ -47,7 +47,6 @@ func DefaultSettings() Settings {
 
 const hungMountsEvery = time.Minute
 
-// The reasons of hung-mounts.
 const (
 	reasonMountHung   = "MountHung"
 	reasonMountBroken = "MountBroken"

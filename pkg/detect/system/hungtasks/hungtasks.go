@@ -48,7 +48,6 @@ type Settings struct {
 // DefaultSettings returns the settings that are used unless the configuration says otherwise.
 func DefaultSettings() Settings { return Settings{After: 120 * time.Second} }
 
-// The reasons.
 const (
 	reasonTaskHung        = "TaskHung"
 	reasonKubeletTaskHung = "KubeletTaskHung"
