@@ -32,8 +32,8 @@ type Check struct {
 
 	RunAfter bool // runs after the others where all run once: it depends on their results
 
-	// Run observes once. See finding.Observation for the meaning of its results. A check never runs twice at the same
-	// time, so that what it keeps between runs needs no lock.
+	// Run observes once. See finding.Observation for the meaning of its results; that the findings are of this check is
+	// left to Observe. A check never runs twice at the same time, so that what it keeps between runs needs no lock.
 	Run func(ctx context.Context, h *host.Host) ([]finding.Finding, error)
 }
 

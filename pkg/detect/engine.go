@@ -137,8 +137,7 @@ func (e *Engine) feed(ctx context.Context, s Source) {
 			Check: id, Subject: finding.Subject{Kind: "source", Name: string(s.Name)}, Severity: finding.Warning,
 			Reason: "SourceLost",
 			Message: fmt.Sprintf("the agent receives no events of %s: %v; faults are found at the checks' intervals "+
-				"only",
-				s.Name, err),
+				"only", s.Name, err),
 		}}})
 		select {
 		case <-ctx.Done():
@@ -247,12 +246,18 @@ func run(ctx context.Context, h *host.Host, c Check, done chan<- result) {
 			done <- result{err: fmt.Errorf("internal error: %v\n%s", trouble, debug.Stack())}
 		}
 	}()
+	findings, err := c.Observe(ctx, h)
+	done <- result{findings, err}
+}
+
+// Observe runs the check once and completes its findings: they name it, and have the severity that a user has set.
+func (c Check) Observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	findings, err := c.Run(ctx, h)
 	for i := range findings {
 		findings[i].Check = c.ID
 		findings[i].Severity = cmp.Or(c.Severity, findings[i].Severity)
 	}
-	done <- result{findings, err}
+	return findings, err
 }
 
 // RunOnce runs each check once, in parallel, and returns the observations in the order of the checks. Each is passed to

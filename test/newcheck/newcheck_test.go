@@ -56,13 +56,13 @@ func TestRefusedNames(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(folder, "testdata/with-fixtures"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	const text = "package storage\n\nfunc DiskGlitter() {}\n\nconst (\n\tother = 1\n\tdiskSparkID = 2\n)\n"
+	const text = "package storage\n\nfunc DiskGlitter() {}\n\nconst (\n\tother = 1\n\treadDiskSpark = 2\n)\n"
 	if err := os.WriteFile(filepath.Join(folder, "disk_shine.go"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for id, why := range map[string]string{
 		"disk-shine": "disk_shine.go", "with-fixtures": "testdata/with-fixtures",
-		"disk-glitter": "declares DiskGlitter", "disk-spark": "declares diskSparkID",
+		"disk-glitter": "declares DiskGlitter", "disk-spark": "declares readDiskSpark",
 	} {
 		if _, err := plan(dir, id, "storage"); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, want %q", id, err, why)

@@ -121,9 +121,8 @@ func (n names) file() string {
 func (n names) fixtures() string { return filepath.Join("pkg/detect", n.Folder, "testdata", n.ID) }
 
 func (n names) fill(template string) string {
-	lower := strings.ToLower(n.Camel[:1]) + n.Camel[1:]
-	return strings.NewReplacer("LOWERID", lower+"ID", "FOLDER", n.Folder, "SHOWN", n.Shown, "CAMEL", n.Camel, "CHECKID",
-		n.ID).Replace(template)
+	return strings.NewReplacer("FOLDER", n.Folder, "SHOWN", n.Shown, "CAMEL", n.Camel, "CHECKID", n.ID).
+		Replace(template)
 }
 
 // free refuses a check whose files or names its folder has already.
@@ -137,7 +136,7 @@ func (n names) free(root string) error {
 	if err != nil {
 		return err
 	}
-	mine := []string{n.fill("LOWERID"), n.Camel, "read" + n.Camel}
+	mine := []string{n.Camel, "read" + n.Camel}
 	for _, file := range files {
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 		if err != nil {

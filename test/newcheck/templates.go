@@ -23,12 +23,10 @@ import (
 //
 // TODO: the link to its documentation.
 
-const LOWERID = "CHECKID"
-
 // CAMEL finds TODO.
 func CAMEL() detect.Check {
 	return detect.Check{
-		ID: LOWERID, Domain: "SHOWN",
+		ID: "CHECKID", Domain: "SHOWN",
 		Summary: "TODO: what is wrong when this check finds something",
 		Advice:  "TODO: what to do next.",
 		Doc: detect.Doc{
@@ -54,7 +52,7 @@ func readCAMEL(h *host.Host) ([]finding.Finding, error) {
 		return nil, err
 	}
 	return []finding.Finding{{
-		Check: LOWERID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "CAMEL",
+		Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "CAMEL",
 		Message: fmt.Sprintf("TODO: %d errors", count),
 		Facts:   map[string]string{"errors": strconv.Itoa(count)},
 	}}, nil

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 )
@@ -13,17 +12,13 @@ const MaxDisks = 4096 // beyond, single devices are not reported
 
 // BlockNames lists the whole disks, and what is stacked on disks, in order. It is empty without block devices.
 func BlockNames(files host.Files) ([]string, error) {
-	names, err := files.List("/sys/block")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	names, err := ListSorted(files, "/sys/block")
 	if err != nil {
 		return nil, fmt.Errorf("list /sys/block: %w", err)
 	}
 	if len(names) > MaxDisks {
 		return nil, fmt.Errorf("list /sys/block: %d devices", len(names))
 	}
-	slices.Sort(names)
 	return names, nil
 }
 

@@ -13,6 +13,9 @@ import (
 // kubelet-restarts and runtime-restarts count the processes of one daemon. PID and start time identify a process; the
 // start time is of the kernel's clock, so that neither a jump of the wall clock nor the time of a run matters. A reboot
 // begins from zero. Several restarts between two runs count as one.
+//
+// Five restarts in 20 minutes are what node-problem-detector and AKS call frequent, and GKE of kubelet: an upgrade or a
+// change of configuration causes one or two.
 
 const (
 	restartsWindow = 20 * time.Minute
@@ -20,6 +23,17 @@ const (
 	restartsKeep   = 3  // a raised finding is kept down to this
 	MaxRestarts    = 64 // remembered
 )
+
+// RestartsDoc documents such a check.
+func RestartsDoc(reason, why string, reads ...string) detect.Doc {
+	return detect.Doc{
+		Reads: reads, Why: why,
+		Faults: []detect.Fault{{Reason: reason, Severity: finding.Warning,
+			When: "5 restarts in 20 minutes, as node-problem-detector counts; cleared below 3"}},
+		FalseAlarms: "Reboots are not counted. Restarts while the agent does not run count as one. Restarts by hand " +
+			"are counted.",
+	}
+}
 
 // DaemonState is the processes of a daemon in this boot.
 type DaemonState struct {
@@ -105,6 +119,6 @@ func (l *daemonLives) Judge(f finding.Finding, now finding.Timestamp, name, advi
 		name, count, first.Round(time.Second), latest.Round(time.Second), advice)
 	f.Facts = map[string]string{"restarts": strconv.Itoa(count), "pid": strconv.Itoa(l.PID),
 		"uptimeSeconds": strconv.Itoa(int(latest.Seconds()))}
-	f.BelowRaise = count < restartsRaise
+	f.Severity, f.BelowRaise = finding.Warning, count < restartsRaise
 	return []finding.Finding{f}
 }

@@ -2,7 +2,9 @@ package checkkit
 
 import (
 	"errors"
+	"net/netip"
 	"path/filepath"
+	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
@@ -31,15 +33,26 @@ func (k *KubeletNetwork) Get(h *host.Host) (discover.KubeletNetwork, error) {
 	network, err := discover.ReadKubeletNetwork(h)
 	if errors.Is(err, hosterr.ErrNotConfigured) {
 		return network, finding.NotApplicable("no configuration of kubelet was found on this host: no process " +
-			"kubelet, " +
-			"no /var/lib/kubelet/config.yaml, no kubelet.conf.d of K3s (before 1.32 it has none) or RKE2, no " +
-			"arguments of MicroK8s. Where there is a kubelet nevertheless, name a file with its clusterDNS as " +
+			"kubelet, no /var/lib/kubelet/config.yaml, no kubelet.conf.d of K3s (before 1.32 it has none) or RKE2, " +
+			"no arguments of MicroK8s. Where there is a kubelet nevertheless, name a file with its clusterDNS as " +
 			"paths.kubeletConfig")
 	}
 	if err == nil {
 		k.process, k.network = process, network
 	}
 	return network, err
+}
+
+// ClusterServers returns the name servers of the cluster. A malformed address is left to kubelet, which refuses to start
+// with it.
+func ClusterServers(network discover.KubeletNetwork) []netip.Addr {
+	var servers []netip.Addr
+	for _, text := range network.ClusterDNS[:min(len(network.ClusterDNS), MaxNameservers)] {
+		if server, err := netip.ParseAddr(strings.TrimSpace(text)); err == nil {
+			servers = append(servers, server)
+		}
+	}
+	return servers
 }
 
 // KubeletInstalled reports whether this host is meant to run kubelet, although none runs now.

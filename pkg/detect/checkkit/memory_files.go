@@ -1,6 +1,7 @@
 package checkkit
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -20,18 +21,11 @@ type Counts map[string]uint64
 
 // ReadMeminfo reads /proc/meminfo, in bytes, except for the HugePages_ lines, which are counts (proc_meminfo(5)).
 func ReadMeminfo(files host.Files) (Counts, error) {
-	data, err := files.Read("/proc/meminfo")
-	if err != nil {
-		return nil, err
-	}
-	info, err := ParseMeminfo(string(data))
-	if err != nil {
-		return nil, fmt.Errorf("read /proc/meminfo: %w", err)
-	}
-	if info["MemTotal"] == 0 {
+	info, err := Parse(files, "/proc/meminfo", ParseMeminfo)
+	if err == nil && info["MemTotal"] == 0 {
 		return nil, fmt.Errorf("read /proc/meminfo: no MemTotal")
 	}
-	return info, nil
+	return info, err
 }
 
 // ParseMeminfo understands the text of /proc/meminfo: see ReadMeminfo.
@@ -42,7 +36,7 @@ func ParseMeminfo(text string) (Counts, error) {
 		number, isKiB := strings.CutSuffix(strings.TrimSpace(rest), " kB")
 		value, err := strconv.ParseUint(number, 10, 54) // 54 bits of KiB are 64 of bytes
 		if !ok || err != nil {
-			return nil, fmt.Errorf("line %q: want \"name: number kB\"", Sanitize(line, MaxLine))
+			return nil, InLine(line, errors.New("want \"name: number kB\""))
 		}
 		if isKiB {
 			value <<= 10
@@ -54,27 +48,22 @@ func ParseMeminfo(text string) (Counts, error) {
 
 // ReadCounts reads a flat file.
 func ReadCounts(files host.Files, name string) (Counts, error) {
-	data, err := files.Read(name)
-	if err != nil {
-		return nil, err
-	}
-	counts, err := ParseCounts(string(data))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	return counts, nil
+	return Parse(files, name, ParseCounts)
 }
 
-// ParseCounts understands lines of a name and a number, as in memory.events and /proc/vmstat.
+// ParseCounts understands lines of a name and a number, as in memory.events, /proc/vmstat and /proc/net/snmp6.
 func ParseCounts(text string) (Counts, error) {
 	counts := make(Counts)
 	for line := range strings.Lines(text) {
-		name, number, _ := strings.Cut(strings.TrimSpace(line), " ")
-		value, err := strconv.ParseUint(number, 10, 64)
-		if name == "" || err != nil {
-			return nil, fmt.Errorf("line %q: want \"name number\"", Sanitize(line, MaxLine))
+		fields := strings.Fields(line)
+		if len(fields) != 2 {
+			return nil, InLine(line, errors.New("want \"name number\""))
 		}
-		counts[name] = value
+		value, err := strconv.ParseUint(fields[1], 10, 64)
+		if err != nil {
+			return nil, InLine(line, err)
+		}
+		counts[fields[0]] = value
 	}
 	return counts, nil
 }

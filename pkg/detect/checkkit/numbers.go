@@ -50,7 +50,7 @@ func ParseShare(text string) (float64, error) {
 func CountCPUs(list string) (int, error) {
 	const most = 1 << 16
 	count := 0
-	for part := range strings.SplitSeq(list, ",") {
+	for part := range strings.SplitSeq(strings.TrimSpace(list), ",") {
 		first, last, isRange := strings.Cut(part, "-")
 		if !isRange {
 			last = first

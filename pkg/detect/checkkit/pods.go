@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 )
@@ -40,9 +42,6 @@ func PodNames(ctx context.Context, h *host.Host, uids []string) []string {
 // KubeletNames asks kubelet which pods it has: UID to namespace/name. It is empty when kubelet does not answer within 2
 // seconds.
 func KubeletNames(ctx context.Context, h *host.Host) map[string]string {
-	if h.Kubelet.Pods == nil {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	pods, err := discover.NodePods(ctx, h)
@@ -54,4 +53,9 @@ func KubeletNames(ctx context.Context, h *host.Host) map[string]string {
 		names[host.NodePodUID(&pods[i])] = pods[i].Namespace + "/" + pods[i].Name
 	}
 	return names
+}
+
+// PodFinished reports whether all containers of a pod have ended for good.
+func PodFinished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }

@@ -39,9 +39,7 @@ func list() []entry {
 	return []entry{
 		// storage
 		plain(filesystemreadonly.DefaultSettings, filesystemreadonly.New),
-		aided(diskspace.DefaultSettings, func(s diskspace.Settings, a Deps) detect.Check {
-			return diskspace.New(s, a.State)
-		}),
+		lasting(diskspace.DefaultSettings, diskspace.New),
 		plain(hungmounts.DefaultSettings, hungmounts.New),
 		plain(storage.DefaultFUSECongestionSettings, storage.FUSECongestion),
 		simple(storage.BtrfsErrors),
@@ -75,7 +73,7 @@ func list() []entry {
 		}),
 
 		// hardware
-		aided(edac.DefaultSettings, func(s edac.Settings, a Deps) detect.Check { return edac.New(s, a.State) }),
+		lasting(edac.DefaultSettings, edac.New),
 		simple(hardware.MemoryCorrupted),
 		simple(hardware.PCIeErrors),
 		simple(hardware.Thermal),
@@ -109,9 +107,7 @@ func list() []entry {
 		simple(packetfilter.New),
 		simple(network.CNIMTU),
 		plain(apiserverreachability.DefaultSettings, apiserverreachability.New),
-		aided(network.DefaultLinkStateSettings, func(s network.LinkStateSettings, a Deps) detect.Check {
-			return network.LinkState(s, a.State)
-		}),
+		lasting(network.DefaultLinkStateSettings, network.LinkState),
 		simple(network.Bonds),
 		simple(network.NetworkErrors),
 		simple(network.NICAllowance),
@@ -144,13 +140,9 @@ func list() []entry {
 		simple(cri.RuntimeLatency),
 		stateful(cri.RuntimeRestarts),
 		simple(systemd.Journald),
-		aided(systemd.DefaultSystemdUnitsSettings, func(s systemd.SystemdUnitsSettings, a Deps) detect.Check {
-			return systemd.SystemdUnits(s, a.State)
-		}),
+		lasting(systemd.DefaultSystemdUnitsSettings, systemd.SystemdUnits),
 		simple(cri.ShimLeaks),
-		aided(csiregistration.DefaultSettings, func(s csiregistration.Settings, a Deps) detect.Check {
-			return csiregistration.New(s, a.State)
-		}),
+		lasting(csiregistration.DefaultSettings, csiregistration.New),
 		aided(criticaldaemonsets.DefaultSettings, func(s criticaldaemonsets.Settings, a Deps) detect.Check {
 			return criticaldaemonsets.New(s, a.DaemonSets)
 		}),

@@ -40,6 +40,11 @@ func plain[S any](defaults func() S, build func(S) detect.Check) entry {
 	return aided(defaults, func(s S, _ Deps) detect.Check { return build(s) })
 }
 
+// lasting is one that also keeps state across restarts.
+func lasting[S any](defaults func() S, build func(S, detect.StateStore) detect.Check) entry {
+	return aided(defaults, func(s S, a Deps) detect.Check { return build(s, a.State) })
+}
+
 // aided is a check that needs Deps. It is built once to read its ID.
 func aided[S any](defaults func() S, build func(S, Deps) detect.Check) entry {
 	return entry{
@@ -64,7 +69,7 @@ func simple(build func() detect.Check) entry {
 
 // stateful is one that keeps state across restarts.
 func stateful(build func(detect.StateStore) detect.Check) entry {
-	return aided(noSettings, func(_ bare, a Deps) detect.Check { return build(a.State) })
+	return lasting(noSettings, func(_ bare, store detect.StateStore) detect.Check { return build(store) })
 }
 
 // DefaultSettings returns the settings that are used unless the configuration says otherwise: every check is on.

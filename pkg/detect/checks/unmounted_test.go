@@ -9,18 +9,15 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
-	"github.com/nodeagent/nodeagent/pkg/detect/storage/diskspace"
-	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystemreadonly"
-	"github.com/nodeagent/nodeagent/pkg/detect/storage/hungmounts"
 )
 
 // A volume that is unmounted while the check runs makes it neither uncertain nor faulty.
 func TestUnmountedMeanwhile(t *testing.T) {
 	const root = "27 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
 	for name, line := range map[string]string{
-		filesystemreadonly.ID: "28 27 8:16 / /volume rw - xfs /dev/sdb rw\n",
-		diskspace.ID:          "28 27 8:16 / /volume rw - xfs /dev/sdb rw\n",
-		hungmounts.ID:         "28 27 0:50 / /volume rw - nfs4 far:/ rw\n",
+		"filesystem-readonly": "28 27 8:16 / /volume rw - xfs /dev/sdb rw\n",
+		"disk-space":          "28 27 8:16 / /volume rw - xfs /dev/sdb rw\n",
+		"hung-mounts":         "28 27 0:50 / /volume rw - nfs4 far:/ rw\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := hosttest.Host(t)

@@ -48,7 +48,7 @@ func RunFixture(t *testing.T, check detect.Check, kind, file string) {
 	for _, m := range moments {
 		m.Come(t, h)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		findings, err = check.Run(ctx, h)
+		findings, err = check.Observe(ctx, h)
 		cancel()
 	}
 	compareFindings(t, want, findings)

@@ -52,7 +52,7 @@ func (m *LoadMachine) Process(pid int, state string, ticks int, service string) 
 // Look runs the check once, a while later than the last time.
 func (m *LoadMachine) Look(check detect.Check) []finding.Finding {
 	m.t.Helper()
-	findings, err := check.Run(m.t.Context(), m.Host)
+	findings, err := check.Observe(m.t.Context(), m.Host)
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -23,8 +23,6 @@ import (
 //
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-devices-system-cpu
 
-const cpusOfflineID = "cpus-offline"
-
 const cpuDir = "/sys/devices/system/cpu/"
 
 // CPUsOffline finds processors that are present and offline.
@@ -32,7 +30,7 @@ func CPUsOffline() detect.Check {
 	mostOnline := 0 // at a time
 	wasOff := false // SMT was off in the last run
 	return detect.Check{
-		ID: cpusOfflineID, Domain: "cpu",
+		ID: "cpus-offline", Domain: "cpu",
 		Summary: "processors of the node are offline",
 		Advice: "`dmesg | grep -i -e smpboot -e 'CPU.*offline' -e mce` shows when they went offline and why. If this " +
 			"was not intended, run `echo 1 > /sys/devices/system/cpu/cpuN/online` and have the hardware checked. If " +
@@ -69,7 +67,7 @@ func CPUsOffline() detect.Check {
 			}
 			wasOff = off
 			f := finding.Finding{
-				Check: cpusOfflineID, Subject: checkkit.NodeSubject(h), Severity: finding.Info, Reason: "CPUsOffline",
+				Subject: checkkit.NodeSubject(h), Severity: finding.Info, Reason: "CPUsOffline",
 				Message: fmt.Sprintf("%d of %d processors are offline", present-online, present),
 				Facts:   map[string]string{"present": strconv.Itoa(present), "online": strconv.Itoa(online)},
 			}
@@ -91,16 +89,11 @@ func CPUsOffline() detect.Check {
 }
 
 func readCPUs(files host.Files) (present, online int, err error) {
-	for name, into := range map[string]*int{"present": &present, "online": &online} {
-		list, err := files.Text(cpuDir + name)
-		if err != nil {
-			return 0, 0, err
-		}
-		if *into, err = checkkit.CountCPUs(list); err != nil {
-			return 0, 0, fmt.Errorf("read %s%s: %w", cpuDir, name, err)
-		}
+	if present, err = checkkit.Parse(files, cpuDir+"present", checkkit.CountCPUs); err != nil {
+		return 0, 0, err
 	}
-	return present, online, nil
+	online, err = checkkit.Parse(files, cpuDir+"online", checkkit.CountCPUs)
+	return present, online, err
 }
 
 func smtIsOff(files host.Files) (bool, error) {

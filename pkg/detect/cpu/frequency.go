@@ -27,13 +27,11 @@ import (
 //
 // https://docs.kernel.org/admin-guide/pm/cpufreq.html
 
-const cpuFrequencyID = "cpu-frequency"
-
 // CPUFrequency finds busy processors that are held at a low clock.
 func CPUFrequency() detect.Check {
 	state := &frequencyState{}
 	return detect.Check{
-		ID: cpuFrequencyID, Domain: "cpu",
+		ID: "cpu-frequency", Domain: "cpu",
 		Summary: "busy processors are held at a low clock frequency",
 		Advice: "The message names the governor and the limit; `cpupower frequency-info` shows more. The governor " +
 			"powersave of acpi-cpufreq never speeds up: use performance or schedutil. If neither explains it, power " +
@@ -64,15 +62,14 @@ type frequencyState struct {
 }
 
 func (m *frequencyState) run(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-	policies, err := h.Files.List(cpuDir + "cpufreq")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	policies, err := checkkit.ListSorted(h.Files, cpuDir+"cpufreq")
+	if err != nil {
 		return nil, err
 	}
 	policies = slices.DeleteFunc(policies, func(name string) bool { return !strings.HasPrefix(name, "policy") })
 	if len(policies) == 0 {
 		return nil, finding.NotApplicable("the kernel does not control the clock of the processors")
 	}
-	slices.Sort(policies)
 	before := m.times
 	if m.times, err = readCPUTimes(h.Files); err != nil {
 		return nil, err
@@ -168,7 +165,7 @@ func wasBusy(before, now map[int]cpuTimes, cpu int) bool {
 func (p clockPolicy) finding(h *host.Host, slow, busy int) finding.Finding {
 	mhz := func(khz int) string { return strconv.Itoa(khz/1000) + " MHz" }
 	return finding.Finding{
-		Check: cpuFrequencyID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "CPUFrequencyLow",
+		Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "CPUFrequencyLow",
 		Message: fmt.Sprintf("%d of %d busy groups of processors are slow: %s runs at %s instead of %s; its limit is "+
 			"%s, its governor %s", slow, busy, p.name, mhz(p.current), mhz(p.base), mhz(p.cap), p.governor),
 		Facts: map[string]string{

@@ -26,13 +26,11 @@ type CPUStealSettings struct {
 // DefaultCPUStealSettings returns the settings that are used unless the configuration says otherwise.
 func DefaultCPUStealSettings() CPUStealSettings { return CPUStealSettings{Percent: 10} }
 
-const cpuStealID = "cpu-steal"
-
 // CPUSteal finds virtual machines that do not get the processor time that they were promised.
 func CPUSteal(s CPUStealSettings) detect.Check {
 	var window checkkit.Window[uint64]
 	return detect.Check{
-		ID: cpuStealID, Domain: "cpu",
+		ID: "cpu-steal", Domain: "cpu",
 		Summary: "the hypervisor gives processor time of the node to other machines",
 		Advice: "This cannot be fixed on the node. Move the machine to another host (on most clouds: stop and start " +
 			"it), or choose an instance type with dedicated processors or more credits, and report it to the provider.",
@@ -61,7 +59,7 @@ func CPUSteal(s CPUStealSettings) detect.Check {
 				return nil, nil
 			}
 			return []finding.Finding{{
-				Check: cpuStealID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "CPUStolen",
+				Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "CPUStolen",
 				Message: fmt.Sprintf("the hypervisor withheld %.0f %% of the processor time in the last %s", percent,
 					elapsed.Round(time.Minute)),
 				Facts:      map[string]string{"percent": fmt.Sprintf("%.1f", percent)},

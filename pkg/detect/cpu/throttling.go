@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -33,13 +31,11 @@ type CPUThrottlingSettings struct {
 // DefaultCPUThrottlingSettings returns the settings that are used unless the configuration says otherwise.
 func DefaultCPUThrottlingSettings() CPUThrottlingSettings { return CPUThrottlingSettings{Percent: 25} }
 
-const cpuThrottlingID = "cpu-throttling"
-
 // CPUThrottling finds kubelets and runtimes that a CPU limit throttles.
 func CPUThrottling(s CPUThrottlingSettings) detect.Check {
 	state := &throttleState{percent: s.Percent}
 	return detect.Check{
-		ID: cpuThrottlingID, Domain: "cpu",
+		ID: "cpu-throttling", Domain: "cpu",
 		Summary: "kubelet or the runtime is throttled by a CPU limit",
 		Advice: "`systemctl show -p CPUQuotaPerSecUSec kubelet containerd system.slice` shows which unit has the " +
 			"limit. Raise or remove it, or reserve more for the system (kubeReserved, systemReserved).",
@@ -78,7 +74,7 @@ func (m *throttleState) run(ctx context.Context, h *host.Host) ([]finding.Findin
 			continue // kubelet's and the runtime's
 		}
 		subject := finding.Subject{Kind: "cgroup", Name: c.Name}
-		stat, err := readThrottling(h.Files, c.Dir)
+		stat, err := checkkit.ReadCounts(h.Files, path.Join(c.Dir, "cpu.stat"))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // the controller is not enabled there
 		}
@@ -91,43 +87,19 @@ func (m *throttleState) run(ctx context.Context, h *host.Host) ([]finding.Findin
 			w = &checkkit.Window[uint64]{}
 		}
 		windows[c.Name] = w
-		percent, periods, elapsed := share(w, h.Clock().SinceBoot, stat.throttled, stat.periods)
+		percent, periods, elapsed := share(w, h.Clock().SinceBoot, stat["nr_throttled"], stat["nr_periods"])
 		found, belowRaise := checkkit.Reaches(percent, m.percent)
 		if elapsed < minRateSpan || periods < 100 || !found {
 			continue
 		}
 		findings = append(findings, finding.Finding{
-			Check: cpuThrottlingID, Subject: subject, Severity: finding.Warning, Reason: "DaemonThrottled",
+			Subject: subject, Severity: finding.Warning, Reason: "DaemonThrottled",
 			Message: fmt.Sprintf("%s, %s, was throttled by a CPU limit in %.0f %% of its periods in the last %s",
 				c.Name, c.Why, percent, elapsed.Round(time.Minute)),
-			Facts: map[string]string{"percent": fmt.Sprintf("%.1f", percent),
-				"periods": strconv.FormatUint(periods, 10)},
+			Facts:      map[string]string{"percent": fmt.Sprintf("%.1f", percent), "periods": fmt.Sprint(periods)},
 			BelowRaise: belowRaise,
 		})
 	}
 	m.windows = windows
 	return findings, finding.Partial(doubts)
-}
-
-// throttling is what cpu.stat reports of limits. It is zero where there never was one.
-type throttling struct{ periods, throttled uint64 }
-
-func readThrottling(files host.Files, dir string) (throttling, error) {
-	file := path.Join(dir, "cpu.stat")
-	data, err := files.Read(file)
-	if err != nil {
-		return throttling{}, err
-	}
-	var t throttling
-	for line := range strings.Lines(string(data)) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		into := map[string]*uint64{"nr_periods": &t.periods, "nr_throttled": &t.throttled}[key]
-		if into == nil {
-			continue
-		}
-		if *into, err = strconv.ParseUint(value, 10, 63); err != nil {
-			return throttling{}, fmt.Errorf("read %s: line %q: want a number", file, checkkit.Sanitize(line, 80))
-		}
-	}
-	return t, nil
 }

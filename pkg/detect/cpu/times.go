@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
 // A rate is taken over ten minutes, and reported when half of them are known.
@@ -29,16 +30,7 @@ type cpuTimes struct {
 //
 // Guest time is a part of user time. https://man7.org/linux/man-pages/man5/proc_stat.5.html
 func readCPUTimes(files host.Files) (map[int]cpuTimes, error) {
-	const file = "/proc/stat"
-	data, err := files.Read(file)
-	if err != nil {
-		return nil, err
-	}
-	times, err := parseCPUTimes(data)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", file, err)
-	}
-	return times, nil
+	return checkkit.Parse(files, "/proc/stat", parseCPUTimes)
 }
 
 func parseCPUTimes(data []byte) (map[int]cpuTimes, error) {
@@ -53,13 +45,13 @@ func parseCPUTimes(data []byte) (map[int]cpuTimes, error) {
 		if len(rest) > 0 && rest[0] != ' ' && len(fields) > 0 {
 			n, err := strconv.ParseUint(fields[0], 10, 16)
 			if err != nil {
-				return nil, fmt.Errorf("line %q: want cpu and its number", checkkit.Sanitize(string(line), 80))
+				return nil, checkkit.InLine(string(line), errors.New("want cpu and its number"))
 			}
 			cpu, fields = int(n), fields[1:]
 		}
 		t, err := parseTicks(fields)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(string(line), 80), err)
+			return nil, checkkit.InLine(string(line), err)
 		}
 		times[cpu] = t
 	}

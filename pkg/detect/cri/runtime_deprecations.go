@@ -29,12 +29,10 @@ import (
 // formats, and the host's cgroup v1. https://containerd.io/releases/#deprecated-features; `ctr deprecations list`
 // shows the same.
 
-const runtimeDeprecationsID = "runtime-deprecations"
-
 // RuntimeDeprecations finds settings, images and features of this node that the next containerd does not support.
 func RuntimeDeprecations() detect.Check {
 	return detect.Check{
-		ID:      runtimeDeprecationsID,
+		ID:      "runtime-deprecations",
 		Domain:  "kubernetes",
 		Summary: "the node uses features that the next version of its container runtime does not have",
 		Advice: "List what was used and when with `ctr deprecations list`. Before containerd is upgraded, change " +
@@ -50,10 +48,9 @@ func RuntimeDeprecations() detect.Check {
 			FalseAlarms: "Other runtimes have no such condition. Accepted warnings can be named in containerd's " +
 				"setting ignore_deprecation_warnings.",
 		},
-		Every:    time.Hour,
-		Deadline: 10 * time.Second,
-		Policy:   finding.Policy{BlindAfter: 3 * time.Hour},
-		Run:      observeDeprecations,
+		Every:  time.Hour,
+		Policy: finding.Policy{BlindAfter: 3 * time.Hour},
+		Run:    observeDeprecations,
 	}
 }
 
@@ -103,9 +100,8 @@ func deprecated(h *host.Host, message string) finding.Finding {
 			map[string]string{"deprecations": checkkit.JoinFirst(ids, 20)}
 	}
 	return finding.Finding{
-		Check: runtimeDeprecationsID, Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket},
-		Severity: finding.Info,
-		Reason:   "RuntimeFeatureDeprecated", Facts: facts,
+		Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket}, Severity: finding.Info,
+		Reason: "RuntimeFeatureDeprecated", Facts: facts,
 		Message: "features that a later containerd does not have are used here (`ctr deprecations list`): " +
 			checkkit.Sanitize(message, 950),
 	}

@@ -217,13 +217,11 @@ func (seen observation) silent() finding.Finding {
 			"died; start it and read its log", seen.Socket)
 	case state == 'T' || state == 't':
 		return seen.found(finding.Fatal, "RuntimeStopped", "the container runtime %s is stopped by a signal or a "+
-			"debugger: `kill -CONT %d` resumes it",
-			seen.daemon(), seen.Process.PID)
+			"debugger: `kill -CONT %d` resumes it", seen.daemon(), seen.Process.PID)
 	case seen.Threads.Blocked > 0:
 		return seen.found(finding.Fatal, "RuntimeHung", "the container runtime %s does not answer; %d of its threads "+
 			"hang in the kernel (state D): check for an unresponsive mount or disk (%s)", seen.daemon(),
-			seen.Threads.Blocked,
-			err)
+			seen.Threads.Blocked, err)
 	case isDeadline(seen.callErr()):
 		return seen.found(finding.Fatal, "RuntimeNotAnswering", "the container runtime %s accepts connections but "+
 			"does not answer within %s: read its log and restart it; running containers survive that", seen.daemon(),
@@ -242,8 +240,7 @@ func (seen observation) daemon() string {
 }
 
 func (seen observation) found(severity finding.Severity, reason, format string, args ...any) finding.Finding {
-	facts := map[string]string{"socket": seen.Socket,
-		"latencyMilliseconds": strconv.FormatInt(seen.Latency.Milliseconds(), 10)}
+	facts := map[string]string{"socket": seen.Socket, "latencyMilliseconds": fmt.Sprint(seen.Latency.Milliseconds())}
 	if seen.Version != nil {
 		facts["runtime"] = checkkit.Sanitize(seen.Version.RuntimeName+" "+seen.Version.RuntimeVersion, 100)
 	}
@@ -254,8 +251,7 @@ func (seen observation) found(severity finding.Severity, reason, format string, 
 		facts["state"] = string(seen.Threads.Main)
 	}
 	return finding.Finding{
-		Check: "runtime-health", Subject: finding.Subject{Kind: "container-runtime", Name: seen.Socket},
-		Severity: severity,
-		Reason:   reason, Message: fmt.Sprintf(format, args...), Facts: facts,
+		Subject: finding.Subject{Kind: "container-runtime", Name: seen.Socket}, Severity: severity,
+		Reason: reason, Message: fmt.Sprintf(format, args...), Facts: facts,
 	}
 }

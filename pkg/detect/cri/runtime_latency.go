@@ -30,11 +30,6 @@ import (
 // runtime-health measures the two calls that it makes itself and reports a runtime that does not answer at all;
 // kubelet-sync reports calls that fail. Kubelets before 1.19 have other buckets: nothing is reported.
 
-const (
-	runtimeLatencyID     = "runtime-latency"
-	runtimeLatencyWindow = 15 * time.Minute
-)
-
 // runtimeCalls are calls of one kind, with the threshold for slow ones.
 type runtimeCalls struct {
 	name       string // of the subject
@@ -60,9 +55,9 @@ func runtimeWork() runtimeCalls {
 
 // RuntimeLatency finds a container runtime that answers kubelet late.
 func RuntimeLatency() detect.Check {
-	m := &latencyState{meter: checkkit.KubeletMeter{Window: runtimeLatencyWindow}}
+	m := &latencyState{meter: checkkit.KubeletMeter{Window: 15 * time.Minute}}
 	return detect.Check{
-		ID:      runtimeLatencyID,
+		ID:      "runtime-latency",
 		Domain:  "kubernetes",
 		Summary: "the container runtime answers kubelet's calls slowly",
 		Advice: "Run `nodeagent check` for disk and CPU pressure, above all disk-saturation and cpu-throttling: a " +
@@ -82,10 +77,9 @@ func RuntimeLatency() detect.Check {
 			FalseAlarms: "Image pulls, execs and stops of containers take as long as the image, the program or the " +
 				"grace period, and are not counted.",
 		},
-		Every:    time.Minute,
-		Deadline: 10 * time.Second,
-		Policy:   finding.Policy{Clear: finding.Hold{Runs: 2}},
-		Run:      m.observe,
+		Every:  time.Minute,
+		Policy: finding.Policy{Clear: finding.Hold{Runs: 2}},
+		Run:    m.observe,
 	}
 }
 
@@ -145,11 +139,9 @@ func (c runtimeCalls) evaluate(grown map[string]float64, minutes time.Duration) 
 	}
 	all := grown["all "+worst]
 	return []finding.Finding{{
-		Check: runtimeLatencyID, Subject: finding.Subject{Kind: "runtime-calls", Name: c.name},
-		Severity: finding.Warning, Reason: c.reason,
-		Message: fmt.Sprintf("%s of kubelet's %s calls of %s within %s took the container runtime more than %.0f s: "+
-			"check for a slow disk",
-			checkkit.WholeNumber(most), checkkit.WholeNumber(all), worst, minutes, c.slow),
+		Subject: finding.Subject{Kind: "runtime-calls", Name: c.name}, Severity: finding.Warning, Reason: c.reason,
+		Message: fmt.Sprintf("%.0f of kubelet's %.0f calls of %s within %s took the container runtime more than %.0f s: "+
+			"check for a slow disk", most, all, worst, minutes, c.slow),
 		Facts: map[string]string{"slow": checkkit.WholeNumber(most), "calls": checkkit.WholeNumber(all),
 			"operation": worst, "lateOperations": strings.Join(late, ",")},
 		BelowRaise: most < c.least || most < 0.1*all,

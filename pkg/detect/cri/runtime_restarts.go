@@ -28,39 +28,23 @@ import (
 // https://docs.kernel.org/filesystems/proc.html (stat). A runtime that ends before it listens has no process to be
 // found: only while none listens, systemd's NRestarts of the runtime's service counts its restarts. The name of the
 // service is that of its last cgroup, or one of those that runtimes have.
-//
-// Five restarts in 20 minutes are what node-problem-detector and AKS call frequent for containerd and docker.
-
-const (
-	runtimeRestartsID  = "runtime-restarts"
-	runtimeRestartsKey = runtimeRestartsID + "/starts"
-)
 
 // RuntimeRestarts finds a container runtime that is restarted again and again. The store may be nil.
 func RuntimeRestarts(store detect.StateStore) detect.Check {
-	r := &runtimeRestarts{state: checkkit.DaemonState{Key: runtimeRestartsKey, Memory: store}}
+	r := &runtimeRestarts{state: checkkit.DaemonState{Key: "runtime-restarts/starts", Memory: store}}
 	return detect.Check{
-		ID:      runtimeRestartsID,
+		ID:      "runtime-restarts",
 		Domain:  "kubernetes",
 		Summary: "the container runtime is restarted again and again",
 		Advice: "Find out why it exits with `journalctl -u containerd -n 100` (or crio, docker). Common causes are " +
 			"a broken configuration or plugin, a full or damaged image store, and running out of memory (`journalctl " +
 			"-k -g oom`). Running containers survive its restarts.",
-		Doc: detect.Doc{
-			Reads: []string{"the runtime's socket, for the process behind it", "/proc/PID/stat and cgroup of it",
-				"NRestarts of its service over D-Bus, while it does not listen"},
-			Why: "While the runtime starts, no container is started or ended, and kubelet's calls fail. Between two " +
-				"exits a single observation finds it healthy.",
-			Faults: []detect.Fault{
-				{Reason: "RuntimeRestartsOften", Severity: finding.Warning,
-					When: "5 restarts in 20 minutes, as node-problem-detector counts; cleared below 3"},
-			},
-			FalseAlarms: "Reboots are not counted. Restarts while the agent does not run count as one. Restarts by " +
-				"hand are counted.",
-		},
-		Every:    20 * time.Second,
-		Deadline: 10 * time.Second,
-		Run:      r.observe,
+		Doc: checkkit.RestartsDoc("RuntimeRestartsOften", "While the runtime starts, no container is started or "+
+			"ended, and kubelet's calls fail. Between two exits a single observation finds it healthy.",
+			"the runtime's socket, for the process behind it", "/proc/PID/stat and cgroup of it",
+			"NRestarts of its service over D-Bus, while it does not listen"),
+		Every: 20 * time.Second,
+		Run:   r.observe,
 	}
 }
 
@@ -94,9 +78,7 @@ func (r *runtimeRestarts) observe(ctx context.Context, h *host.Host) ([]finding.
 		}
 	}
 	f := finding.Finding{
-		Check: runtimeRestartsID, Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket},
-		Severity: finding.Warning,
-		Reason:   "RuntimeRestartsOften",
+		Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket}, Reason: "RuntimeRestartsOften",
 	}
 	name, unit := "the container runtime", "containerd"
 	if r.comm != "" {

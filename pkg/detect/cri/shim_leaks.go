@@ -35,9 +35,7 @@ import (
 // Only runc's shim must have a child: a virtual machine may live inside its shim.
 
 const (
-	shimLeaksID  = "shim-leaks"
 	shimLeakAge  = 10 * time.Minute
-	shimLeakHold = 5 * time.Minute
 	maxShimLeaks = 50 // reported individually
 	maxShimIDs   = 128
 
@@ -48,7 +46,7 @@ const (
 func ShimLeaks() detect.Check {
 	s := &shimLeaks{known: map[tasks.TaskID]shim{}}
 	return detect.Check{
-		ID:      shimLeaksID,
+		ID:      "shim-leaks",
 		Domain:  "kubernetes",
 		Summary: "a shim of the container runtime has outlived its pod",
 		Advice: "Show the shim and the processes below it with `ps -o pid,lstart,args -p PID` and `pstree -p PID`, " +
@@ -71,10 +69,9 @@ func ShimLeaks() detect.Check {
 				"nerdctl) and of podman belong to their engines: see `docker ps -a`, `nerdctl ps -a`. Shims of a " +
 				"cluster that runs in a container (kind, k3d) are not checked.",
 		},
-		Every:    5 * time.Minute,
-		Deadline: 10 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2, For: shimLeakHold}, BlindAfter: 30 * time.Minute},
-		Run:      s.observe,
+		Every:  5 * time.Minute,
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2, For: 5 * time.Minute}, BlindAfter: 30 * time.Minute},
+		Run:    s.observe,
 	}
 }
 
@@ -112,8 +109,7 @@ func (s *shimLeaks) observe(ctx context.Context, h *host.Host) ([]finding.Findin
 		state, known := ids[p.id]
 		switch {
 		case !known:
-			found = append(found, p.leaked(ctx, h, "ShimWithoutContainer", "the runtime does not know it",
-				children...))
+			found = append(found, p.leaked(ctx, h, "ShimWithoutContainer", "the runtime does not know it", children...))
 		case state == sandboxNotReady && p.runc && len(children) == 0:
 			found = append(found, p.leaked(ctx, h, "ShimOfDeadSandbox",
 				"its sandbox is not ready and nothing runs below it"))
@@ -207,8 +203,7 @@ func childrenOf(table []proc.Stat, pid int) []int {
 // leaked is the finding about a shim that should not run, and processes below it.
 func (p runningShim) leaked(ctx context.Context, h *host.Host, reason, why string, children ...int) finding.Finding {
 	f := finding.Finding{
-		Check: shimLeaksID, Subject: finding.Subject{Kind: "shim", Name: p.id}, Severity: finding.Warning,
-		Reason:  reason,
+		Subject: finding.Subject{Kind: "shim", Name: p.id}, Severity: finding.Warning, Reason: reason,
 		Message: fmt.Sprintf("the shim of %.12s (PID %d) has outlived its pod: %s", p.id, p.stat.PID, why),
 		Facts:   map[string]string{"pid": strconv.Itoa(p.stat.PID), "processesBelow": strconv.Itoa(len(children))},
 	}

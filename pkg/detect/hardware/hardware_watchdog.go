@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,12 +23,10 @@ import (
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-watchdog,
 // https://docs.kernel.org/watchdog/watchdog-api.html
 
-const hardwareWatchdogID = "hardware-watchdog"
-
 // HardwareWatchdog finds nodes that were reset by their hardware watchdog.
 func HardwareWatchdog() detect.Check {
 	return detect.Check{
-		ID: hardwareWatchdogID, Domain: "hardware",
+		ID: "hardware-watchdog", Domain: "hardware",
 		Summary: "the node was reset by its hardware watchdog",
 		Advice: "Read the last messages of the kernel: `journalctl -k -b -1`, /sys/fs/pstore, the serial console, " +
 			"the log of the BMC (`ipmitool sel list`). If it happens again, take the node out of service and have " +
@@ -54,17 +51,16 @@ func HardwareWatchdog() detect.Check {
 
 func checkWatchdogs(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	const dir = "/sys/class/watchdog"
-	names, err := h.Files.List(dir)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
-		return nil, finding.NotApplicable("the node has no hardware watchdog")
-	}
+	names, err := checkkit.ListSorted(h.Files, dir)
 	if err != nil {
 		return nil, err
+	}
+	if len(names) == 0 {
+		return nil, finding.NotApplicable("the node has no hardware watchdog")
 	}
 	if h.Clock().SinceBoot > checkkit.BootFactTTL {
 		return nil, nil
 	}
-	slices.Sort(names)
 	doubts := make(map[finding.Subject]error)
 	var findings []finding.Finding
 	for _, name := range names[:min(len(names), 16)] {
@@ -98,7 +94,7 @@ func watchdogFinding(h *host.Host, subject finding.Subject, status int) (finding
 		}
 	}
 	f := finding.Finding{
-		Check: hardwareWatchdogID, Subject: subject, Severity: finding.Warning, Reason: "WatchdogHardwareFault",
+		Subject: subject, Severity: finding.Warning, Reason: "WatchdogHardwareFault",
 		Facts: map[string]string{"bootstatus": strconv.Itoa(status)},
 	}
 	identity, err := h.Files.Text("/sys/class/watchdog/" + subject.Name + "/identity")

@@ -3,7 +3,6 @@ package hardware
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -19,12 +18,10 @@ import (
 // https://docs.kernel.org/filesystems/proc.html#meminfo, https://docs.kernel.org/mm/hwpoison.html. Pages that could not
 // be taken out of use are in the kernel's log alone (rule memory-failure-unrecovered), and failing modules in edac.
 
-const memoryCorruptedID = "memory-corrupted"
-
 // MemoryCorrupted finds nodes with damaged pages of memory.
 func MemoryCorrupted() detect.Check {
 	return detect.Check{
-		ID: memoryCorruptedID, Domain: "memory",
+		ID: "memory-corrupted", Domain: "memory",
 		Summary: "memory pages are damaged; the kernel took them out of use",
 		Advice: "Find the module: the check edac, `ras-mc-ctl --errors`, or the event log of the BMC (`ipmitool sel " +
 			"list`). Drain the node and have the module replaced; a reboot brings the damaged pages back into use.",
@@ -55,9 +52,9 @@ func checkCorrupted(_ context.Context, h *host.Host) ([]finding.Finding, error) 
 		return nil, nil
 	}
 	return []finding.Finding{{
-		Check: memoryCorruptedID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
+		Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
 		Reason: "MemoryCorrupted", Message: fmt.Sprintf("%s of memory are damaged and out of use",
 			checkkit.SizeText(bytes)),
-		Facts: map[string]string{"bytes": strconv.FormatUint(bytes, 10)},
+		Facts: map[string]string{"bytes": fmt.Sprint(bytes)},
 	}}, nil
 }

@@ -34,7 +34,6 @@ import (
 // cannot count them; their lines in the log are findings of their own (rule pcie-fatal).
 
 const (
-	pcieErrorsID    = "pcie-errors"
 	pcieErrorsFor   = time.Hour // how long an error is reported after the last one
 	pcieRate        = 60        // corrected errors in a minute
 	maxPCIDevices   = 10_000
@@ -45,7 +44,7 @@ const (
 func PCIeErrors() detect.Check {
 	c := &pcieCheck{devices: make(map[string]*pcieDevice)}
 	return detect.Check{
-		ID: pcieErrorsID, Domain: "hardware",
+		ID: "pcie-errors", Domain: "hardware",
 		Summary: "transfers of a PCIe device fail",
 		Advice: "`lspci -vvs DEVICE` shows what it is and the state of its link (LnkSta, DevSta). Reseat or replace " +
 			"the card, riser or cable; update its firmware. pcie_aspm=off on the kernel's command line helps if only " +
@@ -78,15 +77,14 @@ type pcieCheck struct {
 
 func (c *pcieCheck) run(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	const root = "/sys/bus/pci/devices"
-	names, err := h.Files.List(root)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	names, err := checkkit.ListSorted(h.Files, root)
+	if err != nil {
 		return nil, err
 	}
 	now := h.Clock().SinceBoot
 	if c.silent == nil || now-c.reset > pcieForgetEvery {
 		c.silent, c.reset = make(map[string]bool), now
 	}
-	slices.Sort(names)
 	var findings []finding.Finding
 	doubts, reports := make(map[finding.Subject]error), false
 	for _, name := range names[:min(len(names), maxPCIDevices)] {
@@ -108,7 +106,7 @@ func (c *pcieCheck) run(_ context.Context, h *host.Host) ([]finding.Finding, err
 			c.devices[name] = &pcieDevice{base: counts, since: now}
 		}
 		if f, ok := c.devices[name].evaluate(counts, now); ok {
-			f.Check, f.Subject = pcieErrorsID, subject
+			f.Subject = subject
 			findings = append(findings, f)
 		}
 	}
@@ -153,8 +151,8 @@ func (d *pcieDevice) evaluate(now aerCounts, up time.Duration) (finding.Finding,
 		d.base, d.since = now, up
 	}
 	f := finding.Finding{Severity: finding.Warning, Facts: map[string]string{
-		"nonFatalSinceBoot":  strconv.FormatUint(now.nonfatal, 10),
-		"correctedSinceBoot": strconv.FormatUint(now.corrected, 10),
+		"nonFatalSinceBoot":  fmt.Sprint(now.nonfatal),
+		"correctedSinceBoot": fmt.Sprint(now.corrected),
 	}}
 	lost, many := d.nonfatal.Recent(up, pcieErrorsFor), d.corrected.Recent(up, pcieErrorsFor)
 	switch {

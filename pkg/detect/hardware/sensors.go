@@ -2,9 +2,7 @@ package hardware
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"path"
 	"slices"
@@ -36,7 +34,6 @@ import (
 // firmware calls).
 
 const (
-	sensorsID  = "sensors"
 	hwmonRoot  = "/sys/class/hwmon"
 	supplyRoot = "/sys/class/power_supply"
 	maxSensors = 2000
@@ -49,7 +46,7 @@ const (
 func Sensors(store detect.StateStore) detect.Check {
 	c := &sensorsCheck{healthy: healthySensors{saved: detect.Saved[[]string]{Store: store, Key: sensorsKey}}}
 	return detect.Check{
-		ID: sensorsID, Domain: "hardware",
+		ID: "sensors", Domain: "hardware",
 		Summary: "a fan, a temperature or a power supply of the machine raises an alarm",
 		Advice: "`sensors` and `ipmitool sdr` show the values. Replace the fan or power supply; a machine that lost " +
 			"a supply runs on the other one, or on a battery.",
@@ -72,7 +69,7 @@ func Sensors(store detect.StateStore) detect.Check {
 				"alarm at all times: they are not reported until the agent has seen them healthy once, which it " +
 				"remembers across restarts.",
 		},
-		Every: time.Minute, Deadline: 10 * time.Second,
+		Every:  time.Minute,
 		Policy: finding.Policy{Raise: finding.Hold{Runs: 2}, Clear: finding.Hold{Runs: 2}},
 		Run:    c.run,
 	}
@@ -147,7 +144,7 @@ func (a sensorAlarm) subject() finding.Subject { return finding.Subject{Kind: a.
 
 func (a sensorAlarm) finding(text string) finding.Finding {
 	return finding.Finding{
-		Check: sensorsID, Subject: a.subject(), Severity: finding.Warning, Reason: a.reason,
+		Subject: a.subject(), Severity: finding.Warning, Reason: a.reason,
 		Message: fmt.Sprintf("%s reports %s: %s", a.name, path.Base(a.file), checkkit.Sanitize(text, checkkit.MaxLine)),
 		Facts:   map[string]string{"file": a.file},
 	}
@@ -159,11 +156,10 @@ type sensorPart struct{ dir, target string }
 
 // sensorParts lists the devices of a class whose names begin with prefix.
 func sensorParts(files host.Files, root, prefix string) ([]sensorPart, error) {
-	names, err := files.List(root)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	names, err := checkkit.ListSorted(files, root)
+	if err != nil {
 		return nil, err
 	}
-	slices.Sort(names)
 	var parts []sensorPart
 	for _, name := range names {
 		if strings.HasPrefix(name, prefix) {
@@ -198,14 +194,13 @@ func boardAlarms(files host.Files, dir string) []sensorAlarm {
 		"drivetemp"}, chip) {
 		return nil
 	}
-	names, err := files.List(dir)
+	names, err := checkkit.ListSorted(files, dir)
 	if err != nil {
 		return nil // it was removed
 	}
 	if device, err := files.Link(path.Join(dir, "device")); err == nil {
 		chip += " " + path.Base(device) // there may be several of its kind
 	}
-	slices.Sort(names)
 	var alarms []sensorAlarm
 	for _, name := range names {
 		channel, attribute, _ := strings.Cut(name, "_")

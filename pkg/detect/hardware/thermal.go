@@ -32,7 +32,6 @@ import (
 // it is not reported for longer than half an hour.
 
 const (
-	thermalID      = "thermal"
 	thermalNear    = 5_000  // thousandths of a degree below the critical point
 	thermalKeep    = 10_000 // cleared below this
 	thermalAbsurd  = 200_000
@@ -46,7 +45,7 @@ const (
 func Thermal() detect.Check {
 	c := &thermalCheck{packages: make(map[string]*thermalPackage)}
 	return detect.Check{
-		ID: thermalID, Domain: "hardware",
+		ID: "thermal", Domain: "hardware",
 		Summary: "the machine is too hot: it runs slower, or is about to shut down",
 		Advice: "Check the fans, the filters and the temperature of the room (`ipmitool sdr type Fan`, `sensors`); " +
 			"if it is one machine alone, check its heat sink. Drain it before the kernel shuts it down.",
@@ -67,10 +66,10 @@ func Thermal() detect.Check {
 				"points (0 or less, or above 200 °C), disabled ones and those without a reading are not evaluated.",
 		},
 		CounterBased: true,
-		Every:        time.Minute, Deadline: 10 * time.Second,
-		Wakes:  []detect.Wake{checkkit.KernelWake()},
-		Policy: finding.Policy{Raise: finding.Hold{Runs: 2}},
-		Run:    c.run,
+		Every:        time.Minute,
+		Wakes:        []detect.Wake{checkkit.KernelWake()},
+		Policy:       finding.Policy{Raise: finding.Hold{Runs: 2}},
+		Run:          c.run,
 	}
 }
 
@@ -121,7 +120,7 @@ func (c *thermalCheck) run(_ context.Context, h *host.Host) ([]finding.Finding, 
 			c.packages[id] = &thermalPackage{}
 		}
 		if f, ok := c.packages[id].evaluate(counts, now); ok {
-			f.Check, f.Subject = thermalID, subject
+			f.Subject = subject
 			findings = append(findings, f)
 		}
 	}

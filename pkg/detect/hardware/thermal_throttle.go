@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,14 +21,10 @@ var errNoThrottling = errors.New("no processor counts how often it was throttled
 
 // cpuPackages returns the folder thermal_throttle of one processor of each package.
 func cpuPackages(files host.Files) (map[string]string, error) {
-	names, err := files.List(cpuRoot)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errNoThrottling
-	}
+	names, err := checkkit.ListSorted(files, cpuRoot)
 	if err != nil {
 		return nil, err
 	}
-	slices.Sort(names)
 	first := make(map[string]string)
 	for _, name := range names {
 		number, isCPU := strings.CutPrefix(name, "cpu")
@@ -110,11 +105,11 @@ func (p *thermalPackage) evaluate(now thermalThrottling, up time.Duration) (find
 	f := finding.Finding{
 		Severity: finding.Warning, Reason: "CPUThrottled",
 		Message: fmt.Sprintf("the package is too hot and runs slower: throttled %d times since boot", now.count),
-		Facts:   map[string]string{"countSinceBoot": strconv.FormatUint(now.count, 10)},
+		Facts:   map[string]string{"countSinceBoot": fmt.Sprint(now.count)},
 	}
 	if now.timed {
 		f.Message += fmt.Sprintf(", for %s", now.time.Round(time.Millisecond))
-		f.Facts["millisecondsSinceBoot"] = strconv.FormatInt(now.time.Milliseconds(), 10)
+		f.Facts["millisecondsSinceBoot"] = fmt.Sprint(now.time.Milliseconds())
 	}
 	return f, true
 }

@@ -57,11 +57,7 @@ func criticalPoint(files host.Files, dir string) (int, bool) {
 		if kind != "critical" {
 			continue
 		}
-		text, err := files.Text(path.Join(dir, fmt.Sprintf("trip_point_%d_temp", trip)))
-		if err != nil {
-			return 0, false
-		}
-		at, err := strconv.Atoi(text)
+		at, err := checkkit.ReadNumber(files, path.Join(dir, fmt.Sprintf("trip_point_%d_temp", trip)))
 		return at, err == nil
 	}
 	return 0, false
@@ -69,27 +65,21 @@ func criticalPoint(files host.Files, dir string) (int, bool) {
 
 // evaluate compares the temperature with the critical point.
 func (z thermalZone) evaluate(files host.Files) (finding.Finding, bool, error) {
-	name := path.Join(thermalRoot, z.name, "temp")
-	text, err := files.Text(name)
+	temperature, err := checkkit.ReadNumber(files, path.Join(thermalRoot, z.name, "temp"))
 	if hasNoReading(err) {
 		return finding.Finding{}, false, nil
 	}
 	if err != nil {
 		return finding.Finding{}, false, err
 	}
-	temperature, err := strconv.Atoi(text)
-	if err != nil {
-		return finding.Finding{}, false, fmt.Errorf("read %s: %q is no number", name,
-			checkkit.Sanitize(text, checkkit.MaxLine))
-	}
 	if temperature < z.critical-thermalKeep || temperature > thermalAbsurd {
 		return finding.Finding{}, false, nil
 	}
 	return finding.Finding{
-		Check: thermalID, Subject: z.subject(), Severity: finding.Warning, Reason: "TemperatureHigh",
+		Subject: z.subject(), Severity: finding.Warning, Reason: "TemperatureHigh",
 		Message: fmt.Sprintf("%s is at %d °C; the kernel shuts the machine down at %d °C", z.kind, temperature/1000,
 			z.critical/1000),
-		Facts: map[string]string{"type": z.kind, "milliCelsius": text,
+		Facts: map[string]string{"type": z.kind, "milliCelsius": strconv.Itoa(temperature),
 			"criticalMilliCelsius": strconv.Itoa(z.critical)},
 		BelowRaise: temperature < z.critical-thermalNear,
 	}, true, nil

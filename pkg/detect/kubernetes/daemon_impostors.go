@@ -15,8 +15,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-const impostorsID = "daemon-impostors"
-
 // DaemonImpostors reads, of the processes that have the name of a daemon of the node (kubelet, containerd, k3s, k0s,
 // kubelite),
 //
@@ -33,7 +31,7 @@ const impostorsID = "daemon-impostors"
 // attempt to mislead the agent.
 func DaemonImpostors() detect.Check {
 	return detect.Check{
-		ID: impostorsID, Domain: "kubelet",
+		ID: "daemon-impostors", Domain: "kubelet",
 		Summary: "a process has the name of kubelet or the runtime but is not root's: the agent does not trust it",
 		Advice: "Find the program and its owner with `ls -l /proc/PID/exe` and `cat /proc/PID/status " +
 			"/proc/PID/cgroup`. Only root has a reason to run a program of this name: find out who started it " +
@@ -74,12 +72,10 @@ func impostorFindings(impostors []discover.Impostor) []finding.Finding {
 		}
 		program := checkkit.Sanitize(cmp.Or(i.Program, "unknown"), 256)
 		findings = append(findings, finding.Finding{
-			Check: impostorsID, Subject: finding.Subject{Kind: "process", Name: name}, Severity: finding.Warning,
-			Reason: "DaemonImpostor",
+			Subject: finding.Subject{Kind: "process", Name: name}, Severity: finding.Warning, Reason: "DaemonImpostor",
 			Message: fmt.Sprintf("process %d of user %d is called %s (program %s) and is not trusted: %s", i.PID,
 				i.User, comm, program, checkkit.Sanitize(i.Why, 512)),
-			Facts: map[string]string{"pid": strconv.Itoa(i.PID), "user": strconv.FormatUint(uint64(i.User), 10),
-				"program": program},
+			Facts: map[string]string{"pid": strconv.Itoa(i.PID), "user": fmt.Sprint(i.User), "program": program},
 		})
 	}
 	for i := range findings {

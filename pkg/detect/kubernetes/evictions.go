@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,17 +36,13 @@ import (
 // killed. Where one disk is both nodefs and imagefs, the thresholds of both apply to it, as in kubelet. Memory and PIDs
 // are left to their own checks: the kernel does not show what kubelet counts as available memory as one number.
 
-const (
-	evictionsID     = "evictions"
-	evictionsWindow = 30 * time.Minute
-	imageGCGrace    = 15 * time.Minute
-)
+const imageGCGrace = 15 * time.Minute
 
 // Evictions finds a kubelet that evicts pods, or soon will.
 func Evictions() detect.Check {
-	m := &evictionState{meter: checkkit.KubeletMeter{Window: evictionsWindow}}
+	m := &evictionState{meter: checkkit.KubeletMeter{Window: 30 * time.Minute}}
 	return detect.Check{
-		ID:      evictionsID,
+		ID:      "evictions",
 		Domain:  "kubernetes",
 		Summary: "kubelet evicts pods because the node is short of a resource, or is about to",
 		Advice: "Show the pressure with `kubectl describe node`, and the evicted pods with `kubectl get events -A " +
@@ -70,10 +67,9 @@ func Evictions() detect.Check {
 			},
 			FalseAlarms: "None known. Memory and PIDs have their own checks.",
 		},
-		Every:    5 * time.Minute,
-		Deadline: 10 * time.Second,
-		Policy:   finding.Policy{BlindAfter: 30 * time.Minute},
-		Run:      m.observe,
+		Every:  5 * time.Minute,
+		Policy: finding.Policy{BlindAfter: 30 * time.Minute},
+		Run:    m.observe,
 	}
 }
 
@@ -165,12 +161,12 @@ func evaluateDisk(found map[string]finding.Finding, signal, path, threshold stri
 	free := float64(answer.FreeBytes)
 	near := max(limit*1.1, limit+0.02*float64(answer.TotalBytes))
 	f := finding.Finding{
-		Check: evictionsID, Subject: signalSubject(signal), Severity: finding.Warning, Reason: "EvictionThresholdMet",
+		Subject: signalSubject(signal), Severity: finding.Warning, Reason: "EvictionThresholdMet",
 		Message: fmt.Sprintf("%s of %s are free on the filesystem of %s, less than kubelet's threshold of %s: it "+
 			"evicts pods and reports DiskPressure",
 			checkkit.SizeText(answer.FreeBytes), checkkit.SizeText(answer.TotalBytes), path, threshold),
-		Facts: map[string]string{"freeBytes": checkkit.WholeNumber(free),
-			"totalBytes": checkkit.WholeNumber(float64(answer.TotalBytes)), "threshold": threshold, "path": path},
+		Facts: map[string]string{"freeBytes": fmt.Sprint(answer.FreeBytes),
+			"totalBytes": fmt.Sprint(answer.TotalBytes), "threshold": threshold, "path": path},
 	}
 	switch {
 	case free < limit:
@@ -200,13 +196,13 @@ func (m *evictionState) evaluateImages(found map[string]finding.Finding, now fin
 		return
 	}
 	found["image-gc"] = finding.Finding{
-		Check: evictionsID, Subject: finding.Subject{Kind: "image-gc", Name: "imagefs"}, Severity: finding.Warning,
+		Subject: finding.Subject{Kind: "image-gc", Name: "imagefs"}, Severity: finding.Warning,
 		Reason: "ImageGCFailing",
 		Message: fmt.Sprintf("%d %% of the filesystem of %s have been in use for %s, above the %d %% at which "+
 			"kubelet collects images: the images in use, or other files, fill it",
 			used, path, now.Since(m.gcFull).Round(time.Minute), high),
-		Facts: map[string]string{"usedPercent": checkkit.WholeNumber(float64(used)),
-			"thresholdPercent": checkkit.WholeNumber(float64(high)), "path": path},
+		Facts: map[string]string{"usedPercent": strconv.Itoa(used), "thresholdPercent": strconv.Itoa(high),
+			"path": path},
 	}
 }
 
@@ -216,15 +212,14 @@ func evaluateEvicted(found map[string]finding.Finding, grown map[string]float64,
 		if count <= 0 {
 			continue
 		}
-		text := fmt.Sprintf("kubelet has evicted %s pods within %s because of %s", checkkit.WholeNumber(count), minutes,
+		text := fmt.Sprintf("kubelet has evicted %.0f pods within %s because of %s", count, minutes,
 			checkkit.Sanitize(signal, 60))
 		f, met := found[signal]
 		if met && f.Severity == finding.Warning {
 			f.Message += "; " + text
 		} else {
-			f = finding.Finding{Check: evictionsID, Subject: signalSubject(signal), Severity: finding.Warning,
-				Reason: "PodsEvicted", Message: text,
-				Facts: map[string]string{}}
+			f = finding.Finding{Subject: signalSubject(signal), Severity: finding.Warning,
+				Reason: "PodsEvicted", Message: text, Facts: map[string]string{}}
 		}
 		f.Facts["evicted"] = checkkit.WholeNumber(count)
 		found[signal] = f

@@ -34,7 +34,6 @@ import (
 // apiserver knows, shows here as a missing serving certificate (alert 80), or as a certificate that expires soon.
 
 const (
-	certificatesID = "kubelet-certificates"
 	// certificateSoon is how long before its end a certificate is reported, or a tenth of its lifetime if that is less.
 	certificateSoon = 7 * 24 * time.Hour
 	// servingEvery is how often the serving certificate is read: a handshake costs kubelet a signature.
@@ -45,7 +44,7 @@ const (
 func KubeletCertificates() detect.Check {
 	m := &servingState{}
 	return detect.Check{
-		ID:      certificatesID,
+		ID:      "kubelet-certificates",
 		Domain:  "kubernetes",
 		Summary: "a certificate of kubelet has expired, or soon will",
 		Advice: "List requests that were not approved with `kubectl get csr`, and approve them with `kubectl " +
@@ -76,7 +75,6 @@ func KubeletCertificates() detect.Check {
 		},
 		Condition: checkkit.KubeletProblem(),
 		Every:     10 * time.Minute,
-		Deadline:  10 * time.Second,
 		Policy:    finding.Policy{Raise: finding.Hold{Runs: 2}, BlindAfter: time.Hour},
 		Run:       m.observe,
 	}
@@ -108,8 +106,7 @@ func (m *servingState) observe(ctx context.Context, h *host.Host) ([]finding.Fin
 	switch {
 	case errors.Is(err, hosterr.ErrNoCertificate):
 		found = append(found, finding.Finding{
-			Check: certificatesID, Subject: servingSubject(), Severity: finding.Warning,
-			Reason: "KubeletServingCertificateMissing",
+			Subject: servingSubject(), Severity: finding.Warning, Reason: "KubeletServingCertificateMissing",
 			Message: "kubelet's API has no serving certificate, so that logs, exec and metrics of this node fail: " +
 				"approve its signing request (`kubectl get csr`)",
 		})

@@ -24,7 +24,7 @@ func readCertificate(files host.Files, name string) (*x509.Certificate, error) {
 func evaluateCertificate(subject finding.Subject, c *x509.Certificate, now time.Time, unsure string) []finding.Finding {
 	left := c.NotAfter.Sub(now)
 	f := finding.Finding{
-		Check: certificatesID, Subject: subject, Severity: finding.Warning,
+		Subject: subject, Severity: finding.Warning,
 		Facts: map[string]string{
 			"notBefore": c.NotBefore.UTC().Format(time.RFC3339), "notAfter": c.NotAfter.UTC().Format(time.RFC3339),
 			"leftSeconds": strconv.Itoa(int(left.Seconds())), "subject": checkkit.Sanitize(c.Subject.String(), 200),

@@ -26,17 +26,13 @@ import (
 //
 // What kubelet really runs with (/configz) would take a right (nodes/configz) that the agent does not ask for.
 
-const (
-	kubeletConfigID   = "kubelet-config"
-	kubeletConfigKey  = kubeletConfigID + "/read"
-	kubeletConfigHold = 30 * time.Minute
-)
+const kubeletConfigKey = "kubelet-config/read"
 
 // KubeletConfig finds that kubelet's configuration was changed and kubelet was not restarted. The store may be nil.
 func KubeletConfig(store detect.StateStore) detect.Check {
 	m := &configState{saved: detect.Saved[configRead]{Store: store, Key: kubeletConfigKey}}
 	return detect.Check{
-		ID:      kubeletConfigID,
+		ID:      "kubelet-config",
 		Domain:  "kubernetes",
 		Summary: "kubelet's configuration files were changed after kubelet read them",
 		Advice: "Check what was changed (`stat` of the files shows when). Then run `systemctl restart kubelet` when " +
@@ -55,7 +51,7 @@ func KubeletConfig(store detect.StateStore) detect.Check {
 		},
 		Every:    10 * time.Minute,
 		Deadline: 5 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2, For: kubeletConfigHold}, BlindAfter: time.Hour},
+		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2, For: 30 * time.Minute}, BlindAfter: time.Hour},
 		Run:      m.observe,
 	}
 }
@@ -105,8 +101,7 @@ func (m *configState) observe(_ context.Context, h *host.Host) ([]finding.Findin
 		return nil, nil
 	}
 	return []finding.Finding{{
-		Check: kubeletConfigID, Subject: checkkit.KubeletSubject(), Severity: finding.Info,
-		Reason: "KubeletConfigNotApplied",
+		Subject: checkkit.KubeletSubject(), Severity: finding.Info, Reason: "KubeletConfigNotApplied",
 		Message: fmt.Sprintf(
 			"kubelet (pid %d) runs with an older configuration than %s: it reads it only when it starts", process.PID,
 			checkkit.Sanitize(checkkit.JoinFirst(names, 3), checkkit.MaxReported)),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -41,11 +40,9 @@ import (
 // 10 s for a relist is where the monitoring mixin of Kubernetes alerts (KubeletPlegDurationHigh).
 
 const (
-	plegID         = "kubelet-pleg"
 	plegThreshold  = 3 * time.Minute  // kubelet's own
 	plegEvented    = 10 * time.Minute // where the runtime sends events
 	plegSlowAge    = time.Minute
-	plegWindow     = 5 * time.Minute
 	plegSlowShare  = 0.01 // of the relists took more than 10 s
 	plegSlowLeast  = 3
 	metricsTimeout = 8 * time.Second // for the metrics
@@ -53,9 +50,9 @@ const (
 
 // KubeletPLEG finds a kubelet that can no longer list its containers.
 func KubeletPLEG() detect.Check {
-	m := &plegState{meter: checkkit.KubeletMeter{Window: plegWindow, ReportsForbidden: true}}
+	m := &plegState{meter: checkkit.KubeletMeter{Window: 5 * time.Minute, ReportsForbidden: true}}
 	return detect.Check{
-		ID:      plegID,
+		ID:      "kubelet-pleg",
 		Domain:  "kubernetes",
 		Summary: "kubelet does not get the list of containers from the container runtime (PLEG)",
 		Advice: "The runtime answers slowly or not at all: see runtime-health, and run `time crictl ps`. Check for " +
@@ -132,7 +129,7 @@ func plegFromNode(ctx context.Context, h *host.Host, slow error) ([]finding.Find
 		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse &&
 			strings.Contains(c.Message, "PLEG is not healthy") {
 			return []finding.Finding{{
-				Check: plegID, Subject: checkkit.KubeletSubject(), Severity: finding.Fatal, Reason: "PLEGUnhealthy",
+				Subject: checkkit.KubeletSubject(), Severity: finding.Fatal, Reason: "PLEGUnhealthy",
 				Message: "kubelet reports that it cannot list the containers, and its metrics do not answer: the " +
 					"container runtime hangs (" + checkkit.Sanitize(c.Message, checkkit.MaxReported) + ")",
 				Facts: map[string]string{"said": checkkit.Sanitize(c.Message, checkkit.MaxReported)},
@@ -163,7 +160,7 @@ func evaluatePLEG(age time.Duration, evented bool, grown map[string]float64) []f
 	all := grown["+Inf"]
 	slow := all - grown["10"]
 	f := finding.Finding{
-		Check: plegID, Subject: checkkit.KubeletSubject(), Severity: finding.Warning,
+		Subject: checkkit.KubeletSubject(), Severity: finding.Warning,
 		Facts: map[string]string{"lastSeenSeconds": strconv.Itoa(int(age.Seconds())),
 			"relists": checkkit.WholeNumber(all), "slowRelists": checkkit.WholeNumber(slow)},
 	}
@@ -177,9 +174,9 @@ func evaluatePLEG(age time.Duration, evented bool, grown map[string]float64) []f
 		f.Message = fmt.Sprintf("kubelet has not been able to list the containers for %s; one list is due each "+
 			"second, and it is NotReady after %s", rounded, threshold)
 	case slow >= plegSlowLeast && slow > all*plegSlowShare/2:
-		f.Reason, f.BelowRaise = "PLEGSlow", slow <= math.Max(all*plegSlowShare, plegSlowLeast-1)
-		f.Message = fmt.Sprintf("%s of %s lists of the containers took more than 10 s: the container runtime is slow",
-			checkkit.WholeNumber(slow), checkkit.WholeNumber(all))
+		f.Reason, f.BelowRaise = "PLEGSlow", slow <= max(all*plegSlowShare, plegSlowLeast-1)
+		f.Message = fmt.Sprintf("%.0f of %.0f lists of the containers took more than 10 s: the container runtime is slow",
+			slow, all)
 	default:
 		return nil
 	}

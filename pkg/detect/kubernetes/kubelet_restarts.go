@@ -18,37 +18,23 @@ import (
 //
 //	900 (kubelet) S 1 900 900 0 -1 1077936384 … 22nd field: 331 …
 //
-// https://docs.kernel.org/filesystems/proc.html (stat).
-//
-// Five restarts in 20 minutes are what node-problem-detector, AKS and GKE call frequent: an upgrade or a change of
-// configuration causes one or two. checkkit.DaemonState counts them.
+// https://docs.kernel.org/filesystems/proc.html (stat). checkkit.DaemonState counts its restarts.
 
-const (
-	restartsID  = "kubelet-restarts"
-	restartsKey = restartsID + "/starts"
-)
+const restartsKey = "kubelet-restarts/starts"
 
 // KubeletRestarts finds a kubelet that is restarted again and again. The store may be nil.
 func KubeletRestarts(store detect.StateStore) detect.Check {
 	m := &kubeletRestarts{lives: checkkit.DaemonState{Key: restartsKey, Memory: store}}
 	return detect.Check{
-		ID:      restartsID,
+		ID:      "kubelet-restarts",
 		Domain:  "kubernetes",
 		Summary: "kubelet is restarted again and again",
 		Advice: "`journalctl -u kubelet -g 'E[0-9]{4}|panic|fatal' -n 100` shows why it exits, `systemctl status " +
 			"kubelet` how. Common causes are a wrong flag or configuration, an expired certificate, a runtime that " +
 			"is down, and running out of memory (`journalctl -k -g oom`).",
-		Doc: detect.Doc{
-			Reads: []string{"/proc/PID/stat of kubelet"},
-			Why: "While kubelet starts, no pod on the node is started or ended, and each start lists everything " +
-				"from the apiserver again. Between two exits a single observation finds it healthy.",
-			Faults: []detect.Fault{
-				{Reason: "KubeletRestartsOften", Severity: finding.Warning,
-					When: "5 restarts in 20 minutes, as node-problem-detector counts; cleared below 3"},
-			},
-			FalseAlarms: "Reboots are not counted. Restarts while the agent does not run count as one. Restarts by " +
-				"hand are counted.",
-		},
+		Doc: checkkit.RestartsDoc("KubeletRestartsOften", "While kubelet starts, no pod on the node is started or "+
+			"ended, and each start lists everything from the apiserver again. Between two exits a single observation "+
+			"finds it healthy.", "/proc/PID/stat of kubelet"),
 		Every:    20 * time.Second,
 		Deadline: 5 * time.Second,
 		Run:      m.observe,
@@ -76,7 +62,6 @@ func (m *kubeletRestarts) observe(_ context.Context, h *host.Host) ([]finding.Fi
 	case err == nil:
 		m.lives.Saw(process)
 	}
-	f := finding.Finding{Check: restartsID, Subject: checkkit.KubeletSubject(), Severity: finding.Warning,
-		Reason: "KubeletRestartsOften"}
+	f := finding.Finding{Subject: checkkit.KubeletSubject(), Reason: "KubeletRestartsOften"}
 	return m.lives.Lives.Judge(f, now, "kubelet", "why it ends in `journalctl -u kubelet`"), nil
 }

@@ -29,17 +29,13 @@ import (
 // (KubeletPodStartUpLatencyHigh: 60 s for 15 minutes). exec_sync fails for each exec probe that fails, pull_image and
 // start_container for each wrong image or command, and the status calls for each container that is gone meanwhile.
 
-const (
-	syncID     = "kubelet-sync"
-	syncWindow = 15 * time.Minute
-	syncLeast  = 10 // errors
-)
+const syncLeast = 10 // errors
 
 // KubeletSync finds a kubelet that works, but slowly or with errors.
 func KubeletSync() detect.Check {
-	m := &syncState{meter: checkkit.KubeletMeter{Window: syncWindow}}
+	m := &syncState{meter: checkkit.KubeletMeter{Window: 15 * time.Minute}}
 	return detect.Check{
-		ID:      syncID,
+		ID:      "kubelet-sync",
 		Domain:  "kubernetes",
 		Summary: "kubelet's calls to the apiserver or the runtime fail, or its pods start slowly",
 		Advice: "Apiserver: run `curl -k https://APISERVER/healthz` on the node, then check the load balancer, DNS " +
@@ -64,10 +60,9 @@ func KubeletSync() detect.Check {
 				"kubelet's metrics; those operations are ignored. If the apiserver itself is down, every node " +
 				"reports it.",
 		},
-		Every:    time.Minute,
-		Deadline: 10 * time.Second,
-		Policy:   finding.Policy{Clear: finding.Hold{Runs: 2}},
-		Run:      m.observe,
+		Every:  time.Minute,
+		Policy: finding.Policy{Clear: finding.Hold{Runs: 2}},
+		Run:    m.observe,
 	}
 }
 
@@ -120,8 +115,7 @@ func syncKey(name string, s kubelet.Sample) string {
 // nodeOperations are the calls of the runtime whose errors are not the pods' own.
 func nodeOperations() []string {
 	return []string{"run_podsandbox", "stop_podsandbox", "remove_podsandbox", "stop_container", "remove_container",
-		"create_container",
-		"list_containers", "list_podsandbox", "list_images", "status", "version", "image_fs_info"}
+		"create_container", "list_containers", "list_podsandbox", "list_images", "status", "version", "image_fs_info"}
 }
 
 func evaluateRequests(grown map[string]float64, minutes time.Duration) []finding.Finding {
@@ -129,7 +123,7 @@ func evaluateRequests(grown map[string]float64, minutes time.Duration) []finding
 	for key, count := range grown {
 		if code, ok := strings.CutPrefix(key, "request bad "); ok && count > 0 {
 			bad += count
-			codes = append(codes, fmt.Sprintf("%s: %s", checkkit.Sanitize(code, 10), checkkit.WholeNumber(count)))
+			codes = append(codes, fmt.Sprintf("%s: %.0f", checkkit.Sanitize(code, 10), count))
 		}
 	}
 	slices.Sort(codes)
@@ -138,10 +132,10 @@ func evaluateRequests(grown map[string]float64, minutes time.Duration) []finding
 		return nil
 	}
 	return []finding.Finding{{
-		Check: syncID, Subject: finding.Subject{Kind: "apiserver", Name: "apiserver"}, Severity: finding.Warning,
+		Subject: finding.Subject{Kind: "apiserver", Name: "apiserver"}, Severity: finding.Warning,
 		Reason: "ApiserverRequestsFail",
-		Message: fmt.Sprintf("%s of kubelet's %s requests to the apiserver failed within %s (%s)",
-			checkkit.WholeNumber(bad), checkkit.WholeNumber(all), minutes, checkkit.JoinFirst(codes, 5)),
+		Message: fmt.Sprintf("%.0f of kubelet's %.0f requests to the apiserver failed within %s (%s)", bad, all, minutes,
+			checkkit.JoinFirst(codes, 5)),
 		Facts:      map[string]string{"failed": checkkit.WholeNumber(bad), "requests": checkkit.WholeNumber(all)},
 		BelowRaise: bad < syncLeast || bad < 0.2*all,
 	}}
@@ -161,10 +155,10 @@ func evaluateOperations(h *host.Host, grown map[string]float64, minutes time.Dur
 	}
 	all := grown["all "+worst]
 	return []finding.Finding{{
-		Check: syncID, Subject: finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket},
+		Subject:  finding.Subject{Kind: "container-runtime", Name: h.Paths.CRISocket},
 		Severity: finding.Warning, Reason: "RuntimeOperationsFail",
-		Message: fmt.Sprintf("%s of kubelet's %s calls of %s failed within %s: see `journalctl -u containerd`",
-			checkkit.WholeNumber(bad), checkkit.WholeNumber(all), worst, minutes),
+		Message: fmt.Sprintf("%.0f of kubelet's %.0f calls of %s failed within %s: see `journalctl -u containerd`",
+			bad, all, worst, minutes),
 		Facts: map[string]string{"operation": worst, "failed": checkkit.WholeNumber(bad),
 			"calls": checkkit.WholeNumber(all)}, BelowRaise: bad < syncLeast || bad < 0.5*all,
 	}}
@@ -185,9 +179,8 @@ func (l lateStarts) evaluate(grown map[string]float64, minutes time.Duration) []
 		return nil
 	}
 	return []finding.Finding{{
-		Check: syncID, Subject: l.subject, Severity: finding.Warning, Reason: l.reason,
-		Message: fmt.Sprintf("%s of the %s pods that started within %s %s", checkkit.WholeNumber(slow),
-			checkkit.WholeNumber(all), minutes, l.text),
+		Subject: l.subject, Severity: finding.Warning, Reason: l.reason,
+		Message:    fmt.Sprintf("%.0f of the %.0f pods that started within %s %s", slow, all, minutes, l.text),
 		Facts:      map[string]string{"slow": checkkit.WholeNumber(slow), "pods": checkkit.WholeNumber(all)},
 		BelowRaise: slow < 3 || slow < 0.1*all,
 	}}

@@ -33,7 +33,6 @@ import (
 // for that. The control plane watches the renewal of the lease, and sets Ready to Unknown without it.
 
 const (
-	registrationID    = "node-registration"
 	registrationEvery = time.Hour
 	registrationGrace = 5 * time.Minute // kubelet's time to write its Node after a start
 )
@@ -42,7 +41,7 @@ const (
 func NodeRegistration() detect.Check {
 	m := &registrationState{}
 	return detect.Check{
-		ID:      registrationID,
+		ID:      "node-registration",
 		Domain:  "kubernetes",
 		Summary: "the cluster has no Node for this machine, or its Node is another machine or not healthy",
 		Advice: "Not registered: restart kubelet, which creates its Node only when it starts; if it is refused, its " +
@@ -164,7 +163,7 @@ func evaluateConditions(node *corev1.Node) []finding.Finding {
 	for _, c := range node.Status.Conditions {
 		text := fmt.Sprintf("%s: %s", checkkit.Sanitize(c.Reason, 100),
 			checkkit.Sanitize(c.Message, checkkit.MaxReported))
-		f := finding.Finding{Check: registrationID, Subject: finding.Subject{Kind: "node-condition",
+		f := finding.Finding{Subject: finding.Subject{Kind: "node-condition",
 			Name: string(c.Type)}, Severity: finding.Warning,
 			Facts: map[string]string{"status": string(c.Status), "reason": checkkit.Sanitize(c.Reason, 100)}}
 		switch {
@@ -178,8 +177,7 @@ func evaluateConditions(node *corev1.Node) []finding.Finding {
 			c.Type == corev1.NodeMemoryPressure || c.Type == corev1.NodePIDPressure ||
 			c.Type == corev1.NodeNetworkUnavailable):
 			f.Reason, f.Message = "NodeUnderPressure", fmt.Sprintf("%s is True, so no new pods are scheduled here: %s",
-				c.Type,
-				text)
+				c.Type, text)
 		default:
 			continue
 		}
@@ -212,7 +210,7 @@ func addressesOf(node *corev1.Node) string {
 
 func registrationFinding(h *host.Host, reason, format string, args ...any) finding.Finding {
 	return finding.Finding{
-		Check: registrationID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: reason,
+		Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: reason,
 		Message: fmt.Sprintf(format, args...),
 	}
 }

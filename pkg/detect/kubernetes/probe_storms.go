@@ -13,7 +13,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
@@ -33,7 +32,6 @@ import (
 // CPU, disk or network, rather than all programs broken.
 
 const (
-	probeStormsID     = "probe-storms"
 	probeStormsWindow = 3 * time.Minute
 	probeStormPods    = 5
 	probeStormOwners  = 3
@@ -44,7 +42,7 @@ const (
 func ProbeStorms() detect.Check {
 	m := &stormState{meter: checkkit.KubeletMeter{Window: probeStormsWindow}}
 	return detect.Check{
-		ID:      probeStormsID,
+		ID:      "probe-storms",
 		Domain:  "kubernetes",
 		Summary: "liveness or readiness probes of many different pods fail at the same time",
 		Advice: "Check what the pods share: run `nodeagent check` for CPU, memory and disk pressure and for the CNI " +
@@ -61,9 +59,8 @@ func ProbeStorms() detect.Check {
 			FalseAlarms: "A single broken deployment is not reported; startup probes and pods younger than the " +
 				"window are ignored. If a service that all of the pods need is down, that is reported as a storm.",
 		},
-		Every:    time.Minute,
-		Deadline: 10 * time.Second,
-		Run:      m.observe,
+		Every: time.Minute,
+		Run:   m.observe,
 	}
 }
 
@@ -98,7 +95,7 @@ func (m *stormState) observe(ctx context.Context, h *host.Host) ([]finding.Findi
 		return nil, nil
 	}
 	return []finding.Finding{{
-		Check: probeStormsID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "ProbeStorm",
+		Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "ProbeStorm",
 		Message: fmt.Sprintf("probes of %d of %d pods, of %d different owners, began to fail within %s: %s",
 			len(failing), probed, owners, probeStormsWindow, checkkit.JoinFirst(names, 5)),
 		Facts: map[string]string{"failing": strconv.Itoa(len(failing)), "probed": strconv.Itoa(probed),
@@ -168,9 +165,6 @@ func (m *stormState) failing(grown map[string]float64, now finding.Timestamp) (p
 
 // ownersOf returns the names of pods, and how many different controllers they belong to.
 func ownersOf(ctx context.Context, h *host.Host, uids []string) (names []string, owners int, err error) {
-	if h.Kubelet.Pods == nil {
-		return nil, 0, fmt.Errorf("pods of kubelet: %w", hosterr.ErrNotConfigured)
-	}
 	pods, err := discover.NodePods(ctx, h)
 	if err != nil {
 		return nil, 0, err

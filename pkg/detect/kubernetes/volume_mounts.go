@@ -34,18 +34,16 @@ import (
 // exist, a hostPath as long as its path does not: only their authors can correct that.
 
 const (
-	volumeMountsID     = "volume-mounts"
-	volumeMountsWindow = 10 * time.Minute
-	volumeMountsRaise  = 5
-	volumeMountsKeep   = 2
-	maxVolumePlugins   = 50 // reported
+	volumeMountsRaise = 5
+	volumeMountsKeep  = 2
+	maxVolumePlugins  = 50 // reported
 )
 
 // VolumeMounts finds volumes that cannot be mounted or unmounted, by driver.
 func VolumeMounts() detect.Check {
-	m := &volumeState{meter: checkkit.KubeletMeter{Window: volumeMountsWindow}}
+	m := &volumeState{meter: checkkit.KubeletMeter{Window: 10 * time.Minute}}
 	return detect.Check{
-		ID:      volumeMountsID,
+		ID:      "volume-mounts",
 		Domain:  "kubernetes",
 		Summary: "kubelet keeps failing to mount or unmount volumes of one driver",
 		Advice: "Run `kubectl describe pod` for a pod that waits: its events (FailedMount) have the driver's error. " +
@@ -67,9 +65,8 @@ func VolumeMounts() detect.Check {
 			FalseAlarms: "The restart of a driver causes a failure or two for each volume; that is below the " +
 				"threshold.",
 		},
-		Every:    time.Minute,
-		Deadline: 10 * time.Second,
-		Run:      m.observe,
+		Every: time.Minute,
+		Run:   m.observe,
 	}
 }
 
@@ -87,10 +84,7 @@ func (m *volumeState) observe(ctx context.Context, h *host.Host) ([]finding.Find
 	if len(plugins) == 0 {
 		return nil, nil
 	}
-	var pods []corev1.Pod
-	if h.Kubelet.Pods != nil {
-		pods, _ = discover.NodePods(ctx, h) // without them the finding names no pods
-	}
+	pods, _ := discover.NodePods(ctx, h) // without them the finding names no pods
 	var found []finding.Finding
 	for _, name := range slices.Sorted(maps.Keys(plugins))[:min(len(plugins), maxVolumePlugins)] {
 		found = append(found, plugins[name].finding(name, pods, m.meter.Span()))
@@ -134,7 +128,7 @@ func volumeFailures(grown map[string]float64) map[string]pluginFailures {
 		part := strings.Split(key, "\x00")
 		name := csiPlugin + part[1]
 		if p, ok := plugins[name]; ok && part[0] == "csi" && grown[key] > 0 {
-			p.codes = append(p.codes, fmt.Sprintf("%s %s", part[2], checkkit.WholeNumber(grown[key])))
+			p.codes = append(p.codes, fmt.Sprintf("%s %.0f", part[2], grown[key]))
 			plugins[name] = p
 		}
 	}
@@ -150,10 +144,10 @@ func (p pluginFailures) finding(name string, pods []corev1.Pod, minutes time.Dur
 		subject = finding.Subject{Kind: "csi-driver", Name: checkkit.Sanitize(driver, 200)}
 	}
 	f := finding.Finding{
-		Check: volumeMountsID, Subject: subject, Severity: finding.Warning, Reason: "VolumeMountsFail",
+		Subject: subject, Severity: finding.Warning, Reason: "VolumeMountsFail",
 		BelowRaise: p.failed < volumeMountsRaise,
-		Message: fmt.Sprintf("%s failed %s times within %s and succeeded %s times", checkkit.Sanitize(p.operation, 60),
-			checkkit.WholeNumber(p.failed), minutes, checkkit.WholeNumber(p.good)),
+		Message: fmt.Sprintf("%s failed %.0f times within %s and succeeded %.0f times", checkkit.Sanitize(p.operation, 60),
+			p.failed, minutes, p.good),
 		Facts: map[string]string{"operation": checkkit.Sanitize(p.operation, 60),
 			"failed": checkkit.WholeNumber(p.failed), "succeeded": checkkit.WholeNumber(p.good)},
 	}
@@ -178,8 +172,7 @@ func (p pluginFailures) finding(name string, pods []corev1.Pod, minutes time.Dur
 // ownVolumes reports whether volumes of a plugin usually fail because what they name does not exist.
 func ownVolumes(plugin string) bool {
 	return slices.Contains([]string{"kubernetes.io/configmap", "kubernetes.io/secret", "kubernetes.io/projected",
-		"kubernetes.io/downward-api",
-		"kubernetes.io/host-path"}, plugin)
+		"kubernetes.io/downward-api", "kubernetes.io/host-path"}, plugin)
 }
 
 // podsWaiting names the pods that do not start, or do not end, and mount a volume of that plugin. The pod does not show

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"strconv"
@@ -30,7 +31,6 @@ import (
 // https://docs.kernel.org/admin-guide/cgroup-v2.html (cgroup.stat), cgroups(7)
 
 const (
-	dyingCgroupsID        = "dying-cgroups"
 	dyingCgroupsThreshold = 10_000
 	dyingCgroupsKeep      = 8_000
 )
@@ -38,7 +38,7 @@ const (
 // DyingCgroups finds nodes on which removed cgroups pile up.
 func DyingCgroups() detect.Check {
 	return detect.Check{
-		ID: dyingCgroupsID, Domain: "memory",
+		ID: "dying-cgroups", Domain: "memory",
 		Summary: "removed cgroups pile up in the kernel",
 		Advice: "Something creates and removes cgroups all the time: jobs, crash-looping pods, or session scopes " +
 			"(`loginctl list-sessions`). Run `echo 1 > /proc/sys/vm/drop_caches` once, at a quiet time: it frees " +
@@ -55,8 +55,8 @@ func DyingCgroups() detect.Check {
 			FalseAlarms: "Some hundreds are normal where jobs come and go, and are not reported. A node with very " +
 				"much free memory keeps them longer; memory pressure makes the kernel free them.",
 		},
-		Every: 10 * time.Minute, Deadline: 10 * time.Second,
-		Run: checkDyingCgroups,
+		Every: 10 * time.Minute,
+		Run:   checkDyingCgroups,
 	}
 }
 
@@ -74,9 +74,9 @@ func checkDyingCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, er
 		return nil, err
 	}
 	return []finding.Finding{{
-		Check: dyingCgroupsID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
+		Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
 		Reason: "DyingCgroups", Message: fmt.Sprintf("%d removed cgroups are still in the kernel", dying),
-		Facts: map[string]string{"dying": strconv.FormatUint(dying, 10)}, BelowRaise: dying < dyingCgroupsThreshold,
+		Facts: map[string]string{"dying": fmt.Sprint(dying)}, BelowRaise: dying < dyingCgroupsThreshold,
 	}}, nil
 }
 
@@ -97,16 +97,9 @@ func dyingInV2(_ context.Context, h *host.Host, root string) (uint64, error) {
 }
 
 func dyingInV1(ctx context.Context, h *host.Host, root string) (uint64, error) {
-	data, err := h.Files.Read("/proc/cgroups")
-	if err != nil {
+	all, err := checkkit.Parse(h.Files, "/proc/cgroups", memoryCgroups)
+	if err != nil || all < dyingCgroupsKeep {
 		return 0, err
-	}
-	all, err := memoryCgroups(string(data))
-	if err != nil {
-		return 0, fmt.Errorf("read /proc/cgroups: %w", err)
-	}
-	if all < dyingCgroupsKeep {
-		return 0, nil
 	}
 	alive, err := countFolders(ctx, h.Files, root, all)
 	return all - min(alive, all), err
@@ -121,7 +114,7 @@ func memoryCgroups(text string) (uint64, error) {
 		}
 		count, err := strconv.ParseUint(fields[2], 10, 32)
 		if err != nil {
-			return 0, fmt.Errorf("line %q: bad number of cgroups", checkkit.Sanitize(line, checkkit.MaxLine))
+			return 0, checkkit.InLine(line, errors.New("bad number of cgroups"))
 		}
 		return count, nil
 	}

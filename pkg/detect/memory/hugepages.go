@@ -27,15 +27,12 @@ import (
 // since it comes later, for the default size alone. Sizes of "hugepages=0:2,1:2" (by NUMA node, Linux 5.17) are added
 // up.
 
-const (
-	hugepagesID  = "hugepages"
-	hugepagesDir = "/sys/kernel/mm/hugepages"
-)
+const hugepagesDir = "/sys/kernel/mm/hugepages"
 
 // Hugepages finds nodes that have fewer huge pages than they were configured to have.
 func Hugepages() detect.Check {
 	return detect.Check{
-		ID: hugepagesID, Domain: "memory",
+		ID: "hugepages", Domain: "memory",
 		Summary: "the node has fewer huge pages than it is configured to have",
 		Advice: "Reserve them on the kernel's command line (hugepagesz= hugepages=): later, memory is too " +
 			"fragmented. Until the next boot, `echo N > /sys/kernel/mm/hugepages/hugepages-SIZE/nr_hugepages` may " +
@@ -85,11 +82,9 @@ func checkHugepages(files host.Files) ([]finding.Finding, error) {
 			doubts[subject] = err
 		case have < want:
 			findings = append(findings, finding.Finding{
-				Check: hugepagesID, Subject: subject, Severity: finding.Warning, Reason: "HugepagesMissing",
-				Message: fmt.Sprintf("%d of %d configured huge pages of %s exist", have, want,
-					checkkit.SizeText(size)),
-				Facts: map[string]string{"configured": strconv.FormatUint(want, 10),
-					"present": strconv.FormatUint(have, 10)},
+				Subject: subject, Severity: finding.Warning, Reason: "HugepagesMissing",
+				Message: fmt.Sprintf("%d of %d configured huge pages of %s exist", have, want, checkkit.SizeText(size)),
+				Facts:   map[string]string{"configured": fmt.Sprint(want), "present": fmt.Sprint(have)},
 			})
 		}
 	}

@@ -4,7 +4,6 @@ package memory
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -35,7 +34,6 @@ func DefaultMemoryAvailableSettings() MemoryAvailableSettings {
 }
 
 const (
-	memoryAvailableID   = "memory-available"
 	memoryAvailableMin  = 150 << 20 // above kubelet's own threshold of 100 MiB
 	memoryAvailableMax  = 2 << 30   // more is no shortage, however large the machine
 	memoryAvailableKeep = 1.25      // times the threshold must be available before the finding is cleared
@@ -44,7 +42,7 @@ const (
 // MemoryAvailable finds nodes that are about to run out of memory.
 func MemoryAvailable(s MemoryAvailableSettings) detect.Check {
 	return detect.Check{
-		ID: memoryAvailableID, Domain: "memory",
+		ID: "memory-available", Domain: "memory",
 		Summary: "the node is about to run out of memory",
 		Advice: "The message names the pods that use most memory. Set limits for them (resources.limits.memory) or " +
 			"move them. Memory that no pod accounts for is used by system services or the kernel: see `systemd-cgtop " +
@@ -84,12 +82,12 @@ func checkAvailable(ctx context.Context, h *host.Host, s MemoryAvailableSettings
 		return nil, nil
 	}
 	f := finding.Finding{
-		Check: memoryAvailableID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "MemoryLow",
+		Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "MemoryLow",
 		Message: fmt.Sprintf("%s of %s are available (threshold %s)", checkkit.SizeText(available),
 			checkkit.SizeText(usable), checkkit.SizeText(threshold)),
 		Facts: map[string]string{
-			"availableBytes": strconv.FormatUint(available, 10), "usableBytes": strconv.FormatUint(usable, 10),
-			"thresholdBytes": strconv.FormatUint(threshold, 10),
+			"availableBytes": fmt.Sprint(available), "usableBytes": fmt.Sprint(usable),
+			"thresholdBytes": fmt.Sprint(threshold),
 		},
 		BelowRaise: available >= threshold,
 	}

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -27,18 +28,17 @@ import (
 // page tables. The zone DMA (16 MiB for ancient devices) does not count.
 
 const (
-	memoryFragmentationID = "memory-fragmentation"
-	fragmentedAt          = 99 // percent of free memory in blocks of fewer than 16 pages
-	fragmentedKeep        = 95
-	fragmentedOrder       = 4
-	compactionFailedFor   = 10 * time.Minute // how long a failed compaction counts
+	fragmentedAt        = 99 // percent of free memory in blocks of fewer than 16 pages
+	fragmentedKeep      = 95
+	fragmentedOrder     = 4
+	compactionFailedFor = 10 * time.Minute // how long a failed compaction counts
 )
 
 // MemoryFragmentation finds nodes whose free memory is in pieces too small for the kernel.
 func MemoryFragmentation() detect.Check {
 	m := &fragmentation{}
 	return detect.Check{
-		ID: memoryFragmentationID, Domain: "memory",
+		ID: "memory-fragmentation", Domain: "memory",
 		Summary: "free memory is fragmented into blocks too small for the kernel, and compaction fails",
 		Advice: "`echo 1 > /proc/sys/vm/compact_memory` compacts what it can, at the cost of some stalls; a larger " +
 			"vm.min_free_kbytes keeps more free for the kernel. If the fault comes back, check what holds kernel " +
@@ -82,16 +82,9 @@ func (m *fragmentation) run(_ context.Context, h *host.Host) ([]finding.Finding,
 		m.failedAt = now
 	}
 	m.counted, m.fails = true, fails
-	data, err := h.Files.Read("/proc/buddyinfo")
-	if err != nil {
+	nodes, err := checkkit.Parse(h.Files, "/proc/buddyinfo", parseBuddyinfo)
+	if err != nil || m.failedAt == 0 || now-m.failedAt > compactionFailedFor {
 		return nil, err
-	}
-	nodes, err := parseBuddyinfo(string(data))
-	if err != nil {
-		return nil, fmt.Errorf("read /proc/buddyinfo: %w", err)
-	}
-	if m.failedAt == 0 || now-m.failedAt > compactionFailedFor {
-		return nil, nil
 	}
 	var findings []finding.Finding
 	for _, n := range nodes {
@@ -112,13 +105,12 @@ func (n numaNode) unusable() float64 { return 100 - checkkit.PercentOf(n.large, 
 
 func (n numaNode) finding() finding.Finding {
 	return finding.Finding{
-		Check: memoryFragmentationID, Subject: finding.Subject{Kind: "numa-node", Name: n.name},
-		Severity: finding.Warning,
-		Reason:   "MemoryFragmented", BelowRaise: n.unusable() < fragmentedAt,
+		Subject: finding.Subject{Kind: "numa-node", Name: n.name}, Severity: finding.Warning,
+		Reason: "MemoryFragmented", BelowRaise: n.unusable() < fragmentedAt,
 		Message: fmt.Sprintf("%.1f %% of the free memory of NUMA node %s is in blocks of fewer than 16 pages, and "+
 			"compaction failed", n.unusable(), n.name),
 		Facts: map[string]string{
-			"freePages": strconv.FormatUint(n.free, 10), "freePagesInLargeBlocks": strconv.FormatUint(n.large, 10),
+			"freePages": fmt.Sprint(n.free), "freePagesInLargeBlocks": fmt.Sprint(n.large),
 		},
 	}
 }
@@ -129,8 +121,7 @@ func parseBuddyinfo(text string) ([]numaNode, error) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < 5 || fields[0] != "Node" || fields[2] != "zone" {
-			return nil, fmt.Errorf("line %q: want \"Node 0, zone Normal\" and numbers",
-				checkkit.Sanitize(line, checkkit.MaxLine))
+			return nil, checkkit.InLine(line, errors.New("want \"Node 0, zone Normal\" and numbers"))
 		}
 		name := strings.TrimSuffix(fields[1], ",")
 		if !slices.ContainsFunc(nodes, func(n numaNode) bool { return n.name == name }) {
@@ -143,8 +134,7 @@ func parseBuddyinfo(text string) ([]numaNode, error) {
 		for order, field := range fields[4:] {
 			blocks, err := strconv.ParseUint(field, 10, 32)
 			if err != nil || order > 30 {
-				return nil, fmt.Errorf("line %q: bad number %q", checkkit.Sanitize(line, checkkit.MaxLine),
-					checkkit.Sanitize(field, checkkit.MaxLine))
+				return nil, checkkit.InLine(line, fmt.Errorf("bad number %q", checkkit.Sanitize(field, checkkit.MaxLine)))
 			}
 			node.free += blocks << order
 			if order >= fragmentedOrder {

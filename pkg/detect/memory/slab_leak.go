@@ -38,7 +38,6 @@ type SlabLeakSettings struct {
 func DefaultSlabLeakSettings() SlabLeakSettings { return SlabLeakSettings{KernelPercent: 25} }
 
 const (
-	slabLeakID   = "slab-leak"
 	slabLeakMin  = 1 << 30 // bytes; less is a large share of a tiny machine only
 	slabLeakKeep = 0.8     // of the threshold
 )
@@ -46,7 +45,7 @@ const (
 // SlabLeak finds nodes whose kernel holds too much memory.
 func SlabLeak(s SlabLeakSettings) detect.Check {
 	return detect.Check{
-		ID: slabLeakID, Domain: "memory",
+		ID: "slab-leak", Domain: "memory",
 		Summary: "the kernel itself uses too much memory",
 		Advice: "`slabtop -s c` shows the objects: names such as kmalloc-64 say little, but dentry, nf_conntrack, " +
 			"TCP, skbuff_head_cache or a driver's name lead to the cause. Much Percpu with many dead cgroups: see " +
@@ -91,11 +90,11 @@ func checkKernelMemory(h *host.Host, s SlabLeakSettings) ([]finding.Finding, err
 		return nil, nil
 	}
 	f := finding.Finding{
-		Check: slabLeakID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
+		Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
 		Reason: "KernelMemoryHigh", BelowRaise: share < s.KernelPercent,
 		Message: fmt.Sprintf("the kernel holds %s of %s (%.0f %%) as %s", checkkit.SizeText(held),
 			checkkit.SizeText(total), share, worst),
-		Facts: map[string]string{"kind": worst, "bytes": strconv.FormatUint(held, 10)},
+		Facts: map[string]string{"kind": worst, "bytes": fmt.Sprint(held)},
 	}
 	if worst == "SUnreclaim" {
 		f.Reason = "SlabLeak"

@@ -27,12 +27,10 @@ import (
 // proc_swaps(5), https://kubernetes.io/docs/concepts/architecture/nodes/#swap-memory. Memory that is compressed in a
 // zram device used as swap is in the same file.
 
-const swapID = "swap"
-
 // Swap finds swap that kubelet does not expect, and swap that is used up.
 func Swap() detect.Check {
 	return detect.Check{
-		ID: swapID, Domain: "memory",
+		ID: "swap", Domain: "memory",
 		Summary: "swap is on that kubelet does not allow, or swap is used up",
 		Advice: "Unexpected swap: run `swapoff -a` and remove it from /etc/fstab and from systemd (`systemctl " +
 			"--type swap`; zram-generator), or allow it with failSwapOn: false and memorySwap. Swap used up: see " +
@@ -64,19 +62,12 @@ type swapArea struct {
 }
 
 func checkSwap(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-	data, err := h.Files.Read("/proc/swaps")
+	areas, err := checkkit.Parse(h.Files, "/proc/swaps", parseSwaps)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, finding.NotApplicable("the kernel has no swap")
 	}
-	if err != nil {
+	if err != nil || len(areas) == 0 {
 		return nil, err
-	}
-	areas, err := parseSwaps(string(data))
-	if err != nil {
-		return nil, fmt.Errorf("read /proc/swaps: %w", err)
-	}
-	if len(areas) == 0 {
-		return nil, nil
 	}
 	info, err := checkkit.ReadMeminfo(h.Files)
 	if err != nil {
@@ -88,9 +79,9 @@ func checkSwap(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 		names, total, used = append(names, a.name), total+a.total, used+a.used
 	}
 	f := finding.Finding{
-		Check: swapID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
-		Facts: map[string]string{"areas": checkkit.JoinFirst(names, 10), "totalBytes": strconv.FormatUint(total, 10),
-			"usedBytes": strconv.FormatUint(used, 10)},
+		Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
+		Facts: map[string]string{"areas": checkkit.JoinFirst(names, 10), "totalBytes": fmt.Sprint(total),
+			"usedBytes": fmt.Sprint(used)},
 	}
 	if checkkit.PercentOf(used, total) > 90 && checkkit.PercentOf(info["MemAvailable"], info["MemTotal"]) < 10 {
 		f.Reason = "SwapFull"
@@ -113,18 +104,18 @@ func checkSwap(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 func parseSwaps(text string) ([]swapArea, error) {
 	header, rest, _ := strings.Cut(text, "\n")
 	if !strings.HasPrefix(header, "Filename") {
-		return nil, fmt.Errorf("line %q: want the header", checkkit.Sanitize(header, checkkit.MaxLine))
+		return nil, checkkit.InLine(header, errors.New("want the header"))
 	}
 	var areas []swapArea
 	for line := range strings.Lines(rest) {
 		fields := strings.Fields(line)
 		if len(fields) != 5 {
-			return nil, fmt.Errorf("line %q: want 5 fields", checkkit.Sanitize(line, checkkit.MaxLine))
+			return nil, checkkit.InLine(line, errors.New("want 5 fields"))
 		}
 		total, err := strconv.ParseUint(fields[2], 10, 50)
 		used, errUsed := strconv.ParseUint(fields[3], 10, 50)
 		if err != nil || errUsed != nil {
-			return nil, fmt.Errorf("line %q: bad size", checkkit.Sanitize(line, checkkit.MaxLine))
+			return nil, checkkit.InLine(line, errors.New("bad size"))
 		}
 		areas = append(areas, swapArea{checkkit.Sanitize(fields[0], checkkit.MaxLine), total << 10, used << 10})
 	}

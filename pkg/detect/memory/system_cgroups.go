@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -26,7 +25,6 @@ import (
 // https://kubernetes.io/docs/tasks/administer-cluster/reserve-compute-resources/
 
 const (
-	systemCgroupsID        = "system-cgroups"
 	systemCgroupsThreshold = 95 // percent
 	systemCgroupsKeep      = 90
 )
@@ -34,7 +32,7 @@ const (
 // SystemCgroups finds slices and services that are about to reach their limit of memory.
 func SystemCgroups() detect.Check {
 	return detect.Check{
-		ID: systemCgroupsID, Domain: "memory",
+		ID: "system-cgroups", Domain: "memory",
 		Summary: "a slice or service is about to reach its memory limit",
 		Advice: "kubepods: pods use more than the node allots to them; move some, or reserve less (kubeReserved, " +
 			"systemReserved). A system slice or service: reserve more for it, or raise MemoryMax (`systemctl edit`).",
@@ -71,7 +69,7 @@ func checkSystemCgroups(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		case err != nil:
 			doubts[subject] = err
 		case ok:
-			f.Check, f.Subject = systemCgroupsID, subject
+			f.Subject = subject
 			if abovePods[name] {
 				addLargestPods(ctx, h, &f)
 			}
@@ -102,7 +100,7 @@ func nearLimit(h *host.Host, hierarchy cgroup.CgroupHierarchy, name string) (fin
 		Message: fmt.Sprintf("%s uses %s of %s (%s)", checkkit.Sanitize(name, checkkit.MaxLine),
 			checkkit.SizeText(used), checkkit.SizeText(limit), what),
 		Facts: map[string]string{
-			"usedBytes": strconv.FormatUint(used, 10), "limitBytes": strconv.FormatUint(limit, 10)},
+			"usedBytes": fmt.Sprint(used), "limitBytes": fmt.Sprint(limit)},
 	}, true, nil
 }
 

@@ -33,15 +33,12 @@ import (
 //
 // "going down" and "going back" are members within their configured delays; they count neither as up nor as down.
 
-const bondsID = "bonds"
-
-// maxBonds bounds how many bonds are read.
-const maxBonds = 64
+const maxBonds = 64 // that are read
 
 // Bonds finds bonds that lost links.
 func Bonds() detect.Check {
 	return detect.Check{
-		ID: bondsID, Domain: "network",
+		ID: "bonds", Domain: "network",
 		Summary: "a bond of network cards lost one of its links, or all",
 		Advice: "List the members with `cat /proc/net/bonding/BOND`. Check the cable, the transceiver and the " +
 			"switch port of each member that is down (`ethtool X`). Without an LACP partner, configure the switch " +
@@ -71,14 +68,13 @@ func Bonds() detect.Check {
 }
 
 func observeBonds(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-	names, err := h.Files.List("/proc/net/bonding")
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
-		return nil, finding.NoneLeft("no bond of network cards")
-	}
+	names, err := checkkit.ListSorted(h.Files, "/proc/net/bonding")
 	if err != nil {
 		return nil, err
 	}
-	slices.Sort(names)
+	if len(names) == 0 {
+		return nil, finding.NoneLeft("no bond of network cards")
+	}
 	if len(names) > maxBonds {
 		return nil, fmt.Errorf("list /proc/net/bonding: more than %d bonds", maxBonds)
 	}
@@ -99,7 +95,7 @@ func observeBonds(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			continue
 		}
 		if f, ok := b.evaluate(anyWorks(cards)); ok {
-			f.Check, f.Subject = bondsID, subject
+			f.Subject = subject
 			findings = append(findings, f)
 		}
 	}
@@ -107,14 +103,9 @@ func observeBonds(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 }
 
 func readBond(files host.Files, name string) (bond, error) {
-	file := "/proc/net/bonding/" + name
-	data, err := files.Read(file)
+	b, err := checkkit.Parse(files, "/proc/net/bonding/"+name, parseBond)
 	if err != nil {
 		return bond{}, err
-	}
-	b, err := parseBond(string(data))
-	if err != nil {
-		return bond{}, fmt.Errorf("read %s: %w", file, err)
 	}
 	b.name = name
 	device := networkCard{name: name, dir: sysClassNet + "/" + name}
@@ -163,7 +154,7 @@ func parseBond(text string) (bond, error) {
 		case key == "Aggregator ID" && value != "N/A":
 			id, err := strconv.Atoi(value)
 			if err != nil {
-				return bond{}, fmt.Errorf("line %q: bad number", checkkit.Sanitize(line, checkkit.MaxName))
+				return bond{}, checkkit.InLine(line, errors.New("bad number"))
 			}
 			if last < 0 {
 				b.aggregator = id

@@ -30,12 +30,10 @@ import (
 // Tunnels whose peers are chosen for each packet (Cilium's, whose device has the uplink's MTU on purpose while the
 // routes of pods have a smaller one) are not compared.
 
-const cniMTUID = "cni-mtu"
-
 // CNIMTU finds pods and overlays whose packets are larger than what the node can send.
 func CNIMTU() detect.Check {
 	return detect.Check{
-		ID:      cniMTUID,
+		ID:      "cni-mtu",
 		Domain:  "network",
 		Summary: "packets of pods are larger than what the node can send",
 		Advice: "Set the MTU in the network plugin's configuration to that of the smallest uplink minus the " +
@@ -112,7 +110,7 @@ func largePods(layout netlink.NetworkLayout, uplink netlink.NetworkDevice) (find
 		}
 	}
 	return finding.Finding{
-		Check: cniMTUID, Subject: finding.Subject{Kind: "network-device", Name: uplink.Name}, Severity: finding.Warning,
+		Subject: finding.Subject{Kind: "network-device", Name: uplink.Name}, Severity: finding.Warning,
 		Reason: "PodMTUTooLarge",
 		Message: fmt.Sprintf("%d pods send packets of up to %d bytes (%s), but the uplink %s takes %d: large answers "+
 			"to destinations outside may hang",
@@ -136,7 +134,7 @@ func largeTunnel(layout netlink.NetworkLayout, d, uplink netlink.NetworkDevice) 
 		return finding.Finding{}, false
 	}
 	return finding.Finding{
-		Check: cniMTUID, Subject: finding.Subject{Kind: "network-device", Name: d.Name}, Severity: finding.Warning,
+		Subject: finding.Subject{Kind: "network-device", Name: d.Name}, Severity: finding.Warning,
 		Reason: "OverlayMTUTooLarge",
 		Message: fmt.Sprintf("packets of %s (%s, %d bytes) and their header of %d bytes do not fit %s, which takes "+
 			"%d: large packets between nodes are fragmented or lost", checkkit.Sanitize(d.Name, 32),

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strconv"
 	"strings"
 	"time"
 
@@ -31,7 +30,6 @@ import (
 // full (95 %) and drops packets: then no new connection is possible, not even kubelet's to the apiserver.
 
 const (
-	conntrackID      = "conntrack"
 	conntrackNear    = 0.9 // of the limit; kept above conntrackClear
 	conntrackClear   = 0.8
 	conntrackFull    = 0.95
@@ -42,7 +40,7 @@ const (
 func Conntrack() detect.Check {
 	c := &conntrackCheck{recent: counterWindow{Span: time.Minute}, rates: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
-		ID: conntrackID, Domain: "network",
+		ID: "conntrack", Domain: "network",
 		Summary: "the connection tracking table is full or nearly full, or loses packets",
 		Advice: "`conntrack -S` and `conntrack -L | awk '{print $1,$4}' | sort | uniq -c | sort -rn | head` show " +
 			"what fills the table. Raise net.netfilter.nf_conntrack_max (kube-proxy: --conntrack-max-per-core), " +
@@ -104,14 +102,14 @@ func (c *conntrackCheck) observe(_ context.Context, h *host.Host) ([]finding.Fin
 	if !found {
 		return nil, nil
 	}
-	f.Check, f.Subject = conntrackID, checkkit.NodeSubject(h)
+	f.Subject = checkkit.NodeSubject(h)
 	return []finding.Finding{f}, nil
 }
 
 func (c *conntrackCheck) evaluate(count, limit uint64) (finding.Finding, bool) {
 	f := finding.Finding{
 		Severity: finding.Warning,
-		Facts:    map[string]string{"count": strconv.FormatUint(count, 10), "max": strconv.FormatUint(limit, 10)},
+		Facts:    map[string]string{"count": fmt.Sprint(count), "max": fmt.Sprint(limit)},
 	}
 	share := 0.0
 	if limit > 0 {

@@ -28,7 +28,6 @@ import (
 // DHCP client that renews may remove it for a moment.
 
 const (
-	defaultRouteID  = "default-route"
 	routeChangedFor = time.Hour          // how long a change is reported
 	routeForget     = 7 * 24 * time.Hour // how long the loss of a route is reported; then its absence is normal
 )
@@ -39,7 +38,7 @@ func DefaultRoute(store detect.StateStore) detect.Check {
 	c := &routeCheck{saved: detect.Saved[routeHistory]{Store: store, Key: routeHistoryKey}}
 	c.history = loadRouteHistory(c.saved)
 	return detect.Check{
-		ID: defaultRouteID, Domain: "network",
+		ID: "default-route", Domain: "network",
 		Summary: "the node lost its default route, or it changed",
 		Advice: "Show the routes with `ip route; ip -6 route; ip rule`. Check what configures them: `networkctl " +
 			"status`, `nmcli device`, `journalctl -u systemd-networkd -u NetworkManager`, the DHCP server or the " +
@@ -98,7 +97,7 @@ func (c *routeCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding
 	if !found {
 		return nil, nil
 	}
-	f.Check, f.Subject = defaultRouteID, checkkit.NodeSubject(h)
+	f.Subject = checkkit.NodeSubject(h)
 	return []finding.Finding{f}, nil
 }
 

@@ -2,9 +2,7 @@ package network
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"path"
 	"slices"
@@ -33,8 +31,6 @@ import (
 // Symbol errors: the specification allows a bit error rate of 1e-12, about 120 per hour at 10 Gbit/s. 16-bit counters
 // of old cards stop at their maximum, which is no rise.
 
-const infinibandID = "infiniband"
-
 // fabricDir is what the child process reads.
 const fabricDir = "/sys/class/infiniband"
 
@@ -43,7 +39,7 @@ const fabricDir = "/sys/class/infiniband"
 func Infiniband(store detect.StateStore) detect.Check {
 	c := &fabricCheck{history: loadLinkHistory(store, "infiniband/ports"), window: counterWindow{Span: flapWindow}}
 	return detect.Check{
-		ID: infinibandID, Domain: "network",
+		ID: "infiniband", Domain: "network",
 		Summary: "a port of an InfiniBand or EFA card is down, flaps or damages packets",
 		Advice: "Check the port with `ibstat` and `perfquery -x`, and its peer with `iblinkinfo`. For symbol and " +
 			"receive errors replace the cable or transceiver. If the state is INIT, check the subnet manager: none " +
@@ -78,12 +74,12 @@ type fabricCheck struct {
 }
 
 func (c *fabricCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	names, err := h.Files.List(fabricDir)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
-		return nil, finding.NotApplicable("no InfiniBand or EFA card")
-	}
+	names, err := checkkit.ListSorted(h.Files, fabricDir)
 	if err != nil {
 		return nil, err
+	}
+	if len(names) == 0 {
+		return nil, finding.NotApplicable("no InfiniBand or EFA card")
 	}
 	ports, err := readFabric(ctx, h)
 	if err != nil {
@@ -165,8 +161,7 @@ func portRates(port string) []rateRule {
 }
 
 func (c *fabricCheck) evaluate(name string, port map[string]string) (finding.Finding, bool, error) {
-	f := finding.Finding{Check: infinibandID, Subject: portSubject(name), Severity: finding.Warning,
-		Facts: map[string]string{}}
+	f := finding.Finding{Subject: portSubject(name), Severity: finding.Warning, Facts: map[string]string{}}
 	for _, key := range []string{"state", "phys_state", "link_layer"} {
 		f.Facts[key] = checkkit.Sanitize(port[key], checkkit.MaxName)
 	}

@@ -26,15 +26,12 @@ import (
 // answered. The address stays configured and is not used. RFC 4862, https://docs.kernel.org/networking/ip-sysctl.html
 // (accept_dad). The kernel has no such state for IPv4.
 
-const (
-	duplicateAddressID = "ipv6-duplicate-address"
-	dadFailed          = 0x08
-)
+const dadFailed = 0x08
 
 // DuplicateAddress finds addresses of the node that another machine uses.
 func DuplicateAddress() detect.Check {
 	return detect.Check{
-		ID: duplicateAddressID, Domain: "network",
+		ID: "ipv6-duplicate-address", Domain: "network",
 		Summary: "another machine uses an IPv6 address of the node, so the node does not use it",
 		Advice: "List the address with `ip -6 address show dadfailed`; the kernel's log names the hardware address " +
 			"of the other machine. Remove the address from one of them, then run `ip address del` and `ip address " +
@@ -48,26 +45,20 @@ func DuplicateAddress() detect.Check {
 				"duplicate; the address is unusable all the same.",
 		},
 		Every: 5 * time.Minute, Deadline: 5 * time.Second,
-		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "IPv6 duplicate address"},
-			{Source: detect.WakeLinks}},
+		Wakes: []detect.Wake{checkkit.LogWake("IPv6 duplicate address"), {Source: detect.WakeLinks}},
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
-			data, err := h.Files.Read("/proc/net/if_inet6")
+			failed, err := checkkit.Parse(h.Files, "/proc/net/if_inet6", duplicateAddresses)
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil, finding.NotApplicable("the kernel has no IPv6")
 			}
 			if err != nil {
 				return nil, err
 			}
-			failed, err := duplicateAddresses(string(data))
-			if err != nil {
-				return nil, fmt.Errorf("read /proc/net/if_inet6: %w", err)
-			}
 			var findings []finding.Finding
 			for _, device := range slices.Sorted(maps.Keys(failed)) {
 				findings = append(findings, finding.Finding{
-					Check: duplicateAddressID, Subject: finding.Subject{Kind: kindNetDevice, Name: device},
-					Severity: finding.Warning,
-					Reason:   "DuplicateAddress", Message: fmt.Sprintf("%s: another machine uses %s", device,
+					Subject: finding.Subject{Kind: kindNetDevice, Name: device}, Severity: finding.Warning,
+					Reason: "DuplicateAddress", Message: fmt.Sprintf("%s: another machine uses %s", device,
 						checkkit.JoinFirst(failed[device], 5)),
 					Facts: map[string]string{"addresses": checkkit.JoinFirst(failed[device], 20)},
 				})
@@ -83,15 +74,15 @@ func duplicateAddresses(text string) (map[string][]string, error) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) != 6 {
-			return nil, fmt.Errorf("line %q: want 6 fields", checkkit.Sanitize(line, checkkit.MaxName))
+			return nil, checkkit.InLine(line, errors.New("want 6 fields"))
 		}
 		raw, err := hex.DecodeString(fields[0])
 		if err != nil || len(raw) != 16 {
-			return nil, fmt.Errorf("line %q: bad address", checkkit.Sanitize(line, checkkit.MaxName))
+			return nil, checkkit.InLine(line, errors.New("bad address"))
 		}
 		flags, err := parseCount(fields[4], 16)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+			return nil, checkkit.InLine(line, err)
 		}
 		if flags&dadFailed != 0 {
 			device := checkkit.Sanitize(fields[5], checkkit.MaxName)

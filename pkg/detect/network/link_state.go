@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -41,7 +40,6 @@ type LinkStateSettings struct {
 func DefaultLinkStateSettings() LinkStateSettings { return LinkStateSettings{Flaps: 3} }
 
 const (
-	linkStateID = "link-state"
 	// linksStarted is how long after boot links may still be coming up.
 	linksStarted = 2 * time.Minute
 	flapWindow   = 10 * time.Minute
@@ -55,11 +53,10 @@ func LinkState(s LinkStateSettings, store detect.StateStore) detect.Check {
 	c := &linkCheck{settings: s, history: loadLinkHistory(store, "link-state/links"), speeds: map[string]linkSpeed{},
 		flaps: counterWindow{Span: flapWindow}}
 	return detect.Check{
-		ID: linkStateID, Domain: "network",
+		ID: "link-state", Domain: "network",
 		Summary: "a network card lost its link, flaps, or is slower than it was",
-		Advice: "Check `ip -s link show dev X` and `ethtool X`, then the cable, the transceiver (`ethtool -m X`) " +
-			"and the switch port. Set a port that is not in use down with `ip link set X down`, or list it under " +
-			"ignore.",
+		Advice: "Check `ip -s link show dev X` and `ethtool X`, then the cable, the transceiver (`ethtool -m X`) and " +
+			"the switch port. Set a port that is not in use down with `ip link set X down`, or list it under ignore.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/class/net/X/{flags,operstate,type,carrier_up_count,carrier_down_count}",
 				"/sys/class/net/X/{speed,duplex} after a change of carrier"},
@@ -175,8 +172,8 @@ func (c *linkCheck) count(links []link, up time.Duration) {
 // evaluate returns the most severe fault of one link.
 func (c *linkCheck) evaluate(files host.Files, l link, othersWork bool, up time.Duration) (finding.Finding, bool) {
 	f := finding.Finding{
-		Check: linkStateID, Subject: finding.Subject{Kind: kindNetDevice, Name: l.name}, Severity: finding.Warning,
-		Facts: map[string]string{"operstate": l.oper, "carrierDownCount": strconv.FormatUint(l.downs, 10)},
+		Subject: finding.Subject{Kind: kindNetDevice, Name: l.name}, Severity: finding.Warning,
+		Facts: map[string]string{"operstate": l.oper, "carrierDownCount": fmt.Sprint(l.downs)},
 	}
 	losses, in, _ := c.flaps.Rise(l.name)
 	switch known := l.ups > 0 || c.history.Links[l.name]; {
@@ -194,7 +191,7 @@ func (c *linkCheck) evaluate(files host.Files, l link, othersWork bool, up time.
 	case c.settings.Flaps > 0 && losses+1 >= uint64(c.settings.Flaps) && losses > 0:
 		f.Reason, f.BelowRaise = "LinkFlapping", losses < uint64(c.settings.Flaps)
 		f.Message = fmt.Sprintf("%s lost its carrier %d times within %s", l.name, losses, in.Round(time.Second))
-		f.Facts["flaps"] = strconv.FormatUint(losses, 10)
+		f.Facts["flaps"] = fmt.Sprint(losses)
 		return f, true
 	}
 	return c.evaluateSpeed(files, l, f, up)
@@ -229,7 +226,7 @@ func (c *linkCheck) evaluateSpeed(files host.Files, l link, f finding.Finding, u
 		c.speeds[l.name] = speed
 	}
 	f.Severity = finding.Info
-	f.Facts["speed"] = strconv.FormatUint(speed.now, 10)
+	f.Facts["speed"] = fmt.Sprint(speed.now)
 	switch {
 	case speed.now > 0 && speed.now < speed.best:
 		f.Reason = "LinkSpeedReduced"

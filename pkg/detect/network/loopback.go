@@ -18,12 +18,10 @@ import (
 //
 // https://docs.kernel.org/networking/operstates.html, ip(7).
 
-const loopbackID = "loopback"
-
 // Loopback finds nodes that cannot connect to themselves.
 func Loopback() detect.Check {
 	return detect.Check{
-		ID: loopbackID, Domain: "network",
+		ID: "loopback", Domain: "network",
 		Summary: "the loopback device is down or has lost its address: the node cannot connect to itself",
 		Advice: "Run `ip link set lo up; ip address add 127.0.0.1/8 dev lo`, then find out what took it down: check " +
 			"`journalctl -k` and the network configuration.",
@@ -54,7 +52,7 @@ func observeLoopback(_ context.Context, h *host.Host) ([]finding.Finding, error)
 	lo := networkCard{name: "lo", dir: sysClassNet + "/lo"}
 	found := func(reason, message string) ([]finding.Finding, error) {
 		return []finding.Finding{{
-			Check: loopbackID, Subject: finding.Subject{Kind: kindNetDevice, Name: lo.name}, Severity: finding.Fatal,
+			Subject: finding.Subject{Kind: kindNetDevice, Name: lo.name}, Severity: finding.Fatal,
 			Reason: reason, Message: message,
 		}}, nil
 	}

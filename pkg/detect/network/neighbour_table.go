@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -30,16 +29,13 @@ import (
 // alone proves nothing. Nearly full is therefore a table with entries above 90 % of gc_thresh3, and not above it, and
 // forced collections at the same time: these begin at gc_thresh2.
 
-const (
-	neighbourTableID = "neighbour-table"
-	neighbourNear    = 0.9 // of gc_thresh3
-)
+const neighbourNear = 0.9 // of gc_thresh3
 
 // NeighbourTable finds full neighbour tables.
 func NeighbourTable() detect.Check {
 	c := &neighbourCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
-		ID: neighbourTableID, Domain: "network",
+		ID: "neighbour-table", Domain: "network",
 		Summary: "the neighbour table (ARP, NDP) is full or nearly full: new peers cannot be reached",
 		Advice: "Run `ip -s neigh show nud all | wc -l` on the node and in its pods to find what fills the table. " +
 			"Raise net.ipv4.neigh.default.gc_thresh1, 2 and 3 (or net.ipv6…) above the number of peers in the " +
@@ -74,6 +70,10 @@ type neighbourCheck struct {
 // neighbourTables are the tables by their name in the kernel's log, with the family of their settings.
 var neighbourTables = [][2]string{{"arp_cache", "ipv4"}, {"ndisc_cache", "ipv6"}}
 
+func neighbourSubject(table string) finding.Subject {
+	return finding.Subject{Kind: "neighbour-table", Name: table}
+}
+
 func (c *neighbourCheck) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	files, up := h.Files, h.Clock().SinceBoot
 	counters, entries, limits := map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
@@ -91,7 +91,7 @@ func (c *neighbourCheck) observe(_ context.Context, h *host.Host) ([]finding.Fin
 			limits[name], err = checkkit.ReadCount(files, "/proc/sys/net/"+family+"/neigh/default/gc_thresh3")
 		}
 		if err != nil {
-			unknown[finding.Subject{Kind: neighbourTableID, Name: name}] = err
+			unknown[neighbourSubject(name)] = err
 			continue
 		}
 		entries[name] = p.Entries
@@ -115,10 +115,8 @@ func (c *neighbourCheck) observe(_ context.Context, h *host.Host) ([]finding.Fin
 
 func (c *neighbourCheck) evaluate(table string, entries, limit uint64) (finding.Finding, bool) {
 	f := finding.Finding{
-		Check: neighbourTableID, Subject: finding.Subject{Kind: neighbourTableID, Name: table},
-		Severity: finding.Warning,
-		Facts: map[string]string{"entries": strconv.FormatUint(entries, 10), "gcThresh3": strconv.FormatUint(limit,
-			10)},
+		Subject: neighbourSubject(table), Severity: finding.Warning,
+		Facts: map[string]string{"entries": fmt.Sprint(entries), "gcThresh3": fmt.Sprint(limit)},
 	}
 	fulls, in, _ := c.window.Rise(table + ".fulls")
 	forced, _, _ := c.window.Rise(table + ".forced")
@@ -129,12 +127,11 @@ func (c *neighbourCheck) evaluate(table string, entries, limit uint64) (finding.
 		f.Reason = "NeighbourTableFull"
 		f.Message = fmt.Sprintf("%s refused %d new neighbours within %s; its limit is %d", table, fulls,
 			in.Round(time.Second), limit)
-		f.Facts["refused"] = strconv.FormatUint(fulls, 10)
+		f.Facts["refused"] = fmt.Sprint(fulls)
 	case forced > 0 && near && share <= 1:
 		f.Reason, f.BelowRaise = "NeighbourTableNearlyFull", belowRaise
 		f.Message = fmt.Sprintf("%s holds %d of %d neighbours, and was forced to drop some %d times", table, entries,
-			limit,
-			forced)
+			limit, forced)
 	default:
 		return f, false
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -74,9 +73,9 @@ func exceeded(w *counterWindow, watched time.Duration, rules []rateRule) (faults
 // formatRate renders a rate or a percentage: one digit after the point below ten.
 func formatRate(f float64) string {
 	if f < 10 {
-		return strconv.FormatFloat(f, 'f', 1, 64)
+		return fmt.Sprintf("%.1f", f)
 	}
-	return strconv.FormatFloat(f, 'f', 0, 64)
+	return fmt.Sprintf("%.0f", f)
 }
 
 // networkFault is one of several things wrong with one subject.
@@ -120,8 +119,8 @@ func merge(f finding.Finding, faults []networkFault) (finding.Finding, bool) {
 }
 
 // mergeForNode merges faults of the whole node.
-func mergeForNode(check string, h *host.Host, faults []networkFault, facts map[string]string) []finding.Finding {
-	if f, ok := merge(finding.Finding{Check: check, Subject: checkkit.NodeSubject(h), Facts: facts}, faults); ok {
+func mergeForNode(h *host.Host, faults []networkFault, facts map[string]string) []finding.Finding {
+	if f, ok := merge(finding.Finding{Subject: checkkit.NodeSubject(h), Facts: facts}, faults); ok {
 		return []finding.Finding{f}
 	}
 	return nil

@@ -2,9 +2,9 @@ package network
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -30,7 +30,6 @@ import (
 // The Prometheus node mixin warns at 1 % of packets over an hour; TCP is slow at a tenth of that.
 
 const (
-	networkErrorsID = "network-errors"
 	// timeoutFor is how long a timeout of a queue is reported.
 	timeoutFor = 30 * time.Minute
 	maxQueues  = 4096
@@ -40,7 +39,7 @@ const (
 func NetworkErrors() detect.Check {
 	c := &errorsCheck{rates: counterWindow{Span: 5 * time.Minute}, timeouts: counterWindow{Span: timeoutFor}}
 	return detect.Check{
-		ID: networkErrorsID, Domain: "network",
+		ID: "network-errors", Domain: "network",
 		Summary: "a network card damages or drops packets, or stopped sending",
 		Advice: "Find the kind of error with `ethtool -S X` and `ip -s -s link show dev X`. For checksum and frame " +
 			"errors check the cable, the transceiver and the switch port. For missed and fifo errors the card is " +
@@ -103,13 +102,11 @@ func (c *errorsCheck) observe(_ context.Context, h *host.Host) ([]finding.Findin
 	if len(cards) == 0 {
 		return nil, finding.NotApplicable("no network card is up")
 	}
-	data, err := files.Read("/proc/net/dev")
+	counters, err := checkkit.Parse(files, "/proc/net/dev", func(text string) (map[string]uint64, error) {
+		return parseNetDev(text, cards)
+	})
 	if err != nil {
 		return nil, err
-	}
-	counters, err := parseNetDev(string(data), cards)
-	if err != nil {
-		return nil, fmt.Errorf("read /proc/net/dev: %w", err)
 	}
 	c.rates.Add(up, counters)
 	unknown := c.addTimeouts(files, cards, up)
@@ -167,7 +164,7 @@ func (c *errorsCheck) evaluate(files host.Files, card networkCard) (finding.Find
 	}
 	faults = append(faults, exceeded(&c.rates, rateLeast, errorRules(card.name))...)
 	f, found := merge(finding.Finding{
-		Check: networkErrorsID, Subject: finding.Subject{Kind: kindNetDevice, Name: card.name},
+		Subject: finding.Subject{Kind: kindNetDevice, Name: card.name},
 		Message: card.name + ": ",
 	}, faults)
 	if found {
@@ -186,7 +183,7 @@ func errorFacts(files host.Files, card networkCard) map[string]string {
 		"txAbortedErrors": "tx_aborted_errors",
 	} {
 		if n, err := checkkit.ReadCount(files, card.dir+"/statistics/"+file); err == nil && n > 0 {
-			facts[fact] = strconv.FormatUint(n, 10)
+			facts[fact] = fmt.Sprint(n)
 		}
 	}
 	return facts
@@ -206,13 +203,13 @@ func parseNetDev(text string, cards []networkCard) (map[string]uint64, error) {
 		}
 		fields := strings.Fields(rest)
 		if len(fields) != 16 {
-			return nil, fmt.Errorf("line %q: want 16 numbers", checkkit.Sanitize(line, checkkit.MaxName))
+			return nil, checkkit.InLine(line, errors.New("want 16 numbers"))
 		}
 		for key, column := range map[string]int{"rxPackets": 1, "rxErrors": 2, "rxDrops": 3, "txPackets": 9,
 			"txErrors": 10, "txDrops": 11} {
 			value, err := parseCount(fields[column], 10)
 			if err != nil {
-				return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+				return nil, checkkit.InLine(line, err)
 			}
 			counters[name+"."+key] = value
 		}

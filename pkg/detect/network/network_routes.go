@@ -3,7 +3,6 @@ package network
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -36,15 +35,15 @@ func defaultRoutes4(text string) ([]defaultRoute, error) {
 			continue
 		}
 		if len(fields) < 8 {
-			return nil, fmt.Errorf("line %q: want 11 fields", checkkit.Sanitize(line, checkkit.MaxName))
+			return nil, checkkit.InLine(line, errors.New("want 11 fields"))
 		}
 		flags, err := parseCount(fields[3], 16)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+			return nil, checkkit.InLine(line, err)
 		}
 		metric, err := parseCount(strings.TrimPrefix(fields[6], "-"), 10)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+			return nil, checkkit.InLine(line, err)
 		}
 		if fields[1] == "00000000" && fields[7] == "00000000" && flags&rtfUp != 0 && flags&rtfReject == 0 &&
 			fields[0] != "*" {
@@ -62,18 +61,18 @@ func defaultRoutes6(text string) ([]defaultRoute, error) {
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) != 10 {
-			return nil, fmt.Errorf("line %q: want 10 fields", checkkit.Sanitize(line, checkkit.MaxName))
+			return nil, checkkit.InLine(line, errors.New("want 10 fields"))
 		}
 		if fields[0] != zero || fields[1] != "00" || fields[3] != "00" {
 			continue
 		}
 		metric, err := parseCount(fields[5], 16)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+			return nil, checkkit.InLine(line, err)
 		}
 		flags, err := parseCount(fields[8], 16)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+			return nil, checkkit.InLine(line, err)
 		}
 		if flags&rtfUp != 0 && flags&rtfReject == 0 && fields[9] != "lo" {
 			routes = append(routes, defaultRoute{fields[9], fields[4], metric})
@@ -89,22 +88,12 @@ func bestFirst(routes []defaultRoute) []defaultRoute {
 
 // readDefaultRoutes returns the default routes of both families. A kernel without IPv6 has no such file.
 func readDefaultRoutes(files host.Files) (four, six []defaultRoute, err error) {
-	data, err := files.Read("/proc/net/route")
-	if err != nil {
+	if four, err = checkkit.Parse(files, "/proc/net/route", defaultRoutes4); err != nil {
 		return nil, nil, err
 	}
-	if four, err = defaultRoutes4(string(data)); err != nil {
-		return nil, nil, fmt.Errorf("read /proc/net/route: %w", err)
-	}
-	data, err = files.Read("/proc/net/ipv6_route")
+	six, err = checkkit.Parse(files, "/proc/net/ipv6_route", defaultRoutes6)
 	if errors.Is(err, fs.ErrNotExist) {
-		return four, nil, nil
+		err = nil
 	}
-	if err != nil {
-		return nil, nil, err
-	}
-	if six, err = defaultRoutes6(string(data)); err != nil {
-		return nil, nil, fmt.Errorf("read /proc/net/ipv6_route: %w", err)
-	}
-	return four, six, nil
+	return four, six, err
 }

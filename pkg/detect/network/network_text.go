@@ -23,7 +23,8 @@ func parseCount(text string, base int) (uint64, error) {
 // parseCounterPairs parses what /proc/net/snmp and /proc/net/netstat hold: for each protocol a line of names and a
 // line of values, both after the same prefix ("Tcp: RtoAlgorithm RtoMin …" and "Tcp: 1 200 …"). Keys are
 // "Tcp.RetransSegs". Some values are signed (MaxConn -1); those are left out.
-func parseCounterPairs(text string, into map[string]uint64) error {
+func parseCounterPairs(text string) (map[string]uint64, error) {
+	counters := map[string]uint64{}
 	var names []string
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
@@ -32,7 +33,7 @@ func parseCounterPairs(text string, into map[string]uint64) error {
 		case names == nil:
 			names = fields
 		case fields[0] != names[0] || len(fields) > len(names):
-			return fmt.Errorf("line %q does not fit the names %q", checkkit.Sanitize(line, checkkit.MaxName),
+			return nil, fmt.Errorf("line %q does not fit the names %q", checkkit.Sanitize(line, checkkit.MaxName),
 				checkkit.Sanitize(strings.Join(names, " "), checkkit.MaxName))
 		default:
 			for i, field := range fields[1:] {
@@ -41,18 +42,18 @@ func parseCounterPairs(text string, into map[string]uint64) error {
 				}
 				value, err := parseCount(field, 10)
 				if err != nil {
-					return fmt.Errorf("%s%s: %w", checkkit.Sanitize(names[0], checkkit.MaxName),
+					return nil, fmt.Errorf("%s%s: %w", checkkit.Sanitize(names[0], checkkit.MaxName),
 						checkkit.Sanitize(names[i+1], checkkit.MaxName), err)
 				}
-				into[strings.TrimSuffix(names[0], ":")+"."+names[i+1]] = value
+				counters[strings.TrimSuffix(names[0], ":")+"."+names[i+1]] = value
 			}
 			names = nil
 		}
 	}
 	if names != nil {
-		return fmt.Errorf("line %q has no values", checkkit.Sanitize(strings.Join(names, " "), checkkit.MaxName))
+		return nil, fmt.Errorf("line %q has no values", checkkit.Sanitize(strings.Join(names, " "), checkkit.MaxName))
 	}
-	return nil
+	return counters, nil
 }
 
 // perCPU is a table of the kernel with a line of names and one line of hexadecimal values for each processor
@@ -73,13 +74,12 @@ func parsePerCPU(text string) (perCPU, error) {
 			continue
 		}
 		if len(fields) < 2 || len(fields) > len(names) {
-			return perCPU{}, fmt.Errorf("line %q: want up to %d values", checkkit.Sanitize(line, checkkit.MaxName),
-				len(names))
+			return perCPU{}, checkkit.InLine(line, fmt.Errorf("want up to %d values", len(names)))
 		}
 		for i, field := range fields {
 			value, err := parseCount(field, 16)
 			if err != nil {
-				return perCPU{}, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+				return perCPU{}, checkkit.InLine(line, err)
 			}
 			if i == 0 {
 				p.Entries = max(p.Entries, value)
@@ -97,25 +97,5 @@ func parsePerCPU(text string) (perCPU, error) {
 }
 
 func readPerCPU(files host.Files, name string) (perCPU, error) {
-	data, err := files.Read(name)
-	if err != nil {
-		return perCPU{}, err
-	}
-	p, err := parsePerCPU(string(data))
-	if err != nil {
-		return perCPU{}, fmt.Errorf("read %s: %w", name, err)
-	}
-	return p, nil
-}
-
-// readCounterPairs reads a file such as /proc/net/snmp.
-func readCounterPairs(files host.Files, name string, into map[string]uint64) error {
-	data, err := files.Read(name)
-	if err != nil {
-		return err
-	}
-	if err := parseCounterPairs(string(data), into); err != nil {
-		return fmt.Errorf("read %s: %w", name, err)
-	}
-	return nil
+	return checkkit.Parse(files, name, parsePerCPU)
 }

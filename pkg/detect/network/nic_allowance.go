@@ -31,7 +31,6 @@ import (
 // No other driver has such counters.
 
 const (
-	allowanceID = "nic-allowance"
 	// allowanceDriver is the only one that counts what the cloud provider limits.
 	allowanceDriver = "ena"
 	maxAllowances   = 32
@@ -41,7 +40,7 @@ const (
 func NICAllowance() detect.Check {
 	c := &allowanceCheck{window: counterWindow{Span: 15 * time.Minute}}
 	return detect.Check{
-		ID: allowanceID, Domain: "network",
+		ID: "nic-allowance", Domain: "network",
 		Summary: "the cloud provider throttles or drops packets: the instance exceeds its network allowance",
 		Advice: "Show the counters with `ethtool -S X | grep allowance`. Use a larger instance, spread its pods, or " +
 			"use fewer connections; for linklocal use NodeLocal DNSCache.",
@@ -140,6 +139,6 @@ func (c *allowanceCheck) evaluate(name string) (finding.Finding, bool) {
 		rules[i].key = name + "/" + rules[i].key + "_allowance_exceeded"
 	}
 	return merge(finding.Finding{
-		Check: allowanceID, Subject: finding.Subject{Kind: kindNetDevice, Name: name}, Message: name + ": ",
+		Subject: finding.Subject{Kind: kindNetDevice, Name: name}, Message: name + ": ",
 	}, exceeded(&c.window, 9*time.Minute, rules))
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strconv"
+	"maps"
 	"strings"
 	"time"
 
@@ -33,7 +33,6 @@ import (
 // most once in five minutes.
 
 const (
-	socketsID = "sockets"
 	// socketsNear is the share of a limit that is a fault.
 	socketsNear = 0.9
 	// portsNominate is the share of the local ports above which sockets are counted.
@@ -46,7 +45,7 @@ const (
 func Sockets() detect.Check {
 	c := &socketsCheck{}
 	return detect.Check{
-		ID: socketsID, Domain: "network",
+		ID: "sockets", Domain: "network",
 		Summary: "socket memory, orphaned sockets or local ports run out",
 		Advice: "Check the numbers with `ss -s` and `cat /proc/net/sockstat`, and the peers with `ss -tan | awk " +
 			"'{print $5}' | sort | uniq -c | sort -rn | head`. Raise net.ipv4.tcp_mem, tcp_max_orphans or " +
@@ -72,9 +71,8 @@ func Sockets() detect.Check {
 			FalseAlarms: "Ports are counted per peer, since they can be reused for another peer. Pods with their own " +
 				"network namespace are not checked.",
 		},
-		Every: time.Minute, Deadline: 10 * time.Second,
-		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "TCP: out of memory"},
-			{Source: detect.WakeKernelLog, Match: "orphaned sockets"}},
+		Every:  time.Minute,
+		Wakes:  []detect.Wake{checkkit.LogWake("TCP: out of memory"), checkkit.LogWake("orphaned sockets")},
 		Policy: finding.Policy{Clear: finding.Hold{Runs: 2, For: time.Minute}},
 		Run:    c.observe,
 	}
@@ -100,7 +98,7 @@ func (c *socketsCheck) observe(ctx context.Context, h *host.Host) ([]finding.Fin
 		if !ok || !known || limit == 0 {
 			continue
 		}
-		facts[l.key], facts[l.file] = strconv.FormatUint(now, 10), strconv.FormatUint(limit, 10)
+		facts[l.key], facts[l.file] = fmt.Sprint(now), fmt.Sprint(limit)
 		share := float64(now) / float64(limit)
 		if found, belowRaise := checkkit.Reaches(share, socketsNear); found {
 			text := fmt.Sprintf("%s: %d of %d (%s %%)", l.text, now, limit, formatRate(100*share))
@@ -114,7 +112,7 @@ func (c *socketsCheck) observe(ctx context.Context, h *host.Host) ([]finding.Fin
 	if found {
 		faults = append(faults, fault)
 	}
-	return mergeForNode(socketsID, h, faults, facts), nil
+	return mergeForNode(h, faults, facts), nil
 }
 
 // socketLimit is one number of sockstat with the file that holds its limit.
@@ -194,16 +192,11 @@ func (c *socketsCheck) ports(ctx context.Context, h *host.Host, usage map[string
 func readSockstat(files host.Files) (map[string]uint64, error) {
 	usage := map[string]uint64{}
 	for _, name := range []string{"/proc/net/sockstat", "/proc/net/sockstat6"} {
-		data, err := files.Read(name)
-		if errors.Is(err, fs.ErrNotExist) && strings.HasSuffix(name, "6") {
-			continue
-		}
-		if err != nil {
+		more, err := checkkit.Parse(files, name, parseSockstat)
+		if err != nil && (!errors.Is(err, fs.ErrNotExist) || !strings.HasSuffix(name, "6")) {
 			return nil, err
 		}
-		if err := parseSockstat(string(data), usage); err != nil {
-			return nil, fmt.Errorf("read %s: %w", name, err)
-		}
+		maps.Copy(usage, more)
 	}
 	if _, ok := usage["TCP.inuse"]; !ok {
 		return nil, fmt.Errorf("read /proc/net/sockstat: no TCP")
@@ -212,20 +205,21 @@ func readSockstat(files host.Files) (map[string]uint64, error) {
 }
 
 // parseSockstat parses lines of a protocol and any number of names with values.
-func parseSockstat(text string, into map[string]uint64) error {
+func parseSockstat(text string) (map[string]uint64, error) {
+	usage := map[string]uint64{}
 	for line := range strings.Lines(text) {
 		protocol, rest, ok := strings.Cut(line, ":")
 		fields := strings.Fields(rest)
 		if !ok || len(fields)%2 != 0 {
-			return fmt.Errorf("line %q: want names and values", checkkit.Sanitize(line, checkkit.MaxName))
+			return nil, checkkit.InLine(line, errors.New("want names and values"))
 		}
 		for i := 0; i < len(fields); i += 2 {
 			value, err := parseCount(fields[i+1], 10)
 			if err != nil {
-				return fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+				return nil, checkkit.InLine(line, err)
 			}
-			into[protocol+"."+fields[i]] = value
+			usage[protocol+"."+fields[i]] = value
 		}
 	}
-	return nil
+	return usage, nil
 }

@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -25,8 +26,6 @@ import (
 // budget, and the rest waited. https://docs.kernel.org/networking/scaling.html,
 // https://docs.kernel.org/admin-guide/sysctl/net.html, net/core/net-procfs.c
 
-const softnetID = "softnet"
-
 const (
 	softnetDrops   = 1.0 // per second, over five minutes, all processors together
 	softnetSqueeze = 100.0
@@ -37,7 +36,7 @@ const (
 func Softnet() detect.Check {
 	c := &softnetCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
-		ID: softnetID, Domain: "network",
+		ID: "softnet", Domain: "network",
 		Summary: "processors cannot keep up with received packets: some are dropped before any program sees them",
 		Advice: "The facts name the processors. Distribute the card's interrupts (`cat /proc/interrupts`, " +
 			"irqbalance) and its queues (`ethtool -l X`, RPS). For drops raise net.core.netdev_max_backlog, for " +
@@ -101,7 +100,7 @@ func (c *softnetCheck) observe(_ context.Context, h *host.Host) ([]finding.Findi
 				checkkit.JoinFirst(squeezed, 5), formatRate(squeeze)),
 		})
 	}
-	return mergeForNode(softnetID, h, faults, map[string]string{"dropping": checkkit.JoinFirst(dropping, 20),
+	return mergeForNode(h, faults, map[string]string{"dropping": checkkit.JoinFirst(dropping, 20),
 		"squeezed": checkkit.JoinFirst(squeezed, 20)}), nil
 }
 
@@ -111,20 +110,20 @@ func parseSoftnet(text string) (counters map[string]uint64, cpus []string, err e
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
 		if len(fields) < 9 || len(cpus) >= maxProcessors {
-			return nil, nil, fmt.Errorf("line %q: want 9 numbers or more", checkkit.Sanitize(line, checkkit.MaxName))
+			return nil, nil, checkkit.InLine(line, errors.New("want 9 numbers or more"))
 		}
 		cpu := strconv.Itoa(len(cpus))
 		if len(fields) > 12 {
 			number, err := parseCount(fields[12], 16)
 			if err != nil {
-				return nil, nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+				return nil, nil, checkkit.InLine(line, err)
 			}
-			cpu = strconv.FormatUint(number, 10)
+			cpu = fmt.Sprint(number)
 		}
 		for i, key := range []string{"dropped", "squeezed"} {
 			value, err := parseCount(fields[1+i], 16)
 			if err != nil {
-				return nil, nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
+				return nil, nil, checkkit.InLine(line, err)
 			}
 			counters[key+cpu] = value
 		}

@@ -3,12 +3,13 @@ package network
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -34,13 +35,11 @@ import (
 //	                        ICMP message gets through; pods' packets count, as the node forwards them
 //	TCPMTUPFail             a probe for a larger MTU was lost; only where tcp_mtu_probing is on
 
-const tcpID = "tcp"
-
 // TCP finds connections that lose packets, are not accepted or lack memory.
 func TCP() detect.Check {
 	c := &countersCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
-		ID: tcpID, Domain: "network",
+		ID: "tcp", Domain: "network",
 		Summary: "TCP on the node is impaired: packets are lost, connections are not accepted, or memory is short",
 		Advice: "Show the counters with `nstat -az | grep -E 'Retrans|Listen|Prune|MTUP|FragFails'`, the " +
 			"connections that retransmit with `ss -ti`, and the listening sockets that are full (Recv-Q at Send-Q) " +
@@ -80,9 +79,11 @@ func TCP() detect.Check {
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			counters := map[string]uint64{}
 			for _, name := range []string{"/proc/net/snmp", "/proc/net/netstat"} {
-				if err := readCounterPairs(h.Files, name, counters); err != nil {
+				more, err := checkkit.Parse(h.Files, name, parseCounterPairs)
+				if err != nil {
 					return nil, err
 				}
+				maps.Copy(counters, more)
 			}
 			if _, ok := counters["Tcp.RetransSegs"]; !ok {
 				return nil, fmt.Errorf("read /proc/net/snmp: no RetransSegs")
@@ -93,7 +94,7 @@ func TCP() detect.Check {
 					return f.reason == "ListenOverflows"
 				})
 			})
-			return mergeForNode(tcpID, h, faults, c.facts(tcpRules())), nil
+			return mergeForNode(h, faults, c.facts(tcpRules())), nil
 		},
 	}
 }
@@ -150,7 +151,7 @@ func (c *countersCheck) facts(rules []rateRule) map[string]string {
 	facts := map[string]string{}
 	for _, r := range rules {
 		if by, _, ok := c.window.Rise(r.key); ok && by > 0 {
-			facts[r.key] = strconv.FormatUint(by, 10)
+			facts[r.key] = fmt.Sprint(by)
 		}
 	}
 	return facts

@@ -24,13 +24,11 @@ import (
 // RcvbufErrors are datagrams that a program of the node did not read in time: a name server, a metrics receiver.
 // MemErrors are those for which udp_mem had nothing left. Rates are over five minutes, IPv4 and IPv6 together.
 
-const udpID = "udp"
-
 // UDP finds datagrams that the node loses.
 func UDP() detect.Check {
 	c := &countersCheck{window: counterWindow{Span: 5 * time.Minute}}
 	return detect.Check{
-		ID: udpID, Domain: "network",
+		ID: "udp", Domain: "network",
 		Summary: "the node loses UDP datagrams: programs do not read them in time, or buffers are too small",
 		Advice: "`ss -uanm` shows which socket is full (Recv-Q) and what it dropped (d…). Make that program read " +
 			"faster, or raise net.core.rmem_max and its buffer. For checksum errors check the card: if `ethtool -K X " +
@@ -58,7 +56,7 @@ func UDP() detect.Check {
 			if err != nil {
 				return nil, err
 			}
-			return mergeForNode(udpID, h, c.evaluate(counters, udpRules(), h.Clock().SinceBoot), c.facts(udpRules())),
+			return mergeForNode(h, c.evaluate(counters, udpRules(), h.Clock().SinceBoot), c.facts(udpRules())),
 				nil
 		},
 	}
@@ -77,35 +75,21 @@ func udpRules() []rateRule {
 }
 
 func readUDP(files host.Files) (map[string]uint64, error) {
-	counters := map[string]uint64{}
-	if err := readCounterPairs(files, "/proc/net/snmp", counters); err != nil {
+	counters, err := checkkit.Parse(files, "/proc/net/snmp", parseCounterPairs)
+	if err != nil {
 		return nil, err
 	}
 	if _, ok := counters["Udp.RcvbufErrors"]; !ok {
 		return nil, fmt.Errorf("read /proc/net/snmp: no RcvbufErrors")
 	}
-	data, err := files.Read("/proc/net/snmp6")
-	if errors.Is(err, fs.ErrNotExist) {
-		return counters, nil
-	}
-	if err != nil {
+	six, err := checkkit.ReadCounts(files, "/proc/net/snmp6")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	for line := range strings.Lines(string(data)) {
-		fields := strings.Fields(line)
-		if len(fields) != 2 {
-			return nil, fmt.Errorf("read /proc/net/snmp6: line %q: want a name and a value",
-				checkkit.Sanitize(line, checkkit.MaxName))
+	for name, value := range six {
+		if name, ok := strings.CutPrefix(name, "Udp6"); ok {
+			counters["Udp."+name] += value
 		}
-		name, ok := strings.CutPrefix(fields[0], "Udp6")
-		if !ok {
-			continue
-		}
-		value, err := parseCount(fields[1], 10)
-		if err != nil {
-			return nil, fmt.Errorf("read /proc/net/snmp6: line %q: %w", checkkit.Sanitize(line, checkkit.MaxName), err)
-		}
-		counters["Udp."+name] += value
 	}
 	return counters, nil
 }

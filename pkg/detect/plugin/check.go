@@ -37,10 +37,9 @@ func (s Settings) check() detect.Check {
 		Every:   cmp.Or(s.Every, defaultEvery), Deadline: timeout + 3*time.Second, // the time to kill it
 		Policy: finding.Policy{Raise: finding.Hold{Runs: s.Runs}},
 		Doc: detect.Doc{
-			Reads: []string{s.Path},
-			Why:   "A check of the user: plugins in the configuration.",
-			Faults: []detect.Fault{{Reason: s.Reason, Severity: s.severity(),
-				When: "the plugin exits with code 1"}},
+			Reads:  []string{s.Path},
+			Why:    "A check of the user: plugins in the configuration.",
+			Faults: []detect.Fault{{Reason: s.Reason, Severity: s.severity(), When: "the plugin exits with code 1"}},
 		},
 	}
 	if s.Condition != nil {

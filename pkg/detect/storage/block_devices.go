@@ -39,11 +39,10 @@ func diskOf(files host.Files, name string) string {
 // lowerDevices returns the whole disks on which a device is stacked (dm, md, bcache, native multipath); none for a
 // disk.
 func lowerDevices(files host.Files, name string) []string {
-	slaves, err := files.List("/sys/block/" + diskOf(files, name) + "/slaves")
+	slaves, err := checkkit.ListSorted(files, "/sys/block/"+diskOf(files, name)+"/slaves")
 	if err != nil {
 		return nil
 	}
-	slices.Sort(slaves)
 	for i, slave := range slaves {
 		slaves[i] = diskOf(files, slave)
 	}

@@ -48,15 +48,7 @@ func (d diskStat) device() string { return fmt.Sprintf("%d:%d", d.major, d.minor
 const diskStatsFile = "/proc/diskstats"
 
 func readDiskStats(files host.Files) ([]diskStat, error) {
-	data, err := files.Read(diskStatsFile)
-	if err != nil {
-		return nil, err
-	}
-	stats, err := parseDiskStats(string(data))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", diskStatsFile, err)
-	}
-	return stats, nil
+	return checkkit.Parse(files, diskStatsFile, parseDiskStats)
 }
 
 // parseDiskStats skips what is irrelevant and what newer kernels add at the end of a line.
@@ -69,7 +61,7 @@ func parseDiskStats(text string) ([]diskStat, error) {
 		}
 		d, err := parseDiskStat(fields)
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, 200), err)
+			return nil, checkkit.InLine(line, err)
 		}
 		if !d.irrelevant() {
 			stats = append(stats, d)

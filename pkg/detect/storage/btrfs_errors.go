@@ -30,16 +30,11 @@ import (
 // reset by a person (btrfs device stats -z). What older kernels do not show is in their log: rules btrfs-error and
 // btrfs-readonly.
 
-const btrfsErrorsID = "btrfs-errors"
-
-// The reasons of btrfs-errors.
 const (
 	reasonBtrfsMissing  = "BtrfsDeviceMissing"
 	reasonBtrfsErrors   = "BtrfsDeviceErrors"
 	reasonBtrfsRecorded = "BtrfsErrorsRecorded"
-)
 
-const (
 	btrfsRoot  = "/sys/fs/btrfs"
 	btrfsFresh = 24 * time.Hour // how long a rise is reported
 	maxBtrfs   = 256            // filesystems, and devices of one
@@ -49,7 +44,7 @@ const (
 func BtrfsErrors() detect.Check {
 	state := &btrfsState{devices: map[string]btrfsHistory{}}
 	return detect.Check{
-		ID: btrfsErrorsID, Domain: "storage",
+		ID: "btrfs-errors", Domain: "storage",
 		Summary: "a device of a btrfs filesystem fails, returns wrong data, or is missing",
 		Advice: "`btrfs device stats MOUNTPOINT` and `btrfs filesystem show` name the device. `btrfs scrub start " +
 			"MOUNTPOINT` finds damaged data and repairs it where there is a second copy. Replace the device (`btrfs " +
@@ -70,7 +65,7 @@ func BtrfsErrors() detect.Check {
 				"repaired count too: the disk returned wrong data.",
 		},
 		Every: time.Minute, Deadline: 5 * time.Second,
-		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "BTRFS"}, checkkit.KernelWake()},
+		Wakes: []detect.Wake{checkkit.LogWake("BTRFS"), checkkit.KernelWake()},
 		Run:   state.run,
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,22 +26,14 @@ type btrfsDevice struct {
 // meanwhile.
 func readBtrfs(files host.Files, uuid string) []btrfsDevice {
 	dir := btrfsRoot + "/" + uuid
-	ids, err := files.List(dir + "/devinfo")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	ids, err := checkkit.ListSorted(files, dir+"/devinfo")
 	if err == nil && len(ids) > maxBtrfs {
 		err = fmt.Errorf("list %s/devinfo: more than %d devices", dir, maxBtrfs)
 	}
 	if err != nil {
 		return []btrfsDevice{{uuid: uuid, id: "all", err: err}}
 	}
-	names, err := files.List(dir + "/devices")
-	if err != nil {
-		names = nil // they are only shown
-	}
-	slices.Sort(names)
-	slices.Sort(ids)
+	names, _ := checkkit.ListSorted(files, dir+"/devices") // they are only shown
 	var devices []btrfsDevice
 	for _, id := range ids {
 		d := btrfsDevice{uuid: uuid, id: id, devices: names}
@@ -59,18 +50,11 @@ func readBtrfs(files host.Files, uuid string) []btrfsDevice {
 }
 
 func readBtrfsStats(files host.Files, name string) (map[string]uint64, error) {
-	data, err := files.Read(name)
+	counters, err := checkkit.Parse(files, name, parseBtrfsStats)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // before Linux 5.14
 	}
-	if err != nil {
-		return nil, err
-	}
-	counters, err := parseBtrfsStats(string(data))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	return counters, nil
+	return counters, err
 }
 
 // parseBtrfsStats parses lines such as "write_errs 0". The kernel prints the counters as signed numbers of 32 bits.
@@ -83,7 +67,7 @@ func parseBtrfsStats(text string) (map[string]uint64, error) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 		n, err := strconv.ParseInt(value, 10, 32)
 		if err != nil || !strings.HasSuffix(name, "_errs") || len(name) > 32 {
-			return nil, fmt.Errorf("line %.100q: want NAME_errs NUMBER", line)
+			return nil, checkkit.InLine(line, errors.New("want NAME_errs NUMBER"))
 		}
 		counters[name] = uint64(uint32(n))
 	}
@@ -105,7 +89,7 @@ func (d btrfsDevice) sum() uint64 {
 func (d btrfsDevice) evaluate(subject finding.Subject, history btrfsHistory,
 	up time.Duration) (finding.Finding, bool) {
 	f := finding.Finding{
-		Check: btrfsErrorsID, Subject: subject, Severity: finding.Warning,
+		Subject: subject, Severity: finding.Warning,
 		Facts: map[string]string{"uuid": d.uuid, "devices": checkkit.JoinFirst(d.devices, 16)},
 	}
 	what := fmt.Sprintf("device %s of btrfs %s", d.id, d.uuid)
@@ -115,7 +99,7 @@ func (d btrfsDevice) evaluate(subject finding.Subject, history btrfsHistory,
 	var counts []string
 	for _, name := range []string{"write_errs", "read_errs", "flush_errs", "corruption_errs", "generation_errs"} {
 		if n := d.counters[name]; n > 0 {
-			f.Facts[name] = strconv.FormatUint(n, 10)
+			f.Facts[name] = fmt.Sprint(n)
 			counts = append(counts, fmt.Sprintf("%d %s", n, strings.ReplaceAll(name, "_errs", " errors")))
 		}
 	}

@@ -18,6 +18,8 @@ import (
 const (
 	diskQueryEvery = time.Hour
 	diskQueryAgain = 5 * time.Minute // of one that was unhealthy, or of which the kernel logs errors meanwhile
+
+	mapperControl = "/dev/mapper/control"
 )
 
 // diskAnswers keeps what disks answered.
@@ -77,6 +79,20 @@ func (a *diskAnswers[T]) query(ctx context.Context, h *host.Host, request probe.
 	}
 	a.fresh[name] = answer
 	return answer
+}
+
+// askMapper has a child process ask the device mapper, and parses its answer.
+func askMapper[T any](ctx context.Context, h *host.Host, op probe.ProbeOp, parse func(string) (T, error)) (T, error) {
+	answer, err := probeDevice(ctx, h, probe.ProbeRequest{Op: op, Path: mapperControl})
+	if err != nil {
+		var none T
+		return none, err
+	}
+	value, err := parse(string(answer))
+	if err != nil {
+		return value, fmt.Errorf("%s %s: %w", op, mapperControl, err)
+	}
+	return value, nil
 }
 
 // probeDevice returns the answer of a device; errors.ErrUnsupported: it does not support the command.

@@ -34,7 +34,6 @@ import (
 // controllers) are left out.
 
 const (
-	diskHealthID   = "disk-health"
 	manyBadSectors = 100 // as in node-problem-detector's rule for smartd's log
 
 	reasonDiskFailing    = "DiskFailing"
@@ -45,9 +44,9 @@ const (
 // DiskHealth finds SATA and SAS disks that are about to fail. The store may be nil: then sectors are counted from the
 // start of the agent.
 func DiskHealth(store detect.StateStore) detect.Check {
-	d := &diskHealthState{sectors: newErrorCounters(store, diskHealthID)}
+	d := &diskHealthState{sectors: newErrorCounters(store, "disk-health")}
 	return detect.Check{
-		ID: diskHealthID, Domain: "storage",
+		ID: "disk-health", Domain: "storage",
 		Summary: "a SATA or SAS disk reports that it is about to fail, or cannot read some of its sectors",
 		Advice: "See `smartctl -x /dev/DISK`. Failing: drain the node, save the data, replace the disk. Sectors " +
 			"that cannot be read: their data are lost (`dmesg -T` shows which); writing repairs them, which in an " +
@@ -72,9 +71,8 @@ func DiskHealth(store detect.StateStore) detect.Check {
 				"threshold for them. Sleeping disks are not woken: their last report is kept.",
 		},
 		Every: 5 * time.Minute, Deadline: time.Minute,
-		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "critical medium error, dev sd"},
-			{Source: detect.WakeKernelLog, Match: "Sense Key : Medium Error"},
-			{Source: detect.WakeKernelLog, Match: "Sense Key : Hardware Error"}},
+		Wakes: []detect.Wake{checkkit.LogWake("critical medium error, dev sd"),
+			checkkit.LogWake("Sense Key : Medium Error"), checkkit.LogWake("Sense Key : Hardware Error")},
 		Run: d.run,
 	}
 }
@@ -104,7 +102,7 @@ func (m *diskHealthState) run(ctx context.Context, h *host.Host) ([]finding.Find
 			continue
 		}
 		queried++
-		f := finding.Finding{Check: diskHealthID, Subject: deviceSubject(d.name), Severity: finding.Warning}
+		f := finding.Finding{Subject: deviceSubject(d.name), Severity: finding.Warning}
 		switch {
 		case answer.err != nil:
 			doubts[f.Subject] = answer.err

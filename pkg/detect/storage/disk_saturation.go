@@ -36,8 +36,7 @@ func DefaultDiskSaturationSettings() DiskSaturationSettings {
 }
 
 const (
-	diskSaturationID = "disk-saturation"
-	minIOs           = 60 // that must have been completed between two runs for an average
+	minIOs = 60 // that must have been completed between two runs for an average
 
 	reasonDiskSaturated = "DiskSaturated"
 	reasonDiskSlow      = "DiskSlow"
@@ -47,7 +46,7 @@ const (
 func DiskSaturation(s DiskSaturationSettings) detect.Check {
 	state := &saturationState{settings: s}
 	return detect.Check{
-		ID: diskSaturationID, Domain: "storage",
+		ID: "disk-saturation", Domain: "storage",
 		Summary: "a disk is overloaded, or very slow",
 		Advice: "Find what causes the I/O with `iostat -x 5`, `pidstat -d 5` or the io.stat files of the pods' " +
 			"cgroups, and limit or move it. A disk that is slow with little to do is about to fail or is throttled " +
@@ -127,7 +126,7 @@ func saturation(s DiskSaturationSettings, before, now diskStat, passed time.Dura
 	queue := float64(spent) / float64(passed)
 	latency := spent / time.Duration(now.completed-before.completed)
 	f := finding.Finding{
-		Check: diskSaturationID, Subject: deviceSubject(now.name), Severity: finding.Warning,
+		Subject: deviceSubject(now.name), Severity: finding.Warning,
 		Facts: map[string]string{
 			"queue": fmt.Sprintf("%.1f", queue), "latencyMilliseconds": fmt.Sprint(latency.Milliseconds()),
 			"iosPerSecond": fmt.Sprintf("%.0f", float64(now.completed-before.completed)/passed.Seconds()),

@@ -26,10 +26,8 @@ import (
 // and instances do not support the page.
 
 const (
-	ebsLimitsID    = "ebs-limits"
-	ebsLimitsEvery = 10 * time.Minute
-	ebsShare       = 5.0 / 60
-	ebsModel       = "Amazon Elastic Block Store"
+	ebsShare = 5.0 / 60
+	ebsModel = "Amazon Elastic Block Store"
 )
 
 // ebsLimits are the limits that a volume counts, in the order of the page.
@@ -46,7 +44,7 @@ func ebsLimits() [4]struct{ reason, text string } {
 func EBSLimits() detect.Check {
 	state := &ebsState{}
 	return detect.Check{
-		ID: ebsLimitsID, Domain: "storage",
+		ID: "ebs-limits", Domain: "storage",
 		Summary: "a volume of Amazon EBS is throttled at its own limits or those of the instance",
 		Advice: "Find what writes with `pidstat -d 5` or the io.stat files of the pods' cgroups. The volume's " +
 			"limit: give it more IOPS or throughput (gp3 without a restart). The instance's: spread the pods, or " +
@@ -68,7 +66,7 @@ func EBSLimits() detect.Check {
 			},
 			FalseAlarms: "None known. Bursts shorter than a minute in ten are not reported.",
 		},
-		Every: ebsLimitsEvery, Deadline: 30 * time.Second,
+		Every: 10 * time.Minute, Deadline: 30 * time.Second,
 		Run: state.run,
 	}
 }
@@ -170,7 +168,7 @@ func (s ebsStats) evaluate(d nvmeDisk, last ebsStats) (finding.Finding, bool) {
 		texts = append(texts, l.text)
 	}
 	return finding.Finding{
-		Check: ebsLimitsID, Subject: deviceSubject(d.name), Severity: finding.Warning, Reason: over[0].reason,
+		Subject: deviceSubject(d.name), Severity: finding.Warning, Reason: over[0].reason,
 		Message: fmt.Sprintf("volume %s (%s) is held back by %s", d.name, d.serial,
 			checkkit.JoinFirst(texts, len(texts))),
 		Facts: map[string]string{"volume": d.serial},

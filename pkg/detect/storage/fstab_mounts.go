@@ -24,7 +24,6 @@ import (
 // fstab(5), systemd.mount(5)
 
 const (
-	fstabMountsID      = "fstab-mounts"
 	reasonFstabMissing = "FstabMountMissing"
 	maxFstab           = 64 // findings; a table has a dozen entries
 )
@@ -32,7 +31,7 @@ const (
 // FstabMounts finds entries of /etc/fstab that are not mounted.
 func FstabMounts() detect.Check {
 	return detect.Check{
-		ID: fstabMountsID, Domain: "storage",
+		ID: "fstab-mounts", Domain: "storage",
 		Summary: "a filesystem that /etc/fstab mounts at boot is not mounted: what is meant for it lands on another " +
 			"disk",
 		Advice: "`findmnt --verify` and `systemctl status MOUNT.mount` show why. Before you mount it (`mount " +
@@ -106,7 +105,7 @@ func missingMount(e filesystem.FstabEntry, mounts []mount.Mount) finding.Finding
 		message += fmt.Sprintf(": what is written there lands on %s (%s on %s)", m.Point, m.FSType, m.Source)
 	}
 	return finding.Finding{
-		Check: fstabMountsID, Subject: finding.Subject{Kind: "filesystem", Name: e.Point}, Severity: finding.Warning,
+		Subject: finding.Subject{Kind: "filesystem", Name: e.Point}, Severity: finding.Warning,
 		Reason: reasonFstabMissing, Message: message, Facts: facts,
 	}
 }

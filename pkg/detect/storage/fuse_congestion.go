@@ -38,7 +38,6 @@ func DefaultFUSECongestionSettings() FUSECongestionSettings {
 }
 
 const (
-	fuseCongestionID     = "fuse-congestion"
 	reasonFUSECongestion = "FUSECongested"
 	fuseConnections      = "/sys/fs/fuse/connections"
 	maxFUSEConnections   = 1024
@@ -47,7 +46,7 @@ const (
 // FUSECongestion finds FUSE daemons that are slower than what is asked of them.
 func FUSECongestion(s FUSECongestionSettings) detect.Check {
 	return detect.Check{
-		ID: fuseCongestionID, Domain: "storage",
+		ID: "fuse-congestion", Domain: "storage",
 		Summary: "a FUSE daemon answers more slowly than requests arrive: the pods on its volume wait",
 		Advice: "Check the CPU and memory limits of the daemon's pod (the volume's driver) and the service that it " +
 			"uses (object store, server). Most daemons handle more requests at a time with `-o max_background=N`.",
@@ -157,7 +156,7 @@ func fuseOf(mounts []mount.Mount, name string) filesystem.Filesystem {
 
 func congestionFinding(f filesystem.Filesystem, c fuseConnection) finding.Finding {
 	return finding.Finding{
-		Check: fuseCongestionID, Subject: f.Subject(), Severity: finding.Warning, Reason: reasonFUSECongestion,
+		Subject: f.Subject(), Severity: finding.Warning, Reason: reasonFUSECongestion,
 		Message: fmt.Sprintf(
 			"%s (%s from %s) is congested: %d requests wait for its daemon, %d are allowed in the background",
 			f.Principal.Point, f.Principal.FSType, f.Principal.Source, c.waiting, c.background),

@@ -23,14 +23,13 @@ import (
 // https://docs.kernel.org/admin-guide/iostats.html, https://docs.kernel.org/block/stat.html
 //
 // The kernel counts an I/O as completed when it ends, well or with an error, so that a disk which only fails its I/Os
-// is
-// not found here. An I/O that timed out stays in flight while the driver aborts the command or resets the device, and
-// until it has ended or is sent again: during that time nothing is completed. Of a flush before Linux 5.5 and of a
+// is not found here. An I/O that timed out stays in flight while the driver aborts the command or resets the device,
+// and until it has ended or is sent again: during that time nothing is completed. Of a flush before Linux 5.5 and of a
 // passthrough command (SMART, sanitize) nothing is counted at all. An unchanged count of completed I/Os with some in
 // flight at both ends proves that those at the beginning are those at the end, whatever happened to the agent in
-// between.
-// "ms with any in flight" (13th field) is not used: from 5.0 to 6.2 it stands still while a disk hangs. Requests that
-// wait before the driver gets them (a SCSI device that is blocked, a cgroup's limit) are not in flight yet.
+// between. "ms with any in flight" (13th field) is not used: from 5.0 to 6.2 it stands still while a disk hangs.
+// Requests that wait before the driver gets them (a SCSI device that is blocked, a cgroup's limit) are not in flight
+// yet.
 
 // IOHangSettings are the thresholds of io-hang.
 type IOHangSettings struct {
@@ -44,7 +43,6 @@ func DefaultIOHangSettings() IOHangSettings {
 }
 
 const (
-	ioHangID    = "io-hang"
 	ioHangEvery = 10 * time.Second
 	// waitingShare is the share of time in which some task waits for I/O that proves that a hung disk is in use.
 	waitingShare = 0.1
@@ -56,7 +54,7 @@ const (
 func IOHang(s IOHangSettings) detect.Check {
 	state := &ioHangState{stalls: make(map[string]ioStall)}
 	return detect.Check{
-		ID: ioHangID, Domain: "storage",
+		ID: "io-hang", Domain: "storage",
 		Summary: "a disk has I/O in flight and completes none of it",
 		Advice: "Everything that accesses the disk waits in state D and cannot be killed. See `dmesg -T | tail -50` " +
 			"for resets and timeouts of the disk and `cat /sys/block/DISK/inflight`; for a network disk, check its " +

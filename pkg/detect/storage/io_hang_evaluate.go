@@ -110,7 +110,7 @@ func (m *ioHangState) finding(ctx context.Context, h *host.Host, mounts []mount.
 		longest = max(longest, m.stalls[name].held)
 	}
 	f := finding.Finding{
-		Check: ioHangID, Subject: deviceSubject(d.name), Severity: finding.Warning, Reason: reasonDiskHung,
+		Subject: deviceSubject(d.name), Severity: finding.Warning, Reason: reasonDiskHung,
 		Message: fmt.Sprintf("disk %s completed no I/O for %s while some is in flight", d.name,
 			longest.Round(time.Second)),
 		Facts: map[string]string{"seconds": fmt.Sprint(int(longest.Seconds()))},

@@ -34,7 +34,6 @@ import (
 // inactive: they are recognised by their metadata.
 
 const (
-	mdArraysID  = "md-arrays"
 	inactiveFor = time.Minute // may be normal: mdadm-last-resort@.timer starts a degraded array after 30 s
 	maxMembers  = 512         // MD_SB_DISKS is 384
 
@@ -49,7 +48,7 @@ const (
 func MDArrays() detect.Check {
 	states := &heldStates{}
 	return detect.Check{
-		ID: mdArraysID, Domain: "storage",
+		ID: "md-arrays", Domain: "storage",
 		Summary: "a software RAID array failed, or lost a disk",
 		Advice: "See `cat /proc/mdstat` and `mdadm --detail /dev/ARRAY`. Degraded: replace the disk (`mdadm " +
 			"/dev/ARRAY --fail DISK --remove DISK`, then `--add` the new one) and let it rebuild; do not reboot " +
@@ -80,8 +79,7 @@ func MDArrays() detect.Check {
 		Condition: detect.StorageProblem(),
 		Every:     time.Minute, Deadline: 5 * time.Second,
 		// A member that fails is in the state before the kernel's line; read errors leave no state but may lead to one.
-		Wakes: []detect.Wake{checkkit.KernelWake(), {Source: detect.WakeKernelLog, Match: "md/raid"},
-			{Source: detect.WakeKernelLog, Match: "md: "}},
+		Wakes: []detect.Wake{checkkit.KernelWake(), checkkit.LogWake("md/raid"), checkkit.LogWake("md: ")},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return checkArrays(ctx, h, states)
 		},
@@ -249,7 +247,7 @@ func (a mdArray) progress() string {
 func (a mdArray) finding(ctx context.Context, h *host.Host, subject finding.Subject, reason,
 	text string) finding.Finding {
 	f := finding.Finding{
-		Check: mdArraysID, Subject: subject, Severity: finding.Warning, Reason: reason,
+		Subject: subject, Severity: finding.Warning, Reason: reason,
 		Message: fmt.Sprintf("%s array %s %s", a.level, a.name, text),
 		Facts: map[string]string{"state": a.state, "level": a.level, "disks": strconv.Itoa(a.disks),
 			"degraded": strconv.Itoa(a.degraded)},

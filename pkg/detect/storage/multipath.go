@@ -2,10 +2,7 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"slices"
 	"strings"
 	"time"
 
@@ -36,10 +33,8 @@ import (
 // https://docs.kernel.org/admin-guide/nvme-multipath.html
 
 const (
-	multipathID    = "multipath"
-	multipathEvery = 30 * time.Second
-	noPathFor      = 10 * time.Second // a controller that is reset has no path meanwhile
-	noPathFatal    = time.Minute      // of a disk of the node: ports come back after a failover of a minute
+	noPathFor   = 10 * time.Second // a controller that is reset has no path meanwhile
+	noPathFatal = time.Minute      // of a disk of the node: ports come back after a failover of a minute
 
 	reasonNoPath       = "MultipathNoPath"
 	reasonPathsMissing = "MultipathDegraded"
@@ -49,7 +44,7 @@ const (
 func Multipath() detect.Check {
 	states := &heldStates{}
 	return detect.Check{
-		ID: multipathID, Domain: "storage",
+		ID: "multipath", Domain: "storage",
 		Summary: "a disk of the storage network lost paths",
 		Advice: "See `multipath -ll` or `nvme list-subsys` for which paths, and `dmesg -T` for why. If all paths " +
 			"through one port are lost, check its cable, switch or zone (`/sys/class/fc_host/*/port_state`, the link " +
@@ -70,9 +65,8 @@ func Multipath() detect.Check {
 				"another one is usable. A path that was removed altogether is not noticed.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     multipathEvery, Deadline: 10 * time.Second,
-		Wakes: []detect.Wake{checkkit.KernelWake(),
-			{Source: detect.WakeKernelLog, Match: "device-mapper: multipath"}},
+		Every:     30 * time.Second,
+		Wakes:     []detect.Wake{checkkit.KernelWake(), checkkit.LogWake("device-mapper: multipath")},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return checkPaths(ctx, h, states)
 		},
@@ -123,22 +117,17 @@ func checkPaths(ctx context.Context, h *host.Host, states *heldStates) ([]findin
 // nvmePaths returns the namespaces of NVMe subsystems that are reached over a network or by several controllers.
 func nvmePaths(files host.Files, doubts map[finding.Subject]error) ([]pathSet, error) {
 	const class = "/sys/class/nvme-subsystem"
-	subsystems, err := files.List(class)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+	subsystems, err := checkkit.ListSorted(files, class)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", class, err)
 	}
-	slices.Sort(subsystems)
 	var sets []pathSet
 	for _, subsystem := range subsystems {
 		dir := class + "/" + subsystem
-		entries, err := files.List(dir)
+		entries, err := checkkit.ListSorted(files, dir)
 		if err != nil {
 			continue // was removed meanwhile
 		}
-		slices.Sort(entries)
 		controllers, disks, err := readControllers(files, dir, entries)
 		if err != nil {
 			doubts[finding.Subject{Kind: "nvme-subsystem", Name: subsystem}] = err
@@ -207,7 +196,7 @@ func nvmePathSet(files host.Files, dir, disk, subsystem string, controllers []nv
 func (s pathSet) finding(ctx context.Context, h *host.Host, reason string, long bool) finding.Finding {
 	all := s.usable + s.standby + len(s.lost)
 	f := finding.Finding{
-		Check: multipathID, Subject: deviceSubject(s.disk), Severity: finding.Warning, Reason: reason,
+		Subject: deviceSubject(s.disk), Severity: finding.Warning, Reason: reason,
 		Message: fmt.Sprintf("disk %s (%s): %d of %d paths are usable", s.disk, s.alias, s.usable, all),
 		Facts: map[string]string{"alias": s.alias, "paths": fmt.Sprint(all), "usable": fmt.Sprint(s.usable),
 			"standby": fmt.Sprint(s.standby)},

@@ -33,7 +33,7 @@ func mapperPaths(ctx context.Context, h *host.Host, names []string, doubts map[f
 	if len(sets) == 0 {
 		return nil
 	}
-	failed, mapperErr := failedPaths(ctx, h)
+	failed, mapperErr := askMapper(ctx, h, probe.ProbeMultipath, parseMultipaths)
 	for i := range sets {
 		if err := errors.Join(mapperErr, sets[i].readPaths(h.Files, failed)); err != nil {
 			doubts[deviceSubject(sets[i].disk)] = err
@@ -69,19 +69,6 @@ func (s *pathSet) readPaths(files host.Files, failed map[string]map[string]bool)
 	return errors.Join(problems...)
 }
 
-// failedPaths asks the device mapper, in a child process, which paths it does not use.
-func failedPaths(ctx context.Context, h *host.Host) (map[string]map[string]bool, error) {
-	answer, err := probeDevice(ctx, h, probe.ProbeRequest{Op: probe.ProbeMultipath, Path: mapperControl})
-	if err != nil {
-		return nil, err
-	}
-	failed, err := parseMultipaths(string(answer))
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", probe.ProbeMultipath, mapperControl, err)
-	}
-	return failed, nil
-}
-
 // parseMultipaths parses what host.ProbeMultipath describes: for each disk, which of its paths have failed.
 func parseMultipaths(text string) (map[string]map[string]bool, error) {
 	disks := make(map[string]map[string]bool)
@@ -89,8 +76,7 @@ func parseMultipaths(text string) (map[string]map[string]bool, error) {
 		disk, status, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
 		paths, err := parseMultipath(status)
 		if !ok || err != nil {
-			return nil, fmt.Errorf("line %q: want a device and the status of a multipath target",
-				checkkit.Sanitize(line, 200))
+			return nil, checkkit.InLine(line, errors.New("want a device and the status of a multipath target"))
 		}
 		disks[disk] = paths
 	}

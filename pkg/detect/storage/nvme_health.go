@@ -2,9 +2,7 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -33,8 +31,6 @@ import (
 // Documentation/ABI/testing/sysfs-nvme, https://nvmexpress.org/specifications/
 
 const (
-	nvmeHealthID = "nvme-health"
-
 	reasonNVMeDead    = "NVMeDead"
 	reasonNVMeStuck   = "NVMeNotLive"
 	reasonNVMeRO      = "NVMeReadOnly"
@@ -48,9 +44,9 @@ const (
 // NVMeHealth finds NVMe disks that are dead, damaged or about to be. The store may be nil: then errors are counted from
 // the start of the agent.
 func NVMeHealth(store detect.StateStore) detect.Check {
-	n := &nvmeState{errors: newErrorCounters(store, nvmeHealthID)}
+	n := &nvmeState{errors: newErrorCounters(store, "nvme-health")}
 	return detect.Check{
-		ID: nvmeHealthID, Domain: "storage",
+		ID: "nvme-health", Domain: "storage",
 		Summary: "an NVMe disk is dead, reports damage, or does not come out of a reset",
 		Advice: "See `nvme smart-log /dev/DISK`, `nvme error-log /dev/DISK` and `dmesg -T | grep nvme`. Read-only, " +
 			"degraded or out of spare: drain the node, save the data, replace the disk. Too hot: check fans and air " +
@@ -85,9 +81,8 @@ func NVMeHealth(store detect.StateStore) detect.Check {
 		},
 		Condition: detect.StorageProblem(),
 		Every:     time.Minute, Deadline: 30 * time.Second,
-		Wakes: []detect.Wake{{Source: detect.WakeKernelLog, Match: "nvme nvme"},
-			{Source: detect.WakeKernelLog, Match: "critical medium error, dev nvme"}},
-		Run: n.run,
+		Wakes: []detect.Wake{checkkit.LogWake("nvme nvme"), checkkit.LogWake("critical medium error, dev nvme")},
+		Run:   n.run,
 	}
 }
 
@@ -110,7 +105,7 @@ func (n *nvmeState) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	n.answers.begin()
 	var findings []finding.Finding
 	for _, d := range disks {
-		f := finding.Finding{Check: nvmeHealthID, Subject: deviceSubject(d.name), Severity: finding.Warning}
+		f := finding.Finding{Subject: deviceSubject(d.name), Severity: finding.Warning}
 		if d.state != "live" {
 			held := n.states.held(d.name, d.state, h.Clock().SinceBoot)
 			if d.state != "dead" && held < passingState {
@@ -137,14 +132,13 @@ func (n *nvmeState) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 // nvmeDisks lists the local controllers.
 func nvmeDisks(files host.Files) ([]nvmeDisk, map[finding.Subject]error, error) {
 	const class = "/sys/class/nvme"
-	names, err := files.List(class)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(names) == 0 {
-		return nil, nil, finding.NotApplicable("there is no NVMe disk")
-	}
+	names, err := checkkit.ListSorted(files, class)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list %s: %w", class, err)
 	}
-	slices.Sort(names)
+	if len(names) == 0 {
+		return nil, nil, finding.NotApplicable("there is no NVMe disk")
+	}
 	var disks []nvmeDisk
 	doubts := make(map[finding.Subject]error)
 	for _, name := range names[:min(len(names), checkkit.MaxDisks)] {

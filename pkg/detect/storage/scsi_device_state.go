@@ -29,8 +29,6 @@ import (
 // https://docs.kernel.org/scsi/scsi_eh.html, https://docs.kernel.org/scsi/scsi_fc_transport.html
 
 const (
-	scsiDeviceStateID    = "scsi-device-state"
-	scsiDeviceStateEvery = 30 * time.Second
 	// passingState is how long a state that transports and removals pass through may last.
 	passingState = 30 * time.Second
 
@@ -42,7 +40,7 @@ const (
 func SCSIDeviceState() detect.Check {
 	states := &heldStates{}
 	return detect.Check{
-		ID: scsiDeviceStateID, Domain: "storage",
+		ID: "scsi-device-state", Domain: "storage",
 		Summary: "the kernel gave up a SCSI or SATA disk, or its transport lost it",
 		Advice: "See `dmesg -T | grep -i -e DISK -e scsi` for the reason. A local disk: check cable, power and " +
 			"backplane, then run `echo running > /sys/block/DISK/device/state`; if it goes offline again, replace " +
@@ -65,7 +63,7 @@ func SCSIDeviceState() detect.Check {
 				"multipath device that is offline while others are usable is a warning all the same.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     scsiDeviceStateEvery, Deadline: 5 * time.Second,
+		Every:     30 * time.Second, Deadline: 5 * time.Second,
 		Wakes: []detect.Wake{checkkit.KernelWake()},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return checkSCSIDisks(ctx, h, states)
@@ -137,7 +135,7 @@ func scsiStateFault(state string) string {
 
 func scsiStateFinding(ctx context.Context, h *host.Host, d scsiDisk, state, reason string) finding.Finding {
 	f := finding.Finding{
-		Check: scsiDeviceStateID, Subject: deviceSubject(d.name), Severity: finding.Warning, Reason: reason,
+		Subject: deviceSubject(d.name), Severity: finding.Warning, Reason: reason,
 		Message: fmt.Sprintf("disk %s (%s) is %s", d.name, d.address, state),
 		Facts:   map[string]string{"state": state, "address": d.address},
 	}
@@ -154,12 +152,12 @@ type scsiDisk struct {
 
 // scsiDisks lists all disks of the SCSI layer by name.
 func scsiDisks(files host.Files) ([]scsiDisk, error) {
-	addresses, err := files.List("/sys/class/scsi_disk")
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(addresses) == 0 {
-		return nil, finding.NotApplicable("there is no SCSI or SATA disk")
-	}
+	addresses, err := checkkit.ListSorted(files, "/sys/class/scsi_disk")
 	if err != nil {
 		return nil, fmt.Errorf("list /sys/class/scsi_disk: %w", err)
+	}
+	if len(addresses) == 0 {
+		return nil, finding.NotApplicable("there is no SCSI or SATA disk")
 	}
 	if len(addresses) > checkkit.MaxDisks {
 		return nil, fmt.Errorf("list /sys/class/scsi_disk: %d disks", len(addresses))

@@ -2,7 +2,6 @@ package storage
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -44,10 +43,8 @@ func DefaultThinPoolsSettings() ThinPoolsSettings {
 }
 
 const (
-	thinPoolsID    = "thin-pools"
 	noPoolsRefresh = time.Hour
 	poolMargin     = 5 // percent that a pool must fall below a threshold before its finding is cleared
-	mapperControl  = "/dev/mapper/control"
 
 	reasonPoolFull     = "ThinPoolFull"
 	reasonPoolReadOnly = "ThinPoolReadOnly"
@@ -60,7 +57,7 @@ const (
 func ThinPools(s ThinPoolsSettings) detect.Check {
 	state := &poolState{settings: s}
 	return detect.Check{
-		ID: thinPoolsID, Domain: "storage",
+		ID: "thin-pools", Domain: "storage",
 		Summary: "a thin pool is full, nearly full, or damaged",
 		Advice: "See `lvs -a -o+metadata_percent` or `dmsetup status --noflush --target thin-pool`. Full: extend it " +
 			"(`lvextend -L+10G VG/POOL`, `--poolmetadatasize +1G` for the metadata) or `fstrim` the filesystems on " +
@@ -89,9 +86,9 @@ func ThinPools(s ThinPoolsSettings) detect.Check {
 				"mark.",
 		},
 		Condition: detect.StorageProblem(),
-		Every:     time.Minute, Deadline: 10 * time.Second,
-		Wakes: []detect.Wake{checkkit.KernelWake()},
-		Run:   state.run,
+		Every:     time.Minute,
+		Wakes:     []detect.Wake{checkkit.KernelWake()},
+		Run:       state.run,
 	}
 }
 
@@ -111,7 +108,7 @@ func (m *poolState) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	if len(candidates) == 0 || slices.Equal(candidates, m.none) && now-m.asked < noPoolsRefresh {
 		return nil, finding.NoneLeft("there is no thin pool")
 	}
-	pools, err := readThinPools(ctx, h)
+	pools, err := askMapper(ctx, h, probe.ProbeThinPools, parseThinPools)
 	if err != nil {
 		return nil, err
 	}
@@ -152,16 +149,4 @@ func poolCandidates(files host.Files) ([]string, error) {
 		}
 	}
 	return candidates, nil
-}
-
-func readThinPools(ctx context.Context, h *host.Host) ([]thinPool, error) {
-	answer, err := probeDevice(ctx, h, probe.ProbeRequest{Op: probe.ProbeThinPools, Path: mapperControl})
-	if err != nil {
-		return nil, err
-	}
-	pools, err := parseThinPools(string(answer))
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", probe.ProbeThinPools, mapperControl, err)
-	}
-	return pools, nil
 }

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -37,11 +38,11 @@ func parseThinPools(text string) ([]thinPool, error) {
 	for line := range strings.Lines(text) {
 		parts := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
 		if len(parts) != 3 {
-			return nil, fmt.Errorf("line %q: want a device, a status and a table", checkkit.Sanitize(line, 200))
+			return nil, checkkit.InLine(line, errors.New("want a device, a status and a table"))
 		}
 		p, err := parseThinPool(strings.Fields(parts[1]), strings.Fields(parts[2]))
 		if err != nil {
-			return nil, fmt.Errorf("line %q: %w", checkkit.Sanitize(line, 200), err)
+			return nil, checkkit.InLine(line, err)
 		}
 		p.device = checkkit.Sanitize(parts[0], 32)
 		pools = append(pools, p)
@@ -79,7 +80,7 @@ func parseThinPool(status, table []string) (thinPool, error) {
 // evaluate returns the most severe fault.
 func (p thinPool) evaluate(s ThinPoolsSettings) (finding.Finding, bool) {
 	f := finding.Finding{
-		Check: thinPoolsID, Subject: finding.Subject{Kind: "thin-pool", Name: p.device}, Severity: finding.Warning,
+		Subject: finding.Subject{Kind: "thin-pool", Name: p.device}, Severity: finding.Warning,
 		Facts: map[string]string{
 			"dataPercent":     fmt.Sprintf("%.1f", p.data.percent()),
 			"metadataPercent": fmt.Sprintf("%.1f", p.metadata.percent()), "mode": p.mode,

@@ -17,7 +17,9 @@ func FuzzThinPools(f *testing.F) {
 			if p.data.percent() > 100 || p.metadata.percent() > 100 {
 				t.Fatalf("%q is %+v", text, p)
 			}
-			if finding, bad := p.evaluate(DefaultThinPoolsSettings()); bad && finding.Problem() != nil {
+			finding, bad := p.evaluate(DefaultThinPoolsSettings())
+			finding.Check = "thin-pools"
+			if bad && finding.Problem() != nil {
 				t.Fatal(finding.Problem())
 			}
 		}

@@ -28,23 +28,18 @@ import (
 //
 // https://openzfs.github.io/openzfs-docs/man/master/8/zpool-status.8.html
 
-const zfsPoolsID = "zfs-pools"
-
-// The reasons of zfs-pools.
 const (
 	reasonZFSPoolDegraded = "ZFSPoolDegraded"
 	reasonZFSPoolFailed   = "ZFSPoolFailed"
+
+	zfsStats = "/proc/spl/kstat/zfs"
+	maxPools = 64 // a node has one or two
 )
-
-const zfsStats = "/proc/spl/kstat/zfs"
-
-// maxPools bounds what is read. A node has one or two.
-const maxPools = 64
 
 // ZFSPools finds ZFS pools that lost disks.
 func ZFSPools() detect.Check {
 	return detect.Check{
-		ID: zfsPoolsID, Domain: "storage",
+		ID: "zfs-pools", Domain: "storage",
 		Summary: "a ZFS pool lost disks: it is degraded, or takes no more reads and writes",
 		Advice: "`zpool status -x` names the disks. A degraded pool: replace the disk (`zpool replace POOL OLD " +
 			"NEW`) before the next one fails. A suspended one: bring the disks back, then run `zpool clear POOL`; " +
@@ -118,7 +113,7 @@ func validPoolState(state string) bool {
 // poolFinding reports the state of a pool that is not healthy.
 func poolFinding(h *host.Host, subject finding.Subject, state string) (finding.Finding, bool) {
 	f := finding.Finding{
-		Check: zfsPoolsID, Subject: subject, Severity: finding.Warning, Reason: reasonZFSPoolDegraded,
+		Subject: subject, Severity: finding.Warning, Reason: reasonZFSPoolDegraded,
 		Message: fmt.Sprintf("ZFS pool %s is %s", subject.Name, state), Facts: map[string]string{"state": state},
 	}
 	switch state {

@@ -24,15 +24,12 @@ import (
 // tsc, kvm-clock, hyperv_clocksource_tsc_page and arch_sys_counter take 20 ns and no system call; hpet and acpi_pm a
 // microsecond and a lock that all processors share; jiffies has a resolution of milliseconds.
 
-const (
-	clockSourceID  = "clock-source"
-	clockSourceDir = "/sys/devices/system/clocksource/clocksource0/"
-)
+const clockSourceDir = "/sys/devices/system/clocksource/clocksource0/"
 
 // ClockSource finds kernels that fell back to a slow clock.
 func ClockSource() detect.Check {
 	return detect.Check{
-		ID: clockSourceID, Domain: "kernel",
+		ID: "clock-source", Domain: "kernel",
 		Summary: "the kernel reads the time from a slow clock source because it found the fast one unstable",
 		Advice: "`dmesg | grep -i -e clocksource -e tsc` shows the reason. Most often the firmware stops the counter " +
 			"in deep sleep states, or a virtual machine was migrated to another host: update the firmware, or " +
@@ -47,8 +44,7 @@ func ClockSource() detect.Check {
 					"pit, jiffies or refined-jiffies, and the kernel's command line does not select it"},
 			},
 			FalseAlarms: "A slow clock that the command line selects is not reported, nor is anything within 2 " +
-				"minutes " +
-				"after boot, while the kernel still compares clocks.",
+				"minutes after boot, while the kernel still compares clocks.",
 		},
 		Every: 10 * time.Minute,
 		Wakes: []detect.Wake{checkkit.KernelWake()},
@@ -84,7 +80,7 @@ func readClockSource(h *host.Host) ([]finding.Finding, error) {
 		return nil, err
 	}
 	return []finding.Finding{{
-		Check: clockSourceID, Subject: finding.Subject{Kind: "clocksource", Name: current}, Severity: finding.Warning,
+		Subject: finding.Subject{Kind: "clocksource", Name: current}, Severity: finding.Warning,
 		Reason: "ClocksourceSlow",
 		Message: fmt.Sprintf("the kernel reads the time from %s, a slow clock; available are %s", current,
 			checkkit.Sanitize(available, 120)),

@@ -27,13 +27,11 @@ import (
 //
 // https://docs.kernel.org/admin-guide/sysctl/fs.html#file-max-file-nr, proc_pid_limits(5), proc_pid_fd(5)
 
-const fileHandlesID = "file-handles"
-
 // FileHandles finds nodes, kubelets and runtimes that are close to their limit of open files.
 func FileHandles(s UsageSettings) detect.Check {
 	memory := usageState{}
 	return detect.Check{
-		ID: fileHandlesID, Domain: "kernel",
+		ID: "file-handles", Domain: "kernel",
 		Summary: "the node, kubelet or the runtime is close to its limit of open files",
 		Advice: "Find the processes with the most open files: `for p in /proc/[0-9]*; do echo $(ls $p/fd | wc -l) $p " +
 			"$(cat $p/comm); done | sort -n | tail`. Restart the one that leaks, or raise the limit that the message " +
@@ -87,14 +85,9 @@ func FileHandles(s UsageSettings) detect.Check {
 const unlimited = 1 << 62
 
 func nodeFileHandles(h *host.Host, s UsageSettings, memory usageState) ([]finding.Finding, error) {
-	const file = "/proc/sys/fs/file-nr"
-	text, err := h.Files.Text(file)
+	u, err := checkkit.Parse(h.Files, "/proc/sys/fs/file-nr", parseFileNr)
 	if err != nil {
 		return nil, err
-	}
-	u, err := parseFileNr(text)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
 	subject := checkkit.NodeSubject(h)
 	severity, marginal, ok := memory.evaluate(s, subject, u, true)
@@ -102,10 +95,9 @@ func nodeFileHandles(h *host.Host, s UsageSettings, memory usageState) ([]findin
 		return nil, nil
 	}
 	return []finding.Finding{{
-		Check: fileHandlesID, Subject: subject, Severity: severity, Reason: "FileHandlesNearLimit",
-		BelowRaise: marginal,
-		Message:    "the node has " + u.String() + " open files, by fs.file-max",
-		Facts:      map[string]string{"open": strconv.FormatUint(u.used, 10), "limit": strconv.FormatUint(u.limit, 10)},
+		Subject: subject, Severity: severity, Reason: "FileHandlesNearLimit", BelowRaise: marginal,
+		Message: "the node has " + u.String() + " open files, by fs.file-max",
+		Facts:   map[string]string{"open": fmt.Sprint(u.used), "limit": fmt.Sprint(u.limit)},
 	}}, nil
 }
 
@@ -130,12 +122,11 @@ func descriptorFinding(s UsageSettings, memory usageState, subject finding.Subje
 		return nil
 	}
 	return []finding.Finding{{
-		Check: fileHandlesID, Subject: subject, Severity: severity, Reason: "DescriptorsNearLimit",
-		BelowRaise: marginal,
-		Message:    fmt.Sprintf("%s (PID %d) has %s descriptors open, by its own limit", subject.Name, d.PID, u),
+		Subject: subject, Severity: severity, Reason: "DescriptorsNearLimit", BelowRaise: marginal,
+		Message: fmt.Sprintf("%s (PID %d) has %s descriptors open, by its own limit", subject.Name, d.PID, u),
 		Facts: map[string]string{
-			"pid": strconv.Itoa(d.PID), "role": d.Role, "open": strconv.FormatUint(u.used, 10),
-			"limit": strconv.FormatUint(u.limit, 10),
+			"pid": strconv.Itoa(d.PID), "role": d.Role, "open": fmt.Sprint(u.used),
+			"limit": fmt.Sprint(u.limit),
 		},
 	}}
 }
@@ -143,14 +134,11 @@ func descriptorFinding(s UsageSettings, memory usageState, subject finding.Subje
 // descriptors returns how many descriptors a process has and may have.
 func descriptors(files host.Files, pid int) (usage, error) {
 	dir := fmt.Sprintf("/proc/%d/", pid)
-	data, err := files.Read(dir + "limits")
+	limit, err := checkkit.Parse(files, dir+"limits", openFilesLimit)
 	if err != nil {
 		return usage{}, err
 	}
-	u := usage{}
-	if u.limit, err = openFilesLimit(string(data)); err != nil {
-		return usage{}, fmt.Errorf("read %slimits: %w", dir, err)
-	}
+	u := usage{limit: limit}
 	stat, err := files.Stat(dir + "fd")
 	if err != nil {
 		return usage{}, err
@@ -176,7 +164,7 @@ func openFilesLimit(limits string) (uint64, error) {
 			return unlimited, nil
 		}
 		if len(soft) < 2 {
-			return 0, fmt.Errorf("line %q: want two limits", checkkit.Sanitize(line, 120))
+			return 0, checkkit.InLine(line, errors.New("want two limits"))
 		}
 		return strconv.ParseUint(soft[0], 10, 64)
 	}

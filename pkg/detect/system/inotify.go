@@ -22,12 +22,10 @@ import (
 // processes would cost more than all other checks together. Root's limit is shared by kubelet, the runtime and most
 // containers.
 
-const inotifyID = "inotify"
-
 // Inotify finds nodes on which root cannot create inotify instances or watches.
 func Inotify() detect.Check {
 	return detect.Check{
-		ID: inotifyID, Domain: "kernel",
+		ID: "inotify", Domain: "kernel",
 		Summary: "root has reached its limit of inotify instances or watches",
 		Advice: "Raise fs.inotify.max_user_instances (8192 is usual on large nodes) or fs.inotify.max_user_watches " +
 			"(524288) with sysctl and a file in /etc/sysctl.d. List the processes with the most instances: `find " +
@@ -74,7 +72,7 @@ func inotifyFinding(h *host.Host, reason, what, limit string) ([]finding.Finding
 	}
 	value = checkkit.Sanitize(value, 32)
 	return []finding.Finding{{
-		Check: inotifyID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: reason,
+		Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: reason,
 		Message: fmt.Sprintf("root cannot create another inotify %s: fs.inotify.%s is %s", what, limit, value),
 		Facts:   map[string]string{"limit": value},
 	}}, nil

@@ -33,12 +33,10 @@ type KernelModulesSettings struct {
 // DefaultKernelModulesSettings returns the settings that are used unless the configuration says otherwise: no module.
 func DefaultKernelModulesSettings() KernelModulesSettings { return KernelModulesSettings{} }
 
-const kernelModulesID = "kernel-modules"
-
 // KernelModules finds nodes without a kernel module that the configuration wants.
 func KernelModules(s KernelModulesSettings) detect.Check {
 	return detect.Check{
-		ID: kernelModulesID, Domain: "kernel",
+		ID: "kernel-modules", Domain: "kernel",
 		Summary: "a kernel module that the configuration names is neither loaded nor built in",
 		Advice: "Load it with `modprobe NAME`, whose error shows why it cannot be loaded; a file in " +
 			"/etc/modules-load.d loads it at each boot. After an update of the kernel without its modules, reboot.",
@@ -50,8 +48,7 @@ func KernelModules(s KernelModulesSettings) detect.Check {
 			Faults: []detect.Fault{{Reason: "KernelModuleMissing", Severity: finding.Warning,
 				When: "a module of the setting modules is neither loaded nor built in; the list is empty by default"}},
 			FalseAlarms: "Modules that the kernel loads at their first use, most of them, may be absent until then: " +
-				"do " +
-				"not name these.",
+				"do not name these.",
 		},
 		Every: 10 * time.Minute,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -80,7 +77,7 @@ func missingModules(h *host.Host, wanted []string) ([]finding.Finding, error) {
 		}
 		if !builtIn {
 			findings = append(findings, finding.Finding{
-				Check: kernelModulesID, Subject: finding.Subject{Kind: "kernel-module", Name: module},
+				Subject:  finding.Subject{Kind: "kernel-module", Name: module},
 				Severity: finding.Warning, Reason: "KernelModuleMissing",
 				Message: fmt.Sprintf("kernel module %s is neither loaded nor built in", module),
 			})

@@ -40,8 +40,8 @@ func TestKernelModules(t *testing.T) {
 			for file, content := range test.files {
 				m.Write(file, content)
 			}
-			findings, err := KernelModules(KernelModulesSettings{Modules: strings.Fields(test.wanted)}).Run(t.Context(),
-				m.Host)
+			check := KernelModules(KernelModulesSettings{Modules: strings.Fields(test.wanted)})
+			findings, err := check.Observe(t.Context(), m.Host)
 			var missing []string
 			for _, f := range findings {
 				missing = append(missing, f.Subject.Name)

@@ -3,7 +3,6 @@ package system
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -23,12 +22,10 @@ import (
 // lost the lines, but neither when nor what. So no bit is fatal; the lines of an oops or a machine check are evaluated
 // on their own (rules kernel-oops, machine-check-…). Nor does each such line set a bit: a bad rss counter sets none.
 
-const kernelTaintID = "kernel-taint"
-
 // KernelTaint finds kernels that had a severe error since boot.
 func KernelTaint() detect.Check {
 	return detect.Check{
-		ID: kernelTaintID, Domain: "kernel",
+		ID: "kernel-taint", Domain: "kernel",
 		Summary: "the kernel marked itself as tainted after a severe error in this boot",
 		Advice: "Find the cause: `journalctl -k -b | grep -E 'Oops|BUG|Hardware Error|soft lockup'`. Only a reboot " +
 			"clears it: drain the node and reboot it at a convenient time; after a machine check test the hardware " +
@@ -36,9 +33,8 @@ func KernelTaint() detect.Check {
 		Doc: detect.Doc{
 			Reads: []string{"/proc/sys/kernel/tainted"},
 			Why: "After an oops locks may stay held and memory may be inconsistent; after a bad page or a machine " +
-				"check " +
-				"data may be corrupt. Pods fail in ways that no restart repairs. The kernel's own detection of hung " +
-				"tasks stops at an oops.",
+				"check data may be corrupt. Pods fail in ways that no restart repairs. The kernel's own detection of " +
+				"hung tasks stops at an oops.",
 			Faults: taintFaults(),
 			FalseAlarms: "Bits that are set on healthy distributions (P, O, E, C, K, A, I, S, U, X, T, J) and W, a " +
 				"warning, are only among the facts. D may come from a driver that failed at boot on a node that has " +
@@ -85,14 +81,9 @@ func taintFaults() []detect.Fault {
 }
 
 func readTaint(h *host.Host) ([]finding.Finding, error) {
-	const file = "/proc/sys/kernel/tainted"
-	text, err := h.Files.Text(file)
+	mask, err := checkkit.ReadCount(h.Files, "/proc/sys/kernel/tainted")
 	if err != nil {
 		return nil, err
-	}
-	mask, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
 	var found []taintBit
 	var texts []string
@@ -106,9 +97,9 @@ func readTaint(h *host.Host) ([]finding.Finding, error) {
 		return nil, nil
 	}
 	return []finding.Finding{{
-		Check: kernelTaintID, Subject: checkkit.NodeSubject(h), Severity: found[0].severity, Reason: found[0].reason,
+		Subject: checkkit.NodeSubject(h), Severity: found[0].severity, Reason: found[0].reason,
 		Message: "since it was booted, " + strings.Join(texts, "; ") + "; only a reboot clears that",
-		Facts:   map[string]string{"tainted": text, "letters": taintLetters(mask)},
+		Facts:   map[string]string{"tainted": fmt.Sprint(mask), "letters": taintLetters(mask)},
 	}}, nil
 }
 

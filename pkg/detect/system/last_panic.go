@@ -24,8 +24,6 @@ import (
 // When a dump was written is evaluated once, at the first run, so that a clock that is set later does not make it older
 // or newer. Files in /var/crash itself are reports of programs (apport); a /var/crash on another machine is not read.
 
-const lastPanicID = "last-panic"
-
 // panicTTL is how long after boot a panic is reported.
 const panicTTL = 72 * time.Hour
 
@@ -33,12 +31,11 @@ const panicTTL = 72 * time.Hour
 func LastPanic() detect.Check {
 	m := &panicState{known: make(map[string]panicDump)}
 	return detect.Check{
-		ID: lastPanicID, Domain: "kernel",
+		ID: "last-panic", Domain: "kernel",
 		Summary: "the kernel panicked before this boot",
 		Advice: "Read the dump that the message names (`crash vmlinux vmcore`, or the text file): its last lines " +
 			"show the cause. Copy it elsewhere, then remove it: the firmware stores only a few. After hardware " +
-			"errors test the " +
-			"machine; otherwise update the kernel.",
+			"errors test the machine; otherwise update the kernel.",
 		Doc: detect.Doc{
 			Reads: []string{"/sys/fs/pstore/dmesg-*", "/var/lib/systemd/pstore",
 				"/var/crash, where it is on a disk of the node"},
@@ -94,7 +91,7 @@ func (m *panicState) run(_ context.Context, h *host.Host) ([]finding.Finding, er
 		return nil, nil
 	}
 	f := finding.Finding{
-		Check: lastPanicID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "KernelPanicBefore",
+		Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "KernelPanicBefore",
 		Message: "the kernel panicked before this " +
 			"boot", Facts: map[string]string{"dump": checkkit.Sanitize(chosen, 256)},
 	}

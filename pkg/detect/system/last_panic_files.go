@@ -28,7 +28,7 @@ const (
 // dumpFiles lists what may be the dump of a panic. A location that does not exist has none.
 func dumpFiles(h *host.Host) ([]string, error) {
 	var found []string
-	names, err := listOrNone(h.Files, pstoreDir)
+	names, err := checkkit.ListSorted(h.Files, pstoreDir)
 	if err != nil {
 		return nil, err
 	}
@@ -89,15 +89,6 @@ func dumpsBelow(h *host.Host, dir string) ([]string, error) {
 
 func isDump(name string) bool {
 	return strings.HasPrefix(name, "dmesg") || strings.HasPrefix(name, "vmcore") || strings.HasPrefix(name, "dump.")
-}
-
-func listOrNone(files host.Files, dir string) ([]string, error) {
-	names, err := files.List(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	slices.Sort(names)
-	return names, err
 }
 
 // onLocalDisk reports whether the deepest mount above a path is of a filesystem that needs no server.

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -28,7 +27,6 @@ import (
 // TasksMax. The kernel logs only the first failure of each cgroup.
 
 const (
-	pidsLimitsID   = "pids-limits"
 	pidsLimitsAt   = 95 // percent
 	pidsLimitsKeep = 90
 	pidsLimitsFor  = 10 * time.Minute
@@ -39,7 +37,7 @@ const (
 func PIDsLimits() detect.Check {
 	c := &pidsCheck{}
 	return detect.Check{
-		ID: pidsLimitsID, Domain: "cpu",
+		ID: "pids-limits", Domain: "cpu",
 		Summary: "a pod or service has reached its limit of processes and threads, or is close to it",
 		Advice: "Check for a leak: `kubectl exec POD -- ps -eLf`, or `systemd-cgls`. If it needs more, raise " +
 			"podPidsLimit in kubelet's configuration, or TasksMax in the unit of a service.",
@@ -56,9 +54,9 @@ func PIDsLimits() detect.Check {
 			FalseAlarms: "Programs that keep a full pool of threads by design.",
 		},
 		CounterBased: true,
-		Every:        5 * time.Minute, Deadline: 10 * time.Second,
-		Wakes: []detect.Wake{checkkit.KernelWake()},
-		Run:   c.run,
+		Every:        5 * time.Minute,
+		Wakes:        []detect.Wake{checkkit.KernelWake()},
+		Run:          c.run,
 	}
 }
 
@@ -110,14 +108,13 @@ func (c *pidsCheck) evaluate(ctx context.Context, h *host.Host, s pidsScan, now 
 			continue
 		}
 		f := finding.Finding{
-			Check: pidsLimitsID, Subject: subject, Severity: finding.Warning, Reason: "PIDsNearLimit",
+			Subject: subject, Severity: finding.Warning, Reason: "PIDsNearLimit",
 			BelowRaise: !reached && share < pidsLimitsAt,
 			Message:    fmt.Sprintf("%d of %d processes and threads are in use", g.current, g.limit),
-			Facts: map[string]string{"current": strconv.FormatUint(g.current, 10),
-				"limit": strconv.FormatUint(g.limit, 10)},
+			Facts:      map[string]string{"current": fmt.Sprint(g.current), "limit": fmt.Sprint(g.limit)},
 		}
 		if reached {
-			f.Reason, f.Facts["failed"] = "PIDsLimitReached", strconv.FormatUint(t.Count, 10)
+			f.Reason, f.Facts["failed"] = "PIDsLimitReached", fmt.Sprint(t.Count)
 			f.Message = fmt.Sprintf("%d processes or threads could not be started within 10 minutes", t.Count)
 			if g.limit > 0 {
 				f.Message += fmt.Sprintf("; %d of %d are in use", g.current, g.limit)

@@ -43,20 +43,17 @@ type SysctlsSettings struct {
 // DefaultSysctlsSettings returns the settings that are used unless the configuration says otherwise.
 func DefaultSysctlsSettings() SysctlsSettings { return SysctlsSettings{Kubernetes: true} }
 
-const sysctlsID = "sysctls"
-
 // Sysctls finds kernel settings that differ from what is wanted.
 func Sysctls(s SysctlsSettings) detect.Check {
 	return detect.Check{
-		ID: sysctlsID, Domain: "kernel",
+		ID: "sysctls", Domain: "kernel",
 		Summary: "a kernel setting is not what Kubernetes needs, or what the configuration wants",
 		Advice: "`sysctl -w NAME=VALUE` sets it now; a file in /etc/sysctl.d that sorts after the one that the " +
 			"message names makes it permanent. systemd-networkd and VPN clients set forwarding too. Kubelet sets its " +
 			"own settings again when it is restarted.",
 		Doc: detect.Doc{
-			Reads: []string{"/proc/sys/<name> of each wanted setting", "/etc/cni/net.d, /sys/class/net/cni0: " +
-				"whether it " +
-				"matters on this node", "sysctl.conf(5) and sysctl.d(5), where a value differs"},
+			Reads: []string{"/proc/sys/<name> of each wanted setting", "/etc/cni/net.d, /sys/class/net/cni0: whether " +
+				"it matters on this node", "sysctl.conf(5) and sysctl.d(5), where a value differs"},
 			Why: "Without forwarding no packet leaves a pod for another node; without bridge-nf-call-iptables pods " +
 				"do not reach Services on their own node; a machine that panics when memory is short takes all pods " +
 				"with it. A restart of systemd-sysctl or of a network tool resets them, often weeks after the node " +
@@ -78,8 +75,7 @@ func Sysctls(s SysctlsSettings) detect.Check {
 				return nil, err
 			}
 			if len(wanted) == 0 {
-				return nil, finding.NotApplicable("no pod network, no kubelet, and no setting in the " +
-					"configuration")
+				return nil, finding.NotApplicable("no pod network, no kubelet, and no setting in the configuration")
 			}
 			return compareSysctls(h, wanted)
 		},
@@ -151,17 +147,11 @@ func kubernetesSysctls(h *host.Host) ([]wantedSysctl, error) {
 // podNetwork reports whether a pod network is configured: a CNI configuration that is more than the loopback
 // device.
 func podNetwork(h *host.Host) (bool, error) {
-	names, err := h.Files.List(h.Paths.CNIConfDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
+	names, err := checkkit.ListSorted(h.Files, h.Paths.CNIConfDir)
 	return slices.ContainsFunc(names, func(name string) bool {
 		return (strings.HasSuffix(name, ".conf") || strings.HasSuffix(name, ".conflist")) &&
 			!strings.Contains(name, "loopback")
-	}), nil
+	}), err
 }
 
 func compareSysctls(h *host.Host, wanted []wantedSysctl) ([]finding.Finding, error) {
@@ -190,7 +180,7 @@ func compareSysctls(h *host.Host, wanted []wantedSysctl) ([]finding.Finding, err
 
 func (w wantedSysctl) finding(files host.Files, subject finding.Subject, value string, missing bool) finding.Finding {
 	f := finding.Finding{
-		Check: sysctlsID, Subject: subject, Severity: w.severity, Reason: w.reason,
+		Subject: subject, Severity: w.severity, Reason: w.reason,
 		Facts: map[string]string{"value": value, "wanted": checkkit.Sanitize(w.value, 128)},
 	}
 	switch {

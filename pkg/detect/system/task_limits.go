@@ -3,7 +3,6 @@ package system
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -25,18 +24,15 @@ import (
 // https://docs.kernel.org/admin-guide/sysctl/kernel.html#pid-max,
 // https://docs.kernel.org/admin-guide/cgroup-v2.html#pid, https://kubernetes.io/docs/concepts/policy/pid-limiting/
 
-const taskLimitsID = "task-limits"
-
 // TaskLimits finds nodes, services and pods that are close to their limit of tasks.
 func TaskLimits(s UsageSettings) detect.Check {
 	memory := usageState{}
 	return detect.Check{
-		ID: taskLimitsID, Domain: "kernel",
+		ID: "task-limits", Domain: "kernel",
 		Summary: "the node, the runtime or a pod is close to its limit of processes and threads",
 		Advice: "Find the processes with the most threads: `ps -eLo pid,comm | sort | uniq -c | sort -n`. Restart " +
 			"the one that leaks, or raise the limit that the message names: sysctl kernel.pid_max or " +
-			"kernel.threads-max, TasksMax=infinity " +
-			"in the unit of the runtime, podPidsLimit of kubelet.",
+			"kernel.threads-max, TasksMax=infinity in the unit of the runtime, podPidsLimit of kubelet.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/loadavg", "/proc/sys/kernel/{pid_max,threads-max}",
 				"pids.current and pids.max of kubelet's, the runtime's, kubepods' and the pods' cgroups"},
@@ -51,8 +47,7 @@ func TaskLimits(s UsageSettings) detect.Check {
 					When: "the same for a pod; a pod's own limit is never fatal to the node"},
 			},
 			FalseAlarms: "A pod that runs at its limit by design: raise podPidsLimit. Bursts shorter than a minute " +
-				"are not " +
-				"reported.",
+				"are not reported.",
 		},
 		Condition: detect.KernelProblem(),
 		Every:     time.Minute,
@@ -87,10 +82,10 @@ type taskLimit struct {
 
 func (l taskLimit) finding(severity finding.Severity, marginal bool) finding.Finding {
 	return finding.Finding{
-		Check: taskLimitsID, Subject: l.subject, Severity: severity, Reason: l.reason, BelowRaise: marginal,
+		Subject: l.subject, Severity: severity, Reason: l.reason, BelowRaise: marginal,
 		Message: fmt.Sprintf("%s: %s tasks", l.what, l.usage),
 		Facts: map[string]string{
-			"tasks": strconv.FormatUint(l.usage.used, 10), "limit": strconv.FormatUint(l.usage.limit, 10),
+			"tasks": fmt.Sprint(l.usage.used), "limit": fmt.Sprint(l.usage.limit),
 		},
 	}
 }

@@ -62,25 +62,21 @@ func readTaskLimits(ctx context.Context, h *host.Host) ([]taskLimit, error) {
 
 // nodeTaskLimit compares all tasks with the smaller of the two limits of the kernel: either alone makes fork fail.
 func nodeTaskLimit(h *host.Host) (taskLimit, error) {
-	data, err := h.Files.Read("/proc/loadavg")
+	used, err := checkkit.Parse(h.Files, "/proc/loadavg", allTasks)
 	if err != nil {
 		return taskLimit{}, err
 	}
-	used, err := allTasks(string(data))
-	if err != nil {
-		return taskLimit{}, fmt.Errorf("read /proc/loadavg: %w", err)
-	}
 	l := taskLimit{subject: checkkit.NodeSubject(h), reason: "TasksNearLimit", usage: usage{used: used}}
 	for _, name := range []string{"pid_max", "threads-max"} {
-		limit, err := checkkit.ReadNumber(h.Files, "/proc/sys/kernel/"+name)
+		limit, err := checkkit.ReadCount(h.Files, "/proc/sys/kernel/"+name)
 		if err != nil {
 			return taskLimit{}, err
 		}
-		if limit <= 0 {
-			return taskLimit{}, fmt.Errorf("read /proc/sys/kernel/%s: %d is no limit", name, limit)
+		if limit == 0 {
+			return taskLimit{}, fmt.Errorf("read /proc/sys/kernel/%s: 0 is no limit", name)
 		}
-		if l.usage.limit == 0 || uint64(limit) < l.usage.limit {
-			l.usage.limit, l.what = uint64(limit), "the node, by kernel."+name
+		if l.usage.limit == 0 || limit < l.usage.limit {
+			l.usage.limit, l.what = limit, "the node, by kernel."+name
 		}
 	}
 	return l, nil
@@ -111,26 +107,11 @@ func kubepodsCgroups(h *host.Host, hierarchy cgroup.CgroupHierarchy) []checkkit.
 
 // readPids reads the tasks of a cgroup and below. One that is not there, or has no limit, has nothing to tell.
 func readPids(files host.Files, dir string) (u usage, limited bool, err error) {
-	text, err := files.Text(dir + "/pids.max")
-	if errors.Is(err, fs.ErrNotExist) || err == nil && text == "max" {
+	if u.limit, limited, err = checkkit.ReadLimit(files, dir+"/pids.max"); limited {
+		u.used, err = checkkit.ReadCount(files, dir+"/pids.current")
+	}
+	if errors.Is(err, fs.ErrNotExist) { // also where it was removed meanwhile
 		return usage{}, false, nil
 	}
-	if err != nil {
-		return usage{}, false, err
-	}
-	if u.limit, err = strconv.ParseUint(text, 10, 63); err != nil {
-		return usage{}, false, fmt.Errorf("read %s/pids.max: %w", dir, err)
-	}
-	current, err := checkkit.ReadNumber(files, dir+"/pids.current")
-	if errors.Is(err, fs.ErrNotExist) {
-		return usage{}, false, nil // removed meanwhile
-	}
-	if err != nil {
-		return usage{}, false, err
-	}
-	if current < 0 {
-		return usage{}, false, fmt.Errorf("read %s/pids.current: %d", dir, current)
-	}
-	u.used = uint64(current)
-	return u, true, nil
+	return u, limited, err
 }

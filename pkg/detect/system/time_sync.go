@@ -30,9 +30,6 @@ import (
 // must last for ten minutes: a clock is stepped at boot and after a migration, and a daemon needs some minutes to
 // select its servers.
 
-const TimeSyncID = "time-sync"
-
-// The reasons.
 const (
 	reasonNoTimeDaemon   = "NoTimeDaemon"
 	reasonUnsynchronised = "ClockUnsynchronised"
@@ -55,7 +52,7 @@ func DefaultTimeSyncSettings() TimeSyncSettings {
 // TimeSync finds nodes whose clock is not synchronised.
 func TimeSync(s TimeSyncSettings) detect.Check {
 	return detect.Check{
-		ID: TimeSyncID, Domain: "kernel",
+		ID: "time-sync", Domain: "kernel",
 		Summary: "the node's clock is not synchronised, or it is wrong",
 		Advice: "`chronyc tracking` or `timedatectl timesync-status` shows whether the daemon reaches its servers: " +
 			"check UDP port 123 and the names of the servers. Where no daemon is installed, install chrony; on a " +
@@ -99,7 +96,7 @@ func checkClock(ctx context.Context, h *host.Host, s TimeSyncSettings) ([]findin
 		return nil, nil
 	}
 	f := finding.Finding{
-		Check: TimeSyncID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
+		Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
 		Facts: map[string]string{
 			"unsynchronised": fmt.Sprint(clock.Unsynchronised), "maxError": clock.MaxError.String(),
 			"offset": clock.Offset.String(),

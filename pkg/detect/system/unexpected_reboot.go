@@ -29,13 +29,11 @@ import (
 // (rotated a while ago, no persistent /var, systemd built without utmp, as in the newest distributions) the check does
 // not apply.
 
-const unexpectedRebootID = "unexpected-reboot"
-
 // UnexpectedReboot finds nodes that went down without an orderly shutdown.
 func UnexpectedReboot() detect.Check {
 	m := &rebootState{}
 	return detect.Check{
-		ID: unexpectedRebootID, Domain: "kernel",
+		ID: "unexpected-reboot", Domain: "kernel",
 		Summary: "the node went down without an orderly shutdown: a crash, a reset or a loss of power",
 		Advice: "Check the last messages before it went down: `journalctl -b -1 -n 100`, /sys/fs/pstore, /var/crash, " +
 			"the serial console and the log of the management controller (`ipmitool sel list`). If none of them " +
@@ -118,10 +116,8 @@ func evaluateReboots(h *host.Host, records []wtmp.Login) ([]finding.Finding, err
 	}
 	up, down := previous.At.UTC().Format(time.RFC3339), records[last].At.UTC().Format(time.RFC3339)
 	return []finding.Finding{{
-		Check: unexpectedRebootID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning,
-		Reason: "UnexpectedReboot",
-		Message: fmt.Sprintf("the machine, up since %s, was booted again at %s without an orderly shutdown", up,
-			down),
-		Facts: map[string]string{"previousBoot": up, "boot": down},
+		Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "UnexpectedReboot",
+		Message: fmt.Sprintf("the machine, up since %s, was booted again at %s without an orderly shutdown", up, down),
+		Facts:   map[string]string{"previousBoot": up, "boot": down},
 	}}, nil
 }

@@ -36,18 +36,15 @@ type ZombiesSettings struct {
 // DefaultZombiesSettings returns the settings that are used unless the configuration says otherwise.
 func DefaultZombiesSettings() ZombiesSettings { return ZombiesSettings{PerParent: 100} }
 
-const zombiesID = "zombies"
-
 // Zombies finds processes that do not reap their children.
 func Zombies(s ZombiesSettings) detect.Check {
 	state := &zombieState{}
 	return detect.Check{
-		ID: zombiesID, Domain: "kernel",
+		ID: "zombies", Domain: "kernel",
 		Summary: "a process does not reap its children: zombies accumulate and use up PIDs",
 		Advice: "Restart the pod or service of the parent: its zombies disappear with it. In a pod, run an init " +
-			"(tini, or " +
-			"shareProcessNamespace) as PID 1. Where the parent itself is in state D or stopped (`ps -o stat,wchan " +
-			"PID`), resolve that first.",
+			"(tini, or shareProcessNamespace) as PID 1. Where the parent itself is in state D or stopped (`ps -o " +
+			"stat,wchan PID`), resolve that first.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/PID/stat, shared with all checks"},
 			Why: "Each zombie keeps a PID. When those of the pod or the node are used up, no process can be started, " +
@@ -56,9 +53,8 @@ func Zombies(s ZombiesSettings) detect.Check {
 				{Reason: "ZombieProcesses", Severity: finding.Warning, When: "a process has at least 100 zombie " +
 					"children for 5 minutes; a busy shell or CI runner has some tens for seconds"},
 			},
-			FalseAlarms: "A process whose main thread ended before the others is no zombie and is not counted; " +
-				"those of a " +
-				"parent that reaps in batches do not last 5 minutes.",
+			FalseAlarms: "A process whose main thread ended before the others is no zombie and is not counted; those " +
+				"of a parent that reaps in batches do not last 5 minutes.",
 		},
 		Every:  time.Minute,
 		Policy: finding.Policy{Raise: finding.Hold{Runs: 3, For: 5 * time.Minute}},
@@ -142,8 +138,7 @@ func (m *zombieState) finding(ctx context.Context, h *host.Host, name string, pa
 		}
 	}
 	f := finding.Finding{
-		Check: zombiesID, Subject: finding.Subject{Kind: "process", Name: name}, Severity: finding.Warning,
-		Reason: "ZombieProcesses",
+		Subject: finding.Subject{Kind: "process", Name: name}, Severity: finding.Warning, Reason: "ZombieProcesses",
 		Message: fmt.Sprintf("%s (PID %s) has %d zombie children that it does not reap", name,
 			checkkit.JoinFirst(pids, 3), total),
 		Facts:      map[string]string{"zombies": strconv.Itoa(total), "pids": checkkit.JoinFirst(pids, 20)},
@@ -152,7 +147,7 @@ func (m *zombieState) finding(ctx context.Context, h *host.Host, name string, pa
 	if elapsed := h.Clock().SinceBoot - since; elapsed >= time.Minute && total > before {
 		perHour := float64(total-before) / elapsed.Hours()
 		f.Message += fmt.Sprintf(", %d more than %s ago", total-before, elapsed.Round(time.Second))
-		f.Facts["perHour"] = strconv.FormatFloat(perHour, 'f', 0, 64)
+		f.Facts["perHour"] = fmt.Sprintf("%.0f", perHour)
 	}
 	checkkit.AddPods(&f, "; in pods ", checkkit.PodNames(ctx, h, slices.Sorted(maps.Keys(pods))))
 	return f

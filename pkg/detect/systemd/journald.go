@@ -39,7 +39,6 @@ import (
 // look new.
 
 const (
-	journaldID      = "journald"
 	journaldSocket  = "/run/systemd/journal/stdout"
 	journalSettled  = 10 * time.Minute // after boot
 	journalDisposed = 24 * time.Hour   // how long it is reported
@@ -51,7 +50,7 @@ const (
 func Journald() detect.Check {
 	j := &journaldState{program: discover.Program{Comm: "systemd-journal"}} // the kernel keeps 15 bytes of it
 	return detect.Check{
-		ID:      journaldID,
+		ID:      "journald",
 		Domain:  "kubernetes",
 		Summary: "the node's log daemon is stopped, or has lost messages",
 		Advice: "Check `systemctl status systemd-journald` and `journalctl -u systemd-journald -n 30`; `journalctl " +
@@ -61,8 +60,7 @@ func Journald() detect.Check {
 			Reads: []string{"/proc/PID/stat of systemd-journald", "/etc/machine-id",
 				"names in /var/log/journal and /run/log/journal (in a child process)"},
 			Why: "Services that log, kubelet and the runtime among them, block as soon as the buffer of the socket " +
-				"is " +
-				"full; and lost messages are missing when a fault is investigated.",
+				"is full; and lost messages are missing when a fault is investigated.",
 			Faults: []detect.Fault{
 				{Reason: "JournaldStopped", Severity: finding.Warning, When: "its process is in state T, seen twice: " +
 					"a signal or a debugger stopped it"},
@@ -72,10 +70,9 @@ func Journald() detect.Check {
 			FalseAlarms: "Files renamed at boot, after a crash of the machine, and those of users do not count. " +
 				"systemd-units reports a journald that does not run, hung-tasks one that hangs on a disk.",
 		},
-		Every:    30 * time.Second,
-		Deadline: 10 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2}},
-		Run:      j.run,
+		Every:  30 * time.Second,
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2}},
+		Run:    j.run,
 	}
 }
 
@@ -117,7 +114,7 @@ func journalSubject() finding.Subject { return finding.Subject{Kind: "journal", 
 
 func stoppedJournald(pid int) finding.Finding {
 	return finding.Finding{
-		Check: journaldID, Subject: finding.Subject{Kind: "unit", Name: "systemd-journald.service"},
+		Subject:  finding.Subject{Kind: "unit", Name: "systemd-journald.service"},
 		Severity: finding.Warning, Reason: "JournaldStopped",
 		Message: fmt.Sprintf("systemd-journald (PID %d) is stopped by a signal or a debugger: services that log "+
 			"block; resume it with `kill -CONT %d`", pid, pid),
@@ -195,10 +192,9 @@ func (j *journaldState) evaluate(now finding.Timestamp) []finding.Finding {
 		return nil
 	}
 	return []finding.Finding{{
-		Check: journaldID, Subject: journalSubject(), Severity: finding.Info, Reason: "JournalDamaged",
+		Subject: journalSubject(), Severity: finding.Info, Reason: "JournalDamaged",
 		Message: fmt.Sprintf("journald renamed %d of its files within %.0f hours as damaged or not closed, the "+
-			"last one at %s: messages may be missing",
-			count, journalDisposed.Hours(), last.UTC().Format(time.RFC3339)),
+			"last one at %s: messages may be missing", count, journalDisposed.Hours(), last.UTC().Format(time.RFC3339)),
 		Facts: map[string]string{"files": strconv.Itoa(count), "last": last.UTC().Format(time.RFC3339)},
 	}}
 }

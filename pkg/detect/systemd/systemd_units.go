@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -32,7 +31,6 @@ import (
 // monitoring agent (more than 3) call a crash loop.
 
 const (
-	systemdUnitsID       = "systemd-units"
 	unitFailed           = "UnitFailed"
 	unitFlapping         = "UnitFlapping"
 	systemdSilent        = "SystemdNotAnswering"
@@ -63,7 +61,7 @@ func SystemdUnits(s SystemdUnitsSettings, memory detect.StateStore) detect.Check
 	state := unitsState{settings: s, restarts: unitRestarts{
 		saved: detect.Saved[keptRestarts]{Store: memory, Key: unitRestartsKey}}}
 	return detect.Check{
-		ID:      systemdUnitsID,
+		ID:      "systemd-units",
 		Domain:  "kubernetes",
 		Summary: "a service of the node has failed, or is in a crash loop",
 		Advice: "`systemctl status UNIT` and `journalctl -u UNIT -n 50` show why it exited. Fix the cause, then " +
@@ -90,25 +88,20 @@ func SystemdUnits(s SystemdUnitsSettings, memory detect.StateStore) detect.Check
 				"if it is not needed: see the setting ignore. Kubelet and the container runtime are evaluated by " +
 				"kubelet-health and runtime-health; here they are never more than a warning.",
 		},
-		Every:    30 * time.Second,
-		Deadline: 10 * time.Second,
-		Wakes:    []detect.Wake{{Source: detect.WakeSystemd}},
-		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2}},
-		Run:      state.run,
+		Every:  30 * time.Second,
+		Wakes:  []detect.Wake{{Source: detect.WakeSystemd}},
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2}},
+		Run:    state.run,
 	}
 }
 
 // unitsState is kept between runs.
 type unitsState struct {
 	settings SystemdUnitsSettings
-
-	mu       sync.Mutex // guards restarts; held during a run
 	restarts unitRestarts
 }
 
 func (l *unitsState) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for _, pattern := range slices.Concat(l.settings.Ignore, l.settings.Critical) {
 		if _, err := path.Match(pattern, ""); err != nil {
 			return nil, fmt.Errorf("setting ignore or critical: %q: %w", pattern, err)

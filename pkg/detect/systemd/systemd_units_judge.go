@@ -11,9 +11,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/systemd"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
-	"github.com/nodeagent/nodeagent/pkg/detect/network/dns"
-	"github.com/nodeagent/nodeagent/pkg/detect/network/kubeproxy"
-	"github.com/nodeagent/nodeagent/pkg/detect/system"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -23,7 +20,7 @@ func systemdSubject() finding.Subject {
 
 func silentSystemd(err error) finding.Finding {
 	return finding.Finding{
-		Check: systemdUnitsID, Subject: systemdSubject(), Severity: finding.Warning, Reason: systemdSilent,
+		Subject: systemdSubject(), Severity: finding.Warning, Reason: systemdSilent,
 		Message: "systemd does not answer (" + checkkit.Sanitize(err.Error(), 300) +
 			"): see `journalctl _PID=1 -n 50` for a crash (\"freezing execution\"), and whether " +
 			"PID 1 hangs in state D; until it answers, no service is started or stopped",
@@ -49,7 +46,7 @@ func (l *unitsState) evaluate(units systemd.Units, now finding.Timestamp) []find
 	}
 	if units.Omitted > 0 {
 		found = append(found, finding.Finding{
-			Check: systemdUnitsID, Subject: systemdSubject(), Severity: finding.Warning, Reason: systemdManyFailed,
+			Subject: systemdSubject(), Severity: finding.Warning, Reason: systemdManyFailed,
 			Message: fmt.Sprintf("%d units have failed, more than are reported one by one: see `systemctl --failed`",
 				len(units.Failed)+units.Omitted),
 			Facts: map[string]string{"failed": strconv.Itoa(len(units.Failed) + units.Omitted)},
@@ -65,7 +62,7 @@ func (l *unitsState) failed(u systemd.Unit, now finding.Timestamp) finding.Findi
 		facts["since"] = u.Since.UTC().Format(time.RFC3339)
 	}
 	return finding.Finding{
-		Check: systemdUnitsID, Subject: unitSubject(u), Severity: severity, Reason: unitFailed,
+		Subject: unitSubject(u), Severity: severity, Reason: unitFailed,
 		Message: fmt.Sprintf("%s has failed: %s%s: see `systemctl status %s`", unitName(u), howItEnded(u), aside,
 			unitName(u)), Facts: facts,
 	}
@@ -82,7 +79,7 @@ func (l *unitsState) flapping(u systemd.Unit, count uint32) finding.Finding {
 		text += ": " + howItEnded(u)
 	}
 	return finding.Finding{
-		Check: systemdUnitsID, Subject: unitSubject(u), Severity: severity, Reason: unitFlapping,
+		Subject: unitSubject(u), Severity: severity, Reason: unitFlapping,
 		Message: text + aside + ": see `systemctl status " + unitName(u) + "`",
 		Facts: map[string]string{"restarts": strconv.Itoa(int(u.Restarts)),
 			"restartsInWindow": strconv.Itoa(int(count)), "state": checkkit.Sanitize(u.Sub, 50)},
@@ -140,11 +137,11 @@ func checkOfUnit(name string) string {
 	case "containerd", "crio", "cri-o", "docker", "cri-docker", "dockerd":
 		return "runtime-health"
 	case "kube-proxy":
-		return kubeproxy.ID
+		return "kube-proxy"
 	case "chronyd", "chrony", "ntp", "ntpd", "ntpsec", "systemd-timesyncd":
-		return system.TimeSyncID
+		return "time-sync"
 	case "systemd-resolved", "dnsmasq", "nscd":
-		return dns.ID
+		return "dns"
 	}
 	return ""
 }

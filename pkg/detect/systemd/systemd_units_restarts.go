@@ -35,7 +35,7 @@ type restartSeen struct {
 }
 
 const (
-	unitRestartsKey = systemdUnitsID + "/restarts"
+	unitRestartsKey = "systemd-units/restarts"
 	maxKeptUnits    = 2000 // twice as many as the client returns
 )
 

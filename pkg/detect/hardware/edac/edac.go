@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -37,7 +36,6 @@ type Settings struct {
 func DefaultSettings() Settings { return Settings{CorrectedPerDay: 100} }
 
 const (
-	edacID   = "edac"
 	edacInfo = 10 // corrected errors in 24 hours that are worth knowing
 	edacKeep = 8
 )
@@ -46,7 +44,7 @@ const (
 func New(s Settings, store detect.StateStore) detect.Check {
 	c := &edacCheck{settings: s, saved: detect.Saved[edacHistory]{Store: store, Key: edacKey}}
 	return detect.Check{
-		ID: edacID, Domain: "hardware",
+		ID: "edac", Domain: "hardware",
 		Summary: "a memory module fails",
 		Advice: "Drain the node and replace the module that the message names; `ras-mc-ctl --layout` and the " +
 			"board's manual show where it is. After an error that could not be corrected do so at once, after many " +
@@ -108,11 +106,11 @@ func (c *edacCheck) run(_ context.Context, h *host.Host) ([]finding.Finding, err
 // evaluate reports what is wrong with one module, given its corrected errors of the last 24 hours.
 func (c *edacCheck) evaluate(name string, counts edacCounts, day uint64) (finding.Finding, bool) {
 	f := finding.Finding{
-		Check: edacID, Subject: finding.Subject{Kind: "memory-module", Name: name},
+		Subject: finding.Subject{Kind: "memory-module", Name: name},
 		Facts: map[string]string{
-			"uncorrected":      strconv.FormatUint(counts.uncorrected, 10),
-			"corrected":        strconv.FormatUint(counts.corrected, 10),
-			"correctedLastDay": strconv.FormatUint(day, 10), "path": counts.dir,
+			"uncorrected":      fmt.Sprint(counts.uncorrected),
+			"corrected":        fmt.Sprint(counts.corrected),
+			"correctedLastDay": fmt.Sprint(day), "path": counts.dir,
 		},
 	}
 	many := c.many(name, day)

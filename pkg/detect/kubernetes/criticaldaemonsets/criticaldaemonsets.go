@@ -90,7 +90,7 @@ func New(s Settings, lookups DaemonSetLookups) detect.Check {
 		rollouts: map[string]rollout{}}
 	c.node.seldom = 10*time.Minute + rand.N(5*time.Minute) // #nosec G404 -- spreads load over time, no secret
 	return detect.Check{
-		ID:      daemonSetCheckID,
+		ID:      "critical-daemonsets",
 		Domain:  "kubernetes",
 		Summary: "a critical DaemonSet has no ready pod on this node",
 		Advice: "Find the pod with `kubectl -n NAMESPACE get pods -o wide --field-selector spec.nodeName=NODE` and " +
@@ -129,8 +129,6 @@ func New(s Settings, lookups DaemonSetLookups) detect.Check {
 		Run:      c.run,
 	}
 }
-
-const daemonSetCheckID = "critical-daemonsets"
 
 // daemonSetCheck is the check with its state between runs.
 type daemonSetCheck struct {

@@ -34,16 +34,14 @@ func evaluateDaemonSet(d daemonSetState, s Settings, now time.Time) (*finding.Fi
 		return f, nil
 	case looping != "":
 		return d.found(finding.Fatal, "DaemonSetPodCrashLooping", "pod %s crashes again and again: %s: read `kubectl "+
-			"-n %s logs --previous %[1]s`",
-			pod.Name, looping, pod.Namespace), nil
+			"-n %s logs --previous %[1]s`", pod.Name, looping, pod.Namespace), nil
 	case now.Sub(pod.CreationTimestamp.Time) < s.ReadyGrace && now.Sub(pod.CreationTimestamp.Time) > -s.ReadyGrace:
 		return nil, fmt.Errorf("pod %s is starting", pod.Name)
 	case pod.DeletionTimestamp != nil && now.Sub(pod.DeletionTimestamp.Time) < s.ReadyGrace:
 		return nil, fmt.Errorf("pod %s is being replaced", pod.Name)
 	case pod.DeletionTimestamp != nil:
 		return d.found(finding.Fatal, "DaemonSetPodNotReady", "pod %s has not terminated since its deletion was due "+
-			"at %s: read kubelet's log for the reason",
-			pod.Name, pod.DeletionTimestamp.UTC().Format(time.RFC3339)), nil
+			"at %s: read kubelet's log for the reason", pod.Name, pod.DeletionTimestamp.UTC().Format(time.RFC3339)), nil
 	default:
 		return d.found(finding.Fatal, "DaemonSetPodNotReady",
 			"pod %s is not ready: %s: see `kubectl -n %s describe pod %[1]s`",
@@ -71,8 +69,7 @@ func evaluateMissing(d daemonSetState, s Settings, now time.Time) (*finding.Find
 	case len(d.Pending) > 0:
 		pod := &d.Pending[0]
 		return d.found(finding.Fatal, "DaemonSetPodNotScheduled", "pod %s for this node is not scheduled: %s: free "+
-			"resources or correct what prevents it",
-			pod.Name, condition(pod, corev1.PodScheduled)), nil
+			"resources or correct what prevents it", pod.Name, condition(pod, corev1.PodScheduled)), nil
 	default:
 		return d.found(finding.Fatal, "DaemonSetPodMissing", "%s", strings.TrimSuffix("no pod of it is on this node "+
 			d.Open, " ")+
@@ -114,7 +111,7 @@ func bestPod(pods []corev1.Pod) *corev1.Pod {
 	var best *corev1.Pod
 	for i := range pods {
 		p := &pods[i]
-		if p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded {
+		if checkkit.PodFinished(p) {
 			continue // the controller replaces it
 		}
 		if best == nil || rank(p) > rank(best) || rank(p) == rank(best) &&
@@ -180,7 +177,7 @@ func loopingContainer(pod *corev1.Pod, now time.Time) string {
 
 func (d daemonSetState) found(severity finding.Severity, reason, format string, args ...any) *finding.Finding {
 	return &finding.Finding{
-		Check: daemonSetCheckID, Subject: d.subject(), Severity: severity, Reason: reason,
+		Subject: d.subject(), Severity: severity, Reason: reason,
 		Message: fmt.Sprintf("critical DaemonSet %s: %s", d.Name, fmt.Sprintf(format, args...)),
 		Facts:   map[string]string{"because": d.Because},
 	}

@@ -1,7 +1,6 @@
 package criticaldaemonsets
 
 import (
-	"fmt"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -14,29 +13,25 @@ import (
 // placement is whether a DaemonSet should have a pod on this node.
 type placement struct {
 	Here bool
-	Why  string // why not
-	Err  error  // it is not known
+	Err  error // it is not known
 }
 
 // placementOn decides as the DaemonSet controller does (pkg/controller/daemon: NodeShouldRunDaemonPod).
 func placementOn(set *appsv1.DaemonSet, node *corev1.Node) placement {
 	pod := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: set.Spec.Template.Spec}
 	if pod.Spec.NodeName != "" && pod.Spec.NodeName != node.Name {
-		return placement{Why: "it is for node " + pod.Spec.NodeName}
+		return placement{}
 	}
 	// The controller takes a malformed selector as no match, and so does this.
 	if match, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node); err != nil || !match {
-		return placement{Why: "its node selector or affinity does not match"}
+		return placement{}
 	}
 	tolerations := slices.Concat(pod.Spec.Tolerations, daemonTolerations(pod.Spec.HostNetwork))
-	taint, repelled := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, tolerations,
+	_, repelled := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, tolerations,
 		func(t *corev1.Taint) bool {
 			return t.Effect == corev1.TaintEffectNoExecute || t.Effect == corev1.TaintEffectNoSchedule
 		}, true)
-	if repelled {
-		return placement{Why: fmt.Sprintf("it does not tolerate taint %s", taint.ToString())}
-	}
-	return placement{Here: true}
+	return placement{Here: !repelled}
 }
 
 // daemonTolerations are what the controller adds to each pod of a DaemonSet.

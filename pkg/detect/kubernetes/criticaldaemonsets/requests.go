@@ -95,7 +95,7 @@ func (c *daemonSetCheck) complete(ctx context.Context, h *host.Host, seen *daemo
 	case last.err != nil:
 		seen.Placed = placement{Err: last.err}
 	case last.gone:
-		seen.Placed = placement{Why: "it has been deleted"}
+		seen.Placed = placement{}
 	case last.set != nil:
 		seen.Set = last.set
 		seen.Placed = c.placement(ctx, h, last.set, now, missing)

@@ -19,7 +19,6 @@ import (
 type daemonSetState struct {
 	Name    string            // namespace/name
 	Because string            // why it is critical
-	Listed  bool              // the configuration lists it
 	Set     *appsv1.DaemonSet // nil if only pods or the configuration name it
 	Pods    []corev1.Pod      // its pods on this node
 	SetsErr error             // why DaemonSets could not be listed now
@@ -42,7 +41,7 @@ func criticalSets(s Settings, sets []appsv1.DaemonSet, pods []corev1.Pod) ([]dae
 	}
 	critical := map[string]daemonSetState{}
 	for _, name := range s.DaemonSets {
-		critical[name] = daemonSetState{Name: name, Because: "the configuration lists it", Listed: true}
+		critical[name] = daemonSetState{Name: name, Because: "the configuration lists it"}
 	}
 	for i := range sets {
 		set := &sets[i]

@@ -62,9 +62,8 @@ func (d csiDriver) fault() (*finding.Finding, error) {
 			"check the driver's DaemonSet; if the driver was removed on purpose, this clears when no pod uses it"), nil
 	case d.Socket == "":
 		return d.found("CSISocketMissing", "it has no socket in kubelet's plugin registry although its pod %s is "+
-			"here: read the log of the registrar container",
-			d.Pods[0].Name), nil
-	case stale(d.InfoErr):
+			"here: read the log of the registrar container", d.Pods[0].Name), nil
+	case errors.Is(d.InfoErr, syscall.ECONNREFUSED):
 		return d.found("CSISocketStale", "no process listens on its registration socket %s: its registrar has died; "+
 			"delete the driver's pod so that it starts again, or delete the socket if the driver was removed on purpose",
 			d.Socket), nil
@@ -73,8 +72,7 @@ func (d csiDriver) fault() (*finding.Finding, error) {
 	case d.InfoErr != nil:
 		//nolint:nilerr // the error is the finding
 		return d.found("CSIGetInfoFailed", "its registration socket %s does not answer GetInfo: %s: read the log of "+
-			"the registrar container",
-			d.Socket, checkkit.Sanitize(d.InfoErr.Error(), 300)), nil
+			"the registrar container", d.Socket, checkkit.Sanitize(d.InfoErr.Error(), 300)), nil
 	case errors.Is(d.ProbeErr, kubelet.ErrOutside), errors.Is(d.ProbeErr, syscall.EXDEV):
 		return d.unregistered(fmt.Errorf("the driver cannot be reached: %w", d.ProbeErr))
 	case d.ProbeErr != nil:
@@ -142,15 +140,13 @@ func (d csiDriver) starting(grace time.Duration) (csiPod, bool) {
 	return d.Pods[i], true
 }
 
-func stale(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
-
 func (d csiDriver) found(reason, format string, args ...any) *finding.Finding {
 	what := "CSI driver " + d.Name
 	if d.Kind != csiDriverKind {
 		what = "plugin of kubelet"
 	}
 	f := finding.Finding{
-		Check: "csi-registration", Subject: d.subject(), Severity: finding.Warning, Reason: reason,
+		Subject: d.subject(), Severity: finding.Warning, Reason: reason,
 		Message: what + ": " + fmt.Sprintf(format, args...),
 		Facts:   map[string]string{"because": strings.Join(d.Because, ", ")},
 	}

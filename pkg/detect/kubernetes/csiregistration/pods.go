@@ -62,7 +62,7 @@ func csiPodsOf(pods []corev1.Pod, kubeletRoot string, now time.Time) []csiPod {
 	var found []csiPod
 	for i := range pods {
 		pod := &pods[i]
-		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		if checkkit.PodFinished(pod) {
 			continue
 		}
 		p, ok := csiPodOf(pod, kubeletRoot)

@@ -23,7 +23,7 @@ func csiVolumesUsed(h *host.Host, pods []corev1.Pod) map[string][]string {
 	used := map[string][]string{}
 	for i := range pods {
 		pod := &pods[i]
-		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		if checkkit.PodFinished(pod) {
 			continue
 		}
 		var drivers []string

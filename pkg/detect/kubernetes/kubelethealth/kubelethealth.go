@@ -120,7 +120,8 @@ func observeKubelet(ctx context.Context, h *host.Host, s Settings, owners *portO
 		// the run's own deadline: that means nothing for kubelet
 		return seen, fmt.Errorf("ask kubelet's healthz: %w", err)
 	}
-	if absent(seen) && !checkkit.KubeletInstalled(h) {
+	// there is no sign of a running kubelet
+	if errors.Is(seen.ProcessErr, fs.ErrNotExist) && seen.HealthzErr != nil && !checkkit.KubeletInstalled(h) {
 		return seen, finding.NotApplicable("no kubelet runs on this host and none has left its files in %s",
 			h.Paths.KubeletRoot)
 	}
@@ -133,11 +134,6 @@ func observeKubelet(ctx context.Context, h *host.Host, s Settings, owners *portO
 	}
 	seen.Impostor = owners.impostor(h, seen.Process, seen.URL, answered(seen.HealthzErr))
 	return seen, nil
-}
-
-// absent reports whether there is no sign of a running kubelet.
-func absent(seen observation) bool {
-	return errors.Is(seen.ProcessErr, fs.ErrNotExist) && seen.HealthzErr != nil
 }
 
 // answered reports whether there was an HTTP answer, of any status. The transport's failures are *url.Error.
@@ -202,17 +198,16 @@ func healthzAnswer(seen observation) string {
 }
 
 func (seen observation) fatal(reason, format string, args ...any) ([]finding.Finding, error) {
-	facts := map[string]string{"url": seen.URL, "latencyMilliseconds": strconv.FormatInt(seen.Latency.Milliseconds(),
-		10)}
+	facts := map[string]string{"url": seen.URL, "latencyMilliseconds": fmt.Sprint(seen.Latency.Milliseconds())}
 	if seen.ProcessErr == nil {
 		facts["pid"] = strconv.Itoa(seen.Process.PID)
-		facts["uptimeSeconds"] = strconv.FormatInt(int64(seen.Age.Seconds()), 10)
+		facts["uptimeSeconds"] = fmt.Sprint(int64(seen.Age.Seconds()))
 	}
 	if seen.Threads.Main != 0 {
 		facts["state"] = string(seen.Threads.Main)
 	}
 	return []finding.Finding{{
-		Check: "kubelet-health", Subject: checkkit.KubeletSubject(), Severity: finding.Fatal,
+		Subject: checkkit.KubeletSubject(), Severity: finding.Fatal,
 		Reason: reason, Message: fmt.Sprintf(format, args...), Facts: facts,
 	}}, nil
 }

@@ -73,6 +73,7 @@ func TestEvaluateKubelet(t *testing.T) {
 				t.Errorf("error %v, findings (-want +got):\n%s", err, diff)
 			}
 			for _, f := range found {
+				f.Check = "kubelet-health"
 				if err := f.Problem(); err != nil {
 					t.Error(err)
 				}

@@ -53,13 +53,10 @@ func (o *portOwner) impostor(h *host.Host, kubelet host.Process, healthz string,
 func listeners(h *host.Host, pid int, port uint16) (map[string]bool, error) {
 	inodes := map[string]bool{}
 	for _, table := range []string{"tcp", "tcp6"} {
-		data, err := h.Files.Read(fmt.Sprintf("/proc/%d/net/%s", pid, table))
+		found, err := checkkit.Parse(h.Files, fmt.Sprintf("/proc/%d/net/%s", pid, table),
+			func(data []byte) ([]string, error) { return parseListeners(data, port) })
 		if err != nil {
 			return nil, err
-		}
-		found, err := parseListeners(data, port)
-		if err != nil {
-			return nil, fmt.Errorf("parse /proc/%d/net/%s: %w", pid, table, err)
 		}
 		for _, inode := range found {
 			inodes[inode] = true

@@ -22,7 +22,7 @@ type Pod struct {
 
 // PodStarting reports whether a pod waits for something that its own programs do not do.
 func PodStarting(pod *corev1.Pod) bool {
-	if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+	if checkkit.PodFinished(pod) {
 		return false
 	}
 	if len(pod.Status.ContainerStatuses)+len(pod.Status.InitContainerStatuses) == 0 {

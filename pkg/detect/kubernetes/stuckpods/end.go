@@ -31,8 +31,7 @@ func (e *podEvidence) endStage(ctx context.Context, p podstate.Pod) podstate.Pod
 		if c.State == cri.ContainerState_CONTAINER_RUNNING && c.Labels["io.kubernetes.pod.uid"] == uid {
 			return podstate.PodStage{Stage: "container",
 				Text: fmt.Sprintf("none of its processes run, but the runtime reports container %s as running: its "+
-					"shim or the runtime hangs",
-					checkkit.Sanitize(c.GetMetadata().GetName(), 63))}
+					"shim or the runtime hangs", checkkit.Sanitize(c.GetMetadata().GetName(), 63))}
 		}
 	}
 	if ready != nil {
@@ -109,8 +108,7 @@ func (e *podEvidence) processStage(uid string) podstate.PodStage {
 	}
 	return podstate.PodStage{Stage: "processes",
 		Text: fmt.Sprintf("%d of its processes still run: %s: kubelet or the runtime does not kill them; see "+
-			"`journalctl -u kubelet -u containerd`",
-			len(alive), checkkit.JoinFirst(alive, 5))}
+			"`journalctl -u kubelet -u containerd`", len(alive), checkkit.JoinFirst(alive, 5))}
 }
 
 // cgroupsOf returns the first frozen cgroup of a pod, and its processes.

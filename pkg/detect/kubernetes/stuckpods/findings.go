@@ -17,8 +17,7 @@ func stuckFindings(h *host.Host, stuck []podstate.Pod, s Settings) []finding.Fin
 	found := manyStuck(h, stuck, s.Many)
 	for _, p := range stuck[:min(len(stuck), maxStuckPods)] {
 		f := finding.Finding{
-			Check: stuckPodsID, Subject: finding.Subject{Kind: "pod", Name: p.Name(), UID: string(p.Pod.UID)},
-			Severity: finding.Warning,
+			Subject: finding.Subject{Kind: "pod", Name: p.Name(), UID: string(p.Pod.UID)}, Severity: finding.Warning,
 			Facts: map[string]string{
 				"stage": p.Where.Stage, "lateSeconds": strconv.Itoa(int(p.Late.Seconds())),
 				"phase": string(p.Pod.Status.Phase),
@@ -71,7 +70,7 @@ func manyStuck(h *host.Host, stuck []podstate.Pod, many int) []finding.Finding {
 	pods := names[worst]
 	slices.Sort(pods)
 	return []finding.Finding{{
-		Check: stuckPodsID, Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "ManyPodsStuck",
+		Subject: checkkit.NodeSubject(h), Severity: finding.Warning, Reason: "ManyPodsStuck",
 		Message: fmt.Sprintf(
 			"%d pods are stuck in the same stage (%s): the cause is most likely the node, not the pods: %s", len(pods),
 			worst, checkkit.JoinFirst(pods, 5)),

@@ -46,7 +46,6 @@ func DefaultSettings() Settings {
 }
 
 const (
-	stuckPodsID = "stuck-pods"
 	// maxStuckPods bounds the pods that are reported individually: those that have been stuck for longest.
 	maxStuckPods = 20
 )
@@ -55,7 +54,7 @@ const (
 func New(s Settings) detect.Check {
 	m := &stuckState{pods: map[string]podClock{}}
 	return detect.Check{
-		ID:      stuckPodsID,
+		ID:      "stuck-pods",
 		Domain:  "kubernetes",
 		Summary: "pods on this node do not start, or do not end",
 		Advice: "The message names the stage. Volumes: check `kubectl describe pod` and the driver's log. Sandbox " +

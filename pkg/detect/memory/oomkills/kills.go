@@ -118,7 +118,7 @@ func (s oomScan) containersIn(pod oomCgroup, rises map[string]oomCounts) []strin
 // name asks kubelet for the names of pods and containers. Without it they keep their IDs.
 func (kills oomKills) name(ctx context.Context, h *host.Host) {
 	pods, containers := make(map[string]string), make(map[string]string)
-	if slices.ContainsFunc(kills, func(k oomKill) bool { return k.victim.pod != "" }) && h.Kubelet.Pods != nil {
+	if slices.ContainsFunc(kills, func(k oomKill) bool { return k.victim.pod != "" }) {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		known, err := discover.NodePods(ctx, h)

@@ -73,9 +73,9 @@ func New(store detect.StateStore) detect.Check {
 		},
 		Condition:    detect.MemoryProblem(),
 		CounterBased: true,
-		Every:        time.Minute, Deadline: 10 * time.Second,
-		Wakes: []detect.Wake{checkkit.KernelWake()},
-		Run:   m.run,
+		Every:        time.Minute,
+		Wakes:        []detect.Wake{checkkit.KernelWake()},
+		Run:          m.run,
 	}
 }
 
@@ -110,8 +110,7 @@ func (m *oomCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, er
 }
 
 // count reads the counts of all cgroups, tallies what is new in them, and saves them. A first run has nothing to
-// compare
-// with.
+// compare with.
 func (m *oomCheck) count(ctx context.Context, h *host.Host, hierarchy cgroup.CgroupHierarchy, now time.Duration) error {
 	if !m.state.Counted {
 		if err := oomCountsAreHierarchical(h, hierarchy); err != nil {

@@ -114,8 +114,8 @@ func (t *oomTally) finding(key, node string, now time.Duration) finding.Finding 
 		}
 	}
 	f := finding.Finding{
-		Check: ID, Severity: finding.Warning,
-		Facts: map[string]string{"kills": strconv.Itoa(t.Count), "killsLately": strconv.Itoa(lately)},
+		Severity: finding.Warning,
+		Facts:    map[string]string{"kills": strconv.Itoa(t.Count), "killsLately": strconv.Itoa(lately)},
 	}
 	times := fmt.Sprintf("killed %d times", t.Count)
 	if t.Count == 1 {

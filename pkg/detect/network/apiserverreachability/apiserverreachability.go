@@ -28,8 +28,6 @@ import (
 // 50 s; and when all nodes lose the apiserver at once, none of them must be taken out of service for it.
 
 const (
-	apiserverID = "apiserver-reachability"
-
 	apiserverOwnAnswer = 2 * time.Minute // maximum age of the agent's own last answer
 	// maximum age of received data: six renewals of the Lease, two pings of HTTP/2
 	apiserverRecent       = time.Minute
@@ -54,7 +52,7 @@ func DefaultSettings() Settings {
 func New(s Settings) detect.Check {
 	c := &apiserverCheck{settings: s}
 	return detect.Check{
-		ID:      apiserverID,
+		ID:      "apiserver-reachability",
 		Domain:  "network",
 		Summary: "the apiserver cannot be reached from this node",
 		Advice: "Run `curl -k https://<endpoint>/livez` here and on another node. If it fails only here, check the " +

@@ -16,7 +16,7 @@ import (
 func evaluateReach(endpoint string, status int, err error) *finding.Finding {
 	fault := func(reason, format string, args ...any) *finding.Finding {
 		return &finding.Finding{
-			Check: apiserverID, Subject: finding.Subject{Kind: "apiserver", Name: endpoint}, Severity: finding.Warning,
+			Subject: finding.Subject{Kind: "apiserver", Name: endpoint}, Severity: finding.Warning,
 			Reason: reason, Message: fmt.Sprintf("the apiserver at %s ", endpoint) + fmt.Sprintf(format, args...),
 			Facts: map[string]string{"status": strconv.Itoa(status)},
 		}
@@ -33,8 +33,7 @@ func evaluateReach(endpoint string, status int, err error) *finding.Finding {
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return fault("APIServerCertificateInvalid",
-			"presents a certificate that kubelet's kubeconfig does not trust: %s",
-			checkkit.Sanitize(err.Error(), 300))
+			"presents a certificate that kubelet's kubeconfig does not trust: %s", checkkit.Sanitize(err.Error(), 300))
 	}
 	return fault("APIServerUnreachable",
 		"cannot be reached from this node: %s; try from another node to find out which side is at fault",

@@ -66,7 +66,7 @@ func (c *apiserverCheck) observe(ctx context.Context, h *host.Host) ([]finding.F
 		return nil, nil
 	}
 	return []finding.Finding{{
-		Check: apiserverID, Subject: service, Severity: finding.Warning, Reason: "APIServerServiceUnreachable",
+		Subject: service, Severity: finding.Warning, Reason: "APIServerServiceUnreachable",
 		Message: fmt.Sprintf("the apiserver answers at %s, but its service address %s is unreachable on this node "+
 			"(%s): check kube-proxy or the network plugin", c.endpoint, c.serviceAddress(),
 			checkkit.ErrorText(c.serviceErr)),

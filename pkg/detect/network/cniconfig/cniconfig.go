@@ -26,12 +26,10 @@ import (
 // network is not ready no pod can start, and the fault is fatal. While it is ready the runtime may continue with what
 // it has loaded before: a warning. The runtime does not notice missing plugins until it needs them.
 
-const cniConfigID = "cni-config"
-
 // New finds a pod network configuration that is missing or malformed, or whose plugins are missing.
 func New() detect.Check {
 	return detect.Check{
-		ID:      cniConfigID,
+		ID:      "cni-config",
 		Domain:  "network",
 		Summary: "the pod network configuration is missing or invalid: new pods get no network",
 		Advice: "The network's DaemonSet (calico-node, cilium, kube-flannel …) writes both the configuration and " +

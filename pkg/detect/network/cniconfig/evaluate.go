@@ -46,7 +46,7 @@ func evaluateCNIConfig(h *host.Host, seen cniConfig, ready, known bool) ([]findi
 		}
 	}
 	f := finding.Finding{
-		Check: cniConfigID, Subject: finding.Subject{Kind: "cni-config", Name: name}, Severity: finding.Warning,
+		Subject: finding.Subject{Kind: "cni-config", Name: name}, Severity: finding.Warning,
 		Reason: seen.reason, Message: seen.problem, Facts: map[string]string{},
 	}
 	switch {

@@ -33,8 +33,8 @@ type cniConfig struct {
 // readCNIConfig finds the configuration as the runtime does.
 func readCNIConfig(h *host.Host) (cniConfig, error) {
 	dir := h.Paths.CNIConfDir
-	names, err := h.Files.List(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	names, err := checkkit.ListSorted(h.Files, dir)
+	if err != nil {
 		return cniConfig{}, err
 	}
 	names = slices.DeleteFunc(names, func(name string) bool {
@@ -43,7 +43,6 @@ func readCNIConfig(h *host.Host) (cniConfig, error) {
 	if len(names) > maxCNIFiles {
 		return cniConfig{}, fmt.Errorf("list %s: more than %d configurations", dir, maxCNIFiles)
 	}
-	slices.Sort(names)
 	var first *cniConfig // that cannot be loaded
 	for _, name := range names {
 		seen, err := readCNIFile(h, path.Join(dir, name))
@@ -129,11 +128,10 @@ func addCNIPluginFiles(files host.Files, list *libcni.NetworkConfigList, dir str
 		return nil
 	}
 	dir = path.Join(dir, list.Name)
-	names, err := files.List(dir)
+	names, err := checkkit.ListSorted(files, dir)
 	if err != nil {
 		return nil //nolint:nilerr // most lists have none; one that lacks all of its plugins is malformed for that reason
 	}
-	slices.Sort(names)
 	for _, name := range names[:min(len(names), maxCNIPlugins)] {
 		if path.Ext(name) != ".conf" {
 			continue

@@ -44,16 +44,13 @@ func DefaultSettings() Settings {
 	return Settings{Timeout: 2 * time.Second, FatalAfter: 5 * time.Minute}
 }
 
-const (
-	ID          = "dns"
-	dnsTCPEvery = 5 * time.Minute
-)
+const dnsTCPEvery = 5 * time.Minute
 
 // New finds name servers of pods that do not answer, or answer wrongly.
 func New(s Settings) detect.Check {
 	c := &dnsCheck{settings: s, servers: map[dnsServer]*dnsHistory{}}
 	return detect.Check{
-		ID:      ID,
+		ID:      "dns",
 		Domain:  "network",
 		Summary: "pods of this node cannot resolve names",
 		Advice: "Run `dig @<server> kubernetes.default.svc.cluster.local +time=2 +tries=1`, also with `+tcp`, " +

@@ -30,9 +30,8 @@ func (c *dnsCheck) evaluate(seen []serverResult, network discover.KubeletNetwork
 			severity = finding.Fatal
 		}
 		found = append(found, finding.Finding{
-			Check: ID, Subject: finding.Subject{Kind: "dns-server", Name: s.Server.Address.String()},
-			Severity: severity,
-			Reason:   reason, Message: message, Facts: s.facts(),
+			Subject: finding.Subject{Kind: "dns-server", Name: s.Server.Address.String()}, Severity: severity,
+			Reason: reason, Message: message, Facts: s.facts(),
 		})
 	}
 	return found
@@ -80,8 +79,7 @@ func (s serverResult) fault(settings Settings, network discover.KubeletNetwork) 
 	case s.Err != nil && isErrno(s.Err):
 		return "DNSUnreachable", fmt.Sprintf("%s cannot be reached from this node: %s", who, checkkit.ErrorText(s.Err))
 	case s.Err != nil:
-		return "DNSServerFailing", fmt.Sprintf("%s sent a malformed answer: %s", who,
-			checkkit.ErrorText(s.Err))
+		return "DNSServerFailing", fmt.Sprintf("%s sent a malformed answer: %s", who, checkkit.ErrorText(s.Err))
 	}
 	must := !s.Server.Upstream && network.ClusterDomain != "" || s.Server.Upstream && settings.UpstreamName != ""
 	switch {

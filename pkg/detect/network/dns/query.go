@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -43,15 +42,11 @@ type serverResult struct {
 
 type dnsCheck struct {
 	settings Settings
-
-	mu      sync.Mutex // guards what follows; held during a run, of which there is one at a time
-	kubelet checkkit.KubeletNetwork
-	servers map[dnsServer]*dnsHistory
+	kubelet  checkkit.KubeletNetwork
+	servers  map[dnsServer]*dnsHistory
 }
 
 func (c *dnsCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	network, err := c.kubelet.Get(h)
 	if err != nil {
 		return nil, err
@@ -68,13 +63,11 @@ func (c *dnsCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding
 	return c.evaluate(seen, network), finding.Partial(unknown)
 }
 
-// dnsServers lists the servers of pods. A malformed address is left to kubelet, which refuses to start with it.
+// dnsServers lists the servers of pods.
 func dnsServers(files host.Files, network discover.KubeletNetwork) (servers []dnsServer,
 	unknown map[finding.Subject]error) {
-	for _, text := range network.ClusterDNS[:min(len(network.ClusterDNS), checkkit.MaxNameservers)] {
-		if address, err := netip.ParseAddr(strings.TrimSpace(text)); err == nil {
-			servers = append(servers, dnsServer{Address: address})
-		}
+	for _, address := range checkkit.ClusterServers(network) {
+		servers = append(servers, dnsServer{Address: address})
 	}
 	upstream, err := upstreamServers(files, network)
 	if err != nil {

@@ -41,8 +41,7 @@ func (seen observation) evaluate() []finding.Finding {
 		return nil // 503 has two causes here, and the node is being removed anyway
 	case known && seen.status == http.StatusServiceUnavailable:
 		return seen.fault("KubeProxyNotSyncing", "has not updated the services%s: read its log, and check which "+
-			"process holds /run/xtables.lock",
-			health.age())
+			"process holds /run/xtables.lock", health.age())
 	}
 	return seen.fault("KubeProxyNotAnswering", "answers %s with status %d: %s", seen.url, seen.status,
 		checkkit.Sanitize(seen.body, 200))

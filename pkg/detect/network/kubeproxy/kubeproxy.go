@@ -38,13 +38,11 @@ func DefaultSettings() Settings {
 	return Settings{Port: 10256, Timeout: 3 * time.Second}
 }
 
-const ID = "kube-proxy"
-
 // New finds a kube-proxy that is dead, hung, or no longer updates the services.
 func New(s Settings) detect.Check {
 	c := &kubeProxyCheck{settings: s, program: discover.Program{Comm: "kube-proxy"}}
 	return detect.Check{
-		ID:      ID,
+		ID:      "kube-proxy",
 		Domain:  "network",
 		Summary: "kube-proxy does not run or does not sync: services lead to pods that are gone",
 		Advice: "Find its pod, `kubectl -n kube-system get pods -l k8s-app=kube-proxy --field-selector " +

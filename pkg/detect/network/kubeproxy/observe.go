@@ -219,7 +219,7 @@ func (c *kubeProxyCheck) ask(ctx context.Context, seen *observation, address str
 
 func proxyFinding(reason, message string) finding.Finding {
 	return finding.Finding{
-		Check: ID, Subject: finding.Subject{Kind: "kube-proxy", Name: "kube-proxy"}, Severity: finding.Fatal,
+		Subject: finding.Subject{Kind: "kube-proxy", Name: "kube-proxy"}, Severity: finding.Fatal,
 		Reason: reason, Message: message, Facts: map[string]string{},
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -21,14 +20,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-type packetFilterCheck struct {
-	mu      sync.Mutex // guards kubelet; held during a run, of which there is one at a time
-	kubelet checkkit.KubeletNetwork
-}
+type packetFilterCheck struct{ kubelet checkkit.KubeletNetwork }
 
 func (c *packetFilterCheck) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if !checkkit.KubeletInstalled(h) {
 		return nil, finding.NotApplicable("no kubelet is installed on this host")
 	}
@@ -80,15 +74,14 @@ func (d *packetDrop) finding(sample requiredPacket) finding.Finding {
 		checkkit.Sanitize(d.chain.Name, 64)}, " ")
 	facts := map[string]string{"rule": checkkit.Sanitize(d.rule, 200), "hook": sample.hook}
 	if d.count > 0 {
-		facts["packets"] = strconv.FormatUint(d.count, 10)
+		facts["packets"] = fmt.Sprint(d.count)
 	}
-	message := fmt.Sprintf("%s drops new %s: %s, and no earlier rule accepts them", name, sample.what,
-		facts["rule"])
+	message := fmt.Sprintf("%s drops new %s: %s, and no earlier rule accepts them", name, sample.what, facts["rule"])
 	if d.translated && sample.hook == "forward" {
 		message += " (those to services and host ports, whose address is translated, may pass)"
 	}
 	return finding.Finding{
-		Check: packetFilterID, Subject: finding.Subject{Kind: "packet-filter", Name: name}, Severity: finding.Warning,
+		Subject: finding.Subject{Kind: "packet-filter", Name: name}, Severity: finding.Warning,
 		Reason: sample.reason, Message: message, Facts: facts,
 	}
 }
@@ -100,8 +93,7 @@ func notRead(filter packetfilter.PacketFilter) map[finding.Subject]error {
 	}
 	return map[finding.Subject]error{
 		{Kind: "packet-filter", Name: "iptables-legacy"}: fmt.Errorf("rules in iptables-legacy are not read, and "+
-			"there are tables of it: %s",
-			checkkit.Sanitize(strings.Join(filter.Legacy, ", "), 200)),
+			"there are tables of it: %s", checkkit.Sanitize(strings.Join(filter.Legacy, ", "), 200)),
 	}
 }
 
@@ -110,15 +102,13 @@ func shadowingPods(pods []corev1.Pod, port uint16) []finding.Finding {
 	var found []finding.Finding
 	for i := range pods {
 		pod := &pods[i]
-		done := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if done || pod.Spec.HostNetwork || !hasHostPort(pod, port) {
+		if checkkit.PodFinished(pod) || pod.Spec.HostNetwork || !hasHostPort(pod, port) {
 			continue
 		}
 		name := pod.Namespace + "/" + pod.Name
 		found = append(found, finding.Finding{
-			Check: packetFilterID, Subject: finding.Subject{Kind: "pod", Name: name, UID: host.NodePodUID(pod)},
-			Severity: finding.Warning,
-			Reason:   "HostPortShadowsKubelet",
+			Subject: finding.Subject{Kind: "pod", Name: name, UID: host.NodePodUID(pod)}, Severity: finding.Warning,
+			Reason: "HostPortShadowsKubelet",
 			Message: fmt.Sprintf("pod %s has hostPort %d, which is kubelet's: requests for kubelet on this node "+
 				"reach the pod", name, port),
 			Facts: map[string]string{"pods": name, "port": strconv.Itoa(int(port))},

@@ -36,13 +36,11 @@ import (
 // Marks 0x4000 are taken for kube-proxy's. No program is run, no module loaded; on a node with 10,000 services it costs
 // a few dumps of small filter tables.
 
-const packetFilterID = "packet-filter"
-
 // New finds rules that certainly drop traffic of pods, services or kubelet.
 func New() detect.Check {
 	c := &packetFilterCheck{}
 	return detect.Check{
-		ID:      packetFilterID,
+		ID:      "packet-filter",
 		Domain:  "network",
 		Summary: "the packet filter of the node drops traffic of pods, of services or to kubelet",
 		Advice: "The message names backend, family, table, chain and rule; `nft list ruleset` shows its context. " +
@@ -81,9 +79,8 @@ func New() detect.Check {
 				"`ip6tables-legacy-save` show them; a migration to iptables-nft leaves tables that a reboot of the " +
 				"node clears. IPv6 is evaluated if pods, the node's first address or the cluster's name server use it.",
 		},
-		Every:    5 * time.Minute,
-		Deadline: 10 * time.Second,
-		Policy:   finding.Policy{Raise: finding.Hold{Runs: 2, For: 3 * time.Minute}},
-		Run:      c.observe,
+		Every:  5 * time.Minute,
+		Policy: finding.Policy{Raise: finding.Hold{Runs: 2, For: 3 * time.Minute}},
+		Run:    c.observe,
 	}
 }

@@ -29,7 +29,10 @@ const (
 func (c *packetFilterCheck) samples(h *host.Host, pods []corev1.Pod, kubeletPort uint16) []requiredPacket {
 	const tcp, udp = 6, 17
 	node, bypassed := nodeFamily(h, pods), bypassesNetfilter(h)
-	servers := c.nameServers(h)
+	var servers []netip.Addr
+	if network, err := c.kubelet.Get(h); err == nil {
+		servers = checkkit.ClusterServers(network)
+	}
 	var samples []requiredPacket
 	for _, family := range []string{ipv4, ipv6} {
 		add := func(reason string, s packetSample) {
@@ -70,20 +73,6 @@ func familyOf(address netip.Addr) string {
 		return ipv4
 	}
 	return ipv6
-}
-
-func (c *packetFilterCheck) nameServers(h *host.Host) []netip.Addr {
-	network, err := c.kubelet.Get(h)
-	if err != nil {
-		return nil
-	}
-	var servers []netip.Addr
-	for _, text := range network.ClusterDNS[:min(len(network.ClusterDNS), checkkit.MaxNameservers)] {
-		if server, err := netip.ParseAddr(strings.TrimSpace(text)); err == nil {
-			servers = append(servers, server)
-		}
-	}
-	return servers
 }
 
 // nodeFamily is the family of the node's first address, by which the cluster reaches it. If no pod shows it, the node
@@ -153,8 +142,7 @@ func podBehind(h *host.Host, pods []corev1.Pod, family string) (pod netip.Addr, 
 func podAddresses(pods []corev1.Pod) []netip.Addr {
 	var addresses []netip.Addr
 	for i := range pods {
-		if pods[i].Spec.HostNetwork || pods[i].Status.Phase == corev1.PodSucceeded ||
-			pods[i].Status.Phase == corev1.PodFailed {
+		if pods[i].Spec.HostNetwork || checkkit.PodFinished(&pods[i]) {
 			continue
 		}
 		for _, ip := range pods[i].Status.PodIPs {

@@ -24,9 +24,8 @@ import (
 // kubelet evicts pods and taints the node when less than 10 % of its filesystem, or 15 % of that of images, or 5 % of
 // the inodes are left (f_bavail). Nothing frees space on other filesystems: 5 % as in the node mixin of Prometheus,
 // unless that is still very much; volumes of pods 3 % as in KubePersistentVolumeFillingUp, because databases fill
-// theirs
-// on purpose. Fatal is only what eviction did not prevent: so little that root itself cannot unpack an image, write a
-// log or create a pod's folder.
+// theirs on purpose. Fatal is only what eviction did not prevent: so little that root itself cannot unpack an image,
+// write a log or create a pod's folder.
 
 // Settings are the thresholds of disk-space, in percent of the whole. A raised finding is kept until there is a fifth
 // more than that.
@@ -53,10 +52,6 @@ func DefaultSettings() Settings {
 	}
 }
 
-// ID is that of the check.
-const ID = "disk-space"
-
-// The reasons of disk-space.
 const (
 	reasonDiskFull     = "DiskFull"
 	reasonInodesGone   = "InodesExhausted"
@@ -70,7 +65,7 @@ func New(s Settings, store detect.StateStore) detect.Check {
 	c := &diskSpace{settings: s, hung: checkkit.HungProbes{}, full: map[string]bool{},
 		saved: detect.Saved[spaceTrend]{Store: store, Key: spaceTrendKey}}
 	return detect.Check{
-		ID: ID, Domain: "storage",
+		ID: "disk-space", Domain: "storage",
 		Summary: "a filesystem has little space or few inodes left, or will soon be full",
 		Advice: "`du -xh --max-depth=2 MOUNTPOINT | sort -h | tail` (inodes: `du -x --inodes`) shows what fills it. " +
 			"On a node it is mostly images (`crictl rmi --prune`), logs (`journalctl --vacuum-size=1G`, " +
@@ -78,7 +73,7 @@ func New(s Settings, store detect.StateStore) detect.Check {
 			"them by pod). Files that were deleted and are still open count: `lsof +L1`.",
 		Doc:       diskSpaceDoc(),
 		Condition: detect.StorageProblem(),
-		Every:     time.Minute, Deadline: 10 * time.Second,
+		Every:     time.Minute,
 		// freed space may be used at once
 		Policy: finding.Policy{Clear: finding.Hold{Runs: 3, For: 2 * time.Minute}},
 		Run:    c.run,

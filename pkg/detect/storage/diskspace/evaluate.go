@@ -3,7 +3,6 @@ package diskspace
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -135,22 +134,21 @@ func (s space) report(f spaceFault, pods []string, images uint64) finding.Findin
 	a := s.answer
 	facts := map[string]string{
 		"device": s.Device, "source": s.Principal.Source, "fstype": s.Principal.FSType,
-		"freeBytes": strconv.FormatUint(a.FreeBytes, 10), "rootBytes": strconv.FormatUint(a.RootBytes, 10),
-		"totalBytes":  strconv.FormatUint(a.TotalBytes, 10),
-		"freePercent": strconv.FormatFloat(s.freePercent(), 'f', 1, 64),
+		"freeBytes": fmt.Sprint(a.FreeBytes), "rootBytes": fmt.Sprint(a.RootBytes),
+		"totalBytes":  fmt.Sprint(a.TotalBytes),
+		"freePercent": fmt.Sprintf("%.1f", s.freePercent()),
 	}
 	message := fmt.Sprintf("%s (%s on %s) %s: %s of %s free (%.1f %%)", s.Principal.Point, s.Principal.FSType,
-		s.Principal.Source, f.text,
-		bytesText(a.FreeBytes), bytesText(a.TotalBytes), s.freePercent())
+		s.Principal.Source, f.text, bytesText(a.FreeBytes), bytesText(a.TotalBytes), s.freePercent())
 	if a.RootBytes > a.FreeBytes {
 		message += fmt.Sprintf(", %s for root", bytesText(a.RootBytes))
 	}
 	if a.Inodes > 0 {
-		facts["freeInodes"], facts["inodes"] = strconv.FormatUint(a.FreeInodes, 10), strconv.FormatUint(a.Inodes, 10)
+		facts["freeInodes"], facts["inodes"] = fmt.Sprint(a.FreeInodes), fmt.Sprint(a.Inodes)
 		message += fmt.Sprintf(", %d of %d inodes free", a.FreeInodes, a.Inodes)
 	}
 	if f.fullIn > 0 {
-		facts["fullInHours"] = strconv.FormatFloat(f.fullIn.Hours(), 'f', 1, 64)
+		facts["fullInHours"] = fmt.Sprintf("%.1f", f.fullIn.Hours())
 		message += fmt.Sprintf("; at this rate full in %.1f hours", f.fullIn.Hours())
 	}
 	if len(s.holds) > 0 {
@@ -158,11 +156,11 @@ func (s space) report(f spaceFault, pods []string, images uint64) finding.Findin
 		message += "; holds " + facts["holds"]
 	}
 	if images > 0 {
-		facts["imageBytes"] = strconv.FormatUint(images, 10)
+		facts["imageBytes"] = fmt.Sprint(images)
 		message += fmt.Sprintf("; images and containers take %s", bytesText(images))
 	}
 	full := finding.Finding{
-		Check: ID, Subject: s.Subject(), Severity: f.severity,
+		Subject: s.Subject(), Severity: f.severity,
 		Reason: f.reason, Message: message, Facts: facts, BelowRaise: f.belowRaise,
 	}
 	checkkit.AddPods(&full, "; volume of ", pods)

@@ -31,7 +31,6 @@ type ext4Errors struct {
 	shown     bool   // the mount table then showed that it takes no writes, so that it will show the end of that too
 }
 
-// The reasons.
 const (
 	reasonDeviceGone  = "FilesystemDeviceGone"
 	reasonShutdown    = "FilesystemShutdown"

@@ -32,8 +32,7 @@ import (
 // Linux 6.12 to 6.14 and stable kernels with the same change (Debian's 6.1) show the first of these as "rw", without
 // emergency_ro: there an error counts that was recorded while the agent has been running, when errors=remount-ro is
 // shown, or when it was found by ext4_journal_check_start, which refuses writes after the journal was aborted. ext4
-// that
-// was shut down on a kernel before 6.15 is not found: only the kernel log shows it.
+// that was shut down on a kernel before 6.15 is not found: only the kernel log shows it.
 //
 // A failure is proven by "emergency_ro" or "shutdown" (ext4, Linux 6.15), EIO (XFS), or "ro" of a filesystem whose
 // principal mount is "rw": mount(8) sets both, the kernel itself only the former (btrfs, FAT, ext4 before 6.15, where
@@ -57,17 +56,11 @@ func DefaultSettings() Settings {
 	return Settings{ProbeTimeout: 2 * time.Second}
 }
 
-// ID is that of the check.
-const (
-	ID                      = "filesystem-readonly"
-	filesystemReadonlyEvery = 30 * time.Second
-)
-
 // New finds filesystems that ought to be writable and no longer take writes.
 func New(s Settings) detect.Check {
 	probes, errors := &probeState{answers: make(map[string]probeResult)}, &ext4State{}
 	return detect.Check{
-		ID: ID, Domain: "storage",
+		ID: "filesystem-readonly", Domain: "storage",
 		Summary: "a filesystem that ought to be writable stopped taking writes, or its disk is gone",
 		Advice: "Check `dmesg` and the disk's health first, and drain the node. The filesystem takes writes again " +
 			"only after it was unmounted, checked (`e2fsck`, `xfs_repair`, `btrfs check`) and mounted again; for the " +
@@ -77,13 +70,10 @@ func New(s Settings) detect.Check {
 			Type: "ReadonlyFilesystem", ReadyType: "StorageReady",
 			HealthyReason: "FilesystemIsNotReadOnly", HealthyMessage: "Filesystem is not read-only",
 		},
-		Every: filesystemReadonlyEvery, Deadline: 10 * time.Second,
+		Every: 30 * time.Second,
 		Wakes: []detect.Wake{
-			{Source: detect.WakeKernelLog, Match: "EXT4-fs"}, {Source: detect.WakeKernelLog, Match: "XFS ("},
-			{Source: detect.WakeKernelLog, Match: "BTRFS"},
-			{Source: detect.WakeKernelLog, Match: "JBD2"}, {Source: detect.WakeKernelLog, Match: "I/O error"},
-			{Source: detect.WakeMounts},
-			checkkit.KernelWake(),
+			checkkit.LogWake("EXT4-fs"), checkkit.LogWake("XFS ("), checkkit.LogWake("BTRFS"), checkkit.LogWake("JBD2"),
+			checkkit.LogWake("I/O error"), {Source: detect.WakeMounts}, checkkit.KernelWake(),
 		},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return checkFilesystems(ctx, h, s, probes, errors)
@@ -179,7 +169,7 @@ func severityOf(f filesystem.Filesystem, what filesystem.Fault, paths host.Paths
 
 func (f examined) finding(what filesystem.Fault, pods []string, severity finding.Severity) finding.Finding {
 	failed := finding.Finding{
-		Check: ID, Subject: f.Subject(), Severity: severity, Reason: what.Reason,
+		Subject: f.Subject(), Severity: severity, Reason: what.Reason,
 		Message: fmt.Sprintf("%s (%s on %s) %s: %s", f.Principal.Point, f.Principal.FSType, f.Principal.Source,
 			what.Text, what.Evidence),
 		Facts: map[string]string{

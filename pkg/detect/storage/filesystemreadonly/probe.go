@@ -46,8 +46,7 @@ func (r probeResult) known(now time.Duration) bool {
 }
 
 // probeAll probes the XFS filesystems, all by one child, sets their errno if they were shut down, and returns those
-// that
-// did not answer.
+// that did not answer.
 func (p *probeState) probeAll(ctx context.Context, h *host.Host, timeout time.Duration, mounts []mount.Mount,
 	filesystems []examined) map[finding.Subject]error {
 	now := h.Clock().SinceBoot

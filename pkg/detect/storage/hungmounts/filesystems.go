@@ -87,16 +87,12 @@ func (c *hungMounts) failed(device string) bool {
 	return false
 }
 
-func errBehind(front mount.Mount) error {
-	return fmt.Errorf("its path leads through %s, which fails itself", front.Point)
-}
-
 // hungFinding is fatal where the node's own data are on the filesystem; a volume affects its pods alone.
 func hungFinding(f filesystem.Filesystem, failure mountFailure, paths host.Paths, mounts []mount.Mount,
 	pods []string) finding.Finding {
 	since := failure.since.UTC().Format(time.RFC3339)
 	hung := finding.Finding{
-		Check: ID, Subject: f.Subject(), Severity: finding.Warning, Reason: failure.fault.Reason,
+		Subject: f.Subject(), Severity: finding.Warning, Reason: failure.fault.Reason,
 		Message: fmt.Sprintf("%s (%s from %s) %s since %s", f.Principal.Point, f.Principal.FSType, f.Principal.Source,
 			failure.fault.Text, since),
 		Facts: map[string]string{

@@ -3,6 +3,7 @@ package hungmounts
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -29,9 +30,8 @@ import (
 // release it: it stays until the server answers or the connection is aborted, and there is never another one beside it
 // for the same superblock. All that hang in one run hang in one child, and at most two such children are left, so that
 // other checks can still probe. The trigger of an automount (autofs) is never accessed, nor what lies below one,
-// because
-// that mounts what has expired; a mount right on its trigger (systemd's) is probed without triggering anything. A
-// refusal (EACCES, EPERM) is an answer.
+// because that mounts what has expired; a mount right on its trigger (systemd's) is probed without triggering anything.
+// A refusal (EACCES, EPERM) is an answer.
 
 // Settings adjust hung-mounts.
 type Settings struct {
@@ -45,13 +45,8 @@ func DefaultSettings() Settings {
 	return Settings{Patience: 5 * time.Second}
 }
 
-// ID is that of the check.
-const (
-	ID              = "hung-mounts"
-	hungMountsEvery = time.Minute
-)
+const hungMountsEvery = time.Minute
 
-// The reasons of hung-mounts.
 const (
 	reasonMountHung   = "MountHung"
 	reasonMountBroken = "MountBroken"
@@ -61,7 +56,7 @@ const (
 func New(s Settings) detect.Check {
 	c := &hungMounts{settings: s, hung: checkkit.HungProbes{}, failing: map[string]mountFailure{}}
 	return detect.Check{
-		ID: ID, Domain: "storage",
+		ID: "hung-mounts", Domain: "storage",
 		Summary: "a network or FUSE filesystem does not answer; whatever accesses it hangs",
 		Advice: "Bring the server or the daemon back: the mount then continues. Check the pod of the volume's " +
 			"driver, `dmesg`, and whether the server is reachable. If the daemon of a FUSE mount is gone, run `echo " +
@@ -72,8 +67,8 @@ func New(s Settings) detect.Check {
 		Condition: detect.StorageProblem(),
 		Every:     hungMountsEvery, Deadline: 30 * time.Second,
 		Wakes: []detect.Wake{
-			checkkit.KernelWake(), {Source: detect.WakeKernelLog, Match: "nfs: server "},
-			{Source: detect.WakeKernelLog, Match: "ceph: "}, {Source: detect.WakeKernelLog, Match: "CIFS: "},
+			checkkit.KernelWake(), checkkit.LogWake("nfs: server "), checkkit.LogWake("ceph: "),
+			checkkit.LogWake("CIFS: "),
 		},
 		Policy: finding.Policy{Raise: finding.Hold{Runs: 2}},
 		Run:    c.run,
@@ -134,7 +129,7 @@ func (c *hungMounts) run(ctx context.Context, h *host.Host) ([]finding.Finding, 
 		}
 		delete(doubts, f.Subject())
 		if front, behind := c.behind(mounts, f); behind {
-			doubts[f.Subject()] = errBehind(front)
+			doubts[f.Subject()] = fmt.Errorf("its path leads through %s, which fails itself", front.Point)
 			continue
 		}
 		findings = append(findings, hungFinding(f, failure, h.Paths, mounts, filesystem.AffectedPods(ctx, h, mounts,

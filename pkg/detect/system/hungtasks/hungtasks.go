@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -49,9 +48,6 @@ type Settings struct {
 // DefaultSettings returns the settings that are used unless the configuration says otherwise.
 func DefaultSettings() Settings { return Settings{After: 120 * time.Second} }
 
-const hungTasksID = "hung-tasks"
-
-// The reasons.
 const (
 	reasonTaskHung        = "TaskHung"
 	reasonKubeletTaskHung = "KubeletTaskHung"
@@ -63,14 +59,13 @@ const (
 func New(s Settings) detect.Check {
 	state := &hungTasks{}
 	return detect.Check{
-		ID: hungTasksID, Domain: "kernel",
+		ID: "hung-tasks", Domain: "kernel",
 		Summary: "tasks are blocked in the kernel for minutes and cannot be killed",
 		Advice: "The wait channel indicates the cause: rpc_ and nfs_ a dead NFS server; request_wait_answer a dead " +
-			"FUSE " +
-			"daemon; io_schedule, blk_, xfs_ and jbd2_ a disk; anything else a lock: `echo w > /proc/sysrq-trigger` " +
-			"writes the stacks of all blocked tasks to dmesg. Restore the server or disk, or unmount it by force; " +
-			"killing the tasks does not help. Resume a mapped device that the message names as suspended: `dmsetup " +
-			"resume NAME`. Where it is a lock in the kernel, drain the node and reboot it.",
+			"FUSE daemon; io_schedule, blk_, xfs_ and jbd2_ a disk; anything else a lock: `echo w > " +
+			"/proc/sysrq-trigger` writes the stacks of all blocked tasks to dmesg. Restore the server or disk, or " +
+			"unmount it by force; killing the tasks does not help. Resume a mapped device that the message names as " +
+			"suspended: `dmsetup resume NAME`. Where it is a lock in the kernel, drain the node and reboot it.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/loadavg", "/proc/sys/kernel/hung_task_detect_count",
 				"/proc/PID/task/TID/{stat,status,wchan}, only where the load is above 0.5",
@@ -90,8 +85,7 @@ func New(s Settings) detect.Check {
 					"not hung any more; reported for 10 minutes"},
 			},
 			FalseAlarms: "Frozen tasks, parents that wait for a vfork child, and kernel threads that never ran are " +
-				"left out. Threads that a driver " +
-				"parks in state D can be named in ignore.",
+				"left out. Threads that a driver parks in state D can be named in ignore.",
 		},
 		CounterBased: true,
 		Every:        30 * time.Second,
@@ -153,16 +147,9 @@ func (m *hungTasks) hung(ctx context.Context, h *host.Host, s Settings) ([]*bloc
 
 // mayBeBlocked reports whether the load leaves room for a task that has been blocked for 40 s.
 func mayBeBlocked(files host.Files) (bool, error) {
-	const file, quiet = "/proc/loadavg", 0.5
-	data, err := files.Read(file)
-	if err != nil {
-		return false, err
-	}
-	var seen load.LoadSeen
-	if err := load.ParseLoadavg(string(data), &seen); err != nil {
-		return false, fmt.Errorf("read %s: %w", file, err)
-	}
-	return seen.Load1 >= quiet, nil
+	const quiet = 0.5
+	seen, err := checkkit.Parse(files, "/proc/loadavg", load.ParseLoadavg)
+	return seen.Load1 >= quiet, err
 }
 
 // kernelHungCount follows the kernel's count of hung tasks, to which each round of its detection adds every task. Root
@@ -175,17 +162,12 @@ type kernelHungCount struct {
 }
 
 func (c *kernelHungCount) renew(files host.Files, now time.Duration) error {
-	const file = "/proc/sys/kernel/hung_task_detect_count"
-	text, err := files.Text(file)
+	count, err := checkkit.ReadCount(files, "/proc/sys/kernel/hung_task_detect_count")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // before Linux 6.13, or built without the detection
 	}
 	if err != nil {
 		return err
-	}
-	count, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", file, err)
 	}
 	if c.known && count > c.last {
 		c.rise, c.at = count-c.last, now
@@ -201,9 +183,9 @@ func (c *kernelHungCount) finding(h *host.Host, now time.Duration) []finding.Fin
 		return nil
 	}
 	return []finding.Finding{{
-		Check: hungTasksID, Subject: checkkit.NodeSubject(h), Severity: finding.Info, Reason: reasonTaskWasHung,
+		Subject: checkkit.NodeSubject(h), Severity: finding.Info, Reason: reasonTaskWasHung,
 		Message: fmt.Sprintf("the kernel found hung tasks %d times, %s ago; none is hung now", c.rise,
 			(now - c.at).Round(time.Second)),
-		Facts: map[string]string{"detectCount": strconv.FormatUint(c.last, 10)},
+		Facts: map[string]string{"detectCount": fmt.Sprint(c.last)},
 	}}
 }

@@ -94,8 +94,7 @@ func (g *hungGroup) finding(ctx context.Context, h *host.Host, now time.Duration
 	}
 	waited := now - g.tasks[0].since
 	f := finding.Finding{
-		Check: hungTasksID, Subject: finding.Subject{Kind: "process", Name: g.name}, Severity: finding.Warning,
-		Reason: g.reason,
+		Subject: finding.Subject{Kind: "process", Name: g.name}, Severity: finding.Warning, Reason: g.reason,
 		Message: fmt.Sprintf("%s been blocked in the kernel for at least %s: %s", what,
 			waited.Round(time.Second), checkkit.JoinFirst(places, 3)),
 		Facts: map[string]string{

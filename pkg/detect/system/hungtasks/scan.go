@@ -119,16 +119,7 @@ type taskStatus struct {
 }
 
 func readTaskStatus(files host.Files, pid, tid int) (taskStatus, error) {
-	file := fmt.Sprintf("/proc/%d/task/%d/status", pid, tid)
-	data, err := files.Read(file)
-	if err != nil {
-		return taskStatus{}, err
-	}
-	status, err := parseTaskStatus(data)
-	if err != nil {
-		return taskStatus{}, fmt.Errorf("read %s: %w", file, err)
-	}
-	return status, nil
+	return checkkit.Parse(files, fmt.Sprintf("/proc/%d/task/%d/status", pid, tid), parseTaskStatus)
 }
 
 // parseTaskStatus parses lines such as "State: D (disk sleep)" and "voluntary_ctxt_switches: 150". The task's name,
@@ -145,7 +136,7 @@ func parseTaskStatus(data []byte) (taskStatus, error) {
 		case "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches":
 			n, err := strconv.ParseUint(value, 10, 63)
 			if err != nil {
-				return taskStatus{}, fmt.Errorf("line %q: want a number", checkkit.Sanitize(string(line), 80))
+				return taskStatus{}, checkkit.InLine(string(line), errors.New("want a number"))
 			}
 			s.switches += n
 			counts++

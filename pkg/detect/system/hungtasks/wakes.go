@@ -2,13 +2,12 @@ package hungtasks
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
 )
 
@@ -39,8 +38,7 @@ func (k *kernelWakes) read(files host.Files) error {
 	if k.known {
 		return nil
 	}
-	const file = "/proc/sys/kernel/hung_task_timeout_secs"
-	text, err := files.Text(file)
+	seconds, err := checkkit.ReadCount(files, "/proc/sys/kernel/hung_task_timeout_secs")
 	if errors.Is(err, fs.ErrNotExist) {
 		k.known = true // built without the detection
 		return nil
@@ -48,11 +46,7 @@ func (k *kernelWakes) read(files host.Files) error {
 	if err != nil {
 		return err
 	}
-	seconds, err := strconv.ParseUint(text, 10, 31)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", file, err)
-	}
-	k.known, k.every = true, time.Duration(seconds)*time.Second/2
+	k.known, k.every = true, time.Duration(min(seconds, 1<<31))*time.Second/2
 	return nil
 }
 

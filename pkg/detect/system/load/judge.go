@@ -100,13 +100,13 @@ func loadFinding(h *host.Host, l LoadSeen, faults []loadFault, fatal bool, c tas
 		severity = finding.Fatal
 	}
 	return finding.Finding{
-		Check: loadID, Subject: checkkit.NodeSubject(h), Severity: severity,
+		Subject: checkkit.NodeSubject(h), Severity: severity,
 		Reason: faults[0].reason, Message: message, Facts: l.facts(c), BelowRaise: faults[0].marginal,
 	}
 }
 
 func (l LoadSeen) facts(c tasks.LoadCauses) map[string]string {
-	number := func(f float64) string { return strconv.FormatFloat(f, 'f', 2, 64) }
+	number := func(f float64) string { return fmt.Sprintf("%.2f", f) }
 	facts := map[string]string{
 		"cpus": strconv.Itoa(l.CPUs), "load1": number(l.Load1), "load5": number(l.Load5), "load15": number(l.Load15),
 		"runnable": strconv.Itoa(l.Runnable), "blocked": strconv.Itoa(l.Blocked),

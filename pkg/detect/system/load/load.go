@@ -51,18 +51,15 @@ func DefaultSettings() Settings {
 	}
 }
 
-const loadID = "load"
-
 // New finds overloaded nodes, and names the cause.
 func New(s Settings) detect.Check {
 	state := &loadState{}
 	return detect.Check{
-		ID:      loadID,
+		ID:      "load",
 		Domain:  "cpu",
 		Summary: "the node is overloaded: too much work for its processors, memory or disks",
 		Advice: "Give limits to the pods and services that the message names, or move them. Tasks blocked in the " +
-			"kernel " +
-			"wait for the disk or server that their wait channel indicates: more processors do not help there.",
+			"kernel wait for the disk or server that their wait channel indicates: more processors do not help there.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/loadavg", "/proc/pressure/{cpu,memory,io}", "/sys/devices/system/cpu/online",
 				"/proc/PID/{stat,cgroup} and wchan, only when these are unusual"},

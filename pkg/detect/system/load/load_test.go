@@ -15,9 +15,8 @@ func FuzzLoadFiles(f *testing.F) {
 	f.Add("0.14 0.25 0.30 1/96 488\n", "some avg10=0.24 avg60=0.72 avg300=1.73 total=1\nfull avg10=0.00 avg60=0.00 "+
 		"avg300=0.00 total=0\n", "0-3,8")
 	f.Fuzz(func(t *testing.T, loadavg, pressureFile, cpus string) {
-		var seen LoadSeen
-		if err := ParseLoadavg(loadavg, &seen); err == nil && (seen.Load1 < 0 || seen.Load1 != seen.Load1 ||
-			seen.Runnable < 0) {
+		seen, err := ParseLoadavg(loadavg)
+		if err == nil && (seen.Load1 < 0 || seen.Load1 != seen.Load1 || seen.Runnable < 0) {
 			t.Fatalf("%q is %+v", loadavg, seen)
 		}
 		if p, err := parsePressure(pressureFile); err != nil && p != (pressure{}) {

@@ -30,57 +30,46 @@ type pressure struct {
 }
 
 func readLoad(files host.Files) (LoadSeen, error) {
-	var seen LoadSeen
-	data, err := files.Read("/proc/loadavg")
+	seen, err := checkkit.Parse(files, "/proc/loadavg", ParseLoadavg)
 	if err != nil {
 		return LoadSeen{}, err
 	}
-	if err := ParseLoadavg(string(data), &seen); err != nil {
-		return LoadSeen{}, fmt.Errorf("read /proc/loadavg: %w", err)
-	}
-	online, err := files.Text("/sys/devices/system/cpu/online")
-	if err != nil {
+	if seen.CPUs, err = checkkit.Parse(files, "/sys/devices/system/cpu/online", checkkit.CountCPUs); err != nil {
 		return LoadSeen{}, err
-	}
-	if seen.CPUs, err = checkkit.CountCPUs(online); err != nil {
-		return LoadSeen{}, fmt.Errorf("read /sys/devices/system/cpu/online: %w", err)
 	}
 	for name, into := range map[string]*pressure{"cpu": &seen.CPU, "memory": &seen.Memory, "io": &seen.IO} {
-		file := "/proc/pressure/" + name
-		data, err := files.Read(file)
+		*into, err = checkkit.Parse(files, "/proc/pressure/"+name, parsePressure)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EOPNOTSUPP) { // EOPNOTSUPP: switched off at boot
 			continue
 		}
 		if err != nil {
-			return LoadSeen{}, fmt.Errorf("read %s: %w", file, err)
-		}
-		if *into, err = parsePressure(string(data)); err != nil {
-			return LoadSeen{}, fmt.Errorf("read %s: %w", file, err)
+			return LoadSeen{}, err
 		}
 	}
 	return seen, nil
 }
 
 // ParseLoadavg parses "0.14 0.25 0.30 1/96 488".
-func ParseLoadavg(text string, seen *LoadSeen) error {
+func ParseLoadavg(text string) (LoadSeen, error) {
+	var seen LoadSeen
 	fields := strings.Fields(text)
 	if len(fields) != 5 {
-		return fmt.Errorf("%q: want 5 fields", text)
+		return LoadSeen{}, fmt.Errorf("%q: want 5 fields", text)
 	}
 	for i, into := range []*float64{&seen.Load1, &seen.Load5, &seen.Load15} {
 		value, err := checkkit.ParseShare(fields[i])
 		if err != nil {
-			return err
+			return LoadSeen{}, err
 		}
 		*into = value
 	}
 	running, _, ok := strings.Cut(fields[3], "/")
 	runnable, err := strconv.Atoi(running)
 	if !ok || err != nil || runnable < 0 {
-		return fmt.Errorf("%q: want runnable/all tasks", fields[3])
+		return LoadSeen{}, fmt.Errorf("%q: want runnable/all tasks", fields[3])
 	}
 	seen.Runnable = max(runnable-1, 0) // the reader itself runs
-	return nil
+	return seen, nil
 }
 
 // parsePressure parses the lines "some avg10=0.24 avg60=0.72 avg300=1.73 total=155743588" and "full …". The cpu file
@@ -104,7 +93,7 @@ func parsePressure(text string) (pressure, error) {
 		for key, into := range map[string]*float64{"avg60=": avg60, "avg300=": avg300} {
 			value, err := checkkit.FieldAfter(fields, key)
 			if err != nil {
-				return pressure{}, fmt.Errorf("line %q: %w", strings.TrimSpace(line), err)
+				return pressure{}, checkkit.InLine(line, err)
 			}
 			*into = value
 		}
