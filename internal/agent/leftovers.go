@@ -95,6 +95,9 @@ func (l *leftovers) run(ctx context.Context) ([]finding.Finding, error) {
 	if l.host.Kubelet.Pods == nil {
 		return nil, finding.NotApplicable("no kubelet on this host")
 	}
+	if l.inspector.Rests(ctx) {
+		return nil, nil
+	}
 	l.mu.Lock()
 	history := l.history
 	l.mu.Unlock()

@@ -43,6 +43,7 @@ type Inspector struct {
 	log      *slog.Logger
 	cluster  ClusterInventory
 	limit    time.Duration // of one pass: see Within
+	rest     rest
 }
 
 // New returns an inspector of h.
@@ -104,6 +105,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		inventory.askOneByName(ctx, scan, running, history, started)
 	}
 	report, next := Evaluate(objects, inventory, history, i.settings, started)
+	defer func() { i.rest.after(report, next, kinds) }()
 	keepNames(objects, next)
 	report.Errors = append(report.Errors, failures...)
 	report.Errors = append(report.Errors, inventory.failures()...)

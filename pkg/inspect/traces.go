@@ -1,0 +1,123 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+)
+
+// restingPasses is how many passes in a row are left out while nothing is suspicious and no pod's traces change. What
+// only a whole pass can notice, such as a pod that is gone without kubelet having touched anything of it, waits so long.
+const restingPasses = 4
+
+// traces is a digest of what shows that pods came, went or left something behind: the entries of kubelet's directory of
+// pods, of the pods' cgroups in each hierarchy, of CNI's cache and of the directories of network namespaces, all mounts,
+// the network devices, and which processes kubelet and the runtime are. It costs some milliseconds, a pass a hundred.
+type traces [16]byte
+
+// rest decides which passes may be left out.
+type rest struct {
+	before traces // what was there before the last pass
+	known  bool   // before could be read
+	left   int    // how many more passes may be left out
+}
+
+// Rests reports whether the next pass may be left out: the one before found that everything is a living pod's or
+// foreign, and no trace of a pod has changed since it began. It must not run concurrently with Pass.
+func (i *Inspector) Rests(ctx context.Context) bool {
+	now, err := readTraces(ctx, i.host)
+	if i.rest.left > 0 && err == nil && now == i.rest.before {
+		i.rest.left--
+		return true
+	}
+	i.rest = rest{before: now, known: err == nil}
+	return false
+}
+
+// after takes the result of a pass over objects of the given kinds.
+func (r *rest) after(report Report, next History, kinds []Kind) {
+	r.left = 0
+	if r.known && len(kinds) == 0 && quiet(report, next) {
+		r.left = restingPasses
+	}
+}
+
+// quiet reports whether nothing of a pass has to be looked at again: every object is a living pod's or foreign,
+// everything could be read, and nothing has to be remembered.
+func quiet(report Report, next History) bool {
+	return len(next) == 0 && len(report.Errors) == 0 && !slices.ContainsFunc(report.Objects, func(a Assessment) bool {
+		return a.Verdict != Live && a.Verdict != Foreign
+	})
+}
+
+// readTraces reads the traces of pods on a host. An error means that a pass is needed.
+func readTraces(ctx context.Context, h *host.Host) (traces, error) {
+	var none, sum traces
+	scan := NewScan(ctx, h)
+	mounts, err := scan.mounts()
+	if err != nil {
+		return none, err
+	}
+	private, err := kubeletMounts(scan)
+	if err != nil {
+		return none, err
+	}
+	digest := fnv.New128a()
+	for _, m := range append(mounts, private...) {
+		note(digest, uint64(m.ID), m.Point) //nolint:gosec // a digest: the sign does not matter
+	}
+	for _, dir := range traceDirs(scan, mounts) {
+		if err := ctx.Err(); err != nil {
+			return none, fmt.Errorf("traces of pods: %w", err)
+		}
+		entries, _, err := scan.Host.Files.Entries(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return none, err
+		}
+		note(digest, uint64(len(entries)), dir)
+		for _, entry := range entries {
+			note(digest, entry.Inode, entry.Name)
+		}
+	}
+	kubelet, kubeletErr := scan.kubelet()
+	runtime, runtimeErr := ask(ctx, "runtime", scan.Host.Runtime.Process)
+	if err := cmp.Or(kubeletErr, runtimeErr); err != nil {
+		return none, err
+	}
+	for _, process := range []host.Process{kubelet, runtime} {
+		note(digest, process.StartTime, strconv.Itoa(process.PID))
+	}
+	digest.Sum(sum[:0])
+	return sum, nil
+}
+
+// traceDirs are the directories of which the entries come and go with pods.
+func traceDirs(scan *Scan, mounts []mount.Mount) []string {
+	paths := scan.Host.Paths
+	dirs := append([]string{path.Join(paths.KubeletRoot, "pods"), path.Join(paths.CNICacheDir, "results"),
+		"/sys/class/net"}, paths.NetnsDirs...)
+	for _, hierarchy := range cgroup.CgroupHierarchies(mounts, paths.CgroupMount) {
+		for _, dir := range cgroup.PodCgroupDirs(paths) {
+			dirs = append(dirs, path.Join(hierarchy.Point, dir))
+		}
+	}
+	return dirs
+}
+
+// note adds a number and a text to a digest.
+func note(digest io.Writer, number uint64, text string) {
+	_, _ = digest.Write(binary.LittleEndian.AppendUint64(nil, number)) // a hash has no errors
+	_, _ = io.WriteString(digest, text+"\x00")
+}

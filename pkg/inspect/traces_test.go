@@ -1,0 +1,169 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+const mountTable = "/proc/1/mountinfo"
+
+const restingMounts = `21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw
+22 21 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+`
+
+// restingNode is a node on which all is well, with an inspector that has made a pass over it.
+func restingNode(t *testing.T) *fullNode {
+	t.Helper()
+	n := newFullNode(t)
+	n.write(mountTable, restingMounts)
+	kubelet, err := n.host.Kubelet.Process()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.sharesMounts("self", strconv.Itoa(kubelet.PID), otherPID)
+	for _, dir := range []string{
+		n.host.Paths.KubeletRoot + "/pods/" + uidOf(1), "/sys/class/net/eth0",
+		"/sys/fs/cgroup/memory/kubepods/besteffort/pod" + uidOf(1), n.host.Paths.NetnsDirs[0],
+		n.host.Paths.CNICacheDir + "/results",
+	} {
+		if err := os.MkdirAll(n.host.Files.Path(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n.inspector.Rests(t.Context()) {
+		t.Fatal("rests before the first pass")
+	}
+	if report := n.wholePass(); !quiet(report, n.history) {
+		t.Fatalf("the node is not quiet: %+v, history %v", report, n.history)
+	}
+	return n
+}
+
+const otherPID = "4711"
+
+// sharesMounts puts processes into one mount namespace.
+func (n *fullNode) sharesMounts(pids ...string) {
+	n.t.Helper()
+	for _, pid := range pids {
+		dir := n.host.Files.Path("/proc/" + pid + "/ns")
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Symlink("mnt:[4026531841]", dir+"/mnt")); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+}
+
+// wholePass makes a pass over all kinds.
+func (n *fullNode) wholePass() Report {
+	n.t.Helper()
+	report, history := n.inspector.Pass(n.t.Context(), n.history)
+	n.history = history
+	return report
+}
+
+func TestRests(t *testing.T) {
+	n := restingNode(t)
+	for i := range restingPasses {
+		if !n.inspector.Rests(t.Context()) {
+			t.Fatalf("no rest before pass %d, although nothing has changed", i+2)
+		}
+	}
+	if n.inspector.Rests(t.Context()) {
+		t.Errorf("rests for more than %d passes", restingPasses)
+	}
+	n.wholePass()
+	if !n.inspector.Rests(t.Context()) {
+		t.Error("no rest after the next pass")
+	}
+}
+
+func TestRestEnds(t *testing.T) {
+	mkdir := func(dir string) func(*fullNode) {
+		return func(n *fullNode) {
+			if err := os.MkdirAll(n.host.Files.Path(dir), 0o755); err != nil {
+				n.t.Fatal(err)
+			}
+		}
+	}
+	for name, change := range map[string]func(*fullNode){
+		"a directory of a pod": func(n *fullNode) { mkdir(n.host.Paths.KubeletRoot + "/pods/" + uidOf(20))(n) },
+		"a directory that goes": func(n *fullNode) {
+			if err := os.Remove(n.host.Files.Path(n.host.Paths.KubeletRoot + "/pods/" + uidOf(1))); err != nil {
+				n.t.Fatal(err)
+			}
+		},
+		"one directory for another": func(n *fullNode) {
+			pods := n.host.Files.Path(n.host.Paths.KubeletRoot + "/pods/")
+			if err := os.Rename(pods+"/"+uidOf(1), pods+"/"+uidOf(2)); err != nil {
+				n.t.Fatal(err)
+			}
+		},
+		"a cgroup":            mkdir("/sys/fs/cgroup/memory/kubepods/burstable/pod" + uidOf(20)),
+		"a network device":    mkdir("/sys/class/net/veth1"),
+		"a network namespace": func(n *fullNode) { n.write(n.host.Paths.NetnsDirs[0]+"/cni-1", "") },
+		"an attachment":       func(n *fullNode) { n.write(n.host.Paths.CNICacheDir+"/results/net-1-eth0", "{}") },
+		"a mount": func(n *fullNode) {
+			n.write(mountTable, restingMounts+"40 21 0:40 / /mnt rw - tmpfs tmpfs rw\n")
+		},
+		"another mount in the same place": func(n *fullNode) {
+			n.write(mountTable, "23"+restingMounts[2:])
+		},
+		"a mount table that cannot be read": func(n *fullNode) { n.write(mountTable, "rubbish\n") },
+		"another kubelet": func(n *fullNode) {
+			n.host.Kubelet.Process = func() (host.Process, error) { return host.Process{PID: 4711, StartTime: 9}, nil }
+		},
+		"no kubelet": func(n *fullNode) {
+			n.host.Kubelet.Process = func() (host.Process, error) { return host.Process{}, errors.New("none runs") }
+		},
+		"another runtime": func(n *fullNode) {
+			n.host.Runtime.Process = func(context.Context) (host.Process, error) {
+				return host.Process{PID: 4712, StartTime: 9}, nil
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := restingNode(t)
+			change(n)
+			if n.inspector.Rests(t.Context()) {
+				t.Error("rests although the node has changed")
+			}
+		})
+	}
+}
+
+// What is suspicious, unknown or remembered is looked at in each pass.
+func TestNoRestWhileSomethingIsSuspicious(t *testing.T) {
+	for name, change := range map[string]func(*fullNode){
+		"a pod is gone":     func(n *fullNode) { n.delete(uidOf(1)) },
+		"kubelet is silent": func(n *fullNode) { n.host.Kubelet.Pods = nil },
+		"another kubelet was here": func(n *fullNode) {
+			n.history[otherKubeletKey] = Sighting{Identity: Identity{"kubelet": "k3s"}, First: n.now, Last: n.now}
+		},
+		"the runtime is silent": func(n *fullNode) { n.host.Runtime.Sandboxes = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := restingNode(t)
+			change(n)
+			n.inspector.rest.left = 0 // the next whole pass is due
+			for i := range 3 {
+				if n.inspector.Rests(t.Context()) {
+					t.Fatalf("rests before pass %d", i+1)
+				}
+				n.wholePass()
+			}
+		})
+	}
+}
+
+// A pass over some kinds says nothing about the others.
+func TestNoRestAfterAPassOverSomeKinds(t *testing.T) {
+	n := restingNode(t)
+	n.inspector.Pass(t.Context(), nil, Mount)
+	if n.inspector.Rests(t.Context()) {
+		t.Error("rests")
+	}
+}
