@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,10 +19,13 @@ import (
 	ours "github.com/nodeagent/nodeagent/pkg/detect/plugin"
 )
 
-// script writes a plugin.
+// script writes a plugin, while no other test forks: its child would hold the file open for writing until it executes
+// something, and the plugin could not be started ("text file busy").
 func script(t *testing.T, lines string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "plugin.sh")
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(name, []byte("#!/bin/bash\n"+lines+"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
