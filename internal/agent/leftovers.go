@@ -42,7 +42,7 @@ type leftovers struct {
 
 	mu      sync.Mutex // guards what follows
 	history inspect.History
-	report  *inspect.Report
+	report  *inspect.Report // without the objects of living pods
 	done    []string
 }
 
@@ -105,9 +105,15 @@ func (l *leftovers) run(ctx context.Context) ([]finding.Finding, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("inspect the node: %w", ctx.Err())
 	}
-	l.remember(history, report, next)
 	l.count(report)
 	l.activity.inspected(report)
+	suspicious := report.Suspicious()
+	l.remember(history, suspicious, next)
+	if !slices.ContainsFunc(suspicious.Objects, func(a inspect.Assessment) bool {
+		return a.Verdict == inspect.Leftover
+	}) {
+		report = suspicious // the objects of living pods take megabytes, and nothing is released
+	}
 	select { // the newest report replaces one that was not taken yet
 	case <-l.work:
 	default:

@@ -128,6 +128,18 @@ type Report struct {
 	Errors  []Failure         `json:"errors"`
 }
 
+// Suspicious returns the report without the objects that belong to living pods or to no pod of this kubelet.
+func (r Report) Suspicious() Report {
+	all := r.Objects
+	r.Objects = []Assessment{} // of its own: the others' memory is freed
+	for i := range all {
+		if all[i].Verdict != Live && all[i].Verdict != Foreign {
+			r.Objects = append(r.Objects, all[i])
+		}
+	}
+	return r
+}
+
 // Sighting is what is remembered between passes about an object that no witness knows.
 type Sighting struct {
 	Identity Identity            `json:"identity"`

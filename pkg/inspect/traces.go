@@ -10,7 +10,6 @@ import (
 	"io"
 	"io/fs"
 	"path"
-	"slices"
 	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -57,9 +56,7 @@ func (r *rest) after(report Report, next History, kinds []Kind) {
 // quiet reports whether nothing of a pass has to be looked at again: every object is a living pod's or foreign,
 // everything could be read, and nothing has to be remembered.
 func quiet(report Report, next History) bool {
-	return len(next) == 0 && len(report.Errors) == 0 && !slices.ContainsFunc(report.Objects, func(a Assessment) bool {
-		return a.Verdict != Live && a.Verdict != Foreign
-	})
+	return len(next) == 0 && len(report.Errors) == 0 && len(report.Suspicious().Objects) == 0
 }
 
 // readTraces reads the traces of pods on a host. An error means that a pass is needed.

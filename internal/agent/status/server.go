@@ -27,7 +27,7 @@ type Status struct {
 	Now       finding.Timestamp  `json:"now"`
 	Checks    []CheckStatus      `json:"checks"`
 	Findings  []finding.Believed `json:"findings"`
-	Leftovers *inspect.Report    `json:"leftovers,omitempty"` // the last inspection
+	Leftovers *inspect.Report    `json:"leftovers,omitempty"` // the last inspection, without the objects of living pods
 	Release   ReleaseStatus      `json:"release"`
 	Sinks     []SinkStatus       `json:"told"`    // of the reporters
 	Trouble   []string           `json:"trouble"` // of the agent itself
