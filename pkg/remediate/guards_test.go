@@ -1,6 +1,7 @@
 package remediate
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -127,5 +128,33 @@ func writeTo(t *testing.T, file, content string) {
 	t.Helper()
 	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Where nothing is suspicious and nothing may be released, the apiserver is not asked whether releases are paused.
+func TestQuietNodeIsNotAskedForItsPause(t *testing.T) {
+	for name, test := range map[string]struct {
+		verdict inspect.Verdict
+		mode    Mode
+		want    bool
+	}{
+		"at rest":       {inspect.Live, DryRun, false},
+		"on":            {inspect.Live, On, true},
+		"a candidate":   {inspect.Candidate, DryRun, true},
+		"a leftover":    {inspect.Leftover, DryRun, true},
+		"someone's own": {inspect.Foreign, Off, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, asked := newScript(t), false
+			for i := range s.there {
+				s.there[i].Verdict = test.verdict
+			}
+			s.settings.Mode, s.settings.Kinds = test.mode, nil
+			s.paused = func(context.Context, int) (string, error) { asked = true; return "paused", nil }
+			outcome, err := s.runner().Release(t.Context(), s.report())
+			if asked != test.want || err != nil || (outcome.Stopped != "") != test.want {
+				t.Errorf("asked: %v, want %v; stopped %q, %v", asked, test.want, outcome.Stopped, err)
+			}
+		})
 	}
 }

@@ -99,7 +99,7 @@ func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error
 	if err != nil {
 		return nil, err
 	}
-	steps := Plan(report, r.policy(ctx, records), r.options.Host.Clock())
+	steps := Plan(report, r.policy(ctx, report, records), r.options.Host.Clock())
 	previews := 0
 	for i := range steps {
 		action, ok := r.options.actions.on(steps[i].Kind)
@@ -114,9 +114,16 @@ func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error
 	return steps, nil
 }
 
-func (r *Runner) policy(ctx context.Context, records []Record) Policy {
-	return Policy{Settings: r.options.Settings, Stop: r.stop(ctx), Attempts: attempts(records),
-		actions: r.options.actions}
+// policy asks whether releases are paused, which is a request to the apiserver, only where a report has something to
+// release or to wait for, or the quarantine may be swept.
+func (r *Runner) policy(ctx context.Context, report inspect.Report, records []Record) Policy {
+	p := Policy{Settings: r.options.Settings, Attempts: attempts(records), actions: r.options.actions}
+	if len(report.Suspicious().Objects) > 0 || p.ModeOf(inspect.PodDirectory) == On {
+		p.Stop = r.stop(ctx)
+	} else {
+		p.Stop = r.killSwitch()
+	}
+	return p
 }
 
 // WaitForLock returns a runner that waits up to most for another release to end, and calls onWait when it begins to
@@ -201,7 +208,7 @@ func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, err
 	if skipped > 0 {
 		r.options.Log.Warn("the journal has malformed lines", "lines", skipped)
 	}
-	policy := r.policy(ctx, records)
+	policy := r.policy(ctx, report, records)
 	if policy.Stop == "" && r.options.Settings.ModeOf(inspect.PodDirectory) != Off {
 		if err := r.tools.Drivers.observe(ctx, r.tools, report); r.tools.Drivers.isNewError(err) {
 			r.options.Log.Warn("CSI drivers could not be observed", "err", err)
