@@ -3,6 +3,7 @@ package inspect
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +21,7 @@ func Evaluate(objects []Object, inventory Inventory, history History, s Settings
 		inventory: &inventory, history: history, settings: s, now: now, next: make(History),
 		pods:       make(map[string]*runningPod),
 		deadLeases: make(map[string]bool),
+		answers:    make(map[question]map[string]Answer),
 	}
 	orphans := orphanAges(objects, &inventory, history, now)
 	e.gates = gates(&inventory, s, len(orphans), stuck(orphans, s), missingFromList(&inventory, history, now))
@@ -88,11 +90,41 @@ type evaluation struct {
 	next       History
 	pods       map[string]*runningPod // suspected ones, by UID
 	deadLeases map[string]bool        // IDs of sandboxes whose lease is a leftover
+	answers    map[question]map[string]Answer
+}
+
+// question is all of an object that the witnesses' answers depend on. A pod has an object in each cgroup hierarchy,
+// with the same answers.
+type question struct {
+	uid, sandbox, container string
+	kind                    Kind // of a lease or a container; they are answered differently from the others
+	first                   finding.Timestamp
+}
+
+// ask returns the witnesses' answers, which are shared and must not be changed.
+func (e *evaluation) ask(o *Object, first finding.Timestamp) map[string]Answer {
+	q := question{uid: o.Pod.UID, sandbox: o.SandboxID, container: o.ContainerID, first: first}
+	if o.Kind == Lease || o.Kind == Container {
+		q.kind = o.Kind
+	}
+	answers, ok := e.answers[q]
+	if !ok {
+		answers = e.inventory.answers(o, first)
+		e.answers[q] = answers
+	}
+	return answers
+}
+
+// set returns answers with one of them changed.
+func set(answers map[string]Answer, witness string, answer Answer) map[string]Answer {
+	answers = maps.Clone(answers)
+	answers[witness] = answer
+	return answers
 }
 
 func (e *evaluation) object(o *Object) Assessment {
 	sighting := e.history.sighting(o, e.now)
-	a := Assessment{Object: *o, Witnesses: e.inventory.answers(o, sighting.First)}
+	a := Assessment{Object: *o, Witnesses: e.ask(o, sighting.First)}
 	if isUnowned(o) {
 		sighting = sighting.addPass(e.now)
 		e.next[key(o)] = sighting
@@ -101,7 +133,7 @@ func (e *evaluation) object(o *Object) Assessment {
 		return a
 	}
 	if e.onlyDeadLease(o) {
-		a.Witnesses[Containerd] = Denies + ": it has only the lease, which is a leftover itself"
+		a.Witnesses = set(a.Witnesses, Containerd, Denies+": it has only the lease, which is a leftover itself")
 	}
 	a.Verdict, a.Why = e.belongs(o, a.Witnesses)
 	if a.Verdict != "" {
@@ -114,7 +146,7 @@ func (e *evaluation) object(o *Object) Assessment {
 	a.Running = pod != nil
 	if pod.alive(e.now) {
 		a.Verdict, a.Why = Live, pod.Named.Why
-		a.Witnesses[Apiserver] = knows("asked by name; its list lacks it")
+		a.Witnesses = set(a.Witnesses, Apiserver, knows("asked by name; its list lacks it"))
 		return a
 	}
 	if why := e.unknownBecause(o); why != "" { // the answer of a witness that cannot be trusted does not count
