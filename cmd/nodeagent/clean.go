@@ -144,7 +144,7 @@ func printUndecided(b *strings.Builder, report inspect.Report) {
 			undecided = append(undecided, o)
 		}
 	}
-	printInspected(b, undecided, report)
+	printInspected(b, undecided, report, false)
 }
 
 // cleanNow releases and prints the result of each step. Exit 0 only when nothing is left over and nothing is unknown.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -17,7 +18,7 @@ import (
 )
 
 func newInspect(o *options) *cobra.Command {
-	var all bool
+	var all, wide bool
 	cmd := &cobra.Command{
 		Use:   "inspect [KIND...]",
 		Short: "Show what deleted pods left behind, and the proof",
@@ -26,7 +27,8 @@ behind.
 
 For each object: whether each witness knows it, which processes hold it, and why it is or is not a leftover.
 Nothing is changed. An object is called a leftover only after several passes; the running daemon remembers them,
-and so does this command.`,
+and so does this command. Objects about which nothing could be learnt are counted by the cause; with --wide each is
+listed, and IDs are whole.`,
 		RunE: func(cmd *cobra.Command, kinds []string) error {
 			selected, err := selectKinds(kinds)
 			if err != nil {
@@ -49,7 +51,7 @@ and so does this command.`,
 			if o.json() {
 				err = printJSON(cmd.OutOrStdout(), complete(report))
 			} else {
-				err = printReport(cmd.OutOrStdout(), report, all)
+				err = printReport(cmd.OutOrStdout(), report, all, all || wide)
 			}
 			if err != nil {
 				return err
@@ -58,6 +60,7 @@ and so does this command.`,
 		},
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list live objects and those that belong to no pod")
+	cmd.Flags().BoolVarP(&wide, "wide", "w", false, "list each object, with whole IDs")
 	return cmd
 }
 
@@ -155,7 +158,7 @@ func inspectExit(r inspect.Report) error {
 	return nil
 }
 
-func printReport(w io.Writer, r inspect.Report, all bool) error {
+func printReport(w io.Writer, r inspect.Report, all, wide bool) error {
 	var b strings.Builder
 	counts := map[inspect.Verdict]int{}
 	var shown []inspect.Assessment
@@ -166,7 +169,7 @@ func printReport(w io.Writer, r inspect.Report, all bool) error {
 			shown = append(shown, o)
 		}
 	}
-	printInspected(&b, shown, r)
+	printInspected(&b, shown, r, wide)
 	fmt.Fprintf(&b, "%d objects:", len(r.Objects))
 	for _, verdict := range []inspect.Verdict{inspect.Leftover, inspect.Candidate, inspect.Unknown, inspect.Unowned,
 		inspect.Live, inspect.Foreign} {
@@ -177,16 +180,60 @@ func printReport(w io.Writer, r inspect.Report, all bool) error {
 	return err
 }
 
-// printInspected prints some of the objects of a report, and what keeps it from being complete.
-func printInspected(b *strings.Builder, shown []inspect.Assessment, r inspect.Report) {
-	printPods(b, shown)
+// printInspected prints some of the objects of a report, and what keeps it from being complete. Unless it is wide, a
+// cause is printed once, however many objects it makes unknown.
+func printInspected(b *strings.Builder, shown []inspect.Assessment, r inspect.Report, wide bool) {
+	var text strings.Builder
+	if wide {
+		printPods(&text, shown)
+	} else {
+		isUnknown := func(o inspect.Assessment) bool { return o.Verdict == inspect.Unknown }
+		printPods(&text, slices.DeleteFunc(slices.Clone(shown), isUnknown))
+		printUnknown(&text, slices.DeleteFunc(slices.Clone(shown), func(o inspect.Assessment) bool {
+			return !isUnknown(o)
+		}))
+	}
+	printed := func(cause string) bool { return !wide && cause != "" && strings.Contains(text.String(), cause) }
 	for _, e := range r.Errors {
-		fmt.Fprintf(b, "could not inspect %s: %s\n", e.What, e.Error)
+		if !printed(e.Error) {
+			fmt.Fprintf(&text, "could not inspect %s: %s\n", e.What, e.Error)
+		}
 	}
 	for _, g := range r.Gates {
-		if !g.Open {
-			fmt.Fprintf(b, "gate closed: %s: %s\n", g.Name, g.Why)
+		why := g.Why
+		if _, cause, ok := strings.Cut(why, ": "); ok && printed(cause) || printed(why) {
+			why = "as above"
 		}
+		if !g.Open {
+			fmt.Fprintf(&text, "gate closed: %s: %s\n", g.Name, why)
+		}
+	}
+	if wide {
+		b.WriteString(text.String())
+	} else {
+		b.WriteString(wholeID.ReplaceAllString(text.String(), "$1"))
+	}
+}
+
+// wholeID is the ID of a container or sandbox. crictl and ctr accept its first 13 digits.
+var wholeID = regexp.MustCompile(`\b([0-9a-f]{13})[0-9a-f]{51}\b`)
+
+// printUnknown counts the objects about which nothing could be learnt, by the cause.
+func printUnknown(b *strings.Builder, objects []inspect.Assessment) {
+	for _, same := range groupedBy(objects, func(o inspect.Assessment) string { return o.Why }) {
+		pods, kinds := map[string]bool{}, map[inspect.Kind]int{}
+		for _, o := range same {
+			pods[o.Pod.UID] = true
+			kinds[o.Kind]++
+		}
+		var counts []string
+		for _, kind := range inspect.Kinds() {
+			if n := kinds[kind]; n > 0 {
+				counts = append(counts, fmt.Sprintf("%s: %d", kind, n))
+			}
+		}
+		fmt.Fprintf(b, "UNKNOWN %s (pods: %d; --wide lists them)\n      why: %s\n\n", strings.Join(counts, ", "),
+			len(pods), same[0].Why)
 	}
 }
 

@@ -3,10 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
@@ -65,5 +68,53 @@ func TestInspectEndsInTime(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// What a missing right makes unknown is told once, on one screen, however many objects it hides.
+func TestInspectTellsACauseOnce(t *testing.T) {
+	const cause = "https://127.0.0.1:10250/pods: status 403: Forbidden"
+	id := strings.Repeat("0123456789abcdef", 4)
+	report := inspect.Report{
+		Errors: []inspect.Failure{{What: "kubelet", Error: cause}, {What: "lease", Error: "no socket"}},
+		Gates: []inspect.Gate{{Name: "kubelet-heard", Why: "kubelet's /pods: " + cause},
+			{Name: "host-namespaces", Open: true, Why: "the agent sees the host's processes"}},
+	}
+	for i := range 100 {
+		for _, kind := range []inspect.Kind{inspect.Sandbox, inspect.Cgroup, inspect.Cgroup} {
+			report.Objects = append(report.Objects, inspect.Assessment{Verdict: inspect.Unknown,
+				Why:    "kubelet could not be heard: " + cause,
+				Object: inspect.Object{Kind: kind, ID: id, Pod: inspect.Pod{UID: fmt.Sprint(i)}}})
+		}
+	}
+	report.Objects = append(report.Objects, inspect.Assessment{Verdict: inspect.Leftover, Why: "no witness knows it",
+		Object: inspect.Object{Kind: inspect.Sandbox, ID: id, Pod: inspect.Pod{UID: "x", Namespace: "n", Name: "p"}}})
+	var b strings.Builder
+	if err := printReport(&b, report, false, false); err != nil {
+		t.Fatal(err)
+	}
+	want := `pod n/p (x)
+  LEFTOVER sandbox
+      0123456789abc
+      why: no witness knows it
+      witnesses: 
+
+UNKNOWN sandbox: 100, cgroup: 200 (pods: 100; --wide lists them)
+      why: kubelet could not be heard: https://127.0.0.1:10250/pods: status 403: Forbidden
+
+could not inspect lease: no socket
+gate closed: kubelet-heard: as above
+301 objects: 1 leftover 0 candidate 300 unknown 0 unowned 0 live 0 foreign
+`
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Error(diff)
+	}
+	b.Reset()
+	if err := printReport(&b, report, false, true); err != nil {
+		t.Fatal(err)
+	}
+	if wide := b.String(); strings.Count(wide, id) < 200 || strings.Count(wide, cause) < 100 ||
+		!strings.Contains(wide, "could not inspect kubelet: "+cause) {
+		t.Errorf("--wide leaves something out:\n%s", wide)
 	}
 }
