@@ -1,12 +1,15 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 func TestWrap(t *testing.T) {
@@ -56,5 +59,27 @@ func TestExplain(t *testing.T) {
 		if (err != nil) != (want == "") || !strings.Contains(b.String(), want) {
 			t.Errorf("%s: %v, %q", name, err, b.String())
 		}
+	}
+}
+
+// A pod has a cgroup in each hierarchy: the status has one line for all of them.
+func TestStatusFoldsLeftovers(t *testing.T) {
+	report := inspect.Report{}
+	for i := range 30 {
+		report.Objects = append(report.Objects, inspect.Assessment{Verdict: inspect.Leftover, Why: "no witness knows it",
+			Object: inspect.Object{Kind: inspect.Cgroup, ID: fmt.Sprint(i), Pod: inspect.Pod{UID: "u"}}})
+	}
+	report.Objects = append(report.Objects, inspect.Assessment{Verdict: inspect.Candidate, Why: "not yet proven",
+		Object: inspect.Object{Kind: inspect.Mount, ID: "/m", Pod: inspect.Pod{UID: "u"}}})
+	p := &statusScreen{screen: screen{width: 200}, status: status.Status{Leftovers: &report}}
+	p.leftovers()
+	text := p.String()
+	for _, want := range []string{"leftover cgroup (30) of u: no witness knows it\n", "candidate mount of u: not yet"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if strings.Count(text, "\n") > 5 || strings.Contains(text, "more:") {
+		t.Errorf("not folded:\n%s", text)
 	}
 }

@@ -206,18 +206,20 @@ func (p *statusScreen) leftovers() {
 	if p.status.Leftovers == nil {
 		return
 	}
-	var objects []inspect.Assessment
-	for _, o := range p.status.Leftovers.Objects {
-		if o.Verdict == inspect.Leftover || o.Verdict == inspect.Candidate {
-			objects = append(objects, o)
-		}
-	}
+	objects := slices.DeleteFunc(slices.Clone(p.status.Leftovers.Objects), func(o inspect.Assessment) bool {
+		return o.Verdict != inspect.Leftover && o.Verdict != inspect.Candidate
+	})
+	same := groupedBy(objects, func(o inspect.Assessment) string { return fmt.Sprint(o.Verdict, o.Kind, o.Pod, o.Why) })
 	fmt.Fprintf(p, "\n%s\n", p.paint(faint, fmt.Sprintf("LEFT BEHIND BY DELETED PODS (inspected %s ago; release is %s)",
 		ago(p.status.Now, p.status.Leftovers.At), p.status.Release.Mode)))
-	for _, o := range objects[:min(len(objects), maxLeftovers)] {
-		p.line(fmt.Sprintf("%s %s of %s: %s", o.Verdict, o.Kind, podName(o.Pod), o.Why))
+	for _, o := range same[:min(len(same), maxLeftovers)] {
+		kind := string(o[0].Kind)
+		if len(o) > 1 {
+			kind += fmt.Sprintf(" (%d)", len(o))
+		}
+		p.line(fmt.Sprintf("%s %s of %s: %s", o[0].Verdict, kind, podName(o[0].Pod), o[0].Why))
 	}
-	if more := len(objects) - maxLeftovers; more > 0 {
+	if more := len(same) - maxLeftovers; more > 0 {
 		p.line(fmt.Sprintf("and %d more: nodeagent inspect", more))
 	}
 	if len(objects) == 0 {

@@ -43,7 +43,8 @@ type leftovers struct {
 	mu      sync.Mutex // guards what follows
 	history inspect.History
 	report  *inspect.Report // without the objects of living pods
-	done    []string
+	done    []string        // by the last release that did something
+	planned []string        // what was not done the last time
 }
 
 const historyKey = "history"
@@ -216,29 +217,56 @@ func (l *leftovers) Run(ctx context.Context) error {
 	}
 }
 
+// record keeps for the status what was done last, and what is planned now.
 func (l *leftovers) record(outcome remediate.Outcome) {
-	var lines []string
+	var done, planned []string
 	for _, pod := range outcome.Pods {
 		if pod.Result != remediate.NotActed {
-			lines = append(lines, strings.TrimSuffix(fmt.Sprintf("pod %s: %s: %s", pod.Group, pod.Result, pod.Why),
-				": "))
+			done = append(done, strings.TrimSuffix(fmt.Sprintf("pod %s: %s: %s", pod.Group, pod.Result, pod.Why), ": "))
 			l.log.Info("release of a pod ended", "pod", pod.Group, "result", pod.Result, "err", pod.Why)
 		}
 		for _, step := range pod.Steps {
-			lines = append(lines, DescribeStep(step))
-			if step.Result != remediate.NotActed {
-				l.meter.Released(string(step.Kind), string(step.Result))
-				l.log.Info("release", "kind", step.Kind, "subject", step.ID, "action", step.Description, "result",
-					step.Result, "err", step.Error)
+			if step.Result == remediate.NotActed {
+				continue
 			}
+			done = append(done, DescribeStep(step))
+			l.meter.Released(string(step.Kind), string(step.Result))
+			l.log.Info("release", "kind", step.Kind, "subject", step.ID, "action", step.Description, "result", step.Result,
+				"err", step.Error)
 		}
-	}
-	if len(lines) == 0 {
-		return
+		planned = append(planned, notActed(pod)...)
 	}
 	l.mu.Lock()
-	l.done = lines
-	l.mu.Unlock()
+	defer l.mu.Unlock()
+	if l.planned = planned; len(done) > 0 {
+		l.done = done
+	}
+}
+
+// notActed describes the steps of a pod that were not done, with one line for all of a kind that have the same reason:
+// a pod has a cgroup in each hierarchy.
+func notActed(pod remediate.PodOutcome) []string {
+	type line struct {
+		kind    inspect.Kind
+		blocked string
+	}
+	var lines []line
+	counts := map[line]int{}
+	for _, step := range pod.Steps {
+		l := line{step.Kind, step.Blocked}
+		if step.Result != remediate.NotActed {
+			continue
+		}
+		if counts[l]++; counts[l] == 1 {
+			lines = append(lines, l)
+		}
+	}
+	var texts []string
+	for _, l := range lines {
+		texts = append(texts, fmt.Sprintf("%-11s %-14s %d of pod %s (not released: %s)", remediate.NotActed, l.kind,
+			counts[l], podSubject(pod.Pod, pod.Group).Name, l.blocked))
+	}
+	return texts
 }
 
 // DescribeStep returns the outcome of one step for people.
@@ -256,7 +284,7 @@ func DescribeStep(s remediate.StepOutcome) string {
 func (l *leftovers) status() status.ReleaseStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return status.ReleaseStatus{Mode: string(l.mode), Last: slices.Clone(l.done), Quarantine: l.quarantine.last()}
+	return status.ReleaseStatus{Mode: string(l.mode), Last: slices.Concat(l.done, l.planned), Quarantine: l.quarantine.last()}
 }
 
 func (l *leftovers) last() *inspect.Report {

@@ -52,8 +52,9 @@ type CheckStatus struct {
 
 // ReleaseStatus is what the agent may do about leftovers and what it did last.
 type ReleaseStatus struct {
-	Mode string   `json:"mode"`
-	Last []string `json:"last"` // one line for each step, planned or done
+	Mode string `json:"mode"`
+	// one line for each step of the last release, and for each kind and reason of what is only planned
+	Last []string `json:"last"`
 
 	Quarantine *remediate.QuarantineState `json:"quarantine,omitempty"` // what is kept instead of having been deleted
 }
