@@ -3,14 +3,11 @@ package inspect
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"io"
 	"io/fs"
 	"path"
-	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
@@ -73,7 +70,7 @@ func readTraces(ctx context.Context, h *host.Host) (traces, error) {
 	}
 	digest := fnv.New128a()
 	for _, m := range append(mounts, private...) {
-		note(digest, uint64(m.ID), m.Point) //nolint:gosec // a digest: the sign does not matter
+		fmt.Fprintf(digest, "%d %q\n", m.ID, m.Point)
 	}
 	for _, dir := range traceDirs(scan, mounts) {
 		if err := ctx.Err(); err != nil {
@@ -83,9 +80,9 @@ func readTraces(ctx context.Context, h *host.Host) (traces, error) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return none, err
 		}
-		note(digest, uint64(len(entries)), dir)
+		fmt.Fprintf(digest, "%d entries of %q\n", len(entries), dir)
 		for _, entry := range entries {
-			note(digest, entry.Inode, entry.Name)
+			fmt.Fprintf(digest, "%d %q\n", entry.Inode, entry.Name)
 		}
 	}
 	kubelet, kubeletErr := scan.kubelet()
@@ -94,7 +91,7 @@ func readTraces(ctx context.Context, h *host.Host) (traces, error) {
 		return none, err
 	}
 	for _, process := range []host.Process{kubelet, runtime} {
-		note(digest, process.StartTime, strconv.Itoa(process.PID))
+		fmt.Fprintf(digest, "process %d since %d\n", process.PID, process.StartTime)
 	}
 	digest.Sum(sum[:0])
 	return sum, nil
@@ -111,10 +108,4 @@ func traceDirs(scan *Scan, mounts []mount.Mount) []string {
 		}
 	}
 	return dirs
-}
-
-// note adds a number and a text to a digest.
-func note(digest io.Writer, number uint64, text string) {
-	_, _ = digest.Write(binary.LittleEndian.AppendUint64(nil, number)) // a hash has no errors
-	_, _ = io.WriteString(digest, text+"\x00")
 }

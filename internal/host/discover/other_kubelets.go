@@ -148,7 +148,7 @@ func cgroupRootOf(h *host.Host, p host.Process) (string, error) {
 	theirs, err := h.Files.Link(proc.File(p.PID, "ns/mnt"))
 	own, ownErr := h.Files.Link("/proc/self/ns/mnt")
 	if err != nil || ownErr != nil || theirs != own || !filepath.IsAbs(config) {
-		return "/", nil //nolint:nilerr // unknown: anywhere
+		return "/", nil //nolint:nilerr // not known: it counts as having the default
 	}
 	data, err := h.Files.Read(config)
 	if err != nil {

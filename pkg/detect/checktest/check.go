@@ -64,6 +64,15 @@ func AwaitError(t *testing.T, check detect.Check, h *host.Host, wanted func(erro
 	t.Fatalf("got error %v", err)
 }
 
+// Expect runs a check and fails unless it finds exactly these: see Reasons.
+func Expect(t testing.TB, check detect.Check, h *host.Host, want ...string) {
+	t.Helper()
+	found, err := check.Run(t.Context(), h)
+	if diff := cmp.Diff(want, Reasons(found)); diff != "" || err != nil {
+		t.Errorf("error %v (-want +got):\n%s", err, diff)
+	}
+}
+
 // Reasons returns subject=reason of each finding, with marks for what is not fatal or only marginal.
 func Reasons(found []finding.Finding) []string {
 	var all []string

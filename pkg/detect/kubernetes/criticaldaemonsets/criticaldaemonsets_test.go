@@ -305,13 +305,7 @@ func TestRevisionStuckIsMeasuredFromTheLastMove(t *testing.T) {
 	n.revision("new", 2, 20*time.Hour)
 	n.edit(func(s *appsv1.DaemonSet) { s.Status.NumberUnavailable = 1 })
 	check := New(DefaultSettings(), n.lookups())
-	expect := func(want ...string) {
-		t.Helper()
-		found, err := check.Run(t.Context(), n.host)
-		if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
-			t.Errorf("error %v (-want +got):\n%s", err, diff)
-		}
-	}
+	expect := func(want ...string) { t.Helper(); checktest.Expect(t, check, n.host, want...) }
 	expect()
 	n.pass(100 * time.Minute)
 	n.edit(func(s *appsv1.DaemonSet) { s.Status.UpdatedNumberScheduled++; s.Status.NumberUnavailable = 0 })
@@ -357,47 +351,6 @@ func TestCriticalDaemonSetsRequests(t *testing.T) {
 			}
 			if n.requests < tt.least || n.requests > tt.most {
 				t.Errorf("%d requests in an hour, want %d to %d", n.requests, tt.least, tt.most)
-			}
-		})
-	}
-}
-
-func TestPlace(t *testing.T) {
-	taint := func(key string, effect corev1.TaintEffect) []corev1.Taint {
-		return []corev1.Taint{{Key: key, Effect: effect}}
-	}
-	tests := []struct {
-		name   string
-		spec   corev1.PodSpec
-		taints []corev1.Taint
-		labels map[string]string
-		want   bool
-	}{
-		{name: "anywhere", want: true},
-		{name: "this node by name", spec: corev1.PodSpec{NodeName: "node-1"}, want: true},
-		{name: "another node by name", spec: corev1.PodSpec{NodeName: "node-2"}},
-		{name: "selector matches", spec: corev1.PodSpec{NodeSelector: map[string]string{"a": "b"}},
-			labels: map[string]string{"a": "b"}, want: true},
-		{name: "selector does not match", spec: corev1.PodSpec{NodeSelector: map[string]string{"a": "b"}}},
-		{name: "cordoned", taints: taint(corev1.TaintNodeUnschedulable, corev1.TaintEffectNoSchedule), want: true},
-		{name: "not ready", taints: taint(corev1.TaintNodeNotReady, corev1.TaintEffectNoExecute), want: true},
-		{name: "disk pressure", taints: taint(corev1.TaintNodeDiskPressure, corev1.TaintEffectNoSchedule), want: true},
-		{name: "no network", taints: taint(corev1.TaintNodeNetworkUnavailable, corev1.TaintEffectNoSchedule)},
-		{name: "no network needed", spec: corev1.PodSpec{HostNetwork: true},
-			taints: taint(corev1.TaintNodeNetworkUnavailable, corev1.TaintEffectNoSchedule), want: true},
-		{name: "reserved", taints: taint("team", corev1.TaintEffectNoSchedule)},
-		{name: "preferably elsewhere", taints: taint("team", corev1.TaintEffectPreferNoSchedule), want: true},
-		{name: "reserved for it", spec: corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: "team",
-			Operator: corev1.TolerationOpExists}}},
-			taints: taint("team", corev1.TaintEffectNoExecute), want: true},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			set := &appsv1.DaemonSet{Spec: appsv1.DaemonSetSpec{Template: corev1.PodTemplateSpec{Spec: tt.spec}}}
-			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Labels: tt.labels},
-				Spec: corev1.NodeSpec{Taints: tt.taints}}
-			if got := placementOn(set, node); got.Here != tt.want {
-				t.Errorf("got %+v, want %t", got, tt.want)
 			}
 		})
 	}

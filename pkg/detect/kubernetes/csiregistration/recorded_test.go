@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
@@ -30,13 +29,7 @@ func TestCSIRegistrationRecorded(t *testing.T) {
 		}
 	}
 	check := New(testCSISettings(), nil)
-	expect := func(want ...string) {
-		t.Helper()
-		found, err := check.Run(t.Context(), n.host)
-		if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
-			t.Errorf("error %v (-want +got):\n%s", err, diff)
-		}
-	}
+	expect := func(want ...string) { t.Helper(); checktest.Expect(t, check, n.host, want...) }
 	expect()
 	_ = drivers[fakeName].Abandon()
 	expect("csi-driver/" + fakeName + "=CSISocketStale warning")
