@@ -321,46 +321,6 @@ func TestKubeletSync(t *testing.T) {
 	}
 }
 
-// All requests to kubelet cost the agent little: each round is a new connection, a scrape, a list of pods and a
-// probe, which a daemon does once in a minute or in some.
-func TestKubeletChecksCost(t *testing.T) {
-	k := openKubeletLab(t)
-	checks := []detect.Check{
-		kubernetes.KubeletPLEG(), kubernetes.KubeletSync(), kubernetes.VolumeMounts(), kubernetes.ProbeStorms(),
-		kubernetes.Evictions(), kubernetes.KubeletRestarts(nil),
-		kubernetes.KubeletConfig(nil), stuckpods.New(stuckpods.DefaultSettings()),
-	}
-	const rounds = 10
-	began, cpu := time.Now(), processorTime(t)
-	for range rounds {
-		k.renew()
-		for _, check := range checks {
-			if _, err := check.Run(t.Context(), k.host); err != nil {
-				t.Errorf("%s: %v", check.ID, err)
-			}
-		}
-	}
-	wall, used := time.Since(began)/rounds, (processorTime(t)-cpu)/rounds
-	t.Logf("a round of %d checks: %s, %s of a processor", len(checks), wall, used)
-	if used > 60*time.Millisecond {
-		t.Errorf("a round of checks took %s of a processor", used)
-	}
-}
-
-// processorTime is that of this process and the children that have ended.
-func processorTime(t *testing.T) time.Duration {
-	t.Helper()
-	total := time.Duration(0)
-	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
-		var usage syscall.Rusage
-		if err := syscall.Getrusage(who, &usage); err != nil {
-			t.Fatal(err)
-		}
-		total += time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
-	}
-	return total
-}
-
 // The agent as it is shipped has the rights for all that its checks request of kubelet.
 func TestKubeletChecksOfTheAgent(t *testing.T) {
 	l := openLab(t)

@@ -22,8 +22,8 @@ func TestInstall(t *testing.T) {
 	var started, ready int64 // microseconds of the machine's monotonic clock
 	scan(t, m.property("ExecMainStartTimestampMonotonic"), &started)
 	scan(t, m.property("ActiveEnterTimestampMonotonic"), &ready)
-	if took := time.Duration(ready-started) * time.Microsecond; took <= 0 || took > 2*time.Second {
-		t.Errorf("ready %s after the start, want within 2 s", took)
+	if took := time.Duration(ready-started) * time.Microsecond; took <= 0 || took > 20*time.Second {
+		t.Errorf("ready %s after the start, want within 20 s", took)
 	} else {
 		t.Logf("ready %s after the start", took)
 	}
