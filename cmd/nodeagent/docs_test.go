@@ -11,26 +11,49 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 var update = flag.Bool("update", false, "write the generated pages anew")
 
 // TestDocs fails when a generated page is not what the code says.
 func TestDocs(t *testing.T) {
-	const page = "../../docs/checks.md"
-	want := checksPage(everyCheck(), rules.Kernel(), rules.Daemons())
-	if *update {
-		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+	for page, text := range map[string]string{
+		"checks.md":         checksPage(everyCheck(), rules.Kernel(), rules.Daemons()),
+		"leftover-kinds.md": kindsPage(inspect.Specs()),
+	} {
+		page = "../../docs/" + page
+		if *update {
+			if err := os.WriteFile(page, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := os.ReadFile(page)
+		if err != nil {
 			t.Fatal(err)
 		}
+		if diff := cmp.Diff(text, string(got)); diff != "" {
+			t.Errorf("%s: run go test ./cmd/nodeagent -run Docs -update (-code +page):\n%s", page, diff)
+		}
 	}
-	got, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
+}
+
+// kindsPage is docs/leftover-kinds.md.
+func kindsPage(specs []inspect.KindSpec) string {
+	var b strings.Builder
+	b.WriteString("# Kinds of leftovers\n\nGenerated from the code by `go test ./cmd/nodeagent -run Docs -update`. " +
+		"[Leftovers](leftovers.md) tells how they are proven.\n\nThe apiserver and kubelet must not know the pod of an " +
+		"object; the witnesses of the third column must not know its sandbox or container either.\n\n" +
+		"| kind | what it is | gone from | what it does | release |\n|---|---|---|---|---|\n")
+	for _, s := range specs {
+		release := "[by the agent](leftovers.md#release)"
+		if s.ReportOnly != "" {
+			release = "reported only: " + s.ReportOnly
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", s.Kind, cell(s.What), strings.Join(s.GoneFrom, ", "),
+			cell(s.Harm), cell(release))
 	}
-	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Errorf("%s: run go test ./cmd/nodeagent -run Docs -update (-code +page):\n%s", page, diff)
-	}
+	return b.String()
 }
 
 // checksPage is docs/checks.md.

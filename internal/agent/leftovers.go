@@ -168,15 +168,19 @@ func leftoverFindings(report inspect.Report) []finding.Finding {
 func leftoverFinding(group string, objects []inspect.Assessment) finding.Finding {
 	kinds := map[string]int{}
 	pod := inspect.Pod{UID: group}
+	severity := finding.Info // of what is only reported
 	for _, o := range objects {
 		kinds[string(o.Kind)]++
+		if o.Kind.ReportOnly() == "" {
+			severity = finding.Warning
+		}
 		if o.Pod.Name != "" {
 			pod = o.Pod
 		}
 	}
 	subject := podSubject(pod, group)
 	return finding.Finding{
-		Subject: subject, Severity: finding.Warning, Reason: "PodLeftovers",
+		Subject: subject, Severity: severity, Reason: "PodLeftovers",
 		Message: fmt.Sprintf("pod %s (%s) is gone and left behind: %s", subject.Name, subject.UID, countText(kinds)),
 	}
 }

@@ -11,6 +11,14 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
+func cgroupSpec() KindSpec {
+	return KindSpec{
+		Kind: Cgroup, List: listCgroups,
+		What: "a pod's cgroup or one below it, one object in each hierarchy",
+		Harm: "costs kernel memory, and kubelet's time in every round",
+	}
+}
+
 // listCgroups lists the cgroups of pods: one object per directory and mounted hierarchy, because each is removed
 // separately. Those below a pod's own cgroup come after it.
 func listCgroups(_ context.Context, scan *Scan) ([]Object, error) {

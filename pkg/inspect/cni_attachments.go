@@ -11,6 +11,14 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
+func attachmentSpec() KindSpec {
+	return KindSpec{
+		Kind: CNIAttachment, List: listAttachments, GoneFrom: ofSandbox,
+		What: "the cached result of a CNI ADD (libcni), which names the sandbox and the pod",
+		Harm: "an address that is never given back: after enough of them no pod gets one",
+	}
+}
+
 // listAttachments lists the cached results of CNI ADDs. Podman, nerdctl and other engines share the cache; their
 // results have no pod UID in CNI_ARGS and are foreign.
 func listAttachments(_ context.Context, scan *Scan) ([]Object, error) {

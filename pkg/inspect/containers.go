@@ -24,6 +24,14 @@ const (
 // kindLabel is on everything that containerd's CRI plugin creates in its namespace; the value is sandbox or container.
 const kindLabel = "io.cri-containerd.kind"
 
+func containerSpec() KindSpec {
+	return KindSpec{
+		Kind: Container, List: listContainers, FromRuntime: true,
+		What: "a container of the runtime (CRI), in any state",
+		Harm: "it may still run and write to volumes that another node uses by now",
+	}
+}
+
 // listContainers lists CRI containers in every state, and as foreign the containers in containerd's namespace k8s.io
 // that were created by hand.
 func listContainers(ctx context.Context, scan *Scan) ([]Object, error) {

@@ -17,13 +17,18 @@ import (
 // is for the next pass: it holds the objects that kubelet denies, and keeps those about which this pass learnt nothing.
 func Evaluate(objects []Object, inventory Inventory, history History, s Settings, now finding.Timestamp) (Report,
 	History) {
+	specs := make(map[Kind]KindSpec)
+	ranks := make(map[Kind]int)
+	for i, spec := range Specs() {
+		specs[spec.Kind], ranks[spec.Kind] = spec, i
+	}
 	e := evaluation{
-		inventory: &inventory, history: history, settings: s, now: now, next: make(History),
+		specs: specs, inventory: &inventory, history: history, settings: s, now: now, next: make(History),
 		pods:       make(map[string]*runningPod),
 		deadLeases: make(map[string]bool),
 		answers:    make(map[question]map[string]Answer),
 	}
-	orphans := orphanAges(objects, &inventory, history, now)
+	orphans := e.orphanAges(objects)
 	e.gates = gates(&inventory, s, len(orphans), stuck(orphans, s), missingFromList(&inventory, history, now))
 	report := Report{At: now, Objects: make([]Assessment, 0, len(objects)), Gates: []Gate{}, Errors: []Failure{}}
 	for _, leases := range []bool{true, false} { // the verdict on a lease decides about the network of its sandbox
@@ -38,7 +43,7 @@ func Evaluate(objects []Object, inventory Inventory, history History, s Settings
 	e.onlyOneRuns(report.Objects)
 	e.keepRunning()
 	slices.SortStableFunc(report.Objects, func(a, b Assessment) int {
-		return cmp.Or(cmp.Compare(rank(a.Kind), rank(b.Kind)), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(ranks[a.Kind], ranks[b.Kind]), cmp.Compare(a.ID, b.ID))
 	})
 	for _, g := range e.gates {
 		report.Gates = append(report.Gates, g.Gate)
@@ -46,24 +51,21 @@ func Evaluate(objects []Object, inventory Inventory, history History, s Settings
 	return report, e.next
 }
 
-// rank orders kinds by when they are released.
-func rank(kind Kind) int { return slices.Index(Kinds(), kind) }
-
 // suspicious reports whether kubelet does not know the pod of o, so that the apiserver has to be asked.
 func suspicious(o *Object, inventory *Inventory) bool {
 	return o.Foreign == "" && o.Doubt == "" && o.Pod.UID != "" && inventory.kubeletAnswer(o) == Denies
 }
 
 // orphanAges returns the pods that have objects here while no witness that answered knows them, and for how long the
-// oldest of these objects has been seen.
-func orphanAges(objects []Object, inventory *Inventory, history History,
-	now finding.Timestamp) map[string]time.Duration {
+// oldest of these objects has been seen. What is only reported may stay for ever, and does not count.
+func (e *evaluation) orphanAges(objects []Object) map[string]time.Duration {
 	ages := make(map[string]time.Duration)
 	for i := range objects {
 		o := &objects[i]
-		first := history.sighting(o, now).First
-		if suspicious(o, inventory) && !inventory.apiserverAnswer(o, first).confirms() {
-			ages[o.Pod.UID] = max(ages[o.Pod.UID], now.Since(first))
+		first := e.history.sighting(o, e.now).First
+		if suspicious(o, e.inventory) && !e.inventory.apiserverAnswer(o, first).confirms() &&
+			e.specs[o.Kind].ReportOnly == "" {
+			ages[o.Pod.UID] = max(ages[o.Pod.UID], e.now.Since(first))
 		}
 	}
 	return ages
@@ -82,6 +84,7 @@ func stuck(ages map[string]time.Duration, s Settings) int {
 
 // evaluation is one evaluation of all objects.
 type evaluation struct {
+	specs      map[Kind]KindSpec
 	inventory  *Inventory
 	history    History
 	settings   Settings
@@ -191,11 +194,9 @@ func (e *evaluation) proven(o *Object, witnesses map[string]Answer, sighting Sig
 	if o.InUse != "" {
 		return Candidate, "its sandbox is not gone: " + o.InUse
 	}
-	if needsSandboxGone(o.Kind) {
-		for _, name := range []string{Runtime, Containerd} {
-			if witnesses[name].confirms() {
-				return Candidate, name + " still knows its sandbox; removing the sandbox releases it"
-			}
+	for _, name := range e.specs[o.Kind].GoneFrom {
+		if witnesses[name].confirms() {
+			return Candidate, name + " still knows its sandbox; removing the sandbox releases it"
 		}
 	}
 	if verdict, why := e.static(o); verdict != "" {

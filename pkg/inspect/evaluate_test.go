@@ -71,7 +71,7 @@ func seenLong(objects ...Object) History {
 
 func object(kind Kind, uid string) Object {
 	o := Object{Kind: kind, ID: "x", Pod: Pod{UID: uid}, Identity: Identity{"inode": "7"}}
-	if needsSandboxGone(kind) || kind == Sandbox {
+	if specOf(kind).GoneFrom != nil || kind == Sandbox {
 		o.SandboxID = sandbox
 	}
 	return o

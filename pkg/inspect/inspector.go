@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -121,35 +122,27 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 // lister failed, and those that were not requested.
 func list(ctx context.Context, scan *Scan, kinds []Kind) (objects []Object, blind map[Kind]bool, failures []Failure) {
 	blind = make(map[Kind]bool)
-	listers := Listers()
-	found, errs := make([][]Object, len(listers)), make([]error, len(listers))
-	listOf := func(n int) {
-		at, lister := stageLocal, listers[n]
-		if lister.Kind == Sandbox || lister.Kind == Container || lister.Kind == Lease {
-			at = stageRuntime
-		}
-		found[n], errs[n] = within(ctx, scan.ends, at, "listing "+string(lister.Kind),
-			func(ctx context.Context) ([]Object, error) {
-				return lister.List(ctx, scan)
-			})
-	}
-	wanted := func(n int) bool { return len(kinds) == 0 || slices.Contains(kinds, listers[n].Kind) }
-	// the first kind that the runtime is asked for: see Listers
-	runtime := slices.IndexFunc(listers, func(l Lister) bool { return l.Kind == Sandbox })
-	for _, part := range [][2]int{{0, runtime}, {runtime, len(listers)}} {
+	specs := Specs()
+	slices.SortStableFunc(specs, func(a, b KindSpec) int { return cmp.Compare(a.stage(), b.stage()) })
+	found, errs := make([][]Object, len(specs)), make([]error, len(specs))
+	wanted := func(spec KindSpec) bool { return len(kinds) == 0 || slices.Contains(kinds, spec.Kind) }
+	runtime := slices.IndexFunc(specs, func(s KindSpec) bool { return s.FromRuntime })
+	for _, part := range [][2]int{{0, runtime}, {runtime, len(specs)}} {
 		parallel(scan.ends, part[1]-part[0], func(n int) {
-			if n += part[0]; wanted(n) {
-				listOf(n)
+			n += part[0]
+			if spec := specs[n]; wanted(spec) {
+				found[n], errs[n] = within(ctx, scan.ends, spec.stage(), "listing "+string(spec.Kind),
+					func(ctx context.Context) ([]Object, error) { return spec.List(ctx, scan) })
 			}
 		})
 	}
-	for n, lister := range listers {
+	for n, spec := range specs {
 		objects = append(objects, found[n]...)
-		if errs[n] != nil || !wanted(n) {
-			blind[lister.Kind] = true
+		if errs[n] != nil || !wanted(spec) {
+			blind[spec.Kind] = true
 		}
 		if errs[n] != nil {
-			failures = append(failures, Failure{string(lister.Kind), errs[n].Error()})
+			failures = append(failures, Failure{string(spec.Kind), errs[n].Error()})
 		}
 	}
 	return objects, blind, failures

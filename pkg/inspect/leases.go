@@ -19,6 +19,14 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
+func leaseSpec() KindSpec {
+	return KindSpec{
+		Kind: Lease, List: listLeases, FromRuntime: true, GoneFrom: ofSandbox,
+		What: "containerd's lease of a sandbox",
+		Harm: "keeps containerd's garbage collector from snapshots and content: disk space",
+	}
+}
+
 // listLeases lists containerd's leases in the namespace k8s.io. The CRI plugin creates one for each sandbox before
 // anything else, with the sandbox's ID, without labels and without expiry, and deletes it when it removes the sandbox
 // (internal/cri/server/sandbox_run.go): one that a crash left behind stays forever.
@@ -156,7 +164,3 @@ func (e *evaluation) onlyDeadLease(o *Object) bool {
 
 // leaseName is what ContainerdInventory.Known calls a lease.
 const leaseName = "lease"
-
-// needsSandboxGone reports whether objects of a kind can be leftovers only when the runtime no longer knows their
-// sandbox.
-func needsSandboxGone(kind Kind) bool { return networked(kind) || kind == Lease }

@@ -18,6 +18,14 @@ func lostNetns(o *Object) bool {
 	return o.Kind == Link && o.Identity[namespaceKey] == "" && o.Identity["peerNamespace"] != "-1"
 }
 
+func linkSpec() KindSpec {
+	return KindSpec{
+		Kind: Link, List: listLinks, GoneFrom: ofSandbox,
+		What: "the host's end of a pod's veth pair",
+		Harm: "a route or a bridge port that leads nowhere",
+	}
+}
+
 // listLinks lists the veth devices of the host. One belongs to a pod if its other end is in a network namespace that a
 // runtime mounted for that pod: see attachOwners. Its name proves nothing, because several network plugins give a
 // re-created pod the name of the old one.

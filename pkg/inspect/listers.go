@@ -1,33 +1,80 @@
 package inspect
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // Lister lists the objects of one kind that exist on the node, whoever owns them. An error together with objects means
 // that some could not be read: nothing is known about objects that are not listed. A lister never blocks on what it
 // lists: no path below a mount is looked up.
-type Lister struct {
-	Kind Kind
-	List func(ctx context.Context, scan *Scan) ([]Object, error)
+type Lister func(ctx context.Context, scan *Scan) ([]Object, error)
+
+// KindSpec is all that is said about a kind of object. A new kind is a file with its lister and its spec, and a line in
+// Specs.
+type KindSpec struct {
+	Kind
+	List Lister
+	// FromRuntime marks the kinds that are listed by asking the runtime. They are listed after local objects, so that
+	// the runtime's answers are newer than the objects they are compared with: see Inventory.
+	FromRuntime bool
+	// GoneFrom names the witnesses that must not know the object's sandbox or container either (Runtime, Containerd),
+	// besides the apiserver and kubelet, which must not know its pod.
+	GoneFrom []string
+	// ReportOnly says why the agent never releases objects of this kind; empty where pkg/remediate has an action. Such
+	// objects are evaluated as all others are. They stop no release, and do not count as orphaned pods.
+	ReportOnly string
+
+	What string // an object of this kind, and its owner
+	Harm string // what it does to the node and to other pods
 }
 
-// Listers is the list of all listers. Local objects come before those that the runtime lists, so that its answers are
-// newer than the objects they are compared with: see Inventory.
-func Listers() []Lister {
-	return []Lister{
-		{Mount, listMounts},
-		{PodDirectory, listPodDirectories},
-		{Cgroup, listCgroups},
-		{Process, listProcesses},
-		{Netns, listNetns},
-		{Link, listLinks},
-		{CNIAttachment, listAttachments},
-		{Sandbox, listSandboxes},
-		{Container, listContainers},
-		{Lease, listLeases},
+// stage is the part of a pass in which objects of the kind are listed.
+func (s KindSpec) stage() stage {
+	if s.FromRuntime {
+		return stageRuntime
+	}
+	return stageLocal
+}
+
+// ofSandbox are the witnesses that know a sandbox and its containers.
+var ofSandbox = []string{Runtime, Containerd}
+
+// Specs lists all kinds, in the order in which leftovers of one pod are released.
+func Specs() []KindSpec {
+	return []KindSpec{
+		sandboxSpec(), containerSpec(), processSpec(),
+		attachmentSpec(), netnsSpec(), linkSpec(), leaseSpec(),
+		mountSpec(), cgroupSpec(), podDirectorySpec(),
+		podLogsSpec(),
 	}
 }
 
 // Kinds are all kinds, in the order in which leftovers of one pod are released.
 func Kinds() []Kind {
-	return []Kind{Sandbox, Container, Process, CNIAttachment, Netns, Link, Lease, Mount, Cgroup, PodDirectory}
+	specs := Specs()
+	kinds := make([]Kind, len(specs))
+	for i, spec := range specs {
+		kinds[i] = spec.Kind
+	}
+	return kinds
+}
+
+// specOf returns what is said about a kind; nothing about one that does not exist.
+func specOf(kind Kind) KindSpec {
+	specs := Specs()
+	if i := slices.IndexFunc(specs, func(s KindSpec) bool { return s.Kind == kind }); i >= 0 {
+		return specs[i]
+	}
+	return KindSpec{Kind: kind}
+}
+
+// ReportOnly returns why objects of a kind are never released; empty where pkg/remediate has an action.
+func (k Kind) ReportOnly() string { return specOf(k).ReportOnly }
+
+// Releasable returns the report without the kinds that are only reported, and without the errors of their listers.
+func (r Report) Releasable() Report {
+	r.Objects = slices.DeleteFunc(slices.Clone(r.Objects), func(o Assessment) bool { return o.Kind.ReportOnly() != "" })
+	r.Errors = slices.DeleteFunc(slices.Clone(r.Errors), func(f Failure) bool { return Kind(f.What).ReportOnly() != "" })
+	return r
 }

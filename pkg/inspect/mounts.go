@@ -14,6 +14,14 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
+func mountSpec() KindSpec {
+	return KindSpec{
+		Kind: Mount, List: listMounts,
+		What: "a mount below a kubelet pod directory",
+		Harm: "the volume cannot be detached or used elsewhere, and the directory cannot be removed",
+	}
+}
+
 // listMounts lists the mounts below kubelet's pod directories: in the host's mount table, and in kubelet's if it runs
 // in its own mount namespace. Several mounts on one point are several objects. No mount is accessed: that would hang
 // when its server is gone.

@@ -93,6 +93,14 @@ func (s *Scan) addFiles(found map[string]*netnsMount, dir string) error {
 	return nil
 }
 
+func netnsSpec() KindSpec {
+	return KindSpec{
+		Kind: Netns, List: listNetns, GoneFrom: ofSandbox,
+		What: "a network namespace that a CRI runtime keeps mounted",
+		Harm: "keeps its interfaces, addresses and sockets alive",
+	}
+}
+
 // listNetns lists the network namespaces that a runtime mounted. The CNI cache or the runtime names the pod: see
 // attachOwners.
 func listNetns(_ context.Context, scan *Scan) ([]Object, error) {

@@ -71,6 +71,7 @@ func newNode(t testing.TB) *node {
 		h.Paths.InitPID = os.Getpid()
 		h.Paths.KubeletRoot = filepath.Join(dir, "kubelet")
 		h.Paths.StaticPods = filepath.Join(dir, "manifests")
+		h.Paths.PodLogs = filepath.Join(dir, "logs")
 		h.Paths.CNICacheDir = filepath.Join(dir, "cni")
 		h.Paths.NetnsDirs = []string{filepath.Join(dir, "netns")}
 		h.Paths.CgroupRoot = "/nodeagent-inspect-test"

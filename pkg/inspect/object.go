@@ -24,6 +24,7 @@ const (
 	Mount         Kind = "mount"          // mount below a kubelet pod directory
 	Cgroup        Kind = "cgroup"         // pod cgroup or one below it, per hierarchy
 	PodDirectory  Kind = "pod-directory"  // <kubelet root>/pods/<uid>
+	PodLogs       Kind = "pod-logs"       // <pod logs>/<namespace>_<name>_<uid>
 )
 
 // Pod names the pod that an object belongs to, as far as the object itself shows it. UID is kubelet's: for a static pod
@@ -44,7 +45,7 @@ type Pod struct {
 //	link                   index, peerIndex, peerNamespace (nsid; -1: this namespace), mac, namespace (inode of the peer's)
 //	lease                  id (hexadecimal), created (nanoseconds since the epoch)
 //	mount                  id, device, root, point, source, type
-//	cgroup, pod-directory  device, inode
+//	cgroup, pod-directory, pod-logs  device, inode
 type Identity map[string]string
 
 // Holder is a process that keeps an object busy.

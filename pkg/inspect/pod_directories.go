@@ -11,6 +11,14 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
+func podDirectorySpec() KindSpec {
+	return KindSpec{
+		Kind: PodDirectory, List: listPodDirectories,
+		What: "kubelet's directory of a pod, `<kubelet root>/pods/<uid>`",
+		Harm: "kubelet tries to remove it every two seconds and logs an error each time; data may fill the disk",
+	}
+}
+
 // listPodDirectories lists <kubelet root>/pods/*. A directory with something mounted on it is described by its parent's
 // listing alone; the mount is not accessed.
 func listPodDirectories(_ context.Context, scan *Scan) ([]Object, error) {

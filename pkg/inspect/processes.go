@@ -151,6 +151,14 @@ func (l *podLookup) ofProcess(cgroups map[string]string) (p podProcess, ours, ne
 	return p, ours, nested
 }
 
+func processSpec() KindSpec {
+	return KindSpec{
+		Kind: Process, List: listProcesses,
+		What: "a process in a pod's cgroup",
+		Harm: "it holds memory, volumes and devices; one in state D cannot be ended until what it waits for answers",
+	}
+}
+
 // listProcesses lists the processes in cgroups of pods.
 func listProcesses(_ context.Context, scan *Scan) ([]Object, error) {
 	table, err := scan.processes()

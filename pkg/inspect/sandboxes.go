@@ -19,6 +19,14 @@ const sourceAnnotation = "kubernetes.io/config.source"
 // the node.
 const mirrorAnnotation = "kubernetes.io/config.mirror"
 
+func sandboxSpec() KindSpec {
+	return KindSpec{
+		Kind: Sandbox, List: listSandboxes, FromRuntime: true,
+		What: "a pod sandbox of the runtime (CRI), in any state",
+		Harm: "its name, address and cgroup stay taken: a new pod of that name waits in ContainerCreating",
+	}
+}
+
 // listSandboxes lists CRI pod sandboxes in every state, all attempts.
 func listSandboxes(_ context.Context, scan *Scan) ([]Object, error) {
 	sandboxes, err := scan.sandboxes()

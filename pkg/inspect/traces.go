@@ -50,10 +50,17 @@ func (r *rest) after(report Report, next History, kinds []Kind) {
 	}
 }
 
-// quiet reports whether nothing of a pass has to be looked at again: every object is a living pod's or foreign,
-// everything could be read, and nothing has to be remembered.
+// quiet reports whether nothing of a pass has to be looked at again: every object is a living pod's or foreign, or is
+// proven and only reported; everything could be read, and nothing else has to be remembered.
 func quiet(report Report, next History) bool {
-	return len(next) == 0 && len(report.Errors) == 0 && len(report.Suspicious().Objects) == 0
+	settled := 0
+	for _, o := range report.Suspicious().Objects {
+		if o.Kind.ReportOnly() == "" || o.Verdict != Leftover && o.Verdict != Unowned {
+			return false
+		}
+		settled++
+	}
+	return len(next) == settled && len(report.Errors) == 0
 }
 
 // readTraces reads the traces of pods on a host. An error means that a pass is needed.

@@ -15,8 +15,8 @@ const (
 	Containerd = "containerd"
 )
 
-// networked reports whether objects of a kind belong to the network of a sandbox. This is the whole matrix of the
-// witnesses that must deny an object before it can be a leftover:
+// networked reports whether objects of a kind belong to the network of a sandbox. The witnesses that must deny an object
+// before it can be a leftover are the apiserver and kubelet, and those of its KindSpec.GoneFrom:
 //
 //	kind                                                apiserver  kubelet  runtime      containerd
 //	sandbox, container                                  UID        UID      -            -

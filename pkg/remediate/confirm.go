@@ -31,6 +31,7 @@ func (p *podRelease) confirm(ctx context.Context) error {
 	if err != nil {
 		return p.couldNotTell("ask the witnesses again: %v", err)
 	}
+	report = report.Releasable()
 	if why := inspectionError(report); why != "" {
 		return p.couldNotTell("the inspection is incomplete: %s", why)
 	}

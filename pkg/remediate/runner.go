@@ -99,6 +99,7 @@ func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error
 	if err != nil {
 		return nil, err
 	}
+	report = report.Releasable()
 	steps := Plan(report, r.policy(ctx, report, records), r.options.Host.Clock())
 	previews := 0
 	for i := range steps {
@@ -138,6 +139,7 @@ func (r *Runner) WaitForLock(most time.Duration, onWait func(why string)) *Runne
 // means that nothing more may be done now: the journal cannot be written, or a fault point was hit. Without a journal
 // nothing is done, and if nothing is to be done the lock is not taken.
 func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, error) {
+	report = report.Releasable()
 	plan, err := r.survey(ctx, report)
 	if err != nil {
 		return Outcome{}, err

@@ -1,0 +1,39 @@
+package remediate
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// What is only reported hinders no release, is planned by none, and is no reason to try again.
+func TestReportedOnlyHindersNoRelease(t *testing.T) { synctest.Test(t, reportedOnly) }
+
+func reportedOnly(t *testing.T) {
+	s := newScript(t)
+	report := s.report()
+	unknown := leftover(inspect.PodLogs, uid1, "b")
+	unknown.Verdict = inspect.Unknown
+	reported := []inspect.Assessment{leftover(inspect.PodLogs, uid1, "a"), unknown}
+	s.confirm = func(_ context.Context, _ int, report *inspect.Report) error {
+		report.Objects = append(report.Objects, reported...)
+		report.Errors = append(report.Errors, inspect.Failure{What: string(inspect.PodLogs), Error: "cannot be read"})
+		return nil
+	}
+	report.Objects = append(report.Objects, reported...)
+	steps, err := s.runner().Plan(t.Context(), report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range steps {
+		if step.Kind == inspect.PodLogs {
+			t.Errorf("%s %s is planned", step.Kind, step.ID)
+		}
+	}
+	outcome, err := s.runner().Release(t.Context(), report)
+	if err != nil || len(outcome.Pods) != 1 || outcome.Pods[0].Result != Released {
+		t.Errorf("%v: %s", err, describe(outcome))
+	}
+}
