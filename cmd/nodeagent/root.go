@@ -30,6 +30,7 @@ func newRoot() *cobra.Command {
   nodeagent check      what is wrong with this node now?
   nodeagent inspect    what did deleted pods leave behind, and what proves it?
   nodeagent clean      what would be released? (--yes releases it)
+  nodeagent events     what was released here, and how did it end?
   nodeagent status     what does the running agent believe?
   nodeagent explain    what does a check read, and what should be done?
 
@@ -43,7 +44,7 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		config.DefaultFile+" where it exists)")
 	root.PersistentFlags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	root.AddCommand(
-		newRun(o), newCheck(o), newInspect(o), newClean(o), newStatus(o), newReady(o), newReload(o), newRetire(o),
+		newRun(o), newCheck(o), newInspect(o), newClean(o), newStatus(o), newReady(o), newReload(o), newRetire(o), newEvents(o),
 		newConfig(o), newReplay(o), newExplain(o), newVersion(o),
 	)
 	addManual(root)

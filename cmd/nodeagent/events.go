@@ -1,0 +1,143 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
+)
+
+func newEvents(o *options) *cobra.Command {
+	var since time.Duration
+	var pod string
+	cmd := &cobra.Command{
+		Use:   "events",
+		Short: "Show what was released on this node, when, and how it ended",
+		Long: `Print the journal of releases, oldest first: what the daemon and 'nodeagent clean --yes' have done on this node,
+whether or not an agent runs. A release that has no end was interrupted: the next one begins with the state of the
+node, never with the journal.
+
+Exit codes: 0 printed; 2 the journal could not be read, or not all of it.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := o.load(cmd.Context())
+			if err != nil {
+				return err
+			}
+			records, skipped, err := remediate.ReadJournal(cfg.StateDir)
+			if err != nil {
+				return err
+			}
+			records = selectRecords(records, since, pod)
+			if o.json() {
+				err = printJSON(cmd.OutOrStdout(), map[string]any{"records": listed(records), "skipped": skipped})
+			} else {
+				err = printEvents(cmd.OutOrStdout(), records, skipped)
+			}
+			if err == nil && skipped > 0 {
+				err = &exitError{Code: exitCouldNotTell}
+			}
+			return err
+		},
+	}
+	cmd.Flags().DurationVar(&since, "since", 0, "only what is not older than this, such as 24h (default: everything)")
+	cmd.Flags().StringVar(&pod, "pod", "", "only the pod with this UID, name or NAMESPACE/NAME")
+	return cmd
+}
+
+// selectRecords returns the records that are young enough and about one pod.
+func selectRecords(records []remediate.Record, since time.Duration, pod string) []remediate.Record {
+	return slices.DeleteFunc(records, func(r remediate.Record) bool {
+		isPod := pod == "" || slices.Contains([]string{r.Group, r.Pod.UID, r.Pod.Name,
+			r.Pod.Namespace + "/" + r.Pod.Name}, pod)
+		return !isPod || since > 0 && time.Since(r.At.Wall) > since
+	})
+}
+
+// printEvents prints each release as a block: the pod and how it ended, then its steps, equal ones in one line.
+func printEvents(w io.Writer, records []remediate.Record, skipped int) error {
+	var b strings.Builder
+	for _, release := range releases(records) {
+		printRelease(&b, release)
+	}
+	if len(records) == 0 {
+		b.WriteString("Nothing was released on this node.\n")
+	}
+	if skipped > 0 {
+		fmt.Fprintf(&b, "%d lines of the journal could not be read.\n", skipped)
+	}
+	_, err := io.WriteString(w, wholeID.ReplaceAllString(b.String(), "$1"))
+	return err
+}
+
+// releases splits a journal into releases, which never overlap: each begins with its own record.
+func releases(records []remediate.Record) [][]remediate.Record {
+	var all [][]remediate.Record
+	for i, r := range records {
+		last := len(all) - 1
+		if i == 0 || r.Event == remediate.Begin || r.Event == remediate.Notice || r.Group != all[last][0].Group ||
+			all[last][0].Event == remediate.Notice {
+			all = append(all, nil)
+			last++
+		}
+		all[last] = append(all[last], r)
+	}
+	return all
+}
+
+func printRelease(b *strings.Builder, release []remediate.Record) {
+	first, last := release[0], release[len(release)-1]
+	at := first.At.Wall.Local().Format(time.DateTime)
+	if first.Event == remediate.Notice {
+		fmt.Fprintf(b, "%s  %s %s: %s\n", at, first.Kind, first.ID, first.Why)
+		return
+	}
+	pod := first.Pod
+	if pod == (inspect.Pod{}) {
+		pod.UID = first.Group
+	}
+	result := "not ended: the agent or the machine was stopped"
+	if last.Event == remediate.Finish {
+		result = string(last.Result)
+	}
+	if last.Why != "" && last.Event == remediate.Finish {
+		result += ": " + last.Why
+	}
+	fmt.Fprintf(b, "%s  pod %s: %s\n", at, podName(pod), result)
+	ended := slices.DeleteFunc(slices.Clone(release), func(r remediate.Record) bool { return !isStep(release, r) })
+	for _, same := range groupedBy(ended, func(r remediate.Record) string {
+		return fmt.Sprint(r.Kind, r.Result, r.Why)
+	}) {
+		printSteps(b, same)
+	}
+}
+
+// isStep reports whether a record stands for a step: its end, or its intent where the step has no end.
+func isStep(release []remediate.Record, r remediate.Record) bool {
+	ended := slices.ContainsFunc(release, func(other remediate.Record) bool {
+		return other.Event == remediate.End && other.Kind == r.Kind && other.ID == r.ID
+	})
+	return r.Event == remediate.End || r.Event == remediate.Intent && !ended
+}
+
+func printSteps(b *strings.Builder, same []remediate.Record) {
+	r := same[0]
+	result, what := string(r.Result), r.ID
+	if r.Event == remediate.Intent {
+		result = "not ended"
+	}
+	if len(same) > 1 {
+		what = fmt.Sprintf("%s and %d more", r.ID, len(same)-1)
+	}
+	fmt.Fprintf(b, "    %-11s %-14s %s", result, r.Kind, what)
+	if r.Why != "" {
+		fmt.Fprintf(b, ": %s", r.Why)
+	}
+	b.WriteString("\n")
+}
