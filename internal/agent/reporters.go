@@ -17,6 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
 	"github.com/nodeagent/nodeagent/pkg/report/event"
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
+	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
 // meter is the metrics, also as observer of the engine.
@@ -61,6 +62,13 @@ func (a *Agent) openReporters() meter {
 			Node: a.clients.Client, Conditions: namings, Vocabulary: settings.Vocabulary,
 			Store: a.store.Bucket("conditions"), Started: a.started,
 			Spread: settings.Spread, Refresh: settings.Refresh,
+			Observer: a.sinks, Log: a.log,
+		}))
+	}
+	if settings := a.cfg.Report.Taint; settings.Mode != taint.Off || taint.Owed(a.store.Bucket("taint")) {
+		a.reporters = append(a.reporters, taint.New(taint.Config{
+			Node: a.clients.Client, Mode: settings.Mode, Key: settings.Key, Hold: settings.Hold,
+			Prefer: settings.Prefer, Stopped: a.leftovers.runner.KillSwitch, Store: a.store.Bucket("taint"),
 			Observer: a.sinks, Log: a.log,
 		}))
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checks"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
+	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
 // RetirePatch returns the patch of nodes/status that removes every condition from a Node that agents of this
@@ -48,5 +49,10 @@ func Retire(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string,
 	if clients.Client == nil {
 		return nil, nil // there is no Node
 	}
-	return condition.Retire(ctx, clients.Client, store.Bucket("conditions"))
+	removed, err := condition.Retire(ctx, clients.Client, store.Bucket("conditions"))
+	key, taintErr := taint.Retire(ctx, clients.Client, store.Bucket("taint"))
+	if key != "" {
+		removed = append(removed, "taint "+key)
+	}
+	return removed, errors.Join(err, taintErr)
 }

@@ -4,9 +4,12 @@ package config
 
 import (
 	"net"
+	"slices"
+	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect/checks"
@@ -16,6 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
+	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
 // DefaultFile is read where it exists and no other file is named.
@@ -46,6 +50,7 @@ type Config struct {
 type Report struct {
 	Conditions Conditions `yaml:"conditions"`
 	Events     Events     `yaml:"events"`
+	Taint      Taint      `yaml:"taint"`
 	Metrics    Metrics    `yaml:"metrics"`
 }
 
@@ -65,6 +70,29 @@ type Events struct {
 	Every   time.Duration `yaml:"every"` // and one more after each of these
 }
 
+// Taint keeps new pods off the node while a fatal fault is believed.
+type Taint struct {
+	Mode   taint.Mode    `yaml:"mode"`   // off, dry-run or on
+	Key    string        `yaml:"key"`    // of the taint; its value is the reason of the oldest fault
+	Hold   time.Duration `yaml:"hold"`   // taken off when all has been well for this long
+	Prefer []string      `yaml:"prefer"` // checks whose faults taint with PreferNoSchedule instead of NoSchedule
+}
+
+// Problems returns what is wrong with t.
+func (t Taint) Problems() map[string]string {
+	problems := map[string]string{}
+	if !slices.Contains([]taint.Mode{taint.Off, taint.DryRun, taint.On}, t.Mode) {
+		problems["mode"] = "must be off, dry-run or on"
+	}
+	if errs := validation.IsQualifiedName(t.Key); len(errs) > 0 {
+		problems["key"] = strings.Join(errs, "; ")
+	}
+	if t.Hold < 0 || t.Hold > 24*time.Hour {
+		problems["hold"] = "must be between 0 and 24h"
+	}
+	return problems
+}
+
 // Metrics is the Prometheus endpoint.
 type Metrics struct {
 	Enabled bool   `yaml:"enabled"`
@@ -82,7 +110,9 @@ func Default() Config {
 		Report: Report{
 			Conditions: Conditions{Enabled: true, Vocabulary: condition.Problem, Spread: condition.DefaultSpread,
 				Refresh: condition.DefaultRefresh},
-			Events:  Events{Enabled: true, Burst: 10, Every: time.Minute},
+			Events: Events{Enabled: true, Burst: 10, Every: time.Minute},
+			Taint: Taint{Mode: taint.Off, Key: taint.DefaultKey, Hold: taint.DefaultHold,
+				Prefer: []string{"critical-daemonsets", "csi-registration"}},
 			Metrics: Metrics{Enabled: true, Listen: "127.0.0.1:10680"},
 		},
 		Plugins: []plugin.Settings{}, Rules: []kernellog.CustomRule{}, NodeProblemDetector: npd.DefaultSettings(),

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 )
@@ -30,6 +31,28 @@ func (c *Client) PatchNodeStatus(ctx context.Context, patch []byte) error {
 		build: func(r *rest.RESTClient) *rest.Request {
 			return r.Patch(types.StrategicMergePatchType).Resource("nodes").Name(c.config.Node).SubResource("status").
 				SetHeader("Accept", metadataOnly).Body(patch)
+		},
+		urgent: true,
+	})
+}
+
+// GetNode reads the Node of this node.
+func (c *Client) GetNode(ctx context.Context) (*corev1.Node, error) { return c.node(ctx) }
+
+// PatchNode applies a JSON merge patch to the Node, but for its status. With dryRun the apiserver checks everything,
+// admission included, and stores nothing.
+func (c *Client) PatchNode(ctx context.Context, patch []byte, dryRun bool) error {
+	what := "patch node " + c.config.Node
+	return c.send(ctx, request{
+		what:  what,
+		group: corev1.SchemeGroupVersion,
+		build: func(r *rest.RESTClient) *rest.Request {
+			request := r.Patch(types.MergePatchType).Resource("nodes").Name(c.config.Node).
+				SetHeader("Accept", metadataOnly).Body(patch)
+			if dryRun {
+				request.Param("dryRun", metav1.DryRunAll)
+			}
+			return request
 		},
 		urgent: true,
 	})

@@ -16,8 +16,8 @@ const (
 	stepLimit = 15 * time.Minute // one step: of a sandbox, many containers with their grace, and CNI
 )
 
-// killSwitch returns why nothing may be done: the kill switch exists, or it is not known whether it does.
-func (r *Runner) killSwitch() string {
+// KillSwitch returns why nothing may be done: the kill switch exists, or it is not known whether it does.
+func (r *Runner) KillSwitch() string {
 	name := r.options.Settings.KillSwitch
 	_, err := r.options.Host.Files.Stat(name) // any type of file: its content is not read
 	switch {
@@ -31,7 +31,7 @@ func (r *Runner) killSwitch() string {
 
 // stop returns why nothing may be done now. It may make a request to the apiserver.
 func (r *Runner) stop(ctx context.Context) string {
-	if why := r.killSwitch(); why != "" {
+	if why := r.KillSwitch(); why != "" {
 		return why
 	}
 	if err := ctx.Err(); err != nil {
@@ -64,7 +64,7 @@ func (p *podRelease) guard(ctx context.Context, pod inspect.Pod) error {
 	if err := p.held(); err != nil {
 		return p.stopFor("another release may be running: %v", err)
 	}
-	if why := p.killSwitch(); why != "" {
+	if why := p.KillSwitch(); why != "" {
 		return p.stopFor("%s", why)
 	}
 	return nil

@@ -117,7 +117,7 @@ func TestKillSwitch(t *testing.T) {
 				os.Mkdir(s.host.Files.Path("/etc"), 0o700)
 			}
 			test.make(t, s.host.Files.Path(s.settings.KillSwitch))
-			if got := s.runner().killSwitch(); (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
+			if got := s.runner().KillSwitch(); (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})

@@ -81,7 +81,7 @@ func (r *Runner) sweep(ctx context.Context, open func() (*journal, error)) error
 		if kept.Foreign != "" {
 			continue
 		}
-		if why := r.killSwitch(); why != "" || ctx.Err() != nil {
+		if why := r.KillSwitch(); why != "" || ctx.Err() != nil {
 			break
 		}
 		if err := r.sweepOne(ctx, older(kept, r.options.Host.Clock()), open); err != nil {

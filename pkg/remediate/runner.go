@@ -122,7 +122,7 @@ func (r *Runner) policy(ctx context.Context, report inspect.Report, records []Re
 	if len(report.Suspicious().Objects) > 0 || p.ModeOf(inspect.PodDirectory) == On {
 		p.Stop = r.stop(ctx)
 	} else {
-		p.Stop = r.killSwitch()
+		p.Stop = r.KillSwitch()
 	}
 	return p
 }

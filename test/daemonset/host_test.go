@@ -147,8 +147,9 @@ func testCommand(t *testing.T, c *cluster) {
 	}
 }
 
-// testDisk lets a filesystem of the host fail, which the pod has never mounted.
+// testDisk lets a filesystem of the host fail, which the pod has never mounted. The Node has a taint meanwhile.
 func testDisk(t *testing.T, c *cluster) {
+	c.install(t, true, "rights.taint=true", "config.report.taint.mode=on", "config.report.taint.hold=2s")
 	dir := filepath.Join(c.Dir, "daemonset-disk")
 	disk, err := harness.NewDisk(t.Context(), dir)
 	if err != nil {
@@ -169,6 +170,7 @@ func testDisk(t *testing.T, c *cluster) {
 	if !strings.Contains(condition.Message, disk.Mount) {
 		t.Errorf("the condition does not name %s: %s", disk.Mount, condition.Message)
 	}
+	c.awaitTaint(t, condition.Reason+":NoSchedule")
 	if err := disk.Unmount(); err != nil {
 		t.Fatal(err)
 	}
@@ -176,6 +178,20 @@ func testDisk(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	c.awaitCondition(t, "ReadonlyFilesystem", "False")
+	c.awaitTaint(t, ":") // of no taint
+}
+
+// awaitTaint waits until the agent's taint of the Node is of this value and effect.
+func (c *cluster) awaitTaint(t *testing.T, want string) {
+	t.Helper()
+	const mine = `jsonpath={.spec.taints[?(@.key=="nodeagent.github.io/unhealthy")].value}:` +
+		`{.spec.taints[?(@.key=="nodeagent.github.io/unhealthy")].effect}`
+	await(t, 60*time.Second, "the taint "+want, func() error {
+		if got := c.kubectl(t, "get", "node", c.NodeName, "-o", mine); got != want {
+			return fmt.Errorf("it is %s", got)
+		}
+		return nil
+	})
 }
 
 // testLeftovers makes a pod leave things behind; the agent finds them, and reports what it would do.

@@ -23,6 +23,7 @@ const (
 	denied    = "ValidatingAdmissionPolicy" // stands in the refusals of the policies, not in those of RBAC
 
 	strategic = "application/strategic-merge-patch+json"
+	merge     = "application/merge-patch+json"
 	apply     = "application/apply-patch+yaml"
 	create    = "application/json"
 )
@@ -123,6 +124,10 @@ func requests(node, configuration string) []request {
 	applied := func(path, name, body, want string) request {
 		return request{"apply " + path + name, "PATCH", path + name + manager, apply, fmt.Sprintf(body, name), want}
 	}
+	taint := func(of, key, effect, want string) request {
+		return request{"taint " + of + " " + key + ":" + effect, "PATCH", nodes + of, merge,
+			fmt.Sprintf(`{"spec":{"taints":[{"key":%q,"value":"Test","effect":%q}]}}`, key, effect), want}
+	}
 	return []request{
 		status(node, conditionPatch("NodeagentTest"), ""),
 		status(otherNode, conditionPatch("NodeagentTest"), denied),
@@ -133,8 +138,16 @@ func requests(node, configuration string) []request {
 		status(node, `{"status":{"addresses":[{"type":"ExternalIP","address":"192.0.2.1"}]}}`, denied),
 		status(node, `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`, denied),
 		status(node, `{"metadata":{"annotations":{"test":"test"}}}`, denied),
-		{"spec of the own node", "PATCH", nodes + node, strategic, `{"spec":{"unschedulable":true}}`,
-			"cannot patch resource"},
+		// rights.taint lets the agent patch Nodes; the policy leaves its own taint of it.
+		{"spec of the own node", "PATCH", nodes + node, strategic, `{"spec":{"unschedulable":true}}`, denied},
+		{"label of the own node", "PATCH", nodes + node, strategic, `{"metadata":{"labels":{"test":"test"}}}`, denied},
+		taint(node, "nodeagent.github.io/unhealthy", "NoSchedule", ""),
+		taint(node, "nodeagent.github.io/unhealthy", "PreferNoSchedule", ""),
+		taint(node, "nodeagent.github.io/unhealthy", "NoExecute", denied),
+		taint(node, "example.com/other", "NoSchedule", denied),
+		{"no taint any more", "PATCH", nodes + node, merge, `{"spec":{"taints":null}}`, ""},
+		taint(otherNode, "nodeagent.github.io/unhealthy", "NoSchedule", denied),
+		{"the taint of another", "PATCH", nodes + otherNode, merge, `{"spec":{"taints":[]}}`, denied},
 		{"delete the other node", "DELETE", nodes + otherNode, create, ``, "cannot delete resource"},
 
 		applied(leases, "node-"+node, leaseBody, ""),

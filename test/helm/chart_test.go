@@ -89,7 +89,7 @@ func TestManifests(t *testing.T) {
 	}
 	compare(t, kubernetes+"/rbac.yaml", template(t, plain...))
 	compare(t, kubernetes+"/rights.yaml",
-		template(t, "--set", "namespace.create=true,rights.kubelet=true,rights.pods=true", "--show-only",
+		template(t, "--set", "namespace.create=true,rights.kubelet=true,rights.pods=true,rights.taint=true", "--show-only",
 			"templates/rights.yaml"))
 }
 

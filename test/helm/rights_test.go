@@ -31,7 +31,7 @@ var operations = map[string][]string{
 
 // Whatever a role lets the agent write, a policy narrows to its own node. Nothing is allowed by a wildcard.
 func TestEveryWriteIsNarrowed(t *testing.T) {
-	all := objects(t, template(t))
+	all := objects(t, template(t, "--set", "rights.taint=true"))
 	var policies []policy
 	for _, o := range all {
 		if o.Kind != "ValidatingAdmissionPolicy" {
@@ -81,7 +81,9 @@ func TestEveryWriteIsNarrowed(t *testing.T) {
 func TestNodePolicyListsWhatMayChange(t *testing.T) {
 	const (
 		metadata = "[object, oldObject].all(o, o.metadata.all(k, k in ['managedFields', 'resourceVersion'] || " +
-			"object.metadata[?k] == oldObject.metadata[?k])) && object.?spec == oldObject.?spec"
+			"object.metadata[?k] == oldObject.metadata[?k]))"
+		spec = "[object, oldObject].all(o, o.?spec.orValue({}).all(k, k == 'taints' || object.?spec[?k] == " +
+			"oldObject.?spec[?k]))"
 		status = "[object, oldObject].all(o, o.?status.orValue({}).all(k, k == 'conditions' || object.?status[?k] " +
 			"== oldObject.?status[?k]))"
 	)
@@ -97,7 +99,7 @@ func TestNodePolicyListsWhatMayChange(t *testing.T) {
 		for _, v := range p.Validations {
 			expressions = append(expressions, strings.Join(strings.Fields(v.Expression), " "))
 		}
-		for _, want := range []string{metadata, status} {
+		for _, want := range []string{metadata, spec, status} {
 			if !slices.Contains(expressions, want) {
 				t.Errorf("no validation is %s", want)
 			}

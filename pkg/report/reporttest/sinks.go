@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Node is a Node object that takes strategic merge patches of its conditions as a real apiserver was seen to do: the
@@ -209,4 +211,91 @@ func (s *Store) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.values)
+}
+
+// Taints is a Node object whose taints are written by JSON merge patches, as a real apiserver takes them: the list is
+// replaced as a whole, and refused with a conflict where the Node has changed since it was read.
+type Taints struct {
+	Fault
+
+	Unconfined bool // no admission policy refuses a taint of another key
+
+	mu      sync.Mutex // guards all below
+	node    corev1.Node
+	version int
+	patches int
+	rivals  int // how many more writes of somebody else come right before ours
+}
+
+// NewTaints returns a node with taints.
+func NewTaints(taints ...corev1.Taint) *Taints {
+	return &Taints{node: corev1.Node{Spec: corev1.NodeSpec{Taints: taints}}}
+}
+
+// Change changes the node, as somebody else.
+func (n *Taints) Change(change func(*corev1.Node)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change(&n.node)
+	n.version++
+}
+
+// Rival lets somebody else add a taint right before each of the next writes.
+func (n *Taints) Rival(writes int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.rivals = writes
+}
+
+// GetNode implements taint.Node.
+func (n *Taints) GetNode(ctx context.Context) (node *corev1.Node, err error) {
+	err = n.do(ctx, func() error {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		node = n.node.DeepCopy()
+		node.ResourceVersion = fmt.Sprint(n.version)
+		return nil
+	})
+	return node, err
+}
+
+// PatchNode implements taint.Node.
+func (n *Taints) PatchNode(ctx context.Context, patch []byte, dryRun bool) error {
+	return n.do(ctx, func() error {
+		var p struct {
+			Metadata struct{ ResourceVersion string }
+			Spec     struct{ Taints []corev1.Taint }
+		}
+		if err := strictly(patch, &p); err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if dryRun && n.Unconfined {
+			return nil
+		}
+		if dryRun {
+			return fmt.Errorf("ValidatingAdmissionPolicy: %w", Status(http.StatusForbidden, metav1.StatusReasonForbidden, 0))
+		}
+		if n.rivals > 0 {
+			n.rivals--
+			n.version++
+			n.node.Spec.Taints = append(n.node.Spec.Taints, corev1.Taint{Key: fmt.Sprint("rival-", n.version)})
+		}
+		if p.Metadata.ResourceVersion != fmt.Sprint(n.version) {
+			return Status(http.StatusConflict, metav1.StatusReasonConflict, 0)
+		}
+		n.node.Spec.Taints, n.version, n.patches = p.Spec.Taints, n.version+1, n.patches+1
+		return nil
+	})
+}
+
+// Shown returns the taints, and how many writes of the agent there were.
+func (n *Taints) Shown() (taints []string, patches int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, t := range n.node.Spec.Taints {
+		taints = append(taints, t.ToString())
+	}
+	return taints, n.patches
 }

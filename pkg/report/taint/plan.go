@@ -1,0 +1,148 @@
+package taint
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// wish is what the believed state asks for.
+type wish struct {
+	taint   *corev1.Taint // nil: no fault asks for one
+	checks  []string      // whose faults ask for it, sorted
+	unknown []string      // checks of which nothing is known, sorted
+}
+
+// wishOf returns what a state asks for. It is pure. A fault of a check in prefer only makes the node less attractive:
+// the pod that would end the fault must still be able to come.
+func wishOf(state finding.State, key string, prefer []string) wish {
+	var w wish
+	var first finding.Believed
+	effect := corev1.TaintEffectPreferNoSchedule
+	for _, name := range state.Checks() {
+		check := state[name]
+		if check.Status == finding.StatusUnknown {
+			w.unknown = append(w.unknown, name)
+		}
+		if check.Status != finding.StatusFaulty {
+			continue
+		}
+		w.checks = append(w.checks, name)
+		strong := !slices.Contains(prefer, name)
+		for _, b := range check.Raised() {
+			if b.Severity != finding.Fatal {
+				continue
+			}
+			if older := b.Raised.Wall.Before(first.Raised.Wall); first.Reason == "" || older {
+				first = b
+			}
+		}
+		if strong {
+			effect = corev1.TaintEffectNoSchedule
+		}
+	}
+	if len(w.checks) > 0 {
+		w.taint = &corev1.Taint{Key: key, Value: labelValue(cmp.Or(first.Reason, w.checks[0])), Effect: effect}
+	}
+	return w
+}
+
+// maxValue bounds the value of a taint, in bytes (Kubernetes: a label's value).
+const maxValue = 63
+
+// labelValue returns a reason in the form of a label's value: letters, digits, "-", "_" and ".", beginning and ending
+// with a letter or digit.
+func labelValue(reason string) string {
+	safe := strings.Map(func(r rune) rune {
+		if r < 0x80 && strings.ContainsRune("-_.", r) || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' ||
+			r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return '-'
+	}, reason)
+	return strings.Trim(safe[:min(len(safe), maxValue)], "-_.")
+}
+
+// merge returns the taints of a Node with ours as wanted (nil: without), in their order, and whether that is a change.
+// Only entries of our key are changed.
+func merge(taints []corev1.Taint, key string, wanted *corev1.Taint) ([]corev1.Taint, bool) {
+	var merged []corev1.Taint
+	placed := false
+	for _, t := range taints {
+		switch {
+		case t.Key != key:
+			merged = append(merged, t)
+		case wanted != nil && !placed:
+			mine := *wanted
+			if t.Value == mine.Value && t.Effect == mine.Effect {
+				mine = t
+			}
+			merged, placed = append(merged, mine), true
+		}
+	}
+	if wanted != nil && !placed {
+		merged = append(merged, *wanted)
+	}
+	return merged, !slices.EqualFunc(taints, merged, func(a, b corev1.Taint) bool {
+		return a.Key == b.Key && a.Value == b.Value && a.Effect == b.Effect
+	})
+}
+
+// find returns the entry of our key; nil if there is none.
+func find(taints []corev1.Taint, key string) *corev1.Taint {
+	if i := slices.IndexFunc(taints, func(t corev1.Taint) bool { return t.Key == key }); i >= 0 {
+		return &taints[i]
+	}
+	return nil
+}
+
+// encode returns the JSON merge patch that replaces the taints of a Node, if nobody else has changed it since it was
+// read: the list is one value to the apiserver.
+func encode(resourceVersion string, taints []corev1.Taint) ([]byte, error) {
+	if resourceVersion == "" {
+		return nil, fmt.Errorf("the Node has no resourceVersion: its taints cannot be changed safely")
+	}
+	if taints == nil {
+		taints = []corev1.Taint{}
+	}
+	return json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": resourceVersion},
+		"spec":     map[string]any{"taints": taints},
+	})
+}
+
+// The marks of others that take a node out of service or replace it. While one is on the Node, nothing is changed.
+var (
+	ownersTaints = []string{
+		corev1.TaintNodeOutOfService,     // an administrator: the node is shut down (KEP-2268)
+		"ToBeDeletedByClusterAutoscaler", // Cluster Autoscaler drains it
+		"karpenter.sh/disrupted",         // Karpenter drains it
+		"karpenter.sh/disruption",        // the same before its version 1
+		"medik8s.io/remediation",         // medik8s: a remediator works on it
+	}
+	ownersAnnotations = []string{"weave.works/kured-reboot-in-progress", "nodeagent.github.io/pause"}
+)
+
+// owner returns what shows that somebody else works on the Node; empty: nothing.
+func owner(node *corev1.Node) string {
+	for _, t := range node.Spec.Taints {
+		if slices.Contains(ownersTaints, t.Key) {
+			return "taint " + t.Key
+		}
+	}
+	for _, name := range ownersAnnotations {
+		if _, ok := node.Annotations[name]; ok {
+			return "annotation " + name
+		}
+	}
+	if node.DeletionTimestamp != nil {
+		return "the Node is being deleted"
+	}
+	return ""
+}

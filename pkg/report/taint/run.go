@@ -1,0 +1,255 @@
+package taint
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+const (
+	// idle is when nothing is to be done; an Update wakes earlier.
+	idle = time.Hour
+	// askOwner is how often the Node is read again while somebody else works on it.
+	askOwner = time.Minute
+	// conflicts bounds how often a write is repeated at once because somebody else has changed the Node.
+	conflicts = 10
+)
+
+// Run sets and takes off the taint until ctx ends. It stays then: the fault does too.
+func (r *Reporter) Run(ctx context.Context) error {
+	stop := r.behind.Start(ctx)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return stop()
+		case <-r.changed:
+		case <-timer.C:
+		}
+		timer.Reset(r.step(ctx))
+	}
+}
+
+// step does what is due and returns how long to wait for the next step.
+func (r *Reporter) step(ctx context.Context) time.Duration {
+	if left := time.Until(r.retryAt); left > 0 {
+		return left
+	}
+	if off := r.config.Mode != On && r.config.Mode != DryRun; off && r.mine.Key == "" || !off && !r.hasState() {
+		return idle
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.config.Timeout)
+	defer cancel()
+	blocked, wait, err := r.attempt(ctx)
+	switch {
+	case err != nil && context.Cause(ctx) == context.Canceled:
+		return idle // the agent ends, the apiserver did nothing wrong
+	case err != nil:
+		r.config.Observer.Wrote(r.Name(), report.ResultError, err)
+		r.tell("the taint of this node is not changed", "err", err.Error())
+		r.known = false
+		r.retryAt = time.Now().Add(r.backoff.Failed(err))
+		return time.Until(r.retryAt)
+	}
+	r.backoff.Succeeded()
+	if blocked != "" {
+		r.tell("the taint of this node is left as it is", "why", blocked)
+		return askOwner
+	}
+	return wait
+}
+
+func (r *Reporter) hasState() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.seen
+}
+
+// attempt reads the Node the first time, and writes its taints where they are not what is believed.
+func (r *Reporter) attempt(ctx context.Context) (blocked string, wait time.Duration, err error) {
+	if !r.known {
+		node, err := r.config.Node.GetNode(ctx)
+		if err != nil {
+			return "", 0, fmt.Errorf("read the Node: %w", err)
+		}
+		r.shown, r.known = find(node.Spec.Taints, r.config.Key), true
+	}
+	wanted, checks, wait := r.decide(time.Now())
+	if sameTaint(r.shown, wanted) {
+		if wanted == nil {
+			r.forget()
+		} else if !slices.Equal(r.mine.Checks, checks) {
+			r.remember(checks)
+		}
+		return "", wait, nil
+	}
+	blocked, err = r.apply(ctx, wanted, checks)
+	return blocked, wait, err
+}
+
+// decide returns the taint that the Node should have (nil: none), the checks that ask for it, and when to decide again.
+func (r *Reporter) decide(now time.Time) (wanted *corev1.Taint, checks []string, again time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.config.Mode != On && r.config.Mode != DryRun:
+		return nil, nil, idle
+	case r.wish.taint != nil:
+		r.clear = time.Time{}
+		return r.wish.taint, r.wish.checks, idle
+	case r.shown == nil:
+		return nil, nil, idle
+	case slices.ContainsFunc(r.wish.unknown, func(check string) bool {
+		return len(r.mine.Checks) == 0 || slices.Contains(r.mine.Checks, check)
+	}):
+		r.clear = time.Time{} // what has asked for it is not known to be well
+		return r.shown, r.mine.Checks, idle
+	}
+	if r.clear.IsZero() {
+		r.clear = now
+	}
+	if left := r.config.Hold - now.Sub(r.clear); left > 0 {
+		return r.shown, r.mine.Checks, left
+	}
+	return nil, nil, idle
+}
+
+// tell logs what was not said before.
+func (r *Reporter) tell(message, key, value string) {
+	if r.told != value {
+		r.told = value
+		r.config.Log.Warn(message, key, value)
+	}
+}
+
+// apply writes the taints of the Node as it is now, and again when somebody else has changed it meanwhile. A reason why
+// nothing may be changed is returned as blocked.
+func (r *Reporter) apply(ctx context.Context, wanted *corev1.Taint, checks []string) (blocked string, err error) {
+	for range conflicts {
+		node, err := r.config.Node.GetNode(ctx)
+		if err != nil {
+			return "", fmt.Errorf("read the Node: %w", err)
+		}
+		taints, changes := merge(node.Spec.Taints, r.config.Key, wanted)
+		if why := r.mayNot(node); why != "" {
+			return why, nil
+		}
+		if r.config.Mode == DryRun {
+			return "dry-run: would change its taints to " + describe(taints), nil
+		}
+		if wanted != nil {
+			if err := r.confined(ctx, node); apierrors.IsConflict(err) {
+				continue
+			} else if err != nil {
+				return "", fmt.Errorf("no taint without the admission policy that keeps this agent to its own: %w", err)
+			}
+			r.remember(checks) // before: a crash must not leave a taint that nobody takes off
+		}
+		if changes {
+			err = r.write(ctx, node.ResourceVersion, taints, false)
+		}
+		if apierrors.IsConflict(err) {
+			continue
+		}
+		if err == nil {
+			r.wrote(wanted)
+		}
+		return "", err
+	}
+	return "", fmt.Errorf("the Node was changed by others %d times in a row", conflicts)
+}
+
+func (r *Reporter) write(ctx context.Context, resourceVersion string, taints []corev1.Taint, dryRun bool) error {
+	patch, err := encode(resourceVersion, taints)
+	if err != nil {
+		return err
+	}
+	if err := r.config.Node.PatchNode(ctx, patch, dryRun); err != nil {
+		return fmt.Errorf("write the taints of the Node: %w", err)
+	}
+	return nil
+}
+
+// probe is a taint that the admission policy refuses: its key is not ours.
+var probe = corev1.Taint{Key: "probe.nodeagent.github.io/confined", Effect: corev1.TaintEffectPreferNoSchedule}
+
+// policyRefusal is in the apiserver's answer where a ValidatingAdmissionPolicy has refused a request, and not RBAC.
+const policyRefusal = "ValidatingAdmissionPolicy"
+
+// confined tries, without anything being stored, to add a taint of another key. Only where an admission policy refuses
+// that is the right to write the Node confined to our key, and the token of one node of no use for another.
+func (r *Reporter) confined(ctx context.Context, node *corev1.Node) error {
+	err := r.write(ctx, node.ResourceVersion, append(slices.Clone(node.Spec.Taints), probe), true)
+	switch {
+	case err == nil:
+		return errors.New("the apiserver would let it set any taint: install the chart with admissionPolicy.enabled")
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), policyRefusal):
+		return nil
+	}
+	return err
+}
+
+func (r *Reporter) mayNot(node *corev1.Node) string {
+	if r.config.Stopped != nil {
+		if why := r.config.Stopped(); why != "" {
+			return why
+		}
+	}
+	if by := owner(node); by != "" {
+		return "somebody else works on this node: " + by
+	}
+	return ""
+}
+
+// remember stores which checks ask for the taint.
+func (r *Reporter) remember(checks []string) {
+	r.mine = record{Key: r.config.Key, Checks: checks}
+	if data, err := json.Marshal(r.mine); err == nil {
+		r.behind.Put(recordKey, data)
+	}
+}
+
+func (r *Reporter) forget() {
+	if r.mine.Key != "" {
+		r.mine = record{}
+		r.behind.Delete(recordKey)
+	}
+}
+
+func (r *Reporter) wrote(wanted *corev1.Taint) {
+	r.config.Observer.Wrote(r.Name(), report.ResultOK, nil)
+	r.shown, r.told = wanted, ""
+	if wanted == nil {
+		r.forget()
+		r.config.Log.Info("taint taken off", "key", r.config.Key)
+		return
+	}
+	r.config.Log.Info("node tainted", "taint", wanted.ToString())
+}
+
+func sameTaint(a, b *corev1.Taint) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Value == b.Value && a.Effect == b.Effect
+}
+
+func describe(taints []corev1.Taint) string {
+	texts := make([]string, len(taints))
+	for i, t := range taints {
+		texts[i] = t.ToString()
+	}
+	return "[" + strings.Join(texts, " ") + "]"
+}
+
+var _ report.Reporter = (*Reporter)(nil)

@@ -1,0 +1,185 @@
+package taint
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
+)
+
+var foreign = corev1.Taint{Key: "team", Value: "red", Effect: corev1.TaintEffectNoExecute}
+
+// run tests a reporter on a node with a foreign taint.
+func run(t *testing.T, change func(*Config), test func(t *testing.T, r *Reporter, n *reporttest.Taints,
+	w *reporttest.World)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		node := reporttest.NewTaints(foreign)
+		c := Config{Node: node, Mode: On, Store: reporttest.NewStore(), Rand: func() float64 { return 0.5 }}
+		if change != nil {
+			change(&c)
+		}
+		r := New(c)
+		reporttest.Start(t, r)
+		test(t, r, node, reporttest.NewWorld())
+	})
+}
+
+// shows waits, and fails unless the node has these taints besides the foreign one.
+func shows(t *testing.T, n *reporttest.Taints, wait time.Duration, want ...string) {
+	t.Helper()
+	time.Sleep(wait)
+	synctest.Wait()
+	got, _ := n.Shown()
+	if diff := cmp.Diff(append([]string{"team=red:NoExecute"}, want...), got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+const readonly = DefaultKey + "=DiskReadonly:NoSchedule"
+
+func TestTaintLastsAsLongAsTheFault(t *testing.T) {
+	run(t, nil, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
+		r.Update(w.Run("disk", nil))
+		shows(t, n, time.Hour)
+		r.Update(w.Run("disk", nil, "DiskReadonly"))
+		shows(t, n, time.Millisecond, readonly)
+		r.Update(w.Run("disk", nil, "DiskReadonly", "Another"))
+		shows(t, n, time.Hour, readonly)
+		r.Update(w.Run("disk", nil))
+		shows(t, n, DefaultHold-time.Second, readonly)
+		r.Update(reporttest.NewWorld().Run("disk", nil, "DiskReadonly")) // again within the hold time
+		r.Update(reporttest.NewWorld().Run("disk", nil))
+		shows(t, n, DefaultHold-time.Second, readonly)
+		shows(t, n, 2*time.Second)
+		if _, patches := n.Shown(); patches != 2 {
+			t.Errorf("%d writes, want 2", patches)
+		}
+	})
+}
+
+// Not knowing is not health.
+func TestTaintStaysWhileNothingIsKnown(t *testing.T) {
+	run(t, nil, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
+		r.Update(w.Run("disk", nil, "DiskReadonly"))
+		shows(t, n, time.Second, readonly)
+		state, _ := w.Run("disk", errors.New("hangs"))
+		state["disk"].Status = finding.StatusUnknown
+		r.Update(state, nil)
+		shows(t, n, time.Hour, readonly)
+		state, _ = w.Run("other", errors.New("blind"))
+		state["disk"].Status, state["other"].Status = finding.StatusHealthy, finding.StatusUnknown
+		r.Update(state, nil)
+		shows(t, n, DefaultHold+time.Second) // another check's blindness does not keep it
+	})
+}
+
+func TestTaintIsTheReportersOwn(t *testing.T) {
+	drained := func(n *corev1.Node) {
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "karpenter.sh/disrupted", Effect: "NoSchedule"})
+	}
+	for name, test := range map[string]struct {
+		change func(*Config)
+		node   func(*reporttest.Taints)
+		want   []string
+	}{
+		"set":                      {want: []string{readonly}},
+		"off":                      {change: func(c *Config) { c.Mode = Off }},
+		"an unknown mode":          {change: func(c *Config) { c.Mode = "yes" }},
+		"dry-run":                  {change: func(c *Config) { c.Mode = DryRun }},
+		"kill switch":              {change: func(c *Config) { c.Stopped = func() string { return "stop file" } }},
+		"others write meanwhile":   {node: func(n *reporttest.Taints) { n.Rival(3) }, want: []string{readonly}},
+		"without admission policy": {node: func(n *reporttest.Taints) { n.Unconfined = true }},
+		"Karpenter drains it": {node: func(n *reporttest.Taints) { n.Change(drained) },
+			want: []string{"karpenter.sh/disrupted:NoSchedule"}},
+		"a check that only degrades": {change: func(c *Config) { c.Prefer = []string{"disk"} },
+			want: []string{DefaultKey + "=DiskReadonly:PreferNoSchedule"}},
+		"paused": {node: func(n *reporttest.Taints) {
+			n.Change(func(n *corev1.Node) { n.Annotations = map[string]string{"nodeagent.github.io/pause": ""} })
+		}},
+		"the Node is being deleted": {node: func(n *reporttest.Taints) {
+			n.Change(func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{} })
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, test.change, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
+				if test.node != nil {
+					test.node(n)
+				}
+				r.Update(w.Run("disk", nil, "DiskReadonly"))
+				time.Sleep(time.Second)
+				got, _ := n.Shown()
+				got = slices.DeleteFunc(got, func(text string) bool { return strings.HasPrefix(text, "rival") })
+				if diff := cmp.Diff(append([]string{"team=red:NoExecute"}, test.want...), got); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+// A restarted agent takes off what an earlier one has set, whatever the mode is now; not before it knows.
+func TestTaintOfAnEarlierAgent(t *testing.T) {
+	for _, mode := range []Mode{On, Off} {
+		t.Run(string(mode), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, node, w := reporttest.NewStore(), reporttest.NewTaints(foreign), reporttest.NewWorld()
+				first := New(Config{Node: node, Mode: On, Store: store})
+				stop := reporttest.Start(t, first)
+				first.Update(w.Run("disk", nil, "DiskReadonly"))
+				shows(t, node, time.Second, readonly)
+				stop()
+				if !Owed(store) {
+					t.Fatal("the taint is not remembered")
+				}
+				second := New(Config{Node: node, Mode: mode, Store: store})
+				reporttest.Start(t, second)
+				if mode == On {
+					shows(t, node, time.Hour, readonly) // no state yet
+					second.Update(w.Run("disk", nil))
+				}
+				shows(t, node, DefaultHold+time.Second)
+				if Owed(store) {
+					t.Error("the taint is still remembered")
+				}
+			})
+		})
+	}
+}
+
+func TestBehaviour(t *testing.T) {
+	reporttest.Behaviour(t, func(t *testing.T) reporttest.Subject {
+		node := reporttest.NewTaints()
+		return reporttest.Subject{
+			Reporter: New(Config{Node: node, Mode: On, Hold: time.Millisecond}), Sink: &node.Fault,
+			Reports: func() []string {
+				taints, _ := node.Shown()
+				for i, text := range taints {
+					text, _, _ = strings.Cut(text, ":")
+					taints[i] = strings.TrimPrefix(text, DefaultKey+"=")
+				}
+				return taints
+			},
+		}
+	})
+}
+
+func TestLabelValue(t *testing.T) {
+	for reason, want := range map[string]string{
+		"DiskReadonly": "DiskReadonly", "": "", "a b/ü": "a-b", "-x-": "x",
+		strings.Repeat("a", 62) + "..": strings.Repeat("a", 62),
+	} {
+		if got := labelValue(reason); got != want {
+			t.Errorf("%q: %q, want %q", reason, got, want)
+		}
+	}
+}
