@@ -149,7 +149,7 @@ func testCommand(t *testing.T, c *cluster) {
 
 // testDisk lets a filesystem of the host fail, which the pod has never mounted. The Node has a taint meanwhile.
 func testDisk(t *testing.T, c *cluster) {
-	c.install(t, true, "rights.taint=true", "config.report.taint.mode=on", "config.report.taint.hold=2s")
+	c.install(t, true, "rights.kubelet=true", "rights.taint=true", "config.report.taint.mode=on", "config.report.taint.hold=2s")
 	dir := filepath.Join(c.Dir, "daemonset-disk")
 	disk, err := harness.NewDisk(t.Context(), dir)
 	if err != nil {
