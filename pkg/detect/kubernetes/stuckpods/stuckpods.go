@@ -9,7 +9,6 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect"
-	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -110,12 +109,12 @@ func (m *stuckState) observe(ctx context.Context, h *host.Host, s Settings) ([]f
 		return nil, nil
 	}
 	evidence := &podEvidence{host: h, settings: s}
-	var stuck []podstate.Pod
+	var stuck []latePod
 	for _, p := range late {
 		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("check pod %s/%s: %w", p.Pod.Namespace, p.Pod.Name, err)
+			return nil, fmt.Errorf("check pod %s/%s: %w", p.pod.Namespace, p.pod.Name, err)
 		}
-		if p.Where = evidence.stage(ctx, p); p.Where.Stage != "" {
+		if p.where = evidence.stage(ctx, p); p.where.stage != "" {
 			stuck = append(stuck, p)
 		}
 	}
