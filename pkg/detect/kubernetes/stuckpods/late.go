@@ -45,6 +45,7 @@ func (m *stuckState) late(pods []corev1.Pod, now finding.Timestamp, s Settings) 
 	fresh := m.last.Boot != now.Boot
 	if fresh {
 		clear(m.pods)
+		clear(m.traceless)
 	}
 	clocks := make(map[string]podClock, len(pods))
 	var late []latePod

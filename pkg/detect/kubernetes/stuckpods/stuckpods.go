@@ -12,7 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// stuck-pods reads kubelet's list of pods (GET /pods, a v1.PodList), and of those that are late
+// stuck-pods reads kubelet's list of pods (GET /pods, a v1.PodList), the names in <kubelet root>/pods, and of pods that
+// are late, or have no directory there although they run,
 //
 //	their sandboxes and containers over CRI (ListPodSandbox, ListContainers, Status)
 //	<kubelet root>/pods/<uid>/volumes/<plugin>/<volume>     exists once the volume is set up
@@ -35,13 +36,16 @@ type Settings struct {
 	PullAfter  time.Duration `yaml:"pullAfter"`  // the same while an image is being pulled
 	// a pod that remains for longer after its grace period is stuck
 	TerminateAfter time.Duration `yaml:"terminateAfter"`
+	// a pod that runs by its status, and of which the node has had no trace for longer, is lost
+	TraceAfter time.Duration `yaml:"traceAfter"`
 	// this many pods stuck in one stage are a fault of the node, reported once
 	Many int `yaml:"many"`
 }
 
 // DefaultSettings returns the settings that are used unless the configuration says otherwise.
 func DefaultSettings() Settings {
-	return Settings{StartAfter: 5 * time.Minute, PullAfter: 15 * time.Minute, TerminateAfter: 10 * time.Minute, Many: 5}
+	return Settings{StartAfter: 5 * time.Minute, PullAfter: 15 * time.Minute, TerminateAfter: 10 * time.Minute,
+		TraceAfter: 15 * time.Minute, Many: 5}
 }
 
 const (
@@ -59,10 +63,11 @@ func New(s Settings) detect.Check {
 		Advice: "The message names the stage. Volumes: check `kubectl describe pod` and the driver's log. Sandbox " +
 			"and network: check `journalctl -u kubelet -u containerd` and the CNI plugin's pod. Images: check the " +
 			"registry. Processes that do not exit: read `cat /proc/PID/stack`; one in state D waits for a disk or " +
-			"server, a frozen one for a thaw of its cgroup. Finalizers: check their controller. `nodeagent inspect` " +
-			"shows leftovers of deleted pods.",
+			"server, a frozen one for a thaw of its cgroup. Finalizers: check their controller. `nodeagent inspect pod " +
+			"NAMESPACE/NAME` explains one pod, `nodeagent inspect` shows leftovers of deleted pods.",
 		Doc: detect.Doc{
 			Reads: []string{"https://127.0.0.1:10250/pods", "<kubelet root>/pods/UID/volumes",
+				"<kubelet root>/pods, its names",
 				"CRI ListPodSandbox, ListContainers and Status",
 				"/proc/1/mountinfo", "the cgroups of late pods", "/proc/PID/task/TID/stat of their processes"},
 			Why: "Users wait for a pod that does not start. One that does not end blocks its StatefulSet, its " +
@@ -72,6 +77,8 @@ func New(s Settings) detect.Check {
 					"an image is pulled), in a stage that depends on the node or the cluster"},
 				{Reason: "PodStuckTerminating", Severity: finding.Warning,
 					When: "still there 10 minutes after its grace period"},
+				{Reason: "PodWithoutTrace", Severity: finding.Warning, When: "runs by its status, and for 15 minutes " +
+					"the runtime, kubelet's directory and the cgroups have had nothing of it"},
 				{Reason: "PodCannotStart", Severity: finding.Info, When: "not started for 5 minutes for a reason " +
 					"that only the pod's specification can correct"},
 				{Reason: "PodHeldByFinalizers", Severity: finding.Info,
@@ -82,7 +89,10 @@ func New(s Settings) detect.Check {
 			},
 			FalseAlarms: "Init containers that run for long, containers that crash (CrashLoopBackOff) and preStop " +
 				"hooks within the grace period are ignored. After a start of the agent ages are taken from the wall " +
-				"clock once: after a clock step they may be wrong until the pod has started.",
+				"clock once: after a clock step they may be wrong until the pod has started. Pods without a trace: a " +
+				"list of the apiserver may be 10 minutes old where kubelet does not show its own, hence 15 minutes; " +
+				"static pods and their mirrors are ignored, and so are all while kubelet's directory has none of " +
+				"the pods: it is elsewhere.",
 		},
 		Every:    2 * time.Minute,
 		Deadline: 15 * time.Second,
@@ -94,6 +104,8 @@ func New(s Settings) detect.Check {
 type stuckState struct {
 	last finding.Timestamp
 	pods map[string]podClock // by UID
+
+	traceless map[string]time.Duration // since when the node has no trace of a pod, by UID and time since boot
 }
 
 func (m *stuckState) observe(ctx context.Context, h *host.Host, s Settings) ([]finding.Finding, error) {
@@ -105,10 +117,8 @@ func (m *stuckState) observe(ctx context.Context, h *host.Host, s Settings) ([]f
 		return nil, fmt.Errorf("pods of kubelet: %w", err)
 	}
 	late := m.late(pods, h.Clock(), s)
-	if len(late) == 0 {
-		return nil, nil
-	}
 	evidence := &podEvidence{host: h, settings: s}
+	untraced := m.untraced(ctx, pods, evidence)
 	var stuck []latePod
 	for _, p := range late {
 		if err := ctx.Err(); err != nil {
@@ -118,5 +128,5 @@ func (m *stuckState) observe(ctx context.Context, h *host.Host, s Settings) ([]f
 			stuck = append(stuck, p)
 		}
 	}
-	return stuckFindings(h, stuck, s), nil
+	return append(stuckFindings(h, stuck, s), untracedFindings(h, untraced)...), nil
 }
