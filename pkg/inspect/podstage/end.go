@@ -38,7 +38,11 @@ func (f Facts) ending(pod *corev1.Pod) Answer {
 		return a
 	}
 	f.endStage(stage, e, &a)
-	if stage != podstate.Frozen && stage != podstate.Blocked {
+	switch stage {
+	case podstate.Frozen, podstate.Blocked, podstate.Finalizers, podstate.Unknown:
+		return a // time alone does not help
+	}
+	if stage != podstate.Volumes || a.Holder == "" {
 		f.wait(&a, patience)
 	}
 	return a

@@ -195,12 +195,12 @@ func (f Facts) answer() Answer {
 	case pod == nil && err != nil && !f.hasTraces():
 		return Answer{Verdict: Unknown, Stage: CouldNotTell,
 			Blocker: "neither the apiserver nor kubelet could be asked for the pod: " + err.Error(),
-			Next:    "give the agent what is missing (docs/security.md), or use kubectl " + f.describe()}
+			Next:    "give the agent what is missing (docs/security.md), or: " + f.kubectl("describe pod "+f.Name)}
 	case pod == nil && err != nil:
 		return Answer{Verdict: Unknown, Stage: CouldNotTell,
 			Blocker: "something of it is on this node, but whether it still belongs here could not be asked: " +
 				err.Error(),
-			Next: "give the agent what is missing (docs/security.md), or use kubectl " + f.describe()}
+			Next: "give the agent what is missing (docs/security.md), or: " + f.kubectl("describe pod "+f.Name)}
 	case pod == nil:
 		return f.absent()
 	case f.Apiserver.lacks(): // kubelet has it, the apiserver does not: deleted by force, or static without a mirror

@@ -40,8 +40,6 @@ func argument(text string) string {
 
 func (f Facts) kubectl(command string) string { return "kubectl -n " + f.Namespace + " " + command }
 
-func (f Facts) describe() string { return "-n " + f.Namespace + " describe pod " + f.Name }
-
 func (f Facts) unit() string { return cmp.Or(f.Runtime.Name, "containerd") }
 
 // journal is how to find what the runtime says about the pod.
