@@ -90,6 +90,7 @@ type End struct {
 	RuntimeErr error
 	Running    []string // containers that run, as the runtime believes
 	Sandbox    bool     // it has a sandbox that is ready
+	Attached   bool     // it is attached to a network: CNI DEL, which comes after the sandbox's end, has not succeeded
 	Mounts     []mount.Mount
 	Finalizers []string
 }
@@ -107,7 +108,7 @@ func (e End) Stage() Stage {
 		return Unknown
 	case len(e.Running) > 0:
 		return Container
-	case e.Sandbox:
+	case e.Sandbox, e.Attached: // kubelet unmounts nothing before
 		return Sandbox
 	case len(e.Mounts) > 0:
 		return Volumes

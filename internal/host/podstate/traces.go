@@ -3,6 +3,7 @@ package podstate
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/cni"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
@@ -120,6 +122,19 @@ func MountsOf(h *host.Host, mounts []mount.Mount, uid string) []mount.Mount {
 		}
 	}
 	return found
+}
+
+// AttachmentsOf returns what libcni's cache has of a pod: an attachment stays there until its DEL has succeeded.
+func AttachmentsOf(h *host.Host, uid string, sandboxes []*cri.PodSandbox) ([]cni.Attachment, error) {
+	all, err := cni.Attachments(h)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // no plugin has used it
+	}
+	return slices.DeleteFunc(all, func(a cni.Attachment) bool {
+		return a.Args["K8S_POD_UID"] != uid && !slices.ContainsFunc(sandboxes, func(s *cri.PodSandbox) bool {
+			return s.GetMetadata().GetUid() == uid && s.Id == a.ContainerID
+		})
+	}), err
 }
 
 // SandboxesOf returns the sandbox of a pod that is ready, and how many others it has.

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
-	"github.com/nodeagent/nodeagent/internal/host/cni"
 	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/podstate"
@@ -89,28 +88,13 @@ func thaw(cgroups []cgroup.PodCgroup, frozen string) string {
 	return "thaw " + frozen
 }
 
-// attachments names the networks that the pod is attached to, by libcni's cache.
-func (g *gatherer) attachments() ([]string, error) {
-	all, err := cni.Attachments(g.host)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // no plugin has used it
-	}
-	var found []string
+// attachments names the networks that the pod is attached to.
+func (g *gatherer) attachments() (found []string, err error) {
+	all, err := podstate.AttachmentsOf(g.host, g.facts.UID, g.facts.Runtime.Sandboxes)
 	for _, a := range all {
-		if a.Args["K8S_POD_UID"] == g.facts.UID || g.hasSandbox(a.ContainerID) {
-			found = append(found, strings.TrimSpace(a.Network+" "+strings.Join(a.Addresses, " ")))
-		}
+		found = append(found, strings.TrimSpace(a.Network+" "+strings.Join(a.Addresses, " ")))
 	}
 	return found, err
-}
-
-func (g *gatherer) hasSandbox(id string) bool {
-	for _, s := range g.facts.Runtime.Sandboxes {
-		if s.Id == id && id != "" {
-			return true
-		}
-	}
-	return false
 }
 
 // holders finds the processes that keep the pod's mounts busy.

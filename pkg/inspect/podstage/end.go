@@ -15,7 +15,7 @@ import (
 func (f Facts) ending(pod *corev1.Pod) Answer {
 	due := pod.DeletionTimestamp.Time // the end of its grace period
 	e := podstate.End{Frozen: f.Local.Frozen, Processes: f.Local.Processes, RuntimeErr: f.Runtime.Err,
-		Finalizers: pod.Finalizers}
+		Attached: len(f.Local.Attachments) > 0, Finalizers: pod.Finalizers}
 	ready, _ := podstate.SandboxesOf(f.Runtime.Sandboxes, f.UID)
 	e.Sandbox, e.Running = ready != nil, podstate.RunningOf(f.Runtime.Containers, f.UID)
 	for _, m := range f.Local.Mounts {
@@ -109,7 +109,6 @@ func (f Facts) endProcesses(stage podstate.Stage, e podstate.End, a *Answer) {
 
 func (f Facts) endSandbox(a *Answer) {
 	a.Stage = EndSandbox
-	ready, _ := podstate.SandboxesOf(f.Runtime.Sandboxes, f.UID)
 	a.Blocker = "its containers have exited, but its sandbox cannot be stopped: the runtime or its network plugin (CNI " +
 		"DEL) fails or hangs"
 	if e := f.event("FailedKillPod"); e != "" {
@@ -118,7 +117,11 @@ func (f Facts) endSandbox(a *Answer) {
 	if len(f.Local.Attachments) > 0 {
 		a.Holder = "network " + strings.Join(f.Local.Attachments, ", ")
 	}
-	a.Next = "crictl stopp " + argument(short(ready.Id)) + " shows the error; nodeagent check cni-config runtime-health"
+	a.Next = f.journal() + "; nodeagent check cni-config runtime-health"
+	if len(f.Runtime.Sandboxes) > 0 {
+		a.Next = "crictl stopp " + argument(short(f.Runtime.Sandboxes[0].Id)) + " shows the error; nodeagent check " +
+			"cni-config runtime-health"
+	}
 }
 
 func (f Facts) endVolumes(a *Answer) {

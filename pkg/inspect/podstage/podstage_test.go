@@ -277,10 +277,14 @@ func TestTerminating(t *testing.T) {
 			f.Runtime.Containers = []*cri.Container{container(cri.ContainerState_CONTAINER_RUNNING)}
 		}), want{podstage.Stuck, podstage.EndContainer, 0, []string{"container app as running"}}},
 		"CNI DEL fails": {over(func(f *podstage.Facts) {
-			f.Runtime.Sandboxes = []*cri.PodSandbox{sandbox(ready)}
+			f.Runtime.Sandboxes = []*cri.PodSandbox{sandbox(notReady)} // containerd ends it before it calls the plugin
+			f.Local.Mounts = []podstage.Mount{{Point: "/token", FSType: "tmpfs"}}
 			f.Events, f.Local.Attachments = event("FailedKillPod", "plugin bridge failed"), []string{"pods 10.1.0.7/24"}
 		}), want{podstage.Stuck, podstage.EndSandbox, 0, []string{"plugin bridge failed", "network pods 10.1.0.7/24",
 			"crictl stopp aaaaaaaaaaaaa "}}},
+		"sandbox is not stopped": {over(func(f *podstage.Facts) {
+			f.Runtime.Sandboxes = []*cri.PodSandbox{sandbox(ready)}
+		}), want{podstage.Stuck, podstage.EndSandbox, 0, []string{"crictl stopp aaaaaaaaaaaaa "}}},
 		"volume busy": {over(func(f *podstage.Facts) {
 			f.Local.Mounts = []podstage.Mount{{Point: "/a", FSType: "tmpfs"}, {Point: "/data", FSType: "ext4",
 				Holders: []podstage.Holder{{PID: 77, Command: "backup", How: "cwd", Pod: "other"}}}}

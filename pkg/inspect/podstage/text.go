@@ -202,6 +202,16 @@ func (f Facts) evidence() []Evidence {
 			all = append(all, Evidence{e.source, e.err.Error(), true})
 		}
 	}
+	for _, e := range []Evidence{{Source: "processes", Says: f.processHolder()},
+		{Source: "holders", Says: f.mountHolder()},
+		{Source: "network attachments", Says: strings.Join(f.Local.Attachments, ", ")}} {
+		if e.Says != "" {
+			all = append(all, e)
+		}
+	}
+	for _, m := range f.Local.Mounts[:min(len(f.Local.Mounts), maxMounts)] {
+		all = append(all, Evidence{Source: "mount", Says: m.Point + " (" + m.FSType + " of " + m.Source + ")"})
+	}
 	if len(f.Earlier) > 0 {
 		all = append(all, Evidence{Source: "earlier pods", Says: "of the same name something is still here: " +
 			strings.Join(f.Earlier, ", ")})
@@ -273,8 +283,8 @@ func runtimeText(r Runtime) string {
 	return strings.Join(all, "; ")
 }
 
-// maxEvents bounds the events in an answer: the latest ones.
-const maxEvents = 5
+// Bounds of the evidence: the latest events, the first mounts.
+const maxEvents, maxMounts = 5, 20
 
 func (f Facts) eventsSay() []Evidence {
 	events := slices.Clone(f.Events)

@@ -19,6 +19,8 @@ func (e *podEvidence) endStage(ctx context.Context, p latePod) stage {
 		ready, _ := podstate.SandboxesOf(e.sandboxes, uid)
 		end.Sandbox, end.Running = ready != nil, podstate.RunningOf(e.containers, uid)
 		end.Mounts = podstate.MountsOf(e.host, e.mounts, uid)
+		attachments, _ := podstate.AttachmentsOf(e.host, uid, e.sandboxes) // unknown: blamed on what comes after
+		end.Attached = len(attachments) > 0
 	}
 	is := end.Stage()
 	return stage{stage: is, text: e.endText(is, end, uid), own: is == podstate.Finalizers}
@@ -42,7 +44,7 @@ func (e *podEvidence) endText(is podstate.Stage, end podstate.End, uid string) s
 		return fmt.Sprintf("none of its processes run, but the runtime reports container %s as running: its "+
 			"shim or the runtime hangs", checkkit.Sanitize(end.Running[0], 63))
 	case podstate.Sandbox:
-		return "its containers have exited, but its sandbox remains: the runtime or its network plugin (CNI DEL) " +
+		return "its containers have exited, but its sandbox remains, or its network: the runtime or its network plugin (CNI DEL) " +
 			"fails; see `journalctl -u containerd`"
 	case podstate.Volumes:
 		points := e.mountNames(end, uid)

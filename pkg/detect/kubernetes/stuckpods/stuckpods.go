@@ -20,6 +20,7 @@ import (
 //	/proc/1/mountinfo                                       and mounted, where its plugin mounts
 //	cgroup.procs, freezer.state or cgroup.freeze            of the pod's cgroups
 //	/proc/PID/stat, /proc/PID/task/TID/{stat,wchan}         of the processes in them
+//	/var/lib/cni/results                                    has an attachment until its CNI DEL has succeeded
 //
 // https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/. Kubelet waits for volumes, then creates the
 // sandbox and its network, then pulls images and creates containers; it ends containers, then the sandbox, then
@@ -69,7 +70,8 @@ func New(s Settings) detect.Check {
 			Reads: []string{"https://127.0.0.1:10250/pods", "<kubelet root>/pods/UID/volumes",
 				"<kubelet root>/pods, its names",
 				"CRI ListPodSandbox, ListContainers and Status",
-				"/proc/1/mountinfo", "the cgroups of late pods", "/proc/PID/task/TID/stat of their processes"},
+				"/proc/1/mountinfo", "the cgroups of late pods", "/proc/PID/task/TID/stat of their processes",
+				"/var/lib/cni/results, when a pod does not end"},
 			Why: "Users wait for a pod that does not start. One that does not end blocks its StatefulSet, its " +
 				"volumes and the drain of the node.",
 			Faults: []detect.Fault{
