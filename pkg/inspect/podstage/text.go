@@ -180,18 +180,8 @@ func (f Facts) unread() string {
 
 // evidence is what each source says.
 func (f Facts) evidence() []Evidence {
-	all := []Evidence{f.apiserverSays(), sourceSays("kubelet", f.Kubelet, f.Kubelet.Err)}
-	runtime := Evidence{Source: "runtime"}
-	switch {
-	case !f.Runtime.Asked:
-		runtime.Says, runtime.Failed = "was not asked", true
-	case f.Runtime.Err != nil:
-		runtime.Says, runtime.Failed = f.Runtime.Err.Error(), true
-	default:
-		runtime.Says = cmp.Or(runtimeText(f.Runtime), "has nothing of it")
-	}
-	node := Evidence{Source: "node", Says: cmp.Or(Facts{Local: f.Local}.traces(), "has nothing of it")}
-	all = append(all, runtime, node)
+	all := []Evidence{f.apiserverSays(), sourceSays("kubelet", f.Kubelet), f.runtimeSays(),
+		{Source: "node", Says: cmp.Or(Facts{Local: f.Local}.traces(), "has nothing of it")}}
 	for _, e := range []struct {
 		source string
 		err    error
@@ -202,9 +192,16 @@ func (f Facts) evidence() []Evidence {
 			all = append(all, Evidence{e.source, e.err.Error(), true})
 		}
 	}
+	return slices.Concat(all, f.nodeSays(), f.eventsSay())
+}
+
+// nodeSays is what is on the node, thing by thing.
+func (f Facts) nodeSays() (all []Evidence) {
 	for _, e := range []Evidence{{Source: "processes", Says: f.processHolder()},
 		{Source: "holders", Says: f.mountHolder()},
-		{Source: "network attachments", Says: strings.Join(f.Local.Attachments, ", ")}} {
+		{Source: "network attachments", Says: strings.Join(f.Local.Attachments, ", ")},
+		{Source: "volumes that are not set up", Says: strings.Join(f.Local.Missing, ", ")},
+		{Source: "earlier pods of the name, of which something is here", Says: strings.Join(f.Earlier, ", ")}} {
 		if e.Says != "" {
 			all = append(all, e)
 		}
@@ -212,18 +209,21 @@ func (f Facts) evidence() []Evidence {
 	for _, m := range f.Local.Mounts[:min(len(f.Local.Mounts), maxMounts)] {
 		all = append(all, Evidence{Source: "mount", Says: m.Point + " (" + m.FSType + " of " + m.Source + ")"})
 	}
-	if len(f.Earlier) > 0 {
-		all = append(all, Evidence{Source: "earlier pods", Says: "of the same name something is still here: " +
-			strings.Join(f.Earlier, ", ")})
+	return all
+}
+
+func (f Facts) runtimeSays() Evidence {
+	switch {
+	case !f.Runtime.Asked:
+		return Evidence{"runtime", "was not asked", true}
+	case f.Runtime.Err != nil:
+		return Evidence{"runtime", f.Runtime.Err.Error(), true}
 	}
-	if len(f.Local.Missing) > 0 {
-		all = append(all, Evidence{Source: "volumes", Says: "not set up: " + strings.Join(f.Local.Missing, ", ")})
-	}
-	return append(all, f.eventsSay()...)
+	return Evidence{Source: "runtime", Says: cmp.Or(runtimeText(f.Runtime), "has nothing of it")}
 }
 
 func (f Facts) apiserverSays() Evidence {
-	e := sourceSays("apiserver", f.Apiserver, f.Apiserver.Err)
+	e := sourceSays("apiserver", f.Apiserver)
 	if f.Apiserver.lacks() {
 		e.Says = "has no such pod on node " + f.Node
 		if f.Elsewhere.has() {
@@ -233,12 +233,12 @@ func (f Facts) apiserverSays() Evidence {
 	return e
 }
 
-func sourceSays(name string, s Source, err error) Evidence {
+func sourceSays(name string, s Source) Evidence {
 	switch {
 	case !s.Asked:
 		return Evidence{name, "was not asked", true}
-	case err != nil:
-		return Evidence{name, err.Error(), true}
+	case s.Err != nil:
+		return Evidence{name, s.Err.Error(), true}
 	case s.Pod == nil:
 		return Evidence{Source: name, Says: "does not have it"}
 	}

@@ -48,21 +48,21 @@ func (m *stuckState) untraced(ctx context.Context, pods []corev1.Pod, e *podEvid
 	if !ok {
 		return nil
 	}
-	now := e.host.Clock()
+	missing = slices.DeleteFunc(missing, func(pod *corev1.Pod) bool { return traced[string(pod.UID)] })
+	return m.overdue(missing, e.host.Clock().SinceBoot, e.settings.TraceAfter)
+}
+
+// overdue returns those of the pods without a trace that have had none for long enough, and keeps since when.
+func (m *stuckState) overdue(missing []*corev1.Pod, now, limit time.Duration) []untracedPod {
 	since := map[string]time.Duration{}
 	var found []untracedPod
 	for _, pod := range missing {
-		uid := string(pod.UID)
-		if traced[uid] {
-			continue
-		}
-		first, known := m.traceless[uid]
+		first, known := m.traceless[string(pod.UID)]
 		if !known { // one run proves nothing: the list may be older than what is on the node
-			since[uid] = now.SinceBoot
-			continue
+			first = now
 		}
-		since[uid] = first
-		if age := now.SinceBoot - first; age >= e.settings.TraceAfter {
+		since[string(pod.UID)] = first
+		if age := now - first; known && age >= limit {
 			found = append(found, untracedPod{pod, age})
 		}
 	}
