@@ -103,7 +103,8 @@ func answerExit(a podstage.Answer) error {
 	return &exitError{Code: exitCouldNotTell}
 }
 
-// printAnswer prints an answer in five lines, and a sixth with what could not be read where that may matter.
+// printAnswer prints an answer in five lines, and a sixth with what could not be read where that may matter. Events are
+// not named: most agents may not read them, and the answer says so where it would have needed them.
 func printAnswer(w io.Writer, a podstage.Answer, now time.Time) error {
 	s := screenOf(w)
 	colours := map[podstage.Verdict]string{podstage.Fine: green, podstage.Waiting: green, podstage.Stuck: red,
@@ -137,7 +138,7 @@ func printAnswer(w io.Writer, a podstage.Answer, now time.Time) error {
 func unreadSources(a podstage.Answer) []string {
 	var names []string
 	for _, e := range a.Evidence {
-		if e.Failed && !slices.Contains(names, e.Source) {
+		if e.Failed && e.Source != "events" && !slices.Contains(names, e.Source) {
 			names = append(names, e.Source)
 		}
 	}

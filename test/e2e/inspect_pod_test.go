@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -26,13 +27,13 @@ func TestInspectPod(t *testing.T) {
 	l := openLab(t)
 	a := install(t, l, nil)
 	const image, volume = lab.BusyboxImage, "    volumeMounts: [{name: v, mountPath: /v}]\n  volumes:\n  - "
-	names := []string{"why-image", "why-settings", "why-frozen", "why-busy", "why-held", "why-well"}
+	names := []string{"why-image", "why-settings", "why-frozen", "why-busy", "why-held", "why-well", "why-network"}
 	manifest := fmt.Sprintf(stuckManifest, names[0], "127.0.0.1:9/absent:1", "", "") +
 		fmt.Sprintf(stuckManifest, names[1], image, volume+"{name: v, configMap: {name: why-settings}}", "") +
 		fmt.Sprintf(stuckManifest, names[2], image, "", "") +
 		fmt.Sprintf(stuckManifest, names[3], image, volume+"{name: v, emptyDir: {medium: Memory}}", "") +
 		fmt.Sprintf(stuckManifest, names[4], image, "", ", finalizers: [example.com/hold]") +
-		fmt.Sprintf(stuckManifest, names[5], image, "", "")
+		fmt.Sprintf(stuckManifest, names[5], image, "", "") + fmt.Sprintf(stuckManifest, names[6], image, "", "")
 	manifest = strings.ReplaceAll(manifest, "lab-node", l.NodeName)
 	if err := l.KubectlApply(t.Context(), manifest); err != nil {
 		t.Fatal(err)
@@ -68,6 +69,36 @@ func TestInspectPod(t *testing.T) {
 		"get configmap why-settings")
 	awaitAnswer(t, a, "why-busy", 1, "stuck terminating-volumes", "sleep (cwd)")
 	awaitAnswer(t, a, "why-not", 2, "unknown not-bound-here", "could not be told")
+
+	// As somebody who may read events too.
+	asAdmin := harness.Overrides{"paths": map[string]any{"kubeconfig": l.Paths.AdminKubeconfig}}
+	if err := a.Configure(asAdmin); err != nil {
+		t.Fatal(err)
+	}
+	awaitAnswer(t, a, "why-network", 0, "fine healthy")
+	breakNetwork(t, l)
+	if _, err := l.Kubectl(t.Context(), "delete", "pod", "why-network", "--wait=false"); err != nil {
+		t.Fatal(err)
+	}
+	awaitAnswer(t, a, "why-network", 1, "stuck terminating-sandbox", "not a directory", "network "+lab.Network, "crictl stopp")
+	if _, err := l.Kubectl(t.Context(), "delete", "pod", "why-frozen", "--force", "--grace-period=0"); err != nil {
+		t.Fatal(err)
+	}
+	awaitAnswer(t, a, "why-frozen", 1, "stuck left-behind", "sandboxes: 1", "processes: ", "nodeagent inspect")
+}
+
+// breakNetwork makes every CNI DEL fail until the test ends: host-local finds a file where its leases were.
+func breakNetwork(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	leases := filepath.Join(l.Paths.CNINetworksDir, lab.Network)
+	t.Cleanup(func() {
+		if err := errors.Join(os.Remove(leases), os.Rename(leases+".away", leases)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := errors.Join(os.Rename(leases, leases+".away"), os.WriteFile(leases, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // holdVolume works in a volume of a pod once it runs, so that it cannot be unmounted.

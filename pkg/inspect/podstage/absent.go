@@ -27,13 +27,13 @@ func (f Facts) absent() Answer {
 			Blocker: "there is no such pod, and nothing of one is on this node",
 			Next:    f.kubectl("get pods")}
 	}
-	reason := "it was not asked"
+	why := "it was not asked"
 	if f.Elsewhere.Err != nil {
-		reason = f.Elsewhere.Err.Error()
+		why = reason(f.Elsewhere.Err)
 	}
 	return Answer{Verdict: Unknown, Stage: NotBoundHere,
 		Blocker: "it is not on node " + f.Node + ", and nothing of it is here; whether it exists elsewhere could not " +
-			"be told: " + reason,
+			"be told: " + why,
 		Next: f.kubectl("get pod " + f.Name + " -o wide")}
 }
 

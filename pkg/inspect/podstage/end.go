@@ -42,11 +42,15 @@ func (f Facts) ending(pod *corev1.Pod) Answer {
 	case podstate.Frozen, podstate.Blocked, podstate.Finalizers, podstate.Unknown:
 		return a // time alone does not help
 	}
-	if stage != podstate.Volumes || a.Holder == "" {
+	named := stage == podstate.Volumes && a.Holder != "" || stage == podstate.Sandbox && f.event(killFailed) != ""
+	if !named {
 		f.wait(&a, patience)
 	}
 	return a
 }
+
+// killFailed is the reason of kubelet's event when it cannot end a pod.
+const killFailed = "FailedKillPod"
 
 func grace(pod *corev1.Pod) int64 {
 	if pod.DeletionGracePeriodSeconds != nil {
@@ -111,7 +115,7 @@ func (f Facts) endSandbox(a *Answer) {
 	a.Stage = EndSandbox
 	a.Blocker = "its containers have exited, but its sandbox cannot be stopped: the runtime or its network plugin (CNI " +
 		"DEL) fails or hangs"
-	if e := f.event("FailedKillPod"); e != "" {
+	if e := f.event(killFailed); e != "" {
 		a.Blocker += ": " + e
 	}
 	if len(f.Local.Attachments) > 0 {

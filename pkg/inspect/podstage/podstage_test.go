@@ -202,7 +202,9 @@ func TestStarting(t *testing.T) {
 		}), want{podstage.Stuck, podstage.Sandbox, 0, []string{"network is not ready: cni plugin not initialized"}}},
 		"sandbox does not become ready": {with(facts(creating()), func(f *podstage.Facts) {
 			f.Runtime.Sandboxes = []*cri.PodSandbox{sandbox(notReady)}
-		}), want{podstage.Stuck, podstage.Sandbox, 0, []string{"1 were tried", "journalctl -u containerd"}}},
+			f.EventsErr = errors.New("forbidden")
+		}), want{podstage.Stuck, podstage.Sandbox, 0, []string{"1 were tried", "journalctl -u containerd",
+			"describe pod web-0"}}},
 		"not begun": {facts(bound()), want{podstage.Stuck, podstage.Begin, 30 * time.Minute,
 			[]string{"kubelet has not started working on it"}}},
 		"container not started": {with(facts(creating()), func(f *podstage.Facts) {
@@ -282,6 +284,9 @@ func TestTerminating(t *testing.T) {
 			f.Events, f.Local.Attachments = event("FailedKillPod", "plugin bridge failed"), []string{"pods 10.1.0.7/24"}
 		}), want{podstage.Stuck, podstage.EndSandbox, 0, []string{"plugin bridge failed", "network pods 10.1.0.7/24",
 			"crictl stopp aaaaaaaaaaaaa "}}},
+		"CNI DEL has just failed": {with(facts(deleted(time.Second)), func(f *podstage.Facts) {
+			f.Events, f.Local.Attachments = event("FailedKillPod", "plugin bridge failed"), []string{"pods 10.1.0.7/24"}
+		}), want{podstage.Stuck, podstage.EndSandbox, 0, []string{"plugin bridge failed"}}},
 		"sandbox is not stopped": {over(func(f *podstage.Facts) {
 			f.Runtime.Sandboxes = []*cri.PodSandbox{sandbox(ready)}
 		}), want{podstage.Stuck, podstage.EndSandbox, 0, []string{"crictl stopp aaaaaaaaaaaaa "}}},
@@ -337,7 +342,7 @@ func TestNotHere(t *testing.T) {
 			want{podstage.Stuck, podstage.NoSuchPod, 0, []string{"there is no such pod"}}},
 		"no right to ask for it elsewhere": {absent(func(f *podstage.Facts) {
 			f.Elsewhere.Err = apierrors.NewForbidden(pods, "web-0", errors.New("no relationship"))
-		}), want{podstage.Unknown, podstage.NotBoundHere, 0, []string{"could not be told", "no relationship"}}},
+		}), want{podstage.Unknown, podstage.NotBoundHere, 0, []string{"could not be told", "no right to read pods"}}},
 		"left behind": {absent(func(f *podstage.Facts) {
 			f.Runtime.Sandboxes = []*cri.PodSandbox{sandbox(ready)}
 			f.Local.Processes = []podstate.Process{{PID: 42, Comm: "app"}}

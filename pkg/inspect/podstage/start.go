@@ -149,6 +149,9 @@ func (f Facts) sandbox(s podstate.Start, a *Answer) {
 			a.Blocker = "it has no sandbox; its volumes could not be read: " + f.Local.MissingErr.Error()
 		}
 	}
+	if f.EventsErr != nil {
+		a.Next += "; " + f.kubectl("describe pod "+f.Name) + " has kubelet's error"
+	}
 	f.wait(a, patience)
 }
 

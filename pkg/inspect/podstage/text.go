@@ -2,6 +2,7 @@ package podstage
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -39,6 +41,15 @@ func argument(text string) string {
 }
 
 func (f Facts) kubectl(command string) string { return "kubectl -n " + f.Namespace + " " + command }
+
+// reason is an error for people: of a missing right, what it is a right to.
+func reason(err error) string {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || !apierrors.IsForbidden(err) || status.Status().Details == nil {
+		return err.Error()
+	}
+	return "the agent has no right to read " + status.Status().Details.Kind + " (docs/security.md)"
+}
 
 func (f Facts) unit() string { return cmp.Or(f.Runtime.Name, "containerd") }
 

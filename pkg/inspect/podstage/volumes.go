@@ -23,7 +23,7 @@ func (f Facts) volumes(a *Answer) {
 		return
 	}
 	if reasons := f.unasked(); reasons != "" {
-		a.Blocker += " (why could not be told: " + reasons + ")"
+		a.Blocker += "; why could not be told: " + reasons
 	}
 	f.wait(a, patience)
 }
@@ -110,8 +110,8 @@ func (f Facts) claim(a *Answer) bool {
 func (f Facts) unasked() string {
 	var reasons []string
 	add := func(err error) {
-		if err != nil && !slices.Contains(reasons, err.Error()) {
-			reasons = append(reasons, err.Error())
+		if err != nil && !slices.Contains(reasons, reason(err)) {
+			reasons = append(reasons, reason(err))
 		}
 	}
 	for _, o := range f.Objects {
