@@ -51,7 +51,7 @@ behind; 2 could not tell.`,
 }
 
 // podLimit bounds the whole command, whatever hangs.
-const podLimit = 20 * time.Second
+const podLimit = 15 * time.Second
 
 // explainPod abandons what hangs: that ends with the process.
 func explainPod(ctx context.Context, o *options, namespace, name string) (podstage.Answer, error) {

@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/podstage"
 )
 
-// ExplainPod answers why one pod is stuck. The name must be valid. It takes 13 s at most after the discovery of the
+// ExplainPod answers why one pod is stuck. The name must be valid. It takes 11 s at most after the discovery of the
 // node's layout, and leaves behind what hangs.
 func ExplainPod(ctx context.Context, cfg config.Config, namespace, name string) (podstage.Answer, error) {
 	clients, err := OpenHost(cfg, slog.New(slog.DiscardHandler))

@@ -1,6 +1,7 @@
 package podfacts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,7 +127,7 @@ func (g *gatherer) holders(ctx context.Context) {
 	for i, held := range done.found {
 		for _, holding := range held {
 			l.Mounts[i].Holders = append(l.Mounts[i].Holders, podstage.Holder{PID: holding.PID, Command: holding.Comm,
-				How: holding.How, Pod: holding.UID})
+				How: holding.How, Pod: cmp.Or(g.names[holding.UID], holding.UID)})
 		}
 	}
 }

@@ -35,10 +35,10 @@ type Lookups struct {
 // The limits in time: of what is asked first, side by side, and of what follows from it. Together they are below the
 // 15 s that a command of the agent takes.
 const (
-	firstLimit   = 5 * time.Second
+	firstLimit   = 4 * time.Second
 	localLimit   = 2 * time.Second
 	holdersLimit = 2 * time.Second
-	lookupsLimit = 4 * time.Second
+	lookupsLimit = 3 * time.Second
 )
 
 // Gather reads everything about one pod. The name must be valid.
@@ -65,6 +65,7 @@ type gatherer struct {
 	host  *host.Host
 	look  Lookups
 	facts podstage.Facts
+	names map[string]string // of all pods that have a sandbox, by UID
 }
 
 // answer is what a request that may hang returns.
@@ -76,7 +77,7 @@ type answer[T any] struct {
 // within calls f and abandons it after a limit: it is for commands that end afterwards.
 func within[T any](ctx context.Context, limit time.Duration, what string, f func(context.Context) (T, error)) (T,
 	error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%s: no answer within %s", what, limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %s", limit))
 	defer cancel()
 	done := make(chan answer[T], 1) // buffered, so that a late answer does not block
 	go func() {
@@ -88,16 +89,18 @@ func within[T any](ctx context.Context, limit time.Duration, what string, f func
 		return a.value, a.err
 	case <-ctx.Done():
 		var none T
-		return none, context.Cause(ctx)
+		return none, fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	}
 }
 
 // ask asks the apiserver, kubelet and the runtime, side by side.
 func (g *gatherer) ask(ctx context.Context) {
 	var all sync.WaitGroup
+	ctx, cancel := context.WithTimeoutCause(ctx, firstLimit, fmt.Errorf("no answer within %s", firstLimit))
+	defer cancel()
 	all.Go(func() { g.facts.Apiserver, g.facts.Elsewhere = g.askApiserver(ctx) })
 	all.Go(func() { g.facts.Kubelet = g.askKubelet(ctx) })
-	all.Go(func() { g.facts.Runtime = g.askRuntime(ctx) })
+	all.Go(func() { g.facts.Runtime, g.names = g.askRuntime(ctx) })
 	all.Wait()
 }
 
@@ -140,31 +143,35 @@ func (g *gatherer) askKubelet(ctx context.Context) podstage.Source {
 	return s
 }
 
-func (g *gatherer) askRuntime(ctx context.Context) podstage.Runtime {
+func (g *gatherer) askRuntime(ctx context.Context) (podstage.Runtime, map[string]string) {
 	r := podstage.Runtime{Asked: true, Name: "containerd"}
 	if strings.Contains(g.host.Paths.CRISocket, "crio") {
 		r.Name = "crio"
 	}
 	if g.host.Runtime.Sandboxes == nil || g.host.Runtime.Containers == nil {
 		r.Err = fmt.Errorf("container runtime: %w", hosterr.ErrNotConfigured)
-		return r
+		return r, nil
 	}
-	heard, err := within(ctx, firstLimit, "the container runtime", g.listRuntime)
+	names := map[string]string{}
+	heard, err := within(ctx, firstLimit, "the container runtime", func(ctx context.Context) (podstage.Runtime, error) {
+		return g.listRuntime(ctx, names)
+	})
 	if err != nil {
 		r.Err = err
-		return r
+		return r, nil // what goes on may still write the names
 	}
 	heard.Asked, heard.Name = true, r.Name
-	return heard
+	return heard, names
 }
 
-// listRuntime lists the sandboxes and containers of pods of that name, of whatever UID.
-func (g *gatherer) listRuntime(ctx context.Context) (r podstage.Runtime, err error) {
+// listRuntime lists the sandboxes and containers of pods of that name, of whatever UID, and the names of all pods.
+func (g *gatherer) listRuntime(ctx context.Context, names map[string]string) (r podstage.Runtime, err error) {
 	sandboxes, err := g.host.Runtime.Sandboxes(ctx)
 	if err != nil {
 		return r, err
 	}
 	for _, s := range sandboxes {
+		names[s.GetMetadata().GetUid()] = s.GetMetadata().GetNamespace() + "/" + s.GetMetadata().GetName()
 		if s.GetMetadata().GetNamespace() == g.facts.Namespace && s.GetMetadata().GetName() == g.facts.Name {
 			r.Sandboxes = append(r.Sandboxes, s)
 		}

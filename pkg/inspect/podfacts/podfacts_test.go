@@ -150,6 +150,36 @@ func TestLeftBehindIsFound(t *testing.T) {
 	}
 }
 
+// A volume that is still mounted is held by a process of another pod, which is named.
+func TestHolderIsNamed(t *testing.T) {
+	h := node(t)
+	point := "/var/lib/kubelet/pods/" + uid + "/volumes/kubernetes.io~empty-dir/v"
+	hosttest.Write(t, h.Files.Root, "proc/1/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"+
+		"30 22 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n31 22 0:50 / "+point+" rw - tmpfs tmpfs rw\n")
+	hosttest.Write(t, h.Files.Root, "proc/77/stat", "77 (backup) S 1 77 77 0 -1 1077936384 1 0 0 0 10 10 0 0 20 0 1 0 "+
+		"1000 1 1\n")
+	hosttest.Write(t, h.Files.Root, "proc/77/cgroup", "0::/kubepods/besteffort/pod"+earlier+"/x\n")
+	for name, target := range map[string]string{"self/ns/mnt": "mnt:[1]", "77/ns/mnt": "mnt:[1]", "77/cwd": point,
+		"77/root": "/", "77/exe": "/bin/backup"} {
+		hosttest.Write(t, h.Files.Root, "proc/"+name+".x", "")
+		if err := os.Symlink(target, h.Files.Path("/proc/"+name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pod := starting()
+	pod.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-time.Hour)}
+	h.Cluster.PodsNamed = has(pod)
+	h.Runtime.Sandboxes = func(context.Context) ([]*cri.PodSandbox, error) {
+		return []*cri.PodSandbox{{Id: "9", Metadata: &cri.PodSandboxMetadata{Namespace: "ops", Name: "backup-x",
+			Uid: earlier}}}, nil
+	}
+	h.Runtime.Containers = func(context.Context) ([]*cri.Container, error) { return nil, nil }
+	a := podstage.Evaluate(podfacts.Gather(t.Context(), h, podfacts.Lookups{}, "shop", "web-0"))
+	if a.Stage != podstage.EndVolumes || a.Holder != "pid 77 backup (cwd), of pod ops/backup-x" {
+		t.Errorf("%s: %s; held by %q", a.Stage, a.Blocker, a.Holder)
+	}
+}
+
 // Sources that hang are named, and the answer comes in time.
 func TestNothingHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -164,7 +194,7 @@ func TestNothingHangs(t *testing.T) {
 		if took := time.Since(began); took > 15*time.Second {
 			t.Errorf("took %s", took)
 		}
-		if a.Verdict != podstage.Unknown || !strings.Contains(a.Blocker, "no answer within 5s") {
+		if a.Verdict != podstage.Unknown || !strings.Contains(a.Blocker, "no answer within 4s") {
 			t.Errorf("%s: %s", a.Verdict, a.Blocker)
 		}
 		time.Sleep(2 * time.Hour) // what was abandoned ends

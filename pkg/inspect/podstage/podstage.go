@@ -148,7 +148,7 @@ type Holder struct {
 	PID     int
 	Command string
 	How     string // open-file, cwd, root, mapped, mount-namespace
-	Pod     string // UID; empty where it is in none
+	Pod     string // name, or else UID; empty where it is in none
 }
 
 // Object is a ConfigMap or Secret that a volume needs.
