@@ -61,6 +61,7 @@ listed, and IDs are whole.`,
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list live objects and those that belong to no pod")
 	cmd.Flags().BoolVarP(&wide, "wide", "w", false, "list each object, with whole IDs")
+	cmd.AddCommand(newInspectPod(o))
 	return cmd
 }
 

@@ -19,7 +19,7 @@ var mayImport = map[string][]string{
 	"pkg/finding":          {},
 	"pkg/detect":           {"pkg/finding", "pkg/detect", "internal/host"},
 	"pkg/detect/checktest": {"pkg/finding", "pkg/detect", "internal/host", "test/need"},
-	"pkg/inspect":          {"pkg/finding", "internal/host"},
+	"pkg/inspect":          {"pkg/finding", "pkg/inspect", "internal/host"},
 	"pkg/remediate":        {"pkg/finding", "pkg/inspect", "internal/host", "internal/mutate", "internal/faultpoint"},
 	"pkg/report":           {"pkg/finding", "pkg/report"},
 	"pkg/event":            {"pkg/finding"},

@@ -49,6 +49,8 @@ type Runtime struct {
 	// ImageBytes is what images, and layers of containers where the runtime counts them with those, take on the disk: a
 	// number that the runtime keeps, not a walk.
 	ImageBytes func(ctx context.Context) (uint64, error)
+	// HasImage reports whether the runtime has an image, by the name that a pod has for it.
+	HasImage func(ctx context.Context, image string) (bool, error)
 	// CgroupDriver is the driver that the runtime tells kubelet to use (RuntimeConfig: containerd 2.0, CRI-O 1.28),
 	// which kubelet follows since 1.31. Nil, or an error, where it names none.
 	CgroupDriver func(ctx context.Context) (string, error)

@@ -11,6 +11,8 @@
 //	patch          nodes/status
 //	create         events
 //	get            nodes/pods, nodes/metrics of kubelet's own API
+//	get            configmaps, secrets (metadata), persistentvolumeclaims, persistentvolumes, volumeattachments, and
+//	list           events: by "inspect pod" alone, which goes without where it may not; as the node it may get them
 //
 // Kubelet maps /pods to nodes/pods (and, where that is refused, nodes/proxy), /metrics to nodes/metrics and /configz to
 // nodes/configz: KubeletFineGrainedAuthz, on by default since 1.33 and locked on in 1.36

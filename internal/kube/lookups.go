@@ -2,10 +2,14 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"path"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 )
 
@@ -40,4 +44,79 @@ func (c *Client) UnscheduledPods(ctx context.Context, namespace, selector string
 		pods.Items[i].ManagedFields = nil
 	}
 	return pods.Items, nil
+}
+
+// Exists reports whether a ConfigMap ("configmap") or Secret ("secret") exists. Its data is not asked for.
+func (c *Client) Exists(ctx context.Context, kind, namespace, name string) (bool, error) {
+	if kind != "configmap" && kind != "secret" {
+		return false, fmt.Errorf("apiserver: kind %q is not asked for", clip(kind))
+	}
+	if err := validName(namespace, name); err != nil {
+		return false, err
+	}
+	err := c.send(ctx, request{
+		what:  "get " + kind + " " + path.Join(namespace, name),
+		group: corev1.SchemeGroupVersion,
+		build: func(r *rest.RESTClient) *rest.Request {
+			return r.Get().Namespace(namespace).Resource(kind+"s").Name(name).SetHeader("Accept", metadataOnly)
+		},
+		wait: true,
+	})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Claim gets a PersistentVolumeClaim.
+func (c *Client) Claim(ctx context.Context, namespace, name string) (*corev1.PersistentVolumeClaim, error) {
+	if err := validName(namespace, name); err != nil {
+		return nil, err
+	}
+	return getObject(ctx, c, corev1.SchemeGroupVersion, "persistentvolumeclaim", namespace, name,
+		&corev1.PersistentVolumeClaim{})
+}
+
+// Volume gets a PersistentVolume.
+func (c *Client) Volume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
+	return getObject(ctx, c, corev1.SchemeGroupVersion, "persistentvolume", "", name, &corev1.PersistentVolume{})
+}
+
+// Attachment gets a VolumeAttachment.
+func (c *Client) Attachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
+	return getObject(ctx, c, storagev1.SchemeGroupVersion, "volumeattachment", "", name,
+		&storagev1.VolumeAttachment{})
+}
+
+// maxPodEvents bounds the events that are read of one pod.
+const maxPodEvents = 100
+
+// PodEvents lists events of one pod, one page of them.
+func (c *Client) PodEvents(ctx context.Context, pod *corev1.Pod) ([]corev1.Event, error) {
+	if err := validName(pod.Namespace, pod.Name); err != nil {
+		return nil, err
+	}
+	if pod.UID == "" {
+		return nil, errors.New("apiserver: list events: the pod has no UID")
+	}
+	events := &corev1.EventList{}
+	what := "list events of pod " + path.Join(pod.Namespace, pod.Name)
+	err := c.send(ctx, request{
+		what:  what,
+		group: corev1.SchemeGroupVersion,
+		build: func(r *rest.RESTClient) *rest.Request {
+			return r.Get().Namespace(pod.Namespace).Resource("events").
+				Param("fieldSelector", "involvedObject.uid="+string(pod.UID)).
+				Param("limit", fmt.Sprint(maxPodEvents))
+		},
+		into: events,
+		wait: true,
+	})
+	if err == nil {
+		err = checkList(what, events)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return events.Items, nil
 }

@@ -33,7 +33,13 @@ const podsRight = "its ServiceAccount may not read pods unless rights.pods of th
 func (r request) ofThisNode() bool {
 	verb, rest, _ := strings.Cut(r.what, " ")
 	resource, _, _ := strings.Cut(rest, " ")
-	return (verb == "get" || verb == "list") && slices.Contains([]string{"pod", "pods", "node", "csinode"}, resource)
+	return (verb == "get" || verb == "list") && slices.Contains(nodesOwn(), resource)
+}
+
+// nodesOwn are the resources of which the Node authorizer lets a node read what belongs to it and to its pods.
+func nodesOwn() []string {
+	return []string{"pod", "pods", "node", "csinode", "configmap", "secret", "persistentvolumeclaim",
+		"persistentvolume", "volumeattachment"}
 }
 
 // attempt makes one request, as the node itself where it may, and as who the agent is otherwise: where kubelet's

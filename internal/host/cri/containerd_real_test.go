@@ -182,6 +182,9 @@ func askEverything(t *testing.T, runtime host.Runtime, below host.Containerd) {
 	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
 		t.Error(err)
 	}
+	if has, err := runtime.HasImage(ctx, "registry.example.com/none:1"); err != nil || has {
+		t.Errorf("an empty containerd has an image: %v, %v", has, err)
+	}
 	if images != 0 {
 		t.Errorf("an empty containerd has %d bytes of images", images)
 	}

@@ -41,6 +41,7 @@ func NewRuntime(socket string) (host.Runtime, io.Closer, error) {
 			return client.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
 		},
 		ImageBytes:   imageBytes(conn),
+		HasImage:     hasImage(conn),
 		CgroupDriver: func(ctx context.Context) (string, error) { return cgroupDriver(ctx, client) },
 		Process: func(ctx context.Context) (host.Process, error) {
 			return discover.SocketOwner(ctx, host.Files{}, socket)

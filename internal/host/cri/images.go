@@ -22,3 +22,12 @@ func imageBytes(conn grpc.ClientConnInterface) func(ctx context.Context) (uint64
 		return sum, nil
 	}
 }
+
+// hasImage asks for the status of an image, which the runtime leaves out where it has none.
+func hasImage(conn grpc.ClientConnInterface) func(ctx context.Context, image string) (bool, error) {
+	client := cri.NewImageServiceClient(conn)
+	return func(ctx context.Context, image string) (bool, error) {
+		answer, err := client.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: image}})
+		return answer.GetImage() != nil, err
+	}
+}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/podstate"
 )
 
 // PodOfProcess returns the pod that a process belongs to by its cgroups.
@@ -56,6 +57,9 @@ func KubeletNames(ctx context.Context, h *host.Host) map[string]string {
 }
 
 // PodFinished reports whether all containers of a pod have ended for good.
-func PodFinished(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+func PodFinished(pod *corev1.Pod) bool { return podstate.IsFinished(pod) }
+
+// PodName is namespace/name of a pod, for a message.
+func PodName(pod *corev1.Pod) string {
+	return Sanitize(pod.Namespace, 63) + "/" + Sanitize(pod.Name, 253)
 }

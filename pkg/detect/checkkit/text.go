@@ -9,9 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -20,20 +19,8 @@ const (
 	MaxName = 80  // bytes of a name from outside
 )
 
-// Sanitize shortens text from outside for a message: valid UTF-8, one line, no control characters, at most
-// that number of bytes.
-func Sanitize(text string, most int) string {
-	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "\uFFFD"), func(r rune) bool {
-		return unicode.IsSpace(r) || !unicode.IsGraphic(r)
-	}), " ")
-	if len(text) <= most {
-		return text
-	}
-	for most > 0 && !utf8.RuneStart(text[most]) {
-		most--
-	}
-	return text[:most] + "…"
-}
+// Sanitize shortens text from outside for a message: see hosterr.Sanitize.
+func Sanitize(text string, most int) string { return hosterr.Sanitize(text, most) }
 
 // JoinFirst joins the first names of a list and the number of the others.
 func JoinFirst(names []string, most int) string {

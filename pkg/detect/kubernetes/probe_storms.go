@@ -16,7 +16,6 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
-	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -172,7 +171,7 @@ func ownersOf(ctx context.Context, h *host.Host, uids []string) (names []string,
 	different := map[string]bool{}
 	for i := range pods {
 		if pod := &pods[i]; slices.Contains(uids, string(pod.UID)) || slices.Contains(uids, host.NodePodUID(pod)) {
-			names = append(names, podstate.Pod{Pod: pod}.Name())
+			names = append(names, checkkit.PodName(pod))
 			different[ownerOf(pod)] = true
 		}
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/podstate"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
-	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -181,11 +181,11 @@ func podsWaiting(plugin string, pods []corev1.Pod, ending bool) []string {
 	var waiting []string
 	for i := range pods {
 		pod := &pods[i]
-		if ending != (pod.DeletionTimestamp != nil) || !ending && !podstate.PodStarting(pod) {
+		if ending != (pod.DeletionTimestamp != nil) || !ending && !podstate.IsStarting(pod) {
 			continue
 		}
 		if slices.ContainsFunc(podstate.MountedVolumes(pod), func(v corev1.Volume) bool { return mayUse(v, plugin) }) {
-			waiting = append(waiting, podstate.Pod{Pod: pod}.Name())
+			waiting = append(waiting, checkkit.PodName(pod))
 		}
 	}
 	slices.Sort(waiting)

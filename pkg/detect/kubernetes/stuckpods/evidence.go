@@ -11,8 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/podstate"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
-	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
 )
 
 // podEvidence is what one run reads about late pods: each part once, and only when a pod needs it. What cannot be read
@@ -27,19 +27,18 @@ type podEvidence struct {
 	containers      []*cri.Container
 	networkNotReady string // the runtime's message if its network is not ready
 
-	mounts  []mount.Mount
-	cgroups map[string][]cgroup.PodCgroup // by pod UID
+	mounts     []mount.Mount
+	cgroups    map[string][]cgroup.PodCgroup // by pod UID
+	cgroupsErr error
 }
 
 // runtimeTimeout bounds all calls to the runtime together.
 const runtimeTimeout = 5 * time.Second
 
 // stage returns where a late pod is stuck.
-func (e *podEvidence) stage(ctx context.Context, p podstate.Pod) podstate.PodStage {
-	if e.mounts == nil {
-		e.mounts, _ = mount.Table(e.host) // without them volumes are evaluated by their directories alone
-	}
-	if p.Ending {
+func (e *podEvidence) stage(ctx context.Context, p latePod) stage {
+	e.readMounts()
+	if p.ending {
 		return e.endStage(ctx, p)
 	}
 	return e.startStage(ctx, p)
@@ -74,24 +73,17 @@ func (e *podEvidence) ask(ctx context.Context) error {
 	return nil
 }
 
-// podCgroups returns the cgroups of all pods in the hierarchies that can freeze, or hold processes where there is
-// only one.
-func (e *podEvidence) podCgroups() map[string][]cgroup.PodCgroup {
-	if e.cgroups != nil {
-		return e.cgroups
+// readMounts reads the mount table, once.
+func (e *podEvidence) readMounts() {
+	if e.mounts == nil {
+		e.mounts, _ = mount.Table(e.host) // without them volumes are evaluated by their directories alone
 	}
-	e.cgroups = map[string][]cgroup.PodCgroup{}
-	for _, hierarchy := range cgroup.CgroupHierarchies(e.mounts, e.host.Paths.CgroupMount) {
-		if !hierarchy.V2 && !hierarchy.Has("freezer") {
-			continue
-		}
-		found, err := cgroup.PodCgroups(e.host, hierarchy)
-		if err != nil {
-			continue
-		}
-		for _, c := range found {
-			e.cgroups[c.UID] = append(e.cgroups[c.UID], c)
-		}
+}
+
+// podCgroups reads the cgroups of all pods, once.
+func (e *podEvidence) podCgroups() map[string][]cgroup.PodCgroup {
+	if e.cgroups == nil {
+		e.cgroups, e.cgroupsErr = podstate.CgroupsOf(e.host, e.mounts)
 	}
 	return e.cgroups
 }

@@ -8,38 +8,37 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
-	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // stuckFindings reports the pods that have been stuck for longest individually, and a stage that many are in once.
-func stuckFindings(h *host.Host, stuck []podstate.Pod, s Settings) []finding.Finding {
+func stuckFindings(h *host.Host, stuck []latePod, s Settings) []finding.Finding {
 	found := manyStuck(h, stuck, s.Many)
 	for _, p := range stuck[:min(len(stuck), maxStuckPods)] {
 		f := finding.Finding{
-			Subject: finding.Subject{Kind: "pod", Name: p.Name(), UID: string(p.Pod.UID)}, Severity: finding.Warning,
+			Subject: finding.Subject{Kind: "pod", Name: p.name(), UID: string(p.pod.UID)}, Severity: finding.Warning,
 			Facts: map[string]string{
-				"stage": p.Where.Stage, "lateSeconds": strconv.Itoa(int(p.Late.Seconds())),
-				"phase": string(p.Pod.Status.Phase),
-				"pods":  p.Name(),
+				"stage": string(p.where.stage), "lateSeconds": strconv.Itoa(int(p.late.Seconds())),
+				"phase": string(p.pod.Status.Phase),
+				"pods":  p.name(),
 			},
 		}
-		if p.Where.Own {
+		if p.where.own {
 			f.Severity = finding.Info
 		}
-		late := p.Late.Round(time.Second)
-		if p.Ending {
+		late := p.late.Round(time.Second)
+		if p.ending {
 			f.Reason = "PodStuckTerminating"
-			if p.Where.Own {
+			if p.where.own {
 				f.Reason = "PodHeldByFinalizers"
 			}
-			f.Message = fmt.Sprintf("still here %s after its grace period: %s", late, p.Where.Text)
+			f.Message = fmt.Sprintf("still here %s after its grace period: %s", late, p.where.text)
 		} else {
 			f.Reason = "PodStuckStarting"
-			if p.Where.Own {
+			if p.where.own {
 				f.Reason = "PodCannotStart"
 			}
-			f.Message = fmt.Sprintf("has not started for %s: %s", late, p.Where.Text)
+			f.Message = fmt.Sprintf("has not started for %s: %s", late, p.where.text)
 		}
 		found = append(found, f)
 	}
@@ -47,15 +46,15 @@ func stuckFindings(h *host.Host, stuck []podstate.Pod, s Settings) []finding.Fin
 }
 
 // manyStuck reports the stage that most pods are in.
-func manyStuck(h *host.Host, stuck []podstate.Pod, many int) []finding.Finding {
+func manyStuck(h *host.Host, stuck []latePod, many int) []finding.Finding {
 	names := map[string][]string{}
 	for _, p := range stuck {
-		if !p.Where.Own {
-			stage := "starting: " + p.Where.Stage
-			if p.Ending {
-				stage = "terminating: " + p.Where.Stage
+		if !p.where.own {
+			stage := "starting: " + string(p.where.stage)
+			if p.ending {
+				stage = "terminating: " + string(p.where.stage)
 			}
-			names[stage] = append(names[stage], p.Name())
+			names[stage] = append(names[stage], p.name())
 		}
 	}
 	worst := ""

@@ -7,9 +7,31 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/podstate"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
+
+// latePod is one pod that is late.
+type latePod struct {
+	pod    *corev1.Pod
+	ending bool
+	late   time.Duration // how long it has been starting, or ending beyond its grace period
+	where  stage
+}
+
+// stage is where a pod is stuck. An empty stage is none: the pod makes progress.
+type stage struct {
+	stage podstate.Stage
+	text  string // what it waits for, with the evidence
+	own   bool   // only the pod's specification, or its controllers, can correct it
+}
+
+// nodeUID is the UID that the node uses for the pod.
+func (p latePod) nodeUID() string { return host.NodePodUID(p.pod) }
+
+func (p latePod) name() string { return checkkit.PodName(p.pod) }
 
 // podClock is when a pod began to start, and when it had to be gone, by the time since boot.
 type podClock struct {
@@ -19,13 +41,14 @@ type podClock struct {
 }
 
 // late returns the pods that start or end too late, the latest first, and keeps the clocks of all.
-func (m *stuckState) late(pods []corev1.Pod, now finding.Timestamp, s Settings) []podstate.Pod {
+func (m *stuckState) late(pods []corev1.Pod, now finding.Timestamp, s Settings) []latePod {
 	fresh := m.last.Boot != now.Boot
 	if fresh {
 		clear(m.pods)
+		clear(m.traceless)
 	}
 	clocks := make(map[string]podClock, len(pods))
-	var late []podstate.Pod
+	var late []latePod
 	for i := range pods {
 		pod := &pods[i]
 		uid := string(pod.UID)
@@ -38,18 +61,18 @@ func (m *stuckState) late(pods []corev1.Pod, now finding.Timestamp, s Settings) 
 		switch {
 		case clock.due >= 0:
 			if over := now.SinceBoot - clock.due; over >= s.TerminateAfter {
-				late = append(late, podstate.Pod{Pod: pod, Ending: true, Late: over})
+				late = append(late, latePod{pod: pod, ending: true, late: over})
 			}
 		case clock.starting >= 0:
 			if age := now.SinceBoot - clock.starting; age >= s.StartAfter {
-				late = append(late, podstate.Pod{Pod: pod, Late: age})
+				late = append(late, latePod{pod: pod, late: age})
 			}
 		}
 	}
 	m.last, m.pods = now, clocks
-	slices.SortStableFunc(late, func(a, b podstate.Pod) int {
-		return cmp.Or(cmp.Compare(b.Late, a.Late), cmp.Compare(a.Pod.Namespace, b.Pod.Namespace),
-			cmp.Compare(a.Pod.Name, b.Pod.Name))
+	slices.SortStableFunc(late, func(a, b latePod) int {
+		return cmp.Or(cmp.Compare(b.late, a.late), cmp.Compare(a.pod.Namespace, b.pod.Namespace),
+			cmp.Compare(a.pod.Name, b.pod.Name))
 	})
 	return late
 }
@@ -76,7 +99,7 @@ func (c *podClock) advance(pod *corev1.Pod, now finding.Timestamp, fresh bool) {
 	}
 	c.due = -1
 	switch {
-	case !podstate.PodStarting(pod):
+	case !podstate.IsStarting(pod):
 		c.starting = -1
 	case c.starting < 0:
 		c.starting = now.SinceBoot

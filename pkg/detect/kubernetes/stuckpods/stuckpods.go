@@ -9,17 +9,18 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/detect"
-	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/podstate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// stuck-pods reads kubelet's list of pods (GET /pods, a v1.PodList), and of those that are late
+// stuck-pods reads kubelet's list of pods (GET /pods, a v1.PodList), the names in <kubelet root>/pods, and of pods that
+// are late, or have no directory there although they run,
 //
 //	their sandboxes and containers over CRI (ListPodSandbox, ListContainers, Status)
 //	<kubelet root>/pods/<uid>/volumes/<plugin>/<volume>     exists once the volume is set up
 //	/proc/1/mountinfo                                       and mounted, where its plugin mounts
 //	cgroup.procs, freezer.state or cgroup.freeze            of the pod's cgroups
 //	/proc/PID/stat, /proc/PID/task/TID/{stat,wchan}         of the processes in them
+//	/var/lib/cni/results                                    has an attachment until its CNI DEL has succeeded
 //
 // https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/. Kubelet waits for volumes, then creates the
 // sandbox and its network, then pulls images and creates containers; it ends containers, then the sandbox, then
@@ -36,13 +37,16 @@ type Settings struct {
 	PullAfter  time.Duration `yaml:"pullAfter"`  // the same while an image is being pulled
 	// a pod that remains for longer after its grace period is stuck
 	TerminateAfter time.Duration `yaml:"terminateAfter"`
+	// a pod that runs by its status, and of which the node has had no trace for longer, is lost
+	TraceAfter time.Duration `yaml:"traceAfter"`
 	// this many pods stuck in one stage are a fault of the node, reported once
 	Many int `yaml:"many"`
 }
 
 // DefaultSettings returns the settings that are used unless the configuration says otherwise.
 func DefaultSettings() Settings {
-	return Settings{StartAfter: 5 * time.Minute, PullAfter: 15 * time.Minute, TerminateAfter: 10 * time.Minute, Many: 5}
+	return Settings{StartAfter: 5 * time.Minute, PullAfter: 15 * time.Minute, TerminateAfter: 10 * time.Minute,
+		TraceAfter: 15 * time.Minute, Many: 5}
 }
 
 const (
@@ -60,12 +64,14 @@ func New(s Settings) detect.Check {
 		Advice: "The message names the stage. Volumes: check `kubectl describe pod` and the driver's log. Sandbox " +
 			"and network: check `journalctl -u kubelet -u containerd` and the CNI plugin's pod. Images: check the " +
 			"registry. Processes that do not exit: read `cat /proc/PID/stack`; one in state D waits for a disk or " +
-			"server, a frozen one for a thaw of its cgroup. Finalizers: check their controller. `nodeagent inspect` " +
-			"shows leftovers of deleted pods.",
+			"server, a frozen one for a thaw of its cgroup. Finalizers: check their controller. `nodeagent inspect pod " +
+			"NAMESPACE/NAME` explains one pod, `nodeagent inspect` shows leftovers of deleted pods.",
 		Doc: detect.Doc{
 			Reads: []string{"https://127.0.0.1:10250/pods", "<kubelet root>/pods/UID/volumes",
+				"<kubelet root>/pods, its names",
 				"CRI ListPodSandbox, ListContainers and Status",
-				"/proc/1/mountinfo", "the cgroups of late pods", "/proc/PID/task/TID/stat of their processes"},
+				"/proc/1/mountinfo", "the cgroups of late pods", "/proc/PID/task/TID/stat of their processes",
+				"/var/lib/cni/results, when a pod does not end"},
 			Why: "Users wait for a pod that does not start. One that does not end blocks its StatefulSet, its " +
 				"volumes and the drain of the node.",
 			Faults: []detect.Fault{
@@ -73,6 +79,8 @@ func New(s Settings) detect.Check {
 					"an image is pulled), in a stage that depends on the node or the cluster"},
 				{Reason: "PodStuckTerminating", Severity: finding.Warning,
 					When: "still there 10 minutes after its grace period"},
+				{Reason: "PodWithoutTrace", Severity: finding.Warning, When: "runs by its status, and for 15 minutes " +
+					"the runtime, kubelet's directory and the cgroups have had nothing of it"},
 				{Reason: "PodCannotStart", Severity: finding.Info, When: "not started for 5 minutes for a reason " +
 					"that only the pod's specification can correct"},
 				{Reason: "PodHeldByFinalizers", Severity: finding.Info,
@@ -83,7 +91,10 @@ func New(s Settings) detect.Check {
 			},
 			FalseAlarms: "Init containers that run for long, containers that crash (CrashLoopBackOff) and preStop " +
 				"hooks within the grace period are ignored. After a start of the agent ages are taken from the wall " +
-				"clock once: after a clock step they may be wrong until the pod has started.",
+				"clock once: after a clock step they may be wrong until the pod has started. Pods without a trace: a " +
+				"list of the apiserver may be 10 minutes old where kubelet does not show its own, hence 15 minutes; " +
+				"static pods and their mirrors are ignored, and so are all while kubelet's directory has none of " +
+				"the pods: it is elsewhere.",
 		},
 		Every:    2 * time.Minute,
 		Deadline: 15 * time.Second,
@@ -95,6 +106,8 @@ func New(s Settings) detect.Check {
 type stuckState struct {
 	last finding.Timestamp
 	pods map[string]podClock // by UID
+
+	traceless map[string]time.Duration // since when the node has no trace of a pod, by UID and time since boot
 }
 
 func (m *stuckState) observe(ctx context.Context, h *host.Host, s Settings) ([]finding.Finding, error) {
@@ -106,18 +119,16 @@ func (m *stuckState) observe(ctx context.Context, h *host.Host, s Settings) ([]f
 		return nil, fmt.Errorf("pods of kubelet: %w", err)
 	}
 	late := m.late(pods, h.Clock(), s)
-	if len(late) == 0 {
-		return nil, nil
-	}
 	evidence := &podEvidence{host: h, settings: s}
-	var stuck []podstate.Pod
+	untraced := m.untraced(ctx, pods, evidence)
+	var stuck []latePod
 	for _, p := range late {
 		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("check pod %s/%s: %w", p.Pod.Namespace, p.Pod.Name, err)
+			return nil, fmt.Errorf("check pod %s/%s: %w", p.pod.Namespace, p.pod.Name, err)
 		}
-		if p.Where = evidence.stage(ctx, p); p.Where.Stage != "" {
+		if p.where = evidence.stage(ctx, p); p.where.stage != "" {
 			stuck = append(stuck, p)
 		}
 	}
-	return stuckFindings(h, stuck, s), nil
+	return append(stuckFindings(h, stuck, s), untracedFindings(h, untraced)...), nil
 }

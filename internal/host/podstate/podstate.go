@@ -1,28 +1,23 @@
-// Package podstate evaluates how far a pod has come in starting or terminating.
+// Package podstate says how far a pod has come in starting or ending: what its object shows, what of it is on the node,
+// and which stage that is. Its stages are pure functions. Text from outside is returned as it is: who prints it must
+// sanitize it.
 package podstate
 
 import (
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// Pod is one pod that is late.
-type Pod struct {
-	Pod    *corev1.Pod
-	Ending bool
-	Late   time.Duration // how long it has been starting, or ending beyond its grace period
-	Where  PodStage
+// IsFinished reports whether all containers of a pod have ended for good.
+func IsFinished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// PodStarting reports whether a pod waits for something that its own programs do not do.
-func PodStarting(pod *corev1.Pod) bool {
-	if checkkit.PodFinished(pod) {
+// IsStarting reports whether a pod waits for something that its own programs do not do.
+func IsStarting(pod *corev1.Pod) bool {
+	if IsFinished(pod) {
 		return false
 	}
 	if len(pod.Status.ContainerStatuses)+len(pod.Status.InitContainerStatuses) == 0 {
@@ -36,18 +31,28 @@ func PodStarting(pod *corev1.Pod) bool {
 // or else the first container that waits. One that runs, or waits for a restart after a crash, is not for the node to
 // correct.
 func WaitingContainer(pod *corev1.Pod) (corev1.ContainerStatus, bool) {
-	for _, c := range pod.Status.InitContainerStatuses {
-		switch {
-		case c.State.Terminated != nil && c.State.Terminated.ExitCode == 0, c.Started != nil && *c.Started &&
-			restartable(pod, c.Name):
-			continue
-		case c.State.Waiting == nil || c.State.Waiting.Reason == "CrashLoopBackOff":
+	if c, init := UnfinishedInit(pod); init {
+		if c.State.Waiting == nil || c.State.Waiting.Reason == crashLoop {
 			return corev1.ContainerStatus{}, false
 		}
 		return c, true
 	}
 	for _, c := range pod.Status.ContainerStatuses {
-		if c.State.Waiting != nil && c.State.Waiting.Reason != "CrashLoopBackOff" {
+		if c.State.Waiting != nil && c.State.Waiting.Reason != crashLoop {
+			return c, true
+		}
+	}
+	return corev1.ContainerStatus{}, false
+}
+
+// crashLoop is the reason of a container that waits for its restart after a crash.
+const crashLoop = "CrashLoopBackOff"
+
+// UnfinishedInit returns the first init container that is not done.
+func UnfinishedInit(pod *corev1.Pod) (corev1.ContainerStatus, bool) {
+	for _, c := range pod.Status.InitContainerStatuses {
+		done := c.State.Terminated != nil && c.State.Terminated.ExitCode == 0
+		if !done && (c.Started == nil || !*c.Started || !restartable(pod, c.Name)) {
 			return c, true
 		}
 	}
@@ -61,8 +66,15 @@ func restartable(pod *corev1.Pod, name string) bool {
 	})
 }
 
-// NodeUID is the UID that the node uses for the pod.
-func (p Pod) NodeUID() string { return host.NodePodUID(p.Pod) }
+// ImageOf returns the image of a container; "?" where the pod has no such container.
+func ImageOf(pod *corev1.Pod, container string) string {
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if c.Name == container {
+			return c.Image
+		}
+	}
+	return "?"
+}
 
 // MountedVolumes are the volumes of a pod that a container mounts: kubelet sets up no others.
 func MountedVolumes(pod *corev1.Pod) []corev1.Volume {
@@ -93,7 +105,7 @@ func VolumePlugin(v corev1.Volume) (plugin, what string) {
 	case v.EmptyDir != nil:
 		return "kubernetes.io~empty-dir", "emptyDir"
 	case v.CSI != nil:
-		return "kubernetes.io~csi", "CSI driver " + strings.ToValidUTF8(v.CSI.Driver, "?")
+		return csiPlugin, "CSI driver " + strings.ToValidUTF8(v.CSI.Driver, "?")
 	case v.NFS != nil:
 		return "kubernetes.io~nfs", "NFS " + v.NFS.Server
 	case v.PersistentVolumeClaim != nil:
@@ -104,14 +116,4 @@ func VolumePlugin(v corev1.Volume) (plugin, what string) {
 	return "", ""
 }
 
-// PodStage is where a pod is stuck. An empty stage is none: the pod makes progress.
-type PodStage struct {
-	Stage string // for machines: "volumes", "sandbox", "image" …
-	Text  string // what it waits for, with the evidence
-	Own   bool   // only the pod's specification, or its controllers, can correct it
-}
-
-// Name is namespace/name.
-func (p Pod) Name() string {
-	return checkkit.Sanitize(p.Pod.Namespace, 63) + "/" + checkkit.Sanitize(p.Pod.Name, 253)
-}
+const csiPlugin = "kubernetes.io~csi"

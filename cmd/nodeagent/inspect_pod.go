@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/pkg/inspect/podstage"
+)
+
+func newInspectPod(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "pod NAMESPACE/NAME",
+		Short: "Say why one pod of this node is stuck: stage, since when, blocker, holder, next step",
+		Long: `Say why one pod is stuck: the stage that it is in, since when, what blocks it, who holds it, and what to do
+next. It asks the apiserver, kubelet and the runtime for this pod, and reads what of it is on the node; what does not
+answer is named. Nothing is changed.
+
+Exit codes: 0 nothing is wrong, or it still has time; 1 it is stuck, failed, not here, or gone and left something
+behind; 2 could not tell.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			namespace, name, err := parsePodName(args[0])
+			if err != nil {
+				return err
+			}
+			answer, err := explainPod(cmd.Context(), o, namespace, name)
+			if err != nil {
+				return err
+			}
+			if o.json() {
+				err = printJSON(cmd.OutOrStdout(), answer)
+			} else {
+				err = printAnswer(cmd.OutOrStdout(), answer, time.Now())
+			}
+			if err != nil {
+				return err
+			}
+			return answerExit(answer)
+		},
+	}
+}
+
+// podLimit bounds the whole command, whatever hangs.
+const podLimit = 15 * time.Second
+
+// explainPod abandons what hangs: that ends with the process.
+func explainPod(ctx context.Context, o *options, namespace, name string) (podstage.Answer, error) {
+	type explained struct {
+		answer podstage.Answer
+		err    error
+	}
+	done := make(chan explained, 1)
+	go func() {
+		cfg, err := o.load(ctx)
+		if err != nil {
+			done <- explained{err: err}
+			return
+		}
+		answer, err := agent.ExplainPod(ctx, cfg, namespace, name)
+		done <- explained{answer, err}
+	}()
+	select {
+	case e := <-done:
+		return e.answer, e.err
+	case <-time.After(podLimit):
+		return podstage.Evaluate(podstage.Facts{Namespace: namespace, Name: name, Now: host.Now().Wall,
+			Apiserver: podstage.Source{Asked: true,
+				Err: fmt.Errorf("discovery of kubelet and the runtime hangs: no answer within %s", podLimit)}}), nil
+	}
+}
+
+// parsePodName refuses what cannot be the name of a pod: it becomes part of requests and of commands to copy.
+func parsePodName(text string) (namespace, name string, err error) {
+	namespace, name, found := strings.Cut(text, "/")
+	if !found {
+		return "", "", fmt.Errorf("pod %q: want NAMESPACE/NAME", hosterr.Clip(text))
+	}
+	if len(validation.IsDNS1123Label(namespace))+len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return "", "", fmt.Errorf("pod %q: no pod can have this name: want NAMESPACE/NAME of lower case letters, "+
+			"digits, '-' and '.'", hosterr.Clip(text))
+	}
+	return namespace, name, nil
+}
+
+// answerExit: what is stuck is a problem; what is in order, or still has time, is none.
+func answerExit(a podstage.Answer) error {
+	switch a.Verdict {
+	case podstage.Fine, podstage.Waiting:
+		return nil
+	case podstage.Stuck:
+		return &exitError{Code: exitProblems}
+	}
+	return &exitError{Code: exitCouldNotTell}
+}
+
+// printAnswer prints an answer in five lines, and a sixth with what could not be read where that may matter. Events are
+// not named: most agents may not read them, and the answer says so where it would have needed them.
+func printAnswer(w io.Writer, a podstage.Answer, now time.Time) error {
+	s := screenOf(w)
+	colours := map[podstage.Verdict]string{podstage.Fine: green, podstage.Waiting: green, podstage.Stuck: red,
+		podstage.Unknown: yellow}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s: %s\n", s.paint(colours[a.Verdict], strings.ToUpper(string(a.Verdict))),
+		s.paint(bold, a.Namespace+"/"+a.Name), a.Stage)
+	since := "not known"
+	if !a.Since.IsZero() {
+		since = fmt.Sprintf("%s (%s ago)", a.Since.UTC().Format(time.RFC3339),
+			max(now.Sub(a.Since), 0).Round(time.Second))
+	}
+	const indent = 11
+	line := func(label, text string) {
+		if text == "" {
+			text = "-"
+		}
+		fmt.Fprintf(&b, "  %-*s%s\n", indent-2, label, s.wrap(text, indent, indent))
+	}
+	line("since", since)
+	line("blocker", a.Blocker)
+	line("holder", a.Holder)
+	line("next", a.Next)
+	if unread := unreadSources(a); len(unread) > 0 && a.Verdict != podstage.Fine {
+		line("unread", strings.Join(unread, ", ")+" (-o json has the reasons)")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func unreadSources(a podstage.Answer) []string {
+	var names []string
+	for _, e := range a.Evidence {
+		if e.Failed && e.Source != "events" && !slices.Contains(names, e.Source) {
+			names = append(names, e.Source)
+		}
+	}
+	return names
+}

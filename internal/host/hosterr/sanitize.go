@@ -1,0 +1,22 @@
+package hosterr
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Sanitize shortens text from outside for people: valid UTF-8, one line, no control characters, at most that number of
+// bytes.
+func Sanitize(text string, most int) string {
+	text = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(text, "\uFFFD"), func(r rune) bool {
+		return unicode.IsSpace(r) || !unicode.IsGraphic(r)
+	}), " ")
+	if len(text) <= most {
+		return text
+	}
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most] + "…"
+}

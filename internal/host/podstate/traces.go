@@ -1,0 +1,231 @@
+package podstate
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/cni"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
+)
+
+// Dir returns kubelet's directory of a pod.
+func Dir(h *host.Host, uid string) string { return path.Join("/", h.Paths.KubeletRoot, "pods", uid) }
+
+// Process is a process of a pod that has not exited.
+type Process struct {
+	PID   int
+	Comm  string
+	Wchan string // of a thread that hangs in the kernel (state D): where; "?" where the kernel does not say
+}
+
+// BlockedOf returns the processes that hang in the kernel.
+func BlockedOf(processes []Process) []Process {
+	return slices.DeleteFunc(slices.Clone(processes), func(p Process) bool { return p.Wchan == "" })
+}
+
+// Bounds of what is read of one pod.
+const (
+	maxProcesses = 200
+	maxThreads   = 500
+)
+
+// CgroupsOf returns the cgroups of all pods, by UID, in the hierarchies that can freeze, or hold processes where there
+// is only one. What was read is returned beside an error.
+func CgroupsOf(h *host.Host, mounts []mount.Mount) (map[string][]cgroup.PodCgroup, error) {
+	cgroups := map[string][]cgroup.PodCgroup{}
+	var problems []error
+	read := 0
+	for _, hierarchy := range cgroup.CgroupHierarchies(mounts, h.Paths.CgroupMount) {
+		if !hierarchy.V2 && !hierarchy.Has("freezer") {
+			continue
+		}
+		read++
+		found, err := cgroup.PodCgroups(h, hierarchy)
+		problems = append(problems, err)
+		for _, c := range found {
+			cgroups[c.UID] = append(cgroups[c.UID], c)
+		}
+	}
+	if read == 0 {
+		problems = append(problems, fmt.Errorf("no cgroup hierarchy below %s", h.Paths.CgroupMount))
+	}
+	return cgroups, errors.Join(problems...)
+}
+
+// ProcessesOf returns the processes in the cgroups of a pod, and the first of these that is frozen.
+func ProcessesOf(h *host.Host, cgroups []cgroup.PodCgroup) (frozen string, alive []Process) {
+	frozen, pids := membersOf(h, cgroups)
+	threads := 0
+	for _, pid := range pids[:min(len(pids), maxProcesses)] {
+		stat, err := h.ProcStat(pid)
+		if err != nil || !proc.Alive(stat) {
+			continue
+		}
+		p := Process{PID: pid, Comm: stat.Comm}
+		tids, _ := h.TIDs(pid)
+		for _, tid := range tids {
+			if threads++; threads > maxThreads {
+				break
+			}
+			if task, err := h.TaskStat(pid, tid); err == nil && task.State == 'D' {
+				if p.Wchan, err = h.Files.Text(fmt.Sprintf("/proc/%d/task/%d/wchan", pid, tid)); err != nil ||
+					p.Wchan == "" || p.Wchan == "0" {
+					p.Wchan = "?"
+				}
+				break
+			}
+		}
+		alive = append(alive, p)
+	}
+	return frozen, alive
+}
+
+// membersOf returns the first frozen one of some cgroups, and the processes in all.
+func membersOf(h *host.Host, cgroups []cgroup.PodCgroup) (frozen string, pids []int) {
+	seen := map[int]bool{}
+	for _, c := range cgroups {
+		if is, err := cgroup.Frozen(h, c); err == nil && is && frozen == "" {
+			frozen = c.Path
+		}
+		data, err := h.Files.Read(path.Join(c.Dir(), "cgroup.procs"))
+		if err != nil {
+			continue // it has gone, or holds threads
+		}
+		for field := range strings.FieldsSeq(string(data)) {
+			if pid, err := strconv.Atoi(field); err == nil && pid > 0 && !seen[pid] {
+				seen[pid] = true
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return frozen, pids
+}
+
+// MountsOf returns what is mounted below the directory of a pod.
+func MountsOf(h *host.Host, mounts []mount.Mount, uid string) []mount.Mount {
+	dir := Dir(h, uid)
+	var found []mount.Mount
+	for _, m := range mounts {
+		if mount.Below(m.Point, dir) {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// AttachmentsOf returns what libcni's cache has of a pod: an attachment stays there until its DEL has succeeded.
+func AttachmentsOf(h *host.Host, uid string, sandboxes []*cri.PodSandbox) ([]cni.Attachment, error) {
+	all, err := cni.Attachments(h)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // no plugin has used it
+	}
+	return slices.DeleteFunc(all, func(a cni.Attachment) bool {
+		return a.Args["K8S_POD_UID"] != uid && !slices.ContainsFunc(sandboxes, func(s *cri.PodSandbox) bool {
+			return s.GetMetadata().GetUid() == uid && s.Id == a.ContainerID
+		})
+	}), err
+}
+
+// SandboxesOf returns the sandbox of a pod that is ready, and how many others it has.
+func SandboxesOf(sandboxes []*cri.PodSandbox, uid string) (ready *cri.PodSandbox, others int) {
+	for _, s := range sandboxes {
+		switch {
+		case s.GetMetadata().GetUid() != uid:
+		case s.State == cri.PodSandboxState_SANDBOX_READY:
+			ready = s
+		default:
+			others++
+		}
+	}
+	return ready, others
+}
+
+// RunningOf returns the containers of a pod that run, as the runtime believes.
+func RunningOf(containers []*cri.Container, uid string) []string {
+	var names []string
+	for _, c := range containers {
+		if c.State == cri.ContainerState_CONTAINER_RUNNING && c.Labels["io.kubernetes.pod.uid"] == uid {
+			names = append(names, c.GetMetadata().GetName())
+		}
+	}
+	return names
+}
+
+// IsCreated reports whether a sandbox has a container of that name that is created and was not started.
+func IsCreated(containers []*cri.Container, sandbox *cri.PodSandbox, name string) bool {
+	return sandbox != nil && slices.ContainsFunc(containers, func(c *cri.Container) bool {
+		return c.PodSandboxId == sandbox.Id && c.GetMetadata().GetName() == name &&
+			c.State == cri.ContainerState_CONTAINER_CREATED
+	})
+}
+
+// MissingVolumes names the volumes that a container wants to mount and that are not set up. Kubelet makes
+// volumes/<plugin>/<volume> when it sets one up; claims have the name of their PersistentVolume, which the pod does not
+// show, so they are counted. A hostPath leaves no trace.
+func MissingVolumes(h *host.Host, mounts []mount.Mount, pod *corev1.Pod) ([]string, error) {
+	there, err := setUp(h, mounts, host.NodePodUID(pod))
+	if err != nil {
+		return nil, err
+	}
+	var missing, claims []string
+	for _, v := range MountedVolumes(pod) {
+		switch plugin, what := VolumePlugin(v); {
+		case plugin == "" && what != "":
+			claims = append(claims, v.Name+" ("+what+")")
+		case plugin == "":
+		case !there[plugin+"/"+v.Name]:
+			missing = append(missing, v.Name+" ("+what+")")
+		default:
+			delete(there, plugin+"/"+v.Name)
+		}
+	}
+	if bound := len(there); bound < len(claims) {
+		missing = append(missing, claims...)
+		if bound > 0 {
+			missing = append(missing, fmt.Sprintf("of which %d are set up", bound))
+		}
+	}
+	return missing, nil
+}
+
+// setUp returns the volumes of a pod that are set up, as plugin/volume. Those of CSI must be mounted too: their
+// directory comes first.
+func setUp(h *host.Host, mounts []mount.Mount, uid string) (map[string]bool, error) {
+	dir := Dir(h, uid)
+	there := map[string]bool{}
+	for _, kind := range []string{"volumes", "volumeDevices"} {
+		plugins, err := h.Files.List(path.Join(dir, kind))
+		if err != nil {
+			if kind == "volumes" {
+				return nil, err
+			}
+			continue
+		}
+		for _, plugin := range plugins {
+			volumes, err := h.Files.List(path.Join(dir, kind, plugin))
+			if err != nil {
+				return nil, err
+			}
+			for _, volume := range volumes {
+				point := path.Join(dir, kind, plugin, volume)
+				if kind != "volumes" || plugin != csiPlugin || slices.ContainsFunc(mounts, func(m mount.Mount) bool {
+					return mount.Below(m.Point, point)
+				}) {
+					there[plugin+"/"+volume] = true
+				}
+			}
+		}
+	}
+	return there, nil
+}
