@@ -106,6 +106,7 @@ func (m *evictionState) observe(ctx context.Context, h *host.Host) ([]finding.Fi
 			m.evaluateImages(found, h.Clock(), disk.path, config.ImageGCHighPercent, disk.answer)
 		}
 	}
+	m.meter.NoRest = slices.Max(append(slices.Collect(maps.Values(grown)), 0)) > 0
 	evaluateEvicted(found, grown, m.meter.Span())
 	return slices.SortedFunc(maps.Values(found), finding.Compare), finding.Partial(unknown)
 }

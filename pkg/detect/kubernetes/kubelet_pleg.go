@@ -46,6 +46,7 @@ const (
 	plegSlowShare  = 0.01 // of the relists took more than 10 s
 	plegSlowLeast  = 3
 	metricsTimeout = 8 * time.Second // for the metrics
+	plegListLimit  = 2 * time.Second // for the agent's own list of containers; some ms are normal
 )
 
 // KubeletPLEG finds a kubelet that can no longer list its containers.
@@ -91,6 +92,7 @@ type plegState struct {
 }
 
 func (m *plegState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	m.meter.NoRest = m.meter.NoRest || listsSlowly(ctx, h)
 	asking, cancel := context.WithTimeout(ctx, metricsTimeout)
 	defer cancel()
 	grown, scrape, err := m.meter.Read(asking, h, func(_ string, s kubelet.Sample) string {
@@ -115,7 +117,18 @@ func (m *plegState) observe(ctx context.Context, h *host.Host) ([]finding.Findin
 		last := max(seen, epoch) // 0 before the first success
 		m.track(seen, time.Duration(float64(scrape.At.Wall.UnixNano())-last*1e9), scrape.At)
 	}
-	return evaluatePLEG(scrape.At.Since(m.first)+m.age, events > 0, grown), nil
+	return m.meter.Follow(evaluatePLEG(scrape.At.Since(m.first)+m.age, events > 0, grown)), nil
+}
+
+// listsSlowly makes the call that a relist makes, which shows a slow runtime also on a node at rest.
+func listsSlowly(ctx context.Context, h *host.Host) bool {
+	if h.Kubelet.RecentScrape == nil || h.Runtime.Containers == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, plegListLimit)
+	defer cancel()
+	_, err := h.Runtime.Containers(ctx)
+	return err != nil
 }
 
 // plegFromNode reads kubelet's own report from the Node. Without it nothing is known, since metrics may be slow for

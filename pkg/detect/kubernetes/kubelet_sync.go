@@ -85,7 +85,7 @@ func (m *syncState) observe(ctx context.Context, h *host.Host) ([]finding.Findin
 			minutes),
 		lateStarts{checkkit.NodeSubject(h), "start", "60", "PodsStartSlowly",
 			"took more than a minute to start, image pulls not counted"}.evaluate(grown, minutes))
-	return found, nil
+	return m.meter.Follow(found), nil
 }
 
 // syncKey returns the key under which a sample is counted.

@@ -40,7 +40,7 @@ const (
 
 // ProbeStorms finds liveness and readiness probes that begin to fail for many pods at once.
 func ProbeStorms() detect.Check {
-	m := &stormState{meter: checkkit.KubeletMeter{Window: probeStormsWindow}}
+	m := &stormState{meter: checkkit.KubeletMeter{Window: probeStormsWindow, Strict: true}}
 	return detect.Check{
 		ID:      "probe-storms",
 		Domain:  "kubernetes",
@@ -80,13 +80,18 @@ func (m *stormState) observe(ctx context.Context, h *host.Host) ([]finding.Findi
 		return nil, fmt.Errorf("kubelet's probes: %w", scrape.ProbesErr)
 	}
 	if grown == nil {
-		m.failed = nil
+		// After a rest those are known that failed before it. Either way the next minute shows who fails now.
+		if m.meter.NoRest = true; !m.meter.Gap {
+			m.failed = nil
+		}
 		return nil, nil
 	}
+	m.meter.NoRest = false
 	probed, failing := m.failing(grown, scrape.At)
 	if len(failing) < (probeStormPods+1)/2 || float64(len(failing)) < probeStormShare/2*float64(probed) {
 		return nil, nil
 	}
+	m.meter.NoRest = true
 	names, owners, err := ownersOf(ctx, h, failing)
 	if err != nil {
 		return nil, fmt.Errorf("owners of pods whose probes fail: %w", err)

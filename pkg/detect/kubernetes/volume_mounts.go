@@ -82,14 +82,14 @@ func (m *volumeState) observe(ctx context.Context, h *host.Host) ([]finding.Find
 	}
 	plugins := volumeFailures(grown)
 	if len(plugins) == 0 {
-		return nil, nil
+		return m.meter.Follow(nil), nil
 	}
 	pods, _ := discover.NodePods(ctx, h) // without them the finding names no pods
 	var found []finding.Finding
 	for _, name := range slices.Sorted(maps.Keys(plugins))[:min(len(plugins), maxVolumePlugins)] {
 		found = append(found, plugins[name].finding(name, pods, m.meter.Span()))
 	}
-	return found, nil
+	return m.meter.Follow(found), nil
 }
 
 // volumeKey is plugin, operation and outcome. Answers of CSI drivers are counted separately, by their code.
