@@ -50,7 +50,7 @@ func (c *Client) still(ago time.Duration) bool {
 type resting[T any] struct {
 	ask     func(ctx context.Context) (T, error)
 	process func() (host.Process, error)
-	rounds  rounds
+	rounds  *rounds
 	share   time.Duration           // an answer holds for so long in any case
 	holds   func(at time.Time) bool // whether one of that time still holds
 
@@ -69,7 +69,7 @@ type identity struct {
 
 func newResting[T any](c *Client, ask func(context.Context) (T, error),
 	process func() (host.Process, error)) *resting[T] {
-	return &resting[T]{ask: ask, process: process, rounds: c.rounds, token: make(chan struct{}, 1)}
+	return &resting[T]{ask: ask, process: process, rounds: &c.rounds, token: make(chan struct{}, 1)}
 }
 
 func (r *resting[T]) get(ctx context.Context) (T, error) { return r.answer(ctx, false) }

@@ -1,0 +1,112 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/test/harness"
+	"github.com/nodeagent/nodeagent/test/lab"
+)
+
+// The agent may cause a request in four minutes on a node at rest, those included that kubelet makes to learn who calls
+// its API (TokenReview) and what it may (SubjectAccessReview). A round of 40 minutes is too long for a test: internal/kube
+// (TestCostOfRounds) counts them. What is left to prove here, by the log of a real apiserver, is that between rounds
+// nobody asks anything: the watch and what is read once are made at the start, and then there is silence.
+func TestNoRequestsAtRest(t *testing.T) {
+	ofTheProcess(t, "the apiserver's log names a user for each process")
+	l := openLab(t)
+	a := install(t, l, harness.Overrides{"inspect": map[string]any{"every": "1m", "listSpacing": "30s"}})
+	begin := auditSize(t, l)
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, 100*time.Second) // metrics of two minutes are read before it rests
+	settled := auditSize(t, l)
+	for what, count := range agentRequests(t, l, begin, settled) {
+		t.Logf("at the start: %d × %s", count, what)
+	}
+	wait(t, 2*time.Minute)
+	for what, count := range agentRequests(t, l, settled, auditSize(t, l)) {
+		if verb, _, _ := strings.Cut(what, " "); verb == "patch" || verb == "create" {
+			t.Logf("in two minutes: %d × %s", count, what) // what changed has to be reported
+			continue
+		}
+		t.Errorf("at rest, in two minutes: %d × %s", count, what)
+	}
+	if err := a.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func wait(t *testing.T, d time.Duration) {
+	t.Helper()
+	select {
+	case <-time.After(d):
+	case <-t.Context().Done():
+		t.Fatal(t.Context().Err())
+	}
+}
+
+func auditSize(t *testing.T, l *lab.Lab) int64 {
+	t.Helper()
+	info, err := os.Stat(l.AuditLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
+
+// audited is the part of a line of the apiserver's audit log that is read.
+type audited struct {
+	Stage, Verb, UserAgent string
+	ObjectRef              struct{ Resource, Subresource string }
+	RequestObject          struct {
+		Spec struct {
+			Token, User        string
+			ResourceAttributes struct{ Resource, Subresource string }
+		}
+	}
+}
+
+// agentRequests counts the requests between two sizes of the audit log that the agent made or caused. A review of a
+// token does not show whose it is; nobody else calls kubelet in these tests but the apiserver, which has a certificate.
+func agentRequests(t *testing.T, l *lab.Lab, from, to int64) map[string]int {
+	t.Helper()
+	file, err := os.Open(l.AuditLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.NewSectionReader(file, from, to-from))
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int{}
+	lines := bufio.NewScanner(bytes.NewReader(data))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e audited
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			continue // the first and the last line may be cut
+		}
+		object, spec := e.ObjectRef, e.RequestObject.Spec
+		switch began := e.Verb == "watch" && e.Stage == "ResponseStarted"; {
+		case !began && (e.Stage != "ResponseComplete" || e.Verb == "watch"):
+		case strings.HasPrefix(e.UserAgent, "nodeagent/"):
+			counts[fmt.Sprintf("%s %s %s", e.Verb, object.Resource, object.Subresource)]++
+		case object.Resource == "tokenreviews":
+			counts["kubelet's TokenReview"]++
+		case object.Resource == "subjectaccessreviews" && strings.HasSuffix(spec.User, ":nodeagent"):
+			r := spec.ResourceAttributes
+			counts[fmt.Sprintf("kubelet's SubjectAccessReview %s/%s", r.Resource, r.Subresource)]++
+		}
+	}
+	return counts
+}
