@@ -65,15 +65,19 @@ func auditSize(t *testing.T, l *lab.Lab) int64 {
 
 // audited is the part of a line of the apiserver's audit log that is read.
 type audited struct {
-	Stage, Verb, UserAgent string
-	ObjectRef              struct{ Resource, Subresource string }
-	RequestObject          struct {
+	Stage, Verb   string
+	User          struct{ Username string }
+	ObjectRef     struct{ Resource, Subresource string }
+	RequestObject struct {
 		Spec struct {
-			Token, User        string
+			User               string
 			ResourceAttributes struct{ Resource, Subresource string }
 		}
 	}
 }
+
+// agentUser ends the name of the agent's ServiceAccount. Another agent on this machine may be asking as the node itself.
+const agentUser = ":nodeagent"
 
 // agentRequests counts the requests between two sizes of the audit log that the agent made or caused. A review of a
 // token does not show whose it is; nobody else calls kubelet in these tests but the apiserver, which has a certificate.
@@ -99,11 +103,11 @@ func agentRequests(t *testing.T, l *lab.Lab, from, to int64) map[string]int {
 		object, spec := e.ObjectRef, e.RequestObject.Spec
 		switch began := e.Verb == "watch" && e.Stage == "ResponseStarted"; {
 		case !began && (e.Stage != "ResponseComplete" || e.Verb == "watch"):
-		case strings.HasPrefix(e.UserAgent, "nodeagent/"):
+		case strings.HasSuffix(e.User.Username, agentUser):
 			counts[fmt.Sprintf("%s %s %s", e.Verb, object.Resource, object.Subresource)]++
 		case object.Resource == "tokenreviews":
 			counts["kubelet's TokenReview"]++
-		case object.Resource == "subjectaccessreviews" && strings.HasSuffix(spec.User, ":nodeagent"):
+		case object.Resource == "subjectaccessreviews" && strings.HasSuffix(spec.User, agentUser):
 			r := spec.ResourceAttributes
 			counts[fmt.Sprintf("kubelet's SubjectAccessReview %s/%s", r.Resource, r.Subresource)]++
 		}

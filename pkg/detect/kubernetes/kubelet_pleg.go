@@ -37,6 +37,9 @@ import (
 // The age of the last success is counted by the time since boot from the run that saw the value first; only that run
 // uses the wall clock. So a clock step makes at most one run wrong, and two are needed to raise.
 //
+// On a node at rest (see docs/cost.md) a hanging runtime is noticed by the agent's own list of containers. Whatever else
+// stops the relists makes the node NotReady after 3 minutes; then the control plane marks its pods, which ends the rest.
+//
 // 10 s for a relist is where the monitoring mixin of Kubernetes alerts (KubeletPlegDurationHigh).
 
 const (
@@ -60,7 +63,8 @@ func KubeletPLEG() detect.Check {
 			"disk pressure (`nodeagent explain load`), a shim that hangs (`ps -eo pid,stat,wchan,args | grep " +
 			"containerd-shim`), or thousands of dead containers. Restarting kubelet alone does not help.",
 		Doc: detect.Doc{
-			Reads: []string{"https://127.0.0.1:10250/metrics",
+			Reads: []string{"https://127.0.0.1:10250/metrics, on a node at rest once in 40 minutes",
+				"CRI ListContainers, on a node at rest: an answer after 2 s ends the rest",
 				"GET nodes/NAME of the apiserver, only while the metrics do not answer"},
 			Why: "Everything that kubelet does to pods starts from this list. Without it no pod starts, no exit is " +
 				"noticed, and after three minutes kubelet reports the node NotReady.",

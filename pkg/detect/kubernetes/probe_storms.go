@@ -49,7 +49,7 @@ func ProbeStorms() detect.Check {
 			"plugin, then check conntrack and DNS, then a service that all of them need. Failing liveness probes " +
 			"restart containers and add load.",
 		Doc: detect.Doc{
-			Reads: []string{"https://127.0.0.1:10250/metrics/probes", "https://127.0.0.1:10250/pods, in a storm"},
+			Reads: []string{"https://127.0.0.1:10250/metrics/probes, on a node at rest once in 40 minutes", "https://127.0.0.1:10250/pods, in a storm"},
 			Why:   "Pods are removed from their services or restarted, all at once, although their programs work.",
 			Faults: []detect.Fault{
 				{Reason: "ProbeStorm", Severity: finding.Warning, When: "5 pods of 3 owners, and a third of those " +

@@ -51,7 +51,7 @@ func VolumeMounts() detect.Check {
 			"csi-registration`) and the storage behind it. A volume that cannot be unmounted is in use by a process: " +
 			"`nodeagent inspect` names it.",
 		Doc: detect.Doc{
-			Reads: []string{"https://127.0.0.1:10250/metrics", "https://127.0.0.1:10250/pods, when volumes fail"},
+			Reads: []string{"https://127.0.0.1:10250/metrics, on a node at rest once in 40 minutes", "https://127.0.0.1:10250/pods, when volumes fail"},
 			Why:   "Pods with such volumes stay in ContainerCreating, or in Terminating, until the driver is repaired.",
 			Faults: []detect.Fault{
 				{Reason: "VolumeMountsFail", Severity: finding.Warning,

@@ -60,7 +60,9 @@ func (c *nodeCache) get(ctx context.Context, h *host.Host, now finding.Timestamp
 }
 
 // atRest reports whether nothing has happened on the node for so long.
-func atRest(h *host.Host, ago time.Duration) bool { return h.Cluster.Still != nil && h.Cluster.Still(ago) }
+func atRest(h *host.Host, ago time.Duration) bool {
+	return h.Cluster.Still != nil && h.Cluster.Still(ago)
+}
 
 // confirmation is the apiserver's last answer about a DaemonSet whose pod seems to be missing.
 type confirmation struct {
