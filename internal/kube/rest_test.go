@@ -156,6 +156,7 @@ func TestRecentPodsShortlyAfterAChange(t *testing.T) {
 		k.client.rounds.start = time.Now()
 		p := pod("a", testNode)
 		k.client.changes.observe(watch.Deleted, &p)
+		time.Sleep(time.Second)
 		first := k.list(t)
 		time.Sleep(podsShare - time.Second)
 		if k.list(t) != first {
@@ -171,6 +172,39 @@ func TestRecentPodsShortlyAfterAChange(t *testing.T) {
 			t.Error("asked although nothing has changed")
 		}
 	})
+}
+
+// What the apiserver said of DaemonSets and pods holds beyond its minutes while nothing changes, but not for ever.
+func TestStill(t *testing.T) {
+	for name, c := range map[string]struct {
+		happens func(k *restingKubelet)
+		again   bool
+	}{
+		"nothing": {func(*restingKubelet) {}, false},
+		"a pod changes": {func(k *restingKubelet) {
+			p := pod("a", testNode)
+			k.client.changes.observe(watch.Added, &p)
+		}, true},
+		"the watch is lost": {func(k *restingKubelet) { k.client.changes.setLive(false) }, true},
+		"a new round":       {func(*restingKubelet) { time.Sleep(roundEvery) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := newRestingKubelet(t)
+				k.client.rounds.start = time.Now()
+				fetched := 0
+				lists := newCached(func(context.Context) (int, error) { fetched++; return fetched, nil })
+				lists.holds = k.client.daemonSets.holds
+				first, _ := lists.get(t.Context())
+				c.happens(k)
+				time.Sleep(2*cacheFor + time.Second)
+				again, _ := lists.get(t.Context())
+				if (again != first) != c.again {
+					t.Errorf("asked again: %v", again != first)
+				}
+			})
+		})
+	}
 }
 
 // A refusal is believed for a round: kubelet asks the apiserver again for each one after 30 s. Other errors are not.
