@@ -51,7 +51,7 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 	}
 	d := &Clients{Notes: found.Notes, found: found}
 	d.Host = &host.Host{
-		NodeName: found.NodeName, Paths: found.Paths, Files: files, Clock: host.Now,
+		NodeName: found.NodeName, Paths: found.Paths, Files: files, Clock: host.NewClock(),
 		Prober:    probe.NewProber(),
 		KernelLog: kmsg.KernelLog,
 		Processes: host.NewProcesses(),
