@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +25,7 @@ type restingKubelet struct {
 	reviews int
 	err     error
 	process host.Process
+	silent  atomic.Bool          // no bookmarks come
 	known   map[string]time.Time // when kubelet last asked the apiserver, by what
 }
 
@@ -62,6 +64,18 @@ func newRestingKubelet(t *testing.T) *restingKubelet {
 		},
 		Process: func() (host.Process, error) { return k.process, nil },
 	})
+	go func() {
+		for {
+			select {
+			case <-t.Context().Done():
+				return
+			case <-time.After(time.Minute):
+			}
+			if !k.silent.Load() {
+				client.changes.bookmark()
+			}
+		}
+	}()
 	time.Sleep(time.Minute) // of the bubble: what was said before the watch began does not hold
 	return k
 }
@@ -129,6 +143,10 @@ func TestRecentPods(t *testing.T) {
 			time.Sleep(podsShare)
 			k.client.changes.setLive(true)
 		}, false},
+		"the watch hangs": {func(k *restingKubelet) {
+			k.silent.Store(true)
+			time.Sleep(watchSilence + time.Minute)
+		}, true},
 		"the watch begins anew": {func(k *restingKubelet) {
 			time.Sleep(podsShare)
 			k.client.changes.begin(nil)

@@ -28,6 +28,9 @@ const (
 	activeAfterChange  = 3 * time.Minute
 	activeWhilePending = 15 * time.Minute
 
+	// watchSilence is how long a watch may bring nothing: bookmarks come each minute. One that hangs proves nothing.
+	watchSilence = 5 * time.Minute
+
 	watchRetry        = 2 * time.Second
 	watchLongestRetry = 5 * time.Minute
 	watchRefusedRetry = 30 * time.Minute // the right to watch is missing: only a person changes that
@@ -37,6 +40,7 @@ const (
 type podChanges struct {
 	mu      sync.Mutex // guards what follows
 	live    bool
+	heard   time.Time               // when the watch brought something last
 	since   time.Time               // no pod has changed since then
 	event   time.Time               // when something happened to a pod; zero: not since the watch began
 	pending map[types.UID]time.Time // pods that start or end, and when they changed last
@@ -47,14 +51,17 @@ type podChanges struct {
 func (p *podChanges) unchangedSince(at time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.live && at.Sub(p.since) >= settleTime
+	return p.works() && at.Sub(p.since) >= settleTime
 }
+
+// works reports whether there is a watch that is known to be alive. Mu must be held.
+func (p *podChanges) works() bool { return p.live && time.Since(p.heard) < watchSilence }
 
 // quiet reports whether nothing happens to any pod, so that kubelet's counters have no reason to rise.
 func (p *podChanges) quiet() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.live || time.Since(p.event) < activeAfterChange {
+	if !p.works() || time.Since(p.event) < activeAfterChange {
 		return false
 	}
 	for _, changed := range p.pending {
@@ -83,14 +90,21 @@ func (p *podChanges) begin(pods []corev1.Pod) {
 func (p *podChanges) setLive(live bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.live = live
+	p.live, p.heard = live, time.Now()
+}
+
+// bookmark takes a sign of life.
+func (p *podChanges) bookmark() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.heard = time.Now()
 }
 
 func (p *podChanges) observe(kind watch.EventType, pod *corev1.Pod) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.event = time.Now()
-	p.since = p.event
+	p.since, p.heard = p.event, p.event
 	if kind != watch.Deleted && inTransition(pod) {
 		p.pending[pod.UID] = p.event
 	} else {
@@ -160,7 +174,9 @@ func (c *Client) followPods(ctx context.Context, version string) (string, error)
 		if version = pod.ResourceVersion; version == "" {
 			return "", errors.New("apiserver: watch pods: a change without resourceVersion")
 		}
-		if event.Type != watch.Bookmark {
+		if event.Type == watch.Bookmark {
+			c.changes.bookmark()
+		} else {
 			c.changes.observe(event.Type, pod)
 		}
 	}
