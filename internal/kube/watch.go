@@ -28,8 +28,10 @@ const (
 	activeAfterChange  = 3 * time.Minute
 	activeWhilePending = 15 * time.Minute
 
-	// watchSilence is how long a watch may bring nothing: bookmarks come each minute. One that hangs proves nothing.
-	watchSilence = 5 * time.Minute
+	// watchSilence is how long a watch may bring nothing. One that hangs proves nothing. Bookmarks come each minute,
+	// once any pod of the cluster has changed since the watch began; where none ever does, everything is asked as without
+	// a watch, by the few nodes that such a cluster has.
+	watchSilence = 10 * time.Minute
 
 	watchRetry        = 2 * time.Second
 	watchLongestRetry = 5 * time.Minute
