@@ -109,6 +109,9 @@ func New(o Options) (*Agent, error) {
 		a.Components = append(a.Components, Component{"metrics", metrics.serve(cfg.Report.Metrics.Listen,
 			health{a.Progress, o.Refused})})
 	}
+	if o.Clients.Client != nil {
+		a.Components = append(a.Components, Component{"pod watch", o.Clients.Client.WatchPods})
+	}
 	a.forgetRemoved(state)
 	a.report(thisBoot(a.tracker.State(), a.started), nil) // what was believed a moment ago still holds
 	a.Components = append(a.Components, Component{"engine", a.engine.Run})

@@ -28,6 +28,7 @@ type Clients struct {
 	Notes  []string     // what was discovered where
 
 	found   discover.Discovery
+	layout  layoutSeen
 	closers []io.Closer
 }
 
@@ -50,7 +51,7 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 	}
 	d := &Clients{Notes: found.Notes, found: found}
 	d.Host = &host.Host{
-		NodeName: found.NodeName, Paths: found.Paths, Files: files, Clock: host.Now,
+		NodeName: found.NodeName, Paths: found.Paths, Files: files, Clock: host.NewClock(),
 		Prober:    probe.NewProber(),
 		KernelLog: kmsg.KernelLog,
 		Processes: host.NewProcesses(),
@@ -117,6 +118,6 @@ func (d *Clients) openKubernetes(cfg config.Config, log *slog.Logger) error {
 	}
 	d.Client, d.closers = client, append(d.closers, client)
 	d.Host.Cluster = client.Cluster()
-	d.Host.Kubelet = kube.NewKubelet(settings, d.Host.Files, d.Host.Paths)
+	d.Host.Kubelet = client.AtRest(kube.NewKubelet(settings, d.Host.Files, d.Host.Paths))
 	return nil
 }

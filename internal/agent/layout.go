@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -149,8 +150,50 @@ func (l layout) verify(files host.Files) error {
 	return nil
 }
 
+// layoutChecks is how many checks of the layout are left out in a row while the same processes run.
+const layoutChecks = 9
+
+// layoutSeen is of which kubelet and runtime the layout is known. Both read their files when they start; what changes
+// beside them is found by the check that is not left out.
+type layoutSeen struct {
+	processes [2]processIdentity
+	left      int
+}
+
+type processIdentity struct {
+	pid   int
+	start uint64
+}
+
 // LayoutMoved reports whether the running kubelet says something else than when the host was opened.
-func (d *Clients) LayoutMoved(cfg config.Config) bool {
+func (d *Clients) LayoutMoved(ctx context.Context, cfg config.Config) bool {
+	processes, known := d.layoutProcesses(ctx)
+	if known && processes == d.layout.processes && d.layout.left > 0 {
+		d.layout.left--
+		return false
+	}
+	moved := d.discoverAgain(cfg)
+	if d.layout = (layoutSeen{processes: processes}); known && !moved {
+		d.layout.left = layoutChecks
+	}
+	return moved
+}
+
+func (d *Clients) layoutProcesses(ctx context.Context) (seen [2]processIdentity, known bool) {
+	if d.Host.Kubelet.Process == nil || d.Host.Runtime.Process == nil {
+		return seen, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	kubelet, kubeletErr := d.Host.Kubelet.Process()
+	runtime, runtimeErr := d.Host.Runtime.Process(ctx)
+	for i, p := range []host.Process{kubelet, runtime} {
+		seen[i] = processIdentity{p.PID, p.StartTime}
+	}
+	return seen, kubeletErr == nil && runtimeErr == nil
+}
+
+func (d *Clients) discoverAgain(cfg config.Config) bool {
 	now, err := discover.Discover(d.Host.Files, cfg.Paths)
 	return err == nil && now.KubeletRunning &&
 		(now.NodeName != d.found.NodeName || now.KubeletInstalled != d.found.KubeletInstalled ||

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
 // rememberedNode is a machine without a running kubelet, and what the agent remembers of it.
@@ -165,5 +167,50 @@ func write(t *testing.T, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Kubelet says how the node is laid out when it starts: while the same one runs, it is asked each tenth time only.
+func TestLayoutMoved(t *testing.T) {
+	root := t.TempDir()
+	kubelet := func(rootDir string) {
+		hosttest.Write(t, root, "proc/100/stat", "100 (kubelet) S 1"+hosttest.StatTail)
+		hosttest.Write(t, root, "proc/100/cmdline", "/usr/bin/kubelet\x00--root-dir="+rootDir+"\x00--hostname-override=n\x00")
+		hosttest.RootsDaemons(t, root)
+	}
+	kubelet("/data/a")
+	files := host.Files{Root: root}
+	found, err := discover.Discover(files, host.Paths{})
+	if err != nil || !found.KubeletRunning {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	running := host.Process{PID: 100, StartTime: 1}
+	d := &Clients{found: found, Host: &host.Host{Files: files}}
+	d.Host.Kubelet.Process = func() (host.Process, error) { return running, nil }
+	d.Host.Runtime.Process = func(context.Context) (host.Process, error) { return host.Process{PID: 5}, nil }
+	moved := func() bool { return d.LayoutMoved(t.Context(), config.Config{}) }
+	if moved() {
+		t.Error("moved at once")
+	}
+	kubelet("/data/b")
+	for range layoutChecks {
+		if moved() {
+			t.Error("the files of the same kubelet were read again")
+		}
+	}
+	if !moved() {
+		t.Error("not found by the tenth check")
+	}
+	if !moved() {
+		t.Error("forgotten")
+	}
+	kubelet("/data/a")
+	if moved() {
+		t.Error("moved back, and still told")
+	}
+	kubelet("/data/b")
+	running.StartTime++
+	if !moved() {
+		t.Error("another kubelet was not asked")
 	}
 }

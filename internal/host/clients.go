@@ -19,17 +19,24 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 )
 
-// Kubelet is what the node's kubelet says. All calls are local; none causes traffic to the apiserver.
+// Kubelet is what the node's kubelet says. All calls are local, but kubelet itself asks the apiserver who calls its API:
+// see AtRest in internal/kube for what that costs, and for when RecentPods and RecentScrape ask again.
 type Kubelet struct {
 	// Healthz asks the unauthenticated healthz endpoint and returns its body. A status other than 200 is an error.
 	Healthz func(ctx context.Context) (string, error)
 	// Pods is kubelet's own list (/pods): static pods carry the UID that is used on the node.
 	Pods func(ctx context.Context) ([]corev1.Pod, error)
+	// RecentPods is the same list, for those who need not compare it with another: kubelet is asked again only where a
+	// pod may have changed, and in each round (see AtRest in internal/kube). Nil: ask Pods.
+	RecentPods func(ctx context.Context) ([]corev1.Pod, error)
 	// Metric returns the samples of one metric family, as label string ("config=\"orphan\",lifecycle=\"sync\"") to
 	// value.
 	Metric func(ctx context.Context, family string) (map[string]float64, error)
 	// Scrape returns the metrics of KubeletMetrics. All that ask within some 50 s share one answer.
 	Scrape func(ctx context.Context) (*kubelet.Scrape, error)
+	// RecentScrape is the last answer as long as nothing happens to any pod; kubelet is asked in each round then. Nil:
+	// ask Scrape.
+	RecentScrape func(ctx context.Context) (*kubelet.Scrape, error)
 	// ServingCertificate returns the certificate that kubelet's API shows, in one handshake without credentials.
 	// Where it has none to show, the error wraps ErrNoCertificate.
 	ServingCertificate func(ctx context.Context) (*x509.Certificate, error)
@@ -87,6 +94,10 @@ type Cluster struct {
 	// minutes, since every node of the cluster asks for the same.
 	DaemonSets          func(ctx context.Context) ([]appsv1.DaemonSet, error)
 	ControllerRevisions func(ctx context.Context, namespace string) ([]appsv1.ControllerRevision, error)
+
+	// Still reports whether no pod of this node has changed for so long, as a watch of them shows. It is false where a
+	// new round has begun since, and where nothing is watched. No request is made. It may be nil.
+	Still func(ago time.Duration) bool
 
 	// Answered returns how long ago the apiserver last answered a request of the agent, whatever it said. No request is
 	// made.

@@ -11,10 +11,25 @@ import (
 )
 
 // Now returns the present moment. The boot ID is empty only where /proc is not mounted.
-func Now() finding.Timestamp {
-	// without it, a moment is still comparable within this run
+func Now() finding.Timestamp { return moment(bootID()) }
+
+// NewClock returns Now for those who ask often: the boot ID is read once, since no process outlives its boot.
+func NewClock() func() finding.Timestamp {
+	boot := bootID()
+	if boot == "" {
+		return Now
+	}
+	return func() finding.Timestamp { return moment(boot) }
+}
+
+func moment(boot string) finding.Timestamp {
+	return finding.Timestamp{Wall: time.Now().Round(0), Boot: boot, SinceBoot: uptime()}
+}
+
+// bootID is empty where it cannot be read: without it, a moment is still comparable within this run.
+func bootID() string {
 	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return finding.Timestamp{Wall: time.Now().Round(0), Boot: strings.TrimSpace(string(boot)), SinceBoot: uptime()}
+	return strings.TrimSpace(string(boot))
 }
 
 // uptime is the time since boot, sleep included.

@@ -34,7 +34,7 @@ var withAPIServer = flag.Bool("apiserver", false, "run the tests on a real kube-
 const agentRole = `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"agent"},"rules":[
  {"apiGroups":[""],"resources":["nodes"],"resourceNames":["node-a"],"verbs":["get"]},
  {"apiGroups":["storage.k8s.io"],"resources":["csinodes"],"resourceNames":["node-a"],"verbs":["get"]},
- {"apiGroups":[""],"resources":["pods"],"verbs":["get","list"]},
+ {"apiGroups":[""],"resources":["pods"],"verbs":["get","list","watch"]},
  {"apiGroups":["apps"],"resources":["daemonsets","controllerrevisions"],"verbs":["list"]},
  {"apiGroups":[""],"resources":["nodes/status"],"resourceNames":["node-a"],"verbs":["patch"]},
  {"apiGroups":[""],"resources":["events"],"verbs":["create","patch"]}]}`
@@ -214,6 +214,9 @@ func TestRealAPIServer(t *testing.T) {
 			}
 		})
 	}
+	for _, user := range []string{"agent", "node"} {
+		t.Run("watch of "+user, func(*testing.T) { r.watchPods(admin, r.client(user), user) })
+	}
 	t.Run("unknown", func(t *testing.T) {
 		if _, err := r.client("nobody").Cluster().Pods(ctx); !apierrors.IsUnauthorized(err) {
 			t.Errorf("Pods() = %v, want Unauthorized", err)
@@ -257,6 +260,38 @@ func readEverything(t *testing.T, ctx context.Context, c *Client, lists bool) {
 	} else if !lists && (!apierrors.IsForbidden(err) || !apierrors.IsForbidden(err2)) {
 		t.Errorf("lists of the cluster: %v, %v; want Forbidden", err, err2)
 	}
+}
+
+// watchPods proves that a client sees the changes of its own node's pods, and of no others.
+func (r *realAPIServer) watchPods(admin, c *Client, user string) {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(r.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.WatchPods(ctx) }()
+	defer func() {
+		cancel()
+		<-ended
+	}()
+	await := func(what string, true func() bool) {
+		r.t.Helper()
+		for deadline := time.Now().Add(time.Minute); !true(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				r.t.Fatalf("%s: never %s", user, what)
+			}
+		}
+	}
+	pending := func() int {
+		c.changes.mu.Lock()
+		defer c.changes.mu.Unlock()
+		return len(c.changes.pending)
+	}
+	await("live", func() bool { return c.changes.unchangedSince(time.Now().Add(time.Hour)) })
+	before := pending()
+	for _, node := range []string{"node-b", "node-a"} {
+		r.create(admin, "/api/v1/namespaces/default/pods", fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"watched-%s-%s"},
+		  "spec":{"containers":[{"name":"c","image":"i"}],"nodeName":%q}}`, user, node, node))
+	}
+	await("one pod more", func() bool { return pending() == before+1 })
 }
 
 func writeEverything(t *testing.T, ctx context.Context, c *Client, user string) {

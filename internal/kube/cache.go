@@ -23,10 +23,12 @@ const (
 // cached keeps the answer of fetch. Callers that come while one of them fetches wait for it, but not beyond their ctx.
 type cached[T any] struct {
 	fetch func(ctx context.Context) (T, error)
-	token chan struct{} // of size 1: holds what follows and the right to fetch
+	holds func(at time.Time) bool // whether an answer of that time still holds, however old it is; nil: no
+	token chan struct{}           // of size 1: holds what follows and the right to fetch
 
 	value   T
 	err     error
+	at      time.Time
 	expires time.Time
 }
 
@@ -42,9 +44,11 @@ func (c *cached[T]) get(ctx context.Context) (T, error) {
 		return none, ctx.Err()
 	}
 	defer func() { <-c.token }()
-	if time.Now().Before(c.expires) {
+	now := time.Now()
+	if now.Before(c.expires) || c.holds != nil && c.err == nil && !c.at.IsZero() && c.holds(c.at) {
 		return c.value, c.err
 	}
+	c.at = now
 	c.value, c.err = c.fetch(ctx)
 	keep := cacheFor
 	if c.err != nil {

@@ -50,6 +50,8 @@ type Client struct {
 	daemonSets *cached[[]appsv1.DaemonSet]
 	recentPods *cached[[]corev1.Pod]
 	revisions  func(ctx context.Context, namespace string) ([]appsv1.ControllerRevision, error)
+	changes    *podChanges
+	rounds     rounds
 
 	// mu guards what follows.
 	mu       sync.Mutex
@@ -96,11 +98,13 @@ func New(config Config, log *slog.Logger) (*Client, error) {
 		codecs:  codecs,
 		limiter: flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst),
 		urgent:  flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst),
+		changes: &podChanges{}, rounds: newRounds(),
 	}
 	c.asNode = &Client{config: config, log: log, find: config.nodeCredentials, codecs: codecs, limiter: c.limiter,
 		urgent: c.urgent}
-	c.daemonSets = newCached(c.listDaemonSets)
-	c.recentPods = newCached(c.pods)
+	c.daemonSets, c.recentPods = newCached(c.listDaemonSets), newCached(c.pods)
+	c.daemonSets.holds = func(at time.Time) bool { return c.still(time.Since(at)) }
+	c.recentPods.holds = c.daemonSets.holds
 	c.revisions = c.cachedRevisions()
 	return c, nil
 }

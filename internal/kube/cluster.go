@@ -28,6 +28,8 @@ func (c *Client) Cluster() host.Cluster {
 		DaemonSets:          c.daemonSets.get,
 		ControllerRevisions: c.revisions,
 
+		Still: c.still,
+
 		Answered: c.lastAnswer,
 		Endpoint: c.endpoint,
 		Reach:    c.reach,

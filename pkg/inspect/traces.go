@@ -12,11 +12,16 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // restingPasses is how many passes in a row are left out while nothing is suspicious and no pod's traces change. What
 // only a whole pass can notice, such as a pod that is gone without kubelet having touched anything of it, waits so long.
 const restingPasses = 4
+
+// stillPasses is the same while a watch of the node's pods shows that none has changed either: then a pod that is gone
+// without a trace on the node is noticed as well, and a whole pass, which asks kubelet, comes once in 40 minutes.
+const stillPasses = 40
 
 // traces is a digest of what shows that pods came, went or left something behind: the entries of kubelet's directory of
 // pods, of the pods' cgroups in each hierarchy, of CNI's cache and of the directories of network namespaces, all mounts,
@@ -25,29 +30,35 @@ type traces [16]byte
 
 // rest decides which passes may be left out.
 type rest struct {
-	before traces // what was there before the last pass
-	known  bool   // before could be read
-	left   int    // how many more passes may be left out
+	before traces            // what was there before the last pass
+	known  bool              // before could be read
+	began  finding.Timestamp // the last pass
+	quiet  bool              // it found nothing that has to be looked at again
+	passes int               // that were left out since then
 }
 
 // Rests reports whether the next pass may be left out: the one before found that everything is a living pod's or
 // foreign, and no trace of a pod has changed since it began. It must not run concurrently with Pass.
 func (i *Inspector) Rests(ctx context.Context) bool {
 	now, err := readTraces(ctx, i.host)
-	if i.rest.left > 0 && err == nil && now == i.rest.before {
-		i.rest.left--
+	began := i.host.Clock()
+	if r := &i.rest; r.quiet && err == nil && now == r.before && (r.passes < restingPasses || i.still(began)) {
+		r.passes++
 		return true
 	}
-	i.rest = rest{before: now, known: err == nil}
+	i.rest = rest{before: now, known: err == nil, began: began}
 	return false
+}
+
+// still reports whether no pod of the node has changed since the last pass.
+func (i *Inspector) still(now finding.Timestamp) bool {
+	still := i.host.Cluster.Still
+	return still != nil && i.rest.passes < stillPasses && still(now.Since(i.rest.began))
 }
 
 // after takes the result of a pass over objects of the given kinds.
 func (r *rest) after(report Report, next History, kinds []Kind) {
-	r.left = 0
-	if r.known && len(kinds) == 0 && quiet(report, next) {
-		r.left = restingPasses
-	}
+	r.quiet, r.passes = r.known && len(kinds) == 0 && quiet(report, next), 0
 }
 
 // quiet reports whether nothing of a pass has to be looked at again: every object is a living pod's or foreign, or is

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 )
@@ -81,6 +82,29 @@ func TestRests(t *testing.T) {
 	}
 }
 
+// While a watch shows that no pod has changed, it rests for longer, though not for ever; a change ends that.
+func TestRestsWhileNoPodChanges(t *testing.T) {
+	n := restingNode(t)
+	still := true
+	n.host.Cluster.Still = func(ago time.Duration) bool { return still && ago >= 0 }
+	for i := range stillPasses {
+		if !n.inspector.Rests(t.Context()) {
+			t.Fatalf("no rest before pass %d, although nothing has changed", i+2)
+		}
+	}
+	if n.inspector.Rests(t.Context()) {
+		t.Errorf("rests for more than %d passes", stillPasses)
+	}
+	n.wholePass()
+	still = false // a pod is deleted, and kubelet touches nothing of it
+	for range restingPasses {
+		n.inspector.Rests(t.Context())
+	}
+	if n.inspector.Rests(t.Context()) {
+		t.Error("rests although a pod has changed")
+	}
+}
+
 func TestRestEnds(t *testing.T) {
 	mkdir := func(dir string) func(*fullNode) {
 		return func(n *fullNode) {
@@ -148,7 +172,7 @@ func TestNoRestWhileSomethingIsSuspicious(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := restingNode(t)
 			change(n)
-			n.inspector.rest.left = 0 // the next whole pass is due
+			n.inspector.rest.quiet = false // the next whole pass is due
 			for i := range 3 {
 				if n.inspector.Rests(t.Context()) {
 					t.Fatalf("rests before pass %d", i+1)

@@ -130,7 +130,7 @@ func TestPodsOfTheClusterAreNotRead(t *testing.T) {
 	for set, want := range map[string][]string{
 		"":                    nil,
 		"rights.kubelet=true": {"nodeagent-kubelet get nodes/pods"},
-		"rights.pods=true":    {"nodeagent-pods get,list pods"},
+		"rights.pods=true":    {"nodeagent-pods get,list,watch pods"},
 	} {
 		if diff := cmp.Diff(want, wide("--set", set)); diff != "" {
 			t.Errorf("--set %q (-want +got):\n%s", set, diff)

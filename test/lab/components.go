@@ -74,6 +74,8 @@ func (l *Lab) apiserverArgs() []string {
 		"--kubelet-client-certificate=" + l.pki("kubelet-client.crt"), "--kubelet-client-key=" +
 			l.pki("kubelet-client.key"),
 		"--egress-selector-config-file=" + l.egressConfig(), "--v=1",
+		"--audit-policy-file=" + l.auditPolicy(), "--audit-log-path=" + l.AuditLog(), "--audit-log-maxsize=100",
+		"--audit-log-maxbackup=1",
 	}
 }
 

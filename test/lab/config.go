@@ -93,12 +93,36 @@ egressSelections:
       uds: {udsName: {{.ProxySocket}}}
 `))
 
+// What nodes and people ask, and what kubelet asks on behalf of its callers; the control plane's own requests are many.
+var auditTemplate = template.Must(template.New("audit").Parse(`apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: None
+  users: ["system:apiserver", "system:kube-controller-manager", "system:kube-scheduler"]
+- level: None
+  userGroups: ["system:serviceaccounts:kube-system"]
+- level: Request
+  verbs: [create]
+  resources:
+  - group: authentication.k8s.io
+    resources: [tokenreviews]
+  - group: authorization.k8s.io
+    resources: [subjectaccessreviews]
+- level: Metadata
+`))
+
 var resolvTemplate = template.Must(
 	template.New("resolv.conf").Parse("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n"))
 
 func (l *Lab) proxySocket() string { return filepath.Join(l.Dir, "run/node-proxy.sock") }
 
 func (l *Lab) egressConfig() string { return filepath.Join(l.Dir, "config/egress.yaml") }
+
+func (l *Lab) auditPolicy() string { return filepath.Join(l.Dir, "config/audit.yaml") }
+
+// AuditLog is the apiserver's log of requests: one JSON object a line, audit.k8s.io/v1.
+func (l *Lab) AuditLog() string { return filepath.Join(l.Paths.LogDir, "audit.log") }
 
 func (l *Lab) pki(name string) string { return filepath.Join(l.Dir, "pki", name) }
 
@@ -113,6 +137,7 @@ func (l *Lab) configure() error {
 		filepath.Join(l.Paths.CNIConfDir, "10-lab.conflist"): cniTemplate,
 		l.Paths.KubeletConfig:                                kubeletTemplate,
 		l.egressConfig():                                     egressTemplate,
+		l.auditPolicy():                                      auditTemplate,
 		filepath.Join(l.Dir, "config/resolv.conf"):           resolvTemplate,
 	} {
 		if err := renderFile(path, t, values); err != nil {

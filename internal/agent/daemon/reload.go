@@ -47,7 +47,7 @@ func (d *daemon) awaitChange(ctx context.Context, a *running) *change {
 		case <-ctx.Done():
 			return nil
 		case <-layout.C:
-			if a.clients.LayoutMoved(a.revision.cfg) {
+			if a.clients.LayoutMoved(ctx, a.revision.cfg) {
 				d.log.Info("the paths or the name of kubelet have changed, the agent restarts")
 				return &change{a.revision, func(error) {}}
 			}

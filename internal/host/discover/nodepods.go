@@ -19,7 +19,11 @@ func NodePods(ctx context.Context, h *host.Host) ([]corev1.Pod, error) {
 	if h.Kubelet.Pods == nil {
 		return nil, fmt.Errorf("pods of kubelet: %w", hosterr.ErrNotConfigured)
 	}
-	pods, refused := h.Kubelet.Pods(ctx)
+	ask := h.Kubelet.Pods
+	if h.Kubelet.RecentPods != nil {
+		ask = h.Kubelet.RecentPods
+	}
+	pods, refused := ask(ctx)
 	if !errors.Is(refused, fs.ErrPermission) || h.Cluster.RecentPods == nil {
 		return pods, refused
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The checks that read kubelet's metrics share one scrape a minute (host.Kubelet.Scrape).
+// The checks that read kubelet's metrics share one scrape a minute, and on a node at rest the last one
+// (host.Kubelet.RecentScrape), unless one of them found something.
 
 // KubeletProblem is the condition of what makes kubelet unable to serve pods.
 func KubeletProblem() finding.Condition {
@@ -28,11 +29,15 @@ func KubeletSubject() finding.Subject { return finding.Subject{Kind: "kubelet", 
 const metricsRefused = "the agent has no right to read kubelet's metrics: it needs get on nodes/metrics"
 
 // scrapeKubelet reads kubelet's metrics. That kubelet does not answer is a finding of kubelet-health, here an error.
-func scrapeKubelet(ctx context.Context, h *host.Host) (*kubelet.Scrape, error) {
-	if h.Kubelet.Scrape == nil {
+func scrapeKubelet(ctx context.Context, h *host.Host, anew bool) (*kubelet.Scrape, error) {
+	ask := h.Kubelet.Scrape
+	if ask == nil {
 		return nil, finding.NotApplicable("no kubelet is configured on this host")
 	}
-	scrape, err := h.Kubelet.Scrape(ctx)
+	if !anew && h.Kubelet.RecentScrape != nil {
+		ask = h.Kubelet.RecentScrape
+	}
+	scrape, err := ask(ctx)
 	switch {
 	case errors.Is(err, hosterr.ErrNotConfigured):
 		return nil, finding.NotApplicable("kubelet serves no API on this node (enableServer: false)")
@@ -48,6 +53,10 @@ func scrapeKubelet(ctx context.Context, h *host.Host) (*kubelet.Scrape, error) {
 type KubeletMeter struct {
 	Window           time.Duration
 	ReportsForbidden bool // that the agent may not read them: one check is enough for that
+	// NoRest says that the next run needs metrics of its own minute, although nothing happens to any pod.
+	NoRest bool
+	// Strict says that a rise over much more than the window means nothing. Gap is true after a scrape that came so late.
+	Strict, Gap bool
 
 	window Window[float64] // of one kubelet process
 	at     finding.Timestamp
@@ -58,7 +67,7 @@ type KubeletMeter struct {
 // of a new kubelet. Pick returns the key under which a sample is counted, empty for none.
 func (m *KubeletMeter) Read(ctx context.Context, h *host.Host, pick func(name string, s kubelet.Sample) string,
 	names ...string) (map[string]float64, *kubelet.Scrape, error) {
-	scrape, err := scrapeKubelet(ctx, h)
+	scrape, err := scrapeKubelet(ctx, h, m.NoRest)
 	if err != nil {
 		// Where they could be read before, a right was taken away: that is an error of each check.
 		if errors.Is(err, hosterr.ErrForbidden) && !m.ReportsForbidden && len(m.window.samples) == 0 {
@@ -83,7 +92,9 @@ func (m *KubeletMeter) add(at finding.Timestamp, epoch float64, values map[strin
 	if len(m.window.samples) > 0 && m.at == at {
 		return // the same scrape again
 	}
-	if m.at.Boot != at.Boot || m.epoch != epoch {
+	same := m.at.Boot == at.Boot && m.epoch == epoch
+	m.Gap = m.Strict && same && at.Since(m.at) > m.Window
+	if !same || m.Gap {
 		m.window.Reset()
 	}
 	m.window.Span, m.window.OneProcess, m.at, m.epoch = m.Window, true, at, epoch
@@ -99,6 +110,12 @@ func (m *KubeletMeter) rises() map[string]float64 {
 		rises[key], _, _ = m.window.Rise(key)
 	}
 	return rises
+}
+
+// Follow has the next run ask kubelet itself where something was found, until it has gone.
+func (m *KubeletMeter) Follow(found []finding.Finding) []finding.Finding {
+	m.NoRest = len(found) > 0
+	return found
 }
 
 // Oldest returns the counters at the begin of the window.

@@ -50,7 +50,7 @@ func Evictions() detect.Check {
 			"--max-depth=2 /var/lib/kubelet /var/lib/containerd /var/log | sort -h | tail`, and set limits for " +
 			"emptyDir and logs. Memory: raise requests that are smaller than what pods use.",
 		Doc: detect.Doc{
-			Reads: []string{"https://127.0.0.1:10250/metrics", "kubelet's configuration",
+			Reads: []string{"https://127.0.0.1:10250/metrics, on a node at rest once in 40 minutes", "kubelet's configuration",
 				"statfs(2) of kubelet's and the runtime's root directories"},
 			Why: "Evicted pods are killed. Under disk pressure the node takes no new ones.",
 			Faults: []detect.Fault{
@@ -106,6 +106,7 @@ func (m *evictionState) observe(ctx context.Context, h *host.Host) ([]finding.Fi
 			m.evaluateImages(found, h.Clock(), disk.path, config.ImageGCHighPercent, disk.answer)
 		}
 	}
+	m.meter.NoRest = slices.Max(append(slices.Collect(maps.Values(grown)), 0)) > 0
 	evaluateEvicted(found, grown, m.meter.Span())
 	return slices.SortedFunc(maps.Values(found), finding.Compare), finding.Partial(unknown)
 }

@@ -37,6 +37,9 @@ import (
 // The age of the last success is counted by the time since boot from the run that saw the value first; only that run
 // uses the wall clock. So a clock step makes at most one run wrong, and two are needed to raise.
 //
+// On a node at rest (see docs/cost.md) a hanging runtime is noticed by the agent's own list of containers. Whatever else
+// stops the relists makes the node NotReady after 3 minutes; then the control plane marks its pods, which ends the rest.
+//
 // 10 s for a relist is where the monitoring mixin of Kubernetes alerts (KubeletPlegDurationHigh).
 
 const (
@@ -46,6 +49,7 @@ const (
 	plegSlowShare  = 0.01 // of the relists took more than 10 s
 	plegSlowLeast  = 3
 	metricsTimeout = 8 * time.Second // for the metrics
+	plegListLimit  = 2 * time.Second // for the agent's own list of containers; some ms are normal
 )
 
 // KubeletPLEG finds a kubelet that can no longer list its containers.
@@ -59,7 +63,8 @@ func KubeletPLEG() detect.Check {
 			"disk pressure (`nodeagent explain load`), a shim that hangs (`ps -eo pid,stat,wchan,args | grep " +
 			"containerd-shim`), or thousands of dead containers. Restarting kubelet alone does not help.",
 		Doc: detect.Doc{
-			Reads: []string{"https://127.0.0.1:10250/metrics",
+			Reads: []string{"https://127.0.0.1:10250/metrics, on a node at rest once in 40 minutes",
+				"CRI ListContainers, on a node at rest: an answer after 2 s ends the rest",
 				"GET nodes/NAME of the apiserver, only while the metrics do not answer"},
 			Why: "Everything that kubelet does to pods starts from this list. Without it no pod starts, no exit is " +
 				"noticed, and after three minutes kubelet reports the node NotReady.",
@@ -91,6 +96,7 @@ type plegState struct {
 }
 
 func (m *plegState) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	m.meter.NoRest = m.meter.NoRest || listsSlowly(ctx, h)
 	asking, cancel := context.WithTimeout(ctx, metricsTimeout)
 	defer cancel()
 	grown, scrape, err := m.meter.Read(asking, h, func(_ string, s kubelet.Sample) string {
@@ -115,7 +121,18 @@ func (m *plegState) observe(ctx context.Context, h *host.Host) ([]finding.Findin
 		last := max(seen, epoch) // 0 before the first success
 		m.track(seen, time.Duration(float64(scrape.At.Wall.UnixNano())-last*1e9), scrape.At)
 	}
-	return evaluatePLEG(scrape.At.Since(m.first)+m.age, events > 0, grown), nil
+	return m.meter.Follow(evaluatePLEG(scrape.At.Since(m.first)+m.age, events > 0, grown)), nil
+}
+
+// listsSlowly makes the call that a relist makes, which shows a slow runtime also on a node at rest.
+func listsSlowly(ctx context.Context, h *host.Host) bool {
+	if h.Kubelet.RecentScrape == nil || h.Runtime.Containers == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, plegListLimit)
+	defer cancel()
+	_, err := h.Runtime.Containers(ctx)
+	return err != nil
 }
 
 // plegFromNode reads kubelet's own report from the Node. Without it nothing is known, since metrics may be slow for

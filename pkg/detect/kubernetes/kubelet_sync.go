@@ -42,12 +42,12 @@ func KubeletSync() detect.Check {
 			"and (for 401) kubelet's certificate. Runtime: check `crictl info` and `journalctl -u containerd`. Slow " +
 			"starts: run `nodeagent check` for disk and CPU pressure, and check the pods of the CNI and CSI plugins.",
 		Doc: detect.Doc{
-			Reads: []string{"https://127.0.0.1:10250/metrics"},
+			Reads: []string{"https://127.0.0.1:10250/metrics, on a node at rest once in 40 minutes"},
 			Why:   "The node still reports Ready, but kubelet does its work late or not at all.",
 			Faults: []detect.Fault{
 				{Reason: "ApiserverRequestsFail", Severity: finding.Warning,
 					When: "20 % of kubelet's requests in 15 minutes, at least 10, were answered with 5xx, 401 or " +
-						"not at all"},
+						"not at all; in 40 minutes on a node at rest"},
 				{Reason: "RuntimeOperationsFail", Severity: finding.Warning,
 					When: "half of the calls of one runtime operation in 15 minutes, at least 10, failed"},
 				{Reason: "PodWorkersStartLate", Severity: finding.Warning,
@@ -85,7 +85,7 @@ func (m *syncState) observe(ctx context.Context, h *host.Host) ([]finding.Findin
 			minutes),
 		lateStarts{checkkit.NodeSubject(h), "start", "60", "PodsStartSlowly",
 			"took more than a minute to start, image pulls not counted"}.evaluate(grown, minutes))
-	return found, nil
+	return m.meter.Follow(found), nil
 }
 
 // syncKey returns the key under which a sample is counted.

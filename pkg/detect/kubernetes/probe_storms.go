@@ -39,7 +39,7 @@ const (
 
 // ProbeStorms finds liveness and readiness probes that begin to fail for many pods at once.
 func ProbeStorms() detect.Check {
-	m := &stormState{meter: checkkit.KubeletMeter{Window: probeStormsWindow}}
+	m := &stormState{meter: checkkit.KubeletMeter{Window: probeStormsWindow, Strict: true}}
 	return detect.Check{
 		ID:      "probe-storms",
 		Domain:  "kubernetes",
@@ -48,7 +48,7 @@ func ProbeStorms() detect.Check {
 			"plugin, then check conntrack and DNS, then a service that all of them need. Failing liveness probes " +
 			"restart containers and add load.",
 		Doc: detect.Doc{
-			Reads: []string{"https://127.0.0.1:10250/metrics/probes", "https://127.0.0.1:10250/pods, in a storm"},
+			Reads: []string{"https://127.0.0.1:10250/metrics/probes, on a node at rest once in 40 minutes", "https://127.0.0.1:10250/pods, in a storm"},
 			Why:   "Pods are removed from their services or restarted, all at once, although their programs work.",
 			Faults: []detect.Fault{
 				{Reason: "ProbeStorm", Severity: finding.Warning, When: "5 pods of 3 owners, and a third of those " +
@@ -79,13 +79,18 @@ func (m *stormState) observe(ctx context.Context, h *host.Host) ([]finding.Findi
 		return nil, fmt.Errorf("kubelet's probes: %w", scrape.ProbesErr)
 	}
 	if grown == nil {
-		m.failed = nil
+		// After a rest those are known that failed before it. Either way the next minute shows who fails now.
+		if m.meter.NoRest = true; !m.meter.Gap {
+			m.failed = nil
+		}
 		return nil, nil
 	}
+	m.meter.NoRest = false
 	probed, failing := m.failing(grown, scrape.At)
 	if len(failing) < (probeStormPods+1)/2 || float64(len(failing)) < probeStormShare/2*float64(probed) {
 		return nil, nil
 	}
+	m.meter.NoRest = true
 	names, owners, err := ownersOf(ctx, h, failing)
 	if err != nil {
 		return nil, fmt.Errorf("owners of pods whose probes fail: %w", err)

@@ -51,7 +51,7 @@ func VolumeMounts() detect.Check {
 			"csi-registration`) and the storage behind it. A volume that cannot be unmounted is in use by a process: " +
 			"`nodeagent inspect` names it.",
 		Doc: detect.Doc{
-			Reads: []string{"https://127.0.0.1:10250/metrics", "https://127.0.0.1:10250/pods, when volumes fail"},
+			Reads: []string{"https://127.0.0.1:10250/metrics, on a node at rest once in 40 minutes", "https://127.0.0.1:10250/pods, when volumes fail"},
 			Why:   "Pods with such volumes stay in ContainerCreating, or in Terminating, until the driver is repaired.",
 			Faults: []detect.Fault{
 				{Reason: "VolumeMountsFail", Severity: finding.Warning,
@@ -82,14 +82,14 @@ func (m *volumeState) observe(ctx context.Context, h *host.Host) ([]finding.Find
 	}
 	plugins := volumeFailures(grown)
 	if len(plugins) == 0 {
-		return nil, nil
+		return m.meter.Follow(nil), nil
 	}
 	pods, _ := discover.NodePods(ctx, h) // without them the finding names no pods
 	var found []finding.Finding
 	for _, name := range slices.Sorted(maps.Keys(plugins))[:min(len(plugins), maxVolumePlugins)] {
 		found = append(found, plugins[name].finding(name, pods, m.meter.Span()))
 	}
-	return found, nil
+	return m.meter.Follow(found), nil
 }
 
 // volumeKey is plugin, operation and outcome. Answers of CSI drivers are counted separately, by their code.

@@ -31,7 +31,8 @@ import (
 // decided as its controller does: node name, node selector, required affinity, and taints against the tolerations of
 // its pods and those that the controller adds.
 //
-// Cost. DaemonSets come from the client's cache of minutes; the Node is read every 10 to 15 minutes, and like the
+// Cost. Kubelet's pods are read again after a change of any pod, and else once in 40 minutes. DaemonSets come from the
+// client's cache of minutes; the Node is read every 10 to 15 minutes (both once in 40 while no pod changes), and like the
 // DaemonSet and its unscheduled pods at growing intervals (30 s to 5 min) while a pod seems to be missing. A pod that
 // is not scheduled yet is on no node's list: it is found by a LIST of the DaemonSet's pods without a node, whose node
 // affinity (matchFields metadata.name) names the node that each is meant for.
@@ -97,7 +98,7 @@ func New(s Settings, lookups DaemonSetLookups) detect.Check {
 			"run `kubectl describe` for it. If there is no pod, check the DaemonSet's events; if it is not " +
 			"scheduled, the pod's events; if it crash loops, the log of the container that failed.",
 		Doc: detect.Doc{
-			Reads: []string{"kubelet's pods", "DaemonSets, from the apiserver's cache and rarely",
+			Reads: []string{"kubelet's pods, after changes", "DaemonSets, from the apiserver's cache and rarely",
 				"this Node's labels and taints"},
 			Why: "Without its network, storage or proxy agent a node accepts pods that cannot work.",
 			Faults: []detect.Fault{

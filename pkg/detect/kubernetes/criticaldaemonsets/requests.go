@@ -43,7 +43,7 @@ func (c *nodeCache) get(ctx context.Context, h *host.Host, now finding.Timestamp
 	if wrong || c.err != nil {
 		limit = c.wait
 	}
-	if !c.read.IsZero() && age < limit {
+	if !c.read.IsZero() && (age < limit || !wrong && c.err == nil && atRest(h, age)) {
 		return c.node, c.err
 	}
 	if !wrong && c.err == nil {
@@ -57,6 +57,11 @@ func (c *nodeCache) get(ctx context.Context, h *host.Host, now finding.Timestamp
 	}
 	c.node, c.err = node, nil
 	return node, nil
+}
+
+// atRest reports whether nothing has happened on the node for so long.
+func atRest(h *host.Host, ago time.Duration) bool {
+	return h.Cluster.Still != nil && h.Cluster.Still(ago)
 }
 
 // confirmation is the apiserver's last answer about a DaemonSet whose pod seems to be missing.

@@ -33,7 +33,8 @@ import (
 //
 // Cost. Each run connects to the sockets; GetInfo (which registrars log) is called once a minute, or when a socket has
 // changed, or after a fault. CSINode is read when the local state has changed and once more 45 s later, at growing
-// intervals (15 s to 5 min) while a driver that is locally healthy is not in it, and otherwise every 10 to 15 min.
+// intervals (15 s to 5 min) while a driver that is locally healthy is not in it, and otherwise every 10 to 15 min,
+// once in 40 while no pod of the node changes.
 
 // Settings are the knobs of csi-registration.
 type Settings struct {

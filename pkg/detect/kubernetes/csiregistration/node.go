@@ -42,7 +42,7 @@ func (c *csiNodeCache) refresh(ctx context.Context, h *host.Host, now finding.Ti
 		return nil, fmt.Errorf("CSINode: %w", hosterr.ErrNotConfigured)
 	}
 	seen := localState(drivers)
-	if c.due(now, seen, drivers) {
+	if c.due(h, now, seen, drivers) {
 		object, err := h.Cluster.CSINode(ctx)
 		c.read, c.seen, c.err, c.nodeIDs = now, seen, nil, map[string]string{}
 		switch {
@@ -59,7 +59,7 @@ func (c *csiNodeCache) refresh(ctx context.Context, h *host.Host, now finding.Ti
 }
 
 // due reports whether CSINode must be read now, and delays the next read if so.
-func (c *csiNodeCache) due(now finding.Timestamp, seen string, drivers []csiDriver) bool {
+func (c *csiNodeCache) due(h *host.Host, now finding.Timestamp, seen string, drivers []csiDriver) bool {
 	age := now.Since(c.read)
 	switch {
 	case c.read.IsZero():
@@ -79,6 +79,8 @@ func (c *csiNodeCache) due(now finding.Timestamp, seen string, drivers []csiDriv
 		}
 		c.wait = min(2*c.wait, max(c.longest, csiNodeFirst))
 		return true
+	case h.Cluster.Still != nil && h.Cluster.Still(age):
+		return false // no driver comes or goes without a pod
 	default:
 		return age >= c.seldom
 	}

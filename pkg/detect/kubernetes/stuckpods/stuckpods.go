@@ -67,7 +67,7 @@ func New(s Settings) detect.Check {
 			"server, a frozen one for a thaw of its cgroup. Finalizers: check their controller. `nodeagent inspect pod " +
 			"NAMESPACE/NAME` explains one pod, `nodeagent inspect` shows leftovers of deleted pods.",
 		Doc: detect.Doc{
-			Reads: []string{"https://127.0.0.1:10250/pods", "<kubelet root>/pods/UID/volumes",
+			Reads: []string{"https://127.0.0.1:10250/pods, after changes", "<kubelet root>/pods/UID/volumes",
 				"<kubelet root>/pods, its names",
 				"CRI ListPodSandbox, ListContainers and Status",
 				"/proc/1/mountinfo", "the cgroups of late pods", "/proc/PID/task/TID/stat of their processes",

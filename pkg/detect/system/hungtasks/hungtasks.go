@@ -11,7 +11,6 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
-	"github.com/nodeagent/nodeagent/pkg/detect/system/load"
 	"github.com/nodeagent/nodeagent/pkg/detect/system/tasks"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -29,7 +28,10 @@ import (
 //
 // https://docs.kernel.org/admin-guide/sysctl/kernel.html#hung-task-timeout-secs, proc_pid_status(5).
 //
-// A task in state D adds 1 to the load: after 40 s the load of one minute is 0.5, so that a quiet node needs one file.
+// A task in state D adds 1 to the load, so that a quiet node needs one file: see load.go. Otherwise all threads are read
+// once a minute, and between that those again that were in state D: one that hangs is seen within a minute, and reported
+// when it has not run for two minutes more.
+//
 // A task that is in state D in two runs and did not run between them (its context switches are the same) has waited in
 // the kernel all that time; so has one that was only woken to wait again, see wakes.go. The kernel's detection does the
 // same every two minutes, but leaves out tasks that a signal could kill, which are those of NFS; it logs ten tasks at
@@ -68,7 +70,7 @@ func New(s Settings) detect.Check {
 			"suspended: `dmsetup resume NAME`. Where it is a lock in the kernel, drain the node and reboot it.",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/loadavg", "/proc/sys/kernel/hung_task_detect_count",
-				"/proc/PID/task/TID/{stat,status,wchan}, only where the load is above 0.5",
+				"/proc/PID/task/TID/{stat,status,wchan}, once a minute, only where the load leaves room for a blocked task",
 				"/sys/block/dm-*/dm/suspended, only where tasks hang"},
 			Why: "A pod with such a task cannot be stopped or restarted, and its volumes cannot be unmounted. Where " +
 				"it is kubelet's or the runtime's own thread, whatever else needs the same lock or mount will hang " +
@@ -96,10 +98,15 @@ func New(s Settings) detect.Check {
 	}
 }
 
+// scanEvery is the least time between two scans of all threads. Between them only the tasks in state D are read again.
+const scanEvery = 50 * time.Second
+
 // hungTasks is kept between runs.
 type hungTasks struct {
-	seen  map[tasks.TaskID]*blockedTask // tasks in state D, at most maxTasks
-	count kernelHungCount
+	seen    map[tasks.TaskID]*blockedTask // tasks in state D, at most maxTasks
+	scanned time.Duration                 // uptime of the last scan of all threads; 0: none since nothing was blocked
+	load    loadReading
+	count   kernelHungCount
 }
 
 func (m *hungTasks) run(ctx context.Context, h *host.Host, s Settings) ([]finding.Finding, error) {
@@ -107,13 +114,16 @@ func (m *hungTasks) run(ctx context.Context, h *host.Host, s Settings) ([]findin
 	if err := m.count.renew(h.Files, now); err != nil {
 		return nil, err
 	}
-	may, err := mayBeBlocked(h.Files)
+	nothing, err := m.nothingBlocks(h.Files, now)
 	if err != nil {
 		return nil, err
 	}
-	if !may {
-		m.seen = nil
+	if nothing {
+		m.seen, m.scanned = nil, 0
 		return m.count.finding(h, now), nil
+	}
+	if m.count.at == now {
+		m.scanned = 0 // the kernel has just found one
 	}
 	hung, err := m.hung(ctx, h, s)
 	switch {
@@ -127,12 +137,16 @@ func (m *hungTasks) run(ctx context.Context, h *host.Host, s Settings) ([]findin
 
 // hung returns the tasks that have been blocked for long enough.
 func (m *hungTasks) hung(ctx context.Context, h *host.Host, s Settings) ([]*blockedTask, error) {
-	seen, err := stillBlocked(ctx, h, m.seen, s.Ignore)
+	now := h.Clock().SinceBoot
+	inStateD, err := m.inStateD(ctx, h, now)
+	if err != nil {
+		return nil, err
+	}
+	seen, err := stillBlocked(h, inStateD, m.seen, s.Ignore)
 	if err != nil {
 		return nil, err
 	}
 	m.seen = seen
-	now := h.Clock().SinceBoot
 	var hung []*blockedTask
 	for _, t := range seen {
 		if now-t.since < s.After {
@@ -143,13 +157,6 @@ func (m *hungTasks) hung(ctx context.Context, h *host.Host, s Settings) ([]*bloc
 		}
 	}
 	return hung, nil
-}
-
-// mayBeBlocked reports whether the load leaves room for a task that has been blocked for 40 s.
-func mayBeBlocked(files host.Files) (bool, error) {
-	const quiet = 0.5
-	seen, err := checkkit.Parse(files, "/proc/loadavg", load.ParseLoadavg)
-	return seen.Load1 >= quiet, err
 }
 
 // kernelHungCount follows the kernel's count of hung tasks, to which each round of its detection adds every task. Root

@@ -29,13 +29,9 @@ type blockedTask struct {
 // pfKthread is the flag of kernel threads in /proc/PID/stat.
 const pfKthread = 0x00200000
 
-// stillBlocked returns the tasks that are in state D now, with the time since when they are.
-func stillBlocked(ctx context.Context, h *host.Host, before map[tasks.TaskID]*blockedTask,
+// stillBlocked returns which of the tasks are in state D now, with the time since when they are.
+func stillBlocked(h *host.Host, inStateD []threadStat, before map[tasks.TaskID]*blockedTask,
 	ignore []string) (map[tasks.TaskID]*blockedTask, error) {
-	inStateD, err := tasksInD(ctx, h)
-	if err != nil {
-		return nil, err
-	}
 	var wakes kernelWakes
 	freezer := tasks.TaskScan{Freezers: make(map[string]bool)}
 	now := h.Clock().SinceBoot
@@ -76,6 +72,29 @@ func stillBlocked(ctx context.Context, h *host.Host, before map[tasks.TaskID]*bl
 type threadStat struct {
 	pid  int
 	stat proc.Stat
+}
+
+// inStateD lists the tasks in state D: all of them once a minute, and those of the last time at any other.
+func (m *hungTasks) inStateD(ctx context.Context, h *host.Host, now time.Duration) ([]threadStat, error) {
+	if m.scanned == 0 || now-m.scanned >= scanEvery {
+		found, err := tasksInD(ctx, h)
+		if err == nil {
+			m.scanned = now
+		}
+		return found, err
+	}
+	var found []threadStat
+	for id, t := range m.seen {
+		stat, err := h.TaskStat(t.PID, id.Tid)
+		switch {
+		case proc.Gone(err):
+		case err != nil:
+			return nil, err
+		case stat.StartTime == id.Start && stat.State == 'D':
+			found = append(found, threadStat{t.PID, stat})
+		}
+	}
+	return found, nil
 }
 
 // tasksInD lists tasks in state D, threads too: programs of many threads, as those in Go, rarely have their main one

@@ -56,25 +56,21 @@ func (before TaskScan) Renew(ctx context.Context, h *host.Host) (TaskScan, error
 	}
 	scan := TaskScan{at: now, ticks: make(map[TaskID]uint64), since: make(map[TaskID]time.Duration),
 		Freezers: make(map[string]bool)}
-	pids, err := h.PIDs()
+	table, err := h.ProcessTable(ctx, 0)
 	if err != nil {
 		return TaskScan{}, err
 	}
 	left := MaxTasks
-	for _, pid := range pids {
+	for _, leader := range table {
 		if ctx.Err() != nil {
-			return TaskScan{}, fmt.Errorf("scan the threads of %d processes: %w", len(pids), ctx.Err())
+			return TaskScan{}, fmt.Errorf("scan the threads of %d processes: %w", len(table), ctx.Err())
 		}
-		leader, err := h.ProcStat(pid)
-		if err != nil {
-			continue // it has exited
-		}
-		scan.ticks[TaskID{pid, leader.StartTime}] = leader.CPUTicks
+		scan.ticks[TaskID{leader.PID, leader.StartTime}] = leader.CPUTicks
 		if left <= 0 {
 			scan.cut = true
 			break
 		}
-		left -= scan.addTasks(h, pid, leader)
+		left -= scan.addTasks(ctx, h, leader)
 	}
 	for _, t := range scan.Blocked {
 		scan.since[t.ID] = now
@@ -88,18 +84,17 @@ func (before TaskScan) Renew(ctx context.Context, h *host.Host) (TaskScan, error
 
 // addTasks adds the threads of a process that run or are blocked, and returns the number of its threads. Blocked
 // programs of many threads, as those in Go and Java, rarely have their main thread blocked.
-func (s *TaskScan) addTasks(h *host.Host, pid int, leader proc.Stat) int {
-	tids, err := h.TIDs(pid)
-	if err != nil || len(tids) <= 1 {
-		s.add(h, pid, leader)
+func (s *TaskScan) addTasks(ctx context.Context, h *host.Host, leader proc.Stat) int {
+	if leader.Threads <= 1 {
+		s.add(h, leader.PID, leader)
 		return 1
 	}
-	for _, tid := range tids {
-		if stat, err := h.TaskStat(pid, tid); err == nil {
-			s.add(h, pid, stat)
-		}
-	}
-	return len(tids)
+	threads := 0
+	_ = h.Threads(ctx, []int{leader.PID}, func(pid int, thread proc.Stat) { // without an answer it has none
+		s.add(h, pid, thread)
+		threads++
+	})
+	return max(threads, 1)
 }
 
 func (s *TaskScan) add(h *host.Host, pid int, stat proc.Stat) {

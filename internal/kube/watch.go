@@ -1,0 +1,256 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+)
+
+// A node at rest is recognized by a watch of its own pods, which the apiserver indexes by spec.nodeName. While it shows
+// no change, what kubelet and the apiserver said before still holds, and nobody is asked again. The watch carries no
+// timeout of its own: the apiserver ends it after 30 to 60 minutes (--min-request-timeout), and it is resumed from the
+// last bookmark.
+
+const (
+	// settleTime is how long after a change kubelet may still say what was before it.
+	settleTime = 30 * time.Second
+	// activeAfterChange is how long after any change of a pod kubelet's counters are read each minute, and
+	// activeWhilePending the same while a pod starts or ends: a volume that fails is retried every two minutes.
+	activeAfterChange  = 3 * time.Minute
+	activeWhilePending = 15 * time.Minute
+
+	// watchSilence is how long a watch may bring nothing. One that hangs proves nothing. Bookmarks come each minute,
+	// once any pod of the cluster has changed since the watch began; where none ever does, everything is asked as without
+	// a watch, by the few nodes that such a cluster has.
+	watchSilence = 10 * time.Minute
+
+	watchRetry        = 2 * time.Second
+	watchLongestRetry = 5 * time.Minute
+	watchRefusedRetry = 30 * time.Minute // the right to watch is missing: only a person changes that
+)
+
+// podChanges is what the watch of this node's pods shows. The zero value watches nothing.
+type podChanges struct {
+	mu      sync.Mutex // guards what follows
+	live    bool
+	heard   time.Time               // when the watch brought something last
+	since   time.Time               // no pod has changed since then
+	event   time.Time               // when something happened to a pod; zero: not since the watch began
+	pending map[types.UID]time.Time // pods that start or end, and when they changed last
+}
+
+// unchangedSince reports whether no pod has changed since a time, or so shortly before it that kubelet may not have
+// known.
+func (p *podChanges) unchangedSince(at time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.works() && at.Sub(p.since) >= settleTime
+}
+
+// works reports whether there is a watch that is known to be alive. Mu must be held.
+func (p *podChanges) works() bool { return p.live && time.Since(p.heard) < watchSilence }
+
+// quiet reports whether nothing happens to any pod, so that kubelet's counters have no reason to rise.
+func (p *podChanges) quiet() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.works() || time.Since(p.event) < activeAfterChange {
+		return false
+	}
+	for _, changed := range p.pending {
+		if time.Since(changed) < activeWhilePending {
+			return false
+		}
+	}
+	return true
+}
+
+// begin takes the list from which a watch starts. What happened between two watches is not known.
+func (p *podChanges) begin(pods []corev1.Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.since.IsZero() {
+		p.event = time.Now()
+	}
+	p.since, p.pending = time.Now(), make(map[types.UID]time.Time)
+	for i := range pods {
+		if inTransition(&pods[i]) {
+			p.pending[pods[i].UID] = p.since
+		}
+	}
+}
+
+func (p *podChanges) setLive(live bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.live, p.heard = live, time.Now()
+}
+
+// bookmark takes a sign of life.
+func (p *podChanges) bookmark() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.heard = time.Now()
+}
+
+func (p *podChanges) observe(kind watch.EventType, pod *corev1.Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.event = time.Now()
+	p.since, p.heard = p.event, p.event
+	if kind != watch.Deleted && inTransition(pod) {
+		p.pending[pod.UID] = p.event
+	} else {
+		delete(p.pending, pod.UID)
+	}
+}
+
+func inTransition(pod *corev1.Pod) bool {
+	return pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodPending
+}
+
+// WatchPods follows the changes of the node's pods until ctx ends. Where that is impossible all that depends on it asks
+// as often as without.
+func (c *Client) WatchPods(ctx context.Context) error {
+	wait, version := watchRetry, ""
+	for ctx.Err() == nil {
+		began := time.Now()
+		next, err := c.followPods(ctx, version)
+		c.changes.setLive(false)
+		version = next
+		switch {
+		case apierrors.IsForbidden(err):
+			wait = watchRefusedRetry
+		case err == nil || time.Since(began) > time.Minute:
+			wait = watchRetry
+		default:
+			wait = min(2*wait, watchLongestRetry)
+		}
+		if err != nil && ctx.Err() == nil {
+			c.log.Debug("watch of the node's pods", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait/2 + rand.N(wait)): //nolint:gosec // spreads load over time, no secret
+		}
+	}
+	return nil
+}
+
+// followPods follows the changes after a version, or from a new list where it is empty. It returns the version from
+// which to go on.
+func (c *Client) followPods(ctx context.Context, version string) (string, error) {
+	if version == "" {
+		list, err := c.listPodsCached(ctx)
+		if err != nil {
+			return "", err
+		}
+		c.changes.begin(list.Items)
+		version = list.ResourceVersion
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.openPodWatch(ctx, cancel, version)
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		return "", err
+	}
+	if err != nil {
+		return version, err
+	}
+	defer stream.Stop()
+	c.changes.setLive(true)
+	for event := range stream.ResultChan() {
+		pod, ok := event.Object.(*corev1.Pod)
+		if !ok || event.Type == watch.Error {
+			return "", fmt.Errorf("apiserver: watch pods: %w", apierrors.FromObject(event.Object))
+		}
+		if version = pod.ResourceVersion; version == "" {
+			return "", errors.New("apiserver: watch pods: a change without resourceVersion")
+		}
+		if event.Type == watch.Bookmark {
+			c.changes.bookmark()
+		} else {
+			c.changes.observe(event.Type, pod)
+		}
+	}
+	return version, nil
+}
+
+// listPodsCached lists the node's pods from the apiserver's cache.
+func (c *Client) listPodsCached(ctx context.Context) (*corev1.PodList, error) {
+	list := &corev1.PodList{}
+	what := "list pods of node " + c.config.Node
+	err := c.send(ctx, request{
+		what:  what,
+		group: corev1.SchemeGroupVersion,
+		build: func(r *rest.RESTClient) *rest.Request {
+			return r.Get().Resource("pods").Param("fieldSelector", "spec.nodeName="+c.config.Node).
+				Param("resourceVersion", "0")
+		},
+		into: list,
+		wait: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, checkList(what, list)
+}
+
+// openPodWatch begins a watch as the node itself where that is possible, as the agent otherwise. giveUp ends the
+// attempt where the apiserver does not answer.
+func (c *Client) openPodWatch(ctx context.Context, giveUp context.CancelFunc, version string) (watch.Interface, error) {
+	limit := time.AfterFunc(2*DefaultTimeout, giveUp)
+	defer limit.Stop()
+	if c.asNode != nil {
+		stream, err := c.asNode.podWatch(ctx, version)
+		if ctx.Err() != nil || !isRefusal(err) {
+			return stream, err
+		}
+	}
+	return c.podWatch(ctx, version)
+}
+
+func (c *Client) podWatch(ctx context.Context, version string) (watch.Interface, error) {
+	if left := c.pause(); left > 0 {
+		return nil, apierrors.NewTooManyRequests("the apiserver has asked to wait", int(left/time.Second)+1)
+	}
+	s, err := c.open()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.limiter.Wait(ctx); err != nil {
+		return nil, fmt.Errorf("the agent's own limit of requests: %w", err)
+	}
+	stream, err := s.groups[corev1.SchemeGroupVersion].Get().Resource("pods").
+		Param("fieldSelector", "spec.nodeName="+c.config.Node).Param("watch", "true").
+		Param("allowWatchBookmarks", "true").Param("resourceVersion", version).MaxRetries(0).Watch(ctx)
+	if c.observe != nil {
+		c.observe("watch", "pods", watchCode(err))
+	}
+	c.learn(ctx, s, err)
+	if err != nil {
+		return nil, fmt.Errorf("apiserver: watch pods of node %s: %w", c.config.Node, err)
+	}
+	return stream, nil
+}
+
+// watchCode is the status code of the answer to a watch; 0 where there was none.
+func watchCode(err error) int {
+	var status apierrors.APIStatus
+	switch {
+	case err == nil:
+		return 200
+	case errors.As(err, &status):
+		return int(status.Status().Code)
+	}
+	return 0
+}
