@@ -44,6 +44,7 @@ type Inspector struct {
 	cluster  ClusterInventory
 	limit    time.Duration // of one pass: see Within
 	rest     rest
+	record   func(Evidence) // may be nil: see Recording
 }
 
 // New returns an inspector of h.
@@ -63,6 +64,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 	if err != nil { // nothing is known about paths that cannot be resolved
 		report, _ := Evaluate(nil, Inventory{}, history, i.settings, started)
 		report.Errors = append(report.Errors, Failure{"layout", err.Error()})
+		i.recordPass(report, Inventory{}, history)
 		return report, history
 	}
 	objects, blind, failures := list(ctx, scan, kinds)
@@ -113,6 +115,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 	inventory.Others.note(history, next, started)
 	keepOwners(objects, recalled, next, started)
 	i.addHolders(ctx, scan, &report)
+	i.recordPass(report, inventory, history)
 	i.log.Debug("inspected", "objects", len(objects), "suspects", len(suspects), "took", i.host.Clock().Since(started))
 	return report, next
 }
