@@ -26,6 +26,11 @@ func DrawEvidence(t *rapid.T) Evidence {
 		word := rapid.SampledFrom([]string{"web", "x", "y", "api", "mount", "sandbox", "7"})
 		e.Objects[i].Pod.Namespace, e.Objects[i].Pod.Name = word.Draw(t, "namespace"), word.Draw(t, "name")
 	}
+	if rapid.Bool().Draw(t, "a pod runs that only the apiserver has, by name") {
+		e.Inventory.Runtime.Running = map[string]bool{dead: true}
+		e.Inventory.Runtime.Pods[dead] = SandboxFact{Pod: Pod{UID: dead, Namespace: "n", Name: "p"}, State: "READY"}
+		e.Inventory.Named = map[string]NameAnswer{dead: {At: hour, Alive: true, Why: "it has it"}}
+	}
 	if rapid.Bool().Draw(t, "kubelet counts") {
 		return e
 	}
@@ -63,6 +68,9 @@ func TestLivingObjectsDecideNothing(t *testing.T) {
 		report, _ := e.Evaluate()
 		less, _ := e.WithoutLiving()
 		got, _ := less.Evaluate()
+		if diff := cmp.Diff(report.Gates, got.Gates); diff != "" {
+			t.Fatal(diff)
+		}
 		verdicts := make(map[string]string)
 		for _, o := range got.Objects {
 			verdicts[key(&o.Object)] = string(o.Verdict) + o.Why

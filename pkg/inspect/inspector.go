@@ -200,11 +200,13 @@ func nominate(objects []Object, inventory *Inventory) []*Object {
 
 // explain adds facts to suspects that are too expensive to read for all objects.
 func explain(scan *Scan, suspects []*Object) {
-	var network, mounts []*Object
+	var network, mounts, directories []*Object
 	for _, o := range suspects {
 		switch {
 		case o.Kind == Mount:
 			mounts = append(mounts, o)
+		case o.Kind == PodDirectory:
+			directories = append(directories, o)
 		case o.Kind == Process:
 			explainProcess(scan.Host, o)
 		case o.Kind == Cgroup:
@@ -215,6 +217,9 @@ func explain(scan *Scan, suspects []*Object) {
 	}
 	if len(mounts) > 0 {
 		explainMounts(scan, mounts)
+	}
+	if len(directories) > 0 {
+		explainPodDirectories(scan, directories)
 	}
 	explainNetwork(scan, network)
 }
