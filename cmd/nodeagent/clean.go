@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/bundle"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
@@ -112,7 +113,7 @@ func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate
 				objects = append(objects, s.Object)
 			}
 			for _, line := range foldPaths(objects) {
-				fmt.Fprintf(&b, "      %s\n", line)
+				fmt.Fprintf(&b, "      %s\n", timesText(line.path, len(line.objects)))
 			}
 			fmt.Fprintf(&b, "      → %s\n", strings.ReplaceAll(same[0].Description, " "+same[0].ID, ""))
 			if s := same[0]; s.Blocked != "" && s.Mode != remediate.DryRun {
@@ -120,7 +121,7 @@ func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate
 			}
 		}
 	}
-	printUndecided(&b, report)
+	printUndecided(&b, screenOf(w), report)
 	if len(steps) > 0 {
 		b.WriteString("Nothing was changed. To release it: nodeagent clean --yes\n")
 	} else {
@@ -137,14 +138,15 @@ func sameAction(s remediate.Step) string {
 	return string(s.Kind) + strings.ReplaceAll(s.Description, s.ID, "") + s.Blocked
 }
 
-func printUndecided(b *strings.Builder, report inspect.Report) {
+func printUndecided(b *strings.Builder, s screen, report inspect.Report) {
+	report = bundle.Printable(report)
 	var undecided []inspect.Assessment
 	for _, o := range report.Objects {
 		if o.Verdict == inspect.Candidate || o.Verdict == inspect.Unknown || o.Verdict == inspect.Unowned {
 			undecided = append(undecided, o)
 		}
 	}
-	printInspected(b, undecided, report, false)
+	printInspected(b, newInspectScreen(s, report), undecided, report, false)
 }
 
 // cleanNow releases and prints the result of each step. Exit 0 only when nothing is left over and nothing is unknown.
@@ -204,7 +206,7 @@ func printOutcome(w io.Writer, report inspect.Report, outcome remediate.Outcome)
 			fmt.Fprintf(&b, "  %s\n", agent.DescribeStep(step))
 		}
 	}
-	printUndecided(&b, untouched(report, outcome))
+	printUndecided(&b, screenOf(w), untouched(report, outcome))
 	switch {
 	case outcome.Stopped != "":
 		fmt.Fprintf(&b, "Stopped: %s\n", outcome.Stopped)
