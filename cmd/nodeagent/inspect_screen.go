@@ -40,7 +40,7 @@ func newInspectScreen(s screen, r inspect.Report) *inspectScreen {
 // where it is the same for all.
 func (p *inspectScreen) trees(objects []inspect.Assessment) {
 	for _, pod := range p.byPod(objects) {
-		p.header(pod, shortUID)
+		p.header(pod, shortPod)
 		main := mainProof(pod)
 		for _, kind := range groupedBy(pod, func(o inspect.Assessment) string { return string(o.Kind) }) {
 			p.kind(kind, main)
@@ -60,7 +60,7 @@ func (p *inspectScreen) trees(objects []inspect.Assessment) {
 // list prints each object by itself.
 func (p *inspectScreen) list(objects []inspect.Assessment) {
 	for _, pod := range p.byPod(objects) {
-		p.header(pod, func(uid string) string { return uid })
+		p.header(pod, podName)
 		for _, o := range pod {
 			fmt.Fprintf(p, "  %s %s %s\n", strings.ToUpper(string(o.Verdict)), o.Kind, o.ID)
 			fmt.Fprintf(p, "      why: %s\n      witnesses: %s\n", o.Why, witnessText(o.Witnesses))
@@ -105,7 +105,7 @@ func hasVerdict(objects []inspect.Assessment, v inspect.Verdict) bool {
 }
 
 // header prints a pod, its verdicts and since when they are being observed.
-func (p *inspectScreen) header(pod []inspect.Assessment, uid func(string) string) {
+func (p *inspectScreen) header(pod []inspect.Assessment, name func(inspect.Pod) string) {
 	counts := map[inspect.Verdict]int{}
 	var first finding.Timestamp
 	named := pod[0].Pod
@@ -120,8 +120,7 @@ func (p *inspectScreen) header(pod []inspect.Assessment, uid func(string) string
 	}
 	title := "unknown pod"
 	if named != (inspect.Pod{}) {
-		named.UID = uid(named.UID)
-		title = "pod " + podName(named)
+		title = "pod " + name(named)
 	}
 	var verdicts []string
 	for _, v := range verdictOrder() {
@@ -216,13 +215,14 @@ func holderText(h inspect.Holder, name func(inspect.Pod) string) string {
 	return fmt.Sprintf("held by pid %d %s (%s) %s", h.PID, h.Command, h.How, of)
 }
 
+// shortPod names a pod with the first part of its UID, which is enough to tell the pods of one node apart; with all of it
+// where there is no other name.
 func shortPod(p inspect.Pod) string {
-	p.UID = shortUID(p.UID)
+	if p.Name != "" {
+		p.UID = p.UID[:min(len(p.UID), 8)]
+	}
 	return podName(p)
 }
-
-// shortUID returns the first part of a UID: enough to tell the pods of one node apart.
-func shortUID(uid string) string { return uid[:min(len(uid), 8)] }
 
 // mainProof returns the object whose proof most objects of a pod share, and of those the one that was seen least.
 func mainProof(pod []inspect.Assessment) inspect.Assessment {

@@ -61,14 +61,12 @@ func (r rewriter) copy(to, from reflect.Value) {
 }
 
 func (r rewriter) copyStruct(to, from reflect.Value) {
+	to.Set(from)
 	for i := range from.NumField() {
-		if !from.Type().Field(i).IsExported() { // time.Time: it has no text of others
-			to.Set(from)
-			return
+		if from.Type().Field(i).IsExported() { // what is not has no text of others: the fields of time.Time
+			to.Field(i).SetZero()
+			r.copy(to.Field(i), from.Field(i))
 		}
-	}
-	for i := range from.NumField() {
-		r.copy(to.Field(i), from.Field(i))
 	}
 }
 
