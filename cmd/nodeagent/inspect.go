@@ -11,56 +11,40 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
 	"github.com/nodeagent/nodeagent/internal/bundle"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 func newInspect(o *options) *cobra.Command {
-	var all, wide bool
+	var v inspectView
 	cmd := &cobra.Command{
 		Use:   "inspect [KIND...]",
 		Short: "Show what deleted pods left behind, and the proof",
 		Long: `Compare what is on this node with the pods that belong here, and show what deleted pods left
 behind.
 
-For each object: whether each witness knows it, which processes hold it, and why it is or is not a leftover.
-Nothing is changed. An object is called a leftover only after several passes; the running daemon remembers them,
-and so does this command. Objects about which nothing could be learnt are counted by the cause; with --wide each is
-listed, and IDs are whole.`,
+For each pod: its objects in the order of their release, which processes hold them, why they are or are not leftovers,
+what keeps their owner from removing them where that is known, and what to do next. Nothing is changed. An object is
+called a leftover only after several passes; the running daemon remembers them, and so does this command. Objects about
+which nothing could be learnt are counted by the cause; with --wide each is listed, and IDs are whole.
+
+With --explain everything that is known of one object is shown: each witness' answer and when it was asked, each gate,
+the passes that have seen it, what is missing, and what a release would do. The object is named by KIND/ID, or by a part
+of its ID that no other has.
+
+With --record the evidence is also written to a file, for a bug report; --from evaluates such a file instead of this
+node, which is not touched. The file has no secrets, environments or arguments of programs. It has names of pods and
+namespaces, unless --anonymous replaces them; UIDs, paths and names of volumes stay.`,
 		RunE: func(cmd *cobra.Command, kinds []string) error {
 			selected, err := selectKinds(kinds)
 			if err != nil {
 				return err
 			}
-			report, err := inspectOnce(cmd.Context(), func(ctx context.Context) (bench, error) {
-				cfg, err := o.load(ctx)
-				if err != nil {
-					return nil, err
-				}
-				b, err := agent.OpenBench(ctx, cfg, quiet())
-				if err != nil {
-					return nil, err // not an interface that holds a nil *Bench
-				}
-				return b, nil
-			}, selected)
-			if err != nil {
-				return err
-			}
-			if o.json() {
-				err = printJSON(cmd.OutOrStdout(), complete(report))
-			} else {
-				err = printReport(cmd.OutOrStdout(), report, all, all || wide)
-			}
-			if err != nil {
-				return err
-			}
-			return inspectExit(report)
+			return v.run(cmd, o, selected)
 		},
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list live objects and those that belong to no pod")
-	cmd.Flags().BoolVarP(&wide, "wide", "w", false, "list each object, with whole IDs")
+	v.flags(cmd)
 	return cmd
 }
 
