@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/agent"
 	"github.com/nodeagent/nodeagent/internal/bundle"
+	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
@@ -81,9 +82,15 @@ func (v *inspectView) inspection(ctx context.Context, o *options, kinds []inspec
 	if v.from != "" {
 		return readInspection(v.from, kinds)
 	}
+	return inspectNode(ctx, o.load, kinds)
+}
+
+// inspectNode inspects this node.
+func inspectNode(ctx context.Context, load func(context.Context) (config.Config, error),
+	kinds []inspect.Kind) (inspection, error) {
 	var opened atomic.Pointer[openBench] // what hangs may still open it
 	report, err := inspectOnce(ctx, func(ctx context.Context) (bench, error) {
-		b, err := newOpenBench(ctx, o)
+		b, err := newOpenBench(ctx, load)
 		if err != nil {
 			return nil, err // not an interface that holds a nil *Bench
 		}
@@ -105,8 +112,8 @@ type openBench struct {
 	passed   atomic.Bool
 }
 
-func newOpenBench(ctx context.Context, o *options) (*openBench, error) {
-	cfg, err := o.load(ctx)
+func newOpenBench(ctx context.Context, load func(context.Context) (config.Config, error)) (*openBench, error) {
+	cfg, err := load(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -146,12 +153,7 @@ func readInspection(file string, kinds []inspect.Kind) (inspection, error) {
 
 // save writes the evidence to a new file.
 func (v *inspectView) save(cmd *cobra.Command, i inspection) error {
-	if i.bundle == nil {
-		return fmt.Errorf("nothing to record: %s", i.report.Errors[0].Error)
-	}
-	recorded := *i.bundle
-	recorded.Anonymous = v.anonymous
-	data, err := recorded.Encode(bundle.MaxFile)
+	data, err := i.encode(v.anonymous)
 	if err != nil {
 		return err
 	}
@@ -168,4 +170,14 @@ func (v *inspectView) save(cmd *cobra.Command, i inspection) error {
 		fmt.Fprintf(cmd.ErrOrStderr(), "cut, as it was too large: %s\n", cut)
 	}
 	return nil
+}
+
+// encode returns the evidence as a file has it.
+func (i inspection) encode(anonymous bool) ([]byte, error) {
+	if i.bundle == nil {
+		return nil, fmt.Errorf("nothing to record: %s", i.report.Errors[0].Error)
+	}
+	recorded := *i.bundle
+	recorded.Anonymous = anonymous
+	return recorded.Encode(bundle.MaxFile)
 }

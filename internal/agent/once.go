@@ -25,7 +25,7 @@ type Bench struct {
 	runner    *remediate.Runner
 	history   inspect.History
 	evidence  inspect.Evidence // of the last pass
-	noHistory error // why the history of the daemon that runs is not known; nil where it is, or none runs
+	noHistory error            // why the history of the daemon that runs is not known; nil where it is, or none runs
 }
 
 // passLimit bounds one inspection by hand, whatever hangs: it then reports what is known so far.
