@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"sync"
@@ -37,7 +38,8 @@ func newCapture(o *options) *cobra.Command {
 
 What hangs or cannot be read costs its part only; it takes half a minute at most. Passwords, tokens, keys and
 certificates are removed. Names of pods, namespaces and nodes stay, and so do paths and addresses: read it before you
-pass it on. Without FILE it is nodeagent-capture-TIME.tar.gz in this directory. An existing file is not overwritten.
+pass it on. Without FILE it is nodeagent-capture-TIME.tar.gz in this directory; with - it goes to standard output, for
+kubectl exec. An existing file is not overwritten.
 
 Exit codes: 0 all parts were read; 2 some were not, or the file could not be written.`,
 		Args: cobra.MaximumNArgs(1),
@@ -51,8 +53,14 @@ Exit codes: 0 all parts were read; 2 some were not, or the file could not be wri
 	}
 }
 
+// toStdout is the name of a file that is written to standard output.
+const toStdout = "-"
+
 func captureTo(cmd *cobra.Command, o *options, name string) error {
-	if _, err := os.Lstat(name); err == nil {
+	if name == toStdout && o.json() {
+		return fmt.Errorf("capture %s: standard output is either the file or JSON", toStdout)
+	}
+	if _, err := os.Lstat(name); name != toStdout && err == nil {
 		return fmt.Errorf("%s exists already and is not overwritten", name) // before anything is read
 	}
 	file, manifest, err := capture.Collect(cmd.Context(), agent.Version, newCaptured(cmd.Context(), o).parts(),
@@ -60,23 +68,34 @@ func captureTo(cmd *cobra.Command, o *options, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := bundle.WriteNew(name, file); err != nil {
+	answer := cmd.OutOrStdout()
+	if name == toStdout {
+		answer = cmd.ErrOrStderr()
+		_, err = cmd.OutOrStdout().Write(file)
+	} else {
+		err = bundle.WriteNew(name, file)
+	}
+	if err != nil {
 		return err
 	}
-	missing := manifest.Failed()
 	if o.json() {
-		err = printJSON(cmd.OutOrStdout(), map[string]any{"file": name, "manifest": manifest})
+		err = printJSON(answer, map[string]any{"file": name, "manifest": manifest})
 	} else {
-		fmt.Fprintf(cmd.OutOrStdout(), "wrote %s: %d bytes, %d of %d parts\n", name, len(file),
-			len(manifest.Members)-len(missing), len(manifest.Members))
-		for _, m := range missing {
-			fmt.Fprintf(cmd.OutOrStdout(), "  no %s: %s\n", m.Name, oneLine(m.Error))
-		}
+		printManifest(answer, name, len(file), manifest)
 	}
-	if err == nil && len(missing) > 0 {
+	if err == nil && len(manifest.Failed()) > 0 {
 		return &exitError{Code: exitCouldNotTell}
 	}
 	return err
+}
+
+// printManifest prints what was written and what is missing.
+func printManifest(w io.Writer, name string, size int, m capture.Manifest) {
+	missing := m.Failed()
+	fmt.Fprintf(w, "wrote %s: %d bytes, %d of %d parts\n", name, size, len(m.Members)-len(missing), len(m.Members))
+	for _, m := range missing {
+		fmt.Fprintf(w, "  no %s: %s\n", m.Name, oneLine(m.Error))
+	}
 }
 
 // captured is what several parts need: it is read once, by whichever asks first. The clients stay open until the process

@@ -45,6 +45,10 @@ func TestCapture(t *testing.T) {
 		!strings.Contains(out, " objects: ") {
 		t.Errorf("%v: %s", err, out)
 	}
+	stdout, err := d.command("capture", "-").Output()
+	if os.WriteFile(file+"2", stdout, 0o600) != nil || unpack(t, file+"2", "mounts.txt") == "" {
+		t.Errorf("to standard output: %v", err)
+	}
 	if out, err := d.command("capture", file).CombinedOutput(); err == nil ||
 		!strings.Contains(string(out), "not overwritten") {
 		t.Errorf("%v: %s", err, out)
