@@ -17,9 +17,10 @@ import (
 // explanation is the whole reasoning about one object. Its JSON form is a contract.
 type explanation struct {
 	Object   inspect.Assessment           `json:"object"`
-	Asked    map[string]finding.Timestamp `json:"asked"`    // when each witness that was asked was asked
-	Gates    []inspect.Gate               `json:"gates"`    // that apply to the object
-	Sighting inspect.Sighting             `json:"sighting"` // after this pass
+	Asked    map[string]finding.Timestamp `json:"asked"`               // when each witness that was asked was asked
+	Gates    []inspect.Gate               `json:"gates"`               // that apply to the object
+	Sighting inspect.Sighting             `json:"sighting"`            // after this pass
+	Running  inspect.Sighting             `json:"runningPod,omitzero"` // of its pod, where that has a running container
 	Settings inspect.Settings             `json:"-"`
 	Missing  []string                     `json:"missing"`               // to a proof
 	Release  string                       `json:"release,omitempty"`     // what it would do
@@ -97,6 +98,9 @@ func explanationOf(i inspection, o inspect.Assessment) explanation {
 		evidence := i.bundle.Evidence
 		_, next := evidence.Evaluate()
 		e.Sighting, e.Settings = next.Sighting(o.Object), evidence.Settings
+		if o.Running {
+			e.Running = next.OfRunningPod(o.Pod.UID)
+		}
 		t := evidence.Inventory
 		for witness, response := range map[string]inspect.Response{inspect.Apiserver: t.Cluster.Response,
 			inspect.Kubelet: t.Kubelet.Response, inspect.Runtime: t.Runtime.Response,
@@ -196,7 +200,7 @@ func (p *inspectScreen) witnesses(e explanation) {
 		}
 		p.textLine(fmt.Sprintf("%-*s ", kindWidth, witness), text)
 	}
-	if named := e.Sighting.Named; !named.At.IsZero() {
+	if named := e.Running.Named; !named.At.IsZero() {
 		p.textLine(fmt.Sprintf("%-*s ", kindWidth, "apiserver, by name"), named.Why+p.asked(named.At))
 	}
 }
@@ -222,9 +226,17 @@ func (p *inspectScreen) sightings(e explanation) {
 	}
 	p.textLine("first ", fmt.Sprintf("%s, %s ago", clockText(s.First), ago(p.now, s.First)))
 	p.textLine("passes ", fmt.Sprintf("%d; %d that span %s are needed", s.Passes, e.Settings.Passes, e.Settings.Grace))
+	p.textLine("denied by the apiserver ", denialText(s))
+	if e.Object.Running {
+		p.textLine("its pod is running, and was denied ", fmt.Sprintf("%s; twice at least %s apart is needed",
+			denialText(e.Running), e.Settings.RunningSpacing))
+	}
+}
+
+func denialText(s inspect.Sighting) string {
 	denials := make([]string, 0, len(s.Denials))
 	for _, at := range s.Denials {
 		denials = append(denials, clockText(at))
 	}
-	p.textLine("denied by the apiserver ", cmp.Or(strings.Join(denials, ", and last "), "never"))
+	return cmp.Or(strings.Join(denials, ", and last "), "never")
 }

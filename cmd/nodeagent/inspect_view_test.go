@@ -72,6 +72,12 @@ func TestInspectExplains(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
+	got, err = inspected("--from", strings.Replace(recordedNode, "leftover", "running", 1), "--explain",
+		"sandbox/"+sandbox)
+	if !strings.Contains(got, "apiserver, by name  the apiserver has no pod default/web-3 (asked at ") ||
+		!strings.Contains(got, "its pod is running, and was denied 2026-") || exitOf(err) != exitProblems {
+		t.Errorf("%v: %s", err, got)
+	}
 	got, err = inspected("--from", recordedNode, "--explain", "sandbox/000000040000", "-o", "json")
 	var e explanation
 	if json.Unmarshal([]byte(got), &e) != nil || exitOf(err) != exitFine || e.Object.Verdict != inspect.Live ||

@@ -30,6 +30,10 @@ func (e Evidence) Evaluate() (Report, History) {
 // Sighting returns what a history remembers about an object; zero when that is nothing.
 func (h History) Sighting(o Object) Sighting { return h[key(&o)] }
 
+// OfRunningPod returns what a history remembers about a suspect pod that has a running container; zero when that is
+// nothing.
+func (h History) OfRunningPod(uid string) Sighting { return h[podKey(uid)] }
+
 // GateApplies reports whether a closed gate matters for objects of a kind.
 func GateApplies(g Gate, kind Kind) bool { return g.Name != networkReady || networked(kind) }
 

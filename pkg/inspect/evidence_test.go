@@ -171,6 +171,9 @@ func RecordNode(t *testing.T, story string) Evidence {
 		n.running[uidOf(3)] = false
 		n.delete(uidOf(3))
 		n.during(n.settings.Grace+n.settings.ListSpacing, func(Report) {})
+	case "running": // a pod whose containers nobody has stopped
+		n.delete(uidOf(3))
+		n.during(n.settings.Grace+n.settings.RunningSpacing, func(Report) {})
 	case "kubelet-silent":
 		n.delete(uidOf(3))
 		n.host.Kubelet.Pods = nil

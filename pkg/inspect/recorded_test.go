@@ -21,6 +21,7 @@ var update = flag.Bool("update", false, "record the nodes of testdata anew")
 func TestRecordedNodes(t *testing.T) {
 	for name, want := range map[string]map[inspect.Verdict]int{
 		"leftover":       {inspect.Live: 20, inspect.Leftover: 2},
+		"running":        {inspect.Live: 20, inspect.Leftover: 2},
 		"kubelet-silent": {inspect.Unknown: 22},
 	} {
 		t.Run(name, func(t *testing.T) {
