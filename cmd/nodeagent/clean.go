@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/bundle"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
@@ -103,8 +105,8 @@ func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate
 		return inspectExit(report)
 	}
 	var b strings.Builder
-	for _, pod := range groupedBy(steps, func(s remediate.Step) string { return s.Group }) {
-		fmt.Fprintf(&b, "pod %s\n", podName(pod[0].Pod))
+	for _, pod := range groupedBy(bundle.Printable(steps), func(s remediate.Step) string { return s.Group }) {
+		fmt.Fprintf(&b, "pod %s\n", shortPod(pod[0].Pod))
 		for _, same := range groupedBy(pod, sameAction) {
 			fmt.Fprintf(&b, "  %s\n", same[0].Kind)
 			objects := make([]inspect.Assessment, 0, len(same))
@@ -112,7 +114,7 @@ func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate
 				objects = append(objects, s.Object)
 			}
 			for _, line := range foldPaths(objects) {
-				fmt.Fprintf(&b, "      %s\n", line)
+				fmt.Fprintf(&b, "      %s\n", timesText(line.path, len(line.objects)))
 			}
 			fmt.Fprintf(&b, "      → %s\n", strings.ReplaceAll(same[0].Description, " "+same[0].ID, ""))
 			if s := same[0]; s.Blocked != "" && s.Mode != remediate.DryRun {
@@ -120,7 +122,7 @@ func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate
 			}
 		}
 	}
-	printUndecided(&b, report)
+	printUndecided(&b, screenOf(w), report)
 	if len(steps) > 0 {
 		b.WriteString("Nothing was changed. To release it: nodeagent clean --yes\n")
 	} else {
@@ -137,14 +139,15 @@ func sameAction(s remediate.Step) string {
 	return string(s.Kind) + strings.ReplaceAll(s.Description, s.ID, "") + s.Blocked
 }
 
-func printUndecided(b *strings.Builder, report inspect.Report) {
+func printUndecided(b *strings.Builder, s screen, report inspect.Report) {
+	report = bundle.Printable(report)
 	var undecided []inspect.Assessment
 	for _, o := range report.Objects {
 		if o.Verdict == inspect.Candidate || o.Verdict == inspect.Unknown || o.Verdict == inspect.Unowned {
 			undecided = append(undecided, o)
 		}
 	}
-	printInspected(b, undecided, report, false)
+	printInspected(b, newInspectScreen(s, report), undecided, report, false)
 }
 
 // cleanNow releases and prints the result of each step. Exit 0 only when nothing is left over and nothing is unknown.
@@ -192,19 +195,54 @@ func untouched(report inspect.Report, outcome remediate.Outcome) inspect.Report 
 	return report
 }
 
+// sameOutcome is equal for steps of a pod that are printed in one line: those of a kind with the same result for the same
+// reason.
+func sameOutcome(s remediate.StepOutcome) string {
+	return fmt.Sprint(s.Kind, s.Result, withoutID(s.Step, s.Blocked), withoutID(s.Step, s.Error))
+}
+
+func withoutID(s remediate.Step, text string) string { return strings.ReplaceAll(text, s.ID, "") }
+
+// outcomeText describes steps with the same outcome: the first object, how many more there are, and what was done.
+func outcomeText(same []remediate.StepOutcome) string {
+	s := same[0]
+	objects := make([]inspect.Assessment, 0, len(same))
+	descriptions := map[string]bool{}
+	for _, step := range same {
+		objects = append(objects, step.Object)
+		descriptions[withoutID(step.Step, step.Description)] = true
+	}
+	lines := foldPaths(objects)
+	name := cmp.Or(lines[0].path, s.ID)
+	if more := len(lines) - 1; more > 0 {
+		name += fmt.Sprintf(" and %d more", more)
+	}
+	text := fmt.Sprintf("%-11s %-*s %s", s.Result, kindWidth, timesText(string(s.Kind), len(same)), name)
+	if len(descriptions) == 1 {
+		text += ": " + strings.TrimSpace(strings.ReplaceAll(withoutID(s.Step, s.Description), "  ", " "))
+	}
+	if s.Blocked != "" {
+		text += " (not released: " + s.Blocked + ")"
+	}
+	if s.Error != "" && s.Result != remediate.Released && s.Result != remediate.Vanished {
+		text += ": " + s.Error
+	}
+	return text
+}
+
 func printOutcome(w io.Writer, report inspect.Report, outcome remediate.Outcome) error {
 	var b strings.Builder
-	for _, pod := range outcome.Pods {
-		fmt.Fprintf(&b, "pod %s: %s", podName(pod.Pod), pod.Result)
+	for _, pod := range bundle.Printable(outcome.Pods) {
+		fmt.Fprintf(&b, "pod %s: %s", cmp.Or(shortPod(pod.Pod), pod.Group), pod.Result)
 		if pod.Why != "" {
-			fmt.Fprintf(&b, ": %s", pod.Why)
+			fmt.Fprintf(&b, ": %s", wholeID.ReplaceAllString(pod.Why, "$1"))
 		}
 		b.WriteString("\n")
-		for _, step := range pod.Steps {
-			fmt.Fprintf(&b, "  %s\n", agent.DescribeStep(step))
+		for _, same := range groupedBy(pod.Steps, sameOutcome) {
+			fmt.Fprintf(&b, "  %s\n", wholeID.ReplaceAllString(outcomeText(same), "$1"))
 		}
 	}
-	printUndecided(&b, untouched(report, outcome))
+	printUndecided(&b, screenOf(w), untouched(report, outcome))
 	switch {
 	case outcome.Stopped != "":
 		fmt.Fprintf(&b, "Stopped: %s\n", outcome.Stopped)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
@@ -121,5 +123,42 @@ func TestCleanSaysWhatItCouldNotSee(t *testing.T) {
 				t.Errorf("%s: no %q in\n%s", name, want, b.String())
 			}
 		}
+	}
+}
+
+// A release is told in a line for each kind and result, however many objects there were.
+func TestCleanFoldsItsOutcome(t *testing.T) {
+	id := strings.Repeat("0123456789abcdef", 4)
+	pod := inspect.Pod{UID: deadUID, Namespace: "shop", Name: "web-0"}
+	o := remediate.PodOutcome{Pod: pod, Group: deadUID, Result: remediate.Incomplete, Why: "container " + id + " is left"}
+	step := func(kind inspect.Kind, id, does string, result remediate.Result, facts map[string]string, err string) {
+		o.Steps = append(o.Steps, remediate.StepOutcome{Result: result, Error: err, Step: remediate.Step{Kind: kind,
+			ID: id, Pod: pod, Description: does,
+			Object: inspect.Assessment{Object: inspect.Object{Kind: kind, ID: id, Facts: facts}}}})
+	}
+	step(inspect.Sandbox, id, "stop and remove sandbox "+id, remediate.Released, nil, "")
+	for _, mount := range []string{"/a#1", "/b#2", "/c#3"} {
+		step(inspect.Mount, mount, "unmount "+mount, remediate.Released, nil, "")
+	}
+	step(inspect.Mount, "/d#4", "unmount /d#4", remediate.Failed, nil, "unmount /d#4: busy")
+	step(inspect.Mount, "/e#5", "unmount /e#5", remediate.Failed, nil, "unmount /e#5: busy")
+	step(inspect.Mount, "/f#6", "unmount /f#6", remediate.Failed, nil, "the server is silent")
+	for _, h := range []string{"cpu", "memory"} {
+		c := "/sys/fs/cgroup/" + h + "/pod1"
+		step(inspect.Cgroup, c, "rmdir "+c, remediate.Vanished, map[string]string{"hierarchy": h}, "it is gone")
+	}
+	var b strings.Builder
+	if err := printOutcome(&b, inspect.Report{}, remediate.Outcome{Pods: []remediate.PodOutcome{o}}); err != nil {
+		t.Fatal(err)
+	}
+	want := `pod shop/web-0 (5d8d2d6a): incomplete: container 0123456789abc is left
+  released    sandbox             0123456789abc: stop and remove sandbox
+  released    mount ×3            /a#1 and 2 more: unmount
+  failed      mount ×2            /d#4 and 1 more: unmount: unmount /d#4: busy
+  failed      mount               /f#6: unmount: the server is silent
+  vanished    cgroup ×2           /sys/fs/cgroup/*/pod1: rmdir
+`
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Error(diff)
 	}
 }

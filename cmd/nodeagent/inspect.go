@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,55 +11,40 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/bundle"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 func newInspect(o *options) *cobra.Command {
-	var all, wide bool
+	var v inspectView
 	cmd := &cobra.Command{
 		Use:   "inspect [KIND...]",
 		Short: "Show what deleted pods left behind, and the proof",
 		Long: `Compare what is on this node with the pods that belong here, and show what deleted pods left
 behind.
 
-For each object: whether each witness knows it, which processes hold it, and why it is or is not a leftover.
-Nothing is changed. An object is called a leftover only after several passes; the running daemon remembers them,
-and so does this command. Objects about which nothing could be learnt are counted by the cause; with --wide each is
-listed, and IDs are whole.`,
+For each pod: its objects in the order of their release, which processes hold them, why they are or are not leftovers,
+what keeps their owner from removing them where that is known, and what to do next. Nothing is changed. An object is
+called a leftover only after several passes; the running daemon remembers them, and so does this command. Objects about
+which nothing could be learnt are counted by the cause; with --wide each is listed, and IDs are whole.
+
+With --explain everything that is known of one object is shown: each witness' answer and when it was asked, each gate,
+the passes that have seen it, what is missing, and what a release would do. The object is named by KIND/ID, or by a part
+of its ID that no other has.
+
+With --record the evidence is also written to a file, for a bug report; --from evaluates such a file instead of this
+node, which is not touched. The file has no secrets, environments or arguments of programs. It has names of pods and
+namespaces, unless --anonymous replaces them; UIDs, paths and names of volumes stay.`,
 		RunE: func(cmd *cobra.Command, kinds []string) error {
 			selected, err := selectKinds(kinds)
 			if err != nil {
 				return err
 			}
-			report, err := inspectOnce(cmd.Context(), func(ctx context.Context) (bench, error) {
-				cfg, err := o.load(ctx)
-				if err != nil {
-					return nil, err
-				}
-				b, err := agent.OpenBench(ctx, cfg, quiet())
-				if err != nil {
-					return nil, err // not an interface that holds a nil *Bench
-				}
-				return b, nil
-			}, selected)
-			if err != nil {
-				return err
-			}
-			if o.json() {
-				err = printJSON(cmd.OutOrStdout(), complete(report))
-			} else {
-				err = printReport(cmd.OutOrStdout(), report, all, all || wide)
-			}
-			if err != nil {
-				return err
-			}
-			return inspectExit(report)
+			return v.run(cmd, o, selected)
 		},
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "also list live objects and those that belong to no pod")
-	cmd.Flags().BoolVarP(&wide, "wide", "w", false, "list each object, with whole IDs")
+	v.flags(cmd)
 	cmd.AddCommand(newInspectPod(o))
 	return cmd
 }
@@ -161,6 +145,7 @@ func inspectExit(r inspect.Report) error {
 
 func printReport(w io.Writer, r inspect.Report, all, wide bool) error {
 	var b strings.Builder
+	r = bundle.Printable(r)
 	counts := map[inspect.Verdict]int{}
 	var shown []inspect.Assessment
 	for _, o := range r.Objects {
@@ -170,10 +155,9 @@ func printReport(w io.Writer, r inspect.Report, all, wide bool) error {
 			shown = append(shown, o)
 		}
 	}
-	printInspected(&b, shown, r, wide)
+	printInspected(&b, newInspectScreen(screenOf(w), r), shown, r, wide)
 	fmt.Fprintf(&b, "%d objects:", len(r.Objects))
-	for _, verdict := range []inspect.Verdict{inspect.Leftover, inspect.Candidate, inspect.Unknown, inspect.Unowned,
-		inspect.Live, inspect.Foreign} {
+	for _, verdict := range verdictOrder() {
 		fmt.Fprintf(&b, " %d %s", counts[verdict], verdict)
 	}
 	b.WriteString("\n")
@@ -183,21 +167,22 @@ func printReport(w io.Writer, r inspect.Report, all, wide bool) error {
 
 // printInspected prints some of the objects of a report, and what keeps it from being complete. Unless it is wide, a
 // cause is printed once, however many objects it makes unknown.
-func printInspected(b *strings.Builder, shown []inspect.Assessment, r inspect.Report, wide bool) {
-	var text strings.Builder
+func printInspected(b *strings.Builder, text *inspectScreen, shown []inspect.Assessment, r inspect.Report, wide bool) {
 	if wide {
-		printPods(&text, shown)
+		text.list(shown)
 	} else {
 		isUnknown := func(o inspect.Assessment) bool { return o.Verdict == inspect.Unknown }
-		printPods(&text, slices.DeleteFunc(slices.Clone(shown), isUnknown))
-		printUnknown(&text, slices.DeleteFunc(slices.Clone(shown), func(o inspect.Assessment) bool {
+		text.trees(slices.DeleteFunc(slices.Clone(shown), isUnknown))
+		printUnknown(&text.Builder, slices.DeleteFunc(slices.Clone(shown), func(o inspect.Assessment) bool {
 			return !isUnknown(o)
 		}))
 	}
-	printed := func(cause string) bool { return !wide && cause != "" && strings.Contains(text.String(), cause) }
+	printed := func(cause string) bool {
+		return !wide && cause != "" && strings.Contains(unwrapped(text.String()), unwrapped(cause))
+	}
 	for _, e := range r.Errors {
 		if !printed(e.Error) {
-			fmt.Fprintf(&text, "could not inspect %s: %s\n", e.What, e.Error)
+			fmt.Fprintf(text, "could not inspect %s: %s\n", e.What, e.Error)
 		}
 	}
 	for _, g := range r.Gates {
@@ -206,7 +191,7 @@ func printInspected(b *strings.Builder, shown []inspect.Assessment, r inspect.Re
 			why = "as above"
 		}
 		if !g.Open {
-			fmt.Fprintf(&text, "gate closed: %s: %s\n", g.Name, why)
+			fmt.Fprintf(text, "gate closed: %s: %s\n", g.Name, why)
 		}
 	}
 	if wide {
@@ -215,6 +200,9 @@ func printInspected(b *strings.Builder, shown []inspect.Assessment, r inspect.Re
 		b.WriteString(wholeID.ReplaceAllString(text.String(), "$1"))
 	}
 }
+
+// unwrapped undoes what screen.wrap does.
+func unwrapped(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 // wholeID is the ID of a container or sandbox. crictl and ctr accept its first 13 digits.
 var wholeID = regexp.MustCompile(`\b([0-9a-f]{13})[0-9a-f]{51}\b`)
@@ -235,80 +223,6 @@ func printUnknown(b *strings.Builder, objects []inspect.Assessment) {
 		}
 		fmt.Fprintf(b, "UNKNOWN %s (pods: %d; --wide lists them)\n      why: %s\n\n", strings.Join(counts, ", "),
 			len(pods), same[0].Why)
-	}
-}
-
-// printPods prints objects pod by pod. Objects of one kind with the same proof are printed together: a pod's cgroup
-// exists once in every hierarchy.
-func printPods(b *strings.Builder, objects []inspect.Assessment) {
-	for _, pod := range groupedBy(objects, func(o inspect.Assessment) string { return o.Pod.UID }) {
-		title := "unknown pod"
-		if pod[0].Pod != (inspect.Pod{}) {
-			title = "pod " + podName(pod[0].Pod)
-		}
-		fmt.Fprintf(b, "%s\n", title)
-		for _, same := range groupedBy(pod, proof) {
-			o := same[0]
-			fmt.Fprintf(b, "  %s %s\n", strings.ToUpper(string(o.Verdict)), o.Kind)
-			for _, line := range foldPaths(same) {
-				fmt.Fprintf(b, "      %s\n", line)
-			}
-			printProof(b, same)
-		}
-		b.WriteString("\n")
-	}
-}
-
-// proof is what is printed of an object besides its name.
-func proof(o inspect.Assessment) string {
-	return fmt.Sprint(o.Verdict, o.Kind, o.Why, o.Witnesses, o.Release)
-}
-
-// foldPaths names cgroups that differ only in their hierarchy in one line.
-func foldPaths(objects []inspect.Assessment) []string {
-	var lines []string
-	hierarchies := map[string][]string{}
-	for _, o := range objects {
-		hierarchy, ok := o.Facts["hierarchy"]
-		before, after, found := strings.Cut(o.ID, "/"+hierarchy+"/")
-		if o.Kind != inspect.Cgroup || !ok || !found {
-			lines = append(lines, o.ID)
-			continue
-		}
-		path := before + "/*/" + after
-		if hierarchies[path] == nil {
-			lines = append(lines, path)
-		}
-		hierarchies[path] = append(hierarchies[path], hierarchy)
-	}
-	for i, line := range lines {
-		if h := hierarchies[line]; h != nil {
-			lines[i] = fmt.Sprintf("%s  (%s)", line, strings.Join(h, " "))
-		}
-	}
-	return lines
-}
-
-func printProof(b *strings.Builder, same []inspect.Assessment) {
-	o := same[0]
-	fmt.Fprintf(b, "      why: %s\n", o.Why)
-	var witnesses []string
-	for _, witness := range slices.Sorted(maps.Keys(o.Witnesses)) {
-		witnesses = append(witnesses, witness+" "+string(o.Witnesses[witness]))
-	}
-	fmt.Fprintf(b, "      witnesses: %s\n", strings.Join(witnesses, "; "))
-	printed := map[string]bool{}
-	for _, object := range same {
-		for _, h := range object.Holders {
-			line := fmt.Sprintf("held by pid %d %s (%s) %s", h.PID, h.Command, h.How, podName(h.Pod))
-			if !printed[line] {
-				printed[line] = true
-				fmt.Fprintf(b, "      %s\n", line)
-			}
-		}
-	}
-	if o.Release != "" {
-		fmt.Fprintf(b, "      release: %s\n", o.Release)
 	}
 }
 

@@ -93,11 +93,11 @@ func TestInspectTellsACauseOnce(t *testing.T) {
 	if err := printReport(&b, report, false, false); err != nil {
 		t.Fatal(err)
 	}
-	want := `pod n/p (x)
-  LEFTOVER sandbox
-      0123456789abc
-      why: no witness knows it
-      witnesses: 
+	want := `pod n/p (x): 1 leftover
+  sandbox             0123456789abc
+  why: no witness knows it
+  witnesses: 
+  next: nodeagent clean shows what would be released, nodeagent clean --yes releases it
 
 UNKNOWN sandbox: 100, cgroup: 200 (pods: 100; --wide lists them)
       why: kubelet could not be heard: https://127.0.0.1:10250/pods: status 403: Forbidden

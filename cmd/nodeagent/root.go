@@ -34,6 +34,7 @@ func newRoot() *cobra.Command {
   nodeagent events     what was released here, and how did it end?
   nodeagent status     what does the running agent believe?
   nodeagent explain    what does a check read, and what should be done?
+  nodeagent capture    all of it in one file, for whoever helps
 
 Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		SilenceErrors: true,
@@ -46,7 +47,7 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 	root.PersistentFlags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	root.AddCommand(
 		newRun(o), newCheck(o), newInspect(o), newClean(o), newStatus(o), newReady(o), newReload(o), newRetire(o), newEvents(o),
-		newConfig(o), newReplay(o), newExplain(o), newVersion(o),
+		newConfig(o), newReplay(o), newExplain(o), newCapture(o), newVersion(o),
 	)
 	addManual(root)
 	armFaultpoints(root)

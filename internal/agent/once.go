@@ -24,7 +24,8 @@ type Bench struct {
 	inspector *inspect.Inspector
 	runner    *remediate.Runner
 	history   inspect.History
-	noHistory error // why the history of the daemon that runs is not known; nil where it is, or none runs
+	evidence  inspect.Evidence // of the last pass
+	noHistory error            // why the history of the daemon that runs is not known; nil where it is, or none runs
 }
 
 // passLimit bounds one inspection by hand, whatever hangs: it then reports what is known so far.
@@ -42,6 +43,7 @@ func OpenBench(ctx context.Context, cfg config.Config, log *slog.Logger) (*Bench
 	}
 	b := &Bench{clients: clients, inspector: newInspector(cfg, clients, log).Within(passLimit),
 		history: inspect.History{}}
+	b.inspector.Recording(b.record)
 	if b.runner, err = newRunner(cfg, clients, log, func() inspect.History { return b.history }); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
@@ -94,7 +96,8 @@ func (b *Bench) Pass(ctx context.Context, kinds ...inspect.Kind) (inspect.Report
 	}
 	b.history = history
 	if b.noHistory != nil {
-		report.Errors = append(report.Errors, inspect.Failure{What: "agent", Error: b.noHistory.Error()})
+		failure := inspect.Failure{What: "agent", Error: b.noHistory.Error()}
+		report.Errors, b.evidence.Failures = append(report.Errors, failure), append(b.evidence.Failures, failure)
 	}
 	if b.store == nil || len(kinds) > 0 {
 		return report, nil // not a whole pass

@@ -34,6 +34,9 @@ func unknownGate(name, format string, args ...any) gate {
 	return g
 }
 
+// networkReady is the name of the gate that applies to network objects only.
+const networkReady = "network-ready"
+
 // notNeeded is the usual reason why the apiserver is not asked.
 const notNeeded = "not asked: nothing is suspicious"
 
@@ -46,7 +49,7 @@ func nothingSuspicious(t *Inventory, orphans int) bool {
 // objects on the node but that no witness knows; stuck is how many of them kubelet cannot remove. missingFromList are
 // pods that the apiserver returns by name although its list lacks them.
 func gates(t *Inventory, s Settings, orphans, stuck int, missingFromList []string) []gate {
-	network := conditionGate("network-ready", t.Runtime, t.Runtime.NetReady)
+	network := conditionGate(networkReady, t.Runtime, t.Runtime.NetReady)
 	network.network = true
 	return []gate{
 		kubeletAnswers(t),

@@ -45,6 +45,7 @@ type Inspector struct {
 	cluster  ClusterInventory
 	limit    time.Duration // of one pass: see Within
 	rest     rest
+	record   func(Evidence) // may be nil: see Recording
 }
 
 // New returns an inspector of h.
@@ -64,6 +65,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 	if err != nil { // nothing is known about paths that cannot be resolved
 		report, _ := Evaluate(nil, Inventory{}, history, i.settings, started)
 		report.Errors = append(report.Errors, Failure{"layout", err.Error()})
+		i.recordPass(report, Inventory{}, history)
 		return report, history
 	}
 	objects, blind, failures := list(ctx, scan, kinds)
@@ -114,6 +116,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 	inventory.Others.note(history, next, started)
 	keepOwners(objects, recalled, next, started)
 	i.addHolders(ctx, scan, &report)
+	i.recordPass(report, inventory, history)
 	i.log.Debug("inspected", "objects", len(objects), "suspects", len(suspects), "took", i.host.Clock().Since(started))
 	return report, next
 }
@@ -190,11 +193,13 @@ func nominate(objects []Object, inventory *Inventory) []*Object {
 
 // explain adds facts to suspects that are too expensive to read for all objects.
 func explain(scan *Scan, suspects []*Object) {
-	var network, mounts []*Object
+	var network, mounts, directories []*Object
 	for _, o := range suspects {
 		switch {
 		case o.Kind == Mount:
 			mounts = append(mounts, o)
+		case o.Kind == PodDirectory:
+			directories = append(directories, o)
 		case o.Kind == Process:
 			explainProcess(scan.Host, o)
 		case o.Kind == Cgroup:
@@ -205,6 +210,9 @@ func explain(scan *Scan, suspects []*Object) {
 	}
 	if len(mounts) > 0 {
 		explainMounts(scan, mounts)
+	}
+	if len(directories) > 0 {
+		explainPodDirectories(scan, directories)
 	}
 	explainNetwork(scan, network)
 }

@@ -15,7 +15,7 @@ import (
 type Response struct {
 	Asked bool
 	At    finding.Timestamp
-	Err   error
+	Err   error `json:"-"` // see inventoryErrors
 }
 
 // OK reports whether the witness was asked and answered.
@@ -60,14 +60,14 @@ type KubeletInventory struct {
 	Response
 	Pods   map[string]PodFact // by UID
 	Age    time.Duration      // of the process
-	AgeErr error
+	AgeErr error              `json:"-"`
 
 	// Working is the number of pods that kubelet still works on although they are no longer wanted
 	// (kubelet_working_pods): force-deleted pods leave /pods at once. WorkingErr wraps hosterr.ErrNotConfigured when
 	// there is no kubelet to ask, and errNoMetric when kubelet does not count them (yet); then Version is read from
 	// kubelet itself (kubernetes_build_info). All of this is read only when something is suspicious.
 	Working    int
-	WorkingErr error
+	WorkingErr error `json:"-"`
 	Version    string
 }
 

@@ -28,11 +28,11 @@ type ClusterInventory struct {
 	Machine string // its machineID
 	Boot    string // its bootID
 	Version string // its kubelet's
-	NodeErr error
+	NodeErr error  `json:"-"`
 
 	LocalMachine string // /etc/machine-id
 	LocalBoot    string // /proc/sys/kernel/random/boot_id
-	LocalErr     error
+	LocalErr     error  `json:"-"`
 }
 
 // Comparison is what the apiserver's list and kubelet's /pods, read right before it, prove about each other. Static
@@ -125,7 +125,7 @@ func machine(files host.Files) (machine, boot string, err error) {
 // StaticPodInventory is what the manifests of static pods state.
 type StaticPodInventory struct {
 	Asked   bool
-	Err     error             // they could not be read
+	Err     error             `json:"-"` // they could not be read
 	Missing []string          // manifests whose pod kubelet does not have, as namespace/name
 	UIDs    map[string]string // manifests by the UID that they set for their pod
 }

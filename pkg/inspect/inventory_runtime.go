@@ -23,7 +23,7 @@ type RuntimeInventory struct {
 	Ready      Condition
 	NetReady   Condition
 	Age        time.Duration // of the process
-	AgeErr     error
+	AgeErr     error         `json:"-"`
 }
 
 // SandboxFact is what the runtime reports about one sandbox.

@@ -24,7 +24,7 @@ type OtherKubelets struct {
 	Sharing  []string // those that may keep their pods where ours are, each with the reason
 	Separate []string // those that do not
 	Past     string   // one that did, last seen less than otherKubeletMemory ago
-	Err      error    // they could not be determined
+	Err      error    `json:"-"` // they could not be determined
 }
 
 func askOthers(ctx context.Context, scan *Scan) OtherKubelets {

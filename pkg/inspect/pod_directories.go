@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"path"
+	"slices"
 	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -62,4 +63,57 @@ func listPodDirectories(_ context.Context, scan *Scan) ([]Object, error) {
 		objects = append(objects, o)
 	}
 	return objects, nil
+}
+
+// The bounds of what is read below the directories of suspects.
+const (
+	maxPodDirectories = 64
+	maxVolumes        = 256
+)
+
+// explainPodDirectories adds to suspects the first record of a CSI volume that is left in them:
+//
+//	<kubelet root>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/vol_data.json
+//
+// kubelet removes directories only, and tries in vain as long as one is there (kubernetes#105536). Directories on which
+// something is mounted are not opened.
+func explainPodDirectories(scan *Scan, suspects []*Object) {
+	mounts, err := scan.mounts()
+	if err != nil {
+		return // the lister has reported it
+	}
+	mounted := make(map[string]bool, len(mounts))
+	for _, m := range mounts {
+		mounted[m.Point] = true
+	}
+	for _, o := range suspects[:min(len(suspects), maxPodDirectories)] {
+		if record := volumeRecord(scan, o.ID, mounted); record != "" {
+			o.Facts = facts("volumeRecord", record)
+		}
+	}
+}
+
+// volumeRecord returns the path of the first record in a pod's directory; empty where none was found.
+func volumeRecord(scan *Scan, dir string, mounted map[string]bool) string {
+	csi := path.Join(dir, "volumes", "kubernetes.io~csi")
+	if mounted[dir] || mounted[path.Dir(csi)] || mounted[csi] {
+		return ""
+	}
+	volumes, _, err := scan.Host.Files.ReadEntries(csi, maxVolumes)
+	if err != nil {
+		return ""
+	}
+	for _, volume := range volumes {
+		inside := path.Join(csi, volume.Name)
+		if !volume.IsDir() || mounted[inside] {
+			continue
+		}
+		entries, _, err := scan.Host.Files.ReadEntries(inside, maxVolumes)
+		if err == nil && slices.ContainsFunc(entries, func(e host.Entry) bool {
+			return e.Name == "vol_data.json" && e.IsFile()
+		}) {
+			return path.Join(inside, "vol_data.json")
+		}
+	}
+	return ""
 }

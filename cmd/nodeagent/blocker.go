@@ -1,0 +1,113 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// cause is a known reason why the owner of an object does not remove it. It returns an empty text for any other object.
+type cause struct {
+	kind inspect.Kind
+	text func(o inspect.Assessment) string
+}
+
+// causes are in the order in which they have to be removed.
+func causes() []cause {
+	return []cause{
+		{inspect.Process, hangingProcess},
+		{inspect.Cgroup, frozenCgroup},
+		{inspect.Mount, mountOfAnotherPod},
+		{inspect.Mount, heldMount},
+		{inspect.Mount, refusedUnmount},
+		{inspect.PodDirectory, leftVolumeRecord},
+	}
+}
+
+// blocker returns in words why the owners of a pod's objects, kubelet and the runtime, do not remove them; empty where
+// the facts do not show it.
+func blocker(pod []inspect.Assessment) string {
+	for _, c := range causes() {
+		for _, o := range pod {
+			if o.Kind != c.kind || o.Verdict != inspect.Leftover && o.Verdict != inspect.Candidate {
+				continue
+			}
+			if text := c.text(o); text != "" {
+				return text
+			}
+		}
+	}
+	return ""
+}
+
+func hangingProcess(o inspect.Assessment) string {
+	if o.Facts["state"] != "D" || o.Facts["waitsIn"] == "" {
+		return ""
+	}
+	return fmt.Sprintf("process %s (%s) waits in the kernel, in %s, where signals may not reach it: find the disk or "+
+		"server that does not answer", o.ID, o.Facts["command"], o.Facts["waitsIn"])
+}
+
+func frozenCgroup(o inspect.Assessment) string {
+	if o.Facts["frozen"] != "true" {
+		return ""
+	}
+	return fmt.Sprintf("the cgroup %s is frozen: its processes react to no signal until it is thawed", o.ID)
+}
+
+// mountOfAnotherPod is the copy of a mount in the mount namespace of a pod that mounts the host's directories without
+// mountPropagation HostToContainer: kubernetes#51835, #65879.
+func mountOfAnotherPod(o inspect.Assessment) string {
+	n := slices.IndexFunc(o.Holders, func(h inspect.Holder) bool {
+		return h.How == "mount-namespace" && h.Pod.UID != "" && h.Pod.UID != o.Pod.UID
+	})
+	if n < 0 {
+		return ""
+	}
+	h := o.Holders[n]
+	return fmt.Sprintf("the mount %s is also in the mount namespace of pid %d %s of pod %s: that pod mounts a directory "+
+		"of the host without mountPropagation HostToContainer, and keeps the mount until it is restarted", pointOf(o),
+		h.PID, h.Command, shortPod(h.Pod))
+}
+
+func heldMount(o inspect.Assessment) string {
+	if len(o.Holders) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the mount %s is %s: it is busy until that process ends or closes it", pointOf(o),
+		holderText(o.Holders[0], shortPod))
+}
+
+func refusedUnmount(o inspect.Assessment) string {
+	if o.Facts["refused"] == "" {
+		return ""
+	}
+	return fmt.Sprintf("the mount %s must not be unmounted: %s", pointOf(o), o.Facts["refused"])
+}
+
+func leftVolumeRecord(o inspect.Assessment) string {
+	if o.Facts["volumeRecord"] == "" {
+		return ""
+	}
+	return "kubelet cannot remove the directory since vol_data.json is left: a known upstream bug, kubernetes#105536 (" +
+		o.Facts["volumeRecord"] + ")"
+}
+
+func pointOf(o inspect.Assessment) string { return cmp.Or(o.Facts["point"], o.ID) }
+
+// nextStep returns what to do about the objects of a pod.
+func nextStep(pod []inspect.Assessment) string {
+	switch {
+	case hasVerdict(pod, inspect.Leftover):
+		return "nodeagent clean shows what would be released, nodeagent clean --yes releases it"
+	case hasVerdict(pod, inspect.Candidate):
+		return "wait for the proof: a running agent inspects by itself, nodeagent clean --wait 15m does it by hand"
+	case hasVerdict(pod, inspect.Unknown):
+		return "make the witness answer that the reason names, and inspect again"
+	case hasVerdict(pod, inspect.Unowned):
+		return "an administrator has to decide; nodeagent inspect --explain ID shows all that is known of an object"
+	}
+	return ""
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/agent/status"
+	"github.com/nodeagent/nodeagent/internal/bundle"
+	"github.com/nodeagent/nodeagent/internal/capture"
+	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+)
+
+func newCapture(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "capture [FILE]",
+		Short: "Write one file for support: evidence, status, findings, kernel log, units, mounts, versions",
+		Long: `Write one file, a compressed tar archive, for whoever helps with this node. It has
+
+  inspection.json.gz   the evidence of an inspection: nodeagent inspect --from reads it
+  status.json          what the running agent believes
+  check.json           what one run of the checks finds
+  kernel.log           the last lines of the kernel's log
+  units.json           the units of systemd that run or have failed
+  versions.json        versions of agent, kernel, system, runtime, kubelet
+  mounts.txt           the mount table
+  config.yaml          the agent's configuration
+  manifest.json        which of these are missing or cut, and why
+
+What hangs or cannot be read costs its part only; it takes half a minute at most. Passwords, tokens, keys and
+certificates are removed. Names of pods, namespaces and nodes stay, and so do paths and addresses: read it before you
+pass it on. Without FILE it is nodeagent-capture-TIME.tar.gz in this directory; with - it goes to standard output, for
+kubectl exec. An existing file is not overwritten.
+
+Exit codes: 0 all parts were read; 2 some were not, or the file could not be written.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := "nodeagent-capture-" + time.Now().UTC().Format("20060102T150405Z") + ".tar.gz"
+			if len(args) == 1 {
+				name = args[0]
+			}
+			return captureTo(cmd, o, name)
+		},
+	}
+}
+
+// toStdout is the name of a file that is written to standard output.
+const toStdout = "-"
+
+func captureTo(cmd *cobra.Command, o *options, name string) error {
+	if name == toStdout && o.json() {
+		return fmt.Errorf("capture %s: standard output is either the file or JSON", toStdout)
+	}
+	if _, err := os.Lstat(name); name != toStdout && err == nil {
+		return fmt.Errorf("%s exists already and is not overwritten", name) // before anything is read
+	}
+	file, manifest, err := capture.Collect(cmd.Context(), agent.Version, newCaptured(cmd.Context(), o).parts(),
+		capture.DefaultLimits())
+	if err != nil {
+		return err
+	}
+	answer := cmd.OutOrStdout()
+	if name == toStdout {
+		answer = cmd.ErrOrStderr()
+		_, err = cmd.OutOrStdout().Write(file)
+	} else {
+		err = bundle.WriteNew(name, file)
+	}
+	if err != nil {
+		return err
+	}
+	if o.json() {
+		err = printJSON(answer, map[string]any{"file": name, "manifest": manifest})
+	} else {
+		printManifest(answer, name, len(file), manifest)
+	}
+	if err == nil && len(manifest.Failed()) > 0 {
+		return &exitError{Code: exitCouldNotTell}
+	}
+	return err
+}
+
+// printManifest prints what was written and what is missing.
+func printManifest(w io.Writer, name string, size int, m capture.Manifest) {
+	missing := m.Failed()
+	fmt.Fprintf(w, "wrote %s: %d bytes, %d of %d parts\n", name, size, len(m.Members)-len(missing), len(m.Members))
+	for _, m := range missing {
+		fmt.Fprintf(w, "  no %s: %s\n", m.Name, oneLine(m.Error))
+	}
+}
+
+// captured is what several parts need: it is read once, by whichever asks first. The clients stay open until the process
+// ends: a part that hangs may use them.
+type captured struct {
+	config  func() (config.Config, error)
+	clients func() (*agent.Clients, error)
+}
+
+func newCaptured(ctx context.Context, o *options) captured {
+	var c captured
+	c.config = sync.OnceValues(func() (config.Config, error) { return o.load(ctx) })
+	c.clients = sync.OnceValues(func() (*agent.Clients, error) { return agent.OpenHost(c.valid(), quiet()) })
+	return c
+}
+
+// valid returns the configuration, or the default one where it is invalid.
+func (c captured) valid() config.Config {
+	cfg, err := c.config()
+	if err != nil {
+		return config.Default()
+	}
+	return cfg
+}
+
+// The limits of parts. An inspection takes 15 s at most and the checks do as well.
+const (
+	quickPart   = 10 * time.Second
+	slowPart    = 20 * time.Second
+	kernelLines = 5000
+)
+
+func (c captured) parts() []capture.Part {
+	return []capture.Part{
+		{Name: "inspection.json.gz", Form: capture.Raw, Limit: slowPart, Read: c.inspection},
+		{Name: "status.json", Form: capture.JSON, Limit: quickPart, Read: func(ctx context.Context) ([]byte, error) {
+			s, err := status.AskStatus(ctx, c.valid().Socket)
+			return asJSON(s, err)
+		}},
+		{Name: "check.json", Form: capture.JSON, Limit: slowPart, Read: c.checks},
+		{Name: "kernel.log", Limit: quickPart, Read: c.ofHost(func(ctx context.Context, d *agent.Clients) ([]byte, error) {
+			return capture.KernelLog(ctx, d.Host, kernelLines)
+		})},
+		{Name: "units.json", Form: capture.JSON, Limit: quickPart,
+			Read: c.ofHost(func(ctx context.Context, d *agent.Clients) ([]byte, error) {
+				return capture.Units(ctx, d.Host)
+			})},
+		{Name: "versions.json", Form: capture.JSON, Limit: quickPart,
+			Read: c.ofHost(func(ctx context.Context, d *agent.Clients) ([]byte, error) {
+				return capture.Versions(ctx, d.Host, agent.Version)
+			})},
+		{Name: "mounts.txt", Limit: quickPart, Read: c.ofHost(func(_ context.Context, d *agent.Clients) ([]byte, error) {
+			return capture.Mounts(d.Host)
+		})},
+		{Name: "config.yaml", Limit: quickPart, Read: func(context.Context) ([]byte, error) {
+			cfg, err := c.config()
+			if err != nil {
+				return nil, err
+			}
+			return withoutArguments(cfg).YAML()
+		}},
+	}
+}
+
+func (c captured) ofHost(read func(context.Context, *agent.Clients) ([]byte, error)) func(context.Context) ([]byte,
+	error) {
+	return func(ctx context.Context) ([]byte, error) {
+		d, err := c.clients()
+		if err != nil {
+			return nil, err
+		}
+		return read(ctx, d)
+	}
+}
+
+func (c captured) inspection(ctx context.Context) ([]byte, error) {
+	i, err := inspectNode(ctx, func(context.Context) (config.Config, error) { return c.valid(), nil }, nil)
+	if err != nil {
+		return nil, err
+	}
+	return i.encode(false)
+}
+
+func (c captured) checks(ctx context.Context) ([]byte, error) {
+	d, err := c.clients()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, checkLimit, fmt.Errorf("no answer within %s", checkLimit))
+	defer cancel()
+	deps := d.Deps(nil)
+	checks := agent.Checks(c.valid(), d.Host, deps)
+	deps.Sources.Enable(checks)
+	return asJSON(summarize(detect.RunOnce(ctx, d.Host, checks, deps.Sources.Observe)), nil)
+}
+
+// withoutArguments returns a configuration without the arguments of the programs that are checks of the user: the only
+// texts in it that may be secrets.
+func withoutArguments(cfg config.Config) config.Config {
+	cfg.Plugins = slices.Clone(cfg.Plugins)
+	for i := range cfg.Plugins {
+		if n := len(cfg.Plugins[i].Args); n > 0 {
+			cfg.Plugins[i].Args = []string{fmt.Sprintf("[removed: %d arguments]", n)}
+		}
+	}
+	return cfg
+}
+
+func asJSON(v any, err error) ([]byte, error) {
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(v)
+}

@@ -1,0 +1,298 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// The bounds that keep a pod on one screen; --wide has none.
+const (
+	maxLinesOfKind    = 5
+	maxHoldersPrinted = 4
+)
+
+// inspectScreen prints objects pod by pod.
+type inspectScreen struct {
+	screen
+	strings.Builder
+	now  finding.Timestamp
+	pods map[string]inspect.Pod // names by UID: holders have only the latter
+}
+
+func newInspectScreen(s screen, r inspect.Report) *inspectScreen {
+	p := &inspectScreen{screen: s, now: r.At, pods: map[string]inspect.Pod{}}
+	for i := range r.Objects {
+		if pod := r.Objects[i].Pod; pod.Name != "" {
+			p.pods[pod.UID] = pod
+		}
+	}
+	return p
+}
+
+// trees prints a tree for each pod: its objects in the order of their release, equal lines folded, and the proof once
+// where it is the same for all.
+func (p *inspectScreen) trees(objects []inspect.Assessment) {
+	for _, pod := range p.byPod(objects) {
+		p.header(pod, shortPod)
+		main := mainProof(pod)
+		for _, kind := range groupedBy(pod, func(o inspect.Assessment) string { return string(o.Kind) }) {
+			p.kind(kind, main)
+		}
+		p.textLine("why: ", shortWhy(main))
+		p.textLine("witnesses: ", witnessText(main.Witnesses))
+		if why := blocker(pod); why != "" {
+			p.textLine("blocked: ", why)
+		}
+		if next := nextStep(pod); next != "" {
+			p.textLine("next: ", next)
+		}
+		p.WriteString("\n")
+	}
+}
+
+// list prints each object by itself.
+func (p *inspectScreen) list(objects []inspect.Assessment) {
+	for _, pod := range p.byPod(objects) {
+		p.header(pod, podName)
+		for _, o := range pod {
+			fmt.Fprintf(p, "  %s %s %s\n", strings.ToUpper(string(o.Verdict)), o.Kind, o.ID)
+			fmt.Fprintf(p, "      why: %s\n      witnesses: %s\n", o.Why, witnessText(o.Witnesses))
+			for _, h := range o.Holders {
+				fmt.Fprintf(p, "      %s\n", holderText(h, podName))
+			}
+			if o.Release != "" {
+				fmt.Fprintf(p, "      release: %s\n", o.Release)
+			}
+		}
+		p.WriteString("\n")
+	}
+}
+
+// byPod groups objects by their pod, with the names of the pods of their holders. What is proven comes first.
+func (p *inspectScreen) byPod(objects []inspect.Assessment) [][]inspect.Assessment {
+	objects = slices.Clone(objects)
+	for i := range objects {
+		holders := slices.Clone(objects[i].Holders)
+		for n := range holders {
+			if named, ok := p.pods[holders[n].Pod.UID]; ok {
+				holders[n].Pod = named
+			}
+		}
+		objects[i].Holders = holders
+	}
+	pods := groupedBy(objects, func(o inspect.Assessment) string { return o.Pod.UID })
+	first := func(pod []inspect.Assessment) int {
+		return slices.IndexFunc(verdictOrder(), func(v inspect.Verdict) bool { return hasVerdict(pod, v) })
+	}
+	slices.SortStableFunc(pods, func(a, b []inspect.Assessment) int { return cmp.Compare(first(a), first(b)) })
+	return pods
+}
+
+func verdictOrder() []inspect.Verdict {
+	return []inspect.Verdict{inspect.Leftover, inspect.Candidate, inspect.Unknown, inspect.Unowned, inspect.Live,
+		inspect.Foreign}
+}
+
+func hasVerdict(objects []inspect.Assessment, v inspect.Verdict) bool {
+	return slices.ContainsFunc(objects, func(o inspect.Assessment) bool { return o.Verdict == v })
+}
+
+// header prints a pod, its verdicts and since when they are being observed.
+func (p *inspectScreen) header(pod []inspect.Assessment, name func(inspect.Pod) string) {
+	counts := map[inspect.Verdict]int{}
+	var first finding.Timestamp
+	named := pod[0].Pod
+	for _, o := range pod {
+		counts[o.Verdict]++
+		if !o.FirstSeen.IsZero() && (first.IsZero() || p.now.Since(o.FirstSeen) > p.now.Since(first)) {
+			first = o.FirstSeen
+		}
+		if named.Name == "" {
+			named = o.Pod
+		}
+	}
+	title := "unknown pod"
+	if named != (inspect.Pod{}) {
+		title = "pod " + name(named)
+	}
+	var verdicts []string
+	for _, v := range verdictOrder() {
+		if counts[v] > 0 {
+			verdicts = append(verdicts, fmt.Sprintf("%d %s", counts[v], v))
+		}
+	}
+	since := ""
+	if !first.IsZero() {
+		since = ", first seen " + ago(p.now, first) + " ago"
+	}
+	fmt.Fprintf(p, "%s: %s%s\n", p.paint(bold, title), p.paint(verdictColour(pod), strings.Join(verdicts, ", ")), since)
+}
+
+func verdictColour(pod []inspect.Assessment) string {
+	if hasVerdict(pod, inspect.Leftover) || hasVerdict(pod, inspect.Candidate) || hasVerdict(pod, inspect.Unowned) ||
+		hasVerdict(pod, inspect.Unknown) {
+		return yellow
+	}
+	return ""
+}
+
+// kind prints the objects of one kind. What differs from the proof of the pod stands below them.
+func (p *inspectScreen) kind(objects []inspect.Assessment, main inspect.Assessment) {
+	for _, same := range groupedBy(objects, proof) {
+		lines := foldPaths(same)
+		for _, line := range lines[:min(len(lines), maxLinesOfKind)] {
+			fmt.Fprintf(p, "  %-*s %s\n", kindWidth, timesText(string(same[0].Kind), len(line.objects)), line.path)
+			p.holders(line.objects)
+		}
+		if more := lines[min(len(lines), maxLinesOfKind):]; len(more) > 0 {
+			n := 0
+			for _, line := range more {
+				n += len(line.objects)
+			}
+			fmt.Fprintf(p, "  %-*s and more: --wide lists them\n", kindWidth, timesText(string(same[0].Kind), n))
+		}
+		o := same[0]
+		if proof(o) == proof(main) {
+			continue
+		}
+		if o.Verdict != main.Verdict || maskedWhy(o) != maskedWhy(main) {
+			p.textLine("    "+strings.ToUpper(string(o.Verdict))+": ", shortWhy(o))
+		}
+		if differ := witnessesThatDiffer(o, main); len(differ) > 0 {
+			p.textLine("    but ", witnessText(differ))
+		}
+	}
+}
+
+// kindWidth is the width of the column with kinds: "cni-attachment ×12".
+const kindWidth = 19
+
+func timesText(what string, n int) string {
+	if n == 1 {
+		return what
+	}
+	return fmt.Sprintf("%s ×%d", what, n)
+}
+
+func (p *inspectScreen) holders(objects []inspect.Assessment) {
+	var lines []string
+	for _, o := range objects {
+		for _, h := range o.Holders {
+			line := holderText(h, shortPod)
+			if !slices.Contains(lines, line) {
+				lines = append(lines, line)
+			}
+		}
+	}
+	for _, line := range lines[:min(len(lines), maxHoldersPrinted)] {
+		fmt.Fprintf(p, "      %s\n", line)
+	}
+	if more := len(lines) - maxHoldersPrinted; more > 0 {
+		fmt.Fprintf(p, "      and by %d more\n", more)
+	}
+}
+
+// textLine prints a label and a text below a pod.
+func (p *inspectScreen) textLine(label, text string) {
+	const indent = 2
+	first := indent + len(label)
+	fmt.Fprintf(p, "%*s%s%s\n", indent, "", label, p.wrap(text, first, first))
+}
+
+// holderText describes a process that holds an object.
+func holderText(h inspect.Holder, name func(inspect.Pod) string) string {
+	of := "of the host"
+	if h.Pod != (inspect.Pod{}) {
+		of = "of pod " + name(h.Pod)
+	}
+	return fmt.Sprintf("held by pid %d %s (%s) %s", h.PID, h.Command, h.How, of)
+}
+
+// shortPod names a pod with the first part of its UID, which is enough to tell the pods of one node apart; with all of it
+// where there is no other name.
+func shortPod(p inspect.Pod) string {
+	if p.Name != "" {
+		p.UID = p.UID[:min(len(p.UID), 8)]
+	}
+	return podName(p)
+}
+
+// mainProof returns the object whose proof most objects of a pod share, and of those the one that was seen least.
+func mainProof(pod []inspect.Assessment) inspect.Assessment {
+	var most []inspect.Assessment
+	for _, same := range groupedBy(pod, proof) {
+		if len(same) > len(most) {
+			most = same
+		}
+	}
+	return slices.MinFunc(most, func(a, b inspect.Assessment) int { return cmp.Compare(a.Passes, b.Passes) })
+}
+
+// proof is equal for objects that are printed with the same proof.
+func proof(o inspect.Assessment) string { return fmt.Sprint(o.Verdict, maskedWhy(o), o.Witnesses) }
+
+// seenText is what differs between objects of a pod that were first seen in different passes.
+var seenText = regexp.MustCompile(`seen in \d+( of \d+)? passes( over \S+\b)?|\S+ of \S+ remaining`)
+
+func maskedWhy(o inspect.Assessment) string { return seenText.ReplaceAllString(o.Why, "seen") }
+
+// shortWhy is the reason below the name of a pod.
+func shortWhy(o inspect.Assessment) string {
+	if o.Pod.UID == "" {
+		return o.Why
+	}
+	return strings.ReplaceAll(o.Why, "pod "+o.Pod.UID, "it")
+}
+
+func witnessText(answers map[string]inspect.Answer) string {
+	var texts []string
+	for _, witness := range slices.Sorted(maps.Keys(answers)) {
+		texts = append(texts, witness+" "+string(answers[witness]))
+	}
+	return strings.Join(texts, "; ")
+}
+
+func witnessesThatDiffer(o, main inspect.Assessment) map[string]inspect.Answer {
+	differ := map[string]inspect.Answer{}
+	for witness, answer := range o.Witnesses {
+		if main.Witnesses[witness] != answer {
+			differ[witness] = answer
+		}
+	}
+	return differ
+}
+
+// folded is one line for objects with the same name.
+type folded struct {
+	path    string
+	objects []inspect.Assessment
+}
+
+// foldPaths names cgroups that differ only in their hierarchy in one line.
+func foldPaths(objects []inspect.Assessment) []folded {
+	var lines []folded
+	for _, same := range groupedBy(objects, foldedPath) {
+		path := foldedPath(same[0])
+		if len(same) == 1 {
+			path = same[0].ID
+		}
+		lines = append(lines, folded{path, same})
+	}
+	return lines
+}
+
+func foldedPath(o inspect.Assessment) string {
+	hierarchy, ok := o.Facts["hierarchy"]
+	before, after, found := strings.Cut(o.ID, "/"+hierarchy+"/")
+	if o.Kind != inspect.Cgroup || !ok || !found {
+		return o.ID
+	}
+	return before + "/*/" + after
+}

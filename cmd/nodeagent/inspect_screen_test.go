@@ -1,0 +1,156 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+const deadUID = "5d8d2d6a-0000-4000-8000-000000000000"
+
+// leftPod is a pod that has left an object of many kinds.
+func leftPod() inspect.Report {
+	id := strings.Repeat("0123456789abcdef", 4)
+	pod := inspect.Pod{UID: deadUID, Namespace: "shop", Name: "web-0"}
+	other := inspect.Pod{UID: "77777777-0000-4000-8000-000000000000", Namespace: "monitoring", Name: "exporter-x"}
+	r := inspect.Report{At: finding.Timestamp{Boot: "b", SinceBoot: time.Hour}}
+	add := func(kind inspect.Kind, id string, facts map[string]string) *inspect.Assessment {
+		r.Objects = append(r.Objects, inspect.Assessment{
+			Object:  inspect.Object{Kind: kind, ID: id, Pod: pod, Facts: facts},
+			Verdict: inspect.Leftover, Passes: 9, FirstSeen: finding.Timestamp{Boot: "b", SinceBoot: 48 * time.Minute},
+			Why: "no witness knows pod " + deadUID + "; seen in 9 passes over 12m0s",
+			Witnesses: map[string]inspect.Answer{inspect.Apiserver: inspect.Denies, inspect.Kubelet: inspect.Denies,
+				inspect.Runtime: inspect.Denies, inspect.Containerd: inspect.Denies},
+		})
+		return &r.Objects[len(r.Objects)-1]
+	}
+	add(inspect.Container, id, nil)
+	netns := add(inspect.Netns, "/run/netns/cni-1", nil)
+	netns.Verdict, netns.Why = inspect.Candidate, "runtime still knows its sandbox; removing the sandbox releases it"
+	netns.Witnesses = map[string]inspect.Answer{inspect.Apiserver: inspect.Denies, inspect.Kubelet: inspect.Denies,
+		inspect.Runtime: "knows: sandbox NOTREADY", inspect.Containerd: inspect.Denies}
+	dir := "/var/lib/kubelet/pods/" + deadUID
+	for i := range 8 {
+		point := fmt.Sprintf("%s/volumes/kubernetes.io~secret/s%d", dir, i)
+		m := add(inspect.Mount, fmt.Sprintf("%s#%d", point, 100+i), map[string]string{"point": point})
+		if i == 1 {
+			m.Holders = []inspect.Holder{{PID: 4242, Command: "exporter", How: "mount-namespace",
+				Pod: inspect.Pod{UID: other.UID}}}
+		}
+	}
+	for _, h := range []string{"cpu", "memory", "pids"} {
+		c := add(inspect.Cgroup, "/sys/fs/cgroup/"+h+"/kubepods/pod"+deadUID, map[string]string{"hierarchy": h})
+		c.Passes, c.Why = 8, "no witness knows pod "+deadUID+"; seen in 8 passes over 11m0s"
+	}
+	add(inspect.PodDirectory, dir, map[string]string{"volumeRecord": dir + "/volumes/x/vol_data.json"})
+	r.Objects = append(r.Objects, inspect.Assessment{Verdict: inspect.Live,
+		Object: inspect.Object{Kind: inspect.Container, ID: "c", Pod: other}})
+	return r
+}
+
+func TestInspectPrintsATreeForAPod(t *testing.T) {
+	var b strings.Builder
+	if err := printReport(&b, leftPod(), false, false); err != nil {
+		t.Fatal(err)
+	}
+	want := `pod shop/web-0 (5d8d2d6a): 13 leftover, 1 candidate, first seen 12m0s ago
+  container           0123456789abc
+  netns               /run/netns/cni-1
+      CANDIDATE: runtime still knows its sandbox; removing the sandbox releases it
+      but runtime knows: sandbox NOTREADY
+  mount               /var/lib/kubelet/pods/UID/volumes/kubernetes.io~secret/s0#100
+  mount               /var/lib/kubelet/pods/UID/volumes/kubernetes.io~secret/s1#101
+      held by pid 4242 exporter (mount-namespace) of pod monitoring/exporter-x (77777777)
+  mount               /var/lib/kubelet/pods/UID/volumes/kubernetes.io~secret/s2#102
+  mount               /var/lib/kubelet/pods/UID/volumes/kubernetes.io~secret/s3#103
+  mount               /var/lib/kubelet/pods/UID/volumes/kubernetes.io~secret/s4#104
+  mount ×3            and more: --wide lists them
+  cgroup ×3           /sys/fs/cgroup/*/kubepods/podUID
+  pod-directory       /var/lib/kubelet/pods/UID
+  why: no witness knows it; seen in 8 passes over 11m0s
+  witnesses: apiserver does not know; containerd does not know; kubelet does not know; runtime does not know
+  blocked: the mount /var/lib/kubelet/pods/UID/volumes/kubernetes.io~secret/s1 is also
+           in the mount namespace of pid 4242 exporter of pod monitoring/exporter-x (77777777): that pod mounts a
+           directory of the host without mountPropagation HostToContainer, and keeps the mount until it is restarted
+  next: nodeagent clean shows what would be released, nodeagent clean --yes releases it
+
+15 objects: 13 leftover 1 candidate 0 unknown 0 unowned 1 live 0 foreign
+`
+	if diff := cmp.Diff(want, strings.ReplaceAll(b.String(), deadUID, "UID")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestInspectWideListsEverything(t *testing.T) {
+	var b strings.Builder
+	r := leftPod()
+	if err := printReport(&b, r, false, true); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range r.Objects[:len(r.Objects)-1] {
+		if !strings.Contains(b.String(), fmt.Sprintf("%s %s %s\n      why: %s\n",
+			strings.ToUpper(string(o.Verdict)), o.Kind, o.ID, o.Why)) {
+			t.Errorf("no %s %s", o.Kind, o.ID)
+		}
+	}
+}
+
+// A name with control characters does not reach the terminal.
+func TestInspectPrintsNoControlCharacters(t *testing.T) {
+	r := leftPod()
+	r.Objects[0].ID, r.Objects[0].Pod.Name = "\x1b]0;owned\x07", "\x1b[2J"
+	for _, wide := range []bool{true, false} {
+		var b strings.Builder
+		if err := printReport(&b, r, false, wide); err != nil || strings.ContainsAny(b.String(), "\x1b\x07") {
+			t.Errorf("%q, %v", b.String(), err)
+		}
+	}
+}
+
+func TestBlocker(t *testing.T) {
+	other := inspect.Pod{UID: "7", Namespace: "monitoring", Name: "exporter"}
+	object := func(kind inspect.Kind, pairs ...string) inspect.Assessment {
+		o := inspect.Assessment{Verdict: inspect.Leftover, Object: inspect.Object{Kind: kind, ID: "/id",
+			Pod: inspect.Pod{UID: "1"}, Facts: map[string]string{}}}
+		for i := 0; i < len(pairs); i += 2 {
+			o.Facts[pairs[i]] = pairs[i+1]
+		}
+		return o
+	}
+	held := func(how string, pod inspect.Pod) inspect.Assessment {
+		o := object(inspect.Mount, "point", "/mnt")
+		o.Holders = []inspect.Holder{{PID: 9, Command: "cat", How: how, Pod: pod}}
+		return o
+	}
+	record := object(inspect.PodDirectory, "volumeRecord", "/x/vol_data.json")
+	live := record
+	live.Verdict = inspect.Live
+	for name, test := range map[string]struct {
+		pod  []inspect.Assessment
+		want string // empty: no cause is known
+	}{
+		"a record is left":                 {[]inspect.Assessment{record}, "vol_data.json is left: a known upstream bug, kubernetes#105536"},
+		"of a living pod":                  {[]inspect.Assessment{live}, ""},
+		"another pod's mount namespace":    {[]inspect.Assessment{held("mount-namespace", other)}, "of pod monitoring/exporter (7): that pod mounts"},
+		"the pod's own mount namespace":    {[]inspect.Assessment{held("mount-namespace", inspect.Pod{UID: "1"})}, "busy until that process ends"},
+		"a shell of the host":              {[]inspect.Assessment{held("cwd", inspect.Pod{})}, "held by pid 9 cat (cwd) of the host"},
+		"a frozen cgroup":                  {[]inspect.Assessment{object(inspect.Cgroup, "frozen", "true")}, "/id is frozen"},
+		"a cgroup that is not frozen":      {[]inspect.Assessment{object(inspect.Cgroup, "frozen", "false")}, ""},
+		"a process in the kernel":          {[]inspect.Assessment{object(inspect.Process, "state", "D", "waitsIn", "rpc_wait")}, "in rpc_wait"},
+		"a process in D, nobody knows why": {[]inspect.Assessment{object(inspect.Process, "state", "D")}, ""},
+		"a mount that is another pod's":    {[]inspect.Assessment{object(inspect.Mount, "refused", "below it is another")}, "must not be unmounted"},
+		"the first to be removed": {[]inspect.Assessment{record, held("cwd", other),
+			object(inspect.Cgroup, "frozen", "true")}, "is frozen"},
+		"nothing known": {[]inspect.Assessment{object(inspect.Netns)}, ""},
+	} {
+		if got := blocker(test.pod); !strings.Contains(got, test.want) || test.want == "" && got != "" {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}

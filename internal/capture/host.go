@@ -1,0 +1,118 @@
+package capture
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"path"
+	"runtime"
+	"slices"
+	"strconv"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/kmsg"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/systemd"
+)
+
+// KernelLog returns the last lines of the kernel's log, with the seconds since boot as dmesg prints them.
+func KernelLog(ctx context.Context, h *host.Host, most int) ([]byte, error) {
+	if h.KernelLog == nil {
+		return nil, fmt.Errorf("the kernel's log: %w", hosterr.ErrNotConfigured)
+	}
+	lines := make([]string, 0, most)
+	n := 0
+	err := h.KernelLog(ctx, func(r kmsg.KernelRecord) {
+		line := fmt.Sprintf("[%12.6f] %s\n", r.Time.Seconds(), r.Text)
+		if !r.FromKernel() {
+			line = fmt.Sprintf("[%12.6f] (facility %d) %s\n", r.Time.Seconds(), r.Facility, r.Text)
+		}
+		if len(lines) < most {
+			lines = append(lines, line)
+		} else {
+			lines[n%most] = line
+		}
+		n++
+	})
+	if err != nil && n == 0 {
+		return nil, err
+	}
+	var text bytes.Buffer
+	if n > most {
+		fmt.Fprintf(&text, "(%d lines before these)\n", n-most)
+	}
+	for i := range lines {
+		text.WriteString(lines[(n+i)%len(lines)])
+	}
+	if err != nil {
+		fmt.Fprintf(&text, "(reading it ended here: %v)\n", err)
+	}
+	return text.Bytes(), nil
+}
+
+// Units returns the units that run or have failed, and of those that matter most which do neither.
+func Units(ctx context.Context, h *host.Host) ([]byte, error) {
+	if h.Systemd.Units == nil {
+		return nil, fmt.Errorf("systemd: %w", hosterr.ErrNotConfigured)
+	}
+	units, err := h.Systemd.Units(ctx)
+	if err != nil {
+		return nil, err
+	}
+	neither := []string{}
+	for _, name := range []string{"kubelet.service", "containerd.service", "crio.service", "docker.service",
+		"k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service", "nodeagent.service"} {
+		is := func(u systemd.Unit) bool { return u.Name == name }
+		if !slices.ContainsFunc(units.Failed, is) && !slices.ContainsFunc(units.Running, is) {
+			neither = append(neither, name)
+		}
+	}
+	return json.Marshal(map[string]any{"failed": units.Failed, "omitted": units.Omitted, "running": units.Running,
+		"neither": neither})
+}
+
+// Versions returns the versions of what runs on a host. What does not answer has an error in its place.
+func Versions(ctx context.Context, h *host.Host, agent string) ([]byte, error) {
+	versions := map[string]string{"agent": agent + " " + runtime.Version() + " " + runtime.GOARCH}
+	note := func(name, text string, err error) {
+		if err != nil {
+			text = "error: " + err.Error()
+		}
+		versions[name] = text
+	}
+	kernel, err := h.Files.Text("/proc/version")
+	note("kernel", kernel, err)
+	system, err := h.Files.Text("/etc/os-release")
+	note("operatingSystem", system, err)
+	version, err := runtimeVersion(ctx, h)
+	note("runtime", version, err)
+	version, err = kubeletVersion(ctx, h)
+	note("kubelet", version, err)
+	return json.Marshal(versions)
+}
+
+func runtimeVersion(ctx context.Context, h *host.Host) (string, error) {
+	if h.Runtime.Version == nil {
+		return "", hosterr.ErrNotConfigured
+	}
+	v, err := h.Runtime.Version(ctx)
+	return v.GetRuntimeName() + " " + v.GetRuntimeVersion(), err
+}
+
+func kubeletVersion(ctx context.Context, h *host.Host) (string, error) {
+	if h.Kubelet.Metric == nil {
+		return "", hosterr.ErrNotConfigured
+	}
+	samples, err := h.Kubelet.Metric(ctx, "kubernetes_build_info")
+	for labels := range samples {
+		return kubelet.Sample{Labels: labels}.Label("git_version"), err
+	}
+	return "", err
+}
+
+// Mounts returns the host's mount table.
+func Mounts(h *host.Host) ([]byte, error) {
+	return h.Files.Read(path.Join("/proc", strconv.Itoa(h.Paths.InitPID), "mountinfo"))
+}

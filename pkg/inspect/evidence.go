@@ -1,0 +1,118 @@
+package inspect
+
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Evidence is everything that one pass decided on. Evaluating it again gives the same verdicts, on any machine. It has
+// a JSON form of its own (evidence_json.go), which keeps what the contract of reports leaves out.
+type Evidence struct {
+	Objects   []Object // with the holders that were found after the evaluation
+	Inventory Inventory
+	History   History // before the pass
+	Settings  Settings
+	Now       finding.Timestamp
+	Failures  []Failure // what could not be read: Report.Errors
+}
+
+// Evaluate evaluates the evidence as the pass did, and returns the history after it.
+func (e Evidence) Evaluate() (Report, History) {
+	report, next := Evaluate(e.Objects, e.Inventory, e.History, e.Settings, e.Now)
+	report.Errors = append(report.Errors, e.Failures...)
+	return report, next
+}
+
+// Sighting returns what a history remembers about an object; zero when that is nothing.
+func (h History) Sighting(o Object) Sighting { return h[key(&o)] }
+
+// OfRunningPod returns what a history remembers about a suspect pod that has a running container; zero when that is
+// nothing.
+func (h History) OfRunningPod(uid string) Sighting { return h[podKey(uid)] }
+
+// GateApplies reports whether a closed gate matters for objects of a kind.
+func GateApplies(g Gate, kind Kind) bool { return g.Name != networkReady || networked(kind) }
+
+// WithoutLiving returns the evidence without the objects that kubelet knows or that cannot belong to it, and what the
+// history has of them. They do not affect the verdicts on others. It also returns how many objects it left out.
+func (e Evidence) WithoutLiving() (Evidence, int) {
+	all := len(e.Objects)
+	report, _ := e.Evaluate()
+	verdicts := make(map[string]Verdict, all)
+	for i := range report.Objects {
+		verdicts[key(&report.Objects[i].Object)] = report.Objects[i].Verdict
+	}
+	history := maps.Clone(e.History)
+	e.Objects = slices.DeleteFunc(slices.Clone(e.Objects), func(o Object) bool {
+		verdict := verdicts[key(&o)]
+		out := (verdict == Live || verdict == Foreign) && !suspicious(&o, &e.Inventory)
+		if out {
+			delete(history, key(&o))
+		}
+		return out
+	})
+	e.History = history
+	return e, all - len(e.Objects)
+}
+
+// Recording has record called with the evidence of each pass. What it gets must not be changed.
+func (i *Inspector) Recording(record func(Evidence)) *Inspector {
+	i.record = record
+	return i
+}
+
+// recordPass records the evidence of a pass with its report.
+func (i *Inspector) recordPass(report Report, inventory Inventory, history History) {
+	if i.record == nil {
+		return
+	}
+	objects := make([]Object, 0, len(report.Objects))
+	for n := range report.Objects {
+		objects = append(objects, report.Objects[n].Object)
+	}
+	i.record(Evidence{Objects: objects, Inventory: inventory, History: maps.Clone(history), Settings: i.settings,
+		Now: report.At, Failures: slices.Clone(report.Errors)})
+}
+
+// RecordedError is an error as evidence keeps it.
+type RecordedError struct {
+	Text  string   `json:"text"`
+	Kinds []string `json:"kinds,omitempty"` // of recordedKinds
+}
+
+func (e *RecordedError) Error() string { return e.Text }
+
+// Is reports whether the error that was recorded was target.
+func (e *RecordedError) Is(target error) bool {
+	for name, kind := range recordedKinds() {
+		if target == kind { //nolint:errorlint // the sentinel itself
+			return slices.Contains(e.Kinds, name)
+		}
+	}
+	return false
+}
+
+// recordedKinds are the errors that an evaluation or a screen distinguishes.
+func recordedKinds() map[string]error {
+	return map[string]error{"not-configured": hosterr.ErrNotConfigured, "forbidden": hosterr.ErrForbidden,
+		"no-metric": errNoMetric}
+}
+
+// RecordError returns err as it is recorded; nil for nil.
+func RecordError(err error) *RecordedError {
+	if err == nil {
+		return nil
+	}
+	recorded := &RecordedError{Text: err.Error()}
+	kinds := recordedKinds()
+	for _, name := range slices.Sorted(maps.Keys(kinds)) {
+		if errors.Is(err, kinds[name]) {
+			recorded.Kinds = append(recorded.Kinds, name)
+		}
+	}
+	return recorded
+}
