@@ -25,6 +25,9 @@ type Kubelet struct {
 	Healthz func(ctx context.Context) (string, error)
 	// Pods is kubelet's own list (/pods): static pods carry the UID that is used on the node.
 	Pods func(ctx context.Context) ([]corev1.Pod, error)
+	// PodNames lists kubelet's pods as "namespace/name", each with their number, without credentials: see
+	// kubelet.PodNames. Pods that have ended may be missing.
+	PodNames func(ctx context.Context) (map[string]int, error)
 	// Metric returns the samples of one metric family, as label string ("config=\"orphan\",lifecycle=\"sync\"") to
 	// value.
 	Metric func(ctx context.Context, family string) (map[string]float64, error)
