@@ -208,6 +208,9 @@ func printInspected(b *strings.Builder, shown []inspect.Assessment, r inspect.Re
 			fmt.Fprintf(&text, "gate closed: %s: %s\n", g.Name, why)
 		}
 	}
+	for _, note := range r.Notes {
+		fmt.Fprintf(&text, "note: %s\n", note)
+	}
 	if wide {
 		b.WriteString(text.String())
 	} else {
