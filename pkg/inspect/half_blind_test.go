@@ -116,7 +116,7 @@ func TestHalfBlindWitnesses(t *testing.T) {
 		},
 	}
 	for name, bend := range tests {
-		for _, mode := range [][2]bool{{false, false}, {true, false}, {false, true}, {true, true}} {
+		for _, mode := range [][2]bool{{false, false}, {true, false}, {true, true}} {
 			restarts, refused := mode[0], mode[1]
 			t.Run(fmt.Sprintf("%s, restarts %v, refused %v", name, restarts, refused), func(t *testing.T) {
 				n := newFullNode(t)

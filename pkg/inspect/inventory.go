@@ -65,8 +65,10 @@ type KubeletInventory struct {
 	// Names is set where /pods is refused and podresources answers: "namespace/name" with the number of pods. Pods then
 	// has those whose UID is known otherwise. See podresources.go.
 	Names     map[string]int
-	Refused   error // why there are only names
-	HealthErr error // of healthz, in the place of Working
+	Refused   error  // why there are only names
+	HealthErr error  // of healthz, in the place of Working
+	Record    string // kubelet's allocatedPods, read like Working
+	RecordErr error
 	named     map[string]namedPods
 	unproven  string // one of the names of which it is not known which pod it is
 
@@ -159,6 +161,8 @@ func (t *Inventory) confirmKubelet(ctx context.Context, scan *Scan) {
 			func(ctx context.Context) (string, error) {
 				return ask(ctx, "kubelet's healthz", scan.Host.Kubelet.Healthz)
 			})
+		t.Kubelet.Record, t.Kubelet.RecordErr = within(ctx, scan.ends, stageCounts, allocatedPods,
+			func(context.Context) (string, error) { return readAllocated(scan.Host) })
 		return
 	}
 	t.Kubelet.Working, t.Kubelet.WorkingErr = within(ctx, scan.ends, stageCounts, "kubelet",

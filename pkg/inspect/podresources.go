@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"path"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -25,12 +28,24 @@ import (
 //     a leftover, and an object must be seen for twice the grace period after the last of them ended, or three times
 //     where the pod has no name. The apiserver must deny it over a whole grace period, and kubelet be healthy.
 //   - It does not show the UIDs of static pods: theirs are unknown.
+//   - Since 1.34 it lacks pods that have ended. So that not the apiserver's list alone denies those, the UID must not
+//     be in allocatedPods either.
 //
-// A pod that has ended may be missing from it. The apiserver's list has it; the last one counts for that, so that a node
-// with completed pods costs no list in every pass.
+// The last list of the apiserver counts for pods that have ended, so that a node with completed pods costs no list in
+// every pass.
 
 // Unsure is the answer of a witness that was heard, but cannot tell whether it means this pod. Details follow.
 const Unsure Answer = "cannot tell"
+
+// allocatedPods is kubelet's record of the pods that it has admitted, ended and static ones too, by UID, in kubelet's root
+// directory (pkg/kubelet/allocation; in place resizing, on by default since 1.33). It is written when a pod is admitted:
+// one that is removed stays in it until then. It is only searched for UIDs, whatever its form:
+//
+//	{"data":"{\"entries\":{\"UID\":{\"ContainerResources\":{\"NAME\":{}}}}}","checksum":1}
+const allocatedPods = "allocated_pods_state"
+
+// withoutEnded is the first kubelet version whose podresources lack pods that have ended.
+var withoutEnded = version.MajorMinor(1, 34)
 
 // kubeletPodsRight is what a proof with podresources lacks.
 const kubeletPodsRight = "the right to read kubelet's /pods (nodes/pods) and metrics would tell"
@@ -234,7 +249,35 @@ func (e *evaluation) doubtByName(o *Object, witnesses map[string]Answer) string 
 	case witnesses[Kubelet] != Denies:
 		return "kubelet " + string(witnesses[Kubelet]) + ": " + kubeletPodsRight
 	}
+	if why := e.inventory.mayHaveEnded(o.Pod.UID); why != "" {
+		return "it may be a pod that has ended, which kubelet's podresources lack: " + why
+	}
 	return ""
+}
+
+// mayHaveEnded returns why kubelet may have a pod which its podresources lack because it has ended.
+func (t *Inventory) mayHaveEnded(uid string) string {
+	if v, err := version.ParseGeneric(t.Cluster.Version); err == nil && v.LessThan(withoutEnded) {
+		return ""
+	}
+	record := t.Kubelet.Record
+	switch {
+	case t.Kubelet.RecordErr != nil:
+		return fmt.Sprintf("kubelet's record of its pods: %v", t.Kubelet.RecordErr)
+	case strings.Contains(record, uid):
+		return "kubelet's " + allocatedPods + " still names it; that is written when the next pod is admitted"
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.Kubelet.named)) {
+		if has := t.Kubelet.named[name].has; has != "" && len(has) != 32 && !strings.Contains(record, has) {
+			return "kubelet's " + allocatedPods + " is not current: it lacks the pod " + name
+		}
+	}
+	return ""
+}
+
+func readAllocated(h *host.Host) (string, error) {
+	data, err := h.Files.Read(path.Join(h.Paths.KubeletRoot, allocatedPods))
+	return string(data), err
 }
 
 // patience returns for how many grace periods an object must be seen, and how far apart the apiserver's first and last
@@ -280,6 +323,9 @@ func stillGoneByName(ctx context.Context, scan *Scan, t Inventory, pod Pod) erro
 	}
 	if answer != Denies {
 		return fmt.Errorf("ask kubelet for pod %s again: %s", pod.UID, answer)
+	}
+	if record, err := readAllocated(scan.Host); err == nil && strings.Contains(record, pod.UID) {
+		return fmt.Errorf("kubelet's %s names pod %s again", allocatedPods, pod.UID)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ var errRefused = fmt.Errorf("status 403: Forbidden (user=system:node:n): %w", fs
 func byName() Inventory {
 	t := healthy()
 	t.Kubelet.Pods, t.Kubelet.Names, t.Kubelet.Refused = nil, map[string]int{"default/web": 1}, errRefused
-	t.Kubelet.WorkingErr = errRefused
+	t.Kubelet.WorkingErr, t.Kubelet.Record, t.Cluster.Version = errRefused, living, "v1.36.3"
 	t.Runtime.Pods[living] = SandboxFact{Pod: pod(living, "web").Pod, ID: "web", State: "READY"}
 	t.Runtime.Running = map[string]bool{living: true}
 	return t
@@ -41,6 +41,7 @@ func replaced(t *Inventory, started bool) {
 	p := pod(other, "gone")
 	p.Started = started
 	t.Kubelet.Names["default/gone"], t.Cluster.Pods[other] = 1, p
+	t.Kubelet.Record += other
 }
 
 func sandboxOf(t *Inventory, uid, name, state string) {
@@ -138,6 +139,26 @@ func TestEvaluateByName(t *testing.T) {
 		{"no name, and an older list", nameless, 0, func(t *Inventory, _ History) {
 			t.Cluster.At = at(29 * time.Minute)
 		}, Candidate, "has not been asked since it was first seen"},
+
+		{"kubelet's record names it", gone, 0, func(t *Inventory, _ History) {
+			t.Kubelet.Record += dead
+		}, Candidate, "it may be a pod that has ended, which kubelet's podresources lack: kubelet's allocated_pods_state " +
+			"still names it"},
+		{"kubelet's record names it, and it has no name", nameless, 0, func(t *Inventory, _ History) {
+			t.Kubelet.Record += dead
+		}, Candidate, "still names it"},
+		{"kubelet has no record", gone, 0, func(t *Inventory, _ History) {
+			t.Kubelet.Record, t.Kubelet.RecordErr = "", fs.ErrNotExist
+		}, Candidate, "kubelet's record of its pods: file does not exist"},
+		{"kubelet's record is an old one", gone, 0, func(t *Inventory, _ History) {
+			t.Kubelet.Record = other
+		}, Candidate, "is not current: it lacks the pod default/web"},
+		{"an old kubelet lists pods that have ended", gone, 0, func(t *Inventory, _ History) {
+			t.Kubelet.Record, t.Kubelet.RecordErr, t.Cluster.Version = "", fs.ErrNotExist, "v1.33.9"
+		}, Leftover, ""},
+		{"a kubelet of unknown version", gone, 0, func(t *Inventory, _ History) {
+			t.Kubelet.Record, t.Kubelet.RecordErr, t.Cluster.Version = "", fs.ErrNotExist, ""
+		}, Candidate, "kubelet's record of its pods"},
 
 		{"static, by its UID", named(static, "etcd-n"), 0, nil, Unknown, "a static pod, and kubelet's podresources"},
 		{"static, by its sandbox", gone, 0, func(t *Inventory, _ History) {
@@ -244,12 +265,14 @@ func (n *fullNode) refuse() {
 	n.host.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) { return nil, errRefused }
 	n.host.Kubelet.Healthz = hosttest.Answer("ok", nil)
 	n.host.Kubelet.PodNames = func(context.Context) (map[string]int, error) {
-		names := make(map[string]int)
+		names, record := make(map[string]int), ""
 		for _, p := range n.kubelet {
+			record += string(p.UID) + " "
 			if p.Status.Phase == corev1.PodRunning {
 				names[p.Namespace+"/"+p.Name]++
 			}
 		}
+		n.write(n.host.Paths.KubeletRoot+"/"+allocatedPods, record)
 		return names, nil
 	}
 }
@@ -383,6 +406,11 @@ func TestStillGoneByName(t *testing.T) {
 		"only kubelet has it again": {web3, func(n *fullNode) {
 			n.kubelet[uidOf(3)] = n.pod(uidOf(3), "default", "web-3")
 		}, "kubelet for pod " + uidOf(3) + " again: knows", 1},
+		"only kubelet has it again, ended": {web3, func(n *fullNode) {
+			p := n.pod(uidOf(3), "default", "web-3")
+			p.Status.Phase = corev1.PodFailed
+			n.kubelet[uidOf(3)] = p
+		}, "allocated_pods_state names pod " + uidOf(3) + " again", 0},
 		"another one has its name": {web3, func(n *fullNode) { n.add(uidOf(20), "web-3") }, "", 1},
 		"no name":                  {Pod{UID: uidOf(3)}, func(*fullNode) {}, "", 1},
 		"no name, and one of kubelet's is not listed": {Pod{UID: uidOf(3)}, func(n *fullNode) {

@@ -27,6 +27,9 @@ func TestHostileNodes(t *testing.T) {
 		seeds = failedSeeds(t)
 		for i := range *hostileNodes {
 			seeds = append(seeds, i+1)
+			if i%4 == 0 {
+				seeds = append(seeds, refusedSeeds+i)
+			}
 		}
 	}
 	var acts, released atomic.Int64
