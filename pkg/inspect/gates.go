@@ -105,9 +105,9 @@ func kubeletNotWorking(t *Inventory, orphans, stuck int) gate {
 	switch k := t.Kubelet; {
 	case nothingSuspicious(t, orphans):
 		return openGate(name, notNeeded)
-	case k.byName() && k.HealthErr != nil:
+	case k.uncounted() && k.HealthErr != nil:
 		return unknownGate(name, "its metrics are refused, and it is not known to be healthy: %v", k.HealthErr)
-	case k.byName():
+	case k.uncounted():
 		return openGate(name, "kubelet is healthy; its metrics are refused: twice the grace period has to be enough")
 	case errors.Is(k.WorkingErr, errNoMetric):
 		if why := notOld(k.Version, t.Cluster.Version); why != "" {

@@ -156,24 +156,25 @@ func (t *Inventory) Confirm(ctx context.Context, scan *Scan, cluster bool) {
 // confirmKubelet asks kubelet what it still works on. Where its metrics are refused like its /pods, it must at least be
 // healthy, which everybody may ask.
 func (t *Inventory) confirmKubelet(ctx context.Context, scan *Scan) {
-	if t.Kubelet.byName() {
-		_, t.Kubelet.HealthErr = within(ctx, scan.ends, stageCounts, "kubelet",
-			func(ctx context.Context) (string, error) {
-				return ask(ctx, "kubelet's healthz", scan.Host.Kubelet.Healthz)
-			})
-		t.Kubelet.Record, t.Kubelet.RecordErr = within(ctx, scan.ends, stageCounts, allocatedPods,
-			func(context.Context) (string, error) { return readAllocated(scan.Host) })
-		return
-	}
-	t.Kubelet.Working, t.Kubelet.WorkingErr = within(ctx, scan.ends, stageCounts, "kubelet",
-		func(ctx context.Context) (int, error) {
-			return askWorking(ctx, scan)
-		})
-	if errors.Is(t.Kubelet.WorkingErr, errNoMetric) {
-		t.Kubelet.Version, _ = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (string,
-			error) {
+	k := &t.Kubelet
+	k.Working, k.WorkingErr = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (int, error) {
+		return askWorking(ctx, scan)
+	})
+	if errors.Is(k.WorkingErr, errNoMetric) {
+		k.Version, _ = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (string, error) {
 			return askVersion(ctx, scan), nil
 		}) // an unknown version does not count as an old one
+	}
+	if !k.byName() {
+		return
+	}
+	k.Record, k.RecordErr = within(ctx, scan.ends, stageCounts, allocatedPods, func(context.Context) (string, error) {
+		return readAllocated(scan.Host)
+	})
+	if k.uncounted() {
+		_, k.HealthErr = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (string, error) {
+			return ask(ctx, "kubelet's healthz", scan.Host.Kubelet.Healthz)
+		})
 	}
 }
 

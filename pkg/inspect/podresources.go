@@ -26,7 +26,8 @@ import (
 //     without a name until this is so for every name.
 //   - It does not show which force-deleted pods kubelet is still terminating. So a pod with a running container is never
 //     a leftover, and an object must be seen for twice the grace period after the last of them ended, or three times
-//     where the pod has no name. The apiserver must deny it over a whole grace period, and kubelet be healthy.
+//     where the pod has no name. The apiserver must deny it over a whole grace period, and kubelet be healthy where its
+//     metrics are refused, too.
 //   - It does not show the UIDs of static pods: theirs are unknown.
 //   - Since 1.34 it lacks pods that have ended. So that not the apiserver's list alone denies those, the UID must not
 //     be in allocatedPods either.
@@ -65,6 +66,11 @@ type namedPods struct {
 
 // byName reports whether kubelet has told names only.
 func (k *KubeletInventory) byName() bool { return k.Names != nil }
+
+// uncounted reports whether kubelet refuses to tell what it works on, too.
+func (k *KubeletInventory) uncounted() bool {
+	return k.byName() && errors.Is(k.WorkingErr, fs.ErrPermission)
+}
 
 // askNames asks the podresources socket where /pods is refused. A kubelet that does not answer, or not in time, is not
 // asked: it is sick.

@@ -173,6 +173,9 @@ func TestEvaluateByName(t *testing.T) {
 		{"kubelet is sick", gone, 0, func(t *Inventory, _ History) {
 			t.Kubelet.HealthErr = errors.New("syncloop")
 		}, Unknown, "gate kubelet-not-working is closed: its metrics are refused, and it is not known to be healthy: syncloop"},
+		{"kubelet tells that it works", gone, 20 * time.Minute, func(t *Inventory, _ History) {
+			t.Kubelet.Working, t.Kubelet.WorkingErr = 1, nil
+		}, Candidate, "kubelet is still terminating 1 pods"},
 		{"the list does not share a pod", gone, 0, func(t *Inventory, _ History) {
 			t.Cluster.Shared = 0
 		}, Unknown, "gate list-is-ours"},
