@@ -69,6 +69,10 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 	addNames(objects, history)
 	inventory := Gather(ctx, scan)
 	inventory.Others.recall(history, started)
+	if inventory.Kubelet.byName() {
+		inventory.Cluster = i.recent(started)
+		inventory.resolveNames()
+	}
 	markOtherTrees(ctx, scan, objects, inventory.Kubelet)
 	add := func(what string, change func(context.Context, []Object) error) error {
 		var err error
@@ -85,10 +89,6 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		explainUnowned(scan, objects)
 		return nil
 	})
-	if inventory.Kubelet.byName() {
-		inventory.Cluster = i.recent(started)
-		inventory.resolveNames()
-	}
 	suspects := nominate(objects, &inventory, history, started)
 	if len(suspects) > 0 {
 		local := inventory

@@ -33,6 +33,7 @@ func TestKubeletsOwnCredentials(t *testing.T) {
 		!strings.Contains(text.Stdout, "note: kubelet's podresources are asked") {
 		t.Errorf("%v: the right that lacks is not told once:\n%s", err, text.Stdout)
 	}
+	t.Logf("nodeagent inspect:\n%s", text.Stdout)
 	awaitGone(t, a, gone)
 	if traces, err := frozen.Traces(t.Context()); err != nil || len(traces) == 0 {
 		t.Errorf("the pod that runs was released: %v, %v", traces, err)
@@ -94,18 +95,22 @@ func (v verdicts) await(victim *harness.Victim, verdict, why string) {
 			return err
 		}
 		var others []string
-		found := false
+		found, unknown := false, 0
 		for _, o := range report.Objects {
 			if o.Verdict == "leftover" && o.Pod.UID != v.gone.UID {
 				v.t.Errorf("%s %s of pod %+v is a leftover: %s", o.Kind, o.ID, o.Pod, o.Why)
+			}
+			if o.Verdict == "unknown" {
+				unknown++
 			}
 			if o.Pod.UID == victim.UID {
 				found = found || o.Verdict == verdict && strings.Contains(o.Why, why)
 				others = append(others, fmt.Sprintf("%s %s %s: %s", o.Kind, o.ID, o.Verdict, o.Why))
 			}
 		}
-		if !found {
-			return fmt.Errorf("it has %q\ngates: %+v\nerrors: %+v", others, report.Gates, report.Errors)
+		if !found || verdict == "leftover" && unknown > 0 {
+			return fmt.Errorf("it has %q, %d objects are unknown\ngates: %+v\nerrors: %+v", others, unknown, report.Gates,
+				report.Errors)
 		}
 		return nil
 	})
