@@ -290,7 +290,7 @@ func (e *evaluation) static(o *Object) (Verdict, string) {
 	case !isStatic:
 		return "", ""
 	case e.inventory.Kubelet.byName():
-		return Unknown, "a static pod, and kubelet's podresources do not show the UIDs of those: " + kubeletPodsRight
+		return Unknown, "a static pod, whose UID only kubelet's /pods would show"
 	case source != "" && source != "api" && source != "file":
 		return Unknown, "a static pod from " + source + ", a source that the agent cannot read"
 	case !static.Asked:

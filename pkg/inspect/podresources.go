@@ -24,8 +24,8 @@ import (
 //   - It names pods and has no UIDs. A name that it lacks is a denial; one that it has is a denial of a pod only where
 //     the apiserver lists another pod of that name, which kubelet is proven to have. Nothing is denied about a pod
 //     without a name until this is so for every name.
-//   - It does not show which force-deleted pods kubelet is still terminating. So a pod with a running container is never
-//     a leftover, and an object must be seen for twice the grace period after the last of them ended, or three times
+//   - It does not show which force-deleted pods kubelet is still terminating. So a pod with a running container is
+//     never a leftover, and an object must be seen for twice the grace period after the last of them ended, or three times
 //     where the pod has no name. The apiserver must deny it over a whole grace period, and kubelet be healthy where its
 //     metrics are refused, too.
 //   - It does not show the UIDs of static pods: theirs are unknown.
@@ -38,18 +38,15 @@ import (
 // Unsure is the answer of a witness that was heard, but cannot tell whether it means this pod. Details follow.
 const Unsure Answer = "cannot tell"
 
-// allocatedPods is kubelet's record of the pods that it has admitted, ended and static ones too, by UID, in kubelet's root
-// directory (pkg/kubelet/allocation; in place resizing, on by default since 1.33). It is written when a pod is admitted:
-// one that is removed stays in it until then. It is only searched for UIDs, whatever its form:
+// allocatedPods is kubelet's record of the pods that it has admitted, ended and static ones too, by UID, in kubelet's
+// root directory (pkg/kubelet/allocation; in place resizing, on by default since 1.33). It is written when a pod is
+// admitted: one that is removed stays in it until then. It is only searched for UIDs, whatever its form:
 //
 //	{"data":"{\"entries\":{\"UID\":{\"ContainerResources\":{\"NAME\":{}}}}}","checksum":1}
 const allocatedPods = "allocated_pods_state"
 
 // withoutEnded is the first kubelet version whose podresources lack pods that have ended.
 var withoutEnded = version.MajorMinor(1, 34)
-
-// kubeletPodsRight is what a proof with podresources lacks.
-const kubeletPodsRight = "the right to read kubelet's /pods (nodes/pods) and metrics would tell"
 
 // The weaker witness needs multiples of the grace period: of a pod with a name, and of one without.
 const (
@@ -250,10 +247,9 @@ func (e *evaluation) doubtByName(o *Object, witnesses map[string]Answer) string 
 	case !e.inventory.Kubelet.byName():
 		return ""
 	case e.inventory.Runtime.Running[o.Pod.UID]:
-		return "it is running, and kubelet's podresources do not show whether kubelet is still terminating it: " +
-			kubeletPodsRight
+		return "it is running, and only kubelet's /pods would show whether kubelet is still terminating it"
 	case witnesses[Kubelet] != Denies:
-		return "kubelet " + string(witnesses[Kubelet]) + ": " + kubeletPodsRight
+		return "kubelet " + string(witnesses[Kubelet])
 	}
 	if why := e.inventory.mayHaveEnded(o.Pod.UID); why != "" {
 		return "it may be a pod that has ended, which kubelet's podresources lack: " + why
@@ -298,13 +294,14 @@ func patience(o *Object, t *Inventory, s Settings) (periods, spacing time.Durati
 	return namedPatience, max(s.ListSpacing, s.Grace)
 }
 
-// notes tells once what proof this pass could give.
+// notes tells once what proof this pass could give, and what would give more.
 func notes(t *Inventory) []string {
 	if !t.Kubelet.byName() {
 		return nil
 	}
-	return []string{fmt.Sprintf("kubelet's podresources are asked instead of its /pods: proof takes at least twice as "+
-		"long, and nothing that runs or is a static pod's is proven. Refused: %v", t.Kubelet.Refused)}
+	return []string{fmt.Sprintf("kubelet refuses its /pods, and its podresources are asked instead: proof takes at least "+
+		"twice as long, and nothing that runs or is a static pod's is proven. For the full proof the agent needs the right "+
+		"to read nodes/pods and nodes/metrics. Refused: %v", t.Kubelet.Refused)}
 }
 
 // stillGoneByName is StillGone where kubelet tells names only. Where the name alone denies nothing, the apiserver's

@@ -75,7 +75,7 @@ func TestEvaluateByName(t *testing.T) {
 		}, Candidate, "deny it twice, at least 10m0s apart"},
 		{"it runs", gone, 0, func(t *Inventory, _ History) {
 			t.Runtime.Running[dead] = true
-		}, Candidate, "it is running, and kubelet's podresources do not show"},
+		}, Candidate, "it is running, and only kubelet's /pods would show"},
 		{"it is READY, but nothing runs", gone, 0, func(t *Inventory, _ History) {
 			sandboxOf(t, dead, "gone", "READY")
 		}, Leftover, ""},
@@ -160,19 +160,19 @@ func TestEvaluateByName(t *testing.T) {
 			t.Kubelet.Record, t.Kubelet.RecordErr, t.Cluster.Version = "", fs.ErrNotExist, ""
 		}, Candidate, "kubelet's record of its pods"},
 
-		{"static, by its UID", named(static, "etcd-n"), 0, nil, Unknown, "a static pod, and kubelet's podresources"},
+		{"static, by its UID", named(static, "etcd-n"), 0, nil, Unknown, "a static pod, whose UID only"},
 		{"static, by its sandbox", gone, 0, func(t *Inventory, _ History) {
 			sandboxOf(t, dead, "gone", "NOTREADY")
 			s := t.Runtime.Pods[dead]
 			s.Source = "file"
 			t.Runtime.Pods[dead] = s
-		}, Unknown, "a static pod, and kubelet's podresources"},
+		}, Unknown, "a static pod, whose UID only"},
 		{"its UID is in a manifest", nameless, 0, func(t *Inventory, _ History) {
 			t.Static.UIDs = map[string]string{dead: "x.yaml"}
 		}, Live, "x.yaml sets this UID"},
 		{"kubelet is sick", gone, 0, func(t *Inventory, _ History) {
 			t.Kubelet.HealthErr = errors.New("syncloop")
-		}, Unknown, "gate kubelet-not-working is closed: its metrics are refused, and it is not known to be healthy: syncloop"},
+		}, Unknown, "kubelet-not-working is closed: its metrics are refused, and it is not known to be healthy: syncloop"},
 		{"kubelet tells that it works", gone, 20 * time.Minute, func(t *Inventory, _ History) {
 			t.Kubelet.Working, t.Kubelet.WorkingErr = 1, nil
 		}, Candidate, "kubelet is still terminating 1 pods"},
@@ -217,6 +217,7 @@ func TestCompareNames(t *testing.T) {
 		return SandboxFact{Pod: pod(uid, name).Pod, ID: uid, State: "READY", Source: source}
 	}
 	started, ended, mirror := pod(other, "b"), pod(other, "b"), pod(static, "b")
+	lacked := Comparison{Listed: 1, Lacked: 1, Proven: []string{"default/b"}}
 	started.Started, ended.Phase, mirror.Mirror = true, "Failed", true
 	tests := map[string]struct {
 		names     map[string]int
@@ -236,12 +237,11 @@ func TestCompareNames(t *testing.T) {
 		"static": {map[string]int{"default/b": 1}, nil, []SandboxFact{ready(static, "b", "file")}, "", Comparison{}},
 		"a mirror": {map[string]int{"default/b": 1}, []PodFact{mirror}, []SandboxFact{ready(static, "b", "")}, "",
 			Comparison{}},
-		"lacked":           {nil, []PodFact{pod(other, "b")}, nil, "", Comparison{Listed: 1, Lacked: 1}},
-		"lacked, started":  {nil, []PodFact{started}, nil, "", Comparison{Listed: 1, Lacked: 1, Proven: []string{"default/b"}}},
-		"lacked, and runs": {nil, []PodFact{pod(other, "b")}, nil, other, Comparison{Listed: 1, Lacked: 1, Proven: []string{"default/b"}}},
-		"has ended":        {nil, []PodFact{ended}, nil, "", Comparison{}},
-		"has ended, and runs": {nil, []PodFact{ended}, nil, other, Comparison{Listed: 1, Lacked: 1,
-			Proven: []string{"default/b"}}},
+		"lacked":              {nil, []PodFact{pod(other, "b")}, nil, "", Comparison{Listed: 1, Lacked: 1}},
+		"lacked, started":     {nil, []PodFact{started}, nil, "", lacked},
+		"lacked, and runs":    {nil, []PodFact{pod(other, "b")}, nil, other, lacked},
+		"has ended":           {nil, []PodFact{ended}, nil, "", Comparison{}},
+		"has ended, and runs": {nil, []PodFact{ended}, nil, other, lacked},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -370,8 +370,8 @@ func TestNamesAreAskedOnlyWhereRefused(t *testing.T) {
 	}{
 		"refused":                {errRefused, nil, ""},
 		"not in time":            {context.DeadlineExceeded, nil, "deadline exceeded"},
-		"refused, no socket":     {errRefused, fs.ErrNotExist, "403: Forbidden (user=system:node:n): permission denied; nor do its podresources answer: file does not exist"},
-		"refused, does not know": {errRefused, context.DeadlineExceeded, "nor do its podresources answer: context deadline exceeded"},
+		"refused, no socket":     {errRefused, fs.ErrNotExist, "Forbidden (user=system:node:n): permission denied; nor do its podresources answer: file does"},
+		"refused, does not know": {errRefused, context.DeadlineExceeded, "nor do its podresources answer: context deadline"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newFullNode(t)

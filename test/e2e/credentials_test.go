@@ -11,8 +11,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// TestKubeletsOwnCredentials: an agent that has only what an rpm finds on a node, kubelet's own credentials, proves what
-// a pod has left and releases it. One that still runs it leaves alone, and tells the right that it lacks.
+// TestKubeletsOwnCredentials: an agent that has only what an rpm finds on a node, kubelet's own credentials, proves
+// what a pod has left and releases it. One that still runs it leaves alone, and tells the right that it lacks.
 func TestKubeletsOwnCredentials(t *testing.T) {
 	ofTheProcess(t, "a pod has a ServiceAccount")
 	l := openLab(t)
@@ -27,10 +27,10 @@ func TestKubeletsOwnCredentials(t *testing.T) {
 	next := newVictim(t, a, "refused-next") // that kubelet admits it makes its record current
 	t.Cleanup(func() { deletePod(t, next) })
 	see.await(gone, "leftover", "no witness knows pod")
-	see.await(frozen, "candidate", "it is running, and kubelet's podresources do not show")
+	see.await(frozen, "candidate", "it is running, and only kubelet's /pods would show")
 	text, err := a.CLI(t.Context(), "inspect")
 	if err != nil || strings.Count(text.Stdout, "user=system:node:"+l.NodeName) != 1 ||
-		!strings.Contains(text.Stdout, "note: kubelet's podresources are asked") {
+		!strings.Contains(text.Stdout, "note: kubelet refuses its /pods") {
 		t.Errorf("%v: the right that lacks is not told once:\n%s", err, text.Stdout)
 	}
 	t.Logf("nodeagent inspect:\n%s", text.Stdout)
@@ -57,7 +57,8 @@ func newVictim(t *testing.T, a *harness.Agent, name string) *harness.Victim {
 
 func deletePod(t *testing.T, v *harness.Victim) {
 	t.Helper()
-	if out, err := v.Lab.Kubectl(context.WithoutCancel(t.Context()), "delete", "pod", v.Name, "--ignore-not-found"); err != nil {
+	ctx := context.WithoutCancel(t.Context())
+	if out, err := v.Lab.Kubectl(ctx, "delete", "pod", v.Name, "--ignore-not-found"); err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
 }

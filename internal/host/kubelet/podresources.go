@@ -24,7 +24,8 @@ const maxPodResources = 16 << 20
 //
 // trust is asked about the connection before anything is sent: directories of kubelet are mounted into pods of
 // monitors, and one that can write there could put its own socket in the place of kubelet's.
-func PodNames(ctx context.Context, root string, trust func(conn net.Conn, socket string) error) (map[string]int, error) {
+func PodNames(ctx context.Context, root string, trust func(conn net.Conn, socket string) error) (map[string]int,
+	error) {
 	socket := filepath.Join(root, "pod-resources", "kubelet.sock")
 	conn, err := pluginDialer{[]string{root}}.dial(ctx, socket)
 	if err != nil {
