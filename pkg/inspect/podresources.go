@@ -25,9 +25,9 @@ import (
 //     the apiserver lists another pod of that name, which kubelet is proven to have. Nothing is denied about a pod
 //     without a name until this is so for every name.
 //   - It does not show which force-deleted pods kubelet is still terminating. So a pod with a running container is
-//     never a leftover, and an object must be seen for twice the grace period after the last of them ended, or three times
-//     where the pod has no name. The apiserver must deny it over a whole grace period, and kubelet be healthy where its
-//     metrics are refused, too.
+//     never a leftover, and an object must be seen for twice the grace period after the last of them ended, or three
+//     times where the pod has no name. The apiserver must deny it over a whole grace period, and kubelet be healthy
+//     where its metrics are refused, too.
 //   - It does not show the UIDs of static pods: theirs are unknown.
 //   - Since 1.34 it lacks pods that have ended. So that not the apiserver's list alone denies those, the UID must not
 //     be in allocatedPods either.

@@ -370,7 +370,7 @@ func TestNamesAreAskedOnlyWhereRefused(t *testing.T) {
 	}{
 		"refused":                {errRefused, nil, ""},
 		"not in time":            {context.DeadlineExceeded, nil, "deadline exceeded"},
-		"refused, no socket":     {errRefused, fs.ErrNotExist, "Forbidden (user=system:node:n): permission denied; nor do its podresources answer: file does"},
+		"refused, no socket":     {errRefused, fs.ErrNotExist, "permission denied; nor do its podresources answer: file does"},
 		"refused, does not know": {errRefused, context.DeadlineExceeded, "nor do its podresources answer: context deadline"},
 	} {
 		t.Run(name, func(t *testing.T) {
