@@ -459,3 +459,25 @@ func TestRightIsGranted(t *testing.T) {
 		t.Errorf("%s: %s", verdict, why)
 	}
 }
+
+// On a node where pods end all the time, the apiserver is asked twice in a grace period, not for each of them.
+func TestManyEndedPodsByName(t *testing.T) {
+	n := newFullNode(t)
+	n.refuse()
+	next := 100
+	n.during(time.Hour, func(report Report) {
+		n.noLeftover(report)
+		n.add(uidOf(next), fmt.Sprintf("job-%d", next))
+		for _, book := range []map[string]corev1.Pod{n.kubelet, n.list} {
+			p := book[uidOf(next)]
+			p.Status.Phase = corev1.PodSucceeded
+			book[uidOf(next)] = p
+		}
+		n.running[uidOf(next)] = false
+		n.sandboxes[uidOf(next)].State = cri.PodSandboxState_SANDBOX_NOTREADY
+		next++
+	})
+	if n.lists < 10 || n.lists > 13 {
+		t.Errorf("%d lists in an hour", n.lists)
+	}
+}
