@@ -194,6 +194,9 @@ func printInspected(b *strings.Builder, text *inspectScreen, shown []inspect.Ass
 			fmt.Fprintf(text, "gate closed: %s: %s\n", g.Name, why)
 		}
 	}
+	for _, note := range r.Notes {
+		fmt.Fprintf(text, "note: %s\n", note)
+	}
 	if wide {
 		b.WriteString(text.String())
 	} else {

@@ -79,6 +79,7 @@ func TestInspectTellsACauseOnce(t *testing.T) {
 		Errors: []inspect.Failure{{What: "kubelet", Error: cause}, {What: "lease", Error: "no socket"}},
 		Gates: []inspect.Gate{{Name: "kubelet-heard", Why: "kubelet's /pods: " + cause},
 			{Name: "host-namespaces", Open: true, Why: "the agent sees the host's processes"}},
+		Notes: []string{"kubelet refuses"},
 	}
 	for i := range 100 {
 		for _, kind := range []inspect.Kind{inspect.Sandbox, inspect.Cgroup, inspect.Cgroup} {
@@ -104,6 +105,7 @@ UNKNOWN sandbox: 100, cgroup: 200 (pods: 100; --wide lists them)
 
 could not inspect lease: no socket
 gate closed: kubelet-heard: as above
+note: kubelet refuses
 301 objects: 1 leftover 0 candidate 300 unknown 0 unowned 0 live 0 foreign
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {

@@ -29,6 +29,9 @@ type Kubelet struct {
 	// RecentPods is the same list, for those who need not compare it with another: kubelet is asked again only where a
 	// pod may have changed, and in each round (see AtRest in internal/kube). Nil: ask Pods.
 	RecentPods func(ctx context.Context) ([]corev1.Pod, error)
+	// PodNames lists kubelet's pods as "namespace/name", each with their number, without credentials: see
+	// kubelet.PodNames. Pods that have ended may be missing.
+	PodNames func(ctx context.Context) (map[string]int, error)
 	// Metric returns the samples of one metric family, as label string ("config=\"orphan\",lifecycle=\"sync\"") to
 	// value.
 	Metric func(ctx context.Context, family string) (map[string]float64, error)

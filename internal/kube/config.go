@@ -19,7 +19,8 @@
 // (k8s.io/kubernetes/pkg/kubelet/server/auth.go). Kubelets before 1.33 ask for nodes/proxy alone for /pods. With
 // kubelet's own credentials (system:node:NAME) the Node authorizer allows pods of the node, the Node, its CSINode, its
 // status and Events, but not DaemonSets, ControllerRevisions, and nothing of kubelet's own API
-// (plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go, NodeRules): these calls then answer Forbidden.
+// (plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go, NodeRules): these calls then answer Forbidden. Kubelet's podresources
+// socket asks for no credentials.
 package kube
 
 import (

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
 // The bounds of kubelet's answers, in bytes.
@@ -35,12 +37,14 @@ const (
 // that for some minutes.
 func NewKubelet(config Config, files host.Files, paths host.Paths) host.Kubelet {
 	k := &kubeletClient{config: config, files: files, paths: paths}
+	k.process = discover.KubeletFinder(files, paths)
 	return host.Kubelet{
-		Healthz: k.healthz,
-		Pods:    k.pods,
-		Metric:  k.metric,
-		Scrape:  newScraper(k).get,
-		Process: discover.KubeletFinder(files, paths),
+		Healthz:  k.healthz,
+		Pods:     k.pods,
+		PodNames: k.podNames,
+		Metric:   k.metric,
+		Scrape:   newScraper(k).get,
+		Process:  k.process,
 
 		ServingCertificate: k.servingCertificate,
 	}
@@ -50,6 +54,8 @@ type kubeletClient struct {
 	config Config
 	files  host.Files
 	paths  host.Paths
+
+	process func() (host.Process, error)
 
 	// mu guards what follows.
 	mu      sync.Mutex
@@ -88,6 +94,25 @@ func (k *kubeletClient) pods(ctx context.Context) ([]corev1.Pod, error) {
 		return nil, fmt.Errorf("kubelet /pods: %w", err)
 	}
 	return pods, nil
+}
+
+// podNames asks kubelet's podresources socket. Only kubelet's own process is believed: see kubelet.PodNames.
+func (k *kubeletClient) podNames(ctx context.Context) (map[string]int, error) {
+	ctx, cancel := withTimeout(ctx, k.config.Timeout)
+	defer cancel()
+	process, err := k.process()
+	if err != nil {
+		return nil, fmt.Errorf("kubelet's podresources: %w", err)
+	}
+	return kubelet.PodNames(ctx, k.paths.KubeletRoot, func(conn net.Conn, socket string) error {
+		switch pid, err := discover.RootsPeer(conn, socket); {
+		case err != nil:
+			return err
+		case pid != process.PID:
+			return fmt.Errorf("process %d listens on %s, not kubelet, which is process %d", pid, socket, process.PID)
+		}
+		return nil
+	})
 }
 
 func parsePods(body []byte) ([]corev1.Pod, error) {

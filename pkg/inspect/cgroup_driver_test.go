@@ -200,6 +200,11 @@ func TestLivePodsOfAKubeletThatDoesNotAnswer(t *testing.T) {
 	if got := livingByDriver([]Object{o, o}, inventory); got[host.CgroupfsDriver] != 1 {
 		t.Errorf("with an answer: %v", got)
 	}
+	names := byName()
+	names.resolveNames()
+	if got := livingByDriver([]Object{o}, names.Kubelet); got[host.CgroupfsDriver] != 1 {
+		t.Errorf("with names only, and its sandbox: %v", got)
+	}
 	inventory.Err = errors.New("cut off")
 	if got := livingByDriver([]Object{o}, inventory); len(got) != 0 {
 		t.Errorf("without an answer: %v", got)

@@ -22,6 +22,7 @@ func Evaluate(objects []Object, inventory Inventory, history History, s Settings
 	for i, spec := range Specs() {
 		specs[spec.Kind], ranks[spec.Kind] = spec, i
 	}
+	inventory.resolveNames()
 	e := evaluation{
 		specs: specs, inventory: &inventory, history: history, settings: s, now: now, next: make(History),
 		pods:       make(map[string]*runningPod),
@@ -30,7 +31,8 @@ func Evaluate(objects []Object, inventory Inventory, history History, s Settings
 	}
 	orphans := e.orphanAges(objects)
 	e.gates = gates(&inventory, s, len(orphans), stuck(orphans, s), missingFromList(&inventory, history, now))
-	report := Report{At: now, Objects: make([]Assessment, 0, len(objects)), Gates: []Gate{}, Errors: []Failure{}}
+	report := Report{At: now, Objects: make([]Assessment, 0, len(objects)), Gates: []Gate{}, Errors: []Failure{},
+		Notes: notes(&inventory)}
 	for _, leases := range []bool{true, false} { // the verdict on a lease decides about the network of its sandbox
 		for i := range objects {
 			if leases == (objects[i].Kind == Lease) {
@@ -51,9 +53,17 @@ func Evaluate(objects []Object, inventory Inventory, history History, s Settings
 	return report, e.next
 }
 
-// suspicious reports whether kubelet does not know the pod of o, so that the apiserver has to be asked.
-func suspicious(o *Object, inventory *Inventory) bool {
-	return o.Foreign == "" && o.Doubt == "" && o.Pod.UID != "" && inventory.kubeletAnswer(o) == Denies
+// suspicious reports whether kubelet does not know the pod of o, which was first seen then, so that the apiserver has to
+// be asked.
+func suspicious(o *Object, inventory *Inventory, first finding.Timestamp) bool {
+	if o.Foreign != "" || o.Doubt != "" || o.Pod.UID == "" {
+		return false
+	}
+	answer := inventory.kubeletAnswer(o, first)
+	if inventory.Kubelet.byName() { // which pods have ended only the apiserver shows
+		return !answer.confirms() && !inventory.apiserverAnswer(o, first).confirms()
+	}
+	return answer == Denies
 }
 
 // orphanAges returns the pods that have objects here while no witness that answered knows them, and for how long the
@@ -63,7 +73,7 @@ func (e *evaluation) orphanAges(objects []Object) map[string]time.Duration {
 	for i := range objects {
 		o := &objects[i]
 		first := e.history.sighting(o, e.now).First
-		if suspicious(o, e.inventory) && !e.inventory.apiserverAnswer(o, first).confirms() &&
+		if suspicious(o, e.inventory, first) && !e.inventory.apiserverAnswer(o, first).confirms() &&
 			e.specs[o.Kind].ReportOnly == "" {
 			ages[o.Pod.UID] = max(ages[o.Pod.UID], e.now.Since(first))
 		}
@@ -99,14 +109,15 @@ type evaluation struct {
 // question is all of an object that the witnesses' answers depend on. A pod has an object in each cgroup hierarchy,
 // with the same answers.
 type question struct {
-	uid, sandbox, container string
-	kind                    Kind // of a lease or a container; they are answered differently from the others
-	first                   finding.Timestamp
+	pod                Pod
+	sandbox, container string
+	kind               Kind // of a lease or a container; they are answered differently from the others
+	first              finding.Timestamp
 }
 
 // ask returns the witnesses' answers, which are shared and must not be changed.
 func (e *evaluation) ask(o *Object, first finding.Timestamp) map[string]Answer {
-	q := question{uid: o.Pod.UID, sandbox: o.SandboxID, container: o.ContainerID, first: first}
+	q := question{pod: o.Pod, sandbox: o.SandboxID, container: o.ContainerID, first: first}
 	if o.Kind == Lease || o.Kind == Container {
 		q.kind = o.Kind
 	}
@@ -158,6 +169,13 @@ func (e *evaluation) object(o *Object) Assessment {
 		a.Verdict, a.Why = Unknown, why
 		return a
 	}
+	if why := e.doubtByName(o, a.Witnesses); why != "" {
+		if a.Verdict, a.Why = Candidate, why; sighting.Passes > 0 && !e.inventory.Runtime.Running[o.Pod.UID] {
+			e.next[key(o)] = sighting // this pass does not count; while it runs, none does
+			a.FirstSeen, a.Passes = sighting.First, sighting.Passes
+		}
+		return a
+	}
 	if pod != nil {
 		pod.count(e.inventory, e.now)
 	}
@@ -183,7 +201,7 @@ func (e *evaluation) belongs(o *Object, witnesses map[string]Answer) (Verdict, s
 		return Live, "the apiserver has its pod"
 	case o.Doubt != "":
 		return Unknown, o.Doubt
-	case witnesses[Kubelet] != Denies:
+	case witnesses[Kubelet] != Denies && !(e.inventory.Kubelet.OK() && e.inventory.Kubelet.byName()):
 		return Unknown, "kubelet " + string(witnesses[Kubelet])
 	}
 	return "", ""
@@ -247,14 +265,14 @@ func (e *evaluation) missing(o *Object, sighting Sighting) []string {
 		missing = append(missing, fmt.Sprintf("seen in %d of %d passes", sighting.Passes, e.settings.Passes))
 	}
 	// Kubelet gives the containers their termination grace period, which must not be cut short.
-	grace := max(e.settings.Grace, e.inventory.Runtime.Grace[o.Pod.UID])
+	periods, spacing := patience(o, e.inventory, e.settings)
+	grace := periods * max(e.settings.Grace, e.inventory.Runtime.Grace[o.Pod.UID])
 	if left := grace - e.now.Since(sighting.First); left > 0 {
 		missing = append(missing, fmt.Sprintf("%s of %s remaining", roundUp(left), round(grace)))
 	}
 	n := len(sighting.Denials)
-	if n > 0 && sighting.Denials[n-1].Since(sighting.Denials[0]) < e.settings.ListSpacing {
-		missing = append(missing, fmt.Sprintf("the apiserver must deny it twice, at least %s apart",
-			round(e.settings.ListSpacing)))
+	if n > 0 && sighting.Denials[n-1].Since(sighting.Denials[0]) < spacing {
+		missing = append(missing, fmt.Sprintf("the apiserver must deny it twice, at least %s apart", round(spacing)))
 	}
 	return missing
 }
@@ -272,6 +290,8 @@ func (e *evaluation) static(o *Object) (Verdict, string) {
 		return Live, fmt.Sprintf("the manifest %s sets this UID for its pod", static.UIDs[o.Pod.UID])
 	case !isStatic:
 		return "", ""
+	case e.inventory.Kubelet.byName():
+		return Unknown, "a static pod, whose UID only kubelet's /pods would show"
 	case source != "" && source != "api" && source != "file":
 		return Unknown, "a static pod from " + source + ", a source that the agent cannot read"
 	case !static.Asked:

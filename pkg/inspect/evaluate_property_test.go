@@ -83,7 +83,24 @@ func drawTruth(t *rapid.T) Inventory {
 	inventory.Cluster.NodeErr = drawError(t, "node")
 	inventory.Cluster.Boot = rapid.SampledFrom([]string{"b", "b", "b", "b", "b", "x", ""}).Draw(t, "bootID")
 	inventory.Static.Err = drawError(t, "manifests")
+	if rapid.Bool().Draw(t, "refused") {
+		drawNames(t, &inventory)
+	}
 	return inventory
+}
+
+// drawNames lets kubelet know names only.
+func drawNames(t *rapid.T, inventory *Inventory) {
+	inventory.Kubelet.Pods, inventory.Kubelet.Refused = nil, errRefused
+	inventory.Kubelet.Names = map[string]int{"default/web": 1}
+	if rare(t, "kubelet has another pod of that name") {
+		inventory.Kubelet.Names["default/gone"] = rapid.IntRange(1, 2).Draw(t, "times")
+	}
+	inventory.Kubelet.HealthErr = drawError(t, "healthz")
+	inventory.Kubelet.Record, inventory.Kubelet.RecordErr = living, drawError(t, "record")
+	inventory.Runtime.Running = map[string]bool{living: true, dead: rare(t, "runs")}
+	inventory.Runtime.Pods[living] = SandboxFact{Pod: pod(living, "web").Pod, ID: "web", State: "READY"}
+	inventory.Cluster.Comparison = inventory.compareNames(inventory.Cluster.Pods)
 }
 
 func drawSettings(t *rapid.T) Settings {
@@ -97,6 +114,9 @@ func drawSettings(t *rapid.T) Settings {
 
 func drawObject(t *rapid.T) Object {
 	o := object(rapid.SampledFrom(Kinds()).Draw(t, "kind"), drawUID.Draw(t, "uid"))
+	if o.Pod.UID == dead && rapid.Bool().Draw(t, "named") {
+		o.Pod = Pod{UID: dead, Namespace: "default", Name: "gone"}
+	}
 	o.ID = rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "id")
 	o.Identity["inode"] = rapid.SampledFrom([]string{"7", "8"}).Draw(t, "inode")
 	o.Foreign = rapid.SampledFrom([]string{"", "", "", "created by hand"}).Draw(t, "foreign")
@@ -145,7 +165,7 @@ func drawWorld(t *rapid.T) world {
 }
 
 func TestEvaluateProperties(t *testing.T) {
-	leftovers := 0
+	leftovers, byNames := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
 		for _, o := range w.report.Objects {
@@ -154,11 +174,12 @@ func TestEvaluateProperties(t *testing.T) {
 			}
 			if o.Verdict == Leftover {
 				leftovers++
+				byNames += min(1, len(w.report.Notes))
 				checkLeftover(t, w, o)
 			}
 		}
 	})
-	t.Logf("%d leftovers", leftovers)
+	t.Logf("%d leftovers, %d of them by name", leftovers, byNames)
 	if leftovers == 0 {
 		t.Error("no leftover in any world: this test proves nothing")
 	}
@@ -196,6 +217,10 @@ func checkLeftover(t *rapid.T, w world, o Assessment) {
 		t.Fatalf("leftover %s of a sandbox that the runtime or containerd knows", o.ID)
 	}
 	s := w.next[key(&o.Object)]
+	if w.inventory.Kubelet.byName() && (o.Running || len(o.Pod.UID) == 32 || hour.Since(s.First) < 2*w.settings.Grace ||
+		w.inventory.Kubelet.Names[fullName(o.Pod)] > 0) {
+		t.Fatalf("leftover %s of a pod that kubelet may have: %+v", o.ID, o.Object)
+	}
 	if s.Passes < w.settings.Passes || hour.Since(s.First) < w.settings.Grace || len(s.Denials) == 0 ||
 		s.Denials[len(s.Denials)-1].Since(s.Denials[0]) < w.settings.ListSpacing {
 		t.Fatalf("leftover %s on the strength of %+v", o.ID, s)

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"errors"
+	"io/fs"
 	"maps"
 	"slices"
 
@@ -49,7 +50,7 @@ func (e Evidence) WithoutLiving() (Evidence, int) {
 	history := maps.Clone(e.History)
 	e.Objects = slices.DeleteFunc(slices.Clone(e.Objects), func(o Object) bool {
 		verdict := verdicts[key(&o)]
-		out := (verdict == Live || verdict == Foreign) && !suspicious(&o, &e.Inventory)
+		out := (verdict == Live || verdict == Foreign) && !suspicious(&o, &e.Inventory, e.History.sighting(&o, e.Now).First)
 		if out {
 			delete(history, key(&o))
 		}
@@ -99,7 +100,7 @@ func (e *RecordedError) Is(target error) bool {
 // recordedKinds are the errors that an evaluation or a screen distinguishes.
 func recordedKinds() map[string]error {
 	return map[string]error{"not-configured": hosterr.ErrNotConfigured, "forbidden": hosterr.ErrForbidden,
-		"no-metric": errNoMetric}
+		"no-metric": errNoMetric, "refused": fs.ErrPermission}
 }
 
 // RecordError returns err as it is recorded; nil for nil.

@@ -98,6 +98,9 @@ func TestEveryErrorIsRecorded(t *testing.T) {
 		}
 		for i := range v.NumField() {
 			field := v.Type().Field(i)
+			if !field.IsExported() {
+				continue // derived by Evaluate
+			}
 			if f := v.Field(i); f.Kind() == reflect.Struct && field.Type != reflect.TypeFor[finding.Timestamp]() {
 				walk(f, name+"."+field.Name)
 			} else if e, ok := f.Addr().Interface().(*error); ok && !recorded[e] {

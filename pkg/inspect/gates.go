@@ -74,6 +74,9 @@ func kubeletAnswers(t *Inventory) gate {
 	if !t.Kubelet.OK() {
 		return unknownGate(name, "kubelet's /pods: %v", responseError(t.Kubelet.Response))
 	}
+	if t.Kubelet.byName() {
+		return openGate(name, "kubelet's podresources list %d pods; its /pods: %v", len(t.Kubelet.Names), t.Kubelet.Refused)
+	}
 	return openGate(name, "kubelet has %d pods", countPods(t.Kubelet.Pods))
 }
 
@@ -105,6 +108,10 @@ func kubeletNotWorking(t *Inventory, orphans, stuck int) gate {
 	switch k := t.Kubelet; {
 	case nothingSuspicious(t, orphans):
 		return openGate(name, notNeeded)
+	case k.uncounted() && k.HealthErr != nil:
+		return unknownGate(name, "its metrics are refused, and it is not known to be healthy: %v", k.HealthErr)
+	case k.uncounted():
+		return openGate(name, "kubelet is healthy; its metrics are refused: twice the grace period has to be enough")
 	case errors.Is(k.WorkingErr, errNoMetric):
 		if why := notOld(k.Version, t.Cluster.Version); why != "" {
 			return unknownGate(name, "%v, and %s", k.WorkingErr, why)

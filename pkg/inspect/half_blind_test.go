@@ -116,15 +116,22 @@ func TestHalfBlindWitnesses(t *testing.T) {
 		},
 	}
 	for name, bend := range tests {
-		for _, restarts := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, restarts %v", name, restarts), func(t *testing.T) {
+		for _, mode := range [][2]bool{{false, false}, {true, false}, {true, true}} {
+			restarts, refused := mode[0], mode[1]
+			t.Run(fmt.Sprintf("%s, restarts %v, refused %v", name, restarts, refused), func(t *testing.T) {
 				n := newFullNode(t)
+				if refused {
+					n.refuse()
+				}
 				n.allLive(n.pass())
 				kubelet, list, names := maps.Clone(n.kubelet), maps.Clone(n.list), maps.Clone(n.names)
 				bend(n)
 				n.restarts = restarts
 				n.during(90*time.Minute, n.noLeftover)
 				n.kubelet, n.list, n.names, n.nameErr, n.namedErr = kubelet, list, names, nil, nil
+				if refused { // the apiserver is not asked again at once
+					n.during(n.settings.Grace/2, n.noLeftover)
+				}
 				n.during(15*time.Minute, n.allLive)
 				if len(n.history) != 0 {
 					t.Errorf("remembered: %v", n.history)

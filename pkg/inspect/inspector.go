@@ -72,6 +72,10 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 	addNames(objects, history)
 	inventory := Gather(ctx, scan)
 	inventory.Others.recall(history, started)
+	if inventory.Kubelet.byName() {
+		inventory.Cluster = i.recent(started)
+		inventory.resolveNames()
+	}
 	markOtherTrees(ctx, scan, objects, inventory.Kubelet)
 	add := func(what string, change func(context.Context, []Object) error) error {
 		var err error
@@ -88,18 +92,18 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		explainUnowned(scan, objects)
 		return nil
 	})
-	suspects := nominate(objects, &inventory)
+	suspects := nominate(objects, &inventory, history, started)
 	if len(suspects) > 0 {
 		local := inventory
 		if err := add("processes in network namespaces", func(ctx context.Context, objects []Object) error {
-			suspects := nominate(objects, &local)
+			suspects := nominate(objects, &local, history, started)
 			explain(scan, suspects)
 			explainLeases(ctx, scan, suspects)
 			return nil
 		}); err != nil {
-			doubtNetwork(nominate(objects, &inventory), err)
+			doubtNetwork(nominate(objects, &inventory, history, started), err)
 		}
-		suspects = nominate(objects, &inventory)
+		suspects = nominate(objects, &inventory, history, started)
 		running := runningSuspects(suspects, &inventory, history, started)
 		fresh := i.mustAsk(suspects, running, &inventory, history, started)
 		inventory.Cluster = i.cluster
@@ -181,10 +185,10 @@ func doubtNetwork(suspects []*Object, err error) {
 }
 
 // nominate returns the objects that no local witness knows.
-func nominate(objects []Object, inventory *Inventory) []*Object {
+func nominate(objects []Object, inventory *Inventory, history History, now finding.Timestamp) []*Object {
 	var suspects []*Object
 	for i := range objects {
-		if suspicious(&objects[i], inventory) {
+		if suspicious(&objects[i], inventory, history.sighting(&objects[i], now).First) {
 			suspects = append(suspects, &objects[i])
 		}
 	}
@@ -237,9 +241,12 @@ func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Invento
 	if kubelet := &local.Kubelet; kubelet.AgeErr != nil || now.SinceBoot-kubelet.Age > last.At.SinceBoot {
 		return true // the list was compared with another kubelet process
 	}
-	if c := compare(last.Pods, local.Kubelet.Pods, local.Runtime.Running); 2*c.Lacked > c.Listed ||
+	if c := local.comparison(last.Pods); 2*c.Lacked > c.Listed ||
 		len(last.Proven) > 0 {
 		return true
+	}
+	if local.Kubelet.byName() && now.Since(last.At) < i.settings.Grace/2 {
+		return false // names make more suspects: not for each of them
 	}
 	for _, uid := range running {
 		if denyAgain(history.podSighting(uid, now).Denials, i.settings.RunningSpacing, now) {
@@ -249,10 +256,10 @@ func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Invento
 	inventory := Inventory{Cluster: last}
 	for _, o := range suspects {
 		sighting := history.sighting(o, now)
-		if inventory.apiserverAnswer(o, sighting.First) != Denies {
+		if inventory.apiserverAnswer(o, sighting.First) != Denies || local.kubeletAnswer(o, sighting.First) != Denies {
 			return true
 		}
-		if denyAgain(sighting.Denials, i.settings.ListSpacing, now) {
+		if _, spacing := patience(o, local, i.settings); denyAgain(sighting.Denials, spacing, now) {
 			return true
 		}
 	}

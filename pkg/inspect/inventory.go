@@ -62,6 +62,16 @@ type KubeletInventory struct {
 	Age    time.Duration      // of the process
 	AgeErr error              `json:"-"`
 
+	// Names is set where /pods is refused and podresources answers: "namespace/name" with the number of pods. Pods then
+	// has those whose UID is known otherwise. See podresources.go.
+	Names     map[string]int
+	Refused   error  `json:"-"` // why there are only names
+	HealthErr error  `json:"-"` // of healthz, in the place of Working
+	Record    string // kubelet's allocatedPods, read like Working
+	RecordErr error  `json:"-"`
+	named     map[string]namedPods
+	unproven  string // one of the names of which it is not known which pod it is
+
 	// Working is the number of pods that kubelet still works on although they are no longer wanted
 	// (kubelet_working_pods): force-deleted pods leave /pods at once. WorkingErr wraps hosterr.ErrNotConfigured when
 	// there is no kubelet to ask, and errNoMetric when kubelet does not count them (yet); then Version is read from
@@ -125,16 +135,7 @@ const unknownPod = "unknown"
 // Confirm asks for what is needed only when something is suspicious: how many pods kubelet still works on, which static
 // pods it should have, and last of all the apiserver.
 func (t *Inventory) Confirm(ctx context.Context, scan *Scan, cluster bool) {
-	t.Kubelet.Working, t.Kubelet.WorkingErr = within(ctx, scan.ends, stageCounts, "kubelet",
-		func(ctx context.Context) (int, error) {
-			return askWorking(ctx, scan)
-		})
-	if errors.Is(t.Kubelet.WorkingErr, errNoMetric) {
-		t.Kubelet.Version, _ = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (string,
-			error) {
-			return askVersion(ctx, scan), nil
-		}) // an unknown version does not count as an old one
-	}
+	t.confirmKubelet(ctx, scan)
 	var err error
 	t.Static, err = within(ctx, scan.ends, stageCounts, "the directory of manifests",
 		func(context.Context) (StaticPodInventory, error) {
@@ -149,6 +150,31 @@ func (t *Inventory) Confirm(ctx context.Context, scan *Scan, cluster bool) {
 			func(ctx context.Context, scan *Scan) ClusterInventory {
 				return askCluster(ctx, scan, &local)
 			}, func(h Response) ClusterInventory { return ClusterInventory{Response: h} })
+	}
+}
+
+// confirmKubelet asks kubelet what it still works on. Where its metrics are refused like its /pods, it must at least be
+// healthy, which everybody may ask.
+func (t *Inventory) confirmKubelet(ctx context.Context, scan *Scan) {
+	k := &t.Kubelet
+	k.Working, k.WorkingErr = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (int, error) {
+		return askWorking(ctx, scan)
+	})
+	if errors.Is(k.WorkingErr, errNoMetric) {
+		k.Version, _ = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (string, error) {
+			return askVersion(ctx, scan), nil
+		}) // an unknown version does not count as an old one
+	}
+	if !k.byName() {
+		return
+	}
+	k.Record, k.RecordErr = within(ctx, scan.ends, stageCounts, allocatedPods, func(context.Context) (string, error) {
+		return readAllocated(scan.Host)
+	})
+	if k.uncounted() {
+		_, k.HealthErr = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (string, error) {
+			return ask(ctx, "kubelet's healthz", scan.Host.Kubelet.Healthz)
+		})
 	}
 }
 
@@ -168,6 +194,7 @@ func askKubelet(ctx context.Context, scan *Scan) KubeletInventory {
 	pods, err := ask(ctx, "kubelet", scan.Host.Kubelet.Pods)
 	k.Err = err
 	k.Pods = podFacts(pods)
+	k.askNames(ctx, scan.Host)
 	process, err := scan.kubelet()
 	k.Age, k.AgeErr = process.Age(scan.Host.Clock().SinceBoot), err
 	return k

@@ -62,7 +62,7 @@ func askCluster(ctx context.Context, scan *Scan, t *Inventory) ClusterInventory 
 				pod.Spec.NodeName))
 		}
 	}
-	c.Comparison = compare(c.Pods, t.Kubelet.Pods, t.Runtime.Running)
+	c.Comparison = t.comparison(c.Pods)
 	node, err := ask(ctx, "apiserver", h.Cluster.Node)
 	if c.NodeErr = err; err == nil {
 		c.Node, c.Version = node.Name, node.Status.NodeInfo.KubeletVersion

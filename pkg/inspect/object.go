@@ -127,6 +127,7 @@ type Report struct {
 	Objects []Assessment      `json:"objects"`
 	Gates   []Gate            `json:"gates"`
 	Errors  []Failure         `json:"errors"`
+	Notes   []string          `json:"notes,omitempty"` // what makes proof harder on this node, each told once
 }
 
 // Suspicious returns the report without the objects that belong to living pods or to no pod of this kubelet.

@@ -37,6 +37,11 @@ func (i *Inspector) StillGone(ctx context.Context, pod Pod) error {
 	}
 	static, why := maybeStatic(scan, pod.UID)
 	switch {
+	case kubelet.byName():
+		if static {
+			return fmt.Errorf("pod %s may be a static one (%s), whose UIDs kubelet's podresources do not show", pod.UID, why)
+		}
+		return stillGoneByName(ctx, scan, Inventory{Kubelet: kubelet}, pod)
 	case !static:
 		return nil
 	case manifests.Err != nil:

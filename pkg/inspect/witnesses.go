@@ -35,7 +35,7 @@ func networked(kind Kind) bool { return kind == CNIAttachment || kind == Netns |
 func (t *Inventory) answers(o *Object, first finding.Timestamp) map[string]Answer {
 	return map[string]Answer{
 		Apiserver:  t.apiserverAnswer(o, first),
-		Kubelet:    t.kubeletAnswer(o),
+		Kubelet:    t.kubeletAnswer(o, first),
 		Runtime:    t.runtimeAnswer(o),
 		Containerd: t.containerdAnswer(o),
 	}
@@ -61,19 +61,21 @@ func (t *Inventory) apiserverAnswer(o *Object, first finding.Timestamp) Answer {
 		return noAnswer(c.Err)
 	case ok:
 		return knows("%s/%s %s", pod.Namespace, pod.Name, pod.Phase)
-	case first.Boot != c.At.Boot || c.At.SinceBoot < first.SinceBoot:
+	case c.older(first):
 		return NotAsked + ": since it was first seen"
 	}
 	return Denies
 }
 
-func (t *Inventory) kubeletAnswer(o *Object) Answer {
+func (t *Inventory) kubeletAnswer(o *Object, first finding.Timestamp) Answer {
 	pod, ok := t.Kubelet.Pods[o.Pod.UID]
 	switch {
 	case !t.Kubelet.Asked:
 		return NotAsked
 	case t.Kubelet.Err != nil:
 		return noAnswer(t.Kubelet.Err)
+	case t.Kubelet.byName():
+		return t.answerByName(o, first)
 	case ok:
 		return knows("%s/%s %s", pod.Namespace, pod.Name, pod.Phase)
 	}

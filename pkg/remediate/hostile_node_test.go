@@ -93,10 +93,14 @@ type faults struct {
 	apiserver  bool    // the apiserver's list lacks any pods
 	empty      bool    // the apiserver's list is empty
 	node       bool    // the identity is a node's: a pod that does not exist is forbidden
+	refused    bool    // kubelet tells the agent the names of its pods only
 	mischief   float64 // of all calls: the node changes
 	dishonest  float64 // of all acts: nothing happens, and no error is returned
 	unreliable float64 // of all acts: an error, whatever happened
 }
+
+// refusedSeeds is where the seeds of nodes begin whose kubelet refuses its /pods.
+const refusedSeeds = 1 << 32
 
 func newHostile(t testing.TB, seed uint64) *hostile {
 	memory := "/dev/shm" // where there is none, the disk
@@ -112,7 +116,7 @@ func newHostile(t testing.TB, seed uint64) *hostile {
 	}
 	n.faults = faults{
 		errors: pick(n.rng, 0, 0, 0.02, 0.2), mischief: pick(n.rng, 0, 0.05), dishonest: pick(n.rng, 0, 0, 0.2),
-		unreliable: pick(n.rng, 0, 0, 0.2), node: n.rng.IntN(2) == 0,
+		unreliable: pick(n.rng, 0, 0, 0.2), node: n.rng.IntN(2) == 0, refused: seed >= refusedSeeds,
 	}
 	switch n.rng.IntN(5) {
 	case 0:

@@ -3,6 +3,7 @@ package remediate
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,15 +52,36 @@ func (n *hostile) known(mirrors bool, lacks func(p *simPod) bool) []corev1.Pod {
 func (n *hostile) witnesses() {
 	h := n.host
 	victim := func(p *simPod) bool { return p.uid[0]%2 == 0 }
+	kubelets := func() []corev1.Pod {
+		return n.known(false, func(p *simPod) bool {
+			return n.faults.halfBlind && p.life != static || n.faults.kubelet && p.life != static && victim(p)
+		})
+	}
 	h.Kubelet.Pods = func(ctx context.Context) ([]corev1.Pod, error) {
 		if err := n.called(ctx); err != nil {
 			return nil, err
 		}
-		return n.known(false, func(p *simPod) bool {
-			return n.faults.halfBlind && p.life != static || n.faults.kubelet && p.life != static && victim(p)
-		}), nil
+		if n.faults.refused {
+			return nil, fs.ErrPermission
+		}
+		return kubelets(), nil
 	}
+	h.Kubelet.PodNames = func(ctx context.Context) (map[string]int, error) {
+		names, record := make(map[string]int), ""
+		for _, p := range kubelets() {
+			record += string(p.UID) + " "
+			if p.Status.Phase == corev1.PodRunning {
+				names[p.Namespace+"/"+p.Name]++
+			}
+		}
+		n.write("/var/lib/kubelet/allocated_pods_state", record)
+		return names, n.called(ctx)
+	}
+	h.Kubelet.Healthz = func(ctx context.Context) (string, error) { return "ok", n.called(ctx) }
 	h.Kubelet.Metric = func(ctx context.Context, family string) (map[string]float64, error) {
+		if n.faults.refused {
+			return nil, fs.ErrPermission
+		}
 		if family != "kubelet_working_pods" {
 			return map[string]float64{`git_version="v1.36.3"`: 1}, n.called(ctx)
 		}

@@ -32,12 +32,16 @@ type inspectLab struct {
 	rest *rest.RESTClient
 }
 
-func openInspectLab(t *testing.T) *inspectLab {
+// openInspectLab makes the clients with an administrator's credentials, or with kubelet's own.
+func openInspectLab(t *testing.T, kubelets bool) *inspectLab {
 	t.Helper()
 	observesInTest(t)
 	l := openLab(t)
 	cfg := config.Default()
 	cfg.Paths.Kubeconfig = l.Paths.AdminKubeconfig
+	if kubelets {
+		cfg.Paths.Kubeconfig = l.Paths.KubeletKubeconfig
+	}
 	clients, err := agent.OpenHost(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
@@ -64,6 +68,7 @@ func strict() inspect.Settings { return inspect.Settings{HostNamespaces: true, M
 type churn struct {
 	*inspectLab
 	namespace string
+	enough    int // pods: with fewer the test proves little
 
 	mu   sync.Mutex
 	uids map[string]string // name by UID, of all pods ever made
@@ -164,21 +169,31 @@ func (c *churn) alive(uid string) (bool, error) {
 }
 
 // The test proves little with fewer pods or fewer passes.
-const enoughPods, enoughPasses = 300, 50
+const enoughPasses = 50
 
 // Pods come and go on a real kubelet while an inspector without any patience makes passes in a tight loop. No object of
 // a pod that lives or is starting may ever be called a leftover: a pod that is in the apiserver when the pass has ended
 // was there during all of it.
 func TestNoLivingPodIsEverALeftover(t *testing.T) {
 	t.Parallel()
-	c := &churn{inspectLab: openInspectLab(t), namespace: "nodeagent-churn", uids: make(map[string]string)}
+	churnPods(t, &churn{inspectLab: openInspectLab(t, false), namespace: "nodeagent-churn", enough: 300})
+}
+
+// The same where kubelet refuses its /pods.
+func TestNoLivingPodIsEverALeftoverByName(t *testing.T) {
+	churnPods(t, &churn{inspectLab: openInspectLab(t, true), namespace: "nodeagent-churn-names", enough: 120})
+}
+
+func churnPods(t *testing.T, c *churn) {
+	t.Helper()
+	c.uids = make(map[string]string)
 	c.makeNamespace()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	var pods, passes atomic.Int64
 	next := func() (int, bool) {
 		n := int(pods.Add(1)) - 1
-		return n, n < enoughPods || passes.Load() < enoughPasses
+		return n, n < c.enough || passes.Load() < enoughPasses
 	}
 	const lanes = 8 // with more, two processors make fewer passes in the same time
 	var lanesDone sync.WaitGroup
@@ -202,7 +217,7 @@ func (c *churn) inspectUntil(finished <-chan struct{}, passes *atomic.Int64) {
 	for {
 		select {
 		case <-finished:
-			if passes.Load() < enoughPasses || len(c.uids) < enoughPods || verdicts[inspect.Live] == 0 {
+			if passes.Load() < enoughPasses || len(c.uids) < c.enough || verdicts[inspect.Live] == 0 {
 				t.Errorf("only %d passes and %d pods: this test proves little", passes.Load(), len(c.uids))
 			}
 			return
@@ -250,7 +265,13 @@ func (c *churn) makeNamespace() {
 
 // A quiet node costs the apiserver nothing.
 func TestQuietNodeAsksNothing(t *testing.T) {
-	c := openInspectLab(t)
+	for name, kubelets := range map[string]bool{"administrator": false, "kubelet": true} {
+		t.Run(name, func(t *testing.T) { asksNothing(t, openInspectLab(t, kubelets)) })
+	}
+}
+
+func asksNothing(t *testing.T, c *inspectLab) {
+	t.Helper()
 	requests := 0
 	pods, node := c.host.Cluster.Pods, c.host.Cluster.Node
 	c.host.Cluster.Pods = func(ctx context.Context) ([]corev1.Pod, error) { requests++; return pods(ctx) }

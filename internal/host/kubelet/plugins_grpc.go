@@ -45,6 +45,18 @@ func speak[T any](ctx context.Context, d pluginDialer, socket string, call func(
 	if err != nil {
 		return answer, err
 	}
+	return speakOn(ctx, conn, channel{socket, maxPluginMessage}, call)
+}
+
+// channel is a socket with the bound of an answer on it, in bytes.
+type channel struct {
+	socket string
+	most   int
+}
+
+// speakOn hands a connection that was made to socket to call, and closes it.
+func speakOn[T any](ctx context.Context, conn net.Conn, to channel, call func(*grpc.ClientConn) (T, error)) (
+	answer T, err error) {
 	defer conn.Close()
 	dials := make(chan net.Conn, 1) // one connection: gRPC must not connect again
 	dials <- conn
@@ -55,21 +67,21 @@ func speak[T any](ctx context.Context, d pluginDialer, socket string, call func(
 			case conn := <-dials:
 				return conn, nil
 			default:
-				return nil, errors.New("the plugin closed the connection")
+				return nil, errors.New("it closed the connection")
 			}
 		}),
 		grpc.WithDisableServiceConfig(), grpc.WithAuthority("localhost"), grpc.WithMaxHeaderListSize(16<<10),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxPluginMessage)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(to.most)),
 	)
 	if err != nil {
-		return answer, fmt.Errorf("speak to %s: %w", socket, err)
+		return answer, fmt.Errorf("speak to %s: %w", to.socket, err)
 	}
 	defer client.Close()
 	if answer, err = call(client); err != nil {
 		if ctx.Err() != nil || status.Code(err) == codes.DeadlineExceeded {
 			err = fmt.Errorf("no answer in time: %w", cmp.Or(ctx.Err(), context.DeadlineExceeded))
 		}
-		return answer, fmt.Errorf("speak to %s: %w", socket, err)
+		return answer, fmt.Errorf("speak to %s: %w", to.socket, err)
 	}
 	return answer, nil
 }
