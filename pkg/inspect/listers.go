@@ -47,6 +47,7 @@ func Specs() []KindSpec {
 		attachmentSpec(), netnsSpec(), linkSpec(), leaseSpec(),
 		mountSpec(), cgroupSpec(), podDirectorySpec(),
 		podLogsSpec(),
+		containerdContainerSpec(),
 	}
 }
 

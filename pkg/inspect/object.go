@@ -25,6 +25,8 @@ const (
 	Cgroup        Kind = "cgroup"         // pod cgroup or one below it, per hierarchy
 	PodDirectory  Kind = "pod-directory"  // <kubelet root>/pods/<uid>
 	PodLogs       Kind = "pod-logs"       // <pod logs>/<namespace>_<name>_<uid>
+
+	ContainerdContainer Kind = "containerd-container" // containerd's container in k8s.io that CRI does not list
 )
 
 // Pod names the pod that an object belongs to, as far as the object itself shows it. UID is kubelet's: for a static pod
@@ -38,7 +40,7 @@ type Pod struct {
 // Identity is recorded when an object is first seen and compared before every action. It distinguishes the object from
 // another one that later gets the same name. All values are decimal unless said otherwise; a device is "major:minor".
 //
-//	sandbox, container     id (hexadecimal), created (nanoseconds since the epoch)
+//	sandbox, container, containerd-container  id (hexadecimal), created (nanoseconds since the epoch)
 //	process                pid, startTime (clock ticks since boot)
 //	cni-attachment         device, inode, size, modified (nanoseconds since the epoch) of the cache file
 //	netns                  inode of the namespace; device and inode of the file where nothing is mounted on it

@@ -37,6 +37,7 @@ func attachOwners(ctx context.Context, scan *Scan, objects []Object) error {
 	netnsMounts, err := netnsOwners(ctx, scan, objects, sandboxes, attachments)
 	unreadable = errors.Join(unreadable, cacheErr, err)
 	leases := leaseOwners(sandboxes, attachments)
+	ids := newIDs(scan, objects, leases)
 	for i := range objects {
 		o := &objects[i]
 		switch o.Kind {
@@ -46,6 +47,8 @@ func attachOwners(ctx context.Context, scan *Scan, objects []Object) error {
 			attachOwner(o, netnsMounts[o.Facts["netns"]])
 		case Lease:
 			attachOwner(o, leases[o.ID])
+		default:
+			ids.attachTo(o)
 		}
 		if unreadable != nil && losesOwner(o.Kind) && o.Foreign == "" && o.Pod.UID == "" {
 			o.Doubt = "its owner is not known: " + unreadable.Error()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/containerd/containerd/v2/core/containers"
 	leases "github.com/containerd/containerd/v2/core/leases"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -29,6 +30,7 @@ type Scan struct {
 	sandboxes   func() ([]*cri.PodSandbox, error)
 	containers  func() ([]*cri.Container, error)
 	leases      func() ([]leases.Lease, error)
+	records     func() ([]containers.Container, error) // containerd's containers
 
 	mu   sync.Mutex        // guards dirs
 	dirs map[string]string // resolved directories of network namespaces
@@ -72,6 +74,9 @@ func newScan(ctx context.Context, h *host.Host, ends deadline) *Scan {
 	})
 	s.leases = readOnce(ctx, s, stageRuntime, "containerd", func(ctx context.Context) ([]leases.Lease, error) {
 		return ask(ctx, "containerd", h.Containerd.Leases)
+	})
+	s.records = readOnce(ctx, s, stageRuntime, "containerd", func(ctx context.Context) ([]containers.Container, error) {
+		return ask(ctx, "containerd", h.Containerd.Containers)
 	})
 	return s
 }
