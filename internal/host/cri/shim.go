@@ -15,6 +15,8 @@ import (
 type Shim struct {
 	ID   string // of its sandbox or container; empty: it is none of Kubernetes' shims
 	Runc bool   // runc's shim must have a child: a virtual machine may live inside its shim
+
+	Address string // the socket of its containerd; empty for conmon
 }
 
 // IsShim reports whether the command of a process, as in /proc/PID/stat, is that of a shim of any engine.
@@ -46,5 +48,5 @@ func ParseShim(args []string) Shim {
 	if len(id) > maxShimID || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
 		id = ""
 	}
-	return Shim{ID: id, Runc: program == "containerd-shim-runc-v2"}
+	return Shim{ID: id, Runc: program == "containerd-shim-runc-v2", Address: value("-address")}
 }
