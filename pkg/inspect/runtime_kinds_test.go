@@ -4,10 +4,12 @@ import (
 	"context"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	tasks "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/google/go-cmp/cmp"
@@ -54,19 +56,11 @@ func newRuntimeNode(t *testing.T) *runtimeNode {
 // without leaves out what is forgotten.
 func without[T any](list func(context.Context) ([]T, error), id func(T) string,
 	forgotten ...map[string]bool) func(context.Context) ([]T, error) {
-	return func(ctx context.Context) (kept []T, err error) {
+	return func(ctx context.Context) ([]T, error) {
 		all, err := list(ctx)
-		for _, one := range all {
-			if gone := false; !gone {
-				for _, f := range forgotten {
-					gone = gone || f[id(one)]
-				}
-				if !gone {
-					kept = append(kept, one)
-				}
-			}
-		}
-		return kept, err
+		return slices.DeleteFunc(all, func(one T) bool {
+			return slices.ContainsFunc(forgotten, func(f map[string]bool) bool { return f[id(one)] })
+		}), err
 	}
 }
 
@@ -181,5 +175,155 @@ func TestContainerdContainersWithoutAPod(t *testing.T) {
 	n.host.Containerd = host.Containerd{}
 	if got, err := listContainerdContainers(t.Context(), NewScan(t.Context(), n.host)); got != nil || err != nil {
 		t.Errorf("another runtime: %v, %v", got, err)
+	}
+}
+
+// Whatever is left of a sandbox that the runtime and containerd have lost is found, with its pod and, where it is busy,
+// with its holder. The same things of a living pod, of one that is just being created, of another namespace, and of a
+// container that was made by hand are not reported.
+func TestWhatALostSandboxLeaves(t *testing.T) {
+	n := newRuntimeNode(t)
+	n.add(other, "starting")
+	ids := map[string]string{"lost": n.realSandbox(dead), "living": n.realSandbox(living),
+		"starting": n.realSandbox(other), "moby": mutatetest.Hex(t, 64), "mine": mutatetest.Hex(t, 64)}
+	n.run("moby", ids["moby"], n.host.Paths.CgroupRoot+"/moby", podLabels(dead)...)
+	n.run(hostcri.Namespace, ids["mine"], n.host.Paths.CgroupRoot+"/mine")
+	n.unlisted[ids["starting"]], n.forgotten[ids["lost"]] = true, true
+	bundle := filepath.Join(n.ctd.Dir, "state/io.containerd.runtime.v2.task/k8s.io", ids["lost"])
+	holder := exec.Command("sleep", "600")
+	holder.Dir = filepath.Join(bundle, "rootfs")
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = holder.Process.Kill(); _ = holder.Wait() })
+	i := n.inspector()
+	report, history := passes(t, n.node, i, nil, 3, 4*time.Minute)
+	check := func(lost Verdict) {
+		t.Helper()
+		for _, kind := range []Kind{Task, Shim, Rootfs, Snapshot, SandboxDirectory} {
+			want := map[string]Verdict{"lost": lost, "living": Live, "starting": Live, "mine": Foreign}
+			if kind == SandboxDirectory {
+				delete(want, "mine")
+			}
+			if diff := cmp.Diff(want, of(report, kind, ids)); diff != "" {
+				t.Error(kind, diff, whys(report, dead))
+			}
+		}
+	}
+	check(Candidate)
+	report, history = passes(t, n.node, i, history, 1, 4*time.Minute)
+	check(Leftover)
+	for kind, fact := range map[Kind]string{Task: "state", Shim: "children", Rootfs: "type", Snapshot: "snapshotter"} {
+		o := one(t, report, kind, ids["lost"])
+		want := map[Kind]string{Task: "RUNNING", Shim: "1", Rootfs: "overlay", Snapshot: "overlayfs"}[kind]
+		if o.Pod.UID != dead || o.Facts[fact] != want {
+			t.Errorf("%s: pod %s, %v", kind, o.Pod.UID, o.Facts)
+		}
+	}
+	if held := one(t, report, Rootfs, ids["lost"]).Holders; !slices.ContainsFunc(held, func(h Holder) bool {
+		return h.PID == holder.Process.Pid && h.How == "cwd"
+	}) {
+		t.Errorf("holders of the root filesystem: %+v", held)
+	}
+	delete(n.forgotten, ids["lost"])  // containerd finds it again
+	n.forgotten[ids["living"]] = true // and loses this one, whose process is in a living pod's cgroup
+	report, _ = passes(t, n.node, i, history, 1, 4*time.Minute)
+	check(Candidate)
+}
+
+// A bundle that containerd began to remove stays for ever; so may the shm of a sandbox.
+func TestHiddenBundle(t *testing.T) {
+	n := newNode(t)
+	bundles := filepath.Join(n.host.Paths.ContainerdState, "io.containerd.runtime.v2.task/k8s.io")
+	rootfs := n.mkdir(bundles, "."+deadSandbox, "rootfs")
+	n.mount("tmpfs", rootfs, "tmpfs", 0)
+	n.mkdir(bundles, "mine")
+	shm := n.mkdir(n.host.Paths.ContainerdState, "io.containerd.grpc.v1.cri/sandboxes", deadSandbox, "shm")
+	n.mount("shm", shm, "tmpfs", 0)
+	for _, dir := range n.cgroups(n.host.Paths.CgroupRoot + "/kubepods/burstable/pod" + dead + "/" + deadSandbox) {
+		t.Log(dir) // names the pod
+	}
+	report, _ := passes(t, n, n.inspector(), nil, 4, 4*time.Minute)
+	hidden, mine := one(t, report, Rootfs, deadSandbox), one(t, report, Rootfs, "mine")
+	if hidden.Verdict != Leftover || hidden.Pod.UID != dead || hidden.Facts["mounts"] != "1" ||
+		hidden.Facts["state"] == "" || mine.Verdict != Foreign {
+		t.Errorf("%+v\n%+v", hidden, mine)
+	}
+	if o := one(t, report, SandboxDirectory, deadSandbox); o.Verdict != Leftover || o.Facts["shmMounts"] != "1" {
+		t.Errorf("%+v", o)
+	}
+}
+
+// A shim is a living pod's if a process of that pod is below it, whatever the runtime knows; and one of another
+// containerd is foreign.
+func TestShimsOfOthers(t *testing.T) {
+	n := newNode(t)
+	n.shim(deadSandbox) // without the address of our containerd
+	report, _ := passes(t, n, n.inspector(), nil, 4, 4*time.Minute)
+	if o := one(t, report, Shim, deadSandbox); o.Verdict != Foreign {
+		t.Errorf("%s: %s", o.Verdict, o.Why)
+	}
+}
+
+// An ID that two pods claim belongs to neither, and what nobody names is unowned.
+func TestOwnersOfIDs(t *testing.T) {
+	n := newNode(t)
+	n.records = []containers.Container{{ID: sandbox, Labels: map[string]string{kindLabel: "sandbox", uidLabel: living}}}
+	n.tasks = []*tasks.Process{{ID: sandbox}, {ID: newSandbox}, {ID: deadSandbox, Status: tasks.Status_STOPPED}}
+	bundles := filepath.Join(n.host.Paths.ContainerdState, "io.containerd.runtime.v2.task/k8s.io")
+	n.cgroups(n.host.Paths.CgroupRoot + "/kubepods/burstable/pod" + other + "/" + sandbox)
+	n.cgroups(n.host.Paths.CgroupRoot + "/kubepods/burstable/pod" + dead + "/" + deadSandbox)
+	report, _ := passes(t, n, n.inspector(), nil, 4, 4*time.Minute)
+	if got := verdicts(report)[Task]; got != nil {
+		t.Errorf("without a bundle, containerd is not asked for tasks: %v", got)
+	}
+	n.mkdir(bundles, deadSandbox)
+	report, _ = passes(t, n, n.inspector(), nil, 4, 4*time.Minute)
+	for id, want := range map[string]Verdict{sandbox: Foreign, newSandbox: Unowned, deadSandbox: Leftover} {
+		if o := one(t, report, Task, id); o.Verdict != want {
+			t.Errorf("task %.8s: %s: %s", id, o.Verdict, o.Why)
+		}
+	}
+}
+
+// What shows only an ID is no leftover while CRI has it as a sandbox or a container, or containerd has it at all; a
+// container of containerd's is one although containerd has it.
+func TestIDsThatTheRuntimeKnows(t *testing.T) {
+	for name, know := range map[string]func(*Inventory){
+		"nobody": func(*Inventory) {},
+		"CRI, as a sandbox": func(t *Inventory) {
+			t.Runtime.Sandboxes[sandbox] = SandboxFact{ID: sandbox, State: "READY"}
+		},
+		"CRI, as a container": func(t *Inventory) { t.Runtime.Containers[sandbox] = newSandbox },
+		"containerd":          func(t *Inventory) { t.Containerd.Known[sandbox] = "container" },
+	} {
+		for _, kind := range []Kind{ContainerdContainer, Task, Shim, Rootfs, Snapshot} {
+			o := Object{Kind: kind, ID: "x", Pod: Pod{UID: dead}, ContainerID: sandbox, Identity: Identity{"inode": "7"}}
+			inventory := healthy()
+			know(&inventory)
+			report, _ := Evaluate([]Object{o}, inventory, seenLong(o), settings(), hour)
+			want := Candidate
+			if name == "nobody" || name == "containerd" && kind == ContainerdContainer {
+				want = Leftover
+			}
+			if got := report.Objects[0]; got.Verdict != want {
+				t.Errorf("%s, known to %s: %s: %s", kind, name, got.Verdict, got.Why)
+			}
+		}
+	}
+}
+
+// A candidate that is only reported does not keep the agent awake for ever.
+func TestLastingCandidateIsQuiet(t *testing.T) {
+	o := Assessment{Object: Object{Kind: Task}, Verdict: Candidate, FirstSeen: at(time.Minute)}
+	next := History{"task/x": {}}
+	for age, want := range map[time.Duration]bool{30 * time.Minute: false, 2 * time.Hour: true} {
+		if got := quiet(Report{At: at(age), Objects: []Assessment{o}}, next); got != want {
+			t.Errorf("after %s: %t", age, got)
+		}
+	}
+	o.Kind = Mount
+	if quiet(Report{At: at(2 * time.Hour), Objects: []Assessment{o}}, next) {
+		t.Error("a release waits for the mount")
 	}
 }

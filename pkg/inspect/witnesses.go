@@ -24,6 +24,8 @@ const (
 //	cni-attachment, netns, link                         UID        UID      sandbox ID   sandbox ID
 //	lease                                               UID        UID      sandbox ID   container, sandbox, task
 //	containerd-container                                UID        UID      ID, pod      -
+//	task, shim, rootfs, snapshot                        UID        UID      ID, pod      ID, pod
+//	sandbox-directory, ipam-lease, port-mapping         UID        UID      sandbox ID   sandbox ID
 //
 // When the runtime still lists the sandbox of a pod that is gone, that sandbox is itself the leftover, so it is no
 // evidence for the pod's other objects. But as long as the runtime knows the sandbox, its network is released by
