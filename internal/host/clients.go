@@ -9,6 +9,7 @@ import (
 	tasks "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -73,7 +74,10 @@ type Runtime struct {
 type Containerd struct {
 	Containers func(ctx context.Context) ([]containers.Container, error)
 	Leases     func(ctx context.Context) ([]leases.Lease, error)
-	Tasks      func(ctx context.Context) ([]*tasks.Process, error)
+	// Tasks asks every shim for the state of its containers: only with a reason.
+	Tasks func(ctx context.Context) ([]*tasks.Process, error)
+	// Snapshots are the active ones of a snapshotter. A writable layer of a container has its ID as key.
+	Snapshots func(ctx context.Context, snapshotter string) ([]snapshots.Info, error)
 	// Sandboxes are the IDs of the sandboxes that containerd 2 keeps records of; older ones keep none.
 	Sandboxes func(ctx context.Context) ([]string, error)
 }

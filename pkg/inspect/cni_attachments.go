@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"context"
+	"fmt"
 	"path"
 	"strconv"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cni"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/network"
 )
 
 func attachmentSpec() KindSpec {
@@ -89,4 +91,45 @@ func hostInterfaces(a cni.Attachment) string {
 		}
 	}
 	return strings.Join(names, " ")
+}
+
+func portMappingSpec() KindSpec {
+	return KindSpec{
+		Kind: PortMapping, List: listPortMappings, GoneFrom: ofSandbox,
+		ReportOnly: "a CNI DEL with the cached configuration removes it: see cni-attachment; rules are never flushed",
+		What: "a rule of CNI's portmap plugin that sends a port of the host to a sandbox (nftables, iptables-nft): " +
+			"in the chain `CNI-HOSTPORT-DNAT`, or of the table `cni_hostport`",
+		Harm: "the port of the host leads nowhere, or to the pod that has the address now; a new pod with that port " +
+			"is not reached",
+	}
+}
+
+// listPortMappings lists the rules of the portmap plugin. Podman's may be among them.
+func listPortMappings(_ context.Context, scan *Scan) ([]Object, error) {
+	mappings, err := network.PortMappings(scan.Host)
+	if err != nil {
+		return nil, err
+	}
+	ours, err := scan.podNetworks()
+	objects := make([]Object, 0, len(mappings))
+	for _, m := range mappings {
+		handle := strconv.FormatUint(m.Handle, 10)
+		o := Object{
+			Kind: PortMapping, ID: fmt.Sprintf("%s %s %s#%s", m.Family, m.Table, m.Chain, handle),
+			SandboxID: m.Container,
+			Identity: Identity{"family": m.Family, "table": m.Table, "chain": m.Chain, "handle": handle,
+				"comment": m.Comment},
+			Facts: facts("network", m.Network, "target", m.Target, "ports", strings.Trim(fmt.Sprint(m.Ports), "[]")),
+		}
+		switch {
+		case m.Container == "":
+			o.Facts["malformed"] = "its comment is " + strconv.Quote(m.Comment)
+		case !host.IsContainerID(m.Container):
+			o.SandboxID, o.Foreign = "", "not created by a CRI runtime: its container ID has another format"
+		case m.Network != "" && !ours[m.Network]:
+			o.Foreign = "of the network " + strconv.Quote(m.Network) + ", which is not one of pods"
+		}
+		objects = append(objects, o)
+	}
+	return objects, err
 }

@@ -214,6 +214,10 @@ func (e *evaluation) proven(o *Object, witnesses map[string]Answer, sighting Sig
 	}
 	for _, name := range e.specs[o.Kind].GoneFrom {
 		if witnesses[name].confirms() {
+			if o.SandboxID == "" {
+				return Candidate, fmt.Sprintf("%s still knows its container or pod, which goes first: %s", name,
+					witnesses[name])
+			}
 			return Candidate, name + " still knows its sandbox; removing the sandbox releases it"
 		}
 	}

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 
@@ -10,16 +11,20 @@ import (
 
 // holdable returns the path or mount of an object that processes may keep busy.
 func holdable(scan *Scan, o *Assessment) holders.Holdable {
-	if o.Kind != Mount {
-		return holders.Holdable{Path: o.ID}
+	thing := holders.Holdable{Path: o.ID}
+	switch o.Kind {
+	case Mount:
+		thing.Path = o.Facts["point"]
+	case Rootfs: // its directory has the mount on it, and processes their working directory in it
+	default:
+		return thing
 	}
-	thing := holders.Holdable{Path: o.Facts["point"]}
 	mounts, err := scan.mounts()
 	if err != nil {
 		return thing
 	}
 	if n := slices.IndexFunc(mounts, func(m mount.Mount) bool {
-		return strconv.Itoa(m.ID) == o.Identity["id"]
+		return strconv.Itoa(m.ID) == cmp.Or(o.Identity["mount"], o.Identity["id"])
 	}); n >= 0 {
 		thing.Mount = &mounts[n]
 	}

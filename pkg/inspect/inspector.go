@@ -98,6 +98,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		if err := add("processes in network namespaces", func(ctx context.Context, objects []Object) error {
 			suspects := nominate(objects, &local, history, started)
 			explain(scan, suspects)
+			explainIDs(suspects)
 			explainLeases(ctx, scan, suspects)
 			return nil
 		}); err != nil {
@@ -178,7 +179,7 @@ func onCopy(ctx context.Context, scan *Scan, what string, objects []Object,
 // doubtNetwork marks network objects whose processes could not be determined.
 func doubtNetwork(suspects []*Object, err error) {
 	for _, o := range suspects {
-		if networked(o.Kind) {
+		if networked(o.Kind) || namedByID(o.Kind) {
 			o.Doubt = "processes in its network namespace: " + err.Error()
 		}
 	}
@@ -325,7 +326,7 @@ func (i *Inspector) addHolders(ctx context.Context, scan *Scan, report *Report) 
 		switch o.Kind {
 		case Cgroup:
 			o.Holders = cgroupHolders(scan, o)
-		case Mount, PodDirectory:
+		case Mount, PodDirectory, Rootfs, SandboxDirectory:
 			things, of = append(things, holdable(scan, o)), append(of, n)
 		}
 	}

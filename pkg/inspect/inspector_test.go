@@ -202,7 +202,7 @@ func TestForeignObjects(t *testing.T) {
 		other+`"]]}`)
 	n.sandbox(living, sandbox)
 	n.records = append(n.records, n.records[0])
-	n.records[1].Labels = nil
+	n.records[1].ID, n.records[1].Labels = "mine", nil
 
 	report, history := n.inspector(func(s *Settings) {
 		*s = Settings{HostNamespaces: true, MassOrphaning: 100}
@@ -227,7 +227,7 @@ func TestForeignObjects(t *testing.T) {
 		t.Error("the nested process is not reported")
 	}
 	delete(foreign, Process)
-	want := map[Kind]int{Netns: 1, Link: 3, PodDirectory: 2, CNIAttachment: 2, Container: 1}
+	want := map[Kind]int{Netns: 1, Link: 3, PodDirectory: 2, CNIAttachment: 2, ContainerdContainer: 1}
 	if diff := cmp.Diff(want, foreign); diff != "" {
 		t.Error(diff)
 	}

@@ -133,7 +133,7 @@ func conditionOf(status *cri.StatusResponse, kind string) Condition {
 
 // askContainerd lists containerd's containers and leases. A sandbox that is being created has a lease or a container
 // with its ID long before CRI lists it.
-func askContainerd(ctx context.Context, scan *Scan) ContainerdInventory {
+func askContainerd(_ context.Context, scan *Scan) ContainerdInventory {
 	c := ContainerdInventory{
 		Response: Response{Asked: true, At: scan.Host.Clock()},
 		Known:    make(map[string]string), Pods: make(map[string]bool),
@@ -143,7 +143,7 @@ func askContainerd(ctx context.Context, scan *Scan) ContainerdInventory {
 		c.Err = err
 		return c
 	}
-	containers, err := ask(ctx, "containerd", scan.Host.Containerd.Containers)
+	containers, err := scan.records()
 	if err != nil {
 		c.Err = err
 		return c

@@ -61,8 +61,8 @@ func listLinks(_ context.Context, scan *Scan) ([]Object, error) {
 				"index": strconv.Itoa(v.Index), "peerIndex": strconv.Itoa(v.PeerIndex),
 				"peerNamespace": strconv.Itoa(v.PeerNamespaceID), "mac": v.MAC,
 			},
-			Facts: facts("name", v.Name, "master", v.MasterName, "netns", pinOf[v.PeerNamespaceID], "up",
-				strconv.FormatBool(v.Up)),
+			Facts: facts("name", v.Name, "master", v.MasterName, "plugin", network.PluginOfLink(v.Name),
+				"netns", pinOf[v.PeerNamespaceID], "up", strconv.FormatBool(v.Up)),
 		}
 		switch {
 		case v.PeerNamespaceID < 0:

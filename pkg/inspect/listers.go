@@ -47,6 +47,8 @@ func Specs() []KindSpec {
 		attachmentSpec(), netnsSpec(), linkSpec(), leaseSpec(),
 		mountSpec(), cgroupSpec(), podDirectorySpec(),
 		podLogsSpec(),
+		containerdContainerSpec(), taskSpec(), shimSpec(), rootfsSpec(), sandboxDirectorySpec(), snapshotSpec(),
+		ipamLeaseSpec(), portMappingSpec(),
 	}
 }
 

@@ -73,6 +73,9 @@ func newNode(t testing.TB) *node {
 		h.Paths.StaticPods = filepath.Join(dir, "manifests")
 		h.Paths.PodLogs = filepath.Join(dir, "logs")
 		h.Paths.CNICacheDir = filepath.Join(dir, "cni")
+		h.Paths.CNINetworksDir, h.Paths.CNIConfDir = filepath.Join(dir, "networks"), filepath.Join(dir, "net.d")
+		h.Paths.ContainerdState, h.Paths.ContainerdRoot = filepath.Join(dir, "state"), filepath.Join(dir, "root")
+		h.Paths.ContainerdSocket = filepath.Join(dir, "containerd.sock")
 		h.Paths.NetnsDirs = []string{filepath.Join(dir, "netns")}
 		h.Paths.CgroupRoot = "/nodeagent-inspect-test"
 		h.Paths.CgroupDriver = "cgroupfs"
@@ -251,7 +254,7 @@ func (n *node) attach(uid, sandbox string) string {
 	need.Program(n.t, plugins+"/bridge")
 	netns := filepath.Join(n.host.Paths.NetnsDirs[0], "cni-"+uid)
 	hosttest.PinNetns(n.t, netns)
-	list, err := libcni.ConfListFromBytes([]byte(fmt.Sprintf(conflist, n.t.TempDir())))
+	list, err := libcni.ConfListFromBytes([]byte(fmt.Sprintf(conflist, n.host.Paths.CNINetworksDir)))
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -25,6 +25,15 @@ const (
 	Cgroup        Kind = "cgroup"         // pod cgroup or one below it, per hierarchy
 	PodDirectory  Kind = "pod-directory"  // <kubelet root>/pods/<uid>
 	PodLogs       Kind = "pod-logs"       // <pod logs>/<namespace>_<name>_<uid>
+
+	ContainerdContainer Kind = "containerd-container" // containerd's container in k8s.io that CRI does not list
+	Task                Kind = "task"                 // containerd's task in k8s.io
+	Shim                Kind = "shim"                 // process of a shim: containerd's in k8s.io, CRI-O's conmon
+	Rootfs              Kind = "rootfs"               // bundle of a container, with its root filesystem
+	SandboxDirectory    Kind = "sandbox-directory"    // of containerd's CRI plugin, below its root or state
+	Snapshot            Kind = "snapshot"             // active snapshot of containerd in k8s.io
+	IPAMLease           Kind = "ipam-lease"           // <CNI networks>/<network>/<IP>, of host-local
+	PortMapping         Kind = "port-mapping"         // rule of CNI's portmap plugin in nf_tables
 )
 
 // Pod names the pod that an object belongs to, as far as the object itself shows it. UID is kubelet's: for a static pod
@@ -38,14 +47,19 @@ type Pod struct {
 // Identity is recorded when an object is first seen and compared before every action. It distinguishes the object from
 // another one that later gets the same name. All values are decimal unless said otherwise; a device is "major:minor".
 //
-//	sandbox, container     id (hexadecimal), created (nanoseconds since the epoch)
-//	process                pid, startTime (clock ticks since boot)
+//	sandbox, container, containerd-container  id (hexadecimal), created (nanoseconds since the epoch)
+//	process, shim          pid, startTime (clock ticks since boot)
+//	task                   id (hexadecimal), pid
+//	rootfs                 device, inode of the bundle; mount: ID of what is mounted on its rootfs
+//	snapshot               key, snapshotter, created (nanoseconds since the epoch)
+//	port-mapping           family (ip, ip6), table, chain, handle, comment of the rule
+//	ipam-lease             device, inode, modified (nanoseconds since the epoch) of the file
 //	cni-attachment         device, inode, size, modified (nanoseconds since the epoch) of the cache file
 //	netns                  inode of the namespace; device and inode of the file where nothing is mounted on it
 //	link                   index, peerIndex, peerNamespace (nsid; -1: this namespace), mac, namespace (inode of the peer's)
 //	lease                  id (hexadecimal), created (nanoseconds since the epoch)
 //	mount                  id, device, root, point, source, type
-//	cgroup, pod-directory, pod-logs  device, inode
+//	cgroup, pod-directory, pod-logs, sandbox-directory  device, inode
 type Identity map[string]string
 
 // Holder is a process that keeps an object busy.

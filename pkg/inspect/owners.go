@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host/cni"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // owner is the sandbox that a network object belongs to, with its pod.
@@ -37,6 +39,7 @@ func attachOwners(ctx context.Context, scan *Scan, objects []Object) error {
 	netnsMounts, err := netnsOwners(ctx, scan, objects, sandboxes, attachments)
 	unreadable = errors.Join(unreadable, cacheErr, err)
 	leases := leaseOwners(sandboxes, attachments)
+	ids := scan.ids(objects, leases)
 	for i := range objects {
 		o := &objects[i]
 		switch o.Kind {
@@ -46,6 +49,8 @@ func attachOwners(ctx context.Context, scan *Scan, objects []Object) error {
 			attachOwner(o, netnsMounts[o.Facts["netns"]])
 		case Lease:
 			attachOwner(o, leases[o.ID])
+		default:
+			ids.attachTo(o)
 		}
 		if unreadable != nil && losesOwner(o.Kind) && o.Foreign == "" && o.Pod.UID == "" {
 			o.Doubt = "its owner is not known: " + unreadable.Error()
@@ -155,4 +160,94 @@ func netnsOfStatus(status *cri.PodSandboxStatusResponse) string {
 		}
 	}
 	return info.Sandbox.Metadata.NetNSPath
+}
+
+// namedByID reports whether all that objects of a kind show is the ID of a container or a sandbox: others name its pod.
+func namedByID(kind Kind) bool {
+	return slices.Contains([]Kind{ContainerdContainer, Task, Shim, Rootfs, SandboxDirectory, Snapshot, IPAMLease,
+		PortMapping}, kind)
+}
+
+// ids is what names the pods of sandboxes and containers, which have IDs of one form and one space: the runtime and
+// containerd, CNI's cache, and objects of this pass such as a process in the cgroup of a container.
+type ids struct {
+	owners     map[string][]owner // by ID
+	handmade   map[string]bool    // containers in k8s.io that CRI did not create
+	unreadable error
+}
+
+// ids collects the owners of IDs. sandboxes are the owners that are known already.
+func (s *Scan) ids(objects []Object, sandboxes map[string][]owner) ids {
+	t := ids{owners: make(map[string][]owner), handmade: make(map[string]bool)}
+	for id, owners := range sandboxes {
+		t.owners[id] = slices.Clone(owners)
+	}
+	containers, err := s.containers()
+	if err == nil {
+		for _, c := range containers {
+			t.add(c.GetId(), podOfLabels(c.GetLabels()))
+		}
+	}
+	records, recordsErr := s.records()
+	if errors.Is(recordsErr, hosterr.ErrNotConfigured) {
+		recordsErr = nil // another runtime
+	}
+	for _, record := range records {
+		t.add(record.ID, podOfLabels(record.Labels))
+		t.handmade[record.ID] = record.Labels[kindLabel] == ""
+	}
+	for i := range objects {
+		if o := &objects[i]; o.Foreign == "" {
+			t.add(o.SandboxID, o.Pod)
+			t.add(o.ContainerID, o.Pod)
+		}
+	}
+	t.unreadable = errors.Join(err, recordsErr)
+	return t
+}
+
+// add records that an ID is one of a pod's.
+func (t ids) add(id string, pod Pod) {
+	same := func(other owner) bool { return other.pod.UID == pod.UID }
+	if id != "" && pod.UID != "" && !slices.ContainsFunc(t.owners[id], same) {
+		t.owners[id] = append(t.owners[id], owner{id, pod})
+	}
+}
+
+// attachTo sets the owner of an object that shows only an ID.
+func (t ids) attachTo(o *Object) {
+	id := o.ContainerID + o.SandboxID // such an object has one of them
+	if !namedByID(o.Kind) || o.Foreign != "" {
+		return
+	}
+	if t.handmade[id] {
+		o.Foreign = "of a container that was created by hand in containerd's namespace k8s.io"
+		return
+	}
+	sandbox := o.SandboxID
+	attachOwner(o, t.owners[id])
+	o.SandboxID = sandbox
+	if t.unreadable != nil && o.Foreign == "" && o.Pod.UID == "" {
+		o.Doubt = "its owner is not known: " + t.unreadable.Error()
+	}
+}
+
+// explainIDs lets suspects that show only the ID of a sandbox share what its network has shown: that a process of another
+// runtime lives in it, or that this could not be read.
+func explainIDs(suspects []*Object) {
+	network := make(map[string]*Object)
+	for _, o := range suspects {
+		if networked(o.Kind) && o.Foreign+o.Doubt != "" {
+			network[o.SandboxID] = o
+		}
+	}
+	for _, o := range suspects {
+		if of := network[cmp.Or(o.SandboxID, o.ContainerID)]; of != nil && namedByID(o.Kind) && o.Foreign == "" {
+			o.Foreign, o.Doubt, o.Holders = of.Foreign, of.Doubt, slices.Clone(of.Holders)
+		}
+	}
+}
+
+func podOfLabels(labels map[string]string) Pod {
+	return Pod{UID: labels[uidLabel], Namespace: labels[namespaceLabel], Name: labels[nameLabel]}
 }

@@ -8,7 +8,9 @@ import (
 
 // losesOwner reports whether objects of a kind can outlive what names their pod. CNI DEL deletes the cache file, which
 // may be the only thing that names the pod of a network namespace, of the link into it, and of a lease.
-func losesOwner(kind Kind) bool { return kind == Netns || kind == Link || kind == Lease }
+func losesOwner(kind Kind) bool {
+	return kind == Netns || kind == Link || kind == Lease || namedByID(kind)
+}
 
 // recall restores the owner that an earlier pass saw when nothing on the node names one any more. It applies to the
 // very same object only: a namespace with the same inode at the same path, a link with the same index and peer. When

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 
+	tasks "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/core/containers"
 	leases "github.com/containerd/containerd/v2/core/leases"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -29,6 +31,9 @@ type Scan struct {
 	sandboxes   func() ([]*cri.PodSandbox, error)
 	containers  func() ([]*cri.Container, error)
 	leases      func() ([]leases.Lease, error)
+	records     func() ([]containers.Container, error) // containerd's containers
+	tasks       func() (map[string]*tasks.Process, error)
+	bundles     func() ([]bundle, error)
 
 	mu   sync.Mutex        // guards dirs
 	dirs map[string]string // resolved directories of network namespaces
@@ -40,6 +45,9 @@ func NewScan(ctx context.Context, h *host.Host) *Scan { return newScan(ctx, h, d
 func newScan(ctx context.Context, h *host.Host, ends deadline) *Scan {
 	resolved := *h
 	resolved.Paths.KubeletRoot = resolve(h.Files, h.Paths.KubeletRoot)
+	if h.Paths.ContainerdState != "" {
+		resolved.Paths.ContainerdState = resolve(h.Files, h.Paths.ContainerdState)
+	}
 	resolved.Paths.NetnsDirs = nil
 	for _, dir := range h.Paths.NetnsDirs {
 		resolved.Paths.NetnsDirs = append(resolved.Paths.NetnsDirs, resolve(h.Files, dir))
@@ -72,6 +80,16 @@ func newScan(ctx context.Context, h *host.Host, ends deadline) *Scan {
 	})
 	s.leases = readOnce(ctx, s, stageRuntime, "containerd", func(ctx context.Context) ([]leases.Lease, error) {
 		return ask(ctx, "containerd", h.Containerd.Leases)
+	})
+	s.records = readOnce(ctx, s, stageRuntime, "containerd", func(ctx context.Context) ([]containers.Container, error) {
+		return ask(ctx, "containerd", h.Containerd.Containers)
+	})
+	s.tasks = readOnce(ctx, s, stageRuntime, "containerd's tasks", func(ctx context.Context) (map[string]*tasks.Process,
+		error) {
+		return s.readTasks(ctx)
+	})
+	s.bundles = readOnce(ctx, s, stageLocal, "the bundles of containers", func(context.Context) ([]bundle, error) {
+		return s.readBundles()
 	})
 	return s
 }

@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"io/fs"
 	"path"
+	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
@@ -62,11 +63,15 @@ func (r *rest) after(report Report, next History, kinds []Kind) {
 }
 
 // quiet reports whether nothing of a pass has to be looked at again: every object is a living pod's or foreign, or is
-// proven and only reported; everything could be read, and nothing else has to be remembered.
+// only reported, and proven or waiting for something that lasts; everything could be read, and nothing else has to be
+// remembered.
 func quiet(report Report, next History) bool {
+	// The task of a container that containerd has and CRI lost stays a candidate as long as that container.
+	const settledAfter = time.Hour
 	settled := 0
 	for _, o := range report.Suspicious().Objects {
-		if o.Kind.ReportOnly() == "" || o.Verdict != Leftover && o.Verdict != Unowned {
+		waits := o.Verdict == Candidate && report.At.Since(o.FirstSeen) > settledAfter
+		if o.Kind.ReportOnly() == "" || o.Verdict != Leftover && o.Verdict != Unowned && !waits {
 			return false
 		}
 		settled++

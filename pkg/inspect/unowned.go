@@ -10,7 +10,7 @@ func isUnowned(o *Object) bool { return o.Foreign == "" && o.Doubt == "" && o.Po
 // unowned evaluates such an object. Objects of a starting sandbox have no owner for a moment either; when that lasts,
 // the object is reported once. It is never released, and does not affect the other verdicts of a pass.
 func (e *evaluation) unowned(o *Object, witnesses map[string]Answer, sighting Sighting) (Verdict, string) {
-	for _, name := range []string{Runtime, Containerd} {
+	for _, name := range e.specs[o.Kind].GoneFrom {
 		if witnesses[name].confirms() {
 			return Live, name + " still knows its sandbox, but not its pod"
 		}

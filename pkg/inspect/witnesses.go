@@ -23,6 +23,9 @@ const (
 //	process, mount, cgroup, pod-directory               UID        UID      -            -
 //	cni-attachment, netns, link                         UID        UID      sandbox ID   sandbox ID
 //	lease                                               UID        UID      sandbox ID   container, sandbox, task
+//	containerd-container                                UID        UID      ID, pod      -
+//	task, shim, rootfs, snapshot                        UID        UID      ID, pod      ID, pod
+//	sandbox-directory, ipam-lease, port-mapping         UID        UID      sandbox ID   sandbox ID
 //
 // When the runtime still lists the sandbox of a pod that is gone, that sandbox is itself the leftover, so it is no
 // evidence for the pod's other objects. But as long as the runtime knows the sandbox, its network is released by
@@ -99,6 +102,9 @@ func (t *Inventory) runtimeAnswer(o *Object) Answer {
 	}
 	if _, ok := t.Runtime.Containers[o.ContainerID]; ok {
 		return knows("container")
+	}
+	if s, ok := t.Runtime.Sandboxes[o.ContainerID]; ok {
+		return knows("sandbox %s", s.State)
 	}
 	if s, ok := t.Runtime.Pods[o.Pod.UID]; ok && o.Pod.UID != "" {
 		return knows("sandbox %s %s", s.ID, s.State)

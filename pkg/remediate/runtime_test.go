@@ -51,7 +51,8 @@ func (w *world) ripen(uid string) {
 		why := ""
 		for _, o := range w.inspect().Objects {
 			// which goes with its sandbox
-			if o.Pod.UID == uid && o.Verdict != inspect.Leftover && o.Kind != inspect.Lease {
+			if o.Pod.UID == uid && o.Verdict != inspect.Leftover && o.Kind != inspect.Lease &&
+				o.Kind.ReportOnly() == "" {
 				why = string(o.Kind) + " is " + string(o.Verdict) + ": " + o.Why
 			}
 		}

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"path"
@@ -11,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
@@ -52,7 +54,27 @@ func NewContainerd(socket string) (host.Containerd, io.Closer, error) {
 			}
 			return ids, err
 		}),
+		Snapshots: func(ctx context.Context, snapshotter string) ([]snapshots.Info, error) {
+			return list(conn, "/snapshots", activeSnapshots(snapshotter))(ctx)
+		},
 	}, conn, nil
+}
+
+// maxSnapshots bounds how many snapshots are listed. More than a node's containers need is an error.
+const maxSnapshots = 1 << 14
+
+// activeSnapshots lists the writable snapshots of a snapshotter.
+func activeSnapshots(snapshotter string) func(context.Context, *client.Client) ([]snapshots.Info, error) {
+	return func(ctx context.Context, c *client.Client) (active []snapshots.Info, err error) {
+		err = c.SnapshotService(snapshotter).Walk(ctx, func(_ context.Context, info snapshots.Info) error {
+			if len(active) == maxSnapshots {
+				return fmt.Errorf("more than %d active snapshots", maxSnapshots)
+			}
+			active = append(active, info)
+			return nil
+		}, "kind==active")
+		return active, err
+	}
 }
 
 // list calls containerd's client, in the namespace of the CRI plugin. The client is a handle on the connection.

@@ -10,6 +10,7 @@ import (
 	tasks "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/containerd/v2/core/snapshots"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -130,6 +131,7 @@ func Containerd() host.Containerd {
 		Leases:     Answer([]leases.Lease(nil), nil),
 		Tasks:      Answer([]*tasks.Process(nil), nil),
 		Sandboxes:  Answer([]string(nil), nil),
+		Snapshots:  func(context.Context, string) ([]snapshots.Info, error) { return nil, nil },
 	}
 }
 

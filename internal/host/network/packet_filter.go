@@ -61,3 +61,16 @@ func legacyTables(h *host.Host) ([]string, error) {
 	}
 	return tables, nil
 }
+
+// PortMappings reads the rules of CNI's portmap plugin in nf_tables, as its nftables backend and iptables-nft write
+// them. Those of iptables-legacy are not read.
+func PortMappings(h *host.Host) ([]packetfilter.PortMapping, error) {
+	if h.Files.Root != "" || !h.HasModule("nf_tables") {
+		return nil, nil
+	}
+	mappings, err := wholeDump(packetfilter.ReadPortMappings)
+	if err != nil {
+		return nil, fmt.Errorf("read nf_tables: %w", err)
+	}
+	return mappings, nil
+}

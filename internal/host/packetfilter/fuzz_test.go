@@ -15,5 +15,6 @@ func FuzzParseNFT(f *testing.F) {
 			return intervals(elements), nil
 		})
 		_ = rule.String()
+		_, _, _ = PortMapping{}.parse(message)
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	hostcri "github.com/nodeagent/nodeagent/internal/host/cri"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 	"github.com/nodeagent/nodeagent/pkg/detect"
@@ -37,14 +38,13 @@ import (
 const (
 	shimLeakAge  = 10 * time.Minute
 	maxShimLeaks = 50 // reported individually
-	maxShimIDs   = 128
 
 	shimLeakTimeout = 5 * time.Second // with the runtime
 )
 
 // ShimLeaks finds shims whose container the runtime no longer knows.
 func ShimLeaks() detect.Check {
-	s := &shimLeaks{known: map[tasks.TaskID]shim{}}
+	s := &shimLeaks{known: map[tasks.TaskID]hostcri.Shim{}}
 	return detect.Check{
 		ID:      "shim-leaks",
 		Domain:  "kubernetes",
@@ -75,14 +75,8 @@ func ShimLeaks() detect.Check {
 	}
 }
 
-// shim is a process that holds a container for the runtime.
-type shim struct {
-	id   string // of its sandbox or container; empty: it is none of Kubernetes' shims
-	runc bool
-}
-
 type shimLeaks struct {
-	known map[tasks.TaskID]shim
+	known map[tasks.TaskID]hostcri.Shim
 }
 
 func (s *shimLeaks) observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -106,11 +100,11 @@ func (s *shimLeaks) observe(ctx context.Context, h *host.Host) ([]finding.Findin
 	var found []finding.Finding
 	for _, p := range shims {
 		children := childrenOf(table, p.stat.PID)
-		state, known := ids[p.id]
+		state, known := ids[p.ID]
 		switch {
 		case !known:
 			found = append(found, p.leaked(ctx, h, "ShimWithoutContainer", "the runtime does not know it", children...))
-		case state == sandboxNotReady && p.runc && len(children) == 0:
+		case state == sandboxNotReady && p.Runc && len(children) == 0:
 			found = append(found, p.leaked(ctx, h, "ShimOfDeadSandbox",
 				"its sandbox is not ready and nothing runs below it"))
 		}
@@ -123,7 +117,7 @@ func (s *shimLeaks) observe(ctx context.Context, h *host.Host) ([]finding.Findin
 
 // runningShim is a shim of Kubernetes that is old enough to be checked.
 type runningShim struct {
-	shim
+	hostcri.Shim
 
 	stat proc.Stat
 }
@@ -131,10 +125,10 @@ type runningShim struct {
 // shims returns the shims of Kubernetes, by age.
 func (s *shimLeaks) shims(h *host.Host, table []proc.Stat) ([]runningShim, error) {
 	var found []runningShim
-	known := make(map[tasks.TaskID]shim)
+	known := make(map[tasks.TaskID]hostcri.Shim)
 	now := h.Clock().SinceBoot
 	for _, p := range table {
-		if p.Comm != "containerd-shim" && p.Comm != "conmon" || p.State == 'Z' {
+		if !hostcri.IsShim(p.Comm) || p.State == 'Z' {
 			continue
 		}
 		if (host.Process{StartTime: p.StartTime}).Age(now) < shimLeakAge {
@@ -150,44 +144,18 @@ func (s *shimLeaks) shims(h *host.Host, table []proc.Stat) ([]runningShim, error
 			if err != nil {
 				return nil, fmt.Errorf("shim: %w", err)
 			}
-			if is = shimOf(args); is.id != "" && discover.Nested(h, p.PID) {
-				is = shim{}
+			if is = hostcri.ParseShim(args); is.ID != "" && discover.Nested(h, p.PID) {
+				is = hostcri.Shim{}
 			}
 		}
 		known[key] = is
-		if is.id != "" {
+		if is.ID != "" {
 			found = append(found, runningShim{is, p})
 		}
 	}
 	s.known = known
-	slices.SortFunc(found, func(a, b runningShim) int { return strings.Compare(a.id, b.id) })
+	slices.SortFunc(found, func(a, b runningShim) int { return strings.Compare(a.ID, b.ID) })
 	return found, nil
-}
-
-// shimOf returns the container of a command line, if it is one of Kubernetes'.
-func shimOf(args []string) shim {
-	if len(args) == 0 {
-		return shim{}
-	}
-	value := func(name string) string {
-		if i := slices.Index(args, name); i > 0 && i+1 < len(args) {
-			return args[i+1]
-		}
-		return ""
-	}
-	program := args[0][strings.LastIndexByte(args[0], '/')+1:]
-	id := ""
-	switch {
-	case strings.HasPrefix(program, "containerd-shim") && value("-namespace") == "k8s.io":
-		id = value("-id")
-	case program == "conmon" && strings.Contains(value("--exit-dir"), "/crio/") && !slices.Contains(args, "-e") &&
-		!slices.Contains(args, "--exec-attach"):
-		id = value("-c")
-	}
-	if len(id) > maxShimIDs || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
-		id = ""
-	}
-	return shim{id: id, runc: program == "containerd-shim-runc-v2"}
 }
 
 func childrenOf(table []proc.Stat, pid int) []int {
@@ -203,8 +171,8 @@ func childrenOf(table []proc.Stat, pid int) []int {
 // leaked is the finding about a shim that should not run, and processes below it.
 func (p runningShim) leaked(ctx context.Context, h *host.Host, reason, why string, children ...int) finding.Finding {
 	f := finding.Finding{
-		Subject: finding.Subject{Kind: "shim", Name: p.id}, Severity: finding.Warning, Reason: reason,
-		Message: fmt.Sprintf("the shim of %.12s (PID %d) has outlived its pod: %s", p.id, p.stat.PID, why),
+		Subject: finding.Subject{Kind: "shim", Name: p.ID}, Severity: finding.Warning, Reason: reason,
+		Message: fmt.Sprintf("the shim of %.12s (PID %d) has outlived its pod: %s", p.ID, p.stat.PID, why),
 		Facts:   map[string]string{"pid": strconv.Itoa(p.stat.PID), "processesBelow": strconv.Itoa(len(children))},
 	}
 	if len(children) == 0 {

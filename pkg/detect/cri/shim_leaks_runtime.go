@@ -23,7 +23,7 @@ func knownToRuntime(ctx context.Context, h *host.Host, shims []runningShim) (map
 	ids := make(map[string]idState)
 	missing := func() bool {
 		for _, s := range shims {
-			if _, known := ids[s.id]; !known {
+			if _, known := ids[s.ID]; !known {
 				return true
 			}
 		}

@@ -23,7 +23,7 @@ import (
 
 // What containerd knows is no leak, also before CRI knows it.
 func TestShimLeaksContainerd(t *testing.T) {
-	shims := []runningShim{{shim: shim{id: "a"}}, {shim: shim{id: "b"}}, {shim: shim{id: "c"}}}
+	shims := []runningShim{{Shim: hostcri.Shim{ID: "a"}}, {Shim: hostcri.Shim{ID: "b"}}, {Shim: hostcri.Shim{ID: "c"}}}
 	h := &host.Host{Runtime: hosttest.Runtime(), Containerd: hosttest.Containerd()}
 	h.Containerd.Containers = hosttest.Answer([]containers.Container{{ID: "a"}}, nil)
 	h.Containerd.Leases = hosttest.Answer([]leases.Lease{{ID: "b"}}, nil)

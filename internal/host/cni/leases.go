@@ -1,0 +1,127 @@
+package cni
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// Bounds of host-local's directory of one network.
+const (
+	maxLeases = 1 << 16
+	maxLease  = 1 << 10 // bytes; real ones have 70
+)
+
+// Lease is the lease of one address by host-local: the file <dataDir>/<network>/<address>, with the ID of the container
+// and, since version 0.7, the interface in its lines, which end in CR LF
+// (https://github.com/containernetworking/plugins/blob/main/plugins/ipam/host-local/backend/disk/backend.go).
+type Lease struct {
+	File    string
+	Stat    host.FileStat
+	Address netip.Addr
+
+	Malformed   string // what is wrong with its content; neither of the others is set then
+	ContainerID string
+	IfName      string
+}
+
+// Leases reads the leases of one network. Other files, such as lock and last_reserved_ip.0, are none. The error joins
+// those of files that cannot be read, at most three.
+func Leases(h *host.Host, dir string) ([]Lease, error) {
+	entries, _, err := h.Files.ReadEntries(dir, maxLeases)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var found []Lease
+	var failures []error
+	for _, entry := range entries {
+		address, err := netip.ParseAddr(entry.Name)
+		if err != nil || !entry.IsFile() {
+			continue
+		}
+		lease, err := readLease(h, path.Join(dir, entry.Name))
+		lease.Address = address
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // released meanwhile
+		case err != nil:
+			failures = append(failures, err)
+		default:
+			found = append(found, lease)
+		}
+	}
+	return found, errors.Join(failures[:min(len(failures), 3)]...)
+}
+
+func readLease(h *host.Host, file string) (Lease, error) {
+	stat, err := h.Files.Stat(file)
+	if err != nil {
+		return Lease{}, err
+	}
+	lease := Lease{File: file, Stat: stat}
+	if !stat.IsFile() || stat.Size > maxLease {
+		lease.Malformed = fmt.Sprintf("not a regular file of at most %d bytes", maxLease)
+		return lease, nil
+	}
+	data, err := h.Files.Read(file)
+	if err != nil {
+		return Lease{}, err
+	}
+	lease.ContainerID, lease.IfName, err = ParseLease(string(data))
+	if err != nil {
+		lease.Malformed = err.Error()
+	}
+	return lease, nil
+}
+
+// ParseLease parses the content of a lease.
+func ParseLease(content string) (container, ifName string, err error) {
+	container, ifName, _ = strings.Cut(strings.TrimSpace(content), "\n")
+	container, ifName = strings.TrimSpace(container), strings.TrimSpace(ifName)
+	if container == "" || strings.ContainsFunc(container+ifName, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		return "", "", errors.New("neither a container nor an interface in it")
+	}
+	return container, ifName, nil
+}
+
+// maxConfigs bounds the runtime's directory of configurations.
+const maxConfigs = 1000
+
+// ConfiguredNetwork returns the name of the network that containerd uses for pods: that of the first configuration in
+// its directory.
+func ConfiguredNetwork(h *host.Host) (string, error) {
+	entries, _, err := h.Files.ReadEntries(h.Paths.CNIConfDir, maxConfigs)
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	for _, entry := range entries {
+		if slices.Contains([]string{".conf", ".conflist", ".json"}, path.Ext(entry.Name)) && !entry.IsDir() {
+			names = append(names, entry.Name)
+		}
+	}
+	if len(names) == 0 {
+		return "", nil
+	}
+	file := path.Join(h.Paths.CNIConfDir, slices.Min(names))
+	data, err := h.Files.Read(file)
+	if err != nil {
+		return "", err
+	}
+	var config struct {
+		Name string `json:"name"`
+	}
+	if err := json.Unmarshal(data, &config); err != nil {
+		return "", fmt.Errorf("read %s: %w", file, err)
+	}
+	return config.Name, nil
+}

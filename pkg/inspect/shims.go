@@ -1,0 +1,122 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strconv"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	hostcri "github.com/nodeagent/nodeagent/internal/host/cri"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
+)
+
+func shimSpec() KindSpec {
+	return KindSpec{
+		Kind: Shim, List: listShims, GoneFrom: ofSandbox,
+		ReportOnly: "to end it while a container runs below it would leave that to nobody",
+		What:       "a shim of the runtime: `containerd-shim` in the namespace `k8s.io`, or CRI-O's `conmon`",
+		Harm:       "keeps memory, a PID, a bundle and often a whole container that the scheduler counts as free",
+	}
+}
+
+// listShims lists the shims of the runtime. One with a process in the cgroup of a pod belongs to that pod, too:
+// where that lives, the shim is no leftover.
+func listShims(ctx context.Context, scan *Scan) ([]Object, error) {
+	table, err := scan.Host.ProcessTable(ctx, time.Minute) // shared with others that need no newer one
+	if err != nil {
+		return nil, err
+	}
+	children := make(map[int]int)
+	for _, p := range table {
+		if p.State != 'Z' {
+			children[p.PPID]++
+		}
+	}
+	pods, err := scan.podsBelow()
+	if err != nil {
+		return nil, err
+	}
+	var objects []Object
+	var failures []error
+	for _, p := range table {
+		if !hostcri.IsShim(p.Comm) || p.State == 'Z' {
+			continue
+		}
+		o, err := scan.shimObject(p, children[p.PID])
+		if uid, ok := pods[p.PID]; ok && uid == "" {
+			o.Doubt = "processes of several pods are below it"
+		} else {
+			o.Pod.UID = uid
+		}
+		if err != nil {
+			failures = append(failures, err)
+		} else if o.ID != "" {
+			objects = append(objects, o)
+		}
+	}
+	return objects, errors.Join(failures[:min(len(failures), 3)]...)
+}
+
+// shimObject returns the object of a process that is a shim of Kubernetes; an empty one if it has ended, or is none.
+func (s *Scan) shimObject(p proc.Stat, children int) (Object, error) {
+	h := s.Host
+	now, err := h.ProcStat(p.PID)
+	if proc.Gone(err) || err == nil && now.StartTime != p.StartTime {
+		return Object{}, nil
+	}
+	if err != nil {
+		return Object{}, fmt.Errorf("shim %d: %w", p.PID, err)
+	}
+	args, err := h.ProcArgs(p.PID)
+	if proc.Gone(err) {
+		return Object{}, nil
+	}
+	if err != nil {
+		return Object{}, fmt.Errorf("shim %d: %w", p.PID, err)
+	}
+	shim := hostcri.ParseShim(args)
+	if shim.ID == "" {
+		return Object{}, nil
+	}
+	o := Object{
+		Kind: Shim, ID: fmt.Sprintf("%s#%d", shim.ID, p.PID), ContainerID: shim.ID,
+		Identity: Identity{"pid": strconv.Itoa(p.PID), "startTime": strconv.FormatUint(p.StartTime, 10)},
+		Facts: facts("pid", strconv.Itoa(p.PID), "command", path.Base(args[0]), "state", string(now.State),
+			"children", strconv.Itoa(children)),
+	}
+	switch {
+	case !host.IsContainerID(shim.ID):
+		o.Foreign = "not created by a CRI runtime: its ID has another format"
+	case path.Base(args[0]) != "conmon" && s.socketPath(shim.Address) != s.socketPath(h.Paths.ContainerdSocket):
+		o.Foreign = "of another containerd, " + strconv.QuoteToGraphic(shim.Address)
+	case discover.Nested(h, p.PID):
+		o.Foreign = "in a container, which may be a node itself"
+	}
+	return o, nil
+}
+
+// socketPath returns the path of a socket without symbolic links in its directory.
+func (s *Scan) socketPath(socket string) string {
+	return path.Join(resolve(s.Host.Files, path.Dir(path.Clean("/"+socket))), path.Base(socket))
+}
+
+// podsBelow returns the pods in whose cgroups the children of a process are, by its PID; no UID
+// where they are in those of several.
+func (s *Scan) podsBelow() (map[int]string, error) {
+	table, err := s.processes()
+	if err != nil {
+		return nil, err
+	}
+	pods := make(map[int]string)
+	for _, p := range table.pods {
+		if other, ok := pods[p.PPID]; ok && other != p.uid {
+			p.uid = ""
+		}
+		pods[p.PPID] = p.uid
+	}
+	return pods, nil
+}
