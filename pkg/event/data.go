@@ -68,7 +68,7 @@ type Range struct {
 	Stream string `json:"stream,omitempty"` // where it is not that of the event
 	From   string `json:"from"`
 	To     string `json:"to"`
-	Reason string `json:"reason"` // dropped, expired, rejected, damaged
+	Reason string `json:"reason"` // dropped, expired, rejected, lost (found missing after a restart)
 }
 
 // readData decodes the data of a type.

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"sync"
 
@@ -158,6 +160,26 @@ func (e *Events) Lines() []string {
 		lines = append(lines, fmt.Sprintf("%s %s %d %s", event.Type, event.Reason, event.Count, event.Message))
 	}
 	return lines
+}
+
+// Receiver answers HTTP requests without a network, by a handler.
+type Receiver struct {
+	Fault
+	Handler http.Handler
+}
+
+// RoundTrip implements http.RoundTripper.
+func (r *Receiver) RoundTrip(request *http.Request) (response *http.Response, err error) {
+	err = r.do(request.Context(), func() error {
+		recorder := httptest.NewRecorder()
+		r.Handler.ServeHTTP(recorder, request)
+		response = recorder.Result()
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return response, nil
 }
 
 // Store is a store in memory that can be made to fail or to hang.
