@@ -16,6 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
+	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 )
 
 // DefaultFile is read where it exists and no other file is named.
@@ -44,9 +45,11 @@ type Config struct {
 
 // Report configures the reporters.
 type Report struct {
-	Conditions Conditions `yaml:"conditions"`
-	Events     Events     `yaml:"events"`
-	Metrics    Metrics    `yaml:"metrics"`
+	Conditions  Conditions           `yaml:"conditions"`
+	ConfigMap   ConfigMap            `yaml:"configMap"`
+	Events      Events               `yaml:"events"`
+	EventCenter eventcenter.Settings `yaml:"eventCenter"`
+	Metrics     Metrics              `yaml:"metrics"`
 }
 
 // Conditions are the conditions of the Node.
@@ -56,6 +59,12 @@ type Conditions struct {
 	Vocabulary condition.Vocabulary `yaml:"vocabulary"`
 	Spread     time.Duration        `yaml:"spread"`  // writes that are not urgent come at random within it
 	Refresh    time.Duration        `yaml:"refresh"` // all is written again after this
+}
+
+// ConfigMap is the node's conditions as a ConfigMap, in the vocabulary of the conditions of the Node.
+type ConfigMap struct {
+	Enabled   bool   `yaml:"enabled"`
+	Namespace string `yaml:"namespace"` // unless set, that of the agent's pod, or "nodeagent"
 }
 
 // Events are Kubernetes Events on the Node.
@@ -82,8 +91,9 @@ func Default() Config {
 		Report: Report{
 			Conditions: Conditions{Enabled: true, Vocabulary: condition.Problem, Spread: condition.DefaultSpread,
 				Refresh: condition.DefaultRefresh},
-			Events:  Events{Enabled: true, Burst: 10, Every: time.Minute},
-			Metrics: Metrics{Enabled: true, Listen: "127.0.0.1:10680"},
+			Events:      Events{Enabled: true, Burst: 10, Every: time.Minute},
+			EventCenter: eventcenter.Settings{Mode: eventcenter.Batch, Endpoints: []string{}},
+			Metrics:     Metrics{Enabled: true, Listen: "127.0.0.1:10680"},
 		},
 		Plugins: []plugin.Settings{}, Rules: []kernellog.CustomRule{}, NodeProblemDetector: npd.DefaultSettings(),
 	}

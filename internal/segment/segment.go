@@ -1,5 +1,5 @@
-// Package segment holds a directory of append-only files. It reads and writes with plain calls and maps nothing: a read
-// that fails is an error, not a signal. It knows nothing of what the files hold.
+// Package segment holds a directory of append-only files. It reads and writes with plain calls and maps nothing: a
+// read that fails is an error, not a signal. It knows nothing of what the files hold.
 package segment
 
 import (
@@ -18,8 +18,8 @@ type Dir struct {
 	Max  int64 // bytes of one file; a longer one is read up to here
 }
 
-// Scan calls f for each file, in the order of their names. A file that cannot be read is passed with what was read of it
-// and the error.
+// Scan calls f for each file, in the order of their names. A file that cannot be read is passed with what was read of
+// it and the error.
 func (d Dir) Scan(f func(name string, data []byte, err error)) error {
 	entries, err := os.ReadDir(d.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -43,8 +43,8 @@ func (d Dir) read(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, d.Max))
 }
 
-// Append adds data to the end of a file and waits until it is on the disk. After an error the file may end with a part of
-// the data.
+// Append adds data to the end of a file and waits until it is on the disk. After an error the file may end with a part
+// of the data.
 func (d Dir) Append(name string, data []byte) error {
 	file, err := d.open(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -127,7 +127,8 @@ func OfUpdate(u finding.Update) (Event, bool) {
 
 // OfBelieved returns what a snapshot holds of a finding that is believed.
 func OfBelieved(b finding.Believed) Fault {
-	e, _ := OfUpdate(finding.Update{ID: b.ID, Kind: finding.Raised, Finding: b.Finding, First: b.First, Since: b.Raised})
+	e, _ := OfUpdate(finding.Update{ID: b.ID, Kind: finding.Raised, Finding: b.Finding, First: b.First,
+		Since: b.Raised})
 	fault, _ := e.Data.(Fault)
 	return fault
 }

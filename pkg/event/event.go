@@ -1,7 +1,7 @@
-// Package event holds the wire types between agents and an event center: CloudEvents 1.0 in structured JSON. It encodes
-// and decodes; it opens no connection and keeps no state. An event is refused where its envelope is not exactly what an
-// agent writes; members of its data that are not known are ignored, since agents and centers are upgraded at different
-// times.
+// Package event holds the wire types between agents and an event center: CloudEvents 1.0 in structured JSON. It
+// encodes and decodes; it opens no connection and keeps no state. An event is refused where its envelope is not
+// exactly what an agent writes; members of its data that are not known are ignored, since agents and centers are
+// upgraded at different times.
 package event
 
 import (
@@ -63,8 +63,9 @@ type Event struct {
 	Severity finding.Severity
 	BootID   string // of the boot in which it happened
 	Stream   string // ULID; each start of an agent begins two: one of what changes, one of state
-	// Sequence in the stream, from 1: the order of events. With Stream it is the "id". The stream of what changes has no
-	// gaps but those that an agent.gap names. That of state (node.snapshot, agent.alive) may: the newest is all that counts.
+	// Sequence in the stream, from 1: the order of events. With Stream it is the "id". The stream of what changes has
+	// no gaps but those that an agent.gap names. That of state (node.snapshot, agent.alive) may: the newest is all
+	// that counts.
 	Sequence uint64
 
 	Data any // see Type; json.RawMessage where the type is not known

@@ -17,8 +17,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// center is a receiver of CloudEvents that is not ours: the SDK reads requests. What it accepts is also read as an agent's
-// event.
+// center is a receiver of CloudEvents that is not ours: the SDK reads requests. What it accepts is also read as an
+// agent's event.
 type center struct {
 	mu       sync.Mutex // guards all below
 	answer   func(w http.ResponseWriter, request *http.Request, events []cloudevents.Event) bool

@@ -32,8 +32,8 @@ type session struct {
 	digest [32]byte // of the files
 }
 
-// credentials keeps the newest session. The files may be on the disk that hangs: they are read by a goroutine for which
-// nobody waits who has older ones.
+// credentials keeps the newest session. The files may be on the disk that hangs: they are read by a goroutine for
+// which nobody waits who has older ones.
 type credentials struct {
 	settings Settings
 	read     func(name string) ([]byte, error)

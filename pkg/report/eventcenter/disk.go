@@ -200,7 +200,8 @@ func (d *disk) signal() {
 	}
 }
 
-// fetch returns the events of a batch that are on the disk alone, by entry. It is false where the disk does not answer.
+// fetch returns the events of a batch that are on the disk alone, by entry. It is false where the disk does not
+// answer.
 func (d *disk) fetch(ctx context.Context, batch []*entry) (map[*entry]read, bool) {
 	if time.Now().Before(d.hung) {
 		return nil, false

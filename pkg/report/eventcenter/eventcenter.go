@@ -1,6 +1,6 @@
-// Package eventcenter sends what changes to an event center, as CloudEvents over HTTP. What was not acknowledged is kept
-// in memory and, a second later, in a bounded directory of files, but nothing that is sent waits for the disk: that it is
-// dying may be what there is to say.
+// Package eventcenter sends what changes to an event center, as CloudEvents over HTTP. What was not acknowledged is
+// kept in memory and, a second later, in a bounded directory of files, but nothing that is sent waits for the disk:
+// that it is dying may be what there is to say.
 package eventcenter
 
 import (

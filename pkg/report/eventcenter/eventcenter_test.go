@@ -149,12 +149,14 @@ func TestSimplerModes(t *testing.T) {
 	}
 }
 
-// What the center names is set aside, told and counted; all else arrives. Where it names nothing, the culprit is found.
+// What the center names is set aside, told and counted; all else arrives. Where it names nothing, the culprit is
+// found.
 func TestRejected(t *testing.T) {
 	for name, answer := range map[string]func(w http.ResponseWriter, bad []int){
 		"named": func(w http.ResponseWriter, bad []int) {
 			w.WriteHeader(http.StatusUnprocessableEntity)
-			fmt.Fprintf(w, `{"rejected":[{"index":%d,"reason":"no such thing"},{"index":-1},{"index":99999}]}`, bad[0])
+			const names = `{"rejected":[{"index":%d,"reason":"no such thing"},{"index":-1},{"index":99999}]}`
+			fmt.Fprintf(w, names, bad[0])
 		},
 		"not named": func(w http.ResponseWriter, _ []int) { http.Error(w, "bad", http.StatusBadRequest) },
 		"too large": func(w http.ResponseWriter, _ []int) { w.WriteHeader(http.StatusRequestEntityTooLarge) },
@@ -270,7 +272,8 @@ func (o *observer) Dropped(string, finding.Severity, int) {}
 
 // The center says how often it wants to be sent something, within bounds.
 func TestAlive(t *testing.T) {
-	for header, want := range map[string]int{"": 60, "120": 30, "1": 360, "999999999999": 1, "90000": 1, "-5": 60, "x": 60} {
+	for header, want := range map[string]int{"": 60, "120": 30, "1": 360, "999999999999": 1, "90000": 1, "-5": 60,
+		"x": 60} {
 		t.Run(header, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := &center{}
@@ -304,8 +307,8 @@ func TestSnapshotFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &center{}
 		config, receiver := config(c)
-		left := finding.NewActivity(finding.LeftoverFound, "leftovers", finding.Subject{Kind: "mount", Name: "/a", UID: "u"},
-			finding.Timestamp{Wall: time.Now(), Boot: "boot-1"})
+		left := finding.NewActivity(finding.LeftoverFound, "leftovers", finding.Subject{Kind: "mount", Name: "/a",
+			UID: "u"}, finding.Timestamp{Wall: time.Now(), Boot: "boot-1"})
 		left.Message = "left"
 		config.Checks, config.Leftovers = []string{"a", "b"}, []finding.Activity{left}
 		r := eventcenter.New(config)
@@ -368,8 +371,8 @@ func TestSnapshotParts(t *testing.T) {
 	})
 }
 
-// A day without the center, in a storm: what is kept stays below 20 MiB, the fatal ones are all kept, and what was dropped
-// is named.
+// A day without the center, in a storm: what is kept stays below 20 MiB, the fatal ones are all kept, and what was
+// dropped is named.
 func TestDayWithoutTheCenter(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -436,8 +439,8 @@ func sizeOf(t *testing.T, dir string) (size int64) {
 	return size
 }
 
-// A file that ends in the middle of a record, or is damaged, costs what was in it: the rest arrives, and what is missing is
-// named.
+// A file that ends in the middle of a record, or is damaged, costs what was in it: the rest arrives, and what is
+// missing is named.
 func TestDamagedFiles(t *testing.T) {
 	for name, damage := range map[string]func(data []byte) []byte{
 		"torn":    func(data []byte) []byte { return data[:len(data)-7] },

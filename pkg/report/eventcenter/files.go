@@ -20,8 +20,8 @@ type write struct {
 	aside   int // how many of the pending
 }
 
-// unwritten returns what to write now: the events that were made before a moment, by severity. Events that the center has
-// acknowledged meanwhile are never written.
+// unwritten returns what to write now: the events that were made before a moment, by severity. Events that the center
+// has acknowledged meanwhile are never written.
 func (o *outbox) unwritten(before time.Time) []write {
 	var writes []write
 	for _, severity := range slices.Backward(severities()) {
@@ -63,8 +63,8 @@ func (o *outbox) open(kind string) *segment {
 	return o.segments[i]
 }
 
-// wrote notes that data was appended, or, with an error, that it was not: then the end of the file is not known, and the
-// next data goes to another.
+// wrote notes that data was appended, or, with an error, that it was not: then the end of the file is not known, and
+// the next data goes to another.
 func (o *outbox) wrote(w write, err error) {
 	s := w.file
 	s.busy = false
@@ -218,5 +218,6 @@ func (o *outbox) adopt(older *outbox) {
 
 // hasUnwritten reports whether something waits to be written.
 func (o *outbox) hasUnwritten() bool {
-	return len(o.pending) > 0 || slices.ContainsFunc(o.own.entries, func(e *entry) bool { return !e.gone && e.file == nil })
+	return len(o.pending) > 0 ||
+		slices.ContainsFunc(o.own.entries, func(e *entry) bool { return !e.gone && e.file == nil })
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The bounds of an outbox. What waits for a day takes at most maxDisk, maxAside and one segment of each kind on the disk.
+// The bounds of an outbox. What waits for a day takes at most maxDisk, maxAside and one segment of each kind on the
+// disk.
 const (
 	maxMemory   = 2 << 20  // bytes of events in memory
 	maxDisk     = 16 << 20 // bytes of segments
@@ -84,8 +85,9 @@ func (o *outbox) add(severity finding.Severity, at time.Time, body []byte) *entr
 	return e
 }
 
-// next returns what to send now, in the order of the sequence: at most count events of one stream and about size bytes.
-// What is new goes before what earlier starts have left. Without the disk, events that are only there are passed over.
+// next returns what to send now, in the order of the sequence: at most count events of one stream and about size
+// bytes. What is new goes before what earlier starts have left. Without the disk, events that are only there are
+// passed over.
 func (o *outbox) next(count, size int, withDisk bool) []*entry {
 	for _, s := range append([]*stream{o.own}, o.older...) {
 		var batch []*entry
@@ -183,8 +185,9 @@ func (o *outbox) miss(s *stream, from, to uint64, reason string) {
 	o.lost = append(o.lost, event.Range{Stream: id, From: event.Sequence(from), To: event.Sequence(to), Reason: reason})
 }
 
-// shrink keeps the outbox within its bounds: what is written leaves the memory, the oldest first; after that, and beyond
-// the bound of the disk, the oldest of the least severe is lost. It makes some room at once, since it looks at everything.
+// shrink keeps the outbox within its bounds: what is written leaves the memory, the oldest first; after that, and
+// beyond the bound of the disk, the oldest of the least severe is lost. It makes some room at once, since it looks at
+// everything.
 func (o *outbox) shrink() {
 	if o.memory > maxMemory {
 		o.release(func(e *entry) bool { return e.file != nil }, func(e *entry) { o.forget(e) })

@@ -13,9 +13,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// A record of a segment is, in little-endian order: the length of its body (4 bytes), the CRC-32C of all that follows (4),
-// the sequence (8), up to which sequence the center had everything of the stream when this was written (8), and the time in
-// Unix seconds (8); then the body, one encoded event. A record without a body says only what the center has.
+// A record of a segment is, in little-endian order: the length of its body (4 bytes), the CRC-32C of all that follows
+// (4), the sequence (8), up to which sequence the center had everything of the stream when this was written (8), and
+// the time in Unix seconds (8); then the body, one encoded event. A record without a body says only what the center
+// has.
 const (
 	headSize = 4 + 4 + 8 + 8 + 8
 	maxBody  = event.MaxSize + 4<<10 // what was set aside carries its reason
@@ -58,8 +59,8 @@ func readRecord(data []byte) (record, []byte, error) {
 	return r, data[headSize+int(size):], nil
 }
 
-// severities are the ranks of events and their segments, the least severe first. What was set aside is the last to be kept
-// and has a bound of its own.
+// severities are the ranks of events and their segments, the least severe first. What was set aside is the last to be
+// kept and has a bound of its own.
 func severities() []finding.Severity {
 	return []finding.Severity{finding.Info, finding.Warning, finding.Fatal}
 }

@@ -236,8 +236,9 @@ func (r *Reporter) reject(batch []*entry, bodies [][]byte, err error) {
 		if e.gone {
 			continue
 		}
-		r.config.Log.Warn("event is rejected and set aside", "sequence", e.sequence, "reason", report.Text(n.Reason, 200))
-		r.outbox.setAside(e, bodies[n.Index], report.Text(n.Reason, 200))
+		why := report.Text(n.Reason, 200)
+		r.config.Log.Warn("event is rejected and set aside", "sequence", e.sequence, "reason", why)
+		r.outbox.setAside(e, bodies[n.Index], why)
 	}
 	r.observe()
 	r.disk.signal()

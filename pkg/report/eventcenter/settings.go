@@ -83,6 +83,6 @@ func checkEndpoint(endpoint string) error {
 	case u.Scheme == "http" && net.ParseIP(u.Hostname()).IsLoopback():
 		return nil
 	}
-	return fmt.Errorf("%.200q: must be https; http is for addresses of the loopback only, such as http://127.0.0.1:10685",
-		endpoint)
+	return fmt.Errorf("%.200q: must be https; http is for addresses of the loopback only, such as "+
+		"http://127.0.0.1:10685", endpoint)
 }

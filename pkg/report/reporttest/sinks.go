@@ -32,7 +32,7 @@ func NewNode(conditions ...corev1.NodeCondition) *Node { return &Node{conditions
 
 // NodeConditions implements condition.Node.
 func (n *Node) NodeConditions(ctx context.Context) (conditions []corev1.NodeCondition, err error) {
-	err = n.do(ctx, func() error {
+	err = n.Do(ctx, func() error {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.reads++
@@ -44,7 +44,7 @@ func (n *Node) NodeConditions(ctx context.Context) (conditions []corev1.NodeCond
 
 // PatchNodeStatus implements condition.Node.
 func (n *Node) PatchNodeStatus(ctx context.Context, patch []byte) error {
-	return n.do(ctx, func() error {
+	return n.Do(ctx, func() error {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		conditions, err := merge(n.conditions, patch)
@@ -133,7 +133,7 @@ type Events struct {
 
 // CreateEvent implements event.Sink.
 func (e *Events) CreateEvent(ctx context.Context, event *corev1.Event) error {
-	return e.do(ctx, func() error {
+	return e.Do(ctx, func() error {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		for _, other := range e.events {
@@ -170,7 +170,7 @@ type Receiver struct {
 
 // RoundTrip implements http.RoundTripper.
 func (r *Receiver) RoundTrip(request *http.Request) (response *http.Response, err error) {
-	err = r.do(request.Context(), func() error {
+	err = r.Do(request.Context(), func() error {
 		recorder := httptest.NewRecorder()
 		r.Handler.ServeHTTP(recorder, request)
 		response = recorder.Result()
@@ -195,7 +195,7 @@ func NewStore() *Store { return &Store{values: map[string][]byte{}} }
 
 // Put implements report.Store.
 func (s *Store) Put(key string, value []byte) error {
-	return s.do(context.Background(), func() error {
+	return s.Do(context.Background(), func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.values[key] = slices.Clone(value)
@@ -205,7 +205,7 @@ func (s *Store) Put(key string, value []byte) error {
 
 // Delete implements report.Store.
 func (s *Store) Delete(key string) error {
-	return s.do(context.Background(), func() error {
+	return s.Do(context.Background(), func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.values, key)
