@@ -72,12 +72,11 @@ func (c *center) answers(f func(w http.ResponseWriter, request *http.Request, ev
 	c.answer = f
 }
 
-// status makes every answer this one.
-func (c *center) status(code int) {
-	c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
-		w.WriteHeader(code)
-		return code >= 300
-	})
+// asked returns how many requests came.
+func (c *center) asked() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.requests
 }
 
 func (c *center) received() []event.Event {

@@ -243,13 +243,14 @@ func TestKept(t *testing.T) {
 				r.Update(reporttest.NewWorld().Run("a", nil, "One"))
 				stop := reporttest.Start(t, r)
 				time.Sleep(29 * time.Minute)
-				if c.requests != 1 {
+				synctest.Wait()
+				if c.asked() != 1 {
 					t.Errorf("%d requests before the center's Retry-After was over", c.requests)
 				}
 				if seen.result != "error" || !strings.Contains(fmt.Sprint(seen.err), fmt.Sprint(code)) {
 					t.Errorf("observed %q %v", seen.result, seen.err)
 				}
-				c.status(http.StatusAccepted)
+				c.answers(nil)
 				time.Sleep(2 * time.Hour)
 				stop()
 				c.check(t)

@@ -49,7 +49,7 @@ func TestKilled(t *testing.T) {
 	if err != nil || len(stored) == 0 {
 		t.Fatalf("nothing was stored: %v", err)
 	}
-	c.status(http.StatusOK)
+	c.answers(nil)
 	r := eventcenter.New(realConfig(dir, server.URL))
 	done, cancel := runReal(t, r)
 	for range 100 {
