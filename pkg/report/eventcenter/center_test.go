@@ -129,6 +129,9 @@ func (c *center) check(t *testing.T) {
 				var from, to uint64
 				fmt.Sscanf(r.From+" "+r.To, "%d %d", &from, &to)
 				for n := from; n <= to; n++ {
+					if id := strings.TrimSpace(r.Stream + " " + e.Stream)[:26]; r.Reason == "lost" && seen[id][n] {
+						t.Errorf("%d of %s came, and is called lost", n, id)
+					}
 					note(strings.TrimSpace(r.Stream + " " + e.Stream)[:26], n)
 				}
 			}

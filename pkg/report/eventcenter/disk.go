@@ -78,7 +78,7 @@ func (d *disk) run() error {
 	for {
 		select {
 		case <-d.stop.Done():
-			return errors.Join(d.flush(0), d.close())
+			return errors.Join(d.flush(0), d.note())
 		case order := <-d.reads:
 			order.answer <- d.read(order)
 			continue
@@ -142,13 +142,13 @@ func (d *disk) flush(after time.Duration) error {
 			d.r.mu.Unlock()
 		}
 		if err := errors.Join(problems...); err != nil || len(writes) == 0 {
-			return errors.Join(err, d.remove())
+			return errors.Join(err, d.clean())
 		}
 	}
 }
 
-// remove removes what is obsolete, and has what was made meanwhile written later.
-func (d *disk) remove() error {
+// clean removes what is obsolete, and has what was made meanwhile written later.
+func (d *disk) clean() error {
 	d.r.mu.Lock()
 	obsolete := d.r.outbox.obsolete
 	d.r.outbox.obsolete = nil
@@ -156,6 +156,15 @@ func (d *disk) remove() error {
 	d.r.mu.Unlock()
 	if left {
 		d.signal()
+	}
+	if len(obsolete) == 0 {
+		return nil
+	}
+	if err := d.note(); err != nil { // or a restart would miss what was in there
+		d.r.mu.Lock()
+		defer d.r.mu.Unlock()
+		d.r.outbox.obsolete = append(d.r.outbox.obsolete, obsolete...)
+		return err
 	}
 	for i, name := range obsolete {
 		if err := d.files.Remove(name); err != nil {
@@ -168,14 +177,18 @@ func (d *disk) remove() error {
 	return nil
 }
 
-// close notes what the center has of the files that stay.
-func (d *disk) close() error {
+// note writes up to where the center has the streams of the files that stay.
+func (d *disk) note() error {
 	d.r.mu.Lock()
-	writes := d.r.outbox.closing(time.Now())
+	writes := d.r.outbox.notes(time.Now())
 	d.r.mu.Unlock()
 	var problems []error
 	for _, w := range writes {
-		problems = append(problems, d.files.Append(w.file.name, w.data))
+		err := d.files.Append(w.file.name, w.data)
+		problems = append(problems, err)
+		d.r.mu.Lock()
+		d.r.outbox.wrote(w, err)
+		d.r.mu.Unlock()
 	}
 	return errors.Join(problems...)
 }

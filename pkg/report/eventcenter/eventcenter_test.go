@@ -106,6 +106,48 @@ func TestFatalLeavesWithoutTheDisk(t *testing.T) {
 	}
 }
 
+// A backlog that can no longer be read does not hold up what is new, and is sent when the disk is back.
+func TestBacklogOnHungDisk(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c := &center{}
+		config, receiver := config(c)
+		config.Files = filesIn(dir)
+		receiver.Fail(errors.New("connection refused"))
+		stop := reporttest.Start(t, eventcenter.New(config))
+		time.Sleep(time.Minute)
+		stop()
+		receiver.Mend()
+		read, over := config.Files.ReadAt, make(chan struct{})
+		config.Files.ReadAt = func(name string, offset int64, size int) ([]byte, error) {
+			<-over
+			return read(name, offset, size)
+		}
+		r, w := eventcenter.New(config), reporttest.NewWorld()
+		stop = reporttest.Start(t, r)
+		for i := range 5 {
+			r.Update(w.Run("a", nil, fmt.Sprint("Reason", i)))
+			time.Sleep(2 * time.Second)
+			if lines := c.lines(event.FaultRaised, event.FaultUpdated); len(lines) != i+1 {
+				t.Errorf("%d: received %v", i, lines)
+			}
+		}
+		close(over)
+		time.Sleep(10 * time.Minute)
+		stop()
+		c.check(t)
+		streams := map[string]bool{}
+		for _, e := range c.received() {
+			if e.Type == event.AgentStarted {
+				streams[e.Stream] = true
+			}
+		}
+		if len(streams) != 2 {
+			t.Errorf("%d starts arrived, want 2", len(streams))
+		}
+	})
+}
+
 // A receiver that takes no batches, or no structured mode, is sent what it takes, and asked once.
 func TestSimplerModes(t *testing.T) {
 	for _, mode := range []eventcenter.Mode{eventcenter.Batch, eventcenter.Structured, eventcenter.Binary} {

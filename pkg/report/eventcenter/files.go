@@ -69,7 +69,7 @@ func (o *outbox) wrote(w write, err error) {
 	s := w.file
 	s.busy = false
 	if err != nil {
-		s.sealed = true
+		s.sealed, s.torn = true, true
 		o.collect()
 		return
 	}
@@ -91,13 +91,12 @@ func (o *outbox) wrote(w write, err error) {
 	o.shrink()
 }
 
-// closing returns records for the segments that stay: what they need not send again.
-func (o *outbox) closing(now time.Time) []write {
+// notes returns records for the files that stay: what they need not send again.
+func (o *outbox) notes(now time.Time) []write {
 	var writes []write
-	seen := map[*stream]bool{}
 	for _, s := range slices.Backward(o.segments) {
-		if s.kind != aside && !seen[s.stream] && s.stream.acknowledged > 0 {
-			seen[s.stream] = true
+		if s.kind != aside && !s.torn && s.stream.acknowledged > s.stream.noted {
+			s.stream.noted, s.busy = s.stream.acknowledged, true
 			data := record{acknowledged: s.stream.acknowledged, at: now}.append(nil)
 			writes = append(writes, write{file: s, data: data})
 		}
@@ -152,6 +151,7 @@ func (o *outbox) loaded(name string, data []byte) {
 	for rest := data; len(rest) > 0; {
 		r, after, err := readRecord(rest)
 		if err != nil {
+			s.torn = true
 			break // the end of what was being written, or damage: sequences that are missing are told
 		}
 		if offset := int64(len(data) - len(rest)); len(r.body) == 0 {

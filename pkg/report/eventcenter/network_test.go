@@ -16,6 +16,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -222,6 +224,7 @@ func TestSilentServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
+	var sent atomic.Int64
 	go func() {
 		for {
 			conn, err := listener.Accept()
@@ -231,7 +234,8 @@ func TestSilentServer(t *testing.T) {
 			go func() {
 				defer conn.Close()
 				for _, err := conn.Write([]byte("HTTP/1.1 200 OK\r\n")); err == nil; {
-					_, err = conn.Write([]byte("X-A: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n"))
+					_, err = conn.Write([]byte("X-A: " + strings.Repeat("a", 8000) + "\r\n"))
+					sent.Add(8000)
 				}
 			}()
 		}
@@ -247,4 +251,7 @@ func TestSilentServer(t *testing.T) {
 	eventually(t, "the other endpoint is not used", func() bool {
 		return slices.Contains(c.lines(event.FaultRaised), "One")
 	})
+	if n := sent.Load(); n > 64<<20 { // what the kernel buffers, and more
+		t.Errorf("%d bytes of headers were read", n)
+	}
 }

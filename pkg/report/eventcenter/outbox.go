@@ -39,6 +39,7 @@ type stream struct {
 	gone         int      // how many of them
 	last         uint64   // sequence of the newest
 	acknowledged uint64   // up to here the center has everything, or will never get it
+	noted        uint64   // of that, what the files say
 }
 
 // segment is one file. All of its events have one severity.
@@ -48,7 +49,8 @@ type segment struct {
 	stream *stream
 	size   int64
 	live   int  // entries that are not gone
-	sealed bool // nothing is appended any more
+	sealed bool // no event is appended any more
+	torn   bool // its end is not readable, nor what would be appended
 	busy   bool // something is being appended
 }
 
