@@ -482,6 +482,59 @@ func sizeOf(t *testing.T, dir string) (size int64) {
 	return size
 }
 
+// After a crash, what has arrived is not called lost: neither what was never written, nor what was in files that are gone.
+func TestNothingThatCameIsCalledLost(t *testing.T) {
+	dir, crashed := t.TempDir(), filepath.Join(t.TempDir(), "copy")
+	synctest.Test(t, func(t *testing.T) {
+		c := &center{}
+		config, _ := config(c)
+		config.Files, config.Settings.Mode = filesIn(dir), eventcenter.Structured
+		r, w := eventcenter.New(config), reporttest.NewWorld()
+		stop := reporttest.Start(t, r)
+		r.Update(w.Run("a", nil, "One"))
+		time.Sleep(time.Minute)
+		accept := finding.Severity("none")
+		c.answers(func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
+			refused := events[0].Extensions()["severity"] != string(accept) &&
+				events[0].Type() != string(event.NodeSnapshot)
+			if refused {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+			return refused
+		})
+		r.Update(w.Run("a", nil, "Two"))
+		r.Update(w.Run("a", nil, "Three"))
+		info := reporttest.Fatal("b", 0, "Four")
+		info.Severity = finding.Info
+		r.Update(w.Observe(finding.Observation{Check: "b", At: w.Now(), Findings: []finding.Finding{info}}))
+		time.Sleep(10 * time.Minute)
+		if err := os.CopyFS(crashed+"-before", os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+		accept = finding.Fatal
+		time.Sleep(20 * time.Minute)
+		if err := os.CopyFS(crashed, os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+		if files, _ := filepath.Glob(crashed + "/*"); len(files) != 1 {
+			t.Fatalf("stored: %v", files)
+		}
+		stop()
+		c.answers(nil)
+		for _, dir := range []string{crashed, crashed + "-before"} {
+			config.Files = filesIn(dir)
+			stop = reporttest.Start(t, eventcenter.New(config))
+			time.Sleep(10 * time.Minute)
+			stop()
+			c.check(t)
+		}
+		got := c.lines(event.FaultRaised, event.FaultUpdated)
+		if diff := cmp.Diff([]string{"One", "Two", "Three", "Four"}, got); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
 // A file that ends in the middle of a record, or is damaged, costs what was in it: the rest arrives, and what is
 // missing is named.
 func TestDamagedFiles(t *testing.T) {
