@@ -242,7 +242,8 @@ func (p *statusScreen) reported() {
 		return
 	}
 	fmt.Fprintf(p, "\n%s\n", p.paint(faint, "REPORTED"))
-	names := map[string]string{"condition": "conditions of the Node", "event": "events on the Node"}
+	names := map[string]string{"condition": "conditions of the Node", "configmap": "conditions as a ConfigMap",
+		"event": "events on the Node", "eventcenter": "event center"}
 	for _, t := range p.status.Sinks {
 		p.line(cmp.Or(names[t.Reporter], t.Reporter) + ": " + sinkText(t, p.status.Now.Wall))
 	}
@@ -263,8 +264,14 @@ func sinkText(t status.SinkStatus, now time.Time) string {
 	if t.Dropped > 0 {
 		parts = append(parts, fmt.Sprintf("%d dropped because too many waited", t.Dropped))
 	}
+	if t.SetAside > 0 {
+		parts = append(parts, fmt.Sprintf("%d set aside because they are refused", t.SetAside))
+	}
 	if len(parts) == 0 {
 		return "nothing to write yet"
+	}
+	if t.Endpoint != "" {
+		parts = append(parts, t.Endpoint)
 	}
 	return strings.Join(parts, "; ")
 }

@@ -87,7 +87,7 @@ func New(o Options) (*Agent, error) {
 	own := checks.Checks(cfg.Checks, a.deps)
 	a.monitors = a.openMonitors(own)
 	a.checks = slices.Concat(own, a.monitors.Checks(), plugin.Checks(cfg.Plugins),
-		[]detect.Check{left.check(), stateCheck(o.Store)}, o.Checks)
+		[]detect.Check{left.check(), stateCheck(o.Store)}, a.eventCenterChecks(), o.Checks)
 	a.Progress = notify.NewProgress(limits(a.checks))
 
 	state, err := o.Store.LoadState()

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -14,7 +16,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
+	"github.com/nodeagent/nodeagent/pkg/report/configmap"
 	"github.com/nodeagent/nodeagent/pkg/report/event"
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
@@ -53,6 +57,7 @@ func (a *Agent) openReporters() meter {
 	a.reporters = append(a.reporters, m)
 	a.leftovers.meter, a.meter = m, m
 	a.sinks = newSinkMonitor(m)
+	a.openEventCenter(m)
 	if a.clients.Client == nil {
 		return m
 	}
@@ -72,6 +77,9 @@ func (a *Agent) openReporters() meter {
 			Observer: a.sinks, Log: a.log,
 		}))
 	}
+	if a.cfg.Report.ConfigMap.Enabled {
+		a.reporters = append(a.reporters, a.openConfigMap(namings))
+	}
 	if settings := a.cfg.Report.Events; settings.Enabled {
 		a.reporters = append(a.reporters, event.New(event.Config{
 			Node: a.clients.Host.NodeName, Sink: a.clients.Client, Store: a.store.Bucket("events"),
@@ -80,6 +88,25 @@ func (a *Agent) openReporters() meter {
 		}))
 	}
 	return m
+}
+
+// openConfigMap opens the reporter of the node's ConfigMap.
+func (a *Agent) openConfigMap(namings map[string]finding.Condition) report.Reporter {
+	settings := a.cfg.Report.Conditions
+	namespace := a.cfg.Report.ConfigMap.Namespace
+	if namespace == "" {
+		if own, err := a.readCredential("namespace"); err == nil {
+			namespace = strings.TrimSpace(string(own))
+		}
+	}
+	return configmap.New(configmap.Config{
+		Cluster: a.clients.Client, Node: a.clients.Host.NodeName, Namespace: cmp.Or(namespace, "nodeagent"),
+		Version: Version, Configuration: a.configuration(),
+		Conditions: condition.Config{
+			Conditions: namings, Vocabulary: settings.Vocabulary, Store: a.store.Bucket("configmap"), Started: a.started,
+			Spread: settings.Spread, Observer: a.sinks, Log: a.log,
+		},
+	})
 }
 
 // sources are what wakes checks between their intervals.

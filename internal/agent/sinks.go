@@ -1,12 +1,14 @@
 package agent
 
 import (
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report"
+	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 )
 
 // sinkMonitor keeps the status of each sink for "nodeagent status", and passes what it observes on.
@@ -68,11 +70,24 @@ func (t *sinkMonitor) all(reporters []report.Reporter) []status.SinkStatus {
 	defer t.mu.Unlock()
 	sinks := []status.SinkStatus{}
 	for _, r := range reporters {
+		sink := status.SinkStatus{Reporter: r.Name()}
 		if known := t.sinks[r.Name()]; known != nil {
-			sinks = append(sinks, *known)
-		} else if r.Name() == "condition" || r.Name() == "event" {
-			sinks = append(sinks, status.SinkStatus{Reporter: r.Name()})
+			sink = *known
+		} else if !slices.Contains([]string{"condition", "configmap", "event", "eventcenter"}, r.Name()) {
+			continue
 		}
+		if r, ok := r.(*eventcenter.Reporter); ok {
+			stats := r.Stats()
+			sink.Endpoint, sink.SetAside = stats.Endpoint, stats.SetAside
+		}
+		sinks = append(sinks, sink)
 	}
 	return sinks
+}
+
+// failing returns since when a sink fails, and why; zero while it does not.
+func (t *sinkMonitor) failing(reporter string) (since time.Time, why string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.of(reporter).Failing, t.of(reporter).Why
 }

@@ -23,9 +23,11 @@ var mayImport = map[string][]string{
 	"pkg/remediate":        {"pkg/finding", "pkg/inspect", "internal/host", "internal/mutate", "internal/faultpoint"},
 	"pkg/report":           {"pkg/finding", "pkg/report"},
 	"pkg/event":            {"pkg/finding"},
+	"internal/segment":     {},
 	"internal/host":        {"pkg/finding", "internal/host"},
 	"internal/mutate":      {"internal/host", "pkg/finding", "internal/mutate"},
 
+	"pkg/report/eventcenter":     {"pkg/finding", "pkg/report", "pkg/event"},
 	"internal/host/hosttest":     {"pkg/finding", "internal/host", "test/need"},
 	"internal/mutate/mutatetest": {"pkg/finding", "internal/host", "internal/mutate", "test/need"},
 	"test/need":                  {},

@@ -19,6 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
+	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
@@ -48,10 +49,12 @@ type Config struct {
 
 // Report configures the reporters.
 type Report struct {
-	Conditions Conditions `yaml:"conditions"`
-	Events     Events     `yaml:"events"`
-	Taint      Taint      `yaml:"taint"`
-	Metrics    Metrics    `yaml:"metrics"`
+	Conditions  Conditions           `yaml:"conditions"`
+	ConfigMap   ConfigMap            `yaml:"configMap"`
+	Events      Events               `yaml:"events"`
+	EventCenter eventcenter.Settings `yaml:"eventCenter"`
+	Taint       Taint                `yaml:"taint"`
+	Metrics     Metrics              `yaml:"metrics"`
 }
 
 // Conditions are the conditions of the Node.
@@ -61,6 +64,12 @@ type Conditions struct {
 	Vocabulary condition.Vocabulary `yaml:"vocabulary"`
 	Spread     time.Duration        `yaml:"spread"`  // writes that are not urgent come at random within it
 	Refresh    time.Duration        `yaml:"refresh"` // all is written again after this
+}
+
+// ConfigMap is the node's conditions as a ConfigMap, in the vocabulary of the conditions of the Node.
+type ConfigMap struct {
+	Enabled   bool   `yaml:"enabled"`
+	Namespace string `yaml:"namespace"` // unless set, that of the agent's pod, or "nodeagent"
 }
 
 // Events are Kubernetes Events on the Node.
@@ -110,7 +119,8 @@ func Default() Config {
 		Report: Report{
 			Conditions: Conditions{Enabled: true, Vocabulary: condition.Problem, Spread: condition.DefaultSpread,
 				Refresh: condition.DefaultRefresh},
-			Events: Events{Enabled: true, Burst: 10, Every: time.Minute},
+			Events:      Events{Enabled: true, Burst: 10, Every: time.Minute},
+			EventCenter: eventcenter.Settings{Mode: eventcenter.Batch, Endpoints: []string{}},
 			Taint: Taint{Mode: taint.Off, Key: taint.DefaultKey, Hold: taint.DefaultHold,
 				Prefer: []string{"critical-daemonsets", "csi-registration"}},
 			Metrics: Metrics{Enabled: true, Listen: "127.0.0.1:10680"},

@@ -37,6 +37,7 @@ const agentRole = `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io
  {"apiGroups":[""],"resources":["pods"],"verbs":["get","list","watch"]},
  {"apiGroups":["apps"],"resources":["daemonsets","controllerrevisions"],"verbs":["list"]},
  {"apiGroups":[""],"resources":["nodes/status"],"resourceNames":["node-a"],"verbs":["patch"]},
+ {"apiGroups":[""],"resources":["configmaps"],"verbs":["create","patch"]},
  {"apiGroups":[""],"resources":["events"],"verbs":["create","patch"]}]}`
 
 const agentBinding = `{"kind":"ClusterRoleBinding","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"agent"},
@@ -323,5 +324,19 @@ func writeEverything(t *testing.T, ctx context.Context, c *Client, user string) 
 	}
 	if err := c.CreateEvent(ctx, event); !apierrors.IsAlreadyExists(err) {
 		t.Errorf("CreateEvent() again = %v, want AlreadyExists", err)
+	}
+	applyConfigMap(t, ctx, c, user == "agent")
+}
+
+// applyConfigMap creates a ConfigMap and takes a key out of it again. A node's own identity may not, without the Role that
+// the chart has for it.
+func applyConfigMap(t *testing.T, ctx context.Context, c *Client, may bool) {
+	t.Helper()
+	for _, data := range []string{`{"A":"1","B":"2"}`, `{"A":"1"}`} {
+		err := c.ApplyConfigMap(ctx, "default", "node-"+testNode, []byte(
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"node-`+testNode+`"},"data":`+data+`}`))
+		if may && err != nil || !may && !apierrors.IsForbidden(err) {
+			t.Errorf("ApplyConfigMap() = %v", err)
+		}
 	}
 }

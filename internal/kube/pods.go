@@ -39,7 +39,7 @@ func (c *Client) podsNamed(ctx context.Context, namespace, name string) ([]corev
 func validName(namespace, name string) error {
 	problems := append(validation.IsDNS1123Label(namespace), validation.IsDNS1123Subdomain(name)...)
 	if len(problems) > 0 {
-		return fmt.Errorf("apiserver: pod %q in namespace %q: %s", clip(name), clip(namespace),
+		return fmt.Errorf("apiserver: %q in namespace %q: %s", clip(name), clip(namespace),
 			strings.Join(problems, "; "))
 	}
 	return nil

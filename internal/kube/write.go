@@ -58,6 +58,33 @@ func (c *Client) PatchNode(ctx context.Context, patch []byte, dryRun bool) error
 	})
 }
 
+// NodeUID returns the UID of the Node object.
+func (c *Client) NodeUID(ctx context.Context) (string, error) {
+	node, err := c.node(ctx)
+	if err != nil {
+		return "", err
+	}
+	return string(node.UID), nil
+}
+
+// ApplyConfigMap applies a ConfigMap, given as JSON, server-side. The agent owns what it applies: another writer of the
+// same fields is overruled.
+func (c *Client) ApplyConfigMap(ctx context.Context, namespace, name string, object []byte) error {
+	if err := validName(namespace, name); err != nil {
+		return err
+	}
+	return c.send(ctx, request{
+		what:  fmt.Sprintf("apply configmap %s/%s", namespace, name),
+		group: corev1.SchemeGroupVersion,
+		build: func(r *rest.RESTClient) *rest.Request {
+			return r.Patch(types.ApplyYAMLPatchType).Namespace(namespace).Resource("configmaps").Name(name).
+				Param("fieldManager", "nodeagent").Param("force", "true").
+				SetHeader("Accept", metadataOnly).Body(object)
+		},
+		urgent: true,
+	})
+}
+
 // CreateEvent creates an event. One that exists already is an error for which apierrors.IsAlreadyExists is true.
 func (c *Client) CreateEvent(ctx context.Context, event *corev1.Event) error {
 	return c.send(ctx, request{

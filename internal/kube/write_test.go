@@ -211,3 +211,24 @@ func TestCachedWaitsNoLongerThanCtx(t *testing.T) {
 		<-done
 	})
 }
+
+func TestApplyConfigMap(t *testing.T) {
+	server := newFakeServer(t, partial(t))
+	object := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"node-node-a"}}`
+	if err := server.client().ApplyConfigMap(within(t, 5*time.Second), "nodeagent", "node-node-a",
+		[]byte(object)); err != nil {
+		t.Fatal(err)
+	}
+	server.mu.Lock()
+	r := server.requests[0]
+	got := []string{r.Method, r.URL.RequestURI(), r.Header.Get("Content-Type"), server.bodies[0]}
+	server.mu.Unlock()
+	want := []string{"PATCH", "/api/v1/namespaces/nodeagent/configmaps/node-node-a?fieldManager=nodeagent&force=true",
+		"application/apply-patch+yaml", object}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if err := server.client().ApplyConfigMap(t.Context(), "a/b", "c", nil); err == nil {
+		t.Error("a namespace that is none is asked for")
+	}
+}

@@ -38,11 +38,14 @@ type Activity struct {
 
 // Snapshot is the data of node.snapshot: all that is active on a node, in one or more parts.
 type Snapshot struct {
-	AsOf      string     `json:"asOf"` // the last sequence that it takes into account, as the attribute has it
-	Part      int        `json:"part"` // from 1
-	End       bool       `json:"end"`  // no part follows
+	AsOf      string     `json:"asOf"`       // the last sequence that it takes into account, as the attribute has it
+	Of        string     `json:"asOfStream"` // the stream of that sequence; a snapshot is in another
+	Part      int        `json:"part"`       // from 1
+	End       bool       `json:"end"`        // no part follows
 	Faults    []Fault    `json:"faults"`
 	Leftovers []Activity `json:"leftovers"`
+	// Checks of which nothing is known now, in the last part: that none of their faults is here proves nothing.
+	Unknown []string `json:"unknown,omitempty"`
 }
 
 // Agent is the data of agent.started, agent.stopping and agent.alive.
@@ -50,6 +53,7 @@ type Agent struct {
 	Version       string   `json:"version"`
 	Configuration string   `json:"configuration"` // hash of what is in force
 	LastSequence  string   `json:"lastSequence"`  // as the attribute has it
+	LastStream    string   `json:"lastStream"`    // the stream of that sequence; agent.alive is in another
 	Waiting       int      `json:"waiting"`       // events in the outbox
 	Blind         []string `json:"blind"`         // checks that have learnt nothing for too long
 }
@@ -61,9 +65,10 @@ type Gap struct {
 
 // Range is an inclusive range of sequences, as the attribute has them.
 type Range struct {
+	Stream string `json:"stream,omitempty"` // where it is not that of the event
 	From   string `json:"from"`
 	To     string `json:"to"`
-	Reason string `json:"reason"` // dropped, rejected
+	Reason string `json:"reason"` // dropped, expired, rejected, lost (found missing after a restart)
 }
 
 // readData decodes the data of a type.
@@ -118,6 +123,21 @@ func OfUpdate(u finding.Update) (Event, bool) {
 	}
 	return Event{Type: t, Time: u.At.Wall.UTC(), Severity: f.Severity, BootID: u.At.Boot,
 		Subject: Subject{data.Check, data.Reason, data.Subject.Kind, data.Subject.Name}, Data: data}, true
+}
+
+// OfBelieved returns what a snapshot holds of a finding that is believed.
+func OfBelieved(b finding.Believed) Fault {
+	e, _ := OfUpdate(finding.Update{ID: b.ID, Kind: finding.Raised, Finding: b.Finding, First: b.First,
+		Since: b.Raised})
+	fault, _ := e.Data.(Fault)
+	return fault
+}
+
+// OfLeftover returns what a snapshot holds of a leftover.
+func OfLeftover(a finding.Activity) Activity {
+	e, _ := OfActivity(a)
+	activity, _ := e.Data.(Activity)
+	return activity
 }
 
 // OfActivity returns the event of an activity without its sender. The reason in its subject is the kind, in CamelCase.

@@ -1,7 +1,7 @@
-// Package event holds the wire types between agents and an event center: CloudEvents 1.0 in structured JSON. It encodes
-// and decodes; it opens no connection and keeps no state. An event is refused where its envelope is not exactly what an
-// agent writes; members of its data that are not known are ignored, since agents and centers are upgraded at different
-// times.
+// Package event holds the wire types between agents and an event center: CloudEvents 1.0 in structured JSON. It
+// encodes and decodes; it opens no connection and keeps no state. An event is refused where its envelope is not
+// exactly what an agent writes; members of its data that are not known are ignored, since agents and centers are
+// upgraded at different times.
 package event
 
 import (
@@ -62,8 +62,11 @@ type Event struct {
 
 	Severity finding.Severity
 	BootID   string // of the boot in which it happened
-	Stream   string // ULID of the sender's outbox; a new outbox is a new stream
-	Sequence uint64 // in the stream, from 1, without gaps: the order of events. With Stream it is the "id"
+	Stream   string // ULID; each start of an agent begins two: one of what changes, one of state
+	// Sequence in the stream, from 1: the order of events. With Stream it is the "id". The stream of what changes has
+	// no gaps but those that an agent.gap names. That of state (node.snapshot, agent.alive) may: the newest is all
+	// that counts.
+	Sequence uint64
 
 	Data any // see Type; json.RawMessage where the type is not known
 }
@@ -82,7 +85,10 @@ func (s Subject) encode() string {
 // ID returns the identity of the event, which is the same in every attempt to send it.
 func (e Event) ID() string { return e.Stream + "-" + e.sequence() }
 
-func (e Event) sequence() string { return fmt.Sprintf("%020d", e.Sequence) }
+func (e Event) sequence() string { return Sequence(e.Sequence) }
+
+// Sequence returns n as the attribute "sequence" has it.
+func Sequence(n uint64) string { return fmt.Sprintf("%020d", n) }
 
 func (e Event) source() string {
 	return "/clusters/" + url.PathEscape(e.Cluster) + "/nodes/" + url.PathEscape(e.Node)

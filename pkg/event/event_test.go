@@ -82,7 +82,7 @@ func TestRoundTrip(t *testing.T) {
 			Leftovers: []Activity{{ID: "b"}}}},
 		{AgentAlive, Agent{Version: "1", Configuration: "c", LastSequence: "00000000000000000041",
 			Blind: []string{"dns"}}},
-		{AgentGap, Gap{[]Range{{"00000000000000000001", "00000000000000000041", "dropped"}}}},
+		{AgentGap, Gap{[]Range{{"", "00000000000000000001", "00000000000000000041", "dropped"}}}},
 		{"io.github.nodeagent.of.tomorrow.v2", json.RawMessage(`{"a":[1,2]}`)},
 	} {
 		roundTrip(t, from(Event{Type: test.t, Time: at(1).Wall, Severity: finding.Info, Data: test.data}))

@@ -88,6 +88,8 @@ func TestManifests(t *testing.T) {
 		plain = append(plain, "--show-only", "templates/"+name+".yaml")
 	}
 	compare(t, kubernetes+"/rbac.yaml", template(t, plain...))
+	compare(t, kubernetes+"/node-identity.yaml", template(t, "--set", "namespace.create=true,rights.nodeIdentity=true",
+		"--show-only", "templates/namespace.yaml", "--show-only", "templates/node-identity.yaml"))
 	compare(t, kubernetes+"/rights.yaml",
 		template(t, "--set", "namespace.create=true,rights.kubelet=true,rights.pods=true,rights.taint=true", "--show-only",
 			"templates/rights.yaml"))

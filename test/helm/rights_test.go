@@ -31,7 +31,13 @@ var operations = map[string][]string{
 
 // Whatever a role lets the agent write, a policy narrows to its own node. Nothing is allowed by a wildcard.
 func TestEveryWriteIsNarrowed(t *testing.T) {
-	all := objects(t, template(t, "--set", "rights.taint=true"))
+	everyWriteIsNarrowed(t)
+	everyWriteIsNarrowed(t, "--set", "rights.nodeIdentity=true,rights.kubelet=true,rights.pods=true,rights.taint=true")
+}
+
+func everyWriteIsNarrowed(t *testing.T, args ...string) {
+	t.Helper()
+	all := objects(t, template(t, args...))
 	var policies []policy
 	for _, o := range all {
 		if o.Kind != "ValidatingAdmissionPolicy" {
@@ -131,6 +137,8 @@ func TestPodsOfTheClusterAreNotRead(t *testing.T) {
 		"":                    nil,
 		"rights.kubelet=true": {"nodeagent-kubelet get nodes/pods"},
 		"rights.pods=true":    {"nodeagent-pods get,list,watch pods"},
+
+		"rights.nodeIdentity=true": nil,
 	} {
 		if diff := cmp.Diff(want, wide("--set", set)); diff != "" {
 			t.Errorf("--set %q (-want +got):\n%s", set, diff)

@@ -22,10 +22,12 @@ const ReloadLimit = 25 * time.Second
 
 // SinkStatus is the status of one reporter's sink.
 type SinkStatus struct {
-	Reporter string    `json:"reporter"`          // condition, event
+	Reporter string    `json:"reporter"`          // condition, configmap, event, eventcenter
 	Last     time.Time `json:"last,omitzero"`     // last successful write
 	Waiting  int       `json:"waiting,omitempty"` // not written yet
 	Failing  time.Time `json:"failing,omitzero"`  // since when writes fail; zero while they do not
 	Why      string    `json:"why,omitempty"`     // error of the last attempt
 	Dropped  int       `json:"dropped,omitempty"` // because too much waited
+	Endpoint string    `json:"endpoint,omitempty"`
+	SetAside int       `json:"setAside,omitempty"` // the sink will never accept it; kept
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
+	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 )
 
 //go:embed chart.json
@@ -67,6 +68,8 @@ func schemaOf(t reflect.Type) map[string]any {
 		return map[string]any{"enum": []any{"", finding.Fatal, finding.Warning, finding.Info}}
 	case reflect.TypeFor[condition.Vocabulary]():
 		return map[string]any{"enum": []any{condition.Problem, condition.Ready}}
+	case reflect.TypeFor[eventcenter.Mode]():
+		return map[string]any{"enum": []any{eventcenter.Batch, eventcenter.Structured, eventcenter.Binary}}
 	case reflect.TypeFor[remediate.Mode]():
 		return map[string]any{"enum": []any{remediate.Off, remediate.DryRun, remediate.On}}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report"
@@ -26,6 +27,7 @@ type Node interface {
 
 // Config configures the conditions. All but Node and Conditions may be left out.
 type Config struct {
+	Name       string // of the reporter; "condition" unless set
 	Node       Node
 	Conditions map[string]finding.Condition // by check
 	Vocabulary Vocabulary
@@ -41,6 +43,9 @@ type Config struct {
 	Grace   time.Duration // for first conclusive observations; zero: DefaultGrace
 	Refresh time.Duration // all is written again after this, give or take a tenth; zero: DefaultRefresh
 	Timeout time.Duration // of one request; zero: DefaultTimeout
+
+	// Encode makes the patch that writes these conditions, all there are, and removes those. Nil: that of nodes/status.
+	Encode func(conditions []corev1.NodeCondition, removed []string, at metav1.Time) ([]byte, error)
 
 	Observer report.Observer
 	Log      *slog.Logger
@@ -92,6 +97,10 @@ func New(c Config) *Reporter {
 }
 
 func (c Config) withDefaults() Config {
+	c.Name = cmp.Or(c.Name, "condition")
+	if c.Encode == nil {
+		c.Encode = encode
+	}
 	c.Spread = max(cmp.Or(c.Spread, DefaultSpread), 0)
 	c.Grace = cmp.Or(c.Grace, DefaultGrace)
 	c.Refresh = cmp.Or(c.Refresh, DefaultRefresh)
@@ -105,7 +114,7 @@ func (c Config) withDefaults() Config {
 }
 
 // Name identifies the reporter in logs and metrics.
-func (r *Reporter) Name() string { return "condition" }
+func (r *Reporter) Name() string { return r.config.Name }
 
 // Update takes over what is believed. Every state counts, even when it is never written: a status that went and came
 // back has moved.

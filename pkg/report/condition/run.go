@@ -102,7 +102,7 @@ func (r *Reporter) write(ctx context.Context) error {
 	r.pace.wrote = now
 	r.mu.Unlock()
 
-	patch, err := encode(p.conditions, p.removed, metav1.NewTime(now))
+	patch, err := r.config.Encode(p.conditions, p.removed, metav1.NewTime(now))
 	if err == nil {
 		err = r.send(ctx, patch)
 	}

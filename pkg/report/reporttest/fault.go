@@ -46,8 +46,8 @@ func (f *Fault) Attempts() []time.Time {
 	return append([]time.Time(nil), f.hits...)
 }
 
-// do runs work as the fault allows.
-func (f *Fault) do(ctx context.Context, work func() error) error {
+// Do runs work as the fault allows.
+func (f *Fault) Do(ctx context.Context, work func() error) error {
 	f.mu.Lock()
 	err, hang, late := f.err, f.hang, f.late
 	f.hits = append(f.hits, time.Now())

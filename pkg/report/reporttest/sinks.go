@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"sync"
 
@@ -32,7 +33,7 @@ func NewNode(conditions ...corev1.NodeCondition) *Node { return &Node{conditions
 
 // NodeConditions implements condition.Node.
 func (n *Node) NodeConditions(ctx context.Context) (conditions []corev1.NodeCondition, err error) {
-	err = n.do(ctx, func() error {
+	err = n.Do(ctx, func() error {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.reads++
@@ -44,7 +45,7 @@ func (n *Node) NodeConditions(ctx context.Context) (conditions []corev1.NodeCond
 
 // PatchNodeStatus implements condition.Node.
 func (n *Node) PatchNodeStatus(ctx context.Context, patch []byte) error {
-	return n.do(ctx, func() error {
+	return n.Do(ctx, func() error {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		conditions, err := merge(n.conditions, patch)
@@ -133,7 +134,7 @@ type Events struct {
 
 // CreateEvent implements event.Sink.
 func (e *Events) CreateEvent(ctx context.Context, event *corev1.Event) error {
-	return e.do(ctx, func() error {
+	return e.Do(ctx, func() error {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		for _, other := range e.events {
@@ -162,6 +163,26 @@ func (e *Events) Lines() []string {
 	return lines
 }
 
+// Receiver answers HTTP requests without a network, by a handler.
+type Receiver struct {
+	Fault
+	Handler http.Handler
+}
+
+// RoundTrip implements http.RoundTripper.
+func (r *Receiver) RoundTrip(request *http.Request) (response *http.Response, err error) {
+	err = r.Do(request.Context(), func() error {
+		recorder := httptest.NewRecorder()
+		r.Handler.ServeHTTP(recorder, request)
+		response = recorder.Result()
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return response, nil
+}
+
 // Store is a store in memory that can be made to fail or to hang.
 type Store struct {
 	Fault
@@ -175,7 +196,7 @@ func NewStore() *Store { return &Store{values: map[string][]byte{}} }
 
 // Put implements report.Store.
 func (s *Store) Put(key string, value []byte) error {
-	return s.do(context.Background(), func() error {
+	return s.Do(context.Background(), func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.values[key] = slices.Clone(value)
@@ -185,7 +206,7 @@ func (s *Store) Put(key string, value []byte) error {
 
 // Delete implements report.Store.
 func (s *Store) Delete(key string) error {
-	return s.do(context.Background(), func() error {
+	return s.Do(context.Background(), func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.values, key)
@@ -249,7 +270,7 @@ func (n *Taints) Rival(writes int) {
 
 // GetNode implements taint.Node.
 func (n *Taints) GetNode(ctx context.Context) (node *corev1.Node, err error) {
-	err = n.do(ctx, func() error {
+	err = n.Do(ctx, func() error {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		node = n.node.DeepCopy()
@@ -261,7 +282,7 @@ func (n *Taints) GetNode(ctx context.Context) (node *corev1.Node, err error) {
 
 // PatchNode implements taint.Node.
 func (n *Taints) PatchNode(ctx context.Context, patch []byte, dryRun bool) error {
-	return n.do(ctx, func() error {
+	return n.Do(ctx, func() error {
 		var p struct {
 			Metadata struct{ ResourceVersion string }
 			Spec     struct{ Taints []corev1.Taint }

@@ -24,3 +24,9 @@ system:serviceaccount:{{ .Release.Namespace }}:nodeagent
 {{- define "nodeagent.config" -}}
 nodeagent-{{ toYaml .Values.config | sha256sum | trunc 10 }}
 {{- end }}
+
+{{- /* The label of a node's object is the node's own, or there is none: a name may be too long for a label. */}}
+{{- define "nodeagent.ownLabel" -}}
+>-
+        object == null || object.metadata.?labels['nodeagent.github.io/node'].orValue(variables.node) == variables.node
+{{- end }}

@@ -1,0 +1,164 @@
+// Package configmap writes what is believed into one ConfigMap of this node, for readers that gate on it: machine
+// operators and their like. It is the same conditions as those of the Node, written at the same moments by the same
+// code, but whole with every write: what is no longer a condition is no longer a key.
+package configmap
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodeagent/nodeagent/pkg/report/condition"
+)
+
+// Cluster is what the reporter needs of the apiserver. Both calls end when their context does.
+type Cluster interface {
+	// NodeUID returns the UID of the Node object.
+	NodeUID(ctx context.Context) (string, error)
+	// ApplyConfigMap applies a ConfigMap, given as JSON, server-side: it is created, or the fields that were applied
+	// before and are not in it now are removed.
+	ApplyConfigMap(ctx context.Context, namespace, name string, object []byte) error
+}
+
+// Config configures the ConfigMap.
+type Config struct {
+	Cluster       Cluster
+	Node          string // name of the Node
+	Namespace     string
+	Version       string // of the agent
+	Configuration string // hash of what is in force
+
+	// Conditions is what they are made of and when they are written. Its Node, Name and Encode are set here.
+	Conditions condition.Config
+}
+
+const (
+	// LabelNode is the label with the name of the Node, where it fits into a label.
+	LabelNode = "nodeagent.github.io/node"
+	// LabelProducer is the label that is the same on all these ConfigMaps, with the value Producer.
+	LabelProducer = "nodeagent.github.io/producer"
+	// Producer is the value of LabelProducer.
+	Producer = "nodeagent"
+
+	maxLabel = 63
+	// uidAge is how old the Node's UID may be: a Node that was made again is a new owner.
+	uidAge = 24 * time.Hour
+)
+
+// Name returns the name of the ConfigMap of a node.
+func Name(node string) string { return "node-" + node }
+
+// Condition is the value of one key, as JSON: a Kubernetes condition, and who says so.
+type Condition struct {
+	Type               string                 `json:"type"`
+	Status             corev1.ConditionStatus `json:"status"`
+	Reason             string                 `json:"reason"`
+	Message            string                 `json:"message"`
+	LastTransitionTime metav1.Time            `json:"lastTransitionTime"`
+	ObservedAt         metav1.Time            `json:"observedAt"`    // the agent vouches for it as of then
+	Version            string                 `json:"version"`       // of the agent
+	Configuration      string                 `json:"configuration"` // hash of the agent's configuration
+}
+
+// New returns the reporter.
+func New(c Config) *condition.Reporter {
+	o := &object{config: c}
+	conditions := c.Conditions
+	conditions.Name, conditions.Node, conditions.Encode = "configmap", o, o.encode
+	if conditions.Log != nil {
+		conditions.Log = conditions.Log.With("reporter", conditions.Name)
+	}
+	return condition.New(conditions)
+}
+
+// object is the ConfigMap, as the conditions' writer sees it.
+type object struct {
+	config Config
+
+	mu   sync.Mutex // guards all below
+	uid  string
+	asOf time.Time
+}
+
+// NodeConditions implements condition.Node. There is nothing to adopt: the agent may not read ConfigMaps, and
+// remembers itself when a condition changed.
+func (o *object) NodeConditions(ctx context.Context) ([]corev1.NodeCondition, error) {
+	return nil, o.identify(ctx)
+}
+
+// identify asks for the UID of the Node, now and then.
+func (o *object) identify(ctx context.Context) error {
+	o.mu.Lock()
+	known := o.uid != "" && time.Since(o.asOf) < uidAge
+	o.mu.Unlock()
+	if known {
+		return nil
+	}
+	uid, err := o.config.Cluster.NodeUID(ctx)
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.uid, o.asOf = uid, time.Now()
+	return nil
+}
+
+// PatchNodeStatus implements condition.Node with what encode has made.
+func (o *object) PatchNodeStatus(ctx context.Context, data []byte) error {
+	if err := o.identify(ctx); err != nil {
+		return err
+	}
+	o.mu.Lock()
+	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: o.config.Node, UID: types.UID(o.uid)}
+	o.mu.Unlock()
+	labels := map[string]string{LabelProducer: Producer}
+	if len(o.config.Node) <= maxLabel {
+		labels[LabelNode] = o.config.Node
+	}
+	name := Name(o.config.Node)
+	manifest, err := json.Marshal(map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "data": json.RawMessage(data),
+		"metadata": map[string]any{"name": name, "namespace": o.config.Namespace, "labels": labels,
+			"ownerReferences": []metav1.OwnerReference{owner}},
+	})
+	if err != nil {
+		return fmt.Errorf("encode ConfigMap: %w", err)
+	}
+	return o.config.Cluster.ApplyConfigMap(ctx, o.config.Namespace, name, manifest)
+}
+
+// encode returns the data of the ConfigMap. What is to be removed is left out.
+func (o *object) encode(conditions []corev1.NodeCondition, _ []string, at metav1.Time) ([]byte, error) {
+	data := map[string]string{}
+	for _, c := range conditions {
+		value, err := json.Marshal(Condition{
+			Type: string(c.Type), Status: c.Status, Reason: c.Reason, Message: c.Message,
+			LastTransitionTime: c.LastTransitionTime, ObservedAt: at,
+			Version: o.config.Version, Configuration: o.config.Configuration,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("encode condition %s: %w", c.Type, err)
+		}
+		data[key(string(c.Type))] = string(value)
+	}
+	return json.Marshal(data)
+}
+
+// key returns a condition type as the key of a ConfigMap, which has letters, digits, '-', '_' and '.' only.
+func key(name string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_', r == '.':
+			return r
+		}
+		return '_'
+	}, name)
+}

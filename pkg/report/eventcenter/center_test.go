@@ -1,0 +1,154 @@
+package eventcenter_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2/event"
+	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
+)
+
+// center is a receiver of CloudEvents that is not ours: the SDK reads requests. What it accepts is also read as an
+// agent's event.
+type center struct {
+	mu       sync.Mutex // guards all below
+	answer   func(w http.ResponseWriter, request *http.Request, events []cloudevents.Event) bool
+	events   []event.Event
+	times    []time.Time
+	problems []string
+	requests int
+}
+
+// ServeHTTP implements http.Handler. Without an answer of its own the center accepts.
+func (c *center) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	var events []cloudevents.Event
+	var err error
+	if request.Header.Get("Content-Type") == event.BatchMediaType {
+		events, err = cehttp.NewEventsFromHTTPRequest(request)
+	} else {
+		var one *cloudevents.Event
+		if one, err = cehttp.NewEventFromHTTPRequest(request); err == nil {
+			events = []cloudevents.Event{*one}
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.requests++
+	if err != nil {
+		c.problems = append(c.problems, err.Error())
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if c.answer != nil && c.answer(w, request, events) {
+		return
+	}
+	for _, one := range events {
+		data, err := one.MarshalJSON()
+		if err == nil {
+			var e event.Event
+			if e, err = event.Decode(data); err == nil {
+				c.events, c.times = append(c.events, e), append(c.times, time.Now())
+			}
+		}
+		if err != nil {
+			c.problems = append(c.problems, err.Error())
+		}
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (c *center) answers(f func(w http.ResponseWriter, request *http.Request, events []cloudevents.Event) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answer = f
+}
+
+// asked returns how many requests came.
+func (c *center) asked() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.requests
+}
+
+func (c *center) received() []event.Event {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.events)
+}
+
+// lines returns what was received, each event once: its type, and the reason or message.
+func (c *center) lines(types ...event.Type) []string {
+	var lines []string
+	seen := map[string]bool{}
+	for _, e := range c.received() {
+		if seen[e.ID()] || !slices.Contains(types, e.Type) && len(types) > 0 {
+			continue
+		}
+		seen[e.ID()] = true
+		switch data := e.Data.(type) {
+		case event.Fault:
+			lines = append(lines, data.Reason)
+		case event.Activity:
+			lines = append(lines, data.Message)
+		}
+	}
+	return lines
+}
+
+// check fails the test where something was not readable, or a stream of changes has gaps that no agent.gap names.
+func (c *center) check(t *testing.T) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.problems {
+		t.Error(p)
+	}
+	seen, newest := map[string]map[uint64]bool{}, map[string]uint64{}
+	note := func(stream string, n uint64) {
+		if seen[stream] == nil {
+			seen[stream] = map[uint64]bool{}
+		}
+		seen[stream][n], newest[stream] = true, max(newest[stream], n)
+	}
+	for _, e := range c.events {
+		if e.Type == event.NodeSnapshot || e.Type == event.AgentAlive {
+			continue
+		}
+		note(e.Stream, e.Sequence)
+		if gap, ok := e.Data.(event.Gap); ok {
+			for _, r := range gap.Ranges {
+				var from, to uint64
+				fmt.Sscanf(r.From+" "+r.To, "%d %d", &from, &to)
+				for n := from; n <= to; n++ {
+					if id := strings.TrimSpace(r.Stream + " " + e.Stream)[:26]; r.Reason == "lost" && seen[id][n] {
+						t.Errorf("%d of %s came, and is called lost", n, id)
+					}
+					note(strings.TrimSpace(r.Stream + " " + e.Stream)[:26], n)
+				}
+			}
+		}
+	}
+	for stream, numbers := range seen {
+		if uint64(len(numbers)) != newest[stream] {
+			t.Errorf("stream %s has %d of %d events", stream, len(numbers), newest[stream])
+		}
+	}
+}
+
+// config is that of a reporter which sends to c without a network.
+func config(c *center) (eventcenter.Config, *reporttest.Receiver) {
+	receiver := &reporttest.Receiver{Handler: c}
+	return eventcenter.Config{
+		Settings: eventcenter.Settings{Endpoints: []string{"https://center/v1/events"}, Cluster: "prod"},
+		Node:     "node-1", Boot: "boot-1", Version: "1.2", Transport: receiver,
+	}, receiver
+}

@@ -1,0 +1,183 @@
+package eventcenter
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// reload is how old credentials may be before their files are read again.
+	reload = time.Minute
+	// fileWait is how long a request waits for the files, where there are no older credentials.
+	fileWait = time.Second
+	// maxHeader bounds the headers of an answer, in bytes.
+	maxHeader = 16 << 10
+	// idleConnection is longer than the usual time between two agent.alive: a handshake costs more than a connection.
+	idleConnection = 3 * time.Minute
+)
+
+// session is one set of credentials and the connections made with them.
+type session struct {
+	client http.RoundTripper
+	pool   *http.Transport // nil: the client is the caller's
+	token  string
+	digest [32]byte // of the files
+}
+
+// credentials keeps the newest session. The files may be on the disk that hangs: they are read by a goroutine for
+// which nobody waits who has older ones.
+type credentials struct {
+	settings Settings
+	read     func(name string) ([]byte, error)
+	fixed    http.RoundTripper
+
+	mu      sync.Mutex // guards all below
+	current *session
+	err     error // of the last reading
+	readAt  time.Time
+	reading chan struct{} // closed when the reading is over; nil while there is none
+}
+
+// get returns the session to use.
+func (c *credentials) get(ctx context.Context) (*session, error) {
+	c.mu.Lock()
+	current, reading := c.current, c.reading
+	if reading == nil && (c.readAt.IsZero() || time.Since(c.readAt) >= reload) {
+		reading = make(chan struct{})
+		c.reading = reading
+		go c.load(reading)
+	}
+	fresh := !c.readAt.IsZero()
+	c.mu.Unlock()
+	if reading == nil || current != nil && fresh {
+		return current, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, fileWait)
+	defer cancel()
+	select {
+	case <-reading:
+	case <-ctx.Done():
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.current != nil && c.readAt.IsZero() {
+		c.readAt = time.Now() // the disk is waited for once
+	}
+	if c.current == nil {
+		if c.err == nil {
+			return nil, fmt.Errorf("credentials: no answer of the disk within %s", fileWait)
+		}
+		return nil, fmt.Errorf("credentials: %w", c.err)
+	}
+	return c.current, nil
+}
+
+// doubt has the files read again before the next request, which waits for them a moment.
+func (c *credentials) doubt() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.readAt = time.Time{}
+}
+
+func (c *credentials) load(done chan struct{}) {
+	c.mu.Lock()
+	old := c.current
+	c.mu.Unlock()
+	next, err := c.open(old)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		if old != next {
+			old.close()
+		}
+		c.current = next
+	}
+	c.err, c.readAt, c.reading = err, time.Now(), nil
+	if err != nil && c.current == nil {
+		c.readAt = time.Time{} // the next request tries again
+	}
+	close(done)
+}
+
+// open reads the files. It returns the old session where nothing has changed.
+func (c *credentials) open(old *session) (*session, error) {
+	sum := sha256.New()
+	files := map[string][]byte{}
+	for _, name := range []string{c.settings.CAFile, c.settings.TokenFile, c.settings.ClientCertFile,
+		c.settings.ClientKeyFile} {
+		if name == "" {
+			continue
+		}
+		data, err := c.read(name)
+		if err != nil {
+			return nil, err
+		}
+		files[name] = data
+		fmt.Fprintf(sum, "%d %s\n%s", len(data), name, data)
+	}
+	s := &session{client: c.fixed, token: strings.TrimSpace(string(files[c.settings.TokenFile]))}
+	sum.Sum(s.digest[:0])
+	if old != nil && old.digest == s.digest {
+		return old, nil
+	}
+	if s.client != nil {
+		return s, nil
+	}
+	config, err := c.tls(files)
+	if err != nil {
+		return nil, err
+	}
+	s.pool = newTransport(config)
+	s.client = s.pool
+	return s, nil
+}
+
+func (c *credentials) tls(files map[string][]byte) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.settings.ServerName}
+	if c.settings.CAFile != "" {
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(files[c.settings.CAFile]) {
+			return nil, fmt.Errorf("%s: no certificate in it", c.settings.CAFile)
+		}
+	}
+	if c.settings.ClientCertFile != "" {
+		pair, err := tls.X509KeyPair(files[c.settings.ClientCertFile], files[c.settings.ClientKeyFile])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.settings.ClientCertFile, err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+// newTransport returns connections of this reporter alone: no proxy of the environment, and one connection that idles.
+func newTransport(config *tls.Config) *http.Transport {
+	dialer := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 30 * time.Second}
+	return &http.Transport{
+		DialContext: dialer.DialContext, TLSClientConfig: config, TLSHandshakeTimeout: 5 * time.Second,
+		MaxIdleConns: 1, MaxConnsPerHost: 2, IdleConnTimeout: idleConnection, MaxResponseHeaderBytes: maxHeader,
+		DisableCompression: true, WriteBufferSize: 4 << 10, ReadBufferSize: 4 << 10,
+		TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{}, // HTTP/1.1: one request at a time
+	}
+}
+
+func (s *session) close() {
+	if s != nil && s.pool != nil {
+		s.pool.CloseIdleConnections()
+	}
+}
+
+// close ends the connections.
+func (c *credentials) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.current.close()
+}

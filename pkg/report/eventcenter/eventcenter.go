@@ -1,0 +1,219 @@
+// Package eventcenter sends what changes to an event center, as CloudEvents over HTTP. What was not acknowledged is
+// kept in memory and, a second later, in a bounded directory of files, but nothing that is sent waits for the disk:
+// that it is dying may be what there is to say.
+package eventcenter
+
+import (
+	"cmp"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+// Config configures the reporter. Settings and Node must be set.
+type Config struct {
+	Settings Settings
+	Node     string
+	Boot     string // ID of this boot
+
+	Version       string             // of the agent
+	Configuration string             // hash of what is in force
+	Checks        []string           // all there are: of those without an observation nothing is known
+	Leftovers     []finding.Activity // what earlier runs found and did not see gone
+
+	Files    Files                             // zero: nothing survives a restart
+	ReadFile func(name string) ([]byte, error) // CA, token, certificate and key
+	Timeout  time.Duration                     // of one request; zero: DefaultTimeout
+
+	Transport http.RoundTripper // nil: connections by the settings
+	Observer  report.Observer
+	Log       *slog.Logger
+	Rand      func() float64 // nil: math/rand/v2
+}
+
+// DefaultTimeout of one request.
+const DefaultTimeout = 10 * time.Second
+
+// Reporter sends to an event center.
+type Reporter struct {
+	config      Config
+	credentials *credentials
+	disk        *disk
+	changed     chan struct{} // size 1: that there is something new, not what
+
+	mu        sync.Mutex // guards all below
+	outbox    *outbox
+	faults    []event.Fault             // what is wrong now
+	leftovers map[string]event.Activity // what is left over now, by kind, name and UID
+	unknown   []string                  // checks of which nothing is known now
+	recent    []string                  // IDs of the newest activities: the journal may repeat them
+	endpoint  int                       // that is in use
+
+	sender // of Run alone
+}
+
+// New returns a reporter with a new stream. What earlier starts have left is read by Run.
+func New(c Config) *Reporter {
+	c.Settings.Mode = cmp.Or(c.Settings.Mode, Batch)
+	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
+	c.Observer = cmp.Or[report.Observer](c.Observer, report.Unobserved{})
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
+	now := time.Now()
+	r := &Reporter{
+		config: c, credentials: &credentials{settings: c.Settings, read: c.ReadFile, fixed: c.Transport},
+		changed: make(chan struct{}, 1), outbox: newOutbox(newULID(now)), leftovers: map[string]event.Activity{},
+		unknown: slices.Sorted(slices.Values(c.Checks)),
+		sender: sender{stream: newULID(now), mode: c.Settings.Mode, count: maxCount, alive: defaultAlive,
+			backoff: report.Backoff{Rand: c.Rand}},
+	}
+	r.disk = &disk{r: r, files: c.Files, wake: make(chan struct{}, 1), reads: make(chan readOrder)}
+	for _, a := range c.Leftovers {
+		r.leftovers[leftoverKey(a.Subject)] = event.OfLeftover(a)
+	}
+	return r
+}
+
+// Name identifies the reporter in logs and metrics.
+func (r *Reporter) Name() string { return "eventcenter" }
+
+// Update takes over what has changed.
+func (r *Reporter) Update(state finding.State, updates []finding.Update) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(updates) > 0 || r.faults == nil {
+		r.believe(state)
+	}
+	for _, u := range updates {
+		if e, ok := event.OfUpdate(u); ok {
+			r.add(e)
+		}
+	}
+}
+
+// believe takes over the state for snapshots.
+func (r *Reporter) believe(state finding.State) {
+	r.faults = []event.Fault{}
+	for _, b := range state.Raised() {
+		if !b.OneShot {
+			r.faults = append(r.faults, event.OfBelieved(b))
+		}
+	}
+	r.unknown = r.unknown[:0:0]
+	for _, check := range slices.Compact(slices.Sorted(slices.Values(append(state.Checks(), r.config.Checks...)))) {
+		if s := state[check]; s == nil || s.Status == finding.StatusUnknown {
+			r.unknown = append(r.unknown, check)
+		}
+	}
+}
+
+// Report takes over what became of leftovers.
+func (r *Reporter) Report(activities []finding.Activity) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range activities {
+		switch key := leftoverKey(a.Subject); a.Kind {
+		case finding.LeftoverPresent:
+			r.leftovers[key] = event.OfLeftover(a)
+			continue // no change: it is in the snapshots
+		case finding.LeftoverFound:
+			r.leftovers[key] = event.OfLeftover(a)
+		case finding.LeftoverReleased, finding.LeftoverGone:
+			delete(r.leftovers, key)
+		}
+		if e, ok := event.OfActivity(a); ok && !r.repeated(a.ID) {
+			r.add(e)
+		}
+	}
+}
+
+func leftoverKey(s finding.Subject) string { return s.Kind + "/" + s.UID + "/" + s.Name }
+
+// repeated reports whether an activity was among the newest ones already.
+func (r *Reporter) repeated(id string) bool {
+	if slices.Contains(r.recent, id) {
+		return true
+	}
+	if len(r.recent) >= maxRecent {
+		r.recent = slices.Delete(r.recent, 0, maxRecent/2)
+	}
+	r.recent = append(r.recent, id)
+	return false
+}
+
+// maxRecent bounds the IDs of activities that are remembered.
+const maxRecent = 200
+
+// add gives an event its place in the stream and has it sent.
+func (r *Reporter) add(e event.Event) { r.addAt(e, time.Now()) }
+
+func (r *Reporter) addAt(e event.Event, at time.Time) {
+	e = r.from(e, r.outbox.own.id, r.outbox.own.last+1)
+	body, err := e.Encode()
+	if err != nil { // conversions are bounded: an event can always be encoded
+		r.config.Log.Error("event is not sent", "type", e.Type, "err", err)
+		return
+	}
+	r.outbox.add(e.Severity, at, body)
+	if len(r.outbox.lost) > maxRanges {
+		r.tellLost(at)
+	}
+	r.changes()
+}
+
+// tellLost adds an event that names what was lost.
+func (r *Reporter) tellLost(at time.Time) {
+	if len(r.outbox.lost) > 0 {
+		r.addAt(event.Event{Type: event.AgentGap, Severity: finding.Warning,
+			Data: event.Gap{Ranges: r.outbox.takeLost()}}, at)
+	}
+}
+
+// from gives an event its sender.
+func (r *Reporter) from(e event.Event, stream string, sequence uint64) event.Event {
+	e.Cluster, e.Node, e.Stream, e.Sequence = r.config.Settings.Cluster, r.config.Node, stream, sequence
+	e.BootID = cmp.Or(e.BootID, r.config.Boot)
+	e.Severity = cmp.Or(e.Severity, finding.Info)
+	if e.Time.IsZero() {
+		e.Time = time.Now().UTC()
+	}
+	return e
+}
+
+// changes wakes what sends and what writes.
+func (r *Reporter) changes() {
+	r.observe()
+	r.disk.signal()
+	select {
+	case r.changed <- struct{}{}:
+	default: // it is awake already
+	}
+}
+
+func (r *Reporter) observe() {
+	r.config.Observer.Queued(r.Name(), r.outbox.waiting)
+	for severity, n := range r.outbox.takeDropped() {
+		r.config.Observer.Dropped(r.Name(), severity, n)
+	}
+}
+
+// Stats is what people are shown beside what an Observer is told.
+type Stats struct {
+	Endpoint  string // in use, or to be tried first
+	SetAside  int    // events that the center will never accept; kept
+	DiskBytes int64
+}
+
+// Stats returns the figures of now.
+func (r *Reporter) Stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Stats{r.config.Settings.Endpoints[r.endpoint], r.outbox.aside, r.outbox.disk}
+}
+
+var _ report.ActivityReporter = (*Reporter)(nil)

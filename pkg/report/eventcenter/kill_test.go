@@ -1,0 +1,94 @@
+package eventcenter_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2/event"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
+)
+
+// An agent that is killed at any moment loses nothing that was written, leaves no gap in a stream that is not named,
+// and the same event has the same content each time.
+func TestKilled(t *testing.T) {
+	if dir := os.Getenv("EVENTCENTER_KILLED"); dir != "" {
+		sendUntilKilled(t, dir, os.Getenv("EVENTCENTER_URL"))
+		return
+	}
+	c, dir := &center{}, t.TempDir()
+	c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
+		if c.requests%5 != 0 { // most of the time the center is away
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return true
+		}
+		return false
+	})
+	server := httptest.NewServer(c)
+	defer server.Close()
+	for round := range 4 {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestKilled$")
+		cmd.Env = append(os.Environ(), "EVENTCENTER_KILLED="+dir, "EVENTCENTER_URL="+server.URL)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(2500+round*130) * time.Millisecond) // of a writer that never stops by itself
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // killed
+	}
+	stored, err := os.ReadDir(dir)
+	if err != nil || len(stored) == 0 {
+		t.Fatalf("nothing was stored: %v", err)
+	}
+	c.answers(nil)
+	r := eventcenter.New(realConfig(dir, server.URL))
+	done, cancel := runReal(t, r)
+	for range 100 {
+		if time.Sleep(100 * time.Millisecond); r.Stats().DiskBytes == 0 && len(c.lines()) > 0 {
+			break
+		}
+	}
+	cancel()
+	<-done
+	c.check(t)
+	contents, streams := map[string]string{}, map[string]bool{}
+	for _, e := range c.received() {
+		text := fmt.Sprintf("%+v", e)
+		if old, ok := contents[e.ID()]; ok && old != text {
+			t.Errorf("%s had another content:\n%s\n%s", e.ID(), old, text)
+		}
+		contents[e.ID()] = text
+		if e.Type == event.FaultUpdated {
+			streams[e.Stream] = true
+		}
+	}
+	if len(streams) != 4 {
+		t.Errorf("changes of %d starts arrived, want 4", len(streams))
+	}
+}
+
+func realConfig(dir, url string) eventcenter.Config {
+	return eventcenter.Config{
+		Settings: eventcenter.Settings{Endpoints: []string{url}, Cluster: "prod"}, Node: "node-1", Boot: "boot-1",
+		Files: filesIn(dir), ReadFile: os.ReadFile, Rand: func() float64 { return 0.01 },
+	}
+}
+
+func sendUntilKilled(t *testing.T, dir, url string) {
+	r := eventcenter.New(realConfig(dir, url))
+	runReal(t, r)
+	w := reporttest.NewWorld()
+	for i := 0; ; i++ {
+		r.Update(w.Run("a", nil, fmt.Sprint("Reason", i)))
+		time.Sleep(2 * time.Millisecond)
+	}
+}

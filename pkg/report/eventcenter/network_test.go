@@ -1,0 +1,257 @@
+package eventcenter_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2/event"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
+)
+
+// runReal runs a reporter until cancel or the end of the test.
+func runReal(t *testing.T, r *eventcenter.Reporter) (done chan struct{}, cancel func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done = make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := r.Run(ctx); err != nil {
+			t.Log(err) // that a disk is broken
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return done, cancel
+}
+
+// eventually waits for something real, ten times longer than it takes.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for range 300 {
+		if is() {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatal(what)
+}
+
+// pair is a certificate with its key, PEM.
+type pair struct{ cert, key []byte }
+
+// issue makes a certificate that is its own authority.
+func issue(t *testing.T, name string) pair {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		DNSNames: []string{name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair{pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw})}
+}
+
+func (p pair) tls(t *testing.T) tls.Certificate {
+	t.Helper()
+	certificate, err := tls.X509KeyPair(p.cert, p.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certificate
+}
+
+// serve serves c with a certificate, and asks for one.
+func serve(t *testing.T, c http.Handler, p pair) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(c)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{p.tls(t)}, ClientAuth: tls.RequestClientCert}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
+}
+
+// The certificate is verified for the name that is set, the token and the client certificate are those of the files;
+// all of them are read again after they were replaced.
+func TestRotation(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, data []byte) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	own, stranger, kubelet := issue(t, "center.prod"), issue(t, "center.prod"), issue(t, "system:node:node-1")
+	c := &center{}
+	var seen []string
+	c.answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
+		name := "nobody"
+		if certs := request.TLS.PeerCertificates; len(certs) > 0 {
+			name = certs[0].Subject.CommonName
+		}
+		seen = append(seen, request.Header.Get("Authorization")+" "+name)
+		if request.Header.Get("Authorization") == "Bearer old" && len(seen) > 3 {
+			w.WriteHeader(http.StatusUnauthorized)
+			return true
+		}
+		return false
+	})
+	evil := &center{}
+	first, impostor := serve(t, c, own), serve(t, evil, stranger)
+	listener := impostor.Listener.Addr().String()
+	config := realConfig(filepath.Join(dir, "outbox"), "https://"+listener)
+	config.Settings = eventcenter.Settings{Cluster: "prod", ServerName: "center.prod",
+		Endpoints: []string{"https://" + listener, first.URL},
+		CAFile:    write("ca", own.cert), TokenFile: write("token", []byte("old\n")),
+		ClientCertFile: write("pair", slices.Concat(kubelet.cert, kubelet.key)), ClientKeyFile: filepath.Join(dir, "pair")}
+	r := eventcenter.New(config)
+	runReal(t, r)
+	w := reporttest.NewWorld()
+	eventually(t, "the first is not reached", func() bool { return len(c.received()) > 1 })
+	if r.Stats().Endpoint != first.URL {
+		t.Errorf("in use: %s", r.Stats().Endpoint)
+	}
+	write("token", []byte("new\n"))
+	for i := range 5 {
+		r.Update(w.Run("a", nil, "Token"+string(rune('A'+i))))
+		time.Sleep(20 * time.Millisecond)
+	}
+	eventually(t, "the new token is not used", func() bool {
+		return slices.Contains(c.lines(), "TokenE")
+	})
+	c.mu.Lock()
+	last := seen[len(seen)-1]
+	c.mu.Unlock()
+	if last != "Bearer new system:node:node-1" {
+		t.Errorf("last came %q", last)
+	}
+	if evil.asked() > 0 {
+		t.Error("the impostor was sent something")
+	}
+}
+
+// A certificate authority that was replaced is read again after the connection failed.
+func TestNewAuthority(t *testing.T) {
+	before, after := issue(t, "center.prod"), issue(t, "center.prod")
+	c, ca := &center{}, filepath.Join(t.TempDir(), "ca")
+	if err := os.WriteFile(ca, before.cert, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server := serve(t, c, after)
+	config := realConfig(t.TempDir(), server.URL)
+	config.Settings.CAFile, config.Settings.ServerName = ca, "center.prod"
+	r := eventcenter.New(config)
+	runReal(t, r)
+	time.Sleep(100 * time.Millisecond)
+	if len(c.received()) > 0 {
+		t.Fatal("a certificate of another authority is believed")
+	}
+	if err := os.WriteFile(ca, after.cert, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the new authority is not read", func() bool { return len(c.received()) > 0 })
+}
+
+// A redirect, a proxy of the environment and a server that only speaks old TLS are sent nothing.
+func TestNobodyElseIsAsked(t *testing.T) {
+	other := &center{}
+	thief := httptest.NewServer(other)
+	defer thief.Close()
+	t.Setenv("HTTP_PROXY", thief.URL)
+	t.Setenv("HTTPS_PROXY", thief.URL)
+	c := &center{}
+	c.answers(func(w http.ResponseWriter, request *http.Request, _ []cloudevents.Event) bool {
+		http.Redirect(w, request, thief.URL, http.StatusPermanentRedirect)
+		return true
+	})
+	p := issue(t, "center.prod")
+	old := httptest.NewUnstartedServer(other)
+	old.TLS = &tls.Config{Certificates: []tls.Certificate{p.tls(t)}, MaxVersion: tls.VersionTLS11,
+		MinVersion: tls.VersionTLS10}
+	old.StartTLS()
+	defer old.Close()
+	server := httptest.NewServer(c)
+	defer server.Close()
+	ca := filepath.Join(t.TempDir(), "ca")
+	if err := os.WriteFile(ca, p.cert, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config := realConfig(t.TempDir(), "")
+	config.Settings.CAFile, config.Settings.ServerName = ca, "center.prod"
+	config.Settings.Endpoints = []string{old.URL, server.URL, "https://other.invalid/"}
+	runReal(t, eventcenter.New(config))
+	eventually(t, "no request", func() bool { return c.asked() > 1 })
+	if n := other.asked(); n > 0 {
+		t.Errorf("%d requests to others", n)
+	}
+}
+
+// A server that never answers, or never ends its headers, costs a request its time and no more.
+func TestSilentServer(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	var sent atomic.Int64
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				for _, err := conn.Write([]byte("HTTP/1.1 200 OK\r\n")); err == nil; {
+					_, err = conn.Write([]byte("X-A: " + strings.Repeat("a", 8000) + "\r\n"))
+					sent.Add(8000)
+				}
+			}()
+		}
+	}()
+	c := &center{}
+	server := httptest.NewServer(c)
+	defer server.Close()
+	config := realConfig(t.TempDir(), "")
+	config.Settings.Endpoints = []string{"http://" + listener.Addr().String(), server.URL}
+	r := eventcenter.New(config)
+	runReal(t, r)
+	r.Update(reporttest.NewWorld().Run("a", nil, "One"))
+	eventually(t, "the other endpoint is not used", func() bool {
+		return slices.Contains(c.lines(event.FaultRaised), "One")
+	})
+	if n := sent.Load(); n > 64<<20 { // what the kernel buffers, and more
+		t.Errorf("%d bytes of headers were read", n)
+	}
+}

@@ -1,0 +1,311 @@
+package eventcenter
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+const (
+	// maxCount and maxSize bound one request, in events and bytes.
+	maxCount = 100
+	maxSize  = 256 << 10
+	// farewell is how long an agent that ends tries to say so.
+	farewell = 1500 * time.Millisecond
+	// tidyEvery is how often the age of what waits is looked at.
+	tidyEvery = time.Hour
+)
+
+// sender is the state of Run.
+type sender struct {
+	stream   string // of state: snapshots and agent.alive
+	sequence uint64 // in it
+	mode     Mode
+	count    int // events of one request at most: less after a center found one too large
+	alive    time.Duration
+	backoff  report.Backoff
+
+	connected  bool // the center was sent a snapshot since it was away
+	snapshotAt time.Time
+	sentAt     time.Time
+	retryAt    time.Time
+	tidyAt     time.Time
+}
+
+// Run sends until ctx ends.
+func (r *Reporter) Run(ctx context.Context) error {
+	defer r.credentials.close()
+	stop := r.disk.start(ctx)
+	r.say(event.AgentStarted)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			r.leave(ctx)
+			return stop()
+		case <-r.changed:
+		case <-timer.C:
+		}
+		timer.Reset(time.Until(r.step(ctx)))
+	}
+}
+
+// say adds an event about the agent itself.
+func (r *Reporter) say(t event.Type) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.add(event.Event{Type: t, Data: r.self()})
+}
+
+func (r *Reporter) self() event.Agent {
+	own := r.outbox.own
+	return event.Agent{Version: r.config.Version, Configuration: r.config.Configuration,
+		LastSequence: event.Sequence(own.last), LastStream: own.id, Waiting: r.outbox.waiting,
+		Blind: append([]string{}, r.unknown...)}
+}
+
+// leave says that the agent ends, where the center answers.
+func (r *Reporter) leave(ctx context.Context) {
+	r.say(event.AgentStopping)
+	if !r.connected || time.Now().Before(r.retryAt) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel()
+	_ = r.sendAll(ctx) // what is not sent is sent after the next start
+}
+
+// step sends what is due and returns when to check again.
+func (r *Reporter) step(ctx context.Context) time.Time {
+	now := time.Now()
+	if now.Before(r.retryAt) {
+		return r.retryAt
+	}
+	r.tidy(now)
+	if err := r.sendAll(ctx); err != nil {
+		r.failed(ctx, err)
+		return r.retryAt
+	}
+	return report.Earliest(r.snapshotAt, r.sentAt.Add(r.alive), r.disk.hung)
+}
+
+func (r *Reporter) tidy(now time.Time) {
+	if now.Before(r.tidyAt) {
+		return
+	}
+	r.tidyAt = now.Add(tidyEvery)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.outbox.expire(now)
+	r.observe()
+}
+
+func (r *Reporter) sendAll(ctx context.Context) error {
+	if !r.disk.hung.IsZero() && !time.Now().Before(r.disk.hung) {
+		r.disk.hung = time.Time{}
+	}
+	if !r.connected || !time.Now().Before(r.snapshotAt) {
+		if err := r.sendSnapshot(ctx); err != nil {
+			return err
+		}
+	}
+	for {
+		batch, bodies := r.take(ctx)
+		if len(batch) == 0 {
+			break
+		}
+		if err := r.sendBatch(ctx, batch, bodies); err != nil {
+			return err
+		}
+	}
+	if time.Since(r.sentAt) < r.alive {
+		return nil
+	}
+	r.mu.Lock()
+	self := r.self()
+	r.mu.Unlock()
+	return r.sendState(ctx, event.Event{Type: event.AgentAlive, Data: self})
+}
+
+// take returns the next batch. What can be read from the disk no more is lost.
+func (r *Reporter) take(ctx context.Context) ([]*entry, [][]byte) {
+	for {
+		batch, bodies, missing := r.pick()
+		if len(missing) == 0 {
+			return batch, bodies
+		}
+		answers, ok := r.disk.fetch(ctx, missing)
+		r.mu.Lock()
+		for _, e := range missing {
+			if answer := answers[e]; ok && answer.err != nil {
+				r.config.Log.Warn("a stored event is lost", "err", answer.err)
+				r.outbox.lose("lost", e)
+			} else if ok && !e.gone {
+				e.body = answer.body
+				r.outbox.memory += e.size
+			}
+		}
+		r.mu.Unlock()
+	}
+}
+
+// pick returns the next batch, and which of its events must be read before.
+func (r *Reporter) pick() (batch []*entry, bodies [][]byte, missing []*entry) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.tellLost(time.Now())
+	count := r.count
+	if r.mode != Batch {
+		count = 1
+	}
+	batch = r.outbox.next(count, maxSize, r.disk.hung.IsZero())
+	for _, e := range batch {
+		bodies = append(bodies, e.body)
+		if e.body == nil {
+			missing = append(missing, e)
+		}
+	}
+	return batch, bodies, missing
+}
+
+// sendBatch sends events, and takes out of the outbox what the center has, or will never accept.
+func (r *Reporter) sendBatch(ctx context.Context, batch []*entry, bodies [][]byte) error {
+	m, err := encode(r.mode, bodies)
+	if err == nil {
+		err = r.post(ctx, m)
+	}
+	switch c := code(err); {
+	case err == nil:
+		r.delivered(batch)
+	case c == http.StatusUnsupportedMediaType && r.mode.simpler() != "":
+		r.simplify()
+	case c == http.StatusRequestEntityTooLarge && len(batch) > 1:
+		r.count = len(batch) / 2
+	case c == http.StatusRequestEntityTooLarge, c == http.StatusBadRequest, c == http.StatusUnprocessableEntity:
+		r.reject(batch, bodies, err)
+	default:
+		return err
+	}
+	return nil
+}
+
+// simplify goes on in the next simpler mode.
+func (r *Reporter) simplify() {
+	r.config.Log.Info("the event center does not take events in this mode", "mode", r.mode, "instead", r.mode.simpler())
+	r.mode = r.mode.simpler()
+}
+
+func (r *Reporter) delivered(batch []*entry) {
+	r.succeeded()
+	r.count = min(max(r.count, len(batch)*2), maxCount)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.outbox.remove(batch...)
+	r.observe()
+	r.disk.signal()
+}
+
+// reject sets aside what the center names. Where it names nothing, the batch is sent in parts until it is one event.
+func (r *Reporter) reject(batch []*entry, bodies [][]byte, err error) {
+	var named []rejection
+	if f, ok := errors.AsType[*refusal](err); ok {
+		for _, n := range f.rejected {
+			if n.Index >= 0 && n.Index < len(batch) {
+				named = append(named, n)
+			}
+		}
+	}
+	if len(named) == 0 && len(batch) > 1 {
+		r.count = len(batch) / 2
+		return
+	}
+	if len(named) == 0 {
+		named = []rejection{{0, report.Text(err.Error(), 200)}}
+	}
+	r.backoff.Succeeded() // it answers
+	r.config.Observer.Wrote(r.Name(), report.ResultRejected, err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, n := range named {
+		e := batch[n.Index]
+		if e.gone {
+			continue
+		}
+		why := report.Text(n.Reason, 200)
+		r.config.Log.Warn("event is rejected and set aside", "sequence", e.sequence, "reason", why)
+		r.outbox.setAside(e, bodies[n.Index], why)
+	}
+	r.observe()
+	r.disk.signal()
+}
+
+// sendState sends a snapshot or agent.alive: once, since a newer one replaces it.
+func (r *Reporter) sendState(ctx context.Context, e event.Event) error {
+	r.sequence++
+	body, err := r.from(e, r.sender.stream, r.sequence).Encode()
+	for err == nil {
+		var m message
+		if m, err = encode(r.mode, [][]byte{body}); err == nil {
+			err = r.post(ctx, m)
+		}
+		if code(err) != http.StatusUnsupportedMediaType || r.mode.simpler() == "" {
+			break
+		}
+		r.simplify()
+		err = nil
+		continue
+	}
+	switch code(err) {
+	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge:
+		r.config.Observer.Wrote(r.Name(), report.ResultRejected, err)
+		r.config.Log.Warn("event is rejected", "type", e.Type, "err", err)
+		r.sentAt = time.Now()
+		return nil // it would be each time
+	}
+	if err == nil {
+		r.succeeded()
+	}
+	return err
+}
+
+func (r *Reporter) succeeded() {
+	if n := r.backoff.Failures(); n > 0 {
+		r.config.Log.Info("the event center accepts events again", "failures", n)
+	}
+	r.backoff.Succeeded()
+	r.retryAt, r.sentAt = time.Time{}, time.Now()
+	r.config.Observer.Wrote(r.Name(), report.ResultOK, nil)
+}
+
+// failed decides when to try again. The first failure of a row is logged, the others are not.
+func (r *Reporter) failed(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return // the agent ends, the center did nothing wrong
+	}
+	r.config.Observer.Wrote(r.Name(), report.ResultError, err)
+	if r.backoff.Failures() == 0 {
+		r.config.Log.Warn("events are not sent", "err", err)
+	}
+	wait := r.backoff.Failed(err)
+	if f, ok := errors.AsType[*refusal](err); ok {
+		wait += f.retryAfter
+	}
+	if away(err) {
+		r.connected = false
+	}
+	if c := code(err); c == http.StatusUnauthorized || c == http.StatusForbidden {
+		r.credentials.doubt()
+	}
+	r.retryAt = time.Now().Add(wait)
+}
+
+func (r *Reporter) use(endpoint int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.endpoint = endpoint
+}

@@ -1,0 +1,88 @@
+package eventcenter
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Mode is how events are put into requests (HTTP protocol binding of CloudEvents).
+type Mode string
+
+// The modes, each simpler than the one before. A receiver that answers 415 is sent the next one.
+const (
+	Batch      Mode = "batch"      // many in a JSON array
+	Structured Mode = "structured" // one as JSON
+	Binary     Mode = "binary"     // one, its attributes as headers
+)
+
+// simpler returns the next mode; empty after the last.
+func (m Mode) simpler() Mode {
+	switch m {
+	case Batch:
+		return Structured
+	case Structured:
+		return Binary
+	}
+	return ""
+}
+
+// Settings configure where events are sent, and as whom. A file is an absolute path, or the name of a file beside the
+// token of the agent's pod.
+type Settings struct {
+	Endpoints      []string `yaml:"endpoints"`      // URLs, tried in order; none: nothing is sent
+	Cluster        string   `yaml:"cluster"`        // its name, in the source of every event
+	Mode           Mode     `yaml:"mode"`           // to begin with: batch, structured or binary
+	CAFile         string   `yaml:"caFile"`         // PEM; the system's unless set
+	ServerName     string   `yaml:"serverName"`     // in the certificate; the endpoint's host unless set
+	TokenFile      string   `yaml:"tokenFile"`      // bearer token
+	ClientCertFile string   `yaml:"clientCertFile"` // PEM, as kubelet's /var/lib/kubelet/pki/kubelet-client-current.pem
+	ClientKeyFile  string   `yaml:"clientKeyFile"`  // PEM; may be the same file
+}
+
+// Enabled reports whether events are to be sent.
+func (s Settings) Enabled() bool { return len(s.Endpoints) > 0 }
+
+// Problems returns what is wrong with s.
+func (s Settings) Problems() map[string]string {
+	problems := map[string]string{}
+	for i, endpoint := range s.Endpoints {
+		if err := checkEndpoint(endpoint); err != nil {
+			problems["endpoints."+strconv.Itoa(i)] = err.Error()
+		}
+	}
+	if s.Enabled() && s.Cluster == "" {
+		problems["cluster"] = "must be set where there are endpoints: events of several clusters may meet there"
+	}
+	if s.Mode != Batch && s.Mode != Structured && s.Mode != Binary {
+		problems["mode"] = "must be batch, structured or binary"
+	}
+	if (s.ClientCertFile == "") != (s.ClientKeyFile == "") {
+		problems["clientKeyFile"] = "a client certificate and its key are set together"
+	}
+	for key, name := range map[string]string{"caFile": s.CAFile, "tokenFile": s.TokenFile,
+		"clientCertFile": s.ClientCertFile, "clientKeyFile": s.ClientKeyFile} {
+		if strings.Contains(name, "/") && !filepath.IsAbs(name) || name == ".." {
+			problems[key] = fmt.Sprintf("%q is neither an absolute path nor a file name", name)
+		}
+	}
+	return problems
+}
+
+// checkEndpoint accepts https, and http to an address of the loopback.
+func checkEndpoint(endpoint string) error {
+	u, err := url.Parse(endpoint)
+	switch {
+	case err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return fmt.Errorf("%.200q: want a URL such as https://10.96.0.20:10685/v1/events", endpoint)
+	case u.Scheme == "https":
+		return nil
+	case u.Scheme == "http" && net.ParseIP(u.Hostname()).IsLoopback():
+		return nil
+	}
+	return fmt.Errorf("%.200q: must be https; http is for addresses of the loopback only, such as "+
+		"http://127.0.0.1:10685", endpoint)
+}

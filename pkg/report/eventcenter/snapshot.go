@@ -1,0 +1,66 @@
+package eventcenter
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+const (
+	// snapshotEvery is how often everything that is active is sent, and as much again at random.
+	snapshotEvery = 30 * time.Minute
+	// partSize is well below event.MaxSnapshot, for what stands around it.
+	partSize = event.MaxSnapshot - 32<<10
+)
+
+// sendSnapshot sends all that is active now.
+func (r *Reporter) sendSnapshot(ctx context.Context) error {
+	r.mu.Lock()
+	own := r.outbox.own
+	asOf, faults, unknown := own.last, slices.Clone(r.faults), slices.Clone(r.unknown)
+	var leftovers []event.Activity
+	for _, key := range slices.Sorted(maps.Keys(r.leftovers)) {
+		leftovers = append(leftovers, r.leftovers[key])
+	}
+	r.mu.Unlock()
+	for _, part := range parts(faults, leftovers, unknown) {
+		part.AsOf, part.Of = event.Sequence(asOf), own.id
+		if err := r.sendState(ctx, event.Event{Type: event.NodeSnapshot, Data: part}); err != nil {
+			return err
+		}
+	}
+	r.connected = true
+	r.snapshotAt = time.Now().Add(snapshotEvery + report.Jitter(snapshotEvery, r.config.Rand))
+	return nil
+}
+
+// parts divides what is active into snapshots that are not too large. There is at least one.
+func parts(faults []event.Fault, leftovers []event.Activity, unknown []string) []event.Snapshot {
+	empty := event.Snapshot{Faults: []event.Fault{}, Leftovers: []event.Activity{}}
+	all, size := []event.Snapshot{empty}, 0
+	last := func(v any) *event.Snapshot {
+		text, _ := json.Marshal(v) // plain data: it can always be encoded
+		if size += len(text) + 1; size > partSize {
+			all, size = append(all, empty), len(text)
+		}
+		return &all[len(all)-1]
+	}
+	for _, f := range faults {
+		p := last(f)
+		p.Faults = append(p.Faults, f)
+	}
+	for _, l := range leftovers {
+		p := last(l)
+		p.Leftovers = append(p.Leftovers, l)
+	}
+	last(unknown).Unknown = unknown
+	for i := range all {
+		all[i].Part, all[i].End = i+1, i == len(all)-1
+	}
+	return all
+}

@@ -1,0 +1,22 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// EventCenter is what is shown of the way to an event center beside what an Observer is told.
+type EventCenter struct {
+	SetAside  int
+	DiskBytes int64
+}
+
+// EventCenter has figures served as they are at each scrape.
+func (m *Metrics) EventCenter(stats func() EventCenter) error {
+	gauge := func(name, help string, value func(EventCenter) float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Subsystem: "eventcenter", Name: name,
+			Help: help}, func() float64 { return value(stats()) })
+	}
+	return m.Serve(
+		gauge("set_aside_events", "Events that the event center will never accept, and that are kept.",
+			func(s EventCenter) float64 { return float64(s.SetAside) }),
+		gauge("outbox_bytes", "What waits for the event center on the disk.",
+			func(s EventCenter) float64 { return float64(s.DiskBytes) }))
+}
