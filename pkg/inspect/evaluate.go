@@ -128,6 +128,9 @@ func set(answers map[string]Answer, witness string, answer Answer) map[string]An
 func (e *evaluation) object(o *Object) Assessment {
 	sighting := e.history.sighting(o, e.now)
 	a := Assessment{Object: *o, Witnesses: e.ask(o, sighting.First)}
+	if a.Verdict, a.Why = e.inUse(o); a.Verdict != "" {
+		return a
+	}
 	if isUnowned(o) {
 		sighting = sighting.addPass(e.now)
 		e.next[key(o)] = sighting
@@ -169,6 +172,17 @@ func (e *evaluation) object(o *Object) Assessment {
 	a.FirstSeen, a.Passes = sighting.First, sighting.Passes
 	a.Verdict, a.Why = e.proven(o, a.Witnesses, sighting)
 	return a
+}
+
+// inUse gives the verdict on an object of several pods that something on the node uses or may be about to use.
+func (e *evaluation) inUse(o *Object) (Verdict, string) {
+	if o.Kind != StagedVolume || o.Foreign != "" || o.Doubt != "" {
+		return "", ""
+	}
+	if o.InUse != "" {
+		return Live, o.InUse
+	}
+	return e.inventory.volumeInUse(o)
 }
 
 // belongs gives the verdict on an object that a witness knows, or that kubelet did not answer for. Empty: kubelet

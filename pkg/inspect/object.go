@@ -25,6 +25,7 @@ const (
 	Cgroup        Kind = "cgroup"         // pod cgroup or one below it, per hierarchy
 	PodDirectory  Kind = "pod-directory"  // <kubelet root>/pods/<uid>
 	PodLogs       Kind = "pod-logs"       // <pod logs>/<namespace>_<name>_<uid>
+	StagedVolume  Kind = "staged-volume"  // <kubelet root>/plugins/kubernetes.io/csi/<driver>/<sha256>
 )
 
 // Pod names the pod that an object belongs to, as far as the object itself shows it. UID is kubelet's: for a static pod
@@ -46,6 +47,7 @@ type Pod struct {
 //	lease                  id (hexadecimal), created (nanoseconds since the epoch)
 //	mount                  id, device, root, point, source, type
 //	cgroup, pod-directory, pod-logs  device, inode
+//	staged-volume          device, inode of its directory; id, device, root of its mount where it has none
 type Identity map[string]string
 
 // Holder is a process that keeps an object busy.
@@ -68,7 +70,7 @@ type Object struct {
 	Holders     []Holder          `json:"holders"`
 	Foreign     string            `json:"-"` // why it cannot belong to a pod of this kubelet; empty otherwise
 	Doubt       string            `json:"-"` // why nothing is known about it; empty otherwise
-	// what in the runtime still uses the sandbox of a lease; empty otherwise
+	// what in the runtime still uses the sandbox of a lease, what uses a staged volume; empty otherwise
 	InUse string `json:"-"`
 }
 
