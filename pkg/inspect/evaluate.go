@@ -176,13 +176,20 @@ func (e *evaluation) object(o *Object) Assessment {
 
 // inUse gives the verdict on an object of several pods that something on the node uses or may be about to use.
 func (e *evaluation) inUse(o *Object) (Verdict, string) {
-	if o.Kind != StagedVolume || o.Foreign != "" || o.Doubt != "" {
+	inUse := e.specs[o.Kind].InUse
+	if inUse == nil || o.Foreign != "" || o.Doubt != "" {
 		return "", ""
 	}
 	if o.InUse != "" {
 		return Live, o.InUse
 	}
-	return e.inventory.volumeInUse(o)
+	if !e.inventory.Kubelet.OK() {
+		return Unknown, "kubelet " + string(e.inventory.kubeletAnswer(o))
+	}
+	if why := inUse(e.inventory, o); why != "" {
+		return Live, why
+	}
+	return "", ""
 }
 
 // belongs gives the verdict on an object that a witness knows, or that kubelet did not answer for. Empty: kubelet

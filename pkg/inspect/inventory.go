@@ -55,7 +55,10 @@ type PodFact struct {
 	Mirror  bool // according to the apiserver: a mirror of a static pod, created by kubelet itself
 	Started bool // kubelet has set its status in the apiserver, so it knows the pod
 
-	Mounting bool // it has claims of volumes, and no container of it has started yet
+	Mounting  bool     // it has claims of volumes, and no container of it has started yet
+	Ended     bool     // it has succeeded or failed
+	Ready     bool     // all of its containers are
+	HostPaths []string // directories of the node that it mounts
 }
 
 // KubeletInventory is what kubelet reports.
@@ -199,6 +202,15 @@ func podFacts(pods []corev1.Pod) map[string]PodFact {
 
 			Started:  pod.Status.StartTime != nil,
 			Mounting: mounting(pod),
+			Ended:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
+			Ready: slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+			}),
+		}
+		for _, v := range pod.Spec.Volumes {
+			if v.HostPath != nil {
+				fact.HostPaths = append(fact.HostPaths, v.HostPath.Path)
+			}
 		}
 		known[fact.UID] = fact
 		known[string(pod.UID)] = fact

@@ -24,6 +24,8 @@ type KindSpec struct {
 	// ReportOnly says why the agent never releases objects of this kind; empty where pkg/remediate has an action. Such
 	// objects are evaluated as all others are. They stop no release, and do not count as orphaned pods.
 	ReportOnly string
+	// InUse returns what uses an object that may be shared by pods, by what the witnesses say of them; empty: nothing.
+	InUse func(*Inventory, *Object) string
 	// Unused says what was made sure of besides, where nothing names the pod of an object of this kind.
 	Unused string
 
@@ -49,7 +51,7 @@ func Specs() []KindSpec {
 		attachmentSpec(), netnsSpec(), linkSpec(), leaseSpec(),
 		mountSpec(), cgroupSpec(), podDirectorySpec(),
 		podLogsSpec(),
-		stagedVolumeSpec(),
+		stagedVolumeSpec(), pluginSocketSpec(),
 	}
 }
 

@@ -25,6 +25,7 @@ const (
 	Cgroup        Kind = "cgroup"         // pod cgroup or one below it, per hierarchy
 	PodDirectory  Kind = "pod-directory"  // <kubelet root>/pods/<uid>
 	PodLogs       Kind = "pod-logs"       // <pod logs>/<namespace>_<name>_<uid>
+	PluginSocket  Kind = "plugin-socket"  // socket of a plugin of kubelet on which nobody listens
 	StagedVolume  Kind = "staged-volume"  // <kubelet root>/plugins/kubernetes.io/csi/<driver>/<sha256>
 )
 
@@ -47,6 +48,7 @@ type Pod struct {
 //	lease                  id (hexadecimal), created (nanoseconds since the epoch)
 //	mount                  id, device, root, point, source, type
 //	cgroup, pod-directory, pod-logs  device, inode
+//	plugin-socket          inode, changed (nanoseconds since the epoch)
 //	staged-volume          device, inode of its directory; id, device, root of its mount where it has none
 type Identity map[string]string
 

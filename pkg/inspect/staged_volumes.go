@@ -18,12 +18,12 @@ import (
 
 func stagedVolumeSpec() KindSpec {
 	return KindSpec{
-		Kind: StagedVolume, List: listStagedVolumes,
+		Kind: StagedVolume, List: listStagedVolumes, InUse: volumeInUse,
 		ReportOnly: "only its driver can unstage it without loss: let kubelet do it, by a pod that uses the volume on " +
 			"this node and is deleted again",
 		Unused: "no pod on this node has a directory or a mount of the volume, and none waits for one",
-		What: "a volume that is staged below `<kubelet root>/plugins/kubernetes.io` and that no pod here uses",
-		Harm: "the volume stays attached, and cannot be detached or used on another node",
+		What:   "a volume that is staged below `<kubelet root>/plugins/kubernetes.io` and that no pod here uses",
+		Harm:   "the volume stays attached, and cannot be detached or used on another node",
 	}
 }
 
@@ -166,20 +166,17 @@ const handleSum = "handleSHA256"
 // volumeInUse returns why a staged volume is not left over, by what only kubelet and the Node can tell. A pod that has
 // not started yet may be the one that it is being staged for, which takes as long as a check of a filesystem; its claims
 // do not name the volume.
-func (t *Inventory) volumeInUse(o *Object) (Verdict, string) {
+func volumeInUse(t *Inventory, o *Object) string {
 	for _, name := range t.Cluster.VolumesInUse {
 		_, handle, ok := strings.Cut(name, "^") // kubernetes.io/csi/<driver>^<handle>
 		if ok && (volume.HandleSum(handle) == o.Facts[handleSum] || handle == o.Facts["volumeHandle"]) {
-			return Live, "the Node's volumesInUse names " + name
+			return "the Node's volumesInUse names " + name
 		}
-	}
-	if !t.Kubelet.OK() {
-		return Unknown, "kubelet " + string(t.kubeletAnswer(o))
 	}
 	for _, pod := range t.Kubelet.Pods {
 		if pod.Mounting {
-			return Live, fmt.Sprintf("pod %s/%s has not started, and may be waiting for it", pod.Namespace, pod.Name)
+			return fmt.Sprintf("pod %s/%s has not started, and may be waiting for it", pod.Namespace, pod.Name)
 		}
 	}
-	return "", ""
+	return ""
 }
