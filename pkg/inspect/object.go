@@ -14,19 +14,20 @@ type Kind string
 
 // The kinds, in the order in which leftovers of one pod are released.
 const (
-	Sandbox       Kind = "sandbox"        // CRI pod sandbox
-	Container     Kind = "container"      // CRI container
-	Process       Kind = "process"        // process in a pod's cgroup
-	CNIAttachment Kind = "cni-attachment" // cached result of a CNI ADD (libcni cacheV1)
-	Netns         Kind = "netns"          // network namespace that a CRI runtime keeps mounted
-	Link          Kind = "link"           // host end of a pod's veth
-	Lease         Kind = "lease"          // containerd's lease of a sandbox
-	Mount         Kind = "mount"          // mount below a kubelet pod directory
-	Cgroup        Kind = "cgroup"         // pod cgroup or one below it, per hierarchy
-	PodDirectory  Kind = "pod-directory"  // <kubelet root>/pods/<uid>
-	PodLogs       Kind = "pod-logs"       // <pod logs>/<namespace>_<name>_<uid>
-	PluginSocket  Kind = "plugin-socket"  // socket of a plugin of kubelet on which nobody listens
-	StagedVolume  Kind = "staged-volume"  // <kubelet root>/plugins/kubernetes.io/csi/<driver>/<sha256>
+	Sandbox          Kind = "sandbox"           // CRI pod sandbox
+	Container        Kind = "container"         // CRI container
+	Process          Kind = "process"           // process in a pod's cgroup
+	CNIAttachment    Kind = "cni-attachment"    // cached result of a CNI ADD (libcni cacheV1)
+	Netns            Kind = "netns"             // network namespace that a CRI runtime keeps mounted
+	Link             Kind = "link"              // host end of a pod's veth
+	Lease            Kind = "lease"             // containerd's lease of a sandbox
+	Mount            Kind = "mount"             // mount below a kubelet pod directory
+	Cgroup           Kind = "cgroup"            // pod cgroup or one below it, per hierarchy
+	PodDirectory     Kind = "pod-directory"     // <kubelet root>/pods/<uid>
+	PodLogs          Kind = "pod-logs"          // <pod logs>/<namespace>_<name>_<uid>
+	DeviceAllocation Kind = "device-allocation" // pod in a checkpoint of kubelet's managers of devices, CPUs and memory
+	PluginSocket     Kind = "plugin-socket"     // socket of a plugin of kubelet on which nobody listens
+	StagedVolume     Kind = "staged-volume"     // <kubelet root>/plugins/kubernetes.io/csi/<driver>/<sha256>
 )
 
 // Pod names the pod that an object belongs to, as far as the object itself shows it. UID is kubelet's: for a static pod
@@ -48,6 +49,7 @@ type Pod struct {
 //	lease                  id (hexadecimal), created (nanoseconds since the epoch)
 //	mount                  id, device, root, point, source, type
 //	cgroup, pod-directory, pod-logs  device, inode
+//	device-allocation      uid, resource
 //	plugin-socket          inode, changed (nanoseconds since the epoch)
 //	staged-volume          device, inode of its directory; id, device, root of its mount where it has none
 type Identity map[string]string

@@ -17,9 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
-	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
 // Bounds of what is read.
@@ -45,7 +43,7 @@ func HandleSum(handle string) string {
 // ReadNote reads the note of a volume: a regular file of root, in a directory below root.
 func ReadNote(files host.Files, root, dir string) (Note, error) {
 	name := path.Join(dir, "vol_data.json")
-	data, err := readBeneath(files, root, name)
+	data, err := kubelet.ReadBeneath(files.Path(root), name, maxNote)
 	if err != nil {
 		return Note{}, err
 	}
@@ -135,30 +133,6 @@ func absent(err error) bool {
 
 // Escape returns the name that kubelet's directories have for a volume.
 func Escape(name string) string { return strings.ReplaceAll(name, "/", "~") }
-
-func readBeneath(files host.Files, root, name string) ([]byte, error) {
-	fd, err := kubelet.OpenBeneath(files.Path(root), name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
-	if err != nil {
-		return nil, err
-	}
-	file := os.NewFile(uintptr(fd), path.Join(root, name))
-	defer file.Close()
-	var stat unix.Stat_t
-	if err := unix.Fstat(fd, &stat); err != nil {
-		return nil, &fs.PathError{Op: "stat", Path: file.Name(), Err: err}
-	}
-	switch {
-	case stat.Mode&unix.S_IFMT != unix.S_IFREG:
-		return nil, fmt.Errorf("read %s: not a regular file", file.Name())
-	case !owned.UID(stat.Uid) || stat.Mode&0o022 != 0:
-		return nil, fmt.Errorf("read %s: %w", file.Name(), owned.ErrOthers)
-	}
-	data, err := io.ReadAll(io.LimitReader(file, maxNote+1))
-	if err == nil && len(data) > maxNote {
-		err = fmt.Errorf("read %s: larger than %d bytes", hosterr.Clip(file.Name()), maxNote)
-	}
-	return data, err
-}
 
 // namesBeneath lists a directory below root.
 func namesBeneath(files host.Files, root, name string) ([]string, error) {
