@@ -51,7 +51,7 @@ func Specs() []KindSpec {
 		attachmentSpec(), netnsSpec(), linkSpec(), leaseSpec(),
 		mountSpec(), cgroupSpec(), podDirectorySpec(),
 		podLogsSpec(),
-		stagedVolumeSpec(), pluginSocketSpec(), deviceAllocationSpec(),
+		stagedVolumeSpec(), pluginSocketSpec(), deviceAllocationSpec(), blockDeviceSpec(),
 	}
 }
 

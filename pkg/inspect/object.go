@@ -26,6 +26,7 @@ const (
 	PodDirectory     Kind = "pod-directory"     // <kubelet root>/pods/<uid>
 	PodLogs          Kind = "pod-logs"          // <pod logs>/<namespace>_<name>_<uid>
 	DeviceAllocation Kind = "device-allocation" // pod in a checkpoint of kubelet's managers of devices, CPUs and memory
+	BlockDevice      Kind = "block-device"      // loop device or encrypted mapping that a volume is made of
 	PluginSocket     Kind = "plugin-socket"     // socket of a plugin of kubelet on which nobody listens
 	StagedVolume     Kind = "staged-volume"     // <kubelet root>/plugins/kubernetes.io/csi/<driver>/<sha256>
 )
@@ -49,6 +50,7 @@ type Pod struct {
 //	lease                  id (hexadecimal), created (nanoseconds since the epoch)
 //	mount                  id, device, root, point, source, type
 //	cgroup, pod-directory, pod-logs  device, inode
+//	block-device           device, sequence (diskseq; empty before Linux 5.15), volume
 //	device-allocation      uid, resource
 //	plugin-socket          inode, changed (nanoseconds since the epoch)
 //	staged-volume          device, inode of its directory; id, device, root of its mount where it has none

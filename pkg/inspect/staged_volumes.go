@@ -169,7 +169,7 @@ const handleSum = "handleSHA256"
 func volumeInUse(t *Inventory, o *Object) string {
 	for _, name := range t.Cluster.VolumesInUse {
 		_, handle, ok := strings.Cut(name, "^") // kubernetes.io/csi/<driver>^<handle>
-		if ok && (volume.HandleSum(handle) == o.Facts[handleSum] || handle == o.Facts["volumeHandle"]) {
+		if ok && handle != "" && (volume.HandleSum(handle) == o.Facts[handleSum] || handle == o.Facts["volumeHandle"]) {
 			return "the Node's volumesInUse names " + name
 		}
 	}
