@@ -50,7 +50,7 @@ func Specs() []KindSpec {
 		sandboxSpec(), containerSpec(), processSpec(),
 		attachmentSpec(), netnsSpec(), linkSpec(), leaseSpec(),
 		mountSpec(), cgroupSpec(), podDirectorySpec(),
-		podLogsSpec(),
+		podLogsSpec(), logLinkSpec(),
 		stagedVolumeSpec(), pluginSocketSpec(), deviceAllocationSpec(), blockDeviceSpec(),
 	}
 }

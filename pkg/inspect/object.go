@@ -28,6 +28,7 @@ const (
 	DeviceAllocation Kind = "device-allocation" // pod in a checkpoint of kubelet's managers of devices, CPUs and memory
 	BlockDevice      Kind = "block-device"      // loop device or encrypted mapping that a volume is made of
 	PluginSocket     Kind = "plugin-socket"     // socket of a plugin of kubelet on which nobody listens
+	LogLink          Kind = "log-link"          // <directory of pod logs>/../containers/<pod>_<namespace>_<container>-<ID>.log
 	StagedVolume     Kind = "staged-volume"     // <kubelet root>/plugins/kubernetes.io/csi/<driver>/<sha256>
 )
 
@@ -49,7 +50,7 @@ type Pod struct {
 //	link                   index, peerIndex, peerNamespace (nsid; -1: this namespace), mac, namespace (inode of the peer's)
 //	lease                  id (hexadecimal), created (nanoseconds since the epoch)
 //	mount                  id, device, root, point, source, type
-//	cgroup, pod-directory, pod-logs  device, inode
+//	cgroup, pod-directory, pod-logs, log-link  device, inode
 //	block-device           device, sequence (diskseq; empty before Linux 5.15), volume
 //	device-allocation      uid, resource
 //	plugin-socket          inode, changed (nanoseconds since the epoch)
