@@ -3,11 +3,12 @@ package inspect
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
 // What a checkpoint of kubelet gives to a pod that is gone is a leftover of that pod.
@@ -52,7 +53,7 @@ func TestHostileCheckpoints(t *testing.T) {
 		"null":            {`null`, 0o600, false},
 		"not JSON":        {`{"policyName":`, 0o600, false},
 		"another type":    {`{"policyName":"static","entries":[1]}`, 0o600, false},
-		"huge":            {`{"policyName":"` + strings.Repeat("x", maxCheckpoint) + `"}`, 0o600, false},
+		"huge":            {`{"policyName":"` + strings.Repeat("x", kubelet.MaxCheckpoint) + `"}`, 0o600, false},
 		"others can edit": {`{"policyName":"none"}`, 0o666, false},
 		"empty":           {``, 0o600, false},
 	} {
@@ -69,12 +70,12 @@ func TestHostileCheckpoints(t *testing.T) {
 	}
 	n := newNode(t)
 	var entries []string
-	for i := range maxAllocations + 1 {
+	for i := range kubelet.MaxAllocations + 1 {
 		entries = append(entries, fmt.Sprintf(`{"PodUID":"%d"}`, i))
 	}
-	n.write(`{"Data":{"PodDeviceEntries":[`+strings.Join(entries, ",")+`]}}`, allocationFiles()[0].name)
-	if objects, err := listDeviceAllocations(t.Context(), NewScan(t.Context(), n.host)); len(objects) != maxAllocations ||
-		err == nil || !strings.Contains(err.Error(), filepath.Base(allocationFiles()[0].name)) {
+	n.write(`{"Data":{"PodDeviceEntries":[`+strings.Join(entries, ",")+`]}}`, "device-plugins/kubelet_internal_checkpoint")
+	if objects, err := listDeviceAllocations(t.Context(), NewScan(t.Context(), n.host)); len(objects) != kubelet.MaxAllocations ||
+		err == nil || !strings.Contains(err.Error(), "kubelet_internal_checkpoint") {
 		t.Errorf("%d objects, %v", len(objects), err)
 	}
 }

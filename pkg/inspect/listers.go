@@ -52,6 +52,7 @@ func Specs() []KindSpec {
 		mountSpec(), cgroupSpec(), podDirectorySpec(),
 		podLogsSpec(), logLinkSpec(),
 		stagedVolumeSpec(), pluginSocketSpec(), deviceAllocationSpec(), blockDeviceSpec(),
+		systemdUnitSpec(),
 	}
 }
 

@@ -94,7 +94,8 @@ func mountObjects(scan *Scan, view mount.MountView, mounts []mount.Mount, table 
 				"point": m.Point, "source": m.Source, "type": m.FSType,
 			},
 			Facts: facts("class", mountClass(m), "point", m.Point, "type", m.FSType, "source", m.Source,
-				"volume", volume, "plugin", plugin, "table", table, "propagation", m.Optional),
+				"volume", volume, "plugin", plugin, "table", table, "propagation", m.Optional,
+				"subpath", subpathOf(volume, plugin)),
 		})
 	}
 	// The mount table is in the order of mounting, so that of two mounts on one point the upper one comes later.
@@ -149,6 +150,14 @@ func volumeOf(scan *Scan, point, uid string) (volume, plugin string) {
 		return parts[1], "subpath"
 	}
 	return "", ""
+}
+
+// subpathOf says of which volume a mount shows a part: one that kubelet made of the volume for a subPath.
+func subpathOf(volume, plugin string) string {
+	if plugin != "subpath" {
+		return ""
+	}
+	return "subpath of " + volume
 }
 
 // mountClass classifies mounts by what their release needs and risks.

@@ -27,6 +27,7 @@ const (
 	PodLogs          Kind = "pod-logs"          // <pod logs>/<namespace>_<name>_<uid>
 	DeviceAllocation Kind = "device-allocation" // pod in a checkpoint of kubelet's managers of devices, CPUs and memory
 	BlockDevice      Kind = "block-device"      // loop device or encrypted mapping that a volume is made of
+	SystemdUnit      Kind = "systemd-unit"      // systemd's unit of a pod, a container or a mount that is gone
 	PluginSocket     Kind = "plugin-socket"     // socket of a plugin of kubelet on which nobody listens
 	LogLink          Kind = "log-link"          // <directory of pod logs>/../containers/<pod>_<namespace>_<container>-<ID>.log
 	StagedVolume     Kind = "staged-volume"     // <kubelet root>/plugins/kubernetes.io/csi/<driver>/<sha256>
@@ -52,6 +53,7 @@ type Pod struct {
 //	mount                  id, device, root, point, source, type
 //	cgroup, pod-directory, pod-logs, log-link  device, inode
 //	block-device           device, sequence (diskseq; empty before Linux 5.15), volume
+//	systemd-unit           unit
 //	device-allocation      uid, resource
 //	plugin-socket          inode, changed (nanoseconds since the epoch)
 //	staged-volume          device, inode of its directory; id, device, root of its mount where it has none
