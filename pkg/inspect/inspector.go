@@ -199,6 +199,8 @@ func explain(scan *Scan, suspects []*Object) {
 			explainProcess(scan.Host, o)
 		case o.Kind == Cgroup:
 			explainCgroup(scan.Host, o)
+		case o.Kind == PodDirectory:
+			explainPodDirectory(scan, o)
 		case networked(o.Kind):
 			network = append(network, o)
 		}

@@ -55,6 +55,8 @@ func listPluginSockets(ctx context.Context, scan *Scan) ([]Object, error) {
 				continue // removed meanwhile
 			case err == nil, errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EPROTOTYPE):
 				o.Foreign = "a process listens on it"
+			case errors.Is(err, syscall.EXDEV):
+				o.Foreign = "it lies on another mount, which is not looked into"
 			case !errors.Is(err, syscall.ECONNREFUSED):
 				o.Doubt = err.Error()
 			}

@@ -2,13 +2,16 @@ package inspect
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path"
 	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
 func podDirectorySpec() KindSpec {
@@ -62,4 +65,27 @@ func listPodDirectories(_ context.Context, scan *Scan) ([]Object, error) {
 		objects = append(objects, o)
 	}
 	return objects, nil
+}
+
+// explainPodDirectory adds the range of user IDs that the directory keeps from other pods, by kubelet's file for a pod
+// with a user namespace (pkg/kubelet/userns):
+//
+//	{"uidMappings":[{"hostId":131072,"containerId":0,"length":65536}],"gidMappings":[…]}
+func explainPodDirectory(scan *Scan, o *Object) {
+	const maxRange = 4 << 10
+	data, err := kubelet.ReadBeneath(scan.Host.Files.Path(path.Join(scan.Host.Paths.KubeletRoot, "pods")),
+		path.Join(o.Pod.UID, "userns"), maxRange)
+	var file struct {
+		UIDs []struct {
+			First  uint32 `json:"hostId"`
+			Length uint32 `json:"length"`
+		} `json:"uidMappings"`
+	}
+	if err != nil || json.Unmarshal(data, &file) != nil || len(file.UIDs) == 0 {
+		return // most pods have none
+	}
+	if o.Facts == nil {
+		o.Facts = make(map[string]string)
+	}
+	o.Facts["userIDs"] = fmt.Sprintf("%d of the node from %d on", file.UIDs[0].Length, file.UIDs[0].First)
 }
