@@ -3,9 +3,7 @@ package inspect
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
-	"slices"
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -15,7 +13,7 @@ import (
 
 func blockDeviceSpec() KindSpec {
 	return KindSpec{
-		Kind: BlockDevice, List: listBlockDevices, InUse: volumeInUse,
+		Kind: BlockDevice, List: listBlockDevices, InUse: (*Inventory).volumeInUse,
 		ReportOnly: "what is detached under queued writes loses them: its driver or an administrator has to decide",
 		Unused:     "nothing mounts, maps or swaps on it, and no pod here has a directory of its volume",
 		What: "a loop device with a file below kubelet's directory, or an encrypted mapping named after a " +
@@ -61,15 +59,7 @@ func blockObjects(scan *Scan, found []volume.Device) ([]Object, error) {
 		case strings.Contains(swaps, o.ID+" "):
 			elsewhere = "swap"
 		}
-		slices.Sort(users)
-		switch users = slices.Compact(users); {
-		case elsewhere != "":
-			o.InUse = "it is used by " + elsewhere
-		case len(users) == 1:
-			o.Pod.UID = users[0]
-		case len(users) > 1:
-			o.InUse = fmt.Sprintf("%d pods have a directory or a mount of it", len(users))
-		}
+		o.attachUsers(users, elsewhere)
 		objects = append(objects, o)
 	}
 	return objects, nil

@@ -80,6 +80,10 @@ func mountObjects(scan *Scan, view mount.MountView, mounts []mount.Mount, table 
 			continue
 		}
 		volume, plugin := volumeOf(scan, m.Point, uid)
+		subpath := ""
+		if dir, _ := path.Split(path.Dir(path.Dir(m.Point))); path.Base(dir) == "volume-subpaths" { // itself, not below it
+			subpath = "subpath of " + volume
+		}
 		pod, foreign := Pod{UID: uid}, ""
 		if other := view.OtherPod(uid, m); other != "" {
 			pod, foreign = Pod{}, fmt.Sprintf("in the directory of pod %s, but it contains the UID of pod %s", uid,
@@ -95,7 +99,7 @@ func mountObjects(scan *Scan, view mount.MountView, mounts []mount.Mount, table 
 			},
 			Facts: facts("class", mountClass(m), "point", m.Point, "type", m.FSType, "source", m.Source,
 				"volume", volume, "plugin", plugin, "table", table, "propagation", m.Optional,
-				"subpath", subpathOf(volume, plugin)),
+				"subpath", subpath),
 		})
 	}
 	// The mount table is in the order of mounting, so that of two mounts on one point the upper one comes later.
@@ -150,14 +154,6 @@ func volumeOf(scan *Scan, point, uid string) (volume, plugin string) {
 		return parts[1], "subpath"
 	}
 	return "", ""
-}
-
-// subpathOf says of which volume a mount shows a part: one that kubelet made of the volume for a subPath.
-func subpathOf(volume, plugin string) string {
-	if plugin != "subpath" {
-		return ""
-	}
-	return "subpath of " + volume
 }
 
 // mountClass classifies mounts by what their release needs and risks.

@@ -17,7 +17,7 @@ import (
 
 func pluginSocketSpec() KindSpec {
 	return KindSpec{
-		Kind: PluginSocket, List: listPluginSockets, InUse: pluginInUse,
+		Kind: PluginSocket, List: listPluginSockets, InUse: (*Inventory).pluginInUse,
 		ReportOnly: "a plugin that starts again makes its socket anew; one that was removed for good leaves only the file",
 		Unused:     "no process listens on it, and no pod that may be its plugin's runs here",
 		What: "a socket in `plugins_registry`, `device-plugins` or `plugins/<driver>` of kubelet on which no process " +
@@ -68,7 +68,7 @@ func listPluginSockets(ctx context.Context, scan *Scan) ([]Object, error) {
 
 // pluginInUse returns the pod that may be the plugin's, and about to listen again: one that mounts the directory of its
 // driver, or one that is not ready and mounts the directory of the socket.
-func pluginInUse(t *Inventory, o *Object) string {
+func (t *Inventory) pluginInUse(o *Object) string {
 	for _, pod := range t.Kubelet.Pods {
 		if pod.Ended {
 			continue

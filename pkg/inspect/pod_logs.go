@@ -69,19 +69,17 @@ func logLinkSpec() KindSpec {
 	}
 }
 
-// maxLogLinks bounds how many links are looked at. A node has some hundreds.
-const maxLogLinks = 16384
-
 // listLogLinks lists the links of kubelet to logs of containers (pkg/kubelet/kuberuntime/legacy.go: LogSymlink) that
 // lead into the directory of a pod's logs that is no more. The directory names the pod. Links are read, not followed;
 // what else is in the directory is not listed.
 func listLogLinks(_ context.Context, scan *Scan) ([]Object, error) {
+	const maxLinks = 16384 // a node has some hundreds
 	logs := scan.Host.Paths.PodLogs
 	if logs == "" {
 		return nil, nil
 	}
 	dir := path.Join(path.Dir(logs), "containers")
-	entries, device, err := scan.Host.Files.ReadEntries(dir, maxLogLinks)
+	entries, device, err := scan.Host.Files.ReadEntries(dir, maxLinks)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

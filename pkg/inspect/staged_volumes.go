@@ -18,7 +18,7 @@ import (
 
 func stagedVolumeSpec() KindSpec {
 	return KindSpec{
-		Kind: StagedVolume, List: listStagedVolumes, InUse: volumeInUse,
+		Kind: StagedVolume, List: listStagedVolumes, InUse: (*Inventory).volumeInUse,
 		ReportOnly: "only its driver can unstage it without loss: let kubelet do it, by a pod that uses the volume on " +
 			"this node and is deleted again",
 		Unused: "no pod on this node has a directory or a mount of the volume, and none waits for one",
@@ -104,7 +104,7 @@ func (v *stagedView) csi(scan *Scan, s *volume.Staged) Object {
 		pods, point := v.alsoAt(scan, m)
 		users, elsewhere = append(users, pods...), elsewhere+point
 	}
-	v.attach(&o, users, elsewhere)
+	o.attachUsers(users, elsewhere)
 	if len(v.used.Unread) > 0 && isUnowned(&o) && o.InUse == "" {
 		o.Doubt = "volumes of a pod are not known: " + strings.Join(v.used.Unread, "; ")
 	}
@@ -124,7 +124,7 @@ func (v *stagedView) inTree(scan *Scan) []Object {
 		if uid := path.Base(m.Point); host.IsPodUID(uid) {
 			users = append(users, uid)
 		}
-		v.attach(&o, users, elsewhere)
+		o.attachUsers(users, elsewhere)
 		objects = append(objects, o)
 	}
 	return objects
@@ -146,12 +146,12 @@ func (v *stagedView) alsoAt(scan *Scan, staged mount.Mount) (users []string, els
 	return users, elsewhere
 }
 
-// attach sets the owner of a staged volume, or why it is in use.
-func (v *stagedView) attach(o *Object, users []string, elsewhere string) {
+// attachUsers sets the owner of an object that pods may share, or what uses it.
+func (o *Object) attachUsers(users []string, elsewhere string) {
 	slices.Sort(users)
 	switch users = slices.Compact(users); {
 	case elsewhere != "":
-		o.InUse = "it is mounted on " + elsewhere + " too"
+		o.InUse = "it is used by " + elsewhere
 	case len(users) == 1:
 		o.Pod.UID = users[0]
 	case len(users) > 1:
@@ -166,7 +166,7 @@ const handleSum = "handleSHA256"
 // volumeInUse returns why a staged volume is not left over, by what only kubelet and the Node can tell. A pod that has
 // not started yet may be the one that it is being staged for, which takes as long as a check of a filesystem; its claims
 // do not name the volume.
-func volumeInUse(t *Inventory, o *Object) string {
+func (t *Inventory) volumeInUse(o *Object) string {
 	for _, name := range t.Cluster.VolumesInUse {
 		_, handle, ok := strings.Cut(name, "^") // kubernetes.io/csi/<driver>^<handle>
 		if ok && handle != "" && (volume.HandleSum(handle) == o.Facts[handleSum] || handle == o.Facts["volumeHandle"]) {

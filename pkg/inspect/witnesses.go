@@ -22,6 +22,8 @@ const (
 //	sandbox, container                                  UID        UID      -            -
 //	process, mount, cgroup, pod-directory               UID        UID      -            -
 //	cni-attachment, netns, link                         UID        UID      sandbox ID   sandbox ID
+//	systemd-unit, log-link                              UID        UID      container    container
+//	other kinds that are only reported                  UID        UID      -            -
 //	lease                                               UID        UID      sandbox ID   container, sandbox, task
 //
 // When the runtime still lists the sandbox of a pod that is gone, that sandbox is itself the leftover, so it is no
