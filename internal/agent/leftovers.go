@@ -39,6 +39,7 @@ type leftovers struct {
 	work      chan inspect.Report // size 1, the newest report: a release may take minutes, and older ones are outdated
 
 	quarantine quarantine
+	deletions  deletions
 
 	mu      sync.Mutex // guards what follows
 	history inspect.History
@@ -147,6 +148,9 @@ func (l *leftovers) count(report inspect.Report) {
 		}
 	}
 	l.meter.Leftovers(counts)
+	m := measure(report, l.host.Clock())
+	m.Ended, m.Left = l.deletions.observe(report)
+	l.meter.Inspected(m)
 }
 
 // leftoverFindings returns one finding for each pod, whatever it left behind.
@@ -187,6 +191,7 @@ func leftoverFinding(group string, objects []inspect.Assessment) finding.Finding
 
 // passError returns what could not be evaluated. Where something is unknown, the absence of a leftover proves nothing.
 func passError(report inspect.Report) error {
+	report = report.Releasable() // what is only reported decides nothing
 	var problems []error
 	for _, e := range report.Errors {
 		problems = append(problems, fmt.Errorf("%s: %s", e.What, e.Error))

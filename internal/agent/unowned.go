@@ -12,7 +12,7 @@ import (
 // unownedFault is what the check "leftovers" finds besides objects of deleted pods.
 var unownedFault = detect.Fault{
 	Reason: "UnownedObjects", Severity: finding.Info,
-	When: "objects such as the runtime creates have existed for many minutes, and nothing names the pod that they " +
+	When: "objects such as kubelet and the runtime create have existed for many minutes, and nothing names the pod that they " +
 		"were created for",
 }
 

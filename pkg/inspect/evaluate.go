@@ -139,6 +139,9 @@ func set(answers map[string]Answer, witness string, answer Answer) map[string]An
 func (e *evaluation) object(o *Object) Assessment {
 	sighting := e.history.sighting(o, e.now)
 	a := Assessment{Object: *o, Witnesses: e.ask(o, sighting.First)}
+	if a.Verdict, a.Why = e.inUse(o); a.Verdict != "" {
+		return a
+	}
 	if isUnowned(o) {
 		sighting = sighting.addPass(e.now)
 		e.next[key(o)] = sighting
@@ -187,6 +190,27 @@ func (e *evaluation) object(o *Object) Assessment {
 	a.FirstSeen, a.Passes = sighting.First, sighting.Passes
 	a.Verdict, a.Why = e.proven(o, a.Witnesses, sighting)
 	return a
+}
+
+// inUse gives the verdict on an object of several pods that something on the node uses or may be about to use.
+func (e *evaluation) inUse(o *Object) (Verdict, string) {
+	inUse := e.specs[o.Kind].InUse
+	if inUse == nil || o.Foreign != "" || o.Doubt != "" {
+		return "", ""
+	}
+	if o.InUse != "" {
+		return Live, o.InUse
+	}
+	switch k := &e.inventory.Kubelet; {
+	case !k.OK():
+		return Unknown, "kubelet " + string(e.inventory.kubeletAnswer(o, e.now))
+	case k.byName():
+		return Unknown, "kubelet's podresources do not show the volumes of its pods"
+	}
+	if why := inUse(e.inventory, o); why != "" {
+		return Live, why
+	}
+	return "", ""
 }
 
 // belongs gives the verdict on an object that a witness knows, or that kubelet did not answer for. Empty: kubelet

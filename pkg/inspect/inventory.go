@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -53,6 +54,11 @@ type PodFact struct {
 	Static  bool // according to kubelet: not from the apiserver
 	Mirror  bool // according to the apiserver: a mirror of a static pod, created by kubelet itself
 	Started bool // kubelet has set its status in the apiserver, so it knows the pod
+
+	Mounting  bool     // it has claims of volumes, and no container of it has started yet
+	Ended     bool     // it has succeeded or failed
+	Ready     bool     // all of its containers are
+	HostPaths []string // directories of the node that it mounts
 }
 
 // KubeletInventory is what kubelet reports.
@@ -200,6 +206,15 @@ func askKubelet(ctx context.Context, scan *Scan) KubeletInventory {
 	return k
 }
 
+// mounting reports whether kubelet may still be preparing the volumes of a pod.
+func mounting(pod *corev1.Pod) bool {
+	pending := pod.Status.Phase == corev1.PodPending || pod.Status.Phase == ""
+	return pending && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.EmptyDir == nil && v.Secret == nil && v.ConfigMap == nil && v.Projected == nil && v.DownwardAPI == nil &&
+			v.HostPath == nil
+	})
+}
+
 // podFacts indexes pods by every UID that stands for them.
 func podFacts(pods []corev1.Pod) map[string]PodFact {
 	known := make(map[string]PodFact, len(pods))
@@ -212,7 +227,17 @@ func podFacts(pods []corev1.Pod) map[string]PodFact {
 			Static: source != "" && source != "api",
 			Mirror: pod.Annotations[mirrorAnnotation] != "",
 
-			Started: pod.Status.StartTime != nil,
+			Started:  pod.Status.StartTime != nil,
+			Mounting: mounting(pod),
+			Ended:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
+			Ready: slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+			}),
+		}
+		for _, v := range pod.Spec.Volumes {
+			if v.HostPath != nil {
+				fact.HostPaths = append(fact.HostPaths, v.HostPath.Path)
+			}
 		}
 		known[fact.UID] = fact
 		known[string(pod.UID)] = fact

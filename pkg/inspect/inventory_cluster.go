@@ -30,6 +30,8 @@ type ClusterInventory struct {
 	Version string // its kubelet's
 	NodeErr error  `json:"-"`
 
+	VolumesInUse []string // as its status names them
+
 	LocalMachine string // /etc/machine-id
 	LocalBoot    string // /proc/sys/kernel/random/boot_id
 	LocalErr     error  `json:"-"`
@@ -67,6 +69,9 @@ func askCluster(ctx context.Context, scan *Scan, t *Inventory) ClusterInventory 
 	if c.NodeErr = err; err == nil {
 		c.Node, c.Version = node.Name, node.Status.NodeInfo.KubeletVersion
 		c.Machine, c.Boot = node.Status.NodeInfo.MachineID, node.Status.NodeInfo.BootID
+		for _, name := range node.Status.VolumesInUse {
+			c.VolumesInUse = append(c.VolumesInUse, string(name))
+		}
 	}
 	c.LocalMachine, c.LocalBoot, c.LocalErr = machine(h.Files)
 	return c

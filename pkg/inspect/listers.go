@@ -24,6 +24,10 @@ type KindSpec struct {
 	// ReportOnly says why the agent never releases objects of this kind; empty where pkg/remediate has an action. Such
 	// objects are evaluated as all others are. They stop no release, and do not count as orphaned pods.
 	ReportOnly string
+	// InUse returns what uses an object that may be shared by pods, by what the witnesses say of them; empty: nothing.
+	InUse func(*Inventory, *Object) string
+	// Unused says what was made sure of besides, where nothing names the pod of an object of this kind.
+	Unused string
 
 	What string // an object of this kind, and its owner
 	Harm string // what it does to the node and to other pods
@@ -46,7 +50,9 @@ func Specs() []KindSpec {
 		sandboxSpec(), containerSpec(), processSpec(),
 		attachmentSpec(), netnsSpec(), linkSpec(), leaseSpec(),
 		mountSpec(), cgroupSpec(), podDirectorySpec(),
-		podLogsSpec(),
+		podLogsSpec(), logLinkSpec(),
+		stagedVolumeSpec(), pluginSocketSpec(), deviceAllocationSpec(), blockDeviceSpec(),
+		systemdUnitSpec(),
 		containerdContainerSpec(), taskSpec(), shimSpec(), rootfsSpec(), sandboxDirectorySpec(), snapshotSpec(),
 		ipamLeaseSpec(), portMappingSpec(),
 	}

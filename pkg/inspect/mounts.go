@@ -80,6 +80,10 @@ func mountObjects(scan *Scan, view mount.MountView, mounts []mount.Mount, table 
 			continue
 		}
 		volume, plugin := volumeOf(scan, m.Point, uid)
+		subpath := ""
+		if dir, _ := path.Split(path.Dir(path.Dir(m.Point))); path.Base(dir) == "volume-subpaths" { // itself, not below it
+			subpath = "subpath of " + volume
+		}
 		pod, foreign := Pod{UID: uid}, ""
 		if other := view.OtherPod(uid, m); other != "" {
 			pod, foreign = Pod{}, fmt.Sprintf("in the directory of pod %s, but it contains the UID of pod %s", uid,
@@ -94,7 +98,8 @@ func mountObjects(scan *Scan, view mount.MountView, mounts []mount.Mount, table 
 				"point": m.Point, "source": m.Source, "type": m.FSType,
 			},
 			Facts: facts("class", mountClass(m), "point", m.Point, "type", m.FSType, "source", m.Source,
-				"volume", volume, "plugin", plugin, "table", table, "propagation", m.Optional),
+				"volume", volume, "plugin", plugin, "table", table, "propagation", m.Optional,
+				"subpath", subpath),
 		})
 	}
 	// The mount table is in the order of mounting, so that of two mounts on one point the upper one comes later.

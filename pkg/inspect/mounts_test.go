@@ -68,6 +68,10 @@ func TestMountOfAnotherPod(t *testing.T) {
 	got := map[string]string{}
 	for _, o := range objects {
 		got[o.Identity["id"]] = o.Pod.UID + " " + o.Foreign
+		subpaths := map[string]string{"2": "subpath of v", "5": "subpath of w"}
+		if subpath := o.Facts["subpath"]; subpath != subpaths[o.Identity["id"]] {
+			t.Errorf("mount %s: %q", o.Identity["id"], subpath)
+		}
 	}
 	foreign := " in the directory of pod " + mountsDead + ", but it contains the UID of pod " + mountsLiving
 	want := map[string]string{"2": mountsDead + " ", "3": mountsLiving + " ", "4": foreign, "5": foreign,

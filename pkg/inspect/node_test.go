@@ -27,6 +27,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -70,6 +71,8 @@ func newNode(t testing.TB) *node {
 		h.Clock = func() finding.Timestamp { return n.now }
 		h.Paths.InitPID = os.Getpid()
 		h.Paths.KubeletRoot = filepath.Join(dir, "kubelet")
+		h.Paths.PluginRegistry = filepath.Join(dir, "kubelet", "plugins_registry")
+		h.Plugins = kubelet.NewPlugins(h.Paths.KubeletRoot)
 		h.Paths.StaticPods = filepath.Join(dir, "manifests")
 		h.Paths.PodLogs = filepath.Join(dir, "logs")
 		h.Paths.CNICacheDir = filepath.Join(dir, "cni")

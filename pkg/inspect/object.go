@@ -34,6 +34,12 @@ const (
 	Snapshot            Kind = "snapshot"             // active snapshot of containerd in k8s.io
 	IPAMLease           Kind = "ipam-lease"           // <CNI networks>/<network>/<IP>, of host-local
 	PortMapping         Kind = "port-mapping"         // rule of CNI's portmap plugin in nf_tables
+	DeviceAllocation    Kind = "device-allocation"    // pod in a checkpoint of kubelet's managers of devices, CPUs and memory
+	BlockDevice         Kind = "block-device"         // loop device or encrypted mapping that a volume is made of
+	SystemdUnit         Kind = "systemd-unit"         // systemd's unit of a pod, a container or a mount that is gone
+	PluginSocket        Kind = "plugin-socket"        // socket of a plugin of kubelet on which nobody listens
+	LogLink             Kind = "log-link"             // <directory of pod logs>/../containers/<pod>_<namespace>_<container>-<ID>.log
+	StagedVolume        Kind = "staged-volume"        // <kubelet root>/plugins/kubernetes.io/csi/<driver>/<sha256>
 )
 
 // Pod names the pod that an object belongs to, as far as the object itself shows it. UID is kubelet's: for a static pod
@@ -59,7 +65,12 @@ type Pod struct {
 //	link                   index, peerIndex, peerNamespace (nsid; -1: this namespace), mac, namespace (inode of the peer's)
 //	lease                  id (hexadecimal), created (nanoseconds since the epoch)
 //	mount                  id, device, root, point, source, type
-//	cgroup, pod-directory, pod-logs, sandbox-directory  device, inode
+//	cgroup, pod-directory, pod-logs, log-link, sandbox-directory  device, inode
+//	block-device           device, sequence (diskseq; empty before Linux 5.15), volume
+//	systemd-unit           unit
+//	device-allocation      uid, resource
+//	plugin-socket          inode, changed (nanoseconds since the epoch)
+//	staged-volume          device, inode of its directory; id, device, root of its mount where it has none
 type Identity map[string]string
 
 // Holder is a process that keeps an object busy.
@@ -82,7 +93,7 @@ type Object struct {
 	Holders     []Holder          `json:"holders"`
 	Foreign     string            `json:"-"` // why it cannot belong to a pod of this kubelet; empty otherwise
 	Doubt       string            `json:"-"` // why nothing is known about it; empty otherwise
-	// what in the runtime still uses the sandbox of a lease; empty otherwise
+	// what in the runtime still uses the sandbox of a lease, what uses a staged volume; empty otherwise
 	InUse string `json:"-"`
 }
 

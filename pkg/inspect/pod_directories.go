@@ -2,7 +2,9 @@ package inspect
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path"
 	"slices"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 )
 
 func podDirectorySpec() KindSpec {
@@ -87,8 +90,10 @@ func explainPodDirectories(scan *Scan, suspects []*Object) {
 		mounted[m.Point] = true
 	}
 	for _, o := range suspects[:min(len(suspects), maxPodDirectories)] {
+		o.Facts = facts()
+		explainPodDirectory(scan, o)
 		if record := volumeRecord(scan, o.ID, mounted); record != "" {
-			o.Facts = facts("volumeRecord", record)
+			o.Facts["volumeRecord"] = record
 		}
 	}
 }
@@ -116,4 +121,24 @@ func volumeRecord(scan *Scan, dir string, mounted map[string]bool) string {
 		}
 	}
 	return ""
+}
+
+// explainPodDirectory adds the range of user IDs that the directory keeps from other pods, by kubelet's file for a pod
+// with a user namespace (pkg/kubelet/userns):
+//
+//	{"uidMappings":[{"hostId":131072,"containerId":0,"length":65536}],"gidMappings":[…]}
+func explainPodDirectory(scan *Scan, o *Object) {
+	const maxRange = 4 << 10
+	data, err := kubelet.ReadBeneath(scan.Host.Files.Path(path.Join(scan.Host.Paths.KubeletRoot, "pods")),
+		path.Join(o.Pod.UID, "userns"), maxRange)
+	var file struct {
+		UIDs []struct {
+			First  uint32 `json:"hostId"`
+			Length uint32 `json:"length"`
+		} `json:"uidMappings"`
+	}
+	if err != nil || json.Unmarshal(data, &file) != nil || len(file.UIDs) == 0 {
+		return // most pods have none
+	}
+	o.Facts["userIDs"] = fmt.Sprintf("%d of the node from %d on", file.UIDs[0].Length, file.UIDs[0].First)
 }

@@ -58,3 +58,75 @@ func podOfLogs(name string) (Pod, bool) {
 	}
 	return Pod{Namespace: parts[0], Name: parts[1], UID: parts[2]}, true
 }
+
+func logLinkSpec() KindSpec {
+	return KindSpec{
+		Kind: LogLink, List: listLogLinks, GoneFrom: ofSandbox,
+		ReportOnly: "kubelet removes it once its garbage collection runs again",
+		What: "a link to a container's log, `/var/log/containers/<pod>_<namespace>_<container>-<ID>.log`, whose target is " +
+			"gone",
+		Harm: "collectors of logs try it again and again",
+	}
+}
+
+// listLogLinks lists the links of kubelet to logs of containers (pkg/kubelet/kuberuntime/legacy.go: LogSymlink) that
+// lead into the directory of a pod's logs that is no more. The directory names the pod. Links are read, not followed;
+// what else is in the directory is not listed.
+func listLogLinks(_ context.Context, scan *Scan) ([]Object, error) {
+	const maxLinks = 16384 // a node has some hundreds
+	logs := scan.Host.Paths.PodLogs
+	if logs == "" {
+		return nil, nil
+	}
+	dir := path.Join(path.Dir(logs), "containers")
+	entries, device, err := scan.Host.Files.ReadEntries(dir, maxLinks)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	present := make(map[string]bool)
+	names, err := scan.Host.Files.List(logs)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, name := range names {
+		present[name] = true
+	}
+	var objects []Object
+	for _, entry := range entries {
+		container, ok := containerOfLink(entry.Name)
+		if !ok {
+			continue
+		}
+		target, err := scan.Host.Files.Link(path.Join(dir, entry.Name))
+		if err != nil {
+			continue // gone, or no link
+		}
+		of, below, _ := strings.Cut(strings.TrimPrefix(path.Clean(target), logs+"/"), "/")
+		pod, ok := podOfLogs(of)
+		if !ok || below == "" || present[of] {
+			continue
+		}
+		o := Object{Kind: LogLink, ID: path.Join(dir, entry.Name), Pod: pod, Identity: Identity{
+			"device": hosterr.Device(device), "inode": strconv.FormatUint(entry.Inode, 10)},
+			Facts: facts("target", strings.ToValidUTF8(target, "\ufffd"))}
+		if host.IsContainerID(container) { // a long name is cut off, and the ID with it
+			o.ContainerID = container
+		}
+		objects = append(objects, o)
+	}
+	return objects, nil
+}
+
+// containerOfLink returns the container's ID, or its beginning, in the name of a link.
+func containerOfLink(name string) (string, bool) {
+	name, ok := strings.CutSuffix(name, ".log")
+	parts := strings.Split(name, "_")
+	if !ok || len(parts) != 3 || parts[0] == "" || parts[1] == "" {
+		return "", false
+	}
+	dash := strings.LastIndexByte(parts[2], '-')
+	return parts[2][dash+1:], dash > 0
+}

@@ -1,11 +1,14 @@
 package inspect
 
 import (
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // What is only reported is proven as all else is. It is not given to a release, closes no gate, and a pass rests beside
@@ -62,5 +65,37 @@ func TestPodOfLogs(t *testing.T) {
 		if got, is := podOfLogs(name); is != ok || ok && got != want {
 			t.Errorf("%q: %+v, %t", name, got, is)
 		}
+	}
+}
+
+// A link is a leftover when the directory of logs that it leads into is gone, and nobody knows its pod and container.
+func TestLogLinks(t *testing.T) {
+	n := newNode(t)
+	logs := n.host.Paths.PodLogs
+	links := filepath.Join(filepath.Dir(logs), "containers")
+	n.mkdir(links)
+	id := strings.Repeat("a", 64)
+	for name, target := range map[string]string{
+		"job_default_app-" + id + ".log":                       filepath.Join(logs, "default_job_"+dead, "app", "0.log"),
+		"long_default_app-" + id[:9] + ".log":                  filepath.Join(logs, "default_long_"+dead, "app", "0.log"),
+		"web_default_app-" + id + ".log":                       filepath.Join(logs, "default_web_"+living, "app", "0.log"),
+		"kept_default_app-" + id + ".log":                      filepath.Join(logs, "default_kept_"+dead, "app", "0.log"),
+		"runs_default_app-" + strings.Repeat("c", 64) + ".log": filepath.Join(logs, "default_runs_"+dead, "app", "0.log"),
+		"mine_default_app-" + id + ".log":                      "/nowhere/" + dead,
+		"mine":                                                 filepath.Join(logs, "default_mine_"+dead, "app", "0.log"),
+	} {
+		if err := os.Symlink(target, filepath.Join(links, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.mkdir(logs, "default_kept_"+dead)
+	n.containers = []*cri.Container{{Id: strings.Repeat("c", 64), State: cri.ContainerState_CONTAINER_EXITED}}
+	report := n.ripen(t, History{}, n.inspector())
+	want := map[string]Verdict{"job": Leftover, "long": Leftover, "web": Live, "runs": Candidate}
+	if diff := cmp.Diff(want, verdictsByName(report, LogLink, func(o Assessment) string {
+		name, _, _ := strings.Cut(filepath.Base(o.ID), "_")
+		return name
+	})); diff != "" {
+		t.Errorf("%s\n%+v", diff, report.Errors)
 	}
 }

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"fmt"
 )
 
@@ -15,9 +16,9 @@ func (e *evaluation) unowned(o *Object, witnesses map[string]Answer, sighting Si
 			return Live, name + " still knows its sandbox, but not its pod"
 		}
 	}
-	why := "nothing on the node names the pod it was created for"
+	why := cmp.Or(e.specs[o.Kind].Unused, "nothing on the node names the pod it was created for")
 	if malformed := o.Facts["malformed"]; malformed != "" {
-		why = "its content, which would name its pod, is malformed: " + malformed
+		why += "; its content, which would name its pod, is malformed: " + malformed
 	}
 	age := e.now.Since(sighting.First)
 	if sighting.Passes < e.settings.Passes || age < e.settings.Grace {

@@ -22,6 +22,8 @@ const (
 //	sandbox, container                                  UID        UID      -            -
 //	process, mount, cgroup, pod-directory               UID        UID      -            -
 //	cni-attachment, netns, link                         UID        UID      sandbox ID   sandbox ID
+//	systemd-unit, log-link                              UID        UID      container    container
+//	other kinds that are only reported                  UID        UID      -            -
 //	lease                                               UID        UID      sandbox ID   container, sandbox, task
 //	containerd-container                                UID        UID      ID, pod      -
 //	task, shim, rootfs, snapshot                        UID        UID      ID, pod      ID, pod

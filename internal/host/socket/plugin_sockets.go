@@ -22,9 +22,13 @@ func PluginSockets(h *host.Host) ([]kubelet.PluginSocket, error) {
 	if h.Paths.PluginRegistry == "" {
 		return nil, hosterr.ErrNotConfigured
 	}
-	root := h.Files.Path(h.Paths.PluginRegistry)
+	return SocketsBelow(h, h.Paths.PluginRegistry, kubelet.MaxPluginDepth)
+}
+
+// SocketsBelow lists the sockets in a directory of kubelet's and so many levels below it, in the same way.
+func SocketsBelow(h *host.Host, dir string, depth int) ([]kubelet.PluginSocket, error) {
 	var sockets []kubelet.PluginSocket
-	return sockets, walkPlugins(root, ".", kubelet.MaxPluginDepth, &sockets, h.Paths.PluginRegistry)
+	return sockets, walkPlugins(h.Files.Path(dir), ".", depth, &sockets, dir)
 }
 
 func walkPlugins(root, dir string, depth int, sockets *[]kubelet.PluginSocket, shown string) error {

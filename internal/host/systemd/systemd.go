@@ -25,6 +25,8 @@ type Systemd struct {
 	// again. Where another service manager runs, the error is ErrNotConfigured. One that wraps ErrSystemdSilent says
 	// that systemd itself does not answer.
 	Units func(ctx context.Context) (Units, error)
+	// PodUnits returns the units that may be a pod's; the same errors.
+	PodUnits func(ctx context.Context) ([]PodUnit, error)
 }
 
 // ErrSystemdSilent says that systemd is the service manager, and does not answer.
@@ -88,28 +90,37 @@ func realSystemd() systemdPaths {
 }
 
 func (p systemdPaths) client() Systemd {
-	return Systemd{Units: func(ctx context.Context) (Units, error) {
-		ctx, cancel := context.WithTimeout(ctx, systemdTimeout)
-		defer cancel()
-		units, err := p.units(ctx)
-		if err != nil && ctx.Err() != nil || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EAGAIN) {
-			err = fmt.Errorf("%w: %w", ErrSystemdSilent, err)
-		}
-		if err != nil {
-			return Units{}, fmt.Errorf("systemd: %w", err)
-		}
-		return units, nil
-	}}
+	return Systemd{
+		Units: func(ctx context.Context) (Units, error) { return askUnits(ctx, p, systemdQuery.units) },
+		PodUnits: func(ctx context.Context) ([]PodUnit, error) {
+			return askUnits(ctx, p, systemdQuery.podUnits)
+		},
+	}
 }
 
-func (p systemdPaths) units(ctx context.Context) (Units, error) {
-	var stat unix.Stat_t
-	err := unix.Lstat(p.booted, &stat)
-	if errors.Is(err, unix.ENOENT) {
-		return Units{}, fmt.Errorf("%w: there is no %s", hosterr.ErrNotConfigured, p.booted)
+// askUnits makes a query over a connection of its own.
+func askUnits[T any](ctx context.Context, p systemdPaths, query func(systemdQuery) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, systemdTimeout)
+	defer cancel()
+	answer, err := connected(ctx, p, query)
+	if err != nil && ctx.Err() != nil || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EAGAIN) {
+		err = fmt.Errorf("%w: %w", ErrSystemdSilent, err)
 	}
 	if err != nil {
-		return Units{}, fmt.Errorf("%s: %w", p.booted, err)
+		var none T
+		return none, fmt.Errorf("systemd: %w", err)
+	}
+	return answer, nil
+}
+
+func connected[T any](ctx context.Context, p systemdPaths, query func(systemdQuery) (T, error)) (none T, err error) {
+	var stat unix.Stat_t
+	err = unix.Lstat(p.booted, &stat)
+	if errors.Is(err, unix.ENOENT) {
+		return none, fmt.Errorf("%w: there is no %s", hosterr.ErrNotConfigured, p.booted)
+	}
+	if err != nil {
+		return none, fmt.Errorf("%s: %w", p.booted, err)
 	}
 	to := &peer{path: p.private}
 	if _, err := os.Lstat(p.private); errors.Is(err, fs.ErrNotExist) {
@@ -117,10 +128,10 @@ func (p systemdPaths) units(ctx context.Context) (Units, error) {
 	}
 	conn, err := to.connect(ctx)
 	if err != nil {
-		return Units{}, err
+		return none, err
 	}
 	defer conn.Close()
-	return systemdQuery{ctx, to, conn}.units()
+	return query(systemdQuery{ctx, to, conn})
 }
 
 // systemdQuery asks over one connection.

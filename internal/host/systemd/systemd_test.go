@@ -202,7 +202,7 @@ func TestSystemdSignalWithoutName(t *testing.T) {
 				_, _ = conn.Write(signal("/org/freedesktop/DBus", busName, member, body...))
 			}
 		}}
-		if units, err := bus.listen(t).units(t.Context()); err != nil || len(units.Failed) != 2 {
+		if units, err := connected(t.Context(), bus.listen(t), systemdQuery.units); err != nil || len(units.Failed) != 2 {
 			t.Errorf("%+v, %v", units, err)
 		}
 	}

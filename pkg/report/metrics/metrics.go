@@ -44,6 +44,7 @@ type Metrics struct {
 	releases   *prometheus.CounterVec
 	apirequest *prometheus.CounterVec
 	quarantine quarantine
+	inspection *inspection
 }
 
 const namespace = "nodeagent"
@@ -52,6 +53,7 @@ const namespace = "nodeagent"
 func New(c Config) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(), state: newState(c.Conditions), reasons: newVocabulary(maxReasons),
+		inspection: newInspection(),
 		// The name and the help text are node-problem-detector's.
 		problems: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "problem_counter",
 			Help: "Number of times a specific type of problem have occurred."}, []string{"reason"}),
@@ -82,7 +84,7 @@ func New(c Config) *Metrics {
 	info.Set(1)
 	m.registry.MustRegister(info, m.state, m.problems, m.durations, m.errors, m.abandoned, m.kmsgLost, m.writes,
 		m.queued,
-		m.dropped, m.releases, m.apirequest,
+		m.dropped, m.releases, m.apirequest, m.inspection,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

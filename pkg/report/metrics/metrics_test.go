@@ -179,6 +179,7 @@ func TestCounts(t *testing.T) {
 		`nodeagent_kmsg_lost_total 3`,
 		`nodeagent_outbox_dropped_total{reporter="event",severity="info"} 2`,
 		`nodeagent_outbox_length{reporter="event"} 4`,
+		`nodeagent_pods_ended_total 0`, `nodeagent_pods_left_over_total 0`,
 		`nodeagent_releases_total{kind="bad�",result="label"} 1`,
 		`nodeagent_releases_total{kind="sandbox",result="done"} 1`,
 		`nodeagent_report_writes_total{reporter="condition",result="ok"} 1`,

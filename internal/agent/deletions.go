@@ -1,0 +1,80 @@
+package agent
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/report/metrics"
+)
+
+// deletions follows pods from pass to pass: how many end, and how many of those leave something behind. It begins anew
+// with the agent.
+type deletions struct {
+	living map[string]bool // UIDs that a witness knew in the last pass that could tell
+	ended  map[string]bool // UIDs that have ended, and of which something is still there
+}
+
+// observe returns how many pods have ended since the last pass, and how many pods that ended are now proven to have
+// left something behind. A pass in which something could not be read tells nothing.
+func (d *deletions) observe(report inspect.Report) (ended, left int) {
+	if !complete(report) {
+		return 0, 0
+	}
+	living, here, proven := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for i := range report.Objects {
+		o := &report.Objects[i]
+		if o.Pod.UID == "" {
+			continue
+		}
+		here[o.Pod.UID] = true
+		switch {
+		case o.Verdict == inspect.Live:
+			living[o.Pod.UID] = true
+		case o.Verdict == inspect.Leftover && o.Kind.ReportOnly() == "":
+			proven[o.Pod.UID] = true
+		}
+	}
+	still := map[string]bool{}
+	note := func(uid string) {
+		switch {
+		case living[uid]: // it is known again
+		case proven[uid]:
+			left++
+		case here[uid]:
+			still[uid] = true
+		}
+	}
+	for uid := range d.ended {
+		note(uid)
+	}
+	for uid := range d.living {
+		if !living[uid] {
+			ended++
+			note(uid)
+		}
+	}
+	d.living, d.ended = living, still
+	return ended, left
+}
+
+// complete reports whether everything could be read and evaluated in a pass.
+func complete(report inspect.Report) bool { return passError(report) == nil }
+
+// measure returns the numbers of a pass.
+func measure(report inspect.Report, now finding.Timestamp) metrics.Inspection {
+	m := metrics.Inspection{Complete: complete(report), Oldest: map[string]time.Duration{}, Bytes: map[string]uint64{}}
+	for i := range report.Objects {
+		o := &report.Objects[i]
+		if o.Verdict != inspect.Leftover && o.Verdict != inspect.Unowned {
+			continue
+		}
+		kind := string(o.Kind)
+		m.Oldest[kind] = max(m.Oldest[kind], now.Since(o.FirstSeen))
+		if bytes, err := strconv.ParseUint(o.Facts["bytes"], 10, 64); err == nil {
+			m.Bytes[kind] += bytes
+		}
+	}
+	return m
+}

@@ -1,0 +1,47 @@
+package systemd
+
+import (
+	"fmt"
+
+	systemd "github.com/coreos/go-systemd/v22/dbus"
+)
+
+// PodUnit is a unit that kubelet or the runtime may have made for a pod. Its texts are valid UTF-8.
+type PodUnit struct {
+	Name        string // kubepods-besteffort-pod….slice, cri-containerd-….scope, run-….scope, ….mount
+	Description string // of a mount: where it is
+	Active, Sub string
+}
+
+// maxPodUnits bounds what is listed. A node has some units for each of its pods.
+const maxPodUnits = 20_000
+
+// podUnits lists the slices of pods and the scopes of kubelet's mounts in any state, the scopes of containers and the
+// mounts that are not active any more: active ones are as many as there are, and have a cgroup or a mount to be seen.
+func (q systemdQuery) podUnits() ([]PodUnit, error) {
+	var units []PodUnit
+	for _, list := range []struct{ states, patterns []string }{
+		{[]string{}, []string{"*kubepods*.slice", "run-*.scope"}},
+		{[]string{"inactive", "failed"}, []string{"cri-containerd-*.scope", "crio-*.scope", "*-pods-*.mount"}},
+	} {
+		listed, err := q.conn.ListUnitsByPatternsContext(q.ctx, list.states, list.patterns)
+		if err != nil { // also where systemd is older than 230 and has no such call
+			return nil, fmt.Errorf("list units of pods: %w", q.peer.explain(err))
+		}
+		if len(units)+len(listed) > maxPodUnits {
+			return nil, fmt.Errorf("list units of pods: more than %d", maxPodUnits)
+		}
+		for _, u := range listed {
+			if u.LoadState == "not-found" {
+				continue // only another unit's mention of it
+			}
+			units = append(units, podUnit(u))
+		}
+	}
+	return units, nil
+}
+
+func podUnit(u systemd.UnitStatus) PodUnit {
+	return PodUnit{Name: text(u.Name), Description: text(u.Description), Active: text(u.ActiveState),
+		Sub: text(u.SubState)}
+}
