@@ -70,6 +70,7 @@ type Page struct {
 	Records []Record
 	Next    uint64 // where the next page begins: past what the filter left out too
 	Gaps    []Gap  // what is damaged or lost between After and Next, forward only
+	Bytes   int    // of the records' JSON
 }
 
 // Gap is an inclusive range of offsets that were acknowledged and cannot be read.

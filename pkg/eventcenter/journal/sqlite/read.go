@@ -16,6 +16,7 @@ import (
 
 const (
 	readLimit = 5 * time.Second // a longer read would keep the write-ahead log from being emptied
+	pageBytes = 4 << 20         // of a page; one event beyond it is possible
 	scanLimit = 50_000          // offsets that a filtered read without an index goes through
 )
 
@@ -92,7 +93,10 @@ func (s *Store) readPartition(ctx context.Context, p *partition, q span, page *j
 				s.addGap(journal.Gap{From: at, To: at, Reason: "wrong checksum in " + p.path})
 				continue
 			}
-			page.Records = append(page.Records, r)
+			page.Records, page.Bytes = append(page.Records, r), page.Bytes+len(r.JSON)
+			if page.Bytes > pageBytes {
+				return true, nil
+			}
 		}
 		err = errors.Join(err, rows.Err())
 	}

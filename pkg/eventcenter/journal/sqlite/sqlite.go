@@ -36,6 +36,8 @@ type Options struct {
 
 	BallastBytes int64         // of the file that is freed on a full disk; 0: 8 MiB
 	Keep         time.Duration // how long a stream that sends nothing is remembered; 0: 30 days
+
+	ReadOnly bool // beside the process that has it open for writing: what it holds now
 }
 
 // Store is an open journal. Only one process at a time has it open for writing.
@@ -79,6 +81,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("journal %s: %w", o.Dir, err), s.closeFiles())
 	}
+	if o.ReadOnly {
+		close(s.stopped)
+		return s, nil
+	}
 	go s.write()
 	return s, nil
 }
@@ -89,23 +95,25 @@ func (s *Store) open(ctx context.Context) error {
 		return err
 	}
 	s.Dir = dir
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if !s.ReadOnly {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		if s.lock, err = lockDir(dir); err != nil {
+			return err
+		}
+	}
+	if s.id, err = s.identity(); err != nil {
 		return err
 	}
-	if s.lock, err = lockDir(dir); err != nil {
-		return err
-	}
-	if s.id, err = identity(dir); err != nil {
-		return err
+	marked, err := s.readMark() // before the files: what is appended meanwhile is not missed
+	if err != nil {
+		s.Log.Error("the mark of the newest offset cannot be read: the end of the journal is not proven", "err", err)
 	}
 	if s.parts, err = loadAll(ctx, dir); err != nil {
 		return err
 	}
-	marked, err := s.readMark()
-	if err != nil {
-		s.Log.Error("the mark of the newest offset cannot be read: the end of the journal is not proven", "err", err)
-	}
-	if err := s.check(ctx, marked); err != nil {
+	if err := s.check(ctx, marked); err != nil || s.ReadOnly {
 		return err
 	}
 	if err := s.openWriter(ctx); err != nil {
@@ -131,8 +139,8 @@ func lockDir(dir string) (*os.File, error) {
 }
 
 // identity returns the UUID of the journal, a new one where there is no journal.
-func identity(dir string) (string, error) {
-	name := filepath.Join(dir, "uuid")
+func (s *Store) identity() (string, error) {
+	name := filepath.Join(s.Dir, "uuid")
 	data, err := os.ReadFile(name)
 	if err == nil {
 		id := strings.TrimSpace(string(data))
@@ -141,8 +149,8 @@ func identity(dir string) (string, error) {
 		}
 		return id, nil
 	}
-	files, globErr := filepath.Glob(filepath.Join(globQuote(dir), "*"+suffix))
-	if !errors.Is(err, os.ErrNotExist) || globErr != nil || len(files) > 0 {
+	files, globErr := filepath.Glob(filepath.Join(globQuote(s.Dir), "*"+suffix))
+	if !errors.Is(err, os.ErrNotExist) || globErr != nil || len(files) > 0 || s.ReadOnly {
 		return "", fmt.Errorf("the journal's UUID: %w", errors.Join(err, globErr))
 	}
 	id := newUUID()
@@ -192,7 +200,11 @@ func loadAll(ctx context.Context, dir string) (parts []*partition, err error) {
 
 // readMark opens the mark and returns the offset that was acknowledged last, 0 where there is none.
 func (s *Store) readMark() (marked uint64, err error) {
-	s.mark, err = os.OpenFile(filepath.Join(s.Dir, "newest"), os.O_CREATE|os.O_RDWR, 0o600)
+	mode := os.O_CREATE | os.O_RDWR
+	if s.ReadOnly {
+		mode = os.O_RDONLY
+	}
+	s.mark, err = os.OpenFile(filepath.Join(s.Dir, "newest"), mode, 0o600)
 	if err != nil {
 		return 0, err
 	}
@@ -258,7 +270,7 @@ func (s *Store) Close() error {
 	close(s.stopping)
 	<-s.stopped
 	var err error
-	if s.mark != nil {
+	if s.mark != nil && !s.ReadOnly {
 		err = s.mark.Sync()
 	}
 	return errors.Join(err, s.closeFiles())

@@ -3,6 +3,8 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -68,4 +70,40 @@ func (s *Store) Seal(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Copies makes a sound copy of each file in a directory, one after the other, and gives it to use. A file that grows
+// meanwhile is copied as it was at one moment.
+func (s *Store) Copies(ctx context.Context, dir string, use func(file string) error) error {
+	for _, p := range s.partitions() {
+		to := filepath.Join(dir, filepath.Base(p.path))
+		if err := p.copyTo(ctx, to); err != nil {
+			return fmt.Errorf("copy %s: %w", p.path, err)
+		}
+		if err := use(to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *partition) copyTo(ctx context.Context, to string) error {
+	db, err := open(p.path, false)
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, "VACUUM INTO ?", to)
+	return errors.Join(err, db.Close())
+}
+
+// IsPartition reports whether a file of this name belongs to a journal.
+func IsPartition(name string) bool {
+	_, ok := partitionFirst(name)
+	return ok
+}
+
+// Renew gives the journal in a directory a new UUID, and returns it.
+func Renew(dir string) (string, error) {
+	id := newUUID()
+	return id, writeFile(filepath.Join(dir, "uuid"), id+"\n")
 }
