@@ -8,10 +8,12 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -133,6 +135,9 @@ func (s *Server) routes() map[string]route {
 		"GET /openapi.json":              {answer: s.openAPI, open: true},
 	}
 }
+
+// Routes returns all routes, as "METHOD /path", sorted.
+func (s *Server) Routes() []string { return slices.Sorted(maps.Keys(s.routes())) }
 
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {

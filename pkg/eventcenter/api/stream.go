@@ -136,7 +136,8 @@ func (sub *subscriber) bookmark() error {
 }
 
 func (sub *subscriber) send(format string, args ...any) error {
-	if err := sub.out.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil {
+	if err := sub.out.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil &&
+		!errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	if _, err := fmt.Fprintf(sub.w, format, args...); err != nil {
