@@ -164,7 +164,7 @@ func (f *follower) follow(ctx context.Context, p *process, enough int) {
 		return // killed already
 	}
 	defer response.Body.Close()
-	lines, id, kind := bufio.NewScanner(response.Body), "", ""
+	lines, id, kind, data := bufio.NewScanner(response.Body), "", "", ""
 	for (enough == 0 || len(f.seen) < enough) && lines.Scan() {
 		name, value, _ := strings.Cut(lines.Text(), ": ")
 		switch name {
@@ -173,13 +173,14 @@ func (f *follower) follow(ctx context.Context, p *process, enough int) {
 		case "event":
 			kind = value
 		case "data":
-			if kind == "" {
+			data = value
+		case "": // only now the message is there
+			if data != "" && kind == "" {
 				f.seen[id]++
-			} else if kind != "bookmark" {
-				f.t.Errorf("%s: %s", kind, value)
+			} else if data != "" && kind != "bookmark" {
+				f.t.Errorf("%s: %s", kind, data)
 			}
-		case "":
-			f.last, kind = id, ""
+			f.last, kind, data = id, "", ""
 		}
 	}
 }

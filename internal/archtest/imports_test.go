@@ -23,6 +23,7 @@ var mayImport = map[string][]string{
 	"pkg/remediate":        {"pkg/finding", "pkg/inspect", "internal/host", "internal/mutate", "internal/faultpoint"},
 	"pkg/report":           {"pkg/finding", "pkg/report"},
 	"pkg/event":            {"pkg/finding"},
+	"pkg/eventcenter":      {"pkg/event", "pkg/eventcenter", "pkg/finding"},
 	"internal/host":        {"pkg/finding", "internal/host"},
 	"internal/mutate":      {"internal/host", "pkg/finding", "internal/mutate"},
 

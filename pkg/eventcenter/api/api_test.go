@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -360,5 +362,43 @@ func TestFull(t *testing.T) {
 	}
 	if r, _ := c.do(c.request(http.MethodGet, "/v1/events", "", "")); r.StatusCode != 200 {
 		t.Errorf("reading: %d", r.StatusCode)
+	}
+}
+
+// The clock of a node may be wrong: its events are taken, and counted.
+func TestFuture(t *testing.T) {
+	c := newCenter(t, nil)
+	e := raised("a", 1, "x", "fatal")
+	e.Time = time.Now().Add(100 * 365 * 24 * time.Hour).UTC()
+	c.send(e)
+	if _, body := c.do(c.request(http.MethodGet, "/metrics", "", "")); !strings.Contains(body, "future_events_total 1\n") ||
+		!strings.Contains(body, `events_total{result="stored"} 1`) {
+		t.Error(body)
+	}
+}
+
+// The token is made once, for its owner alone; one that others may read is refused.
+func TestTokenFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "token")
+	first, err := api.Token(name)
+	if err != nil || len(first) < 32 {
+		t.Fatal(first, err)
+	}
+	again, err := api.Token(name)
+	info, err2 := os.Stat(name)
+	if err != nil || err2 != nil || again != first || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v %v", err, err2, info)
+	}
+	if err := os.Chmod(name, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.Token(name); err == nil {
+		t.Error("a token that others may read is used")
+	}
+	if err := os.WriteFile(name, nil, 0o600); err != nil || os.Chmod(name, 0o600) != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.Token(name); err == nil {
+		t.Error("an empty token is used")
 	}
 }
