@@ -95,7 +95,7 @@ func (o *options) follow(cmd *cobra.Command, path string) error {
 	for {
 		err := o.followOnce(cmd, path, &last)
 		if cmd.Context().Err() != nil {
-			return nil // interrupted: that is how it ends
+			return nil //nolint:nilerr // interrupted: that is how it ends
 		}
 		if refused, ok := errors.AsType[*refusedError](err); ok && refused.status < 500 || last == "" {
 			return err

@@ -137,7 +137,7 @@ func TestVerbs(t *testing.T) {
 	p := start(t, dir)
 	hostile := raised("node-1", 1)
 	fault := hostile.Data.(event.Fault)
-	fault.Message = "evil\x1b[31m\r\nline‮"
+	fault.Message = "evil\x1b[31m\r\nline\u202e"
 	hostile.Data = fault
 	if err := p.post(hostile, raised("node-2", 1)); err != nil {
 		t.Fatal(err)

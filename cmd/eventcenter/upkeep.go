@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +25,7 @@ at most 5 minutes old. It reads the center's directory, also while the center ru
 			if o.json() {
 				err = printJSON(cmd.OutOrStdout(), v)
 			} else {
-				err = printVerification(cmd, v)
+				_, err = io.WriteString(cmd.OutOrStdout(), verification(v))
 			}
 			if err == nil && !v.Fine() {
 				err = errProblems
@@ -33,22 +35,23 @@ at most 5 minutes old. It reads the center's directory, also while the center ru
 	}
 }
 
-func printVerification(cmd *cobra.Command, v eventcenter.Verification) error {
-	w := cmd.OutOrStdout()
-	fmt.Fprintf(w, "journal %s: offsets %d to %d\n", v.Journal, v.Oldest, v.Newest)
+// verification is what was found, for people.
+func verification(v eventcenter.Verification) string {
+	var w strings.Builder
+	fmt.Fprintf(&w, "journal %s: offsets %d to %d\n", v.Journal, v.Oldest, v.Newest)
 	for _, g := range v.Gaps {
-		fmt.Fprintf(w, "LOST: offsets %d to %d: %s\n", g.From, g.To, plain(g.Reason))
+		fmt.Fprintf(&w, "LOST: offsets %d to %d: %s\n", g.From, g.To, plain(g.Reason))
 	}
 	for _, d := range v.Differences {
-		fmt.Fprintf(w, "DIFFERS: node %s of %s: the checkpoint has %s, the journal gives %s\n", plain(d.Node),
+		fmt.Fprintf(&w, "DIFFERS: node %s of %s: the checkpoint has %s, the journal gives %s\n", plain(d.Node),
 			plain(d.Cluster), plain(d.Checkpoint), plain(d.Rebuilt))
 	}
 	if v.Fine() && v.Checkpoint == 0 {
-		fmt.Fprintln(w, "all of it can be read; there is no checkpoint to compare yet")
+		w.WriteString("all of it can be read; there is no checkpoint to compare yet\n")
 	} else if v.Fine() {
-		fmt.Fprintf(w, "all of it can be read, and gives the checkpoint of offset %d\n", v.Checkpoint)
+		fmt.Fprintf(&w, "all of it can be read, and gives the checkpoint of offset %d\n", v.Checkpoint)
 	}
-	return nil
+	return w.String()
 }
 
 func newBackup(o *options) *cobra.Command {

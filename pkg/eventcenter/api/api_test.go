@@ -60,8 +60,14 @@ func newCenter(t *testing.T, change func(*api.Config)) *center {
 	return c
 }
 
-// do sends a request with the token and returns the answer.
-func (c *center) do(r *http.Request) (*http.Response, string) {
+// reply is an answer without its body.
+type reply struct {
+	StatusCode int
+	Header     http.Header
+}
+
+// do sends a request with the token and returns the answer and its body.
+func (c *center) do(r *http.Request) (reply, string) {
 	c.t.Helper()
 	r.Header.Set("Authorization", "Bearer "+token)
 	response, err := http.DefaultClient.Do(r)
@@ -73,7 +79,7 @@ func (c *center) do(r *http.Request) (*http.Response, string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return response, string(body)
+	return reply{response.StatusCode, response.Header}, string(body)
 }
 
 func (c *center) request(method, path, media, body string) *http.Request {
@@ -88,7 +94,7 @@ func (c *center) request(method, path, media, body string) *http.Request {
 	return r
 }
 
-func (c *center) post(media, body string) (*http.Response, string) {
+func (c *center) post(media, body string) (reply, string) {
 	c.t.Helper()
 	return c.do(c.request(http.MethodPost, "/v1/events", media, body))
 }

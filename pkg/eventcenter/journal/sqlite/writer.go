@@ -302,7 +302,7 @@ func (s *Store) openWriter(ctx context.Context) error {
 	}
 	p := s.parts[len(s.parts)-1]
 	if p.damaged != nil || p.last != s.newest {
-		return nil // the next event begins a new one
+		return nil //nolint:nilerr // the next event begins a new one
 	}
 	if err := p.db.QueryRowContext(ctx, "SELECT day FROM meta").Scan(&s.writer.day); err != nil {
 		return fmt.Errorf("%s: %w", p.path, err)
