@@ -50,8 +50,8 @@ func TestQuickStart(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, want := range []string{"data in ", `{"offset":"1","stored":1`, "CLUSTER", "SEVERITY", "com.example.hello", "hello",
-		"all of it can be read", "event: bookmark", "id: 1\ndata: "} {
+	for _, want := range []string{"data in ", `{"offset":"1","stored":1`, "CLUSTER", "SEVERITY", "com.example.hello",
+		"hello", "all of it can be read", "event: bookmark", "id: 1\ndata: "} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

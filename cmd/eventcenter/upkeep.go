@@ -14,8 +14,8 @@ func newVerify(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "verify",
 		Short: "Read all of the journal, and compare what it gives with what the center shows",
-		Long: `Read all of the journal and its checksums, and compare what it gives with the center's last checkpoint, which is
-at most 5 minutes old. It reads the center's directory, also while the center runs, and changes nothing.`,
+		Long: `Read all of the journal and its checksums, and compare what it gives with the center's last checkpoint, which
+is at most 5 minutes old. It reads the center's directory, also while the center runs, and changes nothing.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v, err := eventcenter.Verify(cmd.Context(), o.directory())

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -146,15 +147,16 @@ func agentEvent(t event.Type, node string, sequence uint64) event.Event {
 
 func TestIntake(t *testing.T) {
 	c := newCenter(t, nil)
-	body := encode(t, raised("a", 2, "sdb", "fatal"), raised("a", 1, "sda", "warning"), agentEvent(event.AgentAlive, "a", 3))
+	body := encode(t, raised("a", 2, "sdb", "fatal"), raised("a", 1, "sda", "warning"),
+		agentEvent(event.AgentAlive, "a", 3))
 	for i, want := range []string{`{"offset":"2","stored":2,"duplicates":0,"conflicts":0}`,
 		`{"offset":"2","stored":0,"duplicates":2,"conflicts":0}`} {
 		r, answer := c.post(batch, body)
 		if diff := cmp.Diff(want+"\n", answer); diff != "" || r.StatusCode != http.StatusOK {
 			t.Errorf("time %d: %d %s", i, r.StatusCode, diff)
 		}
-		var seconds int
-		if _, err := fmt.Sscan(r.Header.Get("Nodeagent-Alive-Seconds"), &seconds); err != nil || seconds < 54 || seconds > 66 {
+		seconds, err := strconv.Atoi(r.Header.Get("Nodeagent-Alive-Seconds"))
+		if err != nil || seconds < 54 || seconds > 66 {
 			t.Errorf("Nodeagent-Alive-Seconds: %q", r.Header.Get("Nodeagent-Alive-Seconds"))
 		}
 	}
@@ -188,6 +190,8 @@ func TestRefused(t *testing.T) {
 		text, _ := json.Marshal(e)
 		return string(text)
 	}
+	severe := strings.Replace(good, `"severity":"fatal","stream"`, `"severity":"bad","stream"`, 1)
+	unchecked := strings.Replace(good, `"check":"disk"`, `"check":""`, 1)
 	deep := strings.Repeat("[", 40) + strings.Repeat("]", 40)
 	for _, test := range []struct {
 		name, media, body string
@@ -209,11 +213,12 @@ func TestRefused(t *testing.T) {
 		{"a long attribute", single, foreign(`{"id":"` + strings.Repeat("x", 3000) + `"}`), 400, "3000 bytes"},
 		{"a large event", single, foreign(`{"data":"` + strings.Repeat("x", 70000) + `"}`), 422, "are possible"},
 		{"a source of the center", single, foreign(`{"source":"/clusters/prod/eventcenter"}`), 422, "the center's own"},
-		{"our type from elsewhere", single, foreign(`{"type":"io.github.nodeagent.fault.raised.v1"}`), 422, "must be a string"},
-		{"one of two", batch, "[" + good + "," + strings.Replace(good, `"severity":"fatal","stream"`, `"severity":"bad","stream"`, 1) + "]",
-			422, `"index":1,"id":"01J9ZZZZZZZZZZZZZZZZZZZZZZ-00000000000000000001"`},
-		{"data without its check", single, strings.Replace(good, `"check":"disk"`, `"check":""`, 1), 422, "check"},
-		{"both kinds of refusal", batch, "[{}," + strings.Replace(good, `"check":"disk"`, `"check":""`, 1) + "]", 400, `"index":1`},
+		{"our type from elsewhere", single, foreign(`{"type":"io.github.nodeagent.fault.raised.v1"}`), 422,
+			"must be a string"},
+		{"one of two", batch, "[" + good + "," + severe + "]", 422,
+			`"index":1,"id":"01J9ZZZZZZZZZZZZZZZZZZZZZZ-00000000000000000001"`},
+		{"data without its check", single, unchecked, 422, "check"},
+		{"both kinds of refusal", batch, "[{}," + unchecked + "]", 400, `"index":1`},
 		{"too large", batch, strings.Repeat(" ", 9<<20), 413, "bytes are possible"},
 		{"too many", batch, "[" + strings.Repeat("{},", 1000) + "{}]", 413, "1001 events"},
 	} {
@@ -302,7 +307,8 @@ func TestIdentity(t *testing.T) {
 func TestToken(t *testing.T) {
 	c := newCenter(t, nil)
 	for _, given := range []string{"", "Bearer ", "Bearer " + token[1:], "Bearer " + token + "0", "Basic " + token} {
-		for _, r := range []*http.Request{c.request("GET", "/v1/nodes", "", ""), c.request("POST", "/v1/events", batch, "[]")} {
+		for _, r := range []*http.Request{c.request("GET", "/v1/nodes", "", ""),
+			c.request("POST", "/v1/events", batch, "[]")} {
 			r.Header.Set("Authorization", given)
 			response, err := http.DefaultClient.Do(r)
 			if err != nil {
@@ -377,7 +383,8 @@ func TestFuture(t *testing.T) {
 	e := raised("a", 1, "x", "fatal")
 	e.Time = time.Now().Add(100 * 365 * 24 * time.Hour).UTC()
 	c.send(e)
-	if _, body := c.do(c.request(http.MethodGet, "/metrics", "", "")); !strings.Contains(body, "future_events_total 1\n") ||
+	_, body := c.do(c.request(http.MethodGet, "/metrics", "", ""))
+	if !strings.Contains(body, "future_events_total 1\n") ||
 		!strings.Contains(body, `events_total{result="stored"} 1`) {
 		t.Error(body)
 	}

@@ -75,8 +75,9 @@ func split(r *http.Request, body []byte) ([]json.RawMessage, error) {
 		}
 		return []json.RawMessage{text}, nil
 	}
-	return nil, &statusError{status: http.StatusUnsupportedMediaType, reason: "want " + cloudevents.ApplicationCloudEventsBatchJSON +
-		", " + cloudevents.ApplicationCloudEventsJSON + ", or a CloudEvent in binary mode"}
+	return nil, &statusError{status: http.StatusUnsupportedMediaType,
+		reason: "want " + cloudevents.ApplicationCloudEventsBatchJSON +
+			", " + cloudevents.ApplicationCloudEventsJSON + ", or a CloudEvent in binary mode"}
 }
 
 // binary returns a binary event as structured JSON. The SDK writes data that says to be JSON as it is.

@@ -88,7 +88,8 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) ([]decoded, err
 	if r.ContentLength >= 0 {
 		size = r.ContentLength
 	}
-	tooLarge := &statusError{status: http.StatusRequestEntityTooLarge, reason: fmt.Sprintf("%d bytes are possible", maxBody)}
+	tooLarge := &statusError{status: http.StatusRequestEntityTooLarge,
+		reason: fmt.Sprintf("%d bytes are possible", maxBody)}
 	if size > maxBody {
 		return nil, tooLarge
 	}

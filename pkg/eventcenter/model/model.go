@@ -7,6 +7,7 @@
 package model
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"sync"
@@ -110,16 +111,47 @@ func (m *Model) apply(r journal.Record) {
 	if r.Stream == "" {
 		return // of no agent
 	}
-	e, err := event.Decode(r.JSON)
-	if err != nil {
+	e, ok := read(r)
+	if !ok {
 		return // a type of tomorrow's center; it is in the journal
 	}
-	n := m.node(Key{e.Cluster, e.Node})
+	n := m.node(Key{r.Cluster, r.Node})
 	if r.Offset <= n.Offset {
 		return // the checkpoint has it
 	}
 	n.Offset, n.Heard = r.Offset, r.Received
 	m.take(n, e)
+}
+
+// read decodes what the state needs of an event. That the rest is right was verified before it was journaled: a start
+// reads thousands of events.
+func read(r journal.Record) (e event.Event, ok bool) {
+	var envelope struct {
+		Time time.Time
+		Data json.RawMessage
+	}
+	if json.Unmarshal(r.JSON, &envelope) != nil {
+		return e, false
+	}
+	e = event.Event{Type: event.Type(r.Type), Cluster: r.Cluster, Node: r.Node, Time: envelope.Time, Stream: r.Stream,
+		Sequence: r.Sequence}
+	var err error
+	switch e.Type {
+	case event.FaultRaised, event.FaultUpdated, event.FaultCleared:
+		e.Data, err = as[event.Fault](envelope.Data)
+	case event.LeftoverFound, event.LeftoverReleased, event.LeftoverGone:
+		e.Data, err = as[event.Activity](envelope.Data)
+	case event.NodeSnapshot:
+		e.Data, err = as[event.Snapshot](envelope.Data)
+	case event.AgentStarted, event.AgentStopping, event.AgentAlive:
+		e.Data, err = as[event.Agent](envelope.Data)
+	}
+	return e, err == nil
+}
+
+func as[T any](data []byte) (value T, err error) {
+	err = json.Unmarshal(data, &value)
+	return value, err
 }
 
 func (m *Model) node(key Key) *Node {
@@ -145,11 +177,8 @@ func (m *Model) take(n *Node, e event.Event) {
 		stamp.Gone = e.Type == event.FaultCleared || data.OneShot
 		m.put(n.putFault(&Fault{data, stamp}))
 	case event.Activity:
-		switch e.Type {
-		case event.LeftoverFound, event.LeftoverReleased, event.LeftoverGone:
-			stamp.Gone = e.Type != event.LeftoverFound
-			m.put(n.putLeftover(&Leftover{data, stamp}))
-		}
+		stamp.Gone = e.Type != event.LeftoverFound
+		m.put(n.putLeftover(&Leftover{data, stamp}))
 	case event.Snapshot:
 		m.snapshot(n, e, data)
 	}
@@ -207,6 +236,9 @@ func (n *Node) putFault(f *Fault) putResult {
 		n.Faults = map[string]*Fault{}
 	}
 	n.Faults[key] = f
+	if f.Gone {
+		f.Fault = event.Fault{} // its key is enough
+	}
 	return taken
 }
 
@@ -223,6 +255,9 @@ func (n *Node) putLeftover(l *Leftover) putResult {
 		n.Leftovers = map[string]*Leftover{}
 	}
 	n.Leftovers[key] = l
+	if l.Gone {
+		l.Activity = event.Activity{}
+	}
 	return taken
 }
 

@@ -52,14 +52,11 @@ func (m *Model) Nodes(cluster string) (nodes []Summary, offset uint64) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	nodes = []Summary{}
-	for _, n := range m.nodes {
-		if cluster == "" || cluster == n.Cluster {
-			nodes = append(nodes, n.summary())
+	for _, key := range slices.SortedFunc(maps.Keys(m.nodes), Key.compare) {
+		if cluster == "" || cluster == key.Cluster {
+			nodes = append(nodes, m.nodes[key].summary())
 		}
 	}
-	slices.SortFunc(nodes, func(a, b Summary) int {
-		return Key{a.Cluster, a.Node}.compare(Key{b.Cluster, b.Node})
-	})
 	return nodes, m.offset
 }
 

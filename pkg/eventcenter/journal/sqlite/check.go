@@ -10,7 +10,7 @@ import (
 )
 
 // startCheck is how long the check of the newest file may take at the start. Check goes through all of them.
-const startCheck = time.Second
+const startCheck = 500 * time.Millisecond
 
 // check finds at the start what is damaged or missing: between the files, at the end, and in the newest file.
 func (s *Store) check(ctx context.Context, marked uint64) error {
