@@ -177,6 +177,7 @@ func TestVerbs(t *testing.T) {
 			t.Errorf("%v: control characters in %q", test.args, out)
 		}
 	}
+	p.stop(syscall.SIGTERM) // its log is complete
 	if strings.Contains(p.log.String(), "evil") {
 		t.Errorf("the log repeats what a node said: %s", p.log)
 	}

@@ -99,22 +99,31 @@ func (s *serveOptions) run(ctx context.Context) error {
 	return errors.Join(s.serve(ctx, center, token), center.Close())
 }
 
+// listenAt opens the listener and returns its address as a URL.
+func (s *serveOptions) listenAt() (listener net.Listener, address string, err error) {
+	listener, err = net.Listen("tcp", s.listen)
+	if err != nil {
+		return nil, "", err
+	}
+	if !s.secured {
+		return listener, "http://" + listener.Addr().String(), nil
+	}
+	certificate := &certificate{certFile: s.tlsCert, keyFile: s.tlsKey}
+	if _, err := certificate.get(nil); err != nil {
+		return nil, "", errors.Join(err, listener.Close())
+	}
+	return tls.NewListener(listener, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate.get,
+		NextProtos: []string{"h2", "http/1.1"}}), "https://" + listener.Addr().String(), nil
+}
+
 // serve answers until ctx ends, then lets requests end.
 func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, token string) error {
-	listener, err := net.Listen("tcp", s.listen)
+	listener, address, err := s.listenAt()
 	if err != nil {
 		return err
 	}
-	scheme := "http"
-	if s.secured {
-		certificate := &certificate{certFile: s.tlsCert, keyFile: s.tlsKey}
-		if _, err := certificate.get(nil); err != nil {
-			return errors.Join(err, listener.Close())
-		}
-		scheme = "https"
-		listener = tls.NewListener(listener, &tls.Config{MinVersion: tls.VersionTLS12,
-			GetCertificate: certificate.get, NextProtos: []string{"h2", "http/1.1"}})
-	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	server := &http.Server{
 		Handler: api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.loopback,
 			Authenticate: api.TokenAuthentication(token), Alive: s.alive, Stopping: ctx.Done(),
@@ -122,7 +131,6 @@ func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, to
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(center.Log.Handler(), slog.LevelDebug),
 	}
-	address := scheme + "://" + listener.Addr().String()
 	if err := os.WriteFile(filepath.Join(center.Dir, addressFile), []byte(address+"\n"), 0o600); err != nil {
 		center.Log.Error("the address is not written for other verbs: they need --server", "err", err)
 	}
@@ -130,19 +138,25 @@ func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, to
 		plain(filepath.Join(center.Dir, "token")))
 	var upkeep sync.WaitGroup
 	upkeep.Go(func() { _ = center.Run(ctx) }) // logs what fails
+	defer upkeep.Wait()
+	defer cancel()
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	select {
 	case err = <-failed:
 		return err
 	case <-ctx.Done():
+		return shutdown(ctx, server)
 	}
+}
+
+// shutdown lets requests end, for a while.
+func shutdown(ctx context.Context, server *http.Server) error {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
-	err = server.Shutdown(limited)
-	upkeep.Wait()
+	err := server.Shutdown(limited)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = server.Close()
+		return server.Close()
 	}
 	return err
 }

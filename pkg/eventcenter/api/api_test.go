@@ -215,6 +215,8 @@ func TestRefused(t *testing.T) {
 		{"a source of the center", single, foreign(`{"source":"/clusters/prod/eventcenter"}`), 422, "the center's own"},
 		{"our type from elsewhere", single, foreign(`{"type":"io.github.nodeagent.fault.raised.v1"}`), 422,
 			"must be a string"},
+		{"a type of the center", single, strings.ReplaceAll(good, "fault.raised.v1", "node.lost.v1"), 422,
+			"for the center itself"},
 		{"one of two", batch, "[" + good + "," + severe + "]", 422,
 			`"index":1,"id":"01J9ZZZZZZZZZZZZZZZZZZZZZZ-00000000000000000001"`},
 		{"data without its check", single, unchecked, 422, "check"},

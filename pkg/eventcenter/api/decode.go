@@ -137,8 +137,11 @@ func decode(text []byte) (d decoded, status int, err error) {
 
 const ownPrefix = "io.github.nodeagent."
 
-// centers matches the sources of what the center itself says.
-var centers = regexp.MustCompile(`^/clusters/[^/]*/eventcenter$`)
+// centers matches the sources of what the center itself says, centerTypes the types of it.
+var (
+	centers     = regexp.MustCompile(`^/clusters/[^/]*/eventcenter$`)
+	centerTypes = regexp.MustCompile(`^io\.github\.nodeagent\.(operator\.|node\.(blind|lost|seen)\.)`)
+)
 
 // plain refuses what is no CloudEvent, and attributes that are too long or have control characters.
 func plain(c cloudevents.Event) error {
@@ -166,6 +169,9 @@ func plain(c cloudevents.Event) error {
 
 // readOwn reads an event of one of our own types, strictly.
 func (d *decoded) readOwn() error {
+	if centerTypes.MatchString(d.Type) {
+		return errors.New("this type is for the center itself")
+	}
 	e, err := event.Decode(d.JSON)
 	if err != nil {
 		return err

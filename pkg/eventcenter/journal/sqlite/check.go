@@ -32,15 +32,15 @@ func (s *Store) check(ctx context.Context, marked uint64) error {
 	}
 	p := s.parts[len(s.parts)-1]
 	s.newest = max(p.last, p.first-1, marked)
-	if p.damaged != nil { // how far it went is not known: its name at least is never given to another file
-		s.newest = max(s.newest, p.first)
-	}
 	if marked > p.last {
 		s.addGap(journal.Gap{From: p.last + 1, To: marked, Reason: "acknowledged, and missing at the end of " + p.path})
 	}
 	limited, cancel := context.WithTimeout(ctx, startCheck)
 	defer cancel()
 	err := s.checkPartition(limited, p, s.newest)
+	if p.damaged != nil { // how far it went is not known: its name at least is never given to another file
+		s.newest = max(s.newest, p.first)
+	}
 	if err != nil && limited.Err() == nil && p.damaged == nil {
 		return err
 	}

@@ -37,28 +37,34 @@ func (s *Store) Read(ctx context.Context, q journal.Query) (journal.Page, error)
 	if len(q.Filter) > 0 && len(q.Filter[journal.Node]) == 0 {
 		end = min(newest, max(q.After, oldest-1)+scanLimit)
 	}
+	page, err := s.forward(ctx, q, parts, end)
+	if err != nil {
+		return journal.Page{}, err
+	}
+	page.Gaps = s.gapsWithin(q.After, page.Next)
+	return page, nil
+}
+
+// forward reads the oldest first, up to an offset.
+func (s *Store) forward(ctx context.Context, q journal.Query, parts []*partition, end uint64) (journal.Page, error) {
 	page := journal.Page{Next: max(q.After, end)}
 	for i, p := range parts {
-		last := newest
+		last := end
 		if i+1 < len(parts) {
-			last = parts[i+1].first - 1
+			last = min(end, parts[i+1].first-1)
 		}
 		if last <= q.After || p.first > end {
 			continue
 		}
-		full, err := s.readPartition(ctx, p, span{q, max(q.After, p.first-1), min(last, end)}, &page)
-		if err != nil {
-			if ctx.Err() == nil || len(page.Records) == 0 {
-				return journal.Page{}, err
-			}
-			full = true
+		full, err := s.readPartition(ctx, p, span{q, max(q.After, p.first-1), last}, &page)
+		if err != nil && (ctx.Err() == nil || len(page.Records) == 0) {
+			return page, err
 		}
-		if full {
+		if full || err != nil { // at the limit of time with what there is
 			page.Next = page.Records[len(page.Records)-1].Offset
 			break
 		}
 	}
-	page.Gaps = s.gapsWithin(q.After, page.Next)
 	return page, nil
 }
 

@@ -62,10 +62,7 @@ func (s *Store) Seal(ctx context.Context) error {
 	parts := s.partitions()
 	var errs []error
 	for i, p := range parts {
-		s.mu.Lock()
-		sound := p.damaged == nil
-		s.mu.Unlock()
-		if i < len(parts)-1 && sound {
+		if i < len(parts)-1 && !s.isDamaged(p) {
 			errs = append(errs, p.seal(ctx))
 		}
 	}

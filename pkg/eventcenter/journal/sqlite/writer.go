@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -150,9 +151,8 @@ func (s *Store) commit(group []*request) ([]journal.Record, error) {
 		VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`); err != nil {
 		return nil, err
 	}
-	results := make([]journal.Appended, len(group))
-	for i, r := range group {
-		if results[i], err = t.batch(ctx, r.events); err != nil {
+	for _, r := range group {
+		if r.result, err = t.batch(ctx, r.events); err != nil {
 			return nil, err
 		}
 	}
@@ -161,11 +161,8 @@ func (s *Store) commit(group []*request) ([]journal.Record, error) {
 			return nil, err
 		}
 	}
-	for key, mark := range t.streams {
-		s.writer.streams[key] = mark
-	}
-	for i, r := range group {
-		r.result = results[i]
+	maps.Copy(s.writer.streams, t.streams)
+	for _, r := range group {
 		r.result.Last = t.next - 1
 	}
 	return t.records, nil
@@ -203,7 +200,7 @@ func (t *transaction) batch(ctx context.Context, events []journal.Event) (done j
 			}
 		}
 		r := journal.Record{Offset: t.next, Received: t.now, Event: e}
-		if err := t.store1(ctx, r); err != nil {
+		if err := t.row(ctx, r); err != nil {
 			return done, err
 		}
 		if e.Stream != "" {
@@ -214,7 +211,7 @@ func (t *transaction) batch(ctx context.Context, events []journal.Event) (done j
 	return done, nil
 }
 
-func (t *transaction) store1(ctx context.Context, r journal.Record) error {
+func (t *transaction) row(ctx context.Context, r journal.Record) error {
 	_, err := t.insert.ExecContext(ctx, int64(r.Offset), r.Received.UnixMilli(), checksum(r.Offset, r.JSON), r.Source,
 		r.ID, r.Type, r.Cluster, r.Node, r.Severity, r.Check, r.Reason, r.Stream, int64(r.Sequence), r.JSON,
 		dedupKey(r.Source, r.ID))
@@ -338,12 +335,12 @@ func (s *Store) loadStreams(ctx context.Context, p *partition) error {
 	return rows.Err()
 }
 
-// roll begins a new partition for a new day, and where there is none to write to. It begins with the watermarks of all
+// roll begins a new partition for a new day, and where there is none to write to, or a damaged one. It begins with the watermarks of all
 // streams that were heard of lately.
 func (s *Store) roll(ctx context.Context, now time.Time) error {
 	day := now.UTC().Format(time.DateOnly)
 	w := &s.writer
-	if w.part != nil && (w.day == day || w.part.last < w.part.first) {
+	if w.part != nil && (w.day == day && !s.isDamaged(w.part) || w.part.last < w.part.first) {
 		return nil
 	}
 	p, err := create(ctx, s.Dir, s.newest+1, day)
@@ -375,6 +372,12 @@ func (s *Store) roll(ctx context.Context, now time.Time) error {
 	defer s.mu.Unlock()
 	s.parts = append(s.parts, p)
 	return nil
+}
+
+func (s *Store) isDamaged(p *partition) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return p.damaged != nil
 }
 
 func (s *Store) partitions() []*partition {
