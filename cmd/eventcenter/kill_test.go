@@ -60,6 +60,22 @@ func (l *load) send(p *process) {
 	senders.Wait()
 }
 
+// wait returns when so many more events are acknowledged.
+func (l *load) wait(t *testing.T, more int) {
+	t.Helper()
+	count := func() int {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.acked)
+	}
+	for begun, i := count(), 0; count() < begun+more; i++ {
+		if i == 3000 {
+			t.Fatal("the center acknowledges nothing for 30 s")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 func mustEncode(e interface{ Encode() ([]byte, error) }) []byte {
 	data, err := e.Encode()
 	if err != nil {
@@ -84,7 +100,8 @@ func TestKilled(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(func() { l.send(p) })
 		running.Go(func() { sub.follow(ctx, p, 0) })
-		time.Sleep(time.Duration(50+rand.IntN(400)) * time.Millisecond)
+		l.wait(t, 50)
+		time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond)
 		p.stop(syscall.SIGKILL)
 		cancel()
 		running.Wait()
