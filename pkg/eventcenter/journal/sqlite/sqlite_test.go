@@ -306,3 +306,18 @@ func TestOneWriter(t *testing.T) {
 		t.Errorf("%s is open twice", s.Dir)
 	}
 }
+
+// A file that is found to be damaged while the center runs gets no more events.
+func TestDamagedWhileRunning(t *testing.T) {
+	s := openTest(t, t.TempDir(), Options{})
+	s.mustAppend(t, of("a", 1))
+	s.mu.Lock()
+	s.parts[0].damaged = errors.New("as the check of all files notes it")
+	s.mu.Unlock()
+	s.mustAppend(t, of("a", 2))
+	s.mustAppend(t, of("a", 2), of("a", 3))
+	s.expect(t, "1 a/1", "2 a/2", "3 a/3")
+	if files, _ := filepath.Glob(filepath.Join(s.Dir, "*.db")); len(files) != 2 {
+		t.Errorf("files: %v", files)
+	}
+}
