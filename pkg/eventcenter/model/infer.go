@@ -17,30 +17,40 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
+// snapshot is one part of all that is active on a node.
+type snapshot struct {
+	event.Snapshot
+	// Of is the stream of AsOf, where the snapshot itself is in another.
+	Of string `json:"asOfStream,omitempty"`
+	// Unknown are checks of which nothing is known now: that none of their findings is listed proves nothing.
+	Unknown []string `json:"unknown,omitempty"`
+}
+
 // snapshot collects the parts of a snapshot and, with the last, makes the node's state what it says.
-func (m *Model) snapshot(n *Node, e event.Event, part event.Snapshot) {
+func (m *Model) snapshot(n *Node, e event.Event, part snapshot) {
 	asOf, err := strconv.ParseUint(part.AsOf, 10, 64)
 	if err != nil || asOf < n.AsOf || asOf < n.PartsAsOf || part.Part < 1 || part.Part > maxParts {
 		m.late++
 		return
 	}
 	if asOf != n.PartsAsOf || n.Parts == nil {
-		n.Parts, n.PartsAsOf = map[int]event.Snapshot{}, asOf
+		n.Parts, n.PartsAsOf = map[int]snapshot{}, asOf
 	}
 	n.Parts[part.Part] = part
-	whole := event.Snapshot{}
+	whole := snapshot{}
 	for i := 1; ; i++ {
 		p, ok := n.Parts[i]
 		if !ok {
 			return // more will come
 		}
 		whole.Faults, whole.Leftovers = append(whole.Faults, p.Faults...), append(whole.Leftovers, p.Leftovers...)
+		whole.Unknown = append(whole.Unknown, p.Unknown...)
 		if p.End {
 			break
 		}
 	}
 	n.Parts, n.PartsAsOf, n.AsOf = nil, 0, asOf
-	i := inference{m: m, n: n, cause: e, stamp: Stamp{Stream: e.Stream, Sequence: asOf}}
+	i := inference{m: m, n: n, cause: e, stamp: Stamp{Stream: n.Stream, Sequence: asOf}, unknown: whole.Unknown}
 	i.faults(whole.Faults)
 	i.leftovers(whole.Leftovers)
 }
@@ -51,6 +61,8 @@ type inference struct {
 	n     *Node
 	cause event.Event
 	stamp Stamp // of what the snapshot says
+
+	unknown []string // checks
 }
 
 // older reports whether the snapshot is newer than the last word on a thing.
@@ -67,7 +79,8 @@ func (i *inference) faults(active []event.Fault) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(i.n.Faults)) {
 		last := i.n.Faults[key]
-		if !i.older(last.Stamp) {
+		silent := said[key] == nil && slices.Contains(i.unknown, last.Check)
+		if silent || !i.older(last.Stamp) {
 			said[key] = last
 		} else if said[key] == nil && !last.Gone {
 			i.fault(event.FaultCleared, last.Fault)
@@ -91,7 +104,8 @@ func (i *inference) leftovers(active []event.Activity) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(i.n.Leftovers)) {
 		last := i.n.Leftovers[key]
-		if !i.older(last.Stamp) {
+		silent := said[key] == nil && slices.Contains(i.unknown, last.Check)
+		if silent || !i.older(last.Stamp) {
 			said[key] = last
 		} else if said[key] == nil && !last.Gone {
 			gone := last.Activity

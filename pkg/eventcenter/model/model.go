@@ -7,6 +7,7 @@
 package model
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -21,7 +22,7 @@ import (
 const (
 	maxActive = 5000 // faults and leftovers, each; what is beyond is in the journal alone
 	maxParts  = 64   // of a snapshot
-	maxPast   = 8    // streams
+	maxPast   = 64   // streams: each start of an agent begins one
 )
 
 // Model is the state of all nodes. Records are applied in the order of their offsets.
@@ -52,7 +53,7 @@ type Node struct {
 	AgentType event.Type               `json:"agentType,omitempty"` // of the event that said so
 	Faults    map[string]*Fault        `json:"faults,omitempty"`
 	Leftovers map[string]*Leftover     `json:"leftovers,omitempty"`
-	Parts     map[int]event.Snapshot   `json:"parts,omitempty"` // of the snapshot that is on its way
+	Parts     map[int]snapshot         `json:"parts,omitempty"` // of the snapshot that is on its way
 	PartsAsOf uint64                   `json:"partsAsOf,omitempty"`
 	Pending   map[string]journal.Event `json:"pending,omitempty"`
 }
@@ -142,7 +143,7 @@ func read(r journal.Record) (e event.Event, ok bool) {
 	case event.LeftoverFound, event.LeftoverReleased, event.LeftoverGone:
 		e.Data, err = as[event.Activity](envelope.Data)
 	case event.NodeSnapshot:
-		e.Data, err = as[event.Snapshot](envelope.Data)
+		e.Data, err = as[snapshot](envelope.Data)
 	case event.AgentStarted, event.AgentStopping, event.AgentAlive:
 		e.Data, err = as[event.Agent](envelope.Data)
 	}
@@ -165,11 +166,14 @@ func (m *Model) node(key Key) *Node {
 
 // take applies an event of the node's agent.
 func (m *Model) take(n *Node, e event.Event) {
-	if !n.current(e.Stream) {
+	stamp := Stamp{Stream: e.Stream, Sequence: e.Sequence}
+	if s, ok := e.Data.(snapshot); ok {
+		stamp.Stream = cmp.Or(s.Of, e.Stream)
+	}
+	if !n.current(stamp.Stream) {
 		m.late++
 		return
 	}
-	stamp := Stamp{Stream: e.Stream, Sequence: e.Sequence}
 	switch data := e.Data.(type) {
 	case event.Agent:
 		n.Agent, n.AgentType = data, e.Type
@@ -179,7 +183,7 @@ func (m *Model) take(n *Node, e event.Event) {
 	case event.Activity:
 		stamp.Gone = e.Type != event.LeftoverFound
 		m.put(n.putLeftover(&Leftover{data, stamp}))
-	case event.Snapshot:
+	case snapshot:
 		m.snapshot(n, e, data)
 	}
 }
@@ -202,7 +206,8 @@ const (
 	tooMany
 )
 
-// current reports whether a stream is the agent's outbox of now. One that was never seen is: a node was set up again.
+// current reports whether a stream is the agent's outbox of now. One that was never seen is: the
+// agent was started again, or the node set up again.
 func (n *Node) current(stream string) bool {
 	if stream == n.Stream {
 		return true

@@ -71,7 +71,7 @@ func clearing(sequence uint64, name string) journal.Event {
 	return of(streamA, sequence, event.FaultCleared, fault(name))
 }
 
-func snapshot(stream string, sequence, asOf uint64, faults ...string) journal.Event {
+func snapshotOf(stream string, sequence, asOf uint64, faults ...string) journal.Event {
 	s := event.Snapshot{AsOf: fmt.Sprintf("%020d", asOf), Part: 1, End: true}
 	for _, name := range faults {
 		s.Faults = append(s.Faults, fault(name))
@@ -116,10 +116,19 @@ func (f *feed) inferred() string {
 func TestState(t *testing.T) {
 	once := fault("a")
 	once.OneShot = true
-	first := snapshot(streamA, 5, 4, "a")
+	first := snapshotOf(streamA, 5, 4, "a")
 	part := func(sequence uint64, number int, end bool, name string) journal.Event {
 		return of(streamA, sequence, event.NodeSnapshot, event.Snapshot{AsOf: fmt.Sprintf("%020d", 4), Part: number,
 			End: end, Faults: []event.Fault{fault(name)}})
+	}
+	// of2 is a snapshot in a stream of its own.
+	of2 := func(asOf uint64, stream string, unknown []string, names ...string) journal.Event {
+		s := snapshot{Of: stream, Unknown: unknown}
+		s.AsOf, s.Part, s.End = fmt.Sprintf("%020d", asOf), 1, true
+		for _, name := range names {
+			s.Faults = append(s.Faults, fault(name))
+		}
+		return of("01J9CCCCCCCCCCCCCCCCCCCCCC", 1, event.NodeSnapshot, s)
 	}
 	gone := leftover("m")
 	gone.Kind = finding.LeftoverGone
@@ -140,13 +149,19 @@ func TestState(t *testing.T) {
 		{"late events are history", []journal.Event{first, raise(1, "b"), clearing(3, "a")}, "a", "+a"},
 		{"events after a snapshot", []journal.Event{first, clearing(6, "a"), raise(7, "b")}, "b", "+a"},
 		{"what is newer than a snapshot stays", []journal.Event{raise(6, "b"), first}, "a b", "+a"},
-		{"an older snapshot", []journal.Event{first, snapshot(streamA, 3, 2, "b")}, "a", "+a"},
+		{"an older snapshot", []journal.Event{first, snapshotOf(streamA, 3, 2, "b")}, "a", "+a"},
 		{"in parts", []journal.Event{part(5, 1, false, "a"), part(6, 2, true, "b")}, "a b", "+a +b"},
 		{"in parts, the last first", []journal.Event{part(6, 2, true, "b"), part(5, 1, false, "a")}, "a b", "+a +b"},
 		{"a part is missing", []journal.Event{raise(1, "c"), part(6, 2, true, "b")}, "c", ""},
 		{"the node was set up again", []journal.Event{raise(7, "a"), of(streamB, 1, event.FaultRaised, fault("b")),
-			snapshot(streamB, 2, 1, "b")}, "b", "-a"},
-		{"the old outbox sends again", []journal.Event{snapshot(streamB, 1, 0, "b"), snapshot(streamA, 1, 0, "a"),
+			snapshotOf(streamB, 2, 1, "b")}, "b", "-a"},
+		{"a snapshot in a stream of its own", []journal.Event{raise(1, "a"), raise(2, "b"), of2(1, streamA, nil, "c"),
+			clearing(3, "c"), raise(4, "d")}, "b d", "+c -a"},
+		{"of a restarted agent that knows nothing yet", []journal.Event{raise(1, "a"), of2(0, streamB, []string{"disk"}),
+			clearing(2, "a")}, "a", ""},
+		{"and then knows", []journal.Event{raise(1, "a"), of2(0, streamB, []string{"disk"}),
+			of(streamB, 1, event.FaultCleared, fault("a"))}, "", ""},
+		{"the old outbox sends again", []journal.Event{snapshotOf(streamB, 1, 0, "b"), snapshotOf(streamA, 1, 0, "a"),
 			of(streamB, 9, event.FaultCleared, fault("b")), of(streamB, 10, event.FaultRaised, fault("b"))}, "a", "+a +b -b"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -170,7 +185,7 @@ func TestState(t *testing.T) {
 func TestInferredInOneTransaction(t *testing.T) {
 	f := &feed{t: t, m: New()}
 	f.append(raise(1, "a"))
-	f.append(snapshot(streamA, 3, 2), raise(4, "a"))
+	f.append(snapshotOf(streamA, 3, 2), raise(4, "a"))
 	if f.active() != "a" || f.inferred() != "" {
 		t.Errorf("active %q, inferred %q", f.active(), f.inferred())
 	}
@@ -180,7 +195,7 @@ func TestInferredInOneTransaction(t *testing.T) {
 func TestInferredAfterKill(t *testing.T) {
 	f := &feed{t: t, m: New()}
 	f.append(raise(1, "a"), raise(2, "b"))
-	f.append(snapshot(streamA, 3, 2, "c"))
+	f.append(snapshotOf(streamA, 3, 2, "c"))
 	again := New()
 	got := again.Apply(f.records[:3])
 	var want []journal.Event
@@ -217,7 +232,7 @@ func TestRebuild(t *testing.T) {
 			case 3:
 				f.append(of(stream, now, event.LeftoverFound, leftover(name)))
 			case 4:
-				f.append(snapshot(stream, now, now-1, name))
+				f.append(snapshotOf(stream, now, now-1, name))
 			}
 			if i == steps/2 {
 				if _, err := f.m.Save(&saved, "j"); err != nil {
