@@ -28,6 +28,10 @@ CONTAINERD_TESTS := RealContainerd|AgainstContainerd|ShimLeaksReal|TestCRI$$|Sto
 build: ## the agent: one static binary, ./nodeagent
 	CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o nodeagent ./cmd/nodeagent
 
+.PHONY: build-eventcenter
+build-eventcenter: ## the event center: one static binary, ./eventcenter
+	go build -trimpath -tags $(TAGS) -ldflags '-s -w -X main.Version=$(VERSION)' -o eventcenter ./cmd/eventcenter
+
 .PHONY: demo
 demo: ## a real node fails, the agent finds, reports and repairs; about 15 minutes the first time, 2 after
 	go run ./test/demo --dir $(LAB_DIR)

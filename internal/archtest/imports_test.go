@@ -24,6 +24,7 @@ var mayImport = map[string][]string{
 	"pkg/report":           {"pkg/finding", "pkg/report"},
 	"pkg/event":            {"pkg/finding"},
 	"internal/segment":     {},
+	"pkg/eventcenter":      {"pkg/event", "pkg/eventcenter", "pkg/finding"},
 	"internal/host":        {"pkg/finding", "internal/host"},
 	"internal/mutate":      {"internal/host", "pkg/finding", "internal/mutate"},
 

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
+)
+
+// agent is the agent's own reporter, as it sends to a center.
+type agent struct {
+	*eventcenter.Reporter
+	stop func()
+}
+
+func startAgent(t *testing.T, p *process) *agent {
+	r := eventcenter.New(eventcenter.Config{
+		Settings: eventcenter.Settings{Endpoints: []string{p.url + "/v1/events"}, Cluster: "c",
+			TokenFile: filepath.Join(p.dir, "token")},
+		Node: "n", Boot: "b", Version: "v1", Checks: []string{"disk"}, ReadFile: os.ReadFile,
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	a := &agent{Reporter: r, stop: func() { cancel(); <-done }}
+	t.Cleanup(cancel)
+	return a
+}
+
+// faults waits until the center knows of these reasons on the node, and no others.
+func (p *process) faults(want ...string) {
+	p.t.Helper()
+	var got []string
+	for range 600 {
+		var answer struct {
+			Faults []struct{ Reason string }
+		}
+		_, body, err := p.do("GET", "/v1/faults?cluster=c&node=n", "", nil)
+		if err == nil && json.Unmarshal(body, &answer) == nil {
+			got = nil
+			for _, f := range answer.Faults {
+				got = append(got, f.Reason)
+			}
+			if fmt.Sprint(got) == fmt.Sprint(want) {
+				return
+			}
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	p.t.Fatalf("faults %v, want %v; log: %s", got, want, p.log)
+}
+
+// The real agent's reporter and the real center: a fault comes and goes, the center is killed meanwhile, and an agent
+// that is started again ends what it no longer finds.
+func TestAgentAndCenter(t *testing.T) {
+	dir := t.TempDir()
+	p := start(t, dir)
+	a, w := startAgent(t, p), reporttest.NewWorld()
+	a.Update(w.Run("disk", nil, "DiskReadonly"))
+	p.faults("DiskReadonly")
+	a.Update(w.Run("disk", nil))
+	p.faults()
+	p.stop(syscall.SIGKILL)
+	a.Update(w.Run("disk", nil, "DiskGone")) // while there is no center
+	address := strings.TrimPrefix(p.url, "http://")
+	p = start(t, dir, "--listen", address)
+	p.faults("DiskGone")
+	a.stop()
+	b := startAgent(t, p)
+	b.Update(finding.State{"disk": {Status: finding.StatusHealthy}}, nil)
+	p.faults()
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+)
+
+const (
+	askLimit  = 30 * time.Second
+	maxAnswer = 64 << 20 // bytes
+)
+
+// get asks the center. The caller closes the body of the answer.
+func (o *options) get(ctx context.Context, path string, headers map[string]string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, o.address()+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	token, err := api.ReadToken(filepath.Join(o.directory(), "token"))
+	if err != nil {
+		return nil, fmt.Errorf("token of the center (--dir): %w", err)
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	for name, value := range headers {
+		request.Header.Set(name, value)
+	}
+	client, err := o.client()
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode == http.StatusOK {
+		return response, nil
+	}
+	defer response.Body.Close()
+	var problem struct{ Error string }
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
+	if json.Unmarshal(text, &problem) != nil || problem.Error == "" {
+		problem.Error = string(text)
+	}
+	return nil, &refusedError{response.StatusCode, fmt.Sprintf("%s%s: %s: %s", o.address(), path, response.Status,
+		problem.Error)}
+}
+
+// refusedError is an answer of the center that is none.
+type refusedError struct {
+	status int
+	text   string
+}
+
+func (e *refusedError) Error() string { return e.text }
+
+func (o *options) client() (*http.Client, error) {
+	transport := &http.Transport{} // no proxy: the token is for the center alone
+	if o.ca != "" {
+		pem, err := os.ReadFile(o.ca)
+		if err != nil {
+			return nil, fmt.Errorf("--ca: %w", err)
+		}
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("--ca %s: no certificate in it", o.ca)
+		}
+		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	}
+	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}, nil
+}
+
+// ask decodes an answer; with -o json it prints it as it is, and printed is true.
+func (o *options) ask(ctx context.Context, w io.Writer, path string, answer any) (printed bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	response, err := o.get(ctx, path, nil)
+	if err != nil {
+		return false, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", path, err)
+	}
+	if len(text) > maxAnswer {
+		return false, fmt.Errorf("%s: the answer has more than %d bytes", path, maxAnswer)
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		return false, fmt.Errorf("%s: %w", path, err)
+	}
+	if o.json() {
+		_, err = w.Write(text)
+	}
+	return o.json(), err
+}
+
+// table prints rows in columns. What senders said cannot control the terminal.
+func table(w io.Writer, rows [][]string) error {
+	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	for _, row := range rows {
+		for i, cell := range row {
+			row[i] = plain(cell)
+		}
+		fmt.Fprintln(out, strings.TrimRight(strings.Join(row, "\t"), "\t"))
+	}
+	return out.Flush()
+}
+
+// plain returns a text without characters that control a terminal or a line.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
+}
+
+// ago returns how long ago a moment was.
+func ago(at time.Time) string {
+	if at.IsZero() {
+		return "never"
+	}
+	d := time.Since(at)
+	switch {
+	case d < time.Minute:
+		return d.Round(time.Second).String()
+	case d < 48*time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}

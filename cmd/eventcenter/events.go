@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+)
+
+func newEvents(o *options) *cobra.Command {
+	var follow bool
+	var after string
+	var limit int
+	filter := map[string]*[]string{}
+	cmd := &cobra.Command{
+		Use:   "events",
+		Short: "List events in the order in which they arrived",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			values := query(filter)
+			if after != "" {
+				values.Set("after", after)
+			}
+			if follow {
+				return o.follow(cmd, "/v1/events?"+values.Encode())
+			}
+			values.Set("limit", strconv.Itoa(limit))
+			var answer api.List
+			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), "/v1/events?"+values.Encode(), &answer)
+			if err != nil || printed {
+				return err
+			}
+			return printEvents(cmd.OutOrStdout(), answer)
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVarP(&follow, "follow", "f", false, "go on with what comes, until interrupted")
+	flags.StringVar(&after, "after", "", "begin after this offset (default: at the oldest)")
+	flags.IntVar(&limit, "limit", 100, "at most so many; not with --follow")
+	addFilter(cmd, filter, "cluster", "node", "type", "severity", "check", "reason")
+	return cmd
+}
+
+func eventHead() []string {
+	return []string{"OFFSET", "RECEIVED", "TYPE", "SEVERITY", "NODE", "SUBJECT", "MESSAGE"}
+}
+
+// eventRow is an event in a line for people.
+func eventRow(i api.Item) []string {
+	var e struct {
+		Type, Source, Subject, Severity, Partitionkey string
+		Inferred                                      bool
+		Data                                          struct{ Message string }
+	}
+	_ = json.Unmarshal(i.Event, &e) // a foreign event's data may have any form: what can be read is shown
+	node := e.Partitionkey
+	if node == "" {
+		node = e.Source
+	}
+	t := strings.TrimPrefix(e.Type, "io.github.nodeagent.")
+	if e.Inferred {
+		t += " (inferred)"
+	}
+	return []string{i.Offset, i.Received.Format(time.RFC3339), t, e.Severity, node, e.Subject, e.Data.Message}
+}
+
+func printEvents(w io.Writer, answer api.List) error {
+	rows := [][]string{eventHead()}
+	for _, i := range answer.Events {
+		rows = append(rows, eventRow(i))
+	}
+	for _, g := range answer.Gaps {
+		rows = append(rows, []string{fmt.Sprintf("%d-%d", g.From, g.To), "", "LOST", "", "", "", g.Reason})
+	}
+	if err := table(w, rows); err != nil {
+		return err
+	}
+	if answer.Next != answer.Newest {
+		fmt.Fprintf(w, "more: --after %s\n", answer.Next)
+	}
+	return nil
+}
+
+// follow prints events as they come. A connection that ends is made again where it was.
+func (o *options) follow(cmd *cobra.Command, path string) error {
+	last := ""
+	for {
+		err := o.followOnce(cmd, path, &last)
+		if cmd.Context().Err() != nil {
+			return nil //nolint:nilerr // interrupted: that is how it ends
+		}
+		if refused, ok := errors.AsType[*refusedError](err); ok && refused.status < 500 || last == "" {
+			return err
+		}
+		fmt.Fprintln(cmd.ErrOrStderr(), "eventcenter: the stream ended, and is opened again:", plain(fmt.Sprint(err)))
+		select {
+		case <-time.After(time.Second):
+		case <-cmd.Context().Done():
+			return nil
+		}
+	}
+}
+
+func (o *options) followOnce(cmd *cobra.Command, path string, last *string) error {
+	headers := map[string]string{"Accept": "text/event-stream"}
+	if *last != "" {
+		headers["Last-Event-ID"] = *last
+	}
+	response, err := o.get(cmd.Context(), path, headers)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(make([]byte, 1<<16), 1<<20)
+	var id, kind, data string
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), ": ")
+		switch name {
+		case "id":
+			id = value
+		case "event":
+			kind = value
+		case "data":
+			data = value
+		case "":
+			if id != "" {
+				*last = id
+			}
+			if err := o.printStreamed(cmd.OutOrStdout(), kind, data); err != nil {
+				return err
+			}
+			kind, data = "", ""
+		}
+	}
+	return errors.Join(lines.Err(), io.EOF)
+}
+
+func (o *options) printStreamed(w io.Writer, kind, data string) error {
+	switch {
+	case data == "" || kind == "bookmark":
+		return nil
+	case o.json():
+		_, err := fmt.Fprintln(w, data)
+		return err
+	case kind != "":
+		_, err := fmt.Fprintln(w, strings.ToUpper(plain(kind)), plain(data))
+		return err
+	}
+	var i api.Item
+	if err := json.Unmarshal([]byte(data), &i); err != nil {
+		return err
+	}
+	row := eventRow(i)
+	for n, cell := range row {
+		row[n] = plain(cell)
+	}
+	_, err := fmt.Fprintln(w, strings.Join(row, "  "))
+	return err
+}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+)
+
+// load sends batches of several nodes and remembers what was acknowledged.
+type load struct {
+	mu    sync.Mutex // guards acked
+	acked map[string]bool
+	next  [8]uint64 // of each node: the first sequence that is not acknowledged
+}
+
+// send sends until the center no longer answers. What is not acknowledged is sent again by the next call.
+func (l *load) send(p *process) {
+	var senders sync.WaitGroup
+	for i := range l.next {
+		senders.Go(func() {
+			for {
+				first, node := l.next[i]+1, fmt.Sprintf("node-%d", i)
+				e := raised(node, first)
+				batch := append([]byte("["), mustEncode(e)...)
+				for n := range uint64(9) {
+					batch = append(append(batch, ','), mustEncode(raised(node, first+n+1))...)
+				}
+				status, _, err := p.do(http.MethodPost, "/v1/events", "application/cloudevents-batch+json", append(batch, ']'))
+				if err != nil {
+					return
+				}
+				if status == http.StatusTooManyRequests {
+					return
+				}
+				if status != http.StatusOK {
+					continue
+				}
+				l.mu.Lock()
+				for n := range uint64(10) {
+					l.acked[node+"/"+raised(node, first+n).ID()] = true
+				}
+				l.mu.Unlock()
+				l.next[i] += 10
+			}
+		})
+	}
+	senders.Wait()
+}
+
+// wait returns when so many more events are acknowledged.
+func (l *load) wait(t *testing.T, more int) {
+	t.Helper()
+	count := func() int {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.acked)
+	}
+	for begun, i := count(), 0; count() < begun+more; i++ {
+		if i == 3000 {
+			t.Fatal("the center acknowledges nothing for 30 s")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func mustEncode(e interface{ Encode() ([]byte, error) }) []byte {
+	data, err := e.Encode()
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return data
+}
+
+// A center that is killed at any moment has every acknowledged event exactly once, in offsets that strictly grow, and a
+// subscriber that reconnects with the last ID sees each offset once.
+func TestKilled(t *testing.T) {
+	rounds := 8
+	if testing.Short() {
+		rounds = 3
+	}
+	dir := t.TempDir()
+	l := &load{acked: map[string]bool{}}
+	sub := &follower{t: t, last: "0"}
+	for range rounds {
+		p := start(t, dir)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { l.send(p) })
+		running.Go(func() { sub.follow(ctx, p, 0) })
+		l.wait(t, 50)
+		time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond)
+		p.stop(syscall.SIGKILL)
+		cancel()
+		running.Wait()
+	}
+	p := start(t, dir)
+	stored := readAll(t, p)
+	if len(l.acked) < 100 {
+		t.Fatalf("only %d events were acknowledged", len(l.acked))
+	}
+	for id := range l.acked {
+		if stored[id] != 1 {
+			t.Errorf("%s is there %d times", id, stored[id])
+		}
+	}
+	sub.follow(t.Context(), p, len(stored))
+	for offset := 1; offset <= len(stored); offset++ {
+		if n := sub.seen[strconv.Itoa(offset)]; n != 1 {
+			t.Fatalf("the subscriber saw offset %d %d times", offset, n)
+		}
+	}
+	p.stop(syscall.SIGTERM)
+	if out, code := cli(t, "verify", "--dir", dir); code != exitFine {
+		t.Errorf("verify: %s", out)
+	}
+	t.Logf("%d acknowledged, %d stored, in %d rounds", len(l.acked), len(stored), rounds)
+}
+
+// readAll returns how often each event is in the journal, as "node/id".
+func readAll(t *testing.T, p *process) map[string]int {
+	t.Helper()
+	stored, after, last := map[string]int{}, "0", uint64(0)
+	for {
+		status, body, err := p.do(http.MethodGet, "/v1/events?limit=1000&after="+after, "", nil)
+		var answer api.List
+		if err != nil || status != http.StatusOK || json.Unmarshal(body, &answer) != nil || len(answer.Gaps) > 0 {
+			t.Fatalf("%d %v: %.500s", status, err, body)
+		}
+		for _, i := range answer.Events {
+			var e struct{ ID, Partitionkey string }
+			offset, err := strconv.ParseUint(i.Offset, 10, 64)
+			if err != nil || offset != last+1 || json.Unmarshal(i.Event, &e) != nil {
+				t.Fatalf("offset %s after %d", i.Offset, last)
+			}
+			last = offset
+			stored[e.Partitionkey+"/"+e.ID]++
+		}
+		if answer.Next == answer.Newest {
+			return stored
+		}
+		after = answer.Next
+	}
+}
+
+// follower is a subscriber that reconnects where it was.
+type follower struct {
+	t    *testing.T
+	last string
+	seen map[string]int
+}
+
+// follow reads the stream until it ends, or until so many offsets were seen.
+func (f *follower) follow(ctx context.Context, p *process, enough int) {
+	if f.seen == nil {
+		f.seen = map[string]int{}
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/v1/events", nil)
+	if err != nil {
+		f.t.Error(err)
+		return
+	}
+	token, _ := os.ReadFile(filepath.Join(p.dir, "token"))
+	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	request.Header.Set("Accept", "text/event-stream")
+	request.Header.Set("Last-Event-ID", f.last)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return // killed already
+	}
+	defer response.Body.Close()
+	lines, id, kind, data := bufio.NewScanner(response.Body), "", "", ""
+	for (enough == 0 || len(f.seen) < enough) && lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), ": ")
+		switch name {
+		case "id":
+			id = value
+		case "event":
+			kind = value
+		case "data":
+			data = value
+		case "": // only now the message is there
+			if data != "" && kind == "" {
+				f.seen[id]++
+			} else if data != "" && kind != "bookmark" {
+				f.t.Errorf("%s: %s", kind, data)
+			}
+			f.last, kind, data = id, "", ""
+		}
+	}
+}

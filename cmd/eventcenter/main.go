@@ -1,0 +1,131 @@
+// Command eventcenter receives what the agents of a fleet find and do, stores it durably, and answers: the state of
+// nodes, faults, and every event to those who follow. It can change nothing in a cluster.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Version is set when the program is built.
+var Version = "dev"
+
+// Exit codes: the contract of every verb, the same as nodeagent's.
+const (
+	exitFine         = 0
+	exitProblems     = 1
+	exitCouldNotTell = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// errProblems is the end of a verb that has printed problems.
+var errProblems = errors.New("problems found")
+
+// run executes one command line and returns the exit code.
+func run(ctx context.Context, args []string) int {
+	root := newRoot()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return exitFine
+	case errors.Is(err, errProblems):
+		return exitProblems
+	}
+	fmt.Fprintln(os.Stderr, "eventcenter:", plain(err.Error()))
+	return exitCouldNotTell
+}
+
+// options are the flags that every verb has.
+type options struct {
+	dir    string
+	server string
+	ca     string
+	output string
+}
+
+func newRoot() *cobra.Command {
+	o := &options{}
+	root := &cobra.Command{
+		Use:   "eventcenter",
+		Short: "Receive, store and answer what the agents of a fleet find and do",
+		Long: `eventcenter receives what nodeagents find and do, stores it durably, and answers.
+
+  eventcenter serve     run the center
+  eventcenter nodes     which nodes are there, and how are they?
+  eventcenter faults    what is wrong now?
+  eventcenter events    what happened? (--follow: and what happens)
+  eventcenter node X    what is wrong with a node, and what happened on it?
+  eventcenter verify    can all of the journal be read, and does it give what is shown?
+
+Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
+		Version:       Version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if o.output != "text" && o.output != "json" {
+				return fmt.Errorf("--output %q: must be text or json", o.output)
+			}
+			return nil
+		},
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&o.dir, "dir", "", "directory of the center's data and token (default $XDG_STATE_HOME/eventcenter, "+
+		"else ./eventcenter-data)")
+	flags.StringVar(&o.server, "server", "", "address of the center that is asked (default: that of the center which "+
+		"ran last in the directory, else http://"+defaultListen+")")
+	flags.StringVar(&o.ca, "ca", "", "file with the certificates that an https center is trusted by")
+	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	root.AddCommand(newServe(o), newNodes(o), newFaults(o), newEvents(o), newNode(o), newVerify(o), newBackup(o),
+		newRestore(o))
+	return root
+}
+
+func (o *options) json() bool { return o.output == "json" }
+
+// directory returns the directory of the data.
+func (o *options) directory() string {
+	if o.dir != "" {
+		return o.dir
+	}
+	if state := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(state) {
+		return filepath.Join(state, "eventcenter")
+	}
+	return "eventcenter-data"
+}
+
+// addressFile holds the address of the center that ran last in a directory.
+const addressFile = "address"
+
+// address returns the address of the center that is asked.
+func (o *options) address() string {
+	if o.server != "" {
+		return strings.TrimSuffix(o.server, "/")
+	}
+	if text, err := os.ReadFile(filepath.Join(o.directory(), addressFile)); err == nil {
+		return strings.TrimSpace(string(text))
+	}
+	return "http://" + defaultListen
+}
+
+func printJSON(w io.Writer, v any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(v)
+}

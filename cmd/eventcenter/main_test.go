@@ -1,0 +1,236 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// TestMain lets the test binary be the program itself: the tests start it as a process of its own.
+func TestMain(m *testing.M) {
+	if os.Getenv("EVENTCENTER_TEST_MAIN") != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// process is a running "eventcenter serve".
+type process struct {
+	t   testing.TB
+	dir string
+	cmd *exec.Cmd
+	url string
+	log *bytes.Buffer
+}
+
+func program(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = append(os.Environ(), "EVENTCENTER_TEST_MAIN=1")
+	return cmd
+}
+
+func start(t testing.TB, dir string, flags ...string) *process {
+	t.Helper()
+	_ = os.Remove(filepath.Join(dir, addressFile))
+	p := &process{t: t, dir: dir, log: &bytes.Buffer{}}
+	p.cmd = program(context.Background(), append([]string{"serve", "--dir", dir, "--listen", "127.0.0.1:0"}, flags...)...)
+	p.cmd.Stderr = p.log
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.stop(syscall.SIGKILL) })
+	for range 3000 {
+		if text, err := os.ReadFile(filepath.Join(dir, addressFile)); err == nil && len(text) > 0 {
+			p.url = strings.TrimSpace(string(text))
+			return p
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	p.stop(syscall.SIGKILL)
+	t.Fatalf("no address after 30 s: %s", p.log)
+	return nil
+}
+
+func (p *process) stop(signal syscall.Signal) {
+	if p.cmd.ProcessState == nil {
+		_ = p.cmd.Process.Signal(signal)
+		_ = p.cmd.Wait()
+	}
+}
+
+func (p *process) do(method, path, media string, body []byte) (int, []byte, error) {
+	request, err := http.NewRequestWithContext(context.Background(), method, p.url+path, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	token, err := os.ReadFile(filepath.Join(p.dir, "token"))
+	if err != nil {
+		return 0, nil, err
+	}
+	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	request.Header.Set("Content-Type", media)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return response.StatusCode, text, err
+}
+
+func (p *process) post(events ...event.Event) error {
+	var texts []json.RawMessage
+	for _, e := range events {
+		text, err := e.Encode()
+		if err != nil {
+			return err
+		}
+		texts = append(texts, text)
+	}
+	body, err := json.Marshal(texts)
+	if err != nil {
+		return err
+	}
+	status, answer, err := p.do(http.MethodPost, "/v1/events", "application/cloudevents-batch+json", body)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("%d: %s", status, answer)
+	}
+	return err
+}
+
+const testStream = "01J9ZZZZZZZZZZZZZZZZZZZZZZ"
+
+func raised(node string, sequence uint64) event.Event {
+	fault := event.Fault{ID: "x", Check: "dns", Subject: finding.Subject{Kind: "server", Name: fmt.Sprint(sequence)},
+		Severity: finding.Warning, Reason: "Slow", Message: "the name server is slow"}
+	return event.Event{Type: event.FaultRaised, Cluster: "prod", Node: node, Time: time.Unix(1, 0).UTC(),
+		Severity: finding.Warning, Stream: testStream, Sequence: sequence, Data: fault,
+		Subject: event.Subject{Check: "dns", Reason: "Slow", Kind: "server", Name: fmt.Sprint(sequence)}}
+}
+
+// cli runs a verb and returns what it printed and its exit code.
+func cli(t *testing.T, args ...string) (string, int) {
+	t.Helper()
+	cmd := program(t.Context(), args...)
+	out, err := cmd.CombinedOutput()
+	if _, exited := err.(*exec.ExitError); err != nil && !exited { //nolint:errorlint // Run wraps nothing
+		t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+func TestVerbs(t *testing.T) {
+	dir := t.TempDir()
+	p := start(t, dir)
+	hostile := raised("node-1", 1)
+	fault := hostile.Data.(event.Fault)
+	fault.Message = "evil\x1b[31m\r\nline\u202e"
+	hostile.Data = fault
+	if err := p.post(hostile, raised("node-2", 1)); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		args []string
+		code int
+		want []string
+	}{
+		{[]string{"nodes"}, exitProblems, []string{"CLUSTER", "node-1", "node-2"}},
+		{[]string{"nodes", "--cluster", "other"}, exitFine, nil},
+		{[]string{"faults", "--node", "node-1"}, exitProblems, []string{"Slow", "evil?[31m??line?"}},
+		{[]string{"faults", "--severity", "fatal"}, exitFine, nil},
+		{[]string{"faults", "-o", "json"}, exitProblems, []string{`"total":2`}},
+		{[]string{"events"}, exitFine, []string{"fault.raised.v1", "dns/Slow/server/1", "node-2"}},
+		{[]string{"events", "--after", "1", "-o", "json"}, exitFine, []string{`"next":"2"`}},
+		{[]string{"events", "--after", "x"}, exitCouldNotTell, []string{"want an offset"}},
+		{[]string{"node", "node-1"}, exitProblems, []string{"Slow", "fault.raised.v1"}},
+		{[]string{"node", "node-3"}, exitCouldNotTell, []string{"nothing was ever heard"}},
+		{[]string{"verify"}, exitFine, []string{"offsets 1 to 2"}},
+		{[]string{"nodes", "--server", "http://127.0.0.1:1"}, exitCouldNotTell, []string{"refused"}},
+		{[]string{"nodes", "-o", "yaml"}, exitCouldNotTell, []string{"must be text or json"}},
+		{[]string{"serve", "--listen", "127.0.0.1:0"}, exitCouldNotTell, []string{"in use by another process"}},
+		{[]string{"serve", "--listen", "0.0.0.0:0"}, exitCouldNotTell, []string{"needs --tls-cert"}},
+		{[]string{"serve", "--listen", ":0"}, exitCouldNotTell, []string{"needs --tls-cert"}},
+	} {
+		out, code := cli(t, append(test.args, "--dir", dir)...)
+		if code != test.code {
+			t.Errorf("%v: exit code %d, want %d: %s", test.args, code, test.code, out)
+		}
+		for _, want := range test.want {
+			if !strings.Contains(out, want) {
+				t.Errorf("%v: no %q in\n%s", test.args, want, out)
+			}
+		}
+		if strings.ContainsAny(out, "\x1b\r") {
+			t.Errorf("%v: control characters in %q", test.args, out)
+		}
+	}
+	p.stop(syscall.SIGTERM) // its log is complete
+	if strings.Contains(p.log.String(), "evil") {
+		t.Errorf("the log repeats what a node said: %s", p.log)
+	}
+}
+
+// What was backed up while the center ran is the same after it was restored; the journal has another UUID.
+func TestBackupRestore(t *testing.T) {
+	dir, archive, restored := t.TempDir(), filepath.Join(t.TempDir(), "b.tar"), filepath.Join(t.TempDir(), "r")
+	p := start(t, dir)
+	if err := p.post(raised("node-1", 1), raised("node-1", 2)); err != nil {
+		t.Fatal(err)
+	}
+	p.stop(syscall.SIGTERM) // a checkpoint is made
+	p = start(t, dir)
+	if err := p.post(raised("node-1", 3)); err != nil {
+		t.Fatal(err)
+	}
+	if out, code := cli(t, "backup", archive, "--dir", dir); code != exitFine {
+		t.Fatal(out)
+	}
+	if out, code := cli(t, "restore", archive, "--dir", restored); code != exitFine {
+		t.Fatal(out)
+	}
+	if out, code := cli(t, "restore", archive, "--dir", restored); code != exitCouldNotTell ||
+		!strings.Contains(out, "there is a journal already") {
+		t.Errorf("restored over a journal: %d %s", code, out)
+	}
+	before, _ := cli(t, "faults", "-o", "json", "--dir", dir)
+	start(t, restored)
+	after, _ := cli(t, "faults", "-o", "json", "--dir", restored)
+	cut := func(s string) string { // all but the UUID
+		head, rest, _ := strings.Cut(s, `"journal":"`)
+		_, tail, _ := strings.Cut(rest, `"`)
+		return head + tail
+	}
+	if before == after || cut(before) != cut(after) || !strings.Contains(after, `"total":3`) {
+		t.Errorf("before %s\nafter %s", before, after)
+	}
+	data, err := os.ReadFile(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, damaged := range map[string][]byte{"cut off": data[:len(data)/2],
+		"another byte": append(append(bytes.Clone(data[:3000]), data[3000]^1), data[3001:]...)} {
+		if err := os.WriteFile(archive, damaged, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		empty := filepath.Join(t.TempDir(), "e")
+		if out, code := cli(t, "restore", archive, "--dir", empty); code != exitCouldNotTell {
+			t.Errorf("%s: %s", name, out)
+		}
+		if _, err := os.Stat(filepath.Join(empty, "journal")); err == nil {
+			t.Errorf("%s: a journal was made", name)
+		}
+	}
+}

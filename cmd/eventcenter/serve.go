@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
+)
+
+const (
+	defaultListen = "127.0.0.1:10685"
+	stopLimit     = 10 * time.Second // for requests to end
+)
+
+type serveOptions struct {
+	*options
+	listen            string
+	tlsCert, tlsKey   string
+	keep              time.Duration
+	keepBytes         int64
+	alive             time.Duration
+	loopback, secured bool
+}
+
+func newServe(o *options) *cobra.Command {
+	s := &serveOptions{options: o}
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the center",
+		Long: `Run the center. Without any flag it listens on loopback and works: its token is in the file "token" of its
+directory, made at the first start. It listens on another address only with TLS.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context()) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&s.listen, "listen", defaultListen, "address to listen on")
+	flags.StringVar(&s.tlsCert, "tls-cert", "", "file with the certificate; read again when it changes")
+	flags.StringVar(&s.tlsKey, "tls-key", "", "file with its key")
+	flags.DurationVar(&s.keep, "keep", 30*24*time.Hour, "how long events are kept, by whole days; 0: for ever")
+	flags.Int64Var(&s.keepBytes, "keep-bytes", 0, "size of the journal from which the oldest days are dropped; 0: any")
+	flags.DurationVar(&s.alive, "alive", time.Minute, "after how long without an event agents say that they are alive")
+	return cmd
+}
+
+func (s *serveOptions) valid() error {
+	host, _, err := net.SplitHostPort(s.listen)
+	if err != nil {
+		return fmt.Errorf("--listen %q: %w", s.listen, err)
+	}
+	ip := net.ParseIP(host)
+	s.loopback = host == "localhost" || ip != nil && ip.IsLoopback()
+	s.secured = s.tlsCert != "" && s.tlsKey != ""
+	switch {
+	case !s.secured && (s.tlsCert != "" || s.tlsKey != ""):
+		return errors.New("--tls-cert and --tls-key belong together")
+	case !s.loopback && !s.secured:
+		return fmt.Errorf("--listen %s: any address but loopback needs --tls-cert and --tls-key", s.listen)
+	case s.keep < 0 || s.keepBytes < 0 || s.alive < time.Second:
+		return errors.New("--keep and --keep-bytes must not be negative, and --alive at least 1s")
+	}
+	return nil
+}
+
+func (s *serveOptions) run(ctx context.Context) error {
+	if err := s.valid(); err != nil {
+		return err
+	}
+	dir, err := filepath.Abs(s.directory())
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "eventcenter: data in", plain(dir))
+	token, err := api.Token(filepath.Join(dir, "token"))
+	if err != nil {
+		return fmt.Errorf("token: %w", err)
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	center, err := eventcenter.Open(ctx, eventcenter.Options{Dir: dir, Log: log,
+		Keep: sqlite.Limits{Age: s.keep, Bytes: s.keepBytes}})
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.serve(ctx, center, token), center.Close())
+}
+
+// listenAt opens the listener and returns its address as a URL.
+func (s *serveOptions) listenAt() (listener net.Listener, address string, err error) {
+	listener, err = net.Listen("tcp", s.listen)
+	if err != nil {
+		return nil, "", err
+	}
+	if !s.secured {
+		return listener, "http://" + listener.Addr().String(), nil
+	}
+	certificate := &certificate{certFile: s.tlsCert, keyFile: s.tlsKey}
+	if _, err := certificate.get(nil); err != nil {
+		return nil, "", errors.Join(err, listener.Close())
+	}
+	return tls.NewListener(listener, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate.get,
+		NextProtos: []string{"h2", "http/1.1"}}), "https://" + listener.Addr().String(), nil
+}
+
+// serve answers until ctx ends, then lets requests end.
+func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, token string) error {
+	listener, address, err := s.listenAt()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	server := &http.Server{
+		Handler: api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.loopback,
+			Authenticate: api.TokenAuthentication(token), Alive: s.alive, Stopping: ctx.Done(),
+			Health: func() api.Health { return api.Health(center.Journal.Health()) }}),
+		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(center.Log.Handler(), slog.LevelDebug),
+	}
+	if err := os.WriteFile(filepath.Join(center.Dir, addressFile), []byte(address+"\n"), 0o600); err != nil {
+		center.Log.Error("the address is not written for other verbs: they need --server", "err", err)
+	}
+	fmt.Fprintf(os.Stderr, "eventcenter: listening on %s; its token is in %s\n", address,
+		plain(filepath.Join(center.Dir, "token")))
+	var upkeep sync.WaitGroup
+	upkeep.Go(func() { _ = center.Run(ctx) }) // logs what fails
+	defer upkeep.Wait()
+	defer cancel()
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case err = <-failed:
+		return err
+	case <-ctx.Done():
+		return shutdown(ctx, server)
+	}
+}
+
+// shutdown lets requests end, for a while.
+func shutdown(ctx context.Context, server *http.Server) error {
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	err := server.Shutdown(limited)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return server.Close()
+	}
+	return err
+}
+
+// certificate is read again when its file changes.
+type certificate struct {
+	certFile, keyFile string
+
+	mu       sync.Mutex // guards what follows
+	modified time.Time
+	loaded   *tls.Certificate
+}
+
+// get returns the certificate of now. One that cannot be read leaves the one before in use.
+func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var newest time.Time
+	for _, name := range []string{c.certFile, c.keyFile} {
+		if info, err := os.Stat(name); err == nil && info.ModTime().After(newest) {
+			newest = info.ModTime()
+		}
+	}
+	if c.loaded != nil && newest.Equal(c.modified) {
+		return c.loaded, nil
+	}
+	loaded, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	if err != nil && c.loaded != nil {
+		return c.loaded, nil //nolint:nilerr // half of it is written: the next connection reads it again
+	}
+	if err != nil {
+		return nil, fmt.Errorf("certificate %s: %w", c.certFile, err)
+	}
+	c.loaded, c.modified = &loaded, newest
+	return c.loaded, nil
+}

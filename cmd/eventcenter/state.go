@@ -1,0 +1,185 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+)
+
+func newNodes(o *options) *cobra.Command {
+	var cluster string
+	cmd := &cobra.Command{
+		Use:   "nodes",
+		Short: "List the nodes, with their faults and their agents",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var answer api.NodeList
+			path := "/v1/nodes"
+			if cluster != "" {
+				path += "?cluster=" + url.QueryEscape(cluster)
+			}
+			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), path, &answer)
+			if err == nil && !printed {
+				err = table(cmd.OutOrStdout(), nodeRows(answer.Nodes))
+			}
+			if err != nil {
+				return err
+			}
+			for _, n := range answer.Nodes {
+				if n.Fatal+n.Warning > 0 {
+					return errProblems
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&cluster, "cluster", "", "of this cluster only")
+	return cmd
+}
+
+func nodeRows(nodes []model.Summary) [][]string {
+	rows := [][]string{{"CLUSTER", "NODE", "FATAL", "WARNING", "INFO", "LEFTOVERS", "HEARD", "AGENT", "BLIND"}}
+	for _, n := range nodes {
+		rows = append(rows, []string{n.Cluster, n.Node, strconv.Itoa(n.Fatal), strconv.Itoa(n.Warning),
+			strconv.Itoa(n.Info), strconv.Itoa(n.Leftovers), ago(n.Heard), n.Version, strings.Join(n.Blind, ",")})
+	}
+	return rows
+}
+
+func newFaults(o *options) *cobra.Command {
+	filter := map[string]*[]string{}
+	cmd := &cobra.Command{
+		Use:   "faults",
+		Short: "List what is wrong now, the most severe first",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var answer api.FaultList
+			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), "/v1/faults?"+query(filter).Encode(), &answer)
+			if err != nil {
+				return err
+			}
+			if !printed {
+				if err := table(cmd.OutOrStdout(), faultRows(answer.Faults)); err != nil {
+					return err
+				}
+				if more := answer.Total - len(answer.Faults); more > 0 {
+					fmt.Fprintf(cmd.OutOrStdout(), "and %d more\n", more)
+				}
+			}
+			if answer.Total > 0 {
+				return errProblems
+			}
+			return nil
+		},
+	}
+	addFilter(cmd, filter, "cluster", "node", "severity", "check", "reason")
+	return cmd
+}
+
+// addFilter adds a flag for each field; each can be given several times.
+func addFilter(cmd *cobra.Command, filter map[string]*[]string, names ...string) {
+	for _, name := range names {
+		filter[name] = cmd.Flags().StringArray(name, nil, "only with this "+name+"; may be repeated")
+	}
+}
+
+func query(filter map[string]*[]string) url.Values {
+	values := url.Values{}
+	for name, wanted := range filter {
+		if len(*wanted) > 0 {
+			values[name] = *wanted
+		}
+	}
+	return values
+}
+
+func faultRows(faults []model.NodeFault) [][]string {
+	rows := [][]string{{"SEVERITY", "CLUSTER", "NODE", "REASON", "SUBJECT", "SINCE", "MESSAGE"}}
+	for _, f := range faults {
+		rows = append(rows, []string{string(f.Severity), f.Cluster, f.Node, f.Reason, f.Subject.String(),
+			ago(f.RaisedAt), f.Message})
+	}
+	return rows
+}
+
+func newNode(o *options) *cobra.Command {
+	var cluster string
+	cmd := &cobra.Command{
+		Use:   "node NAME",
+		Short: "Show what is wrong with a node, and what happened on it, the newest first",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cluster, err := o.clusterOf(cmd, cluster, args[0])
+			if err != nil {
+				return err
+			}
+			var answer api.NodeAnswer
+			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(),
+				"/v1/nodes/"+url.PathEscape(cluster)+"/"+url.PathEscape(args[0]), &answer)
+			if err == nil && !printed {
+				err = printNode(cmd, answer)
+			}
+			if err == nil && answer.Node.Fatal+answer.Node.Warning > 0 {
+				err = errProblems
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&cluster, "cluster", "", "its cluster (default: the only one that has a node of this name)")
+	return cmd
+}
+
+// clusterOf returns the cluster of a node: the one that is named, or the only one that has it.
+func (o *options) clusterOf(cmd *cobra.Command, cluster, node string) (string, error) {
+	if cluster != "" {
+		return cluster, nil
+	}
+	var all api.NodeList
+	quiet := *o
+	quiet.output = "text"
+	if _, err := quiet.ask(cmd.Context(), cmd.OutOrStdout(), "/v1/nodes", &all); err != nil {
+		return "", err
+	}
+	var clusters []string
+	for _, n := range all.Nodes {
+		if n.Node == node {
+			clusters = append(clusters, n.Cluster)
+		}
+	}
+	switch len(clusters) {
+	case 0:
+		return "", fmt.Errorf("nothing was ever heard of a node %q", node)
+	case 1:
+		return clusters[0], nil
+	}
+	return "", fmt.Errorf("node %q is in the clusters %s: name one with --cluster", node, strings.Join(clusters, ", "))
+}
+
+func printNode(cmd *cobra.Command, answer api.NodeAnswer) error {
+	w := cmd.OutOrStdout()
+	if err := table(w, nodeRows([]model.Summary{answer.Node.Summary})); err != nil {
+		return err
+	}
+	var faults []model.NodeFault
+	for _, f := range answer.Node.Faults {
+		faults = append(faults, model.NodeFault{Cluster: answer.Node.Cluster, Node: answer.Node.Node, Fault: f})
+	}
+	if len(faults) > 0 {
+		fmt.Fprintln(w)
+		if err := table(w, faultRows(faults)); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintln(w)
+	rows := [][]string{eventHead()}
+	for _, e := range answer.Events {
+		rows = append(rows, eventRow(e))
+	}
+	return table(w, rows)
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// writeCertificate makes a certificate for loopback with a serial number, and its key.
+func writeCertificate(t *testing.T, dir string, serial int64) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "center"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{"cert": {Type: "CERTIFICATE", Bytes: der},
+		"key": {Type: "EC PRIVATE KEY", Bytes: text}} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(filepath.Join(dir, name), time.Time{}, time.Unix(serial*1000, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func serial(t *testing.T, address string) int64 {
+	t.Helper()
+	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // it looks at what it gets
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
+}
+
+// A certificate that is renewed is used by the next connection; one that is half written is not.
+func TestTLS(t *testing.T) {
+	dir, files := t.TempDir(), t.TempDir()
+	writeCertificate(t, files, 1)
+	cert, key := filepath.Join(files, "cert"), filepath.Join(files, "key")
+	p := start(t, dir, "--tls-cert", cert, "--tls-key", key)
+	address, ok := strings.CutPrefix(p.url, "https://")
+	if !ok {
+		t.Fatal(p.url)
+	}
+	if out, code := cli(t, "nodes", "--dir", dir, "--ca", cert); code != exitFine {
+		t.Error(out)
+	}
+	if out, code := cli(t, "nodes", "--dir", dir); code != exitCouldNotTell || !strings.Contains(out, "certificate") {
+		t.Errorf("a center that nobody vouches for is trusted: %s", out)
+	}
+	if err := os.WriteFile(cert, []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if n := serial(t, address); n != 1 {
+		t.Errorf("half written: serial %d", n)
+	}
+	writeCertificate(t, files, 2)
+	if n := serial(t, address); n != 2 {
+		t.Errorf("renewed: serial %d", n)
+	}
+	if out, code := cli(t, "serve", "--dir", t.TempDir(), "--tls-cert", cert); code != exitCouldNotTell {
+		t.Errorf("without a key: %s", out)
+	}
+}

@@ -1,0 +1,28 @@
+package archtest
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestAgentLinksNoCenter: the agent is small; what the event center stores and evaluates with is not in it.
+func TestAgentLinksNoCenter(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-tags", "grpcnotrace", "../../cmd/nodeagent")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deps := strings.Fields(string(out))
+	if len(deps) < 100 {
+		t.Fatalf("only %d packages", len(deps))
+	}
+	for _, dep := range deps {
+		for _, not := range []string{"modernc.org/", "github.com/nats-io/", "github.com/google/cel-go",
+			module + "pkg/eventcenter"} {
+			if strings.HasPrefix(dep, not) {
+				t.Errorf("cmd/nodeagent links %s", dep)
+			}
+		}
+	}
+}

@@ -1,0 +1,251 @@
+// Package api is the HTTP interface of the event center: what agents and others send to, and what consumers read from.
+// What a sender says is stored and shown as data: it never becomes HTML, SQL, a line of the log or the name of a file.
+package api
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+)
+
+// Journal is what the interface needs of the journal. Append is durable when it returns, and stores a batch whole or
+// not at all.
+type Journal interface {
+	Append(ctx context.Context, events []journal.Event) (journal.Appended, error)
+	Read(ctx context.Context, q journal.Query) (journal.Page, error)
+	Bounds() journal.Bounds
+}
+
+// AliveHeader is in every 2xx answer to POST /v1/events: after how many seconds without an event the agent is to say
+// that it is alive.
+const AliveHeader = "Nodeagent-Alive-Seconds"
+
+// Config is what the interface serves.
+type Config struct {
+	Journal Journal
+	Model   *model.Model
+	Log     *slog.Logger
+	Now     func() time.Time // nil: time.Now
+	Health  func() Health    // nil: nothing is known
+
+	Stopping <-chan struct{} // is closed when streams are to end; may be nil
+
+	// Authenticate says who sent a request.
+	Authenticate func(*http.Request) (Identity, error)
+	// Loopback demands that requests are addressed to a name of this machine: a page in a browser is not to reach the
+	// center by a name that its server points here.
+	Loopback bool
+
+	Alive  time.Duration // after which agents say that they are alive; 0: a minute
+	Limits Limits
+}
+
+// Health is what an operator must know of the journal's files.
+type Health struct {
+	FullSince  time.Time
+	Gaps       []journal.Gap
+	Bytes      int64
+	Partitions int
+}
+
+// Limits are those of senders and readers. Zero values are the defaults.
+type Limits struct {
+	SourceRate  float64 // events a second of one source; 100
+	SourceBurst int     // 5000
+	Rate        float64 // events a second of all; 20,000
+	Burst       int     // 40,000
+	Bytes       int64   // of the bodies of all requests that are worked on; 32 MiB
+	Streams     int     // subscribers at the same time; 1000
+}
+
+// Server is the interface.
+type Server struct {
+	Config
+	mux     *http.ServeMux
+	rates   *rates
+	bodies  *semaphore.Weighted
+	streams chan struct{}
+	avoid   avoidCache
+	metrics *metrics
+}
+
+// New returns the interface.
+func New(c Config) *Server {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Health == nil {
+		c.Health = func() Health { return Health{} }
+	}
+	c.Alive = orDefault(c.Alive, time.Minute)
+	c.Limits = Limits{
+		SourceRate: orDefault(c.Limits.SourceRate, 100), SourceBurst: orDefault(c.Limits.SourceBurst, 5000),
+		Rate: orDefault(c.Limits.Rate, 20_000), Burst: orDefault(c.Limits.Burst, 40_000),
+		Bytes: orDefault(c.Limits.Bytes, 32<<20), Streams: orDefault(c.Limits.Streams, 1000),
+	}
+	s := &Server{Config: c, mux: http.NewServeMux(), rates: newRates(c.Limits),
+		bodies: semaphore.NewWeighted(c.Limits.Bytes), streams: make(chan struct{}, c.Limits.Streams)}
+	s.metrics = newMetrics(s)
+	for pattern, r := range s.routes() {
+		s.mux.HandleFunc(pattern, s.metrics.counted(pattern, s.guarded(r)))
+	}
+	return s
+}
+
+func orDefault[T int | int64 | float64 | time.Duration](value, standard T) T {
+	if value == 0 {
+		return standard
+	}
+	return value
+}
+
+// route is how a request is answered. An open one needs no identity.
+type route struct {
+	answer func(http.ResponseWriter, *http.Request, Identity)
+	open   bool
+}
+
+func (s *Server) routes() map[string]route {
+	return map[string]route{
+		"POST /v1/events":                {answer: s.intake},
+		"GET /v1/events":                 {answer: s.events},
+		"GET /v1/nodes":                  {answer: s.nodes},
+		"GET /v1/nodes/{cluster}/{node}": {answer: s.node},
+		"GET /v1/faults":                 {answer: s.faults},
+		"GET /v1/avoid":                  {answer: s.avoided},
+		"GET /metrics":                   {answer: s.metrics.serve},
+		"GET /healthz":                   {answer: s.healthz, open: true},
+		"GET /readyz":                    {answer: s.readyz, open: true},
+		"GET /openapi.json":              {answer: s.openAPI, open: true},
+	}
+}
+
+// Routes returns all routes, as "METHOD /path", sorted.
+func (s *Server) Routes() []string { return slices.Sorted(maps.Keys(s.routes())) }
+
+// ServeHTTP answers a request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	h.Set("Cache-Control", "no-store")
+	if s.Loopback && !localName(r.Host) {
+		refuse(w, http.StatusMisdirectedRequest, "this center answers to names of this machine only", nil)
+		return
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// localName reports whether the Host header names this machine.
+func localName(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	address, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return host == "localhost" || err == nil && address.IsLoopback()
+}
+
+// guarded demands an identity where the route needs one.
+func (s *Server) guarded(r route) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		var who Identity
+		if !r.open {
+			var err error
+			if who, err = s.Authenticate(req); err != nil {
+				w.Header().Set("WWW-Authenticate", "Bearer")
+				refuse(w, http.StatusUnauthorized, err.Error(), nil)
+				return
+			}
+			if req.Method == http.MethodGet && !who.Reads {
+				refuse(w, http.StatusForbidden, "this identity may send events, not read", nil)
+				return
+			}
+		}
+		r.answer(w, req, who)
+	}
+}
+
+//go:embed openapi.json
+var openAPI []byte
+
+func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request, _ Identity) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(openAPI)
+}
+
+func (s *Server) healthz(w http.ResponseWriter, _ *http.Request, _ Identity) {
+	respond(w, http.StatusOK, map[string]string{"status": "alive"})
+}
+
+// readyz answers 200 also while the disk is full: what is there can be read.
+func (s *Server) readyz(w http.ResponseWriter, _ *http.Request, _ Identity) {
+	h := s.Health()
+	answer := map[string]any{"status": "ready", "gaps": len(h.Gaps)}
+	if !h.FullSince.IsZero() {
+		answer["takesNothingSince"] = h.FullSince.UTC()
+		answer["reason"] = journal.ErrFull.Error()
+	}
+	respond(w, http.StatusOK, answer)
+}
+
+// problem is the answer to what is refused.
+type problem struct {
+	Error    string     `json:"error"`
+	Rejected []rejected `json:"rejected,omitempty"`
+}
+
+// rejected is an event that cannot be taken: what to set aside, and why.
+type rejected struct {
+	Index  int    `json:"index"` // in the batch, from 0
+	ID     string `json:"id,omitempty"`
+	Reason string `json:"reason"`
+}
+
+func refuse(w http.ResponseWriter, status int, reason string, events []rejected) {
+	respond(w, status, problem{reason, events})
+}
+
+// refuseForNow asks the client to come back, each at another time within the span.
+func refuseForNow(w http.ResponseWriter, status int, reason string, within time.Duration) {
+	seconds := 1 + rand.IntN(max(1, int(within/time.Second)))
+	w.Header().Set("Retry-After", strconv.Itoa(seconds))
+	refuse(w, status, reason, nil)
+}
+
+func respond(w http.ResponseWriter, status int, answer any) {
+	data, err := json.Marshal(answer)
+	if err != nil {
+		status, data = http.StatusInternalServerError, []byte(`{"error":"the answer cannot be encoded"}`)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(data, '\n'))
+}
+
+// readFailed answers a request whose read of the journal failed.
+func (s *Server) readFailed(w http.ResponseWriter, r *http.Request, err error) {
+	if trimmed, ok := errors.AsType[*journal.TrimmedError](err); ok {
+		s.gone(w, trimmed.Error())
+		return
+	}
+	if r.Context().Err() == nil {
+		s.Log.Error("the journal cannot be read", "err", err)
+	}
+	refuseForNow(w, http.StatusServiceUnavailable, "the journal cannot be read now", 10*time.Second)
+}

@@ -1,0 +1,419 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const (
+	token   = "0123456789abcdef0123456789abcdef"
+	stream1 = "01J9ZZZZZZZZZZZZZZZZZZZZZZ"
+	batch   = "application/cloudevents-batch+json"
+	single  = "application/cloudevents+json"
+)
+
+// center is a real center behind a real listener.
+type center struct {
+	*eventcenter.Center
+	t   *testing.T
+	url string
+	log *bytes.Buffer
+}
+
+func newCenter(t *testing.T, change func(*api.Config)) *center {
+	t.Helper()
+	c := &center{t: t, log: &bytes.Buffer{}}
+	log := slog.New(slog.NewTextHandler(c.log, nil))
+	var err error
+	if c.Center, err = eventcenter.Open(t.Context(), eventcenter.Options{Dir: t.TempDir(), Log: log}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	config := api.Config{Journal: c.Journal, Model: c.Model, Log: log, Loopback: true,
+		Authenticate: api.TokenAuthentication(token),
+		Health:       func() api.Health { return api.Health(c.Journal.Health()) }}
+	if change != nil {
+		change(&config)
+	}
+	server := httptest.NewServer(api.New(config))
+	t.Cleanup(server.Close)
+	c.url = server.URL
+	return c
+}
+
+// reply is an answer without its body.
+type reply struct {
+	StatusCode int
+	Header     http.Header
+}
+
+// do sends a request with the token and returns the answer and its body.
+func (c *center) do(r *http.Request) (reply, string) {
+	c.t.Helper()
+	r.Header.Set("Authorization", "Bearer "+token)
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return reply{response.StatusCode, response.Header}, string(body)
+}
+
+func (c *center) request(method, path, media, body string) *http.Request {
+	c.t.Helper()
+	r, err := http.NewRequestWithContext(c.t.Context(), method, c.url+path, strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if media != "" {
+		r.Header.Set("Content-Type", media)
+	}
+	return r
+}
+
+func (c *center) post(media, body string) (reply, string) {
+	c.t.Helper()
+	return c.do(c.request(http.MethodPost, "/v1/events", media, body))
+}
+
+// send posts events that must be taken.
+func (c *center) send(events ...event.Event) {
+	c.t.Helper()
+	if r, body := c.post(batch, encode(c.t, events...)); r.StatusCode != http.StatusOK {
+		c.t.Fatalf("%d: %s", r.StatusCode, body)
+	}
+}
+
+// get decodes an answer and returns its status.
+func (c *center) get(path string, answer any) int {
+	c.t.Helper()
+	r, body := c.do(c.request(http.MethodGet, path, "", ""))
+	if err := json.Unmarshal([]byte(body), answer); err != nil {
+		c.t.Fatalf("%s: %v: %s", path, err, body)
+	}
+	return r.StatusCode
+}
+
+func encode(t *testing.T, events ...event.Event) string {
+	t.Helper()
+	var texts []string
+	for _, e := range events {
+		text, err := e.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, string(text))
+	}
+	return "[" + strings.Join(texts, ",") + "]"
+}
+
+// raised is a fault of a node whose subject is named.
+func raised(node string, sequence uint64, name string, severity finding.Severity) event.Event {
+	f := event.Fault{ID: "x", Check: "disk", Subject: finding.Subject{Kind: "disk", Name: name}, Severity: severity,
+		Reason: "DiskFails", Message: "it fails", RaisedAt: time.Unix(9, 0).UTC()}
+	return event.Event{Type: event.FaultRaised, Cluster: "prod", Node: node, Time: time.Unix(10, 0).UTC(),
+		Severity: severity, Stream: stream1, Sequence: sequence, Data: f,
+		Subject: event.Subject{Check: f.Check, Reason: f.Reason, Kind: "disk", Name: name}}
+}
+
+func agentEvent(t event.Type, node string, sequence uint64) event.Event {
+	return event.Event{Type: t, Cluster: "prod", Node: node, Time: time.Unix(10, 0).UTC(), Severity: finding.Info,
+		Stream: stream1, Sequence: sequence, Data: event.Agent{Version: "1.2", Blind: []string{"dns"}}}
+}
+
+func TestIntake(t *testing.T) {
+	c := newCenter(t, nil)
+	body := encode(t, raised("a", 2, "sdb", "fatal"), raised("a", 1, "sda", "warning"),
+		agentEvent(event.AgentAlive, "a", 3))
+	for i, want := range []string{`{"offset":"2","stored":2,"duplicates":0,"conflicts":0}`,
+		`{"offset":"2","stored":0,"duplicates":2,"conflicts":0}`} {
+		r, answer := c.post(batch, body)
+		if diff := cmp.Diff(want+"\n", answer); diff != "" || r.StatusCode != http.StatusOK {
+			t.Errorf("time %d: %d %s", i, r.StatusCode, diff)
+		}
+		seconds, err := strconv.Atoi(r.Header.Get("Nodeagent-Alive-Seconds"))
+		if err != nil || seconds < 54 || seconds > 66 {
+			t.Errorf("Nodeagent-Alive-Seconds: %q", r.Header.Get("Nodeagent-Alive-Seconds"))
+		}
+	}
+	other := strings.Replace(encode(t, raised("a", 2, "sdb", "fatal")), "it fails", "it is fine", 1)
+	if _, answer := c.post(batch, other); !strings.Contains(answer, `"duplicates":1,"conflicts":1`) {
+		t.Errorf("the same ID with other content: %s", answer)
+	}
+	var all api.List
+	c.get("/v1/events", &all)
+	if len(all.Events) != 2 || !strings.Contains(string(all.Events[1].Event), "it fails") ||
+		!strings.Contains(string(all.Events[0].Event), "sda") {
+		t.Errorf("want the two in the order of their sequences, the first of the same ID: %s", all.Events)
+	}
+	var nodes api.NodeList
+	c.get("/v1/nodes", &nodes)
+	if n := nodes.Nodes; len(n) != 1 || n[0].Fatal != 1 || n[0].Warning != 1 || n[0].Version != "1.2" ||
+		nodes.Offset != "2" {
+		t.Errorf("%+v", nodes)
+	}
+}
+
+// What cannot be taken is refused with what is wrong with which event, and nothing of its batch is stored.
+func TestRefused(t *testing.T) {
+	c := newCenter(t, nil)
+	good := strings.Trim(encode(t, raised("a", 1, "sda", "fatal")), "[]")
+	foreign := func(change string) string {
+		e := map[string]any{"specversion": "1.0", "id": "1", "source": "urn:x", "type": "com.example.x"}
+		if err := json.Unmarshal([]byte(change), &e); err != nil {
+			t.Fatal(err)
+		}
+		text, _ := json.Marshal(e)
+		return string(text)
+	}
+	severe := strings.Replace(good, `"severity":"fatal","stream"`, `"severity":"bad","stream"`, 1)
+	unchecked := strings.Replace(good, `"check":"disk"`, `"check":""`, 1)
+	deep := strings.Repeat("[", 40) + strings.Repeat("]", 40)
+	for _, test := range []struct {
+		name, media, body string
+		status            int
+		want              string
+	}{
+		{"no media type", "", good, 415, "want application/cloudevents-batch+json"},
+		{"another media type", "application/json", good, 415, "want"},
+		{"another charset", single + "; charset=latin1", good, 415, "utf-8"},
+		{"no JSON", single, "{", 400, `"index":0`},
+		{"a batch that is none", batch, good, 400, "no JSON array"},
+		{"cut off", batch, "[" + good, 400, "no JSON array"},
+		{"another version", single, foreign(`{"specversion":"0.3"}`), 400, "specversion"},
+		{"no id", single, foreign(`{"id":""}`), 400, "id"},
+		{"null", batch, "[null]", 400, `"index":0`},
+		{"deep", single, foreign(`{"data":` + deep + `}`), 400, "nested"},
+		{"control characters", single, foreign(`{"subject":"a\nb"}`), 400, "subject has control characters"},
+		{"a control character in an extension", single, foreign(`{"severity":"\u0000"}`), 400, "control characters"},
+		{"a long attribute", single, foreign(`{"id":"` + strings.Repeat("x", 3000) + `"}`), 400, "3000 bytes"},
+		{"a large event", single, foreign(`{"data":"` + strings.Repeat("x", 70000) + `"}`), 422, "are possible"},
+		{"a source of the center", single, foreign(`{"source":"/clusters/prod/eventcenter"}`), 422, "the center's own"},
+		{"our type from elsewhere", single, foreign(`{"type":"io.github.nodeagent.fault.raised.v1"}`), 422,
+			"must be a string"},
+		{"a type of the center", single, strings.ReplaceAll(good, "fault.raised.v1", "node.lost.v1"), 422,
+			"for the center itself"},
+		{"one of two", batch, "[" + good + "," + severe + "]", 422,
+			`"index":1,"id":"01J9ZZZZZZZZZZZZZZZZZZZZZZ-00000000000000000001"`},
+		{"data without its check", single, unchecked, 422, "check"},
+		{"both kinds of refusal", batch, "[{}," + unchecked + "]", 400, `"index":1`},
+		{"too large", batch, strings.Repeat(" ", 9<<20), 413, "bytes are possible"},
+		{"too many", batch, "[" + strings.Repeat("{},", 1000) + "{}]", 413, "1001 events"},
+	} {
+		r, answer := c.post(test.media, test.body)
+		if r.StatusCode != test.status || !strings.Contains(answer, test.want) {
+			t.Errorf("%s: %d %.300s; want %d and %q", test.name, r.StatusCode, answer, test.status, test.want)
+		}
+		if r.Header.Get("Content-Type") != "application/json" || !json.Valid([]byte(answer)) || len(answer) > 100_000 {
+			t.Errorf("%s: %s %.100s", test.name, r.Header.Get("Content-Type"), answer)
+		}
+	}
+	r := c.request(http.MethodPost, "/v1/events", single, good)
+	r.Header.Set("Content-Encoding", "gzip")
+	if response, answer := c.do(r); response.StatusCode != 415 {
+		t.Errorf("compressed: %d %s", response.StatusCode, answer)
+	}
+	if newest := c.Journal.Bounds().Newest; newest != 0 {
+		t.Errorf("%d events are stored", newest)
+	}
+	if c.log.Len() > 0 {
+		t.Errorf("the log repeats what a sender said: %s", c.log)
+	}
+}
+
+// What looks like HTML, SQL, a path or a terminal's sequence is data: it comes back as it was sent.
+func TestHostileText(t *testing.T) {
+	c := newCenter(t, nil)
+	for i, text := range []string{`<script>alert(1)</script>`, `'; DROP TABLE events; --`, "../../etc/passwd",
+		"\x1b[2J\r\nlevel=ERROR", strings.Repeat("ü", 2000), "\u202eevil", "%s%n{{.}}"} {
+		e := raised("a", uint64(i+1), "x", finding.Warning)
+		f := e.Data.(event.Fault)
+		f.Message, f.Facts = text, map[string]string{text: text}
+		e.Data = f
+		c.send(e)
+		var faults api.FaultList
+		c.get("/v1/faults", &faults)
+		if len(faults.Faults) != 1 || faults.Faults[0].Message != text || faults.Faults[0].Facts[text] != text {
+			t.Errorf("%q came back as %+v", text, faults.Faults)
+		}
+	}
+	e := raised("../<b>/%2e", 1, "y", finding.Fatal)
+	c.send(e)
+	var node api.NodeAnswer
+	if status := c.get("/v1/nodes/prod/..%2F%3Cb%3E%2F%252e", &node); status != 200 || len(node.Events) != 1 {
+		t.Errorf("%d %+v", status, node)
+	}
+	if c.log.Len() > 0 {
+		t.Errorf("the log repeats what a sender said: %s", c.log)
+	}
+	r, body := c.do(c.request(http.MethodGet, "/metrics", "", ""))
+	if strings.Contains(body, "prod") || r.Header.Get("Content-Security-Policy") == "" {
+		t.Errorf("metrics with a name that a sender chose: %s", body)
+	}
+}
+
+// A node speaks only for itself; who may only send may not read.
+func TestIdentity(t *testing.T) {
+	c := newCenter(t, func(config *api.Config) {
+		config.Authenticate = func(*http.Request) (api.Identity, error) {
+			return api.Identity{Name: "node", Cluster: "prod", Node: "a"}, nil
+		}
+	})
+	other := raised("a", 1, "x", "fatal")
+	other.Cluster = "test"
+	for name, e := range map[string]event.Event{"another node": raised("b", 1, "x", "fatal"), "another cluster": other} {
+		r, answer := c.post(batch, encode(t, raised("a", 1, "x", "fatal"), e))
+		if r.StatusCode != 403 || !strings.Contains(answer, `"index":1`) {
+			t.Errorf("%s: %d %s", name, r.StatusCode, answer)
+		}
+	}
+	foreign := `{"specversion":"1.0","id":"1","source":"urn:x","type":"x"}`
+	if r, answer := c.post(single, foreign); r.StatusCode != 403 {
+		t.Errorf("a foreign event: %d %s", r.StatusCode, answer)
+	}
+	if newest := c.Journal.Bounds().Newest; newest != 0 {
+		t.Errorf("%d events are stored", newest)
+	}
+	c.send(raised("a", 1, "x", "fatal"))
+	for _, path := range []string{"/v1/events", "/v1/nodes", "/v1/nodes/prod/a", "/v1/faults", "/v1/avoid", "/metrics"} {
+		if r, _ := c.do(c.request(http.MethodGet, path, "", "")); r.StatusCode != 403 {
+			t.Errorf("%s: %d", path, r.StatusCode)
+		}
+	}
+}
+
+func TestToken(t *testing.T) {
+	c := newCenter(t, nil)
+	for _, given := range []string{"", "Bearer ", "Bearer " + token[1:], "Bearer " + token + "0", "Basic " + token} {
+		for _, r := range []*http.Request{c.request("GET", "/v1/nodes", "", ""),
+			c.request("POST", "/v1/events", batch, "[]")} {
+			r.Header.Set("Authorization", given)
+			response, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response.Body.Close()
+			if response.StatusCode != 401 || response.Header.Get("WWW-Authenticate") != "Bearer" {
+				t.Errorf("%q: %d", given, response.StatusCode)
+			}
+		}
+	}
+}
+
+// A page in a browser cannot reach the center by a name that its server points to this machine.
+func TestHost(t *testing.T) {
+	c := newCenter(t, nil)
+	for host, want := range map[string]int{"evil.example": 421, "evil.example:10685": 421, "10.0.0.1": 421,
+		"localhost.evil.example": 421, "localhost:1": 200, "127.0.0.1": 200, "[::1]:10685": 200} {
+		r := c.request(http.MethodGet, "/healthz", "", "")
+		r.Host = host
+		if response, _ := c.do(r); response.StatusCode != want {
+			t.Errorf("Host %s: %d, want %d", host, response.StatusCode, want)
+		}
+	}
+}
+
+// Senders that send too much are asked to come back; what they sent is not stored.
+func TestRates(t *testing.T) {
+	c := newCenter(t, func(config *api.Config) {
+		config.Limits = api.Limits{SourceRate: 0.001, SourceBurst: 2, Rate: 0.001, Burst: 5}
+	})
+	c.send(raised("a", 1, "x", "fatal"), raised("a", 2, "x", "fatal"))
+	for _, test := range []struct {
+		events []event.Event
+		status int
+	}{
+		{[]event.Event{raised("a", 3, "x", "fatal"), raised("b", 1, "x", "fatal")}, 429},
+		{[]event.Event{raised("c", 1, "x", "fatal"), raised("d", 1, "x", "fatal")}, 200},
+		{[]event.Event{raised("e", 1, "x", "fatal"), raised("f", 1, "x", "fatal")}, 503},
+	} {
+		r, answer := c.post(batch, encode(t, test.events...))
+		if r.StatusCode != test.status || (r.Header.Get("Retry-After") != "") != (test.status != 200) {
+			t.Errorf("%d, Retry-After %q, want %d: %s", r.StatusCode, r.Header.Get("Retry-After"), test.status, answer)
+		}
+	}
+	if newest := c.Journal.Bounds().Newest; newest != 4 {
+		t.Errorf("%d events are stored", newest)
+	}
+}
+
+// fullJournal is a journal on a full disk.
+type fullJournal struct{ api.Journal }
+
+func (fullJournal) Append(context.Context, []journal.Event) (journal.Appended, error) {
+	return journal.Appended{}, fmt.Errorf("%w: no space", journal.ErrFull)
+}
+
+func TestFull(t *testing.T) {
+	c := newCenter(t, func(config *api.Config) { config.Journal = fullJournal{config.Journal} })
+	r, answer := c.post(batch, encode(t, raised("a", 1, "x", "fatal")))
+	if r.StatusCode != 503 || r.Header.Get("Retry-After") == "" || !strings.Contains(answer, "disk is full") {
+		t.Errorf("%d %s", r.StatusCode, answer)
+	}
+	if r, _ := c.do(c.request(http.MethodGet, "/v1/events", "", "")); r.StatusCode != 200 {
+		t.Errorf("reading: %d", r.StatusCode)
+	}
+}
+
+// The clock of a node may be wrong: its events are taken, and counted.
+func TestFuture(t *testing.T) {
+	c := newCenter(t, nil)
+	e := raised("a", 1, "x", "fatal")
+	e.Time = time.Now().Add(100 * 365 * 24 * time.Hour).UTC()
+	c.send(e)
+	_, body := c.do(c.request(http.MethodGet, "/metrics", "", ""))
+	if !strings.Contains(body, "future_events_total 1\n") ||
+		!strings.Contains(body, `events_total{result="stored"} 1`) {
+		t.Error(body)
+	}
+}
+
+// The token is made once, for its owner alone; one that others may read is refused.
+func TestTokenFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "token")
+	first, err := api.Token(name)
+	if err != nil || len(first) < 32 {
+		t.Fatal(first, err)
+	}
+	again, err := api.Token(name)
+	info, err2 := os.Stat(name)
+	if err != nil || err2 != nil || again != first || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v %v", err, err2, info)
+	}
+	if err := os.Chmod(name, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.Token(name); err == nil {
+		t.Error("a token that others may read is used")
+	}
+	if err := os.WriteFile(name, nil, 0o600); err != nil || os.Chmod(name, 0o600) != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.Token(name); err == nil {
+		t.Error("an empty token is used")
+	}
+}

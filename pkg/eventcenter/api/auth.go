@@ -1,0 +1,86 @@
+package api
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+)
+
+// Identity is who sent a request.
+type Identity struct {
+	Name  string
+	Reads bool // all that the center knows
+	Any   bool // may send for any source
+
+	Cluster, Node string // else only for this node
+}
+
+// maySend reports whether the identity speaks for a source.
+func (i Identity) maySend(source string) bool {
+	return i.Any || i.Node != "" && source == "/clusters/"+url.PathEscape(i.Cluster)+"/nodes/"+url.PathEscape(i.Node)
+}
+
+var errNoToken = errors.New("a bearer token is needed")
+
+// TokenAuthentication accepts one token, an administrator's: it may read all and send for any source.
+func TokenAuthentication(token string) func(*http.Request) (Identity, error) {
+	want := sha256.Sum256([]byte(token))
+	return func(r *http.Request) (Identity, error) {
+		given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if !ok || token == "" {
+			return Identity{}, errNoToken
+		}
+		sum := sha256.Sum256([]byte(given))
+		if subtle.ConstantTimeCompare(sum[:], want[:]) != 1 {
+			return Identity{}, errors.New("the token is not this center's")
+		}
+		return Identity{Name: "administrator", Reads: true, Any: true}, nil
+	}
+}
+
+// Token returns the token in a file, which it makes where there is none. Nobody else may read the file.
+func Token(name string) (string, error) {
+	token, err := ReadToken(name)
+	if !errors.Is(err, os.ErrNotExist) {
+		return token, err
+	}
+	var random [32]byte
+	_, _ = rand.Read(random[:]) // never fails
+	token = hex.EncodeToString(random[:])
+	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return "", err
+	}
+	_, err = f.WriteString(token + "\n")
+	if err = errors.Join(err, f.Chmod(0o600), f.Sync(), f.Close()); err != nil {
+		return "", err
+	}
+	return token, os.Rename(name+".new", name)
+}
+
+// ReadToken reads a token.
+func ReadToken(name string) (string, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return "", err
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return "", fmt.Errorf("%s: others may read it (mode %#o, want 0600)", name, info.Mode().Perm())
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return "", err
+	}
+	token := strings.TrimSpace(string(data))
+	if len(token) < 32 {
+		return "", fmt.Errorf("%s: no token: it has fewer than 32 characters", name)
+	}
+	return token, nil
+}

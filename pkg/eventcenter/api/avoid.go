@@ -1,0 +1,122 @@
+package api
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const (
+	avoidAge   = 5 * time.Second // how long an answer may be used without asking again
+	stormShare = 0.2             // of the nodes of a pool
+	staleAfter = 2.5             // intervals without a word of any agent
+)
+
+// Avoid is the answer of /v1/avoid. Its reader is to use every node where it cannot be read, or is stale.
+type Avoid struct {
+	StaleSince *time.Time  `json:"staleSince,omitempty"` // no agent was heard since
+	Pools      []AvoidPool `json:"pools"`
+}
+
+// AvoidPool is a group of nodes that stand in for one another: for now, a cluster.
+type AvoidPool struct {
+	Cluster string      `json:"cluster"`
+	Nodes   int         `json:"nodes"` // in all
+	Storm   bool        `json:"storm"` // so many are listed that the fault may be elsewhere; fatal ones are listed still
+	Avoid   []AvoidNode `json:"avoid"`
+}
+
+// AvoidNode is a node that new pods should not go to now.
+type AvoidNode struct {
+	Node    string        `json:"node"`
+	Reasons []AvoidReason `json:"reasons"`
+}
+
+// AvoidReason is a fatal fault.
+type AvoidReason struct {
+	Check   string    `json:"check"`
+	Reason  string    `json:"reason"`
+	Subject string    `json:"subject"`
+	Since   time.Time `json:"since"`
+}
+
+// avoidCache keeps the answer, which every pod may ask for.
+type avoidCache struct {
+	mu    sync.Mutex // guards what follows
+	at    time.Time
+	valid bool
+	text  []byte
+	etag  string
+}
+
+// avoided is GET /v1/avoid.
+func (s *Server) avoided(w http.ResponseWriter, r *http.Request, _ Identity) {
+	if !only(w, r.URL.Query()) {
+		return
+	}
+	text, etag := s.avoidText()
+	w.Header().Set("ETag", etag)
+	w.Header().Set("Cache-Control", "private, max-age=5")
+	for tag := range strings.SplitSeq(r.Header.Get("If-None-Match"), ",") {
+		if strings.TrimPrefix(strings.TrimSpace(tag), "W/") == etag {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(text)
+}
+
+// avoidText returns the answer, made at most once a second.
+func (s *Server) avoidText() (text []byte, etag string) {
+	c := &s.avoid
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := s.Now()
+	if c.valid && now.Sub(c.at) < avoidAge/5 && !now.Before(c.at) {
+		return c.text, c.etag
+	}
+	text, err := json.Marshal(s.avoidNow(now))
+	if err != nil {
+		text = []byte(`{"pools":[]}`) // plain data: it cannot fail
+	}
+	sum := sha256.Sum256(text)
+	c.at, c.valid, c.text, c.etag = now, true, append(text, '\n'), `"`+hex.EncodeToString(sum[:8])+`"`
+	return c.text, c.etag
+}
+
+func (s *Server) avoidNow(now time.Time) Avoid {
+	answer := Avoid{Pools: []AvoidPool{}}
+	if last := s.Model.LastHeard(); now.Sub(last) > time.Duration(staleAfter*float64(s.Alive)) {
+		answer.StaleSince = &last
+	}
+	nodes, _ := s.Model.Nodes("")
+	fatal, _ := s.Model.Faults(func(f model.NodeFault) bool { return f.Severity == finding.Fatal })
+	reasons := map[model.Key][]AvoidReason{}
+	for _, f := range fatal {
+		key := model.Key{Cluster: f.Cluster, Node: f.Node}
+		reasons[key] = append(reasons[key], AvoidReason{f.Check, f.Reason, f.Subject.String(), f.RaisedAt})
+	}
+	for _, n := range nodes { // sorted by cluster
+		if last := len(answer.Pools) - 1; last < 0 || answer.Pools[last].Cluster != n.Cluster {
+			answer.Pools = append(answer.Pools, AvoidPool{Cluster: n.Cluster, Avoid: []AvoidNode{}})
+		}
+		p := &answer.Pools[len(answer.Pools)-1]
+		p.Nodes++
+		if why := reasons[model.Key{Cluster: n.Cluster, Node: n.Node}]; len(why) > 0 {
+			p.Avoid = append(p.Avoid, AvoidNode{n.Node, why})
+		}
+	}
+	for i := range answer.Pools {
+		p := &answer.Pools[i]
+		p.Storm = float64(len(p.Avoid)) > stormShare*float64(p.Nodes)
+	}
+	return answer
+}

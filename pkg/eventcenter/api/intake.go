@@ -1,0 +1,189 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+)
+
+// stored is the answer to events that are durable.
+type stored struct {
+	Offset     string `json:"offset"` // up to which the journal is durable, with all of the batch
+	Stored     int    `json:"stored"`
+	Duplicates int    `json:"duplicates"`
+	Conflicts  int    `json:"conflicts"`
+}
+
+// intake is POST /v1/events.
+func (s *Server) intake(w http.ResponseWriter, r *http.Request, who Identity) {
+	events, err := s.receive(w, r)
+	if err != nil {
+		if e, ok := errors.AsType[*statusError](err); ok {
+			refuse(w, e.status, e.reason, e.events)
+		} else {
+			refuseForNow(w, http.StatusServiceUnavailable, quote(err), 10*time.Second)
+		}
+		return
+	}
+	if !s.permitted(w, events, who) {
+		return
+	}
+	var durable []journal.Event
+	for _, d := range events {
+		if d.time.Sub(s.Now()) > maxSkew {
+			s.metrics.future.Inc()
+		}
+		if d.own == nil || d.own.Type != event.AgentAlive {
+			durable = append(durable, d.Event)
+		}
+	}
+	var done journal.Appended
+	if len(durable) > 0 {
+		begun := s.Now()
+		if done, err = s.Journal.Append(r.Context(), durable); err != nil {
+			s.notStored(w, r, err)
+			return
+		}
+		s.metrics.append.Observe(s.Now().Sub(begun).Seconds())
+	} else {
+		done.Last = s.Journal.Bounds().Newest
+	}
+	s.heard(events)
+	s.metrics.took(done)
+	w.Header().Set(AliveHeader, s.alive())
+	respond(w, http.StatusOK, stored{strconv.FormatUint(done.Last, 10), done.New, done.Duplicates, done.Conflicts})
+}
+
+// alive spreads the agents: each is told another interval, within a tenth.
+func (s *Server) alive() string {
+	return strconv.Itoa(max(1, int(s.Alive.Seconds()*(0.9+0.2*rand.Float64()))))
+}
+
+// heard notes the agents that are alive, which is not journaled.
+func (s *Server) heard(events []decoded) {
+	for _, d := range events {
+		if d.own == nil {
+			continue
+		}
+		if agent, ok := d.own.Data.(event.Agent); ok && d.own.Type == event.AgentAlive {
+			s.Model.Heard(model.Key{Cluster: d.Cluster, Node: d.Node}, agent, s.Now())
+			s.metrics.events.WithLabelValues("alive").Inc()
+		}
+	}
+}
+
+// receive reads and decodes the body. Only so many bytes of bodies are in memory at a time.
+func (s *Server) receive(w http.ResponseWriter, r *http.Request) ([]decoded, error) {
+	size := int64(maxBody)
+	if r.ContentLength >= 0 {
+		size = r.ContentLength
+	}
+	tooLarge := &statusError{status: http.StatusRequestEntityTooLarge,
+		reason: fmt.Sprintf("%d bytes are possible", maxBody)}
+	if size > maxBody {
+		return nil, tooLarge
+	}
+	wait, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+	defer cancel()
+	if err := s.bodies.Acquire(wait, size); err != nil {
+		return nil, errors.New("too many requests at the same time")
+	}
+	defer s.bodies.Release(size)
+	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyLimit)); err != nil &&
+		!errors.Is(err, http.ErrNotSupported) {
+		return nil, err
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return nil, tooLarge
+	}
+	if err != nil {
+		return nil, &statusError{status: http.StatusBadRequest, reason: "the body ends early"}
+	}
+	texts, err := split(r, body)
+	if err != nil {
+		return nil, err
+	}
+	return s.decodeAll(texts)
+}
+
+// decodeAll decodes the events. Where some cannot be taken none is, and the refusal names each of them.
+func (s *Server) decodeAll(texts []json.RawMessage) ([]decoded, error) {
+	events := make([]decoded, 0, len(texts))
+	refused := &statusError{status: http.StatusUnprocessableEntity}
+	for i, text := range texts {
+		d, status, err := decode(text)
+		if err != nil {
+			refused.status = min(refused.status, status) // 400 before 422
+			refused.events = append(refused.events, rejected{i, short(d.ID), quote(err)})
+			continue
+		}
+		events = append(events, d)
+	}
+	if n := len(refused.events); n > 0 {
+		s.metrics.events.WithLabelValues("rejected").Add(float64(n))
+		refused.reason = fmt.Sprintf("%d of %d events are refused; nothing is stored", n, len(texts))
+		return nil, refused
+	}
+	return events, nil
+}
+
+// short bounds what an answer repeats of an event.
+func short(id string) string { return quote(errors.New(id[:min(len(id), 100)])) }
+
+// permitted answers what the sender may not send, by whom it speaks for or by how much it is.
+func (s *Server) permitted(w http.ResponseWriter, events []decoded, who Identity) bool {
+	var refused []rejected
+	counts := map[string]int{}
+	for i, d := range events {
+		counts[d.Source]++
+		if !who.maySend(d.Source) {
+			refused = append(refused, rejected{i, short(d.ID), "this identity does not speak for its source"})
+		}
+	}
+	if len(refused) > 0 {
+		s.metrics.events.WithLabelValues("forbidden").Add(float64(len(refused)))
+		refuse(w, http.StatusForbidden, fmt.Sprintf("%d of %d events are of others; nothing is stored", len(refused),
+			len(events)), refused)
+		return false
+	}
+	now := s.Now()
+	for source, n := range counts {
+		if !s.rates.ofSource(source, now, n) {
+			s.metrics.limited.WithLabelValues("source").Inc()
+			refuseForNow(w, http.StatusTooManyRequests, "too many events of one source", 10*time.Second)
+			return false
+		}
+	}
+	if !s.rates.all.AllowN(now, len(events)) {
+		s.metrics.limited.WithLabelValues("all").Inc()
+		refuseForNow(w, http.StatusServiceUnavailable, "too many events in all", 30*time.Second)
+		return false
+	}
+	return true
+}
+
+// notStored answers a batch that is not durable. The sender keeps it and sends it again.
+func (s *Server) notStored(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() != nil {
+		return // nobody waits
+	}
+	s.metrics.failed.Inc()
+	if errors.Is(err, journal.ErrFull) {
+		refuseForNow(w, http.StatusServiceUnavailable, journal.ErrFull.Error()+
+			": nothing is stored; what is there can be read", time.Minute)
+		return
+	}
+	s.Log.Error("events could not be stored", "err", err)
+	refuseForNow(w, http.StatusServiceUnavailable, "the journal cannot be written: nothing is stored", time.Minute)
+}

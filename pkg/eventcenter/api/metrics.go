@@ -1,0 +1,123 @@
+package api
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// metrics are those of the center. No label has a value that a sender chooses.
+type metrics struct {
+	handler  http.Handler
+	events   *prometheus.CounterVec
+	requests *prometheus.CounterVec
+	limited  *prometheus.CounterVec
+	failed   prometheus.Counter
+	future   prometheus.Counter
+	append   prometheus.Histogram
+}
+
+const namespace = "eventcenter"
+
+func newMetrics(s *Server) *metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	}
+	m := &metrics{
+		events: counter("events_total", "Events by what became of them: stored, duplicate, conflict (a duplicate with "+
+			"other content; the first stays), rejected, forbidden, alive (not journaled).", "result"),
+		requests: counter("requests_total", "Requests by route and status.", "route", "code"),
+		limited: counter("limited_total", "Requests refused because of a rate, of one source or of all.",
+			"limit"),
+		failed: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "append_failures_total",
+			Help: "Batches that the journal could not store; their senders keep them."}),
+		future: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "future_events_total",
+			Help: "Events whose time is over 5 minutes ahead of the center's clock."}),
+		append: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: "append_seconds",
+			Help: "Time until a batch is durable.", Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, 1, 5}}),
+	}
+	for _, result := range []string{"stored", "duplicate", "conflict", "rejected", "forbidden", "alive"} {
+		m.events.WithLabelValues(result)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(m.events, m.requests, m.limited, m.failed, m.future, m.append, &state{s})
+	m.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	return m
+}
+
+func (m *metrics) serve(w http.ResponseWriter, r *http.Request, _ Identity) {
+	m.handler.ServeHTTP(w, r)
+}
+
+func (m *metrics) took(done journal.Appended) {
+	m.events.WithLabelValues("stored").Add(float64(done.New))
+	m.events.WithLabelValues("duplicate").Add(float64(done.Duplicates - done.Conflicts))
+	m.events.WithLabelValues("conflict").Add(float64(done.Conflicts))
+}
+
+// statusWriter notes the status.
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *statusWriter) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (m *metrics) counted(pattern string, next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		noted := &statusWriter{w, http.StatusOK}
+		next(noted, r)
+		m.requests.WithLabelValues(pattern, strconv.Itoa(noted.status)).Inc()
+	}
+}
+
+// state collects what is asked for when it is asked for.
+type state struct{ s *Server }
+
+// Describe makes it an unchecked collector.
+func (c *state) Describe(chan<- *prometheus.Desc) {}
+
+// Collect sends the gauges.
+func (c *state) Collect(out chan<- prometheus.Metric) {
+	gauge := func(name, help string, value float64) {
+		out <- prometheus.MustNewConstMetric(prometheus.NewDesc(namespace+"_"+name, help, nil, nil),
+			prometheus.GaugeValue, value)
+	}
+	bounds, health, counts := c.s.Journal.Bounds(), c.s.Health(), c.s.Model.Counts()
+	full, lost := 0.0, 0.0
+	if !health.FullSince.IsZero() {
+		full = 1
+	}
+	for _, g := range health.Gaps {
+		lost += float64(g.To - g.From + 1)
+	}
+	gauge("journal_oldest_offset", "The oldest offset that is kept.", float64(bounds.Oldest))
+	gauge("journal_newest_offset", "The newest offset.", float64(bounds.Newest))
+	gauge("journal_bytes", "Size of the journal's files.", float64(health.Bytes))
+	gauge("journal_files", "Files of the journal, one for each day.", float64(health.Partitions))
+	gauge("journal_full", "1 while the journal's disk is full and nothing is taken.", full)
+	gauge("journal_lost_events", "Acknowledged events that are damaged or missing in the journal.", lost)
+	gauge("model_offset", "Up to where the journal is in the model.", float64(c.s.Model.Offset()))
+	gauge("nodes", "Nodes whose agent was ever heard.", float64(counts.Nodes))
+	gauge("leftovers", "Leftovers of deleted pods.", float64(counts.Leftovers))
+	gauge("late_events", "Events since the start that came too late to change the current state.", float64(counts.Late))
+	gauge("dropped_state", "Faults and leftovers since the start beyond what is remembered of one node.",
+		float64(counts.Dropped))
+	gauge("subscribers", "Open streams of events.", float64(len(c.s.streams)))
+	desc := prometheus.NewDesc(namespace+"_faults", "Active faults.", []string{"severity"}, nil)
+	for _, severity := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(counts.Faults[severity]),
+			string(severity))
+	}
+}

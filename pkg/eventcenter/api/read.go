@@ -1,0 +1,169 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+const (
+	defaultLimit = 100
+	maxLimit     = 1000
+	aheadWait    = 5 * time.Second // for a journal that is behind the cursor
+)
+
+// Item is a record as consumers see it.
+type Item struct {
+	Offset   string          `json:"offset"`
+	Received time.Time       `json:"received"`
+	Event    json.RawMessage `json:"event"`
+}
+
+func itemOf(r journal.Record) Item {
+	return Item{strconv.FormatUint(r.Offset, 10), r.Received, r.JSON}
+}
+
+// List is a page of the journal.
+type List struct {
+	Events  []Item        `json:"events"`
+	Gaps    []journal.Gap `json:"gaps,omitempty"` // offsets that are lost
+	Next    string        `json:"next"`
+	Oldest  string        `json:"oldest"`
+	Newest  string        `json:"newest"`
+	Journal string        `json:"journal"`
+}
+
+// events is GET /v1/events: a page, or with Accept: text/event-stream all that comes.
+func (s *Server) events(w http.ResponseWriter, r *http.Request, _ Identity) {
+	if !only(w, r.URL.Query(), "after", "limit", "journal", "cluster", "node", "type", "severity", "check", "reason") {
+		return // a filter with a typing error would pass everything
+	}
+	q, err := queryOf(r)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err.Error(), nil)
+		return
+	}
+	bounds := s.Journal.Bounds()
+	if id := r.URL.Query().Get("journal"); id != "" && id != bounds.Journal {
+		s.gone(w, "this cursor is of another journal")
+		return
+	}
+	if q.After > 0 && q.After+1 < bounds.Oldest {
+		s.gone(w, (&journal.TrimmedError{After: q.After, Oldest: bounds.Oldest}).Error())
+		return
+	}
+	if !s.reached(r.Context(), q.After) {
+		refuseForNow(w, http.StatusServiceUnavailable, fmt.Sprintf("offset %d is not here yet", q.After), 10*time.Second)
+		return
+	}
+	if strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
+		s.stream(w, r, q)
+		return
+	}
+	page, err := s.Journal.Read(r.Context(), q)
+	if err != nil {
+		s.readFailed(w, r, err)
+		return
+	}
+	bounds = s.Journal.Bounds()
+	answer := List{Events: []Item{}, Gaps: page.Gaps, Next: strconv.FormatUint(page.Next, 10),
+		Oldest: strconv.FormatUint(bounds.Oldest, 10), Newest: strconv.FormatUint(bounds.Newest, 10),
+		Journal: bounds.Journal}
+	for _, record := range page.Records {
+		answer.Events = append(answer.Events, itemOf(record))
+	}
+	respond(w, http.StatusOK, answer)
+}
+
+// reached waits for a moment until the journal has an offset: this replica may be behind the one that gave it.
+func (s *Server) reached(ctx context.Context, offset uint64) bool {
+	timeout := time.NewTimer(aheadWait)
+	defer timeout.Stop()
+	for {
+		bounds := s.Journal.Bounds()
+		if bounds.Newest >= offset {
+			return true
+		}
+		select {
+		case <-bounds.Changed:
+		case <-timeout.C:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// gone answers a cursor that leads nowhere, and says where to begin.
+func (s *Server) gone(w http.ResponseWriter, reason string) {
+	bounds := s.Journal.Bounds()
+	respond(w, http.StatusGone, map[string]string{
+		"error": reason, "journal": bounds.Journal, "oldest": strconv.FormatUint(bounds.Oldest, 10),
+		"newest": strconv.FormatUint(bounds.Newest, 10), "after": strconv.FormatUint(bounds.Oldest-1, 10),
+		"snapshot": "/v1/nodes",
+	})
+}
+
+// queryOf reads the parameters. Last-Event-ID wins over after.
+func queryOf(r *http.Request) (q journal.Query, err error) {
+	values := r.URL.Query()
+	if q.Limit, err = limitOf(values, defaultLimit, maxLimit); err != nil {
+		return q, err
+	}
+	after := values.Get("after")
+	if id := r.Header.Get("Last-Event-ID"); id != "" {
+		after = id
+	}
+	if q.After, err = offsetOf("after", after); err != nil {
+		return q, err
+	}
+	q.Filter, err = filterOf(values)
+	return q, err
+}
+
+func offsetOf(name, text string) (uint64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	offset, err := strconv.ParseUint(text, 10, 63)
+	if err != nil {
+		return 0, fmt.Errorf("%s %.40q: want an offset, in decimal digits", name, text)
+	}
+	return offset, nil
+}
+
+func limitOf(values url.Values, standard, most int) (int, error) {
+	text := values.Get("limit")
+	if text == "" {
+		return standard, nil
+	}
+	limit, err := strconv.Atoi(text)
+	if err != nil || limit < 1 || limit > most {
+		return 0, fmt.Errorf("limit %.40q: want a number from 1 to %d", text, most)
+	}
+	return limit, nil
+}
+
+// maxValues bounds the values of one field of a filter.
+const maxValues = 100
+
+func filterOf(values url.Values) (journal.Filter, error) {
+	filter := journal.Filter{}
+	for _, field := range journal.Fields() {
+		wanted := values[string(field)]
+		if len(wanted) > maxValues {
+			return nil, fmt.Errorf("%s: %d values, %d are possible", field, len(wanted), maxValues)
+		}
+		if len(wanted) > 0 {
+			filter[field] = wanted
+		}
+	}
+	return filter, nil
+}

@@ -1,0 +1,286 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+func TestEvents(t *testing.T) {
+	c := newCenter(t, nil)
+	for i := range uint64(4) {
+		c.send(raised(fmt.Sprintf("n%d", i%2), i+1, "x", finding.Warning))
+	}
+	id := c.Journal.Bounds().Journal
+	for _, test := range []struct {
+		query string
+		want  string
+	}{
+		{"", "1 2 3 4 next 4"},
+		{"?after=2", "3 4 next 4"},
+		{"?limit=3", "1 2 3 next 3"},
+		{"?node=n0", "1 3 next 4"},
+		{"?node=n0&node=n1&after=3&journal=" + id, "4 next 4"},
+		{"?type=none", "next 4"},
+		{"?severity=warning&check=disk&reason=DiskFails&cluster=prod&limit=1", "1 next 1"},
+		{"?after=4", "next 4"},
+		{"?after=x", "400"}, {"?after=-1", "400"}, {"?limit=0", "400"}, {"?limit=1001", "400"}, {"?nodes=a", "400"},
+		{"?after=4&journal=other", "410"},
+	} {
+		r, body := c.do(c.request(http.MethodGet, "/v1/events"+test.query, "", ""))
+		var answer api.List
+		if err := json.Unmarshal([]byte(body), &answer); err != nil {
+			t.Fatal(err)
+		}
+		got := fmt.Sprint(r.StatusCode)
+		if r.StatusCode == 200 {
+			got = ""
+			for _, i := range answer.Events {
+				got += i.Offset + " "
+			}
+			got += "next " + answer.Next
+		}
+		if got != test.want {
+			t.Errorf("%s: %s, want %s", test.query, got, test.want)
+		}
+	}
+	r := c.request(http.MethodGet, "/v1/events?after=1", "", "")
+	r.Header.Set("Last-Event-ID", "3")
+	if _, body := c.do(r); !strings.Contains(body, `"events":[{"offset":"4"`) {
+		t.Errorf("Last-Event-ID is to win over after: %s", body)
+	}
+}
+
+// scripted is a journal whose bounds and pages a test sets.
+type scripted struct {
+	mu      sync.Mutex // guards what follows
+	bounds  journal.Bounds
+	records []journal.Record
+	changed chan struct{}
+}
+
+func (s *scripted) set(oldest, newest uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changed != nil {
+		close(s.changed)
+	}
+	s.changed = make(chan struct{})
+	s.bounds = journal.Bounds{Journal: "j", Oldest: oldest, Newest: newest, Changed: s.changed}
+	s.records = nil
+	for offset := oldest; offset <= newest; offset++ {
+		s.records = append(s.records, journal.Record{Offset: offset, Event: journal.Event{JSON: []byte("{}")}})
+	}
+}
+
+func (s *scripted) Append(context.Context, []journal.Event) (journal.Appended, error) {
+	return journal.Appended{}, nil
+}
+
+func (s *scripted) Bounds() journal.Bounds {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bounds
+}
+
+func (s *scripted) Read(_ context.Context, q journal.Query) (journal.Page, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if q.After > 0 && q.After+1 < s.bounds.Oldest {
+		return journal.Page{}, &journal.TrimmedError{After: q.After, Oldest: s.bounds.Oldest}
+	}
+	page := journal.Page{Next: s.bounds.Newest}
+	for _, r := range s.records {
+		if r.Offset > q.After {
+			page.Records = append(page.Records, r)
+		}
+	}
+	return page, nil
+}
+
+// offline returns the interface over a scripted journal, without a listener.
+func offline(j *scripted) *api.Server {
+	return api.New(api.Config{Journal: j, Model: model.New(), Log: slog.New(slog.DiscardHandler),
+		Authenticate: api.TokenAuthentication(token)})
+}
+
+func eventsRequest(ctx context.Context, query string) *http.Request {
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/events"+query, nil)
+	r.Header.Set("Authorization", "Bearer "+token)
+	return r
+}
+
+// Older than what is kept is 410 with where to begin; what this replica does not have yet is waited for, then 503, and
+// never 410 or empty.
+func TestCursorOutside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &scripted{}
+		j.set(10, 20)
+		s := offline(j)
+		ask := func(query string) (int, string) {
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, eventsRequest(t.Context(), query))
+			return w.Code, w.Body.String() + w.Header().Get("Retry-After")
+		}
+		if status, body := ask("?after=8"); status != 410 || !strings.Contains(body, `"after":"9"`) ||
+			!strings.Contains(body, "older than what is kept") {
+			t.Errorf("too old: %d %s", status, body)
+		}
+		if status, body := ask("?after=9"); status != 200 || !strings.Contains(body, `"offset":"10"`) {
+			t.Errorf("the oldest: %d %s", status, body)
+		}
+		if status, body := ask("?after=22"); status != 503 || strings.HasSuffix(body, "\n") {
+			t.Errorf("ahead: %d %s", status, body)
+		}
+		go func() {
+			time.Sleep(2 * time.Second)
+			j.set(10, 23)
+		}()
+		if status, body := ask("?after=22"); status != 200 || !strings.Contains(body, `"offset":"23"`) {
+			t.Errorf("ahead, and then there: %d %s", status, body)
+		}
+	})
+}
+
+// screen collects what a subscriber gets.
+type screen struct {
+	http.ResponseWriter
+	mu   sync.Mutex // guards text
+	text strings.Builder
+}
+
+func (s *screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *screen) Flush() {}
+
+func (s *screen) take() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.text.Reset()
+	return s.text.String()
+}
+
+// A stream says what comes, how far it is, that it lives, and what the subscriber has missed.
+func TestStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &scripted{}
+		j.set(1, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		r := eventsRequest(ctx, "")
+		r.Header.Set("Accept", "text/event-stream")
+		w := &screen{ResponseWriter: httptest.NewRecorder()}
+		go offline(j).ServeHTTP(w, r)
+		event := func(offset string) string {
+			return "id: " + offset + `
+data: {"offset":"` + offset + `","received":"0001-01-01T00:00:00Z","event":{}}
+
+`
+		}
+		mark := func(offset string) string {
+			return "id: " + offset + `
+event: bookmark
+data: {"journal":"j","offset":"` + offset + `"}
+
+`
+		}
+		expect := func(what, want string) {
+			t.Helper()
+			synctest.Wait()
+			if diff := cmp.Diff(want, w.take()); diff != "" {
+				t.Errorf("%s: %s", what, diff)
+			}
+		}
+		expect("at first", mark("0")+event("1"))
+		j.set(1, 2)
+		expect("one more", event("2"))
+		time.Sleep(16 * time.Second)
+		expect("after 15 s", ": \n\n")
+		time.Sleep(30 * time.Second)
+		expect("after 45 s", ": \n\n: \n\n")
+		time.Sleep(18 * time.Second)
+		if got := w.take(); !strings.Contains(got, mark("2")) {
+			t.Errorf("after a minute: %s", got)
+		}
+		j.set(5, 6)
+		expect("behind what is kept", `id: 4
+event: gap
+data: {"from":"3","to":"4","reason":"older than what is kept","snapshot":"/v1/nodes"}
+
+`+event("5")+event("6"))
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// The list names fatal nodes only, is the same text while nothing changes, and says when it may be wrong.
+func TestAvoid(t *testing.T) {
+	now := time.Now()
+	c := newCenter(t, func(config *api.Config) { config.Now = func() time.Time { return now } })
+	for i := range uint64(10) {
+		c.send(agentEvent(event.AgentStarted, fmt.Sprintf("n%d", i), 1))
+	}
+	c.send(raised("n1", 2, "x", finding.Fatal), raised("n2", 2, "x", finding.Warning))
+	r, body := c.do(c.request(http.MethodGet, "/v1/avoid", "", ""))
+	want := `{"pools":[{"cluster":"prod","nodes":10,"storm":false,"avoid":[{"node":"n1","reasons":[{"check":"disk",` +
+		`"reason":"DiskFails","subject":"disk/x","since":"1970-01-01T00:00:09Z"}]}]}]}` + "\n"
+	if diff := cmp.Diff(want, body); diff != "" || !strings.Contains(r.Header.Get("Cache-Control"), "max-age=") {
+		t.Errorf("%s %s", r.Header.Get("Cache-Control"), diff)
+	}
+	again := c.request(http.MethodGet, "/v1/avoid", "", "")
+	again.Header.Set("If-None-Match", `"other", W/`+r.Header.Get("ETag"))
+	if r, body := c.do(again); r.StatusCode != http.StatusNotModified || body != "" {
+		t.Errorf("nothing has changed: %d %s", r.StatusCode, body)
+	}
+	now = now.Add(time.Minute)
+	c.send(raised("n3", 2, "x", finding.Fatal), raised("n4", 2, "x", finding.Fatal))
+	var avoid api.Avoid
+	c.get("/v1/avoid", &avoid)
+	if p := avoid.Pools[0]; !p.Storm || len(p.Avoid) != 3 || avoid.StaleSince != nil {
+		t.Errorf("three of ten: %+v", avoid)
+	}
+	now = now.Add(4 * time.Minute)
+	c.get("/v1/avoid", &avoid)
+	if avoid.StaleSince == nil {
+		t.Errorf("no agent was heard for minutes: %+v", avoid)
+	}
+}
+
+// Every route is in the document, and the document has no other.
+func TestOpenAPI(t *testing.T) {
+	c := newCenter(t, nil)
+	var document struct {
+		Paths map[string]map[string]json.RawMessage
+	}
+	c.get("/openapi.json", &document)
+	var found []string
+	for path, methods := range document.Paths {
+		for method := range methods {
+			found = append(found, strings.ToUpper(method)+" "+path)
+		}
+	}
+	slices.Sort(found)
+	if diff := cmp.Diff(offline(&scripted{}).Routes(), found); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,114 @@
+package api
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+)
+
+// NodeList is the answer of /v1/nodes. It is true at the offset: what follows comes behind it in /v1/events.
+type NodeList struct {
+	Offset  string          `json:"offset"`
+	Journal string          `json:"journal"`
+	Nodes   []model.Summary `json:"nodes"`
+}
+
+// FaultList is the answer of /v1/faults, the most severe first.
+type FaultList struct {
+	Offset  string            `json:"offset"`
+	Journal string            `json:"journal"`
+	Total   int               `json:"total"` // of which at most the limit are listed
+	Faults  []model.NodeFault `json:"faults"`
+}
+
+// NodeAnswer is the answer of /v1/nodes/{cluster}/{node}: the state and the newest events, the newest first.
+type NodeAnswer struct {
+	Offset  string       `json:"offset"`
+	Journal string       `json:"journal"`
+	Node    model.Detail `json:"node"`
+	Events  []Item       `json:"events"`
+	Before  string       `json:"before,omitempty"` // where the events before these are; empty: there are none
+}
+
+func (s *Server) nodes(w http.ResponseWriter, r *http.Request, _ Identity) {
+	values := r.URL.Query()
+	if !only(w, values, "cluster") {
+		return
+	}
+	nodes, offset := s.Model.Nodes(values.Get("cluster"))
+	respond(w, http.StatusOK, NodeList{strconv.FormatUint(offset, 10), s.Journal.Bounds().Journal, nodes})
+}
+
+func (s *Server) node(w http.ResponseWriter, r *http.Request, _ Identity) {
+	values := r.URL.Query()
+	if !only(w, values, "limit", "before") {
+		return
+	}
+	limit, err := limitOf(values, defaultLimit, maxLimit)
+	before, err2 := offsetOf("before", values.Get("before"))
+	if err != nil || err2 != nil {
+		refuse(w, http.StatusBadRequest, fmt.Sprint(err, err2), nil)
+		return
+	}
+	key := model.Key{Cluster: r.PathValue("cluster"), Node: r.PathValue("node")}
+	detail, offset, ok := s.Model.Node(key)
+	if !ok {
+		refuse(w, http.StatusNotFound, "nothing was ever heard of this node", nil)
+		return
+	}
+	page, err := s.Journal.Read(r.Context(), journal.Query{After: before, Limit: limit, Backward: true,
+		Filter: journal.Filter{journal.Cluster: {key.Cluster}, journal.Node: {key.Node}}})
+	if err != nil {
+		s.readFailed(w, r, err)
+		return
+	}
+	answer := NodeAnswer{Offset: strconv.FormatUint(offset, 10), Journal: s.Journal.Bounds().Journal, Node: detail,
+		Events: []Item{}}
+	for _, record := range page.Records {
+		answer.Events = append(answer.Events, itemOf(record))
+	}
+	if len(page.Records) == limit {
+		answer.Before = strconv.FormatUint(page.Next, 10)
+	}
+	respond(w, http.StatusOK, answer)
+}
+
+func (s *Server) faults(w http.ResponseWriter, r *http.Request, _ Identity) {
+	values := r.URL.Query()
+	if !only(w, values, "cluster", "node", "severity", "check", "reason", "limit") {
+		return
+	}
+	limit, err := limitOf(values, maxLimit, 10*maxLimit)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err.Error(), nil)
+		return
+	}
+	faults, offset := s.Model.Faults(func(f model.NodeFault) bool {
+		return passes(values["cluster"], f.Cluster) && passes(values["node"], f.Node) &&
+			passes(values["severity"], string(f.Severity)) && passes(values["check"], f.Check) &&
+			passes(values["reason"], f.Reason)
+	})
+	respond(w, http.StatusOK, FaultList{strconv.FormatUint(offset, 10), s.Journal.Bounds().Journal, len(faults),
+		faults[:min(limit, len(faults))]})
+}
+
+// passes reports whether a value is wanted. None that is named means any.
+func passes(wanted []string, value string) bool {
+	return len(wanted) == 0 || slices.Contains(wanted, value)
+}
+
+// only refuses parameters that are not known.
+func only(w http.ResponseWriter, values url.Values, names ...string) bool {
+	for name := range values {
+		if !slices.Contains(names, name) {
+			refuse(w, http.StatusBadRequest, fmt.Sprintf("unknown parameter %.40q", name), nil)
+			return false
+		}
+	}
+	return true
+}

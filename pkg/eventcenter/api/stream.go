@@ -1,0 +1,147 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+const (
+	bookmarkEvery = time.Minute
+	commentEvery  = 15 * time.Second
+	writeLimit    = 10 * time.Second // a subscriber that takes nothing for so long is disconnected
+)
+
+// subscriber is one open stream of server-sent events.
+type subscriber struct {
+	s   *Server
+	w   io.Writer
+	out *http.ResponseController
+	q   journal.Query
+}
+
+// stream follows the journal until the subscriber leaves.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, q journal.Query) {
+	select {
+	case s.streams <- struct{}{}:
+		defer func() { <-s.streams }()
+	default:
+		refuseForNow(w, http.StatusServiceUnavailable, "too many subscribers", 30*time.Second)
+		return
+	}
+	q.Limit = maxLimit
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.WriteHeader(http.StatusOK)
+	sub := &subscriber{s: s, w: w, out: http.NewResponseController(w), q: q}
+	err := sub.follow(r)
+	if err != nil && r.Context().Err() == nil {
+		s.Log.Info("a subscriber is disconnected", "err", err)
+	}
+}
+
+func (sub *subscriber) follow(r *http.Request) error {
+	bookmark, comment := time.NewTicker(bookmarkEvery), time.NewTicker(commentEvery)
+	defer bookmark.Stop()
+	defer comment.Stop()
+	if err := sub.bookmark(); err != nil {
+		return err
+	}
+	for {
+		bounds := sub.s.Journal.Bounds()
+		for sub.q.After < bounds.Newest {
+			if err := sub.page(r); err != nil {
+				return err
+			}
+		}
+		var err error
+		select {
+		case <-bounds.Changed:
+		case <-bookmark.C:
+			err = sub.bookmark()
+		case <-comment.C:
+			err = sub.send(": \n\n")
+		case <-r.Context().Done():
+			return nil
+		case <-sub.s.Stopping:
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// page sends what comes next. What cannot be sent any more is an event of its own.
+func (sub *subscriber) page(r *http.Request) error {
+	page, err := sub.s.Journal.Read(r.Context(), sub.q)
+	if trimmed, ok := errors.AsType[*journal.TrimmedError](err); ok {
+		err := sub.gap(journal.Gap{From: sub.q.After + 1, To: trimmed.Oldest - 1, Reason: "older than what is kept"})
+		sub.q.After = trimmed.Oldest - 1
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	gaps := page.Gaps
+	for _, record := range page.Records {
+		for len(gaps) > 0 && gaps[0].From < record.Offset {
+			if err := sub.gap(gaps[0]); err != nil {
+				return err
+			}
+			gaps = gaps[1:]
+		}
+		data, err := json.Marshal(itemOf(record))
+		if err != nil {
+			return err
+		}
+		if err := sub.send("id: %d\ndata: %s\n\n", record.Offset, data); err != nil {
+			return err
+		}
+	}
+	for _, gap := range gaps {
+		if err := sub.gap(gap); err != nil {
+			return err
+		}
+	}
+	sub.q.After = page.Next
+	return nil
+}
+
+// gap says what this subscriber will not see, and where it finds the state instead.
+func (sub *subscriber) gap(g journal.Gap) error {
+	data, err := json.Marshal(struct {
+		journal.Gap
+		Snapshot string `json:"snapshot"`
+	}{g, "/v1/nodes"})
+	if err != nil {
+		return err
+	}
+	return sub.send("id: %d\nevent: gap\ndata: %s\n\n", g.To, data)
+}
+
+// bookmark says how far the stream is, past what the filter left out.
+func (sub *subscriber) bookmark() error {
+	data, err := json.Marshal(map[string]string{"offset": strconv.FormatUint(sub.q.After, 10),
+		"journal": sub.s.Journal.Bounds().Journal})
+	if err != nil {
+		return err
+	}
+	return sub.send("id: %d\nevent: bookmark\ndata: %s\n\n", sub.q.After, data)
+}
+
+func (sub *subscriber) send(format string, args ...any) error {
+	if err := sub.out.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil &&
+		!errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if _, err := fmt.Fprintf(sub.w, format, args...); err != nil {
+		return err
+	}
+	return sub.out.Flush()
+}

@@ -1,0 +1,223 @@
+package eventcenter
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
+)
+
+// Manifest is the last file of a backup: without it, or with a file that is not what it says, there is no backup.
+type Manifest struct {
+	Version int          `json:"version"`
+	Journal string       `json:"journal"`
+	Newest  uint64       `json:"newest,string"`
+	Files   []BackupFile `json:"files"`
+}
+
+// BackupFile is a file in a backup.
+type BackupFile struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+const (
+	manifestFile    = "manifest.json"
+	manifestVersion = 1
+	maxManifest     = 1 << 20
+)
+
+// Backup writes the journal and the checkpoints of a directory into an archive, also while a center runs on it. The
+// checkpoints are older than the journal, so that a restored center applies the rest. A damaged journal is refused.
+func Backup(ctx context.Context, dir, archive string) (m Manifest, err error) {
+	f, err := os.OpenFile(archive, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return m, err
+	}
+	b := backup{Manifest: Manifest{Version: manifestVersion}, out: tar.NewWriter(f)}
+	err = b.write(ctx, dir)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return m, errors.Join(err, os.Remove(archive))
+	}
+	return b.Manifest, nil
+}
+
+type backup struct {
+	Manifest
+	out *tar.Writer
+}
+
+func (b *backup) write(ctx context.Context, dir string) (err error) {
+	for _, name := range []string{baseFile, checkpointFile} {
+		if err := b.add(filepath.Join(dir, name), name); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	s, err := sqlite.Open(ctx, sqlite.Options{Dir: filepath.Join(dir, journalDir),
+		Log: slog.New(slog.DiscardHandler), ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if gaps := s.Health().Gaps; len(gaps) > 0 {
+		return fmt.Errorf("the journal is damaged: offsets %d to %d: %s", gaps[0].From, gaps[0].To, gaps[0].Reason)
+	}
+	b.Journal, b.Newest = s.Bounds().Journal, s.Bounds().Newest
+	scratch, err := os.MkdirTemp(dir, "backup-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(scratch) //nolint:errcheck // of our own; a rest harms nobody
+	err = s.Copies(ctx, scratch, func(file string) error {
+		return errors.Join(b.add(file, journalDir+"/"+filepath.Base(file)), os.Remove(file))
+	})
+	if err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(b.Manifest, "", "  ")
+	if err != nil {
+		return err
+	}
+	head := &tar.Header{Name: manifestFile, Mode: 0o600, Size: int64(len(text))}
+	if err := b.out.WriteHeader(head); err != nil {
+		return err
+	}
+	_, err = b.out.Write(text)
+	return errors.Join(err, b.out.Close())
+}
+
+// add copies a file into the archive.
+func (b *backup) add(file, name string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if err := b.out.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: info.Size()}); err != nil {
+		return err
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(b.out, sum), f); err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	b.Files = append(b.Files, BackupFile{name, info.Size(), hex.EncodeToString(sum.Sum(nil))})
+	return nil
+}
+
+// Restore makes a directory from an archive, all of it or nothing. The journal gets a new UUID: what came after the
+// backup is not there, so that offsets will be given again.
+func Restore(archive, dir string) (m Manifest, err error) {
+	if _, err := os.Lstat(filepath.Join(dir, journalDir)); !errors.Is(err, os.ErrNotExist) {
+		return m, fmt.Errorf("%s: there is a journal already: %w", dir, errors.Join(err, os.ErrExist))
+	}
+	f, err := os.Open(archive)
+	if err != nil {
+		return m, err
+	}
+	defer f.Close()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return m, err
+	}
+	scratch, err := os.MkdirTemp(dir, "restore-")
+	if err != nil {
+		return m, err
+	}
+	defer os.RemoveAll(scratch) //nolint:errcheck // of our own; a rest harms nobody
+	if m, err = unpack(f, scratch); err != nil {
+		return m, fmt.Errorf("%s: %w", archive, err)
+	}
+	backedUp := m.Journal
+	if m.Journal, err = sqlite.Renew(filepath.Join(scratch, journalDir)); err != nil {
+		return m, err
+	}
+	for _, name := range []string{baseFile, checkpointFile} {
+		if err := adopt(filepath.Join(scratch, name), filepath.Join(dir, name), backedUp, m.Journal); err != nil {
+			return m, err
+		}
+	}
+	return m, os.Rename(filepath.Join(scratch, journalDir), filepath.Join(dir, journalDir))
+}
+
+// unpack writes the files of an archive and compares them with its manifest.
+func unpack(r io.Reader, dir string) (m Manifest, err error) {
+	if err := os.Mkdir(filepath.Join(dir, journalDir), 0o700); err != nil {
+		return m, err
+	}
+	var found []BackupFile
+	for in := tar.NewReader(r); ; {
+		head, err := in.Next()
+		if err != nil {
+			return m, fmt.Errorf("no complete backup: %w", err)
+		}
+		if head.Name == manifestFile {
+			text, err := io.ReadAll(io.LimitReader(in, maxManifest))
+			if err != nil {
+				return m, err
+			}
+			if err := json.Unmarshal(bytes.TrimSpace(text), &m); err != nil {
+				return m, fmt.Errorf("manifest: %w", err)
+			}
+			break
+		}
+		if !expected(head.Name) {
+			return m, fmt.Errorf("%.100q: no file of a backup", head.Name)
+		}
+		file, err := extract(in, dir, head.Name)
+		if err != nil {
+			return m, err
+		}
+		found = append(found, file)
+	}
+	if m.Version != manifestVersion {
+		return m, fmt.Errorf("its format is %d, this program reads %d", m.Version, manifestVersion)
+	}
+	if !slices.Equal(found, m.Files) {
+		return m, errors.New("its files are not those of its manifest: it is damaged")
+	}
+	return m, nil
+}
+
+// expected reports whether a backup has a file of this name. Nothing else is written.
+func expected(name string) bool {
+	dir, base := filepath.Split(name)
+	return name == baseFile || name == checkpointFile || dir == journalDir+"/" && sqlite.IsPartition(base)
+}
+
+func extract(r io.Reader, dir, name string) (BackupFile, error) {
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return BackupFile{}, err
+	}
+	sum := sha256.New()
+	size, err := io.Copy(io.MultiWriter(f, sum), r) //nolint:gosec // the operator's own archive, as large as it is
+	return BackupFile{name, size, hex.EncodeToString(sum.Sum(nil))}, errors.Join(err, f.Sync(), f.Close())
+}
+
+// adopt writes a checkpoint of the journal that was backed up under the new UUID.
+func adopt(from, to, backedUp, journalID string) error {
+	m, err := loadModel(from, backedUp)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = save(to, journalID, m)
+	return err
+}

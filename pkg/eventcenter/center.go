@@ -1,0 +1,256 @@
+// Package eventcenter keeps what agents send, and what follows from it, in step: the journal, the model that is derived
+// from it, and its checkpoints. It changes nothing in a cluster.
+package eventcenter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+)
+
+const (
+	journalDir     = "journal"
+	checkpointFile = "model.json" // of the model, now and then
+	baseFile       = "base.json"  // of the model where the journal begins, since it was trimmed
+
+	replayPage = 1000 // records
+
+	checkpointEvery  = 5 * time.Minute
+	checkpointEvents = 20_000 // a restart applies at most about as many
+)
+
+// Options are those of a center.
+type Options struct {
+	Dir  string
+	Log  *slog.Logger
+	Keep sqlite.Limits
+}
+
+// Center is an open event center.
+type Center struct {
+	Options
+	Journal *sqlite.Store
+	Model   *model.Model
+
+	loaded     bool   // records are applied to the model as they are appended
+	checkpoint uint64 // offset of the last
+}
+
+// Open opens the journal and brings the model to its end.
+func Open(ctx context.Context, o Options) (*Center, error) {
+	c := &Center{Options: o}
+	var err error
+	c.Journal, err = sqlite.Open(ctx, sqlite.Options{Dir: filepath.Join(o.Dir, journalDir), Log: o.Log,
+		Appended: c.appended, Keep: o.Keep.Age})
+	if err != nil {
+		return nil, err
+	}
+	if err := c.load(ctx); err != nil {
+		return nil, errors.Join(err, c.Journal.Close())
+	}
+	return c, nil
+}
+
+// appended is called by the journal's writer.
+func (c *Center) appended(records []journal.Record) []journal.Event {
+	if !c.loaded {
+		return nil
+	}
+	return c.Model.Apply(records)
+}
+
+func (c *Center) load(ctx context.Context) error {
+	c.Model = c.start(checkpointFile, baseFile)
+	c.checkpoint = c.Model.Offset()
+	if err := replay(ctx, c.Journal, c.Model, c.Journal.Bounds().Newest); err != nil {
+		return err
+	}
+	c.loaded = true // nobody appends yet
+	if pending := c.Model.Apply(nil); len(pending) > 0 {
+		if _, err := c.Journal.Append(ctx, pending); err != nil {
+			c.Log.Error("what follows from events could not be appended; it will be with the next event", "err", err)
+		}
+	}
+	return nil
+}
+
+// start returns the model of the first checkpoint that can be used, else an empty one.
+func (c *Center) start(names ...string) *model.Model {
+	bounds := c.Journal.Bounds()
+	for _, name := range names {
+		m, err := loadModel(filepath.Join(c.Dir, name), bounds.Journal)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+		case err != nil:
+			c.Log.Error("a checkpoint of the model cannot be read; the model is rebuilt from the journal", "err", err)
+		case m.Offset() > bounds.Newest || m.Offset()+1 < bounds.Oldest:
+			c.Log.Error("a checkpoint of the model does not belong to the journal; the model is rebuilt from it",
+				"file", name, "checkpoint", m.Offset(), "oldest", bounds.Oldest, "newest", bounds.Newest)
+		default:
+			return m
+		}
+	}
+	if bounds.Oldest > 1 {
+		c.Log.Warn("no checkpoint of what was before the journal: nodes are shown as of their next snapshot",
+			"oldest", bounds.Oldest)
+	}
+	return model.New()
+}
+
+func loadModel(name, journalID string) (*model.Model, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	m, err := model.Load(f, journalID)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return m, nil
+}
+
+// replay applies the journal from where the model is, up to an offset.
+func replay(ctx context.Context, s *sqlite.Store, m *model.Model, upTo uint64) error {
+	return each(ctx, s, m.Offset(), upTo, func(records []journal.Record) { m.Apply(records) })
+}
+
+// each reads the journal beyond an offset, up to another.
+func each(ctx context.Context, s *sqlite.Store, after, upTo uint64, use func([]journal.Record)) error {
+	after = max(after, s.Bounds().Oldest-1)
+	for after < upTo {
+		page, err := s.Read(ctx, journal.Query{After: after, Limit: int(min(replayPage, upTo-after))})
+		if err != nil {
+			return fmt.Errorf("read the journal after %d: %w", after, err)
+		}
+		use(page.Records)
+		after = page.Next
+	}
+	return nil
+}
+
+// save writes a checkpoint: the old one or the new one is there, never a part.
+func save(name, journalID string, m *model.Model) (offset uint64, err error) {
+	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	offset, err = m.Save(f, journalID)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return 0, errors.Join(err, os.Remove(name+".new"))
+	}
+	return offset, os.Rename(name+".new", name)
+}
+
+// Checkpoint saves the model.
+func (c *Center) Checkpoint() error {
+	offset, err := save(filepath.Join(c.Dir, checkpointFile), c.Journal.Bounds().Journal, c.Model)
+	if err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	c.checkpoint = offset
+	return nil
+}
+
+// trim drops what the limits no longer want. Before, the base takes over what it said, so that base and journal always
+// give the model.
+func (c *Center) trim(ctx context.Context) error {
+	upTo := c.Journal.Expired(c.Keep)
+	if upTo == 0 {
+		return nil
+	}
+	base := c.start(baseFile)
+	if err := replay(ctx, c.Journal, base, upTo); err != nil {
+		return err
+	}
+	if _, err := save(filepath.Join(c.Dir, baseFile), c.Journal.Bounds().Journal, base); err != nil {
+		return fmt.Errorf("base: %w", err)
+	}
+	c.Log.Info("the journal is trimmed", "up to", upTo)
+	return c.Journal.Trim(upTo)
+}
+
+// Run keeps checkpoints and the journal's limits until ctx ends. It begins with a check of all files of the journal.
+func (c *Center) Run(ctx context.Context) error {
+	if _, err := c.Journal.Check(ctx); err != nil && ctx.Err() == nil {
+		c.Log.Error("the check of the journal", "err", err)
+	}
+	tick := time.NewTicker(10 * time.Second)
+	defer tick.Stop()
+	saved := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if c.Model.Offset()-c.checkpoint >= checkpointEvents || time.Since(saved) >= checkpointEvery {
+			c.logged("checkpoint", c.Checkpoint())
+			saved = time.Now()
+		}
+		c.logged("trim", c.trim(ctx))
+		c.logged("seal", c.Journal.Seal(ctx))
+	}
+}
+
+func (c *Center) logged(action string, err error) {
+	if err != nil {
+		c.Log.Error("the journal's upkeep failed; it is tried again", "action", action, "err", err)
+	}
+}
+
+// Close saves the model and closes the journal.
+func (c *Center) Close() error {
+	return errors.Join(c.Checkpoint(), c.Journal.Close())
+}
+
+// Verification is what Verify found.
+type Verification struct {
+	Journal     string             `json:"journal"`
+	Oldest      uint64             `json:"oldest,string"`
+	Newest      uint64             `json:"newest,string"`
+	Gaps        []journal.Gap      `json:"gaps"`
+	Checkpoint  uint64             `json:"checkpoint,string"` // up to where the model was compared
+	Differences []model.Difference `json:"differences"`
+}
+
+// Fine reports whether all of the journal can be read, and gives the model.
+func (v Verification) Fine() bool { return len(v.Gaps) == 0 && len(v.Differences) == 0 }
+
+// Verify reads all of the journal in a directory, also while a center runs on it, and compares its last checkpoint with
+// what the journal gives. It changes nothing.
+func Verify(ctx context.Context, dir string) (v Verification, err error) {
+	log := slog.New(slog.DiscardHandler) // what it finds is the answer
+	s, err := sqlite.Open(ctx, sqlite.Options{Dir: filepath.Join(dir, journalDir), Log: log, ReadOnly: true})
+	if err != nil {
+		return v, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	bounds := s.Bounds()
+	v = Verification{Journal: bounds.Journal, Oldest: bounds.Oldest, Newest: bounds.Newest}
+	if v.Gaps, err = s.Check(ctx); err != nil {
+		return v, err
+	}
+	checkpoint, err := loadModel(filepath.Join(dir, checkpointFile), bounds.Journal)
+	if errors.Is(err, os.ErrNotExist) {
+		return v, nil // there is none yet, so none that is wrong
+	}
+	if err != nil {
+		return v, err
+	}
+	c := Center{Options: Options{Dir: dir, Log: log}, Journal: s}
+	rebuilt := c.start(baseFile)
+	err = each(ctx, s, rebuilt.Offset(), bounds.Newest, func(records []journal.Record) {
+		rebuilt.Apply(checkpoint.Limit(records))
+	})
+	v.Checkpoint, v.Differences = checkpoint.Offset(), model.Compare(checkpoint, rebuilt)
+	return v, err
+}

@@ -1,0 +1,139 @@
+package eventcenter
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+func open(t *testing.T, dir string, keep sqlite.Limits) (*Center, *bytes.Buffer) {
+	t.Helper()
+	var log bytes.Buffer
+	c, err := Open(t.Context(), Options{Dir: dir, Log: slog.New(slog.NewTextHandler(&log, nil)), Keep: keep})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, &log
+}
+
+func (c *Center) raise(t *testing.T, sequence uint64) {
+	t.Helper()
+	f := event.Fault{ID: "x", Check: "disk", Subject: finding.Subject{Kind: "disk", Name: fmt.Sprint(sequence)},
+		Severity: finding.Fatal, Reason: "Fails"}
+	e := event.Event{Type: event.FaultRaised, Cluster: "c", Node: "n", Time: time.Unix(1, 0).UTC(),
+		Severity: finding.Fatal, Stream: "01J9AAAAAAAAAAAAAAAAAAAAAA", Sequence: sequence, Data: f}
+	text, err := e.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := journal.Event{Source: "/clusters/c/nodes/n", ID: e.ID(), Type: string(e.Type), Cluster: "c", Node: "n",
+		Stream: e.Stream, Sequence: sequence, JSON: text}
+	if _, err := c.Journal.Append(t.Context(), []journal.Event{j}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *Center) faults() int {
+	all, _ := c.Model.Faults(func(model.NodeFault) bool { return true })
+	return len(all)
+}
+
+func verified(t *testing.T, dir string) Verification {
+	t.Helper()
+	v, err := Verify(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// days makes a journal of three files, as if each event were of another day.
+func days(t *testing.T, dir string) {
+	t.Helper()
+	now := time.Now().Add(-72 * time.Hour)
+	for sequence := range uint64(3) {
+		c := &Center{Options: Options{Dir: dir, Log: slog.New(slog.DiscardHandler)}}
+		var err error
+		c.Journal, err = sqlite.Open(t.Context(), sqlite.Options{Dir: filepath.Join(dir, journalDir), Log: c.Log,
+			Now: func() time.Time { return now }})
+		must(t, err)
+		c.raise(t, sequence+1)
+		must(t, c.Journal.Close())
+		now = now.Add(24 * time.Hour)
+	}
+}
+
+// What trimmed days said is in the base: the state does not change, and base and journal still give it.
+func TestTrimmed(t *testing.T) {
+	dir := t.TempDir()
+	days(t, dir)
+	c, _ := open(t, dir, sqlite.Limits{Age: 36 * time.Hour})
+	must(t, c.trim(t.Context()))
+	if oldest := c.Journal.Bounds().Oldest; oldest != 3 {
+		t.Errorf("oldest %d: two of three days are to be gone", oldest)
+	}
+	c.raise(t, 4)
+	must(t, c.Close())
+	if v := verified(t, dir); !v.Fine() || v.Checkpoint != 4 {
+		t.Errorf("%+v", v)
+	}
+	must(t, os.Remove(filepath.Join(dir, checkpointFile)))
+	c, log := open(t, dir, sqlite.Limits{})
+	if c.faults() != 4 || log.Len() > 0 {
+		t.Errorf("%d faults of 4 without the checkpoint: %s", c.faults(), log)
+	}
+	must(t, c.Close())
+}
+
+// A checkpoint that is damaged, or of another journal, is not believed.
+func TestLostCheckpoint(t *testing.T) {
+	for name, text := range map[string]string{"damaged": "{", "of another journal": `{"version":1,"journal":"x"}`,
+		"empty": ""} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			days(t, dir)
+			must(t, os.WriteFile(filepath.Join(dir, checkpointFile), []byte(text), 0o600))
+			c, log := open(t, dir, sqlite.Limits{})
+			if c.faults() != 3 || !strings.Contains(log.String(), "checkpoint") {
+				t.Errorf("%d faults of 3: %s", c.faults(), log)
+			}
+			must(t, c.Close())
+		})
+	}
+}
+
+// verify finds a state that the journal does not give.
+func TestVerify(t *testing.T) {
+	dir := t.TempDir()
+	days(t, dir)
+	c, _ := open(t, dir, sqlite.Limits{})
+	must(t, c.Close())
+	if v := verified(t, dir); !v.Fine() || v.Checkpoint != 3 {
+		t.Errorf("%+v", v)
+	}
+	name := filepath.Join(dir, checkpointFile)
+	text, err := os.ReadFile(name)
+	must(t, err)
+	must(t, os.WriteFile(name, bytes.Replace(text, []byte(`"severity":"fatal"`), []byte(`"severity":"info"`), 1), 0o600))
+	if v := verified(t, dir); len(v.Differences) != 1 || v.Fine() {
+		t.Errorf("a changed checkpoint: %+v", v)
+	}
+}

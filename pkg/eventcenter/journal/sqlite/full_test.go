@@ -1,0 +1,122 @@
+package sqlite
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+// tmpfs mounts a small file system of its own.
+func tmpfs(t *testing.T, size string) string {
+	t.Helper()
+	need.Root(t, "mounts a tmpfs")
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func large(sequence uint64) journal.Event {
+	e := of("a", sequence)
+	e.JSON = fmt.Appendf(nil, `{"n":%d,"text":%q}`, sequence, strings.Repeat("x", 4000))
+	return e
+}
+
+// On a full disk nothing is taken and everything is answered; when there is room again it goes on, and what was
+// acknowledged is there exactly once.
+func TestFullDisk(t *testing.T) {
+	dir := tmpfs(t, "8m")
+	if err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 4<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(t.Context(), Options{Dir: filepath.Join(dir, "j"), Log: slog.New(slog.DiscardHandler),
+		BallastBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	acked := uint64(0)
+	for err == nil && acked < 10_000 {
+		if _, err = s.Append(t.Context(), []journal.Event{large(acked + 1)}); err == nil {
+			acked++
+		}
+	}
+	if !errors.Is(err, journal.ErrFull) || acked < 50 {
+		t.Fatalf("after %d events: %v", acked, err)
+	}
+	for range 3 {
+		if _, err := s.Append(t.Context(), []journal.Event{large(acked + 1)}); !errors.Is(err, journal.ErrFull) {
+			t.Errorf("taken on a full disk: %v", err)
+		}
+	}
+	page, err := s.Read(t.Context(), journal.Query{After: acked - 10, Limit: 100})
+	if err != nil || len(page.Records) != 10 {
+		t.Errorf("%d of the last 10 can be read: %v", len(page.Records), err)
+	}
+	if s.Health().FullSince.IsZero() {
+		t.Error("nobody is told that the disk is full")
+	}
+	if _, err := os.Stat(s.ballast()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the ballast is not freed: %v", err)
+	}
+	if err := os.Remove(filepath.Join(dir, "filler")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Append(t.Context(), []journal.Event{large(acked), large(acked + 1)}); err != nil {
+		t.Fatalf("there is room again: %v", err)
+	}
+	if !s.Health().FullSince.IsZero() {
+		t.Error("still full")
+	}
+	if _, err := os.Stat(s.ballast()); err != nil {
+		t.Errorf("no new ballast: %v", err)
+	}
+	if gaps, err := s.Check(t.Context()); err != nil || len(gaps) > 0 || s.Bounds().Newest != acked+1 {
+		t.Errorf("newest %d of %d, gaps %v: %v", s.Bounds().Newest, acked+1, gaps, err)
+	}
+	s.mustClose(t)
+}
+
+// What is acknowledged and only in the write-ahead log is missed where the log is damaged.
+func TestDamagedLog(t *testing.T) {
+	dir, copied := t.TempDir(), t.TempDir()
+	s := openTest(t, dir, Options{})
+	s.mustAppend(t, of("a", 1))
+	s.mustAppend(t, of("a", 2))
+	s.mustAppend(t, of("a", 3))
+	files, err := os.ReadDir(dir) // as a kill would leave it
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(filepath.Join(dir, file.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(file.Name(), "-wal") {
+			data[len(data)-100] ^= 1 // in the last frame, which is of the last event
+		}
+		if strings.HasSuffix(file.Name(), "-shm") {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(copied, file.Name()), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = openTest(t, copied, Options{})
+	s.mustAppend(t, of("a", 4))
+	s.expect(t, "1 a/1", "2 a/2", "4 a/4", "gap 3-3")
+}

@@ -1,0 +1,253 @@
+package sqlite
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	driver "modernc.org/sqlite"
+	codes "modernc.org/sqlite/lib"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// partition is one file: the events of one day, or of a part of it, and the watermarks of all streams when it ends.
+type partition struct {
+	path  string
+	first uint64 // in the file's name; every offset in it is at least this
+
+	mu     sync.RWMutex // held for reading by readers, for writing while the file is closed, sealed or removed
+	db     *sql.DB      // for readers; nil: the partition is gone
+	sealed bool         // it has no write-ahead log: it can be read on a full disk
+
+	// What follows is guarded by Store.mu.
+	last    uint64    // first-1 while it is empty
+	newest  time.Time // when the last was received
+	damaged error     // its structure is: nothing more is written to it
+}
+
+// schema is that of a partition. dedup is the start of the SHA-256 of source and ID: much smaller than an index of the
+// texts, and what it finds is compared. crc is over the offset and the event, since SQLite has no checksum of rows.
+const schema = `
+CREATE TABLE meta(version INTEGER NOT NULL, day TEXT NOT NULL);
+CREATE TABLE events(
+  offset INTEGER PRIMARY KEY, received INTEGER NOT NULL, dedup INTEGER NOT NULL, crc INTEGER NOT NULL,
+  source TEXT NOT NULL, id TEXT NOT NULL, type TEXT NOT NULL, cluster TEXT NOT NULL, node TEXT NOT NULL,
+  severity TEXT NOT NULL, "check" TEXT NOT NULL, reason TEXT NOT NULL, stream TEXT NOT NULL,
+  sequence INTEGER NOT NULL, event BLOB NOT NULL);
+CREATE INDEX events_dedup ON events(dedup);
+CREATE INDEX events_node ON events(node);
+CREATE TABLE streams(
+  source TEXT NOT NULL, stream TEXT NOT NULL, highest INTEGER NOT NULL, seen INTEGER NOT NULL,
+  PRIMARY KEY(source, stream)) WITHOUT ROWID;`
+
+const (
+	version = 1
+	suffix  = ".db"
+	columns = `offset, received, crc, source, id, type, cluster, node, severity, "check", reason, stream, sequence, event`
+)
+
+func partitionName(first uint64) string { return fmt.Sprintf("%020d%s", first, suffix) }
+
+// partitionFirst returns the first offset that a file's name says.
+func partitionFirst(name string) (uint64, bool) {
+	if len(name) != 20+len(suffix) || filepath.Ext(name) != suffix {
+		return 0, false
+	}
+	first, err := strconv.ParseUint(name[:20], 10, 63)
+	return first, err == nil
+}
+
+// open returns a database of the file. For readers, statements that write fail.
+func open(path string, reader bool) (*sql.DB, error) {
+	q := url.Values{"_pragma": {"busy_timeout(5000)", "synchronous(FULL)", "trusted_schema(OFF)"}}
+	if reader {
+		q["_pragma"] = append(q["_pragma"], "query_only(ON)", "cache_size(-512)")
+	}
+	u := url.URL{Scheme: "file", OmitHost: true, Path: path, RawQuery: q.Encode()}
+	db, err := sql.Open("sqlite", u.String())
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	db.SetMaxOpenConns(8)
+	db.SetMaxIdleConns(2)
+	db.SetConnMaxIdleTime(time.Minute)
+	if !reader {
+		db.SetMaxOpenConns(1)
+		db.SetConnMaxIdleTime(0)
+	}
+	return db, nil
+}
+
+// create makes an empty partition, under its name only when it is complete.
+func create(ctx context.Context, dir string, first uint64, day string) (*partition, error) {
+	p := &partition{path: filepath.Join(dir, partitionName(first)), first: first, last: first - 1}
+	started := p.path + ".new"
+	if _, err := os.Lstat(p.path); !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%s: a file is in the way: %w", p.path, err)
+	}
+	if err := errors.Join(remove(started), remove(started+"-wal"), remove(started+"-shm")); err != nil {
+		return nil, err
+	}
+	db, err := open(started, false)
+	if err != nil {
+		return nil, err
+	}
+	_, err = db.ExecContext(ctx, schema)
+	if err == nil {
+		_, err = db.ExecContext(ctx, "INSERT INTO meta VALUES(?, ?)", version, day)
+	}
+	if err = errors.Join(err, db.Close()); err != nil {
+		return nil, fmt.Errorf("create %s: %w", p.path, err)
+	}
+	if err := errors.Join(os.Rename(started, p.path), syncDir(dir)); err != nil {
+		return nil, err
+	}
+	p.db, err = open(p.path, true)
+	return p, err
+}
+
+// load opens a partition that is there and reads what it holds. What is wrong with it is in damaged.
+func load(ctx context.Context, dir string, first uint64) (*partition, error) {
+	p := &partition{path: filepath.Join(dir, partitionName(first)), first: first, last: first - 1}
+	db, err := open(p.path, true)
+	if err != nil {
+		return nil, err
+	}
+	p.db = db
+	var v int
+	err = db.QueryRowContext(ctx, "SELECT version FROM meta").Scan(&v)
+	if err == nil && v != version {
+		return nil, errors.Join(fmt.Errorf("%s: its format is %d, this program reads %d", p.path, v, version), db.Close())
+	}
+	var last, received sql.NullInt64
+	if err == nil {
+		err = db.QueryRowContext(ctx, "SELECT offset, received FROM events ORDER BY offset DESC LIMIT 1").
+			Scan(&last, &received)
+	}
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		if !isDamage(err) {
+			return nil, errors.Join(fmt.Errorf("%s: %w", p.path, err), db.Close())
+		}
+		p.damaged = err
+	}
+	if last.Valid {
+		p.last, p.newest = uint64(last.Int64), time.UnixMilli(received.Int64)
+	}
+	return p, nil
+}
+
+// close ends all use of the partition. Readers end first.
+func (p *partition) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closeLocked()
+}
+
+func (p *partition) closeLocked() error {
+	if p.db == nil {
+		return nil
+	}
+	err := p.db.Close()
+	p.db = nil
+	return err
+}
+
+// seal removes the write-ahead log of a partition that nothing is written to any more.
+func (p *partition) seal(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sealed || p.db == nil {
+		return nil
+	}
+	if err := p.closeLocked(); err != nil {
+		return err
+	}
+	db, err := open(p.path, false)
+	if err == nil {
+		_, err = db.ExecContext(ctx, "PRAGMA journal_mode=DELETE")
+		err = errors.Join(err, db.Close())
+		p.sealed = err == nil
+	}
+	var again error
+	p.db, again = open(p.path, true)
+	return errors.Join(err, again)
+}
+
+// drop removes the files of the partition.
+func (p *partition) drop() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return errors.Join(p.closeLocked(), remove(p.path), remove(p.path+"-wal"), remove(p.path+"-shm"))
+}
+
+// size is that of its files in bytes.
+func (p *partition) size() (n int64) {
+	for _, name := range []string{p.path, p.path + "-wal"} {
+		if info, err := os.Stat(name); err == nil {
+			n += info.Size()
+		}
+	}
+	return n
+}
+
+// scanRow reads the columns of a row. sound is whether its checksum is right.
+func scanRow(rows *sql.Rows) (r journal.Record, sound bool, err error) {
+	var received, sequence int64
+	var crc uint32
+	err = rows.Scan(&r.Offset, &received, &crc, &r.Source, &r.ID, &r.Type, &r.Cluster, &r.Node, &r.Severity, &r.Check,
+		&r.Reason, &r.Stream, &sequence, &r.JSON)
+	r.Received, r.Sequence = time.UnixMilli(received).UTC(), uint64(sequence)
+	return r, crc == checksum(r.Offset, r.JSON), err
+}
+
+func checksum(offset uint64, event []byte) uint32 {
+	table := crc32.MakeTable(crc32.Castagnoli)
+	return crc32.Update(crc32.Checksum(binary.BigEndian.AppendUint64(nil, offset), table), table, event)
+}
+
+func dedupKey(source, id string) int64 {
+	sum := sha256.Sum256([]byte(source + "\x00" + id))
+	return int64(binary.BigEndian.Uint64(sum[:8]))
+}
+
+// isDamage reports whether an error says that the file itself is damaged.
+func isDamage(err error) bool {
+	code := sqliteCode(err)
+	return code == codes.SQLITE_CORRUPT || code == codes.SQLITE_NOTADB || code == codes.SQLITE_ERROR
+}
+
+func isFull(err error) bool { return sqliteCode(err) == codes.SQLITE_FULL }
+
+// sqliteCode is the primary result code of SQLite, 0 for other errors.
+func sqliteCode(err error) int {
+	if e, ok := errors.AsType[*driver.Error](err); ok {
+		return e.Code() & 0xff
+	}
+	return 0
+}
+
+func remove(name string) error {
+	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func syncDir(name string) error {
+	dir, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

@@ -1,0 +1,191 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+const (
+	readLimit = 5 * time.Second // a longer read would keep the write-ahead log from being emptied
+	pageBytes = 4 << 20         // of a page; one event beyond it is possible
+	scanLimit = 50_000          // offsets that a filtered read without an index goes through
+)
+
+// Read returns a page. It ends after 5 s: with what it has, or with an error where it has nothing.
+func (s *Store) Read(ctx context.Context, q journal.Query) (journal.Page, error) {
+	ctx, cancel := context.WithTimeout(ctx, readLimit)
+	defer cancel()
+	s.mu.Lock()
+	parts, newest, oldest := slices.Clone(s.parts), s.newest, s.oldest()
+	s.mu.Unlock()
+	if q.Backward {
+		return s.backward(ctx, q, parts)
+	}
+	if q.After > 0 && q.After+1 < oldest {
+		return journal.Page{}, &journal.TrimmedError{After: q.After, Oldest: oldest}
+	}
+	end := newest
+	if len(q.Filter) > 0 && len(q.Filter[journal.Node]) == 0 {
+		end = min(newest, max(q.After, oldest-1)+scanLimit)
+	}
+	page, err := s.forward(ctx, q, parts, end)
+	if err != nil {
+		return journal.Page{}, err
+	}
+	page.Gaps = s.gapsWithin(q.After, page.Next)
+	return page, nil
+}
+
+// forward reads the oldest first, up to an offset.
+func (s *Store) forward(ctx context.Context, q journal.Query, parts []*partition, end uint64) (journal.Page, error) {
+	page := journal.Page{Next: max(q.After, end)}
+	for i, p := range parts {
+		last := end
+		if i+1 < len(parts) {
+			last = min(end, parts[i+1].first-1)
+		}
+		if last <= q.After || p.first > end {
+			continue
+		}
+		full, err := s.readPartition(ctx, p, span{q, max(q.After, p.first-1), last}, &page)
+		if err != nil && (ctx.Err() == nil || len(page.Records) == 0) {
+			return page, err
+		}
+		if full || err != nil { // at the limit of time with what there is
+			page.Next = page.Records[len(page.Records)-1].Offset
+			break
+		}
+	}
+	return page, nil
+}
+
+// span is the part of a query that one partition answers: offsets beyond after, up to last.
+type span struct {
+	journal.Query
+	after, last uint64
+}
+
+// readPartition adds the records of one partition to the page; full is whether no more is wanted.
+func (s *Store) readPartition(ctx context.Context, p *partition, q span, page *journal.Page) (full bool, err error) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.db == nil {
+		return false, &journal.TrimmedError{After: q.after, Oldest: q.last + 1}
+	}
+	at := q.after // all up to it is dealt with
+	rows, err := p.query(ctx, q, q.Limit-len(page.Records))
+	if err == nil {
+		defer rows.Close()
+		for rows.Next() {
+			r, sound, scanErr := scanRow(rows)
+			if scanErr != nil {
+				err = scanErr
+				break
+			}
+			if len(q.Filter) == 0 && r.Offset != at+1 {
+				s.addGap(journal.Gap{From: at + 1, To: r.Offset - 1, Reason: "missing in " + p.path})
+			}
+			at = r.Offset
+			if !sound {
+				s.addGap(journal.Gap{From: at, To: at, Reason: "wrong checksum in " + p.path})
+				continue
+			}
+			page.Records, page.Bytes = append(page.Records, r), page.Bytes+len(r.JSON)
+			if page.Bytes > pageBytes {
+				return true, nil
+			}
+		}
+		err = errors.Join(err, rows.Err())
+	}
+	if err != nil && isDamage(err) {
+		s.addGap(journal.Gap{From: at + 1, To: q.last, Reason: fmt.Sprintf("damaged: %s: %v", p.path, err)})
+		err = nil
+	}
+	return len(page.Records) >= q.Limit, err
+}
+
+// query needs mu.
+func (p *partition) query(ctx context.Context, q span, limit int) (*sql.Rows, error) {
+	where, args := []string{"offset > ?", "offset <= ?"}, []any{int64(q.after), int64(min(q.last, math.MaxInt64))}
+	for _, field := range journal.Fields() {
+		values := q.Filter[field]
+		if len(values) == 0 {
+			continue
+		}
+		where = append(where, fmt.Sprintf(`"%s" IN (?%s)`, field, strings.Repeat(",?", len(values)-1)))
+		for _, value := range values {
+			args = append(args, value)
+		}
+	}
+	order := ""
+	if q.Backward {
+		order = " DESC"
+	}
+	//nolint:gosec // made of constants; the values are parameters
+	return p.db.QueryContext(ctx, "SELECT "+columns+" FROM events WHERE "+strings.Join(where, " AND ")+
+		" ORDER BY offset"+order+" LIMIT ?", append(args, limit)...)
+}
+
+// backward reads the newest first.
+func (s *Store) backward(ctx context.Context, q journal.Query, parts []*partition) (journal.Page, error) {
+	before := q.After
+	if before == 0 {
+		before = math.MaxInt64
+	}
+	var page journal.Page
+	for _, p := range slices.Backward(parts) {
+		if p.first >= before {
+			continue
+		}
+		full, err := s.readPartition(ctx, p, span{q, p.first - 1, before - 1}, &page)
+		if _, gone := errors.AsType[*journal.TrimmedError](err); err != nil && !gone {
+			return journal.Page{}, err
+		}
+		if full {
+			break
+		}
+	}
+	if n := len(page.Records); n > 0 {
+		page.Next = page.Records[n-1].Offset
+	}
+	return page, nil
+}
+
+// addGap notes what cannot be read, once.
+func (s *Store) addGap(g journal.Gap) {
+	if g.From > g.To {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, known := range s.gaps {
+		if known.From <= g.From && known.To >= g.To {
+			return
+		}
+	}
+	s.gaps = append(s.gaps, g)
+	s.Log.Error("a part of the journal cannot be read", "from", g.From, "to", g.To, "reason", g.Reason)
+}
+
+// gapsWithin returns what lies beyond after, up to next.
+func (s *Store) gapsWithin(after, next uint64) (found []journal.Gap) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range s.gaps {
+		if g.To > after && g.From <= next {
+			g.From, g.To = max(g.From, after+1), min(g.To, next)
+			found = append(found, g)
+		}
+	}
+	slices.SortFunc(found, func(a, b journal.Gap) int { return cmp.Compare(a.From, b.From) })
+	return found
+}

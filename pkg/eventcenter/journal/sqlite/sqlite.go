@@ -1,0 +1,322 @@
+// Package sqlite is the journal of an event center that needs nothing beside it: SQLite files in one directory.
+//
+// A day has a file of its own, named after its first offset. To drop a day is to remove a file: it needs no space on a
+// full disk, gives the space back at once, and touches no other day; a damaged file damages no other. (Tables in one
+// file would leave their pages inside of it, and share its damage.) One goroutine writes, all that waits in one
+// transaction; the file "newest" repeats the last acknowledged offset, so that the end of a file that is gone is
+// noticed, and its offsets are never given to other events.
+package sqlite
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// Options are those of a journal.
+type Options struct {
+	Dir string
+	Log *slog.Logger
+	Now func() time.Time // nil: time.Now
+
+	// Appended is called with all that was appended, in the order of offsets, before Append returns. What it returns is
+	// appended before anything else.
+	Appended func([]journal.Record) []journal.Event
+
+	BallastBytes int64         // of the file that is freed on a full disk; 0: 8 MiB
+	Keep         time.Duration // how long a stream that sends nothing is remembered; 0: 30 days
+
+	ReadOnly bool // beside the process that has it open for writing: what it holds now
+}
+
+// Store is an open journal. Only one process at a time has it open for writing.
+type Store struct {
+	Options
+	id       string
+	lock     *os.File
+	mark     *os.File // "newest"
+	requests chan *request
+	stopping chan struct{}
+	stopped  chan struct{}
+
+	writer writer // of the writing goroutine
+
+	mu       sync.Mutex   // guards what follows
+	parts    []*partition // in the order of offsets
+	newest   uint64
+	gaps     []journal.Gap
+	fullFrom time.Time // since when the disk is full; zero: it is not
+	changed  chan struct{}
+}
+
+// ErrClosed means that the journal was closed.
+var ErrClosed = errors.New("the journal is closed")
+
+// Open opens the journal in a directory, or creates it, and checks it: all files are there, the newest is sound, and
+// nothing acknowledged is missing at its end. What is missing or damaged is a gap, and is logged.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.BallastBytes == 0 {
+		o.BallastBytes = 8 << 20
+	}
+	if o.Keep == 0 {
+		o.Keep = 30 * 24 * time.Hour
+	}
+	s := &Store{Options: o, requests: make(chan *request, maxWaiting), stopping: make(chan struct{}),
+		stopped: make(chan struct{}), changed: make(chan struct{})}
+	err := s.open(ctx)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("journal %s: %w", o.Dir, err), s.closeFiles())
+	}
+	if o.ReadOnly {
+		close(s.stopped)
+		return s, nil
+	}
+	go s.write()
+	return s, nil
+}
+
+func (s *Store) open(ctx context.Context) error {
+	dir, err := filepath.Abs(s.Dir)
+	if err != nil {
+		return err
+	}
+	s.Dir = dir
+	if !s.ReadOnly {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		if s.lock, err = lockDir(dir); err != nil {
+			return err
+		}
+	}
+	if s.id, err = s.identity(); err != nil {
+		return err
+	}
+	marked, err := s.readMark() // before the files: what is appended meanwhile is not missed
+	if err != nil {
+		s.Log.Error("the mark of the newest offset cannot be read: the end of the journal is not proven", "err", err)
+	}
+	if s.parts, err = loadAll(ctx, dir); err != nil {
+		return err
+	}
+	if err := s.check(ctx, marked); err != nil || s.ReadOnly {
+		return err
+	}
+	if err := s.openWriter(ctx); err != nil {
+		return err
+	}
+	if err := s.makeBallast(); err != nil {
+		s.Log.Error("no room for the ballast: the disk is full", "err", err)
+		s.fullFrom = s.Now()
+	}
+	return nil
+}
+
+// lockDir makes sure that no other process writes.
+func lockDir(dir string) (*os.File, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("in use by another process: %w", err), lock.Close())
+	}
+	return lock, nil
+}
+
+// identity returns the UUID of the journal, a new one where there is no journal.
+func (s *Store) identity() (string, error) {
+	name := filepath.Join(s.Dir, "uuid")
+	data, err := os.ReadFile(name)
+	if err == nil {
+		id := strings.TrimSpace(string(data))
+		if len(id) != 36 {
+			return "", fmt.Errorf("%s: no UUID: %.40q", name, id)
+		}
+		return id, nil
+	}
+	files, globErr := filepath.Glob(filepath.Join(globQuote(s.Dir), "*"+suffix))
+	if !errors.Is(err, os.ErrNotExist) || globErr != nil || len(files) > 0 || s.ReadOnly {
+		return "", fmt.Errorf("the journal's UUID: %w", errors.Join(err, globErr))
+	}
+	id := newUUID()
+	return id, writeFile(name, id+"\n")
+}
+
+func globQuote(dir string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(dir)
+}
+
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// writeFile writes a small file durably: the old one or the new one is there, never a part.
+func writeFile(name, text string) error {
+	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return errors.Join(os.Rename(name+".new", name), syncDir(filepath.Dir(name)))
+}
+
+func loadAll(ctx context.Context, dir string) (parts []*partition, err error) {
+	entries, err := os.ReadDir(dir) // sorted by name, so by offset
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range entries {
+		if first, ok := partitionFirst(entry.Name()); ok {
+			p, err := load(ctx, dir, first)
+			if err != nil {
+				return parts, err
+			}
+			parts = append(parts, p)
+		}
+	}
+	return parts, nil
+}
+
+// readMark opens the mark and returns the offset that was acknowledged last, 0 where there is none.
+func (s *Store) readMark() (marked uint64, err error) {
+	mode := os.O_CREATE | os.O_RDWR
+	if s.ReadOnly {
+		mode = os.O_RDONLY
+	}
+	s.mark, err = os.OpenFile(filepath.Join(s.Dir, "newest"), mode, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	text := make([]byte, 64)
+	n, _ := s.mark.ReadAt(text, 0)
+	if n == 0 {
+		return 0, nil
+	}
+	var crc uint32
+	if _, err := fmt.Sscanf(string(text[:n]), "%020d %08x\n", &marked, &crc); err != nil {
+		return 0, fmt.Errorf("%.40q: %w", text[:n], err)
+	}
+	if crc != checksum(marked, nil) {
+		return 0, fmt.Errorf("%.40q: wrong checksum", text[:n])
+	}
+	return marked, nil
+}
+
+// writeMark repeats the newest offset beside the journal. It is not flushed: a killed process leaves it, and after a
+// power loss it is older than the journal, never newer.
+func (s *Store) writeMark(newest uint64) error {
+	_, err := s.mark.WriteAt(fmt.Appendf(nil, "%020d %08x\n", newest, checksum(newest, nil)), 0)
+	return err
+}
+
+// Bounds returns what the journal holds now.
+func (s *Store) Bounds() journal.Bounds {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return journal.Bounds{Journal: s.id, Oldest: s.oldest(), Newest: s.newest, Changed: s.changed}
+}
+
+// oldest needs mu.
+func (s *Store) oldest() uint64 {
+	if len(s.parts) == 0 {
+		return s.newest + 1
+	}
+	return s.parts[0].first
+}
+
+// Health is what an operator must know of the journal.
+type Health struct {
+	FullSince  time.Time // zero: the disk is not full
+	Gaps       []journal.Gap
+	Bytes      int64
+	Partitions int
+}
+
+// Health returns the state of the files.
+func (s *Store) Health() Health {
+	s.mu.Lock()
+	h := Health{FullSince: s.fullFrom, Gaps: slices.Clone(s.gaps), Partitions: len(s.parts)}
+	parts := slices.Clone(s.parts)
+	s.mu.Unlock()
+	for _, p := range parts {
+		h.Bytes += p.size()
+	}
+	return h
+}
+
+// Close ends writing and closes all files. What Append was given and has not answered is not stored.
+func (s *Store) Close() error {
+	close(s.stopping)
+	<-s.stopped
+	var err error
+	if s.mark != nil && !s.ReadOnly {
+		err = s.mark.Sync()
+	}
+	return errors.Join(err, s.closeFiles())
+}
+
+func (s *Store) closeFiles() error {
+	var errs []error
+	s.mu.Lock()
+	parts := slices.Clone(s.parts)
+	s.mu.Unlock()
+	for _, p := range parts {
+		errs = append(errs, p.close())
+	}
+	errs = append(errs, s.writer.close())
+	for _, file := range []*os.File{s.mark, s.lock} {
+		if file != nil {
+			errs = append(errs, file.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ballast is the file that is freed on a full disk.
+func (s *Store) ballast() string { return filepath.Join(s.Dir, "ballast") }
+
+func (s *Store) makeBallast() error {
+	if info, err := os.Stat(s.ballast()); err == nil && info.Size() == s.BallastBytes {
+		return nil
+	}
+	f, err := os.OpenFile(s.ballast(), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	zeros := make([]byte, 1<<16)
+	for left := s.BallastBytes; left > 0 && err == nil; left -= int64(len(zeros)) {
+		_, err = f.Write(zeros[:min(left, int64(len(zeros)))])
+	}
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, remove(s.ballast()))
+	}
+	return nil
+}
+
+// free returns the space that is left on the disk in bytes.
+func (s *Store) free() (int64, error) {
+	var stat syscall.Statfs_t
+	err := syscall.Statfs(s.Dir, &stat)
+	return int64(stat.Bavail) * stat.Bsize, err
+}

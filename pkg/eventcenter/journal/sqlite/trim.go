@@ -1,0 +1,106 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// Limits are what the journal keeps.
+type Limits struct {
+	Age   time.Duration // 0: any
+	Bytes int64         // 0: any
+}
+
+// Expired returns the offset up to which the limits want the journal trimmed, 0 if they want nothing.
+func (s *Store) Expired(l Limits) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	total, end := int64(0), uint64(0)
+	for _, p := range s.parts {
+		total += p.size()
+	}
+	for i, p := range s.parts {
+		old := l.Age > 0 && s.Now().Sub(p.newest) > l.Age && p.last >= p.first
+		large := l.Bytes > 0 && total > l.Bytes
+		if i == len(s.parts)-1 || !old && !large {
+			break
+		}
+		end, total = s.parts[i+1].first-1, total-p.size()
+	}
+	return end
+}
+
+// Trim drops whole files whose offsets are all at most upTo, never the newest.
+func (s *Store) Trim(upTo uint64) error {
+	s.mu.Lock()
+	var dropped []*partition
+	for len(s.parts) > 1 && s.parts[1].first-1 <= upTo {
+		dropped, s.parts = append(dropped, s.parts[0]), s.parts[1:]
+	}
+	var kept []journal.Gap
+	for _, g := range s.gaps {
+		if len(s.parts) > 0 && g.To >= s.parts[0].first {
+			kept = append(kept, g)
+		}
+	}
+	s.gaps = kept
+	s.mu.Unlock()
+	var errs []error
+	for _, p := range dropped {
+		errs = append(errs, p.drop())
+	}
+	return errors.Join(append(errs, syncDir(s.Dir))...)
+}
+
+// Seal takes the write-ahead logs away from the files of past days, so that they can be read on a full disk.
+func (s *Store) Seal(ctx context.Context) error {
+	parts := s.partitions()
+	var errs []error
+	for i, p := range parts {
+		if i < len(parts)-1 && !s.isDamaged(p) {
+			errs = append(errs, p.seal(ctx))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Copies makes a sound copy of each file in a directory, one after the other, and gives it to use. A file that grows
+// meanwhile is copied as it was at one moment.
+func (s *Store) Copies(ctx context.Context, dir string, use func(file string) error) error {
+	for _, p := range s.partitions() {
+		to := filepath.Join(dir, filepath.Base(p.path))
+		if err := p.copyTo(ctx, to); err != nil {
+			return fmt.Errorf("copy %s: %w", p.path, err)
+		}
+		if err := use(to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *partition) copyTo(ctx context.Context, to string) error {
+	db, err := open(p.path, false)
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, "VACUUM INTO ?", to)
+	return errors.Join(err, db.Close())
+}
+
+// IsPartition reports whether a file of this name belongs to a journal.
+func IsPartition(name string) bool {
+	_, ok := partitionFirst(name)
+	return ok
+}
+
+// Renew gives the journal in a directory a new UUID, and returns it.
+func Renew(dir string) (string, error) {
+	id := newUUID()
+	return id, writeFile(filepath.Join(dir, "uuid"), id+"\n")
+}

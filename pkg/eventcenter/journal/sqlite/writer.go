@@ -1,0 +1,421 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+const (
+	maxWaiting = 1024 // requests that wait for the writer
+	maxGroup   = 5000 // events in one transaction, more only where one request has more
+)
+
+// request is one batch on its way to the disk.
+type request struct {
+	events []journal.Event
+	result journal.Appended
+	err    error
+	done   chan struct{}
+}
+
+type streamKey struct{ source, stream string }
+
+type watermark struct {
+	highest uint64
+	seen    time.Time
+}
+
+// writer is what only the writing goroutine uses.
+type writer struct {
+	part    *partition
+	day     string
+	db      *sql.DB
+	streams map[streamKey]watermark
+	exact   bool // the watermarks may be incomplete: everything is looked up
+}
+
+func (w *writer) close() error {
+	if w.db == nil {
+		return nil
+	}
+	err := w.db.Close()
+	w.db = nil
+	return err
+}
+
+// Append stores a batch whole or not at all, and returns when it is durable. Events that are known already are not
+// stored again. Where ctx ends first the batch may be stored or not: to send it again is harmless.
+func (s *Store) Append(ctx context.Context, events []journal.Event) (journal.Appended, error) {
+	r := &request{events: events, done: make(chan struct{})}
+	select {
+	case s.requests <- r:
+	case <-ctx.Done():
+		return journal.Appended{}, ctx.Err()
+	case <-s.stopping:
+		return journal.Appended{}, ErrClosed
+	}
+	select {
+	case <-r.done:
+		return r.result, r.err
+	case <-ctx.Done():
+		return journal.Appended{}, ctx.Err()
+	case <-s.stopped:
+		return journal.Appended{}, ErrClosed
+	}
+}
+
+// write is the writing goroutine.
+func (s *Store) write() {
+	defer close(s.stopped)
+	for {
+		select {
+		case <-s.stopping:
+			return
+		case r := <-s.requests:
+			group, n := []*request{r}, len(r.events)
+			for n < maxGroup && len(s.requests) > 0 {
+				r := <-s.requests
+				group, n = append(group, r), n+len(r.events)
+			}
+			s.commitGroup(group)
+		}
+	}
+}
+
+func (s *Store) commitGroup(group []*request) {
+	err := s.room()
+	var records []journal.Record
+	if err == nil {
+		records, err = s.commit(group)
+	}
+	if err != nil && isFull(err) {
+		err = s.full(err)
+	}
+	for derived := s.tell(records); err == nil && len(derived) > 0; {
+		r := &request{events: derived}
+		records, failed := s.commit([]*request{r})
+		if failed != nil { // the same is derived again after a restart
+			s.Log.Error("what follows from events could not be appended", "err", failed)
+		}
+		derived = s.tell(records)
+	}
+	for _, r := range group {
+		r.err = err
+		close(r.done)
+	}
+}
+
+// tell publishes what was committed.
+func (s *Store) tell(records []journal.Record) []journal.Event {
+	if len(records) == 0 {
+		return nil
+	}
+	last := records[len(records)-1]
+	if err := s.writeMark(last.Offset); err != nil {
+		s.Log.Error("the mark of the newest offset cannot be written", "err", err)
+	}
+	s.mu.Lock()
+	s.newest, s.writer.part.last, s.writer.part.newest = last.Offset, last.Offset, last.Received
+	changed := s.changed
+	s.changed = make(chan struct{})
+	s.mu.Unlock()
+	close(changed)
+	if s.Appended == nil {
+		return nil
+	}
+	return s.Appended(records)
+}
+
+// commit appends the batches in one transaction and returns what is new.
+func (s *Store) commit(group []*request) ([]journal.Record, error) {
+	ctx := context.Background() // a transaction ends, whoever still waits for it
+	now := s.Now().Truncate(time.Millisecond)
+	if err := s.roll(ctx, now); err != nil {
+		return nil, err
+	}
+	tx, err := s.writer.db.BeginTx(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	t := &transaction{store: s, tx: tx, now: now, next: s.newest + 1, streams: map[streamKey]watermark{}}
+	if t.insert, err = tx.PrepareContext(ctx, `INSERT INTO events(`+columns+`, dedup)
+		VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`); err != nil {
+		return nil, err
+	}
+	for _, r := range group {
+		if r.result, err = t.batch(ctx, r.events); err != nil {
+			return nil, err
+		}
+	}
+	if len(t.records) > 0 {
+		if err := errors.Join(t.saveStreams(ctx), tx.Commit()); err != nil {
+			return nil, err
+		}
+	}
+	maps.Copy(s.writer.streams, t.streams)
+	for _, r := range group {
+		r.result.Last = t.next - 1
+	}
+	return t.records, nil
+}
+
+// transaction is one group on its way.
+type transaction struct {
+	store   *Store
+	tx      *sql.Tx
+	insert  *sql.Stmt
+	now     time.Time
+	next    uint64 // offset
+	records []journal.Record
+	streams map[streamKey]watermark // what changes
+}
+
+func (t *transaction) batch(ctx context.Context, events []journal.Event) (done journal.Appended, err error) {
+	for _, e := range inOrder(events) {
+		key := streamKey{e.Source, e.Stream}
+		mark, ok := t.streams[key]
+		if !ok {
+			mark = t.store.writer.streams[key]
+		}
+		if e.Stream == "" || e.Sequence <= mark.highest || t.store.writer.exact {
+			known, same, err := t.lookup(ctx, e)
+			if err != nil {
+				return done, err
+			}
+			if known {
+				done.Duplicates++
+				if !same {
+					done.Conflicts++
+				}
+				continue
+			}
+		}
+		r := journal.Record{Offset: t.next, Received: t.now, Event: e}
+		if err := t.row(ctx, r); err != nil {
+			return done, err
+		}
+		if e.Stream != "" {
+			t.streams[key] = watermark{max(mark.highest, e.Sequence), t.now}
+		}
+		t.records, t.next, done.New = append(t.records, r), t.next+1, done.New+1
+	}
+	return done, nil
+}
+
+func (t *transaction) row(ctx context.Context, r journal.Record) error {
+	_, err := t.insert.ExecContext(ctx, int64(r.Offset), r.Received.UnixMilli(), checksum(r.Offset, r.JSON), r.Source,
+		r.ID, r.Type, r.Cluster, r.Node, r.Severity, r.Check, r.Reason, r.Stream, int64(r.Sequence), r.JSON,
+		dedupKey(r.Source, r.ID))
+	return err
+}
+
+// lookup reports whether an event is stored already, and with the same content.
+func (t *transaction) lookup(ctx context.Context, e journal.Event) (known, same bool, err error) {
+	for _, p := range slices.Backward(t.store.partitions()) {
+		q := queryer(t.tx)
+		if p != t.store.writer.part {
+			p.mu.RLock()
+			defer p.mu.RUnlock()
+			if p.db == nil {
+				continue
+			}
+			q = p.db
+		}
+		var stored []byte
+		err := q.QueryRowContext(ctx, `SELECT event FROM events WHERE dedup = ? AND source = ? AND id = ?`,
+			dedupKey(e.Source, e.ID), e.Source, e.ID).Scan(&stored)
+		switch {
+		case err == nil:
+			return true, string(stored) == string(e.JSON), nil
+		case errors.Is(err, sql.ErrNoRows), p != t.store.writer.part && isDamage(err):
+		default:
+			return false, false, err
+		}
+	}
+	return false, false, nil
+}
+
+type queryer interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+func (t *transaction) saveStreams(ctx context.Context) error {
+	for key, mark := range t.streams {
+		_, err := t.tx.ExecContext(ctx, `INSERT INTO streams VALUES(?, ?, ?, ?)
+			ON CONFLICT DO UPDATE SET highest = excluded.highest, seen = excluded.seen`,
+			key.source, key.stream, int64(mark.highest), mark.seen.UnixMilli())
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inOrder returns the events so that those of a stream are in the order of their sequences, in the places that events
+// of the stream have.
+func inOrder(events []journal.Event) []journal.Event {
+	places := map[streamKey][]int{}
+	for i, e := range events {
+		if e.Stream != "" {
+			key := streamKey{e.Source, e.Stream}
+			places[key] = append(places[key], i)
+		}
+	}
+	ordered := slices.Clone(events)
+	for _, at := range places {
+		sorted := slices.Clone(at)
+		slices.SortStableFunc(sorted, func(a, b int) int {
+			return cmp.Compare(events[a].Sequence, events[b].Sequence)
+		})
+		for i, from := range sorted {
+			ordered[at[i]] = events[from]
+		}
+	}
+	return ordered
+}
+
+// openWriter makes the newest partition the one that is written to. A damaged one is left as it is.
+func (s *Store) openWriter(ctx context.Context) error {
+	s.writer.streams = map[streamKey]watermark{}
+	for _, p := range slices.Backward(s.parts) {
+		err := s.loadStreams(ctx, p)
+		if err == nil {
+			break
+		}
+		s.Log.Error("watermarks of streams cannot be read: every event is looked up", "file", p.path, "err", err)
+		s.writer.exact = true
+	}
+	if len(s.parts) == 0 {
+		return nil
+	}
+	p := s.parts[len(s.parts)-1]
+	if p.damaged != nil || p.last != s.newest {
+		return nil //nolint:nilerr // the next event begins a new one
+	}
+	if err := p.db.QueryRowContext(ctx, "SELECT day FROM meta").Scan(&s.writer.day); err != nil {
+		return fmt.Errorf("%s: %w", p.path, err)
+	}
+	return s.writeTo(ctx, p)
+}
+
+func (s *Store) writeTo(ctx context.Context, p *partition) error {
+	db, err := open(p.path, false)
+	if err == nil {
+		_, err = db.ExecContext(ctx, "PRAGMA journal_mode=WAL")
+	}
+	s.writer.part, s.writer.db = p, db
+	return err
+}
+
+func (s *Store) loadStreams(ctx context.Context, p *partition) error {
+	rows, err := p.db.QueryContext(ctx, "SELECT source, stream, highest, seen FROM streams")
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var key streamKey
+		var highest, seen int64
+		if err := rows.Scan(&key.source, &key.stream, &highest, &seen); err != nil {
+			return err
+		}
+		mark := s.writer.streams[key]
+		s.writer.streams[key] = watermark{max(mark.highest, uint64(highest)), time.UnixMilli(max(seen,
+			mark.seen.UnixMilli()))}
+	}
+	return rows.Err()
+}
+
+// roll begins a new partition for a new day, and where there is none to write to, or a damaged one. It begins with the watermarks of all
+// streams that were heard of lately.
+func (s *Store) roll(ctx context.Context, now time.Time) error {
+	day := now.UTC().Format(time.DateOnly)
+	w := &s.writer
+	if w.part != nil && (w.day == day && !s.isDamaged(w.part) || w.part.last < w.part.first) {
+		return nil
+	}
+	p, err := create(ctx, s.Dir, s.newest+1, day)
+	if err != nil {
+		return err
+	}
+	if err := w.close(); err != nil {
+		return err
+	}
+	if err := s.writeTo(ctx, p); err != nil {
+		return errors.Join(err, p.drop())
+	}
+	tx, err := w.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	for key, mark := range w.streams {
+		if now.Sub(mark.seen) > s.Keep {
+			delete(w.streams, key)
+		}
+	}
+	t := transaction{tx: tx, streams: w.streams}
+	if err := errors.Join(t.saveStreams(ctx), tx.Commit()); err != nil {
+		return err
+	}
+	w.day = day
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.parts = append(s.parts, p)
+	return nil
+}
+
+func (s *Store) isDamaged(p *partition) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return p.damaged != nil
+}
+
+func (s *Store) partitions() []*partition {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.parts)
+}
+
+// room returns ErrFull while the disk is full. When there is room again, the ballast is made anew first.
+func (s *Store) room() error {
+	s.mu.Lock()
+	full := !s.fullFrom.IsZero()
+	s.mu.Unlock()
+	if !full {
+		return nil
+	}
+	free, err := s.free()
+	if err != nil {
+		return err
+	}
+	if free < 2*s.BallastBytes || s.makeBallast() != nil {
+		return journal.ErrFull
+	}
+	s.Log.Info("the journal's disk has room again")
+	s.mu.Lock()
+	s.fullFrom = time.Time{}
+	s.mu.Unlock()
+	return nil
+}
+
+// full frees the ballast: trimming and checkpoints need room to work.
+func (s *Store) full(cause error) error {
+	s.mu.Lock()
+	s.fullFrom = s.Now()
+	s.mu.Unlock()
+	s.Log.Error("the journal's disk is full: nothing is taken until it has room", "dir", s.Dir, "err", cause)
+	if err := remove(s.ballast()); err != nil {
+		s.Log.Error("the ballast cannot be freed", "err", err)
+	}
+	return fmt.Errorf("%w: %w", journal.ErrFull, cause)
+}

@@ -1,0 +1,131 @@
+package model
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// checkpointVersion is that of the format: a line with a header, and a line for each node.
+const checkpointVersion = 1
+
+type header struct {
+	Version int    `json:"version"`
+	Journal string `json:"journal"`
+	Offset  uint64 `json:"offset,string"` // all up to it is in every node; a node may have more, see Node.Offset
+	Nodes   int    `json:"nodes"`
+}
+
+// Save writes a checkpoint and returns its offset. Appending goes on meanwhile: each node is locked by itself.
+func (m *Model) Save(w io.Writer, journalID string) (uint64, error) {
+	m.mu.RLock()
+	head := header{checkpointVersion, journalID, m.offset, len(m.nodes)}
+	keys := slices.SortedFunc(maps.Keys(m.nodes), Key.compare)
+	m.mu.RUnlock()
+	out := bufio.NewWriter(w)
+	encoder := json.NewEncoder(out)
+	if err := encoder.Encode(head); err != nil {
+		return 0, err
+	}
+	for _, key := range keys {
+		m.mu.RLock()
+		line, err := json.Marshal(m.nodes[key])
+		m.mu.RUnlock()
+		if err != nil {
+			return 0, fmt.Errorf("node %q: %w", key.Node, err)
+		}
+		if _, err := out.Write(append(line, '\n')); err != nil {
+			return 0, err
+		}
+	}
+	return head.Offset, out.Flush()
+}
+
+// Load reads a checkpoint of a journal. The records after its Offset are to be applied.
+func Load(r io.Reader, journalID string) (*Model, error) {
+	decoder := json.NewDecoder(bufio.NewReaderSize(r, 1<<16))
+	var head header
+	if err := decoder.Decode(&head); err != nil {
+		return nil, fmt.Errorf("checkpoint: %w", err)
+	}
+	if head.Version != checkpointVersion || head.Journal != journalID {
+		return nil, fmt.Errorf("checkpoint of version %d and journal %q, want %d and %q", head.Version, head.Journal,
+			checkpointVersion, journalID)
+	}
+	m := New()
+	m.offset = head.Offset
+	for i := range head.Nodes {
+		var n Node
+		if err := decoder.Decode(&n); err != nil {
+			return nil, fmt.Errorf("checkpoint: node %d of %d: %w", i+1, head.Nodes, err)
+		}
+		m.nodes[Key{n.Cluster, n.Name}] = &n
+		maps.Copy(m.pending, n.Pending)
+	}
+	return m, nil
+}
+
+func (k Key) compare(other Key) int {
+	return cmp.Or(cmp.Compare(k.Cluster, other.Cluster), cmp.Compare(k.Node, other.Node))
+}
+
+// Difference is a node whose state is not what the journal says.
+type Difference struct {
+	Cluster    string `json:"cluster"`
+	Node       string `json:"node"`
+	Checkpoint string `json:"checkpoint"`
+	Rebuilt    string `json:"rebuilt"`
+}
+
+// Limit keeps the records that each node of m has taken into account: applied to a model of before, they must give m.
+func (m *Model) Limit(records []journal.Record) (kept []journal.Record) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for _, r := range records {
+		if n := m.nodes[Key{r.Cluster, r.Node}]; n != nil && r.Offset <= n.Offset {
+			kept = append(kept, r)
+		}
+	}
+	return kept
+}
+
+// Compare returns the nodes that differ between a checkpoint and what was rebuilt from the journal. What was heard and
+// not journaled does not count.
+func Compare(checkpoint, rebuilt *Model) (found []Difference) {
+	keys := map[Key]bool{}
+	for _, m := range []*Model{checkpoint, rebuilt} {
+		for key := range m.nodes {
+			keys[key] = true
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(keys), Key.compare) {
+		a, b := checkpoint.derived(key), rebuilt.derived(key)
+		if !bytes.Equal(a, b) {
+			found = append(found, Difference{key.Cluster, key.Node, string(a), string(b)})
+		}
+	}
+	return found
+}
+
+// derived is the state of a node as far as it follows from the journal.
+func (m *Model) derived(key Key) []byte {
+	n := Node{Cluster: key.Cluster, Name: key.Node}
+	if there := m.nodes[key]; there != nil {
+		n = *there
+	}
+	var zero Node
+	n.Heard, n.Agent, n.AgentType, n.Pending = zero.Heard, event.Agent{}, "", nil
+	text, err := json.Marshal(n)
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return text
+}

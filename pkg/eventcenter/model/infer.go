@@ -1,0 +1,215 @@
+package model
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// snapshot is one part of all that is active on a node.
+type snapshot = event.Snapshot
+
+// snapshot collects the parts of a snapshot and, with the last, makes the node's state what it says.
+func (m *Model) snapshot(n *Node, e event.Event, part snapshot) {
+	asOf, err := strconv.ParseUint(part.AsOf, 10, 64)
+	if err != nil || asOf < n.AsOf || asOf < n.PartsAsOf || part.Part < 1 || part.Part > maxParts {
+		m.late++
+		return
+	}
+	if asOf != n.PartsAsOf || n.Parts == nil {
+		n.Parts, n.PartsAsOf = map[int]snapshot{}, asOf
+	}
+	n.Parts[part.Part] = part
+	whole := snapshot{}
+	for i := 1; ; i++ {
+		p, ok := n.Parts[i]
+		if !ok {
+			return // more will come
+		}
+		whole.Faults, whole.Leftovers = append(whole.Faults, p.Faults...), append(whole.Leftovers, p.Leftovers...)
+		whole.Unknown = append(whole.Unknown, p.Unknown...)
+		if p.End {
+			break
+		}
+	}
+	n.Parts, n.PartsAsOf, n.AsOf = nil, 0, asOf
+	i := inference{m: m, n: n, cause: e, stamp: Stamp{Stream: n.Stream, Sequence: asOf}, unknown: whole.Unknown}
+	i.faults(whole.Faults)
+	i.leftovers(whole.Leftovers)
+}
+
+// inference compares the state of a node with a snapshot.
+type inference struct {
+	m     *Model
+	n     *Node
+	cause event.Event
+	stamp Stamp // of what the snapshot says
+
+	unknown []string // checks
+}
+
+// older reports whether the snapshot is newer than the last word on a thing.
+func (i *inference) older(s Stamp) bool {
+	return s.Stream != i.stamp.Stream || s.Sequence <= i.stamp.Sequence
+}
+
+func (i *inference) faults(active []event.Fault) {
+	said := map[string]*Fault{}
+	for _, f := range active {
+		if !f.OneShot && len(said) < maxActive {
+			said[faultKey(f)] = &Fault{f, i.stamp}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(i.n.Faults)) {
+		last := i.n.Faults[key]
+		silent := said[key] == nil && slices.Contains(i.unknown, last.Check)
+		if silent || !i.older(last.Stamp) {
+			said[key] = last
+		} else if said[key] == nil && !last.Gone {
+			i.fault(event.FaultCleared, last.Fault)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(said)) {
+		last := i.n.Faults[key]
+		if (last == nil || last.Gone) && !said[key].Gone {
+			i.fault(event.FaultRaised, said[key].Fault)
+		}
+	}
+	i.n.Faults = said
+}
+
+func (i *inference) leftovers(active []event.Activity) {
+	said := map[string]*Leftover{}
+	for _, a := range active {
+		if len(said) < maxActive {
+			said[leftoverKey(a)] = &Leftover{a, i.stamp}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(i.n.Leftovers)) {
+		last := i.n.Leftovers[key]
+		silent := said[key] == nil && slices.Contains(i.unknown, last.Check)
+		if silent || !i.older(last.Stamp) {
+			said[key] = last
+		} else if said[key] == nil && !last.Gone {
+			gone := last.Activity
+			gone.Kind = finding.LeftoverGone
+			i.leftover(event.LeftoverGone, gone)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(said)) {
+		last := i.n.Leftovers[key]
+		if (last == nil || last.Gone) && !said[key].Gone {
+			i.leftover(event.LeftoverFound, said[key].Activity)
+		}
+	}
+	i.n.Leftovers = said
+}
+
+func (i *inference) fault(t event.Type, f event.Fault) {
+	i.add(t, faultKey(f), attributes{f.Check, f.Reason, f.Subject, f.Severity}, f)
+}
+
+func (i *inference) leftover(t event.Type, a event.Activity) {
+	i.add(t, leftoverKey(a), attributes{a.Check, "Inferred", a.Subject, finding.Info}, a)
+}
+
+type attributes struct {
+	check, reason string
+	subject       finding.Subject
+	severity      finding.Severity
+}
+
+// inferred is an event of the center's own. Its ID follows from the snapshot: made twice, it is a duplicate.
+type inferred struct {
+	SpecVersion     string           `json:"specversion"`
+	ID              string           `json:"id"`
+	Source          string           `json:"source"`
+	Type            event.Type       `json:"type"`
+	Subject         string           `json:"subject"`
+	DataContentType string           `json:"datacontenttype"`
+	Time            time.Time        `json:"time"`
+	Data            any              `json:"data"`
+	Inferred        bool             `json:"inferred"`
+	Of              string           `json:"inferredof"` // ID of the snapshot
+	Node            string           `json:"partitionkey"`
+	Severity        finding.Severity `json:"severity"`
+}
+
+func (i *inference) add(t event.Type, key string, a attributes, data any) {
+	parts := []string{i.cause.Cluster, i.cause.Node, i.cause.ID(), string(t), key}
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	e := inferred{
+		SpecVersion: "1.0", ID: "inferred-" + hex.EncodeToString(sum[:16]), Source: centerSource(i.n.Cluster), Type: t,
+		Subject: strings.Join([]string{url.PathEscape(a.check), url.PathEscape(a.reason),
+			url.PathEscape(a.subject.Kind), url.PathEscape(a.subject.Name)}, "/"),
+		DataContentType: "application/json", Time: i.cause.Time, Data: data, Inferred: true, Of: i.cause.ID(),
+		Node: i.n.Name, Severity: cmp.Or(a.severity, finding.Info),
+	}
+	text, err := json.Marshal(e)
+	if err != nil {
+		return // plain data of our own types: it cannot fail
+	}
+	j := journal.Event{Source: e.Source, ID: e.ID, Type: string(t), Cluster: i.n.Cluster, Node: i.n.Name,
+		Severity: string(e.Severity), Check: a.check, Reason: a.reason, JSON: text}
+	if i.n.Pending == nil {
+		i.n.Pending = map[string]journal.Event{}
+	}
+	i.n.Pending[j.ID], i.m.pending[j.ID] = j, j
+}
+
+// centerSource is the source of what the center itself says of a cluster.
+func centerSource(cluster string) string {
+	return "/clusters/" + url.PathEscape(cluster) + "/eventcenter"
+}
+
+// settled returns what is inferred and not in the journal, in the order of IDs. What a later event of the same
+// transaction has made untrue is forgotten.
+func (m *Model) settled() []journal.Event {
+	if len(m.pending) == 0 {
+		return nil
+	}
+	var events []journal.Event
+	for _, id := range slices.Sorted(maps.Keys(m.pending)) {
+		j := m.pending[id]
+		n := m.nodes[Key{j.Cluster, j.Node}]
+		if n != nil && n.agrees(j) {
+			events = append(events, j)
+			continue
+		}
+		delete(m.pending, id)
+		if n != nil {
+			delete(n.Pending, id)
+		}
+	}
+	return events
+}
+
+// agrees reports whether an inferred event is still true.
+func (n *Node) agrees(j journal.Event) bool {
+	var e struct{ Data json.RawMessage }
+	if json.Unmarshal(j.JSON, &e) != nil {
+		return false
+	}
+	switch event.Type(j.Type) {
+	case event.FaultRaised, event.FaultCleared:
+		var f event.Fault
+		err := json.Unmarshal(e.Data, &f)
+		last := n.Faults[faultKey(f)]
+		return err == nil && (last != nil && !last.Gone) == (event.Type(j.Type) == event.FaultRaised)
+	}
+	var a event.Activity
+	err := json.Unmarshal(e.Data, &a)
+	last := n.Leftovers[leftoverKey(a)]
+	return err == nil && (last != nil && !last.Gone) == (event.Type(j.Type) == event.LeftoverFound)
+}

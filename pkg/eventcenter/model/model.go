@@ -1,0 +1,285 @@
+// Package model is what the event center knows of the nodes now: active faults, leftovers, and the last word of each
+// agent. It is derived from the journal and can be deleted: a checkpoint and the rest of the journal give the same
+// again. It is kept in memory, since that of 10,000 nodes is a few megabytes, and answers in microseconds.
+//
+// The state of a node is what its agent said, in the order of sequences. A snapshot says all of it: what it contradicts
+// is corrected, and reported by events of the center's own, marked "inferred". What arrives late is history.
+package model
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// Bounds of what one node may make the center remember.
+const (
+	maxActive = 5000 // faults and leftovers, each; what is beyond is in the journal alone
+	maxParts  = 64   // of a snapshot
+	maxPast   = 64   // streams: each start of an agent begins one
+)
+
+// Model is the state of all nodes. Records are applied in the order of their offsets.
+type Model struct {
+	mu      sync.RWMutex // guards what follows
+	offset  uint64       // all up to it is applied
+	nodes   map[Key]*Node
+	pending map[string]journal.Event // inferred, and not yet seen in the journal; by ID
+	late    uint64                   // records that came too late to change the state
+	dropped uint64                   // active faults and leftovers beyond the bounds
+}
+
+// Key is a node.
+type Key struct{ Cluster, Node string }
+
+// Node is the state of one node. Its JSON form is that of checkpoints.
+type Node struct {
+	Cluster string    `json:"cluster"`
+	Name    string    `json:"name"`
+	Offset  uint64    `json:"offset"` // the last that changed it
+	Heard   time.Time `json:"heard"`  // the last word of its agent, by the center's clock
+
+	Stream string   `json:"stream"` // the agent's outbox now
+	Past   []string `json:"past,omitempty"`
+	AsOf   uint64   `json:"asOf,omitempty"` // of the last snapshot
+
+	Agent     event.Agent              `json:"agent"`
+	AgentType event.Type               `json:"agentType,omitempty"` // of the event that said so
+	Faults    map[string]*Fault        `json:"faults,omitempty"`
+	Leftovers map[string]*Leftover     `json:"leftovers,omitempty"`
+	Parts     map[int]snapshot         `json:"parts,omitempty"` // of the snapshot that is on its way
+	PartsAsOf uint64                   `json:"partsAsOf,omitempty"`
+	Pending   map[string]journal.Event `json:"pending,omitempty"`
+}
+
+// Stamp says which event the agent's last word on a thing was. What is gone stays until the next snapshot, so that an
+// older event does not bring it back.
+type Stamp struct {
+	Stream   string `json:"stream"`
+	Sequence uint64 `json:"sequence"`
+	Gone     bool   `json:"gone,omitempty"`
+}
+
+// Fault is a fault of a node.
+type Fault struct {
+	event.Fault
+	Stamp
+}
+
+// Leftover is a leftover on a node.
+type Leftover struct {
+	event.Activity
+	Stamp
+}
+
+// New returns the state before the first event.
+func New() *Model {
+	return &Model{nodes: map[Key]*Node{}, pending: map[string]journal.Event{}}
+}
+
+// Offset returns up to where the journal is applied.
+func (m *Model) Offset() uint64 {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.offset
+}
+
+// Apply applies records and returns what follows from them and is not in the journal yet.
+func (m *Model) Apply(records []journal.Record) []journal.Event {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range records {
+		m.apply(r)
+	}
+	return m.settled()
+}
+
+func (m *Model) apply(r journal.Record) {
+	m.offset = max(m.offset, r.Offset)
+	if r.Source == centerSource(r.Cluster) {
+		if n := m.nodes[Key{r.Cluster, r.Node}]; n != nil {
+			delete(n.Pending, r.ID)
+		}
+		delete(m.pending, r.ID)
+		return
+	}
+	if r.Stream == "" {
+		return // of no agent
+	}
+	e, ok := read(r)
+	if !ok {
+		return // a type of tomorrow's center; it is in the journal
+	}
+	n := m.node(Key{r.Cluster, r.Node})
+	if r.Offset <= n.Offset {
+		return // the checkpoint has it
+	}
+	n.Offset, n.Heard = r.Offset, r.Received
+	m.take(n, e)
+}
+
+// read decodes what the state needs of an event. That the rest is right was verified before it was journaled: a start
+// reads thousands of events.
+func read(r journal.Record) (e event.Event, ok bool) {
+	var envelope struct {
+		Time time.Time
+		Data json.RawMessage
+	}
+	if json.Unmarshal(r.JSON, &envelope) != nil {
+		return e, false
+	}
+	e = event.Event{Type: event.Type(r.Type), Cluster: r.Cluster, Node: r.Node, Time: envelope.Time, Stream: r.Stream,
+		Sequence: r.Sequence}
+	var err error
+	switch e.Type {
+	case event.FaultRaised, event.FaultUpdated, event.FaultCleared:
+		e.Data, err = as[event.Fault](envelope.Data)
+	case event.LeftoverFound, event.LeftoverReleased, event.LeftoverGone:
+		e.Data, err = as[event.Activity](envelope.Data)
+	case event.NodeSnapshot:
+		e.Data, err = as[snapshot](envelope.Data)
+	case event.AgentStarted, event.AgentStopping, event.AgentAlive:
+		e.Data, err = as[event.Agent](envelope.Data)
+	}
+	return e, err == nil
+}
+
+func as[T any](data []byte) (value T, err error) {
+	err = json.Unmarshal(data, &value)
+	return value, err
+}
+
+func (m *Model) node(key Key) *Node {
+	n := m.nodes[key]
+	if n == nil {
+		n = &Node{Cluster: key.Cluster, Name: key.Node}
+		m.nodes[key] = n
+	}
+	return n
+}
+
+// take applies an event of the node's agent.
+func (m *Model) take(n *Node, e event.Event) {
+	stamp := Stamp{Stream: e.Stream, Sequence: e.Sequence}
+	s, now := e.Data.(snapshot) // only a running agent sends one
+	if now {
+		stamp.Stream = cmp.Or(s.Of, e.Stream)
+	}
+	if !n.current(stamp.Stream, now) {
+		m.late++
+		return
+	}
+	switch data := e.Data.(type) {
+	case event.Agent:
+		n.Agent, n.AgentType = data, e.Type
+	case event.Fault:
+		stamp.Gone = e.Type == event.FaultCleared || data.OneShot
+		m.put(n.putFault(&Fault{data, stamp}))
+	case event.Activity:
+		stamp.Gone = e.Type != event.LeftoverFound
+		m.put(n.putLeftover(&Leftover{data, stamp}))
+	case snapshot:
+		m.snapshot(n, e, data)
+	}
+}
+
+// put counts what became of a thing.
+func (m *Model) put(result putResult) {
+	switch result {
+	case tooLate:
+		m.late++
+	case tooMany:
+		m.dropped++
+	}
+}
+
+type putResult int
+
+const (
+	taken putResult = iota
+	tooLate
+	tooMany
+)
+
+// current reports whether a stream is the agent's outbox of now. One that was never seen is, where it began later (a
+// ULID begins with the time): the agent was started again. What an earlier start has left may come after the new one's
+// events. now says that the stream is a running agent's: a node that was set up again may have a clock that is behind.
+func (n *Node) current(stream string, now bool) bool {
+	if stream == n.Stream {
+		return true
+	}
+	if slices.Contains(n.Past, stream) || stream < n.Stream && !now {
+		return false
+	}
+	if n.Stream != "" {
+		n.Past = append(n.Past, n.Stream)
+		n.Past = n.Past[max(0, len(n.Past)-maxPast):]
+	}
+	n.Stream, n.AsOf, n.Parts, n.PartsAsOf = stream, 0, nil, 0
+	return true
+}
+
+// newer reports whether an event says something newer than the last word on a thing, nil where there is none.
+func (n *Node) newer(s Stamp, last *Stamp) bool {
+	return s.Sequence > n.AsOf && (last == nil || last.Stream != s.Stream || last.Sequence < s.Sequence)
+}
+
+func (n *Node) putFault(f *Fault) putResult {
+	key := faultKey(f.Fault)
+	last, ok := n.Faults[key]
+	if ok && !n.newer(f.Stamp, &last.Stamp) || !ok && !n.newer(f.Stamp, nil) {
+		return tooLate
+	}
+	if !ok && len(n.Faults) >= maxActive {
+		return tooMany
+	}
+	if n.Faults == nil {
+		n.Faults = map[string]*Fault{}
+	}
+	n.Faults[key] = f
+	if f.Gone {
+		f.Fault = event.Fault{} // its key is enough
+	}
+	return taken
+}
+
+func (n *Node) putLeftover(l *Leftover) putResult {
+	key := leftoverKey(l.Activity)
+	last, ok := n.Leftovers[key]
+	if ok && !n.newer(l.Stamp, &last.Stamp) || !ok && !n.newer(l.Stamp, nil) {
+		return tooLate
+	}
+	if !ok && len(n.Leftovers) >= maxActive {
+		return tooMany
+	}
+	if n.Leftovers == nil {
+		n.Leftovers = map[string]*Leftover{}
+	}
+	n.Leftovers[key] = l
+	if l.Gone {
+		l.Activity = event.Activity{}
+	}
+	return taken
+}
+
+func faultKey(f event.Fault) string {
+	return strings.Join([]string{f.Check, f.Subject.Kind, f.Subject.Name, f.Subject.UID}, "\x00")
+}
+
+func leftoverKey(a event.Activity) string {
+	return strings.Join([]string{a.Check, a.Subject.Kind, a.Subject.Name, a.Subject.UID}, "\x00")
+}
+
+// Heard notes that an agent said that it is alive, which is not in the journal.
+func (m *Model) Heard(key Key, agent event.Agent, at time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.node(key)
+	n.Agent, n.AgentType, n.Heard = agent, event.AgentAlive, at
+}

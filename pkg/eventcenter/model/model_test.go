@@ -1,0 +1,289 @@
+package model
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const (
+	streamA = "01J9AAAAAAAAAAAAAAAAAAAAAA"
+	streamB = "01J9BBBBBBBBBBBBBBBBBBBBBB"
+)
+
+// feed gives events to a model as the center does: what follows from them is appended, and applied too.
+type feed struct {
+	t       testing.TB
+	m       *Model
+	records []journal.Record
+}
+
+func (f *feed) append(events ...journal.Event) {
+	f.t.Helper()
+	for len(events) > 0 {
+		var records []journal.Record
+		for _, e := range events {
+			records = append(records, journal.Record{Offset: uint64(len(f.records) + 1), Event: e})
+			f.records = append(f.records, records[len(records)-1])
+		}
+		events = f.m.Apply(records)
+	}
+}
+
+// of returns an event of node "n" in a stream. Faults are named by their subjects.
+func of(stream string, sequence uint64, t event.Type, data any) journal.Event {
+	e := event.Event{Type: t, Cluster: "c", Node: "n", Time: time.Unix(1, 0).UTC(), Severity: finding.Info,
+		Stream: stream, Sequence: sequence, Data: data}
+	text, err := e.Encode()
+	if err != nil {
+		panic(err)
+	}
+	return journal.Event{Source: "/clusters/c/nodes/n", ID: e.ID(), Type: string(t), Cluster: "c", Node: "n",
+		Stream: stream, Sequence: sequence, JSON: text}
+}
+
+func fault(name string) event.Fault {
+	return event.Fault{ID: name, Check: "disk", Subject: finding.Subject{Kind: "disk", Name: name},
+		Severity: finding.Fatal, Reason: "Fails"}
+}
+
+func leftover(name string) event.Activity {
+	return event.Activity{ID: name, Check: "leftovers", Kind: finding.LeftoverFound,
+		Subject: finding.Subject{Kind: "mount", Name: name}}
+}
+
+func raise(sequence uint64, name string) journal.Event {
+	return of(streamA, sequence, event.FaultRaised, fault(name))
+}
+
+func clearing(sequence uint64, name string) journal.Event {
+	return of(streamA, sequence, event.FaultCleared, fault(name))
+}
+
+func snapshotOf(stream string, sequence, asOf uint64, faults ...string) journal.Event {
+	s := event.Snapshot{AsOf: fmt.Sprintf("%020d", asOf), Part: 1, End: true}
+	for _, name := range faults {
+		s.Faults = append(s.Faults, fault(name))
+	}
+	return of(stream, sequence, event.NodeSnapshot, s)
+}
+
+// active is the current state: names of faults and leftovers.
+func (f *feed) active() string {
+	d, _, _ := f.m.Node(Key{"c", "n"})
+	var names []string
+	for _, fault := range d.Faults {
+		names = append(names, fault.Subject.Name)
+	}
+	for _, l := range d.LeftoverList {
+		names = append(names, l.Subject.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+// inferred is what the center has added: +name and -name.
+func (f *feed) inferred() string {
+	var names []string
+	for _, r := range f.records {
+		var e struct {
+			Inferred bool
+			Type     event.Type
+			Data     struct{ Subject finding.Subject }
+		}
+		if r.Stream == "" && json.Unmarshal(r.JSON, &e) == nil && e.Inferred {
+			sign := map[event.Type]string{event.FaultRaised: "+", event.LeftoverFound: "+"}[e.Type]
+			if sign == "" {
+				sign = "-"
+			}
+			names = append(names, sign+e.Data.Subject.Name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+func TestState(t *testing.T) {
+	once := fault("a")
+	once.OneShot = true
+	first := snapshotOf(streamA, 5, 4, "a")
+	part := func(sequence uint64, number int, end bool, name string) journal.Event {
+		return of(streamA, sequence, event.NodeSnapshot, event.Snapshot{AsOf: fmt.Sprintf("%020d", 4), Part: number,
+			End: end, Faults: []event.Fault{fault(name)}})
+	}
+	// of2 is a snapshot in a stream of its own.
+	of2 := func(asOf uint64, stream string, unknown []string, names ...string) journal.Event {
+		s := snapshot{Of: stream, Unknown: unknown}
+		s.AsOf, s.Part, s.End = fmt.Sprintf("%020d", asOf), 1, true
+		for _, name := range names {
+			s.Faults = append(s.Faults, fault(name))
+		}
+		return of("01J9CCCCCCCCCCCCCCCCCCCCCC", 1, event.NodeSnapshot, s)
+	}
+	gone := leftover("m")
+	gone.Kind = finding.LeftoverGone
+	for _, test := range []struct {
+		name             string
+		events           []journal.Event
+		active, inferred string
+	}{
+		{"raised and cleared", []journal.Event{raise(1, "a"), raise(2, "b"), clearing(3, "a")}, "b", ""},
+		{"over at once", []journal.Event{of(streamA, 1, event.FaultRaised, once)}, "", ""},
+		{"cleared arrives first", []journal.Event{clearing(2, "a"), raise(1, "a")}, "", ""},
+		{"leftovers", []journal.Event{of(streamA, 1, event.LeftoverFound, leftover("m")),
+			of(streamA, 2, event.LeftoverFound, leftover("o")), of(streamA, 3, event.LeftoverGone, gone)}, "o", ""},
+		{"a snapshot that agrees", []journal.Event{raise(4, "a"), first}, "a", ""},
+		{"a raised that was lost", []journal.Event{first}, "a", "+a"},
+		{"a cleared that was lost", []journal.Event{raise(1, "a"), raise(2, "b"), first}, "a", "-b"},
+		{"leftovers in a snapshot", []journal.Event{of(streamA, 1, event.LeftoverFound, leftover("m")), first}, "a", "+a -m"},
+		{"late events are history", []journal.Event{first, raise(1, "b"), clearing(3, "a")}, "a", "+a"},
+		{"events after a snapshot", []journal.Event{first, clearing(6, "a"), raise(7, "b")}, "b", "+a"},
+		{"what is newer than a snapshot stays", []journal.Event{raise(6, "b"), first}, "a b", "+a"},
+		{"an older snapshot", []journal.Event{first, snapshotOf(streamA, 3, 2, "b")}, "a", "+a"},
+		{"in parts", []journal.Event{part(5, 1, false, "a"), part(6, 2, true, "b")}, "a b", "+a +b"},
+		{"in parts, the last first", []journal.Event{part(6, 2, true, "b"), part(5, 1, false, "a")}, "a b", "+a +b"},
+		{"a part is missing", []journal.Event{raise(1, "c"), part(6, 2, true, "b")}, "c", ""},
+		{"the node was set up again", []journal.Event{raise(7, "a"), of(streamB, 1, event.FaultRaised, fault("b")),
+			snapshotOf(streamB, 2, 1, "b")}, "b", "-a"},
+		{"a snapshot in a stream of its own", []journal.Event{raise(1, "a"), raise(2, "b"), of2(1, streamA, nil, "c"),
+			clearing(3, "c"), raise(4, "d")}, "b d", "+c -a"},
+		{"of a restarted agent that knows nothing yet", []journal.Event{raise(1, "a"), of2(0, streamB, []string{"disk"}),
+			clearing(2, "a")}, "a", ""},
+		{"and then knows", []journal.Event{raise(1, "a"), of2(0, streamB, []string{"disk"}),
+			of(streamB, 1, event.FaultCleared, fault("a"))}, "", ""},
+		{"what an earlier start has left comes later", []journal.Event{of(streamB, 1, event.FaultRaised, fault("b")),
+			raise(1, "a"), of(streamB, 2, event.FaultCleared, fault("b"))}, "", ""},
+		{"the old outbox sends again", []journal.Event{snapshotOf(streamB, 1, 0, "b"), snapshotOf(streamA, 1, 0, "a"),
+			of(streamB, 9, event.FaultCleared, fault("b")), of(streamB, 10, event.FaultRaised, fault("b"))}, "a", "+a +b -b"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			f := &feed{t: t, m: New()}
+			for _, e := range test.events {
+				f.append(e)
+			}
+			if f.active() != test.active || f.inferred() != test.inferred {
+				t.Errorf("active %q, inferred %q; want %q and %q", f.active(), f.inferred(), test.active, test.inferred)
+			}
+			for _, r := range f.records { // an inferred event of a killed center is made again, and is the same
+				if r.Stream == "" && !json.Valid(r.JSON) {
+					t.Errorf("%s", r.JSON)
+				}
+			}
+		})
+	}
+}
+
+// What a later event of the same transaction says wins over what its snapshot would infer.
+func TestInferredInOneTransaction(t *testing.T) {
+	f := &feed{t: t, m: New()}
+	f.append(raise(1, "a"))
+	f.append(snapshotOf(streamA, 3, 2), raise(4, "a"))
+	if f.active() != "a" || f.inferred() != "" {
+		t.Errorf("active %q, inferred %q", f.active(), f.inferred())
+	}
+}
+
+// A center that is killed between a snapshot and what follows from it makes the same events at its next start.
+func TestInferredAfterKill(t *testing.T) {
+	f := &feed{t: t, m: New()}
+	f.append(raise(1, "a"), raise(2, "b"))
+	f.append(snapshotOf(streamA, 3, 2, "c"))
+	again := New()
+	got := again.Apply(f.records[:3])
+	var want []journal.Event
+	for _, r := range f.records[3:] {
+		want = append(want, r.Event)
+	}
+	if diff := cmp.Diff(want, got); diff != "" || len(want) != 3 {
+		t.Error(diff)
+	}
+	if more := again.Apply(f.records[3:]); len(more) > 0 {
+		t.Errorf("made twice: %+v", more)
+	}
+}
+
+// Whatever happens: a checkpoint at any moment and the rest of the journal give the state that the journal gives, and
+// what follows the snapshots brings a reader of the journal to that state too.
+func TestRebuild(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		f := &feed{t: t, m: New()}
+		var saved bytes.Buffer
+		sequence := map[string]uint64{}
+		steps := rapid.IntRange(1, 40).Draw(rt, "steps")
+		for i := range steps {
+			stream := rapid.SampledFrom([]string{streamA, streamA, streamA, streamB}).Draw(rt, "stream")
+			name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "name")
+			back := rapid.SampledFrom([]uint64{0, 0, 0, 1, 3}).Draw(rt, "back")
+			sequence[stream]++
+			now := max(1, sequence[stream]-min(back, sequence[stream]))
+			switch rapid.IntRange(0, 4).Draw(rt, "kind") {
+			case 0, 1:
+				f.append(of(stream, now, event.FaultRaised, fault(name)))
+			case 2:
+				f.append(of(stream, now, event.FaultCleared, fault(name)))
+			case 3:
+				f.append(of(stream, now, event.LeftoverFound, leftover(name)))
+			case 4:
+				f.append(snapshotOf(stream, now, now-1, name))
+			}
+			if i == steps/2 {
+				if _, err := f.m.Save(&saved, "j"); err != nil {
+					rt.Fatal(err)
+				}
+			}
+		}
+		rebuilt := New()
+		if extra := rebuilt.Apply(f.records); len(extra) > 0 {
+			rt.Fatalf("more follows: %+v", extra)
+		}
+		restarted, err := Load(&saved, "j")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		again := rapid.Uint64Range(0, 20).Draw(rt, "again") // a node may be newer than the checkpoint it is in
+		restarted.Apply(slices.DeleteFunc(slices.Clone(f.records), func(r journal.Record) bool {
+			return r.Offset+again <= restarted.Offset()
+		}))
+		for name, m := range map[string]*Model{"rebuilt": rebuilt, "restarted": restarted} {
+			if diff := Compare(f.m, m); len(diff) > 0 {
+				rt.Fatalf("%s: %+v", name, diff)
+			}
+		}
+	})
+}
+
+func TestCheckpointOfAnother(t *testing.T) {
+	var saved bytes.Buffer
+	if _, err := New().Save(&saved, "j"); err != nil {
+		t.Fatal(err)
+	}
+	text := saved.String()
+	for name, broken := range map[string]string{"another journal": strings.Replace(text, `"j"`, `"k"`, 1),
+		"another version": strings.Replace(text, `"version":1`, `"version":2`, 1), "empty": "",
+		"cut off": strings.Replace(text, `"nodes":0`, `"nodes":1`, 1)} {
+		if _, err := Load(strings.NewReader(broken), "j"); err == nil {
+			t.Errorf("%s: it was taken", name)
+		}
+	}
+}
+
+// One node cannot fill the memory.
+func TestBounds(t *testing.T) {
+	f := &feed{t: t, m: New()}
+	for i := range uint64(maxActive + 10) {
+		f.append(raise(i+1, fmt.Sprint(i)))
+	}
+	if c := f.m.Counts(); c.Faults[finding.Fatal] != maxActive || c.Dropped != 10 {
+		t.Errorf("%+v", c)
+	}
+}

@@ -1,0 +1,159 @@
+package model
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Summary is a node in a list.
+type Summary struct {
+	Cluster       string    `json:"cluster"`
+	Node          string    `json:"node"`
+	Fatal         int       `json:"fatal"` // active faults
+	Warning       int       `json:"warning"`
+	Info          int       `json:"info"`
+	Leftovers     int       `json:"leftovers"`
+	Heard         time.Time `json:"heard"` // the last word of its agent, by the center's clock
+	Stopped       bool      `json:"stopped,omitempty"`
+	Version       string    `json:"version"` // of its agent
+	Configuration string    `json:"configuration"`
+	Waiting       int       `json:"waiting"` // events in its outbox, as it said last
+	Blind         []string  `json:"blind"`   // checks that cannot tell
+}
+
+// NodeFault is an active fault with its node.
+type NodeFault struct {
+	Cluster string `json:"cluster"`
+	Node    string `json:"node"`
+	event.Fault
+}
+
+// Detail is all that is known of a node.
+type Detail struct {
+	Summary
+	Faults       []event.Fault    `json:"faults"`
+	LeftoverList []event.Activity `json:"leftoverList"`
+}
+
+// Counts are the numbers of the model.
+type Counts struct {
+	Nodes, Late, Dropped uint64
+	Faults               map[finding.Severity]int
+	Leftovers            int
+}
+
+// Nodes returns the nodes of a cluster, of all clusters where it is empty, and the offset that the list is true at.
+func (m *Model) Nodes(cluster string) (nodes []Summary, offset uint64) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	nodes = []Summary{}
+	for _, key := range slices.SortedFunc(maps.Keys(m.nodes), Key.compare) {
+		if cluster == "" || cluster == key.Cluster {
+			nodes = append(nodes, m.nodes[key].summary())
+		}
+	}
+	return nodes, m.offset
+}
+
+func (n *Node) summary() Summary {
+	s := Summary{Cluster: n.Cluster, Node: n.Name, Heard: n.Heard, Version: n.Agent.Version,
+		Configuration: n.Agent.Configuration, Waiting: n.Agent.Waiting, Blind: n.Agent.Blind,
+		Stopped: n.AgentType == event.AgentStopping}
+	for _, f := range n.Faults {
+		switch {
+		case f.Gone:
+		case f.Severity == finding.Fatal:
+			s.Fatal++
+		case f.Severity == finding.Warning:
+			s.Warning++
+		default:
+			s.Info++
+		}
+	}
+	for _, l := range n.Leftovers {
+		if !l.Gone {
+			s.Leftovers++
+		}
+	}
+	return s
+}
+
+// Node returns one node.
+func (m *Model) Node(key Key) (d Detail, offset uint64, ok bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	n := m.nodes[key]
+	if n == nil {
+		return d, m.offset, false
+	}
+	d = Detail{Summary: n.summary(), Faults: []event.Fault{}, LeftoverList: []event.Activity{}}
+	for _, name := range slices.Sorted(maps.Keys(n.Faults)) {
+		if f := n.Faults[name]; !f.Gone {
+			d.Faults = append(d.Faults, f.Fault)
+		}
+	}
+	slices.SortStableFunc(d.Faults, func(a, b event.Fault) int { return bySeverity(a, b) })
+	for _, name := range slices.Sorted(maps.Keys(n.Leftovers)) {
+		if l := n.Leftovers[name]; !l.Gone {
+			d.LeftoverList = append(d.LeftoverList, l.Activity)
+		}
+	}
+	return d, m.offset, true
+}
+
+// Faults returns the active faults that are wanted, the most severe first, and the offset that the list is true at.
+func (m *Model) Faults(wanted func(NodeFault) bool) (faults []NodeFault, offset uint64) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	faults = []NodeFault{}
+	for _, n := range m.nodes {
+		for _, f := range n.Faults {
+			if nf := (NodeFault{n.Cluster, n.Name, f.Fault}); !f.Gone && wanted(nf) {
+				faults = append(faults, nf)
+			}
+		}
+	}
+	slices.SortFunc(faults, func(a, b NodeFault) int {
+		return cmp.Or(bySeverity(a.Fault, b.Fault), Key{a.Cluster, a.Node}.compare(Key{b.Cluster, b.Node}),
+			cmp.Compare(a.Check, b.Check), cmp.Compare(faultKey(a.Fault), faultKey(b.Fault)))
+	})
+	return faults, m.offset
+}
+
+func bySeverity(a, b event.Fault) int {
+	order := []finding.Severity{finding.Fatal, finding.Warning, finding.Info}
+	return cmp.Compare(slices.Index(order, a.Severity), slices.Index(order, b.Severity))
+}
+
+// Counts returns the numbers of the model.
+func (m *Model) Counts() Counts {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	c := Counts{Nodes: uint64(len(m.nodes)), Late: m.late, Dropped: m.dropped, Faults: map[finding.Severity]int{
+		finding.Fatal: 0, finding.Warning: 0, finding.Info: 0}}
+	for _, n := range m.nodes {
+		s := n.summary()
+		c.Faults[finding.Fatal] += s.Fatal
+		c.Faults[finding.Warning] += s.Warning
+		c.Faults[finding.Info] += s.Info
+		c.Leftovers += s.Leftovers
+	}
+	return c
+}
+
+// LastHeard returns when any agent was heard last.
+func (m *Model) LastHeard() (last time.Time) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for _, n := range m.nodes {
+		if n.Heard.After(last) {
+			last = n.Heard
+		}
+	}
+	return last
+}
