@@ -53,7 +53,7 @@ func TestDelAttachment(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	for _, there := range []bool{true, false} {
 		t.Run(fmt.Sprintf("netns %v", there), func(t *testing.T) {
-			netns := n.Pin(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))
+			netns := n.MountNetns(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))
 			made := n.Attach(uid, netns.Path)
 			a, bridge := attachment(t, n, made.Network, made.ContainerID), made.Network
 			if rules(t, a.ContainerID) == 0 || len(leases(t, n, bridge)) != 1 {
@@ -187,7 +187,7 @@ func TestDelAttachmentNetns(t *testing.T) {
 		want string // what the plugin sees; empty: it is not asked
 	}{
 		"pinned": {func(n *mutatetest.Node) string {
-			return n.Pin(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t))).Path
+			return n.MountNetns(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t))).Path
 		}, "netns=%\n"},
 		"gone": {func(n *mutatetest.Node) string {
 			return filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t))
@@ -196,7 +196,7 @@ func TestDelAttachmentNetns(t *testing.T) {
 			return n.Write(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)), "")
 		}, "netns=\n"},
 		"elsewhere": {func(n *mutatetest.Node) string {
-			return n.Pin(filepath.Join(n.Dir, "elsewhere", "cni-"+mutatetest.UID(t))).Path
+			return n.MountNetns(filepath.Join(n.Dir, "elsewhere", "cni-"+mutatetest.UID(t))).Path
 		}, ""},
 		"of a process": {func(*mutatetest.Node) string { return "/proc/self/ns/net" }, ""},
 		"by a detour": {func(n *mutatetest.Node) string {

@@ -18,7 +18,7 @@ import (
 
 func TestRemoveNetns(t *testing.T) {
 	n := mutatetest.New(t)
-	pinned := n.Pin(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))
+	pinned := n.MountNetns(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))
 	// A second mount on the same name, as some runtimes made them.
 	if err := unix.Mount(pinned.Path, pinned.Path, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestRemoveNetns(t *testing.T) {
 // A namespace that is mounted elsewhere, too, would not end: taking its name away would only hide it.
 func TestRemoveNetnsMountedElsewhere(t *testing.T) {
 	n := mutatetest.New(t)
-	pinned := n.Pin(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))
+	pinned := n.MountNetns(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))
 	copied := n.Write(filepath.Join(n.Dir, "copy"), "")
 	if err := unix.Mount(pinned.Path, copied, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
@@ -77,9 +77,9 @@ func TestRemoveNetnsMountedElsewhere(t *testing.T) {
 func TestRemoveNetnsRefuses(t *testing.T) {
 	n := mutatetest.New(t)
 	dir := filepath.Join(n.Dir, "netns")
-	user := n.Pin(filepath.Join(dir, "foo")) // ip netns add foo
-	elsewhere := n.Pin(filepath.Join(n.Dir, "cni-"+mutatetest.UID(t)))
-	inhabited := n.Pin(filepath.Join(dir, "cni-"+mutatetest.UID(t)))
+	user := n.MountNetns(filepath.Join(dir, "foo")) // ip netns add foo
+	elsewhere := n.MountNetns(filepath.Join(n.Dir, "cni-"+mutatetest.UID(t)))
+	inhabited := n.MountNetns(filepath.Join(dir, "cni-"+mutatetest.UID(t)))
 	resident := exec.Command("/usr/bin/nsenter", "--net="+inhabited.Path, "/bin/sh", "-c", "echo ready; exec sleep 60")
 	out, err := resident.StdoutPipe()
 	if err != nil {
@@ -151,7 +151,7 @@ func veth(t *testing.T, netns string) (mutate.Link, string) {
 
 func TestDeleteLink(t *testing.T) {
 	n := mutatetest.New(t)
-	pinned := n.Pin(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))
+	pinned := n.MountNetns(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))
 	inside, name := veth(t, pinned.Path)
 	both, _ := veth(t, "")
 	otherPeer, otherSpace := inside, inside
@@ -205,7 +205,7 @@ func TestDeleteLink(t *testing.T) {
 // The pod was made again with the same name, and its new interface has the name of the old one.
 func TestDeleteLinkNeverByName(t *testing.T) {
 	n := mutatetest.New(t)
-	pinned := n.Pin(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))
+	pinned := n.MountNetns(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))
 	old, name := veth(t, pinned.Path)
 	link, err := netlink.LinkByName(name)
 	if err != nil {

@@ -20,7 +20,7 @@ func (w *world) networkCensus() mutatetest.Census {
 // attachPod gives a pod a network namespace and a real attachment, and returns the namespace.
 func (w *world) attachPod(uid string) (netns string, attached mutatetest.Attached) {
 	w.t.Helper()
-	netns = w.Pin(filepath.Join(w.Dir, "netns", "cni-"+mutatetest.UID(w.t))).Path
+	netns = w.MountNetns(filepath.Join(w.Dir, "netns", "cni-"+mutatetest.UID(w.t))).Path
 	return netns, w.Attach(uid, netns)
 }
 

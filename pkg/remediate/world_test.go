@@ -240,7 +240,7 @@ func (w *world) makePod(uid string) pod {
 	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/stacked"), "tmpfs", 0)
 	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/stacked"), "tmpfs", 0)
 	w.Mount(filepath.Join(p.data, "sub"), w.PodDir(uid, "volume-subpaths/data/app/0"), "", unix.MS_BIND)
-	netns := w.Pin(filepath.Join(w.Dir, "netns", "cni-"+mutatetest.UID(w.t)))
+	netns := w.MountNetns(filepath.Join(w.Dir, "netns", "cni-"+mutatetest.UID(w.t)))
 	p.attached = w.Attach(uid, netns.Path)
 	return p
 }

@@ -150,7 +150,7 @@ func runCheck(id string, again time.Duration) error {
 	_, _ = os.Lstat(endOfRuns)
 	var archive txtar.Archive
 	if len(probes) > 0 {
-		archive.Files = append(archive.Files, txtar.File{Name: "doors/probe.json", Data: indented(probes)})
+		archive.Files = append(archive.Files, txtar.File{Name: "clients/probe.json", Data: indented(probes)})
 	}
 	archive.Files = append(archive.Files, txtar.File{Name: "want.json", Data: indented(want(findings, err))})
 	return json.NewEncoder(os.Stdout).Encode(archive)

@@ -95,7 +95,7 @@ func WatchCalls(t *testing.T, run func(ctx context.Context, changed func()) erro
 	return calls
 }
 
-// Until repeats act, since a watcher begins at its own time, until it is told.
+// Until repeats act, since a watcher begins at its own time, until it reports one.
 func Until(t *testing.T, calls <-chan struct{}, what string, act func()) {
 	t.Helper()
 	deadline := time.After(15 * time.Second)
@@ -106,7 +106,7 @@ func Until(t *testing.T, calls <-chan struct{}, what string, act func()) {
 			return
 		case <-time.After(100 * time.Millisecond):
 		case <-deadline:
-			t.Fatalf("not told: %s", what)
+			t.Fatalf("not reported: %s", what)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-// Package hosttest makes hosts for tests: fixture trees instead of /proc and /sys, and doors that answer as those of a
+// Package hosttest makes hosts for tests: fixture trees instead of /proc and /sys, and clients that answer as those of a
 // healthy, empty node until a test bends them. It is for tests only.
 package hosttest
 
@@ -39,7 +39,7 @@ const (
 // Option bends a host.
 type Option func(*host.Host)
 
-// Host returns a healthy node without pods: an empty fixture tree, the default paths, and doors that answer from
+// Host returns a healthy node without pods: an empty fixture tree, the default paths, and clients that answer from
 // memory. Any of them can be replaced, by an option or afterwards.
 func Host(t testing.TB, options ...Option) *host.Host {
 	t.Helper()
@@ -83,12 +83,12 @@ func Now() finding.Timestamp {
 // Clock is the clock of a made-up host.
 func Clock() finding.Timestamp { return Now() }
 
-// Answer returns a door that always answers the same.
+// Answer returns a call that always answers the same.
 func Answer[T any](value T, err error) func(context.Context) (T, error) {
 	return func(context.Context) (T, error) { return value, err }
 }
 
-// Hang is what a door does that is never answered: it waits for the end of ctx.
+// Hang is a call that is never answered: it waits for the end of ctx.
 func Hang[T any](ctx context.Context) (T, error) {
 	<-ctx.Done()
 	var none T

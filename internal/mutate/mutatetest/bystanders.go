@@ -173,7 +173,7 @@ func (b *Bystanders) startingPod() {
 // attachment attaches a pod to a network: the mount of its namespace, libcni's cache file, and the lease of an address.
 func (b *Bystanders) attachment(uid, id, name, address string) {
 	n := b.node
-	pin := n.Pin(filepath.Join(n.Dir, "netns", "cni-"+UID(n.t))).Path
+	pin := n.MountNetns(filepath.Join(n.Dir, "netns", "cni-"+UID(n.t))).Path
 	args := fmt.Sprintf(
 		`[["IgnoreUnknown","1"],["K8S_POD_NAMESPACE","default"],["K8S_POD_NAME",%q],["K8S_POD_UID",%q]]`, name, uid)
 	n.Write(filepath.Join(n.Host.Paths.CNICacheDir, "results", "bystanders-"+id+"-eth0"), fmt.Sprintf(
@@ -204,7 +204,7 @@ func (b *Bystanders) otherEngines() {
 // network has a namespace and a pair of links that were created by hand, and podman's network with its own leases.
 func (b *Bystanders) network() {
 	n := b.node
-	n.Pin(filepath.Join(n.Dir, "netns", "mine"))
+	n.MountNetns(filepath.Join(n.Dir, "netns", "mine"))
 	name := "by" + Hex(n.t, 6)
 	n.t.Cleanup(func() { _ = exec.Command("/sbin/ip", "link", "del", name).Run() })
 	for _, args := range [][]string{

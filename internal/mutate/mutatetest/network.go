@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// Pin creates a network namespace and mounts it at name, as a runtime does.
-func (n *Node) Pin(name string) mutate.Netns {
+// MountNetns creates a network namespace and mounts it at name, as a runtime does.
+func (n *Node) MountNetns(name string) mutate.Netns {
 	n.t.Helper()
 	n.Write(name, "")
 	// The namespace of another process, because a thread of ours would count as a process in it.

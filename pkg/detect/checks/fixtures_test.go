@@ -22,10 +22,10 @@ import (
 //	-- proc/1/mountinfo --          a file below the root of the machine
 //	-- sys/dev/block/8:0@ --        a symbolic link; its content is the target
 //	-- sys/block/sda! --            is removed, with all that is below it
-//	-- doors/kubelet-pods.json --   the answer of kubelet: a list of pods; all doors are in fixtureDoors
-//	-- doors/kubelet-process.json -- the running kubelet, as host.Process
-//	-- doors/paths.json --          paths other than the defaults: fields of host.Paths
-//	-- doors/probe.json --          the answers of probes, by path; {"hang": true} is none
+//	-- clients/kubelet-pods.json --   the answer of kubelet: a list of pods; all clients are in fixtureClients
+//	-- clients/kubelet-process.json -- the running kubelet, as host.Process
+//	-- clients/paths.json --          paths other than the defaults: fields of host.Paths
+//	-- clients/probe.json --          the answers of probes, by path; {"hang": true} is none
 //	-- +30s/proc/diskstats --       what has changed 30 seconds later, when the same check runs again
 //	-- want.json --                 the result of the last run; the first one is that of a fresh check
 //

@@ -161,10 +161,10 @@ func (m moment) Come(t *testing.T, h *host.Host) {
 			SinceBoot: time.Hour + m.after}
 	}
 	for _, file := range m.files {
-		if door, ok := strings.CutPrefix(file.Name, "doors/"); ok {
-			open := fixtureDoors()[door]
+		if client, ok := strings.CutPrefix(file.Name, "clients/"); ok {
+			open := fixtureClients()[client]
 			if open == nil {
-				t.Fatalf("there is no door %s", door)
+				t.Fatalf("there is no client %s", client)
 			}
 			open(t, h, file)
 			continue

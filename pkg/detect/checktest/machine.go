@@ -49,8 +49,8 @@ func (m *LoadMachine) Process(pid int, state string, ticks int, service string) 
 	m.Write(fmt.Sprintf("proc/%d/cgroup", pid), "0::/system.slice/"+service)
 }
 
-// Look runs the check once, a while later than the last time.
-func (m *LoadMachine) Look(check detect.Check) []finding.Finding {
+// Run runs the check once, a while later than the last time.
+func (m *LoadMachine) Run(check detect.Check) []finding.Finding {
 	m.t.Helper()
 	findings, err := check.Observe(m.t.Context(), m.Host)
 	if err != nil {

@@ -45,7 +45,7 @@ func TestLastPanicRecordedDump(t *testing.T) {
 		dump(name, string(data), panicBoot.Add(-22*time.Second))
 	}
 	const want = "the kernel panicked before this boot: sysrq triggered crash; its dump is /sys/fs/pstore/dmesg-ramoops-0"
-	if got := m.Look(LastPanic()); len(got) != 1 || got[0].Message != want {
+	if got := m.Run(LastPanic()); len(got) != 1 || got[0].Message != want {
 		t.Errorf("got %+v, want %q", got, want)
 	}
 }
@@ -87,7 +87,7 @@ func TestLastPanic(t *testing.T) {
 			dump(test.file, test.text, test.at)
 			m.Up = test.up
 			got := ""
-			for _, f := range m.Look(LastPanic()) {
+			for _, f := range m.Run(LastPanic()) {
 				got += string(f.Severity) + " " + f.Message
 				if f.Problem() != nil || f.Reason != "KernelPanicBefore" {
 					t.Errorf("%+v", f)
@@ -105,19 +105,19 @@ func TestLastPanicLasts(t *testing.T) {
 	m, dump := panicMachine(t)
 	dump("sys/fs/pstore/dmesg-efi-1", panicText, panicBoot.Add(-time.Minute))
 	check := LastPanic()
-	if got := m.Look(check); len(got) != 1 {
+	if got := m.Run(check); len(got) != 1 {
 		t.Fatalf("%+v", got)
 	}
 	m.Host.Clock = func() finding.Timestamp {
 		return finding.Timestamp{Wall: panicBoot.AddDate(7, 0, 0), Boot: "b", SinceBoot: m.Up}
 	}
-	if got := m.Look(check); len(got) != 1 {
+	if got := m.Run(check); len(got) != 1 {
 		t.Errorf("after the clock jumped: %+v", got)
 	}
 	if err := os.Remove(filepath.Join(m.Host.Files.Root, "sys/fs/pstore/dmesg-efi-1")); err != nil {
 		t.Fatal(err)
 	}
-	if got := m.Look(check); len(got) != 0 {
+	if got := m.Run(check); len(got) != 0 {
 		t.Errorf("after it was removed: %+v", got)
 	}
 }
@@ -127,7 +127,7 @@ func TestLastPanicLeavesServersAlone(t *testing.T) {
 	m, dump := panicMachine(t)
 	dump("var/crash/x/vmcore", "", panicBoot)
 	m.Write("proc/1/mountinfo", rootDisk+"30 21 0:50 / /var/crash rw - nfs4 server:/crash rw\n")
-	if got := m.Look(LastPanic()); len(got) != 0 {
+	if got := m.Run(LastPanic()); len(got) != 0 {
 		t.Errorf("%+v", got)
 	}
 	m.Write("proc/1/mountinfo", "none\n")

@@ -90,7 +90,7 @@ func TestUnexpectedRebootRecorded(t *testing.T) {
 			}
 			m.Write("var/log/wtmp", string(recordedLogins(t)[:test.records*wtmp.WtmpLayouts()[0].Size]))
 			got := ""
-			for _, f := range m.Look(UnexpectedReboot()) {
+			for _, f := range m.Run(UnexpectedReboot()) {
 				got += f.Message
 			}
 			if got != test.want {

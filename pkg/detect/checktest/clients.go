@@ -19,8 +19,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/watch"
 )
 
-// fixtureDoors fake the clients of what is not in files, by the name below doors/.
-func fixtureDoors() map[string]func(t *testing.T, h *host.Host, file txtar.File) {
+// fixtureClients fake the clients of what is not in files, by the name below doors/.
+func fixtureClients() map[string]func(t *testing.T, h *host.Host, file txtar.File) {
 	return map[string]func(t *testing.T, h *host.Host, file txtar.File){
 		"kubelet-pods.json": func(t *testing.T, h *host.Host, file txtar.File) {
 			var pods []corev1.Pod
