@@ -52,7 +52,7 @@ func (r *Reporter) step(ctx context.Context) time.Duration {
 	defer cancel()
 	blocked, wait, err := r.attempt(ctx)
 	switch {
-	case err != nil && context.Cause(ctx) == context.Canceled:
+	case err != nil && errors.Is(context.Cause(ctx), context.Canceled):
 		return idle // the agent ends, the apiserver did nothing wrong
 	case err != nil:
 		r.config.Observer.Wrote(r.Name(), report.ResultError, err)
