@@ -39,6 +39,7 @@ type stage struct {
 	out    io.Writer
 	lab    *lab.Lab
 	agent  *harness.Agent
+	center *center
 	disk   *harness.Disk
 	victim *harness.Victim
 	began  time.Time
@@ -72,12 +73,20 @@ func demo(ctx context.Context, dir string, keep bool) (err error) {
 	if before == nil && !keep {
 		defer func() { err = errors.Join(err, s.lab.Down(context.WithoutCancel(ctx))) }()
 	}
-	if s.agent, err = harness.Install(ctx, s.lab, filepath.Join(dir, "agent"), binary, nil); err != nil {
+	if s.center, err = s.startCenter(ctx, work); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.center.stop()) }()
+	settings, err := s.center.settings()
+	if err != nil {
+		return err
+	}
+	if s.agent, err = harness.Install(ctx, s.lab, filepath.Join(dir, "agent"), binary, settings); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.agent.Stop()) }()
 	for _, act := range []func(context.Context) error{s.startAgent, s.diskFails, s.diskRepaired, s.podLeavesThings,
-		s.clean} {
+		s.clean, s.showCenter} {
 		if err := act(ctx); err != nil {
 			return fmt.Errorf("%w\n\nthe agent's log ends with:\n%s", err, s.agent.LogTail())
 		}

@@ -59,10 +59,13 @@ func TestReloadOfABadConfiguration(t *testing.T) {
 			!strings.Contains(out.stdout, "works with the version that was in force before") {
 			t.Errorf("want %q: %s", name, out)
 		}
-		if got := findings(m.status(), "agent-config"); len(got) != 1 ||
-			!strings.HasPrefix(got[0], "AgentConfigInvalid ") {
-			t.Errorf("findings: %v", got)
-		}
+		m.eventually(10*time.Second, "the finding", func() error { // its check runs after the answer
+			if got := findings(m.status(), "agent-config"); len(got) != 1 ||
+				!strings.HasPrefix(got[0], "AgentConfigInvalid ") {
+				return fmt.Errorf("findings: %v", got)
+			}
+			return nil
+		})
 	}
 	if s := m.status(); s.Release.Mode != "on" || m.property("MainPID") != pid ||
 		m.property("ActiveState") != "active" {
@@ -71,9 +74,12 @@ func TestReloadOfABadConfiguration(t *testing.T) {
 	m.write(configFile, good+"\n# corrected\n")
 	m.run("systemctl", "reload", "nodeagent")
 	m.run("nodeagent", "ready", "--wait=10s")
-	if got := findings(m.status(), "agent-config"); len(got) != 0 {
-		t.Errorf("findings after the correction: %v", got)
-	}
+	m.eventually(10*time.Second, "the finding to clear", func() error {
+		if got := findings(m.status(), "agent-config"); len(got) != 0 {
+			return fmt.Errorf("findings after the correction: %v", got)
+		}
+		return nil
+	})
 }
 
 func TestStartWithABadConfiguration(t *testing.T) {

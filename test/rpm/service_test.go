@@ -56,6 +56,12 @@ func TestCrash(t *testing.T) {
 	m.install()
 	m.write("/etc/nodeagent/config.yaml", "no such key: 1\n") // a fault that lasts
 	m.fails(1, "nodeagent", "reload")
+	m.eventually(10*time.Second, "the finding", func() error {
+		if len(findings(m.status(), "agent-config")) != 1 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
 	before := findings(m.status(), "agent-config")
 	if len(before) != 1 || !strings.HasPrefix(before[0], "AgentConfigInvalid ") {
 		t.Fatalf("findings: %v", before)

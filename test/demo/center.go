@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nodeagent/nodeagent/test/harness"
+)
+
+// center is an event center without any configuration, on this machine's loopback.
+type center struct {
+	binary, dir string
+	cmd         *exec.Cmd
+}
+
+// startCenter builds and starts an event center in a directory that goes with the demo.
+func (s *stage) startCenter(ctx context.Context, work string) (*center, error) {
+	repo, err := harness.Repo()
+	if err != nil {
+		return nil, err
+	}
+	c := &center{binary: filepath.Join(work, "eventcenter"), dir: filepath.Join(work, "eventcenter-data")}
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", c.binary, "./cmd/eventcenter")
+	build.Dir, build.Env = repo, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build eventcenter: %w\n%s", err, out)
+	}
+	c.cmd = exec.CommandContext(ctx, c.binary, "serve", "--dir", c.dir, "--listen", "127.0.0.1:0")
+	if err := c.cmd.Start(); err != nil {
+		return nil, err
+	}
+	return c, harness.WaitFor(ctx, time.Minute, "the event center", func() error {
+		_, err := c.address()
+		return err
+	})
+}
+
+func (c *center) stop() error {
+	_ = c.cmd.Process.Signal(syscall.SIGTERM)
+	if err := c.cmd.Wait(); err != nil {
+		return fmt.Errorf("event center: %w", err)
+	}
+	return nil
+}
+
+// address is where it listens: it writes that beside its token.
+func (c *center) address() (string, error) {
+	text, err := os.ReadFile(filepath.Join(c.dir, "address"))
+	if err == nil && len(text) == 0 {
+		err = errors.New("no address yet")
+	}
+	return strings.TrimSpace(string(text)), err
+}
+
+// settings are those with which an agent sends to it.
+func (c *center) settings() (harness.Overrides, error) {
+	address, err := c.address()
+	return harness.Overrides{"report": map[string]any{"eventCenter": map[string]any{
+		"endpoints": []string{address + "/v1/events"}, "cluster": "demo", "tokenFile": filepath.Join(c.dir, "token"),
+	}}}, err
+}
+
+// showCenter shows what the event center has heard: the fault and its end, the leftovers and their release.
+func (s *stage) showCenter(ctx context.Context) error {
+	s.title("8. The event center has all of it")
+	err := harness.WaitFor(ctx, time.Minute, "the events to arrive", func() error {
+		out, err := exec.CommandContext(ctx, s.center.binary, "events", "--dir", s.center.dir).CombinedOutput()
+		for _, want := range []string{"fault.raised", "fault.cleared", "leftover.found", "leftover.released"} {
+			if err == nil && !strings.Contains(string(out), want) {
+				err = fmt.Errorf("no %s", want)
+			}
+		}
+		return err
+	})
+	s.command(ctx, s.center.binary, "nodes", "--dir", s.center.dir)
+	s.command(ctx, s.center.binary, "events", "--dir", s.center.dir)
+	return err
+}
