@@ -20,6 +20,8 @@ import (
 func newClean(o *options) *cobra.Command {
 	var yes bool
 	var wait time.Duration
+	var pod string
+	var only []string
 	cmd := &cobra.Command{
 		Use:   "clean",
 		Short: "Print what would be released; with --yes release it",
@@ -30,6 +32,9 @@ With --yes it is released: each step is written to the journal, the object's ide
 before it and the effect right after it. Only what is proven to be a leftover is touched. Proof takes several
 passes: the running daemon has made them; without one, --wait repeats the inspection until everything is proven
 or live, or the time is over.
+
+--pod releases what one pod left behind, --only some kinds of it (repeat it, or separate them by commas). Kinds that
+the agent only reports are not listed here: see nodeagent inspect.
 
 Only one release runs on a node at a time. Another one is waited for, at most 30 s.
 
@@ -44,6 +49,9 @@ release is running.`,
 			if yes {
 				cfg.Remediate.Mode = remediate.On // the person at the keyboard has decided
 			}
+			if err := onlyKinds(&cfg.Remediate, only); err != nil {
+				return err
+			}
 			bench, err := agent.OpenBench(cmd.Context(), cfg, quiet())
 			if err != nil {
 				return err
@@ -53,6 +61,7 @@ release is running.`,
 			if err != nil {
 				return err
 			}
+			report = ofPod(report, pod)
 			if yes {
 				return cleanNow(cmd, o, bench, report)
 			}
@@ -64,8 +73,47 @@ release is running.`,
 		},
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "release it")
+	cmd.Flags().StringVar(&pod, "pod", "", "only of the pod with this UID, name or NAMESPACE/NAME")
+	cmd.Flags().StringSliceVar(&only, "only", nil, "only objects of these kinds: see nodeagent inspect")
 	cmd.Flags().DurationVar(&wait, "wait", 0, "repeat the inspection for this long, until everything is proven")
 	return cmd
+}
+
+// onlyKinds switches the release of all other kinds off.
+func onlyKinds(s *remediate.Settings, names []string) error {
+	kinds, err := selectKinds(names)
+	if err != nil || len(kinds) == 0 {
+		return err
+	}
+	modes := make(map[inspect.Kind]remediate.Mode)
+	for _, kind := range inspect.Kinds() {
+		modes[kind] = remediate.Off
+	}
+	for _, kind := range kinds {
+		if why := kind.ReportOnly(); why != "" {
+			return fmt.Errorf("--only %s: objects of this kind are reported only: %s", kind, why)
+		}
+		modes[kind] = s.ModeOf(kind)
+	}
+	s.Kinds = modes
+	return nil
+}
+
+// ofPod returns the report without the objects of other pods; an empty name stands for all of them.
+func ofPod(report inspect.Report, name string) inspect.Report {
+	if name == "" {
+		return report
+	}
+	uids := make(map[string]bool) // of the pods of this name: not every object has a name
+	for _, o := range report.Objects {
+		if o.Pod.UID == name || o.Pod.Name != "" && (o.Pod.Name == name || o.Pod.Namespace+"/"+o.Pod.Name == name) {
+			uids[o.Pod.UID] = true
+		}
+	}
+	report.Objects = slices.DeleteFunc(slices.Clone(report.Objects), func(o inspect.Assessment) bool {
+		return o.Pod.UID == "" || !uids[o.Pod.UID]
+	})
+	return report
 }
 
 // passUntilProven inspects until no object is a candidate any more, or the time is over.
@@ -78,6 +126,7 @@ func passUntilProven(ctx context.Context, bench *agent.Bench, progress io.Writer
 		if err != nil {
 			return report, err
 		}
+		report = report.Releasable()
 		candidates := 0
 		for _, o := range report.Objects {
 			if o.Verdict == inspect.Candidate || o.Verdict == inspect.Unknown {

@@ -162,3 +162,36 @@ func TestCleanFoldsItsOutcome(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+func TestCleanOnly(t *testing.T) {
+	s := remediate.Defaults()
+	s.Mode = remediate.On
+	s.Kinds = map[inspect.Kind]remediate.Mode{inspect.Mount: remediate.DryRun}
+	for _, names := range [][]string{{"mnt"}, {"pod-logs"}} {
+		if err := onlyKinds(&s, names); err == nil {
+			t.Errorf("%q is accepted", names)
+		}
+	}
+	if err := onlyKinds(&s, []string{"cgroup", "mount"}); err != nil {
+		t.Fatal(err)
+	}
+	for kind, want := range map[inspect.Kind]remediate.Mode{inspect.Cgroup: remediate.On,
+		inspect.Mount: remediate.DryRun, inspect.Process: remediate.Off, inspect.Sandbox: remediate.Off} {
+		if got := s.ModeOf(kind); got != want {
+			t.Errorf("%s: %s, want %s", kind, got, want)
+		}
+	}
+}
+
+func TestCleanOfPod(t *testing.T) {
+	named := assessment("a", inspect.Leftover)
+	named.Pod.Namespace, named.Pod.Name = "ns", "web"
+	nameless, other := assessment("a", inspect.Unknown), assessment("b", inspect.Leftover)
+	nobodys := assessment("", inspect.Leftover)
+	all := inspect.Report{Objects: []inspect.Assessment{named, nameless, other, nobodys}}
+	for name, want := range map[string]int{"": 4, "a": 2, "web": 2, "ns/web": 2, "x/web": 0, "b": 1, "/": 0} {
+		if got := len(ofPod(all, name).Objects); got != want {
+			t.Errorf("--pod %q: %d objects, want %d", name, got, want)
+		}
+	}
+}
