@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -493,9 +494,10 @@ func TestNothingThatCameIsCalledLost(t *testing.T) {
 		stop := reporttest.Start(t, r)
 		r.Update(w.Run("a", nil, "One"))
 		time.Sleep(time.Minute)
-		accept := finding.Severity("none")
+		var accept atomic.Value // the severity that is taken
+		accept.Store("none")
 		c.answers(func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
-			refused := events[0].Extensions()["severity"] != string(accept) &&
+			refused := events[0].Extensions()["severity"] != accept.Load() &&
 				events[0].Type() != string(event.NodeSnapshot)
 			if refused {
 				w.WriteHeader(http.StatusServiceUnavailable)
@@ -511,7 +513,7 @@ func TestNothingThatCameIsCalledLost(t *testing.T) {
 		if err := os.CopyFS(crashed+"-before", os.DirFS(dir)); err != nil {
 			t.Fatal(err)
 		}
-		accept = finding.Fatal
+		accept.Store(string(finding.Fatal))
 		time.Sleep(20 * time.Minute)
 		if err := os.CopyFS(crashed, os.DirFS(dir)); err != nil {
 			t.Fatal(err)
