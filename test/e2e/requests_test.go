@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/lab"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // The agent may cause a request in four minutes on a node at rest, those included that kubelet makes to learn who calls
@@ -22,6 +23,7 @@ import (
 // nobody asks anything: the watch and what is read once are made at the start, and then there is silence.
 func TestNoRequestsAtRest(t *testing.T) {
 	ofTheProcess(t, "the apiserver's log names a user for each process")
+	need.Flag(t, *long, "-long: takes four to six minutes of silence")
 	l := openLab(t)
 	a := install(t, l, harness.Overrides{"inspect": map[string]any{"every": "1m", "listSpacing": "30s"}})
 	begin := auditSize(t, l)
