@@ -24,6 +24,7 @@ type explained struct {
 // The real CLI says of real pods why they are stuck: with an image that is not there, a ConfigMap that is missing,
 // processes that are frozen, a volume that is busy, a finalizer, and of one that only a leftover remains of.
 func TestInspectPod(t *testing.T) {
+	ofTheProcess(t, "it gives the agent one identity after the other")
 	l := openLab(t)
 	a := install(t, l, nil)
 	const image, volume = lab.BusyboxImage, "    volumeMounts: [{name: v, mountPath: /v}]\n  volumes:\n  - "
