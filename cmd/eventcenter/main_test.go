@@ -152,7 +152,7 @@ func TestVerbs(t *testing.T) {
 		{[]string{"faults", "--node", "node-1"}, exitProblems, []string{"Slow", "evil?[31m??line?"}},
 		{[]string{"faults", "--severity", "fatal"}, exitFine, nil},
 		{[]string{"faults", "-o", "json"}, exitProblems, []string{`"total":2`}},
-		{[]string{"events"}, exitFine, []string{"fault.raised.v1", "dns/Slow/server/1", "node-2"}},
+		{[]string{"events"}, exitFine, []string{"fault.raised.v1", "dns Slow server 1", "node-2"}},
 		{[]string{"events", "--after", "1", "-o", "json"}, exitFine, []string{`"next":"2"`}},
 		{[]string{"events", "--after", "x"}, exitCouldNotTell, []string{"want an offset"}},
 		{[]string{"node", "node-1"}, exitProblems, []string{"Slow", "fault.raised.v1"}},

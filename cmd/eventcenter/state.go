@@ -47,7 +47,7 @@ func nodeRows(nodes []model.Summary) [][]string {
 	rows := [][]string{{"CLUSTER", "NODE", "FATAL", "WARNING", "INFO", "LEFTOVERS", "HEARD", "AGENT", "BLIND"}}
 	for _, n := range nodes {
 		rows = append(rows, []string{n.Cluster, n.Node, strconv.Itoa(n.Fatal), strconv.Itoa(n.Warning),
-			strconv.Itoa(n.Info), strconv.Itoa(n.Leftovers), ago(n.Heard), n.Version, strings.Join(n.Blind, ",")})
+			strconv.Itoa(n.Info), strconv.Itoa(n.Leftovers), ago(n.Heard), n.Version, few(n.Blind)})
 	}
 	return rows
 }
@@ -182,4 +182,13 @@ func printNode(cmd *cobra.Command, answer api.NodeAnswer) error {
 		rows = append(rows, eventRow(e))
 	}
 	return table(w, rows)
+}
+
+// few names the first of many.
+func few(names []string) string {
+	const most = 3
+	if len(names) <= most {
+		return strings.Join(names, ",")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ","), len(names)-most)
 }

@@ -70,9 +70,11 @@ func (c *center) settings() (harness.Overrides, error) {
 // showCenter shows what the event center has heard: the fault and its end, the leftovers and their release.
 func (s *stage) showCenter(ctx context.Context) error {
 	s.title("8. The event center has all of it")
+	show := []string{"events", "--dir", s.center.dir, "--limit", "1000", "--check", "filesystem-readonly", "--check",
+		"leftovers"}
 	err := harness.WaitFor(ctx, time.Minute, "the events to arrive", func() error {
-		out, err := exec.CommandContext(ctx, s.center.binary, "events", "--dir", s.center.dir).CombinedOutput()
-		for _, want := range []string{"fault.raised", "fault.cleared", "leftover.found", "leftover.released"} {
+		out, err := exec.CommandContext(ctx, s.center.binary, show...).CombinedOutput()
+		for _, want := range []string{"fault.raised", "fault.cleared", "leftover.found", "leftover.gone"} {
 			if err == nil && !strings.Contains(string(out), want) {
 				err = fmt.Errorf("no %s", want)
 			}
@@ -80,6 +82,6 @@ func (s *stage) showCenter(ctx context.Context) error {
 		return err
 	})
 	s.command(ctx, s.center.binary, "nodes", "--dir", s.center.dir)
-	s.command(ctx, s.center.binary, "events", "--dir", s.center.dir)
+	s.command(ctx, s.center.binary, show...)
 	return err
 }

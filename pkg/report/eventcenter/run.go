@@ -59,7 +59,11 @@ func (r *Reporter) Run(ctx context.Context) error {
 func (r *Reporter) say(t event.Type) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.add(event.Event{Type: t, Data: r.self()})
+	self := r.self()
+	if t == event.AgentStarted {
+		self.Blind = []string{} // no check has run yet, which is no blindness
+	}
+	r.add(event.Event{Type: t, Data: self})
 }
 
 func (r *Reporter) self() event.Agent {
