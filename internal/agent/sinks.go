@@ -66,6 +66,12 @@ func (t *sinkMonitor) Dropped(reporter string, severity finding.Severity, n int)
 
 // all returns the status of the sinks of reporters.
 func (t *sinkMonitor) all(reporters []report.Reporter) []status.SinkStatus {
+	stats := make(map[string]eventcenter.Stats)
+	for _, r := range reporters { // before the lock: a reporter calls the monitor with its own lock held
+		if center, ok := r.(*eventcenter.Reporter); ok {
+			stats[r.Name()] = center.Stats()
+		}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	sinks := []status.SinkStatus{}
@@ -76,9 +82,8 @@ func (t *sinkMonitor) all(reporters []report.Reporter) []status.SinkStatus {
 		} else if !slices.Contains([]string{"condition", "configmap", "event", "eventcenter"}, r.Name()) {
 			continue
 		}
-		if r, ok := r.(*eventcenter.Reporter); ok {
-			stats := r.Stats()
-			sink.Endpoint, sink.SetAside = stats.Endpoint, stats.SetAside
+		if center, ok := stats[r.Name()]; ok {
+			sink.Endpoint, sink.SetAside = center.Endpoint, center.SetAside
 		}
 		sinks = append(sinks, sink)
 	}

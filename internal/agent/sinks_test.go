@@ -1,0 +1,57 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
+	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
+)
+
+// askedMeanwhile is an observer at whose first call the status is asked for, which must not wait for the reporter that
+// is calling.
+type askedMeanwhile struct {
+	report.Unobserved
+	monitor *sinkMonitor
+	ask     func()
+}
+
+func (a *askedMeanwhile) Queued(reporter string, length int) {
+	if ask := a.ask; ask != nil {
+		a.ask = nil
+		go ask()
+		time.Sleep(100 * time.Millisecond) // for the question to wait for the reporter's lock
+	}
+	a.monitor.Queued(reporter, length)
+}
+
+// A status that is asked for while a reporter takes over news hangs neither of them.
+func TestStatusWhileAReporterReports(t *testing.T) {
+	monitor := newSinkMonitor(report.Unobserved{})
+	observer := &askedMeanwhile{monitor: monitor}
+	r := eventcenter.New(eventcenter.Config{Settings: eventcenter.Settings{Endpoints: []string{"http://127.0.0.1:1"},
+		Cluster: "c"}, Node: "n", Observer: observer})
+	answered := make(chan int, 1)
+	observer.ask = func() { answered <- len(monitor.all([]report.Reporter{r})) }
+	reported := make(chan struct{})
+	go func() {
+		state, updates := reporttest.NewWorld().Run("disk", nil, "Readonly")
+		r.Update(state, updates)
+		r.Report([]finding.Activity{})
+		close(reported)
+	}()
+	for range 2 {
+		select {
+		case <-reported:
+			reported = nil
+		case n := <-answered:
+			if n != 1 {
+				t.Errorf("%d sinks", n)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("the reporter and the status wait for each other")
+		}
+	}
+}
