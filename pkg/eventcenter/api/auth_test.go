@@ -1,0 +1,99 @@
+package api_test
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+)
+
+// A node speaks only for itself; who may only send may not read.
+func TestIdentity(t *testing.T) {
+	c := newCenter(t, func(config *api.Config) {
+		config.Authenticate = func(*http.Request) (api.Identity, error) {
+			return api.Identity{Name: "node", Cluster: "prod", Node: "a"}, nil
+		}
+	})
+	other := raised("a", 1, "x", "fatal")
+	other.Cluster = "test"
+	for name, e := range map[string]event.Event{"another node": raised("b", 1, "x", "fatal"), "another cluster": other} {
+		r, answer := c.post(batch, encode(t, raised("a", 1, "x", "fatal"), e))
+		if r.StatusCode != 403 || !strings.Contains(answer, `"index":1`) {
+			t.Errorf("%s: %d %s", name, r.StatusCode, answer)
+		}
+	}
+	foreign := `{"specversion":"1.0","id":"1","source":"urn:x","type":"x"}`
+	if r, answer := c.post(single, foreign); r.StatusCode != 403 {
+		t.Errorf("a foreign event: %d %s", r.StatusCode, answer)
+	}
+	if newest := c.Journal.Bounds().Newest; newest != 0 {
+		t.Errorf("%d events are stored", newest)
+	}
+	c.send(raised("a", 1, "x", "fatal"))
+	for _, path := range []string{"/v1/events", "/v1/nodes", "/v1/nodes/prod/a", "/v1/faults", "/v1/avoid", "/metrics"} {
+		if r, _ := c.do(c.request(http.MethodGet, path, "", "")); r.StatusCode != 403 {
+			t.Errorf("%s: %d", path, r.StatusCode)
+		}
+	}
+}
+
+func TestToken(t *testing.T) {
+	c := newCenter(t, nil)
+	for _, given := range []string{"", "Bearer ", "Bearer " + token[1:], "Bearer " + token + "0", "Basic " + token} {
+		for _, r := range []*http.Request{c.request("GET", "/v1/nodes", "", ""),
+			c.request("POST", "/v1/events", batch, "[]")} {
+			r.Header.Set("Authorization", given)
+			response, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response.Body.Close()
+			if response.StatusCode != 401 || response.Header.Get("WWW-Authenticate") != "Bearer" {
+				t.Errorf("%q: %d", given, response.StatusCode)
+			}
+		}
+	}
+}
+
+// A page in a browser cannot reach the center by a name that its server points to this machine.
+func TestHost(t *testing.T) {
+	c := newCenter(t, nil)
+	for host, want := range map[string]int{"evil.example": 421, "evil.example:10685": 421, "10.0.0.1": 421,
+		"localhost.evil.example": 421, "localhost:1": 200, "127.0.0.1": 200, "[::1]:10685": 200} {
+		r := c.request(http.MethodGet, "/healthz", "", "")
+		r.Host = host
+		if response, _ := c.do(r); response.StatusCode != want {
+			t.Errorf("Host %s: %d, want %d", host, response.StatusCode, want)
+		}
+	}
+}
+
+// The token is made once, for its owner alone; one that others may read is refused.
+func TestTokenFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "token")
+	first, err := api.Token(name)
+	if err != nil || len(first) < 32 {
+		t.Fatal(first, err)
+	}
+	again, err := api.Token(name)
+	info, err2 := os.Stat(name)
+	if err != nil || err2 != nil || again != first || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v %v", err, err2, info)
+	}
+	if err := os.Chmod(name, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.Token(name); err == nil {
+		t.Error("a token that others may read is used")
+	}
+	if err := os.WriteFile(name, nil, 0o600); err != nil || os.Chmod(name, 0o600) != nil {
+		t.Fatal(err)
+	}
+	if _, err := api.Token(name); err == nil {
+		t.Error("an empty token is used")
+	}
+}

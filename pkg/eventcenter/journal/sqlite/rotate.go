@@ -1,0 +1,96 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// roll begins a new partition for a new day, and where there is none to write to, or a damaged one. It begins with the watermarks of all
+// streams that were heard of lately.
+func (s *Store) roll(ctx context.Context, now time.Time) error {
+	day := now.UTC().Format(time.DateOnly)
+	w := &s.writer
+	if w.part != nil && (w.day == day && !s.isDamaged(w.part) || w.part.last < w.part.first) {
+		return nil
+	}
+	p, err := create(ctx, s.Dir, s.newest+1, day)
+	if err != nil {
+		return err
+	}
+	if err := w.close(); err != nil {
+		return err
+	}
+	if err := s.writeTo(ctx, p); err != nil {
+		return errors.Join(err, p.drop())
+	}
+	tx, err := w.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	for key, mark := range w.streams {
+		if now.Sub(mark.seen) > s.Keep {
+			delete(w.streams, key)
+		}
+	}
+	t := transaction{tx: tx, streams: w.streams}
+	if err := errors.Join(t.saveStreams(ctx), tx.Commit()); err != nil {
+		return err
+	}
+	w.day = day
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.parts = append(s.parts, p)
+	return nil
+}
+
+func (s *Store) isDamaged(p *partition) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return p.damaged != nil
+}
+
+func (s *Store) partitions() []*partition {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.parts)
+}
+
+// room returns ErrFull while the disk is full. When there is room again, the ballast is made anew first.
+func (s *Store) room() error {
+	s.mu.Lock()
+	full := !s.fullFrom.IsZero()
+	s.mu.Unlock()
+	if !full {
+		return nil
+	}
+	free, err := s.free()
+	if err != nil {
+		return err
+	}
+	if free < 2*s.BallastBytes || s.makeBallast() != nil {
+		return journal.ErrFull
+	}
+	s.Log.Info("the journal's disk has room again")
+	s.mu.Lock()
+	s.fullFrom = time.Time{}
+	s.mu.Unlock()
+	return nil
+}
+
+// full frees the ballast: trimming and checkpoints need room to work.
+func (s *Store) full(cause error) error {
+	s.mu.Lock()
+	s.fullFrom = s.Now()
+	s.mu.Unlock()
+	s.Log.Error("the journal's disk is full: nothing is taken until it has room", "dir", s.Dir, "err", cause)
+	if err := remove(s.ballast()); err != nil {
+		s.Log.Error("the ballast cannot be freed", "err", err)
+	}
+	return fmt.Errorf("%w: %w", journal.ErrFull, cause)
+}

@@ -1,0 +1,35 @@
+package eventcenter_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
+)
+
+func TestSettings(t *testing.T) {
+	for name, want := range map[string]string{
+		`{"Endpoints":["https://10.0.0.1:1/v1/events"]}`:                                       "cluster",
+		`{"Endpoints":["http://10.0.0.1:1/v1/events"],"Cluster":"c"}`:                          "endpoints.0",
+		`{"Endpoints":["http://localhost:1/"],"Cluster":"c"}`:                                  "endpoints.0",
+		`{"Endpoints":["http://127.0.0.1:1/","https://u:p@x/"],"Cluster":"c"}`:                 "endpoints.1",
+		`{"Endpoints":["http://127.0.0.1:1/","http://[::1]:1/","https://x:1/"],"Cluster":"c"}`: "",
+		`{"ClientCertFile":"/a"}`:                                                              "clientKeyFile",
+		`{"TokenFile":"../token"}`:                                                             "tokenFile",
+		`{"TokenFile":"token"}`:                                                                "",
+		`{"Mode":"pigeon"}`:                                                                    "mode",
+	} {
+		s := eventcenter.Settings{Mode: eventcenter.Batch}
+		if err := json.Unmarshal([]byte(name), &s); err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for key := range s.Problems() {
+			got = append(got, key)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: problems with %v, want %q", name, got, want)
+		}
+	}
+}
