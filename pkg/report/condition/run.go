@@ -14,18 +14,9 @@ import (
 // Run writes until ctx ends.
 func (r *Reporter) Run(ctx context.Context) error {
 	stop := r.behind.Start(ctx)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			r.due() // stores the last state
-			return stop()
-		case <-r.changed:
-		case <-timer.C:
-		}
-		timer.Reset(time.Until(r.step(ctx)))
-	}
+	report.Steps(ctx, r.changed, r.step)
+	r.due() // stores the last state
+	return stop()
 }
 
 // step does what is due and returns when to check again.

@@ -16,20 +16,8 @@ import (
 // Run sends until ctx ends.
 func (r *Reporter) Run(ctx context.Context) error {
 	stop := r.outbox.Start(ctx)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return stop()
-		case <-r.changed:
-		case <-timer.C:
-		}
-		timer.Stop()
-		if next := r.step(ctx); !next.IsZero() {
-			timer.Reset(time.Until(next))
-		}
-	}
+	report.Steps(ctx, r.changed, r.step)
+	return stop()
 }
 
 // step sends one event, if one is due, and returns when to check again; never, if that is zero.

@@ -41,18 +41,9 @@ func (r *Reporter) Run(ctx context.Context) error {
 	defer r.credentials.close()
 	stop := r.disk.start(ctx)
 	r.say(event.AgentStarted)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			r.leave(ctx)
-			return stop()
-		case <-r.changed:
-		case <-timer.C:
-		}
-		timer.Reset(time.Until(r.step(ctx)))
-	}
+	report.Steps(ctx, r.changed, r.step)
+	r.leave(ctx)
+	return stop()
 }
 
 // say adds an event about the agent itself.

@@ -27,17 +27,8 @@ const (
 // Run sets and takes off the taint until ctx ends. It stays then: the fault does too.
 func (r *Reporter) Run(ctx context.Context) error {
 	stop := r.behind.Start(ctx)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return stop()
-		case <-r.changed:
-		case <-timer.C:
-		}
-		timer.Reset(r.step(ctx))
-	}
+	report.Steps(ctx, r.changed, func(ctx context.Context) time.Time { return time.Now().Add(r.step(ctx)) })
+	return stop()
 }
 
 // step does what is due and returns how long to wait for the next step.

@@ -1,0 +1,25 @@
+package report
+
+import (
+	"context"
+	"time"
+)
+
+// Steps calls step at once, then at each change and at the time that step returned (zero: at a change only), until ctx
+// ends.
+func Steps(ctx context.Context, changed <-chan struct{}, step func(context.Context) time.Time) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-timer.C:
+		}
+		timer.Stop()
+		if next := step(ctx); !next.IsZero() {
+			timer.Reset(time.Until(next))
+		}
+	}
+}
