@@ -123,18 +123,21 @@ func (h *Host) ProcessTable(ctx context.Context, maxAge time.Duration) ([]proc.S
 
 // Threads returns all threads of some processes, with the thread's ID in PID. Processes that have ended are left out.
 func (h *Host) Threads(ctx context.Context, pids []int, each func(pid int, thread proc.Stat)) error {
-	scan := &proc.Scan{Root: h.Files.Root}
+	threads := h.ThreadLister()
 	for _, pid := range pids {
-		threads, err := scan.Run(ctx, proc.File(pid, "task"))
-		if proc.Gone(err) {
-			continue
-		}
-		if err != nil {
+		found, err := threads(ctx, pid)
+		if err != nil && !proc.Gone(err) {
 			return err
 		}
-		for _, thread := range threads {
+		for _, thread := range found {
 			each(pid, thread)
 		}
 	}
 	return nil
+}
+
+// ThreadLister returns a function that lists the threads of a process, as Threads does. Its calls share a buffer.
+func (h *Host) ThreadLister() func(ctx context.Context, pid int) ([]proc.Stat, error) {
+	scan := &proc.Scan{Root: h.Files.Root}
+	return func(ctx context.Context, pid int) ([]proc.Stat, error) { return scan.Run(ctx, proc.File(pid, "task")) }
 }

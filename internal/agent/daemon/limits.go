@@ -4,17 +4,19 @@ import (
 	"context"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"time"
 )
 
 // Two processors are more than the agent ever needs; on a machine with 128 of them, each further one would cost memory.
-// The garbage collector runs early, because the agent allocates little over a long time, and unused memory is returned
-// after the start and now and then.
+// The garbage collector runs early, because the agent allocates little over a long time. Memory that only the start or an
+// inspection needed is returned soon after it; the runtime itself would keep most of it.
 const (
 	processors   = 2
 	garbage      = 50 // percent: GOGC
 	releaseAfter = 15 * time.Second
-	releaseEvery = 10 * time.Minute
+	releaseEvery = time.Minute
+	unused       = 3 << 20 // bytes: less is not worth the collection, which takes some milliseconds
 )
 
 // setRuntimeLimits sets the limits of this process.
@@ -32,8 +34,19 @@ func releaseMemory(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-memory.C:
-			debug.FreeOSMemory()
+			if unusedMemory() > unused {
+				debug.FreeOSMemory()
+			}
 			memory.Reset(releaseEvery)
 		}
 	}
+}
+
+// unusedMemory returns the memory of the heap, in bytes, that holds nothing that is still needed.
+func unusedMemory() uint64 {
+	samples := []metrics.Sample{{Name: "/memory/classes/heap/free:bytes"},
+		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/gc/heap/live:bytes"}}
+	metrics.Read(samples)
+	free, objects, live := samples[0].Value.Uint64(), samples[1].Value.Uint64(), samples[2].Value.Uint64()
+	return free + objects - min(objects, live)
 }

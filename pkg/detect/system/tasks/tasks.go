@@ -60,7 +60,7 @@ func (before TaskScan) Renew(ctx context.Context, h *host.Host) (TaskScan, error
 	if err != nil {
 		return TaskScan{}, err
 	}
-	left := MaxTasks
+	left, threads := MaxTasks, h.ThreadLister()
 	for _, leader := range table {
 		if ctx.Err() != nil {
 			return TaskScan{}, fmt.Errorf("scan the threads of %d processes: %w", len(table), ctx.Err())
@@ -70,7 +70,7 @@ func (before TaskScan) Renew(ctx context.Context, h *host.Host) (TaskScan, error
 			scan.cut = true
 			break
 		}
-		left -= scan.addTasks(ctx, h, leader)
+		left -= scan.addTasks(ctx, h, leader, threads)
 	}
 	for _, t := range scan.Blocked {
 		scan.since[t.ID] = now
@@ -84,17 +84,17 @@ func (before TaskScan) Renew(ctx context.Context, h *host.Host) (TaskScan, error
 
 // addTasks adds the threads of a process that run or are blocked, and returns the number of its threads. Blocked
 // programs of many threads, as those in Go and Java, rarely have their main thread blocked.
-func (s *TaskScan) addTasks(ctx context.Context, h *host.Host, leader proc.Stat) int {
+func (s *TaskScan) addTasks(ctx context.Context, h *host.Host, leader proc.Stat,
+	threads func(context.Context, int) ([]proc.Stat, error)) int {
 	if leader.Threads <= 1 {
 		s.add(h, leader.PID, leader)
 		return 1
 	}
-	threads := 0
-	_ = h.Threads(ctx, []int{leader.PID}, func(pid int, thread proc.Stat) { // without an answer it has none
-		s.add(h, pid, thread)
-		threads++
-	})
-	return max(threads, 1)
+	found, _ := threads(ctx, leader.PID) // without an answer it has none
+	for _, thread := range found {
+		s.add(h, leader.PID, thread)
+	}
+	return max(len(found), 1)
 }
 
 func (s *TaskScan) add(h *host.Host, pid int, stat proc.Stat) {
