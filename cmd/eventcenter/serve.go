@@ -18,6 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
 )
 
 const (
@@ -124,9 +125,13 @@ func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, to
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	sessions := pages.NewSessions(s.secured, time.Now)
 	server := &http.Server{
 		Handler: api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.loopback,
-			Authenticate: api.TokenAuthentication(token), Alive: s.alive, Stopping: ctx.Done(),
+			Authenticate: sessions.Authenticate(api.TokenAuthentication(token)), Alive: s.alive,
+			Stopping: ctx.Done(), SignIn: sessions.Code,
+			Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions,
+				Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version}),
 			Health: func() api.Health { return api.Health(center.Journal.Health()) }}),
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(center.Log.Handler(), slog.LevelDebug),
@@ -134,8 +139,8 @@ func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, to
 	if err := os.WriteFile(filepath.Join(center.Dir, addressFile), []byte(address+"\n"), 0o600); err != nil {
 		center.Log.Error("the address is not written for other verbs: they need --server", "err", err)
 	}
-	fmt.Fprintf(os.Stderr, "eventcenter: listening on %s; its token is in %s\n", address,
-		plain(filepath.Join(center.Dir, "token")))
+	fmt.Fprintf(os.Stderr, "eventcenter: listening on %s; its token is in %s; \"eventcenter login\" opens the pages\n",
+		address, plain(filepath.Join(center.Dir, "token")))
 	var upkeep sync.WaitGroup
 	upkeep.Go(func() { _ = center.Run(ctx) }) // logs what fails
 	defer upkeep.Wait()

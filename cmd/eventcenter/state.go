@@ -166,20 +166,16 @@ func printNode(cmd *cobra.Command, answer api.NodeAnswer) error {
 	if err := table(w, nodeRows([]model.Summary{answer.Node.Summary})); err != nil {
 		return err
 	}
-	var faults []model.NodeFault
-	for _, f := range answer.Node.Faults {
-		faults = append(faults, model.NodeFault{Cluster: answer.Node.Cluster, Node: answer.Node.Node, Fault: f})
-	}
-	if len(faults) > 0 {
+	if len(answer.Node.Faults) > 0 {
 		fmt.Fprintln(w)
-		if err := table(w, faultRows(faults)); err != nil {
+		if err := table(w, faultRows(answer.Node.Faults)); err != nil {
 			return err
 		}
 	}
 	fmt.Fprintln(w)
 	rows := [][]string{eventHead()}
 	for _, e := range answer.Events {
-		rows = append(rows, eventRow(e))
+		rows = append(rows, eventRow(api.LineOf(e), 0))
 	}
 	return table(w, rows)
 }

@@ -71,6 +71,16 @@ type Range struct {
 	Reason string `json:"reason"` // dropped, expired, rejected, lost (found missing after a restart)
 }
 
+// Operator is the data of operator.*: what a person said of a fault.
+type Operator struct {
+	Check    string          `json:"check"`
+	Subject  finding.Subject `json:"subject"`
+	RaisedAt time.Time       `json:"raisedAt,omitzero"` // of the fault: it may come again another time
+	By       string          `json:"by"`
+	Text     string          `json:"text,omitempty"`
+	Until    time.Time       `json:"until,omitzero"` // muted until then; zero: no longer
+}
+
 // readData decodes the data of a type.
 func readData(t Type, data []byte) (any, error) {
 	switch t {

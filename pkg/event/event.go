@@ -44,6 +44,13 @@ const (
 	AgentGap         Type = typePrefix + "agent.gap.v1" // Gap
 )
 
+// The types of what people say of a fault at the center, with Operator as their data.
+const (
+	OperatorAcknowledged Type = typePrefix + "operator.acknowledged.v1"
+	OperatorMuted        Type = typePrefix + "operator.muted.v1"
+	OperatorCommented    Type = typePrefix + "operator.commented.v1"
+)
+
 const (
 	// MaxSize bounds an encoded event, and MaxSnapshot one part of a snapshot, in bytes.
 	MaxSize     = 64 << 10

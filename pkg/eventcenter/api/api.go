@@ -52,6 +52,9 @@ type Config struct {
 	// center by a name that its server points here.
 	Loopback bool
 
+	Pages  http.Handler // everything beside the routes; nil: nothing
+	SignIn func(name string) (code string, ends time.Time, err error)
+
 	Alive  time.Duration // after which agents say that they are alive; 0: a minute
 	Limits Limits
 }
@@ -101,6 +104,9 @@ func New(c Config) *Server {
 	}
 	s := &Server{Config: c, mux: http.NewServeMux(), rates: newRates(c.Limits),
 		bodies: semaphore.NewWeighted(c.Limits.Bytes), streams: make(chan struct{}, c.Limits.Streams)}
+	if c.Pages != nil {
+		s.mux.Handle("/", c.Pages)
+	}
 	s.metrics = newMetrics(s)
 	for pattern, r := range s.routes() {
 		s.mux.HandleFunc(pattern, s.metrics.counted(pattern, s.guarded(r)))
@@ -129,6 +135,7 @@ func (s *Server) routes() map[string]route {
 		"GET /v1/nodes/{cluster}/{node}": {answer: s.node},
 		"GET /v1/faults":                 {answer: s.faults},
 		"GET /v1/avoid":                  {answer: s.avoided},
+		"POST /v1/sign-in-codes":         {answer: s.signInCode},
 		"GET /metrics":                   {answer: s.metrics.serve},
 		"GET /healthz":                   {answer: s.healthz, open: true},
 		"GET /readyz":                    {answer: s.readyz, open: true},

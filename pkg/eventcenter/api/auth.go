@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -11,6 +12,9 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Identity is who sent a request.
@@ -83,4 +87,36 @@ func ReadToken(name string) (string, error) {
 		return "", fmt.Errorf("%s: no token: it has fewer than 32 characters", name)
 	}
 	return token, nil
+}
+
+// SignInCode is the answer of POST /v1/sign-in-codes.
+type SignInCode struct {
+	Code string    `json:"code"` // for one person, once
+	Ends time.Time `json:"ends"`
+}
+
+// signInCode makes a code with which a person signs in at the pages.
+func (s *Server) signInCode(w http.ResponseWriter, r *http.Request, who Identity) {
+	if !only(w, r.URL.Query(), "name") {
+		return
+	}
+	if !who.Any {
+		refuse(w, http.StatusForbidden, "only an administrator invites to the pages", nil)
+		return
+	}
+	name := r.URL.Query().Get("name")
+	if len(name) > 64 || strings.ContainsFunc(name, unicode.IsControl) || !utf8.ValidString(name) {
+		refuse(w, http.StatusBadRequest, "name: at most 64 bytes of text", nil)
+		return
+	}
+	if s.SignIn == nil {
+		refuse(w, http.StatusNotFound, "this center has no pages", nil)
+		return
+	}
+	code, ends, err := s.SignIn(cmp.Or(name, who.Name))
+	if err != nil {
+		refuseForNow(w, http.StatusServiceUnavailable, err.Error(), time.Minute)
+		return
+	}
+	respond(w, http.StatusOK, SignInCode{code, ends.UTC()})
 }

@@ -56,6 +56,7 @@ type Node struct {
 	Parts     map[int]snapshot         `json:"parts,omitempty"` // of the snapshot that is on its way
 	PartsAsOf uint64                   `json:"partsAsOf,omitempty"`
 	Pending   map[string]journal.Event `json:"pending,omitempty"`
+	Notes     map[string]*Note         `json:"notes,omitempty"` // of people, by fault
 }
 
 // Stamp says which event the agent's last word on a thing was. What is gone stays until the next snapshot, so that an
@@ -107,6 +108,9 @@ func (m *Model) apply(r journal.Record) {
 			delete(n.Pending, r.ID)
 		}
 		delete(m.pending, r.ID)
+		if strings.HasPrefix(r.ID, "operator-") {
+			m.operator(r)
+		}
 		return
 	}
 	if r.Stream == "" {

@@ -31,12 +31,13 @@ type NodeFault struct {
 	Cluster string `json:"cluster"`
 	Node    string `json:"node"`
 	event.Fault
+	Operator *Note `json:"operator,omitempty"` // what people said of it
 }
 
 // Detail is all that is known of a node.
 type Detail struct {
 	Summary
-	Faults       []event.Fault    `json:"faults"`
+	Faults       []NodeFault      `json:"faults"`
 	LeftoverList []event.Activity `json:"leftoverList"`
 }
 
@@ -91,13 +92,13 @@ func (m *Model) Node(key Key) (d Detail, offset uint64, ok bool) {
 	if n == nil {
 		return d, m.offset, false
 	}
-	d = Detail{Summary: n.summary(), Faults: []event.Fault{}, LeftoverList: []event.Activity{}}
+	d = Detail{Summary: n.summary(), Faults: []NodeFault{}, LeftoverList: []event.Activity{}}
 	for _, name := range slices.Sorted(maps.Keys(n.Faults)) {
 		if f := n.Faults[name]; !f.Gone {
-			d.Faults = append(d.Faults, f.Fault)
+			d.Faults = append(d.Faults, n.fault(name, f))
 		}
 	}
-	slices.SortStableFunc(d.Faults, func(a, b event.Fault) int { return bySeverity(a, b) })
+	slices.SortStableFunc(d.Faults, func(a, b NodeFault) int { return bySeverity(a.Fault, b.Fault) })
 	for _, name := range slices.Sorted(maps.Keys(n.Leftovers)) {
 		if l := n.Leftovers[name]; !l.Gone {
 			d.LeftoverList = append(d.LeftoverList, l.Activity)
@@ -112,8 +113,8 @@ func (m *Model) Faults(wanted func(NodeFault) bool) (faults []NodeFault, offset 
 	defer m.mu.RUnlock()
 	faults = []NodeFault{}
 	for _, n := range m.nodes {
-		for _, f := range n.Faults {
-			if nf := (NodeFault{n.Cluster, n.Name, f.Fault}); !f.Gone && wanted(nf) {
+		for key, f := range n.Faults {
+			if nf := n.fault(key, f); !f.Gone && wanted(nf) {
 				faults = append(faults, nf)
 			}
 		}
@@ -123,6 +124,10 @@ func (m *Model) Faults(wanted func(NodeFault) bool) (faults []NodeFault, offset 
 			cmp.Compare(a.Check, b.Check), cmp.Compare(faultKey(a.Fault), faultKey(b.Fault)))
 	})
 	return faults, m.offset
+}
+
+func (n *Node) fault(key string, f *Fault) NodeFault {
+	return NodeFault{n.Cluster, n.Name, f.Fault, n.noteOf(key, f.Fault)}
 }
 
 func bySeverity(a, b event.Fault) int {
