@@ -8,7 +8,6 @@ import (
 	"context"
 	"embed"
 	"html/template"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -87,11 +86,7 @@ func New(c Config) http.Handler {
 	}
 	mux.HandleFunc("GET /login", s.loginForm)
 	mux.HandleFunc("POST /login", s.login)
-	assets, err := fs.Sub(files, "assets")
-	if err != nil {
-		panic(err) // the program was built without them
-	}
-	static := http.StripPrefix("/assets/", http.FileServerFS(assets))
+	static := http.FileServerFS(files)
 	mux.HandleFunc("GET /assets/", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "private, max-age=3600")
 		static.ServeHTTP(w, r)
