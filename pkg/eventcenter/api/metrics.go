@@ -17,9 +17,11 @@ type metrics struct {
 	events   *prometheus.CounterVec
 	requests *prometheus.CounterVec
 	limited  *prometheus.CounterVec
-	failed   prometheus.Counter
-	future   prometheus.Counter
-	append   prometheus.Histogram
+	// identities counts who was recognized, and how
+	identities *prometheus.CounterVec
+	failed     prometheus.Counter
+	future     prometheus.Counter
+	append     prometheus.Histogram
 }
 
 const namespace = "eventcenter"
@@ -32,8 +34,11 @@ func newMetrics(s *Server) *metrics {
 		events: counter("events_total", "Events by what became of them: stored, duplicate, conflict (a duplicate with "+
 			"other content; the first stays), rejected, forbidden, alive (not journaled).", "result"),
 		requests: counter("requests_total", "Requests by route and status.", "route", "code"),
-		limited: counter("limited_total", "Requests refused because of a rate, of one source or of all.",
-			"limit"),
+		limited: counter("limited_total", "Requests refused because of a rate: events of one source or of all, requests "+
+			"of one node.", "limit"),
+		identities: counter("identities_total", "Requests by the cluster that vouched, how that was proven, and the result: "+
+			"accepted, unreviewed (a signature alone counted: the apiserver could not be asked), or the status of the refusal.",
+			"cluster", "by", "result"),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "append_failures_total",
 			Help: "Batches that the journal could not store; their senders keep them."}),
 		future: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "future_events_total",
@@ -45,7 +50,7 @@ func newMetrics(s *Server) *metrics {
 		m.events.WithLabelValues(result)
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(m.events, m.requests, m.limited, m.failed, m.future, m.append, &state{s})
+	registry.MustRegister(m.events, m.requests, m.limited, m.identities, m.failed, m.future, m.append, &state{s})
 	m.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	return m
 }
