@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -114,7 +115,14 @@ func (c *state) Collect(out chan<- prometheus.Metric) {
 	gauge("journal_full", "1 while the journal's disk is full and nothing is taken.", full)
 	gauge("journal_lost_events", "Acknowledged events that are damaged or missing in the journal.", lost)
 	gauge("model_offset", "Up to where the journal is in the model.", float64(c.s.Model.Offset()))
-	gauge("nodes", "Nodes whose agent was ever heard.", float64(counts.Nodes))
+	gauge("nodes", "Nodes that are known, by their agents or by their clusters.", float64(counts.Nodes))
+	gauge("silent_clusters", "Clusters so many of whose nodes are silent that these are not reported one by one.",
+		float64(counts.SilentClusters))
+	silent := prometheus.NewDesc(namespace+"_silent_nodes", "Nodes that are silent: blind (no word of the agent), lost "+
+		"(the Lease does not move).", []string{"state"}, nil)
+	for _, s := range []model.State{model.Blind, model.Lost} {
+		out <- prometheus.MustNewConstMetric(silent, prometheus.GaugeValue, float64(counts.Silent[s]), string(s))
+	}
 	gauge("leftovers", "Leftovers of deleted pods.", float64(counts.Leftovers))
 	gauge("late_events", "Events since the start that came too late to change the current state.", float64(counts.Late))
 	gauge("dropped_state", "Faults and leftovers since the start beyond what is remembered of one node.",
