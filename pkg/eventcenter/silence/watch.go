@@ -42,9 +42,19 @@ type Watcher struct {
 	Log      *slog.Logger
 }
 
-// Run judges until ctx ends.
+// Run judges until ctx ends. It begins when the cluster's Nodes are known.
 func (w *Watcher) Run(ctx context.Context) error {
 	judge := NewJudge(w.Interval, time.Now())
+	for {
+		if _, ok := w.Cluster.Nodes(); ok {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Second):
+		}
+	}
 	tick := time.NewTicker(ListEvery)
 	defer tick.Stop()
 	for {
