@@ -96,7 +96,7 @@ test-npd: ## node-problem-detector's own code beside the agent's, on the same fi
 .PHONY: test-lab
 test-lab: ## the lab of the tests below: it comes up, is repaired, and leaves nothing
 	$(TEST) $(RUN) -count=1 -timeout 20m -v ./test/lab -args -lab
-	go test -count=1 -v -run TestRealAPIServer ./internal/kube -args -apiserver # which the lab has built
+	go test -count=1 -v -run TestRealAPIServer ./internal/kube ./cmd/eventcenter -args -apiserver # which the lab has built
 
 # Each of the next three brings up a lab, unless there is one, and removes what it has brought up.
 # Not $(MAKE): "make -n" would run what else is in its line.

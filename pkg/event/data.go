@@ -81,6 +81,19 @@ type Operator struct {
 	Until    time.Time       `json:"until,omitzero"` // muted until then; zero: no longer
 }
 
+// Silence is the data of node.blind, node.lost, node.seen, node.removed, cluster.silent and cluster.seen. Times are by
+// the center's clock but for Lease.
+type Silence struct {
+	Reason  string    `json:"reason"`
+	Message string    `json:"message"`
+	Since   time.Time `json:"since"`          // of the silence
+	Heard   time.Time `json:"heard,omitzero"` // the agent's last word
+	Lease   time.Time `json:"lease,omitzero"` // when kubelet renewed its Lease, by its own clock
+	Ready   string    `json:"ready,omitempty"`
+	UID     string    `json:"uid,omitempty"`   // of the Node
+	Nodes   int       `json:"nodes,omitempty"` // of a cluster: how many are silent
+}
+
 // readData decodes the data of a type.
 func readData(t Type, data []byte) (any, error) {
 	switch t {

@@ -51,7 +51,7 @@ func OperatorEvent(t event.Type, f NodeFault, said event.Operator, now time.Time
 	for i, part := range subject {
 		subject[i] = url.PathEscape(part)
 	}
-	e := inferred{SpecVersion: "1.0", ID: "operator-" + rand.Text(), Source: centerSource(f.Cluster), Type: t,
+	e := inferred{SpecVersion: "1.0", ID: "operator-" + rand.Text(), Source: Source(f.Cluster), Type: t,
 		Subject: strings.Join(subject, "/"), DataContentType: "application/json", Time: now.UTC(), Data: said,
 		Node: f.Node, Severity: finding.Info}
 	text, err := json.Marshal(e)

@@ -24,6 +24,9 @@ type Summary struct {
 	Configuration string    `json:"configuration"`
 	Waiting       int       `json:"waiting"` // events in its outbox, as it said last
 	Blind         []string  `json:"blind"`   // checks that cannot tell
+	Pool          string    `json:"pool,omitempty"`
+	Zone          string    `json:"zone,omitempty"`
+	Silence       *Silence  `json:"silence,omitempty"` // nil: nothing is wrong with its agent and its Lease
 }
 
 // NodeFault is an active fault with its node.
@@ -46,6 +49,8 @@ type Counts struct {
 	Nodes, Late, Dropped uint64
 	Faults               map[finding.Severity]int
 	Leftovers            int
+	Silent               map[State]int // nodes
+	SilentClusters       int
 }
 
 // Nodes returns the nodes of a cluster, of all clusters where it is empty, and the offset that the list is true at.
@@ -54,7 +59,7 @@ func (m *Model) Nodes(cluster string) (nodes []Summary, offset uint64) {
 	defer m.mu.RUnlock()
 	nodes = []Summary{}
 	for _, key := range slices.SortedFunc(maps.Keys(m.nodes), Key.compare) {
-		if cluster == "" || cluster == key.Cluster {
+		if (cluster == "" || cluster == key.Cluster) && m.nodes[key].shown() {
 			nodes = append(nodes, m.nodes[key].summary())
 		}
 	}
@@ -64,7 +69,10 @@ func (m *Model) Nodes(cluster string) (nodes []Summary, offset uint64) {
 func (n *Node) summary() Summary {
 	s := Summary{Cluster: n.Cluster, Node: n.Name, Heard: n.Heard, Version: n.Agent.Version,
 		Configuration: n.Agent.Configuration, Waiting: n.Agent.Waiting, Blind: n.Agent.Blind,
-		Stopped: n.AgentType == event.AgentStopping}
+		Stopped: n.AgentType == event.AgentStopping, Pool: n.Pool, Zone: n.Zone}
+	if n.Silence != nil && n.Silence.State != Seen {
+		s.Silence = n.Silence
+	}
 	for _, f := range n.Faults {
 		switch {
 		case f.Gone:
@@ -89,7 +97,7 @@ func (m *Model) Node(key Key) (d Detail, offset uint64, ok bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	n := m.nodes[key]
-	if n == nil {
+	if n == nil || !n.shown() {
 		return d, m.offset, false
 	}
 	d = Detail{Summary: n.summary(), Faults: []NodeFault{}, LeftoverList: []event.Activity{}}
@@ -139,10 +147,20 @@ func bySeverity(a, b event.Fault) int {
 func (m *Model) Counts() Counts {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	c := Counts{Nodes: uint64(len(m.nodes)), Late: m.late, Dropped: m.dropped, Faults: map[finding.Severity]int{
-		finding.Fatal: 0, finding.Warning: 0, finding.Info: 0}}
+	c := Counts{Late: m.late, Dropped: m.dropped, Faults: map[finding.Severity]int{
+		finding.Fatal: 0, finding.Warning: 0, finding.Info: 0}, Silent: map[State]int{Blind: 0, Lost: 0}}
 	for _, n := range m.nodes {
 		s := n.summary()
+		if !n.shown() {
+			if s.Silence != nil {
+				c.SilentClusters++
+			}
+			continue
+		}
+		c.Nodes++
+		if s.Silence != nil {
+			c.Silent[s.Silence.State]++
+		}
 		c.Faults[finding.Fatal] += s.Fatal
 		c.Faults[finding.Warning] += s.Warning
 		c.Faults[finding.Info] += s.Info

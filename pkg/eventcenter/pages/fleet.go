@@ -14,13 +14,16 @@ import (
 
 // The states of a node, the worst first.
 const (
+	stateLost     = string(model.Lost)
 	stateFatal    = "fatal"
-	stateSilent   = "silent" // its agent has said nothing for too long
+	stateBlind    = string(model.Blind)
 	stateDegraded = "degraded"
 	stateHealthy  = "healthy"
 )
 
-func states() []string { return []string{stateFatal, stateSilent, stateDegraded, stateHealthy} }
+func states() []string {
+	return []string{stateLost, stateFatal, stateBlind, stateDegraded, stateHealthy}
+}
 
 // silentAfter is how many intervals an agent may be silent.
 const silentAfter = 2.5
@@ -28,11 +31,17 @@ const silentAfter = 2.5
 // stateOf returns the state of a node. What a silent agent said last may no longer be true, but a fatal fault is worth
 // knowing all the same.
 func stateOf(n model.Summary, now time.Time, alive time.Duration) string {
+	found := model.Seen
+	if n.Silence != nil {
+		found = n.Silence.State
+	}
 	switch {
+	case found == model.Lost:
+		return stateLost
 	case n.Fatal > 0:
 		return stateFatal
-	case n.Stopped || now.Sub(n.Heard) > time.Duration(silentAfter*float64(alive)):
-		return stateSilent
+	case found == model.Blind || n.Stopped || now.Sub(n.Heard) > time.Duration(silentAfter*float64(alive)):
+		return stateBlind
 	case n.Warning > 0:
 		return stateDegraded
 	}
@@ -41,9 +50,10 @@ func stateOf(n model.Summary, now time.Time, alive time.Duration) string {
 
 // tally is the nodes of a group by state.
 type tally struct {
-	Name  string
-	Nodes int
-	In    map[string]int
+	Cluster, Pool string
+	Zone          string
+	Nodes         int
+	In            map[string]int
 }
 
 func (t *tally) add(state string) {
@@ -119,12 +129,13 @@ func groupLink(f model.NodeFault) string {
 }
 
 type fleetView struct {
-	All      tally
-	Clusters []tally
-	States   []string
-	Groups   []group // the first of them
-	More     int
-	Heard    time.Time // any agent
+	All    tally
+	Pools  []tally
+	Silent []model.ClusterState // so many nodes that the fault may be elsewhere
+	States []string
+	Groups []group // the first of them
+	More   int
+	Heard  time.Time // any agent
 }
 
 // fleetGroups bounds the faults on the first page.
@@ -133,15 +144,23 @@ const fleetGroups = 10
 func (s *server) fleet(w http.ResponseWriter, r *http.Request, _ session) {
 	now := s.Now()
 	nodes, _ := s.Model.Nodes("")
-	v := fleetView{States: states(), All: tally{Name: "all"}, Heard: s.Model.LastHeard()}
-	for _, n := range nodes { // sorted by cluster
-		if last := len(v.Clusters) - 1; last < 0 || v.Clusters[last].Name != n.Cluster {
-			v.Clusters = append(v.Clusters, tally{Name: n.Cluster})
+	v := fleetView{States: states(), Heard: s.Model.LastHeard(), Silent: s.Model.SilentClusters()}
+	for _, n := range nodes {
+		i := slices.IndexFunc(v.Pools, func(t tally) bool {
+			return t.Cluster == n.Cluster && t.Pool == n.Pool && t.Zone == n.Zone
+		})
+		if i < 0 {
+			i = len(v.Pools)
+			v.Pools = append(v.Pools, tally{Cluster: n.Cluster, Pool: n.Pool, Zone: n.Zone})
 		}
 		state := stateOf(n, now, s.Alive)
 		v.All.add(state)
-		v.Clusters[len(v.Clusters)-1].add(state)
+		v.Pools[i].add(state)
 	}
+	slices.SortStableFunc(v.Pools, func(a, b tally) int {
+		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Zone, b.Zone))
+	})
+	v.Pools = v.Pools[:min(maxRows, len(v.Pools))]
 	faults, _ := s.Model.Faults(func(f model.NodeFault) bool { return f.Severity != finding.Info })
 	groups := groupsOf(faults, now)
 	v.Groups = groups[:min(fleetGroups, len(groups))]
@@ -171,11 +190,13 @@ func (s *server) agents(w http.ResponseWriter, r *http.Request, _ session) {
 	q := r.URL.Query()
 	now := s.Now()
 	all, _ := s.Model.Nodes(q.Get("cluster"))
-	v := nodesView{Filter: []field{{"cluster", q.Get("cluster"), nil}, {"state", q.Get("state"), states()},
+	v := nodesView{Filter: []field{{"cluster", q.Get("cluster"), nil}, {"pool", q.Get("pool"), nil},
+		{"zone", q.Get("zone"), nil}, {"state", q.Get("state"), states()},
 		{"version", q.Get("version"), nil}, {"node", q.Get("node"), nil}}}
 	for _, n := range all {
 		row := nodeRow{n, stateOf(n, now, s.Alive)}
-		if passes(q.Get("state"), row.State) && passes(q.Get("version"), n.Version) &&
+		if passes(q.Get("state"), row.State) && passes(q.Get("pool"), n.Pool) && passes(q.Get("zone"), n.Zone) &&
+			passes(q.Get("version"), n.Version) &&
 			strings.Contains(n.Node, q.Get("node")) {
 			v.Nodes = append(v.Nodes, row)
 		}

@@ -201,7 +201,7 @@ func TestPages(t *testing.T) {
 	c.wants(c.page("/leftovers"), "cgroup", "node-2</a> 1")
 	c.wants(c.page("/nodes/prod/node-2"), "shop/cart", "nobody knows its pod")
 	c.now = c.now.Add(3 * time.Minute)
-	c.wants(c.page("/agents"), ">silent</span>")
+	c.wants(c.page("/agents"), ">blind</span>")
 	c.wants(c.page("/assets/style.css"), "color-scheme")
 	if answer, _ := c.do("/nodes/prod/nobody", nil); answer.status != http.StatusNotFound {
 		t.Error(answer.status)
