@@ -140,12 +140,12 @@ func TestWatcher(t *testing.T) {
 			name := fmt.Sprint("n", i)
 			c.nodes[name] = silence.Node{UID: "uid-" + name, Pool: "p"}
 		}
-		var log bytes.Buffer
+		log := slog.New(slog.DiscardHandler)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		for range 2 { // two workers for a moment
 			w := &silence.Watcher{Name: "c", Cluster: c, Model: m, Append: j.Append, Interval: time.Minute,
-				Log: slog.New(slog.NewTextHandler(&log, nil))}
+				Log: log}
 			go w.Run(ctx) //nolint:errcheck // it ends with the test
 		}
 		from := 0
