@@ -127,6 +127,7 @@ func (m *Model) derived(key Key) []byte {
 		n = *there
 	}
 	var zero Node
+	n.Offset = 0 // that of a node that is there again is of the one before
 	n.Heard, n.Agent, n.AgentType, n.Pending, n.Meta = zero.Heard, event.Agent{}, "", nil, Meta{}
 	text, err := json.Marshal(n)
 	if err != nil {

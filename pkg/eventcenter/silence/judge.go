@@ -157,7 +157,7 @@ func (j *Judge) state(name string, o Observation, fresh bool) (model.State, Verd
 	age := o.At.Sub(l.changed)
 	spoken := !known.Heard.IsZero() && o.At.Sub(known.Heard) <= time.Duration(blindAfter*float64(j.interval))
 	moves := fresh && l.moved && age < lostAfter
-	mute := node.Expected && !spoken && !o.At.Before(j.blindFrom(l, known))
+	mute := node.Expected && !o.At.Before(j.blindFrom(l, known))
 	lost := fresh && age >= lostAfter && o.At.Sub(j.started) >= j.interval && (!l.renewed.IsZero() || mute)
 	switch {
 	case lost:

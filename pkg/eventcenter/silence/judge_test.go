@@ -2,6 +2,7 @@ package silence
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +32,7 @@ type world struct {
 	back        int
 	joins       int // nodes that are there from this second on, without an agent yet
 	joinAt      int
+	told        map[string]model.Silence // before the start
 	seconds     int
 }
 
@@ -38,12 +40,12 @@ func in(s span, second int) bool { return second >= s.from && second < s.until }
 
 // last returns when something that happens every period (with a phase) happened last, before a second.
 func (w world) last(second, period, phase int, not ...span) (int, bool) {
-	for s := second; s >= 0; s-- {
+	for s := second - (second+phase)%period; s >= 0; s -= period {
 		stopped := false
 		for _, n := range not {
 			stopped = stopped || in(n, s)
 		}
-		if (s+phase)%period == 0 && !stopped {
+		if !stopped {
 			return s, true
 		}
 	}
@@ -61,7 +63,8 @@ func (w world) observe(second int, told map[string]model.Silence) Observation {
 		name := fmt.Sprintf("n%03d", i)
 		o.Nodes[name] = Node{UID: name, Expected: !w.unexpected}
 		k := model.Known{Silence: told[name]}
-		if at, ok := w.last(second, 60, 7*i, w.dead[i], w.mute[i], span{0, w.back}); ok && !w.noAgent[i] && i < w.nodes {
+		never := w.noAgent[i] || i >= w.nodes
+		if at, ok := w.last(second, 60, 7*i, w.dead[i], w.mute[i], span{0, w.back}); ok && !never {
 			k.Heard = start.Add(time.Duration(at) * time.Second)
 		} else if w.heardBefore && !w.noAgent[i] {
 			k.Heard = start.Add(-time.Hour)
@@ -80,6 +83,7 @@ func (w world) observe(second int, told map[string]model.Silence) Observation {
 // run returns what is said, as "SECOND NODE TYPE REASON". Lists come as they do, a few milliseconds early or late.
 func (w world) run() (lines []string) {
 	j, told := NewJudge(interval, start), map[string]model.Silence{}
+	maps.Copy(told, w.told)
 	for second := 5; second < w.seconds; second += 20 {
 		o := w.observe(second, told)
 		o.At = o.At.Add(time.Duration(second%3) * 10 * time.Millisecond)
@@ -100,6 +104,10 @@ func of(nodes int, s span) map[int]span {
 		all[i] = s
 	}
 	return all
+}
+
+func lost(node string) map[string]model.Silence {
+	return map[string]model.Silence{node: {State: model.Lost, Told: start.Add(-time.Hour)}}
 }
 
 func TestJudge(t *testing.T) {
@@ -133,14 +141,24 @@ func TestJudge(t *testing.T) {
 			world: world{nodes: 10, noAgent: map[int]bool{3: true}, seconds: 3600},
 			want:  []string{"365 n003 node.blind NoAgent"},
 		},
-		"no agent is expected":           {world: world{nodes: 10, noAgent: map[int]bool{3: true}, unexpected: true, seconds: 3600}},
-		"a node without Lease or agent":  {world: world{nodes: 10, noAgent: map[int]bool{3: true}, noLease: map[int]bool{3: true}, seconds: 3600}, want: []string{"365 n003 node.lost NoLease"}},
-		"no Lease, but an agent":         {world: world{nodes: 10, noLease: map[int]bool{3: true}, seconds: 3600}},
-		"a new node has time":            {world: world{nodes: 10, joins: 1, joinAt: 1000, seconds: 1360}},
-		"a new node never has an agent":  {world: world{nodes: 10, joins: 1, joinAt: 1000, seconds: 3600}, want: []string{"1365 n010 node.blind NoAgent"}},
-		"the center was away":            {world: world{nodes: 10, heardBefore: true, back: 290, seconds: 3600}},
-		"dead since before the start":    {world: world{nodes: 10, dead: map[int]span{0: {1, 3600}}, heardBefore: true, seconds: 3600}, want: []string{"65 n000 node.lost LeaseUnchanged"}},
-		"the apiserver is away":          {world: world{nodes: 10, away: span{1000, 1600}, seconds: 3600}},
+		"no agent is expected":          {world: world{nodes: 10, noAgent: map[int]bool{3: true}, unexpected: true, seconds: 3600}},
+		"a node without Lease or agent": {world: world{nodes: 10, noAgent: map[int]bool{3: true}, noLease: map[int]bool{3: true}, seconds: 3600}, want: []string{"365 n003 node.lost NoLease"}},
+		"no Lease, but an agent":        {world: world{nodes: 10, noLease: map[int]bool{3: true}, seconds: 3600}},
+		"a new node has time":           {world: world{nodes: 10, joins: 1, joinAt: 1000, seconds: 1360}},
+		"a new node never has an agent": {world: world{nodes: 10, joins: 1, joinAt: 1000, seconds: 3600}, want: []string{"1365 n010 node.blind NoAgent"}},
+		"the center was away":           {world: world{nodes: 10, heardBefore: true, back: 290, seconds: 3600}},
+		"dead since before the start":   {world: world{nodes: 10, dead: map[int]span{0: {1, 3600}}, heardBefore: true, seconds: 3600}, want: []string{"65 n000 node.lost LeaseUnchanged"}},
+		"lost before the start, and still": {
+			world: world{nodes: 10, told: lost("n000"), dead: map[int]span{0: {0, 3600}}, heardBefore: true, seconds: 3600}},
+		"lost before the start, and back": {
+			world: world{nodes: 10, told: lost("n000"), dead: map[int]span{0: {0, 100}}, heardBefore: true, seconds: 3600},
+			want:  []string{"105 n000 node.seen Heard"},
+		},
+		"a third of the agents, for a while": {
+			world: world{nodes: 60, mute: of(20, span{1001, 2000}), seconds: 3600},
+			want:  []string{"1105 cluster.silent ManyNodesSilent", "2065 cluster.seen Heard"},
+		},
+		"the apiserver is away":          {world: world{nodes: 10, away: span{986, 1600}, seconds: 3600}},
 		"the apiserver away, agents too": {world: world{nodes: 10, away: span{1000, 1600}, mute: of(2, span{1000, 1500}), seconds: 3600}},
 		"one node alone": {
 			world: world{nodes: 1, dead: map[int]span{0: {1001, 2000}}, seconds: 1200},
@@ -165,7 +183,7 @@ func TestJudge(t *testing.T) {
 					all[i] = true
 				}
 				return all
-			}(), seconds: 36000},
+			}(), seconds: 7200},
 			want: []string{"365 cluster.silent ManyNodesSilent"},
 		},
 		"a third at first, then few for ever": {

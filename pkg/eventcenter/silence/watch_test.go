@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"strings"
@@ -139,12 +140,12 @@ func TestWatcher(t *testing.T) {
 			name := fmt.Sprint("n", i)
 			c.nodes[name] = silence.Node{UID: "uid-" + name, Pool: "p"}
 		}
-		var log bytes.Buffer
+		log := slog.New(slog.DiscardHandler)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		for range 2 { // two workers for a moment
 			w := &silence.Watcher{Name: "c", Cluster: c, Model: m, Append: j.Append, Interval: time.Minute,
-				Log: slog.New(slog.NewTextHandler(&log, nil))}
+				Log: log}
 			go w.Run(ctx) //nolint:errcheck // it ends with the test
 		}
 		from := 0
@@ -165,6 +166,10 @@ func TestWatcher(t *testing.T) {
 			t.Fatal(err)
 		}
 		expect(10*time.Minute, "nothing happens", "n0 fault.raised Fails", "n1 fault.raised Fails")
+		var base bytes.Buffer
+		if _, err := m.Save(&base, "j"); err != nil {
+			t.Fatal(err)
+		}
 		change(func() { c.dead["n0"] = time.Now() })
 		expect(time.Minute, "it dies", "n0 node.lost LeaseUnchanged")
 		if nodes, _ := m.Nodes("c"); len(nodes) != 5 || nodes[0].Silence == nil || nodes[0].Silence.State != model.Lost ||
@@ -198,12 +203,24 @@ func TestWatcher(t *testing.T) {
 		expect(time.Minute, "its agent speaks", "n1 fault.raised Fails")
 		change(func() { delete(c.nodes, "n1") })
 		expect(time.Minute, "gone too", "n1 node.removed NodeRemoved", "n1 fault.cleared Fails")
-		checkpoint(t, m, j)
+		change(func() { c.away = true; c.nodes["n2"] = silence.Node{UID: "new"} })
+		expect(time.Minute, "another n2, and the apiserver is away")
+		change(func() { c.away = false })
+		expect(time.Minute, "another n2", "n2 node.removed NodeReplaced")
+		for sequence := range uint64(2) {
+			if _, err := j.Append(ctx, []journal.Event{raise(t, "n9", sequence+1)}); err != nil {
+				t.Fatal(err)
+			}
+			expect(time.Minute, "an agent without a Node", "n9 fault.raised Fails", "n9 node.removed NodeRemoved",
+				"n9 fault.cleared Fails")
+		}
+		checkpoint(t, &base, m, j)
 	})
 }
 
-// checkpoint demands that the journal gives what a checkpoint says, also of nodes that are gone.
-func checkpoint(t *testing.T, m *model.Model, j *memory) {
+// checkpoint demands that the journal gives, after an earlier checkpoint, what one of now says, also of nodes that are
+// gone.
+func checkpoint(t *testing.T, base io.Reader, m *model.Model, j *memory) {
 	t.Helper()
 	var text bytes.Buffer
 	if _, err := m.Save(&text, "j"); err != nil {
@@ -216,7 +233,10 @@ func checkpoint(t *testing.T, m *model.Model, j *memory) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rebuilt := model.New()
+	rebuilt, err := model.Load(base, "j")
+	if err != nil {
+		t.Fatal(err)
+	}
 	rebuilt.Apply(loaded.Limit(j.records))
 	if found := model.Compare(loaded, rebuilt); len(found) > 0 {
 		t.Errorf("%+v", found)
