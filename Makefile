@@ -53,7 +53,7 @@ lane-machine:
 	$(MAKE) LANES= packages test-rpm machine test-lab cluster
 
 .PHONY: test-long
-test-long: packages guest demo fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, the fuzz targets
+test-long: packages guest demo browser fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, the fuzz targets
 	go test -count=1 -timeout 20m -v -run 'TestKubeletPLEG|TestNoRequestsAtRest' ./test/e2e -args -lab -long
 	go test -count=1 -timeout 20m -v -run TestPackageOfTheOtherArchitecture ./test/rpm -args -long
 
@@ -96,7 +96,7 @@ test-npd: ## node-problem-detector's own code beside the agent's, on the same fi
 .PHONY: test-lab
 test-lab: ## the lab of the tests below: it comes up, is repaired, and leaves nothing
 	$(TEST) $(RUN) -count=1 -timeout 20m -v ./test/lab -args -lab
-	go test -count=1 -v -run TestRealAPIServer ./internal/kube -args -apiserver # which the lab has built
+	go test -count=1 -v -run TestRealAPIServer ./internal/kube ./cmd/eventcenter -args -apiserver # which the lab has built
 
 # Each of the next three brings up a lab, unless there is one, and removes what it has brought up.
 # Not $(MAKE): "make -n" would run what else is in its line.
@@ -128,6 +128,14 @@ fuzz: ## every fuzz target for 30 s; an input that fails is kept in testdata/fuz
 .PHONY: mutants
 mutants: ## takes out each guard of the release, one at a time, and demands that a test notices; as root, about an hour
 	go run ./test/mutants
+
+AXE := axe-core-4.14.1
+.PHONY: browser
+browser: ## the event center's pages in Chromium: a person uses them, with and without JavaScript; accessible, by axe
+	mkdir -p .cache/$(AXE)
+	test -x /usr/bin/chromium || apt-get install -y --no-install-recommends chromium
+	test -s .cache/$(AXE)/package/axe.min.js || (cd .cache && npm pack --silent axe-core@$(AXE:axe-core-%=%) && tar -xzf $(AXE).tgz -C $(AXE))
+	cd test/browser && go vet . && go test -vet=off -count=1 -timeout 10m -v . -args -axe $(CURDIR)/.cache/$(AXE)/package/axe.min.js
 
 .PHONY: guest
 guest: ## tests that break the machine they run on, in emulated ones with Debian's kernel: disks, links, file servers, processors, memory, sensors, the kernel itself; suspended, restored, reset

@@ -25,7 +25,11 @@ const (
 
 // get asks the center. The caller closes the body of the answer.
 func (o *options) get(ctx context.Context, path string, headers map[string]string) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, o.address()+path, nil)
+	return o.send(ctx, http.MethodGet, path, headers)
+}
+
+func (o *options) send(ctx context.Context, method, path string, headers map[string]string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, method, o.address()+path, nil)
 	if err != nil {
 		return nil, err
 	}

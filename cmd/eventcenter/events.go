@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -56,72 +54,25 @@ func eventHead() []string {
 }
 
 // eventRow is an event in a line for people.
-func eventRow(i api.Item) []string {
-	var e struct {
-		Type, Source, Subject, Severity, Partitionkey string
-		Inferred                                      bool
-		Data                                          struct{ Message string }
-	}
-	_ = json.Unmarshal(i.Event, &e) // a foreign event's data may have any form: what can be read is shown
-	node := e.Partitionkey
-	if node == "" {
-		node = e.Source
-	}
-	t := strings.TrimPrefix(e.Type, "io.github.nodeagent.")
-	if e.Inferred {
+func eventRow(l api.Line, more int) []string {
+	t, about := l.Type, l.Subject
+	if l.Inferred {
 		t += " (inferred)"
 	}
-	return []string{i.Offset, i.Received.Format(time.RFC3339), t, e.Severity, node, subject(e.Subject),
-		clip(e.Data.Message, 120)}
+	if more > 0 {
+		about += fmt.Sprintf(" and %d more", more)
+	}
+	return []string{l.Offset, l.Received.Format(time.RFC3339), t, l.Severity, l.Node, about, api.Clip(l.Message, 120)}
 }
 
-// wholeID is the ID of a container or sandbox: its first 13 digits are enough for people.
-var wholeID = regexp.MustCompile(`\b([0-9a-f]{13})[0-9a-f]{51}\b`)
-
-// subject returns the subject of an agent's event (check/reason/kind/name, each percent-encoded) for people: without a
-// reason that says the same as the type. That of any other event is returned as it is.
-func subject(text string) string {
-	parts := strings.Split(text, "/")
-	if len(parts) != 4 {
-		return clip(text, 80)
-	}
-	name, err := url.PathUnescape(parts[3])
-	if err != nil {
-		name = parts[3]
-	}
-	words := []string{parts[0], parts[1], parts[2], wholeID.ReplaceAllString(name, "$1")}
-	if strings.HasPrefix(parts[1], "Leftover") || strings.HasPrefix(parts[1], "Action") {
-		words = append(words[:1], words[2:]...)
-	}
-	return clip(strings.Join(words, " "), 80)
-}
-
-// clip returns at most so many characters of a text; the end of a name says more than its beginning.
-func clip(text string, most int) string {
-	runes := []rune(text)
-	if len(runes) <= most {
-		return text
-	}
-	return string(runes[:most/2]) + "…" + string(runes[len(runes)-most/2:])
-}
-
-// folded are the rows of events. Those of one type, check and reason (or kind of leftover) that follow each other on a
-// node are one row.
-func folded(items []api.Item) [][]string {
-	var rows [][]string
-	same := 0
-	var run string
+// folded are the rows of events.
+func folded(items []api.Item) (rows [][]string) {
+	var lines []api.Line
 	for _, i := range items {
-		row := eventRow(i)
-		words := strings.Fields(row[5])
-		key := strings.Join(append(row[2:5:5], words[:min(2, len(words))]...), "|")
-		if key != run || len(words) == 0 {
-			rows, run, same = append(rows, row), key, 0
-			continue
-		}
-		same++
-		last := rows[len(rows)-1]
-		last[5] = strings.TrimSuffix(last[5], fmt.Sprintf(" and %d more", same-1)) + fmt.Sprintf(" and %d more", same)
+		lines = append(lines, api.LineOf(i))
+	}
+	for _, f := range api.Fold(lines) {
+		rows = append(rows, eventRow(f.Line, f.More))
 	}
 	return rows
 }
@@ -210,7 +161,7 @@ func (o *options) printStreamed(w io.Writer, kind, data string) error {
 	if err := json.Unmarshal([]byte(data), &i); err != nil {
 		return err
 	}
-	row := eventRow(i)
+	row := eventRow(api.LineOf(i), 0)
 	for n, cell := range row {
 		row[n] = plain(cell)
 	}

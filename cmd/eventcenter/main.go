@@ -72,6 +72,7 @@ func newRoot() *cobra.Command {
   eventcenter faults    what is wrong now?
   eventcenter events    what happened? (--follow: and what happens)
   eventcenter node X    what is wrong with a node, and what happened on it?
+  eventcenter login     a code for the pages, which show all of this in a browser
   eventcenter verify    can all of the journal be read, and does it give what is shown?
 
 Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
@@ -93,7 +94,7 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 	flags.StringVar(&o.ca, "ca", "", "file with the certificates that an https center is trusted by")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	root.AddCommand(newServe(o), newNodes(o), newFaults(o), newEvents(o), newNode(o), newVerify(o), newBackup(o),
-		newRestore(o))
+		newRestore(o), newLogin(o))
 	return root
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
 )
 
 const (
@@ -29,6 +30,7 @@ type serveOptions struct {
 	*options
 	listen            string
 	tlsCert, tlsKey   string
+	clusters          string
 	keep              time.Duration
 	keepBytes         int64
 	alive             time.Duration
@@ -49,6 +51,8 @@ directory, made at the first start. It listens on another address only with TLS.
 	flags.StringVar(&s.listen, "listen", defaultListen, "address to listen on")
 	flags.StringVar(&s.tlsCert, "tls-cert", "", "file with the certificate; read again when it changes")
 	flags.StringVar(&s.tlsKey, "tls-key", "", "file with its key")
+	flags.StringVar(&s.clusters, "clusters", "", "file with the clusters that vouch for nodes and readers, and whose "+
+		"nodes are watched; see docs/event-center.md")
 	flags.DurationVar(&s.keep, "keep", 30*24*time.Hour, "how long events are kept, by whole days; 0: for ever")
 	flags.Int64Var(&s.keepBytes, "keep-bytes", 0, "size of the journal from which the oldest days are dropped; 0: any")
 	flags.DurationVar(&s.alive, "alive", time.Minute, "after how long without an event agents say that they are alive")
@@ -91,16 +95,20 @@ func (s *serveOptions) run(ctx context.Context) error {
 		return fmt.Errorf("token: %w", err)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	clusters, err := s.openClusters(dir, token, log)
+	if err != nil {
+		return err
+	}
 	center, err := eventcenter.Open(ctx, eventcenter.Options{Dir: dir, Log: log,
 		Keep: sqlite.Limits{Age: s.keep, Bytes: s.keepBytes}})
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.serve(ctx, center, token), center.Close())
+	return errors.Join(s.serve(ctx, center, clusters), center.Close())
 }
 
 // listenAt opens the listener and returns its address as a URL.
-func (s *serveOptions) listenAt() (listener net.Listener, address string, err error) {
+func (s *serveOptions) listenAt(clusters *clusters) (listener net.Listener, address string, err error) {
 	listener, err = net.Listen("tcp", s.listen)
 	if err != nil {
 		return nil, "", err
@@ -112,21 +120,26 @@ func (s *serveOptions) listenAt() (listener net.Listener, address string, err er
 	if _, err := certificate.get(nil); err != nil {
 		return nil, "", errors.Join(err, listener.Close())
 	}
-	return tls.NewListener(listener, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate.get,
-		NextProtos: []string{"h2", "http/1.1"}}), "https://" + listener.Addr().String(), nil
+	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certificate.get,
+		NextProtos: []string{"h2", "http/1.1"}}
+	return tls.NewListener(listener, clusters.handshake(config)), "https://" + listener.Addr().String(), nil
 }
 
 // serve answers until ctx ends, then lets requests end.
-func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, token string) error {
-	listener, address, err := s.listenAt()
+func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, clusters *clusters) error {
+	listener, address, err := s.listenAt(clusters)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	sessions := pages.NewSessions(s.secured, time.Now)
 	server := &http.Server{
 		Handler: api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.loopback,
-			Authenticate: api.TokenAuthentication(token), Alive: s.alive, Stopping: ctx.Done(),
+			Authenticate: sessions.Authenticate(clusters.identity.Authenticate), Authorizer: clusters.identity,
+			Alive: s.alive, Stopping: ctx.Done(), SignIn: sessions.Code,
+			Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions,
+				Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version}),
 			Health: func() api.Health { return api.Health(center.Journal.Health()) }}),
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(center.Log.Handler(), slog.LevelDebug),
@@ -134,10 +147,11 @@ func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, to
 	if err := os.WriteFile(filepath.Join(center.Dir, addressFile), []byte(address+"\n"), 0o600); err != nil {
 		center.Log.Error("the address is not written for other verbs: they need --server", "err", err)
 	}
-	fmt.Fprintf(os.Stderr, "eventcenter: listening on %s; its token is in %s\n", address,
-		plain(filepath.Join(center.Dir, "token")))
+	fmt.Fprintf(os.Stderr, "eventcenter: listening on %s; its token is in %s; \"eventcenter login\" opens the pages\n",
+		address, plain(filepath.Join(center.Dir, "token")))
 	var upkeep sync.WaitGroup
 	upkeep.Go(func() { _ = center.Run(ctx) }) // logs what fails
+	upkeep.Go(func() { clusters.run(ctx, center, s.alive) })
 	defer upkeep.Wait()
 	defer cancel()
 	failed := make(chan error, 1)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net/url"
 	"strconv"
 	"strings"
@@ -13,40 +14,64 @@ import (
 )
 
 func newNodes(o *options) *cobra.Command {
-	var cluster string
+	filter := map[string]*[]string{}
 	cmd := &cobra.Command{
 		Use:   "nodes",
 		Short: "List the nodes, with their faults and their agents",
-		Args:  cobra.NoArgs,
+		Long: `List the nodes, with their faults and their agents. STATE is "blind" where the agent says nothing, and "lost"
+where kubelet does not renew its Lease.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var answer api.NodeList
-			path := "/v1/nodes"
-			if cluster != "" {
-				path += "?cluster=" + url.QueryEscape(cluster)
-			}
-			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), path, &answer)
+			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), "/v1/nodes?"+query(filter).Encode(), &answer)
 			if err == nil && !printed {
-				err = table(cmd.OutOrStdout(), nodeRows(answer.Nodes))
+				err = printNodes(cmd.OutOrStdout(), answer)
 			}
 			if err != nil {
 				return err
 			}
 			for _, n := range answer.Nodes {
-				if n.Fatal+n.Warning > 0 {
+				if n.Fatal+n.Warning > 0 || n.Silence != nil {
 					return errProblems
 				}
+			}
+			if len(answer.SilentClusters) > 0 {
+				return errProblems
 			}
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&cluster, "cluster", "", "of this cluster only")
+	flags := cmd.Flags()
+	for name, usage := range map[string]string{"cluster": "of this cluster only",
+		"state":   "only seen, blind or lost ones; may be repeated",
+		"pool":    "only of this pool; may be repeated",
+		"zone":    "only of this zone; may be repeated",
+		"blind":   "only those of which this check cannot tell; may be repeated",
+		"version": "only with an agent of this version; may be repeated", "notversion": "only with an agent of none of " +
+			"these versions"} {
+		filter[name] = flags.StringArray(name, nil, usage)
+	}
 	return cmd
 }
 
+// printNodes prints the nodes, after the clusters as a whole.
+func printNodes(w io.Writer, answer api.NodeList) error {
+	for _, c := range answer.SilentClusters {
+		if _, err := fmt.Fprintf(w, "CLUSTER %s: %s\n", plain(c.Cluster), plain(c.Silence.Message)); err != nil {
+			return err
+		}
+	}
+	return table(w, nodeRows(answer.Nodes))
+}
+
 func nodeRows(nodes []model.Summary) [][]string {
-	rows := [][]string{{"CLUSTER", "NODE", "FATAL", "WARNING", "INFO", "LEFTOVERS", "HEARD", "AGENT", "BLIND"}}
+	rows := [][]string{{"CLUSTER", "NODE", "STATE", "FATAL", "WARNING", "INFO", "LEFTOVERS", "HEARD", "AGENT", "BLIND"}}
 	for _, n := range nodes {
-		rows = append(rows, []string{n.Cluster, n.Node, strconv.Itoa(n.Fatal), strconv.Itoa(n.Warning),
+		state := "seen"
+		if n.Silence != nil {
+			state = fmt.Sprintf("%s (%s)", n.Silence.State, n.Silence.Reason)
+		}
+		rows = append(rows, []string{n.Cluster, n.Node, state, strconv.Itoa(n.Fatal), strconv.Itoa(n.Warning),
 			strconv.Itoa(n.Info), strconv.Itoa(n.Leftovers), ago(n.Heard), n.Version, few(n.Blind)})
 	}
 	return rows
@@ -125,7 +150,7 @@ func newNode(o *options) *cobra.Command {
 			if err == nil && !printed {
 				err = printNode(cmd, answer)
 			}
-			if err == nil && answer.Node.Fatal+answer.Node.Warning > 0 {
+			if err == nil && (answer.Node.Fatal+answer.Node.Warning > 0 || answer.Node.Silence != nil) {
 				err = errProblems
 			}
 			return err
@@ -166,20 +191,16 @@ func printNode(cmd *cobra.Command, answer api.NodeAnswer) error {
 	if err := table(w, nodeRows([]model.Summary{answer.Node.Summary})); err != nil {
 		return err
 	}
-	var faults []model.NodeFault
-	for _, f := range answer.Node.Faults {
-		faults = append(faults, model.NodeFault{Cluster: answer.Node.Cluster, Node: answer.Node.Node, Fault: f})
-	}
-	if len(faults) > 0 {
+	if len(answer.Node.Faults) > 0 {
 		fmt.Fprintln(w)
-		if err := table(w, faultRows(faults)); err != nil {
+		if err := table(w, faultRows(answer.Node.Faults)); err != nil {
 			return err
 		}
 	}
 	fmt.Fprintln(w)
 	rows := [][]string{eventHead()}
 	for _, e := range answer.Events {
-		rows = append(rows, eventRow(e))
+		rows = append(rows, eventRow(api.LineOf(e), 0))
 	}
 	return table(w, rows)
 }

@@ -1,4 +1,4 @@
-// Command image builds the container image of the agent without docker: from scratch, with the one static program.
+// Command image builds a container image without docker: from scratch, with the one static program.
 package main
 
 import (
@@ -30,9 +30,10 @@ func run(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(os.Stderr, usage); flags.PrintDefaults() }
 	file := flags.String("o", "nodeagent.tar", "archive to write")
-	image := oci.Image{Path: "/usr/bin/nodeagent", Created: time.Unix(0, 0).UTC(),
+	image := oci.Image{Created: time.Unix(0, 0).UTC(),
 		Source: "https://github.com/nodeagent/nodeagent"}
 	flags.StringVar(&image.Reference, "ref", "localhost/nodeagent:dev", "name and tag of the image")
+	flags.StringVar(&image.Path, "path", "/usr/bin/nodeagent", "of the program in the image")
 	flags.StringVar(&image.Version, "version", "dev", "version of the program")
 	flags.Func("created", "when the program was built, such as 2026-01-31T12:00:00Z (default: 1970)",
 		func(s string) (err error) {

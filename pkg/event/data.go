@@ -71,6 +71,29 @@ type Range struct {
 	Reason string `json:"reason"` // dropped, expired, rejected, lost (found missing after a restart)
 }
 
+// Operator is the data of operator.*: what a person said of a fault.
+type Operator struct {
+	Check    string          `json:"check"`
+	Subject  finding.Subject `json:"subject"`
+	RaisedAt time.Time       `json:"raisedAt,omitzero"` // of the fault: it may come again another time
+	By       string          `json:"by"`
+	Text     string          `json:"text,omitempty"`
+	Until    time.Time       `json:"until,omitzero"` // muted until then; zero: no longer
+}
+
+// Silence is the data of node.blind, node.lost, node.seen, node.removed, cluster.silent and cluster.seen. Times are by
+// the center's clock but for Lease.
+type Silence struct {
+	Reason  string    `json:"reason"`
+	Message string    `json:"message"`
+	Since   time.Time `json:"since"`          // of the silence
+	Heard   time.Time `json:"heard,omitzero"` // the agent's last word
+	Lease   time.Time `json:"lease,omitzero"` // when kubelet renewed its Lease, by its own clock
+	Ready   string    `json:"ready,omitempty"`
+	UID     string    `json:"uid,omitempty"`   // of the Node
+	Nodes   int       `json:"nodes,omitempty"` // of a cluster: how many are silent
+}
+
 // readData decodes the data of a type.
 func readData(t Type, data []byte) (any, error) {
 	switch t {

@@ -44,6 +44,23 @@ const (
 	AgentGap         Type = typePrefix + "agent.gap.v1" // Gap
 )
 
+// The types of what people say of a fault at the center, with Operator as their data.
+const (
+	OperatorAcknowledged Type = typePrefix + "operator.acknowledged.v1"
+	OperatorMuted        Type = typePrefix + "operator.muted.v1"
+	OperatorCommented    Type = typePrefix + "operator.commented.v1"
+)
+
+// The types that an event center itself says of a node and of a cluster.
+const (
+	NodeBlind     Type = typePrefix + "node.blind.v1" // Silence
+	NodeLost      Type = typePrefix + "node.lost.v1"
+	NodeSeen      Type = typePrefix + "node.seen.v1"
+	NodeRemoved   Type = typePrefix + "node.removed.v1"
+	ClusterSilent Type = typePrefix + "cluster.silent.v1"
+	ClusterSeen   Type = typePrefix + "cluster.seen.v1"
+)
+
 const (
 	// MaxSize bounds an encoded event, and MaxSnapshot one part of a snapshot, in bytes.
 	MaxSize     = 64 << 10

@@ -20,13 +20,17 @@ type center struct {
 	cmd         *exec.Cmd
 }
 
-// startCenter builds and starts an event center in a directory that goes with the demo.
-func (s *stage) startCenter(ctx context.Context, work string) (*center, error) {
+// startCenter builds and starts an event center. Its data is all that remains of the demo, to be looked at.
+func (s *stage) startCenter(ctx context.Context) (*center, error) {
 	repo, err := harness.Repo()
 	if err != nil {
 		return nil, err
 	}
-	c := &center{binary: filepath.Join(work, "eventcenter"), dir: filepath.Join(work, "eventcenter-data")}
+	kept := filepath.Join(repo, ".cache", "demo")
+	if err := errors.Join(os.RemoveAll(kept), os.MkdirAll(kept, 0o700)); err != nil {
+		return nil, err
+	}
+	c := &center{binary: filepath.Join(kept, "eventcenter"), dir: filepath.Join(kept, "eventcenter-data")}
 	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", c.binary, "./cmd/eventcenter")
 	build.Dir, build.Env = repo, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -84,4 +88,21 @@ func (s *stage) showCenter(ctx context.Context) error {
 	s.command(ctx, s.center.binary, "nodes", "--dir", s.center.dir)
 	s.command(ctx, s.center.binary, show...)
 	return err
+}
+
+// sayWhereItIs ends the demo with the pages.
+func (c *center) sayWhereItIs() {
+	binary, dir := c.binary, c.dir
+	if here, err := os.Getwd(); err == nil {
+		for _, name := range []*string{&binary, &dir} {
+			if short, err := filepath.Rel(here, *name); err == nil {
+				*name = short
+			}
+		}
+	}
+	fmt.Printf(`
+The event center's data is kept. In a browser it shows the fault, its end, the leftovers and their release:
+    %[1]s serve --dir %[2]s &
+    %[1]s login --dir %[2]s     # prints the page and a code; choose the node there, /nodes/demo/lab-node
+`, binary, dir)
 }

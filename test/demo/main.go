@@ -73,10 +73,14 @@ func demo(ctx context.Context, dir string, keep bool) (err error) {
 	if before == nil && !keep {
 		defer func() { err = errors.Join(err, s.lab.Down(context.WithoutCancel(ctx))) }()
 	}
-	if s.center, err = s.startCenter(ctx, work); err != nil {
+	if s.center, err = s.startCenter(ctx); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.center.stop()) }()
+	defer func() {
+		if err = errors.Join(err, s.center.stop()); err == nil {
+			s.center.sayWhereItIs()
+		}
+	}()
 	settings, err := s.center.settings()
 	if err != nil {
 		return err

@@ -46,11 +46,15 @@ type Config struct {
 
 	Stopping <-chan struct{} // is closed when streams are to end; may be nil
 
-	// Authenticate says who sent a request.
+	// Authenticate says who sent a request. An error that is a *Refusal says how it is answered.
 	Authenticate func(*http.Request) (Identity, error)
+	Authorizer   Authorizer // nil: only identities that Reads may read
 	// Loopback demands that requests are addressed to a name of this machine: a page in a browser is not to reach the
 	// center by a name that its server points here.
 	Loopback bool
+
+	Pages  http.Handler // everything beside the routes; nil: nothing
+	SignIn func(name string) (code string, ends time.Time, err error)
 
 	Alive  time.Duration // after which agents say that they are alive; 0: a minute
 	Limits Limits
@@ -72,17 +76,22 @@ type Limits struct {
 	Burst       int     // 40,000
 	Bytes       int64   // of the bodies of all requests that are worked on; 32 MiB
 	Streams     int     // subscribers at the same time; 1000
+
+	NodeRequests      float64 // requests a second of one node; 20
+	NodeRequestsBurst int     // 200
 }
 
 // Server is the interface.
 type Server struct {
 	Config
-	mux     *http.ServeMux
-	rates   *rates
-	bodies  *semaphore.Weighted
-	streams chan struct{}
-	avoid   avoidCache
-	metrics *metrics
+	mux   *http.ServeMux
+	rates *rates
+	// requests are those of each node
+	requests *perSource
+	bodies   *semaphore.Weighted
+	streams  chan struct{}
+	avoid    avoidCache
+	metrics  *metrics
 }
 
 // New returns the interface.
@@ -98,12 +107,17 @@ func New(c Config) *Server {
 		SourceRate: orDefault(c.Limits.SourceRate, 100), SourceBurst: orDefault(c.Limits.SourceBurst, 5000),
 		Rate: orDefault(c.Limits.Rate, 20_000), Burst: orDefault(c.Limits.Burst, 40_000),
 		Bytes: orDefault(c.Limits.Bytes, 32<<20), Streams: orDefault(c.Limits.Streams, 1000),
+		NodeRequests: orDefault(c.Limits.NodeRequests, 20), NodeRequestsBurst: orDefault(c.Limits.NodeRequestsBurst, 200),
 	}
 	s := &Server{Config: c, mux: http.NewServeMux(), rates: newRates(c.Limits),
-		bodies: semaphore.NewWeighted(c.Limits.Bytes), streams: make(chan struct{}, c.Limits.Streams)}
+		requests: newPerSource(c.Limits.NodeRequests, c.Limits.NodeRequestsBurst),
+		bodies:   semaphore.NewWeighted(c.Limits.Bytes), streams: make(chan struct{}, c.Limits.Streams)}
+	if c.Pages != nil {
+		s.mux.Handle("/", c.Pages)
+	}
 	s.metrics = newMetrics(s)
 	for pattern, r := range s.routes() {
-		s.mux.HandleFunc(pattern, s.metrics.counted(pattern, s.guarded(r)))
+		s.mux.HandleFunc(pattern, s.metrics.counted(pattern, s.guarded(pattern, r)))
 	}
 	return s
 }
@@ -129,6 +143,7 @@ func (s *Server) routes() map[string]route {
 		"GET /v1/nodes/{cluster}/{node}": {answer: s.node},
 		"GET /v1/faults":                 {answer: s.faults},
 		"GET /v1/avoid":                  {answer: s.avoided},
+		"POST /v1/sign-in-codes":         {answer: s.signInCode},
 		"GET /metrics":                   {answer: s.metrics.serve},
 		"GET /healthz":                   {answer: s.healthz, open: true},
 		"GET /readyz":                    {answer: s.readyz, open: true},
@@ -161,24 +176,31 @@ func localName(host string) bool {
 	return host == "localhost" || err == nil && address.IsLoopback()
 }
 
-// guarded demands an identity where the route needs one.
-func (s *Server) guarded(r route) http.HandlerFunc {
+// guarded demands an identity where the route needs one, and the right to read where it reads.
+func (s *Server) guarded(pattern string, r route) http.HandlerFunc {
+	path := resource(pattern)
 	return func(w http.ResponseWriter, req *http.Request) {
-		var who Identity
-		if !r.open {
-			var err error
-			if who, err = s.Authenticate(req); err != nil {
-				w.Header().Set("WWW-Authenticate", "Bearer")
-				refuse(w, http.StatusUnauthorized, err.Error(), nil)
-				return
-			}
-			if req.Method == http.MethodGet && !who.Reads {
-				refuse(w, http.StatusForbidden, "this identity may send events, not read", nil)
-				return
-			}
+		if r.open {
+			r.answer(w, req, Identity{})
+			return
+		}
+		who, refusal := s.identified(req)
+		if refusal == nil && (req.Method == http.MethodGet || req.Method == http.MethodHead) {
+			refusal = s.mayRead(req, who, path)
+		}
+		if refusal != nil {
+			refusal.answer(w)
+			return
 		}
 		r.answer(w, req, who)
 	}
+}
+
+// resource returns what a right names of a route: its path without parameters.
+func resource(pattern string) string {
+	_, path, _ := strings.Cut(pattern, " ")
+	path, _, _ = strings.Cut(path, "/{")
+	return path
 }
 
 //go:embed openapi.json

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"cmp"
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -10,16 +12,104 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Identity is who sent a request.
 type Identity struct {
 	Name  string
-	Reads bool // all that the center knows
-	Any   bool // may send for any source
+	By    string // how that was proven: "local token", "token", "certificate", "review"
+	Reads bool   // all that the center knows, without a question to the Authorizer
+	Any   bool   // may send for any source
 
-	Cluster, Node string // else only for this node
+	Cluster string // that vouched for it
+	Node    string // for which alone it may send; empty: for none
+	User    *User  // of the cluster, whose rights the Authorizer knows; nil: of a node, or of the center itself
+
+	Unreviewed bool // the cluster's apiserver could not be asked: a signature alone counts
+}
+
+// User is a user of a cluster, as its apiserver has it.
+type User struct {
+	Name   string
+	UID    string
+	Groups []string
+	Extra  map[string][]string
+}
+
+// Authorizer decides who may read.
+type Authorizer interface {
+	// Authorize returns nil where somebody may use a verb (get) on a path of the interface, without its parameters
+	// (/v1/nodes, also for one node); else a Refusal.
+	Authorize(ctx context.Context, who Identity, verb, path string) error
+}
+
+// Refusal is why a request is refused. An error of Authenticate that is none is answered with 401.
+type Refusal struct {
+	Status      int
+	Reason      string
+	RetryWithin time.Duration // 0: to come back is of no use until something is changed
+}
+
+func (r *Refusal) Error() string { return r.Reason }
+
+// answer writes the refusal.
+func (r *Refusal) answer(w http.ResponseWriter) {
+	if r.Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	if r.RetryWithin > 0 {
+		refuseForNow(w, r.Status, r.Reason, r.RetryWithin)
+		return
+	}
+	refuse(w, r.Status, quote(r), nil)
+}
+
+// refusalOf returns the refusal that an error is.
+func refusalOf(err error, status int) *Refusal {
+	if r, ok := errors.AsType[*Refusal](err); ok {
+		return r
+	}
+	return &Refusal{Status: status, Reason: err.Error()}
+}
+
+// identified says who sent a request, counts it, and refuses one who sends too many of them.
+func (s *Server) identified(r *http.Request) (Identity, *Refusal) {
+	who, err := s.Authenticate(r)
+	if err != nil {
+		refusal := refusalOf(err, http.StatusUnauthorized)
+		s.metrics.identities.WithLabelValues("", "", strconv.Itoa(refusal.Status)).Inc()
+		return who, refusal
+	}
+	result := "accepted"
+	if who.Unreviewed {
+		result = "unreviewed"
+	}
+	s.metrics.identities.WithLabelValues(who.Cluster, who.By, result).Inc()
+	if who.Node != "" && !s.requests.take(who.Cluster+"/"+who.Node, s.Now(), 1) {
+		s.metrics.limited.WithLabelValues("requests").Inc()
+		return who, &Refusal{Status: http.StatusTooManyRequests, Reason: "too many requests of one node",
+			RetryWithin: 30 * time.Second}
+	}
+	return who, nil
+}
+
+// mayRead refuses who has no right to read.
+func (s *Server) mayRead(r *http.Request, who Identity, path string) *Refusal {
+	switch {
+	case who.Reads:
+		return nil
+	case s.Authorizer == nil:
+		return &Refusal{Status: http.StatusForbidden, Reason: "this identity may send events, not read"}
+	}
+	if err := s.Authorizer.Authorize(r.Context(), who, "get", path); err != nil {
+		return refusalOf(err, http.StatusForbidden)
+	}
+	return nil
 }
 
 // maySend reports whether the identity speaks for a source.
@@ -41,7 +131,7 @@ func TokenAuthentication(token string) func(*http.Request) (Identity, error) {
 		if subtle.ConstantTimeCompare(sum[:], want[:]) != 1 {
 			return Identity{}, errors.New("the token is not this center's")
 		}
-		return Identity{Name: "administrator", Reads: true, Any: true}, nil
+		return Identity{Name: "administrator", By: "local token", Reads: true, Any: true}, nil
 	}
 }
 
@@ -83,4 +173,36 @@ func ReadToken(name string) (string, error) {
 		return "", fmt.Errorf("%s: no token: it has fewer than 32 characters", name)
 	}
 	return token, nil
+}
+
+// SignInCode is the answer of POST /v1/sign-in-codes.
+type SignInCode struct {
+	Code string    `json:"code"` // for one person, once
+	Ends time.Time `json:"ends"`
+}
+
+// signInCode makes a code with which a person signs in at the pages.
+func (s *Server) signInCode(w http.ResponseWriter, r *http.Request, who Identity) {
+	if !only(w, r.URL.Query(), "name") {
+		return
+	}
+	if !who.Any {
+		refuse(w, http.StatusForbidden, "only an administrator invites to the pages", nil)
+		return
+	}
+	name := r.URL.Query().Get("name")
+	if len(name) > 64 || strings.ContainsFunc(name, unicode.IsControl) || !utf8.ValidString(name) {
+		refuse(w, http.StatusBadRequest, "name: at most 64 bytes of text", nil)
+		return
+	}
+	if s.SignIn == nil {
+		refuse(w, http.StatusNotFound, "this center has no pages", nil)
+		return
+	}
+	code, ends, err := s.SignIn(cmp.Or(name, who.Name))
+	if err != nil {
+		refuseForNow(w, http.StatusServiceUnavailable, err.Error(), time.Minute)
+		return
+	}
+	respond(w, http.StatusOK, SignInCode{code, ends.UTC()})
 }

@@ -1,11 +1,13 @@
 package api_test
 
 import (
+	"context"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
@@ -96,4 +98,65 @@ func TestTokenFile(t *testing.T) {
 	if _, err := api.Token(name); err == nil {
 		t.Error("an empty token is used")
 	}
+}
+
+// rights is an authorizer that knows one path.
+type rights struct{ asked []string }
+
+func (r *rights) Authorize(_ context.Context, who api.Identity, verb, path string) error {
+	r.asked = append(r.asked, who.Name+" "+verb+" "+path)
+	if path == "/v1/nodes" {
+		return nil
+	}
+	return &api.Refusal{Status: http.StatusServiceUnavailable, Reason: "cannot be asked", RetryWithin: time.Second}
+}
+
+// A reader may read what the authorizer permits, by the name of the path, and send nothing.
+func TestReader(t *testing.T) {
+	r := &rights{}
+	c := newCenter(t, func(config *api.Config) {
+		config.Authenticate = func(*http.Request) (api.Identity, error) {
+			return api.Identity{Name: "eve", Cluster: "prod", User: &api.User{Name: "eve"}}, nil
+		}
+		config.Authorizer = r
+	})
+	for _, test := range []struct {
+		path, asked string
+		status      int
+	}{{"/v1/nodes", "/v1/nodes", 200}, {"/v1/nodes/prod/x", "/v1/nodes", 404}, {"/v1/faults", "/v1/faults", 503},
+		{"/v1/events?after=0", "/v1/events", 503}, {"/metrics", "/metrics", 503}} {
+		reply, _ := c.do(c.request(http.MethodGet, test.path, "", ""))
+		if last := r.asked[len(r.asked)-1]; reply.StatusCode != test.status || last != "eve get "+test.asked {
+			t.Errorf("%s: %d, asked %s", test.path, reply.StatusCode, last)
+		}
+		if (reply.Header.Get("Retry-After") != "") != (test.status == 503) {
+			t.Errorf("%s: Retry-After %q", test.path, reply.Header.Get("Retry-After"))
+		}
+	}
+	if reply, _ := c.do(c.request(http.MethodHead, "/v1/faults", "", "")); reply.StatusCode != 503 {
+		t.Errorf("HEAD: %d", reply.StatusCode)
+	}
+	if reply, answer := c.post(batch, encode(t, raised("a", 1, "x", "fatal"))); reply.StatusCode != 403 {
+		t.Errorf("sent: %d %s", reply.StatusCode, answer)
+	}
+}
+
+// One node that asks too often is told when to come back; another is not concerned.
+func TestNodeRequests(t *testing.T) {
+	node := "a"
+	c := newCenter(t, func(config *api.Config) {
+		now := time.Now()
+		config.Now = func() time.Time { return now }
+		config.Limits.NodeRequestsBurst = 3
+		config.Authenticate = func(*http.Request) (api.Identity, error) {
+			return api.Identity{Name: "node", By: "token", Cluster: "prod", Node: node, Unreviewed: node == "b"}, nil
+		}
+	})
+	for i, want := range []int{415, 415, 415, 429} {
+		if r, answer := c.post("", ""); r.StatusCode != want || (r.Header.Get("Retry-After") != "") != (want == 429) {
+			t.Errorf("%d: %d %s", i, r.StatusCode, answer)
+		}
+	}
+	node = "b"
+	c.send(raised("b", 1, "x", "fatal"))
 }

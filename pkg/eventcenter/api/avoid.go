@@ -1,10 +1,13 @@
 package api
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,6 +20,7 @@ const (
 	avoidAge   = 5 * time.Second // how long an answer may be used without asking again
 	stormShare = 0.2             // of the nodes of a pool
 	staleAfter = 2.5             // intervals without a word of any agent
+	lostCheck  = "silence"       // stands for a check in the reason of a lost node
 )
 
 // Avoid is the answer of /v1/avoid. Its reader is to use every node where it cannot be read, or is stale.
@@ -25,11 +29,13 @@ type Avoid struct {
 	Pools      []AvoidPool `json:"pools"`
 }
 
-// AvoidPool is a group of nodes that stand in for one another: for now, a cluster.
+// AvoidPool is a group of nodes that stand in for one another: those of a cluster with the same value of the pool's
+// label.
 type AvoidPool struct {
 	Cluster string      `json:"cluster"`
+	Pool    string      `json:"pool,omitempty"`
 	Nodes   int         `json:"nodes"` // in all
-	Storm   bool        `json:"storm"` // so many are listed that the fault may be elsewhere; fatal ones are listed still
+	Storm   bool        `json:"storm"` // so many are concerned that the fault may be elsewhere: only fatal ones are listed
 	Avoid   []AvoidNode `json:"avoid"`
 }
 
@@ -39,7 +45,8 @@ type AvoidNode struct {
 	Reasons []AvoidReason `json:"reasons"`
 }
 
-// AvoidReason is a fatal fault.
+// AvoidReason is a fatal fault, or that the node is lost: the check is then "silence". A node whose agent alone is
+// silent is not listed.
 type AvoidReason struct {
 	Check   string    `json:"check"`
 	Reason  string    `json:"reason"`
@@ -104,19 +111,39 @@ func (s *Server) avoidNow(now time.Time) Avoid {
 		key := model.Key{Cluster: f.Cluster, Node: f.Node}
 		reasons[key] = append(reasons[key], AvoidReason{f.Check, f.Reason, f.Subject.String(), f.RaisedAt})
 	}
-	for _, n := range nodes { // sorted by cluster
-		if last := len(answer.Pools) - 1; last < 0 || answer.Pools[last].Cluster != n.Cluster {
-			answer.Pools = append(answer.Pools, AvoidPool{Cluster: n.Cluster, Avoid: []AvoidNode{}})
+	pools := map[model.Key]*AvoidPool{}
+	for _, n := range nodes {
+		key := model.Key{Cluster: n.Cluster, Node: n.Pool}
+		p := pools[key]
+		if p == nil {
+			p = &AvoidPool{Cluster: n.Cluster, Pool: n.Pool, Avoid: []AvoidNode{}}
+			pools[key] = p
 		}
-		p := &answer.Pools[len(answer.Pools)-1]
 		p.Nodes++
-		if why := reasons[model.Key{Cluster: n.Cluster, Node: n.Node}]; len(why) > 0 {
+		why := reasons[model.Key{Cluster: n.Cluster, Node: n.Node}]
+		if n.Silence != nil && n.Silence.State == model.Lost {
+			why = append(why, AvoidReason{lostCheck, n.Silence.Reason, "node/" + n.Node, n.Silence.Since})
+		}
+		if len(why) > 0 {
 			p.Avoid = append(p.Avoid, AvoidNode{n.Node, why})
 		}
 	}
-	for i := range answer.Pools {
-		p := &answer.Pools[i]
+	for _, key := range slices.SortedFunc(maps.Keys(pools), func(a, b model.Key) int {
+		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Node, b.Node))
+	}) {
+		p := pools[key]
 		p.Storm = float64(len(p.Avoid)) > stormShare*float64(p.Nodes)
+		if p.Storm {
+			p.Avoid = fatalOnly(p.Avoid)
+		}
+		answer.Pools = append(answer.Pools, *p)
 	}
 	return answer
+}
+
+// fatalOnly returns the nodes with a fatal fault.
+func fatalOnly(nodes []AvoidNode) []AvoidNode {
+	return slices.DeleteFunc(nodes, func(n AvoidNode) bool {
+		return !slices.ContainsFunc(n.Reasons, func(r AvoidReason) bool { return r.Check != lostCheck })
+	})
 }

@@ -159,7 +159,7 @@ func (s *Server) permitted(w http.ResponseWriter, events []decoded, who Identity
 	}
 	now := s.Now()
 	for source, n := range counts {
-		if !s.rates.ofSource(source, now, n) {
+		if !s.rates.sources.take(source, now, n) {
 			s.metrics.limited.WithLabelValues("source").Inc()
 			refuseForNow(w, http.StatusTooManyRequests, "too many events of one source", 10*time.Second)
 			return false

@@ -12,41 +12,51 @@ const maxSources = 50_000
 
 // rates are the limits of events a second: of each source, and of all.
 type rates struct {
-	limits Limits
-	all    *rate.Limiter
-
-	mu      sync.Mutex // guards sources
-	sources map[string]*rate.Limiter
+	all     *rate.Limiter
+	sources *perSource
 }
 
 func newRates(l Limits) *rates {
-	return &rates{limits: l, all: rate.NewLimiter(rate.Limit(l.Rate), l.Burst), sources: map[string]*rate.Limiter{}}
+	return &rates{rate.NewLimiter(rate.Limit(l.Rate), l.Burst), newPerSource(l.SourceRate, l.SourceBurst)}
 }
 
-// ofSource takes n events from what a source may send.
-func (r *rates) ofSource(source string, now time.Time, n int) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	limiter := r.sources[source]
+// perSource is a limit of each of many.
+type perSource struct {
+	rate  float64 // a second
+	burst int
+
+	mu       sync.Mutex // guards limiters
+	limiters map[string]*rate.Limiter
+}
+
+func newPerSource(limit float64, burst int) *perSource {
+	return &perSource{rate: limit, burst: burst, limiters: map[string]*rate.Limiter{}}
+}
+
+// take takes n from what a source may do.
+func (p *perSource) take(source string, now time.Time, n int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	limiter := p.limiters[source]
 	if limiter == nil {
-		if len(r.sources) >= maxSources {
-			r.forget(now)
+		if len(p.limiters) >= maxSources {
+			p.forget(now)
 		}
-		limiter = rate.NewLimiter(rate.Limit(r.limits.SourceRate), r.limits.SourceBurst)
-		r.sources[source] = limiter
+		limiter = rate.NewLimiter(rate.Limit(p.rate), p.burst)
+		p.limiters[source] = limiter
 	}
 	return limiter.AllowN(now, n)
 }
 
 // forget drops the sources that have sent nothing lately, or else all.
-func (r *rates) forget(now time.Time) {
-	for source, limiter := range r.sources {
-		if limiter.TokensAt(now) >= float64(r.limits.SourceBurst) {
-			delete(r.sources, source)
+func (p *perSource) forget(now time.Time) {
+	for source, limiter := range p.limiters {
+		if limiter.TokensAt(now) >= float64(p.burst) {
+			delete(p.limiters, source)
 		}
 	}
-	if len(r.sources) >= maxSources {
-		clear(r.sources)
+	if len(p.limiters) >= maxSources {
+		clear(p.limiters)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -17,9 +18,11 @@ type metrics struct {
 	events   *prometheus.CounterVec
 	requests *prometheus.CounterVec
 	limited  *prometheus.CounterVec
-	failed   prometheus.Counter
-	future   prometheus.Counter
-	append   prometheus.Histogram
+	// identities counts who was recognized, and how
+	identities *prometheus.CounterVec
+	failed     prometheus.Counter
+	future     prometheus.Counter
+	append     prometheus.Histogram
 }
 
 const namespace = "eventcenter"
@@ -32,8 +35,11 @@ func newMetrics(s *Server) *metrics {
 		events: counter("events_total", "Events by what became of them: stored, duplicate, conflict (a duplicate with "+
 			"other content; the first stays), rejected, forbidden, alive (not journaled).", "result"),
 		requests: counter("requests_total", "Requests by route and status.", "route", "code"),
-		limited: counter("limited_total", "Requests refused because of a rate, of one source or of all.",
-			"limit"),
+		limited: counter("limited_total", "Requests refused because of a rate: events of one source or of all, requests "+
+			"of one node.", "limit"),
+		identities: counter("identities_total", "Requests by the cluster that vouched, how that was proven, and the result: "+
+			"accepted, unreviewed (a signature alone counted: the apiserver could not be asked), or the status of the refusal.",
+			"cluster", "by", "result"),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "append_failures_total",
 			Help: "Batches that the journal could not store; their senders keep them."}),
 		future: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "future_events_total",
@@ -45,7 +51,7 @@ func newMetrics(s *Server) *metrics {
 		m.events.WithLabelValues(result)
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(m.events, m.requests, m.limited, m.failed, m.future, m.append, &state{s})
+	registry.MustRegister(m.events, m.requests, m.limited, m.identities, m.failed, m.future, m.append, &state{s})
 	m.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	return m
 }
@@ -109,7 +115,14 @@ func (c *state) Collect(out chan<- prometheus.Metric) {
 	gauge("journal_full", "1 while the journal's disk is full and nothing is taken.", full)
 	gauge("journal_lost_events", "Acknowledged events that are damaged or missing in the journal.", lost)
 	gauge("model_offset", "Up to where the journal is in the model.", float64(c.s.Model.Offset()))
-	gauge("nodes", "Nodes whose agent was ever heard.", float64(counts.Nodes))
+	gauge("nodes", "Nodes that are known, by their agents or by their clusters.", float64(counts.Nodes))
+	gauge("silent_clusters", "Clusters so many of whose nodes are silent that these are not reported one by one.",
+		float64(counts.SilentClusters))
+	silent := prometheus.NewDesc(namespace+"_silent_nodes", "Nodes that are silent: blind (no word of the agent), lost "+
+		"(the Lease does not move).", []string{"state"}, nil)
+	for _, s := range []model.State{model.Blind, model.Lost} {
+		out <- prometheus.MustNewConstMetric(silent, prometheus.GaugeValue, float64(counts.Silent[s]), string(s))
+	}
 	gauge("leftovers", "Leftovers of deleted pods.", float64(counts.Leftovers))
 	gauge("late_events", "Events since the start that came too late to change the current state.", float64(counts.Late))
 	gauge("dropped_state", "Faults and leftovers since the start beyond what is remembered of one node.",

@@ -266,6 +266,84 @@ func TestAvoid(t *testing.T) {
 	}
 }
 
+// silent is what the center itself has found of a node, or of a cluster.
+func (c *center) silent(kind event.Type, node, reason string) {
+	c.t.Helper()
+	text, err := json.Marshal(map[string]any{"time": time.Unix(1, 0).UTC(), "data": event.Silence{Reason: reason,
+		Message: "it is silent", Since: time.Unix(9, 0).UTC()}})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := c.Journal.Append(c.t.Context(), []journal.Event{{Source: model.Source("prod"), ID: node + string(kind),
+		Type: string(kind), Cluster: "prod", Node: node, JSON: text}}); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// Nodes are asked for by what the center has found of them, and by their agents; a lost node is to be avoided, a blind one
+// is not, and where many are lost the fault is elsewhere.
+func TestSilent(t *testing.T) {
+	now := time.Now()
+	c := newCenter(t, func(config *api.Config) { config.Now = func() time.Time { return now } })
+	pools := map[string]model.Meta{}
+	for i := range 20 {
+		name := fmt.Sprintf("n%02d", i)
+		pools[name] = model.Meta{UID: name, Pool: []string{"x", "y"}[i/10], Zone: "z"}
+		if i > 0 { // the first has no agent
+			c.send(agentEvent(event.AgentStarted, name, 1))
+		}
+	}
+	c.Model.Describe("prod", pools)
+	c.silent(event.NodeBlind, "n00", "NoAgent")
+	c.silent(event.NodeLost, "n01", "LeaseUnchanged")
+	c.silent(event.ClusterSilent, "", "ManyNodesSilent")
+	for query, want := range map[string]int{"": 20, "state=blind": 1, "state=lost": 1, "state=blind&state=lost": 2,
+		"state=seen": 18, "pool=y": 10, "pool=y&state=lost": 0, "zone=z": 20, "version=1.2": 19, "notversion=1.2": 1,
+		"blind=dns": 19, "blind=disk": 0, "cluster=prod": 20, "cluster=x": 0} {
+		var nodes api.NodeList
+		c.get("/v1/nodes?"+query, &nodes)
+		if len(nodes.Nodes) != want || len(nodes.SilentClusters) != 1 || nodes.SilentClusters[0].Cluster != "prod" {
+			t.Errorf("%q: %d nodes, want %d; %+v", query, len(nodes.Nodes), want, nodes.SilentClusters)
+		}
+	}
+	_, metrics := c.do(c.request(http.MethodGet, "/metrics", "", ""))
+	for _, want := range []string{`eventcenter_silent_nodes{state="blind"} 1`, `eventcenter_silent_nodes{state="lost"} 1`,
+		"eventcenter_silent_clusters 1", "eventcenter_nodes 20"} {
+		if !strings.Contains(metrics, want+"\n") {
+			t.Errorf("no %s", want)
+		}
+	}
+	_, body := c.do(c.request(http.MethodGet, "/v1/avoid", "", ""))
+	want := `{"pools":[{"cluster":"prod","pool":"x","nodes":10,"storm":false,"avoid":[{"node":"n01","reasons":[{"check":` +
+		`"silence","reason":"LeaseUnchanged","subject":"node/n01","since":"1970-01-01T00:00:09Z"}]}]},` +
+		`{"cluster":"prod","pool":"y","nodes":10,"storm":false,"avoid":[]}]}` + "\n"
+	if diff := cmp.Diff(want, body); diff != "" {
+		t.Error(diff)
+	}
+	now = now.Add(time.Minute)
+	c.silent(event.NodeLost, "n02", "LeaseUnchanged")
+	c.silent(event.NodeLost, "n03", "LeaseUnchanged")
+	c.send(raised("n03", 2, "x", finding.Fatal))
+	var avoid api.Avoid
+	c.get("/v1/avoid", &avoid)
+	if p := avoid.Pools[0]; !p.Storm || len(p.Avoid) != 1 || p.Avoid[0].Node != "n03" || len(p.Avoid[0].Reasons) != 2 {
+		t.Errorf("a storm of lost nodes: %+v", p)
+	}
+	c.silent(event.NodeSeen, "n01", "Heard")
+	c.silent(event.ClusterSeen, "", "Heard")
+	var nodes api.NodeList
+	if c.get("/v1/nodes?state=lost", &nodes); len(nodes.Nodes) != 2 || len(nodes.SilentClusters) != 0 {
+		t.Errorf("%+v", nodes)
+	}
+	for _, kind := range []event.Type{event.NodeLost, event.NodeRemoved, event.ClusterSilent} {
+		e := raised("n05", 3, "x", finding.Fatal)
+		e.Type = kind
+		if r, answer := c.post(batch, encode(t, e)); r.StatusCode != 422 || !strings.Contains(answer, "center itself") {
+			t.Errorf("%s by a sender: %d %s", kind, r.StatusCode, answer)
+		}
+	}
+}
+
 // Every route is in the document, and the document has no other.
 func TestOpenAPI(t *testing.T) {
 	c := newCenter(t, nil)

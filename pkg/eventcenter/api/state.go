@@ -16,6 +16,8 @@ type NodeList struct {
 	Offset  string          `json:"offset"`
 	Journal string          `json:"journal"`
 	Nodes   []model.Summary `json:"nodes"`
+	// SilentClusters are those so many of whose nodes are silent that these are not reported one by one.
+	SilentClusters []model.ClusterState `json:"silentClusters,omitempty"`
 }
 
 // FaultList is the answer of /v1/faults, the most severe first.
@@ -35,13 +37,29 @@ type NodeAnswer struct {
 	Before  string       `json:"before,omitempty"` // where the events before these are; empty: there are none
 }
 
+// nodes is GET /v1/nodes. version and notversion ask for agents of a version, and of any other; blind for those of
+// which a check cannot tell.
 func (s *Server) nodes(w http.ResponseWriter, r *http.Request, _ Identity) {
 	values := r.URL.Query()
-	if !only(w, values, "cluster") {
+	if !only(w, values, "cluster", "state", "pool", "zone", "version", "notversion", "blind") {
 		return
 	}
-	nodes, offset := s.Model.Nodes(values.Get("cluster"))
-	respond(w, http.StatusOK, NodeList{strconv.FormatUint(offset, 10), s.Journal.Bounds().Journal, nodes})
+	nodes, offset := s.Model.Nodes("")
+	nodes = slices.DeleteFunc(nodes, func(n model.Summary) bool { return !asked(values, n) })
+	respond(w, http.StatusOK, NodeList{strconv.FormatUint(offset, 10), s.Journal.Bounds().Journal, nodes,
+		s.Model.SilentClusters()})
+}
+
+// asked reports whether a node is one that is asked for.
+func asked(values url.Values, n model.Summary) bool {
+	state := "seen"
+	if n.Silence != nil {
+		state = string(n.Silence.State)
+	}
+	blind := values["blind"]
+	return passes(values["cluster"], n.Cluster) && passes(values["state"], state) && passes(values["pool"], n.Pool) && passes(values["zone"], n.Zone) &&
+		passes(values["version"], n.Version) && !slices.Contains(values["notversion"], n.Version) &&
+		(len(blind) == 0 || slices.ContainsFunc(n.Blind, func(check string) bool { return slices.Contains(blind, check) }))
 }
 
 func (s *Server) node(w http.ResponseWriter, r *http.Request, _ Identity) {

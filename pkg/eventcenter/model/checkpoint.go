@@ -26,10 +26,11 @@ type header struct {
 
 // Save writes a checkpoint and returns its offset. Appending goes on meanwhile: each node is locked by itself.
 func (m *Model) Save(w io.Writer, journalID string) (uint64, error) {
-	m.mu.RLock()
+	m.mu.Lock()
+	maps.DeleteFunc(m.nodes, func(_ Key, n *Node) bool { return n.Removed && len(n.Pending) == 0 })
 	head := header{checkpointVersion, journalID, m.offset, len(m.nodes)}
 	keys := slices.SortedFunc(maps.Keys(m.nodes), Key.compare)
-	m.mu.RUnlock()
+	m.mu.Unlock()
 	out := bufio.NewWriter(w)
 	encoder := json.NewEncoder(out)
 	if err := encoder.Encode(head); err != nil {
@@ -90,7 +91,11 @@ func (m *Model) Limit(records []journal.Record) (kept []journal.Record) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	for _, r := range records {
-		if n := m.nodes[Key{r.Cluster, r.Node}]; n != nil && r.Offset <= n.Offset {
+		upTo := m.offset // of a node that was removed since
+		if n := m.nodes[Key{r.Cluster, r.Node}]; n != nil {
+			upTo = n.Offset
+		}
+		if r.Offset <= upTo {
 			kept = append(kept, r)
 		}
 	}
@@ -118,11 +123,12 @@ func Compare(checkpoint, rebuilt *Model) (found []Difference) {
 // derived is the state of a node as far as it follows from the journal.
 func (m *Model) derived(key Key) []byte {
 	n := Node{Cluster: key.Cluster, Name: key.Node}
-	if there := m.nodes[key]; there != nil {
+	if there := m.nodes[key]; there != nil && !there.Removed {
 		n = *there
 	}
 	var zero Node
-	n.Heard, n.Agent, n.AgentType, n.Pending = zero.Heard, event.Agent{}, "", nil
+	n.Offset = 0 // that of a node that is there again is of the one before
+	n.Heard, n.Agent, n.AgentType, n.Pending, n.Meta = zero.Heard, event.Agent{}, "", nil, Meta{}
 	text, err := json.Marshal(n)
 	if err != nil {
 		return []byte(err.Error())

@@ -44,16 +44,17 @@ func (m *Model) snapshot(n *Node, e event.Event, part snapshot) {
 		}
 	}
 	n.Parts, n.PartsAsOf, n.AsOf = nil, 0, asOf
-	i := inference{m: m, n: n, cause: e, stamp: Stamp{Stream: n.Stream, Sequence: asOf}, unknown: whole.Unknown}
+	i := inference{m: m, n: n, of: e.ID(), at: e.Time, stamp: Stamp{Stream: n.Stream, Sequence: asOf}, unknown: whole.Unknown}
 	i.faults(whole.Faults)
 	i.leftovers(whole.Leftovers)
 }
 
-// inference compares the state of a node with a snapshot.
+// inference compares the state of a node with a snapshot, or ends it with the node.
 type inference struct {
 	m     *Model
 	n     *Node
-	cause event.Event
+	of    string // ID of the event from which it follows
+	at    time.Time
 	stamp Stamp // of what the snapshot says
 
 	unknown []string // checks
@@ -141,19 +142,19 @@ type inferred struct {
 	Time            time.Time        `json:"time"`
 	Data            any              `json:"data"`
 	Inferred        bool             `json:"inferred"`
-	Of              string           `json:"inferredof"` // ID of the snapshot
+	Of              string           `json:"inferredof"` // ID of the snapshot, or of node.removed
 	Node            string           `json:"partitionkey"`
 	Severity        finding.Severity `json:"severity"`
 }
 
 func (i *inference) add(t event.Type, key string, a attributes, data any) {
-	parts := []string{i.cause.Cluster, i.cause.Node, i.cause.ID(), string(t), key}
+	parts := []string{i.n.Cluster, i.n.Name, i.of, string(t), key}
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	e := inferred{
-		SpecVersion: "1.0", ID: "inferred-" + hex.EncodeToString(sum[:16]), Source: centerSource(i.n.Cluster), Type: t,
+		SpecVersion: "1.0", ID: "inferred-" + hex.EncodeToString(sum[:16]), Source: Source(i.n.Cluster), Type: t,
 		Subject: strings.Join([]string{url.PathEscape(a.check), url.PathEscape(a.reason),
 			url.PathEscape(a.subject.Kind), url.PathEscape(a.subject.Name)}, "/"),
-		DataContentType: "application/json", Time: i.cause.Time, Data: data, Inferred: true, Of: i.cause.ID(),
+		DataContentType: "application/json", Time: i.at, Data: data, Inferred: true, Of: i.of,
 		Node: i.n.Name, Severity: cmp.Or(a.severity, finding.Info),
 	}
 	text, err := json.Marshal(e)
@@ -168,8 +169,8 @@ func (i *inference) add(t event.Type, key string, a attributes, data any) {
 	i.n.Pending[j.ID], i.m.pending[j.ID] = j, j
 }
 
-// centerSource is the source of what the center itself says of a cluster.
-func centerSource(cluster string) string {
+// Source is the source of what the center itself says of a cluster.
+func Source(cluster string) string {
 	return "/clusters/" + url.PathEscape(cluster) + "/eventcenter"
 }
 

@@ -56,6 +56,11 @@ type Node struct {
 	Parts     map[int]snapshot         `json:"parts,omitempty"` // of the snapshot that is on its way
 	PartsAsOf uint64                   `json:"partsAsOf,omitempty"`
 	Pending   map[string]journal.Event `json:"pending,omitempty"`
+	Notes     map[string]*Note         `json:"notes,omitempty"` // of people, by fault
+
+	Meta             // not in the journal: the cluster knows it
+	Silence *Silence `json:"silence,omitempty"`
+	Removed bool     `json:"removed,omitempty"` // its Node is gone; forgotten with the next checkpoint
 }
 
 // Stamp says which event the agent's last word on a thing was. What is gone stays until the next snapshot, so that an
@@ -102,12 +107,17 @@ func (m *Model) Apply(records []journal.Record) []journal.Event {
 
 func (m *Model) apply(r journal.Record) {
 	m.offset = max(m.offset, r.Offset)
-	if r.Source == centerSource(r.Cluster) {
-		if n := m.nodes[Key{r.Cluster, r.Node}]; n != nil {
-			delete(n.Pending, r.ID)
+	known := m.nodes[Key{r.Cluster, r.Node}]
+	if r.Source == Source(r.Cluster) {
+		if known != nil {
+			delete(known.Pending, r.ID)
 		}
 		delete(m.pending, r.ID)
+		m.own(r)
 		return
+	}
+	if known != nil && r.Offset <= known.Offset {
+		return // the checkpoint has it
 	}
 	if r.Stream == "" {
 		return // of no agent
@@ -117,9 +127,6 @@ func (m *Model) apply(r journal.Record) {
 		return // a type of tomorrow's center; it is in the journal
 	}
 	n := m.node(Key{r.Cluster, r.Node})
-	if r.Offset <= n.Offset {
-		return // the checkpoint has it
-	}
 	n.Offset, n.Heard = r.Offset, r.Received
 	m.take(n, e)
 }
@@ -160,6 +167,9 @@ func (m *Model) node(key Key) *Node {
 	if n == nil {
 		n = &Node{Cluster: key.Cluster, Name: key.Node}
 		m.nodes[key] = n
+	}
+	if n.Removed { // another one of the same name
+		*n = Node{Cluster: key.Cluster, Name: key.Node, Offset: n.Offset, Pending: n.Pending}
 	}
 	return n
 }
@@ -280,6 +290,9 @@ func leftoverKey(a event.Activity) string {
 func (m *Model) Heard(key Key, agent event.Agent, at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if n := m.nodes[key]; n != nil && n.Removed {
+		return // what a new node of the name says first is in the journal
+	}
 	n := m.node(key)
 	n.Agent, n.AgentType, n.Heard = agent, event.AgentAlive, at
 }

@@ -24,6 +24,9 @@ type Summary struct {
 	Configuration string    `json:"configuration"`
 	Waiting       int       `json:"waiting"` // events in its outbox, as it said last
 	Blind         []string  `json:"blind"`   // checks that cannot tell
+	Pool          string    `json:"pool,omitempty"`
+	Zone          string    `json:"zone,omitempty"`
+	Silence       *Silence  `json:"silence,omitempty"` // nil: nothing is wrong with its agent and its Lease
 }
 
 // NodeFault is an active fault with its node.
@@ -31,12 +34,13 @@ type NodeFault struct {
 	Cluster string `json:"cluster"`
 	Node    string `json:"node"`
 	event.Fault
+	Operator *Note `json:"operator,omitempty"` // what people said of it
 }
 
 // Detail is all that is known of a node.
 type Detail struct {
 	Summary
-	Faults       []event.Fault    `json:"faults"`
+	Faults       []NodeFault      `json:"faults"`
 	LeftoverList []event.Activity `json:"leftoverList"`
 }
 
@@ -45,6 +49,8 @@ type Counts struct {
 	Nodes, Late, Dropped uint64
 	Faults               map[finding.Severity]int
 	Leftovers            int
+	Silent               map[State]int // nodes
+	SilentClusters       int
 }
 
 // Nodes returns the nodes of a cluster, of all clusters where it is empty, and the offset that the list is true at.
@@ -53,7 +59,7 @@ func (m *Model) Nodes(cluster string) (nodes []Summary, offset uint64) {
 	defer m.mu.RUnlock()
 	nodes = []Summary{}
 	for _, key := range slices.SortedFunc(maps.Keys(m.nodes), Key.compare) {
-		if cluster == "" || cluster == key.Cluster {
+		if (cluster == "" || cluster == key.Cluster) && m.nodes[key].shown() {
 			nodes = append(nodes, m.nodes[key].summary())
 		}
 	}
@@ -63,7 +69,10 @@ func (m *Model) Nodes(cluster string) (nodes []Summary, offset uint64) {
 func (n *Node) summary() Summary {
 	s := Summary{Cluster: n.Cluster, Node: n.Name, Heard: n.Heard, Version: n.Agent.Version,
 		Configuration: n.Agent.Configuration, Waiting: n.Agent.Waiting, Blind: n.Agent.Blind,
-		Stopped: n.AgentType == event.AgentStopping}
+		Stopped: n.AgentType == event.AgentStopping, Pool: n.Pool, Zone: n.Zone}
+	if n.Silence != nil && n.Silence.State != Seen {
+		s.Silence = n.Silence
+	}
 	for _, f := range n.Faults {
 		switch {
 		case f.Gone:
@@ -88,16 +97,16 @@ func (m *Model) Node(key Key) (d Detail, offset uint64, ok bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	n := m.nodes[key]
-	if n == nil {
+	if n == nil || !n.shown() {
 		return d, m.offset, false
 	}
-	d = Detail{Summary: n.summary(), Faults: []event.Fault{}, LeftoverList: []event.Activity{}}
+	d = Detail{Summary: n.summary(), Faults: []NodeFault{}, LeftoverList: []event.Activity{}}
 	for _, name := range slices.Sorted(maps.Keys(n.Faults)) {
 		if f := n.Faults[name]; !f.Gone {
-			d.Faults = append(d.Faults, f.Fault)
+			d.Faults = append(d.Faults, n.fault(name, f))
 		}
 	}
-	slices.SortStableFunc(d.Faults, func(a, b event.Fault) int { return bySeverity(a, b) })
+	slices.SortStableFunc(d.Faults, func(a, b NodeFault) int { return bySeverity(a.Fault, b.Fault) })
 	for _, name := range slices.Sorted(maps.Keys(n.Leftovers)) {
 		if l := n.Leftovers[name]; !l.Gone {
 			d.LeftoverList = append(d.LeftoverList, l.Activity)
@@ -112,8 +121,8 @@ func (m *Model) Faults(wanted func(NodeFault) bool) (faults []NodeFault, offset 
 	defer m.mu.RUnlock()
 	faults = []NodeFault{}
 	for _, n := range m.nodes {
-		for _, f := range n.Faults {
-			if nf := (NodeFault{n.Cluster, n.Name, f.Fault}); !f.Gone && wanted(nf) {
+		for key, f := range n.Faults {
+			if nf := n.fault(key, f); !f.Gone && wanted(nf) {
 				faults = append(faults, nf)
 			}
 		}
@@ -125,6 +134,10 @@ func (m *Model) Faults(wanted func(NodeFault) bool) (faults []NodeFault, offset 
 	return faults, m.offset
 }
 
+func (n *Node) fault(key string, f *Fault) NodeFault {
+	return NodeFault{n.Cluster, n.Name, f.Fault, n.noteOf(key, f.Fault)}
+}
+
 func bySeverity(a, b event.Fault) int {
 	order := []finding.Severity{finding.Fatal, finding.Warning, finding.Info}
 	return cmp.Compare(slices.Index(order, a.Severity), slices.Index(order, b.Severity))
@@ -134,10 +147,20 @@ func bySeverity(a, b event.Fault) int {
 func (m *Model) Counts() Counts {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	c := Counts{Nodes: uint64(len(m.nodes)), Late: m.late, Dropped: m.dropped, Faults: map[finding.Severity]int{
-		finding.Fatal: 0, finding.Warning: 0, finding.Info: 0}}
+	c := Counts{Late: m.late, Dropped: m.dropped, Faults: map[finding.Severity]int{
+		finding.Fatal: 0, finding.Warning: 0, finding.Info: 0}, Silent: map[State]int{Blind: 0, Lost: 0}}
 	for _, n := range m.nodes {
 		s := n.summary()
+		if !n.shown() {
+			if s.Silence != nil {
+				c.SilentClusters++
+			}
+			continue
+		}
+		c.Nodes++
+		if s.Silence != nil {
+			c.Silent[s.Silence.State]++
+		}
 		c.Faults[finding.Fatal] += s.Fatal
 		c.Faults[finding.Warning] += s.Warning
 		c.Faults[finding.Info] += s.Info

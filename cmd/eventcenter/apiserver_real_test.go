@@ -1,0 +1,484 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math/big"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/nodeagent/nodeagent/internal/kube/fleet"
+	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
+	"github.com/nodeagent/nodeagent/test/apiserver"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+var withAPIServer = flag.Bool("apiserver", false, "run the tests on a real kube-apiserver, which labctl has built")
+
+// What docs/event-center.md says that the center's identity must be allowed, and what it gives a reader.
+const (
+	centerRole = `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"center"},"rules":[
+ {"apiGroups":[""],"resources":["nodes"],"verbs":["get","list","watch"]},
+ {"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["list"]},
+ {"apiGroups":["authentication.k8s.io"],"resources":["tokenreviews"],"verbs":["create"]},
+ {"apiGroups":["authorization.k8s.io"],"resources":["subjectaccessreviews"],"verbs":["create"]}]}`
+	readerRole = `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"reader"},"rules":[
+ {"nonResourceURLs":["/eventcenter/v1/nodes","/eventcenter/v1/faults"],"verbs":["get"]}]}`
+)
+
+// realCluster is an apiserver with two nodes, on one of which are an agent's pod and another.
+type realCluster struct {
+	*apiserver.Server
+	t    *testing.T
+	uids map[string]string // by name
+}
+
+func newRealCluster(t *testing.T) *realCluster {
+	t.Helper()
+	need.Flag(t, *withAPIServer, "-apiserver: runs the kube-apiserver that a lab has built")
+	c := &realCluster{apiserver.Start(t, "../.."), t, map[string]string{}}
+	for _, role := range []string{centerRole, readerRole} {
+		c.Create("/apis/rbac.authorization.k8s.io/v1/clusterroles", role, nil)
+	}
+	for role, account := range map[string]string{"center": "center", "reader": "viewer"} {
+		c.Create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", fmt.Sprintf(`{"kind":"ClusterRoleBinding",
+		 "apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":%q},
+		 "roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%[1]q},
+		 "subjects":[{"kind":"ServiceAccount","name":%q,"namespace":"default"}]}`, role, account), nil)
+	}
+	for _, account := range []string{"center", "viewer", "nobody", "agent"} {
+		c.create("/api/v1/namespaces/default/serviceaccounts", `{"kind":"ServiceAccount","apiVersion":"v1","metadata":{"name":%q}}`,
+			account)
+	}
+	for _, node := range []string{"node-a", "node-b"} {
+		c.create("/api/v1/nodes", `{"kind":"Node","apiVersion":"v1","metadata":{"name":%q,"labels":{"pool":"x"}}}`, node)
+	}
+	for _, pod := range []struct{ name, account, node string }{{"agent-a", "agent", "node-a"}, {"gone-a", "agent", "node-a"},
+		{"late-a", "agent", "node-a"}, {"agent-b", "agent", "node-b"}, {"other-a", "nobody", "node-a"},
+		{"nowhere", "agent", ""}} {
+		c.create("/api/v1/namespaces/default/pods", `{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q},"spec":{
+		 "containers":[{"name":"c","image":"i"}],"serviceAccountName":%q,"nodeName":%q}}`, pod.name, pod.account, pod.node)
+	}
+	return c
+}
+
+// create creates an object whose name is the first argument.
+func (c *realCluster) create(path, format string, args ...any) {
+	c.t.Helper()
+	var made struct{ Metadata struct{ Name, UID string } }
+	c.Create(path, fmt.Sprintf(format, args...), &made)
+	c.uids[made.Metadata.Name] = made.Metadata.UID
+}
+
+// token asks for the token of a ServiceAccount, bound to a pod where one is named.
+func (c *realCluster) token(account, pod, audience string) string {
+	c.t.Helper()
+	spec := map[string]any{"expirationSeconds": 3600}
+	if audience != "" {
+		spec["audiences"] = []string{audience}
+	}
+	if pod != "" {
+		spec["boundObjectRef"] = map[string]string{"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": c.uids[pod]}
+	}
+	body, err := json.Marshal(map[string]any{"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": spec})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var made struct{ Status struct{ Token string } }
+	c.Create("/api/v1/namespaces/default/serviceaccounts/"+account+"/token", string(body), &made)
+	return made.Status.Token
+}
+
+// forged is a token of the agent on node-a with some claims changed, signed by a key.
+func (c *realCluster) forged(key *ecdsa.PrivateKey, change map[string]any) string {
+	c.t.Helper()
+	return c.changed(c.token("agent", "agent-a", "center"), key, change)
+}
+
+// changed returns a token with some claims changed, signed by a key under the name of the one before.
+func (c *realCluster) changed(token string, key *ecdsa.PrivateKey, change map[string]any) string {
+	c.t.Helper()
+	parsed, err := jwt.ParseSigned(token, []jose.SignatureAlgorithm{jose.ES256})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	claims := map[string]any{}
+	if err := parsed.UnsafeClaimsWithoutVerification(&claims); err != nil {
+		c.t.Fatal(err)
+	}
+	maps.Copy(claims, change)
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key,
+		KeyID: parsed.Headers[0].KeyID}}, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	text, err := jwt.Signed(signer).Claims(claims).Serialize()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return text
+}
+
+// authority signs kubelets' certificates.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	a := &authority{t: t}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign}
+	a.cert, a.key = a.sign(template)
+	return a
+}
+
+func (a *authority) sign(template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	parent, signer := a.cert, a.key
+	if parent == nil {
+		parent, signer = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return cert, key
+}
+
+// issue returns certificate and key of a client, PEM, in one text, as kubelet keeps them.
+func (a *authority) issue(name, organization string, until time.Duration, usage ...x509.ExtKeyUsage) []byte {
+	cert, key := a.sign(&x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name,
+		Organization: []string{organization}}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(until),
+		ExtKeyUsage: usage})
+	raw, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return append(pemOf("CERTIFICATE", cert.Raw), pemOf("EC PRIVATE KEY", raw)...)
+}
+
+func pemOf(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
+
+// as makes a request to the center with a token or a client certificate.
+func (p *process) as(token string, pair []byte, method, path string, body []byte) (status int, answer string) {
+	p.t.Helper()
+	ca, err := os.ReadFile(filepath.Join(p.dir, "../tls/cert"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	config := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
+	config.RootCAs.AppendCertsFromPEM(ca)
+	if pair != nil {
+		loaded, err := tls.X509KeyPair(pair, pair)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		// Sent whatever the center says that it accepts.
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &loaded, nil }
+	}
+	request, err := http.NewRequest(method, p.url+path, bytes.NewReader(body))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	request.Header.Set("Content-Type", "application/cloudevents+json")
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}
+
+// A node speaks only for itself, readers are those that RBAC names, and an apiserver that is away stops nobody whom it
+// has vouched for.
+func TestRealAPIServer(t *testing.T) {
+	c := newRealCluster(t)
+	files := t.TempDir()
+	ca := newAuthority(t)
+	write := func(name string, text []byte) string {
+		path := filepath.Join(files, name)
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	settings := write("clusters.yaml", fmt.Appendf(nil, `clusters:
+  - {name: prod, kubeconfig: %q, audience: center, agents: [default/agent], clientCAFile: %q, readers: true, poolLabel: pool}
+`, c.Kubeconfig("center", c.token("center", "", "")), write("ca", pemOf("CERTIFICATE", ca.cert.Raw))))
+	if err := os.Mkdir(filepath.Join(files, "tls"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	writeCertificate(t, filepath.Join(files, "tls"), 1)
+	flags := []string{"--clusters", settings, "--tls-cert", filepath.Join(files, "tls/cert"), "--tls-key",
+		filepath.Join(files, "tls/key")}
+	p := start(t, filepath.Join(files, "data"), flags...)
+	p.knows(t, "node-a", "node-b")
+
+	t.Run("who sends", func(t *testing.T) { c.senders(t, p, ca) })
+	t.Run("who reads", func(t *testing.T) { c.readers(t, p) })
+	t.Run("agent", func(t *testing.T) { c.agents(t, p, ca) })
+	t.Run("client", c.client)
+	late := c.token("agent", "late-a", "center")
+	c.Stop()
+	t.Run("apiserver away", func(t *testing.T) {
+		for _, restart := range []bool{false, true} {
+			if restart {
+				p.stop(syscall.SIGTERM)
+				p = start(t, p.dir, flags...)
+			}
+			if status, answer := p.as(late, nil, "POST", "/v1/events", mustEncode(raised("node-a", 90))); status != 200 {
+				t.Errorf("restarted %v: %d %s", restart, status, answer)
+			}
+			if status, answer := p.as(c.changed(late, ca.key, nil), nil, "POST", "/v1/events", mustEncode(raised("node-a",
+				91))); status == 200 {
+				t.Errorf("restarted %v: a forged token: %d %s", restart, status, answer)
+			}
+			admin, err := adminToken(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, text := p.as(admin, nil, "GET", "/metrics", nil); !strings.Contains(text,
+				`eventcenter_identities_total{by="token",cluster="prod",result="unreviewed"} 1`) {
+				t.Errorf("restarted %v: not metered: %s", restart, grep(text, "identities"))
+			}
+		}
+	})
+}
+
+func adminToken(p *process) (string, error) {
+	text, err := os.ReadFile(filepath.Join(p.dir, "token"))
+	return strings.TrimSpace(string(text)), err
+}
+
+func grep(text, word string) (lines string) {
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, word) {
+			lines += line
+		}
+	}
+	return lines
+}
+
+// knows waits until the center lists these nodes.
+func (p *process) knows(t *testing.T, names ...string) {
+	t.Helper()
+	var out string
+	for range 300 {
+		out, _ = cli(t, "nodes", "--dir", p.dir, "--ca", filepath.Join(p.dir, "../tls/cert"))
+		all := true
+		for _, name := range names {
+			all = all && strings.Contains(out, name)
+		}
+		if all {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Fatalf("not all of %v in %s; log: %s", names, out, p.log)
+}
+
+func (c *realCluster) senders(t *testing.T, p *process, ca *authority) {
+	const node, nodes, hour = "system:node:node-a", "system:nodes", time.Hour
+	client := x509.ExtKeyUsageClientAuth
+	gone := c.token("agent", "gone-a", "center")
+	c.Delete("/api/v1/namespaces/default/pods/gone-a")
+	earlier := map[string]any{"namespace": "default", "node": map[string]any{"name": "node-a", "uid": "of-another"},
+		"serviceaccount": map[string]any{"name": "agent", "uid": c.uids["agent"]}}
+	for _, test := range []struct {
+		name, token string
+		pair        []byte
+		status      int
+		want        string
+	}{
+		{"nobody", "", nil, 401, "a bearer token is needed"},
+		{"a word", "hello", nil, 401, "refuses the token"},
+		{"its agent", c.token("agent", "agent-a", "center"), nil, 200, `"stored":1`},
+		{"its agent, again", c.token("agent", "agent-a", "center"), nil, 200, `"duplicates":1`},
+		{"another ServiceAccount with our audience", c.token("nobody", "other-a", "center"), nil, 403, "does not speak"},
+		{"another node's agent", c.token("agent", "agent-b", "center"), nil, 403, "does not speak for its source"},
+		{"the agent's token for the apiserver", c.token("agent", "agent-a", ""), nil, 403, "does not speak"},
+		{"an agent on no node", c.token("agent", "nowhere", "center"), nil, 403, "names no node"},
+		{"a token that is bound to nothing", c.token("agent", "", "center"), nil, 403, "names no node"},
+		{"the pod is gone", gone, nil, 401, "refuses the token"},
+		{"expired", c.forged(c.Key, map[string]any{"exp": time.Now().Add(-time.Second).Unix()}), nil, 401, "has expired at"},
+		{"not yet", c.forged(c.Key, map[string]any{"nbf": time.Now().Add(hour).Unix()}), nil, 401, "not valid before"},
+		{"for ever", c.forged(c.Key, map[string]any{"exp": nil}), nil, 401, "never expires"},
+		{"an earlier node of the name", c.forged(c.Key, map[string]any{"kubernetes.io": earlier}), nil, 403, "earlier Node"},
+		{"forged", c.forged(ca.key, nil), nil, 401, "refuses the token"},
+		{"kubelet", "", ca.issue(node, nodes, hour, client), 200, `"duplicates":1`},
+		{"another kubelet", "", ca.issue("system:node:node-b", nodes, hour, client), 403, "does not speak for its source"},
+		{"a kubelet of no Node", "", ca.issue("system:node:node-c", nodes, hour, client), 403, "has no Node"},
+		{"a wrong CN", "", ca.issue("node-a", nodes, hour, client), 403, "system:node:NAME"},
+		{"a wrong O", "", ca.issue(node, "system:masters", hour, client), 403, "system:node:NAME"},
+		{"kubelet's serving certificate", "", ca.issue(node, nodes, hour, x509.ExtKeyUsageServerAuth), 401, "usage"},
+		{"a certificate for nothing", "", ca.issue(node, nodes, hour), 401, "not for client authentication"},
+		{"an expired certificate", "", ca.issue(node, nodes, -hour, client), 401, "expired"},
+		{"another authority's", "", newAuthority(t).issue(node, nodes, hour, client), 401, "unknown authority"},
+	} {
+		status, answer := p.as(test.token, test.pair, "POST", "/v1/events", mustEncode(raised("node-a", 1)))
+		if status != test.status || !strings.Contains(answer, test.want) {
+			t.Errorf("%s: %d %s, want %d with %q", test.name, status, answer, test.status, test.want)
+		}
+	}
+}
+
+func (c *realCluster) readers(t *testing.T, p *process) {
+	viewer := c.token("viewer", "", "")
+	for _, test := range []struct {
+		name, token, path string
+		status            int
+	}{
+		{"by RBAC", viewer, "/v1/nodes", 200},
+		{"one node too", viewer, "/v1/nodes/prod/node-a", 200},
+		{"with our audience", c.token("viewer", "", "center"), "/v1/faults", 200},
+		{"a path that RBAC does not name", viewer, "/v1/events", 403},
+		{"nobody", c.token("nobody", "", ""), "/v1/nodes", 403},
+		{"an agent", c.token("agent", "agent-a", "center"), "/v1/nodes", 403},
+		{"for another audience", c.token("viewer", "", "another"), "/v1/nodes", 401},
+		{"a cluster's administrator", "admin", "/v1/events", 200},
+	} {
+		if status, answer := p.as(test.token, nil, "GET", test.path, nil); status != test.status {
+			t.Errorf("%s: %d %s, want %d", test.name, status, answer, test.status)
+		}
+	}
+}
+
+// agents is the agent's own reporter: with a token, and with kubelet's certificate, which is replaced meanwhile.
+func (c *realCluster) agents(t *testing.T, p *process, ca *authority) {
+	dir := t.TempDir()
+	pair := filepath.Join(dir, "kubelet.pem")
+	put := func(name string, text []byte) string {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(dir, name)
+	}
+	put("kubelet.pem", ca.issue("system:node:node-b", "system:nodes", -time.Hour, x509.ExtKeyUsageClientAuth))
+	for name, s := range map[string]eventcenter.Settings{
+		"node-a": {TokenFile: put("token", []byte(c.token("agent", "agent-a", "center")))},
+		"node-b": {ClientCertFile: pair, ClientKeyFile: pair},
+	} {
+		s.Endpoints, s.Cluster, s.CAFile = []string{p.url + "/v1/events"}, "prod", filepath.Join(p.dir, "../tls/cert")
+		r := eventcenter.New(eventcenter.Config{Settings: s, Node: name, Boot: "b", Version: "v1", ReadFile: os.ReadFile})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		t.Cleanup(func() { cancel(); <-done })
+		r.Update(reporttest.NewWorld().Run("disk", nil, "Of"+name))
+	}
+	p.hasFault(t, "Ofnode-a")
+	put("kubelet.pem", ca.issue("system:node:node-b", "system:nodes", time.Hour, x509.ExtKeyUsageClientAuth))
+	p.hasFault(t, "Ofnode-b")
+}
+
+func (p *process) hasFault(t *testing.T, reason string) {
+	t.Helper()
+	admin, err := adminToken(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer string
+	for range 600 {
+		if _, answer = p.as(admin, nil, "GET", "/v1/faults", nil); strings.Contains(answer, reason) {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Errorf("no %s in %s", reason, answer)
+}
+
+// client is what the center reads of a cluster: its Nodes as they come and go, and their Leases.
+func (c *realCluster) client(t *testing.T) {
+	f, err := fleet.New(fleet.Config{Kubeconfig: c.Kubeconfig("again", c.token("center", "", "")), PoolLabel: "pool",
+		Selector: "pool", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { f.Watch(ctx); close(done) }()
+	defer func() { cancel(); <-done }()
+	await := func(what string, is func(all map[string]fleet.Node) bool) {
+		t.Helper()
+		for range 300 {
+			if all, ok := f.Nodes(); ok && is(all) {
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		all, ok := f.Nodes()
+		t.Errorf("%s: %v %+v", what, ok, all)
+	}
+	await("listed", func(all map[string]fleet.Node) bool {
+		return len(all) == 2 && all["node-a"] == fleet.Node{UID: c.uids["node-a"], Pool: "x", Expected: true}
+	})
+	c.create("/api/v1/nodes", `{"kind":"Node","apiVersion":"v1","metadata":{"name":%q,"labels":{
+	 "topology.kubernetes.io/zone":"z"}},"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, "node-c")
+	await("created", func(all map[string]fleet.Node) bool {
+		return all["node-c"] == fleet.Node{UID: c.uids["node-c"], Zone: "z"}
+	})
+	if uid, ready, err := f.Ask(ctx, "node-c"); uid != c.uids["node-c"] || ready != "False" || err != nil {
+		t.Errorf("%s %s %v", uid, ready, err)
+	}
+	c.Delete("/api/v1/nodes/node-c")
+	await("deleted", func(all map[string]fleet.Node) bool { return len(all) == 2 })
+	if uid, _, err := f.Ask(ctx, "node-c"); uid != "" || err != nil {
+		t.Errorf("%s %v", uid, err)
+	}
+	c.create("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", `{"kind":"Lease",
+	 "apiVersion":"coordination.k8s.io/v1","metadata":{"name":%q},"spec":{"renewTime":"2026-01-02T03:04:05.678901Z"}}`, "node-a")
+	for range 100 { // the apiserver's cache is behind by a moment
+		leases, err := f.Leases(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if leases["node-a"].Equal(time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)) {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Error("no Lease")
+}

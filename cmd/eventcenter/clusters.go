@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/kube/fleet"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/identity"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/silence"
+)
+
+// clusters are those that vouch for nodes and readers.
+type clusters struct {
+	identity *identity.Authority
+	clients  map[string]*fleet.Client
+	log      *slog.Logger
+}
+
+// openClusters reads the file of clusters. Without one the center's own token is the only identity.
+func (s *serveOptions) openClusters(dir, token string, log *slog.Logger) (*clusters, error) {
+	c := &clusters{clients: map[string]*fleet.Client{}, log: log}
+	config := identity.Config{Local: token, Dir: filepath.Join(dir, "clusters"), Log: log}
+	if s.clusters != "" {
+		settings, err := readClusters(s.clusters)
+		if err != nil {
+			return nil, fmt.Errorf("--clusters %s: %w", s.clusters, err)
+		}
+		for _, one := range settings.Clusters {
+			client, err := fleet.New(fleet.Config{Kubeconfig: one.Kubeconfig, UserAgent: "eventcenter/" + Version,
+				PoolLabel: one.PoolLabel, Selector: one.NodeSelector, Log: log.With("cluster", one.Name)})
+			if err != nil {
+				return nil, fmt.Errorf("--clusters %s: cluster %s: %w", s.clusters, one.Name, err)
+			}
+			c.clients[one.Name] = client
+			config.Vouchers = append(config.Vouchers, identity.Voucher{Cluster: one, Apiserver: client, Node: client.UID})
+		}
+	}
+	var err error
+	c.identity, err = identity.New(config)
+	return c, err
+}
+
+func readClusters(name string) (identity.Settings, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return identity.Settings{}, err
+	}
+	defer f.Close()
+	return identity.Read(f)
+}
+
+// handshake has clients asked for a certificate, where a cluster vouches by one. It is verified with each request, so
+// that a refusal can say why.
+func (c *clusters) handshake(config *tls.Config) *tls.Config {
+	if c.identity.ClientCAs() == nil {
+		return config
+	}
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		asking := config.Clone()
+		asking.ClientAuth, asking.ClientCAs = tls.RequestClientCert, c.identity.ClientCAs()
+		return asking, nil
+	}
+	return config
+}
+
+// run watches the clusters until ctx ends. alive is the interval in which an agent is to say a word.
+func (c *clusters) run(ctx context.Context, center *eventcenter.Center, alive time.Duration) {
+	var all sync.WaitGroup
+	all.Go(func() { _ = c.identity.Run(ctx) }) // logs what fails
+	for name, client := range c.clients {
+		w := &silence.Watcher{Name: name, Cluster: watched{client}, Model: center.Model, Append: center.Journal.Append,
+			Interval: alive, Log: c.log}
+		all.Go(func() { client.Watch(ctx) })
+		all.Go(func() { _ = w.Run(ctx) })
+	}
+	all.Wait()
+}
+
+// watched is a cluster as package silence reads it.
+type watched struct{ *fleet.Client }
+
+// Nodes implements silence.Cluster.
+func (w watched) Nodes() (map[string]silence.Node, bool) {
+	all, ok := w.Client.Nodes()
+	nodes := make(map[string]silence.Node, len(all))
+	for name, n := range all {
+		nodes[name] = silence.Node(n)
+	}
+	return nodes, ok
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os/user"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+)
+
+func newLogin(o *options) *cobra.Command {
+	var name string
+	cmd := &cobra.Command{
+		Use:   "login",
+		Short: "Print a code that opens the pages in a browser, once",
+		Long: `Print the address of the pages, and a code that signs one person in, once, within ten minutes. What the person
+says there of a fault is said in the name that is given here.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), askLimit)
+			defer cancel()
+			response, err := o.send(ctx, http.MethodPost, "/v1/sign-in-codes?"+url.Values{"name": {name}}.Encode(), nil)
+			if err != nil {
+				return err
+			}
+			defer response.Body.Close()
+			var answer api.SignInCode
+			if err := json.NewDecoder(io.LimitReader(response.Body, 4096)).Decode(&answer); err != nil {
+				return fmt.Errorf("answer of the center: %w", err)
+			}
+			if o.json() {
+				return printJSON(cmd.OutOrStdout(), answer)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s/login\ncode: %s (for one person, until %s)\n", o.address(),
+				plain(answer.Code), answer.Ends.Local().Format(time.TimeOnly))
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", userName(), "who signs in")
+	return cmd
+}
+
+// userName is who runs this command; empty where that is not known.
+func userName() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return ""
+}

@@ -1,0 +1,233 @@
+// Package fleet is the event center's client of the apiserver of one cluster: which Nodes there are, whose Leases move,
+// whose tokens and reviews the cluster vouches for. It links the few API groups that it reads instead of the whole
+// clientset. It changes nothing: the reviews that it creates are questions, and are not stored.
+//
+// What its identity must be allowed (RBAC):
+//
+//	get, list, watch  nodes
+//	list              leases.coordination.k8s.io in kube-node-lease
+//	create            tokenreviews.authentication.k8s.io, subjectaccessreviews.authorization.k8s.io
+//	get               /openid/v1/jwks (the ClusterRole system:service-account-issuer-discovery, which every
+//	                  ServiceAccount has)
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+const (
+	maxAnswer  = 256 << 20 // bytes; a list of 15,000 Leases has 15 MB
+	maxJWKS    = 1 << 20
+	leaseLimit = 15 * time.Second // for a list of all Leases
+	askLimit   = 5 * time.Second  // for everything else
+
+	leaseNamespace = "kube-node-lease"
+	zoneLabel      = "topology.kubernetes.io/zone"
+)
+
+// Config is that of one cluster.
+type Config struct {
+	Kubeconfig string // empty: the ServiceAccount of this pod
+	UserAgent  string
+	PoolLabel  string // of Nodes; its value is the pool
+	Selector   string // of the Nodes that are expected to have an agent; empty: all
+	Log        *slog.Logger
+}
+
+// Client is a client of one cluster. It is safe for concurrent use.
+type Client struct {
+	config   Config
+	selector labels.Selector
+	groups   map[schema.GroupVersion]*rest.RESTClient
+	metadata metadata.Interface
+	nodes    nodes
+}
+
+// New returns a client. It reads the credentials, and makes no connection yet.
+func New(c Config) (*Client, error) {
+	selector, err := labels.Parse(c.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("node selector: %w", err)
+	}
+	config, err := credentials(c.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	config.UserAgent = c.UserAgent
+	config.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter() // what asks is limited by those who ask
+	config.WarningHandlerWithContext = rest.NoWarnings{}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bounded{next} })
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	f := &Client{config: c, selector: selector, groups: map[schema.GroupVersion]*rest.RESTClient{}}
+	if f.metadata, err = metadata.NewForConfigAndClient(metadata.ConfigFor(config), client); err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	builder := runtime.NewSchemeBuilder(corev1.AddToScheme, coordinationv1.AddToScheme, authenticationv1.AddToScheme,
+		authorizationv1.AddToScheme)
+	if err := builder.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	codecs := serializer.NewCodecFactory(scheme)
+	for _, group := range []schema.GroupVersion{corev1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion,
+		authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion} {
+		of := rest.CopyConfig(config)
+		of.APIPath, of.GroupVersion, of.NegotiatedSerializer = "/apis", &group, codecs.WithoutConversion()
+		if group.Group == "" {
+			of.APIPath = "/api"
+		}
+		of.ContentType = runtime.ContentTypeProtobuf
+		of.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+		if f.groups[group], err = rest.RESTClientForConfigAndClient(of, client); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// credentials reads a kubeconfig, which must not name a program, or takes the ServiceAccount of this pod. Files that it
+// names are read again by the connection as they rotate.
+func credentials(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		return rest.InClusterConfig()
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+	}
+	if config.ExecProvider != nil || config.AuthProvider != nil {
+		return nil, fmt.Errorf("kubeconfig %s: it names a program for credentials: give it a token file or a client "+
+			"certificate", kubeconfig)
+	}
+	return config, nil
+}
+
+// bounded limits the size of answers.
+type bounded struct{ next http.RoundTripper }
+
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := b.next.RoundTrip(r)
+	if err == nil && r.URL.Query().Get("watch") == "" {
+		response.Body = http.MaxBytesReader(nil, response.Body, maxAnswer)
+	}
+	return response, err
+}
+
+func (b bounded) WrappedRoundTripper() http.RoundTripper { return b.next }
+
+// Keys returns the keys by which the cluster's ServiceAccount tokens are verified, a JSON Web Key Set.
+func (c *Client) Keys(ctx context.Context) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	body, err := c.groups[corev1.SchemeGroupVersion].Get().AbsPath("/openid/v1/jwks").MaxRetries(0).
+		SetHeader("Accept", "application/jwk-set+json, application/json").Stream(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("the cluster's keys: %w", err)
+	}
+	defer body.Close()
+	keys, err := io.ReadAll(io.LimitReader(body, maxJWKS+1))
+	if err == nil && len(keys) > maxJWKS {
+		err = errors.New("too large")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the cluster's keys: %w", err)
+	}
+	return keys, nil
+}
+
+// Review asks whose token it is, for one of the audiences; without any, for the apiserver's own.
+func (c *Client) Review(ctx context.Context, token string, audiences []string) (authenticationv1.TokenReviewStatus,
+	error) {
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences}}
+	err := c.create(ctx, authenticationv1.SchemeGroupVersion, "tokenreviews", review)
+	return review.Status, err
+}
+
+// Access asks whether somebody may do something.
+func (c *Client) Access(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (
+	authorizationv1.SubjectAccessReviewStatus, error) {
+	review := &authorizationv1.SubjectAccessReview{Spec: spec}
+	err := c.create(ctx, authorizationv1.SchemeGroupVersion, "subjectaccessreviews", review)
+	return review.Status, err
+}
+
+func (c *Client) create(ctx context.Context, group schema.GroupVersion, resource string, question runtime.Object) error {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	if err := c.groups[group].Post().Resource(resource).Body(question).MaxRetries(0).Do(ctx).Into(question); err != nil {
+		return fmt.Errorf("create %s: %w", resource, err)
+	}
+	return nil
+}
+
+// Leases returns when each node's kubelet renewed its Lease, as it says itself. They come from the apiserver's cache: a
+// watch would bring 1,000 events a second for 10,000 nodes.
+func (c *Client) Leases(ctx context.Context) (map[string]time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, leaseLimit)
+	defer cancel()
+	list := &coordinationv1.LeaseList{}
+	err := c.groups[coordinationv1.SchemeGroupVersion].Get().Namespace(leaseNamespace).Resource("leases").
+		Param("resourceVersion", "0").MaxRetries(0).Do(ctx).Into(list)
+	if err != nil {
+		return nil, fmt.Errorf("list leases: %w", err)
+	}
+	if list.Continue != "" {
+		return nil, errors.New("list leases: the answer is not complete")
+	}
+	renewed := make(map[string]time.Time, len(list.Items))
+	for i := range list.Items {
+		var at time.Time
+		if t := list.Items[i].Spec.RenewTime; t != nil {
+			at = t.Time
+		}
+		renewed[list.Items[i].Name] = at
+	}
+	return renewed, nil
+}
+
+// Ask asks for one Node itself: its UID, empty where there is none of this name, and the status of its condition
+// Ready.
+func (c *Client) Ask(ctx context.Context, name string) (uid, ready string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	node := &corev1.Node{}
+	err = c.groups[corev1.SchemeGroupVersion].Get().Resource("nodes").Name(name).MaxRetries(0).Do(ctx).Into(node)
+	if apierrors.IsNotFound(err) {
+		return "", "", nil
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("get node %s: %w", name, err)
+	}
+	ready = string(corev1.ConditionUnknown)
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			ready = string(condition.Status)
+		}
+	}
+	return string(node.UID), ready, nil
+}

@@ -1,0 +1,36 @@
+{{- define "eventcenter.labels" -}}
+app.kubernetes.io/name: eventcenter
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
+{{- define "eventcenter.selector" -}}
+app.kubernetes.io/name: eventcenter
+{{- end }}
+
+{{- define "eventcenter.secret" -}}
+{{ .Values.tls.secretName | default "eventcenter-tls" }}
+{{- end }}
+
+{{- /* Which clusters vouch for nodes and readers: this one. */}}
+{{- define "eventcenter.clusters" -}}
+clusters:
+  - name: {{ .Values.cluster | required "cluster: the name of this cluster must be set" | quote }}
+    audience: {{ .Values.audience | quote }}
+    agents: {{ .Values.agents | toJson }}
+    readers: true
+    {{- with .Values.nodes.poolLabel }}
+    poolLabel: {{ . | quote }}
+    {{- end }}
+    {{- with .Values.nodes.selector }}
+    nodeSelector: {{ . | quote }}
+    {{- end }}
+{{- end }}
+
+{{- /* A quantity of Kubernetes as bytes. */}}
+{{- define "eventcenter.bytes" -}}
+{{- $text := toString . }}
+{{- $number := regexFind "^[0-9]+" $text | int64 }}
+{{- $unit := regexFind "[A-Za-z]*$" $text }}
+{{- $factors := dict "" 1 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 }}
+{{- mul $number (get $factors $unit | required (printf "keep.bytes: %s: want a number with Mi, Gi, Ti or nothing" $text)) }}
+{{- end }}

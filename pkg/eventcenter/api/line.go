@@ -1,0 +1,98 @@
+package api
+
+import (
+	"encoding/json"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Line is an event as a line for people.
+type Line struct {
+	Offset   string
+	Received time.Time
+	Type     string // without the part that all have
+	Inferred bool   // by the center
+	Severity string
+	Cluster  string // empty for foreign events
+	Node     string // or the source of a foreign event
+	Subject  string
+	Message  string
+}
+
+const typePrefix = "io.github.nodeagent."
+
+// LineOf returns what can be read of an event: the data of a foreign one may have any form.
+func LineOf(i Item) Line {
+	var e struct {
+		Type, Source, Subject, Severity, Partitionkey string
+		Inferred                                      bool
+		Data                                          struct{ Message, Text string }
+	}
+	_ = json.Unmarshal(i.Event, &e)
+	l := Line{Offset: i.Offset, Received: i.Received, Type: strings.TrimPrefix(e.Type, typePrefix),
+		Inferred: e.Inferred, Severity: e.Severity, Node: e.Partitionkey, Subject: subject(e.Subject),
+		Message: Clip(e.Data.Message+e.Data.Text, 1000)}
+	if rest, ok := strings.CutPrefix(e.Source, "/clusters/"); ok && e.Partitionkey != "" {
+		cluster, _, _ := strings.Cut(rest, "/")
+		if name, err := url.PathUnescape(cluster); err == nil {
+			l.Cluster = name
+		}
+	}
+	if l.Node == "" {
+		l.Node = e.Source
+	}
+	return l
+}
+
+// wholeID is the ID of a container or sandbox: its first 13 digits are enough for people.
+var wholeID = regexp.MustCompile(`\b([0-9a-f]{13})[0-9a-f]{51}\b`)
+
+// subject returns the subject of an agent's event (check/reason/kind/name, each percent-encoded) for people: without a
+// reason that says the same as the type. That of any other event is returned as it is.
+func subject(text string) string {
+	parts := strings.Split(text, "/")
+	if len(parts) != 4 {
+		return Clip(text, 80)
+	}
+	name, err := url.PathUnescape(parts[3])
+	if err != nil {
+		name = parts[3]
+	}
+	words := []string{parts[0], parts[1], parts[2], wholeID.ReplaceAllString(name, "$1")}
+	if strings.HasPrefix(parts[1], "Leftover") || strings.HasPrefix(parts[1], "Action") {
+		words = append(words[:1], words[2:]...)
+	}
+	return Clip(strings.Join(words, " "), 80)
+}
+
+// Clip returns at most so many characters of a text; the end of a name says more than its beginning.
+func Clip(text string, most int) string {
+	runes := []rune(text)
+	if len(runes) <= most {
+		return text
+	}
+	return string(runes[:most/2]) + "…" + string(runes[len(runes)-most/2:])
+}
+
+// Folded is a run of events of one type, check and reason (or kind of leftover) on one node, as its first.
+type Folded struct {
+	Line
+	More int // events like it that follow at once
+}
+
+// Fold returns lines without repetition.
+func Fold(lines []Line) (folded []Folded) {
+	run := ""
+	for _, l := range lines {
+		words := strings.Fields(l.Subject)
+		key := strings.Join(append([]string{l.Type, l.Severity, l.Node}, words[:min(2, len(words))]...), "|")
+		if key == run && len(words) > 0 {
+			folded[len(folded)-1].More++
+			continue
+		}
+		folded, run = append(folded, Folded{Line: l}), key
+	}
+	return folded
+}

@@ -1,0 +1,458 @@
+package identity_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/identity"
+)
+
+const (
+	local = "0123456789abcdef0123456789abcdef"
+	agent = "system:serviceaccount:ns:agent"
+)
+
+// cluster is an apiserver that vouches for whom its key signed. The real one is in cmd/eventcenter.
+type cluster struct {
+	key     *ecdsa.PrivateKey
+	id      string // of the key
+	away    bool
+	refuses bool
+	allows  bool
+	nodes   map[string]string // nil: not known yet
+	user    string            // whom it names, where it is another; with a node's name in extra
+	extra   map[string]authenticationv1.ExtraValue
+
+	keys, reviews, accesses int
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	return &cluster{key: newKey(t), id: "k", nodes: map[string]string{"a": "uid-a"}}
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func (c *cluster) Keys(context.Context) ([]byte, error) {
+	c.keys++
+	if c.away {
+		return nil, errors.New("away")
+	}
+	return json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &c.key.PublicKey, KeyID: c.id}}})
+}
+
+func (c *cluster) Review(_ context.Context, token string, audiences []string) (authenticationv1.TokenReviewStatus, error) {
+	c.reviews++
+	user := cmp.Or(c.user, agent)
+	if strings.HasPrefix(token, "user-") {
+		user = token
+	}
+	switch {
+	case c.away:
+		return authenticationv1.TokenReviewStatus{}, errors.New("away")
+	case c.refuses || strings.HasPrefix(token, "user-") && len(audiences) > 0:
+		return authenticationv1.TokenReviewStatus{Error: "the pod is gone"}, nil
+	}
+	return authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: audiences,
+		User: authenticationv1.UserInfo{Username: user, Extra: c.extra}}, nil
+}
+
+func (c *cluster) Access(_ context.Context, spec authorizationv1.SubjectAccessReviewSpec) (
+	authorizationv1.SubjectAccessReviewStatus, error) {
+	c.accesses++
+	if c.away {
+		return authorizationv1.SubjectAccessReviewStatus{}, errors.New("away")
+	}
+	return authorizationv1.SubjectAccessReviewStatus{Allowed: c.allows &&
+		spec.NonResourceAttributes.Path == "/eventcenter/v1/nodes"}, nil
+}
+
+func (c *cluster) voucher(name string, readers bool) identity.Voucher {
+	return identity.Voucher{Apiserver: c, Cluster: identity.Cluster{Name: name, Audience: "center",
+		Agents: []string{"ns/agent"}, Readers: readers},
+		Node: func(node string) (string, bool) { return c.nodes[node], c.nodes != nil }}
+}
+
+// token is an agent's, with some claims changed.
+func (c *cluster) token(t *testing.T, change map[string]any) string {
+	t.Helper()
+	claims := map[string]any{"sub": agent, "aud": []string{"center"}, "exp": now().Add(time.Hour).Unix(), "jti": rand.Text(),
+		"kubernetes.io": map[string]any{"node": map[string]any{"name": "a", "uid": "uid-a"}}}
+	for name, value := range change {
+		claims[name] = value
+	}
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: c.key, KeyID: c.id}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := jwt.Signed(signer).Claims(claims).Serialize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func now() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
+
+// center is an authority whose clock the test sets.
+type center struct {
+	*identity.Authority
+	t   *testing.T
+	now time.Time
+}
+
+func newCenter(t *testing.T, dir string, vouchers ...identity.Voucher) *center {
+	t.Helper()
+	c := &center{t: t, now: now()}
+	var err error
+	c.Authority, err = identity.New(identity.Config{Local: local, Dir: dir, Vouchers: vouchers,
+		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return c.now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c *center) ask(token string) (api.Identity, error) {
+	r := httptest.NewRequest(http.MethodPost, "/v1/events", nil)
+	r.Header.Set("Authorization", "Bearer "+token)
+	return c.Authenticate(r)
+}
+
+// status demands an identity for a token, or a refusal that says so.
+func (c *center) status(token string, want int, say string) api.Identity {
+	c.t.Helper()
+	who, err := c.ask(token)
+	status := http.StatusOK
+	if refusal, ok := errors.AsType[*api.Refusal](err); ok {
+		status = refusal.Status
+	}
+	if status != want || !strings.Contains(fmt.Sprint(err), say) {
+		c.t.Errorf("%d %v, want %d with %q", status, err, want, say)
+	}
+	return who
+}
+
+// The apiserver is asked once for each token, at most 20 times a second, and not while it is away: then the signature
+// alone counts, and is marked.
+func TestReviews(t *testing.T) {
+	k := newCluster(t)
+	c := newCenter(t, t.TempDir(), k.voucher("prod", false))
+	token := k.token(t, nil)
+	for range 5 {
+		if who := c.status(token, 200, "<nil>"); who.Unreviewed || who.Cluster != "prod" || who.Node != "a" || who.Reads {
+			t.Errorf("%+v", who)
+		}
+	}
+	if k.reviews != 1 {
+		t.Errorf("%d reviews of one token", k.reviews)
+	}
+	c.now = c.now.Add(time.Minute)
+	unreviewed := 0
+	for range 50 {
+		if c.status(k.token(t, nil), 200, "<nil>").Unreviewed {
+			unreviewed++
+		}
+	}
+	if k.reviews != 21 || unreviewed != 30 {
+		t.Errorf("%d reviews in a second, and %d unreviewed", k.reviews-1, unreviewed)
+	}
+	c.now, k.away = c.now.Add(time.Minute), true
+	late := k.token(t, nil)
+	for range 3 {
+		if who := c.status(late, 200, "<nil>"); !who.Unreviewed {
+			t.Errorf("%+v", who)
+		}
+	}
+	if k.reviews != 22 {
+		t.Errorf("an apiserver that is away was asked %d times", k.reviews-21)
+	}
+	k.away, k.refuses, c.now = false, true, c.now.Add(6*time.Second)
+	c.status(late, 401, "the pod is gone")
+	c.status(token, 200, "<nil>") // reviewed, until it expires
+	c.now = now().Add(time.Hour)
+	c.status(token, 401, "expired")
+	if _, err := c.ask(k.token(t, map[string]any{"exp": c.now.Add(time.Hour).Unix()})); err == nil {
+		t.Error("a token that the apiserver refuses is accepted")
+	}
+}
+
+// Keys are kept for a start without the apiserver, and read again when a token names another one, not more often than
+// every 10 s.
+func TestKeys(t *testing.T) {
+	k, dir := newCluster(t), t.TempDir()
+	c := newCenter(t, dir, k.voucher("prod", false))
+	token := k.token(t, nil)
+	c.status(token, 200, "<nil>")
+	k.away = true
+	c = newCenter(t, dir, k.voucher("prod", false))
+	c.status(token, 200, "<nil>")
+	k.key, k.id, k.away = newKey(t), "k2", false
+	c.status(k.token(t, nil), 200, "<nil>")
+	c.status(token, 401, "signed by no key")
+	before := k.keys
+	stranger := &cluster{key: newKey(t), id: "k3"}
+	for range 10 {
+		c.status(stranger.token(t, nil), 401, "signed by no key")
+	}
+	if k.keys != before {
+		t.Errorf("strangers had the keys read %d times", k.keys-before)
+	}
+	c.now = c.now.Add(11 * time.Second)
+	c.status(stranger.token(t, nil), 401, "signed by no key")
+	if k.keys != before+1 {
+		t.Errorf("the keys were read %d times more", k.keys-before)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "prod.jwks.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := identity.New(identity.Config{Local: local, Dir: dir, Vouchers: []identity.Voucher{k.voucher("prod",
+		false)}, Log: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "can be removed") {
+		t.Errorf("damaged keys: %v", err)
+	}
+}
+
+// The cluster is the one that has signed; where two could have, none counts.
+func TestWhichCluster(t *testing.T) {
+	one, two := newCluster(t), newCluster(t)
+	two.id = one.id
+	c := newCenter(t, t.TempDir(), one.voucher("one", false), two.voucher("two", false))
+	for want, k := range map[string]*cluster{"one": one, "two": two} {
+		if who := c.status(k.token(t, nil), 200, "<nil>"); who.Cluster != want {
+			t.Errorf("%+v, want %s", who, want)
+		}
+	}
+	two.key = one.key
+	c = newCenter(t, t.TempDir(), one.voucher("one", false), two.voucher("two", false))
+	c.status(one.token(t, nil), 403, "share")
+}
+
+func TestRefusals(t *testing.T) {
+	k := newCluster(t)
+	node := func(uid string) map[string]any {
+		return map[string]any{"kubernetes.io": map[string]any{"node": map[string]any{"name": "a", "uid": uid}}}
+	}
+	unsigned, err := jwt.ParseSigned(k.token(t, nil), []jose.SignatureAlgorithm{jose.ES256})
+	if err != nil || unsigned == nil {
+		t.Fatal(err)
+	}
+	parts := strings.Split(k.token(t, nil), ".")
+	symmetric, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.HS256, Key: jose.JSONWebKey{
+		Key: bytes.Repeat([]byte("k"), 32), KeyID: "k"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hs256, err := jwt.Signed(symmetric).Claims(jwt.Claims{Subject: agent}).Serialize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		token  string
+		status int
+		say    string
+	}{
+		"another ServiceAccount": {k.token(t, map[string]any{"sub": "system:serviceaccount:ns:other"}), 403, "is no ServiceAccount of its agents (ns/agent)"},
+		"another audience":       {k.token(t, map[string]any{"aud": []string{"x"}}), 401, `need one for "center"`},
+		"no audience":            {k.token(t, map[string]any{"aud": []string{}}), 401, `need one for "center"`},
+		"another node's UID":     {k.token(t, node("uid-b")), 403, "earlier Node"},
+		"no UID":                 {k.token(t, node("")), 403, "names no node"},
+		"no signature":           {"eyJhbGciOiJub25lIn0." + parts[1] + ".", 401, "signed by no key"},
+		"a changed claim":        {parts[0] + "." + parts[1][:10] + "x" + parts[1][11:] + "." + parts[2], 401, "signed by no key"},
+		"a symmetric key":        {hs256, 401, "signed by no key"},
+		"too long":               {strings.Repeat("x", 20_000), 401, "bytes"},
+		"the empty token":        {"", 401, "signed by no key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			newCenter(t, t.TempDir(), k.voucher("prod", false)).status(test.token, test.status, test.say)
+		})
+	}
+	k.user = "system:serviceaccount:ns:other"
+	newCenter(t, t.TempDir(), k.voucher("prod", false)).status(k.token(t, nil), 401, "of another user")
+	k.user, k.extra = "", map[string]authenticationv1.ExtraValue{"authentication.kubernetes.io/node-name": {"b"}}
+	newCenter(t, t.TempDir(), k.voucher("prod", false)).status(k.token(t, nil), 401, "of another node")
+	k.extra["authentication.kubernetes.io/node-name"] = authenticationv1.ExtraValue{"a"}
+	k.nodes = nil // not known yet
+	if who := newCenter(t, t.TempDir(), k.voucher("prod", false)).status(k.token(t, nil), 200, "<nil>"); !who.Unreviewed {
+		t.Errorf("%+v", who)
+	}
+}
+
+// The center's own token is the administrator's, from this machine only where clusters vouch for others.
+func TestLocalToken(t *testing.T) {
+	k := newCluster(t)
+	for name, test := range map[string]struct {
+		vouchers []identity.Voucher
+		remote   string
+		status   int
+	}{
+		"here": {[]identity.Voucher{k.voucher("c", false)}, "127.0.0.1:1", 200},
+		"IPv6": {[]identity.Voucher{k.voucher("c", false)}, "[::1]:1", 200}, "alone": {nil, "10.0.0.1:1", 200},
+		"elsewhere": {[]identity.Voucher{k.voucher("c", false)}, "10.0.0.1:1", 403},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.RemoteAddr = test.remote
+		r.Header.Set("Authorization", "Bearer "+local)
+		who, err := newCenter(t, t.TempDir(), test.vouchers...).Authenticate(r)
+		if refusal, ok := errors.AsType[*api.Refusal](err); ok && refusal.Status != test.status || (err == nil) != (test.
+			status == 200) || err == nil && (!who.Any || !who.Reads) {
+			t.Errorf("%s: %+v %v", name, who, err)
+		}
+	}
+}
+
+// What RBAC says holds for a moment. A token of a user is never shown to a cluster that does not decide about readers.
+func TestReaders(t *testing.T) {
+	home, other := newCluster(t), newCluster(t)
+	home.allows = true
+	c := newCenter(t, t.TempDir(), other.voucher("other", false), home.voucher("home", true))
+	who := c.status("user-1", 200, "<nil>")
+	if who.Name != "user-1" || who.Node != "" || who.Reads || who.Any || other.reviews > 0 {
+		t.Errorf("%+v, %d reviews elsewhere", who, other.reviews)
+	}
+	for range 3 {
+		if err := c.Authorize(t.Context(), who, "get", "/v1/nodes"); err != nil {
+			t.Error(err)
+		}
+		if err := c.Authorize(t.Context(), who, "get", "/v1/events"); err == nil ||
+			!strings.Contains(err.Error(), "may not get the nonResourceURL /eventcenter/v1/events") {
+			t.Error(err)
+		}
+	}
+	if home.accesses != 2 {
+		t.Errorf("%d questions", home.accesses)
+	}
+	stranger := who
+	if stranger.Cluster = "other"; c.Authorize(t.Context(), stranger, "get", "/v1/nodes") == nil {
+		t.Error("a user of another cluster, with the same name, reads")
+	}
+	home.allows, c.now = false, c.now.Add(31*time.Second)
+	if err := c.Authorize(t.Context(), who, "get", "/v1/nodes"); err == nil {
+		t.Error("a right that was taken is used for over 30 s")
+	}
+	sender := c.status(other.token(t, nil), 200, "<nil>")
+	if err := c.Authorize(t.Context(), sender, "get", "/v1/nodes"); err == nil {
+		t.Error("a node reads")
+	}
+	home.away = true
+	c.status("user-2", 503, "cannot be asked")
+	home.away, c.now = false, c.now.Add(time.Minute)
+	limited := 0
+	for i := range 100 {
+		if _, err := c.ask(fmt.Sprint("user-", i)); err != nil {
+			limited++
+		}
+	}
+	if limited != 50 {
+		t.Errorf("%d of 100 strangers at once are limited", limited)
+	}
+}
+
+// The authorities are read again when their file changes; half a file leaves those before.
+func TestCertificate(t *testing.T) {
+	k, file := newCluster(t), filepath.Join(t.TempDir(), "ca.crt")
+	sign := func(parent *x509.Certificate, signer *ecdsa.PrivateKey, ca bool) (*x509.Certificate, *ecdsa.PrivateKey) {
+		key := newKey(t)
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "system:node:a",
+			Organization: []string{"system:nodes"}}, NotBefore: now().Add(-time.Hour), NotAfter: now().Add(time.Hour), IsCA: ca,
+			BasicConstraintsValid: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+		if parent == nil {
+			parent, signer = template, key
+		}
+		der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cert, key
+	}
+	put := func(text []byte, at int64) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(file, text, 0o600), os.Chtimes(file, time.Time{}, time.Unix(at, 0))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ca, key := sign(nil, nil, true)
+	leaf, _ := sign(ca, key, false)
+	newCA, newKey := sign(nil, nil, true)
+	newLeaf, _ := sign(newCA, newKey, false)
+	put(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.Raw}), 1)
+	v := k.voucher("prod", false)
+	v.ClientCAFile = file
+	c := newCenter(t, t.TempDir(), v)
+	knows := func(cert *x509.Certificate, want bool) {
+		t.Helper()
+		r := httptest.NewRequest(http.MethodPost, "/v1/events", nil)
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}
+		who, err := c.Authenticate(r)
+		if (err == nil) != want || want && (who.Node != "a" || who.Cluster != "prod") {
+			t.Errorf("%+v %v, want %v", who, err, want)
+		}
+	}
+	knows(leaf, true)
+	knows(newLeaf, false)
+	put([]byte("half"), 2)
+	knows(leaf, true)
+	put(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: newCA.Raw}), 3)
+	knows(leaf, false)
+	knows(newLeaf, true)
+	if c.ClientCAs() == nil || newCenter(t, t.TempDir(), k.voucher("prod", false)).ClientCAs() != nil {
+		t.Error("clients are asked for a certificate where one is of use, and only there")
+	}
+}
+
+func TestSettings(t *testing.T) {
+	good := "clusters:\n  - name: prod\n    audience: center\n    agents: [nodeagent/nodeagent]\n    readers: true\n"
+	for name, test := range map[string]struct{ text, say string }{
+		"good":              {good, "<nil>"},
+		"an unknown key":    {good + "    audence: x\n", "audence"},
+		"none":              {"clusters: []\n", "want 1 to 100"},
+		"twice":             {good + strings.TrimPrefix(good, "clusters:\n"), "stands there twice"},
+		"a path as a name":  {"clusters: [{name: ../x}]\n", "want letters"},
+		"no agents":         {"clusters: [{name: x, audience: y}]\n", "belong together"},
+		"no audience":       {"clusters: [{name: x, agents: [a/b]}]\n", "belong together"},
+		"no ServiceAccount": {"clusters: [{name: x, audience: y, agents: ['system:admin']}]\n", "NAMESPACE/NAME"},
+		"a relative file":   {"clusters: [{name: x, clientCAFile: ca.crt}]\n", "no absolute path"},
+		"two documents":     {good + "---\n" + good, "more than one document"},
+		"nothing":           {"", "EOF"},
+	} {
+		if _, err := identity.Read(strings.NewReader(test.text)); !strings.Contains(fmt.Sprint(err), test.say) {
+			t.Errorf("%s: %v, want %q", name, err, test.say)
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package identity
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+)
+
+const (
+	keysEvery = 10 * time.Minute // a cluster's keys are read again
+	keysAgain = 10 * time.Second // and at most so often for a token of a key that is not known
+	maxKeys   = 100              // of one cluster
+)
+
+// keys are those by which a cluster signs. A copy is kept on disk: the apiserver may be away when the center starts.
+type keys struct {
+	file  string
+	fetch func(context.Context) ([]byte, error)
+	now   func() time.Time
+
+	asking sync.Mutex // held while the apiserver is asked; guards tried
+	tried  time.Time
+
+	mu  sync.RWMutex // guards what follows
+	set jose.JSONWebKeySet
+}
+
+// newKeys reads the keys that were kept.
+func newKeys(file string, fetch func(context.Context) ([]byte, error), now func() time.Time) (*keys, error) {
+	k := &keys{file: file, fetch: fetch, now: now}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return k, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if k.set, err = readKeys(text); err != nil {
+		return nil, fmt.Errorf("%s: %w; it can be removed: the apiserver has the keys", file, err)
+	}
+	return k, nil
+}
+
+// readKeys reads a JSON Web Key Set of public keys.
+func readKeys(text []byte) (set jose.JSONWebKeySet, err error) {
+	if err := json.Unmarshal(text, &set); err != nil {
+		return set, fmt.Errorf("no JSON Web Key Set: %w", err)
+	}
+	set.Keys = slices.DeleteFunc(set.Keys, func(k jose.JSONWebKey) bool { return !k.IsPublic() || !k.Valid() })
+	if len(set.Keys) == 0 || len(set.Keys) > maxKeys {
+		return set, fmt.Errorf("%d public keys, want 1 to %d", len(set.Keys), maxKeys)
+	}
+	return set, nil
+}
+
+// get returns the keys of a name.
+func (k *keys) get(id string) []jose.JSONWebKey {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.set.Key(id)
+}
+
+// refresh asks for the keys, at most as often as wait says.
+func (k *keys) refresh(ctx context.Context, wait time.Duration) error {
+	k.asking.Lock()
+	defer k.asking.Unlock()
+	if now := k.now(); now.Sub(k.tried) < wait && !now.Before(k.tried) {
+		return nil
+	}
+	k.tried = k.now()
+	text, err := k.fetch(ctx)
+	if err != nil {
+		return err
+	}
+	set, err := readKeys(text)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.set = set
+	k.mu.Unlock()
+	return keep(k.file, text)
+}
+
+// keep writes a file: the old one or the new one is there, never a part.
+func keep(file string, text []byte) error {
+	if old, err := os.ReadFile(file); err == nil && slices.Equal(old, text) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(file+".new"))
+	}
+	return os.Rename(file+".new", file)
+}
+
+// run refreshes the keys until ctx ends.
+func (k *keys) run(ctx context.Context, log *slog.Logger) {
+	for {
+		wait := keysEvery + rand.N(keysEvery/10)
+		if err := k.refresh(ctx, 0); err != nil && ctx.Err() == nil {
+			log.Warn("the keys of the cluster's tokens could not be read or kept; those before stay in use", "err", err)
+			wait = keysAgain
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}

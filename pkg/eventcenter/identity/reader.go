@@ -1,0 +1,118 @@
+package identity
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+)
+
+const (
+	readerKeep = time.Minute      // how long the apiserver's word on a reader's token holds
+	rightKeep  = 30 * time.Second // and that on a right
+)
+
+// right is what an apiserver has said of a right.
+type right struct {
+	allowed bool
+	reason  string
+}
+
+// reader identifies a user of the cluster: by a token for the center's audience, or for the apiserver's own.
+func (c *cluster) reader(ctx context.Context, token string, sum [sha256.Size]byte, now time.Time) (api.Identity,
+	error) {
+	key := sha256.Sum256(append([]byte("reader"), sum[:]...))
+	answer, known := c.reviewed.get(key, now)
+	if !known {
+		if err := c.mayAsk(now); err != nil {
+			return api.Identity{}, err
+		}
+		var err error
+		if c.Audience != "" {
+			answer, err = c.reviewOf(ctx, token, []string{c.Audience})
+		}
+		if err == nil && answer.user == nil {
+			answer, err = c.reviewOf(ctx, token, nil)
+		}
+		if err != nil {
+			c.unanswered(ctx, now, err)
+			return api.Identity{}, c.unknown()
+		}
+		c.remember(key, answer, now, now.Add(readerKeep))
+	}
+	if answer.user == nil {
+		return api.Identity{}, refuse(http.StatusUnauthorized, "the apiserver of cluster %s refuses the token: %s", c.Name,
+			answer.refusal)
+	}
+	return api.Identity{Name: answer.user.Name, By: "review", Cluster: c.Name, User: answer.user}, nil
+}
+
+// mayAsk refuses a request for which the apiserver would have to be asked, and cannot.
+func (c *cluster) mayAsk(now time.Time) error {
+	if c.isAway(now) {
+		return c.unknown()
+	}
+	if !c.asked.AllowN(now, 1) {
+		return later(http.StatusTooManyRequests, "too many questions to the apiserver of cluster %s", c.Name)
+	}
+	return nil
+}
+
+func (c *cluster) unknown() error {
+	return later(http.StatusServiceUnavailable, "the apiserver of cluster %s cannot be asked now", c.Name)
+}
+
+// Authorize asks the cluster that vouches for a user whether RBAC allows a verb on a path: the nonResourceURL is
+// /eventcenter and the path, as in /eventcenter/v1/nodes.
+func (a *Authority) Authorize(ctx context.Context, who api.Identity, verb, path string) error {
+	if who.Reads {
+		return nil
+	}
+	for _, c := range a.clusters {
+		if who.User != nil && c.Name == who.Cluster && c.Readers {
+			return c.authorize(ctx, who.User, verb, "/eventcenter"+path, a.now())
+		}
+	}
+	return refuse(http.StatusForbidden, "this identity may send events, not read")
+}
+
+func (c *cluster) authorize(ctx context.Context, user *api.User, verb, path string, now time.Time) error {
+	question, err := json.Marshal([]any{user, verb, path}) // maps are sorted by key
+	if err != nil {
+		return err
+	}
+	key := sha256.Sum256(question)
+	answer, known := c.rights.get(key, now)
+	if !known {
+		if err := c.mayAsk(now); err != nil {
+			return err
+		}
+		spec := authorizationv1.SubjectAccessReviewSpec{User: user.Name, UID: user.UID, Groups: user.Groups,
+			Extra:                 map[string]authorizationv1.ExtraValue{},
+			NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: path, Verb: verb}}
+		for name, values := range user.Extra {
+			spec.Extra[name] = values
+		}
+		status, err := c.Apiserver.Access(ctx, spec)
+		if err != nil {
+			c.unanswered(ctx, now, err)
+			return c.unknown()
+		}
+		answer = right{status.Allowed && !status.Denied, status.Reason}
+		keep := rightKeep
+		if !answer.allowed {
+			keep = refusedKeep
+		}
+		c.rights.put(key, answer, now, now.Add(keep))
+	}
+	if !answer.allowed {
+		return refuse(http.StatusForbidden, "%.300q of cluster %s may not %s the nonResourceURL %s", user.Name, c.Name, verb,
+			path)
+	}
+	return nil
+}

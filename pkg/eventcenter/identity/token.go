@@ -1,0 +1,236 @@
+package identity
+
+import (
+	"context"
+	"crypto/sha256"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+)
+
+const (
+	maxToken    = 16 << 10 // bytes
+	clockSkew   = time.Minute
+	refusedKeep = 10 * time.Second // how long a refusal of the apiserver holds
+)
+
+// algorithms are those of ServiceAccount tokens and of OIDC: no symmetric one, and not "none".
+func algorithms() []jose.SignatureAlgorithm {
+	return []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.ES256, jose.ES384, jose.ES512, jose.PS256,
+		jose.PS384, jose.PS512, jose.EdDSA}
+}
+
+// claims are those of a ServiceAccount's token (k8s.io/kubernetes/pkg/serviceaccount/claims.go).
+type claims struct {
+	jwt.Claims
+	Kubernetes struct {
+		Node struct {
+			Name string `json:"name"`
+			UID  string `json:"uid"`
+		} `json:"node"`
+	} `json:"kubernetes.io"`
+}
+
+// review is what an apiserver has said of a token.
+type review struct {
+	user    *api.User // nil: refused
+	refusal string
+}
+
+// byToken says whose token it is. sum is its hash.
+func (a *Authority) byToken(ctx context.Context, token string, sum [sha256.Size]byte) (api.Identity, error) {
+	if len(token) > maxToken {
+		return api.Identity{}, refuse(http.StatusUnauthorized, "the token has %d bytes, %d are possible", len(token),
+			maxToken)
+	}
+	if len(a.clusters) == 0 {
+		return api.Identity{}, refuse(http.StatusUnauthorized, "the token is not this center's")
+	}
+	c, said, err := a.signer(ctx, token)
+	if err != nil {
+		return api.Identity{}, err
+	}
+	if c == nil { // of a user whom only an apiserver knows; it is shown to one of which the operator has said so
+		for _, c := range a.clusters {
+			if c.Readers {
+				return c.reader(ctx, token, sum, a.now())
+			}
+		}
+		return api.Identity{}, refuse(http.StatusUnauthorized, "the token is signed by no key of a configured cluster "+
+			"(%s), and none of them decides about readers", a.names())
+	}
+	if err := c.timely(said, a.now()); err != nil {
+		return api.Identity{}, err
+	}
+	ours := c.Audience != "" && said.Audience.Contains(c.Audience)
+	switch {
+	case ours && slices.Contains(c.users(), said.Subject):
+		return c.agent(ctx, token, sum, said, a.now())
+	case c.Readers:
+		return c.reader(ctx, token, sum, a.now())
+	case ours:
+		return api.Identity{}, refuse(http.StatusForbidden, "%.300q of cluster %s is no ServiceAccount of its agents (%s)",
+			said.Subject, c.Name, strings.Join(c.Agents, ", "))
+	}
+	return api.Identity{}, refuse(http.StatusUnauthorized, "the token is for the audience %.300q: cluster %s's agents "+
+		"need one for %q", said.Audience, c.Name, c.Audience)
+}
+
+func (a *Authority) names() string {
+	var names []string
+	for _, c := range a.clusters {
+		names = append(names, c.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// signer returns the cluster that has signed a token; nil: none has.
+func (a *Authority) signer(ctx context.Context, token string) (*cluster, claims, error) {
+	parsed, err := jwt.ParseSigned(token, algorithms())
+	if err != nil || len(parsed.Headers) != 1 {
+		return nil, claims{}, nil //nolint:nilerr // no token of a cluster; an apiserver may know it
+	}
+	c, said, err := a.verify(parsed)
+	if c != nil || err != nil {
+		return c, said, err
+	}
+	for _, c := range a.clusters {
+		if err := c.keys.refresh(ctx, keysAgain); err != nil && ctx.Err() == nil {
+			c.log.Warn("a token's key is not known, and the keys could not be read again", "err", err)
+		}
+	}
+	return a.verify(parsed)
+}
+
+// verify returns the only cluster by one of whose keys a token is signed, and its claims.
+func (a *Authority) verify(token *jwt.JSONWebToken) (found *cluster, said claims, err error) {
+	for _, c := range a.clusters {
+		for _, key := range c.keys.get(token.Headers[0].KeyID) {
+			var these claims
+			if token.Claims(key.Key, &these) != nil {
+				continue
+			}
+			if found != nil && found != c {
+				return nil, said, refuse(http.StatusForbidden, "the token is signed by a key that clusters %s and %s share: "+
+					"which it is of cannot be told", found.Name, c.Name)
+			}
+			found, said = c, these
+		}
+	}
+	return found, said, nil
+}
+
+// timely refuses a token that has expired or is not valid yet.
+func (c *cluster) timely(said claims, now time.Time) error {
+	switch {
+	case said.Expiry == nil:
+		return refuse(http.StatusUnauthorized, "the token never expires: one that a kubelet has projected is needed")
+	case !now.Before(said.Expiry.Time()):
+		return refuse(http.StatusUnauthorized, "the token has expired at %s", said.Expiry.Time().UTC().Format(time.RFC3339))
+	case said.NotBefore != nil && now.Add(clockSkew).Before(said.NotBefore.Time()):
+		return refuse(http.StatusUnauthorized, "the token is not valid before %s: the clocks of cluster %s and of this "+
+			"center differ", said.NotBefore.Time().UTC().Format(time.RFC3339), c.Name)
+	}
+	return nil
+}
+
+// agent identifies the node of an agent's token. The apiserver is asked about each token once; while it is away, or
+// has been asked too often, the signature alone counts.
+func (c *cluster) agent(ctx context.Context, token string, sum [sha256.Size]byte, said claims, now time.Time) (
+	api.Identity, error) {
+	node := said.Kubernetes.Node
+	if node.Name == "" || node.UID == "" {
+		return api.Identity{}, refuse(http.StatusForbidden, "the token names no node: it is not bound to a pod that runs "+
+			"on one, or the apiserver is older than Kubernetes 1.30")
+	}
+	who := api.Identity{Name: said.Subject + " on " + node.Name, By: "token", Cluster: c.Name, Node: node.Name}
+	var err error
+	if who.Unreviewed, err = c.exists(node.Name, node.UID); err != nil {
+		return api.Identity{}, err
+	}
+	answer, known := c.reviewed.get(sum, now)
+	if !known {
+		if answer, known = c.ask(ctx, token, []string{c.Audience}, now); known {
+			answer = consistent(answer, said)
+			c.remember(sum, answer, now, said.Expiry.Time())
+		}
+	}
+	if known && answer.user == nil {
+		return api.Identity{}, refuse(http.StatusUnauthorized, "the apiserver of cluster %s refuses the token: %s", c.Name,
+			answer.refusal)
+	}
+	who.Unreviewed = who.Unreviewed || !known
+	return who, nil
+}
+
+func (c *cluster) remember(sum [sha256.Size]byte, r review, now, until time.Time) {
+	if r.user == nil {
+		until = now.Add(refusedKeep)
+	}
+	c.reviewed.put(sum, r, now, until)
+}
+
+// consistent refuses a token of which the apiserver says something else than its claims.
+func consistent(answer review, said claims) review {
+	if answer.user == nil {
+		return answer
+	}
+	for name, want := range map[string]string{"authentication.kubernetes.io/node-name": said.Kubernetes.Node.Name,
+		"authentication.kubernetes.io/node-uid": said.Kubernetes.Node.UID} {
+		if got := answer.user.Extra[name]; len(got) > 0 && !slices.Equal(got, []string{want}) {
+			return review{refusal: "it is of another node"}
+		}
+	}
+	if answer.user.Name != said.Subject {
+		return review{refusal: "it is of another user"}
+	}
+	return answer
+}
+
+// ask has the apiserver review an agent's token. ok is false where it could not be asked.
+func (c *cluster) ask(ctx context.Context, token string, audiences []string, now time.Time) (answer review, ok bool) {
+	if c.isAway(now) || !c.reviews.AllowN(now, 1) {
+		return answer, false
+	}
+	answer, err := c.reviewOf(ctx, token, audiences)
+	if err != nil {
+		c.unanswered(ctx, now, err)
+		return answer, false
+	}
+	return answer, true
+}
+
+// reviewOf asks the apiserver whose token it is.
+func (c *cluster) reviewOf(ctx context.Context, token string, audiences []string) (review, error) {
+	status, err := c.Apiserver.Review(ctx, token, audiences)
+	if err != nil {
+		return review{}, err
+	}
+	// An apiserver with an authenticator that knows no audiences names none: its answer is for its own alone.
+	meant := len(audiences) == 0 || slices.ContainsFunc(status.Audiences, func(a string) bool {
+		return slices.Contains(audiences, a)
+	})
+	if !status.Authenticated || !meant {
+		return review{refusal: brief(status.Error)}, nil
+	}
+	user := &api.User{Name: status.User.Username, UID: status.User.UID, Groups: status.User.Groups,
+		Extra: map[string][]string{}}
+	for name, values := range status.User.Extra {
+		user.Extra[name] = values
+	}
+	return review{user: user}, nil
+}
+
+// brief bounds what an answer repeats of the apiserver's.
+func brief(text string) string {
+	if text == "" {
+		return "it does not know it for this audience"
+	}
+	return text[:min(len(text), 300)]
+}

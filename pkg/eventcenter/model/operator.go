@@ -1,0 +1,124 @@
+package model
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Note is what people said of a fault. That it is acknowledged ends with the fault, that it is muted with its time.
+type Note struct {
+	AcknowledgedBy string    `json:"acknowledgedBy,omitempty"`
+	MutedUntil     time.Time `json:"mutedUntil,omitzero"`
+	MutedBy        string    `json:"mutedBy,omitempty"`
+	Text           string    `json:"text,omitempty"` // what was said last, and by whom
+	By             string    `json:"by,omitempty"`
+	At             time.Time `json:"at"`
+	RaisedAt       time.Time `json:"raisedAt,omitzero"` // of the fault that it is about
+}
+
+// Muted reports whether nobody wants to hear of the fault now.
+func (n *Note) Muted(now time.Time) bool { return n != nil && now.Before(n.MutedUntil) }
+
+// maxNotes bounds the notes of a node; beyond them, those of faults that are gone are dropped.
+const maxNotes = 1000
+
+// maxText bounds what a person says of a fault, in bytes.
+const maxText = 2000
+
+// OperatorEvent returns the event of a person who says something of a fault.
+func OperatorEvent(t event.Type, f NodeFault, said event.Operator, now time.Time) (journal.Event, error) {
+	said.Check, said.Subject, said.RaisedAt = f.Check, f.Subject, f.RaisedAt
+	switch {
+	case t != event.OperatorAcknowledged && t != event.OperatorMuted && t != event.OperatorCommented:
+		return journal.Event{}, fmt.Errorf("%q is nothing that a person says", t)
+	case said.By == "":
+		return journal.Event{}, fmt.Errorf("%s: nobody says it", t)
+	case len(said.Text) > maxText:
+		return journal.Event{}, fmt.Errorf("%d bytes are said, %d are possible", len(said.Text), maxText)
+	case t == event.OperatorMuted && said.Until.Sub(now) > 31*24*time.Hour:
+		return journal.Event{}, fmt.Errorf("muted until %s: a month is possible", said.Until.Format(time.DateOnly))
+	}
+	said.Text = strings.ToValidUTF8(said.Text, "�")
+	subject := []string{f.Check, f.Reason, f.Subject.Kind, f.Subject.Name}
+	for i, part := range subject {
+		subject[i] = url.PathEscape(part)
+	}
+	e := inferred{SpecVersion: "1.0", ID: "operator-" + rand.Text(), Source: Source(f.Cluster), Type: t,
+		Subject: strings.Join(subject, "/"), DataContentType: "application/json", Time: now.UTC(), Data: said,
+		Node: f.Node, Severity: finding.Info}
+	text, err := json.Marshal(e)
+	if err != nil {
+		return journal.Event{}, err
+	}
+	return journal.Event{Source: e.Source, ID: e.ID, Type: string(t), Cluster: f.Cluster, Node: f.Node,
+		Severity: string(e.Severity), Check: f.Check, Reason: f.Reason, JSON: text}, nil
+}
+
+// operator applies what a person said.
+func (m *Model) operator(r journal.Record) {
+	n := m.nodes[Key{r.Cluster, r.Node}]
+	var e struct{ Data event.Operator }
+	if n == nil || r.Offset <= n.Offset || json.Unmarshal(r.JSON, &e) != nil {
+		return
+	}
+	n.Offset = r.Offset
+	key := faultKey(event.Fault{Check: e.Data.Check, Subject: e.Data.Subject})
+	note := n.note(key, e.Data.RaisedAt)
+	note.By, note.At = e.Data.By, r.Received
+	if e.Data.Text != "" {
+		note.Text = e.Data.Text
+	}
+	switch event.Type(r.Type) {
+	case event.OperatorAcknowledged:
+		note.AcknowledgedBy = e.Data.By
+	case event.OperatorMuted:
+		note.MutedUntil, note.MutedBy = e.Data.Until, e.Data.By
+	}
+}
+
+// note returns the note of a fault, a new one where its last is of an earlier occurrence.
+func (n *Node) note(key string, raised time.Time) *Note {
+	last := n.Notes[key]
+	if last != nil && last.RaisedAt.Equal(raised) {
+		return last
+	}
+	fresh := &Note{RaisedAt: raised}
+	if last != nil {
+		fresh.MutedUntil, fresh.MutedBy = last.MutedUntil, last.MutedBy
+	}
+	if n.Notes == nil {
+		n.Notes = map[string]*Note{}
+	}
+	if len(n.Notes) >= maxNotes {
+		for old := range n.Notes {
+			if f := n.Faults[old]; f == nil || f.Gone {
+				delete(n.Notes, old)
+			}
+		}
+	}
+	if len(n.Notes) < maxNotes {
+		n.Notes[key] = fresh
+	}
+	return fresh
+}
+
+// noteOf returns what was said of a fault that is active now; nil: nothing.
+func (n *Node) noteOf(key string, f event.Fault) *Note {
+	last := n.Notes[key]
+	if last == nil {
+		return nil
+	}
+	note := *last
+	if !last.RaisedAt.Equal(f.RaisedAt) { // of an earlier time: only that it is muted still holds
+		note = Note{MutedUntil: last.MutedUntil, MutedBy: last.MutedBy, At: last.At}
+	}
+	return &note
+}

@@ -1,0 +1,159 @@
+package model
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// State is what the center itself has found of a node.
+type State string
+
+// The states. A node of which nothing was ever found is Seen.
+const (
+	Seen  State = ""
+	Blind State = "blind" // no word of its agent, while its Lease moves
+	Lost  State = "lost"  // its Lease does not move
+)
+
+// silent is the state of a cluster so many of whose nodes are silent that the fault may be elsewhere.
+const silent State = "silent"
+
+// Silence is what the center itself has found of a node, or of a cluster.
+type Silence struct {
+	State   State     `json:"state,omitempty"`
+	Reason  string    `json:"reason,omitempty"`
+	Message string    `json:"message,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+	Told    time.Time `json:"told,omitzero"`   // when the event was received
+	Event   string    `json:"event"`           // its ID, from which that of the next follows
+	Nodes   int       `json:"nodes,omitempty"` // of a cluster: how many are silent
+}
+
+// Meta is what a cluster says of a Node.
+type Meta struct {
+	UID  string `json:"uid,omitempty"`
+	Pool string `json:"pool,omitempty"`
+	Zone string `json:"zone,omitempty"`
+}
+
+// Known is what is known of a node when it is judged whether it is silent.
+type Known struct {
+	UID     string
+	Heard   time.Time
+	Stopped bool // its agent has said so
+	Silence Silence
+	Offset  uint64 // of the last event that changed it
+}
+
+// ClusterState is what the center itself has found of a cluster.
+type ClusterState struct {
+	Cluster string  `json:"cluster"`
+	Silence Silence `json:"silence"`
+}
+
+// shown reports whether it is a node: a cluster's own state is kept as that of a node without a name.
+func (n *Node) shown() bool { return n.Name != "" && !n.Removed }
+
+// own applies what the center itself has found of a node or a cluster, and what people said there.
+func (m *Model) own(r journal.Record) {
+	switch event.Type(r.Type) {
+	case event.OperatorAcknowledged, event.OperatorMuted, event.OperatorCommented:
+		m.operator(r)
+		return
+	}
+	states := map[event.Type]State{event.NodeBlind: Blind, event.NodeLost: Lost, event.NodeSeen: Seen,
+		event.NodeRemoved: Seen, event.ClusterSilent: silent, event.ClusterSeen: Seen}
+	state, ok := states[event.Type(r.Type)]
+	known := m.nodes[Key{r.Cluster, r.Node}]
+	if !ok || known != nil && r.Offset <= known.Offset {
+		return
+	}
+	var e struct {
+		Time time.Time
+		Data event.Silence
+	}
+	if json.Unmarshal(r.JSON, &e) != nil {
+		return // of tomorrow's center
+	}
+	n := m.node(Key{r.Cluster, r.Node})
+	n.Offset = r.Offset
+	if event.Type(r.Type) == event.NodeRemoved {
+		m.remove(n, r.ID, e.Time)
+		return
+	}
+	n.Silence = &Silence{Event: r.ID, Told: r.Received}
+	if state != Seen {
+		n.Silence = &Silence{State: state, Reason: e.Data.Reason, Message: e.Data.Message, Since: e.Data.Since,
+			Told: r.Received, Event: r.ID, Nodes: e.Data.Nodes}
+	}
+}
+
+// remove ends all that was found on a node with it.
+func (m *Model) remove(n *Node, of string, at time.Time) {
+	i := inference{m: m, n: n, of: of, at: at}
+	for _, key := range slices.Sorted(maps.Keys(n.Faults)) {
+		if f := n.Faults[key]; !f.Gone {
+			i.fault(event.FaultCleared, f.Fault)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(n.Leftovers)) {
+		if l := n.Leftovers[key]; !l.Gone {
+			i.leftover(event.LeftoverGone, l.Activity)
+		}
+	}
+	*n = Node{Cluster: n.Cluster, Name: n.Name, Offset: n.Offset, Pending: n.Pending, Removed: true}
+}
+
+// Describe notes what a cluster says of its Nodes, and that they are there. That of a Node that stood there before
+// under the same name is left: it is to be removed first.
+func (m *Model) Describe(cluster string, nodes map[string]Meta) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, meta := range nodes {
+		if n := m.nodes[Key{cluster, name}]; n != nil && (n.Meta == meta || n.UID != "" && n.UID != meta.UID) {
+			continue
+		}
+		m.node(Key{cluster, name}).Meta = meta
+	}
+}
+
+// Known returns what is known of the nodes of a cluster, and of the cluster itself.
+func (m *Model) Known(cluster string) (nodes map[string]Known, whole Silence) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	nodes = map[string]Known{}
+	for key, n := range m.nodes {
+		if key.Cluster != cluster || n.Removed {
+			continue
+		}
+		k := Known{UID: n.UID, Heard: n.Heard, Stopped: n.AgentType == event.AgentStopping,
+			Offset: n.Offset}
+		if n.Silence != nil {
+			k.Silence = *n.Silence
+		}
+		if key.Node == "" {
+			whole = k.Silence
+		} else {
+			nodes[key.Node] = k
+		}
+	}
+	return nodes, whole
+}
+
+// SilentClusters returns the clusters so many of whose nodes are silent that the fault may be elsewhere.
+func (m *Model) SilentClusters() []ClusterState {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	found := []ClusterState{}
+	for _, key := range slices.SortedFunc(maps.Keys(m.nodes), Key.compare) {
+		if n := m.nodes[key]; key.Node == "" && n.Silence != nil && n.Silence.State == silent {
+			found = append(found, ClusterState{key.Cluster, *n.Silence})
+		}
+	}
+	return found
+}

@@ -1,0 +1,230 @@
+package pages
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// The states of a node, the worst first.
+const (
+	stateLost     = string(model.Lost)
+	stateFatal    = "fatal"
+	stateBlind    = string(model.Blind)
+	stateDegraded = "degraded"
+	stateHealthy  = "healthy"
+)
+
+func states() []string {
+	return []string{stateLost, stateFatal, stateBlind, stateDegraded, stateHealthy}
+}
+
+// silentAfter is how many intervals an agent may be silent.
+const silentAfter = 2.5
+
+// stateOf returns the state of a node. What a silent agent said last may no longer be true, but a fatal fault is worth
+// knowing all the same.
+func stateOf(n model.Summary, now time.Time, alive time.Duration) string {
+	found := model.Seen
+	if n.Silence != nil {
+		found = n.Silence.State
+	}
+	switch {
+	case found == model.Lost:
+		return stateLost
+	case n.Fatal > 0:
+		return stateFatal
+	case found == model.Blind || n.Stopped || now.Sub(n.Heard) > time.Duration(silentAfter*float64(alive)):
+		return stateBlind
+	case n.Warning > 0:
+		return stateDegraded
+	}
+	return stateHealthy
+}
+
+// tally is the nodes of a group by state.
+type tally struct {
+	Cluster, Pool string
+	Zone          string
+	Nodes         int
+	In            map[string]int
+}
+
+func (t *tally) add(state string) {
+	if t.In == nil {
+		t.In = map[string]int{}
+	}
+	t.Nodes++
+	t.In[state]++
+}
+
+// group is one fault on one node or many.
+type group struct {
+	Severity      finding.Severity
+	Check, Reason string
+	Nodes, Count  int
+	Acknowledged  int
+	Muted         bool // everywhere
+	Oldest        time.Time
+	Message       string // of the oldest
+	Where         string // the node, where it is one
+	Link          string
+}
+
+// groupsOf returns faults by check and reason: the most severe first, then what is on most nodes. What is muted
+// everywhere is last.
+func groupsOf(faults []model.NodeFault, now time.Time) (groups []group) {
+	type key struct {
+		severity      finding.Severity
+		check, reason string
+	}
+	index := map[key]int{}
+	nodes := map[key]map[model.Key]bool{}
+	for _, f := range faults {
+		k := key{f.Severity, f.Check, f.Reason}
+		i, ok := index[k]
+		if !ok {
+			i = len(groups)
+			index[k], nodes[k] = i, map[model.Key]bool{}
+			groups = append(groups, group{Severity: f.Severity, Check: f.Check, Reason: f.Reason, Muted: true,
+				Oldest: f.RaisedAt, Message: f.Message, Link: groupLink(f)})
+		}
+		g := &groups[i]
+		g.Count++
+		nodes[k][model.Key{Cluster: f.Cluster, Node: f.Node}] = true
+		g.Nodes, g.Where = len(nodes[k]), f.Node
+		g.Muted = g.Muted && f.Operator.Muted(now)
+		if f.Operator != nil && f.Operator.AcknowledgedBy != "" {
+			g.Acknowledged++
+		}
+		if f.RaisedAt.Before(g.Oldest) {
+			g.Oldest, g.Message = f.RaisedAt, f.Message
+		}
+	}
+	order := []finding.Severity{finding.Fatal, finding.Warning, finding.Info}
+	slices.SortStableFunc(groups, func(a, b group) int {
+		return cmp.Or(boolean(a.Muted)-boolean(b.Muted),
+			cmp.Compare(slices.Index(order, a.Severity), slices.Index(order, b.Severity)),
+			cmp.Compare(b.Nodes, a.Nodes), cmp.Compare(a.Check+a.Reason, b.Check+b.Reason))
+	})
+	return groups
+}
+
+func boolean(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func groupLink(f model.NodeFault) string {
+	return "/faults/" + url.PathEscape(f.Check) + "?" + url.Values{"reason": {f.Reason},
+		"severity": {string(f.Severity)}}.Encode()
+}
+
+type fleetView struct {
+	All    tally
+	Pools  []tally
+	Silent []model.ClusterState // so many nodes that the fault may be elsewhere
+	States []string
+	Groups []group // the first of them
+	More   int
+	Heard  time.Time // any agent
+}
+
+// fleetGroups bounds the faults on the first page.
+const fleetGroups = 10
+
+func (s *server) fleet(w http.ResponseWriter, r *http.Request, _ session) {
+	now := s.Now()
+	nodes, _ := s.Model.Nodes("")
+	v := fleetView{States: states(), Heard: s.Model.LastHeard(), Silent: s.Model.SilentClusters()}
+	for _, n := range nodes {
+		i := slices.IndexFunc(v.Pools, func(t tally) bool {
+			return t.Cluster == n.Cluster && t.Pool == n.Pool && t.Zone == n.Zone
+		})
+		if i < 0 {
+			i = len(v.Pools)
+			v.Pools = append(v.Pools, tally{Cluster: n.Cluster, Pool: n.Pool, Zone: n.Zone})
+		}
+		state := stateOf(n, now, s.Alive)
+		v.All.add(state)
+		v.Pools[i].add(state)
+	}
+	slices.SortStableFunc(v.Pools, func(a, b tally) int {
+		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Zone, b.Zone))
+	})
+	v.Pools = v.Pools[:min(maxRows, len(v.Pools))]
+	faults, _ := s.Model.Faults(func(f model.NodeFault) bool { return f.Severity != finding.Info })
+	groups := groupsOf(faults, now)
+	v.Groups = groups[:min(fleetGroups, len(groups))]
+	v.More = len(groups) - len(v.Groups)
+	s.show(w, r, http.StatusOK, "fleet", view{Title: "Fleet", JSON: "/v1/nodes", Data: v})
+}
+
+type nodesView struct {
+	Filter []field
+	Nodes  []nodeRow
+	Total  int
+}
+
+type nodeRow struct {
+	model.Summary
+	State string
+}
+
+// field is one of a filter.
+type field struct {
+	Name, Value string
+	Choices     []string // none: any text
+}
+
+// agents lists the nodes with what is known of their agents.
+func (s *server) agents(w http.ResponseWriter, r *http.Request, _ session) {
+	q := r.URL.Query()
+	now := s.Now()
+	all, _ := s.Model.Nodes(q.Get("cluster"))
+	v := nodesView{Filter: []field{{"cluster", q.Get("cluster"), nil}, {"pool", q.Get("pool"), nil},
+		{"zone", q.Get("zone"), nil}, {"state", q.Get("state"), states()},
+		{"version", q.Get("version"), nil}, {"node", q.Get("node"), nil}}}
+	for _, n := range all {
+		row := nodeRow{n, stateOf(n, now, s.Alive)}
+		if passes(q.Get("state"), row.State) && passes(q.Get("pool"), n.Pool) && passes(q.Get("zone"), n.Zone) &&
+			passes(q.Get("version"), n.Version) &&
+			strings.Contains(n.Node, q.Get("node")) {
+			v.Nodes = append(v.Nodes, row)
+		}
+	}
+	slices.SortStableFunc(v.Nodes, func(a, b nodeRow) int {
+		return slices.Index(states(), a.State) - slices.Index(states(), b.State)
+	})
+	v.Total = len(v.Nodes)
+	v.Nodes = v.Nodes[:min(maxRows, v.Total)]
+	s.show(w, r, http.StatusOK, "agents", view{Title: "Nodes", JSON: jsonOf("/v1/nodes", q, "cluster"), Data: v})
+}
+
+// passes reports whether a value is wanted: any, where none is named.
+func passes(wanted, value string) bool { return wanted == "" || wanted == value }
+
+// maxRows bounds the rows of a table.
+const maxRows = 500
+
+// jsonOf returns the address of the data behind a page: the parameters that it knows.
+func jsonOf(path string, q url.Values, names ...string) string {
+	kept := url.Values{}
+	for _, name := range names {
+		if q.Get(name) != "" {
+			kept.Set(name, q.Get(name))
+		}
+	}
+	if len(kept) == 0 {
+		return path
+	}
+	return path + "?" + kept.Encode()
+}

@@ -1,0 +1,178 @@
+// Package pages is the event center in a browser: the fleet, faults, nodes, leftovers, agents and events, rendered by
+// the program itself. The pages need neither JavaScript nor anything of another server. What agents say is shown as
+// text: html/template escapes it, and the Content-Security-Policy permits no script but the center's own file.
+package pages
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+)
+
+// Journal is what the pages need of the journal.
+type Journal interface {
+	Append(ctx context.Context, events []journal.Event) (journal.Appended, error)
+	Read(ctx context.Context, q journal.Query) (journal.Page, error)
+	Bounds() journal.Bounds
+}
+
+// Config is what the pages show.
+type Config struct {
+	Journal  Journal
+	Model    *model.Model
+	Sessions *Sessions
+	Log      *slog.Logger
+	Now      func() time.Time
+	Alive    time.Duration // after which agents say that they are alive
+	Version  string
+}
+
+//go:embed templates assets
+var files embed.FS
+
+// policy permits the center's own style and script, forms to itself, and nothing else.
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; " +
+	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+type server struct {
+	Config
+	templates map[string]*template.Template
+}
+
+// view is what a page is made of.
+type view struct {
+	Title   string
+	Page    string // its place in the navigation
+	Path    string // of this page, with its query
+	JSON    string // where its data is
+	Who     string
+	Form    string // see session
+	Now     time.Time
+	Version string
+	Said    string // about what was just done
+	Data    any
+}
+
+// New returns the handler of all pages.
+func New(c Config) http.Handler {
+	s := &server{Config: c, templates: map[string]*template.Template{}}
+	base := template.Must(template.New("base").Funcs(functions).ParseFS(files, "templates/base.html"))
+	for _, name := range []string{"fleet", "faults", "fault", "node", "leftovers", "agents", "events", "login",
+		"message"} {
+		page := template.Must(base.Clone())
+		s.templates[name] = template.Must(page.ParseFS(files, "templates/"+name+".html"))
+	}
+	mux := http.NewServeMux()
+	for pattern, answer := range map[string]func(http.ResponseWriter, *http.Request, session){
+		"GET /{$}":                    s.fleet,
+		"GET /faults":                 s.faults,
+		"GET /faults/{check}":         s.fault,
+		"GET /nodes/{cluster}/{node}": s.node,
+		"GET /leftovers":              s.leftovers,
+		"GET /agents":                 s.agents,
+		"GET /events":                 s.events,
+		"POST /say":                   s.say,
+		"POST /logout":                s.logout,
+	} {
+		mux.HandleFunc(pattern, s.signedIn(answer))
+	}
+	mux.HandleFunc("GET /login", s.loginForm)
+	mux.HandleFunc("POST /login", s.login)
+	static := http.FileServerFS(files)
+	mux.HandleFunc("GET /assets/", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "private, max-age=3600")
+		static.ServeHTTP(w, r)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.message(w, r, http.StatusNotFound, "There is no such page.")
+	})
+	return secured(http.NewCrossOriginProtection().Handler(mux))
+}
+
+func secured(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", policy)
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		r.Body = http.MaxBytesReader(w, r.Body, 16<<10)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// signedIn answers people who are signed in, and shows others where they can.
+func (s *server) signedIn(answer func(http.ResponseWriter, *http.Request, session)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		who, ok := s.Sessions.of(r)
+		if !ok {
+			http.Redirect(w, r, "/login?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
+			return
+		}
+		if r.Method == http.MethodPost && !who.permits(r.PostFormValue("form")) {
+			s.message(w, r, http.StatusForbidden, "This form is not of this session. Open the page again.")
+			return
+		}
+		answer(w, r, who)
+	}
+}
+
+// show renders a page. Nothing is sent before all of it is rendered.
+func (s *server) show(w http.ResponseWriter, r *http.Request, status int, name string, v view) {
+	v.Path, v.Now, v.Version, v.Page = r.URL.RequestURI(), s.Now(), s.Version, name
+	if who, ok := s.Sessions.of(r); ok {
+		v.Who, v.Form = who.name, who.form
+	}
+	var page bytes.Buffer
+	if err := s.templates[name].ExecuteTemplate(&page, "base", v); err != nil {
+		s.Log.Error("a page cannot be rendered", "page", name, "err", err)
+		http.Error(w, "this page cannot be rendered; the log of the center says why", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = page.WriteTo(w)
+}
+
+func (s *server) message(w http.ResponseWriter, r *http.Request, status int, text string) {
+	s.show(w, r, status, "message", view{Title: http.StatusText(status), Data: text})
+}
+
+func (s *server) loginForm(w http.ResponseWriter, r *http.Request) {
+	s.show(w, r, http.StatusOK, "login", view{Title: "Sign in", Data: next(r.URL.Query().Get("next"))})
+}
+
+func (s *server) login(w http.ResponseWriter, r *http.Request) {
+	to := next(r.PostFormValue("next"))
+	cookie, ok := s.Sessions.signIn(r.PostFormValue("code"))
+	if !ok {
+		s.show(w, r, http.StatusForbidden, "login", view{Title: "Sign in", Data: to,
+			Said: "This code is not known, was used, or has ended. Make another one."})
+		return
+	}
+	http.SetCookie(w, cookie)
+	http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // a page of this center: see next
+}
+
+// next returns the page of this center that a text names, else the first one.
+func next(text string) string {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || len(text) < 2 || text[0] != '/' ||
+		text[1] == '/' || text[1] == '\\' {
+		return "/"
+	}
+	return u.RequestURI()
+}
+
+func (s *server) logout(w http.ResponseWriter, r *http.Request, _ session) {
+	http.SetCookie(w, s.Sessions.signOut(r))
+	http.Redirect(w, r, "/login", http.StatusSeeOther)
+}

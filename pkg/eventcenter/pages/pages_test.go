@@ -1,0 +1,432 @@
+package pages
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// center is an event center with its journal and its pages, and a browser before it.
+type center struct {
+	testing.TB
+	*eventcenter.Center
+	dir      string
+	sessions *Sessions
+	now      time.Time
+	url      string
+	browser  *http.Client
+	sent     uint64
+}
+
+func newCenter(t testing.TB) *center {
+	c := &center{TB: t, dir: t.TempDir(), now: time.Now()}
+	c.open()
+	t.Cleanup(func() { _ = c.Close() })
+	c.sessions = NewSessions(false, func() time.Time { return c.now })
+	log := slog.New(slog.DiscardHandler)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		api.New(api.Config{Journal: c.Journal, Model: c.Model, Log: log, Loopback: true, SignIn: c.sessions.Code,
+			Authenticate: c.sessions.Authenticate(api.TokenAuthentication("secret")),
+			Pages: New(Config{Journal: c.Journal, Model: c.Model, Sessions: c.sessions, Log: log, Version: "v1",
+				Now: func() time.Time { return c.now }, Alive: time.Minute})}).ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.url = server.URL
+	c.browser = &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
+	return c
+}
+
+func (c *center) open() {
+	c.Helper()
+	var err error
+	c.Center, err = eventcenter.Open(c.Context(), eventcenter.Options{Dir: c.dir, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		c.Fatal(err)
+	}
+}
+
+// answer is what a browser is told beside the page.
+type answer struct {
+	status int
+	header http.Header
+}
+
+// do sends a request as the browser does; a form makes it a POST.
+func (c *center) do(path string, form url.Values, headers ...string) (a answer, page string) {
+	c.Helper()
+	method, body := http.MethodGet, io.Reader(nil)
+	if form != nil {
+		method, body = http.MethodPost, strings.NewReader(form.Encode())
+	}
+	r, err := http.NewRequestWithContext(c.Context(), method, c.url+path, body)
+	if err != nil {
+		c.Fatal(err)
+	}
+	if form != nil {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := c.browser.Do(r)
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return answer{response.StatusCode, response.Header}, string(text)
+}
+
+// page returns a page that must be there.
+func (c *center) page(path string) string {
+	c.Helper()
+	answer, text := c.do(path, nil)
+	if answer.status != http.StatusOK {
+		c.Fatalf("%s: %d", path, answer.status)
+	}
+	return text
+}
+
+func (c *center) signIn() {
+	c.Helper()
+	code, _, err := c.sessions.Code("ada")
+	if err != nil {
+		c.Fatal(err)
+	}
+	if answer, _ := c.do("/login", url.Values{"code": {code}}); answer.status != http.StatusSeeOther {
+		c.Fatal(answer.status)
+	}
+}
+
+const stream = "01K9Z0AAAAAAAAAAAAAAAAAAA"
+
+// send lets the agent of a node say something.
+func (c *center) send(node string, t event.Type, data any) {
+	c.Helper()
+	c.sent++
+	e := event.Event{Type: t, Cluster: "prod", Node: node, Time: c.now, Severity: finding.Info, BootID: "b",
+		Stream: stream + "0", Sequence: c.sent, Data: data}
+	if f, ok := data.(event.Fault); ok {
+		e.Severity = f.Severity
+		e.Subject = event.Subject{Check: f.Check, Reason: f.Reason, Kind: f.Subject.Kind, Name: f.Subject.Name}
+	}
+	text, err := e.Encode()
+	if err != nil {
+		c.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(c.Context(), http.MethodPost, c.url+"/v1/events", bytes.NewReader(text))
+	if err != nil {
+		c.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer secret")
+	r.Header.Set("Content-Type", "application/cloudevents+json")
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(answer.Body)
+		c.Fatalf("%s: %s", answer.Status, text)
+	}
+}
+
+func (c *center) fault(node, name string) event.Fault {
+	return event.Fault{ID: node + name, Check: "filesystem-readonly", Reason: "FilesystemReadonly",
+		Subject: finding.Subject{Kind: "filesystem", Name: name}, Severity: finding.Fatal,
+		Message: name + " takes no writes", RaisedAt: c.now.Add(-time.Hour).UTC(), ObservedAt: c.now.Add(-time.Hour).UTC()}
+}
+
+// wants reports which texts are missing on a page.
+func (c *center) wants(page string, texts ...string) {
+	c.Helper()
+	for _, text := range texts {
+		if !strings.Contains(page, text) {
+			c.Errorf("the page has no %q:\n%s", text, page)
+		}
+	}
+}
+
+// A fault, its end and what was done are seen on the pages, from the fleet to the node.
+func TestPages(t *testing.T) {
+	c := newCenter(t)
+	c.signIn()
+	c.wants(c.page("/"), "No agent has sent anything yet")
+	for i := range 3 {
+		c.send(fmt.Sprint("node-", i), event.AgentAlive, event.Agent{Version: "1.2", Blind: []string{"dns"}})
+	}
+	c.send("node-0", event.FaultRaised, c.fault("node-0", "/data"))
+	c.send("node-1", event.FaultRaised, c.fault("node-1", "/data"))
+	c.wants(c.page("/"), "3 nodes", ">FilesystemReadonly</a>", `<td class="n">2</td>`, "1 h 0 min", "33.3 %")
+	c.wants(c.page("/faults?check=filesystem-readonly"), "FilesystemReadonly")
+	c.wants(c.page("/faults?check=dns"), "No active fault is like this")
+	c.wants(c.page("/faults/filesystem-readonly?reason=FilesystemReadonly"), "node-0</a>", "node-1</a>", "on 2 nodes")
+	c.wants(c.page("/nodes/prod/node-0"), "/data takes no writes", "fault.raised.v1", "It cannot tell: dns", ">fatal</span>")
+	c.wants(c.page("/agents?state=healthy"), "node-2</a>", "1.2")
+	c.wants(c.page("/events?node=node-1"), "fault.raised.v1", "node-1</a>")
+	c.send("node-0", event.FaultCleared, c.fault("node-0", "/data"))
+	page := c.page("/nodes/prod/node-0")
+	c.wants(page, "Nothing that its agent knows of", "fault.cleared.v1", ">healthy</span>")
+	leftover := event.Activity{Check: "leftovers", Kind: finding.LeftoverFound, Message: "nobody knows its pod",
+		Subject: finding.Subject{Kind: "cgroup", Name: "/kubepods/x"}, Pod: finding.Subject{Kind: "pod", Name: "shop/cart"},
+		FoundAt: c.now.Add(-time.Hour)}
+	c.send("node-2", event.LeftoverFound, leftover)
+	c.wants(c.page("/leftovers"), "cgroup", "node-2</a> 1")
+	c.wants(c.page("/nodes/prod/node-2"), "shop/cart", "nobody knows its pod")
+	c.now = c.now.Add(3 * time.Minute)
+	c.wants(c.page("/agents"), ">blind</span>")
+	c.wants(c.page("/assets/style.css"), "color-scheme")
+	if answer, _ := c.do("/nodes/prod/nobody", nil); answer.status != http.StatusNotFound {
+		t.Error(answer.status)
+	}
+	for _, path := range []string{"/v1/nodes", "/v1/faults?check=filesystem-readonly"} { // the data behind them
+		if !json.Valid([]byte(c.page(path))) {
+			t.Errorf("%s is no JSON", path)
+		}
+	}
+}
+
+// Without a code nothing is seen, and a code opens once, for a while.
+func TestSigningIn(t *testing.T) {
+	c := newCenter(t)
+	c.send("node-0", event.AgentAlive, event.Agent{})
+	for _, path := range []string{"/", "/faults", "/faults/x", "/nodes/prod/node-0", "/leftovers", "/agents", "/events"} {
+		answer, text := c.do(path, nil)
+		if answer.status != http.StatusSeeOther || answer.header.Get("Location") != "/login?next="+
+			url.QueryEscape(path) || strings.Contains(text, "<td") {
+			t.Errorf("%s: %d to %q", path, answer.status, answer.header.Get("Location"))
+		}
+	}
+	for _, path := range []string{"/v1/nodes", "/v1/events"} {
+		if answer, _ := c.do(path, nil); answer.status != http.StatusUnauthorized {
+			t.Errorf("%s: %d", path, answer.status)
+		}
+	}
+	code, _, err := c.sessions.Code("ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	enter := func(code string) (answer, string) {
+		c.now = c.now.Add(time.Second) // so many may be tried
+		return c.do("/login", url.Values{"code": {code}, "next": {"//evil.example/"}})
+	}
+	if answer, _ := enter("aaaa-bbbb-cccc"); answer.status != http.StatusForbidden {
+		t.Error("a code that was guessed opens the pages")
+	}
+	answer, _ := enter(" " + strings.ToUpper(code))
+	if answer.status != http.StatusSeeOther || answer.header.Get("Location") != "/" {
+		t.Errorf("%d to %q", answer.status, answer.header.Get("Location"))
+	}
+	if cookie := answer.header.Get("Set-Cookie"); !strings.Contains(cookie, "HttpOnly; SameSite=Strict") {
+		t.Errorf("cookie %q", cookie)
+	}
+	c.wants(c.page("/"), "1 nodes", "ada")
+	if answer, _ := enter(code); answer.status != http.StatusForbidden {
+		t.Error("a code opens the pages twice")
+	}
+	old, _, err := c.sessions.Code("bob")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.now = c.now.Add(codeLife)
+	if answer, _ := enter(old); answer.status != http.StatusForbidden {
+		t.Error("a code opens the pages after its end")
+	}
+	c.now = c.now.Add(sessionLife)
+	if answer, _ := c.do("/", nil); answer.status != http.StatusSeeOther {
+		t.Error("a session has no end")
+	}
+	c.signIn()
+	if answer, _ := c.do("/v1/events", url.Values{}); answer.status != http.StatusUnauthorized {
+		t.Errorf("who is signed in sends events: %d", answer.status)
+	}
+	_, text := c.do("/agents", nil)
+	c.do("/logout", url.Values{"form": {formOf(text)}})
+	if answer, _ := c.do("/", nil); answer.status != http.StatusSeeOther {
+		t.Error("signed out, and still in")
+	}
+}
+
+var formToken = regexp.MustCompile(`name="form" value="([A-Z2-7]+)"`)
+
+func formOf(page string) string {
+	if found := formToken.FindStringSubmatch(page); found != nil {
+		return found[1]
+	}
+	return ""
+}
+
+// Codes cannot be tried without end.
+func TestGuessing(t *testing.T) {
+	now := time.Now()
+	s := NewSessions(true, func() time.Time { return now })
+	code, _, err := s.Code("ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		s.signIn("wrong")
+	}
+	if _, ok := s.signIn(code); ok {
+		t.Error("after a hundred wrong codes the right one is taken at once")
+	}
+	now = now.Add(2 * time.Second)
+	if cookie, ok := s.signIn(code); !ok || !cookie.Secure {
+		t.Error("later it is not, or its cookie goes over connections without TLS")
+	}
+	for range maxCodes {
+		_, _, _ = s.Code("x")
+	}
+	if _, _, err := s.Code("x"); err == nil {
+		t.Error("codes take memory without end")
+	}
+}
+
+// What people say of a fault is an event, is shown, and survives the center.
+func TestSaying(t *testing.T) {
+	c := newCenter(t)
+	c.signIn()
+	c.send("node-0", event.FaultRaised, c.fault("node-0", "/data"))
+	c.send("node-1", event.FaultRaised, c.fault("node-1", "/data"))
+	form := formOf(c.page("/"))
+	say := func(what string, more ...string) int {
+		t.Helper()
+		values := url.Values{"form": {form}, "what": {what}, "check": {"filesystem-readonly"}, "next": {"/faults"}}
+		for i := 0; i+1 < len(more); i += 2 {
+			values.Set(more[i], more[i+1])
+		}
+		answer, _ := c.do("/say", values)
+		return answer.status
+	}
+	if status := say("acknowledge", "node", "node-0", "text", "disk <b>ordered</b>"); status != http.StatusSeeOther {
+		t.Fatal(status)
+	}
+	page := c.page("/nodes/prod/node-0")
+	c.wants(page, "taken over by ada", "disk &lt;b&gt;ordered&lt;/b&gt;", "operator.acknowledged.v1")
+	if strings.Contains(c.page("/nodes/prod/node-1"), "taken over") {
+		t.Error("that of another node is taken over too")
+	}
+	c.wants(c.page("/faults"), "1 of 2 taken over")
+	if status := say("mute", "for", "4h"); status != http.StatusSeeOther {
+		t.Fatal(status)
+	}
+	c.wants(c.page("/faults"), `class="muted"`)
+	c.now = c.now.Add(5 * time.Hour)
+	if strings.Contains(c.page("/faults"), `class="muted"`) {
+		t.Error("it is muted beyond its time")
+	}
+	for status, form := range map[int][]string{
+		http.StatusBadRequest: {"mute", "for", "later"}, http.StatusConflict: {"acknowledge", "node", "nobody"},
+		http.StatusForbidden: {"acknowledge", "form", "AAAA"},
+	} {
+		if got := say(form[0], form[1:]...); got != status {
+			t.Errorf("%v: %d, want %d", form, got, status)
+		}
+	}
+	if status := say("mute", "for", "10000h"); status != http.StatusBadRequest {
+		t.Errorf("muted for ever: %d", status)
+	}
+	// What comes again is another fault: nobody has taken it over.
+	before, _, _ := c.Model.Node(model.Key{Cluster: "prod", Node: "node-0"})
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.open()
+	after, _, _ := c.Model.Node(model.Key{Cluster: "prod", Node: "node-0"})
+	before.Heard, after.Heard = time.Time{}, time.Time{}
+	if diff := cmp.Diff(before, after); diff != "" || after.Faults[0].Operator == nil {
+		t.Errorf("after a restart:\n%s", diff)
+	}
+	c.send("node-0", event.FaultCleared, c.fault("node-0", "/data"))
+	c.now = c.now.Add(time.Hour)
+	c.send("node-0", event.FaultRaised, c.fault("node-0", "/data"))
+	if d, _, _ := c.Model.Node(model.Key{Cluster: "prod", Node: "node-0"}); d.Faults[0].Operator != nil &&
+		d.Faults[0].Operator.AcknowledgedBy != "" {
+		t.Error("a fault that came again is taken over already")
+	}
+}
+
+// Another site cannot speak in the name of who is signed in.
+func TestOtherSites(t *testing.T) {
+	c := newCenter(t)
+	c.signIn()
+	c.send("node-0", event.FaultRaised, c.fault("node-0", "/data"))
+	form := url.Values{"form": {formOf(c.page("/"))}, "what": {"acknowledge"}, "check": {"filesystem-readonly"}}
+	for _, headers := range [][]string{{"Origin", "http://evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
+		if answer, _ := c.do("/say", form, headers...); answer.status != http.StatusForbidden {
+			t.Errorf("%v: %d", headers, answer.status)
+		}
+	}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://evil.example/", nil)
+	w := httptest.NewRecorder()
+	api.New(api.Config{Journal: c.Journal, Model: c.Model, Loopback: true, Pages: http.NotFoundHandler(),
+		Authenticate: api.TokenAuthentication("x")}).ServeHTTP(w, r)
+	if w.Code != http.StatusMisdirectedRequest {
+		t.Errorf("pages are shown under the name of another site: %d", w.Code)
+	}
+	answer, _ := c.do("/", nil)
+	if got := answer.header.Get("Content-Security-Policy"); got != policy || strings.Contains(got, "unsafe") {
+		t.Errorf("policy %q", got)
+	}
+}
+
+// What an agent says is text on every page.
+func TestHostilePages(t *testing.T) {
+	c := newCenter(t)
+	c.signIn()
+	const script = `<script>alert(1)</script>`
+	f := c.fault("node", script)
+	f.Message, f.Reason, f.Check = script+"\u202e", `R"'<i>`, `c/../"<b>`
+	f.Facts = map[string]string{script: script}
+	c.send(`n"'<b>&`, event.FaultRaised, f)
+	c.send("node", event.AgentAlive, event.Agent{Version: script, Configuration: script, Blind: []string{script}})
+	links := regexp.MustCompile(`href="(/[^"]*)"`)
+	seen, waiting := map[string]bool{}, []string{"/"}
+	for len(waiting) > 0 {
+		path := waiting[0]
+		waiting = waiting[1:]
+		if seen[path] || strings.HasPrefix(path, "/assets/") || strings.HasPrefix(path, "/v1/") {
+			continue
+		}
+		seen[path] = true
+		page := c.page(path)
+		for _, bad := range []string{script, "<b>", "<i>", "\u202e"} {
+			if strings.Contains(page, bad) {
+				t.Errorf("%s has %q", path, bad)
+			}
+		}
+		for _, link := range links.FindAllStringSubmatch(page, -1) {
+			waiting = append(waiting, strings.ReplaceAll(link[1], "&amp;", "&"))
+		}
+	}
+	if len(seen) < 10 {
+		t.Errorf("only %d pages were reached: %v", len(seen), seen)
+	}
+}

@@ -1,0 +1,109 @@
+package pages
+
+import (
+	"fmt"
+	"html/template"
+	"net/url"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+)
+
+// functions are those of the templates.
+var functions = template.FuncMap{
+	"ago":   ago,
+	"at":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+	"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+	"plain": plain,
+	"node": func(cluster, node string) string {
+		return "/nodes/" + url.PathEscape(cluster) + "/" + url.PathEscape(node)
+	},
+	"muted":    func(n *model.Note, now time.Time) bool { return n.Muted(now) },
+	"more":     func(q url.Values, before string) string { return "?" + with(q, "before", before).Encode() },
+	"groupsAt": func(groups []group, now time.Time) groupsAt { return groupsAt{groups, now} },
+	"peopleOf": func(n *model.Note, now time.Time) people { return people{n, n.Muted(now)} },
+	"sayOf":    sayOf,
+	"sayFault": func(f model.NodeFault, form, next string) saying {
+		return sayOf(url.Values{"cluster": {f.Cluster}, "node": {f.Node}, "check": {f.Check}}, f.Subject.Kind, f.Subject.Name,
+			form, next)
+	},
+	"percent": func(part, all int) string {
+		if all == 0 {
+			return "0"
+		}
+		return fmt.Sprintf("%.1f", 100*float64(part)/float64(all))
+	},
+	"few": func(names []string) string {
+		const most = 3
+		if len(names) <= most {
+			return strings.Join(names, ", ")
+		}
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	},
+}
+
+type groupsAt struct {
+	Groups []group
+	Now    time.Time
+}
+
+type people struct {
+	Note  *model.Note
+	Muted bool
+}
+
+// saying is a form with which a person speaks of faults.
+type saying struct {
+	Fault      url.Values // which
+	Form, Next string
+}
+
+// sayOf returns the form about the faults that a filter selects, of one subject where it is named.
+func sayOf(q url.Values, kind, name, form, next string) saying {
+	about := url.Values{}
+	for _, field := range faultFields(q) {
+		about.Set(field.Name, field.Value)
+	}
+	about.Set("kind", kind)
+	about.Set("name", name)
+	return saying{about, form, next}
+}
+
+func with(q url.Values, name, value string) url.Values {
+	changed := url.Values{}
+	for k, v := range q {
+		changed[k] = v
+	}
+	changed.Set(name, value)
+	return changed
+}
+
+// ago returns how long before now a moment was.
+func ago(now, at time.Time) string {
+	d := now.Sub(at)
+	switch {
+	case at.IsZero():
+		return "never"
+	case d < 0:
+		return "now"
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%d d", int(d.Hours()/24))
+}
+
+// plain returns a text without characters that nobody sees: those that turn the direction of what follows, for one.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
+}

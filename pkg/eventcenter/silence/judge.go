@@ -1,0 +1,236 @@
+// Package silence finds the nodes that no longer speak: those whose Lease does not move, those whose agent says nothing,
+// and those that never had one. Watcher asks the cluster and writes what follows into the journal; Judge decides, from
+// observations alone. It judges by the center's own clock. What it cannot see it does not judge: while Leases cannot be
+// listed nobody becomes silent.
+package silence
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+)
+
+const (
+	// ListEvery is how often Leases are listed.
+	ListEvery = 20 * time.Second
+	// lostAfter is how long a Lease may stay unchanged: two lists, which come not to the millisecond. Kubelet renews it
+	// every 10 s.
+	lostAfter = 2*ListEvery - time.Second
+	// late is how long the Lease of a node that will be lost is unchanged: where many are, the fault is elsewhere.
+	late = ListEvery - time.Second
+	// blindAfter is how many intervals an agent may say nothing, lateWord after how many it is late.
+	blindAfter = 2.5
+	lateWord   = 1.25
+	// longestRetry is how long an agent that was refused, or met no center, may wait before it tries again.
+	longestRetry = 5 * time.Minute
+
+	// A cluster of which over massShare, and at least massNodes, are silent within massWithin is one finding.
+	massShare  = 0.2
+	massNodes  = 3
+	massWithin = 2 * time.Minute
+)
+
+// Node is a Node of the cluster.
+type Node struct {
+	UID, Pool, Zone string
+	Expected        bool // to have an agent
+}
+
+// Observation is what is known of a cluster at one moment.
+type Observation struct {
+	At     time.Time
+	Nodes  map[string]Node
+	Leases map[string]time.Time // renewal times, by kubelet's clock; nil: they could not be listed
+	Known  map[string]model.Known
+	Whole  model.Silence // of the cluster
+}
+
+// Verdict is what has changed, of a node or of the cluster as a whole.
+type Verdict struct {
+	Node string // empty: the cluster
+	Type event.Type
+	event.Silence
+}
+
+// Judge decides who is silent. Its memory is what it has observed of Leases; the rest is in the observations.
+type Judge struct {
+	interval time.Duration // in which an agent is to say a word
+	started  time.Time     // when the center could be reached
+	listed   time.Time     // the last list of Leases
+	leases   map[string]lease
+	calm     time.Time // since when not many are silent any more, where that was said; zero: they are
+}
+
+// lease is the Lease of a node, by the center's clock.
+type lease struct {
+	renewed time.Time // by kubelet's clock; zero: there is none
+	changed time.Time // when that was new
+	moved   bool      // it was observed to change, and not only to be there
+	first   time.Time // when the node was first observed, or was back
+}
+
+// NewJudge returns a judge for agents that are to say a word in each interval, to a center that can be reached since
+// started.
+func NewJudge(interval time.Duration, started time.Time) *Judge {
+	return &Judge{interval: interval, started: started, leases: map[string]lease{}}
+}
+
+// Judge returns what has changed since what the journal says.
+func (j *Judge) Judge(o Observation) []Verdict {
+	fresh := j.observe(o)
+	var changes, silences []Verdict
+	suspects, recent := 0, 0
+	for _, name := range slices.Sorted(maps.Keys(o.Nodes)) {
+		known := o.Known[name]
+		state, v := j.state(name, o, fresh)
+		was := known.Silence.State
+		switch {
+		case was != model.Seen && o.At.Sub(known.Silence.Told) < massWithin && state != model.Seen:
+			recent++
+		case was == model.Seen && (state != model.Seen || j.suspect(name, o, fresh)):
+			suspects++
+		}
+		switch {
+		case state == was:
+		case was == model.Seen:
+			silences = append(silences, v)
+		default:
+			changes = append(changes, v)
+		}
+	}
+	return append(changes, j.mass(o, silences, suspects+recent)...)
+}
+
+// observe takes a list of Leases. It reports whether it says something of the last lostAfter.
+func (j *Judge) observe(o Observation) (fresh bool) {
+	maps.DeleteFunc(j.leases, func(name string, _ lease) bool { _, ok := o.Nodes[name]; return !ok })
+	if o.Leases == nil {
+		return false
+	}
+	gap := o.At.Sub(j.listed) > 2*ListEvery+time.Second // what happened meanwhile was not observed
+	j.listed = o.At
+	for name := range o.Nodes {
+		l, known := j.leases[name]
+		renewed := o.Leases[name]
+		switch {
+		case !known:
+			l = lease{renewed, o.At, false, o.At}
+		case !l.renewed.Equal(renewed):
+			if o.At.Sub(l.changed) >= lostAfter {
+				l.first = o.At // the node is back: its agent may still be on its way
+			}
+			l.renewed, l.changed, l.moved = renewed, o.At, true
+		case gap:
+			l.changed, l.moved = o.At, false
+		}
+		j.leases[name] = l
+	}
+	return true
+}
+
+// blindFrom returns from when an agent that says nothing is blind. Where the center was away, or the node is new, its
+// agent may still be waiting for its next attempt.
+func (j *Judge) blindFrom(l lease, known model.Known) time.Time {
+	begun := j.started
+	if l.first.After(begun) {
+		begun = l.first
+	}
+	from := begun.Add(longestRetry + j.interval)
+	if !known.Heard.Before(begun) {
+		from = time.Time{}
+	}
+	if spoken := known.Heard.Add(time.Duration(blindAfter * float64(j.interval))); spoken.After(from) {
+		from = spoken
+	}
+	return from
+}
+
+// state returns the state of a node, and the verdict if that is new.
+func (j *Judge) state(name string, o Observation, fresh bool) (model.State, Verdict) {
+	known, node, l := o.Known[name], o.Nodes[name], j.leases[name]
+	was := known.Silence.State
+	v := Verdict{Node: name, Silence: event.Silence{Heard: known.Heard, Lease: l.renewed, UID: node.UID}}
+	age := o.At.Sub(l.changed)
+	spoken := !known.Heard.IsZero() && o.At.Sub(known.Heard) <= time.Duration(blindAfter*float64(j.interval))
+	moves := fresh && l.moved && age < lostAfter
+	mute := node.Expected && !o.At.Before(j.blindFrom(l, known))
+	lost := fresh && age >= lostAfter && o.At.Sub(j.started) >= j.interval && (!l.renewed.IsZero() || mute)
+	switch {
+	case lost:
+		v.Type, v.Reason, v.Since = event.NodeLost, "LeaseUnchanged", l.changed
+		v.Message = fmt.Sprintf("kubelet has not renewed its Lease for %s; %s", round(age), heard(known, o.At))
+		if l.renewed.IsZero() {
+			v.Reason, v.Message = "NoLease", "the Node has no Lease; "+heard(known, o.At)
+		}
+		return model.Lost, v
+	case was == model.Lost && !moves:
+		return was, v // that its Lease moves again was not observed
+	case mute && moves:
+		v.Type, v.Since = event.NodeBlind, known.Heard
+		v.Reason, v.Message = "AgentSilent", "kubelet renews its Lease, and "+heard(known, o.At)
+		switch {
+		case known.Heard.IsZero():
+			v.Reason, v.Since = "NoAgent", l.first
+		case known.Stopped:
+			v.Reason, v.Message = "AgentStopped", v.Message+": it has said that it stops"
+		}
+		return model.Blind, v
+	case was == model.Blind && node.Expected && !spoken:
+		return was, v
+	}
+	v.Type, v.Reason, v.Since = event.NodeSeen, "Heard", known.Silence.Since
+	v.Message = "kubelet renews its Lease; " + heard(known, o.At)
+	return model.Seen, v
+}
+
+// suspect reports whether a node may become silent next: where a fault is elsewhere, all are late together.
+func (j *Judge) suspect(name string, o Observation, fresh bool) bool {
+	known, l := o.Known[name], j.leases[name]
+	if !fresh {
+		return false
+	}
+	wordLate := o.Nodes[name].Expected && known.Heard.After(j.started) &&
+		o.At.Sub(known.Heard) > time.Duration(lateWord*float64(j.interval))
+	return o.At.Sub(l.changed) >= late || wordLate
+}
+
+// mass decides what is said of nodes that have become silent: each by itself, or that so many of them are.
+func (j *Judge) mass(o Observation, silences []Verdict, together int) []Verdict {
+	many := func(n int) bool { return n >= massNodes && float64(n) > massShare*float64(len(o.Nodes)) }
+	told := o.Whole.State != model.Seen
+	switch {
+	case !told && len(silences) > 0 && many(together):
+		return []Verdict{{Type: event.ClusterSilent, Silence: event.Silence{Reason: "ManyNodesSilent", Since: o.At,
+			Nodes: together, Message: fmt.Sprintf("%d of %d nodes are silent or late within %s: the fault is likely the "+
+				"center's, the apiserver's or the network's; nodes are not reported one by one", together, len(o.Nodes),
+				massWithin)}}}
+	case told && many(len(silences)):
+		j.calm = time.Time{}
+		return nil
+	case told:
+		if j.calm.IsZero() {
+			j.calm = o.At
+		}
+		if len(silences) > 0 && o.At.Sub(j.calm) < longestRetry+j.interval {
+			return nil // they may still be on their way
+		}
+		j.calm = time.Time{}
+		return append([]Verdict{{Type: event.ClusterSeen, Silence: event.Silence{Reason: "Heard", Since: o.Whole.Since,
+			Nodes: len(silences), Message: "most nodes speak again; those that do not are reported one by one"}}},
+			silences...)
+	}
+	return silences
+}
+
+func heard(known model.Known, at time.Time) string {
+	if known.Heard.IsZero() {
+		return "its agent was never heard"
+	}
+	return fmt.Sprintf("its agent was heard %s ago", round(at.Sub(known.Heard)))
+}
+
+func round(d time.Duration) time.Duration { return d.Round(time.Second) }

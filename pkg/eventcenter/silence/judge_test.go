@@ -1,0 +1,202 @@
+package silence
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+)
+
+const interval = time.Minute
+
+var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// span is a time in seconds after the center's start, until excluded.
+type span struct{ from, until int }
+
+// world is a cluster as it develops. Kubelets renew their Leases every 10 s, agents speak each interval.
+type world struct {
+	nodes       int
+	dead, mute  map[int]span // of nodes: kubelet and agent, or the agent alone
+	noAgent     map[int]bool
+	noLease     map[int]bool
+	unexpected  bool
+	away        span // of the apiserver, for all
+	heardBefore bool // agents spoke an hour before the start, and begin again so many seconds after it
+	back        int
+	joins       int // nodes that are there from this second on, without an agent yet
+	joinAt      int
+	told        map[string]model.Silence // before the start
+	seconds     int
+}
+
+func in(s span, second int) bool { return second >= s.from && second < s.until }
+
+// last returns when something that happens every period (with a phase) happened last, before a second.
+func (w world) last(second, period, phase int, not ...span) (int, bool) {
+	for s := second - (second+phase)%period; s >= 0; s -= period {
+		stopped := false
+		for _, n := range not {
+			stopped = stopped || in(n, s)
+		}
+		if !stopped {
+			return s, true
+		}
+	}
+	return 0, false
+}
+
+func (w world) observe(second int, told map[string]model.Silence) Observation {
+	o := Observation{At: start.Add(time.Duration(second) * time.Second), Nodes: map[string]Node{},
+		Known: map[string]model.Known{}, Whole: told[""], Leases: map[string]time.Time{}}
+	all := w.nodes
+	if second >= w.joinAt {
+		all += w.joins
+	}
+	for i := range all {
+		name := fmt.Sprintf("n%03d", i)
+		o.Nodes[name] = Node{UID: name, Expected: !w.unexpected}
+		k := model.Known{Silence: told[name]}
+		never := w.noAgent[i] || i >= w.nodes
+		if at, ok := w.last(second, 60, 7*i, w.dead[i], w.mute[i], span{0, w.back}); ok && !never {
+			k.Heard = start.Add(time.Duration(at) * time.Second)
+		} else if w.heardBefore && !w.noAgent[i] {
+			k.Heard = start.Add(-time.Hour)
+		}
+		o.Known[name] = k
+		if at, ok := w.last(second, 10, i, w.dead[i], w.away); ok && !w.noLease[i] {
+			o.Leases[name] = start.Add(time.Duration(at)*time.Second - 3*time.Hour) // a clock of its own
+		}
+	}
+	if in(w.away, second) {
+		o.Leases = nil
+	}
+	return o
+}
+
+// run returns what is said, as "SECOND NODE TYPE REASON". Lists come as they do, a few milliseconds early or late.
+func (w world) run() (lines []string) {
+	j, told := NewJudge(interval, start), map[string]model.Silence{}
+	maps.Copy(told, w.told)
+	for second := 5; second < w.seconds; second += 20 {
+		o := w.observe(second, told)
+		o.At = o.At.Add(time.Duration(second%3) * 10 * time.Millisecond)
+		for _, v := range j.Judge(o) {
+			t := strings.TrimSuffix(strings.TrimPrefix(string(v.Type), "io.github.nodeagent."), ".v1")
+			lines = append(lines, strings.Join(strings.Fields(fmt.Sprint(second, " ", v.Node, " ", t, " ", v.Reason)), " "))
+			states := map[event.Type]model.State{event.NodeBlind: model.Blind, event.NodeLost: model.Lost,
+				event.ClusterSilent: "silent"}
+			told[v.Node] = model.Silence{State: states[v.Type], Since: v.Since, Told: o.At}
+		}
+	}
+	return lines
+}
+
+func of(nodes int, s span) map[int]span {
+	all := map[int]span{}
+	for i := range nodes {
+		all[i] = s
+	}
+	return all
+}
+
+func lost(node string) map[string]model.Silence {
+	return map[string]model.Silence{node: {State: model.Lost, Told: start.Add(-time.Hour)}}
+}
+
+func TestJudge(t *testing.T) {
+	for name, test := range map[string]struct {
+		world world
+		want  []string
+	}{
+		"nothing is wrong": {world: world{nodes: 10, seconds: 7200}},
+		"a node dies, and comes back": { // its last renewal was at 1000: known within 60 s
+			world: world{nodes: 10, dead: map[int]span{0: {1001, 2000}}, seconds: 3600},
+			want:  []string{"1045 n000 node.lost LeaseUnchanged", "2005 n000 node.seen Heard"},
+		},
+		"a node dies just after a list": {
+			world: world{nodes: 10, dead: map[int]span{5: {1006, 2000}}, seconds: 1200},
+			want:  []string{"1045 n005 node.lost LeaseUnchanged"},
+		},
+		"a kubelet that is away for half a minute": {
+			world: world{nodes: 10, dead: map[int]span{0: {1001, 1030}}, seconds: 3600}},
+		"an agent says nothing": { // its last word was at 960
+			world: world{nodes: 10, mute: map[int]span{0: {1000, 2000}}, seconds: 3600},
+			want:  []string{"1125 n000 node.blind AgentSilent", "2045 n000 node.seen Heard"},
+		},
+		"an agent is late by two intervals": {
+			world: world{nodes: 10, mute: map[int]span{0: {1000, 1070}}, seconds: 3600}},
+		"blind, then lost, then blind": {
+			world: world{nodes: 10, mute: map[int]span{0: {1000, 5000}}, dead: map[int]span{0: {2001, 2500}}, seconds: 3600},
+			want: []string{"1125 n000 node.blind AgentSilent", "2045 n000 node.lost LeaseUnchanged",
+				"2505 n000 node.seen Heard", "2865 n000 node.blind AgentSilent"},
+		},
+		"no agent at all": {
+			world: world{nodes: 10, noAgent: map[int]bool{3: true}, seconds: 3600},
+			want:  []string{"365 n003 node.blind NoAgent"},
+		},
+		"no agent is expected":          {world: world{nodes: 10, noAgent: map[int]bool{3: true}, unexpected: true, seconds: 3600}},
+		"a node without Lease or agent": {world: world{nodes: 10, noAgent: map[int]bool{3: true}, noLease: map[int]bool{3: true}, seconds: 3600}, want: []string{"365 n003 node.lost NoLease"}},
+		"no Lease, but an agent":        {world: world{nodes: 10, noLease: map[int]bool{3: true}, seconds: 3600}},
+		"a new node has time":           {world: world{nodes: 10, joins: 1, joinAt: 1000, seconds: 1360}},
+		"a new node never has an agent": {world: world{nodes: 10, joins: 1, joinAt: 1000, seconds: 3600}, want: []string{"1365 n010 node.blind NoAgent"}},
+		"the center was away":           {world: world{nodes: 10, heardBefore: true, back: 290, seconds: 3600}},
+		"dead since before the start":   {world: world{nodes: 10, dead: map[int]span{0: {1, 3600}}, heardBefore: true, seconds: 3600}, want: []string{"65 n000 node.lost LeaseUnchanged"}},
+		"lost before the start, and still": {
+			world: world{nodes: 10, told: lost("n000"), dead: map[int]span{0: {0, 3600}}, heardBefore: true, seconds: 3600}},
+		"lost before the start, and back": {
+			world: world{nodes: 10, told: lost("n000"), dead: map[int]span{0: {0, 100}}, heardBefore: true, seconds: 3600},
+			want:  []string{"105 n000 node.seen Heard"},
+		},
+		"a third of the agents, for a while": {
+			world: world{nodes: 60, mute: of(20, span{1001, 2000}), seconds: 3600},
+			want:  []string{"1105 cluster.silent ManyNodesSilent", "2065 cluster.seen Heard"},
+		},
+		"the apiserver is away":          {world: world{nodes: 10, away: span{986, 1600}, seconds: 3600}},
+		"the apiserver away, agents too": {world: world{nodes: 10, away: span{1000, 1600}, mute: of(2, span{1000, 1500}), seconds: 3600}},
+		"one node alone": {
+			world: world{nodes: 1, dead: map[int]span{0: {1001, 2000}}, seconds: 1200},
+			want:  []string{"1045 n000 node.lost LeaseUnchanged"},
+		},
+		"two of ten": {
+			world: world{nodes: 10, dead: of(2, span{1001, 9000}), seconds: 1200},
+			want:  []string{"1045 n000 node.lost LeaseUnchanged", "1045 n001 node.lost LeaseUnchanged"},
+		},
+		"a third of the nodes, for a while": {
+			world: world{nodes: 60, dead: of(20, span{1001, 2000}), seconds: 3600},
+			want:  []string{"1045 cluster.silent ManyNodesSilent", "2025 cluster.seen Heard"},
+		},
+		"all agents, for a while": {
+			world: world{nodes: 60, mute: of(60, span{1001, 2000}), seconds: 3600},
+			want:  []string{"1105 cluster.silent ManyNodesSilent", "2065 cluster.seen Heard"},
+		},
+		"no agent was ever there": {
+			world: world{nodes: 60, noAgent: func() map[int]bool {
+				all := map[int]bool{}
+				for i := range 60 {
+					all[i] = true
+				}
+				return all
+			}(), seconds: 7200},
+			want: []string{"365 cluster.silent ManyNodesSilent"},
+		},
+		"a third at first, then few for ever": {
+			world: world{nodes: 20, dead: map[int]span{0: {1001, 2000}, 1: {1001, 2000}, 2: {1001, 2000}, 3: {1001, 2000},
+				4: {1001, 2000}, 5: {1001, 9000}}, seconds: 3600},
+			want: []string{"1045 cluster.silent ManyNodesSilent", "2385 cluster.seen Heard",
+				"2385 n005 node.lost LeaseUnchanged"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, test.world.run()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,189 @@
+package silence
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// asksPerRound bounds how many Nodes the apiserver is asked for one by one.
+const asksPerRound = 200
+
+// Cluster is what is read of a cluster.
+type Cluster interface {
+	// Nodes returns the Nodes that a watch shows; ok is false until its first list is complete.
+	Nodes() (nodes map[string]Node, ok bool)
+	// Leases returns the renewal times of the nodes' Leases.
+	Leases(ctx context.Context) (map[string]time.Time, error)
+	// Ask returns the UID of one Node, empty where there is none, and its condition Ready.
+	Ask(ctx context.Context, name string) (uid, ready string, err error)
+}
+
+// Watcher judges the nodes of one cluster, and writes what has changed into the journal.
+type Watcher struct {
+	Name     string // of the cluster
+	Cluster  Cluster
+	Model    *model.Model
+	Append   func(ctx context.Context, events []journal.Event) (journal.Appended, error)
+	Interval time.Duration // in which an agent is to say a word
+	Log      *slog.Logger
+}
+
+// Run judges until ctx ends. It begins when the cluster's Nodes are known.
+func (w *Watcher) Run(ctx context.Context) error {
+	judge := NewJudge(w.Interval, time.Now())
+	for {
+		if _, ok := w.Cluster.Nodes(); ok {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Second):
+		}
+	}
+	tick := time.NewTicker(ListEvery)
+	defer tick.Stop()
+	for {
+		w.round(ctx, judge)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (w *Watcher) round(ctx context.Context, judge *Judge) {
+	at := time.Now()
+	nodes, ok := w.Cluster.Nodes()
+	if !ok {
+		return
+	}
+	leases, err := w.Cluster.Leases(ctx)
+	if err != nil && ctx.Err() == nil {
+		w.Log.Warn("nobody is judged to be silent: the Leases cannot be listed", "cluster", w.Name, "err", err)
+		leases = nil
+	}
+	known, whole := w.Model.Known(w.Name)
+	asks := asksPerRound
+	verdicts := w.removed(ctx, nodes, known, &asks)
+	for _, v := range verdicts {
+		delete(nodes, v.Node) // another one of the name is judged when that is in the journal
+	}
+	w.describe(nodes)
+	verdicts = append(verdicts, judge.Judge(Observation{At: at, Nodes: nodes, Leases: leases, Known: known,
+		Whole: whole})...)
+	events := make([]journal.Event, 0, len(verdicts))
+	for _, v := range verdicts {
+		last := known[v.Node].Silence.Event
+		switch {
+		case v.Node == "":
+			last = whole.Event
+		case v.Type == event.NodeRemoved:
+			last = strconv.FormatUint(known[v.Node].Offset, 10)
+		}
+		if (v.Type == event.NodeBlind || v.Type == event.NodeLost) && asks > 0 {
+			asks--
+			if _, v.Ready, err = w.Cluster.Ask(ctx, v.Node); err != nil {
+				v.Ready = ""
+			}
+		}
+		events = append(events, w.event(v, last, time.Now()))
+	}
+	if len(events) == 0 || ctx.Err() != nil {
+		return
+	}
+	if _, err := w.Append(ctx, events); err != nil && ctx.Err() == nil {
+		w.Log.Error("what was found of silent nodes is not stored; the next round finds it again", "cluster", w.Name,
+			"err", err)
+	}
+}
+
+func (w *Watcher) describe(nodes map[string]Node) {
+	described := make(map[string]model.Meta, len(nodes))
+	for name, n := range nodes {
+		described[name] = model.Meta{UID: n.UID, Pool: n.Pool, Zone: n.Zone}
+	}
+	w.Model.Describe(w.Name, described)
+}
+
+// removed returns the nodes that are gone: the apiserver says so of each of them. The watch alone may be behind.
+func (w *Watcher) removed(ctx context.Context, nodes map[string]Node, known map[string]model.Known,
+	asks *int) (gone []Verdict) {
+	for _, name := range slices.Sorted(maps.Keys(known)) {
+		was, is := known[name].UID, nodes[name].UID
+		if is != "" && (was == "" || was == is) {
+			continue
+		}
+		if *asks--; *asks < 0 || ctx.Err() != nil {
+			return gone
+		}
+		uid, _, err := w.Cluster.Ask(ctx, name)
+		if err != nil {
+			return gone // the next round asks again
+		}
+		v := Verdict{Node: name, Type: event.NodeRemoved, Silence: event.Silence{Reason: "NodeRemoved", UID: was,
+			Since: time.Now(), Heard: known[name].Heard, Message: "the Node object is gone"}}
+		switch {
+		case uid == "":
+			gone = append(gone, v)
+		case was != "" && uid != was:
+			v.Reason, v.Message = "NodeReplaced", "another Node has its name"
+			gone = append(gone, v)
+		}
+	}
+	return gone
+}
+
+// said is an event of the center's own.
+type said struct {
+	SpecVersion     string           `json:"specversion"`
+	ID              string           `json:"id"`
+	Source          string           `json:"source"`
+	Type            event.Type       `json:"type"`
+	Subject         string           `json:"subject"`
+	DataContentType string           `json:"datacontenttype"`
+	Time            time.Time        `json:"time"`
+	Data            event.Silence    `json:"data"`
+	Node            string           `json:"partitionkey,omitempty"`
+	Severity        finding.Severity `json:"severity"`
+}
+
+// event returns the event of a verdict. Its ID follows from the event before it and from what it says: two workers that
+// judge at the same time make the same one, and it is stored once.
+func (w *Watcher) event(v Verdict, last string, at time.Time) journal.Event {
+	sum := sha256.Sum256([]byte(strings.Join([]string{w.Name, v.Node, v.UID, last, string(v.Type)}, "\x00")))
+	severities := map[event.Type]finding.Severity{event.NodeLost: finding.Fatal, event.NodeBlind: finding.Warning,
+		event.ClusterSilent: finding.Fatal}
+	severity, ok := severities[v.Type]
+	if !ok {
+		severity = finding.Info
+	}
+	kind, name := "node", v.Node
+	if v.Node == "" {
+		kind, name = "cluster", w.Name
+	}
+	e := said{SpecVersion: "1.0", ID: "silence-" + hex.EncodeToString(sum[:16]), Source: model.Source(w.Name),
+		Type: v.Type, Subject: strings.Join([]string{"silence", v.Reason, kind, url.PathEscape(name)}, "/"),
+		DataContentType: "application/json", Time: at.UTC(), Data: v.Silence, Node: v.Node, Severity: severity}
+	text, err := json.Marshal(e)
+	if err != nil {
+		w.Log.Error("an event cannot be encoded", "err", err) // plain data of our own types: it can
+	}
+	return journal.Event{Source: e.Source, ID: e.ID, Type: string(e.Type), Cluster: w.Name, Node: v.Node,
+		Severity: string(severity), Check: "silence", Reason: v.Reason, JSON: text}
+}
