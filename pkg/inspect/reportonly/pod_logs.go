@@ -1,4 +1,4 @@
-package inspect
+package reportonly
 
 import (
 	"context"
@@ -10,21 +10,13 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
-
-func podLogsSpec() KindSpec {
-	return KindSpec{
-		Kind: PodLogs, List: listPodLogs,
-		ReportOnly: "kubelet removes them once its garbage collection runs again; they may be all that is left to " +
-			"explain what the pod did",
-		What: "a directory of container logs, `/var/log/pods/<namespace>_<name>_<uid>`",
-		Harm: "disk space",
-	}
-}
 
 // listPodLogs lists kubelet's directories of container logs (pkg/kubelet/kuberuntime/helpers.go:
 // BuildPodLogsDirectory). Their content is not read.
-func listPodLogs(_ context.Context, scan *Scan) ([]Object, error) {
+func listPodLogs(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	dir := scan.Host.Paths.PodLogs
 	if dir == "" {
 		return nil, nil
@@ -36,9 +28,9 @@ func listPodLogs(_ context.Context, scan *Scan) ([]Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects := make([]Object, 0, len(entries))
+	objects := make([]inspect.Object, 0, len(entries))
 	for _, entry := range entries {
-		o := Object{Kind: PodLogs, ID: path.Join(dir, entry.Name), Identity: Identity{
+		o := inspect.Object{Kind: inspect.PodLogs, ID: path.Join(dir, entry.Name), Identity: inspect.Identity{
 			"device": hosterr.Device(device), "inode": strconv.FormatUint(entry.Inode, 10)}}
 		if pod, ok := podOfLogs(entry.Name); ok {
 			o.Pod = pod
@@ -51,28 +43,18 @@ func listPodLogs(_ context.Context, scan *Scan) ([]Object, error) {
 }
 
 // podOfLogs returns the pod that a directory of logs is named after.
-func podOfLogs(name string) (Pod, bool) {
+func podOfLogs(name string) (inspect.Pod, bool) {
 	parts := strings.Split(name, "_") // neither a namespace nor a name contains one
 	if len(parts) != 3 || parts[0] == "" || parts[1] == "" || !host.IsPodUID(parts[2]) {
-		return Pod{}, false
+		return inspect.Pod{}, false
 	}
-	return Pod{Namespace: parts[0], Name: parts[1], UID: parts[2]}, true
-}
-
-func logLinkSpec() KindSpec {
-	return KindSpec{
-		Kind: LogLink, List: listLogLinks, GoneFrom: ofSandbox,
-		ReportOnly: "kubelet removes it once its garbage collection runs again",
-		What: "a link to a container's log, `/var/log/containers/<pod>_<namespace>_<container>-<ID>.log`, whose target is " +
-			"gone",
-		Harm: "collectors of logs try it again and again",
-	}
+	return inspect.Pod{Namespace: parts[0], Name: parts[1], UID: parts[2]}, true
 }
 
 // listLogLinks lists the links of kubelet to logs of containers (pkg/kubelet/kuberuntime/legacy.go: LogSymlink) that
 // lead into the directory of a pod's logs that is no more. The directory names the pod. Links are read, not followed;
 // what else is in the directory is not listed.
-func listLogLinks(_ context.Context, scan *Scan) ([]Object, error) {
+func listLogLinks(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	const maxLinks = 16384 // a node has some hundreds
 	logs := scan.Host.Paths.PodLogs
 	if logs == "" {
@@ -94,7 +76,7 @@ func listLogLinks(_ context.Context, scan *Scan) ([]Object, error) {
 	for _, name := range names {
 		present[name] = true
 	}
-	var objects []Object
+	var objects []inspect.Object
 	for _, entry := range entries {
 		container, ok := containerOfLink(entry.Name)
 		if !ok {
@@ -109,9 +91,9 @@ func listLogLinks(_ context.Context, scan *Scan) ([]Object, error) {
 		if !ok || below == "" || present[of] {
 			continue
 		}
-		o := Object{Kind: LogLink, ID: path.Join(dir, entry.Name), Pod: pod, Identity: Identity{
+		o := inspect.Object{Kind: inspect.LogLink, ID: path.Join(dir, entry.Name), Pod: pod, Identity: inspect.Identity{
 			"device": hosterr.Device(device), "inode": strconv.FormatUint(entry.Inode, 10)},
-			Facts: facts("target", strings.ToValidUTF8(target, "\ufffd"))}
+			Facts: inspect.Facts("target", strings.ToValidUTF8(target, "\ufffd"))}
 		if host.IsContainerID(container) { // a long name is cut off, and the ID with it
 			o.ContainerID = container
 		}

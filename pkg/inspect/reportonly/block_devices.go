@@ -1,4 +1,4 @@
-package inspect
+package reportonly
 
 import (
 	"context"
@@ -9,23 +9,14 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/volume"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
-
-func blockDeviceSpec() KindSpec {
-	return KindSpec{
-		Kind: BlockDevice, List: listBlockDevices, InUse: (*Inventory).volumeInUse,
-		ReportOnly: "what is detached under queued writes loses them: its driver or an administrator has to decide",
-		Unused:     "nothing mounts, maps or swaps on it, and no pod here has a directory of its volume",
-		What: "a loop device with a file below kubelet's directory, or an encrypted mapping named after a " +
-			"PersistentVolume (`pvc-<UUID>`)",
-		Harm: "the file's disk space is not given back, the volume below cannot be detached",
-	}
-}
 
 // listBlockDevices lists the block devices that volumes of pods are made of, where the device itself names the volume.
 // What an administrator set up is not listed, and neither are LVM, multipath, iSCSI, NVMe and NBD devices: nothing in
 // them names a pod or a PersistentVolume for certain, or they stay by design while no pod uses them.
-func listBlockDevices(_ context.Context, scan *Scan) ([]Object, error) {
+func listBlockDevices(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	found, failed := volume.Devices(scan.Host)
 	if len(found) == 0 {
 		return nil, failed
@@ -34,8 +25,8 @@ func listBlockDevices(_ context.Context, scan *Scan) ([]Object, error) {
 	return objects, errors.Join(failed, err)
 }
 
-func blockObjects(scan *Scan, found []volume.Device) ([]Object, error) {
-	mounts, err := scan.mounts()
+func blockObjects(scan *hostscan.Scan, found []volume.Device) ([]inspect.Object, error) {
+	mounts, err := scan.Mounts()
 	if err != nil {
 		return nil, err
 	}
@@ -47,11 +38,12 @@ func blockObjects(scan *Scan, found []volume.Device) ([]Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects := make([]Object, 0, len(found))
+	objects := make([]inspect.Object, 0, len(found))
 	for _, d := range found {
 		named := strings.ToValidUTF8(d.Volume, "\ufffd")
-		o := Object{Kind: BlockDevice, ID: "/dev/" + d.Name, Identity: Identity{"device": d.Number,
-			"sequence": d.Sequence, "volume": named}, Facts: facts("volume", named)}
+		o := inspect.Object{Kind: inspect.BlockDevice, ID: "/dev/" + d.Name,
+			Identity: inspect.Identity{"device": d.Number,
+				"sequence": d.Sequence, "volume": named}, Facts: inspect.Facts("volume", named)}
 		users, elsewhere := blockUsers(scan, d, mounts, used)
 		switch {
 		case len(d.Holders) > 0:
@@ -59,14 +51,15 @@ func blockObjects(scan *Scan, found []volume.Device) ([]Object, error) {
 		case strings.Contains(swaps, o.ID+" "):
 			elsewhere = "swap"
 		}
-		o.attachUsers(users, elsewhere)
+		attachUsers(&o, users, elsewhere)
 		objects = append(objects, o)
 	}
 	return objects, nil
 }
 
 // blockUsers returns the pods whose volume a device is, and a mount of it that is no pod's.
-func blockUsers(scan *Scan, d volume.Device, mounts []mount.Mount, used volume.Used) (users []string, elsewhere string) {
+func blockUsers(scan *hostscan.Scan, d volume.Device, mounts []mount.Mount, used volume.Used) (users []string,
+	elsewhere string) {
 	for _, m := range mounts {
 		if m.Device() != d.Number {
 			continue

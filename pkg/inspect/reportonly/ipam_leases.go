@@ -1,4 +1,4 @@
-package inspect
+package reportonly
 
 import (
 	"context"
@@ -11,31 +11,24 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cni"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
-
-func ipamLeaseSpec() KindSpec {
-	return KindSpec{
-		Kind: IPAMLease, List: listIPAMLeases, GoneFrom: ofSandbox,
-		ReportOnly: "a CNI DEL gives the address back: see cni-attachment; without a cached result there is none to run",
-		What:       "the lease of an address by host-local, `/var/lib/cni/networks/<network>/<address>`",
-		Harm:       "an address that is never given back: after enough of them no pod gets one",
-	}
-}
 
 // listIPAMLeases lists the leases of host-local in the networks of pods. Other engines, such as podman, keep theirs
 // beside them: networks to which no pod is attached and which the runtime does not use are foreign.
-func listIPAMLeases(_ context.Context, scan *Scan) ([]Object, error) {
+func listIPAMLeases(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	dir := scan.Host.Paths.CNINetworksDir
 	if dir == "" {
 		return nil, nil
 	}
-	networks, _, err := scan.directories(dir)
+	networks, _, err := directories(scan, dir)
 	if err != nil || len(networks) == 0 {
 		return nil, err
 	}
-	ours, err := scan.podNetworks()
+	ours, err := podNetworks(scan)
 	failures := []error{err}
-	var objects []Object
+	var objects []inspect.Object
 	for _, network := range networks {
 		leases, err := cni.Leases(scan.Host, path.Join(dir, network.Name))
 		failures = append(failures, err)
@@ -51,14 +44,14 @@ func listIPAMLeases(_ context.Context, scan *Scan) ([]Object, error) {
 	return objects, errors.Join(failures...)
 }
 
-func leaseObject(network string, lease cni.Lease) Object {
-	o := Object{
-		Kind: IPAMLease, ID: lease.File, SandboxID: lease.ContainerID,
-		Identity: Identity{
+func leaseObject(network string, lease cni.Lease) inspect.Object {
+	o := inspect.Object{
+		Kind: inspect.IPAMLease, ID: lease.File, SandboxID: lease.ContainerID,
+		Identity: inspect.Identity{
 			"device": hosterr.Device(lease.Stat.Device), "inode": strconv.FormatUint(lease.Stat.Inode, 10),
 			"modified": strconv.FormatInt(lease.Stat.Modified.UnixNano(), 10),
 		},
-		Facts: facts("network", network, "address", lease.Address.String(), "interface", lease.IfName,
+		Facts: inspect.Facts("network", network, "address", lease.Address.String(), "interface", lease.IfName,
 			"malformed", lease.Malformed),
 	}
 	if lease.Malformed == "" && !host.IsContainerID(lease.ContainerID) {
@@ -69,9 +62,9 @@ func leaseObject(network string, lease cni.Lease) Object {
 
 // podNetworks returns the names of the networks that pods are attached to: according to the CNI cache, and to the
 // configuration that the runtime uses.
-func (s *Scan) podNetworks() (map[string]bool, error) {
+func podNetworks(s *hostscan.Scan) (map[string]bool, error) {
 	ours := make(map[string]bool)
-	attachments, _ := s.attachments() // the lister of attachments reports the error
+	attachments, _ := s.Attachments() // the lister of attachments reports the error
 	for _, a := range attachments {
 		if a.Args["K8S_POD_UID"] != "" {
 			ours[a.Network] = true

@@ -1,4 +1,4 @@
-package inspect
+package reportonly
 
 import (
 	"context"
@@ -14,28 +14,19 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/volume"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
-
-func stagedVolumeSpec() KindSpec {
-	return KindSpec{
-		Kind: StagedVolume, List: listStagedVolumes, InUse: (*Inventory).volumeInUse,
-		ReportOnly: "only its driver can unstage it without loss: let kubelet do it, by a pod that uses the volume on " +
-			"this node and is deleted again",
-		Unused: "no pod on this node has a directory or a mount of the volume, and none waits for one",
-		What:   "a volume that is staged below `<kubelet root>/plugins/kubernetes.io` and that no pod here uses",
-		Harm:   "the volume stays attached, and cannot be detached or used on another node",
-	}
-}
 
 // listStagedVolumes lists the volumes that kubelet has staged for all pods of the node: those of CSI drivers by their
 // directories, those of in-tree plugins by their mounts. One belongs to the pod that has a directory or a mount of it.
 // Where several have, or something else mounts it, it is in use; where none has, nothing names its pod.
-func listStagedVolumes(_ context.Context, scan *Scan) ([]Object, error) {
-	mounts, err := scan.mounts()
+func listStagedVolumes(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
+	mounts, err := scan.Mounts()
 	if err != nil {
 		return nil, err
 	}
-	private, err := kubeletMounts(scan)
+	private, err := scan.KubeletMounts()
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +51,7 @@ func listStagedVolumes(_ context.Context, scan *Scan) ([]Object, error) {
 			view.used.Unread = append(view.used.Unread, usedErr.Error())
 		}
 	}
-	objects := make([]Object, 0, len(found))
+	objects := make([]inspect.Object, 0, len(found))
 	for i := range found {
 		objects = append(objects, view.csi(scan, &found[i]))
 	}
@@ -76,17 +67,18 @@ type stagedView struct {
 }
 
 // csi returns the object for a volume of a CSI driver.
-func (v *stagedView) csi(scan *Scan, s *volume.Staged) Object {
-	o := Object{Kind: StagedVolume, ID: s.Path, Identity: Identity{"device": hosterr.Device(s.Device),
-		"inode": strconv.FormatUint(s.Inode, 10)},
-		Facts: facts("driver", s.Note.Driver, "volumeHandle", s.Note.Handle, "volume", s.Volume,
+func (v *stagedView) csi(scan *hostscan.Scan, s *volume.Staged) inspect.Object {
+	o := inspect.Object{Kind: inspect.StagedVolume, ID: s.Path,
+		Identity: inspect.Identity{"device": hosterr.Device(s.Device),
+			"inode": strconv.FormatUint(s.Inode, 10)},
+		Facts: inspect.Facts("driver", s.Note.Driver, "volumeHandle", s.Note.Handle, "volume", s.Volume,
 			"block", strconv.FormatBool(s.Block))}
 	sum := s.Sum
 	if s.Note.Handle != "" {
 		sum = volume.HandleSum(s.Note.Handle)
 	}
 	if sum != "" {
-		o.Facts[handleSum] = sum
+		o.Facts[inspect.HandleSum] = sum
 	}
 	if s.Err != nil && !errors.Is(s.Err, fs.ErrNotExist) {
 		o.Facts["malformed"] = s.Err.Error()
@@ -104,27 +96,28 @@ func (v *stagedView) csi(scan *Scan, s *volume.Staged) Object {
 		pods, point := v.alsoAt(scan, m)
 		users, elsewhere = append(users, pods...), elsewhere+point
 	}
-	o.attachUsers(users, elsewhere)
-	if len(v.used.Unread) > 0 && isUnowned(&o) && o.InUse == "" {
+	attachUsers(&o, users, elsewhere)
+	if len(v.used.Unread) > 0 && o.Pod.UID == "" && o.InUse == "" {
 		o.Doubt = "volumes of a pod are not known: " + strings.Join(v.used.Unread, "; ")
 	}
 	return o
 }
 
 // inTree returns objects for the mounts of in-tree plugins: <plugin>/mounts/…, <plugin>/volumeDevices/<volume>/<pod UID>.
-func (v *stagedView) inTree(scan *Scan) []Object {
-	var objects []Object
+func (v *stagedView) inTree(scan *hostscan.Scan) []inspect.Object {
+	var objects []inspect.Object
 	for _, m := range v.staged {
 		if mount.Below(m.Point, path.Join(v.plugins, "csi")) || m.Point == v.plugins {
 			continue
 		}
-		o := Object{Kind: StagedVolume, ID: m.Point, Identity: Identity{"id": strconv.Itoa(m.ID), "device": m.Device(),
-			"root": m.Root}, Facts: facts("mounted", m.Point, "source", m.Source, "type", m.FSType)}
+		o := inspect.Object{Kind: inspect.StagedVolume, ID: m.Point,
+			Identity: inspect.Identity{"id": strconv.Itoa(m.ID), "device": m.Device(),
+				"root": m.Root}, Facts: inspect.Facts("mounted", m.Point, "source", m.Source, "type", m.FSType)}
 		users, elsewhere := v.alsoAt(scan, m)
 		if uid := path.Base(m.Point); host.IsPodUID(uid) {
 			users = append(users, uid)
 		}
-		o.attachUsers(users, elsewhere)
+		attachUsers(&o, users, elsewhere)
 		objects = append(objects, o)
 	}
 	return objects
@@ -132,7 +125,7 @@ func (v *stagedView) inTree(scan *Scan) []Object {
 
 // alsoAt returns the pods below whose directories the content of a staged mount is mounted too, and another place
 // where it is; kubelet's own in plugins do not count.
-func (v *stagedView) alsoAt(scan *Scan, staged mount.Mount) (users []string, elsewhere string) {
+func (v *stagedView) alsoAt(scan *hostscan.Scan, staged mount.Mount) (users []string, elsewhere string) {
 	for _, m := range v.mounts[staged.Device()] {
 		if m.ID == staged.ID || !mount.Below(m.Root, staged.Root) || mount.Below(m.Point, v.plugins) {
 			continue
@@ -147,7 +140,7 @@ func (v *stagedView) alsoAt(scan *Scan, staged mount.Mount) (users []string, els
 }
 
 // attachUsers sets the owner of an object that pods may share, or what uses it.
-func (o *Object) attachUsers(users []string, elsewhere string) {
+func attachUsers(o *inspect.Object, users []string, elsewhere string) {
 	slices.Sort(users)
 	switch users = slices.Compact(users); {
 	case elsewhere != "":
@@ -158,25 +151,4 @@ func (o *Object) attachUsers(users []string, elsewhere string) {
 		o.InUse = fmt.Sprintf("%d pods have a directory or a mount of it, %s and %s among them", len(users), users[0],
 			users[1])
 	}
-}
-
-// handleSum is the fact that identifies the volume of a driver: see volume.HandleSum.
-const handleSum = "handleSHA256"
-
-// volumeInUse returns why a staged volume is not left over, by what only kubelet and the Node can tell. A pod that has
-// not started yet may be the one that it is being staged for, which takes as long as a check of a filesystem; its claims
-// do not name the volume.
-func (t *Inventory) volumeInUse(o *Object) string {
-	for _, name := range t.Cluster.VolumesInUse {
-		_, handle, ok := strings.Cut(name, "^") // kubernetes.io/csi/<driver>^<handle>
-		if ok && handle != "" && (volume.HandleSum(handle) == o.Facts[handleSum] || handle == o.Facts["volumeHandle"]) {
-			return "the Node's volumesInUse names " + name
-		}
-	}
-	for _, pod := range t.Kubelet.Pods {
-		if pod.Mounting {
-			return fmt.Sprintf("pod %s/%s has not started, and may be waiting for it", pod.Namespace, pod.Name)
-		}
-	}
-	return ""
 }

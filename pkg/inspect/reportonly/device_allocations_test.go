@@ -1,4 +1,4 @@
-package inspect
+package reportonly
 
 import (
 	"fmt"
@@ -9,33 +9,36 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // What a checkpoint of kubelet gives to a pod that is gone is a leftover of that pod.
 func TestDeviceAllocations(t *testing.T) {
 	n := newNode(t)
-	n.write(fmt.Sprintf(`{"Data":{"PodDeviceEntries":[
+	n.Write(fmt.Sprintf(`{"Data":{"PodDeviceEntries":[
 		{"PodUID":%q,"ContainerName":"a","ResourceName":"nvidia.com/gpu","DeviceIDs":{"-1":["0"]},"AllocResp":"Eg=="},
 		{"PodUID":%q,"ContainerName":"b","ResourceName":"nvidia.com/gpu","DeviceIDs":["1"]},
 		{"PodUID":%q,"ContainerName":"a","ResourceName":"nvidia.com/gpu","DeviceIDs":{"-1":["2"]}},
 		{"PodUID":"\ud800","ContainerName":"a","ResourceName":"x"}],
 		"RegisteredDevices":{"nvidia.com/gpu":["0","1","2"]}},"Checksum":7,"BootID":"b"}`, dead, dead, living),
 		"device-plugins/kubelet_internal_checkpoint")
-	n.write(fmt.Sprintf(`{"policyName":"static","defaultCpuSet":"0-3","entries":{%q:{"app":"4-5"},%q:{"app":"6"}},"checksum":1}`,
+	n.Write(fmt.Sprintf(`{"policyName":"static","defaultCpuSet":"0-3","entries":{%q:{"app":"4-5"},%q:{"app":"6"}},"checksum":1}`,
 		dead, living), "cpu_manager_state")
-	n.write(fmt.Sprintf(`{"policyName":"Static","machineState":{},"entries":{%q:{"app":[{"numaAffinity":[0],"type":"memory",
+	n.Write(fmt.Sprintf(`{"policyName":"Static","machineState":{},"entries":{%q:{"app":[{"numaAffinity":[0],"type":"memory",
 		"size":1}]}},"checksum":1}`, dead), "memory_manager_state")
-	report := n.ripen(t, History{}, n.inspector())
+	report := n.ripen(t, inspect.History{}, n.inspector())
 	noErrors(t, report)
-	want := map[string]Verdict{
-		"device-plugins/kubelet_internal_checkpoint#" + dead + "/nvidia.com/gpu":   Leftover,
-		"device-plugins/kubelet_internal_checkpoint#" + living + "/nvidia.com/gpu": Live,
-		"device-plugins/kubelet_internal_checkpoint#\ufffd/x":                      Foreign,
-		"cpu_manager_state#" + dead:                                                Leftover, "cpu_manager_state#" + living: Live,
-		"memory_manager_state#" + dead: Leftover,
+	want := map[string]inspect.Verdict{
+		"device-plugins/kubelet_internal_checkpoint#" + dead + "/nvidia.com/gpu":   inspect.Leftover,
+		"device-plugins/kubelet_internal_checkpoint#" + living + "/nvidia.com/gpu": inspect.Live,
+		"device-plugins/kubelet_internal_checkpoint#\ufffd/x":                      inspect.Foreign,
+		"cpu_manager_state#" + dead:                                                inspect.Leftover,
+		"cpu_manager_state#" + living:                                              inspect.Live,
+		"memory_manager_state#" + dead:                                             inspect.Leftover,
 	}
-	if diff := cmp.Diff(want, verdictsByName(report, DeviceAllocation, func(o Assessment) string {
-		return strings.TrimPrefix(o.ID, n.host.Paths.KubeletRoot+"/")
+	if diff := cmp.Diff(want, verdictsByName(report, inspect.DeviceAllocation, func(o inspect.Assessment) string {
+		return strings.TrimPrefix(o.ID, n.Host.Paths.KubeletRoot+"/")
 	})); diff != "" {
 		t.Error(diff)
 	}
@@ -48,7 +51,8 @@ func TestHostileCheckpoints(t *testing.T) {
 		mode os.FileMode
 		ok   bool
 	}{
-		"before 1.18":     {`{"policyName":"static","entries":{"` + strings.Repeat("a", 64) + `":"4-5"}}`, 0o600, true},
+		"before 1.18": {`{"policyName":"static","entries":{"` + strings.Repeat("a", 64) + `":"4-5"}}`, 0o600,
+			true},
 		"no entries":      {`{"policyName":"none","defaultCpuSet":"","checksum":1353318690}`, 0o600, true},
 		"null":            {`null`, 0o600, false},
 		"not JSON":        {`{"policyName":`, 0o600, false},
@@ -59,10 +63,10 @@ func TestHostileCheckpoints(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			if err := os.Chmod(n.write(test.text, "cpu_manager_state"), test.mode); err != nil {
+			if err := os.Chmod(n.Write(test.text, "cpu_manager_state"), test.mode); err != nil {
 				t.Fatal(err)
 			}
-			objects, err := listDeviceAllocations(t.Context(), NewScan(t.Context(), n.host))
+			objects, err := listDeviceAllocations(t.Context(), hostscan.New(t.Context(), n.Host, hostscan.Deadline{}))
 			if len(objects) != 0 || (err == nil) != test.ok {
 				t.Errorf("%+v, %v", objects, err)
 			}
@@ -73,8 +77,10 @@ func TestHostileCheckpoints(t *testing.T) {
 	for i := range kubelet.MaxAllocations + 1 {
 		entries = append(entries, fmt.Sprintf(`{"PodUID":"%d"}`, i))
 	}
-	n.write(`{"Data":{"PodDeviceEntries":[`+strings.Join(entries, ",")+`]}}`, "device-plugins/kubelet_internal_checkpoint")
-	if objects, err := listDeviceAllocations(t.Context(), NewScan(t.Context(), n.host)); len(objects) != kubelet.MaxAllocations ||
+	n.Write(`{"Data":{"PodDeviceEntries":[`+strings.Join(entries, ",")+`]}}`,
+		"device-plugins/kubelet_internal_checkpoint")
+	if objects, err := listDeviceAllocations(t.Context(), hostscan.New(t.Context(), n.Host,
+		hostscan.Deadline{})); len(objects) != kubelet.MaxAllocations ||
 		err == nil || !strings.Contains(err.Error(), "kubelet_internal_checkpoint") {
 		t.Errorf("%d objects, %v", len(objects), err)
 	}

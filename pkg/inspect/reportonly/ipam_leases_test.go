@@ -1,4 +1,4 @@
-package inspect
+package reportonly
 
 import (
 	"os"
@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 // The address of a sandbox that is gone is a leftover with its pod, also when nothing but its lease is left. Those of a
@@ -18,13 +19,13 @@ import (
 func TestIPAMLeases(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	n.add(other, "starting")
+	n.Add(other, "starting")
 	for uid, id := range map[string]string{dead: deadSandbox, living: sandbox, other: newSandbox} {
-		n.attach(uid, id)
+		n.Attach(uid, id)
 	}
 	const network = "nodeagent-inspect-test"
 	lost := strings.Repeat("e", 64)
-	ours, podman := n.mkdir(n.host.Paths.CNINetworksDir, network), n.mkdir(n.host.Paths.CNINetworksDir, "podman")
+	ours, podman := n.Mkdir(n.Host.Paths.CNINetworksDir, network), n.Mkdir(n.Host.Paths.CNINetworksDir, "podman")
 	for file, content := range map[string]string{
 		ours + "/10.250.7.99": lost, ours + "/10.250.7.100": "", ours + "/10.250.7.101": strings.Repeat("x", 2000),
 		ours + "/10.250.7.102": "hand-made\r\neth0", podman + "/10.88.0.2": deadSandbox + "\r\neth0",
@@ -36,13 +37,14 @@ func TestIPAMLeases(t *testing.T) {
 	}
 	i := n.inspector()
 	report, history := passes(t, n, i, nil, 3, 4*time.Minute)
-	check := func(gone, unowned Verdict) {
+	check := func(gone, unowned inspect.Verdict) {
 		t.Helper()
-		want := map[string]Verdict{deadSandbox: gone, sandbox: Live, newSandbox: Live, lost: unowned}
-		got := map[string]Verdict{}
+		want := map[string]inspect.Verdict{deadSandbox: gone, sandbox: inspect.Live, newSandbox: inspect.Live,
+			lost: unowned}
+		got := map[string]inspect.Verdict{}
 		for _, o := range report.Objects {
 			switch {
-			case o.Kind != IPAMLease || o.Verdict == Foreign:
+			case o.Kind != inspect.IPAMLease || o.Verdict == inspect.Foreign:
 			case o.SandboxID == "":
 				if o.Verdict != unowned || o.Facts["malformed"] == "" {
 					t.Errorf("%s: %s: %s", o.ID, o.Verdict, o.Why)
@@ -55,14 +57,14 @@ func TestIPAMLeases(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	check(Candidate, Live)
-	cached := filepath.Join(n.host.Paths.CNICacheDir, "results", network+"-"+deadSandbox+"-eth0")
+	check(inspect.Candidate, inspect.Live)
+	cached := filepath.Join(n.Host.Paths.CNICacheDir, "results", network+"-"+deadSandbox+"-eth0")
 	if err := os.Remove(cached); err != nil { // as CNI DEL does
 		t.Fatal(err)
 	}
 	report, _ = passes(t, n, i, history, 1, 4*time.Minute)
-	check(Leftover, Unowned)
-	if got := verdicts(report)[IPAMLease][Foreign]; got != 2 {
+	check(inspect.Leftover, inspect.Unowned)
+	if got := verdicts(report, inspect.IPAMLease)[inspect.Foreign]; got != 2 {
 		t.Errorf("%d are foreign, want podman's and the one made by hand", got)
 	}
 }

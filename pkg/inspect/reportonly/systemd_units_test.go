@@ -1,4 +1,4 @@
-package inspect
+package reportonly
 
 import (
 	"context"
@@ -12,18 +12,20 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/systemd"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // Units of pods and containers that are gone are leftovers; those of living ones and of an administrator are not.
 func TestSystemdUnits(t *testing.T) {
 	n := newNode(t)
-	n.host.Paths.CgroupDriver, n.host.Paths.CgroupRoot = host.SystemdDriver, "/inspecttest"
+	n.Host.Paths.CgroupDriver, n.Host.Paths.CgroupRoot = host.SystemdDriver, "/inspecttest"
 	slice := func(uid string) string {
 		return "inspecttest-kubepods-besteffort-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice"
 	}
 	scope := func(c string) string { return "cri-containerd-" + strings.Repeat(c, 64) + ".scope" }
-	pods := n.host.Paths.KubeletRoot + "/pods/"
-	n.mount("tmpfs", n.podDir(dead, "volumes/mounted"), "tmpfs", 0)
+	pods := n.Host.Paths.KubeletRoot + "/pods/"
+	n.Mount("tmpfs", n.PodDir(dead, "volumes/mounted"), "tmpfs", 0)
 	units := []systemd.PodUnit{
 		{Name: slice(dead), Active: "active"}, {Name: slice(living), Active: "active"},
 		{Name: "kubepods.slice", Active: "active"}, {Name: "admin-" + slice(dead), Active: "failed"},
@@ -37,18 +39,21 @@ func TestSystemdUnits(t *testing.T) {
 		{Name: "living.mount", Active: "failed", Description: pods + living + "/volumes/x"},
 		{Name: "mnt.mount", Active: "failed", Description: "/mnt"},
 	}
-	n.host.Systemd.PodUnits = func(context.Context) ([]systemd.PodUnit, error) { return units, nil }
-	n.containers = []*cri.Container{{Id: strings.Repeat("b", 64)}}
-	report := n.ripen(t, History{}, n.inspector())
-	want := map[string]Verdict{slice(dead): Leftover, slice(living): Live, scope("a"): Unowned, scope("b"): Live,
-		"run-r1.scope": Leftover, "gone.mount": Leftover, "living.mount": Live}
-	if diff := cmp.Diff(want, verdictsByName(report, SystemdUnit, func(o Assessment) string { return o.ID })); diff != "" {
+	n.Host.Systemd.PodUnits = func(context.Context) ([]systemd.PodUnit, error) { return units, nil }
+	n.Containers = []*cri.Container{{Id: strings.Repeat("b", 64)}}
+	report := n.ripen(t, inspect.History{}, n.inspector())
+	want := map[string]inspect.Verdict{slice(dead): inspect.Leftover, slice(living): inspect.Live,
+		scope("a"): inspect.Unowned, scope("b"): inspect.Live,
+		"run-r1.scope": inspect.Leftover, "gone.mount": inspect.Leftover, "living.mount": inspect.Live}
+	if diff := cmp.Diff(want, verdictsByName(report, inspect.SystemdUnit,
+		func(o inspect.Assessment) string { return o.ID })); diff != "" {
 		t.Errorf("%s\n%+v", diff, report.Errors)
 	}
-	n.host.Systemd.PodUnits = func(context.Context) ([]systemd.PodUnit, error) {
+	n.Host.Systemd.PodUnits = func(context.Context) ([]systemd.PodUnit, error) {
 		return nil, fmt.Errorf("systemd: %w", hosterr.ErrNotConfigured)
 	}
-	if objects, err := listSystemdUnits(t.Context(), NewScan(t.Context(), n.host)); len(objects) > 0 || err != nil {
+	if objects, err := listSystemdUnits(t.Context(), hostscan.New(t.Context(), n.Host,
+		hostscan.Deadline{})); len(objects) > 0 || err != nil {
 		t.Errorf("without systemd: %+v, %v", objects, err)
 	}
 }

@@ -1,4 +1,4 @@
-package inspect
+package reportonly
 
 import (
 	"os"
@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -21,8 +22,8 @@ func TestPortMappings(t *testing.T) {
 	const plugins = "/usr/lib/cni"
 	need.Program(t, plugins+"/portmap", "iptables")
 	n := newNode(t)
-	n.add(other, "starting")
-	cni := libcni.NewCNIConfigWithCacheDir([]string{plugins}, n.host.Paths.CNICacheDir, nil)
+	n.Add(other, "starting")
+	cni := libcni.NewCNIConfigWithCacheDir([]string{plugins}, n.Host.Paths.CNICacheDir, nil)
 	forward := func(network, uid, sandbox string, port int) {
 		t.Helper()
 		list, err := libcni.ConfListFromBytes([]byte(strings.NewReplacer("NAME", network, "DIR", t.TempDir()).Replace(
@@ -31,7 +32,7 @@ func TestPortMappings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		netns := filepath.Join(n.host.Paths.NetnsDirs[0], "cni-"+uid)
+		netns := filepath.Join(n.Host.Paths.NetnsDirs[0], "cni-"+uid)
 		hosttest.PinNetns(t, netns)
 		conf := &libcni.RuntimeConf{ContainerID: sandbox, NetNS: netns, IfName: "eth0",
 			CapabilityArgs: map[string]any{"portMappings": []map[string]any{
@@ -50,30 +51,32 @@ func TestPortMappings(t *testing.T) {
 	forward("pods", other, newSandbox, 8082)
 	forward("podman", "55555555-5555-4555-8555-555555555555", podman, 8083)
 	i := n.inspector()
-	check := func(report Report, gone Verdict) {
+	check := func(report inspect.Report, gone inspect.Verdict) {
 		t.Helper()
-		got := map[string]Verdict{}
+		got := map[string]inspect.Verdict{}
 		for _, o := range report.Objects {
-			if o.Kind == PortMapping {
+			if o.Kind == inspect.PortMapping {
 				got[o.SandboxID] = o.Verdict
 			}
-			if o.Kind == PortMapping && o.SandboxID == deadSandbox && (o.Pod.UID != dead ||
+			if o.Kind == inspect.PortMapping && o.SandboxID == deadSandbox && (o.Pod.UID != dead ||
 				o.Facts["ports"] != "8080:8080" || !strings.HasPrefix(o.Facts["target"], "CNI-DN-")) {
 				t.Errorf("%+v", o)
 			}
 		}
-		want := map[string]Verdict{deadSandbox: gone, sandbox: Live, newSandbox: Live, podman: Foreign}
+		want := map[string]inspect.Verdict{deadSandbox: gone, sandbox: inspect.Live, newSandbox: inspect.Live,
+			podman: inspect.Foreign}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
 		}
 	}
 	report, history := passes(t, n, i, nil, 3, 4*time.Minute)
-	check(report, Candidate)
-	for _, cached := range []string{"pods-" + deadSandbox, "podman-" + podman} { // as a DEL without capability arguments
-		if err := os.Remove(filepath.Join(n.host.Paths.CNICacheDir, "results", cached+"-eth0")); err != nil {
+	check(report, inspect.Candidate)
+	for _, cached := range []string{"pods-" + deadSandbox,
+		"podman-" + podman} { // as a DEL without capability arguments
+		if err := os.Remove(filepath.Join(n.Host.Paths.CNICacheDir, "results", cached+"-eth0")); err != nil {
 			t.Fatal(err)
 		}
 	}
 	report, _ = passes(t, n, i, history, 1, 4*time.Minute)
-	check(report, Leftover)
+	check(report, inspect.Leftover)
 }

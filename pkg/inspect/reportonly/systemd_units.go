@@ -1,4 +1,4 @@
-package inspect
+package reportonly
 
 import (
 	"context"
@@ -12,25 +12,16 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/systemd"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
-
-func systemdUnitSpec() KindSpec {
-	return KindSpec{
-		Kind: SystemdUnit, List: listSystemdUnits, GoneFrom: ofSandbox,
-		ReportOnly: "`systemctl reset-failed` makes systemd forget it",
-		Unused:     "it has ended, and the runtime does not know its container",
-		What: "a unit of systemd whose pod, container or mount is gone: a pod's slice without a cgroup, a container's " +
-			"scope or a mount that has failed or is not active, the scope of a mount that kubelet made for a pod",
-		Harm: "memory and processor time of systemd, and alarms about failed units",
-	}
-}
 
 // transientMount is how kubelet describes the scope in which it makes a mount: k8s.io/mount-utils, AddSystemdScope.
 const transientMount = "Kubernetes transient mount for "
 
 // listSystemdUnits lists the units that systemd has of pods while nothing else shows them. The slice names the pod, a
 // scope the container, the description of a mount its place.
-func listSystemdUnits(ctx context.Context, scan *Scan) ([]Object, error) {
+func listSystemdUnits(ctx context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	if scan.Host.Systemd.PodUnits == nil {
 		return nil, nil
 	}
@@ -41,7 +32,7 @@ func listSystemdUnits(ctx context.Context, scan *Scan) ([]Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := scan.mounts()
+	mounts, err := scan.Mounts()
 	if err != nil {
 		return nil, err
 	}
@@ -60,12 +51,13 @@ func listSystemdUnits(ctx context.Context, scan *Scan) ([]Object, error) {
 			}
 		}
 	}
-	var objects []Object
+	var objects []inspect.Object
 	for _, unit := range units {
 		if pod, container, ok := ownerOfUnit(scan.Host.Paths, unit, seen); ok {
-			objects = append(objects, Object{Kind: SystemdUnit, ID: unit.Name, Pod: Pod{UID: pod}, ContainerID: container,
-				Identity: Identity{"unit": unit.Name},
-				Facts:    facts("active", unit.Active, "sub", unit.Sub, "description", unit.Description)})
+			objects = append(objects, inspect.Object{Kind: inspect.SystemdUnit, ID: unit.Name,
+				Pod: inspect.Pod{UID: pod}, ContainerID: container,
+				Identity: inspect.Identity{"unit": unit.Name},
+				Facts:    inspect.Facts("active", unit.Active, "sub", unit.Sub, "description", unit.Description)})
 		}
 	}
 	return objects, nil

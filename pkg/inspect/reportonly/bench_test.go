@@ -1,4 +1,4 @@
-package inspect
+package reportonly
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 // BenchmarkPass inspects a quiet node of 100 pods with 300 containers, all of them real except the answers of CRI:
@@ -23,36 +24,37 @@ func BenchmarkPass(b *testing.B) {
 	for p := range pods {
 		uid := fmt.Sprintf("aaaaaaaa-0000-4000-8000-%012d", p)
 		sandboxID := fmt.Sprintf("%064x", p)
-		n.add(uid, fmt.Sprintf("pod-%d", p))
-		n.sandbox(uid, sandboxID)
+		n.Add(uid, fmt.Sprintf("pod-%d", p))
+		n.Sandbox(uid, sandboxID)
 		for _, volume := range []string{"kubernetes.io~projected/token", "kubernetes.io~configmap/c"} {
-			n.mount("test", n.podDir(uid, "volumes", volume), "tmpfs", 0)
+			n.Mount("test", n.PodDir(uid, "volumes", volume), "tmpfs", 0)
 		}
 		for c := range perPod + 1 {
-			dirs := n.cgroups(fmt.Sprintf("%s/kubepods/burstable/pod%s/%064x", n.host.Paths.CgroupRoot, uid, p<<8+c))
-			n.process(quietly(dirs)...)
+			dirs := n.Cgroups(fmt.Sprintf("%s/kubepods/burstable/pod%s/%064x", n.Host.Paths.CgroupRoot, uid, p<<8+c))
+			n.Process(quietly(dirs)...)
 		}
-		netns := filepath.Join(n.host.Paths.NetnsDirs[0], "cni-"+uid)
+		netns := filepath.Join(n.Host.Paths.NetnsDirs[0], "cni-"+uid)
 		hosttest.PinNetns(b, netns)
 		hosttest.Veth(b, fmt.Sprintf("bench%d", p), "eth0", netns)
 		cached := fmt.Sprintf(
 			`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":"n","netns":%q,"cniArgs":[["K8S_POD_UID",%q]]}`, sandboxID, netns, uid)
-		if err := os.WriteFile(filepath.Join(n.mkdir(n.host.Paths.CNICacheDir, "results"), uid), []byte(cached),
+		if err := os.WriteFile(filepath.Join(n.Mkdir(n.Host.Paths.CNICacheDir, "results"), uid), []byte(cached),
 			0o600); err != nil {
 			b.Fatal(err)
 		}
 	}
 	i := n.inspector()
 	before := cpu()
-	var report Report
+	var report inspect.Report
 	for b.Loop() {
 		report, _ = i.Pass(b.Context(), nil)
 	}
 	b.ReportMetric(float64((cpu()-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
 	b.ReportMetric(float64(len(report.Objects)), "objects")
-	b.ReportMetric(float64(n.requests), "apiserver-requests")
-	for kind, counts := range verdicts(report) {
-		if counts[Leftover]+counts[Candidate]+counts[Unknown] > 0 || counts[Live] == 0 {
+	b.ReportMetric(float64(n.Requests), "apiserver-requests")
+	for _, kind := range inspect.Kinds() {
+		counts := verdicts(report, kind)
+		if counts[inspect.Leftover]+counts[inspect.Candidate]+counts[inspect.Unknown] > 0 {
 			b.Errorf("%s: %v", kind, counts)
 		}
 	}

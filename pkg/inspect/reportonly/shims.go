@@ -1,4 +1,4 @@
-package inspect
+package reportonly
 
 import (
 	"context"
@@ -12,20 +12,13 @@ import (
 	hostcri "github.com/nodeagent/nodeagent/internal/host/cri"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
-
-func shimSpec() KindSpec {
-	return KindSpec{
-		Kind: Shim, List: listShims, GoneFrom: ofSandbox,
-		ReportOnly: "to end it while a container runs below it would leave that to nobody",
-		What:       "a shim of the runtime: `containerd-shim` in the namespace `k8s.io`, or CRI-O's `conmon`",
-		Harm:       "keeps memory, a PID, a bundle and often a whole container that the scheduler counts as free",
-	}
-}
 
 // listShims lists the shims of the runtime. One with a process in the cgroup of a pod belongs to that pod, too:
 // where that lives, the shim is no leftover.
-func listShims(ctx context.Context, scan *Scan) ([]Object, error) {
+func listShims(ctx context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	table, err := scan.Host.ProcessTable(ctx, time.Minute) // shared with others that need no newer one
 	if err != nil {
 		return nil, err
@@ -36,17 +29,17 @@ func listShims(ctx context.Context, scan *Scan) ([]Object, error) {
 			children[p.PPID]++
 		}
 	}
-	pods, err := scan.podsBelow()
+	pods, err := scan.PodsBelow()
 	if err != nil {
 		return nil, err
 	}
-	var objects []Object
+	var objects []inspect.Object
 	var failures []error
 	for _, p := range table {
 		if !hostcri.IsShim(p.Comm) || p.State == 'Z' {
 			continue
 		}
-		o, err := scan.shimObject(p, children[p.PID])
+		o, err := shimObject(scan, p, children[p.PID])
 		if uid, ok := pods[p.PID]; ok && uid == "" {
 			o.Doubt = "processes of several pods are below it"
 		} else {
@@ -62,36 +55,36 @@ func listShims(ctx context.Context, scan *Scan) ([]Object, error) {
 }
 
 // shimObject returns the object of a process that is a shim of Kubernetes; an empty one if it has ended, or is none.
-func (s *Scan) shimObject(p proc.Stat, children int) (Object, error) {
+func shimObject(s *hostscan.Scan, p proc.Stat, children int) (inspect.Object, error) {
 	h := s.Host
 	now, err := h.ProcStat(p.PID)
 	if proc.Gone(err) || err == nil && now.StartTime != p.StartTime {
-		return Object{}, nil
+		return inspect.Object{}, nil
 	}
 	if err != nil {
-		return Object{}, fmt.Errorf("shim %d: %w", p.PID, err)
+		return inspect.Object{}, fmt.Errorf("shim %d: %w", p.PID, err)
 	}
 	args, err := h.ProcArgs(p.PID)
 	if proc.Gone(err) {
-		return Object{}, nil
+		return inspect.Object{}, nil
 	}
 	if err != nil {
-		return Object{}, fmt.Errorf("shim %d: %w", p.PID, err)
+		return inspect.Object{}, fmt.Errorf("shim %d: %w", p.PID, err)
 	}
 	shim := hostcri.ParseShim(args)
 	if shim.ID == "" {
-		return Object{}, nil
+		return inspect.Object{}, nil
 	}
-	o := Object{
-		Kind: Shim, ID: fmt.Sprintf("%s#%d", shim.ID, p.PID), ContainerID: shim.ID,
-		Identity: Identity{"pid": strconv.Itoa(p.PID), "startTime": strconv.FormatUint(p.StartTime, 10)},
-		Facts: facts("pid", strconv.Itoa(p.PID), "command", path.Base(args[0]), "state", string(now.State),
+	o := inspect.Object{
+		Kind: inspect.Shim, ID: fmt.Sprintf("%s#%d", shim.ID, p.PID), ContainerID: shim.ID,
+		Identity: inspect.Identity{"pid": strconv.Itoa(p.PID), "startTime": strconv.FormatUint(p.StartTime, 10)},
+		Facts: inspect.Facts("pid", strconv.Itoa(p.PID), "command", path.Base(args[0]), "state", string(now.State),
 			"children", strconv.Itoa(children)),
 	}
 	switch {
 	case !host.IsContainerID(shim.ID):
 		o.Foreign = "not created by a CRI runtime: its ID has another format"
-	case path.Base(args[0]) != "conmon" && s.socketPath(shim.Address) != s.socketPath(h.Paths.ContainerdSocket):
+	case path.Base(args[0]) != "conmon" && socketPath(s, shim.Address) != socketPath(s, h.Paths.ContainerdSocket):
 		o.Foreign = "of another containerd, " + strconv.QuoteToGraphic(shim.Address)
 	case discover.Nested(h, p.PID):
 		o.Foreign = "in a container, which may be a node itself"
@@ -100,23 +93,6 @@ func (s *Scan) shimObject(p proc.Stat, children int) (Object, error) {
 }
 
 // socketPath returns the path of a socket without symbolic links in its directory.
-func (s *Scan) socketPath(socket string) string {
-	return path.Join(resolve(s.Host.Files, path.Dir(path.Clean("/"+socket))), path.Base(socket))
-}
-
-// podsBelow returns the pods in whose cgroups the children of a process are, by its PID; no UID
-// where they are in those of several.
-func (s *Scan) podsBelow() (map[int]string, error) {
-	table, err := s.processes()
-	if err != nil {
-		return nil, err
-	}
-	pods := make(map[int]string)
-	for _, p := range table.pods {
-		if other, ok := pods[p.PPID]; ok && other != p.uid {
-			p.uid = ""
-		}
-		pods[p.PPID] = p.uid
-	}
-	return pods, nil
+func socketPath(s *hostscan.Scan, socket string) string {
+	return path.Join(hostscan.Resolve(s.Host.Files, path.Dir(path.Clean("/"+socket))), path.Base(socket))
 }

@@ -1,4 +1,4 @@
-package inspect
+package reportonly
 
 import (
 	"cmp"
@@ -14,21 +14,14 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
-
-func snapshotSpec() KindSpec {
-	return KindSpec{
-		Kind: Snapshot, List: listSnapshots, FromRuntime: true, GoneFrom: ofSandbox,
-		ReportOnly: "containerd's garbage collection removes it, unless a label or a lease of another client keeps it",
-		What:       "an active snapshot of containerd in the namespace `k8s.io`: the writable layer of a container",
-		Harm:       "disk space",
-	}
-}
 
 // listSnapshots lists the active snapshots of the snapshotters that containerd's containers use. What they take on the
 // disk is not asked: the answer is a walk over their files.
-func listSnapshots(ctx context.Context, scan *Scan) ([]Object, error) {
-	records, err := scan.records()
+func listSnapshots(ctx context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
+	records, err := scan.Records()
 	if errors.Is(err, hosterr.ErrNotConfigured) || scan.Host.Containerd.Snapshots == nil {
 		return nil, nil // another runtime
 	}
@@ -48,7 +41,7 @@ func listSnapshots(ctx context.Context, scan *Scan) ([]Object, error) {
 	if !used {
 		users[standard] = nil // it need not exist
 	}
-	var objects []Object
+	var objects []inspect.Object
 	var failures []error
 	for _, name := range slices.Sorted(maps.Keys(users)) {
 		active, err := scan.Host.Containerd.Snapshots(ctx, name)
@@ -63,12 +56,12 @@ func listSnapshots(ctx context.Context, scan *Scan) ([]Object, error) {
 }
 
 // snapshotObject returns the object of a snapshot that a container uses as its own; user is empty where none does.
-func snapshotObject(snapshotter string, info snapshots.Info, user string) Object {
-	o := Object{
-		Kind: Snapshot, ID: snapshotter + "/" + info.Name, ContainerID: info.Name,
-		Identity: Identity{"key": info.Name, "snapshotter": snapshotter,
+func snapshotObject(snapshotter string, info snapshots.Info, user string) inspect.Object {
+	o := inspect.Object{
+		Kind: inspect.Snapshot, ID: snapshotter + "/" + info.Name, ContainerID: info.Name,
+		Identity: inspect.Identity{"key": info.Name, "snapshotter": snapshotter,
 			"created": strconv.FormatInt(info.Created.UnixNano(), 10)},
-		Facts: facts("snapshotter", snapshotter, "parent", info.Parent,
+		Facts: inspect.Facts("snapshotter", snapshotter, "parent", info.Parent,
 			"created", info.Created.UTC().Format(time.RFC3339)),
 	}
 	switch {

@@ -1,4 +1,4 @@
-package inspect
+package reportonly
 
 import (
 	"os"
@@ -9,34 +9,37 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 // What is only reported is proven as all else is. It is not given to a release, closes no gate, and a pass rests beside
 // it once it is proven.
 func TestPodLogs(t *testing.T) {
 	n := newNode(t)
-	logs := n.host.Paths.PodLogs
-	n.mkdir(logs, "default_web_"+living)
-	n.mkdir(logs, "lost+found")
-	n.mkdir(logs, "default_job_"+dead)
+	logs := n.Host.Paths.PodLogs
+	n.Mkdir(logs, "default_web_"+living)
+	n.Mkdir(logs, "lost+found")
+	n.Mkdir(logs, "default_job_"+dead)
 	for _, uid := range []string{"1", "2", "3", "4", "5"} { // more than the gate on mass orphaning allows
-		n.mkdir(logs, "default_job_"+dead[:len(dead)-1]+uid)
+		n.Mkdir(logs, "default_job_"+dead[:len(dead)-1]+uid)
 	}
 	i := n.inspector()
-	var report Report
-	history := History{}
+	var report inspect.Report
+	history := inspect.History{}
 	for range 3 {
 		if i.Rests(t.Context()) {
 			t.Fatal("the inspector rests before the verdict")
 		}
 		report, history = i.Pass(t.Context(), history)
-		n.after(5 * time.Minute)
+		n.After(5 * time.Minute)
 	}
 	noErrors(t, report)
-	want := map[string]Verdict{"default_web_" + living: Live, "lost+found": Foreign, "default_job_" + dead: Leftover}
-	got := map[string]Verdict{}
+	want := map[string]inspect.Verdict{"default_web_" + living: inspect.Live, "lost+found": inspect.Foreign,
+		"default_job_" + dead: inspect.Leftover}
+	got := map[string]inspect.Verdict{}
 	for _, o := range report.Objects {
-		if name := filepath.Base(o.ID); o.Kind == PodLogs && want[name] != "" {
+		if name := filepath.Base(o.ID); o.Kind == inspect.PodLogs && want[name] != "" {
 			got[name] = o.Verdict
 		}
 	}
@@ -57,7 +60,7 @@ func TestPodLogs(t *testing.T) {
 }
 
 func TestPodOfLogs(t *testing.T) {
-	want := Pod{Namespace: "kube-system", Name: "web-0", UID: living}
+	want := inspect.Pod{Namespace: "kube-system", Name: "web-0", UID: living}
 	for name, ok := range map[string]bool{
 		"kube-system_web-0_" + living: true, "kube-system_web-0_" + living + "_1": false, "_web-0_" + living: false,
 		"kube-system_web-0_nouid": false, "lost+found": false, "": false,
@@ -71,28 +74,35 @@ func TestPodOfLogs(t *testing.T) {
 // A link is a leftover when the directory of logs that it leads into is gone, and nobody knows its pod and container.
 func TestLogLinks(t *testing.T) {
 	n := newNode(t)
-	logs := n.host.Paths.PodLogs
+	logs := n.Host.Paths.PodLogs
 	links := filepath.Join(filepath.Dir(logs), "containers")
-	n.mkdir(links)
+	n.Mkdir(links)
 	id := strings.Repeat("a", 64)
 	for name, target := range map[string]string{
-		"job_default_app-" + id + ".log":                       filepath.Join(logs, "default_job_"+dead, "app", "0.log"),
-		"long_default_app-" + id[:9] + ".log":                  filepath.Join(logs, "default_long_"+dead, "app", "0.log"),
-		"web_default_app-" + id + ".log":                       filepath.Join(logs, "default_web_"+living, "app", "0.log"),
-		"kept_default_app-" + id + ".log":                      filepath.Join(logs, "default_kept_"+dead, "app", "0.log"),
-		"runs_default_app-" + strings.Repeat("c", 64) + ".log": filepath.Join(logs, "default_runs_"+dead, "app", "0.log"),
-		"mine_default_app-" + id + ".log":                      "/nowhere/" + dead,
-		"mine":                                                 filepath.Join(logs, "default_mine_"+dead, "app", "0.log"),
+		"job_default_app-" + id + ".log": filepath.Join(logs, "default_job_"+dead, "app",
+			"0.log"),
+		"long_default_app-" + id[:9] + ".log": filepath.Join(logs, "default_long_"+dead, "app",
+			"0.log"),
+		"web_default_app-" + id + ".log": filepath.Join(logs, "default_web_"+living, "app",
+			"0.log"),
+		"kept_default_app-" + id + ".log": filepath.Join(logs, "default_kept_"+dead, "app",
+			"0.log"),
+		"runs_default_app-" + strings.Repeat("c", 64) + ".log": filepath.Join(logs, "default_runs_"+dead, "app",
+			"0.log"),
+		"mine_default_app-" + id + ".log": "/nowhere/" + dead,
+		"mine": filepath.Join(logs, "default_mine_"+dead, "app",
+			"0.log"),
 	} {
 		if err := os.Symlink(target, filepath.Join(links, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	n.mkdir(logs, "default_kept_"+dead)
-	n.containers = []*cri.Container{{Id: strings.Repeat("c", 64), State: cri.ContainerState_CONTAINER_EXITED}}
-	report := n.ripen(t, History{}, n.inspector())
-	want := map[string]Verdict{"job": Leftover, "long": Leftover, "web": Live, "runs": Candidate}
-	if diff := cmp.Diff(want, verdictsByName(report, LogLink, func(o Assessment) string {
+	n.Mkdir(logs, "default_kept_"+dead)
+	n.Containers = []*cri.Container{{Id: strings.Repeat("c", 64), State: cri.ContainerState_CONTAINER_EXITED}}
+	report := n.ripen(t, inspect.History{}, n.inspector())
+	want := map[string]inspect.Verdict{"job": inspect.Leftover, "long": inspect.Leftover, "web": inspect.Live,
+		"runs": inspect.Candidate}
+	if diff := cmp.Diff(want, verdictsByName(report, inspect.LogLink, func(o inspect.Assessment) string {
 		name, _, _ := strings.Cut(filepath.Base(o.ID), "_")
 		return name
 	})); diff != "" {
