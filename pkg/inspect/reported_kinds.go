@@ -105,7 +105,7 @@ func reportedSpecs() []KindSpec {
 		{
 			Kind: PortMapping, GoneFrom: ofSandbox,
 			ReportOnly: "a CNI DEL with the cached configuration removes it: see cni-attachment; rules are never flushed",
-			What: "a rule of CNI's portmap plugin that sends a port of the host to a sandbox (nftables, iptables-nft): " +
+			What: "a rule of CNI's portmap plugin that sends a port of the host to a sandbox (nftables, iptables-nft, iptables-legacy): " +
 				"in the chain `CNI-HOSTPORT-DNAT`, or of the table `cni_hostport`",
 			Harm: "the port of the host leads nowhere, or to the pod that has the address now; a new pod with that port " +
 				"is not reached",

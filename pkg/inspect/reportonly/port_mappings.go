@@ -8,6 +8,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/network"
+	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
@@ -21,13 +22,16 @@ func listPortMappings(_ context.Context, scan *hostscan.Scan) ([]inspect.Object,
 	ours, err := podNetworks(scan)
 	objects := make([]inspect.Object, 0, len(mappings))
 	for _, m := range mappings {
-		handle := strconv.FormatUint(m.Handle, 10)
+		handle, ports := strconv.FormatUint(m.Handle, 10), strings.Trim(fmt.Sprint(m.Ports), "[]")
+		if m.Table == packetfilter.LegacyTable { // its rules have no number that stays
+			handle = strings.TrimSpace(m.Target + " " + ports)
+		}
 		o := inspect.Object{
 			Kind: inspect.PortMapping, ID: fmt.Sprintf("%s %s %s#%s", m.Family, m.Table, m.Chain, handle),
 			SandboxID: m.Container,
 			Identity: inspect.Identity{"family": m.Family, "table": m.Table, "chain": m.Chain, "handle": handle,
 				"comment": m.Comment},
-			Facts: inspect.Facts("network", m.Network, "target", m.Target, "ports", strings.Trim(fmt.Sprint(m.Ports), "[]")),
+			Facts: inspect.Facts("network", m.Network, "target", m.Target, "ports", ports),
 		}
 		switch {
 		case m.Container == "":

@@ -2,6 +2,7 @@ package reportonly
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/test/need"
 )
@@ -18,9 +20,22 @@ import (
 // The rules that the real portmap plugin wrote for a sandbox that is gone are leftovers with its pod, with and without
 // the cached result. Those of a living pod, of one that is being created, and of podman's network are not reported.
 func TestPortMappings(t *testing.T) {
+	for _, iptables := range []string{"iptables", "iptables-legacy"} {
+		t.Run(iptables, func(t *testing.T) { testPortMappings(t, iptables) })
+	}
+}
+
+func testPortMappings(t *testing.T, iptables string) {
 	hosttest.PrivateNetwork(t)
 	const plugins = "/usr/lib/cni"
-	need.Program(t, plugins+"/portmap", "iptables")
+	need.Program(t, plugins+"/portmap", iptables)
+	if program, err := exec.LookPath(iptables); iptables != "iptables" && err == nil { // the plugin's, by name
+		bin := t.TempDir()
+		if err := os.Symlink(program, filepath.Join(bin, "iptables")); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	}
 	n := newNode(t)
 	n.Add(other, "starting")
 	cni := libcni.NewCNIConfigWithCacheDir([]string{plugins}, n.Host.Paths.CNICacheDir, nil)
@@ -57,6 +72,10 @@ func TestPortMappings(t *testing.T) {
 		for _, o := range report.Objects {
 			if o.Kind == inspect.PortMapping {
 				got[o.SandboxID] = o.Verdict
+			}
+			if o.Kind == inspect.PortMapping && strings.Contains(o.ID, packetfilter.LegacyTable) !=
+				(iptables == "iptables-legacy") {
+				t.Errorf("found as %s", o.ID)
 			}
 			if o.Kind == inspect.PortMapping && o.SandboxID == deadSandbox && (o.Pod.UID != dead ||
 				o.Facts["ports"] != "8080:8080" || !strings.HasPrefix(o.Facts["target"], "CNI-DN-")) {
