@@ -19,7 +19,8 @@ func (t *Inventory) volumeInUse(o *Object) string {
 	for _, name := range t.Cluster.VolumesInUse {
 		_, handle, ok := strings.Cut(name, "^") // kubernetes.io/csi/<driver>^<handle>
 		if ok && handle != "" && (volume.HandleSum(handle) == o.Facts[HandleSum] ||
-			handle == o.Facts["volumeHandle"]) {
+			handle == o.Facts["volumeHandle"] ||
+			o.Kind == StorageSession && strings.Contains(handle, o.Facts["volume"])) {
 			return "the Node's volumesInUse names " + name
 		}
 	}

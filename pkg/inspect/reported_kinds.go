@@ -110,5 +110,22 @@ func reportedSpecs() []KindSpec {
 			Harm: "the port of the host leads nowhere, or to the pod that has the address now; a new pod with that port " +
 				"is not reached",
 		},
+		{
+			Kind: StorageSession, InUse: (*Inventory).volumeInUse,
+			ReportOnly: "a session that ends under queued writes loses them: its driver or an administrator has to decide",
+			Unused:     "nothing mounts, maps or swaps on its disks, and no pod here has a directory of its volume",
+			What: "an iSCSI session or an NVMe over TCP controller whose target is named after a PersistentVolume " +
+				"(`pvc-<UUID>`)",
+			Harm: "the volume stays connected and may be refused on another node; a server that is gone for good is tried " +
+				"again and again, and whoever reads the disk hangs",
+		},
+		{
+			Kind: SharedMemory,
+			ReportOnly: "what is in it may be meant for another pod that shares the node's IPC namespace; `ipcrm -m ID` " +
+				"removes it",
+			What: "a segment of System V shared memory in the node's IPC namespace that a process of a pod (`hostIPC`) " +
+				"has created, as long as the agent has seen that process",
+			Harm: "memory, which counts for no pod any more",
+		},
 	}
 }

@@ -6,8 +6,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Listers returns the lister of each kind.
+// Listers returns the lister of each kind, for one inspector: some remember what an earlier pass has seen.
 func Listers() map[inspect.Kind]inspect.Lister {
+	var segments creators
 	return map[inspect.Kind]inspect.Lister{
 		inspect.PodLogs:             listPodLogs,
 		inspect.LogLink:             listLogLinks,
@@ -24,5 +25,7 @@ func Listers() map[inspect.Kind]inspect.Lister {
 		inspect.Snapshot:            listSnapshots,
 		inspect.IPAMLease:           listIPAMLeases,
 		inspect.PortMapping:         listPortMappings,
+		inspect.StorageSession:      listStorageSessions,
+		inspect.SharedMemory:        segments.list,
 	}
 }
