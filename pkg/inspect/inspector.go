@@ -228,7 +228,7 @@ func nominate(objects []Object, inventory *Inventory, history History, now findi
 
 // explain adds facts to suspects that are too expensive to read for all objects.
 func explain(scan *hostscan.Scan, suspects []*Object) {
-	var network, mounts, directories []*Object
+	var network, mounts, directories, logs []*Object
 	for _, o := range suspects {
 		switch {
 		case o.Kind == Mount:
@@ -237,6 +237,8 @@ func explain(scan *hostscan.Scan, suspects []*Object) {
 			directories = append(directories, o)
 		case o.Kind == Process:
 			explainProcess(scan.Host, o)
+		case o.Kind == PodLogs:
+			logs = append(logs, o)
 		case o.Kind == Cgroup:
 			explainCgroup(scan.Host, o)
 		case networked(o.Kind):
@@ -249,6 +251,7 @@ func explain(scan *hostscan.Scan, suspects []*Object) {
 	if len(directories) > 0 {
 		explainPodDirectories(scan, directories)
 	}
+	explainLogs(scan, logs)
 	explainNetwork(scan, network)
 }
 

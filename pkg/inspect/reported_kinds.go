@@ -111,6 +111,14 @@ func reportedSpecs() []KindSpec {
 				"is not reached",
 		},
 		{
+			Kind: VolumeAttachment, InUse: (*Inventory).volumeInUse,
+			ReportOnly: "attachments belong to the attach-detach controller: `kubectl describe volumeattachment` with the " +
+				"name in its facts says why it does not detach",
+			Unused: "the volume is neither staged nor in the directory of a pod on this node, and no pod waits for one",
+			What:   "a volume of a CSI driver that is attached to this node (`volumesAttached` of the Node) and not used here",
+			Harm:   "the volume cannot be attached to another node: its next pod waits there (Multi-Attach)",
+		},
+		{
 			Kind: StorageSession, InUse: (*Inventory).volumeInUse,
 			ReportOnly: "a session that ends under queued writes loses them: its driver or an administrator has to decide",
 			Unused:     "nothing mounts, maps or swaps on its disks, and no pod here has a directory of its volume",

@@ -93,7 +93,7 @@ func getsockopt(fd, level, option int, buffer []byte) error {
 // legacyRule is one entry of a table.
 type legacyRule struct {
 	chain   string
-	jump    int // offset that it jumps to; 0: none
+	jump    int // offset that it jumps to
 	comment string
 	matched PacketRule
 }
@@ -123,10 +123,10 @@ func (f legacyFamily) mappings(table []byte) ([]PortMapping, error) {
 		if chain != "CNI-HOSTPORT-DNAT" {
 			continue
 		}
-		rule := legacyRule{chain: chain}
-		if name == "" && len(data) >= 4 {
-			rule.jump = max(0, int(int32(binary.NativeEndian.Uint32(data)))) //nolint:gosec // a verdict is signed
+		if name != "" || len(data) < 4 || int32(binary.NativeEndian.Uint32(data)) <= 0 { //nolint:gosec // it is signed
+			continue // no jump, such as the RETURN that ends each chain
 		}
+		rule := legacyRule{chain: chain, jump: int(binary.NativeEndian.Uint32(data))}
 		if err := rule.match(rest[f.entry:target]); err != nil {
 			return nil, fmt.Errorf("entry before %d: %w", at, err)
 		}

@@ -20,7 +20,14 @@ func TestPodLogs(t *testing.T) {
 	logs := n.Host.Paths.PodLogs
 	n.Mkdir(logs, "default_web_"+living)
 	n.Mkdir(logs, "lost+found")
-	n.Mkdir(logs, "default_job_"+dead)
+	for name, size := range map[string]int64{"app/0.log": 1000, "app/0.log.1.gz": 24, "init/0.log": 6} {
+		name = filepath.Join(logs, "default_job_"+dead, name)
+		n.Mkdir(filepath.Dir(name))
+		write(t, name, strings.Repeat("x", int(size)))
+	}
+	if err := os.Symlink("/etc/passwd", filepath.Join(logs, "default_job_"+dead, "app", "link")); err != nil {
+		t.Fatal(err)
+	}
 	for _, uid := range []string{"1", "2", "3", "4", "5"} { // more than the gate on mass orphaning allows
 		n.Mkdir(logs, "default_job_"+dead[:len(dead)-1]+uid)
 	}
@@ -41,6 +48,10 @@ func TestPodLogs(t *testing.T) {
 	for _, o := range report.Objects {
 		if name := filepath.Base(o.ID); o.Kind == inspect.PodLogs && want[name] != "" {
 			got[name] = o.Verdict
+		}
+		if want := map[string]string{"default_job_" + dead: "1030"}[filepath.Base(o.ID)]; o.Kind == inspect.PodLogs &&
+			o.Pod.UID == dead && o.Facts["bytes"] != want {
+			t.Errorf("%s has %q bytes, want %q", o.ID, o.Facts["bytes"], want)
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

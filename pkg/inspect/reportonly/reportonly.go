@@ -8,7 +8,10 @@ import (
 
 // Listers returns the lister of each kind, for one inspector: some remember what an earlier pass has seen.
 func Listers() map[inspect.Kind]inspect.Lister {
-	var segments creators
+	var (
+		segments creators
+		volumes  attached
+	)
 	return map[inspect.Kind]inspect.Lister{
 		inspect.PodLogs:             listPodLogs,
 		inspect.LogLink:             listLogLinks,
@@ -25,6 +28,7 @@ func Listers() map[inspect.Kind]inspect.Lister {
 		inspect.Snapshot:            listSnapshots,
 		inspect.IPAMLease:           listIPAMLeases,
 		inspect.PortMapping:         listPortMappings,
+		inspect.VolumeAttachment:    volumes.list,
 		inspect.StorageSession:      listStorageSessions,
 		inspect.SharedMemory:        segments.list,
 	}
