@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,7 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -129,4 +133,29 @@ func FuzzParseSegments(f *testing.F) {
 			t.Error("segments and an error")
 		}
 	})
+}
+
+// A process that began after the segment was made is not its creator, whatever its PID.
+func TestCreatorIsAsOldAsItsSegment(t *testing.T) {
+	now := host.Now()
+	now.SinceBoot = 5 * time.Hour
+	scan := &hostscan.Scan{Host: &host.Host{Files: host.Files{Root: t.TempDir()},
+		Clock: func() finding.Timestamp { return now }}}
+	file := scan.Host.Files.Path("/proc/sysvipc/shm")
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	made := now.Wall.Add(-time.Hour)
+	write(t, file, strings.Replace(sysvipc, "1763841912", fmt.Sprint(made.Unix()), 1))
+	for began, want := range map[time.Duration]string{2 * time.Hour: dead, time.Minute: ""} {
+		process := hostscan.PodProcess{UID: dead}
+		process.PID, process.StartTime = 4711, uint64((now.SinceBoot-began)/(time.Second/100))
+		scan.Processes = func() (hostscan.ProcessTable, error) {
+			return hostscan.ProcessTable{Pods: []hostscan.PodProcess{process}, PIDs: []int{4711}}, nil
+		}
+		objects, err := new(creators).list(t.Context(), scan)
+		if err != nil || len(objects) != 1 || objects[0].Pod.UID != want || (objects[0].Foreign == "") != (want != "") {
+			t.Errorf("began %s ago: %+v, %v", began, objects, err)
+		}
+	}
 }

@@ -56,7 +56,7 @@ func TestVolumeAttachments(t *testing.T) {
 		t.Error("after it was detached", diff)
 	}
 	before := n.Requests
-	if attachments(39); n.Requests != before {
+	if attachments(38); n.Requests != before {
 		t.Errorf("%d requests to the apiserver while nothing is unused", n.Requests-before)
 	}
 	if attachments(1); n.Requests != before+1 {
