@@ -83,7 +83,7 @@ func (f legacyFamily) read() ([]byte, error) {
 func getsockopt(fd, level, option int, buffer []byte) error {
 	size := uint32(len(buffer))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
-		uintptr(unsafe.Pointer(&buffer[0])), uintptr(unsafe.Pointer(&size)), 0)
+		uintptr(unsafe.Pointer(&buffer[0])), uintptr(unsafe.Pointer(&size)), 0) //nolint:gosec // x/sys has no such call
 	if errno != 0 {
 		return errno
 	}
