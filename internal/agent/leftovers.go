@@ -21,6 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/reportonly"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 )
@@ -71,7 +72,7 @@ func newLeftovers(cfg config.Config, log *slog.Logger, clients *Clients, store *
 func newInspector(cfg config.Config, clients *Clients, log *slog.Logger) *inspect.Inspector {
 	settings := cfg.Inspect
 	settings.HostNamespaces = hostns.SeesHost(clients.Host.Paths.InitPID) == nil
-	return inspect.New(clients.Host, settings, log)
+	return inspect.New(clients.Host, settings, log).Listing(reportonly.Listers())
 }
 
 // check is the inspection as a check: one finding for each pod that left something behind.
@@ -231,7 +232,8 @@ func (l *leftovers) record(outcome remediate.Outcome) {
 	var done, planned []string
 	for _, pod := range outcome.Pods {
 		if pod.Result != remediate.NotActed {
-			done = append(done, strings.TrimSuffix(fmt.Sprintf("pod %s: %s: %s", pod.Group, pod.Result, pod.Why), ": "))
+			done = append(done, strings.TrimSuffix(fmt.Sprintf("pod %s: %s: %s", pod.Group, pod.Result, pod.Why),
+				": "))
 			l.log.Info("release of a pod ended", "pod", pod.Group, "result", pod.Result, "err", pod.Why)
 		}
 		for _, step := range pod.Steps {
@@ -240,7 +242,8 @@ func (l *leftovers) record(outcome remediate.Outcome) {
 			}
 			done = append(done, DescribeStep(step))
 			l.meter.Released(string(step.Kind), string(step.Result))
-			l.log.Info("release", "kind", step.Kind, "subject", step.ID, "action", step.Description, "result", step.Result,
+			l.log.Info("release", "kind", step.Kind, "subject", step.ID, "action", step.Description, "result",
+				step.Result,
 				"err", step.Error)
 		}
 		planned = append(planned, notActed(pod)...)
@@ -293,7 +296,8 @@ func DescribeStep(s remediate.StepOutcome) string {
 func (l *leftovers) status() status.ReleaseStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return status.ReleaseStatus{Mode: string(l.mode), Last: slices.Concat(l.done, l.planned), Quarantine: l.quarantine.last()}
+	return status.ReleaseStatus{Mode: string(l.mode), Last: slices.Concat(l.done, l.planned),
+		Quarantine: l.quarantine.last()}
 }
 
 func (l *leftovers) last() *inspect.Report {

@@ -30,6 +30,7 @@ var mayImport = map[string][]string{
 
 	"pkg/report/eventcenter":     {"pkg/finding", "pkg/report", "pkg/event"},
 	"internal/host/hosttest":     {"pkg/finding", "internal/host", "test/need"},
+	"pkg/inspect/inspecttest":    {"pkg/finding", "pkg/inspect/hostscan", "internal/host", "test/need"},
 	"internal/mutate/mutatetest": {"pkg/finding", "internal/host", "internal/mutate", "test/need"},
 	"test/need":                  {},
 
@@ -40,7 +41,8 @@ var mayImport = map[string][]string{
 }
 
 // systemPackages are the only ones that may make system calls or start a process.
-var systemPackages = []string{"internal/", "test/", "cmd/", "packaging/", "pkg/detect/checktest/"}
+var systemPackages = []string{"internal/", "test/", "cmd/", "packaging/", "pkg/detect/checktest/",
+	"pkg/inspect/inspecttest/"}
 
 // source is one parsed file of the product, tests left out.
 type source struct {

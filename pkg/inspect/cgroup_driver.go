@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // Each cgroup driver has its own tree, kubepods or kubepods.slice. On a host with two kubelets (kind, minikube or k3s
@@ -56,7 +57,7 @@ const driverTimeout = 5 * time.Second
 
 // markOtherTrees marks each cgroup and process outside of the tree of our kubelet's driver as foreign. When the driver
 // is not known, all of them are in doubt.
-func markOtherTrees(ctx context.Context, scan *Scan, objects []Object, kubelet KubeletInventory) {
+func markOtherTrees(ctx context.Context, scan *hostscan.Scan, objects []Object, kubelet KubeletInventory) {
 	if !slices.ContainsFunc(objects, func(o Object) bool { return hasDriver(o.Kind) }) {
 		return
 	}
@@ -64,7 +65,7 @@ func markOtherTrees(ctx context.Context, scan *Scan, objects []Object, kubelet K
 	if w.configured == "" && len(w.living) == 0 {
 		limited, cancel := context.WithTimeout(ctx, driverTimeout)
 		defer cancel()
-		w.runtime, w.runtimeErr = ask(limited, "runtime", scan.Host.Runtime.CgroupDriver)
+		w.runtime, w.runtimeErr = hostscan.Ask(limited, "runtime", scan.Host.Runtime.CgroupDriver)
 	}
 	driver, why := w.decide()
 	for i := range objects {

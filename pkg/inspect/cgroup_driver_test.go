@@ -14,6 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 func TestDriverIsDecided(t *testing.T) {
@@ -63,17 +64,17 @@ func TestOtherDriversTreeIsForeign(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			n.host.Paths.CgroupDriver = ""
-			n.host.Runtime.CgroupDriver = nil
+			n.Host.Paths.CgroupDriver = ""
+			n.Host.Runtime.CgroupDriver = nil
 			if test.runtime != "" {
-				n.host.Runtime.CgroupDriver = hosttest.Answer(test.runtime, nil)
+				n.Host.Runtime.CgroupDriver = hosttest.Answer(test.runtime, nil)
 			}
 			if test.living {
-				n.cgroups(n.host.Paths.CgroupRoot + "/kubepods/pod" + living)
+				n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/pod" + living)
 			}
-			n.kubeletErr = test.kubelet
-			n.process(n.cgroups(n.host.Paths.CgroupRoot + "/kubepods/pod" + ours)...)
-			n.process(n.cgroups(slice)...)
+			n.KubeletErr = test.kubelet
+			n.Process(n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/pod" + ours)...)
+			n.Process(n.Cgroups(slice)...)
 			report := n.ripen(t, History{}, n.inspector())
 			for uid, want := range map[string]Verdict{ours: test.ofOurs, theirs: test.ofOther} {
 				if got := ofPod(report, uid); !slices.Equal(got, []Verdict{want}) {
@@ -81,28 +82,6 @@ func TestOtherDriversTreeIsForeign(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A process that is in both trees is foreign.
-func TestProcessInTreesOfBothDrivers(t *testing.T) {
-	pods := podLookup{known: make(map[string]cgroupPod)}
-	slice := "/kubepods.slice/kubepods-pod" + strings.ReplaceAll(dead, "-", "_") + ".slice"
-	for name, cgroups := range map[string]map[string]string{
-		"drivers":          {"cpu": "/kubepods/pod" + dead, "pids": slice},
-		"pods":             {"cpu": "/kubepods/pod" + dead, "pids": "/kubepods/pod" + living},
-		"and kind's":       {"cpu": "/kubepods/pod" + dead, "pids": "/docker/x/kubepods/pod" + living},
-		"and its own, too": {"cpu": "/docker/x/kubepods/pod" + dead, "pids": "/kubepods/pod" + dead},
-	} {
-		for range 20 { // whichever order the map has
-			if p, ours, _ := pods.ofProcess(cgroups); p.conflict == "" || !ours {
-				t.Errorf("%s: %+v", name, p)
-			}
-		}
-	}
-	if p, ours, _ := pods.ofProcess(map[string]string{"cpu": "/kubepods/pod" + dead, "pids": "/"}); p.conflict != "" ||
-		!ours {
-		t.Errorf("in some hierarchies only: %+v", p)
 	}
 }
 
@@ -212,8 +191,8 @@ func TestLivePodsOfAKubeletThatDoesNotAnswer(t *testing.T) {
 }
 
 func TestProcessOfTwoPodsIsForeign(t *testing.T) {
-	scan := &Scan{processes: func() (processTable, error) {
-		return processTable{pods: []podProcess{{uid: dead, conflict: "in cgroups of two pods"}}}, nil
+	scan := &hostscan.Scan{Processes: func() (hostscan.ProcessTable, error) {
+		return hostscan.ProcessTable{Pods: []hostscan.PodProcess{{UID: dead, Conflict: "in cgroups of two pods"}}}, nil
 	}}
 	objects, err := listProcesses(t.Context(), scan)
 	if err != nil || len(objects) != 1 || objects[0].Foreign == "" {

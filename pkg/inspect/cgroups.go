@@ -9,6 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 func cgroupSpec() KindSpec {
@@ -21,8 +22,8 @@ func cgroupSpec() KindSpec {
 
 // listCgroups lists the cgroups of pods: one object per directory and mounted hierarchy, because each is removed
 // separately. Those below a pod's own cgroup come after it.
-func listCgroups(_ context.Context, scan *Scan) ([]Object, error) {
-	mounts, err := scan.mounts()
+func listCgroups(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
+	mounts, err := scan.Mounts()
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +31,7 @@ func listCgroups(_ context.Context, scan *Scan) ([]Object, error) {
 	if len(hierarchies) == 0 {
 		return nil, fmt.Errorf("cgroups: none mounted below %s", scan.Host.Paths.CgroupMount)
 	}
-	table, err := scan.processes()
+	table, err := scan.Processes()
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +51,7 @@ func listCgroups(_ context.Context, scan *Scan) ([]Object, error) {
 			if unlisted != "" {
 				continue // an incomplete list proves nothing, and may be very long
 			}
-			o := cgroupObject(c, len(table.members[memberKey(hierarchy.Name, c.Path)]))
+			o := cgroupObject(c, len(table.Members[hostscan.MemberKey(hierarchy.Name, c.Path)]))
 			if c.Unlisted != "" {
 				unlisted, o.Doubt = c.UID, "not all cgroups below it could be read: "+c.Unlisted
 			}

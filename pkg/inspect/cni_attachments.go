@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"context"
-	"fmt"
 	"path"
 	"strconv"
 	"strings"
@@ -10,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cni"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
-	"github.com/nodeagent/nodeagent/internal/host/network"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 func attachmentSpec() KindSpec {
@@ -23,8 +22,8 @@ func attachmentSpec() KindSpec {
 
 // listAttachments lists the cached results of CNI ADDs. Podman, nerdctl and other engines share the cache; their
 // results have no pod UID in CNI_ARGS and are foreign.
-func listAttachments(_ context.Context, scan *Scan) ([]Object, error) {
-	attachments, err := scan.attachments()
+func listAttachments(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
+	attachments, err := scan.Attachments()
 	objects := make([]Object, 0, len(attachments))
 	for _, a := range attachments {
 		objects = append(objects, Object{
@@ -37,7 +36,7 @@ func listAttachments(_ context.Context, scan *Scan) ([]Object, error) {
 				"size": strconv.FormatUint(a.Stat.Size, 10), "modified": strconv.FormatInt(a.Stat.Modified.UnixNano(),
 					10),
 			},
-			Facts: facts("network", a.Network, "interface", a.IfName, "netns", a.Netns,
+			Facts: Facts("network", a.Network, "interface", a.IfName, "netns", a.Netns,
 				"addresses", strings.Join(a.Addresses, " "), "hostInterfaces", hostInterfaces(a),
 				"leaseDirectories", leaseDirectories(scan, a), "malformed", a.Malformed),
 			Foreign: foreignAttachment(scan, a),
@@ -51,7 +50,7 @@ func podOfAttachment(a cni.Attachment) Pod {
 }
 
 // foreignAttachment returns why an attachment does not belong to our runtime.
-func foreignAttachment(scan *Scan, a cni.Attachment) string {
+func foreignAttachment(scan *hostscan.Scan, a cni.Attachment) string {
 	switch {
 	case a.Malformed != "":
 		return "" // it may belong to any pod
@@ -66,12 +65,12 @@ func foreignAttachment(scan *Scan, a cni.Attachment) string {
 	case a.Netns != "" && !inNetnsDirs(scan, a.Netns):
 		return "created by another runtime: its network namespace is at " + a.Netns
 	}
-	return foreignUID(a.Args["K8S_POD_UID"])
+	return ForeignUID(a.Args["K8S_POD_UID"])
 }
 
 // leaseDirectories returns where host-local stores the addresses of the attachment, joined by colons; empty when
 // another plugin assigns addresses, or none does.
-func leaseDirectories(scan *Scan, a cni.Attachment) string {
+func leaseDirectories(scan *hostscan.Scan, a cni.Attachment) string {
 	var dirs []string
 	for _, dir := range a.LeaseDirs {
 		if dir == "" {
@@ -91,45 +90,4 @@ func hostInterfaces(a cni.Attachment) string {
 		}
 	}
 	return strings.Join(names, " ")
-}
-
-func portMappingSpec() KindSpec {
-	return KindSpec{
-		Kind: PortMapping, List: listPortMappings, GoneFrom: ofSandbox,
-		ReportOnly: "a CNI DEL with the cached configuration removes it: see cni-attachment; rules are never flushed",
-		What: "a rule of CNI's portmap plugin that sends a port of the host to a sandbox (nftables, iptables-nft): " +
-			"in the chain `CNI-HOSTPORT-DNAT`, or of the table `cni_hostport`",
-		Harm: "the port of the host leads nowhere, or to the pod that has the address now; a new pod with that port " +
-			"is not reached",
-	}
-}
-
-// listPortMappings lists the rules of the portmap plugin. Podman's may be among them.
-func listPortMappings(_ context.Context, scan *Scan) ([]Object, error) {
-	mappings, err := network.PortMappings(scan.Host)
-	if err != nil {
-		return nil, err
-	}
-	ours, err := scan.podNetworks()
-	objects := make([]Object, 0, len(mappings))
-	for _, m := range mappings {
-		handle := strconv.FormatUint(m.Handle, 10)
-		o := Object{
-			Kind: PortMapping, ID: fmt.Sprintf("%s %s %s#%s", m.Family, m.Table, m.Chain, handle),
-			SandboxID: m.Container,
-			Identity: Identity{"family": m.Family, "table": m.Table, "chain": m.Chain, "handle": handle,
-				"comment": m.Comment},
-			Facts: facts("network", m.Network, "target", m.Target, "ports", strings.Trim(fmt.Sprint(m.Ports), "[]")),
-		}
-		switch {
-		case m.Container == "":
-			o.Facts["malformed"] = "its comment is " + strconv.Quote(m.Comment)
-		case !host.IsContainerID(m.Container):
-			o.SandboxID, o.Foreign = "", "not created by a CRI runtime: its container ID has another format"
-		case m.Network != "" && !ours[m.Network]:
-			o.Foreign = "of the network " + strconv.Quote(m.Network) + ", which is not one of pods"
-		}
-		objects = append(objects, o)
-	}
-	return objects, err
 }

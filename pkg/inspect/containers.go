@@ -6,16 +6,21 @@ import (
 	"strings"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // Labels and annotations that kubelet puts on containers: pkg/kubelet/types/labels.go and
 // pkg/kubelet/kuberuntime/labels.go.
 const (
-	uidLabel        = "io.kubernetes.pod.uid"
-	namespaceLabel  = "io.kubernetes.pod.namespace"
-	nameLabel       = "io.kubernetes.pod.name"
+	UIDLabel        = "io.kubernetes.pod.uid"
+	NamespaceLabel  = "io.kubernetes.pod.namespace"
+	NameLabel       = "io.kubernetes.pod.name"
 	GraceAnnotation = "io.kubernetes.pod.terminationGracePeriod" // of the pod, in seconds
 )
+
+// KindLabel is on everything that containerd's CRI plugin creates in its namespace; the value is sandbox or container.
+const KindLabel = "io.cri-containerd.kind"
 
 func containerSpec() KindSpec {
 	return KindSpec{
@@ -26,8 +31,8 @@ func containerSpec() KindSpec {
 }
 
 // listContainers lists CRI containers in every state.
-func listContainers(_ context.Context, scan *Scan) ([]Object, error) {
-	containers, err := scan.containers()
+func listContainers(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
+	containers, err := scan.Containers()
 	if err != nil {
 		return nil, err
 	}
@@ -37,17 +42,17 @@ func listContainers(_ context.Context, scan *Scan) ([]Object, error) {
 		objects = append(objects, Object{
 			Kind:        Container,
 			ID:          c.GetId(),
-			Pod:         Pod{UID: labels[uidLabel], Namespace: labels[namespaceLabel], Name: labels[nameLabel]},
+			Pod:         Pod{UID: labels[UIDLabel], Namespace: labels[NamespaceLabel], Name: labels[NameLabel]},
 			SandboxID:   c.GetPodSandboxId(),
 			ContainerID: c.GetId(),
 			Identity:    Identity{"id": c.GetId(), "created": strconv.FormatInt(c.GetCreatedAt(), 10)},
-			Facts: facts(
+			Facts: Facts(
 				"name", c.GetMetadata().GetName(),
 				"state", containerState(c.GetState()),
 				"attempt", strconv.FormatUint(uint64(c.GetMetadata().GetAttempt()), 10),
 				"terminationGracePeriod", c.GetAnnotations()[GraceAnnotation],
 			),
-			Foreign: foreignUID(labels[uidLabel]),
+			Foreign: ForeignUID(labels[UIDLabel]),
 		})
 	}
 	return objects, nil

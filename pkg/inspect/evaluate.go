@@ -233,8 +233,11 @@ func (e *evaluation) belongs(o *Object, witnesses map[string]Answer) (Verdict, s
 
 // proven gives the verdict on an object that kubelet denies and the apiserver does not know.
 func (e *evaluation) proven(o *Object, witnesses map[string]Answer, sighting Sighting) (Verdict, string) {
-	if o.InUse != "" {
+	if o.InUse != "" && o.Kind == Lease {
 		return Candidate, "its sandbox is not gone: " + o.InUse
+	}
+	if o.InUse != "" {
+		return Candidate, "it is in use: " + o.InUse
 	}
 	for _, name := range e.specs[o.Kind].GoneFrom {
 		if witnesses[name].confirms() {

@@ -170,7 +170,7 @@ func (n *fullNode) clients(h *host.Host) {
 			}
 			all = append(all, &cri.Container{
 				Id: "c" + s.Id[1:], PodSandboxId: s.Id, State: state, Metadata: &cri.ContainerMetadata{},
-				Labels: map[string]string{uidLabel: uid},
+				Labels: map[string]string{UIDLabel: uid},
 			})
 		}
 		return all, nil
@@ -259,4 +259,5 @@ func (n *fullNode) allLive(report Report) {
 	}
 }
 
-var forbidden = apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "x", errors.New("no relationship found"))
+var forbidden = apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "x",
+	errors.New("no relationship found"))

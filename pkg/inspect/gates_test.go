@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // Each gate is closed by what it is for, and by nothing else; those that need the same witness close with it. And
@@ -69,7 +70,8 @@ func TestEachGateCloses(t *testing.T) {
 		{"other namespaces", func(_ *Inventory, s *Settings) {
 			s.HostNamespaces = false
 		}, "host-namespaces", "does not see"},
-		{"mass orphaning", func(_ *Inventory, s *Settings) { s.MassOrphaning = 0 }, "no-mass-orphaning", "1 of 2 pods"},
+		{"mass orphaning", func(_ *Inventory, s *Settings) { s.MassOrphaning = 0 }, "no-mass-orphaning",
+			"1 of 2 pods"},
 		{"apiserver unheard", func(t *Inventory, _ *Settings) { t.Cluster.Err = broken }, needList, "broken"},
 		{"apiserver unasked", func(t *Inventory, _ *Settings) { t.Cluster.Asked = false }, needList, "not asked"},
 		{"nothing shared", func(t *Inventory, _ *Settings) {
@@ -216,7 +218,7 @@ func TestWorkingPods(t *testing.T) {
 		for _, sample := range metrics[workingFamily] {
 			n.metric[sample.Labels] = sample.Value
 		}
-		got, err := askWorking(t.Context(), NewScan(t.Context(), n.host))
+		got, err := askWorking(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{}))
 		if got != test.want || err != nil {
 			t.Errorf("%s, %s: %d, %v", test.config, test.lifecycle, got, err)
 		}
@@ -226,16 +228,18 @@ func TestWorkingPods(t *testing.T) {
 func TestWorkingPodsUnknown(t *testing.T) {
 	n := newFullNode(t)
 	n.metric = nil
-	if _, err := askWorking(t.Context(), NewScan(t.Context(), n.host)); !errors.Is(err, errNoMetric) {
+	if _, err := askWorking(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{})); !errors.Is(err,
+		errNoMetric) {
 		t.Errorf("no samples: %v", err)
 	}
 	n.host.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) {
 		return nil, errors.New("refused")
 	}
-	if _, err := askWorking(t.Context(), NewScan(t.Context(), n.host)); err == nil || errors.Is(err, errNoMetric) {
+	if _, err := askWorking(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{})); err == nil ||
+		errors.Is(err, errNoMetric) {
 		t.Errorf("refused: %v", err)
 	}
-	if version := askVersion(t.Context(), NewScan(t.Context(), n.host)); version != "" {
+	if version := askVersion(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{})); version != "" {
 		t.Errorf("version %q", version)
 	}
 }

@@ -7,10 +7,11 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // holdable returns the path or mount of an object that processes may keep busy.
-func holdable(scan *Scan, o *Assessment) holders.Holdable {
+func holdable(scan *hostscan.Scan, o *Assessment) holders.Holdable {
 	thing := holders.Holdable{Path: o.ID}
 	switch o.Kind {
 	case Mount:
@@ -19,7 +20,7 @@ func holdable(scan *Scan, o *Assessment) holders.Holdable {
 	default:
 		return thing
 	}
-	mounts, err := scan.mounts()
+	mounts, err := scan.Mounts()
 	if err != nil {
 		return thing
 	}
@@ -35,8 +36,8 @@ func holdable(scan *Scan, o *Assessment) holders.Holdable {
 const maxCgroupHolders = 16
 
 // cgroupHolders returns the processes in a cgroup, without those in its children.
-func cgroupHolders(scan *Scan, o *Assessment) []Holder {
-	table, err := scan.processes()
+func cgroupHolders(scan *hostscan.Scan, o *Assessment) []Holder {
+	table, err := scan.Processes()
 	if err != nil {
 		return nil
 	}
@@ -45,12 +46,12 @@ func cgroupHolders(scan *Scan, o *Assessment) []Holder {
 		hierarchy = ""
 	}
 	var holders []Holder
-	members := table.members[memberKey(hierarchy, o.Facts["path"])]
+	members := table.Members[hostscan.MemberKey(hierarchy, o.Facts["path"])]
 	for _, pid := range members[:min(len(members), maxCgroupHolders)] {
-		at, ok := slices.BinarySearchFunc(table.pods, pid, func(p podProcess, pid int) int { return p.PID - pid })
+		at, ok := slices.BinarySearchFunc(table.Pods, pid, func(p hostscan.PodProcess, pid int) int { return p.PID - pid })
 		if ok {
-			p := table.pods[at]
-			holders = append(holders, Holder{PID: pid, Command: p.Comm, How: "cgroup", Pod: Pod{UID: p.uid}})
+			p := table.Pods[at]
+			holders = append(holders, Holder{PID: pid, Command: p.Comm, How: "cgroup", Pod: Pod{UID: p.UID}})
 		}
 	}
 	return holders

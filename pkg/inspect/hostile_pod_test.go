@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -22,7 +23,7 @@ func (n *node) ripen(t *testing.T, history History, i *Inspector) Report {
 	var report Report
 	for range 4 {
 		report, history = i.Pass(t.Context(), history)
-		n.after(settings().Grace)
+		n.After(settings().Grace)
 	}
 	return report
 }
@@ -64,9 +65,9 @@ func TestHostilePodAffectsOnlyItself(t *testing.T) {
 	const hostile, ordinary = "00000000-0000-4000-8000-0000000000bb", "00000000-0000-4000-8000-0000000000cc"
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	left := n.cgroups(filepath.Join(n.host.Paths.CgroupRoot, "kubepods/burstable/pod"+ordinary,
+	left := n.Cgroups(filepath.Join(n.Host.Paths.CgroupRoot, "kubepods/burstable/pod"+ordinary,
 		strings.Repeat("c", 64)))
-	tops := n.cgroups(filepath.Join(n.host.Paths.CgroupRoot, "kubepods/burstable/pod"+hostile))
+	tops := n.Cgroups(filepath.Join(n.Host.Paths.CgroupRoot, "kubepods/burstable/pod"+hostile))
 	at := slices.IndexFunc(tops, func(dir string) bool { return strings.Contains(dir, "/pids/") })
 	need.Has(t, at >= 0, "cgroup v1 with the pids controller")
 	for i := range 1500 {
@@ -77,7 +78,7 @@ func TestHostilePodAffectsOnlyItself(t *testing.T) {
 		t.Cleanup(func() { _ = os.Remove(dir) })
 	}
 	last := n.chain(tops[at], 20) // more than PATH_MAX
-	pid := n.process()
+	pid := n.Process()
 	if err := os.WriteFile(fmt.Sprintf("/proc/self/fd/%d/cgroup.procs", last), []byte(strconv.Itoa(pid)),
 		0o644); err != nil {
 		t.Fatal(err)
@@ -134,7 +135,7 @@ func TestPodOfManyProcesses(t *testing.T) {
 			pid))
 	}
 	process(100, hostile)
-	for more := range maxPodProcesses { // all the same; it is for the count
+	for more := range hostscan.MaxPodProcesses { // all the same; it is for the count
 		if err := os.Symlink("100", filepath.Join(h.Files.Root, "proc", strconv.Itoa(101+more))); err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +151,7 @@ func TestPodOfManyProcesses(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(h.Files.Root, "proc/96000/cgroup"), 0o755); err != nil { // EISDIR
 		t.Fatal(err)
 	}
-	objects, err := listProcesses(t.Context(), NewScan(t.Context(), h))
+	objects, err := listProcesses(t.Context(), hostscan.New(t.Context(), h, hostscan.Deadline{}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // DefaultSettings are the thresholds unless configured otherwise.
@@ -45,7 +46,8 @@ type Inspector struct {
 	cluster  ClusterInventory
 	limit    time.Duration // of one pass: see Within
 	rest     rest
-	record   func(Evidence) // may be nil: see Recording
+	listers  map[Kind]Lister // of the kinds that other packages list: see Listing
+	record   func(Evidence)  // may be nil: see Recording
 }
 
 // New returns an inspector of h.
@@ -53,14 +55,28 @@ func New(h *host.Host, s Settings, log *slog.Logger) *Inspector {
 	return &Inspector{host: h, settings: s, log: log}
 }
 
+// Listing has passes list further kinds: those of pkg/inspect/reportonly. Nothing is known about one without a lister.
+func (i *Inspector) Listing(listers map[Kind]Lister) *Inspector {
+	i.listers = listers
+	return i
+}
+
+// Within limits how long a pass may take, whatever hangs: a kernel interface, the runtime, kubelet, the apiserver. What
+// has not answered by then is reported as a failure, and the report has the rest. It is for commands that end
+// afterwards: a call that hangs in the kernel is abandoned. Zero, the default, means no limit but the context.
+func (i *Inspector) Within(limit time.Duration) *Inspector {
+	i.limit = limit
+	return i
+}
+
 // Pass lists and evaluates all objects of the given kinds, or of all kinds. Only those that the local witnesses do not
 // know are confirmed with the apiserver. It returns the history for the next pass. It must not run concurrently.
 func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (Report, History) {
 	started := i.host.Clock()
-	ends := deadline{time.Now(), i.limit}
-	scan, err := within(ctx, ends, stageLocal, "the directories of kubelet and the runtime",
-		func(context.Context) (*Scan, error) {
-			return newScan(ctx, i.host, ends), nil
+	ends := hostscan.Deadline{Begun: time.Now(), Limit: i.limit}
+	scan, err := hostscan.Within(ctx, ends, hostscan.Local, "the directories of kubelet and the runtime",
+		func(context.Context) (*hostscan.Scan, error) {
+			return hostscan.New(ctx, i.host, ends), nil
 		})
 	if err != nil { // nothing is known about paths that cannot be resolved
 		report, _ := Evaluate(nil, Inventory{}, history, i.settings, started)
@@ -68,7 +84,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		i.recordPass(report, Inventory{}, history)
 		return report, history
 	}
-	objects, blind, failures := list(ctx, scan, kinds)
+	objects, blind, failures := list(ctx, scan, i.specs(), kinds)
 	addNames(objects, history)
 	inventory := Gather(ctx, scan)
 	inventory.Others.recall(history, started)
@@ -126,20 +142,33 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 	return report, next
 }
 
+// specs are all kinds with their listers.
+func (i *Inspector) specs() []KindSpec {
+	specs := Specs()
+	for n := range specs {
+		if lister := i.listers[specs[n].Kind]; lister != nil {
+			specs[n].List = lister
+		}
+	}
+	return specs
+}
+
 // list runs the listers of the given kinds. blind are the kinds of which objects may have been missed: those whose
 // lister failed, and those that were not requested.
-func list(ctx context.Context, scan *Scan, kinds []Kind) (objects []Object, blind map[Kind]bool, failures []Failure) {
+func list(ctx context.Context, scan *hostscan.Scan, specs []KindSpec, kinds []Kind) (objects []Object,
+	blind map[Kind]bool, failures []Failure) {
 	blind = make(map[Kind]bool)
-	specs := Specs()
 	slices.SortStableFunc(specs, func(a, b KindSpec) int { return cmp.Compare(a.stage(), b.stage()) })
 	found, errs := make([][]Object, len(specs)), make([]error, len(specs))
-	wanted := func(spec KindSpec) bool { return len(kinds) == 0 || slices.Contains(kinds, spec.Kind) }
+	wanted := func(spec KindSpec) bool {
+		return spec.List != nil && (len(kinds) == 0 || slices.Contains(kinds, spec.Kind))
+	}
 	runtime := slices.IndexFunc(specs, func(s KindSpec) bool { return s.FromRuntime })
 	for _, part := range [][2]int{{0, runtime}, {runtime, len(specs)}} {
-		parallel(scan.ends, part[1]-part[0], func(n int) {
+		hostscan.Parallel(scan.Ends, part[1]-part[0], func(n int) {
 			n += part[0]
 			if spec := specs[n]; wanted(spec) {
-				found[n], errs[n] = within(ctx, scan.ends, spec.stage(), "listing "+string(spec.Kind),
+				found[n], errs[n] = hostscan.Within(ctx, scan.Ends, spec.stage(), "listing "+string(spec.Kind),
 					func(ctx context.Context) ([]Object, error) { return spec.List(ctx, scan) })
 			}
 		})
@@ -158,16 +187,17 @@ func list(ctx context.Context, scan *Scan, kinds []Kind) (objects []Object, blin
 
 // onCopy lets change modify objects. It may hang; with a time limit it works on copies, since it may go on after the
 // limit.
-func onCopy(ctx context.Context, scan *Scan, what string, objects []Object,
+func onCopy(ctx context.Context, scan *hostscan.Scan, what string, objects []Object,
 	change func(context.Context, []Object) error) ([]Object, error) {
-	if scan.ends.limit <= 0 {
+	if scan.Ends.Limit <= 0 {
 		return objects, change(ctx, objects)
 	}
 	copies := slices.Clone(objects)
 	for i := range copies {
 		copies[i].Facts, copies[i].Holders = maps.Clone(copies[i].Facts), slices.Clone(copies[i].Holders)
 	}
-	changed, err := within(ctx, scan.ends, stageOwners, what, func(ctx context.Context) ([]Object, error) {
+	changed, err := hostscan.Within(ctx, scan.Ends, hostscan.Owners, what, func(ctx context.Context) ([]Object,
+		error) {
 		return copies, change(ctx, copies)
 	})
 	if changed == nil {
@@ -197,8 +227,8 @@ func nominate(objects []Object, inventory *Inventory, history History, now findi
 }
 
 // explain adds facts to suspects that are too expensive to read for all objects.
-func explain(scan *Scan, suspects []*Object) {
-	var network, mounts, directories []*Object
+func explain(scan *hostscan.Scan, suspects []*Object) {
+	var network, mounts, directories, logs []*Object
 	for _, o := range suspects {
 		switch {
 		case o.Kind == Mount:
@@ -207,6 +237,8 @@ func explain(scan *Scan, suspects []*Object) {
 			directories = append(directories, o)
 		case o.Kind == Process:
 			explainProcess(scan.Host, o)
+		case o.Kind == PodLogs:
+			logs = append(logs, o)
 		case o.Kind == Cgroup:
 			explainCgroup(scan.Host, o)
 		case networked(o.Kind):
@@ -219,11 +251,12 @@ func explain(scan *Scan, suspects []*Object) {
 	if len(directories) > 0 {
 		explainPodDirectories(scan, directories)
 	}
+	explainLogs(scan, logs)
 	explainNetwork(scan, network)
 }
 
 // explainNetwork finds the processes in the network namespaces of objects.
-func explainNetwork(scan *Scan, network []*Object) {
+func explainNetwork(scan *hostscan.Scan, network []*Object) {
 	if len(network) == 0 {
 		return
 	}
@@ -315,7 +348,7 @@ func (t *Inventory) failures() []Failure {
 }
 
 // addHolders finds the processes that keep leftovers and candidates busy.
-func (i *Inspector) addHolders(ctx context.Context, scan *Scan, report *Report) {
+func (i *Inspector) addHolders(ctx context.Context, scan *hostscan.Scan, report *Report) {
 	var things []holders.Holdable
 	var of []int
 	for n := range report.Objects {
@@ -337,11 +370,12 @@ func (i *Inspector) addHolders(ctx context.Context, scan *Scan, report *Report) 
 		holdings   [][]holders.Holding
 		incomplete string
 	}
-	search, err := within(ctx, scan.ends, stageHolders, "the search for holders", func(ctx context.Context) (f found,
-		err error) {
-		f.holdings, f.incomplete, err = holders.Holders(ctx, scan.Host, things)
-		return f, err
-	})
+	search, err := hostscan.Within(ctx, scan.Ends, hostscan.Holders, "the search for holders",
+		func(ctx context.Context) (f found,
+			err error) {
+			f.holdings, f.incomplete, err = holders.Holders(ctx, scan.Host, things)
+			return f, err
+		})
 	holdings := search.holdings
 	if err = errors.Join(err, incompleteError(search.incomplete)); err != nil {
 		report.Errors = append(report.Errors, Failure{"holders", err.Error()})

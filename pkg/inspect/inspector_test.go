@@ -29,12 +29,12 @@ const (
 
 // furnish gives a pod one of everything that it can leave behind, but for what CRI lists.
 func furnish(n *node, uid, sandbox string) {
-	n.mount("test", n.podDir(uid, "volumes/kubernetes.io~projected/token"), "tmpfs", 0)
-	n.mount("test", n.podDir(uid, "volumes/kubernetes.io~projected/token"), "tmpfs", 0) // twice at one point
-	n.podDir(uid, "containers/app")
-	dirs := n.cgroups(n.host.Paths.CgroupRoot + "/kubepods/burstable/pod" + uid + "/" + sandbox)
-	n.process(dirs...)
-	n.attach(uid, sandbox)
+	n.Mount("test", n.PodDir(uid, "volumes/kubernetes.io~projected/token"), "tmpfs", 0)
+	n.Mount("test", n.PodDir(uid, "volumes/kubernetes.io~projected/token"), "tmpfs", 0) // twice at one point
+	n.PodDir(uid, "containers/app")
+	dirs := n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/burstable/pod" + uid + "/" + sandbox)
+	n.Process(dirs...)
+	n.Attach(uid, sandbox)
 }
 
 // The life of a pod as an inspector observes it: it is live, it is deleted while kubelet is down, it becomes a leftover
@@ -42,16 +42,16 @@ func furnish(n *node, uid, sandbox string) {
 func TestLifeOfAPod(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	n.add(dead, "job")
+	n.Add(dead, "job")
 	furnish(n, living, sandbox)
 	furnish(n, dead, deadSandbox)
-	n.sandbox(living, sandbox)
+	n.Sandbox(living, sandbox)
 	i := n.inspector()
 
 	report, history := i.Pass(t.Context(), nil)
 	noErrors(t, report)
-	if n.requests != 0 || len(history) != 0 {
-		t.Errorf("nothing is suspicious: %d requests to the apiserver, history %v", n.requests, history)
+	if n.Requests != 0 || len(history) != 0 {
+		t.Errorf("nothing is suspicious: %d requests to the apiserver, history %v", n.Requests, history)
 	}
 	for kind, counts := range verdicts(report) {
 		if counts[Live] == 0 || counts[Leftover]+counts[Candidate]+counts[Unknown] > 0 {
@@ -64,7 +64,7 @@ func TestLifeOfAPod(t *testing.T) {
 		}
 	}
 
-	n.remove(dead)
+	n.Remove(dead)
 	for pass, step := range []struct {
 		wait     time.Duration
 		requests int // in total: a list and a Node object each time
@@ -77,11 +77,11 @@ func TestLifeOfAPod(t *testing.T) {
 		{30 * time.Second, 4, Leftover},
 		{time.Minute, 6, Leftover}, // ten minutes after the last list
 	} {
-		n.after(step.wait)
+		n.After(step.wait)
 		report, history = i.Pass(t.Context(), history)
 		noErrors(t, report)
-		if diff := cmp.Diff([]Verdict{step.want}, ofPod(report, dead)); diff != "" || n.requests != step.requests {
-			t.Errorf("pass %d: %d requests, verdicts %s\n%s", pass, n.requests, diff, whys(report, dead))
+		if diff := cmp.Diff([]Verdict{step.want}, ofPod(report, dead)); diff != "" || n.Requests != step.requests {
+			t.Errorf("pass %d: %d requests, verdicts %s\n%s", pass, n.Requests, diff, whys(report, dead))
 		}
 		if diff := cmp.Diff([]Verdict{Live}, ofPod(report, living)); diff != "" {
 			t.Errorf("pass %d, the living pod: %s\n%s", pass, diff, whys(report, living))
@@ -89,8 +89,8 @@ func TestLifeOfAPod(t *testing.T) {
 	}
 	checkLeftovers(t, report)
 
-	n.add(dead, "job") // as if the list had been wrong
-	n.after(time.Minute)
+	n.Add(dead, "job") // as if the list had been wrong
+	n.After(time.Minute)
 	report, history = i.Pass(t.Context(), history)
 	if diff := cmp.Diff([]Verdict{Live}, ofPod(report, dead)); diff != "" || len(history) != 0 {
 		t.Errorf("known again: %s, history %v", diff, history)
@@ -150,13 +150,13 @@ func whys(report Report, uid string) string {
 // The witnesses are asked after the objects were listed, and the apiserver last of all.
 func TestOrderOfAsking(t *testing.T) {
 	n := newNode(t)
-	n.podDir(dead)
+	n.PodDir(dead)
 	n.inspector().Pass(t.Context(), nil)
 	want := []string{"runtime", "containerd", "kubelet", "apiserver"}
-	n.order = slices.Compact(n.order)
-	if diff := cmp.Diff(want, n.order[len(n.order)-4:]); diff != "" || slices.Contains(n.order[:len(n.order)-2],
+	n.Order = slices.Compact(n.Order)
+	if diff := cmp.Diff(want, n.Order[len(n.Order)-4:]); diff != "" || slices.Contains(n.Order[:len(n.Order)-2],
 		"kubelet") {
-		t.Errorf("%v", n.order)
+		t.Errorf("%v", n.Order)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestStartingPodIsLive(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
 	furnish(n, dead, newSandbox) // everything is there, and CRI does not list the sandbox yet
-	n.leases = append(n.leases, leases.Lease{ID: newSandbox})
+	n.Leases = append(n.Leases, leases.Lease{ID: newSandbox})
 	zero := func(s *Settings) { *s = Settings{HostNamespaces: true, MassOrphaning: 100, Passes: 2} }
 
 	report, _ := n.inspector(zero).Pass(t.Context(), nil)
@@ -174,7 +174,7 @@ func TestStartingPodIsLive(t *testing.T) {
 			t.Errorf("a lease alone must keep the network: %s %s: %s", o.Kind, o.Verdict, o.Why)
 		}
 	}
-	n.add(dead, "starting")
+	n.Add(dead, "starting")
 	report, _ = n.inspector(zero).Pass(t.Context(), nil)
 	if diff := cmp.Diff([]Verdict{Live}, ofPod(report, dead)); diff != "" {
 		t.Error(diff, whys(report, dead))
@@ -185,31 +185,29 @@ func TestStartingPodIsLive(t *testing.T) {
 func TestForeignObjects(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	netns := n.host.Paths.NetnsDirs[0]
+	netns := n.Host.Paths.NetnsDirs[0]
 	hosttest.PinNetns(t, filepath.Join(netns, "foo")) // ip netns add foo
 	hosttest.Veth(t, "user0", "user1", "")
 	hosttest.Veth(t, "router0", "eth0", filepath.Join(netns, "foo"))
-	n.process(n.cgroups(n.host.Paths.CgroupRoot + "/docker/" + sandbox + "/kubepods/burstable/pod" + dead)...)
-	n.cgroups(n.host.Paths.CgroupRoot + "/kubepods/podman")
-	n.podDir("lost+found")
-	write(t, filepath.Join(n.host.Paths.KubeletRoot, "pods", "notes"), "")
+	n.Process(n.Cgroups(n.Host.Paths.CgroupRoot + "/docker/" + sandbox + "/kubepods/burstable/pod" + dead)...)
+	n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/podman")
+	n.PodDir("lost+found")
+	write(t, filepath.Join(n.Host.Paths.KubeletRoot, "pods", "notes"), "")
 	// Podman's and another kubelet's attachments in the shared cache.
-	results := n.mkdir(n.host.Paths.CNICacheDir, "results")
+	results := n.Mkdir(n.Host.Paths.CNICacheDir, "results")
 	write(t, filepath.Join(results, "podman"), `{"kind":"cniCacheV1","containerId":"`+deadSandbox+
 		`","ifName":"eth0","networkName":"podman","netns":"`+netns+`/cni-`+dead+`"}`)
 	write(t, filepath.Join(results, "second"), `{"kind":"cniCacheV1","containerId":"`+newSandbox+
 		`","ifName":"eth0","networkName":"x","netns":"/run/second/netns/cni-`+other+`","cniArgs":[["K8S_POD_UID","`+
 		other+`"]]}`)
-	n.sandbox(living, sandbox)
-	n.records = append(n.records, n.records[0])
-	n.records[1].ID, n.records[1].Labels = "mine", nil
+	n.Sandbox(living, sandbox)
 
 	report, history := n.inspector(func(s *Settings) {
 		*s = Settings{HostNamespaces: true, MassOrphaning: 100}
 	}).Pass(t.Context(), nil)
 	noErrors(t, report)
-	if n.requests != 0 || len(history) != 0 {
-		t.Errorf("%d requests, history %v", n.requests, history)
+	if n.Requests != 0 || len(history) != 0 {
+		t.Errorf("%d requests, history %v", n.Requests, history)
 	}
 	foreign := make(map[Kind]int)
 	for _, o := range report.Objects {
@@ -227,7 +225,7 @@ func TestForeignObjects(t *testing.T) {
 		t.Error("the nested process is not reported")
 	}
 	delete(foreign, Process)
-	want := map[Kind]int{Netns: 1, Link: 3, PodDirectory: 2, CNIAttachment: 2, ContainerdContainer: 1}
+	want := map[Kind]int{Netns: 1, Link: 3, PodDirectory: 2, CNIAttachment: 2}
 	if diff := cmp.Diff(want, foreign); diff != "" {
 		t.Error(diff)
 	}
@@ -245,8 +243,8 @@ func write(t *testing.T, name, data string) {
 func TestInhabitedNamespaceIsForeign(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	netns := n.attach(dead, deadSandbox)
-	inhabitant := n.processIn(netns)
+	netns := n.Attach(dead, deadSandbox)
+	inhabitant := n.ProcessIn(netns)
 	report, _ := n.inspector(func(s *Settings) {
 		*s = Settings{HostNamespaces: true, MassOrphaning: 100}
 	}).Pass(t.Context(), nil)
@@ -266,26 +264,26 @@ func TestWitnessFaults(t *testing.T) {
 	foreignPod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: other, Namespace: "a", Name: "b"},
 		Spec: corev1.PodSpec{NodeName: "node-b"}}
 	for name, fault := range map[string]func(*node){
-		"empty list":                   func(n *node) { n.cluster = nil },
-		"list of another node":         func(n *node) { n.cluster = []corev1.Pod{foreignPod} },
-		"list with a foreign pod":      func(n *node) { n.cluster = append(n.cluster, foreignPod) },
-		"old list":                     func(n *node) { n.kubelet = append(n.kubelet, manyPods(20)...) },
-		"401":                          func(n *node) { n.clusterErr = errors.New("401 Unauthorized") },
-		"another machine":              func(n *node) { n.object.Status.NodeInfo.MachineID = "x" },
-		"another boot":                 func(n *node) { n.object.Status.NodeInfo.BootID = "x" },
-		"kubelet away":                 func(n *node) { n.kubeletErr = errors.New("connection refused") },
-		"kubelet has no pods":          func(n *node) { n.kubelet = nil },
-		"runtime away":                 func(n *node) { n.runtimeErr = errors.New("connection refused") },
-		"no kubelet configured":        func(n *node) { n.host.Kubelet = host.Kubelet{} },
-		"no cluster configured":        func(n *node) { n.host.Cluster = host.Cluster{} },
-		"kubelet's metric away":        func(n *node) { n.host.Kubelet.Metric = nil },
+		"empty list":                   func(n *node) { n.Cluster = nil },
+		"list of another node":         func(n *node) { n.Cluster = []corev1.Pod{foreignPod} },
+		"list with a foreign pod":      func(n *node) { n.Cluster = append(n.Cluster, foreignPod) },
+		"old list":                     func(n *node) { n.Kubelet = append(n.Kubelet, manyPods(20)...) },
+		"401":                          func(n *node) { n.ClusterErr = errors.New("401 Unauthorized") },
+		"another machine":              func(n *node) { n.NodeObject.Status.NodeInfo.MachineID = "x" },
+		"another boot":                 func(n *node) { n.NodeObject.Status.NodeInfo.BootID = "x" },
+		"kubelet away":                 func(n *node) { n.KubeletErr = errors.New("connection refused") },
+		"kubelet has no pods":          func(n *node) { n.Kubelet = nil },
+		"runtime away":                 func(n *node) { n.RuntimeErr = errors.New("connection refused") },
+		"no kubelet configured":        func(n *node) { n.Host.Kubelet = host.Kubelet{} },
+		"no cluster configured":        func(n *node) { n.Host.Cluster = host.Cluster{} },
+		"kubelet's metric away":        func(n *node) { n.Host.Kubelet.Metric = nil },
 		"not in the host's namespaces": func(*node) {}, // the setting below
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			n.podDir(dead)
+			n.PodDir(dead)
 			if name == "kubelet has no pods" {
-				n.podDir(living) // kubelet has just started: the apiserver knows better
+				n.PodDir(living) // kubelet has just started: the apiserver knows better
 			}
 			fault(n)
 			i := n.inspector(func(s *Settings) {
@@ -300,7 +298,7 @@ func TestWitnessFaults(t *testing.T) {
 						t.Errorf("%s %s: %s: %s", o.Kind, o.ID, o.Verdict, o.Why)
 					}
 				}
-				n.after(time.Hour)
+				n.After(time.Hour)
 			}
 		})
 	}
@@ -318,8 +316,8 @@ func manyPods(countPods int) []corev1.Pod {
 func TestHungVolumeAffectsOnlyItself(t *testing.T) {
 	n := newNode(t)
 	hung := hosttest.HangingFUSE(t)
-	n.mount(hung, n.podDir(dead, "volumes/kubernetes.io~nfs/data"), "", unix.MS_BIND)
-	n.mount(hung, n.podDir(other), "", unix.MS_BIND)
+	n.Mount(hung, n.PodDir(dead, "volumes/kubernetes.io~nfs/data"), "", unix.MS_BIND)
+	n.Mount(hung, n.PodDir(other), "", unix.MS_BIND)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	report, _ := n.inspector(func(s *Settings) {
@@ -340,24 +338,24 @@ func TestHungVolumeAffectsOnlyItself(t *testing.T) {
 // A kind that was not asked for, or whose lister failed, keeps its history.
 func TestHistoryOfUnlistedObjects(t *testing.T) {
 	n := newNode(t)
-	n.podDir(dead)
+	n.PodDir(dead)
 	i := n.inspector()
 	_, history := i.Pass(t.Context(), nil)
-	n.after(time.Minute)
+	n.After(time.Minute)
 	_, history = i.Pass(t.Context(), history, Process)
 	if len(history) != 1 {
 		t.Errorf("not asked for: %v", history)
 	}
-	root := n.host.Paths.KubeletRoot
-	n.host.Paths.KubeletRoot = "/proc/self/cmdline" // no directory
-	n.after(time.Minute)
+	root := n.Host.Paths.KubeletRoot
+	n.Host.Paths.KubeletRoot = "/proc/self/cmdline" // no directory
+	n.After(time.Minute)
 	report, history := i.Pass(t.Context(), history)
 	if len(history) != 1 || !slices.ContainsFunc(report.Errors, func(f Failure) bool {
 		return f.What == string(PodDirectory)
 	}) {
 		t.Errorf("lister failed: %v, %v", history, report.Errors)
 	}
-	n.host.Paths.KubeletRoot = root
+	n.Host.Paths.KubeletRoot = root
 	if err := os.Remove(filepath.Join(root, "pods", dead)); err != nil {
 		t.Fatal(err)
 	}

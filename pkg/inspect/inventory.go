@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // Response is whether and when a witness was asked. Its data counts only when it was asked and there is no error.
@@ -88,33 +89,35 @@ type KubeletInventory struct {
 }
 
 // Gather asks the local witnesses, which cause no load on the apiserver. The objects must have been listed before.
-func Gather(ctx context.Context, scan *Scan) Inventory {
+func Gather(ctx context.Context, scan *hostscan.Scan) Inventory {
 	var inventory Inventory
 	var err error
-	inventory.Own, err = within(ctx, scan.ends, stageLocal, "/proc/self", func(context.Context) (string, error) {
-		return ownPod(scan), nil
+	inventory.Own, err = hostscan.Within(ctx, scan.Ends, hostscan.Local, "/proc/self", func(context.Context) (string,
+		error) {
+		return scan.OwnPod(), nil
 	})
 	if err != nil {
 		inventory.Own = unknownPod
 	}
-	parallel(scan.ends, 2, func(i int) {
+	hostscan.Parallel(scan.Ends, 2, func(i int) {
 		if i == 0 {
-			inventory.Runtime = askWitness(ctx, scan, stageRuntime, "the runtime", askRuntime,
+			inventory.Runtime = askWitness(ctx, scan, hostscan.Runtime, "the runtime", askRuntime,
 				func(h Response) RuntimeInventory {
 					return RuntimeInventory{Response: h}
 				})
 		} else {
-			inventory.Containerd = askWitness(ctx, scan, stageRuntime, "containerd", askContainerd,
+			inventory.Containerd = askWitness(ctx, scan, hostscan.Runtime, "containerd", askContainerd,
 				func(h Response) ContainerdInventory { return ContainerdInventory{Response: h} })
 		}
 	})
 	if name := inventory.Runtime.Name; name != "" && name != "containerd" {
 		inventory.Containerd = ContainerdInventory{Other: name}
 	}
-	inventory.Kubelet = askWitness(ctx, scan, stageKubelet, "kubelet", askKubelet, func(h Response) KubeletInventory {
-		return KubeletInventory{Response: h}
-	})
-	inventory.Others, err = within(ctx, scan.ends, stageKubelet, "the search for other kubelets",
+	inventory.Kubelet = askWitness(ctx, scan, hostscan.Kubelet, "kubelet", askKubelet,
+		func(h Response) KubeletInventory {
+			return KubeletInventory{Response: h}
+		})
+	inventory.Others, err = hostscan.Within(ctx, scan.Ends, hostscan.Kubelet, "the search for other kubelets",
 		func(ctx context.Context) (OtherKubelets, error) {
 			return askOthers(ctx, scan), nil
 		})
@@ -125,10 +128,14 @@ func Gather(ctx context.Context, scan *Scan) Inventory {
 }
 
 // askWitness asks one witness. One that hangs counts as asked without an answer.
-func askWitness[T any](ctx context.Context, scan *Scan, s stage, who string, ask func(context.Context, *Scan) T,
+func askWitness[T any](ctx context.Context, scan *hostscan.Scan, s hostscan.Stage, who string,
+	ask func(context.Context, *hostscan.Scan) T,
 	failed func(Response) T) T {
 	at := scan.Host.Clock()
-	answer, err := within(ctx, scan.ends, s, who, func(ctx context.Context) (T, error) { return ask(ctx, scan), nil })
+	answer, err := hostscan.Within(ctx, scan.Ends, s, who, func(ctx context.Context) (T, error) {
+		return ask(ctx,
+			scan), nil
+	})
 	if err != nil {
 		return failed(Response{Asked: true, At: at, Err: err})
 	}
@@ -140,10 +147,10 @@ const unknownPod = "unknown"
 
 // Confirm asks for what is needed only when something is suspicious: how many pods kubelet still works on, which static
 // pods it should have, and last of all the apiserver.
-func (t *Inventory) Confirm(ctx context.Context, scan *Scan, cluster bool) {
+func (t *Inventory) Confirm(ctx context.Context, scan *hostscan.Scan, cluster bool) {
 	t.confirmKubelet(ctx, scan)
 	var err error
-	t.Static, err = within(ctx, scan.ends, stageCounts, "the directory of manifests",
+	t.Static, err = hostscan.Within(ctx, scan.Ends, hostscan.Counts, "the directory of manifests",
 		func(context.Context) (StaticPodInventory, error) {
 			return readManifests(scan, t.Kubelet.Pods), nil
 		})
@@ -152,8 +159,8 @@ func (t *Inventory) Confirm(ctx context.Context, scan *Scan, cluster bool) {
 	}
 	if cluster {
 		local := *t
-		t.Cluster = askWitness(ctx, scan, stageApiserver, "the apiserver",
-			func(ctx context.Context, scan *Scan) ClusterInventory {
+		t.Cluster = askWitness(ctx, scan, hostscan.Apiserver, "the apiserver",
+			func(ctx context.Context, scan *hostscan.Scan) ClusterInventory {
 				return askCluster(ctx, scan, &local)
 			}, func(h Response) ClusterInventory { return ClusterInventory{Response: h} })
 	}
@@ -161,47 +168,40 @@ func (t *Inventory) Confirm(ctx context.Context, scan *Scan, cluster bool) {
 
 // confirmKubelet asks kubelet what it still works on. Where its metrics are refused like its /pods, it must at least be
 // healthy, which everybody may ask.
-func (t *Inventory) confirmKubelet(ctx context.Context, scan *Scan) {
+func (t *Inventory) confirmKubelet(ctx context.Context, scan *hostscan.Scan) {
 	k := &t.Kubelet
-	k.Working, k.WorkingErr = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (int, error) {
-		return askWorking(ctx, scan)
-	})
+	k.Working, k.WorkingErr = hostscan.Within(ctx, scan.Ends, hostscan.Counts, "kubelet",
+		func(ctx context.Context) (int, error) {
+			return askWorking(ctx, scan)
+		})
 	if errors.Is(k.WorkingErr, errNoMetric) {
-		k.Version, _ = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (string, error) {
+		k.Version, _ = hostscan.Within(ctx, scan.Ends, hostscan.Counts, "kubelet", func(ctx context.Context) (string,
+			error) {
 			return askVersion(ctx, scan), nil
 		}) // an unknown version does not count as an old one
 	}
 	if !k.byName() {
 		return
 	}
-	k.Record, k.RecordErr = within(ctx, scan.ends, stageCounts, allocatedPods, func(context.Context) (string, error) {
-		return readAllocated(scan.Host)
-	})
-	if k.uncounted() {
-		_, k.HealthErr = within(ctx, scan.ends, stageCounts, "kubelet", func(ctx context.Context) (string, error) {
-			return ask(ctx, "kubelet's healthz", scan.Host.Kubelet.Healthz)
+	k.Record, k.RecordErr = hostscan.Within(ctx, scan.Ends, hostscan.Counts, allocatedPods,
+		func(context.Context) (string, error) {
+			return readAllocated(scan.Host)
 		})
+	if k.uncounted() {
+		_, k.HealthErr = hostscan.Within(ctx, scan.Ends, hostscan.Counts, "kubelet",
+			func(ctx context.Context) (string, error) {
+				return hostscan.Ask(ctx, "kubelet's healthz", scan.Host.Kubelet.Healthz)
+			})
 	}
 }
 
-// ownPod returns the UID of the pod that the agent runs in.
-func ownPod(scan *Scan) string {
-	cgroups, err := scan.Host.OwnCgroups()
-	if err != nil {
-		return ""
-	}
-	pods := podLookup{paths: scan.Host.Paths, known: make(map[string]cgroupPod)}
-	p, _, _ := pods.ofProcess(cgroups)
-	return p.uid
-}
-
-func askKubelet(ctx context.Context, scan *Scan) KubeletInventory {
+func askKubelet(ctx context.Context, scan *hostscan.Scan) KubeletInventory {
 	k := KubeletInventory{Response: Response{Asked: true, At: scan.Host.Clock()}}
-	pods, err := ask(ctx, "kubelet", scan.Host.Kubelet.Pods)
+	pods, err := hostscan.Ask(ctx, "kubelet", scan.Host.Kubelet.Pods)
 	k.Err = err
 	k.Pods = podFacts(pods)
 	k.askNames(ctx, scan.Host)
-	process, err := scan.kubelet()
+	process, err := scan.Kubelet()
 	k.Age, k.AgeErr = process.Age(scan.Host.Clock().SinceBoot), err
 	return k
 }
@@ -210,7 +210,8 @@ func askKubelet(ctx context.Context, scan *Scan) KubeletInventory {
 func mounting(pod *corev1.Pod) bool {
 	pending := pod.Status.Phase == corev1.PodPending || pod.Status.Phase == ""
 	return pending && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-		return v.EmptyDir == nil && v.Secret == nil && v.ConfigMap == nil && v.Projected == nil && v.DownwardAPI == nil &&
+		return v.EmptyDir == nil && v.Secret == nil && v.ConfigMap == nil && v.Projected == nil &&
+			v.DownwardAPI == nil &&
 			v.HostPath == nil
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // ClusterInventory is what the apiserver reports, and what shows whether its list is current and belongs to this node.
@@ -50,10 +51,10 @@ type Comparison struct {
 }
 
 // askCluster lists the node's pods and gets its Node object, after everything else was asked.
-func askCluster(ctx context.Context, scan *Scan, t *Inventory) ClusterInventory {
+func askCluster(ctx context.Context, scan *hostscan.Scan, t *Inventory) ClusterInventory {
 	h := scan.Host
 	c := ClusterInventory{Response: Response{Asked: true, At: h.Clock()}}
-	pods, err := ask(ctx, "apiserver", h.Cluster.Pods)
+	pods, err := hostscan.Ask(ctx, "apiserver", h.Cluster.Pods)
 	if c.Err = err; err != nil {
 		return c
 	}
@@ -65,7 +66,7 @@ func askCluster(ctx context.Context, scan *Scan, t *Inventory) ClusterInventory 
 		}
 	}
 	c.Comparison = t.comparison(c.Pods)
-	node, err := ask(ctx, "apiserver", h.Cluster.Node)
+	node, err := hostscan.Ask(ctx, "apiserver", h.Cluster.Node)
 	if c.NodeErr = err; err == nil {
 		c.Node, c.Version = node.Name, node.Status.NodeInfo.KubeletVersion
 		c.Machine, c.Boot = node.Status.NodeInfo.MachineID, node.Status.NodeInfo.BootID
@@ -138,7 +139,7 @@ type StaticPodInventory struct {
 // readManifests compares the manifests in kubelet's directory of static pods with its /pods. Kubelet computes the UID
 // of such a pod as a hash over data that is not fully known here. Only this can be proven: when each manifest has its
 // pod, a UID that kubelet does not have belongs to no manifest.
-func readManifests(scan *Scan, kubelet map[string]PodFact) StaticPodInventory {
+func readManifests(scan *hostscan.Scan, kubelet map[string]PodFact) StaticPodInventory {
 	dir := scan.Host.Paths.StaticPods
 	inventory := StaticPodInventory{Asked: true, UIDs: make(map[string]string)}
 	if dir == "" {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // workingFamily is kubelet's count of pods by lifecycle, since v1.27. It appears after kubelet's first housekeeping,
@@ -19,7 +20,7 @@ import (
 const workingFamily = "kubelet_working_pods"
 
 // askWorking counts the pods that kubelet still works on although neither the apiserver nor a manifest wants them.
-func askWorking(ctx context.Context, scan *Scan) (int, error) {
+func askWorking(ctx context.Context, scan *hostscan.Scan) (int, error) {
 	if scan.Host.Kubelet.Metric == nil {
 		return 0, fmt.Errorf("kubelet's metrics: %w", hosterr.ErrNotConfigured)
 	}
@@ -48,7 +49,7 @@ var errNoMetric = errors.New("kubelet has no metric " + workingFamily)
 const versionFamily = "kubernetes_build_info"
 
 // askVersion returns the version of the running kubelet; empty when it is not reported.
-func askVersion(ctx context.Context, scan *Scan) string {
+func askVersion(ctx context.Context, scan *hostscan.Scan) string {
 	samples, err := scan.Host.Kubelet.Metric(ctx, versionFamily)
 	if err != nil || len(samples) != 1 {
 		return ""

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // RuntimeInventory is what the container runtime reports over CRI.
@@ -48,19 +50,19 @@ type ContainerdInventory struct {
 	Pods  map[string]bool   // UIDs in container labels
 }
 
-func askRuntime(ctx context.Context, scan *Scan) RuntimeInventory {
+func askRuntime(ctx context.Context, scan *hostscan.Scan) RuntimeInventory {
 	r := RuntimeInventory{
 		Response:  Response{Asked: true, At: scan.Host.Clock()},
 		Sandboxes: make(map[string]SandboxFact), Pods: make(map[string]SandboxFact),
 		Containers: make(map[string]string), Grace: make(map[string]time.Duration),
 		Running: make(map[string]bool), Misnamed: make(map[string]bool),
 	}
-	sandboxes, err := scan.sandboxes()
+	sandboxes, err := scan.Sandboxes()
 	if err != nil {
 		r.Err = err
 		return r
 	}
-	containers, err := scan.containers()
+	containers, err := scan.Containers()
 	if err != nil {
 		r.Err = err
 		return r
@@ -80,7 +82,7 @@ func askRuntime(ctx context.Context, scan *Scan) RuntimeInventory {
 	}
 	for _, c := range containers {
 		r.Containers[c.GetId()] = c.GetPodSandboxId()
-		uid := c.GetLabels()[uidLabel]
+		uid := c.GetLabels()[UIDLabel]
 		if runs(c.GetState()) {
 			r.Running[uid], r.Running[r.Sandboxes[c.GetPodSandboxId()].UID] = true, true
 		}
@@ -88,7 +90,7 @@ func askRuntime(ctx context.Context, scan *Scan) RuntimeInventory {
 			r.Grace[uid] = max(r.Grace[uid], time.Duration(seconds)*time.Second)
 		}
 	}
-	if version, err := ask(ctx, "runtime", scan.Host.Runtime.Version); err == nil {
+	if version, err := hostscan.Ask(ctx, "runtime", scan.Host.Runtime.Version); err == nil {
 		r.Name = version.GetRuntimeName()
 	}
 	delete(r.Running, "")
@@ -103,14 +105,14 @@ func runs(state cri.ContainerState) bool {
 	return state == cri.ContainerState_CONTAINER_RUNNING || state == cri.ContainerState_CONTAINER_UNKNOWN
 }
 
-func askProcess(ctx context.Context, scan *Scan) (time.Duration, error) {
-	process, err := ask(ctx, "runtime", scan.Host.Runtime.Process)
+func askProcess(ctx context.Context, scan *hostscan.Scan) (time.Duration, error) {
+	process, err := hostscan.Ask(ctx, "runtime", scan.Host.Runtime.Process)
 	return process.Age(scan.Host.Clock().SinceBoot), err
 }
 
 // askConditions asks for RuntimeReady and NetworkReady.
-func askConditions(ctx context.Context, scan *Scan) (runtime, network Condition) {
-	status, err := ask(ctx, "runtime", scan.Host.Runtime.Status)
+func askConditions(ctx context.Context, scan *hostscan.Scan) (runtime, network Condition) {
+	status, err := hostscan.Ask(ctx, "runtime", scan.Host.Runtime.Status)
 	if err != nil {
 		why := "its status could not be read: " + err.Error()
 		return Condition{Why: why}, Condition{Why: why}
@@ -133,17 +135,17 @@ func conditionOf(status *cri.StatusResponse, kind string) Condition {
 
 // askContainerd lists containerd's containers and leases. A sandbox that is being created has a lease or a container
 // with its ID long before CRI lists it.
-func askContainerd(_ context.Context, scan *Scan) ContainerdInventory {
+func askContainerd(_ context.Context, scan *hostscan.Scan) ContainerdInventory {
 	c := ContainerdInventory{
 		Response: Response{Asked: true, At: scan.Host.Clock()},
 		Known:    make(map[string]string), Pods: make(map[string]bool),
 	}
-	leases, err := scan.leases()
+	leases, err := scan.Leases()
 	if err != nil {
 		c.Err = err
 		return c
 	}
-	containers, err := scan.records()
+	containers, err := scan.Records()
 	if err != nil {
 		c.Err = err
 		return c
@@ -153,7 +155,7 @@ func askContainerd(_ context.Context, scan *Scan) ContainerdInventory {
 	}
 	for _, record := range containers {
 		c.Known[record.ID] = "container"
-		if uid := record.Labels[uidLabel]; uid != "" {
+		if uid := record.Labels[UIDLabel]; uid != "" {
 			c.Pods[uid] = true
 		}
 	}

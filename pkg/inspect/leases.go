@@ -17,6 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/cni"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 func leaseSpec() KindSpec {
@@ -30,8 +31,8 @@ func leaseSpec() KindSpec {
 // listLeases lists containerd's leases in the namespace k8s.io. The CRI plugin creates one for each sandbox before
 // anything else, with the sandbox's ID, without labels and without expiry, and deletes it when it removes the sandbox
 // (internal/cri/server/sandbox_run.go): one that a crash left behind stays forever.
-func listLeases(_ context.Context, scan *Scan) ([]Object, error) {
-	leases, err := scan.leases()
+func listLeases(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
+	leases, err := scan.Leases()
 	if errors.Is(err, hosterr.ErrNotConfigured) {
 		return nil, nil // another runtime
 	}
@@ -44,7 +45,7 @@ func listLeases(_ context.Context, scan *Scan) ([]Object, error) {
 		o := Object{
 			Kind: Lease, ID: lease.ID, Foreign: foreignLease(lease),
 			Identity: Identity{"id": lease.ID, "created": strconv.FormatInt(created.UnixNano(), 10)},
-			Facts:    facts("created", created.UTC().Format(time.RFC3339)),
+			Facts:    Facts("created", created.UTC().Format(time.RFC3339)),
 		}
 		if o.Foreign == "" {
 			o.SandboxID = o.ID
@@ -82,7 +83,7 @@ func leaseOwners(sandboxes []*cri.PodSandbox, attachments []cni.Attachment) map[
 // explainLeases finds what in the runtime still uses the sandbox of a suspect lease: containerd's record of the
 // sandbox, which is created right after the lease; its task; or a process, such as the shim, with the ID on its command
 // line.
-func explainLeases(ctx context.Context, scan *Scan, suspects []*Object) {
+func explainLeases(ctx context.Context, scan *hostscan.Scan, suspects []*Object) {
 	suspects = slices.DeleteFunc(slices.Clone(suspects), func(o *Object) bool { return o.Kind != Lease })
 	if len(suspects) == 0 {
 		return
@@ -97,13 +98,13 @@ func explainLeases(ctx context.Context, scan *Scan, suspects []*Object) {
 }
 
 // sandboxUsers returns what uses the sandboxes of leases, by ID.
-func sandboxUsers(ctx context.Context, scan *Scan, leases []*Object) (map[string]string, error) {
+func sandboxUsers(ctx context.Context, scan *hostscan.Scan, leases []*Object) (map[string]string, error) {
 	carriers := make(map[string]string)
-	table, err := scan.processes()
+	table, err := scan.Processes()
 	if err != nil {
 		return nil, err
 	}
-	for _, pid := range table.pids {
+	for _, pid := range table.PIDs {
 		line, err := runtimeCommand(scan.Host, pid)
 		if err != nil {
 			return nil, err
@@ -114,14 +115,14 @@ func sandboxUsers(ctx context.Context, scan *Scan, leases []*Object) (map[string
 			}
 		}
 	}
-	tasks, err := ask(ctx, "containerd", scan.Host.Containerd.Tasks)
+	tasks, err := hostscan.Ask(ctx, "containerd", scan.Host.Containerd.Tasks)
 	if err != nil {
 		return carriers, fmt.Errorf("containerd's tasks: %w", err)
 	}
 	for _, task := range tasks {
 		carriers[task.GetID()] = "containerd has a task for it"
 	}
-	records, err := ask(ctx, "containerd", scan.Host.Containerd.Sandboxes)
+	records, err := hostscan.Ask(ctx, "containerd", scan.Host.Containerd.Sandboxes)
 	if err != nil {
 		return carriers, fmt.Errorf("containerd's records of sandboxes: %w", err)
 	}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // leaseWorld is a node on which nothing is left of a dead pod's sandbox but its lease and its network.
@@ -25,8 +25,8 @@ func leaseWorld(t *testing.T) *node {
 	t.Helper()
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	n.attach(dead, deadSandbox)
-	n.leases = append(n.leases, leases.Lease{ID: deadSandbox})
+	n.Attach(dead, deadSandbox)
+	n.Leases = append(n.Leases, leases.Lease{ID: deadSandbox})
 	return n
 }
 
@@ -49,7 +49,7 @@ func TestLeaseOfADeadSandbox(t *testing.T) {
 	if diff := cmp.Diff(allOf(Leftover), verdictsOf(report, leaseKinds...)); diff != "" {
 		t.Error(diff, whys(report, dead))
 	}
-	if err := os.RemoveAll(filepath.Join(n.host.Paths.CNICacheDir, "results")); err != nil { // as after CNI DEL
+	if err := os.RemoveAll(filepath.Join(n.Host.Paths.CNICacheDir, "results")); err != nil { // as after CNI DEL
 		t.Fatal(err)
 	}
 	report, _ = passes(t, n, i, history, 1, time.Minute)
@@ -62,24 +62,24 @@ func TestLeaseOfADeadSandbox(t *testing.T) {
 func TestLeaseOfASandboxThatIsNotGone(t *testing.T) {
 	for name, bend := range map[string]func(n *node){
 		"CRI has it": func(n *node) {
-			n.sandboxes = append(n.sandboxes, &cri.PodSandbox{Id: deadSandbox,
+			n.Sandboxes = append(n.Sandboxes, &cri.PodSandbox{Id: deadSandbox,
 				Metadata: &cri.PodSandboxMetadata{Uid: dead}})
 		},
 		"containerd's container": func(n *node) {
-			n.records = append(n.records, containers.Container{ID: deadSandbox,
-				Labels: map[string]string{kindLabel: "sandbox"}})
+			n.Records = append(n.Records, containers.Container{ID: deadSandbox,
+				Labels: map[string]string{KindLabel: "sandbox"}})
 		},
-		"containerd's record": func(n *node) { n.stored = []string{deadSandbox} },
-		"containerd's task":   func(n *node) { n.tasks = []*tasks.Process{{ID: deadSandbox}} },
-		"nobody can say":      func(n *node) { n.carrierErr = errors.New("away") },
-		"the pod is known":    func(n *node) { n.add(dead, "p") },
+		"containerd's record": func(n *node) { n.Stored = []string{deadSandbox} },
+		"containerd's task":   func(n *node) { n.Tasks = []*tasks.Process{{ID: deadSandbox}} },
+		"nobody can say":      func(n *node) { n.CarrierErr = errors.New("away") },
+		"the pod is known":    func(n *node) { n.Add(dead, "p") },
 		"the lease has a label": func(n *node) {
-			n.leases[0].Labels = map[string]string{"containerd.io/gc.expire": "tomorrow"}
+			n.Leases[0].Labels = map[string]string{"containerd.io/gc.expire": "tomorrow"}
 		},
-		"another client's lease": func(n *node) { n.leases[0].Labels = map[string]string{"x": "y"} },
-		"nothing at all":         func(n *node) { n.leases[0].CreatedAt = time.Time{} }, // the control
+		"another client's lease": func(n *node) { n.Leases[0].Labels = map[string]string{"x": "y"} },
+		"nothing at all":         func(n *node) { n.Leases[0].CreatedAt = time.Time{} }, // the control
 		"containerd does not answer": func(n *node) {
-			n.host.Containerd.Containers = func(context.Context) ([]containers.Container, error) {
+			n.Host.Containerd.Containers = func(context.Context) ([]containers.Container, error) {
 				return nil, errors.New("away")
 			}
 		},
@@ -90,7 +90,7 @@ func TestLeaseOfASandboxThatIsNotGone(t *testing.T) {
 
 // A shim that outlived its sandbox, too.
 func TestLeaseOfASandboxWithAShim(t *testing.T) {
-	checkLease(t, "a shim", func(n *node) { n.shim(deadSandbox) }, false)
+	checkLease(t, "a shim", func(n *node) { n.Shim(deadSandbox) }, false)
 }
 
 // checkLease makes enough passes and checks whether the lease, and the network with it, has become a leftover.
@@ -102,7 +102,7 @@ func checkLease(t *testing.T, name string, bend func(*node), leftover bool) {
 	var report Report
 	var history History
 	for range 5 {
-		n.after(4 * time.Minute)
+		n.After(4 * time.Minute)
 		report, history = i.Pass(t.Context(), history)
 	}
 	for _, kind := range leaseKinds {
@@ -112,29 +112,10 @@ func checkLease(t *testing.T, name string, bend func(*node), leftover bool) {
 	}
 }
 
-// shim runs a process that has the ID of a sandbox on its command line.
-func (n *node) shim(id string) {
-	n.t.Helper()
-	shell, err := os.ReadFile("/bin/sh")
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	program := filepath.Join(n.t.TempDir(), "containerd-shim-runc-v2")
-	if err := os.WriteFile(program, shell, 0o700); err != nil {
-		n.t.Fatal(err)
-	}
-	process, err := os.StartProcess(program, []string{program, "-c", "sleep 60; :", "-", "-namespace", "k8s.io", "-id",
-		id}, &os.ProcAttr{Sys: &syscall.SysProcAttr{Setpgid: true}})
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(func() { _ = syscall.Kill(-process.Pid, syscall.SIGKILL); _, _ = process.Wait() })
-}
-
 // Leases of other formats are foreign, and one without a pod is only reported.
 func TestLeasesOfOthers(t *testing.T) {
 	n := newNode(t)
-	n.leases = []leases.Lease{
+	n.Leases = []leases.Lease{
 		{ID: "1234-abcd"}, {ID: strings.ToUpper(strings.Repeat("ab", 32))}, {ID: deadSandbox + "0"},
 		{ID: deadSandbox, Labels: map[string]string{"containerd.io/gc.flat": "1"}}, {ID: newSandbox},
 	}
@@ -149,8 +130,9 @@ func TestLeasesOfOthers(t *testing.T) {
 	if diff := cmp.Diff(map[Verdict]int{Foreign: 4, Unowned: 1}, verdicts(report)[Lease]); diff != "" {
 		t.Error(diff)
 	}
-	n.host.Containerd = host.Containerd{} // another runtime
-	if objects, err := listLeases(t.Context(), NewScan(t.Context(), n.host)); len(objects) != 0 || err != nil {
+	n.Host.Containerd = host.Containerd{} // another runtime
+	if objects, err := listLeases(t.Context(), hostscan.New(t.Context(), n.Host,
+		hostscan.Deadline{})); len(objects) != 0 || err != nil {
 		t.Errorf("%v, %v", objects, err)
 	}
 }
@@ -161,7 +143,7 @@ func TestLeasesOfOthers(t *testing.T) {
 func TestStartingSandboxKeepsItsLease(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	n.leases = append(n.leases, leases.Lease{ID: newSandbox})
+	n.Leases = append(n.Leases, leases.Lease{ID: newSandbox})
 	i := n.inspector()
 	never := func(report Report, what string) {
 		t.Helper()
@@ -173,15 +155,15 @@ func TestStartingSandboxKeepsItsLease(t *testing.T) {
 	}
 	report, history := passes(t, n, i, nil, 3, time.Minute)
 	never(report, "lease alone")
-	n.attach(other, newSandbox)
+	n.Attach(other, newSandbox)
 	report, history = passes(t, n, i, history, 3, 3*time.Minute)
 	never(report, "attached, and no list has the pod")
-	n.add(other, "late")
+	n.Add(other, "late")
 	report, history = passes(t, n, i, history, 2, 10*time.Minute)
 	if diff := cmp.Diff(allOf(Live), verdictsOf(report, leaseKinds...)); diff != "" {
 		t.Error("listed: ", diff)
 	}
-	n.remove(other)
+	n.Remove(other)
 	report, _ = passes(t, n, i, history, 2, 4*time.Minute)
 	never(report, "deleted a moment ago")
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/nodeagent/nodeagent/internal/host/network"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // namespaceKey is the part of a link's identity that names the namespace of its other end: the inode in nsfs. The nsid
@@ -29,17 +30,17 @@ func linkSpec() KindSpec {
 // listLinks lists the veth devices of the host. One belongs to a pod if its other end is in a network namespace that a
 // runtime mounted for that pod: see attachOwners. Its name proves nothing, because several network plugins give a
 // re-created pod the name of the old one.
-func listLinks(_ context.Context, scan *Scan) ([]Object, error) {
-	netnsMounts, err := scan.netnsMounts()
+func listLinks(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
+	netnsMounts, err := scan.NetnsMounts()
 	if err != nil {
 		return nil, err
 	}
 	var paths []string
 	inodes := make(map[string]uint64)
 	for _, p := range netnsMounts {
-		if p.inode != 0 && foreignNetns(p) == "" {
-			paths = append(paths, p.path)
-			inodes[p.path] = p.inode
+		if p.Inode != 0 && foreignNetns(p) == "" {
+			paths = append(paths, p.Path)
+			inodes[p.Path] = p.Inode
 		}
 	}
 	veths, numbers, err := network.Veths(scan.Host, paths)
@@ -61,7 +62,7 @@ func listLinks(_ context.Context, scan *Scan) ([]Object, error) {
 				"index": strconv.Itoa(v.Index), "peerIndex": strconv.Itoa(v.PeerIndex),
 				"peerNamespace": strconv.Itoa(v.PeerNamespaceID), "mac": v.MAC,
 			},
-			Facts: facts("name", v.Name, "master", v.MasterName, "plugin", network.PluginOfLink(v.Name),
+			Facts: Facts("name", v.Name, "master", v.MasterName, "plugin", network.PluginOfLink(v.Name),
 				"netns", pinOf[v.PeerNamespaceID], "up", strconv.FormatBool(v.Up)),
 		}
 		switch {

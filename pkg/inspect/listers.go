@@ -3,18 +3,21 @@ package inspect
 import (
 	"context"
 	"slices"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // Lister lists the objects of one kind that exist on the node, whoever owns them. An error together with objects means
 // that some could not be read: nothing is known about objects that are not listed. A lister never blocks on what it
 // lists: no path below a mount is looked up.
-type Lister func(ctx context.Context, scan *Scan) ([]Object, error)
+type Lister func(ctx context.Context, scan *hostscan.Scan) ([]Object, error)
 
-// KindSpec is all that is said about a kind of object. A new kind is a file with its lister and its spec, and a line in
-// Specs.
+// KindSpec is all that is said about a kind of object. A new kind that is released is a file with its lister and its
+// spec, and a line in Specs. One that is only reported is an entry of reportedSpecs, and a file in pkg/inspect/reportonly
+// with its lister.
 type KindSpec struct {
 	Kind
-	List Lister
+	List Lister // nil where pkg/inspect/reportonly has it
 	// FromRuntime marks the kinds that are listed by asking the runtime. They are listed after local objects, so that
 	// the runtime's answers are newer than the objects they are compared with: see Inventory.
 	FromRuntime bool
@@ -34,11 +37,11 @@ type KindSpec struct {
 }
 
 // stage is the part of a pass in which objects of the kind are listed.
-func (s KindSpec) stage() stage {
+func (s KindSpec) stage() hostscan.Stage {
 	if s.FromRuntime {
-		return stageRuntime
+		return hostscan.Runtime
 	}
-	return stageLocal
+	return hostscan.Local
 }
 
 // ofSandbox are the witnesses that know a sandbox and its containers.
@@ -46,16 +49,11 @@ var ofSandbox = []string{Runtime, Containerd}
 
 // Specs lists all kinds, in the order in which leftovers of one pod are released.
 func Specs() []KindSpec {
-	return []KindSpec{
+	return append([]KindSpec{
 		sandboxSpec(), containerSpec(), processSpec(),
 		attachmentSpec(), netnsSpec(), linkSpec(), leaseSpec(),
 		mountSpec(), cgroupSpec(), podDirectorySpec(),
-		podLogsSpec(), logLinkSpec(),
-		stagedVolumeSpec(), pluginSocketSpec(), deviceAllocationSpec(), blockDeviceSpec(),
-		systemdUnitSpec(),
-		containerdContainerSpec(), taskSpec(), shimSpec(), rootfsSpec(), sandboxDirectorySpec(), snapshotSpec(),
-		ipamLeaseSpec(), portMappingSpec(),
-	}
+	}, reportedSpecs()...)
 }
 
 // Kinds are all kinds, in the order in which leftovers of one pod are released.
@@ -82,7 +80,9 @@ func (k Kind) ReportOnly() string { return specOf(k).ReportOnly }
 
 // Releasable returns the report without the kinds that are only reported, and without the errors of their listers.
 func (r Report) Releasable() Report {
-	r.Objects = slices.DeleteFunc(slices.Clone(r.Objects), func(o Assessment) bool { return o.Kind.ReportOnly() != "" })
-	r.Errors = slices.DeleteFunc(slices.Clone(r.Errors), func(f Failure) bool { return Kind(f.What).ReportOnly() != "" })
+	r.Objects = slices.DeleteFunc(slices.Clone(r.Objects),
+		func(o Assessment) bool { return o.Kind.ReportOnly() != "" })
+	r.Errors = slices.DeleteFunc(slices.Clone(r.Errors),
+		func(f Failure) bool { return Kind(f.What).ReportOnly() != "" })
 	return r
 }

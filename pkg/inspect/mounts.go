@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 func mountSpec() KindSpec {
@@ -25,8 +26,8 @@ func mountSpec() KindSpec {
 // listMounts lists the mounts below kubelet's pod directories: in the host's mount table, and in kubelet's if it runs
 // in its own mount namespace. Several mounts on one point are several objects. No mount is accessed: that would hang
 // when its server is gone.
-func listMounts(_ context.Context, scan *Scan) ([]Object, error) {
-	mounts, err := scan.mounts()
+func listMounts(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
+	mounts, err := scan.Mounts()
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +36,7 @@ func listMounts(_ context.Context, scan *Scan) ([]Object, error) {
 		return nil, err
 	}
 	objects := mountObjects(scan, view, mounts, "host")
-	private, err := kubeletMounts(scan)
+	private, err := scan.KubeletMounts()
 	if err != nil {
 		return objects, err
 	}
@@ -48,7 +49,7 @@ func listMounts(_ context.Context, scan *Scan) ([]Object, error) {
 }
 
 // viewOf returns what is needed to determine the owner of a mount, and which mounts its unmount affects.
-func viewOf(scan *Scan, mounts []mount.Mount) (mount.MountView, error) {
+func viewOf(scan *hostscan.Scan, mounts []mount.Mount) (mount.MountView, error) {
 	dir := path.Join(scan.Host.Paths.KubeletRoot, "pods")
 	pods, err := scan.Host.Files.List(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -57,22 +58,7 @@ func viewOf(scan *Scan, mounts []mount.Mount) (mount.MountView, error) {
 	return mount.MountView{Mounts: mounts, PodsDir: dir, Pods: pods}, err
 }
 
-// kubeletMounts returns kubelet's mount table if it differs from the agent's.
-func kubeletMounts(scan *Scan) ([]mount.Mount, error) {
-	kubelet, err := scan.kubelet()
-	if err != nil {
-		return nil, nil //nolint:nilerr // not running; the inventory has that error
-	}
-	files := scan.Host.Files
-	own, ownErr := files.Link("/proc/self/ns/mnt")
-	its, itsErr := files.Link(fmt.Sprintf("/proc/%d/ns/mnt", kubelet.PID))
-	if ownErr == nil && itsErr == nil && own == its {
-		return nil, nil
-	}
-	return mount.TableOf(scan.Host, kubelet.PID)
-}
-
-func mountObjects(scan *Scan, view mount.MountView, mounts []mount.Mount, table string) []Object {
+func mountObjects(scan *hostscan.Scan, view mount.MountView, mounts []mount.Mount, table string) []Object {
 	var objects []Object
 	for _, m := range mounts {
 		uid, ok := scan.Host.Paths.PodOfPath(m.Point)
@@ -81,7 +67,8 @@ func mountObjects(scan *Scan, view mount.MountView, mounts []mount.Mount, table 
 		}
 		volume, plugin := volumeOf(scan, m.Point, uid)
 		subpath := ""
-		if dir, _ := path.Split(path.Dir(path.Dir(m.Point))); path.Base(dir) == "volume-subpaths" { // itself, not below it
+		if dir,
+			_ := path.Split(path.Dir(path.Dir(m.Point))); path.Base(dir) == "volume-subpaths" { // itself, not below it
 			subpath = "subpath of " + volume
 		}
 		pod, foreign := Pod{UID: uid}, ""
@@ -97,7 +84,7 @@ func mountObjects(scan *Scan, view mount.MountView, mounts []mount.Mount, table 
 				"id": strconv.Itoa(m.ID), "device": m.Device(), "root": m.Root,
 				"point": m.Point, "source": m.Source, "type": m.FSType,
 			},
-			Facts: facts("class", mountClass(m), "point", m.Point, "type", m.FSType, "source", m.Source,
+			Facts: Facts("class", mountClass(m), "point", m.Point, "type", m.FSType, "source", m.Source,
 				"volume", volume, "plugin", plugin, "table", table, "propagation", m.Optional,
 				"subpath", subpath),
 		})
@@ -112,8 +99,8 @@ const maxExplained = 128
 
 // explainMounts adds to suspects what their unmount affects, or why it is refused, according to the host's mount table.
 // It is computed again, with all other namespaces, right before anything is unmounted.
-func explainMounts(scan *Scan, suspects []*Object) {
-	mounts, err := scan.mounts()
+func explainMounts(scan *hostscan.Scan, suspects []*Object) {
+	mounts, err := scan.Mounts()
 	if err != nil {
 		return // the lister has reported it
 	}
@@ -144,7 +131,7 @@ func explainMounts(scan *Scan, suspects []*Object) {
 //
 //	<root>/pods/<uid>/volumes/<plugin, / as ~>/<volume>[/mount]
 //	<root>/pods/<uid>/volume-subpaths/<volume>/<container>/<index>
-func volumeOf(scan *Scan, point, uid string) (volume, plugin string) {
+func volumeOf(scan *hostscan.Scan, point, uid string) (volume, plugin string) {
 	_, rest, _ := strings.Cut(point, scan.Host.Paths.KubeletRoot+"/pods/"+uid+"/")
 	parts := strings.Split(rest, "/")
 	switch {

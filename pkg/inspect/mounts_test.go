@@ -1,60 +1,23 @@
 package inspect
 
 import (
-	"errors"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
 )
 
 const (
-	mountsDead   = "11111111-1111-1111-1111-111111111111"
-	mountsLiving = "22222222-2222-2222-2222-222222222222"
+	mountsDead   = inspecttest.MountsDead
+	mountsLiving = inspecttest.MountsLiving
 )
-
-// mountScan makes a scan of a node with the given mount tables: the host's, and optionally kubelet's own.
-func mountScan(t *testing.T, table string, kubelets ...string) *Scan {
-	t.Helper()
-	root := t.TempDir()
-	expand := strings.NewReplacer("PODS", "/var/lib/kubelet/pods", "DEAD", mountsDead, "LIVE", mountsLiving).Replace
-	for name, content := range map[string]string{
-		"proc/7/mountinfo": expand(table),
-		"var/lib/kubelet/pods/" + mountsDead + "/etc-hosts":   "",
-		"var/lib/kubelet/pods/" + mountsLiving + "/etc-hosts": "",
-		"proc/8/mountinfo": expand(strings.Join(kubelets, "")),
-		"proc/self/ns/x":   "",
-		"proc/8/ns/x":      "",
-	} {
-		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(root, name), []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	h := &host.Host{Files: host.Files{Root: root}, Paths: host.Paths{InitPID: 7, KubeletRoot: "/var/lib/kubelet"}}
-	links := map[string]string{"proc/self/ns/mnt": "mnt:[1]", "proc/8/ns/mnt": "mnt:[1]"}
-	h.Kubelet.Process = func() (host.Process, error) { return host.Process{}, errors.New("not running") }
-	if len(kubelets) > 0 {
-		h.Kubelet.Process = func() (host.Process, error) { return host.Process{PID: 8}, nil }
-		links["proc/8/ns/mnt"] = "mnt:[2]"
-	}
-	for name, target := range links {
-		if err := os.Symlink(target, filepath.Join(root, name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return NewScan(t.Context(), h)
-}
 
 // A mount in a pod's directory that contains another pod's UID is not a leftover.
 func TestMountOfAnotherPod(t *testing.T) {
-	scan := mountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
+	scan := inspecttest.MountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
 2 1 8:1 /var/lib/kubelet PODS/DEAD/volume-subpaths/v/c/0 rw shared:1 - ext4 /dev/sda rw
 3 1 0:9 / PODS/LIVE/volumes/kubernetes.io~secret/s rw shared:3 - tmpfs tmpfs rw
 4 2 0:9 / PODS/DEAD/volume-subpaths/v/c/0/pods/LIVE/volumes/kubernetes.io~secret/s rw shared:3 - tmpfs tmpfs rw
@@ -89,7 +52,7 @@ func TestMountOfAnotherPod(t *testing.T) {
 
 // For suspects the report has what their unmount affects, and why it is refused.
 func TestExplainMounts(t *testing.T) {
-	scan := mountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
+	scan := inspecttest.MountScan(t, `1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw
 2 1 8:1 /data PODS/DEAD/volume-subpaths/v/c/0 rw shared:1 - ext4 /dev/sda rw
 3 1 8:2 / /data/disk rw shared:3 - ext4 /dev/sdb rw
 4 2 8:2 / PODS/DEAD/volume-subpaths/v/c/0/disk rw shared:3 - ext4 /dev/sdb rw
@@ -129,7 +92,7 @@ func TestExplainMounts(t *testing.T) {
 // Kubelet may run in a mount namespace of its own: what it alone has is listed, as its own, and nothing twice.
 func TestMountsOfKubelet(t *testing.T) {
 	const table = "1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw\n2 1 0:9 / PODS/DEAD/volumes/a/v rw shared:2 - tmpfs tmpfs rw\n"
-	list := func(scan *Scan) map[string]string {
+	list := func(scan *hostscan.Scan) map[string]string {
 		objects, err := listMounts(t.Context(), scan)
 		if err != nil {
 			t.Fatal(err)
@@ -141,14 +104,15 @@ func TestMountsOfKubelet(t *testing.T) {
 		return tables
 	}
 	own := "11 0 8:1 / / rw - ext4 /dev/sda rw\n12 11 0:9 / PODS/DEAD/volumes/a/v rw - tmpfs tmpfs rw\n"
-	if diff := cmp.Diff(map[string]string{"2": "host", "12": "kubelet"}, list(mountScan(t, table, own))); diff != "" {
+	if diff := cmp.Diff(map[string]string{"2": "host", "12": "kubelet"}, list(inspecttest.MountScan(t, table,
+		own))); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(map[string]string{"2": "host"}, list(mountScan(t, table, table))); diff != "" {
+	if diff := cmp.Diff(map[string]string{"2": "host"}, list(inspecttest.MountScan(t, table, table))); diff != "" {
 		t.Error("the same mounts:", diff)
 	}
 	// A table that cannot be read leaves its mounts unknown.
-	if objects, err := listMounts(t.Context(), mountScan(t, table, "")); err == nil || len(objects) != 1 {
+	if objects, err := listMounts(t.Context(), inspecttest.MountScan(t, table, "")); err == nil || len(objects) != 1 {
 		t.Errorf("%v, %v", objects, err)
 	}
 }

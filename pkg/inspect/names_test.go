@@ -21,30 +21,30 @@ func namespaces(report Report, uid string) map[Kind]string {
 // A directory shows only a UID. Its namespace is known while a sandbox has it, and is remembered when that is gone.
 func TestNamespaceIsRemembered(t *testing.T) {
 	n := newNode(t)
-	n.podDir(dead)
-	n.sandbox(dead, deadSandbox)
+	n.PodDir(dead)
+	n.Sandbox(dead, deadSandbox)
 	i := n.inspector()
 	report, history := i.Pass(t.Context(), nil)
 	want := map[Kind]string{Sandbox: "default", Container: "default", Lease: "default", PodDirectory: "default"}
 	if diff := cmp.Diff(want, namespaces(report, dead)); diff != "" {
 		t.Error(diff)
 	}
-	n.sandboxes, n.containers, n.records = nil, nil, nil
+	n.Sandboxes, n.Containers, n.Records = nil, nil, nil
 	want = map[Kind]string{Lease: "default", PodDirectory: "default"}
 	for range 2 {
-		n.after(time.Minute)
+		n.After(time.Minute)
 		report, history = i.Pass(t.Context(), history)
 		if diff := cmp.Diff(want, namespaces(report, dead)); diff != "" {
 			t.Error(diff)
 		}
 	}
-	n.leases = nil // nothing names it any more but what was seen before
-	n.after(time.Minute)
+	n.Leases = nil // nothing names it any more but what was seen before
+	n.After(time.Minute)
 	report, history = i.Pass(t.Context(), history)
 	if diff := cmp.Diff(map[Kind]string{PodDirectory: "default"}, namespaces(report, dead)); diff != "" {
 		t.Error(diff)
 	}
-	n.podDir(dead, "volumes") // another object of the pod, which nobody has seen with the sandbox
+	n.PodDir(dead, "volumes") // another object of the pod, which nobody has seen with the sandbox
 	fresh := []Object{{Kind: Mount, ID: "m", Pod: Pod{UID: dead}}, {Kind: Mount, ID: "other", Pod: Pod{UID: living}},
 		{Kind: Netns, ID: "untied"}}
 	addNames(fresh, history)
@@ -61,7 +61,7 @@ func TestNamespaceIsRemembered(t *testing.T) {
 // Without the history it is not known.
 func TestNamespaceIsNotGuessed(t *testing.T) {
 	n := newNode(t)
-	n.podDir(dead)
+	n.PodDir(dead)
 	report, _ := n.inspector().Pass(t.Context(), nil)
 	if diff := cmp.Diff(map[Kind]string{PodDirectory: ""}, namespaces(report, dead)); diff != "" {
 		t.Error(diff)

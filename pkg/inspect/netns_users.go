@@ -7,29 +7,30 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // findNetnsUsers finds the processes in the network namespaces of suspects. A process of another pod or of none makes
 // the object foreign: another runtime on this machine may share the directories with ours.
-func findNetnsUsers(scan *Scan, suspects []*Object) error {
-	table, err := scan.processes()
+func findNetnsUsers(scan *hostscan.Scan, suspects []*Object) error {
+	table, err := scan.Processes()
 	if err != nil {
 		return err
 	}
-	netnsMounts, err := scan.netnsMounts()
+	netnsMounts, err := scan.NetnsMounts()
 	if err != nil {
 		return err
 	}
 	inodes := make(map[string]uint64)
 	for _, p := range netnsMounts {
-		inodes[p.path] = p.inode
+		inodes[p.Path] = p.Inode
 	}
 	pods := make(map[int]string)
-	for _, p := range table.pods {
-		pods[p.PID] = p.uid
+	for _, p := range table.Pods {
+		pods[p.PID] = p.UID
 	}
 	users := make(map[uint64][]int)
-	for _, pid := range table.pids {
+	for _, pid := range table.PIDs {
 		if pid == 1 || pid == scan.Host.Paths.InitPID {
 			continue // it is in the host's namespace, and some kernels do not let it be read
 		}
@@ -51,7 +52,7 @@ func findNetnsUsers(scan *Scan, suspects []*Object) error {
 }
 
 // namespaceOf returns the inode of the network namespace of o; 0 when it no longer exists.
-func namespaceOf(scan *Scan, o *Object, pinned map[string]uint64) uint64 {
+func namespaceOf(scan *hostscan.Scan, o *Object, pinned map[string]uint64) uint64 {
 	netns := o.ID
 	switch o.Kind {
 	case Link: // its namespace may outlive the mount
@@ -63,7 +64,7 @@ func namespaceOf(scan *Scan, o *Object, pinned map[string]uint64) uint64 {
 	if netns == "" {
 		return 0
 	}
-	return pinned[netnsPath(scan, netns)]
+	return pinned[scan.NetnsPath(netns)]
 }
 
 // addNetnsUsers adds the processes in the network namespace of o as holders.

@@ -39,6 +39,9 @@ const (
 	SystemdUnit         Kind = "systemd-unit"         // systemd's unit of a pod, a container or a mount that is gone
 	PluginSocket        Kind = "plugin-socket"        // socket of a plugin of kubelet on which nobody listens
 	LogLink             Kind = "log-link"             // <directory of pod logs>/../containers/<pod>_<namespace>_<container>-<ID>.log
+	VolumeAttachment    Kind = "volume-attachment"    // volume that the Node's status has as attached
+	StorageSession      Kind = "storage-session"      // iSCSI session or NVMe over TCP controller of a volume
+	SharedMemory        Kind = "shared-memory"        // segment of System V shared memory in the node's IPC namespace
 	StagedVolume        Kind = "staged-volume"        // <kubelet root>/plugins/kubernetes.io/csi/<driver>/<sha256>
 )
 
@@ -70,6 +73,9 @@ type Pod struct {
 //	systemd-unit           unit
 //	device-allocation      uid, resource
 //	plugin-socket          inode, changed (nanoseconds since the epoch)
+//	storage-session        target
+//	volume-attachment      name
+//	shared-memory          id, key, creator (PID), size
 //	staged-volume          device, inode of its directory; id, device, root of its mount where it has none
 type Identity map[string]string
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // Two kubelets that keep their pods in one cgroup tree each take the other's pods for orphans (talos#6071). So would
@@ -27,7 +28,7 @@ type OtherKubelets struct {
 	Err      error    `json:"-"` // they could not be determined
 }
 
-func askOthers(ctx context.Context, scan *Scan) OtherKubelets {
+func askOthers(ctx context.Context, scan *hostscan.Scan) OtherKubelets {
 	var inventory OtherKubelets
 	others, err := discover.OtherKubelets(ctx, scan.Host, scan.Host.Kubelet.Process)
 	inventory.Err = err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/cni"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // owner is the sandbox that a network object belongs to, with its pod.
@@ -26,8 +27,8 @@ type owner struct {
 // cache or the runtime's status of a sandbox, of a link by the network namespace of its other end, of a lease by its
 // sandbox. An object without an owner is never a leftover, and is in doubt when something that could name its owner was
 // not read. Names are added from the runtime where an object has only the UID.
-func attachOwners(ctx context.Context, scan *Scan, objects []Object) error {
-	sandboxes, unreadable := scan.sandboxes()
+func attachOwners(ctx context.Context, scan *hostscan.Scan, objects []Object) error {
+	sandboxes, unreadable := scan.Sandboxes()
 	if unreadable != nil {
 		sandboxes = nil // the inventory has that error
 	}
@@ -35,11 +36,11 @@ func attachOwners(ctx context.Context, scan *Scan, objects []Object) error {
 	for _, s := range sandboxes {
 		names[s.GetMetadata().GetUid()] = podOfSandbox(s)
 	}
-	attachments, cacheErr := scan.attachments() // the lister of attachments reports the error too
+	attachments, cacheErr := scan.Attachments() // the lister of attachments reports the error too
 	netnsMounts, err := netnsOwners(ctx, scan, objects, sandboxes, attachments)
 	unreadable = errors.Join(unreadable, cacheErr, err)
 	leases := leaseOwners(sandboxes, attachments)
-	ids := scan.ids(objects, leases)
+	ids := collectIDs(scan, objects, leases)
 	for i := range objects {
 		o := &objects[i]
 		switch o.Kind {
@@ -72,7 +73,7 @@ func attachOwner(o *Object, owners []owner) {
 		return
 	}
 	o.SandboxID, o.Pod = owners[0].sandbox, owners[0].pod
-	o.Foreign = foreignUID(o.Pod.UID)
+	o.Foreign = ForeignUID(o.Pod.UID)
 }
 
 func podOfSandbox(s *cri.PodSandbox) Pod {
@@ -81,14 +82,14 @@ func podOfSandbox(s *cri.PodSandbox) Pod {
 }
 
 // netnsOwners returns the owners of each mounted network namespace, by path.
-func netnsOwners(ctx context.Context, scan *Scan, objects []Object, sandboxes []*cri.PodSandbox,
+func netnsOwners(ctx context.Context, scan *hostscan.Scan, objects []Object, sandboxes []*cri.PodSandbox,
 	attachments []cni.Attachment) (map[string][]owner, error) {
 	owners := make(map[string][]owner)
 	attached := make(map[string]bool)
 	for _, a := range attachments {
 		attached[a.ContainerID] = true
 		if a.Netns != "" {
-			add(owners, netnsPath(scan, a.Netns), owner{a.ContainerID, podOfAttachment(a)})
+			add(owners, scan.NetnsPath(a.Netns), owner{a.ContainerID, podOfAttachment(a)})
 		}
 	}
 	for _, o := range objects {
@@ -112,7 +113,7 @@ const maxStatuses = 256
 
 // askSandboxes asks the runtime for the network namespaces of sandboxes without a cached CNI result. An error means
 // that the owner of a namespace may be missing.
-func askSandboxes(ctx context.Context, scan *Scan, owners map[string][]owner, attached map[string]bool,
+func askSandboxes(ctx context.Context, scan *hostscan.Scan, owners map[string][]owner, attached map[string]bool,
 	sandboxes []*cri.PodSandbox) error {
 	asked := 0
 	var unreadable []error
@@ -121,7 +122,8 @@ func askSandboxes(ctx context.Context, scan *Scan, owners map[string][]owner, at
 			continue
 		}
 		if asked++; asked > maxStatuses {
-			unreadable = append(unreadable, fmt.Errorf("more than %d sandboxes have no cached CNI result", maxStatuses))
+			unreadable = append(unreadable, fmt.Errorf("more than %d sandboxes have no cached CNI result",
+				maxStatuses))
 			break
 		}
 		status, err := scan.Host.Runtime.SandboxStatus(ctx, s.GetId())
@@ -133,7 +135,7 @@ func askSandboxes(ctx context.Context, scan *Scan, owners map[string][]owner, at
 			continue
 		}
 		if pin := netnsOfStatus(status); pin != "" {
-			add(owners, netnsPath(scan, pin), owner{s.GetId(), podOfSandbox(s)})
+			add(owners, scan.NetnsPath(pin), owner{s.GetId(), podOfSandbox(s)})
 		}
 	}
 	return errors.Join(unreadable[:min(len(unreadable), 3)]...)
@@ -176,25 +178,25 @@ type ids struct {
 	unreadable error
 }
 
-// ids collects the owners of IDs. sandboxes are the owners that are known already.
-func (s *Scan) ids(objects []Object, sandboxes map[string][]owner) ids {
+// collectIDs collects the owners of IDs. sandboxes are the owners that are known already.
+func collectIDs(s *hostscan.Scan, objects []Object, sandboxes map[string][]owner) ids {
 	t := ids{owners: make(map[string][]owner), handmade: make(map[string]bool)}
 	for id, owners := range sandboxes {
 		t.owners[id] = slices.Clone(owners)
 	}
-	containers, err := s.containers()
+	containers, err := s.Containers()
 	if err == nil {
 		for _, c := range containers {
-			t.add(c.GetId(), podOfLabels(c.GetLabels()))
+			t.add(c.GetId(), PodOfLabels(c.GetLabels()))
 		}
 	}
-	records, recordsErr := s.records()
+	records, recordsErr := s.Records()
 	if errors.Is(recordsErr, hosterr.ErrNotConfigured) {
 		recordsErr = nil // another runtime
 	}
 	for _, record := range records {
-		t.add(record.ID, podOfLabels(record.Labels))
-		t.handmade[record.ID] = record.Labels[kindLabel] == ""
+		t.add(record.ID, PodOfLabels(record.Labels))
+		t.handmade[record.ID] = record.Labels[KindLabel] == ""
 	}
 	for i := range objects {
 		if o := &objects[i]; o.Foreign == "" {
@@ -248,6 +250,6 @@ func explainIDs(suspects []*Object) {
 	}
 }
 
-func podOfLabels(labels map[string]string) Pod {
-	return Pod{UID: labels[uidLabel], Namespace: labels[namespaceLabel], Name: labels[nameLabel]}
+func PodOfLabels(labels map[string]string) Pod {
+	return Pod{UID: labels[UIDLabel], Namespace: labels[NamespaceLabel], Name: labels[NameLabel]}
 }

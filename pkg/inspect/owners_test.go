@@ -19,6 +19,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // passes makes so many passes, each a while after the last.
@@ -26,7 +27,7 @@ func passes(t *testing.T, n *node, i *Inspector, history History, times int, apa
 	t.Helper()
 	var report Report
 	for range times {
-		n.after(apart)
+		n.After(apart)
 		report, history = i.Pass(t.Context(), history)
 		noErrors(t, report)
 	}
@@ -49,10 +50,10 @@ func verdictsOf(report Report, kinds ...Kind) map[Kind]Verdict {
 func TestOwnerOutlivesTheCache(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	netns := n.attach(dead, deadSandbox)
+	netns := n.Attach(dead, deadSandbox)
 	i := n.inspector()
 	_, history := passes(t, n, i, nil, 4, 4*time.Minute)
-	if err := os.RemoveAll(filepath.Join(n.host.Paths.CNICacheDir, "results")); err != nil {
+	if err := os.RemoveAll(filepath.Join(n.Host.Paths.CNICacheDir, "results")); err != nil {
 		t.Fatal(err)
 	}
 	want := map[Kind]Verdict{Netns: Leftover, Link: Leftover}
@@ -60,7 +61,7 @@ func TestOwnerOutlivesTheCache(t *testing.T) {
 	if diff := cmp.Diff(want, verdictsOf(report, Netns, Link)); diff != "" {
 		t.Error(diff, whys(report, dead))
 	}
-	visitor := n.processIn(netns)
+	visitor := n.ProcessIn(netns)
 	report, history = passes(t, n, i, history, 1, time.Minute)
 	if got := verdictsOf(report, Netns, Link); len(got) != 0 {
 		t.Errorf("with a visitor: %v", got)
@@ -136,7 +137,7 @@ func TestRecall(t *testing.T) {
 		"another namespace": {Object{Kind: Netns, ID: "p", Identity: Identity{"inode": "8"}}, "", false, false},
 		"another path":      {Object{Kind: Netns, ID: "q", Identity: netns}, "", false, false},
 		"only the file": {Object{Kind: Netns, ID: "p", Identity: Identity{"device": "1:2", "inode": "9"},
-			Facts: facts("state", emptyFile)}, dead, false, true},
+			Facts: Facts("state", emptyFile)}, dead, false, true},
 		"a foreign netns": {Object{Kind: Netns, ID: "p", Identity: netns, Foreign: "created by hand"}, "", true,
 			false},
 		"still attributed": {Object{Kind: Netns, ID: "p", Identity: netns, Pod: Pod{UID: dead},
@@ -172,11 +173,11 @@ func TestRecall(t *testing.T) {
 func TestNamespaceWithoutOwner(t *testing.T) {
 	hosttest.PrivateNetwork(t)
 	n := newNode(t)
-	netns := filepath.Join(n.host.Paths.NetnsDirs[0], "cni-"+other)
+	netns := filepath.Join(n.Host.Paths.NetnsDirs[0], "cni-"+other)
 	hosttest.PinNetns(t, netns)
-	n.mkdir(n.host.Paths.CNICacheDir, "results")
+	n.Mkdir(n.Host.Paths.CNICacheDir, "results")
 	// a crash in the middle of a write
-	write(t, filepath.Join(n.host.Paths.CNICacheDir, "results", "cut"), `{"kind":"cniCa`)
+	write(t, filepath.Join(n.Host.Paths.CNICacheDir, "results", "cut"), `{"kind":"cniCa`)
 	kinds := []Kind{Netns, CNIAttachment}
 	i := n.inspector()
 	report, history := passes(t, n, i, nil, 1, time.Minute)
@@ -188,10 +189,10 @@ func TestNamespaceWithoutOwner(t *testing.T) {
 		verdictsOf(report, kinds...)); diff != "" {
 		t.Error("old: ", diff)
 	}
-	if n.requests != 0 {
-		t.Errorf("%d requests to the apiserver", n.requests)
+	if n.Requests != 0 {
+		t.Errorf("%d requests to the apiserver", n.Requests)
 	}
-	n.processIn(netns)
+	n.ProcessIn(netns)
 	report, _ = passes(t, n, i, history, 1, time.Minute)
 	if got := verdictsOf(report, Netns); len(got) != 0 {
 		t.Errorf("inhabited: %v", got)
@@ -201,7 +202,7 @@ func TestNamespaceWithoutOwner(t *testing.T) {
 // The owner of a network namespace without a cached result comes from the runtime's status of its sandbox. Without that
 // status the owner is not known; a sandbox that was removed meanwhile owns nothing.
 func TestOwnerByTheRuntime(t *testing.T) {
-	netns := func(n *node) string { return filepath.Join(n.host.Paths.NetnsDirs[0], "cni-"+other) }
+	netns := func(n *node) string { return filepath.Join(n.Host.Paths.NetnsDirs[0], "cni-"+other) }
 	for name, test := range map[string]struct {
 		info string
 		err  error
@@ -216,8 +217,8 @@ func TestOwnerByTheRuntime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			hosttest.PinNetns(t, netns(n))
-			n.sandbox(living, sandbox)
-			n.host.Runtime.SandboxStatus = func(context.Context, string) (*cri.PodSandboxStatusResponse, error) {
+			n.Sandbox(living, sandbox)
+			n.Host.Runtime.SandboxStatus = func(context.Context, string) (*cri.PodSandboxStatusResponse, error) {
 				return &cri.PodSandboxStatusResponse{Info: map[string]string{"info": strings.ReplaceAll(test.info, "%",
 					netns(n))}}, test.err
 			}
@@ -254,8 +255,8 @@ func TestClaimedByTwo(t *testing.T) {
 
 // A namespace whose processes are not known is unknown.
 func TestUnreadableNetworkIsUnknown(t *testing.T) {
-	scan := NewScan(t.Context(), hosttest.Host(t))
-	scan.processes = func() (processTable, error) { return processTable{}, errors.New("away") }
+	scan := hostscan.New(t.Context(), hosttest.Host(t), hostscan.Deadline{})
+	scan.Processes = func() (hostscan.ProcessTable, error) { return hostscan.ProcessTable{}, errors.New("away") }
 	o := object(Netns, dead)
 	if explainNetwork(scan, []*Object{&o}); !strings.Contains(o.Doubt, "away") {
 		t.Errorf("doubt %q", o.Doubt)

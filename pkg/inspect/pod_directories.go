@@ -13,6 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 func podDirectorySpec() KindSpec {
@@ -25,7 +26,7 @@ func podDirectorySpec() KindSpec {
 
 // listPodDirectories lists <kubelet root>/pods/*. A directory with something mounted on it is described by its parent's
 // listing alone; the mount is not accessed.
-func listPodDirectories(_ context.Context, scan *Scan) ([]Object, error) {
+func listPodDirectories(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
 	dir := path.Join(scan.Host.Paths.KubeletRoot, "pods")
 	entries, device, err := scan.Host.Files.Entries(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -34,7 +35,7 @@ func listPodDirectories(_ context.Context, scan *Scan) ([]Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := scan.mounts()
+	mounts, err := scan.Mounts()
 	if err != nil {
 		return nil, err
 	}
@@ -80,8 +81,8 @@ const (
 //
 // kubelet removes directories only, and tries in vain as long as one is there (kubernetes#105536). Directories on which
 // something is mounted are not opened.
-func explainPodDirectories(scan *Scan, suspects []*Object) {
-	mounts, err := scan.mounts()
+func explainPodDirectories(scan *hostscan.Scan, suspects []*Object) {
+	mounts, err := scan.Mounts()
 	if err != nil {
 		return // the lister has reported it
 	}
@@ -90,7 +91,7 @@ func explainPodDirectories(scan *Scan, suspects []*Object) {
 		mounted[m.Point] = true
 	}
 	for _, o := range suspects[:min(len(suspects), maxPodDirectories)] {
-		o.Facts = facts()
+		o.Facts = Facts()
 		explainPodDirectory(scan, o)
 		if record := volumeRecord(scan, o.ID, mounted); record != "" {
 			o.Facts["volumeRecord"] = record
@@ -99,7 +100,7 @@ func explainPodDirectories(scan *Scan, suspects []*Object) {
 }
 
 // volumeRecord returns the path of the first record in a pod's directory; empty where none was found.
-func volumeRecord(scan *Scan, dir string, mounted map[string]bool) string {
+func volumeRecord(scan *hostscan.Scan, dir string, mounted map[string]bool) string {
 	csi := path.Join(dir, "volumes", "kubernetes.io~csi")
 	if mounted[dir] || mounted[path.Dir(csi)] || mounted[csi] {
 		return ""
@@ -127,7 +128,7 @@ func volumeRecord(scan *Scan, dir string, mounted map[string]bool) string {
 // with a user namespace (pkg/kubelet/userns):
 //
 //	{"uidMappings":[{"hostId":131072,"containerId":0,"length":65536}],"gidMappings":[…]}
-func explainPodDirectory(scan *Scan, o *Object) {
+func explainPodDirectory(scan *hostscan.Scan, o *Object) {
 	const maxRange = 4 << 10
 	data, err := kubelet.ReadBeneath(scan.Host.Files.Path(path.Join(scan.Host.Paths.KubeletRoot, "pods")),
 		path.Join(o.Pod.UID, "userns"), maxRange)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // A record that is left in a pod's directory is found, unless finding it would open a mount or follow a link.
@@ -19,8 +20,9 @@ func TestVolumeRecord(t *testing.T) {
 		mounted string
 		want    string
 	}{
-		"left":                       {file: "vol_data.json", want: volume + "/vol_data.json"},
-		"left beside a mount":        {file: "vol_data.json", mounted: volume + "/mount", want: volume + "/vol_data.json"},
+		"left": {file: "vol_data.json", want: volume + "/vol_data.json"},
+		"left beside a mount": {file: "vol_data.json", mounted: volume + "/mount",
+			want: volume + "/vol_data.json"},
 		"another file":               {file: "mount"},
 		"below a mounted volume":     {file: "vol_data.json", mounted: volume},
 		"below a mounted directory":  {file: "vol_data.json", mounted: dir + "/volumes"},
@@ -46,7 +48,7 @@ func TestVolumeRecord(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			scan := &Scan{Host: h, mounts: func() ([]mount.Mount, error) {
+			scan := &hostscan.Scan{Host: h, Mounts: func() ([]mount.Mount, error) {
 				return []mount.Mount{{Point: test.mounted}}, nil
 			}}
 			o := Object{Kind: PodDirectory, ID: dir, Pod: Pod{UID: dead}}
@@ -65,7 +67,7 @@ func TestUserIDsOfPodDirectory(t *testing.T) {
 		`{"uidMappings":[]}`: "", `{"uidMappings":[{"hostId":-1}]}`: "", `null`: "",
 	} {
 		n := newNode(t)
-		n.write(text, "pods", dead, "userns")
+		n.Write(text, "pods", dead, "userns")
 		report := n.ripen(t, History{}, n.inspector())
 		for _, o := range report.Objects {
 			if o.Kind == PodDirectory && o.Pod.UID == dead && (o.Facts["userIDs"] != want || o.Verdict != Leftover) {

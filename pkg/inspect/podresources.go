@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // Kubelet lets a node's own identity read neither its /pods nor its metrics. Then its podresources socket is asked
@@ -306,7 +307,7 @@ func notes(t *Inventory) []string {
 
 // stillGoneByName is StillGone where kubelet tells names only. Where the name alone denies nothing, the apiserver's
 // list is read again.
-func stillGoneByName(ctx context.Context, scan *Scan, t Inventory, pod Pod) error {
+func stillGoneByName(ctx context.Context, scan *hostscan.Scan, t Inventory, pod Pod) error {
 	o, first := &Object{Pod: pod}, scan.Host.Clock()
 	if t.Runtime = askRuntime(ctx, scan); t.Runtime.Err != nil {
 		return fmt.Errorf("ask the runtime for pod %s again: %w", pod.UID, t.Runtime.Err)

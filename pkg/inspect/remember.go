@@ -7,10 +7,14 @@ import (
 )
 
 // losesOwner reports whether objects of a kind can outlive what names their pod. CNI DEL deletes the cache file, which
-// may be the only thing that names the pod of a network namespace, of the link into it, and of a lease.
+// may be the only thing that names the pod of a network namespace, of the link into it, and of a lease. Shared memory has
+// the PID of its creator.
 func losesOwner(kind Kind) bool {
-	return kind == Netns || kind == Link || kind == Lease || namedByID(kind)
+	return kind == Netns || kind == Link || kind == Lease || kind == SharedMemory || namedByID(kind)
 }
+
+// CreatorEnded is why shared memory is foreign of which nothing but an earlier pass can name the pod.
+const CreatorEnded = "its creator has ended, and nothing shows whether it belonged to a pod"
 
 // recall restores the owner that an earlier pass saw when nothing on the node names one any more. It applies to the
 // very same object only: a namespace with the same inode at the same path, a link with the same index and peer. When
@@ -42,7 +46,7 @@ func recall(objects []Object, history History, now finding.Timestamp) map[string
 // foreign for another reason than that nothing names its owner.
 func remembered(o *Object, history History, now finding.Timestamp) Sighting {
 	s, ok := history[key(o)]
-	if !ok || !sameBoot(s.First, now) || o.Foreign != "" && !lostNetns(o) {
+	if !ok || !sameBoot(s.First, now) || o.Foreign != "" && !lostNetns(o) && o.Foreign != CreatorEnded {
 		return Sighting{}
 	}
 	switch {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // A running container is a witness for its pod: two lists without a pod can be wrong for the same reason, and a mistake
@@ -78,17 +79,18 @@ func runningSuspects(suspects []*Object, t *Inventory, history History, now find
 
 // askOneByName asks the apiserver by name for one running pod that its list lacks: the one whose request is the longest
 // ago, one in a pass, each once in askAgain.
-func (t *Inventory) askOneByName(ctx context.Context, scan *Scan, running []string, history History,
+func (t *Inventory) askOneByName(ctx context.Context, scan *hostscan.Scan, running []string, history History,
 	now finding.Timestamp) {
 	for _, uid := range running {
 		if !t.Cluster.OK() || hasPod(t.Cluster.Pods, uid) || history.podSighting(uid, now).Named.holds(now) {
 			continue
 		}
 		local := *t
-		answer, err := within(ctx, scan.ends, stageApiserver, "the apiserver", func(ctx context.Context) (NameAnswer,
-			error) {
-			return askByName(ctx, scan, &local, uid), nil
-		})
+		answer, err := hostscan.Within(ctx, scan.Ends, hostscan.Apiserver, "the apiserver",
+			func(ctx context.Context) (NameAnswer,
+				error) {
+				return askByName(ctx, scan, &local, uid), nil
+			})
 		if err != nil {
 			answer = NameAnswer{At: now, Why: err.Error()}
 		}
@@ -97,7 +99,7 @@ func (t *Inventory) askOneByName(ctx context.Context, scan *Scan, running []stri
 	}
 }
 
-func askByName(ctx context.Context, scan *Scan, t *Inventory, uid string) NameAnswer {
+func askByName(ctx context.Context, scan *hostscan.Scan, t *Inventory, uid string) NameAnswer {
 	pod, at := t.Runtime.Pods[uid].Pod, scan.Host.Clock()
 	fullName := pod.Namespace + "/" + pod.Name
 	switch {
@@ -122,7 +124,7 @@ func askByName(ctx context.Context, scan *Scan, t *Inventory, uid string) NameAn
 }
 
 // askListOfName lists this one pod.
-func askListOfName(ctx context.Context, scan *Scan, pod Pod, at finding.Timestamp) NameAnswer {
+func askListOfName(ctx context.Context, scan *hostscan.Scan, pod Pod, at finding.Timestamp) NameAnswer {
 	found, err := scan.Host.Cluster.PodsNamed(ctx, pod.Namespace, pod.Name)
 	if err != nil {
 		return NameAnswer{At: at, Why: "getting it is forbidden; list it: " + err.Error()}
@@ -141,7 +143,8 @@ func answerOf(found []corev1.Pod, pod Pod, at finding.Timestamp) NameAnswer {
 		return NameAnswer{At: at, Gone: true, Why: fmt.Sprintf("the apiserver lists no pod %s/%s on this node",
 			pod.Namespace, pod.Name)}
 	}
-	return NameAnswer{At: at, Gone: true, Why: fmt.Sprintf("pod %s/%s is another one now: its UID is %s", pod.Namespace,
+	return NameAnswer{At: at, Gone: true, Why: fmt.Sprintf("pod %s/%s is another one now: its UID is %s",
+		pod.Namespace,
 		pod.Name, found[0].UID)}
 }
 
@@ -198,7 +201,8 @@ func (p *runningPod) missing(s Settings, now finding.Timestamp) []string {
 	case !p.Named.holds(now):
 		missing = append(missing, "it is running, and the apiserver was not asked for it by name recently")
 	case !p.Named.Gone:
-		missing = append(missing, "it is running, and asking the apiserver for it by name proved nothing: "+p.Named.Why)
+		missing = append(missing,
+			"it is running, and asking the apiserver for it by name proved nothing: "+p.Named.Why)
 	}
 	return missing
 }

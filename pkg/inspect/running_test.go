@@ -11,6 +11,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // A pod that the apiserver returns by name is live, whatever its list says, and such a list proves nothing about other
@@ -148,9 +149,9 @@ func TestRunningStates(t *testing.T) {
 			s.State = cri.PodSandboxState_SANDBOX_NOTREADY
 			n.host.Runtime.Containers = func(context.Context) ([]*cri.Container, error) {
 				return []*cri.Container{{Id: "c", PodSandboxId: s.Id, State: state,
-					Labels: map[string]string{uidLabel: label}}}, nil
+					Labels: map[string]string{UIDLabel: label}}}, nil
 			}
-			inventory := askRuntime(t.Context(), NewScan(t.Context(), n.host))
+			inventory := askRuntime(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{}))
 			if inventory.Running[uidOf(3)] != want || inventory.Running[""] {
 				t.Errorf("%s, label %q: %v", state, label, inventory.Running)
 			}
@@ -250,8 +251,9 @@ func TestRunningPodRules(t *testing.T) {
 	n := newFullNode(t)
 	n.delete(uidOf(3))
 	n.nameErr, n.namedErr, n.host.Cluster.PodsNamed = forbidden, forbidden, nil
-	inventory := Gather(t.Context(), NewScan(t.Context(), n.host))
-	if got := askByName(t.Context(), NewScan(t.Context(), n.host), &inventory, uidOf(3)); got.Gone || got.Alive {
+	inventory := Gather(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{}))
+	if got := askByName(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{}), &inventory,
+		uidOf(3)); got.Gone || got.Alive {
 		t.Errorf("forbidden: %+v", got)
 	}
 }

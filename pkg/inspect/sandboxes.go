@@ -8,6 +8,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // sourceAnnotation is the source from which kubelet got the pod: api, file or http. kubelet copies the pod's
@@ -28,8 +29,8 @@ func sandboxSpec() KindSpec {
 }
 
 // listSandboxes lists CRI pod sandboxes in every state, all attempts.
-func listSandboxes(_ context.Context, scan *Scan) ([]Object, error) {
-	sandboxes, err := scan.sandboxes()
+func listSandboxes(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
+	sandboxes, err := scan.Sandboxes()
 	if err != nil {
 		return nil, err
 	}
@@ -41,20 +42,20 @@ func listSandboxes(_ context.Context, scan *Scan) ([]Object, error) {
 			Pod:       podOfSandbox(s),
 			SandboxID: s.GetId(),
 			Identity:  Identity{"id": s.GetId(), "created": strconv.FormatInt(s.GetCreatedAt(), 10)},
-			Facts: facts(
+			Facts: Facts(
 				"state", sandboxState(s.GetState()),
 				"attempt", strconv.FormatUint(uint64(s.GetMetadata().GetAttempt()), 10),
 				"source", s.GetAnnotations()[sourceAnnotation],
 				"handler", s.GetRuntimeHandler(),
 			),
-			Foreign: foreignUID(s.GetMetadata().GetUid()),
+			Foreign: ForeignUID(s.GetMetadata().GetUid()),
 		})
 	}
 	return objects, nil
 }
 
-// foreignUID returns why an object with this UID does not belong to kubelet.
-func foreignUID(uid string) string {
+// ForeignUID returns why an object with this UID does not belong to kubelet.
+func ForeignUID(uid string) string {
 	switch {
 	case uid == "":
 		return "has no pod UID"
@@ -69,8 +70,8 @@ func sandboxState(state cri.PodSandboxState) string {
 	return strings.TrimPrefix(state.String(), "SANDBOX_")
 }
 
-// facts returns a map of names and values, without empty values.
-func facts(pairs ...string) map[string]string {
+// Facts returns a map of names and values, without empty values.
+func Facts(pairs ...string) map[string]string {
 	made := make(map[string]string, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // stillGoneLimit bounds one call of StillGone.
@@ -20,7 +22,7 @@ func (i *Inspector) StillGone(ctx context.Context, pod Pod) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, stillGoneLimit)
 	defer cancel()
-	scan := NewScan(ctx, i.host)
+	scan := hostscan.New(ctx, i.host, hostscan.Deadline{})
 	kubelet := askKubelet(ctx, scan)
 	if kubelet.Err != nil {
 		return fmt.Errorf("ask kubelet for pod %s again: %w", pod.UID, kubelet.Err)
@@ -54,11 +56,11 @@ func (i *Inspector) StillGone(ctx context.Context, pod Pod) error {
 }
 
 // maybeStatic reports whether a UID may belong to a static pod, and why.
-func maybeStatic(scan *Scan, uid string) (bool, string) {
+func maybeStatic(scan *hostscan.Scan, uid string) (bool, string) {
 	if len(uid) == 32 {
 		return true, "its UID has 32 digits"
 	}
-	sandboxes, err := scan.sandboxes()
+	sandboxes, err := scan.Sandboxes()
 	if err != nil {
 		return true, "the runtime does not answer: " + err.Error()
 	}

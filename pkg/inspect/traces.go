@@ -1,19 +1,11 @@
 package inspect
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"hash/fnv"
-	"io/fs"
-	"path"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/cgroup"
-	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // restingPasses is how many passes in a row are left out while nothing is suspicious and no pod's traces change. What
@@ -24,14 +16,9 @@ const restingPasses = 4
 // without a trace on the node is noticed as well, and a whole pass, which asks kubelet, comes once in 40 minutes.
 const stillPasses = 40
 
-// traces is a digest of what shows that pods came, went or left something behind: the entries of kubelet's directory of
-// pods, of the pods' cgroups in each hierarchy, of CNI's cache and of the directories of network namespaces, all mounts,
-// the network devices, and which processes kubelet and the runtime are. It costs some milliseconds, a pass a hundred.
-type traces [16]byte
-
 // rest decides which passes may be left out.
 type rest struct {
-	before traces            // what was there before the last pass
+	before hostscan.Traces   // what was there before the last pass
 	known  bool              // before could be read
 	began  finding.Timestamp // the last pass
 	quiet  bool              // it found nothing that has to be looked at again
@@ -41,7 +28,7 @@ type rest struct {
 // Rests reports whether the next pass may be left out: the one before found that everything is a living pod's or
 // foreign, and no trace of a pod has changed since it began. It must not run concurrently with Pass.
 func (i *Inspector) Rests(ctx context.Context) bool {
-	now, err := readTraces(ctx, i.host)
+	now, err := hostscan.ReadTraces(ctx, i.host)
 	began := i.host.Clock()
 	if r := &i.rest; r.quiet && err == nil && now == r.before && (r.passes < restingPasses || i.still(began)) {
 		r.passes++
@@ -77,58 +64,4 @@ func quiet(report Report, next History) bool {
 		settled++
 	}
 	return len(next) == settled && len(report.Errors) == 0
-}
-
-// readTraces reads the traces of pods on a host. An error means that a pass is needed.
-func readTraces(ctx context.Context, h *host.Host) (traces, error) {
-	var none, sum traces
-	scan := NewScan(ctx, h)
-	mounts, err := scan.mounts()
-	if err != nil {
-		return none, err
-	}
-	private, err := kubeletMounts(scan)
-	if err != nil {
-		return none, err
-	}
-	digest := fnv.New128a()
-	for _, m := range append(mounts, private...) {
-		fmt.Fprintf(digest, "%d %q\n", m.ID, m.Point)
-	}
-	for _, dir := range traceDirs(scan, mounts) {
-		if err := ctx.Err(); err != nil {
-			return none, fmt.Errorf("traces of pods: %w", err)
-		}
-		entries, _, err := scan.Host.Files.Entries(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return none, err
-		}
-		fmt.Fprintf(digest, "%d entries of %q\n", len(entries), dir)
-		for _, entry := range entries {
-			fmt.Fprintf(digest, "%d %q\n", entry.Inode, entry.Name)
-		}
-	}
-	kubelet, kubeletErr := scan.kubelet()
-	runtime, runtimeErr := ask(ctx, "runtime", scan.Host.Runtime.Process)
-	if err := cmp.Or(kubeletErr, runtimeErr); err != nil {
-		return none, err
-	}
-	for _, process := range []host.Process{kubelet, runtime} {
-		fmt.Fprintf(digest, "process %d since %d\n", process.PID, process.StartTime)
-	}
-	digest.Sum(sum[:0])
-	return sum, nil
-}
-
-// traceDirs are the directories of which the entries come and go with pods.
-func traceDirs(scan *Scan, mounts []mount.Mount) []string {
-	paths := scan.Host.Paths
-	dirs := append([]string{path.Join(paths.KubeletRoot, "pods"), path.Join(paths.CNICacheDir, "results"),
-		"/sys/class/net"}, paths.NetnsDirs...)
-	for _, hierarchy := range cgroup.CgroupHierarchies(mounts, paths.CgroupMount) {
-		for _, dir := range cgroup.PodCgroupDirs(paths) {
-			dirs = append(dirs, path.Join(hierarchy.Point, dir))
-		}
-	}
-	return dirs
 }

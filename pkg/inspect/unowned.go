@@ -3,6 +3,8 @@ package inspect
 import (
 	"cmp"
 	"fmt"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // isUnowned reports whether everything that could name the pod of o was read, and nothing did.
@@ -30,7 +32,7 @@ func (e *evaluation) unowned(o *Object, witnesses map[string]Answer, sighting Si
 }
 
 // explainUnowned finds the processes in network namespaces without an owner: such a namespace is foreign.
-func explainUnowned(scan *Scan, objects []Object) {
+func explainUnowned(scan *hostscan.Scan, objects []Object) {
 	var network []*Object
 	for i := range objects {
 		if o := &objects[i]; networked(o.Kind) && isUnowned(o) {

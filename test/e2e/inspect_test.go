@@ -21,6 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/reportonly"
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
@@ -223,7 +224,8 @@ func (c *churn) inspectUntil(finished <-chan struct{}, passes *atomic.Int64) {
 			return
 		default:
 		}
-		report, _ := inspect.New(c.host, strict(), slog.New(slog.DiscardHandler)).Pass(t.Context(), nil)
+		report, _ := inspect.New(c.host, strict(),
+			slog.New(slog.DiscardHandler)).Listing(reportonly.Listers()).Pass(t.Context(), nil)
 		passes.Add(1)
 		checked := make(map[string]bool)
 		for _, o := range report.Objects {
@@ -277,7 +279,8 @@ func asksNothing(t *testing.T, c *inspectLab) {
 	c.host.Cluster.Pods = func(ctx context.Context) ([]corev1.Pod, error) { requests++; return pods(ctx) }
 	c.host.Cluster.Node = func(ctx context.Context) (*corev1.Node, error) { requests++; return node(ctx) }
 	began := time.Now()
-	report, _ := inspect.New(c.host, strict(), slog.New(slog.DiscardHandler)).Pass(t.Context(), nil)
+	report, _ := inspect.New(c.host, strict(),
+		slog.New(slog.DiscardHandler)).Listing(reportonly.Listers()).Pass(t.Context(), nil)
 	suspicious := 0
 	for _, o := range report.Objects {
 		if o.Verdict != inspect.Live && o.Verdict != inspect.Foreign {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -46,14 +47,11 @@ func ReadPacketFilter(h *host.Host) (packetfilter.PacketFilter, error) {
 func legacyTables(h *host.Host) ([]string, error) {
 	var tables []string
 	for _, family := range []string{"ip", "ip6"} {
-		names, err := h.Files.Read("/proc/thread-self/net/" + family + "_tables_names")
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // never loaded
-		}
+		names, err := tableNames(h, family)
 		if err != nil {
 			return nil, err
 		}
-		for _, table := range strings.Fields(string(names)) {
+		for _, table := range names {
 			if table != "nat" {
 				tables = append(tables, family+" "+hosterr.Clip(table))
 			}
@@ -62,15 +60,42 @@ func legacyTables(h *host.Host) ([]string, error) {
 	return tables, nil
 }
 
-// PortMappings reads the rules of CNI's portmap plugin in nf_tables, as its nftables backend and iptables-nft write
-// them. Those of iptables-legacy are not read.
+// tableNames names the tables of iptables-legacy that exist: none where it was never loaded.
+func tableNames(h *host.Host, family string) ([]string, error) {
+	names, err := h.Files.Read("/proc/thread-self/net/" + family + "_tables_names")
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return strings.Fields(string(names)), err
+}
+
+// PortMappings reads the rules of CNI's portmap plugin, as its nftables backend, iptables-nft and iptables-legacy write
+// them.
 func PortMappings(h *host.Host) ([]packetfilter.PortMapping, error) {
-	if h.Files.Root != "" || !h.HasModule("nf_tables") {
+	if h.Files.Root != "" {
 		return nil, nil
 	}
-	mappings, err := wholeDump(packetfilter.ReadPortMappings)
-	if err != nil {
-		return nil, fmt.Errorf("read nf_tables: %w", err)
+	mappings, err := legacyPortMappings(h)
+	if !h.HasModule("nf_tables") {
+		return mappings, err
 	}
-	return mappings, nil
+	more, nftErr := wholeDump(packetfilter.ReadPortMappings)
+	if nftErr != nil {
+		err = errors.Join(err, fmt.Errorf("read nf_tables: %w", nftErr))
+	}
+	return append(mappings, more...), err
+}
+
+// legacyPortMappings reads those in iptables-legacy, if its tables are there.
+func legacyPortMappings(h *host.Host) (mappings []packetfilter.PortMapping, failed error) {
+	for _, family := range []string{"ip", "ip6"} {
+		tables, err := tableNames(h, family)
+		if err == nil && slices.Contains(tables, "nat") {
+			var found []packetfilter.PortMapping
+			found, err = packetfilter.ReadLegacyPortMappings(family)
+			mappings = append(mappings, found...)
+		}
+		failed = errors.Join(failed, err)
+	}
+	return mappings, failed
 }

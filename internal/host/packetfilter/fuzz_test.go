@@ -1,6 +1,10 @@
 package packetfilter
 
-import "testing"
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+)
 
 func FuzzParseNFT(f *testing.F) {
 	f.Add([]byte("\x02\x00\x00\x00\x0b\x00\x01\x00filter\x00\x00\x0c\x00\x03\x00FORWARD\x00" +
@@ -16,5 +20,27 @@ func FuzzParseNFT(f *testing.F) {
 		})
 		_ = rule.String()
 		_, _, _ = PortMapping{}.parse(message)
+	})
+}
+
+func FuzzLegacyTable(f *testing.F) {
+	for i, family := range legacyFamilies() {
+		entry := make([]byte, family.entry+2*extensionHead) // the head of the plugin's chain
+		binary.NativeEndian.PutUint16(entry[family.targetOffset:], uint16(family.entry))
+		binary.NativeEndian.PutUint16(entry[family.targetOffset+2:], uint16(len(entry)))
+		copy(entry[family.entry+2:], "ERROR")
+		copy(entry[family.entry+extensionHead:], "CNI-HOSTPORT-DNAT")
+		rule := slices.Clone(entry)
+		copy(rule[family.entry+2:], "\x00\x00\x00\x00\x00")
+		f.Add(i == 0, append(entry, rule...))
+	}
+	f.Fuzz(func(t *testing.T, v4 bool, table []byte) {
+		family := legacyFamilies()[1]
+		if v4 {
+			family = legacyFamilies()[0]
+		}
+		if mappings, err := family.mappings(table); err != nil && mappings != nil {
+			t.Error("mappings and an error")
+		}
 	})
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/podstate"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/podstage"
 )
 
@@ -43,7 +43,7 @@ const (
 
 // Gather reads everything about one pod. The name must be valid.
 func Gather(ctx context.Context, h *host.Host, look Lookups, namespace, name string) podstage.Facts {
-	g := &gatherer{host: inspect.NewScan(ctx, h).Host, look: look}
+	g := &gatherer{host: hostscan.New(ctx, h, hostscan.Deadline{}).Host, look: look}
 	g.facts = podstage.Facts{Node: h.NodeName, Namespace: namespace, Name: name, Now: h.Clock().Wall}
 	g.ask(ctx)
 	g.identify()

@@ -1,0 +1,179 @@
+package hostscan
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	hostcgroup "github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
+)
+
+// ProcessTable is one pass over /proc.
+type ProcessTable struct {
+	Pods    []PodProcess     // those in a pod's cgroup
+	Nested  []PodProcess     // those in a kubepods tree that is not our kubelet's
+	Hidden  []PodProcess     // those that could not be read
+	Count   map[string]int   // processes by UID
+	Members map[string][]int // processes by cgroup, at most MaxPodProcesses of each: MemberKey
+	PIDs    []int            // all
+}
+
+// MaxPodProcesses is how many processes of one pod are listed. A pod with more affects only itself: see listProcesses.
+const MaxPodProcesses = 4096
+
+// PodProcess is a process in a cgroup of a pod.
+type PodProcess struct {
+	proc.Stat
+	UID, Container, Cgroup string
+	Driver                 string // of the tree that it is in
+	Conflict               string // set when hierarchies name different pods or drivers
+	Unread                 string // why it could not be read
+}
+
+// MemberKey names one cgroup of one hierarchy, both as in /proc/PID/cgroup.
+func MemberKey(hierarchy, cgroup string) string { return hierarchy + ":" + cgroup }
+
+// readProcesses makes one pass over /proc. A process belongs to the pod of any of its cgroups: interrupted clean-ups
+// leave processes in some hierarchies only. In cgroup v1 a zombie is in no cgroup and is not listed. A process that
+// cannot be read affects only itself: some kernels report no cgroups at all if the path is longer than PATH_MAX.
+func readProcesses(ctx context.Context, h *host.Host) (ProcessTable, error) {
+	pids, err := h.PIDs()
+	if err != nil {
+		return ProcessTable{}, err
+	}
+	table := ProcessTable{PIDs: pids, Count: make(map[string]int), Members: make(map[string][]int)}
+	pods := podLookup{paths: h.Paths, known: make(map[string]cgroupPod)}
+	for _, pid := range pids {
+		if err := ctx.Err(); err != nil {
+			return ProcessTable{}, fmt.Errorf("processes: %w", err)
+		}
+		cgroups, err := h.ProcCgroups(pid)
+		if proc.Gone(err) {
+			continue
+		}
+		if err != nil {
+			table.hide(h, pid, PodProcess{}, err)
+			continue
+		}
+		p, ours, nested := pods.ofProcess(cgroups)
+		if !ours && !nested {
+			continue
+		}
+		if p.Stat, err = h.ProcStat(pid); proc.Gone(err) {
+			continue
+		} else if err != nil {
+			table.hide(h, pid, p, err)
+			continue
+		}
+		if !ours {
+			table.Nested = append(table.Nested, p)
+			continue
+		}
+		if table.Count[p.UID]++; table.Count[p.UID] <= MaxPodProcesses {
+			table.Pods = append(table.Pods, p)
+		}
+		for hierarchy, cgroup := range cgroups {
+			if key := MemberKey(hierarchy, cgroup); len(table.Members[key]) < MaxPodProcesses {
+				table.Members[key] = append(table.Members[key], pid)
+			}
+		}
+	}
+	return table, nil
+}
+
+// hide records a process that could not be read.
+func (t *ProcessTable) hide(h *host.Host, pid int, p PodProcess, err error) {
+	if stat, statErr := h.ProcStat(pid); statErr == nil {
+		p.Stat = stat
+	}
+	p.PID, p.Unread = pid, err.Error()
+	t.Hidden = append(t.Hidden, p)
+}
+
+// cgroupPod is what the path of a cgroup shows.
+type cgroupPod struct {
+	host.CgroupPlace
+	ours, nested bool
+}
+
+// podLookup caches what paths show: the same few occur in every hierarchy and for many processes.
+type podLookup struct {
+	paths host.Paths
+	known map[string]cgroupPod
+}
+
+func (l *podLookup) of(cgroup string) cgroupPod {
+	found, ok := l.known[cgroup]
+	if !ok {
+		found.CgroupPlace, found.ours = l.paths.PlaceOfCgroup(cgroup)
+		found.nested = !found.ours && strings.Contains(cgroup, "kubepods") &&
+			!slices.ContainsFunc(hostcgroup.KubepodsCgroups(l.paths), func(own string) bool {
+				return mount.Below(cgroup, own)
+			})
+		l.known[cgroup] = found
+	}
+	return found
+}
+
+// ofProcess returns the pod that one of the cgroups of a process belongs to; nested is true where one is in a kubepods
+// tree of another kubelet.
+func (l *podLookup) ofProcess(cgroups map[string]string) (p PodProcess, ours, nested bool) {
+	for _, cgroup := range cgroups {
+		switch pod := l.of(cgroup); {
+		case pod.nested:
+			nested = true
+			if !ours {
+				p.Cgroup = max(p.Cgroup, cgroup)
+			}
+		case !pod.ours:
+		case ours && pod.UID != p.UID:
+			p.Conflict = fmt.Sprintf("in cgroups of two pods, %s and %s", min(p.UID, pod.UID), max(p.UID, pod.UID))
+		case ours && pod.Driver != p.Driver:
+			p.Conflict = "in cgroups of two cgroup drivers"
+		default:
+			if !ours {
+				p.Cgroup = ""
+			}
+			ours, p.UID, p.Driver = true, pod.UID, pod.Driver
+			// independent of the order of the map
+			p.Container, p.Cgroup = max(p.Container, pod.ContainerID), max(p.Cgroup, cgroup)
+		}
+	}
+	if ours && nested {
+		p.Conflict = cmp.Or(p.Conflict, "also in a kubepods tree that is not our kubelet's")
+	}
+	return p, ours, nested
+}
+
+// OwnPod returns the UID of the pod that the agent runs in; empty where it runs outside Kubernetes.
+func (s *Scan) OwnPod() string {
+	cgroups, err := s.Host.OwnCgroups()
+	if err != nil {
+		return ""
+	}
+	pods := podLookup{paths: s.Host.Paths, known: make(map[string]cgroupPod)}
+	p, _, _ := pods.ofProcess(cgroups)
+	return p.UID
+}
+
+// PodsBelow returns the pods in whose cgroups the children of a process are, by its PID; no UID
+// where they are in those of several.
+func (s *Scan) PodsBelow() (map[int]string, error) {
+	table, err := s.Processes()
+	if err != nil {
+		return nil, err
+	}
+	pods := make(map[int]string)
+	for _, p := range table.Pods {
+		if other, ok := pods[p.PPID]; ok && other != p.UID {
+			p.UID = ""
+		}
+		pods[p.PPID] = p.UID
+	}
+	return pods, nil
+}

@@ -1,0 +1,52 @@
+package inspect
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/volume"
+)
+
+// HandleSum is the fact that identifies the volume of a driver: see volume.HandleSum.
+const HandleSum = "handleSHA256"
+
+// volumeInUse returns why a staged volume is not left over, by what only kubelet and the Node can tell. A pod that has
+// not started yet may be the one that it is being staged for, which takes as long as a check of a filesystem; its claims
+// do not name the volume.
+func (t *Inventory) volumeInUse(o *Object) string {
+	for _, name := range t.Cluster.VolumesInUse {
+		_, handle, ok := strings.Cut(name, "^") // kubernetes.io/csi/<driver>^<handle>
+		if ok && handle != "" && (volume.HandleSum(handle) == o.Facts[HandleSum] ||
+			handle == o.Facts["volumeHandle"] ||
+			o.Kind == StorageSession && strings.Contains(handle, o.Facts["volume"])) {
+			return "the Node's volumesInUse names " + name
+		}
+	}
+	for _, pod := range t.Kubelet.Pods {
+		if pod.Mounting {
+			return fmt.Sprintf("pod %s/%s has not started, and may be waiting for it", pod.Namespace, pod.Name)
+		}
+	}
+	return ""
+}
+
+// pluginInUse returns the pod that may be the plugin's, and about to listen again: one that mounts the directory of its
+// driver, or one that is not ready and mounts the directory of the socket.
+func (t *Inventory) pluginInUse(o *Object) string {
+	for _, pod := range t.Kubelet.Pods {
+		if pod.Ended {
+			continue
+		}
+		for _, dir := range pod.HostPaths {
+			driver := path.Base(path.Dir(path.Clean(dir))) == "plugins"
+			registers := driver && strings.HasPrefix(path.Base(o.ID), path.Base(dir))
+			below := mount.Below(o.ID, dir) || mount.Below(o.Facts["directory"], dir)
+			if registers || below && (driver || !pod.Ready) {
+				return fmt.Sprintf("pod %s/%s mounts %s, and may be its plugin's", pod.Namespace, pod.Name, dir)
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,139 @@
+package inspect
+
+// reportedSpecs are the kinds that are only reported. Their listers are in pkg/inspect/reportonly.
+func reportedSpecs() []KindSpec {
+	return []KindSpec{
+		{
+			Kind: PodLogs,
+			ReportOnly: "kubelet removes them once its garbage collection runs again; they may be all that is left to " +
+				"explain what the pod did",
+			What: "a directory of container logs, `/var/log/pods/<namespace>_<name>_<uid>`",
+			Harm: "disk space",
+		},
+		{
+			Kind: LogLink, GoneFrom: ofSandbox,
+			ReportOnly: "kubelet removes it once its garbage collection runs again",
+			What: "a link to a container's log, `/var/log/containers/<pod>_<namespace>_<container>-<ID>.log`, whose target is " +
+				"gone",
+			Harm: "collectors of logs try it again and again",
+		},
+		{
+			Kind: StagedVolume, InUse: (*Inventory).volumeInUse,
+			ReportOnly: "only its driver can unstage it without loss: let kubelet do it, by a pod that uses the volume on " +
+				"this node and is deleted again",
+			Unused: "no pod on this node has a directory or a mount of the volume, and none waits for one",
+			What:   "a volume that is staged below `<kubelet root>/plugins/kubernetes.io` and that no pod here uses",
+			Harm:   "the volume stays attached, and cannot be detached or used on another node",
+		},
+		{
+			Kind: PluginSocket, InUse: (*Inventory).pluginInUse,
+			ReportOnly: "a plugin that starts again makes its socket anew; one that was removed for good leaves only the file",
+			Unused:     "no process listens on it, and no pod that may be its plugin's runs here",
+			What: "a socket in `plugins_registry`, `device-plugins` or `plugins/<driver>` of kubelet on which no process " +
+				"listens",
+			Harm: "kubelet tries to register the plugin again and again; registrars wait for a driver that is gone",
+		},
+		{
+			Kind: DeviceAllocation,
+			ReportOnly: "kubelet gives it back with its next allocation, or when it is restarted; its checkpoints must not be " +
+				"changed while it runs",
+			What: "devices, CPUs or memory that kubelet's checkpoint gives to a pod (`kubelet_internal_checkpoint`, " +
+				"`cpu_manager_state`, `memory_manager_state`)",
+			Harm: "kubelet may refuse pods that ask for them (UnexpectedAdmissionError)",
+		},
+		{
+			Kind: BlockDevice, InUse: (*Inventory).volumeInUse,
+			ReportOnly: "what is detached under queued writes loses them: its driver or an administrator has to decide",
+			Unused:     "nothing mounts, maps or swaps on it, and no pod here has a directory of its volume",
+			What: "a loop device with a file below kubelet's directory, or an encrypted mapping named after a " +
+				"PersistentVolume (`pvc-<UUID>`)",
+			Harm: "the file's disk space is not given back, the volume below cannot be detached",
+		},
+		{
+			Kind: SystemdUnit, GoneFrom: ofSandbox,
+			ReportOnly: "`systemctl reset-failed` makes systemd forget it",
+			Unused:     "it has ended, and the runtime does not know its container",
+			What: "a unit of systemd whose pod, container or mount is gone: a pod's slice without a cgroup, a container's " +
+				"scope or a mount that has failed or is not active, the scope of a mount that kubelet made for a pod",
+			Harm: "memory and processor time of systemd, and alarms about failed units",
+		},
+		{
+			Kind: ContainerdContainer, FromRuntime: true, GoneFrom: []string{Runtime},
+			ReportOnly: "what it still holds (a process, a mount, a snapshot) has to be looked at first",
+			What:       "a container of containerd in the namespace `k8s.io` that CRI made and does not list",
+			Harm: "kubelet cannot see, stop or remove it: its process may run beside the new copy of its pod, and its " +
+				"name and snapshot stay taken",
+		},
+		{
+			Kind: Task, FromRuntime: true, GoneFrom: ofSandbox,
+			ReportOnly: "what keeps it from ending (a holder of its root filesystem, a process in state D) goes first",
+			What:       "a task of containerd in the namespace `k8s.io`, running or stopped",
+			Harm:       "keeps the shim, the bundle and the root filesystem; a running one keeps the whole container",
+		},
+		{
+			Kind: Shim, GoneFrom: ofSandbox,
+			ReportOnly: "to end it while a container runs below it would leave that to nobody",
+			What:       "a shim of the runtime: `containerd-shim` in the namespace `k8s.io`, or CRI-O's `conmon`",
+			Harm:       "keeps memory, a PID, a bundle and often a whole container that the scheduler counts as free",
+		},
+		{
+			Kind: Rootfs, GoneFrom: ofSandbox,
+			ReportOnly: "containerd removes it once its holder is gone; to remove it beside a mount destroys data",
+			What: "a container's bundle, `<containerd state>/io.containerd.runtime.v2.task/k8s.io/<id>`, with its root " +
+				"filesystem mounted on `rootfs`",
+			Harm: "keeps the snapshot, and the shim that waits for it; thousands of them slow down every mount",
+		},
+		{
+			Kind: SandboxDirectory, GoneFrom: ofSandbox,
+			ReportOnly: "containerd removes it when it starts",
+			What: "a sandbox's directory of containerd's CRI plugin, `io.containerd.grpc.v1.cri/sandboxes/<id>` below " +
+				"its root or state, with `shm` mounted",
+			Harm: "memory, as long as something is in its shm",
+		},
+		{
+			Kind: Snapshot, FromRuntime: true, GoneFrom: ofSandbox,
+			ReportOnly: "containerd's garbage collection removes it, unless a label or a lease of another client keeps it",
+			What:       "an active snapshot of containerd in the namespace `k8s.io`: the writable layer of a container",
+			Harm:       "disk space",
+		},
+		{
+			Kind: IPAMLease, GoneFrom: ofSandbox,
+			ReportOnly: "a CNI DEL gives the address back: see cni-attachment; without a cached result there is none to run",
+			What:       "the lease of an address by host-local, `/var/lib/cni/networks/<network>/<address>`",
+			Harm:       "an address that is never given back: after enough of them no pod gets one",
+		},
+		{
+			Kind: PortMapping, GoneFrom: ofSandbox,
+			ReportOnly: "a CNI DEL with the cached configuration removes it: see cni-attachment; rules are never flushed",
+			What: "a rule of CNI's portmap plugin that sends a port of the host to a sandbox (nftables, iptables-nft, iptables-legacy): " +
+				"in the chain `CNI-HOSTPORT-DNAT`, or of the table `cni_hostport`",
+			Harm: "the port of the host leads nowhere, or to the pod that has the address now; a new pod with that port " +
+				"is not reached",
+		},
+		{
+			Kind: VolumeAttachment, InUse: (*Inventory).volumeInUse,
+			ReportOnly: "attachments belong to the attach-detach controller: `kubectl describe volumeattachment` with the " +
+				"name in its facts says why it does not detach",
+			Unused: "the volume is neither staged nor in the directory of a pod on this node, and no pod waits for one",
+			What:   "a volume of a CSI driver that is attached to this node (`volumesAttached` of the Node) and not used here",
+			Harm:   "the volume cannot be attached to another node: its next pod waits there (Multi-Attach)",
+		},
+		{
+			Kind: StorageSession, InUse: (*Inventory).volumeInUse,
+			ReportOnly: "a session that ends under queued writes loses them: its driver or an administrator has to decide",
+			Unused:     "nothing mounts, maps or swaps on its disks, and no pod here has a directory of its volume",
+			What: "an iSCSI session or an NVMe over TCP controller whose target is named after a PersistentVolume " +
+				"(`pvc-<UUID>`)",
+			Harm: "the volume stays connected and may be refused on another node; a server that is gone for good is tried " +
+				"again and again, and whoever reads the disk hangs",
+		},
+		{
+			Kind: SharedMemory,
+			ReportOnly: "what is in it may be meant for another pod that shares the node's IPC namespace; `ipcrm -m ID` " +
+				"removes it",
+			What: "a segment of System V shared memory in the node's IPC namespace that a process of a pod (`hostIPC`) " +
+				"has created, as long as the agent has seen that process",
+			Harm: "memory, which counts for no pod any more",
+		},
+	}
+}
