@@ -148,7 +148,7 @@ func (c *CheckState) present(f Finding, hold Hold, now Timestamp) []Update {
 	}
 	b.Finding, b.Latest, b.Last = f, f.Message, now
 	b.Runs++
-	if b.Runs < hold.Runs || now.Since(b.First) < hold.For {
+	if !f.Certain && (b.Runs < hold.Runs || now.Since(b.First) < hold.For) {
 		return nil
 	}
 	b.Raised, b.ID = now, f.Key().id(now)
