@@ -46,6 +46,10 @@ type TaskScan struct {
 	since    map[TaskID]time.Duration // blocked tasks: uptime of the first scan that found them so
 	Freezers map[string]bool          // state files of cgroups: all in them is frozen
 	cut      bool                     // there are more tasks than maxTasks
+
+	// of the agent itself, which are not among the others
+	OwnRunnable int
+	ownBlocked  []Task
 }
 
 // Renew scans again, unless the last scan is fresh.
@@ -60,8 +64,12 @@ func (before TaskScan) Renew(ctx context.Context, h *host.Host) (TaskScan, error
 	if err != nil {
 		return TaskScan{}, err
 	}
-	left := MaxTasks
+	left, own := MaxTasks, Own(h, table)
 	for _, leader := range table {
+		if own[leader.PID] {
+			scan.addOwn(ctx, h, leader)
+			continue
+		}
 		if ctx.Err() != nil {
 			return TaskScan{}, fmt.Errorf("scan the threads of %d processes: %w", len(table), ctx.Err())
 		}
@@ -72,7 +80,7 @@ func (before TaskScan) Renew(ctx context.Context, h *host.Host) (TaskScan, error
 		}
 		left -= scan.addTasks(ctx, h, leader)
 	}
-	for _, t := range scan.Blocked {
+	for _, t := range slices.Concat(scan.Blocked, scan.ownBlocked) {
 		scan.since[t.ID] = now
 		if first, ok := before.since[t.ID]; ok {
 			scan.since[t.ID] = first
@@ -80,6 +88,14 @@ func (before TaskScan) Renew(ctx context.Context, h *host.Host) (TaskScan, error
 	}
 	scan.delta = cpuSince(before, scan)
 	return scan, nil
+}
+
+// addOwn adds the threads of a process of the agent.
+func (s *TaskScan) addOwn(ctx context.Context, h *host.Host, leader proc.Stat) {
+	of := TaskScan{Freezers: s.Freezers}
+	of.addTasks(ctx, h, leader)
+	s.OwnRunnable += len(of.runnable)
+	s.ownBlocked = append(s.ownBlocked, of.Blocked...)
 }
 
 // addTasks adds the threads of a process that run or are blocked, and returns the number of its threads. Blocked
@@ -156,10 +172,15 @@ func cpuSince(before, now TaskScan) map[int]float64 {
 }
 
 // BlockedLong counts the tasks that were blocked in an earlier scan too.
-func (s TaskScan) BlockedLong() int {
+func (s TaskScan) BlockedLong() int { return s.long(s.Blocked) }
+
+// OwnBlockedLong counts the agent's own: each adds 1 to the load.
+func (s TaskScan) OwnBlockedLong() int { return s.long(s.ownBlocked) }
+
+func (s TaskScan) long(blocked []Task) int {
 	long := 0
-	for _, first := range s.since {
-		if s.at-first >= scanEvery {
+	for _, t := range blocked {
+		if s.at-s.since[t.ID] >= scanEvery {
 			long++
 		}
 	}
