@@ -111,6 +111,7 @@ type checkResult struct {
 	Findings      []finding.Finding `json:"findings"`
 	Errors        []checkError      `json:"errors"`
 	NotApplicable []notApplicable   `json:"notApplicable"`
+	Lacks         blindness         `json:"lacks,omitempty"` // what the agent lacks, which is why checks have errors
 }
 
 type checkError struct {
@@ -131,6 +132,9 @@ func summarize(observations []finding.Observation) checkResult {
 			result.NotApplicable = append(result.NotApplicable, notApplicable{l.Check, na.Why})
 		} else if l.Err != nil {
 			result.Errors = append(result.Errors, checkError{l.Check, l.Err.Error()})
+			if lack := finding.AccessOf(l.Err); lack != nil {
+				result.Lacks.add(l.Check, *lack)
+			}
 		}
 	}
 	for i := range result.Findings {
@@ -170,6 +174,9 @@ func printCheck(w io.Writer, node string, checks []detect.Check, observations []
 		p.domain(domain, byID)
 	}
 	result := summarize(observations)
+	for _, lack := range result.Lacks {
+		p.text(yellow, "UNKNOWN", lack.text())
+	}
 	if os.Geteuid() != 0 && len(result.Errors) > 0 {
 		fmt.Fprintf(p, "%s\n",
 			p.wrap("This was not run as root: much of what is unknown can be read by root only.", 0, 0))
@@ -227,7 +234,7 @@ func (p *checkScreen) check(c detect.Check, found []finding.Finding, err error) 
 	if len(found) > 0 && c.Advice != "" {
 		p.text("", "", fmt.Sprintf("next: %s (nodeagent explain %s)", strings.TrimSuffix(c.Advice, "."), c.ID))
 	}
-	if err != nil {
+	if err != nil && finding.AccessOf(err) == nil { // what the agent lacks is printed once, at the end
 		p.text(yellow, "UNKNOWN", fmt.Sprintf("%s: could not tell: %s", c.ID, oneLine(err.Error())))
 	}
 }

@@ -183,6 +183,7 @@ func (p *statusScreen) line(text string) {
 // unknown lists the checks that cannot tell.
 func (p *statusScreen) unknown() {
 	begun := false
+	lacks := blindness{}
 	for _, c := range p.status.Checks {
 		if c.Error == "" && c.Status != finding.StatusUnknown {
 			continue
@@ -190,6 +191,10 @@ func (p *statusScreen) unknown() {
 		if !begun {
 			fmt.Fprintf(p, "\n%s\n", p.paint(yellow, "CANNOT TELL"))
 			begun = true
+		}
+		if c.Access != nil {
+			lacks.add(c.Check, *c.Access)
+			continue
 		}
 		text := c.Check
 		if c.Status == finding.StatusUnknown {
@@ -199,6 +204,9 @@ func (p *statusScreen) unknown() {
 			text += ": " + oneLine(c.Error)
 		}
 		p.line(text)
+	}
+	for _, lack := range lacks {
+		p.line(lack.text())
 	}
 }
 

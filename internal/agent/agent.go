@@ -87,7 +87,7 @@ func New(o Options) (*Agent, error) {
 	own := checks.Checks(cfg.Checks, a.deps)
 	a.monitors = a.openMonitors(own)
 	a.checks = slices.Concat(own, a.monitors.Checks(), plugin.Checks(cfg.Plugins),
-		[]detect.Check{left.check(), stateCheck(o.Store)}, a.eventCenterChecks(), o.Checks)
+		[]detect.Check{left.check(), stateCheck(o.Store), accessCheck(a.state)}, a.eventCenterChecks(), o.Checks)
 	a.Progress = notify.NewProgress(limits(a.checks))
 
 	state, err := o.Store.LoadState()
@@ -149,6 +149,13 @@ func (a *Agent) loadDeps() (checks.Deps, error) {
 	}
 	kernellog.RestoreKernelLog(deps.KernelLog, deps.Sources, deps.State, a.started.Boot)
 	return deps, nil
+}
+
+// state returns what is believed of all checks now.
+func (a *Agent) state() finding.State {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.tracker.State()
 }
 
 // observe takes one observation into account and reports what changed. The engine calls it for one at a time.
@@ -232,7 +239,7 @@ func (a *Agent) Status() status.Status {
 		Findings: state.Raised(), Trouble: []string{}, Release: a.leftovers.status(), Leftovers: a.leftovers.last()}
 	for _, check := range state.Checks() {
 		c := state[check]
-		s.Checks = append(s.Checks, status.CheckStatus{Check: check, Status: c.Status, Since: c.Since, Error: c.Err,
+		s.Checks = append(s.Checks, status.CheckStatus{Check: check, Status: c.Status, Since: c.Since, Error: c.Err, Access: c.Access,
 			Why: c.Why, Condition: a.conditionOf(check)})
 	}
 	s.Sinks = a.sinks.all(a.reporters)

@@ -34,7 +34,7 @@ var mayImport = map[string][]string{
 	"internal/mutate/mutatetest": {"pkg/finding", "internal/host", "internal/mutate", "test/need"},
 	"test/need":                  {},
 
-	"internal/kube":       {"internal/host"},
+	"internal/kube":       {"internal/host", "pkg/finding"},
 	"internal/config":     {"internal/host", "pkg/finding", "pkg/detect", "pkg/inspect", "pkg/remediate", "pkg/report"},
 	"internal/store":      {"pkg/finding"},
 	"internal/faultpoint": {},

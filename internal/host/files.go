@@ -103,3 +103,26 @@ func (f Files) List(dir string) ([]string, error) {
 
 // Link returns the target of a symbolic link.
 func (f Files) Link(name string) (string, error) { return os.Readlink(f.Path(name)) }
+
+// Inode returns the device number and inode of what a path leads to. Those of a directory in sysfs, or of a cgroup, are
+// its identity: another one of the same name has another inode.
+func (f Files) Inode(name string) (string, error) {
+	var stat unix.Stat_t
+	if err := unix.Stat(f.Path(name), &stat); err != nil {
+		return "", &os.PathError{Op: "stat", Path: name, Err: err}
+	}
+	return fmt.Sprintf("%d:%d", stat.Dev, stat.Ino), nil
+}
+
+// Resolve follows all symbolic links of a path.
+func (f Files) Resolve(name string) (string, error) {
+	real, err := filepath.EvalSymlinks(f.Path(name))
+	if err != nil {
+		return "", err
+	}
+	if f.Root == "" {
+		return real, nil
+	}
+	inside, err := filepath.Rel(f.Root, real)
+	return filepath.Join("/", inside), err
+}

@@ -66,8 +66,14 @@ const DefaultTimeout = 15 * time.Second
 var ErrNoCredentials = errors.New("no credentials for the apiserver")
 
 // Credentials returns endpoint and credentials of the apiserver, and where they were found. Files that it names
-// (tokens, client certificates) are read again by the connection as they rotate.
+// (tokens, client certificates) are read again by the connection as they rotate. Where there are none that can be used,
+// the error is a finding.AccessError.
 func (c Config) Credentials() (*rest.Config, string, error) {
+	config, source, err := c.credentials()
+	return config, source, lacksCredentials(source, err)
+}
+
+func (c Config) credentials() (*rest.Config, string, error) {
 	if c.Kubeconfig != "" {
 		config, err := kubeconfig{c.Kubeconfig, true, false}.load()
 		return config, c.Kubeconfig, err

@@ -158,6 +158,7 @@ func (k *kubeletClient) stream(ctx context.Context, path string, read func(io.Re
 	if err != nil && (!errors.As(err, &status) || status.Code == http.StatusUnauthorized) {
 		k.drop(client)
 	}
+	err = lacksKubeletRight(err)
 	// reported once: the other paths are refused for the same reason
 	if path == "/pods" && errors.Is(err, hosterr.ErrForbidden) {
 		return fmt.Errorf("%w; %s", err, kubeletRight)

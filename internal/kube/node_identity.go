@@ -79,7 +79,7 @@ func (c Config) nodeCredentials() (*rest.Config, string, error) {
 	}
 	kubelets := c
 	kubelets.ServiceAccountDir = "/nonexistent"
-	config, path, err := kubelets.Credentials()
+	config, path, err := kubelets.credentials() // without them the agent has its own: it lacks nothing
 	if err != nil {
 		return nil, "", fmt.Errorf("kubelet's credentials: %w", err)
 	}

@@ -39,9 +39,12 @@ func (c *Client) answeredAt() time.Time {
 
 // kubeletTarget is the apiserver of kubelet's kubeconfig; where kubelet has none, that of the agent's own credentials.
 func (c *Client) kubeletTarget() (*rest.Config, error) {
-	config, err := c.config.kubelets().load()
+	kubelets := c.config.kubelets()
+	config, err := kubelets.load()
 	if errors.Is(err, fs.ErrNotExist) {
 		config, _, err = c.config.Credentials()
+	} else {
+		err = lacksCredentials(kubelets.path, err)
 	}
 	if errors.Is(err, ErrNoCredentials) {
 		return nil, fmt.Errorf("%w: %w", hosterr.ErrNotConfigured, err)

@@ -67,7 +67,10 @@ func (c *Client) try(ctx context.Context, r request) error {
 		err = result.Into(r.into)
 	}
 	c.learn(ctx, s, err)
-	return err
+	if c.asNode == nil { // what the node itself may not read the agent may have a right to
+		return err
+	}
+	return lacksRight(err)
 }
 
 // count reports one request to the observer: verb, resource and status code (0: no answer).

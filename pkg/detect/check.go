@@ -23,6 +23,7 @@ type Check struct {
 	// a run that takes longer is abandoned and counts as an error; DefaultDeadline unless set
 	Deadline time.Duration
 	Wakes    []Wake           // what makes the check run at once
+	WakeGap  time.Duration    // the least time between two runs that wakes cause, where a run costs much
 	Policy   finding.Policy   // when findings are believed and when they are cleared
 	Severity finding.Severity // of all findings, where a user has set it; otherwise each finding has its own
 

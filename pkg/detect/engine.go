@@ -189,7 +189,7 @@ func (r *runner) loop(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(wakeGap):
+			case <-time.After(max(wakeGap, r.check.WakeGap)):
 			}
 		}
 		timer.Reset(next)

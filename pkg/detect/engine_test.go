@@ -116,6 +116,33 @@ func TestEngineWakes(t *testing.T) {
 	})
 }
 
+// A check that costs much is woken at once, and seldom in a storm; the last wake is not lost.
+func TestEngineWakeGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n atomic.Int32
+		e, _ := engineFor(t, nil, Check{ID: "a", Every: time.Hour, Run: counting(&n), WakeGap: 10 * time.Second,
+			Wakes: []Wake{{Source: WakeMounts}}})
+		synctest.Wait()
+		for i := range 300 { // ten changes a second
+			e.Wake(WakeMounts, Change{})
+			synctest.Wait()
+			if i == 0 && n.Load() != 2 {
+				t.Errorf("%d runs, want one at once after the wake", n.Load())
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		before := n.Load()
+		if before > 2+30/10*2 {
+			t.Errorf("%d runs in a storm of 30 s, want two in ten seconds at most", before)
+		}
+		time.Sleep(12 * time.Second)
+		synctest.Wait()
+		if n.Load() == before {
+			t.Error("the last wake had no effect")
+		}
+	})
+}
+
 func TestEngineAbandonsAHungRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var starts, healthy atomic.Int32

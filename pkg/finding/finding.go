@@ -59,6 +59,8 @@ type Finding struct {
 	// BelowRaise marks a value between the clearing and the raising threshold: it keeps a raised finding, but never
 	// raises one. This gives thresholds their hysteresis.
 	BelowRaise bool `json:"-"`
+	// Certain marks what one observation proves: it is raised at once, whatever the policy asks for.
+	Certain bool `json:"-"`
 }
 
 // Key identifies a finding across observations: the same check and subject. The reason may change.

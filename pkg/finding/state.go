@@ -29,6 +29,7 @@ type CheckState struct {
 	FirstRun Timestamp `json:"firstLook,omitzero"`
 	// why the last observation learnt nothing; empty if it did
 	Err      string                 `json:"err,omitempty"`
+	Access   *Access                `json:"access,omitempty"`   // what the agent lacked, where that is why
 	Why      string                 `json:"why,omitempty"`      // why the check is not applicable
 	Subjects map[string]*Believed   `json:"subjects,omitempty"` // by Subject.key: raised and still pending findings
 	Flaps    map[string][]Timestamp `json:"flaps,omitempty"`    // by Subject.key: recent raises

@@ -108,13 +108,13 @@ func (c *CheckState) newBoot(now Timestamp) {
 // learn records whether the observation learnt anything. An error changes nothing of what is believed: what could not
 // be observed is not healthy for that reason.
 func (c *CheckState) learn(l Observation) {
-	c.Err = ""
+	c.Err, c.Access = "", nil
 	notApplicable, ok := errors.AsType[*NotApplicableError](l.Err)
 	switch {
 	case ok:
 		c.Why, c.Conclusive = notApplicable.Why, l.At
 	case l.Err != nil:
-		c.Err = l.Err.Error()
+		c.Err, c.Access = l.Err.Error(), AccessOf(l.Err)
 	default:
 		c.Why, c.Conclusive = "", l.At
 	}
@@ -148,7 +148,7 @@ func (c *CheckState) present(f Finding, hold Hold, now Timestamp) []Update {
 	}
 	b.Finding, b.Latest, b.Last = f, f.Message, now
 	b.Runs++
-	if b.Runs < hold.Runs || now.Since(b.First) < hold.For {
+	if !f.Certain && (b.Runs < hold.Runs || now.Since(b.First) < hold.For) {
 		return nil
 	}
 	b.Raised, b.ID = now, f.Key().id(now)
@@ -174,16 +174,17 @@ func (c *CheckState) absent(key string, hold Hold, now Timestamp) []Update {
 	return []Update{b.update(Cleared, now)}
 }
 
-// blindness keeps the finding that this check has learnt nothing for too long.
+// blindness keeps the finding that this check has learnt nothing for too long. What blinds it because the agent lacks
+// something is no finding of the check: others lack the same, and it is reported once.
 func (c *CheckState) blindness(l Observation, p Policy) []Update {
 	subject := Subject{Kind: "check", Name: l.Check}
 	key := subject.key()
 	b, known := c.Subjects[key]
 	switch {
-	case c.Err == "" && known:
+	case (c.Err == "" || c.Access != nil) && known:
 		delete(c.Subjects, key)
 		return []Update{b.update(Cleared, l.At)}
-	case c.Err != "" && !known && c.BlindFor(l.At) >= p.blindAfter():
+	case c.Err != "" && c.Access == nil && !known && c.BlindFor(l.At) >= p.blindAfter():
 		f := Finding{Check: l.Check, Subject: subject, Severity: Warning, Reason: blindReason,
 			Message: fmt.Sprintf("%s could not tell for %s: %s", l.Check, c.BlindFor(l.At).Round(time.Second), c.Err)}
 		b := &Believed{Finding: f, Latest: f.Message, First: l.At, Last: l.At, Raised: l.At, Runs: 1,

@@ -47,6 +47,8 @@ func TestTracker(t *testing.T) {
 	broken := errors.New("read /proc/x: no such file")
 	bad, belowRaise := disk(Fatal, "ReadOnly"), disk(Fatal, "ReadOnly")
 	belowRaise.BelowRaise = true
+	certain := disk(Fatal, "ReadOnly")
+	certain.Certain = true
 	type step struct {
 		at       Timestamp
 		findings []Finding
@@ -91,6 +93,10 @@ func TestTracker(t *testing.T) {
 			{at(1), []Finding{bad}, nil, []string{"unknown→healthy"}},
 			{at(5), []Finding{bad}, nil, nil},
 			{at(11), []Finding{bad}, nil, []string{"raised ReadOnly", "healthy→faulty"}},
+		}},
+		{"what one observation proves is believed at once", Policy{Raise: Hold{Runs: 3, For: time.Minute}}, []step{
+			{at(1), []Finding{bad}, nil, []string{"unknown→healthy"}},
+			{at(2), []Finding{certain}, nil, []string{"raised ReadOnly", "healthy→faulty"}},
 		}},
 		{"a gap begins the streak anew", Policy{Raise: Hold{Runs: 2}}, []step{
 			{at(1), []Finding{bad}, nil, []string{"unknown→healthy"}},

@@ -46,6 +46,7 @@ type CheckStatus struct {
 	Since  finding.Timestamp `json:"since"`
 	Error  string            `json:"error,omitempty"`
 	Why    string            `json:"why,omitempty"`
+	Access *finding.Access   `json:"access,omitempty"` // what the agent lacks, where that is why it cannot tell
 
 	Condition string `json:"condition,omitempty"` // of the Node, which reports its fatal findings
 }

@@ -303,6 +303,12 @@ func foreignCgroup(h *host.Host, pid int) (string, error) {
 	return place, nil
 }
 
+// Foreign reports whether a process is not of the machine itself: it lives in a container, or in a session of a user.
+func Foreign(h *host.Host, pid int) (bool, error) {
+	place, err := foreignCgroup(h, pid)
+	return place != "" || err == nil && Nested(h, pid), err
+}
+
 // placeOfCgroup judges one path. Where the machine is a container itself, paths begin with its own: init's.
 func placeOfCgroup(path, init string) string {
 	base := strings.TrimSuffix(init, "/init.scope")

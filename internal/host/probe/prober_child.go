@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// probeName is what a probe child finds as its own name. It stands in process lists, so that people know what it is.
-const probeName = "nodeagent-probe"
+// ChildName is what a probe child finds as its own name. It stands in process lists, so that people know what it is.
+const ChildName = "nodeagent-probe"
 
 // ProbeMain makes this process a probe child if it was started as one: it does the requests of its argument, writes
 // the answers to standard output and exits. Otherwise it returns at once. It is the first call of main, and of TestMain
 // where a package's tests probe: the child is the program itself, and nothing of it shall have run before.
 func ProbeMain() {
-	if len(os.Args) == 2 && os.Args[0] == probeName {
+	if len(os.Args) == 2 && os.Args[0] == ChildName {
 		nameThreads()
 		var batch probeBatch
 		if err := json.Unmarshal([]byte(os.Args[1]), &batch); err != nil {
@@ -36,7 +36,7 @@ func ProbeMain() {
 func nameThreads() {
 	threads, _ := os.ReadDir("/proc/self/task") // it is only for people
 	for _, thread := range threads {
-		_ = os.WriteFile("/proc/self/task/"+thread.Name()+"/comm", []byte(probeName), 0)
+		_ = os.WriteFile("/proc/self/task/"+thread.Name()+"/comm", []byte(ChildName), 0)
 	}
 }
 

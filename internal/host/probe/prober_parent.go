@@ -187,7 +187,7 @@ func newProbeChild(path string, patience time.Duration, requests []ProbeRequest)
 	c := &probeChild{out: newProbeOutput(len(requests)), errs: program.Buffer{Limit: maxProbeLine}}
 	c.Child = &program.Child{Cmd: &exec.Cmd{
 		Path: path,
-		Args: []string{probeName, string(argument)},
+		Args: []string{ChildName, string(argument)},
 		// Nothing of our environment; and one thread, no garbage collection, so that a probe is cheap.
 		Env:    []string{"GOMAXPROCS=1", "GOGC=off"},
 		Dir:    "/",

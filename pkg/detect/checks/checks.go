@@ -141,6 +141,7 @@ func list() []entry {
 		stateful(cri.RuntimeRestarts),
 		simple(systemd.Journald),
 		lasting(systemd.DefaultSystemdUnitsSettings, systemd.SystemdUnits),
+		simple(systemd.DaemonStopped),
 		simple(cri.ShimLeaks),
 		lasting(csiregistration.DefaultSettings, csiregistration.New),
 		aided(criticaldaemonsets.DefaultSettings, func(s criticaldaemonsets.Settings, a Deps) detect.Check {

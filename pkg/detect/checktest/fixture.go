@@ -26,6 +26,7 @@ import (
 type fixtureWant struct {
 	Findings      []finding.Finding `json:"findings,omitempty"`
 	Marginal      bool              `json:"marginal,omitempty"`      // all findings are
+	Certain       []string          `json:"certain,omitempty"`       // subjects of those that one run proves, as kind/name
 	NotApplicable bool              `json:"notApplicable,omitempty"` // the check does not apply
 	// subjects without a result, as kind/name
 	Unknown []string `json:"unknown,omitempty"`
@@ -58,10 +59,15 @@ func RunFixture(t *testing.T, check detect.Check, kind, file string) {
 func compareFindings(t *testing.T, want fixtureWant, got []finding.Finding) {
 	t.Helper()
 	slices.SortFunc(got, finding.Compare)
+	var certain []string
 	for i := range got {
 		if err := got[i].Problem(); err != nil {
 			t.Error(err)
 		}
+		if got[i].Certain {
+			certain = append(certain, got[i].Subject.String())
+		}
+		got[i].Certain = false
 		if got[i].BelowRaise != want.Marginal {
 			t.Errorf("%s: marginal = %v, want %v", got[i].Subject, got[i].BelowRaise, want.Marginal)
 		}
@@ -80,6 +86,9 @@ func compareFindings(t *testing.T, want fixtureWant, got []finding.Finding) {
 	}
 	if diff := cmp.Diff(want.Findings, got); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(want.Certain, certain); diff != "" {
+		t.Errorf("certain (-want +got):\n%s", diff)
 	}
 }
 

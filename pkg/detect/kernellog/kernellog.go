@@ -116,7 +116,9 @@ func New(s Settings, follow *LiveKernelLog, sources *detect.StateSources, memory
 		Advice: "Read the surrounding lines: `dmesg --time-format iso`, or `journalctl -k`; `nodeagent replay` " +
 			"explains a saved log.",
 		Doc: detect.Doc{
-			Reads: []string{"/dev/kmsg: records of the kernel itself (facility 0), from the oldest that exists"},
+			Reads: []string{"/dev/kmsg: records of the kernel itself (facility 0), from the oldest that exists",
+				"of what a finding is about: the inode of its directory in /sys/class, /sys/bus or the cgroup filesystem, " +
+					"diskseq, /proc/PID/stat"},
 			Why: "The kernel reports many faults only once, in its log: an oops, a lockup, a machine check, a disk " +
 				"reset. Where their state can be read, another check does that, raises and clears, and the line " +
 				"only makes it run at once.",
@@ -128,7 +130,9 @@ func New(s Settings, follow *LiveKernelLog, sources *detect.StateSources, memory
 						"may have been missed"},
 			},
 			FalseAlarms: "A rule without state behind it keeps its finding until the record expires, although " +
-				"the fault may end sooner. What programs write into the kernel's log does not count.",
+				"the fault may end sooner. A finding about a device, a network interface, a cgroup or a process that was " +
+				"seen after its fault is cleared within a minute when that is gone, or another one has its name; one that " +
+				"went with its fault was lost by it, and counts. What programs write into the kernel's log does not count.",
 		},
 		Condition: detect.KernelProblem(),
 		Every:     time.Minute, Deadline: 5 * time.Second, RunAfter: true,
@@ -143,6 +147,9 @@ func New(s Settings, follow *LiveKernelLog, sources *detect.StateSources, memory
 			}
 			if err != nil {
 				return nil, err
+			}
+			if follow != nil {
+				log.ForgetGone(h)
 			}
 			now := h.Clock()
 			findings := log.Findings(now.SinceBoot, func(r *rules.Rule, at time.Duration) bool {

@@ -38,6 +38,7 @@ type Log struct {
 	moved      bool          // what is held has changed since it was last saved
 	lost       uint64        // records that the kernel dropped before they could be read
 	lostAt     time.Duration // when the last of them were
+	lookedAt   time.Duration // when subjects were looked for last
 }
 
 // held is what is kept of one rule and subject.
@@ -50,6 +51,7 @@ type held struct {
 	last     time.Duration
 	text     string // of the newest first line
 	facts    map[string]string
+	seen     sighting // of the subject after the newest record; zero: none
 }
 
 // NewLog returns an empty log.

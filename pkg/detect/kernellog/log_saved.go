@@ -29,6 +29,7 @@ type savedRecord struct {
 	Last     time.Duration     `json:"last"`
 	Text     string            `json:"text"`
 	Facts    map[string]string `json:"facts,omitempty"`
+	Seen     sighting          `json:"seen,omitzero"`
 }
 
 // Moved reports whether what is held has changed since the last save.
@@ -45,7 +46,7 @@ func (l *Log) snapshot(boot string, last bool) saved {
 	s := saved{Boot: boot, Next: l.seen, Last: last, Lost: l.lost, LostAt: l.lostAt}
 	for key, h := range l.held {
 		s.Held = append(s.Held, savedRecord{key.rule.ID, key.subject, h.severity, h.count, h.first, h.last, h.text,
-			h.facts})
+			h.facts, h.seen})
 	}
 	// the oldest first: the order in which they were held
 	slices.SortFunc(s.Held, func(a, b savedRecord) int { return cmp.Compare(a.Last, b.Last) })
@@ -71,7 +72,7 @@ func (l *Log) restore(s saved) {
 			continue
 		}
 		h := &held{key: tallyKey{rule, r.Subject}, severity: r.Severity, count: r.Count, first: r.First, last: r.Last,
-			text: r.Text, facts: r.Facts}
+			text: r.Text, facts: r.Facts, seen: r.Seen}
 		if l.held[h.key] == nil {
 			l.held[h.key] = h
 			h.place = l.order(h.severity).PushBack(h)

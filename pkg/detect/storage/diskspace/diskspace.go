@@ -74,8 +74,9 @@ func New(s Settings, store detect.StateStore) detect.Check {
 		Doc:       diskSpaceDoc(),
 		Condition: detect.StorageProblem(),
 		Every:     time.Minute,
-		// freed space may be used at once
-		Policy: finding.Policy{Clear: finding.Hold{Runs: 3, For: 2 * time.Minute}},
+		// Freed space may be used at once. Only runs count: the engine spreads them, so that three may take a little less
+		// than two minutes.
+		Policy: finding.Policy{Clear: finding.Hold{Runs: 3}},
 		Run:    c.run,
 	}
 }
@@ -87,15 +88,17 @@ func diskSpaceDoc() detect.Doc {
 		Why: "Without space or inodes no image can be unpacked, no log written and no pod created; databases stop. " +
 			"kubelet evicts pods before, which shows that it happens but not where the space went.",
 		Faults: []detect.Fault{
-			{Reason: reasonDiskFull, Severity: finding.Fatal, When: "less than 100 MiB (or 3 % if that is less) is " +
-				"left even for root where kubelet, the runtime, pod logs or the system write"},
-			{Reason: reasonInodesGone, Severity: finding.Fatal, When: "less than 1000 inodes (or 1 % if that is " +
-				"less) are left there: less than one image layer needs"},
+			{Reason: reasonDiskFull, Severity: finding.Fatal, When: "nothing is left; fatal where kubelet, the " +
+				"runtime, pod logs, etcd (on a filesystem of its own) or the system write, and there already when " +
+				"less than 100 MiB (or 3 % if that is less) is left even for root, until there is twice as much"},
+			{Reason: reasonInodesGone, Severity: finding.Fatal, When: "no inode is left; fatal there, and there " +
+				"already when less than 1000 inodes (or 1 % if that is less) are left, which is less than one image " +
+				"layer needs, until there are twice as many"},
 			{Reason: reasonDiskSpaceLow, Severity: finding.Warning, When: "less than 10 % is left there (kubelet " +
 				"evicts pods); less than 5 % and less than 100 GiB elsewhere; less than 3 % and 100 GiB of a volume " +
-				"of a pod"},
+				"of a pod; until there is a fifth more"},
 			{Reason: reasonInodesLow, Severity: finding.Warning, When: "less than 5 % of the inodes are left: " +
-				"kubelet evicts pods on its own filesystem"},
+				"kubelet evicts pods on its own filesystem; until there are a fifth more"},
 			{Reason: reasonDiskFilling, Severity: finding.Warning, When: "at the pace of the last hours, and of the " +
 				"last one, full within 4 hours and less than 15 % left; info: 24 hours and 20 %"},
 		},
@@ -111,7 +114,7 @@ type diskSpace struct {
 	settings Settings
 	saved    detect.Saved[spaceTrend]
 	hung     checkkit.HungProbes
-	// filesystems that were full when they last answered: they stay so until there is twice as much
+	// filesystems that were full when they last answered: they stay so until there is clearly more
 	full  map[string]bool
 	trend *spaceTrend // nil until the first run
 }
@@ -140,7 +143,7 @@ func (c *diskSpace) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 	var findings []finding.Finding
 	for _, s := range answered {
 		fault, found := s.evaluate(c.settings, c.full[s.Identity()], c.trend.fullIn(s, h.Clock().SinceBoot))
-		c.full[s.Identity()] = fault.severity == finding.Fatal
+		c.full[s.Identity()] = fault.reason == reasonDiskFull || fault.reason == reasonInodesGone
 		if found {
 			findings = append(findings, s.report(fault, s.podsOf(ctx, h), s.images(ctx, h)))
 		}

@@ -179,6 +179,20 @@ func TestRealDiskFull(t *testing.T) {
 	}
 }
 
+// A volume of a pod that is filled to the last byte is full; where space is free again it is not.
+func TestRealVolumeFull(t *testing.T) {
+	disk, n := hosttest.NewLoopFS(t, "ext4"), spaceNode(t)
+	const volume = "kubelet/pods/0d2f1a64-8f1e-4b5e-9b5a-0123456789ab/volumes/v"
+	disk.Mount(n.Path(volume), "rw")
+	n.Expect()
+	fillAll(t, n.Path(volume+"/a"))
+	n.Expect([3]string{volume, "warning", reasonDiskFull})
+	if err := os.Remove(n.Path(volume + "/a")); err != nil {
+		t.Fatal(err)
+	}
+	n.Settles()
+}
+
 func fill(t *testing.T, name string, size int64) {
 	t.Helper()
 	file, err := os.Create(name)

@@ -49,10 +49,12 @@ func (s space) evaluate(set Settings, wasFull bool, fullIn time.Duration) (space
 	return faults[i], true
 }
 
-// exhausted finds filesystems of the node itself on which nothing can be written any more.
+// exhausted finds filesystems on which nothing can be written any more: where not a byte or inode is left, and those of
+// the node itself already where root, as which its daemons run, has too little. Only the latter are fatal.
 func (s space) exhausted(set Settings, wasFull bool) []spaceFault {
+	severity := finding.Fatal
 	if len(s.holds) == 0 {
-		return nil
+		severity, set.FatalBytes, set.FatalInodes = finding.Warning, 0, 0
 	}
 	more := uint64(1)
 	if wasFull {
@@ -60,14 +62,21 @@ func (s space) exhausted(set Settings, wasFull bool) []spaceFault {
 	}
 	var faults []spaceFault
 	// ext4 reserves 2 %, at most 16 MiB, of what is free for itself; root cannot use that either.
-	if limit := min(set.FatalBytes, s.answer.TotalBytes/100*3) * more; s.rootBytes() < limit {
-		faults = append(faults, spaceFault{reason: reasonDiskFull, severity: finding.Fatal, text: "is full"})
+	limit := min(set.FatalBytes, s.answer.TotalBytes/100*3) * more
+	if s.rootBytes() < limit || len(s.holds) == 0 && nothingLeft(s.answer.FreeBytes, s.freePercent(), wasFull) {
+		faults = append(faults, spaceFault{reason: reasonDiskFull, severity: severity, text: "is full"})
 	}
-	if limit := min(set.FatalInodes, s.answer.Inodes/100) * more; s.answer.FreeInodes < limit {
-		faults = append(faults, spaceFault{reason: reasonInodesGone, severity: finding.Fatal,
-			text: "has no inodes left"})
+	limit = min(set.FatalInodes, s.answer.Inodes/100) * more
+	if s.answer.FreeInodes < limit ||
+		s.answer.Inodes > 0 && nothingLeft(s.answer.FreeInodes, s.freeInodePercent(), wasFull) {
+		faults = append(faults, spaceFault{reason: reasonInodesGone, severity: severity, text: "has no inodes left"})
 	}
 	return faults
+}
+
+// nothingLeft reports whether a filesystem is full to the last; one that was so is until 1 % is free.
+func nothingLeft(free uint64, percent float64, wasFull bool) bool {
+	return free == 0 || wasFull && percent < 1
 }
 
 // rootBytes is what root can still write. btrfs reports f_bavail 0 when only its data has free space: then root cannot

@@ -25,9 +25,9 @@ type space struct {
 // spacesOf returns the filesystems that can become full and for which it matters.
 func spacesOf(mounts []mount.Mount, paths host.Paths, ignore []string) []space {
 	holds := make(map[string][]string) // by device
-	for _, own := range filesystem.NodePaths(paths) {
-		if m, ok := filesystem.MountHolding(mounts, own.Path); ok && !filesystem.IsRemote(m.FSType) {
-			device := m.Device()
+	for _, own := range filesystem.NodeData(mounts, paths) {
+		m, ok := filesystem.MountHolding(mounts, own.Path)
+		if device := m.Device(); ok && !filesystem.IsRemote(m.FSType) && !slices.Contains(holds[device], own.Name) {
 			holds[device] = append(holds[device], own.Name)
 		}
 	}

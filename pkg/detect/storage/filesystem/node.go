@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // HoldsImages is the name of the runtime's root among the NodePaths.
@@ -20,6 +21,26 @@ func NodePaths(paths host.Paths) []nodePath {
 		{"the runtime's state", paths.ContainerdState}, {"logs of pods", paths.PodLogs},
 	}
 	return slices.DeleteFunc(all, func(p nodePath) bool { return p.Path == "" })
+}
+
+// etcdDirs are where etcd keeps its data: kubeadm and Debian; K3s; RKE2; k0s.
+func etcdDirs() []string {
+	return []string{"/var/lib/etcd", "/var/lib/rancher/k3s/server/db", "/var/lib/rancher/rke2/server/db",
+		"/var/lib/k0s/etcd"}
+}
+
+// NodeData returns the NodePaths, and the directories of etcd on which, or below which, a filesystem is mounted for it.
+// Whether one that lies on another filesystem is in use is not known without a look at it, which could hang.
+func NodeData(mounts []mount.Mount, paths host.Paths) []nodePath {
+	all := NodePaths(paths)
+	for _, dir := range etcdDirs() {
+		for _, m := range mounts {
+			if mount.Below(m.Point, dir) {
+				all = append(all, nodePath{"etcd's data", m.Point})
+			}
+		}
+	}
+	return all
 }
 
 // DeviceOf returns the kernel's name of the device that the first field of fstab means, or an empty name.

@@ -92,7 +92,7 @@ func hungFinding(f filesystem.Filesystem, failure mountFailure, paths host.Paths
 	pods []string) finding.Finding {
 	since := failure.since.UTC().Format(time.RFC3339)
 	hung := finding.Finding{
-		Subject: f.Subject(), Severity: finding.Warning, Reason: failure.fault.Reason,
+		Subject: f.Subject(), Severity: finding.Warning, Reason: failure.fault.Reason, Certain: failure.fault.Certain,
 		Message: fmt.Sprintf("%s (%s from %s) %s since %s", f.Principal.Point, f.Principal.FSType, f.Principal.Source,
 			failure.fault.Text, since),
 		Facts: map[string]string{

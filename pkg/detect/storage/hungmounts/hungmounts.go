@@ -23,7 +23,9 @@ import (
 // nfs(5), https://docs.kernel.org/filesystems/fuse.html, https://docs.kernel.org/filesystems/autofs.html
 //
 // A dead NFS server (hard mount), a stopped FUSE daemon or a lost Ceph cluster never answers: whatever accesses a path
-// there waits in the kernel. A daemon that has died answers ENOTCONN to everything, a lost export ESTALE.
+// there waits in the kernel. A FUSE mount whose daemon has died answers ENOTCONN to everything, and a lost export ESTALE:
+// neither comes back by itself, so that one answer is enough. The death of a daemon does not change the mount table, but
+// the end of its container does, whose root filesystem is unmounted.
 //
 // The agent itself accesses no such path. A child that hangs is killed; NFS then releases it, and the mount is probed
 // again after one, two, four, five minutes, or at once when the kernel logs something of a server. FUSE does not
@@ -68,10 +70,11 @@ func New(s Settings) detect.Check {
 		Every:     hungMountsEvery, Deadline: 30 * time.Second,
 		Wakes: []detect.Wake{
 			checkkit.KernelWake(), checkkit.LogWake("nfs: server "), checkkit.LogWake("ceph: "),
-			checkkit.LogWake("CIFS: "),
+			checkkit.LogWake("CIFS: "), {Source: detect.WakeMounts},
 		},
-		Policy: finding.Policy{Raise: finding.Hold{Runs: 2}},
-		Run:    c.run,
+		WakeGap: 10 * time.Second, // every pod that comes or goes changes the mount table, and each run costs a child
+		Policy:  finding.Policy{Raise: finding.Hold{Runs: 2}},
+		Run:     c.run,
 	}
 }
 
@@ -85,7 +88,8 @@ func hungMountsDoc() detect.Doc {
 			{Reason: reasonMountHung, Severity: finding.Fatal, When: "no answer within 5 seconds in two runs; fatal " +
 				"where the node's own data lie on it, else a warning"},
 			{Reason: reasonMountBroken, Severity: finding.Fatal, When: "every access is refused: the FUSE daemon is " +
-				"gone (ENOTCONN), the export is lost (ESTALE), EIO, or the server is unreachable; same severities"},
+				"gone (ENOTCONN) or the export is lost (ESTALE), which one run proves; in two runs EIO, or that the " +
+				"server is unreachable; same severities"},
 		},
 		FalseAlarms: "A server that is only slow is believed to hang after a minute. Automounts that lie below their " +
 			"trigger (/net, /misc) are not checked: an access would mount them. Mounts that only exist inside a " +

@@ -103,10 +103,11 @@ func foreignFault(result probe.ProbeResult) (filesystem.Fault, error) {
 		return filesystem.Fault{}, result.Err
 	}
 	switch errno := syscall.Errno(result.Answer.Errno); errno {
-	case syscall.ENOTCONN, syscall.ECONNABORTED, syscall.ESTALE, syscall.EIO, syscall.EREMOTEIO, syscall.ETIMEDOUT,
+	case syscall.ENOTCONN, syscall.ESTALE, syscall.ECONNABORTED, syscall.EIO, syscall.EREMOTEIO, syscall.ETIMEDOUT,
 		syscall.EHOSTDOWN, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ECONNREFUSED, syscall.ECONNRESET,
 		syscall.ESHUTDOWN, syscall.ENXIO, syscall.ENODEV:
-		return filesystem.Fault{Reason: reasonMountBroken, Text: "refuses every access", Evidence: errno.Error()}, nil
+		return filesystem.Fault{Reason: reasonMountBroken, Text: "refuses every access", Evidence: errno.Error(),
+			Certain: errno == syscall.ENOTCONN || errno == syscall.ESTALE}, nil
 	case syscall.ENOENT, syscall.ENOTDIR:
 		return filesystem.Fault{}, fmt.Errorf("probe: %w: unmounted meanwhile", errno)
 	case syscall.EAGAIN: // SMB, of a request during which the connection broke

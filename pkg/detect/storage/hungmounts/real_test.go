@@ -1,8 +1,10 @@
 package hungmounts
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,12 +13,16 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
+	"github.com/nodeagent/nodeagent/internal/host/watch"
+	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem/filesystemtest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // hungChildren counts the probes that are left in the kernel.
@@ -137,4 +143,56 @@ func untilChildren(t *testing.T, want int) {
 			t.Fatalf("%d children, want %d", hungChildren(t), want)
 		}
 	}
+}
+
+// The daemon of a mount is killed, and whatever changes the mount table then (in the field the end of its container) has
+// the mount reported at once: by one run, although one that only hangs takes two.
+func TestRealServerKilled(t *testing.T) {
+	server := hosttest.ServeFUSE(t, 0, unix.EACCES)
+	n := filesystemtest.NewRealNode(t, New(DefaultSettings()))
+	check := n.Check
+	check.Every = time.Hour
+	tracker := finding.NewTracker(map[string]finding.Policy{check.ID: check.Policy}, nil)
+	raised, ran := make(chan finding.Finding, 1), make(chan struct{}, 1)
+	watching := make(chan struct{})
+	source := detect.Source{Name: detect.WakeMounts, Run: func(ctx context.Context, wake func(detect.Change)) error {
+		close(watching)
+		return watch.WatchMounts(ctx, os.Getpid(), func() { wake(detect.Change{}) })
+	}}
+	engine := detect.NewEngine(n.Host, slog.New(slog.DiscardHandler), []detect.Check{check}, []detect.Source{source},
+		detect.Observer{}, func(l finding.Observation) {
+			for _, u := range tracker.Observe(l) {
+				if u.Kind == finding.Raised && u.Finding.Subject.Name == server.Point {
+					raised <- u.Finding
+				}
+			}
+			select {
+			case ran <- struct{}{}:
+			default:
+			}
+		})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = engine.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	<-watching
+	<-ran
+	server.Kill()
+	other := t.TempDir()
+	// It is repeated because the watch may only just begin, and what came before is not reported.
+	for range 100 {
+		need.Kernel(t, "tmpfs", unix.Mount("tmpfs", other, "tmpfs", 0, "size=64k"))
+		if err := unix.Unmount(other, 0); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case f := <-raised:
+			if f.Reason != reasonMountBroken || f.Facts["error"] != unix.ENOTCONN.Error() {
+				t.Errorf("%+v", f)
+			}
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	t.Error("not reported")
 }

@@ -86,8 +86,8 @@ func New(s Settings) detect.Check {
 				{Reason: reasonTaskWasHung, Severity: finding.Info, When: "the kernel counted a hung task that is " +
 					"not hung any more; reported for 10 minutes"},
 			},
-			FalseAlarms: "Frozen tasks, parents that wait for a vfork child, and kernel threads that never ran are " +
-				"left out. Threads that a driver parks in state D can be named in ignore.",
+			FalseAlarms: "Frozen tasks, parents that wait for a vfork child, kernel threads that never ran, and the " +
+				"agent's own probes are left out. Threads that a driver parks in state D can be named in ignore.",
 		},
 		CounterBased: true,
 		Every:        30 * time.Second,

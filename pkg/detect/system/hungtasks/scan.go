@@ -106,9 +106,10 @@ func tasksInD(ctx context.Context, h *host.Host) ([]threadStat, error) {
 	}
 	var found []threadStat
 	var threaded []int
-	left := tasks.MaxTasks
+	left, own := tasks.MaxTasks, tasks.Own(h, table)
 	for _, p := range table {
 		switch {
+		case own[p.PID]: // a probe that hangs is reported by the check that made it
 		case p.Threads > 1 && p.Flags&pfKthread == 0 && left > 0:
 			threaded = append(threaded, p.PID)
 			left -= p.Threads

@@ -22,6 +22,16 @@ type loadFault struct {
 // perCPU is a load average for each processor.
 func (l LoadSeen) perCPU(load float64) float64 { return load / float64(max(l.CPUs, 1)) }
 
+// without returns the load without what the agent itself adds to it: the threads of this run, of which the reader was left
+// out already, and probes that hang.
+func (l LoadSeen) without(scan tasks.TaskScan) LoadSeen {
+	l.Runnable = max(l.Runnable-max(scan.OwnRunnable-1, 0), 0)
+	for _, load := range []*float64{&l.Load1, &l.Load5, &l.Load15} {
+		*load = max(*load-float64(scan.OwnBlockedLong()), 0)
+	}
+	return l
+}
+
 // unusual reports whether tasks are worth a scan, which takes some milliseconds for a thousand of them. Blocked
 // tasks are part of the load, so that many of them show as load that is not runnable.
 func (l LoadSeen) unusual(s Settings) bool {

@@ -78,7 +78,7 @@ func New(s Settings) detect.Check {
 					"of the last minute, on a machine with work for each processor"},
 			},
 			FalseAlarms: "Pods throttled by their own CPU limit, one backup on an idle machine, and tasks that the " +
-				"freezer of cgroup v1 holds do not count.",
+				"freezer of cgroup v1 holds do not count; neither do the agent's own threads, nor probes of its that hang.",
 		},
 		Condition: finding.Condition{
 			Type: "NodeOverloaded", ReadyType: "NodeLoadAcceptable",
@@ -114,6 +114,7 @@ func (m *loadState) run(ctx context.Context, h *host.Host, s Settings) ([]findin
 		return nil, err
 	}
 	seen.Blocked, seen.BlockedLong = len(m.scan.Blocked), m.scan.BlockedLong()
+	seen = seen.without(m.scan)
 	faults := seen.evaluate(s)
 	if len(faults) == 0 {
 		m.fatal = false

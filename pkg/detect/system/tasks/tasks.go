@@ -46,6 +46,10 @@ type TaskScan struct {
 	since    map[TaskID]time.Duration // blocked tasks: uptime of the first scan that found them so
 	Freezers map[string]bool          // state files of cgroups: all in them is frozen
 	cut      bool                     // there are more tasks than maxTasks
+
+	// of the agent itself, which are not among the others
+	OwnRunnable int
+	ownBlocked  []Task
 }
 
 // Renew scans again, unless the last scan is fresh.
@@ -60,8 +64,12 @@ func (before TaskScan) Renew(ctx context.Context, h *host.Host) (TaskScan, error
 	if err != nil {
 		return TaskScan{}, err
 	}
-	left, threads := MaxTasks, h.ThreadLister()
+	left, own, threads := MaxTasks, Own(h, table), h.ThreadLister()
 	for _, leader := range table {
+		if own[leader.PID] {
+			scan.addOwn(ctx, h, leader, threads)
+			continue
+		}
 		if ctx.Err() != nil {
 			return TaskScan{}, fmt.Errorf("scan the threads of %d processes: %w", len(table), ctx.Err())
 		}
@@ -72,7 +80,7 @@ func (before TaskScan) Renew(ctx context.Context, h *host.Host) (TaskScan, error
 		}
 		left -= scan.addTasks(ctx, h, leader, threads)
 	}
-	for _, t := range scan.Blocked {
+	for _, t := range slices.Concat(scan.Blocked, scan.ownBlocked) {
 		scan.since[t.ID] = now
 		if first, ok := before.since[t.ID]; ok {
 			scan.since[t.ID] = first
@@ -82,10 +90,20 @@ func (before TaskScan) Renew(ctx context.Context, h *host.Host) (TaskScan, error
 	return scan, nil
 }
 
+// threadLister lists the threads of a process.
+type threadLister = func(ctx context.Context, pid int) ([]proc.Stat, error)
+
+// addOwn adds the threads of a process of the agent.
+func (s *TaskScan) addOwn(ctx context.Context, h *host.Host, leader proc.Stat, threads threadLister) {
+	of := TaskScan{Freezers: s.Freezers}
+	of.addTasks(ctx, h, leader, threads)
+	s.OwnRunnable += len(of.runnable)
+	s.ownBlocked = append(s.ownBlocked, of.Blocked...)
+}
+
 // addTasks adds the threads of a process that run or are blocked, and returns the number of its threads. Blocked
 // programs of many threads, as those in Go and Java, rarely have their main thread blocked.
-func (s *TaskScan) addTasks(ctx context.Context, h *host.Host, leader proc.Stat,
-	threads func(context.Context, int) ([]proc.Stat, error)) int {
+func (s *TaskScan) addTasks(ctx context.Context, h *host.Host, leader proc.Stat, threads threadLister) int {
 	if leader.Threads <= 1 {
 		s.add(h, leader.PID, leader)
 		return 1
@@ -156,10 +174,15 @@ func cpuSince(before, now TaskScan) map[int]float64 {
 }
 
 // BlockedLong counts the tasks that were blocked in an earlier scan too.
-func (s TaskScan) BlockedLong() int {
+func (s TaskScan) BlockedLong() int { return s.long(s.Blocked) }
+
+// OwnBlockedLong counts the agent's own: each adds 1 to the load.
+func (s TaskScan) OwnBlockedLong() int { return s.long(s.ownBlocked) }
+
+func (s TaskScan) long(blocked []Task) int {
 	long := 0
-	for _, first := range s.since {
-		if s.at-first >= scanEvery {
+	for _, t := range blocked {
+		if s.at-s.since[t.ID] >= scanEvery {
 			long++
 		}
 	}
