@@ -212,7 +212,7 @@ func TestSystemdHealthyNode(t *testing.T) {
 	classes := map[string]struct{ resources, parent string }{
 		"besteffort": {"{}", "kubepods.slice/kubepods-besteffort.slice"},
 		"burstable":  {"{requests: {memory: 8Mi}}", "kubepods.slice/kubepods-burstable.slice"},
-		"guaranteed": {"{limits: {cpu: 10m, memory: 16Mi}}", "kubepods.slice"},
+		"guaranteed": {"{limits: {cpu: 1, memory: 64Mi}}", "kubepods.slice"},
 	}
 	manifest := ""
 	for class, c := range classes {

@@ -39,6 +39,7 @@ mount -t tmpfs tmpfs /root/dev/shm
 mount -t devpts devpts /root/dev/pts
 ip link set lo up
 if [ -e /node ]; then
+	mount -t tmpfs tmpfs /root/var/log # a lab of this machine has links to logs there
 	ip addr add 10.0.2.15/24 dev eth0
 	ip link set eth0 up
 fi

@@ -1,9 +1,11 @@
 package guest
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,15 +14,19 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// TestNode runs tests of test/e2e on a node of today: cgroup v2 alone, systemd as init and for the cgroups of pods,
-// containerd 2. Its control plane is on this machine.
+// onNode are the tests of test/e2e that run on the node of today: those that are written for it, and some that know
+// cgroup v1 from the lab.
+const onNode = "^(TestSystemd.*|TestReleaseByTheDaemon)$"
+
+// TestNode runs tests of test/e2e on a node as most are today: cgroup v2 alone, systemd as init and for the cgroups of
+// pods, containerd 2. Its control plane is on this machine, where it is not emulated.
 func TestNode(t *testing.T) {
 	need.Flag(t, *withGuest, "-guest: boots a machine of its own")
 	repo, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "node-")
+	dir, err := os.MkdirTemp("", "node-") // short enough for sockets, which t.TempDir is not
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,9 +50,13 @@ func TestNode(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	g := Guest{Cache: filepath.Join(repo, ".cache"), Dir: dir, Output: os.Stdout, Systemd: true, Node: true}
-	args := []string{"/usr/bin/env", "-C", filepath.Join(repo, "test/e2e"), filepath.Join(dir, "e2e.test"), "-test.v", "-test.timeout=24m", "-test.run",
-		os.Getenv("GUEST_RUN"), "-lab", "-containerd=2", "-join", plane.Dir, "-agents", dir}
-	code, err := g.Run(ctx, args...)
-	t.Log(code, err)
+	log := &strings.Builder{}
+	g := Guest{Cache: filepath.Join(repo, ".cache"), Dir: dir, Output: &tee{t: t, all: log}, Systemd: true, Node: true}
+	code, err := g.Run(ctx, "/usr/bin/env", "-C", filepath.Join(repo, "test/e2e"), filepath.Join(dir, "e2e.test"),
+		"-test.v", "-test.timeout=24m", "-test.run", cmp.Or(os.Getenv("GUEST_RUN"), onNode), "-lab", "-containerd=2",
+		"-join", plane.Dir, "-agents", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	subtests(t, log.String(), code)
 }

@@ -8,6 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"text/template"
+	"time"
 )
 
 // The parts of a cluster that can be on two machines: the control plane on the one that emulates the other, which is
@@ -95,3 +98,39 @@ func (l *Lab) join(folder string) error {
 
 // systemd reports whether systemd makes the cgroups: it is the emulated machine's PID 1.
 func (s *state) systemd() bool { return s.Part == node }
+
+// unitTemplate is a unit as packages of kubelet and containerd bring it: what they have started outlives them.
+var unitTemplate = template.Must(template.New("unit").Parse(`[Service]
+ExecStart={{.Command}}
+Environment=PATH={{.Path}} HOME={{.Dir}}
+StandardOutput=append:{{.Log}}
+StandardError=inherit
+Delegate=yes
+KillMode=process
+`))
+
+// startUnit starts a component as the service of its name.
+func (l *Lab) startUnit(name string, argv []string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	unit := name + ".service"
+	if err := renderFile(filepath.Join("/run/systemd/system", unit), unitTemplate, map[string]string{
+		"Command": strings.Join(argv, " "), "Path": searchPath(argv[0]), "Dir": l.Dir, "Log": l.logFile(name),
+	}); err != nil {
+		return err
+	}
+	for _, args := range [][]string{{"daemon-reload"}, {"start", unit}} {
+		if _, err := run(ctx, "", append([]string{"systemctl"}, args...)...); err != nil {
+			return err
+		}
+	}
+	out, err := run(ctx, "", "systemctl", "show", "--value", "--property=MainPID", unit)
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
+	if err != nil {
+		return fmt.Errorf("MainPID of %s: %w", unit, err)
+	}
+	return record(l.Dir, name, pid)
+}
