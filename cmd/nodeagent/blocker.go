@@ -23,6 +23,7 @@ func causes() []cause {
 		{inspect.Mount, heldMount},
 		{inspect.Mount, refusedUnmount},
 		{inspect.PodDirectory, leftVolumeRecord},
+		{inspect.Cgroup, frozenCgroupV2},
 	}
 }
 
@@ -51,10 +52,19 @@ func hangingProcess(o inspect.Assessment) string {
 }
 
 func frozenCgroup(o inspect.Assessment) string {
-	if o.Facts["frozen"] != "true" {
+	if o.Facts["frozen"] != "true" || o.Facts["hierarchy"] == "v2" {
 		return ""
 	}
 	return fmt.Sprintf("the cgroup %s is frozen: its processes react to no signal until it is thawed", o.ID)
+}
+
+// frozenCgroupV2 is no obstacle to SIGKILL, which kubelet and the runtime send in the end, and so the last cause.
+// https://docs.kernel.org/admin-guide/cgroup-v2.html, cgroup.freeze
+func frozenCgroupV2(o inspect.Assessment) string {
+	if o.Facts["frozen"] != "true" || o.Facts["hierarchy"] != "v2" {
+		return ""
+	}
+	return fmt.Sprintf("the cgroup %s is frozen: its processes react to no signal but SIGKILL until it is thawed", o.ID)
 }
 
 // mountOfAnotherPod is the copy of a mount in the mount namespace of a pod that mounts the host's directories without

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,6 +42,9 @@ type deadPod struct {
 	uid    string
 	volume string
 	wants  []inspect.Kind // that are to be found
+
+	pid       int    // of the process in its scope
+	container string // the container that was made for it
 }
 
 func newDeadPod(t *testing.T, l *lab.Lab, wants ...inspect.Kind) *deadPod {
@@ -70,13 +74,12 @@ func (d *deadPod) cgroup() string {
 	return "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice/" + d.slice()
 }
 
-// scope runs a process in a scope as runc makes it, and returns its PID.
-func (d *deadPod) scope(properties ...string) int {
+// scope runs a process in a scope as runc makes it.
+func (d *deadPod) scope() {
 	d.t.Helper()
 	id := randomID()
-	args := append([]string{"--quiet", "--scope", "--unit=cri-containerd-" + id + ".scope", "--slice=" + d.slice()},
-		properties...)
-	cmd := exec.CommandContext(d.t.Context(), "systemd-run", append(args, "sleep", "100000")...)
+	cmd := exec.CommandContext(d.t.Context(), "systemd-run", "--quiet", "--scope",
+		"--unit=cri-containerd-"+id+".scope", "--slice="+d.slice(), "sleep", "100000")
 	cmd.Dir = "/"
 	if err := cmd.Start(); err != nil {
 		d.t.Fatal(err)
@@ -90,7 +93,7 @@ func (d *deadPod) scope(properties ...string) int {
 		}
 		return err
 	})
-	return cmd.Process.Pid
+	d.pid = cmd.Process.Pid
 }
 
 func await(t *testing.T, what string, try func() error) {
@@ -187,11 +190,6 @@ func awaitReleased(t *testing.T, a *harness.Agent, pods ...*deadPod) {
 	}
 }
 
-// settings that let several pods be left over at once.
-func systemdSettings() harness.Overrides {
-	return harness.Overrides{"inspect": map[string]any{"massOrphaning": 100}}
-}
-
 const qosManifest = `
 apiVersion: v1
 kind: Pod
@@ -247,7 +245,7 @@ func TestSystemdHealthyNode(t *testing.T) {
 	t.Logf("%d objects: %v; errors %v", len(report.Objects), kinds, report.Errors)
 	for _, kind := range []inspect.Kind{inspect.Sandbox, inspect.Container, inspect.Process, inspect.CNIAttachment,
 		inspect.Netns, inspect.Link, inspect.Lease, inspect.Mount, inspect.Cgroup, inspect.PodDirectory,
-		inspect.ContainerdContainer, inspect.Task, inspect.Shim, inspect.Rootfs, inspect.Snapshot, inspect.IPAMLease} {
+		inspect.Shim, inspect.Rootfs, inspect.Snapshot, inspect.IPAMLease} {
 		if kinds[kind] == 0 {
 			t.Errorf("no object of kind %s: is the agent blind here?", kind)
 		}
@@ -263,55 +261,205 @@ func TestSystemdHealthyNode(t *testing.T) {
 // The same while pods come and go, by an inspector without patience.
 func TestSystemdNoLivingPodIsALeftover(t *testing.T) {
 	openSystemdNode(t)
-	churnPods(t, &churn{inspectLab: openInspectLab(t, false), namespace: "nodeagent-churn", enough: 24, passes: 10})
+	churnPods(t, &churn{inspectLab: openInspectLab(t, false), namespace: "nodeagent-churn", enough: 8, passes: 5})
 }
 
-// What only a node with systemd and cgroup v2 has is found and released: processes in the scopes of a pod, frozen ones
-// too, cgroups that systemd has as units and such that it has not.
-func TestSystemdProcessesAndCgroups(t *testing.T) {
+// recipe makes a leftover of a kind that depends on systemd, on cgroup v2 or on containerd 2.
+type recipe struct {
+	wants []inspect.Kind // that are proven and released, beside the pod's volume and directory
+	make  func(d *deadPod)
+	check func(d *deadPod, report inspected) // what was found
+}
+
+func systemdRecipes() map[string]recipe {
+	processes := []inspect.Kind{inspect.Process, inspect.Cgroup}
+	return map[string]recipe{
+		"a process in the scope of a container": {wants: processes, make: func(d *deadPod) { d.scope() },
+			check: func(d *deadPod, report inspected) {
+				if got := report.of(d, inspect.Process); len(got) != 1 || got[0].ID != strconv.Itoa(d.pid) {
+					d.t.Errorf("processes %+v, want %d", got, d.pid)
+				}
+			}},
+		"frozen": {wants: processes, check: frozenCgroups, make: func(d *deadPod) {
+			d.scope()
+			if err := os.WriteFile(d.cgroup()+"/cgroup.freeze", []byte("1"), 0); err != nil {
+				d.t.Fatal(err)
+			}
+		}},
+		"frozen, and systemd knows": {wants: processes, check: frozenCgroups, make: func(d *deadPod) {
+			d.scope()
+			command(d.t, "systemctl", "freeze", d.slice())
+		}},
+		"cgroups without units": {wants: processes[1:], make: func(d *deadPod) {
+			for _, below := range []string{"system.slice", "init.scope/cri-containerd-" + randomID() + ".scope"} {
+				if err := os.MkdirAll(filepath.Join(d.cgroup(), "cri-containerd-"+randomID()+".scope", below),
+					0o755); err != nil {
+					d.t.Fatal(err)
+				}
+			}
+		}},
+		"an empty slice": {wants: processes[1:], make: func(d *deadPod) {
+			command(d.t, "systemctl", "start", d.slice())
+		}},
+		"a network": {wants: []inspect.Kind{inspect.CNIAttachment, inspect.Netns, inspect.Link},
+			make: (*deadPod).attach},
+		"a container that CRI does not know": {wants: processes, make: (*deadPod).ghost,
+			check: func(d *deadPod, report inspected) {
+				for _, kind := range []inspect.Kind{inspect.ContainerdContainer, inspect.Task, inspect.Shim,
+					inspect.Rootfs} {
+					if !slices.ContainsFunc(report.Objects, func(o inspect.Assessment) bool {
+						return o.Kind == kind && o.ContainerID == d.container && o.Verdict != inspect.Live
+					}) {
+						d.t.Errorf("no %s of the ghost", kind)
+					}
+				}
+			}},
+	}
+}
+
+// frozenCgroups wants the cgroup that was frozen to be known for it.
+func frozenCgroups(d *deadPod, report inspected) {
+	for _, o := range report.of(d, inspect.Cgroup) {
+		if o.Facts["depth"] == "0" && o.Facts["frozen"] != "true" {
+			d.t.Errorf("%s: not known to be frozen: %v", o.ID, o.Facts)
+		}
+	}
+}
+
+// attach attaches a network namespace as containerd does, with no sandbox.
+func (d *deadPod) attach() {
+	d.t.Helper()
+	paths := d.lab.Paths
+	pin := filepath.Join(paths.NetnsDir, "cni-"+d.uid)
+	if err := errors.Join(os.MkdirAll(paths.NetnsDir, 0o755), os.WriteFile(pin, nil, 0o600)); err != nil {
+		d.t.Fatal(err)
+	}
+	command(d.t, "unshare", "--net="+pin, "true")
+	files, err := filepath.Glob(filepath.Join(paths.CNIConfDir, "*.conflist"))
+	if err != nil || len(files) != 1 {
+		d.t.Fatal(files, err)
+	}
+	list, err := libcni.ConfListFromFile(files[0])
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.container = randomID()
+	cni := libcni.NewCNIConfigWithCacheDir([]string{paths.CNIBinDir}, paths.CNICacheDir, nil)
+	if _, err := cni.AddNetworkList(d.t.Context(), list, &libcni.RuntimeConf{ContainerID: d.container, NetNS: pin,
+		IfName: "eth0", Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"},
+			{"K8S_POD_NAME", "dead"}, {"K8S_POD_INFRA_CONTAINER_ID", d.container}, {"K8S_POD_UID", d.uid}}}); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// ghost runs a container of the pod that containerd has and CRI has not.
+func (d *deadPod) ghost() {
+	d.t.Helper()
+	d.container = randomID()
+	ctr := func(ctx context.Context, args ...string) error {
+		out, err := exec.CommandContext(ctx, d.lab.Paths.Ctr, append([]string{"-a", d.lab.Paths.ContainerdSocket, "-n",
+			"k8s.io"}, args...)...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("ctr %q: %w: %s", args, err, out)
+		}
+		return nil
+	}
+	if err := ctr(d.t.Context(), "run", "-d", "--runc-systemd-cgroup", "--runc-root", d.lab.Paths.RuncRoot,
+		"--cgroup", d.slice()+":cri-containerd:"+d.container, "--label", "io.cri-containerd.kind=container", "--label",
+		"io.kubernetes.pod.uid="+d.uid, lab.BusyboxImage, d.container, "sleep", "100000"); err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() {
+		ctx := context.WithoutCancel(d.t.Context())
+		_ = ctr(ctx, "tasks", "rm", "-f", d.container) // gone with its process, or not
+		if err := ctr(ctx, "containers", "rm", d.container); err != nil {
+			d.t.Log(err)
+		}
+	})
+}
+
+// TestSystemdLeftovers makes a leftover by each recipe, and one that a process of the host holds. All are found and
+// proven, none while kubelet hangs, and what may be released is released; what lives and what is not our kubelet's is
+// left as it is.
+func TestSystemdLeftovers(t *testing.T) {
 	l := openSystemdNode(t)
-	a := install(t, l, systemdSettings())
+	a := install(t, l, harness.Overrides{"inspect": map[string]any{"massOrphaning": 100}})
 	living, foreign := newBystanders(t, l), newForeignSlices(t)
-
-	orphan := newDeadPod(t, l, inspect.Process, inspect.Cgroup)
-	orphaned := orphan.scope()
-
-	frozen := newDeadPod(t, l, inspect.Process, inspect.Cgroup)
-	frozen.scope()
-	if err := os.WriteFile(frozen.cgroup()+"/cgroup.freeze", []byte("1"), 0); err != nil {
+	recipes, pods := systemdRecipes(), map[string]*deadPod{}
+	for name, r := range recipes {
+		pods[name] = newDeadPod(t, l, r.wants...)
+		r.make(pods[name])
+		t.Logf("%s: %s", name, pods[name].uid)
+	}
+	held := newDeadPod(t, l)
+	holder := exec.CommandContext(t.Context(), "sleep", "100000")
+	holder.Dir = held.volume
+	if err := holder.Start(); err != nil {
 		t.Fatal(err)
 	}
-
-	bySystemd := newDeadPod(t, l, inspect.Process, inspect.Cgroup) // frozen, and systemd knows it
-	bySystemd.scope()
-	command(t, "systemctl", "freeze", bySystemd.slice())
-
-	tree := newDeadPod(t, l, inspect.Cgroup) // without units; a container has named what is below its own cgroup
-	for _, below := range []string{"system.slice/cri-containerd-" + randomID() + ".scope", "init.scope"} {
-		if err := os.MkdirAll(filepath.Join(tree.cgroup(), "cri-containerd-"+randomID()+".scope", below),
-			0o755); err != nil {
-			t.Fatal(err)
+	t.Cleanup(func() { _, _ = holder.Process.Kill(), holder.Wait() })
+	dead := slices.Collect(maps.Values(pods))
+	report := awaitLeftovers(t, a, append(dead, held)...)
+	for name, r := range recipes {
+		if r.check != nil {
+			r.check(pods[name], report)
 		}
 	}
-	unit := newDeadPod(t, l, inspect.Cgroup) // an empty slice
-	command(t, "systemctl", "start", unit.slice())
-
-	report := awaitLeftovers(t, a, orphan, frozen, bySystemd, tree, unit)
-	if got := report.of(orphan, inspect.Process); len(got) != 1 || got[0].ID != strconv.Itoa(orphaned) {
-		t.Errorf("processes %+v, want %d", got, orphaned)
+	if mounts := report.of(held, inspect.Mount); len(mounts) != 1 || !slices.ContainsFunc(mounts[0].Holders,
+		func(h inspect.Holder) bool { return h.PID == holder.Process.Pid && h.How == "cwd" }) {
+		t.Errorf("mounts %+v, want the holder %d", mounts, holder.Process.Pid)
 	}
-	for _, d := range []*deadPod{frozen, bySystemd} {
-		for _, o := range report.of(d, inspect.Cgroup) {
-			if o.Facts["frozen"] != "true" {
-				t.Errorf("%s: not said to be frozen: %v", o.ID, o.Facts)
-			}
+	kubeletHangs(t, l, a, pods["a process in the scope of a container"])
+	awaitReleased(t, a, dead...)
+	foreign.check(t)
+	living.check(t)
+	leases, err := filepath.Glob(filepath.Join(l.Paths.CNINetworksDir, lab.Network, "*.*.*.*"))
+	if err != nil {
+		t.Error(err)
+	}
+	for _, lease := range leases {
+		if text, _ := os.ReadFile(lease); strings.Contains(string(text), pods["a network"].container) {
+			t.Errorf("the address %s is not given back", filepath.Base(lease))
 		}
 	}
-	foreign.check(t)
-	living.check(t)
-	awaitReleased(t, a, orphan, frozen, bySystemd, tree, unit)
-	foreign.check(t)
-	living.check(t)
+
+	if err := unix.Kill(holder.Process.Pid, 0); err != nil {
+		t.Errorf("the holder: %v", err)
+	}
+	if table, _ := os.ReadFile("/proc/self/mountinfo"); !strings.Contains(string(table), held.volume) {
+		t.Error("the volume was unmounted below its holder")
+	}
+	_, _ = holder.Process.Kill(), holder.Wait()
+	awaitReleased(t, a, held)
+}
+
+// kubeletHangs demands that nothing is a leftover, and nothing released, while kubelet does not answer.
+func kubeletHangs(t *testing.T, l *lab.Lab, a *harness.Agent, d *deadPod) {
+	t.Helper()
+	if err := l.Signal("kubelet", unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Signal("kubelet", unix.SIGCONT) }()
+	answer, err := a.CLI(t.Context(), "clean", "--yes")
+	if err != nil || answer.Code == 0 {
+		t.Errorf("clean: exit code %d, %v\n%s", answer.Code, err, answer.Stdout)
+	}
+	var report inspected
+	if _, err := a.JSON(t.Context(), &report, "inspect"); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range report.Objects {
+		if o.Verdict == inspect.Leftover {
+			t.Errorf("%s %s is a leftover although kubelet hangs: %v", o.Kind, o.ID, o.Witnesses)
+		}
+	}
+	if i := slices.IndexFunc(report.Gates, func(g inspect.Gate) bool { return g.Name == "kubelet-heard" }); i < 0 ||
+		report.Gates[i].Open {
+		t.Errorf("gates %+v", report.Gates)
+	}
+	if err := unix.Kill(d.pid, 0); err != nil {
+		t.Errorf("the process: %v", err)
+	}
 }
 
 // foreignSlices are cgroups that look like those of pods, and are none of our kubelet's.
@@ -355,117 +503,6 @@ func (f foreignSlices) check(t *testing.T) {
 	}
 }
 
-// A volume of a dead pod that a process of the host works in is reported with its holder, and not unmounted below it;
-// once the holder has ended it is released.
-func TestSystemdHeldVolume(t *testing.T) {
-	l := openSystemdNode(t)
-	a := install(t, l, systemdSettings())
-	d := newDeadPod(t, l)
-	holder := exec.CommandContext(t.Context(), "sleep", "100000")
-	holder.Dir = d.volume
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _, _ = holder.Process.Kill(), holder.Wait() })
-	report := awaitLeftovers(t, a, d)
-	mounts := report.of(d, inspect.Mount)
-	if len(mounts) != 1 || !slices.ContainsFunc(mounts[0].Holders, func(h inspect.Holder) bool {
-		return h.PID == holder.Process.Pid && h.How == "cwd"
-	}) {
-		t.Errorf("mounts %+v, want the holder %d", mounts, holder.Process.Pid)
-	}
-	answer, err := a.CLI(t.Context(), "clean", "--yes")
-	t.Logf("clean with a holder: exit code %d, %v\n%s%s", answer.Code, err, answer.Stdout, answer.Stderr)
-	if err := unix.Kill(holder.Process.Pid, 0); err != nil {
-		t.Errorf("the holder: %v", err)
-	}
-	if table, _ := os.ReadFile("/proc/self/mountinfo"); !strings.Contains(string(table), d.volume) {
-		t.Error("the volume was unmounted below its holder")
-	}
-	_, _ = holder.Process.Kill(), holder.Wait()
-	awaitReleased(t, a, d)
-}
-
-// The network of a pod whose sandbox nobody knows any more: namespace, link, address and cached result are found and
-// released by a CNI DEL.
-func TestSystemdNetwork(t *testing.T) {
-	l := openSystemdNode(t)
-	a := install(t, l, systemdSettings())
-	living := newBystanders(t, l)
-	d := newDeadPod(t, l, inspect.CNIAttachment, inspect.Netns, inspect.Link)
-	pin := filepath.Join(l.Paths.NetnsDir, "cni-"+d.uid)
-	if err := errors.Join(os.MkdirAll(l.Paths.NetnsDir, 0o755), os.WriteFile(pin, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	command(t, "unshare", "--net="+pin, "true")
-	files, err := filepath.Glob(filepath.Join(l.Paths.CNIConfDir, "*.conflist"))
-	if err != nil || len(files) != 1 {
-		t.Fatal(files, err)
-	}
-	list, err := libcni.ConfListFromFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := randomID()
-	cni := libcni.NewCNIConfigWithCacheDir([]string{l.Paths.CNIBinDir}, l.Paths.CNICacheDir, nil)
-	if _, err := cni.AddNetworkList(t.Context(), list, &libcni.RuntimeConf{ContainerID: id, NetNS: pin, IfName: "eth0",
-		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "dead"},
-			{"K8S_POD_INFRA_CONTAINER_ID", id}, {"K8S_POD_UID", d.uid}}}); err != nil {
-		t.Fatal(err)
-	}
-	awaitLeftovers(t, a, d)
-	awaitReleased(t, a, d)
-	leases, err := filepath.Glob(filepath.Join(l.Paths.CNINetworksDir, lab.Network, "*.*.*.*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, lease := range leases {
-		if text, _ := os.ReadFile(lease); strings.Contains(string(text), id) {
-			t.Errorf("the address %s is not given back", filepath.Base(lease))
-		}
-	}
-	living.check(t)
-}
-
-// A container that containerd has and CRI does not: reported with all that belongs to it. Its processes are ended.
-func TestSystemdGhostContainer(t *testing.T) {
-	l := openSystemdNode(t)
-	a := install(t, l, systemdSettings())
-	living := newBystanders(t, l)
-	d := newDeadPod(t, l, inspect.Process, inspect.Cgroup)
-	id := randomID()
-	ctr := func(args ...string) string {
-		return command(t, l.Paths.Ctr, append([]string{"-a", l.Paths.ContainerdSocket, "-n", "k8s.io"}, args...)...)
-	}
-	ctr("run", "-d", "--runc-systemd-cgroup", "--runc-root", l.Paths.RuncRoot, "--cgroup", d.slice()+":cri-containerd:"+id,
-		"--label", "io.cri-containerd.kind=container", "--label", "io.kubernetes.pod.uid="+d.uid,
-		lab.BusyboxImage, id, "sleep", "100000")
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(t.Context())
-		for _, args := range [][]string{{"tasks", "rm", "-f", id}, {"containers", "rm", id}} {
-			out, err := exec.CommandContext(ctx, l.Paths.Ctr, append([]string{"-a", l.Paths.ContainerdSocket, "-n",
-				"k8s.io"}, args...)...).CombinedOutput()
-			t.Logf("%v: %v %s", args, err, out)
-		}
-	})
-	report := awaitLeftovers(t, a, d)
-	for _, kind := range []inspect.Kind{inspect.ContainerdContainer, inspect.Task, inspect.Shim, inspect.Rootfs,
-		inspect.Snapshot} {
-		if !slices.ContainsFunc(report.Objects, func(o inspect.Assessment) bool {
-			return o.Kind == kind && o.ContainerID == id && o.Verdict != inspect.Live
-		}) {
-			t.Errorf("no %s of the ghost", kind)
-		}
-	}
-	for _, o := range report.Objects {
-		if o.ContainerID == id {
-			t.Logf("%s %s %s %s", o.Kind, o.ID, o.Verdict, o.Why)
-		}
-	}
-	awaitReleased(t, a, d)
-	living.check(t)
-}
-
 // Units that systemd keeps of a container that is gone are reported, and left alone.
 func TestSystemdUnits(t *testing.T) {
 	l := openSystemdNode(t)
@@ -503,44 +540,4 @@ func TestSystemdUnits(t *testing.T) {
 		"failed\n" {
 		t.Errorf("the unit was touched: %s", state)
 	}
-}
-
-// While kubelet is down nothing is a leftover, and nothing is released.
-func TestSystemdKubeletDown(t *testing.T) {
-	l := openSystemdNode(t)
-	a := install(t, l, systemdSettings())
-	d := newDeadPod(t, l, inspect.Process, inspect.Cgroup)
-	pid := d.scope()
-	awaitLeftovers(t, a, d)
-	if err := l.Stop(t.Context(), "kubelet"); err != nil {
-		t.Fatal(err)
-	}
-	start := func() error { return l.Start(context.WithoutCancel(t.Context()), "kubelet") }
-	t.Cleanup(func() { _ = start() })
-	for range 3 {
-		answer, err := a.CLI(t.Context(), "clean", "--yes")
-		if err != nil || answer.Code == 0 {
-			t.Errorf("clean: exit code %d, %v\n%s", answer.Code, err, answer.Stdout)
-		}
-	}
-	var report inspected
-	if _, err := a.JSON(t.Context(), &report, "inspect"); err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range report.Objects {
-		if o.Verdict == inspect.Leftover {
-			t.Errorf("%s %s is a leftover although kubelet is down: %v", o.Kind, o.ID, o.Witnesses)
-		}
-	}
-	if i := slices.IndexFunc(report.Gates, func(g inspect.Gate) bool { return g.Name == "kubelet-heard" }); i < 0 ||
-		report.Gates[i].Open {
-		t.Errorf("gates %+v", report.Gates)
-	}
-	if err := unix.Kill(pid, 0); err != nil {
-		t.Errorf("the process: %v", err)
-	}
-	if err := start(); err != nil {
-		t.Fatal(err)
-	}
-	awaitReleased(t, a, d)
 }
