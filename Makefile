@@ -130,8 +130,8 @@ mutants: ## takes out each guard of the release, one at a time, and demands that
 	go run ./test/mutants
 
 .PHONY: guest
-guest: ## tests that break the machine they run on, in emulated ones with Debian's kernel: disks, links, file servers, processors, memory, sensors, the kernel itself; suspended, restored, reset
-	$(TEST) $(RUN) -count=1 -timeout 30m -v ./test/guest -args -guest
+guest: ## tests that break the machine they run on, in emulated ones with Debian's kernel: disks, links, file servers, processors, memory, sensors, the kernel itself; suspended, restored, reset; and a node with cgroup v2, systemd and containerd 2
+	$(TEST) $(RUN) -count=1 -timeout 60m -v ./test/guest -args -guest
 
 .PHONY: lab lab-down
 lab: ## bring up a real one-node cluster on this machine, with Debian's containerd

@@ -3,7 +3,8 @@
 // kernel that differs from the builder's own is tried. The guest sees the file system of this machine, read-only,
 // below a layer in memory: the same tools, another kernel.
 //
-// It is emulated (no KVM is needed) and up within ten seconds.
+// It is emulated (no KVM is needed) and up within ten seconds. One guest is a node of a cluster whose control plane is
+// on this machine: TestNode.
 package guest
 
 import (
@@ -25,8 +26,8 @@ type Guest struct {
 	Output io.Writer // what the guest prints
 
 	Systemd bool // is the guest's PID 1; else a shell is
-	// Node is a machine for a node of a cluster: more memory, no disks to be broken, and the loopback of this machine is
-	// at 10.0.2.2, where the cluster's control plane is
+	// has the memory that a node of a cluster needs and no disks to be broken; the loopback of this machine, where the
+	// control plane is, is at 10.0.2.2
 	Node bool
 	// has nothing but the command and busybox, all in memory: such a machine can be saved, restored and suspended
 	Bare bool

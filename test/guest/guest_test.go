@@ -53,7 +53,7 @@ func inGuest(t *testing.T, word string, g Guest) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	tests, others := "^Test"+word, "^Test(Unit|Machine|Crash|Again)"
+	tests, others := "^Test"+word, "^Test(Unit|Machine|Crash|Again|Systemd)"
 	if word != "" {
 		others = "^$"
 	}
