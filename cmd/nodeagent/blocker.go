@@ -82,12 +82,15 @@ func mountOfAnotherPod(o inspect.Assessment) string {
 		h.PID, h.Command, shortPod(h.Pod))
 }
 
+// heldMount names a process that works in the mount before one that only has a copy of it: services of systemd have
+// mount namespaces of their own, from which their copies disappear with the mount.
 func heldMount(o inspect.Assessment) string {
 	if len(o.Holders) == 0 {
 		return ""
 	}
+	at := slices.IndexFunc(o.Holders, func(h inspect.Holder) bool { return h.How != "mount-namespace" })
 	return fmt.Sprintf("the mount %s is %s: it is busy until that process ends or closes it", pointOf(o),
-		holderText(o.Holders[0], shortPod))
+		holderText(o.Holders[max(at, 0)], shortPod))
 }
 
 func refusedUnmount(o inspect.Assessment) string {

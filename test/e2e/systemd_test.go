@@ -25,8 +25,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// The tests of this file run on the node of an emulated machine: cgroup v2 alone, systemd as init and for the cgroups of
-// pods, containerd 2. See TestNode in test/guest.
+// The tests of this file run on the node of an emulated machine: cgroup v2 alone, systemd as init and for the cgroups
+// of pods, containerd 2. See TestNode in test/guest.
 
 func openSystemdNode(t *testing.T) *lab.Lab {
 	t.Helper()
@@ -98,7 +98,7 @@ func (d *deadPod) scope() {
 
 func await(t *testing.T, what string, try func() error) {
 	t.Helper()
-	if err := harness.WaitFor(t.Context(), 3*time.Minute, what, try); err != nil {
+	if err := harness.WaitFor(t.Context(), 8*time.Minute, what, try); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -160,7 +160,7 @@ func awaitLeftovers(t *testing.T, a *harness.Agent, pods ...*deadPod) (report in
 func awaitReleased(t *testing.T, a *harness.Agent, pods ...*deadPod) {
 	t.Helper()
 	var last harness.Answer
-	err := harness.WaitFor(t.Context(), 5*time.Minute, "the release", func() (err error) {
+	err := harness.WaitFor(t.Context(), 8*time.Minute, "the release", func() (err error) {
 		if last, err = a.CLI(t.Context(), "clean", "--yes"); err != nil {
 			return err
 		}
