@@ -258,12 +258,6 @@ func TestSystemdHealthyNode(t *testing.T) {
 	}
 }
 
-// The same while pods come and go, by an inspector without patience.
-func TestSystemdNoLivingPodIsALeftover(t *testing.T) {
-	openSystemdNode(t)
-	churnPods(t, &churn{inspectLab: openInspectLab(t, false), namespace: "nodeagent-churn", enough: 8, passes: 5})
-}
-
 // recipe makes a leftover of a kind that depends on systemd, on cgroup v2 or on containerd 2.
 type recipe struct {
 	wants []inspect.Kind // that are proven and released, beside the pod's volume and directory
