@@ -202,8 +202,8 @@ spec:
 ---
 `
 
-// Pods of each class of quality of service run in the slices of their class, others come and go, and nothing of theirs
-// is ever suspicious. The agent's checks know the node for a healthy one.
+// Pods of each class of quality of service run in the slices of their class, every kind of object is seen, and nothing
+// is suspicious.
 func TestSystemdHealthyNode(t *testing.T) {
 	l := openSystemdNode(t)
 	a := install(t, l, nil)
