@@ -138,8 +138,8 @@ browser: ## the event center's pages in Chromium: a person uses them, with and w
 	cd test/browser && go vet . && go test -vet=off -count=1 -timeout 10m -v . -args -axe $(CURDIR)/.cache/$(AXE)/package/axe.min.js
 
 .PHONY: guest
-guest: ## tests that break the machine they run on, in emulated ones with Debian's kernel: disks, links, file servers, processors, memory, sensors, the kernel itself; suspended, restored, reset
-	$(TEST) $(RUN) -count=1 -timeout 30m -v ./test/guest -args -guest
+guest: ## tests that break the machine they run on, in emulated ones with Debian's kernel: disks, links, file servers, processors, memory, sensors, the kernel itself; suspended, restored, reset; and a node with cgroup v2, systemd and containerd 2
+	$(TEST) $(RUN) -count=1 -timeout 60m -v ./test/guest -args -guest
 
 .PHONY: lab lab-down
 lab: ## bring up a real one-node cluster on this machine, with Debian's containerd

@@ -23,6 +23,7 @@ func causes() []cause {
 		{inspect.Mount, heldMount},
 		{inspect.Mount, refusedUnmount},
 		{inspect.PodDirectory, leftVolumeRecord},
+		{inspect.Cgroup, frozenCgroupV2},
 	}
 }
 
@@ -51,10 +52,19 @@ func hangingProcess(o inspect.Assessment) string {
 }
 
 func frozenCgroup(o inspect.Assessment) string {
-	if o.Facts["frozen"] != "true" {
+	if o.Facts["frozen"] != "true" || o.Facts["hierarchy"] == "v2" {
 		return ""
 	}
 	return fmt.Sprintf("the cgroup %s is frozen: its processes react to no signal until it is thawed", o.ID)
+}
+
+// frozenCgroupV2 is no obstacle to SIGKILL, which kubelet and the runtime send in the end, and so the last cause.
+// https://docs.kernel.org/admin-guide/cgroup-v2.html, cgroup.freeze
+func frozenCgroupV2(o inspect.Assessment) string {
+	if o.Facts["frozen"] != "true" || o.Facts["hierarchy"] != "v2" {
+		return ""
+	}
+	return fmt.Sprintf("the cgroup %s is frozen: its processes react to no signal but SIGKILL until it is thawed", o.ID)
 }
 
 // mountOfAnotherPod is the copy of a mount in the mount namespace of a pod that mounts the host's directories without
@@ -72,12 +82,15 @@ func mountOfAnotherPod(o inspect.Assessment) string {
 		h.PID, h.Command, shortPod(h.Pod))
 }
 
+// heldMount names a process that works in the mount before one that only has a copy of it: services of systemd have
+// mount namespaces of their own, from which their copies disappear with the mount.
 func heldMount(o inspect.Assessment) string {
 	if len(o.Holders) == 0 {
 		return ""
 	}
+	at := slices.IndexFunc(o.Holders, func(h inspect.Holder) bool { return h.How != "mount-namespace" })
 	return fmt.Sprintf("the mount %s is %s: it is busy until that process ends or closes it", pointOf(o),
-		holderText(o.Holders[0], shortPod))
+		holderText(o.Holders[max(at, 0)], shortPod))
 }
 
 func refusedUnmount(o inspect.Assessment) string {

@@ -165,7 +165,7 @@ func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate
 			for _, line := range foldPaths(objects) {
 				fmt.Fprintf(&b, "      %s\n", timesText(line.path, len(line.objects)))
 			}
-			fmt.Fprintf(&b, "      → %s\n", strings.ReplaceAll(same[0].Description, " "+same[0].ID, ""))
+			fmt.Fprintf(&b, "      → %s\n", withoutID(same[0], same[0].Description))
 			if s := same[0]; s.Blocked != "" && s.Mode != remediate.DryRun {
 				fmt.Fprintf(&b, "      but not released: %s\n", s.Blocked)
 			}
@@ -250,7 +250,10 @@ func sameOutcome(s remediate.StepOutcome) string {
 	return fmt.Sprint(s.Kind, s.Result, withoutID(s.Step, s.Blocked), withoutID(s.Step, s.Error))
 }
 
-func withoutID(s remediate.Step, text string) string { return strings.ReplaceAll(text, s.ID, "") }
+// withoutID returns a text about a step without the name of its object.
+func withoutID(s remediate.Step, text string) string {
+	return strings.NewReplacer(" in "+s.ID, "", " "+s.ID, "", s.ID, "").Replace(text)
+}
 
 // outcomeText describes steps with the same outcome: the first object, how many more there are, and what was done.
 func outcomeText(same []remediate.StepOutcome) string {
@@ -268,7 +271,7 @@ func outcomeText(same []remediate.StepOutcome) string {
 	}
 	text := fmt.Sprintf("%-11s %-*s %s", s.Result, kindWidth, timesText(string(s.Kind), len(same)), name)
 	if len(descriptions) == 1 {
-		text += ": " + strings.TrimSpace(strings.ReplaceAll(withoutID(s.Step, s.Description), "  ", " "))
+		text += ": " + withoutID(s.Step, s.Description)
 	}
 	if s.Blocked != "" {
 		text += " (not released: " + s.Blocked + ")"

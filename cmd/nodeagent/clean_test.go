@@ -147,6 +147,7 @@ func TestCleanFoldsItsOutcome(t *testing.T) {
 		c := "/sys/fs/cgroup/" + h + "/pod1"
 		step(inspect.Cgroup, c, "rmdir "+c, remediate.Vanished, map[string]string{"hierarchy": h}, "it is gone")
 	}
+	step(inspect.PodDirectory, "/pods/1", "remove the files in /pods/1; not data", remediate.Vanished, nil, "it is gone")
 	var b strings.Builder
 	if err := printOutcome(&b, inspect.Report{}, remediate.Outcome{Pods: []remediate.PodOutcome{o}}); err != nil {
 		t.Fatal(err)
@@ -157,6 +158,7 @@ func TestCleanFoldsItsOutcome(t *testing.T) {
   failed      mount ×2            /d#4 and 1 more: unmount: unmount /d#4: busy
   failed      mount               /f#6: unmount: the server is silent
   vanished    cgroup ×2           /sys/fs/cgroup/*/pod1: rmdir
+  vanished    pod-directory       /pods/1: remove the files; not data
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Error(diff)

@@ -128,6 +128,8 @@ func TestBlocker(t *testing.T) {
 		o.Holders = []inspect.Holder{{PID: 9, Command: "cat", How: how, Pod: pod}}
 		return o
 	}
+	udev := held("mount-namespace", inspect.Pod{}) // a service with a mount namespace of its own
+	udev.Holders = append(udev.Holders, inspect.Holder{PID: 10, Command: "sleep", How: "cwd"})
 	record := object(inspect.PodDirectory, "volumeRecord", "/x/vol_data.json")
 	live := record
 	live.Verdict = inspect.Live
@@ -135,12 +137,17 @@ func TestBlocker(t *testing.T) {
 		pod  []inspect.Assessment
 		want string // empty: no cause is known
 	}{
-		"a record is left":                 {[]inspect.Assessment{record}, "vol_data.json is left: a known upstream bug, kubernetes#105536"},
-		"of a living pod":                  {[]inspect.Assessment{live}, ""},
-		"another pod's mount namespace":    {[]inspect.Assessment{held("mount-namespace", other)}, "of pod monitoring/exporter (7): that pod mounts"},
-		"the pod's own mount namespace":    {[]inspect.Assessment{held("mount-namespace", inspect.Pod{UID: "1"})}, "busy until that process ends"},
-		"a shell of the host":              {[]inspect.Assessment{held("cwd", inspect.Pod{})}, "held by pid 9 cat (cwd) of the host"},
-		"a frozen cgroup":                  {[]inspect.Assessment{object(inspect.Cgroup, "frozen", "true")}, "/id is frozen"},
+		"a record is left":                  {[]inspect.Assessment{record}, "vol_data.json is left: a known upstream bug, kubernetes#105536"},
+		"of a living pod":                   {[]inspect.Assessment{live}, ""},
+		"another pod's mount namespace":     {[]inspect.Assessment{held("mount-namespace", other)}, "of pod monitoring/exporter (7): that pod mounts"},
+		"the pod's own mount namespace":     {[]inspect.Assessment{held("mount-namespace", inspect.Pod{UID: "1"})}, "busy until that process ends"},
+		"a shell of the host":               {[]inspect.Assessment{held("cwd", inspect.Pod{})}, "held by pid 9 cat (cwd) of the host"},
+		"a shell, and a service of systemd": {[]inspect.Assessment{udev}, "held by pid 10 sleep (cwd) of the host"},
+		"a frozen cgroup":                   {[]inspect.Assessment{object(inspect.Cgroup, "frozen", "true")}, "/id is frozen"},
+		"frozen by cgroup v2": {[]inspect.Assessment{object(inspect.Cgroup, "frozen", "true", "hierarchy", "v2")},
+			"no signal but SIGKILL"},
+		"frozen by cgroup v2, and held": {[]inspect.Assessment{object(inspect.Cgroup, "frozen", "true", "hierarchy",
+			"v2"), held("cwd", inspect.Pod{})}, "held by pid 9 cat"},
 		"a cgroup that is not frozen":      {[]inspect.Assessment{object(inspect.Cgroup, "frozen", "false")}, ""},
 		"a process in the kernel":          {[]inspect.Assessment{object(inspect.Process, "state", "D", "waitsIn", "rpc_wait")}, "in rpc_wait"},
 		"a process in D, nobody knows why": {[]inspect.Assessment{object(inspect.Process, "state", "D")}, ""},

@@ -94,20 +94,15 @@ func (b *bystanders) observe(t *testing.T) map[string]string {
 			seen["link "+link.Name] = fmt.Sprint(link.Index)
 		}
 	}
-	for _, pattern := range []string{b.lab.Paths.KubeletRoot + "/pods/" + b.pod.UID, "/sys/fs/cgroup/*" +
-		b.lab.Paths.CgroupRoot + "/kubepods/*/pod" + b.pod.UID} {
-		dirs, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, dir := range dirs {
-			kind := "directory"
-			if strings.HasPrefix(dir, "/sys/") {
-				kind = "cgroup"
-			}
-			seen[kind+" "+dir] = inode(t, dir)
-		}
+	dirs, err := b.lab.PodCgroups(b.pod.UID)
+	if err != nil {
+		t.Fatal(err)
 	}
+	for _, dir := range dirs {
+		seen["cgroup "+dir] = inode(t, dir)
+	}
+	dir := filepath.Join(b.lab.Paths.KubeletRoot, "pods", b.pod.UID)
+	seen["directory "+dir] = inode(t, dir)
 	return seen
 }
 

@@ -20,6 +20,11 @@ var containerd = flag.String("containerd", "",
 
 var long = flag.Bool("long", false, "run the tests too that wait for minutes")
 
+var join = flag.String("join", "", "folder of the control plane of which this emulated machine is the node: see "+
+	"test/guest")
+
+var agents = flag.String("agents", "", "folder with the agents that are built already")
+
 var withLab = flag.Bool("lab", false,
 	"bring up a real one-node cluster for these tests, and remove it after; needs root")
 
@@ -48,12 +53,12 @@ func run(m *testing.M) (code int) {
 	}
 	defer os.RemoveAll(builds)
 	before, _ := lab.Open("")
-	l, err := lab.Up(ctx, lab.Options{Containerd: *containerd, Log: os.Stderr})
+	l, err := lab.Up(ctx, lab.Options{Containerd: *containerd, Join: *join, Log: os.Stderr})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	if before == nil {
+	if before == nil && *join == "" { // an emulated machine ends as a whole
 		defer func() {
 			if err := l.Down(ctx); err != nil {
 				fmt.Fprintln(os.Stderr, err)

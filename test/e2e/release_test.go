@@ -51,7 +51,11 @@ func observesInTest(t *testing.T) {
 // install puts the agent on the lab for one test.
 func install(t *testing.T, l *lab.Lab, overrides harness.Overrides, tags ...string) *harness.Agent {
 	t.Helper()
-	binary, err := harness.Build(t.Context(), filepath.Join(builds, strings.Join(append(tags, "agent"), "-")), tags...)
+	name := strings.Join(append(tags, "agent"), "-")
+	binary, err := filepath.Join(*agents, name, "nodeagent"), error(nil)
+	if *agents == "" {
+		binary, err = harness.Build(t.Context(), filepath.Join(builds, name), tags...)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,8 @@
 // kernel that differs from the builder's own is tried. The guest sees the file system of this machine, read-only,
 // below a layer in memory: the same tools, another kernel.
 //
-// It is emulated (no KVM is needed) and up within ten seconds.
+// It is emulated (no KVM is needed) and up within ten seconds. One guest is a node of a cluster whose control plane is
+// on this machine: TestNode.
 package guest
 
 import (
@@ -25,6 +26,9 @@ type Guest struct {
 	Output io.Writer // what the guest prints
 
 	Systemd bool // is the guest's PID 1; else a shell is
+	// has the memory that a node of a cluster needs and no disks to be broken; the loopback of this machine, where the
+	// control plane is, is at 10.0.2.2
+	Node bool
 	// has nothing but the command and busybox, all in memory: such a machine can be saved, restored and suspended
 	Bare bool
 
@@ -67,13 +71,16 @@ func (g Guest) boot(ctx context.Context, kernel kernel, initrd string) (int, err
 		"-accel", "tcg,thread=multi", "-machine", "q35", "-smp", "2", "-display", "none", "-nodefaults",
 		"-kernel", kernel.image, "-initrd", initrd, "-append",
 		"console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off memmap=1M$128M systemd.unit=guest.service " +
-			"systemd.show_status=false systemd.condition-needs-update=no systemd.mask=systemd-timesyncd.service",
+			"systemd.show_status=false net.ifnames=0 systemd.condition-needs-update=no systemd.mask=systemd-timesyncd.service",
 		"-serial", "stdio", "-serial", "unix:" + serial + ",server=on,wait=off", "-monitor", "unix:" + monitor +
 			",server=on,wait=off",
 	}
-	if g.Bare {
+	switch {
+	case g.Bare:
 		args = append(args, g.bareHardware()...)
-	} else {
+	case g.Node:
+		args = append(args, nodeHardware()...)
+	default:
 		args = append(args, g.hardware()...)
 	}
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", args...)
@@ -96,11 +103,14 @@ func (g Guest) boot(ctx context.Context, kernel kernel, initrd string) (int, err
 	return watch.code, nil
 }
 
+// hostFiles shows the guest this machine's files.
+var hostFiles = [...]string{"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"}
+
 // hardware is what is broken in a guest that sees this machine's files.
 func (g Guest) hardware() []string {
 	return []string{
 		"-cpu", "max", "-m", "1536", "-no-reboot",
-		"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
+		hostFiles[0], hostFiles[1],
 		"-netdev", "user,id=net0,restrict=on", "-device", "e1000,netdev=net0,id=nic0,mac=52:54:00:00:00:01",
 		"-netdev", "user,id=net1,restrict=on", "-device", "e1000,netdev=net1,id=nic1,mac=52:54:00:00:00:02",
 		"-drive", "file=" + filepath.Join(g.Dir, "nvme.img") + ",if=none,format=raw,id=nvme-drive", "-device",
@@ -114,6 +124,14 @@ func (g Guest) hardware() []string {
 		"virtio-rng-pci,bus=port2,aer=on,disable-legacy=on,id=lost",
 		"-drive", "file=" + filepath.Join(g.Dir, "sata.img") + ",if=none,format=raw,id=sata-drive", "-device",
 		"ide-hd,drive=sata-drive,bus=ide.0,serial=sata",
+	}
+}
+
+// nodeHardware is a machine without anything to be broken.
+func nodeHardware() []string {
+	return []string{
+		"-cpu", "max", "-m", "4096", "-no-reboot", hostFiles[0], hostFiles[1],
+		"-netdev", "user,id=net0", "-device", "virtio-net-pci,netdev=net0",
 	}
 }
 

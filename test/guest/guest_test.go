@@ -53,7 +53,7 @@ func inGuest(t *testing.T, word string, g Guest) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	tests, others := "^Test"+word, "^Test(Unit|Machine|Crash|Again)"
+	tests, others := "^Test"+word, "^Test(Unit|Machine|Crash|Again|Systemd)"
 	if word != "" {
 		others = "^$"
 	}
@@ -75,7 +75,17 @@ func inGuest(t *testing.T, word string, g Guest) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	results := regexp.MustCompile(`(?m)^--- (PASS|FAIL|SKIP): (\S+)`).FindAllStringSubmatch(log.String(), -1)
+	subtests(t, log.String(), code)
+	if g.Bare && !strings.Contains(log.String(), "PASS: TestAgain") &&
+		regexp.MustCompile(tests).MatchString("TestMachinePanics") {
+		t.Error("the guest was not booted again")
+	}
+}
+
+// subtests makes each test that ran in the guest one of here. Code is the exit code of all.
+func subtests(t *testing.T, log string, code int) {
+	t.Helper()
+	results := regexp.MustCompile(`(?m)^--- (PASS|FAIL|SKIP): (\S+)`).FindAllStringSubmatch(log, -1)
 	if len(results) == 0 {
 		t.Errorf("the guest ran no test; exit code %d", code)
 	}
@@ -88,10 +98,6 @@ func inGuest(t *testing.T, word string, g Guest) {
 				t.Error("skipped in the guest; nothing is skipped there")
 			}
 		})
-	}
-	if g.Bare && !strings.Contains(log.String(), "PASS: TestAgain") &&
-		regexp.MustCompile(tests).MatchString("TestMachinePanics") {
-		t.Error("the guest was not booted again")
 	}
 	if code != 0 && !t.Failed() {
 		t.Errorf("exit code %d", code)

@@ -38,6 +38,11 @@ mount -o bind "/host$(cat /kernel)/lib/modules" /root/lib/modules
 mount -t tmpfs tmpfs /root/dev/shm
 mount -t devpts devpts /root/dev/pts
 ip link set lo up
+if [ -e /node ]; then
+	mount -t tmpfs tmpfs /root/var/log # a lab of this machine has links to logs there
+	ip addr add 10.0.2.15/24 dev eth0
+	ip link set eth0 up
+fi
 stty -F /root/dev/ttyS1 raw -echo
 cp /command /root/run/command
 if [ -e /unit ]; then
@@ -100,6 +105,10 @@ func (g Guest) initrd(ctx context.Context, k kernel, command []string) (string, 
 		problems = append(problems, os.WriteFile(filepath.Join(root, name), []byte(text), mode))
 	}
 	needed, script := bootModules[:], initScript
+	if g.Node {
+		needed = append(needed, "virtio_net")
+		write("node", "", 0o644)
+	}
 	if g.Bare {
 		needed, script = bareModules[:], bareScript
 		problems = append(problems, bring(root, command))

@@ -76,15 +76,17 @@ func (v *Victim) Abandon(ctx context.Context) error {
 
 // Freeze sets the freezer of the pod's cgroup (v1: FROZEN or THAWED; v2 has 1 and 0).
 func (v *Victim) Freeze(state string) error {
-	for _, pattern := range []string{"freezer/%s/kubepods/*/pod%s/freezer.state", "%s/kubepods/*/pod%s/cgroup.freeze"} {
-		files, err := filepath.Glob("/sys/fs/cgroup/" + fmt.Sprintf(pattern, v.Lab.Paths.CgroupRoot, v.UID))
-		if err != nil || len(files) == 0 {
-			continue
+	dirs, err := v.Lab.PodCgroups(v.UID)
+	if err != nil {
+		return err
+	}
+	for file, value := range map[string]string{"freezer.state": state,
+		"cgroup.freeze": map[string]string{"FROZEN": "1", "THAWED": "0"}[state]} {
+		for _, dir := range dirs {
+			if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
+				return os.WriteFile(filepath.Join(dir, file), []byte(value), 0o600)
+			}
 		}
-		if filepath.Base(files[0]) == "cgroup.freeze" {
-			state = map[string]string{"FROZEN": "1", "THAWED": "0"}[state]
-		}
-		return os.WriteFile(files[0], []byte(state), 0o600)
 	}
 	return fmt.Errorf("no freezer cgroup of pod %s", v.UID)
 }
@@ -100,17 +102,13 @@ func (v *Victim) CheckCanary() error {
 
 // Traces lists what is on the node of the pod, by anything that carries its UID.
 func (v *Victim) Traces(ctx context.Context) ([]string, error) {
-	var traces []string
-	for _, pattern := range []string{
-		v.Lab.Paths.KubeletRoot + "/pods/" + v.UID,
-		"/sys/fs/cgroup/*" + v.Lab.Paths.CgroupRoot + "/kubepods/*/pod" + v.UID,
-		"/sys/fs/cgroup" + v.Lab.Paths.CgroupRoot + "/kubepods/*/pod" + v.UID,
-	} {
-		found, err := filepath.Glob(pattern)
-		if err != nil {
-			return nil, err
-		}
-		traces = append(traces, found...)
+	traces, err := v.Lab.PodCgroups(v.UID)
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(v.Lab.Paths.KubeletRoot, "pods", v.UID)
+	if _, err := os.Lstat(dir); err == nil {
+		traces = append(traces, dir)
 	}
 	attachments, err := v.attachments()
 	if err != nil {

@@ -48,6 +48,30 @@ func createCgroups() error {
 	return nil
 }
 
+// PodCgroups returns the directories of a pod's own cgroup that are there, one in each hierarchy.
+func (l *Lab) PodCgroups(uid string) ([]string, error) {
+	all, err := hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	patterns := []string{"kubepods/pod" + uid, "kubepods/*/pod" + uid} // guaranteed pods have no class of their own
+	if l.state.systemd() {
+		slice := "-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice"
+		patterns = []string{"kubepods.slice/kubepods" + slice, "kubepods.slice/*/kubepods-*" + slice}
+	}
+	var found []string
+	for _, h := range all {
+		for _, pattern := range patterns {
+			dirs, err := filepath.Glob(filepath.Join(h.Point, l.Paths.CgroupRoot, pattern))
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, dirs...)
+		}
+	}
+	return found, nil
+}
+
 func inherit(parent, child, name string) error {
 	value, err := os.ReadFile(filepath.Join(parent, name))
 	if errors.Is(err, fs.ErrNotExist) {

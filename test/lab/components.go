@@ -149,6 +149,9 @@ func (l *Lab) begin(name string) error {
 	if _, err := l.PID(name); err == nil {
 		return nil
 	}
+	if l.state.systemd() {
+		return l.startUnit(name, c.argv)
+	}
 	return launch(l.Dir, name, l.logFile(name), c.argv)
 }
 

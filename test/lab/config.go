@@ -49,9 +49,9 @@ authorization:
   mode: Webhook
   webhook: {cacheAuthorizedTTL: 5s, cacheUnauthorizedTTL: 1s}
 containerRuntimeEndpoint: unix://{{.Paths.CRISocket}}
-cgroupDriver: cgroupfs
+cgroupDriver: {{if .Systemd}}systemd{{else}}cgroupfs{{end}}
 cgroupRoot: {{.Paths.CgroupRoot}}
-failCgroupV1: false
+failCgroupV1: {{.Systemd}}
 failSwapOn: false
 enforceNodeAllocatable: [pods]
 oomScoreAdj: 0
@@ -129,7 +129,7 @@ func (l *Lab) pki(name string) string { return filepath.Join(l.Dir, "pki", name)
 // configure writes every configuration file and kubeconfig.
 func (l *Lab) configure() error {
 	values := map[string]any{
-		"Dir": l.Dir, "Paths": l.Paths, "Ports": l.state.Ports, "SandboxImage": sandboxImage, "Network": Network,
+		"Dir": l.Dir, "Paths": l.Paths, "Ports": l.state.Ports, "Systemd": l.state.systemd(), "SandboxImage": sandboxImage, "Network": Network,
 		"Bridge": PodBridge, "PodCIDR": PodCIDR, "ProxySocket": l.proxySocket(),
 	}
 	for path, t := range map[string]*template.Template{

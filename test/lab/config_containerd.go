@@ -38,7 +38,7 @@ oom_score = 0
 
 [plugins."` + runtime + `".containerd.runtimes.runc.options]
   Root = "{{.Paths.RuncRoot}}"
-  SystemdCgroup = false
+  SystemdCgroup = {{.Systemd}}
 `))
 }
 

@@ -93,7 +93,7 @@ func (l *Lab) containerdReady(ctx context.Context) error {
 
 // Healthy returns why the lab does not work completely, nil when it does.
 func (l *Lab) Healthy(ctx context.Context) error {
-	for _, name := range Components {
+	for _, name := range l.components() {
 		p, err := l.process(name)
 		if err != nil {
 			return err
@@ -102,7 +102,7 @@ func (l *Lab) Healthy(ctx context.Context) error {
 			return fmt.Errorf("%s: process %d is stopped", name, p.PID)
 		}
 	}
-	for _, name := range Components {
+	for _, name := range l.components() {
 		c, err := l.component(name)
 		if err != nil {
 			return err

@@ -9,6 +9,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ type Options struct {
 	NodeName string // "lab-node" when empty
 	// "1": Debian's 1.6; "2": the one of test/containerd; when empty that of the lab that runs, else Debian's
 	Containerd string
+	Join       string    // folder of the control plane that an emulated machine joins; see UpControlPlane
 	Repo       string    // checkout of nodeagent; found from the working directory when empty
 	Log        io.Writer // progress, a line for each phase; discarded when nil
 }
@@ -88,7 +90,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	if err := l.down(ctx); err != nil {
 		return nil, fmt.Errorf("remove what is left of an earlier lab: %w", err)
 	}
-	if err := l.build(ctx); err != nil {
+	if err := l.build(ctx, opts.Join); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -112,6 +114,9 @@ func newLab(opts Options) (*Lab, error) {
 		return nil, err
 	}
 	s := &state{NodeName: opts.NodeName, Repo: repo}
+	if opts.Join != "" {
+		s.Part = node
+	}
 	if s.BinDir, err = kubernetes().cacheDir(repo); err != nil {
 		return nil, err
 	}
@@ -145,7 +150,7 @@ func Open(dir string) (*Lab, error) {
 		return nil, err
 	}
 	l := open(dir, s, nil)
-	for _, name := range Components {
+	for _, name := range l.components() {
 		if _, err := l.PID(name); err == nil {
 			return l, nil
 		}
@@ -180,7 +185,9 @@ func Down(ctx context.Context, dir string, log io.Writer) error {
 func (l *Lab) Down(ctx context.Context) error { return Down(ctx, l.Dir, l.out) }
 
 // Server is the apiserver's address.
-func (l *Lab) Server() string { return "https://" + loopback(l.state.Ports.APIServer) }
+func (l *Lab) Server() string {
+	return cmp.Or(l.state.Server, "https://"+loopback(l.state.Ports.APIServer))
+}
 
 // KubeletPort is where kubelet serves its API on 127.0.0.1, with a certificate signed by CAFile.
 func (l *Lab) KubeletPort() int { return l.state.Ports.Kubelet }
@@ -189,10 +196,15 @@ func (l *Lab) KubeletPort() int { return l.state.Ports.Kubelet }
 func (l *Lab) KubeletHealthPort() int { return l.state.Ports.KubeletHealth }
 
 // build makes a lab on a machine that has none.
-func (l *Lab) build(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{func(ctx context.Context) error {
+func (l *Lab) build(ctx context.Context, join string) error {
+	prepare := func(ctx context.Context) error { return l.prepare(ctx, join) }
+	steps := []func(context.Context) error{func(ctx context.Context) error {
 		return installPackages(ctx, l.progress)
-	}, l.buildPrograms, l.prepare, l.startAll} {
+	}, l.buildPrograms, prepare, l.startAll}
+	if join != "" { // all is on the machine that emulates this one
+		steps = steps[2:]
+	}
+	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -202,7 +214,7 @@ func (l *Lab) build(ctx context.Context) error {
 }
 
 // prepare makes everything that the processes need at their start.
-func (l *Lab) prepare(ctx context.Context) error {
+func (l *Lab) prepare(ctx context.Context, join string) error {
 	if otherKubelet(ctx) {
 		return errors.New("a kubelet that is not the lab's runs on this machine: refusing to disturb it")
 	}
@@ -215,6 +227,11 @@ func (l *Lab) prepare(ctx context.Context) error {
 	}
 	if err := l.state.recordHost(ctx); err != nil {
 		return err
+	}
+	if join != "" {
+		if err := l.join(join); err != nil {
+			return err
+		}
 	}
 	if err := l.state.write(l.Dir); err != nil {
 		return err
@@ -235,8 +252,13 @@ func (l *Lab) prepare(ctx context.Context) error {
 	if err := l.createNodeLink(ctx); err != nil {
 		return err
 	}
-	if err := createCgroups(); err != nil {
-		return fmt.Errorf("make cgroup %s: %w", cgroupRoot, err)
+	if !l.state.systemd() {
+		if err := createCgroups(); err != nil {
+			return fmt.Errorf("make cgroup %s: %w", cgroupRoot, err)
+		}
+	}
+	if join != "" {
+		return l.configure()
 	}
 	if err := createPKI(l.Dir, l.NodeName); err != nil {
 		return err
@@ -269,24 +291,37 @@ func (l *Lab) share() error {
 // startAll starts the components. The apiserver and containerd take the longest, so the images are imported
 // while the apiserver comes up.
 func (l *Lab) startAll(ctx context.Context) error {
-	for _, name := range []string{"etcd", "containerd", "node-proxy"} {
+	var early, last []string
+	for _, name := range l.components() {
+		switch name {
+		case "etcd", "containerd", "node-proxy":
+			early = append(early, name)
+		case "kube-apiserver":
+		default:
+			last = append(last, name)
+		}
+	}
+	for _, name := range early {
 		if err := l.Start(ctx, name); err != nil {
 			return err
 		}
 		l.say("%s is ready", name)
 	}
-	if err := l.begin("kube-apiserver"); err != nil {
-		return err
+	if l.state.Part == "" {
+		if err := l.begin("kube-apiserver"); err != nil {
+			return err
+		}
 	}
 	if err := l.importBaseImages(ctx); err != nil {
 		return err
 	}
 	l.say("images are imported")
-	if err := l.await(ctx, "kube-apiserver"); err != nil {
-		return err
+	if l.state.Part == "" {
+		if err := l.await(ctx, "kube-apiserver"); err != nil {
+			return err
+		}
+		l.say("kube-apiserver is ready")
 	}
-	l.say("kube-apiserver is ready")
-	last := []string{"kube-controller-manager", "kube-scheduler", "kubelet"}
 	for _, name := range last {
 		if err := l.begin(name); err != nil {
 			return err

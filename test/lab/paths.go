@@ -62,6 +62,10 @@ const debianDir = "/usr/bin"
 
 func newPaths(dir string, s *state) Paths {
 	containerd := cmp.Or(s.ContainerdDir, debianDir)
+	cgroups := cgroupRoot
+	if s.systemd() { // as nearly everywhere where systemd makes them
+		cgroups = "/"
+	}
 	at := func(parts ...string) string { return filepath.Join(append([]string{dir}, parts...)...) }
 	return Paths{
 		KubeletRoot:       at("kubelet"),
@@ -73,7 +77,7 @@ func newPaths(dir string, s *state) Paths {
 		ContainerdState:   at("run/containerd"),
 		ContainerdRoot:    at("containerd"),
 		RuncRoot:          at("run/runc"),
-		CgroupRoot:        cgroupRoot,
+		CgroupRoot:        cgroups,
 		CNIConfDir:        at("cni/conf"),
 		CNIBinDir:         "/usr/lib/cni",
 		CNICacheDir:       "/var/lib/cni",

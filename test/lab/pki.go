@@ -37,7 +37,7 @@ func createPKI(dir, node string) error {
 		return err
 	}
 	leaves := []leaf{
-		{file: "apiserver", name: "kube-apiserver", hosts: []string{"127.0.0.1", "localhost", NodeIP, firstService,
+		{file: "apiserver", name: "kube-apiserver", hosts: []string{"127.0.0.1", "localhost", NodeIP, hostOfGuest, firstService,
 			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}},
 		{file: "kubelet-serving", name: "system:node:" + node, group: "system:nodes",
 			hosts: []string{"127.0.0.1", "localhost", node, NodeIP}},

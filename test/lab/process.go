@@ -126,23 +126,32 @@ func launch(dir, name, logFile string, argv []string) error {
 	defer log.Close()
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
-	// containerd runs the first shim that it finds: its own, not Debian's.
-	cmd.Env = []string{"PATH=" + filepath.Dir(argv[0]) +
-		":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + dir}
+	cmd.Env = []string{"PATH=" + searchPath(argv[0]), "HOME=" + dir}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
-	p, err := identify(cmd.Process.Pid)
+	err = record(dir, name, cmd.Process.Pid)
 	go cmd.Wait() // reaps it should it end while we live; its state is read from /proc
+	return err
+}
+
+// searchPath has the folder of a program first: containerd runs the first shim that it finds, its own, not Debian's.
+func searchPath(program string) string {
+	return filepath.Dir(program) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+}
+
+// record notes which process a component is.
+func record(dir, component string, pid int) error {
+	p, err := identify(pid)
 	if err != nil {
-		return fmt.Errorf("start %s: %w", name, err)
+		return fmt.Errorf("start %s: %w", component, err)
 	}
 	data, err := json.Marshal(p)
 	if err != nil {
 		return err
 	}
-	return writeFile(pidFile(dir, name), append(data, '\n'), 0o644)
+	return writeFile(pidFile(dir, component), append(data, '\n'), 0o644)
 }
 
 // halt ends p: kindly for as long as patience lasts, then not.

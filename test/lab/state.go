@@ -19,6 +19,8 @@ type state struct {
 	BinDir        string            `json:"binDir"`
 	ContainerdDir string            `json:"containerdDir"`
 	Repo          string            `json:"repo"`
+	Part          string            `json:"part,omitempty"`   // which of two machines this is; empty: all on one
+	Server        string            `json:"server,omitempty"` // the apiserver, where it is on another machine
 	Ports         ports             `json:"ports"`
 	Sysctls       map[string]string `json:"sysctls"` // values before the lab
 	Absent        []string          `json:"absent"`  // folders outside the lab that did not exist before it

@@ -1,0 +1,535 @@
+package e2e
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/test/harness"
+	"github.com/nodeagent/nodeagent/test/lab"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+// The tests of this file run on the node of an emulated machine: cgroup v2 alone, systemd as init and for the cgroups
+// of pods, containerd 2. See TestNode in test/guest.
+
+func openSystemdNode(t *testing.T) *lab.Lab {
+	t.Helper()
+	need.Flag(t, *join != "", "-join: on an emulated machine with systemd")
+	return openLab(t)
+}
+
+// deadPod is a pod of which the apiserver and kubelet know nothing, with what its deletion has left on the node. Its
+// volume in memory is still mounted: as long as it is, kubelet touches nothing else of the pod.
+type deadPod struct {
+	t      *testing.T
+	lab    *lab.Lab
+	uid    string
+	volume string
+	wants  []inspect.Kind // that are to be found
+
+	pid       int    // of the process in its scope
+	container string // the container that was made for it
+}
+
+func newDeadPod(t *testing.T, l *lab.Lab, wants ...inspect.Kind) *deadPod {
+	t.Helper()
+	id := randomID()
+	uid := strings.Join([]string{id[:8], id[8:12], id[12:16], id[16:20], id[20:32]}, "-")
+	d := &deadPod{t: t, lab: l, uid: uid, wants: append(wants, inspect.Mount, inspect.PodDirectory),
+		volume: filepath.Join(l.Paths.KubeletRoot, "pods", uid, "volumes/kubernetes.io~empty-dir/v")}
+	if err := errors.Join(os.MkdirAll(d.volume, 0o750), unix.Mount("tmpfs", d.volume, "tmpfs", 0, "size=1m")); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// randomID has the form of a container's ID.
+func randomID() string {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+func (d *deadPod) slice() string {
+	return "kubepods-besteffort-pod" + strings.ReplaceAll(d.uid, "-", "_") + ".slice"
+}
+
+func (d *deadPod) cgroup() string {
+	return "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice/" + d.slice()
+}
+
+// scope runs a process in a scope as runc makes it.
+func (d *deadPod) scope() {
+	d.t.Helper()
+	id := randomID()
+	cmd := exec.CommandContext(d.t.Context(), "systemd-run", "--quiet", "--scope",
+		"--unit=cri-containerd-"+id+".scope", "--slice="+d.slice(), "sleep", "100000")
+	cmd.Dir = "/"
+	if err := cmd.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	go func() { _ = cmd.Wait() }()
+	d.t.Cleanup(func() { _ = cmd.Process.Kill() })
+	await(d.t, "the scope", func() error {
+		pids, err := os.ReadFile(d.cgroup() + "/cri-containerd-" + id + ".scope/cgroup.procs")
+		if err == nil && len(pids) == 0 {
+			err = errors.New("it is empty")
+		}
+		return err
+	})
+	d.pid = cmd.Process.Pid
+}
+
+func await(t *testing.T, what string, try func() error) {
+	t.Helper()
+	if err := harness.WaitFor(t.Context(), 8*time.Minute, what, try); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func command(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// inspected is what "nodeagent inspect -o json" prints.
+type inspected struct {
+	Objects []inspect.Assessment
+	Gates   []inspect.Gate
+	Errors  []struct{ What, Error string }
+}
+
+// of returns the pod's objects of a kind.
+func (i inspected) of(d *deadPod, kind inspect.Kind) []inspect.Assessment {
+	return slices.DeleteFunc(slices.Clone(i.Objects), func(o inspect.Assessment) bool {
+		return o.Kind != kind || o.Pod.UID != d.uid
+	})
+}
+
+// awaitLeftovers inspects until each of the pods' objects is found and proven.
+func awaitLeftovers(t *testing.T, a *harness.Agent, pods ...*deadPod) (report inspected) {
+	t.Helper()
+	await(t, "proof", func() error {
+		report = inspected{}
+		if _, err := a.JSON(t.Context(), &report, "inspect"); err != nil {
+			return err
+		}
+		var missing []string
+		for _, d := range pods {
+			for _, kind := range d.wants {
+				found := report.of(d, kind)
+				if len(found) == 0 {
+					missing = append(missing, fmt.Sprintf("no %s of %s", kind, d.uid))
+				}
+				for _, o := range found {
+					if o.Verdict != inspect.Leftover {
+						missing = append(missing, fmt.Sprintf("%s %s of %s is %s: %s", kind, o.ID, d.uid, o.Verdict, o.Why))
+					}
+				}
+			}
+		}
+		if len(missing) > 0 {
+			return fmt.Errorf("%s; gates %+v; errors %v", strings.Join(missing, "\n"), report.Gates, report.Errors)
+		}
+		return nil
+	})
+	return report
+}
+
+// awaitReleased cleans until nothing of the pods is found.
+func awaitReleased(t *testing.T, a *harness.Agent, pods ...*deadPod) {
+	t.Helper()
+	var last harness.Answer
+	err := harness.WaitFor(t.Context(), 8*time.Minute, "the release", func() (err error) {
+		if last, err = a.CLI(t.Context(), "clean", "--yes"); err != nil {
+			return err
+		}
+		var report inspected
+		if _, err := a.JSON(t.Context(), &report, "inspect"); err != nil {
+			return err
+		}
+		for _, d := range pods {
+			for _, kind := range d.wants {
+				for _, o := range report.of(d, kind) {
+					err = errors.Join(err, fmt.Errorf("%s %s: %s %s", kind, o.ID, o.Verdict, o.Why))
+				}
+			}
+			if _, missing := os.Stat(d.cgroup()); missing == nil {
+				err = errors.Join(err, fmt.Errorf("%s is there", d.cgroup()))
+			}
+			if state, _ := exec.CommandContext(t.Context(), "systemctl", "is-active",
+				d.slice()).Output(); strings.TrimSpace(string(state)) == "active" {
+				err = errors.Join(err, fmt.Errorf("systemd has %s", d.slice()))
+			}
+		}
+		return err
+	})
+	t.Logf("the last clean: exit code %d\n%s%s", last.Code, last.Stdout, last.Stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+const qosManifest = `
+apiVersion: v1
+kind: Pod
+metadata: {name: qos-%[1]s, namespace: default}
+spec:
+  nodeName: %[2]s
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: main, image: localhost/busybox:1, imagePullPolicy: Never, command: [sleep, "100000"], resources: %[3]s}
+---
+`
+
+// Pods of each class of quality of service run in the slices of their class, every kind of object is seen, and nothing
+// is suspicious.
+func TestSystemdHealthyNode(t *testing.T) {
+	l := openSystemdNode(t)
+	a := install(t, l, nil)
+	classes := map[string]struct{ resources, parent string }{
+		"besteffort": {"{}", "kubepods.slice/kubepods-besteffort.slice"},
+		"burstable":  {"{requests: {memory: 8Mi}}", "kubepods.slice/kubepods-burstable.slice"},
+		"guaranteed": {"{limits: {cpu: 1, memory: 64Mi}}", "kubepods.slice"},
+	}
+	manifest := ""
+	for class, c := range classes {
+		manifest += fmt.Sprintf(qosManifest, class, l.NodeName, c.resources)
+	}
+	if err := l.KubectlApply(t.Context(), manifest); err != nil {
+		t.Fatal(err)
+	}
+	for class, c := range classes {
+		pod, err := l.WaitPodRunning(t.Context(), "default", "qos-"+class)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dirs, err := l.PodCgroups(pod.UID)
+		if err != nil || len(dirs) != 1 || filepath.Dir(dirs[0]) != "/sys/fs/cgroup/"+c.parent {
+			t.Errorf("%s: cgroups %q, %v", class, dirs, err)
+		}
+	}
+	answer, err := a.CLI(t.Context(), "check")
+	t.Logf("check: exit code %d, %v\n%s%s", answer.Code, err, answer.Stdout, answer.Stderr)
+	var report inspected
+	if _, err := a.JSON(t.Context(), &report, "inspect"); err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[inspect.Kind]int{}
+	for _, o := range report.Objects {
+		kinds[o.Kind]++
+		if o.Verdict != inspect.Live && o.Verdict != inspect.Foreign {
+			t.Errorf("%s %s of %+v is %s: %s", o.Kind, o.ID, o.Pod, o.Verdict, o.Why)
+		}
+	}
+	t.Logf("%d objects: %v; errors %v", len(report.Objects), kinds, report.Errors)
+	for _, kind := range []inspect.Kind{inspect.Sandbox, inspect.Container, inspect.Process, inspect.CNIAttachment,
+		inspect.Netns, inspect.Link, inspect.Lease, inspect.Mount, inspect.Cgroup, inspect.PodDirectory,
+		inspect.Shim, inspect.Rootfs, inspect.Snapshot, inspect.IPAMLease} {
+		if kinds[kind] == 0 {
+			t.Errorf("no object of kind %s: is the agent blind here?", kind)
+		}
+	}
+	for _, e := range report.Errors {
+		t.Errorf("%s: %s", e.What, e.Error)
+	}
+	if _, err := l.Kubectl(t.Context(), "delete", "pod", "qos-besteffort", "qos-burstable", "qos-guaranteed"); err != nil {
+		t.Error(err)
+	}
+}
+
+// recipe makes a leftover of a kind that depends on systemd, on cgroup v2 or on containerd 2.
+type recipe struct {
+	wants []inspect.Kind // that are proven and released, beside the pod's volume and directory
+	make  func(d *deadPod)
+	check func(d *deadPod, report inspected) // what was found
+}
+
+func systemdRecipes() map[string]recipe {
+	processes := []inspect.Kind{inspect.Process, inspect.Cgroup}
+	return map[string]recipe{
+		"a process in the scope of a container": {wants: processes, make: func(d *deadPod) { d.scope() },
+			check: func(d *deadPod, report inspected) {
+				if got := report.of(d, inspect.Process); len(got) != 1 || got[0].ID != strconv.Itoa(d.pid) {
+					d.t.Errorf("processes %+v, want %d", got, d.pid)
+				}
+			}},
+		"frozen": {wants: processes, check: frozenCgroups, make: func(d *deadPod) {
+			d.scope()
+			if err := os.WriteFile(d.cgroup()+"/cgroup.freeze", []byte("1"), 0); err != nil {
+				d.t.Fatal(err)
+			}
+		}},
+		"frozen, and systemd knows": {wants: processes, check: frozenCgroups, make: func(d *deadPod) {
+			d.scope()
+			command(d.t, "systemctl", "freeze", d.slice())
+		}},
+		"cgroups without units": {wants: processes[1:], make: func(d *deadPod) {
+			for _, below := range []string{"system.slice", "init.scope/cri-containerd-" + randomID() + ".scope"} {
+				if err := os.MkdirAll(filepath.Join(d.cgroup(), "cri-containerd-"+randomID()+".scope", below),
+					0o755); err != nil {
+					d.t.Fatal(err)
+				}
+			}
+		}},
+		"an empty slice": {wants: processes[1:], make: func(d *deadPod) {
+			command(d.t, "systemctl", "start", d.slice())
+		}},
+		"a network": {wants: []inspect.Kind{inspect.CNIAttachment, inspect.Netns, inspect.Link},
+			make: (*deadPod).attach},
+		"a container that CRI does not know": {wants: processes, make: (*deadPod).ghost,
+			check: func(d *deadPod, report inspected) {
+				for _, kind := range []inspect.Kind{inspect.ContainerdContainer, inspect.Task, inspect.Shim,
+					inspect.Rootfs} {
+					if !slices.ContainsFunc(report.Objects, func(o inspect.Assessment) bool {
+						return o.Kind == kind && o.ContainerID == d.container && o.Verdict != inspect.Live
+					}) {
+						d.t.Errorf("no %s of the ghost", kind)
+					}
+				}
+			}},
+	}
+}
+
+// frozenCgroups wants the cgroup that was frozen to be known for it.
+func frozenCgroups(d *deadPod, report inspected) {
+	for _, o := range report.of(d, inspect.Cgroup) {
+		if o.Facts["depth"] == "0" && o.Facts["frozen"] != "true" {
+			d.t.Errorf("%s: not known to be frozen: %v", o.ID, o.Facts)
+		}
+	}
+}
+
+// attach attaches a network namespace as containerd does, with no sandbox.
+func (d *deadPod) attach() {
+	d.t.Helper()
+	paths := d.lab.Paths
+	pin := filepath.Join(paths.NetnsDir, "cni-"+d.uid)
+	if err := errors.Join(os.MkdirAll(paths.NetnsDir, 0o755), os.WriteFile(pin, nil, 0o600)); err != nil {
+		d.t.Fatal(err)
+	}
+	command(d.t, "unshare", "--net="+pin, "true")
+	files, err := filepath.Glob(filepath.Join(paths.CNIConfDir, "*.conflist"))
+	if err != nil || len(files) != 1 {
+		d.t.Fatal(files, err)
+	}
+	list, err := libcni.ConfListFromFile(files[0])
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.container = randomID()
+	cni := libcni.NewCNIConfigWithCacheDir([]string{paths.CNIBinDir}, paths.CNICacheDir, nil)
+	if _, err := cni.AddNetworkList(d.t.Context(), list, &libcni.RuntimeConf{ContainerID: d.container, NetNS: pin,
+		IfName: "eth0", Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"},
+			{"K8S_POD_NAME", "dead"}, {"K8S_POD_INFRA_CONTAINER_ID", d.container}, {"K8S_POD_UID", d.uid}}}); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// ghost runs a container of the pod that containerd has and CRI has not.
+func (d *deadPod) ghost() {
+	d.t.Helper()
+	d.container = randomID()
+	ctr := func(ctx context.Context, args ...string) error {
+		out, err := exec.CommandContext(ctx, d.lab.Paths.Ctr, append([]string{"-a", d.lab.Paths.ContainerdSocket, "-n",
+			"k8s.io"}, args...)...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("ctr %q: %w: %s", args, err, out)
+		}
+		return nil
+	}
+	if err := ctr(d.t.Context(), "run", "-d", "--runc-systemd-cgroup", "--runc-root", d.lab.Paths.RuncRoot,
+		"--cgroup", d.slice()+":cri-containerd:"+d.container, "--label", "io.cri-containerd.kind=container", "--label",
+		"io.kubernetes.pod.uid="+d.uid, lab.BusyboxImage, d.container, "sleep", "100000"); err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() {
+		ctx := context.WithoutCancel(d.t.Context())
+		_ = ctr(ctx, "tasks", "rm", "-f", d.container) // gone with its process, or not
+		if err := ctr(ctx, "containers", "rm", d.container); err != nil {
+			d.t.Log(err)
+		}
+	})
+}
+
+// TestSystemdLeftovers makes a leftover by each recipe, and one that a process of the host holds. All are found and
+// proven, none while kubelet hangs, and what may be released is released; what lives and what is not our kubelet's is
+// left as it is.
+func TestSystemdLeftovers(t *testing.T) {
+	l := openSystemdNode(t)
+	a := install(t, l, harness.Overrides{"inspect": map[string]any{"massOrphaning": 100}})
+	living, foreign := newBystanders(t, l), newForeignSlices(t)
+	recipes, pods := systemdRecipes(), map[string]*deadPod{}
+	for name, r := range recipes {
+		pods[name] = newDeadPod(t, l, r.wants...)
+		r.make(pods[name])
+		t.Logf("%s: %s", name, pods[name].uid)
+	}
+	held := newDeadPod(t, l)
+	holder := exec.CommandContext(t.Context(), "sleep", "100000")
+	holder.Dir = held.volume
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = holder.Process.Kill(), holder.Wait() })
+	dead := slices.Collect(maps.Values(pods))
+	report := awaitLeftovers(t, a, append(dead, held)...)
+	for name, r := range recipes {
+		if r.check != nil {
+			r.check(pods[name], report)
+		}
+	}
+	if mounts := report.of(held, inspect.Mount); len(mounts) != 1 || !slices.ContainsFunc(mounts[0].Holders,
+		func(h inspect.Holder) bool { return h.PID == holder.Process.Pid && h.How == "cwd" }) {
+		t.Errorf("mounts %+v, want the holder %d", mounts, holder.Process.Pid)
+	}
+	kubeletHangs(t, l, a, pods["a process in the scope of a container"])
+	awaitReleased(t, a, dead...)
+	foreign.check(t)
+	living.check(t)
+	leases, err := filepath.Glob(filepath.Join(l.Paths.CNINetworksDir, lab.Network, "*.*.*.*"))
+	if err != nil {
+		t.Error(err)
+	}
+	for _, lease := range leases {
+		if text, _ := os.ReadFile(lease); strings.Contains(string(text), pods["a network"].container) {
+			t.Errorf("the address %s is not given back", filepath.Base(lease))
+		}
+	}
+
+	if err := unix.Kill(holder.Process.Pid, 0); err != nil {
+		t.Errorf("the holder: %v", err)
+	}
+	if table, _ := os.ReadFile("/proc/self/mountinfo"); !strings.Contains(string(table), held.volume) {
+		t.Error("the volume was unmounted below its holder")
+	}
+}
+
+// kubeletHangs demands that nothing is a leftover, and nothing released, while kubelet does not answer.
+func kubeletHangs(t *testing.T, l *lab.Lab, a *harness.Agent, d *deadPod) {
+	t.Helper()
+	if err := l.Signal("kubelet", unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Signal("kubelet", unix.SIGCONT) }()
+	answer, err := a.CLI(t.Context(), "clean", "--yes")
+	if err != nil || answer.Code == 0 {
+		t.Errorf("clean: exit code %d, %v\n%s", answer.Code, err, answer.Stdout)
+	}
+	var report inspected
+	if _, err := a.JSON(t.Context(), &report, "inspect"); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range report.Objects {
+		if o.Verdict == inspect.Leftover {
+			t.Errorf("%s %s is a leftover although kubelet hangs: %v", o.Kind, o.ID, o.Witnesses)
+		}
+	}
+	if i := slices.IndexFunc(report.Gates, func(g inspect.Gate) bool { return g.Name == "kubelet-heard" }); i < 0 ||
+		report.Gates[i].Open {
+		t.Errorf("gates %+v", report.Gates)
+	}
+	if err := unix.Kill(d.pid, 0); err != nil {
+		t.Errorf("the process: %v", err)
+	}
+}
+
+// foreignSlices are cgroups that look like those of pods, and are none of our kubelet's.
+type foreignSlices struct{ scopes map[string]int }
+
+func newForeignSlices(t *testing.T) foreignSlices {
+	t.Helper()
+	f := foreignSlices{scopes: map[string]int{}}
+	uid := strings.ReplaceAll("11111111-2222-3333-4444-555555555555", "-", "_")
+	for _, slice := range []string{"kubepods-other.slice", "nested-kubepods-besteffort-pod" + uid + ".slice",
+		"system.slice"} {
+		unit := "cri-containerd-" + randomID() + ".scope"
+		cmd := exec.CommandContext(t.Context(), "systemd-run", "--quiet", "--scope", "--unit="+unit, "--slice="+slice,
+			"sleep", "100000")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+		await(t, unit, func() error {
+			if state, _ := exec.CommandContext(t.Context(), "systemctl", "is-active", unit).Output(); string(state) !=
+				"active\n" {
+				return fmt.Errorf("it is %s", state)
+			}
+			return nil
+		})
+		f.scopes[unit] = cmd.Process.Pid
+	}
+	return f
+}
+
+func (f foreignSlices) check(t *testing.T) {
+	t.Helper()
+	for unit, pid := range f.scopes {
+		cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+		if err != nil || !strings.HasSuffix(strings.TrimSpace(string(cgroup)), "/"+unit) {
+			t.Errorf("process %d of the foreign %s was touched: %s, %v", pid, unit, cgroup, err)
+		}
+		if state := command(t, "systemctl", "is-active", unit); state != "active" {
+			t.Errorf("the foreign %s is %s", unit, state)
+		}
+	}
+}
+
+// Units that systemd keeps of a container that is gone are reported, and left alone.
+func TestSystemdUnits(t *testing.T) {
+	l := openSystemdNode(t)
+	a := install(t, l, nil)
+	unit := "cri-containerd-" + randomID() + ".scope"
+	_ = exec.CommandContext(t.Context(), "systemd-run", "--quiet", "--scope", "--unit="+unit, "-p", "RuntimeMaxSec=1",
+		"sleep", "100000").Run()
+	await(t, "a failed scope", func() error {
+		if state, _ := exec.CommandContext(t.Context(), "systemctl", "is-failed", unit).Output(); string(state) !=
+			"failed\n" {
+			return fmt.Errorf("it is %s", state)
+		}
+		return nil
+	})
+	t.Cleanup(func() {
+		_ = exec.CommandContext(context.WithoutCancel(t.Context()), "systemctl", "reset-failed", unit).Run()
+	})
+	await(t, "the unit", func() error {
+		var report inspected
+		if _, err := a.JSON(t.Context(), &report, "inspect"); err != nil {
+			return err
+		}
+		for _, o := range report.Objects {
+			if o.Kind == inspect.SystemdUnit && o.ID == unit && o.Verdict != inspect.Live {
+				t.Logf("%s: %s", o.Verdict, o.Why)
+				return nil
+			}
+		}
+		return errors.New("not found")
+	})
+	if _, err := a.CLI(t.Context(), "clean", "--yes"); err != nil {
+		t.Fatal(err)
+	}
+	if state, _ := exec.CommandContext(t.Context(), "systemctl", "is-failed", unit).Output(); string(state) !=
+		"failed\n" {
+		t.Errorf("the unit was touched: %s", state)
+	}
+}
