@@ -12,12 +12,13 @@ import (
 type printed struct{ file, format string }
 
 var (
-	callHead   = regexp.MustCompile(`\b([A-Za-z_]\w*)\s*\(`)
-	textDefine = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+((?:"(?:[^"\\\n]|\\.)*"|\w+|[ \t])*")[ \t]*$`)
-	fmtDefine  = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*define[ \t]+(pr_fmt|dev_fmt)\([ \t]*(\w+)[ \t]*\)[ \t]+(.*)$`)
-	prefixName = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*define[ \t]+DM_MSG_PREFIX[ \t]+"([^"]*)"`)
-	oneToken   = regexp.MustCompile(`^\s*(?:("(?:[^"\\]|\\.)*")|([A-Za-z_]\w*))`)
-	formatMac  = map[string]string{"PRIu64": "llu", "PRIx64": "llx", "PRIX64": "llX", "PRId64": "lld", "PRIu32": "u",
+	callHead    = regexp.MustCompile(`\b([A-Za-z_]\w*)\s*\(`)
+	textDefine  = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+((?:"(?:[^"\\\n]|\\.)*"|\w+|[ \t])*")[ \t]*$`)
+	fmtDefine   = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*define[ \t]+(pr_fmt|dev_fmt)(?:\([ \t]*(\w+)[ \t]*\))?[ \t]+(.*)$`)
+	localHeader = regexp.MustCompile(`(?m)^#[ \t]*include[ \t]+"([\w./-]+)"`)
+	prefixName  = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*define[ \t]+DM_MSG_PREFIX[ \t]+"([^"]*)"`)
+	oneToken    = regexp.MustCompile(`^\s*(?:("(?:[^"\\]|\\.)*")|([A-Za-z_]\w*))`)
+	formatMac   = map[string]string{"PRIu64": "llu", "PRIx64": "llx", "PRIX64": "llX", "PRId64": "lld", "PRIu32": "u",
 		"FW_BUG": "[Firmware Bug]: ", "FW_WARN": "[Firmware Warn]: ", "FW_INFO": "[Firmware Info]: ",
 		"HW_ERR": "[Hardware Error]: ", "DEPRECATED": "[Deprecated]: "}
 )
@@ -26,14 +27,21 @@ var (
 func extract(t *tree, file string, texts map[string]string, family *family) (all []printed) {
 	source := uncomment(t.files[file])
 	s := scope{module: t.module(file), texts: texts, prefix: map[string]string{}}
-	for _, d := range fmtDefine.FindAllStringSubmatch(source, -1) {
-		s.prefix[d[1]], _ = s.evaluate(firstArgument(d[3]), d[2])
+	for _, header := range localHeader.FindAllStringSubmatch(source, -1) {
+		if text, ok := t.files[path.Join(path.Dir(file), header[1])]; ok {
+			s.readDefinitions(uncomment(text))
+		}
 	}
 	target := path.Base(path.Dir(file))
 	if d := prefixName.FindStringSubmatch(source); d != nil {
 		target = d[1]
 	}
+	definitions := fmtDefine.FindAllStringSubmatchIndex(source, -1)
 	for _, at := range callHead.FindAllStringSubmatchIndex(source, -1) {
+		for len(definitions) > 0 && definitions[0][0] < at[0] { // a file may define its prefix anew
+			s.readDefinitions(source[definitions[0][0]:definitions[0][1]])
+			definitions = definitions[1:]
+		}
 		p, ok := family.printer(source[at[2]:at[3]])
 		if !ok {
 			continue
@@ -53,6 +61,17 @@ func extract(t *tree, file string, texts map[string]string, family *family) (all
 		all = append(all, printed{file, format})
 	}
 	return all
+}
+
+// readDefinitions reads what pr_fmt and dev_fmt are.
+func (s scope) readDefinitions(source string) {
+	for _, d := range fmtDefine.FindAllStringSubmatch(source, -1) {
+		if name, body := d[1], d[3]; name == "dev_fmt" && strings.HasPrefix(body, "pr_fmt") {
+			s.prefix[name] = s.prefix["pr_fmt"]
+		} else {
+			s.prefix[name], _ = s.evaluate(firstArgument(body), d[2])
+		}
+	}
 }
 
 // defines returns the macros of a file that are texts.

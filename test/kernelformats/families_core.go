@@ -8,7 +8,8 @@ func coreFamilies() []family {
 		name: "die-x86",
 		files: []string{"arch/x86/kernel/dumpstack.c", "arch/x86/kernel/traps.c", "arch/x86/mm/fault.c",
 			"arch/x86/kernel/nmi.c", "arch/x86/kernel/cet.c", "arch/x86/kernel/irq*.c", "arch/x86/kernel/doublefault_32.c"},
-		words: die + `|nmi|stuck`,
+		words:  die + `|nmi|stuck`,
+		except: `split lock`, // its text contains the end of the line
 		printers: map[string]string{
 			"printk_default": "", "die": "Oops: {}: 0000 [#1] SMP NOPTI", "do_error_trap": "Oops: {}: 0000 [#1] SMP NOPTI",
 			"do_trap": "{}", "DEFINE_IDTENTRY_ERRORCODE_TEXT": "",
@@ -29,8 +30,8 @@ func coreFamilies() []family {
 		files: []string{"arch/powerpc/kernel/traps.c", "arch/powerpc/mm/fault.c", "arch/powerpc/kernel/mce.c",
 			"arch/powerpc/kernel/watchdog.c", "arch/powerpc/kernel/eeh*.c", "arch/powerpc/platforms/powernv/opal-hmi.c",
 			"arch/powerpc/platforms/pseries/ras.c", "arch/powerpc/platforms/powernv/eeh-powernv.c"},
-		words:    die + `|eeh|hmi|watchdog`,
-		except:   `no capability`,
+		words:    die + `|frozen|fenced|dead|unable to recover|permanently|recovery successful|maintenance|severe|detected`,
+		except:   `capab|inject|break|register|no eeh_dev|sysfs|daemon|out of memory`,
 		printers: map[string]string{"die": "Oops: {}, sig: 6 [#1]"},
 	}, {
 		name: "die-s390",
@@ -55,15 +56,15 @@ func coreFamilies() []family {
 			`allocation stall|unable to allocate|attempted to kill|oops`,
 		except: `panic_on|stat_panic|debug on lockup`,
 		printers: map[string]string{"slab_bug": "BUG kmalloc-64 (Not tainted): ", "slab_err": "BUG kmalloc-64 (Not tainted): ",
-			"warn_alloc": "kworker/1:1: ", "REFCOUNT_WARN": "refcount_t: {}.", "spin_bug": "BUG: spinlock {} on CPU#1, sh/12"},
+			"warn_alloc": "kworker/1:1: {}, mode:0x40dc0(GFP_KERNEL|__GFP_ZERO), nodemask=(null)", "REFCOUNT_WARN": "refcount_t: {}.", "spin_bug": "BUG: spinlock {} on CPU#1, sh/12"},
 	}, {
 		name: "lockup",
-		files: []string{"kernel/watchdog*.c", "kernel/hung_task.c", "kernel/rcu/*.[ch]", "kernel/smp.c",
+		files: []string{"kernel/watchdog*.c", "kernel/hung_task.c", "kernel/rcu/tree*.[ch]", "kernel/rcu/tasks.h", "kernel/smp.c",
 			"kernel/locking/lockdep.c", "kernel/softirq.c", "kernel/sched/rt.c", "kernel/sched/deadline.c",
 			"kernel/time/clocksource.c", "arch/x86/kernel/tsc*.c", "kernel/time/tick-sched.c"},
 		words: `lockup|stall|starved|blocked|hung|non-responsive|stuck|watchdog|unstable|skew|warp|throttling activated|` +
 			`lagged|suspicious rcu|possible .*(lock|deadlock|unsafe)|inconsistent lock|unlock balance|held lock|expected behavior`,
-		except: `torture|scale:|self.?test`,
+		except: `torture|scale:|self.?test|multiplier|overrid|timeout set|compensate`,
 	}, {
 		name: "memory",
 		files: []string{"mm/oom_kill.c", "mm/memory-failure.c", "mm/page_io.c", "mm/vmalloc.c", "mm/percpu.c",
@@ -73,7 +74,7 @@ func coreFamilies() []family {
 	}, {
 		name: "interrupt",
 		files: []string{"kernel/irq/*.c", "arch/x86/kernel/irq.c", "arch/x86/kernel/apic/vector.c", "arch/x86/kernel/apic/apic.c",
-			"arch/x86/kernel/apic/io_apic.c", "arch/powerpc/kernel/irq.c", "kernel/softirq.c", "drivers/irqchip/irq-gic*.c"},
+			"arch/x86/kernel/apic/io_apic.c", "arch/powerpc/kernel/irq.c", "kernel/softirq.c"},
 		words: `nobody cared|spurious|disabling irq|no irq handler|vector|exhaust|not respond|flags mismatch|stuck|` +
 			`unexpected irq|unexpected interrupt|lost|fail|apic error|affinity.*broken|huh`,
 	}}

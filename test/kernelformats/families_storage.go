@@ -53,30 +53,36 @@ func storageFamilies() []family {
 		printers: map[string]string{"buffer_io_error": ""},
 	}, {
 		name: "mmc",
-		files: []string{"drivers/mmc/core/*.c", "drivers/mmc/host/sdhci.c", "drivers/mmc/host/cqhci*.c",
-			"drivers/mmc/host/mmc_spi.c"},
-		words: givesUp + `|removed|fail|error|tuning`,
+		files: []string{"drivers/mmc/core/block.c", "drivers/mmc/core/bus.c",
+			"drivers/mmc/core/core.c", "drivers/mmc/core/mmc.c", "drivers/mmc/core/mmc_ops.c", "drivers/mmc/core/sd.c",
+			"drivers/mmc/host/sdhci.c", "drivers/mmc/host/cqhci*.c"},
+		words: givesUp + `|removed|recovery failed|error -?%d|adma error|being busy|wrong state|failed to halt|cache flush`,
 	}, {
 		name: "usb",
-		files: []string{"drivers/usb/core/hub.c", "drivers/usb/core/hcd.c", "drivers/usb/host/xhci*.c",
-			"drivers/usb/storage/*.c"},
-		words: givesUp + `|disconnect|over-?current|cannot (enable|reset)|unable to enumerate|not accepting|died|halt|abort|not respond|error`,
+		files: []string{"drivers/usb/core/hub.c", "drivers/usb/host/xhci.c", "drivers/usb/host/xhci-ring.c",
+			"drivers/usb/host/xhci-hub.c", "drivers/usb/storage/uas.c", "drivers/usb/storage/scsiglue.c",
+			"drivers/usb/storage/transport.c"},
+		words: givesUp + `|disconnect|over-?current|cannot (enable|reset)|unable to enumerate|not accepting|died|halt|abort|not respond|error|uas-tag`,
 		dev:   "usb 1-3",
 	}, {
+		name: "usb-host", dev: "xhci_hcd {pci}",
+		files: []string{"drivers/usb/core/hcd.c"},
+		words: `died|error`,
+	}, {
 		name:  "md",
-		files: []string{"drivers/md/md.c", "drivers/md/raid*.c", "drivers/md/md-*.c"},
+		files: []string{"drivers/md/md.c", "drivers/md/raid*.c", "drivers/md/md-linear.c", "drivers/md/md-multipath.c"},
 		words: givesUp + `|fail|error|cannot|kick|not enough|corrected|degraded|too (few|many)`,
 	}, {
 		name: "device-mapper",
 		files: []string{"drivers/md/dm-mpath.c", "drivers/md/dm-thin.c", "drivers/md/dm-thin-metadata.c",
 			"drivers/md/dm-integrity.c", "drivers/md/dm-verity-target.c", "drivers/md/dm-crypt.c", "drivers/md/dm-snap.c",
 			"drivers/md/dm-raid1.c", "drivers/md/dm-raid.c", "drivers/md/dm-cache-target.c", "drivers/md/dm-cache-metadata.c",
-			"drivers/md/persistent-data/*.c", "drivers/md/dm-bufio.c", "drivers/md/dm-log*.c"},
-		words:  `fail\w*(:|$| path|ing|ed| \w+ io)|corrupt|error|invalidat|reinstat|out of|no free|low water|switching|abort|timeout`,
-		except: `parsing|argument|parameter|invalid|option|table`,
+			"drivers/md/persistent-data/*.c", "drivers/md/dm-bufio.c", "drivers/md/dm-log.c"},
+		words:  `fail|corrupt|error|invalidat|reinstat|out of|no free|low water|switching|abort|timeout`,
+		except: `parsing|argument|parameter|invalid|option|table|register|workqueue|pool to hold|alloc|initiali[sz]e|cursor|snapshot %s|message|creation of|deletion of|trans.*id from|transaction id|userspace`,
 	}, {
 		name:  "bcache",
-		files: []string{"drivers/md/bcache/*.c"},
+		files: []string{"drivers/md/bcache/*.[ch]"},
 		words: givesUp + `|i/?o error|too many|bad|corrupt|disabl|stop`,
 	}}
 }

@@ -30,11 +30,11 @@ const recovery = ":recovery"
 
 // Row is one format.
 type Row struct {
-	File     string   // in the kernel's tree, of the newest version that has the format
-	Verdict  string   // Benign, Unjudged, or the ID of a rule, for its recovery with ":recovery"
-	Versions []string // of the kernel, in ascending order
-	Format   string   // with the prefixes of printk's wrappers
-	Args     [][]string
+	File     string     // in the kernel's tree, of the newest version that has the format
+	Verdict  string     // Benign, Unjudged, or the ID of a rule, for its recovery with ":recovery"
+	Versions []string   // of the kernel, in ascending order
+	Format   string     // with the prefixes of printk's wrappers
+	Args     [][]string // of an instance each; one that is empty or has blanks at its ends is in quotes
 }
 
 // Rule returns the ID of the rule that must match, empty where none may, and whether its recovery is meant.
@@ -106,7 +106,11 @@ func Parse(data []byte) (rows []Row, err error) {
 				Versions: strings.Fields(part[1]), Format: unescape(part[2])})
 		case indent == 4 && strings.HasPrefix(text, "= ") && len(rows) > 0:
 			row := &rows[len(rows)-1]
-			row.Args = append(row.Args, strings.Split(text[2:], " | "))
+			args := strings.Split(text[2:], " | ")
+			for i, arg := range args {
+				args[i] = unescape(strings.TrimSuffix(strings.TrimPrefix(arg, `"`), `"`))
+			}
+			row.Args = append(row.Args, args)
 		default:
 			return nil, fmt.Errorf("line %d: %q is neither a file nor a format nor arguments", n, line)
 		}
@@ -134,7 +138,13 @@ func Write(dir, family, head string, rows []Row) error {
 		}
 		fmt.Fprintf(&out, "  %s | %s | %s\n", r.Verdict, strings.Join(r.Versions, " "), escape(r.Format))
 		for _, args := range r.Args {
-			fmt.Fprintf(&out, "    = %s\n", strings.Join(args, " | "))
+			quoted := make([]string, len(args))
+			for i, arg := range args {
+				if quoted[i] = escape(arg); arg == "" || strings.TrimSpace(arg) != arg || strings.Contains(arg, `"`) {
+					quoted[i] = `"` + arg + `"`
+				}
+			}
+			fmt.Fprintf(&out, "    = %s\n", strings.Join(quoted, " | "))
 		}
 	}
 	return os.WriteFile(filepath.Join(dir, family+".txt"), []byte(out.String()), 0o644) //nolint:gosec // public
