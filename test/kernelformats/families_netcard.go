@@ -6,7 +6,7 @@ const givesUp = `time[sd]?[- ]?out|timed out|\bhang|\bhung|stuck|lock-?up|unreco
 	`(adapter|device|card|nic|controller|port|host|disk|drive) (was |is |has been |unexpectedly )?(removed|lost|gone|disabled|stopped|failed|offline)|` +
 	`(reset|recover\w*|rebuild|re-?init\w*|restart\w*|resume) \S*\s?\S*\s?(fail|unsuccess|abort)|fail\w* (to |in )?(the )?(reset|recover|rebuild|re-?init|restart)|` +
 	`initiat\w+ (a )?reset|resetting|reset (adapter|device|controller)|nvm checksum|eeprom checksum|checksum is not valid|link (is )?(down|lost)|` +
-	`keep.?alive|watchdog|pcie? (link|error)|hardware (error|fail)|catastrophic|link failed`
+	`keep.?alive|watchdog|pcie? (link|error)|hardware (error|fail)|firmware error|unavailable|_one failed|catastrophic|link failed`
 
 // networkCardFamilies are the drivers of the network cards that servers have.
 func networkCardFamilies() []family {

@@ -42,7 +42,7 @@ func storageFamilies() []family {
 			"drivers/scsi/storvsc_drv.c", "drivers/scsi/vmw_pvscsi.c"},
 		words: givesUp + `|offline|reject|abort|reset|result:|sense key|fail|error`,
 	}, {
-		name:  "ata",
+		name: "ata", driver: "ahci",
 		files: []string{"drivers/ata/libata-*.c", "drivers/ata/libahci.c", "drivers/ata/ahci.c"},
 		words: givesUp + `|fail|disable|exception|error|reset`,
 	}, {
@@ -78,7 +78,7 @@ func storageFamilies() []family {
 			"drivers/md/dm-integrity.c", "drivers/md/dm-verity-target.c", "drivers/md/dm-crypt.c", "drivers/md/dm-snap.c",
 			"drivers/md/dm-raid1.c", "drivers/md/dm-raid.c", "drivers/md/dm-cache-target.c", "drivers/md/dm-cache-metadata.c",
 			"drivers/md/persistent-data/*.c", "drivers/md/dm-bufio.c", "drivers/md/dm-log.c"},
-		words:  `fail|corrupt|error|invalidat|reinstat|out of|no free|low water|switching|abort|timeout`,
+		words:  `fail|unable|couldn|corrupt|error|invalidat|reinstat|out of|no free|low water|switching|abort|timeout`,
 		except: `parsing|argument|parameter|invalid|option|table|register|workqueue|pool to hold|alloc|initiali[sz]e|cursor|snapshot %s|message|creation of|deletion of|trans.*id from|transaction id|userspace`,
 	}, {
 		name:  "bcache",

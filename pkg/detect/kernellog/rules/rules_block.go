@@ -72,7 +72,7 @@ func scsiRules() []Rule {
 		Summary:  "a disk reports that it cannot read some of its blocks, or that it is defective",
 		Literals: []string{"Sense Key : ", "Add. Sense: "},
 		Patterns: []string{device +
-			`(?:Sense Key : (?P<sense>Medium Error|Hardware Error)|Add\. Sense: (?:Unrecovered read error|Write error|Peripheral device write fault|Internal target failure|Logical unit failure|Id CRC or ECC error|Failure prediction threshold exceeded|Hardware impending failure))`},
+			`(?:Sense Key : (?P<sense>Medium Error|Hardware Error|0x[34])\b|Add\. Sense: (?:Unrecovered read error|Write error|Peripheral device write fault|Internal target failure|Logical unit failure|Id CRC or ECC error|Failure prediction threshold exceeded|Hardware impending failure))`},
 		Kind: "device", Report: "scsi-sense", Expiry: 24 * time.Hour,
 	}, {
 		ID: "scsi-device-offline", Reason: "DiskOffline", Domain: Storage, Severity: finding.Warning,
@@ -128,7 +128,7 @@ func scsiRules() []Rule {
 			"lockup detected after", "board not ready, timed out", "controller message ", "giving up on device.",
 			"Host adapter is dead", "adapter blinkLED", "reset failed", "ARC Reset attempt failed", "PCI error - slot reset f",
 			"ISP System Error", "Heartbeat Failure", "board disabled", "nrecoverable", "ISP error recover failed", "Parity error -- HCCR",
-			"MPI Heartbeat stop", "unable to recover from PCI", "Wait for hba online", "lpfc ", "no heartbeat detected", " commands to complete", "ISP error recovery",
+			"MPI Heartbeat stop", "unable to recover from PCI", "Wait for hba online", "lpfc ", "AHCI controller unavail", "no heartbeat detected", " commands to complete", "ISP error recovery",
 			"Firmware is halted", "/FATAL) - ", "/CRIT) - ", "/DEAD) - ", "- Predictive failure",
 			"failed due to timeout count("},
 		Patterns: []string{
@@ -149,6 +149,8 @@ func scsiRules() []Rule {
 			`^(?P<subject2>mpt[23]sas(?:_cm)?\d+): (?:fault_state\(0x|coredump_state\(0x|SAS host is non-operational|Firmware is halted|diag reset: FAILED|\w+: (?:failed due to timeout count\(|CoreDump [Tt]imed out|host has been removed)|` +
 				`port enable: FAILED with timeout|WarpDrive Fatal Error: )`,
 			`^sd \d+:\d+:\d+:\d+: \[(?P<subject3>\w+)\] (?:megasas: RESET cmd=|tag#\d+ OCR is requested due to IO timeout)`,
+			`^ahci (?P<subject>` + pciAddress + `): AHCI controller unavailable!`,
+			`^megasas: \[ *\d+\]waiting for \d+ commands to complete`, // until 4.3
 			`^aacraid: (?:Host (?:adapter abort|(?:bus|device|target) reset) request|Host adapter is dead|aac_fib_send: adapter blinkLED )`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,

@@ -175,7 +175,7 @@ func pcieRules() []Rule {
 		Literals: []string{"DMAR: [", "IO_PAGE_FAULT ", "AMD-Vi: Event logged [", "arm-smmu", "DMAR: VT-d detected "},
 		Patterns: []string{
 			`^DMAR: \[[^\]]{1,60}\] (?:Request device|PASID \S+ Request device) \[(?P<subject>[0-9a-f:.]+)\] .*fault`,
-			`^(?:[\w-]+ (?P<subject2>` + pciAddress +
+			`^(?:[\w-]+ (?P<subject2>` + pciAddress + `|ivhd\d+` +
 				`): )?AMD-Vi: Event logged \[(?:IO_PAGE_FAULT|RMP_PAGE_FAULT|RMP_HW_ERROR|ILLEGAL_DEV_TABLE_ENTRY|ILLEGAL_COMMAND_ERROR|DEV_TAB_HARDWARE_ERROR|PAGE_TAB_HARDWARE_ERROR|COMMAND_HARDWARE_ERROR|IOTLB_INV_TIMEOUT|UNKNOWN|INVALID_(?:DEVICE|PPR)_REQUEST) `,
 			`^DMAR: VT-d detected (?:Invalidation (?:Queue|Time-out|Completion) Error: |invalid descriptor: )`,
 			`^arm-smmu(?:-v3)? (?P<subject>\S+): (?:event 0x[0-9a-f]+ received|event: [FC]_[A-Z_]+ client|Unhandled context fault|Blocked unknown Stream ID|Unexpected global fault)`,

@@ -127,7 +127,7 @@ func linkRules() []Rule {
 			"[bnx2x_", "[qed_", ": Hardware Error", "HW error detected: 0x", ": Reg read", "out of queue timeout",
 			"PCI reads still not", "Wait for completion (polling)", "Reading reg failed for", "Reconfig timeout (status",
 			"FW assertion at ", "PCI error (cmd = ", "PCI link not ready (", ": HWC", "Timeout when setting up HWC",
-			"Internal error mark was", "ommand 0x", "while waiting for a slot", ": AQ commands timed out"},
+			"Internal error mark was", "Warning firmware error", "ommand 0x", "while waiting for a slot", ": AQ commands timed out"},
 		Patterns: []string{
 			`^mlx[45]_core (?P<subject>` + pciAddress +
 				`)(?: \S+)?: .*(?:Detected insufficient power on the PCIe slot|Port module event\[error\]|health compromised|handling bad device here|Fatal error \d+ detected|Health issue observed|health recovery (?:flow aborted|failed)|High temperature on sensors|timeout\. Will cause a leak of a command resource|firmware internal error|Internal error detected)`,
@@ -138,7 +138,7 @@ func linkRules() []Rule {
 			`^(?P<driver>[\w-]+) (?P<subject4>` + pciAddress + `)(?: \S+)?: (?:(?:[Cc]ommunication channel )?command 0x[0-9a-f]+ (?:\(op=0x[0-9a-f]+\) |in mailbox \d+ )?timed out|` +
 				`Internal error mark was detected on device|Detected firmware fatal condition|Chip temperature has gone \w+ the \w+ thermal threshold!|` +
 				`Parity errors detected in blocks: |Hardware Error(?:: -?\d+)?$|FW assertion at |.{1,40} FIFO parity error|MA parity error|SGE Cause\d Parity Error|Unrecoverable HW error detected: 0x|` +
-				`(?:HNS|ROCEE) Non-Fatal RAS error(?:\(status=0x[0-9a-f]+\))? identified|PCI error \(cmd = 0x|Reconfig timeout \(status: 0x|AQ commands timed out|` +
+				`Warning firmware error detected FWSM: 0x|(?:HNS|ROCEE) Non-Fatal RAS error(?:\(status=0x[0-9a-f]+\))? identified|PCI error \(cmd = 0x|Reconfig timeout \(status: 0x|AQ commands timed out|` +
 				`Reg read(?:32)? timeout occurred|Wait for completion \(polling\) timeout|Reading reg failed for timeout|` +
 				`HWC: Request timed out!|HWC timeout occurred|Command 0x[0-9a-f]+ timed out: \d+ ms|Timeout when setting up HWC)`,
 			`^(?:bnx2x: )?\[(?:bnx2x|qed)_\w+:\d+\((?P<subject5>[^)]{1,15})\)\](?:FATAL |MFW seems hanged|GRC time-?out|MCP assert!|Unknown HW assert!|DMAE PCI error!|.{1,80} parity attention is set|DORQ fatal attention)`,
@@ -146,7 +146,7 @@ func linkRules() []Rule {
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "nic-reset-failed", Reason: "NICResetFailed", Domain: Network, Severity: finding.Warning,
-		Summary: "the driver of a network card could not bring it back after an error: the interface stays down until " +
+		Summary: "the driver of a network card could not start it, or bring it back after an error: the interface stays down until " +
 			"the driver is loaded anew or the node restarts",
 		Literals: []string{"eset failed", "ebuild failed", "Rebuild AdminQ failed", "rebuild of switch failed", "unrecoverable",
 			"Error resetting device. Please", "rebuild VSI failed", "reset ", "Reset during resume failed",
@@ -154,10 +154,10 @@ func linkRules() []Rule {
 			"Failed to reinitialize after aborted", "Failed to re-initialize device, ab", "Can not reset device",
 			"Reset attempt failed", "esume failed", "ail to reset HCA", "ailed to reset HCA", "mlx4_restart_one_up failed",
 			"Failed restarting port", "mlx5e_safe_reopen_channels failed", "encountered fatal error, ", "Adapter recovery failed",
-			"Reset fail", "fail to rebuild, ret=", "Wait for reset timeout", "MAC reinit failed"},
+			"Reset fail", "fail to rebuild, ret=", "Wait for reset timeout", "MAC reinit failed", "_one failed", "Initial pf_reset failed"},
 		Patterns: []string{
 			`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `)(?: (?P<device>` + netdev +
-				`))?: (?:PF reset failed[:,] |Rebuild AdminQ failed, |rebuild of switch failed: |Rebuild failed, unload|` +
+				`))?: (?:PF reset failed[:,] |Initial pf_reset failed: |Rebuild AdminQ failed, |rebuild of switch failed: |Rebuild failed, unload|` +
 				`(?:PF VSI|control VSI|Switchdev CTRL VSI|VSI \(type:\w+\) at index \d+) rebuild failed|rebuild VSI failed, |` +
 				`\w[\w ]* failed, device is unrecoverable|\w+: unrecoverable device error |Error resetting device\. Please reload|reset \d+ failed$|Reset during resume failed|` +
 				`Recovery (?:has )?failed\. Power cycle|Recovery handling has failed\. Power cycle|failed to reset NIC, closing|Firmware reset aborted|` +
@@ -166,7 +166,7 @@ func linkRules() []Rule {
 				`Fail(?:ed)? to reset HCA|mlx4_restart_one_up failed|mlx5e_safe_reopen_channels failed|encountered fatal error, adapter stopped|` +
 				`Adapter recovery failed|Reset failed \.\. Reboot server|EEH resume failed|Reset fail!|fail to rebuild, ret=|Wait for reset timeout: |MAC reinit failed)`,
 			`^mlx4_en: (?P<subject2>` + netdev + `): Failed restarting port`,
-			`^mlx5_core (?P<subject3>` + pciAddress + `): .*mlx5e_resume failed, `,
+			`^mlx[45]_core (?P<subject3>` + pciAddress + `): .*(?:mlx5e_resume|mlx[45]_(?:load|init)_one) failed`,
 			`^bnx2x: \[bnx2x_\w+:\d+\((?P<subject4>[^)]{1,15})\)\]HW_RESET failed`,
 		},
 		Kind: "device", Expiry: UntilBoot,

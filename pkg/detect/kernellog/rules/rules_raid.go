@@ -138,7 +138,7 @@ func mapperRules() []Rule {
 			`^device-mapper: snapshots: (?:Invalidating snapshot|Corruption detected)`,
 			`^device-mapper: raid1: (?:.*Mirror (?:read|write) failed|All (?:sides of mirror|replicated volumes) (?:have failed|dead)|Primary mirror \(\S+\) failed|A (?:read|write) failure occurred on a mirror device|log device \S+ has failed)`,
 			`^device-mapper: raid: Failed to (?:read superblock|load bitmap)`,
-			`^device-mapper: (?:space map \w+|block manager|btree(?: \w+)?|cache metadata|thin metadata|array): .*(?:failed|corrupt|validator check|out of bounds)`,
+			`^device-mapper: (?:space map \w+|block manager|btree(?: \w+)?|cache metadata|thin metadata|array): .*(?:failed|corrupt|validator check|out of bounds|unable to allocate|couldn't read)`,
 			`^device-mapper: cache: (?P<subject3>\S+): (?:metadata operation '\w+' failed|aborting current metadata transaction|failed to abort metadata|switching cache to (?:read-only|fail) mode|failed to set 'needs_check'|migration failed; |unable to resume a failed-loaded cache)`,
 			`^device-mapper: (?:raid1: (?:Read failure on mirror device|Write error during recovery)|snapshots: (?:(?:Read|Write) error.*|Flush after merge failed): ?shutting down merge|integrity: Error on |verity: \S+: reached maximum errors|dirty region log: .*Failed to (?:read|write) header)`,
 		},

@@ -27,10 +27,12 @@ func usbRules() []Rule {
 		Summary: "a USB device does not respond, or draws too much current: try another cable or port",
 		Literals: []string{": device descriptor read/", ": device not accepting address ", "unable to enumerate USB device",
 			"Maybe the USB cable is bad?", ": over-current condition", ": hub failed to enable device, error",
-			"can't read configurations, error", ": Device not responding to setup "},
-		Patterns: []string{device + `(?:device descriptor read/\w+, error -\d+|device not accepting address \d+, error -\d+|` +
-			`(?:[\w-]+: )?unable to enumerate USB device|(?:[\w-]+: )?Cannot enable\. Maybe the USB cable is bad\?|(?:[\w-]+: )?over-current condition|` +
-			`hub failed to enable device, error -?\d+|can't read configurations, error -\d+|Device not responding to setup )`},
+			"can't read configurations, error", ": Device not responding to setup ",
+			"Timeout while waiting for setup device command", "Error while assigning device slot ID"},
+		Patterns: []string{`^xhci[_-]hcd (?P<subject2>\S+): (?:Timeout while waiting for setup device command|Error while assigning device slot ID)`,
+			device + `(?:device descriptor read/\w+, error -\d+|device not accepting address \d+, error -\d+|` +
+				`(?:[\w-]+: )?unable to enumerate USB device|(?:[\w-]+: )?Cannot enable\. Maybe the USB cable is bad\?|(?:[\w-]+: )?over-current condition|` +
+				`hub failed to enable device, error -?\d+|can't read configurations, error -\d+|Device not responding to setup )`},
 		Kind: "device", BootGrace: 2 * time.Minute, Escalate: Rate{10, time.Hour}, EscalateSeverity: finding.Warning,
 		Expiry: time.Hour,
 	}}
@@ -42,12 +44,12 @@ func mmcRules() []Rule {
 		ID: "mmc-error", Reason: "MMCError", Domain: Storage, Severity: finding.Warning,
 		Summary: "an eMMC or SD card, or its controller, fails commands: the card wears out (`mmc extcsd read DEVICE` " +
 			"has its life time), or its contacts are bad",
-		Literals: []string{"cqhci: timeout for tag ", "Timeout waiting for hardware ", ": Card stuck ", ": recovery failed!",
+		Literals: []string{"cqhci: timeout for tag ", "imeout waiting for hardware ", ": Card stuck ", ": recovery failed!",
 			": ADMA error: 0x", ": cache flush error ", " whilst initialising MMC card", "removed during ",
 			"mmcblk", "reset card, got error ", "cqhci: Failed to halt",
 			"cqhci: CQE stuck on", "(card was removed?)", " error, status 0x", "mmc_erase: ", "Failed to enable CQE"},
 		Patterns: []string{
-			`^(?P<subject>mmc(?:blk)?\d+\w*): (?:cqhci: (?:timeout for tag \d+|Failed to halt|CQE stuck on)|Timeout waiting for hardware (?:cmd )?interrupt\.|` +
+			`^(?P<subject>mmc(?:blk)?\d+\w*): (?:cqhci: (?:timeout for tag \d+|Failed to halt|CQE stuck on)|[Tt]imeout waiting for hardware (?:cmd )?interrupt\.|` +
 				`Card stuck (?:being busy|in wrong state|in programming state)!|recovery failed!|ADMA error: 0x[0-9a-f]+|cache flush error -\d+|error -\d+ whilst initialising MMC card|` +
 				`(?:Card|Controller) removed during +transfer!|tried to [HS]W reset card, got error -\d+|error -?\d+ during resume \(card was removed\?\)|Failed to enable CQE, error -\d+)`,
 			`^(?P<subject2>mmcblk\d+\w*): error -\d+ (?:requesting status|sending (?:status|stop) command|transferring data)`, // until 4.15
