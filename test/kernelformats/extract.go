@@ -13,7 +13,7 @@ type printed struct{ file, format string }
 
 var (
 	callHead    = regexp.MustCompile(`\b([A-Za-z_]\w*)\s*\(`)
-	textDefine  = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+((?:"(?:[^"\\\n]|\\.)*"|\w+|[ \t])*")[ \t]*$`)
+	textDefine  = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+((?:\w+[ \t]+)*"(?:[^"\\\n]|\\.)*"(?:[ \t]*(?:"(?:[^"\\\n]|\\.)*"|\w+))*)[ \t]*$`)
 	fmtDefine   = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*define[ \t]+(pr_fmt|dev_fmt)(?:\([ \t]*(\w+)[ \t]*\))?[ \t]+(.*)$`)
 	localHeader = regexp.MustCompile(`(?m)^#[ \t]*include[ \t]+"([\w./-]+)"`)
 	prefixName  = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*define[ \t]+DM_MSG_PREFIX[ \t]+"([^"]*)"`)
