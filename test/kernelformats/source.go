@@ -78,7 +78,7 @@ func (t *tree) loadArchive(name string, wanted func(string) bool) error {
 func (t *tree) readTar(r io.Reader, wanted func(string) bool) error {
 	for archive := tar.NewReader(r); ; {
 		head, err := archive.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			_, err = io.Copy(io.Discard, r) // padding, so that xz ends well
 			return err
 		}
