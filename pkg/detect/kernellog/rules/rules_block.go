@@ -72,7 +72,7 @@ func scsiRules() []Rule {
 		Summary:  "a disk reports that it cannot read some of its blocks, or that it is defective",
 		Literals: []string{"Sense Key : ", "Add. Sense: "},
 		Patterns: []string{device +
-			`(?:Sense Key : (?P<sense>Medium Error|Hardware Error)|Add\. Sense: (?:Unrecovered read error|Write error|Peripheral device write fault|Internal target failure|Logical unit failure|Id CRC or ECC error|Failure prediction threshold exceeded|Hardware impending failure))`},
+			`(?:Sense Key : (?P<sense>Medium Error|Hardware Error|0x[34])\b|Add\. Sense: (?:Unrecovered read error|Write error|Peripheral device write fault|Internal target failure|Logical unit failure|Id CRC or ECC error|Failure prediction threshold exceeded|Hardware impending failure))`},
 		Kind: "device", Report: "scsi-sense", Expiry: 24 * time.Hour,
 	}, {
 		ID: "scsi-device-offline", Reason: "DiskOffline", Domain: Storage, Severity: finding.Warning,
@@ -93,18 +93,23 @@ func scsiRules() []Rule {
 		Summary: "a disk, or the path to it, does not respond",
 		Literals: []string{"Result: hostbyte=", "timing out command, waited", "Sense Key : Aborted Command",
 			"attempting task abort!", "attempting device reset!", "attempting target reset!", "attempting host reset!",
-			"attempting bus reset!", "RESET ISSUED nexus", "Abort command issued nexus", ": resetting ",
+			"attempting bus reset!", " RESET ISSUED", " RESET FAILED", "Abort command issued nexus", ": resetting ",
+			"_reset failed for cmd=", "attempting TASK ABORT on ", " uas-tag ", " timed out after ", "Task abort tm failed", " FAILED err ", " FAILED to ",
 			" resetting logical", " resetting physical", " cmd 0x"},
 		Patterns: []string{
 			device +
-				`(?:(?:UNKNOWN\(0x[0-9a-f]+\) |FAILED |alua: rtpg failed, )?Result: hostbyte=(?:DID_(?P<result>TIME_OUT|NO_CONNECT|BAD_TARGET|TRANSPORT_\w+|ABORT|ERROR|SOFT_ERROR)|0x0*(?:[13457bef])\b)|timing out command, waited \d+s|Sense Key : Aborted Command)`,
+				`(?:(?:UNKNOWN\(0x[0-9a-f]+\) |FAILED |alua: rtpg failed, |[A-Z][\w /()]{3,40} failed: )?Result: hostbyte=(?:DID_(?P<result>TIME_OUT|NO_CONNECT|BAD_TARGET|TRANSPORT_\w+|ABORT|ERROR|SOFT_ERROR)|0x0*(?:[13457bef])\b)|timing out command, waited \d+s|Sense Key : Aborted Command)`,
 			device + `attempting (?:task abort|device reset|target reset)! ?scmd\(`, // drivers/scsi/mpt3sas
 			`^(?P<subject>mpt[23]sas(?:_cm)?\d+): attempting (?:task abort|device reset|target reset|host reset)! ?scmd\(`,
 			`^mptscsih: (?P<subject>ioc\d+): attempting (?:task abort|target reset|bus reset|host reset)! \(sc=`,
 			`^qla2xxx \[(?P<subject>` + pciAddress +
-				`)\]-[0-9a-f]+:\d+: (?:(?:DEVICE|TARGET|BUS|ADAPTER) RESET ISSUED|Abort command issued) nexus`,
+				`)\]-[0-9a-f]+:\d+: (?:(?:(?:DEVICE|TARGET|BUS|ADAPTER) RESET (?:ISSUED|FAILED: .{1,60}?)|Abort command issued) nexus|(?:do|target)_reset failed for cmd=)`,
 			`^(?:hpsa|smartpqi) (?P<subject>` + pciAddress +
-				`): (?:scsi \S+ resetting (?:logical|physical) |resetting scsi \S+)`,
+				`): (?:scsi \S+ resetting (?:logical|physical) |resetting scsi \S+|attempting TASK ABORT on |scsi \d+:\d+:\d+:\d+: timed out after )`,
+			// drivers/usb/storage/uas.c
+			device + `[a-z][\w ]{2,30} -?\d+ uas-tag \d+ inflight:`,
+			`^scsi host(?P<subject>\d+): uas_eh_\w+ FAILED (?:err|to) `,
+			`^(?P<subject>mpt[23]sas(?:_cm)?\d+): Task abort tm failed: `,
 			// Hyper-V's storage to reads and writes; other commands it refuses at every boot.
 			`^hv_storvsc (?P<subject>\S+): tag#\d+ cmd 0x(?:28|2a|35|88|8a|8f) status: scsi 0x`,
 		},
@@ -113,21 +118,40 @@ func scsiRules() []Rule {
 		ID: "storage-controller-fault", Reason: "StorageControllerFault", Domain: Storage, Severity: finding.Warning,
 		Summary: "a storage controller stopped or was reset",
 		Literals: []string{"FW in FAULT state", "fault_state(0x", "SAS host is non-operational",
-			"Controller lockup detected", "controller is offline", "controller offline: ", "Host adapter abort request",
-			"Host bus reset request", "Adapter health - ", "megasas: RESET cmd=", "resetting fusion adapter",
-			"Controller in crit error", "no heartbeat detected", " commands to complete", "ISP error recovery",
+			"Controller lockup detected", "controller is offline", "controller offline", "Host adapter abort request",
+			" reset request", "Adapter health - ", "megasas: RESET cmd=", "resetting fusion adapter",
+			"Controller in crit error", "HBA is killed", "Controller is not operational", "killing adapter ", "dapter already dead", "FW detected to be in fault",
+			"cannot recover from previous reset", "Diag reset adapter never", "is timed out", "DCMD timed out, ",
+			"DCMD timeout is", "OCR is requested due to", "pending commands remain after", "Heartbeat never completed",
+			"task mgmt type 0x", "coredump_state(0x", "diag reset: FAILED", "CoreDump ", "host has been removed",
+			"FAILED with timeout", "WarpDrive Fatal Error", "PQI reset failed", "timed out waiting for ",
+			"lockup detected after", "board not ready, timed out", "controller message ", "giving up on device.",
+			"Host adapter is dead", "adapter blinkLED", "reset failed", "ARC Reset attempt failed", "PCI error - slot reset f",
+			"ISP System Error", "Heartbeat Failure", "board disabled", "nrecoverable", "ISP error recover failed", "Parity error -- HCCR",
+			"MPI Heartbeat stop", "unable to recover from PCI", "Wait for hba online", "lpfc ", "AHCI controller unavail", "no heartbeat detected", " commands to complete", "ISP error recovery",
 			"Firmware is halted", "/FATAL) - ", "/CRIT) - ", "/DEAD) - ", "- Predictive failure",
 			"failed due to timeout count("},
 		Patterns: []string{
 			`^(?:megaraid_sas|hpsa|smartpqi|aacraid) (?P<subject>` + pciAddress +
-				`): (?:.*FW in FAULT state|Controller lockup detected|controller is offline|controller offline: |Adapter health - |resetting fusion adapter|Controller in crit error|no heartbeat detected|\[ *\d+\]waiting for \d+ commands to complete)`,
+				`): (?:.*FW in FAULT state|Controller lockup detected|controller is offline|controller offline(?:: |$)|Adapter health - |resetting fusion adapter|Controller in crit error|(?:aacraid: )?PCI error - slot reset failed|ARC Reset attempt failed|(?:IOP|SOFT) reset failed|` +
+				`PQI reset failed|timed out waiting for (?:PQI|admin response|soft reset status|pending IO)|(?:controller )?lockup detected after|board not ready, timed out|controller message \w+:\w+ timed out|giving up on device\.|` +
+				`(?:\S+:\d+ )?(?:OCR failed and )?HBA is killed|(?:.*[ ,])?killing adapter scsi|Adapter already dead|FW detected to be in faultstate|cannot recover from previous reset failures|Diag reset adapter never cleared|` +
+				`(?:MFI command|DCMD ?\(opcode: 0x[0-9a-f]+\)|Abort\(to be aborted DCMD opcode: 0x[0-9a-f]+\)) is timed out|\w+ DCMD timed out, |IO/DCMD timeout is detected|pending commands remain after waiting|` +
+				`(?:SR-IOV: )?Heartbeat never completed|task mgmt type 0x[0-9a-f]+ timed out|Controller is not operational|no heartbeat detected|\[ *\d+\]waiting for \d+ commands to complete)`,
 			// An event of the firmware of a megaraid controller: number, time, class, severity.
 			`^megaraid_sas (?P<subject>` + pciAddress +
 				`): \d+ \([^)]{1,40}/0x[0-9a-f]+/(?:(?:CRIT|FATAL|DEAD)\) - |WARN\) - Predictive failure)`,
-			`^qla2xxx \[(?P<subject>` + pciAddress + `)\]-[0-9a-f]+:\d+: Performing ISP error recovery`,
-			`^(?P<subject2>mpt[23]sas(?:_cm)?\d+): (?:fault_state\(0x|SAS host is non-operational|Firmware is halted|\w+: failed due to timeout count\()`,
-			`^sd \d+:\d+:\d+:\d+: \[(?P<subject3>\w+)\] megasas: RESET cmd=`,
-			`^aacraid: Host (?:adapter abort|bus reset) request`,
+			`^qla2xxx \[(?P<subject>` + pciAddress + `)\]-[0-9a-f]+:\d+: (?:Performing ISP error recovery|ISP System Error - |ISP error recover failed|Heartbeat Failure|.*board disabled\.|Device in unrecoverable|` +
+				`Unrecoverable (?:Fatal|Hardware) [Ee]rror|Parity error -- HCCR|MPI Heartbeat stop\.|Device unable to recover from PCI|Wait for hba online failed|RISC reset failed)`,
+			// drivers/scsi/lpfc: the number of the message names it
+			`^lpfc (?P<subject>` + pciAddress + `): \d+:(?:\(\d+\):)?(?:0310 Mailbox command|0345 Resetting board|0406 Adapter maximum temperature|` +
+				`0(?:436|437|438|439|440|442|446|448|453|498) Adapter failed|0459 Adapter heartbeat|1422 |1423 |1805 |2751 |2752 |2888 |2889 |3152 |3317 |8888 )`,
+			`^(?P<subject2>mpt[23]sas(?:_cm)?\d+): (?:fault_state\(0x|coredump_state\(0x|SAS host is non-operational|Firmware is halted|diag reset: FAILED|\w+: (?:failed due to timeout count\(|CoreDump [Tt]imed out|host has been removed)|` +
+				`port enable: FAILED with timeout|WarpDrive Fatal Error: )`,
+			`^sd \d+:\d+:\d+:\d+: \[(?P<subject3>\w+)\] (?:megasas: RESET cmd=|tag#\d+ OCR is requested due to IO timeout)`,
+			`^ahci (?P<subject>` + pciAddress + `): AHCI controller unavailable!`,
+			`^megasas: \[ *\d+\]waiting for \d+ commands to complete`, // until 4.3
+			`^aacraid: (?:Host (?:adapter abort|(?:bus|device|target) reset) request|Host adapter is dead|aac_fib_send: adapter blinkLED )`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
 	}}
@@ -139,9 +163,9 @@ func ataRules() []Rule {
 	return []Rule{{
 		ID: "ata-device-disabled", Reason: "ATADeviceDisabled", Domain: Storage, Severity: finding.Warning,
 		Summary:  "the kernel disabled a SATA disk",
-		Literals: []string{": disable device", ": disabled", "giving up"},
+		Literals: []string{": disable device", ": disabled", "giving up", " tries, disabling"},
 		Patterns: []string{port +
-			`(?:disable device|disabled$|reset failed, giving up|EH pending after \d+ tries, giving up)`},
+			`(?:disable device|disabled$|reset failed, giving up|EH pending after \d+ tries, giving up|failed to recover (?:link|PMP) after \d+ tries, (?:disabling|giving up)|failed to reset PMP, giving up|PHY status changed but maxed out on retries, giving up)`},
 		Kind: "device", Expiry: UntilBoot,
 		Recovery: Recovery{Literals: []string{": configured for ", ": SATA link up "}, Pattern: port +
 			`(?:configured for |SATA link up )`},
@@ -152,10 +176,12 @@ func ataRules() []Rule {
 			": exception Emask ", ": failed command: ", ": NCQ disabled due to excessive errors", ": qc timeout ",
 			": COMRESET failed", ": status: { ", ": error: { ", ": SError: { ",
 			" resetting link", ": revalidation failed", ": failed to IDENTIFY", ": limiting SATA link speed",
-			": softreset failed", ": hardreset failed", ": SRST failed",
+			": softreset failed", ": hardreset failed", ": SRST failed", ": FLUSH failed Emask", ": reset failed (errno=",
+			": prereset failed", ": device not ready (errno=", ": port failed to respond", ": failed to resume link",
+			": failed to read SCR ", ": failed to write SCR ", "reports diagnostics failure", ": VERIFY failed (",
 		},
 		Patterns: []string{port +
-			`(?:(?:status|error|SError): \{ |(?:hard|soft) resetting link|revalidation failed|failed to IDENTIFY \(|limiting SATA link speed|(?:softreset|hardreset|SRST) failed|exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|COMRESET failed|qc timeout (?:after \d+ msecs )?\(cmd )`},
+			`(?:(?:status|error|SError): \{ |(?:hard|soft) resetting link|revalidation failed|failed to IDENTIFY \(|limiting SATA link speed|(?:softreset|hardreset|SRST) failed|exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|COMRESET failed|FLUSH failed Emask|(?:pre)?reset failed \(errno=|device not ready \(errno=|port failed to respond \(|failed to resume link|failed to (?:read|write) SCR \d+ |Drive reports diagnostics failure|VERIFY failed \(|qc timeout (?:after \d+ msecs )?\(cmd )`},
 		Exclude: `failed command: (?:PACKET|IDENTIFY PACKET DEVICE)`,
 		Kind:    "device", Report: "ata", Expiry: time.Hour,
 	}}
@@ -184,20 +210,23 @@ func nvmeRules() []Rule {
 		ID: "nvme-controller-down", Reason: "NVMeControllerDown", Domain: Storage, Severity: finding.Warning,
 		Summary: "an NVMe disk stopped responding and is being reset",
 		Literals: []string{": controller is down; will reset", "persistent internal error",
+			"resetting controller due to AER",
 			": frozen state error detected", ": IO queues lost", "have a faulty power saving mode"},
 		Patterns: []string{controller +
-			`(?:controller is down; will reset|resetting controller due to persistent internal error|frozen state error detected, reset controller|IO queues lost|Does your device have a faulty power saving mode enabled\?)`},
+			`(?:controller is down; will reset|resetting controller due to (?:persistent internal error|AER$)|frozen state error detected, reset controller|IO queues lost|Does your device have a faulty power saving mode enabled\?)`},
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "nvme-timeout", Reason: "NVMeTimeout", Domain: Storage, Severity: finding.Warning,
-		Summary:  "commands to an NVMe disk time out",
-		Literals: []string{"timeout, ", ": timeout cid 0x", ": queue ", " QID ", ": Abort status: 0x"},
+		Summary: "commands to an NVMe disk time out",
+		Literals: []string{"timeout, ", ": timeout cid 0x", ": queue ", " QID ", ": Abort status: 0x",
+			"Fw activation timeout", "ANATT timeout"},
 		Patterns: []string{
 			controller +
 				`I/O [^:]{0,120} QID \d+ timeout, (?:aborting|reset controller|disable controller|completion polled)`,
 			controller +
 				`I/O (?:tag )?\d+ .{0,160}timeout, (?:aborting|reset controller|disable controller|completion polled)`,
 			controller + `I/O [^:]{0,120} QID \d+ timeout$`, // of a fabric
+			controller + `(?:Fw activation timeout, reset controller|ANATT timeout, resetting controller)`,
 			controller + `queue \d+: timeout (?:cid|request) 0x[0-9a-f]+`,
 			controller + `Abort status: 0x[1-9a-f][0-9a-f]*`, // the late command could not be aborted
 		},
@@ -234,7 +263,7 @@ func nvmeRules() []Rule {
 			": starting error recovery", ": Failed reconnect attempt ", ": Reconnecting in ",
 			": Removing controller...", ": NVME-FC{"},
 		Patterns: []string{controller +
-			`(?:failed nvme_keep_alive_end_io error=|keep-alive failed: -?\d+|failed to connect queue: \d+ ret=|starting error recovery|Failed reconnect attempt \d+|Reconnecting in \d+ seconds|Removing controller\.\.\.|NVME-FC\{\d+\}: (?:controller connectivity lost|io failed|transport (?:association|detected)|dev_loss_tmo|couldn't reconnect|.*(?:reconnect|Reconnect) (?:failure|attempt)))`},
+			`(?:failed nvme_keep_alive_end_io error=|keep-alive failed(?:: -?\d+|$)|failed to connect queue: \d+ ret=|starting error recovery|Failed reconnect attempt \d+|Reconnecting in \d+ seconds|Removing controller\.\.\.|NVME-FC\{\d+\}: (?:controller connectivity lost|io failed|transport (?:association|detected)|dev_loss_tmo|couldn't reconnect|.*(?:reconnect|Reconnect) (?:failure|attempt)))`},
 		Kind: "device", Expiry: time.Hour,
 		Recovery: Recovery{Literals: []string{": Successfully reconnected"}, Pattern: controller +
 			`Successfully reconnected`},

@@ -29,7 +29,7 @@ func crashRules() []Rule {
 			`^(?P<subject>` + Command +
 				`)\[(?P<pid>\d+)\]: segfault at [0-9a-f]+ ip (?:0x)?[0-9a-f]+ sp (?:0x)?[0-9a-f]+ error [0-9a-f]+`,
 			`^(?:traps: )?(?P<subject>` + Command +
-				`)\[(?P<pid>\d+)\] (?P<trap>[a-z][a-zA-Z0-9#: ]{2,40}?) ?ip:[0-9a-f]+ sp:[0-9a-f]+ error:[0-9a-f]+`,
+				`)\[(?P<pid>\d+)\] (?P<trap>[a-z][a-zA-Z0-9#: ]{2,40}?) ?ip:[0-9a-f]+ sp:[0-9a-f]+ (?:ssp:[0-9a-f]+ )?error:[0-9a-f]+`,
 			`^(?P<subject>` + Command + `)\[(?P<pid>\d+)\]: unhandled (?P<trap>exception|signal|level [0-3] [a-z ]+)\b`,
 			`^(?P<subject>` + Command + `)\[(?P<pid>\d+)\] bad frame in [a-z_0-9 ]+ frame:`,
 		},

@@ -28,12 +28,15 @@ func machineCheckRules() []Rule {
 		ID: "machine-check-uncorrected", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Fatal,
 		Summary: "a processor reported an error that it could not correct",
 		Literals: []string{"Machine Check", "Hardware Error]: Uncorrected", "Hardware Error]: System Fatal error",
-			"Processor context corrupt", "Machine check: ", "_STATUS["},
+			"Processor context corrupt", "Machine check: ", "_STATUS[", "CPUs not responding to MCE broadcast",
+			": machine check (Severe)"},
 		Patterns: []string{
 			machineCheck + `(?P<status>[37bfBF][0-9a-fA-F]{15})`,
 			`^(?:mce: )?\[Hardware Error\]: (?:Uncorrected, software (?:restartable|containable) error|Uncorrected error|System Fatal error)`,
 			amdStatus + `(?:[^\]|]*\|)?UE\|`,
 			`^(?:mce: )?\[Hardware Error\]: Machine check: (?:Processor context corrupt|.*[Uu]ncorrected)`,
+			`^mce: CPUs not responding to MCE broadcast`,
+			`^MCE: CPU(?P<subject>\d+): machine check \(Severe\)`, // powerpc
 		},
 		Kind: "cpu", Report: "mce", Expiry: UntilBoot,
 	}, {
@@ -120,10 +123,10 @@ func pcieRules() []Rule {
 		return []string{
 			device + `(?:AER: )?(?:Multiple )?` + severity + ` error (?:message )?received(?:(?: from|:) (?P<from>` +
 				pciAddress + `))?`,
-			device + `(?:AER: )?PCIe Bus Error: severity=` + severity + `,`,
+			device + `(?:AER: )?(?:PCIe|CXL) Bus Error: severity=` + severity + `,`,
 		}
 	}
-	literals := []string{"PCIe Bus Error: severity=", "AER: ", " error received", " error message received"}
+	literals := []string{" Bus Error: severity=", "AER: ", " error received", " error message received"}
 	return []Rule{{
 		ID: "pcie-fatal", Reason: "PCIeFatalError", Domain: Hardware, Severity: finding.Fatal,
 		Summary:  "a PCIe link failed; the device behind it is lost or was reset",
@@ -146,14 +149,15 @@ func pcieRules() []Rule {
 		ID: "pcie-recovery-failed", Reason: "PCIeRecoveryFailed", Domain: Hardware, Severity: finding.Warning,
 		Summary: "a PCIe device did not recover from an error",
 		Literals: []string{"evice recovery failed", "device reset failed", "DPC: ", "AER: can't recover",
-			"config space inaccessible)", "device inaccessible"},
+			"config space inaccessible)", "device inaccessible", "; giving up", "config space inaccessible; unable to "},
 		Patterns: []string{
 			`^(?:[\w-]+ )?(?P<subject>` + pciAddress +
 				`): AER: (?:[Dd]evice recovery failed|subordinate device reset failed|can't recover )`,
 			`^(?:[\w-]+ )?(?P<subject2>` + pciAddress +
 				`): DPC: (?:containment event|unmasked uncorrectable error detected|RP PIO (?:error|log))`,
 			`^(?:[\w-]+ )?(?P<subject3>` + pciAddress +
-				`): (?:can't|Unable to) change power state from D3\w+ to D0[ ,(]+(?:device inaccessible|config space inaccessible)`,
+				`): (?:(?:can't|Unable to) change power state from D3\w+ to D0[ ,(]+(?:device inaccessible|config space inaccessible)|` +
+				`not ready \d+ms after [\w ]{3,30}; giving up|Device config space inaccessible; unable to )`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
@@ -168,14 +172,27 @@ func pcieRules() []Rule {
 	}, {
 		ID: "iommu-fault", Reason: "IOMMUFault", Domain: Hardware, Severity: finding.Warning,
 		Summary:  "a device accessed memory that it may not access: the device or its driver is faulty",
-		Literals: []string{"DMAR: [", "IO_PAGE_FAULT ", "arm-smmu"},
+		Literals: []string{"DMAR: [", "IO_PAGE_FAULT ", "AMD-Vi: Event logged [", "arm-smmu", "DMAR: VT-d detected "},
 		Patterns: []string{
 			`^DMAR: \[[^\]]{1,60}\] (?:Request device|PASID \S+ Request device) \[(?P<subject>[0-9a-f:.]+)\] .*fault`,
-			`^(?:[\w-]+ (?P<subject2>` + pciAddress + `): )?AMD-Vi: Event logged \[IO_PAGE_FAULT `,
+			`^(?:[\w-]+ (?P<subject2>` + pciAddress + `|ivhd\d+` +
+				`): )?AMD-Vi: Event logged \[(?:IO_PAGE_FAULT|RMP_PAGE_FAULT|RMP_HW_ERROR|ILLEGAL_DEV_TABLE_ENTRY|ILLEGAL_COMMAND_ERROR|DEV_TAB_HARDWARE_ERROR|PAGE_TAB_HARDWARE_ERROR|COMMAND_HARDWARE_ERROR|IOTLB_INV_TIMEOUT|UNKNOWN|INVALID_(?:DEVICE|PPR)_REQUEST) `,
+			`^DMAR: VT-d detected (?:Invalidation (?:Queue|Time-out|Completion) Error: |invalid descriptor: )`,
 			`^arm-smmu(?:-v3)? (?P<subject>\S+): (?:event 0x[0-9a-f]+ received|event: [FC]_[A-Z_]+ client|Unhandled context fault|Blocked unknown Stream ID|Unexpected global fault)`,
 			`^IO_PAGE_FAULT device=(?P<subject3>[0-9a-f:.]+) domain=0x`, // until 4.20 a record of its own
 		},
 		Kind: "device", BootGrace: time.Minute, Expiry: time.Hour,
+	}, {
+		ID: "iommu-stuck", Reason: "IOMMUStuck", Domain: Hardware, Severity: finding.Warning,
+		Summary: "the IOMMU does not complete the kernel's commands: devices may stop, or read and write memory that " +
+			"is no longer theirs",
+		Literals: []string{"Completion-Wait loop timed out", "AMD-Vi: Command buffer timeout", "CMDQ ", "CMD_SYNC timeout",
+			"entered Service Failure Mode", "global error reported", "TLB sync timed out"},
+		Patterns: []string{
+			`^AMD-Vi: (?:IOMMU (?P<subject>[0-9a-f:.]+): )?(?:Completion-Wait loop timed out|Command buffer timeout)`,
+			`^arm-smmu(?:-v3)? (?P<subject2>\S+): (?:CMDQ (?:error \(|timeout)|CMD_SYNC timeout at |device has entered Service Failure Mode|unexpected global error reported|TLB sync timed out)`,
+		},
+		Kind: "device", Report: "iommu", Expiry: 24 * time.Hour,
 	}}
 }
 
@@ -193,11 +210,11 @@ func temperatureRules() []Rule {
 	}, {
 		ID: "critical-temperature", Reason: "CriticalTemperature", Domain: Hardware, Severity: finding.Fatal,
 		Summary:  "the machine reached its critical temperature and shuts down",
-		Literals: []string{"ritical temperature reached", "HARDWARE PROTECTION shutdown"},
+		Literals: []string{"ritical temperature reached", "HARDWARE PROTECTION "},
 		Patterns: []string{
 			`^thermal (?P<subject>thermal_zone\d+): (?:[\w.-]+: )?critical temperature reached`,
 			`^(?:ACPI: )?Critical temperature reached \(\d+ C\), shutting down`,
-			`^(?:reboot: )?HARDWARE PROTECTION shutdown \((?P<why>[^)]*)\)`,
+			`^(?:reboot: )?HARDWARE PROTECTION (?:shutdown|reboot) \((?P<why>[^)]*)\)`,
 		},
 		Kind: "thermal-zone", Report: "temperature", Expiry: UntilBoot,
 	}}

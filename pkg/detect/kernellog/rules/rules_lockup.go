@@ -39,7 +39,7 @@ func lockupRules() []Rule {
 			`):(?P<pid>\d+) blocked (?:in I/O wait )?for more than (?P<seconds>\d+) seconds`,
 			// since 6.15
 			`^INFO: task (?P<subject>` + Command +
-				`):(?P<pid>\d+) (?:is )?blocked on an? [a-z -]{3,24}(?:likely )?(?:last )?(?:owned|held|acquired) by task `,
+				`):(?P<pid>\d+) (?:<[a-z]+> )?(?:is )?blocked on an? [a-z -]{3,24}(?:(?:likely )?(?:last )?(?:owned|held|acquired) by task |, but the (?:owner|last holder) is not found)`,
 			`^Future hung task reports are suppressed, see sysctl kernel\.hung_task_warnings`,
 		},
 		Kind: "process", Expiry: 10 * time.Minute, ConfirmedBy: "hung-tasks",
@@ -93,7 +93,8 @@ func clockRules() []Rule {
 		ID: "clocksource-unstable", Reason: "ClocksourceUnstable", Domain: CPU, Severity: finding.Warning,
 		Summary: "the kernel marked a clock source as unstable; reading the time becomes slow",
 		Literals: []string{"as unstable because", "Marking TSC unstable due to ", "TSC warp between CPUs",
-			"TSC found unstable after boot", "ns, attempt ", "excessive read-back delay", " skewed "},
+			"TSC found unstable after boot", "ns, attempt ", "excessive read-back delay", " skewed ",
+			"Marking clocksource ", "TSC warped randomly between CPUs"},
 		Patterns: []string{
 			`^(?:clocksource: )?timekeeping watchdog(?: on CPU\d+)?: Marking clocksource '(?P<subject>[^']+)' as unstable because`,
 			`^(?:clocksource: )?timekeeping watchdog on CPU\d+: wd-(?P<subject>[\w-]+)-wd excessive read-back delay of .* marking \S+ unstable`,
@@ -103,6 +104,8 @@ func clockRules() []Rule {
 			`^(?:tsc: )?Marking TSC unstable due to (?P<why>clocksource watchdog|check_tsc_sync_source failed|TSCs unsynchronized)`,
 			`^Measured \d+ cycles TSC warp between CPUs, turning off TSC clock`,
 			`^TSC found unstable after boot, most likely due to broken BIOS`,
+			`^clocksource: Marking clocksource (?P<subject>\S+) unstable due to (?:frequency|inter CPU) skew`, // since 7.1
+			`^TSC warped randomly between CPUs`,
 		},
 		Kind: "clocksource", Report: "clocksource", Expiry: 24 * time.Hour, ConfirmedBy: "clock-source",
 	}}

@@ -89,24 +89,25 @@ func memoryRules() []Rule {
 	return []Rule{{
 		ID: "page-allocation-failure", Reason: "PageAllocationFailure", Domain: Memory, Severity: finding.Warning,
 		Summary: "the kernel could not allocate memory: too little is free, or free memory is too fragmented",
-		Literals: []string{": page allocation failure", ": page allocation stalls for ", "vmalloc: allocation failure",
-			"vmalloc error: size", "SLUB: Unable to allocate memory on ", "percpu: allocation failed, size=",
+		Literals: []string{": page allocation failure", ": page allocation stall", "vmalloc: allocation failure",
+			"vmalloc error: size", "SLUB: Unable to allocate memory ", "percpu: allocation failed, size=",
 			"vmap allocation for size "},
 		Patterns: []string{
 			`^(?P<subject>` + Command + `): page allocation failure[:.] order:(?P<order>\d+), mode:`,
-			`^(?P<subject>` + Command + `): page allocation stalls for \d+ms, order:(?P<order>\d+), mode:`,
+			`^(?P<subject>` + Command + `): page allocation stalls? for \d+(?:ms,| secs:) order:(?P<order>\d+), mode:`,
 			`^(?P<subject>` + Command + `): vmalloc(?:: allocation failure(?::|,)| error: size) ?\d+`,
-			`^SLUB: Unable to allocate memory on (?:node|CPU)`, `^vmap allocation for size \d+ failed`,
+			`^SLUB: Unable to allocate memory (?:on|from) (?:node|CPU)`, `^vmap allocation for size \d+ failed`,
 			`^percpu: allocation failed, size=\d+`,
 		},
 		Kind: "process", Expiry: 30 * time.Minute,
 	}, {
 		ID: "memory-failure-unrecovered", Reason: "MemoryFailureUnrecovered", Domain: Memory, Severity: finding.Fatal,
-		Summary:  "a page of memory is corrupt, and the kernel could not take it out of use",
-		Literals: []string{"Memory failure: 0x", "Memory error not recovered"},
+		Summary: "a page of memory is corrupt, and the kernel could not take it out of use",
+		Literals: []string{"Memory failure: 0x", "Memory error not recovered",
+			"Uncorrected memory error in page 0x"},
 		Patterns: []string{
 			`^Memory failure: (?P<page>0x[0-9a-f]+): recovery action for [^:]+: (?:Failed|Ignored)`,
-			`^mce: Memory error not recovered`,
+			`^mce: (?:Memory error not recovered|Uncorrected memory error in page 0x[0-9a-f]+ ignored)`,
 		},
 		Exclude: `recovery action for (?:already poisoned|unsplit thp)`,
 		Kind:    NodeKind, Report: "poison", Expiry: UntilBoot,
@@ -114,20 +115,21 @@ func memoryRules() []Rule {
 		ID: "memory-failure", Reason: "MemoryFailure", Domain: Memory, Severity: finding.Warning,
 		Summary: "a page of memory is corrupt; the kernel took it out of use",
 		Literals: []string{"Memory failure: 0x", "due to hardware memory corruption",
-			"Uncorrected hardware memory error in user-access", "Soft-offlining pfn: ", "oft offline: 0x"},
+			"Uncorrected hardware memory error in user-access", "mce: Kernel accessed poison in user space", "Soft-offlining pfn: ", "oft offline: 0x"},
 		Patterns: []string{
 			`^Memory failure: (?P<page>0x[0-9a-f]+): (?:\S)`,
 			// pages with many corrected errors
-			`^RAS: Soft-offlining pfn: 0x[0-9a-f]+`, `^soft offline: 0x[0-9a-f]+: .*(?:failed|isolation)`,
+			`^RAS: Soft-offlining pfn: 0x[0-9a-f]+`, `^[Ss]oft offline: 0x[0-9a-f]+: .*(?:failed|isolation)`,
 			`^MCE: Killing ` + Command + `:\d+ due to hardware memory corruption fault at [0-9a-f]+`,
-			`^mce: Uncorrected hardware memory error in user-access at [0-9a-f]+`,
+			`^mce: (?:Uncorrected hardware memory error in user-access|Kernel accessed poison in user space) at [0-9a-f]+`,
 		},
 		Kind: NodeKind, Report: "poison", Expiry: UntilBoot, ConfirmedBy: "memory-corrupted",
 	}, {
 		ID: "swap-io-error", Reason: "SwapIOError", Domain: Memory, Severity: finding.Warning,
 		Summary:  "reads from the swap device, or writes to it, fail", // mm/page_io.c
-		Literals: []string{"on swap-device ("},
-		Patterns: []string{`^(?:Read|Write)-error on swap-device \((?P<subject>\d+:\d+):\d+\)`},
-		Kind:     "device", Expiry: time.Hour,
+		Literals: []string{"-error on swap-device", "on dio swapfile ("},
+		Patterns: []string{`^(?:Read|Write)-error on swap-device(?: \((?P<subject>\d+:\d+):\d+\)|$)`,
+			`^Write error (?:-?\d+ )?on dio swapfile \(\d+\)`},
+		Kind: "device", Expiry: time.Hour,
 	}}
 }

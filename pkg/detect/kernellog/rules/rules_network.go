@@ -96,17 +96,22 @@ func linkRules() []Rule {
 			"Tx timeout", "tx timeout", "tx_timeout recovery unsuccessful", "bnx2x: [",
 			"nit Hang", "TX timeout", "initiating reset due to tx timeout", "transmit timed out, resetting",
 			"Keep alive watchdog timeout", "Lost TX completions are above", ": tx hang",
-			"Transmit timeout reset Device!",
+			"Transmit timeout reset Device!", "Transmit time out", "TX watchdog timeout on ring", "Tx timeout called on",
+			" error.  Resetting chip", "Wait for SQ 0x", "Wait for ICOSQ 0x", "potentially stuck in state", "] is stuck", ": tx_timeout count: ",
+			"ME firmware caused invalid ", "Received ECC Err, initiating",
 		},
 		Patterns: []string{
 			`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `): (?:(?P<device>` + netdev +
 				`): )?(?:Detected (?:Hardware|Tx) Unit Hang|tx_timeout recovery level \d+|Trigger reset is on|tg3_stop_block timed out|[Ii]nitiating reset due to tx timeout)`,
-			`^mlx4_en: (?P<subject>` + netdev + `): TX timeout on queue: `,
-			`^\[qede_tx_timeout:\d+\((?P<subject>[^)]{1,15})\)\]TX timeout`,
+			`^mlx4_en: (?P<subject>` + netdev + `): (?:TX timeout on queue: |Tx timeout called on port)`,
+			`^\[qede_\w+:\d+\((?P<subject>[^)]{1,15})\)\](?:TX timeout|Tx queue\[\d+\] is stuck)`,
 			`^bnx2x: \[bnx2x_\w+:\d+\((?P<subject>[^)]{1,15})\)\](?:begin crash dump|MC assert|SPIO5 hw attention|.*timeout)`,
 			device +
 				`(?:Detected (?:Hardware|Tx) Unit Hang|(?:TX|Tx|tx) timeout\b|[Ii]nitiating reset due to tx timeout|tx_timeout recovery unsuccessful|tx_timeout: VSI_(?:seid|num)|tx_timeout recovery level \d+|transmit timed out, resetting|Reset adapter(?: unexpectedly)?\s*$|tx hang|Transmit timeout reset Device!|Timeout on tx queue|rtl_\w+_cond == \d \(loop: |` +
-				`Keep alive watchdog timeout|Lost TX completions are above the threshold|Found a Tx that wasn't completed on time|TX hasn't completed|Trigger reset is on)`,
+				`Keep alive watchdog timeout|Lost TX completions are above the threshold|Found a Tx that wasn't completed on time|TX hasn't completed|Trigger reset is on|Transmit time out|TX watchdog timeout on ring|Tx timeout called on port|` +
+				`tx_timeout count: \d+|(?:DMA Status|FLOW Attention|MSI Status) error\.  Resetting chip|Wait for (?:ICO)?SQ 0x[0-9a-f]+ flush timeout|` +
+				`ME firmware caused invalid [RT]DT - resetting|Received ECC Err, initiating reset)`,
+			`^cxgb4 (?P<subject2>` + pciAddress + `): SGE idma\d, queue \d+, potentially stuck in state \d+`,
 		},
 		Kind: "network-device", Report: "tx-timeout", Continuation: true, Expiry: time.Hour,
 	}, {
@@ -117,24 +122,74 @@ func linkRules() []Rule {
 			"Error (timeout: ", "Firmware not responding", "Firmware reports adapter error", "Abandoning msg {",
 			"Error detected in the ", "Firmware fatal ", "Firmware non-fatal reset",
 			"nsufficient power on the PCIe slot", "Port module event", "health compromised", "handling bad device here",
-			"Detected thermal alarm", "over heat", "overheated", "Adapter removed", "PCIe link lost"},
+			"Detected thermal alarm", "over heat", "overheated", "Adapter removed", "PCIe link lost",
+			"Detected firmware fatal condition", " thermal threshold!", "arity ", " RAS error", "fatal attention",
+			"[bnx2x_", "[qed_", ": Hardware Error", "HW error detected: 0x", ": Reg read", "out of queue timeout",
+			"PCI reads still not", "Wait for completion (polling)", "Reading reg failed for", "Reconfig timeout (status",
+			"FW assertion at ", "PCI error (cmd = ", "PCI link not ready (", ": HWC", "Timeout when setting up HWC",
+			"Internal error mark was", "Warning firmware error", "ommand 0x", "while waiting for a slot", ": AQ commands timed out"},
 		Patterns: []string{
 			`^mlx[45]_core (?P<subject>` + pciAddress +
 				`)(?: \S+)?: .*(?:Detected insufficient power on the PCIe slot|Port module event\[error\]|health compromised|handling bad device here|Fatal error \d+ detected|Health issue observed|health recovery (?:flow aborted|failed)|High temperature on sensors|timeout\. Will cause a leak of a command resource|firmware internal error|Internal error detected)`,
 			`^(?P<driver>[\w-]+) (?P<subject2>` + pciAddress + `)(?: (?P<device>` + netdev +
 				`))?: (?:.*: )?(?:Error \(timeout: \d+\) msg|Firmware not responding|Firmware reports adapter error|Abandoning msg \{|Error detected in the (?:card|adapter)|Firmware (?:fatal|non-fatal) reset event|Network adapter has been stopped because it has over ?heated|The network adapter (?:was stopped|link speed was downshifted) because it overheated|Adapter removed|PCIe link lost)`,
+			`^mlx5_core (?P<subject3>` + pciAddress +
+				`): .*(?:PCI link not ready \(|canceled on out of queue timeout|timed out while waiting for a slot|PCI reads still not working)`,
+			`^(?P<driver>[\w-]+) (?P<subject4>` + pciAddress + `)(?: \S+)?: (?:(?:[Cc]ommunication channel )?command 0x[0-9a-f]+ (?:\(op=0x[0-9a-f]+\) |in mailbox \d+ )?timed out|` +
+				`Internal error mark was detected on device|Detected firmware fatal condition|Chip temperature has gone \w+ the \w+ thermal threshold!|` +
+				`Parity errors detected in blocks: |Hardware Error(?:: -?\d+)?$|FW assertion at |.{1,40} FIFO parity error|MA parity error|SGE Cause\d Parity Error|Unrecoverable HW error detected: 0x|` +
+				`Warning firmware error detected FWSM: 0x|(?:HNS|ROCEE) Non-Fatal RAS error(?:\(status=0x[0-9a-f]+\))? identified|PCI error \(cmd = 0x|Reconfig timeout \(status: 0x|AQ commands timed out|` +
+				`Reg read(?:32)? timeout occurred|Wait for completion \(polling\) timeout|Reading reg failed for timeout|` +
+				`HWC: Request timed out!|HWC timeout occurred|Command 0x[0-9a-f]+ timed out: \d+ ms|Timeout when setting up HWC)`,
+			`^(?:bnx2x: )?\[(?:bnx2x|qed)_\w+:\d+\((?P<subject5>[^)]{1,15})\)\](?:FATAL |MFW seems hanged|GRC time-?out|MCP assert!|Unknown HW assert!|DMAE PCI error!|.{1,80} parity attention is set|DORQ fatal attention)`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
+	}, {
+		ID: "nic-reset-failed", Reason: "NICResetFailed", Domain: Network, Severity: finding.Warning,
+		Summary: "the driver of a network card could not start it, or bring it back after an error: the interface stays down until " +
+			"the driver is loaded anew or the node restarts",
+		Literals: []string{"eset failed", "ebuild failed", "Rebuild AdminQ failed", "rebuild of switch failed", "unrecoverable",
+			"Error resetting device. Please", "rebuild VSI failed", "reset ", "Reset during resume failed",
+			"Power cycle", "HW_RESET failed", "failed to reset NIC, closing", "Firmware reset aborted", "RX queue restart failed",
+			"Failed to reinitialize after aborted", "Failed to re-initialize device, ab", "Can not reset device",
+			"Reset attempt failed", "esume failed", "ail to reset HCA", "ailed to reset HCA", "mlx4_restart_one_up failed",
+			"Failed restarting port", "mlx5e_safe_reopen_channels failed", "encountered fatal error, ", "Adapter recovery failed",
+			"Reset fail", "fail to rebuild, ret=", "Wait for reset timeout", "MAC reinit failed", "_one failed", "Initial pf_reset failed"},
+		Patterns: []string{
+			`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `)(?: (?P<device>` + netdev +
+				`))?: (?:PF reset failed[:,] |Initial pf_reset failed: |Rebuild AdminQ failed, |rebuild of switch failed: |Rebuild failed, unload|` +
+				`(?:PF VSI|control VSI|Switchdev CTRL VSI|VSI \(type:\w+\) at index \d+) rebuild failed|rebuild VSI failed, |` +
+				`\w[\w ]* failed, device is unrecoverable|\w+: unrecoverable device error |Error resetting device\. Please reload|reset \d+ failed$|Reset during resume failed|` +
+				`Recovery (?:has )?failed\. Power cycle|Recovery handling has failed\. Power cycle|failed to reset NIC, closing|Firmware reset aborted|` +
+				`Failed to reinitialize after aborted firmware reset|RX queue restart failed: |Failed to re-initialize device, aborting|` +
+				`Device reset failed$|Can not reset device$|Reset attempt failed\. |Reset failed! !!! DISABLING|MANA reset cycle failed|MANA service: resume failed|` +
+				`Fail(?:ed)? to reset HCA|mlx4_restart_one_up failed|mlx5e_safe_reopen_channels failed|encountered fatal error, adapter stopped|` +
+				`Adapter recovery failed|Reset failed \.\. Reboot server|EEH resume failed|Reset fail!|fail to rebuild, ret=|Wait for reset timeout: |MAC reinit failed)`,
+			`^mlx4_en: (?P<subject2>` + netdev + `): Failed restarting port`,
+			`^mlx[45]_core (?P<subject3>` + pciAddress + `): .*(?:mlx5e_resume|mlx[45]_(?:load|init)_one) failed`,
+			`^bnx2x: \[bnx2x_\w+:\d+\((?P<subject4>[^)]{1,15})\)\]HW_RESET failed`,
+		},
+		Kind: "device", Expiry: UntilBoot,
+	}, {
+		ID: "nic-firmware", Reason: "NICFirmware", Domain: Network, Severity: finding.Warning,
+		Summary: "the firmware or the settings memory of a network card is damaged or does not fit its driver, which does not " +
+			"use the card: update it with the vendor's tool",
+		Literals: []string{" Checksum Is Not Valid", "The driver for the device stopped", "not meet thermal requirements",
+			"Device failed to load the FW for"},
+		Patterns: []string{`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `)(?: ` + netdev +
+			`)?: (?:The (?:NVM|EEPROM) Checksum Is Not Valid|The driver for the device stopped because the |` +
+			`Rx/Tx is disabled on this device because the module does not meet thermal requirements|Device failed to load the FW for the external PHY)`},
+		Kind: "device", Expiry: UntilBoot,
 	}, {
 		ID: "nic-link-down", Reason: "NICLinkDown", Domain: Network, Severity: finding.Warning,
 		Summary:  "a network card lost its link",
 		Literals: []string{"ink is Down", "ink is down", "ink down", "Link Down", "ink DOWN", "ink is DOWN"},
 		Patterns: []string{
 			`^(?:e1000e?|igb|ixgbe|i40e|r8169|mlx4_en): (?P<subject>` + netdev + `):? (?:NIC )?Link (?:is )?Down`,
-			device + `(?:(?:ena|hns3|igb): )?(?:NIC (?:\w+ )?|Device |HINIC_)?[Ll]ink (?:is )?(?:[Dd]own|DOWN)\.?\s*$`,
+			device + `(?:(?:ena|hns3|igb): )?(?:NIC (?:\w+ )?|Device |HINIC_)?[Ll]ink (?:is )?(?:[Dd]own|DOWN)\.?(?: \([A-Za-z ,_/-]{1,60}\))?\s*$`,
 			// older kernels' virtual functions name no interface
 			`^(?:ixgbevf|igbvf) (?P<subject>` + pciAddress + `): (?:NIC )?Link is Down`,
-			`^\[qede_link_update:\d+\((?P<subject>[^)]{1,15})\)\]Link is down`,
+			`^\[qede_\w+:\d+\((?P<subject>[^)]{1,15})\)\]Link is down`,
 			`^mlx[45]_(?:core|en) (?P<pci>` + pciAddress + `)(?:: | )(?P<subject>` + netdev + `): Link [Dd]own`,
 		},
 		Kind: "network-device", BootGrace: 2 * time.Minute, Expiry: 30 * time.Minute, ConfirmedBy: "link-state",

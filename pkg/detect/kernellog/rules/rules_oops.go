@@ -38,6 +38,9 @@ func oopsRules() []Rule {
 			"PANIC: double fault", "stack guard page was hit at", "recursive fault but reboot is needed",
 			"SError Interrupt on CPU", ": Corrupted page table at address ", " handler detected",
 			"BUG: Kernel NULL pointer dereference", "BUG: Unable to handle ", "exploit attempt? (uid: ",
+			"Kernel attempted to ", " exception on CPU", "Insufficient stack space to handle exception",
+			"Kernel stack overflow", "Kernel stack pointer invalid", "Bad kernel stack pointer ", "Unrecoverable ",
+			"Unexpected kernel ", "Unexpected TM Bad Thing", "Machine check in kernel mode.", " in kernel mode at ",
 		},
 		Patterns: []string{
 			`^BUG: kernel NULL pointer dereference, address: (?P<address>\S+)`,
@@ -49,21 +52,33 @@ func oopsRules() []Rule {
 				`unexpected #NM exception|iret exception|simd exception|control protection|spurious interrupt|VMM Communication Exception)[^\[]{0,80}: [0-9a-f]{4}` + dieFlags,
 			`^(?:Oops: )+[0-9a-f]{4}(?: ilc:\d)?` + dieFlags,
 			`^Oops: [A-Z][^\[]{1,100}` + dieFlags,
-			`^Oops(?: - [a-z][a-z -]{1,60})?` + dieFlags, // riscv
+			// riscv
+			`^(?:Oops|Kernel BUG|(?:Oops - )?(?:(?:load|store \(or AMO\)|instruction) (?:access fault|address misaligned)|` +
+				`illegal instruction|environment call from [MSU]-mode|unknown exception|hardware error))` + dieFlags,
 			`^Internal error: [^\[]{1,80}: [0-9a-f]{1,16}` + dieFlags,
 			`^Unable to handle kernel (?:NULL pointer dereference|paging request|read from unreadable memory|write to read-only memory|` +
-				`execute from non-executable memory|execution of user memory|access to user memory outside uaccess routines|` +
-				`access to unreadable memory|pointer dereference) (?:at|in) virtual (?:kernel )?address`,
+				`execute from non-executable memory|execution of user memory|access to user memory (?:outside uaccess routines|without uaccess routines|with fs=KERNEL_DS)|` +
+				`access to unreadable memory|pointer dereference) (?:at|in) virtual (?:(?:kernel|user) )?address`,
 			`^(?:traps: )?PANIC: double fault, error_code: 0x`,
 			// powerpc, since 5.2
 			`^BUG: (?:Kernel NULL pointer dereference|Unable to handle (?:kernel |unknown )[a-z ]{4,60}) (?:on (?:read|write|exec\w*) )?at 0x[0-9a-f]+`,
+			`^BUG: Unable to handle kernel instruction fetch`,
+			`^Kernel attempted to (?:read|write|access|execute) user page \([0-9a-f]+\) - exploit attempt\? \(uid: `,
+			`^(?:Unrecoverable (?:(?:FP|TM|VMX/Altivec|VSX) Unavailable Exception|exception) [0-9a-f]+ at [0-9a-f]+|Unexpected TM Bad Thing exception at |` +
+				`VMX/Altivec assist exception in kernel mode at |Facility '[^']{1,20}' unavailable \(\d+\) exception in kernel mode at |` +
+				`Machine check in kernel mode\.$|Bad kernel stack pointer [0-9a-f]+ at )`,
 			// powerpc, until 5.1
 			`^Unable to handle kernel paging request for (?:data|instruction fetch|unaligned access at address|unknown fault)`,
 			// s390
-			`^(?:illegal operation|addressing exception|specification exception|data exception|protection exception|translation exception|monitor event): [0-9a-f]{4} ilc:\d` + dieFlags,
-			// arm64, until 5.12
-			`^Bad mode in [\w ]+ handler detected(?: on CPU\d+)?, code 0x[0-9a-f]+`,
-			`^kernel tried to execute (?:NX-protected|user) (?:page|address \S+) - exploit attempt\? \(uid: `,
+			`^[A-Za-z][A-Za-z -]{3,40}: [0-9a-f]{4} ilc:\d` + dieFlags,
+			// the stack is used up: arm, arm64, powerpc, riscv, s390
+			`^Insufficient stack space to handle exception!`,
+			`^Kernel stack (?:overflow\.$|overflow in process |pointer invalid$)`,
+			`^Unhandled [\w -]{2,40} exception on CPU\d+, ESR 0x[0-9a-f]+ -- `,
+			`^Unexpected kernel (?:BRK|single-step) exception at EL1`,
+			// arm64, until 5.12; arm
+			`^Bad mode in [\w ]+ handler detected(?: on CPU\d+, code 0x[0-9a-f]+|, code 0x[0-9a-f]+|$)`,
+			`^kernel tried to execute (?:NX-protected|exec-protected|user) (?:page|address \S+)(?: \([0-9a-f]+\))? - exploit attempt\? \(uid: `,
 			`^SError Interrupt on CPU\d+, code 0x[0-9a-f]+`,
 			`^BUG: [\w ]*stack guard page was hit at `,
 			`^Fixing recursive fault but reboot is needed!`,
@@ -80,11 +95,11 @@ func oopsRules() []Rule {
 			"slab error in ", "refcount_t: ",
 		},
 		Patterns: []string{
-			`^BUG: Bad page (?:state|map|cache) in process (?P<process>` + Command + `)  ?p(?:fn|te):`,
+			`^BUG: Bad page (?:state|map|cache) in process (?P<process>` + Command + `)  ?(?:pfn|pte|p[gum4]d):`,
 			`^BUG: Bad rss-counter state mm:`,
 			`^BUG: non-zero (?:pgtables_bytes|nr_ptes|nr_pmds) on freeing mm:`,
 			`^list_(?:add|del) corruption[.,] `,
-			`^BUG: K(?:A|M)SAN: [a-z-]+ (?:in|on|from) `, `^BUG: KFENCE: [a-z -]+ in `,
+			`^BUG: K(?:A|M)SAN: [a-z][a-z -]* (?:in|on|from) `, `^BUG: KASAN: invalid-access$`, `^BUG: KFENCE: [a-z -]+ in `,
 			`^BUG [\w:.-]+ \((?:Not tainted|Tainted: [^)]*)\): \S`, // mm/slub.c
 			`^slab error in \w+\(\): cache `,
 			`^refcount_t: (?:underflow|overflow|saturated|addition on 0|increment on 0|decrement hit 0)`,
@@ -97,7 +112,7 @@ func oopsRules() []Rule {
 		Literals: []string{
 			"BUG: scheduling while atomic", "BUG: sleeping function called", "BUG: spinlock ", "BUG: rwlock ",
 			"BUG: workqueue leaked",
-			"BUG: scheduling in a non-blocking", "BUG: using ",
+			"BUG: scheduling in a non-blocking", "BUG: using ", "BUG: assuming ",
 		},
 		Patterns: []string{
 			`^BUG: scheduling while atomic: .+/\d+/0x[0-9a-f]+`,
@@ -105,6 +120,7 @@ func oopsRules() []Rule {
 			`^BUG: sleeping function called from invalid context at \S+:\d+`,
 			`^BUG: (?:spin|rw)lock (?:bad magic|recursion|wrong owner|wrong CPU|lockup suspected|lockup|already unlocked|cpu recursion|trylock failure on UP) on CPU#\d+, `,
 			`^BUG: workqueue leaked (?:lock or )?atomic`,
+			`^BUG: assuming (?:atomic|non migratable) context at \S+:\d+`,
 			`^BUG: using \S+ in preemptible \[[0-9a-f]+\] code: `,
 		},
 		Kind: NodeKind, Report: "oops", Expiry: 24 * time.Hour,

@@ -22,10 +22,11 @@ func raidRules() []Rule {
 		Literals: []string{
 			"Cannot continue operation (", "not enough operational devices", "failing array",
 			"cannot start dirty degraded array", "not enough operational mirrors", "too few disks (",
-			"pers->run() failed",
+			"pers->run() failed", "failed to run raid set", "Cannot get enough stripes", "not enough drives present",
 		},
 		Patterns: []string{array +
-			`(?:Cannot continue operation \(|not enough operational (?:devices|mirrors)|Disk failure on (?P<disk>\S+) detected, failing array|cannot start dirty degraded array|too few disks \(\d+ of \d+\))`, `^md: pers->run\(\) failed`},
+			`(?:Cannot continue operation \(|not enough operational (?:devices|mirrors)|Disk failure on (?P<disk>\S+) detected, failing array|cannot start dirty degraded array|too few disks \(\d+ of \d+\)|failed to run raid set|not enough drives present|Cannot get enough stripes due to memory pressure\. Recovery failed)`,
+			`^md: pers->run\(\) failed`},
 		Kind: "raid-array", Expiry: UntilBoot,
 		// A degraded start matches the next rule; the line that every start logs comes after it.
 		Recovery: Recovery{Literals: []string{" active with ", "detected capacity change from 0 to "},
@@ -34,10 +35,12 @@ func raidRules() []Rule {
 		ID: "md-disk-failed", Reason: "RAIDDiskFailed", Domain: Storage, Severity: finding.Warning,
 		Summary: "a RAID array lost a disk and continues without it",
 		Literals: []string{": Disk failure on ", ": Operation continuing on ", "failing device ",
-			"md: kicking non-fresh ", " active with "},
+			"md: kicking non-fresh ", " active with ", ": Failing raid device", ": failing drive", "exceeded read_error threshold",
+			"md: fatal superblock inconsistency"},
 		Patterns: []string{
 			array +
-				`(?:Disk failure on (?P<disk>[^\s,]+), disabling device|Operation continuing on \d+ devices?|Too many read errors, failing device (?P<device>\S+?)\.?$)`,
+				`(?:Disk failure on (?P<disk>[^\s,]+), disabling device|Operation continuing on \d+ devices?|Too many read errors, failing device (?P<device>\S+?)\.?$|\S+: (?:Failing raid device|failing drive|Raid device exceeded read_error threshold))`,
+			`^md: fatal superblock inconsistency in (?P<subject3>\S+) -- removing from array`,
 			array + `(?:raid level \d+ )?active with ` + fewerThan + ` (?:mirrors|devices)`, // at the start
 			`^md: kicking non-fresh (?P<subject2>\S+) from array!`,
 		},
@@ -47,9 +50,11 @@ func raidRules() []Rule {
 		Summary: "a RAID array could neither read nor repair some of its blocks",
 		Literals: []string{"unrecoverable I/O read error", "read error NOT corrected", "read error not correctable",
 			"read error on replacement device", "read correction write failed", "unrecoverable I/O error",
-			"md: super_written gets error"},
+			"md: super_written gets error", "unable to read back corrected", "recovery aborted due to read", " read_errors > ",
+			"flush io error "},
 		Patterns: []string{array +
-			`(?:\S+: unrecoverable I/O (?:read )?error for block|read error NOT corrected|read error not correctable|read error on replacement device|read correction write failed)`, `^md: super_written gets error=-?\d+`},
+			`(?:\S+: unrecoverable I/O (?:read )?error for block|read error NOT corrected|read error not correctable|read error on replacement device|read correction write failed|unable to read back corrected sectors|recovery aborted due to read error|\d+ read_errors > \d+ stripes)`,
+			`^md: (?:super_written gets error=-?\d+|\S+ flush io error -?\d+)`},
 		Kind: "raid-array", Expiry: 24 * time.Hour,
 	}, {
 		ID: "md-read-corrected", Reason: "RAIDReadCorrected", Domain: Storage, Severity: finding.Info,
@@ -64,7 +69,7 @@ func raidRules() []Rule {
 		ID: "bcache-error", Reason: "BcacheError", Domain: Storage, Severity: finding.Warning,
 		Summary:  "a bcache device or its cache disk fails",
 		Literals: []string{"bcache: "},
-		Patterns: []string{`^bcache: (?:\S+\(\) )?(?:.*: )?(?:IO error on|too many IO errors|stop \S+: too many IO errors|error on \S+: .*disabling caching|I/O disabled on cached dev|.*[Jj]ournal io error)`},
+		Patterns: []string{`^bcache: (?:\S+\(\) )?(?:.*: )?(?:IO error on|device offline for \d+ seconds|disable I/O request due to backing device offline|bad csum|too many IO errors|stop \S+: too many IO errors|error on \S+: .*disabling caching|I/O disabled on cached dev|.*[Jj]ournal io error)`},
 		Kind:     NodeKind, Expiry: 24 * time.Hour,
 	}, {
 		ID: "drbd-degraded", Reason: "DRBDDegraded", Domain: Storage, Severity: finding.Warning,
@@ -84,9 +89,10 @@ func mapperRules() []Rule {
 	return []Rule{{
 		ID: "multipath-path-failed", Reason: "MultipathPathFailed", Domain: Storage, Severity: finding.Warning,
 		Summary:  "one of the paths to a disk failed",
-		Literals: []string{"ailing path "},
-		Patterns: []string{`^device-mapper: multipath: (?:(?P<device>\d+:\d+): )?Failing path (?P<subject>\S+?)\.?$`},
-		Kind:     "path", Expiry: 24 * time.Hour,
+		Literals: []string{"ailing path ", "Could not failover "},
+		Patterns: []string{`^device-mapper: multipath: (?:(?P<device>\d+:\d+): )?Failing path (?P<subject>\S+?)\.?$`,
+			`^device-mapper: multipath: Could not failover (?:the )?device`},
+		Kind: "path", Expiry: 24 * time.Hour,
 		Recovery: Recovery{Literals: []string{"einstating path "},
 			Pattern: `^device-mapper: multipath: (?:\d+:\d+: )?Reinstating path (?P<subject>\S+?)\.?$`},
 	}, {
@@ -99,11 +105,11 @@ func mapperRules() []Rule {
 		ID: "thin-pool-full", Reason: "ThinPoolFull", Domain: Storage, Severity: finding.Warning,
 		Summary: "a thin pool is full or damaged: writes to its volumes wait or fail",
 		Literals: []string{"switching pool to ", "metadata operation '", "No free metadata blocks",
-			"no free data space available", "no free metadata space available",
+			"no free data space available", "failed to abort metadata", "() failed: error = ", "needs_check' flag", "no free metadata space available",
 			"aborting current metadata transaction"},
 		Patterns: []string{
 			thin + `switching pool to (?P<mode>out-of-data-space|read-only|fail)`,
-			thin + `(?:no free (?:data|metadata) space available|aborting current metadata transaction)`,
+			thin + `(?:no free (?:data|metadata) space available|aborting current metadata transaction|failed to abort metadata transaction|failed to set 'needs_check' flag|(?:alloc_data_block|dm_thin_find_block)\(\) failed: error = -?\d+)`,
 			thin + `metadata operation '\w+' failed: error = -?\d+`,
 			`^device-mapper: thin: (?:(?P<subject2>\d+:\d+): )?No free metadata blocks`,
 		},
@@ -122,7 +128,8 @@ func mapperRules() []Rule {
 		Literals: []string{
 			"device-mapper: verity: ", "device-mapper: integrity: ", "device-mapper: snapshots: ",
 			"device-mapper: raid1: ", "device-mapper: raid: Failed", "device-mapper: crypt: ",
-			"device-mapper: space map ", "device-mapper: block manager: ", "device-mapper: btree ",
+			"device-mapper: space map ", "device-mapper: block manager: ", "device-mapper: btree", "device-mapper: cache",
+			"device-mapper: thin metadata: ", "device-mapper: array: ", "device-mapper: dirty region log: ",
 		},
 		Patterns: []string{
 			`^device-mapper: verity: (?P<subject>[\w:-]+): (?:data|metadata) block \d+ is corrupted`,
@@ -131,7 +138,9 @@ func mapperRules() []Rule {
 			`^device-mapper: snapshots: (?:Invalidating snapshot|Corruption detected)`,
 			`^device-mapper: raid1: (?:.*Mirror (?:read|write) failed|All (?:sides of mirror|replicated volumes) (?:have failed|dead)|Primary mirror \(\S+\) failed|A (?:read|write) failure occurred on a mirror device|log device \S+ has failed)`,
 			`^device-mapper: raid: Failed to (?:read superblock|load bitmap)`,
-			`^device-mapper: (?:space map \w+|block manager|btree \w+): .*(?:failed|corrupt|validator check)`,
+			`^device-mapper: (?:space map \w+|block manager|btree(?: \w+)?|cache metadata|thin metadata|array): .*(?:failed|corrupt|validator check|out of bounds|unable to allocate|couldn't read)`,
+			`^device-mapper: cache: (?P<subject3>\S+): (?:metadata operation '\w+' failed|aborting current metadata transaction|failed to abort metadata|switching cache to (?:read-only|fail) mode|failed to set 'needs_check'|migration failed; |unable to resume a failed-loaded cache)`,
+			`^device-mapper: (?:raid1: (?:Read failure on mirror device|Write error during recovery)|snapshots: (?:(?:Read|Write) error.*|Flush after merge failed): ?shutting down merge|integrity: Error on |verity: \S+: reached maximum errors|dirty region log: .*Failed to (?:read|write) header)`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
 	}}

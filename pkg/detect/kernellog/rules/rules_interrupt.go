@@ -1,0 +1,41 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// interruptRules: kernel/irq/{spurious,matrix,cpuhotplug}.c, arch/x86/kernel/{irq,apic/vector}.c
+func interruptRules() []Rule {
+	return []Rule{{
+		ID: "irq-disabled", Reason: "IRQDisabled", Domain: Hardware, Severity: finding.Warning,
+		Summary: "no driver handles an interrupt and the kernel disabled it: the devices that share it become slow or " +
+			"stop (`grep -w N: /proc/interrupts` names them)",
+		Literals: []string{": nobody cared (try ", "Disabling IRQ #"},
+		Patterns: []string{`^irq (?P<subject>\d+): nobody cared \(try booting with`, `^Disabling IRQ #(?P<subject2>\d+)$`},
+		Kind:     "irq", Report: "irq", Expiry: UntilBoot,
+	}, {
+		// Some machines log it for interrupts that arrive while processors start.
+		ID: "irq-without-handler", Reason: "IRQWithoutHandler", Domain: Hardware, Severity: finding.Info,
+		Summary:  "interrupts arrive for which there is no handler: a device or the firmware is faulty",
+		Literals: []string{"o irq handler for ", "unexpected IRQ trap at vector ", "Spurious APIC interrupt (vector"},
+		Patterns: []string{
+			`^(?:\w+: )?\d+\.\d+ No irq handler for vector`, `^No irq handler for \d+\.\d+$`,
+			`^unexpected IRQ trap at vector [0-9a-f]+$`, `^[Ss]purious APIC interrupt \(vector 0x[0-9A-Fa-f]{2}\) on CPU#\d+`,
+		},
+		Kind: NodeKind, BootGrace: 2 * time.Minute, Escalate: Rate{10, 10 * time.Minute},
+		EscalateSeverity: finding.Warning, Expiry: time.Hour,
+	}, {
+		ID: "irq-vectors-exhausted", Reason: "IRQVectorsExhausted", Domain: Hardware, Severity: finding.Warning,
+		Summary: "a processor has no interrupt vectors left: interrupts move to other processors, and devices may not " +
+			"start (give the cards fewer queues: `ethtool -L`)",
+		Literals: []string{"due to vector space exhaustion", " available. Cannot disable CPU", ", no vector available"},
+		Patterns: []string{
+			`^irq (?P<irq>\d+): Affinity broken due to vector space exhaustion\.`,
+			`^CPU \d+ has \d+ vectors, \d+ available\. Cannot disable CPU$`,
+			`^Managed startup irq (?P<irq>\d+), no vector available$`,
+		},
+		Kind: NodeKind, Expiry: time.Hour,
+	}}
+}

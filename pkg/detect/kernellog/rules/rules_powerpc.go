@@ -1,0 +1,46 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// powerRules are what only POWER machines log: arch/powerpc/kernel/eeh*.c, arch/powerpc/platforms/{powernv,pseries}. EEH
+// isolates a device whose PCI bus had an error, and resets it.
+func powerRules() []Rule {
+	return []Rule{{
+		ID: "eeh-frozen", Reason: "EEHFrozen", Domain: Hardware, Severity: finding.Warning,
+		Summary:  "the PCI bus of a device had an error: the device is isolated and is being reset",
+		Literals: []string{"EEH: Frozen ", "EEH: Fenced ", "EEH: dead ", "EEH: Recovering PHB"},
+		Patterns: []string{
+			`^EEH: Frozen (?:PE#(?P<element>[0-9a-f]+) on )?(?P<subject>PHB#[0-9a-f]+)(?:-PE#[0-9a-f]+)? detected`,
+			`^EEH: (?:Fenced|dead) (?P<subject2>PHB#[0-9a-f]+|IOC) detected`,
+			`^EEH: Recovering (?P<subject3>PHB#[0-9a-f]+)`,
+		},
+		Kind: "pci-host-bridge", Report: "eeh", Expiry: time.Hour,
+	}, {
+		ID: "eeh-failed", Reason: "EEHFailed", Domain: Hardware, Severity: finding.Warning,
+		Summary: "a device did not recover from an error of its PCI bus and was disabled: reseat or replace it",
+		Literals: []string{"has been permanently disabled", "EEH: Unable to recover from failure", "EEH: Permanent failure",
+			"EEH: Unrecoverable slot failure", "EEH: Failure "},
+		Patterns: []string{
+			`^EEH: (?P<subject>PHB#[0-9a-f]+)-PE#[0-9a-f]+ has failed \d+ times in the last hour and has been permanently disabled`,
+			`^EEH: (?:Unable to recover from failure from|Unrecoverable slot failure on) (?P<subject2>PHB#[0-9a-f]+)`,
+			`^EEH: Permanent failure$`, `^EEH: Failure \d+ resetting (?P<subject3>PHB#[0-9a-f]+)`,
+		},
+		Kind: "pci-host-bridge", Expiry: UntilBoot,
+	}, {
+		ID: "power-firmware-error", Reason: "PowerFirmwareError", Domain: Hardware, Severity: finding.Warning,
+		Summary: "the firmware of a POWER machine reports failing hardware, power or cooling: read its error log " +
+			"(`errpt`, `opal-elog-parse`)",
+		Literals: []string{"Check RTAS error log", " Hypervisor Maintenance interrupt ["},
+		Patterns: []string{
+			`^(?:Fatal hardware error|Critical power/cooling issue|High ambient temperature) detected\. Check RTAS error log`,
+			`^(?:Loss of system (?:critical functions|power) detected|System about to lose power)\. (?:.*\. )?Check RTAS error log`,
+			`^Non-critical (?:cooling|power) issue detected\. Check RTAS error log`,
+			`^(?:Severe|Fatal) Hypervisor Maintenance interrupt \[`,
+		},
+		Kind: NodeKind, Expiry: 24 * time.Hour,
+	}}
+}

@@ -1,0 +1,60 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// usbRules: drivers/usb/core/{hub,hcd}.c, drivers/usb/host/{xhci,xhci-ring}.c. A device that is pulled out logs
+// "USB disconnect" and nothing else.
+func usbRules() []Rule {
+	const device = `^(?:usb|hub) (?P<subject>[\w.:-]+): `
+	return []Rule{{
+		ID: "usb-controller-dead", Reason: "USBControllerDead", Domain: Hardware, Severity: finding.Warning,
+		Summary: "a USB controller stopped: all devices behind it are lost until it is bound anew (`echo ADDRESS > " +
+			"/sys/bus/pci/drivers/xhci_hcd/unbind`, then `bind`) or the node restarts",
+		Literals: []string{"HC died; cleaning up", "assume dead", "xHCI host not responding", ": Host halt failed, ",
+			"Host not accessible, reset failed", "WARNING: Host System Error", "WARNING: Host Controller Error",
+			"Abort failed to stop command ring"},
+		Patterns: []string{`^(?:xhci|ehci|ohci|uhci)[_-](?:hcd|pci) (?P<subject>\S+): (?:(?:xHCI host controller not responding, assume dead|` +
+			`xHCI host not responding to stop endpoint command|HC died; cleaning up)|Host halt failed, -?\d+|Host not accessible, reset failed|` +
+			`WARNING: Host (?:System|Controller) Error|Abort failed to stop command ring: -?\d+)`},
+		Kind: "device", Report: "usb", Expiry: UntilBoot,
+	}, {
+		// Many machines have one device that answers at the second attempt.
+		ID: "usb-device-failed", Reason: "USBDeviceFailed", Domain: Hardware, Severity: finding.Info,
+		Summary: "a USB device does not respond, or draws too much current: try another cable or port",
+		Literals: []string{": device descriptor read/", ": device not accepting address ", "unable to enumerate USB device",
+			"Maybe the USB cable is bad?", ": over-current condition", ": hub failed to enable device, error",
+			"can't read configurations, error", ": Device not responding to setup ",
+			"Timeout while waiting for setup device command", "Error while assigning device slot ID"},
+		Patterns: []string{`^xhci[_-]hcd (?P<subject2>\S+): (?:Timeout while waiting for setup device command|Error while assigning device slot ID)`,
+			device + `(?:device descriptor read/\w+, error -\d+|device not accepting address \d+, error -\d+|` +
+				`(?:[\w-]+: )?unable to enumerate USB device|(?:[\w-]+: )?Cannot enable\. Maybe the USB cable is bad\?|(?:[\w-]+: )?over-current condition|` +
+				`hub failed to enable device, error -?\d+|can't read configurations, error -\d+|Device not responding to setup )`},
+		Kind: "device", BootGrace: 2 * time.Minute, Escalate: Rate{10, time.Hour}, EscalateSeverity: finding.Warning,
+		Expiry: time.Hour,
+	}}
+}
+
+// mmcRules: drivers/mmc/core/{block,core,mmc,mmc_ops}.c, drivers/mmc/host/{sdhci,cqhci-core}.c
+func mmcRules() []Rule {
+	return []Rule{{
+		ID: "mmc-error", Reason: "MMCError", Domain: Storage, Severity: finding.Warning,
+		Summary: "an eMMC or SD card, or its controller, fails commands: the card wears out (`mmc extcsd read DEVICE` " +
+			"has its life time), or its contacts are bad",
+		Literals: []string{"cqhci: timeout for tag ", "imeout waiting for hardware ", ": Card stuck ", ": recovery failed!",
+			": ADMA error: 0x", ": cache flush error ", " whilst initialising MMC card", "removed during ",
+			"mmcblk", "reset card, got error ", "cqhci: Failed to halt",
+			"cqhci: CQE stuck on", "(card was removed?)", " error, status 0x", "mmc_erase: ", "Failed to enable CQE"},
+		Patterns: []string{
+			`^(?P<subject>mmc(?:blk)?\d+\w*): (?:cqhci: (?:timeout for tag \d+|Failed to halt|CQE stuck on)|[Tt]imeout waiting for hardware (?:cmd )?interrupt\.|` +
+				`Card stuck (?:being busy|in wrong state|in programming state)!|recovery failed!|ADMA error: 0x[0-9a-f]+|cache flush error -\d+|error -\d+ whilst initialising MMC card|` +
+				`(?:Card|Controller) removed during +transfer!|tried to [HS]W reset card, got error -\d+|error -?\d+ during resume \(card was removed\?\)|Failed to enable CQE, error -\d+)`,
+			`^(?P<subject2>mmcblk\d+\w*): error -\d+ (?:requesting status|sending (?:status|stop) command|transferring data)`, // until 4.15
+			`^mmc_erase: (?:group (?:start|end)|erase) error -?\d+, status 0x[0-9a-f]+`,
+		},
+		Kind: "device", Report: "mmc", Expiry: time.Hour,
+	}}
+}
