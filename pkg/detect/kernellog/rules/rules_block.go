@@ -227,16 +227,5 @@ func nvmeRules() []Rule {
 		Literals: []string{" - failing I/O"},
 		Patterns: []string{nvmeHead + `no (?:available |usable )?path(?: available)? - failing I/O`},
 		Kind:     "device", Expiry: time.Hour,
-	}, {
-		ID: "nvme-keepalive", Reason: "NVMeConnectionLost", Domain: Storage, Severity: finding.Warning,
-		Summary: "the network connection to an NVMe disk was lost",
-		Literals: []string{"nvme_keep_alive_end_io error", ": keep-alive failed", ": failed to connect queue",
-			": starting error recovery", ": Failed reconnect attempt ", ": Reconnecting in ",
-			": Removing controller...", ": NVME-FC{"},
-		Patterns: []string{controller +
-			`(?:failed nvme_keep_alive_end_io error=|keep-alive failed: -?\d+|failed to connect queue: \d+ ret=|starting error recovery|Failed reconnect attempt \d+|Reconnecting in \d+ seconds|Removing controller\.\.\.|NVME-FC\{\d+\}: (?:controller connectivity lost|io failed|transport (?:association|detected)|dev_loss_tmo|couldn't reconnect|.*(?:reconnect|Reconnect) (?:failure|attempt)))`},
-		Kind: "device", Expiry: time.Hour,
-		Recovery: Recovery{Literals: []string{": Successfully reconnected"}, Pattern: controller +
-			`Successfully reconnected`},
 	}}
 }

@@ -156,14 +156,43 @@ func linkRules() []Rule {
 	}, {
 		ID: "bond-link-down", Reason: "BondDegraded", Domain: Network, Severity: finding.Warning,
 		Summary:  "a bond lost one of its links",
-		Literals: []string{"link status definitely down", "ink status down for"},
+		Literals: []string{"link status definitely down", "ink status down for", "interface is now down"},
 		Patterns: []string{
 			`^(?P<bond>` + netdev + `): \(slave (?P<subject>[^)]+)\): link status (?:definitely down|down for )`,
 			`^(?:bonding: )?(?P<bond>` + netdev +
 				`): link status (?:definitely )?down for (?:(?:active|backup|idle) )?interface (?P<subject>[^\s,]+)`,
+			`^(?P<bond>` + netdev + `): \(slave (?P<subject>[^)]+)\): (?:backup )?interface is now down`, // by ARP
 		},
 		Kind: "network-device", BootGrace: 2 * time.Minute, Expiry: time.Hour, ConfirmedBy: "bonds",
 		Recovery: Recovery{Literals: []string{"link status definitely up"}, Pattern: `^(?:bonding: )?` + netdev +
 			`: (?:\(slave (?P<subject>[^)]+)\): link status definitely up|link status definitely up for interface (?P<subject2>[^\s,]+))`},
+	}}
+}
+
+// bridgeRules: net/bridge/br_fdb.c, drivers/net/bonding/bond_3ad.c. A team's links are teamd's matter: its driver logs
+// nothing.
+func bridgeRules() []Rule {
+	return []Rule{{
+		// A single one may be the answer of a switch to a link that comes up.
+		ID: "bridge-own-address", Reason: "BridgeLoop", Domain: Network, Severity: finding.Warning,
+		Summary: "a bridge receives packets that it sent itself: there is a loop, or another machine has its MAC address",
+		Advice: "`bridge fdb show` and `ip -d link show` for the address in the line: is a virtual machine cloned with " +
+			"its MAC, are two ports of the bridge in one LAN, or a bond's links not one group (LACP) at the switch?",
+		Literals: []string{" with own address as source address"},
+		Patterns: []string{`^(?P<bridge>` + netdev + `): received packet on (?P<subject>` + netdev +
+			`) with own address as ?source address(?: \(addr:(?P<address>[0-9a-f:]{17}), vlan:(?P<vlan>\d+)\))?`},
+		Kind: "network-device", Raise: Rate{3, 10 * time.Minute}, Expiry: 30 * time.Minute,
+	}, {
+		ID: "bond-loopback", Reason: "BondLoop", Domain: Network, Severity: finding.Warning,
+		Summary: "a link of an LACP bond gets its own packets back, or finds no partner to join",
+		Advice: "`grep -A12 \"Slave Interface\" /proc/net/bonding/BOND`: all links must lead to one switch (or a " +
+			"pair of one name) whose ports are one LACP group.",
+		Literals: []string{"An illegal loopback occurred on", "did not find a suitable aggregator",
+			"speed changed to 0 on port"},
+		Patterns: []string{
+			`^(?P<bond>` + netdev + `): \(slave (?P<subject>[^)]+)\): (?:An illegal loopback occurred on slave|Port \d+ did not find a suitable aggregator|speed changed to 0 on port \d+)`,
+			`^(?:bonding: )?(?P<bond>` + netdev + `): An illegal loopback occurred on (?:adapter|slave) \(?(?P<subject2>[^\s)]+)`,
+		},
+		Kind: "network-device", BootGrace: 2 * time.Minute, Expiry: time.Hour,
 	}}
 }

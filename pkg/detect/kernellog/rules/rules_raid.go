@@ -66,14 +66,6 @@ func raidRules() []Rule {
 		Literals: []string{"bcache: "},
 		Patterns: []string{`^bcache: (?:\S+\(\) )?(?:.*: )?(?:IO error on|too many IO errors|stop \S+: too many IO errors|error on \S+: .*disabling caching|I/O disabled on cached dev|.*[Jj]ournal io error)`},
 		Kind:     NodeKind, Expiry: 24 * time.Hour,
-	}, {
-		ID: "drbd-degraded", Reason: "DRBDDegraded", Domain: Storage, Severity: finding.Warning,
-		Summary:  "a DRBD device lost its disk or its peer",
-		Literals: []string{"drbd"},
-		Patterns: []string{`^(?:block )?drbd (?P<subject>[^\s:]+)(?: [^:]+)?: .*(?:conn\( \w+ -> (?:NetworkFailure|StandAlone|Timeout|BrokenPipe|ProtocolError) \)|disk\( \w+ -> (?:Failed|Diskless) \)|pdsk\( \w+ -> Failed \))`, `^block (?P<subject2>drbd\d+): .*(?:disk\( \w+ -> (?:Failed|Diskless) \)|conn\( \w+ -> (?:NetworkFailure|StandAlone|Timeout|BrokenPipe|ProtocolError) \))`},
-		Kind:     "device", Expiry: time.Hour,
-		Recovery: Recovery{Literals: []string{"drbd "},
-			Pattern: `^(?:block )?drbd (?P<subject>[^\s:]+)(?: [^:]+)?: .*conn\( \w+ -> Connected \)`},
 	}}
 }
 
@@ -134,37 +126,5 @@ func mapperRules() []Rule {
 			`^device-mapper: (?:space map \w+|block manager|btree \w+): .*(?:failed|corrupt|validator check)`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
-	}}
-}
-
-// remoteBlockRules: drivers/scsi/scsi_transport_{iscsi,fc}.c, drivers/block/nbd.c. The first two print no driver's
-// name, so that their lines begin with a blank.
-func remoteBlockRules() []Rule {
-	return []Rule{{
-		ID: "iscsi-connection", Reason: "ISCSIConnectionLost", Domain: Storage, Severity: finding.Warning,
-		Summary:  "the connection to an iSCSI disk was lost",
-		Literals: []string{": detected conn error (", "session recovery timed out after", ": ping timeout of "},
-		Patterns: []string{
-			`^ ?(?:iscsi )?(?P<subject>connection\d+:\d+): (?:detected conn error \(\d+\)|ping timeout of \d+ secs expired)`,
-			`^ ?(?:iscsi:? )?(?P<subject2>session\d+): session recovery timed out after \d+ secs`,
-		},
-		Kind: "connection", Expiry: time.Hour,
-	}, {
-		ID: "fc-port-lost", Reason: "FCPortLost", Domain: Storage, Severity: finding.Warning,
-		Summary: "a Fibre Channel port was lost",
-		Literals: []string{": blocked FC remote port time out: ", ": LOOP DOWN detected", " Link Down Event ",
-			"0203 Devloss timeout on "},
-		Patterns: []string{
-			`^ ?(?P<subject>rport-[\d:-]+): blocked FC remote port time out: `,
-			`^qla2xxx \[(?P<subject2>` + pciAddress + `)\]-[0-9a-f]+:\d+: LOOP DOWN detected`, `^lpfc (?P<subject3>` +
-				pciAddress + `): \d+:(?:\(\d+\):)?(?:1305 Link Down Event |0203 Devloss timeout on )`,
-		},
-		Kind: "port", BootGrace: 2 * time.Minute, Expiry: time.Hour,
-	}, {
-		ID: "nbd-connection", Reason: "NBDConnectionLost", Domain: Storage, Severity: finding.Warning,
-		Summary:  "the server of a network block device does not respond",
-		Literals: []string{"block nbd"},
-		Patterns: []string{`^block (?P<subject>nbd\d+): (?:Connection timed out|Dead connection, failed to find a fallback|Possible stuck request)`},
-		Kind:     "device", Expiry: time.Hour,
 	}}
 }
