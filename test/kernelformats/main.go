@@ -1,0 +1,73 @@
+// Kernelformats extracts the formats of the lines that a kernel logs from its sources, for the families that the rules
+// of the kernel's log must recognise:
+//
+//	go run ./test/kernelformats [-check] [-data DIR] linux-source-6.1.tar.xz|DIR ...
+//
+// It writes the formats of each family into a file, beside the versions that have them, and prints what a version
+// added, removed and changed. A format that is new has no verdict ("?"): TestKernelFormats fails until the file says
+// which rule recognises it, or that none may. With -check nothing is written, and a difference is an error.
+//
+// Debian has the sources in its packages linux-source-*; they are no part of this tree.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/nodeagent/nodeagent/test/kernelformats/formats"
+)
+
+func main() {
+	check := flag.Bool("check", false, "only print the differences; exit with 1 where there are any")
+	data := flag.String("data", "pkg/detect/kernellog/testdata/formats", "directory of the families' files")
+	flag.Parse()
+	changes, err := run(os.Stdout, *data, flag.Args(), !*check)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "kernelformats:", err)
+		os.Exit(2)
+	}
+	if *check && changes > 0 {
+		os.Exit(1)
+	}
+}
+
+// run returns how many formats differ from what the data had of the newest kernel before.
+func run(out io.Writer, data string, sources []string, write bool) (changes int, err error) {
+	if len(sources) == 0 {
+		return 0, fmt.Errorf("name the sources of a kernel: an archive linux-source-X.Y.tar.xz, or a directory")
+	}
+	all := families()
+	rows := make([][]formats.Row, len(all))
+	for i, f := range all {
+		if rows[i], err = formats.Read(data, f.name); err != nil {
+			return 0, err
+		}
+	}
+	for _, source := range sources {
+		t, err := load(source, wanted(all))
+		if err != nil {
+			return changes, err
+		}
+		for i := range all {
+			now := all[i].formats(&t)
+			if len(now) == 0 {
+				return changes, fmt.Errorf("%s: no format of family %s: were its files moved?", source, all[i].name)
+			}
+			d := compare(rows[i], now, t.version)
+			d.print(out, all[i].name, t.version)
+			changes += d.count()
+			rows[i] = merge(rows[i], now, t.version)
+		}
+	}
+	if !write {
+		return changes, nil
+	}
+	for i, f := range all {
+		if err := formats.Write(data, f.name, f.head(), rows[i]); err != nil {
+			return changes, err
+		}
+	}
+	return changes, nil
+}
