@@ -48,8 +48,8 @@ func TestReportsOfFaults(t *testing.T) {
 	const name = "reports.txt"
 	got, known, lines := reported(t, name)
 	t.Logf("%d of %d lines (%.1f %%) are recognised", known, lines, 100*float64(known)/float64(lines))
-	if 100*known < 92*lines {
-		t.Errorf("%d of %d lines are recognised: less than 92 %%", known, lines)
+	if 100*known < 86*lines {
+		t.Errorf("%d of %d lines are recognised: less than 86 %%", known, lines)
 	}
 	path := filepath.Join("testdata", "corpus", name)
 	if *update {

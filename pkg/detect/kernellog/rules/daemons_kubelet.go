@@ -67,9 +67,9 @@ func kubeletRules() []Rule {
 		ID: "kubelet-not-ready", Reason: "NodeNotReady", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
 		Summary:  "kubelet reports the node as not ready",
-		Literals: []string{"ode became not ready", "NodeNotReady"},
+		Literals: []string{"ode became not ready", "NodeNotReady", "ode not becoming ready in time"},
 		Patterns: []string{quoted +
-			`(?:Node became not ready|Recording NodeNotReady event message|Recording event message for node".*event="NodeNotReady")`},
+			`(?:Node became not ready|Node not becoming ready in time after startup|Recording NodeNotReady event message|Recording event message for node".*event="NodeNotReady")`},
 		Exclude: `may not have completed yet|has yet to be successful|CSINode is not yet initialized|node is shutting down|NetworkPluginNotReady|cni config uninitialized|missing node capacity`,
 		Kind:    NodeKind, Expiry: hour, ConfirmedBy: "node-registration",
 		Recovery: Recovery{

@@ -187,6 +187,14 @@ func sharedRules() []Rule {
 		Exclude: `^fatal error: newosproc`,
 		Kind:    NodeKind, Report: "daemon-panic", Expiry: hour,
 	}, {
+		// what systemd's daemons log last when they find themselves broken
+		ID: "daemon-assertion", Reason: "DaemonPanicked", Domain: System, Severity: finding.Warning,
+		Emitters: []Emitter{Systemd, Journald, Udev, Resolved, NetworkManager, TimeDaemon, Oomd},
+		Summary:  "a daemon of systemd found itself in a wrong state, and ended",
+		Literals: []string{"Assertion '"},
+		Patterns: []string{`^Assertion '.{1,400}' failed at \S+:\d+, function \w+(?:\(\))?\. Aborting\.`},
+		Kind:     NodeKind, Report: "daemon-panic", Expiry: hour,
+	}, {
 		ID: "etc-hosts-mount", Reason: "EtcHostsMountFailed", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: daemons,
 		Summary:  "the file /etc/hosts of a pod cannot be mounted into its containers",

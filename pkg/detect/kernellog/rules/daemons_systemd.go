@@ -81,6 +81,15 @@ func systemdRules() []Rule {
 		Summary:  "kubelet exits repeatedly", Literals: restartedWords, Patterns: restarted(kubeletUnit),
 		Kind: "unit", Raise: often, Expiry: hour, ConfirmedBy: "kubelet-restarts",
 	}, {
+		// as node-problem-detector counts; whoever restarts it
+		ID: "kubelet-started", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: emitters,
+		Summary:  "kubelet is started again and again",
+		Literals: []string{"Started kubelet", "Started Kubernetes", "Started Kubelet", "Started snap.microk8s",
+			"Started k3s", "Started rke2-"},
+		Patterns: []string{`^Started (?P<subject>` + kubeletUnit + `|kubelet(?:\.service)?|Kubernetes [Kk]ubelet|kubelet: The Kubernetes Node Agent|Kubelet)(?: - .*|\.|$)`},
+		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "kubelet-restarts",
+	}, {
 		ID: "kubelet-killed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
 		Summary:  "kubelet was killed, crashed, or exited with an error", Literals: endedWords,
@@ -106,6 +115,14 @@ func systemdRules() []Rule {
 		Emitters: emitters,
 		Summary:  "the container runtime exits repeatedly", Literals: restartedWords,
 		Patterns: restarted(runtimeUnit),
+		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "runtime-health",
+	}, {
+		ID: "runtime-started", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: emitters,
+		Summary:  "the container runtime is started again and again",
+		Literals: []string{"Started containerd", "Started docker", "Started Docker", "Started crio",
+			"Started Container Runtime Interface", "Started cri-docker"},
+		Patterns: []string{`^Started (?P<subject>` + runtimeUnit + `|containerd container runtime|Docker Application Container Engine|Container Runtime Interface for OCI.*?)(?: - .*|\.|$)`},
 		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-killed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
@@ -181,12 +198,13 @@ func systemdRules() []Rule {
 		Summary: "a unit failed",
 		Literals: append([]string{"Failed to start ", "ain process exited, code=", "Failed to listen on ",
 			"Failed at step ", "ontrol process exited, ", "operation timed out", "' timed out", "stop-",
-			"start failed with result '", "Dependency failed for "}, failedWords...),
+			"start failed with result '", "Dependency failed for ", ": Failed to run '"}, failedWords...),
 		Patterns: append(append(failed(oneUnit), ended(oneUnit)...),
 			`^Failed to (?:start|listen on) (?P<subject4>.{1,200}?)\.?$`,
 			`^Dependency failed for (?P<subject5>.{1,200}?)\.?$`,
 			`^(?P<subject6>`+oneUnit+
 				`):? (?:Failed at step [A-Z_]+ spawning |[Cc]ontrol process exited, code=(?:(?:killed|dumped),? status=|exited,? status=[1-9])|[Ss]tart(?:-\w+)? operation timed out|State '[\w-]+' timed out|stop-\w+ timed out)`,
+			`^(?P<subject8>`+oneUnit+`): Failed to run '[\w-]+' task: `,
 			`^(?:`+oneUnit+`: )?Job (?P<subject7>`+oneUnit+
 				`)/start failed with result '(?:dependency|timeout|failed)'`),
 		Exclude: notOurUnits + `|^Failed to start (?:Session|User Manager|run-|transient|Transient|User Runtime)`,
@@ -217,10 +235,10 @@ func journalRules() []Rule {
 		ID: "journal-lost", Reason: "JournalMessagesLost", Domain: System, Severity: finding.Info,
 		Emitters: []Emitter{Journald},
 		Summary:  "messages arrived faster than journald accepts them, and some were dropped",
-		Literals: []string{"Suppressed ", "Missed ", "Forwarding to syslog missed "},
-		Patterns: []string{`^Suppressed \d+ messages from (?P<subject>\S+)`, `^Missed \d+ kernel messages`,
-			`^Forwarding to syslog missed \d+ messages`},
-		Kind: "unit", Raise: Rate{5, 10 * time.Minute}, Expiry: hour, // a burst, as at boot, is normal
+		// "Forwarding to syslog missed": the journal has them, a syslog daemon reads too slowly.
+		Literals: []string{"Suppressed ", "Missed "},
+		Patterns: []string{`^Suppressed \d+ messages from (?P<subject>\S+)`, `^Missed \d+ kernel messages`},
+		Kind:     "unit", Raise: Rate{5, 10 * time.Minute}, Expiry: hour, // a burst, as at boot, is normal
 	}, {
 		// Unlike the kernel's lines, for each signal that dumps core. The program chooses its name.
 		ID: "program-dumped-core", Reason: "AppCrash", Domain: CPU, Severity: finding.Info,

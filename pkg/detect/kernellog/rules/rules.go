@@ -39,6 +39,7 @@ func Kernel() []Rule {
 		networkTableRules(),
 		linkRules(),
 		bridgeRules(),
+		gpuRules(),
 		limitRules(),
 	)
 }

@@ -36,7 +36,7 @@ func blockRules() []Rule {
 		// with the number of the operation); nbd devices without a server fail the first read of the
 		// partition table.
 		Exclude: `error, dev ` + noDisk +
-			`,|critical target error, .* flags (?:[0-9a-f]*0)?[3579]$|critical target error, .*\((?:DISCARD|WRITE_ZEROES|WRITE_SAME|SECURE_ERASE)\)|error, dev nbd\d+, sector 0\b`,
+			`,|critical target error, .* flags (?:[0-9a-f]*0)?[3579]$|critical target error, .*\((?:DISCARD|WRITE_ZEROES|WRITE_SAME|SECURE_ERASE)\)|error, dev nbd\d+, sector 0(?:$| flags| op 0x0:)`,
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "buffer-io-error", Reason: "IOError", Domain: Storage, Severity: finding.Warning,

@@ -34,7 +34,7 @@ func filesystemRules() []Rule {
 		ID: "zfs-pool-suspended", Reason: "ZFSPoolSuspended", Domain: Storage, Severity: finding.Fatal,
 		Summary:  "a ZFS pool lost its disks and serves no more reads or writes",
 		Literals: []string{"has been suspended", "due to an uncorrectable I/O"},
-		Patterns: []string{`^(?:WARNING: )?Pool '(?P<subject>[^']+)' has encountered an uncorrectable I/O failure and has been suspended`},
+		Patterns: []string{`^(?:SPLError: \d+:\d+:\(\S+\) )?(?:WARNING: )?Pool '(?P<subject>[^']+)' has encountered an uncorrectable I/O failure and has been suspended`},
 		Kind:     "zfs-pool", Expiry: UntilBoot, ConfirmedBy: "zfs-pools",
 	}, {
 		ID: "zfs-io-error", Reason: "ZFSIOError", Domain: Storage, Severity: finding.Warning,

@@ -46,9 +46,9 @@ func nfsRules() []Rule {
 			`^(?:NFS: )?_*nfs4_reclaim_(?:open_state|locks): (?:Lock reclaim failed|unhandled error)`,
 			`^NFS: (?P<subject>\S+): lost \d+ locks$`,
 			`^NFS: state manager(?:: [\w -]{1,60})? failed on NFSv4 server (?P<subject2>\S+) with error \d+`,
-			`^NFSv4: state recovery failed for open file (?P<file>.{1,255}), error = -?\d+`,
+			`^NFSv4: state recovery failed for open file (?P<file>\S{1,255}), error = -?\d+`,
 			`^lockd: failed to reclaim lock for pid \d+ \(errno -?\d+, status -?\d+\)`,
-			`^NFS: migration recovery failed \(server (?P<subject3>[^)]+)\)`,
+			`^NFS: migration recovery failed \(server (?P<subject3>[^\s)]+)\)`,
 		},
 		Kind: "nfs-server", Expiry: time.Hour,
 	}, {
@@ -61,7 +61,7 @@ func nfsRules() []Rule {
 			"RPC call returned error ", "connect returned unhandled error ", "unhandled error ("},
 		Patterns: []string{
 			`^NFS: nfs\w+ unhandled error (?P<error>-\d+)\. Exiting with error EIO`,
-			`^RPC: server (?P<subject>.+) requires stronger authentication`,
+			`^RPC: server (?P<subject>\S+) requires stronger authentication`,
 			`^NFS: (?:bind callback service failed|callback service start failed)`,
 			`^lockd_up: (?:makesock failed, error=-?\d+|create service failed)`,
 			`^nfs: RPC call returned error \d+`,
@@ -76,8 +76,8 @@ func nfsRules() []Rule {
 		Literals: []string{" error: fileid changed", " reports our clientid is in use", "Broken NFSv4 server ",
 			" returned a bad sequence-id error"},
 		Patterns: []string{
-			`^NFS: server (?P<subject>.+) error: fileid changed`,
-			`^NFS: Server (?P<subject2>.+) reports our clientid is in use`,
+			`^NFS: server (?P<subject>[\w.:%-]{1,253}) error: fileid changed`,
+			`^NFS: Server (?P<subject2>\S+) reports our clientid is in use`,
 			`^NFS: Broken NFSv4 server (?P<subject3>\S+) is returning a delegation`,
 			`^NFS: v4 server (?P<subject4>\S+) +returned a bad sequence-id error`,
 		},
