@@ -111,7 +111,8 @@ type replayMatch struct {
 	Reason   string           `json:"reason"`
 	Severity finding.Severity `json:"severity"`
 	Subject  replaySubject    `json:"subject"`
-	Raised   bool             `json:"raised"` // false while a threshold is still counting
+	Raised   bool             `json:"raised"`           // false while a threshold is still counting
+	Advice   string           `json:"advice,omitempty"` // what to do next; of rules of the agent
 }
 
 type replaySubject struct {
@@ -132,6 +133,7 @@ func (p *replayJSON) found(f replay.Found) error {
 	return p.encoder.Encode(replayMatch{
 		Number: f.Number, Line: f.Line, Rule: f.Rule.ID, Reason: f.Rule.Reason, Severity: f.Severity,
 		Subject: replaySubject{f.Subject.Kind, f.Subject.Name}, Raised: f.Raised,
+		Advice: f.Rule.Advice,
 	})
 }
 
@@ -262,6 +264,9 @@ func (g *replayGroup) print(b *strings.Builder) {
 	}
 	if g.recovered > 0 {
 		fmt.Fprintf(b, "         recovered in line %d\n", g.recovered)
+	}
+	if g.raised && g.recovered == 0 && g.severity != finding.Info {
+		fmt.Fprintf(b, "         next: %s\n", g.rule.Advice)
 	}
 	if !g.raised {
 		fmt.Fprintf(b, "         no finding yet: it takes %d within %s\n", g.rule.Raise.Count, g.rule.Raise.Within)

@@ -28,6 +28,7 @@ func Kernel() []Rule {
 		cephRules(),
 		clusterFilesystemRules(),
 		blockRules(),
+		loopRules(),
 		scsiRules(),
 		ataRules(),
 		nvmeRules(),

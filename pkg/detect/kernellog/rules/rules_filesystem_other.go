@@ -11,6 +11,8 @@ import (
 func filesystemRules() []Rule {
 	return []Rule{{
 		ID: "filesystem-stopped", Reason: "FilesystemStopped", Domain: Storage, Severity: finding.Warning,
+		Advice: "`dmesg` before the line has the cause, `smartctl -a /dev/sdX` the disk's health; `umount` and " +
+			"`fsck` before it is mounted again.",
 		Summary:  "the kernel made a filesystem (FAT, F2FS, OCFS2, NILFS2) read-only",
 		Literals: []string{"has been set read-only", "F2FS-fs (", "File system is now read-only", "NILFS"},
 		Patterns: []string{
@@ -23,6 +25,8 @@ func filesystemRules() []Rule {
 	}, {
 		// These do not set the read-only flag as the others do: no state shows it.
 		ID: "filesystem-withdrawn", Reason: "FilesystemWithdrawn", Domain: Storage, Severity: finding.Warning,
+		Advice: "Unmount it, `fsck` it (GFS2: on no node mounted), mount again; `smartctl -a /dev/sdX` and " +
+			"`multipath -ll` for the disk.",
 		Summary:  "a filesystem (F2FS, GFS2) was stopped after an error: access to it fails",
 		Literals: []string{"Stopped filesystem due to reason: ", "about to withdraw this file system"},
 		Patterns: []string{
@@ -32,18 +36,23 @@ func filesystemRules() []Rule {
 		Kind: "filesystem", Expiry: UntilBoot,
 	}, {
 		ID: "zfs-pool-suspended", Reason: "ZFSPoolSuspended", Domain: Storage, Severity: finding.Fatal,
+		Advice:   "`zpool status -v` names the disks that are gone; when they are back: `zpool clear POOL`.",
 		Summary:  "a ZFS pool lost its disks and serves no more reads or writes",
 		Literals: []string{"has been suspended", "due to an uncorrectable I/O"},
 		Patterns: []string{`^(?:SPLError: \d+:\d+:\(\S+\) )?(?:WARNING: )?Pool '(?P<subject>[^']+)' has encountered an uncorrectable I/O failure and has been suspended`},
 		Kind:     "zfs-pool", Expiry: UntilBoot, ConfirmedBy: "zfs-pools",
 	}, {
 		ID: "zfs-io-error", Reason: "ZFSIOError", Domain: Storage, Severity: finding.Warning,
+		Advice: "`zpool status -v` and `smartctl -a /dev/sdX` of the disk in the line; `zpool replace POOL OLD " +
+			"NEW`.",
 		Summary:  "a disk of a ZFS pool fails reads or writes",
 		Literals: []string{"zio pool="},
 		Patterns: []string{`^zio pool=(?P<subject>\S+) vdev=(?P<disk>\S+) error=\d+ type=\d+ offset=`},
 		Kind:     "zfs-pool", Expiry: 24 * time.Hour, // a pool that repairs them is healthy
 	}, {
 		ID: "squashfs-error", Reason: "SquashfsError", Domain: Storage, Severity: finding.Warning,
+		Advice: "The image is damaged or its disk fails: `losetup -l` names the file; fetch the image (snap, " +
+			"container) again.",
 		Summary:  "a squashfs image is corrupt, or its disk cannot be read",
 		Literals: []string{"SQUASHFS error: "},
 		Patterns: []string{`^SQUASHFS error: `},
@@ -51,6 +60,7 @@ func filesystemRules() []Rule {
 		Kind:     NodeKind, Expiry: time.Hour,
 	}, {
 		ID: "erofs-error", Reason: "ErofsError", Domain: Storage, Severity: finding.Warning,
+		Advice:   "The image is damaged or its disk fails: `losetup -l` names the file; fetch the image again.",
 		Summary:  "an erofs image is corrupt, or its disk cannot be read",
 		Literals: []string{"erofs: (device ", "erofs (device "},
 		Patterns: []string{`^erofs:? \(device (?P<subject>[^)\s]+)\): .*(?:corrupted|failed to (?:decompress|read)|bogus|invalid (?:checksum|lookback|de|i_mode|xattr)|i/o error|unhandlable)`},
