@@ -288,6 +288,29 @@ func journalRules() []Rule {
 		Kind: "process", Escalate: Rate{5, 10 * time.Minute}, EscalateSeverity: finding.Warning,
 		Expiry: 10 * time.Minute,
 	}, {
+		// abrt-notification: the lines that node-problem-detector's abrt-adaptor knows.
+		ID: "abrt-program-crashed", Reason: "AppCrash", Domain: CPU, Severity: finding.Info,
+		Emitters: []Emitter{Abrt},
+		Advice: "`abrt-cli list` (or `abrt list`) has the reports and stacks; many programs in a short time: test the " +
+			"node's memory (`edac-util -v`).",
+		Summary:  "a program crashed, or ended with an exception that it does not handle",
+		Literals: []string{" crashed in ", " encountered an uncaught ", "Display server "},
+		Patterns: []string{
+			`^\[?Process (?P<pid>\d+) \((?P<subject>[^)]{1,64})\) (?:of user \d+ )?(?:crashed in |encountered an uncaught \S+ exception)`,
+			`^Display server (?P<subject2>\S+) crash in `,
+		},
+		Kind: "process", Escalate: Rate{5, 10 * time.Minute}, EscalateSeverity: finding.Warning,
+		Expiry: 10 * time.Minute,
+	}, {
+		ID: "abrt-kernel-fault", Reason: "KernelOops", Domain: CPU, Severity: finding.Warning,
+		Emitters: []Emitter{Abrt},
+		Advice: "`abrt-cli list` (or `abrt list`) has the kernel's report; `journalctl -k -b -1 -e` the end of the boot " +
+			"before: drain the node and reboot it, if it has not been.",
+		Summary:  "the kernel had an oops or a panic, of which a report was saved",
+		Literals: []string{"System encountered a "},
+		Patterns: []string{`^System encountered a (?P<kind>fatal|non-fatal) error in `},
+		Kind:     NodeKind, Expiry: hour,
+	}, {
 		ID: "oomd-killed", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning, Emitters: []Emitter{Oomd},
 		Advice:   "`oomctl` shows pressure and limits; `journalctl -u systemd-oomd -e` what it killed and why.",
 		Summary:  "systemd-oomd killed the processes of a cgroup because memory was short",

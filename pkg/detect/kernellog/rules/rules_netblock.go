@@ -17,7 +17,7 @@ func iscsiRules() []Rule {
 		Literals: []string{": detected conn error (", "session recovery timed out after", ": ping timeout of ",
 			": Could not send nopout", " rejected"},
 		Patterns: []string{
-			`^ ?(?:iscsi )?(?P<subject>connection\d+:\d+): (?:detected conn error \(\d+\)|ping timeout of \d+ secs expired|Could not send nopout|pdu \(op 0x[0-9a-f]+ itt 0x[0-9a-f]+\) rejected)`,
+			`^ ?(?:iscsi )?(?P<subject>connection\d+:\d+): (?:detected conn error \(-?\d+\)|ping timeout of \d+ secs expired|Could not send nopout|pdu \(op 0x[0-9a-f]+ itt 0x[0-9a-f]+\) rejected)`,
 			`^ ?(?:iscsi:? )?(?P<subject2>session\d+): session recovery timed out after \d+ secs`,
 		},
 		Kind: "connection", Expiry: time.Hour,
@@ -49,15 +49,15 @@ func nvmeFabricRules() []Rule {
 			"that was removed (ctrl_loss_tmo) comes back with `nvme connect-all`.",
 		Literals: []string{"nvme_keep_alive_end_io error", ": keep-alive failed", ": failed to connect queue",
 			": starting error recovery", ": Failed reconnect attempt ", ": Reconnecting in ",
-			": Removing controller", ": NVME-FC{", ": failed to connect socket: -", "eceive failed: ",
+			": Removing controller", ": NVME-FC{", ": failed to connect socket: ", "eceive failed: ",
 			": failed to send request ", " digest error: recv ", ": Connect rejected: status ",
 			"rdma connection establishment failed", ": Connect command failed", ": Connect for subsystem ",
-			": authentication failed, error ", "TLS handshake ", ": failfast expired", "rdma_resolve_addr failed",
+			": authentication failed", "TLS handshake ", ": failfast expired", "rdma_resolve_addr failed",
 			": Fail Reconnect: "},
 		Patterns: []string{controller +
 			`(?:failed nvme_keep_alive_end_io error=|keep-alive failed: -?\d+|failed to connect queue: \d+ ret=|starting error recovery|Failed reconnect attempt \d+|Reconnecting in \d+ seconds|Removing controller(?: \(-?\d+\))?\.\.\.|failfast expired|` +
-			`failed to connect socket: -\d+|(?:queue \d+: )?receive failed: +-\d+|failed to send request -\d+|(?:header|data) digest error: recv |` +
-			`Connect rejected: status -?\d+|rdma connection establishment failed|rdma_resolve_addr failed|Connect command failed|Connect for subsystem \S+ is not allowed|qid \d+: authentication failed, error -?\d+|queue \d+: TLS handshake (?:failed|complete), error -?[1-9]|Fail Reconnect: |` +
+			`failed to connect socket: -?\d+|(?:queue \d+: )?receive failed: +-?\d+|failed to send request -?\d+|(?:header|data) digest error: recv |` +
+			`Connect rejected: status -?\d+|rdma connection establishment failed|rdma_resolve_addr failed|Connect command failed|Connect for subsystem \S+ is not allowed|qid \d+: authentication failed|queue \d+: TLS handshake (?:failed|complete), error -?[1-9]|Fail Reconnect: |` +
 			`NVME-FC\{\d+\}: (?:controller connectivity lost|io failed|transport (?:association|detected|error)|dev_loss_tmo|couldn't reconnect|Max reconnect attempts|create_assoc failed|.*(?:reconnect|Reconnect) (?:failure|attempt)))`},
 		Kind: "device", Expiry: time.Hour,
 		Recovery: Recovery{
@@ -74,7 +74,7 @@ func nvmeFabricRules() []Rule {
 func remoteBlockRules() []Rule {
 	const drbd = `^(?:block )?drbd (?P<subject>[^\s:]+)(?: [^:]+)?: `
 	const drbdFault = `(?:.*(?:conn\( \w+ -> (?:NetworkFailure|Timeout|BrokenPipe|ProtocolError) |conn\( (?:WF\w+|Connect\w+|Sync\w+|Unconnected) -> StandAlone |disk\( \w+ -> (?:Failed|Diskless) |pdsk\( \w+ -> Failed )|` +
-		`Split-Brain detected but unresolved|PingAck did not arrive in time|Local backing device failed to meet the disk-timeout|Remote failed to finish a request within|IO ERROR: neither local nor remote data|local (?:READ|WRITE) IO error sector|Authentication of peer failed$|Digest integrity check FAILED|Disk broke down during resync|meta-data IO operation timed out|Unrelated data, aborting)`
+		`Split-Brain detected but unresolved|PingAck did not arrive in time|Local backing device failed to meet the disk-timeout|Remote failed to (?:finish a request within|answer a P_BARRIER)|Timed out waiting for missing ack packets|IO ERROR: neither local nor remote data|local (?:READ|WRITE) IO error sector|Authentication of peer failed$|Digest integrity check FAILED|Disk broke down during resync|meta-data IO operation timed out|Unrelated data, aborting)`
 	return []Rule{{
 		ID: "fc-port-lost", Reason: "FCPortLost", Domain: Storage, Severity: finding.Warning,
 		Summary: "a Fibre Channel port was lost",

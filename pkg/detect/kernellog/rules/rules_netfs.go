@@ -60,12 +60,12 @@ func nfsRules() []Rule {
 			"NFS: bind callback service failed", "NFS: callback service start failed", "lockd_up: ",
 			"RPC call returned error ", "connect returned unhandled error ", "unhandled error ("},
 		Patterns: []string{
-			`^NFS: nfs\w+ unhandled error (?P<error>-\d+)\. Exiting with error EIO`,
+			`^NFS: nfs\w+ unhandled error (?P<error>-?\d+)\. Exiting with error EIO`,
 			`^RPC: server (?P<subject>\S+) requires stronger authentication`,
 			`^NFS: (?:bind callback service failed|callback service start failed)`,
 			`^lockd_up: (?:makesock failed, error=-?\d+|create service failed)`,
 			`^nfs: RPC call returned error \d+`,
-			`^x?s_\w+: connect returned unhandled error -\d+`, `^x?s_\w+: unhandled error \(-?\d+\) connecting to (?P<subject2>\S+)`,
+			`^x?s_\w+: connect returned unhandled error -?\d+`, `^x?s_\w+: unhandled error \(-?\d+\) connecting to (?P<subject2>\S+)`,
 		},
 		Kind: "nfs-server", Expiry: time.Hour,
 	}, {
@@ -99,7 +99,7 @@ func smbRules() []Rule {
 		Patterns: []string{`^CIFS: (?:VFS: )?(?P<subject>\S+) has not responded in \d+ seconds`,
 			`^CIFS VFS: Server (?P<subject2>\S+) has not responded in \d+ seconds`,
 			`^CIFS VFS: (?P<subject2>\\\\\S+) has not responded in \d+ seconds`,
-			vfs + `(?:sends on sock \S+ stuck for 15 seconds|Number of request timeouts exceeded \d+|wait timed out after \d+ ms|Error -\d+ sending data on socket to server)`,
+			vfs + `(?:sends on sock \S+ stuck for 15 seconds|Number of request timeouts exceeded \d+|wait timed out after \d+ ms|Error -?\d+ sending data on socket to server)`,
 		},
 		Kind: "smb-server", Expiry: 30 * time.Minute, ConfirmedBy: "hung-mounts",
 	}, {
@@ -110,19 +110,19 @@ func smbRules() []Rule {
 		Literals: []string{"cifs_mount failed w/return code", "Error connecting to socket", "Send error in SessSetup",
 			"Dialect not supported by server", "failed to connect to IPC", "creating socket", "BAD_NETWORK_NAME: "},
 		Patterns: []string{vfs +
-			`(?:cifs_mount failed w/return code = (?P<error>-?\d+)|Error connecting to socket\. Aborting operation|Send error in SessSetup = -?\d+|Dialect not supported by server|failed to connect to IPC \(rc=-?\d+\)|Error -\d+ creating socket|BAD_NETWORK_NAME: )`},
+			`(?:cifs_mount failed w/return code = (?P<error>-?\d+)|Error connecting to socket\. Aborting operation|Send error in SessSetup = -?\d+|Dialect not supported by server|failed to connect to IPC \(rc=-?\d+\)|Error -?\d+ creating socket|BAD_NETWORK_NAME: )`},
 		Kind: "smb-server", Report: "smb-mount", Expiry: 30 * time.Minute,
 	}, {
 		ID: "smb-session-lost", Reason: "SMBSessionLost", Domain: Storage, Severity: finding.Warning,
 		Summary: "the session with an SMB share could not be renewed: access to its files fails",
 		Advice: "-2: the share is gone; -13 and -126: the credentials expired; -6 and -112: the server is not " +
 			"reachable. `cat /proc/fs/cifs/DebugData` shows the sessions; `umount` and mount the share anew.",
-		Literals: []string{"reconnect tcon failed rc", " deleted", "SMB signature verification returned error",
-			"possible reconnect error"},
+		Literals: []string{"reconnect tcon ", " deleted", "SMB signature verification returned error",
+			"possible reconnect error", "Share deleted. Reconnect"},
 		Patterns: []string{
-			vfs + `reconnect tcon failed rc = (?P<error>-?\d+)`,
+			vfs + `reconnect tcon (?:failed )?rc = (?P<error>-?\d+)`,
 			`^CIFS:? (?:VFS: )?[Ss]erver share (?P<subject2>\S+) deleted`,
-			vfs + `(?:SMB signature verification returned error = -?\d+|possible reconnect error)`,
+			vfs + `(?:SMB signature verification returned error = -?\d+|possible reconnect error|Share deleted\. Reconnect needed)`,
 		},
 		Kind: "smb-server", Expiry: 30 * time.Minute,
 	}}
@@ -217,9 +217,9 @@ func clusterFilesystemRules() []Rule {
 		Advice: "It withdraws, or waits, for the cluster's sake: `dlm_tool ls` and `pcs status`; when no node has it " +
 			"mounted: `fsck.gfs2 /dev/VG/LV`.",
 		Literals: []string{"fatal: filesystem consistency error", "fatal: I/O error", "fatal: assertion ",
-			"fatal: invalid metadata block", ": Failed", "File system withdrawn"},
+			"fatal: invalid metadata block", ": Failed", "ile system withdrawn"},
 		Patterns: []string{
-			`^gfs2: fsid=(?P<subject>\S+?)(?:\.\d+)?: (?:fatal: (?:filesystem consistency error|I/O error|assertion |invalid metadata block)|jid=\d+: Failed|File system withdrawn)`,
+			`^gfs2: fsid=(?P<subject>\S+?)(?:\.\d+)?: (?:fatal: (?:filesystem consistency error|I/O error|assertion |invalid metadata block)|jid=\d+: Failed|[Ff]ile system withdrawn)`,
 		},
 		Kind: "filesystem", Report: "gfs2", Expiry: UntilBoot,
 	}, {
@@ -288,10 +288,10 @@ func clusterFilesystemRules() []Rule {
 		Summary: "a directory of the hypervisor (9p, virtiofs) could not be mounted, or its server is gone",
 		Advice: "The tag must be that of the virtual machine's definition, and its server (virtiofsd, QEMU) must run on " +
 			"the hypervisor: `mount -t virtiofs TAG /mnt`; for 9p over TCP, does the address answer?",
-		Literals: []string{"9pnet_virtio: no channels available", "problem connecting socket", "virtio-fs: tag <",
+		Literals: []string{": no channels available for device ", "problem connecting socket", "virtio-fs: tag <",
 			"virtio_fs_enqueue_req() failed", "9pnet: bogus R", "9pnet: requested packet size too big"},
 		Patterns: []string{
-			`^9pnet_virtio: no channels available for device (?P<subject>\S+)`,
+			`^9pnet(?:_virtio)?: no channels available for device (?P<subject>\S+)`,
 			`^9pnet(?:_fd)?: p9_fd_create_\w+ \(\d+\): problem connecting socket(?: to (?P<subject2>\S+)|: (?P<subject3>\S+): -?\d+)`,
 			`^9pnet: (?:bogus R\w+ count|requested packet size too big: )`,
 			`^(?:virtiofs: )?virtio-fs: (?:tag <(?P<subject4>[^>]{1,64})> not found|virtio_fs_enqueue_req\(\) failed -\d+)`,
