@@ -228,10 +228,17 @@ func (p *checkScreen) text(colour, label, text string) {
 
 func (p *checkScreen) check(c detect.Check, found []finding.Finding, err error) {
 	slices.SortFunc(found, finding.Compare)
+	general := false // advice of the check; a finding of the kernel's log has its rule's
 	for _, f := range found {
 		p.text(severityColour(f.Severity), strings.ToUpper(string(f.Severity)), f.Reason+": "+f.Message)
+		if advice := f.Facts["advice"]; advice != "" {
+			p.text("", "", fmt.Sprintf("next: %s (nodeagent explain %s)", strings.TrimSuffix(advice, "."),
+				cmp.Or(f.Facts["rule"], c.ID)))
+		} else {
+			general = true
+		}
 	}
-	if len(found) > 0 && c.Advice != "" {
+	if general && c.Advice != "" {
 		p.text("", "", fmt.Sprintf("next: %s (nodeagent explain %s)", strings.TrimSuffix(c.Advice, "."), c.ID))
 	}
 	if err != nil && finding.AccessOf(err) == nil { // what the agent lacks is printed once, at the end

@@ -70,19 +70,19 @@ func checksPage(checks []detect.Check, rules, daemons []rules.Rule) string {
 	}
 	b.WriteString("\n# Rules of the kernel log\n\nWhere a state is named, the check of that name reads it, raises " +
 		"and clears, and the line only makes it run at once; where that check has nothing to read on a host, the " +
-		"line is evidence by itself.\n\n| rule | reason | severity | state | kept | means " +
-		"|\n|---|---|---|---|---|---|\n")
+		"line is evidence by itself.\n\n| rule | reason | severity | state | kept | means | next " +
+		"|\n|---|---|---|---|---|---|---|\n")
 	for _, r := range rules {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, r.Reason, ruleSeverity(r), r.ConfirmedBy,
-			ruleExpiry(r), cell(r.Summary))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", r.ID, r.Reason, ruleSeverity(r), r.ConfirmedBy,
+			ruleExpiry(r), cell(r.Summary), cell(r.Advice))
 	}
 	b.WriteString("\n# Rules for the logs of daemons\n\nFor saved logs only (`nodeagent replay`): in the running " +
 		"agent the checks read the state itself. A rule applies to the log lines of its emitters only: the unit of a " +
-		"journal record, the tag of a syslog line.\n\n| rule | emitters | reason | severity | state | means " +
-		"|\n|---|---|---|---|---|---|\n")
+		"journal record, the tag of a syslog line.\n\n| rule | emitters | reason | severity | state | means | next " +
+		"|\n|---|---|---|---|---|---|---|\n")
 	for _, r := range daemons {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.ID, emittersOf(r), r.Reason, ruleSeverity(r),
-			r.ConfirmedBy, cell(r.Summary))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", r.ID, emittersOf(r), r.Reason, ruleSeverity(r),
+			r.ConfirmedBy, cell(r.Summary), cell(r.Advice))
 	}
 	return b.String()
 }

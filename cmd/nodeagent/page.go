@@ -64,6 +64,9 @@ func rulePage(r rules.Rule) string {
 	for _, p := range r.Patterns {
 		fmt.Fprintf(&b, "* `%s`\n", p)
 	}
+	if r.Advice != "" { // a user's own rule may have none
+		fmt.Fprintf(&b, "\n**Next.** %s\n", r.Advice)
+	}
 	return b.String()
 }
 

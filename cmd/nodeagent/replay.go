@@ -111,7 +111,8 @@ type replayMatch struct {
 	Reason   string           `json:"reason"`
 	Severity finding.Severity `json:"severity"`
 	Subject  replaySubject    `json:"subject"`
-	Raised   bool             `json:"raised"` // false while a threshold is still counting
+	Raised   bool             `json:"raised"`           // false while a threshold is still counting
+	Advice   string           `json:"advice,omitempty"` // what to do next; of rules of the agent
 }
 
 type replaySubject struct {
@@ -132,6 +133,7 @@ func (p *replayJSON) found(f replay.Found) error {
 	return p.encoder.Encode(replayMatch{
 		Number: f.Number, Line: f.Line, Rule: f.Rule.ID, Reason: f.Rule.Reason, Severity: f.Severity,
 		Subject: replaySubject{f.Subject.Kind, f.Subject.Name}, Raised: f.Raised,
+		Advice: f.Rule.Advice,
 	})
 }
 
@@ -164,16 +166,18 @@ func replayStrange(s replay.Summary) string {
 	return fmt.Sprintf(" (%s is not read; journalctl -o json and -o short are)", s.Strange)
 }
 
-// replayGroup is the text output for one rule and subject.
+// replayGroup is the text output for one rule and subject, and of a unit for all rules: a service that fails is often
+// a line of several of them.
 type replayGroup struct {
-	rule      *rules.Rule
+	rule      *rules.Rule // of the gravest match
 	subject   finding.Subject
 	severity  finding.Severity
 	raised    bool
 	count     int // occurrences
 	first     replay.Found
-	last      int // line number
-	recovered int // line number; 0 while it has not
+	last      int      // line number
+	recovered int      // line number; 0 while it has not
+	also      []string // reasons of the other rules
 }
 
 // maxGroups bounds the text output: beyond, matches are counted only.
@@ -188,6 +192,9 @@ type replayText struct {
 
 func (p *replayText) found(f replay.Found) error {
 	key := f.Rule.ID + "\x00" + f.Subject.String()
+	if f.Subject.Kind == "unit" {
+		key = f.Subject.String()
+	}
 	g := p.index[key]
 	if g == nil {
 		if f.Recovered {
@@ -209,11 +216,26 @@ func (p *replayText) found(f replay.Found) error {
 		return nil
 	}
 	g.last, g.recovered = f.Number, 0
+	worse := finding.Compare(finding.Finding{Severity: f.Severity}, finding.Finding{Severity: g.severity}) < 0
+	if f.Rule != g.rule {
+		switch {
+		case f.Raised && (!g.raised || worse):
+			if g.raised {
+				g.also = append(g.also, g.rule.Reason)
+			}
+			g.rule, g.first, g.severity, g.count = f.Rule, f, f.Severity, 0
+		case f.Raised:
+			g.also = append(g.also, f.Rule.Reason)
+			return nil
+		default:
+			return nil
+		}
+	}
 	if !f.Again {
 		g.count++
 	}
 	g.raised = g.raised || f.Raised
-	if finding.Compare(finding.Finding{Severity: f.Severity}, finding.Finding{Severity: g.severity}) < 0 {
+	if worse {
 		g.severity = f.Severity
 	}
 	return nil
@@ -255,6 +277,10 @@ func (g *replayGroup) print(b *strings.Builder) {
 	if g.count > 1 {
 		fmt.Fprintf(b, ", %d times", g.count)
 	}
+	if also := slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(g.also))),
+		func(reason string) bool { return reason == g.rule.Reason }); len(also) > 0 {
+		fmt.Fprintf(b, "; also %s", strings.Join(also, ", "))
+	}
 	fmt.Fprintf(b, "\n         %s\n", g.rule.Summary)
 	fmt.Fprintf(b, "         line %d: %s\n", g.first.Number, g.first.Text)
 	if g.last != g.first.Number {
@@ -262,6 +288,9 @@ func (g *replayGroup) print(b *strings.Builder) {
 	}
 	if g.recovered > 0 {
 		fmt.Fprintf(b, "         recovered in line %d\n", g.recovered)
+	}
+	if g.raised && g.recovered == 0 && g.severity != finding.Info {
+		fmt.Fprintf(b, "         next: %s\n", g.rule.Advice)
 	}
 	if !g.raised {
 		fmt.Fprintf(b, "         no finding yet: it takes %d within %s\n", g.rule.Raise.Count, g.rule.Raise.Within)

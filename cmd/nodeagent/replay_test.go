@@ -128,3 +128,34 @@ func TestReplayTextIsBounded(t *testing.T) {
 		t.Errorf("%d groups, %d more", len(p.groups), p.more)
 	}
 }
+
+// TestReplayTellsAUnitOnce: a service that fails is a line of several rules, and in one of them only its description
+// says which it is.
+func TestReplayTellsAUnitOnce(t *testing.T) {
+	const at = "Nov 21 01:02:03 host systemd[1]: "
+	log := at + strings.Join([]string{
+		"foo.service: Main process exited, code=exited, status=1/FAILURE",
+		"foo.service: Failed with result 'exit-code'.",
+		"Failed to start Foo daemon.",
+		"foo.service: Scheduled restart job, restart counter is at 5.",
+		"systemd-timesyncd.service: Failed with result 'exit-code'.",
+		"Failed to start Network Time Synchronization.",
+		"bar.service: Failed with result 'timeout'.",
+		"Failed to start bar.service - Bar, a daemon.",
+		"kubelet.service: Main process exited, code=killed, status=9/KILL",
+		"kubelet.service: Failed with result 'signal'.",
+		"Failed to start kubelet: The Kubernetes Node Agent.",
+		"", "", "", // far from a unit's own line, a description is all that there is
+		"Failed to start Something else.",
+	}, "\n"+at) + "\n"
+	out, _, _ := runReplay(t, log)
+	for name, times := range map[string]int{"unit/foo.service": 1, "unit/systemd-timesyncd.service": 1,
+		"unit/bar.service": 1, "unit/kubelet.service": 1, "unit/Something else": 1, ": unit/": 5} {
+		if n := strings.Count(out, name); n != times {
+			t.Errorf("%q is %d times in the output, not %d:\n%s", name, n, times, out)
+		}
+	}
+	if !strings.Contains(out, "SystemdUnitFlapping: unit/foo.service; also SystemdUnitFailed\n") {
+		t.Errorf("the gravest is not first, with the others:\n%s", out)
+	}
+}

@@ -168,8 +168,8 @@ func (p *statusScreen) findings() {
 			p.line("reported as node condition " + condition)
 		}
 		next := "explain: nodeagent explain " + f.Check
-		if advice[f.Check] != "" {
-			next = "next: " + advice[f.Check]
+		if what := cmp.Or(f.Facts["advice"], advice[f.Check]); what != "" {
+			next = "next: " + what
 		}
 		p.line(next)
 	}

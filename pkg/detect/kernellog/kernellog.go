@@ -116,9 +116,12 @@ func New(s Settings, follow *LiveKernelLog, sources *detect.StateSources, memory
 		Advice: "Read the surrounding lines: `dmesg --time-format iso`, or `journalctl -k`; `nodeagent replay` " +
 			"explains a saved log.",
 		Doc: detect.Doc{
-			Reads: []string{"/dev/kmsg: records of the kernel itself (facility 0), from the oldest that exists",
-				"of what a finding is about: the inode of its directory in /sys/class, /sys/bus or the cgroup filesystem, " +
-					"diskseq, /proc/PID/stat"},
+			Reads: []string{
+				"/dev/kmsg: records of the kernel itself (facility 0), from the oldest that exists",
+				"of what a finding is about: the inode of its directory in /sys/class, /sys/bus or the cgroup " +
+					"filesystem, diskseq, /proc/PID/stat",
+				"/sys/block/loopN and the mount table: whether something uses a loop device that had errors",
+			},
 			Why: "The kernel reports many faults only once, in its log: an oops, a lockup, a machine check, a disk " +
 				"reset. Where their state can be read, another check does that, raises and clears, and the line " +
 				"only makes it run at once.",
@@ -154,6 +157,10 @@ func New(s Settings, follow *LiveKernelLog, sources *detect.StateSources, memory
 			now := h.Clock()
 			findings := log.Findings(now.SinceBoot, func(r *rules.Rule, at time.Duration) bool {
 				return sources.CanConfirm(r.ConfirmedBy, at, now.SinceBoot)
+			})
+			findings = slices.DeleteFunc(findings, func(f finding.Finding) bool {
+				return f.Facts["rule"] == rules.LoopIOError && f.Subject.Kind == "device" &&
+					loopUnused(h, f.Subject.Name)
 			})
 			for i := range findings {
 				findings[i].Check = ID

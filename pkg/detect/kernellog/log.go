@@ -241,6 +241,9 @@ func findingOf(all []*held) finding.Finding {
 		Facts:   map[string]string{"rule": first.key.rule.ID, "count": strconv.Itoa(first.count), "line": first.text},
 	}
 	maps.Copy(f.Facts, first.facts)
+	if first.key.rule.Advice != "" { // a user's rule may have none
+		f.Facts["advice"] = first.key.rule.Advice
+	}
 	var others []string
 	for _, h := range all[1:] {
 		others = append(others, h.key.rule.Reason)

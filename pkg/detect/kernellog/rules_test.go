@@ -1,7 +1,9 @@
 package kernellog
 
 import (
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -72,6 +74,35 @@ func TestEveryPatternIsUsed(t *testing.T) {
 				t.Errorf("%s: no line matches pattern %d: %s", rule.ID, j, rule.Patterns[j])
 			}
 		}
+	}
+}
+
+// TestEveryRuleAdvises: each rule says what to do next, with a command, and not what another says.
+func TestEveryRuleAdvises(t *testing.T) {
+	const longest = 320 // it is read in a terminal, beside the message
+	said := map[string]string{}
+	for _, rule := range append(rules.Kernel(), rules.Daemons()...) {
+		commands := strings.Count(rule.Advice, "`")
+		if commands == 0 || commands%2 != 0 || len(rule.Advice) > longest || strings.TrimRight(rule.Advice, ".?") == rule.Advice {
+			t.Errorf("%s: advice must name a command in backquotes, in at most %d bytes, and end with a stop: %q",
+				rule.ID, longest, rule.Advice)
+		}
+		if other := said[rule.Advice]; other != "" {
+			t.Errorf("%s and %s give the same advice", rule.ID, other)
+		}
+		said[rule.Advice] = rule.ID
+	}
+}
+
+// TestFindingAdvises: the finding has its rule's advice; of several rules, that of the one whose reason it has.
+func TestFindingAdvises(t *testing.T) {
+	l := NewLog(newTable(t))
+	l.Observe(LogRecord{Sequence: 1, Up: time.Minute, Text: "NFS: filer1: lost 2 locks"})
+	l.Observe(LogRecord{Sequence: 2, Up: 2 * time.Minute, Text: "nfs: server filer1 not responding, still trying"})
+	findings := l.Findings(3*time.Minute, nil)
+	if len(findings) != 1 || findings[0].Reason != "NFSServerNotResponding" ||
+		!strings.Contains(findings[0].Facts["advice"], "nfsstat -m") {
+		t.Errorf("%+v", findings)
 	}
 }
 

@@ -33,6 +33,8 @@ const (
 	// Lines belong to one report as long as they follow each other closely: in time, and without times, in number.
 	reportGap   = 2 * time.Second
 	reportLines = 200
+	// systemd writes why a unit failed, and directly after it that it could not be started.
+	descriptionLines = 3
 )
 
 // Tally counts matches for each rule and subject, and joins the lines of one report. Its memory is bounded; time is
@@ -90,7 +92,7 @@ func (t *Tally) Observe(r Record) (m Match, ok bool) {
 	if r.UpKnown && r.Up < hit.Rule.BootGrace {
 		return Match{}, false
 	}
-	if t.continues(&m, r) {
+	if t.continues(&m, r) || t.describes(&m, r) {
 		return m, true
 	}
 	m.Raised, m.Severity = t.count(hit, r.At)
@@ -130,6 +132,27 @@ func (t *Tally) continues(m *Match, r Record) bool {
 		m.Facts["pid"], m.Facts["process"] = facts["pid"], facts["process"]
 		open.first.Facts = m.Facts
 	}
+	m.Again = true
+	return true
+}
+
+// describes reports whether a line that names a unit by its description only ("Failed to start Foo Daemon.") follows
+// the line that names it, and if so gives it the match of that line: the unit failed once.
+func (t *Tally) describes(m *Match, r Record) bool {
+	if m.Facts["description"] == "" {
+		return false
+	}
+	var unit *report
+	for _, open := range t.reports {
+		if open.first.Subject.Kind == m.Subject.Kind && (unit == nil || open.line > unit.line) {
+			unit = open
+		}
+	}
+	if unit == nil || t.line-unit.line > descriptionLines || r.At-unit.at > reportGap || r.At < unit.at {
+		return false
+	}
+	unit.at, unit.line = r.At, t.line
+	*m = unit.first
 	m.Again = true
 	return true
 }

@@ -53,6 +53,8 @@ func emitterOf(name string) (rules.Emitter, bool) {
 		return rules.ISCSI, true
 	case "systemd-coredump":
 		return rules.Coredump, true
+	case "abrt-notification", "abrtd", "abrt-server", "abrt-dump-journal-oops", "abrt-dump-journal-core":
+		return rules.Abrt, true
 	}
 	return rules.TheKernel, false
 }

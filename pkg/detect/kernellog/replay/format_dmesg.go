@@ -193,7 +193,7 @@ func cutCaller(text []byte) []byte {
 
 // isoForms are the forms in which dmesg, journalctl and syslog daemons write ISO 8601.
 var isoForms = []string{"2006-01-02T15:04:05,999999Z07:00", "2006-01-02T15:04:05.999999Z07:00",
-	"2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05Z0700", "2006-01-02T15:04:05.999999Z0700"}
+	"2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05Z0700", "2006-01-02T15:04:05.999999Z0700", "2006-01-02T15:04:05"}
 
 // cutISO removes an ISO 8601 time and the blank after it.
 func cutISO(line []byte) (t time.Time, rest []byte, ok bool) {

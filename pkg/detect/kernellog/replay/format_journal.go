@@ -91,7 +91,7 @@ func trimJSON(line []byte) []byte {
 var (
 	// shortTime is how syslog daemons and journalctl -o short, short-precise, short-full and short-unix begin a line.
 	shortTime = kernellog.WhenNeeded(
-		`^(?:([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|[A-Z][a-z]{2} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?) [A-Z0-9+:-]{2,6}|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]) +`)
+		`^(?:([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|(?:[A-Z][a-z]{2} )?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)(?: [A-Z0-9+:-]{2,6})?|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]) +`)
 	// shortSource is the host and the program that follow, sourceAlone the program where journalctl --no-hostname
 	// left out the host.
 	shortSource = kernellog.WhenNeeded(`^\S{0,254}[^\s:] +([^\s:\[\]]{1,128})(\[\d+\])?: ?`)

@@ -44,7 +44,10 @@ func TestFormats(t *testing.T) {
 		"short-iso":         {Journal, "2023-11-21T01:02:03+0000 host kernel: " + text, 0},
 		"short-iso-precise": {Journal, "2023-11-21T01:02:03.123456+00:00 host kernel: " + text, 0},
 		"short-full":        {Journal, "Tue 2023-11-21 01:02:03 UTC host kernel: " + text, 0},
-		"short-unix":        {Journal, "1700528523.123456 host kernel: " + text, 0},
+		"date and blank":    {Journal, "2023-11-21 01:02:03 host kernel: " + text, 0},
+		"date without zone": {Journal, "2023-11-21T01:02:03 host kernel:[ 2835.636329] " + text,
+			2835636329 * time.Microsecond},
+		"short-unix": {Journal, "1700528523.123456 host kernel: " + text, 0},
 		"kern.log": {Journal, "Nov 21 01:02:03 host kernel: [ 2835.636329] " + text,
 			2835636329 * time.Microsecond},
 		"json": {Journal, `{"_TRANSPORT":"kernel","SYSLOG_FACILITY":"0","MESSAGE":"` + text +
@@ -81,7 +84,6 @@ func TestFormats(t *testing.T) {
 // matches.
 func TestUnknownSyslog(t *testing.T) {
 	for _, line := range []string{
-		"2023-11-21 01:02:03 host kernel: EXT4-fs error (device sda1): x",
 		"Nov 21 01:02:03 host kern.err kernel: [ 2835.636329] EXT4-fs error (device sda1): x",
 		"* Nov 21 01:02:03 host kernel: EXT4-fs error (device sda1): x",
 		"Nov 21 2023 01:02:03 host kernel: EXT4-fs error (device sda1): x",

@@ -12,6 +12,7 @@ func deviceDaemonRules() []Rule {
 	return []Rule{{
 		ID: "smartd-failing", Reason: "DiskFailing", Domain: Storage, Severity: finding.Warning,
 		Emitters: []Emitter{Smartd},
+		Advice:   "`smartctl -a /dev/sdX`: save the data and replace the disk now.",
 		Summary:  "a disk's self-assessment (SMART) predicts its failure",
 		Literals: []string{"FAILED SMART self-check", "SMART Failure", "Failed SMART usage Attribute", "Failed SMART",
 			"Critical Warning (0x", "FAILED SMART"},
@@ -21,6 +22,7 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "smartd-bad-sectors", Reason: "DiskBadSectors", Domain: Storage, Severity: finding.Warning,
 		Emitters: []Emitter{Smartd},
+		Advice:   "`smartctl -a /dev/sdX`, `smartctl -t long /dev/sdX`; growing numbers: replace the disk.",
 		Summary:  "a disk cannot read some of its sectors",
 		Literals: []string{"Currently unreadable (pending) sectors", "ffline uncorrectable sectors"},
 		Patterns: []string{disk +
@@ -29,6 +31,7 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "smartd-temperature", Reason: "DiskTemperature", Domain: Storage, Severity: finding.Warning,
 		Emitters: []Emitter{Smartd},
+		Advice:   "`smartctl -A /dev/sdX`, fans and air flow (`ipmitool sdr type Fan`).",
 		Summary:  "a disk is too hot",
 		Literals: []string{" reached critical limit of "},
 		Patterns: []string{disk + `Temperature \d+ Celsius reached critical limit of \d+`},
@@ -36,6 +39,7 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "smartd-errors", Reason: "DiskErrorsLogged", Domain: Storage, Severity: finding.Info,
 		Emitters: []Emitter{Smartd},
+		Advice:   "`smartctl -l error /dev/sdX`: CRC errors mean the cable, UNC the disk.",
 		Summary:  "the error log of a disk has new entries",
 		Literals: []string{"rror count increased from", "Error Log entries increased from",
 			"new Self-Test Log error at ", " SMART Prefailure Attribute: ", " SMART Usage Attribute: "},
@@ -46,7 +50,9 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "smartd-unreachable", Reason: "DiskNotAnswering", Domain: Storage, Severity: finding.Warning,
 		Emitters: []Emitter{Smartd},
-		Summary:  "the health of a disk can no longer be read: it hangs, or it was removed",
+		Advice: "`smartctl -a /dev/sdX`, `lsblk`: is the disk gone, or was it removed and smartd's configuration " +
+			"is old?",
+		Summary: "the health of a disk can no longer be read: it hangs, or it was removed",
 		Literals: []string{"failed to read SMART", "open() ", "Read SMART Self-Test Log Failed",
 			"Read SMART Error Log Failed", "Read NVMe SMART"},
 		Patterns: []string{disk +
@@ -55,6 +61,7 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "multipathd-no-path", Reason: "MultipathNoPath", Domain: Storage, Severity: finding.Warning,
 		Emitters: []Emitter{Multipathd},
+		Advice:   "`multipath -ll`: mend the fabric or session; I/O waits or fails until a path is back.",
 		Summary:  "no path to a disk is left",
 		Literals: []string{"remaining active paths: 0", "Entering recovery mode", "Disable queueing"},
 		Patterns: []string{`^(?P<subject>\S{1,128}): (?:remaining active paths: 0$|Entering recovery mode|Disable queueing)`},
@@ -62,6 +69,8 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "multipathd-path-failed", Reason: "MultipathPathFailed", Domain: Storage, Severity: finding.Warning,
 		Emitters: []Emitter{Multipathd},
+		Advice: "`multipath -ll` shows what is left; the link of the path: `cat " +
+			"/sys/class/fc_host/host*/port_state`, `iscsiadm -m session`.",
 		Summary:  "one of the paths to a disk failed",
 		Literals: []string{"checker failed path ", " checker ", " - path offline", "mark as failed"},
 		Patterns: []string{
@@ -75,6 +84,7 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "mdadm-degraded", Reason: "RAIDDiskFailed", Domain: Storage, Severity: finding.Warning,
 		Emitters: []Emitter{Mdadm},
+		Advice:   "`mdadm --detail /dev/mdN`, `smartctl -a` of the failed disk; `mdadm /dev/mdN --add /dev/sdY`.",
 		Summary:  "a RAID array lost a disk",
 		Literals: []string{" event detected on md device "},
 		Patterns: []string{`^(?:Fail|FailSpare|DegradedArray|DeviceDisappeared) event detected on md device (?:/dev/)?(?P<subject>[\w/-]{1,64})`},
@@ -82,17 +92,25 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "iscsid-connection", Reason: "ISCSIConnectionLost", Domain: Storage, Severity: finding.Warning,
 		Emitters: []Emitter{ISCSI},
-		Summary:  "the connection to an iSCSI disk was lost",
-		Literals: []string{"Kernel reported iSCSI connection ", "cannot make connection to ", "onnect to ", "ogin "},
+		Advice: "`iscsiadm -m session -P3`; does the portal's port 3260 answer? `iscsiadm -m node -T TARGET " +
+			"--login`.",
+		Summary: "the connection to an iSCSI disk was lost",
+		Literals: []string{"Kernel reported iSCSI connection ", "cannot make connection to ", "onnect to ", "ogin ",
+			"can't bind conn", "can't start conn", "can't create conn", "can't set operational parameter",
+			"Received iferror -"},
 		Patterns: []string{`^(?:iscsid: )?Kernel reported iSCSI connection (?P<subject>\d+:\d+) error \(`,
 			`^(?:iscsid: )?cannot make connection to (?P<subject2>\S{1,128}):`,
 			`^(?:iscsid: )?connect to (?P<subject>\S{1,128}) failed \(`,
-			`^(?:iscsid: )?(?:conn \d+ login rejected|Login I/O error, failed to|login failed)`},
+			`^(?:iscsid: )?(?:conn \d+ login rejected|Login I/O error, failed to|login failed)`,
+			`^(?:iscsid: )?can't (?:(?:bind|start|create) conn(?:ection)?|set operational parameter \d+ for connection) (?P<subject>\d+:\d+)`,
+			`^(?:iscsid: )?Received iferror -\d+: `},
 		Kind: "connection", Expiry: hour,
 		Recovery: Recovery{Literals: []string{"is operational after recovery"},
 			Pattern: `^(?:iscsid: )?connection(?P<subject>\d+:\d+) is operational after recovery`},
 	}, {
 		ID: "udev-stuck", Reason: "UdevStuck", Domain: System, Severity: finding.Warning, Emitters: []Emitter{Udev},
+		Advice: "`udevadm monitor` and `ps -ef` for the worker that hangs: a device that does not answer " +
+			"(`dmesg`).",
 		Summary: "a device does not respond while udev sets it up, or its driver hangs",
 		Literals: []string{" timeout; kill it", "is taking a long time", " terminated by signal 9", "pawned process ",
 			" processing SEQNUM="},
@@ -101,6 +119,7 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "mcelog-threshold", Reason: "MemoryReadError", Domain: Hardware, Severity: finding.Warning,
 		Emitters: []Emitter{HardwareDaemon},
+		Advice:   "`mcelog --client` names the module or page; replace the module at the next maintenance.",
 		Summary:  "a memory module or processor has corrected so many errors that it is about to fail",
 		Literals: []string{"exceeded threshold", "exceed threshold"},
 		Patterns: []string{`^(?:mcelog: )?.{0,80}(?:memory error|cache|bus|correct\w+) .{0,60}(?:count )?exceed(?:ed)? threshold`},
@@ -108,6 +127,7 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "mcelog-uncorrected", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Warning,
 		Emitters: []Emitter{HardwareDaemon},
+		Advice:   "Drain the node; `ras-mc-ctl --errors` or `mcelog --client` names the part to replace.",
 		Summary:  "the hardware reported an error that it could not correct",
 		Literals: []string{"Uncorrected error", "Processor context corrupt", "Uncorrected", "Fatal"},
 		Patterns: []string{`^(?:mcelog: )?(?:Uncorrected error|Processor context corrupt)`,
@@ -116,6 +136,7 @@ func deviceDaemonRules() []Rule {
 	}, {
 		ID: "mcelog-corrected", Reason: "MachineCheckCorrected", Domain: Hardware, Severity: finding.Info,
 		Emitters: []Emitter{HardwareDaemon},
+		Advice:   "Nothing is lost; `ras-mc-ctl --errors` counts; many from one part: replace it.",
 		Summary:  "the hardware reported an error that it corrected",
 		Literals: []string{"Hardware event. This is not a software error", "mc_event: ", "mce_record: ", "aer_event: ",
 			"extlog_mem_event: "},
@@ -134,7 +155,9 @@ func hostDaemonRules() []Rule {
 	return []Rule{{
 		ID: "time-unsynchronised", Reason: "ClockUnsynchronised", Domain: System, Severity: finding.Warning,
 		Emitters: []Emitter{TimeDaemon},
-		Summary:  "the time daemon has no server that it can synchronise to",
+		Advice: "`chronyc tracking` and `chronyc sources` (or `timedatectl timesync-status`): servers, firewall " +
+			"(UDP 123).",
+		Summary: "the time daemon has no server that it can synchronise to",
 		Literals: []string{"Can't synchronise: ", "synchronization lost", "no server",
 			"no server suitable for synchronization"},
 		Patterns: []string{`^Can't synchronise: no (?:majority|selectable sources|reachable sources)`,
@@ -144,6 +167,8 @@ func hostDaemonRules() []Rule {
 	}, {
 		ID: "time-server-silent", Reason: "ClockUnsynchronised", Domain: System, Severity: finding.Warning,
 		Emitters: []Emitter{TimeDaemon},
+		Advice: "`chronyc sources -v` (or `timedatectl timesync-status`): reach 0 means blocked or dead; name " +
+			"resolution.",
 		Summary:  "the time daemon's servers do not answer",
 		Literals: []string{"Timed out waiting for reply from "},
 		Patterns: []string{`^Timed out waiting for reply from (?P<server>\S{1,255})`},
@@ -153,6 +178,8 @@ func hostDaemonRules() []Rule {
 			Pattern: `^(?:Initial clock synchronization|Synchronized to time server|Contacted time server )`},
 	}, {
 		ID: "time-jump", Reason: "ClockOffset", Domain: System, Severity: finding.Info, Emitters: []Emitter{TimeDaemon},
+		Advice: "`chronyc tracking`; in a virtual machine: suspended or moved? Certificates and leases look at " +
+			"the clock.",
 		Summary:  "the clock was off by a second or more, or was stepped",
 		Literals: []string{"System clock wrong by ", "time jump detected", "clock was stepped by ", "time reset "},
 		Patterns: []string{`^System clock wrong by -?(?:[1-9]\d*)\.\d+ seconds`,
@@ -162,6 +189,7 @@ func hostDaemonRules() []Rule {
 	}, {
 		ID: "network-carrier-lost", Reason: "LinkDown", Domain: Network, Severity: finding.Warning,
 		Emitters: []Emitter{NetworkManager},
+		Advice:   "`ethtool DEV`, `networkctl status DEV`: cable, transceiver, switch port.",
 		Summary:  "a network card lost its link",
 		Literals: []string{": Lost carrier", "carrier: link disconnected", "'carrier-changed'",
 			"reason 'carrier-changed"},
@@ -180,6 +208,7 @@ func hostDaemonRules() []Rule {
 	}, {
 		ID: "network-address-conflict", Reason: "DuplicateAddress", Domain: Network, Severity: finding.Warning,
 		Emitters: []Emitter{NetworkManager},
+		Advice:   "`arping -D -I DEV ADDRESS`: find the other machine by its MAC address.",
 		Summary:  "another machine uses an address of this one",
 		Literals: []string{"an address conflict was detected", "ddress conflict detected",
 			"already in use in the network by", "duplicate address check failed"},
@@ -191,7 +220,9 @@ func hostDaemonRules() []Rule {
 	}, {
 		ID: "network-address-lost", Reason: "AddressLost", Domain: Network, Severity: finding.Warning,
 		Emitters: []Emitter{NetworkManager},
-		Summary:  "a network card lost its address, or none can be assigned to it",
+		Advice: "`networkctl status DEV` (or `nmcli device show DEV`), `journalctl -u systemd-networkd -e`: does " +
+			"the DHCP server answer?",
+		Summary: "a network card lost its address, or none can be assigned to it",
 		Literals: []string{"lease lost", "Could not set ", ": Failed", "lease expired", "dhcp4 (", "dhcp6 (",
 			" -> failed"},
 		Patterns: []string{

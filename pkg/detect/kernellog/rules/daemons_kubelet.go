@@ -16,6 +16,8 @@ func kubeletRules() []Rule {
 		ID: "kubelet-pleg-silent", Reason: "PLEGUnhealthy", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
 		// pkg/kubelet/pleg/generic.go
+		Advice: "`crictl --timeout 10s ps -a` takes how long? Too many containers, a slow disk (`iostat -x 1`), " +
+			"or a hung shim.",
 		Summary:  "kubelet has not been able to list the runtime's containers for minutes (PLEG)",
 		Literals: []string{"pleg was last seen active"},
 		Patterns: []string{quoted +
@@ -25,7 +27,9 @@ func kubeletRules() []Rule {
 	}, {
 		ID: "kubelet-runtime-down", Reason: "RuntimeNotAnswering", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
-		Summary:  "kubelet cannot reach the container runtime",
+		Advice: "`systemctl status containerd`, `crictl info`; is the socket the one of kubelet's " +
+			"containerRuntimeEndpoint?",
+		Summary: "kubelet cannot reach the container runtime",
 		Literals: []string{
 			"ontainer runtime is down", "ontainer runtime not ready", "ontainer runtime sanity check failed",
 			"untime service failed", "mage service failed",
@@ -46,6 +50,7 @@ func kubeletRules() []Rule {
 	}, {
 		ID: "kubelet-runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice:   "`crictl --timeout 10s ps`, `iostat -x 1`; a hung shim or network plugin.",
 		Summary:  "calls to the container runtime time out",
 		Literals: []string{"ontainer garbage collection failed", "untime service failed", "mage service failed"},
 		Patterns: []string{quoted +
@@ -56,7 +61,9 @@ func kubeletRules() []Rule {
 	}, {
 		ID: "kubelet-network-not-ready", Reason: "NetworkNotReady", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
-		Summary:  "the pod network is not ready: new pods cannot start",
+		Advice: "`crictl info` (NetworkReady), `ls /etc/cni/net.d`; does the network plugin's pod run on this " +
+			"node?",
+		Summary: "the pod network is not ready: new pods cannot start",
 		Literals: []string{"untime network not ready", "NetworkPluginNotReady", "etwork is not ready",
 			"nable to update cni config"},
 		// When a node joins, this is logged every 5 s until the network's own pod has written its configuration.
@@ -66,10 +73,11 @@ func kubeletRules() []Rule {
 	}, {
 		ID: "kubelet-not-ready", Reason: "NodeNotReady", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice:   "`kubectl describe node` has the condition's message; `journalctl -u kubelet -e`.",
 		Summary:  "kubelet reports the node as not ready",
-		Literals: []string{"ode became not ready", "NodeNotReady"},
+		Literals: []string{"ode became not ready", "NodeNotReady", "ode not becoming ready in time"},
 		Patterns: []string{quoted +
-			`(?:Node became not ready|Recording NodeNotReady event message|Recording event message for node".*event="NodeNotReady")`},
+			`(?:Node became not ready|Node not becoming ready in time after startup|Recording NodeNotReady event message|Recording event message for node".*event="NodeNotReady")`},
 		Exclude: `may not have completed yet|has yet to be successful|CSINode is not yet initialized|node is shutting down|NetworkPluginNotReady|cni config uninitialized|missing node capacity`,
 		Kind:    NodeKind, Expiry: hour, ConfirmedBy: "node-registration",
 		Recovery: Recovery{
@@ -80,6 +88,7 @@ func kubeletRules() []Rule {
 	}, {
 		ID: "kubelet-pressure", Reason: "NodeUnderPressure", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice:   "`kubectl describe node` names it; `df -h`, `df -i`, `free -m`; `crictl rmi --prune` frees disk.",
 		Summary:  "kubelet reports that the node is short of memory, disk or PIDs",
 		Literals: []string{"NodeHasDiskPressure", "NodeHasInsufficient"},
 		Patterns: []string{quoted + `Recording (?P<event>NodeHasDiskPressure|NodeHasInsufficient\w+) event message`,
@@ -94,7 +103,9 @@ func kubeletRules() []Rule {
 	}, {
 		ID: "kubelet-apiserver", Reason: "ApiserverRequestsFail", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
-		Summary:  "kubelet cannot renew the node's lease or update its status",
+		Advice: "`curl -k https://APISERVER/livez` from the node; name resolution, route, firewall, load " +
+			"balancer; kubelet's certificate.",
+		Summary: "kubelet cannot renew the node's lease or update its status",
 		Literals: []string{
 			"rror updating node status", "nable to update node status", "ailed to update lease",
 			"ailed to update node lease", "ailed to ensure lease exists", "ailed to ensure node lease exists",
@@ -108,6 +119,8 @@ func kubeletRules() []Rule {
 	}, {
 		ID: "kubelet-not-registered", Reason: "NodeNotRegistered", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice: "`journalctl -u kubelet -e`: refused (certificate, bootstrap token: `kubeadm token list`), or " +
+			"not reachable.",
 		Summary:  "kubelet cannot register the node",
 		Literals: []string{"nable to register node"},
 		Patterns: []string{quoted + `Unable to register node\b`},
@@ -117,6 +130,8 @@ func kubeletRules() []Rule {
 	}, {
 		ID: "kubelet-node-unknown", Reason: "NodeNotRegistered", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice: "`kubectl get node NAME`: was it deleted, or is kubelet's name (--hostname-override) another " +
+			"one? `systemctl restart kubelet` registers anew.",
 		Summary:  "the apiserver has no Node object of this name",
 		Literals: []string{"rror getting node", "rror getting the current node", "node \""},
 		// Logged ten times a second until a new node is registered.
@@ -125,6 +140,8 @@ func kubeletRules() []Rule {
 	}, {
 		ID: "kubelet-certificate-expired", Reason: "KubeletCertificateExpired", Domain: Kubernetes,
 		Severity: finding.Warning, Emitters: emitters,
+		Advice: "`openssl x509 -enddate -noout -in /var/lib/kubelet/pki/kubelet-client-current.pem`; join again, " +
+			"or `kubeadm certs renew`; is the clock right?",
 		Summary: "a certificate between kubelet and apiserver has expired",
 		Literals: []string{"client certificate has expired", "existing bootstrap client",
 			"o valid client certificate is found", "client certificate is expired",
@@ -141,6 +158,7 @@ func kubeletRules() []Rule {
 		// When a node joins, its first request waits until a person or a controller approves it.
 		ID: "kubelet-certificate-waits", Reason: "KubeletCertificatePending", Domain: Kubernetes,
 		Severity: finding.Warning, Emitters: emitters,
+		Advice:  "`kubectl get csr`: `kubectl certificate approve NAME`, or mend the controller that approves.",
 		Summary: "kubelet does not get a new certificate: its signing request is not approved or not signed",
 		Literals: []string{"requesting a signed certificate", "certificate request was not",
 			"no serving certificate available"},
@@ -152,6 +170,8 @@ func kubeletRules() []Rule {
 		// On a control plane node this is normal for a minute or two, until its own apiserver runs.
 		ID: "kubelet-apiserver-calls", Reason: "ApiserverRequestsFail", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice: "`curl -k https://APISERVER/livez` from the node; Unauthorized: kubelet's certificate or the " +
+			"clock.",
 		Summary:  "kubelet's requests to the apiserver fail",
 		Literals: []string{"ailed to list *", "ailed to watch *", "nable to write event", "erver rejected event"},
 		Patterns: []string{
@@ -163,7 +183,9 @@ func kubeletRules() []Rule {
 	}, {
 		ID: "kubelet-start-failed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
-		Summary:  "kubelet failed to start, or exited",
+		Advice: "The words after \"err=\" have the cause: configuration file, swap, cgroup driver, certificate; " +
+			"`journalctl -u kubelet -e`.",
+		Summary: "kubelet failed to start, or exited",
 		Literals: []string{"ommand failed", "ailed to run Kubelet", "ailed to run kubelet",
 			"ailed to start ContainerManager", "ailed to start container manager", "ailed to start cAdvisor",
 			"ailed to load kubelet config", "ailed to load Kubelet config", "nable to load bootstrap",

@@ -15,7 +15,9 @@ func kubeletPodRules() []Rule {
 	return []Rule{{
 		ID: "kubelet-image-gc", Reason: "ImageGCFailing", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
-		Summary:  "kubelet's image garbage collection does not free enough space",
+		Advice: "`df -h /var/lib/containerd`, `crictl images`: `crictl rmi --prune`; what is not images fills " +
+			"the disk.",
+		Summary: "kubelet's image garbage collection does not free enough space",
 		Literals: []string{"mage garbage collection failed multiple times",
 			"garbage collect required amount of images"},
 		Patterns: []string{quoted + `Image garbage collection failed multiple times in a row`, quoted +
@@ -23,6 +25,8 @@ func kubeletPodRules() []Rule {
 		Kind: NodeKind, Report: "image-gc", Expiry: hour, ConfirmedBy: "evictions",
 	}, {
 		ID: "kubelet-evicts", Reason: "PodsEvicted", Domain: Kubernetes, Severity: finding.Warning, Emitters: emitters,
+		Advice: "`kubectl describe node` names the resource; which pods use it: `kubectl top pod`, `du -xsh " +
+			"/var/lib/kubelet/pods`.",
 		Summary: "kubelet evicts pods because the node is short of memory, disk or PIDs",
 		Literals: []string{"must evict pod(s) to reclaim", "is evicted successfully", "thresholds have been met",
 			"unable to evict any pods from", "pods evicted, waiting", "pods ranked for eviction"},
@@ -34,6 +38,7 @@ func kubeletPodRules() []Rule {
 	}, {
 		ID: "kubelet-eviction-threshold", Reason: "EvictionThresholdMet", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice:   "`kubectl describe node`; `df -h`, `df -i`, `free -m`: what fills it?",
 		Summary:  "a resource of the node is so short that kubelet tries to reclaim it",
 		Literals: []string{"viction manager: attempting to reclaim"},
 		Patterns: []string{quoted +
@@ -42,7 +47,9 @@ func kubeletPodRules() []Rule {
 	}, {
 		ID: "kubelet-volume-mount", Reason: "VolumeMountsFail", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
-		Summary:  "a volume cannot be mounted: the pods that use it cannot start",
+		Advice: "The words after the volume have the cause; `kubectl describe pod`, the CSI driver's pod on this " +
+			"node, `findmnt`.",
+		Summary: "a volume cannot be mounted: the pods that use it cannot start",
 		Literals: []string{
 			"MountVolume.", "VolumeSubpath", "MapVolume.", "VerifyControllerAttachedVolume failed",
 			"nable to mount volumes for pod", "nable to attach or mount volumes", "AttachVolume.",
@@ -59,6 +66,7 @@ func kubeletPodRules() []Rule {
 	}, {
 		ID: "kubelet-volume-unmount", Reason: "VolumeUnmountsFail", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice:   "`findmnt`, `lsof +f -- PATH`: who still uses it? `nodeagent inspect` names the holder.",
 		Summary:  "a volume cannot be unmounted: the pods that use it cannot terminate",
 		Literals: []string{"UnmountVolume.", "UnmountDevice failed", "UnmapVolume.",
 			"Timed out waiting for unmount of "},
@@ -69,6 +77,8 @@ func kubeletPodRules() []Rule {
 	}, {
 		ID: "kubelet-csi-missing", Reason: "CSIDriverNotRegistered", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice: "`ls /var/lib/kubelet/plugins_registry`; does the driver's node pod run here? `kubectl get " +
+			"csinode NAME -o yaml`.",
 		Summary:  "pods use volumes of a CSI driver that is not registered on the node",
 		Literals: []string{"not found in the list of registered CSI drivers"},
 		Patterns: []string{`^.*driver name (?P<subject>[\w.-]{1,128}) not found in the list of registered CSI drivers`},
@@ -76,6 +86,8 @@ func kubeletPodRules() []Rule {
 	}, {
 		ID: "kubelet-orphaned-pod", Reason: "OrphanedPodVolumes", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice: "`ls /var/lib/kubelet/pods/UID/volumes`; `nodeagent inspect` proves what is left behind and " +
+			"`nodeagent clean` releases it.",
 		Summary:  "volumes of a deleted pod still exist, and kubelet does not remove them",
 		Literals: []string{"rphaned pod "},
 		Patterns: []string{
@@ -87,6 +99,7 @@ func kubeletPodRules() []Rule {
 	}, {
 		ID: "kubelet-sandbox-failed", Reason: "PodSandboxesFail", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice:   "`kubectl describe pod`; the runtime's log has the cause: `journalctl -u containerd -e`.",
 		Summary:  "the runtime cannot create sandboxes: no pod can start",
 		Literals: []string{"CreatePodSandbox", "RunPodSandbox from runtime service failed",
 			"ailed to create sandbox for pod", "CreatePodSandboxError"},
@@ -96,18 +109,22 @@ func kubeletPodRules() []Rule {
 	}, {
 		ID: "kubelet-pod-kill-failed", Reason: "PodsStuckTerminating", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
-		Summary:  "containers or sandboxes of terminating pods cannot be stopped",
+		Advice: "`crictl ps -a`, `cat /proc/PID/stack` of its process: a hung disk or mount keeps it; `nodeagent " +
+			"inspect pod`.",
+		Summary: "containers or sandboxes of terminating pods cannot be stopped",
 		Literals: []string{"KillContainer", "KillPodSandbox", "ontainer termination failed", "rror killing pod",
 			"ill container failed", "illPodWithSyncResult failed", "KillPod failed", "ailed to kill ",
-			"ailed to stop container"},
+			"ailed to stop container", "Pod still has one or more containers in the non-exited state"},
 		Patterns: []string{quoted +
-			`(?:Error syncing pod\b.*|[Ee]rror killing pod: |\[)?(?:failed to|Failed to) \\?"?Kill(?:Container|PodSandbox)\b`, quoted + `(?:Container termination failed with gracePeriod|Kill container failed|killPodWithSyncResult failed|KillPod failed|Failed to (?:kill|stop) container"|Failed to kill process from cgroup|Attempt failed to kill all unwanted process from cgroup)`, quoted + `Error syncing pod\b.*with Kill(?:Container|PodSandbox)Error`},
+			`(?:Error syncing pod\b.*|[Ee]rror killing pod: |\[)?(?:failed to|Failed to) \\?"?Kill(?:Container|PodSandbox)\b`, quoted + `(?:Container termination failed with gracePeriod|Kill container failed|killPodWithSyncResult failed|KillPod failed|Pod still has one or more containers in the non-exited state|Failed to (?:kill|stop) container"|Failed to kill process from cgroup|Attempt failed to kill all unwanted process from cgroup)`, quoted + `Error syncing pod\b.*with Kill(?:Container|PodSandbox)Error`},
 		// A container that does not exist any more need not be stopped.
 		Exclude: `No such container|NotFound|not found`,
 		Kind:    NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
 		ID: "kubelet-probes-fail", Reason: "ProbeStorm", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice: "`kubectl describe pod`; many pods at once: the node's load (`uptime`) or network, not the " +
+			"programs.",
 		Summary:  "many probes of pods fail at the same time",
 		Literals: []string{"Probe failed", "probe for \""},
 		Patterns: []string{`^"Probe failed" probeType=`, `^(?:Readiness|Liveness|Startup) probe for ".{1,300}" failed`},

@@ -13,6 +13,8 @@ func runtimeRules() []Rule {
 	return []Rule{{
 		ID: "runtime-name-reserved", Reason: "SandboxNameReserved", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: []Emitter{Runtime, Kubelet},
+		Advice: "An earlier attempt still runs or hangs: `crictl pods`, `iostat -x 1`; a disk that is too slow, " +
+			"or a hung shim (`ps -ef`).",
 		Summary: "the runtime is still busy with a sandbox or container and refuses to create it again: disk or " +
 			"runtime " +
 			"are too slow, or hang",
@@ -26,7 +28,9 @@ func runtimeRules() []Rule {
 	}, {
 		ID: "runtime-network-setup", Reason: "PodNetworkSetupFails", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: []Emitter{Runtime, Kubelet},
-		Summary:  "the network plugin cannot connect pods to the network",
+		Advice: "`crictl pods` and the network plugin's own log; `ls /etc/cni/net.d /opt/cni/bin`; does its pod " +
+			"run on this node?",
+		Summary: "the network plugin cannot connect pods to the network",
 		Literals: []string{"ailed to setup network for sandbox", "ailed to set up sandbox container",
 			"ailed to destroy network for sandbox", "adding pod to CNI network", "rror adding ", "rror deleting "},
 		Patterns: []string{
@@ -40,6 +44,8 @@ func runtimeRules() []Rule {
 	}, {
 		ID: "runtime-sandbox-failed", Reason: "PodSandboxesFail", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice: "The words after \"failed\" have the cause: network plugin, image of the pause container, or " +
+			"cgroup; `crictl pods`, `crictl info`.",
 		Summary:  "the runtime cannot create sandboxes: no pod can start",
 		Literals: []string{`msg="RunPodSandbox for`},
 		Patterns: []string{`^level=error msg="RunPodSandbox for .* failed, error"`},
@@ -47,7 +53,9 @@ func runtimeRules() []Rule {
 	}, {
 		ID: "runtime-shim-failed", Reason: "RuntimeShimFailed", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
-		Summary:  "a shim (the process between runtime and container) failed, or could not be cleaned up",
+		Advice: "`ps -ef` for shims whose container is gone, `nodeagent inspect` for what they leave behind; " +
+			"`systemctl restart containerd` keeps running containers.",
+		Summary: "a shim (the process between runtime and container) failed, or could not be cleaned up",
 		Literals: []string{
 			"failed to clean up after shim disconnected", "failed to delete dead shim", "failed to start shim",
 			"failed to handle container TaskExit event", "failed to load shim", "failed to delete shim",
@@ -62,7 +70,9 @@ func runtimeRules() []Rule {
 	}, {
 		ID: "runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
-		Summary:  "calls to the container runtime time out",
+		Advice: "`crictl --timeout 10s ps` and `iostat -x 1`: is the disk too slow? A hung shim: `cat " +
+			"/proc/PID/stack`.",
+		Summary: "calls to the container runtime time out",
 		Literals: []string{"context deadline exceeded", "DeadlineExceeded", "context canceled",
 			"waiting for response from boltdb open"},
 		Patterns: []string{
@@ -78,6 +88,7 @@ func runtimeRules() []Rule {
 		// Logged once at each start, and until the network's own pod has written its configuration.
 		ID: "runtime-cni-missing", Reason: "NetworkNotReady", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice:   "`ls /etc/cni/net.d`: the network plugin's pod writes it; `crictl logs` of that pod.",
 		Summary:  "the runtime finds no usable CNI configuration",
 		Literals: []string{"reload cni configuration", "cni plugin not initialized", "o network config found in",
 			"No networks found in"},
@@ -88,7 +99,9 @@ func runtimeRules() []Rule {
 	}, {
 		ID: "runtime-failed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
-		Summary:  "the container runtime failed to start, or exited",
+		Advice: "`journalctl -u containerd -e`; `containerd config dump` checks the configuration; is its disk " +
+			"full?",
+		Summary: "the container runtime failed to start, or exited",
 		Literals: []string{"level=fatal msg=", "failed to start daemon", "Error starting daemon", "containerd: ",
 			"failed to start containerd"},
 		Patterns: []string{`^level=fatal msg=".`, `^containerd: .*(?:failed|permission denied|error|timeout)`,
@@ -97,7 +110,9 @@ func runtimeRules() []Rule {
 	}, {
 		ID: "image-store-corrupt", Reason: "ImageStoreCorrupt", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: []Emitter{Runtime, Kubelet},
-		Summary:  "files of the image store are corrupt",
+		Advice: "`crictl rmi IMAGE` and pull again; many images: drain the node, stop the runtime, empty its " +
+			"store; `smartctl -a` for its disk.",
+		Summary: "files of the image store are corrupt",
 		Literals: []string{
 			"failed to register layer: rename", "readlink /var/lib/docker/overlay2", ": structure needs cleaning",
 			"layer does not exist", "failed to extract layer", "unexpected commit digest", "content digest sha256:",
@@ -120,7 +135,9 @@ func sharedRules() []Rule {
 	return []Rule{{
 		ID: "daemon-no-addresses", Reason: "PodAddressesExhausted", Domain: Network, Severity: finding.Warning,
 		Emitters: daemons,
-		Summary:  "no address is left to assign to pods",
+		Advice: "`ls /var/lib/cni/networks` counts addresses in use; addresses of pods that are gone: `nodeagent " +
+			"inspect`; else a larger range for the node.",
+		Summary: "no address is left to assign to pods",
 		Literals: []string{"no IP addresses available in range set", "failed to assign an IP address to container",
 			"failed to allocate for range"},
 		Patterns: []string{`^.*(?:no IP addresses available in range set|failed to assign an IP address to container|failed to allocate for range \d+: no)`},
@@ -128,7 +145,9 @@ func sharedRules() []Rule {
 	}, {
 		ID: "daemon-fork-failed", Reason: "ForkFailed", Domain: CPU, Severity: finding.Warning,
 		Emitters: append(daemons, Systemd),
-		Summary:  "no new process or thread can be started: a limit of PIDs is reached",
+		Advice: "`cat /sys/fs/cgroup/PATH/pids.current` of the unit against `systemctl show -p TasksMax UNIT`; " +
+			"`sysctl kernel.pid_max` for the node.",
+		Summary: "no new process or thread can be started: a limit of PIDs is reached",
 		Literals: []string{"resource temporarily unavailable", "failed to create new OS thread", "newosproc",
 			"ailed to fork", "ailed to spawn", "ailed to run '", "pthread_create failed"},
 		Patterns: []string{
@@ -141,6 +160,8 @@ func sharedRules() []Rule {
 	}, {
 		ID: "daemon-descriptors", Reason: "DescriptorsExhausted", Domain: CPU, Severity: finding.Warning,
 		Emitters: append(daemons, Systemd),
+		Advice: "`ls /proc/PID/fd` counts; `systemctl show -p LimitNOFILE UNIT`; for watches `sysctl " +
+			"fs.inotify.max_user_watches fs.inotify.max_user_instances`.",
 		Summary:  "a daemon cannot open any more files, sockets or watches",
 		Literals: []string{"too many open files", "Too many open files", "inotify"},
 		Patterns: []string{`^.*: [Tt]oo many open files`,
@@ -149,7 +170,9 @@ func sharedRules() []Rule {
 	}, {
 		ID: "daemon-disk-full", Reason: "DiskFull", Domain: Storage, Severity: finding.Warning,
 		Emitters: append(daemons, Systemd, Journald, Auditd),
-		Summary:  "a daemon could not write: its disk is full, or the limit of cgroups is reached",
+		Advice: "`df -h` and `df -i` of the path in the line; `crictl rmi --prune`, `journalctl " +
+			"--vacuum-size=1G`.",
+		Summary: "a daemon could not write: its disk is full, or the limit of cgroups is reached",
 		Literals: []string{
 			"no space left on device", "No space left on device", "low on disk space for logging",
 			"no space left on logging partition", "disk quota exceeded", "suspending logging due to",
@@ -162,6 +185,7 @@ func sharedRules() []Rule {
 	}, {
 		ID: "daemon-readonly", Reason: "FilesystemIsReadOnly", Domain: Storage, Severity: finding.Warning,
 		Emitters: append(daemons, Systemd, Journald),
+		Advice:   "`findmnt -T PATH` (options ro); `dmesg` has the cause; `mount -o remount,rw` only after `fsck`.",
 		Summary:  "a daemon could not write because a filesystem is read-only",
 		Literals: []string{"ead-only file system"},
 		Patterns: []string{
@@ -172,6 +196,7 @@ func sharedRules() []Rule {
 	}, {
 		ID: "daemon-io-error", Reason: "BlockIOError", Domain: Storage, Severity: finding.Warning,
 		Emitters: append(daemons, Systemd, Journald),
+		Advice:   "`findmnt -T PATH` names the disk, `smartctl -a /dev/sdX` its health; then `fsck`.",
 		Summary:  "a daemon could not read or write a file",
 		Literals: []string{"nput/output error"},
 		Patterns: []string{`^.*/(?:var/(?:lib|log)|run/containerd|etc|usr)/\S*: input/output error`,
@@ -179,6 +204,8 @@ func sharedRules() []Rule {
 		Kind: NodeKind, Expiry: hour,
 	}, {
 		ID: "daemon-panic", Reason: "DaemonPanicked", Domain: Kubernetes, Severity: finding.Warning, Emitters: daemons,
+		Advice: "`journalctl -u UNIT` has the stack: its version and the first lines identify the bug; " +
+			"`systemctl status UNIT` shows whether it is back.",
 		Summary: "kubelet or the runtime, or a part of it, crashed",
 		Literals: []string{"panic: ", "fatal error: ", "bserved a panic", "SIGSEGV: segmentation violation",
 			"level=panic msg="},
@@ -187,8 +214,20 @@ func sharedRules() []Rule {
 		Exclude: `^fatal error: newosproc`,
 		Kind:    NodeKind, Report: "daemon-panic", Expiry: hour,
 	}, {
+		// what systemd's daemons log last when they find themselves broken
+		ID: "daemon-assertion", Reason: "DaemonPanicked", Domain: System, Severity: finding.Warning,
+		Emitters: []Emitter{Systemd, Journald, Udev, Resolved, NetworkManager, TimeDaemon, Oomd},
+		Advice: "`journalctl -u UNIT` has what came before, `coredumpctl info` the stack; is the machine's libc " +
+			"or kernel newer than the package?",
+		Summary:  "a daemon of systemd found itself in a wrong state, and ended",
+		Literals: []string{"Assertion '"},
+		Patterns: []string{`^Assertion '.{1,400}' failed at \S+:\d+, function \w+(?:\(\))?\. Aborting\.`},
+		Kind:     NodeKind, Report: "daemon-panic", Expiry: hour,
+	}, {
 		ID: "etc-hosts-mount", Reason: "EtcHostsMountFailed", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: daemons,
+		Advice: "`ls -l /var/lib/kubelet/pods/UID/etc-hosts`: is it there, is its disk read-only or its label " +
+			"(SELinux) wrong? `ausearch -m avc`.",
 		Summary:  "the file /etc/hosts of a pod cannot be mounted into its containers",
 		Literals: []string{"etc-hosts"},
 		Patterns: []string{`^.*error mounting \\*"/\S+/etc-hosts\\*" to rootfs at \\*"/etc/hosts`},
@@ -197,6 +236,8 @@ func sharedRules() []Rule {
 		// A command that does not exist in the container is a mistake of its author.
 		ID: "oci-create-failed", Reason: "OCICreateFailed", Domain: Kubernetes, Severity: finding.Info,
 		Emitters: daemons,
+		Advice: "The words after it have the cause; `crictl inspect ID`; on many pods: runc's version, cgroups, " +
+			"SELinux or seccomp of the node.",
 		Summary:  "the runtime could not start a container",
 		Literals: []string{"OCI runtime create failed", "OCI runtime start failed", "runc create failed"},
 		Patterns: []string{`^.*(?:OCI runtime (?:create|start) failed|runc create failed)`},

@@ -56,6 +56,8 @@ func systemdRules() []Rule {
 	oom := []string{": A process of this unit has been killed by the OOM killer"}
 	return []Rule{{
 		ID: "systemd-dead", Reason: "SystemdDead", Domain: System, Severity: finding.Fatal, Emitters: emitters,
+		Advice: "PID 1 is gone: drain the node and reboot it (`echo b` into /proc/sysrq-trigger if nothing else " +
+			"answers); `coredumpctl info 1`.",
 		Summary:  "PID 1 crashed: no service can be started or stopped until the node is rebooted",
 		Literals: []string{"reezing execution", ", freezing", "Caught <"},
 		Patterns: []string{`^(?:Freezing execution|.{1,80}, freezing(?:\.|$))`,
@@ -64,57 +66,91 @@ func systemdRules() []Rule {
 	}, {
 		ID: "kubelet-unit-failed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice:   "`systemctl status kubelet`, `journalctl -u kubelet -e`: the last lines before it ended.",
 		Summary:  "kubelet's unit failed",
 		Literals: append([]string{"Failed to start kubelet", "Failed to start Kubernetes",
-			"Failed to start Lightweight Kubernetes", "Failed to start Rancher Kubernetes"}, failedWords...),
+			"Failed to start Lightweight Kubernetes", "Failed to start Rancher Kubernetes", "Failed to start Kubelet",
+			"Failed to start k3s", "Failed to start rke2-", "Failed to start snap.microk8s"}, failedWords...),
 		Patterns: append(failed(kubeletUnit),
-			`^Failed to start (?:kubelet\b|Kubernetes Kubelet|Kubernetes systemd probe|Kubelet|Lightweight Kubernetes|Rancher Kubernetes)`),
+			`^Failed to start (?:(?P<subject4>`+kubeletUnit+`)|(?P<description>kubelet\b|Kubernetes Kubelet|Kubernetes systemd probe|Kubelet|Lightweight Kubernetes|Rancher Kubernetes))`),
 		Kind: "unit", Report: "kubelet-unit", Expiry: hour, ConfirmedBy: "kubelet-health",
 	}, {
 		ID: "kubelet-unit-flapping", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
-		Summary:  "kubelet exits repeatedly", Literals: flappingWords, Patterns: flapping(kubeletUnit),
+		Advice: "`journalctl -u kubelet -e`: the last lines before each end; `systemctl reset-failed kubelet` " +
+			"lets it start again.",
+		Summary: "kubelet exits repeatedly", Literals: flappingWords, Patterns: flapping(kubeletUnit),
 		Kind: "unit", Expiry: hour, ConfirmedBy: "kubelet-restarts",
 	}, {
 		ID: "kubelet-restarted", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice:   "`journalctl -u kubelet -e`: the last lines before each end.",
 		Summary:  "kubelet exits repeatedly", Literals: restartedWords, Patterns: restarted(kubeletUnit),
 		Kind: "unit", Raise: often, Expiry: hour, ConfirmedBy: "kubelet-restarts",
 	}, {
+		// as node-problem-detector counts; whoever restarts it
+		ID: "kubelet-started", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: emitters,
+		Advice: "`journalctl -u kubelet -e`: does it end by itself, or does a tool (configuration management, " +
+			"watchdog) restart it?",
+		Summary: "kubelet is started again and again",
+		Literals: []string{"Started kubelet", "Started Kubernetes", "Started Kubelet", "Started snap.microk8s",
+			"Started k3s", "Started rke2-"},
+		Patterns: []string{`^Started (?P<subject>` + kubeletUnit + `|kubelet(?:\.service)?|Kubernetes [Kk]ubelet|kubelet: The Kubernetes Node Agent|Kubelet)(?: - .*|\.|$)`},
+		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "kubelet-restarts",
+	}, {
 		ID: "kubelet-killed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
-		Summary:  "kubelet was killed, crashed, or exited with an error", Literals: endedWords,
+		Advice: "`journalctl -u kubelet -e`; 9/KILL: out of memory (`dmesg`) or a watchdog; 6/ABRT: systemd's " +
+			"watchdog.",
+		Summary: "kubelet was killed, crashed, or exited with an error", Literals: endedWords,
 		Patterns: ended(kubeletUnit),
 		Kind:     "unit", Report: "kubelet-unit", Expiry: hour, ConfirmedBy: "kubelet-health",
 	}, {
 		ID: "runtime-unit-failed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice:   "`systemctl status containerd`, `journalctl -u containerd -e`: the last lines before it ended.",
 		Summary:  "the container runtime's unit failed",
 		Literals: append([]string{"Failed to start containerd", "Failed to start Docker", "Failed to start docker",
-			"Failed to start Container Runtime Interface", "Failed to start crio"}, failedWords...),
+			"Failed to start Container Runtime Interface", "Failed to start crio", "Failed to start cri-docker"}, failedWords...),
 		Patterns: append(failed(runtimeUnit),
-			`^Failed to start (?:containerd\b|[Dd]ocker(?:\.service| Application Container Engine|\.$)|Container Runtime Interface|crio\.service)`),
+			`^Failed to start (?:(?P<subject4>`+runtimeUnit+`)|(?P<description>containerd\b|[Dd]ocker(?: Application Container Engine|\.$)|Container Runtime Interface))`),
 		Kind: "unit", Report: "runtime-unit", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-unit-flapping", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
-		Summary:  "the container runtime exits repeatedly", Literals: flappingWords,
+		Advice: "`journalctl -u containerd -e`: the last lines before each end; `systemctl reset-failed " +
+			"containerd` lets it start again.",
+		Summary: "the container runtime exits repeatedly", Literals: flappingWords,
 		Patterns: flapping(runtimeUnit),
 		Kind:     "unit", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "runtime-restarted", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice:   "`journalctl -u containerd -e`: the last lines before each end.",
 		Summary:  "the container runtime exits repeatedly", Literals: restartedWords,
 		Patterns: restarted(runtimeUnit),
 		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
+		ID: "runtime-started", Reason: "RuntimeRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: emitters,
+		Advice:   "`journalctl -u containerd -e`: does it end by itself, or does a tool restart it?",
+		Summary:  "the container runtime is started again and again",
+		Literals: []string{"Started containerd", "Started docker", "Started Docker", "Started crio",
+			"Started Container Runtime Interface", "Started cri-docker"},
+		Patterns: []string{`^Started (?P<subject>` + runtimeUnit + `|containerd container runtime|Docker Application Container Engine|Container Runtime Interface for OCI.*?)(?: - .*|\.|$)`},
+		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "runtime-health",
+	}, {
 		ID: "runtime-killed", Reason: "RuntimeNotRunning", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice:   "`journalctl -u containerd -e`; 9/KILL: out of memory (`dmesg`) or a watchdog.",
 		Summary:  "the container runtime was killed, crashed, or exited with an error", Literals: endedWords,
 		Patterns: ended(runtimeUnit),
 		Kind:     "unit", Report: "runtime-unit", Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "unit-hung", Reason: "SystemdUnitHung", Domain: System, Severity: finding.Warning, Emitters: emitters,
+		Advice: "`cat /proc/PID/stack` of its processes (`systemctl status UNIT`): what they wait for, mostly a " +
+			"disk or a network filesystem.",
 		Summary:  "a service missed its watchdog, or does not exit when it is killed: it hangs in the kernel",
 		Literals: []string{"atchdog timeout", "rocesses still around after", " still around after "},
 		Patterns: []string{`^(?P<subject>` + oneUnit + `):? [Ww]atchdog timeout(?: \(limit|!)`, `^(?P<subject2>` +
@@ -125,23 +161,29 @@ func systemdRules() []Rule {
 	}, {
 		ID: "unit-flapping", Reason: "SystemdUnitFlapping", Domain: System, Severity: finding.Warning,
 		Emitters: emitters,
-		Summary:  "a service exits repeatedly", Literals: flappingWords, Patterns: flapping(oneUnit),
+		Advice: "`journalctl -u UNIT -e`: the last lines before each end; `systemctl reset-failed UNIT` lets it " +
+			"start again.",
+		Summary: "a service exits repeatedly", Literals: flappingWords, Patterns: flapping(oneUnit),
 		Exclude: notOurUnits,
 		Kind:    "unit", Expiry: hour,
 	}, {
 		ID: "unit-restarted", Reason: "SystemdUnitFlapping", Domain: System, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice:   "`journalctl -u UNIT -e`: the last lines before each end.",
 		Summary:  "a service exits repeatedly", Literals: restartedWords, Patterns: restarted(oneUnit),
 		Exclude: notOurUnits,
 		Kind:    "unit", Raise: often, Expiry: hour,
 	}, {
 		ID: "container-unit-oom", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info,
 		Emitters: emitters,
-		Summary:  "a container reached its memory limit and the kernel killed one of its processes", Literals: oom,
+		Advice: "The container reached its own limit: `kubectl describe pod` shows the limit; raise it, or mend " +
+			"the leak.",
+		Summary: "a container reached its memory limit and the kernel killed one of its processes", Literals: oom,
 		Patterns: []string{`^(?P<subject>(?:cri-containerd-|crio-|docker-[0-9a-f]|libpod-|kubepods)\S{0,250}): A process of this unit has been killed by the OOM killer`},
 		Kind:     "unit", Report: "unit-oom", Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "unit-oom", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning, Emitters: emitters,
+		Advice:   "`systemctl show -p MemoryMax UNIT` (its own limit), or the node ran out of memory: `dmesg`.",
 		Summary:  "the kernel killed a process of a service because memory ran out",
 		Literals: append([]string{"Failed with result 'oom-kill'"}, oom...),
 		Patterns: []string{`^(?P<subject>` + oneUnit +
@@ -151,12 +193,15 @@ func systemdRules() []Rule {
 	}, {
 		ID: "system-unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Warning,
 		Emitters: emitters,
+		Advice:   "`systemctl status UNIT`, `journalctl -u UNIT -e`; `systemctl restart UNIT`.",
 		Summary:  "a service that the machine needs failed",
 		Literals: append([]string{"ain process exited, code="}, failedWords...), Patterns: append(failed(systemUnit),
 			ended(systemUnit)...),
 		Kind: "unit", Report: "system-unit", Expiry: hour,
 	}, {
 		ID: "mount-failed", Reason: "FstabMountMissing", Domain: Storage, Severity: finding.Warning, Emitters: emitters,
+		Advice: "`systemctl status UNIT`, `findmnt --verify` checks /etc/fstab, `lsblk -f` shows the disks and " +
+			"their UUIDs.",
 		Summary: "a filesystem could not be mounted, or its disk did not appear",
 		Literals: []string{"Failed to mount ", "Timed out waiting for device ", "Dependency failed for /",
 			"Dependency failed for Local", "Dependency failed for Remote", "Failed with result '",
@@ -171,6 +216,8 @@ func systemdRules() []Rule {
 		Kind:    "mount", Report: "mount", Expiry: hour, ConfirmedBy: "fstab-mounts",
 	}, {
 		ID: "emergency-mode", Reason: "EmergencyMode", Domain: System, Severity: finding.Warning, Emitters: emitters,
+		Advice: "At the console: `systemctl --failed`, `journalctl -xb`; mostly a line of /etc/fstab whose disk " +
+			"is gone (`nofail`).",
 		Summary:  "the machine could not boot completely and waits in emergency mode for input at its console",
 		Literals: []string{"Emergency Shell", "Emergency Mode"},
 		Patterns: []string{`^(?:Started|Starting|Reached target) (?:emergency\.\w+ - )?Emergency (?:Shell|Mode)`},
@@ -178,15 +225,19 @@ func systemdRules() []Rule {
 	}, {
 		// Some unit fails on every second machine: only information.
 		ID: "unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Info, Emitters: emitters,
+		Advice:  "`systemctl status UNIT`, `journalctl -u UNIT -e`.",
 		Summary: "a unit failed",
 		Literals: append([]string{"Failed to start ", "ain process exited, code=", "Failed to listen on ",
 			"Failed at step ", "ontrol process exited, ", "operation timed out", "' timed out", "stop-",
-			"start failed with result '", "Dependency failed for "}, failedWords...),
+			"start failed with result '", "Dependency failed for ", ": Failed to run '"}, failedWords...),
 		Patterns: append(append(failed(oneUnit), ended(oneUnit)...),
-			`^Failed to (?:start|listen on) (?P<subject4>.{1,200}?)\.?$`,
-			`^Dependency failed for (?P<subject5>.{1,200}?)\.?$`,
+			`^Failed to (?:start|listen on) (?P<subject4>`+oneUnit+`)(?: - .{0,200})?\.?$`,
+			`^Failed to (?:start|listen on) (?P<subject9>(?P<description>.{1,200}?))\.?$`,
+			`^Dependency failed for (?P<subject5>`+oneUnit+`) - .{0,200}$`,
+			`^Dependency failed for (?P<subject10>.{1,200}?)\.?$`,
 			`^(?P<subject6>`+oneUnit+
 				`):? (?:Failed at step [A-Z_]+ spawning |[Cc]ontrol process exited, code=(?:(?:killed|dumped),? status=|exited,? status=[1-9])|[Ss]tart(?:-\w+)? operation timed out|State '[\w-]+' timed out|stop-\w+ timed out)`,
+			`^(?P<subject8>`+oneUnit+`): Failed to run '[\w-]+' task: `,
 			`^(?:`+oneUnit+`: )?Job (?P<subject7>`+oneUnit+
 				`)/start failed with result '(?:dependency|timeout|failed)'`),
 		Exclude: notOurUnits + `|^Failed to start (?:Session|User Manager|run-|transient|Transient|User Runtime)`,
@@ -199,6 +250,7 @@ func journalRules() []Rule {
 	return []Rule{{
 		ID: "journal-corrupted", Reason: "JournalCorrupted", Domain: System, Severity: finding.Info,
 		Emitters: []Emitter{Journald},
+		Advice:   "`journalctl --verify`; once after a power cut is normal, again: `smartctl -a` for its disk.",
 		Summary:  "a journal file was not closed cleanly: the machine lost power or crashed, or its disk is damaged",
 		Literals: []string{"corrupted or uncleanly shut down, renaming", "Journal file corrupted"},
 		Patterns: []string{`^File (?P<subject>/\S{1,255}) corrupted or uncleanly shut down, renaming and replacing`,
@@ -207,6 +259,7 @@ func journalRules() []Rule {
 	}, {
 		ID: "journal-not-written", Reason: "JournalNotWritten", Domain: System, Severity: finding.Warning,
 		Emitters: []Emitter{Journald},
+		Advice:   "`systemctl status systemd-journald`, `df -h /var/log/journal`; `journalctl --vacuum-size=500M`.",
 		Summary:  "journald cannot write its files",
 		Literals: []string{"Failed to write entry", "Failed to create new", "Failed to open system journal",
 			"Failed to open runtime journal", "Failed to rotate"},
@@ -216,15 +269,18 @@ func journalRules() []Rule {
 	}, {
 		ID: "journal-lost", Reason: "JournalMessagesLost", Domain: System, Severity: finding.Info,
 		Emitters: []Emitter{Journald},
-		Summary:  "messages arrived faster than journald accepts them, and some were dropped",
-		Literals: []string{"Suppressed ", "Missed ", "Forwarding to syslog missed "},
-		Patterns: []string{`^Suppressed \d+ messages from (?P<subject>\S+)`, `^Missed \d+ kernel messages`,
-			`^Forwarding to syslog missed \d+ messages`},
-		Kind: "unit", Raise: Rate{5, 10 * time.Minute}, Expiry: hour, // a burst, as at boot, is normal
+		Advice: "The unit in the line logs too much: mend it, or raise RateLimitBurst in journald.conf " +
+			"(`systemd-analyze cat-config systemd/journald.conf`).",
+		Summary: "messages arrived faster than journald accepts them, and some were dropped",
+		// "Forwarding to syslog missed": the journal has them, a syslog daemon reads too slowly.
+		Literals: []string{"Suppressed ", "Missed "},
+		Patterns: []string{`^Suppressed \d+ messages from (?P<subject>\S+)`, `^Missed \d+ kernel messages`},
+		Kind:     "unit", Raise: Rate{5, 10 * time.Minute}, Expiry: hour, // a burst, as at boot, is normal
 	}, {
 		// Unlike the kernel's lines, for each signal that dumps core. The program chooses its name.
 		ID: "program-dumped-core", Reason: "AppCrash", Domain: CPU, Severity: finding.Info,
 		Emitters: []Emitter{Coredump},
+		Advice:   "`coredumpctl info PID` has the stack; many programs: test the node's memory (`edac-util -v`).",
 		Summary:  "a program crashed; many in a short time point to bad memory, a bad library or a crash loop",
 		Literals: []string{" dumped core"},
 		Patterns: []string{`^(?:\[.{1,8}\] )?Process (?P<pid>\d+) \((?P<subject>` + Command +
@@ -232,7 +288,31 @@ func journalRules() []Rule {
 		Kind: "process", Escalate: Rate{5, 10 * time.Minute}, EscalateSeverity: finding.Warning,
 		Expiry: 10 * time.Minute,
 	}, {
+		// abrt-notification: the lines that node-problem-detector's abrt-adaptor knows.
+		ID: "abrt-program-crashed", Reason: "AppCrash", Domain: CPU, Severity: finding.Info,
+		Emitters: []Emitter{Abrt},
+		Advice: "`abrt-cli list` (or `abrt list`) has the reports and stacks; many programs in a short time: test the " +
+			"node's memory (`edac-util -v`).",
+		Summary:  "a program crashed, or ended with an exception that it does not handle",
+		Literals: []string{" crashed in ", " encountered an uncaught ", "Display server "},
+		Patterns: []string{
+			`^\[?Process (?P<pid>\d+) \((?P<subject>[^)]{1,64})\) (?:of user \d+ )?(?:crashed in |encountered an uncaught \S+ exception)`,
+			`^Display server (?P<subject2>\S+) crash in `,
+		},
+		Kind: "process", Escalate: Rate{5, 10 * time.Minute}, EscalateSeverity: finding.Warning,
+		Expiry: 10 * time.Minute,
+	}, {
+		ID: "abrt-kernel-fault", Reason: "KernelOops", Domain: CPU, Severity: finding.Warning,
+		Emitters: []Emitter{Abrt},
+		Advice: "`abrt-cli list` (or `abrt list`) has the kernel's report; `journalctl -k -b -1 -e` the end of the boot " +
+			"before: drain the node and reboot it, if it has not been.",
+		Summary:  "the kernel had an oops or a panic, of which a report was saved",
+		Literals: []string{"System encountered a "},
+		Patterns: []string{`^System encountered a (?P<kind>fatal|non-fatal) error in `},
+		Kind:     NodeKind, Expiry: hour,
+	}, {
 		ID: "oomd-killed", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning, Emitters: []Emitter{Oomd},
+		Advice:   "`oomctl` shows pressure and limits; `journalctl -u systemd-oomd -e` what it killed and why.",
 		Summary:  "systemd-oomd killed the processes of a cgroup because memory was short",
 		Literals: []string{"Killed /", "emory pressure for /", "emory used ("},
 		Patterns: []string{`^Killed (?P<subject>/\S{1,255}) due to (?:memory|swap)`,

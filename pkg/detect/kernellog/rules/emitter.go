@@ -23,4 +23,5 @@ const (
 	Auditd         Emitter = "auditd"
 	ISCSI          Emitter = "iscsid"
 	Coredump       Emitter = "coredump"
+	Abrt           Emitter = "abrt" // Fedora's and Red Hat's bug reporting tool
 )

@@ -39,6 +39,7 @@ type Rule struct {
 	Domain   Domain
 	Severity finding.Severity
 	Summary  string // what a line of this rule means, for users
+	Advice   string // what to do next, with the command; plain text, commands in backquotes
 
 	// Literals are the pre-filter: a line is only compared with the patterns when it contains one of them.
 	Literals []string

@@ -6,8 +6,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// noDisk matches block devices whose errors are no fault of the node: floppies, optical drives without a disc, loop
-// devices, RAM disks.
+// noDisk matches block devices whose errors are no fault of the node: floppies, optical drives without a disc, RAM
+// disks; and loop devices, which have a rule of their own.
 const noDisk = `(?:fd\d+|sr\d+|scd\d+|loop\d+(?:p\d+)?|ram\d+|zram\d+)`
 
 // ConfirmedBy is set only for faults that the state shows as long as they exist. Errors of single I/Os, timeouts and
@@ -21,6 +21,8 @@ func blockRules() []Rule {
 	const request = `^(?:blk_update_request: |print_req_error: |end_request: )?`
 	return []Rule{{
 		ID: "disk-medium-error", Reason: "DiskMediumError", Domain: Storage, Severity: finding.Warning,
+		Advice: "`smartctl -a /dev/sdX` (pending and reallocated sectors); save the data and replace the disk; " +
+			"blocks that cannot be read stay lost.",
 		Summary:  "a disk can no longer read or write some of its blocks",
 		Literals: []string{"critical medium error, dev "},
 		Patterns: []string{request + `critical medium error, dev (?P<subject>[^\s,]+), sector (?P<sector>\d+)`},
@@ -28,6 +30,8 @@ func blockRules() []Rule {
 		Kind:     "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "block-io-error", Reason: "BlockIOError", Domain: Storage, Severity: finding.Warning,
+		Advice: "`smartctl -a /dev/sdX` for the disk, `dmesg` around the line for cable, controller or path, " +
+			"`lsblk` for what is on it; of a network disk look at its session.",
 		Summary:  "reads from a disk, or writes to it, fail",
 		Literals: []string{" error, dev "},
 		Patterns: []string{request +
@@ -36,10 +40,12 @@ func blockRules() []Rule {
 		// with the number of the operation); nbd devices without a server fail the first read of the
 		// partition table.
 		Exclude: `error, dev ` + noDisk +
-			`,|critical target error, .* flags (?:[0-9a-f]*0)?[3579]$|critical target error, .*\((?:DISCARD|WRITE_ZEROES|WRITE_SAME|SECURE_ERASE)\)|error, dev nbd\d+, sector 0\b`,
+			`,|critical target error, .* flags (?:[0-9a-f]*0)?[3579]$|critical target error, .*\((?:DISCARD|WRITE_ZEROES|WRITE_SAME|SECURE_ERASE)\)|error, dev nbd\d+, sector 0(?:$| flags| op 0x0:)`,
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "buffer-io-error", Reason: "IOError", Domain: Storage, Severity: finding.Warning,
+		Advice: "What was written may be lost: `lsblk` shows the filesystem on it, `smartctl -a /dev/sdX` the " +
+			"disk's health; then `fsck` it.",
 		Summary: "a block of a disk could not be read, or what was written to it is lost",
 		Literals: []string{"Buffer I/O error on dev", "lost page write due to I/O error on ",
 			": writeback error on inode "},
@@ -53,6 +59,8 @@ func blockRules() []Rule {
 	}, {
 		// The name before the text is that of the program, since 5.12; the device is in the second line of the record.
 		ID: "beyond-end-of-device", Reason: "AccessBeyondEndOfDevice", Domain: Storage, Severity: finding.Warning,
+		Advice: "`blockdev --getsize64 /dev/sdX` against the filesystem's own size (`dumpe2fs -h`, `xfs_info`): " +
+			"was the disk or volume shrunk, or is another one in its place?",
 		Summary:  "a filesystem accessed blocks beyond the end of its disk: it is damaged, or the disk shrank",
 		Literals: []string{"attempt to access beyond end of device", ": rw="},
 		Patterns: []string{
@@ -64,11 +72,38 @@ func blockRules() []Rule {
 	}}
 }
 
+// LoopIOError is the ID of the rule for errors of loop devices: the check asks whether something uses the device.
+const LoopIOError = "loop-io-error"
+
+// loopRules: the same, of loop devices; drivers/block/loop.c. Tools that attach images leave such errors behind when
+// they detach them, or the image is gone.
+func loopRules() []Rule {
+	const loop = `loop\d+(?:p\d+)?`
+	return []Rule{{
+		ID: LoopIOError, Reason: "LoopIOError", Domain: Storage, Severity: finding.Warning,
+		Advice: "`losetup -l` names the file behind it, `findmnt /dev/loopN` and `lsblk` who uses it; is the file's disk " +
+			"full (`df -h`) or failing? What nobody uses: `losetup -d /dev/loopN`.",
+		Summary: "reads from a loop device, or writes to it, fail: a fault where a mount or the device mapper uses it, " +
+			"else what a detached image leaves behind",
+		Literals: []string{" error, dev loop", "Buffer I/O error on dev", "lost page write due to I/O error on loop",
+			"loop: Write error at byte offset "},
+		Patterns: []string{
+			`^(?:blk_update_request: |print_req_error: |end_request: )?(?P<class>I/O|critical (?:medium|target|space allocation)|timeout) error, dev (?P<subject>` + loop + `), sector (?P<sector>\d+)`,
+			`^Buffer I/O error on dev(?:ice)? (?P<subject>` + loop + `), logical block (?P<block>\d+)`,
+			`^lost page write due to I/O error on (?P<subject>` + loop + `)$`,
+			`^loop: Write error at byte offset \d+, length \d+\.`,
+		},
+		Exclude: `critical target error, .*\((?:DISCARD|WRITE_ZEROES|WRITE_SAME|SECURE_ERASE)\)|critical target error, .* flags (?:[0-9a-f]*0)?[3579]$`,
+		Kind:    "device", Expiry: time.Hour,
+	}}
+}
+
 // scsiRules: drivers/scsi/{scsi_error,scsi_lib,scsi_logging,sd}.c and host adapters' drivers.
 func scsiRules() []Rule {
 	const device = `^(?:sd|scsi|st|ses|sg) (?P<subject0>\d+:\d+:\d+:\d+): (?:\[(?P<subject>\w+)\] )?(?:tag#\d+ )?`
 	return []Rule{{
 		ID: "scsi-medium-error", Reason: "SCSIMediumError", Domain: Storage, Severity: finding.Warning,
+		Advice:   "`smartctl -a /dev/sdX` (SAS: `smartctl -l error`); save the data and replace the disk.",
 		Summary:  "a disk reports that it cannot read some of its blocks, or that it is defective",
 		Literals: []string{"Sense Key : ", "Add. Sense: "},
 		Patterns: []string{device +
@@ -76,6 +111,8 @@ func scsiRules() []Rule {
 		Kind: "device", Report: "scsi-sense", Expiry: 24 * time.Hour,
 	}, {
 		ID: "scsi-device-offline", Reason: "DiskOffline", Domain: Storage, Severity: finding.Warning,
+		Advice: "`cat /sys/block/sdX/device/state`; when its cause (cable, controller, path) is mended: " +
+			"`rescan-scsi-bus.sh`, or write \"running\" to that file.",
 		Summary: "the kernel took a disk offline: every access to it fails",
 		Literals: []string{"rejecting I/O to offline device", "Device offlined - not ready", "Offlining disk!",
 			"killing request"},
@@ -84,12 +121,16 @@ func scsiRules() []Rule {
 		Kind: "device", Expiry: 24 * time.Hour, ConfirmedBy: "scsi-device-state",
 	}, {
 		ID: "scsi-device-dead", Reason: "DiskGone", Domain: Storage, Severity: finding.Warning,
+		Advice: "A removed disk is still in use: `lsof /dev/sdX`, `findmnt /dev/sdX`, `dmsetup ls --tree`: end " +
+			"the users, unmount.",
 		Summary:  "a disk that was removed is still in use: every access to it fails",
 		Literals: []string{"rejecting I/O to dead device"},
 		Patterns: []string{device + `rejecting I/O to dead device`},
 		Kind:     "device", Expiry: time.Hour,
 	}, {
 		ID: "scsi-command-failed", Reason: "SCSICommandFailed", Domain: Storage, Severity: finding.Warning,
+		Advice: "`smartctl -a /dev/sdX`, `multipath -ll`; many disks at once: controller, backplane, cable or " +
+			"fabric, not the disk.",
 		Summary: "a disk, or the path to it, does not respond",
 		Literals: []string{"Result: hostbyte=", "timing out command, waited", "Sense Key : Aborted Command",
 			"attempting task abort!", "attempting device reset!", "attempting target reset!", "attempting host reset!",
@@ -116,6 +157,8 @@ func scsiRules() []Rule {
 		Kind: "device", Report: "scsi-sense", Expiry: time.Hour,
 	}, {
 		ID: "storage-controller-fault", Reason: "StorageControllerFault", Domain: Storage, Severity: finding.Warning,
+		Advice: "`storcli64 /c0 show all` (`ssacli ctrl all show status`, `sas3ircu LIST`): firmware, battery, " +
+			"heat; update firmware and driver.",
 		Summary: "a storage controller stopped or was reset",
 		Literals: []string{"FW in FAULT state", "fault_state(0x", "SAS host is non-operational",
 			"Controller lockup detected", "controller is offline", "controller offline", "Host adapter abort request",
@@ -162,6 +205,8 @@ func ataRules() []Rule {
 	const port = `^(?P<subject>ata\d+(?:\.\d+)?): `
 	return []Rule{{
 		ID: "ata-device-disabled", Reason: "ATADeviceDisabled", Domain: Storage, Severity: finding.Warning,
+		Advice: "`smartctl -a /dev/sdX`; reseat the disk and its cable; `echo \"- - -\"` into " +
+			"/sys/class/scsi_host/hostN/scan finds it again.",
 		Summary:  "the kernel disabled a SATA disk",
 		Literals: []string{": disable device", ": disabled", "giving up", " tries, disabling"},
 		Patterns: []string{port +
@@ -171,6 +216,7 @@ func ataRules() []Rule {
 			`(?:configured for |SATA link up )`},
 	}, {
 		ID: "ata-error", Reason: "ATAError", Domain: Storage, Severity: finding.Warning,
+		Advice:  "`smartctl -a /dev/sdX`: UDMA_CRC errors mean the cable or backplane, pending sectors the disk.",
 		Summary: "commands to a SATA disk fail: the disk, its cable or its power supply is faulty",
 		Literals: []string{
 			": exception Emask ", ": failed command: ", ": NCQ disabled due to excessive errors", ": qc timeout ",
@@ -195,6 +241,8 @@ func nvmeRules() []Rule {
 	const nvmeHead = `^(?:block |nvme )?(?P<subject>nvme\S+): `
 	return []Rule{{
 		ID: "nvme-disabled", Reason: "NVMeDisabled", Domain: Storage, Severity: finding.Warning,
+		Advice: "`nvme list` and `nvme smart-log /dev/nvmeN`; a power-cycle of the slot brings it back, or it is " +
+			"dead: replace.",
 		Summary: "the kernel disabled an NVMe disk: every access to it fails",
 		Literals: []string{
 			": Disabling device after reset failure", ": Removing after probe failure", ": Device not ready; aborting ",
@@ -208,6 +256,8 @@ func nvmeRules() []Rule {
 			`\d+/\d+/\d+ default/read/poll queues`},
 	}, {
 		ID: "nvme-controller-down", Reason: "NVMeControllerDown", Domain: Storage, Severity: finding.Warning,
+		Advice: "`nvme smart-log /dev/nvmeN`, `nvme error-log /dev/nvmeN`; update its firmware; if the line " +
+			"advises it: `nvme_core.default_ps_max_latency_us=0` on the kernel's command line.",
 		Summary: "an NVMe disk stopped responding and is being reset",
 		Literals: []string{": controller is down; will reset", "persistent internal error",
 			"resetting controller due to AER",
@@ -217,6 +267,8 @@ func nvmeRules() []Rule {
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "nvme-timeout", Reason: "NVMeTimeout", Domain: Storage, Severity: finding.Warning,
+		Advice: "`nvme smart-log /dev/nvmeN`; of a cloud's network disk raise `nvme_core.io_timeout`; else " +
+			"firmware, slot, replacement.",
 		Summary: "commands to an NVMe disk time out",
 		Literals: []string{"timeout, ", ": timeout cid 0x", ": queue ", " QID ", ": Abort status: 0x",
 			"Fw activation timeout", "ANATT timeout"},
@@ -233,6 +285,7 @@ func nvmeRules() []Rule {
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "nvme-media-error", Reason: "NVMeMediaError", Domain: Storage, Severity: finding.Warning,
+		Advice:   "`nvme smart-log /dev/nvmeN` (media_errors, available_spare); save the data and replace the disk.",
 		Summary:  "an NVMe disk can no longer read or write some of its blocks",
 		Literals: []string{"(sct 0x"},
 		Patterns: []string{`^(?P<subject>nvme\d+(?:c\d+)?n\d+): [A-Z][\w /]*\(0x[0-9a-f]+\)(?: @ LBA (?P<lba>\d+), \d+ blocks)?, .*\(sct 0x(?:2 / sc 0x[0-9a-f]+|0 / sc 0x6)\)`},
@@ -240,32 +293,27 @@ func nvmeRules() []Rule {
 	}, {
 		// Of the generic status codes only those that blame the disk: the others reject what it does not support.
 		ID: "nvme-command-failed", Reason: "NVMeCommandFailed", Domain: Storage, Severity: finding.Warning,
+		Advice: "`nvme error-log /dev/nvmeN` and `nvme smart-log /dev/nvmeN`; of a fabric also `nvme " +
+			"list-subsys`.",
 		Summary:  "commands to an NVMe disk fail: the disk, or the path to it, is faulty",
 		Literals: []string{"(sct 0x"},
 		Patterns: []string{`^(?P<subject>nvme\d+(?:c\d+)?n\d+): [A-Z][\w /]*\(0x[0-9a-f]+\)(?: @ LBA \d+, \d+ blocks)?, .*\(sct 0x(?:3 / sc 0x[0-9a-f]+|0 / sc 0x(?:4|5|8|82))\)`},
 		Kind:     "device", Expiry: time.Hour,
 	}, {
 		ID: "nvme-no-path", Reason: "NVMeNoPath", Domain: Storage, Severity: finding.Warning,
+		Advice: "`nvme list-subsys` shows the paths and their state: I/O waits until one is back, or " +
+			"ctrl_loss_tmo ends.",
 		Summary:  "no path to an NVMe namespace is usable, and I/O waits for one",
 		Literals: []string{" - requeuing I/O"},
 		Patterns: []string{nvmeHead + `no (?:available |usable )?path(?: available)? - requeuing I/O`},
 		Kind:     "device", Expiry: time.Hour, ConfirmedBy: "multipath",
 	}, {
 		ID: "nvme-paths-lost", Reason: "NVMePathsLost", Domain: Storage, Severity: finding.Warning,
+		Advice: "`nvme list-subsys`; `nvme connect-all` when the target answers; filesystems on it must be " +
+			"unmounted and checked.",
 		Summary:  "no path to an NVMe namespace is left, and I/O fails",
 		Literals: []string{" - failing I/O"},
 		Patterns: []string{nvmeHead + `no (?:available |usable )?path(?: available)? - failing I/O`},
 		Kind:     "device", Expiry: time.Hour,
-	}, {
-		ID: "nvme-keepalive", Reason: "NVMeConnectionLost", Domain: Storage, Severity: finding.Warning,
-		Summary: "the network connection to an NVMe disk was lost",
-		Literals: []string{"nvme_keep_alive_end_io error", ": keep-alive failed", ": failed to connect queue",
-			": starting error recovery", ": Failed reconnect attempt ", ": Reconnecting in ",
-			": Removing controller...", ": NVME-FC{"},
-		Patterns: []string{controller +
-			`(?:failed nvme_keep_alive_end_io error=|keep-alive failed(?:: -?\d+|$)|failed to connect queue: \d+ ret=|starting error recovery|Failed reconnect attempt \d+|Reconnecting in \d+ seconds|Removing controller\.\.\.|NVME-FC\{\d+\}: (?:controller connectivity lost|io failed|transport (?:association|detected)|dev_loss_tmo|couldn't reconnect|.*(?:reconnect|Reconnect) (?:failure|attempt)))`},
-		Kind: "device", Expiry: time.Hour,
-		Recovery: Recovery{Literals: []string{": Successfully reconnected"}, Pattern: controller +
-			`Successfully reconnected`},
 	}}
 }

@@ -23,6 +23,8 @@ const (
 func crashRules() []Rule {
 	return []Rule{{
 		ID: "app-crash", Reason: "AppCrash", Domain: CPU, Severity: finding.Info,
+		Advice: "`coredumpctl info PID`, or the container's log; one program on one node again and again: its " +
+			"bug or its memory, many programs at once: test the node's memory (`edac-util -v`).",
 		Summary:  "a program crashed; many in a short time point to bad memory, a bad library or a crash loop",
 		Literals: []string{"]: segfault at ", " sp:", "]: unhandled ", "] bad frame in "},
 		Patterns: []string{
@@ -42,6 +44,7 @@ func crashRules() []Rule {
 func limitRules() []Rule {
 	return []Rule{{
 		ID: "file-max-reached", Reason: "FileHandlesExhausted", Domain: CPU, Severity: finding.Fatal,
+		Advice:   "`cat /proc/sys/fs/file-nr`; `lsof` counts by program; raise `fs.file-max`.",
 		Summary:  "no program on the node can open another file: fs.file-max is reached", // fs/file_table.c
 		Literals: []string{"VFS: file-max limit"},
 		Patterns: []string{`^VFS: file-max limit (?P<limit>\d+) reached`},
@@ -49,6 +52,8 @@ func limitRules() []Rule {
 	}, {
 		ID: "pids-limit", Reason: "PIDsLimitReached", Domain: CPU, Severity: finding.Warning,
 		// kernel/cgroup/pids.c
+		Advice: "`cat /sys/fs/cgroup/PATH/pids.max` and pids.current: a fork bomb, or a limit too low (kubelet: " +
+			"podPidsLimit).",
 		Summary:  "a cgroup reached its limit of processes and threads: its programs cannot start new ones",
 		Literals: []string{"cgroup: fork rejected by pids controller"},
 		Patterns: []string{`^cgroup: fork rejected by pids controller in (?P<cgroup>/.*)`},
@@ -56,6 +61,7 @@ func limitRules() []Rule {
 	}, {
 		ID: "audit-backlog", Reason: "AuditBacklogExceeded", Domain: CPU, Severity: finding.Warning,
 		// kernel/audit.c
+		Advice:   "`auditctl -s` (backlog, lost): fewer rules, a larger `auditctl -b`, or a faster disk for auditd.",
 		Summary:  "audit records are produced faster than they are read: programs are slowed down, or records are lost",
 		Literals: []string{"audit: audit_backlog=", "audit: backlog limit exceeded"},
 		Patterns: []string{`^audit: audit_backlog=\d+ > audit_backlog_limit=\d+`, `^audit: backlog limit exceeded$`},

@@ -16,18 +16,25 @@ func ext4Rules() []Rule {
 	)
 	return []Rule{{
 		ID: "ext4-readonly", Reason: "FilesystemIsReadOnly", Domain: Storage, Severity: finding.Fatal,
+		Advice: "Drain the node; `dmesg` before the line has the cause, `smartctl -a /dev/sdX` the disk's " +
+			"health. Then `umount` and `e2fsck -f /dev/sdX`; `mount -o remount,rw` without that writes onto a " +
+			"damaged filesystem.",
 		Summary:  "an ext4 filesystem became read-only after an error",
 		Literals: []string{"emounting filesystem read-only"},
 		Patterns: []string{message + `(?:error: )?[Rr]emounting filesystem read-only`},
 		Kind:     "filesystem", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "ext4-shutdown", Reason: "Ext4Shutdown", Domain: Storage, Severity: finding.Fatal,
+		Advice: "It was shut down on purpose (`xfs_io -x -c shutdown`) or after errors: `umount`, `e2fsck -f " +
+			"/dev/sdX`, mount again.",
 		Summary:  "an ext4 filesystem was shut down: every access to it fails",
 		Literals: []string{"shut down requested ("},
 		Patterns: []string{message + `shut down requested \(\d+\)`},
 		Kind:     "filesystem", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "journal-aborted", Reason: "JournalAborted", Domain: Storage, Severity: finding.Fatal,
+		Advice: "A write to the journal failed: `smartctl -a /dev/sdX` for the disk; then `umount` and `e2fsck " +
+			"-f /dev/sdX`.",
 		Summary:  "the journal of a filesystem was aborted: the filesystem accepts no more writes",
 		Literals: []string{"Aborting journal on device ", "Detected aborted journal"},
 		Patterns: []string{
@@ -37,12 +44,16 @@ func ext4Rules() []Rule {
 		Kind: "filesystem", Report: "journal", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "ext4-error", Reason: "Ext4Error", Domain: Storage, Severity: finding.Warning,
+		Advice: "Damaged metadata or a failing disk: `smartctl -a /dev/sdX`; plan `umount` and `e2fsck -f " +
+			"/dev/sdX`. `tune2fs -l` shows what happens at errors.",
 		Summary:  "an ext4 filesystem detected corruption",
 		Literals: []string{"-fs error (device "},
 		Patterns: []string{failure},
 		Kind:     "filesystem", Expiry: 24 * time.Hour, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "ext4-warning", Reason: "Ext4Warning", Domain: Storage, Severity: finding.Warning,
+		Advice: "The text names the cause: `dmesg`; a maximal mount count or a needed check: `e2fsck -f " +
+			"/dev/sdX` at the next maintenance.",
 		Summary:  "an operation of an ext4 filesystem failed",
 		Literals: []string{"-fs warning (device "},
 		Patterns: []string{`^EXT[234]-fs warning \(device (?P<subject>[^)\s]+)\)`},
@@ -50,6 +61,8 @@ func ext4Rules() []Rule {
 		Kind:     "filesystem", Expiry: time.Hour,
 	}, {
 		ID: "ext4-recorded-errors", Reason: "Ext4ErrorsRecorded", Domain: Storage, Severity: finding.Warning,
+		Advice: "Errors are recorded in the superblock (`tune2fs -l /dev/sdX`): `e2fsck -f /dev/sdX` checks and " +
+			"clears the record.",
 		Summary:  "an ext4 filesystem has recorded errors, possibly before this boot: run e2fsck",
 		Literals: []string{": error count since last fsck: ", "mounting fs with errors, running e2fsck"},
 		Patterns: []string{message + `error count since last fsck: (?P<count>\d+)`, message +
@@ -57,6 +70,8 @@ func ext4Rules() []Rule {
 		Kind: "filesystem", Expiry: 25 * time.Hour, ConfirmedBy: "filesystem-readonly", // logged again every 24 hours
 	}, {
 		ID: "superblock-write-error", Reason: "SuperblockWriteError", Domain: Storage, Severity: finding.Warning,
+		Advice: "The disk does not take writes: `smartctl -a /dev/sdX`, `lsblk`; is a network disk gone? After " +
+			"that `e2fsck -f`.",
 		Summary:  "the superblock of a filesystem could not be written: the disk is failing, or was removed",
 		Literals: []string{"I/O error while writing superblock", "previous I/O error to superblock detected"},
 		Patterns: []string{message +
@@ -64,6 +79,8 @@ func ext4Rules() []Rule {
 		Kind: "filesystem", Expiry: 24 * time.Hour,
 	}, {
 		ID: "ext4-data-loss", Reason: "Ext4DataLoss", Domain: Storage, Severity: finding.Warning,
+		Advice: "Data was not written: find the file by its inode (`debugfs -R \"ncheck INODE\" /dev/sdX`), " +
+			"restore it; is the volume full (`df -h`), or the disk failing (`smartctl -a`)?",
 		Summary: "data that programs wrote did not reach the disk, or the filesystem's metadata is damaged",
 		Literals: []string{"This should not happen!! Data will be lost", "Delayed block allocation failed for inode",
 			"group descriptors corrupted!", "potential data loss!", "ext4_check_descriptors: ", ": jbd2_start: ",
@@ -78,6 +95,7 @@ func ext4Rules() []Rule {
 		Kind: "filesystem", Report: "ext4-data-loss", Expiry: 24 * time.Hour,
 	}, {
 		ID: "jbd2-error", Reason: "JournalError", Domain: Storage, Severity: finding.Warning,
+		Advice:   "`smartctl -a /dev/sdX` for the disk; then `umount` and `e2fsck -f /dev/sdX`.",
 		Summary:  "the journal of a filesystem could not be read or written",
 		Literals: []string{"JBD2: "},
 		Patterns: []string{
@@ -98,6 +116,8 @@ func xfsRules() []Rule {
 	const message = `^XFS \((?P<subject>[^)\s]+)\): `
 	return []Rule{{
 		ID: "xfs-shutdown", Reason: "XfsHasShutdown", Domain: Storage, Severity: finding.Fatal,
+		Advice: "Everything on it fails until it is unmounted: `dmesg` has the cause; `umount`, `mount` (replays " +
+			"the log), `umount`, `xfs_repair /dev/sdX`.",
 		Summary: "an XFS filesystem was shut down: every access to it fails",
 		Literals: []string{"hutting down filesystem", "ilesystem has been shut down due to", "xfs_do_force_shutdown(",
 			"User initiated shutdown received", "rectify the problem", "I/O error", "I/O Error"},
@@ -106,6 +126,8 @@ func xfsRules() []Rule {
 		Kind: "filesystem", Report: "xfs-shutdown", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "xfs-corruption", Reason: "XfsCorruption", Domain: Storage, Severity: finding.Warning,
+		Advice: "`umount` and `xfs_repair -n /dev/sdX` (shows), then `xfs_repair /dev/sdX`; `smartctl -a " +
+			"/dev/sdX` for the disk.",
 		Summary:  "an XFS filesystem detected corruption: run xfs_repair",
 		Literals: []string{"XFS (", "XFS: Internal error", "XFS: Assertion failed"},
 		Patterns: []string{`^XFS: (?:Internal error |Assertion failed: )`, message +
@@ -113,6 +135,8 @@ func xfsRules() []Rule {
 		Kind: "filesystem", Report: "xfs-corruption", Expiry: 24 * time.Hour,
 	}, {
 		ID: "xfs-io-error", Reason: "XfsIOError", Domain: Storage, Severity: finding.Warning,
+		Advice: "The disk fails reads or writes: `smartctl -a /dev/sdX`, `multipath -ll`; mount again when it is " +
+			"well.",
 		Summary:  "an XFS filesystem could not read or write its disk",
 		Literals: []string{"XFS ("},
 		Patterns: []string{message +
@@ -120,6 +144,8 @@ func xfsRules() []Rule {
 		Kind: "filesystem", Report: "xfs-io-error", Expiry: 24 * time.Hour,
 	}, {
 		ID: "xfs-memory-deadlock", Reason: "XfsMemoryDeadlock", Domain: Storage, Severity: finding.Warning,
+		Advice: "Memory is so fragmented that XFS waits for a large piece: `cat /proc/buddyinfo`; `sysctl " +
+			"vm.drop_caches=2` helps for a while, a newer kernel or fewer extents (`xfs_fsr`) for long.",
 		Summary:  "XFS waits for memory that may not be freed before XFS continues", // fs/xfs/kmem.c, until 6.8
 		Literals: []string{"possible memory allocation deadlock"},
 		Patterns: []string{`^XFS: (?P<subject>` + Command + `)\(\d+\) possible memory allocation deadlock`},
@@ -134,6 +160,8 @@ func btrfsRules() []Rule {
 	const device = `\(device (?P<subject>[^)\s:]+):?(?: state \w+)?\)`
 	return []Rule{{
 		ID: "btrfs-readonly", Reason: "BtrfsReadOnly", Domain: Storage, Severity: finding.Fatal,
+		Advice: "`btrfs device stats MOUNT` and `dmesg` have the cause; `btrfs filesystem usage MOUNT`: is it " +
+			"full? Then `umount` and `btrfs check --readonly /dev/sdX` before anything else.",
 		Summary:  "a btrfs filesystem aborted a transaction and became read-only",
 		Literals: []string{"BTRFS: error (device ", "forced readonly", "ransaction aborted (error "},
 		Patterns: []string{
@@ -146,6 +174,8 @@ func btrfsRules() []Rule {
 		Kind:    "filesystem", Report: "btrfs-readonly", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
 	}, {
 		ID: "btrfs-error", Reason: "BtrfsError", Domain: Storage, Severity: finding.Warning,
+		Advice: "`btrfs device stats MOUNT` counts by disk, `btrfs scrub start MOUNT` finds and mends what has a " +
+			"copy; `smartctl -a /dev/sdX`.",
 		Summary:  "a btrfs filesystem read data that does not match its checksum, or could not access its disk",
 		Literals: []string{"BTRFS error (device ", "BTRFS critical (device ", "BTRFS warning (device "},
 		Patterns: []string{

@@ -20,12 +20,16 @@ func machineCheckRules() []Rule {
 	const amdStatus = `^(?:mce: )?\[Hardware Error\]: CPU:(?P<subject>\d+) \([0-9a-f:]+\) MC(?P<bank>\d+)_STATUS\[`
 	return []Rule{{
 		ID: "machine-check-before", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Warning,
+		Advice: "`ras-mc-ctl --errors` and `ipmitool sel elist` name processor or module; once may be chance, " +
+			"twice is a defect: replace.",
 		Summary:  "a processor reported an uncorrected error that ended the previous boot",
 		Literals: []string{"Machine Check: ", "Machine Check Event: "},
 		Patterns: []string{`^(?:mce: )?\[Hardware Error\]: CPU (?P<subject>\d+): Machine Check(?: Event)?: [0-9a-f]+ Bank (?P<bank>\d+): (?P<status>[37bfBF][2367abefABEF][0-9a-fA-F]{14})`},
 		Kind:     "cpu", Report: "mce", Expiry: 24 * time.Hour,
 	}, {
 		ID: "machine-check-uncorrected", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Fatal,
+		Advice: "Drain the node: `ras-mc-ctl --errors` (or `mcelog --client`) and `ipmitool sel elist` name " +
+			"processor or module to replace.",
 		Summary: "a processor reported an error that it could not correct",
 		Literals: []string{"Machine Check", "Hardware Error]: Uncorrected", "Hardware Error]: System Fatal error",
 			"Processor context corrupt", "Machine check: ", "_STATUS[", "CPUs not responding to MCE broadcast",
@@ -41,6 +45,8 @@ func machineCheckRules() []Rule {
 		Kind: "cpu", Report: "mce", Expiry: UntilBoot,
 	}, {
 		ID: "machine-check-corrected", Reason: "MachineCheckCorrected", Domain: Hardware, Severity: finding.Info,
+		Advice: "Nothing is lost. `ras-mc-ctl --errors` (or `mcelog --client`) shows which part; many in a day " +
+			"on one part: replace it at the next maintenance.",
 		Summary: "a processor corrected an error; many of them mean that it is about to fail",
 		Literals: []string{"Machine Check", "Hardware Error]: Corrected error", "Hardware Error]: Deferred error",
 			"Machine check events logged", "CMCI storm detected", "_STATUS["},
@@ -54,6 +60,8 @@ func machineCheckRules() []Rule {
 		Expiry: 24 * time.Hour,
 	}, {
 		ID: "edac-uncorrected", Reason: "MemoryUncorrectedError", Domain: Hardware, Severity: finding.Fatal,
+		Advice: "Drain the node; `edac-util -v` and `ipmitool sel elist` name the slot of the memory module: " +
+			"replace it.",
 		Summary:  "a memory module returned data that could not be corrected: replace it",
 		Literals: []string{" UE ", ": UE: "},
 		Patterns: []string{
@@ -63,6 +71,8 @@ func machineCheckRules() []Rule {
 		Kind: "memory-module", Expiry: UntilBoot, ConfirmedBy: "edac",
 	}, {
 		ID: "edac-corrected", Reason: "MemoryReadError", Domain: Hardware, Severity: finding.Info,
+		Advice: "Nothing is lost. `edac-util -v` counts by module; a module with hundreds a day: replace it at " +
+			"the next maintenance.",
 		Summary: "a memory module returned wrong data that was corrected; many such errors mean that it is about " +
 			"to fail",
 		Literals: []string{" CE ", ": CE: ", "HANDLING MCE MEMORY ERROR"},
@@ -85,27 +95,36 @@ func firmwareErrorRules() []Rule {
 	literals := []string{"event severity: "}
 	return []Rule{{
 		ID: "last-boot-hardware-error", Reason: "LastBootHardwareError", Domain: Hardware, Severity: finding.Warning,
+		Advice: "`dmesg` after \"BERT:\" and `ipmitool sel elist` tell what ended the last boot: memory, " +
+			"processor or a PCIe device.",
 		Summary:  "the firmware recorded a hardware error that ended the previous boot",
 		Literals: []string{"BERT: "},
 		Patterns: []string{`^BERT: (?:Error records from previous boot|Total records found)`},
 		Kind:     NodeKind, Report: "bert", Expiry: 24 * time.Hour,
 	}, {
 		ID: "cper-reported", Reason: "CperHardwareErrorReported", Domain: Hardware, Severity: finding.Info,
+		Advice: "The next lines in `dmesg` have section and severity; `ras-mc-ctl --errors` and `ipmitool sel " +
+			"elist` name the part.",
 		Summary:  "the firmware reports a hardware error; the lines that follow contain its severity",
 		Literals: []string{"Hardware error from APEI"},
 		Patterns: []string{`^(?:\{\d+\})?\[Hardware Error\]: Hardware error from APEI Generic Hardware Error Source: (?P<source>\d+)`},
 		Kind:     NodeKind, Expiry: time.Hour,
 	}, {
 		ID: "cper-fatal", Reason: "CperHardwareErrorFatal", Domain: Hardware, Severity: finding.Fatal,
+		Advice:  "Drain the node; `dmesg` after the line and `ipmitool sel elist` name the part to replace.",
 		Summary: "the firmware reports a fatal hardware error", Literals: literals, Patterns: severity("fatal"),
 		Kind: NodeKind, Report: "bert", Continuation: true, Expiry: UntilBoot,
 	}, {
 		ID: "cper-recoverable", Reason: "CperHardwareErrorRecoverable", Domain: Hardware, Severity: finding.Warning,
+		Advice: "`dmesg` after the line names the section (memory, PCIe); `ipmitool sel elist` the part. Again: " +
+			"replace it.",
 		Summary: "the firmware reports a recoverable hardware error", Literals: literals,
 		Patterns: severity("recoverable"),
 		Kind:     NodeKind, Report: "bert", Continuation: true, Expiry: 24 * time.Hour,
 	}, {
 		ID: "cper-corrected", Reason: "CperHardwareErrorCorrected", Domain: Hardware, Severity: finding.Info,
+		Advice: "Nothing is lost; `ras-mc-ctl --errors` counts. Many from one part: replace it at the next " +
+			"maintenance.",
 		Summary: "the firmware reports a hardware error that was corrected", Literals: literals,
 		Patterns: severity("corrected"),
 		Kind:     NodeKind, Report: "bert", Continuation: true, Escalate: Rate{10, time.Hour},
@@ -129,6 +148,8 @@ func pcieRules() []Rule {
 	literals := []string{" Bus Error: severity=", "AER: ", " error received", " error message received"}
 	return []Rule{{
 		ID: "pcie-fatal", Reason: "PCIeFatalError", Domain: Hardware, Severity: finding.Fatal,
+		Advice: "`lspci -vv -s ADDRESS` (LnkSta, AER): the device behind the link is gone or reset. Reseat card, " +
+			"riser and cable; again: replace.",
 		Summary:  "a PCIe link failed; the device behind it is lost or was reset",
 		Literals: literals, Patterns: words(`Uncorrect(?:ed|able) \(Fatal\)`),
 		Kind: "device", Report: "aer", Expiry: 24 * time.Hour,
@@ -136,17 +157,23 @@ func pcieRules() []Rule {
 			pciAddress + `): (?:AER: )?[Dd]evice recovery successful`},
 	}, {
 		ID: "pcie-uncorrected", Reason: "PCIeUncorrectedError", Domain: Hardware, Severity: finding.Warning,
+		Advice: "`lspci -vv -s ADDRESS` shows the kind of error; reseat card, riser and cable, update the " +
+			"device's firmware.",
 		Summary:  "a PCIe transfer was lost; the device continues to work",
 		Literals: literals, Patterns: words(`Uncorrect(?:ed|able) \(Non-Fatal\)`),
 		Kind: "device", Report: "aer", Expiry: 24 * time.Hour, ConfirmedBy: "pcie-errors",
 	}, {
 		ID: "pcie-corrected", Reason: "PCIeCorrectedError", Domain: Hardware, Severity: finding.Info,
+		Advice: "Nothing is lost. `cat /sys/bus/pci/devices/ADDRESS/aer_dev_correctable` counts; many in a " +
+			"minute: reseat card, riser and cable.",
 		Summary:  "a PCIe transfer had to be repeated; many of them point to a bad slot, riser or cable",
 		Literals: literals, Patterns: words(`Correct(?:ed|able)`),
 		Kind: "device", Report: "aer", Escalate: Rate{60, time.Minute}, EscalateSeverity: finding.Warning,
 		Expiry: time.Hour, ConfirmedBy: "pcie-errors",
 	}, {
 		ID: "pcie-recovery-failed", Reason: "PCIeRecoveryFailed", Domain: Hardware, Severity: finding.Warning,
+		Advice: "The device is lost until the node is power-cycled: `lspci -vv -s ADDRESS`. Drain the node; " +
+			"reseat or replace the device.",
 		Summary: "a PCIe device did not recover from an error",
 		Literals: []string{"evice recovery failed", "device reset failed", "DPC: ", "AER: can't recover",
 			"config space inaccessible)", "device inaccessible", "; giving up", "config space inaccessible; unable to "},
@@ -162,6 +189,8 @@ func pcieRules() []Rule {
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "pcie-surprise-removal", Reason: "PCIeLinkDown", Domain: Hardware, Severity: finding.Warning,
+		Advice: "Was it pulled? Else `lspci -vv` of the slot's port (LnkSta, power) and `ipmitool sel elist`: " +
+			"reseat the device and its cable.",
 		Summary:  "a PCIe device disappeared unexpectedly (surprise removal)",
 		Literals: []string{": Slot("},
 		Patterns: []string{`^(?:pcieport (?P<subject>` + pciAddress + `): pciehp|pciehp (?P<subject2>` + pciAddress +
@@ -171,6 +200,8 @@ func pcieRules() []Rule {
 			`): pciehp|pciehp (?P<subject2>` + pciAddress + `):pcie\d+): Slot\([^)]*\): (?:Link Up|Card present)`},
 	}, {
 		ID: "iommu-fault", Reason: "IOMMUFault", Domain: Hardware, Severity: finding.Warning,
+		Advice: "`lspci -s ADDRESS` names the device; update its firmware and driver. With devices in virtual " +
+			"machines (VFIO): the guest's driver.",
 		Summary:  "a device accessed memory that it may not access: the device or its driver is faulty",
 		Literals: []string{"DMAR: [", "IO_PAGE_FAULT ", "AMD-Vi: Event logged [", "arm-smmu", "DMAR: VT-d detected "},
 		Patterns: []string{
@@ -184,6 +215,8 @@ func pcieRules() []Rule {
 		Kind: "device", BootGrace: time.Minute, Expiry: time.Hour,
 	}, {
 		ID: "iommu-stuck", Reason: "IOMMUStuck", Domain: Hardware, Severity: finding.Warning,
+		Advice: "`dmesg | grep -iE 'dmar|amd-vi|smmu'` names the unit; update the firmware; restart the " +
+			"node, and take it out of service if it comes again.",
 		Summary: "the IOMMU does not complete the kernel's commands: devices may stop, or read and write memory that " +
 			"is no longer theirs",
 		Literals: []string{"Completion-Wait loop timed out", "AMD-Vi: Command buffer timeout", "CMDQ ", "CMD_SYNC timeout",
@@ -201,6 +234,8 @@ func pcieRules() []Rule {
 func temperatureRules() []Rule {
 	return []Rule{{
 		ID: "cpu-throttled", Reason: "CPUThrottled", Domain: Hardware, Severity: finding.Warning,
+		Advice: "`sensors`, `ipmitool sdr type Temperature` and `ipmitool sdr type Fan`: fans, dust, air flow, " +
+			"the room's temperature.",
 		Summary:  "a processor is too hot and is throttled",
 		Literals: []string{"cpu clock throttled", "cpu clock is throttled", "CPU clock throttled"},
 		Patterns: []string{`^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core|Package) temperature (?:is )?above threshold, (?:cpu|CPU) clock (?:is )?throttled`},
@@ -209,6 +244,8 @@ func temperatureRules() []Rule {
 			Pattern: `^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core|Package) temperature/speed normal`},
 	}, {
 		ID: "critical-temperature", Reason: "CriticalTemperature", Domain: Hardware, Severity: finding.Fatal,
+		Advice: "The machine switches itself off: `ipmitool sdr type Temperature`, fans and cooling, before it " +
+			"is started again.",
 		Summary:  "the machine reached its critical temperature and shuts down",
 		Literals: []string{"ritical temperature reached", "HARDWARE PROTECTION "},
 		Patterns: []string{

@@ -10,6 +10,8 @@ import (
 func interruptRules() []Rule {
 	return []Rule{{
 		ID: "irq-disabled", Reason: "IRQDisabled", Domain: Hardware, Severity: finding.Warning,
+		Advice: "`grep -w N: /proc/interrupts` names the devices that share interrupt N; restart the " +
+			"node; update their drivers and the firmware.",
 		Summary: "no driver handles an interrupt and the kernel disabled it: the devices that share it become slow or " +
 			"stop (`grep -w N: /proc/interrupts` names them)",
 		Literals: []string{": nobody cared (try ", "Disabling IRQ #"},
@@ -18,6 +20,8 @@ func interruptRules() []Rule {
 	}, {
 		// Some machines log it for interrupts that arrive while processors start.
 		ID: "irq-without-handler", Reason: "IRQWithoutHandler", Domain: Hardware, Severity: finding.Info,
+		Advice: "`cat /proc/interrupts` shows whose counts grow; update the firmware of the board and of " +
+			"the card that was changed last.",
 		Summary:  "interrupts arrive for which there is no handler: a device or the firmware is faulty",
 		Literals: []string{"o irq handler for ", "unexpected IRQ trap at vector ", "Spurious APIC interrupt (vector"},
 		Patterns: []string{
@@ -28,6 +32,8 @@ func interruptRules() []Rule {
 		EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
 		ID: "irq-vectors-exhausted", Reason: "IRQVectorsExhausted", Domain: Hardware, Severity: finding.Warning,
+		Advice: "`ethtool -l IFACE` shows the queues of a card, `ethtool -L IFACE combined N` gives it " +
+			"fewer.",
 		Summary: "a processor has no interrupt vectors left: interrupts move to other processors, and devices may not " +
 			"start (give the cards fewer queues: `ethtool -L`)",
 		Literals: []string{"due to vector space exhaustion", " available. Cannot disable CPU", ", no vector available"},

@@ -13,6 +13,8 @@ import (
 func lockupRules() []Rule {
 	return []Rule{{
 		ID: "soft-lockup", Reason: "SoftLockup", Domain: CPU, Severity: finding.Warning,
+		Advice: "`dmesg` names the processor, the task and where it hangs; in a virtual machine look at the " +
+			"steal time first (`vmstat 1`, column st): the hypervisor may be overloaded. Else update the kernel.",
 		Summary:  "a processor ran kernel code for more than 20 s without rescheduling",
 		Literals: []string{"BUG: soft lockup - CPU#"},
 		Patterns: []string{`^(?:NMI )?(?:watchdog: )?BUG: soft lockup - CPU#(?P<subject>\d+) stuck for (?P<seconds>\d+)s! \[(?P<process>.*):(?P<pid>\d+)\]`},
@@ -20,6 +22,8 @@ func lockupRules() []Rule {
 		Expiry: 30 * time.Minute,
 	}, {
 		ID: "hard-lockup", Reason: "HardLockup", Domain: CPU, Severity: finding.Fatal,
+		Advice: "The processor no longer takes interrupts: save `dmesg`, drain, reboot; look for machine checks " +
+			"(`ras-mc-ctl --errors`) and firmware updates.",
 		Summary:  "a processor does not respond to interrupts",
 		Literals: []string{"hard LOCKUP on ", "Hard LOCKUP", "self-detected hard LOCKUP"},
 		Patterns: []string{
@@ -31,6 +35,8 @@ func lockupRules() []Rule {
 	}, {
 		// A program can call itself containerd and block on its own FUSE filesystem: the name decides nothing.
 		ID: "task-hung", Reason: "TaskHung", Domain: CPU, Severity: finding.Warning,
+		Advice: "The stack in `dmesg` says what it waits for: mostly a disk or a network filesystem. `cat " +
+			"/proc/PID/stack`, and look at the findings about disks and mounts.",
 		Summary: "a task has been blocked in the kernel for minutes and cannot be killed: a dead disk, a dead " +
 			"server or a deadlock",
 		Literals: []string{" blocked for more than ", " blocked in I/O wait for more than ", " blocked on a",
@@ -45,6 +51,8 @@ func lockupRules() []Rule {
 		Kind: "process", Expiry: 10 * time.Minute, ConfirmedBy: "hung-tasks",
 	}, {
 		ID: "rcu-stall", Reason: "RCUStall", Domain: CPU, Severity: finding.Warning,
+		Advice: "`dmesg` names the processor and the task that blocks it; in a virtual machine look at the steal " +
+			"time (`vmstat 1`, column st). Repeated on hardware: drain, reboot, update the kernel.",
 		Summary: "a processor or task blocks RCU grace periods; the kernel cannot free memory meanwhile",
 		Literals: []string{"self-detected stall", "detected stall", "detected expedited stall", "kthread starved for",
 			"kthread timer wakeup didn't happen", "OOM is now expected behavior"},
@@ -57,24 +65,32 @@ func lockupRules() []Rule {
 		Aggregate: true, Expiry: 30 * time.Minute,
 	}, {
 		ID: "workqueue-lockup", Reason: "WorkqueueLockup", Domain: CPU, Severity: finding.Warning,
+		Advice: "`dmesg` names the work that hangs and its pool: its driver is to blame, or the processor is " +
+			"busy with interrupts (`cat /proc/interrupts`).",
 		Summary:  "deferred work of the kernel (a workqueue) makes no progress",
 		Literals: []string{"BUG: workqueue lockup"},
 		Patterns: []string{`^BUG: workqueue lockup - pool`},
 		Kind:     NodeKind, Expiry: 30 * time.Minute,
 	}, {
 		ID: "csd-lock-stuck", Reason: "CSDLockStuck", Domain: CPU, Severity: finding.Warning,
+		Advice: "A processor does not answer another: `dmesg` names both; with lockups beside it drain and " +
+			"reboot the node; in a virtual machine look at the steal time (`vmstat 1`).",
 		Summary:  "a processor does not respond to requests of other processors",
 		Literals: []string{"non-responsive CSD lock"},
 		Patterns: []string{`^(?:smp: )?csd: (?:Detected|Continued) non-responsive CSD lock \(#\d+\) on CPU#\d+, waiting \d+ ns for CPU#(?P<subject>\d+)`},
 		Kind:     "cpu", Expiry: 30 * time.Minute,
 	}, {
 		ID: "realtime-throttled", Reason: "RealtimeThrottled", Domain: CPU, Severity: finding.Warning,
+		Advice: "`ps -eLo pid,cls,rtprio,pcpu,comm --sort=-rtprio` shows the real-time threads: one of them " +
+			"computes without a pause.",
 		Summary:  "a real-time task used a whole processor; the kernel logs it once per boot",
 		Literals: []string{"sched: RT throttling activated", "sched: DL replenish lagged"},
 		Patterns: []string{`^sched: (?:RT throttling activated|DL replenish lagged too much)`},
 		Kind:     NodeKind, Expiry: time.Hour,
 	}, {
 		ID: "unknown-nmi", Reason: "UnknownNMI", Domain: Hardware, Severity: finding.Warning,
+		Advice: "Mostly hardware: `ipmitool sel elist`, `ras-mc-ctl --errors`; also a pressed NMI button, or a " +
+			"watchdog of the BMC.",
 		Summary: "the hardware raised an NMI of unknown reason", // arch/x86/kernel/nmi.c
 		Literals: []string{"NMI received for unknown reason", "NMI: IOCK error", "NMI: PCI system error",
 			"Dazed and confused, but ", "Do you have a strange power saving mode"},
@@ -91,6 +107,8 @@ func lockupRules() []Rule {
 func clockRules() []Rule {
 	return []Rule{{
 		ID: "clocksource-unstable", Reason: "ClocksourceUnstable", Domain: CPU, Severity: finding.Warning,
+		Advice: "`cat /sys/devices/system/clocksource/clocksource0/current_clocksource`: with hpet or acpi_pm " +
+			"every read of the time is slow; on hardware update the firmware, in a virtual machine the hypervisor.",
 		Summary: "the kernel marked a clock source as unstable; reading the time becomes slow",
 		Literals: []string{"as unstable because", "Marking TSC unstable due to ", "TSC warp between CPUs",
 			"TSC found unstable after boot", "ns, attempt ", "excessive read-back delay", " skewed ",

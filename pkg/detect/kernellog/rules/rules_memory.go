@@ -18,12 +18,16 @@ func oomRules() []Rule {
 	return []Rule{{
 		// The program named is the one that asked for memory, not the one that is killed.
 		ID: "oom-report", Reason: "OOMReport", Domain: Memory, Severity: finding.Info,
+		Advice: "The report in `dmesg` says what used the memory; `kubectl describe node` shows requests and " +
+			"limits; reserve memory for the system (system-reserved, kube-reserved).",
 		Summary:  "the kernel selects a process to kill because memory ran out; the lines that follow name the limit",
 		Literals: []string{" invoked oom-killer: gfp_mask="},
 		Patterns: []string{`^` + Command + ` invoked oom-killer: gfp_mask=0x[0-9a-f]+`},
 		Kind:     NodeKind, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "system-oom", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
+		Advice: "The node itself ran out of memory: the table in `dmesg` shows the users. Give pods limits, " +
+			"raise kubelet's eviction threshold (`memory.available`) and system-reserved.",
 		Summary:  "the node ran out of memory and the kernel killed a process",
 		Literals: []string{"oom-kill:constraint=CONSTRAINT_"},
 		Patterns: []string{
@@ -35,6 +39,8 @@ func oomRules() []Rule {
 		Aggregate: true, Expiry: 30 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "system-oom-killed", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
+		Advice: "The node itself ran out of memory: is a daemon of the node among the killed (`systemctl " +
+			"--failed`)? Give pods limits, raise kubelet's eviction threshold and system-reserved.",
 		Summary:  "the node ran out of memory and the kernel killed a process",
 		Literals: []string{"Out of memory"},
 		Patterns: []string{
@@ -44,6 +50,8 @@ func oomRules() []Rule {
 		EscalateSeverity: finding.Fatal, Aggregate: true, Expiry: 30 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "container-oom", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info,
+		Advice: "The container reached its own limit: `kubectl describe pod` shows the limit, `kubectl top pod " +
+			"--containers` the use. Raise the limit, or mend the leak.",
 		Summary: "a container reached its memory limit and the kernel killed one of its processes",
 		Literals: []string{"oom-kill:constraint=CONSTRAINT_", "killed as a result of limit of ",
 			"are going to be killed due to memory.oom.group"},
@@ -55,6 +63,8 @@ func oomRules() []Rule {
 		Kind: "cgroup", Report: "oom", Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "container-oom-killed", Reason: "ContainerOOMKilled", Domain: Memory, Severity: finding.Info,
+		Advice: "The container reached its own limit: `kubectl describe pod` shows OOMKilled and the limit. " +
+			"Raise the limit, or mend the leak.",
 		Summary:  "a container reached its memory limit and the kernel killed one of its processes",
 		Literals: []string{"Memory cgroup out of memory: Kill", "Memory cgroup out of memory: OOM victim"},
 		Patterns: []string{`^Memory cgroup out of memory: Kill(?:ed)? process ` + victim,
@@ -62,6 +72,8 @@ func oomRules() []Rule {
 		Kind: "process", Report: "oom", Continuation: true, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "oom-victim", Reason: "OOMKilling", Domain: Memory, Severity: finding.Warning,
+		Advice: "`dmesg` above the line has the report: a container's limit, or the node's memory. `kubectl get " +
+			"events --field-selector reason=OOMKilling` shows how often.",
 		Summary: "the kernel killed a process because memory ran out; the line does not name the limit (kernels " +
 			"before 5.3)",
 		Literals: []string{"Killed process "},
@@ -70,6 +82,8 @@ func oomRules() []Rule {
 	}, {
 		ID: "oom-stuck", Reason: "OOMStuck", Domain: Memory, Severity: finding.Warning,
 		// no state shows it
+		Advice: "A killed process does not die: `cat /proc/PID/stack` shows where it waits, mostly a hung disk " +
+			"or network filesystem; only the end of that, or a reboot, frees its memory.",
 		Summary:  "the OOM killer makes no progress: no process may be killed, or the killed process does not exit",
 		Literals: []string{"Out of memory and no killable processes", "oom_reaper: unable to reap"},
 		Patterns: []string{`^Out of memory and no killable processes\.\.\.`,
@@ -88,6 +102,8 @@ func oomRules() []Rule {
 func memoryRules() []Rule {
 	return []Rule{{
 		ID: "page-allocation-failure", Reason: "PageAllocationFailure", Domain: Memory, Severity: finding.Warning,
+		Advice: "Memory is fragmented or short for an atomic allocation: `cat /proc/buddyinfo`; raise " +
+			"`vm.min_free_kbytes`. With order 0 again and again: the node is out of memory.",
 		Summary: "the kernel could not allocate memory: too little is free, or free memory is too fragmented",
 		Literals: []string{": page allocation failure", ": page allocation stall", "vmalloc: allocation failure",
 			"vmalloc error: size", "SLUB: Unable to allocate memory ", "percpu: allocation failed, size=",
@@ -102,6 +118,8 @@ func memoryRules() []Rule {
 		Kind: "process", Expiry: 30 * time.Minute,
 	}, {
 		ID: "memory-failure-unrecovered", Reason: "MemoryFailureUnrecovered", Domain: Memory, Severity: finding.Fatal,
+		Advice: "Drain the node and power it off: `ras-mc-ctl --errors` and `ipmitool sel elist` name the memory " +
+			"module to replace.",
 		Summary: "a page of memory is corrupt, and the kernel could not take it out of use",
 		Literals: []string{"Memory failure: 0x", "Memory error not recovered",
 			"Uncorrected memory error in page 0x"},
@@ -113,6 +131,8 @@ func memoryRules() []Rule {
 		Kind:    NodeKind, Report: "poison", Expiry: UntilBoot,
 	}, {
 		ID: "memory-failure", Reason: "MemoryFailure", Domain: Memory, Severity: finding.Warning,
+		Advice: "`ras-mc-ctl --errors` names the memory module, `grep HardwareCorrupted /proc/meminfo` what is " +
+			"lost; plan its replacement, at once if it comes again.",
 		Summary: "a page of memory is corrupt; the kernel took it out of use",
 		Literals: []string{"Memory failure: 0x", "due to hardware memory corruption",
 			"Uncorrected hardware memory error in user-access", "mce: Kernel accessed poison in user space", "Soft-offlining pfn: ", "oft offline: 0x"},
@@ -126,6 +146,8 @@ func memoryRules() []Rule {
 		Kind: NodeKind, Report: "poison", Expiry: UntilBoot, ConfirmedBy: "memory-corrupted",
 	}, {
 		ID: "swap-io-error", Reason: "SwapIOError", Domain: Memory, Severity: finding.Warning,
+		Advice: "`cat /proc/swaps` names the device, `smartctl -a /dev/sdX` its health; `swapoff` it: processes " +
+			"whose pages cannot be read are killed.",
 		Summary:  "reads from the swap device, or writes to it, fail", // mm/page_io.c
 		Literals: []string{"-error on swap-device", "on dio swapfile ("},
 		Patterns: []string{`^(?:Read|Write)-error on swap-device(?: \((?P<subject>\d+:\d+):\d+\)|$)`,

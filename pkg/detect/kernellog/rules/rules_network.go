@@ -14,6 +14,8 @@ import (
 func networkTableRules() []Rule {
 	return []Rule{{
 		ID: "conntrack-full", Reason: "ConntrackFull", Domain: Network, Severity: finding.Warning,
+		Advice: "`conntrack -C` against `sysctl net.netfilter.nf_conntrack_max`; `conntrack -L` shows who opens " +
+			"so many; raise it (kube-proxy: conntrack.maxPerCore).",
 		Summary:  "the connection tracking table is full: packets of new connections are dropped",
 		Literals: []string{"table full"},
 		Patterns: []string{`^(?:nf_conntrack: |ip_conntrack: ){1,2}table full(?: in netns \d+)?(?:, dropping packet|$)`},
@@ -21,12 +23,15 @@ func networkTableRules() []Rule {
 	}, {
 		ID: "conntrack-expectations-full", Reason: "ConntrackExpectationsFull", Domain: Network,
 		Severity: finding.Warning,
+		Advice:   "`sysctl net.netfilter.nf_conntrack_expect_max`; which helper (FTP, SIP): `conntrack -L expect`.",
 		Summary:  "the table of expected connections (helpers for FTP, SIP) is full: such connections fail",
 		Literals: []string{"expectation table full"},
 		Patterns: []string{`^(?:nf_conntrack: |ip_conntrack: ){1,2}expectation table full`},
 		Kind:     NodeKind, Expiry: 5 * time.Minute,
 	}, {
 		ID: "neighbour-table-full", Reason: "NeighbourTableFull", Domain: Network, Severity: finding.Warning,
+		Advice: "`ip -s neigh` counts against `sysctl net.ipv4.neigh.default.gc_thresh3` (IPv6: net.ipv6): raise " +
+			"gc_thresh1 to 3.",
 		Summary:  "the neighbour table (ARP, NDP) is full: new peers cannot be reached",
 		Literals: []string{"neighbor table overflow", "Neighbour table overflow"},
 		Patterns: []string{`^(?:neighbour: |(?:arp|ndisc)_cache: )?(?P<subject>\w+): neighbor table overflow!`,
@@ -34,12 +39,16 @@ func networkTableRules() []Rule {
 		Kind: "neighbour-table", Expiry: 5 * time.Minute, ConfirmedBy: "neighbour-table",
 	}, {
 		ID: "route-cache-full", Reason: "RouteCacheFull", Domain: Network, Severity: finding.Warning,
+		Advice: "`sysctl net.ipv6.route.max_size` (raise it), `ip -6 route show cache`; kernels since 6.3 have " +
+			"no such limit.",
 		Summary:  "the route cache is full",
 		Literals: []string{"Route cache is full", "dst cache overflow"},
 		Patterns: []string{`^(?:IPv[46]: |ipv6: |dst: |dst_alloc: )*(?:Route cache is full: consider increasing sysctl|dst cache overflow)`},
 		Kind:     NodeKind, Expiry: 5 * time.Minute,
 	}, {
 		ID: "tcp-memory", Reason: "TCPMemoryExhausted", Domain: Network, Severity: finding.Warning,
+		Advice: "`cat /proc/net/sockstat` against `sysctl net.ipv4.tcp_mem`; `ss -tm` shows the sockets with " +
+			"full buffers: a program does not read.",
 		Summary: "TCP reached its limit of memory or of orphaned sockets: connections are reset",
 		Literals: []string{"TCP: out of memory -- consider", "TCP: too many orphaned sockets",
 			"TCP: too many of orphaned sockets"},
@@ -49,6 +58,8 @@ func networkTableRules() []Rule {
 		Kind: NodeKind, Report: "tcp-memory", Expiry: 10 * time.Minute,
 	}, {
 		ID: "syn-flood", Reason: "SYNFlooding", Domain: Network, Severity: finding.Warning,
+		Advice: "`ss -ltn` (Recv-Q against Send-Q of the port): raise its backlog and `sysctl " +
+			"net.core.somaxconn`, or block the flood.",
 		Summary: "a listening socket receives more connections than its program accepts: a SYN flood, or a slow " +
 			"program",
 		Literals: []string{"ossible SYN flooding on port "},
@@ -56,6 +67,8 @@ func networkTableRules() []Rule {
 		Kind:     "port", Expiry: 10 * time.Minute, // no state names the port
 	}, {
 		ID: "unregister-netdevice", Reason: "UnregisterNetDevice", Domain: Network, Severity: finding.Warning,
+		Advice: "`ip netns` and `lsns -t net` for what still uses it; a known kernel bug if nothing does: new " +
+			"kernel; the node may need a reboot.",
 		Summary:  "a removed network device is still referenced in the kernel: pods may neither start nor terminate",
 		Literals: []string{"unregister_netdevice: waiting for "},
 		// Once or twice is a device that is released late: the kernel logs it every 10 seconds.
@@ -63,6 +76,8 @@ func networkTableRules() []Rule {
 		Kind:     "network-device", Raise: Rate{3, 20 * time.Minute}, Expiry: 30 * time.Minute,
 	}, {
 		ID: "duplicate-address", Reason: "DuplicateAddress", Domain: Network, Severity: finding.Warning,
+		Advice: "`arping -D -I DEV ADDRESS`, `ip neigh` of a neighbour: find the other machine by its MAC " +
+			"address; of a pod, the network plugin's addresses.",
 		Summary:  "another machine or pod uses an address of this one",
 		Literals: []string{"IPv6 duplicate address ", "duplicate address detected"},
 		Patterns: []string{`^(?:IPv6: |ICMPv6: )?(?P<subject>` + netdev +
@@ -78,6 +93,8 @@ func linkRules() []Rule {
 	const device = `^(?:[\w-]+ \S*[^\s:] )?(?P<subject>` + netdev + `)(?: \([a-z ]+\))?: (?:[\w-]+: ` + netdev + ` )?`
 	return []Rule{{
 		ID: "nic-tx-timeout", Reason: "NICTxTimeout", Domain: Network, Severity: finding.Warning,
+		Advice: "`ethtool -S DEV` and `ethtool -i DEV` (driver, firmware): update both; again: cable, switch " +
+			"port, card.",
 		Summary:  "a network card stopped transmitting and is being reset",
 		Literals: []string{"NETDEV WATCHDOG: "},
 		Patterns: []string{
@@ -89,6 +106,8 @@ func linkRules() []Rule {
 	}, {
 		// A hang that a driver detects itself raises no counter; its lines after the watchdog's belong to that report.
 		ID: "nic-hang", Reason: "NICHang", Domain: Network, Severity: finding.Warning,
+		Advice: "`ethtool -S DEV`, `ethtool -i DEV`: update driver and firmware; with offloads off (`ethtool -K " +
+			"DEV tso off gso off`) it may stay away.",
 		Summary: "the driver of a network card detected a hang and resets the card",
 		Literals: []string{
 			"tx_timeout recovery level", "tx_timeout: VSI", "Reset adapter", "wasn't completed on time",
@@ -116,6 +135,8 @@ func linkRules() []Rule {
 		Kind: "network-device", Report: "tx-timeout", Continuation: true, Expiry: time.Hour,
 	}, {
 		ID: "nic-hardware-error", Reason: "NICHardwareError", Domain: Network, Severity: finding.Warning,
+		Advice: "`ethtool -S DEV`, `ethtool -m DEV` (transceiver), `lspci -vv`; update the firmware, replace " +
+			"transceiver, cable or card.",
 		Summary: "a network card, its transceiver or its cable reports an error",
 		Literals: []string{": Fatal error ", "ealth issue observed", "health recovery ", "High temperature on sensors",
 			"Will cause a leak of a command resource", "firmware internal error", "Internal error detected",
@@ -146,6 +167,8 @@ func linkRules() []Rule {
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "nic-reset-failed", Reason: "NICResetFailed", Domain: Network, Severity: finding.Warning,
+		Advice: "`ethtool -i IFACE` names driver and firmware; load the driver anew (`modprobe -r`, " +
+			"`modprobe`) or restart the node; then update both.",
 		Summary: "the driver of a network card could not start it, or bring it back after an error: the interface stays down until " +
 			"the driver is loaded anew or the node restarts",
 		Literals: []string{"eset failed", "ebuild failed", "Rebuild AdminQ failed", "rebuild of switch failed", "unrecoverable",
@@ -172,6 +195,8 @@ func linkRules() []Rule {
 		Kind: "device", Expiry: UntilBoot,
 	}, {
 		ID: "nic-firmware", Reason: "NICFirmware", Domain: Network, Severity: finding.Warning,
+		Advice: "`ethtool -i IFACE` names driver and firmware: install the firmware that the driver's " +
+			"release notes name, with the vendor's tool.",
 		Summary: "the firmware or the settings memory of a network card is damaged or does not fit its driver, which does not " +
 			"use the card: update it with the vendor's tool",
 		Literals: []string{" Checksum Is Not Valid", "The driver for the device stopped", "not meet thermal requirements",
@@ -182,6 +207,7 @@ func linkRules() []Rule {
 		Kind: "device", Expiry: UntilBoot,
 	}, {
 		ID: "nic-link-down", Reason: "NICLinkDown", Domain: Network, Severity: finding.Warning,
+		Advice:   "`ethtool DEV` (speed, link), `ethtool -m DEV` (light); cable, transceiver, switch port.",
 		Summary:  "a network card lost its link",
 		Literals: []string{"ink is Down", "ink is down", "ink down", "Link Down", "ink DOWN", "ink is DOWN"},
 		Patterns: []string{
@@ -198,6 +224,7 @@ func linkRules() []Rule {
 				`(?:(?:ena|hns3|igb): )?(?:NIC (?:\w+ )?|Device |HINIC_)?[Ll]ink (?:is )?(?:[Uu]p|UP)\b|^(?:ixgbevf|igbvf) (?P<subject2>` + pciAddress + `): (?:NIC )?Link is Up`},
 	}, {
 		ID: "bond-no-link", Reason: "BondDown", Domain: Network, Severity: finding.Warning,
+		Advice:   "`cat /proc/net/bonding/BOND`; `ethtool` of each link; with LACP: the switch's group.",
 		Summary:  "a bond has no link left",
 		Literals: []string{"now running without any active interface", "No 802.3ad response from"},
 		Patterns: []string{`^(?:bonding: )?(?P<subject>` + netdev +
@@ -210,15 +237,46 @@ func linkRules() []Rule {
 		},
 	}, {
 		ID: "bond-link-down", Reason: "BondDegraded", Domain: Network, Severity: finding.Warning,
+		Advice: "`cat /proc/net/bonding/BOND` shows the links that are left; `ethtool DEV` of the lost one: " +
+			"cable, transceiver, switch port.",
 		Summary:  "a bond lost one of its links",
-		Literals: []string{"link status definitely down", "ink status down for"},
+		Literals: []string{"link status definitely down", "ink status down for", "interface is now down"},
 		Patterns: []string{
 			`^(?P<bond>` + netdev + `): \(slave (?P<subject>[^)]+)\): link status (?:definitely down|down for )`,
 			`^(?:bonding: )?(?P<bond>` + netdev +
 				`): link status (?:definitely )?down for (?:(?:active|backup|idle) )?interface (?P<subject>[^\s,]+)`,
+			`^(?P<bond>` + netdev + `): \(slave (?P<subject>[^)]+)\): (?:backup )?interface is now down`, // by ARP
 		},
 		Kind: "network-device", BootGrace: 2 * time.Minute, Expiry: time.Hour, ConfirmedBy: "bonds",
 		Recovery: Recovery{Literals: []string{"link status definitely up"}, Pattern: `^(?:bonding: )?` + netdev +
 			`: (?:\(slave (?P<subject>[^)]+)\): link status definitely up|link status definitely up for interface (?P<subject2>[^\s,]+))`},
+	}}
+}
+
+// bridgeRules: net/bridge/br_fdb.c, drivers/net/bonding/bond_3ad.c. A team's links are teamd's matter: its driver logs
+// nothing.
+func bridgeRules() []Rule {
+	return []Rule{{
+		// A single one may be the answer of a switch to a link that comes up.
+		ID: "bridge-own-address", Reason: "BridgeLoop", Domain: Network, Severity: finding.Warning,
+		Summary: "a bridge receives packets that it sent itself: there is a loop, or another machine has its MAC address",
+		Advice: "`bridge fdb show` and `ip -d link show` for the address in the line: is a virtual machine cloned with " +
+			"its MAC, are two ports of the bridge in one LAN, or a bond's links not one group (LACP) at the switch?",
+		Literals: []string{" with own address as source address"},
+		Patterns: []string{`^(?P<bridge>` + netdev + `): received packet on (?P<subject>` + netdev +
+			`) with own address as ?source address(?: \(addr:(?P<address>[0-9a-f:]{17}), vlan:(?P<vlan>\d+)\))?`},
+		Kind: "network-device", Raise: Rate{3, 10 * time.Minute}, Expiry: 30 * time.Minute,
+	}, {
+		ID: "bond-loopback", Reason: "BondLoop", Domain: Network, Severity: finding.Warning,
+		Summary: "a link of an LACP bond gets its own packets back, or finds no partner to join",
+		Advice: "`grep -A12 \"Slave Interface\" /proc/net/bonding/BOND`: all links must lead to one switch (or a " +
+			"pair of one name) whose ports are one LACP group.",
+		Literals: []string{"An illegal loopback occurred on", "did not find a suitable aggregator",
+			"speed changed to 0 on port"},
+		Patterns: []string{
+			`^(?P<bond>` + netdev + `): \(slave (?P<subject>[^)]+)\): (?:An illegal loopback occurred on slave|Port \d+ did not find a suitable aggregator|speed changed to 0 on port \d+)`,
+			`^(?:bonding: )?(?P<bond>` + netdev + `): An illegal loopback occurred on (?:adapter|slave) \(?(?P<subject2>[^\s)]+)`,
+		},
+		Kind: "network-device", BootGrace: 2 * time.Minute, Expiry: time.Hour,
 	}}
 }

@@ -13,6 +13,8 @@ const dieFlags = ` \[#\d+\](?: +[A-Z][A-Z_]*)*\s*$`
 func panicRules() []Rule {
 	return []Rule{{
 		ID: "kernel-panic", Reason: "KernelPanic", Domain: CPU, Severity: finding.Fatal,
+		Advice: "Save the whole report: `ls /var/lib/systemd/pstore /var/crash`, or the console's log; with the " +
+			"kernel's version, look for it in the distribution's bug tracker. The node must be rebooted.",
 		Summary:  "the kernel panicked", // kernel/panic.c; seen in saved logs, pstore and serial consoles
 		Literals: []string{"Kernel panic - not syncing", "Trigger a crash"},
 		Patterns: []string{`^(?:---\[ end )?Kernel panic - not syncing(?:: (?P<why>.*)|$)`,
@@ -30,6 +32,8 @@ func panicRules() []Rule {
 func oopsRules() []Rule {
 	return []Rule{{
 		ID: "kernel-oops", Reason: "KernelOops", Domain: CPU, Severity: finding.Fatal,
+		Advice: "The kernel goes on with broken state: drain the node, save `dmesg`, reboot. The function in " +
+			"\"RIP\" or \"pc\" and the modules in the report say whose bug it is.",
 		Summary: "the kernel crashed in one of its tasks and killed it; locks may stay held and " +
 			"memory may be inconsistent until the next boot",
 		Literals: []string{
@@ -87,6 +91,8 @@ func oopsRules() []Rule {
 		Kind: NodeKind, Report: "oops", Expiry: UntilBoot,
 	}, {
 		ID: "kernel-memory-corruption", Reason: "KernelMemoryCorruption", Domain: CPU, Severity: finding.Warning,
+		Advice: "Drain the node, save `dmesg`, reboot at once: data may be written wrongly. Then test the memory " +
+			"(`memtester`, `edac-util -v`) and update the kernel.",
 		Summary: "the kernel detected corruption of its own data: bad memory, or an error in a driver",
 		Literals: []string{
 			"BUG: Bad page ", "BUG: Bad rss-counter state", "BUG: non-zero ", "list_add corruption",
@@ -108,6 +114,8 @@ func oopsRules() []Rule {
 		Kind: NodeKind, Report: "oops", Expiry: UntilBoot,
 	}, {
 		ID: "kernel-bug", Reason: "KernelBug", Domain: CPU, Severity: finding.Warning,
+		Advice: "Drain the node, save `dmesg`, reboot: a process that hit it holds its locks for ever. The file " +
+			"and line in the report identify the bug.",
 		Summary: "the kernel violated its own rules of locking or scheduling",
 		Literals: []string{
 			"BUG: scheduling while atomic", "BUG: sleeping function called", "BUG: spinlock ", "BUG: rwlock ",
@@ -127,6 +135,8 @@ func oopsRules() []Rule {
 	}, {
 		ID: "kernel-warning", Reason: "KernelWarning", Domain: CPU, Severity: finding.Info,
 		// kernel/panic.c __warn; new words in 6.19
+		Advice: "Read the file and line in the report (`dmesg`): mostly a driver's or the kernel's bug without " +
+			"effect. With other faults at the same time, report it to the distribution.",
 		Summary: "the kernel met a condition that its authors consider impossible (WARN), and continued",
 		Literals: []string{"WARNING: CPU: ", ", CPU#", "WARNING: possible ", "WARNING: suspicious RCU usage",
 			"WARNING: inconsistent lock state", "WARNING: bad unlock balance", "WARNING: held lock freed"},

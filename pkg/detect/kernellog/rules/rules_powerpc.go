@@ -11,6 +11,8 @@ import (
 func powerRules() []Rule {
 	return []Rule{{
 		ID: "eeh-frozen", Reason: "EEHFrozen", Domain: Hardware, Severity: finding.Warning,
+		Advice: "`lspci -vv -s ADDRESS` shows the device; once is a transient error, several times a card " +
+			"to reseat or replace.",
 		Summary:  "the PCI bus of a device had an error: the device is isolated and is being reset",
 		Literals: []string{"EEH: Frozen ", "EEH: Fenced ", "EEH: dead ", "EEH: Recovering PHB"},
 		Patterns: []string{
@@ -21,6 +23,7 @@ func powerRules() []Rule {
 		Kind: "pci-host-bridge", Report: "eeh", Expiry: time.Hour,
 	}, {
 		ID: "eeh-failed", Reason: "EEHFailed", Domain: Hardware, Severity: finding.Warning,
+		Advice:  "`lspci -vv -s ADDRESS` names the card: reseat or replace it, then restart the node.",
 		Summary: "a device did not recover from an error of its PCI bus and was disabled: reseat or replace it",
 		Literals: []string{"has been permanently disabled", "EEH: Unable to recover from failure", "EEH: Permanent failure",
 			"EEH: Unrecoverable slot failure", "EEH: Failure "},
@@ -32,6 +35,7 @@ func powerRules() []Rule {
 		Kind: "pci-host-bridge", Expiry: UntilBoot,
 	}, {
 		ID: "power-firmware-error", Reason: "PowerFirmwareError", Domain: Hardware, Severity: finding.Warning,
+		Advice: "`opal-elog-parse -l`, or `errpt` of the service processor, names the part to replace.",
 		Summary: "the firmware of a POWER machine reports failing hardware, power or cooling: read its error log " +
 			"(`errpt`, `opal-elog-parse`)",
 		Literals: []string{"Check RTAS error log", " Hypervisor Maintenance interrupt ["},

@@ -18,6 +18,8 @@ func raidRules() []Rule {
 		// An array that could not be started is often removed again, so that there is no state. The check md-arrays
 		// knows which arrays the node depends on.
 		ID: "md-array-failed", Reason: "RAIDFailed", Domain: Storage, Severity: finding.Warning,
+		Advice: "`mdadm --detail /dev/mdN`, `cat /proc/mdstat`; too many disks are gone: bring them back (cable, " +
+			"controller) before `mdadm --assemble --force`.",
 		Summary: "a RAID array lost more disks than its redundancy allows",
 		Literals: []string{
 			"Cannot continue operation (", "not enough operational devices", "failing array",
@@ -33,6 +35,8 @@ func raidRules() []Rule {
 			Pattern: `^(?:md/(?:raid\d*|linear|multipath):?(?P<subject>md[\w-]+|[^\s:]+): (?:raid level \d+ )?active with \d+ out of \d+ |(?P<subject2>md[\w-]+): detected capacity change from 0 to [1-9])`},
 	}, {
 		ID: "md-disk-failed", Reason: "RAIDDiskFailed", Domain: Storage, Severity: finding.Warning,
+		Advice: "`mdadm --detail /dev/mdN` and `smartctl -a /dev/sdX` of the failed disk; replace: `mdadm " +
+			"/dev/mdN --remove /dev/sdX --add /dev/sdY`.",
 		Summary: "a RAID array lost a disk and continues without it",
 		Literals: []string{": Disk failure on ", ": Operation continuing on ", "failing device ",
 			"md: kicking non-fresh ", " active with ", ": Failing raid device", ": failing drive", "exceeded read_error threshold",
@@ -47,6 +51,8 @@ func raidRules() []Rule {
 		Kind: "raid-array", Report: "md", Expiry: UntilBoot, ConfirmedBy: "md-arrays",
 	}, {
 		ID: "md-read-error", Reason: "RAIDReadError", Domain: Storage, Severity: finding.Warning,
+		Advice: "`smartctl -a /dev/sdX`; `mdadm --detail /dev/mdN` shows whether the array still has it; replace " +
+			"the disk.",
 		Summary: "a RAID array could neither read nor repair some of its blocks",
 		Literals: []string{"unrecoverable I/O read error", "read error NOT corrected", "read error not correctable",
 			"read error on replacement device", "read correction write failed", "unrecoverable I/O error",
@@ -58,6 +64,8 @@ func raidRules() []Rule {
 		Kind: "raid-array", Expiry: 24 * time.Hour,
 	}, {
 		ID: "md-read-corrected", Reason: "RAIDReadCorrected", Domain: Storage, Severity: finding.Info,
+		Advice: "The data was rewritten from the other disks. `smartctl -a /dev/sdX`; many of them: replace the " +
+			"disk before it fails.",
 		Summary: "a RAID array could not read some blocks of a disk and read them from another; the disk may be " +
 			"about to fail",
 		Literals: []string{": read error corrected (", ": redirecting sector "},
@@ -67,18 +75,12 @@ func raidRules() []Rule {
 		Expiry: 24 * time.Hour,
 	}, {
 		ID: "bcache-error", Reason: "BcacheError", Domain: Storage, Severity: finding.Warning,
+		Advice: "`smartctl -a` of the cache's and the backing disk; `cat /sys/block/bcacheN/bcache/state`: dirty " +
+			"data is only on the cache.",
 		Summary:  "a bcache device or its cache disk fails",
 		Literals: []string{"bcache: "},
 		Patterns: []string{`^bcache: (?:\S+\(\) )?(?:.*: )?(?:IO error on|device offline for \d+ seconds|disable I/O request due to backing device offline|bad csum|too many IO errors|stop \S+: too many IO errors|error on \S+: .*disabling caching|I/O disabled on cached dev|.*[Jj]ournal io error)`},
 		Kind:     NodeKind, Expiry: 24 * time.Hour,
-	}, {
-		ID: "drbd-degraded", Reason: "DRBDDegraded", Domain: Storage, Severity: finding.Warning,
-		Summary:  "a DRBD device lost its disk or its peer",
-		Literals: []string{"drbd"},
-		Patterns: []string{`^(?:block )?drbd (?P<subject>[^\s:]+)(?: [^:]+)?: .*(?:conn\( \w+ -> (?:NetworkFailure|StandAlone|Timeout|BrokenPipe|ProtocolError) \)|disk\( \w+ -> (?:Failed|Diskless) \)|pdsk\( \w+ -> Failed \))`, `^block (?P<subject2>drbd\d+): .*(?:disk\( \w+ -> (?:Failed|Diskless) \)|conn\( \w+ -> (?:NetworkFailure|StandAlone|Timeout|BrokenPipe|ProtocolError) \))`},
-		Kind:     "device", Expiry: time.Hour,
-		Recovery: Recovery{Literals: []string{"drbd "},
-			Pattern: `^(?:block )?drbd (?P<subject>[^\s:]+)(?: [^:]+)?: .*conn\( \w+ -> Connected \)`},
 	}}
 }
 
@@ -88,6 +90,8 @@ func mapperRules() []Rule {
 	const thin = `^device-mapper: thin: (?P<subject>\d+:\d+): `
 	return []Rule{{
 		ID: "multipath-path-failed", Reason: "MultipathPathFailed", Domain: Storage, Severity: finding.Warning,
+		Advice: "`multipath -ll` shows the paths that are left; then the link (`cat " +
+			"/sys/class/fc_host/host*/port_state`, `iscsiadm -m session`).",
 		Summary:  "one of the paths to a disk failed",
 		Literals: []string{"ailing path ", "Could not failover "},
 		Patterns: []string{`^device-mapper: multipath: (?:(?P<device>\d+:\d+): )?Failing path (?P<subject>\S+?)\.?$`,
@@ -97,12 +101,16 @@ func mapperRules() []Rule {
 			Pattern: `^device-mapper: multipath: (?:\d+:\d+: )?Reinstating path (?P<subject>\S+?)\.?$`},
 	}, {
 		ID: "multipath-no-path", Reason: "MultipathNoPath", Domain: Storage, Severity: finding.Warning,
+		Advice: "`multipath -ll`: no path is left; mend the fabric or session, then `multipath -r`; filesystems " +
+			"on it must be unmounted and checked.",
 		Summary:  "no path to a disk is left: queued I/O fails",
 		Literals: []string{"queue_if_no_path timeout on "},
 		Patterns: []string{`^device-mapper: multipath: (?:\d+:\d+: )?queue_if_no_path timeout on (?P<subject>\S+), failing queued IO`},
 		Kind:     "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "thin-pool-full", Reason: "ThinPoolFull", Domain: Storage, Severity: finding.Warning,
+		Advice: "`lvs -a -o+data_percent,metadata_percent`: `lvextend -L+10G VG/POOL` (metadata: `lvextend " +
+			"--poolmetadatasize`); a damaged pool: `lvconvert --repair VG/POOL`.",
 		Summary: "a thin pool is full or damaged: writes to its volumes wait or fail",
 		Literals: []string{"switching pool to ", "metadata operation '", "No free metadata blocks",
 			"no free data space available", "failed to abort metadata", "() failed: error = ", "needs_check' flag", "no free metadata space available",
@@ -118,12 +126,16 @@ func mapperRules() []Rule {
 			`switching pool to write mode`},
 	}, {
 		ID: "thin-pool-low", Reason: "ThinPoolLow", Domain: Storage, Severity: finding.Warning,
+		Advice: "`lvs -a -o+data_percent,metadata_percent`; `lvextend` the pool, or `fstrim` the filesystems on " +
+			"it.",
 		Summary:  "a thin pool has little space left",
 		Literals: []string{"reached low water mark for "},
 		Patterns: []string{thin + `reached low water mark for (?P<what>data|metadata) device`},
 		Kind:     "thin-pool", Expiry: 24 * time.Hour, ConfirmedBy: "thin-pools",
 	}, {
 		ID: "device-mapper-error", Reason: "DeviceMapperError", Domain: Storage, Severity: finding.Warning,
+		Advice: "`dmsetup status` and `dmsetup table` of the device; verity and integrity: the data on the disk " +
+			"was changed, `smartctl -a /dev/sdX`.",
 		Summary: "the device mapper detected corrupt data, or lost a mirror or a snapshot",
 		Literals: []string{
 			"device-mapper: verity: ", "device-mapper: integrity: ", "device-mapper: snapshots: ",
@@ -143,37 +155,5 @@ func mapperRules() []Rule {
 			`^device-mapper: (?:raid1: (?:Read failure on mirror device|Write error during recovery)|snapshots: (?:(?:Read|Write) error.*|Flush after merge failed): ?shutting down merge|integrity: Error on |verity: \S+: reached maximum errors|dirty region log: .*Failed to (?:read|write) header)`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
-	}}
-}
-
-// remoteBlockRules: drivers/scsi/scsi_transport_{iscsi,fc}.c, drivers/block/nbd.c. The first two print no driver's
-// name, so that their lines begin with a blank.
-func remoteBlockRules() []Rule {
-	return []Rule{{
-		ID: "iscsi-connection", Reason: "ISCSIConnectionLost", Domain: Storage, Severity: finding.Warning,
-		Summary:  "the connection to an iSCSI disk was lost",
-		Literals: []string{": detected conn error (", "session recovery timed out after", ": ping timeout of "},
-		Patterns: []string{
-			`^ ?(?:iscsi )?(?P<subject>connection\d+:\d+): (?:detected conn error \(\d+\)|ping timeout of \d+ secs expired)`,
-			`^ ?(?:iscsi:? )?(?P<subject2>session\d+): session recovery timed out after \d+ secs`,
-		},
-		Kind: "connection", Expiry: time.Hour,
-	}, {
-		ID: "fc-port-lost", Reason: "FCPortLost", Domain: Storage, Severity: finding.Warning,
-		Summary: "a Fibre Channel port was lost",
-		Literals: []string{": blocked FC remote port time out: ", ": LOOP DOWN detected", " Link Down Event ",
-			"0203 Devloss timeout on "},
-		Patterns: []string{
-			`^ ?(?P<subject>rport-[\d:-]+): blocked FC remote port time out: `,
-			`^qla2xxx \[(?P<subject2>` + pciAddress + `)\]-[0-9a-f]+:\d+: LOOP DOWN detected`, `^lpfc (?P<subject3>` +
-				pciAddress + `): \d+:(?:\(\d+\):)?(?:1305 Link Down Event |0203 Devloss timeout on )`,
-		},
-		Kind: "port", BootGrace: 2 * time.Minute, Expiry: time.Hour,
-	}, {
-		ID: "nbd-connection", Reason: "NBDConnectionLost", Domain: Storage, Severity: finding.Warning,
-		Summary:  "the server of a network block device does not respond",
-		Literals: []string{"block nbd"},
-		Patterns: []string{`^block (?P<subject>nbd\d+): (?:Connection timed out|Dead connection, failed to find a fallback|Possible stuck request)`},
-		Kind:     "device", Expiry: time.Hour,
 	}}
 }

@@ -1,0 +1,84 @@
+package replay
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write anew which rules recognise the lines of reports.txt")
+
+// reported recognises each line of a file of testdata/corpus on its own: comments stay, of other lines the rules that
+// recognise it come first, "- | line" where none does.
+func reported(t testing.TB, name string) (text []byte, known, lines int) {
+	t.Helper()
+	file, err := os.ReadFile(filepath.Join("testdata", "corpus", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, daemons := kernelMatcher(t), newDaemonTable(t)
+	var out bytes.Buffer
+	for line := range strings.Lines(string(file)) {
+		if strings.HasPrefix(line, "# ") {
+			out.WriteString(line)
+			continue
+		}
+		_, line, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " | ")
+		if !ok {
+			t.Fatalf("%s: %q names no rule", name, line)
+		}
+		found := strings.Join(replayed(t, m, daemons, line), ", ")
+		lines++
+		if found != "" {
+			known++
+		} else {
+			found = "-"
+		}
+		out.WriteString(found + " | " + line + "\n")
+	}
+	return out.Bytes(), known, lines
+}
+
+// TestReportsOfFaults: lines of public reports, chosen for what they say before the rules were looked at. None may be
+// lost, and most must be recognised.
+func TestReportsOfFaults(t *testing.T) {
+	const name = "reports.txt"
+	got, known, lines := reported(t, name)
+	t.Logf("%d of %d lines (%.1f %%) are recognised", known, lines, 100*float64(known)/float64(lines))
+	if 100*known < 86*lines {
+		t.Errorf("%d of %d lines are recognised: less than 86 %%", known, lines)
+	}
+	path := filepath.Join("testdata", "corpus", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted := strings.Split(string(want), "\n")
+	for i, line := range strings.Split(string(got), "\n") {
+		if line != wanted[i] {
+			t.Errorf("line %d (-update writes it anew)\nwant %s\n got %s", i+1, wanted[i], line)
+		}
+	}
+}
+
+// TestReportsOfHealthyMachines: lines of machines that started, and of parts of reports that were no fault.
+func TestReportsOfHealthyMachines(t *testing.T) {
+	got, _, lines := reported(t, "reports-benign.txt")
+	for line := range strings.Lines(string(got)) {
+		if rule, _, _ := strings.Cut(line, " | "); !strings.HasPrefix(line, "# ") && rule != "-" &&
+			!strings.HasSuffix(rule, " over") {
+			t.Errorf("a false alarm: %s", line)
+		}
+	}
+	if lines < 100 {
+		t.Errorf("%d lines", lines)
+	}
+}
