@@ -104,6 +104,7 @@ func printStatus(w io.Writer, s status.Status, all bool) error {
 	p.unknown()
 	p.leftovers()
 	p.reported()
+	p.fleet()
 	p.agent()
 	p.checks(all)
 	_, err := io.WriteString(w, p.String())
@@ -274,6 +275,25 @@ func sinkText(t status.SinkStatus, now time.Time) string {
 		parts = append(parts, t.Endpoint)
 	}
 	return strings.Join(parts, "; ")
+}
+
+// fleet shows what this node has, wants or may not have of the fleet's budgets.
+func (p *statusScreen) fleet() {
+	f := p.status.Fleet
+	var lines []string
+	for _, l := range []struct{ what, text string }{{"slot held for ", f.Slot}, {"waits for a slot for ", f.Waiting},
+		{"", f.Refused}, {"not isolated: ", f.IsolationSpent}} {
+		if l.text != "" {
+			lines = append(lines, l.what+l.text)
+		}
+	}
+	if len(lines) == 0 {
+		return
+	}
+	fmt.Fprintf(p, "\n%s\n", p.paint(bold, "FLEET BUDGET"))
+	for _, l := range lines {
+		p.line(l)
+	}
 }
 
 func (p *statusScreen) agent() {
