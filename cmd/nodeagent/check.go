@@ -223,6 +223,9 @@ func (p *checkScreen) check(c detect.Check, found []finding.Finding, err error) 
 	slices.SortFunc(found, finding.Compare)
 	for _, f := range found {
 		p.text(severityColour(f.Severity), strings.ToUpper(string(f.Severity)), f.Reason+": "+f.Message)
+		if suggestion := f.Suggestion(); suggestion != "" {
+			p.text("", "", "suggested action: "+suggestion)
+		}
 	}
 	if len(found) > 0 && c.Advice != "" {
 		p.text("", "", fmt.Sprintf("next: %s (nodeagent explain %s)", strings.TrimSuffix(c.Advice, "."), c.ID))

@@ -168,6 +168,9 @@ func (p *statusScreen) findings() {
 		if condition := conditions[f.Check]; condition != "" && f.Severity == finding.Fatal {
 			p.line("reported as node condition " + condition)
 		}
+		if suggestion := f.Suggestion(); suggestion != "" {
+			p.line("suggested action: " + suggestion)
+		}
 		next := "explain: nodeagent explain " + f.Check
 		if advice[f.Check] != "" {
 			next = "next: " + advice[f.Check]
