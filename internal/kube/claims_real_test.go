@@ -13,6 +13,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -199,6 +200,7 @@ func TestRealAPIServerClaims(t *testing.T) {
 	t.Run("isolation", func(t *testing.T) { r.isolations(t, a, b) })
 	t.Run("kubelet", func(t *testing.T) { r.kubeletHasNoSlot(t) })
 	t.Run("race", func(t *testing.T) { r.race(t, admin) })
+	t.Run("taints", func(t *testing.T) { r.taints(t, admin, a) })
 	t.Run("removal", func(t *testing.T) { r.removal(t, admin, a) })
 	t.Run("stolen token", func(t *testing.T) { r.stolenToken(t, admin, a, b) })
 }
@@ -300,6 +302,91 @@ func (r *realAPIServer) kubeletHasNoSlot(t *testing.T) {
 	}
 	if why := f.Status().Refused; !strings.HasPrefix(why, "refused: this identity may not hold a slot") {
 		t.Errorf("the status says %q", why)
+	}
+}
+
+// taints: others who write the one list of taints at the same time lose nothing by the agent's writes, nor does the agent.
+func (r *realAPIServer) taints(t *testing.T, admin, a *Client) {
+	const rivals = 4
+	each := 15
+	if *long {
+		each = 250
+	}
+	// write adds 1 to the value of a rival's taint, by the agent's own way to change a Node.
+	write := func(ctx context.Context, c *Client, key string) error {
+		for {
+			node, err := c.GetNode(ctx)
+			if err != nil {
+				return err
+			}
+			n := 0
+			taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
+				if t.Key == key {
+					n, _ = strconv.Atoi(t.Value)
+				}
+				return t.Key == key
+			})
+			taints = append(taints, corev1.Taint{Key: key, Value: strconv.Itoa(n + 1), Effect: corev1.TaintEffectNoSchedule})
+			patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": node.ResourceVersion},
+				"spec": map[string]any{"taints": taints}})
+			if err != nil {
+				return err
+			}
+			if err = c.PatchNode(ctx, patch, false); !apierrors.IsConflict(err) {
+				return err
+			}
+		}
+	}
+	ctx := within(t, 5*time.Minute)
+	reporter := taint.New(taint.Config{Node: a, Mode: taint.On, Hold: time.Millisecond, Rand: func() float64 { return 0 }})
+	stop := reporttest.Start(t, reporter)
+	asAdmin := r.client("admin", "node-a")
+	var group sync.WaitGroup
+	for i := range rivals {
+		group.Go(func() {
+			for range each {
+				if err := write(ctx, asAdmin, fmt.Sprint("rival-", i)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { group.Wait(); close(done) }()
+	world, flips := reporttest.NewWorld(), 0
+	for ended := false; !ended; flips++ {
+		state, _ := world.Run("disk", nil, []string{"DiskReadonly"}[:(flips+1)%2]...)
+		reporter.Update(state, nil)
+		select {
+		case <-done:
+			ended = true
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	state, _ := reporttest.NewWorld().Run("disk", nil, "DiskReadonly")
+	reporter.Update(state, nil)
+	want := map[string]string{taint.DefaultKey: "DiskReadonly"}
+	for i := range rivals {
+		want[fmt.Sprint("rival-", i)] = strconv.Itoa(each)
+	}
+	var diff string
+	until(t, "the taints are those of all", func() error { return errors.New(diff) }, func(error) bool {
+		node, err := a.GetNode(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for _, t := range node.Spec.Taints {
+			got[t.Key] = t.Value
+		}
+		diff = cmp.Diff(want, got)
+		return diff == ""
+	})
+	stop()
+	t.Logf("%d writes of others against %d changes of mind of the agent", rivals*each, flips)
+	if _, err := r.send(admin, "PATCH", "/api/v1/nodes/node-a", `{"spec":{"taints":null}}`); err != nil {
+		t.Fatal(err)
 	}
 }
 
