@@ -3,6 +3,7 @@ package taint
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 // purse is a budget: how much room there is, and what was asked of it.
 type purse struct {
+	mu       sync.Mutex // guards all below
 	room     bool
 	err      error
 	holds    int
@@ -18,11 +20,31 @@ type purse struct {
 }
 
 func (p *purse) Hold(context.Context) (bool, time.Duration, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.holds++
 	return p.room && p.err == nil, 15 * time.Minute, p.err
 }
 
-func (p *purse) Release(context.Context) error { p.releases++; return p.err }
+func (p *purse) Release(context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.releases++
+	return p.err
+}
+
+func (p *purse) set(room bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.room, p.err = room, err
+}
+
+// asked returns how often each was called.
+func (p *purse) asked() (holds, releases int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.holds, p.releases
+}
 
 const preferred = DefaultKey + "=DiskReadonly:PreferNoSchedule"
 
@@ -32,24 +54,24 @@ func TestBudgetOfIsolatedNodes(t *testing.T) {
 		r.Update(w.Run("disk", nil, "DiskReadonly"))
 		shows(t, n, time.Second, readonly)
 		shows(t, n, time.Hour, readonly)
-		if p.holds < 4 || p.releases != 0 {
-			t.Errorf("within an hour: kept %d times, given back %d times", p.holds, p.releases)
+		if holds, releases := p.asked(); holds < 4 || releases != 0 {
+			t.Errorf("within an hour: kept %d times, given back %d times", holds, releases)
 		}
-		p.room = false // others were faster when it was renewed
+		p.set(false, nil) // others were faster when it was renewed
 		shows(t, n, 20*time.Minute, preferred)
-		if p.releases != 1 {
-			t.Errorf("given back %d times", p.releases)
+		if _, releases := p.asked(); releases != 1 {
+			t.Errorf("given back %d times", releases)
 		}
-		p.room = true
+		p.set(true, nil)
 		shows(t, n, 20*time.Minute, readonly)
 		r.Update(w.Run("disk", nil))
 		shows(t, n, DefaultHold+time.Second)
-		if p.releases != 2 {
-			t.Errorf("after the end of the taint: given back %d times", p.releases)
+		holds, releases := p.asked()
+		if releases != 2 {
+			t.Errorf("after the end of the taint: given back %d times", releases)
 		}
-		holds := p.holds
 		shows(t, n, 2*time.Hour)
-		if p.holds != holds {
+		if again, _ := p.asked(); again != holds {
 			t.Error("a node without a taint asks for the budget")
 		}
 	})
@@ -76,9 +98,9 @@ func TestBudgetCannotBeAsked(t *testing.T) {
 	run(t, func(c *Config) { c.Budget = p }, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
 		r.Update(w.Run("disk", nil, "DiskReadonly"))
 		shows(t, n, time.Hour)
-		p.err, p.room = nil, true
+		p.set(true, nil)
 		shows(t, n, 10*time.Minute, readonly)
-		p.err = errors.New("no apiserver")
+		p.set(true, errors.New("no apiserver"))
 		shows(t, n, 2*time.Hour, readonly)
 		r.Update(w.Run("disk", nil)) // a recovery needs no budget
 		shows(t, n, DefaultHold+6*time.Minute)
@@ -98,8 +120,8 @@ func TestBudgetIsNotAsked(t *testing.T) {
 				w *reporttest.World) {
 				r.Update(w.Run("disk", nil, "DiskReadonly"))
 				time.Sleep(time.Hour)
-				if p.holds != 0 {
-					t.Errorf("asked %d times", p.holds)
+				if holds, _ := p.asked(); holds != 0 {
+					t.Errorf("asked %d times", holds)
 				}
 			})
 		})
