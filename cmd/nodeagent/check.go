@@ -231,6 +231,9 @@ func (p *checkScreen) check(c detect.Check, found []finding.Finding, err error) 
 	general := false // advice of the check; a finding of the kernel's log has its rule's
 	for _, f := range found {
 		p.text(severityColour(f.Severity), strings.ToUpper(string(f.Severity)), f.Reason+": "+f.Message)
+		if suggestion := f.Suggestion(); suggestion != "" {
+			p.text("", "", "suggested action: "+suggestion)
+		}
 		if advice := f.Facts["advice"]; advice != "" {
 			p.text("", "", fmt.Sprintf("next: %s (nodeagent explain %s)", strings.TrimSuffix(advice, "."),
 				cmp.Or(f.Facts["rule"], c.ID)))

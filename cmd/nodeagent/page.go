@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checks"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -20,7 +21,7 @@ func checkPage(c detect.Check) string {
 	}
 	fmt.Fprintf(&b, "%s: %s.\n\n**Why it matters.** %s\n\n**Finds**\n\n", c.Domain, c.Summary, c.Doc.Why)
 	for _, f := range c.Doc.Faults {
-		fmt.Fprintf(&b, "* `%s` (%s): %s\n", f.Reason, f.Severity, f.When)
+		fmt.Fprintf(&b, "* `%s` (%s): %s%s\n", f.Reason, f.Severity, f.When, suggested(f.Reason, "; suggested action: "))
 	}
 	b.WriteString("\n**Reads**\n\n")
 	for _, r := range c.Doc.Reads {
@@ -51,6 +52,9 @@ func rulePage(r rules.Rule) string {
 		fmt.Fprintf(&b, "%s, a rule of the kernel log: %s.\n\n", r.Domain, r.Summary)
 		fmt.Fprintf(&b, "* reason `%s`, severity %s\n* kept %s\n", r.Reason, ruleSeverity(r), ruleExpiry(r))
 	}
+	if line := suggested(r.Reason, "* suggested action "); line != "" && len(r.Emitters) == 0 && r.ConfirmedBy == "" {
+		b.WriteString(line + "\n")
+	}
 	if r.Raise.Count > 1 {
 		fmt.Fprintf(&b, "* raised by %d lines within %s\n", r.Raise.Count, short(r.Raise.Within))
 	}
@@ -68,6 +72,14 @@ func rulePage(r rules.Rule) string {
 		fmt.Fprintf(&b, "\n**Next.** %s\n", r.Advice)
 	}
 	return b.String()
+}
+
+// suggested returns the suggested action of a reason, with a text before it; empty where there is none.
+func suggested(reason, before string) string {
+	if action := checks.SuggestedAction(reason); action != "" {
+		return before + "`" + string(action) + "`"
+	}
+	return ""
 }
 
 // emittersOf names the daemons to whose log lines a rule applies.

@@ -17,10 +17,10 @@ func newRetire(o *options) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "retire",
-		Short: "Remove the conditions of this agent from the Node, before the agent is uninstalled",
-		Long: `Remove the conditions that this agent wrote from the Node: once it is uninstalled nothing keeps
-them up to date. Conditions of other writers are not touched. The agent must not run. Removing the
-package does this by itself.
+		Short: "Remove what this agent wrote about the Node, before the agent is uninstalled",
+		Long: `Remove what this agent wrote about its Node: conditions, taint, ConfigMap and claims of the fleet
+budget. Once it is uninstalled nothing keeps them up to date. What others wrote is not touched. The agent
+must not run. Removing the package does this by itself.
 
 With --patch nothing is removed: it prints a patch that removes the conditions from any Node whose agent has
 this configuration, by "kubectl patch node NAME --subresource=status --patch-file=FILE". That is for the removal
@@ -41,13 +41,10 @@ of a DaemonSet.`,
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 			defer cancel()
 			removed, err := agent.Retire(ctx, cfg, quiet())
-			if err != nil {
-				return err
+			for _, line := range removed {
+				fmt.Fprintln(cmd.OutOrStdout(), line)
 			}
-			for _, name := range removed {
-				fmt.Fprintln(cmd.OutOrStdout(), "condition removed:", name)
-			}
-			return nil
+			return err
 		},
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long the apiserver may take")

@@ -104,6 +104,7 @@ func printStatus(w io.Writer, s status.Status, all bool) error {
 	p.unknown()
 	p.leftovers()
 	p.reported()
+	p.fleet()
 	p.agent()
 	p.checks(all)
 	_, err := io.WriteString(w, p.String())
@@ -166,6 +167,9 @@ func (p *statusScreen) findings() {
 		p.line(f.Latest)
 		if condition := conditions[f.Check]; condition != "" && f.Severity == finding.Fatal {
 			p.line("reported as node condition " + condition)
+		}
+		if suggestion := f.Suggestion(); suggestion != "" {
+			p.line("suggested action: " + suggestion)
 		}
 		next := "explain: nodeagent explain " + f.Check
 		if what := cmp.Or(f.Facts["advice"], advice[f.Check]); what != "" {
@@ -282,6 +286,25 @@ func sinkText(t status.SinkStatus, now time.Time) string {
 		parts = append(parts, t.Endpoint)
 	}
 	return strings.Join(parts, "; ")
+}
+
+// fleet shows what this node has, wants or may not have of the fleet's budgets.
+func (p *statusScreen) fleet() {
+	f := p.status.Fleet
+	var lines []string
+	for _, l := range []struct{ what, text string }{{"slot held for ", f.Slot}, {"waits for a slot for ", f.Waiting},
+		{"", f.Refused}, {"not isolated: ", f.IsolationSpent}} {
+		if l.text != "" {
+			lines = append(lines, l.what+l.text)
+		}
+	}
+	if len(lines) == 0 {
+		return
+	}
+	fmt.Fprintf(p, "\n%s\n", p.paint(bold, "FLEET BUDGET"))
+	for _, l := range lines {
+		p.line(l)
+	}
 }
 
 func (p *statusScreen) agent() {

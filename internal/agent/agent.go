@@ -24,6 +24,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
@@ -54,6 +55,7 @@ type Agent struct {
 	deps      checks.Deps
 	reporters []report.Reporter
 	leftovers *leftovers
+	fleet     *fleet.Fleet  // nil where there is no apiserver
 	monitors  *npd.Monitors // of node-problem-detector
 	meter     meter
 	sources   []detect.Source
@@ -86,8 +88,12 @@ func New(o Options) (*Agent, error) {
 	}
 	own := checks.Checks(cfg.Checks, a.deps)
 	a.monitors = a.openMonitors(own)
+	if o.Clients.Client != nil {
+		a.fleet = newFleet(cfg.Fleet, o.Clients.Client, ownNamespace(cfg), log)
+	}
 	a.checks = slices.Concat(own, a.monitors.Checks(), plugin.Checks(cfg.Plugins),
-		[]detect.Check{left.check(), stateCheck(o.Store), accessCheck(a.state)}, a.eventCenterChecks(), o.Checks)
+		[]detect.Check{left.check(), stateCheck(o.Store), accessCheck(a.state)}, a.eventCenterChecks(),
+		a.fleetChecks(), o.Checks)
 	a.Progress = notify.NewProgress(limits(a.checks))
 
 	state, err := o.Store.LoadState()
@@ -243,6 +249,9 @@ func (a *Agent) Status() status.Status {
 			Why: c.Why, Condition: a.conditionOf(check)})
 	}
 	s.Sinks = a.sinks.all(a.reporters)
+	if a.fleet != nil {
+		s.Fleet = a.fleet.Status()
+	}
 	if err := a.store.Trouble(); err != nil {
 		s.Trouble = append(s.Trouble, err.Error())
 	}

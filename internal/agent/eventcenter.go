@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/kube"
 	"github.com/nodeagent/nodeagent/internal/segment"
@@ -59,9 +60,11 @@ const (
 )
 
 // readCredential reads a file of the settings. A bare name is beside the token of the agent's pod.
-func (a *Agent) readCredential(name string) ([]byte, error) {
+func (a *Agent) readCredential(name string) ([]byte, error) { return readCredential(a.cfg, name) }
+
+func readCredential(cfg config.Config, name string) ([]byte, error) {
 	if !filepath.IsAbs(name) {
-		name = filepath.Join(cmp.Or(a.cfg.ServiceAccountDir, kube.DefaultServiceAccountDir), name)
+		name = filepath.Join(cmp.Or(cfg.ServiceAccountDir, kube.DefaultServiceAccountDir), name)
 	}
 	file, err := os.Open(name)
 	if err != nil {

@@ -1,10 +1,8 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
-	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -73,7 +71,7 @@ func (a *Agent) openReporters() meter {
 	if settings := a.cfg.Report.Taint; settings.Mode != taint.Off || taint.Owed(a.store.Bucket("taint")) {
 		a.reporters = append(a.reporters, taint.New(taint.Config{
 			Node: a.clients.Client, Mode: settings.Mode, Key: settings.Key, Hold: settings.Hold,
-			Prefer: settings.Prefer, Stopped: a.leftovers.runner.KillSwitch, Store: a.store.Bucket("taint"),
+			Budget: a.fleet, Prefer: settings.Prefer, Stopped: a.leftovers.runner.KillSwitch, Store: a.store.Bucket("taint"),
 			Observer: a.sinks, Log: a.log,
 		}))
 	}
@@ -93,14 +91,8 @@ func (a *Agent) openReporters() meter {
 // openConfigMap opens the reporter of the node's ConfigMap.
 func (a *Agent) openConfigMap(namings map[string]finding.Condition) report.Reporter {
 	settings := a.cfg.Report.Conditions
-	namespace := a.cfg.Report.ConfigMap.Namespace
-	if namespace == "" {
-		if own, err := a.readCredential("namespace"); err == nil {
-			namespace = strings.TrimSpace(string(own))
-		}
-	}
 	return configmap.New(configmap.Config{
-		Cluster: a.clients.Client, Node: a.clients.Host.NodeName, Namespace: cmp.Or(namespace, "nodeagent"),
+		Cluster: a.clients.Client, Node: a.clients.Host.NodeName, Namespace: configMapNamespace(a.cfg),
 		Version: Version, Configuration: a.configuration(),
 		Conditions: condition.Config{
 			Conditions: namings, Vocabulary: settings.Vocabulary, Store: a.store.Bucket("configmap"), Started: a.started,

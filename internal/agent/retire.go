@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checks"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
+	"github.com/nodeagent/nodeagent/pkg/report/configmap"
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
@@ -31,7 +33,8 @@ func RetirePatch(cfg config.Config, log *slog.Logger) ([]byte, error) {
 	return condition.Removal(condition.Names(namings, cfg.Report.Conditions.Vocabulary))
 }
 
-// Retire removes what the agent has written to the Node, and returns what that was. No agent may run.
+// Retire removes what the agent has written about the node, and returns what that was, in a sentence each: conditions,
+// taint, ConfigMap and claims. What others have written stays, also beside it. No agent may run.
 func Retire(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string, error) {
 	if _, err := status.AskStatus(ctx, cfg.Socket); !errors.Is(err, status.ErrNotRunning) {
 		return nil, fmt.Errorf("an agent runs and would write them again: systemctl stop nodeagent")
@@ -49,10 +52,25 @@ func Retire(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string,
 	if clients.Client == nil {
 		return nil, nil // there is no Node
 	}
-	removed, err := condition.Retire(ctx, clients.Client, store.Bucket("conditions"))
-	key, taintErr := taint.Retire(ctx, clients.Client, store.Bucket("taint"))
-	if key != "" {
-		removed = append(removed, "taint "+key)
+	var removed []string
+	note := func(what string, names []string, err error) error {
+		for _, name := range names {
+			removed = append(removed, what+name)
+		}
+		return err
 	}
-	return removed, errors.Join(err, taintErr)
+	conditions, err := condition.Retire(ctx, clients.Client, store.Bucket("conditions"))
+	err = note("condition removed: ", conditions, err)
+	keys, taintErr := taint.Retire(ctx, clients.Client, store.Bucket("taint"))
+	err = errors.Join(err, note("taint removed: ", keys, taintErr))
+	maps, mapErr := configmap.Retire(ctx, clients.Client, clients.Host.NodeName, configMapNamespace(cfg),
+		store.Bucket("configmap"))
+	err = errors.Join(err, note("ConfigMap removed: ", maps, mapErr))
+	claims, claimErr := newFleet(cfg.Fleet, clients.Client, ownNamespace(cfg), log).Retire(ctx, clients.Host.NodeName)
+	return removed, errors.Join(err, note("claim removed: ", claims, claimErr))
+}
+
+// configMapNamespace returns where the ConfigMap of the node is.
+func configMapNamespace(cfg config.Config) string {
+	return cmp.Or(cfg.Report.ConfigMap.Namespace, ownNamespace(cfg))
 }

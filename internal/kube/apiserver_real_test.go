@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
@@ -126,7 +127,7 @@ func (r *realAPIServer) run(program string, args ...string) {
 // client is one for the node that holds the token.
 func (r *realAPIServer) client(token string, node ...string) *Client {
 	r.t.Helper()
-	kubeconfig := r.write(token+".kubeconfig", fmt.Sprintf(`apiVersion: v1
+	kubeconfig := r.write(fmt.Sprintf("%x.kubeconfig", sha256.Sum256([]byte(token))), fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters: [{name: c, cluster: {server: "https://%s", certificate-authority: %q}}]
 users: [{name: u, user: {token: %q}}]
@@ -138,6 +139,7 @@ current-context: x
 		r.t.Fatal(err)
 	}
 	c.limiter = flowcontrol.NewFakeAlwaysRateLimiter()
+	c.urgent, c.claims = c.limiter, c.limiter
 	r.t.Cleanup(func() { c.Close() })
 	return c
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -45,6 +46,7 @@ type Client struct {
 	codecs  serializer.CodecFactory
 	limiter flowcontrol.RateLimiter
 	urgent  flowcontrol.RateLimiter               // for conditions: they must not wait behind events and lists
+	claims  flowcontrol.RateLimiter               // for the fleet budget: nor must a slot, or an end of one, wait
 	observe func(verb, resource string, code int) // nil: not counted
 
 	daemonSets *cached[[]appsv1.DaemonSet]
@@ -98,6 +100,7 @@ func New(config Config, log *slog.Logger) (*Client, error) {
 		codecs:  codecs,
 		limiter: flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst),
 		urgent:  flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst),
+		claims:  flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst),
 		changes: &podChanges{}, rounds: newRounds(),
 	}
 	c.asNode = &Client{config: config, log: log, find: config.nodeCredentials, codecs: codecs, limiter: c.limiter,
@@ -176,7 +179,7 @@ func (c *Client) connect() (*session, error) {
 		expires: time.Now().Add(minSession + rand.N(minSession)),
 	}
 	for _, group := range []schema.GroupVersion{corev1.SchemeGroupVersion, appsv1.SchemeGroupVersion,
-		storagev1.SchemeGroupVersion} {
+		storagev1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion} {
 		s.groups[group], err = rest.RESTClientForConfigAndClient(c.groupConfig(config, group),
 			&http.Client{Transport: transport})
 		if err != nil {

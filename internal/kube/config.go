@@ -1,7 +1,8 @@
 // Package kube is the client of the apiserver and of the node's kubelet. It is built to be one of 10,000
 // such clients: one request a second, no watch, no poll, no retry of its own but a single short one, connections that
 // are made again now and then, and answers trimmed to what is used. It links the few API groups that the agent reads
-// instead of the whole clientset. It never writes anything but the status of its own Node, its ConfigMap and Events.
+// instead of the whole clientset. It never writes anything but its own Node's status and taint, its ConfigMap, its claims of
+// the fleet budget, and Events.
 //
 // What the agent's identity must be allowed (RBAC), when it is not kubelet's own:
 //
@@ -10,7 +11,9 @@
 //	list           daemonsets.apps, controllerrevisions.apps
 //	patch          nodes/status
 //	create         events
-//	create, patch  configmaps in the agent's namespace (node-NAME)
+//	create, patch, delete  configmaps in the agent's namespace (node-NAME)
+//	patch          nodes, for its taint
+//	create, list, delete  leases in the namespace of claims, and get of the configmap "pause" there; list nodes, to count
 //	get            nodes/pods, nodes/metrics of kubelet's own API
 //	get            configmaps, secrets (metadata), persistentvolumeclaims, persistentvolumes, volumeattachments, and
 //	list           events: by "inspect pod" alone, which goes without where it may not; as the node it may get them

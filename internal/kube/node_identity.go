@@ -45,7 +45,7 @@ func nodesOwn() []string {
 // attempt makes one request, as the node itself where it may, and as who the agent is otherwise: where kubelet's
 // credentials cannot be used, or do not suffice.
 func (c *Client) attempt(ctx context.Context, r request) error {
-	if c.asNode == nil || !r.ofThisNode() {
+	if c.asNode == nil || r.claim || !r.ofThisNode() {
 		return c.try(ctx, r)
 	}
 	refused := c.asNode.try(ctx, r)

@@ -22,6 +22,7 @@ type request struct {
 	wait  bool           // a short Retry-After is waited for, once
 
 	urgent bool // does not wait behind other requests
+	claim  bool // of the fleet budget: nor behind urgent ones, and never as the node itself
 }
 
 // send makes a request. It ends with ctx or after the configured timeout. client-go's own ten retries are off: they
@@ -55,6 +56,9 @@ func (c *Client) try(ctx context.Context, r request) error {
 	limiter := c.limiter
 	if r.urgent {
 		limiter = c.urgent
+	}
+	if r.claim {
+		limiter = c.claims
 	}
 	if err := limiter.Wait(ctx); err != nil {
 		return fmt.Errorf("the agent's own limit of requests: %w", err)

@@ -68,8 +68,15 @@ func (b bounded) RoundTrip(request *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	response.Body = &boundedBody{response.Body, b.max}
+	if date, ok := request.Context().Value(dateKey{}).(*time.Time); ok {
+		*date, _ = http.ParseTime(response.Header.Get("Date")) // zero where it says nothing
+	}
 	return response, nil
 }
+
+// dateKey is the key of a context under which a request wants to know what time it is for the server: client-go shows no
+// headers.
+type dateKey struct{}
 
 type boundedBody struct {
 	io.ReadCloser

@@ -31,6 +31,10 @@ type Check struct {
 	// before its first run.
 	CounterBased bool
 
+	// Suggest returns what others are asked to do about a finding of this check, and the part that is to be replaced; nil:
+	// nothing is asked.
+	Suggest func(h *host.Host, f finding.Finding) (action finding.SuggestedAction, part string)
+
 	RunAfter bool // runs after the others where all run once: it depends on their results
 
 	// Run observes once. See finding.Observation for the meaning of its results; that the findings are of this check is

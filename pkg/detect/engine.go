@@ -250,12 +250,16 @@ func run(ctx context.Context, h *host.Host, c Check, done chan<- result) {
 	done <- result{findings, err}
 }
 
-// Observe runs the check once and completes its findings: they name it, and have the severity that a user has set.
+// Observe runs the check once and completes its findings: they name it, have the severity that a user has
+// set, and what is asked of others.
 func (c Check) Observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	findings, err := c.Run(ctx, h)
 	for i := range findings {
 		findings[i].Check = c.ID
 		findings[i].Severity = cmp.Or(c.Severity, findings[i].Severity)
+		if c.Suggest != nil {
+			findings[i].SuggestedAction, findings[i].Part = c.Suggest(h, findings[i])
+		}
 	}
 	return findings, err
 }

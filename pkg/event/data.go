@@ -22,6 +22,9 @@ type Fault struct {
 	ObservedAt time.Time         `json:"observedAt,omitzero"` // first evidence
 	RaisedAt   time.Time         `json:"raisedAt,omitzero"`   // believed since
 	OneShot    bool              `json:"oneShot,omitempty"`   // over at once: no fault.cleared follows
+
+	SuggestedAction finding.SuggestedAction `json:"suggestedAction,omitempty"` // asked of others: nothing on the node does it
+	Part            string                  `json:"part,omitempty"`            // what is to be replaced
 }
 
 // Activity is the data of leftover.* and action.*.
@@ -143,6 +146,7 @@ func OfUpdate(u finding.Update) (Event, bool) {
 		ID: u.ID, Check: text(f.Check, maxWord), Subject: subject(f.Subject), Severity: f.Severity,
 		Reason: text(f.Reason, maxWord), Message: text(f.Message, maxMessage), Facts: facts(f.Facts),
 		ObservedAt: u.First.Wall.UTC(), RaisedAt: u.Since.Wall.UTC(), OneShot: f.OneShot,
+		SuggestedAction: f.SuggestedAction, Part: text(f.Part, maxName),
 	}
 	return Event{Type: t, Time: u.At.Wall.UTC(), Severity: f.Severity, BootID: u.At.Boot,
 		Subject: Subject{data.Check, data.Reason, data.Subject.Kind, data.Subject.Name}, Data: data}, true

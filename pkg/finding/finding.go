@@ -51,6 +51,11 @@ type Finding struct {
 	Message  string            `json:"message"`
 	Facts    map[string]string `json:"facts"`
 
+	// SuggestedAction is what is asked of others, who are not on the node; empty: nothing. Part names what is to be
+	// replaced, with its serial number where it can be read.
+	SuggestedAction SuggestedAction `json:"suggestedAction,omitempty"`
+	Part            string          `json:"part,omitempty"`
+
 	// OneShot marks what happened once and was over at once: that it is raised is reported, never that it is cleared.
 	OneShot bool `json:"moment,omitempty"`
 	// RepublishMessage marks a finding whose changed message is reported, as a changed reason always is.

@@ -126,6 +126,7 @@ func (c *CheckState) present(f Finding, hold Hold, now Timestamp) []Update {
 	b, known := c.Subjects[key]
 	if known && b.IsRaised() {
 		b.Last, b.Absent, b.AbsentAt, b.Latest, b.Facts = now, 0, Timestamp{}, f.Message, f.Facts
+		b.SuggestedAction, b.Part = f.SuggestedAction, f.Part
 		if f.Severity == b.Severity && f.Reason == b.Reason && (!f.RepublishMessage || f.Message == b.Message) {
 			return nil
 		}

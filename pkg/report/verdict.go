@@ -13,6 +13,8 @@ const (
 	// down for the message, which is fanned out to all that watch nodes).
 	MaxReason  = 1024
 	MaxMessage = 1024
+	// maxSuggestion bounds what a message says of the suggested action, in bytes.
+	maxSuggestion = 256
 	// ReasonUnknown is the reason of a condition of which nothing is known; also that of the tracker's own finding.
 	ReasonUnknown = "CheckCouldNotTell"
 
@@ -105,8 +107,11 @@ func faulty(checks []*finding.CheckState) (reason, message string) {
 		return cmp.Or(a.Raised.Wall.Compare(b.Raised.Wall), finding.Compare(a.Finding, b.Finding))
 	})
 	suffix := ""
+	if suggestion := first.Suggestion(); suggestion != "" {
+		suffix = " (suggested action: " + Text(suggestion, maxSuggestion) + ")"
+	}
 	if len(fatal) > 1 {
-		suffix = fmt.Sprintf(" (and %d more)", len(fatal)-1)
+		suffix += fmt.Sprintf(" (and %d more)", len(fatal)-1)
 	}
 	return Reason(first.Reason, MaxReason), TextWith(cmp.Or(first.Message, first.Reason), suffix, MaxMessage)
 }

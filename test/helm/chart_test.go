@@ -93,6 +93,8 @@ func TestManifests(t *testing.T) {
 	compare(t, kubernetes+"/rights.yaml",
 		template(t, "--set", "namespace.create=true,rights.kubelet=true,rights.pods=true,rights.taint=true", "--show-only",
 			"templates/rights.yaml"))
+	compare(t, kubernetes+"/claims.yaml", template(t, "--set", "namespace.create=true,rights.taint=true", "--show-only",
+		"templates/claims.yaml"))
 }
 
 func TestSchemaIsOfTheConfiguration(t *testing.T) {

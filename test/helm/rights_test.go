@@ -32,7 +32,7 @@ var operations = map[string][]string{
 // Whatever a role lets the agent write, a policy narrows to its own node. Nothing is allowed by a wildcard.
 func TestEveryWriteIsNarrowed(t *testing.T) {
 	everyWriteIsNarrowed(t)
-	everyWriteIsNarrowed(t, "--set", "rights.nodeIdentity=true,rights.kubelet=true,rights.pods=true,rights.taint=true")
+	everyWriteIsNarrowed(t, "--set", "rights.nodeIdentity=true,rights.kubelet=true,rights.pods=true,rights.taint=true,rights.slots=true")
 }
 
 func everyWriteIsNarrowed(t *testing.T, args ...string) {

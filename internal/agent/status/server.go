@@ -15,6 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
 )
 
 // Status is the state of the running agent: the answer of the socket and the JSON contract of "nodeagent status".
@@ -29,7 +30,8 @@ type Status struct {
 	Findings  []finding.Believed `json:"findings"`
 	Leftovers *inspect.Report    `json:"leftovers,omitempty"` // the last inspection, without the objects of living pods
 	Release   ReleaseStatus      `json:"release"`
-	Sinks     []SinkStatus       `json:"told"`    // of the reporters
+	Sinks     []SinkStatus       `json:"told"` // of the reporters
+	Fleet     fleet.Status       `json:"fleet,omitzero"`
 	Trouble   []string           `json:"trouble"` // of the agent itself
 }
 

@@ -90,6 +90,7 @@ func Checks(s Settings, deps Deps) []detect.Check {
 			continue
 		}
 		if check, on := e.build(settings, deps); on {
+			check.Suggest = suggest
 			checks = append(checks, check)
 		}
 	}

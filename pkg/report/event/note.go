@@ -41,6 +41,7 @@ type note struct {
 	Check   string `json:"check,omitempty"`
 	Subject string `json:"subject,omitempty"`
 	Source  string `json:"source,omitempty"` // the component; ours unless set
+	Suggest string `json:"suggestedAction,omitempty"`
 }
 
 // noteOf returns the note of an update. Raised and changed findings are reported under their own reason, cleared ones
@@ -52,6 +53,7 @@ func noteOf(u finding.Update) (note, bool) {
 		maxSubject)}
 	switch u.Kind {
 	case finding.Raised, finding.Changed:
+		n.Suggest = report.Text(f.Suggestion(), maxSubject)
 		n.Reason, n.Message = report.Reason(f.Reason, maxReason), report.Text(f.Message, maxMessage)
 	case finding.Cleared:
 		if f.OneShot {
@@ -115,6 +117,9 @@ func eventOf(node string, item report.Item, n note) *corev1.Event {
 	annotations := map[string]string{annotationsFor + "id": item.ID}
 	if n.Check != "" {
 		annotations[annotationsFor+"check"], annotations[annotationsFor+"subject"] = n.Check, n.Subject
+	}
+	if n.Suggest != "" {
+		annotations[annotationsFor+"suggested-action"] = n.Suggest
 	}
 	return &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: nameOf(node, item.ID), Namespace: metav1.NamespaceDefault,

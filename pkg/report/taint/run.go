@@ -76,16 +76,54 @@ func (r *Reporter) attempt(ctx context.Context) (blocked string, wait time.Durat
 		r.shown, r.known = find(node.Spec.Taints, r.config.Key), true
 	}
 	wanted, checks, wait := r.decide(time.Now())
+	if keepsAway(wanted) && keepsAway(r.shown) {
+		var again time.Duration
+		if wanted, again, err = r.afford(ctx, wanted); err != nil {
+			return "", 0, err
+		}
+		wait = min(wait, again)
+	}
 	if sameTaint(r.shown, wanted) {
 		if wanted == nil {
-			r.forget()
+			err = r.forget(ctx)
 		} else if !slices.Equal(r.mine.Checks, checks) {
 			r.remember(checks)
 		}
-		return "", wait, nil
+		return "", wait, err
 	}
-	blocked, err = r.apply(ctx, wanted, checks)
-	return blocked, wait, err
+	blocked, again, err := r.apply(ctx, wanted, checks)
+	return blocked, min(wait, again), err
+}
+
+// keepsAway reports whether a taint needs the budget.
+func keepsAway(t *corev1.Taint) bool { return t != nil && t.Effect == corev1.TaintEffectNoSchedule }
+
+// afford returns a taint that keeps pods away as the budget allows it, and when to ask again.
+func (r *Reporter) afford(ctx context.Context, wanted *corev1.Taint) (*corev1.Taint, time.Duration, error) {
+	if r.config.Budget == nil || r.config.Mode != On {
+		return wanted, idle, nil
+	}
+	held, again, err := r.config.Budget.Hold(ctx)
+	if err != nil {
+		return nil, 0, fmt.Errorf("budget of isolated nodes: %w", err)
+	}
+	if !held {
+		weaker := *wanted
+		weaker.Effect = corev1.TaintEffectPreferNoSchedule
+		wanted = &weaker
+	}
+	return wanted, again, nil
+}
+
+// repay gives back what a taint has needed.
+func (r *Reporter) repay(ctx context.Context) error {
+	if r.config.Budget == nil {
+		return nil
+	}
+	if err := r.config.Budget.Release(ctx); err != nil {
+		return fmt.Errorf("budget of isolated nodes: %w", err)
+	}
+	return nil
 }
 
 // decide returns the taint that the Node should have (nil: none), the checks that ask for it, and when to decide again.
@@ -124,26 +162,39 @@ func (r *Reporter) tell(message, key, value string) {
 }
 
 // apply writes the taints of the Node as it is now, and again when somebody else has changed it meanwhile. A reason why
-// nothing may be changed is returned as blocked.
-func (r *Reporter) apply(ctx context.Context, wanted *corev1.Taint, checks []string) (blocked string, err error) {
+// nothing may be changed is returned as blocked, and when to look again at the budget.
+func (r *Reporter) apply(ctx context.Context, asked *corev1.Taint, checks []string) (blocked string, again time.Duration,
+	err error) {
+	again, affordable := idle, (*corev1.Taint)(nil)
 	for range conflicts {
 		node, err := r.config.Node.GetNode(ctx)
 		if err != nil {
-			return "", fmt.Errorf("read the Node: %w", err)
+			return "", 0, fmt.Errorf("read the Node: %w", err)
+		}
+		if why := r.mayNot(node); why != "" {
+			return why, idle, nil
+		}
+		wanted := asked
+		if keepsAway(asked) && !keepsAway(r.shown) {
+			if affordable == nil {
+				if affordable, again, err = r.afford(ctx, asked); err != nil {
+					return "", 0, err
+				}
+			}
+			wanted = affordable
 		}
 		taints, changes := merge(node.Spec.Taints, r.config.Key, wanted)
-		if why := r.mayNot(node); why != "" {
-			return why, nil
-		}
 		if r.config.Mode == DryRun {
-			return "dry-run: would change its taints to " + describe(taints), nil
+			return "dry-run: would change its taints to " + describe(taints), idle, nil
 		}
-		if wanted != nil {
+		if wanted != nil && changes {
 			if err := r.confined(ctx, node); apierrors.IsConflict(err) {
 				continue
 			} else if err != nil {
-				return "", fmt.Errorf("no taint without the admission policy that keeps this agent to its own: %w", err)
+				return "", 0, fmt.Errorf("no taint without the admission policy that keeps this agent to its own: %w", err)
 			}
+		}
+		if wanted != nil {
 			r.remember(checks) // before: a crash must not leave a taint that nobody takes off
 		}
 		if changes {
@@ -153,11 +204,11 @@ func (r *Reporter) apply(ctx context.Context, wanted *corev1.Taint, checks []str
 			continue
 		}
 		if err == nil {
-			r.wrote(wanted)
+			err = r.wrote(ctx, wanted)
 		}
-		return "", err
+		return "", again, err
 	}
-	return "", fmt.Errorf("the Node was changed by others %d times in a row", conflicts)
+	return "", 0, fmt.Errorf("the Node was changed by others %d times in a row", conflicts)
 }
 
 func (r *Reporter) write(ctx context.Context, resourceVersion string, taints []corev1.Taint, dryRun bool) error {
@@ -210,22 +261,38 @@ func (r *Reporter) remember(checks []string) {
 	}
 }
 
-func (r *Reporter) forget() {
-	if r.mine.Key != "" {
-		r.mine = record{}
-		r.behind.Delete(recordKey)
+// forget gives back the budget once the taint is gone, and then forgets the taint: a restart between them does so again.
+func (r *Reporter) forget(ctx context.Context) error {
+	if r.mine.Key == "" {
+		return nil
 	}
+	if err := r.repay(ctx); err != nil {
+		return err
+	}
+	r.mine = record{}
+	r.behind.Delete(recordKey)
+	return nil
 }
 
-func (r *Reporter) wrote(wanted *corev1.Taint) {
+// wrote takes note of what the Node shows now.
+func (r *Reporter) wrote(ctx context.Context, wanted *corev1.Taint) error {
 	r.config.Observer.Wrote(r.Name(), report.ResultOK, nil)
-	r.shown, r.told = wanted, ""
-	if wanted == nil {
-		r.forget()
-		r.config.Log.Info("taint taken off", "key", r.config.Key)
-		return
+	before := r.shown
+	if !sameTaint(before, wanted) {
+		if wanted == nil {
+			r.config.Log.Info("taint taken off", "key", r.config.Key)
+		} else {
+			r.config.Log.Info("node tainted", "taint", wanted.ToString())
+		}
 	}
-	r.config.Log.Info("node tainted", "taint", wanted.ToString())
+	r.shown, r.told = wanted, ""
+	switch {
+	case wanted == nil:
+		return r.forget(ctx)
+	case keepsAway(before) && !keepsAway(wanted):
+		return r.repay(ctx)
+	}
+	return nil
 }
 
 func sameTaint(a, b *corev1.Taint) bool {

@@ -27,6 +27,14 @@ type Node interface {
 	PatchNode(ctx context.Context, patch []byte, dryRun bool) error
 }
 
+// Budget limits how many nodes have a taint that keeps pods away (NoSchedule). All calls end when their context does.
+type Budget interface {
+	// Hold takes this node's part of it, or keeps it, and returns whether there is one, and when to call it again.
+	Hold(ctx context.Context) (held bool, again time.Duration, err error)
+	// Release gives it back.
+	Release(ctx context.Context) error
+}
+
 // Mode is whether taints are set.
 type Mode string
 
@@ -51,6 +59,9 @@ type Config struct {
 	Key    string        // of the taint; empty: DefaultKey
 	Hold   time.Duration // how long all faults must have been gone before it is taken off; zero: DefaultHold
 	Prefer []string      // checks whose faults only lower the node's worth: PreferNoSchedule instead of NoSchedule
+	// Budget, where set, is asked before the effect is NoSchedule, and as long as it is. Where it is spent the effect is
+	// PreferNoSchedule; where it cannot be asked, nothing is changed.
+	Budget Budget
 	// Stopped returns why nothing may be done (the kill switch), or ""; may be nil.
 	Stopped func() string
 
@@ -120,19 +131,19 @@ func stored(store report.Store) record {
 // Owed reports whether an earlier agent has left a taint that only this package takes off.
 func Owed(store report.Store) bool { return stored(store).Key != "" }
 
-// Retire takes off a taint that the agent of this store has set, and returns it; empty: there was none. No agent may
+// Retire takes off a taint that the agent of this store has set, and returns its key, if there was one. No agent may
 // run.
-func Retire(ctx context.Context, node Node, store report.Store) (string, error) {
+func Retire(ctx context.Context, node Node, store report.Store) ([]string, error) {
 	mine := stored(store)
 	if mine.Key == "" {
-		return "", nil
+		return nil, nil
 	}
 	r := New(Config{Node: node, Mode: Off, Key: mine.Key, Store: store})
 	blocked, _, err := r.attempt(ctx)
 	if err != nil || blocked != "" {
-		return "", fmt.Errorf("take off taint %s: %w", mine.Key, cmp.Or(err, errors.New(blocked)))
+		return nil, fmt.Errorf("take off taint %s: %w", mine.Key, cmp.Or(err, errors.New(blocked)))
 	}
-	return mine.Key, store.Delete(recordKey)
+	return []string{mine.Key}, store.Delete(recordKey)
 }
 
 // Name identifies the reporter in logs and metrics.

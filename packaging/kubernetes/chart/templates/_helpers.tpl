@@ -30,3 +30,9 @@ nodeagent-{{ toYaml .Values.config | sha256sum | trunc 10 }}
 >-
         object == null || object.metadata.?labels['nodeagent.github.io/node'].orValue(variables.node) == variables.node
 {{- end }}
+
+{{- /* The namespace of the claims of the fleet budget (fleet.namespace). */}}
+{{- define "nodeagent.claims" -}}
+{{- $fleet := dig "fleet" dict .Values.config }}
+{{- dig "namespace" "" $fleet | default (printf "%s-claims" .Release.Namespace) }}
+{{- end }}

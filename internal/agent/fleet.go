@@ -1,0 +1,75 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/config"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/kube"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
+	"github.com/nodeagent/nodeagent/pkg/report/taint"
+)
+
+// defaultNamespace is the agent's where no credential says another.
+const defaultNamespace = "nodeagent"
+
+// newFleet returns the claims of this node; namespace is the agent's own.
+func newFleet(settings fleet.Settings, client *kube.Client, namespace string, log *slog.Logger) *fleet.Fleet {
+	settings.Namespace = cmp.Or(settings.Namespace, namespace+"-claims")
+	return fleet.New(fleet.Config{
+		Settings: settings, Log: log,
+		Cluster: fleet.Cluster{Leases: client, Node: client.GetNode, Nodes: client.Nodes, Paused: client.HasConfigMap},
+		Now:     func() time.Duration { return host.Now().SinceBoot },
+	})
+}
+
+// ownNamespace returns the namespace of the agent's pod, or the default one.
+func ownNamespace(cfg config.Config) string {
+	namespace, err := readCredential(cfg, "namespace")
+	if err != nil {
+		return defaultNamespace
+	}
+	return cmp.Or(strings.TrimSpace(string(namespace)), defaultNamespace)
+}
+
+// fleetChecks returns the check of the budget of isolated nodes, where this node may be isolated.
+func (a *Agent) fleetChecks() []detect.Check {
+	if a.fleet == nil || a.cfg.Report.Taint.Mode != taint.On {
+		return nil
+	}
+	return []detect.Check{fleetCheck(a.fleet)}
+}
+
+// fleetCheck finds that this node ought to be isolated and the budget has no room. A nil f is for people to read about.
+func fleetCheck(f *fleet.Fleet) detect.Check {
+	return detect.Check{
+		ID: "isolation-budget", Domain: "agent", Every: time.Minute,
+		Summary: "this node ought to be isolated, and as many nodes as may be are isolated already",
+		Advice: "Find out what so many nodes have in common before you isolate more: the message names some of them. " +
+			"fleet.isolated is how many nodes of a pool may be isolated.",
+		Doc: detect.Doc{
+			Reads: []string{"the node's own claim of the fleet budget, when it was made or renewed last"},
+			Why:   "New pods may still be placed on a node that cannot serve them, where no other node has room.",
+			Faults: []detect.Fault{{Reason: "IsolationBudgetSpent", Severity: finding.Warning,
+				When: "a fatal fault asks for the taint, and the claims of other nodes fill the budget of the pool: the " +
+					"taint is PreferNoSchedule instead of NoSchedule"}},
+		},
+		Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
+			why := f.Status().IsolationSpent
+			if why == "" {
+				return nil, nil
+			}
+			return []finding.Finding{{
+				Subject: finding.Subject{Kind: "node", Name: "isolation"}, Severity: finding.Warning,
+				Reason:  "IsolationBudgetSpent",
+				Message: "this node is only avoided (PreferNoSchedule), not isolated: " + why,
+			}}, nil
+		},
+	}
+}

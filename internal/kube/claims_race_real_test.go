@@ -1,0 +1,230 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
+	"github.com/nodeagent/nodeagent/pkg/report/taint"
+)
+
+// taints: others who write the one list of taints at the same time lose nothing by the agent's writes, nor does the agent.
+func (r *realAPIServer) taints(t *testing.T, admin, a *Client) {
+	const rivals = 4
+	each := 15
+	if *long {
+		each = 250
+	}
+	// write adds 1 to the value of a rival's taint, by the agent's own way to change a Node.
+	write := func(ctx context.Context, c *Client, key string) error {
+		for {
+			node, err := c.GetNode(ctx)
+			if err != nil {
+				return err
+			}
+			n := 0
+			taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
+				if t.Key == key {
+					n, _ = strconv.Atoi(t.Value)
+				}
+				return t.Key == key
+			})
+			taints = append(taints, corev1.Taint{Key: key, Value: strconv.Itoa(n + 1), Effect: corev1.TaintEffectNoSchedule})
+			patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": node.ResourceVersion},
+				"spec": map[string]any{"taints": taints}})
+			if err != nil {
+				return err
+			}
+			if err = c.PatchNode(ctx, patch, false); !apierrors.IsConflict(err) {
+				return err
+			}
+		}
+	}
+	ctx := within(t, 5*time.Minute)
+	reporter := taint.New(taint.Config{Node: a, Mode: taint.On, Hold: time.Millisecond, Rand: func() float64 { return 0 }})
+	stop := reporttest.Start(t, reporter)
+	asAdmin := r.client("admin", "node-a")
+	var group sync.WaitGroup
+	for i := range rivals {
+		group.Go(func() {
+			for range each {
+				if err := write(ctx, asAdmin, fmt.Sprint("rival-", i)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { group.Wait(); close(done) }()
+	world, flips := reporttest.NewWorld(), 0
+	for ended := false; !ended; flips++ {
+		state, _ := world.Run("disk", nil, []string{"DiskReadonly"}[:(flips+1)%2]...)
+		reporter.Update(state, nil)
+		select {
+		case <-done:
+			ended = true
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	state, _ := reporttest.NewWorld().Run("disk", nil, "DiskReadonly")
+	reporter.Update(state, nil)
+	want := map[string]string{taint.DefaultKey: "DiskReadonly", corev1.TaintNodeNotReady: ""} // the apiserver's own
+	for i := range rivals {
+		want[fmt.Sprint("rival-", i)] = strconv.Itoa(each)
+	}
+	var diff string
+	until(t, "the taints are those of all", func() error { return errors.New(diff) }, func(error) bool {
+		node, err := a.GetNode(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for _, t := range node.Spec.Taints {
+			got[t.Key] = t.Value
+		}
+		diff = cmp.Diff(want, got)
+		return diff == ""
+	})
+	stop()
+	t.Logf("%d writes of others against %d changes of mind of the agent", rivals*each, flips)
+	if _, err := r.send(admin, "PATCH", "/api/v1/nodes/node-a", `{"spec":{"taints":null}}`); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// unreliable is an apiserver as seen over a bad network by an agent whose apiserver's clock is wrong.
+type unreliable struct {
+	*Client
+	skew   time.Duration // of the apiserver that answers this agent
+	random func() float64
+	faults float64 // share of the requests that fail
+}
+
+var errLost = errors.New("connection lost")
+
+// trouble decides what happens to a request: it is lost, or its answer is.
+func (u unreliable) trouble() (request, answer error) {
+	switch x := u.random(); {
+	case x < u.faults/2:
+		return errLost, nil
+	case x < u.faults:
+		return nil, errLost
+	}
+	return nil, nil
+}
+
+func (u unreliable) CreateLease(ctx context.Context, lease *coordinationv1.Lease, dryRun bool) (*coordinationv1.Lease,
+	error) {
+	request, answer := u.trouble()
+	if request != nil {
+		return nil, request
+	}
+	made, err := u.Client.CreateLease(ctx, lease, dryRun)
+	return made, errors.Join(err, answer)
+}
+
+func (u unreliable) ListLeases(ctx context.Context, namespace, selector string) ([]coordinationv1.Lease, time.Time,
+	error) {
+	request, answer := u.trouble()
+	if request != nil {
+		return nil, time.Time{}, request
+	}
+	leases, date, err := u.Client.ListLeases(ctx, namespace, selector)
+	return leases, date.Add(u.skew), errors.Join(err, answer)
+}
+
+func (u unreliable) DeleteLease(ctx context.Context, namespace, name, uid string) error {
+	request, answer := u.trouble()
+	if request != nil {
+		return request
+	}
+	return errors.Join(u.Client.DeleteLease(ctx, namespace, name, uid), answer)
+}
+
+// race lets many agents compete for 5 slots, over a network that loses one request in ten, with apiservers whose clocks
+// are up to a minute apart, and some die with their slot.
+func (r *realAPIServer) race(t *testing.T, admin *Client) {
+	agents, deaths := 40, 4
+	if *long {
+		agents, deaths = 500, 20
+	}
+	const slots = 5
+	type interval struct{ from, to time.Duration }
+	var (
+		mu    sync.Mutex
+		held  []interval
+		group sync.WaitGroup
+	)
+	clients := make([]*Client, agents)
+	for i := range clients {
+		clients[i] = r.bound(admin, fmt.Sprintf("racer-%d", i), nil)
+	}
+	now := func() time.Duration { return host.Now().SinceBoot }
+	ctx := within(t, 20*time.Minute)
+	for i, c := range clients {
+		random := rand.New(rand.NewPCG(uint64(i), 1))
+		// A clock that is ahead takes others for dead too early; one that is behind only waits.
+		skew := time.Minute
+		if *long && i%2 == 0 {
+			skew = time.Duration((2*random.Float64() - 1) * float64(time.Minute))
+		}
+		group.Go(func() {
+			u := unreliable{c, skew, random.Float64, 0.1}
+			f := r.fleet(c, budget(slots, 1), u)
+			atMost := time.Second + time.Duration(random.Float64()*float64(time.Second))
+			slot, err := f.Acquire(ctx, "race", atMost)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			from := now()
+			for end := from + time.Duration(random.Float64()*float64(atMost)/4); now() < end && slot.Valid(); {
+				time.Sleep(10 * time.Millisecond)
+			}
+			dies := i%(agents/deaths) == 0
+			for dies && slot.Valid() { // it goes on until its own clock stops it, and tells nobody
+				time.Sleep(10 * time.Millisecond)
+			}
+			to := now()
+			if !dies {
+				slot.Release(ctx)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			held = append(held, interval{from, to})
+		})
+	}
+	group.Wait()
+	most := 0
+	for _, i := range held { // until its own clock has stopped it, or it began to release
+		at := 0
+		for _, j := range held {
+			if j.from <= i.from && i.from < j.to {
+				at++
+			}
+		}
+		most = max(most, at)
+	}
+	if most > slots || len(held) != agents {
+		t.Errorf("%d holders at once, want at most %d; %d of %d held one", most, slots, len(held), agents)
+	}
+	t.Logf("%d agents have held a slot, %d died with theirs, at most %d at once", len(held), deaths, most)
+	for _, name := range r.claims(admin) {
+		_ = admin.DeleteLease(ctx, claimsNamespace, name, "")
+	}
+}

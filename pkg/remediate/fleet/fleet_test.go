@@ -1,0 +1,335 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// world is a namespace of claims, and what else the apiserver says.
+type world struct {
+	mu      sync.Mutex // guards all below
+	leases  []coordinationv1.Lease
+	version int
+	paused  error // errPaused: it is
+	down    bool
+	total   int
+}
+
+var errPaused = errors.New("paused")
+
+func (w *world) CreateLease(_ context.Context, lease *coordinationv1.Lease, dryRun bool) (*coordinationv1.Lease, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.down:
+		return nil, errors.New("no apiserver")
+	case dryRun:
+		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusForbidden,
+			Reason: metav1.StatusReasonForbidden, Message: "ValidatingAdmissionPolicy"}}
+	case slices.ContainsFunc(w.leases, func(l coordinationv1.Lease) bool { return l.Name == lease.Name }):
+		return nil, apierrors.NewAlreadyExists(coordinationv1.Resource("leases"), lease.Name)
+	}
+	w.version++
+	made := lease.DeepCopy()
+	made.UID, made.ResourceVersion = types.UID(fmt.Sprint("uid-", w.version)), fmt.Sprint(w.version)
+	made.CreationTimestamp = metav1.NewTime(time.Now().Truncate(time.Second))
+	w.leases = append(w.leases, *made)
+	return made, nil
+}
+
+func (w *world) ListLeases(_ context.Context, namespace, selector string) ([]coordinationv1.Lease, time.Time, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wanted, err := labels.Parse(selector)
+	if w.down {
+		err = errors.New("no apiserver")
+	}
+	var found []coordinationv1.Lease
+	for _, l := range w.leases {
+		if l.Namespace == namespace && err == nil && wanted.Matches(labels.Set(l.Labels)) {
+			found = append(found, l)
+		}
+	}
+	return found, time.Now(), err
+}
+
+func (w *world) DeleteLease(_ context.Context, _, name, uid string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.down {
+		return errors.New("no apiserver")
+	}
+	before := len(w.leases)
+	w.leases = slices.DeleteFunc(w.leases, func(l coordinationv1.Lease) bool {
+		return l.Name == name && (uid == "" || string(l.UID) == uid)
+	})
+	if len(w.leases) == before {
+		return apierrors.NewNotFound(coordinationv1.Resource("leases"), name)
+	}
+	return nil
+}
+
+func (w *world) set(change func(*world)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change(w)
+}
+
+func (w *world) names() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var names []string
+	for _, l := range w.leases {
+		names = append(names, l.Name)
+	}
+	return names
+}
+
+// node returns the claims of a node in pool red.
+func (w *world) node(name string, change ...func(*Settings)) *Fleet {
+	settings := Defaults()
+	settings.Namespace, settings.Pool, settings.Isolated = "claims", "pool", 1
+	for _, c := range change {
+		c(&settings)
+	}
+	start := time.Now().Add(-time.Hour)
+	return New(Config{Settings: settings, Rand: func() float64 { return 0.5 },
+		Now: func() time.Duration { return time.Since(start) },
+		Cluster: Cluster{
+			Leases: w,
+			Node: func(context.Context) (*corev1.Node, error) {
+				return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("node-" + name),
+					Labels: map[string]string{"pool": "red"}}}, nil
+			},
+			Nodes: func(context.Context) (int, error) { w.mu.Lock(); defer w.mu.Unlock(); return w.total, nil },
+			Paused: func(context.Context, string, string) (bool, error) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				if errors.Is(w.paused, errPaused) {
+					return true, nil
+				}
+				return false, w.paused
+			},
+		}})
+}
+
+// acquire asks for a slot for as long as limit.
+func acquire(t *testing.T, f *Fleet, limit time.Duration) (Held, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	return f.Acquire(ctx, "restart kubelet", time.Minute)
+}
+
+func must(t *testing.T, f *Fleet, limit time.Duration) Held {
+	t.Helper()
+	held, err := acquire(t, f, limit)
+	if err != nil || !held.Valid() {
+		t.Fatalf("Acquire() = %v", err)
+	}
+	return held
+}
+
+func refused(t *testing.T, f *Fleet, want error) {
+	t.Helper()
+	if _, err := acquire(t, f, time.Minute); !errors.Is(err, want) {
+		t.Errorf("Acquire() = %v, want %v", err, want)
+	}
+}
+
+func TestSlotGoesFromOneToTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		a, b := w.node("a"), w.node("b")
+		held := must(t, a, time.Second)
+		refused(t, a, ErrHeld)
+		refused(t, b, ErrWaiting)
+		if names := w.names(); !slices.Equal(names, []string{"slot.a"}) {
+			t.Errorf("a claim that was given up is still there: %v", names)
+		}
+		waits := make(chan Held)
+		go func() { waits <- must(t, b, time.Hour) }()
+		time.Sleep(time.Minute)
+		if s := b.Status().Waiting; !strings.Contains(s, "restart kubelet") || !strings.Contains(s, "[a]") {
+			t.Errorf("the status of who waits is %q", s)
+		}
+		held.Release(t.Context())
+		if held.Valid() {
+			t.Error("a slot is valid after it was released")
+		}
+		(<-waits).Release(t.Context())
+		if names := w.names(); len(names) != 0 {
+			t.Errorf("claims are left: %v", names)
+		}
+	})
+}
+
+// A holder stops by its own clock while the apiserver is away; the others take its slot a minute later, by the
+// apiserver's.
+func TestDeadHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		held := must(t, w.node("a"), time.Second)
+		begun := time.Now()
+		for held.Valid() {
+			time.Sleep(time.Second)
+		}
+		lasted := time.Since(begun)
+		next := must(t, w.node("b"), time.Hour)
+		if waited := time.Since(begun); waited < lasted+Skew || waited > lasted+Skew+3*time.Minute {
+			t.Errorf("the slot lasted %s and was taken after %s", lasted, waited)
+		}
+		next.Release(t.Context())
+	})
+}
+
+func TestNoSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		a := w.node("a")
+		w.set(func(w *world) { w.paused = errPaused })
+		refused(t, a, ErrPaused)
+		w.set(func(w *world) { w.paused = errors.New("no answer") })
+		if _, err := acquire(t, a, time.Minute); err == nil || errors.Is(err, ErrPaused) {
+			t.Errorf("whether it is paused is not known: %v", err)
+		}
+		w.set(func(w *world) { w.paused, w.down = nil, true })
+		if _, err := acquire(t, a, time.Minute); err == nil {
+			t.Error("a slot without the apiserver")
+		}
+		if _, err := acquire(t, w.node("c", func(s *Settings) { s.Pool = "zone" }), time.Minute); err == nil {
+			t.Error("a slot for a node whose pool is not known")
+		}
+		w.set(func(w *world) { w.down = false })
+		if _, err := a.Acquire(t.Context(), "long", MaxFor); err == nil {
+			t.Error("a slot for longer than a claim can last")
+		}
+		must(t, a, time.Minute).Release(t.Context())
+	})
+}
+
+// Where too many wait nobody gets a slot, and the queue grows no longer; when they have gone, it goes on.
+func TestStorm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		few := func(s *Settings) { s.Storm = 3 }
+		held := must(t, w.node("first", few), time.Minute)
+		var group sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		for i := range 12 {
+			group.Go(func() {
+				if _, err := w.node(fmt.Sprint("n", i), few).Acquire(ctx, "x", time.Minute); !errors.Is(err, ErrStorm) &&
+					!errors.Is(err, ErrWaiting) {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(2 * time.Minute)
+		if names := w.names(); len(names) < 4 || len(names) > 5 {
+			t.Errorf("claims of a storm of 3: %v", names)
+		}
+		held.Release(t.Context())
+		refused(t, w.node("late", few), ErrStorm)
+		cancel()
+		group.Wait()
+		must(t, w.node("late", few), time.Minute).Release(t.Context())
+	})
+}
+
+// An agent that starts again does not use what it finds under its name: it does not know since when it counts.
+func TestClaimOfAnEarlierAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		must(t, w.node("a"), time.Second)
+		again := must(t, w.node("a"), time.Minute)
+		if names := w.names(); !slices.Equal(names, []string{"slot.a"}) || w.version != 2 {
+			t.Errorf("claims %v, the last one is number %d", names, w.version)
+		}
+		again.Release(t.Context())
+	})
+}
+
+func hold(t *testing.T, f *Fleet, want bool) time.Duration {
+	t.Helper()
+	held, again, err := f.Hold(t.Context())
+	if held != want || err != nil || again <= 0 {
+		t.Fatalf("Hold() = %v, %s, %v; want %v", held, again, err, want)
+	}
+	return again
+}
+
+// An isolation is kept for as long as it is renewed, through restarts, a pause and the claims of others that compete.
+func TestIsolationIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		a, b := w.node("a"), w.node("b")
+		again := hold(t, a, true)
+		for i := range 10 {
+			if wait := hold(t, b, false); wait < 30*time.Second {
+				t.Errorf("asks again after %s", wait)
+			}
+			time.Sleep(again)
+			if i == 5 {
+				a = w.node("a")
+				w.set(func(w *world) { w.paused = errPaused })
+			}
+			again = hold(t, a, true)
+			if i == 5 {
+				if _, _, err := b.Hold(t.Context()); !errors.Is(err, ErrPaused) {
+					t.Errorf("Hold() of another = %v, want ErrPaused", err)
+				}
+				w.set(func(w *world) { w.paused = nil })
+			}
+			if names := w.names(); len(names) != 1 {
+				t.Errorf("claims %v", names)
+			}
+		}
+		if why := b.Status().IsolationSpent; !strings.Contains(why, "1 nodes of pool \"red\"") ||
+			!strings.HasSuffix(why, ": a") {
+			t.Errorf("the status says %q", why)
+		}
+		if err := a.Release(t.Context()); err != nil || len(w.names()) != 0 {
+			t.Errorf("Release(): %v, %v", err, w.names())
+		}
+		hold(t, b, true)
+		time.Sleep(MaxFor + Skew) // its agent has died: its place is free
+		hold(t, a, true)
+	})
+}
+
+func TestIsolatedShare(t *testing.T) {
+	for total, want := range map[int]int{3: 1, 10: 1, 25: 2, 10_000: 1000} {
+		w := &world{total: total}
+		f := w.node("a", func(s *Settings) { s.Pool, s.Isolated = "", 0 })
+		if got, err := f.isolatedLimit(t.Context()); got != want || err != nil {
+			t.Errorf("of %d Nodes: %d, %v; want %d", total, got, err, want)
+		}
+	}
+}
+
+func TestSettings(t *testing.T) {
+	if problems := Defaults().Problems(); len(problems) != 0 {
+		t.Errorf("the defaults: %v", problems)
+	}
+	wrong := Settings{Namespace: "a b", Pool: "a/b/c", Slots: 0, Storm: 0}.Problems()
+	for _, key := range []string{"namespace", "pool", "slots", "storm", "isolated"} {
+		if wrong[key] == "" {
+			t.Errorf("%s: no problem", key)
+		}
+	}
+}

@@ -1,0 +1,40 @@
+package fleet
+
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Settings are the budgets of the fleet. They must be the same on all nodes of a pool.
+type Settings struct {
+	Namespace string `yaml:"namespace"` // of the claims; the agent's own with "-claims" after it unless set
+	Pool      string `yaml:"pool"`      // key of the Node label that names its pool; unset: the cluster is one pool
+	Slots     int    `yaml:"slots"`     // nodes of a pool that are disrupted at once
+	Isolated  int    `yaml:"isolated"`  // nodes of a pool that are tainted NoSchedule at once; 0: a tenth of the cluster
+	Storm     int    `yaml:"storm"`     // so many nodes of a pool that wait close its slots
+}
+
+// Defaults are the settings of a new installation.
+func Defaults() Settings { return Settings{Slots: 1, Storm: 20} }
+
+// Problems returns what is wrong with s.
+func (s Settings) Problems() map[string]string {
+	problems := map[string]string{}
+	if errs := validation.IsDNS1123Label(s.Namespace); s.Namespace != "" && len(errs) > 0 {
+		problems["namespace"] = strings.Join(errs, "; ")
+	}
+	if errs := validation.IsQualifiedName(s.Pool); s.Pool != "" && len(errs) > 0 {
+		problems["pool"] = strings.Join(errs, "; ")
+	}
+	if s.Slots < 1 {
+		problems["slots"] = "must be at least 1"
+	}
+	if s.Storm < 1 {
+		problems["storm"] = "must be at least 1"
+	}
+	if s.Pool != "" && s.Isolated == 0 {
+		problems["isolated"] = "must be set where fleet.pool is: nobody counts the nodes of a pool"
+	}
+	return problems
+}

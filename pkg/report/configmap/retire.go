@@ -1,0 +1,48 @@
+package configmap
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+// Deleter deletes a ConfigMap; the call ends when its context does.
+type Deleter interface {
+	DeleteConfigMap(ctx context.Context, namespace, name string) error
+}
+
+// Retire deletes the ConfigMap of a node, where the agent of this store has written it, and returns its name: nothing
+// keeps it up to date any more. No agent may run.
+func Retire(ctx context.Context, cluster Deleter, node, namespace string, store report.Store) ([]string, error) {
+	var stored []string
+	written := false
+	err := store.ForEach(func(key string, value []byte) error {
+		var r struct {
+			Written bool `json:"written"`
+		}
+		written = json.Unmarshal(value, &r) == nil && r.Written || written
+		stored = append(stored, key)
+		return nil
+	})
+	if err != nil || !written {
+		return nil, err
+	}
+	name := Name(node)
+	gone := cluster.DeleteConfigMap(ctx, namespace, name)
+	if gone != nil && !apierrors.IsNotFound(gone) {
+		return nil, fmt.Errorf("remove the ConfigMap of the node: %w", gone)
+	}
+	for _, key := range stored {
+		if err := store.Delete(key); err != nil {
+			return []string{name}, err
+		}
+	}
+	if gone != nil {
+		return nil, nil
+	}
+	return []string{name}, nil
+}

@@ -1,0 +1,28 @@
+package event
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
+)
+
+// An event of a fault is annotated with what is asked of others; that it is resolved asks for nothing.
+func TestEventNamesTheSuggestedAction(t *testing.T) {
+	u := finding.Update{Kind: finding.Raised, Finding: finding.Finding{Check: "disk", Severity: finding.Fatal,
+		Subject: finding.Subject{Kind: "disk", Name: "nvme0"}, Reason: "NVMeDead",
+		SuggestedAction: finding.SuggestReplaceHardware, Part: "serial number S4EV"}}
+	for kind, want := range map[finding.UpdateKind]string{finding.Raised: "replace-hardware: serial number S4EV",
+		finding.Changed: "replace-hardware: serial number S4EV", finding.Cleared: ""} {
+		u.Kind = kind
+		n, ok := noteOf(u)
+		if !ok {
+			t.Fatal("no note")
+		}
+		e := eventOf("node", report.Item{ID: "1", Count: 1, First: time.Unix(1, 0)}, n)
+		if got := e.Annotations["nodeagent/suggested-action"]; got != want {
+			t.Errorf("%s: %q, want %q", kind, got, want)
+		}
+	}
+}
