@@ -18,6 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
@@ -35,6 +36,7 @@ type Config struct {
 	Checks    checks.Settings    `yaml:"checks"`
 	Inspect   inspect.Settings   `yaml:"inspect"`
 	Remediate remediate.Settings `yaml:"remediate"`
+	Repair    repair.Settings    `yaml:"repair"`
 	Report    Report             `yaml:"report"`
 
 	Plugins             []plugin.Settings      `yaml:"plugins"`             // checks of the user, as programs
@@ -116,6 +118,7 @@ func Default() Config {
 		Checks:    checks.DefaultSettings(),
 		Inspect:   inspect.DefaultSettings(),
 		Remediate: remediate.Defaults(),
+		Repair:    repair.Defaults(),
 		Report: Report{
 			Conditions: Conditions{Enabled: true, Vocabulary: condition.Problem, Spread: condition.DefaultSpread,
 				Refresh: condition.DefaultRefresh},

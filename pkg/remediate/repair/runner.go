@@ -223,6 +223,15 @@ func (r *Runner) Status() Status {
 	return s
 }
 
+// History returns one line for each repair of a journal, oldest first.
+func History(records []Record) []string {
+	var lines []string
+	for _, a := range attempts(records) {
+		lines = append(lines, a.String())
+	}
+	return lines
+}
+
 // String is an attempt for people.
 func (a attempt) String() string {
 	result := string(a.result)
