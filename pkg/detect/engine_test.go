@@ -205,3 +205,52 @@ func TestEngineReportsALostSource(t *testing.T) {
 		}
 	})
 }
+
+// RunNow returns what a run found that has begun after the question, also while an older one hangs.
+func TestRunNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runs, faulty := 0, true
+		check := Check{ID: "x", Every: time.Hour, Deadline: time.Second,
+			Run: func(ctx context.Context, _ *host.Host) ([]finding.Finding, error) {
+				runs++
+				if found := faulty; runs == 1 { // the first one hangs for a minute, and tells what was then
+					time.Sleep(time.Minute)
+					return findings(found), nil
+				}
+				return findings(faulty), nil
+			}}
+		reported := 0
+		e := NewEngine(fakeHost(), slog.New(slog.DiscardHandler), []Check{check}, nil, Observer{},
+			func(finding.Observation) { reported++ })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- e.Run(ctx) }()
+		time.Sleep(time.Second)
+		faulty = false
+		short, stop := context.WithTimeout(ctx, 59*time.Second+100*time.Millisecond)
+		o, err := e.RunNow(short, "x")
+		stop()
+		if err == nil && len(o.Findings) > 0 {
+			t.Errorf("an older run's answer: %+v", o)
+		}
+		time.Sleep(2 * time.Minute)
+		if o, err = e.RunNow(ctx, "x"); err != nil || len(o.Findings) > 0 || o.Err != nil {
+			t.Errorf("%+v, %v", o, err)
+		}
+		if _, err := e.RunNow(ctx, "y"); err == nil {
+			t.Error("there is no such check")
+		}
+		cancel()
+		<-ended
+		if _, err := e.RunNow(ctx, "x"); err == nil {
+			t.Error("an answer after the end")
+		}
+	})
+}
+
+func findings(faulty bool) []finding.Finding {
+	if !faulty {
+		return nil
+	}
+	return []finding.Finding{{Subject: finding.Subject{Kind: "k", Name: "n"}, Reason: "R"}}
+}

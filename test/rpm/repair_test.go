@@ -11,7 +11,7 @@ import (
 // repairs sets the modes of repairs, with seconds instead of the minutes that a node has.
 func (m *machine) repairs(settings string) {
 	m.t.Helper()
-	m.write(configFile, "checks: {runtime-health: {every: 1s}, systemd-units: {every: 1s}, repairs: {every: 1s}}\n"+
+	m.write(configFile, "checks: {runtime-health: {every: 1s}, systemd-units: {every: 1s}}\n"+
 		"repair:\n  minAge: 1s\n  hold: 3s\n  verifyWithin: 8s\n  unitAge: 2s\n  fleetBudget: none\n"+settings)
 	m.run("systemctl", "reload", "nodeagent")
 }
@@ -104,7 +104,7 @@ func TestResetFailedUnits(t *testing.T) {
 	m.write("/etc/systemd/system/broken.service", "[Service]\nExecStart=/bin/false\n")
 	m.run("systemctl", "daemon-reload")
 	m.run("systemctl", "start", "broken")
-	m.stepOf("reset-failed-units", "broken.service is not transient")
+	m.unitFinding("systemd-units", "broken.service", "warning UnitFailed")
 	m.try("systemd-run", "--unit=run-gone", "/bin/false")
 	m.eventually(90*time.Second, "the transient unit to be forgotten", func() error {
 		if text := m.repairJournal(); !strings.Contains(text, "run-gone.service has failed: verified") {
@@ -114,4 +114,7 @@ func TestResetFailedUnits(t *testing.T) {
 	})
 	m.fails(4, "systemctl", "status", "run-gone") // there is no such unit
 	m.run("systemctl", "is-failed", "broken")
+	if s := m.status(); len(s.Repair.Steps) > 0 {
+		t.Errorf("%+v", s.Repair)
+	}
 }

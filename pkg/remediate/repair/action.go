@@ -29,6 +29,8 @@ type Action struct {
 	Name    Name
 	Summary string
 	Answers []Answer
+	// Of reports whether a finding with such a reason is this action's matter; nil: every one is.
+	Of func(s Settings, f finding.Finding) bool
 	// Disrupts says that pods or the cluster may notice: such an action is off unless it is configured, waits for a
 	// maintenance window, and needs a slot of the fleet's budget.
 	Disrupts bool
@@ -80,8 +82,8 @@ func Actions() []Action {
 }
 
 // answers reports whether an action may cure a finding.
-func (a Action) answers(f finding.Finding) bool {
-	return slices.ContainsFunc(a.Answers, func(answer Answer) bool {
+func (a Action) answers(s Settings, f finding.Finding) bool {
+	return (a.Of == nil || a.Of(s, f)) && slices.ContainsFunc(a.Answers, func(answer Answer) bool {
 		return answer.Check == f.Check && slices.Contains(answer.Reasons, f.Reason)
 	})
 }

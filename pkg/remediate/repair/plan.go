@@ -50,7 +50,7 @@ func plan(actions []Action, state finding.State, all []attempt, s Settings, now 
 			continue
 		}
 		for _, b := range state.Raised() {
-			if !action.answers(b.Finding) {
+			if !action.answers(s, b.Finding) {
 				continue
 			}
 			step := Step{Action: action.Name, Check: b.Check, Subject: b.Subject, Reason: b.Reason, Mode: mode,

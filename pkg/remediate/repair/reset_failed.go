@@ -13,6 +13,7 @@ func resetFailedUnits() Action {
 		Name:    "reset-failed-units",
 		Summary: "make systemd forget a transient unit that has failed",
 		Answers: []Answer{{"systemd-units", []string{"UnitFailed"}}},
+		Of:      func(_ Settings, f finding.Finding) bool { return f.Facts["transient"] == "true" },
 		Needs:   []string{"the unit is transient: a program made it, and no file could start it again", "it still is failed"},
 		Does:    []string{"ResetFailedUnit over systemd's D-Bus"},
 		Never:   []string{"resets a unit that has a file: that it failed is the administrator's to see"},

@@ -13,6 +13,10 @@ func restoreSysctl() Action {
 		Name:    "restore-sysctl",
 		Summary: "set a kernel setting to the value that the configuration names (checks.sysctls.want)",
 		Answers: []Answer{{"sysctls", []string{"SysctlDrift"}}},
+		Of: func(s Settings, f finding.Finding) bool {
+			_, named := s.Sysctls[f.Subject.Name]
+			return named
+		},
 		Needs: []string{"the configuration names the setting and its value: what only Kubernetes wants is left alone",
 			"the setting exists, and has the value that the check found"},
 		Does:  []string{"write the value to /proc/sys"},
