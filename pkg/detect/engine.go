@@ -201,12 +201,14 @@ func (r *runner) loop(ctx context.Context) {
 		case <-r.wake:
 			settled = false
 		case answer = <-r.asked:
-			if r.pending != nil { // a run from before the question
-				r.engine.report(r.observe(ctx))
-			}
 		case <-timer.C:
 		}
+		before := r.pending != nil // a run that may have seen what is over
 		l := r.observe(ctx)
+		if answer != nil && before && r.pending == nil && ctx.Err() == nil {
+			r.engine.report(l)
+			l = r.observe(ctx)
+		}
 		if ctx.Err() != nil {
 			return // the run was cut short: its result means nothing
 		}
