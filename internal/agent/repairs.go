@@ -42,7 +42,7 @@ func (a *Agent) newRepairs() (*repair.Runner, error) {
 	})
 }
 
-// slots is the fleet's budget for what disrupts. There is none yet: see repair.Options.
+// slots is the fleet's budget for what disrupts; nil: this agent has none, see repair.Options.
 func (a *Agent) slots() repair.Slots { return nil }
 
 // repairsCheck finds that repairs have stopped, or did not help.

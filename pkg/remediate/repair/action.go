@@ -1,11 +1,11 @@
-// Package repair acts on believed findings: it restarts what has died, puts back what was lost, frees what is short. It
-// decides and has no hands: everything that changes the host is a call of internal/mutate, under the kill switch, the
-// lock, the pause and the journal that releases have (package remediate).
+// Package repair acts on believed findings: it restarts what has died and puts back what was lost. It only decides:
+// everything that changes the host is a call of internal/mutate, under the kill switch, the lock, the pause and a journal
+// as releases have them (package remediate).
 //
 // One repair at a time: the check that found the fault runs again and still finds it, the action takes a look and says
-// what it would do or why not, the intent is in the journal, the guards are asked once more, one step, its end is in the
-// journal. It counts only when the same check does not find the fault any more, and has not for a hold time. A crash at
-// any point is harmless: an intent in the journal counts against the budgets whether or not its step was made.
+// what it would do or why not, the intent is in the journal, the guards are asked once more, one step, its end is in
+// the journal. It counts only when the same check does not find the fault any more, and has not for a hold time. A crash
+// at any point is harmless: an intent in the journal counts against the budgets whether or not its step was made.
 //
 // It refuses whatever would end a container, and never tries the same for ever: see plan.
 package repair

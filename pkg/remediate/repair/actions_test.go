@@ -29,8 +29,8 @@ type unitNode struct {
 
 func newUnitNode(t *testing.T) *unitNode {
 	t.Helper()
-	n := &unitNode{t: t, service: systemd.Service{Name: "containerd.service", Load: "loaded", Active: "active", Sub: "running",
-		MainPID: 10, Invocation: "ab", KillMode: "process", Age: time.Hour}}
+	n := &unitNode{t: t, service: systemd.Service{Name: "containerd.service", Load: "loaded", Active: "active",
+		Sub: "running", MainPID: 10, Invocation: "ab", KillMode: "process", Age: time.Hour}}
 	h := hosttest.Host(t, func(h *host.Host) {
 		h.Systemd.Service = func(_ context.Context, name string) (systemd.Service, error) {
 			s := n.service
@@ -92,7 +92,7 @@ func TestRestartUnitLooks(t *testing.T) {
 		}, "restart would end 2 containers: containerd.service has KillMode=control-group, and besides its main process 3 " +
 			"more in its cgroup, of which 1 serve FUSE"},
 		"mixed":                {func(n *unitNode) { n.service.KillMode = "mixed" }, "restart would end 0 containers"},
-		"none":                 {func(n *unitNode) { n.service.KillMode = "none" }, "systemd would start it beside the old one"},
+		"none":                 {func(n *unitNode) { n.service.KillMode = "none" }, "beside the old one"},
 		"a mode of the future": {func(n *unitNode) { n.service.KillMode = "other" }, "restart would end 0 containers"},
 		"the main process is a shim": {func(n *unitNode) {
 			n.process(11, "conmon", "/dev/null")
@@ -102,15 +102,15 @@ func TestRestartUnitLooks(t *testing.T) {
 			n.process(11, "containerd", "/dev/fuse")
 			n.service.MainPID = 11
 		}, "serves a FUSE filesystem"},
-		"stopped":         {func(n *unitNode) { n.service.Active, n.service.Sub = "inactive", "dead" }, "containerd.service is inactive (dead)"},
+		"stopped":         {func(n *unitNode) { n.service.Active, n.service.Sub = "inactive", "dead" }, "is inactive (dead)"},
 		"activating":      {func(n *unitNode) { n.service.Active, n.service.Sub = "activating", "start" }, "is activating (start)"},
-		"auto-restart":    {func(n *unitNode) { n.service.Active, n.service.Sub = "failed", "auto-restart-queued" }, "(auto-restart-queued)"},
+		"auto-restart":    {func(n *unitNode) { n.service.Active, n.service.Sub = "failed", "auto-restart-queued" }, "(auto-re"},
 		"a job":           {func(n *unitNode) { n.service.Job = true }, "systemd has a job"},
 		"young":           {func(n *unitNode) { n.service.Age = time.Minute }, "1m0s ago, less than 5m0s"},
 		"masked":          {func(n *unitNode) { n.service.Load = "masked" }, "is masked"},
 		"ExecStop":        {func(n *unitNode) { n.service.StopRuns = true }, "runs a program when it is stopped"},
-		"dependents":      {func(n *unitNode) { n.service.Dependents = []string{"kubelet.service"} }, "systemd would stop or restart kubelet.service with"},
-		"another runtime": {func(n *unitNode) { n.tools.Host.Paths.CRISocket = "/run/cri-dockerd.sock" }, "which unit it is is not known"},
+		"dependents":      {func(n *unitNode) { n.service.Dependents = []string{"kubelet.service"} }, "would stop or restart kubelet.service"},
+		"another runtime": {func(n *unitNode) { n.tools.Host.Paths.CRISocket = "/run/cri-dockerd.sock" }, "unit it is is not known"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newUnitNode(t)
