@@ -40,8 +40,7 @@ func TestRepairIsVerified(t *testing.T) {
 		}, "finish could-not-tell: whether it helped: no answer"},
 		"nobody can tell for a while": {func(w *world) {
 			w.does = func(context.Context) error {
-				w.blind = errOutage
-				time.AfterFunc(time.Minute, func() { w.blind = nil })
+				w.blind, w.sees = errOutage, time.Now().Add(time.Minute)
 				return nil
 			}
 		}, "finish verified"},
