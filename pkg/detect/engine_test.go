@@ -209,15 +209,15 @@ func TestEngineReportsALostSource(t *testing.T) {
 // RunNow returns what a run found that has begun after the question, also while an older one hangs.
 func TestRunNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		runs, faulty := 0, true
+		runs := 0
 		check := Check{ID: "x", Every: time.Hour, Deadline: time.Second,
 			Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
 				runs++
-				found := faulty
-				if runs == 1 { // it hangs, and then tells what was before
+				first := runs == 1
+				if first { // it hangs, and then tells what was before
 					time.Sleep(2 * time.Second)
 				}
-				return findings(found), nil
+				return findings(first), nil
 			}}
 		reported := 0
 		e := NewEngine(fakeHost(), slog.New(slog.DiscardHandler), []Check{check}, nil, Observer{},
@@ -226,7 +226,6 @@ func TestRunNow(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- e.Run(ctx) }()
 		time.Sleep(time.Second)
-		faulty = false
 		if o, err := e.RunNow(ctx, "x"); err != nil || len(o.Findings) > 0 || o.Err != nil || runs != 2 || reported != 3 {
 			t.Errorf("%+v, %v after %d runs, %d reports", o, err, runs, reported)
 		}
