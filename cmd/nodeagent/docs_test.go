@@ -12,6 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
 )
 
 var update = flag.Bool("update", false, "write the generated pages anew")
@@ -21,6 +22,7 @@ func TestDocs(t *testing.T) {
 	for page, text := range map[string]string{
 		"checks.md":         checksPage(everyCheck(), rules.Kernel(), rules.Daemons()),
 		"leftover-kinds.md": kindsPage(inspect.Specs()),
+		"repair-actions.md": actionsPage(repair.Actions()),
 	} {
 		page = "../../docs/" + page
 		if *update {
@@ -54,6 +56,39 @@ func kindsPage(specs []inspect.KindSpec) string {
 			cell(s.Harm), cell(release))
 	}
 	return b.String()
+}
+
+// actionsPage is docs/repair-actions.md.
+func actionsPage(actions []repair.Action) string {
+	var b strings.Builder
+	b.WriteString("# Repair actions\n\nGenerated from the code by `go test ./cmd/nodeagent -run Docs -update`. " +
+		"[Repairs](remediation.md) tells which guards hold for all of them.\n\n| action | what it does | mode unless " +
+		"configured |\n|---|---|---|\n")
+	for _, a := range actions {
+		fmt.Fprintf(&b, "| [%s](#%s) | %s | %s |\n", a.Name, a.Name, cell(a.Summary), repair.Defaults().ModeOf(a))
+	}
+	for _, a := range actions {
+		fmt.Fprintf(&b, "\n## %s\n\n%s%s.\n\n", a.Name, strings.ToUpper(a.Summary[:1]), a.Summary[1:])
+		for _, answer := range a.Answers {
+			fmt.Fprintf(&b, "**Answers** [%s](checks.md#%s): %s\n\n", answer.Check, answer.Check,
+				strings.Join(answer.Reasons, ", "))
+		}
+		if a.Disrupts {
+			b.WriteString("**Disrupts**: off unless configured; waits for a maintenance window; needs a slot of the " +
+				"fleet's budget.\n\n")
+		}
+		for _, list := range []struct {
+			title string
+			lines []string
+		}{{"Needs", a.Needs}, {"Does", a.Does}, {"Never", a.Never}} {
+			fmt.Fprintf(&b, "**%s**\n\n", list.title)
+			for _, line := range list.lines {
+				fmt.Fprintf(&b, "* %s\n", line)
+			}
+			b.WriteString("\n")
+		}
+	}
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // checksPage is docs/checks.md.

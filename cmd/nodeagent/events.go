@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
 )
 
 func newEvents(o *options) *cobra.Command {
@@ -18,9 +19,9 @@ func newEvents(o *options) *cobra.Command {
 	var pod string
 	cmd := &cobra.Command{
 		Use:   "events",
-		Short: "Show what was released on this node, when, and how it ended",
-		Long: `Print the journal of releases, oldest first: what the daemon and 'nodeagent clean --yes' have done on this node,
-whether or not an agent runs. A release that has no end was interrupted: the next one begins with the state of the
+		Short: "Show what was released and repaired on this node, when, and how it ended",
+		Long: `Print the journals of releases and of repairs, oldest first: what the daemon and 'nodeagent clean --yes' have done
+on this node, whether or not an agent runs. A release that has no end was interrupted: the next one begins with the state of the
 node, never with the journal.
 
 Exit codes: 0 printed; 2 the journal could not be read, or not all of it.`,
@@ -35,10 +36,19 @@ Exit codes: 0 printed; 2 the journal could not be read, or not all of it.`,
 				return err
 			}
 			records = selectRecords(records, since, pod)
+			repairs, torn, err := repair.ReadJournal(cfg.StateDir)
+			if err != nil {
+				return err
+			}
+			skipped += torn
+			repairs = slices.DeleteFunc(repairs, func(r repair.Record) bool {
+				return pod != "" || since > 0 && time.Since(r.At.Wall) > since
+			})
 			if o.json() {
-				err = printJSON(cmd.OutOrStdout(), map[string]any{"records": listed(records), "skipped": skipped})
+				err = printJSON(cmd.OutOrStdout(), map[string]any{"records": listed(records), "repairs": listed(repairs),
+					"skipped": skipped})
 			} else {
-				err = printEvents(cmd.OutOrStdout(), records, skipped)
+				err = printEvents(cmd.OutOrStdout(), records, repair.History(repairs), skipped)
 			}
 			if err == nil && skipped > 0 {
 				err = &exitError{Code: exitCouldNotTell}
@@ -60,14 +70,18 @@ func selectRecords(records []remediate.Record, since time.Duration, pod string) 
 	})
 }
 
-// printEvents prints each release as a block: the pod and how it ended, then its steps, equal ones in one line.
-func printEvents(w io.Writer, records []remediate.Record, skipped int) error {
+// printEvents prints each release as a block: the pod and how it ended, then its steps, equal ones in one line; then
+// each repair as a line.
+func printEvents(w io.Writer, records []remediate.Record, repairs []string, skipped int) error {
 	var b strings.Builder
 	for _, release := range releases(records) {
 		printRelease(&b, release)
 	}
 	if len(records) == 0 {
 		b.WriteString("Nothing was released on this node.\n")
+	}
+	for _, line := range repairs {
+		b.WriteString(line + "\n")
 	}
 	if skipped > 0 {
 		fmt.Fprintf(&b, "%d lines of the journal could not be read.\n", skipped)

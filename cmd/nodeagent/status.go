@@ -103,6 +103,7 @@ func printStatus(w io.Writer, s status.Status, all bool) error {
 	p.findings()
 	p.unknown()
 	p.leftovers()
+	p.repairs()
 	p.reported()
 	p.fleet()
 	p.agent()
@@ -243,6 +244,38 @@ func (p *statusScreen) leftovers() {
 	if q := p.status.Release.Quarantine; q != nil && q.Entries > 0 {
 		p.line(fmt.Sprintf("in quarantine: %d entries, %d of %d bytes, in %s; %d will be removed within a day",
 			q.Entries, q.Bytes, q.MaxBytes, q.Dir, q.Due))
+	}
+}
+
+// repairs shows what could be repaired, and what was.
+func (p *statusScreen) repairs() {
+	s := p.status.Repair
+	if len(s.Steps) == 0 && len(s.Last) == 0 {
+		return
+	}
+	fmt.Fprintf(p, "\n%s\n", p.paint(faint, "REPAIRS"))
+	if s.Stopped != "" {
+		p.line("nothing is done: " + s.Stopped)
+	}
+	if s.Doing != "" {
+		p.line("being done: " + s.Doing)
+	}
+	for _, step := range s.Steps {
+		verb := "planned"
+		if step.Refused {
+			verb = "refused"
+		}
+		text := fmt.Sprintf("%-11s %s of %s", verb, step.Action, step.Subject.Name)
+		if step.Does != "" {
+			text += ": " + step.Does
+		}
+		if step.Blocked != "" {
+			text += " (not done: " + step.Blocked + ")"
+		}
+		p.line(oneLine(text))
+	}
+	for _, last := range s.Last {
+		p.line(oneLine(last))
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
+	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
@@ -55,7 +56,8 @@ type Agent struct {
 	deps      checks.Deps
 	reporters []report.Reporter
 	leftovers *leftovers
-	fleet     *fleet.Fleet  // nil where there is no apiserver
+	fleet     *fleet.Fleet // nil where there is no apiserver
+	repairs   *repair.Runner
 	monitors  *npd.Monitors // of node-problem-detector
 	meter     meter
 	sources   []detect.Source
@@ -92,8 +94,8 @@ func New(o Options) (*Agent, error) {
 		a.fleet = newFleet(cfg.Fleet, o.Clients.Client, ownNamespace(cfg), log)
 	}
 	a.checks = slices.Concat(own, a.monitors.Checks(), plugin.Checks(cfg.Plugins),
-		[]detect.Check{left.check(), stateCheck(o.Store), accessCheck(a.state)}, a.eventCenterChecks(),
-		a.fleetChecks(), o.Checks)
+		[]detect.Check{left.check(), stateCheck(o.Store), accessCheck(a.state), a.repairsCheck()},
+		a.eventCenterChecks(), a.fleetChecks(), o.Checks)
 	a.Progress = notify.NewProgress(limits(a.checks))
 
 	state, err := o.Store.LoadState()
@@ -105,6 +107,10 @@ func New(o Options) (*Agent, error) {
 	metrics := a.openReporters()
 	a.reporters = append(a.reporters, newServiceStatus(o.Manager, a.checks))
 	left.activity.send = a.reportActivities
+	if a.repairs, err = a.newRepairs(); err != nil {
+		return nil, err
+	}
+	a.reporters = append(a.reporters, a.repairs)
 	a.sources = append(sources(a.clients.Host, log, metrics, a.deps.KernelLog, a.monitors), a.monitors.Sources()...)
 	a.engine = detect.NewEngine(a.clients.Host, log, a.checks, a.sources, metrics.engine(), a.observe)
 	a.Components = []Component{{"saver", a.saver.Run}, {"release", left.Run}}
@@ -242,7 +248,8 @@ func (a *Agent) Status() status.Status {
 	state := a.tracker.State()
 	a.mu.Unlock()
 	s := status.Status{Version: Version, Node: a.clients.Host.NodeName, PID: os.Getpid(), Started: a.started, Now: now,
-		Findings: state.Raised(), Trouble: []string{}, Release: a.leftovers.status(), Leftovers: a.leftovers.last()}
+		Findings: state.Raised(), Trouble: []string{}, Release: a.leftovers.status(), Repair: a.repairs.Status(),
+		Leftovers: a.leftovers.last()}
 	for _, check := range state.Checks() {
 		c := state[check]
 		s.Checks = append(s.Checks, status.CheckStatus{Check: check, Status: c.Status, Since: c.Since, Error: c.Err, Access: c.Access,

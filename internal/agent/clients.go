@@ -16,6 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/systemd"
 	"github.com/nodeagent/nodeagent/internal/host/watch"
 	"github.com/nodeagent/nodeagent/internal/kube"
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checks"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/criticaldaemonsets"
@@ -29,6 +30,7 @@ type Clients struct {
 
 	found   discover.Discovery
 	layout  layoutSeen
+	mutator *mutate.Mutator // of releases and repairs; see openMutator
 	closers []io.Closer
 }
 
@@ -76,6 +78,19 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
+}
+
+// openMutator returns what may change the host.
+func (d *Clients) openMutator(log *slog.Logger) (*mutate.Mutator, error) {
+	if d.mutator != nil {
+		return d.mutator, nil
+	}
+	m, err := mutate.New(d.Host, log)
+	if err != nil {
+		return nil, err
+	}
+	d.mutator, d.closers = m, append(d.closers, m)
+	return m, nil
 }
 
 // Deps returns what some checks need besides the host. State may be nil.

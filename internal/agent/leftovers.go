@@ -16,7 +16,6 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/hostns"
-	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -316,13 +315,12 @@ func (l *leftovers) copyHistory() inspect.History {
 // that has asked the apiserver nothing yet, and the same history.
 func newRunner(cfg config.Config, clients *Clients, log *slog.Logger,
 	history func() inspect.History) (*remediate.Runner, error) {
-	h, err := mutate.New(clients.Host, log)
+	mutator, err := clients.openMutator(log)
 	if err != nil {
 		return nil, err
 	}
-	clients.closers = append(clients.closers, h)
 	return remediate.New(remediate.Options{
-		Host: clients.Host, Mutator: h, Settings: cfg.Remediate, Log: log, StateDir: cfg.StateDir,
+		Host: clients.Host, Mutator: mutator, Settings: cfg.Remediate, Log: log, StateDir: cfg.StateDir,
 		Paused: func(ctx context.Context) (string, error) {
 			if clients.Client == nil {
 				return "no apiserver is configured", nil

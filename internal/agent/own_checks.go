@@ -9,7 +9,7 @@ import (
 // OwnChecks are the checks that only the daemon has, for people to read about: they are not to be run.
 func OwnChecks() []detect.Check {
 	checks := []detect.Check{stateCheck(&store.Store{}), accessCheck(nil), (&leftovers{}).check(),
-		eventCenterCheck(nil), fleetCheck(nil)}
+		eventCenterCheck(nil), fleetCheck(nil), (&Agent{}).repairsCheck()}
 	for _, source := range []struct {
 		name  detect.WakeSource
 		reads string

@@ -19,6 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
+	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
@@ -37,6 +38,7 @@ type Config struct {
 	Inspect   inspect.Settings   `yaml:"inspect"`
 	Remediate remediate.Settings `yaml:"remediate"`
 	Fleet     fleet.Settings     `yaml:"fleet"`
+	Repair    repair.Settings    `yaml:"repair"`
 	Report    Report             `yaml:"report"`
 
 	Plugins             []plugin.Settings      `yaml:"plugins"`             // checks of the user, as programs
@@ -119,6 +121,7 @@ func Default() Config {
 		Inspect:   inspect.DefaultSettings(),
 		Remediate: remediate.Defaults(),
 		Fleet:     fleet.Defaults(),
+		Repair:    repair.Defaults(),
 		Report: Report{
 			Conditions: Conditions{Enabled: true, Vocabulary: condition.Problem, Spread: condition.DefaultSpread,
 				Refresh: condition.DefaultRefresh},

@@ -54,6 +54,7 @@ type Mutator struct {
 	runtime  cri.RuntimeServiceClient // nil if no runtime is configured
 	closer   io.Closer
 	systemd  func(ctx context.Context) (units, error) // nil units if systemd is not init
+	jobs     jobs
 }
 
 // childLimit is how long one change may take in a child. Unmounting a filesystem writes its dirty pages back first.
@@ -62,7 +63,7 @@ const childLimit = 30 * time.Second
 // New returns the Mutator of a host. It connects to the container runtime on first use.
 func New(h *host.Host, log *slog.Logger) (*Mutator, error) {
 	d := &Mutator{host: h, log: log, children: children{limit: childLimit}, plugins: children{limit: pluginLimit}}
-	d.systemd = d.dialSystemd
+	d.systemd, d.jobs = d.dialSystemd, systemdJobs{}
 	if h.Paths.CRISocket == "" {
 		return d, nil
 	}

@@ -73,7 +73,8 @@ func NewEngine(h *host.Host, log *slog.Logger, checks []Check, sources []Source,
 	}}
 	for _, c := range checks {
 		// One pending wake is enough: the next run covers all that happened before it.
-		e.runners = append(e.runners, &runner{check: c, engine: e, wake: make(chan struct{}, 1)})
+		e.runners = append(e.runners, &runner{check: c, engine: e, wake: make(chan struct{}, 1),
+			asked: make(chan chan<- finding.Observation)})
 	}
 	return e
 }
@@ -97,6 +98,27 @@ func (e *Engine) Wake(source WakeSource, change Change) {
 		if r.check.WantsWake(source, change) {
 			r.wakeUp()
 		}
+	}
+}
+
+// RunNow runs a check and returns its observation, which has been reported. The run begins after the call. An error
+// means that there was none: Run has ended, or is not going to run the check in time.
+func (e *Engine) RunNow(ctx context.Context, check string) (finding.Observation, error) {
+	at := slices.IndexFunc(e.runners, func(r *runner) bool { return r.check.ID == check })
+	if at < 0 {
+		return finding.Observation{}, fmt.Errorf("there is no check %s", check)
+	}
+	answer := make(chan finding.Observation, 1) // so that the runner never waits for who has given up
+	select {
+	case e.runners[at].asked <- answer:
+	case <-ctx.Done():
+		return finding.Observation{}, fmt.Errorf("run of %s: %w", check, context.Cause(ctx))
+	}
+	select {
+	case observation := <-answer:
+		return observation, nil
+	case <-ctx.Done():
+		return finding.Observation{}, fmt.Errorf("run of %s: %w", check, context.Cause(ctx))
 	}
 }
 
@@ -151,7 +173,8 @@ type runner struct {
 	check   Check
 	engine  *Engine
 	wake    chan struct{}
-	pending chan result // of a run that has not returned; nil when none runs
+	asked   chan chan<- finding.Observation // by RunNow
+	pending chan result                     // of a run that has not returned; nil when none runs
 }
 
 type result struct {
@@ -171,18 +194,28 @@ func (r *runner) loop(ctx context.Context) {
 	defer timer.Stop()
 	settled := true
 	for {
+		var answer chan<- finding.Observation
 		select {
 		case <-ctx.Done():
 			return
 		case <-r.wake:
 			settled = false
+		case answer = <-r.asked:
 		case <-timer.C:
 		}
+		before := r.pending != nil // a run that may have seen what is over
 		l := r.observe(ctx)
+		if answer != nil && before && r.pending == nil && ctx.Err() == nil {
+			r.engine.report(l)
+			l = r.observe(ctx)
+		}
 		if ctx.Err() != nil {
 			return // the run was cut short: its result means nothing
 		}
 		r.engine.report(l)
+		if answer != nil {
+			answer <- l
+		}
 		next := spread(r.check.Every)
 		if !settled {
 			settled, next = true, min(settleAfter, next)

@@ -232,3 +232,44 @@ func TestEngineReportsALostSource(t *testing.T) {
 		}
 	})
 }
+
+// RunNow returns what a run found that has begun after the question, also while an older one hangs.
+func TestRunNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runs := 0
+		check := Check{ID: "x", Every: time.Hour, Deadline: time.Second,
+			Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
+				runs++
+				first := runs == 1
+				if first { // it hangs, and then tells what was before
+					time.Sleep(2 * time.Second)
+				}
+				return findings(first), nil
+			}}
+		reported := 0
+		e := NewEngine(fakeHost(), slog.New(slog.DiscardHandler), []Check{check}, nil, Observer{},
+			func(finding.Observation) { reported++ })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- e.Run(ctx) }()
+		time.Sleep(time.Second)
+		if o, err := e.RunNow(ctx, "x"); err != nil || len(o.Findings) > 0 || o.Err != nil || runs != 2 || reported != 3 {
+			t.Errorf("%+v, %v after %d runs, %d reports", o, err, runs, reported)
+		}
+		if _, err := e.RunNow(ctx, "y"); err == nil {
+			t.Error("there is no such check")
+		}
+		cancel()
+		<-ended
+		if _, err := e.RunNow(ctx, "x"); err == nil {
+			t.Error("an answer after the end")
+		}
+	})
+}
+
+func findings(faulty bool) []finding.Finding {
+	if !faulty {
+		return nil
+	}
+	return []finding.Finding{{Subject: finding.Subject{Kind: "k", Name: "n"}, Reason: "R"}}
+}

@@ -57,8 +57,8 @@ func Partial(subjects map[Subject]error) error {
 	return &PartialError{Subjects: subjects}
 }
 
-// conclusive reports whether the absence of a finding about subject in l proves that it is gone.
-func (l Observation) conclusive(subject Subject) bool {
+// Conclusive reports whether the absence of a finding about subject in l proves that it is gone.
+func (l Observation) Conclusive(subject Subject) bool {
 	if l.Err == nil {
 		return true
 	}

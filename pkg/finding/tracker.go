@@ -83,7 +83,7 @@ func observe(c CheckState, p Policy, l Observation) (CheckState, []Update) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(c.Subjects)) {
 		b := c.Subjects[key]
-		if b.Last != l.At && !b.isBlindness() && l.conclusive(b.Subject) {
+		if b.Last != l.At && !b.isBlindness() && l.Conclusive(b.Subject) {
 			updates = append(updates, c.absent(key, p.Clear, l.At)...)
 		}
 	}

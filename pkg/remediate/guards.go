@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -18,8 +19,12 @@ const (
 
 // KillSwitch returns why nothing may be done: the kill switch exists, or it is not known whether it does.
 func (r *Runner) KillSwitch() string {
-	name := r.options.Settings.KillSwitch
-	_, err := r.options.Host.Files.Stat(name) // any type of file: its content is not read
+	return KillSwitch(r.options.Host.Files, r.options.Settings.KillSwitch)
+}
+
+// KillSwitch returns why nothing may be done while a file exists.
+func KillSwitch(files host.Files, name string) string {
+	_, err := files.Stat(name) // any type of file: its content is not read
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return ""

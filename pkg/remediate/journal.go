@@ -1,18 +1,12 @@
 package remediate
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
 	"path/filepath"
 
-	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate/wal"
 )
 
 // Record is one line of the journal.
@@ -43,151 +37,48 @@ const (
 
 const (
 	journalName = "release.journal"
-	maxJournal  = 1 << 20 // then it becomes release.journal.1: both hold more than a year of normal use
-	maxRecord   = 64 << 10
+	maxJournal  = wal.MaxSize // then it becomes release.journal.1
 )
 
-// journal is an append-only file of JSON lines. It is open only while the release lock is held, since the daemon and
-// the command line write the same file.
+// journal is the log of releases. It is open only while the release lock is held, since the daemon and the command line
+// write the same file.
 type journal struct {
-	file *os.File
-	dir  string
-	size int64
-
+	file    *wal.File
 	onWrite func(Record) error // tests only; may be nil
 }
 
-// ReadJournal returns all records, oldest first. A truncated last line, as a crash leaves it, and malformed lines are
-// counted and skipped: the state of the node is never derived from the journal.
+// ReadJournal returns all records, oldest first; see wal.Read.
 func ReadJournal(dir string) (records []Record, skipped int, err error) {
-	for _, name := range []string{journalName + ".1", journalName} {
-		data, err := host.Files{}.Read(filepath.Join(dir, name)) // never blocks
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, 0, fmt.Errorf("journal: %w", err)
-		}
-		more, torn := parseJournal(data)
-		records, skipped = append(records, more...), skipped+torn
-	}
-	return records, skipped, nil
+	return wal.Read(filepath.Join(dir, journalName), Record.valid)
 }
 
-func parseJournal(data []byte) (records []Record, skipped int) {
-	for line := range bytes.Lines(data) {
-		if len(bytes.TrimSpace(line)) == 0 {
-			continue
-		}
-		var r Record
-		if err := json.Unmarshal(line, &r); err != nil || r.Event == "" {
-			skipped++
-			continue
-		}
-		records = append(records, r)
-	}
-	return records, skipped
-}
+func (r Record) valid() bool { return r.Event != "" }
+
+func parseJournal(data []byte) (records []Record, skipped int) { return wal.Parse(data, Record.valid) }
 
 // openJournal opens the journal for appending. Without it nothing may be released.
 func openJournal(dir string) (*journal, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("journal: %w", err)
-	}
-	j := &journal{dir: dir}
-	if err := j.open(); err != nil {
+	file, err := wal.Open(filepath.Join(dir, journalName))
+	if err != nil {
 		return nil, err
 	}
-	return j, nil
-}
-
-func (j *journal) open() error {
-	file, err := os.OpenFile(filepath.Join(j.dir, journalName), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return fmt.Errorf("journal: %w", err)
-	}
-	size, err := file.Seek(0, io.SeekEnd)
-	if err == nil {
-		err = syncDir(j.dir)
-	}
-	if err == nil {
-		err = endLine(file, size)
-	}
-	if err != nil {
-		file.Close()
-		return fmt.Errorf("journal: %w", err)
-	}
-	j.file, j.size = file, size
-	return nil
-}
-
-// endLine ends a line that a crash has truncated, so that the next record gets its own line.
-func endLine(file *os.File, size int64) error {
-	if size == 0 {
-		return nil
-	}
-	last := make([]byte, 1)
-	if _, err := file.ReadAt(last, size-1); err != nil {
-		return err
-	}
-	if last[0] == '\n' {
-		return nil
-	}
-	_, err := file.Write([]byte("\n"))
-	return err
+	return &journal{file: file}, nil
 }
 
 // write appends one record and syncs it to disk.
 func (j *journal) write(r Record) error {
-	line, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("journal: %w", err)
-	}
-	if len(line) > maxRecord {
-		return fmt.Errorf("journal: record of %d bytes", len(line))
-	}
 	if j.onWrite != nil {
 		if err := j.onWrite(r); err != nil {
 			return fmt.Errorf("journal: %w", err)
 		}
 	}
-	// One write, so that only a crash or a full disk can truncate it.
-	n, err := j.file.Write(append(line, '\n'))
-	j.size += int64(n)
-	if err == nil {
-		err = j.file.Sync()
-	}
-	if err != nil {
-		return fmt.Errorf("journal: %w", err)
-	}
-	return nil
+	return j.file.Write(r)
 }
 
 // rotate renames a journal that has grown too large. It replaces the previous one.
-func (j *journal) rotate() error {
-	if j.size < maxJournal {
-		return nil
-	}
-	name := filepath.Join(j.dir, journalName)
-	if err := os.Rename(name, name+".1"); err != nil {
-		return fmt.Errorf("journal: %w", err)
-	}
-	if err := j.file.Close(); err != nil {
-		return fmt.Errorf("journal: %w", err)
-	}
-	return j.open()
-}
+func (j *journal) rotate() error { return j.file.Rotate() }
 
 func (j *journal) close() error { return j.file.Close() }
-
-func syncDir(name string) error {
-	dir, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Sync()
-}
 
 // attempts returns the last release of each pod according to the journal.
 func attempts(records []Record) map[string]Attempt {

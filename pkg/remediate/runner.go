@@ -181,10 +181,9 @@ func (r *Runner) lock(ctx context.Context) (lock *mutate.ReleaseLock, err error)
 	if err := os.MkdirAll(r.options.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	names := append(r.options.Settings.locks(), r.options.StateDir)
 	notified := r.onWait == nil
 	interrupted := poll(ctx, r.lockWait, func() (bool, error) {
-		lock, err = mutate.Lock(names...)
+		lock, err = r.options.Settings.LockNode(r.options.StateDir)
 		busy := errors.Is(err, mutate.ErrBusy)
 		if busy && !notified {
 			r.onWait(err.Error())

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -59,6 +60,11 @@ func (s Settings) locks() []string {
 		return []string{defaultLock, formerLock}
 	}
 	return []string{s.Lock}
+}
+
+// LockNode takes the lock of releases, and with it the directory of their journal. ErrBusy while something is released.
+func (s Settings) LockNode(stateDir string) (*mutate.ReleaseLock, error) {
+	return mutate.Lock(append(s.locks(), stateDir)...)
 }
 
 // optedOut returns why nothing of a namespace may be released. When any is opted out, an unknown one may be that one.

@@ -326,6 +326,10 @@ type agentStatus struct {
 		Mode string
 		Last []string
 	}
+	Repair struct {
+		Steps []struct{ Action, Does, NotActed string }
+		Last  []string
+	}
 }
 
 // askStatus asks the agent, which may have findings or not run.

@@ -16,6 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
+	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
 )
 
 // Status is the state of the running agent: the answer of the socket and the JSON contract of "nodeagent status".
@@ -30,6 +31,7 @@ type Status struct {
 	Findings  []finding.Believed `json:"findings"`
 	Leftovers *inspect.Report    `json:"leftovers,omitempty"` // the last inspection, without the objects of living pods
 	Release   ReleaseStatus      `json:"release"`
+	Repair    repair.Status      `json:"repair"`
 	Sinks     []SinkStatus       `json:"told"` // of the reporters
 	Fleet     fleet.Status       `json:"fleet,omitzero"`
 	Trouble   []string           `json:"trouble"` // of the agent itself

@@ -39,6 +39,15 @@ func FUSEServers(ctx context.Context, h *host.Host, connection int) ([]int, erro
 	return servers, nil
 }
 
+// ServesFUSE reports whether a process may serve any FUSE connection.
+func ServesFUSE(h *host.Host, pid int) (bool, error) {
+	left := maxHolderFiles
+	return servesFUSE(h, pid, anyConnection, &left)
+}
+
+// anyConnection stands for whatever connection it is.
+const anyConnection = -1
+
 // servesFUSE checks the open files of all threads, which may have their own, or have outlived the first one.
 func servesFUSE(h *host.Host, pid, connection int, left *int) (bool, error) {
 	threads, err := h.Files.List(proc.File(pid, "task"))
@@ -80,7 +89,7 @@ func isFUSE(h *host.Host, dir, fd string, connection int) (bool, error) {
 		return false, proc.UnlessGone(err)
 	}
 	if number, ok := fuseConnection(info); ok {
-		return number == connection, nil
+		return connection == anyConnection || number == connection, nil
 	}
 	return path.Base(strings.TrimSuffix(name, " (deleted)")) == "fuse", nil
 }

@@ -27,6 +27,8 @@ type Systemd struct {
 	Units func(ctx context.Context) (Units, error)
 	// PodUnits returns the units that may be a pod's; the same errors.
 	PodUnits func(ctx context.Context) ([]PodUnit, error)
+	// Service returns what is known of one service; the same errors.
+	Service func(ctx context.Context, name string) (Service, error)
 }
 
 // ErrSystemdSilent says that systemd is the service manager, and does not answer.
@@ -94,6 +96,9 @@ func (p systemdPaths) client() Systemd {
 		Units: func(ctx context.Context) (Units, error) { return askUnits(ctx, p, systemdQuery.units) },
 		PodUnits: func(ctx context.Context) ([]PodUnit, error) {
 			return askUnits(ctx, p, systemdQuery.podUnits)
+		},
+		Service: func(ctx context.Context, name string) (Service, error) {
+			return askUnits(ctx, p, func(q systemdQuery) (Service, error) { return q.service(name) })
 		},
 	}
 }

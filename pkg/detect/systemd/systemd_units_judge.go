@@ -61,6 +61,9 @@ func (l *unitsState) failed(u systemd.Unit, now finding.Timestamp) finding.Findi
 	if !u.Since.IsZero() && u.Since.Before(now.Wall) {
 		facts["since"] = u.Since.UTC().Format(time.RFC3339)
 	}
+	if u.Transient {
+		facts["transient"] = "true"
+	}
 	return finding.Finding{
 		Subject: unitSubject(u), Severity: severity, Reason: unitFailed,
 		Message: fmt.Sprintf("%s has failed: %s%s: see `systemctl status %s`", unitName(u), howItEnded(u), aside,

@@ -359,9 +359,13 @@ func TestActivities(t *testing.T) {
 		report(finding.ActionFailed, pod, finding.Warning, false)
 		report(finding.ActionFailed, pod, finding.Warning, true)
 		report(finding.ActionVerified, pod, finding.Info, false)
+		pod = finding.Subject{} // repairs
+		report(finding.ActionFailed, mount, finding.Warning, false)
+		report(finding.ActionVerified, finding.Subject{Kind: "daemon", Name: "kubelet"}, finding.Info, false)
 		want := []string{
 			"Warning LeftoverReleaseFailed 1 action-failed of pod/default/web",
 			"Normal LeftoversReleased 1 action-verified of pod/default/web",
+			"Normal Repaired 1 action-verified of daemon/kubelet",
 		}
 		if diff := cmp.Diff(want, events.Lines()); diff != "" {
 			t.Error(diff)

@@ -30,6 +30,7 @@ const (
 	droppedReason  = "EventsDropped"
 	releasedReason = "LeftoversReleased"
 	failedReason   = "LeftoverReleaseFailed"
+	repairedReason = "Repaired"
 	annotationsFor = component + "/" // prefix of our annotations
 )
 
@@ -68,10 +69,13 @@ func noteOf(u finding.Update) (note, bool) {
 	return n, true
 }
 
-// noteOfActivity returns the note of the end of a pod's release: verified, or failed where the attempt before did not.
+// noteOfActivity returns the note of the end of a pod's release: verified, or failed where the attempt before did not;
+// and of a repair that is verified, which is of no pod. One that did not help is a finding.
 func noteOfActivity(a finding.Activity) (note, bool) {
 	reason := releasedReason
 	switch {
+	case a.Kind == finding.ActionVerified && a.Pod == (finding.Subject{}):
+		reason = repairedReason
 	case a.Kind == finding.ActionVerified:
 	case a.Kind == finding.ActionFailed && a.Subject == a.Pod && !a.Repeated:
 		reason = failedReason

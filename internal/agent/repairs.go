@@ -1,0 +1,76 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/detect/checks"
+	"github.com/nodeagent/nodeagent/pkg/detect/system"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
+	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
+)
+
+// newRepairs returns the runner of repairs. It reads what is believed, and has the engine run checks again.
+func (a *Agent) newRepairs() (*repair.Runner, error) {
+	settings := a.cfg.Repair
+	settings.SysctlFile = checkkit.SysctlFile
+	if s := checks.SettingsOf[system.SysctlsSettings](a.cfg.Checks, "sysctls"); s != nil {
+		settings.Sysctls = s.Settings.Want
+	}
+	if s := checks.SettingsOf[system.KernelModulesSettings](a.cfg.Checks, "kernel-modules"); s != nil {
+		settings.Modules = s.Settings.Modules
+	}
+	mutator, err := a.clients.openMutator(a.log)
+	if err != nil {
+		return nil, err
+	}
+	var pause func(context.Context) (string, error)
+	if a.clients.Client != nil { // a machine that is no node has no annotation
+		pause = func(ctx context.Context) (string, error) { return paused(ctx, a.clients.Host.Cluster.Node) }
+	}
+	return repair.New(repair.Options{
+		Settings: settings, Releases: a.cfg.Remediate, Host: a.clients.Host, Mutator: mutator, Log: a.log,
+		StateDir: a.cfg.StateDir, Paused: pause,
+		Observe: func(ctx context.Context, check string) (finding.Observation, error) {
+			return a.engine.RunNow(ctx, check)
+		},
+		Slots:  a.slots(),
+		Report: a.reportActivities,
+	})
+}
+
+// slots is the fleet's budget for what disrupts; nil: this agent has none, see repair.Options.
+func (a *Agent) slots() fleet.Slots {
+	if a.fleet == nil {
+		return nil
+	}
+	return a.fleet
+}
+
+// repairsCheck finds that repairs have stopped, or did not help.
+func (a *Agent) repairsCheck() detect.Check {
+	return detect.Check{
+		ID: "repairs", Domain: "agent", Every: time.Minute,
+		Summary: "a repair did not help, or too many have failed and no more are tried",
+		Advice: "`nodeagent status` shows what was tried and what is refused, `nodeagent events` the journal of repairs. " +
+			"Repair the fault by hand; where the repair itself is wrong, set its mode to off.",
+		Doc: detect.Doc{
+			Reads: []string{"the journal of repairs, and what is believed"},
+			Why: "A fault that a repair did not cure stays, and the agent does not try the same again and again: from " +
+				"then on it is a person's.",
+			Faults: []detect.Fault{
+				{Reason: "RepairDidNotHelp", Severity: finding.Warning, When: "the last repair of a fault that is still " +
+					"believed has failed, or nobody could tell whether it helped"},
+				{Reason: "RepairsStopped", Severity: finding.Warning, When: "`repair.stopAfter` repairs (3) have failed " +
+					"within a day, or the journal of repairs cannot be read"},
+			},
+		},
+		Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
+			return a.repairs.Findings(), nil
+		},
+	}
+}

@@ -1,0 +1,171 @@
+package systemd
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Service is what systemd says of one service before it is restarted. Its texts are valid UTF-8.
+type Service struct {
+	Name       string
+	Load       string // loaded, not-found, masked …
+	Active     string // active, activating, failed, inactive …
+	Sub        string // running, auto-restart …
+	Job        bool   // one is queued for it
+	MainPID    int    // 0: none
+	Invocation string // of this run of it, in hexadecimal; empty where systemd does not know it (before 232)
+	KillMode   string // control-group, mixed, process, none: what ends with it
+	// since its state or its main process was last started, whichever is later; 0: never
+	Age        time.Duration
+	StopRuns   bool     // it has ExecStop= or ExecStopPost=: programs that run when it is stopped
+	Dependents []string // units that are active and that systemd would stop or restart with it
+	Processes  []int    // in its cgroup and below
+}
+
+// maxDependents bounds how many units are asked about.
+const maxDependents = 100
+
+// service asks about one service.
+func (q systemdQuery) service(name string) (Service, error) {
+	s := Service{Name: name}
+	unit, err := q.conn.GetUnitPropertiesContext(q.ctx, name)
+	if err != nil {
+		return s, fmt.Errorf("unit %s: %w", text(name), q.peer.explain(err))
+	}
+	of, err := q.conn.GetUnitTypePropertiesContext(q.ctx, name, "Service")
+	if err != nil {
+		return s, fmt.Errorf("service %s: %w", text(name), q.peer.explain(err))
+	}
+	var problems []error
+	must := func(err error) { problems = append(problems, err) }
+	s.Load, err = field[string](unit, "LoadState")
+	must(err)
+	s.Active, err = field[string](unit, "ActiveState")
+	must(err)
+	s.Sub, err = field[string](unit, "SubState")
+	must(err)
+	s.KillMode, err = field[string](of, "KillMode")
+	must(err)
+	pid, err := field[uint32](of, "MainPID")
+	must(err)
+	s.MainPID = int(pid)
+	job, err := field[[]any](unit, "Job")
+	must(err)
+	if len(job) > 0 {
+		id, _ := job[0].(uint32)
+		s.Job = id != 0
+	}
+	if id, err := field[[]byte](unit, "InvocationID"); err == nil {
+		s.Invocation = fmt.Sprintf("%x", id)
+	}
+	s.Age, err = youngest(unit, of)
+	must(err)
+	for _, command := range []string{"ExecStop", "ExecStopPost"} {
+		commands, err := field[[][]any](of, command)
+		must(err)
+		s.StopRuns = s.StopRuns || len(commands) > 0
+	}
+	if err := errors.Join(problems...); err != nil {
+		return s, fmt.Errorf("service %s: %w", text(name), err)
+	}
+	if s.Dependents, err = q.dependents(unit); err != nil {
+		return s, fmt.Errorf("service %s: %w", text(name), err)
+	}
+	s.Processes, err = q.processes(name)
+	return s, err
+}
+
+func field[T any](properties map[string]any, name string) (T, error) {
+	value, ok := properties[name].(T)
+	if !ok {
+		return value, fmt.Errorf("%s is a %T, want %T", name, properties[name], value)
+	}
+	return value, nil
+}
+
+// youngest returns how long ago the unit came into its state, or its main process was started. systemd counts
+// microseconds of CLOCK_MONOTONIC.
+func youngest(unit, of map[string]any) (time.Duration, error) {
+	state, err := field[uint64](unit, "StateChangeTimestampMonotonic")
+	if err != nil {
+		return 0, err
+	}
+	start, err := field[uint64](of, "ExecMainStartTimestampMonotonic")
+	if err != nil {
+		return 0, err
+	}
+	last := max(state, start)
+	if last == 0 || last > 1<<53 {
+		return 0, nil
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return 0, fmt.Errorf("clock: %w", err)
+	}
+	return time.Duration(now.Nano()) - time.Duration(last)*time.Microsecond, nil //nolint:gosec // bounded above
+}
+
+// dependents returns the units that are not inactive and that systemd stops or restarts with this one:
+// systemd.unit(5), Requires=, BindsTo=, PartOf=.
+func (q systemdQuery) dependents(unit map[string]any) ([]string, error) {
+	var names []string
+	for _, relation := range []string{"RequiredBy", "BoundBy", "ConsistsOf"} {
+		more, err := field[[]string](unit, relation)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, more...)
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+	if len(names) > maxDependents {
+		return nil, fmt.Errorf("%d units depend on it, more than %d", len(names), maxDependents)
+	}
+	units, err := q.conn.ListUnitsByNamesContext(q.ctx, names)
+	if err != nil {
+		return nil, fmt.Errorf("units that depend on it: %w", q.peer.explain(err))
+	}
+	var active []string
+	for _, u := range units {
+		if u.ActiveState != "inactive" && u.ActiveState != "failed" {
+			active = append(active, text(u.Name))
+		}
+	}
+	slices.Sort(active)
+	return slices.Compact(active), nil
+}
+
+// maxProcesses bounds how many processes of one unit are listed.
+const maxProcesses = 10_000
+
+// processes lists the processes in the cgroup of a unit and below it, as systemd itself sees them; since systemd 231.
+func (q systemdQuery) processes(name string) ([]int, error) {
+	conn, err := q.peer.dial(q.ctx) // go-systemd has no such call
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	var answer []struct {
+		Cgroup  string
+		PID     uint32
+		Command string
+	}
+	call := conn.Object(systemdName, "/org/freedesktop/systemd1").CallWithContext(q.ctx,
+		systemdName+".Manager.GetUnitProcesses", 0, name)
+	if err := call.Store(&answer); err != nil {
+		return nil, fmt.Errorf("processes of %s: %w", text(name), q.peer.explain(err))
+	}
+	if len(answer) > maxProcesses {
+		return nil, fmt.Errorf("processes of %s: more than %d", text(name), maxProcesses)
+	}
+	pids := make([]int, 0, len(answer))
+	for _, process := range answer {
+		pids = append(pids, int(process.PID))
+	}
+	return pids, nil
+}

@@ -1,0 +1,80 @@
+package systemd
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// kubeletService answers as systemd 252 does for a service that something is PartOf, after bend has changed that.
+func kubeletService(bend func(unit, service map[string]dbus.Variant)) func(*dbus.Message) []any {
+	v := func(value any) dbus.Variant { return dbus.MakeVariant(value) }
+	type process struct {
+		Cgroup  string
+		PID     uint32
+		Command string
+	}
+	return func(call *dbus.Message) []any {
+		unit := map[string]dbus.Variant{
+			"LoadState": v("loaded"), "ActiveState": v("active"), "SubState": v("running"),
+			"InvocationID": v([]byte{0xab, 0xcd}), "StateChangeTimestampMonotonic": v(uint64(1)),
+			"Job": v(struct {
+				ID   uint32
+				Path dbus.ObjectPath
+			}{0, "/"}),
+			"RequiredBy": v([]string{"multi-user.target"}), "BoundBy": v([]string{}), "ConsistsOf": v([]string{"part.service"}),
+		}
+		service := map[string]dbus.Variant{
+			"KillMode": v("process"), "MainPID": v(uint32(7)), "ExecMainStartTimestampMonotonic": v(uint64(2)),
+			"ExecStop": v([]command{}), "ExecStopPost": v([]command{}),
+		}
+		bend(unit, service)
+		switch member, first := call.Headers[dbus.FieldMember].Value().(string), call.Body[0]; {
+		case member == "GetAll" && first == systemdName+".Unit":
+			return []any{unit}
+		case member == "GetAll":
+			return []any{service}
+		case member == "ListUnitsByNames":
+			return statuses([3]string{"multi-user.target", "inactive", "dead"}, [3]string{"part.service", "active", "running"})
+		case member == "GetUnitProcesses":
+			return []any{[]process{{"/system.slice/kubelet.service", 7, "kubelet"}, {"/system.slice/kubelet.service", 8, "x"}}}
+		}
+		return failure("UnknownMethod")
+	}
+}
+
+func TestService(t *testing.T) {
+	ask := func(bend func(unit, service map[string]dbus.Variant)) (Service, error) {
+		return fakeBus{answer: kubeletService(bend)}.listen(t).client().Service(t.Context(), "kubelet.service")
+	}
+	s, err := ask(func(_, _ map[string]dbus.Variant) {})
+	want := Service{Name: "kubelet.service", Load: "loaded", Active: "active", Sub: "running", MainPID: 7,
+		Invocation: "abcd", KillMode: "process", Dependents: []string{"part.service"}, Processes: []int{7, 8}}
+	if diff := cmp.Diff(want, s, cmpopts.IgnoreFields(Service{}, "Age")); diff != "" || err != nil || s.Age <= time.Second {
+		t.Errorf("%v, age %s, %s", err, s.Age, diff)
+	}
+	s, err = ask(func(unit, service map[string]dbus.Variant) {
+		unit["Job"] = dbus.MakeVariant(struct {
+			ID   uint32
+			Path dbus.ObjectPath
+		}{12, "/job/12"})
+		service["ExecStopPost"] = dbus.MakeVariant([]command{{"/bin/sh"}})
+	})
+	if err != nil || !s.Job || !s.StopRuns {
+		t.Errorf("%+v, %v", s, err)
+	}
+	// What systemd does not say is not taken for a permission.
+	for _, name := range []string{"ActiveState", "Job", "RequiredBy", "ConsistsOf", "KillMode", "MainPID", "ExecStop"} {
+		_, err := ask(func(unit, service map[string]dbus.Variant) { delete(unit, name); delete(service, name) })
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("without %s: %v", name, err)
+		}
+	}
+}
+
+// command is the first member of those of ExecStop.
+type command struct{ Path string }

@@ -1,0 +1,152 @@
+package mutate
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	systemd "github.com/coreos/go-systemd/v22/dbus"
+
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	hostsystemd "github.com/nodeagent/nodeagent/internal/host/systemd"
+)
+
+// ServiceRun is one run of a service, as it was inspected.
+type ServiceRun struct {
+	Name       string
+	MainPID    int
+	Invocation string
+}
+
+// jobs is what systemd is asked to do.
+type jobs interface {
+	// Run restarts or starts a unit, and returns systemd's word for how the job ended.
+	Run(ctx context.Context, verb jobVerb, unit string) (result string, err error)
+	// ResetFailed makes systemd forget that a unit has failed.
+	ResetFailed(ctx context.Context, unit string) error
+}
+
+type jobVerb string
+
+const (
+	jobRestart jobVerb = "restart"
+	jobStart   jobVerb = "start"
+)
+
+// RestartService restarts a service, or starts one that has failed, if it still is in the run that was inspected, no job
+// is queued for it, and only its main process would be killed (KillMode=process). A job that is queued meanwhile is not
+// replaced.
+func (d *Mutator) RestartService(ctx context.Context, run ServiceRun) error {
+	if !isService(run.Name) {
+		return refuse("%q is not the name of a service", run.Name)
+	}
+	if d.host.Systemd.Service == nil {
+		return hosterr.ErrNotConfigured
+	}
+	now, err := d.host.Systemd.Service(ctx, run.Name)
+	if err != nil {
+		return err
+	}
+	switch {
+	case now.MainPID != run.MainPID || now.Invocation != run.Invocation:
+		return changed("%s has main process %d in run %q instead of %d in %q", run.Name, now.MainPID, now.Invocation,
+			run.MainPID, run.Invocation)
+	case now.Job:
+		return refuse("systemd has a job for %s already", run.Name)
+	case now.Active != "active" && now.Active != "failed":
+		return refuse("%s is %s", run.Name, now.Active)
+	case now.KillMode != "process":
+		return refuse("the KillMode of %s is %s: a restart would end all that runs in its cgroup", run.Name, now.KillMode)
+	}
+	result, err := d.jobs.Run(ctx, jobRestart, run.Name)
+	if err == nil && result != "done" {
+		err = fmt.Errorf("systemd says %q", result)
+	}
+	if err != nil {
+		return fmt.Errorf("restart %s: %w", run.Name, err)
+	}
+	return nil
+}
+
+// ResetFailedUnit makes systemd forget a transient unit that has failed: there is no file that could start it again.
+func (d *Mutator) ResetFailedUnit(ctx context.Context, name string) error {
+	if d.host.Systemd.Units == nil {
+		return hosterr.ErrNotConfigured
+	}
+	units, err := d.host.Systemd.Units(ctx)
+	if err != nil {
+		return err
+	}
+	for _, u := range units.Failed {
+		if u.Name != name {
+			continue
+		}
+		if !u.Transient {
+			return refuse("%s is not transient", name)
+		}
+		if err := ignoreMissing(d.jobs.ResetFailed(ctx, name)); err != nil {
+			return fmt.Errorf("reset-failed %s: %w", name, err)
+		}
+		return nil
+	}
+	return changed("%s has not failed", name)
+}
+
+// LoadModule has systemd load a kernel module by its own service for that (modprobe@.service, since systemd 245), so
+// that the agent needs no right to load modules.
+func (d *Mutator) LoadModule(ctx context.Context, name string) error {
+	if name == "" || len(name) > 64 || strings.Trim(name,
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" {
+		return refuse("%q is not the name of a kernel module", name)
+	}
+	unit := "modprobe@" + name + ".service"
+	result, err := d.jobs.Run(ctx, jobStart, unit)
+	if err == nil && result != "done" {
+		err = fmt.Errorf("systemd says %q", result)
+	}
+	if err != nil {
+		return fmt.Errorf("start %s: %w", unit, err)
+	}
+	return nil
+}
+
+// isService reports whether a name is that of a service, and nothing else that systemd would take for one.
+func isService(name string) bool {
+	base, ok := strings.CutSuffix(name, ".service")
+	return ok && base != "" && len(name) < 256 && strings.Trim(base,
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:-_.@\\") == ""
+}
+
+// systemdJobs is systemd itself.
+type systemdJobs struct{}
+
+func (systemdJobs) Run(ctx context.Context, verb jobVerb, unit string) (string, error) {
+	connection, err := hostsystemd.Connect(ctx)
+	if err != nil {
+		return "", fmt.Errorf("systemd: %w", err)
+	}
+	defer connection.Close()
+	begin := (*systemd.Conn).RestartUnitContext
+	if verb == jobStart {
+		begin = (*systemd.Conn).StartUnitContext
+	}
+	ended := make(chan string, 1) // one result
+	if _, err := begin(connection, ctx, unit, "fail", ended); err != nil {
+		return "", err
+	}
+	select {
+	case result := <-ended:
+		return result, nil
+	case <-ctx.Done():
+		return "", fmt.Errorf("the job has not ended: %w", ctx.Err())
+	}
+}
+
+func (systemdJobs) ResetFailed(ctx context.Context, unit string) error {
+	connection, err := hostsystemd.Connect(ctx)
+	if err != nil {
+		return fmt.Errorf("systemd: %w", err)
+	}
+	defer connection.Close()
+	return connection.ResetFailedUnitContext(ctx, unit)
+}

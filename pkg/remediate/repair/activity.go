@@ -1,0 +1,58 @@
+package repair
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
+)
+
+// activityOf returns the transition that a record of the journal stands for.
+func activityOf(r Record, step *Step) finding.Activity {
+	kind := finding.ActionFailed
+	switch {
+	case r.Event == remediate.Intent:
+		kind = finding.ActionStarted
+	case r.Result == Verified:
+		kind = finding.ActionVerified
+	case r.Result == Done:
+		kind = finding.ActionDone
+	case r.Result == remediate.Refused || r.Result == remediate.Stopped:
+		kind = finding.ActionRefused
+	}
+	a := finding.NewActivity(kind, r.Check, r.Subject, r.At)
+	if kind == finding.ActionFailed && r.Result != remediate.Interrupted {
+		a.Severity = finding.Warning
+	}
+	text := fmt.Sprintf("%s: %s: %s: %s", r.Action, step.Does, r.Result, r.Why)
+	a.Message = strings.TrimSuffix(strings.ReplaceAll(text, ": : ", ""), ": ")
+	return a
+}
+
+// tellPlan reports which repairs are newly planned or refused: once for each occurrence of a finding, also after a
+// restart of the agent, since the ID is made of when the finding was raised.
+func (r *Runner) tellPlan(steps []Step) {
+	var news []finding.Activity
+	told := map[string]finding.ActivityKind{}
+	r.mu.Lock()
+	for _, step := range steps {
+		kind := finding.ActionPlanned
+		if step.Refused {
+			kind = finding.ActionRefused
+		}
+		key := string(step.Action) + " " + step.believed.ID
+		told[key] = kind
+		if r.told[key] == kind || step.Acts() {
+			continue
+		}
+		a := finding.NewActivity(kind, step.Check, step.Subject, step.believed.Raised)
+		a.Message = strings.ReplaceAll(fmt.Sprintf("%s: %s: %s", step.Action, step.Does, step.Blocked), ": : ", ": ")
+		news = append(news, a)
+	}
+	r.told = told
+	r.mu.Unlock()
+	if len(news) > 0 {
+		r.options.Report(news)
+	}
+}

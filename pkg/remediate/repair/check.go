@@ -1,0 +1,54 @@
+package repair
+
+import (
+	"fmt"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
+)
+
+// Reasons of the check of repairs.
+const (
+	reasonStopped = "RepairsStopped"
+	reasonNoHelp  = "RepairDidNotHelp"
+)
+
+// Findings returns what people must know of repairs: that no more are tried, and which faults are theirs now.
+func (r *Runner) Findings() []finding.Finding {
+	r.readHistory()
+	now := r.options.Host.Clock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var found []finding.Finding
+	why := stopped(r.history, r.options.Settings, now)
+	if why == "" {
+		why = r.trouble
+	}
+	if why != "" {
+		found = append(found, finding.Finding{Subject: finding.Subject{Kind: "agent", Name: "repairs"},
+			Severity: finding.Warning, Reason: reasonStopped, Message: "nothing is repaired on this node: " + why})
+	}
+	for _, b := range r.state.Raised() {
+		last, ok := r.lastOf(b)
+		if !ok || !last.failed() {
+			continue
+		}
+		found = append(found, finding.Finding{
+			Subject:  finding.Subject{Kind: "repair", Name: string(last.Action) + " " + b.Subject.Name},
+			Severity: finding.Warning, Reason: reasonNoHelp,
+			Message: fmt.Sprintf("%s: %s was done, and %s: this needs a person", b.Message, last.Action, last.why),
+			Facts:   map[string]string{"check": b.Check, "action": string(last.Action)},
+		})
+	}
+	return found
+}
+
+// lastOf returns the last repair of one occurrence of a finding that has ended.
+func (r *Runner) lastOf(b finding.Believed) (last attempt, ok bool) {
+	for _, a := range r.history {
+		if a.Finding == b.ID && a.Check == b.Check && a.result != "" && a.result != remediate.Interrupted {
+			last, ok = a, true
+		}
+	}
+	return last, ok
+}

@@ -1,0 +1,87 @@
+package repair
+
+import (
+	"path/filepath"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/wal"
+)
+
+// Verified is the result of a repair whose check has not found the fault for the hold time. The other results are those
+// of releases.
+const (
+	Verified remediate.Result = "verified"
+	Done     remediate.Result = "done" // of a step: the call has returned, which proves nothing yet
+)
+
+// Record is one line of the journal of repairs.
+type Record struct {
+	At       finding.Timestamp `json:"at"`
+	Event    remediate.Event   `json:"event"` // intent, end (of the step) or finish (verified, or not)
+	Action   Name              `json:"action"`
+	Check    string            `json:"check"`
+	Subject  finding.Subject   `json:"subject"`
+	Reason   string            `json:"reason,omitempty"`
+	Finding  string            `json:"finding,omitempty"` // its occurrence
+	Identity map[string]string `json:"identity,omitempty"`
+	Does     string            `json:"does,omitempty"`
+	Result   remediate.Result  `json:"result,omitempty"`
+	Why      string            `json:"why,omitempty"`
+}
+
+const journalName = "repair.journal"
+
+func journalFile(stateDir string) string { return filepath.Join(stateDir, journalName) }
+
+// ReadJournal returns all records of repairs, oldest first; see wal.Read.
+func ReadJournal(stateDir string) (records []Record, skipped int, err error) {
+	return wal.Read(journalFile(stateDir), func(r Record) bool { return r.Event != "" })
+}
+
+// attempt is one repair as the journal has it.
+type attempt struct {
+	Record                  // its intent
+	result remediate.Result // of its finish; of its end where nothing was done; empty: it has not finished
+	why    string
+}
+
+// attempts returns the repairs of a journal, oldest first. They never overlap: a record other than an intent belongs to
+// the last intent.
+func attempts(records []Record) []attempt {
+	var all []attempt
+	for _, r := range records {
+		switch {
+		case r.Event == remediate.Intent:
+			all = append(all, attempt{Record: r})
+		case r.Event == remediate.Finish && len(all) > 0:
+			last := &all[len(all)-1]
+			last.result, last.why = r.Result, r.Why
+		}
+	}
+	return all
+}
+
+// failed reports whether a repair was done and is not known to have helped.
+func (a attempt) failed() bool {
+	return a.result == remediate.Failed || a.result == remediate.CouldNotTell
+}
+
+// acted reports whether the step may have been made. One that has no finish was interrupted at an unknown point.
+func (a attempt) acted() bool { return a.result != remediate.Stopped && a.result != remediate.Refused }
+
+const day = 24 * time.Hour
+
+// count returns how many attempts of the last time match.
+func count(all []attempt, now finding.Timestamp, within time.Duration, match func(attempt) bool) int {
+	n := 0
+	for _, a := range all {
+		if now.Since(a.At) < within && match(a) {
+			n++
+		}
+	}
+	return n
+}
+
+func anyAttempt(attempt) bool { return true }

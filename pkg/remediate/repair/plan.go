@@ -1,0 +1,131 @@
+package repair
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
+)
+
+// Step is one repair that could be done.
+type Step struct {
+	Action  Name            `json:"action"`
+	Check   string          `json:"check"`
+	Subject finding.Subject `json:"subject"`
+	Reason  string          `json:"reason"`
+	Mode    remediate.Mode  `json:"mode"`
+	Does    string          `json:"does,omitempty"`     // what would be done, where that is known
+	Blocked string          `json:"notActed,omitempty"` // why it is not done; empty when it will be
+	Refused bool            `json:"refused,omitempty"`  // because of the state of the node
+
+	believed finding.Believed
+	action   Action
+}
+
+// Acts reports whether the step will be done.
+func (s Step) Acts() bool { return s.Blocked == "" }
+
+// same reports whether an attempt was one at the same subject by the same action.
+func (s Step) same(a attempt) bool {
+	return a.Action == s.Action && a.Check == s.Check && a.Subject == s.Subject
+}
+
+// stopped returns why no repair at all may be done: too many have failed.
+func stopped(all []attempt, s Settings, now finding.Timestamp) string {
+	if n := count(all, now, day, attempt.failed); n >= s.StopAfter {
+		return fmt.Sprintf("%d repairs have failed within a day: no more are tried until they are older", n)
+	}
+	return ""
+}
+
+// plan lists what could be done about what is believed, and why not if it is not, in the order of the actions. It
+// is pure.
+func plan(actions []Action, state finding.State, all []attempt, s Settings, now finding.Timestamp) []Step {
+	var steps []Step
+	for _, action := range actions {
+		mode := s.ModeOf(action)
+		if mode == remediate.Off {
+			continue
+		}
+		for _, b := range state.Raised() {
+			if !action.answers(s, b.Finding) {
+				continue
+			}
+			step := Step{Action: action.Name, Check: b.Check, Subject: b.Subject, Reason: b.Reason, Mode: mode,
+				believed: b, action: action}
+			step.Blocked = blocked(step, all, s, now)
+			steps = append(steps, step)
+		}
+	}
+	return steps
+}
+
+// blocked returns why a step is not done now, by what can be known without a look at the node.
+func blocked(step Step, all []attempt, s Settings, now finding.Timestamp) string {
+	if step.Mode != remediate.On {
+		return fmt.Sprintf("the mode of %s is %s", step.Action, step.Mode)
+	}
+	if age := now.Since(step.believed.Raised); age < s.MinAge {
+		return fmt.Sprintf("waiting: the finding is %s old, its owner has %s", age.Round(time.Second), s.MinAge)
+	}
+	window := ""
+	if step.action.Disrupts {
+		window = closedWindow(s.Windows, now.Wall.Local())
+	}
+	return cmp.Or(stopped(all, s, now), window, step.ladder(all), step.backOff(all, s, now), step.budget(all, s, now))
+}
+
+// ladder returns why this occurrence of a finding is a person's by now.
+func (s Step) ladder(all []attempt) string {
+	for _, a := range all {
+		if s.action.Once && s.same(a) && a.Finding == s.believed.ID && a.acted() {
+			return fmt.Sprintf("needs help: it was done once already, %s: %s", a.At.Wall.Local().Format(time.DateTime),
+				cmp.Or(string(a.result), string(remediate.Interrupted)))
+		}
+	}
+	return ""
+}
+
+// maxBackOff bounds how long a repair that failed is not tried again.
+const maxBackOff = day
+
+// backOff returns why the same is not tried again yet. Every attempt within a day that was not verified doubles it, so
+// that one which is refused right before its step does not fill the journal either.
+func (s Step) backOff(all []attempt, settings Settings, now finding.Timestamp) string {
+	wait := settings.RetryAfter
+	var last attempt
+	for _, a := range all {
+		if !s.same(a) || a.result == Verified || now.Since(a.At) >= day {
+			continue
+		}
+		if !last.At.IsZero() {
+			wait = min(2*wait, maxBackOff)
+		}
+		last = a
+	}
+	if since := now.Since(last.At); !last.At.IsZero() && since < wait {
+		return fmt.Sprintf("was tried %s ago (%s: %s); next try after %s", since.Round(time.Second),
+			cmp.Or(last.result, remediate.Interrupted), cmp.Or(last.why, "the agent ended"), wait)
+	}
+	return ""
+}
+
+// budget returns why no more repairs are begun now. An attempt counts from its intent, whatever came of it.
+func (s Step) budget(all []attempt, settings Settings, now finding.Timestamp) string {
+	if count(all, now, time.Hour, anyAttempt) >= settings.PerHour {
+		return fmt.Sprintf("budget: %d repairs in the last hour", settings.PerHour)
+	}
+	if count(all, now, day, anyAttempt) >= settings.PerDay {
+		return fmt.Sprintf("budget: %d repairs in the last day", settings.PerDay)
+	}
+	if s.action.PerDay == nil {
+		return ""
+	}
+	most := s.action.PerDay(settings)
+	if count(all, now, day, func(a attempt) bool { return a.Action == s.Action }) >= most {
+		return fmt.Sprintf("budget: %s was done %d times in the last day", s.Action, most)
+	}
+	return ""
+}

@@ -1,0 +1,163 @@
+package repair
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host/cri"
+	"github.com/nodeagent/nodeagent/internal/host/holders"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
+	"github.com/nodeagent/nodeagent/internal/host/systemd"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+func restartUnit() Action {
+	return Action{
+		Name:    "restart-unit",
+		Summary: "restart kubelet or the container runtime",
+		Answers: []Answer{
+			{"kubelet-health", []string{"KubeletNotRunning", "KubeletNotAnswering", "KubeletNotListening"}},
+			{"runtime-health", []string{"RuntimeSocketMissing", "RuntimeNotRunning", "RuntimeNotAnswering"}},
+		},
+		Disrupts: true, Once: true, PerDay: func(s Settings) int { return s.RestartsPerDay },
+		Needs: []string{
+			"the unit runs or has failed: one that was stopped stays stopped",
+			"no start is going on: no job is queued, it is not activating or waiting for its restart, and both its " +
+				"state and its main process are older than `unitAge`",
+			"its KillMode is process, so that only its main process is killed",
+			"its main process is no shim and serves no FUSE filesystem",
+			"it runs no program when it is stopped (ExecStop=, ExecStopPost=)",
+			"no active unit would be stopped or restarted with it (Requires=, BindsTo=, PartOf=)",
+		},
+		Does: []string{"wait `minAge` for systemd to do it", "RestartUnit over systemd's D-Bus, once for each fault",
+			"then ask for help (RepairDidNotHelp)"},
+		Never: []string{"restarts a unit whose restart would end a container", "replaces a job that is queued",
+			"restarts a daemon that hangs in the kernel or that somebody has stopped: that does not help"},
+		Look: lookAtUnit,
+	}
+}
+
+func lookAtUnit(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
+	name := t.Settings.Units.Kubelet
+	if f.Check == "runtime-health" {
+		name = runtimeUnit(t.Settings.Units.Runtime, t.Host.Paths.CRISocket)
+	}
+	if name == "" {
+		return Job{}, refuse("which unit it is is not known: see units")
+	}
+	if t.Host.Systemd.Service == nil {
+		return Job{}, fmt.Errorf("systemd: %w", hosterr.ErrNotConfigured)
+	}
+	service, err := t.Host.Systemd.Service(ctx, name)
+	if err != nil {
+		return Job{}, err
+	}
+	if why := mayRestart(service, t.Settings.UnitAge); why != "" {
+		return Job{}, refuse("%s", why)
+	}
+	inside, err := lookInside(t, service)
+	if err != nil {
+		return Job{}, err
+	}
+	if why := inside.refusal(service); why != "" {
+		return Job{}, refuse("%s", why)
+	}
+	run := mutate.ServiceRun{Name: service.Name, MainPID: service.MainPID, Invocation: service.Invocation}
+	return Job{
+		Does: fmt.Sprintf("restart %s (%s; %d other processes in its cgroup stay)", name, service.Active, inside.others),
+		Identity: map[string]string{"unit": name, "mainPID": strconv.Itoa(service.MainPID),
+			"invocation": service.Invocation},
+		Do: func(ctx context.Context) (string, error) { return "", t.Mutator.RestartService(ctx, run) },
+	}, nil
+}
+
+// runtimeUnit returns the service behind a CRI socket; empty where it is not known.
+func runtimeUnit(configured, socket string) string {
+	if configured != "" {
+		return configured
+	}
+	switch path.Base(socket) {
+	case "containerd.sock":
+		return "containerd.service"
+	case "crio.sock":
+		return "crio.service"
+	}
+	return ""
+}
+
+// mayRestart returns why a service must not be restarted, by what systemd says of it.
+func mayRestart(s systemd.Service, unitAge time.Duration) string {
+	switch {
+	case s.Load != "loaded":
+		return fmt.Sprintf("%s is %s", s.Name, s.Load)
+	case s.Job:
+		return "systemd has a job for " + s.Name
+	case s.Active != "active" && s.Active != "failed" || strings.HasPrefix(s.Sub, "auto-restart"):
+		return fmt.Sprintf("%s is %s (%s)", s.Name, s.Active, s.Sub)
+	case s.Age < unitAge:
+		return fmt.Sprintf("%s was started or has changed its state %s ago, less than %s", s.Name,
+			s.Age.Round(time.Second), unitAge)
+	case s.StopRuns:
+		return s.Name + " runs a program when it is stopped, which could end anything"
+	case len(s.Dependents) > 0:
+		return fmt.Sprintf("systemd would stop or restart %s with %s", strings.Join(s.Dependents, ", "), s.Name)
+	}
+	return ""
+}
+
+// insideUnit is what lives in the cgroup of a service.
+type insideUnit struct {
+	shims, servers []int // of containers; of FUSE filesystems
+	others         int   // processes besides the main one, those included
+}
+
+func lookInside(t Tools, s systemd.Service) (insideUnit, error) {
+	var in insideUnit
+	for _, pid := range s.Processes {
+		stat, err := t.Host.ProcStat(pid)
+		if proc.UnlessGone(err) != nil {
+			return in, fmt.Errorf("process %d of %s: %w", pid, s.Name, err)
+		}
+		if err != nil {
+			continue // it has ended
+		}
+		if pid != s.MainPID {
+			in.others++
+		}
+		serves, err := holders.ServesFUSE(t.Host, pid)
+		if err != nil {
+			return in, fmt.Errorf("open files of process %d of %s: %w", pid, s.Name, err)
+		}
+		if serves {
+			in.servers = append(in.servers, pid)
+		}
+		if cri.IsShim(stat.Comm) {
+			in.shims = append(in.shims, pid)
+		}
+	}
+	return in, nil
+}
+
+// refusal returns why a restart would end something that must live.
+func (in insideUnit) refusal(s systemd.Service) string {
+	switch {
+	case s.KillMode == "none":
+		return s.Name + " has KillMode=none: systemd would start it beside the old one"
+	case s.KillMode != "process":
+		return fmt.Sprintf("restart would end %d containers: %s has KillMode=%s, and besides its main process %d more "+
+			"in its cgroup, of which %d serve FUSE filesystems", len(in.shims), s.Name, s.KillMode, in.others,
+			len(in.servers))
+	case slices.Contains(in.shims, s.MainPID):
+		return fmt.Sprintf("restart would end 1 containers: the main process %d of %s is a shim", s.MainPID, s.Name)
+	case slices.Contains(in.servers, s.MainPID):
+		return fmt.Sprintf("the main process %d of %s serves a FUSE filesystem", s.MainPID, s.Name)
+	}
+	return ""
+}

@@ -1,0 +1,248 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/faultpoint"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
+)
+
+// Options are what a Runner needs.
+type Options struct {
+	Settings Settings
+	Releases remediate.Settings // the kill switch and the lock are those of releases
+	Host     *host.Host
+	Mutator  *mutate.Mutator
+	Log      *slog.Logger
+	StateDir string // holds the journal
+
+	// Observe runs a check now and returns what it observed. The run has begun after the call.
+	Observe func(ctx context.Context, check string) (finding.Observation, error)
+	// Paused returns why an operator has paused repairs, or ""; see remediate.Options.
+	Paused func(ctx context.Context) (string, error)
+	// Slots is the fleet's budget. Nil: there is none, and nothing disruptive is done unless FleetBudget is None.
+	Slots fleet.Slots
+	// Report takes what became of repairs; it must not block. May be nil.
+	Report func([]finding.Activity)
+
+	// Tests only.
+	actions    []Action                 // in place of the real ones
+	faultPoint func(point string) error // an error stops the repair there, as a crash would
+	onWrite    func(Record) error       // called before a write to the journal; an error stands for one of the disk
+}
+
+// Runner repairs what is believed to be faulty. Its only lasting state is the journal.
+type Runner struct {
+	options Options
+	tools   Tools
+	wake    chan struct{} // one pending wake is enough: a round looks at everything
+
+	mu      sync.Mutex // guards what follows
+	state   finding.State
+	steps   []Step
+	current string // what is being done
+	trouble string // why the journal cannot be read or written
+	history []attempt
+	told    map[string]finding.ActivityKind // by occurrence and action: planned or refused
+}
+
+// New returns a runner.
+func New(o Options) (*Runner, error) {
+	if o.Host == nil || o.Mutator == nil || o.Log == nil || o.Observe == nil || o.StateDir == "" {
+		return nil, errors.New("repair: host, mutator, log, observe and state directory are needed")
+	}
+	if o.actions == nil {
+		o.actions = Actions()
+	}
+	if o.faultPoint == nil {
+		o.faultPoint = func(point string) error {
+			faultpoint.Hit(point)
+			return nil
+		}
+	}
+	if o.Report == nil {
+		o.Report = func([]finding.Activity) {}
+	}
+	r := &Runner{options: o, wake: make(chan struct{}, 1), told: map[string]finding.ActivityKind{},
+		tools: Tools{Mutator: o.Mutator, Host: o.Host, Settings: o.Settings, Log: o.Log}}
+	r.readHistory()
+	return r, nil
+}
+
+// Name is the name of the component.
+func (r *Runner) Name() string { return "repair" }
+
+// Update takes over what is believed now. It does not block.
+func (r *Runner) Update(state finding.State, updates []finding.Update) {
+	r.mu.Lock()
+	first := r.state == nil
+	r.state = state
+	r.mu.Unlock()
+	if first || slices.ContainsFunc(updates, func(u finding.Update) bool { return u.Kind != finding.StatusChanged }) {
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// again is when a round follows another while anything could be repaired: for what has to wait.
+const again = 30 * time.Second
+
+// Run repairs until ctx ends. While nothing that is believed has an action it sleeps.
+func (r *Runner) Run(ctx context.Context) error {
+	timer := time.NewTimer(again)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.wake:
+		case <-timer.C:
+		}
+		if r.round(ctx) {
+			timer.Reset(again)
+		}
+	}
+}
+
+// round plans, and does the first repair that can be done. It reports whether there is anything to plan.
+func (r *Runner) round(ctx context.Context) bool {
+	r.readHistory()
+	r.mu.Lock()
+	state, history, trouble := r.state, r.history, r.trouble
+	r.mu.Unlock()
+	steps := plan(r.options.actions, state, history, r.options.Settings, r.options.Host.Clock())
+	acted := false
+	for i := range steps {
+		step := &steps[i]
+		switch {
+		case ctx.Err() != nil:
+			return false
+		case step.Acts() && trouble != "":
+			step.Blocked = trouble
+		case step.Acts() && acted:
+			step.Blocked = "one repair at a time: another was just done"
+		case step.Acts():
+			acted = r.attempt(ctx, step)
+		}
+		if i < maxLooks && step.Does == "" && !acted {
+			r.preview(ctx, step)
+		}
+	}
+	r.mu.Lock()
+	r.steps, r.current = steps, ""
+	r.mu.Unlock()
+	r.tellPlan(steps)
+	return len(steps) > 0
+}
+
+// maxLooks bounds how many findings an action takes a look at in one round.
+const maxLooks = 20
+
+// preview completes a step that is not done by what would be done.
+func (r *Runner) preview(ctx context.Context, step *Step) {
+	job, err := r.look(ctx, step)
+	switch {
+	case err == nil:
+		step.Does = job.Does
+	case step.Refused:
+		step.Blocked = err.Error()
+	case step.Mode != remediate.On:
+		step.Blocked += "; what would be done is not known: " + err.Error()
+	}
+}
+
+// look has the action look at the node.
+func (r *Runner) look(ctx context.Context, step *Step) (Job, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	job, err := step.action.Look(ctx, r.tools, step.believed.Finding)
+	if _, refused := errors.AsType[mutate.Refusal](err); refused {
+		step.Refused = true
+	}
+	return job, err
+}
+
+// readHistory reads the journal. One that cannot be read stops everything: the budgets are in it.
+func (r *Runner) readHistory() {
+	records, skipped, err := ReadJournal(r.options.StateDir)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		r.trouble = err.Error()
+		return
+	}
+	if skipped > 0 {
+		r.options.Log.Debug("the journal of repairs has malformed lines", "lines", skipped)
+	}
+	r.trouble, r.history = "", attempts(records)
+}
+
+// lock takes the lock of repairs on this node, which is held until a repair is verified.
+func (r *Runner) lock() (*mutate.ReleaseLock, error) {
+	return mutate.Lock(path.Join(path.Dir(r.options.Releases.Lock), "nodeagent-repair.lock"),
+		journalFile(r.options.StateDir)+".lock")
+}
+
+// Status is what people ask about repairs.
+type Status struct {
+	Stopped string   `json:"stopped,omitempty"` // why nothing at all is done
+	Doing   string   `json:"doing,omitempty"`
+	Steps   []Step   `json:"steps"`
+	Last    []string `json:"last"` // one line for each of the last repairs
+}
+
+// Status returns what is planned, what is refused, and what was done last.
+func (r *Runner) Status() Status {
+	stop := remediate.KillSwitch(r.options.Host.Files, r.options.Releases.KillSwitch)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := Status{Doing: r.current, Steps: append([]Step{}, r.steps...), Last: []string{}}
+	s.Stopped = stop
+	if s.Stopped == "" {
+		s.Stopped = r.trouble
+	}
+	if s.Stopped == "" {
+		s.Stopped = stopped(r.history, r.options.Settings, r.options.Host.Clock())
+	}
+	const most = 5
+	for _, a := range r.history[max(0, len(r.history)-most):] {
+		s.Last = append(s.Last, a.String())
+	}
+	return s
+}
+
+// History returns one line for each repair of a journal, oldest first.
+func History(records []Record) []string {
+	var lines []string
+	for _, a := range attempts(records) {
+		lines = append(lines, a.String())
+	}
+	return lines
+}
+
+// String is an attempt for people.
+func (a attempt) String() string {
+	result := string(a.result)
+	if result == "" {
+		result = "not ended"
+	}
+	text := fmt.Sprintf("%s  %s %s: %s: %s", a.At.Wall.Local().Format(time.DateTime), a.Action, a.Subject.Name, a.Does,
+		result)
+	if a.why != "" {
+		text += ": " + a.why
+	}
+	return text
+}

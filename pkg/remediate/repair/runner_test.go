@@ -1,0 +1,418 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
+	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
+)
+
+// Done is not enough: a repair counts when the check has not found the fault for the hold time.
+func TestRepairIsVerified(t *testing.T) {
+	for name, test := range map[string]struct {
+		prepare func(w *world)
+		want    string
+	}{
+		"it helps":    {func(*world) {}, "finish verified"},
+		"it does not": {func(w *world) { w.faulty = func() bool { return true } }, "finish failed: the fault is still there after 2m"},
+		"it fails, and all is well": {func(w *world) {
+			w.does = func(context.Context) error { return errOutage }
+		}, "finish verified: no answer"},
+		"it helps for a minute": {func(w *world) {
+			since := time.Time{}
+			w.does = func(context.Context) error { since = time.Now(); return nil }
+			w.faulty = func() bool { return since.IsZero() || time.Since(since) > time.Minute }
+		}, "finish failed: the fault was gone, and is back after 1m"},
+		"it helps for all but the last moment": {func(w *world) {
+			since := time.Time{}
+			w.does = func(context.Context) error { since = time.Now(); return nil }
+			w.faulty = func() bool { return since.IsZero() || time.Since(since) > 5*time.Minute-5*time.Second }
+		}, "finish failed: the fault was gone, and is back"},
+		"nobody can tell": {func(w *world) {
+			w.does = func(context.Context) error { w.blind = errOutage; return nil }
+		}, "finish could-not-tell: whether it helped: no answer"},
+		"nobody can tell for a while": {func(w *world) {
+			w.does = func(context.Context) error {
+				w.blind, w.sees = errOutage, time.Now().Add(time.Minute)
+				return nil
+			}
+		}, "finish verified"},
+		"it hangs": {func(w *world) {
+			w.faulty = func() bool { return true }
+			w.does = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		}, "finish failed: the fault is still there after 2m0s; the step said: context deadline exceeded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				test.prepare(w)
+				w.round(t.Context())
+				w.expect(1, test.want)
+				if !contains(w.told, "action-started") {
+					t.Errorf("told %q", w.told)
+				}
+			})
+		})
+	}
+}
+
+// Whatever is against it, nothing is done, nothing is in the journal, and the reason is said.
+func TestGuardsBeforeTheIntent(t *testing.T) {
+	for name, test := range map[string]struct {
+		prepare func(w *world)
+		want    string
+	}{
+		"off":         {func(w *world) { w.settings.Actions["cure"] = remediate.DryRun }, "the mode of cure is dry-run"},
+		"young":       {func(w *world) { w.believed.Raised = w.now() }, "waiting: the finding is 0s old, its owner has 2m0s"},
+		"refused":     {func(w *world) { w.refusal = "restart would end 3 containers" }, "restart would end 3 containers"},
+		"kill switch": {func(w *world) { w.create("stop") }, "the kill switch /stop exists"},
+		"paused": {func(w *world) {
+			w.options = func(o *Options) { o.Paused = func(context.Context) (string, error) { return "for an upgrade", nil } }
+		}, "for an upgrade"},
+		"a pause that nobody knows of": {func(w *world) {
+			w.options = func(o *Options) { o.Paused = func(context.Context) (string, error) { return "", errOutage } }
+		}, "whether repairs are paused is not known"},
+		"gone":     {func(w *world) { w.faulty = func() bool { return false } }, "the fault is gone"},
+		"no check": {func(w *world) { w.blind = errOutage }, "whether the fault is still there is not known"},
+		"window": {func(w *world) {
+			at := w.now().Wall.Local()
+			w.settings.Windows = []Window{{From: at.Add(time.Hour).Format("15:04"), To: at.Add(2 * time.Hour).Format("15:04")}}
+		}, "outside of the maintenance windows"},
+		"no fleet budget": {func(w *world) { w.settings.FleetBudget = Claims }, "refused: no fleet budget"},
+		"no slot": {func(w *world) {
+			w.settings.FleetBudget = Claims
+			w.options = func(o *Options) { o.Slots = &slots{why: "waiting: 5 of 5 slots are taken"} }
+		}, "waiting: 5 of 5 slots are taken"},
+		"a release runs": {func(w *world) {
+			lock, err := w.releases.LockNode(w.t.TempDir())
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			w.t.Cleanup(func() { _ = lock.Unlock() })
+		}, "another release is running"},
+		"a repair runs": {func(w *world) {
+			lock, err := mutate.Lock(filepath.Join(w.dir, "nodeagent-repair.lock"))
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			w.t.Cleanup(func() { _ = lock.Unlock() })
+		}, "busy"},
+		"a journal that cannot be read": {func(w *world) {
+			if err := os.MkdirAll(filepath.Join(w.dir, "state", journalName), 0o700); err != nil {
+				w.t.Fatal(err)
+			}
+		}, "journal: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				test.prepare(w)
+				if why := w.round(t.Context()); !strings.Contains(why, test.want) {
+					t.Errorf("%q, want %q", why, test.want)
+				}
+				if w.done > 0 {
+					t.Error("it was done")
+				}
+				if name != "a journal that cannot be read" {
+					w.expect(0, "")
+				}
+			})
+		})
+	}
+}
+
+// slots is a fleet budget with one slot.
+type slots struct {
+	why            string
+	lost, released bool
+	atMost         time.Duration
+}
+
+func (s *slots) Acquire(_ context.Context, _ string, atMost time.Duration) (fleet.Held, error) {
+	if s.atMost = atMost; s.why != "" {
+		return nil, errors.New(s.why)
+	}
+	return s, nil
+}
+func (s *slots) Valid() bool             { return !s.lost }
+func (s *slots) Release(context.Context) { s.released = true }
+
+// What changes between the intent and the step stops it. Its end is in the journal, and it is not tried again at once.
+func TestGuardsAfterTheIntent(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(w *world, s *slots, cancel func())
+		want   string
+	}{
+		"kill switch": {func(w *world, _ *slots, _ func()) { w.create("stop") }, "finish stopped: the kill switch /stop exists"},
+		"slot lost":   {func(_ *world, s *slots, _ func()) { s.lost = true }, "finish stopped: the slot of the fleet's budget was lost"},
+		"configuration removed": {func(_ *world, _ *slots, cancel func()) { cancel() },
+			"finish stopped: the agent ends, or its configuration has changed"},
+		"lock lost": {func(w *world, _ *slots, _ func()) {
+			if err := os.Remove(filepath.Join(w.dir, "nodeagent-repair.lock")); err != nil {
+				w.t.Error(err)
+			}
+		}, "finish stopped: another repair may be running"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				s := &slots{}
+				w.settings.FleetBudget = Claims
+				w.options = func(o *Options) {
+					o.Slots = s
+					o.faultPoint = func(point string) error {
+						if strings.HasPrefix(point, "repair intent") {
+							test.change(w, s, cancel)
+						}
+						return nil
+					}
+				}
+				w.round(ctx)
+				w.expect(0, test.want)
+				if !s.released || s.atMost < w.settings.Hold {
+					t.Errorf("slot %+v", s)
+				}
+				_ = os.Remove(filepath.Join(w.dir, "stop"))
+				s.lost = false
+				if why := w.round(t.Context()); !strings.Contains(why, "next try after 30m") || w.done > 0 {
+					t.Errorf("%q", why)
+				}
+			})
+		})
+	}
+}
+
+// A configuration that changes while a repair is verified ends it; nothing more is done by the next one.
+func TestConfigurationRemovedWhileItIsHeld(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		w.does = func(context.Context) error { time.AfterFunc(time.Minute, cancel); return nil }
+		w.round(ctx)
+		w.expect(1, "finish interrupted")
+		w.settings.Actions = nil
+		w.faulty = func() bool { return true }
+		r := w.runner()
+		b := w.believed
+		r.Update(finding.State{"kubelet-health": {Subjects: map[string]*finding.Believed{"s": &b}}}, nil)
+		if r.round(t.Context()) || w.done != 1 || len(r.Status().Steps) > 0 {
+			t.Errorf("done %d times, %+v", w.done, r.Status())
+		}
+	})
+}
+
+// One occurrence is repaired once, others as far as the budgets go; all of that survives a restart of the agent.
+func TestLadderAndBudgets(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.action.Once = true
+		w.settings.RetryAfter, w.settings.StopAfter = time.Minute, 100
+		w.faulty = func() bool { return true }
+		w.round(t.Context())
+		w.expect(1, "finish failed")
+		time.Sleep(3 * time.Hour)
+		if why := w.round(t.Context()); !strings.Contains(why, "needs help: it was done once already") {
+			t.Errorf("%q", why)
+		}
+		w.fault("b")
+		w.round(t.Context())
+		w.expect(2, "finish failed")
+		time.Sleep(3 * time.Hour)
+		w.fault("c")
+		if why := w.round(t.Context()); !strings.Contains(why, "budget: cure was done 2 times in the last day") {
+			t.Errorf("%q", why)
+		}
+		w.action.PerDay, w.settings.PerHour = nil, 2
+		w.round(t.Context())
+		w.fault("d")
+		time.Sleep(5 * time.Minute)
+		w.round(t.Context())
+		w.fault("e")
+		time.Sleep(10 * time.Minute)
+		if why := w.round(t.Context()); !strings.Contains(why, "budget: 2 repairs in the last hour") || w.done != 4 {
+			t.Errorf("%q, %d", why, w.done)
+		}
+		w.settings.PerHour, w.settings.PerDay = 100, 4
+		if why := w.round(t.Context()); !strings.Contains(why, "budget: 4 repairs in the last day") {
+			t.Errorf("%q", why)
+		}
+		time.Sleep(25 * time.Hour)
+		w.fault("f")
+		w.round(t.Context())
+		w.expect(5, "finish failed")
+	})
+}
+
+// Each failure doubles the time until the next try; too many within a day stop everything, and that is a finding.
+func TestFailuresStopEverything(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.action.PerDay, w.settings.PerDay = nil, 100
+		w.faulty = func() bool { return true }
+		for try := range 3 {
+			if why := w.round(t.Context()); why != "" {
+				t.Fatalf("%d: %q", try, why)
+			}
+			wait := w.settings.RetryAfter << try
+			time.Sleep(wait - 3*time.Minute)
+			if try < 2 {
+				if why := w.round(t.Context()); !strings.Contains(why, "next try after "+wait.String()) {
+					t.Errorf("%q, want %s", why, wait)
+				}
+			}
+			time.Sleep(3 * time.Minute)
+		}
+		w.expect(3, "finish failed")
+		if why := w.round(t.Context()); !strings.Contains(why, "3 repairs have failed within a day") {
+			t.Errorf("%q", why)
+		}
+		found := w.runner().Findings()
+		if len(found) != 1 || found[0].Reason != reasonStopped {
+			t.Errorf("%+v", found)
+		}
+		time.Sleep(25 * time.Hour)
+		w.faulty = func() bool { return w.done == 3 }
+		w.round(t.Context())
+		w.expect(4, "finish verified")
+		if found := w.runner().Findings(); len(found) > 0 {
+			t.Errorf("%+v", found)
+		}
+	})
+}
+
+// A repair that did not help is a finding for as long as the fault is believed.
+func TestDidNotHelpIsAFinding(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.faulty = func() bool { return true }
+		w.round(t.Context())
+		r := w.runner()
+		b := w.believed
+		r.Update(finding.State{"kubelet-health": {Subjects: map[string]*finding.Believed{"s": &b}}}, nil)
+		if found := r.Findings(); len(found) != 1 || found[0].Reason != reasonNoHelp ||
+			!strings.Contains(found[0].Message, "the fault is still there") {
+			t.Errorf("%+v", found)
+		}
+		r.Update(finding.State{}, nil)
+		if found := r.Findings(); len(found) > 0 {
+			t.Errorf("%+v", found)
+		}
+	})
+}
+
+// The agent dies at any point. The next one does not do it again: the intent counts, for the ladder and the budgets.
+func TestCrashAnywhere(t *testing.T) {
+	for point, done := range map[string]int{"repair intent: cure": 0, "repair done: cure": 1, "repair end: cure": 1} {
+		t.Run(point, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				w.action.Once = true
+				w.faulty = func() bool { return true }
+				hit := false
+				w.options = func(o *Options) {
+					o.faultPoint = func(now string) error {
+						if now == point && !hit {
+							hit = true
+							return errOutage
+						}
+						return nil
+					}
+				}
+				w.round(t.Context())
+				if !hit || w.done != done {
+					t.Fatalf("hit %v, done %d times", hit, w.done)
+				}
+				time.Sleep(time.Hour)
+				if why := w.round(t.Context()); !strings.Contains(why, "needs help: it was done once already") {
+					t.Errorf("%q", why)
+				}
+				w.fault("b")
+				w.round(t.Context())
+				w.fault("c")
+				time.Sleep(2 * time.Hour)
+				if why := w.round(t.Context()); !strings.Contains(why, "budget: cure was done 2 times") {
+					t.Errorf("%q", why)
+				}
+				if w.done != done+1 {
+					t.Errorf("done %d times", w.done)
+				}
+			})
+		})
+	}
+}
+
+// A disk that takes no writes: without an intent nothing is done; what was done counts although its end is lost.
+func TestDiskFull(t *testing.T) {
+	for event, done := range map[remediate.Event]int{remediate.Intent: 0, remediate.End: 1, remediate.Finish: 1} {
+		t.Run(string(event), func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				w.options = func(o *Options) {
+					o.onWrite = func(r Record) error {
+						if r.Event == event {
+							return errors.New("no space left on device")
+						}
+						return nil
+					}
+				}
+				w.settings.RestartsPerDay = 1
+				w.faulty = func() bool { return true }
+				if why := w.round(t.Context()); !strings.Contains(why, "no space left") || w.done != done {
+					t.Errorf("%q, done %d times", why, w.done)
+				}
+				time.Sleep(2 * time.Hour)
+				w.round(t.Context())
+				if w.done != done {
+					t.Errorf("done %d times", w.done)
+				}
+			})
+		})
+	}
+}
+
+// Run does what a round does, when something is believed that was not, and ends with its context.
+func TestRun(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		ctx, cancel := context.WithCancel(t.Context())
+		r, ended := w.runner(), make(chan error)
+		go func() { ended <- r.Run(ctx) }()
+		r.Update(finding.State{}, nil)
+		time.Sleep(time.Hour)
+		observed := w.observed
+		b := w.believed
+		r.Update(finding.State{"kubelet-health": {Subjects: map[string]*finding.Believed{"s": &b}}},
+			[]finding.Update{{Kind: finding.Raised}})
+		time.Sleep(time.Hour)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		w.expect(1, "finish verified")
+		if observed != 0 {
+			t.Errorf("%d runs of the check at rest", observed)
+		}
+	})
+}
+
+func TestWindows(t *testing.T) {
+	night := []Window{{Days: []string{"sat"}, From: "22:00", To: "06:00"}, {From: "12:00", To: "13:00"}}
+	for at, open := range map[string]bool{
+		"2026-03-07 21:59": false, "2026-03-07 22:00": true, "2026-03-08 05:59": true, "2026-03-08 06:00": false,
+		"2026-03-08 23:00": false, "2026-03-07 05:00": false, "2026-03-10 12:00": true, "2026-03-10 13:00": false,
+	} {
+		moment, err := time.Parse("2006-01-02 15:04", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if why := closedWindow(night, moment); (why == "") != open {
+			t.Errorf("%s: %q", at, why)
+		}
+	}
+	for _, w := range []Window{{Days: []string{"Saturday"}, From: "1:00", To: "2:00"}, {From: "25:00", To: "1:00"}, {}} {
+		if w.problem() == "" {
+			t.Errorf("%v has no problem", w)
+		}
+	}
+}

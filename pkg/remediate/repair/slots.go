@@ -1,0 +1,15 @@
+package repair
+
+import (
+	"context"
+
+	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
+)
+
+// noSlot is the slot of an action that needs none.
+type noSlot struct{}
+
+var _ fleet.Held = noSlot{}
+
+func (noSlot) Valid() bool             { return true }
+func (noSlot) Release(context.Context) {}

@@ -1,0 +1,63 @@
+package repair
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/remediate"
+)
+
+// lookEvery is how often the check runs again while a repair is verified and held.
+const lookEvery = 10 * time.Second
+
+// verify runs the check that found the fault until it does not find it any more, and then for the hold time. Only that
+// counts: what the step itself said is passed on.
+func (t *try) verify(ctx context.Context, said string) (remediate.Result, string) {
+	settings := t.options.Settings
+	begin, clearSince, asked := time.Now(), time.Time{}, time.Time{}
+	doubt := ""
+	for {
+		here, err := t.faulty(ctx)
+		if ctx.Err() != nil {
+			return remediate.Interrupted, "the agent ended, or its configuration was changed, before it was verified"
+		}
+		now := time.Now()
+		switch {
+		case err != nil:
+			doubt = err.Error()
+		case here && !clearSince.IsZero():
+			return remediate.Failed, fmt.Sprintf("the fault was gone, and is back after %s",
+				now.Sub(clearSince).Round(time.Second))
+		case here:
+			asked, doubt = now, ""
+		default:
+			asked, doubt = now, ""
+			if clearSince.IsZero() {
+				clearSince = now
+			}
+		}
+		switch {
+		case !clearSince.IsZero() && asked.Sub(clearSince) >= settings.Hold:
+			return Verified, said
+		case clearSince.IsZero() && now.Sub(begin) >= settings.VerifyWithin && doubt == "":
+			return remediate.Failed, withSaid(fmt.Sprintf("the fault is still there after %s",
+				now.Sub(begin).Round(time.Second)), said)
+		case now.Sub(begin) >= settings.VerifyWithin+settings.Hold+askLimit:
+			return remediate.CouldNotTell, withSaid("whether it helped: "+doubt, said)
+		}
+		wait := time.NewTimer(min(lookEvery, max(settings.Hold/5, time.Millisecond)))
+		select {
+		case <-ctx.Done():
+		case <-wait.C:
+		}
+		wait.Stop()
+	}
+}
+
+func withSaid(why, said string) string {
+	if said == "" {
+		return why
+	}
+	return why + "; the step said: " + said
+}
