@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -203,7 +204,7 @@ func TestAnswerTooLarge(t *testing.T) {
 	body := bounded{roundTripper(func(*http.Request) (*http.Response, error) {
 		return &http.Response{Body: io.NopCloser(strings.NewReader("123456"))}, nil
 	}), 5}
-	response, err := body.RoundTrip(nil)
+	response, err := body.RoundTrip(httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
 	if err != nil {
 		t.Fatal(err)
 	}

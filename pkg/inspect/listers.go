@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"slices"
+	"sync"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
@@ -66,9 +67,12 @@ func Kinds() []Kind {
 	return kinds
 }
 
+// allSpecs are Specs, made once: they are asked for each object of each pass.
+var allSpecs = sync.OnceValue(Specs)
+
 // specOf returns what is said about a kind; nothing about one that does not exist.
 func specOf(kind Kind) KindSpec {
-	specs := Specs()
+	specs := allSpecs()
 	if i := slices.IndexFunc(specs, func(s KindSpec) bool { return s.Kind == kind }); i >= 0 {
 		return specs[i]
 	}

@@ -32,16 +32,17 @@ func Retire(ctx context.Context, cluster Deleter, node, namespace string, store 
 		return nil, err
 	}
 	name := Name(node)
-	gone := cluster.DeleteConfigMap(ctx, namespace, name)
-	if gone != nil && !apierrors.IsNotFound(gone) {
-		return nil, fmt.Errorf("remove the ConfigMap of the node: %w", gone)
+	err = cluster.DeleteConfigMap(ctx, namespace, name)
+	gone := apierrors.IsNotFound(err)
+	if err != nil && !gone {
+		return nil, fmt.Errorf("remove the ConfigMap of the node: %w", err)
 	}
 	for _, key := range stored {
 		if err := store.Delete(key); err != nil {
 			return []string{name}, err
 		}
 	}
-	if gone != nil {
+	if gone {
 		return nil, nil
 	}
 	return []string{name}, nil
