@@ -10,6 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/kube"
+	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
@@ -20,14 +21,27 @@ import (
 const defaultNamespace = "nodeagent"
 
 // newFleet returns the claims of this node; namespace is the agent's own.
-func newFleet(settings fleet.Settings, client *kube.Client, namespace string, log *slog.Logger) *fleet.Fleet {
+func newFleet(settings fleet.Settings, client *kube.Client, namespace string, memory store.Bucket,
+	log *slog.Logger) *fleet.Fleet {
 	settings.Namespace = cmp.Or(settings.Namespace, namespace+"-claims")
 	return fleet.New(fleet.Config{
 		Settings: settings, Log: log,
 		Cluster: fleet.Cluster{Leases: client, Node: client.GetNode, Nodes: client.Nodes, Paused: client.HasConfigMap},
 		Now:     func() time.Duration { return host.Now().SinceBoot },
+		Claiming: func() {
+			if _, known := memory.Get(claimedKey); known {
+				return
+			}
+			if err := memory.Put(claimedKey, []byte("true")); err != nil {
+				log.Error("a removal of the agent will not know that it has claimed: claims end within half an hour by themselves",
+					"err", err)
+			}
+		},
 	})
 }
+
+// claimedKey is in the bucket of the fleet's budget once this agent has made a claim.
+const claimedKey = "claimed"
 
 // ownNamespace returns the namespace of the agent's pod, or the default one.
 func ownNamespace(cfg config.Config) string {

@@ -66,7 +66,12 @@ func Retire(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string,
 	maps, mapErr := configmap.Retire(ctx, clients.Client, clients.Host.NodeName, configMapNamespace(cfg),
 		store.Bucket("configmap"))
 	err = errors.Join(err, note("ConfigMap removed: ", maps, mapErr))
-	claims, claimErr := newFleet(cfg.Fleet, clients.Client, ownNamespace(cfg), log).Retire(ctx, clients.Host.NodeName)
+	memory := store.Bucket("fleet")
+	if _, claimed := memory.Get(claimedKey); !claimed {
+		return removed, err
+	}
+	claims, claimErr := newFleet(cfg.Fleet, clients.Client, ownNamespace(cfg), memory, log).Retire(ctx,
+		clients.Host.NodeName)
 	return removed, errors.Join(err, note("claim removed: ", claims, claimErr))
 }
 

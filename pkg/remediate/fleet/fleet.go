@@ -52,6 +52,8 @@ type Config struct {
 	// begins again at the end: it is longer than twelve times Poll, or nobody would get to the front.
 	Patience time.Duration
 	Rand     func() float64
+	// Claiming is called before a claim is made, so that it is remembered that there may be some to take away; may be nil.
+	Claiming func()
 }
 
 const (
@@ -230,6 +232,9 @@ func (f *Fleet) paused(ctx context.Context) error {
 // since when it counts.
 func (f *Fleet) create(ctx context.Context, kind Kind, name, action string, duration time.Duration) (Claim, error) {
 	lease := f.lease(kind, name, action, duration)
+	if f.config.Claiming != nil {
+		f.config.Claiming()
+	}
 	made, err := f.config.Cluster.Leases.CreateLease(ctx, lease, false)
 	if apierrors.IsAlreadyExists(err) {
 		if err := f.remove(ctx, name, ""); err != nil {
