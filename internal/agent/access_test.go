@@ -14,6 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checks"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 // A kubeconfig that cannot be used blinds all that asks the apiserver or kubelet: each check of these is unknown, and
@@ -77,4 +78,25 @@ func TestOneLackIsOneFinding(t *testing.T) {
 		}
 	}
 	t.Log(found[0].Message)
+}
+
+// The inspection's blindness is the same lack as that of the checks, where it is nothing else.
+func TestInspectionLacks(t *testing.T) {
+	lack, other := &finding.Access{Lack: "a right", Grant: "give it"}, &finding.Access{Lack: "another"}
+	for name, test := range map[string]struct {
+		errors []inspect.Failure
+		want   *finding.Access
+	}{
+		"one lack":    {[]inspect.Failure{{What: "cluster", Error: "denied", Access: lack}, {What: "kubelet", Error: "x", Access: lack}}, lack},
+		"two lacks":   {[]inspect.Failure{{What: "cluster", Error: "denied", Access: lack}, {What: "kubelet", Access: other}}, nil},
+		"a fault too": {[]inspect.Failure{{What: "cluster", Error: "denied", Access: lack}, {What: "cri", Error: "hung"}}, nil},
+		"a fault":     {[]inspect.Failure{{What: "cri", Error: "hung"}}, nil},
+	} {
+		err := passError(inspect.Report{Errors: test.errors,
+			Objects: []inspect.Assessment{{Object: inspect.Object{Kind: inspect.Sandbox}, Verdict: inspect.Unknown}}})
+		got := finding.AccessOf(err)
+		if err == nil || (got == nil) != (test.want == nil) || got != nil && *got != *test.want {
+			t.Errorf("%s: %v, lack %v, want %v", name, err, got, test.want)
+		}
+	}
 }

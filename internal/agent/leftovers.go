@@ -193,8 +193,13 @@ func leftoverFinding(group string, objects []inspect.Assessment) finding.Finding
 func passError(report inspect.Report) error {
 	report = report.Releasable() // what is only reported decides nothing
 	var problems []error
+	lacks := map[finding.Access]bool{}
 	for _, e := range report.Errors {
 		problems = append(problems, fmt.Errorf("%s: %s", e.What, e.Error))
+		if e.Access == nil {
+			e.Access = &finding.Access{}
+		}
+		lacks[*e.Access] = true
 	}
 	unknown := 0
 	for _, o := range report.Objects {
@@ -205,7 +210,13 @@ func passError(report inspect.Report) error {
 	if unknown > 0 {
 		problems = append(problems, fmt.Errorf("%d objects could not be evaluated", unknown))
 	}
-	return errors.Join(problems...)
+	err := errors.Join(problems...)
+	for lack := range lacks {
+		if len(lacks) == 1 && lack != (finding.Access{}) { // with it all would be known
+			return &finding.AccessError{Err: err, Access: lack}
+		}
+	}
+	return err
 }
 
 // Run releases what inspections have proven, as far as the mode permits.

@@ -21,7 +21,7 @@ import (
 func DrawEvidence(t *rapid.T) Evidence {
 	w := drawWorld(t)
 	e := Evidence{Objects: w.objects, Inventory: w.inventory, History: w.history, Settings: w.settings, Now: hour,
-		Failures: []Failure{{"mount", "EIO"}}}
+		Failures: []Failure{{What: "mount", Error: "EIO"}}}
 	for i := range e.Objects { // names that are also other words
 		word := rapid.SampledFrom([]string{"web", "x", "y", "api", "mount", "sandbox", "7"})
 		e.Objects[i].Pod.Namespace, e.Objects[i].Pod.Name = word.Draw(t, "namespace"), word.Draw(t, "name")

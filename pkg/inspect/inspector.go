@@ -80,7 +80,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		})
 	if err != nil { // nothing is known about paths that cannot be resolved
 		report, _ := Evaluate(nil, Inventory{}, history, i.settings, started)
-		report.Errors = append(report.Errors, Failure{"layout", err.Error()})
+		report.Errors = append(report.Errors, failureOf("layout", err))
 		i.recordPass(report, Inventory{}, history)
 		return report, history
 	}
@@ -96,7 +96,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 	add := func(what string, change func(context.Context, []Object) error) error {
 		var err error
 		if objects, err = onCopy(ctx, scan, what, objects, change); err != nil {
-			failures = append(failures, Failure{what, err.Error()})
+			failures = append(failures, failureOf(what, err))
 		}
 		return err
 	}
@@ -179,7 +179,7 @@ func list(ctx context.Context, scan *hostscan.Scan, specs []KindSpec, kinds []Ki
 			blind[spec.Kind] = true
 		}
 		if errs[n] != nil {
-			failures = append(failures, Failure{string(spec.Kind), errs[n].Error()})
+			failures = append(failures, failureOf(string(spec.Kind), errs[n]))
 		}
 	}
 	return objects, blind, failures
@@ -341,7 +341,7 @@ func (t *Inventory) failures() []Failure {
 	}{{Runtime, t.Runtime.Err}, {Containerd, t.Containerd.Err}, {Kubelet, t.Kubelet.Err}, {Apiserver, t.Cluster.Err},
 		{Apiserver, t.Cluster.NodeErr}} {
 		if witness.err != nil {
-			failures = append(failures, Failure{witness.name, witness.err.Error()})
+			failures = append(failures, failureOf(witness.name, witness.err))
 		}
 	}
 	return failures
@@ -378,7 +378,7 @@ func (i *Inspector) addHolders(ctx context.Context, scan *hostscan.Scan, report 
 		})
 	holdings := search.holdings
 	if err = errors.Join(err, incompleteError(search.incomplete)); err != nil {
-		report.Errors = append(report.Errors, Failure{"holders", err.Error()})
+		report.Errors = append(report.Errors, failureOf("holders", err))
 	}
 	for n, held := range holdings {
 		for _, h := range held {

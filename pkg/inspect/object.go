@@ -148,8 +148,13 @@ type Gate struct {
 
 // Failure is something that could not be read.
 type Failure struct {
-	What  string `json:"what"`
-	Error string `json:"error"`
+	What   string          `json:"what"`
+	Error  string          `json:"error"`
+	Access *finding.Access `json:"access,omitempty"` // what the agent lacks, where that is why
+}
+
+func failureOf(what string, err error) Failure {
+	return Failure{what, err.Error(), finding.AccessOf(err)}
 }
 
 // Report is the result of one pass. Its JSON form is a contract.
