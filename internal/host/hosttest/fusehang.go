@@ -5,7 +5,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"os/exec"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -81,4 +84,36 @@ func answerInit(device *os.File, request []byte) error {
 	native.PutUint32(body[20:], 4096) // max_write
 	_, err := device.Write(answer)
 	return err
+}
+
+// HungProgram starts a program that waits in a mountpoint of HangingFUSE, and kills it: it stays in state D until the
+// connection is aborted. It is a child of the test, named "stat".
+func HungProgram(t testing.TB, mountpoint string) (pid int) {
+	t.Helper()
+	program := need.Program(t, "stat")
+	// Not with the test's context: to wait for it before the connection is aborted would take forever.
+	cmd := exec.Command(program, "-f", mountpoint)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // it was killed
+	}()
+	wchan := fmt.Sprintf("/proc/%d/wchan", cmd.Process.Pid)
+	for range 1000 {
+		if where, err := os.ReadFile(wchan); err == nil && strings.Contains(string(where), "request_wait_answer") {
+			_ = cmd.Process.Kill()
+			return cmd.Process.Pid
+		}
+		select {
+		case <-ended:
+			t.Fatalf("%s -f %s has ended", program, mountpoint)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	_ = cmd.Process.Kill()
+	t.Fatalf("%s -f %s does not wait for the filesystem", program, mountpoint)
+	return 0
 }

@@ -39,7 +39,7 @@ func blockedNow(t *testing.T, h *host.Host, until func([]tasks.Task) bool) []tas
 	}
 }
 
-// A task that a dead filesystem holds counts, and where it waits is reported.
+// A task that a dead filesystem holds counts, and where it waits is reported. A probe of the agent does not.
 func TestRealBlockedTask(t *testing.T) {
 	dir := hosttest.HangingFUSE(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -48,9 +48,16 @@ func TestRealBlockedTask(t *testing.T) {
 		t.Fatal("a hung filesystem answered")
 	}
 	h := &host.Host{Clock: host.Now, Paths: discover.DefaultPaths()}
-	isProbe := func(x tasks.Task) bool { return strings.Contains(x.Wchan, "request_wait_answer") }
-	blocked := blockedNow(t, h, func(all []tasks.Task) bool { return slices.ContainsFunc(all, isProbe) })
-	t.Logf("%+v", blocked)
+	program := hosttest.HungProgram(t, dir)
+	waits := func(x tasks.Task) bool { return x.PID == program && strings.Contains(x.Wchan, "request_wait_answer") }
+	blocked := blockedNow(t, h, func(all []tasks.Task) bool { return slices.ContainsFunc(all, waits) })
+	for _, task := range blocked {
+		if task.Comm == "nodeagent-probe" {
+			if stat, err := h.ProcStat(task.PID); err == nil && stat.PPID == os.Getpid() {
+				t.Errorf("the agent's own probe: %+v", task)
+			}
+		}
+	}
 }
 
 // A task that somebody froze does not count, although its state is the same.
