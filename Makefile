@@ -53,7 +53,7 @@ lane-machine:
 	$(MAKE) LANES= packages test-rpm machine test-lab cluster
 
 .PHONY: test-long
-test-long: packages guest demo browser fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, the fuzz targets
+test-long: packages guest demo browser monitoring fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
 	go test -count=1 -timeout 20m -v -run 'TestKubeletPLEG|TestNoRequestsAtRest' ./test/e2e -args -lab -long
 	go test -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit' ./test/rpm -args -long
 	go test -count=1 -timeout 20m -v -run TestRealAPIServerClaims ./internal/kube -args -apiserver -long
@@ -137,6 +137,12 @@ browser: ## the event center's pages in Chromium: a person uses them, with and w
 	test -x /usr/bin/chromium || apt-get install -y --no-install-recommends chromium
 	test -s .cache/$(AXE)/package/axe.min.js || (cd .cache && npm pack --silent axe-core@$(AXE:axe-core-%=%) && tar -xzf $(AXE).tgz -C $(AXE))
 	cd test/browser && go vet . && go test -vet=off -count=1 -timeout 10m -v . -args -axe $(CURDIR)/.cache/$(AXE)/package/axe.min.js
+
+.PHONY: monitoring
+monitoring: ## the alert rules and the dashboard in the real Prometheus, on the metrics of real programs
+	mkdir -p .cache/prometheus # unpacked, not installed: the package would start a server
+	test -x .cache/prometheus/usr/bin/promtool || (cd .cache/prometheus && apt-get download -o APT::Sandbox::User=root prometheus && dpkg -x prometheus_*.deb .)
+	go test -count=1 -timeout 10m -v ./test/monitoring -args -prometheus $(CURDIR)/.cache/prometheus/usr/bin
 
 .PHONY: guest
 guest: ## tests that break the machine they run on, in emulated ones with Debian's kernel: disks, links, file servers, processors, memory, sensors, the kernel itself; suspended, restored, reset; and a node with cgroup v2, systemd and containerd 2
