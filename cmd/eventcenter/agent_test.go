@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
@@ -78,4 +80,20 @@ func TestAgentAndCenter(t *testing.T) {
 	b := startAgent(t, p)
 	b.Update(finding.State{"disk": {Status: finding.StatusHealthy}}, nil)
 	p.faults()
+	p.validEvents()
+}
+
+// validEvents demands that what is in the journal, of the agents and of the center itself, is what its schemas say.
+func (p *process) validEvents() {
+	p.t.Helper()
+	var answer api.List
+	_, body, err := p.do("GET", "/v1/events?limit=1000", "", nil)
+	if err != nil || json.Unmarshal(body, &answer) != nil || len(answer.Events) == 0 {
+		p.t.Fatalf("%v: %s", err, body)
+	}
+	for _, e := range answer.Events {
+		if err := schematest.Problem(e.Event); err != nil {
+			p.t.Error(err)
+		}
+	}
 }

@@ -169,8 +169,11 @@ func (e Event) Encode() ([]byte, error) {
 	return data, nil
 }
 
-func (e Event) schema() string {
-	return schemaBase + strings.TrimPrefix(string(e.Type), typePrefix) + ".json"
+func (e Event) schema() string { return e.Type.Schema() }
+
+// Schema returns the "dataschema" of a type: package schemas has it.
+func (t Type) Schema() string {
+	return schemaBase + strings.TrimPrefix(string(t), typePrefix) + ".json"
 }
 
 func (e Event) extensions() map[string]string {

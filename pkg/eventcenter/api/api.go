@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/nodeagent/nodeagent/pkg/event/schemas"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
@@ -148,6 +149,7 @@ func (s *Server) routes() map[string]route {
 		"GET /healthz":                   {answer: s.healthz, open: true},
 		"GET /readyz":                    {answer: s.readyz, open: true},
 		"GET /openapi.json":              {answer: s.openAPI, open: true},
+		"GET /schemas/{name}":            {answer: s.schema, open: true},
 	}
 }
 
@@ -209,6 +211,17 @@ var openAPI []byte
 func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request, _ Identity) {
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(openAPI)
+}
+
+// schema answers the last part of an event's "dataschema".
+func (s *Server) schema(w http.ResponseWriter, r *http.Request, _ Identity) {
+	text := schemas.Of(r.PathValue("name"))
+	if text == nil {
+		refuse(w, http.StatusNotFound, "there is no such schema", nil)
+		return
+	}
+	w.Header().Set("Content-Type", "application/schema+json")
+	_, _ = w.Write(text)
 }
 
 func (s *Server) healthz(w http.ResponseWriter, _ *http.Request, _ Identity) {

@@ -139,10 +139,11 @@ type inferred struct {
 	Type            event.Type       `json:"type"`
 	Subject         string           `json:"subject"`
 	DataContentType string           `json:"datacontenttype"`
+	DataSchema      string           `json:"dataschema"`
 	Time            time.Time        `json:"time"`
 	Data            any              `json:"data"`
-	Inferred        bool             `json:"inferred"`
-	Of              string           `json:"inferredof"` // ID of the snapshot, or of node.removed
+	Inferred        bool             `json:"inferred,omitempty"`
+	Of              string           `json:"inferredof,omitempty"` // ID of the snapshot, or of node.removed
 	Node            string           `json:"partitionkey"`
 	Severity        finding.Severity `json:"severity"`
 }
@@ -154,7 +155,7 @@ func (i *inference) add(t event.Type, key string, a attributes, data any) {
 		SpecVersion: "1.0", ID: "inferred-" + hex.EncodeToString(sum[:16]), Source: Source(i.n.Cluster), Type: t,
 		Subject: strings.Join([]string{url.PathEscape(a.check), url.PathEscape(a.reason),
 			url.PathEscape(a.subject.Kind), url.PathEscape(a.subject.Name)}, "/"),
-		DataContentType: "application/json", Time: i.at, Data: data, Inferred: true, Of: i.of,
+		DataContentType: "application/json", DataSchema: t.Schema(), Time: i.at, Data: data, Inferred: true, Of: i.of,
 		Node: i.n.Name, Severity: cmp.Or(a.severity, finding.Info),
 	}
 	text, err := json.Marshal(e)

@@ -52,7 +52,7 @@ func OperatorEvent(t event.Type, f NodeFault, said event.Operator, now time.Time
 		subject[i] = url.PathEscape(part)
 	}
 	e := inferred{SpecVersion: "1.0", ID: "operator-" + rand.Text(), Source: Source(f.Cluster), Type: t,
-		Subject: strings.Join(subject, "/"), DataContentType: "application/json", Time: now.UTC(), Data: said,
+		Subject: strings.Join(subject, "/"), DataContentType: "application/json", DataSchema: t.Schema(), Time: now.UTC(), Data: said,
 		Node: f.Node, Severity: finding.Info}
 	text, err := json.Marshal(e)
 	if err != nil {

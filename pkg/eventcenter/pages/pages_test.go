@@ -18,8 +18,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -352,6 +354,15 @@ func TestSaying(t *testing.T) {
 	}
 	if status := say("mute", "for", "10000h"); status != http.StatusBadRequest {
 		t.Errorf("muted for ever: %d", status)
+	}
+	records, err := c.Journal.Read(t.Context(), journal.Query{Limit: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range records.Records {
+		if err := schematest.Problem(r.JSON); err != nil {
+			t.Error(err)
+		}
 	}
 	// What comes again is another fault: nobody has taken it over.
 	before, _, _ := c.Model.Node(model.Key{Cluster: "prod", Node: "node-0"})

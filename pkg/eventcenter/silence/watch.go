@@ -157,6 +157,7 @@ type said struct {
 	Type            event.Type       `json:"type"`
 	Subject         string           `json:"subject"`
 	DataContentType string           `json:"datacontenttype"`
+	DataSchema      string           `json:"dataschema"`
 	Time            time.Time        `json:"time"`
 	Data            event.Silence    `json:"data"`
 	Node            string           `json:"partitionkey,omitempty"`
@@ -179,7 +180,7 @@ func (w *Watcher) event(v Verdict, last string, at time.Time) journal.Event {
 	}
 	e := said{SpecVersion: "1.0", ID: "silence-" + hex.EncodeToString(sum[:16]), Source: model.Source(w.Name),
 		Type: v.Type, Subject: strings.Join([]string{"silence", v.Reason, kind, url.PathEscape(name)}, "/"),
-		DataContentType: "application/json", Time: at.UTC(), Data: v.Silence, Node: v.Node, Severity: severity}
+		DataContentType: "application/json", DataSchema: v.Type.Schema(), Time: at.UTC(), Data: v.Silence, Node: v.Node, Severity: severity}
 	text, err := json.Marshal(e)
 	if err != nil {
 		w.Log.Error("an event cannot be encoded", "err", err) // plain data of our own types: it can

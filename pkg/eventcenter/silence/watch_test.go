@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/silence"
@@ -107,6 +108,9 @@ func (m *memory) take(from *int) (lines []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range m.records[*from:] {
+		if err := schematest.Problem(r.JSON); err != nil && strings.HasSuffix(r.Source, "/eventcenter") {
+			lines = append(lines, err.Error())
+		}
 		t := strings.TrimSuffix(strings.TrimPrefix(r.Type, "io.github.nodeagent."), ".v1")
 		lines = append(lines, strings.Join(strings.Fields(fmt.Sprint(r.Node, " ", t, " ", r.Reason)), " "))
 	}

@@ -13,6 +13,7 @@ import (
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
@@ -53,6 +54,9 @@ func (c *center) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	}
 	for _, one := range events {
 		data, err := one.MarshalJSON()
+		if err == nil {
+			err = schematest.Problem(data)
+		}
 		if err == nil {
 			var e event.Event
 			if e, err = event.Decode(data); err == nil {
