@@ -40,6 +40,9 @@ func (r *Runner) attempt(ctx context.Context, step *Step) (intended bool) {
 	r.readHistory() // another process may have written to it meanwhile
 	r.mu.Lock()
 	step.Blocked, r.current = blocked(*step, r.history, r.options.Settings, r.options.Host.Clock()), step.title()
+	if r.trouble != "" {
+		step.Blocked = r.trouble
+	}
 	r.mu.Unlock()
 	if !step.Acts() {
 		return false

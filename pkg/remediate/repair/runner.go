@@ -121,7 +121,7 @@ func (r *Runner) Run(ctx context.Context) error {
 func (r *Runner) round(ctx context.Context) bool {
 	r.readHistory()
 	r.mu.Lock()
-	state, history, trouble := r.state, r.history, r.trouble
+	state, history := r.state, r.history
 	r.mu.Unlock()
 	steps := plan(r.options.actions, state, history, r.options.Settings, r.options.Host.Clock())
 	acted := false
@@ -130,8 +130,6 @@ func (r *Runner) round(ctx context.Context) bool {
 		switch {
 		case ctx.Err() != nil:
 			return false
-		case step.Acts() && trouble != "":
-			step.Blocked = trouble
 		case step.Acts() && acted:
 			step.Blocked = "one repair at a time: another was just done"
 		case step.Acts():
