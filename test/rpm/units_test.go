@@ -310,3 +310,20 @@ func TestJournald(t *testing.T) {
 	m.run("systemctl", "restart", "nodeagent")
 	m.unitFinding("journald", "system", "")
 }
+
+// A daemon that the node needs is stopped by a signal, as by a debugger or by mistake: systemd calls it active, the
+// agent does not.
+func TestDaemonIsStopped(t *testing.T) {
+	t.Parallel()
+	m := boot(t)
+	m.install()
+	m.write(configFile, "checks:\n  daemon-stopped:\n    every: 1s\n")
+	m.run("systemctl", "reload", "nodeagent")
+	for program, daemon := range map[string]string{"systemd-journald": "systemd-journal", "dbus-daemon": "dbus-daemon"} {
+		pid := strings.Fields(m.run("pidof", program))[0]
+		m.run("kill", "-STOP", pid)
+		m.unitFinding("daemon-stopped", daemon, "warning DaemonStopped")
+		m.run("kill", "-CONT", pid)
+		m.unitFinding("daemon-stopped", daemon, "")
+	}
+}
