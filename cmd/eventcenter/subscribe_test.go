@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+// The consumers of docs/subscribe.md work as they stand there: those of the shell, and the program, which goes on where it
+// was when it is started again.
+func TestSubscribe(t *testing.T) {
+	need.Program(t, "sh")
+	need.Program(t, "curl")
+	need.Program(t, "go")
+	page, err := os.ReadFile("../../docs/subscribe.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var commands strings.Builder
+	_, rest, _ := strings.Cut(string(page), "```go\n")
+	program, _, _ := strings.Cut(rest, "```\n")
+	shell := strings.ReplaceAll(string(page), program, "")
+	for line := range strings.Lines(shell) {
+		if command, ok := strings.CutPrefix(line, "    "); ok {
+			commands.WriteString(command)
+		}
+	}
+	p := start(t, t.TempDir())
+	sequence := uint64(0)
+	raise := func(reason string) {
+		t.Helper()
+		sequence++
+		e := event.Event{Type: event.FaultRaised, Cluster: "c", Node: "node-1", Time: time.Now(), Severity: finding.Fatal,
+			Subject: event.Subject{Check: "disk", Reason: reason, Kind: "disk", Name: reason},
+			Stream:  "01K9Z0AAAAAAAAAAAAAAAAAAA0", Sequence: sequence,
+			Data: event.Fault{ID: reason, Check: "disk", Reason: reason, Severity: finding.Fatal, Message: "it fails",
+				Subject: finding.Subject{Kind: "disk", Name: reason}}}
+		if err := p.post(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	raise("FirstFault")
+	token, err := os.ReadFile(filepath.Join(p.dir, "token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := append(os.Environ(), "CENTER="+p.url, "TOKEN="+strings.TrimSpace(string(token)))
+	cmd := exec.CommandContext(t.Context(), "sh", "-euc", commands.String())
+	cmd.Env = env
+	out, err := cmd.CombinedOutput()
+	if err != nil || bytes.Count(out, []byte("FirstFault")) < 4 || !bytes.Contains(out, []byte(`"pools":`)) {
+		t.Errorf("%v\n%s\n%s", err, commands.String(), out)
+	}
+
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", "consumer", "main.go")
+	build.Dir = dir
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	// consume runs the program until it has printed some text, and returns all that it printed.
+	consume := func(until string) string {
+		t.Helper()
+		log := filepath.Join(dir, "log")
+		file, err := os.Create(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		consumer := exec.CommandContext(t.Context(), filepath.Join(dir, "consumer"))
+		consumer.Dir, consumer.Env, consumer.Stdout, consumer.Stderr = dir, env, file, file
+		if err := consumer.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = consumer.Process.Kill(); _ = consumer.Wait() }()
+		for range 600 {
+			text, err := os.ReadFile(log)
+			_, saved := os.Stat(filepath.Join(dir, "offset"))
+			if err == nil && saved == nil && strings.Contains(string(text), until) {
+				time.Sleep(100 * time.Millisecond) // it writes the offset after it has printed
+				return string(text)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		text, _ := os.ReadFile(log)
+		t.Fatalf("no %q in\n%s", until, text)
+		return ""
+	}
+	if got := consume("FirstFault"); !strings.Contains(got, "node-1 io.github.nodeagent.fault.raised.v1 FirstFault it fails") {
+		t.Error(got)
+	}
+	raise("SecondFault") // while it is away
+	if got := consume("SecondFault"); strings.Contains(got, "FirstFault") {
+		t.Errorf("it has begun again:\n%s", got)
+	}
+}
