@@ -35,8 +35,9 @@ func parseDmesg(line []byte) entry {
 		e.text = rest
 	}
 	if e.timed {
-		e.text = cutCaller(e.text)
+		e.text = cutKernelTag(cutCaller(e.text))
 	}
+	e.text = bytes.TrimPrefix(e.text, []byte(": ")) // of rsyslogd before 5.8
 	e.bare = !e.timed && len(e.text) == whole
 	return e
 }
@@ -115,6 +116,9 @@ func cutKernelTag(line []byte) []byte {
 	return bytes.TrimPrefix(rest, []byte(" "))
 }
 
+// levelled is how some shippers of logs begin a line, with the level alone: "err [   12.345678] ".
+var levelled = kernellog.WhenNeeded(`^(?:emerg|alert|crit|err|warn|warning|notice|info|debug) (\[ *\d{1,10}\.\d{6}\])`)
+
 // cutPriority removes <N> or the decoded facility and level, and reports whether a program wrote the line.
 func cutPriority(line []byte) (rest []byte, foreign bool) {
 	if len(line) > 2 && line[0] == '<' {
@@ -126,6 +130,9 @@ func cutPriority(line []byte) (rest []byte, foreign bool) {
 	if len(line) > 0 && line[0] >= 'a' && line[0] <= 'z' {
 		if at := decoded.Regexp().FindSubmatchIndex(line); at != nil {
 			return line[at[1]:], string(line[at[2]:at[3]]) != "kern"
+		}
+		if at := levelled.Regexp().FindSubmatchIndex(line); at != nil {
+			return line[at[2]:], false
 		}
 	}
 	return line, false
