@@ -42,11 +42,12 @@ func parseDmesg(line []byte) entry {
 	return e
 }
 
-// login is what a serial console shows before the kernel's line when it offers a login.
-var login = kernellog.WhenNeeded(`^[\w.-]{1,64} login: (\[ *\d{1,10}\.\d{6}\])`)
+// login is what a serial console shows before the kernel's line when it offers a login, and pdsh before the line of a
+// host.
+var login = kernellog.WhenNeeded(`^[\w.-]{1,64}(?: login)?: (\[ *\d{1,10}\.\d{6}\])`)
 
 func cutLogin(line []byte) []byte {
-	if !bytes.Contains(line[:min(len(line), 80)], []byte(" login: [")) {
+	if !bytes.Contains(line[:min(len(line), 80)], []byte(": [")) {
 		return line
 	}
 	if at := login.Regexp().FindSubmatchIndex(line); at != nil {

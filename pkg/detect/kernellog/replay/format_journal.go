@@ -144,6 +144,7 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 // fromKernel returns e as a line of the kernel; before it may stand the kernel's own time, or what root wrote into its
 // log.
 func (e entry) fromKernel(text []byte) entry {
+	text = bytes.TrimPrefix(text, []byte(": ")) // of rsyslogd before 5.8
 	e.what, e.text = kernelLine, text
 	if inner := parseDmesg(text); inner.upKnown {
 		e.text, e.up, e.upKnown = inner.text, inner.up, true
