@@ -34,5 +34,16 @@ func hardwareFamilies() []family {
 		files: []string{"drivers/iommu/arm/arm-smmu-v3/arm-smmu-v3.c", "drivers/iommu/arm/arm-smmu/arm-smmu.c",
 			"drivers/iommu/arm-smmu*.c"},
 		words: `fault|event|error|time-?d? ?out|failure mode|deadlock|blocked`,
+	}, {
+		name: "amdgpu",
+		files: []string{"drivers/gpu/drm/amd/amdgpu/amdgpu_device.c", "drivers/gpu/drm/amd/amdgpu/amdgpu_job.c",
+			"drivers/gpu/drm/amd/amdgpu/amdgpu_ib.c", "drivers/gpu/drm/amd/amdgpu/amdgpu_kms.c",
+			"drivers/gpu/drm/amd/amdgpu/gmc_v*.c", "drivers/gpu/drm/amd/amdkfd/kfd_device_queue_manager.c"},
+		words: `reset (failed|begin|end)|vram is lost|test failed|page fault|fatal error|recovery failed|timeout|unrecoverable|` +
+			`fence wait|lost from|gpu reset`,
+		driver: "amdgpu",
+		dev:    "amdgpu {pci}: amdgpu",
+		printers: map[string]string{"pr_err": "amdgpu: ", "DRM_ERROR": "[drm:amdgpu_device_gpu_recover [amdgpu]] *ERROR* ",
+			"DRM_INFO": "[drm] ", "DRM_DEV_ERROR": "amdgpu {pci}: [drm:amdgpu_ib_ring_tests [amdgpu]] *ERROR* "},
 	}}
 }

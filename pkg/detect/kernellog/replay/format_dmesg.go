@@ -35,17 +35,19 @@ func parseDmesg(line []byte) entry {
 		e.text = rest
 	}
 	if e.timed {
-		e.text = cutCaller(e.text)
+		e.text = cutKernelTag(cutCaller(e.text))
 	}
+	e.text = bytes.TrimPrefix(e.text, []byte(": ")) // of rsyslogd before 5.8
 	e.bare = !e.timed && len(e.text) == whole
 	return e
 }
 
-// login is what a serial console shows before the kernel's line when it offers a login.
-var login = kernellog.WhenNeeded(`^[\w.-]{1,64} login: (\[ *\d{1,10}\.\d{6}\])`)
+// login is what a serial console shows before the kernel's line when it offers a login, and pdsh before the line of a
+// host.
+var login = kernellog.WhenNeeded(`^[\w.-]{1,64}(?: login)?: (\[ *\d{1,10}\.\d{6}\])`)
 
 func cutLogin(line []byte) []byte {
-	if !bytes.Contains(line[:min(len(line), 80)], []byte(" login: [")) {
+	if !bytes.Contains(line[:min(len(line), 80)], []byte(": [")) {
 		return line
 	}
 	if at := login.Regexp().FindSubmatchIndex(line); at != nil {
@@ -115,6 +117,9 @@ func cutKernelTag(line []byte) []byte {
 	return bytes.TrimPrefix(rest, []byte(" "))
 }
 
+// levelled is how some shippers of logs begin a line, with the level alone: "err [   12.345678] ".
+var levelled = kernellog.WhenNeeded(`^(?:emerg|alert|crit|err|warn|warning|notice|info|debug) (\[ *\d{1,10}\.\d{6}\])`)
+
 // cutPriority removes <N> or the decoded facility and level, and reports whether a program wrote the line.
 func cutPriority(line []byte) (rest []byte, foreign bool) {
 	if len(line) > 2 && line[0] == '<' {
@@ -126,6 +131,9 @@ func cutPriority(line []byte) (rest []byte, foreign bool) {
 	if len(line) > 0 && line[0] >= 'a' && line[0] <= 'z' {
 		if at := decoded.Regexp().FindSubmatchIndex(line); at != nil {
 			return line[at[1]:], string(line[at[2]:at[3]]) != "kern"
+		}
+		if at := levelled.Regexp().FindSubmatchIndex(line); at != nil {
+			return line[at[2]:], false
 		}
 	}
 	return line, false

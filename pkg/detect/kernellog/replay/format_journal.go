@@ -89,9 +89,12 @@ func trimJSON(line []byte) []byte {
 }
 
 var (
-	// shortTime is how syslog daemons and journalctl -o short, short-precise, short-full and short-unix begin a line.
+	// shortTime is how syslog daemons, OpenWrt's logread and journalctl -o short, short-precise, short-full and
+	// short-unix begin a line.
 	shortTime = kernellog.WhenNeeded(
-		`^(?:([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|(?:[A-Z][a-z]{2} )?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)(?: [A-Z0-9+:-]{2,6})?|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]) +`)
+		`^(?:([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|(?:[A-Z][a-z]{2} )?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)(?: [A-Z0-9+:-]{2,6})?|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]|([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})) +`)
+	// logreadPriority is what logread puts in the place of the host: "daemon.err ".
+	logreadPriority = kernellog.WhenNeeded(`^([a-z0-9]{3,8})\.(?:emerg|alert|crit|err|warn|notice|info|debug) `)
 	// shortSource is the host and the program that follow, sourceAlone the program where journalctl --no-hostname
 	// left out the host.
 	shortSource = kernellog.WhenNeeded(`^\S{0,254}[^\s:] +([^\s:\[\]]{1,128})(\[\d+\])?: ?`)
@@ -122,6 +125,9 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 	}
 	e.what = foreignLine
 	name := string(rest[at[2]:at[3]])
+	if p := logreadPriority.Regexp().FindSubmatch(rest); p != nil && name == "kernel" && string(p[1]) != "kern" {
+		return e, true
+	}
 	if name == "kernel" && at[4] < 0 {
 		return e.fromKernel(rest[at[1]:]), true
 	}
@@ -138,6 +144,7 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 // fromKernel returns e as a line of the kernel; before it may stand the kernel's own time, or what root wrote into its
 // log.
 func (e entry) fromKernel(text []byte) entry {
+	text = bytes.TrimPrefix(text, []byte(": ")) // of rsyslogd before 5.8
 	e.what, e.text = kernelLine, text
 	if inner := parseDmesg(text); inner.upKnown {
 		e.text, e.up, e.upKnown = inner.text, inner.up, true
@@ -167,6 +174,12 @@ func cutShortTime(line []byte, monotonic bool) (e entry, rest []byte, ok bool) {
 		}
 	case group(2) != "":
 		t, err := time.Parse("2006-01-02 15:04:05", group(2))
+		if err != nil {
+			return entry{}, nil, false
+		}
+		e = e.withWall(t)
+	case group(5) != "":
+		t, err := time.Parse(time.ANSIC, group(5))
 		if err != nil {
 			return entry{}, nil, false
 		}

@@ -37,6 +37,8 @@ func TestFormats(t *testing.T) {
 		"talos, dictionary": {Auto, "kern: warning: [2024-10-29T13:44:17.655294812Z]: " + text +
 			" SUBSYSTEM=block DEVICE=b8:1", 0},
 		"console":           {Dmesg, "node-7 login: [ 2835.636329] " + text, 2835636329 * time.Microsecond},
+		"pdsh":              {Dmesg, "node-7: [ 2835.636329] " + text, 2835636329 * time.Microsecond},
+		"rsyslog 5":         {Journal, "Nov 21 01:02:03 host kernel: : " + text, 0},
 		"kmsg":              {Kmsg, "2,2960,2835636329,-;" + text, 2835636329 * time.Microsecond},
 		"kmsg caller":       {Kmsg, "2,2960,2835636329,-,caller=T4711;" + text, 2835636329 * time.Microsecond},
 		"short":             {Journal, "Nov 21 01:02:03 host kernel: " + text, 0},

@@ -43,13 +43,19 @@ func reported(t testing.TB, name string) (text []byte, known, lines int) {
 }
 
 // TestReportsOfFaults: lines of public reports, chosen for what they say before the rules were looked at. None may be
-// lost, and most must be recognised.
+// lost, and most must be recognised. What was recognised when a file was new: 82 % of reports-second.txt, 89 % of
+// reports-third.txt.
 func TestReportsOfFaults(t *testing.T) {
-	const name = "reports.txt"
+	for name, least := range map[string]int{"reports.txt": 95, "reports-second.txt": 93, "reports-third.txt": 90} { // percent
+		t.Run(name, func(t *testing.T) { reportsHold(t, name, least) })
+	}
+}
+
+func reportsHold(t *testing.T, name string, least int) {
 	got, known, lines := reported(t, name)
 	t.Logf("%d of %d lines (%.1f %%) are recognised", known, lines, 100*float64(known)/float64(lines))
-	if 100*known < 86*lines {
-		t.Errorf("%d of %d lines are recognised: less than 86 %%", known, lines)
+	if 100*known < least*lines {
+		t.Errorf("%d of %d lines are recognised: less than %d %%", known, lines, least)
 	}
 	path := filepath.Join("testdata", "corpus", name)
 	if *update {

@@ -45,6 +45,7 @@ func Kernel() []Rule {
 		linkRules(),
 		bridgeRules(),
 		gpuRules(),
+		deviceRules(),
 		limitRules(),
 	)
 }

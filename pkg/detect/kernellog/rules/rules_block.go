@@ -169,7 +169,7 @@ func scsiRules() []Rule {
 			"task mgmt type 0x", "coredump_state(0x", "diag reset: FAILED", "CoreDump ", "host has been removed",
 			"FAILED with timeout", "WarpDrive Fatal Error", "PQI reset failed", "timed out waiting for ",
 			"lockup detected after", "board not ready, timed out", "controller message ", "giving up on device.",
-			"Host adapter is dead", "adapter blinkLED", "reset failed", "ARC Reset attempt failed", "PCI error - slot reset f",
+			"Host adapter is dead", "IOC is in FAULT state", "first asynchronous command timed", "adapter blinkLED", "reset failed", "ARC Reset attempt failed", "PCI error - slot reset f",
 			"ISP System Error", "Heartbeat Failure", "board disabled", "nrecoverable", "ISP error recover failed", "Parity error -- HCCR",
 			"MPI Heartbeat stop", "unable to recover from PCI", "Wait for hba online", "lpfc ", "AHCI controller unavail", "no heartbeat detected", " commands to complete", "ISP error recovery",
 			"Firmware is halted", "/FATAL) - ", "/CRIT) - ", "/DEAD) - ", "- Predictive failure",
@@ -194,7 +194,8 @@ func scsiRules() []Rule {
 			`^sd \d+:\d+:\d+:\d+: \[(?P<subject3>\w+)\] (?:megasas: RESET cmd=|tag#\d+ OCR is requested due to IO timeout)`,
 			`^ahci (?P<subject>` + pciAddress + `): AHCI controller unavailable!`,
 			`^megasas: \[ *\d+\]waiting for \d+ commands to complete`, // until 4.3
-			`^aacraid: (?:Host (?:adapter abort|(?:bus|device|target) reset) request|Host adapter is dead|aac_fib_send: adapter blinkLED )`,
+			`^aacraid: (?:Host (?:adapter abort|(?:adapter|bus|device|target) reset) request|Host adapter is dead|aac_fib_send: (?:adapter blinkLED |first asynchronous command timed out))`,
+			`^mptbase: (?P<subject4>ioc\d+): (?:WARNING|ERROR) \S IOC is in FAULT state`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
 	}}
@@ -223,11 +224,11 @@ func ataRules() []Rule {
 			": COMRESET failed", ": status: { ", ": error: { ", ": SError: { ",
 			" resetting link", ": revalidation failed", ": failed to IDENTIFY", ": limiting SATA link speed",
 			": softreset failed", ": hardreset failed", ": SRST failed", ": FLUSH failed Emask", ": reset failed (errno=",
-			": prereset failed", ": device not ready (errno=", ": port failed to respond", ": failed to resume link",
+			": prereset failed", ": device not ready (errno=", ": irq_stat 0x", ": port failed to respond", ": failed to resume link",
 			": failed to read SCR ", ": failed to write SCR ", "reports diagnostics failure", ": VERIFY failed (",
 		},
 		Patterns: []string{port +
-			`(?:(?:status|error|SError): \{ |(?:hard|soft) resetting link|revalidation failed|failed to IDENTIFY \(|limiting SATA link speed|(?:softreset|hardreset|SRST) failed|exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|COMRESET failed|FLUSH failed Emask|(?:pre)?reset failed \(errno=|device not ready \(errno=|port failed to respond \(|failed to resume link|failed to (?:read|write) SCR \d+ |Drive reports diagnostics failure|VERIFY failed \(|qc timeout (?:after \d+ msecs )?\(cmd )`},
+			`(?:(?:status|error|SError): \{ |(?:hard|soft) resetting link|irq_stat 0x[0-9a-f]+, (?:.*, )?(?:interface fatal error|host bus error|unknown FIS )|revalidation failed|failed to IDENTIFY \(|limiting SATA link speed|(?:softreset|hardreset|SRST) failed|exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|COMRESET failed|FLUSH failed Emask|(?:pre)?reset failed \(errno=|device not ready \(errno=|port failed to respond \(|failed to resume link|failed to (?:read|write) SCR \d+ |Drive reports diagnostics failure|VERIFY failed \(|qc timeout (?:after \d+ msecs )?\(cmd )`},
 		Exclude: `failed command: (?:PACKET|IDENTIFY PACKET DEVICE)`,
 		Kind:    "device", Report: "ata", Expiry: time.Hour,
 	}}

@@ -148,7 +148,7 @@ func xfsRules() []Rule {
 			"vm.drop_caches=2` helps for a while, a newer kernel or fewer extents (`xfs_fsr`) for long.",
 		Summary:  "XFS waits for memory that may not be freed before XFS continues", // fs/xfs/kmem.c, until 6.8
 		Literals: []string{"possible memory allocation deadlock"},
-		Patterns: []string{`^XFS: (?P<subject>` + Command + `)\(\d+\) possible memory allocation deadlock`},
+		Patterns: []string{`^XFS: (?:(?P<subject>` + Command + `)\(\d+\) )?possible memory allocation deadlock (?:size \d+ )?in \w+`},
 		Kind:     "process", Expiry: 30 * time.Minute,
 	}}
 }
@@ -181,7 +181,7 @@ func btrfsRules() []Rule {
 		Patterns: []string{
 			`^BTRFS (?:error|critical|warning) ` + device +
 				`: (?:.*csum failed|checksum (?:verify failed|error)|parent transid verify failed|bad tree block|bad fsid|` +
-				`bdev \S+ errs: |corrupt (?:leaf|node)|(?:read|write) time tree block corruption|tree (?:level|first key) mismatch|invalid tree nritems|super ?block (?:corruption|contains fatal errors)|\d+ errors while writing supers|` +
+				`bdev \S+ errs: |corrupt(?:ed)? (?:leaf|node)|(?:read|write) time tree block corruption|tree (?:level|first key) mismatch|invalid tree nritems|super ?block (?:corruption|contains fatal errors)|\d+ errors while writing supers|` +
 				`open_ctree failed|devid \d+ uuid \S+ (?:is )?missing|failed to (?:verify dev extents|load root|run delayed ref|recover relocation)|i/o error at logical|direct IO failed ino|(?:unexpected zero|invalid) (?:reference count|iref|refs_to_drop|extent)|` +
 				`unable to find (?:ref|block group)|extent item not found|bytenr \d+ has 0 references|btree block \d+ has|inode mode mismatch|error writing primary super block|lost (?:page|super block) write|lost super block|unable to find logical|unable to fixup|` +
 				`superblock checksum mismatch|failed to read|tree block corrupted|unrecoverable|level verify failed|block=\d+ )`,

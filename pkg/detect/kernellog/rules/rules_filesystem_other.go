@@ -42,6 +42,19 @@ func filesystemRules() []Rule {
 		Patterns: []string{`^(?:SPLError: \d+:\d+:\(\S+\) )?(?:WARNING: )?Pool '(?P<subject>[^']+)' has encountered an uncorrectable I/O failure and has been suspended`},
 		Kind:     "zfs-pool", Expiry: UntilBoot, ConfirmedBy: "zfs-pools",
 	}, {
+		// OpenZFS, module/os/linux/spl/spl-err.c: the thread stops for ever, with its locks.
+		ID: "zfs-panic", Reason: "ZFSPanic", Domain: Storage, Severity: finding.Fatal,
+		Advice: "Drain the node and reboot: what uses the pool hangs. `zpool status -v`, then `zpool scrub POOL`; if it " +
+			"comes again at the import: `zpool import -o readonly=on POOL`, and save the data.",
+		Summary:  "ZFS met a state that must not be and stopped: access to its pools may hang until the next boot",
+		Literals: []string{"VERIFY", "ASSERT", "PANIC at ", "PANIC: "},
+		Patterns: []string{
+			`^(?:SPLError: \d+:\d+:\(\S+\) )?(?:VERIFY|ASSERT)[03]?[BPSUF]?\(.{1,400}\) failed(?: \(.*\)|$)`,
+			`^PANIC at [\w./-]+\.[ch]:\d+:\w+\(\)$`,
+			`^PANIC: (?:zfs: |blkptr at |\S+: blkptr at )`,
+		},
+		Kind: NodeKind, Report: "zfs-panic", Expiry: UntilBoot,
+	}, {
 		ID: "zfs-io-error", Reason: "ZFSIOError", Domain: Storage, Severity: finding.Warning,
 		Advice: "`zpool status -v` and `smartctl -a /dev/sdX` of the disk in the line; `zpool replace POOL OLD " +
 			"NEW`.",

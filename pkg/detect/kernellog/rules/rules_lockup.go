@@ -55,10 +55,12 @@ func lockupRules() []Rule {
 			"time (`vmstat 1`, column st). Repeated on hardware: drain, reboot, update the kernel.",
 		Summary: "a processor or task blocks RCU grace periods; the kernel cannot free memory meanwhile",
 		Literals: []string{"self-detected stall", "detected stall", "detected expedited stall", "kthread starved for",
-			"kthread timer wakeup didn't happen", "OOM is now expected behavior"},
+			"kthread timer wakeup didn't happen", "OOM is now expected behavior", " jiffies old."},
 		Patterns: []string{
 			`^(?:rcu: )?INFO: (?:rcu_\w+|srcu\w*) (?:self-detected stall on CPU|detected (?:expedited )?stalls? on |detected (?:expedited )?stalls?(?:, but suppressed|\?))`,
 			`^(?:rcu: )?\s*Unless rcu_\w+ kthread gets sufficient CPU time, OOM is now expected behavior`,
+			// kernel/rcu/tasks.h; it logs the first after ten seconds, which is none
+			`^(?:rcu: )?\w+: rcu_tasks\w* grace period number \d+ \(since boot\) (?:gp_state: \S+ )?is \d{6,} jiffies old\.`,
 			`^(?:rcu: )?rcu_\w+ kthread (?:starved for|timer wakeup didn't happen for) \d+ jiffies`,
 		},
 		Kind: NodeKind, Report: "rcu-stall", Escalate: Rate{3, 10 * time.Minute}, EscalateSeverity: finding.Fatal,

@@ -111,7 +111,7 @@ func memoryRules() []Rule {
 		Patterns: []string{
 			`^(?P<subject>` + Command + `): page allocation failure[:.] order:(?P<order>\d+), mode:`,
 			`^(?P<subject>` + Command + `): page allocation stalls? for \d+(?:ms,| secs:) order:(?P<order>\d+), mode:`,
-			`^(?P<subject>` + Command + `): vmalloc(?:: allocation failure(?::|,)| error: size) ?\d+`,
+			`^(?P<subject>` + Command + `): vmalloc(?:: allocation failure(?::|, allocated|,)| error: size) ?\d+`,
 			`^SLUB: Unable to allocate memory (?:on|from) (?:node|CPU)`, `^vmap allocation for size \d+ failed`,
 			`^percpu: allocation failed, size=\d+`,
 		},

@@ -53,12 +53,14 @@ func nvmeFabricRules() []Rule {
 			": failed to send request ", " digest error: recv ", ": Connect rejected: status ",
 			"rdma connection establishment failed", ": Connect command failed", ": Connect for subsystem ",
 			": authentication failed", "TLS handshake ", ": failfast expired", "rdma_resolve_addr failed",
-			": Fail Reconnect: "},
+			": Fail Reconnect: ", "nvme_tcp: queue "},
 		Patterns: []string{controller +
 			`(?:failed nvme_keep_alive_end_io error=|keep-alive failed(?:: -?\d+|$)|failed to connect queue: \d+ ret=|starting error recovery|Failed reconnect attempt \d+|Reconnecting in \d+ seconds|Removing controller(?: \(-?\d+\))?\.\.\.|failfast expired|` +
 			`failed to connect socket: -?\d+|(?:queue \d+: )?receive failed: +-?\d+|failed to send request -?\d+|(?:header|data) digest error: recv |` +
 			`Connect rejected: status -?\d+|rdma connection establishment failed|rdma_resolve_addr failed|Connect command failed|Connect for subsystem \S+ is not allowed|qid \d+: authentication failed|queue \d+: TLS handshake (?:failed|complete), error -?[1-9]|Fail Reconnect: |` +
-			`NVME-FC\{\d+\}: (?:controller connectivity lost|io failed|transport (?:association|detected|error)|dev_loss_tmo|couldn't reconnect|Max reconnect attempts|create_assoc failed|.*(?:reconnect|Reconnect) (?:failure|attempt)))`},
+			`NVME-FC\{\d+\}: (?:controller connectivity lost|io failed|transport (?:association|detected|error)|dev_loss_tmo|couldn't reconnect|Max reconnect attempts|create_assoc failed|.*(?:reconnect|Reconnect) (?:failure|attempt)))`,
+			`^nvme_tcp: queue \d+: (?:failed to receive icresp, error -|(?:header|data) digest mismatch |bad (?:type|pdu length|pfv) returned |unhandled TLS record )`,
+		},
 		Kind: "device", Expiry: time.Hour,
 		Recovery: Recovery{
 			Literals: []string{": Successfully reconnected", "}: controller connect complete",
@@ -73,7 +75,7 @@ func nvmeFabricRules() []Rule {
 // drivers/block/drbd/drbd_{state,req,receiver,worker,main}.c and DRBD 9. Older kernels name a DRBD device "block drbdN".
 func remoteBlockRules() []Rule {
 	const drbd = `^(?:block )?drbd (?P<subject>[^\s:]+)(?: [^:]+)?: `
-	const drbdFault = `(?:.*(?:conn\( \w+ -> (?:NetworkFailure|Timeout|BrokenPipe|ProtocolError) |conn\( (?:WF\w+|Connect\w+|Sync\w+|Unconnected) -> StandAlone |disk\( \w+ -> (?:Failed|Diskless) |pdsk\( \w+ -> Failed )|` +
+	const drbdFault = `(?:.*(?:conn\( \w+ -> (?:NetworkFailure|Timeout|BrokenPipe|ProtocolError) |conn\( (?:WF\w+|Connect\w+|Sync\w+|Unconnected) -> StandAlone |disk\( \w+ -> (?:Failed|Diskless) |pdsk\( \w+ -> Failed |quorum\( yes -> no )|` +
 		`Split-Brain detected but unresolved|PingAck did not arrive in time|Local backing device failed to meet the disk-timeout|Remote failed to (?:finish a request within|answer a P_BARRIER)|Timed out waiting for missing ack packets|IO ERROR: neither local nor remote data|local (?:READ|WRITE) IO error sector|Authentication of peer failed$|Digest integrity check FAILED|Disk broke down during resync|meta-data IO operation timed out|Unrelated data, aborting)`
 	return []Rule{{
 		ID: "fc-port-lost", Reason: "FCPortLost", Domain: Storage, Severity: finding.Warning,

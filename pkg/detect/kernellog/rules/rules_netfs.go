@@ -88,7 +88,7 @@ func nfsRules() []Rule {
 // smbRules: fs/smb/client/{connect,transport,smb2pdu,smb2ops}.c. Until 5.4 the prefix is "CIFS VFS: ", since then "CIFS:
 // VFS: " and mostly the server's name. Nothing is logged when a server is back.
 func smbRules() []Rule {
-	const vfs = `^CIFS:? (?:VFS: )?(?:\\\\(?P<subject>[^\s\\]+)(?:\\\S+)? )?`
+	const vfs = `^CIFS:? (?:VFS:  ?)?(?:\\\\(?P<subject>[^\s\\]+)(?:\\\S+)? )?`
 	return []Rule{{
 		ID: "smb-server-silent", Reason: "SMBServerNotResponding", Domain: Storage, Severity: finding.Warning,
 		Summary: "an SMB server does not respond",

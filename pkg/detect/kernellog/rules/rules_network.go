@@ -114,7 +114,7 @@ func linkRules() []Rule {
 			"TX hasn't completed", "rigger reset is on", "_stop_block timed out", "_cond == ", "Timeout on tx queue",
 			"Tx timeout", "tx timeout", "tx_timeout recovery unsuccessful", "bnx2x: [",
 			"nit Hang", "TX timeout", "initiating reset due to tx timeout", "transmit timed out, resetting",
-			"Keep alive watchdog timeout", "Lost TX completions are above", ": tx hang",
+			"Keep alive watchdog timeout", "ost TX completions are above", "lost tx completions is above", ": tx hang",
 			"Transmit timeout reset Device!", "Transmit time out", "TX watchdog timeout on ring", "Tx timeout called on",
 			" error.  Resetting chip", "Wait for SQ 0x", "Wait for ICOSQ 0x", "potentially stuck in state", "] is stuck", ": tx_timeout count: ",
 			"ME firmware caused invalid ", "Received ECC Err, initiating",
@@ -127,7 +127,7 @@ func linkRules() []Rule {
 			`^bnx2x: \[bnx2x_\w+:\d+\((?P<subject>[^)]{1,15})\)\](?:begin crash dump|MC assert|SPIO5 hw attention|.*timeout)`,
 			device +
 				`(?:Detected (?:Hardware|Tx) Unit Hang|(?:TX|Tx|tx) timeout\b|[Ii]nitiating reset due to tx timeout|tx_timeout recovery unsuccessful|tx_timeout: VSI_(?:seid|num)|tx_timeout recovery level \d+|transmit timed out, resetting|Reset adapter(?: unexpectedly)?\s*$|tx hang|Transmit timeout reset Device!|Timeout on tx queue|rtl_\w+_cond == \d \(loop: |` +
-				`Keep alive watchdog timeout|Lost TX completions are above the threshold|Found a Tx that wasn't completed on time|TX hasn't completed|Trigger reset is on|Transmit time out|TX watchdog timeout on ring|Tx timeout called on port|` +
+				`Keep alive watchdog timeout|Lost TX completions are above the threshold|The number of lost tx completions is above the threshold|Found a Tx that wasn't completed on time|TX hasn't completed|Trigger reset is on|Transmit time out|TX watchdog timeout on ring|Tx timeout called on port|` +
 				`tx_timeout count: \d+|(?:DMA Status|FLOW Attention|MSI Status) error\.  Resetting chip|Wait for (?:ICO)?SQ 0x[0-9a-f]+ flush timeout|` +
 				`ME firmware caused invalid [RT]DT - resetting|Received ECC Err, initiating reset)`,
 			`^cxgb4 (?P<subject2>` + pciAddress + `): SGE idma\d, queue \d+, potentially stuck in state \d+`,
@@ -193,6 +193,15 @@ func linkRules() []Rule {
 			`^bnx2x: \[bnx2x_\w+:\d+\((?P<subject4>[^)]{1,15})\)\]HW_RESET failed`,
 		},
 		Kind: "device", Expiry: UntilBoot,
+	}, {
+		// net/core/dev.c netdev_rx_csum_fault; a tunnel's packet may have no device any more
+		ID: "nic-checksum", Reason: "NICChecksum", Domain: Network, Severity: finding.Info,
+		Advice: "`ethtool -K DEV rx off` of the card that received the packets (`dmesg` names it as iif) until its driver " +
+			"and firmware are updated.",
+		Summary:  "a network card reports wrong checksums for packets that are good: a bug of its driver or firmware",
+		Literals: []string{"hw csum failure"},
+		Patterns: []string{`^(?:[\w-]+ \S*[^\s:] )?(?P<subject>` + netdev + `|\(NULL net_device\))(?: \([a-z ]+\))?: hw csum failure\.?$`},
+		Kind:     "network-device", Report: "csum", Expiry: time.Hour,
 	}, {
 		ID: "nic-firmware", Reason: "NICFirmware", Domain: Network, Severity: finding.Warning,
 		Advice: "`ethtool -i IFACE` names driver and firmware: install the firmware that the driver's " +

@@ -14,11 +14,12 @@ func powerRules() []Rule {
 		Advice: "`lspci -vv -s ADDRESS` shows the device; once is a transient error, several times a card " +
 			"to reseat or replace.",
 		Summary:  "the PCI bus of a device had an error: the device is isolated and is being reset",
-		Literals: []string{"EEH: Frozen ", "EEH: Fenced ", "EEH: dead ", "EEH: Recovering PHB"},
+		Literals: []string{"EEH: Frozen ", "EEH: Fenced ", "EEH: dead ", "EEH: Recovering PHB", "EEH: PHB#"},
 		Patterns: []string{
 			`^EEH: Frozen (?:PE#(?P<element>[0-9a-f]+) on )?(?P<subject>PHB#[0-9a-f]+)(?:-PE#[0-9a-f]+)? detected`,
 			`^EEH: (?:Fenced|dead) (?P<subject2>PHB#[0-9a-f]+|IOC) detected`,
 			`^EEH: Recovering (?P<subject3>PHB#[0-9a-f]+)`,
+			`^EEH: (?P<subject4>PHB#[0-9a-f]+) failure detected, location: `, // until 5.4
 		},
 		Kind: "pci-host-bridge", Report: "eeh", Expiry: time.Hour,
 	}, {

@@ -1,0 +1,39 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// deviceRules: drivers/base/dd.c, drivers/hv/vmbus_drv.c, and the external aborts of arch/arm64/mm/fault.c (until 4.16)
+// and arch/arm/mm/fault.c.
+func deviceRules() []Rule {
+	// Many drivers refuse a device that another one serves, or that the machine only claims to have. Those of disks,
+	// network cards and GPUs do not.
+	const driver = `(?P<driver>nvme|ahci|megaraid_sas|mpt[23]sas|mpi3mr|smartpqi|hpsa|aacraid|lpfc|qla2xxx|pm80xx|arcmsr|vmw_pvscsi|virtio_(?:blk|scsi|net)|` +
+		`mlx[45]_core|i40e|iavf|ice|ixgbe(?:vf)?|igbv?f?|igc|e1000e?|bnxt_en|bnx2x?|tg3|ena|gve|qede?|cxgb4|sfc|be2net|enic|nfp|hns3|atlantic|r8169|vmxnet3|` +
+		`hv_(?:netvsc|storvsc)|nvidia|amdgpu)`
+	return []Rule{{
+		ID: "driver-probe-failed", Reason: "DriverProbeFailed", Domain: Hardware, Severity: finding.Warning,
+		Summary: "the driver of a disk controller, network card or GPU could not start its device, which is unusable",
+		Advice: "`dmesg` before the line has the driver's reason, `lspci -vv -s ADDRESS` the device; firmware and driver " +
+			"must fit; a device that was well before: reseat it, power-cycle the machine, replace it.",
+		Literals: []string{": probe of ", ": probe with driver ", "hv_vmbus: probe failed for device "},
+		Patterns: []string{
+			`^` + driver + `: probe of (?P<subject>\S+) failed with error -\d+$`,
+			`^` + driver + ` (?P<subject>\S+): probe with driver \w+ failed with error -\d+$`,
+			`^hv_vmbus: probe failed for device (?P<subject2>[0-9a-f-]{36}) \(-\d+\)$`,
+		},
+		Kind: "device", Expiry: UntilBoot,
+	}, {
+		ID: "external-abort", Reason: "ExternalAbort", Domain: Hardware, Severity: finding.Warning,
+		Summary: "an ARM processor got an error from the memory or the device that it accessed",
+		Advice: "The lines after it name the driver (\"pc\"): firmware or hardware of its device; of many processes: memory " +
+			"(`ras-mc-ctl --errors`), then drain the node and replace.",
+		Literals: []string{"Unhandled fault: ", "Unhandled prefetch abort: "},
+		Patterns: []string{`^Unhandled (?:fault|prefetch abort): (?:(?:a?synchronous|imprecise|external) (?:external )?abort|synchronous (?:parity|parity or ECC) error|` +
+			`external abort on (?:non-)?linefetch)[^(]{0,60}\(0x[0-9a-f]+\) at 0x[0-9a-f]+`},
+		Kind: NodeKind, Expiry: 24 * time.Hour,
+	}}
+}
