@@ -28,7 +28,7 @@ func suggestions() map[finding.SuggestedAction]string {
 			KernelPanic KernelOops KernelBug HardLockup SoftLockup RCUStall KernelMemoryCorruption
 			WorkqueueLockup UnregisterNetDevice SystemdNotAnswering DiskHung SlabLeak
 			FilesystemShutdown XfsHasShutdown Ext4Shutdown FilesystemRemountedReadOnly FilesystemEmergencyReadOnly
-			FilesystemIsReadOnly JournalAborted BtrfsReadOnly`,
+			FilesystemIsReadOnly JournalAborted BtrfsReadOnly ZFSPanic`,
 		// What was on the disks is lost.
 		finding.SuggestReinstall: `
 			RAIDFailed ZFSPoolFailed ZFSPoolSuspended ThinPoolFailed`,
