@@ -147,7 +147,7 @@ func cleanUntil(t *testing.T, a *harness.Agent, at int) harness.Answer {
 // awaitProof inspects by hand until the pod's things are leftovers.
 func awaitProof(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 	t.Helper()
-	err := harness.WaitFor(t.Context(), 2*time.Minute, "proof", func() error {
+	err := harness.WaitFor(t.Context(), 10*time.Minute, "proof", func() error {
 		var report harness.Inspected
 		if _, err := a.JSON(t.Context(), &report, "inspect"); err != nil {
 			return err
@@ -168,7 +168,7 @@ func awaitProof(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 func awaitGone(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 	t.Helper()
 	var last harness.Answer
-	err := harness.WaitFor(t.Context(), 3*time.Minute, "everything of the pod to be gone", func() (err error) {
+	err := harness.WaitFor(t.Context(), 10*time.Minute, "everything of the pod to be gone", func() (err error) {
 		if last, err = a.CLI(t.Context(), "clean", "--yes"); err != nil {
 			return err
 		}
