@@ -175,8 +175,11 @@ func (c *churn) alive(uid string) (bool, error) {
 // was there during all of it.
 func TestNoLivingPodIsEverALeftover(t *testing.T) {
 	t.Parallel()
-	churnPods(t, &churn{inspectLab: openInspectLab(t, false), namespace: "nodeagent-churn", enough: 300,
-		passes: 50})
+	c := &churn{inspectLab: openInspectLab(t, false), namespace: "nodeagent-churn", enough: 150, passes: 30}
+	if *long {
+		c.enough, c.passes = 1000, 150
+	}
+	churnPods(t, c)
 }
 
 // The same where kubelet refuses its /pods.

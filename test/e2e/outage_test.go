@@ -53,6 +53,9 @@ func TestApiserverAway(t *testing.T) {
 // TestWitnessesAway: while kubelet, the runtime or the apiserver does not answer, nothing of a deleted pod is called a
 // leftover, however long it was one; and the answer is "could not tell".
 func TestWitnessesAway(t *testing.T) {
+	if !*long {
+		ofTheProcess(t, "a minute and a half; the witnesses are the same")
+	}
 	l := openLab(t)
 	a := install(t, l, nil)
 	living := newBystanders(t, l)
