@@ -46,7 +46,7 @@ func reported(t testing.TB, name string) (text []byte, known, lines int) {
 // lost, and most must be recognised. What was recognised when a file was new: 82 % of reports-second.txt, 89 % of
 // reports-third.txt.
 func TestReportsOfFaults(t *testing.T) {
-	for name, least := range map[string]int{"reports.txt": 95, "reports-second.txt": 93, "reports-third.txt": 90} { // percent
+	for name, least := range map[string]int{"reports.txt": 95, "reports-second.txt": 93, "reports-third.txt": 95} { // percent
 		t.Run(name, func(t *testing.T) { reportsHold(t, name, least) })
 	}
 }

@@ -35,5 +35,26 @@ func deviceRules() []Rule {
 		Patterns: []string{`^Unhandled (?:fault|prefetch abort): (?:(?:a?synchronous|imprecise|external) (?:external )?abort|synchronous (?:parity|parity or ECC) error|` +
 			`external abort on (?:non-)?linefetch)[^(]{0,60}\(0x[0-9a-f]+\) at 0x[0-9a-f]+`},
 		Kind: NodeKind, Expiry: 24 * time.Hour,
+	}, {
+		ID: "virtio-queue-broken", Reason: "VirtioQueueBroken", Domain: Hardware, Severity: finding.Warning,
+		// drivers/virtio/virtio_ring.c: BAD_RING; drivers/net/virtio_net.c
+		Summary: "a virtual device broke the protocol of its queue, and does no more I/O",
+		Advice: "The hypervisor's side failed: look at its log (QEMU, vhost) for the same time; `dmesg | grep virtio` names the " +
+			"disk or network card. Move the virtual machine, or power-cycle it.",
+		Literals: []string{" is not a head!", " out of range", ": Unexpected TXQ ("},
+		Patterns: []string{
+			`^virtio\w* (?P<subject>virtio\d+): [\w.-]{1,32}:id \d+ (?:is not a head!|out of range)`,
+			`^(?:virtio_net virtio\d+|net) (?P<subject2>` + netdev + `): Unexpected TXQ \(\d+\) queue failure: -\d+`,
+		},
+		Kind: "device", Expiry: UntilBoot,
+	}, {
+		ID: "root-mount-failed", Reason: "RootMountFailed", Domain: Storage, Severity: finding.Fatal,
+		// init/do_mounts.c; a panic follows
+		Summary: "the kernel could not mount its root filesystem: the boot failed",
+		Advice: "The device is missing, or its driver is not in the initramfs: compare `root=` of the boot loader with `blkid`, " +
+			"write the initramfs anew (`dracut -f`, `update-initramfs -u`), or boot the previous kernel.",
+		Literals: []string{"VFS: Cannot open root device ", "VFS: Unable to mount root fs"},
+		Patterns: []string{`^VFS: (?:Cannot open root device |Unable to mount root fs (?:on|via))`},
+		Kind:     NodeKind, Report: "panic", Expiry: UntilBoot,
 	}}
 }
