@@ -86,7 +86,7 @@ func ext4Rules() []Rule {
 			"group descriptors corrupted!", "potential data loss!", "ext4_check_descriptors: ", ": jbd2_start: ",
 			"nvalid superblock checksum", "can't read group descriptor", "corrupt root inode", "get root inode failed",
 			"error loading journal", "I/O error on journal device", "journal bmap failed",
-			"Could not load journal inode", "unable to read superblock"},
+			"Could not load journal inode", "to read superb"},
 		Patterns: []string{
 			message +
 				`(?:This should not happen!! Data will be lost|Delayed block allocation failed for inode \d+|failed to convert unwritten extents to written extents -- potential data loss!|group descriptors corrupted!|ext4_check_descriptors: |\w+: jbd2_start: \d+ pages, ino \d+; err |` +
@@ -164,12 +164,13 @@ func btrfsRules() []Rule {
 		Advice: "`btrfs device stats MOUNT` and `dmesg` have the cause; `btrfs filesystem usage MOUNT`: is it " +
 			"full? Then `umount` and `btrfs check --readonly /dev/sdX` before anything else.",
 		Summary:  "a btrfs filesystem aborted a transaction and became read-only",
-		Literals: []string{"BTRFS: error (device ", "forced readonly", "ransaction aborted (error "},
+		Literals: []string{"BTRFS: error (device ", "forced readonly", "ransaction aborted (error ", "Skipping commit"},
 		Patterns: []string{
 			`^BTRFS: error ` + device + ` in `,
 			`^BTRFS (?:info|warning|error|critical) ` + device + `: forced readonly`,
 			`^BTRFS(?: error| critical)?:? ` + device + `: Transaction aborted \(error -\d+\)`,
 			`^BTRFS: Transaction aborted \(error -\d+\)`,
+			`^BTRFS warning ` + device + `: Skipping commit of aborted transaction\.`,
 		},
 		Exclude: `: errno=-30 Readonly filesystem`,
 		Kind:    "filesystem", Report: "btrfs-readonly", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",

@@ -88,7 +88,7 @@ func filesystemRules() []Rule {
 		Patterns: []string{
 			`^(?:ex)?FAT-fs \((?P<subject>[^)\s]+)\): error, `,
 			`^F2FS-fs \((?P<subject>[^)\s]+)\): (?:Mismatch valid blocks|access invalid blkaddr|[Ii]nconsistent |.{0,40}(?:corrupted|checksum (?:invalid|mismatch)|Failed to get valid F2FS checkpoint))`,
-			`^UBIFS error \((?P<subject>ubi\d+:\d+) pid \d+\): `,
+			`^UBIFS error \((?:(?P<subject>ubi\d+:\d+) )?pid \d+\): `,
 			`^ntfs3(?:: |\()(?P<subject>[\w-]+)\)?: Mark volume as dirty due to NTFS errors`,
 		},
 		Kind: "filesystem", Expiry: 24 * time.Hour,
@@ -105,7 +105,7 @@ func bcachefsRules() []Rule {
 		Advice: "`dmesg` before the line has the cause, `bcachefs fs usage -h MOUNT` the devices; `umount`, then " +
 			"`bcachefs fsck -n /dev/sdX`; mount again only when it is clean.",
 		Summary:  "a bcachefs filesystem met an error that it cannot go on with: it accepts no more writes",
-		Literals: []string{"emergency read only", "Unable to continue, halting", "setting ", "fatal error", "ournal stuck"},
+		Literals: []string{"emergency read", "continue, halt", "too many IO", "fatal error", "ournal stuck"},
 		Patterns: []string{
 			message + `(?:.{0,80}emergency read only|Unable to continue, halting|too many IO errors, setting \S+ RO|(?:\w+\(\): )?fatal error|[Jj]ournal stuck[!?])`,
 			`^emergency read only at (?:journal )?seq \d+`,
@@ -119,7 +119,7 @@ func bcachefsRules() []Rule {
 		Literals: []string{"bcachefs ("},
 		Patterns: []string{message +
 			`(?:(?:.{0,120}[ :])?(?:data |btree |metadata |journal )?checksum error|(?:.{0,80}\): )?IO error:|(?:btree |data |journal |superblock )?(?:read|write|IO) error|.{0,60}data (?:read|write) error|error (?:validating|reading|writing) |Error in recovery|bch2_fs_\w+\(\):? error|error (?:starting|in recovery|creating stripe|doing reconstruct|verifying existing)|` +
-			`unable to (?:read|write) |missing device|corrupt |insufficient devices (?:online|to)|inconsistency detected|unexpected inconsistency|flagging btree \w+ lost data|btree node (?:read error|verify failed)|(?:btree topology|bkey) error|cannot go rw, unfixed|snapshot parent \d+ missing|write error |.{0,40}bucket_ref_update|bucket \d+:\d+ gen)`},
+			`unable to (?:read|write) |missing device|corrupt |insufficient devices (?:online|to)|inconsistency detected|unexpected inconsistency|flagging btree \w+ lost data|btree node (?:read error|verify failed)|(?:btree topology|bkey) error|overlapping backpointer found|cannot go rw, unfixed|snapshot parent \d+ missing|write error |.{0,40}bucket_ref_update|bucket \d+:\d+ gen)`},
 		Exclude: `: (?:ENOENT|EPERM|EACCES)\w*$|successful retry`,
 		Kind:    "filesystem", Report: "bcachefs-error", Expiry: 24 * time.Hour,
 	}}

@@ -50,10 +50,11 @@ func machineCheckRules() []Rule {
 			"on one part: replace it at the next maintenance.",
 		Summary: "a processor corrected an error; many of them mean that it is about to fail",
 		Literals: []string{"Machine Check", "Hardware Error]: Corrected error", "Hardware Error]: Deferred error",
-			"Machine check events logged", "CMCI storm detected", "_STATUS["},
+			"achine check events logged", "CMCI storm detected", "_STATUS["},
 		Patterns: []string{
 			machineCheck + `(?P<status>[0-9a-fA-F]{16})`,
 			`^(?:mce: )?\[Hardware Error\]: (?:Corrected error|Deferred error|Machine check events logged)`,
+			`^Machine check events logged$`, // until 3.7
 			amdStatus,
 			`^(?:mce: )?CMCI storm detected: switching to poll mode`, `^(?:mce: )?CPU\d+ BANK\d+ CMCI storm detected`,
 		},
