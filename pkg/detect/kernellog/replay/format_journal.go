@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
@@ -90,15 +91,17 @@ func trimJSON(line []byte) []byte {
 
 var (
 	// shortTime is how syslog daemons, OpenWrt's logread and journalctl -o short, short-precise, short-full and
-	// short-unix begin a line.
+	// short-unix begin a line; that of SONiC has the year, and the severity after the host.
 	shortTime = kernellog.WhenNeeded(
-		`^(?:([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|(?:[A-Z][a-z]{2} )?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)(?: [A-Z0-9+:-]{2,6})?|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]|([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})) +`)
+		`^(?:(?:\d{4} )?([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|(?:[A-Z][a-z]{2} )?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)(?: [A-Z0-9+:-]{2,6})?|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]|([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})) +`)
 	// logreadPriority is what logread puts in the place of the host: "daemon.err ".
 	logreadPriority = kernellog.WhenNeeded(`^([a-z0-9]{3,8})\.(?:emerg|alert|crit|err|warn|notice|info|debug) `)
 	// shortSource is the host and the program that follow, sourceAlone the program where journalctl --no-hostname
 	// left out the host.
-	shortSource = kernellog.WhenNeeded(`^\S{0,254}[^\s:] +([^\s:\[\]]{1,128})(\[\d+\])?: ?`)
-	sourceAlone = kernellog.WhenNeeded(`^([^\s:\[\]]{1,128})(\[\d+\])?: `)
+	shortSource = kernellog.WhenNeeded(`^\S{0,254}[^\s:] +(?:(?:EMERG|ALERT|CRIT|ERR|WARNING|NOTICE|INFO|DEBUG) )?([^\s:\[\]]{1,128})(\[\d+\])?: ?`)
+	// recordOfHost is what a syslog daemon writes of netconsole's extended format: the host, and a record of /dev/kmsg.
+	recordOfHost = kernellog.WhenNeeded(`^\S{1,255} (\d{1,5},\d{1,20},\d{1,20},[^;\s]{1,64};)`)
+	sourceAlone  = kernellog.WhenNeeded(`^([^\s:\[\]]{1,128})(\[\d+\])?: `)
 )
 
 // parseJournalShort reads a line of journalctl -o short and its kin, or of a syslog file. ok is false when it is
@@ -115,6 +118,9 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 		e = e.withWall(t)
 	} else if e, rest, ok = cutShortTime(line, monotonic); !ok {
 		return entry{}, false
+	}
+	if record := recordOfHost.Regexp().FindSubmatchIndex(rest); record != nil {
+		return e.fromRecord(rest[record[2]:])
 	}
 	at := shortSource.Regexp().FindSubmatchIndex(rest)
 	if alone := sourceAlone.Regexp().FindSubmatchIndex(rest); alone != nil {
@@ -137,6 +143,19 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 	}
 	if s, ok := taggedEmitter(name, pid); ok {
 		e = e.spoken(s, rest[at[1]:])
+	}
+	return e, true
+}
+
+// fromRecord returns e as the record of /dev/kmsg that netconsole sent.
+func (e entry) fromRecord(record []byte) (entry, bool) {
+	r, err := kmsg.ParseKernelRecord(record)
+	if err != nil {
+		return entry{}, false
+	}
+	e.what = foreignLine
+	if r.FromKernel() && !isFragment(record) {
+		e.what, e.text, e.up, e.upKnown = kernelLine, []byte(r.Text), r.Time, true
 	}
 	return e, true
 }

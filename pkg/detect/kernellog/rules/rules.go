@@ -25,6 +25,7 @@ func Kernel() []Rule {
 		ext4Rules(),
 		xfsRules(),
 		btrfsRules(),
+		bcachefsRules(),
 		filesystemRules(),
 		nfsRules(),
 		smbRules(),

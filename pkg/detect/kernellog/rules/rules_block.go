@@ -48,11 +48,12 @@ func blockRules() []Rule {
 			"disk's health; then `fsck` it.",
 		Summary: "a block of a disk could not be read, or what was written to it is lost",
 		Literals: []string{"Buffer I/O error on dev", "lost page write due to I/O error on ",
-			": writeback error on inode "},
+			": writeback error on inode ", "read partition t"},
 		Patterns: []string{
 			`^(?P<subject3>[\w!-]+): writeback error on inode \d+, offset \d+, sector \d+`, // fs/iomap/buffered-io.c
 			`^Buffer I/O error on dev(?:ice)? (?P<subject>[^\s,]+), logical block (?P<block>\d+)`,
 			`^lost page write due to I/O error on (?P<subject2>\S+)$`,
+			`^ ?(?P<subject4>(?:sd|vd|xvd|nvme|dasd)\w+): unable to read partition table$`, // block/partitions/core.c
 		},
 		Exclude: `on (?:dev(?:ice)? )?` + noDisk + `(?:,|$)|on dev(?:ice)? nbd\d+, logical block 0, async page read`,
 		Kind:    "device", Expiry: time.Hour,

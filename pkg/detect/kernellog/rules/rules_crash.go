@@ -63,8 +63,8 @@ func limitRules() []Rule {
 		// kernel/audit.c
 		Advice:   "`auditctl -s` (backlog, lost): fewer rules, a larger `auditctl -b`, or a faster disk for auditd.",
 		Summary:  "audit records are produced faster than they are read: programs are slowed down, or records are lost",
-		Literals: []string{"audit: audit_backlog=", "audit: backlog limit exceeded"},
-		Patterns: []string{`^audit: audit_backlog=\d+ > audit_backlog_limit=\d+`, `^audit: backlog limit exceeded$`},
+		Literals: []string{"audit: audit_backlog=", "audit: backlog limit exceeded", " queue overflow"},
+		Patterns: []string{`^audit: audit_backlog=\d+ > audit_backlog_limit=\d+`, `^audit: (?:backlog limit exceeded$|kauditd (?:hold|retry) queue overflow)`},
 		Kind:     NodeKind, Expiry: 10 * time.Minute,
 	}}
 }

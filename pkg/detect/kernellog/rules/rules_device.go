@@ -35,5 +35,50 @@ func deviceRules() []Rule {
 		Patterns: []string{`^Unhandled (?:fault|prefetch abort): (?:(?:a?synchronous|imprecise|external) (?:external )?abort|synchronous (?:parity|parity or ECC) error|` +
 			`external abort on (?:non-)?linefetch)[^(]{0,60}\(0x[0-9a-f]+\) at 0x[0-9a-f]+`},
 		Kind: NodeKind, Expiry: 24 * time.Hour,
+	}, {
+		ID: "virtio-queue-broken", Reason: "VirtioQueueBroken", Domain: Hardware, Severity: finding.Warning,
+		// drivers/virtio/virtio_ring.c: BAD_RING; drivers/net/virtio_net.c
+		Summary: "a virtual device broke the protocol of its queue, and does no more I/O",
+		Advice: "The hypervisor's side failed: look at its log (QEMU, vhost) for the same time; `dmesg | grep virtio` names the " +
+			"disk or network card. Move the virtual machine, or power-cycle it.",
+		Literals: []string{" is not a head!", " out of range", ": Unexpected TXQ ("},
+		Patterns: []string{
+			`^virtio\w* (?P<subject>virtio\d+): [\w.-]{1,32}:id \d+ (?:is not a head!|out of range)`,
+			`^(?:virtio_net virtio\d+|net) (?P<subject2>` + netdev + `): Unexpected TXQ \(\d+\) queue failure: -\d+`,
+		},
+		Kind: "device", Expiry: UntilBoot,
+	}, {
+		ID: "root-mount-failed", Reason: "RootMountFailed", Domain: Storage, Severity: finding.Fatal,
+		// init/do_mounts.c; a panic follows
+		Summary: "the kernel could not mount its root filesystem: the boot failed",
+		Advice: "The device is missing, or its driver is not in the initramfs: compare `root=` of the boot loader with `blkid`, " +
+			"write the initramfs anew (`dracut -f`, `update-initramfs -u`), or boot the previous kernel.",
+		Literals: []string{"open root dev", "mount root fs"},
+		Patterns: []string{`^VFS: (?:Cannot open root device |Unable to mount root fs (?:on|via))`},
+		Kind:     NodeKind, Report: "panic", Expiry: UntilBoot,
+	}, {
+		ID: "zpci-error", Reason: "ZPCIError", Domain: Hardware, Severity: finding.Warning,
+		// arch/s390/pci/pci_event.c
+		Summary: "the firmware of an IBM Z machine reports an error of a PCI function; its devices are lost until it recovers",
+		Advice: "`zpcictl --diag ADDRESS` sends the diagnosis to the service element, `zpcictl --reset ADDRESS` resets it; " +
+			"`lspci -s ADDRESS` shows what is behind it.",
+		Literals: []string{"rror for PCI func", "Automatic rec"},
+		Patterns: []string{`^zpci: (?P<subject>` + pciAddress + `): (?:Event 0x[0-9a-f]+ reports an error for PCI function 0x|Automatic recovery failed)`},
+		Kind:     "device", Expiry: 24 * time.Hour,
+		Recovery: Recovery{Literals: []string{"ready to resume"}, Pattern: `^zpci: (?P<subject>` +
+			pciAddress + `): The device is ready to resume operations`},
+	}, {
+		ID: "xen-device-timeout", Reason: "XenDeviceTimeout", Domain: Hardware, Severity: finding.Warning,
+		// drivers/xen/xenbus/{xenbus_probe,xenbus_client,xenbus_probe_frontend}.c
+		Summary: "a virtual disk or network card of Xen does not answer, on the host's side or the guest's",
+		Advice: "`xenstore-ls /local/domain` shows the state of both sides; look at the backend's log on the host " +
+			"(`xl dmesg`), and move or restart the virtual machine.",
+		Literals: []string{"t closing dev", "rror node for ", "Timeout conn"},
+		Patterns: []string{
+			`^xenbus: xenbus_dev_shutdown: (?P<subject>\S+) timeout closing device`,
+			`^(?:vbd|vif) (?P<subject2>\S+): failed to write error node for `,
+			`^(?:xenbus_probe_frontend: |XENBUS: )Timeout connecting to device: (?P<subject3>device/(?:vbd|vif)/\S+)`,
+		},
+		Kind: "device", Report: "xenbus", Expiry: time.Hour,
 	}}
 }

@@ -86,11 +86,11 @@ func ext4Rules() []Rule {
 			"group descriptors corrupted!", "potential data loss!", "ext4_check_descriptors: ", ": jbd2_start: ",
 			"nvalid superblock checksum", "can't read group descriptor", "corrupt root inode", "get root inode failed",
 			"error loading journal", "I/O error on journal device", "journal bmap failed",
-			"Could not load journal inode"},
+			"Could not load journal inode", "to read superb"},
 		Patterns: []string{
 			message +
 				`(?:This should not happen!! Data will be lost|Delayed block allocation failed for inode \d+|failed to convert unwritten extents to written extents -- potential data loss!|group descriptors corrupted!|ext4_check_descriptors: |\w+: jbd2_start: \d+ pages, ino \d+; err |` +
-				`VFS: Found ext4 filesystem with invalid superblock checksum|can't read group descriptor \d+|corrupt root inode|get root inode failed|error loading journal|I/O error on journal device|journal bmap failed|Could not load journal inode)`,
+				`VFS: Found ext4 filesystem with invalid superblock checksum|can't read group descriptor \d+|corrupt root inode|get root inode failed|error loading journal|I/O error on journal device|journal bmap failed|Could not load journal inode|unable to read superblock)`,
 		},
 		Kind: "filesystem", Report: "ext4-data-loss", Expiry: 24 * time.Hour,
 	}, {
@@ -131,7 +131,8 @@ func xfsRules() []Rule {
 		Summary:  "an XFS filesystem detected corruption: run xfs_repair",
 		Literals: []string{"XFS (", "XFS: Internal error", "XFS: Assertion failed"},
 		Patterns: []string{`^XFS: (?:Internal error |Assertion failed: )`, message +
-			`(?:Metadata (?:corruption|CRC error) detected at |Corruption detected\. |Corruption warning: |Internal error |Unmount and run xfs_repair|Corruption of in-memory data|xfs_\w+: (?:[Bb]ad |detected corrupt |daddr 0x[0-9a-f]+ out of range)|Uncorrected metadata errors detected|First \d+ bytes of corrupted metadata buffer|Bad inode |Bad [\w ]{3,40} magic!|log record CRC mismatch|corrupt dinode |Allocated a known in-use inode |Access to block zero in inode )`},
+			`(?:Metadata (?:corruption|CRC error) detected at |Corruption detected\. |Corruption warning: |Internal error |Unmount and run xfs_repair|Corruption of in-memory data|xfs_\w+: (?:[Bb]ad |detected corrupt |daddr 0x[0-9a-f]+ out of range)|Uncorrected metadata errors detected|First \d+ bytes of corrupted metadata buffer|Bad inode |Bad [\w ]{3,40} magic!|log record CRC mismatch|corrupt dinode |Allocated a known in-use inode |Access to block zero in inode |.{0,40}[Bb](?:Tree|t) record corruption in AG \d+|WARNING: Reset corrupted AGFL|AGF corruption\.|bad inode magic|SB summary counter sanity check failed|Bad buffer log item|[Bb]ad buffer log item size|bad number of regions|dquot corrupt at |` +
+			`Corruption detected! Free inode|Failed to remove inode\(s\) from unlinked list|\w+: (?:corrupt iclog ring|invalid (?:magic num|ptr|clientid)|op \d+ invalid clientid|bad (?:clientid|flag|header|length))|AAIEEE! Log failed size checks|Invalid (?:log )?block[ /]length|corrupted root inode|ondisk log corrupt|inode 0x[0-9a-f]+ (?:has|data fork|attr fork).{0,60}corrupt|xfs_\w+: Could not map)`},
 		Kind: "filesystem", Report: "xfs-corruption", Expiry: 24 * time.Hour,
 	}, {
 		ID: "xfs-io-error", Reason: "XfsIOError", Domain: Storage, Severity: finding.Warning,
@@ -140,7 +141,7 @@ func xfsRules() []Rule {
 		Summary:  "an XFS filesystem could not read or write its disk",
 		Literals: []string{"XFS ("},
 		Patterns: []string{message +
-			`(?:[Mm]etadata I/O error|log I/O error|Log I/O [Ee]rror|writeback error on |Failing async write|page discard on page|log mount/recovery failed: error|xfs_log_force: error -\d+|xfs_imap_to_bp: xfs_trans_read_buf\(\) returned error|log recovery (?:write|read) I/O error|log mount (?:finish )?failed|empty log check failed|xfs_\w+: xfs_\w+(?:\(\))? returned error -?\d+|Failed to recover intents|failed to (?:find log head|locate log tail))`},
+			`(?:[Mm]etadata I/O error|log I/O error|Log I/O [Ee]rror|writeback error on |Failing async write|page discard on page|log mount/recovery failed: error|xfs_log_force: error -\d+|xfs_imap_to_bp: xfs_trans_read_buf\(\) returned error|log recovery (?:write|read) I/O error|log mount (?:finish )?failed|empty log check failed|xfs_\w+: xfs_\w+(?:\(\))? returned error -?\d+|Failed to recover (?:intents|leftover CoW)|failed to (?:find log head|locate log tail|write sb changes|read root inode|read RT inodes)|Failed to read root inode|last sector read failed|log device read failed|SB validate failed with error -(?:5|74|117)\.|\w+ ag[fi] read failed agno|\w+: (?:unmount record failed|failed to clear agi)|Failed (?:post-)?recovery per-ag init|Failing async write)`},
 		Kind: "filesystem", Report: "xfs-io-error", Expiry: 24 * time.Hour,
 	}, {
 		ID: "xfs-memory-deadlock", Reason: "XfsMemoryDeadlock", Domain: Storage, Severity: finding.Warning,
@@ -148,7 +149,7 @@ func xfsRules() []Rule {
 			"vm.drop_caches=2` helps for a while, a newer kernel or fewer extents (`xfs_fsr`) for long.",
 		Summary:  "XFS waits for memory that may not be freed before XFS continues", // fs/xfs/kmem.c, until 6.8
 		Literals: []string{"possible memory allocation deadlock"},
-		Patterns: []string{`^XFS: (?:(?P<subject>` + Command + `)\(\d+\) )?possible memory allocation deadlock (?:size \d+ )?in \w+`},
+		Patterns: []string{`^XFS(?: \([^)\s]+\))?: (?:(?P<subject>` + Command + `)\(\d+\) )?possible memory allocation deadlock (?:size \d+ )?in \w+`},
 		Kind:     "process", Expiry: 30 * time.Minute,
 	}}
 }
@@ -163,12 +164,13 @@ func btrfsRules() []Rule {
 		Advice: "`btrfs device stats MOUNT` and `dmesg` have the cause; `btrfs filesystem usage MOUNT`: is it " +
 			"full? Then `umount` and `btrfs check --readonly /dev/sdX` before anything else.",
 		Summary:  "a btrfs filesystem aborted a transaction and became read-only",
-		Literals: []string{"BTRFS: error (device ", "forced readonly", "ransaction aborted (error "},
+		Literals: []string{"BTRFS: error (device ", "forced readonly", "ransaction aborted (error ", "Skipping commit"},
 		Patterns: []string{
 			`^BTRFS: error ` + device + ` in `,
 			`^BTRFS (?:info|warning|error|critical) ` + device + `: forced readonly`,
 			`^BTRFS(?: error| critical)?:? ` + device + `: Transaction aborted \(error -\d+\)`,
 			`^BTRFS: Transaction aborted \(error -\d+\)`,
+			`^BTRFS warning ` + device + `: Skipping commit of aborted transaction\.`,
 		},
 		Exclude: `: errno=-30 Readonly filesystem`,
 		Kind:    "filesystem", Report: "btrfs-readonly", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
@@ -180,11 +182,13 @@ func btrfsRules() []Rule {
 		Literals: []string{"BTRFS error (device ", "BTRFS critical (device ", "BTRFS warning (device "},
 		Patterns: []string{
 			`^BTRFS (?:error|critical|warning) ` + device +
-				`: (?:.*csum failed|checksum (?:verify failed|error)|parent transid verify failed|bad tree block|bad fsid|` +
+				`: (?:.*csum failed|(?:\S+ )?checksum (?:verify failed|error)|parent transid verify failed|bad tree block|bad fsid|` +
 				`bdev \S+ errs: |corrupt(?:ed)? (?:leaf|node)|(?:read|write) time tree block corruption|tree (?:level|first key) mismatch|invalid tree nritems|super ?block (?:corruption|contains fatal errors)|\d+ errors while writing supers|` +
 				`open_ctree failed|devid \d+ uuid \S+ (?:is )?missing|failed to (?:verify dev extents|load root|run delayed ref|recover relocation)|i/o error at logical|direct IO failed ino|(?:unexpected zero|invalid) (?:reference count|iref|refs_to_drop|extent)|` +
 				`unable to find (?:ref|block group)|extent item not found|bytenr \d+ has 0 references|btree block \d+ has|inode mode mismatch|error writing primary super block|lost (?:page|super block) write|lost super block|unable to find logical|unable to fixup|` +
-				`superblock checksum mismatch|failed to read|tree block corrupted|unrecoverable|level verify failed|block=\d+ )`,
+				`superblock checksum mismatch|failed to read|tree block corrupted|unrecoverable|level verify failed|block=\d+ |dirty buffer transid mismatch|writable (?:re)?mount is not allowed due to too many missing devices|too many missing devices, writable remount|` +
+				`failed to (?:submit blocks|lookup extent item|recover|resolve tree backref|rebuild valid|load free space|commit transaction)|csum error at logical|.{1,60} at logical \d+ on (?:dev|mirror) |IO error rebuilding logical|super block at physical \d+ devid \d+ has bad|tree block \d+ mirror \d+ has bad|` +
+				`panic in |csum for on-disk super block no longer matches|unable to find chunk map|mapping failed logical|chunk \d+ (?:has missing dev extent|missing \d+ devices)|corrupted chunk tree|scrub: failed to|error reading free space cache)`,
 		},
 		Kind: "filesystem", Report: "btrfs-error", Expiry: 24 * time.Hour,
 	}}

@@ -78,5 +78,49 @@ func filesystemRules() []Rule {
 		Literals: []string{"erofs: (device ", "erofs (device "},
 		Patterns: []string{`^erofs:? \(device (?P<subject>[^)\s]+)\): .*(?:corrupted|failed to (?:decompress|read)|bogus|invalid (?:checksum|lookback|de|i_mode|xattr)|i/o error|unhandlable)`},
 		Kind:     "filesystem", Expiry: time.Hour,
+	}, {
+		// fs/fat/misc.c, fs/exfat/misc.c, fs/f2fs, fs/ubifs/misc.c, fs/ntfs3/fsntfs.c
+		ID: "filesystem-corruption", Reason: "FilesystemCorruption", Domain: Storage, Severity: finding.Warning,
+		Advice: "`umount` and check it with its own tool (`fsck.fat`, `fsck.exfat`, `fsck.f2fs`, `ntfsfix`); " +
+			"`smartctl -a /dev/sdX` for the disk.",
+		Summary:  "a filesystem (FAT, exFAT, F2FS, UBIFS, NTFS) detected corruption",
+		Literals: []string{"FAT-fs (", "F2FS-fs (", "UBIFS error (", "ntfs3: ", "ntfs3("},
+		Patterns: []string{
+			`^(?:ex)?FAT-fs \((?P<subject>[^)\s]+)\): error, `,
+			`^F2FS-fs \((?P<subject>[^)\s]+)\): (?:Mismatch valid blocks|access invalid blkaddr|[Ii]nconsistent |.{0,40}(?:corrupted|checksum (?:invalid|mismatch)|Failed to get valid F2FS checkpoint))`,
+			`^UBIFS error \((?:(?P<subject>ubi\d+:\d+) )?pid \d+\): `,
+			`^ntfs3(?:: |\()(?P<subject>[\w-]+)\)?: Mark volume as dirty due to NTFS errors`,
+		},
+		Kind: "filesystem", Expiry: 24 * time.Hour,
+	}}
+}
+
+// bcachefsRules: fs/bcachefs/{error,io_read,btree_io,journal_io,recovery,super}.c of 6.7 to 6.17, and the module that
+// follows it. The name is that of the device where there is one only, else the UUID of the filesystem. The mount table
+// does not show that it went read-only.
+func bcachefsRules() []Rule {
+	const message = `^bcachefs \((?P<subject>[^)\s]+)(?: [^)]{1,60})?\): `
+	return []Rule{{
+		ID: "bcachefs-readonly", Reason: "BcachefsReadOnly", Domain: Storage, Severity: finding.Warning,
+		Advice: "`dmesg` before the line has the cause, `bcachefs fs usage -h MOUNT` the devices; `umount`, then " +
+			"`bcachefs fsck -n /dev/sdX`; mount again only when it is clean.",
+		Summary:  "a bcachefs filesystem met an error that it cannot go on with: it accepts no more writes",
+		Literals: []string{"emergency read", "continue, halt", "too many IO", "fatal error", "ournal stuck"},
+		Patterns: []string{
+			message + `(?:.{0,80}emergency read only|Unable to continue, halting|too many IO errors, setting \S+ RO|(?:\w+\(\): )?fatal error|[Jj]ournal stuck[!?])`,
+			`^emergency read only at (?:journal )?seq \d+`,
+		},
+		Kind: "filesystem", Report: "bcachefs-readonly", Expiry: UntilBoot,
+	}, {
+		ID: "bcachefs-error", Reason: "BcachefsError", Domain: Storage, Severity: finding.Warning,
+		Advice: "`bcachefs fs usage -h MOUNT` and `/sys/fs/bcachefs/UUID/dev-*/io_errors` name the disk, `smartctl -a /dev/sdX` " +
+			"its health; `bcachefs scrub MOUNT` mends what has a copy.",
+		Summary:  "a bcachefs filesystem read data that is damaged, could not access its disk, or could not be mounted",
+		Literals: []string{"bcachefs ("},
+		Patterns: []string{message +
+			`(?:(?:.{0,120}[ :])?(?:data |btree |metadata |journal )?checksum error|(?:.{0,80}\): )?IO error:|(?:btree |data |journal |superblock )?(?:read|write|IO) error|.{0,60}data (?:read|write) error|error (?:validating|reading|writing) |Error in recovery|bch2_fs_\w+\(\):? error|error (?:starting|in recovery|creating stripe|doing reconstruct|verifying existing)|` +
+			`unable to (?:read|write) |missing device|corrupt |insufficient devices (?:online|to)|inconsistency detected|unexpected inconsistency|flagging btree \w+ lost data|btree node (?:read error|verify failed)|(?:btree topology|bkey) error|overlapping backpointer found|cannot go rw, unfixed|snapshot parent \d+ missing|write error |.{0,40}bucket_ref_update|bucket \d+:\d+ gen)`},
+		Exclude: `: (?:ENOENT|EPERM|EACCES)\w*$|successful retry`,
+		Kind:    "filesystem", Report: "bcachefs-error", Expiry: 24 * time.Hour,
 	}}
 }

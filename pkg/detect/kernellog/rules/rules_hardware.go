@@ -33,7 +33,7 @@ func machineCheckRules() []Rule {
 		Summary: "a processor reported an error that it could not correct",
 		Literals: []string{"Machine Check", "Hardware Error]: Uncorrected", "Hardware Error]: System Fatal error",
 			"Processor context corrupt", "Machine check: ", "_STATUS[", "CPUs not responding to MCE broadcast",
-			": machine check (Severe)"},
+			": machine check (Severe)", " Machine check interrupt ["},
 		Patterns: []string{
 			machineCheck + `(?P<status>[37bfBF][0-9a-fA-F]{15})`,
 			`^(?:mce: )?\[Hardware Error\]: (?:Uncorrected, software (?:restartable|containable) error|Uncorrected error|System Fatal error)`,
@@ -41,6 +41,7 @@ func machineCheckRules() []Rule {
 			`^(?:mce: )?\[Hardware Error\]: Machine check: (?:Processor context corrupt|.*[Uu]ncorrected)`,
 			`^mce: CPUs not responding to MCE broadcast`,
 			`^MCE: CPU(?P<subject>\d+): machine check \(Severe\)`, // powerpc
+			`^(?:Severe|Fatal) Machine check interrupt \[`,        // powerpc, until 5.1
 		},
 		Kind: "cpu", Report: "mce", Expiry: UntilBoot,
 	}, {
@@ -49,10 +50,11 @@ func machineCheckRules() []Rule {
 			"on one part: replace it at the next maintenance.",
 		Summary: "a processor corrected an error; many of them mean that it is about to fail",
 		Literals: []string{"Machine Check", "Hardware Error]: Corrected error", "Hardware Error]: Deferred error",
-			"Machine check events logged", "CMCI storm detected", "_STATUS["},
+			"achine check events logged", "CMCI storm detected", "_STATUS["},
 		Patterns: []string{
 			machineCheck + `(?P<status>[0-9a-fA-F]{16})`,
 			`^(?:mce: )?\[Hardware Error\]: (?:Corrected error|Deferred error|Machine check events logged)`,
+			`^Machine check events logged$`, // until 3.7
 			amdStatus,
 			`^(?:mce: )?CMCI storm detected: switching to poll mode`, `^(?:mce: )?CPU\d+ BANK\d+ CMCI storm detected`,
 		},
@@ -203,9 +205,9 @@ func pcieRules() []Rule {
 		Advice: "`lspci -s ADDRESS` names the device; update its firmware and driver. With devices in virtual " +
 			"machines (VFIO): the guest's driver.",
 		Summary:  "a device accessed memory that it may not access: the device or its driver is faulty",
-		Literals: []string{"DMAR: [", "IO_PAGE_FAULT ", "AMD-Vi: Event logged [", "arm-smmu", "DMAR: VT-d detected "},
+		Literals: []string{"DMAR: [", "DMAR:[", "IO_PAGE_FAULT ", "AMD-Vi: Event logged [", "arm-smmu", "DMAR: VT-d detected "},
 		Patterns: []string{
-			`^DMAR: \[[^\]]{1,60}\] (?:Request device|PASID \S+ Request device) \[(?P<subject>[0-9a-f:.]+)\] .*fault`,
+			`^(?:dmar: )?DMAR: ?\[[^\]]{1,60}\] (?:Request device|PASID \S+ Request device) \[(?P<subject>[0-9a-f:.]+)\] .*fault`,
 			`^(?:[\w-]+ (?P<subject2>` + pciAddress + `|ivhd\d+` +
 				`): )?AMD-Vi: Event logged \[(?:IO_PAGE_FAULT|RMP_PAGE_FAULT|RMP_HW_ERROR|ILLEGAL_DEV_TABLE_ENTRY|ILLEGAL_COMMAND_ERROR|DEV_TAB_HARDWARE_ERROR|PAGE_TAB_HARDWARE_ERROR|COMMAND_HARDWARE_ERROR|IOTLB_INV_TIMEOUT|UNKNOWN|INVALID_(?:DEVICE|PPR)_REQUEST) `,
 			`^DMAR: VT-d detected (?:Invalidation (?:Queue|Time-out|Completion) Error: |invalid descriptor: )`,

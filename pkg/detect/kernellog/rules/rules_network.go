@@ -100,6 +100,7 @@ func linkRules() []Rule {
 		Patterns: []string{
 			`^NETDEV WATCHDOG: (?P<subject>` + netdev +
 				`) \((?P<driver>[^)]*)\): transmit queue (?P<queue>\d+) timed out`,
+			`^NETDEV WATCHDOG: (?P<subject>` + netdev + `)(?: \((?P<driver>[^)]*)\))?: transmit timed out$`, // until 2.6.27
 			device + `NETDEV WATCHDOG: CPU: \d+: transmit queue (?P<queue>\d+) timed out`,
 		},
 		Kind: "network-device", Report: "tx-timeout", Expiry: time.Hour, ConfirmedBy: "network-errors",
