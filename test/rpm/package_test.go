@@ -53,14 +53,18 @@ func TestInstall(t *testing.T) {
 	checkInMachine(t, m)
 }
 
-// checkInMachine runs the command in a container without Kubernetes. Its only warning may be of the load of the machine
-// that the container is on.
+// checkInMachine runs the command in a container without Kubernetes. Its only warnings may be of the machine that the
+// container is on: of its load and of its disk.
 func checkInMachine(t *testing.T, m *machine) {
 	t.Helper()
 	answer := m.try("nodeagent", "check")
 	out := answer.stdout
-	load := strings.Contains(out, "  WARNING HighLoad:") || strings.Contains(out, "  WARNING CPUPressure:")
-	if answer.code != 0 && (answer.code != 1 || !load || strings.Count(out, "  WARNING ") != 1) {
+	ofTheHost := 0
+	for _, reason := range []string{"HighLoad", "CPUPressure", "DiskSpaceLow"} {
+		ofTheHost += strings.Count(out, "  WARNING "+reason+":")
+	}
+	if answer.code != 0 && (answer.code != 1 || strings.Contains(out, "  FATAL ") ||
+		strings.Count(out, "  WARNING ") != ofTheHost) {
 		t.Errorf("nodeagent check: %s", answer)
 	}
 	for _, want := range []string{"  ok      ", "load", "filesystem-readonly", "  absent  kubelet-health"} {

@@ -48,7 +48,7 @@ func suggestions() map[finding.SuggestedAction]string {
 			ThinPoolReadOnly
 			CgroupTasksNearLimit TasksNearLimit FileHandlesNearLimit FileHandlesExhausted ConntrackFull HighLoad
 			MemoryPressureStall OOMKilling CriticalTemperature
-			ClusterNodeFenced LastBootHardwareError WatchdogHardwareFault`,
+			ClusterNodeFenced RootMountFailed LastBootHardwareError WatchdogHardwareFault`,
 	}
 }
 

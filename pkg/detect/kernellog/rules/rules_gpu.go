@@ -51,7 +51,8 @@ func gpuRules() []Rule {
 		Summary: "an AMD GPU hangs, and is reset or lost",
 		Advice: "`rocm-smi` (or `amd-smi list`) for its state; a reset that fails needs a reboot. If it comes again: " +
 			"firmware and driver (`amd-smi firmware`), power, replacement.",
-		Literals: []string{"GPU reset begin", "GPU reset(", "GPU reset end with ret = -", " timeout, signaled seq=", "MES failed to respon",
+		Literals: []string{"GPU reset begin", "GPU reset(", "GPU reset end with ret = -", " timeout, signaled seq=",
+			"MES failed to respon",
 			"MES might be in unrecoverable state", " test failed", "VRAM is lost due to GPU reset", "reset failed",
 			"qcm fence wait loop timeout", "cp might be in an unrecoverable state", "GPU Recovery Failed",
 			"PCIe error recovery failed", "Timeout waiting for "},

@@ -178,7 +178,8 @@ func pcieRules() []Rule {
 			"reseat or replace the device.",
 		Summary: "a PCIe device did not recover from an error",
 		Literals: []string{"evice recovery failed", "device reset failed", "DPC: ", "AER: can't recover",
-			"config space inaccessible)", "device inaccessible", "; giving up", "config space inaccessible; unable to "},
+			"config space inaccessible)", "device inaccessible", "; giving up",
+			"config space inaccessible; unable to "},
 		Patterns: []string{
 			`^(?:[\w-]+ )?(?P<subject>` + pciAddress +
 				`): AER: (?:[Dd]evice recovery failed|subordinate device reset failed|can't recover )`,
@@ -204,8 +205,9 @@ func pcieRules() []Rule {
 		ID: "iommu-fault", Reason: "IOMMUFault", Domain: Hardware, Severity: finding.Warning,
 		Advice: "`lspci -s ADDRESS` names the device; update its firmware and driver. With devices in virtual " +
 			"machines (VFIO): the guest's driver.",
-		Summary:  "a device accessed memory that it may not access: the device or its driver is faulty",
-		Literals: []string{"DMAR: [", "DMAR:[", "IO_PAGE_FAULT ", "AMD-Vi: Event logged [", "arm-smmu", "DMAR: VT-d detected "},
+		Summary: "a device accessed memory that it may not access: the device or its driver is faulty",
+		Literals: []string{"DMAR: [", "DMAR:[", "IO_PAGE_FAULT ", "AMD-Vi: Event logged [", "arm-smmu",
+			"DMAR: VT-d detected "},
 		Patterns: []string{
 			`^(?:dmar: )?DMAR: ?\[[^\]]{1,60}\] (?:Request device|PASID \S+ Request device) \[(?P<subject>[0-9a-f:.]+)\] .*fault`,
 			`^(?:[\w-]+ (?P<subject2>` + pciAddress + `|ivhd\d+` +
@@ -221,7 +223,8 @@ func pcieRules() []Rule {
 			"node, and take it out of service if it comes again.",
 		Summary: "the IOMMU does not complete the kernel's commands: devices may stop, or read and write memory that " +
 			"is no longer theirs",
-		Literals: []string{"Completion-Wait loop timed out", "AMD-Vi: Command buffer timeout", "CMDQ ", "CMD_SYNC timeout",
+		Literals: []string{"Completion-Wait loop timed out", "AMD-Vi: Command buffer timeout", "CMDQ ",
+			"CMD_SYNC timeout",
 			"entered Service Failure Mode", "global error reported", "TLB sync timed out"},
 		Patterns: []string{
 			`^AMD-Vi: (?:IOMMU (?P<subject>[0-9a-f:.]+): )?(?:Completion-Wait loop timed out|Command buffer timeout)`,

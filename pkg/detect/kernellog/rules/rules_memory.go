@@ -135,7 +135,8 @@ func memoryRules() []Rule {
 			"lost; plan its replacement, at once if it comes again.",
 		Summary: "a page of memory is corrupt; the kernel took it out of use",
 		Literals: []string{"Memory failure: 0x", "due to hardware memory corruption",
-			"Uncorrected hardware memory error in user-access", "mce: Kernel accessed poison in user space", "Soft-offlining pfn: ", "oft offline: 0x"},
+			"Uncorrected hardware memory error in user-access", "mce: Kernel accessed poison in user space",
+			"Soft-offlining pfn: ", "oft offline: 0x"},
 		Patterns: []string{
 			`^Memory failure: (?P<page>0x[0-9a-f]+): (?:\S)`,
 			// pages with many corrected errors

@@ -116,8 +116,10 @@ func linkRules() []Rule {
 			"Tx timeout", "tx timeout", "tx_timeout recovery unsuccessful", "bnx2x: [",
 			"nit Hang", "TX timeout", "initiating reset due to tx timeout", "transmit timed out, resetting",
 			"Keep alive watchdog timeout", "ost TX completions are above", "lost tx completions is above", ": tx hang",
-			"Transmit timeout reset Device!", "Transmit time out", "TX watchdog timeout on ring", "Tx timeout called on",
-			" error.  Resetting chip", "Wait for SQ 0x", "Wait for ICOSQ 0x", "potentially stuck in state", "] is stuck", ": tx_timeout count: ",
+			"Transmit timeout reset Device!", "Transmit time out", "TX watchdog timeout on ring",
+			"Tx timeout called on",
+			" error.  Resetting chip", "Wait for SQ 0x", "Wait for ICOSQ 0x", "potentially stuck in state",
+			"] is stuck", ": tx_timeout count: ",
 			"ME firmware caused invalid ", "Received ECC Err, initiating",
 		},
 		Patterns: []string{
@@ -147,9 +149,11 @@ func linkRules() []Rule {
 			"Detected thermal alarm", "over heat", "overheated", "Adapter removed", "PCIe link lost",
 			"Detected firmware fatal condition", " thermal threshold!", "arity ", " RAS error", "fatal attention",
 			"[bnx2x_", "[qed_", ": Hardware Error", "HW error detected: 0x", ": Reg read", "out of queue timeout",
-			"PCI reads still not", "Wait for completion (polling)", "Reading reg failed for", "Reconfig timeout (status",
+			"PCI reads still not", "Wait for completion (polling)", "Reading reg failed for",
+			"Reconfig timeout (status",
 			"FW assertion at ", "PCI error (cmd = ", "PCI link not ready (", ": HWC", "Timeout when setting up HWC",
-			"Internal error mark was", "Warning firmware error", "ommand 0x", "while waiting for a slot", ": AQ commands timed out"},
+			"Internal error mark was", "Warning firmware error", "ommand 0x", "while waiting for a slot",
+			": AQ commands timed out"},
 		Patterns: []string{
 			`^mlx[45]_core (?P<subject>` + pciAddress +
 				`)(?: \S+)?: .*(?:Detected insufficient power on the PCIe slot|Port module event\[error\]|health compromised|handling bad device here|Fatal error \d+ detected|Health issue observed|health recovery (?:flow aborted|failed)|High temperature on sensors|timeout\. Will cause a leak of a command resource|firmware internal error|Internal error detected)`,
@@ -172,13 +176,18 @@ func linkRules() []Rule {
 			"`modprobe`) or restart the node; then update both.",
 		Summary: "the driver of a network card could not start it, or bring it back after an error: the interface stays down until " +
 			"the driver is loaded anew or the node restarts",
-		Literals: []string{"eset failed", "ebuild failed", "Rebuild AdminQ failed", "rebuild of switch failed", "unrecoverable",
+		Literals: []string{"eset failed", "ebuild failed", "Rebuild AdminQ failed", "rebuild of switch failed",
+			"unrecoverable",
 			"Error resetting device. Please", "rebuild VSI failed", "reset ", "Reset during resume failed",
-			"Power cycle", "HW_RESET failed", "failed to reset NIC, closing", "Firmware reset aborted", "RX queue restart failed",
+			"Power cycle", "HW_RESET failed", "failed to reset NIC, closing", "Firmware reset aborted",
+			"RX queue restart failed",
 			"Failed to reinitialize after aborted", "Failed to re-initialize device, ab", "Can not reset device",
-			"Reset attempt failed", "esume failed", "ail to reset HCA", "ailed to reset HCA", "mlx4_restart_one_up failed",
-			"Failed restarting port", "mlx5e_safe_reopen_channels failed", "encountered fatal error, ", "Adapter recovery failed",
-			"Reset fail", "fail to rebuild, ret=", "Wait for reset timeout", "MAC reinit failed", "_one failed", "Initial pf_reset failed"},
+			"Reset attempt failed", "esume failed", "ail to reset HCA", "ailed to reset HCA",
+			"mlx4_restart_one_up failed",
+			"Failed restarting port", "mlx5e_safe_reopen_channels failed", "encountered fatal error, ",
+			"Adapter recovery failed",
+			"Reset fail", "fail to rebuild, ret=", "Wait for reset timeout", "MAC reinit failed", "_one failed",
+			"Initial pf_reset failed"},
 		Patterns: []string{
 			`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `)(?: (?P<device>` + netdev +
 				`))?: (?:PF reset failed[:,] |Initial pf_reset failed: |Rebuild AdminQ failed, |rebuild of switch failed: |Rebuild failed, unload|` +
@@ -209,7 +218,8 @@ func linkRules() []Rule {
 			"release notes name, with the vendor's tool.",
 		Summary: "the firmware or the settings memory of a network card is damaged or does not fit its driver, which does not " +
 			"use the card: update it with the vendor's tool",
-		Literals: []string{" Checksum Is Not Valid", "The driver for the device stopped", "not meet thermal requirements",
+		Literals: []string{" Checksum Is Not Valid", "The driver for the device stopped",
+			"not meet thermal requirements",
 			"Device failed to load the FW for"},
 		Patterns: []string{`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `)(?: ` + netdev +
 			`)?: (?:The (?:NVM|EEPROM) Checksum Is Not Valid|The driver for the device stopped because the |` +

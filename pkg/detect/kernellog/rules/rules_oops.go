@@ -138,7 +138,8 @@ func oopsRules() []Rule {
 		Advice: "Read the file and line in the report (`dmesg`): mostly a driver's or the kernel's bug without " +
 			"effect. With other faults at the same time, report it to the distribution.",
 		Summary: "the kernel met a condition that its authors consider impossible (WARN), and continued",
-		Literals: []string{"WARNING: CPU: ", "WARNING: at ", ", CPU#", "WARNING: possible ", "WARNING: suspicious RCU usage",
+		Literals: []string{"WARNING: CPU: ", "WARNING: at ", ", CPU#", "WARNING: possible ",
+			"WARNING: suspicious RCU usage",
 			"WARNING: inconsistent lock state", "WARNING: bad unlock balance", "WARNING: held lock freed"},
 		Patterns: []string{
 			`^WARNING: CPU: \d+ PID: \d+ at (?P<where>\S+)`,

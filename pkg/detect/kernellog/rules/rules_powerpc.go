@@ -26,7 +26,8 @@ func powerRules() []Rule {
 		ID: "eeh-failed", Reason: "EEHFailed", Domain: Hardware, Severity: finding.Warning,
 		Advice:  "`lspci -vv -s ADDRESS` names the card: reseat or replace it, then restart the node.",
 		Summary: "a device did not recover from an error of its PCI bus and was disabled: reseat or replace it",
-		Literals: []string{"has been permanently disabled", "EEH: Unable to recover from failure", "EEH: Permanent failure",
+		Literals: []string{"has been permanently disabled", "EEH: Unable to recover from failure",
+			"EEH: Permanent failure",
 			"EEH: Unrecoverable slot failure", "EEH: Failure "},
 		Patterns: []string{
 			`^EEH: (?P<subject>PHB#[0-9a-f]+)-PE#[0-9a-f]+ has failed \d+ times in the last hour and has been permanently disabled`,

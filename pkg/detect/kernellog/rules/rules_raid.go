@@ -39,7 +39,8 @@ func raidRules() []Rule {
 			"/dev/mdN --remove /dev/sdX --add /dev/sdY`.",
 		Summary: "a RAID array lost a disk and continues without it",
 		Literals: []string{": Disk failure on ", ": Operation continuing on ", "failing device ",
-			"md: kicking non-fresh ", " active with ", ": Failing raid device", ": failing drive", "exceeded read_error threshold",
+			"md: kicking non-fresh ", " active with ", ": Failing raid device", ": failing drive",
+			"exceeded read_error threshold",
 			"md: fatal superblock inconsistency"},
 		Patterns: []string{
 			array +
@@ -56,7 +57,8 @@ func raidRules() []Rule {
 		Summary: "a RAID array could neither read nor repair some of its blocks",
 		Literals: []string{"unrecoverable I/O read error", "read error NOT corrected", "read error not correctable",
 			"read error on replacement device", "read correction write failed", "unrecoverable I/O error",
-			"md: super_written gets error", "unable to read back corrected", "recovery aborted due to read", " read_errors > ",
+			"md: super_written gets error", "unable to read back corrected", "recovery aborted due to read",
+			" read_errors > ",
 			"flush io error "},
 		Patterns: []string{array +
 			`(?:\S+: unrecoverable I/O (?:read )?error for block|read error NOT corrected|read error not correctable|read error on replacement device|read correction write failed|unable to read back corrected sectors|recovery aborted due to read error|\d+ read_errors > \d+ stripes)`,
@@ -113,7 +115,8 @@ func mapperRules() []Rule {
 			"--poolmetadatasize`); a damaged pool: `lvconvert --repair VG/POOL`.",
 		Summary: "a thin pool is full or damaged: writes to its volumes wait or fail",
 		Literals: []string{"switching pool to ", "metadata operation '", "No free metadata blocks",
-			"no free data space available", "failed to abort metadata", "() failed: error = ", "needs_check' flag", "no free metadata space available",
+			"no free data space available", "failed to abort metadata", "() failed: error = ", "needs_check' flag",
+			"no free metadata space available",
 			"aborting current metadata transaction"},
 		Patterns: []string{
 			thin + `switching pool to (?P<mode>out-of-data-space|read-only|fail)`,
@@ -140,7 +143,8 @@ func mapperRules() []Rule {
 		Literals: []string{
 			"device-mapper: verity: ", "device-mapper: integrity: ", "device-mapper: snapshots: ",
 			"device-mapper: raid1: ", "device-mapper: raid: Failed", "device-mapper: crypt: ",
-			"device-mapper: space map ", "device-mapper: block manager: ", "device-mapper: btree", "device-mapper: cache",
+			"device-mapper: space map ", "device-mapper: block manager: ", "device-mapper: btree",
+			"device-mapper: cache",
 			"device-mapper: thin metadata: ", "device-mapper: array: ", "device-mapper: dirty region log: ",
 		},
 		Patterns: []string{
