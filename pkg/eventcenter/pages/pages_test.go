@@ -1,13 +1,9 @@
 package pages
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
-	"log/slog"
 	"net/http"
-	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
 	"regexp"
@@ -19,162 +15,11 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
-
-// center is an event center with its journal and its pages, and a browser before it.
-type center struct {
-	testing.TB
-	*eventcenter.Center
-	dir      string
-	sessions *Sessions
-	now      time.Time
-	url      string
-	browser  *http.Client
-	sent     uint64
-}
-
-func newCenter(t testing.TB) *center {
-	c := &center{TB: t, dir: t.TempDir(), now: time.Now()}
-	c.open()
-	t.Cleanup(func() { _ = c.Close() })
-	c.sessions = NewSessions(false, func() time.Time { return c.now })
-	log := slog.New(slog.DiscardHandler)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		api.New(api.Config{Journal: c.Journal, Model: c.Model, Log: log, Loopback: true, SignIn: c.sessions.Code,
-			Authenticate: c.sessions.Authenticate(api.TokenAuthentication("secret")),
-			Pages: New(Config{Journal: c.Journal, Model: c.Model, Sessions: c.sessions, Log: log, Version: "v1",
-				Now: func() time.Time { return c.now }, Alive: time.Minute})}).ServeHTTP(w, r)
-	}))
-	t.Cleanup(server.Close)
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.url = server.URL
-	c.browser = &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse
-	}}
-	return c
-}
-
-func (c *center) open() {
-	c.Helper()
-	var err error
-	c.Center, err = eventcenter.Open(c.Context(), eventcenter.Options{Dir: c.dir, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		c.Fatal(err)
-	}
-}
-
-// answer is what a browser is told beside the page.
-type answer struct {
-	status int
-	header http.Header
-}
-
-// do sends a request as the browser does; a form makes it a POST.
-func (c *center) do(path string, form url.Values, headers ...string) (a answer, page string) {
-	c.Helper()
-	method, body := http.MethodGet, io.Reader(nil)
-	if form != nil {
-		method, body = http.MethodPost, strings.NewReader(form.Encode())
-	}
-	r, err := http.NewRequestWithContext(c.Context(), method, c.url+path, body)
-	if err != nil {
-		c.Fatal(err)
-	}
-	if form != nil {
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	}
-	for i := 0; i+1 < len(headers); i += 2 {
-		r.Header.Set(headers[i], headers[i+1])
-	}
-	response, err := c.browser.Do(r)
-	if err != nil {
-		c.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		c.Fatal(err)
-	}
-	return answer{response.StatusCode, response.Header}, string(text)
-}
-
-// page returns a page that must be there.
-func (c *center) page(path string) string {
-	c.Helper()
-	answer, text := c.do(path, nil)
-	if answer.status != http.StatusOK {
-		c.Fatalf("%s: %d", path, answer.status)
-	}
-	return text
-}
-
-func (c *center) signIn() {
-	c.Helper()
-	code, _, err := c.sessions.Code("ada")
-	if err != nil {
-		c.Fatal(err)
-	}
-	if answer, _ := c.do("/login", url.Values{"code": {code}}); answer.status != http.StatusSeeOther {
-		c.Fatal(answer.status)
-	}
-}
-
-const stream = "01K9Z0AAAAAAAAAAAAAAAAAAA"
-
-// send lets the agent of a node say something.
-func (c *center) send(node string, t event.Type, data any) {
-	c.Helper()
-	c.sent++
-	e := event.Event{Type: t, Cluster: "prod", Node: node, Time: c.now, Severity: finding.Info, BootID: "b",
-		Stream: stream + "0", Sequence: c.sent, Data: data}
-	if f, ok := data.(event.Fault); ok {
-		e.Severity = f.Severity
-		e.Subject = event.Subject{Check: f.Check, Reason: f.Reason, Kind: f.Subject.Kind, Name: f.Subject.Name}
-	}
-	text, err := e.Encode()
-	if err != nil {
-		c.Fatal(err)
-	}
-	r, err := http.NewRequestWithContext(c.Context(), http.MethodPost, c.url+"/v1/events", bytes.NewReader(text))
-	if err != nil {
-		c.Fatal(err)
-	}
-	r.Header.Set("Authorization", "Bearer secret")
-	r.Header.Set("Content-Type", "application/cloudevents+json")
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		c.Fatal(err)
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(answer.Body)
-		c.Fatalf("%s: %s", answer.Status, text)
-	}
-}
-
-func (c *center) fault(node, name string) event.Fault {
-	return event.Fault{ID: node + name, Check: "filesystem-readonly", Reason: "FilesystemReadonly",
-		Subject: finding.Subject{Kind: "filesystem", Name: name}, Severity: finding.Fatal,
-		Message: name + " takes no writes", RaisedAt: c.now.Add(-time.Hour).UTC(), ObservedAt: c.now.Add(-time.Hour).UTC()}
-}
-
-// wants reports which texts are missing on a page.
-func (c *center) wants(page string, texts ...string) {
-	c.Helper()
-	for _, text := range texts {
-		if !strings.Contains(page, text) {
-			c.Errorf("the page has no %q:\n%s", text, page)
-		}
-	}
-}
 
 // A fault, its end and what was done are seen on the pages, from the fleet to the node.
 func TestPages(t *testing.T) {
