@@ -12,8 +12,8 @@ func interruptRules() []Rule {
 		ID: "irq-disabled", Reason: "IRQDisabled", Domain: Hardware, Severity: finding.Warning,
 		Advice: "`grep -w N: /proc/interrupts` names the devices that share interrupt N; restart the " +
 			"node; update their drivers and the firmware.",
-		Summary: "no driver handles an interrupt and the kernel disabled it: the devices that share it become slow or " +
-			"stop (`grep -w N: /proc/interrupts` names them)",
+		Summary: "no driver handles an interrupt and the kernel disabled it: the devices that share it become " +
+			"slow or stop",
 		Literals: []string{": nobody cared (try ", "Disabling IRQ #"},
 		Patterns: []string{`^irq (?P<subject>\d+): nobody cared \(try booting with`, `^Disabling IRQ #(?P<subject2>\d+)$`},
 		Kind:     "irq", Report: "irq", Expiry: UntilBoot,
@@ -34,8 +34,8 @@ func interruptRules() []Rule {
 		ID: "irq-vectors-exhausted", Reason: "IRQVectorsExhausted", Domain: Hardware, Severity: finding.Warning,
 		Advice: "`ethtool -l IFACE` shows the queues of a card, `ethtool -L IFACE combined N` gives it " +
 			"fewer.",
-		Summary: "a processor has no interrupt vectors left: interrupts move to other processors, and devices may not " +
-			"start (give the cards fewer queues: `ethtool -L`)",
+		Summary: "a processor has no interrupt vectors left: interrupts move to other processors, and devices may " +
+			"not start",
 		Literals: []string{"due to vector space exhaustion", " available. Cannot disable CPU", ", no vector available"},
 		Patterns: []string{
 			`^irq (?P<irq>\d+): Affinity broken due to vector space exhaustion\.`,

@@ -174,8 +174,8 @@ func linkRules() []Rule {
 		ID: "nic-reset-failed", Reason: "NICResetFailed", Domain: Network, Severity: finding.Warning,
 		Advice: "`ethtool -i IFACE` names driver and firmware; load the driver anew (`modprobe -r`, " +
 			"`modprobe`) or restart the node; then update both.",
-		Summary: "the driver of a network card could not start it, or bring it back after an error: the interface stays down until " +
-			"the driver is loaded anew or the node restarts",
+		Summary: "the driver of a network card could not start it, or bring it back after an error: the interface " +
+			"stays down",
 		Literals: []string{"eset failed", "ebuild failed", "Rebuild AdminQ failed", "rebuild of switch failed",
 			"unrecoverable",
 			"Error resetting device. Please", "rebuild VSI failed", "reset ", "Reset during resume failed",
@@ -216,8 +216,8 @@ func linkRules() []Rule {
 		ID: "nic-firmware", Reason: "NICFirmware", Domain: Network, Severity: finding.Warning,
 		Advice: "`ethtool -i IFACE` names driver and firmware: install the firmware that the driver's " +
 			"release notes name, with the vendor's tool.",
-		Summary: "the firmware or the settings memory of a network card is damaged or does not fit its driver, which does not " +
-			"use the card: update it with the vendor's tool",
+		Summary: "the firmware or the settings memory of a network card is damaged or does not fit its driver, " +
+			"which does not use the card",
 		Literals: []string{" Checksum Is Not Valid", "The driver for the device stopped",
 			"not meet thermal requirements",
 			"Device failed to load the FW for"},

@@ -25,7 +25,7 @@ func powerRules() []Rule {
 	}, {
 		ID: "eeh-failed", Reason: "EEHFailed", Domain: Hardware, Severity: finding.Warning,
 		Advice:  "`lspci -vv -s ADDRESS` names the card: reseat or replace it, then restart the node.",
-		Summary: "a device did not recover from an error of its PCI bus and was disabled: reseat or replace it",
+		Summary: "a device did not recover from an error of its PCI bus and was disabled",
 		Literals: []string{"has been permanently disabled", "EEH: Unable to recover from failure",
 			"EEH: Permanent failure",
 			"EEH: Unrecoverable slot failure", "EEH: Failure "},
@@ -37,9 +37,8 @@ func powerRules() []Rule {
 		Kind: "pci-host-bridge", Expiry: UntilBoot,
 	}, {
 		ID: "power-firmware-error", Reason: "PowerFirmwareError", Domain: Hardware, Severity: finding.Warning,
-		Advice: "`opal-elog-parse -l`, or `errpt` of the service processor, names the part to replace.",
-		Summary: "the firmware of a POWER machine reports failing hardware, power or cooling: read its error log " +
-			"(`errpt`, `opal-elog-parse`)",
+		Advice:   "`opal-elog-parse -l`, or `errpt` of the service processor, names the part to replace.",
+		Summary:  "the firmware of a POWER machine reports failing hardware, power or cooling",
 		Literals: []string{"Check RTAS error log", " Hypervisor Maintenance interrupt ["},
 		Patterns: []string{
 			`^(?:Fatal hardware error|Critical power/cooling issue|High ambient temperature) detected\. Check RTAS error log`,

@@ -14,8 +14,7 @@ func usbRules() []Rule {
 		ID: "usb-controller-dead", Reason: "USBControllerDead", Domain: Hardware, Severity: finding.Warning,
 		Advice: "`lsusb -t` shows what is left; restart the node, or bind the controller anew: its " +
 			"address into /sys/bus/pci/drivers/xhci_hcd/unbind, then into bind.",
-		Summary: "a USB controller stopped: all devices behind it are lost until it is bound anew (`echo ADDRESS > " +
-			"/sys/bus/pci/drivers/xhci_hcd/unbind`, then `bind`) or the node restarts",
+		Summary: "a USB controller stopped: all devices behind it are lost",
 		Literals: []string{"HC died; cleaning up", "assume dead", "xHCI host not responding", ": Host halt failed, ",
 			"Host not accessible, reset failed", "WARNING: Host System Error", "WARNING: Host Controller Error",
 			"Abort failed to stop command ring"},
@@ -27,7 +26,7 @@ func usbRules() []Rule {
 		// Many machines have one device that answers at the second attempt.
 		ID: "usb-device-failed", Reason: "USBDeviceFailed", Domain: Hardware, Severity: finding.Info,
 		Advice:  "`lsusb -t` names the port: another cable, another port, another device.",
-		Summary: "a USB device does not respond, or draws too much current: try another cable or port",
+		Summary: "a USB device does not respond, or draws too much current",
 		Literals: []string{": device descriptor read/", ": device not accepting address ",
 			"unable to enumerate USB device",
 			"Maybe the USB cable is bad?", ": over-current condition", ": hub failed to enable device, error",
@@ -48,8 +47,8 @@ func mmcRules() []Rule {
 		ID: "mmc-error", Reason: "MMCError", Domain: Storage, Severity: finding.Warning,
 		Advice: "`mmc extcsd read /dev/mmcblkN` has its life time and end-of-life state: replace what is " +
 			"worn out, else clean its contacts.",
-		Summary: "an eMMC or SD card, or its controller, fails commands: the card wears out (`mmc extcsd read DEVICE` " +
-			"has its life time), or its contacts are bad",
+		Summary: "an eMMC or SD card, or its controller, fails commands: the card wears out, or its contacts are " +
+			"bad",
 		Literals: []string{"cqhci: timeout for tag ", "imeout waiting for hardware ", ": Card stuck ",
 			": recovery failed!",
 			": ADMA error: 0x", ": cache flush error ", " whilst initialising MMC card", "removed during ",
