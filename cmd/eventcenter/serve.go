@@ -30,7 +30,7 @@ type serveOptions struct {
 	*options
 	listen            string
 	tlsCert, tlsKey   string
-	clusters          string
+	clusters, oidc    string
 	keep              time.Duration
 	keepBytes         int64
 	alive             time.Duration
@@ -53,6 +53,8 @@ directory, made at the first start. It listens on another address only with TLS.
 	flags.StringVar(&s.tlsKey, "tls-key", "", "file with its key")
 	flags.StringVar(&s.clusters, "clusters", "", "file with the clusters that vouch for nodes and readers, and whose "+
 		"nodes are watched; see docs/event-center.md")
+	flags.StringVar(&s.oidc, "oidc", "", "file with the identity provider at which people sign in; see "+
+		"docs/event-center.md")
 	flags.DurationVar(&s.keep, "keep", 30*24*time.Hour, "how long events are kept, by whole days; 0: for ever")
 	flags.Int64Var(&s.keepBytes, "keep-bytes", 0, "size of the journal from which the oldest days are dropped; 0: any")
 	flags.DurationVar(&s.alive, "alive", time.Minute, "after how long without an event agents say that they are alive")
@@ -99,12 +101,16 @@ func (s *serveOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	people, err := openPeople(s.oidc)
+	if err != nil {
+		return err
+	}
 	center, err := eventcenter.Open(ctx, eventcenter.Options{Dir: dir, Log: log,
 		Keep: sqlite.Limits{Age: s.keep, Bytes: s.keepBytes}})
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.serve(ctx, center, clusters), center.Close())
+	return errors.Join(s.serve(ctx, center, clusters, people), center.Close())
 }
 
 // listenAt opens the listener and returns its address as a URL.
@@ -126,7 +132,7 @@ func (s *serveOptions) listenAt(clusters *clusters) (listener net.Listener, addr
 }
 
 // serve answers until ctx ends, then lets requests end.
-func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, clusters *clusters) error {
+func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, clusters *clusters, people people) error {
 	listener, address, err := s.listenAt(clusters)
 	if err != nil {
 		return err
@@ -134,12 +140,13 @@ func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, cl
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	sessions := pages.NewSessions(s.secured, time.Now)
+	authenticate := sessions.Authenticate(people.authenticate(clusters.identity.Authenticate))
 	server := &http.Server{
 		Handler: api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.loopback,
-			Authenticate: sessions.Authenticate(clusters.identity.Authenticate), Authorizer: clusters.identity,
+			Authenticate: authenticate, Authorizer: clusters.identity,
 			Alive: s.alive, Stopping: ctx.Done(), SignIn: sessions.Code,
 			Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions,
-				Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version}),
+				Provider: people.signIn(), Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version}),
 			Health: func() api.Health { return api.Health(center.Journal.Health()) }}),
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(center.Log.Handler(), slog.LevelDebug),

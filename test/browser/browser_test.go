@@ -23,6 +23,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/oidc"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -34,17 +35,29 @@ var (
 
 // serve runs a center with 60 nodes, of which some are sick.
 func serve(t *testing.T) (address string, sessions *pages.Sessions) {
+	sessions = pages.NewSessions(false, time.Now)
+	return open(t, sessions, func(string) pages.SignIn { return nil }), sessions
+}
+
+// serveWith is serve, with an identity provider that is made for the center's address.
+func serveWith(t *testing.T, provider func(address string) *oidc.Provider) (address string) {
+	return open(t, pages.NewSessions(false, time.Now), func(address string) pages.SignIn { return provider(address) })
+}
+
+func open(t *testing.T, sessions *pages.Sessions, provider func(address string) pages.SignIn) (address string) {
 	log := slog.New(slog.DiscardHandler)
 	center, err := eventcenter.Open(t.Context(), eventcenter.Options{Dir: t.TempDir(), Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = center.Close() })
-	sessions = pages.NewSessions(false, time.Now)
-	server := httptest.NewServer(api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: log,
+	server := httptest.NewUnstartedServer(nil)
+	server.Config.Handler = api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: log,
 		Loopback: true, Authenticate: sessions.Authenticate(api.TokenAuthentication("secret")),
 		Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions, Log: log,
-			Now: time.Now, Alive: time.Minute, Version: "test"})}))
+			Now: time.Now, Alive: time.Minute, Version: "test",
+			Provider: provider("http://" + server.Listener.Addr().String())})})
+	server.Start()
 	t.Cleanup(server.Close)
 	for i := range 60 {
 		var batch []json.RawMessage
@@ -57,7 +70,7 @@ func serve(t *testing.T) (address string, sessions *pages.Sessions) {
 		}
 		post(t, server.URL, batch)
 	}
-	return server.URL, sessions
+	return server.URL
 }
 
 func post(t *testing.T, address string, batch []json.RawMessage) {

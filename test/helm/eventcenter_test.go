@@ -27,7 +27,9 @@ func TestCenterTemplate(t *testing.T) {
 		"testdata/eventcenter.golden.yaml": {"--set", "cluster=prod,tls.secretName=certificate"},
 		"testdata/eventcenter-full.golden.yaml": {"--set", "cluster=prod,tls.secretName=certificate," +
 			"service.type=NodePort,service.nodePort=30685,nodes.poolLabel=example.com/pool,storage.existingClaim=mine," +
-			"keep.bytes=100,priorityClassName=system-cluster-critical,image.pullSecrets[0]=registry"},
+			"keep.bytes=100,priorityClassName=system-cluster-critical,image.pullSecrets[0]=registry,"+
+			"oidc.settings.issuer=https://login.example.com,oidc.settings.clientID=center,oidc.settings.groups[0]=sre,"+
+			"oidc.settings.address=https://events.example.com,oidc.secretName=oidc,oidc.caConfigMap=authorities"},
 	} {
 		out, err := center(t, args...)
 		if err != nil {

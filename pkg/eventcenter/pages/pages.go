@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"embed"
+	"errors"
 	"html/template"
 	"log/slog"
 	"net/http"
@@ -29,10 +30,22 @@ type Config struct {
 	Journal  Journal
 	Model    *model.Model
 	Sessions *Sessions
+	Provider SignIn // nil: people sign in with codes alone
 	Log      *slog.Logger
 	Now      func() time.Time
 	Alive    time.Duration // after which agents say that they are alive
 	Version  string
+}
+
+// SignIn is a way to sign in beside codes: at an identity provider.
+type SignIn interface {
+	// Start sends a browser there. next is the page to open afterwards.
+	Start(w http.ResponseWriter, r *http.Request, next string) error
+	// Finish returns who comes back, and the page to open. An error without Refused is a fault of the provider's, or of
+	// the way to it.
+	Finish(w http.ResponseWriter, r *http.Request) (name, next string, err error)
+	// Name of the provider, for people.
+	Name() string
 }
 
 //go:embed templates assets
@@ -66,7 +79,7 @@ func New(c Config) http.Handler {
 	s := &server{Config: c, templates: map[string]*template.Template{}}
 	base := template.Must(template.New("base").Funcs(functions).ParseFS(files, "templates/base.html"))
 	for _, name := range []string{"fleet", "faults", "fault", "node", "leftovers", "agents", "events", "login",
-		"message"} {
+		"message", "welcome"} {
 		page := template.Must(base.Clone())
 		s.templates[name] = template.Must(page.ParseFS(files, "templates/"+name+".html"))
 	}
@@ -86,6 +99,10 @@ func New(c Config) http.Handler {
 	}
 	mux.HandleFunc("GET /login", s.loginForm)
 	mux.HandleFunc("POST /login", s.login)
+	if s.Provider != nil {
+		mux.HandleFunc("GET /login/start", s.start)
+		mux.HandleFunc("GET /login/callback", s.finish)
+	}
 	static := http.FileServerFS(files)
 	mux.HandleFunc("GET /assets/", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "private, max-age=3600")
@@ -146,20 +163,74 @@ func (s *server) message(w http.ResponseWriter, r *http.Request, status int, tex
 	s.show(w, r, status, "message", view{Title: http.StatusText(status), Data: text})
 }
 
+// signIn is what the page for it shows.
+type signIn struct {
+	Next     string
+	Provider string
+}
+
+// askToSignIn shows how one can sign in.
+func (s *server) askToSignIn(w http.ResponseWriter, r *http.Request, status int, next, said string) {
+	data := signIn{Next: next}
+	if s.Provider != nil {
+		data.Provider = s.Provider.Name()
+	}
+	s.show(w, r, status, "login", view{Title: "Sign in", Data: data, Said: said})
+}
+
 func (s *server) loginForm(w http.ResponseWriter, r *http.Request) {
-	s.show(w, r, http.StatusOK, "login", view{Title: "Sign in", Data: next(r.URL.Query().Get("next"))})
+	s.askToSignIn(w, r, http.StatusOK, next(r.URL.Query().Get("next")), "")
 }
 
 func (s *server) login(w http.ResponseWriter, r *http.Request) {
 	to := next(r.PostFormValue("next"))
 	cookie, ok := s.Sessions.signIn(r.PostFormValue("code"))
 	if !ok {
-		s.show(w, r, http.StatusForbidden, "login", view{Title: "Sign in", Data: to,
-			Said: "This code is not known, was used, or has ended. Make another one."})
+		s.askToSignIn(w, r, http.StatusForbidden, to, "This code is not known, was used, or has ended. Make another one.")
 		return
 	}
 	http.SetCookie(w, cookie)
 	http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // a page of this center: see next
+}
+
+// start sends a person to the identity provider.
+func (s *server) start(w http.ResponseWriter, r *http.Request) {
+	to := next(r.URL.Query().Get("next"))
+	if err := s.Provider.Start(w, r, to); err != nil {
+		s.noProvider(w, r, to, err)
+	}
+}
+
+// finish signs in who comes back from there. The browser goes on by a Refresh, not by a redirection: a redirection would
+// still be the provider's navigation, with which it sends no cookie that is SameSite=Strict.
+func (s *server) finish(w http.ResponseWriter, r *http.Request) {
+	name, to, err := s.Provider.Finish(w, r)
+	to = next(to)
+	if err != nil {
+		s.noProvider(w, r, to, err)
+		return
+	}
+	cookie, ok := s.Sessions.open(name)
+	if !ok {
+		s.askToSignIn(w, r, http.StatusServiceUnavailable, to, "Too many people are signed in.")
+		return
+	}
+	http.SetCookie(w, cookie)
+	w.Header().Set("Refresh", "0; url="+to)
+	s.show(w, r, http.StatusOK, "welcome", view{Title: "Signed in", Data: to})
+}
+
+// noProvider shows why somebody did not come in by the provider.
+func (s *server) noProvider(w http.ResponseWriter, r *http.Request, to string, err error) {
+	if refusal, ok := errors.AsType[interface {
+		error
+		Refused() string
+	}](err); ok {
+		s.askToSignIn(w, r, http.StatusForbidden, to, refusal.Refused())
+		return
+	}
+	s.Log.Error("nobody can sign in at the identity provider", "err", err)
+	s.askToSignIn(w, r, http.StatusBadGateway, to, "The identity provider cannot be asked now; the log of the center says why.")
 }
 
 // next returns the page of this center that a text names, else the first one.

@@ -88,6 +88,18 @@ func (s *Sessions) signIn(code string) (*http.Cookie, bool) {
 	if !ok || !now.Before(o.ends) {
 		return nil, false
 	}
+	return s.begin(o.name, now)
+}
+
+// open returns the cookie of a new session. It reports false where too many people are signed in.
+func (s *Sessions) open(name string) (*http.Cookie, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.begin(name, s.now())
+}
+
+// begin is open, with the lock held.
+func (s *Sessions) begin(name string, now time.Time) (*http.Cookie, bool) {
 	for hash, old := range s.sessions {
 		if !now.Before(old.ends) {
 			delete(s.sessions, hash)
@@ -97,7 +109,7 @@ func (s *Sessions) signIn(code string) (*http.Cookie, bool) {
 		return nil, false
 	}
 	value := rand.Text()
-	s.sessions[sha256.Sum256([]byte(value))] = session{o.name, rand.Text(), now.Add(sessionLife)}
+	s.sessions[sha256.Sum256([]byte(value))] = session{name, rand.Text(), now.Add(sessionLife)}
 	return s.cookie(value, sessionLife), true
 }
 

@@ -34,3 +34,10 @@ clusters:
 {{- $factors := dict "" 1 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 }}
 {{- mul $number (get $factors $unit | required (printf "keep.bytes: %s: want a number with Mi, Gi, Ti or nothing" $text)) }}
 {{- end }}
+
+{{- define "eventcenter.oidc" -}}
+{{- $settings := deepCopy .Values.oidc.settings -}}
+{{- if .Values.oidc.secretName }}{{ $_ := set $settings "clientSecretFile" "/run/eventcenter/oidc/client-secret" }}{{ end -}}
+{{- if .Values.oidc.caConfigMap }}{{ $_ := set $settings "caFile" "/run/eventcenter/oidc-ca/ca.crt" }}{{ end -}}
+{{- toYaml $settings -}}
+{{- end }}

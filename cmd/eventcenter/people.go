@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/oidc"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
+)
+
+// people sign in at an identity provider; nil: with codes alone.
+type people struct{ provider *oidc.Provider }
+
+// openPeople reads the file of the identity provider, if there is one.
+func openPeople(name string) (people, error) {
+	if name == "" {
+		return people{}, nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return people{}, fmt.Errorf("--oidc: %w", err)
+	}
+	defer f.Close()
+	settings, err := oidc.Read(f)
+	if err != nil {
+		return people{}, fmt.Errorf("--oidc %s: %w", name, err)
+	}
+	provider, err := oidc.New(settings, time.Now)
+	if err != nil {
+		return people{}, fmt.Errorf("--oidc %s: %w", name, err)
+	}
+	return people{provider}, nil
+}
+
+func (p people) signIn() pages.SignIn {
+	if p.provider == nil {
+		return nil
+	}
+	return p.provider
+}
+
+// authenticate knows people by the provider's ID tokens; of all others next says who they are.
+func (p people) authenticate(next func(*http.Request) (api.Identity, error)) func(*http.Request) (api.Identity, error) {
+	if p.provider == nil {
+		return next
+	}
+	return p.provider.Authenticate(next)
+}

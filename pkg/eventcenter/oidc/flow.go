@@ -1,0 +1,93 @@
+package oidc
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"golang.org/x/oauth2"
+	"golang.org/x/time/rate"
+)
+
+const (
+	flowLife   = 10 * time.Minute
+	flowCookie = "eventcenter-sign-in"
+	maxNext    = 1024 // bytes of the page to open afterwards: longer, it is the first one
+)
+
+// flow is a person on the way to the provider and back. It lives in a sealed cookie of that browser: nothing is kept
+// here, so that nobody can fill this memory, and nobody else's way back is taken.
+type flow struct {
+	State    string    `json:"state"`
+	Nonce    string    `json:"nonce"`
+	Verifier string    `json:"verifier"`
+	Next     string    `json:"next"`
+	Ends     time.Time `json:"ends"`
+}
+
+type flows struct {
+	seal cipher.AEAD
+	now  func() time.Time
+	ends *rate.Limiter // each asks the provider
+}
+
+func newFlows(now func() time.Time) (*flows, error) {
+	var key [32]byte
+	_, _ = rand.Read(key[:]) // never fails
+	block, err := aes.NewCipher(key[:])
+	if err != nil {
+		return nil, err
+	}
+	seal, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		return nil, err
+	}
+	return &flows{seal: seal, now: now, ends: rate.NewLimiter(rate.Every(100*time.Millisecond), 50)}, nil
+}
+
+// begin returns a new flow and the cookie that it lives in.
+func (f *flows) begin(next string, secure bool) (flow, *http.Cookie, error) {
+	if len(next) > maxNext {
+		next = "/"
+	}
+	one := flow{State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(), Next: next,
+		Ends: f.now().Add(flowLife)}
+	text, err := json.Marshal(one)
+	if err != nil {
+		return one, nil, err
+	}
+	sealed := f.seal.Seal(nil, nil, text, []byte(flowCookie)) //nolint:gosec // it makes its own random nonce
+	value := base64.RawURLEncoding.EncodeToString(sealed)
+	return one, f.cookie(value, int(flowLife/time.Second), secure), nil
+}
+
+// cookie is sent when the provider sends the browser back: SameSite=Strict would hold it back.
+func (f *flows) cookie(value string, age int, secure bool) *http.Cookie {
+	return &http.Cookie{ //nolint:gosec // Secure, but for a center on loopback, which has no TLS
+		Name: flowCookie, Value: value, Path: "/login", MaxAge: age, HttpOnly: true, Secure: secure,
+		SameSite: http.SameSiteLaxMode}
+}
+
+// end returns the flow of a browser that comes back, and removes its cookie.
+func (f *flows) end(w http.ResponseWriter, r *http.Request, secure bool) (one flow, ok bool) {
+	cookie, err := r.Cookie(flowCookie)
+	if err != nil || !f.ends.AllowN(f.now(), 1) {
+		return one, false
+	}
+	http.SetCookie(w, f.cookie("", -1, secure))
+	sealed, err := base64.RawURLEncoding.DecodeString(cookie.Value)
+	if err != nil {
+		return one, false
+	}
+	text, err := f.seal.Open(nil, nil, sealed, []byte(flowCookie))
+	if err != nil || json.Unmarshal(text, &one) != nil {
+		return one, false
+	}
+	same := subtle.ConstantTimeCompare([]byte(one.State), []byte(r.URL.Query().Get("state"))) == 1
+	return one, same && f.now().Before(one.Ends)
+}

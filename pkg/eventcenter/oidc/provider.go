@@ -1,0 +1,390 @@
+package oidc
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"github.com/go-jose/go-jose/v4"
+	"golang.org/x/oauth2"
+	"golang.org/x/time/rate"
+)
+
+const (
+	askLimit     = 10 * time.Second // for one answer of the provider
+	answerLimit  = 1 << 20          // bytes of one
+	keepProvider = time.Hour        // how long its endpoints hold
+	awayFor      = 5 * time.Second  // one that did not answer is not asked again for so long
+	maxName      = 128              // bytes of a person's name
+)
+
+// Person is somebody who may read.
+type Person struct{ Name string }
+
+// RefusedError is why somebody may not come in, in words for that person.
+type RefusedError struct{ Reason string }
+
+func (e *RefusedError) Error() string { return e.Reason }
+
+// Refused returns the reason.
+func (e *RefusedError) Refused() string { return e.Reason }
+
+func refused(format string, args ...any) error {
+	return &RefusedError{fmt.Sprintf(format, args...)}
+}
+
+// Provider is the identity provider.
+type Provider struct {
+	Settings
+	now func() time.Time
+
+	flows *flows
+
+	asked *rate.Limiter // requests to the provider
+
+	mu     sync.Mutex // guards what follows
+	found  *discovered
+	failed error
+	until  time.Time // found, or failed, holds
+}
+
+// discovered is what the provider says of itself.
+type discovered struct {
+	*oidc.Provider
+	keys       oidc.KeySet
+	algorithms []string
+}
+
+// New returns a provider, which is first asked when somebody signs in.
+func New(s Settings, now func() time.Time) (*Provider, error) {
+	flows, err := newFlows(now)
+	if err != nil {
+		return nil, err
+	}
+	p := &Provider{Settings: s, now: now, flows: flows, asked: rate.NewLimiter(5, 50)}
+	if _, err := p.secret(); err != nil {
+		return nil, err
+	}
+	if _, err := p.client(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Name is the provider's, for people.
+func (p *Provider) Name() string {
+	u, err := url.Parse(p.Issuer)
+	if err != nil {
+		return p.Issuer
+	}
+	return u.Hostname()
+}
+
+func (p *Provider) secret() (string, error) {
+	if p.ClientSecretFile == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(p.ClientSecretFile)
+	if err != nil {
+		return "", fmt.Errorf("clientSecretFile: %w", err)
+	}
+	if secret := strings.TrimSpace(string(text)); secret != "" {
+		return secret, nil
+	}
+	return "", fmt.Errorf("clientSecretFile %s: empty", p.ClientSecretFile)
+}
+
+// client returns a client that believes the authorities of now, and reads no endless answer.
+func (p *Provider) client() (*http.Client, error) {
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: askLimit, MaxIdleConns: 2,
+		IdleConnTimeout: time.Minute, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
+	if p.CAFile != "" {
+		text, err := os.ReadFile(p.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("caFile: %w", err)
+		}
+		transport.TLSClientConfig.RootCAs = x509.NewCertPool()
+		if !transport.TLSClientConfig.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("caFile %s: no certificate", p.CAFile)
+		}
+	}
+	return &http.Client{Transport: bounded{transport, p.asked}, Timeout: askLimit}, nil
+}
+
+// bounded asks so often, and reads so much of an answer: a token of an unknown key, which anybody can send, has the keys
+// fetched again.
+type bounded struct {
+	http.RoundTripper
+	asked *rate.Limiter
+}
+
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !b.asked.Allow() {
+		return nil, errors.New("too many questions to the identity provider")
+	}
+	response, err := b.RoundTripper.RoundTrip(r)
+	if err == nil {
+		response.Body = http.MaxBytesReader(nil, response.Body, answerLimit)
+	}
+	return response, err
+}
+
+// discover returns the provider's endpoints and keys, at most an hour old. One that does not answer is not asked again
+// for some seconds.
+func (p *Provider) discover(ctx context.Context) (*discovered, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock() // who comes at the same time waits for the one answer
+	if now := p.now(); !now.Before(p.until) {
+		p.found, p.failed = p.ask(ctx)
+		p.until = now.Add(keepProvider)
+		if p.failed != nil {
+			p.until = p.now().Add(awayFor)
+		}
+	}
+	return p.found, p.failed
+}
+
+func (p *Provider) ask(ctx context.Context) (*discovered, error) {
+	client, err := p.client()
+	if err != nil {
+		return nil, err
+	}
+	// Keys are fetched with this context's client, later than this request lives; whoever left early fails nobody else.
+	lasting := oidc.ClientContext(context.WithoutCancel(ctx), client)
+	found, err := oidc.NewProvider(lasting, p.Issuer)
+	if err != nil {
+		return nil, fmt.Errorf("identity provider %s: %w", p.Issuer, err)
+	}
+	var said struct {
+		Keys       string   `json:"jwks_uri"`
+		Algorithms []string `json:"id_token_signing_alg_values_supported"`
+	}
+	if err := found.Claims(&said); err != nil {
+		return nil, fmt.Errorf("identity provider %s: %w", p.Issuer, err)
+	}
+	d := &discovered{Provider: found, keys: oidc.NewRemoteKeySet(lasting, said.Keys)}
+	for _, a := range algorithms() {
+		if slices.Contains(said.Algorithms, string(a)) {
+			d.algorithms = append(d.algorithms, string(a))
+		}
+	}
+	if d.algorithms == nil {
+		return nil, fmt.Errorf("identity provider %s: signs with %q, of which this center accepts none", p.Issuer,
+			said.Algorithms)
+	}
+	return d, nil
+}
+
+// algorithms are those of ID tokens: no symmetric one, and not "none".
+func algorithms() []jose.SignatureAlgorithm {
+	return []jose.SignatureAlgorithm{jose.RS256, jose.RS384, jose.RS512, jose.ES256, jose.ES384, jose.ES512, jose.PS256,
+		jose.PS384, jose.PS512, jose.EdDSA}
+}
+
+// keySet tells keys that could not be fetched from a signature that is of none of them.
+type keySet struct {
+	oidc.KeySet
+	away error
+}
+
+func (k *keySet) VerifySignature(ctx context.Context, token string) ([]byte, error) {
+	payload, err := k.KeySet.VerifySignature(ctx, token)
+	if err != nil && strings.HasPrefix(err.Error(), "fetching keys") {
+		k.away = err
+	}
+	return payload, err
+}
+
+func (p *Provider) oauth(found *discovered) (*oauth2.Config, error) {
+	secret, err := p.secret()
+	if err != nil {
+		return nil, err
+	}
+	return &oauth2.Config{ClientID: p.ClientID, ClientSecret: secret, Endpoint: found.Endpoint(),
+		RedirectURL: strings.TrimSuffix(p.Address, "/") + callback,
+		Scopes:      append([]string{oidc.ScopeOpenID, "profile", "email"}, p.Scopes...)}, nil
+}
+
+// verify returns an ID token that the provider has signed for the center, and what it says. It asks the provider for a
+// key that is not known.
+func (p *Provider) verify(ctx context.Context, raw string) (token *oidc.IDToken, said map[string]any, err error) {
+	found, err := p.discover(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	keys := &keySet{KeySet: found.keys}
+	token, err = oidc.NewVerifier(p.Issuer, keys, &oidc.Config{ClientID: p.ClientID, Now: p.now,
+		SupportedSigningAlgs: found.algorithms}).Verify(ctx, raw)
+	if keys.away != nil {
+		return nil, nil, fmt.Errorf("identity provider %s: %w", p.Issuer, keys.away)
+	}
+	if err == nil {
+		err = token.Claims(&said)
+	}
+	if err != nil {
+		return nil, nil, refused("the identity provider's token is refused: %s", brief(err.Error()))
+	}
+	return token, said, nil
+}
+
+// complete adds what the provider says of a person at its userinfo endpoint alone: it may keep a person's claims out of
+// the ID token where there is an access token (OpenID Connect Core 1.0, section 5.4).
+func (p *Provider) complete(ctx context.Context, access *oauth2.Token, subject string, said map[string]any) error {
+	_, named := said[p.NameClaim]
+	_, grouped := said[p.GroupsClaim]
+	found, err := p.discover(ctx)
+	if err != nil || named && (grouped || len(p.Groups) == 0) || found.UserInfoEndpoint() == "" {
+		return err
+	}
+	client, err := p.client()
+	if err != nil {
+		return err
+	}
+	info, err := found.UserInfo(oidc.ClientContext(ctx, client), oauth2.StaticTokenSource(access))
+	if err != nil {
+		return fmt.Errorf("identity provider %s: userinfo: %w", p.Issuer, err)
+	}
+	if info.Subject != subject { // section 5.3.2
+		return refused("the identity provider tells of somebody else than its token")
+	}
+	var more map[string]any
+	if err := info.Claims(&more); err != nil {
+		return fmt.Errorf("identity provider %s: userinfo: %w", p.Issuer, err)
+	}
+	for claim, value := range more {
+		if _, known := said[claim]; !known {
+			said[claim] = value
+		}
+	}
+	return nil
+}
+
+// person returns who may read, by the claims of a token.
+func (p *Provider) person(claims map[string]any) (Person, error) {
+	name, _ := claims[p.NameClaim].(string)
+	verified, told := claims["email_verified"].(bool)
+	switch {
+	case name == "":
+		return Person{}, refused("the identity provider's token has no claim %q with a name", p.NameClaim)
+	case len(name) > maxName || strings.ContainsFunc(name, unicode.IsControl):
+		return Person{}, refused("the claim %q is no name of at most %d bytes", p.NameClaim, maxName)
+	case p.NameClaim == "email" && told && !verified:
+		return Person{}, refused("the identity provider has not verified the address %s", name)
+	case slices.Contains(p.People, name):
+		return Person{name}, nil
+	}
+	groups, ok := claims[p.GroupsClaim].([]any)
+	if one, single := claims[p.GroupsClaim].(string); single {
+		groups, ok = []any{one}, true
+	}
+	for _, g := range groups {
+		if group, text := g.(string); text && slices.Contains(p.Groups, group) {
+			return Person{name}, nil
+		}
+	}
+	if !ok && len(p.Groups) > 0 {
+		return Person{}, refused("%s may not read, and the identity provider's token has no claim %q", name, p.GroupsClaim)
+	}
+	return Person{}, refused("%s may not read: neither named nor a member of a group that may", name)
+}
+
+// brief bounds what is repeated of what others say.
+func brief(text string) string { return text[:min(len(text), 300)] }
+
+var errState = errors.New("this sign-in was not begun in this browser, or longer than ten minutes ago: begin again")
+
+// Start sends a browser to the provider. next is the page to open afterwards.
+func (p *Provider) Start(w http.ResponseWriter, r *http.Request, next string) error {
+	ctx, cancel := context.WithTimeout(r.Context(), askLimit)
+	defer cancel()
+	found, err := p.discover(ctx)
+	if err != nil {
+		return err
+	}
+	config, err := p.oauth(found)
+	if err != nil {
+		return err
+	}
+	one, cookie, err := p.flows.begin(next, strings.HasPrefix(p.Address, "https:"))
+	if err != nil {
+		return err
+	}
+	http.SetCookie(w, cookie)
+	http.Redirect(w, r, config.AuthCodeURL(one.State, oidc.Nonce(one.Nonce), oauth2.S256ChallengeOption(one.Verifier)),
+		http.StatusSeeOther)
+	return nil
+}
+
+// Finish returns who comes back from the provider, and the page to open. It removes what Start has left in the browser.
+func (p *Provider) Finish(w http.ResponseWriter, r *http.Request) (name, next string, err error) {
+	one, ok := p.flows.end(w, r, strings.HasPrefix(p.Address, "https:"))
+	if !ok {
+		return "", "", &RefusedError{errState.Error()}
+	}
+	query := r.URL.Query()
+	if problem := query.Get("error"); problem != "" {
+		return "", "", refused("the identity provider says: %s %s", brief(problem), brief(query.Get("error_description")))
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), askLimit)
+	defer cancel()
+	access, raw, err := p.exchange(ctx, query.Get("code"), one)
+	if err != nil {
+		return "", "", err
+	}
+	token, said, err := p.verify(ctx, raw)
+	if err != nil {
+		return "", "", err
+	}
+	if token.Nonce != one.Nonce {
+		return "", "", refused("the identity provider's token is of another sign-in")
+	}
+	if err := p.complete(ctx, access, token.Subject, said); err != nil {
+		return "", "", err
+	}
+	person, err := p.person(said)
+	if err != nil {
+		return "", "", err
+	}
+	return person.Name, one.Next, nil
+}
+
+// exchange returns the tokens for a code.
+func (p *Provider) exchange(ctx context.Context, code string, one flow) (access *oauth2.Token, raw string, err error) {
+	found, err := p.discover(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	config, err := p.oauth(found)
+	if err != nil {
+		return nil, "", err
+	}
+	client, err := p.client()
+	if err != nil {
+		return nil, "", err
+	}
+	access, err = config.Exchange(context.WithValue(ctx, oauth2.HTTPClient, client), code,
+		oauth2.VerifierOption(one.Verifier))
+	if err != nil {
+		if said, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
+			return nil, "", refused("the identity provider does not accept the code: %s %s", brief(said.ErrorCode),
+				brief(said.ErrorDescription))
+		}
+		return nil, "", fmt.Errorf("identity provider %s: %w", p.Issuer, err)
+	}
+	raw, ok := access.Extra("id_token").(string)
+	if !ok {
+		return nil, "", fmt.Errorf("identity provider %s: its answer has no ID token", p.Issuer)
+	}
+	return access, raw, nil
+}

@@ -1,0 +1,107 @@
+// Package oidc signs people in at an identity provider (OpenID Connect Core 1.0, authorization code flow with PKCE), and
+// knows readers by its ID tokens. Who may read is a list of groups and people: to have an account there is not enough.
+package oidc
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Settings are those of an identity provider.
+type Settings struct {
+	// Issuer is the provider's URL, as it stands in its tokens; https, or http on loopback.
+	Issuer string `yaml:"issuer"`
+	// ClientID is the center's name there. ID tokens with it as their audience are for the center.
+	ClientID string `yaml:"clientID"`
+	// ClientSecretFile is the absolute path of the client's secret; read again for each person. Empty: a public client.
+	ClientSecretFile string `yaml:"clientSecretFile"`
+	// Address is where people open the center, https://eventcenter.example.com. The provider must know ADDRESS/login/callback.
+	Address string `yaml:"address"`
+	// CAFile is the absolute path of the authorities that the provider's certificate is verified by. Empty: the system's.
+	CAFile string `yaml:"caFile"`
+	// NameClaim is the claim with a person's name. Empty: email. An address that is marked as not verified is no name.
+	NameClaim string `yaml:"nameClaim"`
+	// GroupsClaim is the claim with a person's groups. Empty: groups.
+	GroupsClaim string `yaml:"groupsClaim"`
+	// Scopes are asked for beside openid, profile and email.
+	Scopes []string `yaml:"scopes"`
+	// Groups are those whose members may read.
+	Groups []string `yaml:"groups"`
+	// People may read too, by their names.
+	People []string `yaml:"people"`
+}
+
+const (
+	maxSettings = 1 << 20 // bytes
+	callback    = "/login/callback"
+)
+
+// Read reads settings strictly: a key that is not known is an error.
+func Read(r io.Reader) (s Settings, err error) {
+	decoder := yaml.NewDecoder(io.LimitReader(r, maxSettings))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&s); err != nil {
+		return s, err
+	}
+	if err := decoder.Decode(&Settings{}); !errors.Is(err, io.EOF) {
+		return s, errors.New("more than one document")
+	}
+	if s.NameClaim == "" {
+		s.NameClaim = "email"
+	}
+	if s.GroupsClaim == "" {
+		s.GroupsClaim = "groups"
+	}
+	return s, s.problem()
+}
+
+// problem returns what is wrong.
+func (s Settings) problem() error {
+	for key, text := range map[string]string{"issuer": s.Issuer, "address": s.Address} {
+		if err := safe(text); err != nil {
+			return fmt.Errorf("%s %q: %w", key, text, err)
+		}
+	}
+	if u, err := url.Parse(s.Address); err != nil || strings.Trim(u.Path, "/") != "" {
+		return fmt.Errorf("address %q: the center's pages begin at /", s.Address)
+	}
+	for key, name := range map[string]string{"clientSecretFile": s.ClientSecretFile, "caFile": s.CAFile} {
+		if name != "" && !filepath.IsAbs(name) {
+			return fmt.Errorf("%s %q: no absolute path", key, name)
+		}
+	}
+	switch {
+	case s.ClientID == "":
+		return errors.New("clientID: the center's name at the provider is needed")
+	case len(s.Groups)+len(s.People) == 0:
+		return errors.New("groups, people: nobody may read")
+	}
+	for _, name := range append(append([]string{}, s.Groups...), s.People...) {
+		if name == "" {
+			return errors.New("groups, people: an empty name")
+		}
+	}
+	return nil
+}
+
+// safe refuses a URL on the way to which others could read.
+func safe(text string) error {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return errors.New("no URL")
+	case u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+		return errors.New("want https://HOST")
+	case u.Scheme == "https":
+		return nil
+	case u.Scheme == "http" && (u.Hostname() == "localhost" || u.Hostname() == "127.0.0.1" || u.Hostname() == "::1"):
+		return nil
+	}
+	return errors.New("want https; http is for loopback alone")
+}
