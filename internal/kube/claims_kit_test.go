@@ -120,14 +120,16 @@ func (r *realAPIServer) bound(admin *Client, node string, labels map[string]stri
 
 // fleet returns the claims of a client's node.
 func (r *realAPIServer) fleet(c *Client, settings fleet.Settings, leases fleet.Leases) *fleet.Fleet {
-	settings.Namespace = claimsNamespace
 	if leases == nil {
 		leases = c
 	}
-	poll, patience := 50*time.Millisecond, 2*time.Second
-	if *long { // each of 500 that wait lists them all
-		poll, patience = time.Second, 13*time.Second
-	}
+	return r.patient(c, settings, leases, 50*time.Millisecond, 2*time.Second)
+}
+
+// patient returns claims that look again and wait for as long as is said.
+func (r *realAPIServer) patient(c *Client, settings fleet.Settings, leases fleet.Leases,
+	poll, patience time.Duration) *fleet.Fleet {
+	settings.Namespace = claimsNamespace
 	return fleet.New(fleet.Config{
 		Settings: settings,
 		Cluster:  fleet.Cluster{Leases: leases, Node: c.GetNode, Nodes: c.Nodes, Paused: c.HasConfigMap},

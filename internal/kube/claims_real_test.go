@@ -25,7 +25,6 @@ import (
 func TestRealAPIServerClaims(t *testing.T) {
 	r := newRealAPIServer(t)
 	admin := r.client("admin")
-	r.ready(admin)
 	r.apply(admin, "rbac.yaml")
 	r.apply(admin, "rights.yaml")
 	a := r.bound(admin, "node-a", map[string]string{"pool": "red"})
@@ -79,7 +78,7 @@ func (r *realAPIServer) unconfined(admin, a *Client) {
 
 func (r *realAPIServer) pauses(t *testing.T, admin, a *Client) {
 	const path = "/api/v1/namespaces/" + claimsNamespace + "/configmaps"
-	r.create(admin, path, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"pause"}}`)
+	r.Create(path, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"pause"}}`, nil)
 	f := r.fleet(a, budget(1, 1), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -163,8 +162,8 @@ func (r *realAPIServer) removal(t *testing.T, admin, a *Client) {
 		}
 		return all
 	}
-	r.create(admin, "/api/v1/namespaces/nodeagent/configmaps",
-		`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"node-b"}}`)
+	r.Create("/api/v1/namespaces/nodeagent/configmaps",
+		`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"node-b"}}`, nil)
 	for path, patch := range map[string]string{
 		node:             `{"metadata":{"annotations":{"a":"b"}},"spec":{"taints":[{"key":"team","value":"red","effect":"NoSchedule"}]}}`,
 		node + "/status": `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`,
@@ -229,10 +228,10 @@ func (r *realAPIServer) stolenToken(t *testing.T, admin, a, b *Client) {
 	if _, err := r.send(b, "POST", path, lease("slot.node-b", "node-b", slots, 60, "")); err != nil {
 		t.Fatal(err)
 	}
-	r.create(admin, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", `{"kind":"ClusterRoleBinding",
+	r.Create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", `{"kind":"ClusterRoleBinding",
 	  "apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"too-much"},
 	  "roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},
-	  "subjects":[{"kind":"ServiceAccount","name":"nodeagent","namespace":"nodeagent"}]}`)
+	  "subjects":[{"kind":"ServiceAccount","name":"nodeagent","namespace":"nodeagent"}]}`, nil)
 	until(t, "all rights", func() error {
 		_, err := r.send(a, "DELETE", path+"/slot.node-b", "")
 		return err
