@@ -28,7 +28,7 @@ func TestFaultsOfTheNode(t *testing.T) {
 		"kubelet-health":   map[string]any{"every": "2s", "timeout": "1s"},
 		"runtime-health":   map[string]any{"every": "2s", "timeout": "1s"},
 		"hung-mounts":      map[string]any{"every": "2s", "patience": "1s"},
-		"stuck-pods": map[string]any{"every": "2s", "startAfter": "3s", "pullAfter": "3s"},
+		"stuck-pods":       map[string]any{"every": "2s", "startAfter": "3s", "pullAfter": "3s"},
 	}})
 	if err := a.Start(t.Context()); err != nil {
 		t.Fatal(err)
