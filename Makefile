@@ -15,10 +15,10 @@ RUN     := -exec 'env -u GOGC'
 # go test reports what was skipped; a layer's own checks by go vet are those of "make vet".
 TEST    := $(COMPILE) test/need/run go test -vet=off
 # Test binaries are built beside the one that runs: only one at a time has the machine.
-ALONE   := -p 4 -exec 'env -u GOGC flock -o $(CURDIR)/.cache/alone.lock'
+ALONE   := -p 4 -exec 'env -u GOGC NODEAGENT_ALONE=1 flock -o $(CURDIR)/.cache/alone.lock'
 CONTAINERD2      = $(CURDIR)/.cache/containerd-$$(go list -C test/containerd -m -f '{{.Version}}' github.com/containerd/containerd/v2)
 # Packages of layers of their own.
-LAYERS  := /test/(rpm|lab|e2e|daemonset|guest|guest/inside)$$
+LAYERS  := /test/(rpm|lab|e2e|daemonset|guest|guest/inside|newcheck)$$
 # Lists the test binaries that ask for something of the machine.
 NEED    := {{$$p := .ImportPath}}{{range .Deps}}{{if eq . "github.com/nodeagent/nodeagent/test/need"}}{{$$p}}{{"\n"}}{{end}}{{end}}
 # The tests that start a containerd of their own, the first in the PATH.
@@ -46,17 +46,18 @@ endif
 test: ## all layers but those of test-long, some side by side; as root on Debian 12
 	$(MAKE) LANES=3 -j3 lane-build lane-pure lane-machine
 lane-build:
-	nice -n 5 $(LABCTL) build
+	nice -n 5 $(MAKE) LANES= test-apiserver
 lane-pure:
-	nice -n 10 $(MAKE) LANES= --output-sync=target vet unit test-npd test-chart
+	nice -n 10 $(MAKE) LANES= --output-sync=target vet unit test-npd test-chart test-new-check
 lane-machine:
 	$(MAKE) LANES= packages test-rpm machine test-lab cluster
 
 .PHONY: test-long
 test-long: packages guest demo browser monitoring fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
-	go test -count=1 -timeout 20m -v -run 'TestKubeletPLEG|TestNoRequestsAtRest|TestNoLivingPodIsEverALeftover$$' ./test/e2e -args -lab -long
+	go test -count=1 -timeout 20m -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestNoLivingPodIsEverALeftover$$' ./test/e2e -args -lab -long
 	go test -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit|TestEventCenter' ./test/rpm -args -long
-	go test -count=1 -timeout 20m -v -run TestRealAPIServerClaims ./internal/kube -args -apiserver -long
+	go test -count=1 -timeout 90m -v -run TestRealAPIServerClaims ./internal/kube -args -apiserver -long
+	go test -count=1 -timeout 60m -run TestHostileNodes ./pkg/remediate -args -hostile.nodes 10000
 
 .PHONY: packages
 packages: ## install the Debian packages that the tests need; as root
@@ -94,22 +95,30 @@ machine: ## all tests of the packages that need root, programs or the kernel, on
 test-npd: ## node-problem-detector's own code beside the agent's, on the same files and lines; a module of its own
 	cd test/npd && $(COMPILE) go vet ./... && $(COMPILE) go test -vet=off $(RUN) -count=1 -timeout 10m ./...
 
+.PHONY: test-new-check
+test-new-check: ## a newcomer follows CONTRIBUTING.md to a check that works
+	$(TEST) $(RUN) -count=1 -timeout 15m ./test/newcheck
+
 .PHONY: test-lab
 test-lab: ## the lab of the tests below: it comes up, is repaired, and leaves nothing
 	$(TEST) $(RUN) -count=1 -timeout 20m -v ./test/lab -args -lab
-	go test -count=1 -v -run TestRealAPIServer ./internal/kube ./cmd/eventcenter -args -apiserver # which the lab has built
+
+.PHONY: test-apiserver
+test-apiserver: packages ## agent and event center on a real kube-apiserver, without a node
+	$(LABCTL) build
+	$(TEST) $(RUN) -count=1 -timeout 20m -v -run TestRealAPIServer ./internal/kube ./cmd/eventcenter -args -apiserver
 
 # Each of the next three brings up a lab, unless there is one, and removes what it has brought up.
 # Not $(MAKE): "make -n" would run what else is in its line.
 AGAIN = MAKEFLAGS= $(firstword $(MAKE))
 .PHONY: cluster
-cluster: ## e2e, test-daemonset and e2e-daemonset on one lab
+cluster: ## e2e, e2e-daemonset and test-daemonset on one lab, the last two with containerd 2
 	$(LABCTL) up >/dev/null
-	$(AGAIN) e2e test-daemonset e2e-daemonset; status=$$?; $(LABCTL) down && exit $$status
+	$(AGAIN) e2e e2e-daemonset test-daemonset; status=$$?; $(LABCTL) down && exit $$status
 
 .PHONY: e2e
 e2e: ## tests on a real one-node cluster
-	$(TEST) $(RUN) -count=1 -timeout 40m -parallel 4 -v ./test/e2e -args -lab
+	$(TEST) $(RUN) -count=1 -timeout 40m -parallel 6 -v ./test/e2e -args -lab
 
 .PHONY: test-daemonset
 test-daemonset: ## the DaemonSet under the real kubelet: image, manifests, chart, least privilege

@@ -1,23 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/json"
-	"encoding/pem"
-	"flag"
 	"fmt"
-	"io"
 	"log/slog"
-	"maps"
-	"math/big"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,17 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-jose/go-jose/v4"
-	"github.com/go-jose/go-jose/v4/jwt"
-
 	"github.com/nodeagent/nodeagent/internal/kube/fleet"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
-	"github.com/nodeagent/nodeagent/test/apiserver"
-	"github.com/nodeagent/nodeagent/test/need"
 )
-
-var withAPIServer = flag.Bool("apiserver", false, "run the tests on a real kube-apiserver, which labctl has built")
 
 // What docs/event-center.md says that the center's identity must be allowed, and what it gives a reader.
 const (
@@ -47,190 +27,6 @@ const (
 	readerRole = `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"reader"},"rules":[
  {"nonResourceURLs":["/eventcenter/v1/nodes","/eventcenter/v1/faults"],"verbs":["get"]}]}`
 )
-
-// realCluster is an apiserver with two nodes, on one of which are an agent's pod and another.
-type realCluster struct {
-	*apiserver.Server
-	t    *testing.T
-	uids map[string]string // by name
-}
-
-func newRealCluster(t *testing.T) *realCluster {
-	t.Helper()
-	need.Flag(t, *withAPIServer, "-apiserver: runs the kube-apiserver that a lab has built")
-	c := &realCluster{apiserver.Start(t, "../.."), t, map[string]string{}}
-	for _, role := range []string{centerRole, readerRole} {
-		c.Create("/apis/rbac.authorization.k8s.io/v1/clusterroles", role, nil)
-	}
-	for role, account := range map[string]string{"center": "center", "reader": "viewer"} {
-		c.Create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", fmt.Sprintf(`{"kind":"ClusterRoleBinding",
-		 "apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":%q},
-		 "roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%[1]q},
-		 "subjects":[{"kind":"ServiceAccount","name":%q,"namespace":"default"}]}`, role, account), nil)
-	}
-	for _, account := range []string{"center", "viewer", "nobody", "agent"} {
-		c.create("/api/v1/namespaces/default/serviceaccounts", `{"kind":"ServiceAccount","apiVersion":"v1","metadata":{"name":%q}}`,
-			account)
-	}
-	for _, node := range []string{"node-a", "node-b"} {
-		c.create("/api/v1/nodes", `{"kind":"Node","apiVersion":"v1","metadata":{"name":%q,"labels":{"pool":"x"}}}`, node)
-	}
-	for _, pod := range []struct{ name, account, node string }{{"agent-a", "agent", "node-a"}, {"gone-a", "agent", "node-a"},
-		{"late-a", "agent", "node-a"}, {"agent-b", "agent", "node-b"}, {"other-a", "nobody", "node-a"},
-		{"nowhere", "agent", ""}} {
-		c.create("/api/v1/namespaces/default/pods", `{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q},"spec":{
-		 "containers":[{"name":"c","image":"i"}],"serviceAccountName":%q,"nodeName":%q}}`, pod.name, pod.account, pod.node)
-	}
-	return c
-}
-
-// create creates an object whose name is the first argument.
-func (c *realCluster) create(path, format string, args ...any) {
-	c.t.Helper()
-	var made struct{ Metadata struct{ Name, UID string } }
-	c.Create(path, fmt.Sprintf(format, args...), &made)
-	c.uids[made.Metadata.Name] = made.Metadata.UID
-}
-
-// token asks for the token of a ServiceAccount, bound to a pod where one is named.
-func (c *realCluster) token(account, pod, audience string) string {
-	c.t.Helper()
-	spec := map[string]any{"expirationSeconds": 3600}
-	if audience != "" {
-		spec["audiences"] = []string{audience}
-	}
-	if pod != "" {
-		spec["boundObjectRef"] = map[string]string{"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": c.uids[pod]}
-	}
-	body, err := json.Marshal(map[string]any{"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": spec})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	var made struct{ Status struct{ Token string } }
-	c.Create("/api/v1/namespaces/default/serviceaccounts/"+account+"/token", string(body), &made)
-	return made.Status.Token
-}
-
-// forged is a token of the agent on node-a with some claims changed, signed by a key.
-func (c *realCluster) forged(key *ecdsa.PrivateKey, change map[string]any) string {
-	c.t.Helper()
-	return c.changed(c.token("agent", "agent-a", "center"), key, change)
-}
-
-// changed returns a token with some claims changed, signed by a key under the name of the one before.
-func (c *realCluster) changed(token string, key *ecdsa.PrivateKey, change map[string]any) string {
-	c.t.Helper()
-	parsed, err := jwt.ParseSigned(token, []jose.SignatureAlgorithm{jose.ES256})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	claims := map[string]any{}
-	if err := parsed.UnsafeClaimsWithoutVerification(&claims); err != nil {
-		c.t.Fatal(err)
-	}
-	maps.Copy(claims, change)
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key,
-		KeyID: parsed.Headers[0].KeyID}}, nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	text, err := jwt.Signed(signer).Claims(claims).Serialize()
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return text
-}
-
-// authority signs kubelets' certificates.
-type authority struct {
-	t    *testing.T
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) *authority {
-	a := &authority{t: t}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign}
-	a.cert, a.key = a.sign(template)
-	return a
-}
-
-func (a *authority) sign(template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	parent, signer := a.cert, a.key
-	if parent == nil {
-		parent, signer = template, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return cert, key
-}
-
-// issue returns certificate and key of a client, PEM, in one text, as kubelet keeps them.
-func (a *authority) issue(name, organization string, until time.Duration, usage ...x509.ExtKeyUsage) []byte {
-	cert, key := a.sign(&x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name,
-		Organization: []string{organization}}, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(until),
-		ExtKeyUsage: usage})
-	raw, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return append(pemOf("CERTIFICATE", cert.Raw), pemOf("EC PRIVATE KEY", raw)...)
-}
-
-func pemOf(kind string, der []byte) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-}
-
-// as makes a request to the center with a token or a client certificate.
-func (p *process) as(token string, pair []byte, method, path string, body []byte) (status int, answer string) {
-	p.t.Helper()
-	ca, err := os.ReadFile(filepath.Join(p.dir, "../tls/cert"))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	config := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
-	config.RootCAs.AppendCertsFromPEM(ca)
-	if pair != nil {
-		loaded, err := tls.X509KeyPair(pair, pair)
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		// Sent whatever the center says that it accepts.
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &loaded, nil }
-	}
-	request, err := http.NewRequest(method, p.url+path, bytes.NewReader(body))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	if token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
-	}
-	request.Header.Set("Content-Type", "application/cloudevents+json")
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
-	response, err := client.Do(request)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return response.StatusCode, string(text)
-}
 
 // A node speaks only for itself, readers are those that RBAC names, and an apiserver that is away stops nobody whom it
 // has vouched for.

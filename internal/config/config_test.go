@@ -82,6 +82,10 @@ func TestMistakes(t *testing.T) {
 	if err == nil || len(strings.Split(err.Error(), "\n")) != 3 {
 		t.Errorf("three mistakes, got:\n%v", err)
 	}
+	const once = "f:1: fleet.slots: must be at least 1"
+	if _, err = Parse("f", []byte("fleet: {slots: -1}\n")); err == nil || err.Error() != once {
+		t.Errorf("got %v, want %s and no word more", err, once)
+	}
 }
 
 // TestMistakesOfChecks: those of several checks are reported together, in the order of the lines.

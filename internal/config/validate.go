@@ -21,9 +21,10 @@ type problem struct {
 
 // problems returns what is wrong with the values of c. What holds for a type holds everywhere: durations carry a unit
 // and are not negative, counts are not negative, severities are the known ones. The rest is checked by the settings
-// themselves: any part of the configuration may have a method Problems() map[string]string, by key.
+// themselves: any part of the configuration may have a method Problems() map[string]string, by key. What that says of a
+// value is all that is said of it.
 func (c Config) problems() []problem {
-	problems := walk(reflect.ValueOf(c), nil)
+	problems := oncePerPath(walk(reflect.ValueOf(c), nil))
 	for _, p := range []struct{ key, path string }{
 		{"stateDir", c.StateDir}, {"socket", c.Socket},
 	} {
@@ -35,6 +36,17 @@ func (c Config) problems() []problem {
 		problems = append(problems, c.ownProblems()...)
 	}
 	return problems
+}
+
+// oncePerPath keeps the first problem of each value: walk asks the settings before it goes by the types.
+func oncePerPath(problems []problem) []problem {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(problems, func(p problem) bool {
+		path := strings.Join(p.path, "\x00")
+		again := seen[path]
+		seen[path] = true
+		return again
+	})
 }
 
 // ownProblems asks settings about themselves.

@@ -2,21 +2,11 @@ package kube
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"flag"
 	"fmt"
-	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/flowcontrol"
 
+	"github.com/nodeagent/nodeagent/test/apiserver"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -45,95 +36,22 @@ const agentBinding = `{"kind":"ClusterRoleBinding","apiVersion":"rbac.authorizat
  "roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"agent"},
  "subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"agent"}]}`
 
-// realAPIServer is an etcd and a kube-apiserver on loopback, with one token for each of admin, agent and node-a.
+// realAPIServer is an apiserver, and the clients of it that are tested.
 type realAPIServer struct {
-	t       *testing.T
-	dir     string
-	address string
+	*apiserver.Server
+	t *testing.T
 }
 
 func newRealAPIServer(t *testing.T) *realAPIServer {
 	t.Helper()
 	need.Flag(t, *withAPIServer, "-apiserver: runs the kube-apiserver that a lab has built")
-	etcd := need.Program(t, "etcd")
-	built, _ := filepath.Glob("../../.cache/kubernetes-v*/kube-apiserver") // the pattern is well-formed
-	need.Has(t, len(built) > 0, "a kube-apiserver: go run ./test/lab/labctl build")
-	r := &realAPIServer{t: t, dir: t.TempDir(), address: freeAddress(t)}
-	client, peer := "http://"+freeAddress(t), "http://"+freeAddress(t)
-	r.run(etcd, "--data-dir", r.dir+"/etcd", "--listen-client-urls", client, "--advertise-client-urls", client,
-		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
-	r.write("tokens", "admin,admin,1,system:masters\nagent,agent,2\nnode,system:node:node-a,3,system:nodes\n")
-	_, port, _ := net.SplitHostPort(r.address)
-	r.run(built[len(built)-1], "--etcd-servers", client, "--bind-address=127.0.0.1", "--secure-port", port,
-		"--cert-dir", r.dir+"/pki",
-		"--token-auth-file", r.dir+"/tokens", "--authorization-mode=Node,RBAC",
-		"--disable-admission-plugins=ServiceAccount", "--enable-admission-plugins=NodeRestriction",
-		"--service-cluster-ip-range=10.96.0.0/16", "--service-account-issuer=https://test.invalid",
-		"--service-account-key-file", r.serviceAccountKey(), "--service-account-signing-key-file",
-		r.serviceAccountKey())
-	return r
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
-}
-
-func (r *realAPIServer) write(name, text string) string {
-	path := filepath.Join(r.dir, name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		r.t.Fatal(err)
-	}
-	return path
-}
-
-func (r *realAPIServer) serviceAccountKey() string {
-	path := filepath.Join(r.dir, "sa.key")
-	if exists(path) {
-		return path
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	raw, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return r.write("sa.key", string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw})))
-}
-
-func (r *realAPIServer) run(program string, args ...string) {
-	r.t.Helper()
-	log, err := os.Create(filepath.Join(r.dir, filepath.Base(program)+".log"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer log.Close()
-	cmd := exec.Command(program, args...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		r.t.Fatal(err)
-	}
-	r.t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	return &realAPIServer{apiserver.Start(t, "../.."), t}
 }
 
 // client is one for the node that holds the token.
 func (r *realAPIServer) client(token string, node ...string) *Client {
 	r.t.Helper()
-	kubeconfig := r.write(fmt.Sprintf("%x.kubeconfig", sha256.Sum256([]byte(token))), fmt.Sprintf(`apiVersion: v1
-kind: Config
-clusters: [{name: c, cluster: {server: "https://%s", certificate-authority: %q}}]
-users: [{name: u, user: {token: %q}}]
-contexts: [{name: x, context: {cluster: c, user: u}}]
-current-context: x
-`, r.address, r.dir+"/pki/apiserver.crt", token))
+	kubeconfig := r.Kubeconfig(fmt.Sprintf("%x", sha256.Sum256([]byte(token))), token)
 	c, err := New(Config{Node: append(node, testNode)[0], Kubeconfig: kubeconfig}, nil)
 	if err != nil {
 		r.t.Fatal(err)
@@ -144,66 +62,28 @@ current-context: x
 	return c
 }
 
-// ready waits until the apiserver has its bootstrap roles.
-func (r *realAPIServer) ready(admin *Client) {
+// populate makes the objects that the questions are about.
+func (r *realAPIServer) populate() {
 	r.t.Helper()
-	ctx := within(r.t, 2*time.Minute)
-	tick := time.NewTicker(200 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		s, err := admin.open()
-		if err == nil {
-			err = s.groups[corev1.SchemeGroupVersion].Get().AbsPath("/readyz").Do(ctx).Error()
-		}
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			log, _ := os.ReadFile(filepath.Join(r.dir, "kube-apiserver.log"))
-			r.t.Fatalf("kube-apiserver is not ready: %v\n%s", err, log[max(0, len(log)-4000):])
-		case <-tick.C:
-		}
-	}
-}
-
-// create posts JSON; only the test's admin ever creates anything but events.
-func (r *realAPIServer) create(admin *Client, path, body string) {
-	r.t.Helper()
-	s, err := admin.open()
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	err = s.groups[corev1.SchemeGroupVersion].Post().AbsPath(path).SetHeader("Content-Type", "application/json").
-		Body([]byte(body)).Do(within(r.t, 20*time.Second)).Error()
-	if err != nil {
-		r.t.Fatalf("create %s: %v", path, err)
-	}
-}
-
-func (r *realAPIServer) populate(admin *Client) {
-	r.t.Helper()
-	r.create(admin, "/apis/rbac.authorization.k8s.io/v1/clusterroles", agentRole)
-	r.create(admin, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", agentBinding)
+	r.Create("/apis/rbac.authorization.k8s.io/v1/clusterroles", agentRole, nil)
+	r.Create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", agentBinding, nil)
 	for _, node := range []string{"node-a", "node-b"} {
-		r.create(admin, "/api/v1/nodes", fmt.Sprintf(`{"kind":"Node","apiVersion":"v1","metadata":{"name":%q}}`, node))
-		r.create(admin, "/apis/storage.k8s.io/v1/csinodes", fmt.Sprintf(
-			`{"kind":"CSINode","apiVersion":"storage.k8s.io/v1","metadata":{"name":%q},"spec":{"drivers":[]}}`, node))
+		r.Create("/api/v1/nodes", fmt.Sprintf(`{"kind":"Node","apiVersion":"v1","metadata":{"name":%q}}`, node), nil)
+		r.Create("/apis/storage.k8s.io/v1/csinodes", fmt.Sprintf(
+			`{"kind":"CSINode","apiVersion":"storage.k8s.io/v1","metadata":{"name":%q},"spec":{"drivers":[]}}`, node), nil)
 	}
 	const spec = `{"containers":[{"name":"c","image":"i"}],"nodeName":%q}`
 	for name, node := range map[string]string{"a1": "node-a", "a2": "node-a", "b1": "node-b"} {
-		r.create(admin, "/api/v1/namespaces/default/pods", fmt.Sprintf(
-			`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q},"spec":`+spec+`}`, name, node))
+		r.Create("/api/v1/namespaces/default/pods", fmt.Sprintf(
+			`{"kind":"Pod","apiVersion":"v1","metadata":{"name":%q},"spec":`+spec+`}`, name, node), nil)
 	}
-	r.create(admin, "/apis/apps/v1/namespaces/default/daemonsets", `{"kind":"DaemonSet","apiVersion":"apps/v1","metadata":{"name":"d"},
-	  "spec":{"selector":{"matchLabels":{"a":"d"}},"template":{"metadata":{"labels":{"a":"d"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`)
+	r.Create("/apis/apps/v1/namespaces/default/daemonsets", `{"kind":"DaemonSet","apiVersion":"apps/v1","metadata":{"name":"d"},
+	  "spec":{"selector":{"matchLabels":{"a":"d"}},"template":{"metadata":{"labels":{"a":"d"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`, nil)
 }
 
 func TestRealAPIServer(t *testing.T) {
 	r := newRealAPIServer(t)
-	admin := r.client("admin")
-	r.ready(admin)
-	r.populate(admin)
+	r.populate()
 	ctx := within(t, time.Minute)
 
 	for user, lists := range map[string]bool{"agent": true, "node": false} {
@@ -218,7 +98,7 @@ func TestRealAPIServer(t *testing.T) {
 		})
 	}
 	for _, user := range []string{"agent", "node"} {
-		t.Run("watch of "+user, func(*testing.T) { r.watchPods(admin, r.client(user), user) })
+		t.Run("watch of "+user, func(*testing.T) { r.watchPods(r.client(user), user) })
 	}
 	t.Run("unknown", func(t *testing.T) {
 		if _, err := r.client("nobody").Cluster().Pods(ctx); !apierrors.IsUnauthorized(err) {
@@ -266,7 +146,7 @@ func readEverything(t *testing.T, ctx context.Context, c *Client, lists bool) {
 }
 
 // watchPods proves that a client sees the changes of its own node's pods, and of no others.
-func (r *realAPIServer) watchPods(admin, c *Client, user string) {
+func (r *realAPIServer) watchPods(c *Client, user string) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
 	ended := make(chan error, 1)
@@ -291,8 +171,8 @@ func (r *realAPIServer) watchPods(admin, c *Client, user string) {
 	await("live", func() bool { return c.changes.unchangedSince(time.Now().Add(time.Hour)) })
 	before := pending()
 	for _, node := range []string{"node-b", "node-a"} {
-		r.create(admin, "/api/v1/namespaces/default/pods", fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"watched-%s-%s"},
-		  "spec":{"containers":[{"name":"c","image":"i"}],"nodeName":%q}}`, user, node, node))
+		r.Create("/api/v1/namespaces/default/pods", fmt.Sprintf(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"watched-%s-%s"},
+		  "spec":{"containers":[{"name":"c","image":"i"}],"nodeName":%q}}`, user, node, node), nil)
 	}
 	await("one pod more", func() bool { return pending() == before+1 })
 }

@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
@@ -113,6 +114,8 @@ type unreliable struct {
 	skew   time.Duration // of the apiserver that answers this agent
 	random func() float64
 	faults float64 // share of the requests that fail
+	// releases says that no request that gives a slot back is lost; its answer may be. Who loses it is as one who dies.
+	releases bool
 }
 
 var errLost = errors.New("connection lost")
@@ -150,67 +153,53 @@ func (u unreliable) ListLeases(ctx context.Context, namespace, selector string) 
 
 func (u unreliable) DeleteLease(ctx context.Context, namespace, name, uid string) error {
 	request, answer := u.trouble()
-	if request != nil {
+	if request != nil && !u.releases {
 		return request
 	}
 	return errors.Join(u.Client.DeleteLease(ctx, namespace, name, uid), answer)
 }
 
+// slots are as many as may be held at once in the race.
+const slots = 5
+
+// racer is one of many agents that want a slot.
+type racer struct {
+	fleet  *fleet.Fleet
+	random *rand.Rand
+	dies   bool // with its slot
+	atMost time.Duration
+}
+
 // race lets many agents compete for 5 slots, over a network that loses one request in ten, with apiservers whose clocks
-// are up to a minute apart, and some die with their slot.
+// are up to a minute apart, and some die with their slot: their claims end after a minute and a quarter, and only then
+// do others get these slots. The race goes on for as long as somebody gets a slot.
 func (r *realAPIServer) race(t *testing.T, admin *Client) {
-	agents, deaths := 40, 4
-	if *long {
-		agents, deaths = 500, 20
-	}
-	const slots = 5
-	type interval struct{ from, to time.Duration }
+	const stalled = 15 * time.Minute
+	racers := r.racers()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	stall := time.AfterFunc(stalled, func() { cancel(fmt.Errorf("nobody has got a slot for %s", stalled)) })
+	defer stall.Stop()
 	var (
 		mu    sync.Mutex
 		held  []interval
 		group sync.WaitGroup
 	)
-	clients := make([]*Client, agents)
-	for i := range clients {
-		clients[i] = r.bound(admin, fmt.Sprintf("racer-%d", i), nil)
-	}
-	now := func() time.Duration { return host.Now().SinceBoot }
-	ctx := within(t, 20*time.Minute)
-	for i, c := range clients {
-		random := rand.New(rand.NewPCG(uint64(i), 1))
-		// A clock that is ahead takes others for dead too early; one that is behind only waits.
-		skew := time.Minute
-		if *long && i%2 == 0 {
-			skew = time.Duration((2*random.Float64() - 1) * float64(time.Minute))
-		}
+	for _, racer := range racers {
 		group.Go(func() {
-			u := unreliable{c, skew, random.Float64, 0.1}
-			f := r.fleet(c, budget(slots, 1), u)
-			atMost := time.Second + time.Duration(random.Float64()*float64(time.Second))
-			slot, err := f.Acquire(ctx, "race", atMost)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			from := now()
-			for end := from + time.Duration(random.Float64()*float64(atMost)/4); now() < end && slot.Valid(); {
-				time.Sleep(10 * time.Millisecond)
-			}
-			dies := i%(agents/deaths) == 0
-			for dies && slot.Valid() { // it goes on until its own clock stops it, and tells nobody
-				time.Sleep(10 * time.Millisecond)
-			}
-			to := now()
-			if !dies {
-				slot.Release(ctx)
-			}
+			h, err := racer.run(ctx, func() { stall.Reset(stalled) })
 			mu.Lock()
 			defer mu.Unlock()
-			held = append(held, interval{from, to})
+			if err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+			if err == nil {
+				held = append(held, h)
+			}
 		})
 	}
 	group.Wait()
-	most := 0
+	most, deaths := 0, 0
 	for _, i := range held { // until its own clock has stopped it, or it began to release
 		at := 0
 		for _, j := range held {
@@ -220,11 +209,73 @@ func (r *realAPIServer) race(t *testing.T, admin *Client) {
 		}
 		most = max(most, at)
 	}
-	if most > slots || len(held) != agents {
-		t.Errorf("%d holders at once, want at most %d; %d of %d held one", most, slots, len(held), agents)
+	for _, racer := range racers {
+		if racer.dies {
+			deaths++
+		}
+	}
+	if most > slots || len(held) != len(racers) {
+		t.Errorf("%d holders at once, want at most %d; %d of %d held one; %v", most, slots, len(held), len(racers),
+			context.Cause(ctx))
 	}
 	t.Logf("%d agents have held a slot, %d died with theirs, at most %d at once", len(held), deaths, most)
 	for _, name := range r.claims(admin) {
-		_ = admin.DeleteLease(ctx, claimsNamespace, name, "")
+		_ = admin.DeleteLease(t.Context(), claimsNamespace, name, "")
 	}
+}
+
+// racers makes the Nodes and the agents. Who dies has a claim that ends soon, and so comes to the front of the queue only
+// when it is short; who lives waits for as long as the race goes on.
+func (r *realAPIServer) racers() []racer {
+	r.t.Helper()
+	agents, deaths, poll, patience, soon := 40, 4, 50*time.Millisecond, 2*time.Second, 2*time.Second
+	short := time.Second // the shortest action
+	if *long {           // each of 500 that wait lists them all
+		agents, deaths, poll, patience, soon = 500, 10, time.Second, fleet.MaxFor, 13*time.Second
+		short = 4 * time.Second // as long as one that waits does not look, so that all slots are held
+	}
+	admin := r.client("admin")
+	var racers []racer
+	for i := range agents {
+		random := rand.New(rand.NewPCG(uint64(i), 1))
+		// A clock that is ahead takes others for dead too early; one that is behind only waits.
+		skew := time.Minute
+		if *long && i%2 == 0 {
+			skew = time.Duration((2*random.Float64() - 1) * float64(time.Minute))
+		}
+		dies, waits := i%(agents/deaths) == 0, patience
+		if dies {
+			waits = soon
+		}
+		atMost := short + time.Duration(random.Float64()*float64(short))
+		c := r.bound(admin, fmt.Sprintf("racer-%d", i), nil)
+		u := unreliable{c, skew, random.Float64, 0.1, *long && !dies}
+		racers = append(racers, racer{r.patient(c, budget(slots, 1), u, poll, waits), random, dies, atMost})
+	}
+	return racers
+}
+
+// interval is when a slot was held, since boot.
+type interval struct{ from, to time.Duration }
+
+// run waits for a slot, holds it for a while, and releases it, unless it dies.
+func (r racer) run(ctx context.Context, got func()) (interval, error) {
+	now := func() time.Duration { return host.Now().SinceBoot }
+	slot, err := r.fleet.Acquire(ctx, "race", r.atMost)
+	if err != nil {
+		return interval{}, err
+	}
+	got()
+	from := now()
+	for end := from + time.Duration(r.random.Float64()*float64(r.atMost)*3/4); now() < end && slot.Valid(); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for r.dies && slot.Valid() { // it goes on until its own clock stops it, and tells nobody
+		time.Sleep(10 * time.Millisecond)
+	}
+	to := now()
+	if !r.dies {
+		slot.Release(ctx)
+	}
+	return interval{from, to}, nil
 }

@@ -1,15 +1,9 @@
 package kube
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
-	"net/http"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,11 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.yaml.in/yaml/v3"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
 	"github.com/nodeagent/nodeagent/pkg/report"
@@ -31,146 +21,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
-var long = flag.Bool("long", false, "500 agents race for slots instead of 40")
-
-const claimsNamespace = "nodeagent-claims"
-
-// apply creates the objects of a manifest of the package.
-func (r *realAPIServer) apply(admin *Client, file string, kinds ...string) {
-	r.t.Helper()
-	data, err := os.ReadFile("../../packaging/kubernetes/" + file)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	for decoder := yaml.NewDecoder(bytes.NewReader(data)); ; {
-		var object map[string]any
-		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
-			return
-		} else if err != nil {
-			r.t.Fatal(err)
-		}
-		kind, _ := object["kind"].(string)
-		if kind == "" || len(kinds) > 0 && !slices.Contains(kinds, kind) {
-			continue
-		}
-		metadata, _ := object["metadata"].(map[string]any)
-		path := map[string]string{"Namespace": "/api/v1", "ServiceAccount": "/api/v1"}[kind]
-		if path == "" {
-			path = fmt.Sprint("/apis/", object["apiVersion"])
-		}
-		if namespace, ok := metadata["namespace"]; ok {
-			path += fmt.Sprint("/namespaces/", namespace)
-		}
-		resource := strings.ToLower(kind) + "s"
-		if kind == "ValidatingAdmissionPolicy" {
-			resource = "validatingadmissionpolicies"
-		}
-		body, err := json.Marshal(object)
-		if err != nil {
-			r.t.Fatal(err)
-		}
-		if _, err := r.send(admin, "POST", path+"/"+resource, string(body)); err != nil &&
-			!apierrors.IsAlreadyExists(err) {
-			r.t.Fatalf("%s %s: %v", kind, metadata["name"], err)
-		}
-	}
-}
-
-// send makes a request of any kind.
-func (r *realAPIServer) send(c *Client, method, path, body string) ([]byte, error) {
-	r.t.Helper()
-	s, err := c.open()
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	contentType := "application/json"
-	if method == http.MethodPatch {
-		contentType = "application/merge-patch+json"
-	}
-	result := s.groups[corev1.SchemeGroupVersion].Verb(method).AbsPath(path).SetHeader("Content-Type", contentType).
-		SetHeader("Accept", "application/json").Body([]byte(body)).Do(within(r.t, 20*time.Second))
-	if err := result.Error(); err != nil {
-		return nil, err // Raw does not say why
-	}
-	return result.Raw()
-}
-
-// bound makes a Node with labels and returns the client of its agent, whose token is bound to it.
-func (r *realAPIServer) bound(admin *Client, node string, labels map[string]string) *Client {
-	r.t.Helper()
-	object, err := json.Marshal(map[string]any{"kind": "Node", "apiVersion": "v1",
-		"metadata": map[string]any{"name": node, "labels": labels}})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	made, err := r.send(admin, "POST", "/api/v1/nodes", string(object))
-	if apierrors.IsAlreadyExists(err) {
-		made, err = r.send(admin, "GET", "/api/v1/nodes/"+node, "")
-	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	var of corev1.Node
-	if err := json.Unmarshal(made, &of); err != nil {
-		r.t.Fatal(err)
-	}
-	answer, err := r.send(admin, "POST", "/api/v1/namespaces/nodeagent/serviceaccounts/nodeagent/token", fmt.Sprintf(
-		`{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","spec":{"expirationSeconds":3600,"boundObjectRef":
-		  {"kind":"Node","apiVersion":"v1","name":%q,"uid":%q}}}`, node, of.UID))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	var token struct{ Status struct{ Token string } }
-	if err := json.Unmarshal(answer, &token); err != nil || token.Status.Token == "" {
-		r.t.Fatalf("no token: %v", err)
-	}
-	return r.client(token.Status.Token, node)
-}
-
-// fleet returns the claims of a client's node.
-func (r *realAPIServer) fleet(c *Client, settings fleet.Settings, leases fleet.Leases) *fleet.Fleet {
-	settings.Namespace = claimsNamespace
-	if leases == nil {
-		leases = c
-	}
-	poll, patience := 50*time.Millisecond, 2*time.Second
-	if *long { // each of 500 that wait lists them all
-		poll, patience = time.Second, 13*time.Second
-	}
-	return fleet.New(fleet.Config{
-		Settings: settings,
-		Cluster:  fleet.Cluster{Leases: leases, Node: c.GetNode, Nodes: c.Nodes, Paused: c.HasConfigMap},
-		Now:      func() time.Duration { return host.Now().SinceBoot },
-		Poll:     poll, Patience: patience,
-	})
-}
-
-// budget are settings without a storm.
-func budget(slots, isolated int) fleet.Settings {
-	return fleet.Settings{Slots: slots, Isolated: isolated, Storm: 10_000}
-}
-
-// until repeats a request until its error is as wanted: rights and policies come into force within a second or so.
-func until(t *testing.T, what string, ask func() error, want func(error) bool) {
-	t.Helper()
-	var err error
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-		if err = ask(); want(err) {
-			return
-		}
-	}
-	t.Fatalf("%s: %v", what, err)
-}
-
-func byPolicy(err error) bool {
-	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "ValidatingAdmissionPolicy")
-}
-
 // TestRealAPIServerClaims: with the rights and policies of the chart and real tokens that are bound to nodes.
 func TestRealAPIServerClaims(t *testing.T) {
 	r := newRealAPIServer(t)
 	admin := r.client("admin")
-	r.ready(admin)
 	r.apply(admin, "rbac.yaml")
 	r.apply(admin, "rights.yaml")
 	a := r.bound(admin, "node-a", map[string]string{"pool": "red"})
@@ -222,23 +76,9 @@ func (r *realAPIServer) unconfined(admin, a *Client) {
 	}
 }
 
-// claims returns the names of all claims.
-func (r *realAPIServer) claims(admin *Client) []string {
-	r.t.Helper()
-	leases, date, err := admin.ListLeases(within(r.t, 20*time.Second), claimsNamespace, "")
-	if err != nil || time.Since(date).Abs() > 10*time.Second {
-		r.t.Fatalf("ListLeases() at %s: %v", date, err)
-	}
-	var names []string
-	for _, l := range leases {
-		names = append(names, l.Name)
-	}
-	return names
-}
-
 func (r *realAPIServer) pauses(t *testing.T, admin, a *Client) {
 	const path = "/api/v1/namespaces/" + claimsNamespace + "/configmaps"
-	r.create(admin, path, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"pause"}}`)
+	r.Create(path, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"pause"}}`, nil)
 	f := r.fleet(a, budget(1, 1), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -322,8 +162,8 @@ func (r *realAPIServer) removal(t *testing.T, admin, a *Client) {
 		}
 		return all
 	}
-	r.create(admin, "/api/v1/namespaces/nodeagent/configmaps",
-		`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"node-b"}}`)
+	r.Create("/api/v1/namespaces/nodeagent/configmaps",
+		`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"node-b"}}`, nil)
 	for path, patch := range map[string]string{
 		node:             `{"metadata":{"annotations":{"a":"b"}},"spec":{"taints":[{"key":"team","value":"red","effect":"NoSchedule"}]}}`,
 		node + "/status": `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`,
@@ -388,10 +228,10 @@ func (r *realAPIServer) stolenToken(t *testing.T, admin, a, b *Client) {
 	if _, err := r.send(b, "POST", path, lease("slot.node-b", "node-b", slots, 60, "")); err != nil {
 		t.Fatal(err)
 	}
-	r.create(admin, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", `{"kind":"ClusterRoleBinding",
+	r.Create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", `{"kind":"ClusterRoleBinding",
 	  "apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"too-much"},
 	  "roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"cluster-admin"},
-	  "subjects":[{"kind":"ServiceAccount","name":"nodeagent","namespace":"nodeagent"}]}`)
+	  "subjects":[{"kind":"ServiceAccount","name":"nodeagent","namespace":"nodeagent"}]}`, nil)
 	until(t, "all rights", func() error {
 		_, err := r.send(a, "DELETE", path+"/slot.node-b", "")
 		return err

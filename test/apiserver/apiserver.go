@@ -25,7 +25,11 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// Server is a kube-apiserver. Its administrator has the token "admin".
+// tokens are those of the administrator, of a user without rights, and of the node "node-a": token, user, UID, groups.
+const tokens = "admin,admin,1,system:masters\nagent,agent,2\nnode,system:node:node-a,3,system:nodes\n"
+
+// Server is a kube-apiserver. Its administrator has the token "admin"; "agent" has no rights but those that the test
+// gives it; "node" is the identity of the kubelet of node-a.
 type Server struct {
 	URL    string
 	CAFile string
@@ -47,13 +51,13 @@ func Start(t testing.TB, root string) *Server {
 	s.URL, s.CAFile = "https://"+address, filepath.Join(s.dir, "pki/apiserver.crt")
 	s.run(etcd, "--data-dir", s.dir+"/etcd", "--listen-client-urls", client, "--advertise-client-urls", client,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
-	s.write("tokens", []byte("admin,admin,1,system:masters\n"))
+	s.write("tokens", []byte(tokens))
 	_, port, _ := net.SplitHostPort(address)
 	s.cmd = s.run(built[len(built)-1], "--etcd-servers", client, "--bind-address=127.0.0.1", "--secure-port", port,
 		"--cert-dir", s.dir+"/pki", "--token-auth-file", s.dir+"/tokens", "--authorization-mode=Node,RBAC",
-		"--disable-admission-plugins=ServiceAccount", "--service-cluster-ip-range=10.96.0.0/16",
-		"--service-account-issuer=https://test.invalid", "--service-account-key-file", s.key(),
-		"--service-account-signing-key-file", s.dir+"/sa.key")
+		"--disable-admission-plugins=ServiceAccount", "--enable-admission-plugins=NodeRestriction",
+		"--service-cluster-ip-range=10.96.0.0/16", "--service-account-issuer=https://test.invalid",
+		"--service-account-key-file", s.key(), "--service-account-signing-key-file", s.dir+"/sa.key")
 	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		if status, _, err := s.Do(http.MethodGet, "/readyz", nil); err == nil && status == http.StatusOK {
 			return s

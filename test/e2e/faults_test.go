@@ -24,8 +24,11 @@ func TestFaultsOfTheNode(t *testing.T) {
 	l := openLab(t)
 	often := map[string]any{"every": "2s"}
 	a := install(t, l, harness.Overrides{"checks": map[string]any{
-		"kubelet-health": often, "runtime-health": often, "hung-mounts": often, "csi-registration": often,
-		"stuck-pods": map[string]any{"every": "2s", "startAfter": "3s", "pullAfter": "3s"},
+		"csi-registration": often,
+		"kubelet-health":   map[string]any{"every": "2s", "timeout": "1s"},
+		"runtime-health":   map[string]any{"every": "2s", "timeout": "1s"},
+		"hung-mounts":      map[string]any{"every": "2s", "patience": "1s"},
+		"stuck-pods":       map[string]any{"every": "2s", "startAfter": "3s", "pullAfter": "3s"},
 	}})
 	if err := a.Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -48,9 +51,6 @@ func TestFaultsOfTheNode(t *testing.T) {
 		awaitFinding(t, a, "PodStuckStarting", "default/faults-stuck", true)
 		awaitFinding(t, a, "CSISocketStale", "", true)
 	})
-	awaitFinding(t, a, "MountHung", hung, false)
-	awaitFinding(t, a, "PodStuckStarting", "default/faults-stuck", false)
-	awaitFinding(t, a, "CSISocketStale", "", false)
 	t.Run("of what runs them", func(t *testing.T) {
 		for _, component := range []string{"containerd", "kubelet"} {
 			if err := l.Signal(component, syscall.SIGSTOP); err != nil {
@@ -61,6 +61,9 @@ func TestFaultsOfTheNode(t *testing.T) {
 		awaitFinding(t, a, "KubeletStopped", "", true)
 		awaitFinding(t, a, "RuntimeStopped", "", true)
 	})
+	awaitFinding(t, a, "MountHung", hung, false)
+	awaitFinding(t, a, "PodStuckStarting", "default/faults-stuck", false)
+	awaitFinding(t, a, "CSISocketStale", "", false)
 	awaitFinding(t, a, "KubeletStopped", "", false)
 	awaitFinding(t, a, "RuntimeStopped", "", false)
 	// kubelet was stopped for longer than the apiserver waits for it

@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"golang.org/x/sys/unix"
@@ -22,173 +19,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/lab"
-	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // The tests of this file run on the node of an emulated machine: cgroup v2 alone, systemd as init and for the cgroups
 // of pods, containerd 2. See TestNode in test/guest.
-
-func openSystemdNode(t *testing.T) *lab.Lab {
-	t.Helper()
-	need.Flag(t, *join != "", "-join: on an emulated machine with systemd")
-	return openLab(t)
-}
-
-// deadPod is a pod of which the apiserver and kubelet know nothing, with what its deletion has left on the node. Its
-// volume in memory is still mounted: as long as it is, kubelet touches nothing else of the pod.
-type deadPod struct {
-	t      *testing.T
-	lab    *lab.Lab
-	uid    string
-	volume string
-	wants  []inspect.Kind // that are to be found
-
-	pid       int    // of the process in its scope
-	container string // the container that was made for it
-}
-
-func newDeadPod(t *testing.T, l *lab.Lab, wants ...inspect.Kind) *deadPod {
-	t.Helper()
-	id := randomID()
-	uid := strings.Join([]string{id[:8], id[8:12], id[12:16], id[16:20], id[20:32]}, "-")
-	d := &deadPod{t: t, lab: l, uid: uid, wants: append(wants, inspect.Mount, inspect.PodDirectory),
-		volume: filepath.Join(l.Paths.KubeletRoot, "pods", uid, "volumes/kubernetes.io~empty-dir/v")}
-	if err := errors.Join(os.MkdirAll(d.volume, 0o750), unix.Mount("tmpfs", d.volume, "tmpfs", 0, "size=1m")); err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
-
-// randomID has the form of a container's ID.
-func randomID() string {
-	var b [32]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
-}
-
-func (d *deadPod) slice() string {
-	return "kubepods-besteffort-pod" + strings.ReplaceAll(d.uid, "-", "_") + ".slice"
-}
-
-func (d *deadPod) cgroup() string {
-	return "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice/" + d.slice()
-}
-
-// scope runs a process in a scope as runc makes it.
-func (d *deadPod) scope() {
-	d.t.Helper()
-	id := randomID()
-	cmd := exec.CommandContext(d.t.Context(), "systemd-run", "--quiet", "--scope",
-		"--unit=cri-containerd-"+id+".scope", "--slice="+d.slice(), "sleep", "100000")
-	cmd.Dir = "/"
-	if err := cmd.Start(); err != nil {
-		d.t.Fatal(err)
-	}
-	go func() { _ = cmd.Wait() }()
-	d.t.Cleanup(func() { _ = cmd.Process.Kill() })
-	await(d.t, "the scope", func() error {
-		pids, err := os.ReadFile(d.cgroup() + "/cri-containerd-" + id + ".scope/cgroup.procs")
-		if err == nil && len(pids) == 0 {
-			err = errors.New("it is empty")
-		}
-		return err
-	})
-	d.pid = cmd.Process.Pid
-}
-
-func await(t *testing.T, what string, try func() error) {
-	t.Helper()
-	if err := harness.WaitFor(t.Context(), 8*time.Minute, what, try); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func command(t *testing.T, name string, args ...string) string {
-	t.Helper()
-	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
-	}
-	return strings.TrimSpace(string(out))
-}
-
-// inspected is what "nodeagent inspect -o json" prints.
-type inspected struct {
-	Objects []inspect.Assessment
-	Gates   []inspect.Gate
-	Errors  []struct{ What, Error string }
-}
-
-// of returns the pod's objects of a kind.
-func (i inspected) of(d *deadPod, kind inspect.Kind) []inspect.Assessment {
-	return slices.DeleteFunc(slices.Clone(i.Objects), func(o inspect.Assessment) bool {
-		return o.Kind != kind || o.Pod.UID != d.uid
-	})
-}
-
-// awaitLeftovers inspects until each of the pods' objects is found and proven.
-func awaitLeftovers(t *testing.T, a *harness.Agent, pods ...*deadPod) (report inspected) {
-	t.Helper()
-	await(t, "proof", func() error {
-		report = inspected{}
-		if _, err := a.JSON(t.Context(), &report, "inspect"); err != nil {
-			return err
-		}
-		var missing []string
-		for _, d := range pods {
-			for _, kind := range d.wants {
-				found := report.of(d, kind)
-				if len(found) == 0 {
-					missing = append(missing, fmt.Sprintf("no %s of %s", kind, d.uid))
-				}
-				for _, o := range found {
-					if o.Verdict != inspect.Leftover {
-						missing = append(missing, fmt.Sprintf("%s %s of %s is %s: %s", kind, o.ID, d.uid, o.Verdict, o.Why))
-					}
-				}
-			}
-		}
-		if len(missing) > 0 {
-			return fmt.Errorf("%s; gates %+v; errors %v", strings.Join(missing, "\n"), report.Gates, report.Errors)
-		}
-		return nil
-	})
-	return report
-}
-
-// awaitReleased cleans until nothing of the pods is found.
-func awaitReleased(t *testing.T, a *harness.Agent, pods ...*deadPod) {
-	t.Helper()
-	var last harness.Answer
-	err := harness.WaitFor(t.Context(), 8*time.Minute, "the release", func() (err error) {
-		if last, err = a.CLI(t.Context(), "clean", "--yes"); err != nil {
-			return err
-		}
-		var report inspected
-		if _, err := a.JSON(t.Context(), &report, "inspect"); err != nil {
-			return err
-		}
-		for _, d := range pods {
-			for _, kind := range d.wants {
-				for _, o := range report.of(d, kind) {
-					err = errors.Join(err, fmt.Errorf("%s %s: %s %s", kind, o.ID, o.Verdict, o.Why))
-				}
-			}
-			if _, missing := os.Stat(d.cgroup()); missing == nil {
-				err = errors.Join(err, fmt.Errorf("%s is there", d.cgroup()))
-			}
-			if state, _ := exec.CommandContext(t.Context(), "systemctl", "is-active",
-				d.slice()).Output(); strings.TrimSpace(string(state)) == "active" {
-				err = errors.Join(err, fmt.Errorf("systemd has %s", d.slice()))
-			}
-		}
-		return err
-	})
-	t.Logf("the last clean: exit code %d\n%s%s", last.Code, last.Stdout, last.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 const qosManifest = `
 apiVersion: v1
@@ -451,47 +285,6 @@ func kubeletHangs(t *testing.T, l *lab.Lab, a *harness.Agent, d *deadPod) {
 	}
 	if err := unix.Kill(d.pid, 0); err != nil {
 		t.Errorf("the process: %v", err)
-	}
-}
-
-// foreignSlices are cgroups that look like those of pods, and are none of our kubelet's.
-type foreignSlices struct{ scopes map[string]int }
-
-func newForeignSlices(t *testing.T) foreignSlices {
-	t.Helper()
-	f := foreignSlices{scopes: map[string]int{}}
-	uid := strings.ReplaceAll("11111111-2222-3333-4444-555555555555", "-", "_")
-	for _, slice := range []string{"kubepods-other.slice", "nested-kubepods-besteffort-pod" + uid + ".slice",
-		"system.slice"} {
-		unit := "cri-containerd-" + randomID() + ".scope"
-		cmd := exec.CommandContext(t.Context(), "systemd-run", "--quiet", "--scope", "--unit="+unit, "--slice="+slice,
-			"sleep", "100000")
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
-		await(t, unit, func() error {
-			if state, _ := exec.CommandContext(t.Context(), "systemctl", "is-active", unit).Output(); string(state) !=
-				"active\n" {
-				return fmt.Errorf("it is %s", state)
-			}
-			return nil
-		})
-		f.scopes[unit] = cmd.Process.Pid
-	}
-	return f
-}
-
-func (f foreignSlices) check(t *testing.T) {
-	t.Helper()
-	for unit, pid := range f.scopes {
-		cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-		if err != nil || !strings.HasSuffix(strings.TrimSpace(string(cgroup)), "/"+unit) {
-			t.Errorf("process %d of the foreign %s was touched: %s, %v", pid, unit, cgroup, err)
-		}
-		if state := command(t, "systemctl", "is-active", unit); state != "active" {
-			t.Errorf("the foreign %s is %s", unit, state)
-		}
 	}
 }
 
