@@ -56,6 +56,9 @@ func newMetrics(s *Server) *metrics {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(m.events, m.requests, m.limited, m.identities, m.failed, m.expressions, m.future, m.append, &state{s})
+	if s.Deliveries != nil {
+		registry.MustRegister(s.Deliveries)
+	}
 	m.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	return m
 }
