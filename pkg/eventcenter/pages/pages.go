@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
@@ -33,6 +34,8 @@ type Config struct {
 	Now      func() time.Time
 	Alive    time.Duration // after which agents say that they are alive
 	Version  string
+
+	Deliveries *deliver.Manager // nil: this center delivers nothing
 }
 
 //go:embed templates assets
@@ -65,8 +68,8 @@ type view struct {
 func New(c Config) http.Handler {
 	s := &server{Config: c, templates: map[string]*template.Template{}}
 	base := template.Must(template.New("base").Funcs(functions).ParseFS(files, "templates/base.html"))
-	for _, name := range []string{"fleet", "faults", "fault", "node", "leftovers", "agents", "events", "login",
-		"message"} {
+	for _, name := range []string{"fleet", "faults", "fault", "node", "leftovers", "agents", "events", "subscriptions",
+		"login", "message"} {
 		page := template.Must(base.Clone())
 		s.templates[name] = template.Must(page.ParseFS(files, "templates/"+name+".html"))
 	}
@@ -79,6 +82,7 @@ func New(c Config) http.Handler {
 		"GET /leftovers":              s.leftovers,
 		"GET /agents":                 s.agents,
 		"GET /events":                 s.events,
+		"GET /subscriptions":          s.subscriptions,
 		"POST /say":                   s.say,
 		"POST /logout":                s.logout,
 	} {
