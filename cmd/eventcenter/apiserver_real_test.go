@@ -46,6 +46,8 @@ const (
  {"apiGroups":["authorization.k8s.io"],"resources":["subjectaccessreviews"],"verbs":["create"]}]}`
 	readerRole = `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"reader"},"rules":[
  {"nonResourceURLs":["/eventcenter/v1/nodes","/eventcenter/v1/faults"],"verbs":["get"]}]}`
+	subscriberRole = `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"subscriber"},"rules":[
+ {"nonResourceURLs":["/eventcenter/v1/subscriptions"],"verbs":["get","post"]}]}`
 )
 
 // realCluster is an apiserver with two nodes, on one of which are an agent's pod and another.
@@ -59,16 +61,16 @@ func newRealCluster(t *testing.T) *realCluster {
 	t.Helper()
 	need.Flag(t, *withAPIServer, "-apiserver: runs the kube-apiserver that a lab has built")
 	c := &realCluster{apiserver.Start(t, "../.."), t, map[string]string{}}
-	for _, role := range []string{centerRole, readerRole} {
+	for _, role := range []string{centerRole, readerRole, subscriberRole} {
 		c.Create("/apis/rbac.authorization.k8s.io/v1/clusterroles", role, nil)
 	}
-	for role, account := range map[string]string{"center": "center", "reader": "viewer"} {
+	for role, account := range map[string]string{"center": "center", "reader": "viewer", "subscriber": "registrar"} {
 		c.Create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", fmt.Sprintf(`{"kind":"ClusterRoleBinding",
 		 "apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":%q},
 		 "roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%[1]q},
 		 "subjects":[{"kind":"ServiceAccount","name":%q,"namespace":"default"}]}`, role, account), nil)
 	}
-	for _, account := range []string{"center", "viewer", "nobody", "agent"} {
+	for _, account := range []string{"center", "viewer", "registrar", "nobody", "agent"} {
 		c.create("/api/v1/namespaces/default/serviceaccounts", `{"kind":"ServiceAccount","apiVersion":"v1","metadata":{"name":%q}}`,
 			account)
 	}
@@ -259,6 +261,7 @@ func TestRealAPIServer(t *testing.T) {
 
 	t.Run("who sends", func(t *testing.T) { c.senders(t, p, ca) })
 	t.Run("who reads", func(t *testing.T) { c.readers(t, p) })
+	t.Run("who subscribes", func(t *testing.T) { c.subscribers(t, p) })
 	t.Run("agent", func(t *testing.T) { c.agents(t, p, ca) })
 	t.Run("client", c.client)
 	late := c.token("agent", "late-a", "center")
@@ -381,6 +384,29 @@ func (c *realCluster) readers(t *testing.T, p *process) {
 		{"a cluster's administrator", "admin", "/v1/events", 200},
 	} {
 		if status, answer := p.as(test.token, nil, "GET", test.path, nil); status != test.status {
+			t.Errorf("%s: %d %s, want %d", test.name, status, answer, test.status)
+		}
+	}
+}
+
+// subscribers are those whom RBAC lets register: by the verb, which is no reader's.
+func (c *realCluster) subscribers(t *testing.T, p *process) {
+	registrar := c.token("registrar", "", "")
+	for _, test := range []struct {
+		name, token, method, path string
+		status                    int
+	}{
+		{"a reader", c.token("viewer", "", ""), "POST", "/v1/subscriptions", 403},
+		{"an agent", c.token("agent", "agent-a", "center"), "POST", "/v1/subscriptions", 403},
+		{"by RBAC", registrar, "GET", "/v1/subscriptions", 200},
+		{"by RBAC, to a target that nobody permits", registrar, "POST", "/v1/subscriptions", 422},
+		{"pause", registrar, "POST", "/v1/subscriptions/a/pause", 404},
+		{"a verb that RBAC does not name", registrar, "DELETE", "/v1/subscriptions/a", 403},
+		{"a path that RBAC does not name", registrar, "POST", "/v1/dead-letters/a/b", 403},
+		{"a cluster's administrator", "admin", "DELETE", "/v1/subscriptions/a", 404},
+	} {
+		status, answer := p.as(test.token, nil, test.method, test.path, []byte(`{"name":"a","url":"https://a.example.com/"}`))
+		if status != test.status {
 			t.Errorf("%s: %d %s, want %d", test.name, status, answer, test.status)
 		}
 	}
