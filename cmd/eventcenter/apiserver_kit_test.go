@@ -41,16 +41,16 @@ func newRealCluster(t *testing.T) *realCluster {
 	t.Helper()
 	need.Flag(t, *withAPIServer, "-apiserver: runs the kube-apiserver that a lab has built")
 	c := &realCluster{apiserver.Start(t, "../.."), t, map[string]string{}}
-	for _, role := range []string{centerRole, readerRole} {
+	for _, role := range []string{centerRole, readerRole, subscriberRole} {
 		c.Create("/apis/rbac.authorization.k8s.io/v1/clusterroles", role, nil)
 	}
-	for role, account := range map[string]string{"center": "center", "reader": "viewer"} {
+	for role, account := range map[string]string{"center": "center", "reader": "viewer", "subscriber": "registrar"} {
 		c.Create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", fmt.Sprintf(`{"kind":"ClusterRoleBinding",
 		 "apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":%q},
 		 "roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%[1]q},
 		 "subjects":[{"kind":"ServiceAccount","name":%q,"namespace":"default"}]}`, role, account), nil)
 	}
-	for _, account := range []string{"center", "viewer", "nobody", "agent"} {
+	for _, account := range []string{"center", "viewer", "registrar", "nobody", "agent"} {
 		c.create("/api/v1/namespaces/default/serviceaccounts", `{"kind":"ServiceAccount","apiVersion":"v1","metadata":{"name":%q}}`,
 			account)
 	}

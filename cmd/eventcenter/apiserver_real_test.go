@@ -26,6 +26,8 @@ const (
  {"apiGroups":["authorization.k8s.io"],"resources":["subjectaccessreviews"],"verbs":["create"]}]}`
 	readerRole = `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"reader"},"rules":[
  {"nonResourceURLs":["/eventcenter/v1/nodes","/eventcenter/v1/faults"],"verbs":["get"]}]}`
+	subscriberRole = `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"subscriber"},"rules":[
+ {"nonResourceURLs":["/eventcenter/v1/subscriptions"],"verbs":["get","post"]}]}`
 )
 
 // A node speaks only for itself, readers are those that RBAC names, and an apiserver that is away stops nobody whom it
@@ -55,6 +57,7 @@ func TestRealAPIServer(t *testing.T) {
 
 	t.Run("who sends", func(t *testing.T) { c.senders(t, p, ca) })
 	t.Run("who reads", func(t *testing.T) { c.readers(t, p) })
+	t.Run("who subscribes", func(t *testing.T) { c.subscribers(t, p) })
 	t.Run("agent", func(t *testing.T) { c.agents(t, p, ca) })
 	t.Run("client", c.client)
 	late := c.token("agent", "late-a", "center")
@@ -177,6 +180,29 @@ func (c *realCluster) readers(t *testing.T, p *process) {
 		{"a cluster's administrator", "admin", "/v1/events", 200},
 	} {
 		if status, answer := p.as(test.token, nil, "GET", test.path, nil); status != test.status {
+			t.Errorf("%s: %d %s, want %d", test.name, status, answer, test.status)
+		}
+	}
+}
+
+// subscribers are those whom RBAC lets register: by the verb, which is no reader's.
+func (c *realCluster) subscribers(t *testing.T, p *process) {
+	registrar := c.token("registrar", "", "")
+	for _, test := range []struct {
+		name, token, method, path string
+		status                    int
+	}{
+		{"a reader", c.token("viewer", "", ""), "POST", "/v1/subscriptions", 403},
+		{"an agent", c.token("agent", "agent-a", "center"), "POST", "/v1/subscriptions", 403},
+		{"by RBAC", registrar, "GET", "/v1/subscriptions", 200},
+		{"by RBAC, to a target that nobody permits", registrar, "POST", "/v1/subscriptions", 422},
+		{"pause", registrar, "POST", "/v1/subscriptions/a/pause", 404},
+		{"a verb that RBAC does not name", registrar, "DELETE", "/v1/subscriptions/a", 403},
+		{"a path that RBAC does not name", registrar, "POST", "/v1/dead-letters/a/b", 403},
+		{"a cluster's administrator", "admin", "DELETE", "/v1/subscriptions/a", 404},
+	} {
+		status, answer := p.as(test.token, nil, test.method, test.path, []byte(`{"name":"a","url":"https://a.example.com/"}`))
+		if status != test.status {
 			t.Errorf("%s: %d %s, want %d", test.name, status, answer, test.status)
 		}
 	}

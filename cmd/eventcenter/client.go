@@ -25,11 +25,12 @@ const (
 
 // get asks the center. The caller closes the body of the answer.
 func (o *options) get(ctx context.Context, path string, headers map[string]string) (*http.Response, error) {
-	return o.send(ctx, http.MethodGet, path, headers)
+	return o.send(ctx, http.MethodGet, path, headers, nil)
 }
 
-func (o *options) send(ctx context.Context, method, path string, headers map[string]string) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, method, o.address()+path, nil)
+func (o *options) send(ctx context.Context, method, path string, headers map[string]string,
+	body io.Reader) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, method, o.address()+path, body)
 	if err != nil {
 		return nil, err
 	}
@@ -90,9 +91,15 @@ func (o *options) client() (*http.Client, error) {
 
 // ask decodes an answer; with -o json it prints it as it is, and printed is true.
 func (o *options) ask(ctx context.Context, w io.Writer, path string, answer any) (printed bool, err error) {
+	return o.call(ctx, w, http.MethodGet, path, nil, answer)
+}
+
+// call is ask by any method, with a body.
+func (o *options) call(ctx context.Context, w io.Writer, method, path string, body io.Reader, answer any) (printed bool,
+	err error) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	response, err := o.get(ctx, path, nil)
+	response, err := o.send(ctx, method, path, nil, body)
 	if err != nil {
 		return false, err
 	}

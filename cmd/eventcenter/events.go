@@ -17,7 +17,7 @@ import (
 
 func newEvents(o *options) *cobra.Command {
 	var follow bool
-	var after string
+	var after, cel string
 	var limit int
 	filter := map[string]*[]string{}
 	cmd := &cobra.Command{
@@ -28,6 +28,9 @@ func newEvents(o *options) *cobra.Command {
 			values := query(filter)
 			if after != "" {
 				values.Set("after", after)
+			}
+			if cel != "" {
+				values.Set("cel", cel)
 			}
 			if follow {
 				return o.follow(cmd, "/v1/events?"+values.Encode())
@@ -44,6 +47,8 @@ func newEvents(o *options) *cobra.Command {
 	flags := cmd.Flags()
 	flags.BoolVarP(&follow, "follow", "f", false, "go on with what comes, until interrupted")
 	flags.StringVar(&after, "after", "", "begin after this offset (default: at the oldest)")
+	flags.StringVar(&cel, "cel", "", "only those of which this CEL expression is true, as severity == \"fatal\" && "+
+		"data.facts.device == \"sda\"")
 	flags.IntVar(&limit, "limit", 100, "at most so many; not with --follow")
 	addFilter(cmd, filter, "cluster", "node", "type", "severity", "check", "reason")
 	return cmd

@@ -26,7 +26,7 @@ says there of a fault is said in the name that is given here.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), askLimit)
 			defer cancel()
-			response, err := o.send(ctx, http.MethodPost, "/v1/sign-in-codes?"+url.Values{"name": {name}}.Encode(), nil)
+			response, err := o.send(ctx, http.MethodPost, "/v1/sign-in-codes?"+url.Values{"name": {name}}.Encode(), nil, nil)
 			if err != nil {
 				return err
 			}

@@ -73,6 +73,8 @@ func newRoot() *cobra.Command {
   eventcenter events    what happened? (--follow: and what happens)
   eventcenter node X    what is wrong with a node, and what happened on it?
   eventcenter login     a code for the pages, which show all of this in a browser
+  eventcenter subscriptions  who is sent events, and how far are they?
+  eventcenter dead-letters   what did a subscriber not take?
   eventcenter verify    can all of the journal be read, and does it give what is shown?
 
 Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
@@ -94,7 +96,8 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 	flags.StringVar(&o.ca, "ca", "", "file with the certificates that an https center is trusted by")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	root.AddCommand(newServe(o), newNodes(o), newFaults(o), newEvents(o), newNode(o), newVerify(o), newBackup(o),
-		newRestore(o), newLogin(o))
+		newRestore(o), newLogin(o),
+		newSubscriptions(o), newDeadLetters(o), newReplay(o))
 	return root
 }
 

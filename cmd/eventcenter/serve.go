@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
 )
@@ -31,6 +32,7 @@ type serveOptions struct {
 	listen            string
 	tlsCert, tlsKey   string
 	clusters, oidc    string
+	subscriptions     string
 	keep              time.Duration
 	keepBytes         int64
 	alive             time.Duration
@@ -55,6 +57,8 @@ directory, made at the first start. It listens on another address only with TLS.
 		"nodes are watched; see docs/event-center.md")
 	flags.StringVar(&s.oidc, "oidc", "", "file with the identity provider at which people sign in; see "+
 		"docs/event-center.md")
+	flags.StringVar(&s.subscriptions, "subscriptions", "", "file with the targets that events may be sent to, and with "+
+		"subscriptions; see docs/event-center.md")
 	flags.DurationVar(&s.keep, "keep", 30*24*time.Hour, "how long events are kept, by whole days; 0: for ever")
 	flags.Int64Var(&s.keepBytes, "keep-bytes", 0, "size of the journal from which the oldest days are dropped; 0: any")
 	flags.DurationVar(&s.alive, "alive", time.Minute, "after how long without an event agents say that they are alive")
@@ -110,7 +114,11 @@ func (s *serveOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.serve(ctx, center, clusters, people), center.Close())
+	deliveries, store, err := s.openDeliveries(ctx, center, log)
+	if err != nil {
+		return errors.Join(err, center.Close())
+	}
+	return errors.Join(s.serve(ctx, center, clusters, people, deliveries), store.Close(), center.Close())
 }
 
 // listenAt opens the listener and returns its address as a URL.
@@ -132,7 +140,8 @@ func (s *serveOptions) listenAt(clusters *clusters) (listener net.Listener, addr
 }
 
 // serve answers until ctx ends, then lets requests end.
-func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, clusters *clusters, people people) error {
+func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, clusters *clusters, people people,
+	deliveries *deliver.Manager) error {
 	listener, address, err := s.listenAt(clusters)
 	if err != nil {
 		return err
@@ -144,9 +153,10 @@ func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, cl
 	server := &http.Server{
 		Handler: api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.loopback,
 			Authenticate: authenticate, Authorizer: clusters.identity,
-			Alive: s.alive, Stopping: ctx.Done(), SignIn: sessions.Code,
+			Alive: s.alive, Stopping: ctx.Done(), SignIn: sessions.Code, Deliveries: deliveries,
 			Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions,
-				Provider: people.signIn(), Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version}),
+				Provider: people.signIn(), Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version,
+				Deliveries: deliveries}),
 			Health: func() api.Health { return api.Health(center.Journal.Health()) }}),
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(center.Log.Handler(), slog.LevelDebug),
@@ -157,7 +167,8 @@ func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, cl
 	fmt.Fprintf(os.Stderr, "eventcenter: listening on %s; its token is in %s; \"eventcenter login\" opens the pages\n",
 		address, plain(filepath.Join(center.Dir, "token")))
 	var upkeep sync.WaitGroup
-	upkeep.Go(func() { _ = center.Run(ctx) }) // logs what fails
+	upkeep.Go(func() { _ = center.Run(ctx) })     // logs what fails
+	upkeep.Go(func() { _ = deliveries.Run(ctx) }) // logs what fails
 	upkeep.Go(func() { clusters.run(ctx, center, s.alive) })
 	defer upkeep.Wait()
 	defer cancel()

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,9 +27,11 @@ func TestSubscribe(t *testing.T) {
 		t.Fatal(err)
 	}
 	var commands strings.Builder
-	_, rest, _ := strings.Cut(string(page), "```go\n")
-	program, _, _ := strings.Cut(rest, "```\n")
-	shell := strings.ReplaceAll(string(page), program, "")
+	shell, programs := programsOf(string(page))
+	if len(programs) != 2 {
+		t.Fatalf("%d programs", len(programs))
+	}
+	program := programs[0]
 	for line := range strings.Lines(shell) {
 		if command, ok := strings.CutPrefix(line, "    "); ok {
 			commands.WriteString(command)
@@ -56,7 +60,7 @@ func TestSubscribe(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "sh", "-euc", commands.String())
 	cmd.Env = env
 	out, err := cmd.CombinedOutput()
-	if err != nil || bytes.Count(out, []byte("FirstFault")) < 4 || !bytes.Contains(out, []byte(`"pools":`)) {
+	if err != nil || bytes.Count(out, []byte("FirstFault")) < 6 || !bytes.Contains(out, []byte(`"pools":`)) {
 		t.Errorf("%v\n%s\n%s", err, commands.String(), out)
 	}
 
@@ -64,11 +68,7 @@ func TestSubscribe(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", "consumer", "main.go")
-	build.Dir = dir
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	build(t, dir, "main.go", "consumer")
 	// consume runs the program until it has dealt with an offset, and returns what it has printed.
 	consume := func(until string) string {
 		t.Helper()
@@ -102,5 +102,81 @@ func TestSubscribe(t *testing.T) {
 	raise("SecondFault") // while it is away
 	if got := consume("2"); strings.Contains(got, "FirstFault") || !strings.Contains(got, "SecondFault") {
 		t.Errorf("it has begun again:\n%s", got)
+	}
+}
+
+// programsOf returns a page without its Go programs, and these.
+func programsOf(page string) (shell string, programs []string) {
+	for {
+		before, rest, found := strings.Cut(page, "```go\n")
+		shell += before
+		if !found {
+			return shell, programs
+		}
+		program, after, _ := strings.Cut(rest, "```\n")
+		programs, page = append(programs, program), after
+	}
+}
+
+func build(t *testing.T, dir, source, program string) {
+	t.Helper()
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, source)
+	build.Dir = dir
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// The webhook of docs/subscribe.md works as it stands there: it takes what the center has signed, and nothing else.
+func TestSubscribeWebhook(t *testing.T) {
+	need.Program(t, "go")
+	page, err := os.ReadFile("../../docs/subscribe.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, programs := programsOf(string(page))
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(programs[len(programs)-1]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	build(t, dir, "main.go", "webhook")
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // its port is free
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	h := &webhook{t: t, url: "http://" + address}
+	file := h.settings("subscriptions: [{name: a, url: '" + h.url + "/hook', filter: {severity: [warning]}}]\n")
+	secret, err := os.ReadFile(filepath.Join(filepath.Dir(file), "secret"))
+	if err != nil || listener.Close() != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	receiver := exec.CommandContext(t.Context(), filepath.Join(dir, "webhook"))
+	receiver.Env = append(os.Environ(), "LISTEN="+address, "SECRET="+string(secret))
+	receiver.Stdout, receiver.Stderr = log, log
+	if err := receiver.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = receiver.Process.Kill(); _ = receiver.Wait() }()
+	p := start(t, t.TempDir(), "--subscriptions", file)
+	if err := p.post(raised("node-1", 1), raised("node-2", 1)); err != nil {
+		t.Fatal(err)
+	}
+	h.await("two events", func() bool {
+		text, _ := os.ReadFile(filepath.Join(dir, "log"))
+		return strings.Contains(string(text), "node-1 io.github.nodeagent.fault.raised.v1 Slow the name server is slow") &&
+			strings.Contains(string(text), "node-2 ")
+	})
+	forged, err := http.Post(h.url, "application/cloudevents-batch+json", strings.NewReader("[]")) //nolint:noctx // a test
+	if err != nil || forged.StatusCode != http.StatusUnauthorized {
+		t.Errorf("%v, %v", forged, err)
+	}
+	if err == nil {
+		forged.Body.Close()
 	}
 }

@@ -97,6 +97,17 @@ type Silence struct {
 	Nodes   int       `json:"nodes,omitempty"` // of a cluster: how many are silent
 }
 
+// Lost is the data of subscription.gap: what a subscriber will not see, and where it finds the state instead.
+type Lost struct {
+	Subscription string `json:"subscription"`
+	From         string `json:"from"` // offsets, inclusive
+	To           string `json:"to"`
+	Reason       string `json:"reason"`
+	Snapshot     string `json:"snapshot"`          // path at the center
+	Cluster      string `json:"cluster,omitempty"` // where only the events of one node are lost
+	Node         string `json:"node,omitempty"`
+}
+
 // readData decodes the data of a type.
 func readData(t Type, data []byte) (any, error) {
 	switch t {

@@ -59,6 +59,8 @@ const (
 	NodeRemoved   Type = typePrefix + "node.removed.v1"
 	ClusterSilent Type = typePrefix + "cluster.silent.v1"
 	ClusterSeen   Type = typePrefix + "cluster.seen.v1"
+	// SubscriptionGap is said to one subscriber alone, and is not in the journal.
+	SubscriptionGap Type = typePrefix + "subscription.gap.v1" // Lost
 )
 
 const (

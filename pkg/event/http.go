@@ -1,6 +1,7 @@
 package event
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -22,11 +23,11 @@ func Binary(encoded []byte) (http.Header, []byte, error) {
 	}
 	headers := http.Header{}
 	for name, value := range members {
-		if name == "data" {
+		if name == "data" || name == "data_base64" {
 			continue
 		}
-		var text string
-		if err := json.Unmarshal(value, &text); err != nil {
+		text, err := attribute(value)
+		if err != nil {
 			return nil, nil, fmt.Errorf("event: attribute %s: %w", name, err)
 		}
 		if name == "datacontenttype" {
@@ -35,7 +36,37 @@ func Binary(encoded []byte) (http.Header, []byte, error) {
 			headers.Set("Ce-"+name, headerValue(text))
 		}
 	}
-	return headers, members["data"], nil
+	body, err := payload(members, headers.Get("Content-Type"))
+	return headers, body, err
+}
+
+// attribute returns the text of an attribute, which a foreign sender may have as a number or a bool.
+func attribute(value json.RawMessage) (text string, err error) {
+	switch value[0] {
+	case '"':
+		err = json.Unmarshal(value, &text)
+		return text, err
+	case '{', '[', 'n':
+		return "", fmt.Errorf("%.20s is no attribute", value)
+	}
+	return string(value), nil
+}
+
+// payload returns the data as it is without its JSON format: bytes that are there in base64, and a text that says to be
+// no JSON, are themselves.
+func payload(members map[string]json.RawMessage, media string) (body []byte, err error) {
+	if encoded, ok := members["data_base64"]; ok {
+		err = json.Unmarshal(encoded, &body) // JSON has bytes in base64
+		return body, err
+	}
+	data := members["data"]
+	media, _, _ = strings.Cut(strings.ToLower(media), ";")
+	if media = strings.TrimSpace(media); media == "" || strings.HasSuffix(media, "json") || !bytes.HasPrefix(data, []byte{'"'}) {
+		return data, nil
+	}
+	var text string
+	err = json.Unmarshal(data, &text)
+	return []byte(text), err
 }
 
 // headerValue encodes what is not printable ASCII, space, quotation mark and percent sign (binding, section 3.1.3.2).

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	control "github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 )
 
@@ -39,8 +40,9 @@ const (
 	maxManifest     = 1 << 20
 )
 
-// Backup writes the journal and the checkpoints of a directory into an archive, also while a center runs on it. The
-// checkpoints are older than the journal, so that a restored center applies the rest. A damaged journal is refused.
+// Backup writes the journal, the checkpoints and the control store of a directory into an archive, also while a center runs
+// on it. All others are older than the journal, so that a restored center applies and delivers the rest. A damaged journal
+// is refused.
 func Backup(ctx context.Context, dir, archive string) (m Manifest, err error) {
 	f, err := os.OpenFile(archive, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -65,6 +67,19 @@ func (b *backup) write(ctx context.Context, dir string) (err error) {
 			return err
 		}
 	}
+	scratch, err := os.MkdirTemp(dir, "backup-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(scratch) //nolint:errcheck // of our own; a rest harms nobody
+	copied := filepath.Join(scratch, ControlFile)
+	err = control.Copy(ctx, filepath.Join(dir, ControlFile), copied)
+	if err == nil {
+		err = errors.Join(b.add(copied, ControlFile), os.Remove(copied))
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
 	s, err := sqlite.Open(ctx, sqlite.Options{Dir: filepath.Join(dir, journalDir),
 		Log: slog.New(slog.DiscardHandler), ReadOnly: true})
 	if err != nil {
@@ -75,11 +90,6 @@ func (b *backup) write(ctx context.Context, dir string) (err error) {
 		return fmt.Errorf("the journal is damaged: offsets %d to %d: %s", gaps[0].From, gaps[0].To, gaps[0].Reason)
 	}
 	b.Journal, b.Newest = s.Bounds().Journal, s.Bounds().Newest
-	scratch, err := os.MkdirTemp(dir, "backup-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(scratch) //nolint:errcheck // of our own; a rest harms nobody
 	err = s.Copies(ctx, scratch, func(file string) error {
 		return errors.Join(b.add(file, journalDir+"/"+filepath.Base(file)), os.Remove(file))
 	})
@@ -123,8 +133,10 @@ func (b *backup) add(file, name string) error {
 // Restore makes a directory from an archive, all of it or nothing. The journal gets a new UUID: what came after the
 // backup is not there, so that offsets will be given again.
 func Restore(archive, dir string) (m Manifest, err error) {
-	if _, err := os.Lstat(filepath.Join(dir, journalDir)); !errors.Is(err, os.ErrNotExist) {
-		return m, fmt.Errorf("%s: there is a journal already: %w", dir, errors.Join(err, os.ErrExist))
+	for what, name := range map[string]string{"journal": journalDir, "control store": ControlFile} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
+			return m, fmt.Errorf("%s: there is a %s already: %w", dir, what, errors.Join(err, os.ErrExist))
+		}
 	}
 	f, err := os.Open(archive)
 	if err != nil {
@@ -150,6 +162,10 @@ func Restore(archive, dir string) (m Manifest, err error) {
 		if err := adopt(filepath.Join(scratch, name), filepath.Join(dir, name), backedUp, m.Journal); err != nil {
 			return m, err
 		}
+	}
+	err = os.Rename(filepath.Join(scratch, ControlFile), filepath.Join(dir, ControlFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // one from before there were subscriptions
+		return m, err
 	}
 	return m, os.Rename(filepath.Join(scratch, journalDir), filepath.Join(dir, journalDir))
 }
@@ -196,7 +212,7 @@ func unpack(r io.Reader, dir string) (m Manifest, err error) {
 // expected reports whether a backup has a file of this name. Nothing else is written.
 func expected(name string) bool {
 	dir, base := filepath.Split(name)
-	return name == baseFile || name == checkpointFile || dir == journalDir+"/" && sqlite.IsPartition(base)
+	return name == baseFile || name == checkpointFile || name == ControlFile || dir == journalDir+"/" && sqlite.IsPartition(base)
 }
 
 func extract(r io.Reader, dir, name string) (BackupFile, error) {

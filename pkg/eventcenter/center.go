@@ -21,6 +21,9 @@ const (
 	checkpointFile = "model.json" // of the model, now and then
 	baseFile       = "base.json"  // of the model where the journal begins, since it was trimmed
 
+	// ControlFile in the directory is the control store of a center that needs nothing beside it.
+	ControlFile = "control.db"
+
 	replayPage = 1000 // records
 
 	checkpointEvery  = 5 * time.Minute

@@ -139,7 +139,11 @@ func prometheus(t *testing.T) string {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	agent, center, prom := address(t), address(t), address(t)
-	running(t, dir+"/eventcenter", "serve", "--dir", dir+"/center", "--listen", center)
+	running(t, dir+"/eventcenter", "serve", "--dir", dir+"/center", "--listen", center, "--subscriptions",
+		write(t, dir+"/subscriptions.yaml", fmt.Sprintf(`
+targets: [{url: "http://hooks.example.com/", secretFile: %s/secret}]
+subscriptions: [{name: a, url: "http://hooks.example.com/"}]
+`, dir)))
 	token := dir + "/center/token"
 	if err := harness.WaitFor(t.Context(), time.Minute, "the center's token", func() error {
 		_, err := os.Stat(token)

@@ -35,6 +35,7 @@ func types() map[event.Type]any {
 		event.OperatorCommented: event.Operator{},
 		event.NodeBlind:         event.Silence{}, event.NodeLost: event.Silence{}, event.NodeSeen: event.Silence{},
 		event.NodeRemoved: event.Silence{}, event.ClusterSilent: event.Silence{}, event.ClusterSeen: event.Silence{},
+		event.SubscriptionGap: event.Lost{},
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/nodeagent/nodeagent/pkg/event/schemas"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
@@ -56,6 +57,8 @@ type Config struct {
 
 	Pages  http.Handler // everything beside the routes; nil: nothing
 	SignIn func(name string) (code string, ends time.Time, err error)
+
+	Deliveries *deliver.Manager // nil: this center delivers nothing
 
 	Alive  time.Duration // after which agents say that they are alive; 0: a minute
 	Limits Limits
@@ -130,26 +133,37 @@ func orDefault[T int | int64 | float64 | time.Duration](value, standard T) T {
 	return value
 }
 
-// route is how a request is answered. An open one needs no identity.
+// route is how a request is answered. An open one needs no identity. A right is needed to read, and for what changes more
+// than the journal, where everybody speaks for a source.
 type route struct {
 	answer func(http.ResponseWriter, *http.Request, Identity)
 	open   bool
+	right  bool
 }
 
 func (s *Server) routes() map[string]route {
 	return map[string]route{
-		"POST /v1/events":                {answer: s.intake},
-		"GET /v1/events":                 {answer: s.events},
-		"GET /v1/nodes":                  {answer: s.nodes},
-		"GET /v1/nodes/{cluster}/{node}": {answer: s.node},
-		"GET /v1/faults":                 {answer: s.faults},
-		"GET /v1/avoid":                  {answer: s.avoided},
-		"POST /v1/sign-in-codes":         {answer: s.signInCode},
-		"GET /metrics":                   {answer: s.metrics.serve},
-		"GET /healthz":                   {answer: s.healthz, open: true},
-		"GET /readyz":                    {answer: s.readyz, open: true},
-		"GET /openapi.json":              {answer: s.openAPI, open: true},
-		"GET /schemas/{name}":            {answer: s.schema, open: true},
+		"POST /v1/events":                        {answer: s.intake},
+		"GET /v1/events":                         {answer: s.events},
+		"GET /v1/nodes":                          {answer: s.nodes},
+		"GET /v1/nodes/{cluster}/{node}":         {answer: s.node},
+		"GET /v1/faults":                         {answer: s.faults},
+		"GET /v1/avoid":                          {answer: s.avoided},
+		"POST /v1/sign-in-codes":                 {answer: s.signInCode},
+		"GET /v1/subscriptions":                  {answer: s.subscriptions},
+		"POST /v1/subscriptions":                 {answer: s.subscribe, right: true},
+		"DELETE /v1/subscriptions/{name}":        {answer: s.unsubscribe, right: true},
+		"POST /v1/subscriptions/{name}/{action}": {answer: s.changeSubscription, right: true},
+		"GET /v1/dead-letters":                   {answer: s.deadLetters},
+		"GET /v1/dead-letters/{name}/{id}":       {answer: s.deadLetter},
+		"POST /v1/dead-letters/{name}/{id}":      {answer: s.redeliver, right: true},
+		"DELETE /v1/dead-letters/{name}/{id}":    {answer: s.forget, right: true},
+		"GET /v1/audit":                          {answer: s.audit},
+		"GET /metrics":                           {answer: s.metrics.serve},
+		"GET /healthz":                           {answer: s.healthz, open: true},
+		"GET /readyz":                            {answer: s.readyz, open: true},
+		"GET /openapi.json":                      {answer: s.openAPI, open: true},
+		"GET /schemas/{name}":                    {answer: s.schema, open: true},
 	}
 }
 
@@ -187,8 +201,8 @@ func (s *Server) guarded(pattern string, r route) http.HandlerFunc {
 			return
 		}
 		who, refusal := s.identified(req)
-		if refusal == nil && (req.Method == http.MethodGet || req.Method == http.MethodHead) {
-			refusal = s.mayRead(req, who, path)
+		if refusal == nil && (r.right || req.Method == http.MethodGet || req.Method == http.MethodHead) {
+			refusal = s.permit(req, who, path)
 		}
 		if refusal != nil {
 			refusal.answer(w)

@@ -41,9 +41,9 @@ type User struct {
 	Extra  map[string][]string
 }
 
-// Authorizer decides who may read.
+// Authorizer decides who may read, and who may change subscriptions.
 type Authorizer interface {
-	// Authorize returns nil where somebody may use a verb (get) on a path of the interface, without its parameters
+	// Authorize returns nil where somebody may use a verb (get, post, delete) on a path of the interface, without its parameters
 	// (/v1/nodes, also for one node); else a Refusal.
 	Authorize(ctx context.Context, who Identity, verb, path string) error
 }
@@ -98,15 +98,20 @@ func (s *Server) identified(r *http.Request) (Identity, *Refusal) {
 	return who, nil
 }
 
-// mayRead refuses who has no right to read.
-func (s *Server) mayRead(r *http.Request, who Identity, path string) *Refusal {
+// permit refuses who has no right to a path: the verb of the right is the request's method, in lower case. Who may read
+// all may not for that reason change anything.
+func (s *Server) permit(r *http.Request, who Identity, path string) *Refusal {
+	verb := strings.ToLower(r.Method)
+	if r.Method == http.MethodHead {
+		verb = "get"
+	}
 	switch {
-	case who.Reads:
+	case who.Any, who.Reads && verb == "get":
 		return nil
 	case s.Authorizer == nil:
-		return &Refusal{Status: http.StatusForbidden, Reason: "this identity may send events, not read"}
+		return &Refusal{Status: http.StatusForbidden, Reason: "this identity may not " + verb + " " + path}
 	}
-	if err := s.Authorizer.Authorize(r.Context(), who, "get", path); err != nil {
+	if err := s.Authorizer.Authorize(r.Context(), who, verb, path); err != nil {
 		return refusalOf(err, http.StatusForbidden)
 	}
 	return nil

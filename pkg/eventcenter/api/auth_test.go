@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -159,4 +160,46 @@ func TestNodeRequests(t *testing.T) {
 	}
 	node = "b"
 	c.send(raised("b", 1, "x", "fatal"))
+}
+
+// verbs is an authorizer that knows rights, as "VERB PATH".
+type verbs []string
+
+func (v verbs) Authorize(_ context.Context, _ api.Identity, verb, path string) error {
+	if slices.Contains(v, verb+" "+path) {
+		return nil
+	}
+	return &api.Refusal{Status: http.StatusForbidden, Reason: "no right to " + verb + " " + path}
+}
+
+// Who may read all may not change subscriptions: that is a right of its own, by the method. A node never has it.
+func TestRightToSubscribe(t *testing.T) {
+	r := verbs{"get /v1/subscriptions", "post /v1/dead-letters"}
+	var who api.Identity
+	c := newCenter(t, func(config *api.Config) {
+		config.Authorizer = r
+		config.Authenticate = func(*http.Request) (api.Identity, error) { return who, nil }
+	})
+	for _, test := range []struct {
+		who    api.Identity
+		method string
+		path   string
+		want   int
+	}{
+		{api.Identity{Name: "page", Reads: true}, "GET", "/v1/subscriptions", 404}, // this center delivers nothing
+		{api.Identity{Name: "page", Reads: true}, "POST", "/v1/subscriptions", 403},
+		{api.Identity{Name: "page", Reads: true}, "DELETE", "/v1/subscriptions/a", 403},
+		{api.Identity{Name: "page", Reads: true}, "DELETE", "/v1/dead-letters/a/b", 403},
+		{api.Identity{Name: "user", User: &api.User{Name: "user"}}, "GET", "/v1/subscriptions", 404},
+		{api.Identity{Name: "user", User: &api.User{Name: "user"}}, "POST", "/v1/subscriptions", 403},
+		{api.Identity{Name: "user", User: &api.User{Name: "user"}}, "POST", "/v1/subscriptions/a/pause", 403},
+		{api.Identity{Name: "user", User: &api.User{Name: "user"}}, "POST", "/v1/dead-letters/a/b", 404},
+		{api.Identity{Name: "user", User: &api.User{Name: "user"}}, "GET", "/v1/audit", 403},
+		{api.Identity{Name: "administrator", Any: true}, "POST", "/v1/subscriptions", 404},
+	} {
+		who = test.who
+		if got, answer := c.do(c.request(test.method, test.path, "", "")); got.StatusCode != test.want {
+			t.Errorf("%s: %s %s: %d, want %d: %s", who.Name, test.method, test.path, got.StatusCode, test.want, answer)
+		}
+	}
 }

@@ -140,7 +140,7 @@ const ownPrefix = "io.github.nodeagent."
 // centers matches the sources of what the center itself says, centerTypes the types of it.
 var (
 	centers     = regexp.MustCompile(`^/clusters/[^/]*/eventcenter$`)
-	centerTypes = regexp.MustCompile(`^io\.github\.nodeagent\.(operator\.|cluster\.|node\.(blind|lost|seen|removed)\.)`)
+	centerTypes = regexp.MustCompile(`^io\.github\.nodeagent\.(operator\.|cluster\.|subscription\.|node\.(blind|lost|seen|removed)\.)`)
 )
 
 // plain refuses what is no CloudEvent, and attributes that are too long or have control characters.

@@ -21,8 +21,10 @@ type metrics struct {
 	// identities counts who was recognized, and how
 	identities *prometheus.CounterVec
 	failed     prometheus.Counter
-	future     prometheus.Counter
-	append     prometheus.Histogram
+	// expressions counts events of which a consumer's expression could not tell
+	expressions prometheus.Counter
+	future      prometheus.Counter
+	append      prometheus.Histogram
 }
 
 const namespace = "eventcenter"
@@ -42,6 +44,8 @@ func newMetrics(s *Server) *metrics {
 			"cluster", "by", "result"),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "append_failures_total",
 			Help: "Batches that the journal could not store; their senders keep them."}),
+		expressions: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "expression_errors_total",
+			Help: "Events left out of an answer because the request's CEL expression could not be evaluated."}),
 		future: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "future_events_total",
 			Help: "Events whose time is over 5 minutes ahead of the center's clock."}),
 		append: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: "append_seconds",
@@ -51,7 +55,10 @@ func newMetrics(s *Server) *metrics {
 		m.events.WithLabelValues(result)
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(m.events, m.requests, m.limited, m.identities, m.failed, m.future, m.append, &state{s})
+	registry.MustRegister(m.events, m.requests, m.limited, m.identities, m.failed, m.expressions, m.future, m.append, &state{s})
+	if s.Deliveries != nil {
+		registry.MustRegister(s.Deliveries)
+	}
 	m.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	return m
 }

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expression"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
@@ -42,13 +44,20 @@ type List struct {
 
 // events is GET /v1/events: a page, or with Accept: text/event-stream all that comes.
 func (s *Server) events(w http.ResponseWriter, r *http.Request, _ Identity) {
-	if !only(w, r.URL.Query(), "after", "limit", "journal", "cluster", "node", "type", "severity", "check", "reason") {
+	if !only(w, r.URL.Query(), "after", "limit", "journal", "cluster", "node", "type", "severity", "check", "reason", "cel") {
 		return // a filter with a typing error would pass everything
 	}
 	q, err := queryOf(r)
 	if err != nil {
 		refuse(w, http.StatusBadRequest, err.Error(), nil)
 		return
+	}
+	var wanted *expression.Expression
+	if text := r.URL.Query().Get("cel"); text != "" {
+		if wanted, err = expression.Compile(text); err != nil {
+			refuse(w, http.StatusBadRequest, "cel: "+quote(err), nil)
+			return
+		}
 	}
 	bounds := s.Journal.Bounds()
 	if id := r.URL.Query().Get("journal"); id != "" && id != bounds.Journal {
@@ -64,7 +73,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, _ Identity) {
 		return
 	}
 	if strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
-		s.stream(w, r, q)
+		s.stream(w, r, q, wanted)
 		return
 	}
 	page, err := s.Journal.Read(r.Context(), q)
@@ -76,10 +85,24 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, _ Identity) {
 	answer := List{Events: []Item{}, Gaps: page.Gaps, Next: strconv.FormatUint(page.Next, 10),
 		Oldest: strconv.FormatUint(bounds.Oldest, 10), Newest: strconv.FormatUint(bounds.Newest, 10),
 		Journal: bounds.Journal}
-	for _, record := range page.Records {
+	for _, record := range s.selected(wanted, page.Records) {
 		answer.Events = append(answer.Events, itemOf(record))
 	}
 	respond(w, http.StatusOK, answer)
+}
+
+// selected returns the records that an expression is true of; nil: all. One of which it cannot be told is counted.
+func (s *Server) selected(wanted *expression.Expression, records []journal.Record) []journal.Record {
+	if wanted == nil {
+		return records
+	}
+	return slices.DeleteFunc(records, func(r journal.Record) bool {
+		match, err := wanted.Matches(r)
+		if err != nil {
+			s.metrics.expressions.Inc()
+		}
+		return !match
+	})
 }
 
 // reached waits for a moment until the journal has an offset: this replica may be behind the one that gave it.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expression"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
@@ -24,10 +25,12 @@ type subscriber struct {
 	w   io.Writer
 	out *http.ResponseController
 	q   journal.Query
+	// wanted is true of the events that are sent; nil: of all
+	wanted *expression.Expression
 }
 
 // stream follows the journal until the subscriber leaves.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, q journal.Query) {
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, q journal.Query, wanted *expression.Expression) {
 	select {
 	case s.streams <- struct{}{}:
 		defer func() { <-s.streams }()
@@ -38,7 +41,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, q journal.Query)
 	q.Limit = maxLimit
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.WriteHeader(http.StatusOK)
-	sub := &subscriber{s: s, w: w, out: http.NewResponseController(w), q: q}
+	sub := &subscriber{s: s, w: w, out: http.NewResponseController(w), q: q, wanted: wanted}
 	err := sub.follow(r)
 	if err != nil && r.Context().Err() == nil {
 		s.Log.Info("a subscriber is disconnected", "err", err)
@@ -89,7 +92,7 @@ func (sub *subscriber) page(r *http.Request) error {
 		return err
 	}
 	gaps := page.Gaps
-	for _, record := range page.Records {
+	for _, record := range sub.s.selected(sub.wanted, page.Records) {
 		for len(gaps) > 0 && gaps[0].From < record.Offset {
 			if err := sub.gap(gaps[0]); err != nil {
 				return err

@@ -221,6 +221,10 @@ func TestReaders(t *testing.T) {
 	if home.accesses != 2 {
 		t.Errorf("%d questions", home.accesses)
 	}
+	page := api.Identity{Name: "page", Reads: true} // signed in
+	if c.Authorize(t.Context(), page, "get", "/v1/nodes") != nil || c.Authorize(t.Context(), page, "post", "/v1/subscriptions") == nil {
+		t.Error("who may read all may change subscriptions")
+	}
 	stranger := who
 	if stranger.Cluster = "other"; c.Authorize(t.Context(), stranger, "get", "/v1/nodes") == nil {
 		t.Error("a user of another cluster, with the same name, reads")

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
@@ -35,6 +36,8 @@ type Config struct {
 	Now      func() time.Time
 	Alive    time.Duration // after which agents say that they are alive
 	Version  string
+
+	Deliveries *deliver.Manager // nil: this center delivers nothing
 }
 
 // SignIn is a way to sign in beside codes: at an identity provider.
@@ -78,8 +81,8 @@ type view struct {
 func New(c Config) http.Handler {
 	s := &server{Config: c, templates: map[string]*template.Template{}}
 	base := template.Must(template.New("base").Funcs(functions).ParseFS(files, "templates/base.html"))
-	for _, name := range []string{"fleet", "faults", "fault", "node", "leftovers", "agents", "events", "login",
-		"message", "welcome"} {
+	for _, name := range []string{"fleet", "faults", "fault", "node", "leftovers", "agents", "events", "subscriptions",
+		"login", "message", "welcome"} {
 		page := template.Must(base.Clone())
 		s.templates[name] = template.Must(page.ParseFS(files, "templates/"+name+".html"))
 	}
@@ -92,6 +95,7 @@ func New(c Config) http.Handler {
 		"GET /leftovers":              s.leftovers,
 		"GET /agents":                 s.agents,
 		"GET /events":                 s.events,
+		"GET /subscriptions":          s.subscriptions,
 		"POST /say":                   s.say,
 		"POST /logout":                s.logout,
 	} {

@@ -8,12 +8,14 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
 
 // functions are those of the templates.
 var functions = template.FuncMap{
 	"ago":   ago,
+	"lag":   func(now time.Time, s deliver.Status) string { return ago(now, seconds(now, s.LagSeconds)) },
 	"at":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 	"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 	"plain": plain,

@@ -1,0 +1,270 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// openDeliveries reads the settings, and opens what was registered. Without settings nothing is delivered.
+func (s *serveOptions) openDeliveries(ctx context.Context, center *eventcenter.Center, log *slog.Logger) (*deliver.Manager,
+	control.Store, error) {
+	var settings deliver.Settings
+	if s.subscriptions != "" {
+		f, err := os.Open(s.subscriptions)
+		if err != nil {
+			return nil, nil, fmt.Errorf("--subscriptions: %w", err)
+		}
+		defer f.Close()
+		if settings, err = deliver.Read(f); err != nil {
+			return nil, nil, fmt.Errorf("--subscriptions %s: %w", s.subscriptions, err)
+		}
+	}
+	store, err := sqlite.Open(ctx, filepath.Join(center.Dir, eventcenter.ControlFile))
+	if err != nil {
+		return nil, nil, err
+	}
+	manager, err := deliver.Open(ctx, deliver.Config{Settings: settings, Journal: center.Journal, Store: store, Log: log,
+		Version: Version})
+	if err != nil {
+		return nil, nil, errors.Join(err, store.Close())
+	}
+	return manager, store, nil
+}
+
+// do asks for a change, and prints what was done.
+func (o *options) do(cmd *cobra.Command, method, path string, body io.Reader) error {
+	var answer struct{ Done string }
+	printed, err := o.call(cmd.Context(), cmd.OutOrStdout(), method, path, body, &answer)
+	if err != nil || printed {
+		return err
+	}
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), plain(answer.Done))
+	return err
+}
+
+func newSubscriptions(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "subscriptions",
+		Short: "List, add, remove, pause and resume the webhooks that events are sent to",
+		Args:  cobra.NoArgs,
+	}
+	cmd.AddCommand(newSubscriptionsList(o), newSubscriptionsAdd(o), newSubscriptionsAudit(o), &cobra.Command{
+		Use:   "remove NAME",
+		Short: "Remove a subscription, with its cursor and its dead letters",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.do(cmd, http.MethodDelete, "/v1/subscriptions/"+url.PathEscape(args[0]), nil)
+		},
+	})
+	for action, short := range map[string]string{
+		"pause":  "Send nothing for now; where it is, is kept",
+		"resume": "Go on where it was, after the target was asked again whether it wants events",
+	} {
+		cmd.AddCommand(&cobra.Command{Use: action + " NAME", Short: short, Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				return o.do(cmd, http.MethodPost, "/v1/subscriptions/"+url.PathEscape(args[0])+"/"+action, nil)
+			}})
+	}
+	return cmd
+}
+
+func newSubscriptionsList(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List subscriptions, how far they are, and what is wrong with them",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var answer api.SubscriptionList
+			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), "/v1/subscriptions", &answer)
+			if err != nil {
+				return err
+			}
+			rows := [][]string{{"NAME", "URL", "LAG", "WAITING", "HELD", "DEAD", "STATE"}}
+			wrong := false
+			for _, s := range answer.Subscriptions {
+				state := "ok"
+				switch {
+				case s.Paused != "":
+					state = "paused: " + s.Paused
+				case s.Problem != "":
+					state = s.Problem
+				}
+				wrong = wrong || state != "ok" || s.DeadLetters > 0
+				rows = append(rows, []string{s.Name, s.URL, fmt.Sprint(s.LagEvents),
+					time.Duration(s.LagSeconds * float64(time.Second)).Round(time.Second).String(), fmt.Sprint(s.Held),
+					fmt.Sprint(s.DeadLetters), api.Clip(state, 120)})
+			}
+			if !printed {
+				err = table(cmd.OutOrStdout(), rows)
+			}
+			if err == nil && wrong {
+				err = errProblems
+			}
+			return err
+		},
+	}
+}
+
+func newSubscriptionsAdd(o *options) *cobra.Command {
+	var one deliver.Subscription
+	filter := map[string]*[]string{}
+	cmd := &cobra.Command{
+		Use:   "add NAME --url URL",
+		Short: "Have events sent to a webhook",
+		Long: `Have events sent to a webhook, which must be at or below one of the targets in the center's settings (serve
+--subscriptions). It begins with what comes from now on, or after an offset.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			one.Name, one.Filter = args[0], journal.Filter{}
+			for field, values := range query(filter) {
+				one.Filter[journal.Field(field)] = values
+			}
+			body, err := json.Marshal(one)
+			if err != nil {
+				return err
+			}
+			return o.do(cmd, http.MethodPost, "/v1/subscriptions", bytes.NewReader(body))
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&one.URL, "url", "", "where to")
+	flags.StringVar(&one.CEL, "cel", "", "only events of which this CEL expression is true")
+	flags.StringVar((*string)(&one.Mode), "mode", "", "batch (default), structured or binary; the simpler one where the "+
+		"target does not take it")
+	flags.StringVar(&one.After, "after", "", "begin after this offset (default: the newest)")
+	addFilter(cmd, filter, "cluster", "node", "type", "severity", "check", "reason")
+	_ = cmd.MarkFlagRequired("url") // the flag is there
+	return cmd
+}
+
+func newSubscriptionsAudit(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "audit",
+		Short: "List who changed subscriptions, the newest first",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var answer api.AuditList
+			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), "/v1/audit?limit=1000", &answer)
+			if err != nil || printed {
+				return err
+			}
+			rows := [][]string{{"AT", "WHO", "BY", "CLUSTER", "WHAT", "SUBSCRIPTION", "DETAIL"}}
+			for _, e := range answer.Entries {
+				rows = append(rows, []string{e.At.Format(time.RFC3339), e.Who.Name, e.Who.By, e.Who.Cluster, e.What,
+					e.Subscription, e.Detail})
+			}
+			return table(cmd.OutOrStdout(), rows)
+		},
+	}
+}
+
+func newDeadLetters(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "dead-letters",
+		Short: "List, show, replay and delete events that a subscriber did not take",
+		Args:  cobra.NoArgs,
+	}
+	cmd.AddCommand(newDeadLettersList(o), &cobra.Command{
+		Use:   "show SUBSCRIPTION ID",
+		Short: "Print a dead letter with its event, as JSON",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var answer json.RawMessage
+			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), letterPath(args), &answer)
+			if err != nil || printed {
+				return err
+			}
+			var text bytes.Buffer
+			if err := json.Indent(&text, answer, "", "  "); err != nil {
+				return err
+			}
+			for line := range strings.Lines(text.String()) {
+				fmt.Fprintln(cmd.OutOrStdout(), plain(strings.TrimSuffix(line, "\n")))
+			}
+			return nil
+		},
+	})
+	for action, method := range map[string]string{"replay": http.MethodPost, "delete": http.MethodDelete} {
+		short := "Delete a dead letter"
+		if action == "replay" {
+			short = "Try a dead letter again; it is one until it was delivered"
+		}
+		cmd.AddCommand(&cobra.Command{Use: action + " SUBSCRIPTION ID", Short: short, Args: cobra.ExactArgs(2),
+			RunE: func(cmd *cobra.Command, args []string) error { return o.do(cmd, method, letterPath(args), nil) }})
+	}
+	return cmd
+}
+
+func letterPath(args []string) string {
+	return "/v1/dead-letters/" + url.PathEscape(args[0]) + "/" + url.PathEscape(args[1])
+}
+
+func newDeadLettersList(o *options) *cobra.Command {
+	var subscription string
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List dead letters, the oldest first",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var answer api.DeadLetterList
+			path := "/v1/dead-letters?" + url.Values{"subscription": {subscription}}.Encode()
+			printed, err := o.ask(cmd.Context(), cmd.OutOrStdout(), path, &answer)
+			if err != nil {
+				return err
+			}
+			rows := [][]string{{"SUBSCRIPTION", "ID", "NODE", "TYPE", "TRIED", "GIVEN UP", "REASON"}}
+			for _, l := range answer.DeadLetters {
+				rows = append(rows, []string{l.Subscription, l.ID, l.Node, strings.TrimPrefix(l.Type, "io.github.nodeagent."),
+					fmt.Sprint(l.Attempts), ago(l.At), api.Clip(l.Reason, 120)})
+			}
+			if !printed {
+				err = table(cmd.OutOrStdout(), rows)
+			}
+			if err == nil && len(answer.DeadLetters) > 0 {
+				err = errProblems
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&subscription, "subscription", "", "only those of this one")
+	return cmd
+}
+
+func newReplay(o *options) *cobra.Command {
+	var name, after string
+	cmd := &cobra.Command{
+		Use:   "replay --subscription NAME --after OFFSET",
+		Short: "Have a subscription begin again after an offset",
+		Long: `Have a subscription begin again after an offset, which may be before or after where it is. What it had already comes
+again. A new subscriber begins after any offset too: subscriptions add --after.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			path := "/v1/subscriptions/" + url.PathEscape(name) + "/replay?" + url.Values{"after": {after}}.Encode()
+			return o.do(cmd, http.MethodPost, path, nil)
+		},
+	}
+	cmd.Flags().StringVar(&name, "subscription", "", "which")
+	cmd.Flags().StringVar(&after, "after", "", "the offset")
+	_, _ = cmd.MarkFlagRequired("subscription"), cmd.MarkFlagRequired("after") // the flags are there
+	return cmd
+}

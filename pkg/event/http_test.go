@@ -1,0 +1,35 @@
+package event
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// What a foreign sender says is the same in binary mode: attributes that are no texts, bytes, and data that is no JSON.
+func TestBinaryOfForeign(t *testing.T) {
+	for text, want := range map[string]struct {
+		header http.Header
+		body   string
+	}{
+		`{"id":"1","n":7,"b":true,"data":{"a":1}}`: {http.Header{"Ce-Id": {"1"}, "Ce-N": {"7"}, "Ce-B": {"true"}}, `{"a":1}`},
+		`{"datacontenttype":"text/plain; charset=utf-8","data":"<b>\n"}`: {
+			http.Header{"Content-Type": {"text/plain; charset=utf-8"}}, "<b>\n"},
+		`{"datacontenttype":"a/b+json","data":"x"}`:                           {http.Header{"Content-Type": {"a/b+json"}}, `"x"`},
+		`{"datacontenttype":"application/octet-stream","data_base64":"AP8="}`: {http.Header{"Content-Type": {"application/octet-stream"}}, "\x00\xff"},
+	} {
+		header, body, err := Binary([]byte(text))
+		if err != nil || string(body) != want.body {
+			t.Errorf("%s: %q, %v", text, body, err)
+		}
+		if diff := cmp.Diff(want.header, header); diff != "" {
+			t.Errorf("%s\n%s", text, diff)
+		}
+	}
+	for _, text := range []string{`{"a":{}}`, `{"a":null}`, `[]`, `{"data_base64":"?"}`} {
+		if header, _, err := Binary([]byte(text)); err == nil {
+			t.Errorf("%s: %v", text, header)
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package api_test
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// An expression leaves out what it is not true of, in pages and in streams; one that is wrong or too costly is refused.
+func TestExpression(t *testing.T) {
+	c := newCenter(t, nil)
+	c.send(raised("a", 1, "sda", finding.Fatal), raised("a", 2, "sdb", finding.Fatal), raised("a", 3, "sda", finding.Info))
+	query := "?cel=" + url.QueryEscape(`data.subject.name == "sda" && severity == "fatal"`)
+	var page api.List
+	c.get("/v1/events"+query, &page)
+	if len(page.Events) != 1 || page.Events[0].Offset != "1" || page.Next != "3" {
+		t.Errorf("%+v", page)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r := c.request(http.MethodGet, "/v1/events"+query, "", "").WithContext(ctx)
+	r.Header.Set("Accept", "text/event-stream")
+	r.Header.Set("Authorization", "Bearer "+token)
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	c.send(raised("a", 4, "sdb", finding.Fatal), raised("b", 1, "sda", finding.Fatal))
+	streamed, buffer := "", make([]byte, 4096)
+	for !strings.Contains(streamed, "id: 5\ndata") {
+		n, err := response.Body.Read(buffer)
+		if err != nil {
+			t.Fatal(err, streamed)
+		}
+		streamed += string(buffer[:n])
+	}
+	if strings.Count(streamed, "\ndata: {\"offset\":") != 2 { // 1 and 5
+		t.Error(streamed)
+	}
+	for text, want := range map[string]string{`sev == "x"`: "undeclared", `data.all(a, data.all(b, a == b))`: "too costly"} {
+		r, answer := c.do(c.request(http.MethodGet, "/v1/events?cel="+url.QueryEscape(text), "", ""))
+		if r.StatusCode != 400 || !strings.Contains(answer, want) {
+			t.Errorf("%s: %d %s", text, r.StatusCode, answer)
+		}
+	}
+	c.get("/v1/events?cel="+url.QueryEscape("data.subject > 3"), &page)
+	if _, metrics := c.do(c.request(http.MethodGet, "/metrics", "", "")); len(page.Events) != 0 ||
+		!strings.Contains(metrics, "expression_errors_total 5") {
+		t.Errorf("%+v %s", page, metrics)
+	}
+}

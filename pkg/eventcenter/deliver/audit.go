@@ -1,0 +1,95 @@
+package deliver
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Who changes something.
+type Who struct {
+	Name    string `json:"name"`
+	By      string `json:"by,omitempty"`      // how that was proven
+	Cluster string `json:"cluster,omitempty"` // that vouched for it
+}
+
+// Entry says who did what, and when. It is written before it is done.
+type Entry struct {
+	At           time.Time `json:"at"`
+	Who          Who       `json:"who"`
+	What         string    `json:"what"`
+	Subscription string    `json:"subscription"`
+	Detail       string    `json:"detail,omitempty"`
+}
+
+// maxEntries are kept, the newest.
+const maxEntries = 5000
+
+// audit writes down what is about to be done. What cannot be written down is not done.
+func (m *Manager) audit(ctx context.Context, who Who, what, subscription, detail string) error {
+	now := time.Now().UTC()
+	who.Name = plain(who.Name)
+	value, err := json.Marshal(Entry{now, who, what, subscription, detail})
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	m.written++
+	key := fmt.Sprintf("%020d-%06d-%s", now.UnixNano(), m.written, rand.Text()[:8]) // in this order also within a nanosecond
+	m.mu.Unlock()
+	if _, err := m.Store.Put(ctx, audits, key, value, 0); err != nil {
+		return fmt.Errorf("it cannot be written down who does this, so it is not done: %w", err)
+	}
+	m.Log.Info("a subscription is changed", "what", what, "subscription", subscription, "who", who.Name, "by", who.By,
+		"cluster", who.Cluster)
+	m.mu.Lock()
+	m.entries++
+	over := m.entries > maxEntries
+	m.mu.Unlock()
+	if over {
+		m.forgetEntries(ctx)
+	}
+	return nil
+}
+
+// forgetEntries drops the oldest tenth.
+func (m *Manager) forgetEntries(ctx context.Context) {
+	records, err := m.Store.List(ctx, audits, "")
+	if err == nil {
+		for _, r := range records[:max(0, min(len(records), len(records)-maxEntries*9/10))] {
+			if err = m.Store.Delete(ctx, audits, r.Key, r.Revision); err != nil {
+				break
+			}
+		}
+	}
+	if err != nil {
+		m.Log.Error("old entries of the audit cannot be dropped", "err", err)
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.entries = min(m.entries, maxEntries*9/10)
+}
+
+// Audit returns the newest entries, the newest first.
+func (m *Manager) Audit(ctx context.Context, limit int) ([]Entry, error) {
+	records, err := m.Store.List(ctx, audits, "")
+	if err != nil {
+		return nil, err
+	}
+	entries := []Entry{}
+	for _, r := range slices.Backward(records) {
+		if len(entries) == limit {
+			break
+		}
+		var e Entry
+		if err := json.Unmarshal(r.Value, &e); err != nil {
+			return nil, fmt.Errorf("audit %s: %w", r.Key, err)
+		}
+		entries = append(entries, e)
+	}
+	return entries, nil
+}

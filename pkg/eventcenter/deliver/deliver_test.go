@@ -1,0 +1,306 @@
+package deliver_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2/event"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// An event that a subscriber refuses holds back its own node alone, for 24 hours; then it is a dead letter, and its node
+// goes on. A dead letter can be delivered after all.
+func TestHeldBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &receiver{}
+		k := newKit(t, hooks(), c)
+		k.add(deliver.Subscription{})
+		c.answers(refusing("bad-1"))
+		k.append("bad", "good", "bad", "good", "other")
+		time.Sleep(time.Minute)
+		if got := slices.Sorted(slices.Values(c.got())); !slices.Equal(got, []string{"good-1", "good-2", "other-1"}) {
+			t.Errorf("%v came beside the one that is refused", got)
+		}
+		k.append("good", "bad", "new")
+		time.Sleep(time.Minute)
+		if got := c.got(); len(got) != 5 || slices.Contains(got, "bad-2") {
+			t.Errorf("%v came later", got)
+		}
+		s := k.status()
+		if s.Held != 1 || s.HeldBack[0].Node != "bad" || !strings.Contains(s.HeldBack[0].Error, "I do not like it") ||
+			s.LagEvents != 0 || s.LagSeconds < 100 || s.DeadLetters != 0 {
+			t.Errorf("%+v", s)
+		}
+		time.Sleep(23 * time.Hour)
+		if asked := c.asked(); asked > 1500 || k.status().DeadLetters > 0 {
+			t.Errorf("%d requests within a day; %+v", asked, k.status())
+		}
+		time.Sleep(2 * time.Hour)
+		if got := c.got(); !slices.Equal(got[5:], []string{"bad-2", "bad-3"}) {
+			t.Errorf("%v came after it was given up", got)
+		}
+		letters, err := k.DeadLetters(t.Context(), "a")
+		if err != nil || len(letters) != 1 || letters[0].Offset != "1" || letters[0].Attempts < 100 || k.status().Held > 0 {
+			t.Fatalf("%+v, %v, %+v", letters, err, k.status())
+		}
+		whole, err := k.DeadLetter(t.Context(), "a", letters[0].ID)
+		if err != nil || !strings.Contains(string(whole.Event), `"bad-1"`) {
+			t.Errorf("%+v, %v", whole, err)
+		}
+		c.answers(nil)
+		if err := k.Redeliver(t.Context(), deliver.Who{Name: "me"}, "a", letters[0].ID); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if got := c.got(); got[len(got)-1] != "bad-1" || k.status().DeadLetters != 0 {
+			t.Errorf("%v; %+v", got, k.status())
+		}
+		k.stop()
+	})
+}
+
+// A subscriber that is away, in whatever way, holds nothing back but itself: when it is back it gets everything, in order,
+// and meanwhile it is asked ever less often.
+func TestDown(t *testing.T) {
+	for name, answer := range map[string]func(http.ResponseWriter, *http.Request, []cloudevents.Event) bool{
+		"500": status(500), "404": status(404), "redirects": status(307), "too large": status(413),
+		"hangs": func(_ http.ResponseWriter, r *http.Request, _ []cloudevents.Event) bool {
+			<-r.Context().Done()
+			return true
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := &receiver{}
+				k := newKit(t, hooks(), c)
+				k.add(deliver.Subscription{})
+				c.answers(answer)
+				for n := range 23 * 4 {
+					var nodes []string
+					for node := range 10 {
+						nodes = append(nodes, fmt.Sprintf("n%d", (n+node)%20))
+					}
+					k.append(nodes...)
+					time.Sleep(15 * time.Minute)
+				}
+				s := k.status()
+				if s.Held > 5 || s.DeadLetters > 0 || s.LagEvents < 500 || s.LagSeconds < 3600 || s.Problem == "" {
+					t.Errorf("%+v", s)
+				}
+				if asked := c.asked(); asked > 4000 {
+					t.Errorf("%d requests in 23 hours", asked)
+				}
+				c.answers(nil)
+				time.Sleep(20 * time.Minute)
+				c.check(k)
+				if s := k.status(); s.LagEvents != 0 || s.LagSeconds != 0 || s.Held != 0 || s.Problem != "" {
+					t.Errorf("%+v", s)
+				}
+				k.stop()
+			})
+		})
+	}
+}
+
+// A subscriber that is a thousand times too slow gets everything once; what waits is in the journal, not in memory.
+func TestSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &receiver{}
+		k := newKit(t, hooks(), c)
+		k.add(deliver.Subscription{Mode: deliver.Structured})
+		c.answers(func(http.ResponseWriter, *http.Request, []cloudevents.Event) bool {
+			time.Sleep(10 * time.Second)
+			return false
+		})
+		var nodes []string
+		for n := range 1000 {
+			nodes = append(nodes, fmt.Sprintf("n%d", n%50))
+		}
+		k.append(nodes...)
+		time.Sleep(10 * time.Minute)
+		if s := k.status(); s.LagSeconds < 500 || s.Held > 0 {
+			t.Errorf("%+v", s)
+		}
+		time.Sleep(2 * time.Hour)
+		c.check(k)
+		if n := len(c.got()); n != 1000 {
+			t.Errorf("%d deliveries of 1000 events", n)
+		}
+		k.stop()
+	})
+}
+
+// Retry-After is honoured; so is how many requests a target takes in a minute.
+func TestAskedForPeace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &receiver{}
+		k := newKit(t, hooks(), c)
+		c.options = func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("WebHook-Allowed-Origin", "*")
+			w.Header().Set("WebHook-Allowed-Rate", "30")
+		}
+		k.add(deliver.Subscription{Mode: deliver.Structured})
+		c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
+			w.Header().Set("Retry-After", "1800")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return true
+		})
+		k.append("x")
+		time.Sleep(29 * time.Minute)
+		if n := c.asked(); n != 1 {
+			t.Errorf("%d requests within Retry-After", n)
+		}
+		c.answers(nil)
+		time.Sleep(2 * time.Minute)
+		for range 100 {
+			k.append("x")
+		}
+		before := c.asked()
+		time.Sleep(time.Minute)
+		if n := c.asked() - before; n < 28 || n > 32 {
+			t.Errorf("%d requests in a minute, 30 are permitted", n)
+		}
+		time.Sleep(5 * time.Minute)
+		c.check(k)
+		k.stop()
+	})
+}
+
+// A target that has not said that it wants events gets none.
+func TestHandshake(t *testing.T) {
+	for name, options := range map[string]func(http.ResponseWriter, *http.Request){
+		"says nothing": func(http.ResponseWriter, *http.Request) {},
+		"another":      func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("WebHook-Allowed-Origin", "other") },
+		"refuses":      func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusMethodNotAllowed) },
+		"no rate": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("WebHook-Allowed-Origin", "*")
+			w.Header().Set("WebHook-Allowed-Rate", "many")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := &receiver{options: options}
+				k := newKit(t, hooks(), c)
+				k.add(deliver.Subscription{})
+				k.append("x")
+				time.Sleep(time.Hour)
+				if n := c.asked(); n > 0 || !strings.Contains(k.status().Problem, "asked by OPTIONS") {
+					t.Errorf("%d requests; %+v", n, k.status())
+				}
+				c.mu.Lock()
+				c.options = nil
+				c.mu.Unlock()
+				time.Sleep(10 * time.Minute)
+				c.check(k)
+				k.stop()
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		settings := hooks()
+		settings.Targets[0].NoHandshake = true
+		c := &receiver{options: func(http.ResponseWriter, *http.Request) { t.Error("it is asked all the same") }}
+		k := newKit(t, settings, c)
+		k.add(deliver.Subscription{})
+		k.append("x")
+		time.Sleep(time.Minute)
+		c.check(k)
+		k.stop()
+	})
+}
+
+// A target that takes no batches is sent single events, also after a restart; one that takes no JSON gets binary ones.
+func TestUnsupported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &receiver{}
+		k := newKit(t, hooks(), c)
+		c.answers(func(w http.ResponseWriter, r *http.Request, _ []cloudevents.Event) bool {
+			if strings.HasPrefix(r.Header.Get("Content-Type"), "application/cloudevents") {
+				w.WriteHeader(http.StatusUnsupportedMediaType)
+				return true
+			}
+			return false
+		})
+		k.add(deliver.Subscription{})
+		k.append("x", "y", "x")
+		time.Sleep(time.Minute)
+		c.check(k)
+		if s := k.status(); s.NextMode != deliver.Binary || s.Failed > 0 {
+			t.Errorf("%+v", s)
+		}
+		k.stop()
+		k.start()
+		before := c.asked()
+		k.append("x")
+		time.Sleep(time.Minute)
+		if n := c.asked() - before; n != 1 {
+			t.Errorf("%d requests: what a target takes is forgotten", n)
+		}
+		c.check(k)
+		k.stop()
+	})
+}
+
+// 410 pauses a subscription, which says so; resumed, it goes on where it was.
+func TestGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &receiver{}
+		k := newKit(t, hooks(), c)
+		k.add(deliver.Subscription{})
+		c.answers(status(http.StatusGone))
+		k.append("x")
+		time.Sleep(time.Hour)
+		k.append("x", "y")
+		time.Sleep(time.Hour)
+		if s := k.status(); c.asked() != 1 || !strings.Contains(s.Paused, "410") || s.LagEvents != 3 {
+			t.Errorf("%d requests, %+v", c.asked(), s)
+		}
+		k.stop()
+		k.start()
+		c.answers(nil)
+		time.Sleep(time.Hour)
+		if c.asked() != 1 {
+			t.Error("a restart has resumed it")
+		}
+		if err := k.Resume(t.Context(), deliver.Who{Name: "me"}, "a"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		c.check(k)
+		k.stop()
+	})
+}
+
+// What a subscriber gets is what its filter and its expression say; where it begins is what it asked for.
+func TestWanted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &receiver{}
+		k := newKit(t, hooks(), c)
+		k.append("a", "b", "a", "c")
+		k.add(deliver.Subscription{After: "1", Filter: journal.Filter{journal.Node: {"a", "b"}}, CEL: `data.n == 2`})
+		k.append("b", "a", "c")
+		time.Sleep(time.Minute)
+		if diff := cmp.Diff([]string{"a-2", "b-2"}, c.got()); diff != "" {
+			t.Error(diff)
+		}
+		if err := k.Replay(t.Context(), deliver.Who{Name: "me"}, "a", 0); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if diff := cmp.Diff([]string{"a-2", "b-2", "a-2", "b-2"}, c.got()); diff != "" {
+			t.Errorf("after a replay\n%s", diff)
+		}
+		if err := k.Replay(t.Context(), deliver.Who{Name: "me"}, "a", 8); err == nil {
+			t.Error("it waits for an offset that is not there")
+		}
+		k.stop()
+	})
+}

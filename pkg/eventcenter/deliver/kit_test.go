@@ -1,0 +1,307 @@
+package deliver_test
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2/event"
+	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
+
+	control "github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
+)
+
+var secret = []byte("0123456789abcdef0123456789abcdef")
+
+// kit is a journal and a control store, both real, with a manager on them.
+type kit struct {
+	*deliver.Manager
+	t       *testing.T
+	dir     string
+	journal *sqlite.Store
+	log     *slog.Logger
+	config  deliver.Config
+	stop    func()
+	sent    map[string]int // events of each node
+}
+
+func newKit(t *testing.T, settings deliver.Settings, transport http.RoundTripper) *kit {
+	t.Helper()
+	k := &kit{t: t, dir: t.TempDir(), log: slog.New(slog.NewTextHandler(io.Discard, nil)), sent: map[string]int{}}
+	file := filepath.Join(k.dir, "secret")
+	if err := os.WriteFile(file, []byte("whsec_"+base64.StdEncoding.EncodeToString(secret)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i := range settings.Targets {
+		settings.Targets[i].SecretFile = file
+	}
+	var err error
+	k.journal, err = sqlite.Open(t.Context(), sqlite.Options{Dir: filepath.Join(k.dir, "journal"), Log: k.log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.config = deliver.Config{Settings: settings, Journal: k.journal, Log: k.log, Transport: transport}
+	k.start()
+	t.Cleanup(func() {
+		k.stop()
+		_ = k.journal.Close()
+	})
+	return k
+}
+
+// start opens a manager and has it run, as a center that is started does.
+func (k *kit) start() {
+	k.t.Helper()
+	store, err := control.Open(k.t.Context(), filepath.Join(k.dir, "control.db"))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	k.config.Store = store
+	if k.Manager, err = deliver.Open(k.t.Context(), k.config); err != nil {
+		k.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		_ = k.Run(ctx)
+		close(done)
+	}()
+	k.stop = sync.OnceFunc(func() {
+		cancel()
+		<-done
+		_ = store.Close()
+	})
+}
+
+// append stores the next events of nodes.
+func (k *kit) append(nodes ...string) {
+	k.t.Helper()
+	var events []journal.Event
+	for _, node := range nodes {
+		k.sent[node]++
+		e := cloudevents.New()
+		e.SetID(fmt.Sprintf("%s-%d", node, k.sent[node]))
+		e.SetSource("/clusters/prod/nodes/" + node)
+		e.SetType("io.github.nodeagent.fault.raised.v1")
+		e.SetExtension("severity", "fatal")
+		e.SetExtension("partitionkey", node)
+		if err := e.SetData(cloudevents.ApplicationJSON, map[string]any{"n": k.sent[node], "text": "a \"ü\" %"}); err != nil {
+			k.t.Fatal(err)
+		}
+		text, err := e.MarshalJSON()
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		events = append(events, journal.Event{Source: e.Source(), ID: e.ID(), Type: e.Type(), Cluster: "prod", Node: node,
+			Severity: "fatal", JSON: text})
+	}
+	if _, err := k.journal.Append(k.t.Context(), events); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+func (k *kit) add(one deliver.Subscription) {
+	k.t.Helper()
+	if one.URL == "" {
+		one.URL = "https://hooks.example.com/a"
+	}
+	if one.Name == "" {
+		one.Name = "a"
+	}
+	if err := k.Add(k.t.Context(), deliver.Who{Name: "me"}, one); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// status returns how the only subscription is doing.
+func (k *kit) status() deliver.Status {
+	k.t.Helper()
+	list := k.List()
+	if len(list) != 1 {
+		k.t.Fatalf("%+v", list)
+	}
+	return list[0]
+}
+
+// eventually waits for something that is not long in coming.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for range 3000 {
+		if is() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("%s: not within 30 s", what)
+}
+
+// hooks permits one target, whose name nobody resolves where a transport is given.
+func hooks() deliver.Settings {
+	return deliver.Settings{Targets: []deliver.Target{{URL: "https://hooks.example.com/"}}}
+}
+
+func anywhereAt(url string, addresses ...string) deliver.Settings {
+	t := deliver.Target{URL: url}
+	for _, a := range addresses {
+		t.Addresses = append(t.Addresses, netip.MustParsePrefix(a))
+	}
+	return deliver.Settings{Targets: []deliver.Target{t}}
+}
+
+// receiver is a foreign one: the CloudEvents SDK reads what comes.
+type receiver struct {
+	mu       sync.Mutex // guards what follows
+	answer   func(w http.ResponseWriter, r *http.Request, events []cloudevents.Event) bool
+	options  func(w http.ResponseWriter, r *http.Request)
+	taken    []string // IDs
+	requests int
+	problems []string
+	media    []string
+	largest  int
+}
+
+// RoundTrip implements http.RoundTripper, for tests without a network.
+func (c *receiver) RoundTrip(r *http.Request) (*http.Response, error) {
+	type result struct{ response *http.Response }
+	done := make(chan result, 1)
+	go func() {
+		recorder := httptest.NewRecorder()
+		c.ServeHTTP(recorder, r)
+		done <- result{recorder.Result()}
+	}()
+	select {
+	case got := <-done:
+		return got.response, nil
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
+func (c *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	answer, options := c.answer, c.options
+	c.mu.Unlock()
+	if r.Method == http.MethodOptions {
+		if options != nil {
+			options(w, r)
+			return
+		}
+		w.Header().Set("WebHook-Allowed-Origin", r.Header.Get("WebHook-Request-Origin"))
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	problem := verify(r.Header, body, secret)
+	r.Body = io.NopCloser(strings.NewReader(string(body)))
+	events := []cloudevents.Event{}
+	if r.Header.Get("Content-Type") == cloudevents.ApplicationCloudEventsBatchJSON {
+		events, err = cehttp.NewEventsFromHTTPRequest(r)
+	} else if one, e := cehttp.NewEventFromHTTPRequest(r); e == nil {
+		events = append(events, *one)
+	} else {
+		err = e
+	}
+	c.mu.Lock()
+	c.requests++
+	c.largest = max(c.largest, len(events))
+	c.media = append(c.media, r.Header.Get("Content-Type"))
+	for _, e := range events {
+		if err == nil {
+			err = e.Validate()
+		}
+	}
+	for _, p := range []error{err, problem} {
+		if p != nil {
+			c.problems = append(c.problems, p.Error())
+		}
+	}
+	c.mu.Unlock()
+	if answer != nil && answer(w, r, events) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range events {
+		c.taken = append(c.taken, e.ID())
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (c *receiver) answers(f func(w http.ResponseWriter, r *http.Request, events []cloudevents.Event) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.answer = f
+}
+
+func status(code int) func(http.ResponseWriter, *http.Request, []cloudevents.Event) bool {
+	return func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
+		w.WriteHeader(code)
+		return true
+	}
+}
+
+// refusing answers 500 to requests that have an event which an ID names, and takes all others.
+func refusing(ids ...string) func(http.ResponseWriter, *http.Request, []cloudevents.Event) bool {
+	return func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
+		bad := slices.ContainsFunc(events, func(e cloudevents.Event) bool { return slices.Contains(ids, e.ID()) })
+		if bad {
+			http.Error(w, "I do\nnot like it", http.StatusInternalServerError)
+		}
+		return bad
+	}
+}
+
+// got returns the IDs of what was taken, in this order.
+func (c *receiver) got() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.taken)
+}
+
+func (c *receiver) asked() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.requests
+}
+
+// check fails the test where something was not readable or not signed, an event of the journal is missing, or the first
+// deliveries of a node are not in order.
+func (c *receiver) check(k *kit) {
+	k.t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.problems {
+		k.t.Error(p)
+	}
+	next := map[string]int{}
+	for _, id := range c.taken {
+		node, number, _ := strings.Cut(id, "-")
+		var n int
+		_, _ = fmt.Sscan(number, &n)
+		switch {
+		case n == next[node]+1:
+			next[node] = n
+		case n > next[node]+1:
+			k.t.Errorf("%s came after %d", id, next[node])
+		}
+	}
+	for node, sent := range k.sent {
+		if next[node] != sent {
+			k.t.Errorf("of %s %d events came, %d were sent", node, next[node], sent)
+		}
+	}
+}

@@ -1,0 +1,196 @@
+package deliver
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// DeadLetter is an event that a subscriber has not taken for as long as it is tried.
+type DeadLetter struct {
+	Subscription string          `json:"subscription"`
+	ID           string          `json:"id"`               // of the letter, within the subscription
+	Offset       string          `json:"offset,omitempty"` // in the journal; empty: it is a gap
+	Cluster      string          `json:"cluster,omitempty"`
+	Node         string          `json:"node,omitempty"`
+	Type         string          `json:"type"`
+	Reason       string          `json:"reason"` // of the last attempt
+	Attempts     int             `json:"attempts"`
+	Since        time.Time       `json:"since"` // the first attempt
+	At           time.Time       `json:"at"`    // when it was given up
+	EventID      string          `json:"webhookId"`
+	Event        json.RawMessage `json:"event,omitempty"`
+}
+
+func letterOf(s *subscription, r journal.Record) DeadLetter {
+	return DeadLetter{Subscription: s.Name, ID: fmt.Sprintf("%020d", r.Offset), Offset: strconv.FormatUint(r.Offset, 10),
+		Cluster: r.Cluster, Node: r.Node, Type: r.Type, Event: r.JSON, EventID: s.itemOf(r).ID}
+}
+
+func letterOfGap(s *subscription, h *held) DeadLetter {
+	sum := sha256.Sum256([]byte(h.ID))
+	return DeadLetter{Subscription: s.Name, ID: "gap-" + hex.EncodeToString(sum[:8]), EventID: h.ID, Event: h.Event,
+		Type: "io.github.nodeagent.subscription.gap.v1"}
+}
+
+// bury makes an event a dead letter before its node goes on, and reports whether it is one. The oldest beyond the limit is
+// dropped, and said to be.
+func (m *Manager) bury(ctx context.Context, s *subscription, l DeadLetter, h *held) bool {
+	s.mu.Lock()
+	l.Reason, l.Attempts, l.Since, l.At = h.Error, h.Attempts, h.Since.UTC(), time.Now().UTC()
+	s.mu.Unlock()
+	value, err := json.Marshal(l)
+	if err == nil {
+		_, err = m.Store.Put(ctx, deadLetters, s.Name+"."+l.ID, value, 0)
+	}
+	if err != nil && !errors.Is(err, control.ErrConflict) { // one that is there already is from before a crash
+		m.Log.Error("a dead letter cannot be written; the event is tried again", "subscription", s.Name, "err", err)
+		return false
+	}
+	m.Log.Warn("an event is given up", "subscription", s.Name, "letter", l.ID, "attempts", l.Attempts, "reason", l.Reason)
+	s.mu.Lock()
+	s.counts.dead++
+	s.mu.Unlock()
+	m.mu.Lock()
+	if !slices.Contains(m.letters[s.Name], l.ID) {
+		m.letters[s.Name] = append(m.letters[s.Name], l.ID)
+	}
+	var oldest string
+	if len(m.letters[s.Name]) > m.Settings.MaxDeadLetters {
+		oldest = m.letters[s.Name][0]
+	}
+	m.mu.Unlock()
+	if oldest != "" {
+		m.drop(ctx, s, oldest)
+	}
+	return true
+}
+
+// drop removes the oldest dead letter to make room.
+func (m *Manager) drop(ctx context.Context, s *subscription, id string) {
+	err := m.audit(ctx, Who{Name: "eventcenter"}, "drop the oldest dead letter", s.Name, id)
+	if err == nil {
+		err = m.removeLetter(ctx, s.Name, id)
+	}
+	if err != nil {
+		m.Log.Error("a dead letter too many cannot be dropped", "subscription", s.Name, "letter", id, "err", err)
+		return
+	}
+	m.Log.Warn("the oldest dead letter is dropped: there are too many", "subscription", s.Name, "letter", id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state.Dropped++
+	s.dirty = true
+}
+
+// removeLetter removes a dead letter that is there.
+func (m *Manager) removeLetter(ctx context.Context, name, id string) error {
+	record, err := m.Store.Get(ctx, deadLetters, name+"."+id)
+	if err == nil {
+		err = m.Store.Delete(ctx, deadLetters, record.Key, record.Revision)
+	}
+	if err != nil && !errors.Is(err, control.ErrNotFound) {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.letters[name] = slices.DeleteFunc(m.letters[name], func(other string) bool { return other == id })
+	return nil
+}
+
+// delivered removes the dead letter that was delivered after all.
+func (m *Manager) delivered(ctx context.Context, s *subscription, h *held) {
+	if h.Letter == "" {
+		return
+	}
+	if err := m.removeLetter(ctx, s.Name, h.Letter); err != nil {
+		m.Log.Error("a dead letter was delivered, and cannot be removed", "subscription", s.Name, "letter", h.Letter,
+			"err", err)
+	}
+}
+
+// DeadLetters returns those of a subscription, or of all, without the events; the oldest first.
+func (m *Manager) DeadLetters(ctx context.Context, name string) ([]DeadLetter, error) {
+	prefix := ""
+	if name != "" {
+		prefix = name + "."
+	}
+	records, err := m.Store.List(ctx, deadLetters, prefix)
+	if err != nil {
+		return nil, err
+	}
+	letters := []DeadLetter{}
+	for _, r := range records {
+		var l DeadLetter
+		if err := json.Unmarshal(r.Value, &l); err != nil {
+			return nil, fmt.Errorf("dead letter %s: %w", r.Key, err)
+		}
+		l.Event = nil
+		letters = append(letters, l)
+	}
+	return letters, nil
+}
+
+// DeadLetter returns one.
+func (m *Manager) DeadLetter(ctx context.Context, name, id string) (l DeadLetter, err error) {
+	if !subscriptionName.MatchString(name) || strings.Contains(id, ".") || control.Problem(deadLetters, name+"."+id, nil) != nil {
+		return l, fmt.Errorf("dead letter %.64q of %.64q: %w", id, name, ErrUnknown)
+	}
+	record, err := m.Store.Get(ctx, deadLetters, name+"."+id)
+	if errors.Is(err, control.ErrNotFound) {
+		return l, fmt.Errorf("dead letter %s of %s: %w", id, name, ErrUnknown)
+	}
+	if err == nil {
+		err = json.Unmarshal(record.Value, &l)
+	}
+	return l, err
+}
+
+// Redeliver tries a dead letter again, beside all else; it is one until it was delivered.
+func (m *Manager) Redeliver(ctx context.Context, who Who, name, id string) error {
+	l, err := m.DeadLetter(ctx, name, id)
+	if err != nil {
+		return err
+	}
+	s, err := m.find(name)
+	if err != nil {
+		return err
+	}
+	if err := m.audit(ctx, who, "replay dead letter", name, id); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	full := len(s.state.Held) >= maxHeld
+	if !full {
+		s.hold(&held{Event: l.Event, ID: l.EventID, Letter: l.ID})
+	}
+	s.mu.Unlock()
+	if full {
+		return fmt.Errorf("subscription %s: too much is held back already: %w", name, ErrRefused)
+	}
+	if !s.save(ctx, true) {
+		return errors.New("it will be tried, unless the center ends before: the store cannot be written")
+	}
+	return nil
+}
+
+// Forget deletes a dead letter.
+func (m *Manager) Forget(ctx context.Context, who Who, name, id string) error {
+	if _, err := m.DeadLetter(ctx, name, id); err != nil {
+		return err
+	}
+	if err := m.audit(ctx, who, "delete dead letter", name, id); err != nil {
+		return err
+	}
+	return m.removeLetter(ctx, name, id)
+}

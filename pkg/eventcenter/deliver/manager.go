@@ -1,0 +1,424 @@
+package deliver
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// The buckets of the control store.
+const (
+	registered  = "subscriptions" // Registration, by name
+	cursors     = "cursors"       // state, by name
+	deadLetters = "dead-letters"  // DeadLetter, by NAME.ID
+	audits      = "audit"         // Entry, by time
+)
+
+// Journal is what is delivered.
+type Journal interface {
+	Read(ctx context.Context, q journal.Query) (journal.Page, error)
+	Bounds() journal.Bounds
+}
+
+// Config is what a manager works with.
+type Config struct {
+	Settings Settings
+	Journal  Journal
+	Store    control.Store
+	Log      *slog.Logger
+	Version  string
+	Resolver Resolver // nil: the system's
+
+	Transport http.RoundTripper // instead of connections; nil: connections
+}
+
+// Registration is a subscription that somebody registered.
+type Registration struct {
+	Subscription
+	By Who       `json:"by"`
+	At time.Time `json:"at"`
+}
+
+// Manager keeps subscriptions, and delivers while Run does. One at a time runs on a store.
+type Manager struct {
+	Config
+	changed chan struct{} // size 1: that a subscription was added
+
+	mu            sync.Mutex // guards what follows
+	subscriptions map[string]*subscription
+	starting      map[string]*subscription // by Run, soon
+	by            map[string]Registration
+	letters       map[string][]string // the IDs of dead letters, by subscription, the oldest first
+	entries       int                 // of the audit
+	written       int                 // of them, by this process
+}
+
+var (
+	// ErrUnknown means that there is no such thing.
+	ErrUnknown = errors.New("there is none")
+	// ErrRefused means that what is asked for cannot be done.
+	ErrRefused = errors.New("refused")
+)
+
+// Open reads what was registered. Call it before anything is appended to the journal, so that a journal that was replaced
+// is noticed where it begins.
+func Open(ctx context.Context, c Config) (*Manager, error) {
+	if c.Resolver == nil {
+		c.Resolver = systemResolver
+	}
+	c.Settings.setDefaults()
+	if err := c.Settings.problem(); err != nil {
+		return nil, err
+	}
+	m := &Manager{Config: c, changed: make(chan struct{}, 1), subscriptions: map[string]*subscription{},
+		starting: map[string]*subscription{}, by: map[string]Registration{}, letters: map[string][]string{}}
+	for _, one := range c.Settings.Subscriptions {
+		s, err := newSubscription(m, one, true)
+		if err != nil {
+			return nil, err
+		}
+		m.subscriptions[one.Name] = s
+	}
+	if err := m.load(ctx); err != nil {
+		return nil, fmt.Errorf("subscriptions: %w", err)
+	}
+	return m, nil
+}
+
+func (m *Manager) load(ctx context.Context) error {
+	records, err := m.Store.List(ctx, registered, "")
+	if err != nil {
+		return err
+	}
+	for _, record := range records {
+		var r Registration
+		if err := json.Unmarshal(record.Value, &r); err != nil {
+			return fmt.Errorf("%s: %w", record.Key, err)
+		}
+		m.by[r.Name] = r
+		if m.subscriptions[r.Name] != nil {
+			m.Log.Error("a subscription is registered that stands in the settings too: these count", "subscription", r.Name)
+			continue
+		}
+		s, err := newSubscription(m, r.Subscription, false)
+		if err != nil { // its target is permitted no longer, for one
+			m.Log.Error("a subscription that was registered is not possible any more; nothing is sent", "err", err)
+			s = &subscription{Subscription: r.Subscription, m: m, stop: make(chan struct{}), problem: plain(err.Error()),
+				wake: make(chan struct{}, 1), due: make(chan struct{}, 1), broken: true}
+		}
+		m.subscriptions[r.Name] = s
+	}
+	for _, s := range m.subscriptions {
+		if s.broken {
+			continue
+		}
+		if err := s.load(ctx); err != nil {
+			return err
+		}
+		m.starting[s.Name] = s
+	}
+	letters, err := m.Store.List(ctx, deadLetters, "")
+	if err != nil {
+		return err
+	}
+	for _, l := range letters {
+		name, id, _ := strings.Cut(l.Key, ".")
+		m.letters[name] = append(m.letters[name], id)
+	}
+	entries, err := m.Store.List(ctx, audits, "")
+	m.entries = len(entries)
+	return err
+}
+
+// Run delivers until ctx ends.
+func (m *Manager) Run(ctx context.Context) error {
+	var all sync.WaitGroup
+	defer all.Wait()
+	for {
+		m.mu.Lock()
+		starting := m.starting
+		m.starting = map[string]*subscription{}
+		m.mu.Unlock()
+		for _, s := range starting {
+			all.Go(func() {
+				s.save(ctx, true) // where it begins is known also if it never delivers anything
+				s.run(ctx)
+			})
+		}
+		select {
+		case <-m.changed:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (m *Manager) find(name string) (*subscription, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.subscriptions[name]
+	if s == nil {
+		return nil, fmt.Errorf("subscription %.64q: %w", name, ErrUnknown)
+	}
+	return s, nil
+}
+
+// Add registers a subscription.
+func (m *Manager) Add(ctx context.Context, who Who, one Subscription) error {
+	s, err := newSubscription(m, one, false)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	m.mu.Lock()
+	known, many := m.subscriptions[one.Name] != nil, len(m.subscriptions) >= maxSubscriptions
+	m.mu.Unlock()
+	switch {
+	case known:
+		return fmt.Errorf("%w: there is a subscription %s", ErrRefused, one.Name)
+	case many:
+		return fmt.Errorf("%w: there are %d subscriptions, no more are possible", ErrRefused, maxSubscriptions)
+	}
+	if after, _ := one.after(); after > m.Journal.Bounds().Newest {
+		return fmt.Errorf("%w: offset %d is not here yet", ErrRefused, after)
+	}
+	if err := m.audit(ctx, who, "add", one.Name, one.URL); err != nil {
+		return err
+	}
+	r := Registration{one, who, time.Now().UTC()}
+	value, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if err := m.forgetCursor(ctx, one.Name); err != nil {
+		return err
+	}
+	if err := s.load(ctx); err != nil {
+		return err
+	}
+	if !s.save(ctx, true) { // before it is registered: or a crash would have it begin later
+		return errors.New("where it begins cannot be written down")
+	}
+	if _, err := m.Store.Put(ctx, registered, one.Name, value, 0); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.subscriptions[one.Name], m.starting[one.Name], m.by[one.Name] = s, s, r
+	signal(m.changed)
+	return nil
+}
+
+// forgetCursor removes the cursor of a subscription that is no more.
+func (m *Manager) forgetCursor(ctx context.Context, name string) error {
+	record, err := m.Store.Get(ctx, cursors, name)
+	if err == nil {
+		err = m.Store.Delete(ctx, cursors, name, record.Revision)
+	}
+	if errors.Is(err, control.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// Remove ends a subscription, and forgets its cursor and its dead letters.
+func (m *Manager) Remove(ctx context.Context, who Who, name string) error {
+	s, err := m.find(name)
+	if err != nil {
+		return err
+	}
+	if s.configured {
+		return fmt.Errorf("%w: subscription %s stands in the settings of the center; pause it", ErrRefused, name)
+	}
+	if err := m.audit(ctx, who, "remove", name, s.URL); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	if m.subscriptions[name] != s {
+		m.mu.Unlock()
+		return fmt.Errorf("subscription %.64q: %w", name, ErrUnknown)
+	}
+	delete(m.subscriptions, name)
+	delete(m.starting, name)
+	delete(m.by, name)
+	delete(m.letters, name)
+	m.mu.Unlock()
+	close(s.stop)
+	for bucket, prefix := range map[string]string{registered: name, cursors: name, deadLetters: name + "."} {
+		records, err := m.Store.List(ctx, bucket, prefix)
+		if err != nil {
+			return err
+		}
+		for _, r := range records {
+			if bucket != deadLetters && r.Key != name {
+				continue
+			}
+			if err := m.Store.Delete(ctx, bucket, r.Key, r.Revision); err != nil && !errors.Is(err, control.ErrNotFound) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Pause ends deliveries until Resume: nothing is lost meanwhile but what the journal no longer keeps.
+func (m *Manager) Pause(ctx context.Context, who Who, name string) error {
+	return m.change(ctx, who, "pause", name, "", func(s *subscription) error {
+		s.pause("by " + plain(who.Name))
+		return nil
+	})
+}
+
+// Resume begins again; the target is asked again whether it wants events.
+func (m *Manager) Resume(ctx context.Context, who Who, name string) error {
+	return m.change(ctx, who, "resume", name, "", func(s *subscription) error {
+		s.state.Paused, s.state.Granted, s.problem = "", time.Time{}, ""
+		s.closed, s.failures = time.Time{}, 0
+		clear(s.fresh)
+		return nil
+	})
+}
+
+// Replay has a subscription begin again after an offset, which may be before or after where it is.
+func (m *Manager) Replay(ctx context.Context, who Who, name string, after uint64) error {
+	if newest := m.Journal.Bounds().Newest; after > newest {
+		return fmt.Errorf("%w: offset %d is not here yet: the newest is %d", ErrRefused, after, newest)
+	}
+	return m.change(ctx, who, "replay", name, strconv.FormatUint(after, 10), func(s *subscription) error {
+		s.begun++
+		s.state.Cursor, s.claimed = after, after
+		s.state.Held = slices.DeleteFunc(s.state.Held, func(h *held) bool { return h.Event == nil })
+		return nil
+	})
+}
+
+func (m *Manager) change(ctx context.Context, who Who, what, name, detail string, do func(*subscription) error) error {
+	s, err := m.find(name)
+	if err != nil {
+		return err
+	}
+	if s.broken {
+		return fmt.Errorf("%w: subscription %s is not possible any more: %s", ErrRefused, name, s.problem)
+	}
+	if err := m.audit(ctx, who, what, name, detail); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	err = do(s)
+	s.dirty = true
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	signal(s.wake)
+	signal(s.due)
+	if !s.save(ctx, true) {
+		return errors.New("it is so until the center ends: the store cannot be written")
+	}
+	return nil
+}
+
+// pause stops deliveries. mu is held.
+func (s *subscription) pause(why string) {
+	if s.state.Paused == "" {
+		s.m.Log.Warn("a subscription is paused", "subscription", s.Name, "why", why)
+	}
+	s.state.Paused, s.dirty = why, true
+	signal(s.wake)
+}
+
+// Status is how a subscription is doing.
+type Status struct {
+	Subscription
+	Configured bool          `json:"configured"` // it stands in the settings
+	By         *Registration `json:"registered,omitempty"`
+	Cursor     string        `json:"cursor"`
+	Newest     string        `json:"newest"`
+	LagEvents  uint64        `json:"lagEvents"`  // offsets beyond the cursor, also those that it does not want
+	LagSeconds float64       `json:"lagSeconds"` // how long the oldest that is not dealt with has waited
+	Paused     string        `json:"paused,omitempty"`
+	Problem    string        `json:"problem,omitempty"`
+	NextMode   Mode          `json:"modeInUse"`
+	HeldBack   []Held        `json:"heldBack,omitempty"` // at most 100
+	Held       int           `json:"held"`
+
+	DeadLetters  int    `json:"deadLetters"`
+	Delivered    uint64 `json:"delivered"` // since the start of the center
+	Failed       uint64 `json:"failed"`
+	Dead         uint64 `json:"dead"`
+	Dropped      uint64 `json:"droppedDeadLetters"` // ever
+	FilterErrors uint64 `json:"filterErrors"`
+}
+
+// Held is a node that is held back, or one event that is tried beside the others.
+type Held struct {
+	Cluster  string    `json:"cluster,omitempty"`
+	Node     string    `json:"node,omitempty"`
+	Source   string    `json:"source,omitempty"`
+	ID       string    `json:"id,omitempty"`
+	Since    time.Time `json:"since,omitzero"`
+	Next     time.Time `json:"next,omitzero"`
+	Attempts int       `json:"attempts"`
+	Error    string    `json:"error,omitempty"`
+}
+
+const maxShown = 100
+
+// List returns all subscriptions, by name.
+func (m *Manager) List() []Status {
+	m.mu.Lock()
+	all := slices.SortedFunc(maps.Values(m.subscriptions), func(a, b *subscription) int { return cmp.Compare(a.Name, b.Name) })
+	by, letters := maps.Clone(m.by), map[string]int{}
+	for name, ids := range m.letters {
+		letters[name] = len(ids)
+	}
+	m.mu.Unlock()
+	newest := m.Journal.Bounds().Newest
+	list := make([]Status, 0, len(all))
+	for _, s := range all {
+		st := s.status(newest, time.Now())
+		st.DeadLetters = letters[s.Name]
+		if r, ok := by[s.Name]; ok && !s.configured {
+			st.By = &r
+		}
+		list = append(list, st)
+	}
+	return list
+}
+
+func (s *subscription) status(newest uint64, now time.Time) Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := Status{Subscription: s.Subscription, Configured: s.configured, Cursor: strconv.FormatUint(s.state.Cursor, 10),
+		Newest: strconv.FormatUint(newest, 10), Paused: s.state.Paused, Problem: s.problem, NextMode: s.state.Mode,
+		Held: len(s.state.Held), Delivered: s.counts.delivered, Failed: s.counts.failed, Dead: s.counts.dead,
+		Dropped: s.state.Dropped, FilterErrors: s.counts.filterErrors}
+	if newest > s.state.Cursor {
+		st.LagEvents = newest - s.state.Cursor
+	}
+	oldest := s.behind
+	for i, h := range s.state.Held {
+		if i < maxShown {
+			st.HeldBack = append(st.HeldBack, Held{h.Cluster, h.Node, h.Source, h.ID, h.Since, h.Next, h.Attempts, h.Error})
+		}
+		if !h.Since.IsZero() && (oldest.IsZero() || h.Since.Before(oldest)) {
+			oldest = h.Since
+		}
+	}
+	if !oldest.IsZero() {
+		st.LagSeconds = max(0, now.Sub(oldest).Seconds())
+	}
+	return st
+}

@@ -1,0 +1,291 @@
+package deliver_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2/event"
+
+	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// A cursor outlives the process: nothing that came while nobody delivered is missed, and what was delivered is not again.
+func TestDurable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &receiver{}
+		k := newKit(t, hooks(), c)
+		k.add(deliver.Subscription{})
+		c.answers(refusing("bad-1"))
+		k.append("x", "bad", "bad")
+		time.Sleep(time.Minute)
+		k.stop()
+		k.append("x", "bad")
+		k.start()
+		time.Sleep(time.Minute)
+		if got := c.got(); !slices.Equal(got, []string{"x-1", "x-2"}) {
+			t.Errorf("%v", got)
+		}
+		c.answers(nil)
+		time.Sleep(10 * time.Minute)
+		c.check(k)
+		k.stop()
+	})
+}
+
+// Who changes what is written down before it is done; a subscription that was removed leaves nothing behind.
+func TestChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, who, ctx := &receiver{}, deliver.Who{Name: "eve\x1b[31m", By: "token", Cluster: "prod"}, t.Context()
+		settings := hooks()
+		settings.Subscriptions = []deliver.Subscription{{Name: "fixed", URL: "https://hooks.example.com/f"}}
+		k := newKit(t, settings, c)
+		one := deliver.Subscription{Name: "a", URL: "https://hooks.example.com/a"}
+		for _, step := range []struct {
+			what string
+			err  error
+			want error
+		}{
+			{"add", k.Add(ctx, who, one), nil},
+			{"add again", k.Add(ctx, who, one), deliver.ErrRefused},
+			{"pause", k.Pause(ctx, who, "a"), nil},
+			{"resume", k.Resume(ctx, who, "a"), nil},
+			{"replay", k.Replay(ctx, who, "a", 0), nil},
+			{"pause fixed", k.Pause(ctx, who, "fixed"), nil},
+			{"remove fixed", k.Remove(ctx, who, "fixed"), deliver.ErrRefused},
+			{"remove", k.Remove(ctx, who, "a"), nil},
+			{"remove again", k.Remove(ctx, who, "a"), deliver.ErrUnknown},
+			{"pause nothing", k.Pause(ctx, who, "a"), deliver.ErrUnknown},
+			{"a letter of nothing", k.Forget(ctx, who, "a", "../x"), deliver.ErrUnknown},
+			{"a letter of nobody", k.Redeliver(ctx, who, "a.b", "x"), deliver.ErrUnknown},
+		} {
+			if !errors.Is(step.err, step.want) || step.want == nil && step.err != nil {
+				t.Errorf("%s: %v, want %v", step.what, step.err, step.want)
+			}
+		}
+		entries, err := k.Audit(ctx, 100)
+		var done []string
+		for _, e := range slices.Backward(entries) {
+			done = append(done, e.What+" "+e.Subscription)
+			if e.Who != (deliver.Who{Name: "eve [31m", By: "token", Cluster: "prod"}) || time.Since(e.At) > time.Hour {
+				t.Errorf("%+v", e)
+			}
+		}
+		if want := "add a, pause a, resume a, replay a, pause fixed, remove a"; err != nil || strings.Join(done, ", ") != want {
+			t.Errorf("%v, %v", done, err)
+		}
+		time.Sleep(time.Minute)
+		for _, bucket := range []string{"subscriptions", "cursors"} {
+			records, err := k.config.Store.List(ctx, bucket, "a")
+			if len(records) > 0 || err != nil {
+				t.Errorf("%s: %v, %v", bucket, records, err)
+			}
+		}
+		k.stop()
+	})
+}
+
+// What cannot be written down is not done.
+func TestUnaudited(t *testing.T) {
+	k := newKit(t, hooks(), &receiver{})
+	k.stop() // the store is closed
+	if err := k.Add(context.Background(), deliver.Who{Name: "me"}, deliver.Subscription{Name: "a",
+		URL: "https://hooks.example.com/"}); err == nil || len(k.List()) > 0 {
+		t.Errorf("%v, %v", err, k.List())
+	}
+}
+
+// What a subscription must not be is refused when it is registered.
+func TestRefused(t *testing.T) {
+	k := newKit(t, deliver.Settings{Targets: []deliver.Target{{URL: "https://hooks.example.com/team/"}}}, &receiver{})
+	good := deliver.Subscription{Name: "a", URL: "https://hooks.example.com/team/a"}
+	for want, change := range map[string]func(*deliver.Subscription){
+		"not among the targets":        func(s *deliver.Subscription) { s.URL = "https://hooks.example.com/other" },
+		"not among the targets that":   func(s *deliver.Subscription) { s.URL = "https://hooks.example.com/teamwork" },
+		"not among":                    func(s *deliver.Subscription) { s.URL = "https://hooks.example.com:444/team/a" },
+		"among the targets":            func(s *deliver.Subscription) { s.URL = "http://hooks.example.com/team/a" },
+		"among the":                    func(s *deliver.Subscription) { s.URL = "https://hooks.example.com.evil.com/team/a" },
+		"want no user":                 func(s *deliver.Subscription) { s.URL = "https://me:x@hooks.example.com/team/a" },
+		`its path is "/other"`:         func(s *deliver.Subscription) { s.URL = "https://hooks.example.com/team/../other" },
+		"no encoded path":              func(s *deliver.Subscription) { s.URL = "https://hooks.example.com/team%2f..%2fother" },
+		"want https://HOST":            func(s *deliver.Subscription) { s.URL = "file:///etc/passwd" },
+		"name":                         func(s *deliver.Subscription) { s.Name = "a.b" },
+		"too costly":                   func(s *deliver.Subscription) { s.CEL = "data.a.all(x, data.b.all(y, x == y))" },
+		"no expression":                func(s *deliver.Subscription) { s.CEL = "severity ==" },
+		"mode":                         func(s *deliver.Subscription) { s.Mode = "mail" },
+		"after":                        func(s *deliver.Subscription) { s.After = "-1" },
+		"is not here yet":              func(s *deliver.Subscription) { s.After = "7" },
+		`filter "color"`:               func(s *deliver.Subscription) { s.Filter = journal.Filter{"color": {"red"}} },
+		`"node": want 1 to 100 values`: func(s *deliver.Subscription) { s.Filter = journal.Filter{"node": nil} },
+	} {
+		one := good
+		change(&one)
+		err := k.Add(t.Context(), deliver.Who{}, one)
+		if !errors.Is(err, deliver.ErrRefused) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %s", one, err, want)
+		}
+	}
+	for range 100 {
+		one := good
+		one.Name = fmt.Sprintf("a%d", len(k.List()))
+		if err := k.Add(t.Context(), deliver.Who{}, one); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := k.Add(t.Context(), deliver.Who{}, good); !errors.Is(err, deliver.ErrRefused) {
+		t.Errorf("the 101st: %v", err)
+	}
+}
+
+func TestSettings(t *testing.T) {
+	const target = "targets: [{url: https://a.example.com/, secretFile: /s}]\n"
+	for text, want := range map[string]string{
+		target + "subscriptions: [{name: x, url: 'https://a.example.com/x', filter: {severity: [fatal]}}]\ngiveUpAfter: 1h": "",
+		"targets: [{url: https://a.example.com/}]":                "secretFile",
+		"targets: [{url: https://a.example.com/, secretFile: s}]": "absolute",
+		"targets: [{url: ftp://a/, secretFile: /s}]":              "want https://HOST",
+		"target: []": "not found",
+		target + "subscriptions: [{name: x, url: 'https://b.example.com/'}]": "not among",
+		target + "giveUpAfter: 1ms": "at least 1s",
+		target + "origin: 'a b'":    "origin",
+		target + "---\na: b":        "more than one",
+		target + "subscriptions: [{name: x, url: 'https://a.example.com/x'}, {name: x, url: 'https://a.example.com/y'}]": "twice",
+	} {
+		_, err := deliver.Read(strings.NewReader(text))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// Dead letters are bounded; what is dropped is counted, and written down.
+func TestDeadLettersAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		settings := hooks()
+		settings.GiveUpAfter, settings.MaxDeadLetters = time.Minute, 3
+		c := &receiver{}
+		k := newKit(t, settings, c)
+		k.add(deliver.Subscription{})
+		c.answers(refusing("x-1", "x-2", "x-3", "x-4", "x-5"))
+		k.append("x", "x", "x", "x", "x", "x", "y")
+		time.Sleep(2 * time.Hour)
+		letters, err := k.DeadLetters(t.Context(), "a")
+		s := k.status()
+		if err != nil || len(letters) != 3 || letters[0].Offset != "3" || s.Dropped != 2 || s.Dead != 5 || s.DeadLetters != 3 {
+			t.Errorf("%+v, %v, %+v", letters, err, s)
+		}
+		entries, err := k.Audit(t.Context(), 2)
+		if err != nil || len(entries) != 2 || entries[0].What != "drop the oldest dead letter" ||
+			entries[0].Who.Name != "eventcenter" {
+			t.Errorf("%+v, %v", entries, err)
+		}
+		if got := c.got(); !slices.Equal(got, []string{"y-1", "x-6"}) {
+			t.Error(got)
+		}
+		k.stop()
+	})
+}
+
+// trimmed is a journal that no longer has its oldest events.
+type trimmed struct {
+	deliver.Journal
+	oldest atomic.Uint64
+}
+
+func (j *trimmed) Read(ctx context.Context, q journal.Query) (journal.Page, error) {
+	if oldest := j.oldest.Load(); q.After+1 < oldest {
+		return journal.Page{}, &journal.TrimmedError{After: q.After, Oldest: oldest}
+	}
+	return j.Journal.Read(ctx, q)
+}
+
+// A subscriber that was away for longer than events are kept is told what it will not see, by an event.
+func TestGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &receiver{}
+		var gaps []cloudevents.Event
+		k := newKit(t, hooks(), c)
+		k.stop()
+		j := &trimmed{Journal: k.journal}
+		k.config.Journal = j
+		k.start()
+		c.answers(refusing("held-1"))
+		k.add(deliver.Subscription{})
+		k.append("held")
+		time.Sleep(time.Minute)
+		k.stop()
+		k.append("x", "x", "x", "held")
+		j.oldest.Store(4)
+		k.start()
+		c.answers(func(_ http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
+			for _, e := range events {
+				if strings.HasSuffix(e.Type(), "subscription.gap.v1") {
+					gaps = append(gaps, e)
+				}
+			}
+			return false
+		})
+		time.Sleep(10 * time.Minute)
+		if got := c.got(); len(gaps) != 2 || len(got) != 4 || !slices.Contains(got, "x-3") || !slices.Contains(got, "held-2") {
+			t.Errorf("%d gaps, %v", len(gaps), got)
+		}
+		for _, e := range gaps {
+			text, err := json.Marshal(e)
+			if err == nil {
+				err = schematest.Problem(text)
+			}
+			from := `"from":"2","to":"3"`
+			if strings.Contains(string(text), `"node":"held"`) {
+				from = `"from":"1","to":"3"` // its first event was not taken
+			}
+			if err != nil || !strings.Contains(string(text), from) {
+				t.Errorf("%s: %v", text, err)
+			}
+		}
+		k.stop()
+	})
+}
+
+// The secrets of a target are read again: with two of them each signs, so that one can follow the other; without one
+// nothing is sent.
+func TestSecret(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &receiver{}
+		k := newKit(t, hooks(), c)
+		file := filepath.Join(k.dir, "secret")
+		whole, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write := func(text string) {
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		k.add(deliver.Subscription{})
+		for _, text := range []string{"", "whsec_c2hvcnQ=", "0123456789012345678901234567890", strings.Repeat("x", 5000)} {
+			write(text)
+			k.append("x")
+			time.Sleep(time.Hour)
+			if n := c.asked(); n > 0 || !strings.Contains(k.status().Problem, "secretFile") {
+				t.Errorf("%.40q: %d requests, %+v", text, n, k.status())
+			}
+		}
+		write("whsec_" + strings.Repeat("QUJD", 8) + "\n" + string(whole))
+		time.Sleep(time.Hour)
+		c.check(k) // the second signature is right
+		k.stop()
+	})
+}

@@ -1,0 +1,161 @@
+package deliver_test
+
+import (
+	"context"
+	"encoding/pem"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2/event"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
+)
+
+// A receiver made with the CloudEvents SDK understands all modes over a real connection, and can verify what it gets.
+func TestForeignReceiver(t *testing.T) {
+	for _, mode := range []deliver.Mode{deliver.Batch, deliver.Structured, deliver.Binary} {
+		t.Run(string(mode), func(t *testing.T) {
+			c := &receiver{}
+			server := httptest.NewServer(c)
+			defer server.Close()
+			k := newKit(t, anywhereAt(server.URL, "127.0.0.0/8"), nil)
+			k.add(deliver.Subscription{URL: server.URL + "/hook?a=b", Mode: mode})
+			k.append("x", "y", "x", "z", "x")
+			eventually(t, "five events", func() bool { return len(c.got()) >= 5 })
+			c.check(k)
+			if mode == deliver.Batch && c.largest < 2 {
+				t.Error("no batch")
+			}
+		})
+	}
+}
+
+// An https target is trusted by the authority that the operator names, and by no other.
+func TestTLS(t *testing.T) {
+	c := &receiver{}
+	server := httptest.NewTLSServer(c)
+	defer server.Close()
+	settings := anywhereAt(server.URL, "127.0.0.0/8")
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(file, []byte("no certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	settings.Targets[0].CAFile = file
+	k := newKit(t, settings, nil)
+	k.add(deliver.Subscription{URL: server.URL})
+	k.append("x")
+	eventually(t, "a refusal", func() bool { return strings.Contains(k.status().Problem, "no certificate in it") })
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	if err := os.WriteFile(file, ca, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "one event", func() bool { return len(c.got()) == 1 })
+	c.check(k)
+}
+
+// No redirect is followed, wherever it leads.
+func TestRedirect(t *testing.T) {
+	victim := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		t.Error("the redirect was followed")
+	}))
+	defer victim.Close()
+	c := &receiver{}
+	server := httptest.NewServer(c)
+	defer server.Close()
+	var asked atomic.Int32
+	c.answers(func(w http.ResponseWriter, r *http.Request, _ []cloudevents.Event) bool {
+		if asked.Add(1) > 3 {
+			return false
+		}
+		http.Redirect(w, r, victim.URL, http.StatusPermanentRedirect)
+		return true
+	})
+	k := newKit(t, anywhereAt(server.URL, "127.0.0.0/8"), nil)
+	k.add(deliver.Subscription{URL: server.URL})
+	k.append("x")
+	eventually(t, "that it is tried again", func() bool {
+		return asked.Load() > 1 || strings.Contains(k.status().Problem, "redirects are not followed")
+	})
+	eventually(t, "one event", func() bool { return len(c.got()) == 1 })
+	c.check(k)
+}
+
+// A name that led to a permitted address when it was looked at, and to this machine's own when it is connected to, leads
+// nowhere: each connection judges the address that it is made to.
+func TestRebinding(t *testing.T) {
+	victim := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		t.Error("the subscription has reached this machine's own server")
+	}))
+	defer victim.Close()
+	_, port, _ := net.SplitHostPort(victim.Listener.Addr().String())
+	listener, err := net.Listen("tcp", "127.0.0.2:"+port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &receiver{}
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: c}}
+	server.Start()
+	defer server.Close()
+
+	settings := anywhereAt("http://hooks.example.com:"+port, "127.0.0.2/32")
+	var rebound atomic.Bool
+	var asked atomic.Int32
+	k := newKit(t, settings, nil)
+	k.stop()
+	k.config.Resolver = func(context.Context, string) ([]netip.Addr, error) {
+		asked.Add(1)
+		if rebound.Load() {
+			return []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::ffff:127.0.0.1")}, nil
+		}
+		return []netip.Addr{netip.MustParseAddr("127.0.0.2")}, nil
+	}
+	k.start()
+	k.add(deliver.Subscription{URL: "http://hooks.example.com:" + port})
+	k.append("x")
+	eventually(t, "one event", func() bool { return len(c.got()) == 1 })
+	rebound.Store(true)
+	server.CloseClientConnections()
+	before := asked.Load()
+	k.append("x")
+	eventually(t, "a refusal", func() bool {
+		return asked.Load() > before && strings.Contains(k.status().Problem, "127.0.0.1 is not permitted")
+	})
+	rebound.Store(false)
+	eventually(t, "the second", func() bool { return slices.Contains(c.got(), "x-2") })
+}
+
+// Without a word of the operator no target is this machine, a neighbour on the link, or a cloud's metadata, in whatever
+// spelling.
+func TestAddresses(t *testing.T) {
+	anywhere, private := anywhereAt("http://a").Targets[0], anywhereAt("http://a", "10.0.0.0/8").Targets[0]
+	for _, text := range []string{"127.0.0.1", "127.8.9.10", "::1", "::ffff:127.0.0.1", "169.254.169.254", "fe80::1",
+		"fe80::1%eth0", "::ffff:169.254.169.254", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "0.0.0.0", "::",
+		"224.0.0.1", "ff02::1", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254",
+		"255.255.255.255", "::7f00:1", "0.1.2.3"} {
+		if address := netip.MustParseAddr(text); deliver.Permits(anywhere, address) || deliver.Permits(private, address) {
+			t.Errorf("%s is permitted", text)
+		}
+	}
+	for text, want := range map[string][2]bool{"10.0.0.1": {true, true}, "192.168.7.7": {true, false},
+		"fd12::1": {true, false}, "198.51.100.1": {true, false}, "::ffff:10.1.2.3": {true, true}} {
+		address := netip.MustParseAddr(text)
+		if got := [2]bool{deliver.Permits(anywhere, address), deliver.Permits(private, address)}; got != want {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+	for _, url := range []string{"http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1", "https://169.254.169.254"} {
+		k := newKit(t, anywhereAt(url), nil)
+		k.add(deliver.Subscription{URL: url})
+		k.append("x")
+		eventually(t, url, func() bool { return strings.Contains(k.status().Problem, "is not permitted") })
+		k.stop()
+	}
+}

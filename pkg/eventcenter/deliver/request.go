@@ -1,0 +1,137 @@
+package deliver
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+)
+
+const (
+	attemptLimit  = 30 * time.Second
+	maxAnswer     = 4 << 10 // bytes that are read of an answer
+	maxRetryAfter = time.Hour
+	maxError      = 300 // bytes that are kept of a reason
+)
+
+// item is one event on its way.
+type item struct {
+	ID   string // the same in every attempt
+	JSON []byte
+}
+
+// refusal is an answer that is not 2xx.
+type refusal struct {
+	status     int
+	retryAfter time.Duration
+	text       string
+}
+
+func (r *refusal) Error() string {
+	text := strconv.Itoa(r.status) + " " + http.StatusText(r.status)
+	if r.status >= 300 && r.status < 400 {
+		text += " (redirects are not followed)"
+	}
+	if r.text != "" {
+		text += ": " + r.text
+	}
+	return text
+}
+
+// encode puts events into one request. Only a batch holds more than one.
+func encode(mode Mode, items []item) (http.Header, []byte, error) {
+	switch mode {
+	case Structured:
+		return http.Header{"Content-Type": {event.MediaType}}, items[0].JSON, nil
+	case Binary:
+		return event.Binary(items[0].JSON)
+	}
+	var body bytes.Buffer
+	for i, one := range items {
+		body.WriteByte("[,"[min(i, 1)])
+		body.Write(one.JSON)
+	}
+	body.WriteByte(']')
+	return http.Header{"Content-Type": {event.BatchMediaType}}, body.Bytes(), nil
+}
+
+// idOf names a request: the same events have the same.
+func idOf(items []item) string {
+	if len(items) == 1 {
+		return items[0].ID
+	}
+	return fmt.Sprintf("%s_%s_%d", items[0].ID, items[len(items)-1].ID, len(items))
+}
+
+// ask sends a request and returns its answer, without the body.
+func ask(ctx context.Context, client http.RoundTripper, request *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
+	defer cancel()
+	response, err := client.RoundTrip(request.WithContext(ctx)) // unlike a client it follows no redirect, and keeps no cookie
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if response.StatusCode >= 200 && response.StatusCode < 300 {
+		return response, nil // also without the rest of the body
+	}
+	if err != nil {
+		text = nil
+	}
+	return response, &refusal{response.StatusCode, retryAfter(response.Header.Get("Retry-After"), time.Now()),
+		plain(string(text))}
+}
+
+// retryAfter reads seconds or a date.
+func retryAfter(value string, now time.Time) time.Duration {
+	if seconds, err := strconv.Atoi(value); err == nil {
+		return time.Duration(min(max(seconds, 0), int(maxRetryAfter/time.Second))) * time.Second
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return min(max(at.Sub(now), 0), maxRetryAfter)
+	}
+	return 0
+}
+
+// plain returns a text of others in one short line.
+func plain(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "�"))
+	text = strings.TrimSpace(text)
+	return strings.ToValidUTF8(text[:min(len(text), maxError)], "")
+}
+
+// handshake asks a target whether it wants events (CloudEvents HTTP 1.1 Web Hooks for Event Delivery, section 4), and
+// returns how many requests it takes in a minute; 0: any number.
+func handshake(ctx context.Context, client http.RoundTripper, address, origin string) (perMinute int, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodOptions, address, nil)
+	if err != nil {
+		return 0, err
+	}
+	request.Header.Set("WebHook-Request-Origin", origin)
+	response, err := ask(ctx, client, request)
+	if err != nil {
+		return 0, fmt.Errorf("asked by OPTIONS: %w", err)
+	}
+	if allowed := response.Header.Get("WebHook-Allowed-Origin"); allowed != "*" && !strings.EqualFold(allowed, origin) {
+		return 0, fmt.Errorf("asked by OPTIONS: its WebHook-Allowed-Origin is %.100q, not %q", plain(allowed), origin)
+	}
+	if text := response.Header.Get("WebHook-Allowed-Rate"); text != "" && text != "*" {
+		if perMinute, err = strconv.Atoi(text); err != nil || perMinute < 1 {
+			return 0, fmt.Errorf("asked by OPTIONS: its WebHook-Allowed-Rate is %.40q", plain(text))
+		}
+	}
+	return perMinute, nil
+}

@@ -1,0 +1,173 @@
+package deliver
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// retry sends what is held back, beside what follows the journal.
+func (s *subscription) retry(ctx context.Context) {
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		first, paused := s.state.earliest(), s.state.Paused != ""
+		s.mu.Unlock()
+		if wait := time.Until(first); paused || first.IsZero() || wait > 0 {
+			if paused || first.IsZero() {
+				wait = idleWait
+			}
+			s.awaitDue(ctx, wait)
+			continue
+		}
+		if !s.open(ctx) {
+			s.awaitDue(ctx, saveEvery)
+			continue
+		}
+		s.mu.Lock()
+		due := s.state.due(time.Now(), parallel)
+		s.mu.Unlock()
+		var all sync.WaitGroup
+		for _, h := range due {
+			all.Go(func() { s.goOn(ctx, h) })
+		}
+		all.Wait()
+		s.save(ctx, false)
+	}
+}
+
+func (s *subscription) awaitDue(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-s.due:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// goOn sends what is held until it fails, or nothing is left.
+func (s *subscription) goOn(ctx context.Context, h *held) {
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		h.busy = false
+	}()
+	for ctx.Err() == nil {
+		if h.Event != nil {
+			s.single(ctx, h)
+			return
+		}
+		if more, err := s.laneOn(ctx, h); err != nil {
+			s.m.Log.Error("the journal cannot be read for a subscription", "subscription", s.Name, "err", err)
+			s.mu.Lock()
+			h.Next = time.Now().Add(backoff(6))
+			s.mu.Unlock()
+			return
+		} else if !more {
+			return
+		}
+	}
+}
+
+// single sends one event that is not of the journal, or no longer.
+func (s *subscription) single(ctx context.Context, h *held) {
+	err := s.send(ctx, []item{{h.ID, h.Event}})
+	if errors.Is(err, errNotSent) {
+		return
+	}
+	if err == nil {
+		s.m.delivered(ctx, s, h)
+	}
+	if err != nil && !s.failedHeld(h, err) {
+		return
+	}
+	if err != nil && h.Letter == "" && !s.m.bury(ctx, s, letterOfGap(s, h), h) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state.release(h)
+	s.dirty = true
+}
+
+// laneOn sends the next events of a node that is held. more is whether it may go on at once.
+func (s *subscription) laneOn(ctx context.Context, h *held) (more bool, err error) {
+	s.mu.Lock()
+	after, upTo := h.After, s.claimed
+	s.mu.Unlock()
+	q := journal.Query{After: after, Limit: pageEvents, Filter: s.Filter}
+	if h.Node != "" {
+		q.Filter = journal.Filter{}
+		maps.Copy(q.Filter, s.Filter)
+		q.Filter[journal.Cluster], q.Filter[journal.Node] = []string{h.Cluster}, []string{h.Node}
+	}
+	page, err := s.m.Journal.Read(ctx, q)
+	if trimmed, ok := errors.AsType[*journal.TrimmedError](err); ok {
+		s.mu.Lock()
+		s.hold(s.gap(journal.Gap{From: after + 1, To: trimmed.Oldest - 1, Reason: "older than what is kept"}, *h))
+		h.After = trimmed.Oldest - 1
+		h.succeeded()
+		s.mu.Unlock()
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, r := range page.Records {
+		if r.Offset > upTo {
+			break
+		}
+		of := laneOf(r)
+		s.mu.Lock()
+		wanted := of.key() == h.key() && s.wants(r)
+		s.mu.Unlock()
+		if wanted && !s.next(ctx, h, r) {
+			return false, nil
+		}
+		s.mu.Lock()
+		h.After, s.dirty = r.Offset, true
+		s.mu.Unlock()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h.After = max(h.After, min(page.Next, upTo))
+	s.dirty = true
+	if h.After >= s.claimed {
+		s.state.release(h) // from here on it is among the others
+		return false, nil
+	}
+	return true, nil
+}
+
+// next sends one event of a node that is held, and reports whether it is dealt with: delivered, or a dead letter.
+func (s *subscription) next(ctx context.Context, h *held, r journal.Record) bool {
+	if !s.open(ctx) {
+		return false
+	}
+	err := s.send(ctx, []item{s.itemOf(r)})
+	switch {
+	case errors.Is(err, errNotSent):
+		return false
+	case err != nil && !s.failedHeld(h, err):
+		return false
+	case err != nil && !s.m.bury(ctx, s, letterOf(s, r), h):
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h.succeeded()
+	return true
+}
+
+// failedHeld notes a failure, and reports whether it was the last.
+func (s *subscription) failedHeld(h *held, err error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h.failed(time.Now(), err)
+	s.dirty = true
+	return time.Since(h.Since) >= s.m.Settings.GiveUpAfter
+}

@@ -1,0 +1,336 @@
+package deliver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// errNotSent means that nothing was tried: the subscription was paused, or is about to end.
+var errNotSent = errors.New("not sent")
+
+// itemOf returns a record as it is sent.
+func (s *subscription) itemOf(r journal.Record) item {
+	return item{fmt.Sprintf("%s-%d", s.state.Journal, r.Offset), r.JSON}
+}
+
+// deliver sends what a page has, until each event of it is delivered, or its node held. It reports false where it gave up.
+func (s *subscription) deliver(ctx context.Context, lanes []*lane) bool {
+	if s.modeNow() == Batch && len(lanes) > 0 {
+		if s.batches(ctx, lanes) {
+			return true
+		}
+	}
+	for len(lanes) > 0 {
+		if !s.open(ctx) {
+			return false
+		}
+		together := parallel
+		if s.down() {
+			together = 1
+		}
+		now := lanes[:min(together, len(lanes))]
+		failed := make([]error, len(now))
+		var all sync.WaitGroup
+		for i, l := range now {
+			all.Go(func() { failed[i] = s.lane(ctx, l) })
+		}
+		all.Wait()
+		rest := lanes[len(now):]
+		for i, l := range now {
+			if failed[i] != nil && !s.holdLane(l, failed[i]) {
+				rest = append(rest, l)
+			}
+		}
+		lanes = rest
+	}
+	return true
+}
+
+// batches sends all at once, in the order of offsets. It reports whether all of it was taken.
+func (s *subscription) batches(ctx context.Context, lanes []*lane) bool {
+	var items []item
+	size := 0
+	flush := func() bool {
+		taken := len(items) == 0 || s.open(ctx) && s.send(ctx, items) == nil
+		items, size = nil, 0
+		return taken
+	}
+	for _, r := range inOrder(lanes) {
+		if size += len(r.JSON); size > batchBytes && !flush() {
+			return false
+		}
+		items = append(items, s.itemOf(r))
+	}
+	return flush()
+}
+
+// inOrder merges what the lanes have, by offset. Lanes are in order themselves.
+func inOrder(lanes []*lane) (all []journal.Record) {
+	at := make([]int, len(lanes))
+	for {
+		next := -1
+		for i, l := range lanes {
+			if at[i] < len(l.records) && (next < 0 || l.records[at[i]].Offset < lanes[next].records[at[next]].Offset) {
+				next = i
+			}
+		}
+		if next < 0 {
+			return all
+		}
+		all = append(all, lanes[next].records[at[next]])
+		at[next]++
+	}
+}
+
+// lane sends the events of a node one by one, until one of them fails.
+func (s *subscription) lane(ctx context.Context, l *lane) error {
+	for len(l.records) > 0 {
+		if err := s.send(ctx, []item{s.itemOf(l.records[0])}); err != nil {
+			return err
+		}
+		l.records = l.records[1:]
+	}
+	return nil
+}
+
+// holdLane takes a node whose event has failed out of what the others wait for. It reports false where the target itself
+// is down, or too many nodes are held: then the subscription waits as a whole.
+func (s *subscription) holdLane(l *lane, err error) bool {
+	if errors.Is(err, errNotSent) {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fresh[l.key()] = true
+	if len(s.fresh) > downAfter || len(s.state.Held) >= maxHeld {
+		s.failures++
+		s.closed = later(s.closed, time.Now().Add(backoff(s.failures)))
+		return false
+	}
+	h := l.held
+	h.After = l.records[0].Offset - 1
+	h.failed(time.Now(), err)
+	s.hold(&h)
+	return true
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func (s *subscription) down() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.fresh) >= downAfter
+}
+
+func (s *subscription) modeNow() Mode {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.Mode
+}
+
+// open waits until something may be sent: nobody has paused it, the target has not asked for peace, and has said that it
+// wants events. It reports false where it gave up.
+func (s *subscription) open(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		wait, paused := time.Until(s.closed), s.state.Paused != ""
+		s.mu.Unlock()
+		switch {
+		case paused:
+			return false
+		case wait > 0:
+			s.pass(ctx, wait)
+			continue
+		}
+		err := s.ask(ctx)
+		if err == nil {
+			return true
+		}
+		if ctx.Err() == nil {
+			s.blocked(err)
+		}
+	}
+	return false
+}
+
+// pass waits, and is not woken: what wakes is for who follows the journal.
+func (s *subscription) pass(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(min(d, idleWait)) // it may be paused meanwhile
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// blocked notes why nothing can be sent, for now.
+func (s *subscription) blocked(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failures++
+	wait := backoff(s.failures)
+	if r, ok := errors.AsType[*refusal](err); ok {
+		wait = max(wait, r.retryAfter)
+		if r.status == http.StatusGone {
+			s.pause("the target answered 410 Gone")
+		}
+	}
+	s.closed = later(s.closed, time.Now().Add(wait))
+	if text := plain(err.Error()); text != s.problem {
+		s.problem = text
+		s.m.Log.Warn("nothing can be sent to a subscriber", "subscription", s.Name, "err", text)
+	}
+}
+
+// ask asks the target whether it wants events, where it has not said so yet.
+func (s *subscription) ask(ctx context.Context) error {
+	t, err := s.m.Settings.target(s.URL)
+	if err != nil {
+		return err
+	}
+	if _, err := readSecrets(t.SecretFile); err != nil {
+		return err
+	}
+	s.asking.Lock()
+	defer s.asking.Unlock()
+	s.mu.Lock()
+	granted, perMinute := !s.state.Granted.IsZero() || t.NoHandshake, s.state.PerMinute
+	s.mu.Unlock()
+	if !granted {
+		if perMinute, err = handshake(ctx, s.client, s.URL, s.m.Settings.Origin); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !granted {
+		s.state.Granted, s.state.PerMinute, s.dirty = time.Now().UTC(), perMinute, true
+		s.failures, s.limiter = 0, nil
+	}
+	if perMinute > 0 && s.limiter == nil {
+		s.limiter = rate.NewLimiter(rate.Limit(float64(perMinute)/60), 1)
+	}
+	if s.problem != "" && len(s.fresh) == 0 {
+		s.problem = ""
+	}
+	return nil
+}
+
+// send makes one request, or several where the target does not take the mode. It reports no error where all was taken.
+func (s *subscription) send(ctx context.Context, items []item) error {
+	for {
+		mode := s.modeNow()
+		if mode != Batch && len(items) > 1 {
+			return errNotSent
+		}
+		err := s.attempt(ctx, mode, items)
+		if ctx.Err() != nil && err != nil {
+			return errNotSent
+		}
+		r, refused := errors.AsType[*refusal](err)
+		if refused && r.status == http.StatusUnsupportedMediaType && s.nextMode(mode) {
+			continue
+		}
+		if errors.Is(err, errNotSent) {
+			return err
+		}
+		return s.note(err, r, len(items))
+	}
+}
+
+// note counts an attempt and draws the conclusions.
+func (s *subscription) note(err error, r *refusal, items int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		s.counts.delivered += uint64(items)
+		s.failures = 0
+		clear(s.fresh)
+		if s.problem != "" {
+			s.problem = ""
+			s.m.Log.Info("a subscriber takes events again", "subscription", s.Name)
+		}
+		return nil
+	}
+	s.counts.failed++
+	if text := plain(err.Error()); text != s.problem {
+		s.problem = text
+		s.m.Log.Warn("a subscriber does not take an event", "subscription", s.Name, "err", text)
+	}
+	if r != nil && r.retryAfter > 0 {
+		s.closed = later(s.closed, time.Now().Add(r.retryAfter))
+	}
+	if r != nil && r.status == http.StatusGone {
+		s.pause("the target answered 410 Gone")
+		return errNotSent
+	}
+	return err
+}
+
+// nextMode falls back to a simpler mode. It reports false where there is none: the next attempt begins anew.
+func (s *subscription) nextMode(from Mode) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state.Mode != from { // somebody else has
+		return true
+	}
+	s.dirty = true
+	for i, mode := range modes()[:len(modes())-1] {
+		if mode == from {
+			s.state.Mode = modes()[i+1]
+			s.m.Log.Info("a target does not take a mode, and is sent the next", "subscription", s.Name, "mode", from,
+				"next", s.state.Mode)
+			return true
+		}
+	}
+	s.state.Mode = s.mode()
+	return false
+}
+
+// attempt makes one request.
+func (s *subscription) attempt(ctx context.Context, mode Mode, items []item) error {
+	t, err := s.m.Settings.target(s.URL)
+	if err != nil {
+		return err
+	}
+	secrets, err := readSecrets(t.SecretFile)
+	if err != nil {
+		return errNotSent // open says why
+	}
+	header, body, err := encode(mode, items)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	limiter := s.limiter
+	s.mu.Unlock()
+	if limiter != nil {
+		if err := limiter.Wait(ctx); err != nil {
+			return errNotSent
+		}
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header = header
+	request.Header.Set("User-Agent", "eventcenter/"+s.m.Version)
+	request.Header.Set("WebHook-Request-Origin", s.m.Settings.Origin)
+	sign(request.Header, secrets, idOf(items), time.Now(), body)
+	_, err = ask(ctx, s.client, request)
+	return err
+}

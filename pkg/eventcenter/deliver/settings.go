@@ -1,0 +1,260 @@
+// Package deliver brings events to subscribers that do not come for them: webhooks. Each subscription has a durable cursor
+// in the journal, and each event that it wants is delivered at least once, in the order of its node. An event that a
+// subscriber refuses holds back its own node alone; a subscriber that is away holds back nothing but itself, for as long as
+// the journal keeps events. It connects to addresses that the operator has permitted and to no others, and follows no
+// redirect.
+package deliver
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"net/url"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expression"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// Settings are those of the operator: where events may go, and subscriptions that are not registered by anybody.
+type Settings struct {
+	// Origin is what the center calls itself when it asks a target whether it may send. Default "eventcenter".
+	Origin string `yaml:"origin"`
+	// Targets are the addresses that events may be sent to. No subscription has another.
+	Targets []Target `yaml:"targets"`
+	// GiveUpAfter is for how long an event is tried before it becomes a dead letter. Default 24h.
+	GiveUpAfter time.Duration `yaml:"giveUpAfter"`
+	// MaxDeadLetters of a subscription are kept, the newest. Default 1000.
+	MaxDeadLetters int `yaml:"maxDeadLetters"`
+	// Subscriptions of the operator. They can be paused, but neither added nor removed while the center runs.
+	Subscriptions []Subscription `yaml:"subscriptions"`
+}
+
+// Target is an address that events may be sent to, and all below it.
+type Target struct {
+	// URL is http or https, with a host, and maybe a port and a path.
+	URL string `yaml:"url"`
+	// SecretFile is the absolute path of the secrets that what is sent is signed with; read again for each request.
+	SecretFile string `yaml:"secretFile"`
+	// Addresses are the networks that the host may be in. Empty: any but this machine's own, link-local ones, and those of
+	// clouds' metadata.
+	Addresses []netip.Prefix `yaml:"addresses"`
+	// CAFile is the absolute path of the authorities that an https target is trusted by, PEM; read for each connection.
+	// Empty: the system's.
+	CAFile string `yaml:"caFile"`
+	// NoHandshake sends without having asked. The target is not asked whether it wants events: the operator says so.
+	NoHandshake bool `yaml:"noHandshake"`
+}
+
+// Subscription is who wants which events.
+type Subscription struct {
+	Name   string         `json:"name" yaml:"name"`
+	URL    string         `json:"url" yaml:"url"`
+	Filter journal.Filter `json:"filter,omitempty" yaml:"filter"`
+	// CEL is an expression that must be true too: see package expression.
+	CEL  string `json:"cel,omitempty" yaml:"cel"`
+	Mode Mode   `json:"mode,omitempty" yaml:"mode"` // default batch
+	// After is the offset that it begins after, in digits. Empty: the newest when it is first seen.
+	After string `json:"after,omitempty" yaml:"after"`
+}
+
+// Mode is how events are put into requests. A target that takes one no more (415) is sent the next.
+type Mode string
+
+// The modes of the HTTP protocol binding of CloudEvents.
+const (
+	Batch      Mode = "batch"
+	Structured Mode = "structured"
+	Binary     Mode = "binary"
+)
+
+func modes() []Mode { return []Mode{Batch, Structured, Binary} }
+
+const (
+	maxSettings      = 1 << 20 // bytes
+	maxSubscriptions = 100
+	maxTargets       = 1000
+	maxURL           = 2048 // bytes
+	maxValues        = 100  // of a field of a filter
+
+	defaultGiveUp      = 24 * time.Hour
+	defaultDeadLetters = 1000
+)
+
+var (
+	subscriptionName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`) // it is part of a key too
+	originName       = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9.-]{0,251}[a-zA-Z0-9])?$`)
+)
+
+// Read reads settings strictly: a key that is not known is an error.
+func Read(r io.Reader) (s Settings, err error) {
+	decoder := yaml.NewDecoder(io.LimitReader(r, maxSettings))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&s); err != nil {
+		return s, err
+	}
+	if err := decoder.Decode(&Settings{}); !errors.Is(err, io.EOF) {
+		return s, errors.New("more than one document")
+	}
+	s.setDefaults()
+	return s, s.problem()
+}
+
+func (s *Settings) setDefaults() {
+	if s.Origin == "" {
+		s.Origin = "eventcenter"
+	}
+	if s.GiveUpAfter == 0 {
+		s.GiveUpAfter = defaultGiveUp
+	}
+	if s.MaxDeadLetters == 0 {
+		s.MaxDeadLetters = defaultDeadLetters
+	}
+}
+
+// problem returns what is wrong.
+func (s Settings) problem() error {
+	switch {
+	case !originName.MatchString(s.Origin):
+		return fmt.Errorf("origin %.255q: want the name of a host", s.Origin)
+	case s.GiveUpAfter < time.Second || s.MaxDeadLetters < 1 || s.MaxDeadLetters > 10_000:
+		return errors.New("giveUpAfter must be at least 1s, and maxDeadLetters 1 to 10000")
+	case len(s.Targets) > maxTargets || len(s.Subscriptions) > maxSubscriptions:
+		return fmt.Errorf("%d targets and %d subscriptions, %d and %d are possible", len(s.Targets), len(s.Subscriptions),
+			maxTargets, maxSubscriptions)
+	}
+	for i, t := range s.Targets {
+		if err := t.problem(); err != nil {
+			return fmt.Errorf("targets.%d: %w", i, err)
+		}
+	}
+	names := map[string]bool{}
+	for i, one := range s.Subscriptions {
+		if _, err := s.check(one); err != nil {
+			return fmt.Errorf("subscriptions.%d: %w", i, err)
+		}
+		if names[one.Name] {
+			return fmt.Errorf("subscriptions.%d: name %q stands there twice", i, one.Name)
+		}
+		names[one.Name] = true
+	}
+	return nil
+}
+
+func (t Target) problem() error {
+	if _, err := parseURL(t.URL); err != nil {
+		return err
+	}
+	if !filepath.IsAbs(t.SecretFile) || t.CAFile != "" && !filepath.IsAbs(t.CAFile) {
+		return fmt.Errorf("%s: secretFile and caFile must be absolute paths; secretFile must be set", t.URL)
+	}
+	return nil
+}
+
+// parseURL reads an address in the one spelling that can be compared with others.
+func parseURL(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	switch {
+	case len(text) > maxURL:
+		return nil, fmt.Errorf("url: %d bytes, %d are possible", len(text), maxURL)
+	case err != nil:
+		return nil, fmt.Errorf("url: %w", err)
+	case u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.Opaque != "":
+		return nil, fmt.Errorf("url %q: want https://HOST or http://HOST", text)
+	case u.User != nil || u.Fragment != "" || u.RawPath != "" || u.Host != strings.ToLower(u.Host):
+		return nil, fmt.Errorf("url %q: want no user, no fragment, no encoded path, and a host in lower case", text)
+	case u.Path != "" && strings.TrimSuffix(u.Path, "/") != strings.TrimSuffix(path.Clean(u.Path), "/"):
+		return nil, fmt.Errorf("url %q: its path is %q", text, path.Clean(u.Path))
+	}
+	return u, nil
+}
+
+// target returns the target that an address belongs to: the same scheme, host and port, and its path or below.
+func (s Settings) target(address string) (Target, error) {
+	u, err := parseURL(address)
+	if err != nil {
+		return Target{}, err
+	}
+	best := -1
+	for i, t := range s.Targets {
+		allowed, err := parseURL(t.URL)
+		if err != nil || allowed.Scheme != u.Scheme || hostPort(allowed) != hostPort(u) {
+			continue
+		}
+		below := strings.TrimSuffix(allowed.Path, "/") + "/"
+		if strings.HasPrefix(u.Path+"/", below) && (best < 0 || len(t.URL) > len(s.Targets[best].URL)) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return Target{}, fmt.Errorf("url %q is not among the targets that the operator permits", address)
+	}
+	return s.Targets[best], nil
+}
+
+func hostPort(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return u.Hostname() + ":" + port
+}
+
+// check returns the expression of a subscription, or what is wrong with it.
+func (s Settings) check(one Subscription) (*expression.Expression, error) {
+	if !subscriptionName.MatchString(one.Name) {
+		return nil, fmt.Errorf("name %.80q: want lower-case letters, digits and '-', at most 63", one.Name)
+	}
+	if _, err := s.target(one.URL); err != nil {
+		return nil, fmt.Errorf("subscription %s: %w", one.Name, err)
+	}
+	for field, values := range one.Filter {
+		if !slices.Contains(journal.Fields(), field) || len(values) == 0 || len(values) > maxValues {
+			return nil, fmt.Errorf("subscription %s: filter %.40q: want 1 to %d values of one of %v", one.Name, field,
+				maxValues, journal.Fields())
+		}
+	}
+	if one.Mode != "" && !slices.Contains(modes(), one.Mode) {
+		return nil, fmt.Errorf("subscription %s: mode %.40q: want one of %v", one.Name, one.Mode, modes())
+	}
+	if _, err := one.after(); err != nil {
+		return nil, fmt.Errorf("subscription %s: %w", one.Name, err)
+	}
+	if one.CEL == "" {
+		return nil, nil
+	}
+	x, err := expression.Compile(one.CEL)
+	if err != nil {
+		return nil, fmt.Errorf("subscription %s: cel: %w", one.Name, err)
+	}
+	return x, nil
+}
+
+// after returns the offset that it begins after.
+func (s Subscription) after() (uint64, error) {
+	if s.After == "" {
+		return 0, nil
+	}
+	offset, err := strconv.ParseUint(s.After, 10, 63)
+	if err != nil {
+		return 0, fmt.Errorf("after %.40q: want an offset, in decimal digits", s.After)
+	}
+	return offset, nil
+}
+
+// mode returns the mode that is tried first.
+func (s Subscription) mode() Mode {
+	if s.Mode == "" {
+		return Batch
+	}
+	return s.Mode
+}

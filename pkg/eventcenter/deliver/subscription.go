@@ -1,0 +1,352 @@
+package deliver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/expression"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+const (
+	pageEvents = 200         // that are in memory at a time, at most
+	batchBytes = 512 << 10   // of the events of a request; one event beyond it is possible
+	parallel   = 4           // nodes that are sent to a target at the same time
+	downAfter  = 3           // nodes whose events fail one after another: then it is the target
+	saveEvery  = time.Second // of a state that only moves; what was delivered since is delivered again after a crash
+	coalesce   = 20 * time.Millisecond
+	idleWait   = time.Minute
+)
+
+// subscription is one that runs.
+type subscription struct {
+	Subscription
+	m          *Manager
+	wanted     *expression.Expression // nil: everything
+	configured bool                   // it stands in the settings of the operator
+	broken     bool                   // it cannot be: problem says why
+	client     http.RoundTripper
+	stop       chan struct{} // closed when it is removed
+	wake       chan struct{} // size 1: that something was changed by somebody
+	due        chan struct{} // size 1: that something is held which was not
+
+	asking sync.Mutex // held by who asks the target by OPTIONS
+	saving sync.Mutex // held by who writes the state
+
+	mu       sync.Mutex // guards what follows
+	state    state
+	revision uint64 // of the state in the store; 0: it is not there
+	dirty    bool
+	saved    time.Time
+	claimed  uint64 // up to there the page that is being delivered goes
+	begun    int    // how often the cursor was set by somebody: a page from before does not move it
+	fresh    map[string]bool
+	failures int       // of a target that is down, in a row
+	closed   time.Time // until then nothing is sent
+	limiter  *rate.Limiter
+	behind   time.Time // when the oldest event that is not dealt with was received; zero: there is none
+	problem  string    // why nothing is sent; empty: it is
+	counts   counts
+}
+
+// counts are since the start.
+type counts struct{ delivered, failed, dead, filterErrors uint64 }
+
+func newSubscription(m *Manager, one Subscription, configured bool) (*subscription, error) {
+	wanted, err := m.Settings.check(one)
+	if err != nil {
+		return nil, err
+	}
+	s := &subscription{Subscription: one, m: m, wanted: wanted, configured: configured, client: m.Transport,
+		stop: make(chan struct{}), wake: make(chan struct{}, 1), due: make(chan struct{}, 1), fresh: map[string]bool{}}
+	if s.client == nil {
+		t, err := m.Settings.target(one.URL)
+		if err != nil {
+			return nil, err
+		}
+		s.client = t.transport(m.Resolver)
+	}
+	return s, nil
+}
+
+// run delivers until ctx ends or the subscription is removed.
+func (s *subscription) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var all sync.WaitGroup
+	all.Go(func() {
+		select {
+		case <-s.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	all.Go(func() { s.retry(ctx) })
+	s.follow(ctx)
+	all.Wait()
+	select {
+	case <-s.stop: // what is removed is not written again
+	default:
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		s.save(limited, true)
+	}
+	if t, ok := s.client.(*http.Transport); ok {
+		t.CloseIdleConnections()
+	}
+}
+
+// load reads how far it is, or begins.
+func (s *subscription) load(ctx context.Context) error {
+	record, err := s.m.Store.Get(ctx, cursors, s.Name)
+	if err != nil && !errors.Is(err, control.ErrNotFound) {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state, s.revision = state{}, record.Revision
+	bounds := s.m.Journal.Bounds()
+	if s.revision == 0 {
+		after, _ := s.after()
+		if s.After == "" {
+			after = bounds.Newest
+		}
+		s.state = state{Journal: bounds.Journal, Cursor: min(after, bounds.Newest)}
+	} else if err := json.Unmarshal(record.Value, &s.state); err != nil {
+		return fmt.Errorf("state of subscription %s: %w", s.Name, err)
+	}
+	if of := string(s.mode()) + " " + s.URL; s.state.Of != of {
+		s.state.Of, s.state.Mode, s.state.Granted = of, s.mode(), time.Time{}
+	}
+	s.dirty = s.revision == 0
+	if s.state.Journal != bounds.Journal { // nothing was appended yet since it was restored
+		s.state.Cursor = min(s.state.Cursor, bounds.Newest)
+		s.state.Journal, s.dirty = bounds.Journal, true
+		s.hold(s.gap(journal.Gap{From: s.state.Cursor, To: s.state.Cursor, Reason: "the journal was replaced: what came " +
+			"after its backup is gone"}, held{}))
+		for _, h := range s.state.Held {
+			h.After = min(h.After, s.state.Cursor)
+		}
+	}
+	s.claimed = s.state.Cursor
+	return nil
+}
+
+// save writes the state. Without force it does so once in a while: what is not written is delivered again after a crash.
+func (s *subscription) save(ctx context.Context, force bool) bool {
+	s.saving.Lock()
+	defer s.saving.Unlock()
+	s.mu.Lock()
+	if !s.dirty || !force && time.Since(s.saved) < saveEvery {
+		s.mu.Unlock()
+		return true
+	}
+	value, err := json.Marshal(s.state)
+	revision := s.revision
+	s.dirty, s.saved = false, time.Now()
+	s.mu.Unlock()
+	if err == nil {
+		revision, err = s.m.Store.Put(ctx, cursors, s.Name, value, revision)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.dirty = true
+		s.m.Log.Error("how far a subscription is cannot be written; it goes on, and delivers again what is not written",
+			"subscription", s.Name, "err", err)
+		return false
+	}
+	s.revision = revision
+	return true
+}
+
+// follow delivers what comes, page by page.
+func (s *subscription) follow(ctx context.Context) {
+	for ctx.Err() == nil {
+		bounds := s.m.Journal.Bounds()
+		cursor, paused, dirty := s.at()
+		s.save(ctx, false)
+		if paused || cursor >= bounds.Newest {
+			wait := idleWait
+			if dirty {
+				wait = saveEvery
+			}
+			changed := bounds.Changed
+			if paused {
+				changed = nil
+			}
+			if s.await(ctx, changed, wait) && !paused {
+				s.await(ctx, nil, coalesce)
+			}
+			continue
+		}
+		if err := s.page(ctx, cursor); err != nil && ctx.Err() == nil {
+			s.m.Log.Error("the journal cannot be read for a subscription", "subscription", s.Name, "err", err)
+			s.await(ctx, nil, backoff(6))
+		}
+	}
+}
+
+func (s *subscription) at() (cursor uint64, paused, dirty bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state.Cursor >= s.m.Journal.Bounds().Newest {
+		s.behind = time.Time{}
+	}
+	return s.state.Cursor, s.state.Paused != "", s.dirty
+}
+
+// await waits for a moment, and reports whether it was woken before.
+func (s *subscription) await(ctx context.Context, changed <-chan struct{}, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-changed:
+		return true
+	case <-s.wake:
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// lane is what a page has of a node.
+type lane struct {
+	held
+	records []journal.Record
+}
+
+// page delivers or holds what comes next, and moves the cursor.
+func (s *subscription) page(ctx context.Context, cursor uint64) error {
+	page, err := s.m.Journal.Read(ctx, journal.Query{After: cursor, Limit: pageEvents, Filter: s.Filter})
+	if trimmed, ok := errors.AsType[*journal.TrimmedError](err); ok {
+		page = journal.Page{Next: trimmed.Oldest - 1, Gaps: []journal.Gap{{From: cursor + 1, To: trimmed.Oldest - 1,
+			Reason: "older than what is kept"}}}
+	} else if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if s.state.Cursor != cursor { // set by somebody
+		s.mu.Unlock()
+		return nil
+	}
+	begun := s.begun
+	s.claimed = page.Next
+	if s.behind.IsZero() && len(page.Records) > 0 {
+		s.behind = page.Records[0].Received
+	}
+	lanes := s.lanes(page.Records)
+	s.mu.Unlock()
+	for _, g := range page.Gaps {
+		if !s.holdGap(ctx, g) {
+			return nil
+		}
+	}
+	if !s.deliver(ctx, lanes) {
+		return nil // what was not dealt with is read again
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.begun == begun {
+		s.state.Cursor, s.dirty = page.Next, true
+		s.behind = time.Time{}
+	}
+	return nil
+}
+
+// lanes sorts records by node, without those that are not wanted or held back. mu is held.
+func (s *subscription) lanes(records []journal.Record) (lanes []*lane) {
+	index, skip := map[string]*lane{}, map[string]bool{}
+	for _, h := range s.state.Held {
+		if h.Event == nil {
+			skip[h.key()] = true
+		}
+	}
+	for _, r := range records {
+		of := laneOf(r)
+		key := of.key()
+		if skip[key] || !s.wants(r) {
+			continue
+		}
+		if index[key] == nil {
+			index[key] = &lane{held: of}
+			lanes = append(lanes, index[key])
+		}
+		index[key].records = append(index[key].records, r)
+	}
+	return lanes
+}
+
+// wants reports whether the expression is true of a record. One of which it cannot be told is counted. mu is held.
+func (s *subscription) wants(r journal.Record) bool {
+	if s.wanted == nil {
+		return true
+	}
+	match, err := s.wanted.Matches(r)
+	if err != nil {
+		s.counts.filterErrors++
+	}
+	return match
+}
+
+// holdGap has a subscriber told what it will not see. It waits while too much is held, and reports false where it gave up.
+func (s *subscription) holdGap(ctx context.Context, g journal.Gap) bool {
+	for {
+		s.mu.Lock()
+		room := len(s.state.Held) < maxHeld
+		if room {
+			s.hold(s.gap(g, held{}))
+		}
+		paused := s.state.Paused != ""
+		s.mu.Unlock()
+		if room || paused || ctx.Err() != nil {
+			return room
+		}
+		s.await(ctx, nil, backoff(4))
+	}
+}
+
+// hold adds something that is tried beside the rest. mu is held.
+func (s *subscription) hold(h *held) {
+	if h.Event != nil {
+		for _, other := range s.state.Held {
+			if other.ID == h.ID && other.Letter == h.Letter {
+				return
+			}
+		}
+	}
+	s.state.Held = append(s.state.Held, h)
+	s.dirty = true
+	signal(s.due)
+}
+
+// gap returns a gap as an event, of a node alone where it is named.
+func (s *subscription) gap(g journal.Gap, of held) *held {
+	lost := event.Lost{Subscription: s.Name, From: strconv.FormatUint(g.From, 10), To: strconv.FormatUint(g.To, 10),
+		Reason: plain(g.Reason), Snapshot: "/v1/nodes", Cluster: of.Cluster, Node: of.Node}
+	id, text, err := gapEvent(s.Name, s.state.Journal, lost, time.Now())
+	if err != nil {
+		s.m.Log.Error("a gap cannot be encoded", "subscription", s.Name, "err", err)
+	}
+	s.m.Log.Warn("a subscriber will not see events", "subscription", s.Name, "from", g.From, "to", g.To,
+		"reason", g.Reason)
+	return &held{Event: text, ID: id}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,66 @@
+package pages
+
+import (
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	control "github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
+)
+
+// The page names subscriptions, why one sends nothing, and dead letters; what a receiver answers is text.
+func TestSubscriptionsPage(t *testing.T) {
+	c := newCenter(t)
+	store, err := control.Open(t.Context(), filepath.Join(t.TempDir(), "control.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	const letter = `{"subscription":"tickets","id":"00000000000000000007","offset":"7","cluster":"prod","node":"node-1",
+	 "type":"io.github.nodeagent.fault.raised.v1","reason":"500: <script>alert(1)</script>","at":"2026-01-02T03:04:05Z"}`
+	if _, err := store.Put(t.Context(), "dead-letters", "tickets.00000000000000000007", []byte(letter), 0); err != nil {
+		t.Fatal(err)
+	}
+	settings := deliver.Settings{Targets: []deliver.Target{{URL: "https://hooks.example.com/", SecretFile: "/none"}},
+		Subscriptions: []deliver.Subscription{{Name: "tickets", URL: "https://hooks.example.com/b"}}}
+	manager, err := deliver.Open(t.Context(), deliver.Config{Settings: settings, Journal: c.Journal, Store: store,
+		Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := manager.Pause(t.Context(), deliver.Who{Name: "<i>me"}, "tickets"); err != nil {
+		t.Fatal(err)
+	}
+	sessions := NewSessions(false, time.Now)
+	handler := New(Config{Journal: c.Journal, Model: c.Model, Sessions: sessions, Log: slog.New(slog.DiscardHandler),
+		Now: time.Now, Alive: time.Minute, Deliveries: manager})
+	code, _, err := sessions.Code("me")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cookie, ok := sessions.signIn(code)
+	if !ok {
+		t.Fatal("not signed in")
+	}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/subscriptions", nil)
+	stranger := httptest.NewRecorder()
+	handler.ServeHTTP(stranger, r)
+	if stranger.Code != http.StatusSeeOther {
+		t.Errorf("who is not signed in: %d", stranger.Code)
+	}
+	r.AddCookie(cookie)
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, r)
+	page := w.Body.String()
+	for _, want := range []string{"tickets", "paused</span> by &lt;i&gt;me", "<h2>Dead letters</h2>",
+		"500: &lt;script&gt;", `href="/nodes/prod/node-1"`, "00000000000000000007", `href="/v1/subscriptions"`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %s in\n%s", want, page)
+		}
+	}
+}
