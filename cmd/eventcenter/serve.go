@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+	_ "time/tzdata" // timezones, where the machine has none: 450 KB
 
 	"github.com/spf13/cobra"
 
@@ -33,6 +34,7 @@ type serveOptions struct {
 	clusters          string
 	keep              time.Duration
 	keepBytes         int64
+	timezone          string
 	alive             time.Duration
 	loopback, secured bool
 }
@@ -55,6 +57,7 @@ directory, made at the first start. It listens on another address only with TLS.
 		"nodes are watched; see docs/event-center.md")
 	flags.DurationVar(&s.keep, "keep", 30*24*time.Hour, "how long events are kept, by whole days; 0: for ever")
 	flags.Int64Var(&s.keepBytes, "keep-bytes", 0, "size of the journal from which the oldest days are dropped; 0: any")
+	flags.StringVar(&s.timezone, "timezone", "UTC", "in which the days of reports are, as Europe/Berlin")
 	flags.DurationVar(&s.alive, "alive", time.Minute, "after how long without an event agents say that they are alive")
 	return cmd
 }
@@ -94,13 +97,17 @@ func (s *serveOptions) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("token: %w", err)
 	}
+	location, err := time.LoadLocation(s.timezone)
+	if err != nil {
+		return fmt.Errorf("--timezone %q: %w", s.timezone, err)
+	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	clusters, err := s.openClusters(dir, token, log)
 	if err != nil {
 		return err
 	}
 	center, err := eventcenter.Open(ctx, eventcenter.Options{Dir: dir, Log: log,
-		Keep: sqlite.Limits{Age: s.keep, Bytes: s.keepBytes}})
+		Keep: sqlite.Limits{Age: s.keep, Bytes: s.keepBytes}, Location: location})
 	if err != nil {
 		return err
 	}
@@ -137,9 +144,9 @@ func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, cl
 	server := &http.Server{
 		Handler: api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.loopback,
 			Authenticate: sessions.Authenticate(clusters.identity.Authenticate), Authorizer: clusters.identity,
-			Alive: s.alive, Stopping: ctx.Done(), SignIn: sessions.Code,
+			Alive: s.alive, Stopping: ctx.Done(), SignIn: sessions.Code, Reports: center.Reports,
 			Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions,
-				Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version}),
+				Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version, Reports: center.Reports}),
 			Health: func() api.Health { return api.Health(center.Journal.Health()) }}),
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(center.Log.Handler(), slog.LevelDebug),

@@ -44,6 +44,7 @@ type Config struct {
 	Log     *slog.Logger
 	Now     func() time.Time // nil: time.Now
 	Health  func() Health    // nil: nothing is known
+	Reports Reports          // nil: there are none
 
 	Stopping <-chan struct{} // is closed when streams are to end; may be nil
 
@@ -144,6 +145,7 @@ func (s *Server) routes() map[string]route {
 		"GET /v1/nodes/{cluster}/{node}": {answer: s.node},
 		"GET /v1/faults":                 {answer: s.faults},
 		"GET /v1/avoid":                  {answer: s.avoided},
+		"GET /v1/reports/{period}":       {answer: s.report},
 		"POST /v1/sign-in-codes":         {answer: s.signInCode},
 		"GET /metrics":                   {answer: s.metrics.serve},
 		"GET /healthz":                   {answer: s.healthz, open: true},

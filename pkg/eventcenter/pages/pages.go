@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
@@ -33,6 +34,7 @@ type Config struct {
 	Now      func() time.Time
 	Alive    time.Duration // after which agents say that they are alive
 	Version  string
+	Reports  api.Reports
 }
 
 //go:embed templates assets
@@ -66,7 +68,7 @@ func New(c Config) http.Handler {
 	s := &server{Config: c, templates: map[string]*template.Template{}}
 	base := template.Must(template.New("base").Funcs(functions).ParseFS(files, "templates/base.html"))
 	for _, name := range []string{"fleet", "faults", "fault", "node", "leftovers", "agents", "events", "login",
-		"message"} {
+		"message", "report"} {
 		page := template.Must(base.Clone())
 		s.templates[name] = template.Must(page.ParseFS(files, "templates/"+name+".html"))
 	}
@@ -79,6 +81,8 @@ func New(c Config) http.Handler {
 		"GET /leftovers":              s.leftovers,
 		"GET /agents":                 s.agents,
 		"GET /events":                 s.events,
+		"GET /reports/{period}":       s.report,
+		"POST /maintenance":           s.maintenance,
 		"POST /say":                   s.say,
 		"POST /logout":                s.logout,
 	} {

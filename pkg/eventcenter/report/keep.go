@@ -55,6 +55,7 @@ type Keeper struct {
 	mu    sync.Mutex // guards what follows
 	fold  Fold
 	saved time.Time
+	read  uint64 // up to there, also where nothing could be counted
 }
 
 // Open goes on with the newest day that is kept.
@@ -254,12 +255,13 @@ func (k *Keeper) step(ctx context.Context) (more bool, err error) {
 			return false, err
 		}
 	}
+	k.read = read.Next
 	for _, g := range read.Gaps {
 		lost += g.To - g.From + 1
 	}
 	if d := k.fold.Day; d != nil {
 		d.Offset = max(d.Offset, read.Next)
-		if d.Before > 0 || d.Events < d.Offset { // what was before the first day is no loss of it
+		if after > d.Before { // what was lost before the first day is no loss of it
 			d.Lost += lost
 		}
 	}
@@ -268,7 +270,7 @@ func (k *Keeper) step(ctx context.Context) (more bool, err error) {
 
 func (k *Keeper) offset() uint64 {
 	if k.fold.Day == nil {
-		return 0
+		return k.read
 	}
 	return k.fold.Day.Offset
 }

@@ -40,9 +40,10 @@ type Report struct {
 	Through  time.Time `json:"through"`
 	Partial  bool      `json:"partial"` // it is not over, or a part of it was not counted: see Missing
 	Missing  []string  `json:"missing,omitempty"`
-	Lost     uint64    `json:"lost,omitempty"` // events that cannot be read any more: the numbers may be wrong by them
-	Before   uint64    `json:"before,string"`  // the offset before its first event
-	Offset   uint64    `json:"offset,string"`  // up to which it is counted
+	Lost     uint64    `json:"lost,omitempty"`    // events that cannot be read any more: the numbers may be wrong by them
+	Before   uint64    `json:"before,string"`     // the offset before its first event
+	Offset   uint64    `json:"offset,string"`     // up to which it is counted
+	Earlier  string    `json:"earlier,omitempty"` // a date in the period before, where it has a report
 
 	Faults       Faults       `json:"faults"`
 	ByFault      []FaultRow   `json:"byFault"`
@@ -181,6 +182,7 @@ func Build(p Period, name string, days, before []*Day, through time.Time) Report
 	b.finish()
 	known := map[string]bool{}
 	for _, d := range before {
+		r.Earlier = d.Name
 		for _, n := range d.Nodes {
 			for name := range n.Faults {
 				known[name] = true
