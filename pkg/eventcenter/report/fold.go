@@ -111,7 +111,7 @@ func (d *Day) apply(r journal.Record) {
 	if r.Node == "" || !own && r.Stream == "" {
 		return // of no agent
 	}
-	e, ok := read(r)
+	e, ok := saidIn(r)
 	if !ok {
 		return
 	}
@@ -138,7 +138,7 @@ type said struct {
 	} `json:"data"`
 }
 
-func read(r journal.Record) (s said, ok bool) {
+func saidIn(r journal.Record) (s said, ok bool) {
 	err := json.Unmarshal(r.JSON, &s)
 	return s, err == nil
 }

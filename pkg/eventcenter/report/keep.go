@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bufio"
 	"cmp"
 	"compress/gzip"
 	"context"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -113,27 +115,59 @@ func IsDay(name string) bool {
 	return ok && err == nil
 }
 
+// head begins a day's file: what the report after it needs, and which faults there were.
+type head struct {
+	Name   string   `json:"name"`
+	Faults []string `json:"faults"`
+}
+
+func headOf(d *Day) head {
+	names := map[string]bool{}
+	for _, n := range d.Nodes {
+		for name := range n.Faults {
+			names[name] = true
+		}
+		for _, o := range n.Open {
+			names[o.Name] = true
+		}
+	}
+	return head{d.Name, slices.Sorted(maps.Keys(names))}
+}
+
 func (k *Keeper) load(name string) (*Day, error) { return load(filepath.Join(k.Dir, name+suffix)) }
 
-func load(name string) (d *Day, err error) {
+// read gives use the JSON of a day's file.
+func read(name string, use func(*json.Decoder, io.Reader) error) error {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer f.Close()
 	in, err := gzip.NewReader(f)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	text, err := io.ReadAll(io.LimitReader(in, maxDay)) // with the checksum at its end
 	if err == nil {
-		err = json.Unmarshal(text, &d)
-	}
-	if err == nil && (d == nil || d.Version != version || d.Nodes == nil) {
-		err = fmt.Errorf("its format is not %d", version)
+		limited := io.LimitReader(in, maxDay)
+		err = use(json.NewDecoder(bufio.NewReaderSize(limited, 1<<16)), limited)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+func load(name string) (d *Day, err error) {
+	err = read(name, func(decoder *json.Decoder, rest io.Reader) error {
+		var h head
+		if err := errors.Join(decoder.Decode(&h), decoder.Decode(&d)); err != nil {
+			return err
+		}
+		if d == nil || d.Version != version || d.Nodes == nil {
+			return fmt.Errorf("its format is not %d", version)
+		}
+		_, err := io.Copy(io.Discard, rest) // the checksum is at the end
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	if d.Silent == nil {
 		d.Silent = map[string]bool{}
@@ -149,7 +183,8 @@ func save(name string, d *Day) error {
 	}
 	out, err := gzip.NewWriterLevel(f, gzip.BestSpeed)
 	if err == nil {
-		err = errors.Join(json.NewEncoder(out).Encode(d), out.Close(), f.Sync())
+		encoder := json.NewEncoder(out)
+		err = errors.Join(encoder.Encode(headOf(d)), encoder.Encode(d), out.Close(), f.Sync())
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return errors.Join(err, os.Remove(name+".new"))
@@ -246,26 +281,26 @@ func (k *Keeper) step(ctx context.Context) (more bool, err error) {
 	if after+1 < bounds.Oldest {
 		lost, after = bounds.Oldest-1-after, bounds.Oldest-1
 	}
-	read, err := k.Journal.Read(ctx, journal.Query{After: after, Limit: int(min(page, bounds.Newest-after))})
+	got, err := k.Journal.Read(ctx, journal.Query{After: after, Limit: int(min(page, bounds.Newest-after))})
 	if err != nil {
 		return false, err
 	}
-	for _, r := range read.Records {
+	for _, r := range got.Records {
 		if err := k.fold.Apply(r, bounds.Journal); err != nil {
 			return false, err
 		}
 	}
-	k.read = read.Next
-	for _, g := range read.Gaps {
+	k.read = got.Next
+	for _, g := range got.Gaps {
 		lost += g.To - g.From + 1
 	}
 	if d := k.fold.Day; d != nil {
-		d.Offset = max(d.Offset, read.Next)
+		d.Offset = max(d.Offset, got.Next)
 		if after > d.Before { // what was lost before the first day is no loss of it
 			d.Lost += lost
 		}
 	}
-	return read.Next > after, nil
+	return got.Next > after, nil
 }
 
 func (k *Keeper) offset() uint64 {
@@ -376,10 +411,10 @@ func (k *Keeper) build(p Period, name string, first time.Time, count int) (Repor
 		}
 		return Report{}, cmp.Or[error](err, e)
 	}
-	var before []*Day
+	var before []head
 	for i := range count {
-		if d, err := k.day(first.AddDate(0, 0, i-count).Format(time.DateOnly)); err == nil {
-			before = append(before, d)
+		if h, err := k.head(first.AddDate(0, 0, i-count).Format(time.DateOnly)); err == nil {
+			before = append(before, h)
 		}
 	}
 	through := days[len(days)-1].Through
@@ -389,6 +424,14 @@ func (k *Keeper) build(p Period, name string, first time.Time, count int) (Repor
 	r := Build(p, name, days, before, through.UTC())
 	r.Missing, r.Partial = missing, r.Partial || len(missing) > 0 || p == Weekly && len(days) < count
 	return r, nil
+}
+
+func (k *Keeper) head(name string) (h head, err error) {
+	if d := k.fold.Day; d != nil && d.Name == name {
+		return headOf(d), nil
+	}
+	err = read(filepath.Join(k.Dir, name+suffix), func(decoder *json.Decoder, _ io.Reader) error { return decoder.Decode(&h) })
+	return h, err
 }
 
 // day returns a day: the one that is counted now, or one that is kept.

@@ -160,7 +160,7 @@ type KindRow struct {
 
 // Build makes a report of days that follow each other, and of what the period before had. The last one is counted up
 // to through, which is its end, or now.
-func Build(p Period, name string, days, before []*Day, through time.Time) Report {
+func Build(p Period, name string, days []*Day, before []head, through time.Time) Report {
 	last := days[len(days)-1]
 	r := Report{Period: p, Name: name, Timezone: last.Timezone, From: days[0].From, To: last.To, Through: last.To,
 		Before: days[0].Before, Offset: last.Offset, Partial: !last.Complete, NeedsPeople: []Need{}, New: []FaultRow{}}
@@ -181,15 +181,10 @@ func Build(p Period, name string, days, before []*Day, through time.Time) Report
 	r.Find, r.Clear = find.quantiles(), clear.quantiles()
 	b.finish()
 	known := map[string]bool{}
-	for _, d := range before {
-		r.Earlier = d.Name
-		for _, n := range d.Nodes {
-			for name := range n.Faults {
-				known[name] = true
-			}
-			for _, o := range n.Open {
-				known[o.Name] = true
-			}
+	for _, h := range before {
+		r.Earlier = h.Name
+		for _, name := range h.Faults {
+			known[name] = true
 		}
 	}
 	for _, row := range r.ByFault {

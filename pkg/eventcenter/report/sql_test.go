@@ -229,8 +229,8 @@ func (d database) lengths(r Report, check func(string, float64, string, ...any))
 	}{"clear": {r.Clear, clear}, "find": {r.Find, find}} {
 		check(name+" count", float64(one.q.Count), `SELECT count(*) FROM (`+one.query+`)`)
 		for percent, got := range map[int]int64{50: one.q.Median, 90: one.q.P90} {
-			check(fmt.Sprint(name, percent), float64(got), `SELECT s FROM (SELECT s, row_number() OVER (ORDER BY s) AS rank,
-				count(*) OVER () AS n FROM (`+one.query+`)) WHERE rank * 100 >= n * :percent ORDER BY rank LIMIT 1`,
+			check(fmt.Sprint(name, percent), float64(got), `SELECT (SELECT s FROM (SELECT s, row_number() OVER (ORDER BY s) AS rank,
+				count(*) OVER () AS n FROM (`+one.query+`)) WHERE rank * 100 >= n * :percent ORDER BY rank LIMIT 1)`,
 				sql.Named("percent", percent))
 		}
 	}
