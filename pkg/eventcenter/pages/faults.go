@@ -100,7 +100,7 @@ func (s *server) node(w http.ResponseWriter, r *http.Request, _ session) {
 		s.unreadable(w, r, err)
 		return
 	}
-	v := nodeView{nodeRow: nodeRow{detail.Summary, stateOf(detail.Summary, s.Now(), s.Alive)}, Faults: detail.Faults,
+	v := nodeView{nodeRow: nodeRow{Summary: detail.Summary, State: stateOf(detail.Summary, s.Now(), s.Alive)}, Faults: detail.Faults,
 		Leftovers: detail.LeftoverList[:min(nodeLeftover, len(detail.LeftoverList))], Lines: api.Fold(linesOf(page))}
 	v.More = len(detail.LeftoverList) - len(v.Leftovers)
 	if len(page.Records) == timeline {

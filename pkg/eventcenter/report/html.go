@@ -49,6 +49,9 @@ func functions(mail bool, base string, location *time.Location) template.FuncMap
 			if mail {
 				return template.HTMLAttr(`style="` + styles[key] + `"`) //nolint:gosec // from the table above
 			}
+			if classes[key] == "" {
+				return ""
+			}
 			return template.HTMLAttr(`class="` + classes[key] + `"`) //nolint:gosec // from the table above
 		},
 		"link":   func(href string) string { return strings.TrimSuffix(base, "/") + href },
