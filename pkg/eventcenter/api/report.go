@@ -53,7 +53,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request, _ Identity) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
 	w.WriteHeader(http.StatusOK)
-	_, _ = w.Write(text)
+	_, _ = w.Write(text) //nolint:gosec // made by html/template
 }
 
 // ReportProblem returns how a report that cannot be made is answered: 0 is no problem.
