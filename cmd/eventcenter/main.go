@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -72,6 +73,8 @@ func newRoot() *cobra.Command {
   eventcenter faults    what is wrong now?
   eventcenter events    what happened? (--follow: and what happens)
   eventcenter node X    what is wrong with a node, and what happened on it?
+  eventcenter report    the day or the week of the fleet
+  eventcenter export    the journal as lines of JSON, for a data lake
   eventcenter login     a code for the pages, which show all of this in a browser
   eventcenter subscriptions  who is sent events, and how far are they?
   eventcenter dead-letters   what did a subscriber not take?
@@ -81,9 +84,9 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		Version:       Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		PersistentPreRunE: func(*cobra.Command, []string) error {
-			if o.output != "text" && o.output != "json" {
-				return fmt.Errorf("--output %q: must be text or json", o.output)
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if formats := formatsOf(cmd); !slices.Contains(formats, o.output) {
+				return fmt.Errorf("--output %q: must be %s", o.output, strings.Join(formats, " or "))
 			}
 			return nil
 		},
@@ -96,9 +99,16 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 	flags.StringVar(&o.ca, "ca", "", "file with the certificates that an https center is trusted by")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	root.AddCommand(newServe(o), newNodes(o), newFaults(o), newEvents(o), newNode(o), newVerify(o), newBackup(o),
-		newRestore(o), newLogin(o),
-		newSubscriptions(o), newDeadLetters(o), newReplay(o))
+		newRestore(o), newLogin(o), newReport(o), newExport(o), newSubscriptions(o), newDeadLetters(o), newReplay(o))
 	return root
+}
+
+// formatsOf returns the formats that a verb prints.
+func formatsOf(cmd *cobra.Command) []string {
+	if parent := cmd.Parent(); parent != nil && parent.Name() == reportVerb {
+		return []string{"text", "table", "json", "html"}
+	}
+	return []string{"text", "json"}
 }
 
 func (o *options) json() bool { return o.output == "json" }

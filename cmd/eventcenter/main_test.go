@@ -157,6 +157,16 @@ func TestVerbs(t *testing.T) {
 		{[]string{"events", "--after", "x"}, exitCouldNotTell, []string{"want an offset"}},
 		{[]string{"node", "node-1"}, exitProblems, []string{"Slow", "fault.raised.v1"}},
 		{[]string{"node", "node-3"}, exitCouldNotTell, []string{"nothing was ever heard"}},
+		{[]string{"report", "daily"}, exitProblems, []string{"PARTIAL", "needs people", "Slow", "evil?[31m??line?", "2 at the end"}},
+		{[]string{"report", "daily", "-o", "table", "--date", "today"}, exitProblems, []string{"NEEDS PEOPLE FOR"}},
+		{[]string{"report", "weekly", "-o", "json"}, exitProblems, []string{`"period":"weekly"`, `"found":2`}},
+		{[]string{"report", "daily", "-o", "html"}, exitFine, []string{"<!doctype html>", p.url + "/events?"}},
+		{[]string{"report", "daily", "--date", "2001-01-01"}, exitCouldNotTell, []string{"404", "there are of"}},
+		{[]string{"report", "daily", "--date", "soon"}, exitCouldNotTell, []string{"want a day as"}},
+		{[]string{"report", "daily", "-o", "text/html"}, exitCouldNotTell, []string{"must be text or table or json or html"}},
+		{[]string{"nodes", "-o", "html"}, exitCouldNotTell, []string{"must be text or json"}},
+		{[]string{"nodes", "--agent", "other-version"}, exitFine, nil},
+		{[]string{"serve", "--timezone", "Europe/Nowhere"}, exitCouldNotTell, []string{"--timezone"}},
 		{[]string{"verify"}, exitFine, []string{"offsets 1 to 2"}},
 		{[]string{"nodes", "--server", "http://127.0.0.1:1"}, exitCouldNotTell, []string{"refused"}},
 		{[]string{"nodes", "-o", "yaml"}, exitCouldNotTell, []string{"must be text or json"}},
@@ -216,12 +226,16 @@ func TestBackupRestore(t *testing.T) {
 	if before == after || cut(before) != cut(after) || !strings.Contains(after, `"total":3`) {
 		t.Errorf("before %s\nafter %s", before, after)
 	}
+	if out, _ := cli(t, "report", "daily", "-o", "json", "--dir", restored); !strings.Contains(out, `"found":3`) {
+		t.Errorf("the report is another one: %s", out)
+	}
 	data, err := os.ReadFile(archive)
 	if err != nil {
 		t.Fatal(err)
 	}
+	at := bytes.Index(data, []byte("SQLite format 3")) + 4000
 	for name, damaged := range map[string][]byte{"cut off": data[:len(data)/2],
-		"another byte": append(append(bytes.Clone(data[:3000]), data[3000]^1), data[3001:]...)} {
+		"another byte": append(append(bytes.Clone(data[:at]), data[at]^1), data[at+1:]...)} {
 		if err := os.WriteFile(archive, damaged, 0o600); err != nil {
 			t.Fatal(err)
 		}

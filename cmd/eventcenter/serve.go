@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+	_ "time/tzdata" // timezones, where the machine has none: 450 KB
 
 	"github.com/spf13/cobra"
 
@@ -35,6 +36,7 @@ type serveOptions struct {
 	subscriptions     string
 	keep              time.Duration
 	keepBytes         int64
+	timezone          string
 	alive             time.Duration
 	loopback, secured bool
 }
@@ -61,6 +63,7 @@ directory, made at the first start. It listens on another address only with TLS.
 		"subscriptions; see docs/event-center.md")
 	flags.DurationVar(&s.keep, "keep", 30*24*time.Hour, "how long events are kept, by whole days; 0: for ever")
 	flags.Int64Var(&s.keepBytes, "keep-bytes", 0, "size of the journal from which the oldest days are dropped; 0: any")
+	flags.StringVar(&s.timezone, "timezone", "UTC", "in which the days of reports are, as Europe/Berlin")
 	flags.DurationVar(&s.alive, "alive", time.Minute, "after how long without an event agents say that they are alive")
 	return cmd
 }
@@ -100,6 +103,10 @@ func (s *serveOptions) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("token: %w", err)
 	}
+	location, err := time.LoadLocation(s.timezone)
+	if err != nil {
+		return fmt.Errorf("--timezone %q: %w", s.timezone, err)
+	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	clusters, err := s.openClusters(dir, token, log)
 	if err != nil {
@@ -110,7 +117,7 @@ func (s *serveOptions) run(ctx context.Context) error {
 		return err
 	}
 	center, err := eventcenter.Open(ctx, eventcenter.Options{Dir: dir, Log: log,
-		Keep: sqlite.Limits{Age: s.keep, Bytes: s.keepBytes}})
+		Keep: sqlite.Limits{Age: s.keep, Bytes: s.keepBytes}, Location: location})
 	if err != nil {
 		return err
 	}
@@ -153,10 +160,10 @@ func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, cl
 	server := &http.Server{
 		Handler: api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.loopback,
 			Authenticate: authenticate, Authorizer: clusters.identity,
-			Alive: s.alive, Stopping: ctx.Done(), SignIn: sessions.Code, Deliveries: deliveries,
+			Alive: s.alive, Stopping: ctx.Done(), SignIn: sessions.Code, Deliveries: deliveries, Reports: center.Reports,
 			Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions,
 				Provider: people.signIn(), Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version,
-				Deliveries: deliveries}),
+				Deliveries: deliveries, Reports: center.Reports}),
 			Health: func() api.Health { return api.Health(center.Journal.Health()) }}),
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(center.Log.Handler(), slog.LevelDebug),

@@ -47,6 +47,7 @@ where kubelet does not renew its Lease.`,
 		"pool":    "only of this pool; may be repeated",
 		"zone":    "only of this zone; may be repeated",
 		"blind":   "only those of which this check cannot tell; may be repeated",
+		"agent":   "only with an agent that is odd: other-version (than most of its cluster) or blind-checks; may be repeated",
 		"version": "only with an agent of this version; may be repeated", "notversion": "only with an agent of none of " +
 			"these versions"} {
 		filter[name] = flags.StringArray(name, nil, usage)

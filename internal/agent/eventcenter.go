@@ -39,8 +39,9 @@ func (a *Agent) openEventCenter(m meter) {
 	r := eventcenter.New(eventcenter.Config{
 		Settings: settings, Node: cmp.Or(node, "unknown"), Boot: a.started.Boot,
 		Version: Version, Configuration: a.configuration(), Checks: checks, Leftovers: a.leftovers.activity.found(),
-		Files:    eventcenter.Files{Scan: files.Scan, Append: files.Append, ReadAt: files.ReadAt, Remove: files.Remove},
-		ReadFile: a.readCredential, Observer: a.sinks, Log: a.log,
+		PodsEnded: a.leftovers.podsEnded.Load,
+		Files:     eventcenter.Files{Scan: files.Scan, Append: files.Append, ReadAt: files.ReadAt, Remove: files.Remove},
+		ReadFile:  a.readCredential, Observer: a.sinks, Log: a.log,
 	})
 	err := m.EventCenter(func() metrics.EventCenter {
 		stats := r.Stats()

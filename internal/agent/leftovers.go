@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/agent/status"
@@ -40,6 +41,7 @@ type leftovers struct {
 
 	quarantine quarantine
 	deletions  deletions
+	podsEnded  atomic.Pointer[uint64] // since the start; nil before the first complete inspection
 
 	mu      sync.Mutex // guards what follows
 	history inspect.History
@@ -150,6 +152,13 @@ func (l *leftovers) count(report inspect.Report) {
 	l.meter.Leftovers(counts)
 	m := measure(report, l.host.Clock())
 	m.Ended, m.Left = l.deletions.observe(report)
+	if m.Complete {
+		ended := uint64(m.Ended)
+		if last := l.podsEnded.Load(); last != nil {
+			ended += *last
+		}
+		l.podsEnded.Store(&ended)
+	}
 	l.meter.Inspected(m)
 }
 

@@ -49,16 +49,19 @@ type Snapshot struct {
 	Leftovers []Activity `json:"leftovers"`
 	// Checks of which nothing is known now, in the last part: that none of their faults is here proves nothing.
 	Unknown []string `json:"unknown,omitempty"`
+	// PodsEnded is how many pods have ended on the node since its agent started, in the last part; nil: not counted.
+	PodsEnded *uint64 `json:"podsEnded,omitempty"`
 }
 
 // Agent is the data of agent.started, agent.stopping and agent.alive.
 type Agent struct {
 	Version       string   `json:"version"`
-	Configuration string   `json:"configuration"` // hash of what is in force
-	LastSequence  string   `json:"lastSequence"`  // as the attribute has it
-	LastStream    string   `json:"lastStream"`    // the stream of that sequence; agent.alive is in another
-	Waiting       int      `json:"waiting"`       // events in the outbox
-	Blind         []string `json:"blind"`         // checks that have learnt nothing for too long
+	Configuration string   `json:"configuration"`       // hash of what is in force
+	LastSequence  string   `json:"lastSequence"`        // as the attribute has it
+	LastStream    string   `json:"lastStream"`          // the stream of that sequence; agent.alive is in another
+	Waiting       int      `json:"waiting"`             // events in the outbox
+	Blind         []string `json:"blind"`               // checks that have learnt nothing for too long
+	PodsEnded     *uint64  `json:"podsEnded,omitempty"` // see Snapshot
 }
 
 // Gap is the data of agent.gap: events of the stream that will not come.
@@ -81,7 +84,7 @@ type Operator struct {
 	RaisedAt time.Time       `json:"raisedAt,omitzero"` // of the fault: it may come again another time
 	By       string          `json:"by"`
 	Text     string          `json:"text,omitempty"`
-	Until    time.Time       `json:"until,omitzero"` // muted until then; zero: no longer
+	Until    time.Time       `json:"until,omitzero"` // muted, or in maintenance, until then; zero: no longer
 }
 
 // Silence is the data of node.blind, node.lost, node.seen, node.removed, cluster.silent and cluster.seen. Times are by

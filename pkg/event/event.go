@@ -49,6 +49,8 @@ const (
 	OperatorAcknowledged Type = typePrefix + "operator.acknowledged.v1"
 	OperatorMuted        Type = typePrefix + "operator.muted.v1"
 	OperatorCommented    Type = typePrefix + "operator.commented.v1"
+	// OperatorMaintenance says of a node that it is worked on until a time: it is not expected to be available.
+	OperatorMaintenance Type = typePrefix + "operator.maintenance.v1"
 )
 
 // The types that an event center itself says of a node and of a cluster.

@@ -17,6 +17,7 @@ import (
 
 	control "github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 )
 
 // Manifest is the last file of a backup: without it, or with a file that is not what it says, there is no backup.
@@ -80,6 +81,15 @@ func (b *backup) write(ctx context.Context, dir string) (err error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
+	days, err := dayFiles(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range days {
+		if err := b.add(filepath.Join(dir, name), name); err != nil {
+			return err
+		}
+	}
 	s, err := sqlite.Open(ctx, sqlite.Options{Dir: filepath.Join(dir, journalDir),
 		Log: slog.New(slog.DiscardHandler), ReadOnly: true})
 	if err != nil {
@@ -106,6 +116,20 @@ func (b *backup) write(ctx context.Context, dir string) (err error) {
 	}
 	_, err = b.out.Write(text)
 	return errors.Join(err, b.out.Close())
+}
+
+// dayFiles returns the files of the reports in a directory.
+func dayFiles(dir string) (names []string, err error) {
+	entries, err := os.ReadDir(filepath.Join(dir, reportsDir))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	for _, entry := range entries {
+		if report.IsDay(entry.Name()) {
+			names = append(names, reportsDir+"/"+entry.Name())
+		}
+	}
+	return names, err
 }
 
 // add copies a file into the archive.
@@ -167,13 +191,24 @@ func Restore(archive, dir string) (m Manifest, err error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) { // one from before there were subscriptions
 		return m, err
 	}
+	days, err := dayFiles(scratch)
+	if err = errors.Join(err, os.MkdirAll(filepath.Join(dir, reportsDir), 0o700)); err != nil {
+		return m, err
+	}
+	for _, name := range days {
+		if err := report.Adopt(filepath.Join(scratch, name), filepath.Join(dir, name), m.Journal); err != nil {
+			return m, err
+		}
+	}
 	return m, os.Rename(filepath.Join(scratch, journalDir), filepath.Join(dir, journalDir))
 }
 
 // unpack writes the files of an archive and compares them with its manifest.
 func unpack(r io.Reader, dir string) (m Manifest, err error) {
-	if err := os.Mkdir(filepath.Join(dir, journalDir), 0o700); err != nil {
-		return m, err
+	for _, name := range []string{journalDir, reportsDir} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			return m, err
+		}
 	}
 	var found []BackupFile
 	for in := tar.NewReader(r); ; {
@@ -212,7 +247,8 @@ func unpack(r io.Reader, dir string) (m Manifest, err error) {
 // expected reports whether a backup has a file of this name. Nothing else is written.
 func expected(name string) bool {
 	dir, base := filepath.Split(name)
-	return name == baseFile || name == checkpointFile || name == ControlFile || dir == journalDir+"/" && sqlite.IsPartition(base)
+	return name == baseFile || name == checkpointFile || name == ControlFile ||
+		dir == journalDir+"/" && sqlite.IsPartition(base) || dir == reportsDir+"/" && report.IsDay(base)
 }
 
 func extract(r io.Reader, dir, name string) (BackupFile, error) {

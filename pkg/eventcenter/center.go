@@ -9,17 +9,20 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 )
 
 const (
 	journalDir     = "journal"
 	checkpointFile = "model.json" // of the model, now and then
 	baseFile       = "base.json"  // of the model where the journal begins, since it was trimmed
+	reportsDir     = "reports"    // a file for each day
 
 	// ControlFile in the directory is the control store of a center that needs nothing beside it.
 	ControlFile = "control.db"
@@ -35,6 +38,8 @@ type Options struct {
 	Dir  string
 	Log  *slog.Logger
 	Keep sqlite.Limits
+
+	Location *time.Location // in which the days of reports are; nil: UTC
 }
 
 // Center is an open event center.
@@ -42,6 +47,7 @@ type Center struct {
 	Options
 	Journal *sqlite.Store
 	Model   *model.Model
+	Reports *report.Keeper
 
 	loaded     bool   // records are applied to the model as they are appended
 	checkpoint uint64 // offset of the last
@@ -56,10 +62,24 @@ func Open(ctx context.Context, o Options) (*Center, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.load(ctx); err != nil {
+	if err = c.load(ctx); err == nil {
+		c.Reports, err = report.Open(report.Options{Dir: filepath.Join(o.Dir, reportsDir), Journal: c.Journal, Log: o.Log,
+			Location: o.Location, Places: c.places})
+	}
+	if err != nil {
 		return nil, errors.Join(err, c.Journal.Close())
 	}
 	return c, nil
+}
+
+// places returns where the nodes stand.
+func (c *Center) places() map[report.Key]report.Place {
+	nodes, _ := c.Model.Nodes("")
+	places := make(map[report.Key]report.Place, len(nodes))
+	for _, n := range nodes {
+		places[report.Key{Cluster: n.Cluster, Node: n.Node}] = report.Place{Pool: n.Pool, Zone: n.Zone}
+	}
+	return places
 }
 
 // appended is called by the journal's writer.
@@ -170,6 +190,9 @@ func (c *Center) trim(ctx context.Context) error {
 	if upTo == 0 {
 		return nil
 	}
+	if counted, err := c.counted(ctx, upTo); !counted || err != nil {
+		return err // what is gone is in no report
+	}
 	base := c.start(baseFile)
 	if err := replay(ctx, c.Journal, base, upTo); err != nil {
 		return err
@@ -181,8 +204,23 @@ func (c *Center) trim(ctx context.Context) error {
 	return c.Journal.Trim(upTo)
 }
 
+// counted reports whether the reports are up to an offset. They are given a while to come there.
+func (c *Center) counted(ctx context.Context, upTo uint64) (bool, error) {
+	limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if c.Reports.Offset() < upTo {
+		if err := c.Reports.Follow(limited); err != nil && limited.Err() == nil {
+			return false, err
+		}
+	}
+	return c.Reports.Offset() >= upTo, nil
+}
+
 // Run keeps checkpoints and the journal's limits until ctx ends. It begins with a check of all files of the journal.
 func (c *Center) Run(ctx context.Context) error {
+	var reports sync.WaitGroup
+	reports.Go(func() { c.Reports.Run(ctx) })
+	defer reports.Wait()
 	if _, err := c.Journal.Check(ctx); err != nil && ctx.Err() == nil {
 		c.Log.Error("the check of the journal", "err", err)
 	}
@@ -212,7 +250,7 @@ func (c *Center) logged(action string, err error) {
 
 // Close saves the model and closes the journal.
 func (c *Center) Close() error {
-	return errors.Join(c.Checkpoint(), c.Journal.Close())
+	return errors.Join(c.Checkpoint(), c.Reports.Close(), c.Journal.Close())
 }
 
 // Verification is what Verify found.

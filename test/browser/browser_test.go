@@ -53,9 +53,9 @@ func open(t *testing.T, sessions *pages.Sessions, provider func(address string) 
 	t.Cleanup(func() { _ = center.Close() })
 	server := httptest.NewUnstartedServer(nil)
 	server.Config.Handler = api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: log,
-		Loopback: true, Authenticate: sessions.Authenticate(api.TokenAuthentication("secret")),
+		Loopback: true, Reports: center.Reports, Authenticate: sessions.Authenticate(api.TokenAuthentication("secret")),
 		Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions, Log: log,
-			Now: time.Now, Alive: time.Minute, Version: "test",
+			Now: time.Now, Alive: time.Minute, Version: "test", Reports: center.Reports,
 			Provider: provider("http://" + server.Listener.Addr().String())})})
 	server.Start()
 	t.Cleanup(server.Close)
@@ -211,7 +211,8 @@ func TestPages(t *testing.T) {
 	}
 	for name, path := range map[string]string{
 		"fleet": "/", "faults": "/faults", "fault": "/faults/time-sync?reason=ClockNotSynchronized", "nodes": "/agents",
-		"node": "/nodes/prod/node-03", "leftovers": "/leftovers", "events": "/events", "none": "/nodes/prod/none",
+		"node": "/nodes/prod/node-03", "leftovers": "/leftovers", "events": "/events", "day": "/reports/daily",
+		"week": "/reports/weekly", "none": "/nodes/prod/none",
 		"login": "/login",
 	} {
 		for _, scheme := range []string{"light", "dark"} {

@@ -32,8 +32,8 @@ func types() map[event.Type]any {
 		event.AgentStarted: event.Agent{}, event.AgentStopping: event.Agent{}, event.AgentAlive: event.Agent{},
 		event.AgentGap:             event.Gap{},
 		event.OperatorAcknowledged: event.Operator{}, event.OperatorMuted: event.Operator{},
-		event.OperatorCommented: event.Operator{},
-		event.NodeBlind:         event.Silence{}, event.NodeLost: event.Silence{}, event.NodeSeen: event.Silence{},
+		event.OperatorCommented: event.Operator{}, event.OperatorMaintenance: event.Operator{},
+		event.NodeBlind: event.Silence{}, event.NodeLost: event.Silence{}, event.NodeSeen: event.Silence{},
 		event.NodeRemoved: event.Silence{}, event.ClusterSilent: event.Silence{}, event.ClusterSeen: event.Silence{},
 		event.SubscriptionGap: event.Lost{},
 	}

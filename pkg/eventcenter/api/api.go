@@ -45,6 +45,7 @@ type Config struct {
 	Log     *slog.Logger
 	Now     func() time.Time // nil: time.Now
 	Health  func() Health    // nil: nothing is known
+	Reports Reports          // nil: there are none
 
 	Stopping <-chan struct{} // is closed when streams are to end; may be nil
 
@@ -164,6 +165,7 @@ func (s *Server) routes() map[string]route {
 		"GET /readyz":                            {answer: s.readyz, open: true},
 		"GET /openapi.json":                      {answer: s.openAPI, open: true},
 		"GET /schemas/{name}":                    {answer: s.schema, open: true},
+		"GET /v1/reports/{period}":               {answer: s.report},
 	}
 }
 

@@ -130,6 +130,11 @@ func (c *state) Collect(out chan<- prometheus.Metric) {
 	for _, s := range []model.State{model.Blind, model.Lost} {
 		out <- prometheus.MustNewConstMetric(silent, prometheus.GaugeValue, float64(counts.Silent[s]), string(s))
 	}
+	odd := prometheus.NewDesc(namespace+"_odd_agents", "Nodes whose agent is odd: other-version (than most of its cluster), "+
+		"blind-checks (it cannot tell in some check).", []string{"oddity"}, nil)
+	for _, o := range model.Oddities() {
+		out <- prometheus.MustNewConstMetric(odd, prometheus.GaugeValue, float64(counts.Odd[o]), string(o))
+	}
 	gauge("leftovers", "Leftovers of deleted pods.", float64(counts.Leftovers))
 	gauge("late_events", "Events since the start that came too late to change the current state.", float64(counts.Late))
 	gauge("dropped_state", "Faults and leftovers since the start beyond what is remembered of one node.",

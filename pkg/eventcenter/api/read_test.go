@@ -306,8 +306,21 @@ func TestSilent(t *testing.T) {
 			t.Errorf("%q: %d nodes, want %d; %+v", query, len(nodes.Nodes), want, nodes.SilentClusters)
 		}
 	}
+	other := agentEvent(event.AgentStarted, "n07", 2)
+	other.Data = event.Agent{Version: "1.3", Blind: []string{}}
+	c.send(other)
+	for query, want := range map[string]string{"agent=other-version": "n07", "agent=other-version&blind=dns": "",
+		"agent=blind-checks&version=1.3": "", "agent=none": ""} {
+		var nodes api.NodeList
+		c.get("/v1/nodes?"+query, &nodes)
+		if got := fmt.Sprint(nodes.Nodes); len(nodes.Nodes) > 1 || (want != "") != (len(nodes.Nodes) == 1) ||
+			!strings.Contains(got, want) || nodes.CommonVersions["prod"] != "1.2" {
+			t.Errorf("%q: %s, most have %v", query, got, nodes.CommonVersions)
+		}
+	}
 	_, metrics := c.do(c.request(http.MethodGet, "/metrics", "", ""))
-	for _, want := range []string{`eventcenter_silent_nodes{state="blind"} 1`, `eventcenter_silent_nodes{state="lost"} 1`,
+	for _, want := range []string{`eventcenter_odd_agents{oddity="other-version"} 1`,
+		`eventcenter_odd_agents{oddity="blind-checks"} 18`, `eventcenter_silent_nodes{state="blind"} 1`, `eventcenter_silent_nodes{state="lost"} 1`,
 		"eventcenter_silent_clusters 1", "eventcenter_nodes 20"} {
 		if !strings.Contains(metrics, want+"\n") {
 			t.Errorf("no %s", want)

@@ -16,6 +16,8 @@ type NodeList struct {
 	Offset  string          `json:"offset"`
 	Journal string          `json:"journal"`
 	Nodes   []model.Summary `json:"nodes"`
+	// CommonVersions are those that most agents of a cluster have.
+	CommonVersions map[string]string `json:"commonVersions"`
 	// SilentClusters are those so many of whose nodes are silent that these are not reported one by one.
 	SilentClusters []model.ClusterState `json:"silentClusters,omitempty"`
 }
@@ -38,25 +40,30 @@ type NodeAnswer struct {
 }
 
 // nodes is GET /v1/nodes. version and notversion ask for agents of a version, and of any other; blind for those of
-// which a check cannot tell.
+// which a check cannot tell; agent for those whose agent is odd.
 func (s *Server) nodes(w http.ResponseWriter, r *http.Request, _ Identity) {
 	values := r.URL.Query()
-	if !only(w, values, "cluster", "state", "pool", "zone", "version", "notversion", "blind") {
+	if !only(w, values, "cluster", "state", "pool", "zone", "version", "notversion", "blind", "agent") {
 		return
 	}
 	nodes, offset := s.Model.Nodes("")
-	nodes = slices.DeleteFunc(nodes, func(n model.Summary) bool { return !asked(values, n) })
-	respond(w, http.StatusOK, NodeList{strconv.FormatUint(offset, 10), s.Journal.Bounds().Journal, nodes,
+	common := model.CommonVersions(nodes)
+	nodes = slices.DeleteFunc(nodes, func(n model.Summary) bool { return !asked(values, n, common) })
+	respond(w, http.StatusOK, NodeList{strconv.FormatUint(offset, 10), s.Journal.Bounds().Journal, nodes, common,
 		s.Model.SilentClusters()})
 }
 
 // asked reports whether a node is one that is asked for.
-func asked(values url.Values, n model.Summary) bool {
+func asked(values url.Values, n model.Summary, common map[string]string) bool {
 	state := "seen"
 	if n.Silence != nil {
 		state = string(n.Silence.State)
 	}
-	blind := values["blind"]
+	blind, agent := values["blind"], values["agent"]
+	odd := func(o string) bool { return n.Odd(model.Oddity(o), common) }
+	if len(agent) > 0 && !slices.ContainsFunc(agent, odd) {
+		return false
+	}
 	return passes(values["cluster"], n.Cluster) && passes(values["state"], state) && passes(values["pool"], n.Pool) && passes(values["zone"], n.Zone) &&
 		passes(values["version"], n.Version) && !slices.Contains(values["notversion"], n.Version) &&
 		(len(blind) == 0 || slices.ContainsFunc(n.Blind, func(check string) bool { return slices.Contains(blind, check) }))

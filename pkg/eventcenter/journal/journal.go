@@ -62,7 +62,8 @@ type Query struct {
 	After    uint64 // records beyond this offset; backward: before it, 0 from the newest
 	Limit    int    // records at most
 	Filter   Filter
-	Backward bool // newest first
+	Backward bool   // newest first
+	Stop     uint64 // backward: nothing up to this offset is wanted; who reads leaves out what comes all the same
 }
 
 // Page is a part of the journal.

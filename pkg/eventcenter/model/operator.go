@@ -3,6 +3,7 @@ package model
 import (
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -60,6 +61,30 @@ func OperatorEvent(t event.Type, f NodeFault, said event.Operator, now time.Time
 	}
 	return journal.Event{Source: e.Source, ID: e.ID, Type: string(t), Cluster: f.Cluster, Node: f.Node,
 		Severity: string(e.Severity), Check: f.Check, Reason: f.Reason, JSON: text}, nil
+}
+
+// MaintenanceEvent returns the event of a person who declares that a node is worked on for a time from now; 0 ends it.
+func MaintenanceEvent(key Key, said event.Operator, d time.Duration, now time.Time) (journal.Event, error) {
+	switch {
+	case said.By == "":
+		return journal.Event{}, errors.New("maintenance: nobody says it")
+	case len(said.Text) > maxText:
+		return journal.Event{}, fmt.Errorf("%d bytes are said, %d are possible", len(said.Text), maxText)
+	case d < 0 || d > 31*24*time.Hour:
+		return journal.Event{}, fmt.Errorf("maintenance for %s: 0 to a month is possible", d)
+	}
+	said.Text = strings.ToValidUTF8(said.Text, "�")
+	said.Until, said.Check, said.Subject = now.Add(d).UTC(), "maintenance", finding.Subject{Kind: "node", Name: key.Node}
+	e := inferred{SpecVersion: "1.0", ID: "operator-" + rand.Text(), Source: Source(key.Cluster),
+		Type: event.OperatorMaintenance, Subject: "maintenance/Declared/node/" + url.PathEscape(key.Node),
+		DataContentType: "application/json", DataSchema: event.OperatorMaintenance.Schema(), Time: now.UTC(), Data: said,
+		Node: key.Node, Severity: finding.Info}
+	text, err := json.Marshal(e)
+	if err != nil {
+		return journal.Event{}, err
+	}
+	return journal.Event{Source: e.Source, ID: e.ID, Type: string(e.Type), Cluster: key.Cluster, Node: key.Node,
+		Severity: string(e.Severity), Check: said.Check, Reason: "Declared", JSON: text}, nil
 }
 
 // operator applies what a person said.

@@ -51,6 +51,48 @@ type Counts struct {
 	Leftovers            int
 	Silent               map[State]int // nodes
 	SilentClusters       int
+	Odd                  map[Oddity]int // nodes
+}
+
+// Oddity is what is unusual about the agent of a node.
+type Oddity string
+
+// The oddities.
+const (
+	OtherVersion Oddity = "other-version" // than most agents of its cluster have
+	BlindChecks  Oddity = "blind-checks"  // it cannot tell, in some check
+)
+
+// Oddities are all there are.
+func Oddities() []Oddity { return []Oddity{OtherVersion, BlindChecks} }
+
+// CommonVersions returns the version that most agents have, by cluster. Of two that as many have it is the one that
+// comes later in the alphabet. Nodes without an agent have none.
+func CommonVersions(nodes []Summary) map[string]string {
+	counts, common := map[[2]string]int{}, map[string]string{}
+	for _, n := range nodes {
+		if n.Version != "" {
+			counts[[2]string{n.Cluster, n.Version}]++
+		}
+	}
+	for at, count := range counts {
+		best := counts[[2]string{at[0], common[at[0]]}]
+		if count > best || count == best && at[1] > common[at[0]] {
+			common[at[0]] = at[1]
+		}
+	}
+	return common
+}
+
+// Odd reports whether a node's agent is odd in some way, where its cluster's agents have a common version.
+func (s Summary) Odd(o Oddity, common map[string]string) bool {
+	switch o {
+	case OtherVersion:
+		return s.Version != "" && s.Version != common[s.Cluster]
+	case BlindChecks:
+		return len(s.Blind) > 0
+	}
+	return false
 }
 
 // Nodes returns the nodes of a cluster, of all clusters where it is empty, and the offset that the list is true at.
@@ -148,7 +190,9 @@ func (m *Model) Counts() Counts {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	c := Counts{Late: m.late, Dropped: m.dropped, Faults: map[finding.Severity]int{
-		finding.Fatal: 0, finding.Warning: 0, finding.Info: 0}, Silent: map[State]int{Blind: 0, Lost: 0}}
+		finding.Fatal: 0, finding.Warning: 0, finding.Info: 0}, Silent: map[State]int{Blind: 0, Lost: 0},
+		Odd: map[Oddity]int{}}
+	var shown []Summary
 	for _, n := range m.nodes {
 		s := n.summary()
 		if !n.shown() {
@@ -158,6 +202,7 @@ func (m *Model) Counts() Counts {
 			continue
 		}
 		c.Nodes++
+		shown = append(shown, s)
 		if s.Silence != nil {
 			c.Silent[s.Silence.State]++
 		}
@@ -165,6 +210,14 @@ func (m *Model) Counts() Counts {
 		c.Faults[finding.Warning] += s.Warning
 		c.Faults[finding.Info] += s.Info
 		c.Leftovers += s.Leftovers
+	}
+	common := CommonVersions(shown)
+	for _, s := range shown {
+		for _, o := range Oddities() {
+			if s.Odd(o, common) {
+				c.Odd[o]++
+			}
+		}
 	}
 	return c
 }

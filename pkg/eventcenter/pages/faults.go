@@ -100,7 +100,7 @@ func (s *server) node(w http.ResponseWriter, r *http.Request, _ session) {
 		s.unreadable(w, r, err)
 		return
 	}
-	v := nodeView{nodeRow: nodeRow{detail.Summary, stateOf(detail.Summary, s.Now(), s.Alive)}, Faults: detail.Faults,
+	v := nodeView{nodeRow: nodeRow{Summary: detail.Summary, State: stateOf(detail.Summary, s.Now(), s.Alive)}, Faults: detail.Faults,
 		Leftovers: detail.LeftoverList[:min(nodeLeftover, len(detail.LeftoverList))], Lines: api.Fold(linesOf(page))}
 	v.More = len(detail.LeftoverList) - len(v.Leftovers)
 	if len(page.Records) == timeline {
@@ -143,8 +143,9 @@ type eventsView struct {
 func (s *server) events(w http.ResponseWriter, r *http.Request, _ session) {
 	q := r.URL.Query()
 	before, err := offset(q.Get("before"))
-	if err != nil {
-		s.message(w, r, http.StatusBadRequest, "before: an offset is made of digits.")
+	after, err2 := offset(q.Get("after"))
+	if err != nil || err2 != nil {
+		s.message(w, r, http.StatusBadRequest, "before and after: an offset is made of digits.")
 		return
 	}
 	filter := journal.Filter{}
@@ -157,17 +158,21 @@ func (s *server) events(w http.ResponseWriter, r *http.Request, _ session) {
 		}
 	}
 	page, err := s.Journal.Read(r.Context(), journal.Query{After: before, Limit: timeline, Backward: true,
-		Filter: filter})
+		Filter: filter, Stop: after})
 	if err != nil {
 		s.unreadable(w, r, err)
 		return
 	}
-	v.Lines = api.Fold(linesOf(page))
-	if len(page.Records) == timeline {
+	inside := page.Records
+	if i := slices.IndexFunc(inside, func(r journal.Record) bool { return r.Offset <= after }); i >= 0 {
+		inside = inside[:i]
+	}
+	v.Lines = api.Fold(linesOf(journal.Page{Records: inside}))
+	if len(inside) == timeline {
 		v.Before = strconv.FormatUint(page.Next, 10)
 	}
 	s.show(w, r, http.StatusOK, "events", view{Title: "Events", JSON: jsonOf("/v1/events", q, "cluster", "node",
-		"type", "severity", "check", "reason"), Data: v})
+		"type", "severity", "check", "reason", "after"), Data: v})
 }
 
 // leftoverKind is the leftovers of one kind.

@@ -177,6 +177,7 @@ type nodesView struct {
 type nodeRow struct {
 	model.Summary
 	State string
+	Other string // version that most agents of its cluster have, where its own is another
 }
 
 // field is one of a filter.
@@ -192,10 +193,16 @@ func (s *server) agents(w http.ResponseWriter, r *http.Request, _ session) {
 	all, _ := s.Model.Nodes(q.Get("cluster"))
 	v := nodesView{Filter: []field{{"cluster", q.Get("cluster"), nil}, {"pool", q.Get("pool"), nil},
 		{"zone", q.Get("zone"), nil}, {"state", q.Get("state"), states()},
-		{"version", q.Get("version"), nil}, {"node", q.Get("node"), nil}}}
+		{"version", q.Get("version"), nil}, {"agent", q.Get("agent"), []string{string(model.OtherVersion),
+			string(model.BlindChecks)}}, {"node", q.Get("node"), nil}}}
+	common := model.CommonVersions(all)
+	agent := model.Oddity(q.Get("agent"))
 	for _, n := range all {
-		row := nodeRow{n, stateOf(n, now, s.Alive)}
-		if passes(q.Get("state"), row.State) && passes(q.Get("pool"), n.Pool) && passes(q.Get("zone"), n.Zone) &&
+		row := nodeRow{Summary: n, State: stateOf(n, now, s.Alive)}
+		if n.Odd(model.OtherVersion, common) {
+			row.Other = common[n.Cluster]
+		}
+		if (agent == "" || n.Odd(agent, common)) && passes(q.Get("state"), row.State) && passes(q.Get("pool"), n.Pool) && passes(q.Get("zone"), n.Zone) &&
 			passes(q.Get("version"), n.Version) &&
 			strings.Contains(n.Node, q.Get("node")) {
 			v.Nodes = append(v.Nodes, row)
@@ -206,7 +213,7 @@ func (s *server) agents(w http.ResponseWriter, r *http.Request, _ session) {
 	})
 	v.Total = len(v.Nodes)
 	v.Nodes = v.Nodes[:min(maxRows, v.Total)]
-	s.show(w, r, http.StatusOK, "agents", view{Title: "Nodes", JSON: jsonOf("/v1/nodes", q, "cluster"), Data: v})
+	s.show(w, r, http.StatusOK, "agents", view{Title: "Nodes", JSON: jsonOf("/v1/nodes", q, "cluster", "pool", "zone", "version", "agent"), Data: v})
 }
 
 // passes reports whether a value is wanted: any, where none is named.

@@ -37,9 +37,9 @@ func newCenter(t testing.TB) *center {
 	c.sessions = NewSessions(false, func() time.Time { return c.now })
 	log := slog.New(slog.DiscardHandler)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		api.New(api.Config{Journal: c.Journal, Model: c.Model, Log: log, Loopback: true, SignIn: c.sessions.Code,
+		api.New(api.Config{Journal: c.Journal, Model: c.Model, Log: log, Loopback: true, Reports: c.Reports, SignIn: c.sessions.Code,
 			Authenticate: c.sessions.Authenticate(api.TokenAuthentication("secret")),
-			Pages: New(Config{Journal: c.Journal, Model: c.Model, Sessions: c.sessions, Log: log, Version: "v1",
+			Pages: New(Config{Journal: c.Journal, Model: c.Model, Sessions: c.sessions, Log: log, Version: "v1", Reports: c.Reports,
 				Now: func() time.Time { return c.now }, Alive: time.Minute})}).ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
@@ -36,6 +37,7 @@ type Config struct {
 	Now      func() time.Time
 	Alive    time.Duration // after which agents say that they are alive
 	Version  string
+	Reports  api.Reports
 
 	Deliveries *deliver.Manager // nil: this center delivers nothing
 }
@@ -81,8 +83,8 @@ type view struct {
 func New(c Config) http.Handler {
 	s := &server{Config: c, templates: map[string]*template.Template{}}
 	base := template.Must(template.New("base").Funcs(functions).ParseFS(files, "templates/base.html"))
-	for _, name := range []string{"fleet", "faults", "fault", "node", "leftovers", "agents", "events", "subscriptions",
-		"login", "message", "welcome"} {
+	for _, name := range []string{"fleet", "faults", "fault", "node", "leftovers", "agents", "events", "report",
+		"subscriptions", "login", "message", "welcome"} {
 		page := template.Must(base.Clone())
 		s.templates[name] = template.Must(page.ParseFS(files, "templates/"+name+".html"))
 	}
@@ -96,6 +98,8 @@ func New(c Config) http.Handler {
 		"GET /agents":                 s.agents,
 		"GET /events":                 s.events,
 		"GET /subscriptions":          s.subscriptions,
+		"GET /reports/{period}":       s.report,
+		"POST /maintenance":           s.maintenance,
 		"POST /say":                   s.say,
 		"POST /logout":                s.logout,
 	} {

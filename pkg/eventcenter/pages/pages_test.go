@@ -37,6 +37,36 @@ func TestPages(t *testing.T) {
 	c.wants(c.page("/faults/filesystem-readonly?reason=FilesystemReadonly"), "node-0</a>", "node-1</a>", "on 2 nodes")
 	c.wants(c.page("/nodes/prod/node-0"), "/data takes no writes", "fault.raised.v1", "It cannot tell: dns", ">fatal</span>")
 	c.wants(c.page("/agents?state=healthy"), "node-2</a>", "1.2")
+	c.send("node-2", event.AgentAlive, event.Agent{Version: "1.1"})
+	odd := c.page("/agents?agent=other-version")
+	c.wants(odd, "node-2</a>", "most have 1.2")
+	if strings.Contains(odd, "node-0</a>") || strings.Contains(c.page("/agents?agent=blind-checks"), "node-2</a>") {
+		t.Error("an agent like most is odd")
+	}
+	c.wants(c.page("/reports/daily"), "In short", "FilesystemReadonly", `href="/events?after=0&amp;`, "Partial")
+	c.wants(c.page("/reports/weekly?date="+c.now.UTC().Format(time.DateOnly)), "Week ", "Partial")
+	for path, want := range map[string]int{"/reports/daily?date=2001-01-01": http.StatusNotFound,
+		"/reports/daily?date=x": http.StatusBadRequest, "/reports/monthly": http.StatusNotFound} {
+		if answer, _ := c.do(path, nil); answer.status != want {
+			t.Errorf("%s: %d", path, answer.status)
+		}
+	}
+	form := formOf(c.page("/nodes/prod/node-0"))
+	declare := func(values url.Values) int {
+		values.Set("form", form)
+		answer, _ := c.do("/maintenance", values)
+		return answer.status
+	}
+	if status := declare(url.Values{"cluster": {"prod"}, "node": {"node-0"}, "for": {"4h"}}); status != http.StatusSeeOther {
+		t.Error(status)
+	}
+	c.wants(c.page("/nodes/prod/node-0"), "operator.maintenance.v1")
+	for _, bad := range []url.Values{{"cluster": {"prod"}, "node": {"nobody"}, "for": {"4h"}},
+		{"cluster": {"prod"}, "node": {"node-0"}, "for": {"-1h"}}, {"cluster": {"prod"}, "node": {"node-0"}, "for": {"9999h"}}} {
+		if status := declare(bad); status != http.StatusBadRequest {
+			t.Errorf("%v: %d", bad, status)
+		}
+	}
 	c.wants(c.page("/events?node=node-1"), "fault.raised.v1", "node-1</a>")
 	c.send("node-0", event.FaultCleared, c.fault("node-0", "/data"))
 	page := c.page("/nodes/prod/node-0")

@@ -27,6 +27,9 @@ var functions = template.FuncMap{
 	"groupsAt": func(groups []group, now time.Time) groupsAt { return groupsAt{groups, now} },
 	"peopleOf": func(n *model.Note, now time.Time) people { return people{n, n.Muted(now)} },
 	"sayOf":    sayOf,
+	"declare": func(cluster, node, form, next string) saying {
+		return saying{url.Values{"cluster": {cluster}, "node": {node}}, form, next}
+	},
 	"sayFault": func(f model.NodeFault, form, next string) saying {
 		return sayOf(url.Values{"cluster": {f.Cluster}, "node": {f.Node}, "check": {f.Check}}, f.Subject.Kind, f.Subject.Name,
 			form, next)

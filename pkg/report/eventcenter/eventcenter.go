@@ -27,6 +27,8 @@ type Config struct {
 	Checks        []string           // all there are: of those without an observation nothing is known
 	Leftovers     []finding.Activity // what earlier runs found and did not see gone
 
+	PodsEnded func() *uint64 // pods that ended since the start; may be nil, and return nil: not counted
+
 	Files    Files                             // zero: nothing survives a restart
 	ReadFile func(name string) ([]byte, error) // CA, token, certificate and key
 	Timeout  time.Duration                     // of one request; zero: DefaultTimeout

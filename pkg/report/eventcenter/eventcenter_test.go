@@ -236,6 +236,8 @@ func TestSnapshotFirst(t *testing.T) {
 			UID: "u"}, finding.Timestamp{Wall: time.Now(), Boot: "boot-1"})
 		left.Message = "left"
 		config.Checks, config.Leftovers = []string{"a", "b"}, []finding.Activity{left}
+		ended := uint64(7)
+		config.PodsEnded = func() *uint64 { return &ended }
 		r := eventcenter.New(config)
 		w := reporttest.NewWorld()
 		receiver.Fail(errors.New("connection refused"))
@@ -253,6 +255,9 @@ func TestSnapshotFirst(t *testing.T) {
 		if !ok || len(snapshot.Faults) != 1 || snapshot.Faults[0].Reason != "Two" || !snapshot.End ||
 			snapshot.AsOf != "00000000000000000003" || snapshot.Of == first.Stream {
 			t.Errorf("first came %s %+v", first.Type, snapshot)
+		}
+		if snapshot.PodsEnded == nil || *snapshot.PodsEnded != 7 {
+			t.Error("how many pods ended is not said")
 		}
 		if diff := cmp.Diff([]string{"b"}, snapshot.Unknown); diff != "" || len(snapshot.Leftovers) != 1 {
 			t.Errorf("%d leftovers %s", len(snapshot.Leftovers), diff)
@@ -280,6 +285,9 @@ func TestSnapshotParts(t *testing.T) {
 		faults, ends, parts := 0, 0, 0
 		for _, e := range c.received() {
 			if s, ok := e.Data.(event.Snapshot); ok {
+				if s.PodsEnded != nil {
+					t.Error("an agent that does not count pods says how many ended")
+				}
 				parts++
 				faults += len(s.Faults)
 				if s.End {

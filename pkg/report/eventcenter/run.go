@@ -61,7 +61,14 @@ func (r *Reporter) self() event.Agent {
 	own := r.outbox.own
 	return event.Agent{Version: r.config.Version, Configuration: r.config.Configuration,
 		LastSequence: event.Sequence(own.last), LastStream: own.id, Waiting: r.outbox.waiting,
-		Blind: append([]string{}, r.unknown...)}
+		Blind: append([]string{}, r.unknown...), PodsEnded: r.podsEnded()}
+}
+
+func (r *Reporter) podsEnded() *uint64 {
+	if r.config.PodsEnded == nil {
+		return nil
+	}
+	return r.config.PodsEnded()
 }
 
 // leave says that the agent ends, where the center answers.

@@ -29,6 +29,9 @@ func (r *Reporter) sendSnapshot(ctx context.Context) error {
 	}
 	r.mu.Unlock()
 	for _, part := range parts(faults, leftovers, unknown) {
+		if part.End {
+			part.PodsEnded = r.podsEnded()
+		}
 		part.AsOf, part.Of = event.Sequence(asOf), own.id
 		if err := r.sendState(ctx, event.Event{Type: event.NodeSnapshot, Data: part}); err != nil {
 			return err

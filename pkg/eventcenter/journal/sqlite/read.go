@@ -146,7 +146,10 @@ func (s *Store) backward(ctx context.Context, q journal.Query, parts []*partitio
 		if p.first >= before {
 			continue
 		}
-		full, err := s.readPartition(ctx, p, span{q, p.first - 1, before - 1}, &page)
+		if before-1 <= q.Stop {
+			break
+		}
+		full, err := s.readPartition(ctx, p, span{q, max(p.first-1, q.Stop), before - 1}, &page)
 		if _, gone := errors.AsType[*journal.TrimmedError](err); err != nil && !gone {
 			return journal.Page{}, err
 		}

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+)
+
+// The attributes that a line of an export has beside those of the event.
+const (
+	offsetAttribute   = "centeroffset"
+	receivedAttribute = "centerreceived"
+	journalAttribute  = "centerjournal"
+)
+
+const (
+	exportPage = 1000
+	maxLine    = 1 << 20 // of an export that is gone on with, in bytes
+)
+
+type export struct {
+	*options
+	cmd          *cobra.Command
+	after, until string
+	from, to     string
+	file         string
+
+	journal string
+	lost    bool
+}
+
+func newExport(o *options) *cobra.Command {
+	e := &export{options: o}
+	cmd := &cobra.Command{
+		Use:   "export",
+		Short: "Write the journal as lines of JSON, for a data lake",
+		Long: `Write the journal as lines of JSON: each is a CloudEvent, with the attributes centeroffset, centerreceived and
+centerjournal. With --file it goes on where that file ends: a line that is not whole is written anew. What cannot be read
+any more is named on standard error, and the exit code is 1.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			e.cmd = cmd
+			return e.run()
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&e.after, "after", "", "begin after this offset (default: at the oldest)")
+	flags.StringVar(&e.until, "until", "", "end with this offset (default: the newest when it begins)")
+	flags.StringVar(&e.from, "from", "", "begin with what was received at this time: 2006-01-02 (UTC) or RFC 3339")
+	flags.StringVar(&e.to, "to", "", "end before what was received at this time")
+	flags.StringVar(&e.file, "file", "", "append to this file, and go on where it ends (default: standard output)")
+	cmd.MarkFlagsMutuallyExclusive("after", "from")
+	cmd.MarkFlagsMutuallyExclusive("until", "to")
+	return cmd
+}
+
+// page reads a page of the journal, or with a limit of 1 one event.
+func (e *export) page(after uint64, limit int) (list api.List, err error) {
+	quiet := *e.options
+	quiet.output = "text"
+	q := url.Values{"after": {strconv.FormatUint(after, 10)}, "limit": {strconv.Itoa(limit)}}
+	if e.journal != "" {
+		q.Set("journal", e.journal)
+	}
+	_, err = quiet.ask(e.cmd.Context(), io.Discard, "/v1/events?"+q.Encode(), &list)
+	return list, err
+}
+
+func (e *export) run() (err error) {
+	var out io.Writer = e.cmd.OutOrStdout()
+	resume := uint64(0)
+	if e.file != "" {
+		f, err := os.OpenFile(e.file, os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, f.Sync(), f.Close()) }()
+		if resume, e.journal, err = ends(f); err != nil {
+			return fmt.Errorf("--file %s: %w", e.file, err)
+		}
+		out = f
+	}
+	after, until, err := e.span()
+	if err != nil {
+		return err
+	}
+	buffered := bufio.NewWriterSize(out, 1<<16)
+	err = errors.Join(e.write(buffered, max(after, resume), until), buffered.Flush())
+	if err == nil && e.lost {
+		err = errProblems
+	}
+	return err
+}
+
+// span returns the offsets that are asked for: beyond the first, up to the last.
+func (e *export) span() (after, until uint64, err error) {
+	bounds, err := e.page(0, 1)
+	if err != nil {
+		return 0, 0, err
+	}
+	e.journal = bounds.Journal
+	oldest, err1 := strconv.ParseUint(bounds.Oldest, 10, 64)
+	newest, err2 := strconv.ParseUint(bounds.Newest, 10, 64)
+	if err := errors.Join(err1, err2); err != nil {
+		return 0, 0, err
+	}
+	after, until = oldest-1, newest
+	for _, one := range []struct {
+		flag, text string
+		to         *uint64
+	}{{"after", e.after, &after}, {"until", e.until, &until}} {
+		if one.text == "" {
+			continue
+		}
+		if *one.to, err = strconv.ParseUint(one.text, 10, 63); err != nil {
+			return 0, 0, fmt.Errorf("--%s %q: want an offset, in decimal digits", one.flag, one.text)
+		}
+	}
+	for _, one := range []struct {
+		flag, text string
+		to         *uint64
+	}{{"from", e.from, &after}, {"to", e.to, &until}} {
+		if one.text == "" {
+			continue
+		}
+		at, err := moment(one.text)
+		if err != nil {
+			return 0, 0, fmt.Errorf("--%s %q: want a day as 2006-01-02, or a time as RFC 3339 has it", one.flag, one.text)
+		}
+		if *one.to, err = e.before(at, oldest-1, newest); err != nil {
+			return 0, 0, err
+		}
+	}
+	return after, min(until, newest), nil
+}
+
+func moment(text string) (time.Time, error) {
+	if at, err := time.Parse(time.DateOnly, text); err == nil {
+		return at, nil
+	}
+	return time.Parse(time.RFC3339, text)
+}
+
+// before returns the last offset that was received before a moment, by halving.
+func (e *export) before(at time.Time, low, high uint64) (uint64, error) {
+	for low < high {
+		middle := low + (high-low)/2
+		list, err := e.page(middle, 1)
+		if err != nil {
+			return 0, err
+		}
+		if len(list.Events) == 0 || !list.Events[0].Received.Before(at) {
+			high = middle
+			continue
+		}
+		if low, err = strconv.ParseUint(list.Events[0].Offset, 10, 64); err != nil {
+			return 0, err
+		}
+	}
+	return low, nil
+}
+
+// write writes what lies beyond after, up to until.
+func (e *export) write(out *bufio.Writer, after, until uint64) error {
+	for after < until {
+		list, err := e.page(after, int(min(exportPage, until-after)))
+		if err != nil {
+			return err
+		}
+		for _, g := range list.Gaps {
+			e.lost = true
+			fmt.Fprintf(e.cmd.ErrOrStderr(), "eventcenter: LOST: offsets %d to %d: %s\n", g.From, g.To, plain(g.Reason))
+		}
+		for _, item := range list.Events {
+			line, err := lineOf(item, list.Journal)
+			if err != nil {
+				return fmt.Errorf("offset %s: %w", item.Offset, err)
+			}
+			if _, err := out.Write(append(line, '\n')); err != nil {
+				return err
+			}
+		}
+		next, err := strconv.ParseUint(list.Next, 10, 64)
+		if err != nil || next <= after {
+			return fmt.Errorf("after %d: the center says that %q is next", after, list.Next)
+		}
+		after = next
+	}
+	return nil
+}
+
+// lineOf returns an event with where it stands. What it says itself under these names is not believed.
+func lineOf(item api.Item, journal string) ([]byte, error) {
+	var attributes map[string]json.RawMessage
+	if err := json.Unmarshal(item.Event, &attributes); err != nil {
+		return nil, err
+	}
+	for name, value := range map[string]string{offsetAttribute: item.Offset, journalAttribute: journal,
+		receivedAttribute: item.Received.UTC().Format(time.RFC3339Nano)} {
+		text, err := json.Marshal(value)
+		if err != nil {
+			return nil, err
+		}
+		attributes[name] = text
+	}
+	return json.Marshal(attributes)
+}
+
+// ends returns where an export ends, and leaves the file there. A line that is not whole is cut off.
+func ends(f *os.File) (offset uint64, journal string, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, "", err
+	}
+	size := info.Size()
+	tail := make([]byte, min(size, maxLine))
+	if _, err := f.ReadAt(tail, size-int64(len(tail))); err != nil {
+		return 0, "", err
+	}
+	whole := bytes.LastIndexByte(tail, '\n') + 1
+	if whole == 0 && int64(len(tail)) < size {
+		return 0, "", fmt.Errorf("its last %d bytes have no whole line: it is no export", maxLine)
+	}
+	end := size - int64(len(tail)-whole)
+	var last map[string]json.RawMessage
+	var text string
+	if whole > 0 {
+		begin := bytes.LastIndexByte(tail[:whole-1], '\n') + 1
+		err = errors.Join(json.Unmarshal(tail[begin:whole], &last), json.Unmarshal(last[offsetAttribute], &text),
+			json.Unmarshal(last[journalAttribute], &journal))
+		if err == nil {
+			offset, err = strconv.ParseUint(text, 10, 64)
+		}
+		if err != nil {
+			return 0, "", fmt.Errorf("its last line is none of an export: %w", err)
+		}
+	}
+	if err := f.Truncate(end); err != nil {
+		return 0, "", err
+	}
+	_, err = f.Seek(end, io.SeekStart)
+	return offset, journal, err
+}

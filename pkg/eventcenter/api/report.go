@@ -1,0 +1,71 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
+)
+
+// Reports makes the report of a day or a week.
+type Reports interface {
+	Report(ctx context.Context, p report.Period, date string) (report.Report, error)
+}
+
+// report is GET /v1/reports/daily and /v1/reports/weekly: JSON, or with format=html a document for a mail, whose links
+// lead to the address that base names.
+func (s *Server) report(w http.ResponseWriter, r *http.Request, _ Identity) {
+	values := r.URL.Query()
+	if !only(w, values, "date", "format", "base") {
+		return
+	}
+	period, format := report.Period(r.PathValue("period")), values.Get("format")
+	switch {
+	case s.Reports == nil || period != report.Daily && period != report.Weekly:
+		refuse(w, http.StatusNotFound, "there is no such report: want daily or weekly", nil)
+		return
+	case format != "" && format != "json" && format != "html":
+		refuse(w, http.StatusBadRequest, "format: want json or html", nil)
+		return
+	}
+	made, err := s.Reports.Report(r.Context(), period, values.Get("date"))
+	if status, reason := ReportProblem(err); status != 0 {
+		if status == http.StatusServiceUnavailable {
+			s.Log.Error("a report cannot be made", "err", err)
+			refuseForNow(w, status, reason, 10*time.Second)
+			return
+		}
+		refuse(w, status, reason, nil)
+		return
+	}
+	if format != "html" {
+		respond(w, http.StatusOK, made)
+		return
+	}
+	text, err := made.Mail(values.Get("base"))
+	if err != nil {
+		s.Log.Error("a report cannot be rendered", "err", err)
+		refuse(w, http.StatusInternalServerError, "this report cannot be rendered", nil)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
+	w.WriteHeader(http.StatusOK)
+	_, _ = w.Write(text) //nolint:gosec // made by html/template
+}
+
+// ReportProblem returns how a report that cannot be made is answered: 0 is no problem.
+func ReportProblem(err error) (status int, reason string) {
+	if err == nil {
+		return 0, ""
+	}
+	if wrong, ok := errors.AsType[*report.DateError](err); ok {
+		return http.StatusBadRequest, wrong.Error()
+	}
+	if none, ok := errors.AsType[*report.NoReportError](err); ok {
+		return http.StatusNotFound, none.Error()
+	}
+	return http.StatusServiceUnavailable, "the report cannot be made now; the log of the center says why"
+}

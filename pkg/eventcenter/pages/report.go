@@ -1,0 +1,90 @@
+package pages
+
+import (
+	"html/template"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
+)
+
+type reportView struct {
+	Filter               []field
+	Content              template.HTML
+	Daily, Weekly        string // addresses
+	Earlier, Later, Mail string
+}
+
+// report is the day or the week of the fleet.
+func (s *server) report(w http.ResponseWriter, r *http.Request, _ session) {
+	period := report.Period(r.PathValue("period"))
+	if s.Reports == nil || period != report.Daily && period != report.Weekly {
+		s.message(w, r, http.StatusNotFound, "There is no such page.")
+		return
+	}
+	date := r.URL.Query().Get("date")
+	made, err := s.Reports.Report(r.Context(), period, date)
+	if status, reason := api.ReportProblem(err); status != 0 {
+		if status == http.StatusServiceUnavailable {
+			s.Log.Error("a report cannot be made", "err", err)
+		}
+		s.message(w, r, status, reason)
+		return
+	}
+	content, err := made.Page()
+	if err != nil {
+		s.Log.Error("a report cannot be rendered", "err", err)
+		s.message(w, r, http.StatusInternalServerError, "This report cannot be rendered; the log of the center says why.")
+		return
+	}
+	location, err := time.LoadLocation(made.Timezone)
+	if err != nil {
+		location = time.UTC
+	}
+	first := made.From.In(location)
+	step := 1
+	if period == report.Weekly {
+		step = 7
+	}
+	at := func(p report.Period, t time.Time) string {
+		return "/reports/" + string(p) + "?date=" + t.Format(time.DateOnly)
+	}
+	v := reportView{Filter: []field{{"date", date, nil}}, Content: content, Daily: at(report.Daily, first),
+		Weekly: at(report.Weekly, first),
+		Mail:   "/v1/reports/" + string(period) + "?format=html&date=" + first.Format(time.DateOnly)}
+	if made.Earlier != "" {
+		v.Earlier = "/reports/" + string(period) + "?date=" + made.Earlier
+	}
+	if made.To.Before(s.Now()) {
+		v.Later = at(period, first.AddDate(0, 0, step))
+	}
+	s.show(w, r, http.StatusOK, "report", view{Title: made.Title(), Data: v,
+		JSON: jsonOf("/v1/reports/"+string(period), url.Values{"date": {first.Format(time.DateOnly)}}, "date")})
+}
+
+// maintenance declares that a node is worked on until a time, in which it is not expected to be available.
+func (s *server) maintenance(w http.ResponseWriter, r *http.Request, who session) {
+	key := model.Key{Cluster: r.PostFormValue("cluster"), Node: r.PostFormValue("node")}
+	d, err := time.ParseDuration(r.PostFormValue("for"))
+	if _, _, there := s.Model.Node(key); !there || err != nil {
+		s.message(w, r, http.StatusBadRequest, "Which node is in maintenance, and for how long? Want a duration, as 4h.")
+		return
+	}
+	e, err := model.MaintenanceEvent(key, event.Operator{By: who.name, Text: r.PostFormValue("text")}, d, s.Now())
+	if err != nil {
+		s.message(w, r, http.StatusBadRequest, err.Error())
+		return
+	}
+	if _, err := s.Journal.Append(r.Context(), []journal.Event{e}); err != nil {
+		s.Log.Error("what a person said cannot be stored", "who", who.name, "err", err)
+		s.message(w, r, http.StatusServiceUnavailable, "It cannot be stored now, so it is not said: "+err.Error())
+		return
+	}
+	s.Log.Info("a person declared maintenance", "who", who.name, "cluster", key.Cluster, "node", key.Node)
+	http.Redirect(w, r, next(r.PostFormValue("next")), http.StatusSeeOther) //nolint:gosec // a page of this center: see next
+}

@@ -1,0 +1,126 @@
+package report
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"strings"
+	"time"
+	"unicode"
+)
+
+//go:embed report.html
+var source string
+
+// styles are those of a mail, which has no style sheet; a page has classes instead.
+var styles = map[string]string{
+	"body":  "font-family:sans-serif;font-size:14px;line-height:1.45;color:#1b1f24;background:#ffffff;margin:16px",
+	"h1":    "font-size:20px;margin:0 0 10px",
+	"h2":    "font-size:16px;margin:22px 0 6px",
+	"p":     "margin:6px 0",
+	"table": "border-collapse:collapse;width:100%",
+	"h": "text-align:left;vertical-align:top;padding:4px 12px 4px 0;border-bottom:1px solid #d0d7de;color:#57606a;" +
+		"font-size:12px;font-weight:600",
+	"r":       "text-align:left;vertical-align:top;padding:4px 12px 4px 0;border-bottom:1px solid #d0d7de;font-weight:500",
+	"n":       "text-align:left;vertical-align:top;padding:4px 12px 4px 0;border-bottom:1px solid #d0d7de;white-space:nowrap",
+	"t":       "text-align:left;vertical-align:top;padding:4px 12px 4px 0;border-bottom:1px solid #d0d7de",
+	"a":       "color:#0a58ca",
+	"small":   "color:#57606a",
+	"fatal":   "padding:4px 12px 4px 0;border-bottom:1px solid #d0d7de;color:#b3261e;font-weight:600;vertical-align:top",
+	"warning": "padding:4px 12px 4px 0;border-bottom:1px solid #d0d7de;color:#8a5a00;font-weight:600;vertical-align:top",
+	"info":    "padding:4px 12px 4px 0;border-bottom:1px solid #d0d7de;font-weight:600;vertical-align:top",
+}
+
+// classes are those of the pages' style sheet.
+var classes = map[string]string{"n": "n", "t": "text", "fatal": "state fatal", "warning": "state warning",
+	"info": "state info"}
+
+type placesOf struct {
+	ID, Title, What string
+	Rows            []PlaceRow
+}
+
+// functions are those of the templates: of a mail with links to a center, or of a page.
+func functions(mail bool, base string, location *time.Location) template.FuncMap {
+	return template.FuncMap{
+		"at": func(name any) template.HTMLAttr {
+			key := fmt.Sprint(name)
+			if mail {
+				return template.HTMLAttr(`style="` + styles[key] + `"`) //nolint:gosec // from the table above
+			}
+			if classes[key] == "" {
+				return ""
+			}
+			return template.HTMLAttr(`class="` + classes[key] + `"`) //nolint:gosec // from the table above
+		},
+		"link":   func(href string) string { return strings.TrimSuffix(base, "/") + href },
+		"plain":  plain,
+		"join":   func(names []string) string { return strings.Join(names, ", ") },
+		"length": Length,
+		"milliseconds": func(n int64) string {
+			return Length(n / 1000)
+		},
+		"percent": Percent,
+		"rate":    func(r *float64) string { return fmt.Sprintf("%.2f", *r) },
+		"moment":  func(t time.Time) string { return t.In(location).Format("2006-01-02 15:04 MST") },
+		"title":   Report.Title,
+		"places": func(id, title, what string, rows []PlaceRow) placesOf {
+			if len(rows) == 1 && rows[0].Name == "" {
+				rows = nil // nothing is known of them
+			}
+			return placesOf{id, title, what, rows}
+		},
+	}
+}
+
+// Title names the report.
+func (r Report) Title() string {
+	if r.Period == Weekly {
+		return "Week " + r.Name
+	}
+	return "Day " + r.Name
+}
+
+// Percent returns a share for people. What is not all is not shown as 100 %.
+func Percent(share float64) string {
+	text := fmt.Sprintf("%.2f %%", 100*share)
+	if text == "100.00 %" && share < 1 {
+		return "99.99 %"
+	}
+	return text
+}
+
+// Page returns the report as the content of a page of the center.
+func (r Report) Page() (template.HTML, error) {
+	text, err := r.render("body", false, "")
+	return template.HTML(text), err //nolint:gosec // made by html/template
+}
+
+// Mail returns the report as a document that needs nothing else: styles are in it, and there is no script. Its links
+// lead to the center at base, such as "https://center.example".
+func (r Report) Mail(base string) ([]byte, error) { return r.render("mail", true, base) }
+
+func (r Report) render(name string, mail bool, base string) ([]byte, error) {
+	location, err := time.LoadLocation(r.Timezone)
+	if err != nil {
+		location = time.UTC // that of another machine: each time names its zone
+	}
+	t, err := template.New("report").Funcs(functions(mail, base, location)).Parse(source)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	err = t.ExecuteTemplate(&out, name, r)
+	return out.Bytes(), err
+}
+
+// plain returns a text without characters that nobody sees.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
+}

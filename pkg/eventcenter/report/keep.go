@@ -1,0 +1,444 @@
+package report
+
+import (
+	"bufio"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+const (
+	suffix   = ".json.gz"
+	keepDays = 400     // 13 months
+	page     = 1000    // records
+	maxDay   = 2 << 30 // bytes of a day's file, unpacked
+
+	saveEvery = 5 * time.Minute
+	catchUp   = 2 * time.Second // that a report waits for what is in the journal
+
+	// behind is how far time follows the clock: what the journal stores now was received a moment ago.
+	behind = 10 * time.Second
+)
+
+// Journal is what days are made of.
+type Journal interface {
+	Read(ctx context.Context, q journal.Query) (journal.Page, error)
+	Bounds() journal.Bounds
+}
+
+// Options are those of a keeper.
+type Options struct {
+	Dir      string
+	Journal  Journal
+	Log      *slog.Logger
+	Location *time.Location       // nil: UTC
+	Now      func() time.Time     // nil: time.Now
+	Places   func() map[Key]Place // of the nodes now; nil: nothing is known
+}
+
+// Keeper follows the journal and keeps a file for each day.
+type Keeper struct {
+	Options
+
+	mu    sync.Mutex // guards what follows
+	fold  Fold
+	saved time.Time
+	read  uint64 // up to there, also where nothing could be counted
+}
+
+// Open goes on with the newest day that is kept.
+func Open(o Options) (*Keeper, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Location == nil {
+		o.Location = time.UTC
+	}
+	k := &Keeper{Options: o}
+	k.fold = Fold{Location: o.Location, Close: k.closed}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	names, err := k.names()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Backward(names) {
+		d, err := k.load(name)
+		if bounds := o.Journal.Bounds(); err == nil && (d.Journal != bounds.Journal || d.Offset > bounds.Newest) {
+			err = fmt.Errorf("it is of journal %s up to %d, this is %s up to %d", d.Journal, d.Offset, bounds.Journal,
+				bounds.Newest)
+		}
+		if err != nil {
+			o.Log.Error("a day of the reports cannot be used; it is counted again as far as the journal has it", "day", name,
+				"err", err)
+			continue
+		}
+		if k.fold.Day = d; d.Complete {
+			k.fold.Day = d.next(o.Location)
+		}
+		break
+	}
+	return k, nil
+}
+
+// names returns the days that have a file, in order.
+func (k *Keeper) names() (names []string, err error) {
+	entries, err := os.ReadDir(k.Dir)
+	for _, entry := range entries {
+		name, ok := strings.CutSuffix(entry.Name(), suffix)
+		if _, bad := time.Parse(time.DateOnly, name); ok && bad == nil {
+			names = append(names, name)
+		}
+	}
+	return names, err
+}
+
+// IsDay reports whether a file of this name is a day's.
+func IsDay(name string) bool {
+	day, ok := strings.CutSuffix(name, suffix)
+	_, err := time.Parse(time.DateOnly, day)
+	return ok && err == nil
+}
+
+// head begins a day's file: what the report after it needs, and which faults there were.
+type head struct {
+	Name   string   `json:"name"`
+	Faults []string `json:"faults"`
+}
+
+func headOf(d *Day) head {
+	names := map[string]bool{}
+	for _, n := range d.Nodes {
+		for name := range n.Faults {
+			names[name] = true
+		}
+		for _, o := range n.Open {
+			names[o.Name] = true
+		}
+	}
+	return head{d.Name, slices.Sorted(maps.Keys(names))}
+}
+
+func (k *Keeper) load(name string) (*Day, error) { return load(filepath.Join(k.Dir, name+suffix)) }
+
+// read gives use the JSON of a day's file.
+func read(name string, use func(*json.Decoder, io.Reader) error) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	in, err := gzip.NewReader(f)
+	if err == nil {
+		limited := io.LimitReader(in, maxDay)
+		err = use(json.NewDecoder(bufio.NewReaderSize(limited, 1<<16)), limited)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+func load(name string) (d *Day, err error) {
+	err = read(name, func(decoder *json.Decoder, rest io.Reader) error {
+		var h head
+		if err := errors.Join(decoder.Decode(&h), decoder.Decode(&d)); err != nil {
+			return err
+		}
+		if d == nil || d.Version != version || d.Nodes == nil {
+			return fmt.Errorf("its format is not %d", version)
+		}
+		_, err := io.Copy(io.Discard, rest) // the checksum is at the end
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if d.Silent == nil {
+		d.Silent = map[string]bool{}
+	}
+	return d, nil
+}
+
+// save writes a day: the old file or the new one is there, never a part.
+func save(name string, d *Day) error {
+	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	out, err := gzip.NewWriterLevel(f, gzip.BestSpeed)
+	if err == nil {
+		encoder := json.NewEncoder(out)
+		err = errors.Join(encoder.Encode(headOf(d)), encoder.Encode(d), out.Close(), f.Sync())
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(name+".new"))
+	}
+	return os.Rename(name+".new", name)
+}
+
+// Adopt writes a day of a journal that was backed up under the new UUID of the restored one.
+func Adopt(from, to, journalID string) error {
+	d, err := load(from)
+	if err != nil {
+		return err
+	}
+	d.Journal = journalID
+	return save(to, d)
+}
+
+// closed keeps a day that is over, and drops what is too old.
+func (k *Keeper) closed(d *Day) error {
+	k.place(d)
+	if err := save(filepath.Join(k.Dir, d.Name+suffix), d); err != nil {
+		return fmt.Errorf("report of %s: %w", d.Name, err)
+	}
+	k.saved = k.Now()
+	oldest := d.To.AddDate(0, 0, -keepDays).Format(time.DateOnly)
+	names, err := k.names()
+	for _, name := range names {
+		if name < oldest {
+			err = errors.Join(err, os.Remove(filepath.Join(k.Dir, name+suffix)))
+		}
+	}
+	return err
+}
+
+// place notes where nodes stand now. That of a node that is gone stays.
+func (k *Keeper) place(d *Day) {
+	if k.Places == nil {
+		return
+	}
+	places := k.Places()
+	for _, n := range d.Nodes {
+		if p, ok := places[Key{n.Cluster, n.Name}]; ok && p != (Place{}) {
+			n.Place = p
+		}
+	}
+}
+
+// Run follows the journal until ctx ends.
+func (k *Keeper) Run(ctx context.Context) {
+	tick := time.NewTicker(time.Minute)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		changed := k.Journal.Bounds().Changed
+		if err := k.Follow(ctx); err != nil && ctx.Err() == nil {
+			k.Log.Error("the reports do not follow the journal; it is tried again", "err", err)
+			changed = nil // with the next tick
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+			select { // more comes with it
+			case <-ctx.Done():
+			case <-time.After(200 * time.Millisecond):
+			}
+		case <-tick.C:
+		}
+	}
+}
+
+// Follow counts all that is in the journal, then the time that has passed.
+func (k *Keeper) Follow(ctx context.Context) error {
+	for {
+		more, err := k.step(ctx)
+		if err != nil || !more {
+			return err
+		}
+	}
+}
+
+// step counts one page of the journal. Where there is none, time passes.
+func (k *Keeper) step(ctx context.Context) (more bool, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	bounds, now := k.Journal.Bounds(), k.Now()
+	after := k.offset()
+	if after >= bounds.Newest {
+		err := k.fold.Advance(now.Add(-behind))
+		if err == nil && k.fold.Day != nil && now.Sub(k.saved) >= saveEvery {
+			err = k.save()
+		}
+		return false, err
+	}
+	lost := uint64(0)
+	if after+1 < bounds.Oldest {
+		lost, after = bounds.Oldest-1-after, bounds.Oldest-1
+	}
+	got, err := k.Journal.Read(ctx, journal.Query{After: after, Limit: int(min(page, bounds.Newest-after))})
+	if err != nil {
+		return false, err
+	}
+	for _, r := range got.Records {
+		if err := k.fold.Apply(r, bounds.Journal); err != nil {
+			return false, err
+		}
+	}
+	k.read = got.Next
+	for _, g := range got.Gaps {
+		lost += g.To - g.From + 1
+	}
+	if d := k.fold.Day; d != nil {
+		d.Offset = max(d.Offset, got.Next)
+		if after > d.Before { // what was lost before the first day is no loss of it
+			d.Lost += lost
+		}
+	}
+	return got.Next > after, nil
+}
+
+func (k *Keeper) offset() uint64 {
+	if k.fold.Day == nil {
+		return k.read
+	}
+	return k.fold.Day.Offset
+}
+
+// Offset returns up to where the journal is counted.
+func (k *Keeper) Offset() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.offset()
+}
+
+func (k *Keeper) save() error {
+	k.place(k.fold.Day)
+	k.saved = k.Now()
+	return save(filepath.Join(k.Dir, k.fold.Day.Name+suffix), k.fold.Day)
+}
+
+// Close keeps the day that is not over.
+func (k *Keeper) Close() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.fold.Day == nil {
+		return nil
+	}
+	return k.save()
+}
+
+// NoReportError is a day of which there is no report.
+type NoReportError struct{ Name, Oldest, Newest string }
+
+func (e *NoReportError) Error() string {
+	if e.Newest == "" {
+		return "there is no report: nothing was received yet"
+	}
+	return fmt.Sprintf("there is no report of %s: there are of %s to %s", e.Name, e.Oldest, e.Newest)
+}
+
+// DateError is a date that cannot be read.
+type DateError struct{ Text string }
+
+func (e *DateError) Error() string {
+	return fmt.Sprintf("date %.40q: want a day as 2026-11-23, today or yesterday", e.Text)
+}
+
+// Report returns the report of the day, or of the week with the day, that a date names: today where it is empty.
+func (k *Keeper) Report(ctx context.Context, p Period, date string) (Report, error) {
+	now := k.Now().In(k.Location)
+	y, m, d := now.Date()
+	day := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
+	switch date {
+	case "", "today":
+	case "yesterday":
+		day = day.AddDate(0, 0, -1)
+	default:
+		var err error
+		if day, err = time.Parse(time.DateOnly, date); err != nil {
+			return Report{}, &DateError{date}
+		}
+	}
+	limited, cancel := context.WithTimeout(ctx, catchUp)
+	err := k.Follow(limited)
+	cancel()
+	if err != nil && limited.Err() == nil {
+		return Report{}, err
+	}
+	name, count := day.Format(time.DateOnly), 1
+	if p == Weekly {
+		for day.Weekday() != time.Monday {
+			day = day.AddDate(0, 0, -1)
+		}
+		y, w := day.ISOWeek()
+		name, count = fmt.Sprintf("%04d-W%02d", y, w), 7
+	}
+	return k.build(p, name, day, count)
+}
+
+func (k *Keeper) build(p Period, name string, first time.Time, count int) (Report, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.Now()
+	var days []*Day
+	var missing []string
+	for i := range count {
+		date := first.AddDate(0, 0, i).Format(time.DateOnly)
+		switch d, err := k.day(date); {
+		case err == nil:
+			days = append(days, d)
+		case !errors.Is(err, os.ErrNotExist):
+			k.Log.Error("a day of the reports cannot be read", "day", date, "err", err)
+			missing = append(missing, date)
+		case date <= now.In(k.Location).Format(time.DateOnly):
+			missing = append(missing, date)
+		}
+	}
+	if len(days) == 0 {
+		names, err := k.names()
+		e := &NoReportError{Name: name}
+		if k.fold.Day != nil {
+			names = append(names, k.fold.Day.Name)
+		}
+		if len(names) > 0 {
+			e.Oldest, e.Newest = names[0], slices.Max(names)
+		}
+		return Report{}, cmp.Or[error](err, e)
+	}
+	var before []head
+	for i := range count {
+		if h, err := k.head(first.AddDate(0, 0, i-count).Format(time.DateOnly)); err == nil {
+			before = append(before, h)
+		}
+	}
+	through := days[len(days)-1].Through
+	if now.After(through) && k.offset() >= k.Journal.Bounds().Newest {
+		through = now
+	}
+	r := Build(p, name, days, before, through.UTC())
+	r.Missing, r.Partial = missing, r.Partial || len(missing) > 0 || p == Weekly && len(days) < count
+	return r, nil
+}
+
+func (k *Keeper) head(name string) (h head, err error) {
+	if d := k.fold.Day; d != nil && d.Name == name {
+		return headOf(d), nil
+	}
+	err = read(filepath.Join(k.Dir, name+suffix), func(decoder *json.Decoder, _ io.Reader) error { return decoder.Decode(&h) })
+	return h, err
+}
+
+// day returns a day: the one that is counted now, or one that is kept.
+func (k *Keeper) day(name string) (*Day, error) {
+	if d := k.fold.Day; d != nil && d.Name == name {
+		k.place(d)
+		return d, nil
+	}
+	return k.load(name)
+}

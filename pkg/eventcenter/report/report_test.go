@@ -1,0 +1,467 @@
+package report
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	_ "time/tzdata"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+func november(day, hour int) time.Time { return time.Date(2026, 11, day, hour, 0, 0, 0, time.UTC) }
+
+const seconds = 1000 // milliseconds
+
+// A fault that is open over midnights is found once, is there before and after on each day between, and takes its
+// share of each day.
+func TestOverMidnight(t *testing.T) {
+	w := newWorld(t, november(20, 6), time.UTC)
+	a := w.agent("n")
+	w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
+	w.at(20, 18, 0)
+	w.store1(a.raise(newFault("disk", "sda", finding.Fatal), 10*time.Second))
+	w.at(23, 6, 0)
+	w.store1(a.clear("disksda"))
+	w.at(24, 12, 0)
+	type day struct {
+		Before, Found, Cleared, Open int
+		Available, Unavailable       int64
+	}
+	want := map[string]day{
+		"2026-11-20": {0, 1, 0, 1, 12 * 3600, 6 * 3600}, "2026-11-21": {1, 0, 0, 1, 0, 24 * 3600},
+		"2026-11-22": {1, 0, 0, 1, 0, 24 * 3600}, "2026-11-23": {1, 0, 1, 0, 18 * 3600, 6 * 3600},
+		"2026-11-24": {0, 0, 0, 0, 12 * 3600, 0},
+	}
+	db := w.count()
+	db.place(map[Key]Place{{"c", "n"}: {}, {"c", "m"}: {}})
+	for name, want := range want {
+		r := w.report(Daily, name)
+		got := day{r.Faults.OpenBefore, r.Faults.Found, r.Faults.Cleared, r.Faults.Open, 0, 0}
+		if len(r.Worst) == 1 {
+			got.Available, got.Unavailable = r.Worst[0].Time.Available/seconds, r.Worst[0].Time.Unavailable/seconds
+		} else {
+			got.Available = int64(math.Round(r.Availability.Available * 12 * 3600))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+		if r.Partial != (name == "2026-11-24") {
+			t.Errorf("%s: partial %t", name, r.Partial)
+		}
+		db.compare(r, w.now)
+	}
+	r := w.report(Daily, "2026-11-21")
+	if len(r.NeedsPeople) != 1 || r.NeedsPeople[0].Seconds != 30*3600 || r.NeedsPeople[0].Node != "n" {
+		t.Errorf("%+v", r.NeedsPeople)
+	}
+	if r := w.report(Daily, "2026-11-23"); r.Clear.Median != 60*3600 || r.Clear.Count != 1 {
+		t.Errorf("time to clear %+v", r.Clear)
+	}
+	week := w.report(Weekly, "2026-11-21") // Monday 16 to Sunday 22: its first days had nothing
+	if week.Name != "2026-W47" || !week.Partial || week.Faults.Found != 1 || week.Faults.Open != 1 ||
+		strings.Join(week.Missing, " ") != "2026-11-16 2026-11-17 2026-11-18 2026-11-19" ||
+		week.Worst[0].Time.Unavailable != 54*3600*seconds {
+		t.Errorf("%+v", week)
+	}
+	week = w.report(Weekly, "today")
+	if week.Name != "2026-W48" || week.Faults.OpenBefore != 1 || week.Faults.Cleared != 1 || !week.Partial {
+		t.Errorf("%+v", week.Faults)
+	}
+}
+
+// A day is as long as its timezone says: 23 and 25 hours where clocks change, also where they do so at midnight.
+func TestDaylightSaving(t *testing.T) {
+	for _, one := range []struct {
+		zone, name string
+		hours      float64
+		from       string
+	}{
+		{"Europe/Berlin", "2026-03-29", 23, "2026-03-28T23:00:00Z"}, {"Europe/Berlin", "2026-10-25", 25, "2026-10-24T22:00:00Z"},
+		{"Europe/Berlin", "2026-10-26", 24, "2026-10-25T23:00:00Z"}, {"America/Sao_Paulo", "2018-11-04", 23, "2018-11-04T03:00:00Z"},
+		{"America/Sao_Paulo", "2018-02-17", 25, "2018-02-17T02:00:00Z"}, {"Australia/Lord_Howe", "2026-10-04", 23.5, "2026-10-03T13:30:00Z"},
+	} {
+		zone, err := time.LoadLocation(one.zone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin, err := time.Parse(time.RFC3339, one.from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, after := range []time.Duration{0, time.Hour, 12 * time.Hour, 22*time.Hour + 59*time.Minute} {
+			name, from, to := dayOf(begin.Add(after), zone)
+			if name != one.name || !from.Equal(begin) || to.Sub(from).Hours() != one.hours {
+				t.Errorf("%s %s: %s from %s, %.1f h", one.zone, one.name, name, from, to.Sub(from).Hours())
+			}
+		}
+		if name, _, to := dayOf(begin.Add(-time.Second), zone); name >= one.name || !to.Equal(begin) {
+			t.Errorf("%s %s: the day before is %s to %s", one.zone, one.name, name, to)
+		}
+	}
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, time.Date(2026, 10, 24, 12, 0, 0, 0, berlin), berlin)
+	a := w.agent("n")
+	w.store1(a.raise(newFault("disk", "sda", finding.Fatal), 0))
+	w.now = time.Date(2026, 10, 26, 12, 0, 0, 0, berlin)
+	if r := w.report(Daily, "2026-10-25"); r.Worst[0].Time.Unavailable != 25*3600*seconds || r.Timezone != "Europe/Berlin" {
+		t.Errorf("%+v", r.Worst)
+	}
+}
+
+// A node counts from when it is there to when it is gone; one that takes its name is another one.
+func TestJoinsAndGoes(t *testing.T) {
+	w := newWorld(t, november(20, 12), time.UTC)
+	old, other := w.agent("n"), w.agent("m")
+	w.store1(old.event(event.AgentStarted, finding.Info, event.Agent{}), other.event(event.AgentStarted, finding.Info, event.Agent{}))
+	w.at(20, 14, 0)
+	w.store1(old.raise(newFault("disk", "sda", finding.Fatal), 0))
+	w.at(20, 15, 0)
+	w.store1(w.center(event.NodeRemoved, "n", `{"reason":"NodeReplaced"}`))
+	w.at(20, 20, 0)
+	fresh := w.agent("n")
+	fresh.restart()
+	w.store1(fresh.event(event.AgentStarted, finding.Info, event.Agent{}))
+	w.at(21, 0, 1)
+	r := w.report(Daily, "2026-11-20")
+	a := r.Availability
+	if want := (Time{Available: 6 * 3600 * seconds, Unavailable: 3600 * seconds}); len(r.Worst) != 1 || r.Worst[0].Time != want {
+		t.Errorf("%+v", r.Worst)
+	}
+	if math.Abs(a.Available-(1+6.0/7)/2) > 1e-9 || a.Nodes != 2 || a.Joined != 3 || a.Removed != 1 {
+		t.Errorf("%+v", a)
+	}
+	if r.Faults.Removed != 1 || r.Faults.Cleared != 0 || r.Faults.Open != 0 || r.Clear.Count != 0 {
+		t.Errorf("%+v", r.Faults)
+	}
+	db := w.count()
+	db.place(map[Key]Place{{"c", "n"}: {}, {"c", "m"}: {}})
+	db.compare(r, w.now)
+}
+
+// What a node's clock says does not matter: the time of receipt counts, and time to find is measured on one clock.
+func TestSkew(t *testing.T) {
+	w := newWorld(t, november(20, 12), time.UTC)
+	a := w.agent("n")
+	a.skew = -40 * time.Hour
+	w.store1(a.raise(newFault("disk", "sda", finding.Warning), 90*time.Second))
+	w.pass(time.Hour)
+	w.store1(a.clear("disksda"))
+	r := w.report(Daily, "2026-11-20")
+	if r.Faults.Found != 1 || r.Find.Median != 90 || r.Clear.Median != 3600 {
+		t.Errorf("%+v %+v %+v", r.Faults, r.Find, r.Clear)
+	}
+	if _, err := w.keeper.Report(t.Context(), Daily, "2026-11-18"); err == nil {
+		t.Error("a node with a wrong clock makes a day")
+	}
+}
+
+// Days on which nothing happened have a report too; what is before the first event has none, and a date must be one.
+func TestEmptyDay(t *testing.T) {
+	w := newWorld(t, november(20, 12), time.UTC)
+	none, wrong := &NoReportError{}, &DateError{}
+	if _, err := w.keeper.Report(t.Context(), Daily, "today"); !errors.As(err, &none) {
+		t.Error(err)
+	}
+	w.store1(w.agent("n").event(event.AgentStarted, finding.Info, event.Agent{}))
+	w.at(23, 12, 0)
+	r := w.report(Daily, "2026-11-21")
+	if r.Partial || r.Faults != (Faults{}) || r.Availability.Available != 1 || r.Availability.Nodes != 1 || r.Before != r.Offset {
+		t.Errorf("%+v", r)
+	}
+	for _, date := range []string{"2026-11-19", "2026-11-24"} {
+		if _, err := w.keeper.Report(t.Context(), Daily, date); !errors.As(err, &none) || none.Oldest != "2026-11-20" {
+			t.Errorf("%s: %v", date, err)
+		}
+	}
+	for _, date := range []string{"2026-13-01", "../../x", "20261120", "tomorrow"} {
+		if _, err := w.keeper.Report(t.Context(), Daily, date); !errors.As(err, &wrong) {
+			t.Errorf("%s: %v", date, err)
+		}
+	}
+}
+
+// What nobody can tell is unknown, and not available: while agents are silent, were stopped, or too many are silent at
+// a time. Declared maintenance does not count, and what people said is respected.
+func TestStates(t *testing.T) {
+	w := newWorld(t, november(20, 0), time.UTC)
+	a := w.agent("n")
+	w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
+	silence := `{"reason":"x","message":"","since":"2026-11-01T00:00:00Z"%s}`
+	for _, next := range []func(){
+		func() { w.store1(w.center(event.NodeBlind, "n", fmt.Sprintf(silence, ``))) },                 // 2: unknown
+		func() { w.store1(w.center(event.NodeBlind, "n", fmt.Sprintf(silence, `,"ready":"False"`))) }, // 4: not available
+		func() { w.store1(w.center(event.NodeLost, "n", fmt.Sprintf(silence, ``))) },                  // 6: not available
+		func() { w.store1(w.center(event.NodeSeen, "n", fmt.Sprintf(silence, ``))) },                  // 8: available
+		func() { w.store1(w.center(event.ClusterSilent, "", fmt.Sprintf(silence, ``))) },              // 10: unknown
+		func() { w.store1(w.center(event.ClusterSeen, "", fmt.Sprintf(silence, ``))) },                // 12: available
+		func() { w.store1(a.event(event.AgentStopping, finding.Info, event.Agent{})) },                // 14: unknown
+		func() { a.restart(); w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{})) },    // 16: available
+		func() { // 18: does not count for an hour, then not available
+			f := newFault("node-registration", "Ready", finding.Warning)
+			f.Subject.Kind, f.Reason = "node-condition", "NodeNotReady"
+			w.store1(w.center(event.OperatorMaintenance, "n", fmt.Sprintf(`{"by":"ada","until":%q}`,
+				w.now.Add(time.Hour).Format(time.RFC3339))), a.raise(f, 0))
+		},
+	} {
+		w.pass(2 * time.Hour)
+		next()
+	}
+	w.at(21, 0, 0)
+	r := w.report(Daily, "2026-11-20")
+	want := Time{Available: 8 * 3600 * seconds, Unavailable: 9 * 3600 * seconds, Unknown: 6 * 3600 * seconds,
+		Maintenance: 3600 * seconds}
+	if diff := cmp.Diff(want, r.Worst[0].Time); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// What is taken over or muted does not need people; a fault that comes again does, but where it is still muted.
+func TestPeople(t *testing.T) {
+	w := newWorld(t, november(20, 1), time.UTC)
+	a := w.agent("n")
+	for i, name := range []string{"mine", "muted", "waits", "shown"} {
+		severity := finding.Warning
+		if name == "shown" {
+			severity = finding.Info
+		}
+		w.pass(time.Duration(i) * time.Minute)
+		w.store1(a.raise(newFault("disk", name, severity), 0))
+	}
+	say := func(t event.Type, name string, said event.Operator) {
+		known, _ := w.model.Faults(func(f model.NodeFault) bool { return f.Subject.Name == name })
+		said.By = "ada"
+		e, err := model.OperatorEvent(t, known[0], said, w.now)
+		w.must(err)
+		w.store1(e)
+	}
+	say(event.OperatorAcknowledged, "mine", event.Operator{})
+	say(event.OperatorMuted, "muted", event.Operator{Until: november(20, 20)})
+	w.at(20, 12, 0)
+	f := w.report(Daily, "").Faults
+	if f.Open != 4 || f.NeedsPeople != 1 || f.Owned != 1 || f.Muted != 1 || f.Info != 1 {
+		t.Errorf("%+v", f)
+	}
+	for _, name := range []string{"mine", "muted"} {
+		w.store1(a.clear("disk" + name))
+		w.pass(time.Minute)
+		w.store1(a.raise(newFault("disk", name, finding.Warning), 0))
+	}
+	if f := w.report(Daily, "").Faults; f.NeedsPeople != 2 || f.Owned != 0 || f.Muted != 1 {
+		t.Errorf("they came again: %+v", f)
+	}
+	w.at(20, 21, 0)
+	if f := w.report(Daily, "").Faults; f.NeedsPeople != 3 || f.Muted != 0 {
+		t.Errorf("no longer muted: %+v", f)
+	}
+}
+
+// A report outlives the events that it is of, the file that is lost is made again from the journal, and one that is
+// damaged is said to be missing and not taken for an empty one.
+func TestTrimmedDays(t *testing.T) {
+	w := newWorld(t, november(20, 12), time.UTC)
+	a := w.agent("n")
+	w.store1(a.raise(newFault("disk", "sda", finding.Fatal), 0))
+	w.at(21, 12, 0)
+	w.store1(a.raise(newFault("disk", "sdb", finding.Fatal), 0))
+	w.at(22, 12, 0)
+	w.store1(a.clear("disksda"))
+	first := w.report(Daily, "2026-11-20")
+	w.must(w.keeper.Close())
+	w.must(w.store.Trim(w.store.Bounds().Newest))
+	if w.store.Bounds().Oldest < 3 {
+		t.Fatal("nothing is trimmed")
+	}
+	w.open()
+	if diff := cmp.Diff(first, w.report(Daily, "2026-11-20")); diff != "" {
+		t.Error(diff)
+	}
+	file := filepath.Join(w.dir, "reports", "2026-11-22.json.gz")
+	w.must(os.Remove(file))
+	w.open() // the day before says how things stood
+	if f := w.report(Daily, "2026-11-22").Faults; f.OpenBefore != 2 || f.Cleared != 1 || f.Open != 1 {
+		t.Errorf("%+v", f)
+	}
+	w.must(w.keeper.Close())
+	text, err := os.ReadFile(file)
+	w.must(err)
+	text[len(text)/2] ^= 0xff
+	w.must(os.WriteFile(file, text, 0o600))
+	var log bytes.Buffer
+	w.logged = &log
+	w.open()
+	if f := w.report(Daily, "2026-11-22").Faults; f.OpenBefore != 2 || !strings.Contains(log.String(), "2026-11-22") {
+		t.Errorf("%+v %s", f, &log)
+	}
+	w.at(23, 12, 0)
+	w.must(os.WriteFile(filepath.Join(w.dir, "reports", "2026-11-21.json.gz"), text[:10], 0o600))
+	if week := w.report(Weekly, "2026-11-22"); strings.Join(week.Missing[len(week.Missing)-1:], "") != "2026-11-21" || !week.Partial {
+		t.Errorf("%+v", week.Missing)
+	}
+}
+
+// Days that are too old go.
+func TestKeptDays(t *testing.T) {
+	w := newWorld(t, november(20, 12), time.UTC)
+	w.store1(w.agent("n").event(event.AgentStarted, finding.Info, event.Agent{}))
+	w.now = w.now.AddDate(0, 0, keepDays+30)
+	w.must(w.keeper.Follow(t.Context()))
+	names, err := w.keeper.names()
+	w.must(err)
+	if len(names) < keepDays || len(names) > keepDays+2 || names[0] <= "2026-11-20" {
+		t.Errorf("%d days from %s", len(names), names[0])
+	}
+}
+
+// Another timezone takes force with the next day; no day counts twice, and none is lost.
+func TestOtherTimezone(t *testing.T) {
+	for _, zone := range []*time.Location{time.FixedZone("A", 14*3600), time.FixedZone("B", -11*3600)} {
+		w := newWorld(t, november(20, 13), time.UTC)
+		a := w.agent("n")
+		w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
+		w.must(w.keeper.Follow(t.Context()))
+		w.must(w.keeper.Close())
+		w.zone = zone
+		w.open()
+		total := int64(0)
+		for w.now.Before(november(23, 13)) {
+			w.pass(time.Hour)
+			w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
+			w.must(w.keeper.Follow(t.Context()))
+		}
+		w.must(w.keeper.Close())
+		names, err := w.keeper.names()
+		w.must(err)
+		events := uint64(0)
+		for _, name := range names {
+			d, err := w.keeper.load(name)
+			w.must(err)
+			total += d.passed(d.Nodes["c\x00n"], d.Through).Available
+			events += d.Events
+		}
+		if total != 72*3600*seconds || events != 73 {
+			t.Errorf("%s: %d h, %d events", zone, total/3600/seconds, events)
+		}
+	}
+}
+
+// What agents say is text in a mail, which needs nothing else: no script, no style sheet, no picture. All links lead
+// to the center.
+func TestMail(t *testing.T) {
+	w := newWorld(t, november(20, 12), time.UTC)
+	a := w.agent(`n"><script>x`)
+	const script = `<script>alert(1)</script>`
+	f := newFault(`c"'`+script, script, finding.Fatal)
+	f.Message, f.Reason = script+"\u202e", script
+	a.counts = true
+	e := a.raise(f, time.Minute)
+	e.Source = "x"
+	w.store1(e, a.leftover(event.LeftoverFound, script, script))
+	a.pods = 4
+	w.store1(a.snapshot())
+	w.places[Key{"c", a.node}] = Place{Pool: script, Zone: `javascript:alert(1)`}
+	r := w.report(Daily, "")
+	text, err := r.Mail("https://center.example")
+	w.must(err)
+	mail := string(text)
+	for _, bad := range []string{"<script", "\u202e", "<img", "<link", "src=", "@import", "url(", "class="} {
+		if strings.Contains(strings.ToLower(mail), bad) {
+			t.Errorf("the mail has %q", bad)
+		}
+	}
+	for _, want := range []string{"Partial: counted up to 2026-11-20 12:00 UTC", "25.00 leftovers for a hundred", `style="`} {
+		if !strings.Contains(mail, want) {
+			t.Errorf("no %q in\n%s", want, mail)
+		}
+	}
+	links := regexp.MustCompile(`href="([^"]*)"`).FindAllStringSubmatch(mail, -1)
+	for _, link := range links {
+		if !strings.HasPrefix(link[1], "https://center.example/") && !strings.HasPrefix(link[1], "#") {
+			t.Errorf("a link to %q", link[1])
+		}
+	}
+	if len(links) < 15 {
+		t.Errorf("only %d links", len(links))
+	}
+	if text, err = r.Mail("javascript:alert(1)//"); err != nil || bytes.Contains(text, []byte(`href="javascript`)) {
+		t.Errorf("%v %s", err, text)
+	}
+}
+
+// Every number of a report of today leads to a list with as many events.
+func TestLinks(t *testing.T) {
+	w := newWorld(t, november(20, 12), time.UTC)
+	a := w.agent("n")
+	w.store1(a.raise(newFault("disk", "sda", finding.Fatal), 0))
+	w.at(21, 12, 0)
+	w.store1(a.raise(newFault("disk", "sdb", finding.Warning), 0), a.raise(newFault("disk", "sdc", finding.Warning), 0), a.clear("disksda"))
+	w.at(22, 12, 0)
+	w.store1(a.raise(newFault("net", "eth0", finding.Fatal), 0))
+	r := w.report(Daily, "2026-11-21")
+	want := "/events?after=1&before=5&type=io.github.nodeagent.fault.raised.v1"
+	if r.Links["found"] != want || r.Faults.Found != 2 {
+		t.Errorf("%s", r.Links["found"])
+	}
+	found, err := w.store.Read(t.Context(), journal.Query{After: 5, Stop: 1, Backward: true, Limit: 100,
+		Filter: journal.Filter{journal.Type: {string(event.FaultRaised)}}})
+	if err != nil || len(found.Records) != 2 {
+		t.Errorf("%v %+v", err, found)
+	}
+	if len(r.New) != 1 || r.New[0].Severity != finding.Warning || r.New[0].Found != 2 {
+		t.Errorf("new are %+v", r.New)
+	}
+}
+
+// BenchmarkDay makes the report of a day of 10,000 nodes, where 30 days are kept.
+func BenchmarkDay(b *testing.B) {
+	w := newWorld(b, november(1, 0), time.UTC)
+	d := newDay(w.now, time.UTC, w.store.Bounds().Journal, 0)
+	w.keeper.fold.Day = d
+	for day := range 30 {
+		for i := range 10_000 {
+			key := fmt.Sprintf("c\x00node-%05d", i)
+			n := d.Nodes[key]
+			if n == nil {
+				n = &Node{Cluster: "c", Name: key[2:], Since: d.From, Present: true,
+					Place: Place{Pool: fmt.Sprint("pool", i%20), Zone: fmt.Sprint("zone", i%3)}}
+				d.Nodes[key] = n
+			}
+			n.Stream, n.AsOf = "s", uint64(day*10) // of a snapshot
+			for k := range 3 {                     // with their ends these are 60,000 events a day
+				f := newFault(fmt.Sprint("check", (i+k+day)%40), "x", finding.Warning)
+				f.RaisedAt, f.ObservedAt = d.From, d.From.Add(-time.Minute)
+				e := said{}
+				e.Data.Fault = f
+				d.fault(n, event.FaultRaised, e, stamp{"s", uint64(day*10 + k + 1), f.RaisedAt})
+				if k > 0 || i%50 > 0 {
+					d.fault(n, event.FaultCleared, e, stamp{"s", uint64(day*10 + k + 5), f.RaisedAt})
+				}
+			}
+		}
+		w.must(w.keeper.fold.Advance(d.To))
+		d = w.keeper.fold.Day
+	}
+	w.now = d.From.Add(time.Hour)
+	w.must(w.keeper.Close())
+	for b.Loop() {
+		r, err := w.keeper.Report(b.Context(), Daily, "2026-11-15")
+		if err != nil || r.Availability.Nodes != 10_000 || r.Faults.Found != 30_000 {
+			b.Fatal(err, r.Faults)
+		}
+	}
+}
