@@ -224,6 +224,15 @@ func (r running) servesNothing(h *host.Host) error {
 	return nil
 }
 
+// again is the container with the processes of now, none of which serves a device.
+func (r running) again(h *host.Host) (running, error) {
+	var err error
+	if r.processes, err = h.ContainerProcesses(r.object.ID); err != nil {
+		return r, fmt.Errorf("processes of %s: %w", r, err)
+	}
+	return r, r.servesNothing(h)
+}
+
 // grace is how long the container has from its stop signal to SIGKILL.
 func (r running) grace() time.Duration {
 	grace := 30 * time.Second // Kubernetes' own
@@ -242,12 +251,13 @@ func (r running) restart(t Tools, why string) Job {
 			"container": r.object.ID, "createdAt": strconv.FormatInt(r.object.CreatedAt, 10),
 			"pid": strconv.Itoa(r.main.PID)},
 		Do: func(ctx context.Context) (string, error) {
-			if err := r.servesNothing(t.Host); err != nil { // since the look it may have begun to
+			now, err := r.again(t.Host) // since the look it may have begun to serve a device
+			if err != nil {
 				return "", err
 			}
-			err := t.Mutator.EndContainer(ctx, r.object, r.grace())
+			err = t.Mutator.EndContainer(ctx, r.object, r.grace())
 			if outlived, ok := errors.AsType[mutate.StillRuns](err); ok {
-				return "", fmt.Errorf("not done, because %w: %s", outlived, r.whatHangs(t.Host))
+				return "", fmt.Errorf("not done, because %w: %s", outlived, now.whatHangs(t.Host))
 			}
 			return "", err
 		},
