@@ -2,12 +2,14 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,9 +18,11 @@ import (
 	"github.com/nodeagent/nodeagent/internal/kube"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/csiregistration"
+	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/daemonsethang"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
+	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -37,9 +41,10 @@ const csiPodManifest = `{"apiVersion":"apps/v1","kind":"DaemonSet","metadata":{"
 "volumes":[{"name":"bin","hostPath":{"path":%[5]q}},{"name":"kubelet","hostPath":{"path":%[3]q}},
  {"name":"registry","hostPath":{"path":"%[3]s/plugins_registry"}},{"name":"plugins","hostPath":{"path":"%[3]s/plugins"}}]}}}}`
 
-// repairLab is a lab with a CSI driver's pod and a runner of repairs on what the check of registrations believes.
+// repairLab is a lab with a DaemonSet and a runner of repairs on what one check believes of it.
 type repairLab struct {
 	*csiLab
+	app      string // the DaemonSet
 	runner   *repair.Runner
 	stateDir string
 }
@@ -70,22 +75,28 @@ func openRepairLab(t *testing.T, name, script string, actions ...repair.Name) *r
 	root := c.lab.Paths.KubeletRoot
 	script = strings.NewReplacer("REGISTRAR", "exec /opt/bin/csi-node-driver-registrar -role registrar -name "+c.name+
 		" -kubelet-root "+root).Replace(script)
-	if err := c.lab.KubectlApply(t.Context(), fmt.Sprintf(csiPodManifest, name, c.name, root, script, dir)); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if out, err := c.lab.Kubectl(context.WithoutCancel(t.Context()), "delete", "daemonset", "-n", "default", name,
-			"--ignore-not-found", "--timeout=90s"); err != nil {
-			t.Errorf("%v: %s", err, out)
-		}
-	})
+	r := &repairLab{csiLab: c, app: name, stateDir: t.TempDir()}
+	r.apply(fmt.Sprintf(csiPodManifest, name, c.name, root, script, dir))
 	settings := csiregistration.DefaultSettings()
 	settings.Drivers, settings.Timeout, settings.Reread, settings.StartGrace = []string{c.name}, 2*time.Second,
 		15*time.Second, time.Second
 	c.check = csiregistration.New(settings, nil)
-	r := &repairLab{csiLab: c, stateDir: t.TempDir()}
 	r.open(actions)
 	return r
+}
+
+// apply makes the DaemonSet, and deletes it when the test ends.
+func (r *repairLab) apply(manifest string) {
+	r.t.Helper()
+	if err := r.lab.KubectlApply(r.t.Context(), manifest); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		if out, err := r.lab.Kubectl(context.WithoutCancel(r.t.Context()), "delete", "daemonset", "-n", "default", r.app,
+			"--ignore-not-found", "--timeout=90s"); err != nil {
+			r.t.Errorf("%v: %s", err, out)
+		}
+	})
 }
 
 // open makes the runner, on the clients of this lab.
@@ -112,6 +123,7 @@ func (r *repairLab) open(actions []repair.Name) {
 	settings.FleetBudget, settings.MinAge, settings.UnitAge, settings.VerifyWithin = repair.None, time.Second, time.Second,
 		time.Second
 	settings.Hold, settings.StopAfter, settings.RetryAfter = 20*time.Second, 100, time.Second
+	settings.DaemonSets = []string{"default/" + r.app}
 	for _, name := range actions {
 		settings.Actions[name] = remediate.On
 	}
@@ -131,14 +143,14 @@ func (r *repairLab) open(actions []repair.Name) {
 // believe makes the runner believe a finding, as raised a minute ago, and runs it until ended reports that it is done.
 func (r *repairLab) believe(f finding.Finding, ended func(history []string) bool) {
 	r.t.Helper()
-	f.Check = "csi-registration"
+	f.Check = r.check.ID
 	raised := r.host.Clock()
 	raised.SinceBoot -= time.Minute
 	b := &finding.Believed{Finding: f, ID: "occurrence", Raised: raised}
 	ctx, cancel := context.WithTimeout(r.t.Context(), 12*time.Minute)
 	done := make(chan error)
 	go func() { done <- r.runner.Run(ctx) }()
-	r.runner.Update(finding.State{"csi-registration": {Subjects: map[string]*finding.Believed{"s": b}}}, nil)
+	r.runner.Update(finding.State{r.check.ID: {Subjects: map[string]*finding.Believed{"s": b}}}, nil)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for !ended(r.history()) && ctx.Err() == nil {
@@ -162,8 +174,7 @@ func (r *repairLab) history() []string {
 // restarts is how often kubelet has started the containers of the driver's pod again.
 func (r *repairLab) restarts() string {
 	r.t.Helper()
-	out, err := r.lab.Kubectl(r.t.Context(), "get", "pods", "-n", "default", "-l", "app="+strings.TrimSuffix(r.name,
-		".example.com"), "-o", `jsonpath={range .items[*].status.containerStatuses[*]}{.name}={.restartCount} {end}`)
+	out, err := r.lab.Kubectl(r.t.Context(), "get", "pods", "-n", "default", "-l", "app="+r.app, "-o", `jsonpath={range .items[*].status.containerStatuses[*]}{.name}={.restartCount} {end}`)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -214,5 +225,97 @@ func TestRepairCSIRegistrationDoesNotHelp(t *testing.T) {
 	}
 	if got := r.restarts(); got != "driver=1 registrar=1" {
 		t.Errorf("restarts: %s", got)
+	}
+}
+
+// openHangLab runs a DaemonSet of one container, and a clock of the node that goes 30 times as fast: the check needs 5
+// minutes to believe that a container hangs.
+func openHangLab(t *testing.T, name, command string) *repairLab {
+	t.Helper()
+	r := &repairLab{csiLab: openCSILab(t), app: name, stateDir: t.TempDir()}
+	r.name = "default/" + name
+	begin := host.Now()
+	r.host.Clock = func() finding.Timestamp {
+		now := host.Now()
+		passed := 30 * now.Since(begin)
+		now.SinceBoot, now.Wall = begin.SinceBoot+passed, begin.Wall.Add(passed)
+		return now
+	}
+	r.apply(fmt.Sprintf(`{"apiVersion":"apps/v1","kind":"DaemonSet","metadata":{"name":%[1]q,"namespace":"default"},
+"spec":{"selector":{"matchLabels":{"app":%[1]q}},"template":{"metadata":{"labels":{"app":%[1]q}},
+"spec":{"terminationGracePeriodSeconds":1,"tolerations":[{"operator":"Exists"}],"containers":[{"name":"main",
+"image":"localhost/busybox:1","imagePullPolicy":"Never","command":["sh","-c",%[2]q]}]}}}}`, name, command))
+	r.check = daemonsethang.New(daemonsethang.Settings{DaemonSets: []daemonsethang.Watched{{Name: r.name, Port: 8080}}})
+	r.open([]repair.Name{"restart-daemonset-container"})
+	return r
+}
+
+// pid is the main process of the DaemonSet's container.
+func (r *repairLab) pid() int {
+	r.t.Helper()
+	out, err := r.lab.Kubectl(r.t.Context(), "get", "pods", "-n", "default", "-l", "app="+r.app, "-o",
+		"jsonpath={.items[0].status.containerStatuses[0].containerID}")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	processes, err := r.host.ContainerProcesses(strings.TrimPrefix(string(out), "containerd://"))
+	main, ok := host.MainProcess(processes)
+	if err != nil || !ok {
+		r.t.Fatalf("%s: %v", out, err)
+	}
+	return main.PID
+}
+
+// awaitRun waits until the DaemonSet's container runs.
+func (r *repairLab) awaitRun() {
+	r.t.Helper()
+	if err := harness.WaitFor(r.t.Context(), 2*time.Minute, "the container to run", func() error {
+		if got := r.restarts(); got != "main=0" {
+			return errors.New(got)
+		}
+		_, err := r.lab.Kubectl(r.t.Context(), "wait", "pod", "-n", "default", "-l", "app="+r.app, "--for=condition=Ready",
+			"--timeout=1s")
+		return err
+	}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// A DaemonSet's process that does not answer any more is ended over CRI, and the real kubelet starts it again.
+func TestRepairDaemonSet(t *testing.T) {
+	need.Flag(t, *long, "-long: a repair is verified and held for minutes")
+	t.Parallel()
+	r := openHangLab(t, "hangonce", "exec httpd -f -p 8080")
+	r.awaitRun()
+	r.await("")
+	if err := syscall.Kill(r.pid(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	f := r.await("DaemonSetPodNotAnswering")
+	r.believe(f, func(history []string) bool { return len(history) > 0 && strings.Contains(history[0], "verified") })
+	t.Log(r.history(), r.runner.Status())
+	r.await("")
+	if h := r.history(); len(h) != 1 || r.restarts() != "main=1" {
+		t.Errorf("%q, %s", h, r.restarts())
+	}
+}
+
+// One that never answers is ended once, and not again.
+func TestRepairDaemonSetDoesNotHelp(t *testing.T) {
+	need.Flag(t, *long, "-long: a repair is verified and held for minutes")
+	t.Parallel()
+	r := openHangLab(t, "hangalways", "exec sleep 100000")
+	r.awaitRun()
+	f := r.await("DaemonSetPodNotAnswering")
+	why := ""
+	r.believe(f, func([]string) bool {
+		for _, step := range r.runner.Status().Steps {
+			why = step.Blocked
+		}
+		return strings.HasPrefix(why, "needs help")
+	})
+	if h := r.history(); len(h) != 1 || !strings.Contains(h[0], "failed: the fault is still there") ||
+		r.restarts() != "main=1" {
+		t.Errorf("%q, %s, %s", h, why, r.restarts())
 	}
 }
