@@ -190,7 +190,6 @@ func TestRepairCSIRegistration(t *testing.T) {
 touch /opt/bin/again; REGISTRAR -knobs '{"hangGetInfo":true}'`, "reregister-csi-driver", "restart-csi-driver")
 	f := r.await("CSIGetInfoFailed")
 	r.believe(f, func(history []string) bool { return len(history) > 0 && strings.Contains(history[0], "verified") })
-	t.Log(r.history(), r.runner.Status())
 	r.await("")
 	if h := r.history(); len(h) != 1 || !strings.Contains(h[0], "reregister-csi-driver csirepair.example.com") {
 		t.Errorf("%q", h)
@@ -293,7 +292,6 @@ func TestRepairDaemonSet(t *testing.T) {
 	}
 	f := r.await("DaemonSetPodNotAnswering")
 	r.believe(f, func(history []string) bool { return len(history) > 0 && strings.Contains(history[0], "verified") })
-	t.Log(r.history(), r.runner.Status())
 	r.await("")
 	if h := r.history(); len(h) != 1 || r.restarts() != "main=1" {
 		t.Errorf("%q, %s", h, r.restarts())

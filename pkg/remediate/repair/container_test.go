@@ -244,10 +244,14 @@ func TestContainerGuards(t *testing.T) {
 		"from the future": {func(n *containerNode, p *corev1.Pod, _ *cri.Container, pid int) {
 			n.status(p, pid).State.Running.StartedAt = metav1.NewTime(n.tools.Host.Clock().Wall.Add(time.Hour))
 		}, "was started -1h0m0s ago"},
-		"back-off": {func(n *containerNode, p *corev1.Pod, _ *cri.Container, pid int) {
-			n.status(p, pid).State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
-				Reason: "CrashLoopBackOff"}}
-		}, ""}, // see expectation below: each action says it in its own words
+		"it does not run": {func(n *containerNode, p *corev1.Pod, _ *cri.Container, pid int) {
+			n.status(p, pid).State = corev1.ContainerState{}
+		}, ""}, // each action says it in its own words
+		"the agent's own cgroup is not known": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, _ int) {
+			if err := os.Remove(n.tools.Host.Files.Path("/proc/self/cgroup")); err != nil {
+				n.t.Fatal(err)
+			}
+		}, "the agent's own cgroup"},
 		"kubelet is down": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, _ int) {
 			n.tools.Host.Kubelet.Healthz = hosttest.Answer("", errOutage)
 		}, "kubelet does not answer"},
@@ -322,6 +326,15 @@ func TestContainerGuards(t *testing.T) {
 			})
 		}
 	}
+}
+
+// While kubelet waits to start it again (back-off), it is left to kubelet, which says why.
+func TestContainerInBackOff(t *testing.T) {
+	n := newContainerNode(t)
+	n.silence(1031)
+	n.status(n.pods[0], 31).State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
+		Reason: "CrashLoopBackOff"}}
+	n.expect(31, "kubelet is about to start container registrar of pod kube-system/csi-a-x7k2p: CrashLoopBackOff")
 }
 
 // containerAt is the container of a process.
