@@ -8,6 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/checks"
+	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/daemonsethang"
 	"github.com/nodeagent/nodeagent/pkg/detect/system"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
@@ -23,6 +24,11 @@ func (a *Agent) newRepairs() (*repair.Runner, error) {
 	}
 	if s := checks.SettingsOf[system.KernelModulesSettings](a.cfg.Checks, "kernel-modules"); s != nil {
 		settings.Modules = s.Settings.Modules
+	}
+	if s := checks.SettingsOf[daemonsethang.Settings](a.cfg.Checks, "daemonset-hang"); s != nil {
+		for _, watched := range s.Settings.DaemonSets {
+			settings.DaemonSets = append(settings.DaemonSets, watched.Name)
+		}
 	}
 	mutator, err := a.clients.openMutator(a.log)
 	if err != nil {

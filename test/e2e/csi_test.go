@@ -35,7 +35,9 @@ type csiLab struct {
 // buildDriver builds the fake CSI driver and returns its path.
 var buildDriver = sync.OnceValues(func() (string, error) {
 	binary := filepath.Join(builds, "fakecsi")
-	if out, err := exec.Command("go", "build", "-o", binary, "../fakecsi/cmd").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-o", binary, "../fakecsi/cmd")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // it also runs in containers that have no C library
+	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the fake driver: %w\n%s", err, out)
 	}
 	return binary, nil

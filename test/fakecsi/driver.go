@@ -26,7 +26,18 @@ type Options struct {
 	Versions    []string
 	Knobs       Knobs
 	Publish     Publish // what NodePublishVolume mounts
+	Role        Role    // what of the two it is
 }
+
+// Role names the sockets that are served: in a cluster driver and registrar are two containers of one pod.
+type Role string
+
+// The roles.
+const (
+	Both          Role = "" // driver and registrar in one
+	DriverOnly    Role = "driver"
+	RegistrarOnly Role = "registrar"
+)
 
 // Publish names what NodePublishVolume does with a target.
 type Publish string
@@ -74,11 +85,14 @@ func Start(ctx context.Context, o Options) (*Driver, error) {
 	}
 	d := &Driver{options: o, knobs: o.Knobs, statuses: make(chan *registration.RegistrationStatus, 16),
 		stopped: make(chan struct{})}
-	err := d.serve(d.Endpoint(), func(s *grpc.Server) {
-		csi.RegisterIdentityServer(s, identity{d: d})
-		csi.RegisterNodeServer(s, node{d: d})
-	})
-	if err == nil {
+	var err error
+	if o.Role != RegistrarOnly {
+		err = d.serve(d.Endpoint(), func(s *grpc.Server) {
+			csi.RegisterIdentityServer(s, identity{d: d})
+			csi.RegisterNodeServer(s, node{d: d})
+		})
+	}
+	if err == nil && o.Role != DriverOnly {
 		// Last, as registrars do: kubelet asks the driver as soon as it sees this socket.
 		err = d.serve(d.Socket(), func(s *grpc.Server) { registration.RegisterRegistrationServer(s, registrar{d: d}) })
 	}

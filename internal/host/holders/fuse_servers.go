@@ -48,8 +48,14 @@ func ServesFUSE(h *host.Host, pid int) (bool, error) {
 // anyConnection stands for whatever connection it is.
 const anyConnection = -1
 
-// servesFUSE checks the open files of all threads, which may have their own, or have outlived the first one.
+// servesFUSE checks the open files of all threads.
 func servesFUSE(h *host.Host, pid, connection int, left *int) (bool, error) {
+	return anyFile(h, pid, left, func(dir, fd string) (bool, error) { return isFUSE(h, dir, fd, connection) })
+}
+
+// anyFile reports whether one of the open files of a process matches: of all its threads, which may have their own, or
+// have outlived the first one.
+func anyFile(h *host.Host, pid int, left *int, match func(dir, fd string) (bool, error)) (bool, error) {
 	threads, err := h.Files.List(proc.File(pid, "task"))
 	if err != nil {
 		return false, proc.UnlessGone(err)
@@ -70,8 +76,8 @@ func servesFUSE(h *host.Host, pid, connection int, left *int) (bool, error) {
 			return false, fmt.Errorf("more than %d on this machine", maxHolderFiles)
 		}
 		for _, fd := range files {
-			if serves, err := isFUSE(h, dir, fd, connection); serves || err != nil {
-				return serves, err
+			if found, err := match(dir, fd); found || err != nil {
+				return found, err
 			}
 		}
 	}

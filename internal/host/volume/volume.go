@@ -62,6 +62,7 @@ func ReadNote(files host.Files, root, dir string) (Note, error) {
 type Used struct {
 	Handles map[string][]string // UIDs by HandleSum
 	Volumes map[string][]string // UIDs by the name of the PersistentVolume, with ~ for /
+	Drivers map[string][]string // UIDs by the name of the driver, in lower case; without raw block volumes
 	Unread  []string            // why volumes of some pods are not known, the first few
 }
 
@@ -75,7 +76,7 @@ const maxUnread = 3
 //
 // The note of a volume is written before the driver is asked to publish it, and removed after it was unpublished.
 func UsedByPods(h *host.Host) (Used, error) {
-	used := Used{Handles: map[string][]string{}, Volumes: map[string][]string{}}
+	used := Used{Handles: map[string][]string{}, Volumes: map[string][]string{}, Drivers: map[string][]string{}}
 	root := path.Join(h.Paths.KubeletRoot, "pods")
 	uids, err := namesBeneath(h.Files, root, ".")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -114,6 +115,8 @@ func (u *Used) addPod(files host.Files, root, uid, dir string) {
 		case err == nil:
 			sum := HandleSum(note.Handle)
 			u.Handles[sum] = append(u.Handles[sum], uid)
+			driver := strings.ToLower(note.Driver)
+			u.Drivers[driver] = append(u.Drivers[driver], uid)
 		case !absent(err):
 			u.unread(err)
 		}

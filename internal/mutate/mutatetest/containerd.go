@@ -150,6 +150,14 @@ func (c *Containerd) ready() {
 	}
 }
 
+// Signal sends a signal to the daemon, such as SIGSTOP, and the test must then send SIGCONT.
+func (c *Containerd) Signal(signal syscall.Signal) {
+	c.t.Helper()
+	if err := c.process.Process.Signal(signal); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
 // Sandbox runs a sandbox in the host's network, or in its own when cni is set.
 func (c *Containerd) Sandbox(uid, cgroupParent string, cni bool) *cri.PodSandbox {
 	c.t.Helper()
@@ -186,16 +194,20 @@ func (c *Containerd) podConfig(uid, cgroupParent string, mode cri.NamespaceMode)
 }
 
 // Container starts a container in a sandbox. Its process is init of a PID namespace and thus ignores SIGTERM.
-func (c *Containerd) Container(sandbox *cri.PodSandbox, cgroupParent string) *cri.Container {
+func (c *Containerd) Container(sandbox *cri.PodSandbox, cgroupParent string,
+	set ...func(*cri.ContainerConfig)) *cri.Container {
 	c.t.Helper()
 	uid := sandbox.Metadata.Uid
+	config := &cri.ContainerConfig{
+		Metadata: &cri.ContainerMetadata{Name: "app"}, Image: &cri.ImageSpec{Image: Image},
+		Labels: map[string]string{"io.kubernetes.pod.uid": uid}, Linux: &cri.LinuxContainerConfig{},
+		Annotations: map[string]string{"io.kubernetes.pod.terminationGracePeriod": "1"},
+	}
+	for _, s := range set {
+		s(config)
+	}
 	madePod, err := c.Client.CreateContainer(c.t.Context(), &cri.CreateContainerRequest{
-		PodSandboxId: sandbox.Id, SandboxConfig: c.podConfig(uid, cgroupParent, cri.NamespaceMode_NODE),
-		Config: &cri.ContainerConfig{
-			Metadata: &cri.ContainerMetadata{Name: "app"}, Image: &cri.ImageSpec{Image: Image},
-			Labels: map[string]string{"io.kubernetes.pod.uid": uid}, Linux: &cri.LinuxContainerConfig{},
-			Annotations: map[string]string{"io.kubernetes.pod.terminationGracePeriod": "1"},
-		},
+		PodSandboxId: sandbox.Id, SandboxConfig: c.podConfig(uid, cgroupParent, cri.NamespaceMode_NODE), Config: config,
 	})
 	if err != nil {
 		c.t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/criticaldaemonsets"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/csiregistration"
+	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/daemonsethang"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/kubelethealth"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/stuckpods"
 	"github.com/nodeagent/nodeagent/pkg/detect/memory"
@@ -147,6 +148,7 @@ func list() []entry {
 		aided(criticaldaemonsets.DefaultSettings, func(s criticaldaemonsets.Settings, a Deps) detect.Check {
 			return criticaldaemonsets.New(s, a.DaemonSets)
 		}),
+		plain(daemonsethang.DefaultSettings, daemonsethang.New),
 	}
 }
 

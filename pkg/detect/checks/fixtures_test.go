@@ -36,7 +36,7 @@ import (
 // conversing are checks whose evidence is not in files: their own tests fake the other side, and have the three kinds
 // of cases.
 var conversing = []string{
-	"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets", "dns", "kube-proxy",
+	"kubelet-health", "runtime-health", "csi-registration", "critical-daemonsets", "daemonset-hang", "dns", "kube-proxy",
 	"apiserver-reachability",
 	"kernel-modules", "last-panic",
 }

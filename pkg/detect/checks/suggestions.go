@@ -27,6 +27,7 @@ func suggestions() map[finding.SuggestedAction]string {
 		finding.SuggestReboot: `
 			KernelPanic KernelOops KernelBug HardLockup SoftLockup RCUStall KernelMemoryCorruption
 			WorkqueueLockup UnregisterNetDevice SystemdNotAnswering DiskHung SlabLeak
+			DaemonSetPodHungInKernel
 			FilesystemShutdown XfsHasShutdown Ext4Shutdown FilesystemRemountedReadOnly FilesystemEmergencyReadOnly
 			FilesystemIsReadOnly JournalAborted BtrfsReadOnly ZFSPanic`,
 		// What was on the disks is lost.
@@ -37,7 +38,7 @@ func suggestions() map[finding.SuggestedAction]string {
 			BondDown LinkDown LoopbackDown LoopbackWithoutAddress DefaultRouteLost PortDown
 			CNIConfigInvalid CNIConfigMissing CNIPluginMissing CNIPluginNotExecutable NetworkNotReady
 			CSIDriverNotReady CSIDriverPodMissing CSIGetInfoFailed CSIRegistrationRejected CSISocketMissing CSISocketStale
-			DaemonSetPodCrashLooping DaemonSetPodMissing DaemonSetPodNotReady DaemonSetPodNotScheduled
+			DaemonSetPodCrashLooping DaemonSetPodMissing DaemonSetPodNotAnswering DaemonSetPodNotReady DaemonSetPodNotScheduled
 			DNSNotAnswering DNSPortRefused DNSUnreachable
 			KubeProxyNotAnswering KubeProxyNotRunning KubeProxyNotSyncing
 			KubeletCertificateExpired KubeletHealthzFailed KubeletHung KubeletNotAnswering KubeletNotListening

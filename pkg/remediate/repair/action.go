@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/mutate"
@@ -34,7 +35,10 @@ type Action struct {
 	// Disrupts says that pods or the cluster may notice: such an action is off unless it is configured, waits for a
 	// maintenance window, and needs a slot of the fleet's budget.
 	Disrupts bool
-	Once     bool // for one occurrence of a finding; then a person is asked for help
+	Once     bool          // for one occurrence of a finding; then a person is asked for help
+	After    Name          // only when this action was done for the same occurrence, and has failed
+	Every    time.Duration // at most once within this on the node, whatever came of it; 0: no such limit
+	Settle   time.Duration // what its cure may take besides the configured time, until it must show
 	// PerDay is how often it may be done in a day, besides the budget of all repairs; nil: as often as that permits.
 	PerDay func(Settings) int
 
@@ -78,6 +82,9 @@ func Actions() []Action {
 		loadModule(),
 		resetFailedUnits(),
 		restartUnit(),
+		reregisterDriver(),
+		restartDriver(),
+		restartDaemonSetContainer(),
 	}
 }
 

@@ -217,7 +217,8 @@ func TestActions(t *testing.T) {
 			t.Errorf("%s is %s in a new installation, want %s", a.Name, got, want)
 		}
 	}
-	if !slices.Equal(names, []Name{"restore-loopback", "restore-sysctl", "load-module", "reset-failed-units", "restart-unit"}) {
+	if !slices.Equal(names, []Name{"restore-loopback", "restore-sysctl", "load-module", "reset-failed-units", "restart-unit",
+		"reregister-csi-driver", "restart-csi-driver", "restart-daemonset-container"}) {
 		t.Errorf("%q: names never change", names)
 	}
 	wrong := Defaults()

@@ -107,7 +107,7 @@ func (t *try) before(ctx context.Context) string {
 // longest is how long a repair may take until it is verified.
 func (t *try) longest() time.Duration {
 	s := t.options.Settings
-	return stepLimit + s.VerifyWithin + s.Hold + 4*askLimit
+	return stepLimit + s.VerifyWithin + t.step.action.Settle + s.Hold + 4*askLimit
 }
 
 func (t *try) killSwitch() string {

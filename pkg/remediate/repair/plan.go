@@ -3,6 +3,7 @@ package repair
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -74,7 +75,8 @@ func blocked(step Step, all []attempt, s Settings, now finding.Timestamp) string
 	if step.action.Disrupts {
 		window = closedWindow(s.Windows, now.Wall.Local())
 	}
-	return cmp.Or(stopped(all, s, now), window, step.ladder(all), step.backOff(all, s, now), step.budget(all, s, now))
+	return cmp.Or(stopped(all, s, now), window, step.after(all), step.ladder(all), step.interval(all, now),
+		step.backOff(all, s, now), step.budget(all, s, now))
 }
 
 // ladder returns why this occurrence of a finding is a person's by now.
@@ -83,6 +85,28 @@ func (s Step) ladder(all []attempt) string {
 		if s.action.Once && s.same(a) && a.Finding == s.believed.ID && a.acted() {
 			return fmt.Sprintf("needs help: it was done once already, %s: %s", a.At.Wall.Local().Format(time.DateTime),
 				cmp.Or(string(a.result), string(remediate.Interrupted)))
+		}
+	}
+	return ""
+}
+
+// after returns why another action comes first.
+func (s Step) after(all []attempt) string {
+	first := s
+	first.Action = s.action.After
+	if s.action.After == "" || slices.ContainsFunc(all, func(a attempt) bool {
+		return first.same(a) && a.Finding == s.believed.ID && a.failed()
+	}) {
+		return ""
+	}
+	return fmt.Sprintf("waiting: %s comes first, and must have failed", s.action.After)
+}
+
+// interval returns why the action is not done again so soon.
+func (s Step) interval(all []attempt, now finding.Timestamp) string {
+	for _, a := range all {
+		if since := now.Since(a.At); a.Action == s.Action && a.acted() && since < s.action.Every {
+			return fmt.Sprintf("%s was done %s ago; at most once in %s", s.Action, since.Round(time.Second), s.action.Every)
 		}
 	}
 	return ""

@@ -267,3 +267,86 @@ func TestWindows(t *testing.T) {
 		}
 	}
 }
+
+// An action that comes after another waits until that was done for this occurrence, and has failed.
+func TestSecondRung(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.faulty = func() bool { return true }
+		w.settings.StopAfter, w.settings.PerHour, w.settings.RetryAfter = 100, 100, time.Second
+		w.action.Once, w.action.PerDay = true, nil
+		first := w.action
+		second := first
+		second.Name, second.After = "cure-more", "cure"
+		w.settings.Actions["cure-more"] = remediate.On
+		w.action = second
+		if why := w.round(t.Context()); why != "waiting: cure comes first, and must have failed" {
+			t.Errorf("%q", why)
+		}
+		w.action = first
+		w.round(t.Context())
+		w.expect(1, "finish failed")
+		w.fault("b")
+		w.action = second
+		if why := w.round(t.Context()); !strings.HasPrefix(why, "waiting: cure comes first") {
+			t.Errorf("another occurrence: %q", why)
+		}
+		w.action = first
+		w.round(t.Context())
+		w.action = second
+		w.round(t.Context())
+		w.expect(3, "finish failed")
+		time.Sleep(2 * time.Hour)
+		if why := w.round(t.Context()); !strings.HasPrefix(why, "needs help: it was done once already") {
+			t.Errorf("%q", why)
+		}
+	})
+}
+
+// The first rung that helped is no reason for the second.
+func TestSecondRungAfterHelp(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.round(t.Context())
+		w.expect(1, "finish verified")
+		w.action.Name, w.action.After = "cure-more", "cure"
+		w.settings.Actions["cure-more"] = remediate.On
+		w.faulty = func() bool { return true }
+		if why := w.round(t.Context()); !strings.HasPrefix(why, "waiting: cure comes first") || w.done != 1 {
+			t.Errorf("%q", why)
+		}
+	})
+}
+
+// At most once in a time, whatever came of it: also where it helped, and for another fault.
+func TestInterval(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.action.Every = time.Hour
+		w.round(t.Context())
+		w.expect(1, "finish verified")
+		w.faulty = func() bool { return w.done == 1 }
+		w.fault("b")
+		if why := w.round(t.Context()); !strings.Contains(why, "at most once in 1h0m0s") || w.done != 1 {
+			t.Errorf("%q", why)
+		}
+		time.Sleep(time.Hour)
+		w.round(t.Context())
+		w.expect(2, "finish verified")
+	})
+}
+
+// What needs longer to show is given longer, and the slot is asked for as long.
+func TestSettle(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		s := &slots{}
+		w.settings.FleetBudget = Claims
+		w.options = func(o *Options) { o.Slots = s }
+		w.action.Settle = 10 * time.Minute
+		since := time.Time{}
+		w.does = func(context.Context) error { since = time.Now(); return nil }
+		w.faulty = func() bool { return since.IsZero() || time.Since(since) < 11*time.Minute }
+		w.round(t.Context())
+		w.expect(1, "finish verified")
+		if s.atMost < 17*time.Minute {
+			t.Errorf("a slot for %s", s.atMost)
+		}
+	})
+}

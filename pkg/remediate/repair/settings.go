@@ -25,7 +25,7 @@ type Settings struct {
 
 	PerHour        int `yaml:"perHour"`        // budget: repairs that are begun in any hour
 	PerDay         int `yaml:"perDay"`         // and in any day
-	RestartsPerDay int `yaml:"restartsPerDay"` // restarts of kubelet and the runtime together in any day
+	RestartsPerDay int `yaml:"restartsPerDay"` // restarts by each action in any day
 	// after so many failed repairs in a day nothing more is done until they are older
 	StopAfter int `yaml:"stopAfter"`
 
@@ -33,7 +33,7 @@ type Settings struct {
 	VerifyWithin time.Duration `yaml:"verifyWithin"` // its check must stop finding it within this
 	Hold         time.Duration `yaml:"hold"`         // and go on not finding it for this
 	RetryAfter   time.Duration `yaml:"retryAfter"`   // after a failed repair, doubled with each further one
-	UnitAge      time.Duration `yaml:"unitAge"`      // a service that is younger is still starting
+	UnitAge      time.Duration `yaml:"unitAge"`      // a service or container that is younger is still starting
 
 	Windows     []Window    `yaml:"windows"`     // when disruptive repairs may begin; empty: always
 	FleetBudget FleetBudget `yaml:"fleetBudget"` // claims, or none
@@ -44,6 +44,7 @@ type Settings struct {
 	Sysctls    map[string]string        `yaml:"-"` // wanted values by name
 	SysctlFile func(name string) string `yaml:"-"` // where a setting is; empty: it is no name
 	Modules    []string                 `yaml:"-"`
+	DaemonSets []string                 `yaml:"-"` // as namespace/name
 }
 
 // Units names the services of this node.

@@ -15,6 +15,7 @@ const lookEvery = 10 * time.Second
 // counts: what the step itself said is passed on.
 func (t *try) verify(ctx context.Context, said string) (remediate.Result, string) {
 	settings := t.options.Settings
+	within := settings.VerifyWithin + t.step.action.Settle
 	begin, clearSince, asked := time.Now(), time.Time{}, time.Time{}
 	doubt := ""
 	for {
@@ -40,10 +41,10 @@ func (t *try) verify(ctx context.Context, said string) (remediate.Result, string
 		switch {
 		case !clearSince.IsZero() && asked.Sub(clearSince) >= settings.Hold:
 			return Verified, said
-		case clearSince.IsZero() && now.Sub(begin) >= settings.VerifyWithin && doubt == "":
+		case clearSince.IsZero() && now.Sub(begin) >= within && doubt == "":
 			return remediate.Failed, withSaid(fmt.Sprintf("the fault is still there after %s",
 				now.Sub(begin).Round(time.Second)), said)
-		case now.Sub(begin) >= settings.VerifyWithin+settings.Hold+askLimit:
+		case now.Sub(begin) >= within+settings.Hold+askLimit:
 			return remediate.CouldNotTell, withSaid("whether it helped: "+doubt, said)
 		}
 		wait := time.NewTimer(min(lookEvery, max(settings.Hold/5, time.Millisecond)))

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"path"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -80,7 +78,7 @@ func csiPodsOf(pods []corev1.Pod, kubeletRoot string, now time.Time) []csiPod {
 // csiPodOf derives the driver from a registrar's arguments, or else from the folders that the pod mounts.
 func csiPodOf(pod *corev1.Pod, kubeletRoot string) (csiPod, bool) {
 	for i := range pod.Spec.Containers {
-		endpoint := registrationPath(&pod.Spec.Containers[i])
+		endpoint := kubelet.RegistrationPath(&pod.Spec.Containers[i])
 		driver := path.Base(path.Dir(endpoint))
 		if path.IsAbs(endpoint) && kubelet.IsCSIDriverName(driver) {
 			return csiPod{Driver: driver, Endpoint: path.Clean(endpoint), Sure: true}, true
@@ -99,26 +97,6 @@ func csiPodOf(pod *corev1.Pod, kubeletRoot string) (csiPod, bool) {
 		}
 	}
 	return csiPod{Driver: driver}, registers && driver != ""
-}
-
-// registrationPath returns the value of a container's argument --kubelet-registration-path, with $(VARIABLES) filled in
-// from the container's plain environment.
-func registrationPath(c *corev1.Container) string {
-	words := slices.Concat(c.Command, c.Args)
-	for i, word := range words {
-		name, value, ok := strings.Cut(strings.TrimLeft(word, "-"), "=")
-		if name != "kubelet-registration-path" || !strings.HasPrefix(word, "-") {
-			continue
-		}
-		if !ok && i+1 < len(words) {
-			value = words[i+1]
-		}
-		for _, env := range c.Env {
-			value = strings.ReplaceAll(value, "$("+env.Name+")", env.Value)
-		}
-		return value
-	}
-	return ""
 }
 
 // life reads from the pod's status how long it has been up and how often it failed.

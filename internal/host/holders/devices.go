@@ -1,0 +1,84 @@
+package holders
+
+import (
+	"errors"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
+)
+
+// ServesDevice returns what a process serves to the rest of the machine from user space, and what therefore would die
+// with it: the name of /dev/fuse, /dev/cuse, a ublk or an nbd device that it holds open, or of an nbd device that the
+// kernel says it has set up. Empty: none. A file whose name hides what it is (a device node under another name) is
+// recognised for FUSE alone, on Linux 6.16 and later.
+func ServesDevice(h *host.Host, pid int) (device string, err error) {
+	left := maxHolderFiles
+	found, err := anyFile(h, pid, &left, func(dir, fd string) (bool, error) {
+		name, err := h.Files.Link(dir + "/fd/" + fd)
+		if err != nil {
+			return false, proc.UnlessGone(err)
+		}
+		if fuse, err := isFUSE(h, dir, fd, anyConnection); fuse || err != nil {
+			device = name
+			return fuse, err
+		}
+		device = strings.TrimSuffix(name, " (deleted)")
+		return isUserspaceDevice(device), nil
+	})
+	if err != nil || found {
+		return device, err
+	}
+	return nbdOf(h, pid)
+}
+
+// isUserspaceDevice reports whether a path is that of a device behind which a program answers: /dev/cuse, /dev/nbd0,
+// /dev/ublk-control, /dev/ublkc0. https://docs.kernel.org/block/ublk.html
+func isUserspaceDevice(name string) bool {
+	base := path.Base(name)
+	return strings.HasPrefix(name, "/") && (base == "cuse" || strings.HasPrefix(base, "ublk") || isNBD(base))
+}
+
+// isNBD reports whether a name is that of a network block device, or of a partition of one: nbd0, nbd0p1.
+func isNBD(base string) bool {
+	rest, ok := strings.CutPrefix(base, "nbd")
+	return ok && rest != "" && strings.Trim(rest, "0123456789p") == ""
+}
+
+// nbdOf returns the network block device that a process has set up: rbd-nbd does so over netlink, and holds only a
+// socket. The kernel has the ID of the thread in /sys/block/nbdN/pid while the device is connected
+// (drivers/block/nbd.c: pid_show).
+func nbdOf(h *host.Host, pid int) (device string, err error) {
+	disks, err := h.Files.List("/sys/block")
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return "", nil
+		}
+		return "", err
+	}
+	for _, disk := range disks {
+		if !isNBD(disk) {
+			continue
+		}
+		text, err := h.Files.Text(path.Join("/sys/block", disk, "pid"))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // not connected
+		}
+		if err != nil {
+			return "", err
+		}
+		server, err := strconv.Atoi(text)
+		if err != nil {
+			return "", err
+		}
+		if _, err := h.TaskStat(pid, server); err == nil {
+			return "/dev/" + disk, nil
+		} else if proc.UnlessGone(err) != nil {
+			return "", err
+		}
+	}
+	return "", nil
+}

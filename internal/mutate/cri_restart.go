@@ -1,0 +1,78 @@
+package mutate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+)
+
+// EndContainer asks the runtime to end a container that kubelet will start again: the image's stop signal, and after
+// grace SIGKILL. Unlike StopContainer, which makes sure that something is gone, it wants the very container that was
+// inspected to run: one that has ended meanwhile, or was removed, is ErrChanged. Nil means that it has ended; where it
+// still runs after the SIGKILL, as one of its processes hangs in the kernel, the error is a StillRuns.
+func (d *Mutator) EndContainer(ctx context.Context, c RuntimeObject, grace time.Duration) error {
+	if d.runtime == nil {
+		return hosterr.ErrNotConfigured
+	}
+	state, err := d.containerState(ctx, c)
+	if err != nil {
+		return err
+	}
+	if state != cri.ContainerState_CONTAINER_RUNNING {
+		return changed("container %s does not run any more (%s)", c.ID, state)
+	}
+	stopErr := d.StopContainer(ctx, c, grace) // compares once more
+	state, err = d.containerState(context.WithoutCancel(ctx), c)
+	switch {
+	case state == cri.ContainerState_CONTAINER_RUNNING:
+		return StillRuns{ID: c.ID, Err: stopErr}
+	case stopErr != nil:
+		return stopErr
+	case errors.Is(err, ErrChanged): // kubelet was quick, and has removed it
+		return nil
+	}
+	return err
+}
+
+// StillRuns is the error of EndContainer when the container has outlived SIGKILL.
+type StillRuns struct {
+	ID  string
+	Err error // what the runtime said; may be nil
+}
+
+func (e StillRuns) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("container %s still runs", e.ID)
+	}
+	return fmt.Sprintf("container %s still runs: %v", e.ID, e.Err)
+}
+
+func (e StillRuns) Unwrap() error { return e.Err }
+
+// containerState returns the state of a container if it is the one that was inspected. One that is gone is ErrChanged.
+func (d *Mutator) containerState(ctx context.Context, c RuntimeObject) (cri.ContainerState, error) {
+	const unknown = cri.ContainerState_CONTAINER_UNKNOWN
+	ctx, cancel := context.WithTimeout(ctx, statusLimit)
+	defer cancel()
+	answer, err := d.runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.ID})
+	if status.Code(err) == codes.NotFound {
+		return unknown, fmt.Errorf("container %s is gone: %w", c.ID, ErrChanged)
+	}
+	if err != nil {
+		return unknown, fmt.Errorf("status of %s: %w", c.ID, err)
+	}
+	if at := answer.GetStatus().GetCreatedAt(); at != c.CreatedAt {
+		return unknown, changed("%s was created at %d instead of %d", c.ID, at, c.CreatedAt)
+	}
+	return answer.GetStatus().GetState(), nil
+}
+
+// statusLimit bounds one question to the runtime.
+const statusLimit = 20 * time.Second

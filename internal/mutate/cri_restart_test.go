@@ -1,0 +1,106 @@
+package mutate_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
+)
+
+// A container is ended if it is the one that was inspected, and runs. One that has ended meanwhile, or is another one by
+// now, is left alone; one that hangs in the kernel is said to run on.
+func TestEndContainer(t *testing.T) {
+	c := mutatetest.StartContainerd(t)
+	n := mutatetest.New(t, func(p *host.Paths) { p.CRISocket = c.Socket })
+	uid := mutatetest.UID(t)
+	n.Cgroups(uid, "")
+	parent := n.Host.Paths.CgroupRoot + "/kubepods/besteffort/pod" + uid
+	sandbox := c.Sandbox(uid, parent, false)
+	named := func(name string) func(*cri.ContainerConfig) {
+		return func(config *cri.ContainerConfig) { config.Metadata.Name = name }
+	}
+	identity := func(of *cri.Container) mutate.RuntimeObject {
+		return mutate.RuntimeObject{ID: of.Id, CreatedAt: of.CreatedAt}
+	}
+	state := func(of *cri.Container) cri.ContainerState {
+		answer, err := c.Client.ContainerStatus(t.Context(), &cri.ContainerStatusRequest{ContainerId: of.Id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.Status.State
+	}
+	const running, exited = cri.ContainerState_CONTAINER_RUNNING, cri.ContainerState_CONTAINER_EXITED
+	app, beside := c.Container(sandbox, parent), c.Container(sandbox, parent, named("beside"))
+
+	another := identity(app)
+	another.CreatedAt--
+	if err := n.Mutator.EndContainer(t.Context(), another, time.Second); !errors.Is(err, mutate.ErrChanged) {
+		t.Errorf("another of its name: %v", err)
+	}
+	if state(app) != running {
+		t.Error("it was ended for another")
+	}
+	if err := n.Mutator.EndContainer(t.Context(), identity(app), time.Second); err != nil {
+		t.Error(err)
+	}
+	if state(app) != exited || state(beside) != running {
+		t.Errorf("it is %s, the one beside it %s", state(app), state(beside))
+	}
+	if err := n.Mutator.EndContainer(t.Context(), identity(app), time.Second); !errors.Is(err, mutate.ErrChanged) {
+		t.Errorf("one that has ended: %v", err)
+	}
+	if err := n.Mutator.RemoveContainer(t.Context(), identity(app)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Mutator.EndContainer(t.Context(), identity(app), time.Second); !errors.Is(err, mutate.ErrChanged) {
+		t.Errorf("one that is gone: %v", err)
+	}
+
+	hung := hosttest.HangingFUSE(t)
+	stuck := c.Container(sandbox, parent, named("stuck"), func(config *cri.ContainerConfig) {
+		config.Mounts = []*cri.Mount{{HostPath: filepath.Dir(hung), ContainerPath: "/x"}}
+		config.Command, config.Args = []string{"/busybox"}, []string{"ls", "/x/" + filepath.Base(hung) + "/file"}
+	})
+	hangs(t, n.Host, stuck.Id)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	err := n.Mutator.EndContainer(ctx, identity(stuck), time.Second)
+	if still, ok := errors.AsType[mutate.StillRuns](err); !ok || still.ID != stuck.Id || state(stuck) != running {
+		t.Errorf("one that hangs: %v", err)
+	}
+}
+
+// hangs waits until the main process of a container waits for a filesystem.
+func hangs(t *testing.T, h *host.Host, id string) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	where := ""
+	for !strings.Contains(where, "request_wait_answer") {
+		select {
+		case <-deadline:
+			t.Fatalf("it waits in %q", where)
+		case <-tick.C:
+		}
+		processes, err := h.ContainerProcesses(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if main, ok := host.MainProcess(processes); ok {
+			data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", main.PID))
+			where = string(data)
+		}
+	}
+}

@@ -1,0 +1,159 @@
+// Package daemonsethang finds containers of DaemonSets that run and do nothing.
+package daemonsethang
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// daemonset-hang looks at one container of each DaemonSet that the configuration lists: whether the program behind its
+// health socket answers, and whether a thread of its main process waits in the kernel without end
+// (/proc/PID/task/TID/stat, fields 3, 14 and 15: state D and no time on a processor):
+//
+//	4711 (calico-node) D 4690 4711 4711 0 -1 4194560 …
+//
+// https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html. The pod is that of kubelet's list (/pods) whose owner
+// reference names the DaemonSet; the processes are those in the container's cgroup.
+//
+// Kubelet's own liveness probe restarts a container that does not answer: this is for DaemonSets that have none, and for
+// what it cannot end.
+//
+// Cost. Nothing unless a DaemonSet is listed. Then one connection a minute for each, and one pass over /proc when its
+// container is a new one.
+
+// Settings are the knobs of daemonset-hang.
+type Settings struct {
+	DaemonSets []Watched `yaml:"daemonSets"` // what is looked at; none unless listed
+}
+
+// Watched is a container of a DaemonSet. Without socket and port only its processes are looked at.
+type Watched struct {
+	Name      string `yaml:"name"`      // namespace/name of the DaemonSet
+	Container string `yaml:"container"` // of its pod; may be empty where it has only one
+	Socket    string `yaml:"socket"`    // a Unix socket of the host, below /run, on which it answers
+	Port      int    `yaml:"port"`      // a TCP port on which it answers: of the pod's address, or of 127.0.0.1 with hostNetwork
+}
+
+// DefaultSettings returns the settings that are used unless the configuration says otherwise.
+func DefaultSettings() Settings { return Settings{} }
+
+// Problems returns what is malformed in s, by key.
+func (s Settings) Problems() map[string]string {
+	problems := map[string]string{}
+	seen := map[string]bool{}
+	for i, w := range s.DaemonSets {
+		key := fmt.Sprintf("daemonSets.%d", i)
+		namespace, base, ok := strings.Cut(w.Name, "/")
+		below := strings.HasPrefix(w.Socket, "/run/") || strings.HasPrefix(w.Socket, "/var/run/")
+		switch {
+		case !ok || namespace == "" || base == "" || strings.Contains(base, "/"):
+			problems[key] = fmt.Sprintf("name: %q: must be namespace/name", w.Name)
+		case seen[w.Name]:
+			problems[key] = fmt.Sprintf("name: %q is listed twice", w.Name)
+		case w.Socket != "" && w.Port != 0:
+			problems[key] = "socket and port: must be one of them"
+		case w.Socket != "" && (!below || path.Clean(w.Socket) != w.Socket):
+			problems[key] = fmt.Sprintf("socket: %q: must be a clean path below /run", w.Socket)
+		case w.Port < 0 || w.Port > 65535:
+			problems[key] = fmt.Sprintf("port: %d: must be at most 65535", w.Port)
+		}
+		seen[w.Name] = true
+	}
+	return problems
+}
+
+// New finds listed DaemonSets whose container on this node hangs.
+func New(s Settings) detect.Check { return newCheck(s, patience) }
+
+func newCheck(s Settings, patience time.Duration) detect.Check {
+	c := &hangCheck{settings: s, patience: patience, watches: map[string]*watch{}}
+	return detect.Check{
+		ID:      "daemonset-hang",
+		Domain:  "kubernetes",
+		Summary: "the container of a listed DaemonSet runs, and hangs",
+		Advice: "Look at the container's log. Where its process hangs in the kernel, `cat /proc/PID/stack` shows in " +
+			"what: a filesystem or a device that does not answer is repaired first. Otherwise the container may be " +
+			"restarted: `crictl stop ID`, or the action restart-daemonset-container.",
+		Doc: detect.Doc{
+			Reads: []string{"kubelet's pods", "/proc/PID/cgroup and /proc/PID/task/*/stat of the listed containers",
+				"their health sockets"},
+			Why: "A daemon that hangs serves no pod of the node, while its pod is Running and looks healthy.",
+			Faults: []detect.Fault{
+				{Reason: "DaemonSetPodNotAnswering", Severity: finding.Warning,
+					When: "the health socket of its container has not answered in 3 looks over 5 minutes"},
+				{Reason: "DaemonSetPodHungInKernel", Severity: finding.Warning,
+					When: "a thread of its main process was in state D, without time on a processor, in 3 looks over 5 " +
+						"minutes"},
+			},
+			FalseAlarms: "Only what the configuration lists is looked at. A container that has just started, by its " +
+				"startup probe, is not judged. A server that waits for a protocol of its own and neither answers nor " +
+				"closes seems dead: do not name its socket.",
+		},
+		Every:    time.Minute,
+		Deadline: 30 * time.Second,
+		Run:      c.run,
+	}
+}
+
+// hangCheck is the check with what it remembers between runs.
+type hangCheck struct {
+	settings Settings
+	patience time.Duration     // with one socket
+	watches  map[string]*watch // by the DaemonSet's name
+}
+
+const (
+	maxParallel = 4               // sockets that are asked at a time
+	patience    = 4 * time.Second // with one
+)
+
+func (c *hangCheck) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	if len(c.settings.DaemonSets) == 0 {
+		return nil, finding.NotApplicable("the configuration lists no DaemonSet (daemonSets)")
+	}
+	if h.NodeName == "" || h.Kubelet.Pods == nil {
+		return nil, finding.NotApplicable("this host is not known to be a Kubernetes node")
+	}
+	pods, err := discover.NodePods(ctx, h)
+	if err != nil {
+		return nil, fmt.Errorf("pods of kubelet: %w", err)
+	}
+	listed := c.settings.DaemonSets
+	looks := make([]look, len(listed))
+	failures := make([]error, len(listed))
+	for _, w := range listed {
+		if c.watches[w.Name] == nil {
+			c.watches[w.Name] = &watch{}
+		}
+	}
+	checkkit.Parallel(maxParallel, len(listed), func(i int) {
+		looks[i], failures[i] = lookAt(ctx, h, listed[i], pods, c.watches[listed[i].Name].main,
+			c.patience)
+	})
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	var found []finding.Finding
+	unknown := map[finding.Subject]error{}
+	for i, w := range listed {
+		subject := finding.Subject{Kind: "daemonset", Name: w.Name}
+		f, err := c.watches[w.Name].evaluate(looks[i], failures[i], h.Clock())
+		if err != nil {
+			unknown[subject] = err
+		} else if f != nil {
+			f.Subject = subject
+			f.Message = "DaemonSet " + w.Name + ": " + f.Message
+			found = append(found, *f)
+		}
+	}
+	return found, finding.Partial(unknown)
+}

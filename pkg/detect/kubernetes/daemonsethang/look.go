@@ -1,0 +1,138 @@
+package daemonsethang
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
+	"github.com/nodeagent/nodeagent/internal/host/socket"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+)
+
+// look is what one run sees of a DaemonSet's container. It is zero where none runs: others report that.
+type look struct {
+	Pod       string // namespace/name
+	Container string // its name
+	ID        string // of the container that runs
+	Main      main
+	Silent    string         // why its socket gives no answer; empty: it does, or none is listed
+	Blocked   map[int]uint64 // threads of the main process in state D: their time on a processor
+}
+
+// main is the main process of a container.
+type main struct {
+	ID        string // of the container
+	PID       int
+	StartTime uint64
+}
+
+// lookAt looks at the container of a DaemonSet, whose main process was found before unless known is zero.
+func lookAt(ctx context.Context, h *host.Host, w Watched, pods []corev1.Pod, known main,
+	patience time.Duration) (look, error) {
+	pod, status, err := containerOf(w, pods)
+	if err != nil || pod == nil {
+		return look{}, err
+	}
+	l := look{Pod: pod.Namespace + "/" + pod.Name, Container: status.Name, ID: host.ContainerIDOf(status)}
+	if l.Main, err = mainProcess(h, l.ID, known); err != nil {
+		return l, err
+	}
+	if l.Blocked, err = blockedThreads(h, l.Main.PID); err != nil {
+		return l, err
+	}
+	network, address := "unix", w.Socket
+	if w.Port != 0 {
+		ip := pod.Status.PodIP
+		if pod.Spec.HostNetwork {
+			ip = "127.0.0.1"
+		}
+		if ip == "" {
+			return l, fmt.Errorf("pod %s has no address", l.Pod)
+		}
+		network, address = "tcp", net.JoinHostPort(ip, strconv.Itoa(w.Port))
+	}
+	if address == "" {
+		return l, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := socket.Responds(ctx, network, address); err != nil {
+		l.Silent = checkkit.Sanitize(err.Error(), 300)
+	}
+	return l, nil
+}
+
+// containerOf returns the pod of a DaemonSet on this node and the container of it that is looked at; no pod where none
+// runs that could hang.
+func containerOf(w Watched, pods []corev1.Pod) (*corev1.Pod, *corev1.ContainerStatus, error) {
+	for i := range pods {
+		pod := &pods[i]
+		owner := metav1.GetControllerOfNoCopy(pod)
+		if owner == nil || owner.Kind != "DaemonSet" || pod.Namespace+"/"+owner.Name != w.Name ||
+			pod.DeletionTimestamp != nil || checkkit.PodFinished(pod) {
+			continue
+		}
+		if w.Container == "" && len(pod.Spec.Containers) != 1 {
+			return nil, nil, fmt.Errorf("its pod %s has %d containers: the configuration must name one", pod.Name,
+				len(pod.Spec.Containers))
+		}
+		for j := range pod.Status.ContainerStatuses {
+			status := &pod.Status.ContainerStatuses[j]
+			if w.Container != "" && status.Name != w.Container {
+				continue
+			}
+			if status.State.Running == nil || status.Started != nil && !*status.Started {
+				return nil, nil, nil
+			}
+			return pod, status, nil
+		}
+		if w.Container != "" {
+			return nil, nil, fmt.Errorf("its pod %s has no container %q", pod.Name, w.Container)
+		}
+	}
+	return nil, nil, nil
+}
+
+// mainProcess returns the main process of a container: the known one as long as it is there.
+func mainProcess(h *host.Host, id string, known main) (main, error) {
+	if known.ID == id {
+		if stat, err := h.ProcStat(known.PID); err == nil && stat.StartTime == known.StartTime {
+			return known, nil
+		}
+	}
+	processes, err := h.ContainerProcesses(id)
+	if err != nil {
+		return main{}, err
+	}
+	stat, ok := host.MainProcess(processes)
+	if !ok {
+		return main{}, fmt.Errorf("container %.12s has no process", id)
+	}
+	return main{ID: id, PID: stat.PID, StartTime: stat.StartTime}, nil
+}
+
+// blockedThreads returns the threads of a process that are in state D, with their time on a processor.
+func blockedThreads(h *host.Host, pid int) (map[int]uint64, error) {
+	tids, err := h.TIDs(pid)
+	if err != nil {
+		return nil, err
+	}
+	blocked := map[int]uint64{}
+	for _, tid := range tids {
+		stat, err := h.TaskStat(pid, tid)
+		if proc.UnlessGone(err) != nil {
+			return nil, err
+		}
+		if err == nil && stat.State == 'D' {
+			blocked[tid] = stat.CPUTicks
+		}
+	}
+	return blocked, nil
+}

@@ -1,0 +1,562 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const (
+	kubeletRoot = "/var/lib/kubelet"
+	registry    = kubeletRoot + "/plugins_registry"
+	driverName  = "a.csi.example.com"
+	endpointOf  = kubeletRoot + "/plugins/" + driverName + "/csi.sock"
+	otherDriver = "b.csi.example.com"
+)
+
+// containerNode is a node with the pods of two CSI drivers, each with driver and registrar, and with one of a DaemonSet
+// that hangs. All containers have run for an hour.
+type containerNode struct {
+	t          *testing.T
+	tools      Tools
+	pods       []*corev1.Pod
+	containers []*cri.Container
+	unix       strings.Builder   // /proc/PID/net/unix
+	names      map[string]string // what answers on the sockets of drivers
+	finding    finding.Finding
+	action     Action
+}
+
+func newContainerNode(t *testing.T) *containerNode {
+	n := &containerNode{t: t, names: map[string]string{endpointOf: driverName,
+		kubeletRoot + "/plugins/" + otherDriver + "/csi.sock": otherDriver}}
+	h := hosttest.Host(t, func(h *host.Host) {
+		h.Paths.KubeletRoot, h.Paths.PluginRegistry = kubeletRoot, registry
+		h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) {
+			var pods []corev1.Pod
+			for _, p := range n.pods {
+				pods = append(pods, *p)
+			}
+			return pods, nil
+		}
+		h.Runtime.Containers = func(context.Context) ([]*cri.Container, error) { return n.containers, nil }
+		h.Plugins = kubelet.Plugins{Name: func(_ context.Context, endpoint string) (string, error) {
+			if name := n.names[endpoint]; name != "" {
+				return name, nil
+			}
+			return "", errOutage
+		}}
+	})
+	m, err := mutate.New(h, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	settings := Defaults()
+	settings.DaemonSets = []string{"kube-system/agent"}
+	n.tools = Tools{Mutator: m, Host: h, Settings: settings, Log: slog.New(slog.DiscardHandler)}
+	n.write("/proc/self/cgroup", "0::/system.slice/nodeagent.service\n")
+	n.write("/proc/1/mountinfo", rootMount)
+	a, b := n.pod("csi-a"), n.pod("csi-b")
+	n.run(a, "driver", 30, "fakecsi")
+	n.run(a, "registrar", 31, "csi-node-driver")
+	n.run(b, "driver", 40, "fakecsi")
+	n.run(b, "registrar", 41, "csi-node-driver")
+	n.registers(a, 1, driverName)
+	n.registers(b, 1, otherDriver)
+	n.listens(30, 1030, endpointOf)
+	n.listens(31, 1031, registry+"/"+driverName+"-reg.sock")
+	n.listens(40, 1040, kubeletRoot+"/plugins/"+otherDriver+"/csi.sock")
+	n.listens(41, 1041, registry+"/"+otherDriver+"-reg.sock")
+	n.run(n.pod("agent"), "agent", 50, "agentd")
+	n.aboutDriver()
+	return n
+}
+
+const rootMount = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
+
+func (n *containerNode) aboutDriver() {
+	n.action = reregisterDriver()
+	n.finding = finding.Finding{Check: "csi-registration", Reason: "CSIGetInfoFailed",
+		Subject: finding.Subject{Kind: "csi-driver", Name: driverName},
+		Facts:   map[string]string{"socket": registry + "/" + driverName + "-reg.sock"}}
+}
+
+func (n *containerNode) aboutDaemonSet() {
+	n.action = restartDaemonSetContainer()
+	n.finding = finding.Finding{Check: "daemonset-hang", Reason: "DaemonSetPodNotAnswering",
+		Subject: finding.Subject{Kind: "daemonset", Name: "kube-system/agent"},
+		Facts:   map[string]string{"containerID": containerID(50)}}
+}
+
+func containerID(pid int) string {
+	return strings.Repeat(fmt.Sprintf("%x", pid%16), 62) + fmt.Sprintf("%02d", pid)
+}
+
+// pod makes a pod of a DaemonSet of that name.
+func (n *containerNode) pod(name string) *corev1.Pod {
+	yes, grace := true, int64(10)
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: name + "-x7k2p",
+			UID: types.UID(fmt.Sprintf("0d4a7c1e-5a52-4c4b-9a3f-%012d", len(n.pods))), OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: name,
+				Controller: &yes}}},
+		Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways, TerminationGracePeriodSeconds: &grace},
+	}
+	n.pods = append(n.pods, p)
+	return p
+}
+
+// run makes a container of a pod, with one process.
+func (n *containerNode) run(p *corev1.Pod, name string, pid int, comm string) {
+	at := n.tools.Host.Clock().Wall.Add(-time.Hour)
+	p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: name, Image: "example.com/" + comm + ":1"})
+	p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: name,
+		ContainerID: "containerd://" + containerID(pid),
+		State:       corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(at)}}})
+	n.containers = append(n.containers, &cri.Container{Id: containerID(pid), CreatedAt: at.UnixNano(),
+		State: cri.ContainerState_CONTAINER_RUNNING, Labels: map[string]string{"io.kubernetes.pod.uid": string(p.UID),
+			"io.kubernetes.container.name": name}})
+	n.process(pid, comm, fmt.Sprintf("0::/kubepods/burstable/pod%s/%s\n", p.UID, containerID(pid)))
+}
+
+func (n *containerNode) process(pid int, comm, cgroup string) {
+	stat := fmt.Sprintf("%d (%s) S 1 %d %d 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 1 0 100 1000 10 18446744073709551615 1 1 0 "+
+		"0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0\n", pid, comm, pid, pid)
+	dir := fmt.Sprintf("/proc/%d", pid)
+	n.write(dir+"/stat", stat)
+	n.write(fmt.Sprintf("%s/task/%d/stat", dir, pid), stat)
+	n.write(dir+"/cgroup", cgroup)
+	n.write(dir+"/mountinfo", rootMount)
+	n.link(dir+"/ns/net", "net:[1]")
+	n.opens(pid, 0, "/dev/null")
+}
+
+// opens gives a process an open file, as fd of itself and of its thread.
+func (n *containerNode) opens(pid, fd int, target string) {
+	n.link(fmt.Sprintf("/proc/%d/fd/%d", pid, fd), target)
+	n.link(fmt.Sprintf("/proc/%d/task/%d/fd/%d", pid, pid, fd), target)
+	n.write(fmt.Sprintf("/proc/%d/task/%d/fdinfo/%d", pid, pid, fd), "pos:\t0\n")
+}
+
+// listens makes a process listen on a Unix socket.
+func (n *containerNode) listens(pid, inode int, name string) {
+	fmt.Fprintf(&n.unix, "0000000000000000: 00000002 00000000 00010000 0001 01 %d %s\n", inode, name)
+	for _, p := range []int{30, 31, 40, 41, pid} {
+		n.write(fmt.Sprintf("/proc/%d/net/unix", p), "Num RefCount Protocol Flags Type St Inode Path\n"+n.unix.String())
+	}
+	n.opens(pid, inode, fmt.Sprintf("socket:[%d]", inode))
+}
+
+// registers makes a container of a pod a driver's registrar, as its DaemonSet has it.
+func (n *containerNode) registers(p *corev1.Pod, i int, driver string) {
+	p.Spec.Volumes = []corev1.Volume{{Name: "registry", VolumeSource: corev1.VolumeSource{
+		HostPath: &corev1.HostPathVolumeSource{Path: registry + "/"}}}}
+	c := &p.Spec.Containers[i]
+	c.Image = "registry.k8s.io/sig-storage/csi-node-driver-registrar:v2.13.0"
+	c.Args = []string{"--v=5", "--kubelet-registration-path=" + kubeletRoot + "/plugins/" + driver + "/csi.sock"}
+	c.VolumeMounts = []corev1.VolumeMount{{Name: "registry", MountPath: "/registration"}}
+}
+
+func (n *containerNode) write(name, text string) {
+	n.t.Helper()
+	hosttest.Write(n.t, n.tools.Host.Files.Root, name, text)
+}
+
+func (n *containerNode) link(name, target string) {
+	n.t.Helper()
+	name = n.tools.Host.Files.Path(name)
+	_ = os.Remove(name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.Symlink(target, name)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// look is what the action says: what it would do, or why not.
+func (n *containerNode) look() (Job, string) {
+	n.t.Helper()
+	job, err := n.action.Look(n.t.Context(), n.tools, n.finding)
+	if err != nil {
+		return Job{}, err.Error()
+	}
+	return job, ""
+}
+
+// expect compares it: want is a part of the refusal; empty: it would end the container of that process.
+func (n *containerNode) expect(pid int, want string) {
+	n.t.Helper()
+	job, refused := n.look()
+	if want == "" && (refused != "" || job.Identity["container"] != containerID(pid)) {
+		n.t.Errorf("%q, %+v; want the container of %d ended", refused, job, pid)
+	}
+	if want != "" && !strings.Contains(refused, want) {
+		n.t.Errorf("%q, %+v; want %q", refused, job, want)
+	}
+}
+
+// Whatever is against it that a container ends holds for all actions that end one.
+func TestContainerGuards(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(n *containerNode, p *corev1.Pod, c *cri.Container, pid int)
+		want   string
+	}{
+		"nothing is against it": {func(*containerNode, *corev1.Pod, *cri.Container, int) {}, ""},
+		"FUSE": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, pid int) {
+			n.opens(pid, 7, "/dev/fuse")
+		}, "holds /dev/fuse"},
+		"nbd": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, pid int) { n.opens(pid, 7, "/dev/nbd3") },
+			"holds /dev/nbd3"},
+		"ublk": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, pid int) { n.opens(pid, 7, "/dev/ublkc0") },
+			"holds /dev/ublkc0"},
+		"nbd over netlink": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, pid int) {
+			n.write("/sys/block/nbd1/pid", fmt.Sprintf("%d\n", pid))
+		}, "holds /dev/nbd1"},
+		"FUSE of a child": {func(n *containerNode, p *corev1.Pod, c *cri.Container, _ int) {
+			n.process(77, "ceph-fuse", fmt.Sprintf("0::/kubepods/burstable/pod%s/%s/below\n", p.UID, c.Id))
+			n.opens(77, 7, "/dev/fuse")
+		}, "process 77 (ceph-fuse)"},
+		"files that cannot be read": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, pid int) {
+			dir := n.tools.Host.Files.Path(fmt.Sprintf("/proc/%d/task/%d/fd", pid, pid))
+			if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
+				n.t.Fatal(err)
+			}
+		}, "open files of process"},
+		"young": {func(n *containerNode, p *corev1.Pod, _ *cri.Container, pid int) {
+			n.status(p, pid).State.Running.StartedAt = metav1.NewTime(n.tools.Host.Clock().Wall.Add(-4 * time.Minute))
+		}, "was started 4m0s ago, less than 5m0s"},
+		"from the future": {func(n *containerNode, p *corev1.Pod, _ *cri.Container, pid int) {
+			n.status(p, pid).State.Running.StartedAt = metav1.NewTime(n.tools.Host.Clock().Wall.Add(time.Hour))
+		}, "was started -1h0m0s ago"},
+		"it does not run": {func(n *containerNode, p *corev1.Pod, _ *cri.Container, pid int) {
+			n.status(p, pid).State = corev1.ContainerState{}
+		}, ""}, // each action says it in its own words
+		"the agent's own cgroup is not known": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, _ int) {
+			if err := os.Remove(n.tools.Host.Files.Path("/proc/self/cgroup")); err != nil {
+				n.t.Fatal(err)
+			}
+		}, "the agent's own cgroup"},
+		"kubelet is down": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, _ int) {
+			n.tools.Host.Kubelet.Healthz = hosttest.Answer("", errOutage)
+		}, "kubelet does not answer"},
+		"kubelet's pods are not known": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, _ int) {
+			n.tools.Host.Kubelet.Pods = hosttest.Answer([]corev1.Pod(nil), errOutage)
+		}, "pods of this node: no answer"},
+		"kubelet does not let the agent in, and the apiserver is away": {func(n *containerNode, _ *corev1.Pod,
+			_ *cri.Container, _ int) {
+			n.tools.Host.Kubelet.Pods = hosttest.Answer([]corev1.Pod(nil), fs.ErrPermission)
+			n.tools.Host.Cluster.Pods = hosttest.Answer([]corev1.Pod(nil), errOutage)
+		}, "pods of this node: no answer"},
+		"the runtime hangs": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, _ int) {
+			n.tools.Host.Runtime.Containers = hosttest.Answer([]*cri.Container(nil), context.DeadlineExceeded)
+		}, "containers of the runtime: context deadline exceeded"},
+		"another container in the runtime": {func(_ *containerNode, _ *corev1.Pod, c *cri.Container, _ int) {
+			c.Id = strings.Repeat("e", 64)
+		}, "the runtime has 1 that run"},
+		"two in the runtime": {func(n *containerNode, _ *corev1.Pod, c *cri.Container, _ int) {
+			n.containers = append(n.containers, &cri.Container{Id: strings.Repeat("e", 64), State: c.State, Labels: c.Labels})
+		}, "the runtime has 2 that run"},
+		"it has ended": {func(_ *containerNode, _ *corev1.Pod, c *cri.Container, _ int) {
+			c.State = cri.ContainerState_CONTAINER_EXITED
+		}, "the runtime has 0 that run"},
+		"no process": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, pid int) {
+			n.write(fmt.Sprintf("/proc/%d/cgroup", pid), "0::/elsewhere\n")
+		}, ""},
+		"a static pod": {func(_ *containerNode, p *corev1.Pod, _ *cri.Container, _ int) {
+			p.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
+		}, "is of a static pod"},
+		"a mirror": {func(_ *containerNode, p *corev1.Pod, c *cri.Container, _ int) {
+			p.Annotations = map[string]string{"kubernetes.io/config.mirror": c.Labels["io.kubernetes.pod.uid"]}
+		}, "is of a static pod"},
+		"its pod ends": {func(_ *containerNode, p *corev1.Pod, _ *cri.Container, _ int) {
+			p.DeletionTimestamp = &metav1.Time{}
+		}, "ends"},
+		"it would not come back": {func(_ *containerNode, p *corev1.Pod, _ *cri.Container, _ int) {
+			p.Spec.RestartPolicy = corev1.RestartPolicyNever
+		}, "would not be started again"},
+		"the agent": {func(n *containerNode, p *corev1.Pod, _ *cri.Container, _ int) {
+			n.write("/proc/self/cgroup", fmt.Sprintf("0::/kubepods/burstable/pod%s/%s\n", p.UID, strings.Repeat("d", 64)))
+		}, "the agent itself runs in pod"},
+		"kubelet": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, pid int) {
+			n.tools.Host.Kubelet.Process = func() (host.Process, error) { return host.Process{PID: pid}, nil }
+		}, "kubelet or the runtime runs in"},
+		"the runtime": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, pid int) {
+			n.tools.Host.Runtime.Process = hosttest.Answer(host.Process{PID: pid}, nil)
+		}, "kubelet or the runtime runs in"},
+		"kubelet's process is not known": {func(n *containerNode, _ *corev1.Pod, _ *cri.Container, _ int) {
+			n.tools.Host.Kubelet.Process = func() (host.Process, error) { return host.Process{}, errOutage }
+		}, "the process of kubelet: no answer"},
+	} {
+		for about, of := range map[string]struct {
+			pid     int
+			prepare func(n *containerNode)
+		}{
+			"registrar": {31, (*containerNode).aboutDriver},
+			"driver":    {30, func(n *containerNode) { n.action = restartDriver() }},
+			"DaemonSet": {50, (*containerNode).aboutDaemonSet},
+		} {
+			t.Run(name+", "+about, func(t *testing.T) {
+				n := newContainerNode(t)
+				of.prepare(n)
+				p, c := n.containerAt(of.pid)
+				test.change(n, p, c, of.pid)
+				if test.want == "" && name != "nothing is against it" {
+					if job, refused := n.look(); refused == "" {
+						t.Errorf("%+v", job)
+					}
+					return
+				}
+				n.expect(of.pid, test.want)
+			})
+		}
+	}
+}
+
+// While kubelet waits to start it again (back-off), it is left to kubelet, which says why.
+func TestContainerInBackOff(t *testing.T) {
+	n := newContainerNode(t)
+	n.silence(1031)
+	n.status(n.pods[0], 31).State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
+		Reason: "CrashLoopBackOff"}}
+	n.expect(31, "kubelet is about to start container registrar of pod kube-system/csi-a-x7k2p: CrashLoopBackOff")
+}
+
+// containerAt is the container of a process.
+func (n *containerNode) containerAt(pid int) (*corev1.Pod, *cri.Container) {
+	n.t.Helper()
+	for _, c := range n.containers {
+		for _, p := range n.pods {
+			if c.Id == containerID(pid) && c.Labels["io.kubernetes.pod.uid"] == string(p.UID) {
+				return p, c
+			}
+		}
+	}
+	n.t.Fatalf("no container of process %d", pid)
+	return nil, nil
+}
+
+func (n *containerNode) status(p *corev1.Pod, pid int) *corev1.ContainerStatus {
+	n.t.Helper()
+	for i := range p.Status.ContainerStatuses {
+		if strings.HasSuffix(p.Status.ContainerStatuses[i].ContainerID, containerID(pid)) {
+			return &p.Status.ContainerStatuses[i]
+		}
+	}
+	n.t.Fatalf("no status of the container of process %d", pid)
+	return nil
+}
+
+// Which container is the registrar is proven, or nothing is done.
+func TestRegistrarIsProven(t *testing.T) {
+	socketOfA := registry + "/" + driverName + "-reg.sock"
+	for name, test := range map[string]struct {
+		change func(n *containerNode, a, b *corev1.Pod)
+		want   string
+	}{
+		"by its image": {func(n *containerNode, _, _ *corev1.Pod) { n.silence(1031) }, ""},
+		"by its program": {func(n *containerNode, a, _ *corev1.Pod) {
+			n.silence(1031)
+			a.Spec.Containers[1].Image = "mirror.example.com/r:2"
+		}, ""},
+		"by its socket": {func(n *containerNode, a, _ *corev1.Pod) {
+			a.Spec.Containers[1].Image = "mirror.example.com/r:2"
+			n.process(31, "r", fmt.Sprintf("0::/kubepods/burstable/pod%s/%s\n", a.UID, containerID(31)))
+		}, ""},
+		"by nothing": {func(n *containerNode, a, _ *corev1.Pod) {
+			n.silence(1031)
+			a.Spec.Containers[1].Image = "mirror.example.com/r:2"
+			n.process(31, "r", fmt.Sprintf("0::/kubepods/burstable/pod%s/%s\n", a.UID, containerID(31)))
+		}, "no container on this node is proven"},
+		"the socket is missing": {func(n *containerNode, _, _ *corev1.Pod) {
+			n.silence(1031)
+			n.finding.Reason, n.finding.Facts = "CSISocketMissing", nil
+		}, ""},
+		"the driver does not answer": {func(n *containerNode, _, _ *corev1.Pod) { delete(n.names, endpointOf) }, ""},
+		"another driver answers": {func(n *containerNode, _, _ *corev1.Pod) { n.names[endpointOf] = otherDriver },
+			"no container on this node is proven"},
+		"its folder has another name": {func(n *containerNode, a, _ *corev1.Pod) {
+			a.Spec.Containers[1].Args = []string{"--kubelet-registration-path=/var/lib/kubelet/plugins/a/csi.sock"}
+			n.names["/var/lib/kubelet/plugins/a/csi.sock"] = driverName
+		}, ""},
+		"its folder has another name, and nobody answers": {func(_ *containerNode, a, _ *corev1.Pod) {
+			a.Spec.Containers[1].Args = []string{"--kubelet-registration-path=/var/lib/kubelet/plugins/a/csi.sock"}
+		}, "no container on this node is proven"},
+		"two of them": {func(n *containerNode, _, b *corev1.Pod) { n.registers(b, 1, driverName) }, "both seem to be"},
+		"no registry": {func(_ *containerNode, a, _ *corev1.Pod) { a.Spec.Containers[1].VolumeMounts = nil },
+			"no container on this node is proven"},
+		"another's folder": {func(_ *containerNode, a, _ *corev1.Pod) { a.Spec.Volumes[0].HostPath.Path = "/tmp" },
+			"no container on this node is proven"},
+		"no such argument": {func(_ *containerNode, a, _ *corev1.Pod) { a.Spec.Containers[1].Args = nil },
+			"no container on this node is proven"},
+		"another process has its socket": {func(n *containerNode, _, _ *corev1.Pod) {
+			n.silence(1031)
+			n.listens(40, 2040, socketOfA)
+		}, "process 40 listens on " + socketOfA + ", and is not in"},
+		"nobody is known to have its socket": {func(n *containerNode, _, _ *corev1.Pod) {
+			n.silence(1031)
+			n.process(99, "x", "0::/\n")
+			n.listens(99, 2099, socketOfA)
+			n.silenceHolder(99, 2099)
+		}, "process 0 listens on"},
+		"it has another's socket too": {func(n *containerNode, _, _ *corev1.Pod) {
+			n.listens(31, 2031, registry+"/c.csi.example.com-reg.sock")
+		}, "also listens on " + registry + "/c.csi.example.com-reg.sock"},
+		"registrar and driver in one": {func(n *containerNode, _, _ *corev1.Pod) {
+			n.silence(1030)
+			n.listens(31, 2031, endpointOf)
+		}, "is registrar and driver in one"},
+		"no name": {func(n *containerNode, _, _ *corev1.Pod) {
+			n.finding.Subject = finding.Subject{Kind: "plugin-socket", Name: socketOfA}
+		}, "the name of the driver is not known"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newContainerNode(t)
+			test.change(n, n.pods[0], n.pods[1])
+			n.expect(31, test.want)
+		})
+	}
+}
+
+// silence takes a listening socket away.
+func (n *containerNode) silence(inode int) {
+	var kept strings.Builder
+	for line := range strings.Lines(n.unix.String()) {
+		if !strings.Contains(line, fmt.Sprintf(" %d /", inode)) {
+			kept.WriteString(line)
+		}
+	}
+	n.unix = strings.Builder{}
+	n.unix.WriteString(kept.String())
+	for _, p := range []int{30, 31, 40, 41} {
+		n.write(fmt.Sprintf("/proc/%d/net/unix", p), "Num RefCount Protocol Flags Type St Inode Path\n"+kept.String())
+	}
+}
+
+// silenceHolder makes a socket one that no process is known to hold.
+func (n *containerNode) silenceHolder(pid, inode int) {
+	for _, dir := range []string{fmt.Sprintf("/proc/%d/fd/%d", pid, inode), fmt.Sprintf("/proc/%d/task/%[1]d/fd/%d", pid,
+		inode)} {
+		if err := os.Remove(n.tools.Host.Files.Path(dir)); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+}
+
+// The driver itself is ended only where no volume of it is on the node.
+func TestDriverWithoutVolumes(t *testing.T) {
+	note := func(driver string) string {
+		return fmt.Sprintf(`{"driverName":%q,"volumeHandle":"h","specVolID":"pv"}`, driver)
+	}
+	const published = kubeletRoot + "/pods/1d4a7c1e-5a52-4c4b-9a3f-2f6a0d7d9c11/volumes/kubernetes.io~csi/pv/vol_data.json"
+	const staged = kubeletRoot + "/plugins/kubernetes.io/csi/"
+	for name, test := range map[string]struct {
+		change func(n *containerNode)
+		want   string
+	}{
+		"published":             {func(n *containerNode) { n.write(published, note(driverName)) }, "are published to 1 pods"},
+		"published in capitals": {func(n *containerNode) { n.write(published, note("A.csi.example.COM")) }, "are published"},
+		"another's":             {func(n *containerNode) { n.write(published, note(otherDriver)) }, ""},
+		"whose it is is not known": {func(n *containerNode) { n.write(published, "{") },
+			"whose driver the volumes of all pods are is not known"},
+		"staged": {func(n *containerNode) {
+			n.write(staged+driverName+"/"+strings.Repeat("a", 64)+"/vol_data.json", note(driverName))
+		}, "a volume of a.csi.example.com is staged in"},
+		"staged by another": {func(n *containerNode) {
+			n.write(staged+otherDriver+"/"+strings.Repeat("a", 64)+"/vol_data.json", note(otherDriver))
+		}, ""},
+		"staged, by nobody knows whom": {func(n *containerNode) {
+			n.write(staged+otherDriver+"/"+strings.Repeat("a", 64)+"/vol_data.json", "{")
+		}, "is of is not known"},
+		"a raw block volume": {func(n *containerNode) {
+			n.write(staged+"volumeDevices/pv/data/vol_data.json", note(driverName))
+		}, "is staged in"},
+		"nobody listens on its socket": {func(n *containerNode) { n.silence(1030) }, "0 containers listen on"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newContainerNode(t)
+			n.action = restartDriver()
+			test.change(n)
+			n.expect(30, test.want)
+		})
+	}
+	t.Run("a pod comes after the look", func(t *testing.T) {
+		n := newContainerNode(t)
+		n.action = restartDriver()
+		job, _ := n.look()
+		n.write(published, note(driverName))
+		if _, err := job.Do(t.Context()); err == nil || !strings.Contains(err.Error(), "are published") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// Only the container that hangs, of a DaemonSet that the configuration names, and only where nobody depends on it.
+func TestDaemonSetContainer(t *testing.T) {
+	both := corev1.MountPropagationBidirectional
+	hostPath := func(p *corev1.Pod, dir string) {
+		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+			HostPath: &corev1.HostPathVolumeSource{Path: dir}}}}
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: dir, MountPropagation: &both}}
+	}
+	mounts := func(line string) func(n *containerNode, p *corev1.Pod) {
+		return func(n *containerNode, p *corev1.Pod) {
+			p.Spec.HostNetwork, p.Status.PodIP, p.Status.HostIP = true, "10.0.0.7", "10.0.0.7"
+			n.write("/proc/1/mountinfo", rootMount+line+"\n")
+		}
+	}
+	for name, test := range map[string]struct {
+		change func(n *containerNode, p *corev1.Pod)
+		want   string
+	}{
+		"not named": {func(n *containerNode, _ *corev1.Pod) { n.tools.Settings.DaemonSets = nil }, "does not name DaemonSet"},
+		"of another DaemonSet": {func(_ *containerNode, p *corev1.Pod) { p.OwnerReferences[0].Name = "other" },
+			"does not belong to DaemonSet"},
+		"of a ReplicaSet": {func(_ *containerNode, p *corev1.Pod) { p.OwnerReferences[0].Kind = "ReplicaSet" },
+			"does not belong to DaemonSet"},
+		"of another kind of DaemonSet": {func(_ *containerNode, p *corev1.Pod) {
+			p.OwnerReferences[0].APIVersion = "apps.kruise.io/v1alpha1"
+		}, "does not belong to DaemonSet"},
+		"of nobody": {func(_ *containerNode, p *corev1.Pod) { p.OwnerReferences = nil }, "does not belong to DaemonSet"},
+		"in another namespace": {func(_ *containerNode, p *corev1.Pod) { p.Namespace = "default" },
+			"does not belong to DaemonSet"},
+		"restarted since": {func(n *containerNode, p *corev1.Pod) {
+			n.status(p, 50).ContainerID = "containerd://" + strings.Repeat("e", 64)
+		}, "is not one that kubelet runs"},
+		"no container": {func(n *containerNode, _ *corev1.Pod) { n.finding.Facts = nil }, "names no container"},
+		"it mounts for others": {func(_ *containerNode, p *corev1.Pod) { hostPath(p, "/var/lib/kubelet/pods") },
+			"mounts volumes for other pods"},
+		"it mounts anywhere":   {func(_ *containerNode, p *corev1.Pod) { hostPath(p, "/") }, "mounts volumes for other pods"},
+		"it mounts BPF":        {func(_ *containerNode, p *corev1.Pod) { hostPath(p, "/sys/fs/bpf") }, ""},
+		"NFS from it":          {mounts("2 1 0:50 / /var/lib/kubelet/x rw - nfs4 10.0.0.7:/x rw,addr=10.0.0.7"), "is mounted from 10.0.0.7"},
+		"NFS from loopback":    {mounts("2 1 0:50 / /x rw - nfs 127.0.0.1:/x rw,addr=127.0.0.1"), "is mounted from 127.0.0.1"},
+		"Ceph from it":         {mounts("2 1 0:50 / /x rw - ceph 10.0.0.7:6789:/ rw,name=admin"), "is mounted from 10.0.0.7"},
+		"SMB from it":          {mounts("2 1 0:50 / /x rw - cifs //10.0.0.7/x rw"), "is mounted from 10.0.0.7"},
+		"NFS from elsewhere":   {mounts("2 1 0:50 / /x rw - nfs4 10.0.0.9:/x rw,addr=10.0.0.9"), ""},
+		"no table of mounts":   {func(n *containerNode, _ *corev1.Pod) { n.write("/proc/1/mountinfo", "malformed") }, "mountinfo"},
+		"everything as it was": {func(*containerNode, *corev1.Pod) {}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newContainerNode(t)
+			n.aboutDaemonSet()
+			p, _ := n.containerAt(50)
+			test.change(n, p)
+			n.expect(50, test.want)
+		})
+	}
+}

@@ -1,0 +1,142 @@
+package repair
+
+import (
+	"context"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+func restartDaemonSetContainer() Action {
+	return Action{
+		Name:    "restart-daemonset-container",
+		Summary: "restart the container of a DaemonSet that hangs (checks.daemonset-hang.daemonSets)",
+		Answers: []Answer{{"daemonset-hang", []string{"DaemonSetPodNotAnswering", "DaemonSetPodHungInKernel"}}},
+		Of:      func(s Settings, f finding.Finding) bool { return slices.Contains(s.DaemonSets, f.Subject.Name) },
+		// The check needs 5 minutes to know of the new container that it hangs too.
+		Disrupts: true, Once: true, Every: time.Hour, Settle: 6 * time.Minute,
+		Needs: slices.Concat([]string{
+			"the configuration names the DaemonSet",
+			"the owner reference of the container's pod names it, and the container is the one that the check saw hang",
+			"it mounts nothing for others: no volume at or below kubelet's directory is propagated from it",
+			"no network filesystem is mounted on the node from an address of its pod",
+		}, containerNeeds()),
+		Does: []string{"end the container through CRI, with the pod's grace but at most a minute: kubelet starts it again",
+			"once for each fault, and at most once an hour on a node",
+			"where a process outlives SIGKILL: say so and stop (RepairDidNotHelp); the finding asks for a reboot"},
+		Never: []string{"deletes a pod", "ends a container of a static pod, of kubelet, of the runtime or of the agent",
+			"ends the same container twice"},
+		Look: lookAtDaemonSet,
+	}
+}
+
+func lookAtDaemonSet(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
+	name := f.Subject.Name
+	if !slices.Contains(t.Settings.DaemonSets, name) {
+		return Job{}, refuse("the configuration does not name DaemonSet %s", name)
+	}
+	pods, err := livePods(ctx, t.Host)
+	if err != nil {
+		return Job{}, err
+	}
+	hanging := f.Facts["containerID"]
+	if !host.IsContainerID(hanging) {
+		return Job{}, refuse("the finding names no container")
+	}
+	all := members(pods)
+	i := slices.IndexFunc(all, func(m member) bool { return m.id() == hanging })
+	if i < 0 {
+		return Job{}, refuse("container %.12s, which hangs, is not one that kubelet runs", hanging)
+	}
+	m := all[i]
+	owner := metav1.GetControllerOfNoCopy(m.pod)
+	if owner == nil || owner.Kind != "DaemonSet" || !strings.HasPrefix(owner.APIVersion, "apps/") ||
+		m.pod.Namespace+"/"+owner.Name != name {
+		return Job{}, refuse("pod %s/%s does not belong to DaemonSet %s", m.pod.Namespace, m.pod.Name, name)
+	}
+	r, err := m.mayEnd(ctx, t)
+	if err != nil {
+		return Job{}, err
+	}
+	if err := nothingMountedFrom(t.Host, m); err != nil {
+		return Job{}, err
+	}
+	return r.restart(t, "DaemonSet "+name), nil
+}
+
+// nothingMountedFrom refuses where mounts of living pods may depend on a container.
+func nothingMountedFrom(h *host.Host, m member) error {
+	root := path.Clean(h.Paths.KubeletRoot)
+	for _, mounted := range m.spec.VolumeMounts {
+		if p := mounted.MountPropagation; p == nil || *p != corev1.MountPropagationBidirectional {
+			continue
+		}
+		for _, v := range m.pod.Spec.Volumes {
+			if v.Name != mounted.Name || v.HostPath == nil {
+				continue
+			}
+			if dir := path.Clean(v.HostPath.Path); mount.Below(dir, root) || mount.Below(root, dir) {
+				return refuse("%s mounts volumes for other pods (%s is propagated)", m, dir)
+			}
+		}
+	}
+	table, err := mount.Table(h)
+	if err != nil {
+		return err
+	}
+	for _, at := range table {
+		if server, ok := serverOf(at); ok && isOf(m.pod, server) {
+			return refuse("%s is mounted from %s, which is an address of pod %s/%s", at.Point, server, m.pod.Namespace,
+				m.pod.Name)
+		}
+	}
+	return nil
+}
+
+// serverOf returns the address of the server of a network filesystem: the option addr= of NFS, CIFS and the like, or
+// what comes before the path in the source, as with Ceph (10.0.0.1:6789,…:/).
+func serverOf(m mount.Mount) (netip.Addr, bool) {
+	network := slices.ContainsFunc([]string{"nfs", "cifs", "smb", "ceph", "9p", "afs", "lustre"},
+		func(prefix string) bool { return strings.HasPrefix(m.FSType, prefix) })
+	if !network {
+		return netip.Addr{}, false
+	}
+	for _, option := range m.SuperOptions {
+		if value, ok := strings.CutPrefix(option, "addr="); ok {
+			if addr, err := netip.ParseAddr(value); err == nil {
+				return addr, true
+			}
+		}
+	}
+	server, _, _ := strings.Cut(strings.TrimLeft(m.Source, "/"), "/")
+	server, _, _ = strings.Cut(server, ",")
+	if port, err := netip.ParseAddrPort(strings.TrimSuffix(server, ":")); err == nil {
+		return port.Addr(), true
+	}
+	addr, err := netip.ParseAddr(strings.Trim(strings.TrimSuffix(server, ":"), "[]"))
+	return addr, err == nil
+}
+
+// isOf reports whether an address is a pod's. One of the loopback is that of every pod in the host's network.
+func isOf(pod *corev1.Pod, addr netip.Addr) bool {
+	if addr.IsLoopback() {
+		return pod.Spec.HostNetwork
+	}
+	addresses := []string{pod.Status.PodIP, pod.Status.HostIP}
+	if !pod.Spec.HostNetwork {
+		addresses = addresses[:1]
+	}
+	for _, ip := range pod.Status.PodIPs {
+		addresses = append(addresses, ip.IP)
+	}
+	return slices.Contains(addresses, addr.String())
+}
