@@ -83,19 +83,12 @@ func (v volume) images(ctx context.Context) (source, error) {
 		return source{}, err
 	}
 	age := v.imageAge()
-	ages := v.tools.images.observe(v.tools.Host.Clock(), unused, age)
-	old := slices.DeleteFunc(slices.Clone(unused), func(i *kubecri.Image) bool { return ages[i.GetId()] < age })
+	old, longest := v.oldImages(ctx, unused, age)
 	if len(old) == 0 {
 		return source{note: fmt.Sprintf("%d without a container, none observed so for %s", len(unused), age)}, nil
 	}
-	pulled := v.pulled(ctx)
-	slices.SortStableFunc(old, func(a, b *kubecri.Image) int {
-		return cmp.Or(-cmp.Compare(ages[a.GetId()], ages[b.GetId()]), pulled(a).Compare(pulled(b)),
-			-cmp.Compare(a.GetSize(), b.GetSize()))
-	})
-	old = old[:min(len(old), maxImages)]
 	found := source{note: fmt.Sprintf("by the runtime's sizes; since when they are not used is not known beyond the last %s",
-		ages[old[0].GetId()].Round(time.Second))}
+		longest.Round(time.Second))}
 	for _, image := range old {
 		found.objects, found.bytes = found.objects+1, found.bytes+image.GetSize()
 	}
@@ -103,6 +96,23 @@ func (v volume) images(ctx context.Context) (source, error) {
 		return each(ctx, old, enough, v.removeImage)
 	}
 	return found, nil
+}
+
+// oldImages returns those of unused that were observed so for age, in the order of their removal, and for how long the
+// first was.
+func (v volume) oldImages(ctx context.Context, unused []*kubecri.Image, age time.Duration) (old []*kubecri.Image,
+	longest time.Duration) {
+	ages := v.tools.images.observe(v.tools.Host.Clock(), unused, age)
+	old = slices.DeleteFunc(slices.Clone(unused), func(i *kubecri.Image) bool { return ages[i.GetId()] < age })
+	if len(old) == 0 {
+		return nil, 0
+	}
+	pulled := v.pulled(ctx)
+	slices.SortStableFunc(old, func(a, b *kubecri.Image) int {
+		return cmp.Or(-cmp.Compare(ages[a.GetId()], ages[b.GetId()]), pulled(a).Compare(pulled(b)),
+			-cmp.Compare(a.GetSize(), b.GetSize()))
+	})
+	return old[:min(len(old), maxImages)], ages[old[0].GetId()]
 }
 
 // removeImage asks once more who uses or names images, and has the runtime remove one.
