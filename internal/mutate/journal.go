@@ -24,7 +24,8 @@ const journalctl = "/usr/bin/journalctl"
 const vacuumLimit = time.Minute
 
 // VacuumJournal has journalctl remove the oldest archived files of the journal in one folder until those that are left
-// take at most keep bytes. The files that journald writes to stay, whatever their size.
+// take at most keep bytes: together with the files that journald writes to, since systemd 252 or so, and without these
+// before. These stay in either case.
 func (d *Mutator) VacuumJournal(ctx context.Context, folder Folder, keep uint64) error {
 	if keep == 0 || folder.File == (FileID{}) {
 		return refuse("no floor, or a folder that was not listed") // to journalctl 0 means without limit

@@ -83,7 +83,7 @@ func (v volume) journal(ctx context.Context, need uint64) (source, error) {
 		return source{}, fmt.Errorf("whose journal it is, machine-id %q: %w", machine, err)
 	}
 	name := path.Join(v.tools.folders.journals, machine)
-	folder, archived, err := v.archived(ctx, name)
+	folder, archived, active, err := v.journalFiles(ctx, name)
 	if err != nil {
 		return source{}, err
 	}
@@ -95,8 +95,9 @@ func (v volume) journal(ctx context.Context, need uint64) (source, error) {
 	return source{
 		freed: freed{archived.objects, archived.bytes - keep}, note: fmt.Sprintf("down to %s", sizeText(keep)),
 		free: func(ctx context.Context, _ func(context.Context) (bool, error)) (freed, error) {
-			failure := v.tools.Mutator.VacuumJournal(ctx, folder, keep)
-			_, left, err := v.archived(ctx, name)
+			// Whichever files journalctl counts, so much of the archived ones is left.
+			failure := v.tools.Mutator.VacuumJournal(ctx, folder, keep+active.bytes)
+			_, left, _, err := v.journalFiles(ctx, name)
 			if err != nil {
 				return freed{}, cmp.Or(failure, err)
 			}
@@ -105,13 +106,18 @@ func (v volume) journal(ctx context.Context, need uint64) (source, error) {
 	}, nil
 }
 
-// archived counts the files of a journal that journald has closed: system@ID-SEQ-TIME.journal, and those of a crash.
-func (v volume) archived(ctx context.Context, name string) (mutate.Folder, freed, error) {
+// journalFiles counts the files of a journal: those that journald has closed, system@ID-SEQ-TIME.journal and what a crash
+// left, and the others.
+func (v volume) journalFiles(ctx context.Context, name string) (folder mutate.Folder, archived, active freed, err error) {
 	folder, files, err := v.tools.Mutator.ListFolder(ctx, name)
-	return folder, sumOf(slices.DeleteFunc(files, func(f mutate.FolderFile) bool {
-		return !strings.HasSuffix(f.Name, ".journal~") &&
-			!(strings.HasSuffix(f.Name, ".journal") && strings.Contains(f.Name, "@"))
-	})), err
+	for _, f := range files {
+		sum := &active
+		if strings.HasSuffix(f.Name, ".journal~") || strings.HasSuffix(f.Name, ".journal") && strings.Contains(f.Name, "@") {
+			sum = &archived
+		}
+		sum.objects, sum.bytes = sum.objects+1, sum.bytes+f.Bytes
+	}
+	return folder, archived, active, err
 }
 
 // quarantine is what the hourly sweep would remove.
