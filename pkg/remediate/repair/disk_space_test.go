@@ -325,3 +325,38 @@ func TestDiskSpaceMatters(t *testing.T) {
 		t.Error("it acts without a source")
 	}
 }
+
+// Of the journal goes what is missing on the disk, but never what lies below the floor; other files in its folder, and
+// the one that journald writes to, do not count.
+func TestJournalFloor(t *testing.T) {
+	for name, test := range map[string]struct {
+		floor  uint64
+		change func(d *disk)
+		want   string
+	}{
+		"the floor":          {100 << 10, func(*disk) {}, "journal 3 (92.0 KiB), down to 100.0 KiB"},
+		"what is missing":    {1, func(*disk) {}, "down to 17.9 KiB"},
+		"below the floor":    {1 << 20, func(*disk) {}, "journal: archived 192.0 KiB, of which 1.0 MiB stay"},
+		"elsewhere":          {1, func(d *disk) { d.folders.journals = "/images/journal" }, "journal: on another filesystem"},
+		"no journal":         {1, func(d *disk) { d.folders.journals += "-none" }, "journal: archived 0 B"},
+		"of another machine": {1, func(d *disk) { d.write("etc/machine-id", "../x\n") }, "whose journal it is"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				d := onDisk(w)
+				w.settings.DiskSpace.CoreDumps, w.settings.DiskSpace.Journal = false, true
+				w.settings.DiskSpace.JournalFloorBytes = test.floor
+				const dir = "journal/9f2b1c7e4d6a4f0e8b3a5c1d2e7f6a90/"
+				for _, file := range []string{"system@1-1.journal", "system@1-2.journal", "user-1000@3.journal~", "system.journal"} {
+					d.write(dir+file, strings.Repeat("x", dumpBytes))
+				}
+				d.fill(8)
+				test.change(d)
+				job, err := lookAtSpace(t.Context(), d.runner().tools, d.believed.Finding)
+				if got := fmt.Sprint(job.Does, err); !strings.Contains(got, test.want) {
+					t.Errorf("%q, want %q", got, test.want)
+				}
+			})
+		})
+	}
+}
