@@ -53,6 +53,9 @@ func openFolder(r request) (fd int, st unix.Statx_t, err error) {
 		return -1, st, refuse("%q is no name of a folder", r.Path)
 	}
 	base, err := openBase(r.Base)
+	if errors.Is(err, unix.ENOENT) {
+		err = errGone
+	}
 	if err != nil {
 		return -1, st, err
 	}
