@@ -63,7 +63,7 @@ func (p pinning) ListImages(ctx context.Context, r *cri.ListImagesRequest, o ...
 
 // PinImages makes all images pinned to the Mutator, until it is called again.
 func PinImages(d *Mutator) (unpin func()) {
-	real := d.images
-	d.images = pinning{real}
-	return func() { d.images = real }
+	before := d.images
+	d.images = pinning{before}
+	return func() { d.images = before }
 }

@@ -182,11 +182,11 @@ func volumeOf(t Tools, f finding.Finding) (volume, error) {
 
 // deviceOf returns the device of the filesystem that a path leads to.
 func (v volume) deviceOf(name string) (string, error) {
-	real, err := mount.Real(v.tools.Host, name)
+	resolved, err := mount.Real(v.tools.Host, name)
 	if err != nil {
 		return "", err
 	}
-	m, ok := mount.Around(v.table, real)
+	m, ok := mount.Around(v.table, resolved)
 	if !ok {
 		return "", fmt.Errorf("%s lies on no mount", name)
 	}
