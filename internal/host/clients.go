@@ -8,6 +8,7 @@ import (
 
 	tasks "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	appsv1 "k8s.io/api/apps/v1"
@@ -62,6 +63,12 @@ type Runtime struct {
 	ImageBytes func(ctx context.Context) (uint64, error)
 	// HasImage reports whether the runtime has an image, by the name that a pod has for it.
 	HasImage func(ctx context.Context, image string) (bool, error)
+	// Images lists all images. Only with a reason: some runtimes read each of them.
+	Images func(ctx context.Context) ([]*cri.Image, error)
+	// ImageID is the ID of an image by any of its names; empty where the runtime has none of that name.
+	ImageID func(ctx context.Context, name string) (string, error)
+	// ImageDirs are directories on the filesystems that hold images: ImageFsInfo.
+	ImageDirs func(ctx context.Context) ([]string, error)
 	// CgroupDriver is the driver that the runtime tells kubelet to use (RuntimeConfig: containerd 2.0, CRI-O 1.28),
 	// which kubelet follows since 1.31. Nil, or an error, where it names none.
 	CgroupDriver func(ctx context.Context) (string, error)
@@ -78,6 +85,8 @@ type Containerd struct {
 	Tasks func(ctx context.Context) ([]*tasks.Process, error)
 	// Snapshots are the active ones of a snapshotter. A writable layer of a container has its ID as key.
 	Snapshots func(ctx context.Context, snapshotter string) ([]snapshots.Info, error)
+	// Images are containerd's records of images, one for each name: they say when a name was pulled last.
+	Images func(ctx context.Context) ([]images.Image, error)
 	// Sandboxes are the IDs of the sandboxes that containerd 2 keeps records of; older ones keep none.
 	Sandboxes func(ctx context.Context) ([]string, error)
 }

@@ -50,6 +50,8 @@ type request struct {
 	Limit      uint64 `json:"limit,omitempty"`     // bytes that the quarantine may hold
 	Kept       Kept   `json:"kept,omitzero"`       // entry of the quarantine
 	ForceEmpty bool   `json:"forceEmpty,omitzero"` // drop a v1 memory cgroup's page cache before its removal
+
+	Remove FolderFile `json:"remove,omitzero"` // in the folder that is File
 }
 
 type operation string
@@ -66,6 +68,9 @@ const (
 	opKept       operation = "list-quarantine"
 	opAged       operation = "note-quarantine"
 	opEmpty      operation = "empty-quarantine"
+	opFolder     operation = "list-folder"
+	opRemoveFrom operation = "remove-from-folder"
+	opVacuum     operation = "vacuum-journal"
 )
 
 // outcome is how a child's work ended.
@@ -89,15 +94,23 @@ type answer struct {
 	Note    Note     `json:"note,omitzero"`
 	Kept    []Kept   `json:"kept,omitempty"`
 	Notes   []string `json:"notes,omitempty"` // what else was done or seen
+
+	Folder FileID       `json:"folder,omitzero"`
+	Files  []FolderFile `json:"files,omitempty"`
 }
 
 // do has a child make one change. An error means that it was not made, or that it is not known whether it was.
 func (d *Mutator) do(ctx context.Context, r request) (answer, error) {
+	return d.doIn(ctx, &d.children, r)
+}
+
+// doIn is do with a limit of its own.
+func (d *Mutator) doIn(ctx context.Context, c *children, r request) (answer, error) {
 	input, err := json.Marshal(r)
 	if err != nil {
 		return answer{}, err
 	}
-	output, err := d.children.run(ctx, &exec.Cmd{
+	output, err := c.run(ctx, &exec.Cmd{
 		Path:  "/proc/self/exe", // the file that runs, whatever lies at its name now
 		Args:  []string{childName},
 		Dir:   "/",

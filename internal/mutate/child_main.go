@@ -56,6 +56,12 @@ func perform(r request) answer {
 		err = agedChild(r)
 	case opEmpty:
 		err = emptyChild(r)
+	case opFolder:
+		a.Folder, a.Files, err = folderChild(r)
+	case opVacuum:
+		err = vacuumChild(r)
+	case opRemoveFrom:
+		err = removeFromChild(r)
 	default:
 		err = refuse("unknown operation %q", r.Op)
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
@@ -46,3 +48,22 @@ func ParseAttachment(data []byte, name, containerID string) error {
 
 // ListDir lists one directory below an open one.
 func ListDir(parent int, name string, dir Entry) ([]Entry, error) { return listDir(parent, name, dir) }
+
+// pinning is a runtime to which every image is pinned: containerd 1.6 cannot pin one.
+type pinning struct{ cri.ImageServiceClient }
+
+func (p pinning) ListImages(ctx context.Context, r *cri.ListImagesRequest, o ...grpc.CallOption) (*cri.ListImagesResponse,
+	error) {
+	answer, err := p.ImageServiceClient.ListImages(ctx, r, o...)
+	for _, image := range answer.GetImages() {
+		image.Pinned = true
+	}
+	return answer, err
+}
+
+// PinImages makes all images pinned to the Mutator, until it is called again.
+func PinImages(d *Mutator) (unpin func()) {
+	before := d.images
+	d.images = pinning{before}
+	return func() { d.images = before }
+}

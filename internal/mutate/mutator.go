@@ -51,7 +51,9 @@ type Mutator struct {
 	log      *slog.Logger
 	children children                 // of our own binary
 	plugins  children                 // CNI's
+	vacuum   children                 // of our own binary, that wait for journalctl
 	runtime  cri.RuntimeServiceClient // nil if no runtime is configured
+	images   cri.ImageServiceClient   // on the same connection
 	closer   io.Closer
 	systemd  func(ctx context.Context) (units, error) // nil units if systemd is not init
 	jobs     jobs
@@ -62,7 +64,8 @@ const childLimit = 30 * time.Second
 
 // New returns the Mutator of a host. It connects to the container runtime on first use.
 func New(h *host.Host, log *slog.Logger) (*Mutator, error) {
-	d := &Mutator{host: h, log: log, children: children{limit: childLimit}, plugins: children{limit: pluginLimit}}
+	d := &Mutator{host: h, log: log, children: children{limit: childLimit}, plugins: children{limit: pluginLimit},
+		vacuum: children{limit: vacuumLimit}}
 	d.systemd, d.jobs = d.dialSystemd, systemdJobs{}
 	if h.Paths.CRISocket == "" {
 		return d, nil
@@ -77,7 +80,8 @@ func New(h *host.Host, log *slog.Logger) (*Mutator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("container runtime %s: %w", h.Paths.CRISocket, err)
 	}
-	d.runtime, d.closer = cri.NewRuntimeServiceClient(connection), connection
+	d.runtime, d.images, d.closer = cri.NewRuntimeServiceClient(connection), cri.NewImageServiceClient(connection),
+		connection
 	return d, nil
 }
 

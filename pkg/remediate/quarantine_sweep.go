@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/faultpoint"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -92,6 +93,43 @@ func (r *Runner) sweep(ctx context.Context, open func() (*journal, error)) error
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// ExpiredQuarantine returns the entries of the quarantine that a sweep removes now: kept for long enough, and reported
+// before. None where releases are not on: then nothing is swept either.
+func ExpiredQuarantine(ctx context.Context, o Options) (expired []mutate.Kept, err error) {
+	if o.Settings.ModeOf(inspect.PodDirectory) != On {
+		return nil, nil
+	}
+	all, err := o.Mutator.Quarantined(ctx)
+	for _, kept := range all {
+		if sweepActionFor(older(kept, o.Host.Clock()), o.Settings.Quarantine.Keep) == emptyEntry {
+			expired = append(expired, kept)
+		}
+	}
+	return expired, err
+}
+
+// SweepQuarantine does now what is done every hour. The caller holds the lock of releases: see Settings.LockNode.
+func SweepQuarantine(ctx context.Context, o Options) error {
+	if o.Settings.ModeOf(inspect.PodDirectory) != On {
+		return nil
+	}
+	r := &Runner{options: o, tools: Tools{FaultPoint: func(point string) error {
+		faultpoint.Hit(point)
+		return nil
+	}}}
+	var opened *journal
+	err := r.sweep(ctx, func() (_ *journal, err error) {
+		if opened == nil {
+			opened, err = r.openJournal(nil)
+		}
+		return opened, err
+	})
+	if opened != nil {
+		err = errors.Join(err, opened.close())
+	}
+	return err
 }
 
 func (r *Runner) sweepOne(ctx context.Context, kept mutate.Kept, open func() (*journal, error)) error {

@@ -11,6 +11,7 @@ import (
 	tasks "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -39,6 +40,9 @@ func NewContainerd(socket string) (host.Containerd, io.Closer, error) {
 			}),
 		Leases: list(conn, "/leases", func(ctx context.Context, c *client.Client) ([]leases.Lease, error) {
 			return c.LeasesService().List(ctx)
+		}),
+		Images: list(conn, "/images", func(ctx context.Context, c *client.Client) ([]images.Image, error) {
+			return c.ImageService().List(ctx)
 		}),
 		Tasks: list(conn, "/tasks", func(ctx context.Context, c *client.Client) ([]*tasks.Process, error) {
 			answer, err := c.TaskService().List(ctx, &tasksapi.ListTasksRequest{})

@@ -42,6 +42,9 @@ func NewRuntime(socket string) (host.Runtime, io.Closer, error) {
 		},
 		ImageBytes:   imageBytes(conn),
 		HasImage:     hasImage(conn),
+		Images:       listImages(conn),
+		ImageID:      imageID(conn),
+		ImageDirs:    imageDirs(conn),
 		CgroupDriver: func(ctx context.Context) (string, error) { return cgroupDriver(ctx, client) },
 		Process: func(ctx context.Context) (host.Process, error) {
 			return discover.SocketOwner(ctx, host.Files{}, socket)

@@ -31,3 +31,35 @@ func hasImage(conn grpc.ClientConnInterface) func(ctx context.Context, image str
 		return answer.GetImage() != nil, err
 	}
 }
+
+// listImages lists all images.
+func listImages(conn grpc.ClientConnInterface) func(ctx context.Context) ([]*cri.Image, error) {
+	client := cri.NewImageServiceClient(conn)
+	return func(ctx context.Context) ([]*cri.Image, error) {
+		answer, err := client.ListImages(ctx, &cri.ListImagesRequest{})
+		return answer.GetImages(), err
+	}
+}
+
+// imageID asks for the status of an image, as hasImage does.
+func imageID(conn grpc.ClientConnInterface) func(ctx context.Context, name string) (string, error) {
+	client := cri.NewImageServiceClient(conn)
+	return func(ctx context.Context, name string) (string, error) {
+		answer, err := client.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: name}})
+		return answer.GetImage().GetId(), err
+	}
+}
+
+// imageDirs asks where the runtime keeps images.
+func imageDirs(conn grpc.ClientConnInterface) func(ctx context.Context) ([]string, error) {
+	client := cri.NewImageServiceClient(conn)
+	return func(ctx context.Context) (dirs []string, err error) {
+		answer, err := client.ImageFsInfo(ctx, &cri.ImageFsInfoRequest{})
+		for _, f := range answer.GetImageFilesystems() {
+			if dir := f.GetFsId().GetMountpoint(); dir != "" {
+				dirs = append(dirs, dir)
+			}
+		}
+		return dirs, err
+	}
+}

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -15,7 +17,11 @@ import (
 type KubeletEviction struct {
 	Hard               map[string]string // by signal: "10%" or a quantity
 	ImageGCHighPercent int               // of the image filesystem in use; 100 switches it off
+	ImageMinimumGCAge  time.Duration     // an image that kubelet has known for less is not collected
 }
+
+// imageMinimumGCAge is kubelet's default, which also stands for 0 (pkg/kubelet/apis/config/v1beta1/defaults.go).
+const imageMinimumGCAge = 2 * time.Minute
 
 // ReadKubeletEviction reads the running kubelet's flag and configuration files. What these do not set is kubelet's
 // default for Linux (pkg/kubelet/eviction/defaults_linux.go): all of evictionHard, or nothing of it.
@@ -24,7 +30,7 @@ func ReadKubeletEviction(h *host.Host) (KubeletEviction, error) {
 	if err != nil {
 		return KubeletEviction{}, err
 	}
-	e := KubeletEviction{ImageGCHighPercent: 85}
+	e := KubeletEviction{ImageGCHighPercent: 85, ImageMinimumGCAge: imageMinimumGCAge}
 	for _, name := range names {
 		data, err := h.Files.ReadOwned(name)
 		if err == nil {
@@ -36,6 +42,11 @@ func ReadKubeletEviction(h *host.Host) (KubeletEviction, error) {
 	}
 	if given, ok := flagsOf(h, process)["eviction-hard"]; ok {
 		e.Hard = evictionFlag(given)
+	}
+	if given, ok := flagsOf(h, process)["minimum-image-ttl-duration"]; ok {
+		if e.ImageMinimumGCAge, err = time.ParseDuration(given); err != nil {
+			return KubeletEviction{}, fmt.Errorf("kubelet's flag minimum-image-ttl-duration: %w", err)
+		}
 	}
 	if e.Hard == nil {
 		e.Hard = map[string]string{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%",
@@ -86,6 +97,7 @@ func parseEviction(e *KubeletEviction, data []byte) error {
 	config := struct {
 		EvictionHard       map[string]string `json:"evictionHard"`
 		ImageGCHighPercent *int              `json:"imageGCHighThresholdPercent"`
+		ImageMinimumGCAge  metav1.Duration   `json:"imageMinimumGCAge"`
 	}{EvictionHard: e.Hard}
 	if err := yaml.Unmarshal(data, &config); err != nil {
 		return err
@@ -93,6 +105,9 @@ func parseEviction(e *KubeletEviction, data []byte) error {
 	e.Hard = config.EvictionHard
 	if config.ImageGCHighPercent != nil {
 		e.ImageGCHighPercent = *config.ImageGCHighPercent
+	}
+	if config.ImageMinimumGCAge.Duration > 0 {
+		e.ImageMinimumGCAge = config.ImageMinimumGCAge.Duration
 	}
 	return nil
 }

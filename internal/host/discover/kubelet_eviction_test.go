@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -12,6 +13,7 @@ import (
 )
 
 func TestKubeletEviction(t *testing.T) {
+	const age = 2 * time.Minute
 	defaults := map[string]string{"memory.available": "100Mi", "nodefs.available": "10%", "nodefs.inodesFree": "5%",
 		"imagefs.available": "15%", "imagefs.inodesFree": "5%"}
 	for name, test := range map[string]struct {
@@ -20,20 +22,21 @@ func TestKubeletEviction(t *testing.T) {
 		want  KubeletEviction
 		bad   bool
 	}{
-		"defaults": {nil, nil, KubeletEviction{defaults, 85}, false},
+		"defaults": {nil, nil, KubeletEviction{defaults, 85, age}, false},
 		"file": {map[string]string{"config.yaml": "evictionHard: {nodefs.available: " +
-			"3Gi}\nimageGCHighThresholdPercent: 70"}, nil, KubeletEviction{map[string]string{"nodefs.available": "3Gi"},
-			70}, false},
+			"3Gi}\nimageGCHighThresholdPercent: 70\nimageMinimumGCAge: 10m"}, nil, KubeletEviction{map[string]string{"nodefs.available": "3Gi"},
+			70, 10 * time.Minute}, false},
 		"drop-ins": {map[string]string{"config.yaml": "evictionHard: {nodefs.available: 3Gi}",
 			"d/10.conf": "evictionHard: {memory.available: 1Gi}", "d/x": "["}, []string{"kubelet", "--config-dir=/d"},
-			KubeletEviction{map[string]string{"nodefs.available": "3Gi", "memory.available": "1Gi"}, 85}, false},
+			KubeletEviction{map[string]string{"nodefs.available": "3Gi", "memory.available": "1Gi"}, 85, age}, false},
 		"flag": {map[string]string{"config.yaml": "evictionHard: {nodefs.available: 3Gi}"},
-			[]string{"kubelet", "--eviction-hard=imagefs.available<20%, x"},
-			KubeletEviction{map[string]string{"imagefs.available": "20%"}, 85}, false},
+			[]string{"kubelet", "--eviction-hard=imagefs.available<20%, x",
+				"--minimum-image-ttl-duration=1h"},
+			KubeletEviction{map[string]string{"imagefs.available": "20%"}, 85, time.Hour}, false},
 		"K3s": {map[string]string{
 			"var/lib/rancher/k3s/agent/etc/kubelet.conf.d/00-k3s-defaults.conf":      "evictionHard: {imagefs.available: 5%, nodefs.available: 5%}",
 			"var/lib/rancher/k3s/agent/etc/kubelet.conf.d/20-cli-config-dir/my.conf": "imageGCHighThresholdPercent: 60",
-		}, nil, KubeletEviction{map[string]string{"imagefs.available": "5%", "nodefs.available": "5%"}, 60}, false},
+		}, nil, KubeletEviction{map[string]string{"imagefs.available": "5%", "nodefs.available": "5%"}, 60, age}, false},
 		"garbage": {map[string]string{"config.yaml": "["}, nil, KubeletEviction{}, true},
 		"no dir":  {nil, []string{"kubelet", "--config-dir=/none"}, KubeletEviction{}, true},
 	} {

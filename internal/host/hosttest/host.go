@@ -9,6 +9,7 @@ import (
 
 	tasks "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	appsv1 "k8s.io/api/apps/v1"
@@ -117,6 +118,9 @@ func Runtime() host.Runtime {
 		}}}, nil),
 		Sandboxes:  Answer([]*cri.PodSandbox(nil), nil),
 		Containers: Answer([]*cri.Container(nil), nil),
+		Images:     Answer([]*cri.Image(nil), nil),
+		ImageID:    func(context.Context, string) (string, error) { return "", nil },
+		ImageDirs:  Answer([]string(nil), nil),
 		SandboxStatus: func(_ context.Context, id string) (*cri.PodSandboxStatusResponse, error) {
 			return nil, NotFound("sandboxes", id)
 		},
@@ -128,6 +132,7 @@ func Runtime() host.Runtime {
 func Containerd() host.Containerd {
 	return host.Containerd{
 		Containers: Answer([]containers.Container(nil), nil),
+		Images:     Answer([]images.Image(nil), nil),
 		Leases:     Answer([]leases.Lease(nil), nil),
 		Tasks:      Answer([]*tasks.Process(nil), nil),
 		Sandboxes:  Answer([]string(nil), nil),

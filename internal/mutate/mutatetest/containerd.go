@@ -36,6 +36,7 @@ type Containerd struct {
 	Dir     string
 	Socket  string
 	Client  cri.RuntimeServiceClient
+	Images  cri.ImageServiceClient
 	ConfDir string // CNI configuration; empty of files at first
 	BinDir  string // CNI plugins of the test, without Debian's
 	process *exec.Cmd
@@ -77,15 +78,24 @@ func StartContainerd(t testing.TB) *Containerd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Client = cri.NewRuntimeServiceClient(connection)
+	c.Client, c.Images = cri.NewRuntimeServiceClient(connection), cri.NewImageServiceClient(connection)
 	c.ready()
 	t.Cleanup(c.removeAll)
-	archive := c.write("image.tar", string(imageArchive(t)))
+	c.Import(Image, nil)
+	return c
+}
+
+// Import gives the runtime an image of busybox, and of data in a file.
+func (c *Containerd) Import(name string, data []byte) {
+	c.t.Helper()
+	archive := c.write("image.tar", string(imageArchive(c.t, name, data)))
 	if out, err := exec.Command("ctr", "-a", c.Socket, "-n", "k8s.io", "image", "import",
 		archive).CombinedOutput(); err != nil {
-		t.Fatalf("import image: %v: %s", err, out)
+		c.t.Fatalf("import image: %v: %s", err, out)
 	}
-	return c
+	if err := os.Remove(archive); err != nil {
+		c.t.Error(err)
+	}
 }
 
 func (c *Containerd) config() string {
@@ -262,21 +272,21 @@ func (c *Containerd) stop() {
 	_ = os.RemoveAll(c.Dir)
 }
 
-// imageArchive returns an image in the format of `docker save` that contains only busybox.
-func imageArchive(t testing.TB) []byte {
+// imageArchive returns an image in the format of `docker save` that contains busybox and data.
+func imageArchive(t testing.TB, name string, data []byte) []byte {
 	t.Helper()
 	busybox, err := os.ReadFile("/bin/busybox")
 	if err != nil {
 		t.Fatal(err)
 	}
-	layer := tarball(t, map[string][]byte{"busybox": busybox}, []string{"busybox"})
+	layer := tarball(t, map[string][]byte{"busybox": busybox, "data": data}, []string{"busybox", "data"})
 	sum := sha256.Sum256(layer)
 	config := mustJSON(t, map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
 		"config": map[string]any{"Entrypoint": []string{"/busybox", "sleep", "100000"}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + hex.EncodeToString(sum[:])}},
 	})
-	manifest := mustJSON(t, []map[string]any{{"Config": "config.json", "RepoTags": []string{Image},
+	manifest := mustJSON(t, []map[string]any{{"Config": "config.json", "RepoTags": []string{name},
 		"Layers": []string{"layer.tar"}}})
 	return tarball(t, map[string][]byte{"layer.tar": layer, "config.json": config, "manifest.json": manifest},
 		[]string{"layer.tar", "config.json", "manifest.json"})

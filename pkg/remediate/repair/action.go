@@ -20,6 +20,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
 // Name identifies an action in configuration, journal and documentation. It never changes.
@@ -72,6 +73,13 @@ type Tools struct {
 	Host     *host.Host
 	Settings Settings
 	Log      *slog.Logger
+
+	Releases remediate.Settings // of what deleted pods left behind: their quarantine
+	StateDir string             // holds the journal of releases
+	// Stopped returns why nothing more may be done: what makes many steps asks it before each.
+	Stopped func() string
+	images  *imageWatch // kept between looks
+	folders systemFolders
 }
 
 // Actions lists all actions. Where several could be done, the first is.
@@ -81,6 +89,7 @@ func Actions() []Action {
 		restoreSysctl(),
 		loadModule(),
 		resetFailedUnits(),
+		freeDiskSpace(),
 		restartUnit(),
 		reregisterDriver(),
 		restartDriver(),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -217,16 +218,19 @@ func TestActions(t *testing.T) {
 			t.Errorf("%s is %s in a new installation, want %s", a.Name, got, want)
 		}
 	}
-	if !slices.Equal(names, []Name{"restore-loopback", "restore-sysctl", "load-module", "reset-failed-units", "restart-unit",
-		"reregister-csi-driver", "restart-csi-driver", "restart-daemonset-container"}) {
+	if !slices.Equal(names, []Name{"restore-loopback", "restore-sysctl", "load-module", "reset-failed-units", "free-disk-space",
+		"restart-unit", "reregister-csi-driver", "restart-csi-driver", "restart-daemonset-container"}) {
 		t.Errorf("%q: names never change", names)
 	}
 	wrong := Defaults()
 	wrong.Actions["reboot"], wrong.Actions["restart-unit"] = "on", "yes"
 	wrong.FleetBudget, wrong.StopAfter, wrong.Hold = "many", 0, 2*time.Hour
 	wrong.Windows = []Window{{From: "x", To: "y"}}
+	wrong.DiskSpace = DiskSpace{FreePercent: 99, FreeInodePercent: math.NaN()}
 	problems := wrong.Problems()
-	for _, key := range []string{"actions.reboot", "actions.restart-unit", "fleetBudget", "stopAfter", "hold", "windows.0"} {
+	for _, key := range []string{"actions.reboot", "actions.restart-unit", "fleetBudget", "stopAfter", "hold", "windows.0",
+		"diskSpace.freePercent", "diskSpace.freeInodePercent", "diskSpace.imageAge", "diskSpace.journalFloorBytes",
+		"diskSpace.coreDumpAge"} {
 		if problems[key] == "" {
 			t.Errorf("%s: no problem; %v", key, problems)
 		}

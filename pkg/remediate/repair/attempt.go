@@ -185,7 +185,7 @@ func (t *try) act(ctx context.Context, job Job) (remediate.Result, string, error
 		return remediate.Refused, err.Error(), nil
 	}
 	if err != nil { // it may have helped all the same: the check decides
-		return remediate.Failed, clip(err.Error()), nil
+		return remediate.Failed, clip(withSaid(err.Error(), did)), nil
 	}
 	return Done, clip(did), nil
 }

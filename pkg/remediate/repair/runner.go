@@ -75,7 +75,11 @@ func New(o Options) (*Runner, error) {
 		o.Report = func([]finding.Activity) {}
 	}
 	r := &Runner{options: o, wake: make(chan struct{}, 1), told: map[string]finding.ActivityKind{},
-		tools: Tools{Mutator: o.Mutator, Host: o.Host, Settings: o.Settings, Log: o.Log}}
+		tools: Tools{Mutator: o.Mutator, Host: o.Host, Settings: o.Settings, Log: o.Log, Releases: o.Releases,
+			StateDir: o.StateDir, images: &imageWatch{}, folders: realFolders(),
+			Stopped: func() string {
+				return remediate.KillSwitch(o.Host.Files, o.Releases.KillSwitch)
+			}}}
 	r.readHistory()
 	return r, nil
 }

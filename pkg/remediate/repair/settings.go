@@ -2,6 +2,7 @@ package repair
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -40,11 +41,54 @@ type Settings struct {
 
 	Units Units `yaml:"units"`
 
+	DiskSpace DiskSpace `yaml:"diskSpace"` // what free-disk-space may remove
+
 	// From the settings of the checks, which compare them.
 	Sysctls    map[string]string        `yaml:"-"` // wanted values by name
 	SysctlFile func(name string) string `yaml:"-"` // where a setting is; empty: it is no name
 	Modules    []string                 `yaml:"-"`
 	DaemonSets []string                 `yaml:"-"` // as namespace/name
+}
+
+// DiskSpace says what free-disk-space may remove, and until when. Each source is a switch of its own.
+type DiskSpace struct {
+	// it stops when this much of the filesystem, in percent of the whole, and of its inodes is free
+	FreePercent      float64 `yaml:"freePercent"`
+	FreeInodePercent float64 `yaml:"freeInodePercent"`
+
+	Images bool `yaml:"images"` // images of no container
+	// an image must have been observed without a container for this long, and for kubelet's imageMinimumGCAge
+	ImageAge time.Duration `yaml:"imageAge"`
+
+	Journal           bool   `yaml:"journal"`           // archived files of systemd's journal
+	JournalFloorBytes uint64 `yaml:"journalFloorBytes"` // this much of them is always kept
+
+	CoreDumps   bool          `yaml:"coreDumps"`   // files of systemd-coredump
+	CoreDumpAge time.Duration `yaml:"coreDumpAge"` // that were not changed for this long
+
+	Quarantine bool `yaml:"quarantine"` // what the agent keeps in quarantine longer than remediate.quarantine.keep
+}
+
+// any reports whether any source may be used.
+func (d DiskSpace) any() bool { return d.Images || d.Journal || d.CoreDumps || d.Quarantine }
+
+// problems returns what is wrong with d, by key.
+func (d DiskSpace) problems() map[string]string {
+	problems := map[string]string{}
+	for key, percent := range map[string]float64{"freePercent": d.FreePercent, "freeInodePercent": d.FreeInodePercent} {
+		if !(percent >= 0 && percent <= 50) { // NaN is neither
+			problems["diskSpace."+key] = "must be between 0 and 50"
+		}
+	}
+	for key, age := range map[string]time.Duration{"imageAge": d.ImageAge, "coreDumpAge": d.CoreDumpAge} {
+		if least := map[string]time.Duration{"imageAge": time.Minute, "coreDumpAge": time.Hour}[key]; age < least {
+			problems["diskSpace."+key] = fmt.Sprintf("must be at least %s", least)
+		}
+	}
+	if d.JournalFloorBytes < 16<<20 {
+		problems["diskSpace.journalFloorBytes"] = "must be at least 16 MiB"
+	}
+	return problems
 }
 
 // Units names the services of this node.
@@ -59,6 +103,8 @@ func Defaults() Settings {
 		Actions: map[Name]remediate.Mode{}, PerHour: 3, PerDay: 10, RestartsPerDay: 2, StopAfter: 3,
 		MinAge: 2 * time.Minute, VerifyWithin: 2 * time.Minute, Hold: 5 * time.Minute, RetryAfter: 30 * time.Minute,
 		UnitAge: 5 * time.Minute, Windows: []Window{}, FleetBudget: Claims, Units: Units{Kubelet: "kubelet.service"},
+		DiskSpace: DiskSpace{FreePercent: 25, FreeInodePercent: 10, ImageAge: 2 * time.Minute,
+			JournalFloorBytes: 512 << 20, CoreDumpAge: 3 * day},
 	}
 }
 
@@ -89,6 +135,7 @@ func (s Settings) Problems() map[string]string {
 	if s.StopAfter < 1 {
 		problems["stopAfter"] = "must be at least 1"
 	}
+	maps.Copy(problems, s.DiskSpace.problems())
 	for i, w := range s.Windows {
 		if why := w.problem(); why != "" {
 			problems["windows."+strconv.Itoa(i)] = why

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
@@ -28,6 +29,7 @@ type world struct {
 	releases remediate.Settings
 	action   Action
 	options  func(*Options)
+	tune     func(*Runner)
 
 	faulty   func() bool // what the check finds
 	blind    error       // that it learns nothing
@@ -121,6 +123,9 @@ func (w *world) runner() *Runner {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	if w.tune != nil {
+		w.tune(r)
+	}
 	return r
 }
 
@@ -183,6 +188,7 @@ func TestMain(m *testing.M) {
 	if mutate.ChildMain() {
 		return
 	}
+	probe.ProbeMain()
 	os.Exit(m.Run())
 }
 

@@ -1,0 +1,262 @@
+package repair
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/images"
+	corev1 "k8s.io/api/core/v1"
+	kubecri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host/cri"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+const (
+	maxImages = 50 // that are removed in one run
+	// unknownImageAge stands for kubelet's imageMinimumGCAge where that cannot be read.
+	unknownImageAge = time.Hour
+	// maxSandboxes bounds how many sandboxes are asked for their image, the newest first.
+	maxSandboxes = 5
+)
+
+// imageWatch remembers since when images have been observed without a container. The runtime does not tell when an
+// image was used last, so that this is all that is known, as to kubelet.
+type imageWatch struct {
+	mu    sync.Mutex // guards what follows
+	last  finding.Timestamp
+	since map[string]finding.Timestamp // by ID
+}
+
+// observe notes which images are unused now, and returns since when each has been so. Where nobody has looked for
+// longer than age, all that was known is forgotten: an image may have been pulled again.
+func (w *imageWatch) observe(now finding.Timestamp, unused []*kubecri.Image, age time.Duration) map[string]time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known := w.since
+	if w.last.Boot != now.Boot || now.Since(w.last) >= max(age, time.Minute) {
+		known = nil
+	}
+	w.last, w.since = now, make(map[string]finding.Timestamp, len(unused))
+	ages := make(map[string]time.Duration, len(unused))
+	for _, image := range unused {
+		since, ok := known[image.GetId()]
+		if !ok {
+			since = now
+		}
+		w.since[image.GetId()] = since
+		ages[image.GetId()] = now.Since(since)
+	}
+	return ages
+}
+
+// images are those that nothing uses or names, are not pinned and old enough, if they lie on the filesystem.
+func (v volume) images(ctx context.Context) (source, error) {
+	if v.tools.Host.Runtime.Images == nil {
+		return source{}, hosterr.ErrNotConfigured
+	}
+	dirs, err := v.tools.Host.Runtime.ImageDirs(ctx)
+	if err != nil {
+		return source{}, fmt.Errorf("where images are: %w", err)
+	}
+	here := false
+	for _, dir := range dirs {
+		device, err := v.deviceOf(dir)
+		if err != nil {
+			return source{}, err
+		}
+		here = here || device == v.device
+	}
+	if !here {
+		return source{note: "on another filesystem"}, nil
+	}
+	unused, err := v.unusedImages(ctx)
+	if err != nil {
+		return source{}, err
+	}
+	age := v.imageAge()
+	old, longest := v.oldImages(ctx, unused, age)
+	if len(old) == 0 {
+		return source{note: fmt.Sprintf("%d without a container, none observed so for %s", len(unused), age)}, nil
+	}
+	found := source{note: fmt.Sprintf("by the runtime's sizes; since when they are not used is not known beyond the last %s",
+		longest.Round(time.Second))}
+	for _, image := range old {
+		found.objects, found.bytes = found.objects+1, found.bytes+image.GetSize()
+	}
+	found.free = func(ctx context.Context, enough func(context.Context) (bool, error)) (freed, error) {
+		return each(ctx, old, enough, v.removeImage)
+	}
+	return found, nil
+}
+
+// oldImages returns those of unused that were observed so for age, in the order of their removal, and for how long the
+// first was.
+func (v volume) oldImages(ctx context.Context, unused []*kubecri.Image, age time.Duration) (old []*kubecri.Image,
+	longest time.Duration) {
+	ages := v.tools.images.observe(v.tools.Host.Clock(), unused, age)
+	old = slices.DeleteFunc(slices.Clone(unused), func(i *kubecri.Image) bool { return ages[i.GetId()] < age })
+	if len(old) == 0 {
+		return nil, 0
+	}
+	pulled := v.pulled(ctx)
+	slices.SortStableFunc(old, func(a, b *kubecri.Image) int {
+		return cmp.Or(-cmp.Compare(ages[a.GetId()], ages[b.GetId()]), pulled(a).Compare(pulled(b)),
+			-cmp.Compare(a.GetSize(), b.GetSize()))
+	})
+	return old[:min(len(old), maxImages)], ages[old[0].GetId()]
+}
+
+// removeImage asks once more who uses or names images, and has the runtime remove one.
+func (v volume) removeImage(ctx context.Context, image *kubecri.Image) (uint64, error) {
+	unused, err := v.unusedImages(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if !slices.ContainsFunc(unused, func(i *kubecri.Image) bool { return i.GetId() == image.GetId() }) {
+		return 0, refuse("image %s is used, or gone", image.GetId())
+	}
+	return image.GetSize(), v.tools.Mutator.RemoveImage(ctx, mutate.Image{ID: image.GetId(), Names: cri.ImageNames(image)})
+}
+
+// imageAge is how long an image must have been unused: at least what kubelet gives it.
+func (v volume) imageAge() time.Duration {
+	kubelets, err := discover.ReadKubeletEviction(v.tools.Host)
+	if err != nil {
+		kubelets.ImageMinimumGCAge = unknownImageAge
+	}
+	return max(v.tools.Settings.DiskSpace.ImageAge, kubelets.ImageMinimumGCAge)
+}
+
+// unusedImages returns the images that are not pinned, and that no container, pod or sandbox is of.
+func (v volume) unusedImages(ctx context.Context) ([]*kubecri.Image, error) {
+	h := v.tools.Host
+	all, err := h.Runtime.Images(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("images: %w", err)
+	}
+	containers, err := h.Runtime.Containers(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("containers: %w", err)
+	}
+	names := cri.ImagesOf(containers)
+	pinned := slices.ContainsFunc(all, func(i *kubecri.Image) bool { return i.GetPinned() })
+	sandboxes, err := v.sandboxImages(ctx, pinned)
+	if err != nil {
+		return nil, err
+	}
+	pods, err := v.podImages(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names = slices.Concat(names, sandboxes, pods)
+	if h.Containerd.Containers != nil { // also those that CRI does not know
+		below, err := h.Containerd.Containers(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("containerd's containers: %w", err)
+		}
+		for _, c := range below {
+			names = append(names, c.Image)
+		}
+	}
+	used, err := cri.UsedImages(all, names, func(name string) (string, error) { return h.Runtime.ImageID(ctx, name) })
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(i *kubecri.Image) bool {
+		return i.GetId() == "" || i.GetPinned() || used[i.GetId()]
+	}), nil
+}
+
+// sandboxImages returns what sandboxes are made of. Without it no pod could start, and older runtimes do not pin it: one
+// must be known, or pinned.
+func (v volume) sandboxImages(ctx context.Context, pinned bool) ([]string, error) {
+	all, err := v.tools.Host.Runtime.Sandboxes(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("sandboxes: %w", err)
+	}
+	slices.SortFunc(all, func(a, b *kubecri.PodSandbox) int { return cmp.Compare(b.GetCreatedAt(), a.GetCreatedAt()) })
+	var names []string
+	for _, s := range all[:min(len(all), maxSandboxes)] {
+		status, err := v.tools.Host.Runtime.SandboxStatus(ctx, s.GetId())
+		if err != nil {
+			continue // it has gone; another one tells
+		}
+		var info struct {
+			Image string `json:"image"`
+		}
+		if json.Unmarshal([]byte(status.GetInfo()["info"]), &info) == nil && info.Image != "" {
+			names = append(names, info.Image)
+		}
+	}
+	if len(names) == 0 && !pinned {
+		return nil, refuse("no image is pinned, and of which one sandboxes are is not known")
+	}
+	return names, nil
+}
+
+// podImages returns the images that the pods of this node name, also for a container that has not started, and as a
+// volume.
+func (v volume) podImages(ctx context.Context) (names []string, err error) {
+	var pods []corev1.Pod
+	err = hosterr.ErrNotConfigured
+	// kubelet's own identity may not ask kubelet
+	for _, ask := range []func(context.Context) ([]corev1.Pod, error){v.tools.Host.Kubelet.Pods, v.tools.Host.Cluster.Pods} {
+		if ask != nil && err != nil {
+			pods, err = ask(ctx)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("which images the pods of this node name: %v", err) //nolint:errorlint // no source is missing
+	}
+	for _, pod := range pods {
+		names = append(names, imagesOfPod(pod.Spec)...)
+	}
+	return names, nil
+}
+
+func imagesOfPod(spec corev1.PodSpec) (names []string) {
+	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+		names = append(names, c.Image)
+	}
+	for _, c := range spec.EphemeralContainers {
+		names = append(names, c.Image)
+	}
+	for _, volume := range spec.Volumes {
+		if volume.Image != nil {
+			names = append(names, volume.Image.Reference)
+		}
+	}
+	return names
+}
+
+// pulled returns when containerd last pulled an image; of other runtimes, and of those that containerd does not tell
+// of, the zero time, so that they come first.
+func (v volume) pulled(ctx context.Context) func(*kubecri.Image) time.Time {
+	at := map[string]time.Time{}
+	if ask := v.tools.Host.Containerd.Images; ask != nil {
+		records, err := ask(ctx)
+		if err != nil {
+			records = []images.Image{} // only the order depends on it
+		}
+		for _, r := range records {
+			at[r.Name] = r.UpdatedAt
+		}
+	}
+	return func(i *kubecri.Image) (last time.Time) {
+		for _, name := range cri.ImageNames(i) {
+			if at[name].After(last) {
+				last = at[name]
+			}
+		}
+		return last
+	}
+}

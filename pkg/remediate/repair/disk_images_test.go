@@ -1,0 +1,217 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/images"
+	corev1 "k8s.io/api/core/v1"
+	kubecri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+)
+
+// imageNode is a node with images a … f, of a megabyte each, and nothing that uses them; the sandboxes are of "pause".
+type imageNode struct {
+	*disk
+	r *Runner
+}
+
+func newImageNode(t *testing.T, w *world) *imageNode {
+	t.Helper()
+	d := onDisk(w)
+	d.settings.DiskSpace.CoreDumps, d.settings.DiskSpace.Images = false, true
+	d.fill(8)
+	n := &imageNode{disk: d, r: d.runner()}
+	rt := &n.r.options.Host.Runtime
+	all := []*kubecri.Image{{Id: "sha256:pause", RepoTags: []string{"registry.k8s.io/pause:3"}}}
+	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+		all = append(all, &kubecri.Image{Id: "sha256:" + name, RepoTags: []string{"docker.io/library/" + name + ":1"},
+			RepoDigests: []string{"docker.io/library/" + name + "@sha256:0" + name}, Size: 1 << 20})
+	}
+	rt.Images = func(context.Context) ([]*kubecri.Image, error) { return slices.Clone(all), nil }
+	rt.ImageDirs = hosttest.Answer([]string{"/var/lib/containerd"}, nil)
+	rt.Sandboxes = hosttest.Answer([]*kubecri.PodSandbox{{Id: "s"}}, nil)
+	rt.SandboxStatus = func(context.Context, string) (*kubecri.PodSandboxStatusResponse, error) {
+		return &kubecri.PodSandboxStatusResponse{Info: map[string]string{"info": `{"image": "registry.k8s.io/pause:3"}`}}, nil
+	}
+	return n
+}
+
+// look is what the action says after some time of observing it every half minute.
+func (n *imageNode) look(t *testing.T, passed time.Duration) string {
+	t.Helper()
+	for end := time.Now().Add(passed); ; time.Sleep(30 * time.Second) {
+		job, err := lookAtSpace(t.Context(), n.r.tools, n.believed.Finding)
+		if !time.Now().Before(end) {
+			if err != nil {
+				return err.Error()
+			}
+			return job.Does
+		}
+	}
+}
+
+// Of which images a removal is planned: each guard leaves one out.
+func TestImagesThatAreRemoved(t *testing.T) {
+	const young = "none observed so for 2m0s"
+	for name, test := range map[string]struct {
+		change func(n *imageNode)
+		want   string
+	}{
+		"none is used": {func(*imageNode) {}, "images 6 (6.0 MiB)"},
+		"one of a container that has ended": {func(n *imageNode) {
+			n.r.options.Host.Runtime.Containers = hosttest.Answer([]*kubecri.Container{{ImageRef: "sha256:a",
+				State: kubecri.ContainerState_CONTAINER_EXITED}}, nil)
+		}, "images 5 ("},
+		"one by its digest": {func(n *imageNode) {
+			n.r.options.Host.Runtime.Containers = hosttest.Answer([]*kubecri.Container{
+				{ImageRef: "docker.io/library/a@sha256:0a"}}, nil)
+		}, "images 5 ("},
+		"one by a short name, which the runtime resolves": {func(n *imageNode) {
+			n.r.options.Host.Runtime.Containers = hosttest.Answer([]*kubecri.Container{
+				{Image: &kubecri.ImageSpec{Image: "a:1"}}}, nil)
+			n.r.options.Host.Runtime.ImageID = func(_ context.Context, name string) (string, error) {
+				return map[string]string{"a:1": "sha256:a"}[name], nil
+			}
+		}, "images 5 ("},
+		"one that containerd alone uses": {func(n *imageNode) {
+			n.r.options.Host.Containerd.Containers = hosttest.Answer([]containers.Container{
+				{Image: "docker.io/library/b:1"}}, nil)
+		}, "images 5 ("},
+		"those that pods name": {func(n *imageNode) {
+			n.r.options.Host.Kubelet.Pods = hosttest.Answer([]corev1.Pod{{Spec: corev1.PodSpec{
+				InitContainers: []corev1.Container{{Image: "docker.io/library/a:1"}},
+				Containers:     []corev1.Container{{Image: "docker.io/library/b:1"}},
+				EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+					Image: "docker.io/library/c:1"}}},
+				Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{
+					Reference: "docker.io/library/d:1"}}}},
+			}}}, nil)
+		}, "images 2 ("},
+		"kubelet does not answer, the apiserver does": {func(n *imageNode) {
+			n.r.options.Host.Kubelet.Pods = hosttest.Answer([]corev1.Pod(nil), errOutage)
+			n.r.options.Host.Cluster.Pods = hosttest.Answer([]corev1.Pod{{Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{Image: "docker.io/library/b:1"}}}}}, nil)
+		}, "images 5 ("},
+		"nobody says which pods there are": {func(n *imageNode) {
+			n.r.options.Host.Kubelet.Pods = hosttest.Answer([]corev1.Pod(nil), errOutage)
+			n.r.options.Host.Cluster.Pods = nil
+		}, "which images the pods of this node name: no answer"},
+		"one is pinned": {func(n *imageNode) {
+			old := n.r.options.Host.Runtime.Images
+			n.r.options.Host.Runtime.Images = func(ctx context.Context) ([]*kubecri.Image, error) {
+				all, err := old(ctx)
+				all[1] = &kubecri.Image{Id: all[1].Id, RepoTags: all[1].RepoTags, Pinned: true}
+				return all, err
+			}
+		}, "images 5 ("},
+		"what sandboxes are of is not known": {func(n *imageNode) {
+			n.r.options.Host.Runtime.Sandboxes = hosttest.Answer([]*kubecri.PodSandbox(nil), nil)
+		}, "no image is pinned, and of which one sandboxes are is not known"},
+		"containers are not listed": {func(n *imageNode) {
+			n.r.options.Host.Runtime.Containers = hosttest.Answer([]*kubecri.Container(nil), errOutage)
+		}, "containers: no answer"},
+		"a name cannot be resolved": {func(n *imageNode) {
+			n.r.options.Host.Runtime.Containers = hosttest.Answer([]*kubecri.Container{{ImageRef: "?"}}, nil)
+			n.r.options.Host.Runtime.ImageID = func(context.Context, string) (string, error) { return "", errOutage }
+		}, "image ?: no answer"},
+		"another filesystem is full": {func(n *imageNode) {
+			n.r.options.Host.Runtime.ImageDirs = hosttest.Answer([]string{"/images/overlayfs"}, nil)
+		}, "images: on another filesystem"},
+		"kubelet gives them an hour": {func(n *imageNode) {
+			n.r.options.Host.Paths.KubeletConfig = "/kubelet.yaml"
+			n.write("kubelet.yaml", "imageMinimumGCAge: 1h\n")
+		}, "none observed so for 1h0m0s"},
+		"what kubelet gives them is not known": {func(n *imageNode) {
+			n.r.options.Host.Paths.KubeletConfig = "/none.yaml"
+		}, "none observed so for 1h0m0s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				n := newImageNode(t, w)
+				n.r.options.Host.Paths.KubeletConfig = ""
+				test.change(n)
+				if got := n.look(t, 2*time.Minute); !strings.Contains(got, test.want) {
+					t.Errorf("%q, want %q", got, test.want)
+				}
+			})
+		})
+	}
+	for name, wait := range map[string]struct{ first, gap time.Duration }{
+		"it is looked at for the first time": {}, "for a minute": {time.Minute, 0},
+		"it was not looked at for long": {2 * time.Minute, time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				n := newImageNode(t, w)
+				n.r.options.Host.Paths.KubeletConfig = ""
+				got := n.look(t, wait.first)
+				if wait.gap > 0 {
+					time.Sleep(wait.gap)
+					got = n.look(t, 0)
+				}
+				if !strings.Contains(got, young) {
+					t.Errorf("%q, want %q", got, young)
+				}
+			})
+		})
+	}
+}
+
+// Those without a container for longest go first, and of those alike the one that was pulled first. What is used again
+// begins anew.
+func TestOrderOfImages(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		n := newImageNode(t, w)
+		h := n.r.options.Host
+		h.Paths.KubeletConfig = ""
+		at := func(name string, days int) images.Image {
+			return images.Image{Name: "docker.io/library/" + name + ":1", UpdatedAt: time.Unix(0, 0).Add(time.Duration(days) * day)}
+		}
+		h.Containerd.Images = hosttest.Answer([]images.Image{at("a", 6), at("b", 5), at("c", 4), at("d", 3), at("e", 2),
+			at("f", 1)}, nil)
+		use := func(id string) {
+			h.Runtime.Containers = hosttest.Answer([]*kubecri.Container{{ImageRef: id}}, nil)
+		}
+		n.look(t, 2*time.Minute)
+		use("sha256:f")
+		n.look(t, 0)
+		use("")
+		n.look(t, 2*time.Minute)
+		v, err := volumeOf(n.r.tools, n.believed.Finding)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := v.images(t.Context())
+		if err != nil || found.objects != 6 {
+			t.Fatalf("%+v, %v", found, err)
+		}
+		// Each is asked about right before its removal, which fails here: there is no runtime to ask for it.
+		var asked []string
+		h.Runtime.Images = func(context.Context) ([]*kubecri.Image, error) { return nil, errors.New("stop") }
+		if _, err := found.free(t.Context(), func(context.Context) (bool, error) { return false, nil }); err == nil ||
+			!strings.Contains(err.Error(), "stop") {
+			t.Error(err)
+		}
+		old, _ := v.oldImages(t.Context(), allImages(n), 2*time.Minute)
+		for _, i := range old {
+			asked = append(asked, strings.TrimPrefix(i.Id, "sha256:"))
+		}
+		if want := []string{"e", "d", "c", "b", "a", "f"}; !slices.Equal(asked, want) {
+			t.Errorf("%q, want %q", asked, want)
+		}
+	})
+}
+
+func allImages(n *imageNode) (all []*kubecri.Image) {
+	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+		all = append(all, &kubecri.Image{Id: "sha256:" + name, RepoTags: []string{"docker.io/library/" + name + ":1"}})
+	}
+	return all
+}

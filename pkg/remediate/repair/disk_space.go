@@ -1,0 +1,355 @@
+package repair
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/probe"
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// The check evictions finds a disk shortly above the thresholds of the kubelet that runs here, and disk-space one that
+// will soon be full: both before kubelet evicts. DiskSpaceLow has kubelet's own default threshold and comes with it.
+func freeDiskSpace() Action {
+	return Action{
+		Name: "free-disk-space",
+		Summary: "remove from a filesystem that is short of room what nothing uses, from the sources that the configuration " +
+			"switches on (repair.diskSpace)",
+		Answers: []Answer{
+			{"evictions", []string{"EvictionThresholdNear", "EvictionThresholdMet"}},
+			{"disk-space", []string{"DiskFull", "InodesExhausted", "DiskSpaceLow", "InodesLow", "DiskFillingUp"}},
+		},
+		Of: func(s Settings, f finding.Finding) bool {
+			// A volume of a pod holds nothing of these. That a disk may be full in a day, and is not short, is no hurry.
+			return s.DiskSpace.any() && f.Facts["pods"] == "" &&
+				(f.Reason != "DiskFillingUp" || f.Severity >= finding.Warning)
+		},
+		Needs: []string{
+			"a source that is switched on (none is unless configured) lies on just this filesystem; of images that is what " +
+				"ImageFsInfo says",
+			"images: no container, running or not, no pod of this node and no sandbox is of it; it is not pinned; the agent " +
+				"has observed that for `imageAge` and for kubelet's imageMinimumGCAge (1 hour where that is not known); asked " +
+				"of the runtime once more right before each removal",
+			"journal: archived files, of this machine's journal only; `journalFloorBytes` of them stay",
+			"coreDumps: plain files core.* with one name in /var/lib/systemd/coredump, in which only root can write, not " +
+				"changed for `coreDumpAge`, and no part of that folder is mounted elsewhere, in a pod say",
+			"quarantine: kept for longer than `remediate.quarantine.keep` and reported a day before, where releases of pod " +
+				"directories are on",
+		},
+		Does: []string{
+			"in this order, until `freePercent` of the space and `freeInodePercent` of the inodes are free, which is " +
+				"measured before each removal: expired entries of the quarantine, the oldest core dumps (at most 500), " +
+				"`journalctl --vacuum-size`, images (at most 50) over CRI: those longest without a container first; of those " +
+				"alike, that is how long nobody knows, the one that was pulled first",
+			"ask the kill switch before each removal",
+			"say what was freed, from which source, in objects and bytes",
+		},
+		Never: []string{
+			"touches a file of a pod: no volume, no log, no writable layer",
+			"removes an image that anything names, or one that containerd, kubelet or the agent cannot tell about",
+			"follows a link, enters a directory or crosses a mount in the folders that it clears",
+			"removes a journal file that journald writes to",
+		},
+		Look: lookAtSpace,
+	}
+}
+
+// volume is the filesystem of a finding.
+type volume struct {
+	tools  Tools
+	table  []mount.Mount
+	device string // major:minor
+	path   string // on it
+}
+
+// freed is what was removed.
+type freed struct {
+	objects int
+	bytes   uint64
+}
+
+func (f freed) String() string { return fmt.Sprintf("%d (%s)", f.objects, sizeText(f.bytes)) }
+
+// source is what may be removed of one kind.
+type source struct {
+	name string
+	freed
+	note string // for people: what is not known, or why there is nothing
+	// free removes objects until enough says so.
+	free func(ctx context.Context, enough func(context.Context) (bool, error)) (freed, error)
+}
+
+// room is what is free on a filesystem.
+type room struct{ answer probe.ProbeAnswer }
+
+func (r room) percent() float64 {
+	return float64(r.answer.FreeBytes) / float64(r.answer.TotalBytes) * 100
+}
+
+func (r room) inodePercent() float64 {
+	if r.answer.Inodes == 0 {
+		return 100 // there is no fixed number of them
+	}
+	return float64(r.answer.FreeInodes) / float64(r.answer.Inodes) * 100
+}
+
+// needs returns how many bytes are missing; enough: nothing is, of inodes neither.
+func (r room) needs(s DiskSpace) (bytes uint64, enough bool) {
+	if r.percent() < s.FreePercent {
+		bytes = uint64(math.Ceil((s.FreePercent - r.percent()) / 100 * float64(r.answer.TotalBytes)))
+	}
+	return bytes, bytes == 0 && r.inodePercent() >= s.FreeInodePercent
+}
+
+func (r room) String() string {
+	text := fmt.Sprintf("%.1f %% free", r.percent())
+	if r.answer.Inodes > 0 {
+		text += fmt.Sprintf(" (inodes %.1f %%)", r.inodePercent())
+	}
+	return text
+}
+
+func lookAtSpace(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
+	v, err := volumeOf(t, f)
+	if err != nil {
+		return Job{}, err
+	}
+	now, err := v.room(ctx)
+	if err != nil {
+		return Job{}, err
+	}
+	want := t.Settings.DiskSpace
+	need, enough := now.needs(want)
+	if enough {
+		return Job{}, refuse("%s, which is what is aimed at", now)
+	}
+	sources, notes, err := v.sources(ctx, need)
+	if err != nil {
+		return Job{}, err
+	}
+	if len(sources) == 0 {
+		return Job{}, refuse("nothing on it may be removed: %s", strings.Join(notes, "; "))
+	}
+	var all []string
+	for _, s := range sources {
+		text := s.name + " " + s.String()
+		if s.note != "" {
+			text += ", " + s.note
+		}
+		all = append(all, text)
+	}
+	does := fmt.Sprintf("free space on the filesystem of %s, %s, until %g %% of the space and %g %% of the inodes are free; "+
+		"there are: %s", v.path, now, want.FreePercent, want.FreeInodePercent, strings.Join(append(all, notes...), "; "))
+	return Job{
+		Does: does,
+		Identity: map[string]string{"device": v.device, "path": v.path, "freeBytes": strconv.FormatUint(now.answer.FreeBytes,
+			10)},
+		Do: func(ctx context.Context) (string, error) { return v.free(ctx, now, sources) },
+	}, nil
+}
+
+// volumeOf finds the filesystem of a finding in the mount table.
+func volumeOf(t Tools, f finding.Finding) (volume, error) {
+	name := f.Subject.Name // of disk-space: a mount point
+	if f.Check == "evictions" {
+		name = f.Facts["path"]
+	}
+	if !path.IsAbs(name) {
+		return volume{}, fmt.Errorf("which filesystem it is: %q is no path", name)
+	}
+	table, err := mount.Table(t.Host)
+	if err != nil {
+		return volume{}, err
+	}
+	v := volume{tools: t, table: table, path: name}
+	if v.device, err = v.deviceOf(name); err != nil {
+		return volume{}, err
+	}
+	if device := f.Facts["device"]; device != "" && device != v.device {
+		return volume{}, refuse("another filesystem is mounted on %s, or covers it: %s instead of %s", name, v.device, device)
+	}
+	return v, nil
+}
+
+// deviceOf returns the device of the filesystem that a path leads to.
+func (v volume) deviceOf(name string) (string, error) {
+	resolved, err := mount.Real(v.tools.Host, name)
+	if err != nil {
+		return "", err
+	}
+	m, ok := mount.Around(v.table, resolved)
+	if !ok {
+		return "", fmt.Errorf("%s lies on no mount", name)
+	}
+	return m.Device(), nil
+}
+
+// room asks how much is free now.
+func (v volume) room(ctx context.Context) (room, error) {
+	name := v.path
+	if v.tools.Host.Paths.InitPID > 1 {
+		name = path.Join("/proc", strconv.Itoa(v.tools.Host.Paths.InitPID), "root", name)
+	}
+	answer, err := v.tools.Host.Prober.Do(ctx, probe.ProbeRequest{Op: probe.ProbeStatfs, Path: name})
+	if err == nil && (answer.Errno != 0 || answer.TotalBytes == 0) {
+		err = fmt.Errorf("errno %d, %d bytes in all", answer.Errno, answer.TotalBytes)
+	}
+	if err != nil {
+		return room{}, fmt.Errorf("statfs %s: %w", v.path, err)
+	}
+	return room{answer}, nil
+}
+
+// sources returns those that have something on the filesystem, and why others have not. need is the number of bytes
+// that are missing.
+func (v volume) sources(ctx context.Context, need uint64) (all []source, notes []string, err error) {
+	s := v.tools.Settings.DiskSpace
+	for _, one := range []struct {
+		name string
+		on   bool
+		dir  string // which must lie on the filesystem; empty: the source knows itself
+		look func(context.Context) (source, error)
+	}{
+		{"quarantine", s.Quarantine, v.tools.Mutator.QuarantineDir(), v.quarantine},
+		{"core dumps", s.CoreDumps, v.tools.folders.coreDumps, v.coreDumps},
+		{"journal", s.Journal, v.tools.folders.journals, func(ctx context.Context) (source, error) { return v.journal(ctx, need) }},
+		{"images", s.Images, "", v.images},
+	} {
+		if !one.on {
+			continue
+		}
+		if one.dir != "" {
+			device, err := v.deviceOf(one.dir)
+			if err != nil {
+				return nil, nil, err
+			}
+			if device != v.device {
+				notes = append(notes, one.name+": on another filesystem")
+				continue
+			}
+		}
+		found, err := one.look(ctx)
+		switch {
+		case errors.Is(err, hosterr.ErrNotConfigured):
+			notes = append(notes, one.name+": not on this node")
+		case err != nil: // the other sources are no worse for it
+			notes = append(notes, fmt.Sprintf("%s: %v", one.name, err))
+		case found.objects == 0:
+			notes = append(notes, one.name+": "+found.note)
+		default:
+			found.name = one.name
+			all = append(all, found)
+		}
+	}
+	return all, notes, nil
+}
+
+// free removes from one source after the other until enough is free, and says what came of it.
+func (v volume) free(ctx context.Context, before room, sources []source) (string, error) {
+	last, stopped := before, ""
+	enough := func(ctx context.Context) (bool, error) {
+		if stopped = v.tools.Stopped(); stopped != "" {
+			return true, nil
+		}
+		now, err := v.room(ctx)
+		if err != nil {
+			return true, err
+		}
+		last = now
+		_, reached := now.needs(v.tools.Settings.DiskSpace)
+		return reached, ctx.Err()
+	}
+	var done, left []string // left: why something was not removed
+	var problems []error
+	sum := freed{}
+	for _, s := range sources {
+		reached, err := enough(ctx)
+		if err != nil {
+			problems = append(problems, err)
+		}
+		if reached || err != nil {
+			break
+		}
+		got, err := s.free(ctx, enough)
+		sum.objects, sum.bytes = sum.objects+got.objects, sum.bytes+got.bytes
+		if got.objects > 0 {
+			done = append(done, s.name+" "+got.String())
+		}
+		switch {
+		case err == nil:
+		case leftAlone(err):
+			left = append(left, fmt.Sprintf("%s: %v", s.name, err))
+		default:
+			problems = append(problems, fmt.Errorf("%s: %w", s.name, err))
+		}
+	}
+	reached, err := enough(ctx)
+	problems = append(problems, err)
+	text := fmt.Sprintf("freed %s in %d objects (%s): %s before, %s now", sizeText(sum.bytes), sum.objects,
+		cmp.Or(strings.Join(done, ", "), "none"), before, last)
+	switch {
+	case stopped != "":
+		text += "; stopped: " + stopped
+	case !reached:
+		text += ", less than is aimed at"
+	}
+	if len(left) > 0 {
+		text += "; left alone: " + strings.Join(left, "; ")
+	}
+	if err := errors.Join(problems...); err != nil {
+		// Its chain ends here: what was left alone does not make it a refusal of the whole.
+		return text, errors.New(err.Error())
+	}
+	if sum.objects == 0 {
+		return "", refuse("%s", text)
+	}
+	return text, nil
+}
+
+// leftAlone reports whether an object was not removed because it is in use, or another one by now.
+func leftAlone(err error) bool {
+	_, refused := errors.AsType[mutate.Refusal](err)
+	return refused || errors.Is(err, mutate.ErrBusy) || errors.Is(err, mutate.ErrChanged)
+}
+
+// each removes objects one by one until enough is free. What is left alone costs the others nothing; any other error
+// ends it, since it is hardly the object's.
+func each[T any](ctx context.Context, objects []T, enough func(context.Context) (bool, error),
+	remove func(context.Context, T) (bytes uint64, err error)) (got freed, err error) {
+	var left error // the first
+	for _, o := range objects {
+		reached, err := enough(ctx)
+		if reached || err != nil {
+			return got, cmp.Or(err, left)
+		}
+		bytes, err := remove(ctx, o)
+		switch {
+		case err == nil:
+			got.objects, got.bytes = got.objects+1, got.bytes+bytes
+		case !leftAlone(err):
+			return got, err
+		case left == nil:
+			left = err
+		}
+	}
+	return got, left
+}
+
+// sizeText is a number of bytes for people: "1.5 GiB".
+func sizeText(n uint64) string {
+	value, unit := float64(n), 0
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	for value >= 1024 {
+		value, unit = value/1024, unit+1
+	}
+	return strings.Replace(fmt.Sprintf("%.1f %s", value, units[unit]), ".0 B", " B", 1)
+}

@@ -1,0 +1,362 @@
+package repair
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host/probe"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
+)
+
+const (
+	diskTotal = 1 << 20 // bytes
+	dumpBytes = 64 << 10
+)
+
+// disk is a filesystem of 1 MiB that is short of room: what is not in the folder of core dumps takes other bytes. The
+// files are real ones.
+type disk struct {
+	*world
+	folders systemFolders
+	other   uint64
+	asked   func() // before each answer of statfs
+	switchd string // why everything is stopped
+}
+
+// onDisk gives the world such a disk, as a node of ten days' uptime sees it, with the fault that less than a tenth is
+// free, and the core dumps as the only source.
+func onDisk(w *world) *disk {
+	d := &disk{world: w, folders: systemFolders{filepath.Join(w.dir, "coredump"), filepath.Join(w.dir, "journal")}}
+	w.t.Helper()
+	d.mkdir("coredump", "proc/1")
+	d.write("proc/1/mountinfo", "20 1 8:1 / / rw - ext4 /dev/sda1 rw\n21 20 8:16 / /images rw - ext4 /dev/sdb rw\n")
+	d.write("etc/machine-id", "9f2b1c7e4d6a4f0e8b3a5c1d2e7f6a90\n")
+	stat, err := os.Stat(filepath.Join(w.dir, "etc/machine-id"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ahead := stat.ModTime().Add(10 * day).Sub(w.now().Wall)
+	w.action = freeDiskSpace()
+	w.settings.Actions = map[Name]remediate.Mode{"free-disk-space": remediate.On}
+	w.settings.DiskSpace.CoreDumps = true
+	w.believed.Finding = finding.Finding{Check: "disk-space", Subject: finding.Subject{Kind: "filesystem", Name: "/"},
+		Severity: finding.Warning, Reason: "DiskSpaceLow", Facts: map[string]string{"device": "8:1"}}
+	w.faulty = func() bool { return d.free() < diskTotal/10 }
+	w.tune = func(r *Runner) {
+		r.tools.folders = d.folders
+		r.tools.Stopped = func() string { return d.switchd }
+		clock := func() finding.Timestamp {
+			now := w.now()
+			now.Wall = now.Wall.Add(ahead)
+			return now
+		}
+		r.options.Host.Clock = clock
+		r.tools.Host.Prober.Do = func(context.Context, probe.ProbeRequest) (probe.ProbeAnswer, error) {
+			if d.asked != nil {
+				d.asked()
+			}
+			return probe.ProbeAnswer{TotalBytes: diskTotal, FreeBytes: d.free(), Inodes: 100, FreeInodes: 50}, nil
+		}
+	}
+	return d
+}
+
+func (d *disk) mkdir(names ...string) {
+	d.t.Helper()
+	for _, name := range names {
+		if err := os.MkdirAll(filepath.Join(d.dir, name), 0o755); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+}
+
+func (d *disk) write(name, text string) {
+	d.t.Helper()
+	d.mkdir(filepath.Dir(name))
+	if err := os.WriteFile(filepath.Join(d.dir, name), []byte(text), 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// dump makes a core dump; to the node it is ten days old, and older by that much.
+func (d *disk) dump(name string, older time.Duration) {
+	d.t.Helper()
+	d.write("coredump/"+name, strings.Repeat("x", dumpBytes))
+	file := filepath.Join(d.dir, "coredump", name)
+	if older < 0 { // the time of its attributes cannot be set
+		if err := os.Chtimes(file, time.Time{}, fileTime(d.t, file).Add(-older)); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+}
+
+func fileTime(t *testing.T, name string) time.Time {
+	stat, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stat.ModTime()
+}
+
+func (d *disk) names() (names []string) {
+	entries, err := os.ReadDir(filepath.Join(d.dir, "coredump"))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func (d *disk) free() uint64 {
+	used := d.other
+	for _, name := range d.names() {
+		if stat, err := os.Lstat(filepath.Join(d.dir, "coredump", name)); err == nil && stat.Mode().IsRegular() {
+			used += uint64(stat.Size())
+		}
+	}
+	return diskTotal - min(used, diskTotal)
+}
+
+// fill leaves so many percent free.
+func (d *disk) fill(percent uint64) { d.other = 0; d.other = d.free() - diskTotal*percent/100 }
+
+// What is old enough goes, the oldest first, until the target is reached; the journal and the activities say how much.
+func TestFreesUntilEnough(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		d := onDisk(w)
+		for _, name := range []string{"core.1", "core.2", "core.3", "core.4", "core.5", "core.6"} {
+			d.dump(name, 0)
+		}
+		d.fill(8)
+		if why := w.round(t.Context()); why != "" {
+			t.Fatal(why)
+		}
+		// 17 of a hundred were missing: three dumps are enough, of 6.25 each.
+		if want := []string{"core.4", "core.5", "core.6"}; !slices.Equal(d.names(), want) {
+			t.Errorf("%q, want %q", d.names(), want)
+		}
+		last := w.journal()[len(w.journal())-1]
+		const said = "finish verified: freed 192.0 KiB in 3 objects (core dumps 3 (192.0 KiB)): 8.0 % free (inodes 50.0 %) " +
+			"before, 26.7 % free (inodes 50.0 %) now"
+		if last != said {
+			t.Errorf("%q, want %q", last, said)
+		}
+		if !slices.Contains(w.told, "action-verified") {
+			t.Errorf("%q", w.told)
+		}
+	})
+}
+
+// What is young, a link or not a core dump stays although the target is not reached, and what the link leads to.
+func TestFreesOnlyWhatMayGo(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		d := onDisk(w)
+		d.write("pod.log", "a living pod's")
+		for _, name := range []string{"core.1", "other"} {
+			d.dump(name, 0)
+		}
+		d.dump("core.0-young", -8*day)
+		if err := os.Symlink(filepath.Join(d.dir, "pod.log"), filepath.Join(d.dir, "coredump/core.0-link")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Link(filepath.Join(d.dir, "pod.log"), filepath.Join(d.dir, "coredump/core.0-hard")); err != nil {
+			t.Fatal(err)
+		}
+		d.fill(8)
+		if why := w.round(t.Context()); why != "" {
+			t.Fatal(why)
+		}
+		if want := []string{"core.0-hard", "core.0-link", "core.0-young", "other"}; !slices.Equal(d.names(), want) {
+			t.Errorf("%q, want %q", d.names(), want)
+		}
+		if last := w.journal()[len(w.journal())-1]; !strings.Contains(last, "in 1 objects") ||
+			!strings.Contains(last, "less than is aimed at") {
+			t.Errorf("%q", last)
+		}
+		if text, err := os.ReadFile(filepath.Join(d.dir, "pod.log")); string(text) != "a living pod's" {
+			t.Error(string(text), err)
+		}
+	})
+}
+
+// A disk that fills faster than it is freed: each run is a failure, the next waits, and after three nothing is done any
+// more, which is a finding.
+func TestFillsFasterThanFreed(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		d := onDisk(w)
+		w.settings.PerHour, w.settings.PerDay = 100, 100
+		for run := 1; run <= 3; run++ {
+			d.dump(fmt.Sprint("core.", run), 0)
+			d.fill(8)
+			d.asked = func() { d.fill(8) }
+			if why := w.round(t.Context()); why != "" {
+				t.Fatal(why)
+			}
+			if last := w.journal()[len(w.journal())-1]; !strings.HasPrefix(last, "finish failed: the fault is still there") ||
+				!strings.Contains(last, "freed 64.0 KiB in 1 objects") || !strings.Contains(last, "less than is aimed at") {
+				t.Errorf("%q", last)
+			}
+			if len(d.names()) != 0 {
+				t.Errorf("%q", d.names())
+			}
+			d.dump("core.next", 0)
+			if why := w.round(t.Context()); run < 3 && !strings.Contains(why, "next try after") {
+				t.Errorf("%q", why)
+			}
+			if err := os.Remove(filepath.Join(d.dir, "coredump/core.next")); err != nil {
+				t.Error("it was tried again at once: ", err)
+			}
+			time.Sleep(3 * time.Hour)
+		}
+		d.dump("core.last", 0)
+		if why := w.round(t.Context()); !strings.Contains(why, "3 repairs have failed within a day") {
+			t.Errorf("%q", why)
+		}
+		found := w.runner().Findings()
+		if len(found) != 1 || found[0].Reason != reasonStopped || len(d.names()) != 1 {
+			t.Errorf("%+v, %q", found, d.names())
+		}
+	})
+}
+
+// Nothing is done, and no attempt counted, where nothing may be removed.
+func TestFreesNothing(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(d *disk)
+		want   string
+	}{
+		"enough is free":          {func(d *disk) { d.fill(30); d.faulty = func() bool { return true } }, "which is what is aimed at"},
+		"all is young":            {func(d *disk) { d.settings.DiskSpace.CoreDumpAge = 20 * day }, "none is older than 480h"},
+		"another filesystem":      {func(d *disk) { d.folders.coreDumps = "/images/coredump" }, "core dumps: on another filesystem"},
+		"the mount was replaced":  {func(d *disk) { d.believed.Facts["device"] = "8:2" }, "another filesystem is mounted on /"},
+		"anybody may write there": {func(d *disk) { d.chmod("coredump", 0o777) }, "others than root can write in it"},
+		"a pod has it mounted": {func(d *disk) {
+			d.write("proc/77/mountinfo", "900 800 8:1 "+d.folders.coreDumps+" /dumps rw - ext4 /dev/sda1 rw\n")
+			d.mkdir("proc/77/ns")
+			if err := os.Symlink("mnt:[4026532000]", filepath.Join(d.dir, "proc/77/ns/mnt")); err != nil {
+				d.t.Fatal(err)
+			}
+		}, "in the mount namespace of process 77"},
+		"the kill switch": {func(d *disk) { d.switchd = "the file exists" }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				d := onDisk(w)
+				d.dump("core.1", 0)
+				d.fill(8)
+				test.change(d)
+				why := w.round(t.Context())
+				if !strings.Contains(why, test.want) || (why == "") != (test.want == "") {
+					t.Errorf("%q, want %q", why, test.want)
+				}
+				if !slices.Equal(d.names(), []string{"core.1"}) {
+					t.Errorf("%q", d.names())
+				}
+				if lines := w.journal(); test.want != "" && len(lines) > 0 {
+					t.Errorf("%q", lines)
+				}
+			})
+		})
+	}
+}
+
+func (d *disk) chmod(name string, mode os.FileMode) {
+	d.t.Helper()
+	if err := os.Chmod(filepath.Join(d.dir, name), mode); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// The kill switch is asked before each removal.
+func TestStopsBetweenObjects(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		d := onDisk(w)
+		for _, name := range []string{"core.1", "core.2", "core.3", "core.4"} {
+			d.dump(name, 0)
+		}
+		d.fill(8)
+		d.asked = func() {
+			if len(d.names()) == 3 {
+				d.switchd = "the file exists"
+			}
+		}
+		w.round(t.Context())
+		if got := d.names(); len(got) != 2 { // the one that was begun is removed
+			t.Errorf("%q", got)
+		}
+		if lines := strings.Join(w.journal(), "\n"); !strings.Contains(lines, "stopped: the file exists") {
+			t.Error(lines)
+		}
+	})
+}
+
+// Which findings are its matter: one of a volume of a pod, and a disk that will be full only tomorrow, are not.
+func TestDiskSpaceMatters(t *testing.T) {
+	s := Defaults()
+	s.DiskSpace.Journal = true
+	f := func(check, reason string, severity finding.Severity, pods string) finding.Finding {
+		return finding.Finding{Check: check, Reason: reason, Severity: severity, Facts: map[string]string{"pods": pods}}
+	}
+	for _, test := range []struct {
+		f    finding.Finding
+		want bool
+	}{
+		{f("evictions", "EvictionThresholdNear", finding.Info, ""), true},
+		{f("disk-space", "DiskSpaceLow", finding.Warning, ""), true},
+		{f("disk-space", "DiskSpaceLow", finding.Warning, "default/db"), false},
+		{f("disk-space", "DiskFillingUp", finding.Warning, ""), true},
+		{f("disk-space", "DiskFillingUp", finding.Info, ""), false},
+		{f("evictions", "PodsEvicted", finding.Warning, ""), false},
+	} {
+		if got := freeDiskSpace().answers(s, test.f); got != test.want {
+			t.Errorf("%+v: %v", test.f, got)
+		}
+	}
+	if freeDiskSpace().answers(Defaults(), f("disk-space", "DiskSpaceLow", finding.Warning, "")) {
+		t.Error("it acts without a source")
+	}
+}
+
+// Of the journal goes what is missing on the disk, but never what lies below the floor; other files in its folder, and
+// the one that journald writes to, do not count.
+func TestJournalFloor(t *testing.T) {
+	for name, test := range map[string]struct {
+		floor  uint64
+		change func(d *disk)
+		want   string
+	}{
+		"the floor":          {100 << 10, func(*disk) {}, "journal 3 (92.0 KiB), down to 100.0 KiB"},
+		"what is missing":    {1, func(*disk) {}, "down to 17.9 KiB"},
+		"below the floor":    {1 << 20, func(*disk) {}, "journal: archived 192.0 KiB, of which 1.0 MiB stay"},
+		"elsewhere":          {1, func(d *disk) { d.folders.journals = "/images/journal" }, "journal: on another filesystem"},
+		"no journal":         {1, func(d *disk) { d.folders.journals += "-none" }, "journal: archived 0 B"},
+		"of another machine": {1, func(d *disk) { d.write("etc/machine-id", "../x\n") }, "whose journal it is"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, w *world) {
+				d := onDisk(w)
+				w.settings.DiskSpace.CoreDumps, w.settings.DiskSpace.Journal = false, true
+				w.settings.DiskSpace.JournalFloorBytes = test.floor
+				const dir = "journal/9f2b1c7e4d6a4f0e8b3a5c1d2e7f6a90/"
+				for _, file := range []string{"system@1-1.journal", "system@1-2.journal", "user-1000@3.journal~", "system.journal"} {
+					d.write(dir+file, strings.Repeat("x", dumpBytes))
+				}
+				d.fill(8)
+				test.change(d)
+				job, err := lookAtSpace(t.Context(), d.runner().tools, d.believed.Finding)
+				if got := fmt.Sprint(job.Does, err); !strings.Contains(got, test.want) {
+					t.Errorf("%q, want %q", got, test.want)
+				}
+			})
+		})
+	}
+}
