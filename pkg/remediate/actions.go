@@ -13,10 +13,13 @@ func Actions() []Action {
 	return []Action{
 		sandboxAction(),
 		containerAction(),
+		containerdContainerAction(),
 		processAction(),
+		shimAction(),
 		attachmentAction(),
 		netnsAction(),
 		linkAction(),
+		ipamLeaseAction(),
 		leaseAction(),
 		mountAction(),
 		cgroupAction(),
