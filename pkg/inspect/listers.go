@@ -55,7 +55,7 @@ func Specs() []KindSpec {
 	return append([]KindSpec{
 		sandboxSpec(), containerSpec(), containerdContainerSpec(), processSpec(), shimSpec(),
 		attachmentSpec(), netnsSpec(), linkSpec(), ipamLeaseSpec(), leaseSpec(),
-		mountSpec(), cgroupSpec(), podDirectorySpec(),
+		sandboxDirectorySpec(), mountSpec(), cgroupSpec(), podDirectorySpec(),
 	}, reportedSpecs()...)
 }
 

@@ -24,6 +24,7 @@ const (
 	Link                Kind = "link"                 // host end of a pod's veth
 	IPAMLease           Kind = "ipam-lease"           // <CNI networks>/<network>/<IP>, of host-local
 	Lease               Kind = "lease"                // containerd's lease of a sandbox
+	SandboxDirectory    Kind = "sandbox-directory"    // of containerd's CRI plugin, below its root or state
 	Mount               Kind = "mount"                // mount below a kubelet pod directory
 	Cgroup              Kind = "cgroup"               // pod cgroup or one below it, per hierarchy
 	PodDirectory        Kind = "pod-directory"        // <kubelet root>/pods/<uid>
@@ -31,7 +32,6 @@ const (
 
 	Task             Kind = "task"              // containerd's task in k8s.io
 	Rootfs           Kind = "rootfs"            // bundle of a container, with its root filesystem
-	SandboxDirectory Kind = "sandbox-directory" // of containerd's CRI plugin, below its root or state
 	Snapshot         Kind = "snapshot"          // active snapshot of containerd in k8s.io
 	PortMapping      Kind = "port-mapping"      // rule of CNI's portmap plugin in nf_tables
 	DeviceAllocation Kind = "device-allocation" // pod in a checkpoint of kubelet's managers of devices, CPUs and memory

@@ -71,13 +71,6 @@ func reportedSpecs() []KindSpec {
 			Harm: "keeps the snapshot, and the shim that waits for it; thousands of them slow down every mount",
 		},
 		{
-			Kind: SandboxDirectory, GoneFrom: ofSandbox,
-			ReportOnly: "containerd removes it when it starts",
-			What: "a sandbox's directory of containerd's CRI plugin, `io.containerd.grpc.v1.cri/sandboxes/<id>` below " +
-				"its root or state, with `shm` mounted",
-			Harm: "memory, as long as something is in its shm",
-		},
-		{
 			Kind: Snapshot, FromRuntime: true, GoneFrom: ofSandbox,
 			ReportOnly: "containerd's garbage collection removes it, unless a label or a lease of another client keeps it",
 			What:       "an active snapshot of containerd in the namespace `k8s.io`: the writable layer of a container",

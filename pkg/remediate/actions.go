@@ -21,6 +21,7 @@ func Actions() []Action {
 		linkAction(),
 		ipamLeaseAction(),
 		leaseAction(),
+		sandboxDirectoryAction(),
 		mountAction(),
 		cgroupAction(),
 		podDirectoryAction(),

@@ -31,6 +31,9 @@ func TestGhostActions(t *testing.T) {
 		{inspect.IPAMLease, []inspect.Assessment{process}, "process 1"},
 		{inspect.IPAMLease, []inspect.Assessment{thing(inspect.CNIAttachment)}, "cni-attachment x"},
 		{inspect.IPAMLease, []inspect.Assessment{thing(inspect.Netns)}, "netns x"},
+		{inspect.SandboxDirectory, []inspect.Assessment{thing(inspect.Mount), dead}, ""},
+		{inspect.SandboxDirectory, []inspect.Assessment{process}, "process 1"},
+		{inspect.SandboxDirectory, []inspect.Assessment{thing(inspect.Shim)}, "shim x"},
 	} {
 		action, _ := actionFor(test.kind)
 		got := action.Needs(thing(test.kind), test.rest, Defaults())

@@ -1,6 +1,7 @@
 package remediate
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -79,8 +80,9 @@ func alive(pid int) bool { return unix.Kill(pid, 0) == nil }
 // a living pod, lost or not, and all other engines' stay. Nothing goes before the configuration, or a person, says so.
 func TestReleaseLostContainers(t *testing.T) {
 	w, c := ghostWorld(t)
+	parentOfLiving := w.podCgroup(w.living) // before what is in it, so that it is removed after it
 	w.sandboxed(c, w.living)
-	kept := c.Ghost(w.living, "container", w.podCgroup(w.living))
+	kept := c.Ghost(w.living, "container", parentOfLiving)
 	keptTask, keptShim := w.processOf(kept)
 	dead := mutatetest.UID(t)
 	parent := w.podCgroup(dead)
@@ -119,19 +121,36 @@ func TestReleaseLostContainers(t *testing.T) {
 	}
 }
 
-// A crash after any step of it, and a release from zero.
+// A crash between any two of its changes, and a release from zero.
 func TestCrashInLostContainer(t *testing.T) {
-	w, c := ghostWorld(t, inspect.ContainerdContainer, inspect.Shim)
-	for at, crashed := 1, true; crashed; at++ {
+	w, c := ghostWorld(t, inspect.ContainerdContainer)
+	for _, point := range []string{"intent: containerd-container", "containerd-container: task ended",
+		"containerd-container: task deleted", "done: containerd-container"} {
 		dead := mutatetest.UID(t)
 		c.Ghost(dead, "container", w.podCgroup(dead))
 		w.proven(dead, inspect.ContainerdContainer)
-		crashed = w.crash(at, inspect.Cgroup, inspect.Process)
+		w.crashAt(point)
 		outcome := w.release()
 		if left := w.left(dead); len(left) > 0 {
-			t.Fatalf("crash at %d: left %q\n%s", at, left, describe(outcome))
+			t.Fatalf("crash at %q: left %q\n%s", point, left, describe(outcome))
 		}
 	}
+}
+
+// crashAt lets a release end at a point.
+func (w *world) crashAt(point string) {
+	w.t.Helper()
+	crash := errors.New("crash")
+	w.faultPoint = func(at string) error {
+		if at == point {
+			return crash
+		}
+		return nil
+	}
+	if _, err := w.runner().Release(w.t.Context(), w.inspect()); !errors.Is(err, crash) {
+		w.t.Fatalf("at %q: %v", point, err)
+	}
+	w.faultPoint = nil
 }
 
 // A shim of which containerd has lost the container goes after the processes below it, and containerd removes its
@@ -177,6 +196,8 @@ func TestReleaseAddressWithoutAttachment(t *testing.T) {
 	before := w.networkCensus()
 	dead := mutatetest.UID(t)
 	_, attached := w.attachPod(dead)
+	w.Host.Paths.CNIConfDir = w.Mkdir(filepath.Join(w.Dir, "net.d")) // by which the network is one of pods
+	w.Write(filepath.Join(w.Host.Paths.CNIConfDir, "10-pods.conflist"), `{"name":"`+attached.Network+`"}`)
 	w.inspect() // this pass has seen whose it is
 	if err := os.Remove(attached.File); err != nil {
 		t.Fatal(err)
@@ -195,4 +216,23 @@ func TestReleaseAddressWithoutAttachment(t *testing.T) {
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Errorf("the node is not as it was: %s", diff)
 	}
+}
+
+// The directory of a sandbox that containerd lost goes with the shared memory on it; that of a living pod stays.
+func TestReleaseSandboxDirectory(t *testing.T) {
+	w, c := ghostWorld(t, inspect.SandboxDirectory)
+	w.sandboxed(c, w.living)
+	sandboxes := filepath.Join(c.Dir, "state/io.containerd.grpc.v1.cri/sandboxes")
+	dead, id := mutatetest.UID(t), mutatetest.Hex(t, 64)
+	before := mutatetest.Snapshot(t, sandboxes)
+	shm := w.Mkdir(filepath.Join(sandboxes, id, "shm"))
+	w.Mount("shm", shm, "tmpfs", 0)
+	w.Cgroups(dead, id) // names the pod
+	w.proven(dead, inspect.SandboxDirectory)
+	w.crashAt("sandbox-directory: unmounted")
+	outcome := w.release()
+	if got := results(outcome)[inspect.SandboxDirectory]; cmp.Diff([]Result{Released}, got) != "" {
+		t.Error(describe(outcome))
+	}
+	unchanged(t, "the directory of the living pod", before, mutatetest.Snapshot(t, sandboxes))
 }
