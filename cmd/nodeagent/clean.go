@@ -47,7 +47,8 @@ release is running.`,
 				return err
 			}
 			if yes {
-				cfg.Remediate.Mode = remediate.On // the person at the keyboard has decided
+				// The person at the keyboard has decided.
+				cfg.Remediate.Mode, cfg.Remediate.Attended = remediate.On, true
 			}
 			if err := onlyKinds(&cfg.Remediate, only); err != nil {
 				return err

@@ -49,8 +49,11 @@ func kindsPage(specs []inspect.KindSpec) string {
 		"| kind | what it is | gone from | what it does | release |\n|---|---|---|---|---|\n")
 	for _, s := range specs {
 		release := "[by the agent](leftovers.md#release)"
-		if s.ReportOnly != "" {
+		switch {
+		case s.ReportOnly != "":
 			release = "reported only: " + s.ReportOnly
+		case s.OptIn:
+			release += ", [once it is opted in](leftovers.md#below-cri)"
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", s.Kind, cell(s.What), strings.Join(s.GoneFrom, ", "),
 			cell(s.Harm), cell(release))

@@ -144,7 +144,7 @@ func readInspection(file string, kinds []inspect.Kind) (inspection, error) {
 		})
 	}
 	settings := remediate.Defaults()
-	settings.Mode = remediate.On
+	settings.Mode, settings.Attended = remediate.On, true
 	for _, cut := range b.Cut {
 		report.Errors = append(report.Errors, inspect.Failure{What: "file", Error: "it was cut: it lacks " + cut})
 	}

@@ -10,7 +10,6 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -100,12 +99,8 @@ func (d *Mutator) sandboxGone(ctx context.Context, c *client.Client, id string) 
 			return err
 		}},
 	} {
-		switch err := ask.get(); {
-		case err == nil:
-			return fmt.Errorf("%s: %w", ask.what, ErrBusy)
-		case !errdefs.IsNotFound(err) && !errdefs.IsNotFound(errgrpc.ToNative(err)):
-			// CRI answers with a status of gRPC
-			return fmt.Errorf("whether %s: %w", ask.what, err)
+		if err := mustBeMissing(ask.what, ask.get()); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -62,3 +62,13 @@ func listContainers(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
 func containerState(state cri.ContainerState) string {
 	return strings.TrimPrefix(state.String(), "CONTAINER_")
 }
+
+// containerdContainerSpec is of the containers below CRI. Their lister is in pkg/inspect/reportonly.
+func containerdContainerSpec() KindSpec {
+	return KindSpec{
+		Kind: ContainerdContainer, FromRuntime: true, GoneFrom: []string{Runtime}, OptIn: true,
+		What: "a container of containerd in the namespace `k8s.io` that CRI made and does not list, with its task",
+		Harm: "kubelet cannot see, stop or remove it: its process may run beside the new copy of its pod, and its " +
+			"name and snapshot stay taken",
+	}
+}

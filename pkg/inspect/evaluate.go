@@ -67,14 +67,15 @@ func suspicious(o *Object, inventory *Inventory, first finding.Timestamp) bool {
 }
 
 // orphanAges returns the pods that have objects here while no witness that answered knows them, and for how long the
-// oldest of these objects has been seen. What is only reported may stay for ever, and does not count.
+// oldest of these objects has been seen. What is only reported, or has to be opted in, may stay for ever, and does not
+// count: where a witness is wrong about living pods, they have objects of other kinds too.
 func (e *evaluation) orphanAges(objects []Object) map[string]time.Duration {
 	ages := make(map[string]time.Duration)
 	for i := range objects {
 		o := &objects[i]
 		first := e.history.sighting(o, e.now).First
 		if suspicious(o, e.inventory, first) && !e.inventory.apiserverAnswer(o, first).confirms() &&
-			e.specs[o.Kind].ReportOnly == "" {
+			e.specs[o.Kind].ReportOnly == "" && !e.specs[o.Kind].OptIn {
 			ages[o.Pod.UID] = max(ages[o.Pod.UID], e.now.Since(first))
 		}
 	}

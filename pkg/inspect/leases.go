@@ -28,6 +28,15 @@ func leaseSpec() KindSpec {
 	}
 }
 
+// ipamLeaseSpec is of the addresses that host-local gave. Their lister is in pkg/inspect/reportonly.
+func ipamLeaseSpec() KindSpec {
+	return KindSpec{
+		Kind: IPAMLease, GoneFrom: ofSandbox, OptIn: true,
+		What: "the lease of an address by host-local, `/var/lib/cni/networks/<network>/<address>`",
+		Harm: "an address that is never given back: after enough of them no pod gets one",
+	}
+}
+
 // listLeases lists containerd's leases in the namespace k8s.io. The CRI plugin creates one for each sandbox before
 // anything else, with the sandbox's ID, without labels and without expiry, and deletes it when it removes the sandbox
 // (internal/cri/server/sandbox_run.go): one that a crash left behind stays forever.

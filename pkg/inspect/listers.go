@@ -15,7 +15,7 @@ type Lister func(ctx context.Context, scan *hostscan.Scan) ([]Object, error)
 
 // KindSpec is all that is said about a kind of object. A new kind that is released is a file with its lister and its
 // spec, and a line in Specs. One that is only reported is an entry of reportedSpecs, and a file in pkg/inspect/reportonly
-// with its lister.
+// with its lister. (A few that were only reported at first have their listers there still.)
 type KindSpec struct {
 	Kind
 	List Lister // nil where pkg/inspect/reportonly has it
@@ -25,6 +25,8 @@ type KindSpec struct {
 	// GoneFrom names the witnesses that must not know the object's sandbox or container either (Runtime, Containerd),
 	// besides the apiserver and kubelet, which must not know its pod.
 	GoneFrom []string
+	// OptIn marks the kinds that the daemon releases only where the configuration names them: see remediate.Settings.
+	OptIn bool
 	// ReportOnly says why the agent never releases objects of this kind; empty where pkg/remediate has an action. Such
 	// objects are evaluated as all others are. They stop no release, and do not count as orphaned pods.
 	ReportOnly string
@@ -51,9 +53,9 @@ var ofSandbox = []string{Runtime, Containerd}
 // Specs lists all kinds, in the order in which leftovers of one pod are released.
 func Specs() []KindSpec {
 	return append([]KindSpec{
-		sandboxSpec(), containerSpec(), processSpec(),
-		attachmentSpec(), netnsSpec(), linkSpec(), leaseSpec(),
-		mountSpec(), cgroupSpec(), podDirectorySpec(),
+		sandboxSpec(), containerSpec(), containerdContainerSpec(), processSpec(), shimSpec(),
+		attachmentSpec(), netnsSpec(), linkSpec(), ipamLeaseSpec(), leaseSpec(),
+		sandboxDirectorySpec(), mountSpec(), cgroupSpec(), podDirectorySpec(),
 	}, reportedSpecs()...)
 }
 
@@ -81,6 +83,9 @@ func specOf(kind Kind) KindSpec {
 
 // ReportOnly returns why objects of a kind are never released; empty where pkg/remediate has an action.
 func (k Kind) ReportOnly() string { return specOf(k).ReportOnly }
+
+// OptIn reports whether the daemon releases objects of a kind only where the configuration names it.
+func (k Kind) OptIn() bool { return specOf(k).OptIn }
 
 // Releasable returns the report without the kinds that are only reported, and without the errors of their listers.
 func (r Report) Releasable() Report {

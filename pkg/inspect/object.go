@@ -14,35 +14,35 @@ type Kind string
 
 // The kinds, in the order in which leftovers of one pod are released.
 const (
-	Sandbox       Kind = "sandbox"        // CRI pod sandbox
-	Container     Kind = "container"      // CRI container
-	Process       Kind = "process"        // process in a pod's cgroup
-	CNIAttachment Kind = "cni-attachment" // cached result of a CNI ADD (libcni cacheV1)
-	Netns         Kind = "netns"          // network namespace that a CRI runtime keeps mounted
-	Link          Kind = "link"           // host end of a pod's veth
-	Lease         Kind = "lease"          // containerd's lease of a sandbox
-	Mount         Kind = "mount"          // mount below a kubelet pod directory
-	Cgroup        Kind = "cgroup"         // pod cgroup or one below it, per hierarchy
-	PodDirectory  Kind = "pod-directory"  // <kubelet root>/pods/<uid>
-	PodLogs       Kind = "pod-logs"       // <pod logs>/<namespace>_<name>_<uid>
-
+	Sandbox             Kind = "sandbox"              // CRI pod sandbox
+	Container           Kind = "container"            // CRI container
 	ContainerdContainer Kind = "containerd-container" // containerd's container in k8s.io that CRI does not list
-	Task                Kind = "task"                 // containerd's task in k8s.io
+	Process             Kind = "process"              // process in a pod's cgroup
 	Shim                Kind = "shim"                 // process of a shim: containerd's in k8s.io, CRI-O's conmon
-	Rootfs              Kind = "rootfs"               // bundle of a container, with its root filesystem
-	SandboxDirectory    Kind = "sandbox-directory"    // of containerd's CRI plugin, below its root or state
-	Snapshot            Kind = "snapshot"             // active snapshot of containerd in k8s.io
+	CNIAttachment       Kind = "cni-attachment"       // cached result of a CNI ADD (libcni cacheV1)
+	Netns               Kind = "netns"                // network namespace that a CRI runtime keeps mounted
+	Link                Kind = "link"                 // host end of a pod's veth
 	IPAMLease           Kind = "ipam-lease"           // <CNI networks>/<network>/<IP>, of host-local
-	PortMapping         Kind = "port-mapping"         // rule of CNI's portmap plugin in nf_tables
-	DeviceAllocation    Kind = "device-allocation"    // pod in a checkpoint of kubelet's managers of devices, CPUs and memory
-	BlockDevice         Kind = "block-device"         // loop device or encrypted mapping that a volume is made of
-	SystemdUnit         Kind = "systemd-unit"         // systemd's unit of a pod, a container or a mount that is gone
-	PluginSocket        Kind = "plugin-socket"        // socket of a plugin of kubelet on which nobody listens
-	LogLink             Kind = "log-link"             // <directory of pod logs>/../containers/<pod>_<namespace>_<container>-<ID>.log
-	VolumeAttachment    Kind = "volume-attachment"    // volume that the Node's status has as attached
-	StorageSession      Kind = "storage-session"      // iSCSI session or NVMe over TCP controller of a volume
-	SharedMemory        Kind = "shared-memory"        // segment of System V shared memory in the node's IPC namespace
-	StagedVolume        Kind = "staged-volume"        // <kubelet root>/plugins/kubernetes.io/csi/<driver>/<sha256>
+	Lease               Kind = "lease"                // containerd's lease of a sandbox
+	SandboxDirectory    Kind = "sandbox-directory"    // of containerd's CRI plugin, below its root or state
+	Mount               Kind = "mount"                // mount below a kubelet pod directory
+	Cgroup              Kind = "cgroup"               // pod cgroup or one below it, per hierarchy
+	PodDirectory        Kind = "pod-directory"        // <kubelet root>/pods/<uid>
+	PodLogs             Kind = "pod-logs"             // <pod logs>/<namespace>_<name>_<uid>
+
+	Task             Kind = "task"              // containerd's task in k8s.io
+	Rootfs           Kind = "rootfs"            // bundle of a container, with its root filesystem
+	Snapshot         Kind = "snapshot"          // active snapshot of containerd in k8s.io
+	PortMapping      Kind = "port-mapping"      // rule of CNI's portmap plugin in nf_tables
+	DeviceAllocation Kind = "device-allocation" // pod in a checkpoint of kubelet's managers of devices, CPUs and memory
+	BlockDevice      Kind = "block-device"      // loop device or encrypted mapping that a volume is made of
+	SystemdUnit      Kind = "systemd-unit"      // systemd's unit of a pod, a container or a mount that is gone
+	PluginSocket     Kind = "plugin-socket"     // socket of a plugin of kubelet on which nobody listens
+	LogLink          Kind = "log-link"          // <directory of pod logs>/../containers/<pod>_<namespace>_<container>-<ID>.log
+	VolumeAttachment Kind = "volume-attachment" // volume that the Node's status has as attached
+	StorageSession   Kind = "storage-session"   // iSCSI session or NVMe over TCP controller of a volume
+	SharedMemory     Kind = "shared-memory"     // segment of System V shared memory in the node's IPC namespace
+	StagedVolume     Kind = "staged-volume"     // <kubelet root>/plugins/kubernetes.io/csi/<driver>/<sha256>
 )
 
 // Pod names the pod that an object belongs to, as far as the object itself shows it. UID is kubelet's: for a static pod

@@ -72,3 +72,13 @@ func explainProcess(h *host.Host, o *Object) {
 		o.Facts["waitsIn"] = channel
 	}
 }
+
+// shimSpec is of the processes that containers run below. Their lister is in pkg/inspect/reportonly.
+func shimSpec() KindSpec {
+	return KindSpec{
+		Kind: Shim, GoneFrom: ofSandbox, OptIn: true,
+		What: "a shim of the runtime: `containerd-shim` in the namespace `k8s.io`, or CRI-O's `conmon`, which is only " +
+			"reported",
+		Harm: "keeps memory, a PID, a bundle and often a whole container that the scheduler counts as free",
+	}
+}

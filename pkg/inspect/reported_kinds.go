@@ -58,23 +58,10 @@ func reportedSpecs() []KindSpec {
 			Harm: "memory and processor time of systemd, and alarms about failed units",
 		},
 		{
-			Kind: ContainerdContainer, FromRuntime: true, GoneFrom: []string{Runtime},
-			ReportOnly: "what it still holds (a process, a mount, a snapshot) has to be looked at first",
-			What:       "a container of containerd in the namespace `k8s.io` that CRI made and does not list",
-			Harm: "kubelet cannot see, stop or remove it: its process may run beside the new copy of its pod, and its " +
-				"name and snapshot stay taken",
-		},
-		{
 			Kind: Task, FromRuntime: true, GoneFrom: ofSandbox,
-			ReportOnly: "what keeps it from ending (a holder of its root filesystem, a process in state D) goes first",
+			ReportOnly: "containerd deletes it with its container (containerd-container) or, where it has lost that, after its shim",
 			What:       "a task of containerd in the namespace `k8s.io`, running or stopped",
 			Harm:       "keeps the shim, the bundle and the root filesystem; a running one keeps the whole container",
-		},
-		{
-			Kind: Shim, GoneFrom: ofSandbox,
-			ReportOnly: "to end it while a container runs below it would leave that to nobody",
-			What:       "a shim of the runtime: `containerd-shim` in the namespace `k8s.io`, or CRI-O's `conmon`",
-			Harm:       "keeps memory, a PID, a bundle and often a whole container that the scheduler counts as free",
 		},
 		{
 			Kind: Rootfs, GoneFrom: ofSandbox,
@@ -84,23 +71,10 @@ func reportedSpecs() []KindSpec {
 			Harm: "keeps the snapshot, and the shim that waits for it; thousands of them slow down every mount",
 		},
 		{
-			Kind: SandboxDirectory, GoneFrom: ofSandbox,
-			ReportOnly: "containerd removes it when it starts",
-			What: "a sandbox's directory of containerd's CRI plugin, `io.containerd.grpc.v1.cri/sandboxes/<id>` below " +
-				"its root or state, with `shm` mounted",
-			Harm: "memory, as long as something is in its shm",
-		},
-		{
 			Kind: Snapshot, FromRuntime: true, GoneFrom: ofSandbox,
 			ReportOnly: "containerd's garbage collection removes it, unless a label or a lease of another client keeps it",
 			What:       "an active snapshot of containerd in the namespace `k8s.io`: the writable layer of a container",
 			Harm:       "disk space",
-		},
-		{
-			Kind: IPAMLease, GoneFrom: ofSandbox,
-			ReportOnly: "a CNI DEL gives the address back: see cni-attachment; without a cached result there is none to run",
-			What:       "the lease of an address by host-local, `/var/lib/cni/networks/<network>/<address>`",
-			Harm:       "an address that is never given back: after enough of them no pod gets one",
 		},
 		{
 			Kind: PortMapping, GoneFrom: ofSandbox,

@@ -32,6 +32,29 @@ func TestIDsThatTheRuntimeKnows(t *testing.T) {
 	}
 }
 
+// What has to be opted in does not keep the agent awake while nothing can be released, and is no orphaned pod: it may
+// stay for ever. A release may follow what is proven.
+func TestOptedInIsQuiet(t *testing.T) {
+	o := Assessment{Object: Object{Kind: Shim}, FirstSeen: at(time.Minute)}
+	next := History{"shim/x": {}}
+	for verdict, want := range map[Verdict]bool{Candidate: true, Unowned: true, Leftover: false, Unknown: false} {
+		o.Verdict = verdict
+		if got := quiet(Report{At: at(2 * time.Hour), Objects: []Assessment{o}}, next); got != want {
+			t.Errorf("%s: %t", verdict, got)
+		}
+	}
+	lost := Object{Kind: ContainerdContainer, ID: "x", Pod: Pod{UID: dead}, ContainerID: sandbox,
+		Identity: Identity{"inode": "7"}}
+	for kind, want := range map[Kind]int{ContainerdContainer: 0, Task: 0, Mount: 1} {
+		lost.Kind = kind
+		inventory := healthy()
+		e := evaluation{specs: map[Kind]KindSpec{kind: specOf(kind)}, inventory: &inventory, now: hour}
+		if got := e.orphanAges([]Object{lost}); len(got) != want {
+			t.Errorf("%s: %v", kind, got)
+		}
+	}
+}
+
 // A candidate that is only reported does not keep the agent awake for ever.
 func TestLastingCandidateIsQuiet(t *testing.T) {
 	o := Assessment{Object: Object{Kind: Task}, Verdict: Candidate, FirstSeen: at(time.Minute)}

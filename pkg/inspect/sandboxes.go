@@ -80,3 +80,13 @@ func Facts(pairs ...string) map[string]string {
 	}
 	return made
 }
+
+// sandboxDirectorySpec is of what containerd keeps of a sandbox on the disk. The lister is in pkg/inspect/reportonly.
+func sandboxDirectorySpec() KindSpec {
+	return KindSpec{
+		Kind: SandboxDirectory, GoneFrom: ofSandbox, OptIn: true,
+		What: "a sandbox's directory of containerd's CRI plugin, `io.containerd.grpc.v1.cri/sandboxes/<id>` below its root " +
+			"or state, with `shm` mounted",
+		Harm: "memory, as long as something is in its shm",
+	}
+}

@@ -51,14 +51,15 @@ func (r *rest) after(report Report, next History, kinds []Kind) {
 
 // quiet reports whether nothing of a pass has to be looked at again: every object is a living pod's or foreign, or is
 // only reported, and proven or waiting for something that lasts; everything could be read, and nothing else has to be
-// remembered.
+// remembered. What has to be opted in is as the latter until it is proven: a release may follow.
 func quiet(report Report, next History) bool {
 	// The task of a container that containerd has and CRI lost stays a candidate as long as that container.
 	const settledAfter = time.Hour
 	settled := 0
 	for _, o := range report.Suspicious().Objects {
 		waits := o.Verdict == Candidate && report.At.Since(o.FirstSeen) > settledAfter
-		if o.Kind.ReportOnly() == "" || o.Verdict != Leftover && o.Verdict != Unowned && !waits {
+		lasts := waits || o.Verdict == Unowned
+		if !(o.Kind.ReportOnly() != "" && (lasts || o.Verdict == Leftover) || o.Kind.OptIn() && lasts) {
 			return false
 		}
 		settled++

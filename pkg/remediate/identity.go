@@ -98,3 +98,26 @@ func unsigned(o inspect.Assessment, key string) (uint64, error) {
 	}
 	return n, nil
 }
+
+func runtimeContainerOf(o inspect.Assessment) (mutate.RuntimeContainer, error) {
+	created, err := integer(o, "created")
+	return mutate.RuntimeContainer{ID: o.Identity["id"], CreatedAt: created, UID: o.Pod.UID}, err
+}
+
+func shimOf(o inspect.Assessment) (mutate.Shim, error) {
+	pid, err := integer(o, "pid")
+	if err != nil {
+		return mutate.Shim{}, err
+	}
+	start, err := unsigned(o, "startTime")
+	return mutate.Shim{PID: int(pid), StartTime: start, ID: o.ContainerID}, err
+}
+
+func addressLeaseOf(o inspect.Assessment) (mutate.AddressLease, error) {
+	file, err := fileOf(o)
+	if err != nil {
+		return mutate.AddressLease{}, err
+	}
+	modified, err := integer(o, "modified")
+	return mutate.AddressLease{File: o.ID, ID: file, Modified: modified, ContainerID: o.SandboxID}, err
+}

@@ -25,6 +25,8 @@ type Settings struct {
 	// Off switches everything off; otherwise it applies to kinds that are not in Kinds.
 	Mode  Mode                  `yaml:"mode"`
 	Kinds map[inspect.Kind]Mode `yaml:"kinds"` // by kind
+	// Attended says that a person asks for the release now: then Mode applies to the kinds that are opted in, too.
+	Attended bool `yaml:"-"`
 
 	PodsPerHour int      `yaml:"podsPerHour"` // budget: pods that are released in any hour
 	OptOut      []string `yaml:"optOut"`      // namespaces whose pods are never touched
@@ -99,13 +101,17 @@ func Defaults() Settings {
 	}
 }
 
-// ModeOf returns how far the action on a kind may go.
+// ModeOf returns how far the action on a kind may go. The daemon releases a kind that is opted in only where Kinds names
+// it: until then it is planned and reported.
 func (s Settings) ModeOf(kind inspect.Kind) Mode {
 	if s.Mode != DryRun && s.Mode != On {
 		return Off
 	}
 	if mode, ok := s.Kinds[kind]; ok {
 		return mode
+	}
+	if kind.OptIn() && !s.Attended {
+		return DryRun
 	}
 	return s.Mode
 }

@@ -26,15 +26,19 @@ func listIPAMLeases(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, e
 	if err != nil || len(networks) == 0 {
 		return nil, err
 	}
-	ours, err := podNetworks(scan)
-	failures := []error{err}
+	ours, unknown := podNetworks(scan)
+	var failures []error
 	var objects []inspect.Object
 	for _, network := range networks {
 		leases, err := cni.Leases(scan.Host, path.Join(dir, network.Name))
 		failures = append(failures, err)
 		for _, lease := range leases {
 			o := leaseObject(network.Name, lease)
-			if o.Foreign == "" && !ours[network.Name] {
+			switch {
+			case o.Foreign != "" || ours[network.Name]:
+			case unknown != nil: // this is no error of the whole inspection: releases of others go on
+				o.Doubt = fmt.Sprintf("whether network %s is one of pods is not known: %v", strconv.Quote(network.Name), unknown)
+			default:
 				o.Foreign = fmt.Sprintf("network %s is not one of pods: no pod is attached to it, and the runtime does "+
 					"not use it", strconv.Quote(network.Name))
 			}

@@ -25,7 +25,7 @@ func realFolders() systemFolders {
 const maxCoreDumps = 500
 
 // coreDumps are those in systemd-coredump's folder that are old enough, the oldest first.
-func (v volume) coreDumps(ctx context.Context) (source, error) {
+func (v fullDisk) coreDumps(ctx context.Context) (source, error) {
 	folder, files, err := v.tools.Mutator.ListFolder(ctx, v.tools.folders.coreDumps)
 	if err != nil {
 		return source{}, err
@@ -55,7 +55,7 @@ func (v volume) coreDumps(ctx context.Context) (source, error) {
 }
 
 // notMounted refuses a folder of which a part is mounted elsewhere: a pod may be reading from it.
-func (v volume) notMounted(ctx context.Context, folder string) error {
+func (v fullDisk) notMounted(ctx context.Context, folder string) error {
 	at, err := mount.MountedFrom(ctx, v.tools.Host, folder)
 	if err != nil {
 		return fmt.Errorf("whether a part of it is mounted elsewhere: %w", err)
@@ -74,7 +74,7 @@ func sumOf(files []mutate.FolderFile) (sum freed) {
 }
 
 // journal is what of this machine's archived journal files lies above the floor, and is needed.
-func (v volume) journal(ctx context.Context, need uint64) (source, error) {
+func (v fullDisk) journal(ctx context.Context, need uint64) (source, error) {
 	if need == 0 {
 		return source{note: "few files, and space is not short"}, nil
 	}
@@ -108,7 +108,7 @@ func (v volume) journal(ctx context.Context, need uint64) (source, error) {
 
 // journalFiles counts the files of a journal: those that journald has closed, system@ID-SEQ-TIME.journal and what a crash
 // left, and the others.
-func (v volume) journalFiles(ctx context.Context, name string) (folder mutate.Folder, archived, active freed, err error) {
+func (v fullDisk) journalFiles(ctx context.Context, name string) (folder mutate.Folder, archived, active freed, err error) {
 	folder, files, err := v.tools.Mutator.ListFolder(ctx, name)
 	for _, f := range files {
 		sum := &active
@@ -121,7 +121,7 @@ func (v volume) journalFiles(ctx context.Context, name string) (folder mutate.Fo
 }
 
 // quarantine is what the hourly sweep would remove.
-func (v volume) quarantine(ctx context.Context) (source, error) {
+func (v fullDisk) quarantine(ctx context.Context) (source, error) {
 	o := remediate.Options{Settings: v.tools.Releases, Host: v.tools.Host, Mutator: v.tools.Mutator, Log: v.tools.Log,
 		StateDir: v.tools.StateDir}
 	expired := func(ctx context.Context) (sum freed, err error) {

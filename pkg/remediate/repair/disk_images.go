@@ -59,7 +59,7 @@ func (w *imageWatch) observe(now finding.Timestamp, unused []*kubecri.Image, age
 }
 
 // images are those that nothing uses or names, are not pinned and old enough, if they lie on the filesystem.
-func (v volume) images(ctx context.Context) (source, error) {
+func (v fullDisk) images(ctx context.Context) (source, error) {
 	if v.tools.Host.Runtime.Images == nil {
 		return source{}, hosterr.ErrNotConfigured
 	}
@@ -100,7 +100,7 @@ func (v volume) images(ctx context.Context) (source, error) {
 
 // oldImages returns those of unused that were observed so for age, in the order of their removal, and for how long the
 // first was.
-func (v volume) oldImages(ctx context.Context, unused []*kubecri.Image, age time.Duration) (old []*kubecri.Image,
+func (v fullDisk) oldImages(ctx context.Context, unused []*kubecri.Image, age time.Duration) (old []*kubecri.Image,
 	longest time.Duration) {
 	ages := v.tools.images.observe(v.tools.Host.Clock(), unused, age)
 	old = slices.DeleteFunc(slices.Clone(unused), func(i *kubecri.Image) bool { return ages[i.GetId()] < age })
@@ -116,7 +116,7 @@ func (v volume) oldImages(ctx context.Context, unused []*kubecri.Image, age time
 }
 
 // removeImage asks once more who uses or names images, and has the runtime remove one.
-func (v volume) removeImage(ctx context.Context, image *kubecri.Image) (uint64, error) {
+func (v fullDisk) removeImage(ctx context.Context, image *kubecri.Image) (uint64, error) {
 	unused, err := v.unusedImages(ctx)
 	if err != nil {
 		return 0, err
@@ -128,7 +128,7 @@ func (v volume) removeImage(ctx context.Context, image *kubecri.Image) (uint64, 
 }
 
 // imageAge is how long an image must have been unused: at least what kubelet gives it.
-func (v volume) imageAge() time.Duration {
+func (v fullDisk) imageAge() time.Duration {
 	kubelets, err := discover.ReadKubeletEviction(v.tools.Host)
 	if err != nil {
 		kubelets.ImageMinimumGCAge = unknownImageAge
@@ -137,7 +137,7 @@ func (v volume) imageAge() time.Duration {
 }
 
 // unusedImages returns the images that are not pinned, and that no container, pod or sandbox is of.
-func (v volume) unusedImages(ctx context.Context) ([]*kubecri.Image, error) {
+func (v fullDisk) unusedImages(ctx context.Context) ([]*kubecri.Image, error) {
 	h := v.tools.Host
 	all, err := h.Runtime.Images(ctx)
 	if err != nil {
@@ -178,7 +178,7 @@ func (v volume) unusedImages(ctx context.Context) ([]*kubecri.Image, error) {
 
 // sandboxImages returns what sandboxes are made of. Without it no pod could start, and older runtimes do not pin it: one
 // must be known, or pinned.
-func (v volume) sandboxImages(ctx context.Context, pinned bool) ([]string, error) {
+func (v fullDisk) sandboxImages(ctx context.Context, pinned bool) ([]string, error) {
 	all, err := v.tools.Host.Runtime.Sandboxes(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("sandboxes: %w", err)
@@ -205,7 +205,7 @@ func (v volume) sandboxImages(ctx context.Context, pinned bool) ([]string, error
 
 // podImages returns the images that the pods of this node name, also for a container that has not started, and as a
 // volume.
-func (v volume) podImages(ctx context.Context) (names []string, err error) {
+func (v fullDisk) podImages(ctx context.Context) (names []string, err error) {
 	var pods []corev1.Pod
 	err = hosterr.ErrNotConfigured
 	// kubelet's own identity may not ask kubelet
@@ -240,7 +240,7 @@ func imagesOfPod(spec corev1.PodSpec) (names []string) {
 
 // pulled returns when containerd last pulled an image; of other runtimes, and of those that containerd does not tell
 // of, the zero time, so that they come first.
-func (v volume) pulled(ctx context.Context) func(*kubecri.Image) time.Time {
+func (v fullDisk) pulled(ctx context.Context) func(*kubecri.Image) time.Time {
 	at := map[string]time.Time{}
 	if ask := v.tools.Host.Containerd.Images; ask != nil {
 		records, err := ask(ctx)

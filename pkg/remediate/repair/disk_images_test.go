@@ -184,7 +184,7 @@ func TestOrderOfImages(t *testing.T) {
 		n.look(t, 0)
 		use("")
 		n.look(t, 2*time.Minute)
-		v, err := volumeOf(n.r.tools, n.believed.Finding)
+		v, err := fullDiskOf(n.r.tools, n.believed.Finding)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -63,8 +63,8 @@ func freeDiskSpace() Action {
 	}
 }
 
-// volume is the filesystem of a finding.
-type volume struct {
+// fullDisk is the filesystem of a finding.
+type fullDisk struct {
 	tools  Tools
 	table  []mount.Mount
 	device string // major:minor
@@ -119,7 +119,7 @@ func (r room) String() string {
 }
 
 func lookAtSpace(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
-	v, err := volumeOf(t, f)
+	v, err := fullDiskOf(t, f)
 	if err != nil {
 		return Job{}, err
 	}
@@ -157,31 +157,31 @@ func lookAtSpace(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
 	}, nil
 }
 
-// volumeOf finds the filesystem of a finding in the mount table.
-func volumeOf(t Tools, f finding.Finding) (volume, error) {
+// fullDiskOf finds the filesystem of a finding in the mount table.
+func fullDiskOf(t Tools, f finding.Finding) (fullDisk, error) {
 	name := f.Subject.Name // of disk-space: a mount point
 	if f.Check == "evictions" {
 		name = f.Facts["path"]
 	}
 	if !path.IsAbs(name) {
-		return volume{}, fmt.Errorf("which filesystem it is: %q is no path", name)
+		return fullDisk{}, fmt.Errorf("which filesystem it is: %q is no path", name)
 	}
 	table, err := mount.Table(t.Host)
 	if err != nil {
-		return volume{}, err
+		return fullDisk{}, err
 	}
-	v := volume{tools: t, table: table, path: name}
+	v := fullDisk{tools: t, table: table, path: name}
 	if v.device, err = v.deviceOf(name); err != nil {
-		return volume{}, err
+		return fullDisk{}, err
 	}
 	if device := f.Facts["device"]; device != "" && device != v.device {
-		return volume{}, refuse("another filesystem is mounted on %s, or covers it: %s instead of %s", name, v.device, device)
+		return fullDisk{}, refuse("another filesystem is mounted on %s, or covers it: %s instead of %s", name, v.device, device)
 	}
 	return v, nil
 }
 
 // deviceOf returns the device of the filesystem that a path leads to.
-func (v volume) deviceOf(name string) (string, error) {
+func (v fullDisk) deviceOf(name string) (string, error) {
 	resolved, err := mount.Real(v.tools.Host, name)
 	if err != nil {
 		return "", err
@@ -194,7 +194,7 @@ func (v volume) deviceOf(name string) (string, error) {
 }
 
 // room asks how much is free now.
-func (v volume) room(ctx context.Context) (room, error) {
+func (v fullDisk) room(ctx context.Context) (room, error) {
 	name := v.path
 	if v.tools.Host.Paths.InitPID > 1 {
 		name = path.Join("/proc", strconv.Itoa(v.tools.Host.Paths.InitPID), "root", name)
@@ -211,7 +211,7 @@ func (v volume) room(ctx context.Context) (room, error) {
 
 // sources returns those that have something on the filesystem, and why others have not. need is the number of bytes
 // that are missing.
-func (v volume) sources(ctx context.Context, need uint64) (all []source, notes []string, err error) {
+func (v fullDisk) sources(ctx context.Context, need uint64) (all []source, notes []string, err error) {
 	s := v.tools.Settings.DiskSpace
 	for _, one := range []struct {
 		name string
@@ -254,7 +254,7 @@ func (v volume) sources(ctx context.Context, need uint64) (all []source, notes [
 }
 
 // free removes from one source after the other until enough is free, and says what came of it.
-func (v volume) free(ctx context.Context, before room, sources []source) (string, error) {
+func (v fullDisk) free(ctx context.Context, before room, sources []source) (string, error) {
 	last, stopped := before, ""
 	enough := func(ctx context.Context) (bool, error) {
 		if stopped = v.tools.Stopped(); stopped != "" {

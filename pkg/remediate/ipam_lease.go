@@ -1,0 +1,58 @@
+package remediate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// ipamLeaseAction gives back addresses that host-local still holds for a sandbox whose attachment is gone. Where CNI's
+// cache still has that, its DEL frees them (attachmentAction). Leases of other plugins are no objects: only their owners
+// can read their books.
+func ipamLeaseAction() Action {
+	return Action{
+		Kind: inspect.IPAMLease, Order: 63,
+		Summary: "DEL of host-local itself, which takes its lock, for a sandbox whose attachment is gone",
+		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
+			does := fmt.Sprintf("have host-local free address %s of network %s, which it holds for sandbox %s",
+				o.Facts["address"], o.Facts["network"], shortID(o.SandboxID))
+			if o.Facts["malformed"] != "" {
+				return does, "its content is malformed: " + o.Facts["malformed"]
+			}
+			return does, ""
+		},
+		Needs: func(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
+			before := []inspect.Kind{inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process,
+				inspect.CNIAttachment, inspect.Netns, inspect.Link}
+			for _, other := range rest {
+				if slices.Contains(before, other.Kind) && !isDead(other) {
+					return fmt.Sprintf("the %s %s of its pod still exists", other.Kind, shortID(other.ID))
+				}
+			}
+			return ""
+		},
+		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
+			lease, err := addressLeaseOf(o)
+			if err != nil {
+				return err
+			}
+			return t.Mutator.FreeAddress(ctx, lease)
+		},
+		Verify: addressFree,
+	}
+}
+
+// addressFree reports whether host-local no longer holds an address for the sandbox: there is no lease of it, or it is
+// another sandbox's by now.
+func addressFree(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+	held, err := t.Mutator.LeasesHeld(path.Dir(o.ID), o.SandboxID, o.Facts["interface"])
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	return err == nil && !slices.Contains(held, path.Base(o.ID)), err
+}

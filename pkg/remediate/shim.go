@@ -1,0 +1,50 @@
+package remediate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// shimAction ends shims that containerd has lost, when nothing is below them any more. containerd notices that a shim has
+// ended, and removes its bundle and the mount of the root filesystem itself.
+func shimAction() Action {
+	return Action{
+		Kind: inspect.Shim, Order: 35,
+		Summary: "SIGTERM to a shim without processes below it, after the grace SIGKILL, each through a pidfd",
+		Plan: func(o inspect.Assessment, s Settings) (string, string) {
+			does := fmt.Sprintf("end shim %s when nothing is below it: SIGTERM, after %s SIGKILL", o.ID, s.ProcessGrace)
+			if o.Facts["command"] == "conmon" {
+				return does, "it is CRI-O's, which has no API to lose it"
+			}
+			return does, ""
+		},
+		Needs: func(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
+			before := []inspect.Kind{inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process}
+			for _, other := range rest {
+				if slices.Contains(before, other.Kind) && !isDead(other) {
+					return fmt.Sprintf("the %s %s of its pod still exists", other.Kind, shortID(other.ID))
+				}
+			}
+			return ""
+		},
+		// Whether anything is below it is asked right before each signal: what the inspection saw may be a minute old.
+		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
+			shim, err := shimOf(o)
+			if err != nil {
+				return err
+			}
+			return t.Mutator.EndShim(ctx, shim, t.Settings.ProcessGrace)
+		},
+		Verify: func(_ context.Context, t Tools, o inspect.Assessment) (bool, error) {
+			shim, err := shimOf(o)
+			if err != nil {
+				return false, err
+			}
+			return t.Mutator.Ended(mutate.Process{PID: shim.PID, StartTime: shim.StartTime})
+		},
+	}
+}
