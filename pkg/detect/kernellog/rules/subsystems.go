@@ -86,11 +86,12 @@ func networkDriverRules() []Rule {
 		Summary: "the driver of a network card reports that an operation failed",
 		Advice: "`ethtool -i IFACE` names driver and firmware, `ethtool -S IFACE` counts errors; `dmesg` around the line has " +
 			"the cause; once at a change of settings: that setting was refused. Again: update both, reseat or replace the card.",
-		Literals: atStart(nics, qlogic), Words: trouble(),
+		Literals: atStart(nics, qlogic),
+		Words:    append(trouble(), "not cleared", "hang ", "Reset adapter", "still in reset"),
 		Patterns: []string{
-			`^(?P<driver>` + oneOf(nics) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,60})?: `,
-			`^(?P<driver>` + oneOf(nics) + `): (?P<subject2>` + netdev + `): `,
 			`^(?:bnx2x: )?\[(?:bnx2x|qed|qede)_\w+:\d+\((?P<subject3>[^)]{1,31})\)\]`,
+			`^(?P<driver>` + oneOf(nics) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,60})?: `,
+			`^(?P<driver>` + oneOf(nics) + `): (?:(?P<subject2>` + netdev + `): )?`,
 		},
 		Unless: append(harmless(), "disabled on Tx", "reset tx rate", "try with current", "Link up", "loopback", "VPD", "ink Up", "ink up", "NIC Link is", "promiscuous", "Flow Control", "ASPM", "LED",
 			"ethtool: ", "MSI", "hwmon", "is disabled", "DCB", "PTP", "nvalid MAC", "address invalid",
@@ -139,7 +140,7 @@ func storageDriverRules() []Rule {
 		Summary: "the driver of a storage controller reports that an operation failed",
 		Advice: "`lsscsi -H` names the controller, `dmesg` around the line the disks behind it; the vendor's tool (`storcli64 /call " +
 			"show`, `ssacli ctrl all show`, `sas3ircu LIST`) its state; cables, power, then firmware and driver.",
-		Literals: atStart(hbas, hosts), Words: trouble(),
+		Literals: atStart(hbas, hosts), Words: append(trouble(), "log_info(0x3"),
 		Patterns: []string{
 			`^(?P<driver>` + oneOf(hbas) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: `,
 			`^(?P<driver>` + oneOf(hbas) + `) \[(?P<subject2>[\w.:-]{3,40})\]-[0-9a-f]+:(?:\d+: )?`,

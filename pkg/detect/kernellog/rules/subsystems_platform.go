@@ -155,8 +155,8 @@ func platformRules() []Rule {
 		Advice: "`lspci -vv -s ADDRESS` names the device, `dmesg` around the line the cause; nothing on a server but a sound or wireless card is " +
 			"without use: firmware, driver, then replacement.",
 		Literals: []string{"timed out", "timeout", "time-out", "ailed to reset", "ailed to init", "ailed to start", "ailed to load", "ailed to power", "ailed to recover", "ailed to probe",
-			"reset failed", "not respond", "no response", "atal", "FATAL", "hung", "dead", "died", "nrecoverable", "nternal error", "ardware error", "iving up", "crash", "parity"},
-		Patterns: []string{`^(?P<driver>[a-z][\w-]{1,30}) (?P<subject>` + pciAddress + `)(?: [^:]{1,40})?: .*(?:timed out|time-?out|[Ff]ailed to (?:reset|init|start|load|power|recover|probe)|reset failed|not respond|no response|[Ff]atal|FATAL|hung|dead|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`},
+			"reset failed", "efused to change power", "not respond", "no response", "atal", "FATAL", "hung", "dead", "died", "nrecoverable", "nternal error", "ardware error", "iving up", "crash", "parity"},
+		Patterns: []string{`^(?P<driver>[a-z][\w-]{1,30}) (?P<subject>` + pciAddress + `)(?: [^:]{1,40})?: .*(?:timed out|time-?out|[Ff]ailed to (?:reset|init|start|load|power|recover|probe)|reset failed|[Rr]efused to change power state|not respond|no response|[Ff]atal|FATAL|hung|dead|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`},
 		Unless: append(append(harmless(), "reset tx rate", "resume", "Link up", "Heartbeat Counter", "parity init", "loopback", "lockup_timeout",
 			"soft recovered", "fallback", "disabled on Tx", "dead0", "deadbeef"), atStart([]string{"snd", "iwl", "ath", "rtw", "rtl", "brcm", "b43", "mt7", "wl", "thunderbolt", "mei",
 			"intel-lpss", "i915", "nouveau", "uvc", "bt", "pci", "parport", "sdhci", "rtsx", "tpm",
