@@ -111,7 +111,7 @@ func BenchmarkNewMatcher(b *testing.B) {
 
 // TestWords: a line begins with a literal of its rule, has one of its words and none of those that excuse it.
 func TestWords(t *testing.T) {
-	m, err := NewMatcher([]rules.Rule{{ID: "x", Reason: "X", Domain: rules.Network, Severity: finding.Warning, Summary: "x",
+	m, err := NewMatcher([]rules.Rule{{ID: "x", Reason: "Xy", Domain: rules.Network, Severity: finding.Warning, Summary: "x",
 		Literals: []string{"\nice"}, Words: []string{"failed"}, Unless: []string{"on purpose"}, Patterns: []string{`^ice \S+: `},
 		Kind: rules.NodeKind}})
 	if err != nil {
