@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -46,7 +47,11 @@ func extract(t *tree, file string, texts map[string]string, family *family) (all
 		if !ok {
 			continue
 		}
-		text, ok := s.format(arguments(source[at[1]:]))
+		args := arguments(source[at[1]:])
+		if family.errors && !isError(source[at[2]:at[3]], args) {
+			continue
+		}
+		text, ok := s.format(args)
 		if !ok {
 			continue
 		}
@@ -61,6 +66,16 @@ func extract(t *tree, file string, texts map[string]string, family *family) (all
 		all = append(all, printed{file, format})
 	}
 	return all
+}
+
+var (
+	errorPrinter = regexp.MustCompile(`(?i)(?:^|_)(?:emerg|alert|crit|err|error|panic|fatal)(?:_|$)|^DM(?:EMERG|ALERT|CRIT|ERR)`)
+	errorLevel   = regexp.MustCompile(`\bKERN_(?:EMERG|ALERT|CRIT|ERR)\b`)
+)
+
+// isError reports whether a call prints at the level of errors, by the printer's name or the level among its arguments.
+func isError(printer string, args []string) bool {
+	return errorPrinter.MatchString(printer) || slices.ContainsFunc(args, errorLevel.MatchString)
 }
 
 // readDefinitions reads what pr_fmt and dev_fmt are.

@@ -17,6 +17,8 @@ type family struct {
 	words string
 	// except leaves out formats that match words and are none of the family's business. Not case-sensitive.
 	except string
+	// errors leaves out what is printed below the level of errors.
+	errors bool
 	// printers are what only these files print with, as in the list of all printers.
 	printers map[string]string
 	// driver is the name of the driver where it is not that of the module.

@@ -10,6 +10,7 @@ import (
 type automaton struct {
 	class     [256]uint16 // bytes that no literal contains share class 0
 	next      []uint16    // a row for each state: the class of the byte gives the next state
+	start     uint16      // the state at the beginning of a text, as if a line break came before
 	accepting uint16      // states from here on end a literal
 	found     []set       // of the accepting states
 	classes   uint32
@@ -19,7 +20,7 @@ type automaton struct {
 const maxStates = 1<<16 - 1
 
 // set is a set of rules, by their position in the table; recoveries follow the rules.
-type set [4]uint64
+type set [5]uint64
 
 const setSize = len(set{}) * 64
 
@@ -30,6 +31,7 @@ func (s *set) join(other *set) {
 	s[1] |= other[1]
 	s[2] |= other[2]
 	s[3] |= other[3]
+	s[4] |= other[4]
 }
 func (s *set) empty() bool         { return *s == set{} }
 func (s *set) union(o set) (u set) { u = *s; u.join(&o); return u }
@@ -135,6 +137,7 @@ func tabulate(trie []node, order []int, texts []string) *automaton {
 			row[a.class[b]] = number[child]
 		}
 	}
+	a.start = a.next[a.class['\n']]
 	return a
 }
 
@@ -143,7 +146,7 @@ func (a *automaton) row(state uint16) []uint16 { return a.next[uint32(state)*a.c
 
 // find returns the owners of all literals that occur in text.
 func (a *automaton) find(text []byte) (found set) {
-	state := uint16(0)
+	state := a.start
 	next, class := a.next, &a.class
 	for _, b := range text {
 		state = next[uint32(state)*a.classes+uint32(class[b])]

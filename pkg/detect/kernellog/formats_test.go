@@ -80,7 +80,7 @@ func TestFormatsAreSmall(t *testing.T) {
 		}
 		total += info.Size()
 	}
-	if total > 512<<10 {
+	if total > 768<<10 {
 		t.Errorf("%d bytes of formats: select fewer", total)
 	}
 }

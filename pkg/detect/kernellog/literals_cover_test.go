@@ -80,7 +80,7 @@ func TestLiteralsLetPass(t *testing.T) {
 			for _, s := range samples(re) {
 				passes := false
 				for _, l := range literals {
-					passes = passes || strings.Contains(s, l[:min(len(l), maxLiteral)])
+					passes = passes || strings.Contains("\n"+s, l[:min(len(l), maxLiteral)])
 				}
 				if !passes {
 					t.Errorf("%s: no literal of the %s in %q", rule.ID, kind, s)

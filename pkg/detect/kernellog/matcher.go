@@ -39,6 +39,8 @@ type compiled struct {
 	Recovery bool
 	Patterns []*pattern
 	exclude  *pattern
+	words    int // stands for the rule's Words in the set of what was found; 0 without them
+	unless   int // the same for Unless
 }
 
 // Hit is the match of one text.
@@ -54,11 +56,13 @@ type Hit struct {
 func NewMatcher(rules []rules.Rule) (*Matcher, error) {
 	m := &Matcher{}
 	literals := map[string]set{}
-	own := func(texts []string) {
+	own := func(texts []string, owner int) {
 		for _, text := range texts {
 			text = text[:min(len(text), maxLiteral)]
 			owners := literals[text]
-			owners.add(len(m.Rules) - 1)
+			if owner < setSize { // else the table is refused below
+				owners.add(owner)
+			}
 			literals[text] = owners
 		}
 	}
@@ -74,7 +78,7 @@ func NewMatcher(rules []rules.Rule) (*Matcher, error) {
 			return nil, err
 		}
 		m.Rules = append(m.Rules, c)
-		own(rule.Literals)
+		own(rule.Literals, len(m.Rules)-1)
 	}
 	for i := range rules {
 		if rules[i].Recovery.Pattern == "" {
@@ -85,10 +89,23 @@ func NewMatcher(rules []rules.Rule) (*Matcher, error) {
 			return nil, fmt.Errorf("rule %s: recovery: %w", rules[i].ID, err)
 		}
 		m.Rules = append(m.Rules, compiled{Rule: &rules[i], Recovery: true, Patterns: []*pattern{p}})
-		own(rules[i].Recovery.Literals)
+		own(rules[i].Recovery.Literals, len(m.Rules)-1)
 	}
-	if len(m.Rules) > setSize {
-		return nil, fmt.Errorf("%d rules and recoveries: at most %d are possible", len(m.Rules), setSize)
+	used := len(m.Rules)
+	for i := range rules {
+		if len(rules[i].Words) > 0 {
+			m.Rules[i].words = used
+			own(rules[i].Words, used)
+			used++
+		}
+		if len(rules[i].Unless) > 0 {
+			m.Rules[i].unless = used
+			own(rules[i].Unless, used)
+			used++
+		}
+	}
+	if used > setSize {
+		return nil, fmt.Errorf("%d rules, recoveries and lists of words: at most %d are possible", used, setSize)
 	}
 	var err error
 	m.auto, err = newAutomaton(literals)
@@ -135,7 +152,8 @@ func (m *Matcher) MatchOf(speaker rules.Emitter, text []byte) (Hit, bool) {
 			continue
 		}
 		c := &m.Rules[i]
-		if !c.Rule.EmittedBy(speaker) {
+		if c.words > 0 && !candidates.has(c.words) || c.unless > 0 && candidates.has(c.unless) ||
+			!c.Rule.EmittedBy(speaker) {
 			continue
 		}
 		// before the patterns: a line without a literal costs no copy

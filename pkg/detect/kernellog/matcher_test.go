@@ -108,3 +108,19 @@ func BenchmarkNewMatcher(b *testing.B) {
 		}
 	}
 }
+
+// TestWords: a line begins with a literal of its rule, has one of its words and none of those that excuse it.
+func TestWords(t *testing.T) {
+	m, err := NewMatcher([]rules.Rule{{ID: "x", Reason: "Xy", Domain: rules.Network, Severity: finding.Warning, Summary: "x",
+		Literals: []string{"\nice"}, Words: []string{"failed"}, Unless: []string{"on purpose"}, Patterns: []string{`^ice \S+: `},
+		Kind: rules.NodeKind}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]bool{"ice eth0: reset failed": true, "ice eth0: reset": false,
+		"ice eth0: reset failed on purpose": false, "device eth0: ice eth0: reset failed": false} {
+		if _, ok := m.Match([]byte(line)); ok != want {
+			t.Errorf("%v: %s", ok, line)
+		}
+	}
+}

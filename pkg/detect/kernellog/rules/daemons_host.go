@@ -54,9 +54,9 @@ func deviceDaemonRules() []Rule {
 			"is old?",
 		Summary: "the health of a disk can no longer be read: it hangs, or it was removed",
 		Literals: []string{"failed to read SMART", "open() ", "Read SMART Self-Test Log Failed",
-			"Read SMART Error Log Failed", "Read NVMe SMART"},
+			"Read SMART Error Log Failed", "Read NVMe SMART", "Bad IEC (SMART) mode"},
 		Patterns: []string{disk +
-			`(?:failed to read SMART |open\(\) (?:of \S+ device )?failed: |Read SMART (?:Self-Test|Error) Log Failed|Read NVMe SMART\S* (?:information|log)\S* failed)`},
+			`(?:failed to read SMART |open\(\) (?:of \S+ device )?failed: |Read SMART (?:Self-Test|Error) Log Failed|Read NVMe SMART\S* (?:information|log)\S* failed|Bad IEC \(SMART\) mode page)`},
 		Kind: "device", Expiry: hour, ConfirmedBy: "disk-health",
 	}, {
 		ID: "multipathd-no-path", Reason: "MultipathNoPath", Domain: Storage, Severity: finding.Warning,
@@ -95,11 +95,11 @@ func deviceDaemonRules() []Rule {
 		Advice: "`iscsiadm -m session -P3`; does the portal's port 3260 answer? `iscsiadm -m node -T TARGET " +
 			"--login`.",
 		Summary: "the connection to an iSCSI disk was lost",
-		Literals: []string{"Kernel reported iSCSI connection ", "cannot make connection to ", "onnect to ", "ogin ",
+		Literals: []string{"Kernel reported iSCSI connection ", "cannot make connection to ", "cannot make a connect", "onnect to ", "ogin ",
 			"can't bind conn", "can't start conn", "can't create conn", "can't set operational parameter",
 			"Received iferror -"},
 		Patterns: []string{`^(?:iscsid: )?Kernel reported iSCSI connection (?P<subject>\d+:\d+) error \(`,
-			`^(?:iscsid: )?cannot make connection to (?P<subject2>\S{1,128}):`,
+			`^(?:iscsid: )?cannot make (?:a )?connection to (?P<subject2>\S{1,128}):`,
 			`^(?:iscsid: )?connect to (?P<subject>\S{1,128}) failed \(`,
 			`^(?:iscsid: )?(?:conn \d+ login rejected|Login I/O error, failed to|login failed)`,
 			`^(?:iscsid: )?can't (?:(?:bind|start|create) conn(?:ection)?|set operational parameter \d+ for connection) (?P<subject>\d+:\d+)`,

@@ -41,8 +41,14 @@ type Rule struct {
 	Summary  string // what a line of this rule means, for users
 	Advice   string // what to do next, with the command; plain text, commands in backquotes
 
-	// Literals are the pre-filter: a line is only compared with the patterns when it contains one of them.
+	// Literals are the pre-filter: a line is only compared with the patterns when it contains one of them. One that
+	// begins with a line break must be what the line begins with.
 	Literals []string
+	// Words are a condition beside the patterns: a line must contain one of them. None: no condition.
+	Words []string
+	// Unless are words of lines that are no fault although the rest applies; with many of them, they cost less than
+	// Exclude.
+	Unless []string
 	// Patterns are RE2; one of them must match from the very beginning of the kernel's text. The subject is what the
 	// group "subject" matched, or "subject2"; the other named groups become facts. A group "cgroup" that lies in a pod
 	// makes the pod the subject.
@@ -81,6 +87,9 @@ type Rule struct {
 	// the line only wakes it. Empty where the line is the only evidence.
 	ConfirmedBy string
 }
+
+// maxWord is how long a word may be: it is searched for as a whole, a literal by its beginning.
+const maxWord = 20
 
 // Rate is a number of matches within a time.
 type Rate struct {
@@ -121,6 +130,8 @@ func (r Rule) Problem() error {
 		return fmt.Errorf("rule %s: patterns and literals must be set", r.ID)
 	case r.Escalate.Count > 0 && !r.EscalateSeverity.Valid():
 		return fmt.Errorf("rule %s: unknown severity of Escalate: %q", r.ID, r.EscalateSeverity)
+	case slices.ContainsFunc(slices.Concat(r.Words, r.Unless), func(word string) bool { return len(word) < 3 || len(word) > maxWord }):
+		return fmt.Errorf("rule %s: each of its words must have 3 to %d bytes", r.ID, maxWord)
 	case r.Continuation && r.Report == "":
 		return fmt.Errorf("rule %s: a continuation needs a report", r.ID)
 	}

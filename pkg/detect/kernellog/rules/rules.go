@@ -48,5 +48,6 @@ func Kernel() []Rule {
 		gpuRules(),
 		deviceRules(),
 		limitRules(),
+		subsystemRules(), // what no rule of one fault knows
 	)
 }
