@@ -17,7 +17,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
 )
 
@@ -31,6 +31,7 @@ type serveOptions struct {
 	listen            string
 	tlsCert, tlsKey   string
 	clusters          string
+	replicas          string
 	keep              time.Duration
 	keepBytes         int64
 	alive             time.Duration
@@ -53,6 +54,8 @@ directory, made at the first start. It listens on another address only with TLS.
 	flags.StringVar(&s.tlsKey, "tls-key", "", "file with its key")
 	flags.StringVar(&s.clusters, "clusters", "", "file with the clusters that vouch for nodes and readers, and whose "+
 		"nodes are watched; see docs/event-center.md")
+	flags.StringVar(&s.replicas, "replicas", "", "file with the replicas of this center, which keep the journal together "+
+		"in NATS JetStream; see docs/event-center.md")
 	flags.DurationVar(&s.keep, "keep", 30*24*time.Hour, "how long events are kept, by whole days; 0: for ever")
 	flags.Int64Var(&s.keepBytes, "keep-bytes", 0, "size of the journal from which the oldest days are dropped; 0: any")
 	flags.DurationVar(&s.alive, "alive", time.Minute, "after how long without an event agents say that they are alive")
@@ -99,12 +102,44 @@ func (s *serveOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	center, err := eventcenter.Open(ctx, eventcenter.Options{Dir: dir, Log: log,
-		Keep: sqlite.Limits{Age: s.keep, Bytes: s.keepBytes}})
+	listener, address, err := s.listenAt(clusters)
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.serve(ctx, center, clusters), center.Close())
+	gate := newGate()
+	server := &http.Server{Handler: gate, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	defer server.Close() //nolint:errcheck // it is shut down, or has failed
+	replica, err := s.openReplica(dir, log, gate)
+	if err != nil {
+		return err
+	}
+	defer replica.close()
+	center, err := eventcenter.Open(ctx, eventcenter.Options{Dir: dir, Log: log,
+		Keep: journal.Limits{Age: s.keep, Bytes: s.keepBytes}, Replicated: replica.journal()})
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // stopped while it waited for the other replicas
+		}
+		return err
+	}
+	w := &work{serveOptions: s, center: center, clusters: clusters, replica: replica, gate: gate, server: server,
+		failed: failed, address: address}
+	return errors.Join(w.serve(ctx), center.Close())
+}
+
+// work is what a center does that is open.
+type work struct {
+	*serveOptions
+	center   *eventcenter.Center
+	clusters *clusters
+	replica  *replica
+	gate     *gate
+	server   *http.Server
+	failed   chan error // of the server
+	address  string
 }
 
 // listenAt opens the listener and returns its address as a URL.
@@ -126,41 +161,36 @@ func (s *serveOptions) listenAt(clusters *clusters) (listener net.Listener, addr
 }
 
 // serve answers until ctx ends, then lets requests end.
-func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, clusters *clusters) error {
-	listener, address, err := s.listenAt(clusters)
-	if err != nil {
-		return err
-	}
+func (s *work) serve(ctx context.Context) error {
+	center, clusters := s.center, s.clusters
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	sessions := pages.NewSessions(s.secured, time.Now)
-	server := &http.Server{
-		Handler: api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.loopback,
-			Authenticate: sessions.Authenticate(clusters.identity.Authenticate), Authorizer: clusters.identity,
-			Alive: s.alive, Stopping: ctx.Done(), SignIn: sessions.Code,
-			Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions,
-				Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version}),
-			Health: func() api.Health { return api.Health(center.Journal.Health()) }}),
-		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(center.Log.Handler(), slog.LevelDebug),
-	}
-	if err := os.WriteFile(filepath.Join(center.Dir, addressFile), []byte(address+"\n"), 0o600); err != nil {
+	s.replica.adopt(center)
+	s.gate.open(api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.loopback,
+		Authenticate: sessions.Authenticate(clusters.identity.Authenticate), Authorizer: clusters.identity,
+		Alive: s.alive, Stopping: ctx.Done(), SignIn: sessions.Code,
+		Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions,
+			Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version}),
+		Health: center.Journal.Health, Ready: s.replica.ready, Heard: s.replica.heard()}))
+	if err := os.WriteFile(filepath.Join(center.Dir, addressFile), []byte(s.address+"\n"), 0o600); err != nil {
 		center.Log.Error("the address is not written for other verbs: they need --server", "err", err)
 	}
 	fmt.Fprintf(os.Stderr, "eventcenter: listening on %s; its token is in %s; \"eventcenter login\" opens the pages\n",
-		address, plain(filepath.Join(center.Dir, "token")))
+		s.address, plain(filepath.Join(center.Dir, "token")))
 	var upkeep sync.WaitGroup
 	upkeep.Go(func() { _ = center.Run(ctx) }) // logs what fails
-	upkeep.Go(func() { clusters.run(ctx, center, s.alive) })
+	upkeep.Go(func() { clusters.run(ctx) })
+	upkeep.Go(func() {
+		s.replica.run(ctx, func(ctx context.Context, append appender) { clusters.judge(ctx, center, append, s.alive) })
+	})
 	defer upkeep.Wait()
 	defer cancel()
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
 	select {
-	case err = <-failed:
+	case err := <-s.failed:
 		return err
 	case <-ctx.Done():
-		return shutdown(ctx, server)
+		return shutdown(ctx, s.server)
 	}
 }
 

@@ -213,8 +213,10 @@ func (s *Store) attempt(ctx context.Context, group []*request) (done bool, deriv
 		if err != nil {
 			return false, nil, err
 		}
-		ack, err := s.js.Publish(ctx, subject, data, jetstream.WithExpectLastSequence(s.at.Sequence),
-			jetstream.WithExpectStream(Stream))
+		limited, cancel := context.WithTimeout(ctx, publishLimit)
+		ack, err := s.js.Publish(limited, subject, data, jetstream.WithExpectLastSequence(s.at.Sequence),
+			jetstream.WithExpectStream(Stream), jetstream.WithRetryAttempts(0))
+		cancel()
 		if wrongLast(err) || err == nil && ack.Sequence != s.at.Sequence+1 { // another replica was faster
 			before := s.at.Sequence
 			derived, err = s.catchUp(ctx)

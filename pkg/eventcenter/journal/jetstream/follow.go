@@ -105,9 +105,7 @@ func (s *Store) watch(ctx context.Context) {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
 	for {
-		limited, cancel := context.WithTimeout(ctx, publishLimit)
-		info, err := s.stream.Info(limited)
-		cancel()
+		info, err := s.info(ctx)
 		if err == nil {
 			s.know(ctx, info)
 		} else if ctx.Err() == nil {

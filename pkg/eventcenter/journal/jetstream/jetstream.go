@@ -138,10 +138,7 @@ func Config(replicas int, id string) jetstream.StreamConfig {
 // find returns the stream's UUID; where there is no stream it is made.
 func (s *Store) find(ctx context.Context, waiting func(error)) (string, error) {
 	for {
-		stream, err := s.js.Stream(ctx, Stream)
-		if errors.Is(err, jetstream.ErrStreamNotFound) {
-			stream, err = s.js.CreateStream(ctx, Config(s.Replicas, newUUID()))
-		}
+		stream, err := s.findOrMake(ctx)
 		if err == nil {
 			meta := stream.CachedInfo().Config.Metadata
 			if err = checkConfig(stream.CachedInfo().Config, s.Replicas); err != nil {
@@ -162,6 +159,23 @@ func (s *Store) find(ctx context.Context, waiting func(error)) (string, error) {
 		case <-time.After(retryEvery):
 		}
 	}
+}
+
+// findOrMake is one attempt. A request that no leader has heard is never answered.
+func (s *Store) findOrMake(ctx context.Context) (jetstream.Stream, error) {
+	limited, cancel := context.WithTimeout(ctx, publishLimit)
+	defer cancel()
+	stream, err := s.js.Stream(limited, Stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		stream, err = s.js.CreateStream(limited, Config(s.Replicas, newUUID()))
+	}
+	return stream, err
+}
+
+func (s *Store) info(ctx context.Context) (*jetstream.StreamInfo, error) {
+	limited, cancel := context.WithTimeout(ctx, publishLimit)
+	defer cancel()
+	return s.stream.Info(limited)
 }
 
 // checkConfig refuses a stream that does not keep what the center promises.
@@ -206,7 +220,7 @@ func (s *Store) openCopy(ctx context.Context, id string) (*sqlite.Store, error) 
 // fill brings the copy to where the stream is now.
 func (s *Store) fill(ctx context.Context, waiting func(error)) error {
 	for {
-		info, err := s.stream.Info(ctx)
+		info, err := s.info(ctx)
 		for err == nil && s.at.Sequence < info.State.LastSeq {
 			waiting(fmt.Errorf("the copy of the journal is %d messages behind", info.State.LastSeq-s.at.Sequence))
 			_, err = s.catchUp(ctx)

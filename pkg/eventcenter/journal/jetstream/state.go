@@ -120,7 +120,7 @@ func (s *Store) Trim(ctx context.Context, upTo uint64) error {
 
 // purge drops the messages whose events all have offsets up to one.
 func (s *Store) purge(ctx context.Context, upTo uint64) error {
-	info, err := s.stream.Info(ctx)
+	info, err := s.info(ctx)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster/clustertest"
+)
+
+// threeReplicas are processes of their own.
+type threeReplicas struct {
+	t     *testing.T
+	net   *clustertest.Network
+	dirs  [3]string
+	files [3]string
+	all   [3]*process
+}
+
+func startReplicas(t *testing.T) *threeReplicas {
+	t.Helper()
+	r := &threeReplicas{t: t, net: clustertest.New(t)}
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("what the replicas show\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var starting sync.WaitGroup
+	for i := range r.all {
+		r.dirs[i] = t.TempDir()
+		r.files[i] = filepath.Join(t.TempDir(), "replicas.yaml")
+		text := fmt.Sprintf("journal: jetstream\nname: replica-%d\nlisten: %s\nsecretFile: %s\npeers:\n", i,
+			r.net.Listen[i], secret)
+		for j := range r.all {
+			address := r.net.Routes[i][j]
+			if i == j {
+				address = r.net.Listen[i]
+			}
+			text += fmt.Sprintf("  - {name: replica-%d, address: %q}\n", j, address)
+		}
+		if err := os.WriteFile(r.files[i], []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range r.all {
+		starting.Go(func() { r.start(i) })
+	}
+	starting.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	return r
+}
+
+func (r *threeReplicas) start(i int) { r.all[i] = start(r.t, r.dirs[i], "--replicas", r.files[i]) }
+
+// await returns when a replica has as much as another.
+func (r *threeReplicas) await(i int, newest string) {
+	r.t.Helper()
+	for range 6000 {
+		status, body, err := r.all[i].do(http.MethodGet, "/v1/events?limit=1", "", nil)
+		var answer struct{ Newest string }
+		if err == nil && status == http.StatusOK && json.Unmarshal(body, &answer) == nil && len(answer.Newest) >= len(newest) &&
+			answer.Newest >= newest {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.t.Fatalf("replica %d does not get to %s: %s", i, newest, r.all[i].log)
+}
+
+// Of three replicas one is killed after the other, that to which events are sent: what any of them acknowledged is there
+// exactly once, at the same offset on all; and only one of them works at a time.
+func TestReplicasKilled(t *testing.T) {
+	rounds := 3
+	if testing.Short() {
+		rounds = 1
+	}
+	r := startReplicas(t)
+	l := &load{acked: map[string]bool{}}
+	for round := range rounds {
+		victim := round % 3
+		var running sync.WaitGroup
+		running.Go(func() { l.send(r.all[victim]) })
+		l.wait(t, 200)
+		r.all[victim].stop(syscall.SIGKILL)
+		running.Wait()
+		other := r.all[(victim+1)%3]
+		running.Go(func() { l.send(other) })
+		l.wait(t, 200)
+		r.start(victim)
+		l.wait(t, 100)
+		other.stop(syscall.SIGTERM)
+		running.Wait()
+		r.start((victim + 1) % 3)
+	}
+	_, body, err := r.all[0].do(http.MethodGet, "/v1/events?limit=1", "", nil)
+	var answer struct{ Newest string }
+	if err != nil || json.Unmarshal(body, &answer) != nil {
+		t.Fatal(err, string(body))
+	}
+	for i, p := range r.all {
+		r.await(i, answer.Newest)
+		stored := readAll(t, p)
+		for id := range l.acked {
+			if stored[id] != 1 {
+				t.Errorf("replica %d: %s is there %d times", i, id, stored[id])
+			}
+		}
+		t.Logf("replica %d: %d acknowledged, %d stored", i, len(l.acked), len(stored))
+	}
+}
+
+// Without the others a replica lives, is not ready and says why, acknowledges nothing, and asks to come back.
+func TestReplicasAlone(t *testing.T) {
+	r := startReplicas(t)
+	p := r.all[0]
+	if err := p.post(raised("n", 1)); err != nil {
+		t.Fatal(err)
+	}
+	r.all[1].stop(syscall.SIGKILL)
+	r.all[2].stop(syscall.SIGKILL)
+	if err := p.post(raised("n", 2)); err == nil || !strings.Contains(err.Error(), "503") {
+		t.Errorf("sent to one of three: %v", err)
+	}
+	for i := 0; ; i++ {
+		status, body, err := p.do(http.MethodGet, "/readyz", "", nil)
+		if err == nil && status == http.StatusServiceUnavailable && strings.Contains(string(body), "reason") {
+			t.Logf("not ready: %s", body)
+			break
+		}
+		if i == 600 {
+			t.Fatalf("ready without the others: %d %s %v", status, body, err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	for path, want := range map[string]int{"/healthz": http.StatusOK, "/v1/faults": http.StatusOK,
+		"/v1/events": http.StatusOK} {
+		if status, body, err := p.do(http.MethodGet, path, "", nil); err != nil || status != want {
+			t.Errorf("%s: %d %s %v", path, status, body, err)
+		}
+	}
+	r.start(1)
+	for i := 0; ; i++ {
+		err := p.post(raised("n", 2))
+		if err == nil {
+			break
+		}
+		if i == 20 {
+			t.Fatalf("two of three: %v\n%s", err, p.log)
+		}
+	}
+	if stored := readAll(t, p); len(stored) != 2 {
+		t.Errorf("%v", stored)
+	}
+}
