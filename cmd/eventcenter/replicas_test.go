@@ -135,8 +135,8 @@ func TestReplicasAlone(t *testing.T) {
 			t.Logf("not ready: %s", body)
 			break
 		}
-		if i == 600 {
-			t.Fatalf("ready without the others: %d %s %v", status, body, err)
+		if i == 300 {
+			t.Fatalf("ready without the others: %d %s %v\n%s", status, body, err, p.log)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

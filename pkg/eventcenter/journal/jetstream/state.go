@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -83,10 +84,32 @@ func (s *Store) know(ctx context.Context, info *jetstream.StreamInfo) {
 			first = found[0].records[0].Offset
 		}
 	}
-	s.note(ctx, nil)
+	s.note(ctx, majority(info.Cluster))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state.first, s.state.last, s.state.bytes = first, info.State.LastSeq, info.State.Bytes
+}
+
+// majority returns why the stream can take nothing: a leader that is cut off still answers for a while.
+func majority(c *jetstream.ClusterInfo) error {
+	switch {
+	case c == nil:
+		return nil // one server alone
+	case c.Leader == "":
+		return fmt.Errorf("%w: the stream has no leader", journal.ErrUnavailable)
+	}
+	there, away := 1, []string{}
+	for _, peer := range c.Replicas {
+		if peer.Offline || peer.Active > patience/2 {
+			away = append(away, peer.Name)
+		} else {
+			there++
+		}
+	}
+	if 2*there > there+len(away) {
+		return nil
+	}
+	return fmt.Errorf("%w: of %s nothing is heard", journal.ErrUnavailable, strings.Join(away, " and "))
 }
 
 // Expired returns the offset up to which the journal is to be trimmed, 0 where nothing is. The worker goes by the
