@@ -2,6 +2,7 @@ package jetstream
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,11 +36,13 @@ type line struct {
 	Stream   string `json:"stream,omitempty"`
 	Sequence uint64 `json:"sequence,omitempty,string"`
 	Size     int    `json:"size"`
-	// Offset is set where it is not that of the event before plus one: a journal that was taken over has gaps.
-	Offset uint64 `json:"offset,omitempty,string"`
+	// Of a journal that was taken over: the offset, where it is not that of the event before plus one, and when the event
+	// was received, where that is not as of the first.
+	Offset   uint64 `json:"offset,omitempty,string"`
+	Received int64  `json:"received,omitempty"`
 }
 
-// encode makes a message of records, which were all received at the same time. Without any it names the term alone.
+// encode makes a message of records. Without any it names the term alone.
 func encode(records []journal.Record, next, term uint64) ([]byte, error) {
 	h := head{Version: messageVersion, First: next, Term: term, Events: []line{}}
 	size := 0
@@ -48,9 +51,12 @@ func encode(records []journal.Record, next, term uint64) ([]byte, error) {
 			h.First, h.Received = r.Offset, r.Received.UnixMilli()
 		}
 		l := line{r.Source, r.ID, r.Type, r.Cluster, r.Node, r.Severity, r.Check, r.Reason, r.Stream, r.Sequence,
-			len(r.JSON), 0}
+			len(r.JSON), 0, 0}
 		if i > 0 && r.Offset != records[i-1].Offset+1 {
 			l.Offset = r.Offset
+		}
+		if at := r.Received.UnixMilli(); at != h.Received {
+			l.Received = at
 		}
 		h.Events, size = append(h.Events, l), size+len(r.JSON)
 	}
@@ -88,7 +94,7 @@ func decode(data []byte) (records []journal.Record, term uint64, err error) {
 		if l.Size < 0 || l.Size > len(bodies) {
 			return nil, 0, fmt.Errorf("event %d of %d: %d bytes of %d", i+1, len(h.Events), l.Size, len(bodies))
 		}
-		r := journal.Record{Offset: next, Received: time.UnixMilli(h.Received).UTC(), Event: journal.Event{
+		r := journal.Record{Offset: next, Received: time.UnixMilli(cmp.Or(l.Received, h.Received)).UTC(), Event: journal.Event{
 			Source: l.Source, ID: l.ID, Type: l.Type, Cluster: l.Cluster, Node: l.Node, Severity: l.Severity,
 			Check: l.Check, Reason: l.Reason, Stream: l.Stream, Sequence: l.Sequence, JSON: bytes.Clone(bodies[:l.Size])}}
 		records, bodies, next = append(records, r), bodies[l.Size:], next+1

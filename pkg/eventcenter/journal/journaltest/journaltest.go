@@ -99,7 +99,9 @@ func Of(node string, sequence uint64) journal.Event {
 }
 
 // Append appends.
-func Append(t *testing.T, j Journal, events ...journal.Event) journal.Appended {
+func Append(t *testing.T, j interface {
+	Append(ctx context.Context, events []journal.Event) (journal.Appended, error)
+}, events ...journal.Event) journal.Appended {
 	t.Helper()
 	done, err := j.Append(t.Context(), events)
 	if err != nil {
