@@ -21,6 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
 
@@ -51,6 +52,9 @@ func (s *serveOptions) openReplica(dir string, log *slog.Logger, gate *gate) (*r
 	}}
 	if s.replicas == "" {
 		return r, nil
+	}
+	if eventcenter.HasJournal(dir) {
+		return nil, fmt.Errorf("%s: %w", dir, sqlite.ErrOriginal)
 	}
 	settings, node, err := joinReplicas(s.replicas, dir, log)
 	if err != nil {

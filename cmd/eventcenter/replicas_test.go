@@ -26,12 +26,26 @@ type threeReplicas struct {
 
 func startReplicas(t *testing.T) *threeReplicas {
 	t.Helper()
+	r := newReplicas(t)
+	var starting sync.WaitGroup
+	for i := range r.all {
+		starting.Go(func() { r.start(i) })
+	}
+	starting.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	return r
+}
+
+// newReplicas makes their files.
+func newReplicas(t *testing.T) *threeReplicas {
+	t.Helper()
 	r := &threeReplicas{t: t, net: clustertest.New(t)}
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("what the replicas show\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var starting sync.WaitGroup
 	for i := range r.all {
 		r.dirs[i] = t.TempDir()
 		r.files[i] = filepath.Join(t.TempDir(), "replicas.yaml")
@@ -47,13 +61,6 @@ func startReplicas(t *testing.T) *threeReplicas {
 		if err := os.WriteFile(r.files[i], []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-	}
-	for i := range r.all {
-		starting.Go(func() { r.start(i) })
-	}
-	starting.Wait()
-	if t.Failed() {
-		t.FailNow()
 	}
 	return r
 }
@@ -158,5 +165,62 @@ func TestReplicasAlone(t *testing.T) {
 	}
 	if stored := readAll(t, p); len(stored) != 2 {
 		t.Errorf("%v", stored)
+	}
+}
+
+// A center's SQLite journal is taken over by three replicas: what it answered at an offset is there at the same one.
+func TestMigrate(t *testing.T) {
+	r := newReplicas(t)
+	p := start(t, r.dirs[0])
+	for i := range uint64(3) {
+		if err := p.post(raised("n", i+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, code := cli(t, "migrate", "--dir", r.dirs[0], "--replicas", r.files[0]); code != exitCouldNotTell ||
+		!strings.Contains(out, "the center must be stopped") {
+		t.Errorf("while the center runs: %d %s", code, out)
+	}
+	_, before, err := p.do(http.MethodGet, "/v1/events", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.stop(syscall.SIGTERM)
+	if out, err := program(t.Context(), "serve", "--dir", r.dirs[0], "--listen", "127.0.0.1:0", "--replicas",
+		r.files[0]).CombinedOutput(); err == nil || !strings.Contains(string(out), "eventcenter migrate") {
+		t.Errorf("served beside a SQLite journal: %v %s", err, out)
+	}
+	var running sync.WaitGroup
+	for i := range r.all {
+		running.Go(func() {
+			out, err := program(t.Context(), "migrate", "--dir", r.dirs[i], "--replicas", r.files[i]).CombinedOutput()
+			if err != nil || i == 0 && !strings.Contains(string(out), "3 events up to offset 3") {
+				t.Errorf("replica %d: %v\n%s", i, err, out)
+			}
+		})
+	}
+	running.Wait()
+	for i := range r.all {
+		running.Go(func() { r.start(i) })
+	}
+	running.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	for i, p := range r.all {
+		if _, after, err := p.do(http.MethodGet, "/v1/events", "", nil); err != nil || string(after) != string(before) {
+			t.Errorf("replica %d: %v\n%s\nbefore\n%s", i, err, after, before)
+		}
+	}
+	if err := r.all[1].post(raised("n", 3), raised("n", 4)); err != nil {
+		t.Fatal(err)
+	}
+	if stored := readAll(t, r.all[1]); len(stored) != 4 {
+		t.Errorf("%v", stored)
+	}
+	r.all[1].stop(syscall.SIGTERM)
+	if out, err := program(t.Context(), "serve", "--dir", r.dirs[1], "--listen", "127.0.0.1:0").CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), "copy") {
+		t.Errorf("a replica's copy is served alone: %v %s", err, out)
 	}
 }
