@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -13,7 +14,10 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster/clustertest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
+
+var long = flag.Bool("long", false, "run the tests of replicas too that take longer, and more rounds of kills")
 
 // threeReplicas are processes of their own.
 type threeReplicas struct {
@@ -46,11 +50,14 @@ func newReplicas(t *testing.T) *threeReplicas {
 	if err := os.WriteFile(secret, []byte("what the replicas show\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	certificates := t.TempDir()
+	writeCertificate(t, certificates, 1)
 	for i := range r.all {
 		r.dirs[i] = t.TempDir()
 		r.files[i] = filepath.Join(t.TempDir(), "replicas.yaml")
-		text := fmt.Sprintf("journal: jetstream\nname: replica-%d\nlisten: %s\nsecretFile: %s\npeers:\n", i,
-			r.net.Listen[i], secret)
+		text := fmt.Sprintf("journal: jetstream\nname: replica-%d\nlisten: %s\nsecretFile: %s\n"+
+			"tls: {certFile: %[4]s/cert, keyFile: %[4]s/key, caFile: %[4]s/cert}\npeers:\n", i, r.net.Listen[i], secret,
+			certificates)
 		for j := range r.all {
 			address := r.net.Routes[i][j]
 			if i == j {
@@ -85,9 +92,9 @@ func (r *threeReplicas) await(i int, newest string) {
 // Of three replicas one is killed after the other, that to which events are sent: what any of them acknowledged is there
 // exactly once, at the same offset on all; and only one of them works at a time.
 func TestReplicasKilled(t *testing.T) {
-	rounds := 3
-	if testing.Short() {
-		rounds = 1
+	rounds := 1
+	if *long {
+		rounds = 9
 	}
 	r := startReplicas(t)
 	l := &load{acked: map[string]bool{}}
@@ -126,6 +133,7 @@ func TestReplicasKilled(t *testing.T) {
 
 // Without the others a replica lives, is not ready and says why, acknowledges nothing, and asks to come back.
 func TestReplicasAlone(t *testing.T) {
+	need.Flag(t, *long, "-long")
 	r := startReplicas(t)
 	p := r.all[0]
 	if err := p.post(raised("n", 1)); err != nil {
@@ -170,6 +178,7 @@ func TestReplicasAlone(t *testing.T) {
 
 // A center's SQLite journal is taken over by three replicas: what it answered at an offset is there at the same one.
 func TestMigrate(t *testing.T) {
+	need.Flag(t, *long, "-long")
 	r := newReplicas(t)
 	p := start(t, r.dirs[0])
 	for i := range uint64(3) {

@@ -3,6 +3,7 @@ package jetstream_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,7 +19,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
+
+var long = flag.Bool("long", false, "run the test too that cuts the network")
 
 // replicas are three, in one process.
 type replicas struct {
@@ -243,6 +247,7 @@ func TestReplicas(t *testing.T) {
 // A replica that is cut off from the others acknowledges nothing and says why; the others go on; when it is back it has
 // what they have. Two that are cut off from one another acknowledge nothing.
 func TestPartition(t *testing.T) {
+	need.Flag(t, *long, "-long")
 	r := newReplicas(t)
 	apart := r.leader(0)
 	rest := []int{(apart + 1) % 3, (apart + 2) % 3}
