@@ -70,14 +70,22 @@ func (c *clusters) handshake(config *tls.Config) *tls.Config {
 	return config
 }
 
-// run watches the clusters until ctx ends. alive is the interval in which an agent is to say a word.
-func (c *clusters) run(ctx context.Context, center *eventcenter.Center, alive time.Duration) {
+// run watches the clusters until ctx ends.
+func (c *clusters) run(ctx context.Context) {
 	var all sync.WaitGroup
 	all.Go(func() { _ = c.identity.Run(ctx) }) // logs what fails
-	for name, client := range c.clients {
-		w := &silence.Watcher{Name: name, Cluster: watched{client}, Model: center.Model, Append: center.Journal.Append,
-			Interval: alive, Log: c.log}
+	for _, client := range c.clients {
 		all.Go(func() { client.Watch(ctx) })
+	}
+	all.Wait()
+}
+
+// judge finds who is silent until ctx ends. alive is the interval in which an agent is to say a word.
+func (c *clusters) judge(ctx context.Context, center *eventcenter.Center, append appender, alive time.Duration) {
+	var all sync.WaitGroup
+	for name, client := range c.clients {
+		w := &silence.Watcher{Name: name, Cluster: watched{client}, Model: center.Model, Append: append,
+			Interval: alive, Log: c.log}
 		all.Go(func() { _ = w.Run(ctx) })
 	}
 	all.Wait()

@@ -18,8 +18,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
 )
 
@@ -34,6 +33,7 @@ type serveOptions struct {
 	tlsCert, tlsKey   string
 	clusters, oidc    string
 	subscriptions     string
+	replicas          string
 	keep              time.Duration
 	keepBytes         int64
 	timezone          string
@@ -61,6 +61,8 @@ directory, made at the first start. It listens on another address only with TLS.
 		"docs/event-center.md")
 	flags.StringVar(&s.subscriptions, "subscriptions", "", "file with the targets that events may be sent to, and with "+
 		"subscriptions; see docs/event-center.md")
+	flags.StringVar(&s.replicas, "replicas", "", "file with the replicas of this center, which keep the journal together "+
+		"in NATS JetStream; see docs/event-center.md")
 	flags.DurationVar(&s.keep, "keep", 30*24*time.Hour, "how long events are kept, by whole days; 0: for ever")
 	flags.Int64Var(&s.keepBytes, "keep-bytes", 0, "size of the journal from which the oldest days are dropped; 0: any")
 	flags.StringVar(&s.timezone, "timezone", "UTC", "in which the days of reports are, as Europe/Berlin")
@@ -116,16 +118,50 @@ func (s *serveOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	center, err := eventcenter.Open(ctx, eventcenter.Options{Dir: dir, Log: log,
-		Keep: sqlite.Limits{Age: s.keep, Bytes: s.keepBytes}, Location: location})
+	listener, address, err := s.listenAt(clusters)
 	if err != nil {
 		return err
 	}
-	deliveries, store, err := s.openDeliveries(ctx, center, log)
+	gate := newGate()
+	server := &http.Server{Handler: gate, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	defer server.Close() //nolint:errcheck // it is shut down, or has failed
+	replica, err := s.openReplica(dir, log, gate)
+	if err != nil {
+		return err
+	}
+	defer replica.close()
+	center, err := eventcenter.Open(ctx, eventcenter.Options{Dir: dir, Log: log, Location: location,
+		Keep: journal.Limits{Age: s.keep, Bytes: s.keepBytes}, Replicated: replica.journal()})
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // stopped while it waited for the other replicas
+		}
+		return err
+	}
+	deliveries, err := s.openDeliveries(ctx, center, replica)
 	if err != nil {
 		return errors.Join(err, center.Close())
 	}
-	return errors.Join(s.serve(ctx, center, clusters, people, deliveries), store.Close(), center.Close())
+	w := &work{serveOptions: s, center: center, clusters: clusters, people: people, deliveries: deliveries,
+		replica: replica, gate: gate, server: server, failed: failed, address: address}
+	return errors.Join(w.serve(ctx), deliveries.store.Close(), center.Close())
+}
+
+// work is what a center does that is open.
+type work struct {
+	*serveOptions
+	center     *eventcenter.Center
+	clusters   *clusters
+	people     people
+	deliveries *deliveries
+	replica    *replica
+	gate       *gate
+	server     *http.Server
+	failed     chan error // of the server
+	address    string
 }
 
 // listenAt opens the listener and returns its address as a URL.
@@ -147,45 +183,44 @@ func (s *serveOptions) listenAt(clusters *clusters) (listener net.Listener, addr
 }
 
 // serve answers until ctx ends, then lets requests end.
-func (s *serveOptions) serve(ctx context.Context, center *eventcenter.Center, clusters *clusters, people people,
-	deliveries *deliver.Manager) error {
-	listener, address, err := s.listenAt(clusters)
-	if err != nil {
-		return err
-	}
+func (s *work) serve(ctx context.Context) error {
+	center, clusters := s.center, s.clusters
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	sessions := pages.NewSessions(s.secured, time.Now)
-	authenticate := sessions.Authenticate(people.authenticate(clusters.identity.Authenticate))
-	server := &http.Server{
-		Handler: api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.loopback,
-			Authenticate: authenticate, Authorizer: clusters.identity,
-			Alive: s.alive, Stopping: ctx.Done(), SignIn: sessions.Code, Deliveries: deliveries, Reports: center.Reports,
-			Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions,
-				Provider: people.signIn(), Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version,
-				Deliveries: deliveries, Reports: center.Reports}),
-			Health: func() api.Health { return api.Health(center.Journal.Health()) }}),
-		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(center.Log.Handler(), slog.LevelDebug),
-	}
-	if err := os.WriteFile(filepath.Join(center.Dir, addressFile), []byte(address+"\n"), 0o600); err != nil {
+	authenticate := sessions.Authenticate(s.people.authenticate(clusters.identity.Authenticate))
+	s.replica.adopt(center)
+	s.gate.open(api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.loopback,
+		Authenticate: authenticate, Authorizer: clusters.identity,
+		Alive: s.alive, Stopping: ctx.Done(), SignIn: sessions.Code,
+		Deliveries: s.deliveries.manager.Load, Reports: center.Reports,
+		Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions,
+			Provider: s.people.signIn(), Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version,
+			Deliveries: s.deliveries.manager.Load, Reports: center.Reports}),
+		Health: center.Journal.Health, Ready: s.replica.ready, Heard: s.replica.heard()}))
+	if err := os.WriteFile(filepath.Join(center.Dir, addressFile), []byte(s.address+"\n"), 0o600); err != nil {
 		center.Log.Error("the address is not written for other verbs: they need --server", "err", err)
 	}
 	fmt.Fprintf(os.Stderr, "eventcenter: listening on %s; its token is in %s; \"eventcenter login\" opens the pages\n",
-		address, plain(filepath.Join(center.Dir, "token")))
+		s.address, plain(filepath.Join(center.Dir, "token")))
 	var upkeep sync.WaitGroup
-	upkeep.Go(func() { _ = center.Run(ctx) })     // logs what fails
-	upkeep.Go(func() { _ = deliveries.Run(ctx) }) // logs what fails
-	upkeep.Go(func() { clusters.run(ctx, center, s.alive) })
+	upkeep.Go(func() { _ = center.Run(ctx) }) // logs what fails
+	upkeep.Go(func() { clusters.run(ctx) })
+	upkeep.Go(func() {
+		s.replica.run(ctx, func(ctx context.Context, append appender) {
+			var all sync.WaitGroup
+			all.Go(func() { clusters.judge(ctx, center, append, s.alive) })
+			all.Go(func() { s.deliveries.run(ctx) })
+			all.Wait()
+		})
+	})
 	defer upkeep.Wait()
 	defer cancel()
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
 	select {
-	case err = <-failed:
+	case err := <-s.failed:
 		return err
 	case <-ctx.Done():
-		return shutdown(ctx, server)
+		return shutdown(ctx, s.server)
 	}
 }
 

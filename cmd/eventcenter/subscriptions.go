@@ -7,48 +7,87 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/control/kv"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// openDeliveries reads the settings, and opens what was registered. Without settings nothing is delivered.
-func (s *serveOptions) openDeliveries(ctx context.Context, center *eventcenter.Center, log *slog.Logger) (*deliver.Manager,
-	control.Store, error) {
-	var settings deliver.Settings
+// deliveries are the webhooks that this center, or the replica of it that works, sends events to.
+type deliveries struct {
+	deliver.Config
+	store   control.Store
+	manager atomic.Pointer[deliver.Manager] // nil while another replica works
+}
+
+// openDeliveries reads the settings. The only center opens what was registered; a replica does when it is the worker.
+// Without settings nothing is delivered.
+func (s *serveOptions) openDeliveries(ctx context.Context, center *eventcenter.Center, r *replica) (*deliveries, error) {
+	d := &deliveries{Config: deliver.Config{Journal: center.Journal, Log: center.Log, Version: Version}}
 	if s.subscriptions != "" {
 		f, err := os.Open(s.subscriptions)
 		if err != nil {
-			return nil, nil, fmt.Errorf("--subscriptions: %w", err)
+			return nil, fmt.Errorf("--subscriptions: %w", err)
 		}
 		defer f.Close()
-		if settings, err = deliver.Read(f); err != nil {
-			return nil, nil, fmt.Errorf("--subscriptions %s: %w", s.subscriptions, err)
+		if d.Settings, err = deliver.Read(f); err != nil {
+			return nil, fmt.Errorf("--subscriptions %s: %w", s.subscriptions, err)
 		}
 	}
-	store, err := sqlite.Open(ctx, filepath.Join(center.Dir, eventcenter.ControlFile))
-	if err != nil {
-		return nil, nil, err
+	var err error
+	if r.node != nil {
+		d.store, err = kv.Open(r.node.Conn, cluster.Peers)
+		d.Store = d.store
+		return d, err
 	}
-	manager, err := deliver.Open(ctx, deliver.Config{Settings: settings, Journal: center.Journal, Store: store, Log: log,
-		Version: Version})
-	if err != nil {
-		return nil, nil, errors.Join(err, store.Close())
+	if d.store, err = sqlite.Open(ctx, filepath.Join(center.Dir, eventcenter.ControlFile)); err != nil {
+		return nil, err
 	}
-	return manager, store, nil
+	d.Store = d.store
+	if err := d.open(ctx); err != nil {
+		return nil, errors.Join(err, d.store.Close())
+	}
+	return d, nil
+}
+
+func (d *deliveries) open(ctx context.Context) error {
+	manager, err := deliver.Open(ctx, d.Config)
+	if err == nil {
+		d.manager.Store(manager)
+	}
+	return err
+}
+
+// run delivers until ctx ends.
+func (d *deliveries) run(ctx context.Context) {
+	defer d.manager.Store(nil)
+	for d.manager.Load() == nil {
+		err := d.open(ctx)
+		if err == nil {
+			break
+		}
+		d.Log.Error("what was registered cannot be read, so that nothing is delivered; it is tried again", "err", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(5 * time.Second):
+		}
+	}
+	_ = d.manager.Load().Run(ctx) // logs what fails
 }
 
 // do asks for a change, and prints what was done.

@@ -37,15 +37,43 @@ const (
 type Options struct {
 	Dir  string
 	Log  *slog.Logger
-	Keep sqlite.Limits
+	Keep journal.Limits
 
 	Location *time.Location // in which the days of reports are; nil: UTC
+
+	// Replicated opens the journal that several replicas have, with its copy in a directory. Nil: SQLite, and this is the
+	// only one.
+	Replicated func(ctx context.Context, dir string, appended func([]journal.Record) []journal.Event) (Replicated, error)
+}
+
+// Journal is what a center needs of its journal.
+type Journal interface {
+	Append(ctx context.Context, events []journal.Event) (journal.Appended, error)
+	Read(ctx context.Context, q journal.Query) (journal.Page, error)
+	Bounds() journal.Bounds
+	Health() journal.Health
+	Check(ctx context.Context) ([]journal.Gap, error)
+	Expired(l journal.Limits) uint64
+	Trim(ctx context.Context, upTo uint64) error
+	Seal(ctx context.Context) error
+	Close() error
+}
+
+// Replicated is a journal that several replicas append to, of which one is the worker at a time: it appends what follows
+// from events, and trims.
+type Replicated interface {
+	Journal
+	Start() error // before, nothing is appended, also not by others
+	Ready() error // why this replica takes no events now
+	Take(ctx context.Context, term uint64) error
+	Leave()
+	AppendAs(ctx context.Context, term uint64, events []journal.Event) (journal.Appended, error)
 }
 
 // Center is an open event center.
 type Center struct {
 	Options
-	Journal *sqlite.Store
+	Journal Journal
 	Model   *model.Model
 	Reports *report.Keeper
 
@@ -57,8 +85,12 @@ type Center struct {
 func Open(ctx context.Context, o Options) (*Center, error) {
 	c := &Center{Options: o}
 	var err error
-	c.Journal, err = sqlite.Open(ctx, sqlite.Options{Dir: filepath.Join(o.Dir, journalDir), Log: o.Log,
-		Appended: c.appended, Keep: o.Keep.Age})
+	dir := filepath.Join(o.Dir, journalDir)
+	if o.Replicated != nil {
+		c.Journal, err = o.Replicated(ctx, dir, c.appended)
+	} else {
+		c.Journal, err = sqlite.Open(ctx, sqlite.Options{Dir: dir, Log: o.Log, Appended: c.appended, Keep: o.Keep.Age})
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -97,6 +129,9 @@ func (c *Center) load(ctx context.Context) error {
 		return err
 	}
 	c.loaded = true // nobody appends yet
+	if replicated, ok := c.Journal.(Replicated); ok {
+		return replicated.Start()
+	}
 	if pending := c.Model.Apply(nil); len(pending) > 0 {
 		if _, err := c.Journal.Append(ctx, pending); err != nil {
 			c.Log.Error("what follows from events could not be appended; it will be with the next event", "err", err)
@@ -142,12 +177,12 @@ func loadModel(name, journalID string) (*model.Model, error) {
 }
 
 // replay applies the journal from where the model is, up to an offset.
-func replay(ctx context.Context, s *sqlite.Store, m *model.Model, upTo uint64) error {
+func replay(ctx context.Context, s Journal, m *model.Model, upTo uint64) error {
 	return each(ctx, s, m.Offset(), upTo, func(records []journal.Record) { m.Apply(records) })
 }
 
 // each reads the journal beyond an offset, up to another.
-func each(ctx context.Context, s *sqlite.Store, after, upTo uint64, use func([]journal.Record)) error {
+func each(ctx context.Context, s Journal, after, upTo uint64, use func([]journal.Record)) error {
 	after = max(after, s.Bounds().Oldest-1)
 	for after < upTo {
 		page, err := s.Read(ctx, journal.Query{After: after, Limit: int(min(replayPage, upTo-after))})
@@ -201,7 +236,7 @@ func (c *Center) trim(ctx context.Context) error {
 		return fmt.Errorf("base: %w", err)
 	}
 	c.Log.Info("the journal is trimmed", "up to", upTo)
-	return c.Journal.Trim(upTo)
+	return c.Journal.Trim(ctx, upTo)
 }
 
 // counted reports whether the reports are up to an offset. They are given a while to come there.
@@ -240,6 +275,24 @@ func (c *Center) Run(ctx context.Context) error {
 		c.logged("trim", c.trim(ctx))
 		c.logged("seal", c.Journal.Seal(ctx))
 	}
+}
+
+// Work makes this replica the worker, and does what the one before may have left undone. term is larger than that of any
+// worker before.
+func (c *Center) Work(ctx context.Context, term uint64) error {
+	replicated, ok := c.Journal.(Replicated)
+	if !ok {
+		return nil // the only one
+	}
+	if err := replicated.Take(ctx, term); err != nil {
+		return err
+	}
+	pending := c.Model.Apply(nil)
+	if len(pending) == 0 {
+		return nil
+	}
+	_, err := replicated.AppendAs(ctx, term, pending)
+	return err
 }
 
 func (c *Center) logged(action string, err error) {

@@ -27,9 +27,13 @@ func TestCenterTemplate(t *testing.T) {
 		"testdata/eventcenter.golden.yaml": {"--set", "cluster=prod,tls.secretName=certificate"},
 		"testdata/eventcenter-full.golden.yaml": {"--set", "cluster=prod,tls.secretName=certificate," +
 			"service.type=NodePort,service.nodePort=30685,nodes.poolLabel=example.com/pool,storage.existingClaim=mine," +
-			"keep.bytes=100,priorityClassName=system-cluster-critical,image.pullSecrets[0]=registry,"+
-			"oidc.settings.issuer=https://login.example.com,oidc.settings.clientID=center,oidc.settings.groups[0]=sre,"+
+			"keep.bytes=100,priorityClassName=system-cluster-critical,image.pullSecrets[0]=registry," +
+			"oidc.settings.issuer=https://login.example.com,oidc.settings.clientID=center,oidc.settings.groups[0]=sre," +
 			"oidc.settings.address=https://events.example.com,oidc.secretName=oidc,oidc.caConfigMap=authorities"},
+		"testdata/eventcenter-replicated.golden.yaml": {"--set", "cluster=prod,tls.secretName=certificate," +
+			"replicated=true,migrate=true,replicas.secretName=routes"},
+		"testdata/eventcenter-nats.golden.yaml": {"--set", "cluster=prod,tls.secretName=certificate," +
+			"replicated=true,nats.url=tls://nats.example.com,replicas.secretName=nats"},
 	} {
 		out, err := center(t, args...)
 		if err != nil {
@@ -51,6 +55,8 @@ func TestCenterRefuses(t *testing.T) {
 		"cluster=prod,keep.time=a month":   "/keep/time",
 		"cluster=prod,agents=nodeagent":    "/agents",
 		"cluster=prod,agents[0]=nodeagent": "/agents/0",
+
+		"cluster=prod,replicated=true,storage.existingClaim=mine": "three replicas need a volume each",
 	} {
 		if out, err := center(t, "--set", set); err == nil || !strings.Contains(out, want) {
 			t.Errorf("--set %s: %v, want an error with %q\n%s", set, err, want, out)

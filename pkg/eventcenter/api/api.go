@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -46,6 +47,10 @@ type Config struct {
 	Now     func() time.Time // nil: time.Now
 	Health  func() Health    // nil: nothing is known
 	Reports Reports          // nil: there are none
+	Ready   func() error     // why this replica is to get no requests; nil: it always may
+
+	// Heard notes an agent that says that it is alive. Nil: in the model alone.
+	Heard func(key model.Key, agent event.Agent, at time.Time)
 
 	Stopping <-chan struct{} // is closed when streams are to end; may be nil
 
@@ -59,19 +64,15 @@ type Config struct {
 	Pages  http.Handler // everything beside the routes; nil: nothing
 	SignIn func(name string) (code string, ends time.Time, err error)
 
-	Deliveries *deliver.Manager // nil: this center delivers nothing
+	// Deliveries returns what delivers now; nothing while another replica does. Nil: this center delivers nothing.
+	Deliveries func() *deliver.Manager
 
 	Alive  time.Duration // after which agents say that they are alive; 0: a minute
 	Limits Limits
 }
 
-// Health is what an operator must know of the journal's files.
-type Health struct {
-	FullSince  time.Time
-	Gaps       []journal.Gap
-	Bytes      int64
-	Partitions int
-}
+// Health is what an operator must know of the journal.
+type Health = journal.Health
 
 // Limits are those of senders and readers. Zero values are the defaults.
 type Limits struct {
@@ -106,6 +107,9 @@ func New(c Config) *Server {
 	}
 	if c.Health == nil {
 		c.Health = func() Health { return Health{} }
+	}
+	if c.Heard == nil {
+		c.Heard = c.Model.Heard
 	}
 	c.Alive = orDefault(c.Alive, time.Minute)
 	c.Limits = Limits{
@@ -244,8 +248,15 @@ func (s *Server) healthz(w http.ResponseWriter, _ *http.Request, _ Identity) {
 	respond(w, http.StatusOK, map[string]string{"status": "alive"})
 }
 
-// readyz answers 200 also while the disk is full: what is there can be read.
+// readyz answers 200 also while the disk is full: what is there can be read. A replica that cannot reach the others is not
+// ready, and says why.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request, _ Identity) {
+	if s.Ready != nil {
+		if err := s.Ready(); err != nil {
+			respond(w, http.StatusServiceUnavailable, map[string]string{"status": "not ready", "reason": err.Error()})
+			return
+		}
+	}
 	h := s.Health()
 	answer := map[string]any{"status": "ready", "gaps": len(h.Gaps)}
 	if !h.FullSince.IsZero() {

@@ -49,7 +49,7 @@ func newCenter(t *testing.T, change func(*api.Config)) *center {
 	t.Cleanup(func() { _ = c.Close() })
 	config := api.Config{Journal: c.Journal, Model: c.Model, Log: log, Loopback: true,
 		Authenticate: api.TokenAuthentication(token),
-		Health:       func() api.Health { return api.Health(c.Journal.Health()) }}
+		Health:       func() api.Health { return c.Journal.Health() }}
 	if change != nil {
 		change(&config)
 	}

@@ -76,7 +76,7 @@ func (s *Server) heard(events []decoded) {
 			continue
 		}
 		if agent, ok := d.own.Data.(event.Agent); ok && d.own.Type == event.AgentAlive {
-			s.Model.Heard(model.Key{Cluster: d.Cluster, Node: d.Node}, agent, s.Now())
+			s.Heard(model.Key{Cluster: d.Cluster, Node: d.Node}, agent, s.Now())
 			s.metrics.events.WithLabelValues("alive").Inc()
 		}
 	}
@@ -182,6 +182,11 @@ func (s *Server) notStored(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, journal.ErrFull) {
 		refuseForNow(w, http.StatusServiceUnavailable, journal.ErrFull.Error()+
 			": nothing is stored; what is there can be read", time.Minute)
+		return
+	}
+	if errors.Is(err, journal.ErrUnavailable) {
+		refuseForNow(w, http.StatusServiceUnavailable, journal.ErrUnavailable.Error()+
+			": it is not certain that this is stored; send it again", 10*time.Second)
 		return
 	}
 	s.Log.Error("events could not be stored", "err", err)

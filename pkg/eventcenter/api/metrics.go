@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -57,7 +58,7 @@ func newMetrics(s *Server) *metrics {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(m.events, m.requests, m.limited, m.identities, m.failed, m.expressions, m.future, m.append, &state{s})
 	if s.Deliveries != nil {
-		registry.MustRegister(s.Deliveries)
+		registry.MustRegister(delivering(s.Deliveries))
 	}
 	m.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	return m
@@ -144,5 +145,18 @@ func (c *state) Collect(out chan<- prometheus.Metric) {
 	for _, severity := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(counts.Faults[severity]),
 			string(severity))
+	}
+}
+
+// delivering has the metrics of what delivers now.
+type delivering func() *deliver.Manager
+
+// Describe makes it an unchecked collector.
+func (d delivering) Describe(chan<- *prometheus.Desc) {}
+
+// Collect sends nothing while another replica delivers.
+func (d delivering) Collect(out chan<- prometheus.Metric) {
+	if m := d(); m != nil {
+		m.Collect(out)
 	}
 }

@@ -40,13 +40,21 @@ type done struct {
 // whoOf returns who is written down.
 func whoOf(i Identity) deliver.Who { return deliver.Who{Name: i.Name, By: i.By, Cluster: i.Cluster} }
 
-// delivers refuses what concerns subscriptions where there can be none.
-func (s *Server) delivers(w http.ResponseWriter, r *http.Request, parameters ...string) bool {
+// delivers returns what delivers. It refuses what concerns subscriptions where there can be none, or another replica
+// delivers.
+func (s *Server) delivers(w http.ResponseWriter, r *http.Request, parameters ...string) (*deliver.Manager, bool) {
 	if s.Deliveries == nil {
 		refuse(w, http.StatusNotFound, "this center delivers nothing", nil)
-		return false
+		return nil, false
 	}
-	return only(w, r.URL.Query(), parameters...)
+	if !only(w, r.URL.Query(), parameters...) {
+		return nil, false
+	}
+	m := s.Deliveries()
+	if m == nil {
+		refuseForNow(w, http.StatusServiceUnavailable, "another replica of this center delivers: ask again", time.Second)
+	}
+	return m, m != nil
 }
 
 // answerChange says that something was done, or why it was not.
@@ -65,13 +73,14 @@ func (s *Server) answerChange(w http.ResponseWriter, err error, what string) {
 }
 
 func (s *Server) subscriptions(w http.ResponseWriter, r *http.Request, _ Identity) {
-	if s.delivers(w, r) {
-		respond(w, http.StatusOK, SubscriptionList{s.Deliveries.List()})
+	if m, ok := s.delivers(w, r); ok {
+		respond(w, http.StatusOK, SubscriptionList{m.List()})
 	}
 }
 
 func (s *Server) subscribe(w http.ResponseWriter, r *http.Request, who Identity) {
-	if !s.delivers(w, r) {
+	m, ok := s.delivers(w, r)
+	if !ok {
 		return
 	}
 	var one deliver.Subscription
@@ -87,43 +96,45 @@ func (s *Server) subscribe(w http.ResponseWriter, r *http.Request, who Identity)
 		refuse(w, http.StatusBadRequest, "no subscription: "+quote(err), nil)
 		return
 	}
-	s.answerChange(w, s.Deliveries.Add(r.Context(), whoOf(who), one), "added")
+	s.answerChange(w, m.Add(r.Context(), whoOf(who), one), "added")
 }
 
 func (s *Server) unsubscribe(w http.ResponseWriter, r *http.Request, who Identity) {
-	if s.delivers(w, r) {
-		s.answerChange(w, s.Deliveries.Remove(r.Context(), whoOf(who), r.PathValue("name")), "removed")
+	if m, ok := s.delivers(w, r); ok {
+		s.answerChange(w, m.Remove(r.Context(), whoOf(who), r.PathValue("name")), "removed")
 	}
 }
 
 // changeSubscription is POST /v1/subscriptions/{name}/{action}: pause, resume, or replay after an offset.
 func (s *Server) changeSubscription(w http.ResponseWriter, r *http.Request, who Identity) {
-	if !s.delivers(w, r, "after") {
+	m, ok := s.delivers(w, r, "after")
+	if !ok {
 		return
 	}
 	name := r.PathValue("name")
 	switch action := r.PathValue("action"); action {
 	case "pause":
-		s.answerChange(w, s.Deliveries.Pause(r.Context(), whoOf(who), name), "paused")
+		s.answerChange(w, m.Pause(r.Context(), whoOf(who), name), "paused")
 	case "resume":
-		s.answerChange(w, s.Deliveries.Resume(r.Context(), whoOf(who), name), "resumed")
+		s.answerChange(w, m.Resume(r.Context(), whoOf(who), name), "resumed")
 	case "replay":
 		after, err := offsetOf("after", r.URL.Query().Get("after"))
 		if err != nil || !r.URL.Query().Has("after") {
 			refuse(w, http.StatusBadRequest, fmt.Sprint("after must be an offset: ", err), nil)
 			return
 		}
-		s.answerChange(w, s.Deliveries.Replay(r.Context(), whoOf(who), name, after), fmt.Sprintf("begins after %d", after))
+		s.answerChange(w, m.Replay(r.Context(), whoOf(who), name, after), fmt.Sprintf("begins after %d", after))
 	default:
 		refuse(w, http.StatusNotFound, fmt.Sprintf("%.40q is nothing that can be done: want pause, resume or replay", action), nil)
 	}
 }
 
 func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, _ Identity) {
-	if !s.delivers(w, r, "subscription") {
+	m, ok := s.delivers(w, r, "subscription")
+	if !ok {
 		return
 	}
-	letters, err := s.Deliveries.DeadLetters(r.Context(), r.URL.Query().Get("subscription"))
+	letters, err := m.DeadLetters(r.Context(), r.URL.Query().Get("subscription"))
 	if err != nil {
 		s.answerChange(w, err, "")
 		return
@@ -132,10 +143,11 @@ func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, _ Identity)
 }
 
 func (s *Server) deadLetter(w http.ResponseWriter, r *http.Request, _ Identity) {
-	if !s.delivers(w, r) {
+	m, ok := s.delivers(w, r)
+	if !ok {
 		return
 	}
-	letter, err := s.Deliveries.DeadLetter(r.Context(), r.PathValue("name"), r.PathValue("id"))
+	letter, err := m.DeadLetter(r.Context(), r.PathValue("name"), r.PathValue("id"))
 	if err != nil {
 		s.answerChange(w, err, "")
 		return
@@ -144,20 +156,21 @@ func (s *Server) deadLetter(w http.ResponseWriter, r *http.Request, _ Identity) 
 }
 
 func (s *Server) redeliver(w http.ResponseWriter, r *http.Request, who Identity) {
-	if s.delivers(w, r) {
-		s.answerChange(w, s.Deliveries.Redeliver(r.Context(), whoOf(who), r.PathValue("name"), r.PathValue("id")),
+	if m, ok := s.delivers(w, r); ok {
+		s.answerChange(w, m.Redeliver(r.Context(), whoOf(who), r.PathValue("name"), r.PathValue("id")),
 			"it is tried again")
 	}
 }
 
 func (s *Server) forget(w http.ResponseWriter, r *http.Request, who Identity) {
-	if s.delivers(w, r) {
-		s.answerChange(w, s.Deliveries.Forget(r.Context(), whoOf(who), r.PathValue("name"), r.PathValue("id")), "deleted")
+	if m, ok := s.delivers(w, r); ok {
+		s.answerChange(w, m.Forget(r.Context(), whoOf(who), r.PathValue("name"), r.PathValue("id")), "deleted")
 	}
 }
 
 func (s *Server) audit(w http.ResponseWriter, r *http.Request, _ Identity) {
-	if !s.delivers(w, r, "limit") {
+	m, ok := s.delivers(w, r, "limit")
+	if !ok {
 		return
 	}
 	limit, err := limitOf(r.URL.Query(), defaultEntries, maxEntries)
@@ -165,7 +178,7 @@ func (s *Server) audit(w http.ResponseWriter, r *http.Request, _ Identity) {
 		refuse(w, http.StatusBadRequest, err.Error(), nil)
 		return
 	}
-	entries, err := s.Deliveries.Audit(r.Context(), limit)
+	entries, err := m.Audit(r.Context(), limit)
 	if err != nil {
 		s.answerChange(w, err, "")
 		return

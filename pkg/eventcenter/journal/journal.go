@@ -89,6 +89,23 @@ type Bounds struct {
 	Changed <-chan struct{} // closed when there is something newer
 }
 
+// Limits are what a journal keeps.
+type Limits struct {
+	Age   time.Duration // 0: any
+	Bytes int64         // 0: any
+}
+
+// Health is what an operator must know of a journal.
+type Health struct {
+	FullSince  time.Time // zero: the disk is not full
+	Gaps       []Gap
+	Bytes      int64
+	Partitions int
+}
+
+// ErrUnavailable means that too few replicas can be reached: nothing is taken, what is here is still answered.
+var ErrUnavailable = errors.New("too few replicas of the journal can be reached")
+
 // ErrFull means that the disk of the journal is full: nothing is taken, everything is still answered.
 var ErrFull = errors.New("the journal's disk is full")
 

@@ -294,5 +294,8 @@ func (m *Model) Heard(key Key, agent event.Agent, at time.Time) {
 		return // what a new node of the name says first is in the journal
 	}
 	n := m.node(key)
+	if at.Before(n.Heard) {
+		return // told by another replica, later than what this one heard
+	}
 	n.Agent, n.AgentType, n.Heard = agent, event.AgentAlive, at
 }

@@ -39,7 +39,8 @@ type Config struct {
 	Version  string
 	Reports  api.Reports
 
-	Deliveries *deliver.Manager // nil: this center delivers nothing
+	// Deliveries returns what delivers now; nothing while another replica does. Nil: this center delivers nothing.
+	Deliveries func() *deliver.Manager
 }
 
 // SignIn is a way to sign in beside codes: at an identity provider.

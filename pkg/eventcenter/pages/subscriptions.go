@@ -18,8 +18,13 @@ type subscriptionsView struct {
 func (s *server) subscriptions(w http.ResponseWriter, r *http.Request, _ session) {
 	var v subscriptionsView
 	if s.Deliveries != nil {
-		v.Subscriptions = s.Deliveries.List()
-		letters, err := s.Deliveries.DeadLetters(r.Context(), "")
+		delivers := s.Deliveries()
+		if delivers == nil {
+			s.message(w, r, http.StatusServiceUnavailable, "Another replica of this center delivers: try again.")
+			return
+		}
+		v.Subscriptions = delivers.List()
+		letters, err := delivers.DeadLetters(r.Context(), "")
 		if err != nil {
 			s.Log.Error("dead letters cannot be read", "err", err)
 			s.message(w, r, http.StatusServiceUnavailable, "The dead letters cannot be read now.")

@@ -38,7 +38,7 @@ func TestSubscriptionsPage(t *testing.T) {
 	}
 	sessions := NewSessions(false, time.Now)
 	handler := New(Config{Journal: c.Journal, Model: c.Model, Sessions: sessions, Log: slog.New(slog.DiscardHandler),
-		Now: time.Now, Alive: time.Minute, Deliveries: manager})
+		Now: time.Now, Alive: time.Minute, Deliveries: func() *deliver.Manager { return manager }})
 	code, _, err := sessions.Code("me")
 	if err != nil {
 		t.Fatal(err)

@@ -283,7 +283,7 @@ func TestTrimmedDays(t *testing.T) {
 	w.store1(a.clear("disksda"))
 	first := w.report(Daily, "2026-11-20")
 	w.must(w.keeper.Close())
-	w.must(w.store.Trim(w.store.Bounds().Newest))
+	w.must(w.store.Trim(w.Context(), w.store.Bounds().Newest))
 	if w.store.Bounds().Oldest < 3 {
 		t.Fatal("nothing is trimmed")
 	}

@@ -41,3 +41,31 @@ clusters:
 {{- if .Values.oidc.caConfigMap }}{{ $_ := set $settings "caFile" "/run/eventcenter/oidc-ca/ca.crt" }}{{ end -}}
 {{- toYaml $settings -}}
 {{- end }}
+
+{{- define "eventcenter.replicasSecret" -}}
+{{- .Values.replicas.secretName | default (ternary "" "eventcenter-replicas" (not (empty .Values.nats.url))) }}
+{{- end }}
+
+{{- /* Where the journal is that the replicas keep together: in themselves, or in a NATS cluster of others. */}}
+{{- define "eventcenter.replicas" -}}
+journal: jetstream
+{{- if .Values.nats.url }}
+nats:
+  url: {{ .Values.nats.url | quote }}
+  {{- if .Values.replicas.secretName }}
+  credentialsFile: /run/eventcenter/replicas/credentials
+  {{- end }}
+{{- else }}
+listen: ":10686"
+secretFile: /run/eventcenter/replicas/secret
+tls:
+  certFile: /run/eventcenter/replicas/tls.crt
+  keyFile: /run/eventcenter/replicas/tls.key
+  caFile: /run/eventcenter/replicas/ca.crt
+peers:
+  {{- range until 3 }}
+  - name: eventcenter-{{ . }}
+    address: eventcenter-{{ . }}.eventcenter-replicas.{{ $.Release.Namespace }}.svc:10686
+  {{- end }}
+{{- end }}
+{{- end }}

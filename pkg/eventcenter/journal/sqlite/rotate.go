@@ -10,15 +10,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
-// roll begins a new partition for a new day, and where there is none to write to, or a damaged one. It begins with the watermarks of all
-// streams that were heard of lately.
-func (s *Store) roll(ctx context.Context, now time.Time) error {
+// roll begins a new partition for a new day, and where there is none to write to, or a damaged one. first is the next
+// offset. It begins with the watermarks of all streams that were heard of lately.
+func (s *Store) roll(ctx context.Context, now time.Time, first uint64) error {
 	day := now.UTC().Format(time.DateOnly)
 	w := &s.writer
 	if w.part != nil && (w.day == day && !s.isDamaged(w.part) || w.part.last < w.part.first) {
 		return nil
 	}
-	p, err := create(ctx, s.Dir, s.newest+1, day)
+	p, err := create(ctx, s.Dir, first, day)
 	if err != nil {
 		return err
 	}

@@ -37,6 +37,10 @@ type Options struct {
 	BallastBytes int64         // of the file that is freed on a full disk; 0: 8 MiB
 	Keep         time.Duration // how long a stream that sends nothing is remembered; 0: 30 days
 
+	// Copy makes it a copy of the journal that has this UUID: records come with their offsets, by Put, from one
+	// goroutine. What a power loss takes from its end comes again.
+	Copy string
+
 	ReadOnly bool // beside the process that has it open for writing: what it holds now
 }
 
@@ -81,7 +85,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("journal %s: %w", o.Dir, err), s.closeFiles())
 	}
-	if o.ReadOnly {
+	if o.ReadOnly || o.Copy != "" {
 		close(s.stopped)
 		return s, nil
 	}
@@ -106,7 +110,10 @@ func (s *Store) open(ctx context.Context) error {
 	if s.id, err = s.identity(); err != nil {
 		return err
 	}
-	marked, err := s.readMark() // before the files: what is appended meanwhile is not missed
+	marked := uint64(0)
+	if s.Copy == "" {
+		marked, err = s.readMark() // before the files: what is appended meanwhile is not missed
+	}
 	if err != nil {
 		s.Log.Error("the mark of the newest offset cannot be read: the end of the journal is not proven", "err", err)
 	}
@@ -141,11 +148,17 @@ func lockDir(dir string) (*os.File, error) {
 // identity returns the UUID of the journal, a new one where there is no journal.
 func (s *Store) identity() (string, error) {
 	name := filepath.Join(s.Dir, "uuid")
+	if err := s.copyOrOriginal(); err != nil {
+		return "", err
+	}
 	data, err := os.ReadFile(name)
 	if err == nil {
 		id := strings.TrimSpace(string(data))
 		if len(id) != 36 {
 			return "", fmt.Errorf("%s: no UUID: %.40q", name, id)
+		}
+		if s.Copy != "" && s.Copy != id {
+			return "", fmt.Errorf("%w: it is %s, not %s", ErrOther, id, s.Copy)
 		}
 		return id, nil
 	}
@@ -153,7 +166,10 @@ func (s *Store) identity() (string, error) {
 	if !errors.Is(err, os.ErrNotExist) || globErr != nil || len(files) > 0 || s.ReadOnly {
 		return "", fmt.Errorf("the journal's UUID: %w", errors.Join(err, globErr))
 	}
-	id := newUUID()
+	id := s.Copy
+	if id == "" {
+		id = newUUID()
+	}
 	return id, writeFile(name, id+"\n")
 }
 
@@ -246,12 +262,7 @@ func (s *Store) oldest() uint64 {
 }
 
 // Health is what an operator must know of the journal.
-type Health struct {
-	FullSince  time.Time // zero: the disk is not full
-	Gaps       []journal.Gap
-	Bytes      int64
-	Partitions int
-}
+type Health = journal.Health
 
 // Health returns the state of the files.
 func (s *Store) Health() Health {

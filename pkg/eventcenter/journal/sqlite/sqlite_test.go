@@ -3,7 +3,6 @@ package sqlite
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,9 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
 )
-
-const stream = "01J9ZZZZZZZZZZZZZZZZZZZZZZ"
 
 // clock is the center's clock in a test.
 type clock struct{ now time.Time }
@@ -52,13 +50,7 @@ func (s *Store) mustClose(t *testing.T) {
 	}
 }
 
-// of returns an event of a node's agent.
-func of(node string, sequence uint64) journal.Event {
-	source := "/clusters/c/nodes/" + node
-	return journal.Event{Source: source, ID: fmt.Sprintf("%s-%020d", stream, sequence), Type: "t", Cluster: "c",
-		Node: node, Severity: "info", Check: "dns", Reason: "Slow", Stream: stream, Sequence: sequence,
-		JSON: fmt.Appendf(nil, `{"source":%q,"n":%d}`, source, sequence)}
-}
+func of(node string, sequence uint64) journal.Event { return journaltest.Of(node, sequence) }
 
 func (s *Store) mustAppend(t *testing.T, events ...journal.Event) journal.Appended {
 	t.Helper()
@@ -72,20 +64,7 @@ func (s *Store) mustAppend(t *testing.T, events ...journal.Event) journal.Append
 // texts reads everything and returns it as "offset node/sequence", and the gaps.
 func (s *Store) texts(t *testing.T, q journal.Query) (found []string) {
 	t.Helper()
-	if q.Limit == 0 {
-		q.Limit = 1000
-	}
-	page, err := s.Read(t.Context(), q)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range page.Records {
-		found = append(found, fmt.Sprintf("%d %s/%d", r.Offset, r.Node, r.Sequence))
-	}
-	for _, g := range page.Gaps {
-		found = append(found, fmt.Sprintf("gap %d-%d", g.From, g.To))
-	}
-	return found
+	return journaltest.Texts(t, s, q)
 }
 
 func (s *Store) expect(t *testing.T, want ...string) {
@@ -95,107 +74,35 @@ func (s *Store) expect(t *testing.T, want ...string) {
 	}
 }
 
-func TestAppendAndRead(t *testing.T) {
-	dir := t.TempDir()
-	s := openTest(t, dir, Options{})
-	bounds := s.Bounds()
-	got := s.mustAppend(t, of("a", 2), of("b", 1), of("a", 1)) // the order is that of the sequences
-	if diff := cmp.Diff(journal.Appended{Last: 3, New: 3}, got); diff != "" {
-		t.Error(diff)
-	}
-	select {
-	case <-bounds.Changed:
-	default:
-		t.Error("nobody is told of what was appended")
-	}
-	foreign := journal.Event{Source: "urn:x", ID: "1", Type: "x", JSON: []byte(`{"a":1}`)}
-	s.mustAppend(t, foreign)
-	s.expect(t, "1 a/1", "2 b/1", "3 a/2", "4 /0")
-	for _, test := range []struct {
-		q    journal.Query
-		want []string
-	}{
-		{journal.Query{After: 2}, []string{"3 a/2", "4 /0"}},
-		{journal.Query{Limit: 1}, []string{"1 a/1"}},
-		{journal.Query{Filter: journal.Filter{journal.Node: {"a"}}}, []string{"1 a/1", "3 a/2"}},
-		{journal.Query{Filter: journal.Filter{journal.Type: {"x", "y"}}}, []string{"4 /0"}},
-		{journal.Query{Filter: journal.Filter{journal.Check: {"dns"}, journal.Node: {"b"}}}, []string{"2 b/1"}},
-		{journal.Query{Filter: journal.Filter{journal.Cluster: {"c"}}, Backward: true, Limit: 2},
-			[]string{"3 a/2", "2 b/1"}},
-		{journal.Query{Filter: journal.Filter{journal.Reason: {`" OR 1=1 --`}}}, nil},
-	} {
-		if diff := cmp.Diff(test.want, s.texts(t, test.q)); diff != "" {
-			t.Errorf("%+v: %s", test.q, diff)
+// What every journal must do.
+func TestConformance(t *testing.T) {
+	journaltest.Run(t, func(t *testing.T) journaltest.Opener {
+		dir := t.TempDir()
+		return func(t *testing.T, o journaltest.Options) journaltest.Journal {
+			t.Helper()
+			s, err := Open(t.Context(), Options{Dir: dir, Log: slog.New(slog.DiscardHandler), BallastBytes: 1 << 16,
+				Now: o.Now, Appended: o.Appended})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
 		}
-	}
-	page, err := s.Read(t.Context(), journal.Query{Filter: journal.Filter{journal.Type: {"none"}}, Limit: 9})
-	if err != nil || page.Next != 4 {
-		t.Errorf("next %d, %v: it is to move past what the filter left out", page.Next, err)
-	}
-	s.mustClose(t)
-	s = openTest(t, dir, Options{})
-	s.expect(t, "1 a/1", "2 b/1", "3 a/2", "4 /0")
-	if s.Bounds().Journal != bounds.Journal || s.Bounds().Newest != 4 {
-		t.Errorf("after a restart: %+v, before %+v", s.Bounds(), bounds)
-	}
+	})
 }
 
-// What is known is not stored again, also after a restart and in another day; what comes late is no duplicate.
-func TestDuplicates(t *testing.T) {
-	c := newClock()
-	dir := t.TempDir()
-	s := openTest(t, dir, Options{Now: c.Now})
-	foreign := journal.Event{Source: "urn:x", ID: "1", JSON: []byte(`{"a":1}`)}
-	s.mustAppend(t, of("a", 1), of("a", 5), foreign)
-	for range 2 {
-		changed := of("a", 5)
-		changed.JSON = []byte(`{"other":true}`)
-		got := s.mustAppend(t, of("a", 1), changed, foreign, foreign)
-		if diff := cmp.Diff(journal.Appended{Last: 3, Duplicates: 4, Conflicts: 1}, got); diff != "" {
-			t.Error(diff)
-		}
-		s.mustClose(t)
-		c.now = c.now.Add(24 * time.Hour)
-		s = openTest(t, dir, Options{Now: c.Now})
-	}
-	got := s.mustAppend(t, of("a", 3), of("a", 3), of("a", 6))
-	if diff := cmp.Diff(journal.Appended{Last: 5, New: 2, Duplicates: 1}, got); diff != "" {
-		t.Error(diff)
-	}
-	s.expect(t, "1 a/1", "2 a/5", "3 /0", "4 a/3", "5 a/6")
-}
-
-// A day is a file; trimming drops whole files, and what is older than what is kept is refused, not left out.
-func TestTrim(t *testing.T) {
+// A day is a file; trimming removes whole files.
+func TestTrimFiles(t *testing.T) {
 	c := newClock()
 	s := openTest(t, t.TempDir(), Options{Now: c.Now})
 	for day := range uint64(4) {
 		s.mustAppend(t, of("a", 2*day+1), of("a", 2*day+2))
 		c.now = c.now.Add(24 * time.Hour)
 	}
-	if err := s.Seal(t.Context()); err != nil {
+	if err := s.Trim(t.Context(), 5); err != nil {
 		t.Fatal(err)
 	}
-	s.expect(t, "1 a/1", "2 a/2", "3 a/3", "4 a/4", "5 a/5", "6 a/6", "7 a/7", "8 a/8")
-	if got := s.Expired(Limits{Age: 49 * time.Hour}); got != 4 {
-		t.Errorf("two days of four are too old: trim up to %d, want 4", got)
-	}
-	if got := s.Expired(Limits{Bytes: 1}); got != 6 {
-		t.Errorf("only the newest is kept in any case: trim up to %d, want 6", got)
-	}
-	if err := s.Trim(5); err != nil {
-		t.Fatal(err)
-	}
-	s.expect(t, "5 a/5", "6 a/6", "7 a/7", "8 a/8")
 	if files, _ := filepath.Glob(filepath.Join(s.Dir, "*.db")); len(files) != 2 {
 		t.Errorf("files left: %v", files)
-	}
-	_, err := s.Read(t.Context(), journal.Query{After: 2, Limit: 1})
-	if trimmed, ok := errors.AsType[*journal.TrimmedError](err); !ok || trimmed.Oldest != 5 {
-		t.Errorf("a read from what is gone: %v", err)
-	}
-	if got := s.mustAppend(t, of("a", 8)); got.Duplicates != 1 {
-		t.Errorf("a duplicate of another file: %+v", got)
 	}
 }
 
@@ -282,20 +189,6 @@ func TestDamage(t *testing.T) {
 			}
 		})
 	}
-}
-
-// What follows from events is appended right behind them.
-func TestDerived(t *testing.T) {
-	s := openTest(t, t.TempDir(), Options{Appended: func(records []journal.Record) (derived []journal.Event) {
-		for _, r := range records {
-			if r.Sequence == 2 {
-				derived = append(derived, journal.Event{Source: "/clusters/c/eventcenter", ID: r.ID, JSON: []byte("{}")})
-			}
-		}
-		return derived
-	}})
-	s.mustAppend(t, of("a", 1), of("a", 2), of("a", 3))
-	s.expect(t, "1 a/1", "2 a/2", "3 a/3", "4 /0")
 }
 
 // Two processes never write the same journal.

@@ -5,16 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
 // Limits are what the journal keeps.
-type Limits struct {
-	Age   time.Duration // 0: any
-	Bytes int64         // 0: any
-}
+type Limits = journal.Limits
 
 // Expired returns the offset up to which the limits want the journal trimmed, 0 if they want nothing.
 func (s *Store) Expired(l Limits) uint64 {
@@ -35,8 +31,20 @@ func (s *Store) Expired(l Limits) uint64 {
 	return end
 }
 
+// Whole returns the end of the newest file whose offsets are all at most upTo, 0 where there is none.
+func (s *Store) Whole(upTo uint64) (end uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range len(s.parts) - 1 {
+		if last := s.parts[i+1].first - 1; last <= upTo {
+			end = last
+		}
+	}
+	return end
+}
+
 // Trim drops whole files whose offsets are all at most upTo, never the newest.
-func (s *Store) Trim(upTo uint64) error {
+func (s *Store) Trim(_ context.Context, upTo uint64) error {
 	s.mu.Lock()
 	var dropped []*partition
 	for len(s.parts) > 1 && s.parts[1].first-1 <= upTo {

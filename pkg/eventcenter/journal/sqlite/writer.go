@@ -28,6 +28,9 @@ type request struct {
 
 type streamKey struct{ source, stream string }
 
+// identity is what an event is known by.
+type identity struct{ source, id string }
+
 type watermark struct {
 	highest uint64
 	seen    time.Time
@@ -119,8 +122,10 @@ func (s *Store) tell(records []journal.Record) []journal.Event {
 		return nil
 	}
 	last := records[len(records)-1]
-	if err := s.writeMark(last.Offset); err != nil {
-		s.Log.Error("the mark of the newest offset cannot be written", "err", err)
+	if s.mark != nil {
+		if err := s.writeMark(last.Offset); err != nil {
+			s.Log.Error("the mark of the newest offset cannot be written", "err", err)
+		}
 	}
 	s.mu.Lock()
 	s.newest, s.writer.part.last, s.writer.part.newest = last.Offset, last.Offset, last.Received
@@ -138,7 +143,7 @@ func (s *Store) tell(records []journal.Record) []journal.Event {
 func (s *Store) commit(group []*request) ([]journal.Record, error) {
 	ctx := context.Background() // a transaction ends, whoever still waits for it
 	now := s.Now().Truncate(time.Millisecond)
-	if err := s.roll(ctx, now); err != nil {
+	if err := s.roll(ctx, now, s.newest+1); err != nil {
 		return nil, err
 	}
 	tx, err := s.writer.db.BeginTx(ctx, nil)
@@ -147,8 +152,7 @@ func (s *Store) commit(group []*request) ([]journal.Record, error) {
 	}
 	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
 	t := &transaction{store: s, tx: tx, now: now, next: s.newest + 1, streams: map[streamKey]watermark{}}
-	if t.insert, err = tx.PrepareContext(ctx, `INSERT INTO events(`+columns+`, dedup)
-		VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`); err != nil {
+	if err := t.prepare(ctx); err != nil {
 		return nil, err
 	}
 	for _, r := range group {
@@ -171,8 +175,9 @@ func (s *Store) commit(group []*request) ([]journal.Record, error) {
 // transaction is one group on its way.
 type transaction struct {
 	store   *Store
-	tx      *sql.Tx
+	tx      *sql.Tx // nil: it is only planned
 	insert  *sql.Stmt
+	planned map[identity][]byte // what is not in the files yet
 	now     time.Time
 	next    uint64 // offset
 	records []journal.Record
@@ -200,7 +205,9 @@ func (t *transaction) batch(ctx context.Context, events []journal.Event) (done j
 			}
 		}
 		r := journal.Record{Offset: t.next, Received: t.now, Event: e}
-		if err := t.row(ctx, r); err != nil {
+		if t.tx == nil {
+			t.planned[identity{e.Source, e.ID}] = e.JSON
+		} else if err := t.row(ctx, r); err != nil {
 			return done, err
 		}
 		if e.Stream != "" {
@@ -209,6 +216,12 @@ func (t *transaction) batch(ctx context.Context, events []journal.Event) (done j
 		t.records, t.next, done.New = append(t.records, r), t.next+1, done.New+1
 	}
 	return done, nil
+}
+
+func (t *transaction) prepare(ctx context.Context) (err error) {
+	t.insert, err = t.tx.PrepareContext(ctx, `INSERT INTO events(`+columns+`, dedup)
+		VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`)
+	return err
 }
 
 func (t *transaction) row(ctx context.Context, r journal.Record) error {
@@ -220,9 +233,12 @@ func (t *transaction) row(ctx context.Context, r journal.Record) error {
 
 // lookup reports whether an event is stored already, and with the same content.
 func (t *transaction) lookup(ctx context.Context, e journal.Event) (known, same bool, err error) {
+	if stored, ok := t.planned[identity{e.Source, e.ID}]; ok {
+		return true, string(stored) == string(e.JSON), nil
+	}
 	for _, p := range slices.Backward(t.store.partitions()) {
 		q := queryer(t.tx)
-		if p != t.store.writer.part {
+		if t.tx == nil || p != t.store.writer.part {
 			p.mu.RLock()
 			defer p.mu.RUnlock()
 			if p.db == nil {
@@ -311,6 +327,9 @@ func (s *Store) writeTo(ctx context.Context, p *partition) error {
 	db, err := open(p.path, false)
 	if err == nil {
 		_, err = db.ExecContext(ctx, "PRAGMA journal_mode=WAL")
+	}
+	if err == nil && s.Copy != "" { // a flush with each checkpoint of the log alone
+		_, err = db.ExecContext(ctx, "PRAGMA synchronous=NORMAL; "+positionSchema)
 	}
 	s.writer.part, s.writer.db = p, db
 	return err

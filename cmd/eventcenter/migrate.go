@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
+)
+
+// leaveLimit is how long the replica that has filled the stream waits for the others to notice.
+const leaveLimit = 30 * time.Second
+
+func newMigrate(o *options) *cobra.Command {
+	var replicas string
+	cmd := &cobra.Command{
+		Use:   "migrate",
+		Short: "Take a SQLite journal over into NATS JetStream",
+		Long: `Take the SQLite journal of the center's directory over into the journal that replicas keep together. Offsets and
+the journal's UUID stay, so that consumers go on where they are. The center must be stopped. Run it for all three replicas
+at the same time: the one whose directory has the journal sends it, the others take part until that is done. It can be
+run again where it was interrupted. At the end both journals are compared by count and hash, and the SQLite journal is set
+aside in the directory, as "journal.migrated".`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.migrate(cmd, replicas) },
+	}
+	cmd.Flags().StringVar(&replicas, "replicas", "", "the file that \"serve\" is given")
+	_ = cmd.MarkFlagRequired("replicas")
+	return cmd
+}
+
+func (o *options) migrate(cmd *cobra.Command, replicas string) error {
+	ctx, log := cmd.Context(), slog.New(slog.NewTextHandler(os.Stderr, nil))
+	dir, err := filepath.Abs(o.directory())
+	if err != nil {
+		return err
+	}
+	if !eventcenter.HasJournal(dir) {
+		_, node, err := joinReplicas(replicas, dir, log)
+		if err != nil {
+			return fmt.Errorf("--replicas %s: %w", replicas, err)
+		}
+		defer node.Close()
+		return jetstream.AwaitTakeOver(ctx, node.Conn, log)
+	}
+	var taken jetstream.Taken
+	err = eventcenter.Migrate(ctx, dir, log, func(from *sqlite.Store) error {
+		_, node, err := joinReplicas(replicas, dir, log)
+		if err != nil {
+			return fmt.Errorf("--replicas %s: %w", replicas, err)
+		}
+		defer node.Close()
+		if taken, err = jetstream.TakeOver(ctx, node.Conn, cluster.Peers, from, log); err != nil {
+			return err
+		}
+		limited, cancel := context.WithTimeout(ctx, leaveLimit)
+		defer cancel()
+		jetstream.AwaitOthers(limited, node.Conn)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if o.json() {
+		return printJSON(cmd.OutOrStdout(), taken)
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "journal %s: %d events up to offset %d are in JetStream, the same by count and "+
+		"hash (%.16s)\n", taken.Journal, taken.Events, taken.Newest, taken.SHA256)
+	return err
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+)
+
+// jetstreamDir holds the files of the NATS server in this process.
+const jetstreamDir = "jetstream"
+
+// appender is how the worker appends.
+type appender func(ctx context.Context, events []journal.Event) (journal.Appended, error)
+
+// replica is what this process has in common with the other replicas. The only center has none of it.
+type replica struct {
+	settings cluster.Settings
+	node     *cluster.Node // nil: the only center
+	keep     time.Duration
+	log      *slog.Logger
+	waiting  func(error)
+
+	center *eventcenter.Center
+	words  *cluster.Words
+}
+
+// openReplica starts the NATS server in this process, or connects to others.
+func (s *serveOptions) openReplica(dir string, log *slog.Logger, gate *gate) (*replica, error) {
+	r := &replica{keep: s.keep, log: log, waiting: func(err error) {
+		if gate.wait(err) {
+			log.Info("waiting", "for", err)
+		}
+	}}
+	if s.replicas == "" {
+		return r, nil
+	}
+	if eventcenter.HasJournal(dir) {
+		return nil, fmt.Errorf("%s: %w", dir, sqlite.ErrOriginal)
+	}
+	settings, node, err := joinReplicas(s.replicas, dir, log)
+	if err != nil {
+		return nil, fmt.Errorf("--replicas %s: %w", s.replicas, err)
+	}
+	r.settings, r.node = settings, node
+	return r, nil
+}
+
+// joinReplicas reads the file and starts what it says.
+func joinReplicas(file, dir string, log *slog.Logger) (s cluster.Settings, node *cluster.Node, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return s, nil, err
+	}
+	defer f.Close()
+	host, err := os.Hostname()
+	if err != nil {
+		return s, nil, err
+	}
+	if s, err = cluster.Read(f, host); err != nil {
+		return s, nil, err
+	}
+	if s.Outside() {
+		node, err = cluster.Connect(s.NATS.URL, s.NATS.CredentialsFile, s.NATS.CAFile, log)
+		return s, node, err
+	}
+	c := cluster.Config{Name: s.Name, Dir: filepath.Join(dir, jetstreamDir), Listen: s.Listen, User: "eventcenter",
+		Log: log}
+	secret, err := os.ReadFile(s.SecretFile)
+	if err != nil {
+		return s, nil, fmt.Errorf("secretFile: %w", err)
+	}
+	if c.Secret = strings.TrimSpace(string(secret)); len(c.Secret) < 16 {
+		return s, nil, fmt.Errorf("secretFile %s: %d characters, want at least 16", s.SecretFile, len(c.Secret))
+	}
+	for _, p := range s.Peers {
+		if p.Name != s.Name {
+			c.Routes = append(c.Routes, p.Address)
+		}
+	}
+	if s.TLS.CertFile != "" {
+		if c.TLS, err = routeTLS(s.TLS); err != nil {
+			return s, nil, fmt.Errorf("tls: %w", err)
+		}
+	}
+	node, err = cluster.Start(c)
+	return s, node, err
+}
+
+// routeTLS is the TLS between replicas: each shows a certificate that the authority has signed.
+func routeTLS(files cluster.TLS) (*tls.Config, error) {
+	pem, err := os.ReadFile(files.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("caFile %s: no certificate in it", files.CAFile)
+	}
+	own := &certificate{certFile: files.CertFile, keyFile: files.KeyFile}
+	if _, err := own.get(nil); err != nil {
+		return nil, err
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
+		RootCAs: pool, GetCertificate: own.get,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own.get(nil) }}, nil
+}
+
+// journal opens the journal that the replicas have together; nil: there are none.
+func (r *replica) journal() func(context.Context, string, func([]journal.Record) []journal.Event) (
+	eventcenter.Replicated, error) {
+	if r.node == nil {
+		return nil
+	}
+	return func(ctx context.Context, dir string, appended func([]journal.Record) []journal.Event) (
+		eventcenter.Replicated, error) {
+		return jetstream.Open(ctx, jetstream.Options{Dir: dir, Conn: r.node.Conn, Replicas: cluster.Peers, Log: r.log,
+			Appended: appended, Keep: r.keep}, r.waiting)
+	}
+}
+
+// adopt takes the center when it is open.
+func (r *replica) adopt(c *eventcenter.Center) {
+	r.center = c
+	r.words = &cluster.Words{Node: r.node, Model: c.Model, Log: r.log}
+}
+
+func (r *replica) ready() error {
+	if replicated, ok := r.center.Journal.(eventcenter.Replicated); ok {
+		return replicated.Ready()
+	}
+	return nil
+}
+
+// heard returns how it is noted that an agent lives; nil: in the model alone.
+func (r *replica) heard() func(model.Key, event.Agent, time.Time) {
+	if r.node == nil {
+		return nil
+	}
+	return r.words.Heard
+}
+
+// run works until ctx ends: always where this is the only center, else while it is the worker.
+func (r *replica) run(ctx context.Context, work func(context.Context, appender)) {
+	replicated, ok := r.center.Journal.(eventcenter.Replicated)
+	if !ok {
+		work(ctx, r.center.Journal.Append)
+		return
+	}
+	worker := &cluster.Worker{Node: r.node, Name: r.settings.Name, Replicas: cluster.Peers, Log: r.log,
+		Work: func(ctx context.Context, term uint64) error {
+			if err := r.center.Work(ctx, term); err != nil {
+				return err
+			}
+			defer replicated.Leave()
+			work(ctx, func(ctx context.Context, events []journal.Event) (journal.Appended, error) {
+				return replicated.AppendAs(ctx, term, events)
+			})
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}}
+	var all sync.WaitGroup
+	all.Go(func() { _ = worker.Run(ctx) })
+	all.Go(func() {
+		if err := r.words.Run(ctx); err != nil {
+			r.log.Error("agents' words are not shared with the other replicas", "err", err)
+		}
+	})
+	all.Wait()
+}
+
+func (r *replica) close() {
+	if r.node != nil {
+		r.node.Close()
+	}
+}
+
+// gate answers while the center is not open yet: that it lives, and what it waits for.
+type gate struct {
+	handler atomic.Pointer[http.Handler]
+	reason  atomic.Pointer[string]
+}
+
+func newGate() *gate {
+	g := &gate{}
+	g.wait(errors.New("the center starts"))
+	return g
+}
+
+// wait sets what is waited for, and reports whether that is new.
+func (g *gate) wait(err error) bool {
+	reason := err.Error()
+	before := g.reason.Swap(&reason)
+	return before == nil || *before != reason
+}
+
+func (g *gate) open(h http.Handler) { g.handler.Store(&h) }
+
+// ServeHTTP answers a request.
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h := g.handler.Load(); h != nil {
+		(*h).ServeHTTP(w, r)
+		return
+	}
+	status, answer := http.StatusServiceUnavailable, map[string]string{"status": "not ready", "reason": *g.reason.Load()}
+	if r.URL.Path == "/healthz" {
+		status, answer = http.StatusOK, map[string]string{"status": "alive"}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Retry-After", "10")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(answer)
+}

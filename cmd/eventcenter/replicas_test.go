@@ -1,0 +1,235 @@
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster/clustertest"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+var long = flag.Bool("long", false, "run the tests of replicas too that take longer, and more rounds of kills")
+
+// threeReplicas are processes of their own.
+type threeReplicas struct {
+	t     *testing.T
+	net   *clustertest.Network
+	dirs  [3]string
+	files [3]string
+	all   [3]*process
+}
+
+func startReplicas(t *testing.T) *threeReplicas {
+	t.Helper()
+	r := newReplicas(t)
+	var starting sync.WaitGroup
+	for i := range r.all {
+		starting.Go(func() { r.start(i) })
+	}
+	starting.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	return r
+}
+
+// newReplicas makes their files.
+func newReplicas(t *testing.T) *threeReplicas {
+	t.Helper()
+	r := &threeReplicas{t: t, net: clustertest.New(t)}
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("what the replicas show\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	certificates := t.TempDir()
+	writeCertificate(t, certificates, 1)
+	for i := range r.all {
+		r.dirs[i] = t.TempDir()
+		r.files[i] = filepath.Join(t.TempDir(), "replicas.yaml")
+		text := fmt.Sprintf("journal: jetstream\nname: replica-%d\nlisten: %s\nsecretFile: %s\n"+
+			"tls: {certFile: %[4]s/cert, keyFile: %[4]s/key, caFile: %[4]s/cert}\npeers:\n", i, r.net.Listen[i], secret,
+			certificates)
+		for j := range r.all {
+			address := r.net.Routes[i][j]
+			if i == j {
+				address = r.net.Listen[i]
+			}
+			text += fmt.Sprintf("  - {name: replica-%d, address: %q}\n", j, address)
+		}
+		if err := os.WriteFile(r.files[i], []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+func (r *threeReplicas) start(i int) { r.all[i] = start(r.t, r.dirs[i], "--replicas", r.files[i]) }
+
+// await returns when a replica has as much as another.
+func (r *threeReplicas) await(i int, newest string) {
+	r.t.Helper()
+	for range 6000 {
+		status, body, err := r.all[i].do(http.MethodGet, "/v1/events?limit=1", "", nil)
+		var answer struct{ Newest string }
+		if err == nil && status == http.StatusOK && json.Unmarshal(body, &answer) == nil && len(answer.Newest) >= len(newest) &&
+			answer.Newest >= newest {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.t.Fatalf("replica %d does not get to %s: %s", i, newest, r.all[i].log)
+}
+
+// Of three replicas one is killed after the other, that to which events are sent: what any of them acknowledged is there
+// exactly once, at the same offset on all; and only one of them works at a time.
+func TestReplicasKilled(t *testing.T) {
+	rounds := 1
+	if *long {
+		rounds = 9
+	}
+	r := startReplicas(t)
+	l := &load{acked: map[string]bool{}}
+	for round := range rounds {
+		victim := round % 3
+		var running sync.WaitGroup
+		running.Go(func() { l.send(r.all[victim]) })
+		l.wait(t, 200)
+		r.all[victim].stop(syscall.SIGKILL)
+		running.Wait()
+		other := r.all[(victim+1)%3]
+		running.Go(func() { l.send(other) })
+		l.wait(t, 200)
+		r.start(victim)
+		l.wait(t, 100)
+		other.stop(syscall.SIGTERM)
+		running.Wait()
+		r.start((victim + 1) % 3)
+	}
+	_, body, err := r.all[0].do(http.MethodGet, "/v1/events?limit=1", "", nil)
+	var answer struct{ Newest string }
+	if err != nil || json.Unmarshal(body, &answer) != nil {
+		t.Fatal(err, string(body))
+	}
+	for i, p := range r.all {
+		r.await(i, answer.Newest)
+		stored := readAll(t, p)
+		for id := range l.acked {
+			if stored[id] != 1 {
+				t.Errorf("replica %d: %s is there %d times", i, id, stored[id])
+			}
+		}
+		t.Logf("replica %d: %d acknowledged, %d stored", i, len(l.acked), len(stored))
+	}
+}
+
+// Without the others a replica lives, is not ready and says why, acknowledges nothing, and asks to come back.
+func TestReplicasAlone(t *testing.T) {
+	need.Flag(t, *long, "-long")
+	r := startReplicas(t)
+	p := r.all[0]
+	if err := p.post(raised("n", 1)); err != nil {
+		t.Fatal(err)
+	}
+	r.all[1].stop(syscall.SIGKILL)
+	r.all[2].stop(syscall.SIGKILL)
+	if err := p.post(raised("n", 2)); err == nil || !strings.Contains(err.Error(), "503") {
+		t.Errorf("sent to one of three: %v", err)
+	}
+	for i := 0; ; i++ {
+		status, body, err := p.do(http.MethodGet, "/readyz", "", nil)
+		if err == nil && status == http.StatusServiceUnavailable && strings.Contains(string(body), "reason") {
+			t.Logf("not ready: %s", body)
+			break
+		}
+		if i == 300 {
+			t.Fatalf("ready without the others: %d %s %v\n%s", status, body, err, p.log)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	for path, want := range map[string]int{"/healthz": http.StatusOK, "/v1/faults": http.StatusOK,
+		"/v1/events": http.StatusOK} {
+		if status, body, err := p.do(http.MethodGet, path, "", nil); err != nil || status != want {
+			t.Errorf("%s: %d %s %v", path, status, body, err)
+		}
+	}
+	r.start(1)
+	for i := 0; ; i++ {
+		err := p.post(raised("n", 2))
+		if err == nil {
+			break
+		}
+		if i == 20 {
+			t.Fatalf("two of three: %v\n%s", err, p.log)
+		}
+	}
+	if stored := readAll(t, p); len(stored) != 2 {
+		t.Errorf("%v", stored)
+	}
+}
+
+// A center's SQLite journal is taken over by three replicas: what it answered at an offset is there at the same one.
+func TestMigrate(t *testing.T) {
+	need.Flag(t, *long, "-long")
+	r := newReplicas(t)
+	p := start(t, r.dirs[0])
+	for i := range uint64(3) {
+		if err := p.post(raised("n", i+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, code := cli(t, "migrate", "--dir", r.dirs[0], "--replicas", r.files[0]); code != exitCouldNotTell ||
+		!strings.Contains(out, "the center must be stopped") {
+		t.Errorf("while the center runs: %d %s", code, out)
+	}
+	_, before, err := p.do(http.MethodGet, "/v1/events", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.stop(syscall.SIGTERM)
+	if out, err := program(t.Context(), "serve", "--dir", r.dirs[0], "--listen", "127.0.0.1:0", "--replicas",
+		r.files[0]).CombinedOutput(); err == nil || !strings.Contains(string(out), "eventcenter migrate") {
+		t.Errorf("served beside a SQLite journal: %v %s", err, out)
+	}
+	var running sync.WaitGroup
+	for i := range r.all {
+		running.Go(func() {
+			out, err := program(t.Context(), "migrate", "--dir", r.dirs[i], "--replicas", r.files[i]).CombinedOutput()
+			if err != nil || i == 0 && !strings.Contains(string(out), "3 events up to offset 3") {
+				t.Errorf("replica %d: %v\n%s", i, err, out)
+			}
+		})
+	}
+	running.Wait()
+	for i := range r.all {
+		running.Go(func() { r.start(i) })
+	}
+	running.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	for i, p := range r.all {
+		if _, after, err := p.do(http.MethodGet, "/v1/events", "", nil); err != nil || string(after) != string(before) {
+			t.Errorf("replica %d: %v\n%s\nbefore\n%s", i, err, after, before)
+		}
+	}
+	if err := r.all[1].post(raised("n", 3), raised("n", 4)); err != nil {
+		t.Fatal(err)
+	}
+	if stored := readAll(t, r.all[1]); len(stored) != 4 {
+		t.Errorf("%v", stored)
+	}
+	r.all[1].stop(syscall.SIGTERM)
+	if out, err := program(t.Context(), "serve", "--dir", r.dirs[1], "--listen", "127.0.0.1:0").CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), "copy") {
+		t.Errorf("a replica's copy is served alone: %v %s", err, out)
+	}
+}

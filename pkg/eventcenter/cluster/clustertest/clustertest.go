@@ -1,0 +1,110 @@
+// Package clustertest has networks between replicas that a test can cut.
+package clustertest
+
+import (
+	"io"
+	"net"
+	"sync"
+	"testing"
+)
+
+// Network connects three replicas, each pair through a proxy.
+type Network struct {
+	Listen [3]string    // where each replica listens
+	Routes [3][3]string // how replica i reaches replica j: a proxy's address; empty for i == j
+
+	mu    sync.Mutex // guards what follows
+	cut   [3]bool
+	conns [3]map[net.Conn]bool
+}
+
+// New returns a network on loopback, which ends with the test.
+func New(t testing.TB) *Network {
+	t.Helper()
+	n := &Network{}
+	for i := range n.Listen {
+		n.Listen[i] = free(t)
+		n.conns[i] = map[net.Conn]bool{}
+	}
+	for i := range n.Routes {
+		for j := range n.Routes {
+			if i != j {
+				l, err := net.Listen("tcp", "127.0.0.1:0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				n.Routes[i][j] = l.Addr().String()
+				var running sync.WaitGroup
+				running.Go(func() { n.serve(l, i, j) })
+				t.Cleanup(func() { _ = l.Close(); n.Cut(i, true); n.Cut(j, true); running.Wait() })
+			}
+		}
+	}
+	return n
+}
+
+// free returns an address that nobody listens on.
+func free(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func (n *Network) serve(l net.Listener, i, j int) {
+	var pairs sync.WaitGroup
+	defer pairs.Wait()
+	for {
+		in, err := l.Accept()
+		if err != nil {
+			return
+		}
+		pairs.Go(func() { n.forward(in, i, j) })
+	}
+}
+
+func (n *Network) forward(in net.Conn, i, j int) {
+	defer in.Close()
+	out, err := net.Dial("tcp", n.Listen[j])
+	if err != nil {
+		return
+	}
+	defer out.Close()
+	if !n.add(i, j, in, out) {
+		return
+	}
+	var both sync.WaitGroup
+	both.Go(func() { _, _ = io.Copy(out, in); _ = out.Close() })
+	both.Go(func() { _, _ = io.Copy(in, out); _ = in.Close() })
+	both.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range []net.Conn{in, out} {
+		delete(n.conns[i], c)
+		delete(n.conns[j], c)
+	}
+}
+
+func (n *Network) add(i, j int, conns ...net.Conn) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range conns {
+		n.conns[i][c], n.conns[j][c] = true, true
+	}
+	return !n.cut[i] && !n.cut[j]
+}
+
+// Cut takes a replica from the others, or brings it back.
+func (n *Network) Cut(i int, cut bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.cut[i] = cut
+	if cut {
+		for c := range n.conns[i] {
+			_ = c.Close()
+		}
+	}
+}

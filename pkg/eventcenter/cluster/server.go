@@ -1,0 +1,139 @@
+// Package cluster is what the replicas of an event center have in common: a NATS server in each of them, or an outside
+// one, the worker that they elect, and the last words of agents, which they tell one another.
+package cluster
+
+import (
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
+)
+
+const (
+	clusterName = "eventcenter"
+	startLimit  = 30 * time.Second // for the server to accept its own center
+	handOver    = 2 * time.Second  // for what the server leads
+)
+
+// Node is the NATS of one replica: a server in this process, or a connection to others.
+type Node struct {
+	Conn *nats.Conn
+
+	server *server.Server // nil: outside
+}
+
+// Config is that of a server in this process.
+type Config struct {
+	Name   string // of this replica, the same at each start
+	Dir    string // of the servers' files
+	Listen string // for the other replicas; empty: there are none
+	Routes []string
+	User   string
+	Secret string
+	TLS    *tls.Config // nil: none
+	Log    *slog.Logger
+}
+
+// Start starts a server and connects to it. It listens to the other replicas alone: the center has its connection in the
+// process.
+func Start(c Config) (*Node, error) {
+	// A server with routes needs a listener for clients too: on loopback, for nobody. Nor does it hand over what it leads
+	// without one.
+	own := rand.Text()
+	o := &server.Options{ServerName: c.Name, Host: "127.0.0.1", Port: server.RANDOM_PORT, Authorization: own, NoSigs: true, NoLog: true,
+		JetStream: true, StoreDir: filepath.Clean(c.Dir), SyncAlways: true, // unless it is on disk, it is not acknowledged
+		MaxPayload: jetstream.MaxMessage, MaxPending: 8 * jetstream.MaxMessage,
+		JetStreamMaxMemory: 64 << 20, LameDuckDuration: handOver, LameDuckGracePeriod: handOver / 4}
+	if c.Listen != "" {
+		host, port, err := net.SplitHostPort(c.Listen)
+		if err != nil {
+			return nil, fmt.Errorf("listen %q: %w", c.Listen, err)
+		}
+		if o.Cluster.Port, err = strconv.Atoi(port); err != nil {
+			return nil, fmt.Errorf("listen %q: %w", c.Listen, err)
+		}
+		o.Cluster.Name, o.Cluster.Host, o.Cluster.NoAdvertise = clusterName, host, true
+		o.Cluster.Username, o.Cluster.Password = c.User, c.Secret
+		o.Cluster.TLSConfig, o.Cluster.TLSTimeout = c.TLS, 5
+		o.Cluster.AuthTimeout = 6
+		for _, peer := range c.Routes {
+			o.Routes = append(o.Routes, &url.URL{Scheme: "nats", Host: peer, User: url.UserPassword(c.User, c.Secret)})
+		}
+	}
+	s, err := server.NewServer(o)
+	if err != nil {
+		return nil, fmt.Errorf("nats-server: %w", err)
+	}
+	s.SetLogger(logger{c.Log.With("part", "nats")}, false, false)
+	s.Start()
+	if !s.ReadyForConnections(startLimit) {
+		s.Shutdown()
+		return nil, errors.New("nats-server: it does not start; see its log")
+	}
+	conn, err := nats.Connect("", append(always(c.Log), nats.InProcessServer(s), nats.Token(own))...)
+	if err != nil {
+		s.Shutdown()
+		return nil, fmt.Errorf("nats-server: %w", err)
+	}
+	return &Node{conn, s}, nil
+}
+
+// Connect connects to NATS servers of others.
+func Connect(address, credentials, ca string, log *slog.Logger) (*Node, error) {
+	o := append(always(log), nats.RetryOnFailedConnect(true))
+	if credentials != "" {
+		o = append(o, nats.UserCredentials(credentials))
+	}
+	if ca != "" {
+		o = append(o, nats.RootCAs(ca))
+	}
+	conn, err := nats.Connect(address, o...)
+	if err != nil {
+		return nil, fmt.Errorf("nats: %w", err)
+	}
+	return &Node{Conn: conn}, nil
+}
+
+// always are the options of a connection that is never given up.
+func always(log *slog.Logger) []nats.Option {
+	return []nats.Option{nats.Name("eventcenter"), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second),
+		nats.ReconnectBufSize(-1), // what cannot be sent now is an error now
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				log.Warn("the connection to NATS is lost; it is made again", "err", err)
+			}
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			log.Warn("nats", "err", err)
+		})}
+}
+
+// Close ends the connection and the server. Before, the server hands what it leads to others.
+func (n *Node) Close() {
+	n.Conn.Close()
+	if n.server != nil {
+		n.server.LameDuckShutdown()
+		n.server.WaitForShutdown()
+	}
+}
+
+// logger has the server's log in the center's.
+type logger struct{ log *slog.Logger }
+
+func (l logger) Noticef(format string, v ...any) { l.log.Debug(fmt.Sprintf(format, v...)) }
+func (l logger) Warnf(format string, v ...any)   { l.log.Warn(fmt.Sprintf(format, v...)) }
+func (l logger) Errorf(format string, v ...any)  { l.log.Error(fmt.Sprintf(format, v...)) }
+func (l logger) Fatalf(format string, v ...any)  { l.log.Error(fmt.Sprintf(format, v...)) }
+func (l logger) Debugf(string, ...any)           {}
+func (l logger) Tracef(string, ...any)           {}

@@ -1,0 +1,135 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"regexp"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Peers is how many replicas there are, from the first start on: never one more or less.
+const Peers = 3
+
+// Settings say where the journal of several replicas is.
+type Settings struct {
+	// Journal is "jetstream".
+	Journal string `yaml:"journal"`
+	// Name of this replica among the peers. Empty: the name of the host.
+	Name string `yaml:"name"`
+	// Listen is the address for the other replicas, HOST:PORT. Any but loopback needs TLS.
+	Listen string `yaml:"listen"`
+	// Peers are all replicas, this one too.
+	Peers []Peer `yaml:"peers"`
+	// SecretFile is the absolute path of a file with what the replicas show one another, at least 16 characters.
+	SecretFile string `yaml:"secretFile"`
+	// TLS between the replicas: each shows a certificate, and demands one.
+	TLS TLS `yaml:"tls"`
+	// NATS is an outside cluster, instead of the servers in the replicas.
+	NATS NATS `yaml:"nats"`
+}
+
+// Peer is a replica.
+type Peer struct {
+	Name    string `yaml:"name"`
+	Address string `yaml:"address"` // HOST:PORT
+}
+
+// TLS names files, which are read again when they change. CAFile is read at the start.
+type TLS struct {
+	CertFile string `yaml:"certFile"`
+	KeyFile  string `yaml:"keyFile"`
+	CAFile   string `yaml:"caFile"`
+}
+
+// NATS is an outside cluster of three servers or more.
+type NATS struct {
+	URL             string `yaml:"url"`
+	CredentialsFile string `yaml:"credentialsFile"`
+	CAFile          string `yaml:"caFile"`
+}
+
+const maxSettings = 1 << 20 // bytes
+
+var peerName = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
+
+// Read reads settings strictly: a key that is not known is an error. host is the name of the host.
+func Read(r io.Reader, host string) (s Settings, err error) {
+	decoder := yaml.NewDecoder(io.LimitReader(r, maxSettings))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&s); err != nil {
+		return s, err
+	}
+	if err := decoder.Decode(&Settings{}); !errors.Is(err, io.EOF) {
+		return s, errors.New("more than one document")
+	}
+	if s.Name == "" {
+		s.Name = host
+	}
+	return s, s.problem()
+}
+
+// Outside reports whether the servers are others'.
+func (s Settings) Outside() bool { return s.NATS.URL != "" }
+
+// problem returns what is wrong.
+func (s Settings) problem() error {
+	if s.Journal != "jetstream" {
+		return fmt.Errorf("journal: %.40q, want \"jetstream\"", s.Journal)
+	}
+	for key, name := range map[string]string{"secretFile": s.SecretFile, "tls.certFile": s.TLS.CertFile,
+		"tls.keyFile": s.TLS.KeyFile, "tls.caFile": s.TLS.CAFile, "nats.credentialsFile": s.NATS.CredentialsFile,
+		"nats.caFile": s.NATS.CAFile} {
+		if name != "" && !filepath.IsAbs(name) {
+			return fmt.Errorf("%s: %q is no absolute path", key, name)
+		}
+	}
+	if s.Outside() {
+		if len(s.Peers) > 0 || s.Listen != "" || s.SecretFile != "" || s.TLS != (TLS{}) {
+			return errors.New("nats.url: an outside cluster has no peers, listen, secretFile and tls")
+		}
+		return nil
+	}
+	return s.peersProblem()
+}
+
+func (s Settings) peersProblem() error {
+	if len(s.Peers) != Peers {
+		return fmt.Errorf("peers: %d, want %d: all replicas, this one too", len(s.Peers), Peers)
+	}
+	names, loopback := map[string]bool{}, isLoopback(s.Listen)
+	for i, p := range s.Peers {
+		if !peerName.MatchString(p.Name) || names[p.Name] {
+			return fmt.Errorf("peers.%d.name: %.80q: want letters, digits and '-', each name once", i, p.Name)
+		}
+		if _, _, err := net.SplitHostPort(p.Address); err != nil {
+			return fmt.Errorf("peers.%d.address: %w", i, err)
+		}
+		names[p.Name] = true
+		loopback = loopback && isLoopback(p.Address)
+	}
+	withTLS := s.TLS.CertFile != "" && s.TLS.KeyFile != "" && s.TLS.CAFile != ""
+	_, _, err := net.SplitHostPort(s.Listen)
+	switch {
+	case !names[s.Name]:
+		return fmt.Errorf("name: %.80q is none of the peers", s.Name)
+	case err != nil:
+		return fmt.Errorf("listen: %w", err)
+	case s.SecretFile == "":
+		return errors.New("secretFile: must be set")
+	case !withTLS && s.TLS != (TLS{}):
+		return errors.New("tls: certFile, keyFile and caFile belong together")
+	case !withTLS && !loopback:
+		return errors.New("tls: must be set where listen or a peer is not on loopback")
+	}
+	return nil
+}
+
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}

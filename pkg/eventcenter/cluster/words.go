@@ -1,0 +1,109 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+)
+
+const (
+	wordsSubject = "eventcenter.words"
+	wordsEvery   = 3 * time.Second
+	wordsAtOnce  = 500 // in a message
+)
+
+// Words tells the other replicas which agents have said to this one that they are alive. It is not journaled: what is
+// lost is said again in the next interval.
+type Words struct {
+	Node  *Node
+	Model *model.Model
+	Log   *slog.Logger
+
+	mu   sync.Mutex // guards what follows
+	last map[model.Key]word
+}
+
+type word struct {
+	Cluster string      `json:"cluster"`
+	Node    string      `json:"node"`
+	At      time.Time   `json:"at"`
+	Agent   event.Agent `json:"agent"`
+}
+
+// Heard notes what an agent said to this replica.
+func (w *Words) Heard(key model.Key, agent event.Agent, at time.Time) {
+	w.Model.Heard(key, agent, at)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.last == nil {
+		w.last = map[model.Key]word{}
+	}
+	w.last[key] = word{key.Cluster, key.Node, at, agent}
+}
+
+// Run tells and hears until ctx ends.
+func (w *Words) Run(ctx context.Context) error {
+	sub, err := w.Node.Conn.Subscribe(wordsSubject, w.take)
+	if err != nil {
+		return err
+	}
+	defer sub.Unsubscribe() //nolint:errcheck // of a connection that is closed it is over anyway
+	tick := time.NewTicker(wordsEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			w.tell()
+		}
+	}
+}
+
+func (w *Words) tell() {
+	w.mu.Lock()
+	all := w.last
+	w.last = nil
+	w.mu.Unlock()
+	var some []word
+	for _, one := range all {
+		some = append(some, one)
+		if len(some) == wordsAtOnce {
+			w.publish(some)
+			some = nil
+		}
+	}
+	w.publish(some)
+}
+
+func (w *Words) publish(some []word) {
+	if len(some) == 0 {
+		return
+	}
+	data, err := json.Marshal(some)
+	if err == nil {
+		err = w.Node.Conn.Publish(wordsSubject, data)
+	}
+	if err != nil {
+		w.Log.Warn("the other replicas are not told which agents live", "err", err)
+	}
+}
+
+// take notes what others were told. A word of this replica comes back to it, and changes nothing.
+func (w *Words) take(m *nats.Msg) {
+	var some []word
+	if err := json.Unmarshal(m.Data, &some); err != nil {
+		w.Log.Warn("words of agents from another replica cannot be read", "err", err)
+		return
+	}
+	for _, one := range some {
+		w.Model.Heard(model.Key{Cluster: one.Cluster, Node: one.Node}, one.Agent, one.At)
+	}
+}

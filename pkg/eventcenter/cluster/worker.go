@@ -1,0 +1,121 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	workerBucket = "EVENTCENTER-WORKER"
+	workerKey    = "worker"
+
+	leaseTime  = 15 * time.Second // of the key: after it, another may be the worker
+	renewEvery = 4 * time.Second
+	// leaveAfter is how long after its last renewal a worker stops, by its own clock: before another begins.
+	leaveAfter = leaseTime - 5*time.Second
+	askLimit   = 3 * time.Second
+)
+
+// Worker elects the one replica that delivers, judges silence, infers and trims: it holds a key with a time to live.
+type Worker struct {
+	Node     *Node
+	Name     string // of this replica
+	Replicas int
+	Log      *slog.Logger
+
+	// Work begins when this replica is the worker, and ends with ctx. term is the revision of the key: larger than that
+	// of any worker before.
+	Work func(ctx context.Context, term uint64) error
+}
+
+// Run stands for election until ctx ends.
+func (w *Worker) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		bucket, revision, err := w.acquire(ctx)
+		if err == nil {
+			w.Log.Info("this replica is the worker", "term", revision)
+			err = w.hold(ctx, bucket, revision)
+			w.Log.Info("this replica is no longer the worker", "term", revision, "err", err)
+		} else if !errors.Is(err, jetstream.ErrKeyExists) && ctx.Err() == nil {
+			w.Log.Debug("the worker cannot be elected", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(renewEvery):
+		}
+	}
+	return nil
+}
+
+func (w *Worker) acquire(ctx context.Context) (jetstream.KeyValue, uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	bucket, err := openBucket(ctx, w.Node, jetstream.KeyValueConfig{Bucket: workerBucket, TTL: leaseTime, History: 1,
+		Storage: jetstream.FileStorage, Replicas: w.Replicas})
+	if err != nil {
+		return nil, 0, err
+	}
+	revision, err := bucket.Create(ctx, workerKey, []byte(w.Name))
+	return bucket, revision, err
+}
+
+// openBucket finds a bucket, or makes it.
+func openBucket(ctx context.Context, n *Node, c jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
+	js, err := jetstream.New(n.Conn)
+	if err != nil {
+		return nil, err
+	}
+	bucket, err := js.KeyValue(ctx, c.Bucket)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		bucket, err = js.CreateKeyValue(ctx, c)
+	}
+	return bucket, err
+}
+
+// hold works while the key is renewed. It ends with the work.
+func (w *Worker) hold(ctx context.Context, bucket jetstream.KeyValue, term uint64) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan error, 1)
+	go func() { done <- w.Work(ctx, term) }()
+	renewed, revision := time.Now(), term
+	tick := time.NewTicker(renewEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-done:
+			w.release(ctx, bucket, revision)
+			return err
+		case <-tick.C:
+		}
+		begun := time.Now()
+		limited, stop := context.WithTimeout(ctx, askLimit)
+		next, err := bucket.Update(limited, workerKey, []byte(w.Name), revision)
+		stop()
+		switch {
+		case err == nil:
+			renewed, revision = begun, next
+		case errors.Is(err, jetstream.ErrKeyExists):
+			cancel(fmt.Errorf("the key is another's: %w", err))
+			return <-done
+		}
+		if time.Since(renewed) > leaveAfter {
+			cancel(fmt.Errorf("the key could not be renewed: %w", err))
+			return <-done
+		}
+	}
+}
+
+// release gives the key back, so that another need not wait for its end.
+func (w *Worker) release(ctx context.Context, bucket jetstream.KeyValue, revision uint64) {
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
+	defer cancel()
+	if err := bucket.Delete(limited, workerKey, jetstream.LastRevision(revision)); err != nil {
+		w.Log.Debug("the worker's key is not given back; it ends by itself", "err", err)
+	}
+}

@@ -1,0 +1,154 @@
+// Package kv keeps the control store of several replicas in key-value buckets of NATS JetStream, one for each bucket. A
+// write goes to the bucket's leader, and only over the revision that the writer has seen; a read may be answered by a
+// replica that is a moment behind: who writes by it gets ErrConflict, and reads again.
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
+)
+
+const prefix = "EVENTCENTER-CONTROL-"
+
+// Store implements control.Store.
+type Store struct {
+	js       jetstream.JetStream
+	replicas int
+
+	mu      sync.Mutex // guards what follows
+	buckets map[string]jetstream.KeyValue
+}
+
+// Open returns the store that is reached by a connection. replicas is of how many servers a write must have a majority.
+func Open(conn *nats.Conn, replicas int) (*Store, error) {
+	js, err := jetstream.New(conn)
+	return &Store{js: js, replicas: replicas, buckets: map[string]jetstream.KeyValue{}}, err
+}
+
+// bucket finds a bucket, or makes it.
+func (s *Store) bucket(ctx context.Context, name string) (jetstream.KeyValue, error) {
+	s.mu.Lock()
+	known := s.buckets[name]
+	s.mu.Unlock()
+	if known != nil {
+		return known, nil
+	}
+	b, err := s.js.KeyValue(ctx, prefix+name)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		b, err = s.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: prefix + name, History: 1,
+			Storage: jetstream.FileStorage, Replicas: s.replicas})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bucket %s: %w", name, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.buckets[name] = b
+	return b, nil
+}
+
+// Get implements control.Store.
+func (s *Store) Get(ctx context.Context, bucket, key string) (control.Record, error) {
+	if err := control.Problem(bucket, key, nil); err != nil {
+		return control.Record{}, err
+	}
+	b, err := s.bucket(ctx, bucket)
+	if err != nil {
+		return control.Record{}, err
+	}
+	e, err := b.Get(ctx, key)
+	if err != nil {
+		return control.Record{}, translated(bucket, key, err)
+	}
+	return control.Record{Key: key, Value: e.Value(), Revision: e.Revision()}, nil
+}
+
+// Put implements control.Store.
+func (s *Store) Put(ctx context.Context, bucket, key string, value []byte, revision uint64) (uint64, error) {
+	if err := control.Problem(bucket, key, value); err != nil {
+		return 0, err
+	}
+	b, err := s.bucket(ctx, bucket)
+	if err != nil {
+		return 0, err
+	}
+	if revision == 0 {
+		revision, err = b.Create(ctx, key, value)
+	} else {
+		revision, err = b.Update(ctx, key, value, revision)
+	}
+	return revision, translated(bucket, key, err)
+}
+
+// Delete implements control.Store.
+func (s *Store) Delete(ctx context.Context, bucket, key string, revision uint64) error {
+	there, err := s.Get(ctx, bucket, key)
+	if err != nil {
+		return err
+	}
+	if revision == 0 || there.Revision != revision {
+		return fmt.Errorf("%s/%s: %w", bucket, key, control.ErrConflict)
+	}
+	b, err := s.bucket(ctx, bucket)
+	if err != nil {
+		return err
+	}
+	return translated(bucket, key, b.Delete(ctx, key, jetstream.LastRevision(revision)))
+}
+
+// List implements control.Store.
+func (s *Store) List(ctx context.Context, bucket, begin string) (found []control.Record, err error) {
+	if err := control.Problem(bucket, "any", nil); err != nil {
+		return nil, err
+	}
+	b, err := s.bucket(ctx, bucket)
+	if err != nil {
+		return nil, err
+	}
+	w, err := b.WatchAll(ctx, jetstream.IgnoreDeletes())
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", bucket, err)
+	}
+	defer w.Stop() //nolint:errcheck // it is over
+	for {
+		select {
+		case e, ok := <-w.Updates():
+			if !ok {
+				return nil, fmt.Errorf("list %s: the connection ended", bucket)
+			}
+			if e == nil { // that is all that was there
+				slices.SortFunc(found, func(x, y control.Record) int { return strings.Compare(x.Key, y.Key) })
+				return found, nil
+			}
+			if strings.HasPrefix(e.Key(), begin) {
+				found = append(found, control.Record{Key: e.Key(), Value: e.Value(), Revision: e.Revision()})
+			}
+		case <-ctx.Done():
+			return nil, fmt.Errorf("list %s: %w", bucket, ctx.Err())
+		}
+	}
+}
+
+// Close implements control.Store. The connection is its opener's.
+func (s *Store) Close() error { return nil }
+
+func translated(bucket, key string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, jetstream.ErrKeyNotFound), errors.Is(err, jetstream.ErrKeyDeleted):
+		err = control.ErrNotFound
+	case errors.Is(err, jetstream.ErrKeyExists):
+		err = control.ErrConflict
+	}
+	return fmt.Errorf("%s/%s: %w", bucket, key, err)
+}

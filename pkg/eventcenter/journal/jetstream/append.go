@@ -1,0 +1,288 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
+)
+
+const (
+	groupWait  = 5 * time.Millisecond
+	groupBytes = 256 << 10
+	maxWaiting = 1024 // requests that wait for their group
+
+	appendLimit  = 8 * time.Second // for a batch: most elections are over by then
+	publishLimit = 2 * time.Second // for one attempt
+	lookEvery    = time.Second     // after what is new, where no hint has come
+)
+
+// request is one batch on its way.
+type request struct {
+	ctx    context.Context //nolint:containedctx // that of Append, which waits for it
+	events []journal.Event
+	term   uint64 // of the worker that it is of, 0: of none
+	take   bool   // a new worker's: it is stored also without an event
+	result journal.Appended
+	err    error
+	done   chan struct{}
+}
+
+func (r *request) size() (n int) {
+	for _, e := range r.events {
+		n += len(e.JSON)
+	}
+	return n
+}
+
+// Append stores a batch whole or not at all, and returns when it is durable on a majority of the replicas. Events that
+// are known already are not stored again. Where it ends with ErrUnavailable, or ctx ends first, the batch may be stored
+// or not: to send it again is harmless.
+func (s *Store) Append(ctx context.Context, events []journal.Event) (journal.Appended, error) {
+	return s.append(ctx, &request{events: events})
+}
+
+// AppendAs is Append of the worker: once another has taken over, it is refused with ErrFenced.
+func (s *Store) AppendAs(ctx context.Context, term uint64, events []journal.Event) (journal.Appended, error) {
+	return s.append(ctx, &request{events: events, term: term})
+}
+
+// Take makes this process the worker: what workers of smaller terms append from now on is refused.
+func (s *Store) Take(ctx context.Context, term uint64) error {
+	_, err := s.append(ctx, &request{term: term, take: true})
+	if err == nil {
+		s.mu.Lock()
+		s.term = term
+		s.mu.Unlock()
+	}
+	return err
+}
+
+// Leave ends being the worker.
+func (s *Store) Leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.term = 0
+}
+
+func (s *Store) append(ctx context.Context, r *request) (journal.Appended, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, appendLimit, journal.ErrUnavailable)
+	defer cancel()
+	r.ctx, r.done = ctx, make(chan struct{})
+	select {
+	case s.requests <- r:
+	case <-ctx.Done():
+		return journal.Appended{}, context.Cause(ctx)
+	case <-s.ended:
+		return journal.Appended{}, ErrClosed
+	}
+	select {
+	case <-r.done:
+		return r.result, r.err
+	case <-ctx.Done():
+		return journal.Appended{}, context.Cause(ctx)
+	case <-s.ended:
+		return journal.Appended{}, ErrClosed
+	}
+}
+
+// run is the goroutine that writes to the stream and to the copy.
+func (s *Store) run(ctx context.Context) {
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		var derived []journal.Event
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case r := <-s.requests:
+			derived = s.commit(ctx, s.group(ctx, r))
+		case <-s.hints:
+			derived, err = s.catchUp(ctx)
+		case <-look.C:
+			derived, err = s.catchUp(ctx)
+		}
+		if err != nil {
+			s.note(ctx, err)
+		}
+		s.appendDerived(ctx, derived)
+	}
+}
+
+// appendDerived appends what follows from events, where this process is the worker.
+func (s *Store) appendDerived(ctx context.Context, derived []journal.Event) {
+	for len(derived) > 0 && ctx.Err() == nil {
+		s.mu.Lock()
+		term := s.term
+		s.mu.Unlock()
+		if term == 0 {
+			return // the worker does
+		}
+		limited, cancel := context.WithTimeout(ctx, appendLimit)
+		r := &request{ctx: limited, events: derived, term: term, done: make(chan struct{})}
+		derived = s.commit(ctx, []*request{r})
+		cancel()
+		if r.err != nil {
+			s.Log.Error("what follows from events could not be appended; it will be with the next event", "err", r.err)
+			return
+		}
+	}
+}
+
+// group waits for what goes into one message with a request.
+func (s *Store) group(ctx context.Context, r *request) []*request {
+	group, size := []*request{r}, r.size()
+	full := time.NewTimer(groupWait)
+	defer full.Stop()
+	for size < groupBytes {
+		select {
+		case r := <-s.requests:
+			group, size = append(group, r), size+r.size()
+		case <-full.C:
+			return group
+		case <-ctx.Done():
+			return group
+		}
+	}
+	return group
+}
+
+// commit appends a group, and answers its requests. It returns what follows from what came to the copy.
+func (s *Store) commit(ctx context.Context, group []*request) (derived []journal.Event) {
+	for {
+		group = s.waiting(group)
+		if len(group) == 0 {
+			return derived
+		}
+		done, more, err := s.attempt(ctx, group)
+		derived = append(derived, more...)
+		s.note(ctx, err)
+		if done || errors.Is(err, journal.ErrFull) {
+			for _, r := range group {
+				r.err = err
+				close(r.done)
+			}
+			return derived
+		}
+		if err != nil {
+			select {
+			case <-time.After(retryEvery / 5):
+			case <-ctx.Done():
+				return derived
+			}
+		}
+	}
+}
+
+// waiting returns the requests that are still waited for, and that may append.
+func (s *Store) waiting(group []*request) []*request {
+	return slices.DeleteFunc(group, func(r *request) bool {
+		switch {
+		case r.ctx.Err() != nil:
+			r.err = context.Cause(r.ctx)
+		case r.term != 0 && r.term < s.at.Term:
+			r.err = ErrFenced
+		default:
+			return false
+		}
+		close(r.done)
+		return true
+	})
+}
+
+// attempt plans a message and publishes it. done is whether all of the group is durable.
+func (s *Store) attempt(ctx context.Context, group []*request) (done bool, derived []journal.Event, err error) {
+	batches, term, take := make([][]journal.Event, len(group)), uint64(0), false
+	for i, r := range group {
+		batches[i], term, take = r.events, max(term, r.term), take || r.take
+	}
+	records, results, err := s.copy.Plan(ctx, s.Now(), batches)
+	if err != nil {
+		return false, nil, fmt.Errorf("plan: %w", err)
+	}
+	if len(records) > 0 || take {
+		next := s.copy.Bounds().Newest + 1
+		data, err := encode(records, next, term)
+		if err != nil {
+			return false, nil, err
+		}
+		limited, cancel := context.WithTimeout(ctx, publishLimit)
+		ack, err := s.js.Publish(limited, subject, data, jetstream.WithExpectLastSequence(s.at.Sequence),
+			jetstream.WithExpectStream(Stream), jetstream.WithRetryAttempts(0))
+		cancel()
+		if wrongLast(err) || err == nil && ack.Sequence != s.at.Sequence+1 { // another replica was faster
+			before := s.at.Sequence
+			derived, err = s.catchUp(ctx)
+			if err == nil && s.at.Sequence == before {
+				err = errBehind
+			}
+			return false, derived, err
+		}
+		if err != nil {
+			return false, nil, fmt.Errorf("publish: %w", err)
+		}
+		if err := s.Conn.Publish(stored, nil); err != nil {
+			s.Log.Warn("the other replicas are not told of what is new; they look every second", "err", err)
+		}
+		derived, err = s.apply(ctx, []message{{ack.Sequence, records, term}})
+		if err != nil { // it is durable, but not in the copy: whoever reads here must not miss it
+			return false, derived, err
+		}
+	}
+	for i, r := range group {
+		r.result = results[i]
+	}
+	return true, derived, nil
+}
+
+// errBehind means that the stream has taken, or is about to take, what cannot be read here yet.
+var errBehind = errors.New("the stream is ahead of what can be read here")
+
+// wrongLast reports whether the stream has more than what was expected.
+func wrongLast(err error) bool {
+	e, ok := errors.AsType[*jetstream.APIError](err)
+	const constant = 10164 // the newer of the two codes
+	return ok && (e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || e.ErrorCode == constant)
+}
+
+// message is one of the stream.
+type message struct {
+	sequence uint64
+	records  []journal.Record
+	term     uint64
+}
+
+// apply brings messages into the copy, and tells of them. An offset that was given already is not given again.
+func (s *Store) apply(ctx context.Context, messages []message) ([]journal.Event, error) {
+	at, newest := s.at, s.copy.Bounds().Newest
+	var records []journal.Record
+	for _, m := range messages {
+		if m.sequence <= at.Sequence {
+			continue
+		}
+		at = sqlite.Position{Sequence: m.sequence, Term: max(at.Term, m.term)}
+		if len(m.records) == 0 || m.records[0].Offset <= newest {
+			continue // a worker's; or the copy has it, from before it was stopped
+		}
+		records = append(records, m.records...)
+		newest = m.records[len(m.records)-1].Offset
+	}
+	if err := s.copy.Put(ctx, records, at); err != nil {
+		return nil, fmt.Errorf("the copy of the journal: %w", err)
+	}
+	s.at = at
+	s.mu.Lock()
+	s.state.applied = at.Sequence
+	s.mu.Unlock()
+	if len(records) == 0 || s.Appended == nil {
+		return nil, nil
+	}
+	return s.Appended(records), nil
+}

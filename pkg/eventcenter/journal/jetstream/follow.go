@@ -1,0 +1,120 @@
+package jetstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+const (
+	fetchMessages = 500
+	fetchBytes    = 8 << 20 // of the messages of one answer; one beyond it is possible
+
+	headerSequence = "Nats-Sequence"
+)
+
+// errNothing means that the replica that was asked has nothing of what is asked for.
+var errNothing = errors.New("nothing is there yet")
+
+// catchUp reads what the copy does not have. It ends when a replica of the stream says that there is no more; that one
+// may be behind.
+func (s *Store) catchUp(ctx context.Context) (derived []journal.Event, err error) {
+	for {
+		messages, err := s.fetch(ctx, s.at.Sequence+1, fetchMessages)
+		if errors.Is(err, errNothing) {
+			return derived, nil
+		}
+		if err != nil {
+			return derived, err
+		}
+		more, err := s.apply(ctx, messages)
+		derived = append(derived, more...)
+		if err != nil {
+			return derived, err
+		}
+	}
+}
+
+// fetch reads messages from a sequence on: one request, many answers. The nearest replica of the stream answers, also
+// where there is no majority: what it has is durable.
+func (s *Store) fetch(ctx context.Context, from uint64, most int) (found []message, err error) {
+	ctx, cancel := context.WithTimeout(ctx, publishLimit)
+	defer cancel()
+	ask, err := json.Marshal(map[string]any{"seq": from, "batch": most, "max_bytes": fetchBytes})
+	if err != nil {
+		return nil, err
+	}
+	inbox := s.Conn.NewRespInbox()
+	answers, err := s.Conn.SubscribeSync(inbox)
+	if err != nil {
+		return nil, err
+	}
+	defer answers.Unsubscribe() //nolint:errcheck // of a connection that is closed it is over anyway
+	if err := s.Conn.PublishRequest("$JS.API.DIRECT.GET."+Stream, inbox, ask); err != nil {
+		return nil, err
+	}
+	for {
+		m, err := answers.NextMsgWithContext(ctx)
+		if err != nil {
+			return found, incomplete(found, err)
+		}
+		status := m.Header.Get("Status")
+		switch {
+		case status == "404":
+			return nil, errNothing
+		case status == "204": // the end
+			return found, incomplete(found, errNothing)
+		case status != "":
+			return found, incomplete(found, fmt.Errorf("%s %s", status, m.Header.Get("Description")))
+		}
+		one, err := received(m)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, one)
+	}
+}
+
+// incomplete is the error of an answer that ends early: none where it has something.
+func incomplete(found []message, err error) error {
+	if len(found) > 0 {
+		return nil
+	}
+	return fmt.Errorf("read the stream: %w", err)
+}
+
+func received(m *nats.Msg) (one message, err error) {
+	if one.sequence, err = strconv.ParseUint(m.Header.Get(headerSequence), 10, 64); err != nil {
+		return one, fmt.Errorf("read the stream: %s: %w", headerSequence, err)
+	}
+	if one.records, one.term, err = decode(m.Data); err != nil {
+		return one, fmt.Errorf("message %d of the stream: %w", one.sequence, err)
+	}
+	return one, nil
+}
+
+// watch asks the stream how it is, until ctx ends.
+func (s *Store) watch(ctx context.Context) {
+	tick := time.NewTicker(2 * time.Second)
+	defer tick.Stop()
+	for {
+		info, err := s.info(ctx)
+		if err == nil {
+			s.know(ctx, info)
+		} else if ctx.Err() == nil {
+			s.note(ctx, fmt.Errorf("the journal's stream: %w", err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

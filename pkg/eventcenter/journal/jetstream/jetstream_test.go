@@ -1,0 +1,103 @@
+package jetstream_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
+)
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// One server, which nothing but the journal under test uses.
+func TestConformance(t *testing.T) {
+	journaltest.Run(t, func(t *testing.T) journaltest.Opener {
+		dir := t.TempDir()
+		node, err := cluster.Start(cluster.Config{Name: "one", Dir: filepath.Join(dir, "nats"), Log: quiet()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(node.Close)
+		term := uint64(0)
+		return func(t *testing.T, o journaltest.Options) journaltest.Journal {
+			t.Helper()
+			s, err := jetstream.Open(t.Context(), jetstream.Options{Dir: filepath.Join(dir, "journal"), Conn: node.Conn,
+				Replicas: 1, Log: quiet(), Now: o.Now, Appended: o.Appended, BallastBytes: 1 << 16},
+				func(err error) { t.Log(err) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if s.Bounds().Oldest == 0 {
+				t.Error("no bounds")
+			}
+			term++
+			if err := s.Take(t.Context(), term); err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+	})
+}
+
+// A worker that was replaced appends nothing any more, also where it does not know; and only the worker appends what
+// follows from events.
+func TestFenced(t *testing.T) {
+	dir := t.TempDir()
+	node, err := cluster.Start(cluster.Config{Name: "one", Dir: filepath.Join(dir, "nats"), Log: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(node.Close)
+	var both [2]*jetstream.Store
+	for i := range both {
+		both[i], err = jetstream.Open(t.Context(), jetstream.Options{Dir: filepath.Join(dir, fmt.Sprint(i)), Conn: node.Conn,
+			Replicas: 1, Log: quiet(), BallastBytes: 1 << 16,
+			Appended: func(records []journal.Record) (derived []journal.Event) {
+				for _, r := range records {
+					if r.Node == "a" {
+						derived = append(derived, journal.Event{Source: "worker", ID: fmt.Sprint(i, r.ID), JSON: []byte("{}")})
+					}
+				}
+				return derived
+			}}, func(err error) { t.Log(err) })
+		if err == nil {
+			err = both[i].Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = both[i].Close() })
+	}
+	if err := both[0].Take(t.Context(), 5); err != nil {
+		t.Fatal(err)
+	}
+	journaltest.Append(t, both[1], journaltest.Of("a", 1))
+	if err := both[1].Take(t.Context(), 9); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := both[0].AppendAs(t.Context(), 5, []journal.Event{journaltest.Of("b", 1)}); !errors.Is(err,
+		jetstream.ErrFenced) {
+		t.Errorf("the worker of before: %v", err)
+	}
+	if err := both[0].Take(t.Context(), 5); !errors.Is(err, jetstream.ErrFenced) {
+		t.Errorf("the worker of before takes over: %v", err)
+	}
+	got, err := both[1].AppendAs(t.Context(), 9, []journal.Event{journaltest.Of("c", 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := both[1].Read(t.Context(), journal.Query{Limit: 10})
+	if err != nil || got.Last != 3 || len(page.Records) != 3 || page.Records[1].ID != fmt.Sprint(0,
+		journaltest.Of("a", 1).ID) {
+		t.Errorf("%+v: %+v %v", got, page.Records, err)
+	}
+}

@@ -1,0 +1,279 @@
+package jetstream_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	natsjs "github.com/nats-io/nats.go/jetstream"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster/clustertest"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+var long = flag.Bool("long", false, "run the test too that cuts the network")
+
+// replicas are three, in one process.
+type replicas struct {
+	t     *testing.T
+	net   *clustertest.Network
+	dirs  [3]string
+	nodes [3]*cluster.Node
+	all   [3]*jetstream.Store
+}
+
+func newReplicas(t *testing.T) *replicas {
+	r := &replicas{t: t, net: clustertest.New(t)}
+	var starting sync.WaitGroup
+	for i := range r.all {
+		r.dirs[i] = t.TempDir()
+		starting.Go(func() { r.start(i) })
+	}
+	starting.Wait()
+	t.Cleanup(func() {
+		for i := range r.all {
+			r.stop(i)
+		}
+	})
+	if t.Failed() {
+		t.FailNow()
+	}
+	return r
+}
+
+func (r *replicas) start(i int) {
+	var routes []string
+	for _, route := range r.net.Routes[i] {
+		if route != "" {
+			routes = append(routes, route)
+		}
+	}
+	node, err := cluster.Start(cluster.Config{Name: fmt.Sprint("replica-", i), Dir: filepath.Join(r.dirs[i], "nats"),
+		Listen: r.net.Listen[i], Routes: routes, User: "routes", Secret: "secret", Log: quiet()})
+	if err != nil {
+		r.t.Error(err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	defer cancel()
+	var last error
+	s, err := jetstream.Open(ctx, jetstream.Options{Dir: filepath.Join(r.dirs[i], "journal"), Conn: node.Conn,
+		Replicas: 3, Log: quiet(), BallastBytes: 1 << 16}, func(err error) { last = err })
+	if err == nil {
+		err = s.Start()
+	}
+	if err != nil {
+		r.t.Errorf("replica %d: %v; %v", i, err, last)
+		return
+	}
+	r.nodes[i], r.all[i] = node, s
+}
+
+func (r *replicas) stop(i int) {
+	if r.all[i] != nil {
+		if err := r.all[i].Close(); err != nil {
+			r.t.Error(err)
+		}
+		r.nodes[i].Close()
+		r.all[i] = nil
+	}
+}
+
+// leader returns which replica leads the stream.
+func (r *replicas) leader(from int) int {
+	r.t.Helper()
+	js, err := natsjs.New(r.nodes[from].Conn)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	stream, err := js.Stream(r.t.Context(), jetstream.Stream)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var i int
+	if _, err := fmt.Sscanf(stream.CachedInfo().Cluster.Leader, "replica-%d", &i); err != nil {
+		r.t.Fatal(err)
+	}
+	return i
+}
+
+// same awaits that the replicas have the same events.
+func (r *replicas) same() {
+	r.t.Helper()
+	newest := uint64(0)
+	for _, j := range r.all {
+		newest = max(newest, j.Bounds().Newest)
+	}
+	var first []journal.Record
+	for i := range r.all {
+		for end := time.Now().Add(time.Minute); r.all[i].Bounds().Newest < newest; {
+			bounds := r.all[i].Bounds()
+			select {
+			case <-bounds.Changed:
+			case <-time.After(time.Until(end)):
+				r.t.Fatalf("replica %d has %d of %d", i, r.all[i].Bounds().Newest, newest)
+			}
+		}
+		page, err := r.all[i].Read(r.t.Context(), journal.Query{Limit: 100_000})
+		if err != nil || len(page.Gaps) > 0 {
+			r.t.Fatalf("replica %d: gaps %v, %v", i, page.Gaps, err)
+		}
+		if first == nil {
+			first = page.Records
+		} else if diff := cmp.Diff(first, page.Records); diff != "" {
+			r.t.Errorf("replica %d differs: %.2000s", i, diff)
+		}
+	}
+}
+
+// sent has senders on some replicas until stop, each with nodes of its own, and returns what was acknowledged.
+type sent struct {
+	stop    chan struct{}
+	running sync.WaitGroup
+	mu      sync.Mutex // guards what follows
+	acked   map[string]int
+	refused int
+}
+
+func (r *replicas) send(which ...int) *sent {
+	s := &sent{stop: make(chan struct{}), acked: map[string]int{}}
+	for _, i := range which {
+		for n := range 3 {
+			journal := r.all[i]
+			s.running.Go(func() { s.sender(r.t.Context(), journal, fmt.Sprintf("node-%d-%d", i, n)) })
+		}
+	}
+	return s
+}
+
+func (s *sent) sender(ctx context.Context, to *jetstream.Store, node string) {
+	for sequence := uint64(1); ; {
+		select {
+		case <-s.stop:
+			return
+		default:
+		}
+		e := journaltest.Of(node, sequence)
+		_, err := to.Append(ctx, []journal.Event{e})
+		s.mu.Lock()
+		if err == nil {
+			s.acked[e.Source+" "+e.ID]++
+			sequence++
+		} else {
+			s.refused++
+		}
+		s.mu.Unlock()
+		if errors.Is(err, jetstream.ErrClosed) {
+			return
+		}
+	}
+}
+
+// await returns when so many more are acknowledged.
+func (s *sent) await(t *testing.T, more int) {
+	t.Helper()
+	count := func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.acked)
+	}
+	begun, end := count(), time.Now().Add(time.Minute)
+	for count() < begun+more {
+		if time.Now().After(end) {
+			t.Fatalf("only %d of %d events are acknowledged", count()-begun, more)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// once compares the journal with what was acknowledged.
+func (s *sent) once(t *testing.T, j *jetstream.Store) {
+	t.Helper()
+	page, err := j.Read(t.Context(), journal.Query{Limit: 100_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	for i, r := range page.Records {
+		if r.Offset != uint64(i)+1 {
+			t.Fatalf("offset %d in place %d", r.Offset, i+1)
+		}
+		found[r.Source+" "+r.ID]++
+	}
+	for id, n := range found {
+		if n != 1 {
+			t.Errorf("%s is there %d times", id, n)
+		}
+	}
+	for id := range s.acked {
+		if found[id] != 1 {
+			t.Errorf("%s was acknowledged and is there %d times", id, found[id])
+		}
+	}
+	t.Logf("%d acknowledged, %d in the journal, %d attempts refused", len(s.acked), len(found), s.refused)
+}
+
+// All append at the same time, the leader goes and comes back, with its volume and without: every acknowledged event is
+// there exactly once, at the same offset on each replica.
+func TestReplicas(t *testing.T) {
+	r := newReplicas(t)
+	load := r.send(0, 1, 2)
+	load.await(t, 100)
+	gone := r.leader(0)
+	r.stop(gone)
+	load.await(t, 100)
+	if err := os.RemoveAll(r.dirs[gone]); err != nil {
+		t.Fatal(err)
+	}
+	r.start(gone)
+	load.await(t, 100)
+	close(load.stop)
+	load.running.Wait()
+	r.same()
+	load.once(t, r.all[gone])
+}
+
+// A replica that is cut off from the others acknowledges nothing and says why; the others go on; when it is back it has
+// what they have. Two that are cut off from one another acknowledge nothing.
+func TestPartition(t *testing.T) {
+	need.Flag(t, *long, "-long")
+	r := newReplicas(t)
+	apart := r.leader(0)
+	rest := []int{(apart + 1) % 3, (apart + 2) % 3}
+	load := r.send(rest...)
+	load.await(t, 50)
+	r.net.Cut(apart, true)
+	_, err := r.all[apart].Append(t.Context(), []journal.Event{journaltest.Of("alone", 1)})
+	if !errors.Is(err, journal.ErrUnavailable) {
+		t.Errorf("without the others: %v", err)
+	}
+	load.await(t, 50)
+	if page, err := r.all[apart].Read(t.Context(), journal.Query{Limit: 10}); err != nil || len(page.Records) != 10 {
+		t.Errorf("what it has can be read: %d, %v", len(page.Records), err)
+	}
+	r.net.Cut(apart, false)
+	for end := time.Now().Add(time.Minute); ; {
+		if _, err = r.all[apart].Append(t.Context(), []journal.Event{journaltest.Of("alone", 1)}); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	close(load.stop)
+	load.running.Wait()
+	load.acked["/clusters/c/nodes/alone "+journaltest.Of("alone", 1).ID] = 1
+	r.same()
+	load.once(t, r.all[apart])
+}

@@ -1,0 +1,169 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// Read returns a page of the copy.
+func (s *Store) Read(ctx context.Context, q journal.Query) (journal.Page, error) {
+	return s.copy.Read(ctx, q)
+}
+
+// Bounds returns what the copy holds now.
+func (s *Store) Bounds() journal.Bounds { return s.copy.Bounds() }
+
+// Check reads all of the copy and notes what is damaged, as gaps.
+func (s *Store) Check(ctx context.Context) ([]journal.Gap, error) { return s.copy.Check(ctx) }
+
+// Seal takes the write-ahead logs away from the copy's files of past days.
+func (s *Store) Seal(ctx context.Context) error { return s.copy.Seal(ctx) }
+
+// Health returns the state of the copy, with the size of the stream here.
+func (s *Store) Health() journal.Health {
+	h := s.copy.Health()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h.Bytes += int64(min(s.state.bytes, 1<<62)) //nolint:gosec // it fits
+	return h
+}
+
+// patience is how long a replica may not reach the stream before it is not ready: an election is shorter.
+const patience = 12 * time.Second
+
+// maxBehind is how many messages the copy of a replica that is ready may be behind.
+const maxBehind = 1000
+
+// Ready returns why this replica cannot take events now; nil: it can.
+func (s *Store) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state.err != nil && s.Now().Sub(s.state.since) > patience {
+		return fmt.Errorf("%w (since %s)", s.state.err, s.state.since.UTC().Format(time.RFC3339))
+	}
+	if s.state.applied+maxBehind < s.state.last {
+		return fmt.Errorf("the copy of the journal is %d messages behind", s.state.last-s.state.applied)
+	}
+	return nil
+}
+
+// note remembers why the stream cannot be used, nil: it can, and logs when that changes.
+func (s *Store) note(ctx context.Context, err error) {
+	if ctx.Err() != nil || errors.Is(err, errNothing) {
+		return
+	}
+	s.mu.Lock()
+	before := s.state.err
+	if (before == nil) != (err == nil) {
+		s.state.since = s.Now()
+	}
+	s.state.err = err
+	s.mu.Unlock()
+	switch {
+	case before == nil && err != nil:
+		s.Log.Warn("the journal cannot be written or read; it is tried again", "err", err)
+	case before != nil && err == nil:
+		s.Log.Info("the journal can be written and read again")
+	}
+}
+
+// know takes what the stream says of itself.
+func (s *Store) know(ctx context.Context, info *jetstream.StreamInfo) {
+	first := uint64(0)
+	if info.State.Msgs > 0 {
+		found, err := s.fetch(ctx, info.State.FirstSeq, 1)
+		if err == nil && len(found[0].records) > 0 {
+			first = found[0].records[0].Offset
+		}
+	}
+	s.note(ctx, majority(info.Cluster))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state.first, s.state.last, s.state.bytes = first, info.State.LastSeq, info.State.Bytes
+}
+
+// majority returns why the stream can take nothing: a leader that is cut off still answers for a while.
+func majority(c *jetstream.ClusterInfo) error {
+	switch {
+	case c == nil:
+		return nil // one server alone
+	case c.Leader == "":
+		return fmt.Errorf("%w: the stream has no leader", journal.ErrUnavailable)
+	}
+	there, away := 1, []string{}
+	for _, peer := range c.Replicas {
+		if peer.Offline || peer.Active > patience/2 {
+			away = append(away, peer.Name)
+		} else {
+			there++
+		}
+	}
+	if 2*there > there+len(away) {
+		return nil
+	}
+	return fmt.Errorf("%w: of %s nothing is heard", journal.ErrUnavailable, strings.Join(away, " and "))
+}
+
+// Expired returns the offset up to which the journal is to be trimmed, 0 where nothing is. The worker goes by the
+// limits, the others by what the worker has left of the stream.
+func (s *Store) Expired(l journal.Limits) uint64 {
+	s.mu.Lock()
+	term, first := s.term, s.state.first
+	s.mu.Unlock()
+	switch {
+	case term != 0:
+		return s.copy.Expired(l)
+	case first > s.copy.Bounds().Oldest:
+		return s.copy.Whole(first - 1)
+	}
+	return 0
+}
+
+// Trim drops whole days whose offsets are all at most upTo: of the stream, where this process is the worker, and of the
+// copy.
+func (s *Store) Trim(ctx context.Context, upTo uint64) error {
+	s.mu.Lock()
+	term := s.term
+	s.mu.Unlock()
+	if term != 0 {
+		if err := s.purge(ctx, upTo); err != nil {
+			return fmt.Errorf("trim the stream: %w", err)
+		}
+	}
+	return s.copy.Trim(ctx, upTo)
+}
+
+// purge drops the messages whose events all have offsets up to one.
+func (s *Store) purge(ctx context.Context, upTo uint64) error {
+	info, err := s.info(ctx)
+	if err != nil {
+		return err
+	}
+	var failed error
+	first, n := info.State.FirstSeq, int(info.State.LastSeq-info.State.FirstSeq) //nolint:gosec // it fits
+	kept := sort.Search(n, func(i int) bool {
+		found, err := s.fetch(ctx, first+uint64(i), fetchMessages) //nolint:gosec // it is not negative
+		if err != nil {
+			failed = err
+			return true
+		}
+		for _, m := range found {
+			if len(m.records) > 0 {
+				return m.records[len(m.records)-1].Offset > upTo
+			}
+		}
+		return true
+	})
+	if failed != nil {
+		return failed
+	}
+	return s.stream.Purge(ctx, jetstream.WithPurgeSequence(first+uint64(kept))) //nolint:gosec // it is not negative
+}

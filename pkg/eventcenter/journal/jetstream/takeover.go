@@ -1,0 +1,223 @@
+package jetstream
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// Source is a journal that is taken over.
+type Source interface {
+	Read(ctx context.Context, q journal.Query) (journal.Page, error)
+	Bounds() journal.Bounds
+}
+
+// Taken is what was taken over: the same in both journals.
+type Taken struct {
+	Journal string `json:"journal"`
+	Events  int    `json:"events"`
+	Newest  uint64 `json:"newest,string"`
+	SHA256  string `json:"sha256"` // of offsets, times of receipt, attributes and CloudEvents, in their order
+}
+
+const takePage = 250 // events in a message
+
+// TakeOver fills the stream with a journal: UUID, offsets and times of receipt stay, so that cursors go on. What is there
+// already from an attempt before is not sent again. The stream is given to centers only when it has been read again and
+// is the same, by count and hash.
+func TakeOver(ctx context.Context, conn *nats.Conn, replicas int, from Source, log *slog.Logger) (t Taken, err error) {
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return t, err
+	}
+	s := &Store{Options: Options{Conn: conn, Replicas: replicas, Log: log}, js: js}
+	bounds := from.Bounds()
+	if err := s.prepare(ctx, bounds.Journal); err != nil {
+		return t, err
+	}
+	if err := s.send(ctx, from); err != nil {
+		return t, err
+	}
+	want, got := newSum(), newSum()
+	for after := uint64(0); after < bounds.Newest; {
+		page, err := from.Read(ctx, journal.Query{After: max(after, bounds.Oldest-1), Limit: 1000})
+		if err != nil {
+			return t, err
+		}
+		want.add(page.Records)
+		after = page.Next
+	}
+	for next := uint64(1); ; {
+		messages, err := s.fetch(ctx, next, fetchMessages)
+		if errors.Is(err, errNothing) {
+			break
+		}
+		if err != nil {
+			return t, err
+		}
+		for _, m := range messages {
+			got.add(m.records)
+			next = m.sequence + 1
+		}
+	}
+	t = Taken{bounds.Journal, want.events, bounds.Newest, want.text()}
+	if want.events != got.events || want.text() != got.text() {
+		return t, fmt.Errorf("the stream has %d events with hash %s, the journal %d with %s", got.events, got.text(),
+			want.events, want.text())
+	}
+	_, err = js.UpdateStream(ctx, Config(replicas, bounds.Journal))
+	return t, err
+}
+
+// prepare finds the stream of an attempt before, or makes it.
+func (s *Store) prepare(ctx context.Context, id string) error {
+	for {
+		limited, cancel := context.WithTimeout(ctx, publishLimit)
+		stream, err := s.js.Stream(limited, Stream)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			c := Config(s.Replicas, id)
+			c.Metadata[metaMigrating] = "true"
+			stream, err = s.js.CreateStream(limited, c)
+		}
+		cancel()
+		if err == nil {
+			s.stream = stream
+			c := stream.CachedInfo().Config
+			if c.Metadata[metaJournal] != id {
+				return fmt.Errorf("stream %s is of another journal: %s", Stream, c.Metadata[metaJournal])
+			}
+			return checkConfig(c, s.Replicas)
+		}
+		s.Log.Info("waiting", "for", fmt.Errorf("the journal's stream: %w", err))
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the journal's stream: %w", err)
+		case <-time.After(retryEvery):
+		}
+	}
+}
+
+// send sends what the stream does not have.
+func (s *Store) send(ctx context.Context, from Source) error {
+	info, err := s.info(ctx)
+	if err != nil {
+		return err
+	}
+	bounds, last := from.Bounds(), info.State.LastSeq
+	after := bounds.Oldest - 1
+	if last > 0 {
+		messages, err := s.fetch(ctx, last, 1)
+		if err != nil {
+			return err
+		}
+		if n := len(messages[0].records); n > 0 {
+			after = messages[0].records[n-1].Offset
+		}
+	}
+	if after >= bounds.Newest {
+		return nil
+	}
+	if s.stream.CachedInfo().Config.Metadata[metaMigrating] == "" {
+		return errors.New("the stream was filled before, and has less than the journal: they have gone apart")
+	}
+	for after < bounds.Newest {
+		page, err := from.Read(ctx, journal.Query{After: after, Limit: takePage})
+		if err != nil {
+			return err
+		}
+		for _, g := range page.Gaps {
+			s.Log.Warn("the journal has a gap, and the stream will", "from", g.From, "to", g.To, "reason", g.Reason)
+		}
+		after = page.Next
+		if len(page.Records) == 0 {
+			continue
+		}
+		data, err := encode(page.Records, 0, 0)
+		if err != nil {
+			return err
+		}
+		ack, err := s.js.Publish(ctx, subject, data, jetstream.WithExpectLastSequence(last))
+		if err != nil {
+			return fmt.Errorf("after offset %d: %w; what is there stays: run it again", page.Records[0].Offset-1, err)
+		}
+		last = ack.Sequence
+	}
+	return nil
+}
+
+// AwaitTakeOver returns when another replica has filled the stream.
+func AwaitTakeOver(ctx context.Context, conn *nats.Conn, log *slog.Logger) error {
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return err
+	}
+	for begun := true; ; begun = false {
+		limited, cancel := context.WithTimeout(ctx, publishLimit)
+		stream, err := js.Stream(limited, Stream)
+		cancel()
+		if err == nil && stream.CachedInfo().Config.Metadata[metaMigrating] == "" {
+			return nil
+		}
+		if begun {
+			log.Info("there is no journal here to take over: this replica takes part until another has filled the stream")
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(retryEvery):
+		}
+	}
+}
+
+// AwaitOthers returns when the other replicas have left, or ctx ends.
+func AwaitOthers(ctx context.Context, conn *nats.Conn) {
+	js, err := jetstream.New(conn)
+	for err == nil && ctx.Err() == nil {
+		limited, cancel := context.WithTimeout(ctx, publishLimit)
+		var stream jetstream.Stream
+		if stream, err = js.Stream(limited, Stream); err == nil {
+			err = majority(stream.CachedInfo().Cluster)
+		}
+		cancel()
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryEvery):
+		}
+	}
+}
+
+// sum is a hash over records.
+type sum struct {
+	events int
+	hash   hash.Hash
+}
+
+func newSum() *sum { return &sum{hash: sha256.New()} }
+
+func (s *sum) add(records []journal.Record) {
+	for _, r := range records {
+		s.events++
+		head := binary.BigEndian.AppendUint64(nil, r.Offset)
+		head = binary.BigEndian.AppendUint64(head, uint64(r.Received.UnixMilli())) //nolint:gosec // as bits
+		head = binary.BigEndian.AppendUint64(head, r.Sequence)
+		for _, text := range []string{r.Source, r.ID, r.Type, r.Cluster, r.Node, r.Severity, r.Check, r.Reason, r.Stream,
+			string(r.JSON)} {
+			head = binary.BigEndian.AppendUint64(head, uint64(len(text)))
+			head = append(head, text...)
+		}
+		s.hash.Write(head)
+	}
+}
+
+func (s *sum) text() string { return hex.EncodeToString(s.hash.Sum(nil)) }
