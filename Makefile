@@ -54,7 +54,7 @@ lane-machine:
 
 .PHONY: test-long
 test-long: packages guest demo browser monitoring fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
-	go test -count=1 -timeout 20m -v -run 'TestKubeletPLEG|TestNoRequestsAtRest|TestNoLivingPodIsEverALeftover$$' ./test/e2e -args -lab -long
+	go test -count=1 -timeout 20m -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestNoLivingPodIsEverALeftover$$' ./test/e2e -args -lab -long
 	go test -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit|TestEventCenter' ./test/rpm -args -long
 	go test -count=1 -timeout 90m -v -run TestRealAPIServerClaims ./internal/kube -args -apiserver -long
 
@@ -103,13 +103,13 @@ test-lab: ## the lab of the tests below: it comes up, is repaired, and leaves no
 # Not $(MAKE): "make -n" would run what else is in its line.
 AGAIN = MAKEFLAGS= $(firstword $(MAKE))
 .PHONY: cluster
-cluster: ## e2e, test-daemonset and e2e-daemonset on one lab
+cluster: ## e2e, e2e-daemonset and test-daemonset on one lab, the last two with containerd 2
 	$(LABCTL) up >/dev/null
-	$(AGAIN) e2e test-daemonset e2e-daemonset; status=$$?; $(LABCTL) down && exit $$status
+	$(AGAIN) e2e e2e-daemonset test-daemonset; status=$$?; $(LABCTL) down && exit $$status
 
 .PHONY: e2e
 e2e: ## tests on a real one-node cluster
-	$(TEST) $(RUN) -count=1 -timeout 40m -parallel 4 -v ./test/e2e -args -lab
+	$(TEST) $(RUN) -count=1 -timeout 40m -parallel 6 -v ./test/e2e -args -lab
 
 .PHONY: test-daemonset
 test-daemonset: ## the DaemonSet under the real kubelet: image, manifests, chart, least privilege

@@ -194,8 +194,23 @@ func (c *cluster) awaitTaint(t *testing.T, want string) {
 	})
 }
 
-// testLeftovers makes a pod leave things behind; the agent finds them, and reports what it would do.
+// testLeftovers makes a pod leave things behind; the agent finds them, reports what it would do, and once it is allowed to
+// releases them, and nothing of a pod that lives beside it.
 func testLeftovers(t *testing.T, c *cluster) {
+	const living = "daemonset-living"
+	beside, err := harness.NewVictim(t.Context(), c.Lab, living)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := c.WaitPodRunning(t.Context(), "default", living)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.DeletePod(context.WithoutCancel(t.Context()), "default", living); err != nil {
+			t.Error(err)
+		}
+	})
 	victim, err := harness.NewVictim(t.Context(), c.Lab, "daemonset-victim")
 	if err != nil {
 		t.Fatal(err)
@@ -227,7 +242,7 @@ func testLeftovers(t *testing.T, c *cluster) {
 		t.Errorf("something was released in dry-run: %v, %v", traces, err)
 	}
 	c.install(t, true, "rights.kubelet=true", "config.remediate.mode=on", "config.remediate.ownerGrace=5s",
-		"config.remediate.containerGrace=2s", "config.remediate.processGrace=2s")
+		"config.remediate.containerGrace=2s", "config.remediate.processGrace=2s", "config.remediate.retryAfter=1s")
 	await(t, 100*time.Second, "the agent to release it", func() error {
 		traces, err := victim.Traces(t.Context())
 		if err == nil && len(traces) > 0 {
@@ -237,6 +252,11 @@ func testLeftovers(t *testing.T, c *cluster) {
 	})
 	if err := victim.CheckCanary(); err != nil {
 		t.Errorf("user data: %v", err)
+	}
+	after, err := c.WaitPodRunning(t.Context(), "default", living)
+	if err = errors.Join(err, beside.CheckCanary()); err != nil || !slices.Equal(after.ContainerIDs,
+		before.ContainerIDs) {
+		t.Errorf("the pod that lives: before %+v, after %+v, %v", before, after, err)
 	}
 	c.install(t, true, "rights.kubelet=true") // dry-run again
 }

@@ -61,7 +61,7 @@ func openCSILab(t *testing.T) *csiLab {
 		Kubelet: kube.NewKubelet(config, host.Files{}, paths), Cluster: client.Cluster(),
 	}
 	settings := csiregistration.DefaultSettings()
-	settings.Drivers, settings.Timeout, settings.Reread = []string{c.name}, 2*time.Second, 15*time.Second
+	settings.Drivers, settings.Timeout, settings.Reread = []string{c.name}, 2*time.Second, time.Second
 	c.check = csiregistration.New(settings, nil)
 	t.Cleanup(c.clean)
 	return c

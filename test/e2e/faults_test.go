@@ -24,8 +24,11 @@ func TestFaultsOfTheNode(t *testing.T) {
 	l := openLab(t)
 	often := map[string]any{"every": "2s"}
 	a := install(t, l, harness.Overrides{"checks": map[string]any{
-		"kubelet-health": often, "runtime-health": often, "hung-mounts": often, "csi-registration": often,
-		"stuck-pods": map[string]any{"every": "2s", "startAfter": "3s", "pullAfter": "3s"},
+		"csi-registration": often,
+		"kubelet-health":   map[string]any{"every": "2s", "timeout": "1s"},
+		"runtime-health":   map[string]any{"every": "2s", "timeout": "1s"},
+		"hung-mounts":      map[string]any{"every": "2s", "patience": "1s"},
+		"stuck-pods":       map[string]any{"every": "2s", "startAfter": "3s", "pullAfter": "3s"},
 	}})
 	if err := a.Start(t.Context()); err != nil {
 		t.Fatal(err)

@@ -175,7 +175,7 @@ func (c *churn) alive(uid string) (bool, error) {
 // was there during all of it.
 func TestNoLivingPodIsEverALeftover(t *testing.T) {
 	t.Parallel()
-	c := &churn{inspectLab: openInspectLab(t, false), namespace: "nodeagent-churn", enough: 150, passes: 30}
+	c := &churn{inspectLab: openInspectLab(t, false), namespace: "nodeagent-churn", enough: 60, passes: 20}
 	if *long {
 		c.enough, c.passes = 1000, 150
 	}
@@ -184,6 +184,7 @@ func TestNoLivingPodIsEverALeftover(t *testing.T) {
 
 // The same where kubelet refuses its /pods.
 func TestNoLivingPodIsEverALeftoverByName(t *testing.T) {
+	t.Parallel()
 	churnPods(t, &churn{inspectLab: openInspectLab(t, true), namespace: "nodeagent-churn-names",
 		enough: 60, passes: 20})
 }

@@ -14,6 +14,7 @@ import (
 // TestRestartMissesNothing: lines of the kernel's log from the time while the agent is stopped, upgraded or killed are
 // found when it is back, exactly once, and what was reported before is not reported again.
 func TestRestartMissesNothing(t *testing.T) {
+	ofTheProcess(t, "test/daemonset shows that a pod reads the kernel's log and keeps its state")
 	l := openLab(t)
 	a := install(t, l, harness.Overrides{"checks": map[string]any{"kernel-log": map[string]any{"programs": true}}})
 	// as long as a link's name may be

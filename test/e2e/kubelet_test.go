@@ -130,6 +130,7 @@ spec:
 // Pods that wait for an image, a ConfigMap in two ways and a CSI driver; pods that do not end because they are frozen
 // or held. All are found with their stage, and are no finding any more once they are repaired.
 func TestStuckPods(t *testing.T) {
+	t.Parallel()
 	k := openKubeletLab(t)
 	const image, volume = "localhost/busybox:1", "    volumeMounts: [{name: v, mountPath: /v}]\n  volumes:\n  - "
 	manifest := strings.ReplaceAll(fmt.Sprintf(stuckManifest, "stuck-pull", "127.0.0.1:9/absent:1", "", "")+

@@ -107,9 +107,6 @@ func TestCrashAfterEveryStep(t *testing.T) {
 	if err := victim.Abandon(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := victim.WaitStuck(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	awaitProof(t, a, victim)
 	killed := 0
 	for at := 1; ; at++ {
@@ -144,9 +141,10 @@ func cleanUntil(t *testing.T, a *harness.Agent, at int) harness.Answer {
 	return answer
 }
 
-// awaitProof inspects by hand until the pod's things are leftovers.
+// awaitProof inspects by hand until the pod's things are leftovers: kubelet has had its chance then to clear up by itself.
 func awaitProof(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 	t.Helper()
+	began := time.Now()
 	err := harness.WaitFor(t.Context(), 10*time.Minute, "proof", func() error {
 		var report harness.Inspected
 		if _, err := a.JSON(t.Context(), &report, "inspect"); err != nil {
@@ -154,6 +152,7 @@ func awaitProof(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 		}
 		for _, o := range report.Objects {
 			if o.Pod.UID == victim.UID && o.Verdict == "leftover" {
+				t.Logf("%s is proven to be a leftover after %s", o.Kind, time.Since(began).Round(time.Second))
 				return nil
 			}
 		}
@@ -189,6 +188,7 @@ func awaitGone(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 // TestReleaseByTheDaemon: with mode on, the daemon finds and releases by itself; in dry-run, the default, it only
 // reports.
 func TestReleaseByTheDaemon(t *testing.T) {
+	ofTheProcess(t, "test/daemonset (leftovers) has the same steps")
 	l := openLab(t)
 	a := install(t, l, nil)
 	living := newBystanders(t, l)
@@ -200,9 +200,6 @@ func TestReleaseByTheDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := victim.Abandon(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := victim.WaitStuck(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	err = harness.WaitFor(t.Context(), 2*time.Minute, "the daemon's plan", func() error {
@@ -246,6 +243,7 @@ func TestReleaseByTheDaemon(t *testing.T) {
 
 // TestKilledAgentComesBack: an agent that was killed reports the same after its restart, with the same IDs and times.
 func TestKilledAgentComesBack(t *testing.T) {
+	ofTheProcess(t, "test/daemonset (killed) has what kubelet does then")
 	l := openLab(t)
 	a := install(t, l, nil)
 	if err := a.Start(t.Context()); err != nil {

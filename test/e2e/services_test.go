@@ -14,10 +14,12 @@ import (
 	detectcri "github.com/nodeagent/nodeagent/pkg/detect/cri"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/harness"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // A containerd that is stopped for seconds now and then answers late, by kubelet's own metrics. It is no restart.
 func TestRuntimeLatency(t *testing.T) {
+	need.Flag(t, *long, "-long: the runtime is stopped ten times for four seconds, with nothing beside it")
 	k := openKubeletLab(t)
 	check, restarts := detectcri.RuntimeLatency(), detectcri.RuntimeRestarts(nil)
 	k.await(check, time.Second, map[string]string{"runtime-calls/questions": "", "runtime-calls/work": ""})
