@@ -15,7 +15,7 @@ RUN     := -exec 'env -u GOGC'
 # go test reports what was skipped; a layer's own checks by go vet are those of "make vet".
 TEST    := $(COMPILE) test/need/run go test -vet=off
 # Test binaries are built beside the one that runs: only one at a time has the machine.
-ALONE   := -p 4 -exec 'env -u GOGC flock -o $(CURDIR)/.cache/alone.lock'
+ALONE   := -p 4 -exec 'env -u GOGC NODEAGENT_ALONE=1 flock -o $(CURDIR)/.cache/alone.lock'
 CONTAINERD2      = $(CURDIR)/.cache/containerd-$$(go list -C test/containerd -m -f '{{.Version}}' github.com/containerd/containerd/v2)
 # Packages of layers of their own.
 LAYERS  := /test/(rpm|lab|e2e|daemonset|guest|guest/inside)$$
@@ -57,6 +57,7 @@ test-long: packages guest demo browser monitoring fuzz ## what takes minutes eac
 	go test -count=1 -timeout 20m -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestNoLivingPodIsEverALeftover$$' ./test/e2e -args -lab -long
 	go test -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit|TestEventCenter' ./test/rpm -args -long
 	go test -count=1 -timeout 90m -v -run TestRealAPIServerClaims ./internal/kube -args -apiserver -long
+	go test -count=1 -timeout 60m -run TestHostileNodes ./pkg/remediate -args -hostile.nodes 10000
 
 .PHONY: packages
 packages: ## install the Debian packages that the tests need; as root

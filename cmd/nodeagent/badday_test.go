@@ -211,6 +211,7 @@ func TestBadDayStateCorrupt(t *testing.T) {
 
 // The disk of the state hangs: a frozen filesystem takes writes and ends none of them.
 func TestBadDayStateDiskHangs(t *testing.T) {
+	t.Parallel() // it mostly waits
 	d := newBadDay(t)
 	image := filepath.Join(d.dir, "disk.img")
 	device := ""
@@ -262,6 +263,7 @@ func (d *badDay) awaitNot(text string, limit time.Duration) {
 
 // A daemon that is stopped takes questions and answers none.
 func TestBadDayDaemonStopped(t *testing.T) {
+	t.Parallel() // it mostly waits
 	d := newBadDay(t)
 	daemon := d.daemon()
 	hosttest.Stop(t, daemon.Process.Pid)
@@ -316,6 +318,7 @@ func TestBadDayNobody(t *testing.T) {
 
 // A mount that hangs whoever touches it.
 func TestBadDayHungMount(t *testing.T) {
+	t.Parallel() // it mostly waits
 	d := newBadDay(t)
 	mount := hosttest.HangingFUSE(t)
 	d.daemon()

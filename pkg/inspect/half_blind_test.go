@@ -14,11 +14,13 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // What was seen on a real node: kubelet is started again while its own LIST is refused, and the apiserver's list lacks
 // some living pods. In all variants all that run live, for an hour and more, and after it.
 func TestHalfBlindWitnesses(t *testing.T) {
+	need.Nothing(t)
 	amnesia := func(n *fullNode) {
 		maps.DeleteFunc(n.kubelet, func(uid string, _ corev1.Pod) bool { return uid != staticUID })
 	}

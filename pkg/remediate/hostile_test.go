@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 var (
@@ -21,6 +22,7 @@ var (
 // Whatever the pods, whoever fails or lies: nothing that lives is touched, nothing is called released that is there,
 // and nothing is done without its intent in the journal. Seeds that failed once are in testdata/hostile-seeds.
 func TestHostileNodes(t *testing.T) {
+	need.Nothing(t)
 	t.Parallel()
 	seeds := []uint64{*hostileSeed}
 	if *hostileSeed == 0 {
@@ -97,6 +99,7 @@ func failedSeeds(t *testing.T) []uint64 {
 
 // When all witnesses are right, all leftovers are released, and nothing else.
 func TestHonestNodes(t *testing.T) {
+	need.Nothing(t)
 	for seed := range uint64(100) {
 		n := newHostile(t, seed+1_000_000)
 		n.calm = true

@@ -2,4 +2,4 @@
 
 package remediate
 
-const someHostileNodes = 2000
+const someHostileNodes = 500

@@ -67,6 +67,13 @@ func Flag(t testing.TB, given bool, what string) {
 	}
 }
 
+// Nothing declares that a test which takes long needs nothing of the machine. Where only one package at a time has the
+// machine ("make machine" says so by the environment variable NODEAGENT_ALONE) it is skipped: "make unit" runs it.
+func Nothing(t testing.TB) {
+	t.Helper()
+	Flag(t, os.Getenv("NODEAGENT_ALONE") == "", "make unit: it takes long and needs nothing of the machine")
+}
+
 // Child skips a test that ran once more in a process of its own and was skipped there. out is what that process
 // printed, with -test.v: it has noted the skip, and failed where CI does not accept it.
 func Child(t testing.TB, out []byte) {

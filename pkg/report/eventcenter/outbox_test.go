@@ -18,11 +18,13 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // A day without the center, in a storm: what is kept stays below 20 MiB, the fatal ones are all kept, and what was
 // dropped is named.
 func TestDayWithoutTheCenter(t *testing.T) {
+	need.Nothing(t)
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		c := &center{}
@@ -90,6 +92,7 @@ func sizeOf(t *testing.T, dir string) (size int64) {
 
 // After a crash, what has arrived is not called lost: neither what was never written, nor what was in files that are gone.
 func TestNothingThatCameIsCalledLost(t *testing.T) {
+	need.Nothing(t)
 	dir, crashed := t.TempDir(), filepath.Join(t.TempDir(), "copy")
 	synctest.Test(t, func(t *testing.T) {
 		c := &center{}
