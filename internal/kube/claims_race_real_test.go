@@ -167,6 +167,7 @@ type racer struct {
 	fleet  *fleet.Fleet
 	random *rand.Rand
 	dies   bool // with its slot
+	atMost time.Duration
 }
 
 // race lets many agents compete for 5 slots, over a network that loses one request in ten, with apiservers whose clocks
@@ -228,8 +229,10 @@ func (r *realAPIServer) race(t *testing.T, admin *Client) {
 func (r *realAPIServer) racers() []racer {
 	r.t.Helper()
 	agents, deaths, poll, patience, soon := 40, 4, 50*time.Millisecond, 2*time.Second, 2*time.Second
-	if *long { // each of 500 that wait lists them all
+	short := time.Second // the shortest action
+	if *long {           // each of 500 that wait lists them all
 		agents, deaths, poll, patience, soon = 500, 10, time.Second, fleet.MaxFor, 13*time.Second
+		short = 4 * time.Second // as long as one that waits does not look, so that all slots are held
 	}
 	admin := r.client("admin")
 	var racers []racer
@@ -244,9 +247,10 @@ func (r *realAPIServer) racers() []racer {
 		if dies {
 			waits = soon
 		}
+		atMost := short + time.Duration(random.Float64()*float64(short))
 		c := r.bound(admin, fmt.Sprintf("racer-%d", i), nil)
 		u := unreliable{c, skew, random.Float64, 0.1, *long && !dies}
-		racers = append(racers, racer{r.patient(c, budget(slots, 1), u, poll, waits), random, dies})
+		racers = append(racers, racer{r.patient(c, budget(slots, 1), u, poll, waits), random, dies, atMost})
 	}
 	return racers
 }
@@ -257,14 +261,13 @@ type interval struct{ from, to time.Duration }
 // run waits for a slot, holds it for a while, and releases it, unless it dies.
 func (r racer) run(ctx context.Context, got func()) (interval, error) {
 	now := func() time.Duration { return host.Now().SinceBoot }
-	atMost := time.Second + time.Duration(r.random.Float64()*float64(time.Second))
-	slot, err := r.fleet.Acquire(ctx, "race", atMost)
+	slot, err := r.fleet.Acquire(ctx, "race", r.atMost)
 	if err != nil {
 		return interval{}, err
 	}
 	got()
 	from := now()
-	for end := from + time.Duration(r.random.Float64()*float64(atMost)/4); now() < end && slot.Valid(); {
+	for end := from + time.Duration(r.random.Float64()*float64(r.atMost)*3/4); now() < end && slot.Valid(); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	for r.dies && slot.Valid() { // it goes on until its own clock stops it, and tells nobody
