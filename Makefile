@@ -18,7 +18,7 @@ TEST    := $(COMPILE) test/need/run go test -vet=off
 ALONE   := -p 4 -exec 'env -u GOGC NODEAGENT_ALONE=1 flock -o $(CURDIR)/.cache/alone.lock'
 CONTAINERD2      = $(CURDIR)/.cache/containerd-$$(go list -C test/containerd -m -f '{{.Version}}' github.com/containerd/containerd/v2)
 # Packages of layers of their own.
-LAYERS  := /test/(rpm|lab|e2e|daemonset|guest|guest/inside)$$
+LAYERS  := /test/(rpm|lab|e2e|daemonset|guest|guest/inside|newcheck)$$
 # Lists the test binaries that ask for something of the machine.
 NEED    := {{$$p := .ImportPath}}{{range .Deps}}{{if eq . "github.com/nodeagent/nodeagent/test/need"}}{{$$p}}{{"\n"}}{{end}}{{end}}
 # The tests that start a containerd of their own, the first in the PATH.
@@ -48,7 +48,7 @@ test: ## all layers but those of test-long, some side by side; as root on Debian
 lane-build:
 	nice -n 5 $(LABCTL) build
 lane-pure:
-	nice -n 10 $(MAKE) LANES= --output-sync=target vet unit test-npd test-chart
+	nice -n 10 $(MAKE) LANES= --output-sync=target vet unit test-npd test-chart test-new-check
 lane-machine:
 	$(MAKE) LANES= packages test-rpm machine test-lab cluster
 
@@ -94,6 +94,10 @@ machine: ## all tests of the packages that need root, programs or the kernel, on
 .PHONY: test-npd
 test-npd: ## node-problem-detector's own code beside the agent's, on the same files and lines; a module of its own
 	cd test/npd && $(COMPILE) go vet ./... && $(COMPILE) go test -vet=off $(RUN) -count=1 -timeout 10m ./...
+
+.PHONY: test-new-check
+test-new-check: ## a newcomer follows CONTRIBUTING.md to a check that works
+	$(TEST) $(RUN) -count=1 -timeout 15m ./test/newcheck
 
 .PHONY: test-lab
 test-lab: ## the lab of the tests below: it comes up, is repaired, and leaves nothing

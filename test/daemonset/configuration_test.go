@@ -46,8 +46,9 @@ func testWrongConfiguration(t *testing.T, c *cluster) {
 			before.LastTransitionTime,
 			after.LastTransitionTime)
 	}
+	// One that goes on does so after a second: see hasty.
 	if out, err := c.Kubectl(t.Context(), "rollout", "status", "-n", namespace, "daemonset/nodeagent",
-		"--timeout=12s"); err == nil {
+		"--timeout=5s"); err == nil {
 		t.Errorf("the rollout of a wrong configuration is through: %s", out)
 	}
 	c.install(t, true)

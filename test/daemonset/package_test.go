@@ -30,8 +30,8 @@ func testBesidePackage(t *testing.T, c *cluster) {
 		return p.Status.ContainerStatuses[0].State.Running != nil && strings.Contains(c.logs(t), "on standby")
 	})
 	t.Log(c.logs(t))
-	// Longer than the readiness probe's period, and it does not start again and again.
-	stayed := time.Now().Add(15 * time.Second)
+	// Five times the readiness probe's period of hasty, and it does not start again and again.
+	stayed := time.Now().Add(5 * time.Second)
 	await(t, 30*time.Second, "a while to pass", func() error {
 		p = c.await1(t, "the pod", func(p pod) bool { return true })
 		if ready(p) {
