@@ -51,9 +51,6 @@ func TestFaultsOfTheNode(t *testing.T) {
 		awaitFinding(t, a, "PodStuckStarting", "default/faults-stuck", true)
 		awaitFinding(t, a, "CSISocketStale", "", true)
 	})
-	awaitFinding(t, a, "MountHung", hung, false)
-	awaitFinding(t, a, "PodStuckStarting", "default/faults-stuck", false)
-	awaitFinding(t, a, "CSISocketStale", "", false)
 	t.Run("of what runs them", func(t *testing.T) {
 		for _, component := range []string{"containerd", "kubelet"} {
 			if err := l.Signal(component, syscall.SIGSTOP); err != nil {
@@ -64,6 +61,9 @@ func TestFaultsOfTheNode(t *testing.T) {
 		awaitFinding(t, a, "KubeletStopped", "", true)
 		awaitFinding(t, a, "RuntimeStopped", "", true)
 	})
+	awaitFinding(t, a, "MountHung", hung, false)
+	awaitFinding(t, a, "PodStuckStarting", "default/faults-stuck", false)
+	awaitFinding(t, a, "CSISocketStale", "", false)
 	awaitFinding(t, a, "KubeletStopped", "", false)
 	awaitFinding(t, a, "RuntimeStopped", "", false)
 	// kubelet was stopped for longer than the apiserver waits for it

@@ -173,8 +173,8 @@ func (l *Lab) await(ctx context.Context, name string) error {
 	return nil
 }
 
-// Stop ends a component: SIGTERM, and SIGKILL after five seconds, because the apiserver would wait a minute for its
-// watchers. Pods keep running without kubelet and containerd. It is no error when the component does not run.
+// Stop ends a component: SIGTERM, and SIGKILL after five seconds; after one for the apiserver, which would wait a minute
+// for its watchers. Pods keep running without kubelet and containerd. It is no error when the component does not run.
 func (l *Lab) Stop(ctx context.Context, name string) error {
 	p, err := l.process(name)
 	if errors.Is(err, errNotRunning) {
@@ -183,7 +183,11 @@ func (l *Lab) Stop(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := halt(ctx, p, 5*time.Second); err != nil {
+	patience := 5 * time.Second
+	if name == "kube-apiserver" {
+		patience = time.Second
+	}
+	if err := halt(ctx, p, patience); err != nil {
 		return fmt.Errorf("stop %s: %w", name, err)
 	}
 	return nil
