@@ -46,7 +46,7 @@ endif
 test: ## all layers but those of test-long, some side by side; as root on Debian 12
 	$(MAKE) LANES=3 -j3 lane-build lane-pure lane-machine
 lane-build:
-	nice -n 5 $(LABCTL) build
+	nice -n 5 $(MAKE) LANES= test-apiserver
 lane-pure:
 	nice -n 10 $(MAKE) LANES= --output-sync=target vet unit test-npd test-chart test-new-check
 lane-machine:
@@ -102,7 +102,11 @@ test-new-check: ## a newcomer follows CONTRIBUTING.md to a check that works
 .PHONY: test-lab
 test-lab: ## the lab of the tests below: it comes up, is repaired, and leaves nothing
 	$(TEST) $(RUN) -count=1 -timeout 20m -v ./test/lab -args -lab
-	go test -count=1 -v -run TestRealAPIServer ./internal/kube ./cmd/eventcenter -args -apiserver # which the lab has built
+
+.PHONY: test-apiserver
+test-apiserver: packages ## agent and event center on a real kube-apiserver, without a node
+	$(LABCTL) build
+	$(TEST) $(RUN) -count=1 -timeout 20m -v -run TestRealAPIServer ./internal/kube ./cmd/eventcenter -args -apiserver
 
 # Each of the next three brings up a lab, unless there is one, and removes what it has brought up.
 # Not $(MAKE): "make -n" would run what else is in its line.
