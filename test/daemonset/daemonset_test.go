@@ -35,9 +35,10 @@ const (
 // cluster is the lab with what the tests need to install the agent.
 type cluster struct {
 	*lab.Lab
-	repo   string
-	binary string
-	init   int // the process that stands for the host: process 1 of this machine may not let its namespaces be opened
+	repo     string
+	binary   string
+	helmPath string // path of helm: "go tool" would look each time whether it has to be built
+	init     int    // the process that stands for the host: process 1 of this machine may not let its namespaces be opened
 }
 
 func TestDaemonSet(t *testing.T) {
@@ -180,7 +181,10 @@ func (c *cluster) run(t *testing.T, argv ...string) string {
 
 func (c *cluster) helm(t *testing.T, args ...string) string {
 	t.Helper()
-	return c.run(t, append([]string{"go", "-C", "test/helm", "tool", "helm"}, args...)...)
+	if c.helmPath == "" { // is built the first time
+		c.helmPath = strings.TrimSpace(c.run(t, "go", "-C", "test/helm", "tool", "-n", "helm"))
+	}
+	return c.run(t, append([]string{c.helmPath}, args...)...)
 }
 
 func (c *cluster) kubectl(t *testing.T, args ...string) string {
