@@ -54,6 +54,7 @@ func TestExport(t *testing.T) {
 	post(1, 5)
 	time.Sleep(2 * time.Millisecond) // times of receipt have a millisecond
 	middle := time.Now().UTC().Format(time.RFC3339Nano)
+	time.Sleep(2 * time.Millisecond)
 	post(6, 9)
 	for _, test := range []struct {
 		flags []string

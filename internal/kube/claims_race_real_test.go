@@ -116,6 +116,9 @@ type unreliable struct {
 	faults float64 // share of the requests that fail
 	// releases says that no request that gives a slot back is lost; its answer may be. Who loses it is as one who dies.
 	releases bool
+	// turns bounds how many of all agents' lists are under way: on a slow machine they take turns, and none is asked for
+	// in vain because it would take longer than the client waits.
+	turns chan struct{}
 }
 
 var errLost = errors.New("connection lost")
@@ -146,6 +149,12 @@ func (u unreliable) ListLeases(ctx context.Context, namespace, selector string) 
 	request, answer := u.trouble()
 	if request != nil {
 		return nil, time.Time{}, request
+	}
+	select {
+	case u.turns <- struct{}{}:
+		defer func() { <-u.turns }()
+	case <-ctx.Done():
+		return nil, time.Time{}, ctx.Err()
 	}
 	leases, date, err := u.Client.ListLeases(ctx, namespace, selector)
 	return leases, date.Add(u.skew), errors.Join(err, answer)
@@ -232,10 +241,11 @@ func (r *realAPIServer) racers() []racer {
 	short := time.Second // the shortest action
 	if *long {           // each of 500 that wait lists them all
 		agents, deaths, poll, patience, soon = 500, 10, time.Second, fleet.MaxFor, 13*time.Second
-		short = 4 * time.Second // as long as one that waits does not look, so that all slots are held
+		short = 2 * time.Second // so that it is seldom that none holds a slot
 	}
 	admin := r.client("admin")
 	var racers []racer
+	turns := make(chan struct{}, 8)
 	for i := range agents {
 		random := rand.New(rand.NewPCG(uint64(i), 1))
 		// A clock that is ahead takes others for dead too early; one that is behind only waits.
@@ -249,7 +259,7 @@ func (r *realAPIServer) racers() []racer {
 		}
 		atMost := short + time.Duration(random.Float64()*float64(short))
 		c := r.bound(admin, fmt.Sprintf("racer-%d", i), nil)
-		u := unreliable{c, skew, random.Float64, 0.1, *long && !dies}
+		u := unreliable{c, skew, random.Float64, 0.1, *long && !dies, turns}
 		racers = append(racers, racer{r.patient(c, budget(slots, 1), u, poll, waits), random, dies, atMost})
 	}
 	return racers

@@ -181,8 +181,10 @@ func (c *cluster) run(t *testing.T, argv ...string) string {
 
 func (c *cluster) helm(t *testing.T, args ...string) string {
 	t.Helper()
-	if c.helmPath == "" { // is built the first time
-		c.helmPath = strings.TrimSpace(c.run(t, "go", "-C", "test/helm", "tool", "-n", "helm"))
+	if c.helmPath == "" {
+		// Before its path stands what has to be fetched the first time.
+		printed := strings.Fields(c.run(t, "go", "-C", "test/helm", "tool", "-n", "helm"))
+		c.helmPath = printed[len(printed)-1]
 	}
 	return c.run(t, append([]string{c.helmPath}, args...)...)
 }

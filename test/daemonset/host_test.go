@@ -242,7 +242,8 @@ func testLeftovers(t *testing.T, c *cluster) {
 		t.Errorf("something was released in dry-run: %v, %v", traces, err)
 	}
 	c.install(t, true, "rights.kubelet=true", "config.remediate.mode=on", "config.remediate.ownerGrace=5s",
-		"config.remediate.containerGrace=2s", "config.remediate.processGrace=2s", "config.remediate.retryAfter=1s")
+		"config.remediate.containerGrace=2s", "config.remediate.processGrace=2s", "config.remediate.retryAfter=1s",
+		"config.remediate.podsPerHour=1000")
 	await(t, 100*time.Second, "the agent to release it", func() error {
 		traces, err := victim.Traces(t.Context())
 		if err == nil && len(traces) > 0 {

@@ -153,7 +153,7 @@ func TestStuckPods(t *testing.T) {
 	check := stuckpods.New(settings)
 	volumes := kubernetes.VolumeMounts()
 	k.observe(volumes)
-	k.await(check, time.Minute, map[string]string{
+	k.await(check, 5*time.Minute, map[string]string{ // beside pods that come and go
 		"pod/default/stuck-pull":   "PodStuckStarting image has not started",
 		"pod/default/stuck-volume": "PodStuckStarting volumes has not started",
 		"pod/default/stuck-env":    "PodCannotStart container",
@@ -161,7 +161,7 @@ func TestStuckPods(t *testing.T) {
 		"pod/default/stuck-frozen": "PodStuckTerminating frozen",
 		"pod/default/stuck-held":   "PodHeldByFinalizers finalizers",
 	})
-	k.await(volumes, time.Minute, map[string]string{
+	k.await(volumes, 5*time.Minute, map[string]string{
 		"csi-driver/absent.csi.example.com":     "VolumeMountsFail",
 		"volume-plugin/kubernetes.io/configmap": "VolumeObjectsMissing",
 	})
@@ -169,7 +169,7 @@ func TestStuckPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.clear(frozen, "stuck-frozen", "stuck-held")
-	k.await(check, 2*time.Minute, map[string]string{
+	k.await(check, 10*time.Minute, map[string]string{
 		"pod/default/stuck-volume": "", "pod/default/stuck-env": "", "pod/default/stuck-frozen": "",
 		"pod/default/stuck-held": "",
 	})
