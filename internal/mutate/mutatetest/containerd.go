@@ -160,10 +160,15 @@ func (c *Containerd) ready() {
 	}
 }
 
-// Signal sends a signal to the daemon, such as SIGSTOP, and the test must then send SIGCONT.
+// Signal sends a signal to the daemon. After a SIGSTOP, when all its threads have stopped, it returns; the test must then
+// send SIGCONT.
 func (c *Containerd) Signal(signal syscall.Signal) {
 	c.t.Helper()
-	if err := c.process.Process.Signal(signal); err != nil {
+	err := c.process.Process.Signal(signal)
+	if err == nil && signal == syscall.SIGSTOP {
+		err = unix.Waitid(unix.P_PID, c.process.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
+	}
+	if err != nil {
 		c.t.Fatal(err)
 	}
 }
