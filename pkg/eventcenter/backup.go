@@ -157,9 +157,9 @@ func (b *backup) add(file, name string) error {
 // Restore makes a directory from an archive, all of it or nothing. The journal gets a new UUID: what came after the
 // backup is not there, so that offsets will be given again.
 func Restore(archive, dir string) (m Manifest, err error) {
-	for what, name := range map[string]string{"journal": journalDir, "control store": ControlFile} {
-		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
-			return m, fmt.Errorf("%s: there is a %s already: %w", dir, what, errors.Join(err, os.ErrExist))
+	for _, is := range []struct{ what, name string }{{"journal", journalDir}, {"control store", ControlFile}} {
+		if _, err := os.Lstat(filepath.Join(dir, is.name)); !errors.Is(err, os.ErrNotExist) {
+			return m, fmt.Errorf("%s: there is a %s already: %w", dir, is.what, errors.Join(err, os.ErrExist))
 		}
 	}
 	f, err := os.Open(archive)

@@ -260,7 +260,7 @@ func TestGone(t *testing.T) {
 		time.Sleep(time.Hour)
 		k.append("x", "y")
 		time.Sleep(time.Hour)
-		if s := k.status(); c.asked() != 1 || !strings.Contains(s.Paused, "410") || s.LagEvents != 3 {
+		if s := k.status(); c.asked() != 1 || !strings.Contains(s.Paused, "410") || s.LagEvents != 3 || s.LagSeconds < 3600 {
 			t.Errorf("%d requests, %+v", c.asked(), s)
 		}
 		k.stop()

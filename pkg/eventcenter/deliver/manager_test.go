@@ -40,7 +40,16 @@ func TestDurable(t *testing.T) {
 		}
 		c.answers(nil)
 		time.Sleep(10 * time.Minute)
+		k.append("x")
+		time.Sleep(time.Minute)
 		c.check(k)
+		before := c.asked()
+		k.stop()
+		k.start()
+		time.Sleep(time.Minute)
+		if c.asked() != before {
+			t.Error("a restart delivers again")
+		}
 		k.stop()
 	})
 }

@@ -70,8 +70,8 @@ func idOf(items []item) string {
 	return fmt.Sprintf("%s_%s_%d", items[0].ID, items[len(items)-1].ID, len(items))
 }
 
-// ask sends a request and returns its answer, without the body.
-func ask(ctx context.Context, client http.RoundTripper, request *http.Request) (*http.Response, error) {
+// ask sends a request and returns the headers of its answer.
+func ask(ctx context.Context, client http.RoundTripper, request *http.Request) (http.Header, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptLimit)
 	defer cancel()
 	response, err := client.RoundTrip(request.WithContext(ctx)) // unlike a client it follows no redirect, and keeps no cookie
@@ -81,12 +81,12 @@ func ask(ctx context.Context, client http.RoundTripper, request *http.Request) (
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if response.StatusCode >= 200 && response.StatusCode < 300 {
-		return response, nil // also without the rest of the body
+		return response.Header, nil // also without the rest of the body
 	}
 	if err != nil {
 		text = nil
 	}
-	return response, &refusal{response.StatusCode, retryAfter(response.Header.Get("Retry-After"), time.Now()),
+	return response.Header, &refusal{response.StatusCode, retryAfter(response.Header.Get("Retry-After"), time.Now()),
 		plain(string(text))}
 }
 
@@ -121,14 +121,14 @@ func handshake(ctx context.Context, client http.RoundTripper, address, origin st
 		return 0, err
 	}
 	request.Header.Set("WebHook-Request-Origin", origin)
-	response, err := ask(ctx, client, request)
+	answer, err := ask(ctx, client, request)
 	if err != nil {
 		return 0, fmt.Errorf("asked by OPTIONS: %w", err)
 	}
-	if allowed := response.Header.Get("WebHook-Allowed-Origin"); allowed != "*" && !strings.EqualFold(allowed, origin) {
+	if allowed := answer.Get("WebHook-Allowed-Origin"); allowed != "*" && !strings.EqualFold(allowed, origin) {
 		return 0, fmt.Errorf("asked by OPTIONS: its WebHook-Allowed-Origin is %.100q, not %q", plain(allowed), origin)
 	}
-	if text := response.Header.Get("WebHook-Allowed-Rate"); text != "" && text != "*" {
+	if text := answer.Get("WebHook-Allowed-Rate"); text != "" && text != "*" {
 		if perMinute, err = strconv.Atoi(text); err != nil || perMinute < 1 {
 			return 0, fmt.Errorf("asked by OPTIONS: its WebHook-Allowed-Rate is %.40q", plain(text))
 		}

@@ -202,6 +202,8 @@ func (s *subscription) at() (cursor uint64, paused, dirty bool) {
 	defer s.mu.Unlock()
 	if s.state.Cursor >= s.m.Journal.Bounds().Newest {
 		s.behind = time.Time{}
+	} else if s.behind.IsZero() {
+		s.behind = time.Now() // until it is read when that was received: it may be paused
 	}
 	return s.state.Cursor, s.state.Paused != "", s.dirty
 }
@@ -243,7 +245,7 @@ func (s *subscription) page(ctx context.Context, cursor uint64) error {
 	}
 	begun := s.begun
 	s.claimed = page.Next
-	if s.behind.IsZero() && len(page.Records) > 0 {
+	if len(page.Records) > 0 && (s.behind.IsZero() || page.Records[0].Received.Before(s.behind)) {
 		s.behind = page.Records[0].Received
 	}
 	lanes := s.lanes(page.Records)
