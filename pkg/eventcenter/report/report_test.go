@@ -257,11 +257,15 @@ func TestPeople(t *testing.T) {
 	if f.Open != 4 || f.NeedsPeople != 1 || f.Owned != 1 || f.Muted != 1 || f.Info != 1 {
 		t.Errorf("%+v", f)
 	}
+	old, _ := w.model.Faults(func(f model.NodeFault) bool { return f.Subject.Name == "mine" })
 	for _, name := range []string{"mine", "muted"} {
 		w.store1(a.clear("disk" + name))
 		w.pass(time.Minute)
 		w.store1(a.raise(newFault("disk", name, finding.Warning), 0))
 	}
+	behind, err := model.OperatorEvent(event.OperatorAcknowledged, old[0], event.Operator{By: "bob"}, w.now)
+	w.must(err)
+	w.store1(behind) // he saw the one before
 	if f := w.report(Daily, "").Faults; f.NeedsPeople != 2 || f.Owned != 0 || f.Muted != 1 {
 		t.Errorf("they came again: %+v", f)
 	}
