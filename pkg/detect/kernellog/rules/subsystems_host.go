@@ -43,7 +43,7 @@ func filesystemTroubleRules() []Rule {
 			`^\((?:[^)]{1,64})\):\w+:\d+ ERROR: \S`,
 			`^gfs2: fsid=(?P<subject8>\S+?): `,
 		},
-		Unless: append(harmless(), "invalid log", "be specified", "DAX", "ENOENT", "EPERM", "successful retry", "possible memory allo", "Torn write", "feature incompatibil", "Can't find", "can't find", "could not find", "agic", "nrecognized",
+		Unless: append(harmless(), "invalid log", "be specified", "DAX", "ENOENT", "EPERM", "successful retry", "possible memory allo", "Torn write", "feature incompat", "Can't find", "can't find", "could not find", "agic", "nrecognized",
 			"nrecognised", "ption", "ad mount", "discard", "quotas cannot", "quota cannot", "an't parse",
 			"annot parse", "bogus number", "invalid media value", "invalid sectors", "logical sector size",
 			"number of reserved", "ecovery complete", "upper fs does not", "does not support", "falling back",
