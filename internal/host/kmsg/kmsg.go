@@ -24,6 +24,7 @@ import (
 // KernelRecord is one record of the kernel's log.
 type KernelRecord struct {
 	Facility int    // 0 is the kernel itself; what programs write to /dev/kmsg has another one
+	Level    int    // of syslog(2): 0 emergency, 3 error, 4 warning, 7 debug
 	Sequence uint64 // counts up by one from boot
 	// Time is the kernel's local clock: time since boot without sleep, and on some machines off by seconds.
 	Time time.Duration
@@ -71,7 +72,7 @@ func ParseKernelRecord(data []byte) (KernelRecord, error) {
 		return malformed("bad time")
 	}
 	r := KernelRecord{
-		Facility: int(priority >> 3), Sequence: sequence, Time: time.Duration(micros) * time.Microsecond,
+		Facility: int(priority >> 3), Level: int(priority & 7), Sequence: sequence, Time: time.Duration(micros) * time.Microsecond,
 	}
 	if len(head) > 3 {
 		r.Fragment = head[3] == "c" || head[3] == "+"

@@ -23,19 +23,19 @@ func TestParseKernelRecord(t *testing.T) {
 	}{
 		"kernel": {
 			"2,1290,1435275090,-;EXT4-fs error (device loop0): boom",
-			kmsg.KernelRecord{Sequence: 1290, Time: 1435275090 * time.Microsecond,
+			kmsg.KernelRecord{Level: 2, Sequence: 1290, Time: 1435275090 * time.Microsecond,
 				Text: "EXT4-fs error (device loop0): boom"},
 		},
 		"caller and dictionary": {
 			"30,7,1,-,caller=T12;text; with; more\n SUBSYSTEM=block\n DEVICE=b254:0\nnot a field",
-			kmsg.KernelRecord{Facility: 3, Sequence: 7, Time: time.Microsecond, Text: "text; with; more"},
+			kmsg.KernelRecord{Facility: 3, Level: 6, Sequence: 7, Time: time.Microsecond, Text: "text; with; more"},
 		},
 		"escapes": {
 			`6,1,1,c;caf\xc3\xa9 back\x5cslash line\x0afeed bad\xff \xzz`,
-			kmsg.KernelRecord{Sequence: 1, Time: time.Microsecond, Fragment: true,
+			kmsg.KernelRecord{Level: 6, Sequence: 1, Time: time.Microsecond, Fragment: true,
 				Text: `café back\slash line\x0afeed bad` + "\uFFFD" + ` \xzz`},
 		},
-		"future fields": {"6,1,1,-,x=1,y;", kmsg.KernelRecord{Sequence: 1, Time: time.Microsecond}},
+		"future fields": {"6,1,1,-,x=1,y;", kmsg.KernelRecord{Level: 6, Sequence: 1, Time: time.Microsecond}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := kmsg.ParseKernelRecord([]byte(test.data))

@@ -125,6 +125,24 @@ func TestKernelLog(t *testing.T) {
 	}
 }
 
+// TestKernelLogLevels: words that prove nothing by themselves are a fault only where the kernel says that it is an error.
+func TestKernelLogLevels(t *testing.T) {
+	for level, want := range map[int][]string{3: {"warning NICDriverError device/0000:3b:00.0"}, 4: nil, 6: nil} {
+		log := testLog(t)
+		said := record(1, time.Hour, "mlx5_core 0000:3b:00.0: frobnicating the widget failed (-5)")
+		said.Level = level
+		source := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(nil, []kmsg.KernelRecord{said}),
+			func(uint64) {})
+		if err := source.Run(t.Context(), func(detect.Change) {}); err != nil {
+			t.Fatal(err)
+		}
+		got := kernelFindings(t, New(DefaultSettings(), log, nil, nil), time.Hour)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("level %d (-want +got):\n%s", level, diff)
+		}
+	}
+}
+
 // TestKernelLogLeavesToState: a rule is left to the check that reads the state behind it, as long as that check can.
 func TestKernelLogLeavesToState(t *testing.T) {
 	log := testLog(t)

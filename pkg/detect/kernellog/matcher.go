@@ -140,6 +140,11 @@ func (m *Matcher) Match(text []byte) (Hit, bool) { return m.MatchOf(rules.TheKer
 
 // MatchOf returns the match of a text of a daemon.
 func (m *Matcher) MatchOf(speaker rules.Emitter, text []byte) (Hit, bool) {
+	return m.match(speaker, false, text)
+}
+
+// match is MatchOf a text that may be known to be below the level of errors.
+func (m *Matcher) match(speaker rules.Emitter, quiet bool, text []byte) (Hit, bool) {
 	if len(text) > MaxText {
 		text = text[:MaxText]
 	}
@@ -153,7 +158,7 @@ func (m *Matcher) MatchOf(speaker rules.Emitter, text []byte) (Hit, bool) {
 		}
 		c := &m.Rules[i]
 		if c.words > 0 && !candidates.has(c.words) || c.unless > 0 && candidates.has(c.unless) ||
-			!c.Rule.EmittedBy(speaker) {
+			quiet && c.Rule.Errors && !c.Recovery || !c.Rule.EmittedBy(speaker) {
 			continue
 		}
 		// before the patterns: a line without a literal costs no copy

@@ -12,6 +12,7 @@ import (
 type Record struct {
 	Text    []byte        // without priority, time and caller
 	Emitter rules.Emitter // who wrote it; the zero value is the kernel
+	Quiet   bool          // known to be below the level of errors
 	// At orders records and measures the time between them; a record without a time has the At of the record before.
 	At time.Duration
 	// Up is the time since boot, where it is known.
@@ -80,7 +81,7 @@ func (t *Tally) Reset() {
 // Observe returns the match of a record; ok is false when there is none.
 func (t *Tally) Observe(r Record) (m Match, ok bool) {
 	t.line++
-	hit, ok := t.matcher.MatchOf(r.Emitter, r.Text)
+	hit, ok := t.matcher.match(r.Emitter, r.Quiet, r.Text)
 	if !ok {
 		return Match{}, false
 	}

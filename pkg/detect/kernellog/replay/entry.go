@@ -19,6 +19,7 @@ type entry struct {
 	boot    string // identity of the boot, where the log contains it
 
 	emitter rules.Emitter // the daemon that wrote a foreignLine, where it is known
+	quiet   bool          // of the kernel, and known to be below the level of errors
 	said    []byte        // what it said, without the header of its own log; only with a emitter
 
 	bare   bool   // neither a time nor anybody's name: it is the kernel's because dmesg -t prints nothing else

@@ -22,10 +22,11 @@ func parseDmesg(line []byte) entry {
 	}
 	e := entry{what: kernelLine}
 	whole := len(line)
-	line, foreign := cutPriority(line)
+	line, foreign, quiet := cutPriority(line)
 	if foreign {
 		e.what = foreignLine
 	}
+	e.quiet = quiet
 	e.text = cutKernelTag(cutLogin(line))
 	line = e.text
 	if trimmed := bytes.TrimLeft(line, " \t"); len(trimmed) > 0 && trimmed[0] == '[' {
@@ -120,23 +121,27 @@ func cutKernelTag(line []byte) []byte {
 // levelled is how some shippers of logs begin a line, with the level alone: "err [   12.345678] ".
 var levelled = kernellog.WhenNeeded(`^(?:emerg|alert|crit|err|warn|warning|notice|info|debug) (\[ *\d{1,10}\.\d{6}\])`)
 
-// cutPriority removes <N> or the decoded facility and level, and reports whether a program wrote the line.
-func cutPriority(line []byte) (rest []byte, foreign bool) {
+// quietLevel is a level below that of errors.
+var quietLevel = kernellog.WhenNeeded(`\b(?:warn|warning|notice|info|debug)\b`)
+
+// cutPriority removes <N> or the decoded facility and level, and reports whether a program wrote the line, and whether
+// it is below the level of errors.
+func cutPriority(line []byte) (rest []byte, foreign, quiet bool) {
 	if len(line) > 2 && line[0] == '<' {
 		number, _, ok := bytes.Cut(line[1:min(len(line), 8)], []byte(">"))
 		if n, err := strconv.ParseUint(string(number), 10, 16); ok && err == nil {
-			return line[len(number)+2:], n>>3 != 0
+			return line[len(number)+2:], n>>3 != 0, n&7 > 3
 		}
 	}
 	if len(line) > 0 && line[0] >= 'a' && line[0] <= 'z' {
 		if at := decoded.Regexp().FindSubmatchIndex(line); at != nil {
-			return line[at[1]:], string(line[at[2]:at[3]]) != "kern"
+			return line[at[1]:], string(line[at[2]:at[3]]) != "kern", quietLevel.Regexp().Match(line[at[3]:at[1]])
 		}
 		if at := levelled.Regexp().FindSubmatchIndex(line); at != nil {
-			return line[at[2]:], false
+			return line[at[2]:], false, quietLevel.Regexp().Match(line[:at[2]])
 		}
 	}
-	return line, false
+	return line, false, false
 }
 
 // bracketed reads "[time] text".

@@ -56,6 +56,10 @@ type Rule struct {
 	// Exclude is RE2 and may match anywhere: lines that are no fault although a pattern matches.
 	Exclude string
 
+	// Errors is set where the words alone are no proof: what the kernel logged below the level of errors is not the rule's.
+	// Where the level is not known it applies.
+	Errors bool
+
 	// Emitters are the daemons whose lines the rule applies to; empty: the kernel.
 	Emitters []Emitter
 

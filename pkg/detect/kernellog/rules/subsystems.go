@@ -11,7 +11,8 @@ import (
 
 // Rules of subsystems recognise what no rule of one fault does: a line that begins as a subsystem or driver of servers
 // begins its lines, and that says that something failed. They come last, promise no more than such a line says, and
-// leave out what healthy machines log with the same words. TestKernelFormats tries them with the formats of the level
+// leave out what healthy machines log with the same words. In the log of a running kernel they read nothing below the
+// level of errors. TestKernelFormats tries them with the formats of the level
 // of errors in the kernel's sources (the families sweep-*).
 
 // trouble are the words by which drivers report that something failed.
@@ -44,7 +45,7 @@ var (
 // harmless are words of lines of healthy machines: what is refused by design, and settings.
 func harmless() []string {
 	return []string{"not supported", "nsupported", "does not support", "doesn't support", " set to ", "timeout is ", "timeout = ", "timeout=",
-		"timeout value", "timeout: ", "errors=", "error handl", "error inject", "error report", "Direct firmware load", "module verification"}
+		"timeout value", "timeout: ", "errors=", "error handl", "error inject", "error report", "invalidation policy", "firmware crash dump", "Direct firmware load", "module verification"}
 }
 
 // oneOf is an expression that matches each of the names.
@@ -65,13 +66,17 @@ func atStart(lists ...[]string) (literals []string) {
 }
 
 func subsystemRules() []Rule {
-	return slices.Concat(
+	all := slices.Concat(
 		hardwareReportRules(),
 		networkDriverRules(),
 		storageDriverRules(),
 		filesystemTroubleRules(),
 		platformRules(),
 	)
+	for i := range all {
+		all[i].Errors = true
+	}
+	return all
 }
 
 // networkDriverRules: drivers/net, drivers/infiniband, net/{ipv4,ipv6,netfilter,openvswitch,sctp,rds,smc,tipc}.
