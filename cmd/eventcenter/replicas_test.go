@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -232,4 +233,78 @@ func TestMigrate(t *testing.T) {
 		!strings.Contains(string(out), "copy") {
 		t.Errorf("a replica's copy is served alone: %v %s", err, out)
 	}
+}
+
+// One of three replicas delivers what any of them has taken. When it is killed another goes on where it was: what was
+// registered is kept by all, and every acknowledged event is delivered.
+func TestReplicasDeliver(t *testing.T) {
+	need.Flag(t, *long, "-long")
+	r := newReplicas(t)
+	h := newWebhook(t)
+	file := h.settings("")
+	open := func(i int) { r.all[i] = start(t, r.dirs[i], "--replicas", r.files[i], "--subscriptions", file) }
+	var starting sync.WaitGroup
+	for i := range r.all {
+		starting.Go(func() { open(i) })
+	}
+	starting.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	worker := r.worker(nil)
+	body := []byte(`{"name":"all","url":"` + h.url + `/hook","after":"0"}`)
+	if status, answer, err := r.all[worker].do(http.MethodPost, "/v1/subscriptions", "application/json", body); err != nil ||
+		status != http.StatusOK {
+		t.Fatalf("%d %s %v", status, answer, err)
+	}
+	l := &load{acked: map[string]bool{}}
+	for range 2 {
+		other := r.all[(worker+1)%3]
+		var running sync.WaitGroup
+		running.Go(func() { l.send(other) })
+		l.wait(t, 100)
+		h.await("some of them", func() bool { return h.count() > 50 })
+		r.all[worker].stop(syscall.SIGKILL)
+		l.wait(t, 50)
+		other.stop(syscall.SIGTERM)
+		running.Wait()
+		open((worker + 1) % 3)
+		open(worker)
+		worker = r.worker([]byte("all"))
+	}
+	h.await("all that was acknowledged", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for id := range l.acked {
+			if h.taken[id] == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	t.Logf("%d acknowledged, %d delivered", len(l.acked), h.count())
+}
+
+// worker returns which replica delivers, when it knows of a subscription; the others say that they do not.
+func (r *threeReplicas) worker(subscription []byte) (worker int) {
+	r.t.Helper()
+	for range 600 {
+		var working []int
+		for i, p := range r.all {
+			status, body, err := p.do(http.MethodGet, "/v1/subscriptions", "", nil)
+			switch {
+			case err != nil:
+			case status == http.StatusOK && bytes.Contains(body, subscription):
+				working = append(working, i)
+			case status == http.StatusServiceUnavailable && !bytes.Contains(body, []byte("replica")):
+				r.t.Fatalf("replica %d: %s", i, body)
+			}
+		}
+		if len(working) == 1 {
+			return working[0]
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	r.t.Fatalf("no replica delivers, or several: %s", r.all[0].log)
+	return 0
 }

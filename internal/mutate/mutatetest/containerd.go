@@ -85,13 +85,21 @@ func StartContainerd(t testing.TB) *Containerd {
 	return c
 }
 
-// Import gives the runtime an image of busybox, and of data in a file.
+// Import gives the runtime an image of busybox, and of data in a file. The archive of one without data stays, image.tar
+// in Dir, for other namespaces of containerd.
 func (c *Containerd) Import(name string, data []byte) {
 	c.t.Helper()
-	archive := c.write("image.tar", string(imageArchive(c.t, name, data)))
+	file := "image.tar"
+	if data != nil {
+		file = "data.tar"
+	}
+	archive := c.write(file, string(imageArchive(c.t, name, data)))
 	if out, err := exec.Command("ctr", "-a", c.Socket, "-n", "k8s.io", "image", "import",
 		archive).CombinedOutput(); err != nil {
 		c.t.Fatalf("import image: %v: %s", err, out)
+	}
+	if data == nil {
+		return
 	}
 	if err := os.Remove(archive); err != nil {
 		c.t.Error(err)

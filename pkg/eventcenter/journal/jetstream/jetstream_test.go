@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -81,6 +82,9 @@ func TestFenced(t *testing.T) {
 		t.Fatal(err)
 	}
 	journaltest.Append(t, both[1], journaltest.Of("a", 1))
+	for both[1].Bounds().Newest < 2 { // what the worker makes of it
+		time.Sleep(time.Millisecond)
+	}
 	if err := both[1].Take(t.Context(), 9); err != nil {
 		t.Fatal(err)
 	}
