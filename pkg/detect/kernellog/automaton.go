@@ -36,62 +36,81 @@ func (s *set) join(other *set) {
 func (s *set) empty() bool         { return *s == set{} }
 func (s *set) union(o set) (u set) { u = *s; u.join(&o); return u }
 
-// node is a state while the table is being built.
+// node is a state while the table is being built. Its children are a list, by their positions in the trie; 0 is none,
+// since the root is no child.
 type node struct {
-	children map[byte]int
-	fail     int
-	found    set
+	letter      byte // that leads to it
+	child, next int32
+	fail        int32
+	found       set
+}
+
+// follow returns the child that a letter leads to; 0 for none.
+func follow(trie []node, at int32, letter byte) int32 {
+	at = trie[at].child
+	for at != 0 && trie[at].letter != letter {
+		at = trie[at].next
+	}
+	return at
 }
 
 // newAutomaton builds the table for literals, each with the rules that it belongs to. It refuses more than fit.
 func newAutomaton(literals map[string]set) (*automaton, error) {
-	trie := []node{{children: map[byte]int{}}}
 	texts := make([]string, 0, len(literals))
 	for text := range literals {
 		texts = append(texts, text)
 	}
 	slices.Sort(texts) // the same table each time
+	states, before := 1, ""
 	for _, text := range texts {
-		at := 0
+		states += len(text) - common(text, before)
+		before = text
+	}
+	if states > maxStates {
+		return nil, fmt.Errorf("the literals of all rules have %d different beginnings: at most %d are possible", states,
+			maxStates)
+	}
+	trie := make([]node, 1, states)
+	for _, text := range texts {
+		at := int32(0)
 		for i := range len(text) {
-			child, ok := trie[at].children[text[i]]
-			if !ok {
-				child = len(trie)
-				trie = append(trie, node{children: map[byte]int{}})
-				trie[at].children[text[i]] = child
+			child := follow(trie, at, text[i])
+			if child == 0 {
+				child = int32(len(trie)) //nolint:gosec // the literals of all rules are some 100 KB
+				trie = append(trie, node{letter: text[i], next: trie[at].child})
+				trie[at].child = child
 			}
 			at = child
 		}
 		trie[at].found = trie[at].found.union(literals[text])
 	}
-	if len(trie) > maxStates {
-		return nil, fmt.Errorf("the literals of all rules have %d different beginnings: at most %d are possible",
-			len(trie), maxStates)
-	}
 	return tabulate(trie, link(trie), texts), nil
+}
+
+// common returns how many bytes two texts begin with alike.
+func common(a, b string) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
 }
 
 // link sets the failure links, each to the longest ending of a state's text that begins a literal, and returns the
 // states with the shorter texts first.
-func link(trie []node) (order []int) {
-	order = append(order, 0)
+func link(trie []node) (order []int32) {
+	order = append(make([]int32, 0, len(trie)), 0)
 	for i := 0; i < len(order); i++ {
-		for b, child := range trie[order[i]].children {
+		for child := trie[order[i]].child; child != 0; child = trie[child].next {
 			order = append(order, child)
 			if order[i] == 0 {
 				continue
 			}
 			fail := trie[order[i]].fail
-			for {
-				if other, ok := trie[fail].children[b]; ok {
-					trie[child].fail = other
-					break
-				}
-				if fail == 0 {
-					break
-				}
+			for fail != 0 && follow(trie, fail, trie[child].letter) == 0 {
 				fail = trie[fail].fail
 			}
+			trie[child].fail = follow(trie, fail, trie[child].letter)
 		}
 	}
 	for _, at := range order[1:] {
@@ -101,7 +120,7 @@ func link(trie []node) (order []int) {
 }
 
 // tabulate writes the complete table. Accepting states get the highest numbers, so that one comparison finds them.
-func tabulate(trie []node, order []int, texts []string) *automaton {
+func tabulate(trie []node, order []int32, texts []string) *automaton {
 	a := &automaton{classes: 1}
 	for _, text := range texts {
 		for i := range len(text) {
@@ -133,8 +152,8 @@ func tabulate(trie []node, order []int, texts []string) *automaton {
 		if at != 0 {
 			copy(row, a.row(number[trie[at].fail]))
 		}
-		for b, child := range trie[at].children {
-			row[a.class[b]] = number[child]
+		for child := trie[at].child; child != 0; child = trie[child].next {
+			row[a.class[trie[child].letter]] = number[child]
 		}
 	}
 	a.start = a.next[a.class['\n']]
