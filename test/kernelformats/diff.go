@@ -23,7 +23,8 @@ func (d difference) count() int { return len(d.added) + len(d.removed) + len(d.c
 func compare(rows []formats.Row, now []printed, version string) (d difference) {
 	for _, r := range rows {
 		for _, v := range r.Versions {
-			if formats.CompareVersions(v, version) <= 0 && (d.before == "" || formats.CompareVersions(d.before, v) < 0) {
+			if formats.CompareVersions(v, version) <= 0 && (d.before == "" || formats.CompareVersions(d.before,
+				v) < 0) {
 				d.before = v
 			}
 		}

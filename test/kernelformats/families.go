@@ -5,5 +5,6 @@ import "slices"
 // families are what is extracted. A new one needs an entry here, a run of the generator, and a verdict for each format
 // in its file.
 func families() []family {
-	return slices.Concat(coreFamilies(), networkCardFamilies(), storageFamilies(), hardwareFamilies(), netfsFamilies(), filesystemFamilies(), sweepFamilies())
+	return slices.Concat(coreFamilies(), networkCardFamilies(), storageFamilies(), hardwareFamilies(),
+		netfsFamilies(), filesystemFamilies(), sweepFamilies())
 }

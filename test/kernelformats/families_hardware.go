@@ -3,15 +3,17 @@ package main
 // hardwareFamilies are what processors, memory, buses and firmware report.
 func hardwareFamilies() []family {
 	return []family{{
-		name:     "machine-check",
-		files:    []string{"arch/x86/kernel/cpu/mce/*.[ch]", "drivers/edac/mce_amd.c", "drivers/thermal/intel/therm_throt.c"},
+		name: "machine-check",
+		files: []string{"arch/x86/kernel/cpu/mce/*.[ch]", "drivers/edac/mce_amd.c",
+			"drivers/thermal/intel/therm_throt.c"},
 		words:    `machine check|hardware error|mce|fatal|uncorrect|corrected|storm|offline|thrott|not recovered|threshold`,
 		except:   `inject|disabl|capab|banks|CPUID`,
 		printers: map[string]string{"pr_emerg": "{pr}"},
 	}, {
 		name: "edac",
 		files: []string{"drivers/edac/edac_mc.c", "drivers/edac/edac_device.c", "drivers/edac/edac_pci*.c",
-			"drivers/edac/ghes_edac.c", "drivers/edac/skx_common.c", "drivers/edac/i10nm_base.c", "drivers/edac/amd64_edac.c",
+			"drivers/edac/ghes_edac.c", "drivers/edac/skx_common.c", "drivers/edac/i10nm_base.c",
+			"drivers/edac/amd64_edac.c",
 			"drivers/edac/sb_edac.c"},
 		words: `\bUE\b|\bCE\b|memory error|parity|system error|hardware error`,
 	}, {
@@ -22,7 +24,8 @@ func hardwareFamilies() []family {
 	}, {
 		name: "pci", driver: "pcieport",
 		files: []string{"drivers/pci/pcie/aer.c", "drivers/pci/pcie/dpc.c", "drivers/pci/pcie/err.c",
-			"drivers/pci/pci.c", "drivers/pci/hotplug/pciehp_*.c", "drivers/pci/pcie/bwctrl.c", "drivers/pci/pcie/edr.c"},
+			"drivers/pci/pci.c", "drivers/pci/hotplug/pciehp_*.c", "drivers/pci/pcie/bwctrl.c",
+			"drivers/pci/pcie/edr.c"},
 		words: givesUp + `|error|recover|fail|link down|link up|not present|power fault|inaccessible|not ready|unable|containment`,
 	}, {
 		name: "iommu", driver: "pci",
@@ -43,7 +46,8 @@ func hardwareFamilies() []family {
 			`fence wait|lost from|gpu reset`,
 		driver: "amdgpu",
 		dev:    "amdgpu {pci}: amdgpu",
-		printers: map[string]string{"pr_err": "amdgpu: ", "DRM_ERROR": "[drm:amdgpu_device_gpu_recover [amdgpu]] *ERROR* ",
-			"DRM_INFO": "[drm] ", "DRM_DEV_ERROR": "amdgpu {pci}: [drm:amdgpu_ib_ring_tests [amdgpu]] *ERROR* "},
+		printers: map[string]string{"pr_err": "amdgpu: ",
+			"DRM_ERROR": "[drm:amdgpu_device_gpu_recover [amdgpu]] *ERROR* ",
+			"DRM_INFO":  "[drm] ", "DRM_DEV_ERROR": "amdgpu {pci}: [drm:amdgpu_ib_ring_tests [amdgpu]] *ERROR* "},
 	}}
 }

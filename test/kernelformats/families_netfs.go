@@ -27,7 +27,8 @@ func netfsFamilies() []family {
 			"pr_warn_once": "CIFS: ", "cifs_tcon_dbg": `CIFS: VFS: \\files1\share `},
 	}, {
 		name: "ceph-net",
-		files: []string{"net/ceph/mon_client.c", "net/ceph/osd_client.c", "net/ceph/osdmap.c", "net/ceph/ceph_common.c",
+		files: []string{"net/ceph/mon_client.c", "net/ceph/osd_client.c", "net/ceph/osdmap.c",
+			"net/ceph/ceph_common.c",
 			"net/ceph/auth.c"},
 		words:    `session (lost|established|blo?a?cklisted)|hung|came back|bad fsid|osd%d (down|up)|authentication failed|is full|reached quota|osd%d timeout|caps (stale|still|went|renewed)|mds%d rejected|mds%d reconnect (denied|failed|success)|recovery completed|closed our session|laggy`,
 		printers: cephNet,
@@ -42,8 +43,9 @@ func netfsFamilies() []family {
 		words:    `watch error|result %d|failed to (acquire|lock header|reregister)`,
 		printers: map[string]string{"rbd_warn": "rbd: rbd0: "},
 	}, {
-		name:     "iscsi",
-		files:    []string{"drivers/scsi/libiscsi.c", "drivers/scsi/scsi_transport_iscsi.c", "drivers/scsi/scsi_transport_srp.c"},
+		name: "iscsi",
+		files: []string{"drivers/scsi/libiscsi.c", "drivers/scsi/scsi_transport_iscsi.c",
+			"drivers/scsi/scsi_transport_srp.c"},
 		words:    `detected conn error|recovery timed out|ping timeout|send nopout|rejected|tmo expired|reconnect (attempt|succeeded)|connection closed|giving up on stale|logout request|dreq|connection %d/%d`,
 		except:   `path rec|rej |opcode|task`,
 		printers: iscsi,
@@ -70,13 +72,15 @@ func netfsFamilies() []family {
 			"fs/ocfs2/cluster/quorum.c", "fs/ocfs2/stack_o2cb.c", "net/9p/trans_virtio.c", "net/9p/trans_fd.c",
 			"net/9p/client.c", "fs/fuse/virtio_fs.c"},
 		words: `withdraw|fatal: |jid=%u: |connected to|connection (from|to)|connect (to|%d)|idle for|socket error|got eof|fencing this system|evicted|no channels|connecting socket|not found|req\(\) failed|bogus`,
-		printers: map[string]string{"log_print": "dlm: ", "fs_err": "gfs2: fsid=c1:gfs0.0: ", "fs_warn": "gfs2: fsid=c1:gfs0.0: ",
+		printers: map[string]string{"log_print": "dlm: ", "fs_err": "gfs2: fsid=c1:gfs0.0: ",
+			"fs_warn": "gfs2: fsid=c1:gfs0.0: ",
 			"fs_info": "gfs2: fsid=c1:gfs0.0: ", "gfs2_lm": "gfs2: fsid=c1:gfs0.0: "},
 	}, {
 		name:  "bridge-bond",
 		files: []string{"net/bridge/br_fdb.c", "drivers/net/bonding/bond_main.c", "drivers/net/bonding/bond_3ad.c"},
 		words: `own address|link status|interface is now|active interface|illegal loopback|suitable aggregator|changed to 0|802\.3ad response|new active one`,
-		printers: map[string]string{"netdev_info": "bond0: ", "br_warn": "br0: ", "slave_info": "bond0: (slave eth1): ", "slave_warn": "bond0: (slave eth1): ",
+		printers: map[string]string{"netdev_info": "bond0: ", "br_warn": "br0: ",
+			"slave_info": "bond0: (slave eth1): ", "slave_warn": "bond0: (slave eth1): ",
 			"slave_err": "bond0: (slave eth1): "},
 	}}
 }

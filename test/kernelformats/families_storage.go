@@ -27,7 +27,8 @@ func storageFamilies() []family {
 		words: givesUp + `|heartbeat|offline|resetting|abort`,
 	}, {
 		name: "fibre-channel",
-		files: []string{"drivers/scsi/lpfc/lpfc_init.c", "drivers/scsi/lpfc/lpfc_sli.c", "drivers/scsi/lpfc/lpfc_els.c",
+		files: []string{"drivers/scsi/lpfc/lpfc_init.c", "drivers/scsi/lpfc/lpfc_sli.c",
+			"drivers/scsi/lpfc/lpfc_els.c",
 			"drivers/scsi/lpfc/lpfc_hbadisc.c", "drivers/scsi/lpfc/lpfc_scsi.c", "drivers/scsi/qla2xxx/qla_isr.c",
 			"drivers/scsi/qla2xxx/qla_os.c", "drivers/scsi/qla2xxx/qla_init.c", "drivers/scsi/scsi_transport_fc.c"},
 		words: `adapter (failed|offline|heartbeat)|port offline|board.*(fail|off|over)|devloss|dev_loss|loop down|link down|` +
@@ -38,7 +39,8 @@ func storageFamilies() []family {
 	}, {
 		name: "scsi",
 		files: []string{"drivers/scsi/scsi_error.c", "drivers/scsi/scsi_lib.c", "drivers/scsi/scsi_logging.c",
-			"drivers/scsi/scsi_ioctl.c", "drivers/scsi/scsi_scan.c", "drivers/scsi/sd.c", "drivers/scsi/virtio_scsi.c",
+			"drivers/scsi/scsi_ioctl.c", "drivers/scsi/scsi_scan.c", "drivers/scsi/sd.c",
+			"drivers/scsi/virtio_scsi.c",
 			"drivers/scsi/storvsc_drv.c", "drivers/scsi/vmw_pvscsi.c"},
 		words: givesUp + `|offline|reject|abort|reset|result:|sense key|fail|error`,
 	}, {
@@ -54,7 +56,8 @@ func storageFamilies() []family {
 	}, {
 		name: "mmc",
 		files: []string{"drivers/mmc/core/block.c", "drivers/mmc/core/bus.c",
-			"drivers/mmc/core/core.c", "drivers/mmc/core/mmc.c", "drivers/mmc/core/mmc_ops.c", "drivers/mmc/core/sd.c",
+			"drivers/mmc/core/core.c", "drivers/mmc/core/mmc.c", "drivers/mmc/core/mmc_ops.c",
+			"drivers/mmc/core/sd.c",
 			"drivers/mmc/host/sdhci.c", "drivers/mmc/host/cqhci*.c"},
 		words: givesUp + `|removed|recovery failed|error -?%d|adma error|being busy|wrong state|failed to halt|cache flush`,
 	}, {
@@ -69,14 +72,17 @@ func storageFamilies() []family {
 		files: []string{"drivers/usb/core/hcd.c"},
 		words: `died|error`,
 	}, {
-		name:  "md",
-		files: []string{"drivers/md/md.c", "drivers/md/raid*.c", "drivers/md/md-linear.c", "drivers/md/md-multipath.c"},
+		name: "md",
+		files: []string{"drivers/md/md.c", "drivers/md/raid*.c", "drivers/md/md-linear.c",
+			"drivers/md/md-multipath.c"},
 		words: givesUp + `|fail|error|cannot|kick|not enough|corrected|degraded|too (few|many)`,
 	}, {
 		name: "device-mapper",
 		files: []string{"drivers/md/dm-mpath.c", "drivers/md/dm-thin.c", "drivers/md/dm-thin-metadata.c",
-			"drivers/md/dm-integrity.c", "drivers/md/dm-verity-target.c", "drivers/md/dm-crypt.c", "drivers/md/dm-snap.c",
-			"drivers/md/dm-raid1.c", "drivers/md/dm-raid.c", "drivers/md/dm-cache-target.c", "drivers/md/dm-cache-metadata.c",
+			"drivers/md/dm-integrity.c", "drivers/md/dm-verity-target.c", "drivers/md/dm-crypt.c",
+			"drivers/md/dm-snap.c",
+			"drivers/md/dm-raid1.c", "drivers/md/dm-raid.c", "drivers/md/dm-cache-target.c",
+			"drivers/md/dm-cache-metadata.c",
 			"drivers/md/persistent-data/*.c", "drivers/md/dm-bufio.c", "drivers/md/dm-log.c"},
 		words:  `fail|unable|couldn|corrupt|error|invalidat|reinstat|out of|no free|low water|switching|abort|timeout`,
 		except: `parsing|argument|parameter|invalid|option|table|register|workqueue|pool to hold|alloc|initiali[sz]e|cursor|snapshot %s|message|creation of|deletion of|trans.*id from|transaction id|userspace`,

@@ -46,7 +46,8 @@ func (f *family) device(module string) string {
 }
 
 func (f *family) head() string {
-	text := "Formats of the family " + f.name + ", written by test/kernelformats; verdicts and arguments are by hand.\n"
+	text := "Formats of the family " + f.name + ", written by test/kernelformats; verdicts and arguments are by " +
+		"hand.\n"
 	text += "files: " + strings.Join(f.files, " ") + "\n"
 	if f.words != anything {
 		text += "words: " + f.words + "\n"

@@ -17,35 +17,52 @@ import (
 
 // trouble are the words by which drivers report that something failed.
 func trouble() []string {
-	return []string{"ailed", "ailure", "ailing", "fails", " fail", "FAIL", "rror", "ERROR", "imed out", "imedout", "imeout", "ime-out", "ime out",
-		"TIMEOUT", "bort", "nable to", "an't", "annot", "ould not", "ouldn't", "orrupt", "atal", "FATAL", "ot respon", "o respon", "unresponsive",
-		"ffline", "nvalid", "verflow", "nexpected", "ejected", "isconnected", "stuck", "hung", "hang!", "crash", "ritical", "verheat", "ismatch",
+	return []string{"ailed", "ailure", "ailing", "fails", " fail", "FAIL", "rror", "ERROR", "imed out", "imedout",
+		"imeout", "ime-out", "ime out",
+		"TIMEOUT", "bort", "nable to", "an't", "annot", "ould not", "ouldn't", "orrupt", "atal", "FATAL", "ot respon",
+		"o respon", "unresponsive",
+		"ffline", "nvalid", "verflow", "nexpected", "ejected", "isconnected", "stuck", "hung", "hang!", "crash",
+		"ritical", "verheat", "ismatch",
 		"ot ready", "nrecover", "iving up", " lost", " dead", "egraded", "xceed", "broken", "llegal", "Bad ", " bad "}
 }
 
 // The drivers of servers and clouds, under all names that their lines have.
 var (
-	nics = []string{"mlx4_core", "mlx5_core", "mlx4_en", "mlx5_en", "i40evf", "i40e", "iavf", "ice", "idpf", "ixgbe", "ixgbevf", "igb", "igbvf", "igc",
-		"fm10k", "e1000", "e1000e", "bnxt_en", "bnx2", "bnx2x", "tg3", "ena", "gve", "mana", "qede", "qed", "qlcnic", "netxen_nic", "cxgb3", "cxgb4",
-		"cxgb4vf", "sfc", "sfc_siena", "sfc_falcon", "be2net", "enic", "nfp", "hns3", "hclge", "hclgevf", "hinic", "hinic3", "atlantic", "r8169",
-		"vmxnet3", "ionic", "pds_core", "rvu_af", "rvu_nicpf", "rvu_nicvf", "nicpf", "nicvf", "amd-xgbe", "virtio_net", "hv_netvsc", "xen_netfront",
-		"stmmaceth", "mvneta", "mvpp2", "fsl_dpaa2_eth", "ngbe", "txgbe", "thunder-nicvf", "octeontx2-nicpf", "mlxsw_spectrum", "mlxsw_core"}
-	hbas = []string{"megaraid_sas", "mpt2sas", "mpt3sas", "mpi3mr", "smartpqi", "hpsa", "aacraid", "lpfc", "qla2xxx", "pm80xx", "pm8001", "arcmsr",
-		"vmw_pvscsi", "virtio_blk", "virtio_scsi", "ahci", "isci", "hisi_sas_v2_hw", "hisi_sas_v3_hw", "hisi_sas_main", "fnic", "snic", "bnx2fc",
-		"bnx2i", "qedf", "qedi", "ipr", "3w-9xxx", "3w-sas", "csiostor", "efct", "elx", "be2iscsi", "xen-blkfront", "mvsas", "ibmvfc", "ibmvscsi",
+	nics = []string{"mlx4_core", "mlx5_core", "mlx4_en", "mlx5_en", "i40evf", "i40e", "iavf", "ice", "idpf", "ixgbe",
+		"ixgbevf", "igb", "igbvf", "igc",
+		"fm10k", "e1000", "e1000e", "bnxt_en", "bnx2", "bnx2x", "tg3", "ena", "gve", "mana", "qede", "qed", "qlcnic",
+		"netxen_nic", "cxgb3", "cxgb4",
+		"cxgb4vf", "sfc", "sfc_siena", "sfc_falcon", "be2net", "enic", "nfp", "hns3", "hclge", "hclgevf", "hinic",
+		"hinic3", "atlantic", "r8169",
+		"vmxnet3", "ionic", "pds_core", "rvu_af", "rvu_nicpf", "rvu_nicvf", "nicpf", "nicvf", "amd-xgbe",
+		"virtio_net", "hv_netvsc", "xen_netfront",
+		"stmmaceth", "mvneta", "mvpp2", "fsl_dpaa2_eth", "ngbe", "txgbe", "thunder-nicvf", "octeontx2-nicpf",
+		"mlxsw_spectrum", "mlxsw_core"}
+	hbas = []string{"megaraid_sas", "mpt2sas", "mpt3sas", "mpi3mr", "smartpqi", "hpsa", "aacraid", "lpfc", "qla2xxx",
+		"pm80xx", "pm8001", "arcmsr",
+		"vmw_pvscsi", "virtio_blk", "virtio_scsi", "ahci", "isci", "hisi_sas_v2_hw", "hisi_sas_v3_hw",
+		"hisi_sas_main", "fnic", "snic", "bnx2fc",
+		"bnx2i", "qedf", "qedi", "ipr", "3w-9xxx", "3w-sas", "csiostor", "efct", "elx", "be2iscsi", "xen-blkfront",
+		"mvsas", "ibmvfc", "ibmvscsi",
 		"zfcp", "mtip32xx", "rsxx", "vmd", "hv_storvsc"}
-	gpus = []string{"amdgpu", "amdkfd", "kfd", "i915", "xe", "nouveau", "radeon", "ast", "mgag200", "nvidia", "habanalabs", "vmwgfx", "bochs-drm",
+	gpus = []string{"amdgpu", "amdkfd", "kfd", "i915", "xe", "nouveau", "radeon", "ast", "mgag200", "nvidia",
+		"habanalabs", "vmwgfx", "bochs-drm",
 		"qxl", "virtio_gpu", "nvidia-gpu"}
-	rdma = []string{"infiniband", "mlx4_ib", "mlx5_ib", "mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx4_0", "<mlx4_ib>", "bnxt_re", "bnxt_qplib", "irdma", "i40iw", "iw_cxgb4",
-		"hns_roce", "hns_roce_hw_v2", "efa", "qedr", "ocrdma", "vmw_pvrdma", "erdma", "rdma_rxe", "rxe0", "siw", "hfi1", "ib0", "ib1", "ib_core",
-		"ib_ipoib", "ib_srp", "ib_srpt", "ib_isert", "ib_iser", "ib_umad", "isert", "iser", "rtrs_client", "rtrs_server", "rnbd_client", "rpcrdma",
+	rdma = []string{"infiniband", "mlx4_ib", "mlx5_ib", "mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx4_0", "<mlx4_ib>",
+		"bnxt_re", "bnxt_qplib", "irdma", "i40iw", "iw_cxgb4",
+		"hns_roce", "hns_roce_hw_v2", "efa", "qedr", "ocrdma", "vmw_pvrdma", "erdma", "rdma_rxe", "rxe0", "siw",
+		"hfi1", "ib0", "ib1", "ib_core",
+		"ib_ipoib", "ib_srp", "ib_srpt", "ib_isert", "ib_iser", "ib_umad", "isert", "iser", "rtrs_client",
+		"rtrs_server", "rnbd_client", "rpcrdma",
 		"rdma", "rdma_cm", "scsi_transport_srp"}
 )
 
 // harmless are words of lines of healthy machines: what is refused by design, and settings.
 func harmless() []string {
-	return []string{"not supported", "nsupported", "does not support", "doesn't support", " set to ", "timeout is ", "timeout = ", "timeout=",
-		"timeout value", "timeout: ", "errors=", "error handl", "error inject", "error report", "invalidation policy", "firmware crash dump", "Direct firmware load", "module verification"}
+	return []string{"not supported", "nsupported", "does not support", "doesn't support", " set to ", "timeout is ",
+		"timeout = ", "timeout=",
+		"timeout value", "timeout: ", "errors=", "error handl", "error inject", "error report", "invalidation policy",
+		"firmware crash dump", "Direct firmware load", "module verification"}
 }
 
 // oneOf is an expression that matches each of the names.
@@ -82,15 +99,21 @@ func subsystemRules() []Rule {
 // networkDriverRules: drivers/net, drivers/infiniband, net/{ipv4,ipv6,netfilter,openvswitch,sctp,rds,smc,tipc}.
 func networkDriverRules() []Rule {
 	qlogic := []string{"[qed", "[bnx2x_", "bnx2x: [bnx2x"}
-	parts := []string{"IPVS", "IPv4", "IPv6", "TCP", "UDP", "UDPv6", "ICMPv6", "nf_conntrack", "nf_tables", "nf_nat", "nft_compat", "ip_set", "x_tables", "ip_tables",
-		"ip6_tables", "ctnetlink", "openvswitch", "vxlan", "geneve", "bonding", "team", "8021q", "macvlan", "ipvlan", "wireguard", "sctp", "rds", "RDS/IB", "RDS/TCP",
-		"RDS", "smc", "tipc", "TLS", "tls", "net_sched", "htb", "HTB", "bridge", "l2tp_core", "mptcp", "MPTCP", "xfrm", "IPsec", "nfnetlink_queue", "nf_queue"}
-	cards := []string{"eth", "eno", "enp", "ens", "bond", "br", "veth", "vxlan", "flannel", "cali", "lxc", "cni", "docker", "team", "ib", "tun", "tap", "vlan", "em"}
+	parts := []string{"IPVS", "IPv4", "IPv6", "TCP", "UDP", "UDPv6", "ICMPv6", "nf_conntrack", "nf_tables", "nf_nat",
+		"nft_compat", "ip_set", "x_tables", "ip_tables",
+		"ip6_tables", "ctnetlink", "openvswitch", "vxlan", "geneve", "bonding", "team", "8021q", "macvlan", "ipvlan",
+		"wireguard", "sctp", "rds", "RDS/IB", "RDS/TCP",
+		"RDS", "smc", "tipc", "TLS", "tls", "net_sched", "htb", "HTB", "bridge", "l2tp_core", "mptcp", "MPTCP",
+		"xfrm", "IPsec", "nfnetlink_queue", "nf_queue"}
+	cards := []string{"eth", "eno", "enp", "ens", "bond", "br", "veth", "vxlan", "flannel", "cali", "lxc", "cni",
+		"docker", "team", "ib", "tun", "tap", "vlan", "em"}
 	return []Rule{{
 		ID: "nic-driver-error", Reason: "NICDriverError", Domain: Network, Severity: finding.Warning,
 		Summary: "the driver of a network card reports that an operation failed",
-		Advice: "`ethtool -i IFACE` names driver and firmware, `ethtool -S IFACE` counts errors; `dmesg` around the line has " +
-			"the cause; once at a change of settings: that setting was refused. Again: update both, reseat or replace the card.",
+		Advice: "`ethtool -i IFACE` names driver and firmware, `ethtool -S IFACE` counts errors; `dmesg` around " +
+			"the line has " +
+			"the cause; once at a change of settings: that setting was refused. Again: update both, reseat or " +
+			"replace the card.",
 		Literals: atStart(nics, qlogic),
 		Words:    append(trouble(), "not cleared", "hang ", "Reset adapter", "still in reset"),
 		Patterns: []string{
@@ -98,14 +121,16 @@ func networkDriverRules() []Rule {
 			`^(?P<driver>` + oneOf(nics) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,60})?: `,
 			`^(?P<driver>` + oneOf(nics) + `): (?:(?P<subject2>` + netdev + `): )?`,
 		},
-		Unless: append(harmless(), "disabled on Tx", "reset tx rate", "try with current", "Link up", "loopback", "VPD", "ink Up", "ink up", "NIC Link is", "promiscuous", "Flow Control", "ASPM", "LED",
+		Unless: append(harmless(), "disabled on Tx", "reset tx rate", "try with current", "Link up", "loopback",
+			"VPD", "ink Up", "ink up", "NIC Link is", "promiscuous", "Flow Control", "ASPM", "LED",
 			"ethtool: ", "MSI", "hwmon", "is disabled", "DCB", "PTP", "nvalid MAC", "address invalid",
 			"random", "serdes", "FEC", "get phy page", ": probe "),
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "rdma-error", Reason: "RDMAError", Domain: Network, Severity: finding.Warning,
 		Summary: "the RDMA part of a network card, or what uses it, reports that an operation failed",
-		Advice: "`rdma link show` and `ibstat` for the state of the port, `rdma statistic show` for its errors; a queue pair that " +
+		Advice: "`rdma link show` and `ibstat` for the state of the port, `rdma statistic show` for its errors; a " +
+			"queue pair that " +
 			"fails alone is the program's, many at once are the fabric's or the card's.",
 		Literals: atStart(rdma), Words: trouble(),
 		Patterns: []string{
@@ -115,7 +140,8 @@ func networkDriverRules() []Rule {
 		Unless: harmless(), Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "network-stack-error", Reason: "NetworkStackError", Domain: Network, Severity: finding.Warning,
-		Summary: "a part of the kernel's network (routing, packet filter, bridge, tunnels, load balancer) reports that an operation failed",
+		Summary: "a part of the kernel's network (routing, packet filter, bridge, tunnels, load balancer) reports " +
+			"that an operation failed",
 		Advice: "`nstat -az` and `ip -s link` for what is dropped, `dmesg` for the part that the line begins with: " +
 			"full tables and memory limits are in `sysctl net`, refused rules are the network plugin's.",
 		Literals: atStart(parts, cards), Words: append(trouble(), "NAPI poll"),
@@ -124,7 +150,8 @@ func networkDriverRules() []Rule {
 			`^(?P<subject>(?:bond|team)\d+)(?: \([^)]{1,40}\))?: `,
 			`^(?P<subject2>` + oneOf(cards) + `[\w.@-]*): (?:NAPI poll function|set_features\(\) failed|(?:[Ff]ailed|[Uu]nable) to |tx hang)`,
 		},
-		Unless: append(harmless(), "link speed", "Possible SYN floodin", "Cannot find map file", "martian", "link status", "Warning: ", "warning: ",
+		Unless: append(harmless(), "link speed", "Possible SYN floodin", "Cannot find map file", "martian",
+			"link status", "Warning: ", "warning: ",
 			"Enslaving", "Releasing", "invalid hash", "invalid argument", "invalid option",
 			"could not find neste", "could not find helpe", "truncated", "short packet", "bad checksum",
 			"ADDRCONF"),
@@ -134,16 +161,21 @@ func networkDriverRules() []Rule {
 
 // storageDriverRules: drivers/{scsi,ata,nvme,md,block,nvdimm,target,message/fusion}.
 func storageDriverRules() []Rule {
-	hosts := []string{"mpt2sas", "mpt3sas", "mpi3mr", "megasas", "megaraid_sas", "aacraid", "arcmsr", "hpsa", "mptbase", "mptscsih", "mptsas", "ioc", "libfc", "libfcoe",
-		"bnx2fc", "fcoe", "sas", "pm80xx", "pm8001", "qla2xxx", "3w-9xxx", "3w-sas", "zfcp", "lpfc", "qedf", "qedi", "bnx2i", "be2iscsi", "ipr", "storvsc",
+	hosts := []string{"mpt2sas", "mpt3sas", "mpi3mr", "megasas", "megaraid_sas", "aacraid", "arcmsr", "hpsa",
+		"mptbase", "mptscsih", "mptsas", "ioc", "libfc", "libfcoe",
+		"bnx2fc", "fcoe", "sas", "pm80xx", "pm8001", "qla2xxx", "3w-9xxx", "3w-sas", "zfcp", "lpfc", "qedf", "qedi",
+		"bnx2i", "be2iscsi", "ipr", "storvsc",
 		"hv_storvsc", "host", "stex", "hisi_sas", "iscsi", "iSCSI", "scsi"}
 	disks := []string{"sd", "scsi", "ses", "sg", "st", "sr", "ch"}
-	blocks := []string{"mmc", "nbd", "zram", "rbd", "drbd", "loop", "vda", "vdb", "vdc", "xvd", "dm-", "sda", "sdb", "sdc", "sdd", "sde", "sdf", "pmem", "block", "rnbd",
-		"virtio_blk", "vbd", "nd_", "nfit", "libnvdimm", "xen-blkback", "xen_blkfront", "TARGET_CORE", "blk-mq", "bio", "btt", "rsxx"}
+	blocks := []string{"mmc", "nbd", "zram", "rbd", "drbd", "loop", "vda", "vdb", "vdc", "xvd", "dm-", "sda", "sdb",
+		"sdc", "sdd", "sde", "sdf", "pmem", "block", "rnbd",
+		"virtio_blk", "vbd", "nd_", "nfit", "libnvdimm", "xen-blkback", "xen_blkfront", "TARGET_CORE", "blk-mq",
+		"bio", "btt", "rsxx"}
 	return []Rule{{
 		ID: "storage-driver-error", Reason: "StorageDriverError", Domain: Storage, Severity: finding.Warning,
 		Summary: "the driver of a storage controller reports that an operation failed",
-		Advice: "`lsscsi -H` names the controller, `dmesg` around the line the disks behind it; the vendor's tool (`storcli64 /call " +
+		Advice: "`lsscsi -H` names the controller, `dmesg` around the line the disks behind it; the vendor's tool " +
+			"(`storcli64 /call " +
 			"show`, `ssacli ctrl all show`, `sas3ircu LIST`) its state; cables, power, then firmware and driver.",
 		Literals: atStart(hbas, hosts), Words: append(trouble(), "log_info(0x3"),
 		Patterns: []string{
@@ -153,14 +185,16 @@ func storageDriverRules() []Rule {
 			`^(?P<subject3>(?:mpt[23]sas(?:_cm)?|mpi3mr|megasas|aacraid|arcmsr|ioc|hisi_sas|host|stex)\d*): `,
 			`^(?P<driver>` + oneOf(hosts) + `)\d*:`, `^pm80[x0][x1] `,
 		},
-		Unless: append(harmless(), "cm0: ignoring", "cm0: Ignoring", "event phy", "failed stop FIS RX", "overriding NVDATA", "ault tolerant", "SUCCESS", "error code 0x0",
+		Unless: append(harmless(), "cm0: ignoring", "cm0: Ignoring", "event phy", "failed stop FIS RX",
+			"overriding NVDATA", "ault tolerant", "SUCCESS", "error code 0x0",
 			"SSS flag", "controller can't do", "PBA", "MSI", "VPD", "Read Capacity", "annot use", "ASPM",
 			"HBA mode", "no retry", "flags: ", "Direct-Access", "ANSI: "),
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "disk-driver-error", Reason: "DiskDriverError", Domain: Storage, Severity: finding.Warning,
 		Summary: "the kernel reports that a request to a disk, or its set-up, failed",
-		Advice: "`smartctl -x /dev/sdX` or `nvme smart-log /dev/nvmeN`, and `dmesg` around the line; at boot only: a disk that lacks a " +
+		Advice: "`smartctl -x /dev/sdX` or `nvme smart-log /dev/nvmeN`, and `dmesg` around the line; at boot " +
+			"only: a disk that lacks a " +
 			"feature; at work: cable, slot, or the disk itself.",
 		Literals: atStart(disks, []string{"ata", "nvme"}, blocks), Words: trouble(),
 		Patterns: []string{
@@ -171,7 +205,11 @@ func storageDriverRules() []Rule {
 			`^(?P<subject4>` + oneOf(blocks) + `[\w-]*): `,
 			`^` + oneOf(blocks) + `[\w-]* (?P<subject5>[\w.:-]{2,40}): `, `^TARGET_CORE\[\w+\]: `,
 		},
-		Unless: append(harmless(), "getting Control mode", "parse quirk", "less than minimum", "Illegal Request", "nvalid command oper", "nvalid Command Opco", "nvalid Field", "\nsr ", "[sr0]", "PACKET", "slow to respond", "Abort status: 0x0", "shutdown incomplete", "tuning execution", "SDIO", "IDENTIFY failed on d", "misclassified", "SATA link down", "Asking for cache dat", "Assuming drive cache", "an't queue", "an't print",
+		Unless: append(harmless(), "getting Control mode", "parse quirk", "less than minimum", "Illegal Request",
+			"nvalid command oper", "nvalid Command Opco", "nvalid Field", "\nsr ", "[sr0]", "PACKET",
+			"slow to respond", "Abort status: 0x0", "shutdown incomplete", "tuning execution", "SDIO",
+			"IDENTIFY failed on d", "misclassified", "SATA link down", "Asking for cache dat", "Assuming drive cache",
+			"an't queue", "an't print",
 			"Mode Sense", "No Caching mode", "READ LOG DMA EXT", "Security Log", "APST", "SUBNQN",
 			"globally duplicate", "ANA", "bogus", "host memory buffer", "CMB", "D3 ", "failed to get WWN",
 			"VPD", "Attached", "INQUIRY", "diag page", "iagnostic page", "enclosure", "Medium not present",
@@ -185,25 +223,32 @@ func storageDriverRules() []Rule {
 	}, {
 		ID: "raid-mapper-error", Reason: "RAIDMapperError", Domain: Storage, Severity: finding.Warning,
 		Summary: "software RAID, the device mapper or bcache reports that an operation failed",
-		Advice: "`cat /proc/mdstat`, `mdadm --detail /dev/mdN`, `dmsetup status`, `lvs -a -o+devices`: is a disk missing or an array degraded? " +
+		Advice: "`cat /proc/mdstat`, `mdadm --detail /dev/mdN`, `dmsetup status`, `lvs -a -o+devices`: is a disk " +
+			"missing or an array degraded? " +
 			"`dmesg` before the line names the disk.",
-		Literals: atStart([]string{"md", "device-mapper: ", "bcache: "}), Words: append(trouble(), "kicking non-fresh", "not clean", "could not open"),
+		Literals: atStart([]string{"md", "device-mapper: ", "bcache: "}), Words: append(trouble(),
+			"kicking non-fresh", "not clean", "could not open"),
 		Patterns: []string{
 			`^md(?:/[\w-]+)?: ?(?:(?P<subject>\w+)(?:: )?)?`, `^(?P<subject2>md\d+): `,
 			`^device-mapper: (?P<target>[\w -]+): (?:(?P<subject3>\d+:\d+): )?`,
 			`^bcache: `,
 		},
-		Unless: append(harmless(), "READ_ONLY or FAIL", "Disabling writeback", "already running", "Stopping all devices", "stop_when", "initialised", "initialized", "version", "device-mapper: table", "device-mapper: ioctl", "raid6",
-			"0 pages", "invalid feature", "nknown feature", "nknown target", "nrecogni", "argument", "faulted", "active with",
+		Unless: append(harmless(), "READ_ONLY or FAIL", "Disabling writeback", "already running",
+			"Stopping all devices", "stop_when", "initialised", "initialized", "version", "device-mapper: table",
+			"device-mapper: ioctl", "raid6",
+			"0 pages", "invalid feature", "nknown feature", "nknown target", "nrecogni", "argument", "faulted",
+			"active with",
 			" stopped", "Caching disabled", "already set"),
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "mapper-table-refused", Reason: "DeviceMapperTableRefused", Domain: Storage, Severity: finding.Info,
 		Summary: "the device mapper refused a table: a device below it is missing or in use",
-		Advice: "`dmsetup ls --tree` and `lsblk`: which device is missing or held? Of multipath: a local disk is in use, put it on the " +
+		Advice: "`dmsetup ls --tree` and `lsblk`: which device is missing or held? Of multipath: a local disk is " +
+			"in use, put it on the " +
 			"blacklist in /etc/multipath.conf; of LVM: `pvs` for what is missing.",
 		Literals: []string{"device-mapper: table: ", "device-mapper: ioctl: error adding target"},
-		Patterns: []string{`^device-mapper: table: (?:(?P<subject>\d+:\d+): )?\S`, `^device-mapper: ioctl: error adding target to table`},
-		Kind:     "device", Expiry: time.Hour,
+		Patterns: []string{`^device-mapper: table: (?:(?P<subject>\d+:\d+): )?\S`,
+			`^device-mapper: ioctl: error adding target to table`},
+		Kind: "device", Expiry: time.Hour,
 	}}
 }

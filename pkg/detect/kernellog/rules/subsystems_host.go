@@ -8,16 +8,21 @@ import (
 
 // filesystemTroubleRules: fs/..., net/{sunrpc,ceph,9p}; ZFS and Lustre from recorded lines.
 func filesystemTroubleRules() []Rule {
-	local := []string{"EXT2-fs", "EXT3-fs", "EXT4-fs", "XFS", "F2FS-fs", "FAT-fs", "exFAT-fs", "GFS2", "REISERFS", "NILFS", "NILFS2", "ntfs3", "NTFS-fs", "UDF-fs",
-		"ISOFS", "SQUASHFS", "erofs", "JBD2", "JBD", "iomap", "VFS", "fuse", "FUSE", "overlayfs", "pstore", "fscache", "FS-Cache", "CacheFiles", "cachefiles",
+	local := []string{"EXT2-fs", "EXT3-fs", "EXT4-fs", "XFS", "F2FS-fs", "FAT-fs", "exFAT-fs", "GFS2", "REISERFS",
+		"NILFS", "NILFS2", "ntfs3", "NTFS-fs", "UDF-fs",
+		"ISOFS", "SQUASHFS", "erofs", "JBD2", "JBD", "iomap", "VFS", "fuse", "FUSE", "overlayfs", "pstore", "fscache",
+		"FS-Cache", "CacheFiles", "cachefiles",
 		"netfs", "fsverity", "fs-verity", "fscrypt", "bcachefs", "zonefs", "aufs", "SPL", "ZFS", "OCFS2: ERROR"}
-	remote := []string{"NFS", "nfs", "lockd", "svc", "RPC", "rpc", "sunrpc", "gss_", "xs_", "nlm", "nsm", "statd", "pnfs", "smb", "SMB", "ksmbd", "cifs", "9p", "virtiofs",
-		"virtio-fs", "orangefs", "afs", "kAFS", "dlm", "ocfs2", "o2net", "o2dlm", "o2hb", "o2cb", "beegfs", "glusterfs", "GPFS", "mmfs", "ceph", "libceph", "rbd"}
+	remote := []string{"NFS", "nfs", "lockd", "svc", "RPC", "rpc", "sunrpc", "gss_", "xs_", "nlm", "nsm", "statd",
+		"pnfs", "smb", "SMB", "ksmbd", "cifs", "9p", "virtiofs",
+		"virtio-fs", "orangefs", "afs", "kAFS", "dlm", "ocfs2", "o2net", "o2dlm", "o2hb", "o2cb", "beegfs",
+		"glusterfs", "GPFS", "mmfs", "ceph", "libceph", "rbd"}
 	return []Rule{{
 		// The level is in the line; what is an error or critical is never said in passing.
 		ID: "btrfs-trouble", Reason: "BtrfsTrouble", Domain: Storage, Severity: finding.Warning,
 		Summary: "a btrfs filesystem reports an error",
-		Advice: "`btrfs device stats MOUNT` and `btrfs filesystem usage MOUNT`: a failing disk, or no space for metadata? Then " +
+		Advice: "`btrfs device stats MOUNT` and `btrfs filesystem usage MOUNT`: a failing disk, or no space for " +
+			"metadata? Then " +
 			"`btrfs scrub start MOUNT`; `btrfs check --readonly /dev/sdX` when it is unmounted.",
 		Literals: []string{"\nBTRFS error (device ", "\nBTRFS critical (device", "\nBTRFS"},
 		Patterns: []string{
@@ -32,7 +37,8 @@ func filesystemTroubleRules() []Rule {
 	}, {
 		ID: "local-filesystem-trouble", Reason: "FilesystemTrouble", Domain: Storage, Severity: finding.Warning,
 		Summary: "a filesystem on a disk of this node (ext4, XFS, F2FS, erofs, overlay and others) reports an error",
-		Advice: "`findmnt -S /dev/sdX` names the mount, `dmesg` before the line the disk's errors, `smartctl -a` its health; then " +
+		Advice: "`findmnt -S /dev/sdX` names the mount, `dmesg` before the line the disk's errors, `smartctl -a` " +
+			"its health; then " +
 			"`umount` and the filesystem's own check (`e2fsck -f`, `xfs_repair -n`, `fsck.f2fs`).",
 		Literals: append(atStart(local, []string{"Quota error (device", "gfs2: fsid="}), " ERROR: "),
 		Words:    append(trouble(), "ran out of log space", "xfs_repair", "was not cleanly"),
@@ -43,7 +49,9 @@ func filesystemTroubleRules() []Rule {
 			`^\((?:[^)]{1,64})\):\w+:\d+ ERROR: \S`,
 			`^gfs2: fsid=(?P<subject8>\S+?): `,
 		},
-		Unless: append(harmless(), "invalid log", "be specified", "DAX", "ENOENT", "EPERM", "successful retry", "possible memory allo", "Torn write", "feature incompat", "Can't find", "can't find", "could not find", "agic", "nrecognized",
+		Unless: append(harmless(), "invalid log", "be specified", "DAX", "ENOENT", "EPERM", "successful retry",
+			"possible memory allo", "Torn write", "feature incompat", "Can't find", "can't find", "could not find",
+			"agic", "nrecognized",
 			"nrecognised", "ption", "ad mount", "discard", "quotas cannot", "quota cannot", "an't parse",
 			"annot parse", "bogus number", "invalid media value", "invalid sectors", "logical sector size",
 			"number of reserved", "ecovery complete", "upper fs does not", "does not support", "falling back",
@@ -52,18 +60,23 @@ func filesystemTroubleRules() []Rule {
 			"Xattrs in filesystem", "file-max", "MMP interval", "resize", "truncates cleaned", "orphan"),
 		Kind: "filesystem", Expiry: 24 * time.Hour,
 	}, {
-		ID: "network-filesystem-trouble", Reason: "NetworkFilesystemTrouble", Domain: Storage, Severity: finding.Warning,
-		Summary: "a network filesystem's client or server (NFS, SMB, Ceph, 9p, GFS2, Lustre, AFS) reports that an operation failed",
-		Advice: "`findmnt -t nfs,nfs4,cifs,ceph,9p` for the mounts; does the server's port answer (`nc -zv SERVER 2049`, 445, 6789)? " +
+		ID: "network-filesystem-trouble", Reason: "NetworkFilesystemTrouble", Domain: Storage,
+		Severity: finding.Warning,
+		Summary: "a network filesystem's client or server (NFS, SMB, Ceph, 9p, GFS2, Lustre, AFS) reports that " +
+			"an operation failed",
+		Advice: "`findmnt -t nfs,nfs4,cifs,ceph,9p` for the mounts; does the server's port answer (`nc -zv SERVER " +
+			"2049`, 445, 6789)? " +
 			"`nfsstat -m`, `cat /proc/fs/cifs/DebugData` or `ceph -s` show the session; the number is an errno.",
 		Literals: atStart(remote, []string{"CIFS", "LustreError: ", "LNetError: "}),
-		Words:    append(trouble(), "rc = -", "rc=-", "STATUS_", "socket closed", "returned -", "stale", "LustreError: ", "LNetError: "),
+		Words: append(trouble(), "rc = -", "rc=-", "STATUS_", "socket closed", "returned -", "stale",
+			"LustreError: ", "LNetError: "),
 		Patterns: []string{
 			`^(?P<part>` + oneOf(remote) + `[\w-]*)(?:: [^\s:]+| \([^)]{1,60}\)|\[\d+\])?: `,
 			`^CIFS:? `,
 			`^(?:LustreError|LNetError): \S`,
 		},
-		Unless: append(harmless(), "fileid changed", "less secure dialect", "o dialect specified", "not recommended", "mount option",
+		Unless: append(harmless(), "fileid changed", "less secure dialect", "o dialect specified", "not recommended",
+			"mount option",
 			"Unknown mount", "bad option", "deprecated", "registered", "session established", "rpc.idmapd",
 			"NFSD: Using", "not loaded", "grace", "nrecognized", "connect success", "Default security",
 			"caps renewed", "reconnect success"),
@@ -76,18 +89,22 @@ func hardwareReportRules() []Rule {
 	return []Rule{{
 		ID: "edac-error", Reason: "MemoryControllerError", Domain: Hardware, Severity: finding.Warning,
 		Summary: "a memory controller counts errors without the name of a module",
-		Advice: "`ras-mc-ctl --errors`, `grep . /sys/devices/system/edac/mc/mc*/[cu]e_count` and `ipmitool sel elist` name " +
+		Advice: "`ras-mc-ctl --errors`, `grep . /sys/devices/system/edac/mc/mc*/[cu]e_count` and `ipmitool sel " +
+			"elist` name " +
 			"the module: CE were corrected, UE were not (drain the node).",
-		Literals: []string{"\nEDAC "}, Words: []string{" CE", " UE", "orrected", "orrectable", "arity ", "emory ", "DRAM ECC", "overflow", "Non-Fatal", "FATAL", "Internal error"},
+		Literals: []string{"\nEDAC "}, Words: []string{" CE", " UE", "orrected", "orrectable", "arity ", "emory ",
+			"DRAM ECC", "overflow", "Non-Fatal", "FATAL", "Internal error"},
 		Patterns: []string{`^EDAC (?:\w+ )?(?:MC|DEVICE|PCI)(?P<controller>\d+): (?:\d+ )?(?:CE|UE)\b`,
 			`^EDAC \w+(?: \w+)?: .*(?:(?:[Uu]n)?[Cc]orrect(?:ed|able) (?:\w+ )?[Ee]rror|[Pp]arity [Ee]rror|[Mm]emory (?:read |write |scrub )?[Ee]rror|DRAM ECC error|Uncorrectable|overflow|Non-Fatal|FATAL|Internal error)`},
-		Unless: []string{"ailed to register", "Couldn't", "Error: F", "not enabled", "not found", "Giving out", "Can't",
+		Unless: []string{"ailed to register", "Couldn't", "Error: F", "not enabled", "not found", "Giving out",
+			"Can't",
 			"No such", "disabled"},
 		Kind: NodeKind, Expiry: 24 * time.Hour, ConfirmedBy: "edac",
 	}, {
 		ID: "hardware-error-detail", Reason: "HardwareErrorReported", Domain: Hardware, Severity: finding.Info,
 		Summary: "details of a hardware error that the processor or the firmware reports",
-		Advice: "The lines belong together: `dmesg | grep 'Hardware Error'` shows section, address and module (fru_text, DIMM " +
+		Advice: "The lines belong together: `dmesg | grep 'Hardware Error'` shows section, address and module " +
+			"(fru_text, DIMM " +
 			"location); `ras-mc-ctl --errors` and `ipmitool sel elist` name the part.",
 		Literals: []string{"[Hardware Error]: "},
 		Patterns: []string{`^(?:mce: )?(?:\{\d+\})?\[Hardware Error\]: +\S`},

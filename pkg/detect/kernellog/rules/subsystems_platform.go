@@ -9,35 +9,48 @@ import (
 // platformRules: drivers/{iommu,pci,acpi,char/ipmi,char/tpm,hv,virtio,xen,vhost,vfio,gpu,accel,firmware,base,watchdog,dma,
 // crypto,cxl,i2c,hwmon,thermal,cpufreq,usb}, arch/*/kernel, kernel, mm, security.
 func platformRules() []Rule {
-	iommus := []string{"DMAR", "DMAR-IR", "AMD-Vi", "iommu", "arm-smmu", "arm-smmu-v3", "virtio_iommu", "swiotlb", "software IO TLB"}
+	iommus := []string{"DMAR", "DMAR-IR", "AMD-Vi", "iommu", "arm-smmu", "arm-smmu-v3", "virtio_iommu", "swiotlb",
+		"software IO TLB"}
 	buses := []string{"pci", "pcieport", "pciehp", "vfio-pci", "vfio_pci", "shpchp", "pci_bus", "pcie_bwctrl"}
-	guests := []string{"hv_", "hyperv", "vmbus", "virtio", "xen", "vbd", "vif", "XENBUS", "vmw_", "VMware", "vmware", "vhost", "vfio", "VFIO", "kvm", "KVM", "SEV", "SVM", "tdx",
+	guests := []string{"hv_", "hyperv", "vmbus", "virtio", "xen", "vbd", "vif", "XENBUS", "vmw_", "VMware", "vmware",
+		"vhost", "vfio", "VFIO", "kvm", "KVM", "SEV", "SVM", "tdx",
 		"virt/tdx", "ccp", "sev-guest", "pvpanic"}
-	managers := []string{"ipmi_", "IPMI", "tpm", "i2c", "i801_smbus", "ipmb", "power_meter", "acpi_power_meter", "watchdog", "softdog", "hpwdt", "hpilo", "mei_me", "coretemp", "k10temp", "ipmi_si", "sp5100"}
-	services := []string{"HugeTLB", "hugetlb", "zswap", "zsmalloc", "swap", "cma", "memory_hotplug", "vmalloc", "SLUB", "kfence", "kmemleak", "cgroup", "cpuset", "workqueue", "sched",
-		"rcu", "audit", "SELinux", "AppArmor", "ima", "integrity", "evm", "kexec", "crash", "kdump", "livepatch", "ftrace", "BPF", "bpf", "PM", "crypto", "alg",
-		"efi", "Modules", "module", "Initramfs unpacking failed", "clocksource", "NMI", "genirq", "dma", "DMA", "mempolicy", "fork"}
-	engines := []string{"idxd", "ioatdma", "intel_qat", "4xxx", "c6xx", "c62x", "dh895xcc", "cxl_", "hisi_", "caam", "intel_vsec", "ptp"}
+	managers := []string{"ipmi_", "IPMI", "tpm", "i2c", "i801_smbus", "ipmb", "power_meter", "acpi_power_meter",
+		"watchdog", "softdog", "hpwdt", "hpilo", "mei_me", "coretemp", "k10temp", "ipmi_si", "sp5100"}
+	services := []string{"HugeTLB", "hugetlb", "zswap", "zsmalloc", "swap", "cma", "memory_hotplug", "vmalloc",
+		"SLUB", "kfence", "kmemleak", "cgroup", "cpuset", "workqueue", "sched",
+		"rcu", "audit", "SELinux", "AppArmor", "ima", "integrity", "evm", "kexec", "crash", "kdump", "livepatch",
+		"ftrace", "BPF", "bpf", "PM", "crypto", "alg",
+		"efi", "Modules", "module", "Initramfs unpacking failed", "clocksource", "NMI", "genirq", "dma", "DMA",
+		"mempolicy", "fork"}
+	engines := []string{"idxd", "ioatdma", "intel_qat", "4xxx", "c6xx", "c62x", "dh895xcc", "cxl_", "hisi_", "caam",
+		"intel_vsec", "ptp"}
 	return []Rule{{
 		ID: "iommu-error", Reason: "IOMMUError", Domain: Hardware, Severity: finding.Warning,
 		Summary: "the IOMMU, which keeps devices out of memory that is not theirs, reports an error",
-		Advice: "The address in the line is a device: `lspci -s ADDRESS`; its driver or firmware accesses memory that it must not. " +
+		Advice: "The address in the line is a device: `lspci -s ADDRESS`; its driver or firmware accesses memory " +
+			"that it must not. " +
 			"At boot: `dmesg | grep -e DMAR -e IOMMU -e AMD-Vi`, and update the BIOS.",
-		Literals: append(atStart(iommus), "AMD-Vi: ", "swiotlb buffer is full", "DMAR: ", "DMA-API: "), Words: append(trouble(), "Event logged", "is full", "ault"),
+		Literals: append(atStart(iommus), "AMD-Vi: ", "swiotlb buffer is full", "DMAR: ", "DMA-API: "),
+		Words:    append(trouble(), "Event logged", "is full", "ault"),
 		Patterns: []string{`^` + oneOf(iommus) + `(?: (?P<subject>[\w.:-]{3,40}))?: `,
 			`^(?P<driver>[\w-]+) (?P<subject2>` + pciAddress + `): (?:AMD-Vi: |swiotlb buffer is full|DMAR: |DMA-API: )`},
-		Unless: append(harmless(), "irmware Bug", "IOMMU perf counter", "No ATSR", "quirk", "BIOS has allocated n", "isabling",
+		Unless: append(harmless(), "irmware Bug", "IOMMU perf counter", "No ATSR", "quirk", "BIOS has allocated n",
+			"isabling",
 			"already", "Event logging", "Event log enabled", "efault", "fault reporting",
 			"interrupt remapping"),
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "pci-device-error", Reason: "PCIDeviceError", Domain: Hardware, Severity: finding.Warning,
 		Summary: "a PCI device does not respond, cannot be powered or reset, or lost its link",
-		Advice: "`lspci -vv -s ADDRESS` (LnkSta, and \"rev ff\" means gone), `dmesg` around the line; reseat the card or its riser, " +
+		Advice: "`lspci -vv -s ADDRESS` (LnkSta, and \"rev ff\" means gone), `dmesg` around the line; reseat the " +
+			"card or its riser, " +
 			"power-cycle the machine, replace.",
-		Literals: atStart(buses), Words: append(trouble(), "naccessible", "Refused to change", "Link Down", "ransition"),
+		Literals: atStart(buses), Words: append(trouble(), "naccessible", "Refused to change", "Link Down",
+			"ransition"),
 		Patterns: []string{`^` + oneOf(buses) + ` (?P<subject>[0-9a-f]{4,8}:[0-9a-f:.]{2,8}\S*?): `},
-		Unless: append(harmless(), "Link Up", "reported first", "RP PIO", "Link up", "Agent is", "error status/mask", "BAR ", "BAR:", "failed to assign", "can't claim", "VPD", "ROM ", "bridge window",
+		Unless: append(harmless(), "Link Up", "reported first", "RP PIO", "Link up", "Agent is", "error status/mask",
+			"BAR ", "BAR:", "failed to assign", "can't claim", "VPD", "ROM ", "bridge window",
 			"bridge configuration", "quirk", "ASPM", "_OSC", "_HPP", "containment capab", "apping",
 			"AER: enabled", "not capable", "MSI", "no compatible", "address conflict", "resource", "refetch",
 			"Max Payload", "disabling", "LTR", "PME", "invalid short", "bus number", "busn_res",
@@ -47,38 +60,48 @@ func platformRules() []Rule {
 	}, {
 		ID: "gpu-driver-error", Reason: "GPUDriverError", Domain: Hardware, Severity: finding.Warning,
 		Summary: "the driver of a GPU or an accelerator reports an error",
-		Advice: "`nvidia-smi -q`, `rocm-smi` or `hl-smi` for the device's state; driver, libraries and firmware must be of one version; " +
+		Advice: "`nvidia-smi -q`, `rocm-smi` or `hl-smi` for the device's state; driver, libraries and firmware " +
+			"must be of one version; " +
 			"after a failed reset: drain and restart the node.",
-		Literals: atStart(gpus, []string{"[drm", "NVRM: ", "nvidia"}), Words: append(trouble(), "*ERROR*", "API mismatch", "Assert", "ault", "is lost", "TRAP", "egrade", "timeout"),
+		Literals: atStart(gpus, []string{"[drm", "NVRM: ", "nvidia"}), Words: append(trouble(), "*ERROR*",
+			"API mismatch", "Assert", "ault", "is lost", "TRAP", "egrade", "timeout"),
 		Patterns: []string{
 			`^\[drm(?::[^\]]{1,64}(?: \[\w+\])?)?\] (?:\[[^\]]{1,40}\] )?\*ERROR\* \S`,
 			`^` + oneOf(gpus) + ` (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: `,
 			`^` + oneOf(gpus) + `\d*: `, `^NVRM: `, `^nvidia-(?:nvlink|nvswitch\d*|uvm|modeset|peermem|fs): `,
 		},
-		Unless: append(harmless(), "soft recovered", "no hardware hang", "will fallback", "lockup_timeout", "lockup timeout",
+		Unless: append(harmless(), "soft recovered", "no hardware hang", "will fallback", "lockup_timeout",
+			"lockup timeout",
 			"VF exclusive", "IFO underrun", "EDID", "DDC", " DP ", "dp_aux", "HDMI", "connector", "backlight",
 			"VBIOS", "display", "CRTC", "flip_done", "hotplug", "PSR", "audio", " fan", "ACPI", "VGA", " fb0",
 			"vblank", "cursor", "efault"),
 		Kind: "gpu", Expiry: time.Hour,
 	}, {
 		ID: "virtual-device-error", Reason: "VirtualDeviceError", Domain: Hardware, Severity: finding.Warning,
-		Summary: "a part of the hypervisor's interface (Hyper-V, virtio, Xen, VMware, KVM, vhost, VFIO) reports that an operation failed",
-		Advice: "On a guest: `systemd-detect-virt` names the hypervisor, whose log of the same time has the cause (`xl dmesg`, QEMU's log); " +
+		Summary: "a part of the hypervisor's interface (Hyper-V, virtio, Xen, VMware, KVM, vhost, VFIO) reports " +
+			"that an operation failed",
+		Advice: "On a guest: `systemd-detect-virt` names the hypervisor, whose log of the same time has the cause " +
+			"(`xl dmesg`, QEMU's log); " +
 			"on a host of guests: `dmesg` around the line, and the guest's own log.",
 		Literals: atStart(guests), Words: trouble(),
 		Patterns: []string{`^(?P<part>` + oneOf(guests) + `[\w-]*)(?: (?P<subject>\S{1,60}?)| \[\d+\])?: `},
-		Unless: append(harmless(), "unhandled rdmsr", "unhandled wrmsr", "ignored rdmsr", "ignored wrmsr", "disabled by bios",
+		Unless: append(harmless(), "unhandled rdmsr", "unhandled wrmsr", "ignored rdmsr", "ignored wrmsr",
+			"disabled by bios",
 			"disabled by BIOS", "disabled in BIOS", "Invalid PCI ROM", "nknown", "ROM ", " msr", "MSR",
 			"no version for", "tainting", "an't use", "vfb", "vkbd"),
 		Kind: "device", Expiry: time.Hour,
 	}, {
-		ID: "management-controller-error", Reason: "ManagementControllerError", Domain: Hardware, Severity: finding.Warning,
-		Summary: "the management controller (BMC), the security chip (TPM), a watchdog or a bus to the sensors does not respond as it should",
-		Advice: "`ipmitool mc info` (does it answer?), `ipmitool mc reset cold` when it does not; `tpm2_getcap properties-variable` for the " +
+		ID: "management-controller-error", Reason: "ManagementControllerError", Domain: Hardware,
+		Severity: finding.Warning,
+		Summary: "the management controller (BMC), the security chip (TPM), a watchdog or a bus to the sensors " +
+			"does not respond as it should",
+		Advice: "`ipmitool mc info` (does it answer?), `ipmitool mc reset cold` when it does not; `tpm2_getcap " +
+			"properties-variable` for the " +
 			"TPM; sensors and power limits are not known until then.",
 		Literals: atStart(managers), Words: trouble(),
 		Patterns: []string{`^(?P<part>` + oneOf(managers) + `[\w -]*?)(?: (?P<subject>[\w.:-]{1,40}))?: `},
-		Unless: append(harmless(), "probe with driver", "lockup detector", "did not stop", "reset NO_REBOOT", "annot find device", "annot register misc", "nexpected close",
+		Unless: append(harmless(), "probe with driver", "lockup detector", "did not stop", "reset NO_REBOOT",
+			"annot find device", "annot register misc", "nexpected close",
 			"SMBus is busy", "in use", "ACPI region", "not found", "not present", "hbm", "TPM event log",
 			"nterface", "lookup failed", "already registered", "initialized", "BUG:", "efault"),
 		BootGrace: 2 * time.Minute,
@@ -88,33 +111,44 @@ func platformRules() []Rule {
 		// that reads sensors, switches power or is plugged.
 		ID: "acpi-error", Reason: "ACPIError", Domain: Hardware, Severity: finding.Info,
 		Summary: "a method of the firmware (ACPI) failed: a sensor, a power switch or a hot-plug does not work",
-		Advice: "The path in the line names the device: of `PMI0._PMM` the power meter (`modprobe -r acpi_power_meter`); of others " +
+		Advice: "The path in the line names the device: of `PMI0._PMM` the power meter (`modprobe -r " +
+			"acpi_power_meter`); of others " +
 			"update the BIOS; many a minute use a processor.",
-		Literals:  []string{"\nACPI Error: ", "\nACPI BIOS Error (bug", "\nACPI Exception: ", "\nACPI: EC: ", "\nACPI Error (bug)", "\nACPI BIOS Error: ", "\nACPI BIOS Exception", "\nACPI Exception (bug"},
-		Patterns:  []string{`^ACPI (?:BIOS )?(?:Error|Exception)(?: \(bug\))?: \S`, `^ACPI: EC: .*(?:timeout|timed out|stuck|error)`},
+		Literals: []string{"\nACPI Error: ", "\nACPI BIOS Error (bug", "\nACPI Exception: ", "\nACPI: EC: ",
+			"\nACPI Error (bug)", "\nACPI BIOS Error: ", "\nACPI BIOS Exception", "\nACPI Exception (bug"},
+		Patterns: []string{`^ACPI (?:BIOS )?(?:Error|Exception)(?: \(bug\))?: \S`,
+			`^ACPI: EC: .*(?:timeout|timed out|stuck|error)`},
 		BootGrace: 2 * time.Minute,
 		Kind:      NodeKind, Report: "acpi", Raise: Rate{3, time.Hour}, Expiry: time.Hour,
 	}, {
 		ID: "processor-error", Reason: "ProcessorError", Domain: CPU, Severity: finding.Warning,
 		Summary: "a processor could not be started, stopped or updated",
-		Advice: "`lscpu -e` shows which processors are online, `grep microcode /proc/cpuinfo | sort | uniq -c` whether all have one " +
+		Advice: "`lscpu -e` shows which processors are online, `grep microcode /proc/cpuinfo | sort | uniq -c` " +
+			"whether all have one " +
 			"microcode; update the BIOS, power-cycle the machine.",
-		Literals: []string{"\nsmpboot: ", "\nmicrocode: ", "\npsci: ", "\nCPU", "\nMTRR: CPU ", "\n[Firmware Bug]: CPU"},
-		Words:    append(trouble(), "didn't die", "not die", "not responding", "APIC ID mismatch", "missing HWCAP", "died"),
+		Literals: []string{"\nsmpboot: ", "\nmicrocode: ", "\npsci: ", "\nCPU", "\nMTRR: CPU ",
+			"\n[Firmware Bug]: CPU"},
+		Words: append(trouble(), "didn't die", "not die", "not responding", "APIC ID mismatch", "missing HWCAP",
+			"died"),
 		Patterns: []string{
 			`^(?:smpboot|microcode|psci): `,
 			`^CPU ?(?P<subject>\d+):? (?:failed to (?:come online|start|boot|report alive)|is not responding|not responding|is stuck|did not die|(?:cpu )?didn't die|died unexpectedly)`,
-			`^MTRR: CPU \d+: Writing MSR `, `^CPU features: CPU\d+: missing HWCAP`, `^\[Firmware Bug\]: CPU ?(?P<subject2>\d+): APIC ID mismatch`,
+			`^MTRR: CPU \d+: Writing MSR `, `^CPU features: CPU\d+: missing HWCAP`,
+			`^\[Firmware Bug\]: CPU ?(?P<subject2>\d+): APIC ID mismatch`,
 		},
-		Unless: append(harmless(), "updated early", "revision", "max ", "Estimated", "APERF", "irmware loading", "efault"),
-		Kind:   "cpu", Expiry: 24 * time.Hour,
+		Unless: append(harmless(), "updated early", "revision", "max ", "Estimated", "APERF", "irmware loading",
+			"efault"),
+		Kind: "cpu", Expiry: 24 * time.Hour,
 	}, {
 		ID: "module-refused", Reason: "KernelModuleRefused", Domain: System, Severity: finding.Warning,
 		Summary: "the kernel refused a module: it was built for another kernel, is damaged, or is not signed",
-		Advice: "`modinfo MODULE` (vermagic, signer) beside `uname -r`: build or install it for this kernel (`dkms status`), or enrol its key " +
+		Advice: "`modinfo MODULE` (vermagic, signer) beside `uname -r`: build or install it for this kernel " +
+			"(`dkms status`), or enrol its key " +
 			"(`mokutil --list-enrolled`).",
-		Literals: []string{": disagrees about version of symbol ", ": Unknown symbol ", ": version magic '", ": exports duplicate symbol ", ": Symbol ",
-			"\nLockdown: ", "\nLoading of module with", "\nLoading of unsigned mo", "\nmodule: x86/modules: ", "\nx86/modules: ", "\nInvalid ELF section", "\nModule has invalid ELF"},
+		Literals: []string{": disagrees about version of symbol ", ": Unknown symbol ", ": version magic '",
+			": exports duplicate symbol ", ": Symbol ",
+			"\nLockdown: ", "\nLoading of module with", "\nLoading of unsigned mo", "\nmodule: x86/modules: ",
+			"\nx86/modules: ", "\nInvalid ELF section", "\nModule has invalid ELF"},
 		Patterns: []string{
 			`^(?P<subject>[\w-]{1,56}): (?:disagrees about version of symbol |Unknown symbol \S+ \(err -?\d+\)|version magic '[^']*' should be |exports duplicate symbol |Symbol \S+ has an invalid section index)`,
 			`^Lockdown: [^:]{1,32}: unsigned module loading is restricted`,
@@ -124,26 +158,32 @@ func platformRules() []Rule {
 	}, {
 		ID: "firmware-missing", Reason: "DeviceFirmwareMissing", Domain: Hardware, Severity: finding.Warning,
 		Summary: "the driver of a disk controller, network card or GPU did not find its firmware file",
-		Advice: "Install the package with the file (`dpkg -S`, `dnf provides`, linux-firmware of this kernel's age), also in the initramfs " +
+		Advice: "Install the package with the file (`dpkg -S`, `dnf provides`, linux-firmware of this kernel's " +
+			"age), also in the initramfs " +
 			"(`update-initramfs -u`, `dracut -f`), and load the driver anew.",
 		Literals: []string{"Direct firmware load for", "firmware: failed to load "},
 		Patterns: []string{
-			`^(?P<driver>` + oneOf(nics, hbas, gpus) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: (?:Direct firmware load for|firmware: failed to load) \S+`,
+			`^(?P<driver>` + oneOf(nics, hbas,
+				gpus) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: (?:Direct firmware load for|firmware: failed to load) \S+`,
 		},
 		Exclude: `rtl_nic/|regdb|-debug|\.pnvm|ice/ddp/ice-[0-9a-f]{16}|i915/|radeon/|nvidia/`,
 		Kind:    "device", Expiry: UntilBoot,
 	}, {
 		ID: "kernel-service-error", Reason: "KernelServiceError", Domain: System, Severity: finding.Warning,
-		Summary: "a service of the kernel (memory, cgroups, swap, audit, security module, suspend, crash kernel, an offload engine) reports that an operation failed",
-		Advice: "`dmesg` around the line names who asked; `free -m`, `cat /proc/cgroups` and `auditctl -s` for what ran out; the crash " +
+		Summary: "a service of the kernel (memory, cgroups, swap, audit, security module, suspend, crash kernel, " +
+			"an offload engine) reports that an operation failed",
+		Advice: "`dmesg` around the line names who asked; `free -m`, `cat /proc/cgroups` and `auditctl -s` for " +
+			"what ran out; the crash " +
 			"kernel: `kdumpctl status` or `kdump-config test`.",
-		Literals: atStart(services, engines, []string{"irq event ", "Freezing "}), Words: append(trouble(), "bogus return"),
+		Literals: atStart(services, engines, []string{"irq event ", "Freezing "}), Words: append(trouble(),
+			"bogus return"),
 		Patterns: []string{
 			`^(?P<part>` + oneOf(services) + `[\w-]*)(?: [^:]{1,30})?: `,
 			`^irq event \d+: bogus return value `, `^Freezing [\w ]{3,40} (?:failed|aborted) after`,
 			`^(?P<driver>` + oneOf(engines) + `\w*) (?P<subject>[\w.:-]{2,40}): `,
 		},
-		Unless: append(harmless(), "wait time", "Watchdog", "watchdog", "wd-", "failcnt", "Flags mismatch", "comm=", "exe=", "audit: type=", "RIP", "_OSC", "nknown", "nrecognized", "option", "parameter", "policy",
+		Unless: append(harmless(), "wait time", "Watchdog", "watchdog", "wd-", "failcnt", "Flags mismatch", "comm=",
+			"exe=", "audit: type=", "RIP", "_OSC", "nknown", "nrecognized", "option", "parameter", "policy",
 			"mage not found", "mage mismatch", "no version", "signature", "certificate", "X.509", "MODSIGN",
 			"ima: No", "MokListRT", "Firmware Bug", "isabl", "resume", "RTC", "hibernat", "too long", "crng",
 			"alibration", "deferred", "efault", "errors: 0"),
@@ -152,13 +192,18 @@ func platformRules() []Rule {
 	}, {
 		ID: "device-error", Reason: "DeviceError", Domain: Hardware, Severity: finding.Warning,
 		Summary: "the driver of a PCI device reports that the device failed, hangs or could not be started",
-		Advice: "`lspci -vv -s ADDRESS` names the device, `dmesg` around the line the cause; nothing on a server but a sound or wireless card is " +
+		Advice: "`lspci -vv -s ADDRESS` names the device, `dmesg` around the line the cause; nothing on a server " +
+			"but a sound or wireless card is " +
 			"without use: firmware, driver, then replacement.",
-		Literals: []string{"timed out", "timeout", "time-out", "ailed to reset", "ailed to init", "ailed to start", "ailed to load", "ailed to power", "ailed to recover", "ailed to probe",
-			"reset failed", "efused to change power", "not respond", "no response", "atal", "FATAL", "hung", "dead", "died", "nrecoverable", "nternal error", "ardware error", "iving up", "crash", "parity"},
+		Literals: []string{"timed out", "timeout", "time-out", "ailed to reset", "ailed to init", "ailed to start",
+			"ailed to load", "ailed to power", "ailed to recover", "ailed to probe",
+			"reset failed", "efused to change power", "not respond", "no response", "atal", "FATAL", "hung", "dead",
+			"died", "nrecoverable", "nternal error", "ardware error", "iving up", "crash", "parity"},
 		Patterns: []string{`^(?P<driver>[a-z][\w-]{1,30}) (?P<subject>` + pciAddress + `)(?: [^:]{1,40})?: .*(?:timed out|time-?out|[Ff]ailed to (?:reset|init|start|load|power|recover|probe)|reset failed|[Rr]efused to change power state|not respond|no response|[Ff]atal|FATAL|hung|dead|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`},
-		Unless: append(append(harmless(), "reset tx rate", "resume", "Link up", "Heartbeat Counter", "parity init", "loopback", "lockup_timeout",
-			"soft recovered", "fallback", "disabled on Tx", "dead0", "deadbeef"), atStart([]string{"snd", "iwl", "ath", "rtw", "rtl", "brcm", "b43", "mt7", "wl", "thunderbolt", "mei",
+		Unless: append(append(harmless(), "reset tx rate", "resume", "Link up", "Heartbeat Counter", "parity init",
+			"loopback", "lockup_timeout",
+			"soft recovered", "fallback", "disabled on Tx", "dead0", "deadbeef"), atStart([]string{"snd", "iwl",
+			"ath", "rtw", "rtl", "brcm", "b43", "mt7", "wl", "thunderbolt", "mei",
 			"intel-lpss", "i915", "nouveau", "uvc", "bt", "pci", "parport", "sdhci", "rtsx", "tpm",
 			"intel_ish", "ish", "sof", "proc_", "i801_", "pata", "uhci", "ohci", "firewire", "hda",
 			"efifb", "vgaarb", "bar", "skl_", "intel_pmc", "resource", "ehci", "input", "simple-", "ipu"})...),
