@@ -213,7 +213,7 @@ func TestPages(t *testing.T) {
 		"fleet": "/", "faults": "/faults", "fault": "/faults/time-sync?reason=ClockNotSynchronized", "nodes": "/agents",
 		"node": "/nodes/prod/node-03", "leftovers": "/leftovers", "events": "/events", "day": "/reports/daily",
 		"week": "/reports/weekly", "none": "/nodes/prod/none",
-		"login": "/login",
+		"login": "/login", "subscriptions": "/subscriptions",
 	} {
 		for _, scheme := range []string{"light", "dark"} {
 			t.Run(name+" "+scheme, func(t *testing.T) {
