@@ -140,12 +140,14 @@ func TestKilledDelivery(t *testing.T) {
 		}
 		return true
 	})
+	p.stop(syscall.SIGTERM)
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	deliveries := 0
 	for _, n := range h.taken {
 		deliveries += n
 	}
-	p.stop(syscall.SIGTERM)
-	t.Logf("%d acknowledged, %d delivered, %d times, in %d rounds", len(l.acked), h.count(), deliveries, rounds)
+	t.Logf("%d acknowledged, %d delivered, %d times, in %d rounds", len(l.acked), len(h.taken), deliveries, rounds)
 }
 
 // What people do with subscriptions, by the command: each verb, its exit code, and who is written down.
