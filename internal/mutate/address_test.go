@@ -56,11 +56,19 @@ func TestFreeAddress(t *testing.T) {
 		}
 	}
 	refused("attached", lease, mutate.ErrBusy)
-	if err := os.Remove(attached.File); err != nil {
+	aside := filepath.Join(g.Dir, "attachment")
+	if err := os.Rename(attached.File, aside); err != nil {
 		t.Fatal(err)
 	}
 	refused("a namespace has the address", lease, mutate.ErrBusy)
 	if err := unix.Unmount(pin, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(aside, attached.File); err != nil {
+		t.Fatal(err)
+	}
+	refused("attached, and no namespace has the address", lease, mutate.ErrBusy)
+	if err := os.Remove(attached.File); err != nil {
 		t.Fatal(err)
 	}
 	written, file, container := lease, lease, lease
