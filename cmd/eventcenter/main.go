@@ -68,17 +68,17 @@ func newRoot() *cobra.Command {
 		Short: "Receive, store and answer what the agents of a fleet find and do",
 		Long: `eventcenter receives what nodeagents find and do, stores it durably, and answers.
 
-  eventcenter serve     run the center
-  eventcenter nodes     which nodes are there, and how are they?
-  eventcenter faults    what is wrong now?
-  eventcenter events    what happened? (--follow: and what happens)
-  eventcenter node X    what is wrong with a node, and what happened on it?
-  eventcenter report    the day or the week of the fleet
-  eventcenter export    the journal as lines of JSON, for a data lake
-  eventcenter login     a code for the pages, which show all of this in a browser
+  eventcenter serve          run the center
+  eventcenter nodes          which nodes are there, and how are they?
+  eventcenter faults         what is wrong now?
+  eventcenter events         what happened? (--follow: and what happens)
+  eventcenter node X         what is wrong with a node, and what happened on it?
+  eventcenter report         the day or the week of the fleet
+  eventcenter export         the journal as lines of JSON, for a data lake
+  eventcenter login          a code for the pages, which show all of this in a browser
   eventcenter subscriptions  who is sent events, and how far are they?
   eventcenter dead-letters   what did a subscriber not take?
-  eventcenter verify    can all of the journal be read, and does it give what is shown?
+  eventcenter verify         can all of the journal be read, and does it give what is shown?
 
 Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 		Version:       Version,
