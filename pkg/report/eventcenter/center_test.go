@@ -1,7 +1,9 @@
 package eventcenter_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -27,6 +29,8 @@ type center struct {
 	times    []time.Time
 	problems []string
 	requests int
+
+	kills bool // its senders are killed
 }
 
 // ServeHTTP implements http.Handler. Without an answer of its own the center accepts.
@@ -45,7 +49,9 @@ func (c *center) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	defer c.mu.Unlock()
 	c.requests++
 	if err != nil {
-		c.problems = append(c.problems, err.Error())
+		if !c.kills || !errors.Is(err, io.ErrUnexpectedEOF) { // half of a request
+			c.problems = append(c.problems, err.Error())
+		}
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}

@@ -23,7 +23,7 @@ func TestKilled(t *testing.T) {
 		sendUntilKilled(t, dir, os.Getenv("EVENTCENTER_URL"))
 		return
 	}
-	c, dir := &center{}, t.TempDir()
+	c, dir := &center{kills: true}, t.TempDir()
 	c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
 		if c.requests%5 != 0 { // most of the time the center is away
 			w.WriteHeader(http.StatusServiceUnavailable)
