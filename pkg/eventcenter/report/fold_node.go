@@ -1,0 +1,203 @@
+package report
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// current reports whether a stream is the agent's of now: as model.Node does.
+func (n *Node) current(stream string, now bool) bool {
+	if stream == n.Stream {
+		return true
+	}
+	if slices.Contains(n.Past, stream) || stream < n.Stream && !now {
+		return false
+	}
+	if n.Stream != "" {
+		n.Past = append(slices.Clone(n.Past), n.Stream)
+		n.Past = n.Past[max(0, len(n.Past)-maxPast):]
+	}
+	n.Stream, n.AsOf = stream, 0
+	return true
+}
+
+// newer reports whether a word on a fault is newer than the last one.
+func (n *Node) newer(key string, s stamp) bool {
+	last, ok := n.Ended[key]
+	if o := n.Open[key]; o != nil {
+		last, ok = o.stamp, true
+	}
+	return !ok || last.Stream != s.Stream || last.Sequence < s.Sequence
+}
+
+// history counts a fault that was over before it was received. Its end tells nothing more.
+func (n *Node) history(t event.Type, e said) {
+	key := e.key()
+	o, last := n.Open[key], n.Ended[key]
+	known := o != nil && o.RaisedAt.Equal(e.Data.RaisedAt) || last.RaisedAt.Equal(e.Data.RaisedAt) && !last.RaisedAt.IsZero()
+	if t != event.FaultRaised || known {
+		return
+	}
+	c := n.count(n.episode(e, stamp{}, time.Time{}))
+	c.Found++
+	c.Late++
+	if o == nil {
+		n.over(key, stamp{last.Stream, last.Sequence, e.Data.RaisedAt})
+	}
+}
+
+// over notes the last word on a fault that is no longer there.
+func (n *Node) over(key string, s stamp) {
+	delete(n.Open, key)
+	if n.Ended == nil {
+		n.Ended = map[string]stamp{}
+	}
+	if _, ok := n.Ended[key]; ok || len(n.Ended) < maxActive {
+		n.Ended[key] = s
+	}
+}
+
+// fault counts what becomes of a fault now.
+func (d *Day) fault(n *Node, t event.Type, e said, at stamp) {
+	key := e.key()
+	o := n.Open[key]
+	again := o != nil && o.RaisedAt.Equal(e.Data.RaisedAt)
+	if o != nil && (t == event.FaultCleared || !again) {
+		c := n.count(o)
+		if o.Repaired {
+			c.Repaired++
+		} else {
+			c.Cleared++
+		}
+		d.Clear.add(d.Through.Sub(o.Found))
+		n.over(key, stamp{at.Stream, at.Sequence, o.RaisedAt})
+	}
+	switch {
+	case t == event.FaultCleared && o == nil: // that it was raised may still come, and then counts
+		n.over(key, stamp{at.Stream, at.Sequence, n.Ended[key].RaisedAt})
+	case t == event.FaultCleared:
+	case again:
+		o.Severity, o.Message = e.Data.Severity, clip(e.Data.Message)
+		if at.Stream != "" {
+			o.Stream, o.Sequence = at.Stream, at.Sequence
+		}
+	default:
+		d.begin(n, key, n.episode(e, at, d.Through), e)
+	}
+}
+
+// begin counts a fault that is there from now on, or is over at once.
+func (d *Day) begin(n *Node, key string, o *Episode, e said) {
+	c := n.count(o)
+	c.Found++
+	if !e.Data.ObservedAt.IsZero() && !e.Data.RaisedAt.IsZero() {
+		d.Find.add(e.Data.RaisedAt.Sub(e.Data.ObservedAt)) // both by the node's clock: it may be wrong
+	}
+	if e.Data.OneShot {
+		c.OneShot++
+		n.over(key, o.stamp)
+		return
+	}
+	if n.Open == nil {
+		n.Open = map[string]*Episode{}
+	}
+	if len(n.Open) >= maxActive {
+		c.Late++ // nobody follows it
+		return
+	}
+	n.Open[key] = o
+}
+
+const maxMessage = 300 // bytes, of what a report shows of a fault
+
+func clip(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), maxMessage)], "")
+}
+
+func (n *Node) episode(e said, at stamp, found time.Time) *Episode {
+	o := &Episode{stamp: at, Check: e.Data.Check, Reason: e.Data.Reason, Severity: e.Data.Severity,
+		Subject: e.Data.Subject, Message: clip(e.Data.Message), Found: found}
+	o.RaisedAt = e.Data.RaisedAt
+	o.Name = o.Check + "\x00" + o.Reason + "\x00" + string(o.Severity)
+	return o
+}
+
+// count returns where an episode is counted: under the severity that it had when it was found.
+func (n *Node) count(o *Episode) *FaultCount {
+	c := n.Faults[o.Name]
+	if c == nil && len(n.Faults) >= maxNames {
+		o = &Episode{Check: other, Reason: other, Severity: finding.Info, Name: other}
+		c = n.Faults[other]
+	}
+	if c == nil {
+		check, rest, _ := strings.Cut(o.Name, "\x00")
+		reason, severity, _ := strings.Cut(rest, "\x00")
+		c = &FaultCount{Check: check, Reason: cmp.Or(reason, check), Severity: cmp.Or(finding.Severity(severity), o.Severity)}
+		if n.Faults == nil {
+			n.Faults = map[string]*FaultCount{}
+		}
+		n.Faults[o.Name] = c
+	}
+	return c
+}
+
+// leftover counts what becomes of a leftover.
+func (n *Node) leftover(t event.Type, e said) {
+	key, kind := e.key(), e.Data.Subject.Kind
+	was, there := n.Left[key]
+	switch {
+	case t == event.LeftoverFound && !there:
+		n.kind(kind).Found++
+		if n.Left == nil {
+			n.Left = map[string]string{}
+		}
+		if len(n.Left) < maxActive {
+			n.Left[key] = kind
+		}
+	case t == event.LeftoverFound:
+	case there:
+		delete(n.Left, key)
+		if t == event.LeftoverReleased {
+			n.kind(was).Released++
+		} else {
+			n.kind(was).Gone++
+		}
+	}
+}
+
+func (n *Node) kind(name string) *LeftoverKind {
+	k := n.Leftovers[name]
+	if k == nil && len(n.Leftovers) >= maxNames {
+		name = other
+		k = n.Leftovers[name]
+	}
+	if k == nil {
+		k = &LeftoverKind{}
+		if n.Leftovers == nil {
+			n.Leftovers = map[string]*LeftoverKind{}
+		}
+		n.Leftovers[name] = k
+	}
+	return k
+}
+
+// pods counts the pods that ended since the agent said so last.
+func (n *Node) pods(stream string, ended *uint64) {
+	if ended == nil {
+		return
+	}
+	p := &n.Pods
+	if p.Stream != stream {
+		p.Stream, p.Last = stream, 0
+	}
+	if *ended > p.Last {
+		p.Ended += *ended - p.Last
+		p.Last = *ended
+	}
+	p.Says = true
+}
