@@ -272,16 +272,7 @@ func TestReplicasDeliver(t *testing.T) {
 		open(worker)
 		worker = r.worker([]byte("all"))
 	}
-	h.await("all that was acknowledged", func() bool {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		for id := range l.acked {
-			if h.taken[id] == 0 {
-				return false
-			}
-		}
-		return true
-	})
+	h.awaitAll(l)
 	t.Logf("%d acknowledged, %d delivered", len(l.acked), h.count())
 }
 

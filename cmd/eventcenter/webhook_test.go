@@ -105,6 +105,21 @@ func (h *webhook) await(what string, is func() bool) {
 	h.t.Fatalf("%s: not within a minute; %d events came", what, h.count())
 }
 
+// awaitAll waits until everything came that was acknowledged to its sender.
+func (h *webhook) awaitAll(l *load) {
+	h.t.Helper()
+	h.await("all that was acknowledged", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for id := range l.acked {
+			if h.taken[id] == 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // A center that is killed at any moment while it delivers has delivered every acknowledged event at least once at the end,
 // those of a node in their order, although the receiver refuses every tenth request.
 func TestKilledDelivery(t *testing.T) {
@@ -130,16 +145,7 @@ func TestKilledDelivery(t *testing.T) {
 	h.refuse = nil
 	h.mu.Unlock()
 	p := start(t, dir, "--subscriptions", file)
-	h.await("all that was acknowledged", func() bool {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		for id := range l.acked {
-			if h.taken[id] == 0 {
-				return false
-			}
-		}
-		return true
-	})
+	h.awaitAll(l)
 	p.stop(syscall.SIGTERM)
 	h.mu.Lock()
 	defer h.mu.Unlock()
