@@ -221,6 +221,7 @@ func TestReleaseAddressWithoutAttachment(t *testing.T) {
 // The directory of a sandbox that containerd lost goes with the shared memory on it; that of a living pod stays.
 func TestReleaseSandboxDirectory(t *testing.T) {
 	w, c := ghostWorld(t, inspect.SandboxDirectory)
+	w.Cgroups(w.living, "")
 	w.sandboxed(c, w.living)
 	sandboxes := filepath.Join(c.Dir, "state/io.containerd.grpc.v1.cri/sandboxes")
 	dead, id := mutatetest.UID(t), mutatetest.Hex(t, 64)
