@@ -180,20 +180,23 @@ func printInspected(b *strings.Builder, text *inspectScreen, shown []inspect.Ass
 	printed := func(cause string) bool {
 		return !wide && cause != "" && strings.Contains(unwrapped(text.String()), unwrapped(cause))
 	}
+	var unread, closed []reason
 	for _, e := range r.Errors {
 		if !printed(e.Error) {
-			fmt.Fprintf(text, "could not inspect %s: %s\n", e.What, e.Error)
+			unread = append(unread, reason{e.What, e.Error})
 		}
 	}
+	text.reasons("could not inspect", unread, wide)
 	for _, g := range r.Gates {
 		why := g.Why
 		if _, cause, ok := strings.Cut(why, ": "); ok && printed(cause) || printed(why) {
 			why = "as above"
 		}
 		if !g.Open {
-			fmt.Fprintf(text, "gate closed: %s: %s\n", g.Name, why)
+			closed = append(closed, reason{g.Name, why})
 		}
 	}
+	text.reasons("gate closed:", closed, wide)
 	for _, note := range r.Notes {
 		fmt.Fprintf(text, "note: %s\n", note)
 	}
@@ -201,6 +204,26 @@ func printInspected(b *strings.Builder, text *inspectScreen, shown []inspect.Ass
 		b.WriteString(text.String())
 	} else {
 		b.WriteString(wholeID.ReplaceAllString(text.String(), "$1"))
+	}
+}
+
+// reason is why a part of the inspection, or a gate, is not as it should be.
+type reason struct{ name, why string }
+
+// reasons prints, unless it is wide, equal reasons once.
+func (p *inspectScreen) reasons(what string, all []reason, wide bool) {
+	if wide {
+		for _, of := range all {
+			fmt.Fprintf(p, "%s %s: %s\n", what, of.name, of.why)
+		}
+		return
+	}
+	for _, same := range groupedBy(all, func(of reason) string { return of.why }) {
+		var names []string
+		for _, of := range same {
+			names = append(names, of.name)
+		}
+		p.WriteString(p.wrap(what+" "+strings.Join(names, ", ")+": "+same[0].why, 0, 2) + "\n")
 	}
 }
 

@@ -76,7 +76,8 @@ func TestInspectTellsACauseOnce(t *testing.T) {
 	const cause = "https://127.0.0.1:10250/pods: status 403: Forbidden"
 	id := strings.Repeat("0123456789abcdef", 4)
 	report := inspect.Report{
-		Errors: []inspect.Failure{{What: "kubelet", Error: cause}, {What: "lease", Error: "no socket"}},
+		Errors: []inspect.Failure{{What: "kubelet", Error: cause}, {What: "lease", Error: "no socket"},
+			{What: "task", Error: "no socket"}},
 		Gates: []inspect.Gate{{Name: "kubelet-heard", Why: "kubelet's /pods: " + cause},
 			{Name: "host-namespaces", Open: true, Why: "the agent sees the host's processes"}},
 		Notes: []string{"kubelet refuses"},
@@ -103,7 +104,7 @@ func TestInspectTellsACauseOnce(t *testing.T) {
 UNKNOWN sandbox: 100, cgroup: 200 (pods: 100; --wide lists them)
       why: kubelet could not be heard: https://127.0.0.1:10250/pods: status 403: Forbidden
 
-could not inspect lease: no socket
+could not inspect lease, task: no socket
 gate closed: kubelet-heard: as above
 note: kubelet refuses
 301 objects: 1 leftover 0 candidate 300 unknown 0 unowned 0 live 0 foreign

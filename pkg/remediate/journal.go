@@ -54,8 +54,6 @@ func ReadJournal(dir string) (records []Record, skipped int, err error) {
 
 func (r Record) valid() bool { return r.Event != "" }
 
-func parseJournal(data []byte) (records []Record, skipped int) { return wal.Parse(data, Record.valid) }
-
 // openJournal opens the journal for appending. Without it nothing may be released.
 func openJournal(dir string) (*journal, error) {
 	file, err := wal.Open(filepath.Join(dir, journalName))

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate/wal"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -147,7 +148,7 @@ func TestJournalMemory(t *testing.T) {
 func FuzzParseJournal(f *testing.F) {
 	f.Add([]byte(`{"event":"begin","group":"g"}` + "\n" + `{"event":`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		records, _ := parseJournal(data)
+		records, _ := wal.Parse(data, Record.valid)
 		attempts(records)
 		if cut := unfinished(records); len(cut) > len(records) {
 			t.Error("more unfinished than records")

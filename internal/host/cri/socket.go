@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -208,7 +209,16 @@ type socketError struct {
 	cause          error // may be nil
 }
 
-func (e *socketError) Error() string { return fmt.Sprintf("%s%s: %v", e.socket, e.method, e.err) }
+// Error is one line for people: where nobody could be dialed, the kernel's answer, which is the same for each method.
+func (e *socketError) Error() string {
+	if dial := (*net.OpError)(nil); errors.As(e.cause, &dial) {
+		return dial.Error()
+	}
+	if answer, ok := status.FromError(e.err); ok {
+		return fmt.Sprintf("%s%s: %s: %s", e.socket, e.method, answer.Code(), answer.Message())
+	}
+	return fmt.Sprintf("%s%s: %v", e.socket, e.method, e.err)
+}
 
 func (e *socketError) Unwrap() []error {
 	if e.cause == nil {

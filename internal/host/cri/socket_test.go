@@ -69,9 +69,13 @@ func newRuntime(t *testing.T, socket string) host.Runtime {
 }
 
 func TestRuntimeSocketAbsent(t *testing.T) {
-	runtime := newRuntime(t, filepath.Join(hosttest.ShortDir(t), "absent.sock"))
+	socket := filepath.Join(hosttest.ShortDir(t), "absent.sock")
+	runtime := newRuntime(t, socket)
 	start := time.Now()
 	_, err := runtime.Version(hosttest.Within(t, 30*time.Second))
+	if want := "dial unix " + socket + ": connect: no such file or directory"; err == nil || err.Error() != want {
+		t.Errorf("%v, not %s", err, want)
+	}
 	if !errors.Is(err, fs.ErrNotExist) || status.Code(err) != codes.Unavailable {
 		t.Errorf("Version() = %v, want Unavailable that wraps ErrNotExist", err)
 	}

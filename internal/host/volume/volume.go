@@ -134,9 +134,6 @@ func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }
 
-// Escape returns the name that kubelet's directories have for a volume.
-func Escape(name string) string { return strings.ReplaceAll(name, "/", "~") }
-
 // namesBeneath lists a directory below root.
 func namesBeneath(files host.Files, root, name string) ([]string, error) {
 	fd, err := kubelet.OpenBeneath(files.Path(root), name, unix.O_RDONLY|unix.O_DIRECTORY)
