@@ -1,6 +1,7 @@
 package archtest
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -51,6 +53,14 @@ type call struct {
 
 func calls(t *testing.T) []call {
 	t.Helper()
+	found, err := allCalls()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+var allCalls = sync.OnceValues(func() ([]call, error) {
 	root, files := "../..", 0
 	var found []call
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -80,8 +90,8 @@ func calls(t *testing.T) []call {
 		})
 		return nil
 	})
-	if err != nil || files < 500 {
-		t.Fatalf("%d files, %v", files, err)
+	if err == nil && files < 500 {
+		err = fmt.Errorf("only %d files", files)
 	}
-	return found
-}
+	return found, err
+})
