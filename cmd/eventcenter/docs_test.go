@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -34,7 +35,7 @@ func TestQuickStart(t *testing.T) {
 	need.Program(t, "curl")
 	dir := t.TempDir()
 	script := "#!/bin/sh\nEVENTCENTER_TEST_MAIN=1 exec '" + os.Args[0] + "' \"$@\"\n"
-	if err := os.WriteFile(filepath.Join(dir, "eventcenter"), []byte(script), 0o700); err != nil {
+	if err := executable.Write(filepath.Join(dir, "eventcenter"), []byte(script)); err != nil {
 		t.Fatal(err)
 	}
 	commands := quickStart(t)

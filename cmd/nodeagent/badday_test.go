@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -294,7 +295,7 @@ func TestBadDayNobody(t *testing.T) {
 	}
 	copied, config := filepath.Join(open, "nodeagent"), filepath.Join(open, "config.yaml")
 	for _, err := range []error{
-		os.Chmod(open, 0o755), os.WriteFile(copied, program, 0o755), os.Chmod(copied, 0o755),
+		os.Chmod(open, 0o755), executable.Write(copied, program),
 		os.WriteFile(config, fmt.Appendf(nil, "socket: %s/run/agent.sock\n", d.dir), 0o644),
 	} {
 		if err != nil {

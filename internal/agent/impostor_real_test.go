@@ -27,6 +27,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cri"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -143,7 +144,7 @@ func play(t *testing.T, base, name string, uid int) player {
 	if _, err := os.Stat(program); err != nil {
 		data, err := os.ReadFile("/proc/self/exe")
 		if err == nil {
-			err = os.WriteFile(program, data, 0o755)
+			err = executable.Write(program, data)
 		}
 		if err != nil {
 			t.Fatal(err)

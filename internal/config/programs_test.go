@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
@@ -21,8 +22,7 @@ func TestPrograms(t *testing.T) {
 	}
 	for name, mode := range map[string]os.FileMode{"good": 0o755, "bad": 0o777} {
 		program := filepath.Join(dir, name)
-		if err := errors.Join(os.WriteFile(program, []byte("#!/bin/sh\n"), 0o600),
-			os.Chmod(program, mode)); err != nil {
+		if err := errors.Join(executable.Write(program, []byte("#!/bin/sh\n")), os.Chmod(program, mode)); err != nil {
 			t.Fatal(err)
 		}
 	}

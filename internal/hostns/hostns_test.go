@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -55,7 +56,7 @@ func container(dir string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "agent"), program, 0o700); err != nil {
+	if err := executable.Write(filepath.Join(dir, "agent"), program); err != nil {
 		return err
 	}
 	token := filepath.Join(dir, "token")

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
@@ -25,11 +26,9 @@ func credentialProgram(t *testing.T, server *fakeServer) (kubeconfig, program, m
 "clusters":[{"name":"c","cluster":{"server":%q,"certificate-authority":%q}}],
 "users":[{"name":"u","user":{"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":%q,"interactiveMode":"Never"}}}]}`,
 		server.URL, filepath.Join(server.dir, "ca.crt"), program)
-	for name, content := range map[string]string{kubeconfig: text, program: script} {
-		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(content),
-			0o700)); err != nil {
-			t.Fatal(err)
-		}
+	if err := errors.Join(os.MkdirAll(filepath.Dir(kubeconfig), 0o755), os.MkdirAll(filepath.Dir(program), 0o755),
+		os.WriteFile(kubeconfig, []byte(text), 0o600), executable.Write(program, []byte(script))); err != nil {
+		t.Fatal(err)
 	}
 	return kubeconfig, program, mark
 }

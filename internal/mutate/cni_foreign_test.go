@@ -26,9 +26,9 @@ func TestDelAttachmentForeignPlugin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n, id := mutatetest.New(t), mutatetest.Hex(t, 64)
 			mark := filepath.Join(n.Dir, "mark")
-			plugin := n.Write(filepath.Join(n.Dir, "bin/mine"), "#!/bin/sh\ntouch "+mark+"\n")
+			plugin := n.Program(filepath.Join(n.Dir, "bin/mine"), "#!/bin/sh\ntouch "+mark+"\n")
 			n.Host.Paths.CNIBinDirs = []string{filepath.Join(n.Dir, "bin")}
-			if err := errors.Join(os.Chmod(plugin, 0o755), spoil(plugin)); err != nil {
+			if err := spoil(plugin); err != nil {
 				t.Fatal(err)
 			}
 			cacheFile(t, n, "net", id, `{"cniVersion":"0.4.0","name":"net","plugins":[{"type":"mine"}]}`)

@@ -114,11 +114,8 @@ func cacheFile(t *testing.T, n *mutatetest.Node, network, id, conf string) {
 // The error of a plugin is returned, and the attachment stays known. One that never ends is abandoned.
 func TestDelAttachmentPluginFails(t *testing.T) {
 	n, id := mutatetest.New(t), mutatetest.Hex(t, 64)
-	plugin := n.Write(filepath.Join(n.Dir, "bin/broken"),
+	n.Program(filepath.Join(n.Dir, "bin/broken"),
 		"#!/bin/sh\necho '{\"cniVersion\":\"0.4.0\",\"code\":100,\"msg\":\"the agent is down\"}'\nexit 1\n")
-	if err := os.Chmod(plugin, 0o755); err != nil {
-		t.Fatal(err)
-	}
 	n.Host.Paths.CNIBinDirs = []string{filepath.Join(n.Dir, "bin")}
 	cacheFile(t, n, "net", id, `{"cniVersion":"0.4.0","name":"net","plugins":[{"type":"broken"}]}`)
 	a := attachment(t, n, "net", id)
@@ -134,10 +131,7 @@ func TestDelAttachmentPluginFails(t *testing.T) {
 func TestDelAttachmentRefuses(t *testing.T) {
 	n, id := mutatetest.New(t), mutatetest.Hex(t, 64)
 	mark := filepath.Join(n.Dir, "mark")
-	plugin := n.Write(filepath.Join(n.Dir, "evil"), "#!/bin/sh\ntouch "+mark+"\n")
-	if err := os.Chmod(plugin, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	plugin := n.Program(filepath.Join(n.Dir, "evil"), "#!/bin/sh\ntouch "+mark+"\n")
 	cacheFile(t, n, "net", id, `{"cniVersion":"0.4.0","name":"net","plugins":[{"type":"../../..`+plugin+`"}]}`)
 	good := attachment(t, n, "net", id)
 	bigger, other, replaced := good, good, good
@@ -168,11 +162,8 @@ func TestDelAttachmentRefuses(t *testing.T) {
 func recordingPlugin(t *testing.T, n *mutatetest.Node, name string) (seen func() string) {
 	t.Helper()
 	file := filepath.Join(n.Dir, "seen-"+name)
-	plugin := n.Write(filepath.Join(n.Dir, "bin", name), "#!/bin/sh\necho \"netns=$CNI_NETNS\" >> "+file+
+	n.Program(filepath.Join(n.Dir, "bin", name), "#!/bin/sh\necho \"netns=$CNI_NETNS\" >> "+file+
 		"\necho '{\"cniVersion\":\"0.4.0\"}'\n")
-	if err := os.Chmod(plugin, 0o755); err != nil {
-		t.Fatal(err)
-	}
 	n.Host.Paths.CNIBinDirs = []string{filepath.Join(n.Dir, "bin")}
 	return func() string {
 		data, _ := os.ReadFile(file)
@@ -237,11 +228,8 @@ func link(t *testing.T, n *mutatetest.Node) string {
 func TestDelAttachmentFreesLeaseFirst(t *testing.T) {
 	n, id := mutatetest.New(t), mutatetest.Hex(t, 64)
 	seen := recordingPlugin(t, n, "bridge")
-	plugin := n.Write(filepath.Join(n.Dir, "bin/host-local"),
+	n.Program(filepath.Join(n.Dir, "bin/host-local"),
 		"#!/bin/sh\necho '{\"cniVersion\":\"0.4.0\",\"code\":5,\"msg\":\"no lock\"}'\nexit 1\n")
-	if err := os.Chmod(plugin, 0o755); err != nil {
-		t.Fatal(err)
-	}
 	conf := `{"cniVersion":"0.4.0","name":"net","plugins":[{"type":"bridge","ipam":{"type":"host-local"}}]}`
 	cacheFile(t, n, "net", id, conf)
 	lease := n.Write(filepath.Join(n.Host.Paths.CNINetworksDir, "net", "10.204.0.5"), id+"\r\neth0")

@@ -11,6 +11,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -81,12 +82,12 @@ func TestStopSandboxCNIFails(t *testing.T) {
 [ "$CNI_COMMAND" = DEL ] && [ ! -e ` + mood + ` ] && echo '{"cniVersion":"0.4.0","code":100,"msg":"the agent is down"}' && exit 1
 echo '{"cniVersion":"0.4.0","interfaces":[],"ips":[{"version":"4","address":"10.205.0.2/24"}]}'
 `
-	if err := os.WriteFile(plugin, []byte(script), 0o755); err != nil {
+	if err := executable.Write(plugin, []byte(script)); err != nil {
 		t.Fatal(err)
 	}
 	loopback, err := os.ReadFile("/usr/lib/cni/loopback")
 	need.Kernel(t, "the CNI plugins", err)
-	if err := os.WriteFile(filepath.Join(c.BinDir, "loopback"), loopback, 0o755); err != nil {
+	if err := executable.Write(filepath.Join(c.BinDir, "loopback"), loopback); err != nil {
 		t.Fatal(err)
 	}
 	conf := `{"cniVersion":"0.4.0","name":"moody` + mutatetest.Hex(t, 6) + `","plugins":[{"type":"moody"}]}`

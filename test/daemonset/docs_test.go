@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/test/page"
 )
 
@@ -120,7 +121,7 @@ exec %s "$@"
 		filepath.Join(dir, "ctr"): "#!/bin/sh\nexec " + c.Paths.Ctr + " --address " +
 			strconv.Quote(c.Paths.ContainerdSocket) + " \"$@\"\n",
 	} {
-		if err := os.WriteFile(name, []byte(text), 0o700); err != nil {
+		if err := executable.Write(name, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cri"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/internal/kube"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/csiregistration"
@@ -66,7 +67,7 @@ func openRepairLab(t *testing.T, name, script string, actions ...repair.Name) *r
 	data, err := os.ReadFile(binary)
 	for _, as := range []string{"fakecsi", "csi-node-driver-registrar"} {
 		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, as), data, 0o755)
+			err = executable.Write(filepath.Join(dir, as), data)
 		}
 	}
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -253,7 +254,7 @@ func block(lines ...string) string { return "*nat\n" + strings.Join(lines, "\n")
 
 func TestImageArchive(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "program")
-	if err := os.WriteFile(program, []byte("#!"), 0o755); err != nil {
+	if err := executable.Write(program, []byte("#!")); err != nil {
 		t.Fatal(err)
 	}
 	img := image{

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -14,19 +13,17 @@ import (
 	"k8s.io/node-problem-detector/pkg/custompluginmonitor/plugin"
 	cpmtypes "k8s.io/node-problem-detector/pkg/custompluginmonitor/types"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/internal/host/program"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 	ours "github.com/nodeagent/nodeagent/pkg/detect/plugin"
 )
 
-// script writes a plugin, while no other test forks: its child would hold the file open for writing until it executes
-// something, and the plugin could not be started ("text file busy").
+// script writes a plugin.
 func script(t *testing.T, lines string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "plugin.sh")
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	if err := os.WriteFile(name, []byte("#!/bin/bash\n"+lines+"\n"), 0o755); err != nil {
+	if err := executable.Write(name, []byte("#!/bin/bash\n"+lines+"\n")); err != nil {
 		t.Fatal(err)
 	}
 	return name

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -42,8 +43,7 @@ func TestSocketWithoutRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{os.Chmod(socket, 0o600), os.Chmod(dir, 0o755), os.WriteFile(program, self, 0o755),
-		os.Chmod(program, 0o755)} {
+	for _, err := range []error{os.Chmod(socket, 0o600), os.Chmod(dir, 0o755), executable.Write(program, self)} {
 		if err != nil {
 			t.Fatal(err)
 		}

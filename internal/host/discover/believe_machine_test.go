@@ -9,6 +9,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -50,7 +51,7 @@ func put(t *testing.T, name, text string) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
+	if err := executable.Write(name, []byte(text)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
@@ -68,7 +69,7 @@ func completeProcess(root, dir, comm string) error {
 			return err
 		}
 		return absent(filepath.Join(root, program), func(name string) error {
-			return os.WriteFile(name, []byte("\x7fELF"), 0o755)
+			return executable.Write(name, []byte("\x7fELF"))
 		})
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/test/need"
 )
@@ -31,7 +32,7 @@ func TestMain(m *testing.M) {
 func script(t *testing.T, lines ...string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "program")
-	if err := os.WriteFile(name, []byte("#!/bin/sh\n"+strings.Join(lines, "\n")+"\n"), 0o755); err != nil {
+	if err := executable.Write(name, []byte("#!/bin/sh\n"+strings.Join(lines, "\n")+"\n")); err != nil {
 		t.Fatal(err)
 	}
 	return name

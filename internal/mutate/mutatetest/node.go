@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
@@ -128,6 +129,16 @@ func (n *Node) Write(name, content string) string {
 	n.t.Helper()
 	n.Mkdir(filepath.Dir(name))
 	if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+		n.t.Fatal(err)
+	}
+	return name
+}
+
+// Program writes a program that all may run.
+func (n *Node) Program(name, content string) string {
+	n.t.Helper()
+	n.Mkdir(filepath.Dir(name))
+	if err := executable.Write(name, []byte(content)); err != nil {
 		n.t.Fatal(err)
 	}
 	return name

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -29,7 +30,7 @@ func TestRealDaemonStopped(t *testing.T) {
 	}
 	root := t.TempDir()
 	name := filepath.Join(root, "chronyd")
-	if err := os.WriteFile(name, program, 0o700); err != nil { //nolint:gosec // a program
+	if err := executable.Write(name, program); err != nil {
 		t.Fatal(err)
 	}
 	daemon := exec.CommandContext(t.Context(), name, "1000")

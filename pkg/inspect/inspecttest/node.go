@@ -26,6 +26,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/thread"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
@@ -261,7 +262,7 @@ func (n *Node) Shim(id string) {
 		n.t.Fatal(err)
 	}
 	program := filepath.Join(n.t.TempDir(), "containerd-shim-runc-v2")
-	if err := os.WriteFile(program, shell, 0o700); err != nil {
+	if err := executable.Write(program, shell); err != nil {
 		n.t.Fatal(err)
 	}
 	process, err := os.StartProcess(program, []string{program, "-c", "sleep 60; :", "-", "-namespace", "k8s.io", "-id",

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"sync"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
@@ -21,20 +22,35 @@ func Problem(text []byte) error {
 	if err := json.Unmarshal(text, &e); err != nil {
 		return fmt.Errorf("an event: %w", err)
 	}
-	file := schemas.Of(path.Base(e.DataSchema))
-	if file == nil {
+	s, ok := all()[path.Base(e.DataSchema)]
+	if !ok {
 		return fmt.Errorf("%s: there is no schema %q", e.Type, e.DataSchema)
 	}
-	var schema jsonschema.Schema
-	if err := json.Unmarshal(file, &schema); err != nil {
-		return fmt.Errorf("%s: %w", e.DataSchema, err)
-	}
-	resolved, err := schema.Resolve(nil)
+	err := s.err
 	if err == nil {
-		err = resolved.Validate(e.Data)
+		err = s.resolved.Validate(e.Data)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: its data is not what %s says: %w\n%s", e.Type, e.DataSchema, err, text)
 	}
 	return nil
 }
+
+type schema struct {
+	resolved *jsonschema.Resolved
+	err      error
+}
+
+// all are the schemas by the names of their files. To read one takes much longer than to validate an event.
+var all = sync.OnceValue(func() map[string]schema {
+	found := map[string]schema{}
+	for _, name := range schemas.Names() {
+		var read jsonschema.Schema
+		s := schema{err: json.Unmarshal(schemas.Of(name), &read)}
+		if s.err == nil {
+			s.resolved, s.err = read.Resolve(nil)
+		}
+		found[name] = s
+	}
+	return found
+})
