@@ -193,7 +193,7 @@ func (r *runner) loop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	settled := true
-	for {
+	for runs := 0; ; runs++ {
 		var answer chan<- finding.Observation
 		select {
 		case <-ctx.Done():
@@ -217,6 +217,9 @@ func (r *runner) loop(ctx context.Context) {
 			answer <- l
 		}
 		next := spread(r.check.Every)
+		if runs == 0 {
+			next = phase(r.check.Every)
+		}
 		if !settled {
 			settled, next = true, min(settleAfter, next)
 			select {
@@ -235,6 +238,18 @@ func spread(every time.Duration) time.Duration {
 		return time.Minute
 	}
 	return every - every/20 + rand.N(every/10+1)
+}
+
+// seldom is the interval from which on checks are spread: those of five minutes and more cost most.
+const seldom = 5 * time.Minute
+
+// phase returns the time from the first run to the second. All checks run at the start; those that run seldom are
+// distributed over their interval from then on, since each of them would else cost its share in the same minute for hours.
+func phase(every time.Duration) time.Duration {
+	if every < seldom {
+		return spread(every)
+	}
+	return every/5 + rand.N(every*4/5)
 }
 
 // observe runs the check once, or reports that the run before has not returned.

@@ -63,6 +63,44 @@ func TestEngineRunsAtItsInterval(t *testing.T) {
 	})
 }
 
+// Checks that run seldom all run at the start. From then on they do not run in the same minute, and none of them runs
+// less often than at its interval.
+func TestEngineSpreadsWhatRunsSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const every, minutes = 5 * time.Minute, 30
+		begun := time.Now()
+		var mu sync.Mutex // guards runs and last
+		var runs [minutes]int
+		last := map[int]time.Time{}
+		var checks []Check
+		for n := range 20 {
+			checks = append(checks, Check{ID: "a", Every: every, Run: func(context.Context, *host.Host) ([]finding.Finding,
+				error) {
+				mu.Lock()
+				defer mu.Unlock()
+				now := time.Now()
+				if before, ok := last[n]; ok && now.Sub(before) > every+every/20 {
+					t.Errorf("a run %s after the one before", now.Sub(before))
+				}
+				last[n] = now
+				runs[int((now.Sub(begun)+time.Minute/2)/time.Minute)]++ // those of minute 5 are around it
+				return nil, nil
+			}})
+		}
+		engineFor(t, nil, checks...)
+		time.Sleep(minutes*time.Minute - time.Minute)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if runs[0] != len(checks) {
+			t.Errorf("%d runs at the start", runs[0])
+		}
+		if most := slices.Max(runs[1:]); most > len(checks)*3/4 {
+			t.Errorf("runs of %d checks by minute: %v", len(checks), runs)
+		}
+	})
+}
+
 // TestWantsWake: a check that wants to be named is woken by changes that name it, or that are not specified.
 func TestWantsWake(t *testing.T) {
 	named := Check{ID: "a", Wakes: []Wake{{Source: WakeKernelLog, Named: true}}}
