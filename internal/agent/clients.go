@@ -12,6 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/mountinfo"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/host/systemd"
 	"github.com/nodeagent/nodeagent/internal/host/watch"
@@ -57,6 +58,7 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 		Prober:    probe.NewProber(),
 		KernelLog: kmsg.KernelLog,
 		Processes: host.NewProcesses(),
+		Mounts:    &mountinfo.Reader{},
 		Plugins:   kubelet.NewPlugins(found.Paths.KubeletRoot, filepath.Dir(found.Paths.CRISocket), "/run", "/var/run"),
 		Network:   host.NewNetwork(),
 		Inotify:   watch.ProbeInotify,

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -26,14 +27,58 @@ const maxEntries = 1 << 18
 // Path returns where name really is.
 func (f Files) Path(name string) string { return filepath.Join("/", f.Root, name) }
 
-// Read returns the content of a file. A file above 16 MiB is an error, never a truncated answer.
+// Read returns the content of a file. A file above 16 MiB is an error, never a truncated answer. It is done by the calls
+// of the kernel alone, without Go's poller: checks read a hundred files a second.
 func (f Files) Read(name string) ([]byte, error) {
-	file, err := f.Open(name)
+	fd, err := f.open(name)
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
-	return readAll(file, name, MaxFile)
+	defer unix.Close(fd)
+	data := make([]byte, 0, 512) // most files in /sys and /proc are shorter
+	for {
+		if len(data) == cap(data) {
+			data = slices.Grow(data, len(data)) // twice as much
+		}
+		n, err := unix.Read(fd, data[len(data):min(cap(data), MaxFile+1)])
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("read %s: %w", name, &os.PathError{Op: "read", Path: f.Path(name), Err: err})
+		case n == 0:
+			return data, nil
+		}
+		if data = data[:len(data)+n]; len(data) > MaxFile {
+			return nil, fmt.Errorf("read %s: larger than %d bytes", name, MaxFile)
+		}
+	}
+}
+
+// open is Open for Read.
+func (f Files) open(name string) (int, error) {
+	fd, err := unix.Open(f.Path(name), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	for errors.Is(err, unix.EINTR) {
+		fd, err = unix.Open(f.Path(name), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	}
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: f.Path(name), Err: err}
+	}
+	var stat unix.Stat_t
+	err = unix.Fstat(fd, &stat)
+	switch kind := stat.Mode & unix.S_IFMT; {
+	case err != nil:
+		err = &os.PathError{Op: "stat", Path: f.Path(name), Err: err}
+	case kind == unix.S_IFDIR:
+		err = fmt.Errorf("read %s: %w", name, unix.EISDIR)
+	case kind != unix.S_IFREG:
+		err = fmt.Errorf("read %s: no regular file but one of type %#o", name, kind)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 func readAll(file io.Reader, name string, limit int) ([]byte, error) {

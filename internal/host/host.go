@@ -9,6 +9,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/mountinfo"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/host/systemd"
 	"github.com/nodeagent/nodeagent/internal/host/watch"
@@ -24,6 +25,8 @@ type Host struct {
 	Clock    func() finding.Timestamp
 	// Processes shares scans of /proc: see ProcessTable. Where it is nil every call scans again.
 	Processes *Processes
+	// Mounts reads the host's mount table without parsing again what has not changed; may be nil.
+	Mounts *mountinfo.Reader
 
 	Kubelet    Kubelet
 	Runtime    Runtime

@@ -26,6 +26,7 @@ type Engine struct {
 	sources  []Source
 	report   func(finding.Observation)
 	observer Observer
+	begun    time.Time // of the grid
 }
 
 // Source is something of the host that notifies of changes. Run blocks until ctx ends, or returns an error
@@ -66,7 +67,7 @@ const (
 func NewEngine(h *host.Host, log *slog.Logger, checks []Check, sources []Source, observer Observer,
 	report func(finding.Observation)) *Engine {
 	var mu sync.Mutex // held while report is called: runs of different checks end at the same time
-	e := &Engine{host: h, log: log, sources: sources, observer: observer, report: func(o finding.Observation) {
+	e := &Engine{host: h, log: log, sources: sources, observer: observer, begun: time.Now(), report: func(o finding.Observation) {
 		mu.Lock()
 		defer mu.Unlock()
 		report(o)
@@ -193,7 +194,7 @@ func (r *runner) loop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	settled := true
-	for {
+	for runs := 0; ; runs++ {
 		var answer chan<- finding.Observation
 		select {
 		case <-ctx.Done():
@@ -217,6 +218,9 @@ func (r *runner) loop(ctx context.Context) {
 			answer <- l
 		}
 		next := spread(r.check.Every)
+		if runs == 0 {
+			next = phase(r.check.Every)
+		}
 		if !settled {
 			settled, next = true, min(settleAfter, next)
 			select {
@@ -225,8 +229,22 @@ func (r *runner) loop(ctx context.Context) {
 			case <-time.After(max(wakeGap, r.check.WakeGap)):
 			}
 		}
-		timer.Reset(next)
+		timer.Reset(r.engine.onGrid(next))
 	}
+}
+
+// grid is how far apart the moments are at which runs begin that nothing has caused: each moment costs wake-ups of the
+// processor, of Go's threads and of its monitor, however little there is to do, and what several checks read is read
+// once. Not all checks of an interval share a moment for long: see spread.
+const grid = 5 * time.Second
+
+// onGrid returns the time to the moment that is nearest to the end of next.
+func (e *Engine) onGrid(next time.Duration) time.Duration {
+	if next < 2*grid-grid/5 { // as after a wake
+		return next
+	}
+	since := time.Since(e.begun)
+	return (since + next).Round(grid) - since
 }
 
 // spread keeps checks with the same interval from running at the same time.
@@ -235,6 +253,18 @@ func spread(every time.Duration) time.Duration {
 		return time.Minute
 	}
 	return every - every/20 + rand.N(every/10+1)
+}
+
+// seldom is the interval from which on checks are spread: those of five minutes and more cost most.
+const seldom = 5 * time.Minute
+
+// phase returns the time from the first run to the second. All checks run at the start; those that run seldom are
+// distributed over their interval from then on, since each of them would else cost its share in the same minute for hours.
+func phase(every time.Duration) time.Duration {
+	if every < seldom {
+		return spread(every)
+	}
+	return every/5 + rand.N(every*4/5)
 }
 
 // observe runs the check once, or reports that the run before has not returned.

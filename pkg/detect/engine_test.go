@@ -63,6 +63,81 @@ func TestEngineRunsAtItsInterval(t *testing.T) {
 	})
 }
 
+// Checks that run seldom all run at the start. From then on they do not run in the same minute, and none of them runs
+// less often than at its interval.
+func TestEngineSpreadsWhatRunsSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const every, minutes = 5 * time.Minute, 30
+		begun := time.Now()
+		var mu sync.Mutex // guards runs and last
+		var runs [minutes]int
+		last := map[int]time.Time{}
+		var checks []Check
+		for n := range 20 {
+			checks = append(checks, Check{ID: "a", Every: every, Run: func(context.Context, *host.Host) ([]finding.Finding,
+				error) {
+				mu.Lock()
+				defer mu.Unlock()
+				now := time.Now()
+				if before, ok := last[n]; ok && now.Sub(before) > every+every/20 {
+					t.Errorf("a run %s after the one before", now.Sub(before))
+				}
+				last[n] = now
+				runs[int((now.Sub(begun)+time.Minute/2)/time.Minute)]++ // those of minute 5 are around it
+				return nil, nil
+			}})
+		}
+		engineFor(t, nil, checks...)
+		time.Sleep(minutes*time.Minute - time.Minute)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if runs[0] != len(checks) {
+			t.Errorf("%d runs at the start", runs[0])
+		}
+		if most := slices.Max(runs[1:]); most > len(checks)*3/4 {
+			t.Errorf("runs of %d checks by minute: %v", len(checks), runs)
+		}
+	})
+}
+
+// Runs of many checks begin at few moments, and each check still has its interval.
+func TestEngineWakesSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const minutes = 30
+		begun := time.Now()
+		var mu sync.Mutex // guards moments
+		moments := map[time.Duration]bool{}
+		var runs [4]atomic.Int32
+		var checks []Check
+		intervals := []time.Duration{10 * time.Second, 20 * time.Second, 30 * time.Second, time.Minute}
+		for n := range 40 {
+			checks = append(checks, Check{ID: "a", Every: intervals[n%4], Run: func(context.Context, *host.Host) ([]finding.Finding,
+				error) {
+				mu.Lock()
+				defer mu.Unlock()
+				moments[time.Since(begun)] = true
+				runs[n%4].Add(1)
+				return nil, nil
+			}})
+		}
+		engineFor(t, nil, checks...)
+		time.Sleep(minutes*time.Minute - time.Second)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if most := minutes * int(time.Minute/grid); len(moments) > most {
+			t.Errorf("runs began at %d moments, want %d at most", len(moments), most)
+		}
+		for i, every := range intervals {
+			want := 10 * int(minutes*time.Minute/every)
+			if got := int(runs[i].Load()); got < want*97/100 || got > want*103/100 {
+				t.Errorf("%d runs of ten checks each %s, want %d", got, every, want)
+			}
+		}
+	})
+}
+
 // TestWantsWake: a check that wants to be named is woken by changes that name it, or that are not specified.
 func TestWantsWake(t *testing.T) {
 	named := Check{ID: "a", Wakes: []Wake{{Source: WakeKernelLog, Named: true}}}

@@ -10,13 +10,16 @@ import (
 func key(o *Object) string { return string(o.Kind) + "/" + o.ID }
 
 // sighting returns what is known about o from earlier passes. It starts anew when the object is another one now, was
-// never seen, was last seen in another boot, or when no earlier pass counted.
+// never seen, was last seen in another boot, or when no earlier pass counted; its identity is then o's own.
 func (h History) sighting(o *Object, now finding.Timestamp) Sighting {
+	if len(h) == 0 { // as on most nodes: no key is made
+		return Sighting{Identity: o.Identity, First: now, Last: now}
+	}
 	s, ok := h[key(o)]
 	if !ok || s.Passes == 0 || !sameBoot(s.First, now) || s.First.SinceBoot > now.SinceBoot ||
 		!maps.Equal(s.Identity, o.Identity) ||
 		losesOwner(o.Kind) && s.Pod.UID != o.Pod.UID { // no witness was asked about this pod then
-		return Sighting{Identity: maps.Clone(o.Identity), First: now, Last: now}
+		return Sighting{Identity: o.Identity, First: now, Last: now}
 	}
 	return s
 }

@@ -322,14 +322,10 @@ func keepUnseen(old, next History, blind map[Kind]bool, objects []Object, now fi
 	}
 }
 
-// kindOf returns the kind in a key of the history.
+// kindOf returns the kind in a key of the history; one that does not exist where the key is of something else.
 func kindOf(key string) Kind {
-	for _, kind := range Kinds() {
-		if len(key) > len(kind) && key[:len(kind)] == string(kind) && key[len(kind)] == '/' {
-			return kind
-		}
-	}
-	return ""
+	kind, _, _ := strings.Cut(key, "/")
+	return Kind(kind)
 }
 
 // failures lists the witnesses that did not answer.

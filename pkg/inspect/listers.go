@@ -69,16 +69,22 @@ func Kinds() []Kind {
 	return kinds
 }
 
-// allSpecs are Specs, made once: they are asked for each object of each pass.
-var allSpecs = sync.OnceValue(Specs)
+// allSpecs are Specs by their kind, made once: they are asked for each object of each pass.
+var allSpecs = sync.OnceValue(func() map[Kind]*KindSpec {
+	specs := Specs()
+	byKind := make(map[Kind]*KindSpec, len(specs))
+	for i := range specs {
+		byKind[specs[i].Kind] = &specs[i]
+	}
+	return byKind
+})
 
 // specOf returns what is said about a kind; nothing about one that does not exist.
-func specOf(kind Kind) KindSpec {
-	specs := allSpecs()
-	if i := slices.IndexFunc(specs, func(s KindSpec) bool { return s.Kind == kind }); i >= 0 {
-		return specs[i]
+func specOf(kind Kind) *KindSpec {
+	if spec := allSpecs()[kind]; spec != nil {
+		return spec
 	}
-	return KindSpec{Kind: kind}
+	return &KindSpec{Kind: kind}
 }
 
 // ReportOnly returns why objects of a kind are never released; empty where pkg/remediate has an action.

@@ -48,7 +48,7 @@ func TestOptedInIsQuiet(t *testing.T) {
 	for kind, want := range map[Kind]int{ContainerdContainer: 0, Task: 0, Mount: 1} {
 		lost.Kind = kind
 		inventory := healthy()
-		e := evaluation{specs: map[Kind]KindSpec{kind: specOf(kind)}, inventory: &inventory, now: hour}
+		e := evaluation{specs: map[Kind]KindSpec{kind: *specOf(kind)}, inventory: &inventory, now: hour}
 		if got := e.orphanAges([]Object{lost}); len(got) != want {
 			t.Errorf("%s: %v", kind, got)
 		}

@@ -9,8 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/nodeagent/nodeagent/test/harness"
 )
 
 // peerConfig is node-problem-detector's readonly-monitor.json as shipped, but for lookback: five minutes would make it
@@ -41,11 +44,25 @@ func (b *bench) startPeer(ctx context.Context) (process, error) {
 	return process{cmd}, cmd.Start()
 }
 
-// idleCost measures the daemon with its default checks on the lab node and, at the same time, the peer with one of its
-// monitors: their memory from the start on, their processor time once they have settled.
-func (b *bench) idleCost(ctx context.Context) (err error) {
-	say("measuring idle processes for %s", b.idle)
-	peer, err := b.startPeer(ctx)
+// atRest measures, beside each other on a node with n pods, the daemon with its default checks and
+// node-problem-detector with four monitors: their memory from the start on, their processor time once they have
+// settled.
+func (b *bench) atRest(ctx context.Context, n int) (err error) {
+	if err := b.fillNode(ctx, n); err != nil {
+		return err
+	}
+	if err := b.settleNode(ctx); err != nil {
+		return err
+	}
+	say("measuring at rest, with %d pods, for %s", n, b.idle)
+	groups := [2]*group{}
+	for i, of := range []struct{ name, program, verb string }{{"bench-agent", b.binary, "run"}, {"bench-peer", b.peer, ""}} {
+		if groups[i], err = newGroup(b.work, of.name, of.program, of.verb); err != nil {
+			return err
+		}
+		defer groups[i].remove()
+	}
+	peer, err := b.startFullPeer(ctx, groups[1].command, b.work)
 	if err != nil {
 		return err
 	}
@@ -56,13 +73,19 @@ func (b *bench) idleCost(ctx context.Context) (err error) {
 	go func() {
 		defer close(measured)
 		none := func(context.Context) (series, error) { return nil, nil }
-		other, failed = b.overTime(ctx, peer.cmd.Process.Pid, none)
+		other, failed = b.overTime(ctx, target{peer.cmd.Process.Pid, groups[1]}, none)
 	}()
+	from, err := harness.AuditSize(b.lab)
+	if err != nil {
+		return err
+	}
+	b.agent.Binary = groups[0].command
+	defer func() { b.agent.Binary = b.binary }()
 	if err := b.agent.Start(ctx); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.agent.Stop()) }()
-	own, err := b.overTime(ctx, b.agent.PID(), metrics)
+	own, err := b.overTime(ctx, target{b.agent.PID(), groups[0]}, metrics)
 	<-measured
 	if failed != nil {
 		failed = fmt.Errorf("node-problem-detector: %w", failed)
@@ -70,43 +93,82 @@ func (b *bench) idleCost(ctx context.Context) (err error) {
 	if err := errors.Join(err, failed); err != nil {
 		return err
 	}
-	cpu := func(s span) string {
-		return fmt.Sprintf("%.2f s", s.perMinute((s.after.cpu - s.settled.cpu).Seconds()))
+	if err := b.compare(n, own, other); err != nil {
+		return err
 	}
+	return b.requests(n, from, own)
+}
+
+// compare adds what two processes cost to the table.
+func (b *bench) compare(n int, own, other span) error {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	cpu := func(s span) time.Duration {
+		return time.Duration(s.perMinute(float64(s.after.cpu - s.settled.cpu))).Round(100 * time.Microsecond)
+	}
+	minutes := func(s span) string {
+		var all []string
+		for _, m := range s.minutes() {
+			all = append(all, strconv.FormatInt(m.Milliseconds(), 10))
+		}
+		return strings.Join(all, " ")
+	}
+	heap, runtime := own.kib("heap_inuse_bytes"), own.kib("stack_inuse_bytes", "mspan_inuse_bytes",
+		"mcache_inuse_bytes", "gc_sys_bytes", "other_sys_bytes", "buck_hash_sys_bytes")
 	threads := func(s span) string {
 		return fmt.Sprintf("%d → %d, %d → %d, %d", s.settled.threads, s.after.threads, s.settled.fds, s.after.fds,
 			s.after.kmsg)
 	}
-	kib := func(metrics ...string) (sum int) {
-		for _, m := range metrics {
-			sum += int(own.metrics.sum("go_memstats_"+m) / 1024)
-		}
-		return sum
+	both := func(what string, value func(cost) int, goal string) row {
+		return row{what, mib(own.median(value)), mib(other.median(value)), goal}
 	}
-	heap := kib("heap_inuse_bytes")
-	runtime := kib("stack_inuse_bytes", "mspan_inuse_bytes", "mcache_inuse_bytes", "gc_sys_bytes", "other_sys_bytes",
-		"buck_hash_sys_bytes")
-	goroutines := func(s series) float64 { return s.sum("go_goroutines") }
-	requests := own.metrics.sum("nodeagent_apiserver_requests_total") - own.settledMetrics.sum(
-		"nodeagent_apiserver_requests_total")
+	most := func(what string, value func(cost) int, goal string) row {
+		return row{what, mib(own.most(value)), mib(other.most(value)), goal}
+	}
+	resident, working := func(c cost) int { return c.rss }, func(c cost) int { return c.working }
 	b.rows = append(b.rows,
-		row{fmt.Sprintf("resident memory in the first %s: median (peer: one monitor)", b.idle),
-			mib(own.median().rss), mib(other.median().rss), "30 MiB"},
-		row{"  the most, the start included", mib(own.after.peak), mib(other.after.peak), "30 MiB"},
-		row{"  median of anonymous pages: heap, stacks", mib(own.median().anonymous), mib(other.median().anonymous),
-			""},
-		row{"  median of pages of the program's file", mib(own.median().file), mib(other.median().file), ""},
-		row{"  median of pages shared with other processes", mib(own.median().shared), mib(other.median().shared), ""},
-		row{"  at the end: Go heap in use", mib(heap), "–", ""},
-		row{"  at the end: Go stacks and runtime", mib(runtime), "–", ""},
+		row{fmt.Sprintf("%d pods of 3 containers, %d mounts, at rest", n, strings.Count(string(mounts), "\n")), "", "", ""},
+		row{"  CPU a minute, children counted", cpu(own).String(), cpu(other).String(), ""},
+		row{"  ratio", fmt.Sprintf("%.1f", float64(cpu(own))/float64(cpu(other))), "1", "4"},
+		row{"  CPU, minute by minute: ms", minutes(own), minutes(other), ""},
+		both("  resident (RSS): median", resident, "30 MiB"),
+		row{"  the most, the start included", mib(own.after.peak), mib(other.after.peak), "45 MiB"},
+		both("  proportional (PSS): median", func(c cost) int { return c.pss }, ""),
+		both("  anonymous (heap, stacks): median", func(c cost) int { return c.anonymous }, ""),
+		most("  the most", func(c cost) int { return c.anonymous }, ""),
+		both("  pages of the program's file: median", func(c cost) int { return c.file }, ""),
+		both("  working set of the cgroup, as kubelet reports: median", working, ""),
+		most("  the most", working, ""),
+		row{"  at the end: Go heap in use, stacks and runtime", mib(heap) + ", " + mib(runtime), "–", ""},
 		row{"  at the end: anonymous, neither of both", mib(own.after.anonymous - heap - runtime), "–", ""},
-		row{"idle: CPU per minute", cpu(own), cpu(other), "0.15 s"},
-		row{"idle: threads, descriptors, of them /dev/kmsg", threads(own), threads(other), "constant, 1"},
-		row{"idle: goroutines", fmt.Sprintf("%.0f → %.0f", goroutines(own.settledMetrics), goroutines(own.metrics)),
-			"–",
-			"constant"},
-		row{"idle: requests to the apiserver per minute", fmt.Sprintf("%.1f", own.perMinute(requests)), "–", ""})
+		row{"  threads, descriptors, of them /dev/kmsg", threads(own), threads(other), "constant, 1"},
+		row{"  goroutines", fmt.Sprintf("%.0f → %.0f", own.settledMetrics.sum("go_goroutines"),
+			own.metrics.sum("go_goroutines")), "–", "constant"})
 	b.slowest(own)
+	return nil
+}
+
+// requests adds what reached the apiserver because of the agent, by its audit log.
+func (b *bench) requests(n int, from int64, own span) error {
+	starting, err := harness.AgentRequests(b.lab, from, own.settledAudit)
+	if err != nil {
+		return err
+	}
+	resting, err := harness.AgentRequests(b.lab, own.settledAudit, own.audit)
+	if err != nil {
+		return err
+	}
+	sum := func(counts map[string]int) (total int) {
+		for _, n := range counts {
+			total += n
+		}
+		return total
+	}
+	b.rows = append(b.rows, row{"  requests because of the agent: at its start; then a minute",
+		fmt.Sprintf("%d; %.2f", sum(starting), own.perMinute(float64(sum(resting)))), "–", "0.25"})
+	b.notes = append(b.notes, fmt.Sprintf("requests with %d pods, after the start: %v", n, resting))
 	return nil
 }
 
@@ -116,35 +178,54 @@ func mib(kib int) string { return fmt.Sprintf("%.1f MiB", float64(kib)/1024) }
 type span struct {
 	settled, after          cost
 	settledMetrics, metrics series
+	settledAudit, audit     int64         // sizes of the apiserver's audit log
 	took                    time.Duration // from settled to after
 	samples                 []cost        // each second from the start
+	settledAt               int           // index of the first sample after settling
 }
 
 // settling is how long a process that has been started may be busy.
-const settling = 20 * time.Second
+const settling = 30 * time.Second
 
-// median returns the medians of what the samples have of memory.
-func (s span) median() cost {
-	of := func(value func(cost) int) int {
-		var values []int
-		for _, c := range s.samples {
-			values = append(values, value(c))
+// values returns one value of all samples, the least first.
+func (s span) values(of func(cost) int) []int {
+	var values []int
+	for _, c := range s.samples {
+		values = append(values, of(c))
+	}
+	slices.Sort(values)
+	return values
+}
+
+func (s span) median(of func(cost) int) int { values := s.values(of); return values[len(values)/2] }
+func (s span) most(of func(cost) int) int   { return slices.Max(s.values(of)) }
+
+// kib adds up metrics of Go's memory.
+func (s span) kib(metrics ...string) (sum int) {
+	for _, m := range metrics {
+		sum += int(s.metrics.sum("go_memstats_"+m) / 1024)
+	}
+	return sum
+}
+
+// minutes returns the processor time of each full minute after settling.
+func (s span) minutes() []time.Duration {
+	var all []time.Duration
+	begin := s.settled
+	for _, c := range s.samples[s.settledAt:] {
+		if c.at.Sub(begin.at) >= time.Minute {
+			all, begin = append(all, c.cpu-begin.cpu), c
 		}
-		slices.Sort(values)
-		return values[len(values)/2]
 	}
-	return cost{
-		rss: of(func(c cost) int { return c.rss }), anonymous: of(func(c cost) int { return c.anonymous }),
-		file: of(func(c cost) int { return c.file }), shared: of(func(c cost) int { return c.shared }),
-	}
+	return all
 }
 
 func (s span) perMinute(n float64) float64 { return n * float64(time.Minute) / float64(s.took) }
 
 // sample measures a process each second.
-func (s *span) sample(ctx context.Context, pid int, howLong time.Duration) error {
+func (s *span) sample(ctx context.Context, of target, howLong time.Duration) error {
 	for end := time.Now().Add(howLong); time.Now().Before(end); {
-		now, err := measure(pid)
+		now, err := of.measure()
 		if err != nil {
 			return err
 		}
@@ -157,24 +238,30 @@ func (s *span) sample(ctx context.Context, pid int, howLong time.Duration) error
 }
 
 // overTime measures a process that was just started.
-func (b *bench) overTime(ctx context.Context, pid int, read func(context.Context) (series, error)) (s span, err error) {
-	if err := s.sample(ctx, pid, settling); err != nil {
+func (b *bench) overTime(ctx context.Context, of target, read func(context.Context) (series, error)) (s span, err error) {
+	if err := s.sample(ctx, of, settling); err != nil {
 		return s, err
 	}
-	began := time.Now()
-	if s.settled, err = measure(pid); err != nil {
-		return s, err
-	}
+	s.settledAt = len(s.samples)
 	if s.settledMetrics, err = read(ctx); err != nil {
 		return s, err
 	}
-	if err := s.sample(ctx, pid, b.idle-settling); err != nil {
+	if s.settledAudit, err = harness.AuditSize(b.lab); err != nil {
 		return s, err
 	}
-	if s.after, err = measure(pid); err != nil {
+	if s.settled, err = of.measure(); err != nil {
 		return s, err
 	}
-	s.took = time.Since(began)
+	if err := s.sample(ctx, of, b.idle); err != nil {
+		return s, err
+	}
+	if s.after, err = of.measure(); err != nil {
+		return s, err
+	}
+	s.took = s.after.at.Sub(s.settled.at)
+	if s.audit, err = harness.AuditSize(b.lab); err != nil {
+		return s, err
+	}
 	s.metrics, err = read(ctx)
 	return s, err
 }

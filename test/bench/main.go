@@ -11,6 +11,8 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -25,13 +27,16 @@ func main() {
 	flag.IntVar(&b.trials, "trials", 20, "disk failures to time")
 	flag.IntVar(&b.peerTrials, "peer-trials", 5,
 		"disk failures to time with the peer, which must be restarted for each")
-	flag.IntVar(&b.pods, "pods", 100, "pods of three containers for the inspection")
-	flag.DurationVar(&b.idle, "idle", 10*time.Minute, "how long idle processes are measured, from their start")
-	flag.BoolVar(&b.costOnly, "cost", false, "measure only what the agent costs at rest")
-	short := flag.Bool("short", false, "2 minutes at rest, and fewer trials: less exact")
+	b.pods = []int{0, 60, 100}
+	flag.Func("pods", "numbers of pods of three containers to measure with, comma separated (0,60,100)", b.setPods)
+	flag.DurationVar(&b.idle, "idle", 10*time.Minute, "how long processes at rest are measured")
+	flag.BoolVar(&b.costOnly, "cost", false, "measure only what the agent costs at rest and an inspection")
+	flag.StringVar(&b.binary, "binary", "", "the agent, built already")
+	flag.StringVar(&b.peer, "peer", "", "node-problem-detector, built already")
+	short := flag.Bool("short", false, "3 minutes at rest with 60 pods, and fewer trials: less exact")
 	flag.Parse()
 	if *short {
-		b.idle, b.trials, b.peerTrials, b.pods = 2*time.Minute, 5, 2, 30
+		b.idle, b.trials, b.peerTrials, b.pods = 3*time.Minute, 5, 2, []int{60}
 	}
 	err := b.run(ctx, *dir)
 	stop()
@@ -43,15 +48,19 @@ func main() {
 
 // bench is one run.
 type bench struct {
-	trials, peerTrials, pods int
-	idle                     time.Duration
-	costOnly                 bool
+	trials, peerTrials int
+	pods               []int
+	idle               time.Duration
+	costOnly           bool
 
 	lab   *lab.Lab
 	agent *harness.Agent
-	peer  string // binary of node-problem-detector
-	rows  []row
-	notes []string // below the table
+	work  string // folder
+	// programs: the agent and node-problem-detector
+	binary, peer string
+	running      int // pods of the bench on the node
+	rows         []row
+	notes        []string // below the table
 }
 
 // row is one line of the table.
@@ -63,15 +72,19 @@ func (b *bench) run(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	defer os.RemoveAll(work)
+	b.work = work
 	say("building the agent and node-problem-detector v1.36.0")
-	binary, err := harness.Build(ctx, work)
-	if err != nil {
-		return err
+	if b.binary == "" {
+		if b.binary, err = harness.Build(ctx, work); err != nil {
+			return err
+		}
 	}
-	if b.peer, err = buildPeer(ctx, work); err != nil {
-		return err
+	if b.peer == "" {
+		if b.peer, err = buildPeer(ctx, work); err != nil {
+			return err
+		}
 	}
-	if err := b.sizes(binary); err != nil {
+	if err := b.sizes(b.binary); err != nil {
 		return err
 	}
 	before, _ := lab.Open(dir)
@@ -81,8 +94,10 @@ func (b *bench) run(ctx context.Context, dir string) (err error) {
 	if before == nil {
 		defer func() { err = errors.Join(err, b.lab.Down(context.WithoutCancel(ctx))) }()
 	}
-	defaults := harness.Overrides{"inspect": map[string]any{"every": "1m"}}
-	if b.agent, err = harness.Install(ctx, b.lab, filepath.Join(dir, "agent"), binary, defaults); err != nil {
+	defer b.emptyNode(ctx)
+	// All as shipped, but for the places of this lab.
+	defaults := harness.Overrides{"inspect": nil}
+	if b.agent, err = harness.Install(ctx, b.lab, filepath.Join(dir, "agent"), b.binary, defaults); err != nil {
 		return err
 	}
 	for _, measure := range b.wanted() {
@@ -96,11 +111,27 @@ func (b *bench) run(ctx context.Context, dir string) (err error) {
 
 // wanted lists what is measured on the lab.
 func (b *bench) wanted() []func(context.Context) error {
-	costs := []func(context.Context) error{b.matchers, b.wholeCheck, b.idleCost}
+	var costs []func(context.Context) error
+	if !b.costOnly {
+		costs = append(costs, b.matchers, b.wholeCheck)
+	}
+	for _, n := range b.pods {
+		costs = append(costs, func(ctx context.Context) error { return b.atRest(ctx, n) })
+	}
+	costs = append(costs, b.inspection)
 	if b.costOnly {
 		return costs
 	}
-	return append(costs, b.latency, b.peerLatency, b.inspection)
+	return append(costs, b.latency, b.peerLatency)
+}
+
+func (b *bench) setPods(text string) (err error) {
+	b.pods = nil
+	for number := range strings.SplitSeq(text, ",") {
+		n, e := strconv.Atoi(number)
+		b.pods, err = append(b.pods, n), errors.Join(err, e)
+	}
+	return err
 }
 
 func (b *bench) sizes(binary string) error {

@@ -15,29 +15,30 @@ import (
 
 // cost is what a process uses of a machine. Memory is in KiB.
 type cost struct {
-	cpu                time.Duration
-	rss, peak          int
+	at                 time.Time
+	cpu                time.Duration // of its children, too
+	rss, pss, peak     int
 	anonymous          int // heap and stacks
 	file               int // resident pages of files: those of the program
-	shared             int // pages that another process has too
+	working            int // what kubelet reports of its container
 	threads, fds, kmsg int // kmsg: descriptors of /dev/kmsg
 }
 
-// measure reads /proc: user and system time include those of its children that have ended.
-func measure(pid int) (cost, error) {
-	dir := fmt.Sprintf("/proc/%d", pid)
-	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+// target is a process that is measured, in a cgroup of its own.
+type target struct {
+	pid   int
+	group *group
+}
+
+func (t target) measure() (c cost, err error) {
+	dir := fmt.Sprintf("/proc/%d", t.pid)
+	used, err := t.group.used()
 	if err != nil {
 		return cost{}, err
 	}
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+2:]))
-	var ticks int
-	for _, field := range fields[11:15] { // utime stime cutime cstime
-		n, err := strconv.Atoi(field)
-		if err != nil {
-			return cost{}, err
-		}
-		ticks += n
+	working, err := t.group.workingSet()
+	if err != nil {
+		return cost{}, err
 	}
 	status, err := os.ReadFile(filepath.Join(dir, "status"))
 	if err != nil {
@@ -47,10 +48,9 @@ func measure(pid int) (cost, error) {
 	if err != nil {
 		return cost{}, err
 	}
-	c := cost{
-		cpu: time.Duration(ticks) * 10 * time.Millisecond, threads: field(status, "Threads:"),
+	c = cost{
+		at: time.Now(), cpu: used, working: working, threads: field(status, "Threads:"), pss: field(maps, "Pss:"),
 		rss: field(maps, "Rss:"), anonymous: field(maps, "Anonymous:"), peak: field(status, "VmHWM:"),
-		shared: field(maps, "Shared_Clean:") + field(maps, "Shared_Dirty:"),
 	}
 	c.file = c.rss - c.anonymous
 	fds, err := os.ReadDir(filepath.Join(dir, "fd"))

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -167,6 +168,7 @@ type Answer struct {
 	Code           int
 	Stdout, Stderr string
 	CPU, Wall      time.Duration // of the command and its children
+	MaxRSS         int           // of the command alone, in KiB
 }
 
 // CLI runs one command of the agent with its configuration.
@@ -179,6 +181,9 @@ func (a *Agent) CLI(ctx context.Context, args ...string) (Answer, error) {
 	answer := Answer{Stdout: stdout.String(), Stderr: stderr.String(), Wall: time.Since(began)}
 	if cmd.ProcessState != nil {
 		answer.Code, answer.CPU = cmd.ProcessState.ExitCode(), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime()
+		if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+			answer.MaxRSS = int(usage.Maxrss)
+		}
 	}
 	if _, ok := errors.AsType[*exec.ExitError](err); ok {
 		err = nil // the code is part of the answer

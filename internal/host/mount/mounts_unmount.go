@@ -151,7 +151,7 @@ func (v MountView) Effects(m Mount) []MountEffect {
 	for _, table := range v.tables() {
 		points := make(map[int]string) // by ID of the mount around it, where its copy of m would be
 		for _, t := range table.Mounts {
-			if t.receives(reached) && t.ID != parent.ID && t.Device() == parent.Device() && Below(directory, t.Root) {
+			if receives(t, reached) && t.ID != parent.ID && t.Device() == parent.Device() && Below(directory, t.Root) {
 				points[t.ID] = rebase(directory, t.Root, t.Point)
 			}
 		}
@@ -176,7 +176,7 @@ func (v MountView) reached(group int) map[int]bool {
 		grown = false
 		for _, table := range v.tables() {
 			for _, t := range table.Mounts {
-				if t.Shared != 0 && !reached[t.Shared] && t.receives(reached) {
+				if t.Shared != 0 && !reached[t.Shared] && receives(t, reached) {
 					reached[t.Shared], grown = true, true
 				}
 			}
@@ -186,7 +186,7 @@ func (v MountView) reached(group int) map[int]bool {
 }
 
 // receives reports whether what happens below the members of groups happens below m.
-func (m Mount) receives(groups map[int]bool) bool {
+func receives(m Mount, groups map[int]bool) bool {
 	return groups[m.Shared] || groups[m.Master] || groups[m.PropagateFrom]
 }
 

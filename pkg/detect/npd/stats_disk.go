@@ -77,7 +77,7 @@ func mountedDisks(h *host.Host) ([]mount.Mount, error) {
 		return nil, err
 	}
 	seen := map[string]bool{}
-	return slices.DeleteFunc(mounts, func(m mount.Mount) bool {
+	return slices.DeleteFunc(slices.Clone(mounts), func(m mount.Mount) bool {
 		if seen[m.Source] || !slices.Contains(onDisk, m.FSType) || m.Source == "none" {
 			return true
 		}

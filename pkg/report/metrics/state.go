@@ -93,9 +93,12 @@ func (s *state) take(believed finding.State) {
 }
 
 func summary(c *finding.CheckState) check {
-	sum := check{status: c.Status, findings: map[finding.Severity]int{}, reasons: map[finding.Key]string{}}
+	sum := check{status: c.Status}
 	for _, b := range c.Subjects {
 		if b.IsRaised() {
+			if sum.findings == nil { // of most checks there is none, each time one of them has run
+				sum.findings, sum.reasons = map[finding.Severity]int{}, map[finding.Key]string{}
+			}
 			sum.findings[b.Severity]++
 			sum.reasons[b.Key()] = b.Reason
 		}

@@ -1,0 +1,81 @@
+package host_test
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// A file is read whole, whatever its length, or not at all.
+func TestRead(t *testing.T) {
+	files := host.Files{Root: t.TempDir()}
+	for _, size := range []int{0, 1, 511, 512, 513, 1024, 4096, 1 << 20, host.MaxFile} {
+		want := bytes.Repeat([]byte("0123456789abcdef\n"), size/17+1)[:size]
+		if err := os.WriteFile(files.Path("file"), want, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := files.Read("/file"); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%d bytes: %d bytes, %v", size, len(got), err)
+		}
+	}
+	if err := os.Truncate(files.Path("file"), host.MaxFile+1); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := files.Read("/file"); err == nil || got != nil || !strings.Contains(err.Error(), "larger than") {
+		t.Errorf("a file that is too long: %d bytes, %v", len(got), err)
+	}
+	// A table that the kernel gives in parts, a page at a time.
+	var maps []byte
+	for range 3 { // others map memory meanwhile
+		want, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if maps, err = (host.Files{}).Read("/proc/self/mountinfo"); err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Equal(maps, want) {
+			return
+		}
+	}
+	t.Errorf("mount table of %d bytes is not what the system's own reader has", len(maps))
+}
+
+// What is no regular file is an error at once, and what there is not wraps the kernel's error.
+func TestReadRefuses(t *testing.T) {
+	files := host.Files{Root: t.TempDir()}
+	if err := unix.Mkfifo(files.Path("pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/zero", files.Path("endless")); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]error{"/pipe": nil, "/endless": nil, "/": unix.EISDIR, "/absent": fs.ErrNotExist,
+		"/pipe/below": unix.ENOTDIR} {
+		got, err := files.Read(name)
+		if err == nil || got != nil || want != nil && !errors.Is(err, want) {
+			t.Errorf("%s: %q, %v, want %v", name, got, err, want)
+		}
+		if err != nil && !strings.Contains(err.Error(), filepath.Base(name)) {
+			t.Errorf("%s: the error does not name it: %v", name, err)
+		}
+	}
+	if got, err := (host.Files{}).Read("/proc/self/mem"); err == nil || got != nil { // nothing is mapped at 0
+		t.Errorf("an error while reading: %q, %v", got, err)
+	}
+}
+
+func BenchmarkRead(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = (host.Files{}).Read("/proc/self/limits")
+	}
+}
