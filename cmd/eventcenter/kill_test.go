@@ -60,15 +60,17 @@ func (l *load) send(p *process) {
 	senders.Wait()
 }
 
+// count returns how many events are acknowledged.
+func (l *load) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.acked)
+}
+
 // wait returns when so many more events are acknowledged.
 func (l *load) wait(t *testing.T, more int) {
 	t.Helper()
-	count := func() int {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return len(l.acked)
-	}
-	for begun, i := count(), 0; count() < begun+more; i++ {
+	for begun, i := l.count(), 0; l.count() < begun+more; i++ {
 		if i == 3000 {
 			t.Fatal("the center acknowledges nothing for 30 s")
 		}
