@@ -67,10 +67,16 @@ func program(ctx context.Context, args ...string) *exec.Cmd {
 
 func start(t testing.TB, dir string, flags ...string) *process {
 	t.Helper()
+	return startAs(t, os.Args[0], dir, flags...)
+}
+
+// startAs is start of another build of the program.
+func startAs(t testing.TB, binary, dir string, flags ...string) *process {
+	t.Helper()
 	_ = os.Remove(filepath.Join(dir, addressFile))
 	p := &process{t: t, dir: dir, log: &syncedLog{}}
 	p.cmd = program(context.Background(), append([]string{"serve", "--dir", dir, "--listen", "127.0.0.1:0"}, flags...)...)
-	p.cmd.Stderr = p.log
+	p.cmd.Path, p.cmd.Stderr = binary, p.log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

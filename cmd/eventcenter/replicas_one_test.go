@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -43,6 +44,15 @@ func TestReplicasAreOne(t *testing.T) {
 			}
 		}
 	}
+	alive := raised("node-1", 1)
+	alive.Type, alive.Subject, alive.Data = event.AgentAlive, event.Subject{}, event.Agent{Version: "1.2.3", LastSequence: "1"}
+	if err := other.post(raised("node-1", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.post(alive); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually(third, "/v1/nodes", "1.2.3") // what agents say is known to all, though it is not in the journal
 	status, answer, err := third.do(http.MethodPost, "/v1/sign-in-codes?name=ada", "", nil)
 	var code struct{ Code string }
 	if err != nil || status != http.StatusOK || json.Unmarshal(answer, &code) != nil {
@@ -72,6 +82,20 @@ func TestReplicasAreOne(t *testing.T) {
 			t.Errorf("replica %d: signed out, and still in: %d", i, status)
 		}
 	}
+}
+
+// eventually waits until an answer has a text.
+func (r *threeReplicas) eventually(p *process, path, want string) {
+	r.t.Helper()
+	var body []byte
+	for range 600 {
+		var err error
+		if _, body, err = p.do(http.MethodGet, path, "", nil); err == nil && bytes.Contains(body, []byte(want)) {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	r.t.Fatalf("%s: no %s in %s", path, want, body)
 }
 
 // signIn exchanges a code for a cookie.
