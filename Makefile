@@ -56,7 +56,8 @@ lane-machine:
 test-long: packages guest demo browser monitoring fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
 	go test -count=1 -timeout 30m -parallel 4 -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestRepairCSIRegistration|TestRepairDaemonSet|TestNoLivingPodIsEverALeftover$$' ./test/e2e -args -lab -long
 	go test -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit|TestEventCenter' ./test/rpm -args -long
-	go test -count=1 -timeout 20m -v -run 'TestReplicas|TestPartition|TestMigrate' ./cmd/eventcenter ./pkg/eventcenter/journal/jetstream -args -long
+	go test -count=1 -timeout 60m -v -run 'TestReplicas|TestPartition|TestMigrate|TestKilled$$|TestUpgradeReplicas|TestTwoLostVolumes|TestOutsideNATS' ./cmd/eventcenter ./pkg/eventcenter/journal/jetstream -args -long
+	go test -count=1 -timeout 90m -v -run TestPowerLoss ./cmd/eventcenter -args -guest -long
 	go test -count=1 -timeout 90m -v -run TestRealAPIServerClaims ./internal/kube -args -apiserver -long
 	go test -count=1 -timeout 60m -run TestHostileNodes ./pkg/remediate -args -hostile.nodes 10000
 

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -23,7 +24,22 @@ import (
 type load struct {
 	mu    sync.Mutex // guards acked
 	acked map[string]bool
-	next  [8]uint64 // of each node: the first sequence that is not acknowledged
+	next  []uint64 // of each node: the last sequence that is acknowledged
+
+	over  atomic.Bool // no more is sent
+	names string      // of the nodes, before their numbers
+	pause time.Duration
+}
+
+// newLoad returns one of so many nodes, which sends as fast as it is answered.
+func newLoad(nodes int) *load {
+	return &load{acked: map[string]bool{}, next: make([]uint64, nodes), names: "node-"}
+}
+
+// at is so many events a second.
+func (l *load) at(rate int) *load {
+	l.pause = time.Second * time.Duration(10*len(l.next)) / time.Duration(rate)
+	return l
 }
 
 // send sends until the center no longer answers. What is not acknowledged is sent again by the next call.
@@ -31,8 +47,9 @@ func (l *load) send(p *process) {
 	var senders sync.WaitGroup
 	for i := range l.next {
 		senders.Go(func() {
-			for {
-				first, node := l.next[i]+1, fmt.Sprintf("node-%d", i)
+			for !l.over.Load() {
+				time.Sleep(l.pause)
+				first, node := l.next[i]+1, fmt.Sprint(l.names, i)
 				e := raised(node, first)
 				batch := append([]byte("["), mustEncode(e)...)
 				for n := range uint64(9) {
@@ -60,15 +77,17 @@ func (l *load) send(p *process) {
 	senders.Wait()
 }
 
+// count returns how many events are acknowledged.
+func (l *load) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.acked)
+}
+
 // wait returns when so many more events are acknowledged.
 func (l *load) wait(t *testing.T, more int) {
 	t.Helper()
-	count := func() int {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return len(l.acked)
-	}
-	for begun, i := count(), 0; count() < begun+more; i++ {
+	for begun, i := l.count(), 0; l.count() < begun+more; i++ {
 		if i == 3000 {
 			t.Fatal("the center acknowledges nothing for 30 s")
 		}
@@ -85,23 +104,29 @@ func mustEncode(e interface{ Encode() ([]byte, error) }) []byte {
 }
 
 // A center that is killed at any moment has every acknowledged event exactly once, in offsets that strictly grow, and a
-// subscriber that reconnects with the last ID sees each offset once.
+// subscriber that reconnects with the last ID sees each offset once. The long form kills it every 2 s, at 1,000 events a
+// second.
 func TestKilled(t *testing.T) {
-	rounds := 8
+	rounds, end, l := 8, time.Now(), newLoad(8)
 	if testing.Short() {
 		rounds = 3
 	}
+	life := func() time.Duration { return rand.N(300 * time.Millisecond) }
+	if *long {
+		end, l = end.Add(*soak), newLoad(20).at(1000)
+		life = func() time.Duration { return 1500*time.Millisecond + rand.N(time.Second) }
+	}
 	dir := t.TempDir()
-	l := &load{acked: map[string]bool{}}
 	sub := &follower{t: t, last: "0"}
-	for range rounds {
+	kills := 0
+	for ; kills < rounds || time.Now().Before(end); kills++ {
 		p := start(t, dir)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { l.send(p) })
 		running.Go(func() { sub.follow(ctx, p, 0) })
 		l.wait(t, 50)
-		time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond)
+		time.Sleep(life())
 		p.stop(syscall.SIGKILL)
 		cancel()
 		running.Wait()
@@ -111,22 +136,23 @@ func TestKilled(t *testing.T) {
 	if len(l.acked) < 100 {
 		t.Fatalf("only %d events were acknowledged", len(l.acked))
 	}
+	l.once(t, stored)
+	sub.once(t, p, len(stored))
+	p.stop(syscall.SIGTERM)
+	if out, code := cli(t, "verify", "--dir", dir); code != exitFine {
+		t.Errorf("verify: %s", out)
+	}
+	t.Logf("%d acknowledged, %d stored, %d kills", len(l.acked), len(stored), kills)
+}
+
+// once reports which acknowledged events are not there exactly once.
+func (l *load) once(t *testing.T, stored map[string]int) {
+	t.Helper()
 	for id := range l.acked {
 		if stored[id] != 1 {
 			t.Errorf("%s is there %d times", id, stored[id])
 		}
 	}
-	sub.follow(t.Context(), p, len(stored))
-	for offset := 1; offset <= len(stored); offset++ {
-		if n := sub.seen[strconv.Itoa(offset)]; n != 1 {
-			t.Fatalf("the subscriber saw offset %d %d times", offset, n)
-		}
-	}
-	p.stop(syscall.SIGTERM)
-	if out, code := cli(t, "verify", "--dir", dir); code != exitFine {
-		t.Errorf("verify: %s", out)
-	}
-	t.Logf("%d acknowledged, %d stored, in %d rounds", len(l.acked), len(stored), rounds)
 }
 
 // readAll returns how often each event is in the journal, as "node/id".
@@ -160,6 +186,17 @@ type follower struct {
 	t    *testing.T
 	last string
 	seen map[string]int
+}
+
+// once follows to an offset, and reports which were not seen exactly once on the way.
+func (f *follower) once(t *testing.T, p *process, newest int) {
+	t.Helper()
+	f.follow(t.Context(), p, newest)
+	for offset := 1; offset <= newest; offset++ {
+		if n := f.seen[strconv.Itoa(offset)]; n != 1 {
+			t.Fatalf("the subscriber saw offset %d %d times", offset, n)
+		}
+	}
 }
 
 // follow reads the stream until it ends, or until so many offsets were seen.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -33,7 +35,28 @@ type process struct {
 	dir string
 	cmd *exec.Cmd
 	url string
-	log *bytes.Buffer
+	log *syncedLog
+
+	client *http.Client // nil: the usual one
+}
+
+// syncedLog is what processes print, which can be read meanwhile.
+type syncedLog struct {
+	mu   sync.Mutex // guards text
+	text []byte
+}
+
+func (l *syncedLog) Write(data []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text = append(l.text, data...)
+	return len(data), nil
+}
+
+func (l *syncedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.text)
 }
 
 func program(ctx context.Context, args ...string) *exec.Cmd {
@@ -44,10 +67,16 @@ func program(ctx context.Context, args ...string) *exec.Cmd {
 
 func start(t testing.TB, dir string, flags ...string) *process {
 	t.Helper()
+	return startAs(t, os.Args[0], dir, flags...)
+}
+
+// startAs is start of another build of the program.
+func startAs(t testing.TB, binary, dir string, flags ...string) *process {
+	t.Helper()
 	_ = os.Remove(filepath.Join(dir, addressFile))
-	p := &process{t: t, dir: dir, log: &bytes.Buffer{}}
+	p := &process{t: t, dir: dir, log: &syncedLog{}}
 	p.cmd = program(context.Background(), append([]string{"serve", "--dir", dir, "--listen", "127.0.0.1:0"}, flags...)...)
-	p.cmd.Stderr = p.log
+	p.cmd.Path, p.cmd.Stderr = binary, p.log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +111,7 @@ func (p *process) do(method, path, media string, body []byte) (int, []byte, erro
 	}
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	request.Header.Set("Content-Type", media)
-	response, err := http.DefaultClient.Do(request)
+	response, err := cmp.Or(p.client, http.DefaultClient).Do(request)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/oidc"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
 )
@@ -33,6 +37,27 @@ func openPeople(name string) (people, error) {
 		return people{}, fmt.Errorf("--oidc %s: %w", name, err)
 	}
 	return people{provider}, nil
+}
+
+// share has all replicas with one control store open what one of them has sealed.
+func (p people) share(ctx context.Context, store control.Store) error {
+	if p.provider == nil {
+		return nil
+	}
+	const bucket, name = "keys", "sign-in"
+	var key [oidc.KeyBytes]byte
+	_, _ = rand.Read(key[:]) // never fails
+	if _, err := store.Put(ctx, bucket, name, key[:], 0); err != nil && !errors.Is(err, control.ErrConflict) {
+		return err
+	}
+	found, err := store.Get(ctx, bucket, name) // that of the first one
+	if err != nil {
+		return err
+	}
+	if copy(key[:], found.Value) != len(key) {
+		return fmt.Errorf("%s/%s: %d bytes, want %d", bucket, name, len(found.Value), len(key))
+	}
+	return p.provider.UseKey(key)
 }
 
 func (p people) signIn() pages.SignIn {

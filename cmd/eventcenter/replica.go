@@ -18,6 +18,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
@@ -156,6 +157,48 @@ func (r *replica) heard() func(model.Key, event.Agent, time.Time) {
 		return nil
 	}
 	return r.words.Heard
+}
+
+// forward has the worker answer a request about subscriptions.
+func (r *replica) forward(ctx context.Context, f api.Forwarded) (a api.Answer, err error) {
+	question, err := json.Marshal(f)
+	if err != nil {
+		return a, err
+	}
+	data, err := r.node.Ask(ctx, question)
+	if err != nil {
+		return a, err
+	}
+	return a, json.Unmarshal(data, &a)
+}
+
+// forwarder is forward; nil where this is the only center.
+func (r *replica) forwarder() func(context.Context, api.Forwarded) (api.Answer, error) {
+	if r.node == nil {
+		return nil
+	}
+	return r.forward
+}
+
+// answer answers as the worker what other replicas forward, until ctx ends.
+func (r *replica) answer(ctx context.Context, answer func(context.Context, api.Forwarded) api.Answer) {
+	if r.node == nil {
+		return
+	}
+	err := r.node.Answer(ctx, func(ctx context.Context, question []byte) []byte {
+		var f api.Forwarded
+		if err := json.Unmarshal(question, &f); err != nil {
+			return nil // of no replica
+		}
+		data, err := json.Marshal(answer(ctx, f))
+		if err != nil {
+			return nil
+		}
+		return data
+	})
+	if err != nil && ctx.Err() == nil {
+		r.log.Error("requests about subscriptions to other replicas are not answered", "err", err)
+	}
 }
 
 // run works until ctx ends: always where this is the only center, else while it is the worker.

@@ -18,7 +18,10 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-var long = flag.Bool("long", false, "run the tests of replicas too that take longer, and more rounds of kills")
+var (
+	long = flag.Bool("long", false, "run the tests of replicas too that take longer, and more rounds of kills")
+	soak = flag.Duration("soak", 10*time.Minute, "with -long: how long TestKilled and TestReplicasSoak kill")
+)
 
 // threeReplicas are processes of their own.
 type threeReplicas struct {
@@ -98,7 +101,7 @@ func TestReplicasKilled(t *testing.T) {
 		rounds = 9
 	}
 	r := startReplicas(t)
-	l := &load{acked: map[string]bool{}}
+	l := newLoad(8)
 	for round := range rounds {
 		victim := round % 3
 		var running sync.WaitGroup
@@ -115,21 +118,7 @@ func TestReplicasKilled(t *testing.T) {
 		running.Wait()
 		r.start((victim + 1) % 3)
 	}
-	_, body, err := r.all[0].do(http.MethodGet, "/v1/events?limit=1", "", nil)
-	var answer struct{ Newest string }
-	if err != nil || json.Unmarshal(body, &answer) != nil {
-		t.Fatal(err, string(body))
-	}
-	for i, p := range r.all {
-		r.await(i, answer.Newest)
-		stored := readAll(t, p)
-		for id := range l.acked {
-			if stored[id] != 1 {
-				t.Errorf("replica %d: %s is there %d times", i, id, stored[id])
-			}
-		}
-		t.Logf("replica %d: %d acknowledged, %d stored", i, len(l.acked), len(stored))
-	}
+	r.once(l)
 }
 
 // Without the others a replica lives, is not ready and says why, acknowledges nothing, and asks to come back.
@@ -257,7 +246,7 @@ func TestReplicasDeliver(t *testing.T) {
 		status != http.StatusOK {
 		t.Fatalf("%d %s %v", status, answer, err)
 	}
-	l := &load{acked: map[string]bool{}}
+	l := newLoad(8)
 	for range 2 {
 		other := r.all[(worker+1)%3]
 		var running sync.WaitGroup
@@ -276,22 +265,19 @@ func TestReplicasDeliver(t *testing.T) {
 	t.Logf("%d acknowledged, %d delivered", len(l.acked), h.count())
 }
 
-// worker returns which replica delivers, when it knows of a subscription; the others say that they do not.
+// worker returns which replica says in its log that it is the worker, when it knows of a subscription.
 func (r *threeReplicas) worker(subscription []byte) (worker int) {
 	r.t.Helper()
 	for range 600 {
 		var working []int
 		for i, p := range r.all {
-			status, body, err := p.do(http.MethodGet, "/v1/subscriptions", "", nil)
-			switch {
-			case err != nil:
-			case status == http.StatusOK && bytes.Contains(body, subscription):
+			log := p.log.String()
+			if strings.LastIndex(log, "this replica is the worker") > strings.LastIndex(log, "this replica is no longer the worker") {
 				working = append(working, i)
-			case status == http.StatusServiceUnavailable && !bytes.Contains(body, []byte("replica")):
-				r.t.Fatalf("replica %d: %s", i, body)
 			}
 		}
-		if len(working) == 1 {
+		status, body, err := r.all[0].do(http.MethodGet, "/v1/subscriptions", "", nil)
+		if len(working) == 1 && err == nil && status == http.StatusOK && bytes.Contains(body, subscription) {
 			return working[0]
 		}
 		time.Sleep(100 * time.Millisecond)

@@ -187,17 +187,21 @@ func (s *work) serve(ctx context.Context) error {
 	center, clusters := s.center, s.clusters
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	sessions := pages.NewSessions(s.secured, time.Now)
+	if err := s.people.share(ctx, s.deliveries.store); err != nil {
+		return fmt.Errorf("the key for signing in: %w", err)
+	}
+	sessions := pages.NewSessions(s.deliveries.store, s.secured, time.Now)
 	authenticate := sessions.Authenticate(s.people.authenticate(clusters.identity.Authenticate))
 	s.replica.adopt(center)
-	s.gate.open(api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.loopback,
+	server := api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: center.Log, Loopback: s.loopback,
 		Authenticate: authenticate, Authorizer: clusters.identity,
 		Alive: s.alive, Stopping: ctx.Done(), SignIn: sessions.Code,
-		Deliveries: s.deliveries.manager.Load, Reports: center.Reports,
+		Deliveries: s.deliveries.manager.Load, Forward: s.replica.forwarder(), Reports: center.Reports,
 		Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions,
 			Provider: s.people.signIn(), Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version,
-			Deliveries: s.deliveries.manager.Load, Reports: center.Reports}),
-		Health: center.Journal.Health, Ready: s.replica.ready, Heard: s.replica.heard()}))
+			Deliveries: s.deliveries.manager.Load, Forward: s.replica.forwarder(), Reports: center.Reports}),
+		Health: center.Journal.Health, Ready: s.replica.ready, Heard: s.replica.heard()})
+	s.gate.open(server)
 	if err := os.WriteFile(filepath.Join(center.Dir, addressFile), []byte(s.address+"\n"), 0o600); err != nil {
 		center.Log.Error("the address is not written for other verbs: they need --server", "err", err)
 	}
@@ -211,6 +215,7 @@ func (s *work) serve(ctx context.Context) error {
 			var all sync.WaitGroup
 			all.Go(func() { clusters.judge(ctx, center, append, s.alive) })
 			all.Go(func() { s.deliveries.run(ctx) })
+			all.Go(func() { s.replica.answer(ctx, server.Answer) })
 			all.Wait()
 		})
 	})

@@ -130,7 +130,7 @@ func TestKilledDelivery(t *testing.T) {
 	h := newWebhook(t)
 	h.ordered = true
 	h.refuse = func(string) bool { return rand.IntN(50) == 0 }
-	dir, l := t.TempDir(), &load{acked: map[string]bool{}}
+	dir, l := t.TempDir(), newLoad(8)
 	file := h.settings("subscriptions: [{name: all, url: '" + h.url + "/hook'}]\n")
 	for range rounds {
 		p := start(t, dir, "--subscriptions", file)

@@ -23,6 +23,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/oidc"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -35,13 +36,22 @@ var (
 
 // serve runs a center with 60 nodes, of which some are sick.
 func serve(t *testing.T) (address string, sessions *pages.Sessions) {
-	sessions = pages.NewSessions(false, time.Now)
+	sessions = newSessions(t)
 	return open(t, sessions, func(string) pages.SignIn { return nil }), sessions
+}
+
+func newSessions(t *testing.T) *pages.Sessions {
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), eventcenter.ControlFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	return pages.NewSessions(store, false, time.Now)
 }
 
 // serveWith is serve, with an identity provider that is made for the center's address.
 func serveWith(t *testing.T, provider func(address string) *oidc.Provider) (address string) {
-	return open(t, pages.NewSessions(false, time.Now), func(address string) pages.SignIn { return provider(address) })
+	return open(t, newSessions(t), func(address string) pages.SignIn { return provider(address) })
 }
 
 func open(t *testing.T, sessions *pages.Sessions, provider func(address string) pages.SignIn) (address string) {
@@ -164,7 +174,7 @@ func run(t *testing.T, ctx context.Context, actions ...chromedp.Action) {
 
 func signIn(t *testing.T, ctx context.Context, address string, sessions *pages.Sessions) {
 	t.Helper()
-	code, _, err := sessions.Code("ada")
+	code, _, err := sessions.Code(t.Context(), "ada")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,10 +62,12 @@ type Config struct {
 	Loopback bool
 
 	Pages  http.Handler // everything beside the routes; nil: nothing
-	SignIn func(name string) (code string, ends time.Time, err error)
+	SignIn func(ctx context.Context, name string) (code string, ends time.Time, err error)
 
 	// Deliveries returns what delivers now; nothing while another replica does. Nil: this center delivers nothing.
 	Deliveries func() *deliver.Manager
+	// Forward has the replica answer that delivers, by its Answer. Nil: there is no other.
+	Forward func(context.Context, Forwarded) (Answer, error)
 
 	Alive  time.Duration // after which agents say that they are alive; 0: a minute
 	Limits Limits
@@ -92,6 +94,8 @@ type Server struct {
 	Config
 	mux   *http.ServeMux
 	rates *rates
+	// deliveries answers what concerns subscriptions, and was forwarded
+	deliveries *http.ServeMux
 	// requests are those of each node
 	requests *perSource
 	bodies   *semaphore.Weighted
@@ -118,7 +122,7 @@ func New(c Config) *Server {
 		Bytes: orDefault(c.Limits.Bytes, 32<<20), Streams: orDefault(c.Limits.Streams, 1000),
 		NodeRequests: orDefault(c.Limits.NodeRequests, 20), NodeRequestsBurst: orDefault(c.Limits.NodeRequestsBurst, 200),
 	}
-	s := &Server{Config: c, mux: http.NewServeMux(), rates: newRates(c.Limits),
+	s := &Server{Config: c, mux: http.NewServeMux(), deliveries: http.NewServeMux(), rates: newRates(c.Limits),
 		requests: newPerSource(c.Limits.NodeRequests, c.Limits.NodeRequestsBurst),
 		bodies:   semaphore.NewWeighted(c.Limits.Bytes), streams: make(chan struct{}, c.Limits.Streams)}
 	if c.Pages != nil {
@@ -127,6 +131,12 @@ func New(c Config) *Server {
 	s.metrics = newMetrics(s)
 	for pattern, r := range s.routes() {
 		s.mux.HandleFunc(pattern, s.metrics.counted(pattern, s.guarded(pattern, r)))
+		if r.deliveries {
+			s.deliveries.HandleFunc(pattern, func(w http.ResponseWriter, req *http.Request) {
+				who, _ := req.Context().Value(forwarded{}).(deliver.Who)
+				r.answer(w, req, Identity{Name: who.Name, By: who.By, Cluster: who.Cluster})
+			})
+		}
 	}
 	return s
 }
@@ -141,9 +151,10 @@ func orDefault[T int | int64 | float64 | time.Duration](value, standard T) T {
 // route is how a request is answered. An open one needs no identity. A right is needed to read, and for what changes more
 // than the journal, where everybody speaks for a source.
 type route struct {
-	answer func(http.ResponseWriter, *http.Request, Identity)
-	open   bool
-	right  bool
+	answer     func(http.ResponseWriter, *http.Request, Identity)
+	open       bool
+	right      bool
+	deliveries bool // only the replica that delivers can answer
 }
 
 func (s *Server) routes() map[string]route {
@@ -155,15 +166,15 @@ func (s *Server) routes() map[string]route {
 		"GET /v1/faults":                         {answer: s.faults},
 		"GET /v1/avoid":                          {answer: s.avoided},
 		"POST /v1/sign-in-codes":                 {answer: s.signInCode},
-		"GET /v1/subscriptions":                  {answer: s.subscriptions},
-		"POST /v1/subscriptions":                 {answer: s.subscribe, right: true},
-		"DELETE /v1/subscriptions/{name}":        {answer: s.unsubscribe, right: true},
-		"POST /v1/subscriptions/{name}/{action}": {answer: s.changeSubscription, right: true},
-		"GET /v1/dead-letters":                   {answer: s.deadLetters},
-		"GET /v1/dead-letters/{name}/{id}":       {answer: s.deadLetter},
-		"POST /v1/dead-letters/{name}/{id}":      {answer: s.redeliver, right: true},
-		"DELETE /v1/dead-letters/{name}/{id}":    {answer: s.forget, right: true},
-		"GET /v1/audit":                          {answer: s.audit},
+		"GET /v1/subscriptions":                  {answer: s.subscriptions, deliveries: true},
+		"POST /v1/subscriptions":                 {answer: s.subscribe, right: true, deliveries: true},
+		"DELETE /v1/subscriptions/{name}":        {answer: s.unsubscribe, right: true, deliveries: true},
+		"POST /v1/subscriptions/{name}/{action}": {answer: s.changeSubscription, right: true, deliveries: true},
+		"GET /v1/dead-letters":                   {answer: s.deadLetters, deliveries: true},
+		"GET /v1/dead-letters/{name}/{id}":       {answer: s.deadLetter, deliveries: true},
+		"POST /v1/dead-letters/{name}/{id}":      {answer: s.redeliver, right: true, deliveries: true},
+		"DELETE /v1/dead-letters/{name}/{id}":    {answer: s.forget, right: true, deliveries: true},
+		"GET /v1/audit":                          {answer: s.audit, deliveries: true},
 		"GET /metrics":                           {answer: s.metrics.serve},
 		"GET /healthz":                           {answer: s.healthz, open: true},
 		"GET /readyz":                            {answer: s.readyz, open: true},

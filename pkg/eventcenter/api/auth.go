@@ -204,7 +204,7 @@ func (s *Server) signInCode(w http.ResponseWriter, r *http.Request, who Identity
 		refuse(w, http.StatusNotFound, "this center has no pages", nil)
 		return
 	}
-	code, ends, err := s.SignIn(cmp.Or(name, who.Name))
+	code, ends, err := s.SignIn(r.Context(), cmp.Or(name, who.Name))
 	if err != nil {
 		refuseForNow(w, http.StatusServiceUnavailable, err.Error(), time.Minute)
 		return

@@ -40,9 +40,10 @@ type done struct {
 // whoOf returns who is written down.
 func whoOf(i Identity) deliver.Who { return deliver.Who{Name: i.Name, By: i.By, Cluster: i.Cluster} }
 
-// delivers returns what delivers. It refuses what concerns subscriptions where there can be none, or another replica
-// delivers.
-func (s *Server) delivers(w http.ResponseWriter, r *http.Request, parameters ...string) (*deliver.Manager, bool) {
+// delivers returns what delivers. It refuses what concerns subscriptions where there can be none, and has the replica
+// answer that delivers, where that is another one.
+func (s *Server) delivers(w http.ResponseWriter, r *http.Request, who Identity, parameters ...string) (*deliver.Manager,
+	bool) {
 	if s.Deliveries == nil {
 		refuse(w, http.StatusNotFound, "this center delivers nothing", nil)
 		return nil, false
@@ -52,7 +53,7 @@ func (s *Server) delivers(w http.ResponseWriter, r *http.Request, parameters ...
 	}
 	m := s.Deliveries()
 	if m == nil {
-		refuseForNow(w, http.StatusServiceUnavailable, "another replica of this center delivers: ask again", time.Second)
+		s.forward(w, r, who)
 	}
 	return m, m != nil
 }
@@ -72,14 +73,14 @@ func (s *Server) answerChange(w http.ResponseWriter, err error, what string) {
 	}
 }
 
-func (s *Server) subscriptions(w http.ResponseWriter, r *http.Request, _ Identity) {
-	if m, ok := s.delivers(w, r); ok {
+func (s *Server) subscriptions(w http.ResponseWriter, r *http.Request, who Identity) {
+	if m, ok := s.delivers(w, r, who); ok {
 		respond(w, http.StatusOK, SubscriptionList{m.List()})
 	}
 }
 
 func (s *Server) subscribe(w http.ResponseWriter, r *http.Request, who Identity) {
-	m, ok := s.delivers(w, r)
+	m, ok := s.delivers(w, r, who)
 	if !ok {
 		return
 	}
@@ -100,14 +101,14 @@ func (s *Server) subscribe(w http.ResponseWriter, r *http.Request, who Identity)
 }
 
 func (s *Server) unsubscribe(w http.ResponseWriter, r *http.Request, who Identity) {
-	if m, ok := s.delivers(w, r); ok {
+	if m, ok := s.delivers(w, r, who); ok {
 		s.answerChange(w, m.Remove(r.Context(), whoOf(who), r.PathValue("name")), "removed")
 	}
 }
 
 // changeSubscription is POST /v1/subscriptions/{name}/{action}: pause, resume, or replay after an offset.
 func (s *Server) changeSubscription(w http.ResponseWriter, r *http.Request, who Identity) {
-	m, ok := s.delivers(w, r, "after")
+	m, ok := s.delivers(w, r, who, "after")
 	if !ok {
 		return
 	}
@@ -129,8 +130,8 @@ func (s *Server) changeSubscription(w http.ResponseWriter, r *http.Request, who 
 	}
 }
 
-func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, _ Identity) {
-	m, ok := s.delivers(w, r, "subscription")
+func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, who Identity) {
+	m, ok := s.delivers(w, r, who, "subscription")
 	if !ok {
 		return
 	}
@@ -142,8 +143,8 @@ func (s *Server) deadLetters(w http.ResponseWriter, r *http.Request, _ Identity)
 	respond(w, http.StatusOK, DeadLetterList{letters})
 }
 
-func (s *Server) deadLetter(w http.ResponseWriter, r *http.Request, _ Identity) {
-	m, ok := s.delivers(w, r)
+func (s *Server) deadLetter(w http.ResponseWriter, r *http.Request, who Identity) {
+	m, ok := s.delivers(w, r, who)
 	if !ok {
 		return
 	}
@@ -156,20 +157,20 @@ func (s *Server) deadLetter(w http.ResponseWriter, r *http.Request, _ Identity) 
 }
 
 func (s *Server) redeliver(w http.ResponseWriter, r *http.Request, who Identity) {
-	if m, ok := s.delivers(w, r); ok {
+	if m, ok := s.delivers(w, r, who); ok {
 		s.answerChange(w, m.Redeliver(r.Context(), whoOf(who), r.PathValue("name"), r.PathValue("id")),
 			"it is tried again")
 	}
 }
 
 func (s *Server) forget(w http.ResponseWriter, r *http.Request, who Identity) {
-	if m, ok := s.delivers(w, r); ok {
+	if m, ok := s.delivers(w, r, who); ok {
 		s.answerChange(w, m.Forget(r.Context(), whoOf(who), r.PathValue("name"), r.PathValue("id")), "deleted")
 	}
 }
 
-func (s *Server) audit(w http.ResponseWriter, r *http.Request, _ Identity) {
-	m, ok := s.delivers(w, r, "limit")
+func (s *Server) audit(w http.ResponseWriter, r *http.Request, who Identity) {
+	m, ok := s.delivers(w, r, who, "limit")
 	if !ok {
 		return
 	}

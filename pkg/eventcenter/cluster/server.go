@@ -108,7 +108,8 @@ func Connect(address, credentials, ca string, log *slog.Logger) (*Node, error) {
 // always are the options of a connection that is never given up.
 func always(log *slog.Logger) []nats.Option {
 	return []nats.Option{nats.Name("eventcenter"), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second),
-		nats.ReconnectBufSize(-1), // what cannot be sent now is an error now
+		nats.IgnoreAuthErrorAbort(), // credentials are renewed, and accounts made: the file is read for each connection
+		nats.ReconnectBufSize(-1),   // what cannot be sent now is an error now
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				log.Warn("the connection to NATS is lost; it is made again", "err", err)

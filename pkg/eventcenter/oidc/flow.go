@@ -15,6 +15,9 @@ import (
 )
 
 const (
+	// KeyBytes is the length of the key that seals it.
+	KeyBytes = 32
+
 	flowLife   = 10 * time.Minute
 	flowCookie = "eventcenter-sign-in"
 	maxNext    = 1024 // bytes of the page to open afterwards: longer, it is the first one
@@ -36,9 +39,7 @@ type flows struct {
 	ends *rate.Limiter // each asks the provider
 }
 
-func newFlows(now func() time.Time) (*flows, error) {
-	var key [32]byte
-	_, _ = rand.Read(key[:]) // never fails
+func newFlows(key [KeyBytes]byte, now func() time.Time) (*flows, error) {
 	block, err := aes.NewCipher(key[:])
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package oidc
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -68,7 +69,9 @@ type discovered struct {
 
 // New returns a provider, which is first asked when somebody signs in.
 func New(s Settings, now func() time.Time) (*Provider, error) {
-	flows, err := newFlows(now)
+	var key [KeyBytes]byte
+	_, _ = rand.Read(key[:]) // never fails
+	flows, err := newFlows(key, now)
 	if err != nil {
 		return nil, err
 	}
@@ -80,6 +83,13 @@ func New(s Settings, now func() time.Time) (*Provider, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// UseKey has who went to the provider from one replica come back to another, of the same key. Call it before anybody
+// does.
+func (p *Provider) UseKey(key [KeyBytes]byte) (err error) {
+	p.flows, err = newFlows(key, p.now)
+	return err
 }
 
 // Name is the provider's, for people.

@@ -8,6 +8,7 @@ import (
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -24,6 +27,7 @@ type center struct {
 	*eventcenter.Center
 	dir      string
 	sessions *Sessions
+	control  control.Store
 	now      time.Time
 	url      string
 	browser  *http.Client
@@ -34,7 +38,12 @@ func newCenter(t testing.TB) *center {
 	c := &center{TB: t, dir: t.TempDir(), now: time.Now()}
 	c.open()
 	t.Cleanup(func() { _ = c.Close() })
-	c.sessions = NewSessions(false, func() time.Time { return c.now })
+	var err error
+	if c.control, err = sqlite.Open(t.Context(), filepath.Join(c.dir, eventcenter.ControlFile)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.control.Close() })
+	c.sessions = c.another()
 	log := slog.New(slog.DiscardHandler)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		api.New(api.Config{Journal: c.Journal, Model: c.Model, Log: log, Loopback: true, Reports: c.Reports, SignIn: c.sessions.Code,
@@ -52,6 +61,11 @@ func newCenter(t testing.TB) *center {
 		return http.ErrUseLastResponse
 	}}
 	return c
+}
+
+// another returns the sessions of another replica.
+func (c *center) another() *Sessions {
+	return NewSessions(c.control, false, func() time.Time { return c.now })
 }
 
 func (c *center) open() {
@@ -110,7 +124,7 @@ func (c *center) page(path string) string {
 
 func (c *center) signIn() {
 	c.Helper()
-	code, _, err := c.sessions.Code("ada")
+	code, _, err := c.sessions.Code(c.Context(), "ada")
 	if err != nil {
 		c.Fatal(err)
 	}

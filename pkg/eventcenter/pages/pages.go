@@ -41,6 +41,8 @@ type Config struct {
 
 	// Deliveries returns what delivers now; nothing while another replica does. Nil: this center delivers nothing.
 	Deliveries func() *deliver.Manager
+	// Forward has the replica answer that delivers. Nil: there is no other.
+	Forward func(context.Context, api.Forwarded) (api.Answer, error)
 }
 
 // SignIn is a way to sign in beside codes: at an identity provider.
@@ -138,8 +140,13 @@ func secured(next http.Handler) http.Handler {
 // signedIn answers people who are signed in, and shows others where they can.
 func (s *server) signedIn(answer func(http.ResponseWriter, *http.Request, session)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		who, ok := s.Sessions.of(r)
-		if !ok {
+		who, err := s.Sessions.of(r)
+		if err != nil && !errors.Is(err, errNoSession) {
+			s.Log.Error("who is signed in cannot be read", "err", err)
+			s.message(w, r, http.StatusServiceUnavailable, "Who is signed in cannot be read now: try again.")
+			return
+		}
+		if err != nil {
 			http.Redirect(w, r, "/login?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 			return
 		}
@@ -154,8 +161,8 @@ func (s *server) signedIn(answer func(http.ResponseWriter, *http.Request, sessio
 // show renders a page. Nothing is sent before all of it is rendered.
 func (s *server) show(w http.ResponseWriter, r *http.Request, status int, name string, v view) {
 	v.Path, v.Now, v.Version, v.Page = r.URL.RequestURI(), s.Now(), s.Version, name
-	if who, ok := s.Sessions.of(r); ok {
-		v.Who, v.Form = who.name, who.form
+	if who, err := s.Sessions.of(r); err == nil {
+		v.Who, v.Form = who.Name, who.Form
 	}
 	var page bytes.Buffer
 	if err := s.templates[name].ExecuteTemplate(&page, "base", v); err != nil {
@@ -193,9 +200,13 @@ func (s *server) loginForm(w http.ResponseWriter, r *http.Request) {
 
 func (s *server) login(w http.ResponseWriter, r *http.Request) {
 	to := next(r.PostFormValue("next"))
-	cookie, ok := s.Sessions.signIn(r.PostFormValue("code"))
-	if !ok {
+	cookie, err := s.Sessions.signIn(r.Context(), r.PostFormValue("code"))
+	if errors.Is(err, errCode) {
 		s.askToSignIn(w, r, http.StatusForbidden, to, "This code is not known, was used, or has ended. Make another one.")
+		return
+	}
+	if err != nil {
+		s.notSignedIn(w, r, to, err)
 		return
 	}
 	http.SetCookie(w, cookie)
@@ -219,14 +230,24 @@ func (s *server) finish(w http.ResponseWriter, r *http.Request) {
 		s.noProvider(w, r, to, err)
 		return
 	}
-	cookie, ok := s.Sessions.open(name)
-	if !ok {
-		s.askToSignIn(w, r, http.StatusServiceUnavailable, to, "Too many people are signed in.")
+	cookie, err := s.Sessions.open(r.Context(), name)
+	if err != nil {
+		s.notSignedIn(w, r, to, err)
 		return
 	}
 	http.SetCookie(w, cookie)
 	w.Header().Set("Refresh", "0; url="+to)
 	s.show(w, r, http.StatusOK, "welcome", view{Title: "Signed in", Data: to})
+}
+
+// notSignedIn shows why a session cannot begin now.
+func (s *server) notSignedIn(w http.ResponseWriter, r *http.Request, to string, err error) {
+	said := "Too many people are signed in."
+	if !errors.Is(err, errManySessions) {
+		s.Log.Error("a session cannot be written down", "err", err)
+		said = "Nobody can sign in now; the log of the center says why."
+	}
+	s.askToSignIn(w, r, http.StatusServiceUnavailable, to, said)
 }
 
 // noProvider shows why somebody did not come in by the provider.
@@ -253,6 +274,12 @@ func next(text string) string {
 }
 
 func (s *server) logout(w http.ResponseWriter, r *http.Request, _ session) {
-	http.SetCookie(w, s.Sessions.signOut(r))
+	cookie, err := s.Sessions.signOut(r)
+	if err != nil {
+		s.Log.Error("a session cannot be ended", "err", err)
+		s.message(w, r, http.StatusServiceUnavailable, "The session cannot be ended now: try again.")
+		return
+	}
+	http.SetCookie(w, cookie)
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }

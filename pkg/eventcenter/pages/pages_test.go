@@ -2,6 +2,7 @@ package pages
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -106,7 +107,7 @@ func TestSigningIn(t *testing.T) {
 			t.Errorf("%s: %d", path, answer.status)
 		}
 	}
-	code, _, err := c.sessions.Code("ada")
+	code, _, err := c.sessions.Code(t.Context(), "ada")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +129,7 @@ func TestSigningIn(t *testing.T) {
 	if answer, _ := enter(code); answer.status != http.StatusForbidden {
 		t.Error("a code opens the pages twice")
 	}
-	old, _, err := c.sessions.Code("bob")
+	old, _, err := c.sessions.Code(t.Context(), "bob")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,27 +163,89 @@ func formOf(page string) string {
 
 // Codes cannot be tried without end.
 func TestGuessing(t *testing.T) {
-	now := time.Now()
-	s := NewSessions(true, func() time.Time { return now })
-	code, _, err := s.Code("ada")
+	c := newCenter(t)
+	s := NewSessions(c.control, true, func() time.Time { return c.now })
+	code, _, err := s.Code(t.Context(), "ada")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 100 {
-		s.signIn("wrong")
+		if _, err := s.signIn(t.Context(), "wrong"); !errors.Is(err, errCode) {
+			t.Fatal(err)
+		}
 	}
-	if _, ok := s.signIn(code); ok {
+	if _, err := s.signIn(t.Context(), code); err == nil {
 		t.Error("after a hundred wrong codes the right one is taken at once")
 	}
-	now = now.Add(2 * time.Second)
-	if cookie, ok := s.signIn(code); !ok || !cookie.Secure {
+	c.now = c.now.Add(2 * time.Second)
+	if cookie, err := s.signIn(t.Context(), code); err != nil || !cookie.Secure {
 		t.Error("later it is not, or its cookie goes over connections without TLS")
 	}
 	for range maxCodes {
-		_, _, _ = s.Code("x")
+		_, _, _ = s.Code(t.Context(), "x")
 	}
-	if _, _, err := s.Code("x"); err == nil {
-		t.Error("codes take memory without end")
+	if _, _, err := s.Code(t.Context(), "x"); err == nil {
+		t.Error("codes take space without end")
+	}
+	c.now = c.now.Add(codeLife)
+	if _, _, err := s.Code(t.Context(), "x"); err != nil {
+		t.Errorf("codes that have ended leave no room: %v", err)
+	}
+}
+
+// A code that one replica has made signs in at another, once in all; the session is known to every one, and who signs
+// out at one is out everywhere. What the store holds lets nobody in.
+func TestReplicasKnowSessions(t *testing.T) {
+	c := newCenter(t)
+	one, other := c.another(), c.another()
+	code, _, err := one.Code(t.Context(), "ada")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cookie, err := other.signIn(t.Context(), code)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := one.signIn(t.Context(), code); !errors.Is(err, errCode) {
+		t.Errorf("a code opens two replicas: %v", err)
+	}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+	r.AddCookie(cookie)
+	for _, replica := range []*Sessions{one, other} {
+		if who, err := replica.of(r); err != nil || who.Name != "ada" {
+			t.Errorf("%+v %v", who, err)
+		}
+	}
+	for _, bucket := range []string{codesBucket, sessionsBucket} {
+		records, err := c.control.List(t.Context(), bucket, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, record := range records {
+			if text := record.Key + string(record.Value); strings.Contains(text, cookie.Value) || strings.Contains(text, code) {
+				t.Errorf("%s: who reads the store can sign in: %s", bucket, text)
+			}
+		}
+	}
+	if _, err := one.signOut(r); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.of(r); !errors.Is(err, errNoSession) {
+		t.Errorf("signed out at one replica, and still in at another: %v", err)
+	}
+}
+
+// While the store cannot be read nobody is told that they are not signed in.
+func TestSessionsUnknown(t *testing.T) {
+	c := newCenter(t)
+	c.signIn()
+	if err := c.control.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/faults", "/v1/nodes"} {
+		if answer, _ := c.do(path, nil); answer.status != http.StatusServiceUnavailable {
+			t.Errorf("%s: %d", path, answer.status)
+		}
 	}
 }
 

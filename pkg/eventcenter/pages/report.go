@@ -75,16 +75,16 @@ func (s *server) maintenance(w http.ResponseWriter, r *http.Request, who session
 		s.message(w, r, http.StatusBadRequest, "Which node is in maintenance, and for how long? Want a duration, as 4h.")
 		return
 	}
-	e, err := model.MaintenanceEvent(key, event.Operator{By: who.name, Text: r.PostFormValue("text")}, d, s.Now())
+	e, err := model.MaintenanceEvent(key, event.Operator{By: who.Name, Text: r.PostFormValue("text")}, d, s.Now())
 	if err != nil {
 		s.message(w, r, http.StatusBadRequest, err.Error())
 		return
 	}
 	if _, err := s.Journal.Append(r.Context(), []journal.Event{e}); err != nil {
-		s.Log.Error("what a person said cannot be stored", "who", who.name, "err", err)
+		s.Log.Error("what a person said cannot be stored", "who", who.Name, "err", err)
 		s.message(w, r, http.StatusServiceUnavailable, "It cannot be stored now, so it is not said: "+err.Error())
 		return
 	}
-	s.Log.Info("a person declared maintenance", "who", who.name, "cluster", key.Cluster, "node", key.Node)
+	s.Log.Info("a person declared maintenance", "who", who.Name, "cluster", key.Cluster, "node", key.Node)
 	http.Redirect(w, r, next(r.PostFormValue("next")), http.StatusSeeOther) //nolint:gosec // a page of this center: see next
 }

@@ -17,7 +17,7 @@ const maxSaid = 1000
 // time, or a comment. It is an event in the journal before it is shown.
 func (s *server) say(w http.ResponseWriter, r *http.Request, who session) {
 	now := s.Now()
-	said := event.Operator{By: who.name, Text: strings.TrimSpace(r.PostFormValue("text"))}
+	said := event.Operator{By: who.Name, Text: strings.TrimSpace(r.PostFormValue("text"))}
 	var t event.Type
 	switch r.PostFormValue("what") {
 	case "acknowledge":
@@ -60,10 +60,10 @@ func (s *server) say(w http.ResponseWriter, r *http.Request, who session) {
 		events = append(events, e)
 	}
 	if _, err := s.Journal.Append(r.Context(), events); err != nil {
-		s.Log.Error("what a person said cannot be stored", "who", who.name, "err", err)
+		s.Log.Error("what a person said cannot be stored", "who", who.Name, "err", err)
 		s.message(w, r, http.StatusServiceUnavailable, "It cannot be stored now, so it is not said: "+err.Error())
 		return
 	}
-	s.Log.Info("a person spoke of a fault", "who", who.name, "what", t, "check", q.Get("check"), "faults", len(faults))
+	s.Log.Info("a person spoke of a fault", "who", who.Name, "what", t, "check", q.Get("check"), "faults", len(faults))
 	http.Redirect(w, r, next(q.Get("next")), http.StatusSeeOther) //nolint:gosec // a page of this center: see next
 }

@@ -1,18 +1,21 @@
 package pages
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
 )
 
 const (
@@ -23,94 +26,124 @@ const (
 	cookieName  = "eventcenter-session"
 )
 
-// Sessions are the people who are signed in. They end with the process: a code is soon made.
+// The buckets of the control store. Their keys are hashes: who reads the store cannot sign in with what it says.
+const (
+	codesBucket    = "sign-in-codes" // offer
+	sessionsBucket = "sessions"      // session
+)
+
+// Sessions are the people who are signed in: on every replica that has the same control store, until the session ends.
 type Sessions struct {
+	store  control.Store
 	secure bool // cookies are for TLS alone
 	now    func() time.Time
 	tries  *rate.Limiter
-
-	mu       sync.Mutex // guards what follows
-	codes    map[string]offer
-	sessions map[[sha256.Size]byte]session // by the hash of the cookie's value
 }
 
 // offer is a code that nobody has used yet.
 type offer struct {
-	name string
-	ends time.Time
+	Name string    `json:"name"`
+	Ends time.Time `json:"ends"`
 }
 
 type session struct {
-	name string
-	form string // what each form of the session repeats: another site cannot know it
-	ends time.Time
+	Name string    `json:"name"`
+	Form string    `json:"form"` // what each form of the session repeats: another site cannot know it
+	Ends time.Time `json:"ends"`
 }
 
-// NewSessions returns that nobody is signed in. With secure, cookies are sent over TLS alone.
-func NewSessions(secure bool, now func() time.Time) *Sessions {
-	return &Sessions{secure: secure, now: now, tries: rate.NewLimiter(rate.Every(time.Second), 20),
-		codes: map[string]offer{}, sessions: map[[sha256.Size]byte]session{}}
+// NewSessions returns those of a control store. With secure, cookies are sent over TLS alone.
+func NewSessions(store control.Store, secure bool, now func() time.Time) *Sessions {
+	return &Sessions{store: store, secure: secure, now: now, tries: rate.NewLimiter(rate.Every(time.Second), 20)}
 }
 
-var errManyCodes = errors.New("too many codes wait to be used: try again in some minutes")
+var (
+	errManyCodes    = errors.New("too many codes wait to be used: try again in some minutes")
+	errManySessions = errors.New("too many people are signed in")
+	errNoSession    = errors.New("nobody is signed in")
+	errCode         = errors.New("this code is not known, was used, or has ended")
+)
+
+// keyOf is the key of a secret in the store.
+func keyOf(secret string) string {
+	sum := sha256.Sum256([]byte(secret))
+	return hex.EncodeToString(sum[:])
+}
+
+// keep writes a secret's value down, where there is room: what has ended makes some.
+func (s *Sessions) keep(ctx context.Context, bucket, secret string, value any, most int, full error) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	there, err := s.store.List(ctx, bucket, "")
+	if err != nil {
+		return err
+	}
+	for _, r := range there {
+		var old struct{ Ends time.Time }
+		if json.Unmarshal(r.Value, &old) == nil && s.now().Before(old.Ends) {
+			continue
+		}
+		if err := s.store.Delete(ctx, bucket, r.Key, r.Revision); err != nil && !gone(err) {
+			return err
+		}
+		most++
+	}
+	if len(there) >= most {
+		return full
+	}
+	_, err = s.store.Put(ctx, bucket, keyOf(secret), data, 0)
+	return err
+}
+
+// gone reports whether a record is no longer there as it was seen.
+func gone(err error) bool {
+	return errors.Is(err, control.ErrNotFound) || errors.Is(err, control.ErrConflict)
+}
 
 // Code returns a code with which someone can sign in once, for some minutes, under a name.
-func (s *Sessions) Code(name string) (code string, ends time.Time, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
-	for code, o := range s.codes {
-		if !now.Before(o.ends) {
-			delete(s.codes, code)
-		}
-	}
-	if len(s.codes) >= maxCodes {
-		return "", time.Time{}, errManyCodes
-	}
+func (s *Sessions) Code(ctx context.Context, name string) (code string, ends time.Time, err error) {
 	code = strings.ToLower(rand.Text()[:12]) // 60 bits, of which twenty can be tried a second
 	code = code[:4] + "-" + code[4:8] + "-" + code[8:]
-	ends = now.Add(codeLife)
-	s.codes[code] = offer{name, ends}
-	return code, ends, nil
+	ends = s.now().Add(codeLife)
+	return code, ends, s.keep(ctx, codesBucket, code, offer{name, ends}, maxCodes, errManyCodes)
 }
 
-// signIn exchanges a code for a cookie. It reports false for a code that is not known, is used, or has ended.
-func (s *Sessions) signIn(code string) (*http.Cookie, bool) {
-	if !s.tries.AllowN(s.now(), 1) {
-		return nil, false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// signIn exchanges a code for a cookie; errCode is for one that is not known, is used, or has ended.
+func (s *Sessions) signIn(ctx context.Context, code string) (*http.Cookie, error) {
 	now := s.now()
-	code = strings.ToLower(strings.TrimSpace(code))
-	o, ok := s.codes[code]
-	delete(s.codes, code)
-	if !ok || !now.Before(o.ends) {
-		return nil, false
+	if !s.tries.AllowN(now, 1) {
+		return nil, errCode
 	}
-	return s.begin(o.name, now)
+	r, err := s.store.Get(ctx, codesBucket, keyOf(strings.ToLower(strings.TrimSpace(code))))
+	if err == nil { // who takes it away has it: nobody else can
+		err = s.store.Delete(ctx, codesBucket, r.Key, r.Revision)
+	}
+	if gone(err) {
+		return nil, errCode
+	}
+	if err != nil {
+		return nil, err
+	}
+	var o offer
+	if err := json.Unmarshal(r.Value, &o); err != nil {
+		return nil, err
+	}
+	if !now.Before(o.Ends) {
+		return nil, errCode
+	}
+	return s.open(ctx, o.Name)
 }
 
-// open returns the cookie of a new session. It reports false where too many people are signed in.
-func (s *Sessions) open(name string) (*http.Cookie, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.begin(name, s.now())
-}
-
-// begin is open, with the lock held.
-func (s *Sessions) begin(name string, now time.Time) (*http.Cookie, bool) {
-	for hash, old := range s.sessions {
-		if !now.Before(old.ends) {
-			delete(s.sessions, hash)
-		}
-	}
-	if len(s.sessions) >= maxSessions {
-		return nil, false
-	}
+// open returns the cookie of a new session.
+func (s *Sessions) open(ctx context.Context, name string) (*http.Cookie, error) {
 	value := rand.Text()
-	s.sessions[sha256.Sum256([]byte(value))] = session{name, rand.Text(), now.Add(sessionLife)}
-	return s.cookie(value, sessionLife), true
+	one := session{name, rand.Text(), s.now().Add(sessionLife)}
+	if err := s.keep(ctx, sessionsBucket, value, one, maxSessions, errManySessions); err != nil {
+		return nil, err
+	}
+	return s.cookie(value, sessionLife), nil
 }
 
 func (s *Sessions) cookie(value string, life time.Duration) *http.Cookie {
@@ -120,32 +153,45 @@ func (s *Sessions) cookie(value string, life time.Duration) *http.Cookie {
 }
 
 // signOut ends the session of a request and returns the cookie that removes its cookie.
-func (s *Sessions) signOut(r *http.Request) *http.Cookie {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c, err := r.Cookie(cookieName); err == nil {
-		delete(s.sessions, sha256.Sum256([]byte(c.Value)))
-	}
+func (s *Sessions) signOut(r *http.Request) (*http.Cookie, error) {
 	removed := s.cookie("", 0) //nolint:gosec // see cookie
 	removed.MaxAge = -1
-	return removed
-}
-
-// of returns the session of a request.
-func (s *Sessions) of(r *http.Request) (session, bool) {
 	c, err := r.Cookie(cookieName)
 	if err != nil {
-		return session{}, false
+		return removed, nil //nolint:nilerr // there is none
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	found, ok := s.sessions[sha256.Sum256([]byte(c.Value))]
-	return found, ok && s.now().Before(found.ends)
+	record, err := s.store.Get(r.Context(), sessionsBucket, keyOf(c.Value))
+	if err == nil {
+		err = s.store.Delete(r.Context(), sessionsBucket, record.Key, record.Revision)
+	}
+	if gone(err) {
+		err = nil
+	}
+	return removed, err
+}
+
+// of returns the session of a request, errNoSession where there is none. Any other error: it cannot be told.
+func (s *Sessions) of(r *http.Request) (found session, err error) {
+	c, err := r.Cookie(cookieName)
+	if err != nil {
+		return found, errNoSession
+	}
+	record, err := s.store.Get(r.Context(), sessionsBucket, keyOf(c.Value))
+	if errors.Is(err, control.ErrNotFound) {
+		return found, errNoSession
+	}
+	if err == nil {
+		err = json.Unmarshal(record.Value, &found)
+	}
+	if err == nil && !s.now().Before(found.Ends) {
+		err = errNoSession
+	}
+	return found, err
 }
 
 // permits reports whether a form is the session's own.
 func (s session) permits(form string) bool {
-	return subtle.ConstantTimeCompare([]byte(s.form), []byte(form)) == 1
+	return subtle.ConstantTimeCompare([]byte(s.Form), []byte(form)) == 1
 }
 
 // Authenticate returns who sent a request: whoever next says, or for reading, who is signed in.
@@ -153,8 +199,13 @@ func (s *Sessions) Authenticate(next func(*http.Request) (api.Identity, error)) 
 	return func(r *http.Request) (api.Identity, error) {
 		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 		if r.Header.Get("Authorization") == "" && reads {
-			if found, ok := s.of(r); ok {
-				return api.Identity{Name: found.name, Reads: true}, nil
+			found, err := s.of(r)
+			if err == nil {
+				return api.Identity{Name: found.Name, Reads: true}, nil
+			}
+			if !errors.Is(err, errNoSession) {
+				return api.Identity{}, &api.Refusal{Status: http.StatusServiceUnavailable,
+					Reason: "who is signed in cannot be read now", RetryWithin: 10 * time.Second}
 			}
 		}
 		return next(r)

@@ -1,9 +1,14 @@
 package pages
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 )
 
@@ -15,25 +20,50 @@ type subscriptionsView struct {
 
 // subscriptions lists the webhooks and the newest dead letters. What is done about them is done by the command: it is a
 // right of its own.
-func (s *server) subscriptions(w http.ResponseWriter, r *http.Request, _ session) {
+func (s *server) subscriptions(w http.ResponseWriter, r *http.Request, who session) {
 	var v subscriptionsView
 	if s.Deliveries != nil {
-		delivers := s.Deliveries()
-		if delivers == nil {
-			s.message(w, r, http.StatusServiceUnavailable, "Another replica of this center delivers: try again.")
-			return
-		}
-		v.Subscriptions = delivers.List()
-		letters, err := delivers.DeadLetters(r.Context(), "")
+		subscriptions, letters, err := s.deliveries(r.Context(), who)
 		if err != nil {
-			s.Log.Error("dead letters cannot be read", "err", err)
-			s.message(w, r, http.StatusServiceUnavailable, "The dead letters cannot be read now.")
+			s.Log.Error("subscriptions cannot be read", "err", err)
+			s.message(w, r, http.StatusServiceUnavailable, "The subscriptions cannot be read now: try again.")
 			return
 		}
+		v.Subscriptions = subscriptions
 		v.More = max(0, len(letters)-maxRows)
 		v.Letters = letters[v.More:]
 	}
 	s.show(w, r, http.StatusOK, "subscriptions", view{Title: "Subscriptions", JSON: "/v1/subscriptions", Data: v})
+}
+
+// deliveries returns subscriptions and dead letters, also where another replica delivers.
+func (s *server) deliveries(ctx context.Context, who session) ([]deliver.Status, []deliver.DeadLetter, error) {
+	if m := s.Deliveries(); m != nil {
+		letters, err := m.DeadLetters(ctx, "")
+		return m.List(), letters, err
+	}
+	var list api.SubscriptionList
+	var letters api.DeadLetterList
+	err := s.fromOther(ctx, who, "/v1/subscriptions", &list)
+	if err == nil {
+		err = s.fromOther(ctx, who, "/v1/dead-letters", &letters)
+	}
+	return list.Subscriptions, letters.DeadLetters, err
+}
+
+// fromOther asks the replica that delivers.
+func (s *server) fromOther(ctx context.Context, who session, path string, answer any) error {
+	if s.Forward == nil {
+		return errors.New("another replica delivers")
+	}
+	a, err := s.Forward(ctx, api.Forwarded{Method: http.MethodGet, URI: path, Who: deliver.Who{Name: who.Name}})
+	if err != nil {
+		return err
+	}
+	if a.Status != http.StatusOK {
+		return fmt.Errorf("%s: %d %.200q", path, a.Status, a.Body)
+	}
+	return json.Unmarshal(a.Body, answer)
 }
 
 // seconds is for ago.

@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	control "github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 )
@@ -36,16 +38,16 @@ func TestSubscriptionsPage(t *testing.T) {
 	if err := manager.Pause(t.Context(), deliver.Who{Name: "<i>me"}, "tickets"); err != nil {
 		t.Fatal(err)
 	}
-	sessions := NewSessions(false, time.Now)
+	sessions := NewSessions(store, false, time.Now)
 	handler := New(Config{Journal: c.Journal, Model: c.Model, Sessions: sessions, Log: slog.New(slog.DiscardHandler),
 		Now: time.Now, Alive: time.Minute, Deliveries: func() *deliver.Manager { return manager }})
-	code, _, err := sessions.Code("me")
+	code, _, err := sessions.Code(t.Context(), "me")
 	if err != nil {
 		t.Fatal(err)
 	}
-	cookie, ok := sessions.signIn(code)
-	if !ok {
-		t.Fatal("not signed in")
+	cookie, err := sessions.signIn(t.Context(), code)
+	if err != nil {
+		t.Fatal(err)
 	}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/subscriptions", nil)
 	stranger := httptest.NewRecorder()
@@ -54,13 +56,20 @@ func TestSubscriptionsPage(t *testing.T) {
 		t.Errorf("who is not signed in: %d", stranger.Code)
 	}
 	r.AddCookie(cookie)
-	w := httptest.NewRecorder()
-	handler.ServeHTTP(w, r)
-	page := w.Body.String()
-	for _, want := range []string{"tickets", "paused</span> by &lt;i&gt;me", "<h2>Dead letters</h2>",
-		"500: &lt;script&gt;", `href="/nodes/prod/node-1"`, "00000000000000000007", `href="/v1/subscriptions"`} {
-		if !strings.Contains(page, want) {
-			t.Errorf("no %s in\n%s", want, page)
+	asked := api.New(api.Config{Journal: c.Journal, Model: c.Model, Log: slog.New(slog.DiscardHandler),
+		Deliveries: func() *deliver.Manager { return manager }})
+	other := New(Config{Journal: c.Journal, Model: c.Model, Sessions: sessions, Log: slog.New(slog.DiscardHandler),
+		Now: time.Now, Alive: time.Minute, Deliveries: func() *deliver.Manager { return nil },
+		Forward: func(ctx context.Context, f api.Forwarded) (api.Answer, error) { return asked.Answer(ctx, f), nil }})
+	for name, handler := range map[string]http.Handler{"delivers": handler, "another replica": other} {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		page := w.Body.String()
+		for _, want := range []string{"tickets", "paused</span> by &lt;i&gt;me", "<h2>Dead letters</h2>",
+			"500: &lt;script&gt;", `href="/nodes/prod/node-1"`, "00000000000000000007", `href="/v1/subscriptions"`} {
+			if !strings.Contains(page, want) {
+				t.Errorf("%s: no %s in\n%s", name, want, page)
+			}
 		}
 	}
 }

@@ -153,7 +153,7 @@ func (s *Store) find(ctx context.Context, waiting func(error)) (string, error) {
 		if ctx.Err() != nil {
 			return "", fmt.Errorf("the journal's stream: %w", err)
 		}
-		waiting(fmt.Errorf("the journal's stream: %w", err))
+		waiting(fmt.Errorf("the journal's stream: %w", connected(s.Conn, err)))
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryEvery):
@@ -232,7 +232,7 @@ func (s *Store) fill(ctx context.Context, waiting func(error)) error {
 		if ctx.Err() != nil || errors.Is(err, journal.ErrFull) {
 			return err
 		}
-		waiting(err)
+		waiting(connected(s.Conn, err))
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryEvery):

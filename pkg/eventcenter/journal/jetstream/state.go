@@ -1,6 +1,7 @@
 package jetstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -60,6 +62,7 @@ func (s *Store) note(ctx context.Context, err error) {
 	if ctx.Err() != nil || errors.Is(err, errNothing) {
 		return
 	}
+	err = connected(s.Conn, err)
 	s.mu.Lock()
 	before := s.state.err
 	if (before == nil) != (err == nil) {
@@ -73,6 +76,14 @@ func (s *Store) note(ctx context.Context, err error) {
 	case before != nil && err == nil:
 		s.Log.Info("the journal can be written and read again")
 	}
+}
+
+// connected returns why there is no connection, where that is what an error means.
+func connected(conn *nats.Conn, err error) error {
+	if err == nil || conn.IsConnected() {
+		return err
+	}
+	return fmt.Errorf("%w: there is no connection to NATS: %w", journal.ErrUnavailable, cmp.Or(conn.LastError(), err))
 }
 
 // know takes what the stream says of itself.

@@ -1,0 +1,311 @@
+package main
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/test/guest"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+var withGuest = flag.Bool("guest", false, "kill a whole emulated machine on which the center runs; with -long more often")
+
+// powered is an emulated machine with one center, or with three replicas.
+type powered struct {
+	t       *testing.T
+	machine guest.Server
+	booted  *guest.Booted
+	centers []*process
+	log     *syncedLog
+}
+
+// change is a change of the program for a test, in one file.
+type change struct {
+	file    string
+	changes []string // from, to, from, to
+}
+
+// newPowered makes the machine's disk and files. The centers listen on ports from 10685 on, their replicas' routes from
+// 10785 on.
+func newPowered(t *testing.T, centers int, without change) *powered {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "power-") // short enough for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &powered{t: t, log: &syncedLog{}}
+	t.Cleanup(func() {
+		p.lose()
+		if p.machine.Disk != nil {
+			_ = p.machine.Disk.Close()
+		}
+		_ = os.RemoveAll(dir)
+	})
+	file := func(name, text string) string {
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	writeCertificate(t, dir, 1)
+	token := file("token", strings.Repeat("power", 8)+"\n")
+	files := map[string]string{"/bin/eventcenter": buildWith(t, dir, without), "/tls/cert": filepath.Join(dir, "cert"),
+		"/tls/key": filepath.Join(dir, "key"), "/token": token, "/secret": file("secret", "what the replicas show\n")}
+	ports, command := map[string]int{}, "umask 077\n"
+	for i := range centers {
+		flags := ""
+		if centers > 1 {
+			files[fmt.Sprintf("/replica-%d.yaml", i)] = file(fmt.Sprintf("replica-%d.yaml", i), replicasFile(i, centers))
+			flags = fmt.Sprintf("--replicas /replica-%d.yaml", i)
+		}
+		command += fmt.Sprintf("mkdir -p /data/%d && cp /token /data/%[1]d/token && chmod 600 /data/%[1]d/token\n"+
+			"eventcenter serve --dir /data/%[1]d --listen 10.0.2.15:%d --tls-cert /tls/cert --tls-key /tls/key %s &\n", i,
+			10685+i, flags)
+		address := freeAddress(t)
+		ports[address] = 10685 + i
+		insecure := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // on loopback, to a machine of the test
+		p.centers = append(p.centers, &process{t: t, dir: dir, url: "https://" + address,
+			client: &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: insecure}}})
+	}
+	repo, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.machine = guest.Server{Guest: guest.Guest{Cache: filepath.Join(repo, ".cache"), Dir: dir, Output: p.log},
+		Disk: newDisk(t, filepath.Join(dir, "disk.img")), Files: files, Command: command, Ports: ports}
+	return p
+}
+
+func replicasFile(i, all int) string {
+	text := fmt.Sprintf("{journal: jetstream, name: replica-%d, listen: \"127.0.0.1:%d\", secretFile: /secret, peers: [", i,
+		10785+i)
+	for j := range all {
+		text += fmt.Sprintf("{name: replica-%d, address: \"127.0.0.1:%d\"},", j, 10785+j)
+	}
+	return text + "]}\n"
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// newDisk makes a file with a file system.
+func newDisk(t *testing.T, name string) *guest.Disk {
+	t.Helper()
+	err := errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, 1<<30))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), need.Program(t, "mkfs.ext4"), "-q", "-F", name).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	disk, err := guest.NewDisk(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return disk
+}
+
+// buildWith builds the program with a change. An empty one is none.
+func buildWith(t *testing.T, dir string, c change) string {
+	t.Helper()
+	args := []string{"build", "-ldflags", "-s -w", "-o", filepath.Join(dir, "eventcenter")}
+	if c.file != "" {
+		file, err := filepath.Abs(filepath.Join("../..", c.file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(c.changes); i += 2 {
+			if strings.Count(string(text), c.changes[i]) != 1 {
+				t.Fatalf("%s does not have %q once", c.file, c.changes[i])
+			}
+			text = []byte(strings.Replace(string(text), c.changes[i], c.changes[i+1], 1))
+		}
+		changed := filepath.Join(dir, "changed.go")
+		overlay, err := json.Marshal(map[string]map[string]string{"Replace": {file: changed}})
+		err = errors.Join(err, os.WriteFile(changed, text, 0o600),
+			os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600))
+		if err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, "-overlay", filepath.Join(dir, "overlay.json"))
+	}
+	cmd := exec.CommandContext(t.Context(), "go", append(args, ".")...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return filepath.Join(dir, "eventcenter")
+}
+
+// boot starts the machine and returns when all its centers take events.
+func (p *powered) boot() {
+	p.t.Helper()
+	booted, err := p.machine.Boot(p.t.Context())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.booted = booted
+	for i, c := range p.centers {
+		var status int
+		var body []byte
+		if !eventually(func() bool {
+			status, body, err = c.do(http.MethodGet, "/readyz", "", nil)
+			return err == nil && status == http.StatusOK
+		}) {
+			p.t.Fatalf("center %d is not ready: %d %s %v\n%s", i, status, body, err, p.log)
+		}
+	}
+}
+
+// eventually waits for something that takes a minute on an emulated machine.
+func eventually(is func() bool) bool {
+	for end := time.Now().Add(10 * time.Minute); !is(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}
+
+// lose takes the power from the machine. It returns how many written sectors were not on its disk.
+func (p *powered) lose() (sectors int) {
+	if p.booted != nil {
+		var err error
+		if sectors, err = p.booted.Kill(); err != nil {
+			p.t.Error(err)
+		}
+		p.booted = nil
+	}
+	return sectors
+}
+
+// round sends events to a center until so many more are acknowledged and a random time has passed, and takes the power
+// meanwhile.
+func (p *powered) round(l *load, to *process, more int) (sectors int) {
+	p.t.Helper()
+	stop := make(chan struct{})
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for {
+			l.send(to) // until a request fails
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	})
+	begun := l.count()
+	if !eventually(func() bool { return l.count() >= begun+more }) {
+		p.t.Errorf("only %d events are acknowledged\n%s", l.count()-begun, p.log)
+	}
+	time.Sleep(rand.N(2 * time.Second))
+	close(stop)
+	sectors = p.lose()
+	sending.Wait()
+	return sectors
+}
+
+// lost returns which acknowledged events are not there, on any center, and reports those that are there twice.
+func (p *powered) lost(l *load) (lost []string) {
+	p.t.Helper()
+	if !eventually(func() bool {
+		bounds := map[string]bool{}
+		for _, c := range p.centers {
+			status, body, err := c.do(http.MethodGet, "/v1/events?limit=1", "", nil)
+			var answer struct{ Newest string }
+			if err != nil || status != http.StatusOK || json.Unmarshal(body, &answer) != nil {
+				return false
+			}
+			bounds[answer.Newest] = true
+		}
+		return len(bounds) == 1
+	}) {
+		p.t.Fatalf("the replicas do not come to the same offset\n%s", p.log)
+	}
+	for i, c := range p.centers {
+		stored := readAll(p.t, c)
+		for id := range l.acked {
+			switch n := stored[id]; {
+			case n == 0:
+				lost = append(lost, fmt.Sprintf("center %d: %s", i, id))
+			case n > 1:
+				p.t.Errorf("center %d: %s is there %d times", i, id, n)
+			}
+		}
+	}
+	return lost
+}
+
+// A machine that loses its power under load, with all its replicas if it has several, has every acknowledged event
+// exactly once when it is back. What the center's program does for that is needed: without it events are lost.
+func TestPowerLoss(t *testing.T) {
+	need.Flag(t, *withGuest, "-guest: boots a machine of its own")
+	for _, kind := range []struct {
+		name    string
+		centers int
+		without change
+	}{
+		{"SQLite", 1, change{"pkg/eventcenter/journal/sqlite/partition.go",
+			[]string{"synchronous(FULL)", "synchronous(NORMAL)"}}},
+		{"JetStream", 3, change{"pkg/eventcenter/cluster/server.go",
+			[]string{"SyncAlways: true", "SyncAlways: false"}}},
+	} {
+		t.Run(kind.name, func(t *testing.T) {
+			rounds := 3
+			if *long {
+				rounds = 20
+			}
+			p, l := newPowered(t, kind.centers, change{}), newLoad(8)
+			for round := range rounds {
+				p.boot()
+				if lost := p.lost(l); len(lost) > 0 {
+					t.Fatalf("round %d: lost %d, as %s\n%s", round, len(lost), lost[0], p.log)
+				}
+				sectors := p.round(l, p.centers[round%kind.centers], 200)
+				t.Logf("round %d: %d acknowledged, %d sectors lost", round, len(l.acked), sectors)
+			}
+			p.boot()
+			if lost := p.lost(l); len(lost) > 0 {
+				t.Errorf("lost %d, as %s\n%s", len(lost), lost[0], p.log)
+			}
+		})
+		t.Run(kind.name+"/"+kind.without.changes[1], func(t *testing.T) {
+			p, l := newPowered(t, kind.centers, kind.without), newLoad(8)
+			for round := range 3 {
+				p.boot()
+				if lost := p.lost(l); len(lost) > 0 {
+					t.Logf("round %d: %d of %d acknowledged events are lost, as they must be", round, len(lost), len(l.acked))
+					return
+				}
+				p.round(l, p.centers[round%kind.centers], 200)
+			}
+			t.Error("nothing is lost: this test does not see what it is for")
+		})
+	}
+}

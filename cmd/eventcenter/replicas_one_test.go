@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+// Whichever replica is asked: a person who signed in at one is signed in at all, and out at all; and each answers about
+// subscriptions, and changes them, though one alone delivers.
+func TestReplicasAreOne(t *testing.T) {
+	need.Flag(t, *long, "-long")
+	r := newReplicas(t)
+	h := newWebhook(t)
+	file := h.settings("")
+	var starting sync.WaitGroup
+	for i := range r.all {
+		starting.Go(func() { r.all[i] = start(t, r.dirs[i], "--replicas", r.files[i], "--subscriptions", file) })
+	}
+	starting.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	worker := r.worker(nil)
+	other, third := r.all[(worker+1)%3], r.all[(worker+2)%3]
+	body := []byte(`{"name":"all","url":"` + h.url + `/hook"}`)
+	if status, answer, err := other.do(http.MethodPost, "/v1/subscriptions", "application/json", body); err != nil ||
+		status != http.StatusOK {
+		t.Fatalf("%d %s %v", status, answer, err)
+	}
+	for i, p := range r.all {
+		for _, path := range []string{"/v1/subscriptions", "/v1/audit"} {
+			status, answer, err := p.do(http.MethodGet, path, "", nil)
+			if err != nil || status != http.StatusOK || !bytes.Contains(answer, []byte(`"all"`)) {
+				t.Errorf("replica %d: %s: %d %s %v", i, path, status, answer, err)
+			}
+		}
+	}
+	alive := raised("node-1", 1)
+	alive.Type, alive.Subject, alive.Data = event.AgentAlive, event.Subject{}, event.Agent{Version: "1.2.3", LastSequence: "1"}
+	if err := other.post(raised("node-1", 1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.post(alive); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually(third, "/v1/nodes", "1.2.3") // what agents say is known to all, though it is not in the journal
+	status, answer, err := third.do(http.MethodPost, "/v1/sign-in-codes?name=ada", "", nil)
+	var code struct{ Code string }
+	if err != nil || status != http.StatusOK || json.Unmarshal(answer, &code) != nil {
+		t.Fatalf("%d %s %v", status, answer, err)
+	}
+	cookie := signIn(t, other, code.Code)
+	for i, p := range r.all {
+		if status, page := browse(t, p, cookie, "/subscriptions", nil); status != http.StatusOK ||
+			!strings.Contains(page, "ada") || !strings.Contains(page, "all") {
+			t.Errorf("replica %d: %d %s", i, status, page)
+		}
+	}
+	_, page := browse(t, third, cookie, "/", nil)
+	_, form, _ := strings.Cut(page, `name="form" value="`)
+	form, _, _ = strings.Cut(form, `"`)
+	if status, page := browse(t, third, cookie, "/logout", []byte("form="+form)); status != http.StatusSeeOther {
+		t.Errorf("%d %s", status, page)
+	}
+	for i, p := range r.all { // a copy may be a moment behind
+		for range 100 {
+			if status, _ = browse(t, p, cookie, "/", nil); status == http.StatusSeeOther {
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if status != http.StatusSeeOther {
+			t.Errorf("replica %d: signed out, and still in: %d", i, status)
+		}
+	}
+}
+
+// eventually waits until an answer has a text.
+func (r *threeReplicas) eventually(p *process, path, want string) {
+	r.t.Helper()
+	var body []byte
+	for range 600 {
+		var err error
+		if _, body, err = p.do(http.MethodGet, path, "", nil); err == nil && bytes.Contains(body, []byte(want)) {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	r.t.Fatalf("%s: no %s in %s", path, want, body)
+}
+
+// signIn exchanges a code for a cookie.
+func signIn(t *testing.T, p *process, code string) *http.Cookie {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/login", strings.NewReader("code="+code))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	response, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusSeeOther || len(response.Cookies()) != 1 {
+		t.Fatal(response.Status)
+	}
+	return response.Cookies()[0]
+}
+
+// browse opens a page as a browser with a cookie does. A form makes it a POST.
+func browse(t *testing.T, p *process, cookie *http.Cookie, path string, form []byte) (status int, page string) {
+	t.Helper()
+	method := http.MethodGet
+	if form != nil {
+		method = http.MethodPost
+	}
+	r, err := http.NewRequestWithContext(t.Context(), method, p.url+path, bytes.NewReader(form))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.AddCookie(cookie)
+	response, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}

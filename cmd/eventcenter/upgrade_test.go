@@ -1,0 +1,150 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+// nextVersion is a program whose replicas say more to one another than this one knows.
+var nextVersion = change{"pkg/eventcenter/journal/jetstream/message.go", []string{
+	"\tFirst    uint64 `json:\"first,string\"`\n", "\tFirst    uint64 `json:\"first,string\"`\n\tRegion   string `json:\"region\"`\n",
+	"head{Version: messageVersion, First: next,", "head{Version: messageVersion, Region: \"eu\", First: next,"}}
+
+// Three replicas are stopped and started with the next version, one by one and under load, and then go back: every
+// acknowledged event is there exactly once, at the same offset on all.
+func TestUpgradeReplicas(t *testing.T) {
+	need.Flag(t, *long, "-long")
+	next := buildWith(t, t.TempDir(), nextVersion)
+	r := startReplicas(t)
+	l := newLoad(8)
+	var running sync.WaitGroup
+	running.Go(func() { l.send(r.all[0]) })
+	for _, binary := range []string{next, os.Args[0]} {
+		for i := range r.all {
+			l.wait(t, 50)
+			r.all[i].stop(syscall.SIGTERM) // to which events are sent
+			running.Wait()
+			other := r.all[(i+1)%3]
+			running.Go(func() { l.send(other) })
+			l.wait(t, 50)
+			r.all[i] = startAs(t, binary, r.dirs[i], "--replicas", r.files[i])
+		}
+	}
+	l.wait(t, 50)
+	l.over.Store(true)
+	running.Wait()
+	r.once(l)
+}
+
+// once reports what is not there exactly once on each replica.
+func (r *threeReplicas) once(l *load) {
+	r.t.Helper()
+	_, body, err := r.all[0].do(http.MethodGet, "/v1/events?limit=1", "", nil)
+	var answer struct{ Newest string }
+	if err != nil || json.Unmarshal(body, &answer) != nil {
+		r.t.Fatal(err, string(body))
+	}
+	for i, p := range r.all {
+		r.await(i, answer.Newest)
+		stored := readAll(r.t, p)
+		l.once(r.t, stored)
+		r.t.Logf("replica %d: %d acknowledged, %d stored", i, len(l.acked), len(stored))
+	}
+}
+
+// Two of three replicas have lost their volumes. By what the documentation says, what the third had is there again, at
+// the same offsets, under another UUID, by which consumers know.
+func TestTwoLostVolumes(t *testing.T) {
+	need.Flag(t, *long, "-long")
+	r := startReplicas(t)
+	l := newLoad(8)
+	var running sync.WaitGroup
+	running.Go(func() { l.send(r.all[0]) })
+	l.wait(t, 200)
+	l.over.Store(true)
+	running.Wait()
+	r.once(l)
+	_, before, err := r.all[2].do(http.MethodGet, "/v1/events?limit=1000", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive, restored := filepath.Join(t.TempDir(), "backup.tar"), filepath.Join(t.TempDir(), "new")
+	for i, p := range r.all {
+		p.stop(syscall.SIGKILL)
+		if i != 2 {
+			empty(t, r.dirs[i])
+		}
+	}
+	for _, args := range [][]string{{"backup", archive, "--dir", r.dirs[2]}, {"restore", archive, "--dir", restored}} {
+		if out, code := cli(t, args...); code != exitFine {
+			t.Fatalf("%v: %s", args, out)
+		}
+	}
+	empty(t, r.dirs[2])
+	r.dirs[2] = restored
+	for i := range r.all {
+		running.Go(func() {
+			if out, code := cli(t, "migrate", "--dir", r.dirs[i], "--replicas", r.files[i]); code != exitFine {
+				t.Errorf("replica %d: %s", i, out)
+			}
+		})
+	}
+	running.Wait()
+	for i := range r.all {
+		running.Go(func() { r.start(i) })
+	}
+	running.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	r.once(l)
+	for i, p := range r.all {
+		_, after, err := p.do(http.MethodGet, "/v1/events?limit=1000", "", nil)
+		if err != nil || withoutJournal(t, before) != withoutJournal(t, after) {
+			t.Errorf("replica %d: %v\n%.300s\nbefore\n%.300s", i, err, after, before)
+		}
+	}
+	var old struct{ Journal string }
+	if err := json.Unmarshal(before, &old); err != nil {
+		t.Fatal(err)
+	}
+	status, body, err := r.all[0].do(http.MethodGet, "/v1/events?after=1&journal="+old.Journal, "", nil)
+	if err != nil || status != http.StatusGone {
+		t.Errorf("a cursor of the journal that was: %d %s %v", status, body, err)
+	}
+	if err := r.all[1].post(raised("after", 1)); err != nil {
+		t.Error(err)
+	}
+}
+
+// empty removes what is in a directory.
+func empty(t *testing.T, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if err == nil {
+			err = os.RemoveAll(filepath.Join(dir, e.Name()))
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// withoutJournal is an answer without the journal's UUID.
+func withoutJournal(t *testing.T, answer []byte) string {
+	t.Helper()
+	var a struct{ Journal string }
+	if err := json.Unmarshal(answer, &a); err != nil || a.Journal == "" {
+		t.Fatalf("%v: %.300s", err, answer)
+	}
+	return strings.ReplaceAll(string(answer), a.Journal, "")
+}

@@ -1,0 +1,82 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
+)
+
+// Forwarded is a request about subscriptions on its way from the replica that was asked to the one that delivers. Who
+// sent it, and that it may be done, the first has found out.
+type Forwarded struct {
+	Method string      `json:"method"`
+	URI    string      `json:"uri"`
+	Body   []byte      `json:"body,omitempty"`
+	Who    deliver.Who `json:"who"`
+}
+
+// Answer is the answer to it.
+type Answer struct {
+	Status int         `json:"status"`
+	Header http.Header `json:"header"`
+	Body   []byte      `json:"body"`
+}
+
+// forwarded is the key of the context of a request that was forwarded: it is not forwarded again.
+type forwarded struct{}
+
+// forward has another replica answer.
+func (s *Server) forward(w http.ResponseWriter, r *http.Request, who Identity) {
+	const ask = "another replica of this center delivers, or will soon: ask again"
+	if s.Forward == nil || r.Context().Value(forwarded{}) != nil {
+		refuseForNow(w, http.StatusServiceUnavailable, ask, time.Second)
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxSubscription))
+	if err != nil {
+		refuse(w, http.StatusBadRequest, quote(err), nil)
+		return
+	}
+	a, err := s.Forward(r.Context(), Forwarded{r.Method, r.URL.RequestURI(), body, whoOf(who)})
+	if err != nil {
+		s.Log.Warn("a request about subscriptions cannot be forwarded", "err", err)
+		refuseForNow(w, http.StatusServiceUnavailable, ask, time.Second)
+		return
+	}
+	for _, name := range []string{"Content-Type", "Retry-After"} {
+		if value := a.Header.Get(name); value != "" {
+			w.Header().Set(name, value)
+		}
+	}
+	w.WriteHeader(a.Status)
+	_, _ = w.Write(a.Body)
+}
+
+// Answer answers what another replica has forwarded. Nothing but what concerns subscriptions is answered.
+func (s *Server) Answer(ctx context.Context, f Forwarded) Answer {
+	a := answered{Answer{Status: http.StatusOK, Header: http.Header{}}}
+	r, err := http.NewRequestWithContext(context.WithValue(ctx, forwarded{}, f.Who), f.Method, f.URI,
+		bytes.NewReader(f.Body))
+	if err != nil {
+		refuse(&a, http.StatusBadRequest, quote(err), nil)
+		return a.Answer
+	}
+	s.deliveries.ServeHTTP(&a, r)
+	return a.Answer
+}
+
+// answered is a response that is kept.
+type answered struct{ Answer }
+
+func (a *answered) Header() http.Header { return a.Answer.Header }
+
+func (a *answered) WriteHeader(status int) { a.Status = status }
+
+func (a *answered) Write(data []byte) (int, error) {
+	a.Body = append(a.Body, data...)
+	return len(data), nil
+}

@@ -1,0 +1,105 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+)
+
+// noEvents is a journal in which nothing has happened.
+type noEvents struct{}
+
+func (noEvents) Append(context.Context, []journal.Event) (journal.Appended, error) {
+	return journal.Appended{}, errors.New("not here")
+}
+func (noEvents) Read(context.Context, journal.Query) (journal.Page, error) {
+	return journal.Page{}, nil
+}
+func (noEvents) Bounds() journal.Bounds { return journal.Bounds{Oldest: 1} }
+
+// A replica that does not deliver answers about subscriptions as the one that does, which writes down who asked; a
+// request without the right is not forwarded, and where nobody delivers it says to come back.
+func TestForward(t *testing.T) {
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "control.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	settings := deliver.Settings{Targets: []deliver.Target{{URL: "https://hooks.example.com/", SecretFile: "/none"}}}
+	manager, err := deliver.Open(t.Context(), deliver.Config{Settings: settings, Journal: noEvents{}, Store: store,
+		Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	working, replicas := 0, [2]*api.Server{}
+	for i := range replicas {
+		replicas[i] = api.New(api.Config{Journal: noEvents{}, Model: model.New(), Log: slog.New(slog.DiscardHandler),
+			Authenticate: func(r *http.Request) (api.Identity, error) {
+				return api.Identity{Name: r.Header.Get("Name"), By: "test", Any: r.Header.Get("Name") == "ada", Reads: true}, nil
+			},
+			Deliveries: func() *deliver.Manager {
+				if working == i {
+					return manager
+				}
+				return nil
+			},
+			Forward: func(ctx context.Context, f api.Forwarded) (api.Answer, error) {
+				return replicas[1-i].Answer(ctx, f), nil
+			},
+		})
+	}
+	ask := func(replica int, name, method, path, body string) (int, string) {
+		t.Helper()
+		r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
+		r.Header.Set("Name", name)
+		w := httptest.NewRecorder()
+		replicas[replica].ServeHTTP(w, r)
+		if w.Code == http.StatusServiceUnavailable && w.Header().Get("Retry-After") == "" {
+			t.Errorf("%s %s: it does not say when to come back", method, path)
+		}
+		return w.Code, w.Body.String()
+	}
+	for _, test := range []struct {
+		name, method, path, body string
+		status                   int
+		want                     string
+	}{
+		{"bob", "POST", "/v1/subscriptions", `{"name":"a","url":"https://hooks.example.com/a"}`, 403, "may not post"},
+		{"ada", "POST", "/v1/subscriptions", `{"name":"a","url":"https://hooks.example.com/a"}`, 200, "added"},
+		{"ada", "POST", "/v1/subscriptions", `{"name":"b","url":"https://elsewhere.example/"}`, 422, "elsewhere.example"},
+		{"ada", "POST", "/v1/subscriptions", strings.Repeat("x", 300<<10), 400, "large"},
+		{"bob", "GET", "/v1/subscriptions", "", 200, `"name":"a"`},
+		{"bob", "GET", "/v1/subscriptions?x=1", "", 400, "x"},
+		{"ada", "POST", "/v1/subscriptions/a/pause", "", 200, "paused"},
+		{"bob", "DELETE", "/v1/subscriptions/a", "", 403, "may not delete"},
+		{"bob", "GET", "/v1/dead-letters", "", 200, "deadLetters"},
+		{"bob", "GET", "/v1/audit?limit=5", "", 200, `"name":"ada"`},
+		{"ada", "DELETE", "/v1/subscriptions/a", "", 200, "removed"},
+	} {
+		if status, body := ask(1, test.name, test.method, test.path, test.body); status != test.status ||
+			!strings.Contains(body, test.want) {
+			t.Errorf("%s %s %s: %d %.300s, want %d with %s", test.name, test.method, test.path, status, body, test.status,
+				test.want)
+		}
+	}
+	if a := replicas[0].Answer(t.Context(), api.Forwarded{Method: "GET", URI: "/v1/events"}); a.Status != http.StatusNotFound {
+		t.Errorf("what does not concern subscriptions is answered to a replica: %d", a.Status)
+	}
+	working = 2
+	for replica := range replicas {
+		if status, body := ask(replica, "ada", "GET", "/v1/subscriptions", ""); status != http.StatusServiceUnavailable {
+			t.Errorf("nobody delivers: %d %s", status, body)
+		}
+	}
+}
