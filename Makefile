@@ -53,7 +53,7 @@ lane-machine:
 	$(MAKE) LANES= packages test-rpm machine test-lab cluster
 
 .PHONY: test-long
-test-long: packages guest demo browser monitoring fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
+test-long: packages guest test-crio demo browser monitoring fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
 	go test -count=1 -timeout 30m -parallel 4 -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestRepairCSIRegistration|TestRepairDaemonSet|TestNoLivingPodIsEverALeftover$$' ./test/e2e -args -lab -long
 	go test -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit|TestEventCenter' ./test/rpm -args -long
 	go test -count=1 -timeout 60m -v -run 'TestReplicas|TestPartition|TestMigrate|TestKilled$$|TestUpgradeReplicas|TestTwoLostVolumes|TestOutsideNATS' ./cmd/eventcenter ./pkg/eventcenter/journal/jetstream -args -long
@@ -121,6 +121,10 @@ cluster: ## e2e, e2e-daemonset and test-daemonset on one lab, the last two with 
 .PHONY: e2e
 e2e: ## tests on a real one-node cluster
 	$(TEST) $(RUN) -count=1 -timeout 40m -parallel 6 -v ./test/e2e -args -lab
+
+.PHONY: test-crio
+test-crio: ## the agent on a node whose runtime is CRI-O, which is built the first time
+	$(TEST) $(RUN) -count=1 -timeout 30m -v -run TestCRIO ./test/e2e -args -lab -crio
 
 .PHONY: test-daemonset
 test-daemonset: ## the DaemonSet under the real kubelet: image, manifests, chart, least privilege

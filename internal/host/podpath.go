@@ -202,13 +202,24 @@ func systemdSlice(names []string) (dir, slice string) {
 // ContainerOfCgroup returns the container ID in the name of a container's cgroup: the ID itself, or
 // <runtime>-<ID>.scope. It is empty where the name has none.
 func ContainerOfCgroup(name string) string {
-	if scope, ok := strings.CutSuffix(name, ".scope"); ok {
+	scope, isScope := strings.CutSuffix(name, ".scope")
+	if isScope || strings.HasPrefix(name, "crio-") { // which CRI-O also calls them where there is no systemd
 		name = scope[strings.LastIndexByte(scope, '-')+1:]
 	}
 	if !IsContainerID(name) {
 		return ""
 	}
 	return name
+}
+
+// IsCRIO reports whether the runtime is CRI-O.
+func (p Paths) IsCRIO() bool { return path.Base(p.CRISocket) == "crio.sock" }
+
+// IsRuntimeNetns reports whether the runtime gives the mount of a network namespace such a name: cni-<UUID>, and CRI-O
+// <UUID>.
+func (p Paths) IsRuntimeNetns(name string) bool {
+	uuid, prefixed := strings.CutPrefix(name, "cni-")
+	return (prefixed || p.IsCRIO()) && len(uuid) == 36 && IsPodUID(uuid)
 }
 
 // SplitPath returns the components of a path.

@@ -33,6 +33,10 @@ func TestPodOfCgroup(t *testing.T) {
 		{"systemd, cri-o's monitor", "/", "", "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" +
 			hosttest.UnderUID + ".slice/crio-conmon-" + hosttest.ContainerID + ".scope", hosttest.PodUID,
 			hosttest.ContainerID},
+		{"cgroupfs, cri-o", "/", "", "/kubepods/besteffort/pod" + hosttest.PodUID + "/crio-" + hosttest.ContainerID,
+			hosttest.PodUID, hosttest.ContainerID},
+		{"cgroupfs, cri-o's monitor", "/", "", "/kubepods/besteffort/pod" + hosttest.PodUID + "/crio-conmon-" +
+			hosttest.ContainerID, hosttest.PodUID, hosttest.ContainerID},
 		{"own root", "/lab", "", "/lab/kubepods/burstable/pod" + hosttest.PodUID, hosttest.PodUID, ""},
 		{"own root, systemd", "/lab-a", "",
 			"/lab_a.slice/lab_a-kubepods.slice/lab_a-kubepods-burstable.slice/lab_a-kubepods-burstable-pod" +

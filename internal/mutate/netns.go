@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
-	"regexp"
 
 	"golang.org/x/sys/unix"
 
@@ -22,15 +21,12 @@ type Netns struct {
 	Inode uint64
 }
 
-// netnsName matches the names that containerd uses: cni-<uuid>. Everything else belongs to other programs (`ip netns
-// add`, routers).
-var netnsName = regexp.MustCompile(`^cni-[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
-
-// RemoveNetns removes the mount of a network namespace without processes. The kernel then destroys the namespace, and
+// RemoveNetns removes the mount of a network namespace without processes. Only names that the runtime gives count: every
+// other belongs to another program (`ip netns add`, routers). The kernel then destroys the namespace, and
 // with it the virtual links in it and their other ends. Physical devices would move back to the host.
 func (d *Mutator) RemoveNetns(ctx context.Context, n Netns) error {
 	dir, name := path.Split(n.Path)
-	if !netnsName.MatchString(name) {
+	if !d.host.Paths.IsRuntimeNetns(name) {
 		return refuse("%s does not have the name that a runtime uses", n.Path)
 	}
 	if !d.isNetnsDir(path.Clean(dir)) {

@@ -38,7 +38,7 @@ func listLinks(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
 	var paths []string
 	inodes := make(map[string]uint64)
 	for _, p := range netnsMounts {
-		if p.Inode != 0 && foreignNetns(p) == "" {
+		if p.Inode != 0 && foreignNetns(scan.Host.Paths, p) == "" {
 			paths = append(paths, p.Path)
 			inodes[p.Path] = p.Inode
 		}

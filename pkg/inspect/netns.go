@@ -5,7 +5,6 @@ import (
 	"path"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
@@ -29,7 +28,7 @@ func listNetns(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
 	}
 	objects := make([]Object, 0, len(netnsMounts))
 	for _, p := range netnsMounts {
-		o := Object{Kind: Netns, ID: p.Path, Foreign: foreignNetns(p)}
+		o := Object{Kind: Netns, ID: p.Path, Foreign: foreignNetns(scan.Host.Paths, p)}
 		if p.Inode != 0 {
 			o.Identity = Identity{"inode": strconv.FormatUint(p.Inode, 10)}
 			o.Facts = Facts("mounts", strconv.Itoa(p.Mounts), "alsoAt", p.Also)
@@ -46,12 +45,13 @@ func listNetns(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
 // emptyFile is the state of a file that no longer has a namespace mounted on it.
 const emptyFile = "empty file"
 
-// foreignNetns returns why a mount does not belong to a CRI runtime: those are named cni-<UUID>, and their files are
+// foreignNetns returns why a mount does not belong to the runtime: those have names of its own, and their files are
 // empty.
-func foreignNetns(p hostscan.NetnsMount) string {
-	uuid, ok := strings.CutPrefix(path.Base(p.Path), "cni-")
+func foreignNetns(paths host.Paths, p hostscan.NetnsMount) string {
 	switch {
-	case !ok || len(uuid) != 36 || !host.IsPodUID(strings.ToLower(uuid)):
+	case !paths.IsRuntimeNetns(path.Base(p.Path)) && paths.IsCRIO():
+		return "not created by CRI-O: its name is no UUID"
+	case !paths.IsRuntimeNetns(path.Base(p.Path)):
 		return "not created by a CRI runtime: its name is not cni-<UUID>"
 	case p.Inode == 0 && p.File.Size != 0:
 		return "not a network namespace: a file with content"

@@ -18,6 +18,8 @@ var asDaemonSet = flag.Bool("daemonset", false, "install the agent as the Daemon
 var containerd = flag.String("containerd", "",
 	"run this containerd in the lab: 1 for Debian's 1.6, 2 for a current one")
 
+var crio = flag.Bool("crio", false, "run CRI-O in the lab instead of containerd")
+
 var long = flag.Bool("long", false, "run the tests too that wait for minutes")
 
 var join = flag.String("join", "", "folder of the control plane of which this emulated machine is the node: see "+
@@ -53,7 +55,7 @@ func run(m *testing.M) (code int) {
 	}
 	defer os.RemoveAll(builds)
 	before, _ := lab.Open("")
-	l, err := lab.Up(ctx, lab.Options{Containerd: *containerd, Join: *join, Log: os.Stderr})
+	l, err := lab.Up(ctx, lab.Options{Containerd: *containerd, CRIO: *crio, Join: *join, Log: os.Stderr})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

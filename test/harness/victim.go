@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/host/cri"
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
@@ -115,6 +116,10 @@ func (v *Victim) Traces(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	traces = append(traces, attachments...)
+	if v.Lab.Paths.CRIODir != "" {
+		ofCRI, err := v.inCRI(ctx)
+		return append(traces, ofCRI...), err
+	}
 	ids, err := output(ctx, v.Lab.Paths.Ctr, "-a", v.Lab.Paths.ContainerdSocket, "-n", "k8s.io", "containers", "list",
 		"-q", "labels.\"io.kubernetes.pod.uid\"=="+v.UID)
 	if err != nil {
@@ -124,6 +129,28 @@ func (v *Victim) Traces(ctx context.Context) ([]string, error) {
 		traces = append(traces, "containers "+ids)
 	}
 	return traces, nil
+}
+
+// inCRI lists the sandbox and the containers of the pod in the runtime.
+func (v *Victim) inCRI(ctx context.Context) (traces []string, err error) {
+	runtime, closer, err := cri.NewRuntime(v.Lab.Paths.CRISocket)
+	if err != nil {
+		return nil, err
+	}
+	defer closer.Close()
+	sandboxes, err := runtime.Sandboxes(ctx)
+	for _, s := range sandboxes {
+		if s.GetMetadata().GetUid() == v.UID {
+			traces = append(traces, "sandbox "+s.GetId())
+		}
+	}
+	containers, containersErr := runtime.Containers(ctx)
+	for _, c := range containers {
+		if c.GetLabels()["io.kubernetes.pod.uid"] == v.UID {
+			traces = append(traces, "container "+c.GetId())
+		}
+	}
+	return traces, errors.Join(err, containersErr)
 }
 
 // attachments lists the cached CNI results of the pod.

@@ -109,6 +109,6 @@ func worksIn(argv []string, dir string) bool {
 
 // programs are the names of what the lab runs. A shim has its containerd's socket among its arguments.
 var programs = [...]string{
-	"etcd", "containerd", "containerd-shim-runc-v2", "nodeproxy",
+	"etcd", "containerd", "containerd-shim-runc-v2", "crio", "conmon", "nodeproxy",
 	"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet",
 }

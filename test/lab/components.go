@@ -32,6 +32,8 @@ func (l *Lab) component(name string) (component, error) {
 	case "containerd":
 		return component{[]string{filepath.Join(l.Paths.ContainerdDir, "containerd"), "--config", l.containerdConfig()},
 			l.containerdReady, time.Minute}, nil
+	case "crio":
+		return component{l.crioArgs(), accepts("unix", l.Paths.CRISocket), time.Minute}, nil
 	case "node-proxy":
 		return component{[]string{filepath.Join(l.Dir, "bin/nodeproxy"), l.proxySocket(), NodeIP, "127.0.0.1"},
 			accepts("unix", l.proxySocket()), 10 * time.Second}, nil

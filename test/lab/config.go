@@ -3,6 +3,7 @@ package lab
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"path/filepath"
 	"text/template"
 )
@@ -130,9 +131,11 @@ func (l *Lab) pki(name string) string { return filepath.Join(l.Dir, "pki", name)
 func (l *Lab) configure() error {
 	values := map[string]any{
 		"Dir": l.Dir, "Paths": l.Paths, "Ports": l.state.Ports, "Systemd": l.state.systemd(), "SandboxImage": sandboxImage, "Network": Network,
-		"Bridge": PodBridge, "PodCIDR": PodCIDR, "ProxySocket": l.proxySocket(),
+		"Bridge": PodBridge, "PodCIDR": PodCIDR, "ProxySocket": l.proxySocket(), "ImagePolicy": l.imagePolicy(),
 	}
 	for path, t := range map[string]*template.Template{
+		l.crioConfig():       crioTemplate,
+		l.imagePolicy():      policyTemplate,
 		l.containerdConfig(): l.containerdTemplate(),
 		filepath.Join(l.Paths.CNIConfDir, "10-lab.conflist"): cniTemplate,
 		l.Paths.KubeletConfig:                                kubeletTemplate,
@@ -141,6 +144,14 @@ func (l *Lab) configure() error {
 		filepath.Join(l.Dir, "config/resolv.conf"):           resolvTemplate,
 	} {
 		if err := renderFile(path, t, values); err != nil {
+			return err
+		}
+	}
+	if l.Paths.CRIODir != "" {
+		if err := renderFile(l.runtime(), runcTemplate, nil); err != nil {
+			return err
+		}
+		if err := os.Chmod(l.runtime(), 0o755); err != nil {
 			return err
 		}
 	}

@@ -46,6 +46,9 @@ func (l *Lab) importImage(ctx context.Context, img image) error {
 	if err := img.write(archive); err != nil {
 		return fmt.Errorf("make image %s: %w", img.ref, err)
 	}
+	if l.Paths.CRIODir != "" {
+		return l.copyImage(ctx, archive.Name(), img.ref)
+	}
 	if _, err := l.ctr(ctx, "images", "import", archive.Name()); err != nil {
 		return fmt.Errorf("import image %s: %w", img.ref, err)
 	}

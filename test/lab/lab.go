@@ -29,6 +29,7 @@ type Options struct {
 	NodeName string // "lab-node" when empty
 	// "1": Debian's 1.6; "2": the one of test/containerd; when empty that of the lab that runs, else Debian's
 	Containerd string
+	CRIO       bool      // CRI-O instead of containerd
 	Join       string    // folder of the control plane that an emulated machine joins; see UpControlPlane
 	Repo       string    // checkout of nodeagent; found from the working directory when empty
 	Log        io.Writer // progress, a line for each phase; discarded when nil
@@ -77,6 +78,9 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 		if err = running.Healthy(ctx); err == nil && opts.Containerd != "" &&
 			running.Paths.ContainerdDir != l.Paths.ContainerdDir {
 			err = fmt.Errorf("it runs the containerd of %s", running.Paths.ContainerdDir)
+		}
+		if err == nil && running.Paths.CRIODir != l.Paths.CRIODir {
+			err = fmt.Errorf("its runtime is another: %s", running.Paths.CRISocket)
 		}
 		if err == nil {
 			l.say("lab in %s is running and healthy", l.Dir)
@@ -128,6 +132,11 @@ func newLab(opts Options) (*Lab, error) {
 		}
 	default:
 		return nil, fmt.Errorf("containerd %q: there is 1 and 2", opts.Containerd)
+	}
+	if opts.CRIO {
+		if s.CRIODir, err = crio().cacheDir(repo); err != nil {
+			return nil, err
+		}
 	}
 	return open(opts.Dir, s, opts.Log), nil
 }
@@ -294,7 +303,7 @@ func (l *Lab) startAll(ctx context.Context) error {
 	var early, last []string
 	for _, name := range l.components() {
 		switch name {
-		case "etcd", "containerd", "node-proxy":
+		case "etcd", "containerd", "crio", "node-proxy":
 			early = append(early, name)
 		case "kube-apiserver":
 		default:

@@ -1,11 +1,13 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -19,19 +21,31 @@ type module struct {
 	source   string // path of the module that has the programs
 	version  string // package variable that holds it
 	takes    string // on two cores with an empty build cache
+	folder   string // of the programs in that module; cmd when empty
 	programs []string
+	flags    []string
+	also     func(l progress, ctx context.Context, module, to string) error // builds what is not Go; or nil
 }
 
 func kubernetes() module {
-	return module{"kubernetes", "k8s.io/kubernetes", "k8s.io/component-base/version.gitVersion",
-		"some 6 minutes the first time",
-		[]string{"kube-apiserver", "kubelet", "kube-controller-manager", "kube-scheduler", "kubectl"}}
+	return module{name: "kubernetes", source: "k8s.io/kubernetes", version: "k8s.io/component-base/version.gitVersion",
+		takes:    "some 6 minutes the first time",
+		programs: []string{"kube-apiserver", "kubelet", "kube-controller-manager", "kube-scheduler", "kubectl"}}
 }
 
 func containerd2() module {
-	return module{"containerd", "github.com/containerd/containerd/v2",
-		"github.com/containerd/containerd/v2/version.Version", "a minute the first time",
-		[]string{"containerd", "containerd-shim-runc-v2", "ctr"}}
+	return module{name: "containerd", source: "github.com/containerd/containerd/v2",
+		version: "github.com/containerd/containerd/v2/version.Version", takes: "a minute the first time",
+		programs: []string{"containerd", "containerd-shim-runc-v2", "ctr"}}
+}
+
+// crio leaves out what needs cgo, except pinns: signatures of images, btrfs, and names of devices.
+func crio() module {
+	return module{name: "crio", source: "github.com/cri-o/cri-o", version: "github.com/cri-o/cri-o/internal/version.gitTag",
+		takes: "three minutes the first time", programs: []string{"cmd/crio", "test/copyimg"}, folder: ".",
+		flags: []string{"-tags", "containers_image_openpgp,exclude_graphdriver_btrfs,btrfs_noversion," +
+			"containers_image_ostree_stub"},
+		also: progress.buildPinns}
 }
 
 func (m module) dir(repo string) string { return filepath.Join(repo, "test", m.name) }
@@ -75,6 +89,9 @@ func (l *Lab) buildPrograms(ctx context.Context) error {
 	modules := []module{kubernetes()}
 	if l.Paths.ContainerdDir != debianDir {
 		modules = append(modules, containerd2())
+	}
+	if l.Paths.CRIODir != "" {
+		modules = append(modules, crio())
 	}
 	return l.buildModules(ctx, l.state.Repo, modules...)
 }
@@ -128,12 +145,17 @@ func (l progress) buildModule(ctx context.Context, repo string, m module) error 
 	l.say("building %s (%s) ...", m.name, m.takes)
 	var packages []string
 	for _, name := range m.programs {
-		packages = append(packages, m.source+"/cmd/"+name)
+		packages = append(packages, path.Join(m.source, cmp.Or(m.folder, "cmd"), name))
 	}
 	// These programs are not debugged; without debug information the compiler needs an eighth less time.
-	if err := l.goBuild(ctx, m.dir(repo), dir+"/", packages, "-gcflags=all=-dwarf=false", "-ldflags", "-s -w -X "+
-		m.version+"="+version); err != nil {
+	flags := append([]string{"-gcflags=all=-dwarf=false", "-ldflags", "-s -w -X " + m.version + "=" + version}, m.flags...)
+	if err := l.goBuild(ctx, m.dir(repo), dir+"/", packages, flags...); err != nil {
 		return err
+	}
+	if m.also != nil {
+		if err := m.also(l, ctx, m.dir(repo), dir); err != nil {
+			return err
+		}
 	}
 	l.say("built %s in %.0f s", m.name, time.Since(began).Seconds())
 	return writeFile(marker, []byte(want+"\n"), 0o644)
@@ -142,7 +164,7 @@ func (l progress) buildModule(ctx context.Context, repo string, m module) error 
 // built reports whether dir has all programs of the module.
 func (m module) built(dir string) bool {
 	return !slices.ContainsFunc(m.programs, func(name string) bool {
-		_, err := os.Stat(filepath.Join(dir, name))
+		_, err := os.Stat(filepath.Join(dir, path.Base(name)))
 		return err != nil
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"text/template"
@@ -76,6 +77,11 @@ func (l *Lab) components() []string {
 		return []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
 	case node:
 		return []string{"containerd", "kubelet"}
+	}
+	if l.Paths.CRIODir != "" {
+		all := slices.Clone(Components[:])
+		all[slices.Index(all, "containerd")] = "crio"
+		return all
 	}
 	return Components[:]
 }

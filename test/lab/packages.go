@@ -17,6 +17,7 @@ var packages = [...]struct{ name, file string }{
 	{"etcd-server", "/usr/bin/etcd"},
 	{"containerd", "/usr/bin/containerd"},
 	{"runc", "/usr/sbin/runc"},
+	{"conmon", "/usr/bin/conmon"}, // of CRI-O
 	{"containernetworking-plugins", "/usr/lib/cni/bridge"},
 	{"busybox-static", "/bin/busybox"},
 	{"iproute2", "/sbin/ip"},

@@ -54,6 +54,7 @@ type Paths struct {
 	BinDir            string // Kubernetes binaries
 	Kubectl           string
 	ContainerdDir     string // containerd, its shim and ctr
+	CRIODir           string // CRI-O and its helpers; empty where containerd is the runtime
 	Ctr               string
 }
 
@@ -67,7 +68,7 @@ func newPaths(dir string, s *state) Paths {
 		cgroups = "/"
 	}
 	at := func(parts ...string) string { return filepath.Join(append([]string{dir}, parts...)...) }
-	return Paths{
+	p := Paths{
 		KubeletRoot:       at("kubelet"),
 		KubeletConfig:     at("config/kubelet.yaml"),
 		PodLogsDir:        at("pod-logs"),
@@ -91,7 +92,12 @@ func newPaths(dir string, s *state) Paths {
 		Kubectl:           filepath.Join(s.BinDir, "kubectl"),
 		ContainerdDir:     containerd,
 		Ctr:               filepath.Join(containerd, "ctr"),
+		CRIODir:           s.CRIODir,
 	}
+	if s.CRIODir != "" {
+		p.CRISocket, p.ContainerdSocket, p.NetnsDir = at("run/crio/crio.sock"), "", at("run/netns")
+	}
+	return p
 }
 
 // checkDir refuses folders in which the lab could not work, or could not be removed without harm.

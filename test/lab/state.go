@@ -18,6 +18,7 @@ type state struct {
 	NodeName      string            `json:"nodeName"`
 	BinDir        string            `json:"binDir"`
 	ContainerdDir string            `json:"containerdDir"`
+	CRIODir       string            `json:"crioDir,omitempty"` // of CRI-O, where it is the runtime
 	Repo          string            `json:"repo"`
 	Part          string            `json:"part,omitempty"`   // which of two machines this is; empty: all on one
 	Server        string            `json:"server,omitempty"` // the apiserver, where it is on another machine

@@ -96,12 +96,15 @@ func ParseLease(content string) (container, ifName string, err error) {
 // maxConfigs bounds the runtime's directory of configurations.
 const maxConfigs = 1000
 
-// ConfiguredNetwork returns the name of the network that containerd uses for pods: that of the first configuration in
-// its directory.
-func ConfiguredNetwork(h *host.Host) (string, error) {
+// ConfiguredNetworks returns the names of the networks that the runtime uses for pods: that of the first configuration
+// in its directory and, where that is Multus', of those that every pod gets from it. With an error, some are missing.
+func ConfiguredNetworks(h *host.Host) ([]string, error) {
 	entries, _, err := h.Files.ReadEntries(h.Paths.CNIConfDir, maxConfigs)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	var names []string
 	for _, entry := range entries {
@@ -110,18 +113,56 @@ func ConfiguredNetwork(h *host.Host) (string, error) {
 		}
 	}
 	if len(names) == 0 {
-		return "", nil
+		return nil, nil
 	}
-	file := path.Join(h.Paths.CNIConfDir, slices.Min(names))
+	config, err := readConfig(h, path.Join(h.Paths.CNIConfDir, slices.Min(names)))
+	if err != nil {
+		return nil, err
+	}
+	found := []string{config.Name}
+	for _, plugin := range append(config.Plugins, config.multus) {
+		for _, delegate := range plugin.Delegates {
+			found = append(found, delegate.Name)
+		}
+		for _, network := range append(plugin.DefaultNetworks, plugin.ClusterNetwork) {
+			if path.IsAbs(network) { // of a configuration; else its name, or that of an object in the cluster
+				named, err := readConfig(h, network)
+				if err != nil {
+					return found, err
+				}
+				network = named.Name
+			}
+			found = append(found, network)
+		}
+	}
+	return slices.DeleteFunc(found, func(name string) bool { return name == "" }), nil
+}
+
+// config is a configuration of a network, a list of plugins or a single one.
+type config struct {
+	Name    string   `json:"name"`
+	Plugins []multus `json:"plugins"`
+	multus
+}
+
+// multus is what the configuration of a plugin has where it is Multus:
+// https://github.com/k8snetworkplumbingwg/multus-cni/blob/master/docs/configuration.md
+type multus struct {
+	ClusterNetwork  string   `json:"clusterNetwork"`
+	DefaultNetworks []string `json:"defaultNetworks"`
+	Delegates       []struct {
+		Name string `json:"name"`
+	} `json:"delegates"`
+}
+
+func readConfig(h *host.Host, file string) (config, error) {
+	var c config
 	data, err := h.Files.Read(file)
 	if err != nil {
-		return "", err
+		return c, err
 	}
-	var config struct {
-		Name string `json:"name"`
+	if err := json.Unmarshal(data, &c); err != nil {
+		return c, fmt.Errorf("read %s: %w", file, err)
 	}
-	if err := json.Unmarshal(data, &config); err != nil {
-		return "", fmt.Errorf("read %s: %w", file, err)
-	}
-	return config.Name, nil
+	return c, nil
 }

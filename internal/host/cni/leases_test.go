@@ -53,18 +53,27 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-// The runtime uses the first configuration of its directory.
-func TestConfiguredNetwork(t *testing.T) {
+// The runtime uses the first configuration of its directory, and Multus those that its own names.
+func TestConfiguredNetworks(t *testing.T) {
 	root := t.TempDir()
 	h := &host.Host{Files: host.Files{Root: root}, Paths: host.Paths{CNIConfDir: "/"}}
 	for _, step := range []struct{ file, data, want string }{
 		{"README", "", ""}, {"87-podman.conflist", `{"name":"podman"}`, "podman"},
-		{"10-pods.conf", `{"name":"pods","type":"bridge"}`, "pods"}, {"00-cut.json", `{"name":`, "error"},
+		{"10-pods.conf", `{"name":"pods","type":"bridge"}`, "pods"},
+		{"05-multus.conf", `{"name":"multus-cni-network","type":"multus","delegates":[{"type":"flannel",
+			"name":"flannel.1"},{"name":"storage","plugins":[]}]}`, "multus-cni-network flannel.1 storage"},
+		{"04-multus.conf", `{"name":"node-cni-network","type":"multus","clusterNetwork":"/10-pods.conf",
+			"defaultNetworks":["sidecar"]}`, "node-cni-network sidecar pods"},
+		{"03-multus.conflist", `{"name":"m","plugins":[{"type":"multus","clusterNetwork":"pods"},{"type":"tuning"}]}`,
+			"m pods"},
+		{"02-multus.conf", `{"name":"m","type":"multus","clusterNetwork":"/gone.conf"}`, "error"},
+		{"00-cut.json", `{"name":`, "error"},
 	} {
 		if err := os.WriteFile(filepath.Join(root, step.file), []byte(step.data), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got, err := cni.ConfiguredNetwork(h)
+		names, err := cni.ConfiguredNetworks(h)
+		got := strings.Join(names, " ")
 		if err != nil {
 			got = "error"
 		}

@@ -219,7 +219,7 @@ func sameNamespace(h *host.Host, pid int, kind string) (bool, error) {
 
 // daemonPrograms are parts of the names of programs that are a kubelet or a runtime, or have one in them: a setuid
 // program that was started through a link called kubelet is neither.
-var daemonPrograms = regexp.MustCompile(`kubelet|containerd|k3s|k0s|rke2|kubelite|hyperkube|^ld-(linux|musl)`)
+var daemonPrograms = regexp.MustCompile(`kubelet|containerd|^crio$|k3s|k0s|rke2|kubelite|hyperkube|^ld-(linux|musl)`)
 
 // programName finds the program file of a process.
 func programName(h *host.Host, c *candidate) error {
@@ -343,7 +343,7 @@ func Impostors(ctx context.Context, h *host.Host) ([]Impostor, error) {
 	var impostors []Impostor
 	for _, c := range judgeAll(h, table, func(comm string, _ []string) bool {
 		return isKubelet(comm, nil) && daemonPrograms.MatchString(comm) && !strings.HasPrefix(comm, "ld-") ||
-			embedsKubelet(comm) || comm == "containerd"
+			embedsKubelet(comm) || comm == "containerd" || comm == "crio"
 	}) {
 		if c.why == nil || harmless(h, c) {
 			continue

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"sigs.k8s.io/yaml"
 
@@ -96,7 +97,7 @@ func (d *discoverer) readDropIns(config *KubeletConfiguration, dir string) {
 		d.unread("kubelet drop-ins: %w", err) // who may write there may also take files away
 		return
 	}
-	names, err := dropIns(d.host.Files, dir)
+	names, err := dropIns(d.host.Files, dir, ".conf")
 	if err != nil {
 		d.unread("kubelet drop-ins: %w", err)
 	}
@@ -105,12 +106,15 @@ func (d *discoverer) readDropIns(config *KubeletConfiguration, dir string) {
 	}
 }
 
-// dropIns lists the *.conf files of kubelet's --config-dir in the order in which it reads them: that of their names,
-// with what is in a folder in the place of the folder (filepath.WalkDir in cmd/kubelet/app/server.go). K3s and RKE2
-// have such a folder: 20-cli-config-dir. Those that were found are returned beside an error, too.
-func dropIns(f host.Files, dir string) ([]string, error) { return dropInsBelow(f, dir, nil, 0) }
+// dropIns lists the files with a suffix, or all, in a folder of configuration in the order in which kubelet and CRI-O
+// read them: that of their names, with what is in a folder in the place of the folder (filepath.WalkDir in
+// cmd/kubelet/app/server.go). K3s and RKE2 have such a folder: 20-cli-config-dir. Those that were found are returned
+// beside an error, too.
+func dropIns(f host.Files, dir, suffix string) ([]string, error) {
+	return dropInsBelow(f, dir, suffix, nil, 0)
+}
 
-func dropInsBelow(f host.Files, dir string, found []string, depth int) ([]string, error) {
+func dropInsBelow(f host.Files, dir, suffix string, found []string, depth int) ([]string, error) {
 	names, err := f.List(dir)
 	if err != nil {
 		return found, err
@@ -123,12 +127,12 @@ func dropInsBelow(f host.Files, dir string, found []string, depth int) ([]string
 		case folder && depth == maxDropInDepth:
 			return found, fmt.Errorf("%s: folders more than %d deep", dir, maxDropInDepth)
 		case folder:
-			if found, err = dropInsBelow(f, path, found, depth+1); err != nil {
+			if found, err = dropInsBelow(f, path, suffix, found, depth+1); err != nil {
 				return found, err
 			}
-		case filepath.Ext(name) == ".conf" && len(found) == maxDropIns:
+		case strings.HasSuffix(name, suffix) && len(found) == maxDropIns:
 			return found, fmt.Errorf("%s: more than %d files", dir, maxDropIns)
-		case filepath.Ext(name) == ".conf":
+		case strings.HasSuffix(name, suffix):
 			found = append(found, path)
 		}
 	}

@@ -65,6 +65,9 @@ func Discover(files host.Files, configured host.Paths) (Discovery, error) {
 	if err := d.containerd(); err != nil {
 		return Discovery{}, fmt.Errorf("discover the node's layout: %w", err)
 	}
+	if err := d.crio(); err != nil {
+		return Discovery{}, fmt.Errorf("discover the node's layout: %w", err)
+	}
 	Override(&d.Paths, configured)
 	return d.Discovery, nil
 }

@@ -66,6 +66,15 @@ func TestDiscover(t *testing.T) {
 			},
 			notes: []string{"no kubelet runs", "kubeadm-flags.env"},
 		},
+		"CRI-O": {
+			fixture: "crio", node: "seven",
+			bend: func(p *host.Paths) {
+				p.CRISocket, p.ContainerdSocket = "/run/crio/crio.sock", ""
+				p.CNIConfDir, p.CNIBinDirs = "/data/cni", []string{"/opt/cni/bin", "/usr/libexec/cni"}
+				p.NetnsDirs = append(p.NetnsDirs, "/data/ns/netns")
+			},
+			notes: []string{"CRI-O: process 61", "crio.conf.d/20-more/b.conf"},
+		},
 		"root directory moved, certificates not": {
 			fixture: "root-only", node: "w", installed: true,
 			bend: func(p *host.Paths) {

@@ -74,7 +74,7 @@ func KubeletConfigFiles(h *host.Host) (host.Process, []string, error) {
 	if dir == "" {
 		return process, names, nil
 	}
-	dropIns, err := dropIns(h.Files, dir)
+	dropIns, err := dropIns(h.Files, dir, ".conf")
 	if err != nil {
 		return host.Process{}, nil, err
 	}

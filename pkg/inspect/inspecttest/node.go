@@ -303,24 +303,33 @@ const conflist = `{"cniVersion":"1.0.0","name":"nodeagent-inspect-test","plugins
 // hosttest.PrivateNetwork. It returns the path of the namespace.
 func (n *Node) Attach(uid, sandbox string) string {
 	n.t.Helper()
-	const plugins = "/usr/lib/cni"
-	need.Program(n.t, plugins+"/bridge")
 	netns := filepath.Join(n.Host.Paths.NetnsDirs[0], "cni-"+uid)
 	hosttest.PinNetns(n.t, netns)
-	list, err := libcni.ConfListFromBytes([]byte(fmt.Sprintf(conflist, n.Host.Paths.CNINetworksDir)))
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	n.AttachTo(netns, uid, sandbox, "eth0", fmt.Sprintf(conflist, n.Host.Paths.CNINetworksDir))
+	return netns
+}
+
+// AttachTo is Attach for a namespace that is there, with any configuration: a list of plugins, or a single one as
+// Multus accepts them too.
+func (n *Node) AttachTo(netns, uid, sandbox, ifName, config string) {
+	n.t.Helper()
+	const plugins = "/usr/lib/cni"
+	need.Program(n.t, plugins+"/bridge")
 	cni := libcni.NewCNIConfigWithCacheDir([]string{plugins}, n.Host.Paths.CNICacheDir, nil)
-	_, err = cni.AddNetworkList(n.t.Context(), list, &libcni.RuntimeConf{
-		ContainerID: sandbox, NetNS: netns, IfName: "eth0",
+	attachment := &libcni.RuntimeConf{
+		ContainerID: sandbox, NetNS: netns, IfName: ifName,
 		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "p"},
 			{"K8S_POD_UID", uid}},
-	})
+	}
+	list, err := libcni.ConfListFromBytes([]byte(config))
+	if err == nil {
+		_, err = cni.AddNetworkList(n.t.Context(), list, attachment)
+	} else if plugin, single := libcni.NetworkPluginConfFromBytes([]byte(config)); single == nil {
+		_, err = cni.AddNetwork(n.t.Context(), plugin, attachment)
+	}
 	if err != nil {
 		n.t.Fatalf("CNI ADD: %v", err)
 	}
-	return netns
 }
 
 // After lets time pass.

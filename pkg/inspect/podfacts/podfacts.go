@@ -145,7 +145,7 @@ func (g *gatherer) askKubelet(ctx context.Context) podstage.Source {
 
 func (g *gatherer) askRuntime(ctx context.Context) (podstage.Runtime, map[string]string) {
 	r := podstage.Runtime{Asked: true, Name: "containerd"}
-	if strings.Contains(g.host.Paths.CRISocket, "crio") {
+	if g.host.Paths.IsCRIO() {
 		r.Name = "crio"
 	}
 	if g.host.Runtime.Sandboxes == nil || g.host.Runtime.Containers == nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path"
 	"strconv"
 
@@ -74,11 +73,8 @@ func podNetworks(s *hostscan.Scan) (map[string]bool, error) {
 			ours[a.Network] = true
 		}
 	}
-	name, err := cni.ConfiguredNetwork(s.Host)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	if name != "" {
+	names, err := cni.ConfiguredNetworks(s.Host)
+	for _, name := range names {
 		ours[name] = true
 	}
 	return ours, err

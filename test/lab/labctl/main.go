@@ -15,10 +15,10 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-const usage = `usage: labctl [--dir FOLDER] [--containerd 1|2] COMMAND
+const usage = `usage: labctl [--dir FOLDER] [--containerd 1|2] [--crio] COMMAND
 
   up        make sure a healthy lab runs; builds and installs what is missing. --containerd 1 is Debian's 1.6,
-            2 a containerd 2 that is built; without it that of the running lab, else Debian's
+            2 a containerd 2 that is built; without it that of the running lab, else Debian's. --crio: CRI-O instead of either
   down      remove the lab and every trace of it; lists what remains, if anything
   build     only build the programs that a lab runs, Kubernetes and containerd 2, unless they are built; needs no root
   packages  only install the Debian packages that lab and tests need
@@ -40,11 +40,12 @@ func realMain(ctx context.Context, args []string) int {
 	flags.SetOutput(io.Discard)
 	dir := flags.String("dir", lab.DefaultDir, "")
 	containerd := flags.String("containerd", "", "")
+	crio := flags.Bool("crio", false, "")
 	if err := flags.Parse(args); err != nil || flags.NArg() == 0 {
 		fmt.Fprint(os.Stderr, usage)
 		return 2
 	}
-	if err := command(ctx, lab.Options{Dir: *dir, Containerd: *containerd, Log: os.Stderr}, flags.Arg(0),
+	if err := command(ctx, lab.Options{Dir: *dir, Containerd: *containerd, CRIO: *crio, Log: os.Stderr}, flags.Arg(0),
 		flags.Args()[1:]); err != nil {
 		if exit := (*exec.ExitError)(nil); flags.Arg(0) == "kubectl" && errors.As(err, &exit) {
 			return exit.ExitCode() // kubectl has printed why

@@ -1,0 +1,140 @@
+package discover
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+)
+
+// Where CRI-O's configuration is: a file, over which those of a folder are read in the order of their names.
+//
+// https://github.com/cri-o/cri-o/blob/main/docs/crio.conf.d.5.md
+const (
+	crioConfig    = "/etc/crio/crio.conf"
+	crioConfigDir = "/etc/crio/crio.conf.d"
+)
+
+// crioSettings are those of CRI-O that the agent needs, from its files and its flags. Flags win.
+type crioSettings struct {
+	listen        string
+	namespacesDir string // network namespaces are in its folder netns
+	networkDir    string
+	pluginDirs    []string
+}
+
+// crio applies what the CRI-O says that serves the CRI socket; the one on disk where none runs.
+func (d *discoverer) crio() error {
+	socket := d.Paths.CRISocket
+	if d.Paths.ContainerdSocket != "" {
+		return nil
+	}
+	all, err := candidates(d.host, func(comm string, _ []string) bool { return comm == "crio" })
+	if err != nil {
+		return err
+	}
+	processes, unsure := believed(all)
+	if unsure != nil {
+		d.note("CRI-O: %v", unsure)
+	}
+	for _, process := range processes {
+		settings := d.crioFiles(parseCRIOFlags(process.Args), process.PID)
+		if sameSocket(settings.listen, socket) {
+			d.note("CRI-O: process %d", process.PID)
+			d.applyCRIO(settings)
+			return nil
+		}
+	}
+	if settings := d.crioFiles(nil, 0); sameSocket(settings.listen, socket) {
+		d.applyCRIO(settings)
+	}
+	return nil
+}
+
+func (d *discoverer) applyCRIO(s crioSettings) {
+	p := &d.Paths
+	d.setPath(&p.CNIConfDir, s.networkDir)
+	if len(s.pluginDirs) > 0 {
+		p.CNIBinDirs = s.pluginDirs
+	}
+	if dir := filepath.Join(s.namespacesDir, "netns"); !slices.Contains(p.NetnsDirs, dir) && dir != "/var/run/netns" {
+		p.NetnsDirs = append(slices.Clone(p.NetnsDirs), dir)
+	}
+}
+
+// crioFiles reads the files that the flags name, then applies the flags.
+func (d *discoverer) crioFiles(flags map[string]string, pid int) crioSettings {
+	s := crioSettings{listen: "/var/run/crio/crio.sock", namespacesDir: "/var/run"}
+	given := func(flag, otherwise string) string {
+		if value, ok := flags[flag]; ok {
+			return d.absolute(value, pid) // empty: none is read
+		}
+		return otherwise
+	}
+	names := []string{given("config", crioConfig)}
+	if dir := given("config-dir", crioConfigDir); dir != "" {
+		below, err := dropIns(d.host.Files, dir, "")
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			d.note("CRI-O's configuration: %v", err)
+		}
+		names = append(names, below...)
+	}
+	for _, name := range names {
+		if name != "" {
+			d.crioFile(&s, name, pid != 0)
+		}
+	}
+	setIf(&s.listen, flags["listen"])
+	setIf(&s.namespacesDir, flags["namespaces-dir"])
+	setIf(&s.networkDir, flags["cni-config-dir"])
+	if dirs := flags["cni-plugin-dir"]; dirs != "" {
+		s.pluginDirs = absolutePaths(strings.Split(dirs, ","))
+	}
+	return s
+}
+
+// crioFile applies one file. All of them may be missing: CRI-O has defaults.
+func (d *discoverer) crioFile(s *crioSettings, name string, wanted bool) {
+	data, err := d.host.Files.ReadOwned(name)
+	if errors.Is(err, fs.ErrNotExist) && !(wanted && name != crioConfig) {
+		return
+	}
+	var values map[string][]string
+	if err == nil {
+		values, err = host.ParseTOMLStrings(data)
+	}
+	if err != nil {
+		d.note("CRI-O's configuration %s: %v", name, err)
+		return
+	}
+	d.note("CRI-O's configuration: %s", name)
+	for key, target := range map[string]*string{"crio.api.listen": &s.listen,
+		"crio.runtime.namespaces_dir": &s.namespacesDir, "crio.network.network_dir": &s.networkDir} {
+		if len(values[key]) == 1 {
+			setIf(target, values[key][0])
+		}
+	}
+	dirs := slices.Concat(values["crio.network.plugin_dirs"], values["crio.network.plugin_dir"])
+	if dirs = absolutePaths(dirs); len(dirs) > 0 {
+		s.pluginDirs = dirs
+	}
+}
+
+func absolutePaths(paths []string) []string {
+	return slices.DeleteFunc(slices.Clone(paths), func(path string) bool { return !filepath.IsAbs(path) })
+}
+
+// parseCRIOFlags reads CRI-O's flags; some have a short name.
+func parseCRIOFlags(args []string) map[string]string {
+	flags := parseFlags(args)
+	for short, long := range map[string]string{"-c": "config", "-d": "config-dir"} {
+		if i := slices.Index(args, short); i > 0 && i+1 < len(args) {
+			flags[long] = cmp.Or(flags[long], args[i+1])
+		}
+	}
+	return flags
+}
