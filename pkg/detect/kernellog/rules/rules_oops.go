@@ -138,12 +138,13 @@ func oopsRules() []Rule {
 		Advice: "Read the file and line in the report (`dmesg`): mostly a driver's or the kernel's bug without " +
 			"effect. With other faults at the same time, report it to the distribution.",
 		Summary: "the kernel met a condition that its authors consider impossible (WARN), and continued",
-		Literals: []string{"WARNING: CPU: ", "WARNING: at ", ", CPU#", "WARNING: possible ",
+		Literals: []string{"WARNING: CPU: ", "WARNING: at ", ", CPU#", "WARNING: possible ", "\nUBSAN: ",
 			"WARNING: suspicious RCU usage",
 			"WARNING: inconsistent lock state", "WARNING: bad unlock balance", "WARNING: held lock freed"},
 		Patterns: []string{
 			`^WARNING: CPU: \d+ PID: \d+ at (?P<where>\S+)`,
 			`^WARNING: (?P<where>[\w./-]+:\d+) at \S+, CPU#\d+: .+/\d+$`,
+			`^UBSAN: [\w-]+ in (?P<where>\S+)`, // lib/ubsan.c
 			// kernel/locking/lockdep.c
 			`^WARNING: (?:possible (?:circular locking|recursive locking|irq lock inversion) |suspicious RCU usage|inconsistent lock state|bad unlock balance detected|held lock freed)`,
 			`^WARNING: at (?P<where>\S+), CPU#\d+: .+/\d+$`,

@@ -23,7 +23,8 @@ func trouble() []string {
 		"o respon", "unresponsive",
 		"ffline", "nvalid", "verflow", "nexpected", "ejected", "isconnected", "stuck", "hung", "hang!", "crash",
 		"ritical", "verheat", "ismatch",
-		"ot ready", "nrecover", "iving up", " lost", " dead", "egraded", "xceed", "broken", "llegal", "Bad ", " bad "}
+		"ot ready", "nrecover", "iving up", " lost", " dead", "egraded", "DEGRADED", " err ", "lockup detected", "Hung ", "alicious", "driver issue detecte",
+		"xceed", "broken", "llegal", "Bad ", " bad "}
 }
 
 // The drivers of servers and clouds, under all names that their lines have.

@@ -25,6 +25,8 @@ func platformRules() []Rule {
 		"mempolicy", "fork"}
 	engines := []string{"idxd", "ioatdma", "intel_qat", "4xxx", "c6xx", "c62x", "dh895xcc", "cxl_", "hisi_", "caam",
 		"intel_vsec", "ptp"}
+	// failed is what no driver says in passing.
+	const failed = `(?:timed out|time-?out|[Ff]ailed to (?:reset|init|start|load|power|recover|probe)|reset failed|[Rr]efused to change power state|not respond|no response|[Ff]atal|FATAL|hung|dead|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`
 	return []Rule{{
 		ID: "iommu-error", Reason: "IOMMUError", Domain: Hardware, Severity: finding.Warning,
 		Summary: "the IOMMU, which keeps devices out of memory that is not theirs, reports an error",
@@ -199,13 +201,16 @@ func platformRules() []Rule {
 			"ailed to load", "ailed to power", "ailed to recover", "ailed to probe",
 			"reset failed", "efused to change power", "not respond", "no response", "atal", "FATAL", "hung", "dead",
 			"died", "nrecoverable", "nternal error", "ardware error", "iving up", "crash", "parity"},
-		Patterns: []string{`^(?P<driver>[a-z][\w-]{1,30}) (?P<subject>` + pciAddress + `)(?: [^:]{1,40})?: .*(?:timed out|time-?out|[Ff]ailed to (?:reset|init|start|load|power|recover|probe)|reset failed|[Rr]efused to change power state|not respond|no response|[Ff]atal|FATAL|hung|dead|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`},
+		Patterns: []string{
+			`^(?P<driver>[a-z][\w-]{1,30}) (?P<subject>` + pciAddress + `)(?: [^:]{1,40})?: .*` + failed,
+			`^(?P<driver>[a-z][\w-]{1,30}) (?P<subject2>[a-z_-]{0,12}\d[\w.:-]{0,20}?)(?: [^:]{1,40})?: .*` + failed,
+		},
 		Unless: append(append(harmless(), "reset tx rate", "resume", "Link up", "Heartbeat Counter", "parity init",
 			"loopback", "lockup_timeout",
-			"soft recovered", "fallback", "disabled on Tx", "dead0", "deadbeef"), atStart([]string{"snd", "iwl",
+			"soft recovered", "fallback", "disabled on Tx", "dead0", "deadbeef", "Direct-Access", "ANSI: "), atStart([]string{"snd", "iwl",
 			"ath", "rtw", "rtl", "brcm", "b43", "mt7", "wl", "thunderbolt", "mei",
 			"intel-lpss", "i915", "nouveau", "uvc", "bt", "pci", "parport", "sdhci", "rtsx", "tpm",
-			"intel_ish", "ish", "sof", "proc_", "i801_", "pata", "uhci", "ohci", "firewire", "hda",
+			"intel_ish", "ish", "sof", "proc_", "i801_", "pata", "uhci", "ohci", "firewire", "hda", "usb", "thermal", "hid", "scsi",
 			"efifb", "vgaarb", "bar", "skl_", "intel_pmc", "resource", "ehci", "input", "simple-", "ipu"})...),
 		Kind: "device", Expiry: time.Hour,
 	}}
