@@ -15,9 +15,9 @@ func unclassifiedRules() []Rule {
 		grace = 5 * time.Minute
 		most  = 8
 	)
-	words := append(trouble(), "wrong", "Wrong", "leak", "panic", "not idle", "not found", "operable", "underflow", "negative",
-		"nderrun", "_err", "attention", "already", "efused", "evoked", "o space", "out of ", "Out of ", "damaged", "oops", "BUG", "missing",
-		"not set", "denied", "ttempt to", "xception", "idn't", "id not", "nconsistent", "incorrect", "Incorrect", "ERR", "ever ", "o longer")
+	words := append(trouble(), "wrong", "Wrong", "leaked", "panic", "not idle", "not found", "operable", "underflow", "negative",
+		"nderrun", "_err", "attention", "efused", "evoked", "o space", "out of ", "Out of ", "damaged", "oops", "BUG", "missing",
+		"not set", "denied", "ttempt to", "xception", "idn't", "id not", "nconsistent", "incorrect", "Incorrect", "ERR")
 	unless := append(harmless(), mistakes()...)
 	return []Rule{{
 		ID: "unclassified-device-error", Reason: "UnclassifiedKernelError", Domain: Hardware, Severity: finding.Info,
