@@ -60,7 +60,7 @@ func oopsRules() []Rule {
 			`^(?:Oops|Kernel BUG|(?:Oops - )?(?:(?:load|store \(or AMO\)|instruction) (?:access fault|address misaligned)|` +
 				`illegal instruction|environment call from [MSU]-mode|unknown exception|hardware error))` + dieFlags,
 			`^Internal error: [^\[]{0,80}: [0-9a-f]{1,16}` + dieFlags,
-			`^Unable to handle kernel (?:NULL pointer dereference|paging request|read from unreadable memory|write to read-only memory|` +
+			`^(?:CPU \d+ )?Unable to handle kernel (?:NULL pointer dereference|paging request|read from unreadable memory|write to read-only memory|` +
 				`execute from non-executable memory|execution of user memory|access to user memory (?:outside uaccess routines|without uaccess routines|with fs=KERNEL_DS)|` +
 				`access to unreadable memory|pointer dereference) (?:at|in) virtual (?:(?:kernel|user) )?address`,
 			`^(?:traps: )?PANIC: double fault, error_code: 0x`,

@@ -38,7 +38,7 @@ func platformRules() []Rule {
 		Patterns: []string{`^` + oneOf(iommus) + `(?: (?P<subject>[\w.:-]{3,40}))?: `,
 			`^(?P<driver>[\w-]+) (?P<subject2>` + pciAddress + `): (?:AMD-Vi: |swiotlb buffer is full|DMAR: |DMA-API: )`},
 		Unless: append(harmless(), "irmware Bug", "IOMMU perf counter", "No ATSR", "quirk", "BIOS has allocated n",
-			"isabling",
+			"isabling", "nvalidation will be",
 			"already", "Event logging", "Event log enabled", "efault", "fault reporting",
 			"interrupt remapping"),
 		Kind: "device", Expiry: time.Hour,
@@ -66,8 +66,9 @@ func platformRules() []Rule {
 			"must be of one version; " +
 			"after a failed reset: drain and restart the node.",
 		Literals: atStart(gpus, []string{"[drm", "NVRM: ", "nvidia"}), Words: append(trouble(), "*ERROR*",
-			"API mismatch", "Assert", "ault", "is lost", "TRAP", "egrade", "timeout"),
+			"API mismatch", "wedged", "GPU HANG", "not done with", "Assert", "ault", "is lost", "TRAP", "egrade", "timeout"),
 		Patterns: []string{
+			`^\[drm\] GPU HANG: `, `^nvidia-peermem \w+:\d+ ERROR `,
 			`^\[drm(?::[^\]]{1,64}(?: \[\w+\])?)?\] (?:\[[^\]]{1,40}\] )?\*ERROR\* \S`,
 			`^` + oneOf(gpus) + ` (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: `,
 			`^` + oneOf(gpus) + `\d*: `, `^NVRM: `, `^nvidia-(?:nvlink|nvswitch\d*|uvm|modeset|peermem|fs): `,
@@ -138,7 +139,7 @@ func platformRules() []Rule {
 			`^MTRR: CPU \d+: Writing MSR `, `^CPU features: CPU\d+: missing HWCAP`,
 			`^\[Firmware Bug\]: CPU ?(?P<subject2>\d+): APIC ID mismatch`,
 		},
-		Unless: append(harmless(), "updated early", "revision", "max ", "Estimated", "APERF", "irmware loading",
+		Unless: append(harmless(), "updated early", "is now offline", "revision", "max ", "Estimated", "APERF", "irmware loading",
 			"efault"),
 		Kind: "cpu", Expiry: 24 * time.Hour,
 	}, {

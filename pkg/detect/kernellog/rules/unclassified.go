@@ -15,7 +15,7 @@ func unclassifiedRules() []Rule {
 		grace = 5 * time.Minute
 		most  = 8
 	)
-	words := append(trouble(), "wrong", "Wrong", "leaked", "panic", "not idle", "not found", "operable", "underflow", "negative",
+	words := append(trouble(), "wrong", "Wrong", "leaked", "panic", "not idle", "operable", "underflow", "negative",
 		"nderrun", "_err", "attention", "efused", "evoked", "o space", "out of ", "Out of ", "damaged", "oops", "BUG", "missing",
 		"not set", "denied", "ttempt to", "xception", "idn't", "id not", "nconsistent", "incorrect", "Incorrect", "ERR")
 	unless := append(harmless(), mistakes()...)
@@ -50,7 +50,7 @@ func mistakes() []string {
 		"nsupport", "not support", "t support", "not implement", "not allowed", "ermission", "must be", "should be", "please ", "Please ",
 		"nknown ", "nrecogni", "deprecated", "obsolete", "ignor", "skipping", "is disabled", "fall back", "falling back", "allback",
 		"irmware Bug", "irmware Warn", "BIOS", "ACPI", "EDID", "_DSM", "probe", "robing", "regist",
-		"invalid length", "policy", "ignature", "certificate", "comm ", "comm:", "syscall", "capab", "ioctl",
+		"invalid length", "invalid resource", "policy", "ignature", "certificate", "comm ", "comm:", "syscall", "capab", "ioctl",
 		"rdmsr", "wrmsr", "perfctr", "verifier", "selftest", "self-test", "self test", "Direct-Access", "ANSI: ",
 	}
 }
