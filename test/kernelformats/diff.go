@@ -40,7 +40,7 @@ func compare(rows []formats.Row, now []printed, version string) (d difference) {
 		}
 		was[r.Format] = true
 		if !is[r.Format] {
-			d.removed = append(d.removed, printed{r.File, r.Format})
+			d.removed = append(d.removed, printed{file: r.File, format: r.Format})
 		}
 	}
 	for _, p := range now {

@@ -10,7 +10,11 @@ import (
 )
 
 // printed is a format in the sources, with the prefixes that its call gives it.
-type printed struct{ file, format string }
+type printed struct {
+	file, format string
+	text         string // the format without prefixes
+	isError      bool   // at the level of errors or worse
+}
 
 var (
 	callHead    = regexp.MustCompile(`\b([A-Za-z_]\w*)\s*\(`)
@@ -48,7 +52,8 @@ func extract(t *tree, file string, texts map[string]string, family *family) (all
 			continue
 		}
 		args := arguments(source[at[1]:])
-		if family.errors && !isError(source[at[2]:at[3]], args) {
+		atError := isError(source[at[2]:at[3]], args)
+		if family.errors && !atError {
 			continue
 		}
 		text, ok := s.format(args)
@@ -63,7 +68,7 @@ func extract(t *tree, file string, texts map[string]string, family *family) (all
 		if ok {
 			format += tail
 		}
-		all = append(all, printed{file, format})
+		all = append(all, printed{file, format, text, atError})
 	}
 	return all
 }

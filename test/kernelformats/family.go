@@ -19,6 +19,8 @@ type family struct {
 	except string
 	// errors leaves out what is printed below the level of errors.
 	errors bool
+	// unlisted takes what other macros and functions print whose names end as those of errors do.
+	unlisted bool
 	// printers are what only these files print with, as in the list of all printers.
 	printers map[string]string
 	// driver is the name of the driver where it is not that of the module.
@@ -34,7 +36,9 @@ func (f *family) printer(name string) (prefix string, ok bool) {
 	if prefix, ok = f.printers[name]; ok {
 		return prefix, true
 	}
-	prefix, ok = printers[name]
+	if prefix, ok = printers[name]; !ok && f.unlisted && (errorSuffix.MatchString(name) || !f.errors && otherSuffix.MatchString(name)) {
+		return "{dev}: ", true
+	}
 	return prefix, ok
 }
 

@@ -22,7 +22,24 @@ import (
 func main() {
 	check := flag.Bool("check", false, "only print the differences; exit with 1 where there are any")
 	data := flag.String("data", "pkg/detect/kernellog/testdata/formats", "directory of the families' files")
+	n := flag.Int("sample", 0, "only print so many of all formats of the level of errors, chosen at random")
+	seed := flag.Uint64("seed", 1, "of the sample")
+	lines := flag.String("levels", "", "only print the lines of this file, each after the level of its format: error, below, ?")
 	flag.Parse()
+	if *lines != "" {
+		if err := printLevels(os.Stdout, flag.Args(), *lines); err != nil {
+			fmt.Fprintln(os.Stderr, "kernelformats:", err)
+			os.Exit(2)
+		}
+		return
+	}
+	if *n > 0 {
+		if err := printSample(os.Stdout, flag.Args(), *n, *seed); err != nil {
+			fmt.Fprintln(os.Stderr, "kernelformats:", err)
+			os.Exit(2)
+		}
+		return
+	}
 	changes, err := run(os.Stdout, *data, flag.Args(), !*check)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "kernelformats:", err)

@@ -46,7 +46,8 @@ func TestExtract(t *testing.T) {
 func TestNewKernel(t *testing.T) {
 	rows := []formats.Row{{File: "a.c", Verdict: "nic-hang", Versions: []string{"6.1"}, Format: "card hung"},
 		{File: "a.c", Verdict: "nic-hang", Versions: []string{"6.1"}, Format: "reset of card %d failed"}}
-	now := []printed{{"a.c", "card hung"}, {"a.c", "reset of card %d did fail"}, {"b.c", "quite new"}}
+	now := []printed{{file: "a.c", format: "card hung"}, {file: "a.c", format: "reset of card %d did fail"},
+		{file: "b.c", format: "quite new"}}
 	d := compare(rows, now, "6.12")
 	if len(d.added) != 1 || len(d.changed) != 1 || len(d.removed) != 0 || d.before != "6.1" {
 		t.Errorf("%+v", d)

@@ -2,6 +2,8 @@ package kernellog
 
 import (
 	"fmt"
+	"iter"
+	"math/bits"
 	"slices"
 )
 
@@ -32,6 +34,19 @@ func (s *set) join(other *set) {
 	s[2] |= other[2]
 	s[3] |= other[3]
 	s[4] |= other[4]
+}
+
+// all yields the members in ascending order.
+func (s *set) all() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i, word := range s {
+			for ; word != 0; word &= word - 1 {
+				if !yield(i*64 + bits.TrailingZeros64(word)) {
+					return
+				}
+			}
+		}
+	}
 }
 func (s *set) empty() bool         { return *s == set{} }
 func (s *set) union(o set) (u set) { u = *s; u.join(&o); return u }

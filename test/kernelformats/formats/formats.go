@@ -103,12 +103,12 @@ func Parse(data []byte) (rows []Row, err error) {
 				return nil, fmt.Errorf("line %d: %q is not \"verdict | versions | format\" beneath a file", n, line)
 			}
 			rows = append(rows, Row{File: file, Verdict: strings.TrimSpace(part[0]),
-				Versions: strings.Fields(part[1]), Format: unescape(part[2])})
+				Versions: strings.Fields(part[1]), Format: Unescape(part[2])})
 		case indent == 4 && strings.HasPrefix(text, "= ") && len(rows) > 0:
 			row := &rows[len(rows)-1]
 			args := strings.Split(text[2:], " | ")
 			for i, arg := range args {
-				args[i] = unescape(strings.TrimSuffix(strings.TrimPrefix(arg, `"`), `"`))
+				args[i] = Unescape(strings.TrimSuffix(strings.TrimPrefix(arg, `"`), `"`))
 			}
 			row.Args = append(row.Args, args)
 		default:
@@ -136,11 +136,11 @@ func Write(dir, family, head string, rows []Row) error {
 			file = r.File
 			fmt.Fprintf(&out, "\n%s\n", file)
 		}
-		fmt.Fprintf(&out, "  %s | %s | %s\n", r.Verdict, strings.Join(r.Versions, " "), escape(r.Format))
+		fmt.Fprintf(&out, "  %s | %s | %s\n", r.Verdict, strings.Join(r.Versions, " "), Escape(r.Format))
 		for _, args := range r.Args {
 			quoted := make([]string, len(args))
 			for i, arg := range args {
-				if quoted[i] = escape(arg); arg == "" || strings.TrimSpace(arg) != arg || strings.Contains(arg, `"`) {
+				if quoted[i] = Escape(arg); arg == "" || strings.TrimSpace(arg) != arg || strings.Contains(arg, `"`) {
 					quoted[i] = `"` + arg + `"`
 				}
 			}
@@ -150,8 +150,8 @@ func Write(dir, family, head string, rows []Row) error {
 	return os.WriteFile(filepath.Join(dir, family+".txt"), []byte(out.String()), 0o644) //nolint:gosec // public
 }
 
-// escape keeps a format on one line, and its blanks at the end visible.
-func escape(s string) string {
+// Escape keeps a format on one line, and its blanks at the end visible.
+func Escape(s string) string {
 	s = strings.NewReplacer(`\`, `\\`, "\n", `\n`, "\t", `\t`).Replace(s)
 	if trimmed := strings.TrimRight(s, " "); trimmed != s {
 		return trimmed + strings.Repeat(`\s`, len(s)-len(trimmed))
@@ -159,6 +159,7 @@ func escape(s string) string {
 	return s
 }
 
-func unescape(s string) string {
+// Unescape is the inverse of Escape.
+func Unescape(s string) string {
 	return strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\t`, "\t", `\s`, " ").Replace(s)
 }

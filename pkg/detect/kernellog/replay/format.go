@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host/kmsg"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
@@ -98,7 +99,7 @@ func (p *parser) guess(line []byte) entry {
 // ownLog recognises the lines of a log that a daemon writes itself, without naming itself: kubelet.log, containerd.log.
 func ownLog(line []byte) (entry, bool) {
 	rest, s, ok := cutHeader(cutNode(line))
-	return entry{what: foreignLine, emitter: s, said: rest}, ok
+	return entry{what: foreignLine, emitter: s, said: rest, level: klogLevel(line)}, ok
 }
 
 // looksLikeRecord reports whether line begins as a record of /dev/kmsg does: "6,339,5140900,-;".
@@ -120,7 +121,7 @@ func (p *parser) parseKmsg(line []byte) entry {
 		return entry{what: badLine}
 	}
 	p.kmsg = true
-	e := entry{what: kernelLine, text: []byte(r.Text)}.withUp(r.Time)
+	e := entry{what: kernelLine, text: []byte(r.Text), level: kernellog.LevelOf(r.Level)}.withUp(r.Time)
 	switch {
 	case !r.FromKernel():
 		e.what = foreignLine
@@ -178,6 +179,11 @@ func (p *parser) parseDmesg(line []byte) entry {
 		return e
 	}
 	e := parseDmesg(line)
+	if e.bare {
+		if known, ok := kernelAfterTime(line); ok {
+			return known
+		}
+	}
 	if e.bare && oddSyslog(line) {
 		p.strange = "this form of syslog"
 		return entry{what: badLine}

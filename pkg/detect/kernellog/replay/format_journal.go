@@ -18,6 +18,7 @@ type journalRecord struct {
 	Identifier kernellog.JournalField `json:"SYSLOG_IDENTIFIER"`
 	Facility   kernellog.JournalField `json:"SYSLOG_FACILITY"`
 	Message    kernellog.JournalField `json:"MESSAGE"`
+	Priority   kernellog.JournalField `json:"PRIORITY"` // of syslog(2)
 	Unit       kernellog.JournalField `json:"_SYSTEMD_UNIT"`
 	Cgroup     kernellog.JournalField `json:"_SYSTEMD_CGROUP"`
 	Command    kernellog.JournalField `json:"_COMM"`
@@ -39,6 +40,9 @@ func parseJournalJSON(line []byte) entry {
 	e := entry{what: kernelLine, text: firstLine(r.Message), boot: string(r.Boot)}
 	if us, err := strconv.ParseInt(string(r.Realtime), 10, 53); err == nil {
 		e.at, e.timed = time.Duration(us)*time.Microsecond, true
+	}
+	if severity, err := strconv.Atoi(string(r.Priority)); err == nil {
+		e.level = kernellog.LevelOf(severity)
 	}
 	up := r.Source
 	if up == nil {
@@ -98,7 +102,8 @@ var (
 	logreadPriority = kernellog.WhenNeeded(`^([a-z0-9]{3,8})\.(?:emerg|alert|crit|err|warn|notice|info|debug) `)
 	// shortSource is the host and the program that follow, sourceAlone the program where journalctl --no-hostname
 	// left out the host.
-	shortSource = kernellog.WhenNeeded(`^\S{0,254}[^\s:] +(?:(?:EMERG|ALERT|CRIT|ERR|WARNING|NOTICE|INFO|DEBUG) )?([^\s:\[\]]{1,128})(\[\d+\])?: ?`)
+	shortSource  = kernellog.WhenNeeded(`^\S{0,254}[^\s:] +(?:(?:EMERG|ALERT|CRIT|ERR|WARNING|NOTICE|INFO|DEBUG) )?([^\s:\[\]]{1,128})(\[\d+\])?: ?`)
+	severityWord = kernellog.WhenNeeded(` (?:EMERG|ALERT|CRIT|ERR|WARNING|NOTICE|INFO|DEBUG) $|kern\.[a-z]{3,6} `)
 	// recordOfHost is what a syslog daemon writes of netconsole's extended format: the host, and a record of /dev/kmsg.
 	recordOfHost = kernellog.WhenNeeded(`^\S{1,255} (\d{1,5},\d{1,20},\d{1,20},[^;\s]{1,64};)`)
 	sourceAlone  = kernellog.WhenNeeded(`^([^\s:\[\]]{1,128})(\[\d+\])?: `)
@@ -135,7 +140,11 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 		return e, true
 	}
 	if name == "kernel" && at[4] < 0 {
-		return e.fromKernel(rest[at[1]:]), true
+		e = e.fromKernel(rest[at[1]:])
+		if head := rest[:at[2]]; e.level == kernellog.LevelUnknown && severityWord.Regexp().Match(head) {
+			e.level = namedLevel(head)
+		}
+		return e, true
 	}
 	var pid string
 	if at[4] >= 0 {
@@ -156,6 +165,7 @@ func (e entry) fromRecord(record []byte) (entry, bool) {
 	e.what = foreignLine
 	if r.FromKernel() && !isFragment(record) {
 		e.what, e.text, e.up, e.upKnown = kernelLine, []byte(r.Text), r.Time, true
+		e.level = kernellog.LevelOf(r.Level)
 	}
 	return e, true
 }
@@ -166,7 +176,7 @@ func (e entry) fromKernel(text []byte) entry {
 	text = bytes.TrimPrefix(text, []byte(": ")) // of rsyslogd before 5.8
 	e.what, e.text = kernelLine, text
 	if inner := parseDmesg(text); inner.upKnown {
-		e.text, e.up, e.upKnown = inner.text, inner.up, true
+		e.text, e.up, e.upKnown, e.level = inner.text, inner.up, true, inner.level
 	}
 	if t, ok := e.tagged(e.text); ok {
 		return t

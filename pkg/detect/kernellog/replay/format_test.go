@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 )
 
 // TestFormats: the same word of the kernel in every form in which people save it.
@@ -90,13 +92,34 @@ func TestFormats(t *testing.T) {
 // matches.
 func TestUnknownSyslog(t *testing.T) {
 	for _, line := range []string{
-		"Nov 21 01:02:03 host kern.err kernel: [ 2835.636329] EXT4-fs error (device sda1): x",
-		"* Nov 21 01:02:03 host kernel: EXT4-fs error (device sda1): x",
-		"Nov 21 2023 01:02:03 host kernel: EXT4-fs error (device sda1): x",
+		"at [01:02:03] host kernel: EXT4-fs error (device sda1): x",
+		"at 01:02:03 nginx: of the kernel: EXT4-fs error (device sda1): x",
 	} {
 		p := parser{format: Auto}
 		if e := p.parse([]byte(line)); e.what != badLine || p.strange == "" {
 			t.Errorf("%s: %v, form %q", line, e.what, p.strange)
+		}
+	}
+}
+
+// TestMoreWordsThanKnown: between the time and the kernel's name may be more than a host, but no program.
+func TestMoreWordsThanKnown(t *testing.T) {
+	const text = "EXT4-fs error (device sda1): x"
+	for line, want := range map[string]entry{
+		"Nov 21 01:02:03 host kern.err kernel: [ 2835.636329] ":   {what: kernelLine, level: kernellog.LevelError},
+		"Nov 21 01:02:03 host kern.warn kernel: [ 2835.636329] ":  {what: kernelLine, level: kernellog.LevelBelow},
+		"Nov 21 01:02:03 10.0.0.1 host kernel: [68883272.06] ":    {what: kernelLine},
+		"2023-02-07 15:22:13.537 0 4 localhost kernel:[  122.2] ": {what: kernelLine},
+		"* Nov 21 01:02:03 host kernel: ":                         {what: kernelLine},
+		"Nov 21 2023 01:02:03 host kernel: ":                      {what: kernelLine},
+		"Nov 21 01:02:03 host daemon.err kernel: ":                {what: foreignLine},
+		"Nov 21 01:02:03 10.0.0.1 host nginx: 1 kernel: ":         {what: foreignLine},
+		"[ 9453.578188 ] ": {what: kernelLine},
+	} {
+		p := parser{format: Auto}
+		e := p.parse([]byte(line + text))
+		if (e.what == kernelLine) != (want.what == kernelLine) || e.level != want.level || e.what == kernelLine && string(e.text) != text {
+			t.Errorf("%s: %v, level %v: %s", line, e.what, e.level, e.text)
 		}
 	}
 }

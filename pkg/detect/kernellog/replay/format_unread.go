@@ -65,6 +65,33 @@ func (p *parser) unread(line []byte) bool {
 // syslogTime is a time before the kernel's name, in whatever form.
 var syslogTime = kernellog.WhenNeeded(`^.{0,40}\d\d:\d\d:\d\d\S* .{0,80}kernel:`)
 
+// afterTime is a time, up to four words of which none can be a program's name, and the kernel's.
+var afterTime = kernellog.WhenNeeded(`^[^:\[\]]{0,40}?\d\d:\d\d:\d\d[^\s:\[\]]*(?: +[^\s:\[\]]{1,80}){0,4} kernel: ?`)
+
+// facility is how a syslog daemon writes a priority: "kern.err".
+var facility = kernellog.WhenNeeded(` ([a-z0-9]{3,8})\.(?:emerg|alert|crit|err|warn|notice|info|debug) `)
+
+// kernelAfterTime reads a line of the kernel in a form of syslog that has more words before its name than any that
+// is known.
+func kernelAfterTime(line []byte) (entry, bool) {
+	if !bytes.Contains(line[:min(len(line), 160)], []byte(" kernel:")) {
+		return entry{}, false
+	}
+	at := afterTime.Regexp().FindIndex(line)
+	if at == nil {
+		return entry{}, false
+	}
+	head := line[:at[1]]
+	if p := facility.Regexp().FindSubmatch(head); p != nil && string(p[1]) != "kern" {
+		return entry{what: foreignLine}, true
+	}
+	e := entry{}.fromKernel(line[at[1]:])
+	if e.level == kernellog.LevelUnknown {
+		e.level = namedLevel(head)
+	}
+	return e, true
+}
+
 // oddSyslog reports whether a line is the kernel's in a form of syslog that is not known. Taken as a line of the
 // kernel it would match no rule, and a log full of faults would pass as healthy.
 func oddSyslog(line []byte) bool {

@@ -18,6 +18,7 @@ func Daemons() []Rule {
 		journalRules(),
 		deviceDaemonRules(),
 		hostDaemonRules(),
+		unclassifiedDaemonRules(), // what no rule knows
 	)
 }
 

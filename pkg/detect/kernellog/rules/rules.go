@@ -48,6 +48,7 @@ func Kernel() []Rule {
 		gpuRules(),
 		deviceRules(),
 		limitRules(),
-		subsystemRules(), // what no rule of one fault knows
+		subsystemRules(),    // what no rule of one fault knows
+		unclassifiedRules(), // what no rule knows
 	)
 }

@@ -178,9 +178,11 @@ func btrfsRules() []Rule {
 		ID: "btrfs-error", Reason: "BtrfsError", Domain: Storage, Severity: finding.Warning,
 		Advice: "`btrfs device stats MOUNT` counts by disk, `btrfs scrub start MOUNT` finds and mends what has a " +
 			"copy; `smartctl -a /dev/sdX`.",
-		Summary:  "a btrfs filesystem read data that does not match its checksum, or could not access its disk",
-		Literals: []string{"BTRFS error (device ", "BTRFS critical (device ", "BTRFS warning (device "},
+		Summary: "a btrfs filesystem read data that does not match its checksum, or could not access its disk",
+		Literals: []string{"BTRFS error (device ", "BTRFS critical (device ", "BTRFS warning (device ",
+			": read error corrected: "},
 		Patterns: []string{
+			`^BTRFS info ` + device + `: read error corrected: `,
 			`^BTRFS (?:error|critical|warning) ` + device +
 				`: (?:.*csum failed|(?:\S+ )?checksum (?:verify failed|error)|parent transid verify failed|bad tree block|bad fsid|` +
 				`bdev \S+ errs: |corrupt(?:ed)? (?:leaf|node)|(?:read|write) time tree block corruption|tree (?:level|first key) mismatch|invalid tree nritems|super ?block (?:corruption|contains fatal errors)|\d+ errors while writing supers|` +

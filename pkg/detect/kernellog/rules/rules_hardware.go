@@ -41,7 +41,8 @@ func machineCheckRules() []Rule {
 			`^(?:mce: )?\[Hardware Error\]: Machine check: (?:Processor context corrupt|.*[Uu]ncorrected)`,
 			`^mce: CPUs not responding to MCE broadcast`,
 			`^MCE: CPU(?P<subject>\d+): machine check \(Severe\)`, // powerpc
-			`^(?:Severe|Fatal) Machine check interrupt \[`,        // powerpc, until 5.1
+			`^CPU (?P<subject2>\d+): Machine Check Exception: [0-9a-f]{16}$`,
+			`^(?:Severe|Fatal) Machine check interrupt \[`, // powerpc, until 5.1
 		},
 		Kind: "cpu", Report: "mce", Expiry: UntilBoot,
 	}, {

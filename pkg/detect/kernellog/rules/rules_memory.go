@@ -107,13 +107,14 @@ func memoryRules() []Rule {
 		Summary: "the kernel could not allocate memory: too little is free, or free memory is too fragmented",
 		Literals: []string{": page allocation failure", ": page allocation stall", "vmalloc: allocation failure",
 			"vmalloc error: size", "SLUB: Unable to allocate memory ", "percpu: allocation failed, size=",
-			"vmap allocation for size "},
+			"vmap allocation for size ", "-order allocation failed"},
 		Patterns: []string{
 			`^(?P<subject>` + Command + `): page allocation failure[:.] order:(?P<order>\d+), mode:`,
 			`^(?P<subject>` + Command + `): page allocation stalls? for \d+(?:ms,| secs:) order:(?P<order>\d+), mode:`,
 			`^(?P<subject>` + Command + `): vmalloc(?:: allocation failure(?::|, allocated|,)| error: size) ?\d+`,
 			`^SLUB: Unable to allocate memory (?:on|from) (?:node|CPU)`, `^vmap allocation for size \d+ failed`,
 			`^percpu: allocation failed, size=\d+`,
+			`^__alloc_pages: (?P<order>\d+)-order allocation failed `, // 2.4
 		},
 		Kind: "process", Expiry: 30 * time.Minute,
 	}, {

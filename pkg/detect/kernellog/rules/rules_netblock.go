@@ -15,9 +15,11 @@ func iscsiRules() []Rule {
 		Advice: "`iscsiadm -m session -P3` shows the session, its target and its disks; does the portal's port 3260 " +
 			"answer? After \"session recovery timed out\" the disks fail: `iscsiadm -m node -T TARGET --login`.",
 		Literals: []string{": detected conn error (", "session recovery timed out after", ": ping timeout of ",
-			": Could not send nopout", " rejected"},
+			": Could not send nopout", " rejected",
+			"iSCSI Login timeout on Network Portal "},
 		Patterns: []string{
 			`^ ?(?:iscsi )?(?P<subject>connection\d+:\d+): (?:detected conn error \(-?\d+\)|ping timeout of \d+ secs expired|Could not send nopout|pdu \(op 0x[0-9a-f]+ itt 0x[0-9a-f]+\) rejected)`,
+			`^iSCSI Login timeout on Network Portal (?P<subject3>\S+)`, // of the target
 			`^ ?(?:iscsi:? )?(?P<subject2>session\d+): session recovery timed out after \d+ secs`,
 		},
 		Kind: "connection", Expiry: time.Hour,

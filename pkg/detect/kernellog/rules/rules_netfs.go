@@ -143,6 +143,7 @@ func cephRules() []Rule {
 			"/sys/kernel/debug/ceph/*/osdc and mdsc. Only one node sees it: look at its network.",
 		Literals: []string{"ceph: ", "libceph", "rbd: rbd"},
 		Patterns: []string{
+			`^ceph: +dropping (?:dirty|unsafe|file locks)`,
 			fs + `(?P<subject>mds\d+) (?:hung|caps (?:stale|still stale|went stale|renewed too late)|rejected session|reconnect (?:denied|rejected|failed)|closed our session)`,
 			lib + `(?P<subject2>osd\d+) (?:\S+ )?down$`,
 			`^rbd: (?P<subject3>rbd\d+): (?:encountered watch error|(?:write|read|discard|writesame|zeroout)\w*(?: [0-9a-f]+)?(?: at (?:objno )?[0-9a-f]+[ \d~]*)? result -|failed to)`,

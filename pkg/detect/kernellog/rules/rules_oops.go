@@ -60,7 +60,7 @@ func oopsRules() []Rule {
 			`^(?:Oops|Kernel BUG|(?:Oops - )?(?:(?:load|store \(or AMO\)|instruction) (?:access fault|address misaligned)|` +
 				`illegal instruction|environment call from [MSU]-mode|unknown exception|hardware error))` + dieFlags,
 			`^Internal error: [^\[]{0,80}: [0-9a-f]{1,16}` + dieFlags,
-			`^Unable to handle kernel (?:NULL pointer dereference|paging request|read from unreadable memory|write to read-only memory|` +
+			`^(?:CPU \d+ )?Unable to handle kernel (?:NULL pointer dereference|paging request|read from unreadable memory|write to read-only memory|` +
 				`execute from non-executable memory|execution of user memory|access to user memory (?:outside uaccess routines|without uaccess routines|with fs=KERNEL_DS)|` +
 				`access to unreadable memory|pointer dereference) (?:at|in) virtual (?:(?:kernel|user) )?address`,
 			`^(?:traps: )?PANIC: double fault, error_code: 0x`,
@@ -138,12 +138,13 @@ func oopsRules() []Rule {
 		Advice: "Read the file and line in the report (`dmesg`): mostly a driver's or the kernel's bug without " +
 			"effect. With other faults at the same time, report it to the distribution.",
 		Summary: "the kernel met a condition that its authors consider impossible (WARN), and continued",
-		Literals: []string{"WARNING: CPU: ", "WARNING: at ", ", CPU#", "WARNING: possible ",
+		Literals: []string{"WARNING: CPU: ", "WARNING: at ", ", CPU#", "WARNING: possible ", "\nUBSAN: ",
 			"WARNING: suspicious RCU usage",
 			"WARNING: inconsistent lock state", "WARNING: bad unlock balance", "WARNING: held lock freed"},
 		Patterns: []string{
 			`^WARNING: CPU: \d+ PID: \d+ at (?P<where>\S+)`,
 			`^WARNING: (?P<where>[\w./-]+:\d+) at \S+, CPU#\d+: .+/\d+$`,
+			`^UBSAN: [\w-]+ in (?P<where>\S+)`, // lib/ubsan.c
 			// kernel/locking/lockdep.c
 			`^WARNING: (?:possible (?:circular locking|recursive locking|irq lock inversion) |suspicious RCU usage|inconsistent lock state|bad unlock balance detected|held lock freed)`,
 			`^WARNING: at (?P<where>\S+), CPU#\d+: .+/\d+$`,

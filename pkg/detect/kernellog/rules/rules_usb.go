@@ -31,8 +31,10 @@ func usbRules() []Rule {
 			"unable to enumerate USB device",
 			"Maybe the USB cable is bad?", ": over-current condition", ": hub failed to enable device, error",
 			"can't read configurations, error", ": Device not responding to setup ",
-			"Timeout while waiting for setup device command", "Error while assigning device slot ID"},
+			"Timeout while waiting for setup device command", "Error while assigning device slot ID",
+			"hub_ext_port_status failed"},
 		Patterns: []string{`^xhci[_-]hcd (?P<subject2>\S+): (?:Timeout while waiting for setup device command|Error while assigning device slot ID)`,
+			`^hub (?P<subject3>[\d.-]+):[\d.]+: hub_ext_port_status failed \(err = -\d+\)`,
 			device + `(?:device descriptor read/\w+, error -\d+|device not accepting address \d+, error -\d+|` +
 				`(?:[\w-]+: )?unable to enumerate USB device|(?:[\w-]+: )?Cannot enable\. Maybe the USB cable is bad\?|(?:[\w-]+: )?over-current condition|` +
 				`hub failed to enable device, error -?\d+|can't read configurations, error -\d+|Device not responding to setup )`},

@@ -23,7 +23,8 @@ func trouble() []string {
 		"o respon", "unresponsive",
 		"ffline", "nvalid", "verflow", "nexpected", "ejected", "isconnected", "stuck", "hung", "hang!", "crash",
 		"ritical", "verheat", "ismatch",
-		"ot ready", "nrecover", "iving up", " lost", " dead", "egraded", "xceed", "broken", "llegal", "Bad ", " bad "}
+		"ot ready", "nrecover", "iving up", " lost", " dead", "egraded", "DEGRADED", " err ", "lockup detected", "Hung ", "alicious", "driver issue detecte",
+		"xceed", "broken", "llegal", "Bad ", " bad "}
 }
 
 // The drivers of servers and clouds, under all names that their lines have.
@@ -115,7 +116,7 @@ func networkDriverRules() []Rule {
 			"the cause; once at a change of settings: that setting was refused. Again: update both, reseat or " +
 			"replace the card.",
 		Literals: atStart(nics, qlogic),
-		Words:    append(trouble(), "not cleared", "hang ", "Reset adapter", "still in reset"),
+		Words:    append(trouble(), "not cleared", "hang ", "ot Valid", "Reset adapter", "still in reset"),
 		Patterns: []string{
 			`^(?:bnx2x: )?\[(?:bnx2x|qed|qede)_\w+:\d+\((?P<subject3>[^)]{1,31})\)\]`,
 			`^(?P<driver>` + oneOf(nics) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,60})?: `,
@@ -123,7 +124,7 @@ func networkDriverRules() []Rule {
 		},
 		Unless: append(harmless(), "disabled on Tx", "reset tx rate", "try with current", "Link up", "loopback",
 			"VPD", "ink Up", "ink up", "NIC Link is", "promiscuous", "Flow Control", "ASPM", "LED",
-			"ethtool: ", "MSI", "hwmon", "is disabled", "DCB", "PTP", "nvalid MAC", "address invalid",
+			"ethtool: ", "ACCESS_REG(", "MSI", "hwmon", "is disabled", "DCB", "PTP", "nvalid MAC", "address invalid",
 			"random", "serdes", "FEC", "get phy page", ": probe "),
 		Kind: "device", Expiry: time.Hour,
 	}, {
@@ -144,7 +145,7 @@ func networkDriverRules() []Rule {
 			"that an operation failed",
 		Advice: "`nstat -az` and `ip -s link` for what is dropped, `dmesg` for the part that the line begins with: " +
 			"full tables and memory limits are in `sysctl net`, refused rules are the network plugin's.",
-		Literals: atStart(parts, cards), Words: append(trouble(), "NAPI poll"),
+		Literals: atStart(parts, cards), Words: append(trouble(), "NAPI poll", "ut of memory"),
 		Patterns: []string{
 			`^(?P<part>` + oneOf(parts) + `)(?: [^:]{1,30})?: `,
 			`^(?P<subject>(?:bond|team)\d+)(?: \([^)]{1,40}\))?: `,
@@ -177,13 +178,13 @@ func storageDriverRules() []Rule {
 		Advice: "`lsscsi -H` names the controller, `dmesg` around the line the disks behind it; the vendor's tool " +
 			"(`storcli64 /call " +
 			"show`, `ssacli ctrl all show`, `sas3ircu LIST`) its state; cables, power, then firmware and driver.",
-		Literals: atStart(hbas, hosts), Words: append(trouble(), "log_info(0x3"),
+		Literals: atStart(hbas, hosts), Words: append(trouble(), "log_info(0x3", "is not coming back", "able is unplugged"),
 		Patterns: []string{
 			`^(?P<driver>` + oneOf(hbas) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: `,
 			`^(?P<driver>` + oneOf(hbas) + `) \[(?P<subject2>[\w.:-]{3,40})\]-[0-9a-f]+:(?:\d+: )?`,
 			`^scsi host(?P<subject4>\d+): `,
 			`^(?P<subject3>(?:mpt[23]sas(?:_cm)?|mpi3mr|megasas|aacraid|arcmsr|ioc|hisi_sas|host|stex)\d*): `,
-			`^(?P<driver>` + oneOf(hosts) + `)\d*:`, `^pm80[x0][x1] `,
+			`^(?P<driver>` + oneOf(hosts) + `)(?:\d*|-\w+):`, `^pm80[x0][x1] `,
 		},
 		Unless: append(harmless(), "cm0: ignoring", "cm0: Ignoring", "event phy", "failed stop FIS RX",
 			"overriding NVDATA", "ault tolerant", "SUCCESS", "error code 0x0",

@@ -52,7 +52,7 @@ func filesystemTroubleRules() []Rule {
 		Unless: append(harmless(), "invalid log", "be specified", "DAX", "ENOENT", "EPERM", "successful retry",
 			"possible memory allo", "Torn write", "feature incompat", "Can't find", "can't find", "could not find",
 			"agic", "nrecognized",
-			"nrecognised", "ption", "ad mount", "discard", "quotas cannot", "quota cannot", "an't parse",
+			"nrecognised", " option", "Option", "ad mount", "discard", "quotas cannot", "quota cannot", "an't parse",
 			"annot parse", "bogus number", "invalid media value", "invalid sectors", "logical sector size",
 			"number of reserved", "ecovery complete", "upper fs does not", "does not support", "falling back",
 			"not recommended", "Mounting", "ounted", "Ending", "Unmounting", "too old", "too new", "newer",

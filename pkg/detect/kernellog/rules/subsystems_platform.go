@@ -25,6 +25,8 @@ func platformRules() []Rule {
 		"mempolicy", "fork"}
 	engines := []string{"idxd", "ioatdma", "intel_qat", "4xxx", "c6xx", "c62x", "dh895xcc", "cxl_", "hisi_", "caam",
 		"intel_vsec", "ptp"}
+	// failed is what no driver says in passing.
+	const failed = `(?:timed out|time-?out|[Ff]ailed to (?:reset|init|start|load|power|recover|probe)|reset failed|[Rr]efused to change power state|not respond|no response|[Ff]atal|FATAL|hung|dead|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`
 	return []Rule{{
 		ID: "iommu-error", Reason: "IOMMUError", Domain: Hardware, Severity: finding.Warning,
 		Summary: "the IOMMU, which keeps devices out of memory that is not theirs, reports an error",
@@ -36,7 +38,7 @@ func platformRules() []Rule {
 		Patterns: []string{`^` + oneOf(iommus) + `(?: (?P<subject>[\w.:-]{3,40}))?: `,
 			`^(?P<driver>[\w-]+) (?P<subject2>` + pciAddress + `): (?:AMD-Vi: |swiotlb buffer is full|DMAR: |DMA-API: )`},
 		Unless: append(harmless(), "irmware Bug", "IOMMU perf counter", "No ATSR", "quirk", "BIOS has allocated n",
-			"isabling",
+			"isabling", "nvalidation will be",
 			"already", "Event logging", "Event log enabled", "efault", "fault reporting",
 			"interrupt remapping"),
 		Kind: "device", Expiry: time.Hour,
@@ -64,8 +66,9 @@ func platformRules() []Rule {
 			"must be of one version; " +
 			"after a failed reset: drain and restart the node.",
 		Literals: atStart(gpus, []string{"[drm", "NVRM: ", "nvidia"}), Words: append(trouble(), "*ERROR*",
-			"API mismatch", "Assert", "ault", "is lost", "TRAP", "egrade", "timeout"),
+			"API mismatch", "wedged", "GPU HANG", "not done with", "Assert", "ault", "is lost", "TRAP", "egrade", "timeout"),
 		Patterns: []string{
+			`^\[drm\] GPU HANG: `, `^nvidia-peermem \w+:\d+ ERROR `,
 			`^\[drm(?::[^\]]{1,64}(?: \[\w+\])?)?\] (?:\[[^\]]{1,40}\] )?\*ERROR\* \S`,
 			`^` + oneOf(gpus) + ` (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: `,
 			`^` + oneOf(gpus) + `\d*: `, `^NVRM: `, `^nvidia-(?:nvlink|nvswitch\d*|uvm|modeset|peermem|fs): `,
@@ -136,7 +139,7 @@ func platformRules() []Rule {
 			`^MTRR: CPU \d+: Writing MSR `, `^CPU features: CPU\d+: missing HWCAP`,
 			`^\[Firmware Bug\]: CPU ?(?P<subject2>\d+): APIC ID mismatch`,
 		},
-		Unless: append(harmless(), "updated early", "revision", "max ", "Estimated", "APERF", "irmware loading",
+		Unless: append(harmless(), "updated early", "is now offline", "revision", "max ", "Estimated", "APERF", "irmware loading",
 			"efault"),
 		Kind: "cpu", Expiry: 24 * time.Hour,
 	}, {
@@ -199,13 +202,16 @@ func platformRules() []Rule {
 			"ailed to load", "ailed to power", "ailed to recover", "ailed to probe",
 			"reset failed", "efused to change power", "not respond", "no response", "atal", "FATAL", "hung", "dead",
 			"died", "nrecoverable", "nternal error", "ardware error", "iving up", "crash", "parity"},
-		Patterns: []string{`^(?P<driver>[a-z][\w-]{1,30}) (?P<subject>` + pciAddress + `)(?: [^:]{1,40})?: .*(?:timed out|time-?out|[Ff]ailed to (?:reset|init|start|load|power|recover|probe)|reset failed|[Rr]efused to change power state|not respond|no response|[Ff]atal|FATAL|hung|dead|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`},
+		Patterns: []string{
+			`^(?P<driver>[a-z][\w-]{1,30}) (?P<subject>` + pciAddress + `)(?: [^:]{1,40})?: .*` + failed,
+			`^(?P<driver>[a-z][\w-]{1,30}) (?P<subject2>[a-z_-]{0,12}\d[\w.:-]{0,20}?)(?: [^:]{1,40})?: .*` + failed,
+		},
 		Unless: append(append(harmless(), "reset tx rate", "resume", "Link up", "Heartbeat Counter", "parity init",
 			"loopback", "lockup_timeout",
-			"soft recovered", "fallback", "disabled on Tx", "dead0", "deadbeef"), atStart([]string{"snd", "iwl",
+			"soft recovered", "fallback", "disabled on Tx", "dead0", "deadbeef", "Direct-Access", "ANSI: "), atStart([]string{"snd", "iwl",
 			"ath", "rtw", "rtl", "brcm", "b43", "mt7", "wl", "thunderbolt", "mei",
 			"intel-lpss", "i915", "nouveau", "uvc", "bt", "pci", "parport", "sdhci", "rtsx", "tpm",
-			"intel_ish", "ish", "sof", "proc_", "i801_", "pata", "uhci", "ohci", "firewire", "hda",
+			"intel_ish", "ish", "sof", "proc_", "i801_", "pata", "uhci", "ohci", "firewire", "hda", "usb", "thermal", "hid", "scsi",
 			"efifb", "vgaarb", "bar", "skl_", "intel_pmc", "resource", "ehci", "input", "simple-", "ipu"})...),
 		Kind: "device", Expiry: time.Hour,
 	}}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+)
+
+// leastLiteral is how many letters of a format must stand in a line to prove that it is the line's.
+const leastLiteral = 10
+
+// levelled is a format that a line may have.
+type levelled struct {
+	key     string // its longest text without a verb
+	pattern *regexp.Regexp
+	weight  int // letters that are not of a verb
+	isError bool
+}
+
+// printLevels prints each line of a file after the level that the sources give it.
+func printLevels(out io.Writer, sources []string, name string) error {
+	f := serverParts()
+	f.errors = false
+	f.files = append(f.files, "arch/...", "drivers/...", "net/...", "init/*.c", "sound/core/*.c")
+	byStart := map[string][]*levelled{}
+	for _, source := range sources {
+		t, err := load(source, wanted([]family{f}))
+		if err != nil {
+			return err
+		}
+		for _, p := range f.formats(&t) {
+			if l := newLevelled(p); l != nil {
+				byStart[l.key[:6]] = append(byStart[l.key[:6]], l)
+			}
+		}
+	}
+	file, err := os.Open(name) //nolint:gosec // the user's
+	if err != nil {
+		return err
+	}
+	defer file.Close() //nolint:errcheck // was only read
+	for scanner := bufio.NewScanner(file); scanner.Scan(); {
+		fmt.Fprintf(out, "%s | %s\n", levelOf(byStart, scanner.Text()), scanner.Text())
+	}
+	return nil
+}
+
+func newLevelled(p printed) *levelled {
+	text := strings.TrimRight(p.text, "\n")
+	l := &levelled{isError: p.isError}
+	var pattern strings.Builder
+	for i, part := range verbs.Split(text, -1) {
+		if i > 0 {
+			pattern.WriteString(`.*?`)
+		}
+		pattern.WriteString(regexp.QuoteMeta(part))
+		l.weight += len(part)
+		if len(part) > len(l.key) {
+			l.key = part
+		}
+	}
+	if l.weight < leastLiteral || len(l.key) < 6 {
+		return nil
+	}
+	l.pattern = regexp.MustCompile(pattern.String())
+	return l
+}
+
+// levelOf returns the level of the format that most of a line is of; of several, that of errors.
+func levelOf(byStart map[string][]*levelled, line string) string {
+	best, level := 0, "?"
+	for i := 0; i+6 <= len(line); i++ {
+		for _, l := range byStart[line[i:i+6]] {
+			if l.weight < best || l.weight == best && !l.isError || !strings.HasPrefix(line[i:], l.key) ||
+				!l.pattern.MatchString(line) {
+				continue
+			}
+			best, level = l.weight, "below"
+			if l.isError {
+				level = "error"
+			}
+		}
+	}
+	return level
+}
