@@ -5,6 +5,7 @@ package schemas
 
 import (
 	"embed"
+	"io/fs"
 )
 
 //go:embed *.v1.json
@@ -17,4 +18,10 @@ func Of(name string) []byte {
 		return nil
 	}
 	return text
+}
+
+// Names are those of all schemas, sorted.
+func Names() []string {
+	names, _ := fs.Glob(files, "*") // the pattern is well-formed
+	return names
 }
