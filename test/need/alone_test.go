@@ -13,7 +13,6 @@ import (
 
 // While a test program has the machine, others wait, but for those that have all of their own.
 func TestAlone(t *testing.T) {
-	Program(t, "flock")
 	dir := t.TempDir()
 	folder := func(name string) string {
 		t.Helper()
