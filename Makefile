@@ -14,8 +14,10 @@ COMPILE := GOGC=400
 RUN     := -exec 'env -u GOGC'
 # go test reports what was skipped; a layer's own checks by go vet are those of "make vet".
 TEST    := $(COMPILE) test/need/run go test -vet=off
-# Test binaries are built beside the one that runs: only one at a time has the machine.
-ALONE   := -p 4 -exec 'env -u GOGC NODEAGENT_ALONE=1 flock -o $(CURDIR)/.cache/alone.lock'
+# Test binaries are built beside the one that has the machine and those that do not need it. The latter take longest and
+# come first; what the others print appears after them.
+ALONE   := -p 5 -exec $(CURDIR)/test/need/alone
+APART   := ./pkg/remediate ./internal/mutate
 CONTAINERD2      = $(CURDIR)/.cache/containerd-$$(go list -C test/containerd -m -f '{{.Version}}' github.com/containerd/containerd/v2)
 # Packages of layers of their own.
 LAYERS  := /test/(rpm|lab|e2e|daemonset|guest|guest/inside|newcheck)$$
@@ -50,16 +52,25 @@ lane-build:
 lane-pure:
 	nice -n 10 $(MAKE) LANES= --output-sync=target vet unit test-npd test-chart test-new-check
 lane-machine:
-	$(MAKE) LANES= packages test-rpm machine test-lab cluster
+	$(MAKE) LANES= packages
+	$(MAKE) LANES=2 -j2 test-rpm machine
+	$(MAKE) LANES= test-lab cluster
 
-.PHONY: test-long
-test-long: packages guest test-crio demo browser monitoring fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
-	go test -count=1 -timeout 30m -parallel 4 -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestRepairCSIRegistration|TestRepairDaemonSet|TestNoLivingPodIsEverALeftover$$' ./test/e2e -args -lab -long
-	go test -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit|TestEventCenter' ./test/rpm -args -long
-	go test -count=1 -timeout 60m -v -run 'TestReplicas|TestPartition|TestMigrate|TestKilled$$|TestUpgradeReplicas|TestTwoLostVolumes|TestOutsideNATS' ./cmd/eventcenter ./pkg/eventcenter/journal/jetstream -args -long
-	go test -count=1 -timeout 90m -v -run TestPowerLoss ./cmd/eventcenter -args -guest -long
-	go test -count=1 -timeout 90m -v -run TestRealAPIServerClaims ./internal/kube -args -apiserver -long
-	go test -count=1 -timeout 60m -run TestHostileNodes ./pkg/remediate -args -hostile.nodes 10000
+# Each part can be run by itself, and reports at its end how long it took.
+.PHONY: test-long long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile
+test-long: packages guest test-crio demo browser monitoring long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
+long-e2e: ## on a real one-node cluster: what takes as long as kubelet takes to notice
+	$(TEST) $(RUN) -count=1 -timeout 30m -parallel 4 -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestRepairCSIRegistration|TestRepairDaemonSet|TestNoLivingPodIsEverALeftover$$' ./test/e2e -args -lab -long
+long-rpm: ## other packages, repairs that take minutes, the cost of a storm of units
+	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit|TestEventCenter|TestUnitStorm' ./test/rpm -args -long
+long-eventcenter: ## replicas that are killed, cut off, upgraded, migrated; the journal's process killed for minutes
+	$(TEST) $(RUN) -count=1 -timeout 60m -v -run 'TestReplicas|TestPartition|TestMigrate|TestKilled$$|TestUpgradeReplicas|TestTwoLostVolumes|TestOutsideNATS' ./cmd/eventcenter ./pkg/eventcenter/journal/jetstream -args -long
+long-power: ## the event center's machine loses its power, twenty times
+	$(TEST) $(RUN) -count=1 -timeout 90m -v -run TestPowerLoss ./cmd/eventcenter -args -guest -long
+long-fleet: ## 500 agents and 5 slots on a real apiserver
+	$(TEST) $(RUN) -count=1 -timeout 90m -v -run TestRealAPIServerClaims ./internal/kube -args -apiserver -long
+long-hostile: ## 10,000 nodes whose witnesses fail and lie
+	$(TEST) $(RUN) -count=1 -timeout 60m -run TestHostileNodes ./pkg/remediate -args -hostile.nodes 10000
 
 .PHONY: packages
 packages: ## install the Debian packages that the tests need; as root
@@ -91,7 +102,7 @@ unit: ## the same with the race detector, in any order
 .PHONY: machine
 machine: ## all tests of the packages that need root, programs or the kernel, on this machine; as root
 	@mkdir -p .cache
-	$(TEST) $(ALONE) -shuffle=on -timeout 15m $$(go list -test -f '$(NEED)' ./... | sed -n 's/\.test$$//p' | grep -vE '$(LAYERS)')
+	$(TEST) $(ALONE) -shuffle=on -timeout 15m $(APART) $$(go list -test -f '$(NEED)' ./... | sed -n 's/\.test$$//p' | grep -vE '$(LAYERS)')
 
 .PHONY: test-npd
 test-npd: ## node-problem-detector's own code beside the agent's, on the same files and lines; a module of its own
@@ -138,7 +149,7 @@ e2e-daemonset: ## e2e with the agent as the DaemonSet and containerd 2 instead o
 	  $$(grep -rlE 'func Test\w*($(subst TestCRI$$,CRI\b,$(CONTAINERD_TESTS)))' --include='*_test.go' internal pkg | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 .PHONY: fuzz
-fuzz: ## every fuzz target for 30 s; an input that fails is kept in testdata/fuzz
+fuzz: ## every fuzz target for 30 s, more than half an hour; an input that fails is kept in testdata/fuzz
 	test/fuzz.sh 30s
 
 .PHONY: mutants

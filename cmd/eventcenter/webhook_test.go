@@ -3,7 +3,9 @@ package main
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -25,6 +27,7 @@ type webhook struct {
 	url string
 	// ordered demands that the events of a node come in order, which those that are replayed do not
 	ordered bool
+	kills   bool // its senders are killed
 
 	mu     sync.Mutex // guards what follows
 	taken  map[string]int
@@ -53,6 +56,10 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)
 			return
 		}
+	}
+	if h.kills && errors.Is(err, io.ErrUnexpectedEOF) { // half of a request
+		w.WriteHeader(http.StatusBadRequest)
+		return
 	}
 	if err != nil {
 		h.t.Error(err)
@@ -128,7 +135,7 @@ func TestKilledDelivery(t *testing.T) {
 		rounds = 3
 	}
 	h := newWebhook(t)
-	h.ordered = true
+	h.ordered, h.kills = true, true
 	h.refuse = func(string) bool { return rand.IntN(50) == 0 }
 	dir, l := t.TempDir(), newLoad(8)
 	file := h.settings("subscriptions: [{name: all, url: '" + h.url + "/hook'}]\n")

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 const (
@@ -23,13 +22,13 @@ func TestReload(t *testing.T) {
 		t.Errorf("ready before the reload: %s", why)
 	}
 	m.run("systemctl", "reload", "nodeagent")
-	m.run("nodeagent", "ready", "--wait=10s")
+	m.awaitReady()
 	if hasCheck(m.status(), "load") {
 		t.Error("the new configuration is not in force")
 	}
 	m.write(configFile, "")
 	m.run("kill", "-HUP", pid)
-	m.run("nodeagent", "ready", "--wait=10s")
+	m.awaitReady()
 	if !hasCheck(m.status(), "load") {
 		t.Error("SIGHUP did not put the new configuration in force")
 	}
@@ -59,7 +58,7 @@ func TestReloadOfABadConfiguration(t *testing.T) {
 			!strings.Contains(out.stdout, "works with the version that was in force before") {
 			t.Errorf("want %q: %s", name, out)
 		}
-		m.eventually(10*time.Second, "the finding", func() error { // its check runs after the answer
+		m.eventually("the finding", func() error { // its check runs after the answer
 			if got := findings(m.status(), "agent-config"); len(got) != 1 ||
 				!strings.HasPrefix(got[0], "AgentConfigInvalid ") {
 				return fmt.Errorf("findings: %v", got)
@@ -73,8 +72,8 @@ func TestReloadOfABadConfiguration(t *testing.T) {
 	}
 	m.write(configFile, good+"\n# corrected\n")
 	m.run("systemctl", "reload", "nodeagent")
-	m.run("nodeagent", "ready", "--wait=10s")
-	m.eventually(10*time.Second, "the finding to clear", func() error {
+	m.awaitReady()
+	m.eventually("the finding to clear", func() error {
 		if got := findings(m.status(), "agent-config"); len(got) != 0 {
 			return fmt.Errorf("findings after the correction: %v", got)
 		}
@@ -112,7 +111,7 @@ func TestStartWithABadConfiguration(t *testing.T) {
 		!strings.Contains(out.stderr, "until this is corrected") {
 		t.Errorf("upgrade: %s", out)
 	}
-	m.eventually(10*time.Second, "the new version to run", func() error {
+	m.eventually("the new version to run", func() error {
 		s, err := m.askStatus()
 		if err == nil && (s.Version != newer+"-1" || m.property("ActiveState") != "active") {
 			err = fmt.Errorf("version %s", s.Version)
@@ -127,7 +126,7 @@ func TestStartWithABadConfiguration(t *testing.T) {
 
 	m.write(configFile, good)
 	m.run("systemctl", "reload", "nodeagent")
-	m.run("nodeagent", "ready", "--wait=10s")
+	m.awaitReady()
 	if s := m.status(); s.Release.Mode != "on" || len(findings(s, "agent-config")) != 0 {
 		t.Errorf("after the correction: %+v", s)
 	}

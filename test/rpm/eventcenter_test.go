@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nodeagent/nodeagent/test/need"
 )
@@ -31,7 +30,7 @@ func TestEventCenter(t *testing.T) {
 	}
 	m.run("systemctl", "enable", "--now", "eventcenter")
 	ask := []string{"eventcenter", "nodes", "--dir", "/var/lib/eventcenter"}
-	m.eventually(30*time.Second, "the center to answer", func() error {
+	m.eventually("the center to answer", func() error {
 		if out := m.try(ask...); out.code != 0 || !strings.Contains(out.stdout, "CLUSTER") {
 			return errors.New(out.stdout + out.stderr)
 		}
@@ -46,7 +45,7 @@ func TestEventCenter(t *testing.T) {
 	}
 	token := m.run("cat", "/var/lib/eventcenter/token")
 	m.run("rpm", "-U", "--nodeps", "--replacepkgs", file)
-	m.eventually(30*time.Second, "the center to answer after an upgrade", func() error {
+	m.eventually("the center to answer after an upgrade", func() error {
 		if out := m.try(ask...); out.code != 0 {
 			return errors.New(out.stdout + out.stderr)
 		}

@@ -120,7 +120,7 @@ func (m *machine) remove() {
 		_ = m.nspawn.Process.Signal(syscall.SIGTERM) // nspawn passes it on as a request to halt
 		select {
 		case <-m.ended:
-		case <-time.After(15 * time.Second):
+		case <-time.After(patience):
 			m.t.Errorf("the machine did not halt")
 		}
 	}
@@ -139,7 +139,7 @@ func (m *machine) emptyCgroup(cgroup string) {
 		return nil
 	})
 	slices.Reverse(dirs) // children first
-	m.eventually(10*time.Second, "remove "+cgroup, func() error {
+	m.eventually("remove "+cgroup, func() error {
 		for _, dir := range dirs {
 			text, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 			for pid := range strings.FieldsSeq(string(text)) {
@@ -172,7 +172,7 @@ func (m *machine) init() (int, error) {
 func (m *machine) outside(command ...string) (pid int) {
 	m.t.Helper()
 	begin := strings.Join(command, "\x00") + "\x00"
-	m.eventually(5*time.Second, fmt.Sprintf("%v in the machine", command), func() error {
+	m.eventually(fmt.Sprintf("%v in the machine", command), func() error {
 		root, err := m.init()
 		if err != nil {
 			return err
@@ -201,7 +201,7 @@ func (m *machine) outside(command ...string) (pid int) {
 // settle waits until the machine has booted.
 func (m *machine) settle() {
 	m.t.Helper()
-	m.eventually(30*time.Second, "the machine to boot", func() error {
+	m.eventually("the machine to boot", func() error {
 		if out := m.try("systemctl", "is-system-running"); strings.TrimSpace(out.stdout) != "running" {
 			console, _ := os.ReadFile(m.console)
 			return fmt.Errorf("%s; console: %s", out, tail(string(console)))
@@ -291,17 +291,20 @@ func (m *machine) property(name string) string {
 	return strings.TrimSpace(m.run("systemctl", "show", "--value", "-p", name, "nodeagent.service"))
 }
 
+// patience bounds what is waited for: ten times what the slowest of it takes.
+const patience = 5 * time.Minute
+
 // eventually waits until try returns nil.
-func (m *machine) eventually(limit time.Duration, what string, try func() error) {
+func (m *machine) eventually(what string, try func() error) {
 	m.t.Helper()
-	end := time.Now().Add(limit)
+	end := time.Now().Add(patience)
 	for {
 		err := try()
 		if err == nil {
 			return
 		}
 		if time.Now().After(end) {
-			m.t.Fatalf("%s: not within %s: %v", what, limit, err)
+			m.t.Fatalf("%s: not within %s: %v", what, patience, err)
 		}
 		<-time.After(20 * time.Millisecond)
 	}
@@ -355,7 +358,13 @@ func (m *machine) status() agentStatus {
 func (m *machine) install() {
 	m.t.Helper()
 	m.run("rpm", "-i", "--nodeps", inMachine(older))
-	m.run("nodeagent", "ready", "--wait=10s")
+	m.awaitReady()
+}
+
+// awaitReady waits until all checks of an agent have run.
+func (m *machine) awaitReady() {
+	m.t.Helper()
+	m.run("nodeagent", "ready", "--wait="+patience.String())
 }
 
 func copyFile(t *testing.T, from, to string) {

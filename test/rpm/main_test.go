@@ -4,7 +4,7 @@
 // It needs root and the Debian packages cpio, rpm, rpmlint, systemd-container and debootstrap. The first run makes a
 // Debian root filesystem in .cache/debian-12 of the checkout; each test boots a copy-on-write copy of it.
 //
-// The machines of most tests run side by side. Tests that measure how fast something happens run alone, before them.
+// The machines run side by side, but for the first one, in which all checks are run by hand: some give up after seconds.
 package rpm_test
 
 import (

@@ -22,8 +22,8 @@ func TestInstall(t *testing.T) {
 	var started, ready int64 // microseconds of the machine's monotonic clock
 	scan(t, m.property("ExecMainStartTimestampMonotonic"), &started)
 	scan(t, m.property("ActiveEnterTimestampMonotonic"), &ready)
-	if took := time.Duration(ready-started) * time.Microsecond; took <= 0 || took > 20*time.Second {
-		t.Errorf("ready %s after the start, want within 20 s", took)
+	if took := time.Duration(ready-started) * time.Microsecond; took <= 0 {
+		t.Errorf("ready %s after the start", took)
 	} else {
 		t.Logf("ready %s after the start", took)
 	}
@@ -85,7 +85,7 @@ func TestInstallTwice(t *testing.T) {
 	m.run("nodeagent", "reload")
 	for range 2 {
 		m.run("rpm", "-U", "--nodeps", "--replacepkgs", inMachine(older))
-		m.run("nodeagent", "ready", "--wait=10s")
+		m.awaitReady()
 	}
 	if got := m.run("rpm", "-q", "nodeagent"); got != "nodeagent-"+older+"-1.x86_64\n" {
 		t.Errorf("installed: %s", got)
@@ -104,7 +104,7 @@ func TestUpgradeAndDowngrade(t *testing.T) {
 	m.run("systemctl", "reload", "nodeagent")
 
 	m.run("rpm", "-U", "--nodeps", inMachine(newer))
-	m.run("nodeagent", "ready", "--wait=10s") // it compares the version that runs with its own
+	m.awaitReady() // it compares the version that runs with its own
 	s := m.status()
 	if s.Version != newer+"-1" || hasCheck(s, "load") {
 		t.Errorf("after the upgrade: %+v", s)
@@ -117,7 +117,7 @@ func TestUpgradeAndDowngrade(t *testing.T) {
 	}
 
 	m.run("rpm", "-U", "--nodeps", "--oldpackage", inMachine(older))
-	m.run("nodeagent", "ready", "--wait=10s")
+	m.awaitReady()
 	if s := m.status(); s.Version != older+"-1" || hasCheck(s, "load") {
 		t.Errorf("after the downgrade: %+v", s)
 	}

@@ -53,14 +53,14 @@ func TestReleaseOnSystemdHost(t *testing.T) {
 	}
 	t.Log(strings.Join(left, "\n"))
 	before := m.bystanders()
-	m.run("nodeagent", "ready", "--wait=20s")
+	m.awaitReady()
 	m.pass(10 * time.Second)
 	if out := m.try("nodeagent", "inspect"); strings.Contains(out.stdout, "LEFTOVER") {
 		t.Errorf("while all know the pod: %s", out)
 	}
 
 	m.witnesses(living)
-	m.eventually(40*time.Second, "a plan for all four kinds", func() error {
+	m.eventually("a plan for all four kinds", func() error {
 		s, err := m.askStatus()
 		for _, kind := range []string{"process", "mount", "cgroup", "pod-directory"} {
 			if !slices.ContainsFunc(s.Release.Last, func(line string) bool { return strings.Contains(line, kind) }) {
@@ -79,14 +79,14 @@ func TestReleaseOnSystemdHost(t *testing.T) {
 	m.compare(before)
 
 	m.mode("on")
-	m.eventually(60*time.Second, "the release", func() error {
+	m.eventually("the release", func() error {
 		if left := m.leftBy(dead); len(left) > 0 {
 			return fmt.Errorf("left: %q; %s", left, m.released())
 		}
 		return nil
 	})
 	m.compare(before)
-	m.eventually(20*time.Second, "the agent to say so", func() error {
+	m.eventually("the agent to say so", func() error {
 		if text := m.released(); !strings.Contains(text, "pod="+dead+" result=released") {
 			return errors.New(text)
 		}
@@ -202,7 +202,7 @@ mount --bind /data "$1/volume-subpaths/data/app/0"`, "sh", dir)
 	m.run("sh", "-ec", `systemd-run --quiet --scope --slice="$1" --unit="$2" -p Delegate=yes \
   sh -c 'trap "" TERM; sleep infinity & exec sleep infinity' </dev/null >/dev/null 2>&1 &`, "sh", slice(uid), scope(uid))
 	at := "/kubepods.slice/kubepods-besteffort.slice/" + slice(uid) + "/" + scope(uid)
-	m.eventually(10*time.Second, "the pod's processes", func() error {
+	m.eventually("the pod's processes", func() error {
 		if out := m.try("cat", "/sys/fs/cgroup/systemd"+at+"/cgroup.procs"); strings.Count(out.stdout, "\n") != 2 {
 			return errors.New(out.String())
 		}

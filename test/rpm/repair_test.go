@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nodeagent/nodeagent/test/need"
 )
@@ -27,7 +26,7 @@ func (m *machine) repairJournal() string {
 // stepOf waits until the status says something of a step of an action.
 func (m *machine) stepOf(action, want string) {
 	m.t.Helper()
-	m.eventually(60*time.Second, action+" to be "+want, func() error {
+	m.eventually(action+" to be "+want, func() error {
 		s, err := m.askStatus()
 		for _, step := range s.Repair.Steps {
 			if text := fmt.Sprintf("%+v", step); step.Action == action && strings.Contains(text, want) {
@@ -75,7 +74,7 @@ func TestRestartUnit(t *testing.T) {
 	}
 	m.write("/etc/systemd/system/containerd.service.d/mode.conf", "[Service]\nKillMode=process\n")
 	m.run("systemctl", "daemon-reload")
-	m.eventually(90*time.Second, "the restart to be verified", func() error {
+	m.eventually("the restart to be verified", func() error {
 		if text := m.repairJournal(); !strings.Contains(text, "verified") {
 			return errors.New(text)
 		}
@@ -90,7 +89,7 @@ func TestRestartUnit(t *testing.T) {
 	// It dies, and a restart does not help: it is tried once, and then it is a person's.
 	m.write("/etc/containerd/config.toml", "this is no TOML\n")
 	m.run("systemctl", "kill", "--kill-who=main", "-s", "KILL", "containerd")
-	m.eventually(180*time.Second, "the restart to fail", func() error {
+	m.eventually("the restart to fail", func() error {
 		if text := m.repairJournal(); !strings.Contains(text, ": failed: ") {
 			return errors.New(text)
 		}
@@ -113,7 +112,7 @@ func TestResetFailedUnits(t *testing.T) {
 	m.run("systemctl", "start", "broken")
 	m.unitFinding("systemd-units", "broken.service", "warning UnitFailed")
 	m.try("systemd-run", "--unit=run-gone", "/bin/false")
-	m.eventually(90*time.Second, "the transient unit to be forgotten", func() error {
+	m.eventually("the transient unit to be forgotten", func() error {
 		if text := m.repairJournal(); !strings.Contains(text, "run-gone.service has failed: verified") {
 			return errors.New(text)
 		}

@@ -24,7 +24,7 @@ func TestReboot(t *testing.T) {
 	m.try("systemctl", "reboot") // its answer may be cut off
 	select {
 	case <-m.ended:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the machine does not go down")
 	}
 	const restart = 133 // EXIT_FORCE_RESTART: systemd-nspawn leaves the second half of a reboot to who started it
@@ -33,30 +33,42 @@ func TestReboot(t *testing.T) {
 	}
 	m.start()
 	m.settle()
-	m.run("nodeagent", "ready", "--wait=10s")
+	m.awaitReady()
 }
 
-// crash ends the agent in some way and measures how long no agent answers.
-func crash(m *machine, pid string, end func()) time.Duration {
+// crash ends the agent in some way and waits until another answers.
+func crash(m *machine, pid string, end func()) {
 	m.t.Helper()
 	began := time.Now()
 	end()
-	m.eventually(10*time.Second, "another agent to answer", func() error {
+	m.eventually("another agent to answer", func() error {
 		s, err := m.askStatus()
 		if err == nil && strconv.Itoa(s.PID) == pid {
 			err = errors.New("the old one answers")
 		}
 		return err
 	})
-	return time.Since(began)
+	m.t.Logf("another agent answers after %s", time.Since(began))
+}
+
+// logged waits until the journal of the service has a text: journald writes what it is sent when it comes to it.
+func (m *machine) logged(text string) {
+	m.t.Helper()
+	m.eventually(text+" in the journal", func() error {
+		if log := m.run("journalctl", "--no-pager", "-u", "nodeagent"); !strings.Contains(log, text) {
+			return errors.New(tail(log))
+		}
+		return nil
+	})
 }
 
 func TestCrash(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.write("/etc/nodeagent/config.yaml", "no such key: 1\n") // a fault that lasts
 	m.fails(1, "nodeagent", "reload")
-	m.eventually(10*time.Second, "the finding", func() error {
+	m.eventually("the finding", func() error {
 		if len(findings(m.status(), "agent-config")) != 1 {
 			return errors.New("not yet")
 		}
@@ -66,16 +78,12 @@ func TestCrash(t *testing.T) {
 	if len(before) != 1 || !strings.HasPrefix(before[0], "AgentConfigInvalid ") {
 		t.Fatalf("findings: %v", before)
 	}
-	m.eventually(20*time.Second, "the state to be saved", func() error {
+	m.eventually("the state to be saved", func() error {
 		return m.saved("agent-config", "AgentConfigInvalid")
 	})
 	pid := m.property("MainPID")
-	took := crash(m, pid, func() { m.run("kill", "-9", pid) })
-	t.Logf("back %s after kill -9", took)
-	if took > 10*time.Second {
-		t.Errorf("back after %s", took)
-	}
-	m.eventually(5*time.Second, "the first run of every check", func() error {
+	crash(m, pid, func() { m.run("kill", "-9", pid) })
+	m.eventually("the first run of every check", func() error {
 		if m.property("ActiveState") != "active" {
 			return errors.New("not active")
 		}
@@ -117,6 +125,7 @@ func findings(s agentStatus, check string) []string {
 
 // A child of the agent that hangs in the kernel cannot be killed. It must not keep the node without an agent.
 func TestCrashWithAnUnkillableChild(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	freezer := "/sys/fs/cgroup/freezer/nodeagent-rpm-" + strconv.Itoa(os.Getpid())
@@ -127,15 +136,11 @@ func TestCrashWithAnUnkillableChild(t *testing.T) {
 		if child != 0 {
 			_ = syscall.Kill(child, syscall.SIGKILL)
 		}
-		m.eventually(5*time.Second, "the frozen child to end", func() error { return os.Remove(freezer) })
+		m.eventually("the frozen child to end", func() error { return os.Remove(freezer) })
 	})
 	child = hangInService(t, m, freezer)
 	pid := m.property("MainPID")
-	took := crash(m, pid, func() { m.run("kill", "-9", pid) })
-	t.Logf("back %s after kill -9", took)
-	if took > 10*time.Second {
-		t.Errorf("back after %s", took)
-	}
+	crash(m, pid, func() { m.run("kill", "-9", pid) })
 	if syscall.Kill(child, 0) != nil {
 		t.Error("the child was no hindrance: it is dead")
 	}
@@ -163,38 +168,37 @@ func put(t *testing.T, file, text string) {
 
 // The kernel itself ends the agent here, because its cgroup has no memory left.
 func TestOutOfMemory(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
 	m.install()
 	memory := "/sys/fs/cgroup/memory/nodeagent-rpm-" + strconv.Itoa(os.Getpid())
 	need.Kernel(t, "the memory controller of cgroup v1: inside of the machine systemd has none",
 		os.Mkdir(memory, 0o755))
 	t.Cleanup(func() {
-		m.eventually(5*time.Second, "the cgroup to be empty", func() error { return os.Remove(memory) })
+		m.eventually("the cgroup to be empty", func() error { return os.Remove(memory) })
 	})
 	pid := m.property("MainPID")
 	outside := m.outside("/usr/bin/nodeagent", "run")
-	took := crash(m, pid, func() {
+	crash(m, pid, func() {
 		put(t, memory+"/memory.limit_in_bytes", "4096")
 		put(t, memory+"/cgroup.procs", strconv.Itoa(outside))
 	})
-	t.Logf("back %s after the limit", took)
-	if log := m.run("journalctl", "--no-pager", "-u", "nodeagent"); !strings.Contains(log, "status=9/KILL") {
-		t.Errorf("it was not killed:\n%s", log)
-	}
+	m.logged("status=9/KILL")
 	if text, _ := os.ReadFile(memory + "/memory.oom_control"); !strings.Contains(string(text), "oom_kill 1") {
 		t.Errorf("not by the kernel: %s", text)
 	}
 }
 
 func TestWatchdog(t *testing.T) {
+	t.Parallel()
 	m := boot(t)
-	m.write("/etc/systemd/system/nodeagent.service.d/test.conf", "[Service]\nWatchdogSec=2\nTimeoutAbortSec=1\n")
+	m.write("/etc/systemd/system/nodeagent.service.d/test.conf", "[Service]\nWatchdogSec=10\nTimeoutAbortSec=1\n")
 	m.install()
 	pid := m.property("MainPID")
 	var active, fed int64 // microseconds
 	scan(t, m.property("ActiveEnterTimestampMonotonic"), &active)
-	m.eventually(10*time.Second, "a sign of life after two periods", func() error {
-		if scan(t, m.property("WatchdogTimestampMonotonic"), &fed); fed-active < 4_000_000 {
+	m.eventually("a sign of life after two periods", func() error {
+		if scan(t, m.property("WatchdogTimestampMonotonic"), &fed); fed-active < 20_000_000 {
 			return fmt.Errorf("fed %d µs after the start", fed-active)
 		}
 		return nil
@@ -202,11 +206,8 @@ func TestWatchdog(t *testing.T) {
 	if got := m.property("MainPID"); got != pid {
 		t.Fatalf("the watchdog ended an agent that works")
 	}
-	took := crash(m, pid, func() { m.run("kill", "-STOP", pid) })
-	t.Logf("back %s after SIGSTOP", took)
-	if log := m.run("journalctl", "--no-pager", "-u", "nodeagent"); !strings.Contains(log, "Watchdog timeout") {
-		t.Errorf("the journal does not name the watchdog:\n%s", log)
-	}
+	crash(m, pid, func() { m.run("kill", "-STOP", pid) })
+	m.logged("Watchdog timeout")
 }
 
 func TestStandsBackBehindAnotherAgent(t *testing.T) {
@@ -215,9 +216,9 @@ func TestStandsBackBehindAnotherAgent(t *testing.T) {
 	m.install()
 	m.run("systemctl", "stop", "nodeagent")
 	m.run("systemd-run", "--quiet", "--unit=other", "/usr/bin/nodeagent", "run")
-	m.run("nodeagent", "ready", "--wait=10s") // the other one answers
+	m.awaitReady() // the other one answers
 	m.run("systemctl", "start", "--no-block", "nodeagent")
-	m.eventually(5*time.Second, "the service to stand back", func() error {
+	m.eventually("the service to stand back", func() error {
 		if state, text := m.property("ActiveState"), m.property("StatusText"); state != "activating" ||
 			!strings.HasPrefix(text, "on standby: another agent runs on this node") {
 			return fmt.Errorf("%s: %s", state, text)
@@ -225,7 +226,7 @@ func TestStandsBackBehindAnotherAgent(t *testing.T) {
 		return nil
 	})
 	m.run("systemctl", "stop", "other")
-	m.eventually(10*time.Second, "the service to take over", func() error {
+	m.eventually("the service to take over", func() error {
 		if state := m.property("ActiveState"); state != "active" {
 			return errors.New(state)
 		}
@@ -324,7 +325,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	m.run("systemctl", "stop", "nodeagent")
 	m.run("sh", "-c", "rm -r /var/lib/nodeagent && mount --bind /var /var && mount -o remount,ro,bind /var")
 	m.run("systemctl", "start", "nodeagent")
-	m.run("nodeagent", "ready", "--wait=10s")
+	m.awaitReady()
 	if got := findings(m.status(), "agent-state"); len(got) != 1 || !strings.HasPrefix(got[0], "StateNotSafe ") {
 		t.Errorf("findings: %v", got)
 	}

@@ -3,6 +3,7 @@ package inspecttest
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -96,7 +97,7 @@ func NewNode(t testing.TB) *Node {
 		h.Paths.ContainerdState, h.Paths.ContainerdRoot = filepath.Join(dir, "state"), filepath.Join(dir, "root")
 		h.Paths.ContainerdSocket = filepath.Join(dir, "containerd.sock")
 		h.Paths.NetnsDirs = []string{filepath.Join(dir, "netns")}
-		h.Paths.CgroupRoot = "/nodeagent-inspect-test"
+		h.Paths.CgroupRoot = "/nodeagent-inspect-test-" + strings.ToLower(rand.Text()[:8]) // nobody else's
 		h.Paths.CgroupDriver = "cgroupfs"
 		n.witnesses(h)
 	})

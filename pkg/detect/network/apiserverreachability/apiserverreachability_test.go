@@ -69,7 +69,7 @@ func reachHost(t *testing.T, kubeconfig string) *checktest.DNSHost {
 	client, err := kube.New(kube.Config{
 		Node: "node-a", KubeletKubeconfig: h.Files.Path("/etc/kubernetes/kubelet.conf"),
 		ServiceAccountDir: filepath.Join(t.TempDir(), "none"),
-		Timeout:           200 * time.Millisecond,
+		Timeout:           2 * time.Second,
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestAPIServerForReal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	check := New(Settings{Timeout: time.Second})
+	check := New(Settings{Timeout: 10 * time.Second})
 	see := func(name string, want ...string) {
 		t.Helper()
 		h.Up += time.Minute
