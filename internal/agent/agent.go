@@ -65,8 +65,9 @@ type Agent struct {
 	engine    *detect.Engine
 	started   finding.Timestamp
 
-	mu      sync.Mutex // guards tracker
-	tracker *finding.Tracker
+	mu       sync.Mutex // guards what follows
+	tracker  *finding.Tracker
+	reported finding.Timestamp // the last state that reporters were given
 }
 
 // Component is a part that runs until ctx ends and leaves nothing behind.
@@ -170,16 +171,26 @@ func (a *Agent) state() finding.State {
 	return a.tracker.State()
 }
 
+// repeatEvery is how often reporters are given a state in which nothing has changed: some wait for time to pass. Most
+// observations change nothing, and there are hundreds in a minute.
+const repeatEvery = 10 * time.Second
+
 // observe takes one observation into account and reports what changed. The engine calls it for one at a time.
 func (a *Agent) observe(l finding.Observation) {
 	a.mu.Lock()
-	before := a.tracker.State()[l.Check]
+	before := a.tracker.Of(l.Check)
 	updates := a.tracker.Observe(l)
-	state := a.tracker.State()
+	after := a.tracker.Of(l.Check)
+	var state finding.State // nil: nobody needs it now
+	if len(updates) > 0 || !sameShape(before, after) || a.reported.IsZero() || l.At.Since(a.reported) >= repeatEvery {
+		state, a.reported = a.tracker.State(), l.At
+	}
 	a.mu.Unlock()
 	a.deps.Sources.Observe(l)
-	a.report(state, updates)
-	a.saver.enqueue(l.Check, before, state[l.Check], l.At)
+	if state != nil {
+		a.report(state, updates)
+	}
+	a.saver.enqueue(l.Check, before, after, l.At)
 	a.Progress.Ended(l.Check)
 }
 

@@ -27,8 +27,8 @@ const maxEntries = 1 << 18
 // Path returns where name really is.
 func (f Files) Path(name string) string { return filepath.Join("/", f.Root, name) }
 
-// Read returns the content of a file. A file above 16 MiB is an error, never a truncated answer. It is done by the calls
-// of the kernel alone, without Go's poller: checks read a hundred files a second.
+// Read returns the content of a file. A file above 16 MiB is an error, never a truncated answer. It makes the kernel's
+// calls itself, without Go's poller: checks read a hundred files a second.
 func (f Files) Read(name string) ([]byte, error) {
 	fd, err := f.open(name)
 	if err != nil {

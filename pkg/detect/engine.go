@@ -67,11 +67,12 @@ const (
 func NewEngine(h *host.Host, log *slog.Logger, checks []Check, sources []Source, observer Observer,
 	report func(finding.Observation)) *Engine {
 	var mu sync.Mutex // held while report is called: runs of different checks end at the same time
-	e := &Engine{host: h, log: log, sources: sources, observer: observer, begun: time.Now(), report: func(o finding.Observation) {
+	e := &Engine{host: h, log: log, sources: sources, observer: observer, begun: time.Now()}
+	e.report = func(o finding.Observation) {
 		mu.Lock()
 		defer mu.Unlock()
 		report(o)
-	}}
+	}
 	for _, c := range checks {
 		// One pending wake is enough: the next run covers all that happened before it.
 		e.runners = append(e.runners, &runner{check: c, engine: e, wake: make(chan struct{}, 1),
@@ -259,7 +260,7 @@ func spread(every time.Duration) time.Duration {
 const seldom = 5 * time.Minute
 
 // phase returns the time from the first run to the second. All checks run at the start; those that run seldom are
-// distributed over their interval from then on, since each of them would else cost its share in the same minute for hours.
+// distributed over their interval from then on, since else all of them would run in the same minute for hours.
 func phase(every time.Duration) time.Duration {
 	if every < seldom {
 		return spread(every)

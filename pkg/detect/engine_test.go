@@ -112,14 +112,14 @@ func TestEngineWakesSeldom(t *testing.T) {
 		var checks []Check
 		intervals := []time.Duration{10 * time.Second, 20 * time.Second, 30 * time.Second, time.Minute}
 		for n := range 40 {
-			checks = append(checks, Check{ID: "a", Every: intervals[n%4], Run: func(context.Context, *host.Host) ([]finding.Finding,
-				error) {
+			run := func(context.Context, *host.Host) ([]finding.Finding, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				moments[time.Since(begun)] = true
 				runs[n%4].Add(1)
 				return nil, nil
-			}})
+			}
+			checks = append(checks, Check{ID: "a", Every: intervals[n%4], Run: run})
 		}
 		engineFor(t, nil, checks...)
 		time.Sleep(minutes*time.Minute - time.Second)

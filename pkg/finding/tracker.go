@@ -28,6 +28,9 @@ func NewTracker(policies map[string]Policy, state State) *Tracker {
 // State returns what is believed now. It must not be modified; later observations do not change it.
 func (t *Tracker) State() State { return maps.Clone(t.state) }
 
+// Of returns what is believed of one check; nil where it was not observed yet. It must not be modified.
+func (t *Tracker) Of(check string) *CheckState { return t.state[check] }
+
 // Observe takes one observation into account and returns what it changes.
 func (t *Tracker) Observe(l Observation) []Update {
 	old, ok := t.state[l.Check]

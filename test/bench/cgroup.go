@@ -38,8 +38,10 @@ func newGroup(dir, name, program, verb string) (*group, error) {
 	if err != nil {
 		return nil, err
 	}
-	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = '%s' ] || [ -z '%[1]s' ] && echo $$ >%s/cgroup.procs && echo $$ >%s/cgroup.procs\n"+
-		"exec %s \"$@\"\n", verb, g.cpu, g.memory, own)
+	script := fmt.Sprintf(`#!/bin/sh
+[ "$1" = '%s' ] || [ -z '%[1]s' ] && echo $$ >%s/cgroup.procs && echo $$ >%s/cgroup.procs
+exec %s "$@"
+`, verb, g.cpu, g.memory, own)
 	syscall.ForkLock.RLock() // no child inherits a descriptor that writes to a program
 	defer syscall.ForkLock.RUnlock()
 	if err := writeUncached(own, data); err != nil {

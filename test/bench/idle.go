@@ -56,7 +56,9 @@ func (b *bench) atRest(ctx context.Context, n int) (err error) {
 	}
 	say("measuring at rest, with %d pods, for %s", n, b.idle)
 	groups := [2]*group{}
-	for i, of := range []struct{ name, program, verb string }{{"bench-agent", b.binary, "run"}, {"bench-peer", b.peer, ""}} {
+	for i, of := range []struct{ name, program, verb string }{
+		{"bench-agent", b.binary, "run"}, {"bench-peer", b.peer, ""},
+	} {
 		if groups[i], err = newGroup(b.work, of.name, of.program, of.verb); err != nil {
 			return err
 		}
@@ -105,6 +107,10 @@ func (b *bench) compare(n int, own, other span) error {
 	if err != nil {
 		return err
 	}
+	load, err := os.ReadFile("/proc/loadavg") // of the last 1, 5 and 15 minutes
+	if err != nil {
+		return err
+	}
 	cpu := func(s span) time.Duration {
 		return time.Duration(s.perMinute(float64(s.after.cpu - s.settled.cpu))).Round(100 * time.Microsecond)
 	}
@@ -129,7 +135,8 @@ func (b *bench) compare(n int, own, other span) error {
 	}
 	resident, working := func(c cost) int { return c.rss }, func(c cost) int { return c.working }
 	b.rows = append(b.rows,
-		row{fmt.Sprintf("%d pods of 3 containers, %d mounts, at rest", n, strings.Count(string(mounts), "\n")), "", "", ""},
+		row{fmt.Sprintf("%d pods of 3 containers, %d mounts, load %s", n, strings.Count(string(mounts), "\n"),
+			strings.Join(strings.Fields(string(load))[:3], " ")), "", "", ""},
 		row{"  CPU a minute, children counted", cpu(own).String(), cpu(other).String(), ""},
 		row{"  ratio", fmt.Sprintf("%.1f", float64(cpu(own))/float64(cpu(other))), "1", "4"},
 		row{"  CPU, minute by minute: ms", minutes(own), minutes(other), ""},
@@ -238,7 +245,8 @@ func (s *span) sample(ctx context.Context, of target, howLong time.Duration) err
 }
 
 // overTime measures a process that was just started.
-func (b *bench) overTime(ctx context.Context, of target, read func(context.Context) (series, error)) (s span, err error) {
+func (b *bench) overTime(ctx context.Context, of target, read func(context.Context) (series, error)) (s span,
+	err error) {
 	if err := s.sample(ctx, of, settling); err != nil {
 		return s, err
 	}

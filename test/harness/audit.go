@@ -25,7 +25,7 @@ type audited struct {
 	}
 }
 
-// agentUser ends the name of the agent's ServiceAccount. Another agent on this machine may be asking as the node itself.
+// agentUser ends the name of the agent's ServiceAccount. Another agent here may be asking as the node itself.
 const agentUser = ":nodeagent"
 
 // AuditSize returns how long the apiserver's audit log is now, in bytes.

@@ -84,7 +84,7 @@ func (r *Reader) read(from io.Reader) ([]Mount, error) {
 	var fresh lines // once one is not
 	for {
 		line, err := r.line()
-		if err != nil && err != io.EOF {
+		if err != nil && !errors.Is(err, io.EOF) {
 			return nil, fmt.Errorf("mount table: %w", err)
 		}
 		if len(line) > 0 {
@@ -96,7 +96,8 @@ func (r *Reader) read(from io.Reader) ([]Mount, error) {
 			if fresh.at == nil {
 				fresh = r.last.first(same)
 			}
-			text, m := string(line), Mount{}
+			var m Mount
+			text := string(line)
 			if known {
 				m = r.last.table[n]
 			} else if m, err = r.parse(text); err != nil {

@@ -22,8 +22,8 @@ import (
 )
 
 // BenchmarkLargeNode inspects made-up nodes, whose files are in a fixture: how the cost grows with mounts and cgroups.
-// What the kernel takes to list them is not in it; BenchmarkPass has that. Those that are left behind belong to pods that
-// nobody knows, so that each of them is looked into.
+// What the kernel takes to list them is not in it; BenchmarkPass has that. Cgroups that are left behind belong to pods
+// that nobody knows, so that each of them is looked into.
 func BenchmarkLargeNode(b *testing.B) {
 	for _, size := range []struct{ pods, mounts, cgroups, left int }{
 		{100, 2000, 1500, 0}, {100, 5000, 1500, 0}, {100, 2000, 1500, 7500}, {100, 2000, 1500, 15000},
@@ -80,7 +80,8 @@ func largeNode(b *testing.B, pods, mounts, cgroups, left int) *host.Host {
 	const kubepods = "/sys/fs/cgroup/kubepods/burstable/"
 	for p := range pods {
 		uid := fmt.Sprintf("aaaaaaaa-0000-4000-8000-%012d", p)
-		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Namespace: "default", Name: fmt.Sprint("pod-", p)}}
+		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), Namespace: "default",
+			Name: fmt.Sprint("pod-", p)}}
 		pod.Spec.NodeName, pod.Status.Phase = hosttest.NodeName, corev1.PodRunning
 		kubelet = append(kubelet, pod)
 		meta := &cri.PodSandboxMetadata{Uid: uid, Namespace: "default", Name: pod.Name}
@@ -102,8 +103,8 @@ func largeNode(b *testing.B, pods, mounts, cgroups, left int) *host.Host {
 			}
 			mkdir(kubepods + "pod" + uid + "/" + id)
 			pid := 1000 + p*100 + c
-			write(fmt.Sprintf("proc/%d/stat", pid), fmt.Sprintf("%d (sleep) S 1 %[1]d %[1]d 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 8640000 "+
-				"1000 100 18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0\n", pid))
+			write(fmt.Sprintf("proc/%d/stat", pid), fmt.Sprintf("%d (sleep) S 1 %[1]d %[1]d 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 "+
+				"8640000 1000 100 18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0\n", pid))
 			write(fmt.Sprintf("proc/%d/cgroup", pid), "0::/kubepods/burstable/pod"+uid+"/"+id+"\n")
 		}
 	}
