@@ -62,7 +62,7 @@ var (
 func harmless() []string {
 	return []string{"not supported", "nsupported", "does not support", "doesn't support", " set to ", "timeout is ",
 		"timeout = ", "timeout=",
-		"timeout value", "timeout: ", "errors=", "error handl", "error inject", "error report", "invalidation policy",
+		"timeout value", "timeout: ", "errors=", "error handl", "error inject", "error report", "invalidation policy", "nvalidation will be",
 		"firmware crash dump", "Direct firmware load", "module verification"}
 }
 
