@@ -48,7 +48,7 @@ func reported(t testing.TB, name string) (text []byte, known, lines int) {
 // subsystems), 82 % of reports-sixth.txt.
 func TestReportsOfFaults(t *testing.T) {
 	leasts := map[string]int{ // percent
-		"reports.txt": 95, "reports-second.txt": 93, "reports-third.txt": 95, "reports-fourth.txt": 93, "reports-fifth.txt": 87,
+		"reports.txt": 95, "reports-second.txt": 93, "reports-third.txt": 95, "reports-fourth.txt": 93, "reports-fifth.txt": 86,
 		"reports-sixth.txt": 83,
 	}
 	for name, least := range leasts {
