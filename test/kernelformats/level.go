@@ -12,6 +12,9 @@ import (
 // leastLiteral is how many letters of a format must stand in a line to prove that it is the line's.
 const leastLiteral = 10
 
+// leastKey is how long the text of a format must be by which it is found.
+const leastKey = 6
+
 // levelled is a format that a line may have.
 type levelled struct {
 	key     string // its longest text without a verb
@@ -33,7 +36,7 @@ func printLevels(out io.Writer, sources []string, name string) error {
 		}
 		for _, p := range f.formats(&t) {
 			if l := newLevelled(p); l != nil {
-				byStart[l.key[:6]] = append(byStart[l.key[:6]], l)
+				byStart[l.key[:leastKey]] = append(byStart[l.key[:leastKey]], l)
 			}
 		}
 	}
@@ -62,7 +65,7 @@ func newLevelled(p printed) *levelled {
 			l.key = part
 		}
 	}
-	if l.weight < leastLiteral || len(l.key) < 6 {
+	if l.weight < leastLiteral || len(l.key) < leastKey {
 		return nil
 	}
 	l.pattern = regexp.MustCompile(pattern.String())
@@ -72,8 +75,8 @@ func newLevelled(p printed) *levelled {
 // levelOf returns the level of the format that most of a line is of; of several, that of errors.
 func levelOf(byStart map[string][]*levelled, line string) string {
 	best, level := 0, "?"
-	for i := 0; i+6 <= len(line); i++ {
-		for _, l := range byStart[line[i:i+6]] {
+	for i := 0; i+leastKey <= len(line); i++ {
+		for _, l := range byStart[line[i:i+leastKey]] {
 			if l.weight < best || l.weight == best && !l.isError || !strings.HasPrefix(line[i:], l.key) ||
 				!l.pattern.MatchString(line) {
 				continue

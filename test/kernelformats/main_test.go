@@ -42,6 +42,42 @@ func TestExtract(t *testing.T) {
 	}
 }
 
+// TestWide: errors are taken whatever they say, also of printers that no list has and of macros around one that is known.
+func TestWide(t *testing.T) {
+	kernel := tree{files: map[string]string{"drivers/nvme/x.c": `
+#define x_err(dev, fmt, ...) dev_err((dev)->device, "engine %d: " fmt, (dev)->id, ##__VA_ARGS__)
+static void f(void) {
+	x_err(dev, "what it says does not matter\n");
+	y_crit(dev, "nobody lists me\n");
+	dev_warn(dev, "below\n");
+}
+`}}
+	var got []string
+	for _, p := range wide(&kernel) {
+		got = append(got, p.format)
+	}
+	want := []string{"x {pci}: engine %d: %s", // the macro itself
+		"x {pci}: engine %d: what it says does not matter\n", "x {pci}: nobody lists me\n"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestLevelOf: a line has the level of the format that most of it is of.
+func TestLevelOf(t *testing.T) {
+	known := map[string][]*levelled{}
+	for _, p := range []printed{{text: "queue %d timed out\n", isError: true}, {text: "queue %d timed out, as expected\n"}} {
+		l := newLevelled(p)
+		known[l.key[:leastKey]] = append(known[l.key[:leastKey]], l)
+	}
+	for line, want := range map[string]string{"x 1-1: queue 3 timed out": "error",
+		"x 1-1: queue 3 timed out, as expected": "below", "x 1-1: all is well": "?"} {
+		if got := levelOf(known, line); got != want {
+			t.Errorf("%s, want %s: %s", got, want, line)
+		}
+	}
+}
+
 // TestNewKernel: what a kernel changed is shown, and keeps the verdict of what it did not change.
 func TestNewKernel(t *testing.T) {
 	rows := []formats.Row{{File: "a.c", Verdict: "nic-hang", Versions: []string{"6.1"}, Format: "card hung"},

@@ -98,10 +98,12 @@ func NewKernelLog(s Settings) (*LiveKernelLog, error) {
 	return &LiveKernelLog{Log: NewLog(matcher), programs: s.Programs}, nil
 }
 
+const levelError = 3 // of syslog(2)
+
 // observe takes a record and returns the rule that recognised it.
 func (l *LiveKernelLog) observe(r kmsg.KernelRecord) (*rules.Rule, bool) {
 	return l.Observe(LogRecord{
-		Sequence: r.Sequence, Up: r.Up, Text: r.Text, Level: LevelOf(r.Level),
+		Sequence: r.Sequence, Up: r.Up, Text: r.Text, Quiet: r.Level > levelError,
 		Foreign: r.Fragment || !r.FromKernel() && !l.programs,
 	})
 }

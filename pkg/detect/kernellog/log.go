@@ -95,7 +95,7 @@ type LogRecord struct {
 	Sequence uint64
 	Up       time.Duration
 	Text     string
-	Level    Level
+	Quiet    bool // below the level of errors
 	Foreign  bool // a program wrote it, or the begin of the line is lost: only its number counts
 }
 
@@ -114,7 +114,7 @@ func (l *Log) Observe(r LogRecord) (rule *rules.Rule, ok bool) {
 	if r.Foreign {
 		return nil, false
 	}
-	m, ok := l.tally.Observe(Record{Text: []byte(r.Text), Level: r.Level, At: r.Up, Up: r.Up, UpKnown: true})
+	m, ok := l.tally.Observe(Record{Text: []byte(r.Text), Quiet: r.Quiet, At: r.Up, Up: r.Up, UpKnown: true})
 	if !ok || r.Sequence < l.reported {
 		return nil, false
 	}
@@ -139,9 +139,6 @@ func (l *Log) hold(key tallyKey, m Match, text string, up time.Duration) {
 	h := l.held[key]
 	switch {
 	case h == nil:
-		if key.rule.AtMost > 0 && l.heldBy(key.rule) >= key.rule.AtMost {
-			return
-		}
 		if len(l.held) >= maxHeld && !l.makeRoom(m.Severity) {
 			return
 		}
@@ -161,16 +158,6 @@ func (l *Log) hold(key tallyKey, m Match, text string, up time.Duration) {
 		h.count++
 		h.text = Printable([]byte(text))
 	}
-}
-
-// heldBy returns how many subjects a rule keeps.
-func (l *Log) heldBy(rule *rules.Rule) (n int) {
-	for key := range l.held {
-		if key.rule == rule {
-			n++
-		}
-	}
-	return n
 }
 
 // order returns what is held of a severity, the oldest first.

@@ -140,10 +140,11 @@ func (m *Matcher) Match(text []byte) (Hit, bool) { return m.MatchOf(rules.TheKer
 
 // MatchOf returns the match of a text of a daemon.
 func (m *Matcher) MatchOf(speaker rules.Emitter, text []byte) (Hit, bool) {
-	return m.match(speaker, LevelUnknown, text)
+	return m.match(speaker, false, text)
 }
 
-func (m *Matcher) match(speaker rules.Emitter, level Level, text []byte) (Hit, bool) {
+// match is MatchOf a text that may be known to be below the level of errors.
+func (m *Matcher) match(speaker rules.Emitter, quiet bool, text []byte) (Hit, bool) {
 	if len(text) > MaxText {
 		text = text[:MaxText]
 	}
@@ -151,19 +152,17 @@ func (m *Matcher) match(speaker rules.Emitter, level Level, text []byte) (Hit, b
 	if candidates.empty() {
 		return Hit{}, false
 	}
-	excused := false // some rule knows the line, and leaves it out
 	for i := range candidates.all() {
 		if i >= len(m.Rules) {
 			break
 		}
 		c := &m.Rules[i]
-		if !c.Rule.EmittedBy(speaker) || !c.reads(level) || c.words > 0 && !candidates.has(c.words) ||
-			c.Rule.LevelKnown && excused {
+		if c.words > 0 && !candidates.has(c.words) || c.unless > 0 && candidates.has(c.unless) ||
+			quiet && c.Rule.Errors && !c.Recovery || !c.Rule.EmittedBy(speaker) {
 			continue
 		}
 		// before the patterns: a line without a literal costs no copy
-		if c.unless > 0 && candidates.has(c.unless) || c.exclude != nil && c.exclude.Regexp().Match(text) {
-			excused = true
+		if c.exclude != nil && c.exclude.Regexp().Match(text) {
 			continue
 		}
 		for i, p := range c.Patterns {
@@ -181,17 +180,6 @@ func (m *Matcher) match(speaker rules.Emitter, level Level, text []byte) (Hit, b
 		}
 	}
 	return Hit{}, false
-}
-
-// reads reports whether lines of a level may be the rule's.
-func (c *compiled) reads(level Level) bool {
-	switch level {
-	case LevelError:
-		return true
-	case LevelBelow:
-		return c.Recovery || !c.Rule.Errors && !c.Rule.LevelKnown
-	}
-	return !c.Rule.LevelKnown
 }
 
 // hit reads the groups of a match. It keeps no reference to text.

@@ -20,14 +20,6 @@ func newTable(t testing.TB) *Matcher {
 	return m
 }
 
-// levelFor is the level with which a rule's lines are tried: its own where it needs one.
-func levelFor(rule rules.Rule) Level {
-	if rule.LevelKnown {
-		return LevelError
-	}
-	return LevelUnknown
-}
-
 func TestRulesMatchTheirLines(t *testing.T) {
 	m := newTable(t)
 	for _, rule := range rules.Kernel() {
@@ -38,7 +30,7 @@ func TestRulesMatchTheirLines(t *testing.T) {
 					len(e.NoMatch))
 			}
 			for _, want := range e.Match {
-				hit, ok := m.match(rules.TheKernel, levelFor(rule), []byte(want.Line))
+				hit, ok := m.Match([]byte(want.Line))
 				if !ok {
 					t.Errorf("not recognised: %s", want.Line)
 					continue
@@ -51,8 +43,7 @@ func TestRulesMatchTheirLines(t *testing.T) {
 				}
 			}
 			for _, line := range e.NoMatch {
-				hit, ok := m.match(rules.TheKernel, levelFor(rule), []byte(line))
-				if ok && !hit.Recovered && hit.Rule.ID == rule.ID {
+				if hit, ok := m.Match([]byte(line)); ok && !hit.Recovered && hit.Rule.ID == rule.ID {
 					t.Errorf("must not match: %s", line)
 				}
 			}

@@ -5,12 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 	"github.com/nodeagent/nodeagent/test/kernelformats/formats"
 )
 
-// TestSampleOfErrors: of all that the kernel's sources print at the level of errors, most faults are recognised when the
-// level is known.
+// TestSampleOfErrors: of the faults among all that the kernel's sources print at the level of errors, chosen at random
+// and judged before the rules were tried (64 % were seen then), most are recognised.
 func TestSampleOfErrors(t *testing.T) {
 	m := newTable(t)
 	data, err := os.ReadFile("testdata/sample.txt")
@@ -25,16 +24,15 @@ func TestSampleOfErrors(t *testing.T) {
 		part := strings.SplitN(strings.TrimSuffix(line, "\n"), " | ", 3)
 		row := formats.Row{Format: formats.Unescape(part[2])}
 		text := strings.ReplaceAll(row.Instances()[0], "\n", `\x0a`)
-		hit, ok := m.match(rules.TheKernel, LevelError, []byte(text))
 		all[part[0]]++
-		id := "-"
-		if ok {
+		if _, ok := m.Match([]byte(text)); ok {
 			seen[part[0]]++
-			id = hit.Rule.ID
+		} else if part[0] == "fault" {
+			t.Logf("not seen: %s", text)
 		}
-		t.Logf("%-5s %-28s %s", part[0], id, text)
 	}
-	for _, verdict := range []string{"fault", "start", "no"} {
-		t.Logf("%s: %d of %d are recognised", verdict, seen[verdict], all[verdict])
+	t.Logf("%v of %v are recognised", seen, all)
+	if seen["fault"]*100 < all["fault"]*67 || all["fault"] < 100 {
+		t.Errorf("%d of %d faults are recognised", seen["fault"], all["fault"])
 	}
 }

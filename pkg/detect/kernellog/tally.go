@@ -12,30 +12,12 @@ import (
 type Record struct {
 	Text    []byte        // without priority, time and caller
 	Emitter rules.Emitter // who wrote it; the zero value is the kernel
-	Level   Level
+	Quiet   bool          // known to be below the level of errors
 	// At orders records and measures the time between them; a record without a time has the At of the record before.
 	At time.Duration
 	// Up is the time since boot, where it is known.
 	Up      time.Duration
 	UpKnown bool
-}
-
-// Level is what is known of the level that the kernel gave a record.
-type Level uint8
-
-// The levels.
-const (
-	LevelUnknown Level = iota
-	LevelError         // of errors, or worse
-	LevelBelow         // below that of errors
-)
-
-// LevelOf returns the level of a number of syslog(2), 0 to 7.
-func LevelOf(severity int) Level {
-	if severity <= 3 {
-		return LevelError
-	}
-	return LevelBelow
 }
 
 // Match is the match of one record, considering those before it.
@@ -99,7 +81,7 @@ func (t *Tally) Reset() {
 // Observe returns the match of a record; ok is false when there is none.
 func (t *Tally) Observe(r Record) (m Match, ok bool) {
 	t.line++
-	hit, ok := t.matcher.match(r.Emitter, r.Level, r.Text)
+	hit, ok := t.matcher.match(r.Emitter, r.Quiet, r.Text)
 	if !ok {
 		return Match{}, false
 	}

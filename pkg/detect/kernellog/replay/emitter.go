@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
@@ -73,9 +72,6 @@ func taggedEmitter(name, pid string) (rules.Emitter, bool) {
 func (e entry) spoken(s rules.Emitter, text []byte) entry {
 	e.what, e.emitter = foreignLine, s
 	e.said, _, _ = cutHeader(text)
-	if len(e.said) < len(text) && e.level == kernellog.LevelUnknown {
-		e.level = klogLevel(text)
-	}
 	return e
 }
 
@@ -144,18 +140,6 @@ func flattenJSON(text []byte) ([]byte, bool) {
 		}
 	}
 	return out, true
-}
-
-// klogLevel returns the level of a line that begins as klog's do.
-func klogLevel(text []byte) kernellog.Level {
-	switch {
-	case len(text) == 0:
-	case text[0] == 'E', text[0] == 'F':
-		return kernellog.LevelError
-	case text[0] == 'I', text[0] == 'W':
-		return kernellog.LevelBelow
-	}
-	return kernellog.LevelUnknown
 }
 
 func cutKlog(text []byte) (rest []byte, ok bool) {

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host/kmsg"
-	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
@@ -99,7 +98,7 @@ func (p *parser) guess(line []byte) entry {
 // ownLog recognises the lines of a log that a daemon writes itself, without naming itself: kubelet.log, containerd.log.
 func ownLog(line []byte) (entry, bool) {
 	rest, s, ok := cutHeader(cutNode(line))
-	return entry{what: foreignLine, emitter: s, said: rest, level: klogLevel(line)}, ok
+	return entry{what: foreignLine, emitter: s, said: rest}, ok
 }
 
 // looksLikeRecord reports whether line begins as a record of /dev/kmsg does: "6,339,5140900,-;".
@@ -121,7 +120,7 @@ func (p *parser) parseKmsg(line []byte) entry {
 		return entry{what: badLine}
 	}
 	p.kmsg = true
-	e := entry{what: kernelLine, text: []byte(r.Text), level: kernellog.LevelOf(r.Level)}.withUp(r.Time)
+	e := entry{what: kernelLine, text: []byte(r.Text), quiet: r.Level > levelError}.withUp(r.Time)
 	switch {
 	case !r.FromKernel():
 		e.what = foreignLine

@@ -42,7 +42,7 @@ func parseJournalJSON(line []byte) entry {
 		e.at, e.timed = time.Duration(us)*time.Microsecond, true
 	}
 	if severity, err := strconv.Atoi(string(r.Priority)); err == nil {
-		e.level = kernellog.LevelOf(severity)
+		e.quiet = severity > levelError
 	}
 	up := r.Source
 	if up == nil {
@@ -141,8 +141,8 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 	}
 	if name == "kernel" && at[4] < 0 {
 		e = e.fromKernel(rest[at[1]:])
-		if head := rest[:at[2]]; e.level == kernellog.LevelUnknown && severityWord.Regexp().Match(head) {
-			e.level = namedLevel(head)
+		if head := rest[:at[2]]; severityWord.Regexp().Match(head) {
+			e.quiet = e.quiet || quietLevel.Regexp().Match(head)
 		}
 		return e, true
 	}
@@ -165,7 +165,7 @@ func (e entry) fromRecord(record []byte) (entry, bool) {
 	e.what = foreignLine
 	if r.FromKernel() && !isFragment(record) {
 		e.what, e.text, e.up, e.upKnown = kernelLine, []byte(r.Text), r.Time, true
-		e.level = kernellog.LevelOf(r.Level)
+		e.quiet = r.Level > levelError
 	}
 	return e, true
 }
@@ -176,7 +176,7 @@ func (e entry) fromKernel(text []byte) entry {
 	text = bytes.TrimPrefix(text, []byte(": ")) // of rsyslogd before 5.8
 	e.what, e.text = kernelLine, text
 	if inner := parseDmesg(text); inner.upKnown {
-		e.text, e.up, e.upKnown, e.level = inner.text, inner.up, true, inner.level
+		e.text, e.up, e.upKnown, e.quiet = inner.text, inner.up, true, inner.quiet
 	}
 	if t, ok := e.tagged(e.text); ok {
 		return t

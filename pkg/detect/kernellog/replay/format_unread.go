@@ -86,9 +86,7 @@ func kernelAfterTime(line []byte) (entry, bool) {
 		return entry{what: foreignLine}, true
 	}
 	e := entry{}.fromKernel(line[at[1]:])
-	if e.level == kernellog.LevelUnknown {
-		e.level = namedLevel(head)
-	}
+	e.quiet = e.quiet || quietLevel.Regexp().Match(head)
 	return e, true
 }
 

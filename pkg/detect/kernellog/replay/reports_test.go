@@ -44,10 +44,12 @@ func reported(t testing.TB, name string) (text []byte, known, lines int) {
 
 // TestReportsOfFaults: lines of public reports, chosen for what they say before the rules were looked at. None may be
 // lost, and most must be recognised. What was recognised when a file was new: 82 % of reports-second.txt, 89 % of
-// reports-third.txt, 83 % of reports-fourth.txt, 84 % of reports-fifth.txt (79 % by the rules before those of subsystems).
+// reports-third.txt, 83 % of reports-fourth.txt, 84 % of reports-fifth.txt (79 % by the rules before those of
+// subsystems), 82 % of reports-sixth.txt.
 func TestReportsOfFaults(t *testing.T) {
 	leasts := map[string]int{ // percent
-		"reports.txt": 95, "reports-second.txt": 93, "reports-third.txt": 95, "reports-fourth.txt": 93, "reports-fifth.txt": 82,
+		"reports.txt": 95, "reports-second.txt": 93, "reports-third.txt": 95, "reports-fourth.txt": 93, "reports-fifth.txt": 86,
+		"reports-sixth.txt": 83,
 	}
 	for name, least := range leasts {
 		t.Run(name, func(t *testing.T) { reportsHold(t, name, least) })
@@ -78,16 +80,24 @@ func reportsHold(t *testing.T, name string, least int) {
 	}
 }
 
-// TestReportsOfHealthyMachines: lines of machines that started, and of parts of reports that were no fault.
+// TestReportsOfHealthyMachines: lines of machines that started, and of parts of reports that were no fault. One line is
+// no alarm where its rule counts them.
 func TestReportsOfHealthyMachines(t *testing.T) {
-	got, _, lines := reported(t, "reports-benign.txt")
-	for line := range strings.Lines(string(got)) {
-		if rule, _, _ := strings.Cut(line, " | "); !strings.HasPrefix(line, "# ") && rule != "-" &&
-			!strings.HasSuffix(rule, " over") {
-			t.Errorf("a false alarm: %s", line)
+	m, daemons := kernelMatcher(t), newDaemonTable(t)
+	lines := corpus(t, "reports-benign.txt")
+	for _, line := range lines {
+		_, line, _ = strings.Cut(line, " | ")
+		_, err := Replay{Daemons: daemons}.Read(m, strings.NewReader(line+"\n"), func(f Found) error {
+			if f.Raised && !f.Recovered {
+				t.Errorf("a false alarm: %s: %s", f.Rule.ID, line)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
-	if lines < 100 {
-		t.Errorf("%d lines", lines)
+	if len(lines) < 1500 {
+		t.Errorf("%d lines", len(lines))
 	}
 }

@@ -18,7 +18,6 @@ func Daemons() []Rule {
 		journalRules(),
 		deviceDaemonRules(),
 		hostDaemonRules(),
-		unclassifiedDaemonRules(), // what no rule knows
 	)
 }
 

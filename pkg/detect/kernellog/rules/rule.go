@@ -59,9 +59,6 @@ type Rule struct {
 	// Errors is set where the words alone are no proof: what the kernel logged below the level of errors is not the rule's.
 	// Where the level is not known it applies.
 	Errors bool
-	// LevelKnown is set where the kernel's level is half of the proof: only what is known to be of the level of errors or
-	// worse is the rule's, and nothing that another rule leaves out.
-	LevelKnown bool
 
 	// Emitters are the daemons whose lines the rule applies to; empty: the kernel.
 	Emitters []Emitter
@@ -78,8 +75,6 @@ type Rule struct {
 	EscalateSeverity finding.Severity
 	// Aggregate makes the rates count the matches of all subjects: the third processor that locks up escalates.
 	Aggregate bool
-	// AtMost bounds how many subjects have a finding at a time; 0: no bound but that of all rules.
-	AtMost int
 	// BootGrace is how long after boot the rule begins to apply: before, its lines are part of a normal boot.
 	BootGrace time.Duration
 

@@ -48,7 +48,6 @@ func Kernel() []Rule {
 		gpuRules(),
 		deviceRules(),
 		limitRules(),
-		subsystemRules(),    // what no rule of one fault knows
-		unclassifiedRules(), // what no rule knows
+		subsystemRules(), // what no rule of one fault knows
 	)
 }

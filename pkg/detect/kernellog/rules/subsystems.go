@@ -38,7 +38,8 @@ var (
 		"vmxnet3", "ionic", "pds_core", "rvu_af", "rvu_nicpf", "rvu_nicvf", "nicpf", "nicvf", "amd-xgbe",
 		"virtio_net", "hv_netvsc", "xen_netfront",
 		"stmmaceth", "mvneta", "mvpp2", "fsl_dpaa2_eth", "ngbe", "txgbe", "thunder-nicvf", "octeontx2-nicpf",
-		"mlxsw_spectrum", "mlxsw_core"}
+		"mlxsw_spectrum", "mlxsw_core", "ehea", "ibmvnic", "ibmveth", "liquidio", "ntb_netdev",
+		"hinic_ethdev", "qlge", "funeth", "octeon_ep"}
 	hbas = []string{"megaraid_sas", "mpt2sas", "mpt3sas", "mpi3mr", "smartpqi", "hpsa", "aacraid", "lpfc", "qla2xxx",
 		"pm80xx", "pm8001", "arcmsr",
 		"vmw_pvscsi", "virtio_blk", "virtio_scsi", "ahci", "isci", "hisi_sas_v2_hw", "hisi_sas_v3_hw",
@@ -55,14 +56,14 @@ var (
 		"hfi1", "ib0", "ib1", "ib_core",
 		"ib_ipoib", "ib_srp", "ib_srpt", "ib_isert", "ib_iser", "ib_umad", "isert", "iser", "rtrs_client",
 		"rtrs_server", "rnbd_client", "rpcrdma",
-		"rdma", "rdma_cm", "scsi_transport_srp"}
+		"rdma", "rdma_cm", "scsi_transport_srp", "ib_mthca", "usnic_verbs", "mana_ib", "ionic_rdma"}
 )
 
 // harmless are words of lines of healthy machines: what is refused by design, and settings.
 func harmless() []string {
 	return []string{"not supported", "nsupported", "does not support", "doesn't support", " set to ", "timeout is ",
 		"timeout = ", "timeout=",
-		"timeout value", "timeout: ", "errors=", "error handl", "error inject", "error report", "invalidation policy",
+		"timeout value", "timeout: ", "errors=", "error handl", "error inject", "error report", "invalidation policy", "nvalidation will be",
 		"firmware crash dump", "Direct firmware load", "module verification"}
 }
 
@@ -116,7 +117,7 @@ func networkDriverRules() []Rule {
 			"the cause; once at a change of settings: that setting was refused. Again: update both, reseat or " +
 			"replace the card.",
 		Literals: atStart(nics, qlogic),
-		Words:    append(trouble(), "not cleared", "hang ", "ot Valid", "Reset adapter", "still in reset"),
+		Words:    append(trouble(), "not cleared", "hang ", "operable", "_err found", "ot Valid", "Reset adapter", "still in reset"),
 		Patterns: []string{
 			`^(?:bnx2x: )?\[(?:bnx2x|qed|qede)_\w+:\d+\((?P<subject3>[^)]{1,31})\)\]`,
 			`^(?P<driver>` + oneOf(nics) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,60})?: `,
@@ -178,7 +179,7 @@ func storageDriverRules() []Rule {
 		Advice: "`lsscsi -H` names the controller, `dmesg` around the line the disks behind it; the vendor's tool " +
 			"(`storcli64 /call " +
 			"show`, `ssacli ctrl all show`, `sas3ircu LIST`) its state; cables, power, then firmware and driver.",
-		Literals: atStart(hbas, hosts), Words: append(trouble(), "log_info(0x3", "is not coming back", "able is unplugged"),
+		Literals: atStart(hbas, hosts), Words: append(trouble(), "log_info(0x3", "panic'd", " is not idle", "is not coming back", "able is unplugged"),
 		Patterns: []string{
 			`^(?P<driver>` + oneOf(hbas) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: `,
 			`^(?P<driver>` + oneOf(hbas) + `) \[(?P<subject2>[\w.:-]{3,40})\]-[0-9a-f]+:(?:\d+: )?`,

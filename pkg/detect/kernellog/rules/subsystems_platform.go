@@ -38,7 +38,7 @@ func platformRules() []Rule {
 		Patterns: []string{`^` + oneOf(iommus) + `(?: (?P<subject>[\w.:-]{3,40}))?: `,
 			`^(?P<driver>[\w-]+) (?P<subject2>` + pciAddress + `): (?:AMD-Vi: |swiotlb buffer is full|DMAR: |DMA-API: )`},
 		Unless: append(harmless(), "irmware Bug", "IOMMU perf counter", "No ATSR", "quirk", "BIOS has allocated n",
-			"isabling", "nvalidation will be",
+			"isabling",
 			"already", "Event logging", "Event log enabled", "efault", "fault reporting",
 			"interrupt remapping"),
 		Kind: "device", Expiry: time.Hour,
