@@ -145,6 +145,7 @@ func TestDidNotHelpIsAFinding(t *testing.T) {
 		b := w.believed
 		r.Update(finding.State{"kubelet-health": {Subjects: map[string]*finding.Believed{"s": &b}}}, nil)
 		if found := r.Findings(); len(found) != 1 || found[0].Reason != reasonNoHelp ||
+			found[0].SuggestedAction != finding.SuggestHuman ||
 			!strings.Contains(found[0].Message, "the fault is still there") {
 			t.Errorf("%+v", found)
 		}
