@@ -100,7 +100,7 @@ func (b *bench) wanted() []func(context.Context) error {
 	if b.costOnly {
 		return costs
 	}
-	return append(costs, b.latency, b.peerLatency, b.inspection)
+	return append(costs, b.latency, b.peerLatency, b.inspection, b.repairs)
 }
 
 func (b *bench) sizes(binary string) error {
