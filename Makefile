@@ -59,6 +59,7 @@ test-long: packages guest demo browser monitoring fuzz ## what takes minutes eac
 	go test -count=1 -timeout 20m -v -run 'TestReplicas|TestPartition|TestMigrate' ./cmd/eventcenter ./pkg/eventcenter/journal/jetstream -args -long
 	go test -count=1 -timeout 90m -v -run TestRealAPIServerClaims ./internal/kube -args -apiserver -long
 	go test -count=1 -timeout 60m -run TestHostileNodes ./pkg/remediate -args -hostile.nodes 10000
+	go test -count=1 -timeout 90m -run TestReleaseSoak ./pkg/remediate -args -soak.releases 1000
 
 .PHONY: packages
 packages: ## install the Debian packages that the tests need; as root
