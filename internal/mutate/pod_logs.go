@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
@@ -90,7 +89,7 @@ func (d *Mutator) opener(ctx context.Context, name string) (int, error) {
 			return 0, ctx.Err()
 		}
 		files, err := d.host.Files.List(proc.File(pid, "fd"))
-		if proc.Gone(err) || errors.Is(err, syscall.ENOTDIR) {
+		if proc.Gone(err) {
 			continue
 		}
 		if err != nil {

@@ -20,6 +20,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cri"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/detect"
@@ -64,10 +66,17 @@ func newRealDisk(t *testing.T) *realDisk {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = closer.Close() })
-	d.Host.Runtime = runtime
+	containerd, closer2, err := cri.NewContainerd(c.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = closer2.Close() })
+	d.Host.Runtime, d.Host.Containerd = runtime, containerd
 	// A pod that is bound to this node, and has not begun.
 	d.Host.Kubelet.Pods = hosttest.Answer([]corev1.Pod{{Spec: corev1.PodSpec{
 		Containers: []corev1.Container{{Image: "registry.k8s.io/next:1"}}}}}, nil)
+	d.Host.Kubelet.Scrape = hosttest.Answer(&kubelet.Scrape{At: host.Now(), Metrics: kubelet.Metrics{
+		"kubelet_evictions": {}}}, nil)
 	ask := d.Host.Prober.Do
 	d.Host.Prober.Do = func(ctx context.Context, r probe.ProbeRequest) (probe.ProbeAnswer, error) {
 		if d.leaking {
@@ -141,8 +150,10 @@ func (d *realDisk) free() float64 {
 // fill makes one file larger, somewhere on the disk, until less than so many percent are free.
 func (d *realDisk) fill(percent float64) {
 	d.t.Helper()
-	unix.Sync() // what was removed just now counts as free
 	f, err := os.OpenFile(filepath.Join(d.Dir, "somebody's"), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err == nil {
+		err = unix.Syncfs(int(f.Fd())) // what was removed just now counts as free
+	}
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -282,8 +293,12 @@ func (d *realDisk) canaries() map[string]string {
 // Where something writes as fast as it is freed, three tries fail, and nothing more is done, which is a finding. No file
 // of the living pod changes, neither its image nor that of a pod that has not begun is removed.
 func TestFreeDiskSpaceOnAFullDisk(t *testing.T) {
+	t.Cleanup(ownedtest.Temp()) // kubelet's configuration must be root's alone
 	loop := hosttest.NewLoopFS(t, "ext4")
-	point := filepath.Join(t.TempDir(), "disk")
+	point, err := os.MkdirTemp("", "disk") // short, for the names of sockets
+	if err != nil {
+		t.Fatal(err)
+	}
 	loop.Mount(point, "noatime")
 	t.Run("disk", func(t *testing.T) {
 		t.Setenv("TMPDIR", point)

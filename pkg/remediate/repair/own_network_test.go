@@ -2,6 +2,7 @@ package repair
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -37,19 +38,23 @@ func TestRepairOwnNetwork(t *testing.T) {
 		check  func() detect.Check
 		spoil  func() error
 	}{
-		{"restore-loopback", "LoopbackDown", network.Loopback, func() error {
+		{"restore-loopback", "LoopbackWithoutAddress", network.Loopback, func() error {
 			lo, err := netlink.LinkByName("lo")
 			if err != nil {
 				return err
 			}
-			return netlink.LinkSetDown(lo)
+			addresses, err := netlink.AddrList(lo, netlink.FAMILY_V4)
+			for i := range addresses {
+				err = errors.Join(err, netlink.AddrDel(lo, &addresses[i]))
+			}
+			return err
 		}},
 		{"restore-sysctl", "SysctlDrift", func() detect.Check { return system.Sysctls(sysctls) },
 			func() error { return os.WriteFile(forward, []byte("0\n"), 0) }},
 	} {
 		for _, again := range []bool{false, true} {
 			dir := t.TempDir()
-			h := &host.Host{Paths: host.Paths{InitPID: os.Getpid()}, Clock: host.Now}
+			h := &host.Host{Paths: host.Paths{InitPID: os.Getpid()}, Clock: host.Now, Network: host.NewNetwork()}
 			m, err := mutate.New(h, slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
