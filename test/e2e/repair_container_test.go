@@ -250,7 +250,7 @@ func openHangLab(t *testing.T, name, command string) *repairLab {
 "spec":{"terminationGracePeriodSeconds":1,"tolerations":[{"operator":"Exists"}],"containers":[{"name":"main",
 "image":"localhost/busybox:1","imagePullPolicy":"Never","command":["sh","-c",%[2]q]}]}}}}`, name, command))
 	r.check = daemonsethang.New(daemonsethang.Settings{DaemonSets: []daemonsethang.Watched{{Name: r.name, Port: 8080}}})
-	r.open([]repair.Name{"restart-daemonset-container"}) // which is verified by the same clock
+	r.open([]repair.Name{"restart-daemonset-container"})
 	return r
 }
 
@@ -298,7 +298,7 @@ func TestRepairDaemonSet(t *testing.T) {
 	f := r.await("DaemonSetPodNotAnswering")
 	found := time.Now()
 	r.believe(f, func(history []string) bool { return len(history) > 0 && strings.Contains(history[0], "verified") })
-	t.Logf("repaired by restart-daemonset-container in %s", time.Since(found).Round(100*time.Millisecond))
+	t.Logf("repaired by restart-daemonset-container in %s", (time.Since(found) - hold).Round(100*time.Millisecond))
 	r.await("")
 	if h := r.history(); len(h) != 1 || r.restarts() != "main=1" {
 		t.Errorf("%q, %s", h, r.restarts())

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
@@ -17,21 +16,20 @@ const lookEvery = 10 * time.Second
 func (t *try) verify(ctx context.Context, said string) (remediate.Result, string) {
 	settings := t.options.Settings
 	within := settings.VerifyWithin + t.step.action.Settle
-	clock := t.options.Host.Clock
-	begin, clearSince, asked := clock(), finding.Timestamp{}, finding.Timestamp{}
+	begin, clearSince, asked := time.Now(), time.Time{}, time.Time{}
 	doubt := ""
 	for {
 		here, err := t.faulty(ctx)
 		if ctx.Err() != nil {
 			return remediate.Interrupted, "the agent ended, or its configuration was changed, before it was verified"
 		}
-		now := clock()
+		now := time.Now()
 		switch {
 		case err != nil:
 			doubt = err.Error()
 		case here && !clearSince.IsZero():
 			return remediate.Failed, fmt.Sprintf("the fault was gone, and is back after %s",
-				now.Since(clearSince).Round(time.Second))
+				now.Sub(clearSince).Round(time.Second))
 		case here:
 			asked, doubt = now, ""
 		default:
@@ -41,12 +39,12 @@ func (t *try) verify(ctx context.Context, said string) (remediate.Result, string
 			}
 		}
 		switch {
-		case !clearSince.IsZero() && asked.Since(clearSince) >= settings.Hold:
+		case !clearSince.IsZero() && asked.Sub(clearSince) >= settings.Hold:
 			return Verified, said
-		case clearSince.IsZero() && now.Since(begin) >= within && doubt == "":
+		case clearSince.IsZero() && now.Sub(begin) >= within && doubt == "":
 			return remediate.Failed, withSaid(fmt.Sprintf("the fault is still there after %s",
-				now.Since(begin).Round(time.Second)), said)
-		case now.Since(begin) >= within+settings.Hold+askLimit:
+				now.Sub(begin).Round(time.Second)), said)
+		case now.Sub(begin) >= within+settings.Hold+askLimit:
 			return remediate.CouldNotTell, withSaid("whether it helped: "+doubt, said)
 		}
 		wait := time.NewTimer(min(lookEvery, max(settings.Hold/5, time.Millisecond)))
