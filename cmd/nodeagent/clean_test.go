@@ -169,7 +169,7 @@ func TestCleanOnly(t *testing.T) {
 	s := remediate.Defaults()
 	s.Mode = remediate.On
 	s.Kinds = map[inspect.Kind]remediate.Mode{inspect.Mount: remediate.DryRun}
-	for _, names := range [][]string{{"mnt"}, {"pod-logs"}} {
+	for _, names := range [][]string{{"mnt"}, {"log-link"}} {
 		if err := onlyKinds(&s, names); err == nil {
 			t.Errorf("%q is accepted", names)
 		}

@@ -32,7 +32,7 @@ func (d *deletions) observe(report inspect.Report) (ended, left int) {
 		switch {
 		case o.Verdict == inspect.Live:
 			living[o.Pod.UID] = true
-		case o.Verdict == inspect.Leftover && o.Kind.ReportOnly() == "":
+		case o.Verdict == inspect.Leftover && !o.Kind.Minor():
 			proven[o.Pod.UID] = true
 		}
 	}

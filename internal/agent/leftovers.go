@@ -73,6 +73,11 @@ func newLeftovers(cfg config.Config, log *slog.Logger, clients *Clients, store *
 func newInspector(cfg config.Config, clients *Clients, log *slog.Logger) *inspect.Inspector {
 	settings := cfg.Inspect
 	settings.HostNamespaces = hostns.SeesHost(clients.Host.Paths.InitPID) == nil
+	for _, kind := range inspect.Kinds() {
+		if kind.OptIn() && cfg.Remediate.ModeOf(kind) == remediate.On {
+			settings.OptedIn = append(settings.OptedIn, kind)
+		}
+	}
 	return inspect.New(clients.Host, settings, log).Listing(reportonly.Listers())
 }
 
@@ -181,10 +186,10 @@ func leftoverFindings(report inspect.Report) []finding.Finding {
 func leftoverFinding(group string, objects []inspect.Assessment) finding.Finding {
 	kinds := map[string]int{}
 	pod := inspect.Pod{UID: group}
-	severity := finding.Info // of what is only reported
+	severity := finding.Info // of what does little harm
 	for _, o := range objects {
 		kinds[string(o.Kind)]++
-		if o.Kind.ReportOnly() == "" {
+		if !o.Kind.Minor() {
 			severity = finding.Warning
 		}
 		if o.Pod.Name != "" {

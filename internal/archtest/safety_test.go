@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
 )
 
 // safetyRow is one rule of docs/safety.md, one threat of docs/security.md, or one promise of
@@ -48,6 +50,30 @@ func TestEveryRuleHasItsTest(t *testing.T) {
 	}
 	if len(seen) < 60 {
 		t.Errorf("only %d rules", len(seen))
+	}
+}
+
+// Every repair stands in the table of docs/remediation.md: with a test of where it helps and one of where it does not,
+// or it is said that this was not seen.
+func TestEveryRepairIsInTheTable(t *testing.T) {
+	page, err := os.ReadFile("../../docs/remediation.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, action := range repair.Actions() {
+		_, row, found := strings.Cut(string(page), "\n| `"+string(action.Name)+"` | ")
+		row, _, _ = strings.Cut(row, " |\n")
+		cells := strings.Split(row, " | ")
+		if !found || len(cells) != 3 {
+			t.Errorf("%s has %d columns", action.Name, len(cells))
+			continue
+		}
+		for _, cell := range cells[1:] {
+			test := reference.FindStringSubmatch(cell)
+			if test == nil && !strings.HasPrefix(cell, "not seen") || test != nil && !hasTest(t, test[2], test[1]) {
+				t.Errorf("%s: %q names no test", action.Name, cell)
+			}
+		}
 	}
 }
 

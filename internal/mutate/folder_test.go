@@ -13,7 +13,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
-	"github.com/nodeagent/nodeagent/test/need"
 )
 
 // Only plain files of one name are listed, and only what was listed and not changed since is removed.
@@ -100,24 +99,11 @@ func TestFolder(t *testing.T) {
 	}
 }
 
-// journal makes the journal of a machine in dir with a journald of its own: three archived files, and one that is open.
-const journal = `set -e
-mount -t tmpfs none /run; mount -t tmpfs none /var/log; mount -t tmpfs none /etc/systemd
-printf '[Journal]\nStorage=persistent\nAudit=no\nReadKMsg=no\nRateLimitBurst=0\n' > /etc/systemd/journald.conf
-mkdir -p /run/systemd/journal /var/log/journal/$(cat /etc/machine-id)
-/usr/lib/systemd/systemd-journald & server=$!
-until [ -S /run/systemd/journal/io.systemd.journal ]; do kill -0 $server; sleep 0.05; done
-journalctl --flush
-for i in 1 2 3; do head -c 300000 /dev/urandom | base64 | systemd-cat; journalctl --sync; journalctl --rotate; done
-kill $server
-cp -r /var/log/journal/$(cat /etc/machine-id) "$1"; sync -f "$1"`
-
 // The vacuum removes archived files, the oldest first, until what is left is small enough, and nothing else.
 func TestVacuumJournal(t *testing.T) {
 	n := mutatetest.New(t)
-	need.Program(t, "/usr/bin/journalctl", "/usr/lib/systemd/systemd-journald", "unshare", "base64")
 	dir := filepath.Join(n.Dir, "journal")
-	mutatetest.Script(t, journal, dir)
+	mutatetest.Journal(t, dir)
 	n.Write(filepath.Join(dir, "note"), "not a journal")
 	ctx := t.Context()
 	folder, files, err := n.Mutator.ListFolder(ctx, dir)

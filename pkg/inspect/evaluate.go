@@ -298,7 +298,7 @@ func (e *evaluation) missing(o *Object, sighting Sighting) []string {
 	}
 	// Kubelet gives the containers their termination grace period, which must not be cut short.
 	periods, spacing := patience(o, e.inventory, e.settings)
-	grace := periods * max(e.settings.Grace, e.inventory.Runtime.Grace[o.Pod.UID])
+	grace := max(periods*max(e.settings.Grace, e.inventory.Runtime.Grace[o.Pod.UID]), e.specs[o.Kind].MinAge)
 	if left := grace - e.now.Since(sighting.First); left > 0 {
 		missing = append(missing, fmt.Sprintf("%s of %s remaining", roundUp(left), round(grace)))
 	}

@@ -129,7 +129,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		inventory.askOneByName(ctx, scan, running, history, started)
 	}
 	report, next := Evaluate(objects, inventory, history, i.settings, started)
-	defer func() { i.rest.after(report, next, kinds) }()
+	defer func() { i.rest.after(report, next, kinds, i.settings.OptedIn) }()
 	keepNames(objects, next)
 	report.Errors = append(report.Errors, failures...)
 	report.Errors = append(report.Errors, inventory.failures()...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
@@ -27,6 +28,10 @@ type KindSpec struct {
 	GoneFrom []string
 	// OptIn marks the kinds that the daemon releases only where the configuration names them: see remediate.Settings.
 	OptIn bool
+	// Minor marks the kinds that do little harm: a pod that left nothing else is worth no warning.
+	Minor bool
+	// MinAge is for how long an object must have been seen, where that is more than the grace period.
+	MinAge time.Duration
 	// ReportOnly says why the agent never releases objects of this kind; empty where pkg/remediate has an action. Such
 	// objects are evaluated as all others are. They stop no release, and do not count as orphaned pods.
 	ReportOnly string
@@ -56,6 +61,7 @@ func Specs() []KindSpec {
 		sandboxSpec(), containerSpec(), containerdContainerSpec(), processSpec(), shimSpec(),
 		attachmentSpec(), netnsSpec(), linkSpec(), ipamLeaseSpec(), leaseSpec(),
 		sandboxDirectorySpec(), mountSpec(), cgroupSpec(), podDirectorySpec(),
+		systemdUnitSpec(), podLogsSpec(),
 	}, reportedSpecs()...)
 }
 
@@ -92,6 +98,10 @@ func (k Kind) ReportOnly() string { return specOf(k).ReportOnly }
 
 // OptIn reports whether the daemon releases objects of a kind only where the configuration names it.
 func (k Kind) OptIn() bool { return specOf(k).OptIn }
+
+// Minor reports whether a pod that left nothing but objects of such kinds is worth no warning: those that do little harm,
+// and those that are only reported.
+func (k Kind) Minor() bool { return specOf(k).Minor || k.ReportOnly() != "" }
 
 // Releasable returns the report without the kinds that are only reported, and without the errors of their listers.
 func (r Report) Releasable() Report {

@@ -28,6 +28,7 @@ const (
 	Mount               Kind = "mount"                // mount below a kubelet pod directory
 	Cgroup              Kind = "cgroup"               // pod cgroup or one below it, per hierarchy
 	PodDirectory        Kind = "pod-directory"        // <kubelet root>/pods/<uid>
+	SystemdUnit         Kind = "systemd-unit"         // systemd's unit of a pod, a container or a mount that is gone
 	PodLogs             Kind = "pod-logs"             // <pod logs>/<namespace>_<name>_<uid>
 
 	Task             Kind = "task"              // containerd's task in k8s.io
@@ -36,7 +37,6 @@ const (
 	PortMapping      Kind = "port-mapping"      // rule of CNI's portmap plugin in nf_tables
 	DeviceAllocation Kind = "device-allocation" // pod in a checkpoint of kubelet's managers of devices, CPUs and memory
 	BlockDevice      Kind = "block-device"      // loop device or encrypted mapping that a volume is made of
-	SystemdUnit      Kind = "systemd-unit"      // systemd's unit of a pod, a container or a mount that is gone
 	PluginSocket     Kind = "plugin-socket"     // socket of a plugin of kubelet on which nobody listens
 	LogLink          Kind = "log-link"          // <directory of pod logs>/../containers/<pod>_<namespace>_<container>-<ID>.log
 	VolumeAttachment Kind = "volume-attachment" // volume that the Node's status has as attached
@@ -209,4 +209,6 @@ type Settings struct {
 	// … and more than this share of all pods on the node stop everything
 	MassPercent    int  `yaml:"massPercent"`
 	HostNamespaces bool `yaml:"-"` // the agent sees the host's processes
+	// OptedIn are the kinds that have to be opted in, and are: a release may follow their proof.
+	OptedIn []Kind `yaml:"-"`
 }

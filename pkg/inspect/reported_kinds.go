@@ -4,13 +4,6 @@ package inspect
 func reportedSpecs() []KindSpec {
 	return []KindSpec{
 		{
-			Kind: PodLogs,
-			ReportOnly: "kubelet removes them once its garbage collection runs again; they may be all that is left to " +
-				"explain what the pod did",
-			What: "a directory of container logs, `/var/log/pods/<namespace>_<name>_<uid>`",
-			Harm: "disk space",
-		},
-		{
 			Kind: LogLink, GoneFrom: ofSandbox,
 			ReportOnly: "kubelet removes it once its garbage collection runs again",
 			What: "a link to a container's log, `/var/log/containers/<pod>_<namespace>_<container>-<ID>.log`, whose target is " +
@@ -19,16 +12,17 @@ func reportedSpecs() []KindSpec {
 		},
 		{
 			Kind: StagedVolume, InUse: (*Inventory).volumeInUse,
-			ReportOnly: "only its driver can unstage it without loss: let kubelet do it, by a pod that uses the volume on " +
-				"this node and is deleted again",
+			ReportOnly: "only its driver can unstage it without loss, and a node may not read whether the volume is attached " +
+				"elsewhere by now: let kubelet do it, by a pod that uses the volume on this node and is deleted again",
 			Unused: "no pod on this node has a directory or a mount of the volume, and none waits for one",
 			What:   "a volume that is staged below `<kubelet root>/plugins/kubernetes.io` and that no pod here uses",
 			Harm:   "the volume stays attached, and cannot be detached or used on another node",
 		},
 		{
 			Kind: PluginSocket, InUse: (*Inventory).pluginInUse,
-			ReportOnly: "a plugin that starts again makes its socket anew; one that was removed for good leaves only the file",
-			Unused:     "no process listens on it, and no pod that may be its plugin's runs here",
+			ReportOnly: "it is of no pod, so that nobody can be asked whether it is still wanted; a plugin that starts again makes " +
+				"its socket anew, and of one that was removed for good `rm` removes the file",
+			Unused: "no process listens on it, and no pod that may be its plugin's runs here",
 			What: "a socket in `plugins_registry`, `device-plugins` or `plugins/<driver>` of kubelet on which no process " +
 				"listens",
 			Harm: "kubelet tries to register the plugin again and again; registrars wait for a driver that is gone",
@@ -48,14 +42,6 @@ func reportedSpecs() []KindSpec {
 			What: "a loop device with a file below kubelet's directory, or an encrypted mapping named after a " +
 				"PersistentVolume (`pvc-<UUID>`)",
 			Harm: "the file's disk space is not given back, the volume below cannot be detached",
-		},
-		{
-			Kind: SystemdUnit, GoneFrom: ofSandbox,
-			ReportOnly: "`systemctl reset-failed` makes systemd forget it",
-			Unused:     "it has ended, and the runtime does not know its container",
-			What: "a unit of systemd whose pod, container or mount is gone: a pod's slice without a cgroup, a container's " +
-				"scope or a mount that has failed or is not active, the scope of a mount that kubelet made for a pod",
-			Harm: "memory and processor time of systemd, and alarms about failed units",
 		},
 		{
 			Kind: Task, FromRuntime: true, GoneFrom: ofSandbox,

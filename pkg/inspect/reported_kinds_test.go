@@ -39,8 +39,11 @@ func TestOptedInIsQuiet(t *testing.T) {
 	next := History{"shim/x": {}}
 	for verdict, want := range map[Verdict]bool{Candidate: true, Unowned: true, Leftover: false, Unknown: false} {
 		o.Verdict = verdict
-		if got := quiet(Report{At: at(2 * time.Hour), Objects: []Assessment{o}}, next); got != want {
+		if got := quiet(Report{At: at(2 * time.Hour), Objects: []Assessment{o}}, next, []Kind{Shim}); got != want {
 			t.Errorf("%s: %t", verdict, got)
+		}
+		if verdict == Leftover && !quiet(Report{At: at(2 * time.Hour), Objects: []Assessment{o}}, next, nil) {
+			t.Error("awake beside what nobody has opted in")
 		}
 	}
 	lost := Object{Kind: ContainerdContainer, ID: "x", Pod: Pod{UID: dead}, ContainerID: sandbox,
@@ -60,12 +63,12 @@ func TestLastingCandidateIsQuiet(t *testing.T) {
 	o := Assessment{Object: Object{Kind: Task}, Verdict: Candidate, FirstSeen: at(time.Minute)}
 	next := History{"task/x": {}}
 	for age, want := range map[time.Duration]bool{30 * time.Minute: false, 2 * time.Hour: true} {
-		if got := quiet(Report{At: at(age), Objects: []Assessment{o}}, next); got != want {
+		if got := quiet(Report{At: at(age), Objects: []Assessment{o}}, next, []Kind{Shim}); got != want {
 			t.Errorf("after %s: %t", age, got)
 		}
 	}
 	o.Kind = Mount
-	if quiet(Report{At: at(2 * time.Hour), Objects: []Assessment{o}}, next) {
+	if quiet(Report{At: at(2 * time.Hour), Objects: []Assessment{o}}, next, []Kind{Shim}) {
 		t.Error("a release waits for the mount")
 	}
 }

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -45,21 +46,22 @@ func (i *Inspector) still(now finding.Timestamp) bool {
 }
 
 // after takes the result of a pass over objects of the given kinds.
-func (r *rest) after(report Report, next History, kinds []Kind) {
-	r.quiet, r.passes = r.known && len(kinds) == 0 && quiet(report, next), 0
+func (r *rest) after(report Report, next History, kinds, optedIn []Kind) {
+	r.quiet, r.passes = r.known && len(kinds) == 0 && quiet(report, next, optedIn), 0
 }
 
 // quiet reports whether nothing of a pass has to be looked at again: every object is a living pod's or foreign, or is
 // only reported, and proven or waiting for something that lasts; everything could be read, and nothing else has to be
-// remembered. What has to be opted in is as the latter until it is proven: a release may follow.
-func quiet(report Report, next History) bool {
+// remembered. What is opted in is as the latter until it is proven: a release may follow.
+func quiet(report Report, next History, optedIn []Kind) bool {
 	// The task of a container that containerd has and CRI lost stays a candidate as long as that container.
 	const settledAfter = time.Hour
 	settled := 0
 	for _, o := range report.Suspicious().Objects {
 		waits := o.Verdict == Candidate && report.At.Since(o.FirstSeen) > settledAfter
 		lasts := waits || o.Verdict == Unowned
-		if !(o.Kind.ReportOnly() != "" && (lasts || o.Verdict == Leftover) || o.Kind.OptIn() && lasts) {
+		reported := o.Kind.ReportOnly() != "" || o.Kind.OptIn() && !slices.Contains(optedIn, o.Kind)
+		if !(reported && (lasts || o.Verdict == Leftover) || o.Kind.OptIn() && lasts) {
 			return false
 		}
 		settled++

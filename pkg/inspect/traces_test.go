@@ -39,7 +39,7 @@ func restingNode(t *testing.T) *fullNode {
 	if n.inspector.Rests(t.Context()) {
 		t.Fatal("rests before the first pass")
 	}
-	if report := n.wholePass(); !quiet(report, n.history) {
+	if report := n.wholePass(); !quiet(report, n.history, nil) {
 		t.Fatalf("the node is not quiet: %+v, history %v", report, n.history)
 	}
 	return n

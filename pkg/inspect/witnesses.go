@@ -23,6 +23,7 @@ const (
 //	process, mount, cgroup, pod-directory               UID        UID      -            -
 //	cni-attachment, netns, link                         UID        UID      sandbox ID   sandbox ID
 //	systemd-unit, log-link                              UID        UID      container    container
+//	pod-logs                                            UID        UID      -            -
 //	other kinds that are only reported                  UID        UID      -            -
 //	lease                                               UID        UID      sandbox ID   container, sandbox, task
 //	containerd-container                                UID        UID      ID, pod      -

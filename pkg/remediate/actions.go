@@ -8,7 +8,7 @@ import (
 
 // Actions lists all actions in the order in which leftovers of one pod are released: first what the runtime can do; CNI
 // plugins take down the network before its namespace is removed; volumes go before cgroups, so that their memory is not
-// charged to the parent; the directory is last.
+// charged to the parent; the directory and the logs are last.
 func Actions() []Action {
 	return []Action{
 		sandboxAction(),
@@ -25,6 +25,8 @@ func Actions() []Action {
 		mountAction(),
 		cgroupAction(),
 		podDirectoryAction(),
+		systemdUnitAction(),
+		podLogsAction(),
 	}
 }
 

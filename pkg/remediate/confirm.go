@@ -48,10 +48,10 @@ func (p *podRelease) confirm(ctx context.Context) error {
 const holders = "holders"
 
 // inspectionError returns what an inspection could not read. Missing holders do not matter here: they change neither
-// which objects exist nor who owns them.
+// which objects exist nor who owns them; of kinds that do little harm the steps themselves verify what exists.
 func inspectionError(report inspect.Report) string {
 	for _, failure := range report.Errors {
-		if failure.What != holders {
+		if failure.What != holders && !inspect.Kind(failure.What).Minor() {
 			return failure.What + ": " + failure.Error
 		}
 	}
@@ -67,6 +67,9 @@ func (p *podRelease) updateRest(report inspect.Report) error {
 		}
 		if why := p.options.Settings.optedOut(cmp.Or(o.Pod.Namespace, p.outcome.Pod.Namespace)); why != "" {
 			return p.stopFor("%s %s: %s", o.Kind, o.ID, why)
+		}
+		if o.Kind.Minor() && o.Verdict != inspect.Leftover && o.Verdict != inspect.Live {
+			continue // it may take a day until it is proven, and nothing waits for it
 		}
 		switch o.Verdict {
 		case inspect.Leftover, inspect.Candidate:

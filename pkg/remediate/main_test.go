@@ -14,6 +14,9 @@ func TestMain(m *testing.M) {
 		return
 	}
 	probe.ProbeMain()
+	if releaserMain() {
+		return
+	}
 	status, inside := mutatetest.SharedRoot()
 	if inside {
 		status = m.Run()

@@ -136,7 +136,8 @@ func closedGate(report inspect.Report) string {
 	return ""
 }
 
-// groups returns the leftovers of a report by group, least recently tried first.
+// groups returns the leftovers of a report by group, least recently tried first; those of which nothing is left but what
+// does little harm come last, so that they do not use up the budget of others.
 func groups(report inspect.Report, attempts map[string]Attempt, now finding.Timestamp) [][]inspect.Assessment {
 	by := map[string][]inspect.Assessment{}
 	for _, o := range report.Objects {
@@ -150,9 +151,18 @@ func groups(report inspect.Report, attempts map[string]Attempt, now finding.Time
 	}
 	slices.SortFunc(all, func(a, b []inspect.Assessment) int {
 		x, y := Group(a[0].Object), Group(b[0].Object)
-		return cmp.Or(cmp.Compare(lastTry(attempts, y, now), lastTry(attempts, x, now)), cmp.Compare(x, y))
+		return cmp.Or(cmp.Compare(harms(b), harms(a)), cmp.Compare(lastTry(attempts, y, now),
+			lastTry(attempts, x, now)), cmp.Compare(x, y))
 	})
 	return all
+}
+
+// harms is 1 for objects of which one does more than little harm.
+func harms(objects []inspect.Assessment) int {
+	if slices.ContainsFunc(objects, func(o inspect.Assessment) bool { return !o.Kind.Minor() }) {
+		return 1
+	}
+	return 0
 }
 
 // lastTry returns how long ago a group was tried; never is the longest time.
@@ -211,7 +221,7 @@ func stepOf(o inspect.Assessment, mode Mode, does, notNow string) Step {
 func blockedGroups(report inspect.Report, s Settings) map[string]string {
 	kept := map[string]string{}
 	for _, o := range report.Objects {
-		if o.Verdict == inspect.Unknown {
+		if o.Verdict == inspect.Unknown && !o.Kind.Minor() {
 			kept[Group(o.Object)] = cmp.Or(kept[Group(o.Object)], fmt.Sprintf("the verdict on its %s %s is unknown: %s",
 				o.Kind, o.ID, o.Why))
 		}

@@ -217,6 +217,7 @@ func (p *podRelease) conclude() {
 		now, here := findObject(p.rest, s.Kind, s.ID)
 		switch {
 		case here && isDead(now): // it holds nothing but its PID
+		case here && s.Mode != On && s.Kind.Minor(): // it was not to be released
 		case here:
 			p.markLeft(s)
 		case s.Result != Released:

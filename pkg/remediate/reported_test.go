@@ -14,12 +14,12 @@ func TestReportedOnlyHindersNoRelease(t *testing.T) { synctest.Test(t, reportedO
 func reportedOnly(t *testing.T) {
 	s := newScript(t)
 	report := s.report()
-	unknown := leftover(inspect.PodLogs, uid1, "b")
+	unknown := leftover(inspect.LogLink, uid1, "b")
 	unknown.Verdict = inspect.Unknown
-	reported := []inspect.Assessment{leftover(inspect.PodLogs, uid1, "a"), unknown}
+	reported := []inspect.Assessment{leftover(inspect.LogLink, uid1, "a"), unknown}
 	s.confirm = func(_ context.Context, _ int, report *inspect.Report) error {
 		report.Objects = append(report.Objects, reported...)
-		report.Errors = append(report.Errors, inspect.Failure{What: string(inspect.PodLogs), Error: "cannot be read"})
+		report.Errors = append(report.Errors, inspect.Failure{What: string(inspect.LogLink), Error: "cannot be read"})
 		return nil
 	}
 	report.Objects = append(report.Objects, reported...)
@@ -28,7 +28,7 @@ func reportedOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, step := range steps {
-		if step.Kind == inspect.PodLogs {
+		if step.Kind == inspect.LogLink {
 			t.Errorf("%s %s is planned", step.Kind, step.ID)
 		}
 	}

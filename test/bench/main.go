@@ -122,7 +122,7 @@ func (b *bench) wanted() []func(context.Context) error {
 	if b.costOnly {
 		return costs
 	}
-	return append(costs, b.latency, b.peerLatency)
+	return append(costs, b.latency, b.peerLatency, b.repairs)
 }
 
 func (b *bench) setPods(text string) (err error) {

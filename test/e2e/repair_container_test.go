@@ -42,6 +42,9 @@ const csiPodManifest = `{"apiVersion":"apps/v1","kind":"DaemonSet","metadata":{"
 "volumes":[{"name":"bin","hostPath":{"path":%[5]q}},{"name":"kubelet","hostPath":{"path":%[3]q}},
  {"name":"registry","hostPath":{"path":"%[3]s/plugins_registry"}},{"name":"plugins","hostPath":{"path":"%[3]s/plugins"}}]}}}}`
 
+// hold is for how long a repair must last here.
+const hold = 20 * time.Second
+
 // repairLab is a lab with a DaemonSet and a runner of repairs on what one check believes of it.
 type repairLab struct {
 	*csiLab
@@ -123,7 +126,7 @@ func (r *repairLab) open(actions []repair.Name) {
 	settings := repair.Defaults()
 	settings.FleetBudget, settings.MinAge, settings.UnitAge, settings.VerifyWithin = repair.None, time.Second, time.Second,
 		time.Second
-	settings.Hold, settings.StopAfter, settings.RetryAfter = 20*time.Second, 100, time.Second
+	settings.Hold, settings.StopAfter, settings.RetryAfter = hold, 100, time.Second
 	settings.DaemonSets = []string{"default/" + r.app}
 	for _, name := range actions {
 		settings.Actions[name] = remediate.On
@@ -190,7 +193,9 @@ func TestRepairCSIRegistration(t *testing.T) {
 	r := openRepairLab(t, "csirepair", `if test -e /opt/bin/again; then REGISTRAR; fi
 touch /opt/bin/again; REGISTRAR -knobs '{"hangGetInfo":true}'`, "reregister-csi-driver", "restart-csi-driver")
 	f := r.await("CSIGetInfoFailed")
+	found := time.Now()
 	r.believe(f, func(history []string) bool { return len(history) > 0 && strings.Contains(history[0], "verified") })
+	t.Logf("repaired by reregister-csi-driver in %s", (time.Since(found) - hold).Round(100*time.Millisecond))
 	r.await("")
 	if h := r.history(); len(h) != 1 || !strings.Contains(h[0], "reregister-csi-driver csirepair.example.com") {
 		t.Errorf("%q", h)
@@ -292,14 +297,16 @@ func TestRepairDaemonSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := r.await("DaemonSetPodNotAnswering")
+	found := time.Now()
 	r.believe(f, func(history []string) bool { return len(history) > 0 && strings.Contains(history[0], "verified") })
+	t.Logf("repaired by restart-daemonset-container in %s", (time.Since(found) - hold).Round(100*time.Millisecond))
 	r.await("")
 	if h := r.history(); len(h) != 1 || r.restarts() != "main=1" {
 		t.Errorf("%q, %s", h, r.restarts())
 	}
 }
 
-// One that never answers is ended once, and not again.
+// One that never answers is ended once, and not again: then a person is asked for.
 func TestRepairDaemonSetDoesNotHelp(t *testing.T) {
 	need.Flag(t, *long, "-long: a repair is verified and held for minutes")
 	t.Parallel()
@@ -313,6 +320,14 @@ func TestRepairDaemonSetDoesNotHelp(t *testing.T) {
 		}
 		return strings.HasPrefix(why, "needs help")
 	})
+	if !strings.HasPrefix(why, "needs help: it was done once already") {
+		t.Errorf("%q", why)
+	}
+	found := r.runner.Findings()
+	if len(found) != 1 || found[0].Reason != "RepairDidNotHelp" || found[0].SuggestedAction != finding.SuggestHuman ||
+		!strings.Contains(found[0].Message, "this needs a person") {
+		t.Errorf("it does not ask for help: %+v", found)
+	}
 	if h := r.history(); len(h) != 1 || !strings.Contains(h[0], "failed: the fault is still there") ||
 		r.restarts() != "main=1" {
 		t.Errorf("%q, %s, %s", h, why, r.restarts())

@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// What is only reported is proven as all else is. It is not given to a release, closes no gate, and a pass rests beside
-// it once it is proven.
+// Logs are proven as all else is, when they have been seen for a day. They close no gate, and a pass rests beside them once
+// they are proven, unless a release may follow.
 func TestPodLogs(t *testing.T) {
 	n := newNode(t)
 	logs := n.Host.Paths.PodLogs
@@ -39,7 +39,7 @@ func TestPodLogs(t *testing.T) {
 			t.Fatal("the inspector rests before the verdict")
 		}
 		report, history = i.Pass(t.Context(), history)
-		n.After(5 * time.Minute)
+		n.After(13 * time.Hour)
 	}
 	noErrors(t, report)
 	want := map[string]inspect.Verdict{"default_web_" + living: inspect.Live, "lost+found": inspect.Foreign,
@@ -57,16 +57,13 @@ func TestPodLogs(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	for _, o := range report.Releasable().Objects {
-		t.Errorf("%s %s is given to the release", o.Kind, o.ID)
-	}
 	for _, gate := range report.Gates {
 		if !gate.Open {
 			t.Errorf("gate %s is closed: %s", gate.Name, gate.Why)
 		}
 	}
 	if !i.Rests(t.Context()) {
-		t.Error("the inspector does not rest beside what is proven and only reported")
+		t.Error("the inspector does not rest beside what is proven, and not opted in")
 	}
 }
 

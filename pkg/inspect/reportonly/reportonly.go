@@ -1,6 +1,6 @@
 // Package reportonly lists the kinds of objects that pods leave behind and that the agent only reports: a release of them
-// would destroy data, or is their owner's alone. What is said about each is in inspect.Specs. What is released of the
-// containers, shims and addresses here is found by the same reads as the rest.
+// would destroy data, or is their owner's alone. What is said about each is in inspect.Specs. The containers,
+// shims, addresses, units and logs here are released once that is opted in: they are found by the same reads as the rest.
 package reportonly
 
 import (

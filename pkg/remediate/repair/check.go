@@ -26,7 +26,7 @@ func (r *Runner) Findings() []finding.Finding {
 	}
 	if why != "" {
 		found = append(found, finding.Finding{Subject: finding.Subject{Kind: "agent", Name: "repairs"},
-			Severity: finding.Warning, Reason: reasonStopped, Message: "nothing is repaired on this node: " + why})
+			Severity: finding.Warning, Reason: reasonStopped, SuggestedAction: finding.SuggestHuman, Message: "nothing is repaired on this node: " + why})
 	}
 	for _, b := range r.state.Raised() {
 		last, ok := r.lastOf(b)
@@ -35,7 +35,7 @@ func (r *Runner) Findings() []finding.Finding {
 		}
 		found = append(found, finding.Finding{
 			Subject:  finding.Subject{Kind: "repair", Name: string(last.Action) + " " + b.Subject.Name},
-			Severity: finding.Warning, Reason: reasonNoHelp,
+			Severity: finding.Warning, Reason: reasonNoHelp, SuggestedAction: finding.SuggestHuman,
 			Message: fmt.Sprintf("%s: %s was done, and %s: this needs a person", b.Message, last.Action, last.why),
 			Facts:   map[string]string{"check": b.Check, "action": string(last.Action)},
 		})

@@ -79,11 +79,14 @@ func blocked(step Step, all []attempt, s Settings, now finding.Timestamp) string
 		step.backOff(all, s, now), step.budget(all, s, now))
 }
 
+// needsHelp begins what is said of a step that is a person's.
+const needsHelp = "needs help: "
+
 // ladder returns why this occurrence of a finding is a person's by now.
 func (s Step) ladder(all []attempt) string {
 	for _, a := range all {
 		if s.action.Once && s.same(a) && a.Finding == s.believed.ID && a.acted() {
-			return fmt.Sprintf("needs help: it was done once already, %s: %s", a.At.Wall.Local().Format(time.DateTime),
+			return fmt.Sprintf(needsHelp+"it was done once already, %s: %s", a.At.Wall.Local().Format(time.DateTime),
 				cmp.Or(string(a.result), string(remediate.Interrupted)))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -159,6 +160,7 @@ func (r *Runner) preview(ctx context.Context, step *Step) {
 	switch {
 	case err == nil:
 		step.Does = job.Does
+	case strings.HasPrefix(step.Blocked, needsHelp): // whatever would be refused now
 	case step.Refused:
 		step.Blocked = err.Error()
 	case step.Mode != remediate.On:

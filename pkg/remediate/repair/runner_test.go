@@ -71,6 +71,11 @@ func TestLadderAndBudgets(t *testing.T) {
 		if why := w.round(t.Context()); !strings.Contains(why, "needs help: it was done once already") {
 			t.Errorf("%q", why)
 		}
+		w.refusal = "the container that hung is gone"
+		if why := w.round(t.Context()); !strings.HasPrefix(why, "needs help") {
+			t.Errorf("what would be refused now hides that it is a person's: %q", why)
+		}
+		w.refusal = ""
 		w.fault("b")
 		w.round(t.Context())
 		w.expect(2, "finish failed")
@@ -145,6 +150,7 @@ func TestDidNotHelpIsAFinding(t *testing.T) {
 		b := w.believed
 		r.Update(finding.State{"kubelet-health": {Subjects: map[string]*finding.Believed{"s": &b}}}, nil)
 		if found := r.Findings(); len(found) != 1 || found[0].Reason != reasonNoHelp ||
+			found[0].SuggestedAction != finding.SuggestHuman ||
 			!strings.Contains(found[0].Message, "the fault is still there") {
 			t.Errorf("%+v", found)
 		}

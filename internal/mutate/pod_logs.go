@@ -1,0 +1,106 @@
+package mutate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
+)
+
+// PodLogs is the identity of kubelet's directory of a pod's container logs, <namespace>_<name>_<UID>.
+type PodLogs struct {
+	Dir, UID string
+	File     FileID
+}
+
+// logFile is the name of a container's log, also when it was rotated: 0.log, 0.log.20260102-150405, ….gz, ….tmp
+// (pkg/kubelet/logs/container_log_manager.go).
+var logFile = regexp.MustCompile(`^[0-9]{1,10}\.log(\.[0-9]{8}-[0-9]{6}(\.gz)?(\.tmp)?)?$`)
+
+// RemovePodLogs removes the logs of one pod: plain files with the names that the runtime and kubelet give them, in the
+// directories of its containers, if no process has one open, and these directories by rmdir. Whatever else is in it, or
+// is mounted from it or on it anywhere, makes it stay as it is. It is no error if it is gone.
+func (d *Mutator) RemovePodLogs(ctx context.Context, l PodLogs) error {
+	base, name := path.Dir(l.Dir), path.Base(l.Dir)
+	if d.host.Paths.PodLogs == "" || base != path.Clean(d.host.Paths.PodLogs) || !host.IsPodUID(l.UID) ||
+		!strings.HasSuffix(name, "_"+l.UID) {
+		return refuse("%s is not the directory of the logs of pod %q", l.Dir, l.UID)
+	}
+	a, err := d.do(ctx, request{Op: opTree, Base: base, UID: name})
+	if err != nil || len(a.Entries) == 0 {
+		return err
+	}
+	if a.Entries[0].File != l.File {
+		return changed("directory %s is inode %d instead of %d", l.Dir, a.Entries[0].File.Inode, l.File.Inode)
+	}
+	for _, entry := range a.Entries[1:] {
+		ofContainer := !strings.Contains(entry.Path, "/") && entry.Type == Directory && !entry.Mount
+		isLog := strings.Count(entry.Path, "/") == 1 && entry.Type == Regular && entry.Links == 1 && !entry.Mount &&
+			logFile.MatchString(path.Base(entry.Path))
+		if !ofContainer && !isLog {
+			return refuse("%s is not a container's log", path.Join(l.Dir, entry.Path))
+		}
+	}
+	at, err := mount.MountedFrom(ctx, d.host, l.Dir)
+	if err != nil {
+		return fmt.Errorf("whether %s is mounted elsewhere: %w", l.Dir, err)
+	}
+	if at != (mount.MountedAt{}) {
+		return refuse("a part of %s is mounted on %s in the mount namespace of process %d", l.Dir, at.Point, at.PID)
+	}
+	if pid, err := d.opener(ctx, name); err != nil || pid != 0 {
+		return errors.Join(err, openBy(l.Dir, pid))
+	}
+	for _, entry := range slices.Backward(a.Entries) {
+		r := request{Op: opRemoveDir, Base: base, UID: name, Path: entry.Path, File: entry.File}
+		if entry.Type == Regular {
+			r.Op = opRemoveFile
+		}
+		if _, err := d.do(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func openBy(dir string, pid int) error {
+	if pid == 0 {
+		return nil
+	}
+	return fmt.Errorf("process %d has a file in %s open: %w", pid, dir, ErrBusy)
+}
+
+// opener returns a process with an open file below a directory of that name, or 0. The name has a pod's UID in it, and
+// is the same in every mount namespace in which what is above it is mounted.
+func (d *Mutator) opener(ctx context.Context, name string) (int, error) {
+	pids, err := d.host.PIDs()
+	if err != nil {
+		return 0, err
+	}
+	for _, pid := range pids {
+		if ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+		files, err := d.host.Files.List(proc.File(pid, "fd"))
+		if proc.Gone(err) {
+			continue
+		}
+		if err != nil {
+			return 0, fmt.Errorf("open files of process %d: %w", pid, err)
+		}
+		for _, fd := range files {
+			target, err := d.host.Files.Link(proc.File(pid, "fd/"+fd))
+			if err == nil && strings.Contains(target+"/", "/"+name+"/") {
+				return pid, nil
+			}
+		}
+	}
+	return 0, nil
+}

@@ -1,0 +1,47 @@
+package remediate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// systemdUnitAction makes systemd forget what has failed of a pod that is gone: the slice of a pod, the scope in which
+// kubelet made a mount.
+func systemdUnitAction() Action {
+	return Action{
+		Kind: inspect.SystemdUnit, Order: 110,
+		Summary: "`reset-failed` of a transient unit",
+		Plan: func(o inspect.Assessment, _ Settings) (string, string) {
+			does := fmt.Sprintf("have systemd forget %s, which is %s", o.ID, o.Facts["active"])
+			if o.Facts["active"] != "failed" {
+				return does, "it has not failed: systemd forgets it by itself when nothing refers to it any more"
+			}
+			return does, ""
+		},
+		Needs: func(o inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
+			before := []inspect.Kind{inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process,
+				inspect.Mount, inspect.Cgroup}
+			for _, other := range rest {
+				if slices.Contains(before, other.Kind) && !isDead(other) {
+					return fmt.Sprintf("the %s %s of its pod still exists", other.Kind, shortID(other.ID))
+				}
+			}
+			return ""
+		},
+		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
+			return t.Mutator.ResetFailedUnit(ctx, o.ID)
+		},
+		Verify: func(ctx context.Context, t Tools, o inspect.Assessment) (bool, error) {
+			units, err := t.Host.Systemd.PodUnits(ctx)
+			for _, unit := range units {
+				if unit.Name == o.ID && unit.Active == "failed" {
+					return false, err
+				}
+			}
+			return err == nil, err
+		},
+	}
+}
