@@ -168,6 +168,10 @@ lab-down: ## remove it without a trace
 bench: ## what the agent costs and how fast it is, on the lab, as a table: half an hour; BENCH=--short: 6 minutes
 	go run ./test/bench --dir $(LAB_DIR) $(BENCH)
 
+.PHONY: bench-eventcenter
+bench-eventcenter: ## what the event center costs with 10,000 simulated nodes, beside NATS and SQLite alone; 20 minutes; BENCH=--short: 10
+	go run ./test/bench/eventcenter $(BENCH)
+
 include packaging/*/Makefile.inc
 
 .PHONY: help

@@ -81,7 +81,7 @@ type Limits struct {
 	Rate        float64 // events a second of all; 20,000
 	Burst       int     // 40,000
 	Bytes       int64   // of the bodies of all requests that are read; 32 MiB
-	Working     int64   // requests with events that are decoded and stored at the same time; 256
+	Working     int64   // requests with events that are decoded and stored at the same time; 512
 	Streams     int     // subscribers at the same time; 1000
 
 	NodeRequests      float64 // requests a second of one node; 20
@@ -117,7 +117,7 @@ func New(c Config) *Server {
 	c.Limits = Limits{
 		SourceRate: orDefault(c.Limits.SourceRate, 100), SourceBurst: orDefault(c.Limits.SourceBurst, 5000),
 		Rate: orDefault(c.Limits.Rate, 20_000), Burst: orDefault(c.Limits.Burst, 40_000),
-		Bytes: orDefault(c.Limits.Bytes, 32<<20), Working: orDefault(c.Limits.Working, 256), Streams: orDefault(c.Limits.Streams, 1000),
+		Bytes: orDefault(c.Limits.Bytes, 32<<20), Working: orDefault(c.Limits.Working, 512), Streams: orDefault(c.Limits.Streams, 1000),
 		NodeRequests: orDefault(c.Limits.NodeRequests, 20), NodeRequestsBurst: orDefault(c.Limits.NodeRequestsBurst, 200),
 	}
 	s := &Server{Config: c, mux: http.NewServeMux(), rates: newRates(c.Limits),

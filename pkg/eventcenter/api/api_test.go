@@ -348,7 +348,7 @@ func TestBusy(t *testing.T) {
 	}()
 	<-j.held
 	r, answer := c.post(batch, encode(t, raised("b", 1, "x", "fatal")))
-	if r.StatusCode != 503 || r.Header.Get("Retry-After") == "" || j.beside.Load() != 0 {
+	if r.StatusCode != 429 || r.Header.Get("Retry-After") == "" || j.beside.Load() != 0 {
 		t.Errorf("%d, Retry-After %q, %d are stored beside: %s", r.StatusCode, r.Header.Get("Retry-After"), j.beside.Load(),
 			answer)
 	}

@@ -30,12 +30,7 @@ type stored struct {
 func (s *Server) intake(w http.ResponseWriter, r *http.Request, who Identity) {
 	events, err := s.receive(w, r)
 	if err != nil {
-		if e, ok := errors.AsType[*statusError](err); ok {
-			refuse(w, e.status, e.reason, e.events)
-		} else {
-			s.metrics.limited.WithLabelValues("busy").Inc()
-			refuseForNow(w, http.StatusServiceUnavailable, quote(err), 10*time.Second)
-		}
+		s.notTaken(w, err)
 		return
 	}
 	defer s.working.Release(1)
@@ -86,9 +81,24 @@ func (s *Server) heard(events []decoded) {
 	}
 }
 
+// notTaken answers what was not read or decoded. That this center is busy is no reason to ask another one, nor for an
+// agent to send all of its state again: 429.
+func (s *Server) notTaken(w http.ResponseWriter, err error) {
+	if e, ok := errors.AsType[*statusError](err); ok {
+		refuse(w, e.status, e.reason, e.events)
+		return
+	}
+	status := http.StatusServiceUnavailable
+	if errors.Is(err, errBusy) {
+		status = http.StatusTooManyRequests
+		s.metrics.limited.WithLabelValues("busy").Inc()
+	}
+	refuseForNow(w, status, quote(err), 10*time.Second)
+}
+
 // busyWait is how long a request waits for others. It is well below the timeout of a sender: what is worked on when its
 // sender has gone is sent again, and more and more work would be for nobody.
-const busyWait = 2 * time.Second
+const busyWait = 3 * time.Second
 
 // errBusy means that others are worked on already. Who waits meanwhile sends more at once the next time.
 var errBusy = errors.New("too many requests at the same time")

@@ -29,6 +29,8 @@ type partition struct {
 	mu     sync.RWMutex // held for reading by readers, for writing while the file is closed, sealed or removed
 	db     *sql.DB      // for readers; nil: the partition is gone
 	find   *sql.Stmt    // of db, of the writing goroutine; nil: not prepared yet
+	asking sync.Mutex   // guards asked
+	asked  statements   // of db, for readers; see query
 	sealed bool         // it has no write-ahead log: it can be read on a full disk
 
 	// What follows is guarded by Store.mu.
@@ -160,7 +162,7 @@ func (p *partition) closeLocked() error {
 		return nil
 	}
 	err := p.db.Close()
-	p.db, p.find = nil, nil
+	p.db, p.find, p.asked = nil, nil, nil
 	return err
 }
 
