@@ -298,7 +298,7 @@ func (b *bench) agent(ctx context.Context) error {
 
 // dayAway has an agent say so much as a day of a bad node has, while there is no center.
 func (b *bench) dayAway(ctx context.Context) error {
-	const events = 20_000
+	const events = 6000
 	away := httptest.NewServer(http.NotFoundHandler())
 	away.Close()
 	dir := filepath.Join(b.dir, "away")
@@ -315,7 +315,7 @@ func (b *bench) dayAway(ctx context.Context) error {
 	before := heap()
 	for i := range events {
 		f.nodes[0].change(time.Now(), 1, "sda", finding.Warning)
-		if i%100 == 0 {
+		if i%20 == 0 {
 			time.Sleep(50 * time.Millisecond) // what is written leaves the memory
 		}
 	}
