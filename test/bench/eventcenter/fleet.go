@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -145,8 +146,8 @@ func (f *fleet) drained(ctx context.Context, limit time.Duration) (time.Duration
 		if time.Since(begun) > limit || ctx.Err() != nil {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			return 0, fmt.Errorf("%d events still wait after %s; %d requests failed, the last: %w", f.waiting.Load(), limit,
-				f.failed.Load(), f.last)
+			return 0, errors.Join(ctx.Err(), fmt.Errorf("%d events still wait after %s; %d requests failed",
+				f.waiting.Load(), time.Since(begun).Round(time.Second), f.failed.Load()), f.last)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
