@@ -103,8 +103,8 @@ const busyWait = 3 * time.Second
 // errBusy means that others are worked on already. Who waits meanwhile sends more at once the next time.
 var errBusy = errors.New("too many requests at the same time")
 
-// receive reads and decodes the body. Only so many bytes of bodies are in memory at a time, and only so many requests are
-// worked on: who was given events is one of working until it calls Release.
+// receive reads and decodes the body. Only so many bytes of bodies are in memory at a time, and only so many requests
+// are worked on: who was given events is one of working until it calls Release.
 func (s *Server) receive(w http.ResponseWriter, r *http.Request) (events []decoded, err error) {
 	size := int64(maxBody)
 	if r.ContentLength >= 0 {

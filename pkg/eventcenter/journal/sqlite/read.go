@@ -131,7 +131,8 @@ func (p *partition) query(ctx context.Context, q span, limit int) (*sql.Rows, er
 		order = " DESC"
 	}
 	//nolint:gosec // made of constants; the values are parameters
-	text := "SELECT " + columns + " FROM events WHERE " + strings.Join(where, " AND ") + " ORDER BY offset" + order + " LIMIT ?"
+	text := "SELECT " + columns + " FROM events WHERE " + strings.Join(where, " AND ") + " ORDER BY offset" + order +
+		" LIMIT ?"
 	statement, err := p.reader(ctx, text)
 	if err != nil {
 		return nil, err
@@ -145,8 +146,8 @@ func (p *partition) query(ctx context.Context, q span, limit int) (*sql.Rows, er
 // maxAsked bounds the statements that a partition keeps: a filter may name any number of values.
 const maxAsked = 8
 
-// reader returns a statement that is kept, since a page of one node asks all files the same, and to parse it takes longer
-// than to run it. Nil: there are too many. It needs mu.
+// reader returns a statement that is kept, since a page of one node asks all files the same, and to parse it takes
+// longer than to run it. Nil: there are too many. It needs mu.
 func (p *partition) reader(ctx context.Context, text string) (*sql.Stmt, error) {
 	p.asking.Lock()
 	defer p.asking.Unlock()
