@@ -186,6 +186,10 @@ lab-down: ## remove it without a trace
 bench: ## what the agent costs and how fast it is, on the lab, as a table, beside node-problem-detector, on a node with 0, 60 and 100 pods: an hour; BENCH=--short: 60 pods, 12 minutes; BENCH="--cost --pods 60 --idle 5m": at rest only
 	go run ./test/bench --dir $(LAB_DIR) $(BENCH)
 
+.PHONY: bench-eventcenter
+bench-eventcenter: ## what the event center costs with 10,000 simulated nodes, beside NATS and SQLite alone; 20 minutes; BENCH=--short: 10
+	go run ./test/bench/eventcenter $(BENCH)
+
 include packaging/*/Makefile.inc
 
 .PHONY: help

@@ -199,7 +199,12 @@ func Decode(data []byte) (Event, error) {
 	if err := json.Unmarshal(data, &c); err != nil {
 		return Event{}, fmt.Errorf("event: %w", err)
 	}
-	e, err := read(c, len(data))
+	return FromCloudEvent(c, len(data))
+}
+
+// FromCloudEvent is Decode of a CloudEvent that was read already. size is that of its structured JSON in bytes.
+func FromCloudEvent(c cloudevents.Event, size int) (Event, error) {
+	e, err := read(c, size)
 	if err != nil {
 		return Event{}, fmt.Errorf("event %.80q: %w", c.ID(), err)
 	}

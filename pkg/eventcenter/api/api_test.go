@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -313,6 +314,53 @@ func TestFull(t *testing.T) {
 	}
 	if r, _ := c.do(c.request(http.MethodGet, "/v1/events", "", "")); r.StatusCode != 200 {
 		t.Errorf("reading: %d", r.StatusCode)
+	}
+}
+
+// hungJournal holds what it is given first, and counts what comes beside it.
+type hungJournal struct {
+	api.Journal
+	held, over chan struct{}
+	beside     atomic.Int32
+}
+
+func (j *hungJournal) Append(ctx context.Context, events []journal.Event) (journal.Appended, error) {
+	select {
+	case j.held <- struct{}{}:
+		<-j.over
+	default:
+		j.beside.Add(1)
+	}
+	return j.Journal.Append(ctx, events)
+}
+
+// When more comes than can be stored, so much is worked on at a time; others are asked to come back, before their senders
+// give up and what is done for them is for nobody.
+func TestBusy(t *testing.T) {
+	j := &hungJournal{held: make(chan struct{}), over: make(chan struct{})}
+	c := newCenter(t, func(config *api.Config) {
+		j.Journal, config.Journal, config.Limits = config.Journal, j, api.Limits{Working: 1}
+	})
+	first := make(chan int)
+	go func() {
+		r, _ := c.post(batch, encode(t, raised("a", 1, "x", "fatal")))
+		first <- r.StatusCode
+	}()
+	<-j.held
+	r, answer := c.post(batch, encode(t, raised("b", 1, "x", "fatal")))
+	if r.StatusCode != 429 || r.Header.Get("Retry-After") == "" || j.beside.Load() != 0 {
+		t.Errorf("%d, Retry-After %q, %d are stored beside: %s", r.StatusCode, r.Header.Get("Retry-After"), j.beside.Load(),
+			answer)
+	}
+	close(j.over)
+	if status := <-first; status != 200 {
+		t.Errorf("the first: %d", status)
+	}
+	if r, answer := c.post(batch, encode(t, raised("b", 1, "x", "fatal"))); r.StatusCode != 200 {
+		t.Errorf("again: %d %s", r.StatusCode, answer)
+	}
+	if newest := c.Journal.Bounds().Newest; newest != 2 {
+		t.Errorf("%d events are stored", newest)
 	}
 }
 

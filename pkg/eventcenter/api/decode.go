@@ -67,7 +67,12 @@ func split(r *http.Request, body []byte) ([]json.RawMessage, error) {
 		}
 		return events, nil
 	case err == nil && media == cloudevents.ApplicationCloudEventsJSON:
-		return []json.RawMessage{body}, nil
+		var one json.RawMessage
+		if err := json.Unmarshal(body, &one); err != nil {
+			return nil, &statusError{status: http.StatusBadRequest, reason: "nothing is stored",
+				events: []rejected{{0, "", "no JSON: " + quote(err)}}}
+		}
+		return []json.RawMessage{one}, nil
 	case r.Header.Get("Ce-Specversion") != "":
 		text, err := binary(r, body)
 		if err != nil {
@@ -110,7 +115,7 @@ func decode(text []byte) (d decoded, status int, err error) {
 		return d, http.StatusBadRequest, fmt.Errorf("nested %d deep, %d is possible", n, maxDepth)
 	}
 	var c cloudevents.Event
-	if err := json.Unmarshal(text, &c); err != nil {
+	if err := c.UnmarshalJSON(text); err != nil { // that it is JSON was verified when the body was split
 		return d, http.StatusBadRequest, fmt.Errorf("no CloudEvent: %w", err)
 	}
 	d.ID, d.Source, d.Type, d.time = c.ID(), c.Source(), c.Type(), c.Time()
@@ -123,7 +128,7 @@ func decode(text []byte) (d decoded, status int, err error) {
 	}
 	d.JSON = canonical
 	if strings.HasPrefix(d.Type, ownPrefix) {
-		return d, http.StatusUnprocessableEntity, d.readOwn()
+		return d, http.StatusUnprocessableEntity, d.readOwn(c)
 	}
 	if centers.MatchString(d.Source) {
 		return d, http.StatusUnprocessableEntity, errors.New("this source is the center's own")
@@ -168,11 +173,11 @@ func plain(c cloudevents.Event) error {
 }
 
 // readOwn reads an event of one of our own types, strictly.
-func (d *decoded) readOwn() error {
+func (d *decoded) readOwn(c cloudevents.Event) error {
 	if centerTypes.MatchString(d.Type) {
 		return errors.New("this type is for the center itself")
 	}
-	e, err := event.Decode(d.JSON)
+	e, err := event.FromCloudEvent(c, len(d.JSON))
 	if err != nil {
 		return err
 	}

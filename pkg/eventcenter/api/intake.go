@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
@@ -28,13 +30,10 @@ type stored struct {
 func (s *Server) intake(w http.ResponseWriter, r *http.Request, who Identity) {
 	events, err := s.receive(w, r)
 	if err != nil {
-		if e, ok := errors.AsType[*statusError](err); ok {
-			refuse(w, e.status, e.reason, e.events)
-		} else {
-			refuseForNow(w, http.StatusServiceUnavailable, quote(err), 10*time.Second)
-		}
+		s.notTaken(w, err)
 		return
 	}
+	defer s.working.Release(1)
 	if !s.permitted(w, events, who) {
 		return
 	}
@@ -82,8 +81,31 @@ func (s *Server) heard(events []decoded) {
 	}
 }
 
-// receive reads and decodes the body. Only so many bytes of bodies are in memory at a time.
-func (s *Server) receive(w http.ResponseWriter, r *http.Request) ([]decoded, error) {
+// notTaken answers what was not read or decoded. That this center is busy is no reason to ask another one, nor for an
+// agent to send all of its state again: 429.
+func (s *Server) notTaken(w http.ResponseWriter, err error) {
+	if e, ok := errors.AsType[*statusError](err); ok {
+		refuse(w, e.status, e.reason, e.events)
+		return
+	}
+	status := http.StatusServiceUnavailable
+	if errors.Is(err, errBusy) {
+		status = http.StatusTooManyRequests
+		s.metrics.limited.WithLabelValues("busy").Inc()
+	}
+	refuseForNow(w, status, quote(err), 10*time.Second)
+}
+
+// busyWait is how long a request waits for others. It is well below the timeout of a sender: what is worked on when its
+// sender has gone is sent again, and more and more work would be for nobody.
+const busyWait = 3 * time.Second
+
+// errBusy means that others are worked on already. Who waits meanwhile sends more at once the next time.
+var errBusy = errors.New("too many requests at the same time")
+
+// receive reads and decodes the body. Only so many bytes of bodies are in memory at a time, and only so many requests
+// are worked on: who was given events is one of working until it calls Release.
+func (s *Server) receive(w http.ResponseWriter, r *http.Request) (events []decoded, err error) {
 	size := int64(maxBody)
 	if r.ContentLength >= 0 {
 		size = r.ContentLength
@@ -93,10 +115,8 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) ([]decoded, err
 	if size > maxBody {
 		return nil, tooLarge
 	}
-	wait, cancel := context.WithTimeout(r.Context(), 2*time.Second)
-	defer cancel()
-	if err := s.bodies.Acquire(wait, size); err != nil {
-		return nil, errors.New("too many requests at the same time")
+	if !acquire(r.Context(), s.bodies, size) {
+		return nil, errBusy
 	}
 	defer s.bodies.Release(size)
 	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyLimit)); err != nil &&
@@ -110,11 +130,23 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) ([]decoded, err
 	if err != nil {
 		return nil, &statusError{status: http.StatusBadRequest, reason: "the body ends early"}
 	}
-	texts, err := split(r, body)
-	if err != nil {
-		return nil, err
+	if !acquire(r.Context(), s.working, 1) {
+		return nil, errBusy
 	}
-	return s.decodeAll(texts)
+	texts, err := split(r, body)
+	if err == nil {
+		events, err = s.decodeAll(texts)
+	}
+	if err != nil {
+		s.working.Release(1)
+	}
+	return events, err
+}
+
+func acquire(ctx context.Context, from *semaphore.Weighted, n int64) bool {
+	ctx, cancel := context.WithTimeout(ctx, busyWait)
+	defer cancel()
+	return from.Acquire(ctx, n) == nil
 }
 
 // decodeAll decodes the events. Where some cannot be taken none is, and the refusal names each of them.

@@ -39,7 +39,7 @@ func newMetrics(s *Server) *metrics {
 			"other content; the first stays), rejected, forbidden, alive (not journaled).", "result"),
 		requests: counter("requests_total", "Requests by route and status.", "route", "code"),
 		limited: counter("limited_total", "Requests refused because of a rate: events of one source or of all, requests "+
-			"of one node.", "limit"),
+			"of one node; or because others were worked on for too long (busy).", "limit"),
 		identities: counter("identities_total", "Requests by the cluster that vouched, how that was proven, and the result: "+
 			"accepted, unreviewed (a signature alone counted: the apiserver could not be asked), or the status of the refusal.",
 			"cluster", "by", "result"),

@@ -164,16 +164,27 @@ func (m *Model) Faults(wanted func(NodeFault) bool) (faults []NodeFault, offset 
 	faults = []NodeFault{}
 	for _, n := range m.nodes {
 		for key, f := range n.Faults {
-			if nf := n.fault(key, f); !f.Gone && wanted(nf) {
+			if f.Gone {
+				continue
+			}
+			if nf := n.fault(key, f); wanted(nf) {
 				faults = append(faults, nf)
 			}
 		}
 	}
-	slices.SortFunc(faults, func(a, b NodeFault) int {
-		return cmp.Or(bySeverity(a.Fault, b.Fault), Key{a.Cluster, a.Node}.compare(Key{b.Cluster, b.Node}),
-			cmp.Compare(a.Check, b.Check), cmp.Compare(faultKey(a.Fault), faultKey(b.Fault)))
-	})
+	slices.SortFunc(faults, inOrder)
 	return faults, m.offset
+}
+
+// inOrder compares the most severe first. What takes long is compared only where all before it is the same.
+func inOrder(a, b NodeFault) int {
+	for _, order := range []int{bySeverity(a.Fault, b.Fault), Key{a.Cluster, a.Node}.compare(Key{b.Cluster, b.Node}),
+		cmp.Compare(a.Check, b.Check)} {
+		if order != 0 {
+			return order
+		}
+	}
+	return cmp.Compare(faultKey(a.Fault), faultKey(b.Fault))
 }
 
 func (n *Node) fault(key string, f *Fault) NodeFault {

@@ -162,15 +162,11 @@ func (s *Store) put(ctx context.Context, records []journal.Record, at Position) 
 	if err := s.roll(ctx, records[0].Received, first); err != nil {
 		return err
 	}
-	tx, err := s.writer.db.BeginTx(ctx, nil)
+	t, err := s.begin(ctx)
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
-	t := &transaction{store: s, tx: tx, streams: map[streamKey]watermark{}}
-	if err := t.prepare(ctx); err != nil {
-		return err
-	}
+	defer t.tx.Rollback() //nolint:errcheck // after Commit it does nothing
 	for _, r := range records {
 		if err := t.row(ctx, r); err != nil {
 			return fmt.Errorf("offset %d: %w", r.Offset, err)
@@ -185,11 +181,11 @@ func (s *Store) put(ctx context.Context, records []journal.Record, at Position) 
 		return err
 	}
 	if at != (Position{}) {
-		if err := s.savePosition(ctx, tx, at); err != nil {
+		if err := s.savePosition(ctx, t.tx, at); err != nil {
 			return err
 		}
 	}
-	if err := tx.Commit(); err != nil {
+	if err := t.tx.Commit(); err != nil {
 		return err
 	}
 	maps.Copy(s.writer.streams, t.streams)

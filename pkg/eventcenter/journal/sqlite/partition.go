@@ -28,6 +28,9 @@ type partition struct {
 
 	mu     sync.RWMutex // held for reading by readers, for writing while the file is closed, sealed or removed
 	db     *sql.DB      // for readers; nil: the partition is gone
+	find   *sql.Stmt    // of db, of the writing goroutine; nil: not prepared yet
+	asking sync.Mutex   // guards asked
+	asked  statements   // of db, for readers; see query
 	sealed bool         // it has no write-ahead log: it can be read on a full disk
 
 	// What follows is guarded by Store.mu.
@@ -159,8 +162,19 @@ func (p *partition) closeLocked() error {
 		return nil
 	}
 	err := p.db.Close()
-	p.db = nil
+	p.db, p.find, p.asked = nil, nil, nil
 	return err
+}
+
+// finder returns how the writing goroutine finds an event, nil where the partition is gone or cannot be read. It needs
+// mu.
+func (p *partition) finder(ctx context.Context) (*sql.Stmt, error) {
+	if p.find != nil || p.db == nil {
+		return p.find, nil
+	}
+	var err error
+	p.find, err = p.db.PrepareContext(ctx, findEvent)
+	return p.find, err
 }
 
 // seal removes the write-ahead log of a partition that nothing is written to any more.

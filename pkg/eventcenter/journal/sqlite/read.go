@@ -131,8 +131,39 @@ func (p *partition) query(ctx context.Context, q span, limit int) (*sql.Rows, er
 		order = " DESC"
 	}
 	//nolint:gosec // made of constants; the values are parameters
-	return p.db.QueryContext(ctx, "SELECT "+columns+" FROM events WHERE "+strings.Join(where, " AND ")+
-		" ORDER BY offset"+order+" LIMIT ?", append(args, limit)...)
+	text := "SELECT " + columns + " FROM events WHERE " + strings.Join(where, " AND ") + " ORDER BY offset" + order +
+		" LIMIT ?"
+	statement, err := p.reader(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	if args = append(args, limit); statement != nil {
+		return statement.QueryContext(ctx, args...)
+	}
+	return p.db.QueryContext(ctx, text, args...)
+}
+
+// maxAsked bounds the statements that a partition keeps: a filter may name any number of values.
+const maxAsked = 8
+
+// reader returns a statement that is kept, since a page of one node asks all files the same, and to parse it takes
+// longer than to run it. Nil: there are too many. It needs mu.
+func (p *partition) reader(ctx context.Context, text string) (*sql.Stmt, error) {
+	p.asking.Lock()
+	defer p.asking.Unlock()
+	statement := p.asked[text]
+	if statement != nil || len(p.asked) >= maxAsked {
+		return statement, nil
+	}
+	statement, err := p.db.PrepareContext(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	if p.asked == nil {
+		p.asked = statements{}
+	}
+	p.asked[text] = statement
+	return statement, nil
 }
 
 // backward reads the newest first.

@@ -28,18 +28,18 @@ func (s *Store) roll(ctx context.Context, now time.Time, first uint64) error {
 	if err := s.writeTo(ctx, p); err != nil {
 		return errors.Join(err, p.drop())
 	}
-	tx, err := w.db.BeginTx(ctx, nil)
+	t, err := s.begin(ctx)
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	defer t.tx.Rollback() //nolint:errcheck // after Commit it does nothing
 	for key, mark := range w.streams {
 		if now.Sub(mark.seen) > s.Keep {
 			delete(w.streams, key)
 		}
 	}
-	t := transaction{tx: tx, streams: w.streams}
-	if err := errors.Join(t.saveStreams(ctx), tx.Commit()); err != nil {
+	t.streams = w.streams
+	if err := errors.Join(t.saveStreams(ctx), t.tx.Commit()); err != nil {
 		return err
 	}
 	w.day = day

@@ -41,6 +41,7 @@ type writer struct {
 	part    *partition
 	day     string
 	db      *sql.DB
+	ready   statements // of db; nil: not prepared yet
 	streams map[streamKey]watermark
 	exact   bool // the watermarks may be incomplete: everything is looked up
 }
@@ -49,9 +50,51 @@ func (w *writer) close() error {
 	if w.db == nil {
 		return nil
 	}
-	err := w.db.Close()
-	w.db = nil
+	err := w.db.Close() // with its statements
+	w.db, w.ready = nil, nil
 	return err
+}
+
+// statements are what is done for each event, by its text: to parse one takes longer than to run it.
+type statements map[string]*sql.Stmt
+
+const (
+	insertEvent = `INSERT INTO events(` + columns + `, dedup) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`
+	findEvent   = `SELECT event FROM events WHERE dedup = ? AND source = ? AND id = ?`
+	saveStream  = `INSERT INTO streams VALUES(?, ?, ?, ?)
+		ON CONFLICT DO UPDATE SET highest = excluded.highest, seen = excluded.seen`
+)
+
+func prepare(ctx context.Context, db *sql.DB, texts ...string) (statements, error) {
+	ready := statements{}
+	for _, text := range texts {
+		statement, err := db.PrepareContext(ctx, text)
+		if err != nil {
+			return nil, err
+		}
+		ready[text] = statement
+	}
+	return ready, nil
+}
+
+// begin begins a transaction in the newest file.
+func (s *Store) begin(ctx context.Context) (*transaction, error) {
+	w := &s.writer
+	if w.ready == nil {
+		var err error
+		if w.ready, err = prepare(ctx, w.db, insertEvent, findEvent, saveStream); err != nil {
+			return nil, err
+		}
+	}
+	tx, err := w.db.BeginTx(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	t := &transaction{store: s, tx: tx, ready: statements{}, streams: map[streamKey]watermark{}}
+	for text, statement := range w.ready {
+		t.ready[text] = tx.StmtContext(ctx, statement)
+	}
+	return t, nil
 }
 
 // Append stores a batch whole or not at all, and returns when it is durable. Events that are known already are not
@@ -146,22 +189,19 @@ func (s *Store) commit(group []*request) ([]journal.Record, error) {
 	if err := s.roll(ctx, now, s.newest+1); err != nil {
 		return nil, err
 	}
-	tx, err := s.writer.db.BeginTx(ctx, nil)
+	t, err := s.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
-	t := &transaction{store: s, tx: tx, now: now, next: s.newest + 1, streams: map[streamKey]watermark{}}
-	if err := t.prepare(ctx); err != nil {
-		return nil, err
-	}
+	defer t.tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	t.now, t.next = now, s.newest+1
 	for _, r := range group {
 		if r.result, err = t.batch(ctx, r.events); err != nil {
 			return nil, err
 		}
 	}
 	if len(t.records) > 0 {
-		if err := errors.Join(t.saveStreams(ctx), tx.Commit()); err != nil {
+		if err := errors.Join(t.saveStreams(ctx), t.tx.Commit()); err != nil {
 			return nil, err
 		}
 	}
@@ -176,7 +216,7 @@ func (s *Store) commit(group []*request) ([]journal.Record, error) {
 type transaction struct {
 	store   *Store
 	tx      *sql.Tx // nil: it is only planned
-	insert  *sql.Stmt
+	ready   statements
 	planned map[identity][]byte // what is not in the files yet
 	now     time.Time
 	next    uint64 // offset
@@ -218,14 +258,8 @@ func (t *transaction) batch(ctx context.Context, events []journal.Event) (done j
 	return done, nil
 }
 
-func (t *transaction) prepare(ctx context.Context) (err error) {
-	t.insert, err = t.tx.PrepareContext(ctx, `INSERT INTO events(`+columns+`, dedup)
-		VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`)
-	return err
-}
-
 func (t *transaction) row(ctx context.Context, r journal.Record) error {
-	_, err := t.insert.ExecContext(ctx, int64(r.Offset), r.Received.UnixMilli(), checksum(r.Offset, r.JSON), r.Source,
+	_, err := t.ready[insertEvent].ExecContext(ctx, int64(r.Offset), r.Received.UnixMilli(), checksum(r.Offset, r.JSON), r.Source,
 		r.ID, r.Type, r.Cluster, r.Node, r.Severity, r.Check, r.Reason, r.Stream, int64(r.Sequence), r.JSON,
 		dedupKey(r.Source, r.ID))
 	return err
@@ -237,18 +271,19 @@ func (t *transaction) lookup(ctx context.Context, e journal.Event) (known, same 
 		return true, string(stored) == string(e.JSON), nil
 	}
 	for _, p := range slices.Backward(t.store.partitions()) {
-		q := queryer(t.tx)
+		find := t.ready[findEvent]
 		if t.tx == nil || p != t.store.writer.part {
 			p.mu.RLock()
 			defer p.mu.RUnlock()
-			if p.db == nil {
+			if find, err = p.finder(ctx); err != nil && !isDamage(err) {
+				return false, false, err
+			}
+			if find == nil {
 				continue
 			}
-			q = p.db
 		}
 		var stored []byte
-		err := q.QueryRowContext(ctx, `SELECT event FROM events WHERE dedup = ? AND source = ? AND id = ?`,
-			dedupKey(e.Source, e.ID), e.Source, e.ID).Scan(&stored)
+		err := find.QueryRowContext(ctx, dedupKey(e.Source, e.ID), e.Source, e.ID).Scan(&stored)
 		switch {
 		case err == nil:
 			return true, string(stored) == string(e.JSON), nil
@@ -260,15 +295,9 @@ func (t *transaction) lookup(ctx context.Context, e journal.Event) (known, same 
 	return false, false, nil
 }
 
-type queryer interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
 func (t *transaction) saveStreams(ctx context.Context) error {
 	for key, mark := range t.streams {
-		_, err := t.tx.ExecContext(ctx, `INSERT INTO streams VALUES(?, ?, ?, ?)
-			ON CONFLICT DO UPDATE SET highest = excluded.highest, seen = excluded.seen`,
-			key.source, key.stream, int64(mark.highest), mark.seen.UnixMilli())
+		_, err := t.ready[saveStream].ExecContext(ctx, key.source, key.stream, int64(mark.highest), mark.seen.UnixMilli())
 		if err != nil {
 			return err
 		}
@@ -279,6 +308,9 @@ func (t *transaction) saveStreams(ctx context.Context) error {
 // inOrder returns the events so that those of a stream are in the order of their sequences, in the places that events
 // of the stream have.
 func inOrder(events []journal.Event) []journal.Event {
+	if len(events) < 2 {
+		return events
+	}
 	places := map[streamKey][]int{}
 	for i, e := range events {
 		if e.Stream != "" {

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/segment"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
+	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
+)
+
+// fleet is many nodes in this process: each has the agent's own reporter, its own connection and its own outbox.
+type fleet struct {
+	nodes   []*node
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	waiting atomic.Int64 // events in outboxes
+	dropped atomic.Int64
+	failed  atomic.Int64 // requests
+
+	mu    sync.Mutex // guards what follows
+	times []time.Duration
+	last  error
+}
+
+// node is one of them. It observes its reporter, to know when each event was acknowledged.
+type node struct {
+	*eventcenter.Reporter
+	fleet  *fleet
+	number int
+
+	changing sync.Mutex // held while something changes: guards raised
+	raised   bool
+
+	mu  sync.Mutex  // guards what follows
+	due time.Time   // when what is being added was to be; zero: now
+	out []time.Time // of what waits, in order
+}
+
+// startFleet starts all nodes at once. Their outboxes are below a folder.
+func startFleet(ctx context.Context, nodes int, dir string, settings func(i int) eventcenter.Settings) *fleet {
+	ctx, stop := context.WithCancel(ctx)
+	f := &fleet{stop: stop}
+	for i := range nodes {
+		d := segment.Dir{Path: filepath.Join(dir, nodeName(i)), Max: 2 << 20}
+		n := &node{fleet: f, number: i}
+		n.Reporter = eventcenter.New(eventcenter.Config{
+			Settings: settings(i), Node: nodeName(i), Boot: "9be2f5c3-5c2b-4d8b-a1ad-0c6e3f2e5d77", Version: "v1.0.0",
+			Configuration: "0123456789abcdef", Checks: []string{"disk-errors"}, ReadFile: os.ReadFile, Observer: n,
+			Files: eventcenter.Files{Scan: d.Scan, Append: d.Append, ReadAt: d.ReadAt, Remove: d.Remove},
+		})
+		f.nodes = append(f.nodes, n)
+	}
+	for _, n := range f.nodes {
+		f.running.Go(func() { _ = n.Run(ctx) })
+	}
+	return f
+}
+
+// end ends all nodes, without their last words: nobody is there to take 10,000 in a moment.
+func (f *fleet) end() {
+	f.stop()
+	f.running.Wait()
+}
+
+// Wrote implements report.Observer.
+func (n *node) Wrote(_, result string, err error) {
+	if result != report.ResultOK {
+		n.fleet.failed.Add(1)
+		n.fleet.mu.Lock()
+		n.fleet.last = err
+		n.fleet.mu.Unlock()
+	}
+}
+
+// Dropped implements report.Observer.
+func (n *node) Dropped(_ string, _ finding.Severity, dropped int) {
+	n.fleet.dropped.Add(int64(dropped))
+}
+
+// Queued implements report.Observer: what is no longer in the outbox is durable in the center.
+func (n *node) Queued(_ string, length int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := time.Now()
+	n.fleet.waiting.Add(int64(length - len(n.out)))
+	for len(n.out) < length {
+		due := n.due
+		if due.IsZero() {
+			due = now
+		}
+		n.out = append(n.out, due)
+	}
+	if gone := len(n.out) - length; gone > 0 {
+		n.fleet.mu.Lock()
+		for _, due := range n.out[:gone] {
+			n.fleet.times = append(n.fleet.times, now.Sub(due))
+		}
+		n.fleet.mu.Unlock()
+		n.out = append(n.out[:0], n.out[gone:]...)
+	}
+}
+
+// change has something change on the node, so many times at once.
+func (n *node) change(due time.Time, times int, disk string, severity finding.Severity) {
+	n.changing.Lock()
+	defer n.changing.Unlock()
+	n.mu.Lock()
+	n.due = due
+	n.mu.Unlock()
+	var state finding.State
+	updates := make([]finding.Update, times)
+	for i := range updates {
+		n.raised = !n.raised
+		state, updates[i] = changeOf(disk, severity, n.raised, time.Now())
+	}
+	n.Update(state, updates)
+	n.mu.Lock()
+	n.due = time.Time{}
+	n.mu.Unlock()
+}
+
+// delivered returns how long events took since it was asked last, from when they were to happen to when they were known
+// to be durable.
+func (f *fleet) delivered() figure {
+	f.mu.Lock()
+	times := f.times
+	f.times = nil
+	f.mu.Unlock()
+	return figureOf(times)
+}
+
+// drained waits until no outbox has anything, and returns how long that took.
+func (f *fleet) drained(ctx context.Context, limit time.Duration) (time.Duration, error) {
+	begun := time.Now()
+	for f.waiting.Load() > 0 {
+		if time.Since(begun) > limit || ctx.Err() != nil {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return 0, errors.Join(ctx.Err(), fmt.Errorf("%d events still wait after %s; %d requests failed",
+				f.waiting.Load(), time.Since(begun).Round(time.Second), f.failed.Load()), f.last)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return time.Since(begun), nil
+}
+
+// load is what became of a load.
+type load struct {
+	figure
+	sent      int
+	span      time.Duration
+	left      int64         // that waited when it was over
+	drain     time.Duration // until nothing waited
+	failed    int64         // requests
+	perSecond float64       // events that were durable, until nothing waited
+}
+
+// load has events happen at a rate, so many at once on a node, whether or not the ones before were taken.
+func (f *fleet) load(ctx context.Context, rate, together int, span time.Duration) (l load, err error) {
+	f.delivered()
+	failed := f.failed.Load()
+	order := rand.Perm(len(f.nodes))
+	begun := time.Now()
+	for i := 0; ctx.Err() == nil; i++ {
+		due := begun.Add(time.Duration(i*together) * time.Second / time.Duration(rate))
+		if due.Sub(begun) >= span {
+			break
+		}
+		time.Sleep(time.Until(due))
+		f.nodes[order[i%len(order)]].change(due, together, "sda", finding.Warning)
+		l.sent += together
+	}
+	l.span, l.left = time.Since(begun), f.waiting.Load()
+	if l.drain, err = f.drained(ctx, 5*time.Minute); err != nil {
+		return l, err
+	}
+	l.perSecond = float64(l.sent) / time.Since(begun).Seconds()
+	l.figure, l.failed = f.delivered(), f.failed.Load()-failed
+	return l, ctx.Err()
+}

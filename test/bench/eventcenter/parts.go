@@ -1,0 +1,327 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
+)
+
+const probes = 50 // fatal faults whose way to the subscriber is timed
+
+// center measures one center with SQLite and a history.
+func (b *bench) center(ctx context.Context) (err error) {
+	dir := filepath.Join(b.dir, "center")
+	begun := time.Now()
+	say("making a history of %d days", historyDays)
+	events, err := makeHistory(ctx, dir, b.nodes, b.perDay)
+	if err != nil {
+		return err
+	}
+	history := fmt.Sprintf("history: %d nodes, %d days, %d events, %d MB", b.nodes, historyDays, events,
+		directorySize(dir)>>20)
+	say("%s, in %s", history, time.Since(begun).Round(time.Second))
+	hook, err := startWebhook()
+	if err != nil {
+		return err
+	}
+	defer hook.server.Close()
+	subscriptions, err := hook.settings(b.dir)
+	if err != nil {
+		return err
+	}
+	c, err := startCenter(b.binary, dir, 0, "--subscriptions", subscriptions, "--keep", "2160h")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.stop(syscall.SIGKILL) }()
+	took, err := c.ready(ctx)
+	if err != nil {
+		return err
+	}
+	b.row("start without a checkpoint ("+history+")", "", "%s", short(took))
+	if err := b.counted(ctx, c); err != nil {
+		return err
+	}
+	if err := c.stop(syscall.SIGTERM); err != nil {
+		return err
+	}
+	if err := c.again(b.binary, 0); err != nil {
+		return err
+	}
+	if took, err = c.ready(ctx); err != nil {
+		return err
+	}
+	b.row("start with that history", "2 s", "%s", short(took))
+	if err := b.atRest(ctx, c); err != nil {
+		return err
+	}
+	return b.fleetOn(ctx, c, hook, 0)
+}
+
+// counted waits until the reports have counted the history.
+func (b *bench) counted(ctx context.Context, c *center) error {
+	for begun := time.Now(); ; time.Sleep(time.Second) {
+		if _, err := c.timed(ctx, 1, func(int) string { return "/v1/reports/daily?date=today" }); err == nil {
+			return nil
+		} else if time.Since(begun) > 10*time.Minute {
+			return err
+		}
+	}
+}
+
+// atRest measures what is asked of a center to which nobody is connected.
+func (b *bench) atRest(ctx context.Context, c *center) error {
+	time.Sleep(20 * time.Second) // the check of all files begins with the start
+	u, err := c.usage()
+	if err != nil {
+		return err
+	}
+	b.row("resident memory at rest, with that history", "150 MiB", "%.0f MiB (peak %.0f)", u.resident, u.peak)
+	for _, q := range []struct {
+		what, goal string
+		times      int
+		path       func(i int) string
+	}{
+		{"one node, newest 100, p50 / p99", "5 ms", 200, func(i int) string {
+			return fmt.Sprintf("/v1/nodes/%s/%s?limit=100", clusterName, nodeName(i*37%b.nodes))
+		}},
+		{"current faults (/v1/faults), p50 / p99", "20 ms", 50, func(int) string { return "/v1/faults" }},
+		{"all nodes (/v1/nodes), p50 / p99", "", 20, func(int) string { return "/v1/nodes" }},
+		{"daily report of yesterday, p50 / p99", "1 s", 10, func(int) string { return "/v1/reports/daily?date=yesterday" }},
+		{"daily report of today, p50 / p99", "1 s", 10, func(int) string { return "/v1/reports/daily?date=today" }},
+		{"weekly report, p50 / p99", "", 3, func(int) string { return "/v1/reports/weekly?date=yesterday" }},
+	} {
+		f, err := c.timed(ctx, q.times, q.path)
+		if err != nil {
+			return err
+		}
+		b.row(q.what, q.goal, "%s", f)
+	}
+	if u, err = c.usage(); err == nil {
+		b.row("resident memory after these questions", "150 MiB", "%.0f MiB (peak %.0f)", u.resident, u.peak)
+	}
+	return err
+}
+
+func (c *center) settings(endpoints ...string) eventcenter.Settings {
+	return eventcenter.Settings{Endpoints: endpoints, Cluster: clusterName, TokenFile: c.token()}
+}
+
+// fleetOn measures a center with all nodes, whose outboxes are on a tmpfs.
+func (b *bench) fleetOn(ctx context.Context, c *center, hook *webhook, delay time.Duration) error {
+	on := ", " + disk(delay)
+	before, err := c.usage()
+	if err != nil {
+		return err
+	}
+	outboxes := filepath.Join(b.memory, rand.Text())
+	begun := time.Now()
+	f := startFleet(ctx, b.nodes, outboxes, func(int) eventcenter.Settings { return c.settings(c.url + "/v1/events") })
+	defer f.end()
+	time.Sleep(time.Second)
+	if _, err := f.drained(ctx, 5*time.Minute); err != nil {
+		return err
+	}
+	took := time.Since(begun)
+	first := f.delivered()
+	time.Sleep(5 * time.Second)
+	u, err := c.usage()
+	if err != nil {
+		return err
+	}
+	b.row(fmt.Sprintf("%d agents come at once%s: all are heard after", b.nodes, on), "", "%s (p50 / p99 %s; %d requests failed)",
+		short(took), first, f.failed.Load())
+	b.row("resident memory with their connections"+on, "150 MiB + 40 KiB each", "%.0f MiB (peak %.0f): %.0f KiB each", u.resident,
+		u.peak, (u.resident-before.resident)*1024/float64(b.nodes))
+	quiet, err := hook.latency(ctx, f, probes)
+	if err != nil {
+		return err
+	}
+	b.row("fault on a node to subscriber, nothing else happens"+on+", p50 / p99", "200 ms", "%s", quiet)
+	if err := b.loads(ctx, c, f, hook, on); err != nil {
+		return err
+	}
+	return b.returns(ctx, c, f, delay)
+}
+
+// loads has 5,000 events a second happen, then 15,000.
+func (b *bench) loads(ctx context.Context, c *center, f *fleet, hook *webhook, on string) error {
+	for _, l := range []struct {
+		what       string
+		rate, many int
+		span       time.Duration
+	}{{"5,000 events/s, one at a time", 5000, 1, b.steady}, {"storm of 15,000/s, ten at a time", 15_000, 10, b.storm}} {
+		before, err := c.usage()
+		if err != nil {
+			return err
+		}
+		var got load
+		var failed error
+		var running sync.WaitGroup
+		running.Go(func() { got, failed = f.load(ctx, l.rate, l.many, l.span) })
+		time.Sleep(time.Second)
+		late, err := hook.latency(ctx, f, min(probes, int(l.span.Seconds()*8)))
+		running.Wait()
+		if err := errors.Join(failed, err); err != nil {
+			return err
+		}
+		after, err := c.usage()
+		if err != nil {
+			return err
+		}
+		b.row(l.what+on+", ingest p50 / p99", "p99 100 ms", "%s; %.0f/s for %s, %d waited at the end, for %s; %d requests failed; "+
+			"%d lost; center %.0f µs CPU an event", got.figure, got.perSecond, l.span, got.left, short(got.drain), got.failed,
+			f.dropped.Load(), float64((after.cpu-before.cpu).Microseconds())/float64(got.sent))
+		b.row(l.what+on+", fault to subscriber p50 / p99", "200 ms median", "%s", late)
+		b.row(l.what+on+", resident memory", "", "%.0f MiB (peak %.0f)", after.resident, after.peak)
+	}
+	return nil
+}
+
+// returns kills the center and starts it again while all nodes have something to say.
+func (b *bench) returns(ctx context.Context, c *center, f *fleet, delay time.Duration) error {
+	if err := c.stop(syscall.SIGKILL); err != nil {
+		return err
+	}
+	for _, n := range f.nodes {
+		n.change(time.Now(), 2, "sdb", finding.Warning)
+	}
+	time.Sleep(5 * time.Second)
+	if err := c.again(b.binary, delay); err != nil {
+		return err
+	}
+	started, err := c.ready(ctx)
+	if err != nil {
+		return err
+	}
+	took, err := f.drained(ctx, 10*time.Minute)
+	if err != nil {
+		return err
+	}
+	u, err := c.usage()
+	b.row("killed, and back after 5 s, "+disk(delay), "", "ready after %s; after another %s all %d agents had sent what waited; "+
+		"peak %.0f MiB", short(started), short(took), b.nodes, u.peak)
+	return err
+}
+
+// slowCenter measures an empty center whose flushes are delayed.
+func (b *bench) slowCenter(ctx context.Context) error {
+	hook, err := startWebhook()
+	if err != nil {
+		return err
+	}
+	defer hook.server.Close()
+	subscriptions, err := hook.settings(b.dir)
+	if err != nil {
+		return err
+	}
+	c, err := startCenter(b.binary, filepath.Join(b.dir, "slow"), b.delay, "--subscriptions", subscriptions)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.stop(syscall.SIGKILL) }()
+	if _, err := c.ready(ctx); err != nil {
+		return err
+	}
+	return b.fleetOn(ctx, c, hook, b.delay)
+}
+
+// hundredOnDisk has the outboxes on the disk that the center is on too.
+func (b *bench) hundredOnDisk(ctx context.Context) error {
+	c, err := startCenter(b.binary, filepath.Join(b.dir, "hundred"), 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.stop(syscall.SIGKILL) }()
+	if _, err := c.ready(ctx); err != nil {
+		return err
+	}
+	f := startFleet(ctx, 100, filepath.Join(b.dir, "outboxes"), func(int) eventcenter.Settings {
+		return c.settings(c.url + "/v1/events")
+	})
+	defer f.end()
+	if _, err := f.drained(ctx, time.Minute); err != nil {
+		return err
+	}
+	l, err := f.load(ctx, 1000, 1, b.steady)
+	b.row("100 nodes with outboxes on disk, 1,000 events/s, ingest p50 / p99", "p99 100 ms", "%s; %d requests failed", l.figure,
+		l.failed)
+	return err
+}
+
+// agent measures what sending costs one agent.
+func (b *bench) agent(ctx context.Context) error {
+	c, err := startCenter(b.binary, filepath.Join(b.dir, "one"), 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.stop(syscall.SIGKILL) }()
+	if _, err := c.ready(ctx); err != nil {
+		return err
+	}
+	f := startFleet(ctx, 1, filepath.Join(b.dir, "one-outbox"), func(int) eventcenter.Settings {
+		return c.settings(c.url + "/v1/events")
+	})
+	if _, err := f.drained(ctx, time.Minute); err != nil {
+		return err
+	}
+	before, err := processUsage(os.Getpid())
+	if err != nil {
+		return err
+	}
+	for range 10 { // as many as a request takes
+		f.nodes[0].change(time.Now(), 100, "sda", finding.Warning)
+		if _, err := f.drained(ctx, time.Minute); err != nil {
+			return err
+		}
+	}
+	after, err := processUsage(os.Getpid())
+	if err != nil {
+		return err
+	}
+	f.end()
+	b.row("agent: CPU for 1,000 events in batches of 100", "100 ms", "%s", short(after.cpu-before.cpu))
+	return b.dayAway(ctx)
+}
+
+// dayAway has an agent say so much as a day of a bad node has, while there is no center.
+func (b *bench) dayAway(ctx context.Context) error {
+	const events = 6000
+	away := httptest.NewServer(http.NotFoundHandler())
+	away.Close()
+	dir := filepath.Join(b.dir, "away")
+	f := startFleet(ctx, 1, dir, func(int) eventcenter.Settings {
+		return eventcenter.Settings{Endpoints: []string{away.URL}, Cluster: clusterName}
+	})
+	defer f.end()
+	heap := func() float64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapAlloc) / (1 << 20)
+	}
+	before := heap()
+	for i := range events {
+		f.nodes[0].change(time.Now(), 1, "sda", finding.Warning)
+		if i%20 == 0 {
+			time.Sleep(50 * time.Millisecond) // what is written leaves the memory
+		}
+	}
+	time.Sleep(3 * time.Second)
+	b.row(fmt.Sprintf("agent: a day without the center, %d events", events), "20 MiB of disk, no memory",
+		"%.1f MiB of disk, %.1f MiB of memory; %d dropped, oldest of the least severe first", float64(directorySize(dir))/(1<<20),
+		heap()-before, f.dropped.Load())
+	return nil
+}

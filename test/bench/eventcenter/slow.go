@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A slow disk is one whose flushes take longer: each fsync and fdatasync of a program waits before it goes to the kernel.
+// A seccomp filter hands those calls to this process, which lets them go on (seccomp_unotify(2)); nothing else of the
+// program is touched. What is written with O_SYNC is not delayed: in nats-server small files beside the messages.
+
+const slowVerb = "slow"
+
+// slowly has a command, which is not started yet, run on such a disk.
+func slowly(cmd *exec.Cmd, delay time.Duration) (started func() error, err error) {
+	if delay == 0 {
+		return func() error { return nil }, nil
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), "filter"), os.NewFile(uintptr(pair[1]), "filter")
+	cmd.Args = append([]string{os.Args[0], slowVerb, cmd.Path}, cmd.Args[1:]...)
+	cmd.Path, cmd.ExtraFiles = "/proc/self/exe", []*os.File{theirs}
+	return func() error {
+		defer ours.Close()
+		if err := theirs.Close(); err != nil {
+			return err
+		}
+		filter, err := receiveFile(ours)
+		if err != nil {
+			return fmt.Errorf("the filter of flushes: %w", err)
+		}
+		go func() {
+			defer filter.Close()
+			delayAll(int(filter.Fd()), delay)
+		}()
+		return nil
+	}, nil
+}
+
+func receiveFile(from *os.File) (*os.File, error) {
+	conn, err := net.FileConn(from)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	rights := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := conn.(*net.UnixConn).ReadMsgUnix(make([]byte, 1), rights)
+	if err != nil {
+		return nil, err
+	}
+	messages, err := unix.ParseSocketControlMessage(rights[:n])
+	if err != nil || len(messages) == 0 {
+		return nil, errors.Join(errors.New("no file came"), err)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return nil, errors.Join(errors.New("no file came"), err)
+	}
+	return os.NewFile(uintptr(fds[0]), "filter"), nil
+}
+
+// runSlow is the started program until it becomes the other one.
+func runSlow(_ context.Context, args []string) error {
+	runtime.LockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	verdict := func(action uint32) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: action}
+	}
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number of the call
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_FSYNC, Jt: 2},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_FDATASYNC, Jt: 1},
+		verdict(unix.SECCOMP_RET_ALLOW), verdict(unix.SECCOMP_RET_USER_NOTIF),
+	}
+	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+	fd, _, failed := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
+		uintptr(unsafe.Pointer(&prog)))
+	if failed != 0 {
+		return fmt.Errorf("seccomp: %w", failed)
+	}
+	if err := unix.Sendmsg(3, []byte{0}, unix.UnixRights(int(fd)), nil, 0); err != nil {
+		return err
+	}
+	if err := errors.Join(unix.Close(3), unix.Close(int(fd))); err != nil {
+		return err
+	}
+	return syscall.Exec(args[0], args, os.Environ())
+}
+
+// notification and reply are struct seccomp_notif and seccomp_notif_resp.
+type notification struct {
+	id         uint64
+	pid, flags uint32
+	data       [64]byte
+}
+
+type reply struct {
+	id           uint64
+	value        int64
+	error, flags uint32
+}
+
+// delayAll lets each call go on after the delay, until the program has ended.
+func delayAll(fd int, delay time.Duration) {
+	for {
+		ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		if _, err := unix.Poll(ready, -1); err != nil && !errors.Is(err, unix.EINTR) {
+			return
+		}
+		if ready[0].Revents&unix.POLLIN == 0 {
+			if ready[0].Revents != 0 {
+				return
+			}
+			continue
+		}
+		var n notification
+		if _, _, err := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_RECV,
+			uintptr(unsafe.Pointer(&n))); err != 0 {
+			continue // who called is gone
+		}
+		time.AfterFunc(delay, func() {
+			r := reply{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
+			_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&r)))
+		})
+	}
+}
