@@ -60,7 +60,7 @@ func (r *threeReplicas) once(l *load) {
 	}
 }
 
-// Two of three replicas have lost their volumes. By what the documentation says, what the third had is there again, at
+// Two of three replicas have lost their volumes: nothing is taken, and the third answers. By what the documentation says, what the third had is there again, at
 // the same offsets, under another UUID, by which consumers know.
 func TestTwoLostVolumes(t *testing.T) {
 	need.Flag(t, *long, "-long")
@@ -82,6 +82,22 @@ func TestTwoLostVolumes(t *testing.T) {
 		if i != 2 {
 			empty(t, r.dirs[i])
 		}
+	}
+	var left [3]*process
+	for i := range left {
+		left[i] = startUnready(t, r.dirs[i], "--replicas", r.files[i])
+	}
+	r.eventually(left[2], "/v1/events", "dns/Slow") // what it has
+	for i, p := range left {
+		if err := p.post(raised("lost", 1)); err == nil || !strings.Contains(err.Error(), "503") {
+			t.Errorf("replica %d: %v", i, err)
+		}
+	}
+	for _, p := range left {
+		p.stop(syscall.SIGKILL)
+	}
+	for i := range 2 {
+		empty(t, r.dirs[i])
 	}
 	for _, args := range [][]string{{"backup", archive, "--dir", r.dirs[2]}, {"restore", archive, "--dir", restored}} {
 		if out, code := cli(t, args...); code != exitFine {
