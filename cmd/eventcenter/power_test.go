@@ -21,7 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-var withGuest = flag.Bool("guest", false, "kill a whole emulated machine on which the center runs; with -long more often")
+var withGuest = flag.Bool("guest", false, "kill whole emulated machines on which the center runs; with -long more often")
 
 // powered is an emulated machine with one center, or with three replicas.
 type powered struct {
@@ -91,8 +91,8 @@ func newPowered(t *testing.T, centers int, without change) *powered {
 }
 
 func replicasFile(i, all int) string {
-	text := fmt.Sprintf("{journal: jetstream, name: replica-%d, listen: \"127.0.0.1:%d\", secretFile: /secret, peers: [", i,
-		10785+i)
+	text := fmt.Sprintf("{journal: jetstream, name: replica-%d, listen: \"127.0.0.1:%d\", secretFile: /secret, "+
+		"peers: [", i, 10785+i)
 	for j := range all {
 		text += fmt.Sprintf("{name: replica-%d, address: \"127.0.0.1:%d\"},", j, 10785+j)
 	}
@@ -116,7 +116,8 @@ func newDisk(t *testing.T, name string) *guest.Disk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), need.Program(t, "mkfs.ext4"), "-q", "-F", name).CombinedOutput(); err != nil {
+	mkfs := exec.CommandContext(t.Context(), need.Program(t, "mkfs.ext4"), "-q", "-F", name)
+	if out, err := mkfs.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	disk, err := guest.NewDisk(name)

@@ -15,7 +15,7 @@ import (
 
 // nextVersion is a program whose replicas say more to one another than this one knows.
 var nextVersion = change{"pkg/eventcenter/journal/jetstream/message.go", []string{
-	"\tFirst    uint64 `json:\"first,string\"`\n", "\tFirst    uint64 `json:\"first,string\"`\n\tRegion   string `json:\"region\"`\n",
+	"`json:\"first,string\"`\n", "`json:\"first,string\"`\n\tRegion   string `json:\"region\"`\n",
 	"head{Version: messageVersion, First: next,", "head{Version: messageVersion, Region: \"eu\", First: next,"}}
 
 // Three replicas are stopped and started with the next version, one by one and under load, and then go back: every
@@ -60,8 +60,8 @@ func (r *threeReplicas) once(l *load) {
 	}
 }
 
-// Two of three replicas have lost their volumes: nothing is taken, and the third answers. By what the documentation says, what the third had is there again, at
-// the same offsets, under another UUID, by which consumers know.
+// Two of three replicas have lost their volumes: nothing is taken, and the third answers. By what the documentation says,
+// what the third had is there again, at the same offsets, under another UUID, by which consumers know.
 func TestTwoLostVolumes(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	r := startReplicas(t)
