@@ -127,14 +127,14 @@ func (n *natsServers) kill(i int) {
 // replicas is the file of a replica.
 func (n *natsServers) replicas(i int, credentials string) string {
 	name := filepath.Join(n.t.TempDir(), "replicas.yaml")
-	n.write(name, fmt.Sprintf("journal: jetstream\nname: replica-%d\nnats: {url: %q, credentialsFile: %q, caFile: %q}\n", i,
-		n.url, credentials, n.ca))
+	n.write(name, fmt.Sprintf("journal: jetstream\nname: replica-%d\n"+
+		"nats: {url: %q, credentialsFile: %q, caFile: %q}\n", i, n.url, credentials, n.ca))
 	return name
 }
 
-// Three centers keep their journal in NATS servers of others, over TLS and with credentials. One server may be lost; while
-// all are away nothing is acknowledged, and what is here is answered; when they are back every acknowledged event is there
-// once, on each replica. Who has no account there is told so.
+// Three centers keep their journal in NATS servers of others, over TLS and with credentials. One server may be lost;
+// while all are away nothing is acknowledged, and what is here is answered; when they are back every acknowledged event
+// is there once, on each replica. Who has no account there is told so, and goes on when there is one.
 func TestOutsideNATS(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	n := startNATS(t)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -240,19 +241,32 @@ func (r *replica) close() {
 type gate struct {
 	handler atomic.Pointer[http.Handler]
 	reason  atomic.Pointer[string]
+
+	mu   sync.Mutex           // guards told
+	told map[string]time.Time // when which reason was said to be new
 }
 
 func newGate() *gate {
-	g := &gate{}
+	g := &gate{told: map[string]time.Time{}}
 	g.wait(errors.New("the center starts"))
 	return g
 }
 
-// wait sets what is waited for, and reports whether that is new.
+// wait sets what is waited for, and reports whether that is to be logged: it was not for a minute.
 func (g *gate) wait(err error) bool {
 	reason := err.Error()
 	before := g.reason.Swap(&reason)
-	return before == nil || *before != reason
+	if before != nil && *before == reason {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	maps.DeleteFunc(g.told, func(_ string, at time.Time) bool { return time.Since(at) > time.Minute })
+	_, known := g.told[reason]
+	if !known {
+		g.told[reason] = time.Now()
+	}
+	return !known
 }
 
 func (g *gate) open(h http.Handler) { g.handler.Store(&h) }

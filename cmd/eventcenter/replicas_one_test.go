@@ -45,7 +45,8 @@ func TestReplicasAreOne(t *testing.T) {
 		}
 	}
 	alive := raised("node-1", 1)
-	alive.Type, alive.Subject, alive.Data = event.AgentAlive, event.Subject{}, event.Agent{Version: "1.2.3", LastSequence: "1"}
+	alive.Type, alive.Subject = event.AgentAlive, event.Subject{}
+	alive.Data = event.Agent{Version: "1.2.3", LastSequence: "1"}
 	if err := other.post(raised("node-1", 1)); err != nil {
 		t.Fatal(err)
 	}

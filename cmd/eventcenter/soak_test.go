@@ -12,9 +12,9 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// Every 20 s one of three replicas is killed, or cut off from the others for 15 s, at 1,000 events a second that are sent
-// to all of them: what any of them acknowledged is there exactly once, at the same offset on all; and a subscriber that
-// goes from one to the next, wherever the stream ends, sees each offset once.
+// Every 20 s one of three replicas is killed, or cut off from the others for 15 s, at 1,000 events a second that are
+// sent to all of them: what any of them acknowledged is there exactly once, at the same offset on all; and a subscriber
+// that goes from one to the next, wherever the stream ends, sees each offset once.
 func TestReplicasSoak(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	r := startReplicas(t)

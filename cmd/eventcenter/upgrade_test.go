@@ -15,7 +15,7 @@ import (
 
 // nextVersion is a program whose replicas say more to one another than this one knows.
 var nextVersion = change{"pkg/eventcenter/journal/jetstream/message.go", []string{
-	"\tFirst    uint64 `json:\"first,string\"`\n", "\tFirst    uint64 `json:\"first,string\"`\n\tRegion   string `json:\"region\"`\n",
+	"`json:\"first,string\"`\n", "`json:\"first,string\"`\n\tRegion   string `json:\"region\"`\n",
 	"head{Version: messageVersion, First: next,", "head{Version: messageVersion, Region: \"eu\", First: next,"}}
 
 // Three replicas are stopped and started with the next version, one by one and under load, and then go back: every
@@ -60,8 +60,8 @@ func (r *threeReplicas) once(l *load) {
 	}
 }
 
-// Two of three replicas have lost their volumes. By what the documentation says, what the third had is there again, at
-// the same offsets, under another UUID, by which consumers know.
+// Two of three replicas have lost their volumes: nothing is taken, and the third answers. By what the documentation says,
+// what the third had is there again, at the same offsets, under another UUID, by which consumers know.
 func TestTwoLostVolumes(t *testing.T) {
 	need.Flag(t, *long, "-long")
 	r := startReplicas(t)
@@ -82,6 +82,22 @@ func TestTwoLostVolumes(t *testing.T) {
 		if i != 2 {
 			empty(t, r.dirs[i])
 		}
+	}
+	var left [3]*process
+	for i := range left {
+		left[i] = startUnready(t, r.dirs[i], "--replicas", r.files[i])
+	}
+	r.eventually(left[2], "/v1/events", "dns/Slow") // what it has
+	for i, p := range left {
+		if err := p.post(raised("lost", 1)); err == nil || !strings.Contains(err.Error(), "503") {
+			t.Errorf("replica %d: %v", i, err)
+		}
+	}
+	for _, p := range left {
+		p.stop(syscall.SIGKILL)
+	}
+	for i := range 2 {
+		empty(t, r.dirs[i])
 	}
 	for _, args := range [][]string{{"backup", archive, "--dir", r.dirs[2]}, {"restore", archive, "--dir", restored}} {
 		if out, code := cli(t, args...); code != exitFine {

@@ -14,8 +14,8 @@ import (
 	"sync"
 )
 
-// Server is a machine with nothing but some files, one disk and a network, which is to be killed. It can be booted again
-// and again with the same disk.
+// Server is a machine with nothing but some files, one disk and a network, which is to be killed. It can be booted
+// again and again with the same disk.
 type Server struct {
 	Guest
 	Disk    *Disk             // has a file system, ext4, which is at /data

@@ -30,8 +30,8 @@ func (n *Node) Ask(ctx context.Context, question []byte) ([]byte, error) {
 	return m.Data, nil
 }
 
-// Answer answers questions until ctx ends, one after the other. Of two that believe for a moment that they are the worker
-// one gets a question.
+// Answer answers questions until ctx ends, one after the other. Of two that believe for a moment that they are the
+// worker one gets a question.
 func (n *Node) Answer(ctx context.Context, answer func(ctx context.Context, question []byte) []byte) error {
 	sub, err := n.Conn.QueueSubscribe(workerSubject, workerKey, func(m *nats.Msg) {
 		limited, cancel := context.WithTimeout(ctx, answerLimit)
