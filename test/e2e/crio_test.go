@@ -139,9 +139,10 @@ func (d *deadPod) lostByCRIO() {
 		d.t.Fatal(err)
 	}
 	runc := []string{"--root", d.lab.Paths.RuncRoot}
-	conmon := exec.CommandContext(d.t.Context(), "conmon", "-b", bundle, "-c", d.container, "-u", d.container, "-n",
-		"k8s_main_dead", "--exit-dir", filepath.Join(d.lab.Dir, "run/crio/exits"), "-l", filepath.Join(bundle, "log"), "-p", filepath.Join(bundle,
-			"pidfile"), "-P", filepath.Join(bundle, "conmon-pidfile"), "-r", "/usr/sbin/runc", "--runtime-arg",
+	in := func(name string) string { return filepath.Join(bundle, name) }
+	conmon := exec.CommandContext(d.t.Context(), "conmon", "-b", bundle, "-c", d.container, "-u", d.container,
+		"-n", "k8s_main_dead", "--exit-dir", filepath.Join(d.lab.Dir, "run/crio/exits"), "-l", in("log"),
+		"-p", in("pidfile"), "-P", in("conmon-pidfile"), "-r", "/usr/sbin/runc", "--runtime-arg",
 		strings.Join(runc, "="))
 	if err := conmon.Run(); err != nil { // without pipes: what it leaves running would hold them
 		d.t.Fatal(err)
