@@ -173,3 +173,21 @@ func FuzzPodOfPath(f *testing.F) {
 		}
 	})
 }
+
+// Only the names that the runtime of this node gives count: CRI-O's are those of other programs where it does not run.
+func TestIsRuntimeNetns(t *testing.T) {
+	const uuid = "8e8c99d8-5300-4cb1-8496-b2f975d2dc58"
+	containerd := host.Paths{CRISocket: "/run/containerd/containerd.sock"}
+	crio := host.Paths{CRISocket: "/run/crio/crio.sock"}
+	for name, want := range map[string]struct{ containerd, crio bool }{
+		"cni-" + uuid: {true, true}, uuid: {false, true}, "foo": {}, "cni-": {}, "": {}, "qdhcp-" + uuid: {},
+		strings.ToUpper(uuid): {}, strings.ReplaceAll(uuid, "-", ""): {},
+	} {
+		if got := containerd.IsRuntimeNetns(name); got != want.containerd {
+			t.Errorf("containerd, %q: %v", name, got)
+		}
+		if got := crio.IsRuntimeNetns(name); got != want.crio {
+			t.Errorf("CRI-O, %q: %v", name, got)
+		}
+	}
+}

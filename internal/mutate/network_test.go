@@ -77,7 +77,8 @@ func TestRemoveNetnsMountedElsewhere(t *testing.T) {
 func TestRemoveNetnsRefuses(t *testing.T) {
 	n := mutatetest.New(t)
 	dir := filepath.Join(n.Dir, "netns")
-	user := n.MountNetns(filepath.Join(dir, "foo")) // ip netns add foo
+	user := n.MountNetns(filepath.Join(dir, "foo"))                // ip netns add foo
+	foreign := n.MountNetns(filepath.Join(dir, mutatetest.UID(t))) // CRI-O's, which does not run here
 	elsewhere := n.MountNetns(filepath.Join(n.Dir, "cni-"+mutatetest.UID(t)))
 	inhabited := n.MountNetns(filepath.Join(dir, "cni-"+mutatetest.UID(t)))
 	resident := exec.Command("/usr/bin/nsenter", "--net="+inhabited.Path, "/bin/sh", "-c", "echo ready; exec sleep 60")
@@ -100,7 +101,7 @@ func TestRemoveNetnsRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, try := range map[string]mutate.Netns{
-		"a user's": user, "elsewhere": elsewhere, "inhabited": inhabited,
+		"a user's": user, "another runtime's": foreign, "elsewhere": elsewhere, "inhabited": inhabited,
 		"a file with content":  {Path: data, Inode: mutatetest.FileID(t, data).Inode},
 		"a mount of something": {Path: tmpfs.Point, Inode: mutatetest.FileID(t, tmpfs.Point).Inode},
 		"a link":               {Path: link, Inode: mutatetest.FileID(t, link).Inode},
@@ -109,7 +110,7 @@ func TestRemoveNetnsRefuses(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	for _, pinned := range []mutate.Netns{user, elsewhere, inhabited} {
+	for _, pinned := range []mutate.Netns{user, foreign, elsewhere, inhabited} {
 		if got := mutatetest.FileID(t, pinned.Path).Inode; got != pinned.Inode {
 			t.Errorf("%s changed", pinned.Path)
 		}

@@ -19,8 +19,14 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
-// Dir returns kubelet's directory of a pod.
-func Dir(h *host.Host, uid string) string { return path.Join("/", h.Paths.KubeletRoot, "pods", uid) }
+// Dir returns kubelet's directory of a pod, as the mount table shows it: kubelet's root may be a link to another disk.
+func Dir(h *host.Host, uid string) string {
+	root, err := h.Files.Resolve(h.Paths.KubeletRoot)
+	if err != nil {
+		root = h.Paths.KubeletRoot
+	}
+	return path.Join("/", root, "pods", uid)
+}
 
 // Process is a process of a pod that has not exited.
 type Process struct {
