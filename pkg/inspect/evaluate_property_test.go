@@ -263,16 +263,16 @@ func TestHistoryRoundTrips(t *testing.T) {
 func TestNoAnswerIsNoDenial(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
-		silenced := w.inventory
+		silenced, away := w.inventory, Response{Asked: true, At: hour, Err: errors.New("away")}
 		switch rapid.IntRange(0, 3).Draw(t, "who") {
 		case 0:
-			silenced.Kubelet.Err = errors.New("away")
+			silenced.Kubelet.Response = away
 		case 1:
-			silenced.Cluster.Err = errors.New("away")
+			silenced.Cluster.Response = away
 		case 2:
-			silenced.Runtime.Err = errors.New("away")
+			silenced.Runtime.Response = away
 		case 3:
-			silenced.Containerd.Err = errors.New("away")
+			silenced.Containerd.Response = away
 		}
 		report, _ := Evaluate(w.objects, silenced, w.history, w.settings, hour)
 		for _, o := range report.Objects {

@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,23 +42,21 @@ func newGroup(dir, name, program, verb string) (*group, error) {
 [ "$1" = '%s' ] || [ -z '%[1]s' ] && echo $$ >%s/cgroup.procs && echo $$ >%s/cgroup.procs
 exec %s "$@"
 `, verb, g.cpu, g.memory, own)
-	syscall.ForkLock.RLock() // no child inherits a descriptor that writes to a program
-	defer syscall.ForkLock.RUnlock()
 	if err := writeUncached(own, data); err != nil {
 		return nil, err
 	}
-	return g, os.WriteFile(g.command, []byte(script), 0o700) //nolint:gosec // it is run
+	return g, executable.Write(g.command, []byte(script))
 }
 
-func writeUncached(name string, data []byte) error {
-	file, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o700) //nolint:gosec // it is run
+func writeUncached(name string, program []byte) error {
+	if err := executable.Write(name, program); err != nil {
+		return err
+	}
+	file, err := os.Open(name)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	if _, err := file.Write(data); err != nil {
-		return err
-	}
 	if err := file.Sync(); err != nil {
 		return err
 	}

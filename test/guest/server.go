@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 )
 
 // Server is a machine with nothing but some files, one disk and a network, which is to be killed. It can be booted
@@ -124,11 +126,11 @@ func (s Server) archive(ctx context.Context, k kernel) (string, error) {
 	for to, from := range files {
 		data, readErr := os.ReadFile(from)
 		err = errors.Join(err, readErr, os.MkdirAll(filepath.Dir(root+to), 0o755),
-			os.WriteFile(root+to, data, 0o755)) //nolint:gosec // programs among them
+			executable.Write(root+to, data))
 	}
 	for name, text := range map[string]string{"init": serverScript, "command": s.Command,
 		"modules": strings.Join(names, "\n")} {
-		err = errors.Join(err, os.WriteFile(filepath.Join(root, name), []byte(text), 0o755)) //nolint:gosec // a program
+		err = errors.Join(err, executable.Write(filepath.Join(root, name), []byte(text)))
 	}
 	for _, applet := range []string{"sh", "mount"} { // the others when /proc is there
 		err = errors.Join(err, os.Symlink("busybox", filepath.Join(root, "bin", applet)))
