@@ -1,6 +1,7 @@
 package mutate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -137,10 +138,10 @@ func parseAttachment(data []byte, name, containerID string) (cached, error) {
 // networkOf reads the cached configuration: a list, as all current runtimes use, or a single plugin.
 func networkOf(entry cached) (*libcni.NetworkConfigList, error) {
 	list, err := libcni.NetworkConfFromBytes(entry.Config)
-	if err != nil {
+	if err != nil || len(list.Plugins) == 0 { // which libcni takes a single plugin for since 1.3
 		plugin, single := libcni.NetworkPluginConfFromBytes(entry.Config)
 		if single != nil {
-			return nil, fmt.Errorf("cached configuration: %w", err)
+			return nil, fmt.Errorf("cached configuration: %w", cmp.Or(err, single))
 		}
 		if list, err = libcni.ConfListFromConf(plugin); err != nil { //nolint:staticcheck // such caches exist, and nothing took its place
 			return nil, fmt.Errorf("cached configuration: %w", err)

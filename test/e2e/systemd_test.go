@@ -154,14 +154,11 @@ func frozenCgroups(d *deadPod, report inspected) {
 	}
 }
 
-// attach attaches a network namespace as the runtime does, with no sandbox.
+// attach attaches a network namespace as containerd does, with no sandbox.
 func (d *deadPod) attach() {
 	d.t.Helper()
 	paths := d.lab.Paths
 	pin := filepath.Join(paths.NetnsDir, "cni-"+d.uid)
-	if paths.CRIODir != "" {
-		pin = filepath.Join(paths.NetnsDir, d.uid)
-	}
 	if err := errors.Join(os.MkdirAll(paths.NetnsDir, 0o755), os.WriteFile(pin, nil, 0o600)); err != nil {
 		d.t.Fatal(err)
 	}

@@ -323,7 +323,7 @@ func (n *Node) AttachTo(netns, uid, sandbox, ifName, config string) {
 			{"K8S_POD_UID", uid}},
 	}
 	list, err := libcni.ConfListFromBytes([]byte(config))
-	if err == nil {
+	if err == nil && len(list.Plugins) > 0 {
 		_, err = cni.AddNetworkList(n.t.Context(), list, attachment)
 	} else if plugin, single := libcni.NetworkPluginConfFromBytes([]byte(config)); single == nil {
 		_, err = cni.AddNetwork(n.t.Context(), plugin, attachment)

@@ -4,11 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,8 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
-// Nodes differ in where kubelet's directory is, in how many networks and addresses a pod has, and in whose users it
-// runs. On each, what lives is alive, and what a dead pod has left is found.
+// Nodes differ in where kubelet's directory is, and in how many networks and addresses a pod has. On each, what lives is alive, and what a dead pod has left is found.
 
 // countsOf counts the objects of a pod by kind and verdict.
 func countsOf(report inspect.Report, uid string, kinds ...inspect.Kind) map[string]int {
@@ -139,51 +134,5 @@ func TestKubeletDirectoryElsewhere(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A pod with users of its own (hostUsers: false) runs as users that the node maps: its processes are as visible as all
-// others, and so is one that holds a volume of a dead pod.
-func TestUserNamespaces(t *testing.T) {
-	n := newNode(t)
-	volume := n.PodDir(dead, "volumes/kubernetes.io~empty-dir/v")
-	n.Mount("tmpfs", volume, "tmpfs", 0)
-	n.Write(`{"uidMappings":[{"hostId":131072,"containerId":0,"length":65536}]}`, "pods", dead, "userns")
-	pids := map[string]int{}
-	for _, uid := range []string{dead, living} {
-		cgroups := n.Cgroups("kubepods/besteffort/pod" + uid)
-		cmd := exec.Command("/bin/sleep", "600")
-		cmd.Dir = "/"
-		if uid == dead {
-			cmd.Dir = volume
-		}
-		users := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 131072, Size: 65536}}
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: users, GidMappings: users,
-			Credential: &syscall.Credential{Uid: 0, Gid: 0}}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
-		for _, dir := range cgroups {
-			if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
-				t.Fatal(err)
-			}
-		}
-		pids[uid] = cmd.Process.Pid
-	}
-	report, _ := passes(t, n, n.inspector(), nil, 4, 4*time.Minute)
-	for uid, verdict := range map[string]inspect.Verdict{dead: inspect.Leftover, living: inspect.Live} {
-		o := one(t, report, inspect.Process, strconv.Itoa(pids[uid]))
-		if o.Verdict != verdict || o.Pod.UID != uid {
-			t.Errorf("process %s of %s is %s: %s", o.ID, o.Pod.UID, o.Verdict, o.Why)
-		}
-	}
-	for _, o := range report.Objects {
-		switch {
-		case o.Kind == inspect.Mount && o.Pod.UID == dead && (len(o.Holders) != 1 || o.Holders[0].PID != pids[dead]):
-			t.Errorf("holders of %s: %+v, want process %d", o.ID, o.Holders, pids[dead])
-		case o.Kind == inspect.PodDirectory && o.Pod.UID == dead && !strings.Contains(o.Facts["userIDs"], "131072"):
-			t.Errorf("users of %s: %v", o.ID, o.Facts)
-		}
 	}
 }
