@@ -46,8 +46,6 @@ func TestDriverIsDecided(t *testing.T) {
 // tree are the other's living pods.
 func TestOtherDriversTreeIsForeign(t *testing.T) {
 	const ours, theirs = "00000000-0000-4000-8000-0000000000dd", "00000000-0000-4000-8000-0000000000ee"
-	slice := "nodeagent_inspect_test.slice/nodeagent_inspect_test-kubepods.slice/nodeagent_inspect_test-kubepods-pod" +
-		strings.ReplaceAll(theirs, "-", "_") + ".slice/cri-containerd-" + strings.Repeat("e", 64) + ".scope"
 	hosttest.PrivateNetwork(t)
 	for name, test := range map[string]struct {
 		living          bool   // a pod that kubelet has is in the tree of cgroupfs
@@ -74,7 +72,9 @@ func TestOtherDriversTreeIsForeign(t *testing.T) {
 			}
 			n.KubeletErr = test.kubelet
 			n.Process(n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/pod" + ours)...)
-			n.Process(n.Cgroups(slice)...)
+			top := strings.ReplaceAll(n.Host.Paths.CgroupRoot[1:], "-", "_") // as systemd has it
+			n.Process(n.Cgroups(fmt.Sprintf("%s.slice/%[1]s-kubepods.slice/%[1]s-kubepods-pod%s.slice/cri-containerd-%s.scope",
+				top, strings.ReplaceAll(theirs, "-", "_"), strings.Repeat("e", 64)))...)
 			report := n.ripen(t, History{}, n.inspector())
 			for uid, want := range map[string]Verdict{ours: test.ofOurs, theirs: test.ofOther} {
 				if got := ofPod(report, uid); !slices.Equal(got, []Verdict{want}) {

@@ -176,9 +176,10 @@ func TestReleaseLostShim(t *testing.T) {
 	if got := results(outcome); cmp.Diff(want, got[inspect.Process]) != "" || cmp.Diff(want, got[inspect.Shim]) != "" {
 		t.Error(describe(outcome))
 	}
-	if left := w.left(dead); len(left) > 0 || alive(task) || alive(shim) {
-		t.Errorf("left: %q\n%s", left, describe(outcome))
+	if alive(task) || alive(shim) {
+		t.Error(describe(outcome))
 	}
+	mutatetest.Await(t, func() bool { return len(w.left(dead)) == 0 }) // containerd collects the snapshot when it likes to
 	if _, err := os.Lstat(c.Bundle(id)); !os.IsNotExist(err) {
 		t.Errorf("its bundle: %v", err)
 	}
