@@ -81,11 +81,13 @@ func (v *Victim) Freeze(state string) error {
 	if err != nil {
 		return err
 	}
-	for file, value := range map[string]string{"freezer.state": state,
-		"cgroup.freeze": map[string]string{"FROZEN": "1", "THAWED": "0"}[state]} {
+	// Where both are, on a hybrid machine, one of them thaws what it has frozen, and the other does not.
+	for _, freezer := range []struct{ file, value string }{{"freezer.state", state},
+		{"cgroup.freeze", map[string]string{"FROZEN": "1", "THAWED": "0"}[state]}} {
 		for _, dir := range dirs {
-			if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
-				return os.WriteFile(filepath.Join(dir, file), []byte(value), 0o600)
+			name := filepath.Join(dir, freezer.file)
+			if _, err := os.Stat(name); err == nil {
+				return os.WriteFile(name, []byte(freezer.value), 0o600)
 			}
 		}
 	}
