@@ -131,7 +131,9 @@ func TestReleaseInTheTreeOfOurDriverOnly(t *testing.T) {
 		point := strings.TrimSuffix(dir, filepath.Join(w.Host.Paths.CgroupRoot, "kubepods/besteffort/pod"+uid))
 		made := w.Mkdir(filepath.Join(point, slice))
 		for _, around := range []string{filepath.Dir(filepath.Dir(made)), filepath.Dir(made), made} { // the last first
-			t.Cleanup(func() { _ = os.Remove(around) })
+			t.Cleanup(func() { // the killed process leaves it a moment after its parent was notified
+				mutatetest.Await(t, func() bool { err := os.Remove(around); return err == nil || os.IsNotExist(err) })
+			})
 		}
 		if !strings.Contains(point, "cpuset") {
 			others = append(others, made)
