@@ -322,7 +322,8 @@ func losesSome(t *testing.T, p *powered) {
 			return
 		}
 		if lost := p.lost(l); len(lost) > 0 {
-			t.Logf("round %d: %d of %d acknowledged events are lost, as they must be", round, len(lost), len(l.acked))
+			t.Logf("round %d: %d acknowledged; that are not there, on all centers together: %d, as it must be", round,
+				len(l.acked), len(lost))
 			return
 		}
 		p.round(l, p.centers[round%len(p.centers)], 200)

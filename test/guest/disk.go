@@ -8,7 +8,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // Disk is a disk whose cache loses its content with the power: of what was written since the last flush a part is there
@@ -73,7 +76,8 @@ func (d *Disk) serve(conn net.Conn) error {
 	for err == nil {
 		err = d.answer(conn)
 	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) {
+	if slices.ContainsFunc([]error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, unix.ECONNRESET, unix.EPIPE},
+		func(end error) bool { return errors.Is(err, end) }) {
 		return nil // the machine was killed
 	}
 	return err
