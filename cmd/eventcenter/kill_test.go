@@ -87,11 +87,9 @@ func (l *load) count() int {
 // wait returns when so many more events are acknowledged.
 func (l *load) wait(t *testing.T, more int) {
 	t.Helper()
-	for begun, i := l.count(), 0; l.count() < begun+more; i++ {
-		if i == 3000 {
-			t.Fatal("the center acknowledges nothing for 30 s")
-		}
-		time.Sleep(10 * time.Millisecond)
+	begun := l.count()
+	if !eventually(30*time.Second, func() bool { return l.count() >= begun+more }) {
+		t.Fatal("the center acknowledges nothing for 30 s")
 	}
 }
 

@@ -81,16 +81,25 @@ func startAs(t testing.TB, binary, dir string, flags ...string) *process {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.stop(syscall.SIGKILL) })
-	for range 3000 {
-		if text, err := os.ReadFile(filepath.Join(dir, addressFile)); err == nil && len(text) > 0 {
-			p.url = strings.TrimSpace(string(text))
-			return p
-		}
-		time.Sleep(10 * time.Millisecond)
+	if !eventually(30*time.Second, func() bool {
+		text, err := os.ReadFile(filepath.Join(dir, addressFile))
+		p.url = strings.TrimSpace(string(text))
+		return err == nil && len(text) > 0
+	}) {
+		p.stop(syscall.SIGKILL)
+		t.Fatalf("no address after 30 s: %s", p.log)
 	}
-	p.stop(syscall.SIGKILL)
-	t.Fatalf("no address after 30 s: %s", p.log)
-	return nil
+	return p
+}
+
+// eventually waits until something is so, and reports whether it has come to be within a time.
+func eventually(within time.Duration, is func() bool) bool {
+	for end := time.Now().Add(within); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
 }
 
 func (p *process) stop(signal syscall.Signal) {

@@ -198,28 +198,25 @@ func (r *threeReplicas) notReady(p *process, why string) {
 	r.t.Helper()
 	var status int
 	var body []byte
-	for range 600 {
+	if !eventually(time.Minute, func() (is bool) {
 		var err error
 		status, body, err = p.do(http.MethodGet, "/readyz", "", nil)
-		if err == nil && status == http.StatusServiceUnavailable && strings.Contains(string(body), why) {
-			r.t.Logf("not ready: %s", body)
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
+		return err == nil && status == http.StatusServiceUnavailable && strings.Contains(string(body), why)
+	}) {
+		r.t.Errorf("ready, or without the reason %q: %d %s\n%s", why, status, body, p.log)
 	}
-	r.t.Errorf("ready, or without the reason %q: %d %s\n%s", why, status, body, p.log)
+	r.t.Logf("not ready: %s", body)
 }
 
 // await waits until a center is ready, or not.
 func (p *process) await(want int) {
 	p.t.Helper()
-	for range 600 {
-		if status, _, err := p.do(http.MethodGet, "/readyz", "", nil); err == nil && status == want {
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
+	if !eventually(time.Minute, func() bool {
+		status, _, err := p.do(http.MethodGet, "/readyz", "", nil)
+		return err == nil && status == want
+	}) {
+		p.t.Errorf("not %d\n%s", want, p.log)
 	}
-	p.t.Errorf("not %d\n%s", want, p.log)
 }
 
 // startUnready starts a center that will not be ready, on an address of its own.

@@ -186,15 +186,6 @@ func (p *powered) boot(within time.Duration) error {
 	return nil
 }
 
-func eventually(within time.Duration, is func() bool) bool {
-	for end := time.Now().Add(within); !is(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			return false
-		}
-	}
-	return true
-}
-
 // lose takes the power from the machine. It returns how many written sectors were not on its disk.
 func (p *powered) lose() (sectors int) {
 	if p.booted != nil {

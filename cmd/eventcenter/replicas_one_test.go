@@ -53,7 +53,7 @@ func TestReplicasAreOne(t *testing.T) {
 	if err := other.post(alive); err != nil {
 		t.Fatal(err)
 	}
-	r.eventually(third, "/v1/nodes", "1.2.3") // what agents say is known to all, though it is not in the journal
+	r.answers(third, "/v1/nodes", "1.2.3") // what agents say is known to all, though it is not in the journal
 	status, answer, err := third.do(http.MethodPost, "/v1/sign-in-codes?name=ada", "", nil)
 	var code struct{ Code string }
 	if err != nil || status != http.StatusOK || json.Unmarshal(answer, &code) != nil {
@@ -73,30 +73,26 @@ func TestReplicasAreOne(t *testing.T) {
 		t.Errorf("%d %s", status, page)
 	}
 	for i, p := range r.all { // a copy may be a moment behind
-		for range 100 {
-			if status, _ = browse(t, p, cookie, "/", nil); status == http.StatusSeeOther {
-				break
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		if status != http.StatusSeeOther {
+		if !eventually(10*time.Second, func() bool {
+			status, _ = browse(t, p, cookie, "/", nil)
+			return status == http.StatusSeeOther
+		}) {
 			t.Errorf("replica %d: signed out, and still in: %d", i, status)
 		}
 	}
 }
 
-// eventually waits until an answer has a text.
-func (r *threeReplicas) eventually(p *process, path, want string) {
+// answers waits until an answer has a text.
+func (r *threeReplicas) answers(p *process, path, want string) {
 	r.t.Helper()
 	var body []byte
-	for range 600 {
+	if !eventually(time.Minute, func() bool {
 		var err error
-		if _, body, err = p.do(http.MethodGet, path, "", nil); err == nil && bytes.Contains(body, []byte(want)) {
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
+		_, body, err = p.do(http.MethodGet, path, "", nil)
+		return err == nil && bytes.Contains(body, []byte(want))
+	}) {
+		r.t.Fatalf("%s: no %s in %s", path, want, body)
 	}
-	r.t.Fatalf("%s: no %s in %s", path, want, body)
 }
 
 // signIn exchanges a code for a cookie.

@@ -81,14 +81,13 @@ func (r *threeReplicas) start(i int) { r.all[i] = start(r.t, r.dirs[i], "--repli
 // await returns when a replica has as much as another.
 func (r *threeReplicas) await(i int, newest string) {
 	r.t.Helper()
-	for range 6000 {
+	if eventually(time.Minute, func() bool {
 		status, body, err := r.all[i].do(http.MethodGet, "/v1/events?limit=1", "", nil)
 		var answer struct{ Newest string }
-		if err == nil && status == http.StatusOK && json.Unmarshal(body, &answer) == nil && len(answer.Newest) >= len(newest) &&
-			answer.Newest >= newest {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
+		return err == nil && status == http.StatusOK && json.Unmarshal(body, &answer) == nil &&
+			len(answer.Newest) >= len(newest) && answer.Newest >= newest
+	}) {
+		return
 	}
 	r.t.Fatalf("replica %d does not get to %s: %s", i, newest, r.all[i].log)
 }

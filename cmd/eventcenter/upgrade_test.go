@@ -87,7 +87,7 @@ func TestTwoLostVolumes(t *testing.T) {
 	for i := range left {
 		left[i] = startUnready(t, r.dirs[i], "--replicas", r.files[i])
 	}
-	r.eventually(left[2], "/v1/events", "dns/Slow") // what it has
+	r.answers(left[2], "/v1/events", "dns/Slow") // what it has
 	for i, p := range left {
 		if err := p.post(raised("lost", 1)); err == nil || !strings.Contains(err.Error(), "503") {
 			t.Errorf("replica %d: %v", i, err)

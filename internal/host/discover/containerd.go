@@ -21,26 +21,34 @@ func (d *discoverer) containerd() error {
 		return nil
 	}
 	socket := cmp.Or(d.configured.ContainerdSocket, d.Paths.ContainerdSocket)
-	all, err := candidates(d.host, func(comm string, _ []string) bool { return comm == "containerd" })
+	return d.serving("containerd", "containerd", func(args []string, pid int) bool {
+		settings := d.containerdFlags(parseContainerdFlags(args), pid)
+		if !sameSocket(settings.address, socket) {
+			return false
+		}
+		d.applyContainerd(settings)
+		return true
+	})
+}
+
+// serving has the first process of a runtime applied of which apply says that it serves, or, where none runs that does,
+// the runtime's files alone: without flags, of no process.
+func (d *discoverer) serving(comm, name string, apply func(args []string, pid int) bool) error {
+	all, err := candidates(d.host, func(is string, _ []string) bool { return is == comm })
 	if err != nil {
 		return err
 	}
 	processes, unsure := believed(all)
 	if unsure != nil {
-		d.note("containerd: %v", unsure)
+		d.note("%s: %v", name, unsure)
 	}
 	for _, process := range processes {
-		settings := d.containerdFlags(parseContainerdFlags(process.Args), process.PID)
-		if sameSocket(settings.address, socket) {
-			d.note("containerd: process %d", process.PID)
-			d.applyContainerd(settings)
+		if apply(process.Args, process.PID) {
+			d.note("%s: process %d", name, process.PID)
 			return nil
 		}
 	}
-	settings := d.containerdFlags(nil, 0)
-	if sameSocket(settings.address, socket) {
-		d.applyContainerd(settings)
-	}
+	apply(nil, 0)
 	return nil
 }
 

@@ -33,26 +33,14 @@ func (d *discoverer) crio() error {
 	if d.Paths.ContainerdSocket != "" {
 		return nil
 	}
-	all, err := candidates(d.host, func(comm string, _ []string) bool { return comm == "crio" })
-	if err != nil {
-		return err
-	}
-	processes, unsure := believed(all)
-	if unsure != nil {
-		d.note("CRI-O: %v", unsure)
-	}
-	for _, process := range processes {
-		settings := d.crioFiles(parseCRIOFlags(process.Args), process.PID)
-		if sameSocket(settings.listen, socket) {
-			d.note("CRI-O: process %d", process.PID)
-			d.applyCRIO(settings)
-			return nil
+	return d.serving("crio", "CRI-O", func(args []string, pid int) bool {
+		settings := d.crioFiles(parseCRIOFlags(args), pid)
+		if !sameSocket(settings.listen, socket) {
+			return false
 		}
-	}
-	if settings := d.crioFiles(nil, 0); sameSocket(settings.listen, socket) {
 		d.applyCRIO(settings)
-	}
-	return nil
+		return true
+	})
 }
 
 func (d *discoverer) applyCRIO(s crioSettings) {

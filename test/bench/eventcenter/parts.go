@@ -227,27 +227,35 @@ func (b *bench) slowCenter(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c, err := startCenter(b.binary, filepath.Join(b.dir, "slow"), b.delay, "--subscriptions", subscriptions)
+	c, end, err := b.readyCenter(ctx, "slow", b.delay, "--subscriptions", subscriptions)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.stop(syscall.SIGKILL) }()
-	if _, err := c.ready(ctx); err != nil {
-		return err
-	}
+	defer end()
 	return b.fleetOn(ctx, c, hook, b.delay)
+}
+
+// readyCenter starts a center with an empty directory, and waits until it is ready.
+func (b *bench) readyCenter(ctx context.Context, name string, delay time.Duration, flags ...string) (c *center,
+	end func(), err error) {
+	if c, err = startCenter(b.binary, filepath.Join(b.dir, name), delay, flags...); err != nil {
+		return nil, nil, err
+	}
+	end = func() { _ = c.stop(syscall.SIGKILL) }
+	if _, err := c.ready(ctx); err != nil {
+		end()
+		return nil, nil, err
+	}
+	return c, end, nil
 }
 
 // hundredOnDisk has the outboxes on the disk that the center is on too.
 func (b *bench) hundredOnDisk(ctx context.Context) error {
-	c, err := startCenter(b.binary, filepath.Join(b.dir, "hundred"), 0)
+	c, end, err := b.readyCenter(ctx, "hundred", 0)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.stop(syscall.SIGKILL) }()
-	if _, err := c.ready(ctx); err != nil {
-		return err
-	}
+	defer end()
 	f := startFleet(ctx, 100, filepath.Join(b.dir, "outboxes"), func(int) eventcenter.Settings {
 		return c.settings(c.url + "/v1/events")
 	})
@@ -263,14 +271,11 @@ func (b *bench) hundredOnDisk(ctx context.Context) error {
 
 // agent measures what sending costs one agent.
 func (b *bench) agent(ctx context.Context) error {
-	c, err := startCenter(b.binary, filepath.Join(b.dir, "one"), 0)
+	c, end, err := b.readyCenter(ctx, "one", 0)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.stop(syscall.SIGKILL) }()
-	if _, err := c.ready(ctx); err != nil {
-		return err
-	}
+	defer end()
 	f := startFleet(ctx, 1, filepath.Join(b.dir, "one-outbox"), func(int) eventcenter.Settings {
 		return c.settings(c.url + "/v1/events")
 	})
