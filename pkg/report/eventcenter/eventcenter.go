@@ -54,6 +54,8 @@ type Reporter struct {
 	faults    []event.Fault             // what is wrong now
 	leftovers map[string]event.Activity // what is left over now, by kind, name and UID
 	unknown   []string                  // checks of which nothing is known now
+	blind     []string                  // those of the last snapshot: what it left open about them stays with the center
+	learned   time.Time                 // when a snapshot must tell what became known since; zero: nothing did
 	recent    []string                  // IDs of the newest activities: the journal may repeat them
 	endpoint  int                       // that is in use
 
@@ -111,6 +113,10 @@ func (r *Reporter) believe(state finding.State) {
 		if s := state[check]; s == nil || s.Status == finding.StatusUnknown {
 			r.unknown = append(r.unknown, check)
 		}
+	}
+	if r.learned.IsZero() && slices.ContainsFunc(r.blind, func(check string) bool { return !slices.Contains(r.unknown, check) }) {
+		r.learned = time.Now().Add(learnedAfter)
+		r.wake()
 	}
 }
 
@@ -191,6 +197,10 @@ func (r *Reporter) from(e event.Event, stream string, sequence uint64) event.Eve
 func (r *Reporter) changes() {
 	r.observe()
 	r.disk.signal()
+	r.wake()
+}
+
+func (r *Reporter) wake() {
 	select {
 	case r.changed <- struct{}{}:
 	default: // it is awake already

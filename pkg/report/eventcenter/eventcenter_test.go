@@ -303,3 +303,40 @@ func TestSnapshotParts(t *testing.T) {
 		}
 	})
 }
+
+// What a check knows after a snapshot called it unknown is told by another one soon, once, even if the center refuses
+// it at first: a fault of an earlier start may have ended meanwhile, of which no event tells.
+func TestSnapshotOfWhatBecameKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &center{}
+		refuse := 0
+		c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
+			if refuse--; refuse >= 0 {
+				w.WriteHeader(http.StatusTooManyRequests)
+			}
+			return refuse >= 0
+		})
+		config, _ := config(c)
+		config.Checks = []string{"a", "b", "c"}
+		r := eventcenter.New(config)
+		stop := reporttest.Start(t, r)
+		time.Sleep(time.Minute)
+		w := reporttest.NewWorld()
+		refuse = 1
+		r.Update(w.Run("a", nil))
+		time.Sleep(time.Second)
+		r.Update(w.Run("b", errors.New("unreadable")))
+		time.Sleep(10 * time.Minute)
+		stop()
+		c.check(t)
+		var unknown [][]string
+		for _, e := range c.received() {
+			if s, ok := e.Data.(event.Snapshot); ok {
+				unknown = append(unknown, s.Unknown)
+			}
+		}
+		if diff := cmp.Diff([][]string{{"a", "b", "c"}, {"b", "c"}}, unknown); diff != "" {
+			t.Error(diff)
+		}
+	})
+}

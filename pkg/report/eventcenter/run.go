@@ -93,7 +93,7 @@ func (r *Reporter) step(ctx context.Context) time.Time {
 		r.failed(ctx, err)
 		return r.retryAt
 	}
-	return report.Earliest(r.snapshotAt, r.sentAt.Add(r.alive), r.disk.hung)
+	return report.Earliest(r.snapshotDue(), r.sentAt.Add(r.alive), r.disk.hung)
 }
 
 func (r *Reporter) tidy(now time.Time) {
@@ -111,7 +111,7 @@ func (r *Reporter) sendAll(ctx context.Context) error {
 	if !r.disk.hung.IsZero() && !time.Now().Before(r.disk.hung) {
 		r.disk.hung = time.Time{}
 	}
-	if !r.connected || !time.Now().Before(r.snapshotAt) {
+	if !r.connected || !time.Now().Before(r.snapshotDue()) {
 		if err := r.sendSnapshot(ctx); err != nil {
 			return err
 		}

@@ -14,9 +14,19 @@ import (
 const (
 	// snapshotEvery is how often everything that is active is sent, and as much again at random.
 	snapshotEvery = 30 * time.Minute
+	// learnedAfter is how long after a check became known a snapshot tells it: a fault of an earlier start that the check
+	// does not find has ended, of which no event tells. Many checks become known together.
+	learnedAfter = 10 * time.Second
 	// partSize is well below event.MaxSnapshot, for what stands around it.
 	partSize = event.MaxSnapshot - 32<<10
 )
+
+// snapshotDue returns when to send the next snapshot.
+func (r *Reporter) snapshotDue() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return report.Earliest(r.snapshotAt, r.learned)
+}
 
 // sendSnapshot sends all that is active now.
 func (r *Reporter) sendSnapshot(ctx context.Context) error {
@@ -27,6 +37,7 @@ func (r *Reporter) sendSnapshot(ctx context.Context) error {
 	for _, key := range slices.Sorted(maps.Keys(r.leftovers)) {
 		leftovers = append(leftovers, r.leftovers[key])
 	}
+	r.blind, r.learned = unknown, time.Time{}
 	r.mu.Unlock()
 	for _, part := range parts(faults, leftovers, unknown) {
 		if part.End {
@@ -34,6 +45,7 @@ func (r *Reporter) sendSnapshot(ctx context.Context) error {
 		}
 		part.AsOf, part.Of = event.Sequence(asOf), own.id
 		if err := r.sendState(ctx, event.Event{Type: event.NodeSnapshot, Data: part}); err != nil {
+			r.connected = false // the whole again
 			return err
 		}
 	}
