@@ -198,7 +198,7 @@ func printInspected(b *strings.Builder, text *inspectScreen, shown []inspect.Ass
 	}
 	text.reasons("gate closed:", closed, wide)
 	for _, note := range r.Notes {
-		fmt.Fprintf(text, "note: %s\n", note)
+		text.WriteString(text.wrap("note: "+note, 0, 2) + "\n")
 	}
 	if wide {
 		b.WriteString(text.String())
