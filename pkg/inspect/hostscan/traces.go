@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
@@ -50,7 +51,7 @@ func ReadTraces(ctx context.Context, h *host.Host) (Traces, error) {
 		}
 	}
 	kubelet, kubeletErr := scan.Kubelet()
-	runtime, runtimeErr := Ask(ctx, "runtime", scan.Host.Runtime.Process)
+	runtime, runtimeErr := discover.RuntimeProcess(ctx, scan.Host)
 	if err := cmp.Or(kubeletErr, runtimeErr); err != nil {
 		return none, err
 	}
