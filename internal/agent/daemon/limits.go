@@ -9,12 +9,13 @@ import (
 )
 
 // One processor is more than the agent ever needs. With a second one Go wakes another thread for each goroutine that may
-// run, which cost a fifth of all that the agent does at rest; and each further one would cost memory. What a thread waits
-// for in the kernel, or hangs in, keeps none: the others go on.
+// run, which cost a tenth to a fifth of all that the agent does at rest; and each further one would cost memory. A thread
+// that waits for the kernel, or hangs in it, keeps none: the others go on.
+//
 // The garbage collector runs early, because the agent allocates little over a long time. Memory that only the start or an
 // inspection needed is returned soon after it; the runtime itself would keep most of it.
 const (
-	processors   = 1 // GOMAXPROCS
+	processors   = 1  // GOMAXPROCS
 	garbage      = 50 // percent: GOGC
 	releaseAfter = 15 * time.Second
 	releaseEvery = time.Minute
