@@ -65,6 +65,7 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 		TimeClock: host.ReadClock,
 		Systemd:   systemd.NewSystemd(),
 	}
+	d.closers = append(d.closers, d.Host.Mounts)
 	if cfg.NodeName != "" {
 		d.Host.NodeName = cfg.NodeName
 	}

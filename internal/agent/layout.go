@@ -186,7 +186,7 @@ func (d *Clients) layoutProcesses(ctx context.Context) (seen [2]processIdentity,
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	kubelet, kubeletErr := d.Host.Kubelet.Process()
-	runtime, runtimeErr := d.Host.Runtime.Process(ctx)
+	runtime, runtimeErr := discover.RuntimeProcess(ctx, d.Host)
 	for i, p := range []host.Process{kubelet, runtime} {
 		seen[i] = processIdentity{p.PID, p.StartTime}
 	}

@@ -22,10 +22,14 @@ type stateWriter struct {
 	waiting map[string]*finding.CheckState
 	values  map[string][]byte        // of checks, by key
 	saved   map[string]time.Duration // uptime of the last save, by check
+	renewed time.Duration            // uptime of the last write of states of which nothing else had changed
 }
 
 // saveEvery is how old the saved state of a check may grow when nothing but its last conclusive run has changed.
 const saveEvery = 5 * time.Minute
+
+// renewEvery is how often such states are written, those of all checks together: each write waits twice for the disk.
+const renewEvery = time.Minute
 
 func newSaver(store *store.Store, log *slog.Logger) *stateWriter {
 	return &stateWriter{store: store, log: log, ready: make(chan struct{}, 1),
@@ -36,10 +40,17 @@ func newSaver(store *store.Store, log *slog.Logger) *stateWriter {
 func (s *stateWriter) enqueue(check string, old, now *finding.CheckState, at finding.Timestamp) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sameShape(old, now) && at.SinceBoot-s.saved[check] < saveEvery {
+	same := sameShape(old, now)
+	if same && at.SinceBoot-s.saved[check] < saveEvery {
 		return
 	}
 	s.waiting[check], s.saved[check] = now, at.SinceBoot
+	if same && at.SinceBoot-s.renewed < renewEvery {
+		return // it is written with the next
+	}
+	if same {
+		s.renewed = at.SinceBoot
+	}
 	s.wake()
 }
 

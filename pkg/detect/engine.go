@@ -26,7 +26,8 @@ type Engine struct {
 	sources  []Source
 	report   func(finding.Observation)
 	observer Observer
-	begun    time.Time // of the grid
+	begun    time.Time     // of the grid
+	turn     chan struct{} // holds one token: see awaitTurn
 }
 
 // Source is something of the host that notifies of changes. Run blocks until ctx ends, or returns an error
@@ -67,7 +68,8 @@ const (
 func NewEngine(h *host.Host, log *slog.Logger, checks []Check, sources []Source, observer Observer,
 	report func(finding.Observation)) *Engine {
 	var mu sync.Mutex // held while report is called: runs of different checks end at the same time
-	e := &Engine{host: h, log: log, sources: sources, observer: observer, begun: time.Now()}
+	e := &Engine{host: h, log: log, sources: sources, observer: observer, begun: time.Now(),
+		turn: make(chan struct{}, 1)}
 	e.report = func(o finding.Observation) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -197,6 +199,7 @@ func (r *runner) loop(ctx context.Context) {
 	settled := true
 	for runs := 0; ; runs++ {
 		var answer chan<- finding.Observation
+		endTurn := func() {}
 		select {
 		case <-ctx.Done():
 			return
@@ -204,6 +207,11 @@ func (r *runner) loop(ctx context.Context) {
 			settled = false
 		case answer = <-r.asked:
 		case <-timer.C:
+			if runs > 0 {
+				var woken bool
+				endTurn, woken = r.awaitTurn(ctx)
+				settled = !woken
+			}
 		}
 		before := r.pending != nil // a run that may have seen what is over
 		l := r.observe(ctx)
@@ -211,6 +219,7 @@ func (r *runner) loop(ctx context.Context) {
 			r.engine.report(l)
 			l = r.observe(ctx)
 		}
+		endTurn()
 		if ctx.Err() != nil {
 			return // the run was cut short: its result means nothing
 		}
@@ -232,6 +241,25 @@ func (r *runner) loop(ctx context.Context) {
 		}
 		timer.Reset(r.engine.onGrid(next))
 	}
+}
+
+// turnFor is how long a run keeps the turn: one that takes longer waits for something, and the next begins beside it.
+const turnFor = 50 * time.Millisecond
+
+// awaitTurn waits until a run that nothing has caused may begin. Those of one moment begin one after another: side by
+// side each of their calls into the kernel would make Go's monitor, which runs every 20 µs then, give the processor to
+// another thread, which cost more than most checks. A wake ends the waiting.
+func (r *runner) awaitTurn(ctx context.Context) (end func(), woken bool) {
+	select {
+	case r.engine.turn <- struct{}{}:
+	case <-r.wake:
+		return func() {}, true
+	case <-ctx.Done():
+		return func() {}, false
+	}
+	pass := sync.OnceFunc(func() { <-r.engine.turn })
+	limit := time.AfterFunc(turnFor, pass)
+	return func() { limit.Stop(); pass() }, false
 }
 
 // grid is how far apart the moments are at which runs begin that nothing has caused: each moment costs wake-ups of the

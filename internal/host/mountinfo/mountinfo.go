@@ -57,6 +57,7 @@ type Reader struct {
 	long    []byte // a line that does not fit into input
 	last    lines
 	options map[string][]string // equal ones are stored once
+	kept    kept
 }
 
 // lines are a mount table and where in it each line of the text is.

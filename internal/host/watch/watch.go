@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/mountinfo"
 )
 
 const (
@@ -24,11 +26,11 @@ const (
 )
 
 // WatchMounts calls changed after every change of the mount table that process pid sees, until ctx ends; then it
-// returns nil. It is an error when the process ends. Go's poller does not ask for POLLPRI, so this holds one thread,
-// in poll(2).
+// returns nil. It is an error when the process ends. Go's poller does not ask for POLLPRI, and its own look at the file
+// would take the kernel's word of a change away, so this holds one thread, in poll(2).
 func WatchMounts(ctx context.Context, pid int, changed func()) error {
 	name := fmt.Sprintf("/proc/%d/mountinfo", pid)
-	table, err := os.Open(name)
+	table, err := mountinfo.Open(name)
 	if err != nil {
 		return err
 	}
@@ -39,7 +41,7 @@ func WatchMounts(ctx context.Context, pid int, changed func()) error {
 	}
 	defer release()
 	// The kernel counts changes from open on, and forgets them once it has reported them.
-	both := []unix.PollFd{{Fd: int32(end), Events: unix.POLLIN}, {Fd: int32(table.Fd()), Events: unix.POLLPRI}}
+	both := []unix.PollFd{{Fd: int32(end), Events: unix.POLLIN}, {Fd: int32(table.FD()), Events: unix.POLLPRI}}
 	for {
 		n, err := Poll(both, RecheckEvery)
 		switch {

@@ -131,7 +131,7 @@ func askDisks(ctx context.Context, h *host.Host) map[string]evictionDisk {
 		}
 		return evictionDisk{path: path, answer: answer, err: err}
 	}
-	mounts, _ := mount.Table(h) // without them both are read
+	mounts, _ := mount.Recent(h) // without them both are read
 	node, known := filesystem.MountHolding(mounts, h.Paths.KubeletRoot)
 	images, _ := filesystem.MountHolding(mounts, h.Paths.ContainerdRoot)
 	if h.Paths.KubeletRoot != "" {

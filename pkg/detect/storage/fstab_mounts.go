@@ -66,7 +66,7 @@ func checkFstab(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	if len(wanted) == 0 {
 		return nil, finding.NotApplicable("/etc/fstab mounts nothing at boot")
 	}
-	mounts, err := mount.Table(h)
+	mounts, err := mount.Recent(h)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// daemon-stopped reads the table of processes, and of the daemons in it that have used no processor since the last run
+// daemon-stopped reads the table of processes each minute, in each run /proc/PID/stat of the daemons in it, and of those
+// that have used no processor since the last run
 //
 //	/proc/PID/cgroup                   0::/system.slice/chronyd.service
 //	/sys/fs/cgroup/…/cgroup.events     populated 1
@@ -43,6 +44,8 @@ const (
 
 	// daemonStarvedAfter is how long a thread of a daemon must have been runnable without running.
 	daemonStarvedAfter = 2 * time.Minute
+	// daemonsKnownFor is how old the table may be by which it is known which processes are daemons.
+	daemonsKnownFor = time.Minute
 	// maxDaemonThreads bounds the threads of a daemon whose waiting is followed.
 	maxDaemonThreads = 100
 )
@@ -127,7 +130,7 @@ type threadWait struct {
 }
 
 func (c *daemonsSeen) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	table, err := h.ProcessTable(ctx, 10*time.Second)
+	table, err := daemonProcesses(ctx, h)
 	if err != nil {
 		return nil, err
 	}
@@ -135,9 +138,6 @@ func (c *daemonsSeen) run(ctx context.Context, h *host.Host) ([]finding.Finding,
 	faults := make(map[string]*daemonFault) // by name
 	doubts := make(map[finding.Subject]error)
 	for _, stat := range table {
-		if daemonRole(stat.Comm) == "" || !proc.Alive(stat) {
-			continue
-		}
 		before, known := c.last[stat.PID]
 		idle := known && before.StartTime == stat.StartTime && before.CPUTicks == stat.CPUTicks
 		d := daemonSeen{Stat: stat}
@@ -161,6 +161,30 @@ func (c *daemonsSeen) run(ctx context.Context, h *host.Host) ([]finding.Finding,
 	}
 	slices.SortFunc(findings, finding.Compare)
 	return findings, finding.Partial(doubts)
+}
+
+// daemonProcesses returns the daemons as they are now. Only which processes are daemons is taken from a table that may be
+// older: one that has started meanwhile is seen within a minute.
+func daemonProcesses(ctx context.Context, h *host.Host) ([]proc.Stat, error) {
+	table, err := h.ProcessTable(ctx, daemonsKnownFor)
+	if err != nil {
+		return nil, err
+	}
+	var daemons []proc.Stat
+	for _, known := range table {
+		if daemonRole(known.Comm) == "" {
+			continue
+		}
+		stat, err := h.ProcStat(known.PID)
+		switch {
+		case proc.Gone(err):
+		case err != nil:
+			return nil, err
+		case daemonRole(stat.Comm) != "" && proc.Alive(stat):
+			daemons = append(daemons, stat)
+		}
+	}
+	return daemons, nil
 }
 
 // judge returns what is wrong with a daemon, and keeps what the next run needs. idle says that it has used no processor

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
@@ -23,6 +24,7 @@ type Traces [16]byte
 func ReadTraces(ctx context.Context, h *host.Host) (Traces, error) {
 	var none, sum Traces
 	scan := New(ctx, h, Deadline{})
+	scan.Mounts = func() ([]mount.Mount, error) { return mount.Recent(scan.Host) }
 	mounts, err := scan.Mounts()
 	if err != nil {
 		return none, err
@@ -49,7 +51,7 @@ func ReadTraces(ctx context.Context, h *host.Host) (Traces, error) {
 		}
 	}
 	kubelet, kubeletErr := scan.Kubelet()
-	runtime, runtimeErr := Ask(ctx, "runtime", scan.Host.Runtime.Process)
+	runtime, runtimeErr := discover.RuntimeProcess(ctx, scan.Host)
 	if err := cmp.Or(kubeletErr, runtimeErr); err != nil {
 		return none, err
 	}

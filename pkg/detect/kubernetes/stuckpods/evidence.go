@@ -76,7 +76,7 @@ func (e *podEvidence) ask(ctx context.Context) error {
 // readMounts reads the mount table, once.
 func (e *podEvidence) readMounts() {
 	if e.mounts == nil {
-		e.mounts, _ = mount.Table(e.host) // without them volumes are evaluated by their directories alone
+		e.mounts, _ = mount.Recent(e.host) // without them volumes are evaluated by their directories alone
 	}
 }
 

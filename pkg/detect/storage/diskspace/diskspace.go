@@ -120,7 +120,7 @@ type diskSpace struct {
 }
 
 func (c *diskSpace) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	mounts, err := mount.Table(h)
+	mounts, err := mount.Recent(h)
 	if err != nil {
 		return nil, err
 	}

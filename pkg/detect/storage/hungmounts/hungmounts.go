@@ -115,7 +115,7 @@ type mountFailure struct {
 }
 
 func (c *hungMounts) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	mounts, err := mount.Table(h)
+	mounts, err := mount.Recent(h)
 	if err != nil {
 		return nil, err
 	}

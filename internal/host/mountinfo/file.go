@@ -1,0 +1,139 @@
+package mountinfo
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// File is a mount table that is open. The kernel counts changes of the table for each open file, and forgets them once
+// poll(2) has reported them. So it is opened without Go's poller, which would take them away from Changed.
+type File struct {
+	name string
+	fd   int
+}
+
+// Open opens a mount table, by its path in /proc.
+func Open(name string) (*File, error) {
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	for errors.Is(err, unix.EINTR) {
+		fd, err = unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	}
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	return &File{name, fd}, nil
+}
+
+// FD is the file's descriptor.
+func (f *File) FD() int { return f.fd }
+
+// Read reads on.
+func (f *File) Read(data []byte) (int, error) {
+	n, err := unix.Read(f.fd, data)
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Read(f.fd, data)
+	}
+	switch {
+	case err != nil:
+		return 0, &os.PathError{Op: "read", Path: f.name, Err: err}
+	case n == 0 && len(data) > 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// Close closes the file.
+func (f *File) Close() error { return unix.Close(f.fd) }
+
+// counts reports whether the kernel counts changes of this file: any other than those of /proc is a test's.
+func (f *File) counts() bool {
+	var stat unix.Statfs_t
+	return unix.Fstatfs(f.fd, &stat) == nil && stat.Type == unix.PROC_SUPER_MAGIC
+}
+
+// changed reports whether something was mounted, unmounted, moved or mounted with other options since the file was
+// opened, or since the last call. In doubt it is true.
+func (f *File) changed() bool {
+	poll := []unix.PollFd{{Fd: int32(f.fd), Events: unix.POLLPRI}}
+	n, err := unix.Poll(poll, 0)
+	return err != nil || n != 0
+}
+
+// kept is the table that was read last, and the file that tells whether it has changed since.
+type kept struct {
+	file  *File // nil: there is none
+	table []Mount
+	at    time.Time // when it was opened
+}
+
+// ReadFile reads a whole table of at most limit bytes, and closes the file, or keeps it for Recent. The table is shared:
+// it must not be modified.
+func (r *Reader) ReadFile(file *File, limit int64) ([]Mount, error) {
+	limited := &io.LimitedReader{R: file, N: limit + 1}
+	if r == nil || !r.mu.TryLock() { // another one reads, and may hang in the kernel
+		table, err := Parse(limited)
+		return withinLimit(table, errors.Join(err, file.Close()), file, limited, limit)
+	}
+	defer r.mu.Unlock()
+	at := time.Now()
+	table, err := r.read(limited)
+	table, err = withinLimit(table, err, file, limited, limit)
+	if err != nil || !file.counts() {
+		return table, errors.Join(err, file.Close())
+	}
+	closed := r.forget()
+	r.kept = kept{file, table, at}
+	return table, closed
+}
+
+func withinLimit(table []Mount, err error, file *File, read *io.LimitedReader, limit int64) ([]Mount, error) {
+	switch {
+	case read.N == 0:
+		return nil, fmt.Errorf("read %s: larger than %d bytes", file.name, limit)
+	case err != nil:
+		return nil, fmt.Errorf("read %s: %w", file.name, err)
+	}
+	return table, nil
+}
+
+// Recent returns the table that was read last from the file of this name, unless that is longer ago than maxAge or the
+// kernel has counted a change since. ok is false where it must be read again.
+//
+// The kernel counts what is mounted, unmounted, moved and mounted with other options in this namespace. It does not count
+// options of a filesystem that change by themselves (errors=remount-ro) or by way of another namespace, nor directories
+// above or below a mount that are renamed or removed: those may be as old as maxAge.
+func (r *Reader) Recent(name string, maxAge time.Duration) (table []Mount, ok bool) {
+	if r == nil || !r.mu.TryLock() {
+		return nil, false
+	}
+	defer r.mu.Unlock()
+	if r.kept.file == nil || r.kept.file.name != name || time.Since(r.kept.at) > maxAge {
+		return nil, false
+	}
+	if r.kept.file.changed() {
+		_ = r.forget() // the word of the change is taken: nothing may be believed to be without one
+		return nil, false
+	}
+	return r.kept.table, true
+}
+
+// Close closes the file that is kept.
+func (r *Reader) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.forget()
+}
+
+func (r *Reader) forget() error {
+	file := r.kept.file
+	r.kept = kept{}
+	if file == nil {
+		return nil
+	}
+	return file.Close()
+}
