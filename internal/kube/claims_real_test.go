@@ -133,7 +133,7 @@ func (r *realAPIServer) isolations(t *testing.T, a, b *Client) {
 func (r *realAPIServer) kubeletHasNoSlot(t *testing.T) {
 	f := r.fleet(r.client("node"), budget(1, 1), nil)
 	for range 2 {
-		if _, err := f.Acquire(within(t, 10*time.Second), "test", time.Second); !errors.Is(err, fleet.ErrIdentity) {
+		if _, err := f.Acquire(within(t, time.Minute), "test", time.Second); !errors.Is(err, fleet.ErrIdentity) {
 			t.Errorf("Acquire() = %v, want ErrIdentity", err)
 		}
 		if _, _, err := f.Hold(t.Context()); !errors.Is(err, fleet.ErrIdentity) {
