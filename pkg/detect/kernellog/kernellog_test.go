@@ -311,7 +311,7 @@ func say(t *testing.T, received <-chan string, line, part string) {
 
 func awaitRecord(t *testing.T, received <-chan string, part string) {
 	t.Helper()
-	timeout := time.After(10 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		select {
 		case text := <-received:
