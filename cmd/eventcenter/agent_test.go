@@ -42,7 +42,7 @@ func startAgent(t *testing.T, p *process) *agent {
 func (p *process) faults(want ...string) {
 	p.t.Helper()
 	var got []string
-	for range 600 {
+	for range 2400 {
 		var answer struct {
 			Faults []struct{ Reason string }
 		}

@@ -84,7 +84,7 @@ func TestSubscribe(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = consumer.Process.Kill(); _ = consumer.Wait() }()
-		for range 600 {
+		for range 2400 {
 			text, err := os.ReadFile(log)
 			saved, _ := os.ReadFile(filepath.Join(dir, "offset"))
 			if err == nil && string(saved) == until {
