@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/loopback"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -65,7 +66,7 @@ func (p *process) faults(want ...string) {
 // that is started again ends what it no longer finds.
 func TestAgentAndCenter(t *testing.T) {
 	dir := t.TempDir()
-	p := start(t, dir)
+	p := start(t, dir, "--listen", loopback.Free(t))
 	a, w := startAgent(t, p), reporttest.NewWorld()
 	a.Update(w.Run("disk", nil, "DiskReadonly"))
 	p.faults("DiskReadonly")

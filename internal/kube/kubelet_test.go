@@ -13,7 +13,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"math/big"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -27,6 +26,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/loopback"
 )
 
 type testCertificate struct {
@@ -262,12 +262,7 @@ func TestKubeletHealthz(t *testing.T) {
 }
 
 func TestKubeletThatIsNotThere(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	listener.Close()
+	address := loopback.Free(t)
 	kubelet := NewKubelet(Config{Node: testNode, Kubeconfig: newFakeServer(t, mute).kubeconfig()}, host.Files{},
 		host.Paths{KubeletHealthz: "http://" + address + "/healthz", KubeletAPI: "https://" + address})
 	_, err1 := kubelet.Healthz(within(t, time.Minute))

@@ -21,6 +21,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/loopback"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -153,14 +154,7 @@ func TestKubeletHealthAgainstProcesses(t *testing.T) {
 		t.Cleanup(func() { _ = l.Close() })
 		return l.Addr().String()
 	}
-	closed := func(t *testing.T) string {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		return l.Addr().String()
-	}
+	closed := func(t *testing.T) string { return loopback.Free(t) }
 	none := func() (host.Process, error) { return host.Process{}, fs.ErrNotExist }
 
 	tests := []struct {

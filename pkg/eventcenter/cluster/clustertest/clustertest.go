@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync"
 	"testing"
+
+	"github.com/nodeagent/nodeagent/internal/host/hosttest/loopback"
 )
 
 // Network connects three replicas, each pair through a proxy.
@@ -23,7 +25,7 @@ func New(t testing.TB) *Network {
 	t.Helper()
 	n := &Network{}
 	for i := range n.Listen {
-		n.Listen[i] = free(t)
+		n.Listen[i] = loopback.Free(t)
 		n.conns[i] = map[net.Conn]bool{}
 	}
 	for i := range n.Routes {
@@ -41,17 +43,6 @@ func New(t testing.TB) *Network {
 		}
 	}
 	return n
-}
-
-// free returns an address that nobody listens on.
-func free(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 func (n *Network) serve(l net.Listener, i, j int) {
