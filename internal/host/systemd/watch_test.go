@@ -40,7 +40,7 @@ type signallingBus struct {
 func (b *signallingBus) watch() *systemdWatch {
 	b.t.Helper()
 	dir := b.t.TempDir()
-	p := systemdPaths{booted: dir, bus: filepath.Join(dir, "bus")}
+	p := systemdPaths{booted: dir, bus: filepath.Join(dir, "bus"), within: time.Minute}
 	listener, err := net.Listen("unix", p.bus)
 	if err != nil {
 		b.t.Fatal(err)

@@ -180,7 +180,7 @@ func TestRealServerKilled(t *testing.T) {
 	server.Kill()
 	other := t.TempDir()
 	// It is repeated because the watch may only just begin, and what came before is not reported.
-	for range 100 {
+	for range 600 {
 		need.Kernel(t, "tmpfs", unix.Mount("tmpfs", other, "tmpfs", 0, "size=64k"))
 		if err := unix.Unmount(other, 0); err != nil {
 			t.Fatal(err)

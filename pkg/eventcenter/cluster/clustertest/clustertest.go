@@ -6,8 +6,6 @@ import (
 	"net"
 	"sync"
 	"testing"
-
-	"github.com/nodeagent/nodeagent/internal/host/hosttest/loopback"
 )
 
 // Network connects three replicas, each pair through a proxy.
@@ -25,7 +23,7 @@ func New(t testing.TB) *Network {
 	t.Helper()
 	n := &Network{}
 	for i := range n.Listen {
-		n.Listen[i] = loopback.Free(t)
+		n.Listen[i] = free(t)
 		n.conns[i] = map[net.Conn]bool{}
 	}
 	for i := range n.Routes {
@@ -43,6 +41,17 @@ func New(t testing.TB) *Network {
 		}
 	}
 	return n
+}
+
+// free returns an address that nobody listens on.
+func free(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
 }
 
 func (n *Network) serve(l net.Listener, i, j int) {
