@@ -11,12 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/host/hosttest/loopback"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
+	"github.com/nodeagent/nodeagent/test/loopback"
 )
 
 // agent is the agent's own reporter, as it sends to a center.

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/host/hosttest/loopback"
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 

@@ -26,7 +26,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
-	"github.com/nodeagent/nodeagent/internal/host/hosttest/loopback"
+	"github.com/nodeagent/nodeagent/test/loopback"
 )
 
 type testCertificate struct {

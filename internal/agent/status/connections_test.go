@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/hosttest/loopback"
+	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 

@@ -21,10 +21,10 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
-	"github.com/nodeagent/nodeagent/internal/host/hosttest/loopback"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
