@@ -99,7 +99,7 @@ quick: ## the tests that need nothing of the machine; from Go's cache where noth
 unit: packages # gcc
 unit: private export CGO_ENABLED := 1
 unit: ## the same with the race detector, in any order
-	$(TEST) $(RUN) -race -short -shuffle=on -timeout 10m ./...
+	$(TEST) $(RUN) -race -short -shuffle=on -timeout 30m ./...
 
 .PHONY: machine
 machine: ## all tests of the packages that need root, programs or the kernel, on this machine; as root

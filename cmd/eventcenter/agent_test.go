@@ -16,6 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
+	"github.com/nodeagent/nodeagent/test/loopback"
 )
 
 // agent is the agent's own reporter, as it sends to a center.
@@ -42,7 +43,7 @@ func startAgent(t *testing.T, p *process) *agent {
 func (p *process) faults(want ...string) {
 	p.t.Helper()
 	var got []string
-	for range 600 {
+	for range 2400 {
 		var answer struct {
 			Faults []struct{ Reason string }
 		}
@@ -65,7 +66,7 @@ func (p *process) faults(want ...string) {
 // that is started again ends what it no longer finds.
 func TestAgentAndCenter(t *testing.T) {
 	dir := t.TempDir()
-	p := start(t, dir)
+	p := start(t, dir, "--listen", loopback.Free(t))
 	a, w := startAgent(t, p), reporttest.NewWorld()
 	a.Update(w.Run("disk", nil, "DiskReadonly"))
 	p.faults("DiskReadonly")

@@ -105,7 +105,7 @@ func grep(text, word string) (lines string) {
 func (p *process) knows(t *testing.T, names ...string) {
 	t.Helper()
 	var out string
-	for range 300 {
+	for range 1200 {
 		out, _ = cli(t, "nodes", "--dir", p.dir, "--ca", filepath.Join(p.dir, "../tls/cert"))
 		all := true
 		for _, name := range names {
@@ -243,7 +243,7 @@ func (p *process) hasFault(t *testing.T, reason string) {
 		t.Fatal(err)
 	}
 	var answer string
-	for range 600 {
+	for range 1200 {
 		if _, answer = p.as(admin, nil, "GET", "/v1/faults", nil); strings.Contains(answer, reason) {
 			return
 		}
@@ -265,7 +265,7 @@ func (c *realCluster) client(t *testing.T) {
 	defer func() { cancel(); <-done }()
 	await := func(what string, is func(all map[string]fleet.Node) bool) {
 		t.Helper()
-		for range 300 {
+		for range 2400 {
 			if all, ok := f.Nodes(); ok && is(all) {
 				return
 			}
@@ -292,7 +292,7 @@ func (c *realCluster) client(t *testing.T) {
 	}
 	c.create("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", `{"kind":"Lease",
 	 "apiVersion":"coordination.k8s.io/v1","metadata":{"name":%q},"spec":{"renewTime":"2026-01-02T03:04:05.678901Z"}}`, "node-a")
-	for range 100 { // the apiserver's cache is behind by a moment
+	for range 2400 { // the apiserver's cache is behind by a moment
 		leases, err := f.Leases(ctx)
 		if err != nil {
 			t.Fatal(err)

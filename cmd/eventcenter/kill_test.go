@@ -88,8 +88,8 @@ func (l *load) count() int {
 func (l *load) wait(t *testing.T, more int) {
 	t.Helper()
 	begun := l.count()
-	if !eventually(30*time.Second, func() bool { return l.count() >= begun+more }) {
-		t.Fatal("the center acknowledges nothing for 30 s")
+	if !eventually(2*time.Minute, func() bool { return l.count() >= begun+more }) {
+		t.Fatal("the center acknowledges nothing for two minutes")
 	}
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -84,7 +84,7 @@ func TestSubscribe(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = consumer.Process.Kill(); _ = consumer.Wait() }()
-		for range 600 {
+		for range 2400 {
 			text, err := os.ReadFile(log)
 			saved, _ := os.ReadFile(filepath.Join(dir, "offset"))
 			if err == nil && string(saved) == until {
@@ -140,15 +140,11 @@ func TestSubscribeWebhook(t *testing.T) {
 		t.Fatal(err)
 	}
 	build(t, dir, "main.go", "webhook")
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // its port is free
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
+	address := loopback.Free(t)
 	h := &webhook{t: t, url: "http://" + address}
 	file := h.settings("subscriptions: [{name: a, url: '" + h.url + "/hook', filter: {severity: [warning]}}]\n")
 	secret, err := os.ReadFile(filepath.Join(filepath.Dir(file), "secret"))
-	if err != nil || listener.Close() != nil {
+	if err != nil {
 		t.Fatal(err)
 	}
 	log, err := os.Create(filepath.Join(dir, "log"))

@@ -130,7 +130,7 @@ func (d *badDay) daemon() *exec.Cmd {
 			d.t.Errorf("the daemon: %v\n%s", err, log.String())
 		}
 	})
-	if a := ask(d.t, d.command("ready", "--wait=30s")); a.code != 0 {
+	if a := ask(d.t, d.command("ready", "--wait=2m")); a.code != 0 {
 		d.t.Fatalf("%+v", a)
 	}
 	return cmd
@@ -277,7 +277,7 @@ func TestBadDayDaemonStopped(t *testing.T) {
 	if err := daemon.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	ask(t, d.command("ready", "--wait=10s")).expect(t, 10*time.Second, []int{exitFine}, "ready")
+	ask(t, d.command("ready", "--wait=2m")).expect(t, 2*time.Minute, []int{exitFine}, "ready")
 }
 
 // A user who is not root is informed of that; it is not reported as a fault.

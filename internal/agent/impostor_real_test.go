@@ -172,7 +172,7 @@ func play(t *testing.T, base, name string, uid int) player {
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	ticks := time.NewTicker(5 * time.Millisecond)
 	defer ticks.Stop()
-	for range 2000 {
+	for range 12000 {
 		if _, err := os.Stat(filepath.Join(p.dir, "ready")); err == nil {
 			return p
 		}

@@ -50,7 +50,7 @@ func TestStatusWhileAReporterReports(t *testing.T) {
 			if n != 1 {
 				t.Errorf("%d sinks", n)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("the reporter and the status wait for each other")
 		}
 	}

@@ -34,7 +34,7 @@ func TestDeniedRightIsNamed(t *testing.T) {
 				`kube-system`},
 	} {
 		server := newFakeServer(t, forbiddenBody(message))
-		_, err := server.client().Cluster().DaemonSets(within(t, 5*time.Second))
+		_, err := server.client().Cluster().DaemonSets(within(t, time.Minute))
 		lack := finding.AccessOf(err)
 		if lack == nil || *lack != want || !apierrors.IsForbidden(err) {
 			t.Errorf("%s:\n%+v, want\n%+v (%v)", message, lack, want, err)
@@ -44,7 +44,7 @@ func TestDeniedRightIsNamed(t *testing.T) {
 	for _, answer := range []http.HandlerFunc{forbiddenBody("ValidatingAdmissionPolicy 'x' denied request"),
 		refusal(http.StatusInternalServerError, "InternalError")} {
 		server := newFakeServer(t, answer)
-		if _, err := server.client().Cluster().DaemonSets(within(t, 5*time.Second)); err == nil || finding.AccessOf(err) != nil {
+		if _, err := server.client().Cluster().DaemonSets(within(t, time.Minute)); err == nil || finding.AccessOf(err) != nil {
 			t.Errorf("%v", err)
 		}
 	}
@@ -64,14 +64,14 @@ func TestKubeletsDenialIsNamed(t *testing.T) {
 		"Forbidden (user=system:node:n, verb=get, resource=nodes, subresource(s)=[pods proxy])": "nodes/pods",
 		"Forbidden (user=system:node:n, verb=get, resource=nodes, subresource=proxy)":           "nodes/proxy",
 	} {
-		_, err := answering(http.StatusForbidden, body).Pods(within(t, 5*time.Second))
+		_, err := answering(http.StatusForbidden, body).Pods(within(t, time.Minute))
 		lack := finding.AccessOf(err)
 		if lack == nil || lack.Lack != "kubelet denies: get "+want || !strings.Contains(lack.Grant, fmt.Sprintf(
 			`{apiGroups: [""], resources: [%q], verbs: ["get"]} to system:node:n`, want)) {
 			t.Errorf("%s: %+v (%v)", body, lack, err)
 		}
 	}
-	_, err := answering(http.StatusUnauthorized, "Unauthorized").Pods(within(t, 5*time.Second))
+	_, err := answering(http.StatusUnauthorized, "Unauthorized").Pods(within(t, time.Minute))
 	if lack := finding.AccessOf(err); lack == nil || lack.Lack != "kubelet does not know the agent" {
 		t.Errorf("%+v (%v)", lack, err)
 	}

@@ -13,7 +13,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"math/big"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -27,6 +26,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/test/loopback"
 )
 
 type testCertificate struct {
@@ -139,7 +139,7 @@ func TestKubeletPin(t *testing.T) {
 			if test.caFile != "" {
 				paths.KubeletCAFile = filepath.Join(paths.KubeletRoot, test.caFile)
 			}
-			pods, err := kubelet.Pods(within(t, 5*time.Second))
+			pods, err := kubelet.Pods(within(t, time.Minute))
 			seen := server.seen()
 			if test.ok {
 				if err != nil || len(pods) != 1 || seen[0].Header.Get("Authorization") != "Bearer secret-1" {
@@ -162,13 +162,13 @@ func TestKubeletCertificateRotates(t *testing.T) {
 	certificate := newTestCertificate(t, "node-a")
 	kubelet, _, paths := newFakeKubelet(t, certificate, text(200, "application/json", kubeletPods))
 	file := filepath.Join(paths.KubeletRoot, "pki/kubelet.crt")
-	if _, err := kubelet.Pods(within(t, 5*time.Second)); err == nil {
+	if _, err := kubelet.Pods(within(t, time.Minute)); err == nil {
 		t.Fatal("believed without a certificate on disk")
 	}
 	if err := os.WriteFile(file, []byte(certificate.pem), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := kubelet.Pods(within(t, 5*time.Second)); err != nil {
+	if _, err := kubelet.Pods(within(t, time.Minute)); err != nil {
 		t.Errorf("Pods() = %v with the certificate on disk", err)
 	}
 }
@@ -203,7 +203,7 @@ func TestKubeletPods(t *testing.T) {
 				0o600); err != nil {
 				t.Fatal(err)
 			}
-			got, err := kubelet.Pods(within(t, 5*time.Second))
+			got, err := kubelet.Pods(within(t, time.Minute))
 			if (err != nil) != (test.err != "") || (err != nil && !strings.Contains(err.Error(), test.err)) {
 				t.Fatalf("Pods() = %v, %v; want error with %q", names(got), err, test.err)
 			}
@@ -225,7 +225,7 @@ func TestKubeletReadOnlyPort(t *testing.T) {
 	credentials := newFakeServer(t, mute)
 	kubelet := NewKubelet(Config{Node: testNode, Kubeconfig: credentials.kubeconfig()}, host.Files{},
 		host.Paths{KubeletAPI: server.URL})
-	pods, err := kubelet.Pods(within(t, 5*time.Second))
+	pods, err := kubelet.Pods(within(t, time.Minute))
 	if err != nil || len(pods) != 1 || auth[0] != "" {
 		t.Errorf("Pods() = %v, %v, Authorization %q", pods, err, auth)
 	}
@@ -248,7 +248,11 @@ func TestKubeletHealthz(t *testing.T) {
 			server := httptest.NewServer(test.answer)
 			defer server.Close()
 			kubelet := NewKubelet(Config{}, host.Files{}, host.Paths{KubeletHealthz: server.URL + "/healthz"})
-			got, err := kubelet.Healthz(within(t, 500*time.Millisecond))
+			limit := time.Minute
+			if name == "mute" {
+				limit = time.Second / 2
+			}
+			got, err := kubelet.Healthz(within(t, limit))
 			if got != test.want || (err != nil) != (test.err != "") ||
 				(err != nil && !strings.Contains(err.Error(), test.err)) {
 				t.Errorf("Healthz() = %.20q, %v; want %q, error with %q", got, err, test.want, test.err)
@@ -258,17 +262,12 @@ func TestKubeletHealthz(t *testing.T) {
 }
 
 func TestKubeletThatIsNotThere(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	listener.Close()
+	address := loopback.Free(t)
 	kubelet := NewKubelet(Config{Node: testNode, Kubeconfig: newFakeServer(t, mute).kubeconfig()}, host.Files{},
 		host.Paths{KubeletHealthz: "http://" + address + "/healthz", KubeletAPI: "https://" + address})
-	_, err1 := kubelet.Healthz(within(t, 5*time.Second))
-	_, err2 := kubelet.Pods(within(t, 5*time.Second))
-	_, err3 := kubelet.Metric(within(t, 5*time.Second), "x")
+	_, err1 := kubelet.Healthz(within(t, time.Minute))
+	_, err2 := kubelet.Pods(within(t, time.Minute))
+	_, err3 := kubelet.Metric(within(t, time.Minute), "x")
 	for _, err := range []error{err1, err2, err3} {
 		if err == nil || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("%v, want connection refused", err)

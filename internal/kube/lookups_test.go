@@ -14,7 +14,7 @@ import (
 func TestExists(t *testing.T) {
 	f := newFakeServer(t, text(http.StatusOK, "application/json", `{}`))
 	c := f.client()
-	exists, err := c.Exists(within(t, 10*time.Second), "secret", "shop", "key")
+	exists, err := c.Exists(within(t, time.Minute), "secret", "shop", "key")
 	if err != nil || !exists {
 		t.Errorf("%v, %v", exists, err)
 	}
@@ -25,16 +25,16 @@ func TestExists(t *testing.T) {
 		}
 	}
 	f.set(refusal(http.StatusNotFound, metav1.StatusReasonNotFound))
-	if exists, err := c.Exists(within(t, 10*time.Second), "secret", "shop", "key"); err != nil || exists {
+	if exists, err := c.Exists(within(t, time.Minute), "secret", "shop", "key"); err != nil || exists {
 		t.Errorf("not found: %v, %v", exists, err)
 	}
 	f.set(refusal(http.StatusForbidden, metav1.StatusReasonForbidden))
-	if _, err := c.Exists(within(t, 10*time.Second), "secret", "shop", "key"); err == nil {
+	if _, err := c.Exists(within(t, time.Minute), "secret", "shop", "key"); err == nil {
 		t.Error("a refusal says nothing about whether it exists")
 	}
 	f.seen()
 	for _, bad := range [][3]string{{"pod", "shop", "key"}, {"secret", "shop", "../key"}, {"secret", "a/b", "key"}} {
-		if _, err := c.Exists(within(t, 10*time.Second), bad[0], bad[1], bad[2]); err == nil || len(f.seen()) > 0 {
+		if _, err := c.Exists(within(t, time.Minute), bad[0], bad[1], bad[2]); err == nil || len(f.seen()) > 0 {
 			t.Errorf("%v was asked for: %v", bad, err)
 		}
 	}
@@ -46,7 +46,7 @@ func TestPodEvents(t *testing.T) {
 		ListMeta: metav1.ListMeta{ResourceVersion: "7"}, Items: []corev1.Event{{Reason: "FailedMount"}}}
 	f := newFakeServer(t, object(t, events))
 	c, p := f.client(), pod("a", testNode)
-	found, err := c.PodEvents(within(t, 10*time.Second), &p)
+	found, err := c.PodEvents(within(t, time.Minute), &p)
 	if err != nil || len(found) != 1 {
 		t.Errorf("%d events, %v", len(found), err)
 	}
@@ -56,10 +56,10 @@ func TestPodEvents(t *testing.T) {
 		}
 	}
 	f.set(text(http.StatusOK, "application/json", `{}`))
-	if _, err := c.PodEvents(within(t, 10*time.Second), &p); err == nil {
+	if _, err := c.PodEvents(within(t, time.Minute), &p); err == nil {
 		t.Error("{} was taken for a list")
 	}
-	if _, err := c.PodEvents(within(t, 10*time.Second), &corev1.Pod{}); err == nil {
+	if _, err := c.PodEvents(within(t, time.Minute), &corev1.Pod{}); err == nil {
 		t.Error("events of no pod were asked for")
 	}
 }

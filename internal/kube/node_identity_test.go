@@ -161,14 +161,14 @@ func TestPodsAreReadAsTheNode(t *testing.T) {
 	s := newRightsServer(t, pod("a", testNode))
 	c := s.client()
 	const asNode = "system:node:" + testNode
-	pods, err := c.Cluster().Pods(within(t, 10*time.Second))
+	pods, err := c.Cluster().Pods(within(t, time.Minute))
 	if err != nil || len(pods) != 1 {
 		t.Errorf("%d pods, %v", len(pods), err)
 	}
-	if _, err := c.Cluster().Node(within(t, 10*time.Second)); err != nil {
+	if _, err := c.Cluster().Node(within(t, time.Minute)); err != nil {
 		t.Error(err)
 	}
-	if err := c.PatchNodeStatus(within(t, 10*time.Second), []byte(`{"status":{"conditions":[]}}`)); err != nil {
+	if err := c.PatchNodeStatus(within(t, time.Minute), []byte(`{"status":{"conditions":[]}}`)); err != nil {
 		t.Error(err)
 	}
 	want := []string{asNode + " GET pods", asNode + " GET nodes/" + testNode, "serviceaccount PATCH nodes/" + testNode +
@@ -180,13 +180,13 @@ func TestPodsAreReadAsTheNode(t *testing.T) {
 		t.Error("the apiserver is said to have never answered")
 	}
 	// That a pod does not exist is 403 to a node, whatever it is to others: it proves nothing without the right.
-	if _, err := c.Cluster().Pod(within(t, 10*time.Second), "default", "gone"); !apierrors.IsForbidden(err) ||
+	if _, err := c.Cluster().Pod(within(t, time.Minute), "default", "gone"); !apierrors.IsForbidden(err) ||
 		apierrors.IsNotFound(err) ||
 		!strings.Contains(fmt.Sprint(err), "rights.pods") {
 		t.Errorf("a pod that is not there: %v, want forbidden, naming the switch", err)
 	}
 	s.wide = true
-	if _, err := c.Cluster().Pod(within(t, 10*time.Second), "default", "gone"); !apierrors.IsNotFound(err) {
+	if _, err := c.Cluster().Pod(within(t, time.Minute), "default", "gone"); !apierrors.IsNotFound(err) {
 		t.Errorf("with the wide right: %v, want not found", err)
 	}
 }
@@ -222,13 +222,13 @@ func TestNodeIdentityIsRefused(t *testing.T) {
 			s := newRightsServer(t, pod("a", testNode))
 			test.change(s)
 			c := s.client()
-			_, err := c.Cluster().Pods(within(t, 10*time.Second))
+			_, err := c.Cluster().Pods(within(t, time.Minute))
 			if !apierrors.IsForbidden(err) || !strings.Contains(fmt.Sprint(err), test.want) ||
 				!strings.Contains(fmt.Sprint(err), "rights.pods") {
 				t.Errorf("%v, want forbidden, with %q and the switch", err, test.want)
 			}
 			s.wide = true
-			if pods, err := c.Cluster().Pods(within(t, 10*time.Second)); err != nil || len(pods) != 1 {
+			if pods, err := c.Cluster().Pods(within(t, time.Minute)); err != nil || len(pods) != 1 {
 				t.Errorf("with the wide right: %d pods, %v", len(pods), err)
 			}
 			for _, asked := range s.asked {

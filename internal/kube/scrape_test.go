@@ -62,7 +62,7 @@ func TestKubeletScrape(t *testing.T) {
 				t.Fatal(err)
 			}
 			kubelet := NewKubelet(Config{Node: testNode, Kubeconfig: server.kubeconfig()}, host.Files{}, *paths)
-			got, err := kubelet.Scrape(within(t, 5*time.Second))
+			got, err := kubelet.Scrape(within(t, time.Minute))
 			if test.err {
 				if err == nil || errors.Is(err, hosterr.ErrForbidden) != test.forbidden {
 					t.Errorf("Scrape() = %v", err)
@@ -75,7 +75,7 @@ func TestKubeletScrape(t *testing.T) {
 			if diff := cmp.Diff(test.want, got.Metrics); diff != "" || (got.ProbesErr != nil) != test.probesErr {
 				t.Errorf("probes: %v (-want +got):\n%s", got.ProbesErr, diff)
 			}
-			again, err := kubelet.Scrape(within(t, 5*time.Second))
+			again, err := kubelet.Scrape(within(t, time.Minute))
 			if again != got || err != nil || len(server.seen()) != 2 {
 				t.Errorf("the answer is not shared: %d requests, %v", len(server.seen()), err)
 			}
@@ -147,12 +147,12 @@ func TestServingCertificate(t *testing.T) {
 	server.Start()
 	t.Cleanup(server.Close)
 	kubelet := NewKubelet(Config{}, host.Files{}, host.Paths{KubeletAPI: "https://" + listener.Addr().String()})
-	got, err := kubelet.ServingCertificate(within(t, 5*time.Second))
+	got, err := kubelet.ServingCertificate(within(t, time.Minute))
 	if err != nil || !got.NotAfter.Equal(certificate.leaf.NotAfter) {
 		t.Errorf("ServingCertificate() = %v, %v", got, err)
 	}
 	none = true
-	if _, err := kubelet.ServingCertificate(within(t, 5*time.Second)); !errors.Is(err, hosterr.ErrNoCertificate) {
+	if _, err := kubelet.ServingCertificate(within(t, time.Minute)); !errors.Is(err, hosterr.ErrNoCertificate) {
 		t.Errorf("ServingCertificate() of a kubelet that has none = %v", err)
 	}
 	if _, err := NewKubelet(Config{}, host.Files{}, host.Paths{}).ServingCertificate(t.Context()); !errors.Is(err,

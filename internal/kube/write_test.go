@@ -31,7 +31,7 @@ func partial(t *testing.T) http.HandlerFunc {
 func TestPatchNodeStatus(t *testing.T) {
 	server := newFakeServer(t, partial(t))
 	patch := `{"status":{"conditions":[{"type":"KernelDeadlock","status":"True"}]}}`
-	if err := server.client().PatchNodeStatus(within(t, 5*time.Second), []byte(patch)); err != nil {
+	if err := server.client().PatchNodeStatus(within(t, time.Minute), []byte(patch)); err != nil {
 		t.Fatal(err)
 	}
 	server.mu.Lock()
@@ -57,7 +57,7 @@ func TestEvents(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "node-a.1"},
 		Reason:     "Tested", InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: testNode},
 	}
-	if err := c.CreateEvent(within(t, 5*time.Second), event); err != nil {
+	if err := c.CreateEvent(within(t, time.Minute), event); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -82,7 +82,7 @@ func TestEvents(t *testing.T) {
 		t.Error(diff)
 	}
 	server.set(refusal(409, metav1.StatusReasonAlreadyExists))
-	if err := c.CreateEvent(within(t, 5*time.Second), event); !apierrors.IsAlreadyExists(err) {
+	if err := c.CreateEvent(within(t, time.Minute), event); !apierrors.IsAlreadyExists(err) {
 		t.Errorf("CreateEvent() = %v, want AlreadyExists", err)
 	}
 }
@@ -96,15 +96,15 @@ func TestGets(t *testing.T) {
 	server := newFakeServer(t, script(object(t, node), object(t, csiNode), text(200, "application/json", "{}"),
 		object(t, node)))
 	c := server.client()
-	conditions, err := c.NodeConditions(within(t, 5*time.Second))
+	conditions, err := c.NodeConditions(within(t, time.Minute))
 	if err != nil || len(conditions) != 1 {
 		t.Errorf("NodeConditions() = %v, %v", conditions, err)
 	}
-	if got, err := c.Cluster().CSINode(within(t, 5*time.Second)); err != nil || got.Name != testNode {
+	if got, err := c.Cluster().CSINode(within(t, time.Minute)); err != nil || got.Name != testNode {
 		t.Errorf("CSINode() = %v, %v", got, err)
 	}
 	for _, broken := range []string{"{}", "a Node instead"} {
-		if got, err := c.Cluster().CSINode(within(t, 5*time.Second)); err == nil {
+		if got, err := c.Cluster().CSINode(within(t, time.Minute)); err == nil {
 			t.Errorf("CSINode() of %s = %v", broken, got)
 		}
 	}
@@ -132,11 +132,11 @@ func TestListsOfTheClusterAreCached(t *testing.T) {
 	c := server.client()
 	for range 3 {
 		// Each caller may ask for a client of its own.
-		got, err := c.Cluster().DaemonSets(within(t, 5*time.Second))
+		got, err := c.Cluster().DaemonSets(within(t, time.Minute))
 		if err != nil || len(got) != 1 || got[0].ManagedFields != nil {
 			t.Errorf("DaemonSets() = %v, %v", got, err)
 		}
-		rev, err := c.Cluster().ControllerRevisions(within(t, 5*time.Second), "kube-system")
+		rev, err := c.Cluster().ControllerRevisions(within(t, time.Minute), "kube-system")
 		if err != nil || len(rev) != 1 || rev[0].Revision != 3 || rev[0].Data.Raw != nil {
 			t.Errorf("ControllerRevisions() = %v, %v", rev, err)
 		}
@@ -215,7 +215,7 @@ func TestCachedWaitsNoLongerThanCtx(t *testing.T) {
 func TestApplyConfigMap(t *testing.T) {
 	server := newFakeServer(t, partial(t))
 	object := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"node-node-a"}}`
-	if err := server.client().ApplyConfigMap(within(t, 5*time.Second), "nodeagent", "node-node-a",
+	if err := server.client().ApplyConfigMap(within(t, time.Minute), "nodeagent", "node-node-a",
 		[]byte(object)); err != nil {
 		t.Fatal(err)
 	}

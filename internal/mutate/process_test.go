@@ -35,7 +35,7 @@ func TestTerminateAndKill(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !ended(t, n, polite, 5*time.Second) {
+	if !ended(t, n, polite, time.Minute) {
 		t.Error("SIGTERM did not end a polite process")
 	}
 	if ended(t, n, deaf, 300*time.Millisecond) {
@@ -45,7 +45,7 @@ func TestTerminateAndKill(t *testing.T) {
 		if err := n.Mutator.Kill(deaf); err != nil {
 			t.Fatal(err)
 		}
-		if !ended(t, n, deaf, 5*time.Second) {
+		if !ended(t, n, deaf, time.Minute) {
 			t.Error("SIGKILL did not end it")
 		}
 	}
@@ -121,7 +121,7 @@ func TestNoDriverNoAction(t *testing.T) {
 		t.Fatal("it was killed")
 	}
 	p.Driver = host.CgroupfsDriver
-	if err := n.Mutator.Kill(p); err != nil || !ended(t, n, p, 5*time.Second) {
+	if err := n.Mutator.Kill(p); err != nil || !ended(t, n, p, time.Minute) {
 		t.Errorf("its own driver: %v", err)
 	}
 }
@@ -179,7 +179,7 @@ func TestThawFrozen(t *testing.T) {
 	if thawed, err := n.Mutator.Thaw(p); err != nil || !thawed {
 		t.Fatalf("thawed %v, %v", thawed, err)
 	}
-	if !ended(t, n, p, 5*time.Second) {
+	if !ended(t, n, p, time.Minute) {
 		t.Error("it lives on after the thaw")
 	}
 }
@@ -224,7 +224,7 @@ func TestKillCgroup(t *testing.T) {
 		}
 	}
 	need.Has(t, tried, "cgroup v2 with cgroup.kill (Linux 5.14)")
-	if !ended(t, n, p, 5*time.Second) {
+	if !ended(t, n, p, time.Minute) {
 		t.Error("it lives on")
 	}
 }

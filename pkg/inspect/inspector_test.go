@@ -318,7 +318,7 @@ func TestHungVolumeAffectsOnlyItself(t *testing.T) {
 	hung := hosttest.HangingFUSE(t)
 	n.Mount(hung, n.PodDir(dead, "volumes/kubernetes.io~nfs/data"), "", unix.MS_BIND)
 	n.Mount(hung, n.PodDir(other), "", unix.MS_BIND)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	report, _ := n.inspector(func(s *Settings) {
 		*s = Settings{HostNamespaces: true, MassOrphaning: 100}

@@ -44,7 +44,7 @@ func (w *world) sandboxed(c *mutatetest.Containerd, uid string) {
 // ripen inspects until the pod is proven to be left over: its containers had a second of grace of their own.
 func (w *world) ripen(uid string) {
 	w.t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -291,7 +291,7 @@ func itoa(n int) string { return strconv.Itoa(n) }
 // await waits until a process is in a state.
 func (w *world) await(pid int, state byte) {
 	w.t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -47,13 +48,13 @@ func Start(t testing.TB, root string) *Server {
 	built, _ := filepath.Glob(filepath.Join(root, ".cache/kubernetes-v*/kube-apiserver")) // the pattern is well-formed
 	need.Has(t, len(built) > 0, "a kube-apiserver: go run ./test/lab/labctl build")
 	s := &Server{t: t, dir: t.TempDir()}
-	client, peer, address := "http://"+free(t), "http://"+free(t), free(t)
+	client, peer, address := "http://"+loopback.Free(t), "http://"+loopback.Free(t), loopback.Free(t)
 	s.URL, s.CAFile = "https://"+address, filepath.Join(s.dir, "pki/apiserver.crt")
 	s.run(etcd, "--data-dir", s.dir+"/etcd", "--listen-client-urls", client, "--advertise-client-urls", client,
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "default="+peer)
 	s.write("tokens", []byte(tokens))
 	_, port, _ := net.SplitHostPort(address)
-	s.cmd = s.run(built[len(built)-1], "--etcd-servers", client, "--bind-address=127.0.0.1", "--secure-port", port,
+	s.cmd = s.run(built[len(built)-1], "--etcd-servers", client, "--bind-address", loopback.Address(), "--secure-port", port,
 		"--cert-dir", s.dir+"/pki", "--token-auth-file", s.dir+"/tokens", "--authorization-mode=Node,RBAC",
 		"--disable-admission-plugins=ServiceAccount", "--enable-admission-plugins=NodeRestriction",
 		"--service-cluster-ip-range=10.96.0.0/16", "--service-account-issuer=https://test.invalid",
@@ -91,7 +92,7 @@ func (s *Server) Do(method, path string, body []byte) (status int, answer []byte
 	}
 	request.Header.Set("Authorization", "Bearer admin")
 	request.Header.Set("Content-Type", "application/json")
-	response, err := (&http.Client{Transport: transport, Timeout: 20 * time.Second}).Do(request)
+	response, err := (&http.Client{Transport: transport, Timeout: time.Minute}).Do(request)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -135,16 +136,6 @@ users: [{name: u, user: {token: %q}}]
 contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
 `, s.URL, s.CAFile, token))
-}
-
-func free(t testing.TB) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 func (s *Server) write(name string, text []byte) string {

@@ -41,7 +41,11 @@ func TestKnobs(t *testing.T) {
 	d, plugins := start(t, Options{})
 	ask := func(knobs Knobs) (info, ready, id error) {
 		d.Set(knobs)
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		limit := time.Minute
+		if knobs.HangGetInfo {
+			limit = time.Second / 5
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
 		_, info = plugins.GetInfo(ctx, d.Socket())
 		isReady, ready := plugins.Probe(ctx, d.Endpoint())

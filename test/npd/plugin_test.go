@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +32,7 @@ func script(t *testing.T, lines string) string {
 
 // One run of a plugin is understood in the same way.
 func TestPluginRuns(t *testing.T) {
+	const hangs = 200
 	for _, test := range []struct {
 		name, script string
 		args         []string
@@ -47,13 +49,16 @@ func TestPluginRuns(t *testing.T) {
 		{"only errors", "echo bad >&2; exit 1", nil, 80},
 		{"arguments", `printf '%s|' "$@"; exit 1`, []string{"a b", "--c=$HOME", "*"}, 80},
 		{"killed", "kill -9 $$", nil, 80},
-		{"hangs", "echo begun; sleep 100", nil, 200},
-		{"ignores signals", "trap '' TERM INT; echo begun; while :; do sleep 0.1; done", nil, 200},
-		{"child holds the output", "sleep 100 & echo begun; wait", nil, 200},
+		{"hangs", "echo begun; sleep 100", nil, hangs},
+		{"ignores signals", "trap '' TERM INT; echo begun; while :; do sleep 0.1; done", nil, hangs},
+		{"child holds the output", "sleep 100 & echo begun; wait", nil, hangs},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			path, timeout := script(t, test.script), 1500*time.Millisecond
+			path, timeout := script(t, test.script), time.Minute
+			if test.limit == hangs {
+				timeout = 5 * time.Second // within which it says that it has begun
+			}
 			c := cpmtypes.CustomPluginConfig{Plugin: "custom",
 				Rules: []*cpmtypes.CustomRule{{Path: path, Args: test.args, Reason: "R", Type: "temporary"}}}
 			if err := c.ApplyConfiguration(); err != nil {
@@ -78,15 +83,20 @@ func TestPluginRuns(t *testing.T) {
 }
 
 // pluginWithAnswers writes a plugin that answers otherwise each time: "code message", one after the other, the last one
-// for ever.
-func pluginWithAnswers(t *testing.T, answers ...string) string {
+// for ever. It also returns whether the last one was given, and what follows it.
+func pluginWithAnswers(t *testing.T, answers ...string) (path string, over func() bool) {
 	t.Helper()
 	dir := t.TempDir()
+	over = func() bool {
+		text, _ := os.ReadFile(filepath.Join(dir, "n"))
+		n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+		return n > len(answers)+1
+	}
 	return script(t, fmt.Sprintf(`n=$(cat %[1]s/n 2>/dev/null || echo 0); echo $((n+1)) >%[1]s/n
 answers=(%[2]s)
 [ $n -lt ${#answers[@]} ] || n=$((${#answers[@]}-1))
 set -- ${answers[$n]}
-code=$1; shift; echo "$*"; exit $code`, dir, "'"+strings.Join(answers, "' '")+"'"))
+code=$1; shift; echo "$*"; exit $code`, dir, "'"+strings.Join(answers, "' '")+"'")), over
 }
 
 // A condition follows its plugin, in the same words.
@@ -108,22 +118,27 @@ func TestPluginMonitors(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			config := func(path string) []byte {
-				return []byte(fmt.Sprintf(`{"plugin": "custom", "pluginConfig": {"invoke_interval": "500ms", "timeout": "5s"%s}, "source": "test",
+				return []byte(fmt.Sprintf(`{"plugin": "custom", "pluginConfig": {"invoke_interval": "500ms", "timeout": "1m"%s}, "source": "test",
 					"conditions": [{"type": "NTPProblem", "reason": "NTPIsUp", "message": "ntp service is up"}],
 					"rules": [{"type": "permanent", "condition": "NTPProblem", "reason": "NTPIsDown", "path": %q}]}`, test.config, path))
 			}
 			file := filepath.Join(dir, "monitor.json")
-			if err := os.WriteFile(file, config(pluginWithAnswers(t, test.answers...)), 0o600); err != nil {
+			path, over := pluginWithAnswers(t, test.answers...)
+			if err := os.WriteFile(file, config(path), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			want := they(t, custompluginmonitor.NewCustomPluginMonitorOrDie(file), func() {}, 3*time.Second)
+			want := they(t, custompluginmonitor.NewCustomPluginMonitorOrDie(file), func() {},
+				func(answer) bool { return over() })
 
-			decoded, err := npd.Decode(file, config(pluginWithAnswers(t, test.answers...)))
+			path, over = pluginWithAnswers(t, test.answers...)
+			decoded, err := npd.Decode(file, config(path))
 			if err != nil {
 				t.Fatal(err)
 			}
 			w := we(t, decoded, npd.DefaultSettings()) // real time: the plugins are real
-			time.Sleep(8 * time.Second)
+			for end := time.Now().Add(time.Minute); time.Now().Before(end) && (!over() || !cmp.Equal(want, w.now())); {
+				time.Sleep(100 * time.Millisecond)
+			}
 			if diff := cmp.Diff(want, w.reported()); diff != "" {
 				t.Errorf("theirs (-), ours (+):\n%s", diff)
 			}

@@ -128,7 +128,7 @@ func TestSystemStats(t *testing.T) {
 	ours := series(answer.Body.String())
 
 	var theirs []string
-	for deadline := time.Now().Add(10 * time.Second); len(theirs) < len(ours) &&
+	for deadline := time.Now().Add(time.Minute); len(theirs) < len(ours) &&
 		time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		answer := httptest.NewRecorder()
 		exporter.ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	npdtypes "k8s.io/node-problem-detector/pkg/types"
@@ -47,8 +48,8 @@ func oneLine(text string) string {
 	return strings.Join(strings.Fields(strings.ReplaceAll(text, `\n`, " ")), " ")
 }
 
-// they runs a monitor of node-problem-detector for a while.
-func they(t *testing.T, monitor npdtypes.Monitor, do func(), length time.Duration) answer {
+// they runs a monitor of node-problem-detector until it has done enough, and then until it has had nothing new for a while.
+func they(t *testing.T, monitor npdtypes.Monitor, do func(), enough func(answer) bool) answer {
 	t.Helper()
 	statuses, err := monitor.Start()
 	if err != nil {
@@ -56,14 +57,19 @@ func they(t *testing.T, monitor npdtypes.Monitor, do func(), length time.Duratio
 	}
 	var a answer
 	do()
-	for timer := time.NewTimer(length); ; {
+	for silent, end := time.Now(), time.Now().Add(time.Minute); ; {
 		select {
 		case s := <-statuses:
-			a.take(s)
+			before := answer{slices.Clone(a.Events), a.Conditions}
+			if a.take(s); !cmp.Equal(before, a) {
+				silent = time.Now()
+			}
 			continue
-		case <-timer.C:
+		case <-time.After(100 * time.Millisecond):
 		}
-		break
+		if time.Since(silent) > 2*time.Second && enough(a) || time.Now().After(end) {
+			break
+		}
 	}
 	monitor.Stop()
 	slices.Sort(a.Events)
@@ -157,6 +163,15 @@ func (w *world) answer() answer {
 // reported ends the agent and returns what it has reported.
 func (w *world) reported() answer {
 	w.stop()
+	return w.now()
+}
+
+// now returns what was reported by now.
+func (w *world) now() answer {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sink.mu.Lock()
+	defer w.sink.mu.Unlock()
 	var a answer
 	for _, e := range w.sink.events {
 		a.Events = append(a.Events, oneLine(fmt.Sprintf("%s %s %s %s", e.Source.Component, e.Type, e.Reason,

@@ -72,14 +72,14 @@ func TestRuntimeSocketAbsent(t *testing.T) {
 	socket := filepath.Join(hosttest.ShortDir(t), "absent.sock")
 	runtime := newRuntime(t, socket)
 	start := time.Now()
-	_, err := runtime.Version(hosttest.Within(t, 30*time.Second))
+	_, err := runtime.Version(hosttest.Within(t, time.Minute))
 	if want := "dial unix " + socket + ": connect: no such file or directory"; err == nil || err.Error() != want {
 		t.Errorf("%v, not %s", err, want)
 	}
 	if !errors.Is(err, fs.ErrNotExist) || status.Code(err) != codes.Unavailable {
 		t.Errorf("Version() = %v, want Unavailable that wraps ErrNotExist", err)
 	}
-	if took := time.Since(start); took > 10*time.Second {
+	if took := time.Since(start); took > 30*time.Second {
 		t.Errorf("Version() of an absent socket took %s, want an error at once", took)
 	}
 }
@@ -92,7 +92,7 @@ func TestRuntimeSocketOfADeadDaemon(t *testing.T) {
 	}
 	listener.SetUnlinkOnClose(false)
 	listener.Close()
-	_, err = newRuntime(t, socket).Version(hosttest.Within(t, 30*time.Second))
+	_, err = newRuntime(t, socket).Version(hosttest.Within(t, time.Minute))
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("Version() = %v, want one that wraps ECONNREFUSED", err)
 	}
@@ -132,7 +132,7 @@ func TestRuntimeThatSpeaksSomethingElse(t *testing.T) {
 		}
 	}()
 	defer listener.Close()
-	if _, err := newRuntime(t, socket).Version(hosttest.Within(t, 3*time.Second)); err == nil {
+	if _, err := newRuntime(t, socket).Version(hosttest.Within(t, time.Minute)); err == nil {
 		t.Error("Version() succeeded on a server that speaks no gRPC")
 	}
 }
@@ -143,12 +143,12 @@ func TestRuntimeComesBack(t *testing.T) {
 	runtime := newRuntime(t, socket)
 	for round, name := range []string{"first", "second", "third"} {
 		for range 5 {
-			if _, err := runtime.Version(hosttest.Within(t, 10*time.Second)); err == nil {
+			if _, err := runtime.Version(hosttest.Within(t, time.Minute)); err == nil {
 				t.Fatalf("round %d: Version() succeeded without a server", round)
 			}
 		}
 		stop := serve(t, socket, func(s *grpc.Server) { cri.RegisterRuntimeServiceServer(s, &fakeRuntime{name: name}) })
-		answer, err := runtime.Version(hosttest.Within(t, 10*time.Second))
+		answer, err := runtime.Version(hosttest.Within(t, time.Minute))
 		if err != nil || answer.RuntimeName != name {
 			t.Fatalf("round %d: Version() = %v, %v; want %s at once", round, answer, err, name)
 		}
@@ -162,7 +162,7 @@ func TestRuntimeRestartedBetweenCalls(t *testing.T) {
 	runtime := newRuntime(t, socket)
 	for _, name := range []string{"first", "second"} {
 		stop := serve(t, socket, func(s *grpc.Server) { cri.RegisterRuntimeServiceServer(s, &fakeRuntime{name: name}) })
-		answer, err := runtime.Version(hosttest.Within(t, 10*time.Second))
+		answer, err := runtime.Version(hosttest.Within(t, time.Minute))
 		if err != nil || answer.RuntimeName != name {
 			t.Fatalf("Version() = %v, %v; want %s", answer, err, name)
 		}
@@ -174,7 +174,7 @@ func TestRuntimeAnswerTooLarge(t *testing.T) {
 	socket := filepath.Join(hosttest.ShortDir(t), "cri.sock")
 	huge := &cri.StatusResponse{Info: map[string]string{"config": string(make([]byte, maxMessage+1))}}
 	serve(t, socket, func(s *grpc.Server) { cri.RegisterRuntimeServiceServer(s, &fakeRuntime{status: huge}) })
-	_, err := newRuntime(t, socket).Status(hosttest.Within(t, 30*time.Second))
+	_, err := newRuntime(t, socket).Status(hosttest.Within(t, time.Minute))
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("Status() = %v, want ResourceExhausted", err)
 	}
@@ -254,7 +254,7 @@ func TestContainerd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer closer.Close()
-	ctx := hosttest.Within(t, 10*time.Second)
+	ctx := hosttest.Within(t, time.Minute)
 	listed, err1 := client.Containers(ctx)
 	leased, err2 := client.Leases(ctx)
 	running, err3 := client.Tasks(ctx)

@@ -221,7 +221,7 @@ func TestOtherKubeletsWaitForNobody(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-			case <-time.After(5 * time.Second):
+			case <-time.After(time.Minute):
 				t.Error("it waits")
 				if file, err := os.OpenFile(pipe, os.O_WRONLY, 0); err == nil { // lets it go on
 					file.Close()

@@ -133,7 +133,7 @@ func TestHoldersOfHungMount(t *testing.T) {
 		_ = stuck.Process.Kill()
 		go stuck.Wait()
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

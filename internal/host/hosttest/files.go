@@ -98,7 +98,7 @@ func WatchCalls(t *testing.T, run func(ctx context.Context, changed func()) erro
 // Until repeats act, since a watcher begins at its own time, until it reports one.
 func Until(t *testing.T, calls <-chan struct{}, what string, act func()) {
 	t.Helper()
-	deadline := time.After(15 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		act()
 		select {

@@ -102,7 +102,7 @@ func HungProgram(t testing.TB, mountpoint string) (pid int) {
 		_ = cmd.Wait() // it was killed
 	}()
 	wchan := fmt.Sprintf("/proc/%d/wchan", cmd.Process.Pid)
-	for range 1000 {
+	for range 6000 {
 		if where, err := os.ReadFile(wchan); err == nil && strings.Contains(string(where), "request_wait_answer") {
 			_ = cmd.Process.Kill()
 			return cmd.Process.Pid

@@ -52,8 +52,9 @@ func TestRun(t *testing.T) {
 		{"killed by itself", "kill -9 $$", nil, `-1 "signal: killed" "" ""`},
 		{"no input", "read line || echo none", nil, `0 "exit status 0" "none\n" ""`},
 		{"begins at the root", "pwd", nil, `0 "exit status 0" "/\n" ""`},
-		{"is not protected from the OOM killer", "sleep 0.2; cat /proc/self/oom_score_adj", nil,
-			`0 "exit status 0" "500\n" ""`},
+		{"is not protected from the OOM killer", // soon after its start
+			"for i in $(seq 600); do grep -qx 500 /proc/self/oom_score_adj && exec echo yes; sleep 0.1; done", nil,
+			`0 "exit status 0" "yes\n" ""`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			o, err := new(Runner).Run(t.Context(), Command{Path: script(t, test.script), Args: test.args})
@@ -90,23 +91,45 @@ func alive(pid int) bool {
 	return err == nil && !bytes.Contains(stat, []byte(") Z "))
 }
 
+// pidsIn returns what a script has written into a file, by now.
+func pidsIn(file string) []int {
+	data, _ := os.ReadFile(file)
+	var pids []int
+	for _, field := range strings.Fields(string(data)) {
+		if pid, err := strconv.Atoi(field); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
 // children waits for the PIDs that a script has written.
 func children(t *testing.T, file string) []int {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; {
-		data, _ := os.ReadFile(file)
-		var pids []int
-		for _, field := range strings.Fields(string(data)) {
-			pid, err := strconv.Atoi(field)
-			if err != nil {
-				t.Fatal(err)
-			}
-			pids = append(pids, pid)
-		}
-		if len(pids) > 0 || time.Now().After(deadline) {
+	for deadline := time.Now().Add(time.Minute); ; {
+		if pids := pidsIn(file); len(pids) > 0 {
 			return pids
 		}
+		if time.Now().After(deadline) {
+			t.Fatal("no PIDs were written")
+		}
 	}
+}
+
+// endsWhen returns a context that ends once something is so, after a minute at the latest.
+func endsWhen(t *testing.T, is func() bool) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer cancel()
+		for ctx.Err() == nil && !is() {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	return ctx
 }
 
 func awaitGone(t *testing.T, pids ...int) {
@@ -145,23 +168,22 @@ func leftBehind(t *testing.T) string {
 
 func TestRunThatHangs(t *testing.T) {
 	for name, lines := range map[string]string{
-		"sleeps":                            "echo $$ >>$1; echo begun; sleep 100",
-		"ignores signals":                   "trap '' TERM INT HUP; echo $$ >>$1; echo begun; while :; do sleep 1; done",
-		"waits for a child":                 "sleep 100 & echo $! $$ >>$1; echo begun; wait",
-		"child in a group of its own waits": "setsid sleep 100 & echo $! >>$2; echo $$ >>$1; echo begun; wait",
+		"sleeps":                            "echo begun; echo $$ >>$1; sleep 100",
+		"ignores signals":                   "trap '' TERM INT HUP; echo begun; echo $$ >>$1; while :; do sleep 1; done",
+		"waits for a child":                 "sleep 100 & echo begun; echo $! $$ >>$1; wait",
+		"child in a group of its own waits": "setsid sleep 100 & echo $! >>$2; echo begun; echo $$ >>$1; wait",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pids := filepath.Join(t.TempDir(), "pids")
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // within which it says that it has begun
-			defer cancel()
 			began := time.Now()
+			ctx := endsWhen(t, func() bool { return len(pidsIn(pids)) > 0 })
 			o, err := new(Runner).Run(ctx, Command{Path: script(t, lines), Args: []string{pids, leftBehind(t)}})
 			if err != nil || !o.TimedOut || o.Exit != -1 || o.State != "signal: killed" ||
 				string(o.Stdout) != "begun\n" {
 				t.Errorf("%+v %v", o, err)
 			}
-			if took := time.Since(began); took > 30*time.Second {
+			if took := time.Since(began); took > 90*time.Second {
 				t.Errorf("it took %s", took)
 			}
 			awaitGone(t, children(t, pids)...)
@@ -205,8 +227,10 @@ func TestRunThatCannotBeKilled(t *testing.T) {
 	})
 	path := script(t, "echo $$ >"+cgroup+"/cgroup.procs", "echo FROZEN >"+state, "echo not reached")
 	var r Runner
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
+	ctx := endsWhen(t, func() bool {
+		text, _ := os.ReadFile(state)
+		return strings.TrimSpace(string(text)) == "FROZEN"
+	})
 	if o, err := r.Run(ctx, Command{Path: path}); !errors.Is(err, ErrAbandoned) || !o.TimedOut {
 		t.Fatalf("%+v %v", o, err)
 	}

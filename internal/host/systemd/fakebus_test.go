@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/godbus/dbus/v5"
 )
@@ -27,7 +28,8 @@ type fakeBus struct {
 func (f fakeBus) listen(t *testing.T) systemdPaths {
 	t.Helper()
 	dir := t.TempDir()
-	p := systemdPaths{booted: dir, private: filepath.Join(dir, "private"), bus: filepath.Join(dir, "bus")}
+	p := systemdPaths{booted: dir, private: filepath.Join(dir, "private"), bus: filepath.Join(dir, "bus"),
+		within: time.Minute}
 	listener, err := net.Listen("unix", p.private)
 	if err != nil {
 		t.Fatal(err)

@@ -65,9 +65,10 @@ type Unit struct {
 
 // Where systemd is.
 type systemdPaths struct {
-	booted  string // a directory that is there when systemd is the service manager: sd_booted(3)
-	private string // systemd's own socket, for root
-	bus     string // the system's message bus, where systemd has none of its own
+	booted  string        // a directory that is there when systemd is the service manager: sd_booted(3)
+	private string        // systemd's own socket, for root
+	bus     string        // the system's message bus, where systemd has none of its own
+	within  time.Duration // for all questions together
 }
 
 const (
@@ -88,7 +89,7 @@ const (
 func NewSystemd() Systemd { return realSystemd().client() }
 
 func realSystemd() systemdPaths {
-	return systemdPaths{"/run/systemd/system", "/run/systemd/private", "/run/dbus/system_bus_socket"}
+	return systemdPaths{"/run/systemd/system", "/run/systemd/private", "/run/dbus/system_bus_socket", systemdTimeout}
 }
 
 func (p systemdPaths) client() Systemd {
@@ -105,7 +106,7 @@ func (p systemdPaths) client() Systemd {
 
 // askUnits makes a query over a connection of its own.
 func askUnits[T any](ctx context.Context, p systemdPaths, query func(systemdQuery) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, systemdTimeout)
+	ctx, cancel := context.WithTimeout(ctx, p.within)
 	defer cancel()
 	answer, err := connected(ctx, p, query)
 	if err != nil && ctx.Err() != nil || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EAGAIN) {

@@ -99,7 +99,7 @@ func rest(ctx context.Context, d time.Duration) {
 func (w *systemdWatch) connection(ctx context.Context, made func()) error {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	limit := time.AfterFunc(systemdTimeout, end)
+	limit := time.AfterFunc(w.paths.within, end)
 	bus := &peer{path: w.paths.bus, hello: true, endless: true}
 	filter := &signalFilter{watch: w, found: make(chan struct{}, 1)} // the first is enough
 	conn, err := bus.dial(ctx, dbus.WithSignalHandler(filter))
@@ -111,7 +111,7 @@ func (w *systemdWatch) connection(ctx context.Context, made func()) error {
 		return bus.explain(err)
 	}
 	if !limit.Stop() {
-		return fmt.Errorf("no answer within %s", systemdTimeout)
+		return fmt.Errorf("no answer within %s", w.paths.within)
 	}
 	made()
 	select {

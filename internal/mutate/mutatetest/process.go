@@ -78,7 +78,7 @@ func removeCgroups(dir string) {
 		}
 	}
 	// A killed process leaves its cgroup a moment after its parent was notified.
-	for range 100 {
+	for range 3000 {
 		if err := os.Remove(dir); !errors.Is(err, syscall.EBUSY) {
 			return
 		}

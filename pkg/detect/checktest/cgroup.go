@@ -10,7 +10,7 @@ import (
 func RemoveCgroup(t *testing.T, dir string) {
 	t.Helper()
 	var err error
-	for range 100 {
+	for range 3000 {
 		if err = os.Remove(dir); err == nil || os.IsNotExist(err) {
 			return
 		}

@@ -55,7 +55,7 @@ func Pause(t *testing.T) {
 func AwaitError(t *testing.T, check detect.Check, h *host.Host, wanted func(error) bool) {
 	t.Helper()
 	var err error
-	for range 200 {
+	for range 2400 {
 		if _, err = check.Run(t.Context(), h); wanted(err) {
 			return
 		}
@@ -92,7 +92,7 @@ func Reasons(found []finding.Finding) []string {
 // AwaitFindings runs the check until its findings are want.
 func AwaitFindings(t *testing.T, check detect.Check, h *host.Host, want []string) []finding.Finding {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()

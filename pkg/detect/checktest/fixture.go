@@ -48,7 +48,7 @@ func RunFixture(t *testing.T, check detect.Check, kind, file string) {
 	var findings []finding.Finding
 	for _, m := range moments {
 		m.Come(t, h)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		findings, err = check.Observe(ctx, h)
 		cancel()
 	}

@@ -120,8 +120,8 @@ func TestRuntimeWeMayNotAsk(t *testing.T) {
 func TestRuntimeHealthAgainstContainerd(t *testing.T) {
 	c := checktest.StartContainerd(t)
 	h := c.RuntimeHost(t)
-	check := RuntimeHealth(RuntimeHealthSettings{Timeout: 500 * time.Millisecond, SlowAfter: 400 * time.Millisecond,
-		SlowBefore: 300 * time.Millisecond})
+	check := RuntimeHealth(RuntimeHealthSettings{Timeout: 3 * time.Second, SlowAfter: 3 * time.Second,
+		SlowBefore: 3 * time.Second})
 	subject := "container-runtime/" + c.Socket + "="
 
 	// Alive, without a CNI configuration.

@@ -290,7 +290,7 @@ func TestRealKernelLog(t *testing.T) {
 // say writes a line to the kernel's log as a program, again and again until it is received.
 func say(t *testing.T, received <-chan string, line, part string) {
 	t.Helper()
-	for range 50 {
+	for range 600 {
 		if err := os.WriteFile("/dev/kmsg", []byte(line), 0); err != nil {
 			t.Fatal(err)
 		}
@@ -311,7 +311,7 @@ func say(t *testing.T, received <-chan string, line, part string) {
 
 func awaitRecord(t *testing.T, received <-chan string, part string) {
 	t.Helper()
-	timeout := time.After(10 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		select {
 		case text := <-received:

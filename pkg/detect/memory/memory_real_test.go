@@ -226,7 +226,7 @@ func (p *realPod) kernelLog() detect.Check {
 // eventually waits until a check says want: the log is read a moment after it was written.
 func (p *realPod) eventually(check detect.Check, want string) {
 	p.t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for !slices.Contains(p.reasons(check), want) {
 		select {
 		case <-time.After(50 * time.Millisecond):

@@ -147,7 +147,7 @@ func TestRealDuplicateAddress(t *testing.T) {
 	n.must(netlink.AddrAdd(n.link("far"), address))
 	address.Flags = 0
 	n.must(netlink.AddrAdd(n.link("near"), address))
-	deadline := time.After(15 * time.Second)
+	deadline := time.After(time.Minute)
 	for found := false; !found; { // the kernel asks for a second or two
 		findings, err := c.Run(t.Context(), n.host)
 		n.must(err)

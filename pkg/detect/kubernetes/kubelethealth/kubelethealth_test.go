@@ -24,6 +24,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/detect/checktest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/loopback"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -128,9 +129,8 @@ func stopped(t *testing.T) int {
 }
 
 func TestKubeletHealthAgainstProcesses(t *testing.T) {
-	settings := Settings{Timeout: 300 * time.Millisecond, SlowAfter: 200 * time.Millisecond,
-		SlowBefore: 100 * time.Millisecond}
-	observe := func(t *testing.T, h *host.Host) []string {
+	settings := Settings{Timeout: time.Minute, SlowAfter: time.Minute, SlowBefore: time.Minute}
+	observe := func(t *testing.T, h *host.Host, settings Settings) []string {
 		t.Helper()
 		found, err := New(settings).Run(t.Context(), h)
 		if err != nil {
@@ -154,14 +154,7 @@ func TestKubeletHealthAgainstProcesses(t *testing.T) {
 		t.Cleanup(func() { _ = l.Close() })
 		return l.Addr().String()
 	}
-	closed := func(t *testing.T) string {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		return l.Addr().String()
-	}
+	closed := func(t *testing.T) string { return loopback.Free(t) }
 	none := func() (host.Process, error) { return host.Process{}, fs.ErrNotExist }
 
 	tests := []struct {
@@ -201,7 +194,11 @@ func TestKubeletHealthAgainstProcesses(t *testing.T) {
 				need.Root(t, "reads another process's file descriptors")
 			}
 			h := kubeletHost(t, tt.address(t), tt.process(t))
-			if diff := cmp.Diff(tt.want, observe(t, h)); diff != "" {
+			settings := settings
+			if tt.name == "hung" || tt.name == "stopped" {
+				settings.Timeout = 300 * time.Millisecond
+			}
+			if diff := cmp.Diff(tt.want, observe(t, h, settings)); diff != "" {
 				t.Errorf("findings (-want +got):\n%s", diff)
 			}
 		})

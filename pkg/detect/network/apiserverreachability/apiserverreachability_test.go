@@ -69,7 +69,7 @@ func reachHost(t *testing.T, kubeconfig string) *checktest.DNSHost {
 	client, err := kube.New(kube.Config{
 		Node: "node-a", KubeletKubeconfig: h.Files.Path("/etc/kubernetes/kubelet.conf"),
 		ServiceAccountDir: filepath.Join(t.TempDir(), "none"),
-		Timeout:           2 * time.Second,
+		Timeout:           time.Minute,
 	}, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -48,7 +48,7 @@ func TestCNIConfigAgainstContainerd(t *testing.T) {
 
 func awaitNetwork(t *testing.T, h *host.Host, want bool) {
 	t.Helper()
-	for range 200 {
+	for range 2400 {
 		if ready, known := networkReady(t.Context(), h); known && ready == want {
 			return
 		}

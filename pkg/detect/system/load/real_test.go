@@ -22,7 +22,7 @@ import (
 // blockedNow scans the machine that the test runs on until the condition holds of the tasks that it takes for blocked.
 func blockedNow(t *testing.T, h *host.Host, until func([]tasks.Task) bool) []tasks.Task {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		scan, err := tasks.TaskScan{}.Renew(t.Context(), h)
 		if err != nil {

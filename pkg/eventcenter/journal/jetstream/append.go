@@ -19,7 +19,7 @@ const (
 	maxWaiting = 1024 // requests that wait for their group
 
 	appendLimit  = 8 * time.Second // for a batch: most elections are over by then
-	publishLimit = 2 * time.Second // for one attempt
+	publishLimit = appendLimit / 4 // for one attempt
 	lookEvery    = time.Second     // after what is new, where no hint has come
 )
 
@@ -72,7 +72,7 @@ func (s *Store) Leave() {
 }
 
 func (s *Store) append(ctx context.Context, r *request) (journal.Appended, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, appendLimit, journal.ErrUnavailable)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.Within, journal.ErrUnavailable)
 	defer cancel()
 	r.ctx, r.done = ctx, make(chan struct{})
 	select {
@@ -125,7 +125,7 @@ func (s *Store) appendDerived(ctx context.Context, derived []journal.Event) {
 		if term == 0 {
 			return // the worker does
 		}
-		limited, cancel := context.WithTimeout(ctx, appendLimit)
+		limited, cancel := context.WithTimeout(ctx, s.Within)
 		r := &request{ctx: limited, events: derived, term: term, done: make(chan struct{})}
 		derived = s.commit(ctx, []*request{r})
 		cancel()
@@ -213,7 +213,7 @@ func (s *Store) attempt(ctx context.Context, group []*request) (done bool, deriv
 		if err != nil {
 			return false, nil, err
 		}
-		limited, cancel := context.WithTimeout(ctx, publishLimit)
+		limited, cancel := context.WithTimeout(ctx, s.Within/4)
 		ack, err := s.js.Publish(limited, subject, data, jetstream.WithExpectLastSequence(s.at.Sequence),
 			jetstream.WithExpectStream(Stream), jetstream.WithRetryAttempts(0))
 		cancel()

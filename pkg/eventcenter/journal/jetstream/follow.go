@@ -45,7 +45,7 @@ func (s *Store) catchUp(ctx context.Context) (derived []journal.Event, err error
 // fetch reads messages from a sequence on: one request, many answers. The nearest replica of the stream answers, also
 // where there is no majority: what it has is durable.
 func (s *Store) fetch(ctx context.Context, from uint64, most int) (found []message, err error) {
-	ctx, cancel := context.WithTimeout(ctx, publishLimit)
+	ctx, cancel := context.WithTimeout(ctx, s.Within/4)
 	defer cancel()
 	ask, err := json.Marshal(map[string]any{"seq": from, "batch": most, "max_bytes": fetchBytes})
 	if err != nil {

@@ -9,6 +9,7 @@
 package jetstream
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -50,6 +51,7 @@ type Options struct {
 	// it returns is appended in the worker's name.
 	Appended func([]journal.Record) []journal.Event
 
+	Within       time.Duration // for a batch; a quarter is for one attempt; 0: 8 s
 	Keep         time.Duration // how long a stream that sends nothing is remembered; 0: 30 days
 	BallastBytes int64         // of the copy; 0: 8 MiB
 }
@@ -97,7 +99,8 @@ func Open(ctx context.Context, o Options, waiting func(error)) (*Store, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	js, err := jetstream.New(o.Conn, jetstream.WithDefaultTimeout(publishLimit))
+	o.Within = cmp.Or(o.Within, appendLimit)
+	js, err := jetstream.New(o.Conn, jetstream.WithDefaultTimeout(o.Within/4))
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +166,7 @@ func (s *Store) find(ctx context.Context, waiting func(error)) (string, error) {
 
 // findOrMake is one attempt. A request that no leader has heard is never answered.
 func (s *Store) findOrMake(ctx context.Context) (jetstream.Stream, error) {
-	limited, cancel := context.WithTimeout(ctx, publishLimit)
+	limited, cancel := context.WithTimeout(ctx, s.Within/4)
 	defer cancel()
 	stream, err := s.js.Stream(limited, Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -173,7 +176,7 @@ func (s *Store) findOrMake(ctx context.Context) (jetstream.Stream, error) {
 }
 
 func (s *Store) info(ctx context.Context) (*jetstream.StreamInfo, error) {
-	limited, cancel := context.WithTimeout(ctx, publishLimit)
+	limited, cancel := context.WithTimeout(ctx, s.Within/4)
 	defer cancel()
 	return s.stream.Info(limited)
 }

@@ -29,7 +29,7 @@ func TestConformance(t *testing.T) {
 		return func(t *testing.T, o journaltest.Options) journaltest.Journal {
 			t.Helper()
 			s, err := jetstream.Open(t.Context(), jetstream.Options{Dir: filepath.Join(dir, "journal"), Conn: node.Conn,
-				Replicas: 1, Log: quiet(), Now: o.Now, Appended: o.Appended, BallastBytes: 1 << 16},
+				Replicas: 1, Log: quiet(), Now: o.Now, Appended: o.Appended, BallastBytes: 1 << 16, Within: 2 * time.Minute},
 				func(err error) { t.Log(err) })
 			if err != nil {
 				t.Fatal(err)

@@ -83,7 +83,7 @@ func TakeOver(ctx context.Context, conn *nats.Conn, replicas int, from Source, l
 // prepare finds the stream of an attempt before, or makes it.
 func (s *Store) prepare(ctx context.Context, id string) error {
 	for {
-		limited, cancel := context.WithTimeout(ctx, publishLimit)
+		limited, cancel := context.WithTimeout(ctx, s.Within/4)
 		stream, err := s.js.Stream(limited, Stream)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			c := Config(s.Replicas, id)

@@ -21,7 +21,7 @@ import (
 // Settles waits until the check finds nothing: some filesystems free what was deleted a moment later.
 func (n *RealNode) Settles() {
 	n.t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		findings, err := n.Check.Run(n.t.Context(), n.Host)
 		found := false
