@@ -153,7 +153,7 @@ func (r *replica) ready() error {
 }
 
 // heard returns how it is noted that an agent lives; nil: in the model alone.
-func (r *replica) heard() func(model.Key, event.Agent, time.Time) {
+func (r *replica) heard() func(key model.Key, agent event.Agent, said, at time.Time) {
 	if r.node == nil {
 		return nil
 	}

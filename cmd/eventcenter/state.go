@@ -47,7 +47,7 @@ where kubelet does not renew its Lease.`,
 		"pool":    "only of this pool; may be repeated",
 		"zone":    "only of this zone; may be repeated",
 		"blind":   "only those of which this check cannot tell; may be repeated",
-		"agent":   "only with an agent that is odd: other-version (than most of its cluster) or blind-checks; may be repeated",
+		"agent":   "only with an agent that is odd: other-version (than most of its cluster), blind-checks or wrong-clock; may be repeated",
 		"version": "only with an agent of this version; may be repeated", "notversion": "only with an agent of none of " +
 			"these versions"} {
 		filter[name] = flags.StringArray(name, nil, usage)
@@ -71,6 +71,9 @@ func nodeRows(nodes []model.Summary) [][]string {
 		state := "seen"
 		if n.Silence != nil {
 			state = fmt.Sprintf("%s (%s)", n.Silence.State, n.Silence.Reason)
+		}
+		if n.ClockAhead != 0 {
+			state += fmt.Sprintf(", clock %+d s", int(n.ClockAhead))
 		}
 		rows = append(rows, []string{n.Cluster, n.Node, state, strconv.Itoa(n.Fatal), strconv.Itoa(n.Warning),
 			strconv.Itoa(n.Info), strconv.Itoa(n.Leftovers), ago(n.Heard), n.Version, few(n.Blind)})

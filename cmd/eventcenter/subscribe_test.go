@@ -28,7 +28,7 @@ func TestSubscribe(t *testing.T) {
 	}
 	var commands strings.Builder
 	shell, programs := programsOf(string(page))
-	if len(programs) != 2 {
+	if len(programs) != 3 {
 		t.Fatalf("%d programs", len(programs))
 	}
 	program := programs[0]
@@ -136,7 +136,7 @@ func TestSubscribeWebhook(t *testing.T) {
 	}
 	_, programs := programsOf(string(page))
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(programs[len(programs)-1]), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(programs[1]), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	build(t, dir, "main.go", "webhook")

@@ -104,7 +104,7 @@ func (o *options) do(cmd *cobra.Command, method, path string, body io.Reader) er
 func newSubscriptions(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "subscriptions",
-		Short: "List, add, remove, pause and resume the webhooks that events are sent to",
+		Short: "List, add, remove, pause and resume the webhooks and subjects of NATS that events are sent to",
 		Args:  cobra.NoArgs,
 	}
 	cmd.AddCommand(newSubscriptionsList(o), newSubscriptionsAdd(o), newSubscriptionsAudit(o), &cobra.Command{
@@ -186,7 +186,7 @@ func newSubscriptionsAdd(o *options) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&one.URL, "url", "", "where to")
+	flags.StringVar(&one.URL, "url", "", "where to: https://HOST/PATH, or nats://HOST/SUBJECT")
 	flags.StringVar(&one.CEL, "cel", "", "only events of which this CEL expression is true")
 	flags.StringVar((*string)(&one.Mode), "mode", "", "batch (default), structured or binary; the simpler one where the "+
 		"target does not take it")

@@ -37,8 +37,9 @@ type cluster struct {
 	*lab.Lab
 	repo     string
 	binary   string
-	helmPath string // path of helm: "go tool" would look each time whether it has to be built
-	init     int    // the process that stands for the host: process 1 of this machine may not let its namespaces be opened
+	helmPath string   // path of helm: "go tool" would look each time whether it has to be built
+	values   []string // files with values of the chart
+	init     int      // the process that stands for the host: process 1 of this machine may not let its namespaces be opened
 }
 
 func TestDaemonSet(t *testing.T) {
@@ -216,6 +217,9 @@ func (c *cluster) install(t *testing.T, wait bool, settings ...string) {
 		"--set",
 		"config.inspect.every=2s,config.inspect.grace=6s,config.inspect.listSpacing=2s," +
 			"config.inspect.runningSpacing=4s,config.inspect.kubeletUptime=5s,config.inspect.runtimeUptime=2s",
+	}
+	for _, file := range c.values {
+		args = append(args, "--values", file)
 	}
 	for _, s := range settings {
 		args = append(args, "--set", s)

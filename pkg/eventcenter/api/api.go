@@ -50,7 +50,7 @@ type Config struct {
 	Ready   func() error     // why this replica is to get no requests; nil: it always may
 
 	// Heard notes an agent that says that it is alive. Nil: in the model alone.
-	Heard func(key model.Key, agent event.Agent, at time.Time)
+	Heard func(key model.Key, agent event.Agent, said, at time.Time)
 
 	Stopping <-chan struct{} // is closed when streams are to end; may be nil
 

@@ -75,7 +75,7 @@ func (s *Server) heard(events []decoded) {
 			continue
 		}
 		if agent, ok := d.own.Data.(event.Agent); ok && d.own.Type == event.AgentAlive {
-			s.Heard(model.Key{Cluster: d.Cluster, Node: d.Node}, agent, s.Now())
+			s.Heard(model.Key{Cluster: d.Cluster, Node: d.Node}, agent, d.time, s.Now())
 			s.metrics.events.WithLabelValues("alive").Inc()
 		}
 	}

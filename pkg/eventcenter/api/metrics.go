@@ -132,7 +132,7 @@ func (c *state) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(silent, prometheus.GaugeValue, float64(counts.Silent[s]), string(s))
 	}
 	odd := prometheus.NewDesc(namespace+"_odd_agents", "Nodes whose agent is odd: other-version (than most of its cluster), "+
-		"blind-checks (it cannot tell in some check).", []string{"oddity"}, nil)
+		"blind-checks (it cannot tell in some check), wrong-clock (of the node, by over two minutes).", []string{"oddity"}, nil)
 	for _, o := range model.Oddities() {
 		out <- prometheus.MustNewConstMetric(odd, prometheus.GaugeValue, float64(counts.Odd[o]), string(o))
 	}

@@ -34,18 +34,19 @@ type word struct {
 	Cluster string      `json:"cluster"`
 	Node    string      `json:"node"`
 	At      time.Time   `json:"at"`
+	Said    time.Time   `json:"said,omitzero"` // by the node's clock
 	Agent   event.Agent `json:"agent"`
 }
 
 // Heard notes what an agent said to this replica.
-func (w *Words) Heard(key model.Key, agent event.Agent, at time.Time) {
-	w.Model.Heard(key, agent, at)
+func (w *Words) Heard(key model.Key, agent event.Agent, said, at time.Time) {
+	w.Model.Heard(key, agent, said, at)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.last == nil {
 		w.last = map[model.Key]word{}
 	}
-	w.last[key] = word{key.Cluster, key.Node, at, agent}
+	w.last[key] = word{key.Cluster, key.Node, at, said, agent}
 }
 
 // Run tells and hears until ctx ends.
@@ -104,6 +105,6 @@ func (w *Words) take(m *nats.Msg) {
 		return
 	}
 	for _, one := range some {
-		w.Model.Heard(model.Key{Cluster: one.Cluster, Node: one.Node}, one.Agent, one.At)
+		w.Model.Heard(model.Key{Cluster: one.Cluster, Node: one.Node}, one.Agent, one.Said, one.At)
 	}
 }

@@ -1,4 +1,4 @@
-// Package deliver brings events to subscribers that do not come for them: webhooks. Each subscription has a durable cursor
+// Package deliver brings events to subscribers that do not come for them: webhooks, and subjects of NATS. Each subscription has a durable cursor
 // in the journal, and each event that it wants is delivered at least once, in the order of its node. An event that a
 // subscriber refuses holds back its own node alone; a subscriber that is away holds back nothing but itself, for as long as
 // the journal keeps events. It connects to addresses that the operator has permitted and to no others, and follows no
@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"net/url"
 	"path"
@@ -41,7 +42,8 @@ type Settings struct {
 
 // Target is an address that events may be sent to, and all below it.
 type Target struct {
-	// URL is http or https, with a host, and maybe a port and a path.
+	// URL is http or https, with a host, and maybe a port and a path; or nats or tls, with the first part of a subject as
+	// its path.
 	URL string `yaml:"url"`
 	// SecretFile is the absolute path of the secrets that what is sent is signed with; read again for each request.
 	SecretFile string `yaml:"secretFile"`
@@ -51,6 +53,8 @@ type Target struct {
 	// CAFile is the absolute path of the authorities that an https target is trusted by, PEM; read for each connection.
 	// Empty: the system's.
 	CAFile string `yaml:"caFile"`
+	// CredentialsFile is the absolute path of the credentials of a user of NATS; read for each connection.
+	CredentialsFile string `yaml:"credentialsFile"`
 	// NoHandshake sends without having asked. The target is not asked whether it wants events: the operator says so.
 	NoHandshake bool `yaml:"noHandshake"`
 }
@@ -62,7 +66,7 @@ type Subscription struct {
 	Filter journal.Filter `json:"filter,omitempty" yaml:"filter"`
 	// CEL is an expression that must be true too: see package expression.
 	CEL  string `json:"cel,omitempty" yaml:"cel"`
-	Mode Mode   `json:"mode,omitempty" yaml:"mode"` // default batch
+	Mode Mode   `json:"mode,omitempty" yaml:"mode"` // default batch; structured is all that NATS takes
 	// After is the offset that it begins after, in digits. Empty: the newest when it is first seen.
 	After string `json:"after,omitempty" yaml:"after"`
 }
@@ -151,8 +155,12 @@ func (s Settings) problem() error {
 }
 
 func (t Target) problem() error {
-	if _, err := parseURL(t.URL); err != nil {
+	u, err := parseURL(t.URL)
+	if err != nil {
 		return err
+	}
+	if t.CredentialsFile != "" && (!filepath.IsAbs(t.CredentialsFile) || !toNATS(u)) {
+		return fmt.Errorf("%s: credentialsFile must be an absolute path, and is for nats:// and tls:// alone", t.URL)
 	}
 	if !filepath.IsAbs(t.SecretFile) || t.CAFile != "" && !filepath.IsAbs(t.CAFile) {
 		return fmt.Errorf("%s: secretFile and caFile must be absolute paths; secretFile must be set", t.URL)
@@ -168,8 +176,10 @@ func parseURL(text string) (*url.URL, error) {
 		return nil, fmt.Errorf("url: %d bytes, %d are possible", len(text), maxURL)
 	case err != nil:
 		return nil, fmt.Errorf("url: %w", err)
-	case u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.Opaque != "":
-		return nil, fmt.Errorf("url %q: want https://HOST or http://HOST", text)
+	case u.Scheme != "https" && u.Scheme != "http" && !toNATS(u) || u.Hostname() == "" || u.Opaque != "":
+		return nil, fmt.Errorf("url %q: want https://HOST, http://HOST, tls://HOST/SUBJECT or nats://HOST/SUBJECT", text)
+	case toNATS(u) && (!natsSubject.MatchString(subjectOf(u)) || u.RawQuery != ""):
+		return nil, fmt.Errorf("url %q: its path must be a subject of NATS, without wildcards", text)
 	case u.User != nil || u.Fragment != "" || u.RawPath != "" || u.Host != strings.ToLower(u.Host):
 		return nil, fmt.Errorf("url %q: want no user, no fragment, no encoded path, and a host in lower case", text)
 	case u.Path != "" && strings.TrimSuffix(u.Path, "/") != strings.TrimSuffix(path.Clean(u.Path), "/"):
@@ -178,7 +188,8 @@ func parseURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// target returns the target that an address belongs to: the same scheme, host and port, and its path or below.
+// target returns the target that an address belongs to: the same scheme, host and port, and its path or below. Parts of
+// a subject are divided by dots.
 func (s Settings) target(address string) (Target, error) {
 	u, err := parseURL(address)
 	if err != nil {
@@ -190,8 +201,12 @@ func (s Settings) target(address string) (Target, error) {
 		if err != nil || allowed.Scheme != u.Scheme || hostPort(allowed) != hostPort(u) {
 			continue
 		}
-		below := strings.TrimSuffix(allowed.Path, "/") + "/"
-		if strings.HasPrefix(u.Path+"/", below) && (best < 0 || len(t.URL) > len(s.Targets[best].URL)) {
+		divider := "/"
+		if toNATS(u) {
+			divider = "."
+		}
+		below := strings.TrimSuffix(allowed.Path, "/") + divider
+		if strings.HasPrefix(u.Path+divider, below) && (best < 0 || len(t.URL) > len(s.Targets[best].URL)) {
 			best = i
 		}
 	}
@@ -204,9 +219,9 @@ func (s Settings) target(address string) (Target, error) {
 func hostPort(u *url.URL) string {
 	port := u.Port()
 	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+		port = map[string]string{"http": "80", "https": "443", "nats": "4222", "tls": "4222"}[u.Scheme]
 	}
-	return u.Hostname() + ":" + port
+	return net.JoinHostPort(u.Hostname(), port)
 }
 
 // check returns the expression of a subscription, or what is wrong with it.
@@ -225,6 +240,9 @@ func (s Settings) check(one Subscription) (*expression.Expression, error) {
 	}
 	if one.Mode != "" && !slices.Contains(modes(), one.Mode) {
 		return nil, fmt.Errorf("subscription %s: mode %.40q: want one of %v", one.Name, one.Mode, modes())
+	}
+	if one.toNATS() && one.mode() != Structured {
+		return nil, fmt.Errorf("subscription %s: mode %s: NATS takes %s alone", one.Name, one.Mode, Structured)
 	}
 	if _, err := one.after(); err != nil {
 		return nil, fmt.Errorf("subscription %s: %w", one.Name, err)
@@ -253,8 +271,16 @@ func (s Subscription) after() (uint64, error) {
 
 // mode returns the mode that is tried first.
 func (s Subscription) mode() Mode {
-	if s.Mode == "" {
-		return Batch
+	switch {
+	case s.Mode != "":
+		return s.Mode
+	case s.toNATS():
+		return Structured
 	}
-	return s.Mode
+	return Batch
+}
+
+func (s Subscription) toNATS() bool {
+	u, err := url.Parse(s.URL)
+	return err == nil && toNATS(u)
 }

@@ -75,6 +75,9 @@ func newSubscription(m *Manager, one Subscription, configured bool) (*subscripti
 			return nil, err
 		}
 		s.client = t.transport(m.Resolver)
+		if one.toNATS() {
+			s.client = &natsClient{target: t, resolve: m.Resolver}
+		}
 	}
 	return s, nil
 }
@@ -101,8 +104,8 @@ func (s *subscription) run(ctx context.Context) {
 		defer cancel()
 		s.save(limited, true)
 	}
-	if t, ok := s.client.(*http.Transport); ok {
-		t.CloseIdleConnections()
+	if c, ok := s.client.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
 	}
 }
 

@@ -128,7 +128,7 @@ func (m *Model) derived(key Key) []byte {
 	}
 	var zero Node
 	n.Offset = 0 // that of a node that is there again is of the one before
-	n.Heard, n.Agent, n.AgentType, n.Pending, n.Meta = zero.Heard, event.Agent{}, "", nil, Meta{}
+	n.Heard, n.Ahead, n.Agent, n.AgentType, n.Pending, n.Meta = zero.Heard, 0, event.Agent{}, "", nil, Meta{}
 	text, err := json.Marshal(n)
 	if err != nil {
 		return []byte(err.Error())

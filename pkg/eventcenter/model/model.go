@@ -51,6 +51,7 @@ type Node struct {
 
 	Agent     event.Agent              `json:"agent"`
 	AgentType event.Type               `json:"agentType,omitempty"` // of the event that said so
+	Ahead     time.Duration            `json:"ahead,omitempty"`     // of its clock; zero: it is right
 	Faults    map[string]*Fault        `json:"faults,omitempty"`
 	Leftovers map[string]*Leftover     `json:"leftovers,omitempty"`
 	Parts     map[int]snapshot         `json:"parts,omitempty"` // of the snapshot that is on its way
@@ -286,8 +287,12 @@ func leftoverKey(a event.Activity) string {
 	return strings.Join([]string{a.Check, a.Subject.Kind, a.Subject.Name, a.Subject.UID}, "\x00")
 }
 
-// Heard notes that an agent said that it is alive, which is not in the journal.
-func (m *Model) Heard(key Key, agent event.Agent, at time.Time) {
+// wrongClock is how far the clock of a node may be off. A word is sent when it is said; what it takes to arrive is less.
+const wrongClock = 2 * time.Minute
+
+// Heard notes that an agent said that it is alive, which is not in the journal: by its own clock when said, by the
+// center's at.
+func (m *Model) Heard(key Key, agent event.Agent, said, at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if n := m.nodes[key]; n != nil && n.Removed {
@@ -297,5 +302,8 @@ func (m *Model) Heard(key Key, agent event.Agent, at time.Time) {
 	if at.Before(n.Heard) {
 		return // told by another replica, later than what this one heard
 	}
-	n.Agent, n.AgentType, n.Heard = agent, event.AgentAlive, at
+	n.Agent, n.AgentType, n.Heard, n.Ahead = agent, event.AgentAlive, at, 0
+	if ahead := said.Sub(at).Round(time.Second); ahead.Abs() > wrongClock && !said.IsZero() {
+		n.Ahead = ahead
+	}
 }

@@ -22,8 +22,9 @@ type Summary struct {
 	Stopped       bool      `json:"stopped,omitempty"`
 	Version       string    `json:"version"` // of its agent
 	Configuration string    `json:"configuration"`
-	Waiting       int       `json:"waiting"` // events in its outbox, as it said last
-	Blind         []string  `json:"blind"`   // checks that cannot tell
+	Waiting       int       `json:"waiting"`                     // events in its outbox, as it said last
+	Blind         []string  `json:"blind"`                       // checks that cannot tell
+	ClockAhead    float64   `json:"clockAheadSeconds,omitempty"` // of the center's; 0: by less than two minutes
 	Pool          string    `json:"pool,omitempty"`
 	Zone          string    `json:"zone,omitempty"`
 	Silence       *Silence  `json:"silence,omitempty"` // nil: nothing is wrong with its agent and its Lease
@@ -61,10 +62,11 @@ type Oddity string
 const (
 	OtherVersion Oddity = "other-version" // than most agents of its cluster have
 	BlindChecks  Oddity = "blind-checks"  // it cannot tell, in some check
+	WrongClock   Oddity = "wrong-clock"   // its node's clock is off by over two minutes
 )
 
 // Oddities are all there are.
-func Oddities() []Oddity { return []Oddity{OtherVersion, BlindChecks} }
+func Oddities() []Oddity { return []Oddity{OtherVersion, BlindChecks, WrongClock} }
 
 // CommonVersions returns the version that most agents have, by cluster. Of two that as many have it is the one that
 // comes later in the alphabet. Nodes without an agent have none.
@@ -91,6 +93,8 @@ func (s Summary) Odd(o Oddity, common map[string]string) bool {
 		return s.Version != "" && s.Version != common[s.Cluster]
 	case BlindChecks:
 		return len(s.Blind) > 0
+	case WrongClock:
+		return s.ClockAhead != 0
 	}
 	return false
 }
@@ -110,7 +114,7 @@ func (m *Model) Nodes(cluster string) (nodes []Summary, offset uint64) {
 
 func (n *Node) summary() Summary {
 	s := Summary{Cluster: n.Cluster, Node: n.Name, Heard: n.Heard, Version: n.Agent.Version,
-		Configuration: n.Agent.Configuration, Waiting: n.Agent.Waiting, Blind: n.Agent.Blind,
+		Configuration: n.Agent.Configuration, Waiting: n.Agent.Waiting, Blind: n.Agent.Blind, ClockAhead: n.Ahead.Seconds(),
 		Stopped: n.AgentType == event.AgentStopping, Pool: n.Pool, Zone: n.Zone}
 	if n.Silence != nil && n.Silence.State != Seen {
 		s.Silence = n.Silence

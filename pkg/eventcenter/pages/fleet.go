@@ -194,7 +194,7 @@ func (s *server) agents(w http.ResponseWriter, r *http.Request, _ session) {
 	v := nodesView{Filter: []field{{"cluster", q.Get("cluster"), nil}, {"pool", q.Get("pool"), nil},
 		{"zone", q.Get("zone"), nil}, {"state", q.Get("state"), states()},
 		{"version", q.Get("version"), nil}, {"agent", q.Get("agent"), []string{string(model.OtherVersion),
-			string(model.BlindChecks)}}, {"node", q.Get("node"), nil}}}
+			string(model.BlindChecks), string(model.WrongClock)}}, {"node", q.Get("node"), nil}}}
 	common := model.CommonVersions(all)
 	agent := model.Oddity(q.Get("agent"))
 	for _, n := range all {

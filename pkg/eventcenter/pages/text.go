@@ -40,6 +40,15 @@ var functions = template.FuncMap{
 		}
 		return fmt.Sprintf("%.1f", 100*float64(part)/float64(all))
 	},
+	"clock": func(ahead float64) string {
+		switch d := time.Duration(ahead) * time.Second; {
+		case d > 0:
+			return fmt.Sprintf("its clock is %s ahead", d)
+		case d < 0:
+			return fmt.Sprintf("its clock is %s behind", -d)
+		}
+		return ""
+	},
 	"few": func(names []string) string {
 		const most = 3
 		if len(names) <= most {

@@ -55,6 +55,9 @@ nats:
   {{- if .Values.replicas.secretName }}
   credentialsFile: /run/eventcenter/replicas/credentials
   {{- end }}
+  {{- if .Values.nats.caConfigMap }}
+  caFile: /run/eventcenter/nats-ca/ca.crt
+  {{- end }}
 {{- else }}
 listen: ":10686"
 secretFile: /run/eventcenter/replicas/secret

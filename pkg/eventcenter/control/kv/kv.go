@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -17,7 +18,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
 )
 
-const prefix = "EVENTCENTER-CONTROL-"
+const (
+	prefix = "EVENTCENTER-CONTROL-"
+	// markers is for how long a bucket keeps that a key was deleted: what sessions leave would grow for ever.
+	markers = time.Hour
+)
 
 // Store implements control.Store.
 type Store struct {
@@ -25,35 +30,67 @@ type Store struct {
 	replicas int
 
 	mu      sync.Mutex // guards what follows
-	buckets map[string]jetstream.KeyValue
+	buckets map[string]bucket
+}
+
+// bucket is one whose markers end, unless it is from before that was so and its server does not change it.
+type bucket struct {
+	jetstream.KeyValue
+	markers time.Duration
 }
 
 // Open returns the store that is reached by a connection. replicas is of how many servers a write must have a majority.
 func Open(conn *nats.Conn, replicas int) (*Store, error) {
 	js, err := jetstream.New(conn)
-	return &Store{js: js, replicas: replicas, buckets: map[string]jetstream.KeyValue{}}, err
+	return &Store{js: js, replicas: replicas, buckets: map[string]bucket{}}, err
 }
 
 // bucket finds a bucket, or makes it.
-func (s *Store) bucket(ctx context.Context, name string) (jetstream.KeyValue, error) {
+func (s *Store) bucket(ctx context.Context, name string) (bucket, error) {
 	s.mu.Lock()
-	known := s.buckets[name]
+	known, ok := s.buckets[name]
 	s.mu.Unlock()
-	if known != nil {
+	if ok {
 		return known, nil
 	}
-	b, err := s.js.KeyValue(ctx, prefix+name)
+	var b bucket
+	var err error
+	b.KeyValue, err = s.js.KeyValue(ctx, prefix+name)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		b, err = s.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: prefix + name, History: 1,
-			Storage: jetstream.FileStorage, Replicas: s.replicas})
+		b.KeyValue, err = s.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: prefix + name, History: 1,
+			Storage: jetstream.FileStorage, Replicas: s.replicas, LimitMarkerTTL: markers})
+	}
+	if err == nil {
+		b.markers, err = s.endMarkers(ctx, b)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("bucket %s: %w", name, err)
+		return bucket{}, fmt.Errorf("bucket %s: %w", name, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.buckets[name] = b
 	return b, nil
+}
+
+// endMarkers returns for how long a bucket keeps markers. One that was made before keeps them for ever, until this.
+func (s *Store) endMarkers(ctx context.Context, b bucket) (time.Duration, error) {
+	status, err := b.Status(ctx)
+	if err != nil || status.LimitMarkerTTL() > 0 {
+		if err == nil {
+			return status.LimitMarkerTTL(), nil
+		}
+		return 0, err
+	}
+	stream, err := s.js.Stream(ctx, "KV_"+b.Bucket())
+	if err != nil {
+		return 0, err
+	}
+	config := stream.CachedInfo().Config
+	config.AllowMsgTTL, config.SubjectDeleteMarkerTTL = true, markers
+	if _, err := s.js.UpdateStream(ctx, config); err != nil {
+		return 0, nil //nolint:nilerr // these credentials may not: it works, and its markers stay
+	}
+	return markers, nil
 }
 
 // Get implements control.Store.
@@ -102,7 +139,10 @@ func (s *Store) Delete(ctx context.Context, bucket, key string, revision uint64)
 	if err != nil {
 		return err
 	}
-	return translated(bucket, key, b.Delete(ctx, key, jetstream.LastRevision(revision)))
+	if b.markers == 0 {
+		return translated(bucket, key, b.KeyValue.Delete(ctx, key, jetstream.LastRevision(revision)))
+	}
+	return translated(bucket, key, b.Purge(ctx, key, jetstream.LastRevision(revision), jetstream.PurgeTTL(b.markers)))
 }
 
 // List implements control.Store.

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+// The scheduler extender of docs/subscribe.md works as it stands there: it leaves out nodes with a fatal fault, of its own
+// cluster alone, and none where the center is away.
+func TestSubscribeAvoid(t *testing.T) {
+	need.Program(t, "go")
+	page, err := os.ReadFile("../../docs/subscribe.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, programs := programsOf(string(page))
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(programs[2]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	build(t, dir, "main.go", "extender")
+	p := start(t, t.TempDir())
+	for i, node := range []string{"node-1", "node-2"} {
+		e := raised(node, 1)
+		e.Cluster = []string{"c", "other"}[i]
+		e.Severity, e.Data = finding.Fatal, event.Fault{ID: "x", Check: "disk", Reason: "Dead", Severity: finding.Fatal,
+			Subject: finding.Subject{Kind: "disk", Name: "sda"}, RaisedAt: time.Now(), ObservedAt: time.Now()}
+		if err := p.post(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	token, err := os.ReadFile(filepath.Join(p.dir, "token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := freeAddress(t)
+	extender := exec.CommandContext(t.Context(), filepath.Join(dir, "extender"))
+	extender.Env = append(os.Environ(), "CENTER="+p.url, "TOKEN="+strings.TrimSpace(string(token)), "CLUSTER=c",
+		"LISTEN="+address)
+	log := &syncedLog{}
+	extender.Stderr = log
+	if err := extender.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = extender.Process.Kill(); _ = extender.Wait() }()
+	type result struct {
+		NodeNames   []string
+		FailedNodes map[string]string
+	}
+	filter := func() (got result, err error) {
+		body := []byte(`{"Pod":{},"Nodes":null,"NodeNames":["node-1","node-2","node-3"]}`)
+		answer, err := http.Post("http://"+address+"/filter", "application/json", bytes.NewReader(body)) //nolint:noctx // a test
+		if err != nil {
+			return got, err
+		}
+		defer answer.Body.Close()
+		return got, json.NewDecoder(answer.Body).Decode(&got)
+	}
+	awaits := func(what string, want result) {
+		t.Helper()
+		var got result
+		if !eventually(time.Minute, func() bool { got, err = filter(); return err == nil && cmp.Equal(want, got) }) {
+			t.Errorf("%s: %+v, %v\n%s", what, got, err, log)
+		}
+	}
+	awaits("a fatal fault", result{[]string{"node-2", "node-3"}, map[string]string{"node-1": "[{disk Dead disk/sda}]"}})
+	p.stop(syscall.SIGKILL)
+	awaits("no center", result{[]string{"node-1", "node-2", "node-3"}, map[string]string{}})
+}

@@ -1,0 +1,209 @@
+package deliver_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2/event"
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
+)
+
+// natsServer is a real one, in this process.
+type natsServer struct {
+	t    *testing.T
+	dir  string
+	port int
+	*server.Server
+}
+
+func startNATS(t *testing.T) *natsServer {
+	t.Helper()
+	n := &natsServer{t: t, dir: t.TempDir(), port: server.RANDOM_PORT}
+	n.start()
+	t.Cleanup(func() { n.stop() })
+	return n
+}
+
+func (n *natsServer) start() {
+	n.t.Helper()
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: n.port, NoSigs: true, NoLog: true, JetStream: true,
+		StoreDir: n.dir})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(30 * time.Second) {
+		n.t.Fatal("the server is not ready")
+	}
+	n.Server, n.port = s, addressOf(n.t, s)
+}
+
+func addressOf(t *testing.T, s *server.Server) (port int) {
+	t.Helper()
+	address := s.Addr().String()
+	if _, err := fmt.Sscanf(address[strings.LastIndex(address, ":")+1:], "%d", &port); err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+func (n *natsServer) stop() {
+	n.Shutdown()
+	n.WaitForShutdown()
+}
+
+func (n *natsServer) url(subject string) string {
+	return fmt.Sprintf("nats://127.0.0.1:%d/%s", n.port, subject)
+}
+
+// stream makes a stream of subjects.
+func (n *natsServer) stream(subjects string) {
+	n.t.Helper()
+	_, err := n.jetstream().CreateStream(n.t.Context(), jetstream.StreamConfig{Name: "FLEET", Subjects: []string{subjects},
+		Storage: jetstream.FileStorage})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *natsServer) jetstream() jetstream.JetStream {
+	n.t.Helper()
+	conn, err := nats.Connect(n.ClientURL())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return js
+}
+
+// events reads all that the stream has, in its order, as somebody else's program would.
+func (n *natsServer) events() (ids []string, headers []nats.Header) {
+	n.t.Helper()
+	stream, err := n.jetstream().Stream(n.t.Context(), "FLEET")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for sequence := uint64(1); sequence <= stream.CachedInfo().State.LastSeq; sequence++ {
+		m, err := stream.GetMsg(n.t.Context(), sequence)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		var e cloudevents.Event
+		if err := e.UnmarshalJSON(m.Data); err != nil || e.Validate() != nil {
+			n.t.Errorf("%s: %v, %v", m.Data, err, e.Validate())
+		}
+		ids, headers = append(ids, m.Subject+" "+e.ID()), append(headers, m.Header)
+		h := http.Header{}
+		for name, values := range m.Header {
+			h[http.CanonicalHeaderKey(name)] = values
+		}
+		if err := verify(h, m.Data, secret); err != nil || m.Header.Get("content-type") != "application/cloudevents+json" {
+			n.t.Errorf("%v: %v", m.Header, err)
+		}
+	}
+	return ids, headers
+}
+
+// of returns the IDs that are of a node.
+func of(ids []string, node string) (own []string) {
+	for _, id := range ids {
+		if strings.Contains(id, " "+node+"-") {
+			own = append(own, id)
+		}
+	}
+	return own
+}
+
+// A subject of NATS gets each event once, signed, in the order of its node, also those of while its server was away. Two
+// subscriptions in one stream take nothing from each other.
+func TestNATS(t *testing.T) {
+	n := startNATS(t)
+	n.stream("fleet.>")
+	k := newKit(t, anywhereAt(n.url("fleet"), "127.0.0.0/8"), nil)
+	k.add(deliver.Subscription{Name: "a", URL: n.url("fleet.a")})
+	k.add(deliver.Subscription{Name: "b", URL: n.url("fleet.b")})
+	k.append("node-1", "node-2", "node-1")
+	arrived := func(count int) func() bool {
+		return func() bool {
+			ids, _ := n.events()
+			return len(ids) >= count
+		}
+	}
+	eventually(t, "three events at each subject", arrived(6))
+	n.stop()
+	k.append("node-1", "node-2")
+	eventually(t, "an attempt that fails", func() bool { return k.List()[0].Failed > 0 || k.List()[0].Problem != "" })
+	n.start()
+	for _, name := range []string{"a", "b"} { // or it would be asked again within minutes
+		if err := k.Resume(t.Context(), deliver.Who{Name: "me"}, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "five events at each subject", arrived(10))
+	ids, _ := n.events()
+	for _, subject := range []string{"fleet.a", "fleet.b"} {
+		var own []string
+		for _, id := range ids {
+			if strings.HasPrefix(id, subject+" ") {
+				own = append(own, id)
+			}
+		}
+		want := []string{subject + " node-1-1", subject + " node-1-2", subject + " node-1-3"}
+		if diff := cmp.Diff(want, of(own, "node-1")); diff != "" || len(of(own, "node-2")) != 2 {
+			t.Errorf("%s: %v\n%s", subject, own, diff)
+		}
+	}
+}
+
+// A subject that no stream takes loses nothing: it is said, and what waits comes when there is one.
+func TestNATSWithoutStream(t *testing.T) {
+	n := startNATS(t)
+	k := newKit(t, anywhereAt(n.url("fleet"), "127.0.0.0/8"), nil)
+	k.add(deliver.Subscription{URL: n.url("fleet.a")})
+	k.append("node-1")
+	eventually(t, "the reason", func() bool { return strings.Contains(k.status().Problem, "no stream of JetStream takes it") })
+	n.stream("fleet.>")
+	eventually(t, "the event", func() bool { ids, _ := n.events(); return len(ids) == 1 })
+}
+
+// What the operator does not permit is not connected to, and not registered.
+func TestNATSRefused(t *testing.T) {
+	n := startNATS(t)
+	k := newKit(t, anywhereAt(n.url("fleet.team")), nil)
+	for _, one := range []deliver.Subscription{
+		{Name: "a", URL: n.url("fleet.teams")}, {Name: "a", URL: n.url("fleet")}, {Name: "a", URL: n.url("fleet.team.>")},
+		{Name: "a", URL: n.url("fleet.team.*")}, {Name: "a", URL: n.url("fleet.team/a")}, {Name: "a", URL: n.url("")},
+		{Name: "a", URL: n.url("fleet.team.a?x=y")}, {Name: "a", URL: n.url("fleet.team.a"), Mode: deliver.Batch},
+		{Name: "a", URL: n.url("fleet.team.a"), Mode: deliver.Binary},
+		{Name: "a", URL: strings.Replace(n.url("fleet.team.a"), "nats:", "tls:", 1)},
+	} {
+		if err := k.Add(t.Context(), deliver.Who{Name: "me"}, one); !errors.Is(err, deliver.ErrRefused) {
+			t.Errorf("%s %s: %v", one.URL, one.Mode, err)
+		}
+	}
+	for _, target := range []string{"nats://nats.example.com/$SYS", "nats://nats.example.com/_INBOX.a", "nats://nats.example.com"} {
+		settings := fmt.Sprintf("targets: [{url: %q, secretFile: /s}]", target)
+		if _, err := deliver.Read(strings.NewReader(settings)); err == nil {
+			t.Errorf("%s is taken", settings)
+		}
+	}
+	k.add(deliver.Subscription{URL: n.url("fleet.team.a")})
+	k.append("node-1")
+	eventually(t, "the refusal", func() bool { return strings.Contains(k.status().Problem, "127.0.0.1 is not permitted") })
+	if clients := n.NumClients(); clients > 0 {
+		t.Errorf("%d connections", clients)
+	}
+}
