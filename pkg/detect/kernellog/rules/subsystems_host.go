@@ -41,7 +41,8 @@ func filesystemTroubleRules() []Rule {
 			"its health; then " +
 			"`umount` and the filesystem's own check (`e2fsck -f`, `xfs_repair -n`, `fsck.f2fs`).",
 		Literals: append(atStart(local, []string{"Quota error (device", "gfs2: fsid="}), " ERROR: "),
-		Words: append(trouble(), "ran out of log space", "xfs_repair", "was not cleanly", "needs to support", "run fsck",
+		Words: append(trouble(), "ran out of log space", "xfs_repair", "was not cleanly", "needs to support",
+			"run fsck",
 			"last error at", "not happen"),
 		Patterns: []string{
 			`^` + oneOf(local) + `(?: error| warning)?:? \((?:device )?(?P<subject>[^)\s]+)\):? `,

@@ -66,7 +66,8 @@ func platformRules() []Rule {
 			"must be of one version; " +
 			"after a failed reset: drain and restart the node.",
 		Literals: atStart(gpus, []string{"[drm", "NVRM: ", "nvidia"}), Words: append(trouble(), "*ERROR*",
-			"API mismatch", "off the bus", "response:0x", "wedged", "GPU HANG", "not done with", "Assert", "ault", "is lost", "TRAP", "egrade", "timeout"),
+			"API mismatch", "off the bus", "response:0x", "wedged", "GPU HANG", "not done with", "Assert", "ault",
+			"is lost", "TRAP", "egrade", "timeout"),
 		Patterns: []string{
 			`^\[drm\] GPU HANG: `, `^nvidia-peermem \w+:\d+ ERROR `,
 			`^\[drm(?::[^\]]{1,64}(?: \[\w+\])?)?\] (?:\[[^\]]{1,40}\] )?\*ERROR\* \S`,
@@ -91,7 +92,8 @@ func platformRules() []Rule {
 		Patterns: []string{`^(?P<part>` + oneOf(guests) + `(?::?[\w-]+)?)(?: (?P<subject>\S{1,60}?)| \[\d+\])?: `},
 		Unless: append(harmless(), "unhandled rdmsr", "unhandled wrmsr", "ignored rdmsr", "ignored wrmsr",
 			"disabled by bios",
-			"disabled by BIOS", "disabled in BIOS", "Invalid PCI ROM", "nknown ioctl", "nknown symbol", "nknown option", "nknown param",
+			"disabled by BIOS", "disabled in BIOS", "Invalid PCI ROM", "nknown ioctl", "nknown symbol",
+			"nknown option", "nknown param",
 			"ROM ", " msr", "MSR",
 			"no version for", "tainting", "an't use", "vfb", "vkbd"),
 		Kind: "device", Expiry: time.Hour,
@@ -141,7 +143,8 @@ func platformRules() []Rule {
 			`^MTRR: CPU \d+: Writing MSR `, `^CPU features: CPU\d+: missing HWCAP`,
 			`^\[Firmware Bug\]: CPU ?(?P<subject2>\d+): APIC ID mismatch`,
 		},
-		Unless: append(harmless(), "updated early", "is now offline", "revision", "max ", "Estimated", "APERF", "irmware loading",
+		Unless: append(harmless(), "updated early", "is now offline", "revision", "max ", "Estimated", "APERF",
+			"irmware loading",
 			"efault"),
 		Kind: "cpu", Expiry: 24 * time.Hour,
 	}, {
@@ -190,7 +193,8 @@ func platformRules() []Rule {
 		Unless: append(harmless(), "wait time", "Watchdog", "watchdog", "wd-", "failcnt", "Flags mismatch", "comm=",
 			"exe=", "audit: type=", "RIP", "_OSC", "nknown", "nrecognized", "option", "parameter", "policy",
 			"mage not found", "mage mismatch", "no version", "signature", "certificate", "X.509", "MODSIGN",
-			"ima: No", "left unmapped", "inconsistent", "MokListRT", "Firmware Bug", "isabl", "resume", "RTC", "hibernat", "too long", "crng",
+			"ima: No", "left unmapped", "inconsistent", "MokListRT", "Firmware Bug", "isabl", "resume", "RTC",
+			"hibernat", "too long", "crng",
 			"alibration", "deferred", "efault", "errors: 0"),
 		BootGrace: time.Minute,
 		Kind:      NodeKind, Expiry: time.Hour,
@@ -200,8 +204,10 @@ func platformRules() []Rule {
 		Advice: "`lspci -vv -s ADDRESS` names the device, `dmesg` around the line the cause; nothing on a server " +
 			"but a sound or wireless card is " +
 			"without use: firmware, driver, then replacement.",
-		Literals: []string{"timed out", "timeout", "time-out", "ailed to ", "ailed with ", "failed: ", "failed, ", "failed due ", "failed for ", "failed after ", "failed at ",
-			"nable to ", "ould not ", "reset failed", "efused to change power", "not respond", "no response", "atal", "FATAL", "hung", "dead",
+		Literals: []string{"timed out", "timeout", "time-out", "ailed to ", "ailed with ", "failed: ", "failed, ",
+			"failed due ", "failed for ", "failed after ", "failed at ",
+			"nable to ", "ould not ", "reset failed", "efused to change power", "not respond", "no response",
+			"atal", "FATAL", "hung", "dead",
 			"died", "nrecoverable", "nternal error", "ardware error", "iving up", "crash", "parity"},
 		Patterns: []string{
 			`^(?P<driver>[a-z][\w-]{1,30}) (?P<subject>` + pciAddress + `)(?: [^:]{1,40})?: .*` + failed,
@@ -210,11 +216,14 @@ func platformRules() []Rule {
 		Unless: append(append(harmless(), "reset tx rate", "resume", "Link up", "Heartbeat Counter", "parity init",
 			"loopback", "lockup_timeout",
 			"soft recovered", "allback", "try with current", "disabled on Tx", "Direct-Access", "ANSI: ",
-			"timeout  ", "max timeout of", "not be reserved", "ACCESS_REG(0x805) op", "ASPM", "VPD", "ROM ", "BAR ", "ACPI", "debugfs", "hwmon", "optional", "deferr"), atStart([]string{"snd", "iwl",
+			"timeout  ", "max timeout of", "not be reserved", "ACCESS_REG(0x805) op", "ASPM", "VPD", "ROM ",
+			"BAR ", "ACPI", "debugfs", "hwmon", "optional", "deferr"), atStart([]string{"snd", "iwl",
 			"ath", "rtw", "rtl", "brcm", "b43", "mt7", "wl", "thunderbolt", "mei",
 			"intel-lpss", "i915", "nouveau", "uvc", "bt", "pci", "parport", "sdhci", "rtsx", "tpm",
-			"intel_ish", "ish", "sof", "proc_", "i801_", "pata", "uhci", "ohci", "firewire", "hda", "usb", "thermal", "hid", "scsi",
-			"nvme", "sd ", "acpi", "regmap", "regcache", "platform", "auxiliary", "bridge", "efifb", "vgaarb", "bar", "skl_", "intel_pmc", "resource", "ehci", "input", "simple-", "ipu"})...),
+			"intel_ish", "ish", "sof", "proc_", "i801_", "pata", "uhci", "ohci", "firewire", "hda", "usb",
+			"thermal", "hid", "scsi",
+			"nvme", "sd ", "acpi", "regmap", "regcache", "platform", "auxiliary", "bridge", "efifb", "vgaarb",
+			"bar", "skl_", "intel_pmc", "resource", "ehci", "input", "simple-", "ipu"})...),
 		Kind: "device", Expiry: time.Hour,
 	}}
 }
