@@ -32,7 +32,7 @@ func TestSampleOfErrors(t *testing.T) {
 		}
 	}
 	t.Logf("%v of %v are recognised", seen, all)
-	if seen["fault"]*100 < all["fault"]*67 || all["fault"] < 100 {
+	if seen["fault"]*100 < all["fault"]*77 || all["fault"] < 100 {
 		t.Errorf("%d of %d faults are recognised", seen["fault"], all["fault"])
 	}
 }

@@ -61,10 +61,11 @@ func limitRules() []Rule {
 	}, {
 		ID: "audit-backlog", Reason: "AuditBacklogExceeded", Domain: CPU, Severity: finding.Warning,
 		// kernel/audit.c
-		Advice:   "`auditctl -s` (backlog, lost): fewer rules, a larger `auditctl -b`, or a faster disk for auditd.",
-		Summary:  "audit records are produced faster than they are read: programs are slowed down, or records are lost",
-		Literals: []string{"audit: audit_backlog=", "audit: backlog limit exceeded", " queue overflow"},
-		Patterns: []string{`^audit: audit_backlog=\d+ > audit_backlog_limit=\d+`, `^audit: (?:backlog limit exceeded$|kauditd (?:hold|retry) queue overflow)`},
+		Advice:  "`auditctl -s` (backlog, lost): fewer rules, a larger `auditctl -b`, or a faster disk for auditd.",
+		Summary: "audit records are produced faster than they are read: programs are slowed down, or records are lost",
+		Literals: []string{"audit: audit_backlog=", "audit: backlog limit exceeded", " queue overflow",
+			"audit: audit_lost="},
+		Patterns: []string{`^audit: audit_backlog=\d+ > audit_backlog_limit=\d+`, `^audit: (?:audit_lost=[1-9]|backlog limit exceeded$|kauditd (?:hold|retry) queue overflow)`},
 		Kind:     NodeKind, Expiry: 10 * time.Minute,
 	}}
 }

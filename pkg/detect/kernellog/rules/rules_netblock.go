@@ -84,10 +84,10 @@ func remoteBlockRules() []Rule {
 		Summary: "a Fibre Channel port was lost",
 		Advice: "`grep . /sys/class/fc_host/host*/port_state` for the link, `multipath -ll` for the paths that are " +
 			"left; then the transceiver, the cable and the switch's port.",
-		Literals: []string{": blocked FC remote port time out: ", ": LOOP DOWN detected", " Link Down Event ",
+		Literals: []string{": blocked FC remote port time out", ": LOOP DOWN detected", " Link Down Event ",
 			"0203 Devloss timeout on "},
 		Patterns: []string{
-			`^ ?(?P<subject>rport-[\d:-]+): blocked FC remote port time out: `,
+			`^ ?(?P<subject>rport-[\d:-]+): blocked FC remote port time out`,
 			`^qla2xxx \[(?P<subject2>` + pciAddress + `)\]-[0-9a-f]+:\d+: LOOP DOWN detected`, `^lpfc (?P<subject3>` +
 				pciAddress + `): \d+:(?:\(\d+\):)?(?:1305 Link Down Event |0203 Devloss timeout on )`,
 		},

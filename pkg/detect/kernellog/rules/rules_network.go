@@ -114,7 +114,8 @@ func linkRules() []Rule {
 			"tx_timeout recovery level", "tx_timeout: VSI", "Reset adapter", "wasn't completed on time",
 			"TX hasn't completed", "rigger reset is on", "_stop_block timed out", "_cond == ", "Timeout on tx queue",
 			"Tx timeout", "tx timeout", "tx_timeout recovery unsuccessful", "bnx2x: [",
-			"nit Hang", "TX timeout", "initiating reset due to tx timeout", "transmit timed out, resetting",
+			"nit Hang", "Detected Tx Hung", "to clear Tx work after", "TX timeout",
+			"initiating reset due to tx timeout", "transmit timed out, resetting",
 			"Keep alive watchdog timeout", "ost TX completions are above", "lost tx completions is above", ": tx hang",
 			"Transmit timeout reset Device!", "Transmit time out", "TX watchdog timeout on ring",
 			"Tx timeout called on",
@@ -129,7 +130,7 @@ func linkRules() []Rule {
 			`^\[qede_\w+:\d+\((?P<subject>[^)]{1,15})\)\](?:TX timeout|Tx queue\[\d+\] is stuck)`,
 			`^bnx2x: \[bnx2x_\w+:\d+\((?P<subject>[^)]{1,15})\)\](?:begin crash dump|MC assert|SPIO5 hw attention|.*timeout)`,
 			device +
-				`(?:Detected (?:Hardware|Tx) Unit Hang|(?:TX|Tx|tx) timeout\b|[Ii]nitiating reset due to tx timeout|tx_timeout recovery unsuccessful|tx_timeout: VSI_(?:seid|num)|tx_timeout recovery level \d+|transmit timed out, resetting|Reset adapter(?: unexpectedly)?\s*$|tx hang|Transmit timeout reset Device!|Timeout on tx queue|rtl_\w+_cond == \d \(loop: |` +
+				`(?:Detected (?:(?:Hardware|Tx) Unit Hang|Tx Hung)|(?:TX|Tx|tx) timeout\b|[Ii]nitiating reset (?:due to tx timeout|to clear Tx work after link loss)|tx_timeout recovery unsuccessful|tx_timeout: VSI_(?:seid|num)|tx_timeout recovery level \d+|transmit timed out, resetting|Reset adapter(?: unexpectedly)?\s*$|tx hang|Transmit timeout reset Device!|Timeout on tx queue|rtl_\w+_cond == \d \(loop: |` +
 				`Keep alive watchdog timeout|Lost TX completions are above the threshold|The number of lost tx completions is above the threshold|Found a Tx that wasn't completed on time|TX hasn't completed|Trigger reset is on|Transmit time out|TX watchdog timeout on ring|Tx timeout called on port|` +
 				`tx_timeout count: \d+|(?:DMA Status|FLOW Attention|MSI Status) error\.  Resetting chip|Wait for (?:ICO)?SQ 0x[0-9a-f]+ flush timeout|` +
 				`ME firmware caused invalid [RT]DT - resetting|Received ECC Err, initiating reset)`,
@@ -283,8 +284,8 @@ func bridgeRules() []Rule {
 		Advice: "`bridge fdb show` and `ip -d link show` for the address in the line: is a virtual machine cloned with " +
 			"its MAC, are two ports of the bridge in one LAN, or a bond's links not one group (LACP) at the switch?",
 		Literals: []string{" with own address as source address"},
-		Patterns: []string{`^(?P<bridge>` + netdev + `): received packet on (?P<subject>` + netdev +
-			`) with own address as ?source address(?: \(addr:(?P<address>[0-9a-f:]{17}), vlan:(?P<vlan>\d+)\))?`},
+		Patterns: []string{`^(?P<bridge>` + netdev + `): received packet (?:on (?P<subject>` + netdev +
+			`) )?with own address as ?source address(?: \(addr:(?P<address>[0-9a-f:]{17}), vlan:(?P<vlan>\d+)\))?`},
 		Kind: "network-device", Raise: Rate{3, 10 * time.Minute}, Expiry: 30 * time.Minute,
 	}, {
 		ID: "bond-loopback", Reason: "BondLoop", Domain: Network, Severity: finding.Warning,

@@ -96,13 +96,13 @@ func oopsRules() []Rule {
 		Summary: "the kernel detected corruption of its own data: bad memory, or an error in a driver",
 		Literals: []string{
 			"BUG: Bad page ", "BUG: Bad rss-counter state", "BUG: non-zero ", "list_add corruption",
-			"list_del corruption",
+			"list_del corruption", ": bad pmd ", ": bad pud ", ": bad pgd ", ": bad p4d ", ": bad pte ",
 			"BUG: KASAN: ", "BUG: KFENCE: ", "BUG: KMSAN: ", "Tainted: ", "Not tainted): ", "usercopy: Kernel memory ",
 			"slab error in ", "refcount_t: ",
 		},
 		Patterns: []string{
 			`^BUG: Bad page (?:state|map|cache) in process (?P<process>` + Command + `)  ?(?:pfn|pte|p[gum4]d):`,
-			`^BUG: Bad rss-counter state mm:`,
+			`^BUG: Bad rss-counter state mm:`, `^[\w/.-]{1,60}\.c:\d+: bad p[gu4mt][de] `, // mm/pgtable-generic.c
 			`^BUG: non-zero (?:pgtables_bytes|nr_ptes|nr_pmds) on freeing mm:`,
 			`^list_(?:add|del) corruption[.,] `,
 			`^BUG: K(?:A|M)SAN: [a-z][a-z -]* (?:in|on|from) `, `^BUG: KASAN: invalid-access$`, `^BUG: KFENCE: [a-z -]+ in `,

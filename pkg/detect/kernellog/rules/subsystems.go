@@ -21,10 +21,15 @@ func trouble() []string {
 		"imeout", "ime-out", "ime out",
 		"TIMEOUT", "bort", "nable to", "an't", "annot", "ould not", "ouldn't", "orrupt", "atal", "FATAL", "ot respon",
 		"o respon", "unresponsive",
-		"ffline", "nvalid", "verflow", "nexpected", "ejected", "isconnected", "stuck", "hung", "hang!", "crash",
-		"ritical", "verheat", "ismatch",
-		"ot ready", "nrecover", "iving up", " lost", " dead", "egraded", "DEGRADED", " err ", "lockup detected", "Hung ", "alicious", "driver issue detecte",
-		"xceed", "broken", "llegal", "Bad ", " bad "}
+		"ffline", "nvalid", "verflow", "xpected", "eject", "isconnect", "expired", "stuck", "hung", "hang!",
+		"Hung ", "crash",
+		"ritical", "verheat", "ismatch", "ot match", "onflict", "nconsisten", "ncorrect", "rong ", "ncomplete",
+		"runcated", "uplicate", "verrun", "purious", "bnormal",
+		"ot ready", "ot valid", "ot recover", "ot complete", "nrecover", "iving up", "an not ", "id not ", "idn't ",
+		" lost", " dead", "egraded", "DEGRADED", "lockup detected", "alicious", "driver issue detecte",
+		" err ", " err=", " err:", " err(", "roblem", "BUG", "NULL", "nhandled", " leak", "ail to ",
+		"xceed", "broken", "llegal", "Bad ", " bad ", "ut of range", "ut of memory", "ut of resources", "un out of ",
+		" too ", "ot enough", "nsufficient", "issing", "never ", "o free "}
 }
 
 // The drivers of servers and clouds, under all names that their lines have.
@@ -63,7 +68,8 @@ var (
 func harmless() []string {
 	return []string{"not supported", "nsupported", "does not support", "doesn't support", " set to ", "timeout is ",
 		"timeout = ", "timeout=",
-		"timeout value", "timeout: ", "errors=", "error handl", "error inject", "error report", "invalidation policy", "nvalidation will be",
+		"timeout value", "timeout: ", "errors=", "error handl", "error inject", "error report",
+		"invalidation policy", "nvalidation will be",
 		"firmware crash dump", "Direct firmware load", "module verification"}
 }
 
@@ -117,16 +123,23 @@ func networkDriverRules() []Rule {
 			"the cause; once at a change of settings: that setting was refused. Again: update both, reseat or " +
 			"replace the card.",
 		Literals: atStart(nics, qlogic),
-		Words:    append(trouble(), "not cleared", "hang ", "operable", "_err found", "ot Valid", "Reset adapter", "still in reset"),
+		Words: append(trouble(), "not cleared", "hang ", "operable", "_err found", "ot Valid", "Reset adapter",
+			"still in reset",
+			"ble to reserve only", "QPLIB: ", "not exist", "o available", "ot set within", "oing to be reset",
+			"port restart", "o done completion", "an be found", "need to clean", "stalled pool", "ever saw "),
 		Patterns: []string{
 			`^(?:bnx2x: )?\[(?:bnx2x|qed|qede)_\w+:\d+\((?P<subject3>[^)]{1,31})\)\]`,
 			`^(?P<driver>` + oneOf(nics) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,60})?: `,
 			`^(?P<driver>` + oneOf(nics) + `): (?:(?P<subject2>` + netdev + `): )?`,
 		},
-		Unless: append(harmless(), "disabled on Tx", "reset tx rate", "try with current", "Link up", "loopback",
-			"VPD", "ink Up", "ink up", "NIC Link is", "promiscuous", "Flow Control", "ASPM", "LED",
-			"ethtool: ", "ACCESS_REG(", "MSI", "hwmon", "is disabled", "DCB", "PTP", "nvalid MAC", "address invalid",
-			"random", "serdes", "FEC", "get phy page", ": probe "),
+		Unless: append(harmless(), "disabled on Tx", "reset tx rate", "try with current", "newer version of",
+			"Link up", "loopback",
+			"VPD access failed", "ink Up", "ink up", "NIC Link is", "Flow Control", "ASPM", " LED",
+			"ethtool: ", "ACCESS_REG(0x805) op", "MSI-X vectors num", "alling back to MSI", "alling back to leg",
+			"hwmon", "DCB init failed", "address invalid",
+			"random", "serdes", "FEC", "get phy page", ": probe ", "optimal perform", "out of range [",
+			"invalid api vers", "annot change channel", "DCB active", "DCB agent", "offload is active",
+			"acknowledge mask", "max timeout of", "not assigned by adm"),
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "rdma-error", Reason: "RDMAError", Domain: Network, Severity: finding.Warning,
@@ -146,11 +159,13 @@ func networkDriverRules() []Rule {
 			"that an operation failed",
 		Advice: "`nstat -az` and `ip -s link` for what is dropped, `dmesg` for the part that the line begins with: " +
 			"full tables and memory limits are in `sysctl net`, refused rules are the network plugin's.",
-		Literals: atStart(parts, cards), Words: append(trouble(), "NAPI poll", "ut of memory"),
+		Literals: atStart(parts, cards, []string{"net "}), Words: append(trouble(), "NAPI poll",
+			"no destination avai", "Dead loop",
+			"stalled pool"),
 		Patterns: []string{
 			`^(?P<part>` + oneOf(parts) + `)(?: [^:]{1,30})?: `,
 			`^(?P<subject>(?:bond|team)\d+)(?: \([^)]{1,40}\))?: `,
-			`^(?P<subject2>` + oneOf(cards) + `[\w.@-]*): (?:NAPI poll function|set_features\(\) failed|(?:[Ff]ailed|[Uu]nable) to |tx hang)`,
+			`^(?:net )?(?P<subject2>` + oneOf(cards) + `[\w.@-]*): (?:NAPI poll function|set_features\(\) failed|(?:[Ff]ail(?:ed)?|[Uu]nable) to |[Cc]ould not |[Cc]annot |[Ee]rror |tx hang)`,
 		},
 		Unless: append(harmless(), "link speed", "Possible SYN floodin", "Cannot find map file", "martian",
 			"link status", "Warning: ", "warning: ",
@@ -179,18 +194,23 @@ func storageDriverRules() []Rule {
 		Advice: "`lsscsi -H` names the controller, `dmesg` around the line the disks behind it; the vendor's tool " +
 			"(`storcli64 /call " +
 			"show`, `ssacli ctrl all show`, `sas3ircu LIST`) its state; cables, power, then firmware and driver.",
-		Literals: atStart(hbas, hosts), Words: append(trouble(), "log_info(0x3", "panic'd", " is not idle", "is not coming back", "able is unplugged"),
+		Literals: atStart(hbas, hosts), Words: append(trouble(), "log_info(0x3", "panic'd", " is not idle",
+			"is not coming back",
+			"able is unplugged", "issue target reset", "fault info", "esetting ", "RESET ISSUED",
+			"utstanding commands", "SCSI status: ", "oop down", "LOOP DOWN",
+			"error recovery"),
 		Patterns: []string{
 			`^(?P<driver>` + oneOf(hbas) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: `,
 			`^(?P<driver>` + oneOf(hbas) + `) \[(?P<subject2>[\w.:-]{3,40})\]-[0-9a-f]+:(?:\d+: )?`,
-			`^scsi host(?P<subject4>\d+): `,
-			`^(?P<subject3>(?:mpt[23]sas(?:_cm)?|mpi3mr|megasas|aacraid|arcmsr|ioc|hisi_sas|host|stex)\d*): `,
+			`^scsi (?:host|target)(?P<subject4>[\d:]+): `,
+			`^(?P<subject3>(?:mpt[23]sas(?:_cm)?|mpi3mr|megasas|aacraid|arcmsr|ioc|hisi_sas|host|stex)\d*)(?:: | fault info )`,
 			`^(?P<driver>` + oneOf(hosts) + `)(?:\d*|-\w+):`, `^pm80[x0][x1] `,
 		},
 		Unless: append(harmless(), "cm0: ignoring", "cm0: Ignoring", "event phy", "failed stop FIS RX",
 			"overriding NVDATA", "ault tolerant", "SUCCESS", "error code 0x0",
-			"SSS flag", "controller can't do", "PBA", "MSI", "VPD", "Read Capacity", "annot use", "ASPM",
-			"HBA mode", "no retry", "flags: ", "Direct-Access", "ANSI: "),
+			"SSS flag", "controller can't do", "PBA", "VPD", "Read Capacity", "annot use", "ASPM",
+			"HBA mode", "no retry", "flags: ", "ANSI: ", "Reset timeout ", "0 secs", "esetting controller",
+			"permissible range"),
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "disk-driver-error", Reason: "DiskDriverError", Domain: Storage, Severity: finding.Warning,
@@ -198,7 +218,8 @@ func storageDriverRules() []Rule {
 		Advice: "`smartctl -x /dev/sdX` or `nvme smart-log /dev/nvmeN`, and `dmesg` around the line; at boot " +
 			"only: a disk that lacks a " +
 			"feature; at work: cable, slot, or the disk itself.",
-		Literals: atStart(disks, []string{"ata", "nvme"}, blocks), Words: trouble(),
+		Literals: atStart(disks, []string{"ata", "nvme"}, blocks), Words: append(trouble(), "Split-Brain", "ASSERT",
+			"BrokenPipe", "NetworkFailure", "keep-alive timer"),
 		Patterns: []string{
 			`^` + oneOf(disks) + ` (?P<subject0>\d+:\d+:\d+:\d+): (?:\[(?P<subject>\w+)\] )?(?:tag#\d+ )?`,
 			`^(?P<subject>ata\d+(?:\.\d+)?): `,
@@ -206,6 +227,7 @@ func storageDriverRules() []Rule {
 			`^(?P<subject3>nvme[\w-]*): `,
 			`^(?P<subject4>` + oneOf(blocks) + `[\w-]*): `,
 			`^` + oneOf(blocks) + `[\w-]* (?P<subject5>[\w.:-]{2,40}): `, `^TARGET_CORE\[\w+\]: `,
+			`^drbd (?P<subject6>[\w./-]{1,60})(?: [\w./-]{1,60}){0,2}: `,
 		},
 		Unless: append(harmless(), "getting Control mode", "parse quirk", "less than minimum", "Illegal Request",
 			"nvalid command oper", "nvalid Command Opco", "nvalid Field", "\nsr ", "[sr0]", "PACKET",
@@ -217,7 +239,10 @@ func storageDriverRules() []Rule {
 			"VPD", "Attached", "INQUIRY", "diag page", "iagnostic page", "enclosure", "Medium not present",
 			"Sense not available", "Write Protect", "Power-on or device", "ACPI", "_GTF", "rain buffer",
 			"nit Attention", "nit attention", "max_hw", "optimal", "err_mask=0x0", "model number",
-			"applying bridge", "unit is not ready", "Wrong diag", "alua:", "nknown partition", "wrong magic",
+			"applying bridge", "due to user request", "unit is not ready", "utomatically solved", "manually solved",
+			"trying again", "too aggressive", "Disconnecting -> ", "must specify", "unhandled page",
+			"-> UpToDate", "Wrong diag", "alua: supports", "alua: port group", "alua: Attached", "alua: disable",
+			"nknown partition", "wrong magic",
 			"artition table", "GPT", "capacity change", "uevent", "DPO", "Removable", "Media removed",
 			"couldn't mount", "ounting", "ANSI: ", "Shutdown timeout", "hostbyte=DID_OK", "CDL", "DIPM",
 			"DEVSLP", "Broken RAID", "WARNING: synchronous"),
@@ -240,7 +265,9 @@ func storageDriverRules() []Rule {
 			"device-mapper: ioctl", "raid6",
 			"0 pages", "invalid feature", "nknown feature", "nknown target", "nrecogni", "argument", "faulted",
 			"active with",
-			" stopped", "Caching disabled", "already set"),
+			" stopped", "Caching disabled", "already set", "IMA measurements", "to continue reshape",
+			"reshape: not ", "cblock out of", "configured devices",
+			"must have missing"),
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "mapper-table-refused", Reason: "DeviceMapperTableRefused", Domain: Storage, Severity: finding.Info,
@@ -248,9 +275,10 @@ func storageDriverRules() []Rule {
 		Advice: "`dmsetup ls --tree` and `lsblk`: which device is missing or held? Of multipath: a local disk is " +
 			"in use, put it on the " +
 			"blacklist in /etc/multipath.conf; of LVM: `pvs` for what is missing.",
-		Literals: []string{"device-mapper: table: ", "device-mapper: ioctl: error adding target"},
+		Literals: []string{"device-mapper: table: ", "device-mapper: ioctl: error adding target",
+			"error adding target"},
 		Patterns: []string{`^device-mapper: table: (?:(?P<subject>\d+:\d+): )?\S`,
-			`^device-mapper: ioctl: error adding target to table`},
+			`^device-mapper: (?:ioctl: )?error adding target to table`},
 		Kind: "device", Expiry: time.Hour,
 	}}
 }

@@ -41,7 +41,9 @@ func filesystemTroubleRules() []Rule {
 			"its health; then " +
 			"`umount` and the filesystem's own check (`e2fsck -f`, `xfs_repair -n`, `fsck.f2fs`).",
 		Literals: append(atStart(local, []string{"Quota error (device", "gfs2: fsid="}), " ERROR: "),
-		Words:    append(trouble(), "ran out of log space", "xfs_repair", "was not cleanly"),
+		Words: append(trouble(), "ran out of log space", "xfs_repair", "was not cleanly", "needs to support",
+			"run fsck",
+			"last error at", "not happen"),
 		Patterns: []string{
 			`^` + oneOf(local) + `(?: error| warning)?:? \((?:device )?(?P<subject>[^)\s]+)\):? `,
 			`^` + oneOf(local) + `(?: error)?: `,
@@ -68,7 +70,8 @@ func filesystemTroubleRules() []Rule {
 			"2049`, 445, 6789)? " +
 			"`nfsstat -m`, `cat /proc/fs/cifs/DebugData` or `ceph -s` show the session; the number is an errno.",
 		Literals: atStart(remote, []string{"CIFS", "LustreError: ", "LNetError: "}),
-		Words: append(trouble(), "rc = -", "rc=-", "STATUS_", "socket closed", "returned -", "stale",
+		Words: append(trouble(), "rc = -", "rc=-", "STATUS_", "socket closed", "returned -", "stale", "session reset",
+			"connection reset", "closed our session", "still waiting", "unknown frame", "uses unsupported", "cheating",
 			"LustreError: ", "LNetError: "),
 		Patterns: []string{
 			`^(?P<part>` + oneOf(remote) + `[\w-]*)(?:: [^\s:]+| \([^)]{1,60}\)|\[\d+\])?: `,
@@ -79,7 +82,7 @@ func filesystemTroubleRules() []Rule {
 			"mount option",
 			"Unknown mount", "bad option", "deprecated", "registered", "session established", "rpc.idmapd",
 			"NFSD: Using", "not loaded", "grace", "nrecognized", "connect success", "Default security",
-			"caps renewed", "reconnect success"),
+			"caps renewed", "reconnect success", "wrote zero bytes", "skipping old message"),
 		Kind: "filesystem", Expiry: time.Hour,
 	}}
 }
@@ -94,7 +97,7 @@ func hardwareReportRules() []Rule {
 			"the module: CE were corrected, UE were not (drain the node).",
 		Literals: []string{"\nEDAC "}, Words: []string{" CE", " UE", "orrected", "orrectable", "arity ", "emory ",
 			"DRAM ECC", "overflow", "Non-Fatal", "FATAL", "Internal error"},
-		Patterns: []string{`^EDAC (?:\w+ )?(?:MC|DEVICE|PCI)(?P<controller>\d+): (?:\d+ )?(?:CE|UE)\b`,
+		Patterns: []string{`^EDAC (?:\w+ )?(?:MC|mc|DEVICE|PCI)(?P<controller>\d+): (?:[1-9]\d* )?(?:CE|UE)\b`,
 			`^EDAC \w+(?: \w+)?: .*(?:(?:[Uu]n)?[Cc]orrect(?:ed|able) (?:\w+ )?[Ee]rror|[Pp]arity [Ee]rror|[Mm]emory (?:read |write |scrub )?[Ee]rror|DRAM ECC error|Uncorrectable|overflow|Non-Fatal|FATAL|Internal error)`},
 		Unless: []string{"ailed to register", "Couldn't", "Error: F", "not enabled", "not found", "Giving out",
 			"Can't",

@@ -26,7 +26,7 @@ func platformRules() []Rule {
 	engines := []string{"idxd", "ioatdma", "intel_qat", "4xxx", "c6xx", "c62x", "dh895xcc", "cxl_", "hisi_", "caam",
 		"intel_vsec", "ptp"}
 	// failed is what no driver says in passing.
-	const failed = `(?:timed out|time-?out|[Ff]ailed to (?:reset|init|start|load|power|recover|probe)|reset failed|[Rr]efused to change power state|not respond|no response|[Ff]atal|FATAL|hung|dead|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`
+	const failed = `(?:timed out|time-?out|[Ff]ailed to \w+|[Ff]ailed with |failed(?:[:,]| due to| for| after| at) |[Uu]nable to \w+|[Cc]ould not \w+|reset failed|[Rr]efused to change power state|not respond|no response|[Ff]atal|FATAL|hung|\bdead\b|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`
 	return []Rule{{
 		ID: "iommu-error", Reason: "IOMMUError", Domain: Hardware, Severity: finding.Warning,
 		Summary: "the IOMMU, which keeps devices out of memory that is not theirs, reports an error",
@@ -40,7 +40,7 @@ func platformRules() []Rule {
 		Unless: append(harmless(), "irmware Bug", "IOMMU perf counter", "No ATSR", "quirk", "BIOS has allocated n",
 			"isabling",
 			"already", "Event logging", "Event log enabled", "efault", "fault reporting",
-			"interrupt remapping"),
+			"interrupt remapping", "inconsistent"),
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "pci-device-error", Reason: "PCIDeviceError", Domain: Hardware, Severity: finding.Warning,
@@ -49,7 +49,7 @@ func platformRules() []Rule {
 			"card or its riser, " +
 			"power-cycle the machine, replace.",
 		Literals: atStart(buses), Words: append(trouble(), "naccessible", "Refused to change", "Link Down",
-			"ransition"),
+			"ransition", "not set in ", "HW not ready"),
 		Patterns: []string{`^` + oneOf(buses) + ` (?P<subject>[0-9a-f]{4,8}:[0-9a-f:.]{2,8}\S*?): `},
 		Unless: append(harmless(), "Link Up", "reported first", "RP PIO", "Link up", "Agent is", "error status/mask",
 			"BAR ", "BAR:", "failed to assign", "can't claim", "VPD", "ROM ", "bridge window",
@@ -66,10 +66,12 @@ func platformRules() []Rule {
 			"must be of one version; " +
 			"after a failed reset: drain and restart the node.",
 		Literals: atStart(gpus, []string{"[drm", "NVRM: ", "nvidia"}), Words: append(trouble(), "*ERROR*",
-			"API mismatch", "wedged", "GPU HANG", "not done with", "Assert", "ault", "is lost", "TRAP", "egrade", "timeout"),
+			"API mismatch", "off the bus", "response:0x", "wedged", "GPU HANG", "not done with", "Assert", "ault",
+			"is lost", "TRAP", "egrade", "timeout"),
 		Patterns: []string{
 			`^\[drm\] GPU HANG: `, `^nvidia-peermem \w+:\d+ ERROR `,
 			`^\[drm(?::[^\]]{1,64}(?: \[\w+\])?)?\] (?:\[[^\]]{1,40}\] )?\*ERROR\* \S`,
+			`^\[drm\] .*(?:[Ff]ailed\b|[Ff]ailure|timed out|VRAM is lost|hung|[Uu]nable to )`,
 			`^` + oneOf(gpus) + ` (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: `,
 			`^` + oneOf(gpus) + `\d*: `, `^NVRM: `, `^nvidia-(?:nvlink|nvswitch\d*|uvm|modeset|peermem|fs): `,
 		},
@@ -86,11 +88,13 @@ func platformRules() []Rule {
 		Advice: "On a guest: `systemd-detect-virt` names the hypervisor, whose log of the same time has the cause " +
 			"(`xl dmesg`, QEMU's log); " +
 			"on a host of guests: `dmesg` around the line, and the guest's own log.",
-		Literals: atStart(guests), Words: trouble(),
-		Patterns: []string{`^(?P<part>` + oneOf(guests) + `[\w-]*)(?: (?P<subject>\S{1,60}?)| \[\d+\])?: `},
+		Literals: atStart(guests), Words: append(trouble(), "must provide", "still in use", "leaking"),
+		Patterns: []string{`^(?P<part>` + oneOf(guests) + `(?::?[\w-]+)?)(?: (?P<subject>\S{1,60}?)| \[\d+\])?: `},
 		Unless: append(harmless(), "unhandled rdmsr", "unhandled wrmsr", "ignored rdmsr", "ignored wrmsr",
 			"disabled by bios",
-			"disabled by BIOS", "disabled in BIOS", "Invalid PCI ROM", "nknown", "ROM ", " msr", "MSR",
+			"disabled by BIOS", "disabled in BIOS", "Invalid PCI ROM", "nknown ioctl", "nknown symbol",
+			"nknown option", "nknown param",
+			"ROM ", " msr", "MSR",
 			"no version for", "tainting", "an't use", "vfb", "vkbd"),
 		Kind: "device", Expiry: time.Hour,
 	}, {
@@ -101,7 +105,7 @@ func platformRules() []Rule {
 		Advice: "`ipmitool mc info` (does it answer?), `ipmitool mc reset cold` when it does not; `tpm2_getcap " +
 			"properties-variable` for the " +
 			"TPM; sensors and power limits are not known until then.",
-		Literals: atStart(managers), Words: trouble(),
+		Literals: atStart(managers), Words: append(trouble(), "peration Canceled", "invalid state"),
 		Patterns: []string{`^(?P<part>` + oneOf(managers) + `[\w -]*?)(?: (?P<subject>[\w.:-]{1,40}))?: `},
 		Unless: append(harmless(), "probe with driver", "lockup detector", "did not stop", "reset NO_REBOOT",
 			"annot find device", "annot register misc", "nexpected close",
@@ -139,7 +143,8 @@ func platformRules() []Rule {
 			`^MTRR: CPU \d+: Writing MSR `, `^CPU features: CPU\d+: missing HWCAP`,
 			`^\[Firmware Bug\]: CPU ?(?P<subject2>\d+): APIC ID mismatch`,
 		},
-		Unless: append(harmless(), "updated early", "is now offline", "revision", "max ", "Estimated", "APERF", "irmware loading",
+		Unless: append(harmless(), "updated early", "is now offline", "revision", "max ", "Estimated", "APERF",
+			"irmware loading",
 			"efault"),
 		Kind: "cpu", Expiry: 24 * time.Hour,
 	}, {
@@ -188,7 +193,8 @@ func platformRules() []Rule {
 		Unless: append(harmless(), "wait time", "Watchdog", "watchdog", "wd-", "failcnt", "Flags mismatch", "comm=",
 			"exe=", "audit: type=", "RIP", "_OSC", "nknown", "nrecognized", "option", "parameter", "policy",
 			"mage not found", "mage mismatch", "no version", "signature", "certificate", "X.509", "MODSIGN",
-			"ima: No", "MokListRT", "Firmware Bug", "isabl", "resume", "RTC", "hibernat", "too long", "crng",
+			"ima: No", "left unmapped", "inconsistent", "MokListRT", "Firmware Bug", "isabl", "resume", "RTC",
+			"hibernat", "too long", "crng",
 			"alibration", "deferred", "efault", "errors: 0"),
 		BootGrace: time.Minute,
 		Kind:      NodeKind, Expiry: time.Hour,
@@ -198,9 +204,10 @@ func platformRules() []Rule {
 		Advice: "`lspci -vv -s ADDRESS` names the device, `dmesg` around the line the cause; nothing on a server " +
 			"but a sound or wireless card is " +
 			"without use: firmware, driver, then replacement.",
-		Literals: []string{"timed out", "timeout", "time-out", "ailed to reset", "ailed to init", "ailed to start",
-			"ailed to load", "ailed to power", "ailed to recover", "ailed to probe",
-			"reset failed", "efused to change power", "not respond", "no response", "atal", "FATAL", "hung", "dead",
+		Literals: []string{"timed out", "timeout", "time-out", "ailed to ", "ailed with ", "failed: ", "failed, ",
+			"failed due ", "failed for ", "failed after ", "failed at ",
+			"nable to ", "ould not ", "reset failed", "efused to change power", "not respond", "no response",
+			"atal", "FATAL", "hung", "dead",
 			"died", "nrecoverable", "nternal error", "ardware error", "iving up", "crash", "parity"},
 		Patterns: []string{
 			`^(?P<driver>[a-z][\w-]{1,30}) (?P<subject>` + pciAddress + `)(?: [^:]{1,40})?: .*` + failed,
@@ -208,11 +215,15 @@ func platformRules() []Rule {
 		},
 		Unless: append(append(harmless(), "reset tx rate", "resume", "Link up", "Heartbeat Counter", "parity init",
 			"loopback", "lockup_timeout",
-			"soft recovered", "fallback", "disabled on Tx", "dead0", "deadbeef", "Direct-Access", "ANSI: "), atStart([]string{"snd", "iwl",
+			"soft recovered", "allback", "try with current", "disabled on Tx", "Direct-Access", "ANSI: ",
+			"timeout  ", "max timeout of", "not be reserved", "ACCESS_REG(0x805) op", "ASPM", "VPD", "ROM ",
+			"BAR ", "ACPI", "debugfs", "hwmon", "optional", "deferr"), atStart([]string{"snd", "iwl",
 			"ath", "rtw", "rtl", "brcm", "b43", "mt7", "wl", "thunderbolt", "mei",
 			"intel-lpss", "i915", "nouveau", "uvc", "bt", "pci", "parport", "sdhci", "rtsx", "tpm",
-			"intel_ish", "ish", "sof", "proc_", "i801_", "pata", "uhci", "ohci", "firewire", "hda", "usb", "thermal", "hid", "scsi",
-			"efifb", "vgaarb", "bar", "skl_", "intel_pmc", "resource", "ehci", "input", "simple-", "ipu"})...),
+			"intel_ish", "ish", "sof", "proc_", "i801_", "pata", "uhci", "ohci", "firewire", "hda", "usb",
+			"thermal", "hid", "scsi",
+			"nvme", "sd ", "acpi", "regmap", "regcache", "platform", "auxiliary", "bridge", "efifb", "vgaarb",
+			"bar", "skl_", "intel_pmc", "resource", "ehci", "input", "simple-", "ipu"})...),
 		Kind: "device", Expiry: time.Hour,
 	}}
 }
