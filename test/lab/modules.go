@@ -52,7 +52,8 @@ func crio() module {
 // runc is needed for idmapped mounts, which Debian's does not have. What enters namespaces is C.
 func runc() module {
 	return module{name: "runc", source: "github.com/opencontainers/runc", version: "main.gitCommit",
-		takes: "half a minute the first time", programs: []string{"runc"}, folder: "..", cgo: true}
+		takes: "half a minute the first time", programs: []string{"runc"}, folder: "..", cgo: true,
+		flags: []string{"-tags", "seccomp"}} // which kubelet wants for each sandbox
 }
 
 func (m module) dir(repo string) string { return filepath.Join(repo, "test", m.name) }
