@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,7 @@ func TestEverySortOfPod(t *testing.T) {
 	if err := harness.Abandon(t.Context(), dead...); err != nil {
 		t.Fatal(err)
 	}
+	atLeast := []inspect.Kind{inspect.Sandbox, inspect.Process, inspect.Mount, inspect.Cgroup, inspect.PodDirectory}
 	proven := map[string]map[inspect.Kind]bool{}
 	var last harness.Answer
 	err := harness.WaitFor(t.Context(), 10*time.Minute, "all that was left to be gone", func() error {
@@ -82,11 +84,14 @@ func TestEverySortOfPod(t *testing.T) {
 				proven[o.Pod.UID][o.Kind] = true
 			}
 		}
-		var err error
-		if last, err = a.CLI(t.Context(), "clean", "--yes"); err != nil {
-			return err
-		}
 		for _, v := range dead {
+			var err error
+			if !slices.ContainsFunc(atLeast, func(kind inspect.Kind) bool { return !proven[v.UID][kind] }) {
+				last, err = a.CLI(t.Context(), "clean", "--yes", "--pod", "default/"+v.Name)
+			}
+			if err != nil {
+				return err
+			}
 			if traces, err := v.Traces(t.Context()); err != nil || len(traces) > 0 {
 				return fmt.Errorf("%s: there are %q, %w", v.Name, traces, err)
 			}
@@ -98,8 +103,7 @@ func TestEverySortOfPod(t *testing.T) {
 	}
 	for i, v := range dead {
 		t.Logf("%s: proven %v", v.Name, proven[v.UID])
-		for _, kind := range []inspect.Kind{inspect.Sandbox, inspect.Process, inspect.Mount, inspect.Cgroup,
-			inspect.PodDirectory} {
+		for _, kind := range atLeast {
 			if !proven[v.UID][kind] {
 				t.Errorf("%s of %s was not proven to be left", kind, v.Name)
 			}

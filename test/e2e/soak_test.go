@@ -37,11 +37,12 @@ type planted struct {
 // soak lets pods live while what should observe them is killed.
 type soak struct {
 	*churn
-	agent                   *harness.Agent
-	plants                  []*planted
-	planted, found, removed int
-	passes, complete        int
-	kills                   map[string]int
+	agent             *harness.Agent
+	plants            []*planted
+	planted, removed  int
+	found             atomic.Int64
+	passes, complete  int
+	kills, incomplete map[string]int // the latter by the reason
 }
 
 // TestSoakOfPods: pods come and go, and at random moments kubelet, containerd and the agent are killed. No living pod is
@@ -49,7 +50,8 @@ type soak struct {
 func TestSoakOfPods(t *testing.T) {
 	need.Flag(t, *soakPods > 0, "-soak.pods: takes a second for each pod")
 	c := &churn{inspectLab: openInspectLab(t, false), namespace: "nodeagent-soak", uids: make(map[string]string)}
-	s := &soak{churn: c, agent: install(t, c.lab, nil), kills: make(map[string]int)}
+	s := &soak{churn: c, agent: install(t, c.lab, nil), kills: make(map[string]int),
+		incomplete: make(map[string]int)}
 	if err := s.agent.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -57,11 +59,7 @@ func TestSoakOfPods(t *testing.T) {
 	t.Cleanup(s.uproot)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var pods atomic.Int64
-	next := func() (int, bool) {
-		n := int(pods.Add(1)) - 1
-		return n, n < *soakPods
-	}
+	next := s.waves(ctx)
 	var lanes, killer sync.WaitGroup
 	for range 8 {
 		lanes.Go(func() {
@@ -83,9 +81,31 @@ func TestSoakOfPods(t *testing.T) {
 	}
 	killer.Wait()
 	t.Logf("%d pods, %d passes, %d of them complete, kills %v, planted %d, found %d, removed by kubelet %d", len(c.uids),
-		s.passes, s.complete, s.kills, s.planted, s.found, s.removed)
-	if s.found == 0 || len(s.kills) < 3 && *soakPods > 100 {
+		s.passes, s.complete, s.kills, s.planted, s.found.Load(), s.removed)
+	t.Logf("what made passes incomplete: %v", s.incomplete)
+	if s.found.Load() == 0 || len(s.kills) < 3 && *soakPods > 100 {
 		t.Errorf("this test proves little")
+	}
+}
+
+// waves numbers the pods. While kubelet ends pods that were deleted by force nothing is proven: after each wave it rests
+// until one that was planted is found, two minutes at most.
+func (s *soak) waves(ctx context.Context) func() (int, bool) {
+	const wave = 40
+	var mu sync.Mutex
+	pods := 0
+	return func() (int, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		pods++
+		if n := pods - 1; n >= *soakPods || n%wave != wave-1 {
+			return n, n < *soakPods
+		}
+		found := s.found.Load()
+		for end := time.Now().Add(2 * time.Minute); s.found.Load() == found && time.Now().Before(end) && ctx.Err() == nil; {
+			pause(ctx, 200*time.Millisecond)
+		}
+		return pods - 1, true
 	}
 }
 
@@ -139,9 +159,21 @@ func (s *soak) pass() {
 			s.t.Errorf("%s %s of living pod %+v: %s\n%v", o.Kind, o.ID, o.Pod, o.Why, o.Witnesses)
 		}
 	}
-	complete := len(report.Errors) == 0 && !slices.ContainsFunc(report.Gates, func(g inspect.Gate) bool { return !g.Open })
+	var why []string
+	for _, e := range report.Errors {
+		why = append(why, e.What)
+	}
+	for _, g := range report.Gates {
+		if !g.Open {
+			why = append(why, string(g.Name))
+		}
+	}
+	complete := len(why) == 0
 	if complete {
 		s.complete++
+	}
+	for _, reason := range slices.Compact(why) {
+		s.incomplete[reason]++
 	}
 	s.plants = slices.DeleteFunc(s.plants, func(p *planted) bool { return s.done(p, proven[p.uid], complete) })
 }
@@ -149,7 +181,7 @@ func (s *soak) pass() {
 // done reports whether a planted leftover needs no more passes.
 func (s *soak) done(p *planted, proven, complete bool) bool {
 	if proven {
-		s.found++
+		s.found.Add(1)
 		if err := os.RemoveAll(p.dir); err != nil {
 			s.t.Error(err)
 		}
