@@ -58,9 +58,9 @@ func (t *Inventory) pluginInUse(o *Object) string {
 // usualKubeletRoot is what pods name in their volumes also where it is a link to kubelet's root.
 const usualKubeletRoot = "/var/lib/kubelet"
 
-// followHostPaths adds to the directories that pods mount where they lead, if there is a socket that may be one of their
-// plugins'. Symbolic links are read on the filesystems alone that kubelet's own directory needs: a pod may mount a
-// directory below a mount that hangs.
+// followHostPaths adds to the directories that pods mount where they lead, if there is a socket that may be one of
+// their plugins'. Symbolic links are read on the filesystems alone that kubelet's own directory needs: a pod may mount
+// a directory below a mount that hangs.
 func (t *Inventory) followHostPaths(ctx context.Context, scan *hostscan.Scan, objects []Object) {
 	unused := func(o Object) bool { return o.Kind == PluginSocket && o.Foreign == "" }
 	if !slices.ContainsFunc(objects, unused) {

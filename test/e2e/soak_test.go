@@ -45,8 +45,8 @@ type soak struct {
 	kills, incomplete map[string]int // the latter by the reason
 }
 
-// TestSoakOfPods: pods come and go, and at random moments kubelet, containerd and the agent are killed. No living pod is
-// ever called a leftover, and each one that was planted is proven within two passes after its grace.
+// TestSoakOfPods: pods come and go, and at random moments kubelet, containerd and the agent are killed. No living pod
+// is ever called a leftover, and each one that was planted is proven within two passes after its grace.
 func TestSoakOfPods(t *testing.T) {
 	need.Flag(t, *soakPods > 0, "-soak.pods: takes a second for each pod")
 	c := &churn{inspectLab: openInspectLab(t, false), namespace: "nodeagent-soak", uids: make(map[string]string)}
@@ -102,7 +102,10 @@ func (s *soak) waves(ctx context.Context) func() (int, bool) {
 			return n, n < *soakPods
 		}
 		found := s.found.Load()
-		for end := time.Now().Add(2 * time.Minute); s.found.Load() == found && time.Now().Before(end) && ctx.Err() == nil; {
+		for end := time.Now().Add(2 * time.Minute); s.found.Load() == found && time.Now().Before(end); {
+			if ctx.Err() != nil {
+				break
+			}
 			pause(ctx, 200*time.Millisecond)
 		}
 		return pods - 1, true

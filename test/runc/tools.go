@@ -1,7 +1,7 @@
 //go:build tools
 
-// Package runc pins the runc that the lab can run instead of Debian's, which knows no idmapped mounts and so no pods with
-// users of their own.
+// Package runc pins the runc that the lab can run instead of Debian's, which knows no idmapped mounts and so no pods
+// with users of their own.
 package runc
 
 import (

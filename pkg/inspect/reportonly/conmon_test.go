@@ -51,7 +51,8 @@ func (n *node) conmon(uid, id string) (monitor, process int) {
 			n.t.Fatalf("conmon has written no %s: %s", name, out)
 		}
 		n.t.Cleanup(func() { // before its cgroup is removed
-			for end := time.Now().Add(30 * time.Second); syscall.Kill(pid, syscall.SIGKILL) == nil; time.Sleep(time.Millisecond) {
+			end := time.Now().Add(30 * time.Second)
+			for ; syscall.Kill(pid, syscall.SIGKILL) == nil; time.Sleep(time.Millisecond) {
 				if time.Now().After(end) {
 					n.t.Errorf("process %d does not end", pid)
 					return

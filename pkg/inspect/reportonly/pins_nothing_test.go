@@ -13,9 +13,10 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// An inspection keeps nothing busy: while passes follow one another, volumes of a living and of dead pods, root filesystems
-// and a sandbox's shm are unmounted, and what they were mounted on is removed, without a second try. That would seldom meet
-// a file that is open for an instant; but an event of fanotify(7) that nobody reads keeps such a file's mount busy.
+// An inspection keeps nothing busy: while passes follow one another, volumes of a living and of dead pods, root
+// filesystems and a sandbox's shm are unmounted, and what they were mounted on is removed, without a second try. That
+// would seldom meet a file that is open for an instant; but an event of fanotify(7) that nobody reads keeps such a
+// file's mount busy.
 func TestPinsNothing(t *testing.T) {
 	n := newNode(t)
 	n.Sandbox(living, sandbox)

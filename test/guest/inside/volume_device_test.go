@@ -13,9 +13,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/reportonly"
 )
 
-// TestMappingsOfVolumes: encrypted mappings, named as cryptsetup names them, of a volume that a living pod has mounted, of
-// one that is gone, and of one from which another device is made; and mappings that are not listed: an administrator's,
-// and one of LVM, which stays by design.
+// TestMappingsOfVolumes: encrypted mappings, named as cryptsetup names them, of a volume that a living pod has mounted,
+// of one that is gone, and of one from which another device is made; and mappings that are not listed: an
+// administrator's, and one of LVM, which stays by design.
 func TestMappingsOfVolumes(t *testing.T) {
 	needGuest(t)
 	t.Parallel()
