@@ -1,12 +1,16 @@
 package inspect
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/volume"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
 // HandleSum is the fact that identifies the volume of a driver: see volume.HandleSum.
@@ -49,4 +53,52 @@ func (t *Inventory) pluginInUse(o *Object) string {
 		}
 	}
 	return ""
+}
+
+// usualKubeletRoot is what pods name in their volumes also where it is a link to kubelet's root.
+const usualKubeletRoot = "/var/lib/kubelet"
+
+// followHostPaths adds to the directories that pods mount where they lead, if there is a socket that may be one of
+// their plugins'. Symbolic links are read on the filesystems alone that kubelet's own directory needs: a pod may mount
+// a directory below a mount that hangs.
+func (t *Inventory) followHostPaths(ctx context.Context, scan *hostscan.Scan, objects []Object) {
+	unused := func(o Object) bool { return o.Kind == PluginSocket && o.Foreign == "" }
+	if !slices.ContainsFunc(objects, unused) {
+		return
+	}
+	pods, err := hostscan.Within(ctx, scan.Ends, hostscan.Owners, "links in the paths of pods",
+		func(context.Context) (map[string]PodFact, error) {
+			table, err := scan.Mounts()
+			on := map[int]bool{}
+			for _, root := range []string{scan.Host.Paths.KubeletRoot, path.Dir(scan.Host.Paths.PluginRegistry),
+				usualKubeletRoot} {
+				for dir := root; ; dir = path.Dir(dir) {
+					m, _ := mount.Around(table, dir)
+					if on[m.ID] = true; dir == path.Dir(dir) {
+						break
+					}
+				}
+			}
+			pods := maps.Clone(t.Kubelet.Pods)
+			for uid, pod := range pods {
+				all := slices.Clone(pod.HostPaths)
+				for _, dir := range pod.HostPaths {
+					if leads := mount.Follow(scan.Host.Files, table, on, dir); leads != dir {
+						all = append(all, leads)
+					}
+				}
+				pod.HostPaths = all
+				pods[uid] = pod
+			}
+			return pods, err
+		})
+	if err == nil {
+		t.Kubelet.Pods = pods
+		return
+	}
+	for i := range objects {
+		if unused(objects[i]) {
+			objects[i].Doubt = err.Error()
+		}
+	}
 }

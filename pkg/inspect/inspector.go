@@ -93,6 +93,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		inventory.resolveNames()
 	}
 	markOtherTrees(ctx, scan, objects, inventory.Kubelet)
+	inventory.followHostPaths(ctx, scan, objects)
 	add := func(what string, change func(context.Context, []Object) error) error {
 		var err error
 		if objects, err = onCopy(ctx, scan, what, objects, change); err != nil {

@@ -31,6 +31,7 @@ func main() {
 	flag.Func("pods", "numbers of pods of three containers to measure with, comma separated (0,60,100)", b.setPods)
 	flag.DurationVar(&b.idle, "idle", 10*time.Minute, "how long processes at rest are measured")
 	flag.BoolVar(&b.costOnly, "cost", false, "measure only what the agent costs at rest and an inspection")
+	flag.BoolVar(&b.stormOnly, "storm", false, "measure only what a storm of mounts costs, for as long as --idle")
 	flag.StringVar(&b.binary, "binary", "", "the agent, built already")
 	flag.StringVar(&b.peer, "peer", "", "node-problem-detector, built already")
 	short := flag.Bool("short", false, "3 minutes at rest with 60 pods, and fewer trials: less exact")
@@ -52,6 +53,7 @@ type bench struct {
 	pods               []int
 	idle               time.Duration
 	costOnly           bool
+	stormOnly          bool
 
 	lab   *lab.Lab
 	agent *harness.Agent
@@ -79,13 +81,15 @@ func (b *bench) run(ctx context.Context, dir string) (err error) {
 			return err
 		}
 	}
-	if b.peer == "" {
+	if b.peer == "" && !b.stormOnly {
 		if b.peer, err = buildPeer(ctx, work); err != nil {
 			return err
 		}
 	}
-	if err := b.sizes(b.binary); err != nil {
-		return err
+	if !b.stormOnly {
+		if err := b.sizes(b.binary); err != nil {
+			return err
+		}
 	}
 	before, _ := lab.Open(dir)
 	if b.lab, err = lab.Up(ctx, lab.Options{Dir: dir, Log: os.Stderr}); err != nil {
@@ -111,6 +115,9 @@ func (b *bench) run(ctx context.Context, dir string) (err error) {
 
 // wanted lists what is measured on the lab.
 func (b *bench) wanted() []func(context.Context) error {
+	if b.stormOnly {
+		return []func(context.Context) error{b.storm}
+	}
 	var costs []func(context.Context) error
 	if !b.costOnly {
 		costs = append(costs, b.matchers, b.wholeCheck)
@@ -118,7 +125,7 @@ func (b *bench) wanted() []func(context.Context) error {
 	for _, n := range b.pods {
 		costs = append(costs, func(ctx context.Context) error { return b.atRest(ctx, n) })
 	}
-	costs = append(costs, b.inspection)
+	costs = append(costs, b.inspection, b.storm)
 	if b.costOnly {
 		return costs
 	}

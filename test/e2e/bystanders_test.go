@@ -32,8 +32,14 @@ func newBystanders(t *testing.T, l *lab.Lab) *bystanders {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return beside(t, l, pod)
+}
+
+// beside observes a living pod until the test ends, and deletes it then.
+func beside(t *testing.T, l *lab.Lab, pod *harness.Victim) *bystanders {
+	t.Helper()
 	t.Cleanup(func() {
-		if err := l.DeletePod(context.WithoutCancel(t.Context()), "default", pod.Name); err != nil {
+		if err := pod.Delete(context.WithoutCancel(t.Context())); err != nil {
 			t.Log(err)
 		}
 	})

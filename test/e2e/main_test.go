@@ -20,6 +20,8 @@ var containerd = flag.String("containerd", "",
 
 var crio = flag.Bool("crio", false, "run CRI-O in the lab instead of containerd")
 
+var users = flag.Bool("users", false, "run containerd 2 in the lab with a runc for pods with users of their own")
+
 var long = flag.Bool("long", false, "run the tests too that wait for minutes")
 
 var join = flag.String("join", "", "folder of the control plane of which this emulated machine is the node: see "+
@@ -55,7 +57,7 @@ func run(m *testing.M) (code int) {
 	}
 	defer os.RemoveAll(builds)
 	before, _ := lab.Open("")
-	l, err := lab.Up(ctx, lab.Options{Containerd: *containerd, CRIO: *crio, Join: *join, Log: os.Stderr})
+	l, err := lab.Up(ctx, lab.Options{Containerd: *containerd, CRIO: *crio, Users: *users, Join: *join, Log: os.Stderr})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -21,7 +21,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: %[1]s, namespace: default}
 spec:
-  terminationGracePeriodSeconds: 1
+  terminationGracePeriodSeconds: 1%[3]s
   containers:
   - name: app
     image: localhost/busybox:1
@@ -44,35 +44,93 @@ type Victim struct {
 	UID    string
 	Data   string // folder on the host that the pod mounts: user data
 	Canary string // a file in it that must survive everything
+
+	manifest string // of a static pod
 }
 
-// NewVictim runs the pod and puts a canary into the folder that it mounts.
-func NewVictim(ctx context.Context, l *lab.Lab, name string) (*Victim, error) {
+// NewVictim runs the pod and puts a canary into the folder that it mounts. Settings are further lines of its
+// specification, such as "hostNetwork: true".
+func NewVictim(ctx context.Context, l *lab.Lab, name string, settings ...string) (*Victim, error) {
 	v := &Victim{Lab: l, Name: name, Data: filepath.Join(l.Dir, "data-of-"+name)}
-	if err := l.KubectlApply(ctx, fmt.Sprintf(victimManifest, name, v.Data)); err != nil {
+	if err := l.KubectlApply(ctx, v.text(settings...)); err != nil {
 		return nil, err
 	}
-	pod, err := l.WaitPodRunning(ctx, "default", name)
+	pod, err := l.WaitPodRunning(ctx, "default", v.Name)
 	if err != nil {
 		return nil, err
 	}
-	v.UID, v.Canary = pod.UID, filepath.Join(v.Data, "sub", "canary")
-	return v, os.WriteFile(v.Canary, []byte("user data of "+name+"\n"), 0o600)
+	v.UID = pod.UID
+	return v, v.putCanary()
+}
+
+// NewStaticVictim is the same with a static pod, of which the apiserver has a mirror. Its UID is the node's.
+func NewStaticVictim(ctx context.Context, l *lab.Lab, name string, settings ...string) (*Victim, error) {
+	v := &Victim{Lab: l, Name: name, Data: filepath.Join(l.Dir, "data-of-"+name),
+		manifest: filepath.Join(l.Paths.StaticPodDir, name+".yaml")}
+	if err := os.WriteFile(v.manifest, []byte(v.text(settings...)), 0o600); err != nil {
+		return nil, err
+	}
+	v.Name += "-" + l.NodeName
+	_, err := l.WaitPodRunning(ctx, "default", v.Name)
+	if err != nil {
+		return nil, err
+	}
+	uid, err := l.Kubectl(ctx, "get", "pod", v.Name, "-o",
+		`jsonpath={.metadata.annotations.kubernetes\.io/config\.mirror}`)
+	if err != nil {
+		return nil, err
+	}
+	if v.UID = string(uid); len(v.UID) != 32 {
+		return nil, fmt.Errorf("the mirror %s names the pod %q", v.Name, v.UID)
+	}
+	return v, v.putCanary()
+}
+
+func (v *Victim) text(settings ...string) string {
+	lines := ""
+	for _, line := range settings {
+		lines += "\n  " + line
+	}
+	return fmt.Sprintf(victimManifest, v.Name, v.Data, lines)
+}
+
+func (v *Victim) putCanary() error {
+	v.Canary = filepath.Join(v.Data, "sub", "canary")
+	return os.WriteFile(v.Canary, []byte("user data of "+v.Name+"\n"), 0o600)
+}
+
+// Delete ends the pod as its owner does.
+func (v *Victim) Delete(ctx context.Context) error {
+	if v.manifest != "" {
+		return os.Remove(v.manifest)
+	}
+	return v.Lab.DeletePod(ctx, "default", v.Name)
 }
 
 // Abandon lets the pod disappear from the apiserver while kubelet is down, with its processes frozen: when kubelet is
 // back, neither it nor the runtime can end them, and so everything of the pod stays.
-func (v *Victim) Abandon(ctx context.Context) error {
-	if err := v.Lab.Stop(ctx, "kubelet"); err != nil {
+func (v *Victim) Abandon(ctx context.Context) error { return Abandon(ctx, v) }
+
+// Abandon does that to several pods of one lab.
+func Abandon(ctx context.Context, victims ...*Victim) error {
+	l := victims[0].Lab
+	if err := l.Stop(ctx, "kubelet"); err != nil {
 		return err
 	}
-	if _, err := v.Lab.Kubectl(ctx, "delete", "pod", v.Name, "--force", "--grace-period=0"); err != nil {
-		return err
+	for _, v := range victims {
+		if v.manifest != "" {
+			if err := os.Remove(v.manifest); err != nil {
+				return err
+			}
+		}
+		if _, err := l.Kubectl(ctx, "delete", "pod", v.Name, "--force", "--grace-period=0"); err != nil {
+			return err
+		}
+		if err := v.Freeze("FROZEN"); err != nil {
+			return err
+		}
 	}
-	if err := v.Freeze("FROZEN"); err != nil {
-		return err
-	}
-	return v.Lab.Start(ctx, "kubelet")
+	return l.Start(ctx, "kubelet")
 }
 
 // Freeze sets the freezer of the pod's cgroup (v1: FROZEN or THAWED; v2 has 1 and 0).

@@ -34,19 +34,20 @@ func findRepo(where string) (string, error) {
 // buildHelpers builds the lab's own programs: the pause container's and the node proxy.
 func (l *Lab) buildHelpers(ctx context.Context) error {
 	for name, pkg := range map[string]string{"pause": "./test/lab/images/pause", "nodeproxy": "./test/lab/nodeproxy"} {
-		if err := l.goBuild(ctx, l.state.Repo, filepath.Join(l.Dir, "bin", name), []string{pkg}); err != nil {
+		if err := l.goBuild(ctx, l.state.Repo, filepath.Join(l.Dir, "bin", name), []string{pkg}, false); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// goBuild compiles static programs and reports every thirty seconds that it still does.
-func (l progress) goBuild(ctx context.Context, module, out string, packages []string, flags ...string) error {
+// goBuild compiles programs, static ones without cgo, and reports every thirty seconds that it still does.
+func (l progress) goBuild(ctx context.Context, module, out string, packages []string, cgo bool,
+	flags ...string) error {
 	args := append([]string{"build", "-C", module, "-trimpath", "-o", out}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, packages...)...)
 	// The compiler's own garbage collection would take a fifth of the processor time.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOGC=400")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED="+map[bool]string{true: "1", false: "0"}[cgo], "GOWORK=off", "GOGC=400")
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Start(); err != nil {

@@ -39,6 +39,9 @@ oom_score = 0
 [plugins."` + runtime + `".containerd.runtimes.runc.options]
   Root = "{{.Paths.RuncRoot}}"
   SystemdCgroup = {{.Systemd}}
+{{- if .Paths.RuncDir}}
+  BinaryName = "{{.Paths.RuncDir}}/runc"
+{{- end}}
 `))
 }
 

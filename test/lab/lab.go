@@ -30,6 +30,7 @@ type Options struct {
 	// "1": Debian's 1.6; "2": the one of test/containerd; when empty that of the lab that runs, else Debian's
 	Containerd string
 	CRIO       bool      // CRI-O instead of containerd
+	Users      bool      // with containerd 2: the runc of test/runc, so that pods can have users of their own
 	Join       string    // folder of the control plane that an emulated machine joins; see UpControlPlane
 	Repo       string    // checkout of nodeagent; found from the working directory when empty
 	Log        io.Writer // progress, a line for each phase; discarded when nil
@@ -78,6 +79,9 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 		if err = running.Healthy(ctx); err == nil && opts.Containerd != "" &&
 			running.Paths.ContainerdDir != l.Paths.ContainerdDir {
 			err = fmt.Errorf("it runs the containerd of %s", running.Paths.ContainerdDir)
+		}
+		if err == nil && opts.Users && running.Paths.RuncDir == "" {
+			err = errors.New("its pods cannot have users of their own")
 		}
 		if err == nil && running.Paths.CRIODir != l.Paths.CRIODir {
 			err = fmt.Errorf("its runtime is another: %s", running.Paths.CRISocket)
@@ -132,6 +136,11 @@ func newLab(opts Options) (*Lab, error) {
 		}
 	default:
 		return nil, fmt.Errorf("containerd %q: there is 1 and 2", opts.Containerd)
+	}
+	if opts.Users {
+		if s.RuncDir, err = runc().cacheDir(repo); err != nil {
+			return nil, err
+		}
 	}
 	if opts.CRIO {
 		if s.CRIODir, err = crio().cacheDir(repo); err != nil {

@@ -24,6 +24,7 @@ type module struct {
 	folder   string // of the programs in that module; cmd when empty
 	programs []string
 	flags    []string
+	cgo      bool                                                           // needs gcc, and what gcc links with
 	also     func(l progress, ctx context.Context, module, to string) error // builds what is not Go; or nil
 }
 
@@ -46,6 +47,13 @@ func crio() module {
 		flags: []string{"-tags", "containers_image_openpgp,exclude_graphdriver_btrfs,btrfs_noversion," +
 			"containers_image_ostree_stub"},
 		also: progress.buildPinns}
+}
+
+// runc is needed for idmapped mounts, which Debian's does not have. What enters namespaces is C.
+func runc() module {
+	return module{name: "runc", source: "github.com/opencontainers/runc", version: "main.gitCommit",
+		takes: "half a minute the first time", programs: []string{"runc"}, folder: "..", cgo: true,
+		flags: []string{"-tags", "seccomp"}} // which kubelet wants for each sandbox
 }
 
 func (m module) dir(repo string) string { return filepath.Join(repo, "test", m.name) }
@@ -92,6 +100,9 @@ func (l *Lab) buildPrograms(ctx context.Context) error {
 	}
 	if l.Paths.CRIODir != "" {
 		modules = append(modules, crio())
+	}
+	if l.Paths.RuncDir != "" {
+		modules = append(modules, runc())
 	}
 	return l.buildModules(ctx, l.state.Repo, modules...)
 }
@@ -149,7 +160,7 @@ func (l progress) buildModule(ctx context.Context, repo string, m module) error 
 	}
 	// These programs are not debugged; without debug information the compiler needs an eighth less time.
 	flags := append([]string{"-gcflags=all=-dwarf=false", "-ldflags", "-s -w -X " + m.version + "=" + version}, m.flags...)
-	if err := l.goBuild(ctx, m.dir(repo), dir+"/", packages, flags...); err != nil {
+	if err := l.goBuild(ctx, m.dir(repo), dir+"/", packages, m.cgo, flags...); err != nil {
 		return err
 	}
 	if m.also != nil {

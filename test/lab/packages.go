@@ -39,6 +39,8 @@ var packages = [...]struct{ name, file string }{
 	{"gcc", "/usr/bin/gcc"}, // the race detector, and modules of the guest's kernel
 	{"make", "/usr/bin/make"},
 	{"libc6-dev", "/usr/include/stdlib.h"},
+	{"libseccomp-dev", "/usr/include/seccomp.h"}, // runc
+	{"pkg-config", "/usr/bin/pkg-config"},
 }
 
 // InstallPackages installs what is missing, and nothing when nothing is.

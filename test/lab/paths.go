@@ -56,6 +56,7 @@ type Paths struct {
 	ContainerdDir     string // containerd, its shim and ctr
 	CRIODir           string // CRI-O and its helpers; empty where containerd is the runtime
 	Ctr               string
+	RuncDir           string // runc of test/runc; empty where containers run with Debian's
 }
 
 // debianDir is where Debian's containerd has its programs.
@@ -93,6 +94,7 @@ func newPaths(dir string, s *state) Paths {
 		ContainerdDir:     containerd,
 		Ctr:               filepath.Join(containerd, "ctr"),
 		CRIODir:           s.CRIODir,
+		RuncDir:           s.RuncDir,
 	}
 	if s.CRIODir != "" {
 		p.CRISocket, p.ContainerdSocket, p.NetnsDir = at("run/crio/crio.sock"), "", at("run/netns")

@@ -19,6 +19,7 @@ type state struct {
 	BinDir        string            `json:"binDir"`
 	ContainerdDir string            `json:"containerdDir"`
 	CRIODir       string            `json:"crioDir,omitempty"` // of CRI-O, where it is the runtime
+	RuncDir       string            `json:"runcDir,omitempty"` // of runc, where it is not Debian's
 	Repo          string            `json:"repo"`
 	Part          string            `json:"part,omitempty"`   // which of two machines this is; empty: all on one
 	Server        string            `json:"server,omitempty"` // the apiserver, where it is on another machine

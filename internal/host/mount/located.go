@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -48,6 +49,39 @@ func Real(h *host.Host, name string) (string, error) {
 		return path.Clean(name), nil
 	}
 	return resolved, err
+}
+
+// Follow returns a path without the symbolic links that lie on the mounts of on (IDs). No other filesystem is asked for
+// anything: where the path leads to one, or to nothing, the rest is as it stands there.
+func Follow(files host.Files, table []Mount, on map[int]bool, name string) string {
+	const most = 40 // links in one path, as in the kernel
+	at, rest := "/", path.Clean(name)
+	for links := 0; rest != ""; {
+		part, after, _ := strings.Cut(strings.TrimLeft(rest, "/"), "/")
+		rest = after
+		if part == "" || part == "." {
+			continue
+		}
+		next := path.Join(at, part) // the parent, of ".."
+		around, _ := Around(table, next)
+		if part == ".." || !on[around.ID] || around.Point == next {
+			at = next
+			continue
+		}
+		target, err := files.Link(next)
+		switch {
+		case errors.Is(err, unix.EINVAL): // no link
+			at = next
+		case err != nil || links == most:
+			return path.Join(next, rest)
+		default:
+			if links++; path.IsAbs(target) {
+				at = "/"
+			}
+			rest = target + "/" + rest
+		}
+	}
+	return at
 }
 
 // MountedAt is a mount, and a process that sees it.

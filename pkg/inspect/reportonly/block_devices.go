@@ -52,6 +52,7 @@ func blockObjects(scan *hostscan.Scan, found []volume.Device) ([]inspect.Object,
 			elsewhere = "swap"
 		}
 		attachUsers(&o, users, elsewhere)
+		doubtUnused(&o, used)
 		objects = append(objects, o)
 	}
 	return objects, nil

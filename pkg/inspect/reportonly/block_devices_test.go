@@ -81,6 +81,39 @@ func TestBlockDevices(t *testing.T) {
 	}
 }
 
+// Where the volumes of a pod cannot be read, nobody knows that a device is not one of them.
+func TestBlockDeviceBesideUnreadVolumes(t *testing.T) {
+	const claim = "pvc-33333333-3333-4333-8333-333333333333"
+	scan := inspecttest.MountScan(t, "1 0 8:1 / / rw - ext4 /dev/sda rw\n")
+	for name, text := range map[string]string{"/sys/block/dm-0/dm/uuid": "CRYPT-LUKS2-abc-" + claim,
+		"/sys/block/dm-0/dm/name": claim, "/sys/block/dm-0/dev": "253:0", "/proc/swaps": "",
+		"/var/lib/kubelet/pods/" + inspecttest.MountsLiving + "/volumes/other": ""} {
+		name = scan.Host.Files.Path(name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, name, text)
+	}
+	list := func() inspect.Object {
+		t.Helper()
+		objects, err := listBlockDevices(t.Context(), scan)
+		if err != nil || len(objects) != 1 {
+			t.Fatal(objects, err)
+		}
+		return objects[0]
+	}
+	if o := list(); o.Doubt != "" || o.InUse != "" || o.Pod.UID != "" {
+		t.Errorf("all could be read: %+v", o)
+	}
+	link := "/var/lib/kubelet/pods/" + inspecttest.MountsLiving + "/volumes/kubernetes.io~csi"
+	if err := os.Symlink("/", scan.Host.Files.Path(link)); err != nil {
+		t.Fatal(err)
+	}
+	if o := list(); o.Doubt == "" {
+		t.Errorf("volumes of a pod were not read: %+v", o)
+	}
+}
+
 // Real loop devices: of a living pod, of one that is gone, of nobody, and of an administrator.
 func TestRealLoopDevices(t *testing.T) {
 	n := newNode(t)

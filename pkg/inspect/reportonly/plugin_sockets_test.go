@@ -2,13 +2,16 @@ package reportonly
 
 import (
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -42,6 +45,18 @@ func (n *node) mounts(dir string, ready bool) {
 	}
 }
 
+// link makes a link beside kubelet's root; target is relative to the link's directory, or absolute.
+func (n *node) link(name, target string) {
+	n.t.Helper()
+	beside := filepath.Dir(n.Host.Paths.KubeletRoot)
+	if !filepath.IsAbs(target) {
+		target = beside + "/" + target // not cleaned
+	}
+	if err := os.Symlink(target, filepath.Join(beside, name)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
 // A socket is a leftover where nobody listens, and no living pod may be about to.
 func TestPluginSockets(t *testing.T) {
 	gone := map[string]inspect.Verdict{"plugins_registry/a.example.com-reg.sock": inspect.Unowned,
@@ -60,6 +75,29 @@ func TestPluginSockets(t *testing.T) {
 		"a pod beside it is not ready": {func(n *node) { n.mounts("device-plugins", false) },
 			map[string]inspect.Verdict{"device-plugins/gpu.sock": inspect.Live}},
 		"a pod beside it is ready": {func(n *node) { n.mounts("device-plugins", true) }, nil},
+		"pods name kubelet's directory by a link": {func(n *node) {
+			n.link("default", "kubelet")
+			n.mounts("../default/plugins/a.example.com", false)
+			n.mounts("../default/device-plugins", false)
+		}, map[string]inspect.Verdict{"plugins_registry/a.example.com-reg.sock": inspect.Live,
+			"plugins/a.example.com/csi.sock": inspect.Live, "device-plugins/gpu.sock": inspect.Live}},
+		"by a link beside a link": {func(n *node) {
+			n.link("other", "kubelet/device-plugins")
+			n.link("another", "other/../")
+			n.mounts("../another/device-plugins", false)
+		}, map[string]inspect.Verdict{"device-plugins/gpu.sock": inspect.Live}},
+		"links that lead nowhere, and round": {func(n *node) {
+			n.link("round", "round")
+			n.link("nowhere", "absent/kubelet")
+			n.mounts("../round/device-plugins", false)
+			n.mounts("../nowhere/device-plugins", false)
+		}, nil},
+		"a link of a filesystem that hangs is not read": {func(n *node) {
+			hung := hosttest.HangingFUSE(n.t)
+			n.link("default", hung)
+			n.mounts("../default/link/device-plugins", false)
+			n.mounts("../default", false)
+		}, nil},
 		"a pod that has ended": {func(n *node) {
 			n.mounts("plugins/a.example.com", false)
 			n.Kubelet[0].Status.Phase = corev1.PodFailed
@@ -79,7 +117,7 @@ func TestPluginSockets(t *testing.T) {
 				}
 				want[socket] = verdict
 			}
-			report := n.ripen(t, inspect.History{}, n.inspector())
+			report := n.ripen(t, inspect.History{}, n.inspector().Within(time.Minute))
 			noErrors(t, report)
 			if diff := cmp.Diff(want, verdictsByName(report, inspect.PluginSocket, func(o inspect.Assessment) string {
 				return strings.TrimPrefix(o.ID, n.Host.Paths.KubeletRoot+"/")

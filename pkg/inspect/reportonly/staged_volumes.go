@@ -97,9 +97,7 @@ func (v *stagedView) csi(scan *hostscan.Scan, s *volume.Staged) inspect.Object {
 		users, elsewhere = append(users, pods...), elsewhere+point
 	}
 	attachUsers(&o, users, elsewhere)
-	if len(v.used.Unread) > 0 && o.Pod.UID == "" && o.InUse == "" {
-		o.Doubt = "volumes of a pod are not known: " + strings.Join(v.used.Unread, "; ")
-	}
+	doubtUnused(&o, v.used)
 	return o
 }
 
@@ -150,5 +148,12 @@ func attachUsers(o *inspect.Object, users []string, elsewhere string) {
 	case len(users) > 1:
 		o.InUse = fmt.Sprintf("%d pods have a directory or a mount of it, %s and %s among them", len(users), users[0],
 			users[1])
+	}
+}
+
+// doubtUnused has it that nobody is known to use an object where volumes of a pod could not be read.
+func doubtUnused(o *inspect.Object, used volume.Used) {
+	if len(used.Unread) > 0 && o.Pod.UID == "" && o.InUse == "" {
+		o.Doubt = "volumes of a pod are not known: " + strings.Join(used.Unread, "; ")
 	}
 }

@@ -53,9 +53,7 @@ func listStorageSessions(_ context.Context, scan *hostscan.Scan) ([]inspect.Obje
 			elsewhere = s.Other
 		}
 		attachUsers(&o, append(users, used.Volumes[s.Volume]...), elsewhere)
-		if len(used.Unread) > 0 && o.Pod.UID == "" && o.InUse == "" {
-			o.Doubt = "volumes of a pod are not known: " + strings.Join(used.Unread, "; ")
-		}
+		doubtUnused(&o, used)
 		objects = append(objects, o)
 	}
 	return objects, failed

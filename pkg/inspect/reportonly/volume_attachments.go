@@ -76,11 +76,8 @@ func (a *attached) list(ctx context.Context, scan *hostscan.Scan) ([]inspect.Obj
 			Facts: inspect.Facts("driver", driver, "volumeHandle", handle, inspect.HandleSum, sum,
 				"attachment", attachmentName(handle, driver, scan.Host.NodeName))}
 		attachUsers(&o, used.Handles[sum], at[sum])
-		if unused := o.Pod.UID == "" && o.InUse == ""; unused && len(used.Unread) > 0 {
-			o.Doubt = "volumes of a pod are not known: " + strings.Join(used.Unread, "; ")
-		} else {
-			a.unused = a.unused || unused
-		}
+		doubtUnused(&o, used)
+		a.unused = a.unused || o.Pod.UID == "" && o.InUse == "" && o.Doubt == ""
 		objects = append(objects, o)
 	}
 	return objects, failed
