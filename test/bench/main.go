@@ -31,6 +31,7 @@ func main() {
 	flag.Func("pods", "numbers of pods of three containers to measure with, comma separated (0,60,100)", b.setPods)
 	flag.DurationVar(&b.idle, "idle", 10*time.Minute, "how long processes at rest are measured")
 	flag.BoolVar(&b.costOnly, "cost", false, "measure only what the agent costs at rest and an inspection")
+	flag.BoolVar(&b.actsOnly, "acts", false, "measure only how soon it taints and repairs; brings up labs of its own")
 	flag.StringVar(&b.binary, "binary", "", "the agent, built already")
 	flag.StringVar(&b.peer, "peer", "", "node-problem-detector, built already")
 	short := flag.Bool("short", false, "3 minutes at rest with 60 pods, and fewer trials: less exact")
@@ -51,7 +52,7 @@ type bench struct {
 	trials, peerTrials int
 	pods               []int
 	idle               time.Duration
-	costOnly           bool
+	costOnly, actsOnly bool
 
 	lab   *lab.Lab
 	agent *harness.Agent
@@ -67,6 +68,11 @@ type bench struct {
 type row struct{ what, agent, peer, goal string }
 
 func (b *bench) run(ctx context.Context, dir string) (err error) {
+	if b.actsOnly {
+		err := errors.Join(b.taint(ctx), b.repairs(ctx))
+		b.print()
+		return err
+	}
 	work, err := os.MkdirTemp("", "nodeagent-bench-")
 	if err != nil {
 		return err
@@ -122,7 +128,7 @@ func (b *bench) wanted() []func(context.Context) error {
 	if b.costOnly {
 		return costs
 	}
-	return append(costs, b.latency, b.peerLatency, b.repairs)
+	return append(costs, b.latency, b.peerLatency, b.taint, b.repairs)
 }
 
 func (b *bench) setPods(text string) (err error) {
