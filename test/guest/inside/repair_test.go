@@ -28,7 +28,7 @@ checks:
 repair:
   minAge: 1s
   hold: 5s
-  verifyWithin: 60s
+  verifyWithin: 90s
   unitAge: 2s
   perHour: 100
   perDay: 100
