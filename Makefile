@@ -190,7 +190,7 @@ lab-down: ## remove it without a trace
 	$(LABCTL) down
 
 .PHONY: bench
-bench: ## what the agent costs and how fast it is, on the lab, as a table, beside node-problem-detector, on a node with 0, 60 and 100 pods: an hour; BENCH=--short: 60 pods, 12 minutes; BENCH="--cost --pods 60 --idle 5m": at rest only
+bench: ## what the agent costs and how fast it is, on the lab, as a table, beside node-problem-detector, on a node with 0, 60 and 100 pods: an hour; BENCH=--short: 60 pods, 12 minutes; BENCH="--cost --pods 60 --idle 5m": at rest only; BENCH=--acts: repairs and taints only
 	go run ./test/bench --dir $(LAB_DIR) $(BENCH)
 
 .PHONY: bench-eventcenter

@@ -36,7 +36,7 @@ func (a *Agent) newRepairs() (*repair.Runner, error) {
 	}
 	var pause func(context.Context) (string, error)
 	if a.clients.Client != nil { // a machine that is no node has no annotation
-		pause = func(ctx context.Context) (string, error) { return paused(ctx, a.clients.Host.Cluster.Node) }
+		pause = repairsPaused(a.clients.Client, a.cfg.Fleet)
 	}
 	return repair.New(repair.Options{
 		Settings: settings, Releases: a.cfg.Remediate, Host: a.clients.Host, Mutator: mutator, Log: a.log,

@@ -71,8 +71,8 @@ func (a *Agent) openReporters() meter {
 	if settings := a.cfg.Report.Taint; settings.Mode != taint.Off || taint.Owed(a.store.Bucket("taint")) {
 		a.reporters = append(a.reporters, taint.New(taint.Config{
 			Node: a.clients.Client, Mode: settings.Mode, Key: settings.Key, Hold: settings.Hold,
-			Budget: a.fleet, Prefer: settings.Prefer, Stopped: a.leftovers.runner.KillSwitch, Store: a.store.Bucket("taint"),
-			Observer: a.sinks, Log: a.log,
+			Budget: a.fleet, Prefer: settings.Prefer, Stopped: a.leftovers.runner.KillSwitch,
+			Elsewhere: elsewhere(a.clients.Client, a.cfg.Fleet), Store: a.store.Bucket("taint"), Observer: a.sinks, Log: a.log,
 		}))
 	}
 	if a.cfg.Report.ConfigMap.Enabled {

@@ -28,6 +28,9 @@ import (
 const (
 	requestsPerSecond = 1
 	requestBurst      = 5
+	// claimBurst is enough for a first isolation: count the Nodes, list the claims, ask for a pause, try the policy,
+	// claim, list again. The taint must not wait for the limit.
+	claimBurst = 8
 	// connections are closed and made again after minSession plus up to as much again, so that load spreads over the
 	// apiservers after one of them was down, and so that credentials and CA are read again.
 	minSession = 30 * time.Minute
@@ -98,11 +101,9 @@ func New(config Config, log *slog.Logger) (*Client, error) {
 		log:     log,
 		find:    config.Credentials,
 		codecs:  codecs,
-		limiter: flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst),
-		urgent:  flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst),
-		claims:  flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst),
 		changes: &podChanges{}, rounds: newRounds(),
 	}
+	c.limit()
 	c.asNode = &Client{config: config, log: log, find: config.nodeCredentials, codecs: codecs, limiter: c.limiter,
 		urgent: c.urgent}
 	c.daemonSets, c.recentPods = newCached(c.listDaemonSets), newCached(c.pods)
@@ -110,6 +111,13 @@ func New(config Config, log *slog.Logger) (*Client, error) {
 	c.recentPods.holds = c.daemonSets.holds
 	c.revisions = c.cachedRevisions()
 	return c, nil
+}
+
+// limit bounds how often this client asks.
+func (c *Client) limit() {
+	c.limiter = flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst)
+	c.urgent = flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, requestBurst)
+	c.claims = flowcontrol.NewTokenBucketRateLimiter(requestsPerSecond, claimBurst)
 }
 
 // Close ends the connections that are not in use.

@@ -14,6 +14,7 @@
 //	create, patch, delete  configmaps in the agent's namespace (node-NAME)
 //	patch          nodes, for its taint
 //	create, list, delete  leases in the namespace of claims, and get of the configmap "pause" there; list nodes, to count
+//	get            daemonsets.apps and leases, where fleet.kured and fleet.medik8s name them
 //	get            nodes/pods, nodes/metrics of kubelet's own API
 //	get            configmaps, secrets (metadata), persistentvolumeclaims, persistentvolumes, volumeattachments, and
 //	list           events: by "inspect pod" alone, which goes without where it may not; as the node it may get them

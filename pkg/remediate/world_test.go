@@ -230,7 +230,7 @@ func (w *world) makePod(uid string) pod {
 	p := pod{uid: uid, data: filepath.Join(w.Dir, "data-"+uid)}
 	w.Write(filepath.Join(p.data, "sub/canary"), "alive")
 	cgroups := w.Cgroups(uid, mutatetest.Hex(w.t, 64))
-	w.Shell(uid, cgroups, "trap '' TERM; echo ready; exec sleep 600")
+	w.Shell(uid, cgroups, "trap '' TERM; echo ready; exec sleep 100000")
 	w.Write(w.PodDir(uid, "etc-hosts"), "127.0.0.1 localhost\n")
 	w.Write(w.PodDir(uid, "containers/app/1a2b3c4d"), "")
 	w.Write(w.PodDir(uid, "plugins/kubernetes.io~empty-dir/wrapped_token/ready"), "")

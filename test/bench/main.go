@@ -32,6 +32,7 @@ func main() {
 	flag.DurationVar(&b.idle, "idle", 10*time.Minute, "how long processes at rest are measured")
 	flag.BoolVar(&b.costOnly, "cost", false, "measure only what the agent costs at rest and an inspection")
 	flag.BoolVar(&b.stormOnly, "storm", false, "measure only what a storm of mounts costs, for as long as --idle")
+	flag.BoolVar(&b.actsOnly, "acts", false, "measure only how soon it taints and repairs; brings up labs of its own")
 	flag.StringVar(&b.binary, "binary", "", "the agent, built already")
 	flag.StringVar(&b.peer, "peer", "", "node-problem-detector, built already")
 	short := flag.Bool("short", false, "3 minutes at rest with 60 pods, and fewer trials: less exact")
@@ -54,6 +55,7 @@ type bench struct {
 	idle               time.Duration
 	costOnly           bool
 	stormOnly          bool
+	actsOnly           bool
 
 	lab   *lab.Lab
 	agent *harness.Agent
@@ -69,6 +71,11 @@ type bench struct {
 type row struct{ what, agent, peer, goal string }
 
 func (b *bench) run(ctx context.Context, dir string) (err error) {
+	if b.actsOnly {
+		err := errors.Join(b.taint(ctx), b.repairs(ctx))
+		b.print()
+		return err
+	}
 	work, err := os.MkdirTemp("", "nodeagent-bench-")
 	if err != nil {
 		return err
@@ -129,7 +136,7 @@ func (b *bench) wanted() []func(context.Context) error {
 	if b.costOnly {
 		return costs
 	}
-	return append(costs, b.latency, b.peerLatency, b.repairs)
+	return append(costs, b.latency, b.peerLatency, b.taint, b.repairs)
 }
 
 func (b *bench) setPods(text string) (err error) {

@@ -27,26 +27,50 @@ var repaired = regexp.MustCompile(`repaired by (\S+) in (\S+)`)
 // repairs times each repair that helps: from when its check found the fault until that does not find it any more, without
 // the age that a finding must have (minAge).
 func (b *bench) repairs(ctx context.Context) error {
-	repo, err := harness.Repo()
-	if err != nil {
-		return err
-	}
 	for _, test := range repairTests {
 		say("timing the repairs of %s", test.pkg)
-		cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-v", "-run", test.run, test.pkg},
-			test.args...)...)
-		cmd.Dir, cmd.Env = repo, append(os.Environ(), "CGO_ENABLED=0")
-		out, err := cmd.CombinedOutput()
+		found, err := said(ctx, repaired, test.pkg, test.run, test.args...)
 		if err != nil {
-			return fmt.Errorf("go test %s: %w\n%s", test.pkg, err, out[max(0, len(out)-4000):])
-		}
-		found := repaired.FindAllSubmatch(out, -1)
-		if len(found) == 0 {
-			return fmt.Errorf("go test %s says nothing of a repair: %s", test.pkg, bytes.TrimSpace(out))
+			return err
 		}
 		for _, line := range found {
 			b.rows = append(b.rows, row{"found → healthy by " + string(line[1]), string(line[2]), "", ""})
 		}
 	}
 	return nil
+}
+
+// tainted is a line of the test that times taints.
+var tainted = regexp.MustCompile(`fatal finding to taint: (.+)`)
+
+// taint times how soon others see the taint of a node with a fatal finding, on a real apiserver.
+func (b *bench) taint(ctx context.Context) error {
+	const times = "250"
+	say("timing %s taints", times)
+	found, err := said(ctx, tainted, "./internal/kube", "^TestRealAPIServerTaintLatency$", "-args", "-apiserver", "-taints",
+		times)
+	if err != nil {
+		return err
+	}
+	b.rows = append(b.rows, row{"fatal finding → taint in a watch of the apiserver", string(found[0][1]), "", "p99 2 s"})
+	return nil
+}
+
+// said runs a test and returns what it says, by an expression that must occur.
+func said(ctx context.Context, what *regexp.Regexp, pkg, run string, args ...string) ([][][]byte, error) {
+	repo, err := harness.Repo()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-v", "-run", run, pkg}, args...)...)
+	cmd.Dir, cmd.Env = repo, append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("go test %s: %w\n%s", pkg, err, out[max(0, len(out)-4000):])
+	}
+	found := what.FindAllSubmatch(out, -1)
+	if len(found) == 0 {
+		return nil, fmt.Errorf("go test %s does not say %q: %s", pkg, what, bytes.TrimSpace(out))
+	}
+	return found, nil
 }

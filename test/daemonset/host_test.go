@@ -171,6 +171,7 @@ func testDisk(t *testing.T, c *cluster) {
 		t.Errorf("the condition does not name %s: %s", disk.Mount, condition.Message)
 	}
 	c.awaitTaint(t, condition.Reason+":NoSchedule")
+	t.Logf("tainted after %s at most", time.Since(began).Round(10*time.Millisecond))
 	if err := disk.Unmount(); err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,9 @@ func TestGuest(t *testing.T) { inGuest(t, "", Guest{Modules: "modules"}) }
 // TestSystemd runs the agent in its unit, in a guest whose PID 1 is systemd.
 func TestSystemd(t *testing.T) { inGuest(t, "Unit", Guest{Systemd: true}) }
 
+// TestRepair has the agent in its unit repair what systemd, the kernel, a real containerd and a real kubelet lose.
+func TestRepair(t *testing.T) { inGuest(t, "Repair", Guest{Systemd: true}) }
+
 // TestMachine stops, suspends and restores a whole guest, has its processor report errors, and has it panic. What is
 // seen after that are the tests of Again.
 func TestMachine(t *testing.T) { inGuest(t, "Machine", Guest{Bare: true}) }
@@ -53,7 +56,7 @@ func inGuest(t *testing.T, word string, g Guest) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
-	tests, others := "^Test"+word, "^Test(Unit|Machine|Crash|Again|Systemd)"
+	tests, others := "^Test"+word, "^Test(Unit|Repair|Machine|Crash|Again|Systemd)"
 	if word != "" {
 		others = "^$"
 	}

@@ -168,3 +168,24 @@ func matches(patterns []string, name string) bool {
 		return p == name || p == "*/*" || p == "*" && !sub || sub && p == base+"/*"
 	})
 }
+
+// The Leases of medik8s may be read only where the configuration asks for them, and only one by one.
+func TestMaintenanceLeases(t *testing.T) {
+	const asked = "config.fleet.medik8s=medik8s-leases"
+	for args, want := range map[string]int{"rights.slots=true": 0, "rights.slots=true," + asked: 1, asked: 0} {
+		found := 0
+		for _, o := range objects(t, template(t, "--set", args)) {
+			if o.Kind != "Role" || o.Metadata.Name != "nodeagent-maintenance" {
+				continue
+			}
+			found++
+			if len(o.Rules) != 1 || !slices.Equal(o.Rules[0].Verbs, []string{"get"}) ||
+				!slices.Equal(o.Rules[0].Resources, []string{"leases"}) || o.Metadata.Namespace != "medik8s-leases" {
+				t.Errorf("%s: %+v", args, o)
+			}
+		}
+		if found != want {
+			t.Errorf("%s: %d roles, want %d", args, found, want)
+		}
+	}
+}

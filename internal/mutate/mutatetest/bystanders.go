@@ -83,7 +83,7 @@ func (b *Bystanders) dir(parts ...string) string {
 
 func (b *Bystanders) process(uid string, cgroups []string) {
 	b.node.t.Helper()
-	b.processes = append(b.processes, b.node.Shell(uid, cgroups, "echo ready; exec sleep 3600"))
+	b.processes = append(b.processes, b.node.Shell(uid, cgroups, "echo ready; exec sleep 100000"))
 }
 
 // livingPod has a volume in memory, an emptyDir with data, a bind of a directory of the same filesystem, and a bind of

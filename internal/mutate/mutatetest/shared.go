@@ -92,7 +92,7 @@ func (n *Node) Table(pid int) map[int]string {
 func (n *Node) Namespace(propagation, script string) int {
 	n.t.Helper()
 	process := exec.Command("unshare", "-m", "--propagation", propagation, "/bin/sh", "-ec", script+
-		"\necho ready; exec sleep 600")
+		"\necho ready; exec sleep 100000")
 	process.Stderr = os.Stderr
 	out, err := process.StdoutPipe()
 	if err != nil {

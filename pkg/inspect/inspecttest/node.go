@@ -241,7 +241,7 @@ func (n *Node) Cgroups(name string) []string {
 // Process runs a process in cgroups until the test ends.
 func (n *Node) Process(cgroups ...string) int {
 	n.t.Helper()
-	process, err := os.StartProcess("/bin/sleep", []string{"sleep", "600"}, &os.ProcAttr{})
+	process, err := os.StartProcess("/bin/sleep", []string{"sleep", "100000"}, &os.ProcAttr{})
 	if err != nil {
 		n.t.Fatal(err)
 	}

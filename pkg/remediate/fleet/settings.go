@@ -13,6 +13,10 @@ type Settings struct {
 	Slots     int    `yaml:"slots"`     // nodes of a pool that are disrupted at once
 	Isolated  int    `yaml:"isolated"`  // nodes of a pool that are tainted NoSchedule at once; 0: a tenth of the cluster
 	Storm     int    `yaml:"storm"`     // so many nodes of a pool that wait close its slots
+
+	// Others who repair nodes: while one of them works on this node, nothing is repaired or tainted. Unset: not asked.
+	Kured   string `yaml:"kured"`   // namespace/name of kured's DaemonSet, which has its lock
+	Medik8s string `yaml:"medik8s"` // namespace of medik8s' maintenance Leases
 }
 
 // Defaults are the settings of a new installation.
@@ -23,6 +27,14 @@ func (s Settings) Problems() map[string]string {
 	problems := map[string]string{}
 	if errs := validation.IsDNS1123Label(s.Namespace); s.Namespace != "" && len(errs) > 0 {
 		problems["namespace"] = strings.Join(errs, "; ")
+	}
+	if errs := validation.IsDNS1123Label(s.Medik8s); s.Medik8s != "" && len(errs) > 0 {
+		problems["medik8s"] = strings.Join(errs, "; ")
+	}
+	namespace, name, ok := strings.Cut(s.Kured, "/")
+	if errs := append(validation.IsDNS1123Label(namespace), validation.IsDNS1123Subdomain(name)...); s.Kured != "" &&
+		(!ok || len(errs) > 0) {
+		problems["kured"] = "must be namespace/name of a DaemonSet"
 	}
 	if errs := validation.IsQualifiedName(s.Pool); s.Pool != "" && len(errs) > 0 {
 		problems["pool"] = strings.Join(errs, "; ")

@@ -129,20 +129,22 @@ var (
 	ownersAnnotations = []string{"weave.works/kured-reboot-in-progress", "nodeagent.github.io/pause"}
 )
 
-// owner returns what shows that somebody else works on the Node; empty: nothing.
-func owner(node *corev1.Node) string {
+const elsewhere = "somebody else works on this node: "
+
+// Owner returns what shows that somebody else works on the Node; empty: nothing.
+func Owner(node *corev1.Node) string {
 	for _, t := range node.Spec.Taints {
 		if slices.Contains(ownersTaints, t.Key) {
-			return "taint " + t.Key
+			return elsewhere + "taint " + t.Key
 		}
 	}
 	for _, name := range ownersAnnotations {
 		if _, ok := node.Annotations[name]; ok {
-			return "annotation " + name
+			return elsewhere + "annotation " + name
 		}
 	}
 	if node.DeletionTimestamp != nil {
-		return "the Node is being deleted"
+		return elsewhere + "the Node is being deleted"
 	}
 	return ""
 }

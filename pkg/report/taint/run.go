@@ -171,7 +171,13 @@ func (r *Reporter) apply(ctx context.Context, asked *corev1.Taint, checks []stri
 		if err != nil {
 			return "", 0, fmt.Errorf("read the Node: %w", err)
 		}
-		if why := r.mayNot(node); why != "" {
+		why := r.mayNot(node)
+		if why == "" && r.config.Elsewhere != nil {
+			if why, err = r.config.Elsewhere(ctx); err != nil {
+				return "", 0, fmt.Errorf("who else works on this node: %w", err)
+			}
+		}
+		if why != "" {
 			return why, idle, nil
 		}
 		wanted := asked
@@ -247,10 +253,7 @@ func (r *Reporter) mayNot(node *corev1.Node) string {
 			return why
 		}
 	}
-	if by := owner(node); by != "" {
-		return "somebody else works on this node: " + by
-	}
-	return ""
+	return Owner(node)
 }
 
 // remember stores which checks ask for the taint.

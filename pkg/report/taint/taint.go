@@ -64,6 +64,8 @@ type Config struct {
 	Budget Budget
 	// Stopped returns why nothing may be done (the kill switch), or ""; may be nil.
 	Stopped func() string
+	// Elsewhere returns what shows, elsewhere than on the Node, that somebody else works on it, or ""; may be nil.
+	Elsewhere func(ctx context.Context) (string, error)
 
 	Store    report.Store  // keeps whether a taint is ours; nil: a taint of an earlier agent counts as ours
 	Timeout  time.Duration // of one attempt; zero: DefaultTimeout

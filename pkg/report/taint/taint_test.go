@@ -1,6 +1,7 @@
 package taint
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -106,6 +107,15 @@ func TestTaintIsTheReportersOwn(t *testing.T) {
 		"paused": {node: func(n *reporttest.Taints) {
 			n.Change(func(n *corev1.Node) { n.Annotations = map[string]string{"nodeagent.github.io/pause": ""} })
 		}},
+		"kured has its lock": {change: func(c *Config) {
+			c.Elsewhere = func(context.Context) (string, error) { return "kured has its lock", nil }
+		}},
+		"whether kured has its lock is not known": {change: func(c *Config) {
+			c.Elsewhere = func(context.Context) (string, error) { return "", errors.New("no answer") }
+		}},
+		"kured has it for another": {change: func(c *Config) {
+			c.Elsewhere = func(context.Context) (string, error) { return "", nil }
+		}, want: []string{readonly}},
 		"the Node is being deleted": {node: func(n *reporttest.Taints) {
 			n.Change(func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{} })
 		}},

@@ -14,6 +14,7 @@ import (
 
 const (
 	service = "nodeagent.service"
+	config  = "/etc/nodeagent/config.yaml"
 	cgroup  = "/sys/fs/cgroup/system.slice/" + service
 )
 
@@ -24,19 +25,34 @@ var installed sync.Once
 func unit(t *testing.T) *agent {
 	t.Helper()
 	needGuest(t)
-	a := &agent{t: t, config: "/etc/nodeagent/config.yaml"}
 	installed.Do(func() {
 		furnish(t)
-		run(t, "install", "-D", "-m", "755", *binary, "/usr/bin/nodeagent")
-		run(t, "install", "-D", "-m", "644", filepath.Join(*repo, "systemd/nodeagent.service"), "/etc/systemd/system/"+
-			service)
-		run(t, "install", "-D", "-m", "640", filepath.Join(*repo, "packaging/rpm/config.yaml"), a.config)
-		run(t, "install", "-d", "-m", "700", "/var/lib/nodeagent")
-		run(t, "systemctl", "daemon-reload")
-		began := time.Now()
-		run(t, "systemctl", "start", service)
-		t.Logf("ready after %s", time.Since(began))
+		install(t, "")
 	})
+	return await(t)
+}
+
+// install installs the agent as the package does, with more settings, and starts its unit.
+func install(t *testing.T, settings string) {
+	t.Helper()
+	run(t, "install", "-D", "-m", "755", *binary, "/usr/bin/nodeagent")
+	run(t, "install", "-D", "-m", "644", filepath.Join(*repo, "systemd/nodeagent.service"), "/etc/systemd/system/"+
+		service)
+	run(t, "install", "-D", "-m", "640", filepath.Join(*repo, "packaging/rpm/config.yaml"), config)
+	if settings != "" {
+		put(t, config, settings)
+	}
+	run(t, "install", "-d", "-m", "700", "/var/lib/nodeagent")
+	run(t, "systemctl", "daemon-reload")
+	began := time.Now()
+	run(t, "systemctl", "start", service)
+	t.Logf("ready after %s", time.Since(began))
+}
+
+// await returns the agent of the unit once it answers.
+func await(t *testing.T) *agent {
+	t.Helper()
+	a := &agent{t: t, config: config}
 	t.Cleanup(func() {
 		if t.Failed() {
 			out, _ := exec.Command("journalctl", "--no-pager", "-n", "60", "-u", service).CombinedOutput()

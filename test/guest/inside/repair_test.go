@@ -1,0 +1,280 @@
+package inside
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// repairConfig has seconds instead of the minutes that a node has, and room for all repairs of this test.
+const repairConfig = `
+checks:
+  kubelet-health: {every: 2s}
+  runtime-health: {every: 2s}
+  systemd-units: {every: 2s}
+  loopback: {every: 2s}
+  sysctls: {every: 2s, want: {vm.swappiness: "7"}}
+  kernel-modules: {every: 2s, modules: [zram, pcspkr]}
+repair:
+  minAge: 1s
+  hold: 5s
+  verifyWithin: 90s
+  unitAge: 2s
+  perHour: 100
+  perDay: 100
+  restartsPerDay: 100
+  stopAfter: 100
+  fleetBudget: none
+  actions: {restart-unit: "on", reset-failed-units: "on", load-module: "on", restore-sysctl: "on", restore-loopback: "on"}
+`
+
+// events are the journal of repairs, as people read it.
+func events(t *testing.T) string {
+	t.Helper()
+	return run(t, "nodeagent", "events")
+}
+
+// awaitEvent waits until the journal has a line with each of the words.
+func awaitEvent(t *testing.T, words ...string) {
+	t.Helper()
+	text := ""
+	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(time.Second) {
+		text = events(t)
+		for line := range strings.Lines(text) {
+			if hasAll(line, words) {
+				t.Log(strings.TrimSpace(line))
+				return
+			}
+		}
+	}
+	status, _ := exec.Command("nodeagent", "status").CombinedOutput() // its exit code says what it found
+	t.Fatalf("no event %q in:\n%s\n%s", words, text, status)
+}
+
+func hasAll(text string, words []string) bool {
+	for _, word := range words {
+		if !strings.Contains(text, word) {
+			return false
+		}
+	}
+	return true
+}
+
+// awaitStep waits until the status says something of what restart-unit would do about a check's finding.
+func awaitStep(t *testing.T, check, want string) {
+	t.Helper()
+	var s struct {
+		Repair struct {
+			Steps []struct{ Action, Check, Does, NotActed string }
+		}
+	}
+	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); time.Sleep(time.Second) {
+		s.Repair.Steps = nil
+		out, _ := exec.Command("nodeagent", "status", "-o", "json").Output() // its exit code says what it found
+		_ = json.Unmarshal(out, &s)
+		for _, step := range s.Repair.Steps {
+			if step.Action == "restart-unit" && step.Check == check && strings.Contains(step.NotActed, want) {
+				t.Logf("%s: %s", check, step.NotActed)
+				return
+			}
+		}
+	}
+	t.Fatalf("%s: nothing says %q: %+v", check, want, s.Repair.Steps)
+}
+
+// property is one of a service, as systemd has it.
+func property(t *testing.T, unit, name string) string {
+	t.Helper()
+	return run(t, "systemctl", "show", "--value", "-p", name, unit)
+}
+
+// write makes a file of the guest.
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// killMode sets that of a unit.
+func killMode(t *testing.T, unit, mode string) {
+	t.Helper()
+	write(t, "/etc/systemd/system/"+unit+".d/mode.conf", "[Service]\nKillMode="+mode+"\n")
+	run(t, "systemctl", "daemon-reload")
+}
+
+// node runs a containerd and a kubelet without an apiserver, in units of systemd, each beside a process that must survive
+// their restarts: what is named as a shim, and a helper of kubelet's.
+func node(t *testing.T) {
+	t.Helper()
+	kubelets, err := filepath.Glob(filepath.Join(*repo, ".cache/kubernetes-v*/kubelet"))
+	if err != nil || len(kubelets) == 0 {
+		t.Fatalf("no kubelet: go run ./test/lab/labctl build: %v", err)
+	}
+	run(t, "install", "-m", "755", kubelets[len(kubelets)-1], "/usr/bin/kubelet")
+	run(t, "install", "-m", "755", "/bin/sleep", "/usr/bin/containerd-shim-runc-v2")
+	run(t, "modprobe", "overlay")
+	write(t, "/etc/containerd/config.toml", "version = 2\n")
+	write(t, "/var/lib/kubelet/config.yaml", `kind: KubeletConfiguration
+apiVersion: kubelet.config.k8s.io/v1beta1
+cgroupDriver: systemd
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+enableServer: true
+failSwapOn: false
+localStorageCapacityIsolation: false
+evictionHard: {memory.available: 1Mi, nodefs.available: 1%}
+`)
+	for unit, program := range map[string][2]string{
+		"containerd": {"containerd-shim-runc-v2 infinity", "containerd"},
+		"kubelet":    {"sleep infinity", "kubelet --config=/var/lib/kubelet/config.yaml --hostname-override=guest"},
+	} {
+		write(t, "/etc/systemd/system/"+unit+".service", fmt.Sprintf(
+			"[Service]\nDelegate=yes\nExecStart=/bin/sh -c '/usr/bin/%s & exec /usr/bin/%s'\n", program[0], program[1]))
+	}
+	killMode(t, "kubelet.service", "process")
+	run(t, "systemctl", "daemon-reload")
+	run(t, "systemctl", "start", "containerd", "kubelet")
+	for end := time.Now().Add(4 * time.Minute); ; time.Sleep(time.Second) {
+		out, err := exec.Command("curl", "-s", "http://127.0.0.1:10248/healthz").Output()
+		if err == nil && string(out) == "ok" {
+			break
+		}
+		if time.Now().After(end) {
+			log, _ := exec.Command("journalctl", "--no-pager", "-n", "40", "-u", "kubelet").CombinedOutput()
+			t.Fatalf("kubelet does not answer: %v: %s\n%s", err, out, log)
+		}
+	}
+}
+
+// apiserver answers the one question of a repair, whether the Node has an annotation that pauses it, and returns a
+// kubeconfig for that.
+func apiserver(t *testing.T) string {
+	t.Helper()
+	run(t, "ip", "link", "add", "node0", "type", "dummy") // loopback's address is to be lost
+	run(t, "ip", "addr", "add", "192.0.2.1/32", "dev", "node0")
+	run(t, "ip", "link", "set", "node0", "up")
+	listener, err := net.Listen("tcp", "192.0.2.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet || r.URL.Path != "/api/v1/nodes/guest" {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"kind":"Node","apiVersion":"v1","metadata":{"name":"guest","uid":"of-guest"}}`)
+	}))
+	_ = server.Listener.Close()
+	server.Listener = listener
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	file := "/etc/nodeagent/kubeconfig"
+	write(t, file, fmt.Sprintf(`{"kind": "Config", "apiVersion": "v1", "current-context": "x",
+"clusters": [{"name": "c", "cluster": {"server": %q, "certificate-authority-data": %q, "tls-server-name": "example.com"}}],
+"users": [{"name": "u", "user": {"token": "of-this-node"}}], "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}`,
+		server.URL, base64.StdEncoding.EncodeToString(authority)))
+	run(t, "chmod", "600", file)
+	return file
+}
+
+// TestRepairs: what the agent puts back on a node with cgroup v2 and systemd, under the restrictions of its own unit: each
+// where it helps, and where it does not and ends as a person's.
+func TestRepairs(t *testing.T) {
+	needGuest(t)
+	node(t)
+	exec.Command("modprobe", "-r", "zram", "pcspkr").Run() //nolint:errcheck // they may not be there
+	write(t, "/etc/modprobe.d/never.conf", "install pcspkr /bin/true\n")
+	put(t, "/proc/sys/vm/swappiness", "60")
+	install(t, repairConfig+"paths: {kubeconfig: "+apiserver(t)+"}\n")
+	a := await(t)
+
+	t.Run("kernel", func(t *testing.T) {
+		awaitEvent(t, "load-module", "zram", "verified")
+		if !strings.Contains(read("/proc/modules"), "zram ") {
+			t.Error("zram is not loaded")
+		}
+		awaitEvent(t, "load-module", "pcspkr", "failed: ")
+		awaitEvent(t, "restore-sysctl", "verified")
+		if got := read("/proc/sys/vm/swappiness"); got != "7" {
+			t.Errorf("vm.swappiness is %s", got)
+		}
+		run(t, "ip", "addr", "del", "127.0.0.1/8", "dev", "lo")
+		awaitEvent(t, "restore-loopback", "verified")
+	})
+	t.Run("a failed transient unit", func(t *testing.T) {
+		_ = exec.Command("systemd-run", "--unit=run-gone", "/bin/false").Run()
+		awaitEvent(t, "run-gone.service", "verified")
+	})
+	t.Run("runtime", func(t *testing.T) { a.repairsRuntime(t) })
+	t.Run("kubelet", func(t *testing.T) { a.repairsKubelet(t) })
+	t.Log(events(t))
+}
+
+// repairsRuntime: containerd loses its socket. It is restarted only with KillMode=process, and what is in its cgroup
+// survives that.
+func (a *agent) repairsRuntime(t *testing.T) {
+	shim, main := run(t, "pgrep", "-o", "containerd-shim"), property(t, "containerd", "MainPID")
+	killMode(t, "containerd.service", "control-group")
+	run(t, "systemctl", "stop", service) // its connection would go on working
+	run(t, "rm", "/run/containerd/containerd.sock")
+	run(t, "systemctl", "start", service)
+	for _, mode := range []struct{ name, want string }{
+		{"control-group", "restart would end 1 containers: containerd.service has KillMode=control-group"},
+		{"mixed", "restart would end 1 containers: containerd.service has KillMode=mixed"},
+		{"none", "KillMode=none: systemd would start it beside the old one"},
+	} {
+		killMode(t, "containerd.service", mode.name)
+		awaitStep(t, "runtime-health", mode.want)
+		if now := property(t, "containerd", "MainPID"); now != main {
+			t.Fatalf("%s: main process %s instead of %s", mode.name, now, main)
+		}
+	}
+	killMode(t, "containerd.service", "process")
+	awaitEvent(t, "restart-unit", "containerd", "verified")
+	if now := property(t, "containerd", "MainPID"); now == main {
+		t.Error("it was not restarted")
+	}
+	run(t, "kill", "-0", shim)
+	if group := read("/proc/" + shim + "/cgroup"); !strings.HasSuffix(group, "/containerd.service") {
+		t.Errorf("the shim is in %s", group)
+	}
+}
+
+// repairsKubelet: kubelet is killed, and restarted once; then its configuration is broken: it is restarted once more, and
+// never again.
+func (a *agent) repairsKubelet(t *testing.T) {
+	helper, shim := run(t, "pgrep", "-o", "-x", "sleep"), run(t, "pgrep", "-o", "containerd-shim")
+	before := property(t, "kubelet", "MainPID")
+	kill := func() { run(t, "systemctl", "kill", "--kill-who=main", "-s", "KILL", "kubelet") }
+	kill()
+	awaitEvent(t, "restart-unit", "kubelet", "verified")
+	if now := property(t, "kubelet", "MainPID"); now == before || now == "0" {
+		t.Errorf("main process %s, before %s", now, before)
+	}
+	run(t, "kill", "-0", helper)
+	write(t, "/var/lib/kubelet/config.yaml", "this is no configuration\n")
+	kill()
+	awaitEvent(t, "restart-unit", "kubelet", "failed: ")
+	awaitStep(t, "kubelet-health", "needs help: it was done once already")
+	if text := events(t); strings.Count(text, "restart-unit") != 3 {
+		t.Error(text)
+	}
+	run(t, "kill", "-0", helper, shim)
+}
