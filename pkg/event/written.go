@@ -43,6 +43,14 @@ func ReadWritten(batch []byte) (events []Written, ok bool) {
 	return events, c.ok && len(c.rest) == 0
 }
 
+// ReadOne is ReadWritten of one event without an array.
+func ReadOne(text []byte) (e Written, ok bool) {
+	c := &cursor{rest: text, ok: true}
+	e = c.event()
+	e.JSON = text
+	return e, c.ok && len(c.rest) == 0 && len(text) <= e.Type.maxSize()
+}
+
 // cursor is at a place in a text. Once something is not as expected, ok is false for good.
 type cursor struct {
 	rest []byte

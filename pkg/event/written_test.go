@@ -58,6 +58,9 @@ func sameAsDecode(t *testing.T, batch []byte, want int) {
 		t.Fatalf("%d events of %d: %v: %s", len(events), len(texts), err, batch)
 	}
 	for i, e := range events {
+		if one, ok := ReadOne(e.JSON); !ok || !cmp.Equal(one, e) {
+			t.Errorf("alone, %v: %+v", ok, one)
+		}
 		decoded, err := Decode(texts[i])
 		if err != nil {
 			t.Fatalf("Decode refuses what ReadWritten accepts: %v: %s", err, texts[i])
@@ -108,7 +111,8 @@ func TestNotWritten(t *testing.T) {
 		if changed == text {
 			t.Errorf("%s: nothing is changed", name)
 		}
-		if _, ok := ReadWritten(batchOf([]byte(changed))); ok {
+		_, ok := ReadWritten(batchOf([]byte(changed)))
+		if _, alone := ReadOne([]byte(changed)); ok || alone {
 			t.Errorf("%s: it is read: %s", name, changed)
 		}
 	}
