@@ -82,8 +82,7 @@ type Limits struct {
 	SourceBurst int     // 5000
 	Rate        float64 // events a second of all; 20,000
 	Burst       int     // 40,000
-	Bytes       int64   // of the bodies of all requests that are read; 32 MiB
-	Working     int64   // requests with events that are decoded and stored at the same time; 512
+	Bytes       int64   // of the bodies of all requests that are read, decoded and stored at the same time; 32 MiB
 	Streams     int     // subscribers at the same time; 1000
 
 	NodeRequests      float64 // requests a second of one node; 20
@@ -100,7 +99,6 @@ type Server struct {
 	// requests are those of each node
 	requests *perSource
 	bodies   *semaphore.Weighted
-	working  *semaphore.Weighted
 	streams  chan struct{}
 	avoid    avoidCache
 	metrics  *metrics
@@ -121,13 +119,12 @@ func New(c Config) *Server {
 	c.Limits = Limits{
 		SourceRate: orDefault(c.Limits.SourceRate, 100), SourceBurst: orDefault(c.Limits.SourceBurst, 5000),
 		Rate: orDefault(c.Limits.Rate, 20_000), Burst: orDefault(c.Limits.Burst, 40_000),
-		Bytes: orDefault(c.Limits.Bytes, 32<<20), Working: orDefault(c.Limits.Working, 512), Streams: orDefault(c.Limits.Streams, 1000),
+		Bytes: orDefault(c.Limits.Bytes, 32<<20), Streams: orDefault(c.Limits.Streams, 1000),
 		NodeRequests: orDefault(c.Limits.NodeRequests, 20), NodeRequestsBurst: orDefault(c.Limits.NodeRequestsBurst, 200),
 	}
 	s := &Server{Config: c, mux: http.NewServeMux(), deliveries: http.NewServeMux(), rates: newRates(c.Limits),
 		requests: newPerSource(c.Limits.NodeRequests, c.Limits.NodeRequestsBurst),
-		bodies:   semaphore.NewWeighted(c.Limits.Bytes), working: semaphore.NewWeighted(c.Limits.Working),
-		streams: make(chan struct{}, c.Limits.Streams)}
+		bodies:   semaphore.NewWeighted(c.Limits.Bytes), streams: make(chan struct{}, c.Limits.Streams)}
 	if c.Pages != nil {
 		s.mux.Handle("/", c.Pages)
 	}

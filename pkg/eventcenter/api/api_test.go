@@ -339,7 +339,7 @@ func (j *hungJournal) Append(ctx context.Context, events []journal.Event) (journ
 func TestBusy(t *testing.T) {
 	j := &hungJournal{held: make(chan struct{}), over: make(chan struct{})}
 	c := newCenter(t, func(config *api.Config) {
-		j.Journal, config.Journal, config.Limits = config.Journal, j, api.Limits{Working: 1}
+		j.Journal, config.Journal, config.Limits = config.Journal, j, api.Limits{Bytes: 16 << 10}
 	})
 	first := make(chan int)
 	go func() {

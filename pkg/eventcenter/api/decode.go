@@ -33,7 +33,6 @@ const (
 // decoded is one event of a request.
 type decoded struct {
 	journal.Event
-	own  *event.Event // nil: of a foreign sender
 	time time.Time
 }
 
@@ -184,10 +183,36 @@ func (d *decoded) readOwn(c cloudevents.Event) error {
 	if err := complete(e); err != nil {
 		return err
 	}
-	d.own = &e
+	d.said(&e)
+	return nil
+}
+
+// said takes over the attributes of an event of our own.
+func (d *decoded) said(e *event.Event) {
+	d.Said = e
 	d.Cluster, d.Node, d.Severity, d.Stream, d.Sequence = e.Cluster, e.Node, string(e.Severity), e.Stream, e.Sequence
 	d.Check, d.Reason = e.Subject.Check, e.Subject.Reason
-	return nil
+}
+
+// written decodes a batch that is as our own agents write it. Anything else is not ok, and is refused or taken by decode.
+func written(r *http.Request, body []byte) ([]decoded, bool) {
+	if r.Header.Get("Content-Type") != event.BatchMediaType || r.Header.Get("Content-Encoding") != "" {
+		return nil, false
+	}
+	all, ok := event.ReadWritten(body)
+	if !ok || len(all) > maxBatch {
+		return nil, false
+	}
+	events := make([]decoded, len(all))
+	for i := range all {
+		e, d := &all[i], &events[i]
+		if complete(e.Event) != nil {
+			return nil, false
+		}
+		d.ID, d.Source, d.Type, d.time, d.JSON = e.Name, e.Source, string(e.Type), e.Time, e.JSON
+		d.said(&e.Event)
+	}
+	return events, true
 }
 
 var decimal = regexp.MustCompile(`^[0-9]{20}$`)

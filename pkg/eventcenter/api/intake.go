@@ -11,8 +11,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
@@ -28,12 +26,17 @@ type stored struct {
 
 // intake is POST /v1/events.
 func (s *Server) intake(w http.ResponseWriter, r *http.Request, who Identity) {
+	size, err := s.room(r)
+	if err != nil {
+		s.notTaken(w, err)
+		return
+	}
+	defer s.bodies.Release(size)
 	events, err := s.receive(w, r)
 	if err != nil {
 		s.notTaken(w, err)
 		return
 	}
-	defer s.working.Release(1)
 	if !s.permitted(w, events, who) {
 		return
 	}
@@ -42,7 +45,7 @@ func (s *Server) intake(w http.ResponseWriter, r *http.Request, who Identity) {
 		if d.time.Sub(s.Now()) > maxSkew {
 			s.metrics.future.Inc()
 		}
-		if d.own == nil || d.own.Type != event.AgentAlive {
+		if d.Said == nil || d.Said.Type != event.AgentAlive {
 			durable = append(durable, d.Event)
 		}
 	}
@@ -71,10 +74,10 @@ func (s *Server) alive() string {
 // heard notes the agents that are alive, which is not journaled.
 func (s *Server) heard(events []decoded) {
 	for _, d := range events {
-		if d.own == nil {
+		if d.Said == nil || d.Said.Type != event.AgentAlive {
 			continue
 		}
-		if agent, ok := d.own.Data.(event.Agent); ok && d.own.Type == event.AgentAlive {
+		if agent, ok := d.Said.Data.(event.Agent); ok {
 			s.Heard(model.Key{Cluster: d.Cluster, Node: d.Node}, agent, d.time, s.Now())
 			s.metrics.events.WithLabelValues("alive").Inc()
 		}
@@ -96,57 +99,75 @@ func (s *Server) notTaken(w http.ResponseWriter, err error) {
 	refuseForNow(w, status, quote(err), 10*time.Second)
 }
 
-// busyWait is how long a request waits for others. It is well below the timeout of a sender: what is worked on when its
-// sender has gone is sent again, and more and more work would be for nobody.
-const busyWait = 3 * time.Second
+const (
+	// busyWait is how long a request waits for others. It is half of what a sender waits for an answer: what is worked on
+	// when its sender has gone is sent again, and more and more work would be for nobody.
+	busyWait = 5 * time.Second
+	// leastSize is what a request counts at least, in bytes. With the usual limit 2,048 of them are on their way to the journal:
+	// a center that manages only some hundreds a second still answers all of them before their senders give up.
+	leastSize = 16 << 10
+)
 
 // errBusy means that others are worked on already. Who waits meanwhile sends more at once the next time.
 var errBusy = errors.New("too many requests at the same time")
 
-// receive reads and decodes the body. Only so many bytes of bodies are in memory at a time, and only so many requests
-// are worked on: who was given events is one of working until it calls Release.
-func (s *Server) receive(w http.ResponseWriter, r *http.Request) (events []decoded, err error) {
-	size := int64(maxBody)
-	if r.ContentLength >= 0 {
-		size = r.ContentLength
+// room waits until the body of a request may be in memory, and returns what it counts, to be released when it is answered. So many
+// bytes bound all that is on its way to the journal: bodies, what is decoded of them, and what waits for its transaction. A
+// number of requests would not: most have one event, some a thousand. What waits costs its connection alone.
+func (s *Server) room(r *http.Request) (size int64, err error) {
+	if size = r.ContentLength; size < 0 {
+		size = maxBody
 	}
-	tooLarge := &statusError{status: http.StatusRequestEntityTooLarge,
-		reason: fmt.Sprintf("%d bytes are possible", maxBody)}
 	if size > maxBody {
-		return nil, tooLarge
+		return 0, tooLarge()
 	}
-	if !acquire(r.Context(), s.bodies, size) {
-		return nil, errBusy
+	size = max(size, leastSize)
+	if s.bodies.TryAcquire(size) {
+		return size, nil
 	}
-	defer s.bodies.Release(size)
+	ctx, cancel := context.WithTimeout(r.Context(), busyWait)
+	defer cancel()
+	if s.bodies.Acquire(ctx, size) != nil {
+		return 0, errBusy
+	}
+	return size, nil
+}
+
+func tooLarge() error {
+	return &statusError{status: http.StatusRequestEntityTooLarge, reason: fmt.Sprintf("%d bytes are possible", maxBody)}
+}
+
+// receive reads and decodes the body.
+func (s *Server) receive(w http.ResponseWriter, r *http.Request) (events []decoded, err error) {
 	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyLimit)); err != nil &&
 		!errors.Is(err, http.ErrNotSupported) {
 		return nil, err
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	body, err := readBody(w, r)
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, tooLarge
+		return nil, tooLarge()
 	}
 	if err != nil {
 		return nil, &statusError{status: http.StatusBadRequest, reason: "the body ends early"}
 	}
-	if !acquire(r.Context(), s.working, 1) {
-		return nil, errBusy
+	if events, ok := written(r, body); ok {
+		return events, nil
 	}
 	texts, err := split(r, body)
-	if err == nil {
-		events, err = s.decodeAll(texts)
-	}
 	if err != nil {
-		s.working.Release(1)
+		return nil, err
 	}
-	return events, err
+	return s.decodeAll(texts)
 }
 
-func acquire(ctx context.Context, from *semaphore.Weighted, n int64) bool {
-	ctx, cancel := context.WithTimeout(ctx, busyWait)
-	defer cancel()
-	return from.Acquire(ctx, n) == nil
+// readBody reads a body into so much memory as it says to need.
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.ContentLength < 0 {
+		return io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	}
+	body := make([]byte, r.ContentLength)
+	_, err := io.ReadFull(r.Body, body)
+	return body, err
 }
 
 // decodeAll decodes the events. Where some cannot be taken none is, and the refusal names each of them.

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
 )
 
 // Event is an event as it is appended: the CloudEvent, and the attributes that reads filter by.
@@ -21,6 +23,9 @@ type Event struct {
 	Stream     string // with Sequence: events of agents only
 	Sequence   uint64
 	JSON       []byte // the CloudEvent in structured JSON, in the one spelling of the CloudEvents SDK
+
+	// Said is what JSON says, where who appends it has read it. It is not stored: what comes from the journal has none.
+	Said *event.Event `json:"-"`
 }
 
 // Record is an event in the journal.

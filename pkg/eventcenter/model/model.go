@@ -135,6 +135,9 @@ func (m *Model) apply(r journal.Record) {
 // read decodes what the state needs of an event. That the rest is right was verified before it was journaled: a start
 // reads thousands of events.
 func read(r journal.Record) (e event.Event, ok bool) {
+	if r.Said != nil {
+		return *r.Said, true
+	}
 	var envelope struct {
 		Time time.Time
 		Data json.RawMessage
@@ -186,6 +189,7 @@ func (m *Model) take(n *Node, e event.Event) {
 		m.late++
 		return
 	}
+	stamp.Stream = n.Stream // the same text: that of the event is not kept
 	switch data := e.Data.(type) {
 	case event.Agent:
 		n.Agent, n.AgentType = data, e.Type
@@ -193,8 +197,10 @@ func (m *Model) take(n *Node, e event.Event) {
 		stamp.Gone = e.Type == event.FaultCleared || data.OneShot
 		m.put(n.putFault(&Fault{data, stamp}))
 	case event.Activity:
-		stamp.Gone = e.Type != event.LeftoverFound
-		m.put(n.putLeftover(&Leftover{data, stamp}))
+		if e.Type == event.LeftoverFound || e.Type == event.LeftoverReleased || e.Type == event.LeftoverGone {
+			stamp.Gone = e.Type != event.LeftoverFound
+			m.put(n.putLeftover(&Leftover{data, stamp}))
+		}
 	case snapshot:
 		m.snapshot(n, e, data)
 	}

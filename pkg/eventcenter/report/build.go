@@ -14,27 +14,35 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Build makes a report of days that follow each other, and of what the period before had. The last one is counted up
-// to through, which is its end, or now.
-func Build(p Period, name string, days []*Day, before []head, through time.Time) Report {
-	last := days[len(days)-1]
-	r := Report{Period: p, Name: name, Timezone: last.Timezone, From: days[0].From, To: last.To, Through: last.To,
-		Before: days[0].Before, Offset: last.Offset, Partial: !last.Complete, NeedsPeople: []Need{}, New: []FaultRow{}}
-	if r.Partial {
-		r.Through = through
-	}
-	b := builder{r: &r, through: r.Through, faults: map[string]*FaultRow{}, nodes: map[Key]*NodeRow{},
-		kinds: map[string]*KindRow{}, counted: map[string]int{}, counting: map[Key]bool{}, touched: map[string]map[Key]bool{},
-		byNode: map[Key]*Faults{}}
-	var find, clear durations
-	for i, d := range days {
-		r.Lost += d.Lost
-		find, clear = find.with(d.Find), clear.with(d.Clear)
-		for _, n := range d.Nodes {
-			b.node(d, n, i == len(days)-1)
+// newBuilder begins a report, of days that are added from the last to the first: only one of them is in memory at a time.
+func newBuilder(p Period, name string) *builder {
+	return &builder{r: &Report{Period: p, Name: name, NeedsPeople: []Need{}, New: []FaultRow{}}, faults: map[string]*FaultRow{},
+		nodes: map[Key]*NodeRow{}, kinds: map[string]*KindRow{}, counted: map[string]int{}, counting: map[Key]bool{},
+		touched: map[string]map[Key]bool{}, byNode: map[Key]*Faults{}}
+}
+
+// add adds the day before those that were added. The last day is counted up to through, which is its end, or now.
+func (b *builder) add(d *Day, through time.Time) {
+	r, last := b.r, b.days == 0
+	if b.days++; last {
+		r.Timezone, r.To, r.Through, r.Offset, r.Partial = d.Timezone, d.To, d.To, d.Offset, !d.Complete
+		if r.Partial {
+			r.Through = through
 		}
+		b.through = r.Through
 	}
-	r.Find, r.Clear = find.quantiles(), clear.quantiles()
+	r.From, r.Before = d.From, d.Before
+	r.Lost += d.Lost
+	b.find, b.clear = b.find.with(d.Find), b.clear.with(d.Clear)
+	for _, n := range d.Nodes {
+		b.node(d, n, last)
+	}
+}
+
+// end returns the report. before is what the period before had.
+func (b *builder) end(before []head) Report {
+	r := b.r
+	r.Find, r.Clear = b.find.quantiles(), b.clear.quantiles()
 	b.finish()
 	known := map[string]bool{}
 	for _, h := range before {
@@ -48,13 +56,16 @@ func Build(p Period, name string, days []*Day, before []head, through time.Time)
 			r.New = append(r.New, row)
 		}
 	}
-	return r
+	return *r
 }
 
 // builder adds up the nodes of days.
 type builder struct {
 	r        *Report
 	through  time.Time
+	days     int
+	find     durations
+	clear    durations
 	faults   map[string]*FaultRow
 	touched  map[string]map[Key]bool // nodes by fault
 	nodes    map[Key]*NodeRow
@@ -72,7 +83,7 @@ func (b *builder) node(d *Day, n *Node, last bool) {
 		sum = &Faults{}
 		b.nodes[key], b.byNode[key] = row, sum
 	}
-	if n.Place != (Place{}) {
+	if row.Place == (Place{}) {
 		row.Place = n.Place
 	}
 	at := d.To

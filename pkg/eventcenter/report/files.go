@@ -2,6 +2,7 @@ package report
 
 import (
 	"bufio"
+	"bytes"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
@@ -76,13 +77,17 @@ func read(name string, use func(*json.Decoder, io.Reader) error) error {
 func load(name string) (d *Day, err error) {
 	err = read(name, func(decoder *json.Decoder, rest io.Reader) error {
 		var h head
-		if err := errors.Join(decoder.Decode(&h), decoder.Decode(&d)); err != nil {
+		if err := decoder.Decode(&h); err != nil {
+			return err
+		}
+		var err error
+		if d, err = decodeDay(decoder); err != nil {
 			return err
 		}
 		if d == nil || d.Version != version || d.Nodes == nil {
 			return fmt.Errorf("its format is not %d", version)
 		}
-		_, err := io.Copy(io.Discard, rest) // the checksum is at the end
+		_, err = io.Copy(io.Discard, rest) // the checksum is at the end
 		return err
 	})
 	if err != nil {
@@ -94,6 +99,86 @@ func load(name string) (d *Day, err error) {
 	return d, nil
 }
 
+// noNodes is what the JSON of a day without nodes has in their place.
+const noNodes = `"nodes":null`
+
+// encodeDay writes the JSON of a day, node by node: all of it at once would need its size in memory, twice.
+func encodeDay(out io.Writer, d *Day) error {
+	frame := *d
+	frame.Nodes = nil
+	text, err := json.Marshal(frame)
+	if err != nil {
+		return err
+	}
+	begin, end, _ := bytes.Cut(text, []byte(noNodes))
+	buffered := bufio.NewWriter(out)
+	_, err = fmt.Fprintf(buffered, `%s"nodes":{`, begin)
+	comma := ""
+	for _, key := range slices.Sorted(maps.Keys(d.Nodes)) {
+		name, err1 := json.Marshal(key)
+		node, err2 := json.Marshal(d.Nodes[key])
+		_, err3 := fmt.Fprintf(buffered, "%s%s:%s", comma, name, node)
+		if err = errors.Join(err, err1, err2, err3); err != nil {
+			return err
+		}
+		comma = ","
+	}
+	_, err2 := fmt.Fprintf(buffered, "}%s\n", end)
+	return errors.Join(err, err2, buffered.Flush())
+}
+
+// decodeDay reads the JSON of a day, node by node.
+func decodeDay(decoder *json.Decoder) (*Day, error) {
+	nodes, rest := map[string]*Node{}, map[string]json.RawMessage{}
+	err := members(decoder, func(name string) error {
+		if name == "nodes" {
+			return members(decoder, func(key string) error {
+				var n *Node
+				if err := decoder.Decode(&n); err != nil || n == nil {
+					return errors.Join(fmt.Errorf("node %q: nothing is said of it", key), err)
+				}
+				nodes[key] = n
+				return nil
+			})
+		}
+		var value json.RawMessage
+		err := decoder.Decode(&value)
+		rest[name] = value
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(rest)
+	if err != nil {
+		return nil, err
+	}
+	var d *Day
+	if err := json.Unmarshal(text, &d); err != nil {
+		return nil, err
+	}
+	d.Nodes = nodes
+	return d, nil
+}
+
+// members calls use with the name of each member of the object that comes next; it reads the value.
+func members(decoder *json.Decoder, use func(name string) error) error {
+	if token, err := decoder.Token(); err != nil || token != json.Delim('{') {
+		return errors.Join(fmt.Errorf("%v where an object is to be", token), err)
+	}
+	for decoder.More() {
+		name, err := decoder.Token()
+		if err != nil {
+			return err
+		}
+		if err := use(fmt.Sprint(name)); err != nil {
+			return err
+		}
+	}
+	_, err := decoder.Token()
+	return err
+}
+
 // save writes a day: the old file or the new one is there, never a part.
 func save(name string, d *Day) error {
 	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
@@ -103,7 +188,7 @@ func save(name string, d *Day) error {
 	out, err := gzip.NewWriterLevel(f, gzip.BestSpeed)
 	if err == nil {
 		encoder := json.NewEncoder(out)
-		err = errors.Join(encoder.Encode(headOf(d)), encoder.Encode(d), out.Close(), f.Sync())
+		err = errors.Join(encoder.Encode(headOf(d)), encodeDay(out, d), out.Close(), f.Sync())
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return errors.Join(err, os.Remove(name+".new"))

@@ -137,8 +137,28 @@ type said struct {
 }
 
 func saidIn(r journal.Record) (s said, ok bool) {
+	if r.Said != nil && s.take(r.Said.Data) {
+		return s, true
+	}
 	err := json.Unmarshal(r.JSON, &s)
 	return s, err == nil
+}
+
+// take reads data that was decoded when it was received.
+func (s *said) take(data any) bool {
+	switch d := data.(type) {
+	case event.Fault:
+		s.Data.Fault = d
+	case event.Activity:
+		s.Data.Check, s.Data.Subject, s.Data.Message = d.Check, d.Subject, d.Message
+	case event.Snapshot:
+		s.Data.AsOf, s.Data.Stream, s.Data.End, s.Data.Pods = d.AsOf, d.Of, d.End, d.PodsEnded
+	case event.Agent:
+		s.Data.Pods = d.PodsEnded
+	default:
+		return false
+	}
+	return true
 }
 
 func (s said) key() string {

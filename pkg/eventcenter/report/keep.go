@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -276,13 +277,17 @@ func (k *Keeper) build(p Period, name string, first time.Time, count int) (Repor
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.Now()
-	var days []*Day
+	b := newBuilder(p, name)
 	var missing []string
 	for i := range count {
-		date := first.AddDate(0, 0, i).Format(time.DateOnly)
+		date := first.AddDate(0, 0, count-1-i).Format(time.DateOnly)
 		switch d, err := k.day(date); {
 		case err == nil:
-			days = append(days, d)
+			through := d.Through
+			if now.After(through) && k.offset() >= k.Journal.Bounds().Newest {
+				through = now
+			}
+			b.add(d, through.UTC())
 		case !errors.Is(err, os.ErrNotExist):
 			k.Log.Error("a day of the reports cannot be read", "day", date, "err", err)
 			missing = append(missing, date)
@@ -290,7 +295,11 @@ func (k *Keeper) build(p Period, name string, first time.Time, count int) (Repor
 			missing = append(missing, date)
 		}
 	}
-	if len(days) == 0 {
+	slices.Reverse(missing)
+	if count > 1 {
+		defer debug.FreeOSMemory() // days are large, and asked for seldom
+	}
+	if b.days == 0 {
 		names, err := k.names()
 		e := &NoReportError{Name: name}
 		if k.fold.Day != nil {
@@ -307,12 +316,8 @@ func (k *Keeper) build(p Period, name string, first time.Time, count int) (Repor
 			before = append(before, h)
 		}
 	}
-	through := days[len(days)-1].Through
-	if now.After(through) && k.offset() >= k.Journal.Bounds().Newest {
-		through = now
-	}
-	r := Build(p, name, days, before, through.UTC())
-	r.Missing, r.Partial = missing, r.Partial || len(missing) > 0 || p == Weekly && len(days) < count
+	r := b.end(before)
+	r.Missing, r.Partial = missing, r.Partial || len(missing) > 0 || p == Weekly && b.days < count
 	return r, nil
 }
 

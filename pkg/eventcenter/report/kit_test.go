@@ -124,6 +124,11 @@ func (a *agent) event(t event.Type, severity finding.Severity, data any) journal
 	var err error
 	j.JSON, err = e.Encode()
 	a.w.must(err)
+	if a.sequence%2 == 0 { // as one that comes by HTTP; the other half is read from the journal
+		said, err := event.Decode(j.JSON)
+		a.w.must(err)
+		j.Said = &said
+	}
 	a.sent = append(a.sent, j)
 	return j
 }

@@ -19,7 +19,7 @@ import (
 type bench struct {
 	out                       io.Writer
 	dir, memory, only, binary string
-	given                     string
+	given, against            string
 	nodes, perDay             int
 	steady, storm, each       time.Duration
 	delay                     time.Duration
@@ -61,7 +61,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 		letter string
 		do     func(context.Context) error
 	}{
-		{"s", b.stores}, {"c", b.center}, {"d", b.slowCenter}, {"1", b.hundredOnDisk}, {"r", b.replicas}, {"a", b.agent},
+		{"s", b.stores}, {"i", b.intake}, {"c", b.center}, {"d", b.slowCenter}, {"1", b.hundredOnDisk}, {"r", b.replicas}, {"a", b.agent},
 	}
 	for _, p := range parts {
 		if b.only != "" && !strings.Contains(b.only, p.letter) {

@@ -38,9 +38,10 @@ func run(ctx context.Context, args []string) error {
 	flags.DurationVar(&b.storm, "storm", 2*time.Minute, "how long 15,000 events a second come")
 	flags.DurationVar(&b.each, "store", 5*time.Second, "how long each figure of a store is measured")
 	flags.DurationVar(&b.delay, "fsync", 5*time.Millisecond, "by how much a flush of the slow disk is delayed")
-	flags.StringVar(&b.only, "only", "", "parts to measure: any of the letters s(tores), c(enter), d(elayed), 1(00 nodes on "+
+	flags.StringVar(&b.only, "only", "", "parts to measure: any of the letters s(tores), i(ntake), c(enter), d(elayed), 1(00 nodes on "+
 		"disk), r(eplicas), a(gent); empty: all")
 	flags.StringVar(&b.given, "binary", "", "binary of the center to measure, instead of the one that is built")
+	flags.StringVar(&b.against, "against", "", "another binary of the center, whose intake is measured beside")
 	short := flags.Bool("short", false, "a tenth of the history and less time: less exact")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -26,11 +26,18 @@ func (s *Store) Read(ctx context.Context, q journal.Query) (journal.Page, error)
 	defer cancel()
 	s.mu.Lock()
 	parts, newest, oldest := slices.Clone(s.parts), s.newest, s.oldest()
-	s.mu.Unlock()
-	if q.Backward {
-		return s.backward(ctx, q, parts)
+	var page journal.Page
+	recent := false
+	if !q.Backward && q.After+1 >= oldest {
+		page, recent = s.tail.read(q)
 	}
-	if q.After > 0 && q.After+1 < oldest {
+	s.mu.Unlock()
+	switch {
+	case recent:
+		return page, nil
+	case q.Backward:
+		return s.backward(ctx, q, parts)
+	case q.After > 0 && q.After+1 < oldest:
 		return journal.Page{}, &journal.TrimmedError{After: q.After, Oldest: oldest}
 	}
 	end := newest

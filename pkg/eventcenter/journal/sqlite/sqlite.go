@@ -59,6 +59,7 @@ type Store struct {
 	mu       sync.Mutex   // guards what follows
 	parts    []*partition // in the order of offsets
 	newest   uint64
+	tail     tail
 	gaps     []journal.Gap
 	fullFrom time.Time // since when the disk is full; zero: it is not
 	changed  chan struct{}

@@ -172,6 +172,7 @@ func (s *Store) tell(records []journal.Record) []journal.Event {
 	}
 	s.mu.Lock()
 	s.newest, s.writer.part.last, s.writer.part.newest = last.Offset, last.Offset, last.Received
+	s.tail.add(records)
 	changed := s.changed
 	s.changed = make(chan struct{})
 	s.mu.Unlock()
