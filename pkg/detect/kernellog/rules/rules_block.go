@@ -170,6 +170,7 @@ func scsiRules() []Rule {
 			"cannot recover from previous reset", "Diag reset adapter never", "is timed out", "DCMD timed out, ",
 			"DCMD timeout is", "OCR is requested due to", "pending commands remain after", "Heartbeat never completed",
 			"task mgmt type 0x", "coredump_state(0x", "diag reset: FAILED", "CoreDump ", "host has been removed",
+			"Disabling adapter",
 			"FAILED with timeout", "WarpDrive Fatal Error", "PQI reset failed", "timed out waiting for ",
 			"lockup detected after", "board not ready, timed out", "controller message ", "giving up on device.",
 			"Host adapter is dead", "IOC is in FAULT state", "first asynchronous command timed", "adapter blinkLED",
@@ -191,7 +192,7 @@ func scsiRules() []Rule {
 			`^megaraid_sas (?P<subject>` + pciAddress +
 				`): \d+ \([^)]{1,40}/0x[0-9a-f]+/(?:(?:CRIT|FATAL|DEAD)\) - |WARN\) - Predictive failure)`,
 			`^qla2xxx \[(?P<subject>` + pciAddress + `)\]-[0-9a-f]+:\d+: (?:Performing ISP error recovery|ISP System Error - |ISP error recover failed|Heartbeat Failure|.*board disabled\.|Device in unrecoverable|` +
-				`Unrecoverable (?:Fatal|Hardware) [Ee]rror|Parity error -- HCCR|MPI Heartbeat stop\.|Device unable to recover from PCI|Wait for hba online failed|RISC reset failed)`,
+				`Unrecoverable (?:Fatal|Hardware) [Ee]rror|Parity error -- HCCR|MPI Heartbeat stop\.|Device unable to recover from PCI|Wait for hba online failed|RISC reset failed|Disabling adapter\.)`,
 			// drivers/scsi/lpfc: the number of the message names it
 			`^lpfc (?P<subject>` + pciAddress + `): \d+:(?:\(\d+\):)?(?:0310 Mailbox command|0345 Resetting board|0406 Adapter maximum temperature|` +
 				`0(?:436|437|438|439|440|442|446|448|453|498) Adapter failed|0459 Adapter heartbeat|1422 |1423 |1805 |2751 |2752 |2888 |2889 |3152 |3317 |8888 )`,

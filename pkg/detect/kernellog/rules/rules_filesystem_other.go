@@ -51,7 +51,7 @@ func filesystemRules() []Rule {
 		Patterns: []string{
 			`^(?:SPLError: \d+:\d+:\(\S+\) )?(?:VERIFY|ASSERT)[03]?[BPSUF]?\(.{1,400}\) failed(?: \(.*\)|$)`,
 			`^PANIC at [\w./-]+\.[ch]:\d+:\w+\(\)$`,
-			`^PANIC: (?:zfs: |blkptr at |\S+: blkptr at )`,
+			`^PANIC: (?:zfs: |blkptr (?:at|has) |\S+: blkptr (?:at|has) )`,
 		},
 		Kind: NodeKind, Report: "zfs-panic", Expiry: UntilBoot,
 	}, {

@@ -219,7 +219,7 @@ func storageDriverRules() []Rule {
 			"only: a disk that lacks a " +
 			"feature; at work: cable, slot, or the disk itself.",
 		Literals: atStart(disks, []string{"ata", "nvme"}, blocks), Words: append(trouble(), "Split-Brain", "ASSERT",
-			"BrokenPipe", "NetworkFailure", "keep-alive timer"),
+			"BrokenPipe", "NetworkFailure", "keep-alive timer", "no-disk", "terminated"),
 		Patterns: []string{
 			`^` + oneOf(disks) + ` (?P<subject0>\d+:\d+:\d+:\d+): (?:\[(?P<subject>\w+)\] )?(?:tag#\d+ )?`,
 			`^(?P<subject>ata\d+(?:\.\d+)?): `,
@@ -229,7 +229,7 @@ func storageDriverRules() []Rule {
 			`^` + oneOf(blocks) + `[\w-]* (?P<subject5>[\w.:-]{2,40}): `, `^TARGET_CORE\[\w+\]: `,
 			`^drbd (?P<subject6>[\w./-]{1,60})(?: [\w./-]{1,60}){0,2}: `,
 		},
-		Unless: append(harmless(), "getting Control mode", "parse quirk", "less than minimum", "Illegal Request",
+		Unless: append(harmless(), "exit code 0", "CHS sector", "getting Control mode", "parse quirk", "less than minimum", "Illegal Request",
 			"nvalid command oper", "nvalid Command Opco", "nvalid Field", "\nsr ", "[sr0]", "PACKET",
 			"slow to respond", "Abort status: 0x0", "shutdown incomplete", "tuning execution", "SDIO",
 			"IDENTIFY failed on d", "misclassified", "SATA link down", "Asking for cache dat", "Assuming drive cache",
@@ -260,7 +260,7 @@ func storageDriverRules() []Rule {
 			`^device-mapper: (?P<target>[\w -]+): (?:(?P<subject3>\d+:\d+): )?`,
 			`^bcache: `,
 		},
-		Unless: append(harmless(), "READ_ONLY or FAIL", "Disabling writeback", "already running",
+		Unless: append(harmless(), "READ_ONLY or FAIL", "Disabling writeback", "starting backgroun", "already running",
 			"Stopping all devices", "stop_when", "initialised", "initialized", "version", "device-mapper: table",
 			"device-mapper: ioctl", "raid6",
 			"0 pages", "invalid feature", "nknown feature", "nknown target", "nrecogni", "argument", "faulted",

@@ -53,7 +53,7 @@ func filesystemTroubleRules() []Rule {
 		},
 		Unless: append(harmless(), "invalid log", "be specified", "DAX", "ENOENT", "EPERM", "successful retry",
 			"possible memory allo", "Torn write", "feature incompat", "Can't find", "can't find", "could not find",
-			"agic", "nrecognized",
+			"agic", "nrecognized", "dump compression",
 			"nrecognised", " option", "Option", "ad mount", "discard", "quotas cannot", "quota cannot", "an't parse",
 			"annot parse", "bogus number", "invalid media value", "invalid sectors", "logical sector size",
 			"number of reserved", "ecovery complete", "upper fs does not", "does not support", "falling back",
@@ -82,7 +82,7 @@ func filesystemTroubleRules() []Rule {
 			"mount option",
 			"Unknown mount", "bad option", "deprecated", "registered", "session established", "rpc.idmapd",
 			"NFSD: Using", "not loaded", "grace", "nrecognized", "connect success", "Default security",
-			"caps renewed", "reconnect success", "wrote zero bytes", "skipping old message"),
+			"caps renewed", "smb2_get_dfs_refer", "reconnect success", "wrote zero bytes", "skipping old message"),
 		Kind: "filesystem", Expiry: time.Hour,
 	}}
 }

@@ -79,7 +79,7 @@ func platformRules() []Rule {
 			"lockup timeout",
 			"VF exclusive", "IFO underrun", "EDID", "DDC", " DP ", "dp_aux", "HDMI", "connector", "backlight",
 			"VBIOS", "display", "CRTC", "flip_done", "hotplug", "PSR", "audio", " fan", "ACPI", "VGA", " fb0",
-			"vblank", "cursor", "efault"),
+			"vblank", "cursor", "efault", "driver if version", "crtc"),
 		Kind: "gpu", Expiry: time.Hour,
 	}, {
 		ID: "virtual-device-error", Reason: "VirtualDeviceError", Domain: Hardware, Severity: finding.Warning,
