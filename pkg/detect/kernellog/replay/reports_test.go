@@ -45,12 +45,13 @@ func reported(t testing.TB, name string) (text []byte, known, lines int) {
 // TestReportsOfFaults: lines of public reports, chosen for what they say before the rules were looked at. None may be
 // lost, and most must be recognised. What was recognised when a file was new: 82 % of reports-second.txt, 89 % of
 // reports-third.txt, 83 % of reports-fourth.txt, 84 % of reports-fifth.txt (79 % by the rules before those of
-// subsystems), 82 % of reports-sixth.txt, 79 % of reports-servers.txt, whose last part, unseen by the rules that the rest had
-// mended, 88 % (by the rules before as well), 92 % of reports-seventh.txt.
+// subsystems), 82 % of reports-sixth.txt, 79 % of reports-servers.txt (its last part, unseen by the rules that the rest
+// had mended: 88 %, by the rules before as well), 92 % of reports-seventh.txt, 94 % of reports-eighth.txt.
 func TestReportsOfFaults(t *testing.T) {
 	leasts := map[string]int{ // percent
-		"reports.txt": 95, "reports-second.txt": 93, "reports-third.txt": 95, "reports-fourth.txt": 93, "reports-fifth.txt": 86,
-		"reports-sixth.txt": 85, "reports-seventh.txt": 92, "reports-servers.txt": 93,
+		"reports.txt": 95, "reports-second.txt": 93, "reports-third.txt": 95, "reports-fourth.txt": 93,
+		"reports-fifth.txt": 86, "reports-sixth.txt": 85, "reports-seventh.txt": 92, "reports-eighth.txt": 93,
+		"reports-servers.txt": 93,
 	}
 	for name, least := range leasts {
 		t.Run(name, func(t *testing.T) { reportsHold(t, name, least) })

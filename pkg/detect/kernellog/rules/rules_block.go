@@ -200,7 +200,7 @@ func scsiRules() []Rule {
 				`port enable: FAILED with timeout|WarpDrive Fatal Error: )`,
 			`^sd \d+:\d+:\d+:\d+: \[(?P<subject3>\w+)\] (?:megasas: RESET cmd=|tag#\d+ OCR is requested due to IO timeout)`,
 			`^ahci (?P<subject>` + pciAddress + `): AHCI controller unavailable!`,
-			`^megasas: \[ *\d+\]waiting for \d+ commands to complete`, // until 4.3
+			`^megasas: (?:\[ *\d+\]waiting for \d+ commands to complete|FW in FAULT state)`, // until 4.3
 			`^aacraid: (?:Host (?:adapter abort|(?:adapter|bus|device|target) reset) request|Host adapter is dead|aac_fib_send: (?:adapter blinkLED |first asynchronous command timed out))`,
 			`^mptbase: (?P<subject4>ioc\d+): (?:WARNING|ERROR) \S IOC is in FAULT state`,
 		},

@@ -38,9 +38,12 @@ func filesystemRules() []Rule {
 		ID: "zfs-pool-suspended", Reason: "ZFSPoolSuspended", Domain: Storage, Severity: finding.Fatal,
 		Advice:   "`zpool status -v` names the disks that are gone; when they are back: `zpool clear POOL`.",
 		Summary:  "a ZFS pool lost its disks and serves no more reads or writes",
-		Literals: []string{"has been suspended", "due to an uncorrectable I/O"},
-		Patterns: []string{`^(?:SPLError: \d+:\d+:\(\S+\) )?(?:WARNING: )?Pool '(?P<subject>[^']+)' has encountered an uncorrectable I/O failure and has been suspended`},
-		Kind:     "zfs-pool", Expiry: UntilBoot, ConfirmedBy: "zfs-pools",
+		Literals: []string{"has been suspended", "due to an uncorrectable I/O", "; suspending pool"},
+		Patterns: []string{
+			`^(?:SPLError: \d+:\d+:\(\S+\) )?(?:WARNING: )?Pool '(?P<subject>[^']+)' has encountered an uncorrectable I/O failure and has been suspended`,
+			`^(?:WARNING: )?MMP writes to pool '(?P<subject2>[^']+)' have not succeeded in over \d+.{1,60}; suspending pool`,
+		},
+		Kind: "zfs-pool", Expiry: UntilBoot, ConfirmedBy: "zfs-pools",
 	}, {
 		// OpenZFS, module/os/linux/spl/spl-err.c: the thread stops for ever, with its locks.
 		ID: "zfs-panic", Reason: "ZFSPanic", Domain: Storage, Severity: finding.Fatal,

@@ -229,7 +229,7 @@ func storageDriverRules() []Rule {
 			`^` + oneOf(blocks) + `[\w-]* (?P<subject5>[\w.:-]{2,40}): `, `^TARGET_CORE\[\w+\]: `,
 			`^drbd (?P<subject6>[\w./-]{1,60})(?: [\w./-]{1,60}){0,2}: `,
 		},
-		Unless: append(harmless(), "exit code 0", "CHS sector", "getting Control mode", "parse quirk", "less than minimum", "Illegal Request",
+		Unless: append(harmless(), "exit code 0", "CHS sector", ": SUCCESS", "getting Control mode", "parse quirk", "less than minimum", "Illegal Request",
 			"nvalid command oper", "nvalid Command Opco", "nvalid Field", "\nsr ", "[sr0]", "PACKET",
 			"slow to respond", "Abort status: 0x0", "shutdown incomplete", "tuning execution", "SDIO",
 			"IDENTIFY failed on d", "misclassified", "SATA link down", "Asking for cache dat", "Assuming drive cache",

@@ -110,7 +110,7 @@ func platformRules() []Rule {
 		Unless: append(harmless(), "probe with driver", "lockup detector", "did not stop", "reset NO_REBOOT",
 			"annot find device", "annot register misc", "nexpected close",
 			"SMBus is busy", "in use", "ACPI region", "not found", "not present", "hbm", "TPM event log",
-			"nterface", "lookup failed", "already registered", "initialized", "BUG:", "efault"),
+			"nterface", "lookup failed", "already registered", "initialized", "BUG:", "efault", ": duplicate"),
 		BootGrace: 2 * time.Minute,
 		Kind:      NodeKind, Expiry: time.Hour,
 	}, {
