@@ -69,11 +69,11 @@ func TestRealExt4Shutdown(t *testing.T) {
 func TestRealXFSShutdown(t *testing.T) {
 	xfs, n := hosttest.NewLoopFS(t, "xfs"), filesystemtest.NewRealNode(t, New(DefaultSettings()))
 	xfs.Mount(n.Path("disk"), "rw")
-	xfs.Bind(n.Path("disk"), n.Path("bind"), false)
+	xfs.Bind(n.Path("disk"), n.Path("disk-again"), false) // a longer name: the other one is the subject
 	n.Expect()
 	xfs.Shutdown(n.Path("disk"))
 	n.Expect([3]string{"disk", "fatal", reasonShutdown})
-	xfs.Unmount(n.Path("bind"))
+	xfs.Unmount(n.Path("disk-again"))
 	xfs.Unmount(n.Path("disk"))
 	n.Expect()
 	xfs.Released()
