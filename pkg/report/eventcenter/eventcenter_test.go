@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -309,12 +310,13 @@ func TestSnapshotParts(t *testing.T) {
 func TestSnapshotOfWhatBecameKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &center{}
-		refuse := 0
+		var refuse atomic.Bool
 		c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
-			if refuse--; refuse >= 0 {
+			once := refuse.Swap(false)
+			if once {
 				w.WriteHeader(http.StatusTooManyRequests)
 			}
-			return refuse >= 0
+			return once
 		})
 		config, _ := config(c)
 		config.Checks = []string{"a", "b", "c"}
@@ -322,7 +324,7 @@ func TestSnapshotOfWhatBecameKnown(t *testing.T) {
 		stop := reporttest.Start(t, r)
 		time.Sleep(time.Minute)
 		w := reporttest.NewWorld()
-		refuse = 1
+		refuse.Store(true)
 		r.Update(w.Run("a", nil))
 		time.Sleep(time.Second)
 		r.Update(w.Run("b", errors.New("unreadable")))

@@ -41,7 +41,7 @@ func TakeOver(ctx context.Context, conn *nats.Conn, replicas int, from Source, l
 	if err != nil {
 		return t, err
 	}
-	s := &Store{Options: Options{Conn: conn, Replicas: replicas, Log: log}, js: js}
+	s := &Store{Options: Options{Conn: conn, Replicas: replicas, Log: log, Within: appendLimit}, js: js}
 	bounds := from.Bounds()
 	if err := s.prepare(ctx, bounds.Journal); err != nil {
 		return t, err
