@@ -215,8 +215,8 @@ func stepOf(o inspect.Assessment, mode Mode, does, notNow string) Step {
 		Blocked: notNow, Object: o}
 }
 
-// blockedGroups returns by group why a pod must not be released: an object of it has an unknown verdict, or its
-// namespace is opted out. When any namespace is opted out, leftovers must have a known namespace; one object in an
+// blockedGroups returns by group why a pod must not be released: an object of it has an unknown verdict, or the pod, by
+// its annotation or labels, or its namespace is opted out. When any namespace is opted out, leftovers must have a known namespace; one object in an
 // opted-out namespace blocks the whole pod, whatever its verdict is.
 func blockedGroups(report inspect.Report, s Settings) map[string]string {
 	kept := map[string]string{}
@@ -226,6 +226,9 @@ func blockedGroups(report inspect.Report, s Settings) map[string]string {
 				o.Kind, o.ID, o.Why))
 		}
 		if why := s.optedOut(o.Pod.Namespace); why != "" && (o.Verdict == inspect.Leftover || o.Pod.Namespace != "") {
+			kept[Group(o.Object)] = why
+		}
+		if why := s.podOptedOut(o.Object); why != "" && (o.Verdict == inspect.Leftover || o.OptOut != "") {
 			kept[Group(o.Object)] = why
 		}
 	}

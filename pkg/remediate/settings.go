@@ -3,8 +3,11 @@ package remediate
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -30,6 +33,7 @@ type Settings struct {
 
 	PodsPerHour int      `yaml:"podsPerHour"` // budget: pods that are released in any hour
 	OptOut      []string `yaml:"optOut"`      // namespaces whose pods are never touched
+	OptOutPods  []string `yaml:"optOutPods"`  // selectors of the labels of pods that are never touched
 	KillSwitch  string   `yaml:"killSwitch"`  // while this file exists nothing is done
 	Lock        string   `yaml:"lock"`        // only one process on the node releases at a time
 	// move the data of disk-backed emptyDirs to quarantine: it is user data
@@ -83,6 +87,19 @@ func (s Settings) optedOut(namespace string) string {
 	return ""
 }
 
+// podOptedOut returns why nothing of an object's pod may be released, by its annotation and labels. When any labels are
+// opted out, unknown ones may be those. An annotation that is not known does not count: nothing would ever be released.
+func (s Settings) podOptedOut(o inspect.Object) string {
+	switch {
+	case o.OptOut != "":
+		return o.OptOut
+	case len(s.OptOutPods) > 0 && !o.LabelsKnown:
+		return fmt.Sprintf("the labels of its pod are not known, and pods are opted out by theirs (%s)",
+			strings.Join(s.OptOutPods, "; "))
+	}
+	return ""
+}
+
 // QuarantineSettings limit what is moved away instead of deleted.
 type QuarantineSettings struct {
 	MaxBytes uint64 `yaml:"maxBytes"` // what does not fit is not moved and stays where it is
@@ -127,6 +144,13 @@ func (s Settings) Problems() map[string]string {
 			problems["kinds."+string(kind)] = "there is no action for this kind"
 		} else if !validMode(mode) {
 			problems["kinds."+string(kind)] = wrongMode(mode)
+		}
+	}
+	for i, text := range s.OptOutPods {
+		if selector, err := labels.Parse(text); err != nil {
+			problems["optOutPods."+strconv.Itoa(i)] = err.Error()
+		} else if selector.Empty() {
+			problems["optOutPods."+strconv.Itoa(i)] = "selects every pod: set the mode instead"
 		}
 	}
 	for key, d := range map[string]time.Duration{
