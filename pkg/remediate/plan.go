@@ -35,6 +35,7 @@ type Attempt struct {
 	Finished bool // it was not interrupted by a crash
 	Complete bool // nothing was left
 	Idle     bool // no step was begun: all of them had to wait for something
+	Failures []finding.Timestamp
 }
 
 // idleRetry is when a release without any begun step is tried again, if Settings.RetryAfter is longer: what must be
@@ -242,6 +243,9 @@ func podBlocked(steps []Step, policy Policy, now finding.Timestamp) string {
 		return why
 	}
 	attempt, ok := policy.Attempts[group]
+	if why := Halt("releases of this pod", attempt.Failures, policy.StopAfter, now); why != "" && !policy.Attended {
+		return why
+	}
 	if after := policy.retryAfter(attempt); ok && attempt.Finished && !attempt.Complete &&
 		now.Since(attempt.At) < after {
 		return fmt.Sprintf("was tried %s ago and could not be released completely; next try after %s",

@@ -31,11 +31,14 @@ type Settings struct {
 	// Attended says that a person asks for the release now: then Mode applies to the kinds that are opted in, too.
 	Attended bool `yaml:"-"`
 
-	PodsPerHour int      `yaml:"podsPerHour"` // budget: pods that are released in any hour
-	OptOut      []string `yaml:"optOut"`      // namespaces whose pods are never touched
-	OptOutPods  []string `yaml:"optOutPods"`  // selectors of the labels of pods that are never touched
-	KillSwitch  string   `yaml:"killSwitch"`  // while this file exists nothing is done
-	Lock        string   `yaml:"lock"`        // only one process on the node releases at a time
+	PodsPerHour int `yaml:"podsPerHour"` // budget: pods that are released in any hour
+	// after so many pods in a row whose release failed nothing more is released for a day; also of one pod, after so many
+	// failures
+	StopAfter  int      `yaml:"stopAfter"`
+	OptOut     []string `yaml:"optOut"`     // namespaces whose pods are never touched
+	OptOutPods []string `yaml:"optOutPods"` // selectors of the labels of pods that are never touched
+	KillSwitch string   `yaml:"killSwitch"` // while this file exists nothing is done
+	Lock       string   `yaml:"lock"`       // only one process on the node releases at a time
 	// move the data of disk-backed emptyDirs to quarantine: it is user data
 	AllowEmptyDir bool `yaml:"allowEmptyDir"`
 	UnmountCSI    bool `yaml:"unmountCSI"`   // unmount CSI volumes even if their driver is alive: it owns them
@@ -111,7 +114,7 @@ type QuarantineSettings struct {
 func Defaults() Settings {
 	return Settings{
 		Mode: DryRun, Kinds: map[inspect.Kind]Mode{},
-		PodsPerHour: 6, KillSwitch: "/etc/nodeagent/stop", Lock: defaultLock,
+		PodsPerHour: 6, StopAfter: 3, KillSwitch: "/etc/nodeagent/stop", Lock: defaultLock,
 		OwnerGrace: time.Minute, ContainerGrace: 30 * time.Second, ProcessGrace: 10 * time.Second,
 		VerifyWithin: 5 * time.Second, RetryAfter: time.Hour,
 		Quarantine: QuarantineSettings{MaxBytes: 1 << 30, Keep: 30 * 24 * time.Hour},
@@ -163,6 +166,9 @@ func (s Settings) Problems() map[string]string {
 	}
 	if s.PodsPerHour < 0 {
 		problems["podsPerHour"] = "must not be negative"
+	}
+	if s.StopAfter < 1 {
+		problems["stopAfter"] = "must be at least 1"
 	}
 	for key, name := range map[string]string{"lock": s.Lock, "killSwitch": s.KillSwitch} {
 		if name == "" {

@@ -35,10 +35,13 @@ func (s Step) same(a attempt) bool {
 
 // stopped returns why no repair at all may be done: too many have failed.
 func stopped(all []attempt, s Settings, now finding.Timestamp) string {
-	if n := count(all, now, day, attempt.failed); n >= s.StopAfter {
-		return fmt.Sprintf("%d repairs have failed within a day: no more are tried until they are older", n)
+	var failures []finding.Timestamp
+	for _, a := range all {
+		if a.failed() {
+			failures = append(failures, a.At)
+		}
 	}
-	return ""
+	return remediate.Halt("repairs", failures, s.StopAfter, now)
 }
 
 // plan lists what could be done about what is believed, and why not if it is not, in the order of the actions. It
