@@ -71,7 +71,7 @@ func (a *Agent) repairsCheck() detect.Check {
 				"then on it is a person's.",
 			Faults: []detect.Fault{
 				{Reason: "RepairDidNotHelp", Severity: finding.Warning, When: "the last repair of a fault that is still " +
-					"believed has failed, or nobody could tell whether it helped"},
+					"believed has failed, nobody could tell whether it helped, or another repair undoes it"},
 				{Reason: "RepairsStopped", Severity: finding.Warning, When: "`repair.stopAfter` repairs (3) have failed " +
 					"within a day, or the journal of repairs cannot be read"},
 				{Reason: "ReleasesStopped", Severity: finding.Warning, When: "the releases of `remediate.stopAfter` pods (3) " +
