@@ -78,6 +78,7 @@ func newInspector(cfg config.Config, clients *Clients, log *slog.Logger) *inspec
 			settings.OptedIn = append(settings.OptedIn, kind)
 		}
 	}
+	settings.OptOutPods = cfg.Remediate.OptOutPods
 	return inspect.New(clients.Host, settings, log).Listing(reportonly.Listers())
 }
 

@@ -57,26 +57,29 @@ func (a *Agent) slots() fleet.Slots {
 	return a.fleet
 }
 
-// repairsCheck finds that repairs have stopped, or did not help.
+// repairsCheck finds that repairs or releases have stopped, or that a repair did not help.
 func (a *Agent) repairsCheck() detect.Check {
 	return detect.Check{
 		ID: "repairs", Domain: "agent", Every: time.Minute,
-		Summary: "a repair did not help, or too many have failed and no more are tried",
+		Summary: "a repair did not help, or too many repairs or releases have failed and no more are tried",
 		Advice: "`nodeagent status` shows what was tried and what is refused, `nodeagent events` the journal of repairs. " +
-			"Repair the fault by hand; where the repair itself is wrong, set its mode to off.",
+			"Repair the fault by hand; where the repair itself is wrong, set its mode to off. `nodeagent clean` releases " +
+			"although releases have stopped: a pod that it releases completely ends that.",
 		Doc: detect.Doc{
-			Reads: []string{"the journal of repairs, and what is believed"},
+			Reads: []string{"the journals of repairs and releases, and what is believed"},
 			Why: "A fault that a repair did not cure stays, and the agent does not try the same again and again: from " +
 				"then on it is a person's.",
 			Faults: []detect.Fault{
 				{Reason: "RepairDidNotHelp", Severity: finding.Warning, When: "the last repair of a fault that is still " +
-					"believed has failed, or nobody could tell whether it helped"},
+					"believed has failed, nobody could tell whether it helped, or another repair undoes it"},
 				{Reason: "RepairsStopped", Severity: finding.Warning, When: "`repair.stopAfter` repairs (3) have failed " +
 					"within a day, or the journal of repairs cannot be read"},
+				{Reason: "ReleasesStopped", Severity: finding.Warning, When: "the releases of `remediate.stopAfter` pods (3) " +
+					"in a row have failed within a day, or the journal of releases cannot be read"},
 			},
 		},
 		Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
-			return a.repairs.Findings(), nil
+			return append(a.repairs.Findings(), a.leftovers.runner.Findings()...), nil
 		},
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+	"github.com/nodeagent/nodeagent/pkg/inspect/optout"
 )
 
 // DefaultSettings are the thresholds unless configured otherwise.
@@ -84,6 +85,9 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		i.recordPass(report, Inventory{}, history)
 		return report, history
 	}
+	scan.OptOut = func(labels, annotations map[string]string) string {
+		return optout.Why(i.settings.OptOutPods, labels, annotations)
+	}
 	objects, blind, failures := list(ctx, scan, i.specs(), kinds)
 	addNames(objects, history)
 	inventory := Gather(ctx, scan)
@@ -137,6 +141,8 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 	keepUnseen(history, next, blind, objects, started)
 	inventory.Others.note(history, next, started)
 	keepOwners(objects, recalled, next, started)
+	i.applyOptOuts(&report, next, i.optOuts(scan, &inventory, history), len(blind)+len(report.Errors) == 0,
+		inventory.Kubelet.Pods, started)
 	i.addHolders(ctx, scan, &report)
 	i.recordPass(report, inventory, history)
 	i.log.Debug("inspected", "objects", len(objects), "suspects", len(suspects), "took", i.host.Clock().Since(started))

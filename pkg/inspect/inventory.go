@@ -60,6 +60,7 @@ type PodFact struct {
 	Ended     bool     // it has succeeded or failed
 	Ready     bool     // all of its containers are
 	HostPaths []string // directories of the node that it mounts
+	OptOut    string   `json:",omitempty"` // why nothing of it may be released
 }
 
 // KubeletInventory is what kubelet reports.
@@ -199,7 +200,7 @@ func askKubelet(ctx context.Context, scan *hostscan.Scan) KubeletInventory {
 	k := KubeletInventory{Response: Response{Asked: true, At: scan.Host.Clock()}}
 	pods, err := hostscan.Ask(ctx, "kubelet", scan.Host.Kubelet.Pods)
 	k.Err = err
-	k.Pods = podFacts(pods)
+	k.Pods = podFacts(pods, scan.OptOut)
 	k.askNames(ctx, scan.Host)
 	process, err := scan.Kubelet()
 	k.Age, k.AgeErr = process.Age(scan.Host.Clock().SinceBoot), err
@@ -216,8 +217,8 @@ func mounting(pod *corev1.Pod) bool {
 	})
 }
 
-// podFacts indexes pods by every UID that stands for them.
-func podFacts(pods []corev1.Pod) map[string]PodFact {
+// podFacts indexes pods by every UID that stands for them. optOut judges their labels and annotations; it may be nil.
+func podFacts(pods []corev1.Pod, optOut func(labels, annotations map[string]string) string) map[string]PodFact {
 	known := make(map[string]PodFact, len(pods))
 	for i := range pods {
 		pod := &pods[i]
@@ -234,6 +235,9 @@ func podFacts(pods []corev1.Pod) map[string]PodFact {
 			Ready: slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 			}),
+		}
+		if optOut != nil {
+			fact.OptOut = optOut(pod.Labels, pod.Annotations)
 		}
 		for _, v := range pod.Spec.Volumes {
 			if v.HostPath != nil {

@@ -58,7 +58,7 @@ func askCluster(ctx context.Context, scan *hostscan.Scan, t *Inventory) ClusterI
 	if c.Err = err; err != nil {
 		return c
 	}
-	c.Pods = podFacts(pods)
+	c.Pods = podFacts(pods, scan.OptOut)
 	for _, pod := range pods {
 		if pod.Spec.NodeName != h.NodeName {
 			c.OnOtherNodes = append(c.OnOtherNodes, fmt.Sprintf("%s/%s on %q", pod.Namespace, pod.Name,

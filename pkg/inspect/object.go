@@ -101,6 +101,9 @@ type Object struct {
 	Doubt       string            `json:"-"` // why nothing is known about it; empty otherwise
 	// what in the runtime still uses the sandbox of a lease, what uses a staged volume; empty otherwise
 	InUse string `json:"-"`
+	// why its pod wants nothing of it released, by its annotation or labels, and whether these are known
+	OptOut      string `json:"optOut,omitempty"`
+	LabelsKnown bool   `json:"-"`
 }
 
 // Verdict is what an inspection concludes about an object.
@@ -211,4 +214,6 @@ type Settings struct {
 	HostNamespaces bool `yaml:"-"` // the agent sees the host's processes
 	// OptedIn are the kinds that have to be opted in, and are: a release may follow their proof.
 	OptedIn []Kind `yaml:"-"`
+	// OptOutPods are selectors of labels of the pods of which nothing may be released.
+	OptOutPods []string `yaml:"-"`
 }

@@ -66,5 +66,5 @@ func quiet(report Report, next History, optedIn []Kind) bool {
 		}
 		settled++
 	}
-	return len(next) == settled && len(report.Errors) == 0
+	return len(next)-next.memories() == settled && len(report.Errors) == 0
 }

@@ -65,7 +65,8 @@ func (p *podRelease) updateRest(report inspect.Report) error {
 		if !p.belongsToPod(o.Object) {
 			continue
 		}
-		if why := p.options.Settings.optedOut(cmp.Or(o.Pod.Namespace, p.outcome.Pod.Namespace)); why != "" {
+		why := p.options.Settings.optedOut(cmp.Or(o.Pod.Namespace, p.outcome.Pod.Namespace))
+		if why = cmp.Or(why, p.options.Settings.podOptedOut(o.Object)); why != "" {
 			return p.stopFor("%s %s: %s", o.Kind, o.ID, why)
 		}
 		if o.Kind.Minor() && o.Verdict != inspect.Leftover && o.Verdict != inspect.Live {

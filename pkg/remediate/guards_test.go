@@ -94,6 +94,62 @@ func TestOptOut(t *testing.T) {
 	}
 }
 
+// A pod that is opted out is kept whole, by what one object of it knows; with a selector, so is one of unknown labels. It
+// is asked again before each step.
+func TestPodOptOut(t *testing.T) {
+	object := func(id, optOut string, known bool, verdict inspect.Verdict) inspect.Assessment {
+		o := leftover(inspect.Cgroup, uid1, id)
+		o.OptOut, o.LabelsKnown, o.Verdict = optOut, known, verdict
+		return o
+	}
+	for name, test := range map[string]struct {
+		selectors []string
+		objects   []inspect.Assessment
+		want      string
+	}{
+		"not opted out":                  {nil, []inspect.Assessment{object("a", "", true, inspect.Leftover)}, ""},
+		"nothing is known, no selectors": {nil, []inspect.Assessment{object("a", "", false, inspect.Leftover)}, ""},
+		"opted out": {nil, []inspect.Assessment{object("a", "its annotation", true, inspect.Leftover)},
+			"its annotation"},
+		"a part that is not proven": {nil, []inspect.Assessment{object("a", "its annotation", true, inspect.Candidate),
+			object("b", "", false, inspect.Leftover)}, "its annotation"},
+		"known, other labels": {[]string{"app=db"}, []inspect.Assessment{object("a", "", true, inspect.Leftover)}, ""},
+		"not known": {[]string{"app=db"}, []inspect.Assessment{object("a", "", false, inspect.Leftover)},
+			"labels of its pod are not known"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			policy := on()
+			policy.OptOutPods = test.selectors
+			for _, step := range Plan(inspect.Report{Objects: test.objects}, policy, now) {
+				if step.Acts() != (test.want == "") || !strings.Contains(step.Blocked, test.want) {
+					t.Errorf("%s: %q, want %q", step.ID, step.Blocked, test.want)
+				}
+			}
+		})
+	}
+	t.Run("before a step", func(t *testing.T) {
+		s := newScript(t)
+		s.confirm = func(_ context.Context, n int, report *inspect.Report) error {
+			if n == 2 { // after the first kind
+				s.stop()
+				report.Objects[0].OptOut = "its annotation"
+			}
+			return nil
+		}
+		if pod := s.pod(); pod.Result != Stopped || !strings.Contains(pod.Why, "its annotation") {
+			t.Errorf("%s: %s\n%s", pod.Result, pod.Why, s)
+		}
+	})
+	t.Run("settings", func(t *testing.T) {
+		s := Defaults()
+		s.OptOutPods = []string{"app=db", "app in (", ""}
+		got := s.Problems()
+		if len(got) != 2 || got["optOutPods.1"] == "" || got["optOutPods.2"] == "" {
+			t.Error(got)
+		}
+	})
+}
+
 // The kill switch counts if it exists, whatever file type it has, and if it is not known whether it exists.
 func TestKillSwitch(t *testing.T) {
 	for name, test := range map[string]struct {

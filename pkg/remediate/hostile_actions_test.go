@@ -125,7 +125,8 @@ func (n *hostile) runner(inspector func() inspect.Report) *Runner {
 	n.t.Helper()
 	r, err := New(Options{
 		Settings: Settings{
-			Mode: On, PodsPerHour: 1000, KillSwitch: "/stop", Lock: filepath.Join(n.root, "lock"),
+			StopAfter: 1000,
+			Mode:      On, PodsPerHour: 1000, KillSwitch: "/stop", Lock: filepath.Join(n.root, "lock"),
 			VerifyWithin: time.Nanosecond,
 		},
 		Host: n.host, Mutator: &mutate.Mutator{}, Log: slog.New(slog.DiscardHandler),

@@ -21,6 +21,7 @@ type Record struct {
 	Does     string            `json:"does,omitempty"`
 	Result   Result            `json:"result,omitempty"`
 	Why      string            `json:"why,omitempty"`
+	Failed   bool              `json:"failed,omitempty"` // of a finish: something was done and is not known to have helped
 }
 
 // Event is what a record is about.
@@ -84,7 +85,7 @@ func attempts(records []Record) map[string]Attempt {
 	for _, r := range records {
 		switch r.Event {
 		case Begin:
-			all[r.Group] = Attempt{At: r.At, Idle: true}
+			all[r.Group] = Attempt{At: r.At, Idle: true, Failures: all[r.Group].Failures}
 		case Intent:
 			if attempt, ok := all[r.Group]; ok {
 				attempt.Idle = false
@@ -93,6 +94,9 @@ func attempts(records []Record) map[string]Attempt {
 		case Finish:
 			if attempt, ok := all[r.Group]; ok && r.Result != Interrupted {
 				attempt.Finished, attempt.Complete = true, r.Result == Released
+				if r.Failed {
+					attempt.Failures = append(attempt.Failures, r.At)
+				}
 				all[r.Group] = attempt
 			}
 		}

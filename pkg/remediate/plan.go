@@ -35,6 +35,7 @@ type Attempt struct {
 	Finished bool // it was not interrupted by a crash
 	Complete bool // nothing was left
 	Idle     bool // no step was begun: all of them had to wait for something
+	Failures []finding.Timestamp
 }
 
 // idleRetry is when a release without any begun step is tried again, if Settings.RetryAfter is longer: what must be
@@ -215,8 +216,8 @@ func stepOf(o inspect.Assessment, mode Mode, does, notNow string) Step {
 		Blocked: notNow, Object: o}
 }
 
-// blockedGroups returns by group why a pod must not be released: an object of it has an unknown verdict, or its
-// namespace is opted out. When any namespace is opted out, leftovers must have a known namespace; one object in an
+// blockedGroups returns by group why a pod must not be released: an object of it has an unknown verdict, or the pod, by
+// its annotation or labels, or its namespace is opted out. When any namespace is opted out, leftovers must have a known namespace; one object in an
 // opted-out namespace blocks the whole pod, whatever its verdict is.
 func blockedGroups(report inspect.Report, s Settings) map[string]string {
 	kept := map[string]string{}
@@ -226,6 +227,9 @@ func blockedGroups(report inspect.Report, s Settings) map[string]string {
 				o.Kind, o.ID, o.Why))
 		}
 		if why := s.optedOut(o.Pod.Namespace); why != "" && (o.Verdict == inspect.Leftover || o.Pod.Namespace != "") {
+			kept[Group(o.Object)] = why
+		}
+		if why := s.podOptedOut(o.Object); why != "" && (o.Verdict == inspect.Leftover || o.OptOut != "") {
 			kept[Group(o.Object)] = why
 		}
 	}
@@ -239,6 +243,9 @@ func podBlocked(steps []Step, policy Policy, now finding.Timestamp) string {
 		return why
 	}
 	attempt, ok := policy.Attempts[group]
+	if why := Halt("releases of this pod", attempt.Failures, policy.StopAfter, now); why != "" && !policy.Attended {
+		return why
+	}
 	if after := policy.retryAfter(attempt); ok && attempt.Finished && !attempt.Complete &&
 		now.Since(attempt.At) < after {
 		return fmt.Sprintf("was tried %s ago and could not be released completely; next try after %s",

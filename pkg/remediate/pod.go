@@ -60,7 +60,7 @@ func (r *Runner) releasePod(ctx context.Context, j *journal, held func() error, 
 	}
 	return p.outcome, j.write(Record{
 		At: r.options.Host.Clock(), Event: Finish, Group: p.outcome.Group, Pod: p.outcome.Pod,
-		Result: p.outcome.Result, Why: p.outcome.Why,
+		Result: p.outcome.Result, Why: p.outcome.Why, Failed: p.failed(),
 	})
 }
 

@@ -50,6 +50,7 @@ type Runner struct {
 	lockWait time.Duration    // how long to wait for another release
 	onWait   func(why string) // called once when that begins
 	swept    *quarantineClock
+	halt     *halted
 }
 
 // New returns a runner.
@@ -76,7 +77,7 @@ func New(o Options) (*Runner, error) {
 		return nil
 	}
 	return &Runner{
-		options: o, swept: &quarantineClock{},
+		options: o, swept: &quarantineClock{}, halt: &halted{},
 		tools: Tools{
 			Mutator: o.Mutator, Host: o.Host, Settings: o.Settings, Log: o.Log, Drivers: &driverWatch{dir: o.StateDir},
 			FaultPoint: hit, timeouts: o.timeouts,
@@ -95,7 +96,7 @@ const maxPreviews = 100
 // Plan lists what Release would do about the report and why not, including what is found by reading (user data in a
 // pod's directory, a CSI driver that is alive). It changes nothing and writes nothing.
 func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error) {
-	records, _, err := ReadJournal(r.options.StateDir)
+	records, _, err := r.readJournal()
 	if err != nil {
 		return nil, err
 	}
@@ -124,6 +125,7 @@ func (r *Runner) policy(ctx context.Context, report inspect.Report, records []Re
 	} else {
 		p.Stop = r.KillSwitch()
 	}
+	p.Stop = cmp.Or(p.Stop, r.tooManyFailed())
 	return p
 }
 
@@ -202,7 +204,7 @@ type survey struct {
 }
 
 func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, error) {
-	records, skipped, err := ReadJournal(r.options.StateDir)
+	records, skipped, err := r.readJournal()
 	if err != nil {
 		return survey{}, err
 	}
@@ -245,13 +247,24 @@ func (r *Runner) release(ctx context.Context, plan survey, sweep bool, held func
 		if err != nil {
 			return outcome, err
 		}
+		if outcome.Stopped != "" { // by the pods before this one
+			for i := range steps {
+				steps[i].Blocked = cmp.Or(steps[i].Blocked, outcome.Stopped)
+			}
+			outcome.Pods = append(outcome.Pods, notActed(steps))
+			continue
+		}
 		pod, err := r.releasePod(ctx, journal, held, steps)
 		outcome.Pods = append(outcome.Pods, pod)
+		if err == nil {
+			_, _, err = r.readJournal()
+		}
 		if err != nil {
 			return outcome, err
 		}
+		outcome.Stopped = r.tooManyFailed()
 	}
-	if sweep && ctx.Err() == nil {
+	if sweep && ctx.Err() == nil && outcome.Stopped == "" {
 		return outcome, r.sweep(ctx, open)
 	}
 	return outcome, nil

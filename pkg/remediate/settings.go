@@ -3,8 +3,11 @@ package remediate
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -28,10 +31,14 @@ type Settings struct {
 	// Attended says that a person asks for the release now: then Mode applies to the kinds that are opted in, too.
 	Attended bool `yaml:"-"`
 
-	PodsPerHour int      `yaml:"podsPerHour"` // budget: pods that are released in any hour
-	OptOut      []string `yaml:"optOut"`      // namespaces whose pods are never touched
-	KillSwitch  string   `yaml:"killSwitch"`  // while this file exists nothing is done
-	Lock        string   `yaml:"lock"`        // only one process on the node releases at a time
+	PodsPerHour int `yaml:"podsPerHour"` // budget: pods that are released in any hour
+	// after so many pods in a row whose release failed nothing more is released for a day; also of one pod, after so many
+	// failures
+	StopAfter  int      `yaml:"stopAfter"`
+	OptOut     []string `yaml:"optOut"`     // namespaces whose pods are never touched
+	OptOutPods []string `yaml:"optOutPods"` // selectors of the labels of pods that are never touched
+	KillSwitch string   `yaml:"killSwitch"` // while this file exists nothing is done
+	Lock       string   `yaml:"lock"`       // only one process on the node releases at a time
 	// move the data of disk-backed emptyDirs to quarantine: it is user data
 	AllowEmptyDir bool `yaml:"allowEmptyDir"`
 	UnmountCSI    bool `yaml:"unmountCSI"`   // unmount CSI volumes even if their driver is alive: it owns them
@@ -83,6 +90,19 @@ func (s Settings) optedOut(namespace string) string {
 	return ""
 }
 
+// podOptedOut returns why nothing of an object's pod may be released, by its annotation and labels. When any labels are
+// opted out, unknown ones may be those. An annotation that is not known does not count: nothing would ever be released.
+func (s Settings) podOptedOut(o inspect.Object) string {
+	switch {
+	case o.OptOut != "":
+		return o.OptOut
+	case len(s.OptOutPods) > 0 && !o.LabelsKnown:
+		return fmt.Sprintf("the labels of its pod are not known, and pods are opted out by theirs (%s)",
+			strings.Join(s.OptOutPods, "; "))
+	}
+	return ""
+}
+
 // QuarantineSettings limit what is moved away instead of deleted.
 type QuarantineSettings struct {
 	MaxBytes uint64 `yaml:"maxBytes"` // what does not fit is not moved and stays where it is
@@ -94,7 +114,7 @@ type QuarantineSettings struct {
 func Defaults() Settings {
 	return Settings{
 		Mode: DryRun, Kinds: map[inspect.Kind]Mode{},
-		PodsPerHour: 6, KillSwitch: "/etc/nodeagent/stop", Lock: defaultLock,
+		PodsPerHour: 6, StopAfter: 3, KillSwitch: "/etc/nodeagent/stop", Lock: defaultLock,
 		OwnerGrace: time.Minute, ContainerGrace: 30 * time.Second, ProcessGrace: 10 * time.Second,
 		VerifyWithin: 5 * time.Second, RetryAfter: time.Hour,
 		Quarantine: QuarantineSettings{MaxBytes: 1 << 30, Keep: 30 * 24 * time.Hour},
@@ -129,6 +149,13 @@ func (s Settings) Problems() map[string]string {
 			problems["kinds."+string(kind)] = wrongMode(mode)
 		}
 	}
+	for i, text := range s.OptOutPods {
+		if selector, err := labels.Parse(text); err != nil {
+			problems["optOutPods."+strconv.Itoa(i)] = err.Error()
+		} else if selector.Empty() {
+			problems["optOutPods."+strconv.Itoa(i)] = "selects every pod: set the mode instead"
+		}
+	}
 	for key, d := range map[string]time.Duration{
 		"ownerGrace": s.OwnerGrace, "containerGrace": s.ContainerGrace, "processGrace": s.ProcessGrace,
 		"verifyWithin": s.VerifyWithin, "retryAfter": s.RetryAfter, "quarantine.keep": s.Quarantine.Keep,
@@ -139,6 +166,9 @@ func (s Settings) Problems() map[string]string {
 	}
 	if s.PodsPerHour < 0 {
 		problems["podsPerHour"] = "must not be negative"
+	}
+	if s.StopAfter < 1 {
+		problems["stopAfter"] = "must be at least 1"
 	}
 	for key, name := range map[string]string{"lock": s.Lock, "killSwitch": s.KillSwitch} {
 		if name == "" {

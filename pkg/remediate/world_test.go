@@ -66,7 +66,8 @@ func newWorld(t testing.TB, set ...func(*host.Paths)) *world {
 	w.disagree()
 	w.Host.Runtime = noSandboxes()
 	w.settings = Settings{
-		Mode: On, PodsPerHour: 100, KillSwitch: filepath.Join(w.Dir, "stop"), Lock: filepath.Join(w.Dir, "lock"),
+		StopAfter: 1000,
+		Mode:      On, PodsPerHour: 100, KillSwitch: filepath.Join(w.Dir, "stop"), Lock: filepath.Join(w.Dir, "lock"),
 		OwnerGrace: 30 * time.Millisecond, ContainerGrace: time.Second, ProcessGrace: 100 * time.Millisecond,
 		VerifyWithin: 5 * time.Second, Quarantine: QuarantineSettings{MaxBytes: 1 << 30, Keep: 30 * 24 * time.Hour},
 	}

@@ -118,7 +118,7 @@ func (a *Agent) Configure(overrides Overrides) error {
 		},
 		"remediate": map[string]any{
 			"killSwitch": filepath.Join(a.Dir, "stop"), "lock": filepath.Join(a.Dir, "release.lock"),
-			"podsPerHour": 1000, "ownerGrace": "5s", "containerGrace": "2s", "processGrace": "2s",
+			"podsPerHour": 1000, "stopAfter": 1000, "ownerGrace": "5s", "containerGrace": "2s", "processGrace": "2s",
 			"retryAfter": "1s", // after a release that was not complete; a minute at least without
 		},
 		"report": map[string]any{

@@ -24,6 +24,7 @@ type Scan struct {
 	Host *host.Host
 
 	Ends        Deadline
+	OptOut      func(labels, annotations map[string]string) string // why nothing of such a pod may be released; may be nil
 	Mounts      func() ([]mount.Mount, error)
 	Processes   func() (ProcessTable, error)
 	Attachments func() ([]cni.Attachment, error)

@@ -2,6 +2,7 @@ package repair
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
@@ -28,19 +29,28 @@ func (r *Runner) Findings() []finding.Finding {
 		found = append(found, finding.Finding{Subject: finding.Subject{Kind: "agent", Name: "repairs"},
 			Severity: finding.Warning, Reason: reasonStopped, SuggestedAction: finding.SuggestHuman, Message: "nothing is repaired on this node: " + why})
 	}
+	for _, step := range r.steps {
+		if why := step.undone(r.history, now); why != "" && step.Mode == remediate.On {
+			found = append(found, noHelp(step.believed, step.Action, strings.TrimPrefix(why, needsHelp)))
+		}
+	}
 	for _, b := range r.state.Raised() {
 		last, ok := r.lastOf(b)
 		if !ok || !last.failed() {
 			continue
 		}
-		found = append(found, finding.Finding{
-			Subject:  finding.Subject{Kind: "repair", Name: string(last.Action) + " " + b.Subject.Name},
-			Severity: finding.Warning, Reason: reasonNoHelp, SuggestedAction: finding.SuggestHuman,
-			Message: fmt.Sprintf("%s: %s was done, and %s: this needs a person", b.Message, last.Action, last.why),
-			Facts:   map[string]string{"check": b.Check, "action": string(last.Action)},
-		})
+		found = append(found, noHelp(b, last.Action, fmt.Sprintf("%s was done, and %s", last.Action, last.why)))
 	}
 	return found
+}
+
+func noHelp(b finding.Believed, action Name, why string) finding.Finding {
+	return finding.Finding{
+		Subject:  finding.Subject{Kind: "repair", Name: string(action) + " " + b.Subject.Name},
+		Severity: finding.Warning, Reason: reasonNoHelp, SuggestedAction: finding.SuggestHuman,
+		Message: fmt.Sprintf("%s: %s: this needs a person", b.Message, why),
+		Facts:   map[string]string{"check": b.Check, "action": string(action)},
+	}
 }
 
 // lastOf returns the last repair of one occurrence of a finding that has ended.

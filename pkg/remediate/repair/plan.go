@@ -3,6 +3,7 @@ package repair
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -35,10 +36,13 @@ func (s Step) same(a attempt) bool {
 
 // stopped returns why no repair at all may be done: too many have failed.
 func stopped(all []attempt, s Settings, now finding.Timestamp) string {
-	if n := count(all, now, day, attempt.failed); n >= s.StopAfter {
-		return fmt.Sprintf("%d repairs have failed within a day: no more are tried until they are older", n)
+	var failures []finding.Timestamp
+	for _, a := range all {
+		if a.failed() {
+			failures = append(failures, a.At)
+		}
 	}
-	return ""
+	return remediate.Halt("repairs", failures, s.StopAfter, now)
 }
 
 // plan lists what could be done about what is believed, and why not if it is not, in the order of the actions. It
@@ -75,8 +79,8 @@ func blocked(step Step, all []attempt, s Settings, now finding.Timestamp) string
 	if step.action.Disrupts {
 		window = closedWindow(s.Windows, now.Wall.Local())
 	}
-	return cmp.Or(stopped(all, s, now), window, step.after(all), step.ladder(all), step.interval(all, now),
-		step.backOff(all, s, now), step.budget(all, s, now))
+	return cmp.Or(stopped(all, s, now), window, step.after(all), step.ladder(all), step.undone(all, now),
+		step.interval(all, now), step.backOff(all, s, now), step.budget(all, s, now))
 }
 
 // needsHelp begins what is said of a step that is a person's.
@@ -103,6 +107,33 @@ func (s Step) after(all []attempt) string {
 		return ""
 	}
 	return fmt.Sprintf("waiting: %s comes first, and must have failed", s.action.After)
+}
+
+// maxTurns is how often within a day a repair may be followed by one of another fault, and be needed again.
+const maxTurns = 2
+
+// undone returns why a step is a person's although each of its repairs has helped: after each of them another fault was
+// repaired, and then this one was back. Two actions that undo each other would take turns until the budget is spent, day
+// by day, and keep it from all others.
+func (s Step) undone(all []attempt, now finding.Timestamp) string {
+	turns, helped := map[Name]int{}, false
+	for _, a := range all {
+		switch {
+		case now.Since(a.At) >= day || !a.acted():
+		case s.same(a):
+			helped = a.result == Verified
+		case helped && (a.Check != s.Check || a.Subject != s.Subject):
+			turns[a.Action]++
+			helped = false
+		}
+	}
+	for _, other := range slices.Sorted(maps.Keys(turns)) {
+		if n := turns[other]; n >= maxTurns && !helped {
+			return fmt.Sprintf(needsHelp+"%s and %s undo each other: %d times within a day the one was done after the other, "+
+				"and the fault was back", s.Action, other, n)
+		}
+	}
+	return ""
 }
 
 // interval returns why the action is not done again so soon.

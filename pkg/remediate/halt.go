@@ -1,0 +1,110 @@
+package remediate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// haltFor is how long failures count.
+const haltFor = 24 * time.Hour
+
+// Halt returns why no more are done: so many have failed, and are not older than a day. It is the rule of releases and
+// of repairs.
+func Halt(what string, failures []finding.Timestamp, most int, now finding.Timestamp) string {
+	n := 0
+	for _, at := range failures {
+		if now.Since(at) < haltFor {
+			n++
+		}
+	}
+	if n == 0 || n < most {
+		return ""
+	}
+	return fmt.Sprintf("%d %s have failed within a day: no more are tried until they are older", n, what)
+}
+
+// failedInARow returns when the last releases failed, once for each pod: since the last pod of which something was done
+// and nothing was left. One pod that cannot be released does not speak for others; see Attempt.Failures.
+func failedInARow(records []Record) []finding.Timestamp {
+	var row []Record
+	acted := map[string]bool{}
+	for _, r := range records {
+		switch {
+		case r.Event == Begin || r.Event == Intent:
+			acted[r.Group] = r.Event == Intent
+		case r.Event == Finish && r.Failed:
+			row = append(slices.DeleteFunc(row, func(other Record) bool { return other.Group == r.Group }), r)
+		case r.Event == Finish && r.Result == Released && acted[r.Group]:
+			row = nil
+		}
+	}
+	times := make([]finding.Timestamp, 0, len(row))
+	for _, r := range row {
+		times = append(times, r.At)
+	}
+	return times
+}
+
+// failed reports whether something was done for the pod and is not known to have helped. What was refused, has to wait
+// or was stopped by a guard is no failure.
+func (p *podRelease) failed() bool {
+	has := func(results ...Result) bool {
+		return slices.ContainsFunc(p.outcome.Steps, func(s StepOutcome) bool { return slices.Contains(results, s.Result) })
+	}
+	switch p.outcome.Result {
+	case Incomplete:
+		return has(Failed, CouldNotTell)
+	case CouldNotTell:
+		return has(Failed, CouldNotTell, Released)
+	}
+	return false
+}
+
+// halted is what the runner knows of the journal since it read it last.
+type halted struct {
+	mu      sync.Mutex
+	row     []finding.Timestamp
+	trouble string // why the journal cannot be read
+}
+
+// readJournal reads the journal and notes what stops releases.
+func (r *Runner) readJournal() (records []Record, skipped int, err error) {
+	records, skipped, err = ReadJournal(r.options.StateDir)
+	r.halt.mu.Lock()
+	defer r.halt.mu.Unlock()
+	if err != nil {
+		r.halt.trouble = err.Error()
+		return nil, 0, err
+	}
+	r.halt.row, r.halt.trouble = failedInARow(records), ""
+	return records, skipped, nil
+}
+
+// tooManyFailed returns why nothing more is released, by the journal as it was read last. A person who asks for a
+// release is not stopped: what succeeds then ends the row.
+func (r *Runner) tooManyFailed() string {
+	if r.options.Settings.Attended {
+		return ""
+	}
+	r.halt.mu.Lock()
+	defer r.halt.mu.Unlock()
+	return Halt("pods in a row", r.halt.row, r.options.Settings.StopAfter, r.options.Host.Clock())
+}
+
+// Findings returns that no more is released after failures, or without a journal.
+func (r *Runner) Findings() []finding.Finding {
+	r.halt.mu.Lock()
+	why := r.halt.trouble
+	r.halt.mu.Unlock()
+	if why = cmp.Or(why, r.tooManyFailed()); why == "" || r.options.Settings.Mode == Off {
+		return nil
+	}
+	return []finding.Finding{{Subject: finding.Subject{Kind: "agent", Name: "releases"}, Severity: finding.Warning,
+		Reason: "ReleasesStopped", SuggestedAction: finding.SuggestHuman,
+		Message: "nothing is released on this node: " + why}}
+}
