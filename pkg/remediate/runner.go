@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/nodeagent/nodeagent/internal/faultpoint"
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -47,9 +46,8 @@ type Runner struct {
 	options Options
 	tools   Tools
 
-	lockWait time.Duration    // how long to wait for another release
-	onWait   func(why string) // called once when that begins
-	swept    *quarantineClock
+	byHand ByHand
+	swept  *quarantineClock
 }
 
 // New returns a runner.
@@ -127,14 +125,6 @@ func (r *Runner) policy(ctx context.Context, report inspect.Report, records []Re
 	return p
 }
 
-// WaitForLock returns a runner that waits up to most for another release to end, and calls onWait when it begins to
-// wait.
-func (r *Runner) WaitForLock(most time.Duration, onWait func(why string)) *Runner {
-	patient := *r
-	patient.lockWait, patient.onWait = most, onWait
-	return &patient
-}
-
 // Release executes the plan of a report, pod by pod. It may be called again with the same report at any time. An error
 // means that nothing more may be done now: the journal cannot be written, or a fault point was hit. Without a journal
 // nothing is done, and if nothing is to be done the lock is not taken.
@@ -167,7 +157,7 @@ func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, e
 
 // sweepDue reports whether a sweep of the quarantine is due, and anything is in it.
 func (r *Runner) sweepDue(ctx context.Context, plan survey) bool {
-	if plan.stop != "" || r.options.Settings.ModeOf(inspect.PodDirectory) != On ||
+	if plan.stop != "" || r.byHand.Agreed != nil || r.options.Settings.ModeOf(inspect.PodDirectory) != On ||
 		!r.swept.due(r.options.Host.Clock()) {
 		return false
 	}
@@ -181,12 +171,12 @@ func (r *Runner) lock(ctx context.Context) (lock *mutate.ReleaseLock, err error)
 	if err := os.MkdirAll(r.options.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	notified := r.onWait == nil
-	interrupted := poll(ctx, r.lockWait, func() (bool, error) {
+	notified := r.byHand.OnWait == nil
+	interrupted := poll(ctx, r.byHand.LockWait, func() (bool, error) {
 		lock, err = r.options.Settings.LockNode(r.options.StateDir)
 		busy := errors.Is(err, mutate.ErrBusy)
 		if busy && !notified {
-			r.onWait(err.Error())
+			r.byHand.OnWait(err.Error())
 			notified = true
 		}
 		return !busy, nil
@@ -215,8 +205,10 @@ func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, err
 			r.options.Log.Warn("CSI drivers could not be observed", "err", err)
 		}
 	}
+	steps := Plan(report, policy, r.options.Host.Clock())
+	r.byHand.limit(steps)
 	return survey{
-		pods: byGroup(Plan(report, policy, r.options.Host.Clock())),
+		pods: byGroup(steps),
 		stop: policy.Stop, cutOff: unfinished(records),
 	}, nil
 }
@@ -279,6 +271,7 @@ func (r *Runner) openJournal(cutOff []Record) (*journal, error) {
 			return nil, errors.Join(err, j.close())
 		}
 	}
+	j.onRecord = r.byHand.OnRecord // not called with what an earlier release did
 	return j, nil
 }
 
