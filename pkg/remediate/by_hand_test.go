@@ -2,7 +2,6 @@ package remediate
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -71,14 +70,14 @@ func TestReleaseKeepsToWhatWasAgreed(t *testing.T) {
 
 // Who agreed to a plan was not asked about the quarantine.
 func TestAgreedReleaseSweepsNothing(t *testing.T) {
-	s := newScript(t)
-	kept := s.host.Files.Path(s.mutator.QuarantineDir())
-	if err := errors.Join(os.MkdirAll(kept, 0o700), os.WriteFile(filepath.Join(kept, "x"), nil, 0o600)); err != nil {
+	w := newWorld(t)
+	w.Write(filepath.Join(w.Mutator.QuarantineDir(), "somebody's"), "1234")
+	if err := os.Chmod(w.Mutator.QuarantineDir(), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	for _, agreed := range [][]Step{nil, {}} {
-		if got := s.runner().ByHand(ByHand{Agreed: agreed}).sweepDue(t.Context(), survey{}); got != (agreed == nil) {
-			t.Errorf("agreed to %v: %v", agreed, got)
+		if got := w.runner().ByHand(ByHand{Agreed: agreed}).sweepDue(t.Context(), survey{}); got != (agreed == nil) {
+			t.Errorf("agreed to %#v: %v", agreed, got)
 		}
 	}
 }
