@@ -157,7 +157,10 @@ func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, e
 
 // sweepDue reports whether a sweep of the quarantine is due, and anything is in it.
 func (r *Runner) sweepDue(ctx context.Context, plan survey) bool {
-	if plan.stop != "" || r.byHand.Agreed != nil || r.options.Settings.ModeOf(inspect.PodDirectory) != On ||
+	if r.byHand.Agreed != nil {
+		return false // nobody was asked about it
+	}
+	if plan.stop != "" || r.options.Settings.ModeOf(inspect.PodDirectory) != On ||
 		!r.swept.due(r.options.Host.Clock()) {
 		return false
 	}
