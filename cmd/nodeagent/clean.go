@@ -24,12 +24,16 @@ func newClean(o *options) *cobra.Command {
 	var only []string
 	cmd := &cobra.Command{
 		Use:   "clean",
-		Short: "Print what would be released; with --yes release it",
+		Short: "Print what would be released; release it after a yes",
 		Long: `Print, step by step, what deleted pods left behind and would be released, and why anything else
 would not.
 
-With --yes it is released: each step is written to the journal, the object's identity is checked again right
-before it and the effect right after it. Only what is proven to be a leftover is touched. Proof takes several
+On a terminal it then asks once whether to release that; only y or yes does, and nothing that was not in the plan. With
+--yes it does not ask. Without a terminal, and with -o json, nothing is released unless --yes is there.
+
+Of a release each step is written to the journal, the object's identity is checked again right
+before it and the effect right after it, and each is printed on stderr as it happens; at the end stands what the node
+gained: only what was verified to be gone. Only what is proven to be a leftover is touched. Proof takes several
 passes: the running daemon has made them; without one, --wait repeats the inspection until everything is proven
 or live, or the time is over.
 
@@ -46,8 +50,9 @@ release is running.`,
 			if err != nil {
 				return err
 			}
-			if yes {
-				// The person at the keyboard has decided.
+			c := cleaning{options: o, yes: yes, in: cmd.InOrStdin(), out: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr()}
+			if c.yes || c.asks() {
+				// The person at the keyboard decides.
 				cfg.Remediate.Mode, cfg.Remediate.Attended = remediate.On, true
 			}
 			if err := onlyKinds(&cfg.Remediate, only); err != nil {
@@ -62,18 +67,11 @@ release is running.`,
 			if err != nil {
 				return err
 			}
-			report = ofPod(report, pod)
-			if yes {
-				return cleanNow(cmd, o, bench, report)
-			}
-			steps, err := bench.Plan(cmd.Context(), report)
-			if err != nil {
-				return err
-			}
-			return printPlan(cmd.OutOrStdout(), o, report, steps)
+			c.bench, c.report = bench, ofPod(report, pod)
+			return c.run(cmd.Context())
 		},
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "release it")
+	cmd.Flags().BoolVar(&yes, "yes", false, "release it without asking")
 	cmd.Flags().StringVar(&pod, "pod", "", "only of the pod with this UID, name or NAMESPACE/NAME")
 	cmd.Flags().StringSliceVar(&only, "only", nil, "only objects of these kinds: see nodeagent inspect")
 	cmd.Flags().DurationVar(&wait, "wait", 0, "repeat the inspection for this long, until everything is proven")
@@ -146,13 +144,12 @@ func passUntilProven(ctx context.Context, bench *agent.Bench, progress io.Writer
 	}
 }
 
-func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate.Step) error {
-	if o.json() {
-		if err := printJSON(w, map[string]any{"steps": listed(steps), "gates": report.Gates,
-			"errors": report.Errors}); err != nil {
-			return err
-		}
-		return inspectExit(report)
+// printPlan prints what would be released and, where that is anything, what to do about it.
+func (c cleaning) printPlan(steps []remediate.Step, next string) error {
+	report := c.report
+	if c.json() {
+		return printJSON(c.out, map[string]any{"steps": listed(steps), "gates": report.Gates,
+			"errors": report.Errors})
 	}
 	var b strings.Builder
 	for _, pod := range groupedBy(bundle.Printable(steps), func(s remediate.Step) string { return s.Group }) {
@@ -172,16 +169,14 @@ func printPlan(w io.Writer, o *options, report inspect.Report, steps []remediate
 			}
 		}
 	}
-	printUndecided(&b, screenOf(w), report)
+	printUndecided(&b, screenOf(c.out), report)
 	if len(steps) > 0 {
-		b.WriteString("Nothing was changed. To release it: nodeagent clean --yes\n")
+		b.WriteString(next)
 	} else {
 		b.WriteString("Nothing is proven to be a leftover.\n")
 	}
-	if _, err := io.WriteString(w, b.String()); err != nil {
-		return err
-	}
-	return inspectExit(report)
+	_, err := io.WriteString(c.out, b.String())
+	return err
 }
 
 // sameAction is equal for steps that differ only in the name of their object.
@@ -198,25 +193,6 @@ func printUndecided(b *strings.Builder, s screen, report inspect.Report) {
 		}
 	}
 	printInspected(b, newInspectScreen(s, report), undecided, report, false)
-}
-
-// cleanNow releases and prints the result of each step. Exit 0 only when nothing is left over and nothing is unknown.
-func cleanNow(cmd *cobra.Command, o *options, bench *agent.Bench, report inspect.Report) error {
-	outcome, err := bench.Release(cmd.Context(), report, func(why string) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s; waiting for it, at most %s\n", why, agent.LockWait)
-	})
-	if err != nil {
-		return err
-	}
-	if o.json() {
-		err = printJSON(cmd.OutOrStdout(), outcome)
-	} else {
-		err = printOutcome(cmd.OutOrStdout(), report, outcome)
-	}
-	if err != nil {
-		return err
-	}
-	return cleanExit(report, outcome)
 }
 
 // cleanExit: what is still left over, or was not released, is a problem; what is unknown is no success either, whether
@@ -294,6 +270,9 @@ func printOutcome(w io.Writer, report inspect.Report, outcome remediate.Outcome)
 		for _, same := range groupedBy(pod.Steps, sameOutcome) {
 			fmt.Fprintf(&b, "  %s\n", wholeID.ReplaceAllString(outcomeText(same), "$1"))
 		}
+	}
+	if len(outcome.Pods) > 0 {
+		fmt.Fprintf(&b, "Gained: %s\n", gainText(outcome.Gain()))
 	}
 	printUndecided(&b, screenOf(w), untouched(report, outcome))
 	switch {

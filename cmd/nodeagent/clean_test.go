@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io"
 	"strings"
@@ -34,6 +35,10 @@ func podsWith(results ...remediate.Result) remediate.Outcome {
 		o.Pods = append(o.Pods, remediate.PodOutcome{Group: string(rune('a' + i)), Result: r})
 	}
 	return o
+}
+
+func planOf(report inspect.Report, output string, out io.Writer) error {
+	return cleaning{options: &options{output: output}, out: out, report: report, bench: &madeUpBench{}}.run(context.Background())
 }
 
 func TestCleanExit(t *testing.T) {
@@ -91,10 +96,10 @@ func TestCleanExit(t *testing.T) {
 		"candidates":                            {report(candidate, young), podsWith(), 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := exitOf(printPlan(io.Discard, &options{output: "text"}, test.report, nil)); got != test.plan {
+			if got := exitOf(planOf(test.report, "text", io.Discard)); got != test.plan {
 				t.Errorf("clean: %d, want %d", got, test.plan)
 			}
-			if got := exitOf(printPlan(io.Discard, &options{output: "json"}, test.report, nil)); got != test.plan {
+			if got := exitOf(planOf(test.report, "json", io.Discard)); got != test.plan {
 				t.Errorf("clean -o json: %d, want %d", got, test.plan)
 			}
 			if got := exitOf(cleanExit(test.report, test.outcome)); got != test.yes {
@@ -112,7 +117,7 @@ func TestCleanSaysWhatItCouldNotSee(t *testing.T) {
 		Errors:  []inspect.Failure{{What: "kubelet", Error: "connection refused"}},
 	}
 	for name, print := range map[string]func(io.Writer) error{
-		"plan":    func(w io.Writer) error { return printPlan(w, &options{output: "text"}, report, nil) },
+		"plan":    func(w io.Writer) error { return planOf(report, "text", w) },
 		"outcome": func(w io.Writer) error { return printOutcome(w, report, remediate.Outcome{}) },
 	} {
 		var b strings.Builder
@@ -159,6 +164,7 @@ func TestCleanFoldsItsOutcome(t *testing.T) {
   failed      mount               /f#6: unmount: the server is silent
   vanished    cgroup ×2           /sys/fs/cgroup/*/pod1: rmdir
   vanished    pod-directory       /pods/1: remove the files; not data
+Gained: 7 objects, 3 mounts, 2 cgroups; not known: 2 objects' space
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Error(diff)

@@ -20,7 +20,7 @@ func newEvents(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "events",
 		Short: "Show what was released and repaired on this node, when, and how it ended",
-		Long: `Print the journals of releases and of repairs, oldest first: what the daemon and 'nodeagent clean --yes' have done
+		Long: `Print the journals of releases and of repairs, oldest first: what the daemon and 'nodeagent clean' have done
 on this node, whether or not an agent runs. A release that has no end was interrupted: the next one begins with the state of the
 node, never with the journal.
 

@@ -30,7 +30,7 @@ func newRoot() *cobra.Command {
   nodeagent check      what is wrong with this node now?
   nodeagent inspect    what did deleted pods leave behind, and what proves it?
   nodeagent inspect pod NAMESPACE/NAME   why is this pod stuck?
-  nodeagent clean      what would be released? (--yes releases it)
+  nodeagent clean      what would be released? (asks on a terminal; --yes releases it)
   nodeagent events     what was released here, and how did it end?
   nodeagent status     what does the running agent believe?
   nodeagent explain    what does a check read, and what should be done?

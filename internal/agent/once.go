@@ -81,10 +81,16 @@ func (b *Bench) loadHistory(ctx context.Context, cfg config.Config) error {
 
 // Close closes everything.
 func (b *Bench) Close() error {
-	err := b.clients.Close()
-	if b.store != nil {
-		err = errors.Join(err, b.store.Close())
+	return errors.Join(b.clients.Close(), b.FreeState())
+}
+
+// FreeState closes the state file, which only Pass needs: an agent that starts meanwhile does not wait for it.
+func (b *Bench) FreeState() error {
+	if b.store == nil {
+		return nil
 	}
+	err := b.store.Close()
+	b.store = nil
 	return err
 }
 
@@ -126,8 +132,9 @@ func (b *Bench) Plan(ctx context.Context, report inspect.Report) ([]remediate.St
 // LockWait is how long a release by hand waits for another one to end.
 const LockWait = 30 * time.Second
 
-// Release releases them. Waiting is called where it waits for another release.
-func (b *Bench) Release(ctx context.Context, report inspect.Report, waiting func(why string)) (remediate.Outcome,
+// Release releases them. It waits for another release, at most LockWait.
+func (b *Bench) Release(ctx context.Context, report inspect.Report, byHand remediate.ByHand) (remediate.Outcome,
 	error) {
-	return b.runner.WaitForLock(LockWait, waiting).Release(ctx, report)
+	byHand.LockWait = LockWait
+	return b.runner.ByHand(byHand).Release(ctx, report)
 }

@@ -32,6 +32,14 @@ func (p *podRelease) confirm(ctx context.Context) error {
 		return p.couldNotTell("ask the witnesses again: %v", err)
 	}
 	report = report.Releasable()
+	if err = p.evaluate(ctx, report); err != nil {
+		p.markReturned(report)
+	}
+	return err
+}
+
+// evaluate compares an inspection with the plan: an error ends the release of the pod.
+func (p *podRelease) evaluate(ctx context.Context, report inspect.Report) error {
 	if why := inspectionError(report); why != "" {
 		return p.couldNotTell("the inspection is incomplete: %s", why)
 	}
@@ -42,6 +50,18 @@ func (p *podRelease) confirm(ctx context.Context) error {
 		return err
 	}
 	return p.checkPlan(ctx, report)
+}
+
+// markReturned corrects the outcome of steps of a release that ends early: what was verified to be gone, and is listed as
+// the pod's by the inspection that ends it, exists again.
+func (p *podRelease) markReturned(report inspect.Report) {
+	for i := range p.outcome.Steps {
+		s := &p.outcome.Steps[i]
+		o, here := findObject(report.Objects, s.Kind, s.ID)
+		if here && s.isGone() && !isDead(o) && p.belongsToPod(o.Object) {
+			s.Result, s.Error = Failed, existsAgain
+		}
+	}
 }
 
 // holders is the name of the search for holders in the errors of an inspection.

@@ -44,8 +44,9 @@ const (
 // journal is the log of releases. It is open only while the release lock is held, since the daemon and the command line
 // write the same file.
 type journal struct {
-	file    *wal.File
-	onWrite func(Record) error // tests only; may be nil
+	file     *wal.File
+	onRecord func(Record)       // called with what is on disk; may be nil
+	onWrite  func(Record) error // tests only; may be nil
 }
 
 // ReadJournal returns all records, oldest first; see wal.Read.
@@ -71,7 +72,11 @@ func (j *journal) write(r Record) error {
 			return fmt.Errorf("journal: %w", err)
 		}
 	}
-	return j.file.Write(r)
+	err := j.file.Write(r)
+	if err == nil && j.onRecord != nil {
+		j.onRecord(r)
+	}
+	return err
 }
 
 // rotate renames a journal that has grown too large. It replaces the previous one.

@@ -248,10 +248,12 @@ func (p *podRelease) notReached() {
 	}
 }
 
+const existsAgain = "it exists again"
+
 // markLeft records that an object of the pod still exists.
 func (p *podRelease) markLeft(s *StepOutcome) {
 	if s.Result == Released || s.Result == Vanished {
-		s.Result, s.Error = Failed, "it exists again"
+		s.Result, s.Error = Failed, existsAgain
 	}
 	why := fmt.Sprintf("%s %s: %s", s.Kind, s.ID, cmp.Or(s.Error, s.Blocked))
 	p.outcome.Result, p.outcome.Why = Incomplete, cmp.Or(p.outcome.Why, clip(why))

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/nodeagent/nodeagent/internal/faultpoint"
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -47,10 +46,9 @@ type Runner struct {
 	options Options
 	tools   Tools
 
-	lockWait time.Duration    // how long to wait for another release
-	onWait   func(why string) // called once when that begins
-	swept    *quarantineClock
-	halt     *halted
+	byHand ByHand
+	swept  *quarantineClock
+	halt   *halted
 }
 
 // New returns a runner.
@@ -129,14 +127,6 @@ func (r *Runner) policy(ctx context.Context, report inspect.Report, records []Re
 	return p
 }
 
-// WaitForLock returns a runner that waits up to most for another release to end, and calls onWait when it begins to
-// wait.
-func (r *Runner) WaitForLock(most time.Duration, onWait func(why string)) *Runner {
-	patient := *r
-	patient.lockWait, patient.onWait = most, onWait
-	return &patient
-}
-
 // Release executes the plan of a report, pod by pod. It may be called again with the same report at any time. An error
 // means that nothing more may be done now: the journal cannot be written, or a fault point was hit. Without a journal
 // nothing is done, and if nothing is to be done the lock is not taken.
@@ -169,6 +159,9 @@ func (r *Runner) Release(ctx context.Context, report inspect.Report) (Outcome, e
 
 // sweepDue reports whether a sweep of the quarantine is due, and anything is in it.
 func (r *Runner) sweepDue(ctx context.Context, plan survey) bool {
+	if r.byHand.Agreed != nil {
+		return false // nobody was asked about it
+	}
 	if plan.stop != "" || r.options.Settings.ModeOf(inspect.PodDirectory) != On ||
 		!r.swept.due(r.options.Host.Clock()) {
 		return false
@@ -183,12 +176,12 @@ func (r *Runner) lock(ctx context.Context) (lock *mutate.ReleaseLock, err error)
 	if err := os.MkdirAll(r.options.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("journal: %w", err)
 	}
-	notified := r.onWait == nil
-	interrupted := poll(ctx, r.lockWait, func() (bool, error) {
+	notified := r.byHand.OnWait == nil
+	interrupted := poll(ctx, r.byHand.LockWait, func() (bool, error) {
 		lock, err = r.options.Settings.LockNode(r.options.StateDir)
 		busy := errors.Is(err, mutate.ErrBusy)
 		if busy && !notified {
-			r.onWait(err.Error())
+			r.byHand.OnWait(err.Error())
 			notified = true
 		}
 		return !busy, nil
@@ -217,8 +210,10 @@ func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, err
 			r.options.Log.Warn("CSI drivers could not be observed", "err", err)
 		}
 	}
+	steps := Plan(report, policy, r.options.Host.Clock())
+	r.byHand.limit(steps)
 	return survey{
-		pods: byGroup(Plan(report, policy, r.options.Host.Clock())),
+		pods: byGroup(steps),
 		stop: policy.Stop, cutOff: unfinished(records),
 	}, nil
 }
@@ -292,6 +287,7 @@ func (r *Runner) openJournal(cutOff []Record) (*journal, error) {
 			return nil, errors.Join(err, j.close())
 		}
 	}
+	j.onRecord = r.byHand.OnRecord // not called with what an earlier release did
 	return j, nil
 }
 

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/term"
+
+	"github.com/nodeagent/nodeagent/internal/agent"
+	"github.com/nodeagent/nodeagent/internal/bundle"
+	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
+)
+
+// releaser is the part of a bench that plans and releases.
+type releaser interface {
+	Plan(ctx context.Context, report inspect.Report) ([]remediate.Step, error)
+	Release(ctx context.Context, report inspect.Report, byHand remediate.ByHand) (remediate.Outcome, error)
+	FreeState() error
+}
+
+// cleaning is one run of nodeagent clean.
+type cleaning struct {
+	*options
+	yes    bool // --yes
+	in     io.Reader
+	out    io.Writer
+	stderr io.Writer // what is not the answer: progress
+	bench  releaser
+	report inspect.Report
+}
+
+// asks reports whether a person is asked: one who sees the plan, and can answer.
+func (c cleaning) asks() bool {
+	return !c.yes && !c.json() && isTerminal(c.in) && isTerminal(c.out)
+}
+
+func isTerminal(stream any) bool {
+	file, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+// run prints the plan or, when that is asked for or agreed to, releases.
+func (c cleaning) run(ctx context.Context) error {
+	if c.yes {
+		return c.release(ctx, nil)
+	}
+	steps, err := c.bench.Plan(ctx, c.report)
+	if err != nil {
+		return err
+	}
+	due := slices.DeleteFunc(slices.Clone(steps), func(s remediate.Step) bool { return !s.Acts() })
+	agreed := false
+	switch {
+	case !c.asks():
+		err = c.printPlan(steps, "Nothing was changed. To release it: nodeagent clean --yes\n")
+	case len(due) == 0:
+		err = c.printPlan(steps, "Nothing was changed: nothing of it can be released now.\n")
+	default:
+		agreed, err = c.ask(ctx, steps, due)
+	}
+	switch {
+	case err != nil:
+		return err
+	case agreed:
+		return c.release(ctx, steps)
+	}
+	return inspectExit(c.report)
+}
+
+// ask prints the plan and asks a person whether to release it.
+func (c cleaning) ask(ctx context.Context, steps, due []remediate.Step) (agreed bool, err error) {
+	if err := errors.Join(c.bench.FreeState(), c.printPlan(steps, question(due))); err != nil { // nobody has seen it
+		return false, err
+	}
+	if agreed, err = agrees(ctx, c.in); !agreed {
+		fmt.Fprintln(c.out, "\nNothing was changed.")
+	}
+	return agreed, err
+}
+
+// question names what is about to be released.
+func question(due []remediate.Step) string {
+	const most = 5
+	var pods []string
+	for _, pod := range groupedBy(bundle.Printable(due), func(s remediate.Step) string { return s.Group }) {
+		pods = append(pods, cmp.Or(shortPod(pod[0].Pod), pod[0].Group))
+	}
+	named := strings.Join(pods[:min(len(pods), most)], ", ")
+	if more := len(pods) - most; more > 0 {
+		named += fmt.Sprintf(" and %d more", more)
+	}
+	return wholeID.ReplaceAllString(fmt.Sprintf("This releases %s of %s: %s.\nRelease? Only y or yes does. [y/N] ",
+		counted(len(due), "object", "objects"), counted(len(pods), "pod", "pods"), named), "$1")
+}
+
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// agrees reads one line. A line without an end is no answer.
+func agrees(ctx context.Context, in io.Reader) (bool, error) {
+	answers := make(chan string, 1) // nobody may wait for it any more
+	go func() {
+		line, err := bufio.NewReader(in).ReadString('\n')
+		if err != nil {
+			line = ""
+		}
+		answers <- strings.TrimSpace(line)
+	}()
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case answer := <-answers:
+		return answer == "y" || answer == "yes", nil
+	}
+}
+
+// release releases and prints the result of each step; agreed is nil where all may be released. Exit 0 only when
+// nothing is left over and nothing is unknown.
+func (c cleaning) release(ctx context.Context, agreed []remediate.Step) error {
+	byHand := remediate.ByHand{Agreed: agreed, OnWait: func(why string) {
+		fmt.Fprintf(c.stderr, "%s; waiting for it, at most %s\n", why, agent.LockWait)
+	}}
+	if !c.json() {
+		// Who reads the progress may end: the release does not.
+		broken := make(chan os.Signal, 1)
+		signal.Notify(broken, syscall.SIGPIPE)
+		defer signal.Stop(broken)
+		byHand.OnRecord = func(r remediate.Record) { fmt.Fprintln(c.stderr, progressText(r)) }
+	}
+	outcome, err := c.bench.Release(ctx, c.report, byHand)
+	if err != nil {
+		return err
+	}
+	if c.json() {
+		err = printJSON(c.out, struct {
+			remediate.Outcome
+			Gained remediate.Gain `json:"gained"`
+		}{outcome, outcome.Gain()})
+	} else {
+		err = printOutcome(c.out, c.report, outcome)
+	}
+	if err != nil {
+		return err
+	}
+	return cleanExit(c.report, outcome)
+}
+
+// progressText describes a line of the journal when it is written.
+func progressText(r remediate.Record) string {
+	r = bundle.Printable(r)
+	pod := "pod " + cmp.Or(shortPod(r.Pod), r.Group)
+	text := ""
+	switch r.Event {
+	case remediate.Begin:
+		text = pod + ": the release begins"
+	case remediate.Finish:
+		text = pod + ": " + string(r.Result)
+	case remediate.Intent:
+		text = fmt.Sprintf("  %-11s %-*s %s: %s", "begun", kindWidth, r.Kind, r.ID,
+			withoutID(remediate.Step{ID: r.ID}, r.Does))
+	default:
+		text = fmt.Sprintf("  %-11s %-*s %s", cmp.Or(string(r.Result), string(r.Event)), kindWidth, r.Kind, r.ID)
+	}
+	if r.Why != "" {
+		text += ": " + oneLine(r.Why)
+	}
+	return wholeID.ReplaceAllString(text, "$1")
+}
+
+// gainText is what the node has again.
+func gainText(g remediate.Gain) string {
+	var parts, unknown []string
+	add := func(to *[]string, n int, one, many string) {
+		if n > 0 {
+			*to = append(*to, counted(n, one, many))
+		}
+	}
+	add(&parts, g.Objects, "object", "objects")
+	add(&parts, g.Processes, "process", "processes")
+	add(&parts, g.Addresses, "address", "addresses")
+	add(&parts, g.Leases, "lease of containerd", "leases of containerd")
+	add(&parts, g.Mounts, "mount", "mounts")
+	add(&parts, g.Cgroups, "cgroup", "cgroups")
+	if g.Bytes > 0 {
+		parts = append(parts, checkkit.SizeText(g.Bytes))
+	}
+	add(&unknown, g.BytesUnknown, "object's space", "objects' space")
+	add(&unknown, g.AddressesUnknown, "attachment's addresses", "attachments' addresses")
+	text := cmp.Or(strings.Join(parts, ", "), "nothing")
+	if len(unknown) > 0 {
+		text += "; not known: " + strings.Join(unknown, ", ")
+	}
+	return text
+}

@@ -1,0 +1,52 @@
+package remediate
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// ByHand is how a release that a person asks for differs from the daemon's. The zero value does not differ.
+type ByHand struct {
+	LockWait time.Duration    // how long to wait for another release
+	OnWait   func(why string) // called once when that begins; may be nil
+	OnRecord func(Record)     // called with each line of the journal once it is on disk; may be nil
+
+	// Agreed is the plan that the person agreed to: nothing is done that does not act in it. Nil: there is no such
+	// limit.
+	Agreed []Step
+}
+
+// ByHand returns a runner that releases by hand.
+func (r *Runner) ByHand(b ByHand) *Runner {
+	of := *r
+	of.byHand = b
+	return &of
+}
+
+// limit blocks the steps that nobody agreed to: between a plan and the answer a pause may end, or a budget be free
+// again.
+func (b ByHand) limit(steps []Step) {
+	if b.Agreed == nil {
+		return
+	}
+	type key struct {
+		kind inspect.Kind
+		id   string
+	}
+	agreed := make(map[key]Step, len(b.Agreed))
+	for _, step := range b.Agreed {
+		agreed[key{step.Kind, step.ID}] = step
+	}
+	for i := range steps {
+		s := &steps[i]
+		shown, ok := agreed[key{s.Kind, s.ID}]
+		switch {
+		case !s.Acts():
+		case !ok:
+			s.Blocked = "it was not in the plan that was agreed to"
+		default:
+			s.Blocked, s.refused = shown.Blocked, shown.refused
+		}
+	}
+}
