@@ -8,14 +8,11 @@ import (
 	"time"
 )
 
-// One processor is more than the agent ever needs. With a second one Go wakes another thread for each goroutine that may
-// run, which cost a tenth to a fifth of all that the agent does at rest; and each further one would cost memory. A thread
-// that waits for the kernel, or hangs in it, keeps none: the others go on.
-//
+// Two processors are more than the agent ever needs; on a machine with 128 of them, each further one would cost memory.
 // The garbage collector runs early, because the agent allocates little over a long time. Memory that only the start or an
 // inspection needed is returned soon after it; the runtime itself would keep most of it.
 const (
-	processors   = 1  // GOMAXPROCS
+	processors   = 2
 	garbage      = 50 // percent: GOGC
 	releaseAfter = 15 * time.Second
 	releaseEvery = time.Minute
@@ -24,7 +21,7 @@ const (
 
 // setRuntimeLimits sets the limits of this process.
 func setRuntimeLimits() {
-	runtime.GOMAXPROCS(processors)
+	runtime.GOMAXPROCS(min(processors, runtime.NumCPU()))
 	debug.SetGCPercent(garbage)
 }
 
