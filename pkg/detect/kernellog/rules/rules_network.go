@@ -146,7 +146,7 @@ func linkRules() []Rule {
 			"Will cause a leak of a command resource", "firmware internal error", "Internal error detected",
 			"Error (timeout: ", "Firmware not responding", "Firmware reports adapter error", "Abandoning msg {",
 			"Error detected in the ", "Firmware fatal ", "Firmware non-fatal reset",
-			"nsufficient power on the PCIe slot", "Port module event", "health compromised", "handling bad device here",
+			"nsufficient power on the PCIe slot", "Port module event[error]", "health compromised", "handling bad device here",
 			"Detected thermal alarm", "over heat", "overheated", "Adapter removed", "PCIe link lost",
 			"Detected firmware fatal condition", " thermal threshold!", "arity ", " RAS error", "fatal attention",
 			"[bnx2x_", "[qed_", ": Hardware Error", "HW error detected: 0x", ": Reg read", "out of queue timeout",
