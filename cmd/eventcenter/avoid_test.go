@@ -23,16 +23,7 @@ import (
 // cluster alone, and none where the center is away.
 func TestSubscribeAvoid(t *testing.T) {
 	need.Program(t, "go")
-	page, err := os.ReadFile("../../docs/subscribe.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, programs := programsOf(string(page))
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(programs[2]), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	build(t, dir, "main.go", "extender")
+	dir := built(t, 2, "extender")
 	p := start(t, t.TempDir())
 	for i, node := range []string{"node-1", "node-2"} {
 		e := raised(node, 1)

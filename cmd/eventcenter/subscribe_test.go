@@ -127,19 +127,26 @@ func build(t *testing.T, dir, source, program string) {
 	}
 }
 
-// The webhook of docs/subscribe.md works as it stands there: it takes what the center has signed, and nothing else.
-func TestSubscribeWebhook(t *testing.T) {
-	need.Program(t, "go")
+// built builds a program of docs/subscribe.md, by its place there, and returns the folder that has it.
+func built(t *testing.T, place int, name string) (dir string) {
+	t.Helper()
 	page, err := os.ReadFile("../../docs/subscribe.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, programs := programsOf(string(page))
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(programs[1]), 0o600); err != nil {
+	dir = t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(programs[place]), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	build(t, dir, "main.go", "webhook")
+	build(t, dir, "main.go", name)
+	return dir
+}
+
+// The webhook of docs/subscribe.md works as it stands there: it takes what the center has signed, and nothing else.
+func TestSubscribeWebhook(t *testing.T) {
+	need.Program(t, "go")
+	dir := built(t, 1, "webhook")
 	address := loopback.Free(t)
 	h := &webhook{t: t, url: "http://" + address}
 	file := h.settings("subscriptions: [{name: a, url: '" + h.url + "/hook', filter: {severity: [warning]}}]\n")

@@ -2,13 +2,8 @@ package daemonset
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodeagent/nodeagent/test/harness"
-	"github.com/nodeagent/nodeagent/test/lab"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -70,160 +63,6 @@ func TestEventCenter(t *testing.T) {
 			return
 		}
 	}
-}
-
-// importCenter makes the center's image as "make image-eventcenter" does, and imports it.
-func (c *center) importCenter(t *testing.T) {
-	t.Helper()
-	dir := t.TempDir()
-	binary, archive := filepath.Join(dir, "eventcenter"), filepath.Join(dir, "eventcenter.tar")
-	c.run(t, "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", binary,
-		"./cmd/eventcenter")
-	c.run(t, "go", "run", "./packaging/image", "-o", archive, "-path", "/usr/bin/eventcenter", "-ref", centerImage, binary)
-	c.run(t, c.Paths.Ctr, "--address", c.Paths.ContainerdSocket, "--namespace", "k8s.io", "images", "import", archive)
-}
-
-// services stands in for kube-proxy, which the lab does not have: the node has the addresses of the apiserver's Service
-// and of the center's, and whoever connects there is connected with what is behind it now.
-func (c *center) services(t *testing.T) {
-	t.Helper()
-	c.service(t, c.kubectl(t, "get", "service", "-n", "default", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"),
-		func() string { return strings.TrimPrefix(c.Server(), "https://") })
-}
-
-func (c *center) service(t *testing.T, address string, behind func() string) {
-	t.Helper()
-	c.run(t, "/sbin/ip", "addr", "add", address+"/32", "dev", lab.NodeLink)
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address+":443")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = listener.Close()
-		c.run(t, "/sbin/ip", "addr", "del", address+"/32", "dev", lab.NodeLink)
-	})
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go relay(conn, behind())
-		}
-	}()
-}
-
-// relay connects a connection with an address, until either ends.
-func relay(conn net.Conn, address string) {
-	defer conn.Close()
-	other, err := net.DialTimeout("tcp", address, 5*time.Second)
-	if err != nil {
-		return
-	}
-	go func() { _, _ = io.Copy(other, conn); _ = other.Close() }()
-	_, _ = io.Copy(conn, other)
-}
-
-// createVolume makes a volume of the node, which belongs to root: the chart's fsGroup makes it the center's.
-func (c *center) createVolume(t *testing.T) {
-	t.Helper()
-	c.volume = filepath.Join(c.Dir, "eventcenter")
-	if err := os.MkdirAll(c.volume, 0o750); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.KubectlApply(t.Context(), fmt.Sprintf(`
-apiVersion: v1
-kind: PersistentVolume
-metadata: {name: eventcenter}
-spec:
-  capacity: {storage: 20Gi}
-  accessModes: [ReadWriteOnce]
-  persistentVolumeReclaimPolicy: Retain
-  local: {path: %q}
-  nodeAffinity:
-    required:
-      nodeSelectorTerms:
-      - matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [%q]}]
-`, c.volume, c.NodeName)); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (c *center) removeCenter(t *testing.T) {
-	c.helm(t, "uninstall", "eventcenter", "--namespace", namespace, "--ignore-not-found", "--wait", "--timeout=60s")
-	c.kubectl(t, "delete", "-n", namespace, "pvc/data-eventcenter-0", "secret/eventcenter-tls", "serviceaccount/dashboard",
-		"--ignore-not-found", "--timeout=60s")
-	c.kubectl(t, "delete", "pv/eventcenter", "clusterrolebinding/dashboard", "--ignore-not-found", "--timeout=60s")
-	c.uninstall(t)
-	for _, dir := range []string{c.volume, filepath.Join(c.stateDir(), "eventcenter")} { // the latter is the agent's outbox
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// installCenter installs or upgrades the center's chart, and waits until it is ready.
-func (c *center) installCenter(t *testing.T, settings ...string) {
-	t.Helper()
-	args := []string{"upgrade", "--install", "eventcenter", filepath.Join(c.repo, "packaging/kubernetes/eventcenter"),
-		"--namespace", namespace, "--create-namespace", "--wait", "--timeout=120s",
-		"--set", "cluster=lab,image.pullPolicy=Never"}
-	for _, s := range settings {
-		args = append(args, "--set", s)
-	}
-	began := time.Now()
-	c.helm(t, args...)
-	t.Logf("the center is ready after %s", time.Since(began).Round(time.Second))
-}
-
-// connect makes a client of the center's Service that trusts what agents are to trust.
-func (c *center) connect(t *testing.T) {
-	t.Helper()
-	address := c.clusterIP(t)
-	c.service(t, address, func() string {
-		ip, _ := c.Kubectl(context.WithoutCancel(t.Context()), "get", "pod", "-n", namespace, "eventcenter-0", "-o",
-			"jsonpath={.status.podIP}")
-		return net.JoinHostPort(string(ip), "10685")
-	})
-	roots := x509.NewCertPool()
-	ca := c.kubectl(t, "get", "configmap", "-n", namespace, "eventcenter-ca", "-o", `jsonpath={.data.ca\.crt}`)
-	if !roots.AppendCertsFromPEM([]byte(ca)) {
-		t.Fatalf("no authority in %q", ca)
-	}
-	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: centerName}, DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, network, address+":443")
-		}}
-	c.client = &http.Client{Transport: transport, Timeout: 10 * time.Second}
-}
-
-func (c *center) clusterIP(t *testing.T) string {
-	t.Helper()
-	return c.kubectl(t, "get", "service", "-n", namespace, "eventcenter", "-o", "jsonpath={.spec.clusterIP}")
-}
-
-// get asks the center and decodes its answer.
-func (c *center) get(ctx context.Context, token, path string, answer any) (int, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+centerName+path, nil)
-	if err != nil {
-		return 0, err
-	}
-	request.Header.Set("Authorization", "Bearer "+token)
-	response, err := c.client.Do(request)
-	if err != nil {
-		return 0, err
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, 8<<20))
-	if err != nil || response.StatusCode != http.StatusOK || answer == nil {
-		return response.StatusCode, err
-	}
-	if s, ok := answer.(*string); ok {
-		*s = string(text)
-		return response.StatusCode, nil
-	}
-	return response.StatusCode, json.Unmarshal(text, answer)
 }
 
 // testReaders has a ServiceAccount read once it is bound to the chart's ClusterRole, and not before.
@@ -341,20 +180,7 @@ func (c *center) awaitFault(t *testing.T, mount string, there bool) {
 
 // testAway breaks a disk, and mends it while there is no center: the end arrives when the center is back, once.
 func testAway(t *testing.T, c *center) {
-	dir := filepath.Join(c.Dir, "eventcenter-disk")
-	disk, err := harness.NewDisk(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := disk.Remove(context.WithoutCancel(t.Context())); err != nil {
-			t.Log(err) // removed by the test already
-		}
-		_ = os.Remove(dir)
-	})
-	if err := disk.Fail(); err != nil {
-		t.Fatal(err)
-	}
+	disk := failedDisk(t, c.Dir)
 	began := time.Now()
 	c.awaitFault(t, disk.Mount, true)
 	t.Logf("in the center after %s", time.Since(began).Round(10*time.Millisecond))

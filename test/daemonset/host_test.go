@@ -147,10 +147,10 @@ func testCommand(t *testing.T, c *cluster) {
 	}
 }
 
-// testDisk lets a filesystem of the host fail, which the pod has never mounted. The Node has a taint meanwhile.
-func testDisk(t *testing.T, c *cluster) {
-	c.install(t, true, "rights.kubelet=true", "rights.taint=true", "config.report.taint.mode=on", "config.report.taint.hold=2s")
-	dir := filepath.Join(c.Dir, "daemonset-disk")
+// failedDisk returns a filesystem of the host that has failed, until the test ends.
+func failedDisk(t *testing.T, parent string) *harness.Disk {
+	t.Helper()
+	dir := filepath.Join(parent, "failing-disk")
 	disk, err := harness.NewDisk(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
@@ -164,6 +164,13 @@ func testDisk(t *testing.T, c *cluster) {
 	if err := disk.Fail(); err != nil {
 		t.Fatal(err)
 	}
+	return disk
+}
+
+// testDisk lets a filesystem of the host fail, which the pod has never mounted. The Node has a taint meanwhile.
+func testDisk(t *testing.T, c *cluster) {
+	c.install(t, true, "rights.kubelet=true", "rights.taint=true", "config.report.taint.mode=on", "config.report.taint.hold=2s")
+	disk := failedDisk(t, c.Dir)
 	began := time.Now()
 	condition := c.awaitCondition(t, "ReadonlyFilesystem", "True")
 	t.Logf("after %s: %s", time.Since(began).Round(10*time.Millisecond), condition.Message)
