@@ -115,8 +115,12 @@ func podSubject(pod inspect.Pod, group string) finding.Subject {
 // inspect returns what changed with a pass. As in the tracker, an error is no proof that anything is gone.
 func (r *reported) inspect(report inspect.Report, first bool) []finding.Activity {
 	var news []finding.Activity
-	here := map[string]inspect.Assessment{}
-	for _, o := range report.Objects {
+	here := map[string]*inspect.Assessment{} // what is or was a leftover
+	for i := range report.Objects {
+		o := &report.Objects[i]
+		if o.Verdict != inspect.Leftover && len(r.Leftovers) == 0 {
+			continue
+		}
 		key := objectKey(o.Kind, o.ID)
 		here[key] = o
 		known := r.Leftovers[key]

@@ -17,9 +17,9 @@ type deletions struct {
 }
 
 // observe returns how many pods have ended since the last pass, and how many pods that ended are now proven to have
-// left something behind. A pass in which something could not be read tells nothing.
-func (d *deletions) observe(report inspect.Report) (ended, left int) {
-	if !complete(report) {
+// left something behind. A pass that is not complete tells nothing.
+func (d *deletions) observe(report inspect.Report, complete bool) (ended, left int) {
+	if !complete {
 		return 0, 0
 	}
 	living, here, proven := map[string]bool{}, map[string]bool{}, map[string]bool{}
@@ -59,12 +59,9 @@ func (d *deletions) observe(report inspect.Report) (ended, left int) {
 	return ended, left
 }
 
-// complete reports whether everything could be read and evaluated in a pass.
-func complete(report inspect.Report) bool { return passError(report) == nil }
-
 // measure returns the numbers of a pass.
-func measure(report inspect.Report, now finding.Timestamp) metrics.Inspection {
-	m := metrics.Inspection{Complete: complete(report), Oldest: map[string]time.Duration{}, Bytes: map[string]uint64{}}
+func measure(report inspect.Report, complete bool, now finding.Timestamp) metrics.Inspection {
+	m := metrics.Inspection{Complete: complete, Oldest: map[string]time.Duration{}, Bytes: map[string]uint64{}}
 	for i := range report.Objects {
 		o := &report.Objects[i]
 		if o.Verdict != inspect.Leftover && o.Verdict != inspect.Unowned {

@@ -35,7 +35,7 @@ func TestDeletions(t *testing.T) {
 		{inspect.Report{Objects: []inspect.Assessment{assessed(inspect.Mount, "b", inspect.Leftover),
 			assessed(inspect.PodLogs, "c", inspect.Leftover)}}, 0, 0},
 	} {
-		if ended, left := d.observe(pass.report); ended != pass.ended || left != pass.left {
+		if ended, left := d.observe(pass.report, passError(pass.report) == nil); ended != pass.ended || left != pass.left {
 			t.Errorf("pass %d: %d ended, %d left something", i, ended, left)
 		}
 	}
@@ -52,11 +52,11 @@ func TestMeasure(t *testing.T) {
 	want := metrics.Inspection{Complete: true, Oldest: map[string]time.Duration{"mount": time.Hour},
 		Bytes: map[string]uint64{"mount": 12}}
 	report := inspect.Report{Objects: []inspect.Assessment{old, young, candidate}}
-	if diff := cmp.Diff(want, measure(report, now)); diff != "" {
+	if diff := cmp.Diff(want, measure(report, true, now)); diff != "" {
 		t.Error(diff)
 	}
 	report.Objects[2].Verdict = inspect.Unknown
-	if measure(report, now).Complete {
+	if passError(report) == nil {
 		t.Error("complete although something is unknown")
 	}
 }

@@ -115,7 +115,8 @@ func (l *leftovers) run(ctx context.Context) ([]finding.Finding, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("inspect the node: %w", ctx.Err())
 	}
-	l.count(report)
+	unread := passError(report)
+	l.count(report, unread == nil)
 	l.activity.inspected(report)
 	suspicious := report.Suspicious()
 	l.remember(history, suspicious, next)
@@ -129,7 +130,7 @@ func (l *leftovers) run(ctx context.Context) ([]finding.Finding, error) {
 	default:
 	}
 	l.work <- report
-	return append(leftoverFindings(report), unownedFindings(report, l.host.NodeName)...), passError(report)
+	return append(leftoverFindings(report), unownedFindings(report, l.host.NodeName)...), unread
 }
 
 func (l *leftovers) remember(old inspect.History, report inspect.Report, history inspect.History) {
@@ -148,17 +149,18 @@ func (l *leftovers) remember(old inspect.History, report inspect.Report, history
 	}
 }
 
-func (l *leftovers) count(report inspect.Report) {
+// count takes a pass into the metrics; it is complete where everything could be read and evaluated.
+func (l *leftovers) count(report inspect.Report, complete bool) {
 	counts := map[metrics.Leftover]int{}
-	for _, o := range report.Objects {
-		if o.Verdict != inspect.Live && o.Verdict != inspect.Foreign {
+	for i := range report.Objects {
+		if o := &report.Objects[i]; o.Verdict != inspect.Live && o.Verdict != inspect.Foreign {
 			counts[metrics.Leftover{Kind: string(o.Kind), Verdict: string(o.Verdict)}]++
 		}
 	}
 	l.meter.Leftovers(counts)
-	m := measure(report, l.host.Clock())
-	m.Ended, m.Left = l.deletions.observe(report)
-	if m.Complete {
+	m := measure(report, complete, l.host.Clock())
+	m.Ended, m.Left = l.deletions.observe(report, complete)
+	if complete {
 		ended := uint64(m.Ended)
 		if last := l.podsEnded.Load(); last != nil {
 			ended += *last
@@ -206,10 +208,12 @@ func leftoverFinding(group string, objects []inspect.Assessment) finding.Finding
 
 // passError returns what could not be evaluated. Where something is unknown, the absence of a leftover proves nothing.
 func passError(report inspect.Report) error {
-	report = report.Releasable() // what is only reported decides nothing
 	var problems []error
 	lacks := map[finding.Access]bool{}
 	for _, e := range report.Errors {
+		if inspect.Kind(e.What).ReportOnly() != "" { // what is only reported decides nothing
+			continue
+		}
 		problems = append(problems, fmt.Errorf("%s: %s", e.What, e.Error))
 		if e.Access == nil {
 			e.Access = &finding.Access{}
@@ -217,8 +221,8 @@ func passError(report inspect.Report) error {
 		lacks[*e.Access] = true
 	}
 	unknown := 0
-	for _, o := range report.Objects {
-		if o.Verdict == inspect.Unknown {
+	for i := range report.Objects {
+		if o := &report.Objects[i]; o.Verdict == inspect.Unknown && o.Kind.ReportOnly() == "" {
 			unknown++
 		}
 	}
