@@ -18,7 +18,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
-	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/test/need"
 )
@@ -27,7 +26,6 @@ import (
 const asProgram = "NODEAGENT_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
-	probe.ProbeMain()
 	if mutate.ChildMain() {
 		return
 	}

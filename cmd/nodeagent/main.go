@@ -12,7 +12,6 @@ import (
 	"runtime/debug"
 	"syscall"
 
-	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
@@ -24,8 +23,6 @@ const (
 )
 
 func main() {
-	// Children of the agent are its own binary: they make the calls that could block forever.
-	probe.ProbeMain()
 	if mutate.ChildMain() {
 		return
 	}

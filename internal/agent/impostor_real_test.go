@@ -29,7 +29,6 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/discover"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
-	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -49,7 +48,6 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	probe.ProbeMain()
 	os.Exit(m.Run())
 }
 

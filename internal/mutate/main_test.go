@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
-	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
@@ -14,7 +13,6 @@ func TestMain(m *testing.M) {
 	if mutate.ChildMain() {
 		return
 	}
-	probe.ProbeMain()
 	status, inside := mutatetest.SharedRoot()
 	if inside {
 		remove := ownedtest.Temp()

@@ -4,7 +4,6 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
@@ -13,7 +12,6 @@ func TestMain(m *testing.M) {
 	if mutate.ChildMain() {
 		return
 	}
-	probe.ProbeMain()
 	if releaserMain() {
 		return
 	}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"testing"
 
-	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/test/lab"
 )
@@ -33,7 +32,6 @@ var withLab = flag.Bool("lab", false,
 	"bring up a real one-node cluster for these tests, and remove it after; needs root")
 
 func TestMain(m *testing.M) {
-	probe.ProbeMain()
 	if mutate.ChildMain() {
 		return
 	}

@@ -19,7 +19,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
-	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/npd"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -28,7 +27,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	probe.ProbeMain()
 	klog.LogToStderr(false)
 	klog.SetOutput(io.Discard)
 	remove := ownedtest.Temp()

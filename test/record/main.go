@@ -36,7 +36,6 @@ import (
 )
 
 func main() {
-	probe.ProbeMain()
 	again := flag.Duration("again", 0, "run the check a second time after this long")
 	traced := flag.Bool("traced", false, "run the check: record starts itself so, below strace")
 	flag.Parse()

@@ -12,15 +12,11 @@ import (
 // ChildName is what a probe child finds as its own name. It stands in process lists, so that people know what it is.
 const ChildName = "nodeagent-probe"
 
-// init does the work of a child before the packages of other libraries, as far as they come later, are initialised: all of
-// them would cost twice as much processor time as the rest of a probe. What a child needs is a dependency of this package,
-// and so is ready.
-func init() { ProbeMain() }
-
-// ProbeMain makes this process a probe child if it was started as one: it does the requests of its argument, writes
-// the answers to standard output and exits. Otherwise it returns at once. It is the first call of main, and of TestMain
-// where a package's tests probe: the child is the program itself, and nothing of it shall have run before.
-func ProbeMain() {
+// init makes this process a probe child if it was started as one: it does the requests of its argument, writes the
+// answers to standard output and exits. Otherwise it returns at once. The packages of other libraries, as far as they
+// come later, are not initialised in a child: all of them would cost twice as much processor time as the rest of a
+// probe. What a child needs is a dependency of this package, and so is ready.
+func init() {
 	if len(os.Args) == 2 && os.Args[0] == ChildName {
 		nameThreads()
 		var batch probeBatch

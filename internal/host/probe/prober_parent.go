@@ -32,7 +32,7 @@ const (
 	maxProbeLine   = 64 << 10
 )
 
-// NewProber returns a prober whose children are this program itself: main must begin with ProbeMain.
+// NewProber returns a prober whose children are this program itself: a child does its work in init.
 func NewProber() Prober {
 	p := &prober{slots: make(chan struct{}, maxProbes), path: "/proc/self/exe"}
 	return Prober{Do: p.do, Batch: p.all}

@@ -5,10 +5,8 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
-	"github.com/nodeagent/nodeagent/internal/host/probe"
 )
 
 func TestMain(m *testing.M) {
-	probe.ProbeMain()
 	ownedtest.Main(m, os.Exit)
 }

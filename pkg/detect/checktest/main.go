@@ -5,13 +5,10 @@ import (
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
-	"github.com/nodeagent/nodeagent/internal/host/probe"
 )
 
-// Main runs the tests of a package of checks and returns the exit status. The test binary is also the child that
-// probes.
+// Main runs the tests of a package of checks and returns the exit status.
 func Main(m *testing.M) int {
-	probe.ProbeMain()
 	remove := ownedtest.Temp()
 	defer remove()
 	return m.Run()

@@ -7,11 +7,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
-	"github.com/nodeagent/nodeagent/internal/host/probe"
 )
 
 func TestMain(m *testing.M) {
-	probe.ProbeMain()
 	remove := ownedtest.Temp()
 	code := m.Run()
 	remove()

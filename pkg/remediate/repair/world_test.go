@@ -15,7 +15,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
-	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
@@ -188,7 +187,6 @@ func TestMain(m *testing.M) {
 	if mutate.ChildMain() {
 		return
 	}
-	probe.ProbeMain()
 	os.Exit(m.Run())
 }
 
