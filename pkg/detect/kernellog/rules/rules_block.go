@@ -194,11 +194,11 @@ func scsiRules() []Rule {
 			"Disabling adapter",
 			"FAILED with timeout", "WarpDrive Fatal Error", "PQI reset failed", "timed out waiting for ",
 			"lockup detected after", "board not ready, timed out", "controller message ", "giving up on device.",
-			"Host adapter is dead", "IOC is in FAULT state", "first asynchronous command timed", "adapter blinkLED",
+			"Host adapter is dead", "IOC is in FAULT state", "first asynchronous command timed", "adapter blinkLED", "adapter BLINK LED", "Host adapter dead",
 			"reset failed", "ARC Reset attempt failed", "PCI error - slot reset f",
 			"ISP System Error", "Heartbeat Failure", "board disabled", "nrecoverable", "ISP error recover failed",
 			"Parity error -- HCCR",
-			"MPI Heartbeat stop", "unable to recover from PCI", "Wait for hba online", "lpfc ",
+			"MPI Heartbeat stop", "RISC paused --", "unable to recover from PCI", "Wait for hba online", "lpfc ",
 			"AHCI controller unavail", "no heartbeat detected", " commands to complete", "ISP error recovery",
 			"Firmware is halted", "will reset adapter", "/FATAL) - ", "/CRIT) - ", "/DEAD) - ", "- Predictive failure",
 			"failed due to timeout count("},
@@ -213,15 +213,16 @@ func scsiRules() []Rule {
 			`^megaraid_sas (?P<subject>` + pciAddress +
 				`): \d+ \([^)]{1,40}/0x[0-9a-f]+/(?:(?:CRIT|FATAL|DEAD)\) - |WARN\) - Predictive failure)`,
 			`^qla2xxx \[(?P<subject>` + pciAddress + `)\]-[0-9a-f]+:\d+: (?:Performing ISP error recovery|ISP System Error - |ISP error recover failed|Heartbeat Failure|.*board disabled\.|Device in unrecoverable|` +
-				`Unrecoverable (?:Fatal|Hardware) [Ee]rror|Parity error -- HCCR|MPI Heartbeat stop\.|Device unable to recover from PCI|Wait for hba online failed|RISC reset failed|Disabling adapter\.)`,
+				`Unrecoverable (?:Fatal|Hardware) [Ee]rror|Parity error -- HCCR|MPI Heartbeat stop\.|Device unable to recover from PCI|Wait for hba online failed|RISC (?:reset failed|paused --)|Disabling adapter\.)`,
 			// drivers/scsi/lpfc: the number of the message names it
 			`^lpfc (?P<subject>` + pciAddress + `): \d+:(?:\(\d+\):)?(?:0310 Mailbox command|0345 Resetting board|0406 Adapter maximum temperature|` +
 				`0(?:436|437|438|439|440|442|446|448|453|498) Adapter failed|0459 Adapter heartbeat|1422 |1423 |1805 |2751 |2752 |2888 |2889 |3152 |3317 |8888 )`,
-			`^(?P<subject2>mpt[23]sas(?:_cm)?\d+): (?:fault_state\(0x|coredump_state\(0x|SAS host is non-operational|Firmware is halted|diag reset: FAILED|\w+: (?:failed due to timeout count\(|CoreDump [Tt]imed out|host has been removed)|` +
+			`^(?P<subject2>mpt[23]sas(?:_cm)?\d+): (?:_\w+ : )?(?:fault_state\(0x|coredump_state\(0x|SAS host is non-operational|Firmware is halted|diag reset: FAILED|\w+: (?:failed due to timeout count\(|CoreDump [Tt]imed out|host has been removed)|` +
 				`port enable: FAILED with timeout|WarpDrive Fatal Error: )`,
 			`^sd \d+:\d+:\d+:\d+: \[(?P<subject3>\w+)\] (?:megasas: RESET cmd=|tag#\d+ OCR is requested due to IO timeout)`,
 			`^ahci (?P<subject>` + pciAddress + `): AHCI controller unavailable!`,
 			`^megasas: (?:\[ *\d+\]waiting for \d+ commands to complete|(?:Found )?FW in FAULT state|.*will reset adapter|pending commands remain after)`, // until 4.3
+			`^(?:aacraid|AAC\d*): Host adapter (?:BLINK LED 0x|dead -?\d)`,
 			`^aacraid: (?:Host (?:adapter abort|(?:adapter|bus|device|target) reset) request|Host adapter is dead|aac_fib_send: (?:adapter blinkLED |first asynchronous command timed out))`,
 			`^mptbase: (?P<subject4>ioc\d+): (?:WARNING|ERROR) \S IOC is in FAULT state`,
 		},
@@ -250,7 +251,7 @@ func ataRules() []Rule {
 		Literals: []string{
 			": exception Emask ", ": failed command: ", ": NCQ disabled due to excessive errors", ": qc timeout ",
 			": COMRESET failed", ": status: { ", ": error: { ", ": SError: { ",
-			" resetting link", ": revalidation failed", ": failed to IDENTIFY", ": limiting SATA link speed",
+			" resetting link", ": revalidation failed", ": failed to IDENTIFY", ": limiting SATA link speed", ": limiting speed to ",
 			": softreset failed", ": hardreset failed", ": SRST failed", ": FLUSH failed Emask",
 			": reset failed (errno=",
 			": prereset failed", ": device not ready (errno=", ": irq_stat 0x", ": port failed to respond",
@@ -258,7 +259,7 @@ func ataRules() []Rule {
 			": failed to read SCR ", ": failed to write SCR ", "reports diagnostics failure", ": VERIFY failed (", " Emask 0x", ": cmd ", "\nhd",
 		},
 		Patterns: []string{port +
-			`(?:(?:status|error|SError): \{ |(?:hard|soft) resetting link|irq_stat 0x[0-9a-f]+, (?:.*, )?(?:interface fatal error|host bus error|unknown FIS )|revalidation failed|failed to IDENTIFY \(|limiting SATA link speed|(?:softreset|hardreset|SRST) failed|exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|COMRESET failed|FLUSH failed Emask|(?:pre)?reset failed \(errno=|device not ready \(errno=|port failed to respond \(|failed to resume link|failed to (?:read|write) SCR \d+ |Drive reports diagnostics failure|VERIFY failed \(|qc timeout (?:after \d+ msecs )?\(cmd |cmd [0-9a-f]{2}/[0-9a-f]{2}:)`,
+			`(?:(?:status|error|SError): \{ |(?:hard|soft) resetting link|irq_stat 0x[0-9a-f]+, (?:.*, )?(?:interface fatal error|host bus error|unknown FIS )|revalidation failed|failed to IDENTIFY \(|limiting (?:SATA link )?speed to |(?:softreset|hardreset|SRST) failed|exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|COMRESET failed|FLUSH failed Emask|(?:pre)?reset failed \(errno=|device not ready \(errno=|port failed to respond \(|failed to resume link|failed to (?:read|write) SCR \d+ |Drive reports diagnostics failure|VERIFY failed \(|qc timeout (?:after \d+ msecs )?\(cmd |cmd [0-9a-f]{2}/[0-9a-f]{2}:)`,
 			`^ *res [0-9a-f]{2}/[0-9a-f:/]{20,60} Emask 0x[0-9a-f]+ \(`, // the second line of the command that failed
 			// until 2.6.30, of the old IDE drivers
 			`^(?P<subject>hd[a-z]): (?:(?:(?:dma|read|write|multwrite|recal|task_\w+)_intr|task_\w+|ide_dma_\w+): (?:status|error)=0x[0-9a-f]{2} \{|lost interrupt|DMA (?:timeout|interrupt)|status (?:timeout|error): status=0x|timeout waiting for DMA|drive not ready for command|dma_timer_expiry: )`,

@@ -20,12 +20,14 @@ func controllerRules() []Rule {
 			"attempting bus reset!", "attempting host reset!", "Resetting controller.", "timed out, resetting card",
 			"Issuing HardReset", "Issuing Reset", "controller resetting", "Issuing IOP reset", "Issuing SOFT reset",
 			"Controller reset type is", "device reset", "resetting device. lun", "SCSI Host reset", "SCSI Bus reset",
-			"SCSI device reset on", "Forced reset on cmd", "Attempting Device(lun)", "Attempting Target Res"},
+			"SCSI device reset on", "Forced reset on cmd", "Attempting Device(lun)", "Attempting Target Res",
+			"Reset successful for"},
 		Patterns: []string{
 			`^(?P<subject>arcmsr\d*): (?:abort device command of scsi id|executing (?:bus reset eh|hw bus reset)|wait 'abort all outstanding commands?' timeout)`,
 			`^mpt(?:base|scsih|sas|spi|fc|ctl): (?P<subject>ioc\d+): (?:WARNING \S )?Issuing (?:Hard)?Reset from `,
 			`^hisi_sas_v\d_hw (?P<subject>\S+): controller resetting\.\.\.`,
 			`^aacraid (?P<subject>` + pciAddress + `): (?:aacraid: )?(?:Issuing (?:IOP|SOFT) reset|Controller reset type is \d)`,
+			`^(?:megasas|megaraid_sas (?P<subject1>` + pciAddress + `)): Reset successful for scsi\d`,
 			// virtio_scsi, ibmvscsi, vmw_pvscsi
 			device + `(?:device reset$|resetting device\. lun 0x|SCSI (?:Host|Bus) reset$|SCSI device reset on scsi|Forced reset on cmd |Attempting (?:Device\(lun\)|Target) Reset! scmd\()`,
 			device + `(?P<controller>mpi3mr\d+): (?:attempting abort task for |attempting (?:device|target|bus|host) reset!)`,
@@ -39,8 +41,8 @@ func controllerRules() []Rule {
 		Summary: "a disk or a storage controller is reset again and again",
 		Advice: "`dmesg` around the lines; `smartctl -x /dev/sdX` (power-on count, link errors): the power supply or the " +
 			"backplane of one disk, or the controller, its firmware and its heat.",
-		Literals: []string{"Power-on or device reset occurred", "sending diag reset !!"},
-		Patterns: []string{device + `Power-on or device reset occurred`,
+		Literals: []string{"Power-on or device reset occurred", "sending diag reset !!", "device_block, handle("},
+		Patterns: []string{device + `(?:Power-on or device reset occurred|device_block, handle\()`,
 			`^(?P<subject1>mpt[23]sas(?:_cm)?\d+): sending diag reset !!`},
 		Kind: "device", BootGrace: 2 * time.Minute, Raise: Rate{3, time.Hour}, Expiry: time.Hour,
 	}, {

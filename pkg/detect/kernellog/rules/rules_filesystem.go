@@ -206,7 +206,7 @@ func btrfsRules() []Rule {
 				`unable to find (?:ref|block group)|extent item not found|bytenr \d+ has 0 references|btree block \d+ has|inode mode mismatch|error writing primary super block|lost (?:page|super block) write|lost super block|unable to find logical|unable to fixup|` +
 				`superblock checksum mismatch|failed to read|tree block corrupted|unrecoverable|level verify failed|block=\d+ |dirty buffer transid mismatch|writable (?:re)?mount is not allowed due to too many missing devices|too many missing devices, writable remount|` +
 				`failed to (?:submit blocks|lookup extent item|recover|resolve tree backref|rebuild valid|load free space|commit transaction)|csum error at logical|.{1,60} at logical \d+ on (?:dev|mirror) |IO error rebuilding logical|super block at physical \d+ devid \d+ has bad|tree block \d+ mirror \d+ has bad|` +
-				`panic in |csum for on-disk super block no longer matches|unable to find chunk map|mapping failed logical|chunk \d+ (?:has missing dev extent|missing \d+ devices)|corrupted chunk tree|scrub: failed to|error reading free space cache|couldn't (?:read|load|open) |bad eb member |access to eb bytenr )`,
+				`panic in |csum for on-disk super block no longer matches|unable to find chunk map|mapping failed logical|chunk \d+ (?:has missing dev extent|missing \d+ devices)|corrupted chunk tree|scrub: failed to|error reading free space cache|couldn't (?:read|load|open) |block group \d+ has wrong amount of free space|bad eb member |access to eb bytenr )`,
 		},
 		Kind: "filesystem", Report: "btrfs-error", Expiry: 24 * time.Hour,
 	}}

@@ -46,22 +46,30 @@ func iscsiRules() []Rule {
 func targetRules() []Rule {
 	return []Rule{{
 		ID: "iscsi-target-error", Reason: "ISCSITargetError", Domain: Storage, Severity: finding.Warning,
-		Summary: "this node's iSCSI or SCSI target refuses an initiator, lost one, or does not get its commands done",
+		Summary: "this node's iSCSI or SCSI target lost an initiator, or does not get its commands done in time",
+		Advice: "`iostat -x 1` for the disk behind the LUN: one that is too slow makes initiators abort; else the network to the " +
+			"initiator (`targetcli sessions detail` names it).",
+		Literals: []string{"ABORT_TASK: ", "Did not receive response", "Time2Retain timer expired", "CRC32C "},
+		Patterns: []string{
+			`^ABORT_TASK: (?:Found referenced \w+ task_tag|Sending TMR_)`,
+			`^Did not receive response to NOPIN on CID: \d+`,
+			`^Time2Retain timer expired for SID: \d+, cleaning up`,
+			`^(?:HeaderDigest CRC32C failed, received|ITT: 0x[0-9a-f]+, .{0,80}CRC32C DataDigest 0x[0-9a-f]+ does not match)`,
+		},
+		Kind: NodeKind, Report: "target", Expiry: time.Hour,
+	}, {
+		// A monitoring system that only connects to the port leaves the same lines.
+		ID: "iscsi-target-login", Reason: "ISCSITargetLoginRefused", Domain: Storage, Severity: finding.Info,
+		Summary: "this node's iSCSI or SCSI target refuses an initiator: its name, its password or the LUN is wrong",
 		Advice: "`targetcli ls` shows targets, ACLs and LUNs: does the initiator's name (IQN) have an ACL, the LUN a backstore? " +
-			"`targetcli sessions detail` for who is connected; a slow backstore (`iostat -x 1`) makes initiators abort.",
+			"Without a name in the line it may be a probe of port 3260.",
 		Literals: []string{"iSCSI Login negotiation failed", "Unable to locate Targ", "iSCSI Initiator Node: ",
-			"NON_EXISTENT_LUN Access", "ABORT_TASK: ", "Did not receive response", "Time2Retain timer expired",
-			"Security negotiation failed", "tx_data returned ", "rx_data returned ", "CRC32C "},
+			"NON_EXISTENT_LUN Access", "Security negotiation failed"},
 		Patterns: []string{
 			`^(?:iSCSI Login negotiation failed\.|Security negotiation failed)`,
 			`^(?:iSCSI - )?Unable to locate Target (?:Portal Group on|IQN:?) ?(?P<subject>\S+)`,
 			`^iSCSI Initiator Node: (?P<subject2>\S+) is not authorized to access iSCSI target portal group`,
 			`^TARGET_CORE\[\w+\]: Detected NON_EXISTENT_LUN Access`,
-			`^ABORT_TASK: (?:Found referenced \w+ task_tag|Sending TMR_)`,
-			`^Did not receive response to NOPIN on CID: \d+`,
-			`^Time2Retain timer expired for SID: \d+, cleaning up`,
-			`^(?:rx_data|tx_data) returned -?\d+, expecting \d+`,
-			`^(?:HeaderDigest CRC32C failed, received|ITT: 0x[0-9a-f]+, .{0,80}CRC32C DataDigest 0x[0-9a-f]+ does not match)`,
 		},
 		Kind: "connection", Report: "target", Expiry: time.Hour,
 	}}

@@ -122,18 +122,20 @@ func linkRules() []Rule {
 			" error.  Resetting chip", "Wait for SQ 0x", "Wait for ICOSQ 0x", "potentially stuck in state",
 			"] is stuck", ": tx_timeout count: ",
 			"ME firmware caused invalid ", "Received ECC Err, initiating", "Potential MSIX issue", "Device requested reset",
-			" reset interrupt", " reset requested", "transmit timeout: latency",
+			"<--- start ", "transmit timed out", "nitiating reset", " reset interrupt", " reset requested", "transmit timeout: latency",
 		},
 		Patterns: []string{
 			`^tx_timeout(?:: VSI_(?:seid|num)| recovery level \d+)`, // a head cut off, or of an old driver
 			`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `): (?:(?P<device>` + netdev +
-				`): )?(?:Detected (?:Hardware|Tx) Unit Hang|tx_timeout recovery level \d+|Trigger reset is on|tg3_stop_block timed out|[Ii]nitiating reset due to tx timeout)`,
+				`): )?(?:Detected (?:Hardware|Tx) Unit Hang|tx_timeout recovery level \d+|Trigger reset is on|tg3_stop_block timed out|[Ii]nitiating reset due to tx timeout|<--- start (?:FTQ|TBDC|MCP states) dump)`,
+			// until 2.6.36 a driver named the interface alone
+			`^(?:e1000e?|igb|ixgbe?|tg3|bnx2|forcedeth): (?P<subject5>` + netdev + `):? (?:\w+: )?(?:Detected (?:Tx|Hardware) Unit Hang|Reset adapter|transmit timed out|[Ii]nitiating reset)`,
 			`^(?:gve|hclge(?:vf)?) (?P<subject3>` + pciAddress + `): (?:Device requested reset\.|(?:IMP|global) reset (?:interrupt|requested))`,
 			`^mlx4_en: (?P<subject>` + netdev + `): (?:TX timeout on queue: |Tx timeout called on port)`,
 			`^\[qede_\w+:\d+\((?P<subject>[^)]{1,15})\)\](?:TX timeout|Tx queue\[\d+\] is stuck)`,
 			`^bnx2x: \[bnx2x_\w+:\d+\((?P<subject>[^)]{1,15})\)\](?:begin crash dump|MC assert|SPIO5 hw attention|.*timeout)`,
 			device +
-				`(?:Detected (?:(?:Hardware|Tx) Unit Hang|Tx Hung)|(?:TX|Tx|tx) timeout\b|[Ii]nitiating reset (?:due to tx timeout|to clear Tx work after link loss)|tx_timeout recovery unsuccessful|tx_timeout: VSI_(?:seid|num)|tx_timeout recovery level \d+|transmit timed out, resetting|Reset adapter(?: unexpectedly)?\s*$|tx hang|Transmit timeout reset Device!|Timeout on tx queue|rtl_\w+_cond == \d \(loop: |` +
+				`(?:<--- start (?:FTQ|TBDC|MCP states) dump|Detected (?:(?:Hardware|Tx) Unit Hang|Tx Hung)|(?:TX|Tx|tx) timeout\b|[Ii]nitiating reset (?:due to tx timeout|to clear Tx work after link loss)|tx_timeout recovery unsuccessful|tx_timeout: VSI_(?:seid|num)|tx_timeout recovery level \d+|transmit timed out, resetting|Reset adapter(?: unexpectedly)?\s*$|tx hang|Transmit timeout reset Device!|Timeout on tx queue|rtl_\w+_cond == \d \(loop: |` +
 				`Keep alive watchdog timeout|Lost TX completions are above the threshold|The number of lost tx completions is above the threshold|Found a Tx that wasn't completed on time|TX hasn't completed|Trigger reset is on|Transmit time out|TX watchdog timeout on ring|Tx timeout called on port|` +
 				`tx_timeout count: \d+|(?:DMA Status|FLOW Attention|MSI Status) error\.  Resetting chip|Wait for (?:ICO)?SQ 0x[0-9a-f]+ flush timeout|` +
 				`ME firmware caused invalid [RT]DT - resetting|Potential MSIX issue on [RT]x side|transmit timeout: latency |Received ECC Err, initiating reset)`,
@@ -193,7 +195,7 @@ func linkRules() []Rule {
 			"Failed restarting port", "mlx5e_safe_reopen_channels failed", "encountered fatal error, ",
 			"Adapter recovery failed",
 			"Reset fail", "fail to rebuild, ret=", "Wait for reset timeout", "MAC reinit failed", "_one failed",
-			"Initial pf_reset failed", "reset polling failed to", "due to repeated FW"},
+			"Initial pf_reset failed", "reset polling failed to", "due to repeated FW", "because an unsupported SFP"},
 		Patterns: []string{
 			`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `)(?: (?P<device>` + netdev +
 				`))?: (?:PF reset failed[:,] |Initial pf_reset failed: |Rebuild AdminQ failed, |rebuild of switch failed: |Rebuild failed, unload|` +
@@ -203,7 +205,7 @@ func linkRules() []Rule {
 				`Failed to reinitialize after aborted firmware reset|RX queue restart failed: |Failed to re-initialize device, aborting|` +
 				`Device reset failed$|Can not reset device$|Reset attempt failed\. |Reset failed! !!! DISABLING|MANA reset cycle failed|MANA service: resume failed|` +
 				`Fail(?:ed)? to reset HCA|mlx4_restart_one_up failed|mlx5e_safe_reopen_channels failed|encountered fatal error, adapter stopped|` +
-				`Adapter recovery failed|Reset failed \.\. Reboot server|EEH resume failed|Reset fail!|fail to rebuild, ret=|Wait for reset timeout: |MAC reinit failed|Entering recovery mode due to repeated FW resets)`,
+				`Adapter recovery failed|Reset failed \.\. Reboot server|EEH resume failed|Reset fail!|fail to rebuild, ret=|Wait for reset timeout: |MAC reinit failed|Entering recovery mode due to repeated FW resets|failed to (?:initialize|load) because an unsupported SFP)`,
 			`^mlx4_en: (?P<subject2>` + netdev + `): Failed restarting port`,
 			// hw_dbg of i40e names bus and slot
 			`^i40e (?P<subject5>[0-9a-f:]{5,7}\.[0-7]):? (?:PF|Global) reset polling failed to complete`,
@@ -235,15 +237,17 @@ func linkRules() []Rule {
 		Kind: "device", Expiry: UntilBoot,
 	}, {
 		ID: "nic-link-down", Reason: "NICLinkDown", Domain: Network, Severity: finding.Warning,
-		Advice:   "`ethtool DEV` (speed, link), `ethtool -m DEV` (light); cable, transceiver, switch port.",
-		Summary:  "a network card lost its link",
-		Literals: []string{"ink is Down", "ink is down", "ink down", "Link Down", "ink DOWN", "ink is DOWN"},
+		Advice:  "`ethtool DEV` (speed, link), `ethtool -m DEV` (light); cable, transceiver, switch port.",
+		Summary: "a network card lost its link",
+		Literals: []string{"ink is Down", "ink is down", "ink down", "Link Down", "ink DOWN", "ink is DOWN",
+			"Cable unplugged"},
 		Patterns: []string{
 			`^(?:e1000e?|igb|ixgbe|i40e|r8169|mlx4_en): (?P<subject>` + netdev + `):? (?:NIC )?Link (?:is )?Down`,
 			device + `(?:(?:ena|hns3|igb): )?(?:NIC (?:\w+ )?|Device |HINIC_)?[Ll]ink (?:is )?(?:[Dd]own|DOWN)\.?(?: \([A-Za-z ,_/-]{1,60}\))?\s*$`,
 			// older kernels' virtual functions name no interface
 			`^(?:ixgbevf|igbvf) (?P<subject>` + pciAddress + `): (?:NIC )?Link is Down`,
 			`^\[qede_\w+:\d+\((?P<subject>[^)]{1,15})\)\]Link is down`,
+			`^mlx5_core (?P<subject2>` + pciAddress + `)(?: \S+)?: Port module event: module \d+, Cable unplugged`,
 			`^mlx[45]_(?:core|en) (?P<pci>` + pciAddress + `)(?:: | )(?P<subject>` + netdev + `): Link [Dd]own`,
 		},
 		Kind: "network-device", BootGrace: 2 * time.Minute, Expiry: 30 * time.Minute, ConfirmedBy: "link-state",

@@ -133,7 +133,7 @@ func oopsRules() []Rule {
 			"BUG: scheduling while atomic", "BUG: sleeping function called", "BUG: spinlock ", "BUG: rwlock ",
 			"BUG: workqueue leaked",
 			"BUG: scheduling in a non-blocking", "BUG: using ", "BUG: assuming ", "BUG: Dentry ", ": stack overflow: ",
-			"Fatal kernel bug, unexpected", "Assertion failure in ", "assertion failed: ",
+			"Fatal kernel bug, unexpected", "something is seriously wrong", "Assertion failure in ", "assertion failed: ",
 		},
 		Patterns: []string{
 			`^BUG: scheduling while atomic: .+/\d+/0x[0-9a-f]+`,
@@ -144,6 +144,7 @@ func oopsRules() []Rule {
 			`^BUG: assuming (?:atomic|non migratable) context at \S+:\d+`,
 			// ext4, jbd2; btrfs
 			`^Assertion failure in \w+\(\) at \S+:\d+:`, `^(?:BTRFS: )?assertion failed: .{1,200}, in \S+:\d+`,
+			`^kobject: .{1,200} something is seriously wrong\.`,
 			`^jump_label: Fatal kernel bug, unexpected op at `,
 			`^BUG: Dentry .{1,120} still in use \(`, `^do_IRQ: stack overflow: `,
 			`^BUG: using \S+ in preemptible \[[0-9a-f]+\] code: `,

@@ -126,7 +126,7 @@ func networkDriverRules() []Rule {
 		Words: append(trouble(), "not cleared", "hang ", "operable", "_err found", "ot Valid", "Reset adapter",
 			"still in reset",
 			"ble to reserve only", "QPLIB: ", "not exist", "o available", "ot set within", "oing to be reset",
-			"port restart", "o done completion", "an be found", "need to clean", "stalled pool", "ever saw ", "emory region found", " UE: ", "rides the rocket"),
+			"port restart", "o done completion", "an be found", "need to clean", "stalled pool", "ever saw ", "emory region found", " UE: ", "rides the rocket", "ERR CQE", " assert_", "reboot server"),
 		Patterns: []string{
 			`^(?:bnx2x: )?\[(?:bnx2x|qed|qede)_\w+:\d+\((?P<subject3>[^)]{0,31})\)\]`,
 			`^(?P<driver>` + oneOf(nics) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,60})?: `,
