@@ -82,6 +82,16 @@ func deviceDaemonRules() []Rule {
 		Recovery: Recovery{Literals: []string{"checker reports path is up", ": reinstated"},
 			Pattern: `^(?:(?:\S{1,128}): (?P<subject>\S{1,64}) - \w+ checker reports path is up|(?P<subject2>\S{1,64}): reinstated)`},
 	}, {
+		ID: "multipathd-map-failed", Reason: "MultipathMapFailed", Domain: Storage, Severity: finding.Warning,
+		Emitters: []Emitter{Multipathd},
+		Advice: "`multipath -v3` says why; mostly a local disk, or one that is in use without its map (`lsblk`): put it on the " +
+			"blacklist in /etc/multipath.conf.",
+		Summary:  "multipathd cannot build the map of a disk: its paths are used alone, or not at all",
+		Literals: []string{"ailed in domap ", "iled to setup map ", " ioctl on "},
+		Patterns: []string{`^(?P<subject>\S{1,128}): failed (?:in domap|to setup map) for (?:addition of new|removal of) path `,
+			`^libdevmapper: \S+: device-mapper: (?:table|reload|resume|create) ioctl on (?P<subject2>\S{1,128}) +failed: `},
+		Kind: "multipath", Raise: Rate{3, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "multipath",
+	}, {
 		ID: "mdadm-degraded", Reason: "RAIDDiskFailed", Domain: Storage, Severity: finding.Warning,
 		Emitters: []Emitter{Mdadm},
 		Advice:   "`mdadm --detail /dev/mdN`, `smartctl -a` of the failed disk; `mdadm /dev/mdN --add /dev/sdY`.",

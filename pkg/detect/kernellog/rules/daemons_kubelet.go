@@ -52,12 +52,24 @@ func kubeletRules() []Rule {
 		Emitters: emitters,
 		Advice:   "`crictl --timeout 10s ps`, `iostat -x 1`; a hung shim or network plugin.",
 		Summary:  "calls to the container runtime time out",
-		Literals: []string{"ontainer garbage collection failed", "untime service failed", "mage service failed"},
+		Literals: []string{"ontainer garbage collection failed", "untime service failed", "mage service failed",
+			"code = DeadlineExceeded"},
 		Patterns: []string{quoted +
 			`Container garbage collection failed"?.*(?:DeadlineExceeded|context deadline exceeded)`, quoted +
-			`(?P<call>\w+) (?:\S.{0,400} )?from (?:runtime|image) service failed"?.*(?:DeadlineExceeded|context deadline exceeded|operation timeout)`},
+			`(?P<call>\w+) (?:\S.{0,400} )?from (?:runtime|image) service failed"?.*(?:DeadlineExceeded|context deadline exceeded|operation timeout)`,
+			quoted + `(?:\[imageGCManager\] )?(?:Failed to|Unable to|Error) (?:update|monitor|list|listing|get|getting|stop|stopping|remove|kill|killing|create|retrieve) [\w ]{0,40}(?:image|sandbox|container|runtime|pod)s?\b.*code = DeadlineExceeded`},
 		Exclude: `^"?(?:ExecSync|Exec|PullImage) `, // a late probe, a slow registry
 		Kind:    NodeKind, Raise: Rate{3, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "kubelet-sync",
+	}, {
+		ID: "kubelet-packet-filter", Reason: "PacketFilterBusy", Domain: Network, Severity: finding.Warning,
+		Emitters: emitters,
+		Advice: "`iptables -w 60 -S | wc -l` and `ps -ef` for who holds the lock (/run/xtables.lock): tens of thousands of rules, or " +
+			"an iptables that hangs.",
+		Summary: "kubelet cannot read or write the packet filter's rules in time: services and host ports may not work",
+		Literals: []string{"timed out while checking rules", "the xtables lock", "iptables: exit status", "iptables-restore: ex",
+			"iptables-save: exit"},
+		Patterns: []string{quoted + `Failed to (?:ensure|set up|execute) .*(?:timed out while checking rules|holding the xtables lock|iptables(?:-restore|-save)?: exit status [1-9])`},
+		Kind:     NodeKind, Raise: Rate{3, 10 * time.Minute}, Expiry: hour,
 	}, {
 		ID: "kubelet-network-not-ready", Reason: "NetworkNotReady", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,

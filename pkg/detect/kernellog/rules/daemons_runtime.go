@@ -208,9 +208,9 @@ func sharedRules() []Rule {
 			"`systemctl status UNIT` shows whether it is back.",
 		Summary: "kubelet or the runtime, or a part of it, crashed",
 		Literals: []string{"panic: ", "fatal error: ", "bserved a panic", "SIGSEGV: segmentation violation",
-			"level=panic msg="},
+			"level=panic msg=", "SIGABRT: abort"},
 		Patterns: []string{`^(?:panic|fatal error): .`, quoted + `Observed a panic`,
-			`^\[signal SIGSEGV: segmentation violation`, `^level=panic msg=".`},
+			`^\[signal SIGSEGV: segmentation violation`, `^SIGABRT: abort$`, `^level=panic msg=".`},
 		Exclude: `^fatal error: newosproc`,
 		Kind:    NodeKind, Report: "daemon-panic", Expiry: hour,
 	}, {

@@ -33,9 +33,10 @@ func blockRules() []Rule {
 		Advice: "`smartctl -a /dev/sdX` for the disk, `dmesg` around the line for cable, controller or path, " +
 			"`lsblk` for what is on it; of a network disk look at its session.",
 		Summary:  "reads from a disk, or writes to it, fail",
-		Literals: []string{" error, dev "},
-		Patterns: []string{request +
-			`(?P<class>I/O|critical (?:target|space allocation|nexus)|timeout|protection|integrity|(?:recoverable )?transport|device offline|duration limit exceeded|reservation conflict|zone (?:open|active) resources exceeded|invalid) error, dev (?P<subject>[^\s,]+), sector (?P<sector>\d+)`},
+		Literals: []string{" error, dev ", "I/O error: dev "},
+		Patterns: []string{`^ ?I/O error: dev (?P<subject>[0-9a-f]{2}:[0-9a-f]{2})(?: \(\w+\))?, sector \d+`, // 2.4
+			request +
+				`(?P<class>I/O|critical (?:target|space allocation|nexus)|timeout|protection|integrity|(?:recoverable )?transport|device offline|duration limit exceeded|reservation conflict|zone (?:open|active) resources exceeded|invalid) error, dev (?P<subject>[^\s,]+), sector (?P<sector>\d+)`},
 		// A device that cannot discard or zero reports so once with "critical target error" (until 5.2 the flags end
 		// with the number of the operation); nbd devices without a server fail the first read of the
 		// partition table.
@@ -106,9 +107,15 @@ func scsiRules() []Rule {
 		ID: "scsi-medium-error", Reason: "SCSIMediumError", Domain: Storage, Severity: finding.Warning,
 		Advice:   "`smartctl -a /dev/sdX` (SAS: `smartctl -l error`); save the data and replace the disk.",
 		Summary:  "a disk reports that it cannot read some of its blocks, or that it is defective",
-		Literals: []string{"Sense Key : ", "Add. Sense: "},
+		Literals: []string{"Sense Key : ", "Add. Sense: ", " sense key", "Additional sense: ", " Sense: 0x"},
 		Patterns: []string{device +
-			`(?:Sense Key : (?P<sense>Medium Error|Hardware Error|0x[34])\b|Add\. Sense: (?:Unrecovered read error|Write error|Peripheral device write fault|Internal target failure|Logical unit failure|Id CRC or ECC error|Failure prediction threshold exceeded|Hardware impending failure))`},
+			`(?:Sense Key : (?P<sense>Medium Error|Hardware Error|0x[34])\b|Add\. Sense: (?:Unrecovered read error|Write error|Peripheral device write fault|Internal target failure|Logical unit failure|Id CRC or ECC error|Data synchronization mark error|(?:Mechanical |Random )?[Pp]ositioning error|Tracking servo failure|` +
+			`No defect spare location available|Defect list error|Recor(?:d|ded entity) not found|Logical block (?:guard|application tag|reference tag) check failed|Diagnostic failure on component|` +
+			`(?:Media |Logical unit )?[Ff]ailure prediction threshold exceeded|[A-Z][\w ]{3,30} impending failure))`,
+			// until 2.6.32
+			`^ *(?:Info fld=0x[0-9a-f]+, )?(?:(?P<subject1>sd\w+): )?Current(?: \[\w+\])?(?: (?P<subject2>sd\w+))?: sense key:? (?:Medium|Hardware) Error`,
+			`^ *Additional sense: (?:Unrecovered read error|Write error|Peripheral device write fault|Internal target failure|Failure prediction threshold exceeded)`,
+			`^(?:hpsa|cciss) (?P<subject3>` + pciAddress + `): .*(?: sense key = 0x[34]\b| Sense: 0x[34],)`},
 		Kind: "device", Report: "scsi-sense", Expiry: 24 * time.Hour,
 	}, {
 		ID: "scsi-device-offline", Reason: "DiskOffline", Domain: Storage, Severity: finding.Warning,
@@ -118,7 +125,9 @@ func scsiRules() []Rule {
 		Literals: []string{"rejecting I/O to offline device", "Device offlined - not ready", "Offlining disk!",
 			"killing request"},
 		Patterns: []string{device +
-			`(?:rejecting I/O to offline device|killing request$|Device offlined - not ready after error recovery|Medium access timeout failure\. Offlining disk!)`},
+			`(?:rejecting I/O to offline device|killing request$|Device offlined - not ready after error recovery|Medium access timeout failure\. Offlining disk!)`,
+			`^scsi(?P<subject2>\d+ \(\d+:\d+\)): rejecting I/O to offline device`, // until 2.6.26
+		},
 		Kind: "device", Expiry: 24 * time.Hour, ConfirmedBy: "scsi-device-state",
 	}, {
 		ID: "scsi-device-dead", Reason: "DiskGone", Domain: Storage, Severity: finding.Warning,
@@ -126,14 +135,17 @@ func scsiRules() []Rule {
 			"the users, unmount.",
 		Summary:  "a disk that was removed is still in use: every access to it fails",
 		Literals: []string{"rejecting I/O to dead device"},
-		Patterns: []string{device + `rejecting I/O to dead device`},
-		Kind:     "device", Expiry: time.Hour,
+		Patterns: []string{device + `rejecting I/O to dead device`,
+			`^scsi(?P<subject2>\d+ \(\d+:\d+\)): rejecting I/O to dead device`},
+		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "scsi-command-failed", Reason: "SCSICommandFailed", Domain: Storage, Severity: finding.Warning,
 		Advice: "`smartctl -a /dev/sdX`, `multipath -ll`; many disks at once: controller, backplane, cable or " +
 			"fabric, not the disk.",
-		Summary: "a disk, or the path to it, does not respond",
-		Literals: []string{"Result: hostbyte=", "timing out command, waited", "Sense Key : Aborted Command",
+		Summary: "a disk, or the path to it, does not respond or breaks its protocol",
+		Literals: []string{"Result: hostbyte=", "Add. Sense: ", "uas_eh_", "SCSI host ", " reset logical ", " reset physical ",
+			"task abort: ", "device reset: ", "target reset: ", "bus reset: ", "host reset: ", " called for scmd(",
+			"SCSI error", "aborting command due to timeout", "SCSI bus is being reset for host", "timing out command, waited", "Sense Key : Aborted Command",
 			"attempting task abort!", "attempting device reset!", "attempting target reset!", "attempting host reset!",
 			"attempting bus reset!", " RESET ISSUED", " RESET FAILED", "Abort command issued nexus", ": resetting ",
 			"_reset failed for cmd=", "attempting TASK ABORT on ", " uas-tag ", " timed out after ",
@@ -141,18 +153,27 @@ func scsiRules() []Rule {
 			" resetting logical", " resetting physical", " cmd 0x"},
 		Patterns: []string{
 			device +
-				`(?:(?:UNKNOWN\(0x[0-9a-f]+\) |FAILED |alua: rtpg failed, |[A-Z][\w /()]{3,40} failed: )?Result: hostbyte=(?:DID_(?P<result>TIME_OUT|NO_CONNECT|BAD_TARGET|TRANSPORT_\w+|ABORT|ERROR|SOFT_ERROR)|0x0*(?:[13457bef])\b)|timing out command, waited \d+s|Sense Key : Aborted Command)`,
+				`(?:(?:UNKNOWN\(0x[0-9a-f]+\) |FAILED |alua: rtpg failed, |[A-Z][\w /()]{3,40} failed: )?Result: hostbyte=(?:DID_(?P<result>TIME_OUT|NO_CONNECT|BAD_TARGET|TRANSPORT_\w+|ABORT|ERROR|SOFT_ERROR)|0x0*(?:[13457bef])\b|(?:DID_OK|0x0+) driverbyte=(?:DRIVER_(?:TIMEOUT|HARD)\b|0x0[67]\b))|timing out command, waited \d+s|Sense Key : Aborted Command)`,
+			device + `Add\. Sense: (?:Logical unit communication (?:failure|time-?out|parity error|CRC error)|Timeout on logical unit|Information unit iuCRC error|Data phase CRC error|` +
+				`Protocol service CRC error|(?:SCSI |Scsi )?[Pp]arity error|Nak received|Ack/nak timeout|Initiator (?:response timeout|detected error message)|(?:Command|Data) phase error|Unaligned write command)`,
 			device + `attempting (?:task abort|device reset|target reset)! ?scmd\(`, // drivers/scsi/mpt3sas
 			`^(?P<subject>mpt[23]sas(?:_cm)?\d+): attempting (?:task abort|device reset|target reset|host reset)! ?scmd\(`,
 			`^mptscsih: (?P<subject>ioc\d+): attempting (?:task abort|target reset|bus reset|host reset)! \(sc=`,
 			`^qla2xxx \[(?P<subject>` + pciAddress +
 				`)\]-[0-9a-f]+:\d+: (?:(?:(?:DEVICE|TARGET|BUS|ADAPTER) RESET (?:ISSUED|FAILED: .{1,60}?)|Abort command issued) nexus|(?:do|target)_reset failed for cmd=)`,
 			`^(?:hpsa|smartpqi) (?P<subject>` + pciAddress +
-				`): (?:scsi \S+ resetting (?:logical|physical) |resetting scsi \S+|attempting TASK ABORT on |scsi \d+:\d+:\d+:\d+: timed out after )`,
+				`): (?:scsi \S+ reset(?:ting)? (?:logical|physical) |resetting scsi \S+|attempting TASK ABORT on |scsi \d+:\d+:\d+:\d+: timed out after )`,
 			// drivers/usb/storage/uas.c
 			device + `[a-z][\w ]{2,30} -?\d+ uas-tag \d+ inflight:`,
-			`^scsi host(?P<subject>\d+): uas_eh_\w+ FAILED (?:err|to) `,
+			device + `(?:task abort|device reset|target reset|bus reset|host reset): (?:SUCCESS|FAILED) scmd\(|` + device + `(?:target reset|task abort) called for scmd\(`,
+			`^mptscsih: (?P<subject>ioc\d+): (?:task abort|target reset|bus reset|host reset): (?:SUCCESS|FAILED) `,
+			// until 2.6.32, and RHEL 5: the host's byte is the second
+			`^(?:sd (?P<subject>\d+:\d+:\d+:\d+): )?SCSI error ?: (?:<\d+ \d+ \d+ \d+> )?return code = 0x(?:[0-9a-f]{2}0[13457bef][0-9a-f]{4}|06[0-9a-f]{6}|[13457bef]0000)$`,
+			`^scsi host(?P<subject>\d+): uas_eh_\w+ (?:FAILED (?:err|to) |start$)`,
 			`^(?P<subject>mpt[23]sas(?:_cm)?\d+): Task abort tm failed: `,
+			// until 2.4
+			`^SCSI host (?P<subject>\d+) (?:abort|channel \d+ reset|reset) \(pid \d+\) timed out`,
+			`^scsi ?: aborting command due to timeout`, `^SCSI bus is being reset for host (?P<subject>\d+) channel`,
 			// Hyper-V's storage to reads and writes; other commands it refuses at every boot.
 			`^hv_storvsc (?P<subject>\S+): tag#\d+ cmd 0x(?:28|2a|35|88|8a|8f) status: scsi 0x`,
 		},
@@ -173,13 +194,13 @@ func scsiRules() []Rule {
 			"Disabling adapter",
 			"FAILED with timeout", "WarpDrive Fatal Error", "PQI reset failed", "timed out waiting for ",
 			"lockup detected after", "board not ready, timed out", "controller message ", "giving up on device.",
-			"Host adapter is dead", "IOC is in FAULT state", "first asynchronous command timed", "adapter blinkLED",
+			"Host adapter is dead", "IOC is in FAULT state", "first asynchronous command timed", "adapter blinkLED", "adapter BLINK LED", "Host adapter dead",
 			"reset failed", "ARC Reset attempt failed", "PCI error - slot reset f",
 			"ISP System Error", "Heartbeat Failure", "board disabled", "nrecoverable", "ISP error recover failed",
 			"Parity error -- HCCR",
-			"MPI Heartbeat stop", "unable to recover from PCI", "Wait for hba online", "lpfc ",
+			"MPI Heartbeat stop", "RISC paused --", "unable to recover from PCI", "Wait for hba online", "lpfc ",
 			"AHCI controller unavail", "no heartbeat detected", " commands to complete", "ISP error recovery",
-			"Firmware is halted", "/FATAL) - ", "/CRIT) - ", "/DEAD) - ", "- Predictive failure",
+			"Firmware is halted", "will reset adapter", "/FATAL) - ", "/CRIT) - ", "/DEAD) - ", "- Predictive failure",
 			"failed due to timeout count("},
 		Patterns: []string{
 			`^(?:megaraid_sas|hpsa|smartpqi|aacraid) (?P<subject>` + pciAddress +
@@ -192,15 +213,16 @@ func scsiRules() []Rule {
 			`^megaraid_sas (?P<subject>` + pciAddress +
 				`): \d+ \([^)]{1,40}/0x[0-9a-f]+/(?:(?:CRIT|FATAL|DEAD)\) - |WARN\) - Predictive failure)`,
 			`^qla2xxx \[(?P<subject>` + pciAddress + `)\]-[0-9a-f]+:\d+: (?:Performing ISP error recovery|ISP System Error - |ISP error recover failed|Heartbeat Failure|.*board disabled\.|Device in unrecoverable|` +
-				`Unrecoverable (?:Fatal|Hardware) [Ee]rror|Parity error -- HCCR|MPI Heartbeat stop\.|Device unable to recover from PCI|Wait for hba online failed|RISC reset failed|Disabling adapter\.)`,
+				`Unrecoverable (?:Fatal|Hardware) [Ee]rror|Parity error -- HCCR|MPI Heartbeat stop\.|Device unable to recover from PCI|Wait for hba online failed|RISC (?:reset failed|paused --)|Disabling adapter\.)`,
 			// drivers/scsi/lpfc: the number of the message names it
 			`^lpfc (?P<subject>` + pciAddress + `): \d+:(?:\(\d+\):)?(?:0310 Mailbox command|0345 Resetting board|0406 Adapter maximum temperature|` +
 				`0(?:436|437|438|439|440|442|446|448|453|498) Adapter failed|0459 Adapter heartbeat|1422 |1423 |1805 |2751 |2752 |2888 |2889 |3152 |3317 |8888 )`,
-			`^(?P<subject2>mpt[23]sas(?:_cm)?\d+): (?:fault_state\(0x|coredump_state\(0x|SAS host is non-operational|Firmware is halted|diag reset: FAILED|\w+: (?:failed due to timeout count\(|CoreDump [Tt]imed out|host has been removed)|` +
+			`^(?P<subject2>mpt[23]sas(?:_cm)?\d+): (?:_\w+ : )?(?:fault_state\(0x|coredump_state\(0x|SAS host is non-operational|Firmware is halted|diag reset: FAILED|\w+: (?:failed due to timeout count\(|CoreDump [Tt]imed out|host has been removed)|` +
 				`port enable: FAILED with timeout|WarpDrive Fatal Error: )`,
 			`^sd \d+:\d+:\d+:\d+: \[(?P<subject3>\w+)\] (?:megasas: RESET cmd=|tag#\d+ OCR is requested due to IO timeout)`,
 			`^ahci (?P<subject>` + pciAddress + `): AHCI controller unavailable!`,
-			`^megasas: (?:\[ *\d+\]waiting for \d+ commands to complete|FW in FAULT state)`, // until 4.3
+			`^megasas: (?:\[ *\d+\]waiting for \d+ commands to complete|(?:Found )?FW in FAULT state|.*will reset adapter|pending commands remain after)`, // until 4.3
+			`^(?:aacraid|AAC\d*): Host adapter (?:BLINK LED 0x|dead -?\d)`,
 			`^aacraid: (?:Host (?:adapter abort|(?:adapter|bus|device|target) reset) request|Host adapter is dead|aac_fib_send: (?:adapter blinkLED |first asynchronous command timed out))`,
 			`^mptbase: (?P<subject4>ioc\d+): (?:WARNING|ERROR) \S IOC is in FAULT state`,
 		},
@@ -229,16 +251,20 @@ func ataRules() []Rule {
 		Literals: []string{
 			": exception Emask ", ": failed command: ", ": NCQ disabled due to excessive errors", ": qc timeout ",
 			": COMRESET failed", ": status: { ", ": error: { ", ": SError: { ",
-			" resetting link", ": revalidation failed", ": failed to IDENTIFY", ": limiting SATA link speed",
+			" resetting link", ": revalidation failed", ": failed to IDENTIFY", ": limiting SATA link speed", ": limiting speed to ",
 			": softreset failed", ": hardreset failed", ": SRST failed", ": FLUSH failed Emask",
 			": reset failed (errno=",
 			": prereset failed", ": device not ready (errno=", ": irq_stat 0x", ": port failed to respond",
 			": failed to resume link",
-			": failed to read SCR ", ": failed to write SCR ", "reports diagnostics failure", ": VERIFY failed (",
+			": failed to read SCR ", ": failed to write SCR ", "reports diagnostics failure", ": VERIFY failed (", " Emask 0x", ": cmd ", "\nhd",
 		},
 		Patterns: []string{port +
-			`(?:(?:status|error|SError): \{ |(?:hard|soft) resetting link|irq_stat 0x[0-9a-f]+, (?:.*, )?(?:interface fatal error|host bus error|unknown FIS )|revalidation failed|failed to IDENTIFY \(|limiting SATA link speed|(?:softreset|hardreset|SRST) failed|exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|COMRESET failed|FLUSH failed Emask|(?:pre)?reset failed \(errno=|device not ready \(errno=|port failed to respond \(|failed to resume link|failed to (?:read|write) SCR \d+ |Drive reports diagnostics failure|VERIFY failed \(|qc timeout (?:after \d+ msecs )?\(cmd )`},
-		Exclude: `failed command: (?:PACKET|IDENTIFY PACKET DEVICE)`,
+			`(?:(?:status|error|SError): \{ |(?:hard|soft) resetting link|irq_stat 0x[0-9a-f]+, (?:.*, )?(?:interface fatal error|host bus error|unknown FIS )|revalidation failed|failed to IDENTIFY \(|limiting (?:SATA link )?speed to |(?:softreset|hardreset|SRST) failed|exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|COMRESET failed|FLUSH failed Emask|(?:pre)?reset failed \(errno=|device not ready \(errno=|port failed to respond \(|failed to resume link|failed to (?:read|write) SCR \d+ |Drive reports diagnostics failure|VERIFY failed \(|qc timeout (?:after \d+ msecs )?\(cmd |cmd [0-9a-f]{2}/[0-9a-f]{2}:)`,
+			`^ *res [0-9a-f]{2}/[0-9a-f:/]{20,60} Emask 0x[0-9a-f]+ \(`, // the second line of the command that failed
+			// until 2.6.30, of the old IDE drivers
+			`^(?P<subject>hd[a-z]): (?:(?:(?:dma|read|write|multwrite|recal|task_\w+)_intr|task_\w+|ide_dma_\w+): (?:status|error)=0x[0-9a-f]{2} \{|lost interrupt|DMA (?:timeout|interrupt)|status (?:timeout|error): status=0x|timeout waiting for DMA|drive not ready for command|dma_timer_expiry: )`,
+		},
+		Exclude: `failed command: (?:PACKET|IDENTIFY PACKET DEVICE)|^ata\S+ cmd a0/`,
 		Kind:    "device", Report: "ata", Expiry: time.Hour,
 	}}
 }

@@ -50,23 +50,34 @@ func deviceRules() []Rule {
 	}, {
 		ID: "root-mount-failed", Reason: "RootMountFailed", Domain: Storage, Severity: finding.Fatal,
 		// init/do_mounts.c; a panic follows
-		Summary: "the kernel could not mount its root filesystem: the boot failed",
+		Summary: "the kernel could not mount its root filesystem or start its first program: the boot failed",
 		Advice: "The device is missing, or its driver is not in the initramfs: compare `root=` of the boot loader with `blkid`, " +
 			"write the initramfs anew (`dracut -f`, `update-initramfs -u`), or boot the previous kernel.",
-		Literals: []string{"open root dev", "mount root fs"},
-		Patterns: []string{`^VFS: (?:Cannot open root device |Unable to mount root fs (?:on|via))`},
-		Kind:     NodeKind, Report: "panic", Expiry: UntilBoot,
+		Literals: []string{"open root dev", "mount root fs", "Starting init: ", "ailed to execute /init", "Default init "},
+		Patterns: []string{`^(?:Starting init: \S+ exists but couldn't execute it|Failed to execute /init|Default init \S+ failed)`,
+			`^VFS: (?:Cannot open root device |Unable to mount root fs (?:on|via))`},
+		Kind: NodeKind, Report: "panic", Expiry: UntilBoot,
 	}, {
 		ID: "zpci-error", Reason: "ZPCIError", Domain: Hardware, Severity: finding.Warning,
 		// arch/s390/pci/pci_event.c
 		Summary: "the firmware of an IBM Z machine reports an error of a PCI function; its devices are lost until it recovers",
 		Advice: "`zpcictl --diag ADDRESS` sends the diagnosis to the service element, `zpcictl --reset ADDRESS` resets it; " +
 			"`lspci -s ADDRESS` shows what is behind it.",
-		Literals: []string{"rror for PCI func", "Automatic rec"},
-		Patterns: []string{`^zpci: (?P<subject>` + pciAddress + `): (?:Event 0x[0-9a-f]+ reports an error for PCI function 0x|Automatic recovery failed)`},
+		Literals: []string{"rror for PCI func", "Automatic rec", "reset request failed", "Unblocking D", "Unblocking d", "Cannot be recovered"},
+		Patterns: []string{`^zpci: (?P<subject>` + pciAddress + `): (?:Event 0x[0-9a-f]+ reports an error for PCI function 0x|Automatic recovery failed|The reset request failed|Unblocking (?:DMA|device access) failed|Cannot be recovered )`},
 		Kind:     "device", Expiry: 24 * time.Hour,
 		Recovery: Recovery{Literals: []string{"ready to resume"}, Pattern: `^zpci: (?P<subject>` +
 			pciAddress + `): The device is ready to resume operations`},
+	}, {
+		// Of a TPM that is switched off the kernel says so with other words.
+		ID: "tpm-failed", Reason: "TPMFailed", Domain: Hardware, Severity: finding.Warning,
+		// drivers/char/tpm/{tpm2-cmd,tpm-chip}.c
+		Summary: "the security chip (TPM) does not work: measured boot and keys that are sealed in it cannot be used",
+		Advice: "`tpm2_getcap properties-fixed` (does it answer, which firmware?), then the vendor's update of its firmware; a power-cycle " +
+			"with the power cord out resets one that hangs.",
+		Literals: []string{"TPM in field failure mode", "TPM in field upgrade mode"},
+		Patterns: []string{`^tpm (?P<subject>tpm\d+): TPM in field (?:failure|upgrade) mode, requires firmware upgrade`},
+		Kind:     "device", Expiry: UntilBoot,
 	}, {
 		ID: "xen-device-timeout", Reason: "XenDeviceTimeout", Domain: Hardware, Severity: finding.Warning,
 		// drivers/xen/xenbus/{xenbus_probe,xenbus_client,xenbus_probe_frontend}.c

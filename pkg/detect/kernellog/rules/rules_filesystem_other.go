@@ -23,6 +23,24 @@ func filesystemRules() []Rule {
 		},
 		Kind: "filesystem", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
 	}, {
+		// A journal replays: these have none, or did not use it.
+		ID: "filesystem-unclean", Reason: "FilesystemUnclean", Domain: Storage, Severity: finding.Info,
+		Advice: "The machine lost power or crashed, or the disk was pulled: `last -x reboot`; `umount` and check it (`fsck.fat`, " +
+			"`e2fsck -f`, `ntfsfix`) before it is written again.",
+		Summary: "a filesystem was not unmounted before it is mounted again: some of its files may be damaged",
+		Literals: []string{"not properly unmounted", "ounting unchecked f", "not cleanly unmounted", "volume is dirty and",
+			"olume is dirty. "},
+		Patterns: []string{
+			`^(?:ex)?FAT-fs \((?P<subject>[^)\s]+)\): Volume was not properly unmounted`,
+			`^EXT[234]-fs(?: warning)?(?: \((?:device )?(?P<subject2>[^)\s]+)\))?: (?:warning: )?mounting unchecked fs`,
+			`^MINIX-fs: mounting unchecked file system`,
+			`^hfs(?:plus)?: [Ff]ilesystem (?:was |is )?(?:marked )?not cleanly unmounted`,
+			`^HFS(?:\+|PLUS)?-fs warning: Filesystem was not cleanly unmounted`,
+			`^ntfs3(?:: |\()(?P<subject3>[\w-]+)\)?: volume is dirty and`,
+			`^(?:NTFS-fs|ntfs:)[^:]{0,40}[: ].{0,80}Volume is dirty\. `,
+		},
+		Kind: "filesystem", Expiry: 24 * time.Hour,
+	}, {
 		// These do not set the read-only flag as the others do: no state shows it.
 		ID: "filesystem-withdrawn", Reason: "FilesystemWithdrawn", Domain: Storage, Severity: finding.Warning,
 		Advice: "Unmount it, `fsck` it (GFS2: on no node mounted), mount again; `smartctl -a /dev/sdX` and " +
@@ -86,11 +104,12 @@ func filesystemRules() []Rule {
 		ID: "filesystem-corruption", Reason: "FilesystemCorruption", Domain: Storage, Severity: finding.Warning,
 		Advice: "`umount` and check it with its own tool (`fsck.fat`, `fsck.exfat`, `fsck.f2fs`, `ntfsfix`); " +
 			"`smartctl -a /dev/sdX` for the disk.",
-		Summary:  "a filesystem (FAT, exFAT, F2FS, UBIFS, NTFS) detected corruption",
-		Literals: []string{"FAT-fs (", "F2FS-fs (", "UBIFS error (", "ntfs3: ", "ntfs3("},
+		Summary:  "a filesystem (FAT, exFAT, F2FS, UBIFS, NTFS, OCFS2) detected corruption",
+		Literals: []string{"FAT-fs (", "F2FS-fs (", "UBIFS error (", "ntfs3: ", "ntfs3(", "\nOCFS2: ", "\nOn-disk corruption di"},
 		Patterns: []string{
-			`^(?:ex)?FAT-fs \((?P<subject>[^)\s]+)\): error, `,
+			`^(?:ex)?FAT-fs \((?P<subject>[^)\s]+)\): (?:error, |Medium has reported failures)`,
 			`^F2FS-fs \((?P<subject>[^)\s]+)\): (?:Mismatch valid blocks|access invalid blkaddr|[Ii]nconsistent |.{0,40}(?:corrupted|checksum (?:invalid|mismatch)|Failed to get valid F2FS checkpoint))`,
+			`^On-disk corruption discovered\. Please run fsck\.ocfs2`, `^OCFS2: (?:abort \(device |Returning error to the calling process)`,
 			`^UBIFS error \((?:(?P<subject>ubi\d+:\d+) )?pid \d+\): `,
 			`^ntfs3(?:: |\()(?P<subject>[\w-]+)\)?: Mark volume as dirty due to NTFS errors`,
 		},

@@ -15,7 +15,7 @@ func machineCheckRules() []Rule {
 	// An error that is not enabled (bit 60) did not stop the processor: the firmware left it in the bank before the
 	// boot, or nothing needed the data. Where the processor's context was lost (bit 57) without an exception, the error
 	// ended the previous boot: the bank keeps it across the reset, and the kernel reads it when it starts.
-	const machineCheck = `^(?:(?:mce: )?\[Hardware Error\]|EDAC \w+ MC\d+): CPU (?P<subject>\d+): Machine Check(?: Exception| Event)?: [0-9a-f]+ Bank (?P<bank>\d+): `
+	const machineCheck = `^(?:(?:(?:mce: )?\[Hardware Error\]|EDAC \w+ MC\d+): )?CPU (?P<subject>\d+): Machine Check(?: Exception| Event)?: +[0-9a-f]+ Bank (?P<bank>\d+): `
 	// The text of the decoder for AMD processors: the flags that are set.
 	const amdStatus = `^(?:mce: )?\[Hardware Error\]: CPU:(?P<subject>\d+) \([0-9a-f:]+\) MC(?P<bank>\d+)_STATUS\[`
 	return []Rule{{
@@ -33,7 +33,7 @@ func machineCheckRules() []Rule {
 		Summary: "a processor reported an error that it could not correct",
 		Literals: []string{"Machine Check", "Hardware Error]: Uncorrected", "Hardware Error]: System Fatal error",
 			"Processor context corrupt", "Machine check: ", "_STATUS[", "CPUs not responding to MCE broadcast",
-			": machine check (Severe)", " Machine check interrupt ["},
+			": machine check (Severe)", " Machine check interrupt [", "\nBank ", "\nHARDWARE ERROR"},
 		Patterns: []string{
 			machineCheck + `(?P<status>[37bfBF][0-9a-fA-F]{15})`,
 			`^(?:mce: )?\[Hardware Error\]: (?:Uncorrected, software (?:restartable|containable) error|Uncorrected error|System Fatal error)`,
@@ -41,7 +41,8 @@ func machineCheckRules() []Rule {
 			`^(?:mce: )?\[Hardware Error\]: Machine check: (?:Processor context corrupt|.*[Uu]ncorrected)`,
 			`^mce: CPUs not responding to MCE broadcast`,
 			`^MCE: CPU(?P<subject>\d+): machine check \(Severe\)`, // powerpc
-			`^CPU (?P<subject2>\d+): Machine Check Exception: [0-9a-f]{16}$`,
+			`^CPU (?P<subject2>\d+): Machine Check Exception: [0-9a-f]{16}$`, `^Bank (?P<bank>\d+): (?P<status>[abef][0-9a-f]{15})(?:$|\[| at )`,
+			`^HARDWARE ERROR(?:$|\. This is )`,             // 2.6
 			`^(?:Severe|Fatal) Machine check interrupt \[`, // powerpc, until 5.1
 		},
 		Kind: "cpu", Report: "mce", Expiry: UntilBoot,
@@ -51,11 +52,15 @@ func machineCheckRules() []Rule {
 			"on one part: replace it at the next maintenance.",
 		Summary: "a processor corrected an error; many of them mean that it is about to fail",
 		Literals: []string{"Machine Check", "Hardware Error]: Corrected error", "Hardware Error]: Deferred error",
-			"achine check events logged", "CMCI storm detected", "_STATUS["},
+			"achine check events logged", "CMCI storm detected", "_STATUS[", "correctable incident occurred on CPU",
+			"\nBank "},
 		Patterns: []string{
 			machineCheck + `(?P<status>[0-9a-fA-F]{16})`,
 			`^(?:mce: )?\[Hardware Error\]: (?:Corrected error|Deferred error|Machine check events logged)`,
 			`^Machine check events logged$`, // until 3.7
+			// until 2.6.31
+			`^MCE: The hardware reports a non fatal, correctable incident occurred on CPU (?P<subject>\d+)`,
+			`^Bank (?P<bank>\d+): (?P<status>[89cd][0-9a-f]{15})(?:$|\[| at )`,
 			amdStatus,
 			`^(?:mce: )?CMCI storm detected: switching to poll mode`, `^(?:mce: )?CPU\d+ BANK\d+ CMCI storm detected`,
 		},
@@ -243,20 +248,21 @@ func temperatureRules() []Rule {
 		Advice: "`sensors`, `ipmitool sdr type Temperature` and `ipmitool sdr type Fan`: fans, dust, air flow, " +
 			"the room's temperature.",
 		Summary:  "a processor is too hot and is throttled",
-		Literals: []string{"cpu clock throttled", "cpu clock is throttled", "CPU clock throttled"},
-		Patterns: []string{`^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core|Package) temperature (?:is )?above threshold, (?:cpu|CPU) clock (?:is )?throttled`},
+		Literals: []string{"cpu clock throttled", "cpu clock is throttled", "CPU clock throttled", "modulated clock mode"},
+		Patterns: []string{`^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:(?:Core |Package )?[Tt]emperature (?:is )?above threshold, (?:cpu|CPU) clock (?:is )?throttled|Running in modulated clock mode)`},
 		Kind:     "cpu", Expiry: 10 * time.Minute, ConfirmedBy: "thermal",
-		Recovery: Recovery{Literals: []string{"temperature/speed normal"},
-			Pattern: `^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core|Package) temperature/speed normal`},
+		Recovery: Recovery{Literals: []string{"emperature/speed normal"},
+			Pattern: `^(?:mce: |thermal: )?CPU(?P<subject>\d+): (?:Core |Package )?[Tt]emperature/speed normal`},
 	}, {
 		ID: "critical-temperature", Reason: "CriticalTemperature", Domain: Hardware, Severity: finding.Fatal,
 		Advice: "The machine switches itself off: `ipmitool sdr type Temperature`, fans and cooling, before it " +
 			"is started again.",
 		Summary:  "the machine reached its critical temperature and shuts down",
-		Literals: []string{"ritical temperature reached", "HARDWARE PROTECTION "},
+		Literals: []string{"ritical temperature reached", "HARDWARE PROTECTION ", "Possible thermal failure"},
 		Patterns: []string{
 			`^thermal (?P<subject>thermal_zone\d+): (?:[\w.-]+: )?critical temperature reached`,
 			`^(?:ACPI: )?Critical temperature reached \(\d+ C\), shutting down`,
+			`^(?:mce: )?CPU#\d+: Possible thermal failure`,
 			`^(?:reboot: )?HARDWARE PROTECTION (?:shutdown|reboot) \((?P<why>[^)]*)\)`,
 		},
 		Kind: "thermal-zone", Report: "temperature", Expiry: UntilBoot,

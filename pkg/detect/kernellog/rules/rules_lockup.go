@@ -16,18 +16,20 @@ func lockupRules() []Rule {
 		Advice: "`dmesg` names the processor, the task and where it hangs; in a virtual machine look at the " +
 			"steal time first (`vmstat 1`, column st): the hypervisor may be overloaded. Else update the kernel.",
 		Summary:  "a processor ran kernel code for more than 20 s without rescheduling",
-		Literals: []string{"BUG: soft lockup - CPU#"},
-		Patterns: []string{`^(?:NMI )?(?:watchdog: )?BUG: soft lockup - CPU#(?P<subject>\d+) stuck for (?P<seconds>\d+)s! \[(?P<process>.*):(?P<pid>\d+)\]`},
-		Kind:     "cpu", Escalate: Rate{3, 10 * time.Minute}, EscalateSeverity: finding.Fatal, Aggregate: true,
+		Literals: []string{"BUG: soft lockup - CPU#", "BUG: soft lockup detected"},
+		Patterns: []string{`^BUG: soft lockup detected on CPU#(?P<subject>\d+)!`, // until 2.6.22
+			`^(?:NMI )?(?:watchdog: )?BUG: soft lockup - CPU#(?P<subject>\d+) stuck for (?P<seconds>\d+)s! \[(?P<process>.*):(?P<pid>\d+)\]`},
+		Kind: "cpu", Escalate: Rate{3, 10 * time.Minute}, EscalateSeverity: finding.Fatal, Aggregate: true,
 		Expiry: 30 * time.Minute,
 	}, {
 		ID: "hard-lockup", Reason: "HardLockup", Domain: CPU, Severity: finding.Fatal,
 		Advice: "The processor no longer takes interrupts: save `dmesg`, drain, reboot; look for machine checks " +
 			"(`ras-mc-ctl --errors`) and firmware updates.",
 		Summary:  "a processor does not respond to interrupts",
-		Literals: []string{"hard LOCKUP on ", "Hard LOCKUP", "self-detected hard LOCKUP"},
+		Literals: []string{"hard LOCKUP on ", "Hard LOCKUP", "self-detected hard LOCKUP", "detected LOCKUP on CPU"},
 		Patterns: []string{
 			`^(?:NMI )?(?:watchdog: )?(?:CPU\d+: )?Watchdog detected hard LOCKUP on cpu (?P<subject>\d+)`,
+			`^NMI Watchdog detected LOCKUP on CPU ?(?P<subject>\d+)`, // until 2.6.37
 			// powerpc
 			`^(?:watchdog: )?CPU (?P<cpu>\d+) (?:detected hard LOCKUP on other CPUs (?P<subject>[\d,-]+)|self-detected hard LOCKUP @|Hard LOCKUP)`,
 		},
@@ -95,10 +97,13 @@ func lockupRules() []Rule {
 			"watchdog of the BMC.",
 		Summary: "the hardware raised an NMI of unknown reason", // arch/x86/kernel/nmi.c
 		Literals: []string{"NMI received for unknown reason", "NMI: IOCK error", "NMI: PCI system error",
-			"Dazed and confused, but ", "Do you have a strange power saving mode"},
+			"Dazed and confused, but ", "NMI received. Dazed", " hardware problem",
+			"Do you have a strange power saving mode"},
 		Patterns: []string{
 			`^(?:Uhhuh\. )?NMI received for unknown reason (?P<code>[0-9a-f]{2}) on CPU (?P<cpu>\d+)`,
 			`^NMI: IOCK error \(debug interrupt`, `^NMI: PCI system error \(SERR\) for reason`,
+			// until 2.6
+			`^Uhhuh\. NMI received\. Dazed and confused`, `^You (?:probably )?have (?:a|some) hardware problem(?: with your RAM chips|, likely on the PCI bus)`,
 			`^Dazed and confused, but trying to continue`, `^Do you have a strange power saving mode enabled\?`,
 		},
 		Kind: NodeKind, Expiry: 24 * time.Hour,
@@ -114,7 +119,7 @@ func clockRules() []Rule {
 		Summary: "the kernel marked a clock source as unstable; reading the time becomes slow",
 		Literals: []string{"as unstable because", "Marking TSC unstable due to ", "TSC warp between CPUs",
 			"TSC found unstable after boot", "ns, attempt ", "excessive read-back delay", " skewed ",
-			"Marking clocksource ", "TSC warped randomly between CPUs"},
+			"Marking clocksource ", "TSC warped randomly between CPUs", " unstable (delta = ", "many lost ticks"},
 		Patterns: []string{
 			`^(?:clocksource: )?timekeeping watchdog(?: on CPU\d+)?: Marking clocksource '(?P<subject>[^']+)' as unstable because`,
 			`^(?:clocksource: )?timekeeping watchdog on CPU\d+: wd-(?P<subject>[\w-]+)-wd excessive read-back delay of .* marking \S+ unstable`,
@@ -126,6 +131,8 @@ func clockRules() []Rule {
 			`^TSC found unstable after boot, most likely due to broken BIOS`,
 			`^clocksource: Marking clocksource (?P<subject>\S+) unstable due to (?:frequency|inter CPU) skew`, // since 7.1
 			`^TSC warped randomly between CPUs`,
+			`^(?:clocksource: )?Clocksource (?P<subject>[\w-]+) unstable \(delta = -?\d+ ns`, // until 4.0
+			`^warning: many lost ticks\.`, // until 2.6.20
 		},
 		Kind: "clocksource", Report: "clocksource", Expiry: 24 * time.Hour, ConfirmedBy: "clock-source",
 	}}

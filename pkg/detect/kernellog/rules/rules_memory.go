@@ -76,9 +76,10 @@ func oomRules() []Rule {
 			"events --field-selector reason=OOMKilling` shows how often.",
 		Summary: "the kernel killed a process because memory ran out; the line does not name the limit (kernels " +
 			"before 5.3)",
-		Literals: []string{"Killed process "},
-		Patterns: []string{`^Killed process ` + victim + `,? (?:UID \d+,? )?total-vm:\d+kB`},
-		Kind:     "process", Report: "oom", Continuation: true, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
+		Literals: []string{"Killed process ", "VM: killing process "},
+		Patterns: []string{`^Killed process ` + victim + `,? (?:UID \d+,? )?total-vm:\d+kB`,
+			`^VM: killing process (?P<subject>` + Command + `)$`}, // until 2.6.39
+		Kind: "process", Report: "oom", Continuation: true, Expiry: 10 * time.Minute, ConfirmedBy: "oom-kills",
 	}, {
 		ID: "oom-stuck", Reason: "OOMStuck", Domain: Memory, Severity: finding.Warning,
 		// no state shows it
@@ -107,14 +108,15 @@ func memoryRules() []Rule {
 		Summary: "the kernel could not allocate memory: too little is free, or free memory is too fragmented",
 		Literals: []string{": page allocation failure", ": page allocation stall", "vmalloc: allocation failure",
 			"vmalloc error: size", "SLUB: Unable to allocate memory ", "percpu: allocation failed, size=",
-			"vmap allocation for size ", "-order allocation failed"},
+			"vmap allocation for size ", "-order allocation failed", "Possible memory allocation deadlock: "},
 		Patterns: []string{
 			`^(?P<subject>` + Command + `): page allocation failure[:.] order:(?P<order>\d+), mode:`,
 			`^(?P<subject>` + Command + `): page allocation stalls? for \d+(?:ms,| secs:) order:(?P<order>\d+), mode:`,
 			`^(?P<subject>` + Command + `): vmalloc(?:: allocation failure(?::|, allocated|,)| error: size) ?\d+`,
 			`^SLUB: Unable to allocate memory (?:on|from) (?:node|CPU)`, `^vmap allocation for size \d+ failed`,
 			`^percpu: allocation failed, size=\d+`,
-			`^__alloc_pages: (?P<order>\d+)-order allocation failed `, // 2.4
+			`^Possible memory allocation deadlock: size=\d+ lflags=0x`, // ZFS
+			`^__alloc_pages: (?P<order>\d+)-order allocation failed `,  // 2.4
 		},
 		Kind: "process", Expiry: 30 * time.Minute,
 	}, {
@@ -122,10 +124,11 @@ func memoryRules() []Rule {
 		Advice: "Drain the node and power it off: `ras-mc-ctl --errors` and `ipmitool sel elist` name the memory " +
 			"module to replace.",
 		Summary: "a page of memory is corrupt, and the kernel could not take it out of use",
-		Literals: []string{"Memory failure: 0x", "Memory error not recovered",
+		Literals: []string{"Memory failure: 0x", "Memory error not recovered", "MCE 0x",
 			"Uncorrected memory error in page 0x"},
 		Patterns: []string{
 			`^Memory failure: (?P<page>0x[0-9a-f]+): recovery action for [^:]+: (?:Failed|Ignored)`,
+			`^MCE (?P<page>0x[0-9a-f]+): .*: (?:Failed|Ignored)`, // until 4.4
 			`^mce: (?:Memory error not recovered|Uncorrected memory error in page 0x[0-9a-f]+ ignored)`,
 		},
 		Exclude: `recovery action for (?:already poisoned|unsplit thp)`,
@@ -137,9 +140,10 @@ func memoryRules() []Rule {
 		Summary: "a page of memory is corrupt; the kernel took it out of use",
 		Literals: []string{"Memory failure: 0x", "due to hardware memory corruption",
 			"Uncorrected hardware memory error in user-access", "mce: Kernel accessed poison in user space",
-			"Soft-offlining pfn: ", "oft offline: 0x"},
+			"Soft-offlining pfn: ", "oft offline: 0x", "MCE 0x", "synchronous unrecoverable error (SIGBUS)"},
 		Patterns: []string{
-			`^Memory failure: (?P<page>0x[0-9a-f]+): (?:\S)`,
+			`^(?:Memory failure: |MCE )(?P<page>0x[0-9a-f]+): (?:\S)`,
+			`^(?:\[Hardware Error\]: )?GHES: ` + Command + `:\d+: synchronous unrecoverable error \(SIGBUS\)`,
 			// pages with many corrected errors
 			`^RAS: Soft-offlining pfn: 0x[0-9a-f]+`, `^[Ss]oft offline: 0x[0-9a-f]+: .*(?:failed|isolation)`,
 			`^MCE: Killing ` + Command + `:\d+ due to hardware memory corruption fault at [0-9a-f]+`,

@@ -28,15 +28,50 @@ func iscsiRules() []Rule {
 		Summary: "the connection to a disk over InfiniBand (SRP) was lost",
 		Advice:  "`ibstat` for the port, `srp_daemon -o` for the targets that are seen; `multipath -ll` for other paths.",
 		Literals: []string{": ib_srp: ", "reconnect attempt ", "dev_loss_tmo expired for SRP",
-			"fast_io_fail_tmo expired for SRP"},
+			"fast_io_fail_tmo expired for SRP", "SRP abort called", "SRP reset_"},
 		Patterns: []string{
 			`^scsi (?P<subject>host\d+): ib_srp: (?:failed \S.* status |connection closed|giving up on stale connection|Got target logout request|DREQ received|received DREQ|Path record query failed|Connection \d+/\d+ to \S+ failed)`,
+			`^scsi (?P<subject>host\d+): (?:ib_srp: )?SRP (?:abort|reset_device|reset_host) called`,
 			`^scsi (?P<subject>host\d+): reconnect attempt \d+ failed`,
 			`^(?:scsi_transport_srp: )?(?:dev_loss_tmo|fast_io_fail_tmo) expired for SRP \S+ / (?P<subject2>host\d+)`,
 		},
 		Kind: "connection", Expiry: time.Hour,
 		Recovery: Recovery{Literals: []string{": ib_srp: reconnect succeeded"},
 			Pattern: `^scsi (?P<subject>host\d+): ib_srp: reconnect succeeded`},
+	}}
+}
+
+// targetRules: drivers/target: this node serves disks to others. What initiators ask for in vain is logged there too
+// ("Unsupported SCSI Opcode", "MODE SENSE: unimplemented"), and is no fault.
+func targetRules() []Rule {
+	return []Rule{{
+		ID: "iscsi-target-error", Reason: "ISCSITargetError", Domain: Storage, Severity: finding.Warning,
+		Summary: "this node's iSCSI or SCSI target lost an initiator, or does not get its commands done in time",
+		Advice: "`iostat -x 1` for the disk behind the LUN: one that is too slow makes initiators abort; else the network to the " +
+			"initiator (`targetcli sessions detail` names it).",
+		Literals: []string{"ABORT_TASK: ", "Did not receive response", "Time2Retain timer expired", "CRC32C "},
+		Patterns: []string{
+			`^ABORT_TASK: (?:Found referenced \w+ task_tag|Sending TMR_)`,
+			`^Did not receive response to NOPIN on CID: \d+`,
+			`^Time2Retain timer expired for SID: \d+, cleaning up`,
+			`^(?:HeaderDigest CRC32C failed, received|ITT: 0x[0-9a-f]+, .{0,80}CRC32C DataDigest 0x[0-9a-f]+ does not match)`,
+		},
+		Kind: NodeKind, Report: "target", Expiry: time.Hour,
+	}, {
+		// A monitoring system that only connects to the port leaves the same lines.
+		ID: "iscsi-target-login", Reason: "ISCSITargetLoginRefused", Domain: Storage, Severity: finding.Info,
+		Summary: "this node's iSCSI or SCSI target refuses an initiator: its name, its password or the LUN is wrong",
+		Advice: "`targetcli ls` shows targets, ACLs and LUNs: does the initiator's name (IQN) have an ACL, the LUN a backstore? " +
+			"Without a name in the line it may be a probe of port 3260.",
+		Literals: []string{"iSCSI Login negotiation failed", "Unable to locate Targ", "iSCSI Initiator Node: ",
+			"NON_EXISTENT_LUN Access", "Security negotiation failed"},
+		Patterns: []string{
+			`^(?:iSCSI Login negotiation failed\.|Security negotiation failed)`,
+			`^(?:iSCSI - )?Unable to locate Target (?:Portal Group on|IQN:?) ?(?P<subject>\S+)`,
+			`^iSCSI Initiator Node: (?P<subject2>\S+) is not authorized to access iSCSI target portal group`,
+			`^TARGET_CORE\[\w+\]: Detected NON_EXISTENT_LUN Access`,
+		},
+		Kind: "connection", Report: "target", Expiry: time.Hour,
 	}}
 }
 
@@ -77,7 +112,7 @@ func nvmeFabricRules() []Rule {
 // drivers/block/drbd/drbd_{state,req,receiver,worker,main}.c and DRBD 9. Older kernels name a DRBD device "block drbdN".
 func remoteBlockRules() []Rule {
 	const drbd = `^(?:block )?drbd (?P<subject>[^\s:]+)(?: [^:]+)?: `
-	const drbdFault = `(?:.*(?:conn\( \w+ -> (?:NetworkFailure|Timeout|BrokenPipe|ProtocolError) |conn\( (?:WF\w+|Connect\w+|Sync\w+|Unconnected) -> StandAlone |disk\( \w+ -> (?:Failed|Diskless) |pdsk\( \w+ -> Failed |quorum\( yes -> no )|` +
+	const drbdFault = `(?:uuid_compare\(\)=(?:split-brain|unrelated-data|-?100\b|-?1000\b)|.*(?:conn\( \w+ -> (?:NetworkFailure|Timeout|BrokenPipe|ProtocolError) |conn\( (?:WF\w+|Connect\w+|Sync\w+|Unconnected) -> StandAlone |disk\( \w+ -> (?:Failed|Diskless) |pdsk\( \w+ -> Failed |quorum\( yes -> no )|` +
 		`Split-Brain detected but unresolved|PingAck did not arrive in time|Local backing device failed to meet the disk-timeout|Remote failed to (?:finish a request within|answer a P_BARRIER)|Timed out waiting for missing ack packets|IO ERROR: neither local nor remote data|local (?:READ|WRITE) IO error sector|Authentication of peer failed$|Digest integrity check FAILED|Disk broke down during resync|meta-data IO operation timed out|Unrelated data, aborting)`
 	return []Rule{{
 		ID: "fc-port-lost", Reason: "FCPortLost", Domain: Storage, Severity: finding.Warning,
@@ -85,10 +120,10 @@ func remoteBlockRules() []Rule {
 		Advice: "`grep . /sys/class/fc_host/host*/port_state` for the link, `multipath -ll` for the paths that are " +
 			"left; then the transceiver, the cable and the switch's port.",
 		Literals: []string{": blocked FC remote port time out", ": LOOP DOWN detected", " Link Down Event ",
-			"0203 Devloss timeout on "},
+			"0203 Devloss timeout on ", ": Cable is unplugged"},
 		Patterns: []string{
 			`^ ?(?P<subject>rport-[\d:-]+): blocked FC remote port time out`,
-			`^qla2xxx \[(?P<subject2>` + pciAddress + `)\]-[0-9a-f]+:\d+: LOOP DOWN detected`, `^lpfc (?P<subject3>` +
+			`^qla2xxx \[(?P<subject2>` + pciAddress + `)\]-[0-9a-f]+:\d+: (?:LOOP DOWN detected|Cable is unplugged)`, `^lpfc (?P<subject3>` +
 				pciAddress + `): \d+:(?:\(\d+\):)?(?:1305 Link Down Event |0203 Devloss timeout on )`,
 		},
 		Kind: "port", BootGrace: 2 * time.Minute, Expiry: time.Hour,

@@ -41,12 +41,14 @@ func nfsRules() []Rule {
 			"lists the mounts; was the server restarted without its state, or longer away than its grace period?",
 		// "lost" since Linux 6.0
 		Literals: []string{"nfs4_reclaim_open_state: ", "reclaim_locks: ", ": lost ", "NFS: state manager",
-			"NFSv4: state recovery failed", "lockd: failed to reclaim lock", "NFS: migration recovery failed"},
+			"NFSv4: state recovery failed", "lockd: failed to reclaim lock", "NFS: migration recovery failed",
+			"out of sync with lock manager"},
 		Patterns: []string{
 			`^(?:NFS: )?_*nfs4_reclaim_(?:open_state|locks): (?:Lock reclaim failed|unhandled error)`,
 			`^NFS: (?P<subject>\S+): lost \d+ locks$`,
 			`^NFS: state manager(?:: [\w -]{1,60})? failed on NFSv4 server (?P<subject2>\S+) with error \d+`,
 			`^NFSv4: state recovery failed for open file (?P<file>\S{1,255}), error = -?\d+`,
+			`^\w+: VFS is out of sync with lock manager`, // until 5.1
 			`^lockd: failed to reclaim lock for pid \d+ \(errno -?\d+, status -?\d+\)`,
 			`^NFS: migration recovery failed \(server (?P<subject3>[^\s)]+)\)`,
 		},
@@ -187,12 +189,13 @@ func cephRules() []Rule {
 		Literals: []string{"libceph: bad fsid, had ", "libceph: auth ", "missing required protocol features",
 			"feature set mismatch, my ", " session blacklisted", " session blocklisted", " bad authorize reply",
 			" connect authorization failure", "protocol version mismatch, my ", "No mds server is up or the cluster is " +
-				"laggy", "no mds server is up or the cluster is laggy", "protocol error, "},
+				"laggy", "no mds server is up or the cluster is laggy", "protocol error, ", "image uses unsupported"},
 		Patterns: []string{
 			`^libceph: bad fsid, had \S+ got \S+`,
 			`^libceph: auth (?:protocol '\S+'|method '\S+') (?:.* )?(?:failed: -?\d+|error -?\d+|not allowed(?: by \w+)?)$`,
 			`^libceph: (?P<subject>(?:osd|mon|mds)\d+) \S+ (?:missing required protocol features|feature set mismatch, my |bad authorize reply|connect authorization failure|protocol version mismatch|protocol error, )`,
 			fs + `(?P<subject2>mds\d+) session (?:blacklisted|blocklisted)`,
+			`^rbd: image (?P<subject3>\S{1,128}): image uses unsupported features: 0x`,
 			`^ceph: [Nn]o mds server is up or the cluster is laggy`,
 		},
 		Kind: "ceph-server", Expiry: 30 * time.Minute,

@@ -51,8 +51,8 @@ func networkTableRules() []Rule {
 			"full buffers: a program does not read.",
 		Summary: "TCP reached its limit of memory or of orphaned sockets: connections are reset",
 		Literals: []string{"TCP: out of memory -- consider", "TCP: too many orphaned sockets",
-			"TCP: too many of orphaned sockets"},
-		Patterns: []string{`^TCP: (?:out of memory -- consider tuning tcp_mem|too many (?:of )?orphaned sockets)`},
+			"TCP: too many of orphaned sockets", "Out of socket memory"},
+		Patterns: []string{`^TCP: (?:out of memory -- consider tuning tcp_mem|too many (?:of )?orphaned sockets)`, `^Out of socket memory$`}, // the second until 3.5
 		// The memory may be free again, and the counter of resets belongs to a pod's namespace: only the line is
 		// certain.
 		Kind: NodeKind, Report: "tcp-memory", Expiry: 10 * time.Minute,
@@ -79,9 +79,9 @@ func networkTableRules() []Rule {
 		Advice: "`arping -D -I DEV ADDRESS`, `ip neigh` of a neighbour: find the other machine by its MAC " +
 			"address; of a pod, the network plugin's addresses.",
 		Summary:  "another machine or pod uses an address of this one",
-		Literals: []string{"IPv6 duplicate address ", "duplicate address detected"},
+		Literals: []string{"IPv6 duplicate address ", "duplicate address detected", "because of DAD"},
 		Patterns: []string{`^(?:IPv6: |ICMPv6: )?(?P<subject>` + netdev +
-			`): (?:IPv6 duplicate address (?P<address>[0-9a-f:]+) (?:used by \S+ )?detected!|IPv6 duplicate address detected!)`},
+			`): (?:privacy stable address generation failed because of DAD|IPv6 duplicate address (?P<address>[0-9a-f:]+) (?:used by \S+ )?detected!|IPv6 duplicate address detected!)`},
 		Kind: "network-device", Expiry: time.Hour,
 	}}
 }
@@ -121,19 +121,24 @@ func linkRules() []Rule {
 			"Tx timeout called on",
 			" error.  Resetting chip", "Wait for SQ 0x", "Wait for ICOSQ 0x", "potentially stuck in state",
 			"] is stuck", ": tx_timeout count: ",
-			"ME firmware caused invalid ", "Received ECC Err, initiating",
+			"ME firmware caused invalid ", "Received ECC Err, initiating", "Potential MSIX issue", "Device requested reset",
+			"<--- start ", "transmit timed out", "nitiating reset", " reset interrupt", " reset requested", "transmit timeout: latency",
 		},
 		Patterns: []string{
+			`^tx_timeout(?:: VSI_(?:seid|num)| recovery level \d+)`, // a head cut off, or of an old driver
 			`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `): (?:(?P<device>` + netdev +
-				`): )?(?:Detected (?:Hardware|Tx) Unit Hang|tx_timeout recovery level \d+|Trigger reset is on|tg3_stop_block timed out|[Ii]nitiating reset due to tx timeout)`,
+				`): )?(?:Detected (?:Hardware|Tx) Unit Hang|tx_timeout recovery level \d+|Trigger reset is on|tg3_stop_block timed out|[Ii]nitiating reset due to tx timeout|<--- start (?:FTQ|TBDC|MCP states) dump)`,
+			// until 2.6.36 a driver named the interface alone
+			`^(?:e1000e?|igb|ixgbe?|tg3|bnx2|forcedeth): (?P<subject5>` + netdev + `):? (?:\w+: )?(?:Detected (?:Tx|Hardware) Unit Hang|Reset adapter|transmit timed out|[Ii]nitiating reset)`,
+			`^(?:gve|hclge(?:vf)?) (?P<subject3>` + pciAddress + `): (?:Device requested reset\.|(?:IMP|global) reset (?:interrupt|requested))`,
 			`^mlx4_en: (?P<subject>` + netdev + `): (?:TX timeout on queue: |Tx timeout called on port)`,
 			`^\[qede_\w+:\d+\((?P<subject>[^)]{1,15})\)\](?:TX timeout|Tx queue\[\d+\] is stuck)`,
 			`^bnx2x: \[bnx2x_\w+:\d+\((?P<subject>[^)]{1,15})\)\](?:begin crash dump|MC assert|SPIO5 hw attention|.*timeout)`,
 			device +
-				`(?:Detected (?:(?:Hardware|Tx) Unit Hang|Tx Hung)|(?:TX|Tx|tx) timeout\b|[Ii]nitiating reset (?:due to tx timeout|to clear Tx work after link loss)|tx_timeout recovery unsuccessful|tx_timeout: VSI_(?:seid|num)|tx_timeout recovery level \d+|transmit timed out, resetting|Reset adapter(?: unexpectedly)?\s*$|tx hang|Transmit timeout reset Device!|Timeout on tx queue|rtl_\w+_cond == \d \(loop: |` +
+				`(?:<--- start (?:FTQ|TBDC|MCP states) dump|Detected (?:(?:Hardware|Tx) Unit Hang|Tx Hung)|(?:TX|Tx|tx) timeout\b|[Ii]nitiating reset (?:due to tx timeout|to clear Tx work after link loss)|tx_timeout recovery unsuccessful|tx_timeout: VSI_(?:seid|num)|tx_timeout recovery level \d+|transmit timed out, resetting|Reset adapter(?: unexpectedly)?\s*$|tx hang|Transmit timeout reset Device!|Timeout on tx queue|rtl_\w+_cond == \d \(loop: |` +
 				`Keep alive watchdog timeout|Lost TX completions are above the threshold|The number of lost tx completions is above the threshold|Found a Tx that wasn't completed on time|TX hasn't completed|Trigger reset is on|Transmit time out|TX watchdog timeout on ring|Tx timeout called on port|` +
 				`tx_timeout count: \d+|(?:DMA Status|FLOW Attention|MSI Status) error\.  Resetting chip|Wait for (?:ICO)?SQ 0x[0-9a-f]+ flush timeout|` +
-				`ME firmware caused invalid [RT]DT - resetting|Received ECC Err, initiating reset)`,
+				`ME firmware caused invalid [RT]DT - resetting|Potential MSIX issue on [RT]x side|transmit timeout: latency |Received ECC Err, initiating reset)`,
 			`^cxgb4 (?P<subject2>` + pciAddress + `): SGE idma\d, queue \d+, potentially stuck in state \d+`,
 		},
 		Kind: "network-device", Report: "tx-timeout", Continuation: true, Expiry: time.Hour,
@@ -154,20 +159,22 @@ func linkRules() []Rule {
 			"Reconfig timeout (status",
 			"FW assertion at ", "PCI error (cmd = ", "PCI link not ready (", ": HWC", "Timeout when setting up HWC",
 			"Internal error mark was", "Warning firmware error", "ommand 0x", "while waiting for a slot",
-			": AQ commands timed out"},
+			": AQ commands timed out", "Recovered ",
+			"FW requests reset", "Issuing FW Reset", "device was reset successfully", "FW heartbeat stalled"},
 		Patterns: []string{
 			`^mlx[45]_core (?P<subject>` + pciAddress +
 				`)(?: \S+)?: .*(?:Detected insufficient power on the PCIe slot|Port module event\[error\]|health compromised|handling bad device here|Fatal error \d+ detected|Health issue observed|health recovery (?:flow aborted|failed)|High temperature on sensors|timeout\. Will cause a leak of a command resource|firmware internal error|Internal error detected)`,
 			`^(?P<driver>[\w-]+) (?P<subject2>` + pciAddress + `)(?: (?P<device>` + netdev +
 				`))?: (?:.*: )?(?:Error \(timeout: \d+\) msg|Firmware not responding|Firmware reports adapter error|Abandoning msg \{|Error detected in the (?:card|adapter)|Firmware (?:fatal|non-fatal) reset event|Network adapter has been stopped because it has over ?heated|The network adapter (?:was stopped|link speed was downshifted) because it overheated|Adapter removed|PCIe link lost)`,
 			`^mlx5_core (?P<subject3>` + pciAddress +
-				`): .*(?:PCI link not ready \(|canceled on out of queue timeout|timed out while waiting for a slot|PCI reads still not working)`,
+				`): .*(?:Recovered \d+ (?:EQEs on cmd_eq|eqes on EQ)|FW requests reset, synd|Issuing FW Reset$|PCI link not ready \(|canceled on out of queue timeout|timed out while waiting for a slot|PCI reads still not working)`,
 			`^(?P<driver>[\w-]+) (?P<subject4>` + pciAddress + `)(?: \S+)?: (?:(?:[Cc]ommunication channel )?command 0x[0-9a-f]+ (?:\(op=0x[0-9a-f]+\) |in mailbox \d+ )?timed out|` +
 				`Internal error mark was detected on device|Detected firmware fatal condition|Chip temperature has gone \w+ the \w+ thermal threshold!|` +
 				`Parity errors detected in blocks: |Hardware Error(?:: -?\d+)?$|FW assertion at |.{1,40} FIFO parity error|MA parity error|SGE Cause\d Parity Error|Unrecoverable HW error detected: 0x|` +
 				`Warning firmware error detected FWSM: 0x|(?:HNS|ROCEE) Non-Fatal RAS error(?:\(status=0x[0-9a-f]+\))? identified|PCI error \(cmd = 0x|Reconfig timeout \(status: 0x|AQ commands timed out|` +
 				`Reg read(?:32)? timeout occurred|Wait for completion \(polling\) timeout|Reading reg failed for timeout|` +
 				`HWC: Request timed out!|HWC timeout occurred|Command 0x[0-9a-f]+ timed out: \d+ ms|Timeout when setting up HWC)`,
+			`^(?:mlx4_core|ionic) (?P<subject6>` + pciAddress + `): (?:device was reset successfully|FW heartbeat stalled at )`,
 			`^(?:bnx2x: )?\[(?:bnx2x|qed)_\w+:\d+\((?P<subject5>[^)]{1,15})\)\](?:FATAL |MFW seems hanged|GRC time-?out|MCP assert!|Unknown HW assert!|DMAE PCI error!|.{1,80} parity attention is set|DORQ fatal attention)`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
@@ -188,7 +195,7 @@ func linkRules() []Rule {
 			"Failed restarting port", "mlx5e_safe_reopen_channels failed", "encountered fatal error, ",
 			"Adapter recovery failed",
 			"Reset fail", "fail to rebuild, ret=", "Wait for reset timeout", "MAC reinit failed", "_one failed",
-			"Initial pf_reset failed"},
+			"Initial pf_reset failed", "reset polling failed to", "due to repeated FW", "because an unsupported SFP"},
 		Patterns: []string{
 			`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `)(?: (?P<device>` + netdev +
 				`))?: (?:PF reset failed[:,] |Initial pf_reset failed: |Rebuild AdminQ failed, |rebuild of switch failed: |Rebuild failed, unload|` +
@@ -198,8 +205,10 @@ func linkRules() []Rule {
 				`Failed to reinitialize after aborted firmware reset|RX queue restart failed: |Failed to re-initialize device, aborting|` +
 				`Device reset failed$|Can not reset device$|Reset attempt failed\. |Reset failed! !!! DISABLING|MANA reset cycle failed|MANA service: resume failed|` +
 				`Fail(?:ed)? to reset HCA|mlx4_restart_one_up failed|mlx5e_safe_reopen_channels failed|encountered fatal error, adapter stopped|` +
-				`Adapter recovery failed|Reset failed \.\. Reboot server|EEH resume failed|Reset fail!|fail to rebuild, ret=|Wait for reset timeout: |MAC reinit failed)`,
+				`Adapter recovery failed|Reset failed \.\. Reboot server|EEH resume failed|Reset fail!|fail to rebuild, ret=|Wait for reset timeout: |MAC reinit failed|Entering recovery mode due to repeated FW resets|failed to (?:initialize|load) because an unsupported SFP)`,
 			`^mlx4_en: (?P<subject2>` + netdev + `): Failed restarting port`,
+			// hw_dbg of i40e names bus and slot
+			`^i40e (?P<subject5>[0-9a-f:]{5,7}\.[0-7]):? (?:PF|Global) reset polling failed to complete`,
 			`^mlx[45]_core (?P<subject3>` + pciAddress + `): .*(?:mlx5e_resume|mlx[45]_(?:load|init)_one) failed`,
 			`^bnx2x: \[bnx2x_\w+:\d+\((?P<subject4>[^)]{1,15})\)\]HW_RESET failed`,
 		},
@@ -221,22 +230,24 @@ func linkRules() []Rule {
 			"which does not use the card",
 		Literals: []string{" Checksum Is Not Valid", "The driver for the device stopped",
 			"not meet thermal requirements",
-			"Device failed to load the FW for"},
+			"Device failed to load the FW for", "recovery mode detected"},
 		Patterns: []string{`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `)(?: ` + netdev +
 			`)?: (?:The (?:NVM|EEPROM) Checksum Is Not Valid|The driver for the device stopped because the |` +
-			`Rx/Tx is disabled on this device because the module does not meet thermal requirements|Device failed to load the FW for the external PHY)`},
+			`Rx/Tx is disabled on this device because the module does not meet thermal requirements|(?:Firmware|FW) recovery mode detected|Device failed to load the FW for the external PHY)`},
 		Kind: "device", Expiry: UntilBoot,
 	}, {
 		ID: "nic-link-down", Reason: "NICLinkDown", Domain: Network, Severity: finding.Warning,
-		Advice:   "`ethtool DEV` (speed, link), `ethtool -m DEV` (light); cable, transceiver, switch port.",
-		Summary:  "a network card lost its link",
-		Literals: []string{"ink is Down", "ink is down", "ink down", "Link Down", "ink DOWN", "ink is DOWN"},
+		Advice:  "`ethtool DEV` (speed, link), `ethtool -m DEV` (light); cable, transceiver, switch port.",
+		Summary: "a network card lost its link",
+		Literals: []string{"ink is Down", "ink is down", "ink down", "Link Down", "ink DOWN", "ink is DOWN",
+			"Cable unplugged"},
 		Patterns: []string{
 			`^(?:e1000e?|igb|ixgbe|i40e|r8169|mlx4_en): (?P<subject>` + netdev + `):? (?:NIC )?Link (?:is )?Down`,
 			device + `(?:(?:ena|hns3|igb): )?(?:NIC (?:\w+ )?|Device |HINIC_)?[Ll]ink (?:is )?(?:[Dd]own|DOWN)\.?(?: \([A-Za-z ,_/-]{1,60}\))?\s*$`,
 			// older kernels' virtual functions name no interface
 			`^(?:ixgbevf|igbvf) (?P<subject>` + pciAddress + `): (?:NIC )?Link is Down`,
 			`^\[qede_\w+:\d+\((?P<subject>[^)]{1,15})\)\]Link is down`,
+			`^mlx5_core (?P<subject2>` + pciAddress + `)(?: \S+)?: Port module event: module \d+, Cable unplugged`,
 			`^mlx[45]_(?:core|en) (?P<pci>` + pciAddress + `)(?:: | )(?P<subject>` + netdev + `): Link [Dd]own`,
 		},
 		Kind: "network-device", BootGrace: 2 * time.Minute, Expiry: 30 * time.Minute, ConfirmedBy: "link-state",

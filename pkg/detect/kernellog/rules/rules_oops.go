@@ -16,8 +16,9 @@ func panicRules() []Rule {
 		Advice: "Save the whole report: `ls /var/lib/systemd/pstore /var/crash`, or the console's log; with the " +
 			"kernel's version, look for it in the distribution's bug tracker. The node must be rebooted.",
 		Summary:  "the kernel panicked", // kernel/panic.c; seen in saved logs, pstore and serial consoles
-		Literals: []string{"Kernel panic - not syncing", "Trigger a crash"},
+		Literals: []string{"Kernel panic - not syncing", "Kernel panic: ", "Trigger a crash"},
 		Patterns: []string{`^(?:---\[ end )?Kernel panic - not syncing(?:: (?P<why>.*)|$)`,
+			`^Kernel panic: (?P<why>[A-Z]\w\w.*)`, // until 2.6.9; longer than the name of a program
 			`^sysrq: (?:SysRq : )?Trigger a crash$`},
 		Kind: NodeKind, Report: "panic", Expiry: UntilBoot,
 	}}
@@ -40,7 +41,7 @@ func oopsRules() []Rule {
 			"kernel NULL pointer dereference", "BUG: unable to handle ", "ernel BUG at ", " [#",
 			"Unable to handle kernel ",
 			"PANIC: double fault", "stack guard page was hit at", "recursive fault but reboot is needed",
-			"SError Interrupt on CPU", ": Corrupted page table at address ", " handler detected",
+			"SError Interrupt on CPU", ": Corrupted page table at address ", " handler detected", "Oops: 0", "fault: 0000", "opcode: 0000", "error: 0000",
 			"BUG: Kernel NULL pointer dereference", "BUG: Unable to handle ", "exploit attempt? (uid: ",
 			"Kernel attempted to ", " exception on CPU", "Insufficient stack space to handle exception",
 			"Kernel stack overflow", "Kernel stack pointer invalid", "Bad kernel stack pointer ", "Unrecoverable ",
@@ -63,6 +64,8 @@ func oopsRules() []Rule {
 			`^(?:CPU \d+ )?Unable to handle kernel (?:NULL pointer dereference|paging request|read from unreadable memory|write to read-only memory|` +
 				`execute from non-executable memory|execution of user memory|access to user memory (?:outside uaccess routines|without uaccess routines|with fs=KERNEL_DS)|` +
 				`access to unreadable memory|pointer dereference) (?:at|in) virtual (?:(?:kernel|user) )?address`,
+			`^Unable to handle kernel (?:NULL pointer dereference|paging request) at (?:virtual address )?[0-9a-f]{8,16}(?: RIP|$)`, // until 2.6.24
+			`^(?:Oops: 0[0-9a-f]{3}|(?:general protection fault|double fault|invalid opcode|divide error): 0000)(?: \[\d+\](?: +[A-Z]+)*\s*)?$`,
 			`^(?:traps: )?PANIC: double fault, error_code: 0x`,
 			// powerpc, since 5.2
 			`^BUG: (?:Kernel NULL pointer dereference|Unable to handle (?:kernel |unknown )[a-z ]{4,60}) (?:on (?:read|write|exec\w*) )?at 0x[0-9a-f]+`,
@@ -98,7 +101,9 @@ func oopsRules() []Rule {
 			"BUG: Bad page ", "BUG: Bad rss-counter state", "BUG: non-zero ", "list_add corruption",
 			"list_del corruption", ": bad pmd ", ": bad pud ", ": bad pgd ", ": bad p4d ", ": bad pte ",
 			"BUG: KASAN: ", "BUG: KFENCE: ", "BUG: KMSAN: ", "Tainted: ", "Not tainted): ", "usercopy: Kernel memory ",
-			"slab error in ", "refcount_t: ",
+			"slab error in ", "refcount_t", "page dumped because: ", "Slab corruption (", "Slab corruption: ",
+			"Single bit error detected", "CFI failure at ", "Bad page state in process", "a reboot is needed", "page_mapcount(page) went", "ad swap ", "nused swap ",
+			"nternal list corruption", "CRED: Invalid ", "orrupted low memory at",
 		},
 		Patterns: []string{
 			`^BUG: Bad page (?:state|map|cache) in process (?P<process>` + Command + `)  ?(?:pfn|pte|p[gum4]d):`,
@@ -108,7 +113,14 @@ func oopsRules() []Rule {
 			`^BUG: K(?:A|M)SAN: [a-z][a-z -]* (?:in|on|from) `, `^BUG: KASAN: invalid-access$`, `^BUG: KFENCE: [a-z -]+ in `,
 			`^BUG [\w:.-]+ \((?:Not tainted|Tainted: [^)]*)\): \S`, // mm/slub.c
 			`^slab error in \w+\(\): cache `,
-			`^refcount_t: (?:underflow|overflow|saturated|addition on 0|increment on 0|decrement hit 0)`,
+			`^refcount_t:? (?:underflow|overflow|saturated|addition on 0|increment on 0|decrement hit 0)`,
+			`^page dumped because: (?:VM_(?:BUG|WARN)_ON|PAGE_FLAGS_CHECK|nonzero |non-NULL mapping|corrupted mapping|bad pte|eb page dump|still (?:charged|mapped))`,
+			`^Slab corruption(?: \([^)]{1,40}\))?: \S+ start=`, `^Single bit error detected\. Probably bad RAM\.`,
+			`^CFI failure at \S+`,
+			`^(?:Bad page state in process '|Trying to fix it up, but a reboot is needed|Eeek! page_mapcount\(page\) went negative!)`, // until 2.6.28
+			`^(?:_?swap_\w+|get_swap_device|VM): (?:Bad|Unused) swap (?:file|offset|entry)`,                                           // mm/swapfile.c
+			`^CRED: Invalid (?:process )?credentials`, `^(?:check: )?Corrupted low memory at `,
+			`^slab: Internal list corruption detected in cache `,
 			`^usercopy: Kernel memory (?:exposure|overwrite) attempt detected`,
 		},
 		Kind: NodeKind, Report: "oops", Expiry: UntilBoot,
@@ -116,11 +128,12 @@ func oopsRules() []Rule {
 		ID: "kernel-bug", Reason: "KernelBug", Domain: CPU, Severity: finding.Warning,
 		Advice: "Drain the node, save `dmesg`, reboot: a process that hit it holds its locks for ever. The file " +
 			"and line in the report identify the bug.",
-		Summary: "the kernel violated its own rules of locking or scheduling",
+		Summary: "the kernel violated its own rules: of locking, of scheduling, or an assertion",
 		Literals: []string{
 			"BUG: scheduling while atomic", "BUG: sleeping function called", "BUG: spinlock ", "BUG: rwlock ",
 			"BUG: workqueue leaked",
-			"BUG: scheduling in a non-blocking", "BUG: using ", "BUG: assuming ",
+			"BUG: scheduling in a non-blocking", "BUG: using ", "BUG: assuming ", "BUG: Dentry ", ": stack overflow: ",
+			"Fatal kernel bug, unexpected", "something is seriously wrong", "Assertion failure in ", "assertion failed: ",
 		},
 		Patterns: []string{
 			`^BUG: scheduling while atomic: .+/\d+/0x[0-9a-f]+`,
@@ -129,6 +142,11 @@ func oopsRules() []Rule {
 			`^BUG: (?:spin|rw)lock (?:bad magic|recursion|wrong owner|wrong CPU|lockup suspected|lockup|already unlocked|cpu recursion|trylock failure on UP) on CPU#\d+, `,
 			`^BUG: workqueue leaked (?:lock or )?atomic`,
 			`^BUG: assuming (?:atomic|non migratable) context at \S+:\d+`,
+			// ext4, jbd2; btrfs
+			`^Assertion failure in \w+\(\) at \S+:\d+:`, `^(?:BTRFS: )?assertion failed: .{1,200}, in \S+:\d+`,
+			`^kobject: .{1,200} something is seriously wrong\.`,
+			`^jump_label: Fatal kernel bug, unexpected op at `,
+			`^BUG: Dentry .{1,120} still in use \(`, `^do_IRQ: stack overflow: `,
 			`^BUG: using \S+ in preemptible \[[0-9a-f]+\] code: `,
 		},
 		Kind: NodeKind, Report: "oops", Expiry: 24 * time.Hour,
@@ -140,13 +158,14 @@ func oopsRules() []Rule {
 		Summary: "the kernel met a condition that its authors consider impossible (WARN), and continued",
 		Literals: []string{"WARNING: CPU: ", "WARNING: at ", ", CPU#", "WARNING: possible ", "\nUBSAN: ",
 			"WARNING: suspicious RCU usage",
-			"WARNING: inconsistent lock state", "WARNING: bad unlock balance", "WARNING: held lock freed"},
+			"WARNING: inconsistent lock state", "WARNING: bad unlock balance", "WARNING: held lock freed", "\n[ INFO: ", "\n[ BUG: "},
 		Patterns: []string{
 			`^WARNING: CPU: \d+ PID: \d+ at (?P<where>\S+)`,
 			`^WARNING: (?P<where>[\w./-]+:\d+) at \S+, CPU#\d+: .+/\d+$`,
 			`^UBSAN: [\w-]+ in (?P<where>\S+)`, // lib/ubsan.c
 			// kernel/locking/lockdep.c
 			`^WARNING: (?:possible (?:circular locking|recursive locking|irq lock inversion) |suspicious RCU usage|inconsistent lock state|bad unlock balance detected|held lock freed)`,
+			`^\[ (?:INFO|BUG): (?:possible (?:circular|recursive|irq lock)|suspicious RCU|inconsistent lock state|bad unlock balance|held lock freed)`, // until 4.9
 			`^WARNING: at (?P<where>\S+), CPU#\d+: .+/\d+$`,
 			// until 3.10
 			`^WARNING: at (?P<where>[\w./-]+:\d+) \S+\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[\w+\])?\(\)`,

@@ -13,6 +13,7 @@ const fewerThan = `(?:0 out of [1-9]\d?|1 out of (?:[2-9]|\d\d)|2 out of (?:[3-9
 // raidRules: drivers/md/{md,raid0,raid1,raid10,raid5}.c, drivers/md/bcache, drivers/block/drbd. raid0 omits the
 // colon.
 func raidRules() []Rule {
+	const old = `^raid\d+: ` // until 2.6.35; of no array
 	const array = `^md/(?:raid\d*|linear|multipath):?(?P<subject>md[\w-]+|[^\s:]+): `
 	return []Rule{{
 		// An array that could not be started is often removed again, so that there is no state. The check md-arrays
@@ -28,7 +29,8 @@ func raidRules() []Rule {
 		},
 		Patterns: []string{array +
 			`(?:Cannot continue operation \(|not enough operational (?:devices|mirrors)|Disk failure on (?P<disk>\S+) detected, failing array|cannot start dirty degraded array|too few disks \(\d+ of \d+\)|failed to run raid set|not enough drives present|Cannot get enough stripes due to memory pressure\. Recovery failed)`,
-			`^md: pers->run\(\) failed`},
+			`^md: pers->run\(\) failed`,
+			old + `(?:not enough operational |cannot start dirty degraded array|failed to run raid set)`},
 		Kind: "raid-array", Expiry: UntilBoot,
 		// A degraded start matches the next rule; the line that every start logs comes after it.
 		Recovery: Recovery{Literals: []string{" active with ", "detected capacity change from 0 to "},
@@ -41,13 +43,16 @@ func raidRules() []Rule {
 		Literals: []string{": Disk failure on ", ": Operation continuing on ", "failing device ",
 			"md: kicking non-fresh ", " active with ", ": Failing raid device", ": failing drive",
 			"exceeded read_error threshold",
-			"md: fatal superblock inconsistency"},
+			"md: fatal superblock inconsistency", "superblock, not importing!", "could not read superblock"},
 		Patterns: []string{
 			array +
 				`(?:Disk failure on (?P<disk>[^\s,]+), disabling device|Operation continuing on \d+ devices?|Too many read errors, failing device (?P<device>\S+?)\.?$|\S+: (?:Failing raid device|failing drive|Raid device exceeded read_error threshold))`,
 			`^md: fatal superblock inconsistency in (?P<subject3>\S+) -- removing from array`,
 			array + `(?:raid level \d+ )?active with ` + fewerThan + ` (?:mirrors|devices)`, // at the start
 			`^md: kicking non-fresh (?P<subject2>\S+) from array!`,
+			`^md: (?P<subject4>\S+) does not have a valid v\d\.\d+ superblock, not importing!`,
+			old + `(?:Disk failure on (?P<subject6>[^\s,]+), disabling device|Operation continuing on \d+ devices?)`,
+			`^md: disabled device (?P<subject5>\S+), could not read superblock`,
 		},
 		Kind: "raid-array", Report: "md", Expiry: UntilBoot, ConfirmedBy: "md-arrays",
 	}, {
@@ -62,6 +67,7 @@ func raidRules() []Rule {
 			"flush io error "},
 		Patterns: []string{array +
 			`(?:\S+: unrecoverable I/O (?:read )?error for block|read error NOT corrected|read error not correctable|read error on replacement device|read correction write failed|unable to read back corrected sectors|recovery aborted due to read error|\d+ read_errors > \d+ stripes)`,
+			old + `(?:\S+: )?(?:unrecoverable I/O (?:read )?error for block|read error (?:NOT corrected|not correctable))`,
 			`^md: (?:super_written gets error=-?\d+|\S+ flush io error -?\d+)`},
 		Kind: "raid-array", Expiry: 24 * time.Hour,
 	}, {
@@ -70,9 +76,10 @@ func raidRules() []Rule {
 			"disk before it fails.",
 		Summary: "a RAID array could not read some blocks of a disk and read them from another; the disk may be " +
 			"about to fail",
-		Literals: []string{": read error corrected (", ": redirecting sector "},
+		Literals: []string{": read error corrected (", ": redirecting sector ", ": rescheduling sector "},
 		Patterns: []string{array +
-			`(?:(?P<disk>\S+): )?(?:read error corrected \(\d+ sectors at|redirecting sector \d+ to (?:other|another) mirror)`},
+			`(?:(?P<disk>\S+): )?(?:read error corrected \(\d+ sectors at|redirecting sector \d+ to (?:other|another) mirror|rescheduling sector \d+$)`,
+			old + `(?:\S+: )?(?:rescheduling|redirecting) sector \d+`},
 		Kind: "raid-array", Escalate: Rate{10, time.Hour}, EscalateSeverity: finding.Warning,
 		Expiry: 24 * time.Hour,
 	}, {
@@ -116,11 +123,11 @@ func mapperRules() []Rule {
 		Summary: "a thin pool is full or damaged: writes to its volumes wait or fail",
 		Literals: []string{"switching pool to ", "metadata operation '", "No free metadata blocks",
 			"no free data space available", "failed to abort metadata", "() failed: error = ", "needs_check' flag",
-			"no free metadata space available",
+			"no free metadata space available", "in READ_ONLY or FAIL mode",
 			"aborting current metadata transaction"},
 		Patterns: []string{
 			thin + `switching pool to (?P<mode>out-of-data-space|read-only|fail)`,
-			thin + `(?:no free (?:data|metadata) space available|aborting current metadata transaction|failed to abort metadata transaction|failed to set 'needs_check' flag|(?:alloc_data_block|dm_thin_find_block)\(\) failed: error = -?\d+)`,
+			thin + `(?:no free (?:data|metadata) space available|aborting current metadata transaction|failed to abort metadata transaction|failed to set 'needs_check' flag|unable to service pool target messages in READ_ONLY or FAIL mode|(?:alloc_data_block|dm_thin_find_block)\(\) failed: error = -?\d+)`,
 			thin + `metadata operation '\w+' failed: error = -?\d+`,
 			`^device-mapper: thin: (?:(?P<subject2>\d+:\d+): )?No free metadata blocks`,
 		},
@@ -155,7 +162,7 @@ func mapperRules() []Rule {
 			`^device-mapper: raid1: (?:.*Mirror (?:read|write) failed|All (?:sides of mirror|replicated volumes) (?:have failed|dead)|Primary mirror \(\S+\) failed|A (?:read|write) failure occurred on a mirror device|log device \S+ has failed)`,
 			`^device-mapper: raid: Failed to (?:read superblock|load bitmap)`,
 			`^device-mapper: (?:space map \w+|block manager|btree(?: \w+)?|cache metadata|thin metadata|array): .*(?:failed|corrupt|validator check|out of bounds|unable to allocate|couldn't read)`,
-			`^device-mapper: cache: (?P<subject3>\S+): (?:metadata operation '\w+' failed|aborting current metadata transaction|failed to abort metadata|switching cache to (?:read-only|fail) mode|failed to set 'needs_check'|migration failed; |unable to resume a failed-loaded cache)`,
+			`^device-mapper: cache: (?P<subject3>\S+): (?:metadata operation '\w+' failed|aborting current metadata transaction|failed to abort metadata|switching cache to (?:read-only|fail) mode|failed to set 'needs_check'|migration failed; |unable to service cache target messages in READ_ONLY or FAIL mode|unable to resume a failed-loaded cache)`,
 			`^device-mapper: (?:raid1: (?:Read failure on mirror device|Write error during recovery)|snapshots: (?:(?:Read|Write) error.*|Flush after merge failed): ?shutting down merge|integrity: Error on |verity: \S+: reached maximum errors|dirty region log: .*Failed to (?:read|write) header)`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,

@@ -32,12 +32,12 @@ func usbRules() []Rule {
 			"Maybe the USB cable is bad?", ": over-current condition", ": hub failed to enable device, error",
 			"can't read configurations, error", ": Device not responding to setup ",
 			"Timeout while waiting for setup device command", "Error while assigning device slot ID",
-			"hub_ext_port_status failed"},
+			"hub_ext_port_status failed", ": clear tt "},
 		Patterns: []string{`^xhci[_-]hcd (?P<subject2>\S+): (?:Timeout while waiting for setup device command|Error while assigning device slot ID)`,
 			`^hub (?P<subject3>[\d.-]+):[\d.]+: hub_ext_port_status failed \(err = -\d+\)`,
 			device + `(?:device descriptor read/\w+, error -\d+|device not accepting address \d+, error -\d+|` +
 				`(?:[\w-]+: )?unable to enumerate USB device|(?:[\w-]+: )?Cannot enable\. Maybe the USB cable is bad\?|(?:[\w-]+: )?over-current condition|` +
-				`hub failed to enable device, error -?\d+|can't read configurations, error -\d+|Device not responding to setup )`},
+				`hub failed to enable device, error -?\d+|can't read configurations, error -\d+|Device not responding to setup |clear tt \d+ \([0-9a-f]+\) error -\d+)`},
 		Kind: "device", BootGrace: 2 * time.Minute, Escalate: Rate{10, time.Hour}, EscalateSeverity: finding.Warning,
 		Expiry: time.Hour,
 	}}

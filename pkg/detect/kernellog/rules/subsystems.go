@@ -50,7 +50,7 @@ var (
 		"vmw_pvscsi", "virtio_blk", "virtio_scsi", "ahci", "isci", "hisi_sas_v2_hw", "hisi_sas_v3_hw",
 		"hisi_sas_main", "fnic", "snic", "bnx2fc",
 		"bnx2i", "qedf", "qedi", "ipr", "3w-9xxx", "3w-sas", "csiostor", "efct", "elx", "be2iscsi", "xen-blkfront",
-		"mvsas", "ibmvfc", "ibmvscsi",
+		"mvsas", "ibmvfc", "ibmvscsi", "cciss", "ips", "hptiop", "qla4xxx", "bfa", "esas2r", "pmcraid", "stex", "myrs", "myrb",
 		"zfcp", "mtip32xx", "rsxx", "vmd", "hv_storvsc"}
 	gpus = []string{"amdgpu", "amdkfd", "kfd", "i915", "xe", "nouveau", "radeon", "ast", "mgag200", "nvidia",
 		"habanalabs", "vmwgfx", "bochs-drm",
@@ -126,9 +126,9 @@ func networkDriverRules() []Rule {
 		Words: append(trouble(), "not cleared", "hang ", "operable", "_err found", "ot Valid", "Reset adapter",
 			"still in reset",
 			"ble to reserve only", "QPLIB: ", "not exist", "o available", "ot set within", "oing to be reset",
-			"port restart", "o done completion", "an be found", "need to clean", "stalled pool", "ever saw "),
+			"port restart", "o done completion", "an be found", "need to clean", "stalled pool", "ever saw ", "emory region found", " UE: ", "rides the rocket", "ERR CQE", " assert_", "reboot server"),
 		Patterns: []string{
-			`^(?:bnx2x: )?\[(?:bnx2x|qed|qede)_\w+:\d+\((?P<subject3>[^)]{1,31})\)\]`,
+			`^(?:bnx2x: )?\[(?:bnx2x|qed|qede)_\w+:\d+\((?P<subject3>[^)]{0,31})\)\]`,
 			`^(?P<driver>` + oneOf(nics) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,60})?: `,
 			`^(?P<driver>` + oneOf(nics) + `): (?:(?P<subject2>` + netdev + `): )?`,
 		},
@@ -159,13 +159,13 @@ func networkDriverRules() []Rule {
 			"that an operation failed",
 		Advice: "`nstat -az` and `ip -s link` for what is dropped, `dmesg` for the part that the line begins with: " +
 			"full tables and memory limits are in `sysctl net`, refused rules are the network plugin's.",
-		Literals: atStart(parts, cards, []string{"net "}), Words: append(trouble(), "NAPI poll",
+		Literals: atStart(parts, cards, []string{"net ", "Dead loop on virtual"}), Words: append(trouble(), "NAPI poll",
 			"no destination avai", "Dead loop",
 			"stalled pool"),
 		Patterns: []string{
 			`^(?P<part>` + oneOf(parts) + `)(?: [^:]{1,30})?: `,
-			`^(?P<subject>(?:bond|team)\d+)(?: \([^)]{1,40}\))?: `,
-			`^(?:net )?(?P<subject2>` + oneOf(cards) + `[\w.@-]*): (?:NAPI poll function|set_features\(\) failed|(?:[Ff]ail(?:ed)?|[Uu]nable) to |[Cc]ould not |[Cc]annot |[Ee]rror |tx hang)`,
+			`^(?P<subject>(?:bond|team)\d+)(?: \([^)]{1,40}\))?: `, `^Dead loop on virtual device (?P<subject3>` + netdev + `), fix it urgently!`,
+			`^(?:net )?(?P<subject2>` + oneOf(cards) + `[\w.@-]*): (?:NAPI poll function|set_features\(\) failed|(?:[Ff]ail(?:ed)?|[Uu]nable) to |[Cc]ould not |[Cc]annot |[Ee]rror |tx hang|Transmit error, |[Tt]ransmit(?:ter)? (?:timed out|timeout)|(?:PCI )?[Bb]us error)`,
 		},
 		Unless: append(harmless(), "link speed", "Possible SYN floodin", "Cannot find map file", "martian",
 			"link status", "Warning: ", "warning: ",
@@ -182,12 +182,13 @@ func storageDriverRules() []Rule {
 		"mptbase", "mptscsih", "mptsas", "ioc", "libfc", "libfcoe",
 		"bnx2fc", "fcoe", "sas", "pm80xx", "pm8001", "qla2xxx", "3w-9xxx", "3w-sas", "zfcp", "lpfc", "qedf", "qedi",
 		"bnx2i", "be2iscsi", "ipr", "storvsc",
-		"hv_storvsc", "host", "stex", "hisi_sas", "iscsi", "iSCSI", "scsi"}
+		"hv_storvsc", "host", "stex", "hisi_sas", "iscsi", "iSCSI", "scsi", "3w-xxxx", "megaraid", "megaraid mbox", "mptspi",
+		"mptfc", "aic7xxx", "aic79xx", "aic94xx", "gdth", "qla4xxx"}
 	disks := []string{"sd", "scsi", "ses", "sg", "st", "sr", "ch"}
 	blocks := []string{"mmc", "nbd", "zram", "rbd", "drbd", "loop", "vda", "vdb", "vdc", "xvd", "dm-", "sda", "sdb",
 		"sdc", "sdd", "sde", "sdf", "pmem", "block", "rnbd",
 		"virtio_blk", "vbd", "nd_", "nfit", "libnvdimm", "xen-blkback", "xen_blkfront", "TARGET_CORE", "blk-mq",
-		"bio", "btt", "rsxx"}
+		"bio", "btt", "rsxx", "cciss", "aoe", "dasd"}
 	return []Rule{{
 		ID: "storage-driver-error", Reason: "StorageDriverError", Domain: Storage, Severity: finding.Warning,
 		Summary: "the driver of a storage controller reports that an operation failed",
@@ -196,7 +197,7 @@ func storageDriverRules() []Rule {
 			"show`, `ssacli ctrl all show`, `sas3ircu LIST`) its state; cables, power, then firmware and driver.",
 		Literals: atStart(hbas, hosts), Words: append(trouble(), "log_info(0x3", "panic'd", " is not idle",
 			"is not coming back",
-			"able is unplugged", "issue target reset", "fault info", "esetting ", "RESET ISSUED",
+			"able is unplugged", "issue target reset", " layer issued ", "fault info", "esetting ", "RESET ISSUED",
 			"utstanding commands", "SCSI status: ", "oop down", "LOOP DOWN",
 			"error recovery"),
 		Patterns: []string{
@@ -219,7 +220,8 @@ func storageDriverRules() []Rule {
 			"only: a disk that lacks a " +
 			"feature; at work: cable, slot, or the disk itself.",
 		Literals: atStart(disks, []string{"ata", "nvme"}, blocks), Words: append(trouble(), "Split-Brain", "ASSERT",
-			"BrokenPipe", "NetworkFailure", "keep-alive timer", "no-disk", "terminated"),
+			"BrokenPipe", "NetworkFailure", "keep-alive timer", "no-disk", "terminated",
+			"shut down by peer", "was reset by peer", "short read ", "nsuccessful"),
 		Patterns: []string{
 			`^` + oneOf(disks) + ` (?P<subject0>\d+:\d+:\d+:\d+): (?:\[(?P<subject>\w+)\] )?(?:tag#\d+ )?`,
 			`^(?P<subject>ata\d+(?:\.\d+)?): `,
@@ -230,7 +232,7 @@ func storageDriverRules() []Rule {
 			`^drbd (?P<subject6>[\w./-]{1,60})(?: [\w./-]{1,60}){0,2}: `,
 		},
 		Unless: append(harmless(), "exit code 0", "CHS sector", ": SUCCESS", "getting Control mode", "parse quirk", "less than minimum", "Illegal Request",
-			"nvalid command oper", "nvalid Command Opco", "nvalid Field", "\nsr ", "[sr0]", "PACKET",
+			"nvalid command oper", "nvalid Command Opco", "nvalid Field", "nvalid field in", "\nsr ", "[sr0]", "PACKET",
 			"slow to respond", "Abort status: 0x0", "shutdown incomplete", "tuning execution", "SDIO",
 			"IDENTIFY failed on d", "misclassified", "SATA link down", "Asking for cache dat", "Assuming drive cache",
 			"an't queue", "an't print",
@@ -260,7 +262,7 @@ func storageDriverRules() []Rule {
 			`^device-mapper: (?P<target>[\w -]+): (?:(?P<subject3>\d+:\d+): )?`,
 			`^bcache: `,
 		},
-		Unless: append(harmless(), "READ_ONLY or FAIL", "Disabling writeback", "starting backgroun", "already running",
+		Unless: append(harmless(), "Disabling writeback", "starting backgroun", "already running",
 			"Stopping all devices", "stop_when", "initialised", "initialized", "version", "device-mapper: table",
 			"device-mapper: ioctl", "raid6",
 			"0 pages", "invalid feature", "nknown feature", "nknown target", "nrecogni", "argument", "faulted",

@@ -40,16 +40,16 @@ func filesystemTroubleRules() []Rule {
 		Advice: "`findmnt -S /dev/sdX` names the mount, `dmesg` before the line the disk's errors, `smartctl -a` " +
 			"its health; then " +
 			"`umount` and the filesystem's own check (`e2fsck -f`, `xfs_repair -n`, `fsck.f2fs`).",
-		Literals: append(atStart(local, []string{"Quota error (device", "gfs2: fsid="}), " ERROR: "),
+		Literals: append(atStart(local, []string{"Quota error (device", "gfs2: fsid=", "Page cache invalidat", "ERROR: (device "}), " ERROR: "),
 		Words: append(trouble(), "ran out of log space", "xfs_repair", "was not cleanly", "needs to support",
 			"run fsck",
-			"last error at", "not happen"),
+			"last error at", "not happen", "invalidation failure", "Busy inodes after"),
 		Patterns: []string{
 			`^` + oneOf(local) + `(?: error| warning)?:? \((?:device )?(?P<subject>[^)\s]+)\):? `,
 			`^` + oneOf(local) + `(?: error)?: `,
 			`^Quota error \(device (?P<subject4>[^)\s]+)\): `,
 			`^\((?:[^)]{1,64})\):\w+:\d+ ERROR: \S`,
-			`^gfs2: fsid=(?P<subject8>\S+?): `,
+			`^gfs2: fsid=(?P<subject8>\S+?): `, `^ERROR: \(device (?P<subject5>[^)\s]+)\): `, `^Page cache invalidation failure on direct I/O\.`,
 		},
 		Unless: append(harmless(), "invalid log", "be specified", "DAX", "ENOENT", "EPERM", "successful retry",
 			"possible memory allo", "Torn write", "feature incompat", "Can't find", "can't find", "could not find",
@@ -74,7 +74,7 @@ func filesystemTroubleRules() []Rule {
 			"connection reset", "closed our session", "still waiting", "unknown frame", "uses unsupported", "cheating",
 			"LustreError: ", "LNetError: "),
 		Patterns: []string{
-			`^(?P<part>` + oneOf(remote) + `[\w-]*)(?:: [^\s:]+| \([^)]{1,60}\)|\[\d+\])?: `,
+			`^(?P<part>` + oneOf(remote) + `[\w/-]*)(?:: [^\s:]+| \([^)]{1,60}\)|\[\d+\])?: `,
 			`^CIFS:? `,
 			`^(?:LustreError|LNetError): \S`,
 		},

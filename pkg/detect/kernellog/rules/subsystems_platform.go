@@ -33,10 +33,12 @@ func platformRules() []Rule {
 		Advice: "The address in the line is a device: `lspci -s ADDRESS`; its driver or firmware accesses memory " +
 			"that it must not. " +
 			"At boot: `dmesg | grep -e DMAR -e IOMMU -e AMD-Vi`, and update the BIOS.",
-		Literals: append(atStart(iommus), "AMD-Vi: ", "swiotlb buffer is full", "DMAR: ", "DMA-API: "),
-		Words:    append(trouble(), "Event logged", "is full", "ault"),
+		Literals: append(atStart(iommus), "AMD-Vi: ", "swiotlb buffer is full", "DMAR: ", "DMA-API: ", "DMA: Out of ", " overflow (mask "),
+		Words:    append(trouble(), "Event logged", "is full", "ault", "DMA: Out of "),
 		Patterns: []string{`^` + oneOf(iommus) + `(?: (?P<subject>[\w.:-]{3,40}))?: `,
-			`^(?P<driver>[\w-]+) (?P<subject2>` + pciAddress + `): (?:AMD-Vi: |swiotlb buffer is full|DMAR: |DMA-API: )`},
+			`^(?P<driver>[\w-]+) (?P<subject2>` + pciAddress + `): (?:AMD-Vi: |swiotlb buffer is full|DMAR: |DMA-API: )`,
+			`^(?P<driver>[\w-]+) (?P<subject3>` + pciAddress + `): DMA addr 0x[0-9a-f]+\+\d+ overflow \(mask `,
+			`^(?:PCI-)?DMA: Out of (?:SW-)?IOMMU space for \d+`},
 		Unless: append(harmless(), "irmware Bug", "IOMMU perf counter", "No ATSR", "quirk", "BIOS has allocated n",
 			"isabling",
 			"already", "Event logging", "Event log enabled", "efault", "fault reporting",
@@ -71,7 +73,7 @@ func platformRules() []Rule {
 		Patterns: []string{
 			`^\[drm\] GPU HANG: `, `^nvidia-peermem \w+:\d+ ERROR `,
 			`^\[drm(?::[^\]]{1,64}(?: \[\w+\])?)?\] (?:\[[^\]]{1,40}\] )?\*ERROR\* \S`,
-			`^\[drm\] .*(?:[Ff]ailed\b|[Ff]ailure|timed out|VRAM is lost|hung|[Uu]nable to )`,
+			`^\[drm\] .*(?:[Ff]ailed\b|[Ff]ailure|timed out|VRAM is lost|hung|[Uu]nable to |due to RAS ERREVENT)`,
 			`^` + oneOf(gpus) + ` (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: `,
 			`^` + oneOf(gpus) + `\d*: `, `^NVRM: `, `^nvidia-(?:nvlink|nvswitch\d*|uvm|modeset|peermem|fs): `,
 		},
@@ -88,7 +90,8 @@ func platformRules() []Rule {
 		Advice: "On a guest: `systemd-detect-virt` names the hypervisor, whose log of the same time has the cause " +
 			"(`xl dmesg`, QEMU's log); " +
 			"on a host of guests: `dmesg` around the line, and the guest's own log.",
-		Literals: atStart(guests), Words: append(trouble(), "must provide", "still in use", "leaking"),
+		Literals: atStart(guests), Words: append(trouble(), "must provide", "still in use", "leaking", "attempted VM-entry",
+			"starting transaction", " completing transact", " allocating event ch", " granting access to"),
 		Patterns: []string{`^(?P<part>` + oneOf(guests) + `(?::?[\w-]+)?)(?: (?P<subject>\S{1,60}?)| \[\d+\])?: `},
 		Unless: append(harmless(), "unhandled rdmsr", "unhandled wrmsr", "ignored rdmsr", "ignored wrmsr",
 			"disabled by bios",
@@ -134,12 +137,13 @@ func platformRules() []Rule {
 			"whether all have one " +
 			"microcode; update the BIOS, power-cycle the machine.",
 		Literals: []string{"\nsmpboot: ", "\nmicrocode: ", "\npsci: ", "\nCPU", "\nMTRR: CPU ",
-			"\n[Firmware Bug]: CPU"},
+			"\n[Firmware Bug]: CPU", "\nError taking CPU", "\nFailed to offline CPU", "\nFailed to broadcast"},
 		Words: append(trouble(), "didn't die", "not die", "not responding", "APIC ID mismatch", "missing HWCAP",
 			"died"),
 		Patterns: []string{
 			`^(?:smpboot|microcode|psci): `,
-			`^CPU ?(?P<subject>\d+):? (?:failed to (?:come online|start|boot|report alive)|is not responding|not responding|is stuck|did not die|(?:cpu )?didn't die|died unexpectedly)`,
+			`^CPU ?(?P<subject>\d+):? (?:failed to (?:come online|start|boot|report (?:alive|dead) state|report alive)|is not responding|not responding|is stuck|did not die|(?:cpu )?didn't die|died (?:unexpectedly|during early boot)|failed in unknown state)`,
+			`^(?:Error taking CPU(?P<subject3>\d+) (?:down|up): |Failed to offline CPU(?P<subject4>\d+)|Failed to broadcast timer tick\.)`,
 			`^MTRR: CPU \d+: Writing MSR `, `^CPU features: CPU\d+: missing HWCAP`,
 			`^\[Firmware Bug\]: CPU ?(?P<subject2>\d+): APIC ID mismatch`,
 		},
