@@ -75,13 +75,19 @@ func (c *cursor) plain() []byte {
 		return nil
 	}
 	value := c.rest[:end]
-	for _, b := range value {
-		if b <= ' ' || b >= 0x7f || b == '\\' || b == '<' || b == '>' || b == '&' {
-			c.ok = false
-		}
-	}
+	c.ok = isPlain(value)
 	c.rest = c.rest[end+1:]
 	return value
+}
+
+// isPlain reports whether every encoder writes a text as it is.
+func isPlain[T string | []byte](text T) bool {
+	for i := range len(text) {
+		if b := text[i]; b <= ' ' || b >= 0x7f || b == '"' || b == '\\' || b == '<' || b == '>' || b == '&' {
+			return false
+		}
+	}
+	return true
 }
 
 // event reads an event in the order in which the CloudEvents SDK writes it.
@@ -148,8 +154,9 @@ func (c *cursor) sender(e *Written, source, node []byte) bool {
 	return true
 }
 
-func isName(text []byte) bool {
-	for _, b := range text {
+func isName[T string | []byte](text T) bool {
+	for i := range len(text) {
+		b := text[i]
 		if (b < 'a' || b > 'z') && (b < 'A' || b > 'Z') && (b < '0' || b > '9') && b != '-' && b != '_' && b != '.' {
 			return false
 		}
@@ -228,13 +235,8 @@ func hasSchema(text []byte, t Type) bool {
 
 // isID reports whether the ID is made of a ULID and a sequence.
 func isID(id, stream, sequence []byte) bool {
-	if len(stream) != 26 || len(sequence) != 20 || len(id) != 47 || stream[0] > '7' {
+	if len(sequence) != 20 || len(id) != 47 || !isStream(stream) {
 		return false
-	}
-	for _, b := range stream {
-		if (b < '0' || b > '9') && (b < 'A' || b > 'Z' || b == 'I' || b == 'L' || b == 'O' || b == 'U') {
-			return false
-		}
 	}
 	for _, b := range sequence {
 		if b < '0' || b > '9' {
@@ -242,4 +244,18 @@ func isID(id, stream, sequence []byte) bool {
 		}
 	}
 	return string(id[:26]) == string(stream) && id[26] == '-' && string(id[27:]) == string(sequence)
+}
+
+// isStream reports whether a text is a ULID.
+func isStream[T string | []byte](text T) bool {
+	if len(text) != 26 || text[0] > '7' {
+		return false
+	}
+	for i := range len(text) {
+		b := text[i]
+		if (b < '0' || b > '9') && (b < 'A' || b > 'Z' || b == 'I' || b == 'L' || b == 'O' || b == 'U') {
+			return false
+		}
+	}
+	return true
 }

@@ -25,9 +25,9 @@ func written(t testing.TB) (texts [][]byte) {
 		{Type: AgentGap, Time: fault.Time, Severity: "warning", BootID: "b", Data: Gap{Ranges: []Range{{From: "1", To: "2"}}}},
 	} {
 		e.Cluster, e.Node, e.Stream, e.Sequence = "prod", "node-1.example", stream, 42
-		text, err := e.Encode()
-		if err != nil {
-			t.Fatal(err)
+		text, err := e.write()
+		if err != nil || text == nil {
+			t.Fatalf("%s is not written without the SDK: %v", e.Type, err)
 		}
 		texts = append(texts, text)
 	}
