@@ -134,11 +134,21 @@ func (c *cursor) event() (e Written) {
 	e.Time, errs[0] = time.Parse(time.RFC3339Nano, string(at))
 	e.Sequence, errs[1] = strconv.ParseUint(string(sequence), 10, 64)
 	e.Subject, errs[2] = readSubject(subject)
-	e.Data, errs[3] = readData(t, data)
+	e.Data, errs[3] = readWrittenData(t, data)
 	var again [64]byte
 	c.ok = c.sender(&e, source, node) && errs == [4]error{} && !e.Time.IsZero() && e.Sequence > 0 &&
 		string(e.Time.UTC().AppendFormat(again[:0], time.RFC3339Nano)) == string(at)
 	return e
+}
+
+// readWrittenData is readData of what agents write.
+func readWrittenData(t Type, data []byte) (any, error) {
+	if t == FaultRaised || t == FaultUpdated || t == FaultCleared {
+		if f, ok := readFault(data); ok {
+			return f, nil
+		}
+	}
+	return readData(t, data)
 }
 
 // sender reads the source. Names with characters that are to be encoded are not ok.
