@@ -217,6 +217,7 @@ func (s *work) serve(ctx context.Context) error {
 	var upkeep sync.WaitGroup
 	upkeep.Go(func() { _ = center.Run(ctx) }) // logs what fails
 	upkeep.Go(func() { clusters.run(ctx) })
+	upkeep.Go(func() { collectRarely(ctx, s.agents.Open) })
 	upkeep.Go(func() {
 		s.replica.run(ctx, func(ctx context.Context, append appender) {
 			var all sync.WaitGroup

@@ -115,6 +115,13 @@ func (l *Listener) Wait(ctx context.Context) {
 	}
 }
 
+// Open returns how many connections are open that are not the http.Server's.
+func (l *Listener) Open() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.conns)
+}
+
 // answer has a worker answer the request that has begun on a connection.
 func (l *Listener) answer(c *conn) {
 	l.mu.Lock()
