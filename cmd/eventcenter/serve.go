@@ -18,6 +18,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/intake"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
 )
@@ -25,6 +26,9 @@ import (
 const (
 	defaultListen = "127.0.0.1:10685"
 	stopLimit     = 10 * time.Second // for requests to end
+	headLimit     = 10 * time.Second // for the head of a request to arrive
+	bodyLimit     = 30 * time.Second // for a body of which nothing is read
+	idleLimit     = 2 * time.Minute  // of a connection between requests
 )
 
 type serveOptions struct {
@@ -123,10 +127,12 @@ func (s *serveOptions) run(ctx context.Context) error {
 		return err
 	}
 	gate := newGate()
-	server := &http.Server{Handler: gate, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+	server := &http.Server{Handler: gate, ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit,
 		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	agents := intake.New(listener, intake.Config{Handler: gate, Path: "/v1/events", Head: headLimit, Body: bodyLimit,
+		Idle: idleLimit, Log: log})
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(listener) }()
+	go func() { failed <- server.Serve(agents) }()
 	defer server.Close() //nolint:errcheck // it is shut down, or has failed
 	replica, err := s.openReplica(dir, log, gate)
 	if err != nil {
@@ -146,7 +152,7 @@ func (s *serveOptions) run(ctx context.Context) error {
 		return errors.Join(err, center.Close())
 	}
 	w := &work{serveOptions: s, center: center, clusters: clusters, people: people, deliveries: deliveries,
-		replica: replica, gate: gate, server: server, failed: failed, address: address}
+		replica: replica, gate: gate, server: server, agents: agents, failed: failed, address: address}
 	return errors.Join(w.serve(ctx), deliveries.store.Close(), center.Close())
 }
 
@@ -160,6 +166,7 @@ type work struct {
 	replica    *replica
 	gate       *gate
 	server     *http.Server
+	agents     *intake.Listener
 	failed     chan error // of the server
 	address    string
 }
@@ -210,6 +217,7 @@ func (s *work) serve(ctx context.Context) error {
 	var upkeep sync.WaitGroup
 	upkeep.Go(func() { _ = center.Run(ctx) }) // logs what fails
 	upkeep.Go(func() { clusters.run(ctx) })
+	upkeep.Go(func() { collectRarely(ctx, s.agents.Open) })
 	upkeep.Go(func() {
 		s.replica.run(ctx, func(ctx context.Context, append appender) {
 			var all sync.WaitGroup
@@ -225,17 +233,18 @@ func (s *work) serve(ctx context.Context) error {
 	case err := <-s.failed:
 		return err
 	case <-ctx.Done():
-		return shutdown(ctx, s.server)
+		return s.shutdown(ctx)
 	}
 }
 
 // shutdown lets requests end, for a while.
-func shutdown(ctx context.Context, server *http.Server) error {
+func (s *work) shutdown(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
-	err := server.Shutdown(limited)
+	err := s.server.Shutdown(limited)
+	s.agents.Wait(limited)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return server.Close()
+		return s.server.Close()
 	}
 	return err
 }

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -109,13 +108,15 @@ func (e Event) ID() string { return e.Stream + "-" + e.sequence() }
 func (e Event) sequence() string { return Sequence(e.Sequence) }
 
 // Sequence returns n as the attribute "sequence" has it.
-func Sequence(n uint64) string { return fmt.Sprintf("%020d", n) }
+func Sequence(n uint64) string {
+	const zeros = "00000000000000000000"
+	digits := strconv.FormatUint(n, 10)
+	return zeros[len(digits):] + digits
+}
 
 func (e Event) source() string {
 	return "/clusters/" + url.PathEscape(e.Cluster) + "/nodes/" + url.PathEscape(e.Node)
 }
-
-var ulid = regexp.MustCompile(`^[0-7][0-9A-HJKMNP-TV-Z]{25}$`)
 
 // problem returns what is wrong with the attributes.
 func (e Event) problem() error {
@@ -128,7 +129,7 @@ func (e Event) problem() error {
 		return errors.New("time must be set")
 	case !e.Severity.Valid():
 		return fmt.Errorf("unknown severity %q", e.Severity)
-	case !ulid.MatchString(e.Stream):
+	case !isStream(e.Stream):
 		return fmt.Errorf("stream %q is not a ULID", e.Stream)
 	case e.Sequence == 0:
 		return errors.New("sequence counts from 1")
@@ -148,6 +149,21 @@ func (e Event) Encode() ([]byte, error) {
 	if err := e.problem(); err != nil {
 		return nil, fmt.Errorf("event: %w", err)
 	}
+	data, err := e.write()
+	if err == nil && data == nil {
+		data, err = e.encode()
+	}
+	if err == nil && len(data) > e.Type.maxSize() {
+		err = fmt.Errorf("%d bytes, %d are possible", len(data), e.Type.maxSize())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("event %s: %w", e.ID(), err)
+	}
+	return data, nil
+}
+
+// encode is Encode by the CloudEvents SDK, of whatever attributes.
+func (e Event) encode() ([]byte, error) {
 	c := cloudevents.New(cloudevents.CloudEventsVersionV1)
 	c.SetID(e.ID())
 	c.SetType(string(e.Type))
@@ -161,16 +177,9 @@ func (e Event) Encode() ([]byte, error) {
 		c.SetExtension(name, value)
 	}
 	if err := errors.Join(c.SetData(cloudevents.ApplicationJSON, e.Data), c.Validate()); err != nil {
-		return nil, fmt.Errorf("event %s: %w", e.ID(), err)
+		return nil, err
 	}
-	data, err := json.Marshal(c)
-	if err == nil && len(data) > e.Type.maxSize() {
-		err = fmt.Errorf("%d bytes, %d are possible", len(data), e.Type.maxSize())
-	}
-	if err != nil {
-		return nil, fmt.Errorf("event %s: %w", e.ID(), err)
-	}
-	return data, nil
+	return json.Marshal(c)
 }
 
 func (e Event) schema() string { return e.Type.Schema() }

@@ -99,6 +99,21 @@ func roundTrip(t *testing.T, e Event) {
 	if diff := cmp.Diff(e, got); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}
+	likeSDK(t, e)
+	e.Cluster = "prod" // which every encoder writes as it is
+	likeSDK(t, e)
+}
+
+// likeSDK compares what is written with what the SDK writes.
+func likeSDK(t *testing.T, e Event) {
+	t.Helper()
+	want, err := e.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := e.Encode(); err != nil || string(got) != string(want) {
+		t.Errorf("%v: it is written\n%s, the SDK writes\n%s", err, got, want)
+	}
 }
 
 // Every kind of update and activity has its type, or is none on purpose.

@@ -75,13 +75,19 @@ func (c *cursor) plain() []byte {
 		return nil
 	}
 	value := c.rest[:end]
-	for _, b := range value {
-		if b <= ' ' || b >= 0x7f || b == '\\' || b == '<' || b == '>' || b == '&' {
-			c.ok = false
-		}
-	}
+	c.ok = isPlain(value)
 	c.rest = c.rest[end+1:]
 	return value
+}
+
+// isPlain reports whether every encoder writes a text as it is.
+func isPlain[T string | []byte](text T) bool {
+	for i := range len(text) {
+		if b := text[i]; b <= ' ' || b >= 0x7f || b == '"' || b == '\\' || b == '<' || b == '>' || b == '&' {
+			return false
+		}
+	}
+	return true
 }
 
 // event reads an event in the order in which the CloudEvents SDK writes it.
@@ -128,11 +134,21 @@ func (c *cursor) event() (e Written) {
 	e.Time, errs[0] = time.Parse(time.RFC3339Nano, string(at))
 	e.Sequence, errs[1] = strconv.ParseUint(string(sequence), 10, 64)
 	e.Subject, errs[2] = readSubject(subject)
-	e.Data, errs[3] = readData(t, data)
+	e.Data, errs[3] = readWrittenData(t, data)
 	var again [64]byte
 	c.ok = c.sender(&e, source, node) && errs == [4]error{} && !e.Time.IsZero() && e.Sequence > 0 &&
 		string(e.Time.UTC().AppendFormat(again[:0], time.RFC3339Nano)) == string(at)
 	return e
+}
+
+// readWrittenData is readData of what agents write.
+func readWrittenData(t Type, data []byte) (any, error) {
+	if t == FaultRaised || t == FaultUpdated || t == FaultCleared {
+		if f, ok := readFault(data); ok {
+			return f, nil
+		}
+	}
+	return readData(t, data)
 }
 
 // sender reads the source. Names with characters that are to be encoded are not ok.
@@ -148,8 +164,9 @@ func (c *cursor) sender(e *Written, source, node []byte) bool {
 	return true
 }
 
-func isName(text []byte) bool {
-	for _, b := range text {
+func isName[T string | []byte](text T) bool {
+	for i := range len(text) {
+		b := text[i]
 		if (b < 'a' || b > 'z') && (b < 'A' || b > 'Z') && (b < '0' || b > '9') && b != '-' && b != '_' && b != '.' {
 			return false
 		}
@@ -228,13 +245,8 @@ func hasSchema(text []byte, t Type) bool {
 
 // isID reports whether the ID is made of a ULID and a sequence.
 func isID(id, stream, sequence []byte) bool {
-	if len(stream) != 26 || len(sequence) != 20 || len(id) != 47 || stream[0] > '7' {
+	if len(sequence) != 20 || len(id) != 47 || !isStream(stream) {
 		return false
-	}
-	for _, b := range stream {
-		if (b < '0' || b > '9') && (b < 'A' || b > 'Z' || b == 'I' || b == 'L' || b == 'O' || b == 'U') {
-			return false
-		}
 	}
 	for _, b := range sequence {
 		if b < '0' || b > '9' {
@@ -242,4 +254,18 @@ func isID(id, stream, sequence []byte) bool {
 		}
 	}
 	return string(id[:26]) == string(stream) && id[26] == '-' && string(id[27:]) == string(sequence)
+}
+
+// isStream reports whether a text is a ULID.
+func isStream[T string | []byte](text T) bool {
+	if len(text) != 26 || text[0] > '7' {
+		return false
+	}
+	for i := range len(text) {
+		b := text[i]
+		if (b < '0' || b > '9') && (b < 'A' || b > 'Z' || b == 'I' || b == 'L' || b == 'O' || b == 'U') {
+			return false
+		}
+	}
+	return true
 }

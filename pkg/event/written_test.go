@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 	"github.com/google/go-cmp/cmp"
@@ -25,9 +26,9 @@ func written(t testing.TB) (texts [][]byte) {
 		{Type: AgentGap, Time: fault.Time, Severity: "warning", BootID: "b", Data: Gap{Ranges: []Range{{From: "1", To: "2"}}}},
 	} {
 		e.Cluster, e.Node, e.Stream, e.Sequence = "prod", "node-1.example", stream, 42
-		text, err := e.Encode()
-		if err != nil {
-			t.Fatal(err)
+		text, err := e.write()
+		if err != nil || text == nil {
+			t.Fatalf("%s is not written without the SDK: %v", e.Type, err)
 		}
 		texts = append(texts, text)
 	}
@@ -122,6 +123,57 @@ func TestNotWritten(t *testing.T) {
 			t.Errorf("it is read: %s", batch)
 		}
 	}
+}
+
+// Faults are read without encoding/json, where it would say the same. What it would say otherwise, or refuse, is its to say.
+func TestReadFault(t *testing.T) {
+	e, _ := OfUpdate(raised())
+	fault := e.Data.(Fault)
+	some := fault
+	some.Facts, some.ObservedAt, some.RaisedAt = nil, time.Time{}, time.Time{}
+	all := fault
+	all.Facts = map[string]string{"a": "", "b": "c"}
+	all.OneShot, all.SuggestedAction, all.Part = true, "replace-hardware", "serial number 1"
+	for _, f := range []Fault{fault, some, all} {
+		text, err := json.Marshal(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, ok := readFault(text)
+		if diff := cmp.Diff(f, got); diff != "" || !ok {
+			t.Errorf("%s: %v %s", text, ok, diff)
+		}
+		for i := range text {
+			for _, b := range []byte("\"\\ {},:x\n\xff") {
+				sameAsJSON(t, append(append(bytes.Clone(text[:i]), b), text[i:]...))
+				sameAsJSON(t, append(append(bytes.Clone(text[:i]), b), text[i+1:]...))
+			}
+			sameAsJSON(t, append(bytes.Clone(text[:i]), text[i+1:]...))
+			sameAsJSON(t, text[:i])
+		}
+	}
+}
+
+// sameAsJSON fails where readFault accepts what encoding/json does not read in the same way.
+func sameAsJSON(t *testing.T, text []byte) {
+	t.Helper()
+	got, ok := readFault(text)
+	if !ok {
+		return
+	}
+	want, err := readData(FaultRaised, text)
+	if diff := cmp.Diff(want, any(got)); diff != "" || err != nil {
+		t.Errorf("%s: %v %s", text, err, diff)
+	}
+}
+
+func FuzzReadFault(f *testing.F) {
+	for _, text := range []string{`"facts":{"a":"b","c":"d"}`, `"observedAt":"2026-11-23T15:00:00.5Z"`,
+		`"raisedAt":"2026-11-23T15:00:00+01:00","oneShot":true,"suggestedAction":"x","part":"y"`} {
+		f.Add([]byte(`{"id":"a","check":"b","subject":{"kind":"c","name":"d","uid":""},"severity":"fatal","reason":"e",` +
+			`"message":"f g",` + text + `}`))
+	}
+	f.Fuzz(sameAsJSON)
 }
 
 // What ReadWritten accepts, Decode accepts, and the SDK writes it as it is.

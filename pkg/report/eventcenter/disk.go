@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
@@ -31,6 +32,7 @@ type disk struct {
 	r     *Reporter
 	files Files
 	wake  chan struct{}   // size 1: that there is something to write, not what
+	due   atomic.Bool     // it will be written without being woken
 	reads chan readOrder  // without a buffer: a read is taken at once, or the disk is busy
 	hung  time.Time       // until then it is not asked to read; of Run's goroutine
 	stop  context.Context //nolint:containedctx // ends when what is left is to be written
@@ -74,7 +76,8 @@ func (d *disk) run() error {
 	d.load()
 	retry := time.NewTimer(0)
 	defer retry.Stop()
-	failing, due := false, true
+	failing := false
+	d.due.Store(true)
 	for {
 		select {
 		case <-d.stop.Done():
@@ -83,20 +86,19 @@ func (d *disk) run() error {
 			order.answer <- d.read(order)
 			continue
 		case <-d.wake:
-			if !due {
-				due = true
+			if !d.due.Swap(true) {
 				retry.Reset(writeAfter)
 			}
 			continue
 		case <-retry.C:
-			due = false
+			d.due.Store(false) // what comes from now on may not be seen
 		}
 		err := d.flush(writeAfter)
 		if err != nil && !failing {
 			d.r.config.Log.Warn("events are not stored, they will not survive a restart", "err", err)
 		}
 		if failing = err != nil; failing {
-			due = true
+			d.due.Store(true)
 			retry.Reset(diskRetry)
 		}
 	}
@@ -207,6 +209,9 @@ func (d *disk) read(order readOrder) []read {
 
 // signal has what is new written.
 func (d *disk) signal() {
+	if d.due.Load() {
+		return
+	}
 	select {
 	case d.wake <- struct{}{}:
 	default:

@@ -26,20 +26,25 @@ func (o *outbox) unwritten(before time.Time) []write {
 	var writes []write
 	for _, severity := range slices.Backward(severities()) {
 		var w write
+		size := 0
 		for _, e := range o.own.entries {
 			if e.gone || e.file != nil || e.severity != severity || e.body == nil || e.at.After(before) {
 				continue
 			}
-			if len(w.data) > segmentSize {
+			if size > segmentSize {
 				break
 			}
-			w.offsets, w.entries = append(w.offsets, int64(len(w.data))), append(w.entries, e)
+			w.entries, size = append(w.entries, e), size+headSize+e.size
+		}
+		if len(w.entries) == 0 {
+			continue
+		}
+		w.file, w.data = o.open(string(severity)), make([]byte, 0, size)
+		for _, e := range w.entries {
+			w.offsets = append(w.offsets, int64(len(w.data)))
 			w.data = record{e.sequence, o.own.acknowledged, e.at, e.body}.append(w.data)
 		}
-		if len(w.entries) > 0 {
-			w.file = o.open(string(severity))
-			writes = append(writes, w)
-		}
+		writes = append(writes, w)
 	}
 	if len(o.pending) > 0 {
 		w := write{file: o.open(aside), aside: len(o.pending)}

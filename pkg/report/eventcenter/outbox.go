@@ -266,6 +266,9 @@ func (o *outbox) takeLost() []event.Range {
 // takeDropped returns how many were lost since the last call.
 func (o *outbox) takeDropped() map[finding.Severity]int {
 	dropped := o.dropped
+	if len(dropped) == 0 {
+		return nil
+	}
 	o.dropped = map[finding.Severity]int{}
 	return dropped
 }

@@ -77,7 +77,17 @@ func encode(mode Mode, bodies [][]byte) (message, error) {
 		header, body, err := event.Binary(bodies[0])
 		return message{header, body}, err
 	}
-	body := append([]byte{'['}, bytes.Join(bodies, []byte{','})...)
+	size := 1
+	for _, b := range bodies {
+		size += len(b) + 1
+	}
+	body := append(make([]byte, 0, size), '[')
+	for i, b := range bodies {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = append(body, b...)
+	}
 	return message{http.Header{"Content-Type": {event.BatchMediaType}}, append(body, ']')}, nil
 }
 

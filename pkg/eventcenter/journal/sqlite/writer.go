@@ -309,7 +309,7 @@ func (t *transaction) saveStreams(ctx context.Context) error {
 // inOrder returns the events so that those of a stream are in the order of their sequences, in the places that events
 // of the stream have.
 func inOrder(events []journal.Event) []journal.Event {
-	if len(events) < 2 {
+	if areInOrder(events) {
 		return events
 	}
 	places := map[streamKey][]int{}
@@ -330,6 +330,17 @@ func inOrder(events []journal.Event) []journal.Event {
 		}
 	}
 	return ordered
+}
+
+// areInOrder is true for what an agent sends at once: events of one stream, in order.
+func areInOrder(events []journal.Event) bool {
+	for i := range len(events) - 1 {
+		a, b := &events[i], &events[i+1]
+		if a.Stream == "" || a.Stream != b.Stream || a.Source != b.Source || a.Sequence > b.Sequence {
+			return false
+		}
+	}
+	return true
 }
 
 // openWriter makes the newest partition the one that is written to. A damaged one is left as it is.
