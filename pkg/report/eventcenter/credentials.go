@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -26,7 +27,7 @@ const (
 // session is one set of credentials and the connections made with them.
 type session struct {
 	client http.RoundTripper
-	own    *connections // nil: the client is the caller's
+	pool   *http.Transport // nil: the client is the caller's
 	token  string
 	digest [32]byte // of the files
 }
@@ -134,8 +135,8 @@ func (c *credentials) open(old *session) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.own = &connections{config: config}
-	s.client = s.own
+	s.pool = newTransport(config)
+	s.client = s.pool
 	return s, nil
 }
 
@@ -157,9 +158,20 @@ func (c *credentials) tls(files map[string][]byte) (*tls.Config, error) {
 	return config, nil
 }
 
+// newTransport returns connections of this reporter alone: no proxy of the environment, and one connection that idles.
+func newTransport(config *tls.Config) *http.Transport {
+	dialer := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 30 * time.Second}
+	return &http.Transport{
+		DialContext: dialer.DialContext, TLSClientConfig: config, TLSHandshakeTimeout: 5 * time.Second,
+		MaxIdleConns: 1, MaxConnsPerHost: 2, IdleConnTimeout: idleConnection, MaxResponseHeaderBytes: maxHeader,
+		DisableCompression: true, WriteBufferSize: 4 << 10, ReadBufferSize: 4 << 10,
+		TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{}, // HTTP/1.1: one request at a time
+	}
+}
+
 func (s *session) close() {
-	if s != nil && s.own != nil {
-		s.own.close()
+	if s != nil && s.pool != nil {
+		s.pool.CloseIdleConnections()
 	}
 }
 
