@@ -98,7 +98,7 @@ func platformRules() []Rule {
 			"disabled by BIOS", "disabled in BIOS", "Invalid PCI ROM", "nknown ioctl", "nknown symbol",
 			"nknown option", "nknown param",
 			"ROM ", " msr", "MSR",
-			"no version for", "tainting", "an't use", "vfb", "vkbd"),
+			"no version for", "tainting", "an't use", "vfb", "vkbd", "register PTP clock"),
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "management-controller-error", Reason: "ManagementControllerError", Domain: Hardware,
