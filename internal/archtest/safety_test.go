@@ -88,7 +88,7 @@ func TestEveryBadDayHasItsMetric(t *testing.T) {
 			t.Errorf("%s names no metric: %q", cells[0], cells[3])
 		}
 		for _, name := range names {
-			if !strings.Contains(code, `"`+strings.TrimPrefix(name[1], "subscription_")+`"`) {
+			if !strings.Contains(code, strings.TrimPrefix(name[1], "subscription_")+`"`) {
 				t.Errorf("%s: the center has no metric %s", cells[0], name[1])
 			}
 		}
