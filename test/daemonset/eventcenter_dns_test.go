@@ -26,13 +26,13 @@ spec:
     resourceRules:
     - {apiGroups: [apps], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [statefulsets]}
   mutations:
-  - patchType: ApplyConfiguration
-    applyConfiguration:
+  - patchType: JSONPatch
+    jsonPatch:
       expression: >-
-        Object{spec: Object.spec{template: Object.spec.template{spec: Object.spec.template.spec{dnsPolicy: "None",
-        dnsConfig: Object.spec.template.spec.dnsConfig{nameservers: ["%s"],
-        searches: ["%[2]s.svc.cluster.local", "svc.cluster.local", "cluster.local"],
-        options: [Object.spec.template.spec.dnsConfig.options{name: "ndots", value: "5"}]}}}}}
+        [JSONPatch{op: "add", path: "/spec/template/spec/dnsPolicy", value: "None"},
+        JSONPatch{op: "add", path: "/spec/template/spec/dnsConfig", value: Object.spec.template.spec.dnsConfig{
+        nameservers: ["%s"], searches: ["%[2]s.svc.cluster.local", "svc.cluster.local", "cluster.local"],
+        options: [Object.spec.template.spec.dnsConfig.options{name: "ndots", value: "5"}]}}]
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicyBinding

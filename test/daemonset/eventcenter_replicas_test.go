@@ -64,7 +64,7 @@ func testReplicas(t *testing.T, c *center) {
 // testNothingButVolumes removes the release: what stays is what the documentation says.
 func testNothingButVolumes(t *testing.T, c *center) {
 	c.helm(t, "uninstall", "eventcenter", "--namespace", namespace, "--wait", "--timeout=120s")
-	const kinds = "statefulsets,controllerrevisions,pods,services,endpoints,endpointslices,configmaps,secrets,serviceaccounts," +
+	const kinds = "statefulsets,controllerrevisions,pods,services,endpointslices,configmaps,secrets,serviceaccounts," +
 		"persistentvolumeclaims,poddisruptionbudgets,roles,rolebindings,clusterroles,clusterrolebindings,leases"
 	var left []string
 	await(t, 60*time.Second, "what is derived to be gone", func() error {
