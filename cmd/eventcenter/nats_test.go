@@ -222,7 +222,12 @@ func (p *process) await(want int) {
 // startUnready starts a center that will not be ready, on an address of its own.
 func startUnready(t *testing.T, dir string, flags ...string) *process {
 	t.Helper()
-	address := freeAddress(t)
+	return startAt(t, freeAddress(t), dir, flags...)
+}
+
+// startAt starts a center on an address, and does not wait for it.
+func startAt(t *testing.T, address, dir string, flags ...string) *process {
+	t.Helper()
 	p := &process{t: t, dir: dir, log: &syncedLog{}, url: "http://" + address}
 	p.cmd = program(t.Context(), append([]string{"serve", "--dir", dir, "--listen", address}, flags...)...)
 	p.cmd.Stderr = p.log

@@ -167,7 +167,7 @@ type work struct {
 	gate       *gate
 	server     *http.Server
 	agents     *intake.Listener
-	failed     chan error // of the server
+	failed     chan error // of the server, or of the upkeep
 	address    string
 }
 
@@ -215,7 +215,14 @@ func (s *work) serve(ctx context.Context) error {
 	fmt.Fprintf(os.Stderr, "eventcenter: listening on %s; its token is in %s; \"eventcenter login\" opens the pages\n",
 		s.address, plain(filepath.Join(center.Dir, "token")))
 	var upkeep sync.WaitGroup
-	upkeep.Go(func() { _ = center.Run(ctx) }) // logs what fails
+	upkeep.Go(func() {
+		if err := center.Run(ctx); err != nil {
+			select {
+			case s.failed <- err:
+			case <-ctx.Done():
+			}
+		}
+	})
 	upkeep.Go(func() { clusters.run(ctx) })
 	upkeep.Go(func() { collectRarely(ctx, s.agents.Open) })
 	upkeep.Go(func() {

@@ -239,8 +239,22 @@ func TestSubscriptionVerbs(t *testing.T) {
 	if out, code := cli(t, "restore", archive, "--dir", restored); code != exitFine {
 		t.Fatal(out)
 	}
-	start(t, restored)
+	again := start(t, restored)
 	if out, _ := cli(t, "subscriptions", "list", "--dir", restored); !strings.Contains(out, "is not among the targets") {
 		t.Errorf("restored where its target is not permitted: %s", out)
+	}
+	p.stop(syscall.SIGTERM)
+	again.stop(syscall.SIGTERM) // their logs are complete
+	token, err := os.ReadFile(filepath.Join(dir, "token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []string{"whsec_", strings.Repeat("s", 32), base64.StdEncoding.EncodeToString(
+		[]byte(strings.Repeat("s", 32))), strings.TrimSpace(string(token)), h.url + "/a"} {
+		for name, text := range map[string]string{"log": p.log.String(), "log of the other": again.log.String()} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%q is in the %s: %s", secret, name, text)
+			}
+		}
 	}
 }

@@ -17,6 +17,9 @@ var safetyRow = regexp.MustCompile(`^\| ([A-Z]\d+) \|`)
 // reference is a test as the page names it: `TestName` (package).
 var reference = regexp.MustCompile("`((?:Test|Fuzz)\\w+)` \\(([\\w/]+)\\)")
 
+// metric is one as the page names it: `name` or `name{label="value"}`.
+var metric = regexp.MustCompile("`([a-z_]+)[`{]")
+
 // A rule is kept only if a test keeps it: every rule of docs/safety.md, every threat of docs/security.md and every
 // promise of docs/event-center.md names at least one, and each test that it names is there.
 func TestEveryRuleHasItsTest(t *testing.T) {
@@ -50,6 +53,48 @@ func TestEveryRuleHasItsTest(t *testing.T) {
 	}
 	if len(seen) < 60 {
 		t.Errorf("only %d rules", len(seen))
+	}
+}
+
+// A bad day that nobody can see in the metrics is found by its victims: every one of docs/event-center.md names a metric
+// that the center has, but for those of files that are made again by themselves.
+func TestEveryBadDayHasItsMetric(t *testing.T) {
+	page, err := os.ReadFile("../../docs/event-center.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var code string
+	for _, name := range []string{"api", "deliver"} {
+		text, err := os.ReadFile("../../pkg/eventcenter/" + name + "/metrics.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		code += string(text)
+	}
+	_, table, _ := strings.Cut(string(page), "\n## Bad days\n")
+	days := 0
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, " | ")
+		if safetyRow.FindString(line) == "" || cells[0] == "| B14" || cells[0] == "| B15" {
+			continue
+		}
+		days++
+		if len(cells) != 5 || cells[2] == "" {
+			t.Errorf("%s: %d columns, or no answer", cells[0], len(cells))
+			continue
+		}
+		names := metric.FindAllStringSubmatch(cells[3], -1)
+		if len(names) == 0 {
+			t.Errorf("%s names no metric: %q", cells[0], cells[3])
+		}
+		for _, name := range names {
+			if !strings.Contains(code, strings.TrimPrefix(name[1], "subscription_")+`"`) {
+				t.Errorf("%s: the center has no metric %s", cells[0], name[1])
+			}
+		}
+	}
+	if days < 30 {
+		t.Errorf("only %d bad days", days)
 	}
 }
 

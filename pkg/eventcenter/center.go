@@ -251,11 +251,14 @@ func (c *Center) counted(ctx context.Context, upTo uint64) (bool, error) {
 	return c.Reports.Offset() >= upTo, nil
 }
 
-// Run keeps checkpoints and the journal's limits until ctx ends. It begins with a check of all files of the journal.
+// Run keeps checkpoints and the journal's limits until ctx ends, or the center must be opened again. It begins with a
+// check of all files of the journal.
 func (c *Center) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
 	var reports sync.WaitGroup
 	reports.Go(func() { c.Reports.Run(ctx) })
 	defer reports.Wait()
+	defer cancel()
 	if _, err := c.Journal.Check(ctx); err != nil && ctx.Err() == nil {
 		c.Log.Error("the check of the journal", "err", err)
 	}
@@ -267,6 +270,9 @@ func (c *Center) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		}
+		if replicated, ok := c.Journal.(Replicated); ok && errors.Is(replicated.Ready(), journal.ErrAnew) {
+			return journal.ErrAnew
 		}
 		if c.Model.Offset()-c.checkpoint >= checkpointEvents || time.Since(saved) >= checkpointEvery {
 			c.logged("checkpoint", c.Checkpoint())

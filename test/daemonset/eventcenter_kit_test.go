@@ -71,16 +71,17 @@ func relay(conn net.Conn, address string) {
 }
 
 // createVolume makes a volume of the node, which belongs to root: the chart's fsGroup makes it the center's.
-func (c *center) createVolume(t *testing.T) {
+func (c *center) createVolume(t *testing.T, name string) {
 	t.Helper()
-	c.volume = filepath.Join(c.Dir, "eventcenter")
-	if err := os.MkdirAll(c.volume, 0o750); err != nil {
+	dir := filepath.Join(c.Dir, name)
+	c.volumes = append(c.volumes, dir)
+	if err := os.MkdirAll(dir, 0o750); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.KubectlApply(t.Context(), fmt.Sprintf(`
 apiVersion: v1
 kind: PersistentVolume
-metadata: {name: eventcenter}
+metadata: {name: %s}
 spec:
   capacity: {storage: 20Gi}
   accessModes: [ReadWriteOnce]
@@ -90,18 +91,21 @@ spec:
     required:
       nodeSelectorTerms:
       - matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [%q]}]
-`, c.volume, c.NodeName)); err != nil {
+`, name, dir, c.NodeName)); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func (c *center) removeCenter(t *testing.T) {
 	c.helm(t, "uninstall", "eventcenter", "--namespace", namespace, "--ignore-not-found", "--wait", "--timeout=60s")
-	c.kubectl(t, "delete", "-n", namespace, "pvc/data-eventcenter-0", "secret/eventcenter-tls", "serviceaccount/dashboard",
-		"--ignore-not-found", "--timeout=60s")
-	c.kubectl(t, "delete", "pv/eventcenter", "clusterrolebinding/dashboard", "--ignore-not-found", "--timeout=60s")
+	args := []string{"delete", "-n", namespace, "secret/eventcenter-tls", "secret/eventcenter-replicas",
+		"serviceaccount/dashboard", "clusterrolebinding/dashboard", "node/" + senderNode, "--ignore-not-found", "--timeout=60s"}
+	for i, dir := range c.volumes {
+		args = append(args, fmt.Sprint("pvc/data-eventcenter-", i), "pv/"+filepath.Base(dir))
+	}
+	c.kubectl(t, args...)
 	c.uninstall(t)
-	for _, dir := range []string{c.volume, filepath.Join(c.stateDir(), "eventcenter")} { // the latter is the agent's outbox
+	for _, dir := range append(c.volumes, filepath.Join(c.stateDir(), "eventcenter")) { // the latter is the agent's outbox
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
@@ -112,7 +116,7 @@ func (c *center) removeCenter(t *testing.T) {
 func (c *center) installCenter(t *testing.T, settings ...string) {
 	t.Helper()
 	args := []string{"upgrade", "--install", "eventcenter", filepath.Join(c.repo, "packaging/kubernetes/eventcenter"),
-		"--namespace", namespace, "--create-namespace", "--wait", "--timeout=120s",
+		"--namespace", namespace, "--create-namespace", "--wait", "--timeout=180s",
 		"--set", "cluster=lab,image.pullPolicy=Never"}
 	for _, s := range settings {
 		args = append(args, "--set", s)
@@ -126,11 +130,7 @@ func (c *center) installCenter(t *testing.T, settings ...string) {
 func (c *center) connect(t *testing.T) {
 	t.Helper()
 	address := c.clusterIP(t)
-	c.service(t, address, func() string {
-		ip, _ := c.Kubectl(context.WithoutCancel(t.Context()), "get", "pod", "-n", namespace, "eventcenter-0", "-o",
-			"jsonpath={.status.podIP}")
-		return net.JoinHostPort(string(ip), "10685")
-	})
+	c.service(t, address, func() string { return c.replicas.ready(c) })
 	roots := x509.NewCertPool()
 	ca := c.kubectl(t, "get", "configmap", "-n", namespace, "eventcenter-ca", "-o", `jsonpath={.data.ca\.crt}`)
 	if !roots.AppendCertsFromPEM([]byte(ca)) {

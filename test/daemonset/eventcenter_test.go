@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-var withLong = flag.Bool("long", false, "run the test of the event center's chart too: two minutes")
+var withLong = flag.Bool("long", false, "run the test of the event center's chart too: six minutes")
 
 const (
 	centerImage = "localhost/eventcenter:dev" // what the chart names
@@ -27,22 +27,25 @@ const (
 // center is the event center as its chart installs it.
 type center struct {
 	*cluster
-	volume string // of the center, on the node
-	client *http.Client
-	reader string // a token
+	volumes  []string // of the center, on the node
+	client   *http.Client
+	reader   string // a token
+	replicas *centerPods
+	until    context.Context //nolint:containedctx // the end of the test, for those that stand in for the cluster
 }
 
 // The event center's chart and the agent's, installed as the notes of the first say: the DaemonSet's agent is known by
 // its pod's token, its faults arrive, also those of while the center was away, readers read by RBAC, a person signs in,
-// an upgrade leaves the certificate alone, and the volume outlives the release.
+// an upgrade leaves the certificate alone, and the volume outlives the release. One replica becomes three, which lose
+// nothing where one of them is deleted, or all are replaced; what stays is what the documentation says.
 func TestEventCenter(t *testing.T) {
 	need.Flag(t, *withLong, "-long: installs two charts, and waits for agents")
-	c := &center{cluster: open(t)}
+	c := &center{cluster: open(t), replicas: &centerPods{}, until: context.WithoutCancel(t.Context())}
 	if !t.Run("image", func(t *testing.T) { testImage(t, c.cluster); c.importCenter(t) }) {
 		return
 	}
 	c.services(t)
-	c.createVolume(t)
+	c.createVolume(t, "eventcenter-0")
 	t.Cleanup(func() { c.removeCenter(t) })
 	c.installCenter(t)
 	c.connect(t)
@@ -56,9 +59,12 @@ func TestEventCenter(t *testing.T) {
 		{"sign in", testSignIn},
 		{"upgrade", testUpgradeCenter},
 		{"volume", testVolume},
+		{"replicas", testReplicas},
+		{"nothing but volumes", testNothingButVolumes},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.do(t, c) }) {
-			logs, err := c.Kubectl(context.WithoutCancel(t.Context()), "logs", "-n", namespace, "eventcenter-0", "--tail=60")
+			logs, err := c.Kubectl(context.WithoutCancel(t.Context()), "logs", "-n", namespace, "--selector",
+				"app.kubernetes.io/name=eventcenter", "--prefix", "--tail=60")
 			t.Logf("the center's log: %v\n%s\nthe agent's log:\n%s", err, logs, c.logs(t))
 			return
 		}

@@ -33,7 +33,7 @@ func TestCenterTemplate(t *testing.T) {
 		"testdata/eventcenter-replicated.golden.yaml": {"--set", "cluster=prod,tls.secretName=certificate," +
 			"replicated=true,migrate=true,replicas.secretName=routes"},
 		"testdata/eventcenter-nats.golden.yaml": {"--set", "cluster=prod,tls.secretName=certificate," +
-			"replicated=true,nats.url=tls://nats.example.com,nats.caConfigMap=nats-ca,replicas.secretName=nats"},
+			"replicated=true,replicas.sameNode=true,nats.url=tls://nats.example.com,nats.caConfigMap=nats-ca,replicas.secretName=nats"},
 	} {
 		out, err := center(t, args...)
 		if err != nil {

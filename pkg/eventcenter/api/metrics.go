@@ -3,6 +3,7 @@ package api
 import (
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -56,7 +57,7 @@ func newMetrics(s *Server) *metrics {
 		m.events.WithLabelValues(result)
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(m.events, m.requests, m.limited, m.identities, m.failed, m.expressions, m.future, m.append, &state{s})
+	registry.MustRegister(m.events, m.requests, m.limited, m.identities, m.failed, m.expressions, m.future, m.append, &state{s, time.Now()})
 	if s.Deliveries != nil {
 		registry.MustRegister(delivering(s.Deliveries))
 	}
@@ -97,7 +98,10 @@ func (m *metrics) counted(pattern string, next http.HandlerFunc) http.HandlerFun
 }
 
 // state collects what is asked for when it is asked for.
-type state struct{ s *Server }
+type state struct {
+	s       *Server
+	started time.Time
+}
 
 // Describe makes it an unchecked collector.
 func (c *state) Describe(chan<- *prometheus.Desc) {}
@@ -116,6 +120,7 @@ func (c *state) Collect(out chan<- prometheus.Metric) {
 	for _, g := range health.Gaps {
 		lost += float64(g.To - g.From + 1)
 	}
+	gauge("start_time_seconds", "When the center was started, in seconds since 1970.", float64(c.started.Unix()))
 	gauge("journal_oldest_offset", "The oldest offset that is kept.", float64(bounds.Oldest))
 	gauge("journal_newest_offset", "The newest offset.", float64(bounds.Newest))
 	gauge("journal_bytes", "Size of the journal's files.", float64(health.Bytes))

@@ -113,7 +113,8 @@ func (m *Manager) load(ctx context.Context) error {
 		}
 		s, err := newSubscription(m, r.Subscription, false)
 		if err != nil { // its target is permitted no longer, for one
-			m.Log.Error("a subscription that was registered is not possible any more; nothing is sent", "err", err)
+			m.Log.Error("a subscription that was registered is not possible any more; nothing is sent; the list says why",
+				"subscription", r.Name) // an address may be a secret
 			s = &subscription{Subscription: r.Subscription, m: m, stop: make(chan struct{}), problem: plain(err.Error()),
 				wake: make(chan struct{}, 1), due: make(chan struct{}, 1), broken: true}
 		}

@@ -247,6 +247,9 @@ func TestGap(t *testing.T) {
 			return false
 		})
 		time.Sleep(10 * time.Minute)
+		if missed := k.status().Missed; missed != 5 {
+			t.Errorf("%d offsets are counted as missed, want 2 of all and 3 of a node", missed)
+		}
 		if got := c.got(); len(gaps) != 2 || len(got) != 4 || !slices.Contains(got, "x-3") || !slices.Contains(got, "held-2") {
 			t.Errorf("%d gaps, %v", len(gaps), got)
 		}

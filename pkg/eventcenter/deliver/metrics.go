@@ -30,6 +30,8 @@ func (m *Manager) Collect(out chan<- prometheus.Metric) {
 				prometheus.CounterValue, float64(s.Dropped)},
 			{"filter_errors_total", "Events that were not sent because the CEL expression could not be evaluated.",
 				prometheus.CounterValue, float64(s.FilterErrors)},
+			{"missed_total", "Offsets that the subscriber will not see, as subscription.gap has told it.", prometheus.CounterValue,
+				float64(s.Missed)},
 		} {
 			out <- prometheus.MustNewConstMetric(prometheus.NewDesc("eventcenter_subscription_"+one.name, one.help,
 				[]string{"subscription"}, nil), one.kind, one.value, s.Name)

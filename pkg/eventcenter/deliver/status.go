@@ -29,6 +29,7 @@ type Status struct {
 	Dead         uint64 `json:"dead"`
 	Dropped      uint64 `json:"droppedDeadLetters"` // ever
 	FilterErrors uint64 `json:"filterErrors"`
+	Missed       uint64 `json:"-"` // a metric alone
 }
 
 // Held is a node that is held back, or one event that is tried beside the others.
@@ -73,7 +74,7 @@ func (s *subscription) status(newest uint64, now time.Time) Status {
 	st := Status{Subscription: s.Subscription, Configured: s.configured, Cursor: strconv.FormatUint(s.state.Cursor, 10),
 		Newest: strconv.FormatUint(newest, 10), Paused: s.state.Paused, Problem: s.problem, NextMode: s.state.Mode,
 		Held: len(s.state.Held), Delivered: s.counts.delivered, Failed: s.counts.failed, Dead: s.counts.dead,
-		Dropped: s.state.Dropped, FilterErrors: s.counts.filterErrors}
+		Dropped: s.state.Dropped, FilterErrors: s.counts.filterErrors, Missed: s.counts.missed}
 	if newest > s.state.Cursor {
 		st.LagEvents = newest - s.state.Cursor
 	}

@@ -60,7 +60,7 @@ type subscription struct {
 }
 
 // counts are since the start.
-type counts struct{ delivered, failed, dead, filterErrors uint64 }
+type counts struct{ delivered, failed, dead, filterErrors, missed uint64 }
 
 func newSubscription(m *Manager, one Subscription, configured bool) (*subscription, error) {
 	wanted, err := m.Settings.check(one)
@@ -336,7 +336,7 @@ func (s *subscription) hold(h *held) {
 	signal(s.due)
 }
 
-// gap returns a gap as an event, of a node alone where it is named.
+// gap returns a gap as an event, of a node alone where it is named. mu is held.
 func (s *subscription) gap(g journal.Gap, of held) *held {
 	lost := event.Lost{Subscription: s.Name, From: strconv.FormatUint(g.From, 10), To: strconv.FormatUint(g.To, 10),
 		Reason: plain(g.Reason), Snapshot: "/v1/nodes", Cluster: of.Cluster, Node: of.Node}
@@ -346,6 +346,7 @@ func (s *subscription) gap(g journal.Gap, of held) *held {
 	}
 	s.m.Log.Warn("a subscriber will not see events", "subscription", s.Name, "from", g.From, "to", g.To,
 		"reason", g.Reason)
+	s.counts.missed += g.To - g.From + 1
 	return &held{Event: text, ID: id}
 }
 

@@ -111,6 +111,10 @@ type Health struct {
 // ErrUnavailable means that too few replicas can be reached: nothing is taken, what is here is still answered.
 var ErrUnavailable = errors.New("too few replicas of the journal can be reached")
 
+// ErrAnew means that a replica was away for longer than events are kept: what it shows is of then, and stays so until it
+// is opened again, and begins anew with what is kept.
+var ErrAnew = errors.New("this replica was away for longer than events are kept; started again it begins with the oldest that is")
+
 // ErrFull means that the disk of the journal is full: nothing is taken, everything is still answered.
 var ErrFull = errors.New("the journal's disk is full")
 

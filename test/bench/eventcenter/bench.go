@@ -23,6 +23,8 @@ type bench struct {
 	nodes, perDay             int
 	steady, storm, each       time.Duration
 	delay                     time.Duration
+	withTLS                   bool
+	tls                       *certificate // nil: none
 
 	rows []row
 }
@@ -48,6 +50,11 @@ func (b *bench) run(ctx context.Context) (err error) {
 	}
 	b.memory = outboxes
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir), os.RemoveAll(outboxes)) }()
+	if b.withTLS {
+		if b.tls, err = newCertificate(b.dir); err != nil {
+			return err
+		}
+	}
 	if b.binary = b.given; b.binary == "" {
 		b.binary = filepath.Join(b.dir, "eventcenter")
 		say("building the center")
@@ -67,20 +74,24 @@ func (b *bench) run(ctx context.Context) (err error) {
 		if b.only != "" && !strings.Contains(b.only, p.letter) {
 			continue
 		}
-		if err := p.do(ctx); err != nil {
-			return err
+		if err = p.do(ctx); err != nil {
+			break // what was measured until then is printed
 		}
 	}
 	b.print()
-	return nil
+	return err
 }
 
 func (b *bench) print() {
 	if len(b.rows) == 0 {
 		return
 	}
-	fmt.Fprintf(b.out, "\n%s, %d cores, which the nodes share with the center; %s\n\n| | goal | measured |\n|---|---|---|\n",
-		runtime.GOARCH, runtime.NumCPU(), time.Now().Format(time.DateOnly))
+	with := ""
+	if b.tls != nil {
+		with = "with TLS; "
+	}
+	fmt.Fprintf(b.out, "\n%s, %d cores, which the nodes share with the center; %s%s\n\n| | goal | measured |\n|---|---|---|\n",
+		runtime.GOARCH, runtime.NumCPU(), with, time.Now().Format(time.DateOnly))
 	for _, r := range b.rows {
 		fmt.Fprintf(b.out, "| %s | %s | %s |\n", r.what, r.goal, r.got)
 	}

@@ -25,10 +25,11 @@ type center struct {
 	url    string
 	client *http.Client
 	log    *os.File
+	ca     string // empty: without TLS
 }
 
 // startCenter starts a center on loopback, with flushes that are delayed.
-func startCenter(binary, dir string, delay time.Duration, flags ...string) (*center, error) {
+func (b *bench) startCenter(binary, dir string, delay time.Duration, flags ...string) (*center, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -40,11 +41,15 @@ func startCenter(binary, dir string, delay time.Duration, flags ...string) (*cen
 	if err != nil {
 		return nil, err
 	}
-	scheme := "http"
-	if slices.Contains(flags, "--tls-cert") {
-		scheme = "https"
+	c := &center{dir: dir, url: "http://" + address, client: &http.Client{Timeout: time.Minute}, log: log}
+	if b.tls != nil {
+		config, err := b.tls.trusted()
+		if err != nil {
+			return nil, err
+		}
+		c.url, c.ca, c.client.Transport = "https://"+address, b.tls.cert, &http.Transport{TLSClientConfig: config}
+		flags = append(flags, "--tls-cert", b.tls.cert, "--tls-key", b.tls.key)
 	}
-	c := &center{dir: dir, url: scheme + "://" + address, client: &http.Client{Timeout: time.Minute}, log: log}
 	return c, c.start(binary, delay, append([]string{"serve", "--dir", dir, "--listen", address}, flags...))
 }
 

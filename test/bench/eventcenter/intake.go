@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -53,7 +54,7 @@ func (b *bench) intake(ctx context.Context) error {
 }
 
 func (b *bench) takes(ctx context.Context, binary, what string, requests [][]byte, many, rate int) error {
-	c, err := startCenter(binary, b.dir+"/intake-"+strconv.FormatInt(time.Now().UnixNano(), 36), 0)
+	c, err := b.startCenter(binary, b.dir+"/intake-"+strconv.FormatInt(time.Now().UnixNano(), 36), 0)
 	if err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ func (b *bench) takes(ctx context.Context, binary, what string, requests [][]byt
 	if err != nil {
 		return err
 	}
-	times, span, err := sendAll(ctx, c.url, string(bytes.TrimSpace(token)), requests, float64(rate)/float64(many))
+	times, span, err := sendAll(ctx, c, string(bytes.TrimSpace(token)), requests, float64(rate)/float64(many))
 	if err != nil {
 		return err
 	}
@@ -116,9 +117,9 @@ func prepared(nodes, requests, many int) (made [][]byte, err error) {
 
 // sendAll sends the requests: as soon as another is answered, or at a rate, whether or not those before were answered.
 // Then times count from when a request was to be sent. Those of a node have one connection.
-func sendAll(ctx context.Context, url, token string, requests [][]byte, rate float64) (times []time.Duration,
+func sendAll(ctx context.Context, c *center, token string, requests [][]byte, rate float64) (times []time.Duration,
 	span time.Duration, err error) {
-	host := strings.TrimPrefix(url, "http://")
+	_, host, _ := strings.Cut(c.url, "://")
 	head := fmt.Sprintf("POST /v1/events HTTP/1.1\r\nHost: %s\r\nUser-Agent: nodeagent/v1.0.0\r\nAuthorization: Bearer %s\r\n",
 		host, token)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -128,7 +129,7 @@ func sendAll(ctx context.Context, url, token string, requests [][]byte, rate flo
 	var all sync.WaitGroup
 	for first := range connections {
 		all.Go(func() {
-			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", host)
+			conn, err := c.dial(ctx, host)
 			if err != nil {
 				cancel(err)
 				return
@@ -151,6 +152,13 @@ func sendAll(ctx context.Context, url, token string, requests [][]byte, rate flo
 	}
 	all.Wait()
 	return times, time.Since(begun), context.Cause(ctx)
+}
+
+func (c *center) dial(ctx context.Context, host string) (net.Conn, error) {
+	if t, ok := c.client.Transport.(*http.Transport); ok {
+		return (&tls.Dialer{Config: t.TLSClientConfig}).DialContext(ctx, "tcp", host)
+	}
+	return (&net.Dialer{}).DialContext(ctx, "tcp", host)
 }
 
 func sendOne(conn net.Conn, in *bufio.Reader, head string, request []byte) error {

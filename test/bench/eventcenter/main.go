@@ -42,6 +42,7 @@ func run(ctx context.Context, args []string) error {
 		"disk), r(eplicas), a(gent); empty: all")
 	flags.StringVar(&b.given, "binary", "", "binary of the center to measure, instead of the one that is built")
 	flags.StringVar(&b.against, "against", "", "another binary of the center, whose intake is measured beside")
+	flags.BoolVar(&b.withTLS, "tls", false, "agents, and the replicas with one another, speak TLS")
 	short := flags.Bool("short", false, "a tenth of the history and less time: less exact")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -42,7 +42,7 @@ func (b *bench) center(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	c, err := startCenter(b.binary, dir, 0, "--subscriptions", subscriptions, "--keep", "2160h")
+	c, err := b.startCenter(b.binary, dir, 0, "--subscriptions", subscriptions, "--keep", "2160h")
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (b *bench) atRest(ctx context.Context, c *center) error {
 }
 
 func (c *center) settings(endpoints ...string) eventcenter.Settings {
-	return eventcenter.Settings{Endpoints: endpoints, Cluster: clusterName, TokenFile: c.token()}
+	return eventcenter.Settings{Endpoints: endpoints, Cluster: clusterName, TokenFile: c.token(), CAFile: c.ca}
 }
 
 // fleetOn measures a center with all nodes, whose outboxes are on a tmpfs.
@@ -249,7 +249,7 @@ func (b *bench) slowCenter(ctx context.Context) error {
 // readyCenter starts a center with an empty directory, and waits until it is ready.
 func (b *bench) readyCenter(ctx context.Context, name string, delay time.Duration, flags ...string) (c *center,
 	end func(), err error) {
-	if c, err = startCenter(b.binary, filepath.Join(b.dir, name), delay, flags...); err != nil {
+	if c, err = b.startCenter(b.binary, filepath.Join(b.dir, name), delay, flags...); err != nil {
 		return nil, nil, err
 	}
 	end = func() { _ = c.stop(syscall.SIGKILL) }

@@ -27,14 +27,14 @@ func (b *bench) three(ctx context.Context, delay time.Duration) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	files, err := replicaFiles(dir)
+	files, err := replicaFiles(dir, b.tls)
 	if err != nil {
 		return err
 	}
 	begun := time.Now()
 	var all []*center
 	for i, file := range files {
-		c, err := startCenter(b.binary, filepath.Join(dir, fmt.Sprint("replica-", i)), delay, "--replicas", file)
+		c, err := b.startCenter(b.binary, filepath.Join(dir, fmt.Sprint("replica-", i)), delay, "--replicas", file)
 		if err != nil {
 			return err
 		}
@@ -80,7 +80,7 @@ func (b *bench) three(ctx context.Context, delay time.Duration) error {
 }
 
 // replicaFiles writes the settings of three replicas on loopback.
-func replicaFiles(dir string) (files []string, err error) {
+func replicaFiles(dir string, t *certificate) (files []string, err error) {
 	var addresses [3]string
 	for i := range addresses {
 		if addresses[i], err = freeAddress(); err != nil {
@@ -92,7 +92,11 @@ func replicaFiles(dir string) (files []string, err error) {
 		return nil, err
 	}
 	for i, listen := range addresses {
-		text := fmt.Sprintf("journal: jetstream\nname: replica-%d\nlisten: %s\nsecretFile: %s\npeers:\n", i, listen, secret)
+		text := fmt.Sprintf("journal: jetstream\nname: replica-%d\nlisten: %s\nsecretFile: %s\n", i, listen, secret)
+		if t != nil {
+			text += fmt.Sprintf("tls: {certFile: %s, keyFile: %s, caFile: %[1]s}\n", t.cert, t.key)
+		}
+		text += "peers:\n"
 		for j, address := range addresses {
 			text += fmt.Sprintf("  - {name: replica-%d, address: %q}\n", j, address)
 		}

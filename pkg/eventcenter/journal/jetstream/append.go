@@ -264,8 +264,11 @@ func (s *Store) apply(ctx context.Context, messages []message) ([]journal.Event,
 	at, newest := s.at, s.copy.Bounds().Newest
 	var records []journal.Record
 	for _, m := range messages {
-		if m.sequence <= at.Sequence {
+		switch {
+		case m.sequence <= at.Sequence:
 			continue
+		case at.Sequence > 0 && m.sequence > at.Sequence+1: // what is between is trimmed; nothing else is ever taken out
+			return nil, journal.ErrAnew
 		}
 		at = sqlite.Position{Sequence: m.sequence, Term: max(at.Term, m.term)}
 		if len(m.records) == 0 || m.records[0].Offset <= newest {

@@ -85,6 +85,7 @@ type state struct {
 	bytes   uint64
 	err     error // why it cannot be written or read; nil: it can
 	since   time.Time
+	anew    bool // the stream no longer has what comes after the copy
 }
 
 // Errors of a journal.
@@ -116,16 +117,29 @@ func Open(ctx context.Context, o Options, waiting func(error)) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.copy, err = s.openCopy(ctx, id); err != nil {
+	if err = s.openFilled(ctx, id, waiting); errors.Is(err, journal.ErrAnew) {
+		s.Log.Warn("the copy ends before what is kept begins, and is made anew from the stream", "dir", s.Dir)
+		if err = os.RemoveAll(s.Dir); err == nil {
+			err = s.openFilled(ctx, id, waiting)
+		}
+	}
+	if err != nil {
 		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Store) openFilled(ctx context.Context, id string, waiting func(error)) (err error) {
+	if s.copy, err = s.openCopy(ctx, id); err != nil {
+		return err
 	}
 	if s.at, err = s.copy.Position(ctx); err == nil {
 		err = s.fill(ctx, waiting)
 	}
 	if err != nil {
-		return nil, errors.Join(err, s.copy.Close())
+		return errors.Join(err, s.copy.Close())
 	}
-	return s, nil
+	return nil
 }
 
 // retryEvery is how often a stream that cannot be reached is tried again.
@@ -224,18 +238,20 @@ func (s *Store) openCopy(ctx context.Context, id string) (*sqlite.Store, error) 
 func (s *Store) fill(ctx context.Context, waiting func(error)) error {
 	for {
 		info, err := s.info(ctx)
-		for err == nil && s.at.Sequence < info.State.LastSeq {
-			waiting(fmt.Errorf("the copy of the journal is %d messages behind", info.State.LastSeq-s.at.Sequence))
+		if err == nil && s.at.Sequence < info.State.LastSeq {
+			waiting(behind(info.State.LastSeq - s.at.Sequence))
 			_, err = s.catchUp(ctx)
 		}
-		if err == nil {
+		if err == nil && s.at.Sequence >= info.State.LastSeq {
 			s.know(ctx, info)
 			return nil
 		}
-		if ctx.Err() != nil || errors.Is(err, journal.ErrFull) {
-			return err
+		if ctx.Err() != nil || errors.Is(err, journal.ErrFull) || errors.Is(err, journal.ErrAnew) {
+			return cmp.Or(err, ctx.Err())
 		}
-		waiting(connected(s.Conn, err))
+		if err != nil {
+			waiting(connected(s.Conn, err))
+		} // else the server that was asked lacks it too, yet
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryEvery):

@@ -2,9 +2,11 @@ package jetstream_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -22,7 +24,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-var long = flag.Bool("long", false, "run the test too that cuts the network")
+var long = flag.Bool("long", false, "run the tests too that cut the network")
 
 // replicas are three, in one process.
 type replicas struct {
@@ -31,45 +33,43 @@ type replicas struct {
 	dirs  [3]string
 	nodes [3]*cluster.Node
 	all   [3]*jetstream.Store
+	now   func() time.Time // nil: time.Now
+	log   *slog.Logger
 }
 
 func newReplicas(t *testing.T) *replicas {
-	r := &replicas{t: t, net: clustertest.New(t)}
-	var starting sync.WaitGroup
+	r := &replicas{t: t, net: clustertest.New(t), log: quiet()}
 	for i := range r.all {
 		r.dirs[i] = t.TempDir()
-		starting.Go(func() { r.start(i) })
 	}
-	starting.Wait()
 	t.Cleanup(func() {
 		for i := range r.all {
 			r.stop(i)
 		}
 	})
-	if t.Failed() {
-		t.FailNow()
-	}
+	r.startAll()
 	return r
 }
 
-func (r *replicas) start(i int) {
-	var routes []string
-	for _, route := range r.net.Routes[i] {
-		if route != "" {
-			routes = append(routes, route)
-		}
+func (r *replicas) startAll() {
+	var starting sync.WaitGroup
+	for i := range r.all {
+		starting.Go(func() { r.start(i) })
 	}
-	node, err := cluster.Start(cluster.Config{Name: fmt.Sprint("replica-", i), Dir: filepath.Join(r.dirs[i], "nats"),
-		Listen: r.net.Listen[i], Routes: routes, User: "routes", Secret: "secret", Log: quiet()})
-	if err != nil {
-		r.t.Error(err)
+	starting.Wait()
+	if r.t.Failed() {
+		r.t.FailNow()
+	}
+}
+
+func (r *replicas) start(i int) {
+	if !r.startNode(i) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
 	var last error
-	s, err := jetstream.Open(ctx, jetstream.Options{Dir: filepath.Join(r.dirs[i], "journal"), Conn: node.Conn,
-		Replicas: 3, Log: quiet(), BallastBytes: 1 << 16}, func(err error) { last = err })
+	s, err := r.open(ctx, i, nil, func(err error) { last = err })
 	if err == nil {
 		err = s.Start()
 	}
@@ -77,7 +77,30 @@ func (r *replicas) start(i int) {
 		r.t.Errorf("replica %d: %v; %v", i, err, last)
 		return
 	}
-	r.nodes[i], r.all[i] = node, s
+	r.all[i] = s
+}
+
+func (r *replicas) open(ctx context.Context, i int, appended func([]journal.Record) []journal.Event,
+	waiting func(error)) (*jetstream.Store, error) {
+	return jetstream.Open(ctx, jetstream.Options{Dir: filepath.Join(r.dirs[i], "journal"), Conn: r.nodes[i].Conn,
+		Replicas: 3, Log: quiet(), BallastBytes: 1 << 16, Now: r.now, Appended: appended}, waiting)
+}
+
+func (r *replicas) startNode(i int) bool {
+	var routes []string
+	for _, route := range r.net.Routes[i] {
+		if route != "" {
+			routes = append(routes, route)
+		}
+	}
+	node, err := cluster.Start(cluster.Config{Name: fmt.Sprint("replica-", i), Dir: filepath.Join(r.dirs[i], "nats"),
+		Listen: r.net.Listen[i], Routes: routes, User: "routes", Secret: "secret", Log: r.log})
+	if err != nil {
+		r.t.Error(err)
+		return false
+	}
+	r.nodes[i] = node
+	return true
 }
 
 func (r *replicas) stop(i int) {
@@ -85,8 +108,11 @@ func (r *replicas) stop(i int) {
 		if err := r.all[i].Close(); err != nil {
 			r.t.Error(err)
 		}
-		r.nodes[i].Close()
 		r.all[i] = nil
+	}
+	if r.nodes[i] != nil {
+		r.nodes[i].Close()
+		r.nodes[i] = nil
 	}
 }
 
@@ -125,16 +151,31 @@ func (r *replicas) same() {
 				r.t.Fatalf("replica %d has %d of %d", i, r.all[i].Bounds().Newest, newest)
 			}
 		}
-		page, err := r.all[i].Read(r.t.Context(), journal.Query{Limit: 100_000})
-		if err != nil || len(page.Gaps) > 0 {
-			r.t.Fatalf("replica %d: gaps %v, %v", i, page.Gaps, err)
-		}
+		all := read(r.t, r.all[i])
 		if first == nil {
-			first = page.Records
-		} else if diff := cmp.Diff(first, page.Records); diff != "" {
+			first = all
+		} else if diff := cmp.Diff(first, all); diff != "" {
 			r.t.Errorf("replica %d differs: %.2000s", i, diff)
 		}
 	}
+}
+
+// read returns all records, with hashes of what they say.
+func read(t *testing.T, j *jetstream.Store) (all []journal.Record) {
+	t.Helper()
+	for after, newest := j.Bounds().Oldest-1, j.Bounds().Newest; after < newest; {
+		page, err := j.Read(t.Context(), journal.Query{After: after, Limit: 100_000})
+		if err != nil || len(page.Gaps) > 0 {
+			t.Fatalf("gaps %v, %v", page.Gaps, err)
+		}
+		for _, r := range page.Records {
+			sum := sha256.Sum256(r.JSON)
+			r.JSON, r.Said = sum[:], nil
+			all = append(all, r)
+		}
+		after = page.Next
+	}
+	return all
 }
 
 // sent has senders on some replicas until stop, each with nodes of its own, and returns what was acknowledged.
@@ -146,12 +187,14 @@ type sent struct {
 	refused int
 }
 
-func (r *replicas) send(which ...int) *sent {
+func (r *replicas) send(which ...int) *sent { return r.sendAs("node", which...) }
+
+func (r *replicas) sendAs(name string, which ...int) *sent {
 	s := &sent{stop: make(chan struct{}), acked: map[string]int{}}
 	for _, i := range which {
 		for n := range 3 {
 			journal := r.all[i]
-			s.running.Go(func() { s.sender(r.t.Context(), journal, fmt.Sprintf("node-%d-%d", i, n)) })
+			s.running.Go(func() { s.sender(r.t.Context(), journal, fmt.Sprintf("%s-%d-%d", name, i, n)) })
 		}
 	}
 	return s
@@ -200,12 +243,8 @@ func (s *sent) await(t *testing.T, more int) {
 // once compares the journal with what was acknowledged.
 func (s *sent) once(t *testing.T, j *jetstream.Store) {
 	t.Helper()
-	page, err := j.Read(t.Context(), journal.Query{Limit: 100_000})
-	if err != nil {
-		t.Fatal(err)
-	}
 	found := map[string]int{}
-	for i, r := range page.Records {
+	for i, r := range read(t, j) {
 		if r.Offset != uint64(i)+1 {
 			t.Fatalf("offset %d in place %d", r.Offset, i+1)
 		}

@@ -48,13 +48,20 @@ const maxBehind = 1000
 func (s *Store) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.state.anew {
+		return journal.ErrAnew
+	}
 	if s.state.err != nil && s.Now().Sub(s.state.since) > patience {
 		return fmt.Errorf("%w (since %s)", s.state.err, s.state.since.UTC().Format(time.RFC3339))
 	}
 	if s.state.applied+maxBehind < s.state.last {
-		return fmt.Errorf("the copy of the journal is %d messages behind", s.state.last-s.state.applied)
+		return behind(s.state.last - s.state.applied)
 	}
 	return nil
+}
+
+func behind(messages uint64) error {
+	return fmt.Errorf("the copy of the journal is %d messages behind", messages)
 }
 
 // note remembers why the stream cannot be used, nil: it can, and logs when that changes.
@@ -65,6 +72,7 @@ func (s *Store) note(ctx context.Context, err error) {
 	err = connected(s.Conn, err)
 	s.mu.Lock()
 	before := s.state.err
+	s.state.anew = s.state.anew || errors.Is(err, journal.ErrAnew)
 	if (before == nil) != (err == nil) {
 		s.state.since = s.Now()
 	}

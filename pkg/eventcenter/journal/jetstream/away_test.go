@@ -1,0 +1,228 @@
+package jetstream_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/journaltest"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+// fetches counts how often a server says that it was sent messages of the stream, instead of what its log lacks.
+type fetches struct{ n atomic.Int32 }
+
+func (f *fetches) Enabled(context.Context, slog.Level) bool { return true }
+func (f *fetches) WithAttrs([]slog.Attr) slog.Handler       { return f }
+func (f *fetches) WithGroup(string) slog.Handler            { return f }
+func (f *fetches) Handle(_ context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, "Catchup for stream '") && strings.Contains(r.Message, jetstream.Stream+"'") {
+		f.n.Add(1)
+	}
+	return nil
+}
+
+// large are events of which a few are more than the servers keep in their logs of the stream, which are compressed.
+func large(node string, first uint64) (events []journal.Event) {
+	for sequence := first; sequence < first+100; sequence++ {
+		e := journaltest.Of(node, sequence)
+		data := make([]byte, 40_000)
+		_, _ = rand.Read(data) // never fails
+		e.JSON = fmt.Appendf(nil, `{"n":%d,"data":"%x"}`, sequence, data)
+		events = append(events, e)
+	}
+	return events
+}
+
+// A replica is away for so long that the servers' logs of the stream no longer begin where it ended, and comes back under
+// load. It answers nothing before it has what was acknowledged until then; it lacks nothing, and has nothing twice.
+func TestAway(t *testing.T) {
+	need.Flag(t, *long, "-long")
+	r := newReplicas(t)
+	log := &fetches{}
+	load := r.send(0, 1, 2)
+	load.await(t, 50)
+	close(load.stop)
+	load.running.Wait()
+	r.same()
+	away := (r.leader(0) + 1) % 3
+	one, two := (away+1)%3, (away+2)%3
+	r.stop(away)
+	more := r.sendAs("later", one, two)
+	for i := range uint64(3) {
+		events := large("large", 100*i+1)
+		for end := time.Now().Add(time.Minute); ; { // an election may just be held
+			_, err := r.all[one].Append(t.Context(), events)
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, journal.ErrUnavailable) || time.Now().After(end) {
+				t.Fatal(err)
+			}
+		}
+	}
+	more.await(t, 50)
+	acknowledged := r.all[two].Bounds().Newest
+	r.log = slog.New(log)
+	r.start(away)
+	if t.Failed() {
+		t.FailNow()
+	}
+	if newest := r.all[away].Bounds().Newest; newest < acknowledged {
+		t.Errorf("it is open with %d of %d", newest, acknowledged)
+	}
+	more.await(t, 50)
+	close(more.stop)
+	more.running.Wait()
+	for id := range more.acked {
+		load.acked[id]++
+	}
+	for i := range uint64(300) {
+		e := journaltest.Of("large", i+1)
+		load.acked[e.Source+" "+e.ID]++
+	}
+	r.same()
+	load.once(t, r.all[away])
+	if log.n.Load() == 0 {
+		t.Error("all that it lacked was still in the servers' logs: it was not away for long enough")
+	}
+}
+
+// fault is one of a disk, which was found or has ended.
+func fault(t *testing.T, kind event.Type, sequence uint64) journal.Event {
+	t.Helper()
+	f := event.Fault{ID: "x", Check: "disk", Subject: finding.Subject{Kind: "disk", Name: "sda"}, Severity: finding.Fatal,
+		Reason: "Fails"}
+	e := event.Event{Type: kind, Cluster: "c", Node: "n", Time: time.Unix(1, 0).UTC(), Severity: finding.Fatal,
+		Stream: "01J9AAAAAAAAAAAAAAAAAAAAAA", Sequence: sequence, Data: f}
+	text, err := e.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return journal.Event{Source: "/clusters/c/nodes/n", ID: e.ID(), Type: string(e.Type), Cluster: "c", Node: "n",
+		Stream: e.Stream, Sequence: sequence, JSON: text}
+}
+
+// center opens the center of a replica.
+func (r *replicas) center(i int) *eventcenter.Center {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	defer cancel()
+	c, err := eventcenter.Open(ctx, eventcenter.Options{Dir: r.dirs[i], Log: quiet(), Replicated: func(ctx context.Context,
+		_ string, appended func([]journal.Record) []journal.Event) (eventcenter.Replicated, error) {
+		return r.open(ctx, i, appended, func(error) {})
+	}})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return c
+}
+
+func faults(c *eventcenter.Center) int {
+	all, _ := c.Model.Faults(func(model.NodeFault) bool { return true })
+	return len(all)
+}
+
+// A replica is cut off for longer than events are kept: a fault that it knows has ended meanwhile, which nobody can tell it
+// any more. It does not call itself ready with what it knew, and ends; started again it begins with what is kept, and who
+// asks it for what is older is told so.
+func TestAwayForLongerThanIsKept(t *testing.T) {
+	need.Flag(t, *long, "-long")
+	clock := journaltest.NewClock()
+	r := newReplicas(t)
+	for i := range r.all {
+		r.stop(i)
+	}
+	r.now = clock.Now
+	r.startAll()
+	const away, worker = 0, 1
+	if err := r.all[away].Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.all[away] = nil
+	c := r.center(away)
+	if err := r.all[worker].Take(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	known := journaltest.Append(t, r.all[worker], fault(t, event.FaultRaised, 1)).Last
+	awaitNewest(t, c.Journal.Bounds, known)
+	if n := faults(c); n != 1 {
+		t.Fatalf("%d faults", n)
+	}
+	if err := c.Checkpoint(); err != nil {
+		t.Fatal(err)
+	}
+	r.net.Cut(away, true)
+	clock.Add(24 * time.Hour)
+	journaltest.Append(t, r.all[worker], fault(t, event.FaultCleared, 2))
+	clock.Add(24 * time.Hour)
+	kept := journaltest.Append(t, r.all[worker], journaltest.Of("a", 1)).Last
+	upTo := r.all[worker].Expired(journal.Limits{Age: 12 * time.Hour})
+	if upTo != kept-1 {
+		t.Fatalf("%d is to be trimmed, want %d", upTo, kept-1)
+	}
+	for end := time.Now().Add(time.Minute); ; { // the server that is asked may not have what was appended just now
+		err := r.all[worker].Trim(t.Context(), upTo)
+		if err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	r.net.Cut(away, false)
+	limited, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := c.Run(limited); !errors.Is(err, journal.ErrAnew) {
+		t.Errorf("it goes on: %v", err)
+	}
+	if err := c.Journal.(eventcenter.Replicated).Ready(); !errors.Is(err, journal.ErrAnew) {
+		t.Errorf("it calls itself ready: %v", err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c = r.center(away)
+	defer func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if n := faults(c); n != 0 {
+		t.Errorf("%d faults that ended while it was away", n)
+	}
+	if b := c.Journal.Bounds(); b.Oldest != kept || b.Newest < kept {
+		t.Errorf("it has %d to %d, want from %d on", b.Oldest, b.Newest, kept)
+	}
+	var trimmed *journal.TrimmedError
+	if _, err := c.Journal.Read(t.Context(), journal.Query{After: known, Limit: 1}); !errors.As(err, &trimmed) ||
+		trimmed.Oldest != kept {
+		t.Errorf("a cursor of before: %v", err)
+	}
+}
+
+// awaitNewest waits until a journal has an offset.
+func awaitNewest(t *testing.T, bounds func() journal.Bounds, newest uint64) {
+	t.Helper()
+	limit := time.After(time.Minute)
+	for b := bounds(); b.Newest < newest; b = bounds() {
+		select {
+		case <-b.Changed:
+		case <-limit:
+			t.Fatalf("it has %d of %d", b.Newest, newest)
+		}
+	}
+}

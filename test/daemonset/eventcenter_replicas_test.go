@@ -1,0 +1,241 @@
+package daemonset
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// threeOnOne are the settings of three replicas where there is one machine.
+var threeOnOne = []string{"replicated=true", "replicas.sameNode=true"}
+
+// testReplicas follows "From one to three": the history is there on each, at the same offsets, and the agent goes on. Then,
+// while events come, there is an upgrade, and one pod is deleted: what was acknowledged is there once on each.
+func testReplicas(t *testing.T, c *center) {
+	c.nameServer(t)
+	c.kubectl(t, "delete", "statefulset", "-n", namespace, "eventcenter", "--timeout=60s")
+	for i := 1; i < 3; i++ {
+		c.createVolume(t, fmt.Sprint("eventcenter-", i))
+	}
+	var first struct {
+		Events []struct{ Event struct{ ID string } }
+	}
+	c.installCenter(t, append(slices.Clone(threeOnOne), "migrate=true")...)
+	if _, err := c.get(t.Context(), c.reader, "/v1/events?limit=1", &first); err != nil || len(first.Events) != 1 {
+		t.Fatalf("the first event: %v, %+v", err, first)
+	}
+	s := c.newSender(t)
+	var sending sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	defer func() { stop(); sending.Wait() }()
+	sending.Go(func() { s.run(ctx) })
+	s.await(t, 50)
+	c.installCenter(t, threeOnOne...) // one pod after the other, without the migration
+	s.await(t, 50)
+	c.kubectl(t, "delete", "pod", "-n", namespace, "eventcenter-1", "--timeout=60s")
+	s.await(t, 50)
+	c.kubectl(t, "rollout", "status", "-n", namespace, "statefulset/eventcenter", "--timeout=120s")
+	disk := failedDisk(t, c.Dir)
+	c.awaitFault(t, disk.Mount, true) // of the real agent
+	stop()
+	sending.Wait()
+	t.Logf("%d events acknowledged, %d requests refused", s.acknowledged, s.refused)
+	c.onceOnEach(t, s, first.Events[0].Event.ID)
+	if err := disk.Unmount(); err != nil {
+		t.Error(err)
+	}
+}
+
+// testNothingButVolumes removes the release: what stays is what the documentation says.
+func testNothingButVolumes(t *testing.T, c *center) {
+	c.helm(t, "uninstall", "eventcenter", "--namespace", namespace, "--wait", "--timeout=120s")
+	const kinds = "statefulsets,controllerrevisions,pods,services,endpointslices,configmaps,secrets,serviceaccounts," +
+		"persistentvolumeclaims,poddisruptionbudgets,roles,rolebindings,clusterroles,clusterrolebindings,leases"
+	var left []string
+	await(t, 60*time.Second, "what is derived to be gone", func() error {
+		left = nil
+		for _, line := range strings.Split(c.kubectl(t, "get", kinds, "--all-namespaces", "--output",
+			`jsonpath={range .items[*]}{.kind}/{.metadata.name}{"\n"}{end}`), "\n") {
+			if strings.Contains(line, "/eventcenter") || strings.Contains(line, "data-eventcenter") {
+				left = append(left, line)
+			}
+		}
+		slices.Sort(left)
+		if len(left) > 5 {
+			return fmt.Errorf("there is %v", left)
+		}
+		return nil
+	})
+	if diff := cmp.Diff([]string{"PersistentVolumeClaim/data-eventcenter-0", "PersistentVolumeClaim/data-eventcenter-1",
+		"PersistentVolumeClaim/data-eventcenter-2", "Secret/eventcenter-replicas", "Secret/eventcenter-tls"}, left); diff != "" {
+		t.Errorf("what stays (-want +got):\n%s", diff)
+	}
+}
+
+// sender is an agent of a Node of its own, which sends one batch after the other until it is acknowledged.
+type sender struct {
+	c     *center
+	token string
+
+	mu                    sync.Mutex // guards what follows
+	acknowledged, refused int
+	last                  string // why
+}
+
+const senderNode, senderStream, perBatch = "replicas-node", "01J9ZZZZZZZZZZZZZZZZZZZZZZ", 5
+
+func (c *center) newSender(t *testing.T) *sender {
+	t.Helper()
+	if err := c.KubectlApply(t.Context(), "apiVersion: v1\nkind: Node\nmetadata: {name: "+senderNode+"}\n"); err != nil {
+		t.Fatal(err)
+	}
+	return &sender{c: c, token: strings.TrimSpace(c.kubectl(t, "create", "token", "-n", namespace, "nodeagent",
+		"--audience=eventcenter", "--bound-object-kind=Node", "--bound-object-name="+senderNode))}
+}
+
+func (s *sender) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := s.send(ctx, uint64(s.acknowledged))
+		s.mu.Lock()
+		if err == nil {
+			s.acknowledged += perBatch
+		} else {
+			s.refused, s.last = s.refused+1, err.Error()
+		}
+		s.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond): // a node may not send more
+		}
+	}
+}
+
+// send sends the batch after a sequence.
+func (s *sender) send(ctx context.Context, after uint64) error {
+	var texts []json.RawMessage
+	for sequence := after + 1; sequence <= after+perBatch; sequence++ {
+		subject := finding.Subject{Kind: "server", Name: fmt.Sprint(sequence)}
+		e := event.Event{Type: event.FaultRaised, Cluster: "lab", Node: senderNode, Time: time.Now().UTC(),
+			Severity: finding.Info, Stream: senderStream, Sequence: sequence,
+			Subject: event.Subject{Check: "dns", Reason: "Slow", Kind: subject.Kind, Name: subject.Name},
+			Data:    event.Fault{ID: "x", Check: "dns", Subject: subject, Severity: finding.Info, Reason: "Slow", Message: "slow"}}
+		text, err := e.Encode()
+		if err != nil {
+			return err
+		}
+		texts = append(texts, text)
+	}
+	body, err := json.Marshal(texts)
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+centerName+"/v1/events", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer "+s.token)
+	request.Header.Set("Content-Type", event.BatchMediaType)
+	response, err := s.c.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if text, err := io.ReadAll(response.Body); err != nil || response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%d %w %.300s", response.StatusCode, err, text)
+	}
+	return nil
+}
+
+// await returns when so many more events are acknowledged.
+func (s *sender) await(t *testing.T, more int) {
+	t.Helper()
+	s.mu.Lock()
+	begun := s.acknowledged
+	s.mu.Unlock()
+	await(t, 2*time.Minute, "events to be acknowledged", func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.acknowledged < begun+more {
+			return fmt.Errorf("%d of %d; %s", s.acknowledged-begun, more, s.last)
+		}
+		return nil
+	})
+}
+
+// onceOnEach compares the replicas with each other, and with what was acknowledged. The first event is as before.
+func (c *center) onceOnEach(t *testing.T, s *sender, firstID string) {
+	t.Helper()
+	var before []string
+	for i := range 3 {
+		ip := c.kubectl(t, "get", "pod", "-n", namespace, fmt.Sprint("eventcenter-", i), "-o", "jsonpath={.status.podIP}")
+		var ids []string
+		await(t, 60*time.Second, "all events on each replica", func() (err error) {
+			if ids, err = c.idsOn(t.Context(), net.JoinHostPort(ip, "10685")); err == nil && len(ids) < len(before) {
+				err = fmt.Errorf("%d of %d", len(ids), len(before))
+			}
+			return err
+		})
+		if len(ids) == 0 || ids[0] != firstID {
+			t.Fatalf("replica %d begins with %.1q, before it was %s", i, ids, firstID)
+		}
+		if i > 0 && !slices.Equal(before, ids[:len(before)]) {
+			t.Errorf("replica %d differs", i)
+		}
+		before = ids
+		times := map[string]int{}
+		for _, id := range ids {
+			times[id]++
+		}
+		for sequence := 1; sequence <= s.acknowledged; sequence++ {
+			if id := fmt.Sprintf("%s-%020d", senderStream, sequence); times[id] != 1 {
+				t.Errorf("replica %d: %s was acknowledged, and is there %d times", i, id, times[id])
+			}
+		}
+	}
+}
+
+// idsOn returns the IDs of all events that one replica has, in the order of their offsets, which have no gap.
+func (c *center) idsOn(ctx context.Context, address string) (ids []string, err error) {
+	transport := c.client.Transport.(*http.Transport).Clone()
+	transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+	one := &center{client: &http.Client{Transport: transport, Timeout: 10 * time.Second}}
+	for {
+		var page struct {
+			Events []struct {
+				Offset int `json:",string"`
+				Event  struct{ ID string }
+			}
+			Next, Newest string
+		}
+		code, err := one.get(ctx, c.reader, "/v1/events?limit=1000&after="+strconv.Itoa(len(ids)), &page)
+		if err != nil || code != http.StatusOK {
+			return nil, fmt.Errorf("%d %w", code, err)
+		}
+		for _, e := range page.Events {
+			if e.Offset != len(ids)+1 {
+				return nil, fmt.Errorf("offset %d after %d", e.Offset, len(ids))
+			}
+			ids = append(ids, e.Event.ID)
+		}
+		if page.Next == page.Newest {
+			return ids, nil
+		}
+	}
+}
