@@ -70,7 +70,7 @@ func harmless() []string {
 		"timeout = ", "timeout=",
 		"timeout value", "timeout: ", "errors=", "error handl", "error inject", "error report",
 		"invalidation policy", "nvalidation will be",
-		"firmware crash dump", "Direct firmware load", "module verification"}
+		"firmware crash dump", "Direct firmware load", "firmware: failed to load", "module verification"}
 }
 
 // oneOf is an expression that matches each of the names.
@@ -167,7 +167,7 @@ func networkDriverRules() []Rule {
 			`^(?P<subject>(?:bond|team)\d+)(?: \([^)]{1,40}\))?: `, `^Dead loop on virtual device (?P<subject3>` + netdev + `), fix it urgently!`,
 			`^(?:net )?(?P<subject2>` + oneOf(cards) + `[\w.@-]*): (?:NAPI poll function|set_features\(\) failed|(?:[Ff]ail(?:ed)?|[Uu]nable) to |[Cc]ould not |[Cc]annot |[Ee]rror |tx hang|Transmit error, |[Tt]ransmit(?:ter)? (?:timed out|timeout)|(?:PCI )?[Bb]us error)`,
 		},
-		Unless: append(harmless(), "link speed", "Possible SYN floodin", "Cannot find map file", "martian",
+		Unless: append(harmless(), "link speed", "Possible SYN floodin", "window scaling", "Cannot find map file", "martian",
 			"link status", "Warning: ", "warning: ",
 			"Enslaving", "Releasing", "invalid hash", "invalid argument", "invalid option",
 			"could not find neste", "could not find helpe", "truncated", "short packet", "bad checksum",

@@ -217,7 +217,7 @@ func platformRules() []Rule {
 			`^(?P<driver>[a-z][\w-]{1,30}) (?P<subject>` + pciAddress + `)(?: [^:]{1,40})?: .*` + failed,
 			`^(?P<driver>[a-z][\w-]{1,30}) (?P<subject2>[a-z_-]{0,12}\d[\w.:-]{0,20}?)(?: [^:]{1,40})?: .*` + failed,
 		},
-		Unless: append(append(harmless(), "reset tx rate", "resume", "Link up", "Heartbeat Counter", "parity init",
+		Unless: append(append(harmless(), "reset tx rate", "DCB config", "resume", "Link up", "Heartbeat Counter", "parity init",
 			"loopback", "lockup_timeout",
 			"soft recovered", "allback", "try with current", "disabled on Tx", "Direct-Access", "ANSI: ",
 			"timeout  ", "max timeout of", "not be reserved", "ACCESS_REG(0x805) op", "ASPM", "VPD", "ROM ",
