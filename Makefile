@@ -60,7 +60,7 @@ lane-machine:
 .PHONY: test-long long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile long-pods long-soak
 test-long: packages guest test-crio test-users demo browser monitoring long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile long-soak fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
 long-e2e: ## on a real one-node cluster: what takes as long as kubelet takes to notice; the event center's chart
-	$(TEST) $(RUN) -count=1 -timeout 30m -parallel 4 -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestRepairCSIRegistration|TestRepairDaemonSet|TestNoLivingPodIsEverALeftover$$' ./test/e2e -args -lab -long
+	$(TEST) $(RUN) -count=1 -timeout 30m -parallel 4 -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestRepairCSIRegistration|TestRepairDaemonSet|TestOptOut|TestNoLivingPodIsEverALeftover$$' ./test/e2e -args -lab -long
 	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestEventCenter$$' ./test/daemonset -args -lab -long
 long-rpm: ## other packages, repairs that take minutes, the cost of a storm of units
 	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit|TestEventCenter|TestUnitStorm' ./test/rpm -args -long
@@ -181,7 +181,7 @@ monitoring: ## the alert rules and the dashboard in the real Prometheus, on the 
 
 .PHONY: guest
 guest: ## tests that break the machine they run on, in emulated ones with Debian's kernel: disks, links, file servers, processors, memory, sensors, the kernel itself; suspended, restored, reset; and a node with cgroup v2, systemd and containerd 2
-	$(TEST) $(RUN) -count=1 -timeout 60m -v ./test/guest -args -guest
+	$(TEST) $(RUN) -count=1 -timeout 100m -v ./test/guest -args -guest
 
 .PHONY: lab lab-down
 lab: ## bring up a real one-node cluster on this machine, with Debian's containerd

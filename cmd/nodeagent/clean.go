@@ -18,15 +18,16 @@ import (
 )
 
 func newClean(o *options) *cobra.Command {
-	var yes bool
+	var yes, wide bool
 	var wait time.Duration
 	var pod string
 	var only []string
 	cmd := &cobra.Command{
 		Use:   "clean",
 		Short: "Print what would be released; release it after a yes",
-		Long: `Print, step by step, what deleted pods left behind and would be released, and why anything else
-would not.
+		Long: `Print, step by step, what deleted pods left behind and would be released, and what each guard
+says of it: those that are closed by name, with --wide all of them, once where the answer is the same for a whole pod or
+for the node. The guards are asked again right before each step, and so is whether the pod has come back.
 
 On a terminal it then asks once whether to release that; only y or yes does, and nothing that was not in the plan. With
 --yes it does not ask. Without a terminal, and with -o json, nothing is released unless --yes is there.
@@ -50,7 +51,8 @@ release is running.`,
 			if err != nil {
 				return err
 			}
-			c := cleaning{options: o, yes: yes, in: cmd.InOrStdin(), out: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr()}
+			c := cleaning{options: o, yes: yes, wide: wide, in: cmd.InOrStdin(), out: cmd.OutOrStdout(),
+				stderr: cmd.ErrOrStderr()}
 			if c.yes || c.asks() {
 				// The person at the keyboard decides.
 				cfg.Remediate.Mode, cfg.Remediate.Attended = remediate.On, true
@@ -72,6 +74,7 @@ release is running.`,
 		},
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "release it without asking")
+	cmd.Flags().BoolVarP(&wide, "wide", "w", false, "name the guards that are open too")
 	cmd.Flags().StringVar(&pod, "pod", "", "only of the pod with this UID, name or NAMESPACE/NAME")
 	cmd.Flags().StringSliceVar(&only, "only", nil, "only objects of these kinds: see nodeagent inspect")
 	cmd.Flags().DurationVar(&wait, "wait", 0, "repeat the inspection for this long, until everything is proven")
@@ -144,46 +147,6 @@ func passUntilProven(ctx context.Context, bench *agent.Bench, progress io.Writer
 	}
 }
 
-// printPlan prints what would be released and, where that is anything, what to do about it.
-func (c cleaning) printPlan(steps []remediate.Step, next string) error {
-	report := c.report
-	if c.json() {
-		return printJSON(c.out, map[string]any{"steps": listed(steps), "gates": report.Gates,
-			"errors": report.Errors})
-	}
-	var b strings.Builder
-	for _, pod := range groupedBy(bundle.Printable(steps), func(s remediate.Step) string { return s.Group }) {
-		fmt.Fprintf(&b, "pod %s\n", shortPod(pod[0].Pod))
-		for _, same := range groupedBy(pod, sameAction) {
-			fmt.Fprintf(&b, "  %s\n", same[0].Kind)
-			objects := make([]inspect.Assessment, 0, len(same))
-			for _, s := range same {
-				objects = append(objects, s.Object)
-			}
-			for _, line := range foldPaths(objects) {
-				fmt.Fprintf(&b, "      %s\n", timesText(line.path, len(line.objects)))
-			}
-			fmt.Fprintf(&b, "      → %s\n", withoutID(same[0], same[0].Description))
-			if s := same[0]; s.Blocked != "" && s.Mode != remediate.DryRun {
-				fmt.Fprintf(&b, "      but not released: %s\n", s.Blocked)
-			}
-		}
-	}
-	printUndecided(&b, screenOf(c.out), report)
-	if len(steps) > 0 {
-		b.WriteString(next)
-	} else {
-		b.WriteString("Nothing is proven to be a leftover.\n")
-	}
-	_, err := io.WriteString(c.out, b.String())
-	return err
-}
-
-// sameAction is equal for steps that differ only in the name of their object.
-func sameAction(s remediate.Step) string {
-	return string(s.Kind) + strings.ReplaceAll(s.Description, s.ID, "") + s.Blocked
-}
-
 func printUndecided(b *strings.Builder, s screen, report inspect.Report) {
 	report = bundle.Printable(report)
 	var undecided []inspect.Assessment
@@ -227,9 +190,13 @@ func sameOutcome(s remediate.StepOutcome) string {
 	return fmt.Sprint(s.Kind, s.Result, withoutID(s.Step, s.Blocked), withoutID(s.Step, s.Error))
 }
 
-// withoutID returns a text about a step without the name of its object.
+// withoutID returns a text about a step without the name of its object, and, of a mount, where it is.
 func withoutID(s remediate.Step, text string) string {
-	return strings.NewReplacer(" in "+s.ID, "", " "+s.ID, "", s.ID, "").Replace(text)
+	text = strings.NewReplacer(" in "+s.ID, "", " "+s.ID, "", s.ID, "").Replace(text)
+	if point := s.Object.Identity["point"]; point != "" {
+		text = strings.ReplaceAll(text, " "+point, "")
+	}
+	return text
 }
 
 // outcomeText describes steps with the same outcome: the first object, how many more there are, and what was done.

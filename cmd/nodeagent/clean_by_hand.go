@@ -33,6 +33,7 @@ type releaser interface {
 type cleaning struct {
 	*options
 	yes    bool // --yes
+	wide   bool // --wide
 	in     io.Reader
 	out    io.Writer
 	stderr io.Writer // what is not the answer: progress

@@ -96,7 +96,8 @@ func openPipe(t *testing.T, text string) (in, out *os.File) {
 func plannedStep(name, blocked string) remediate.Step {
 	pod := inspect.Pod{UID: "uid-" + name, Namespace: "shop", Name: name}
 	o := inspect.Object{Kind: inspect.Mount, ID: "/m/" + name + "#1", Pod: pod}
-	return remediate.Step{Group: pod.UID, Pod: pod, Kind: o.Kind, ID: o.ID, Description: "unmount " + o.ID,
+	guards := remediate.Guards{Pod: []remediate.Guard{{Name: "pause", Open: blocked == "", Why: blocked}}}
+	return remediate.Step{Guards: guards, Group: pod.UID, Pod: pod, Kind: o.Kind, ID: o.ID, Description: "unmount " + o.ID,
 		Blocked: blocked, Object: inspect.Assessment{Object: o, Verdict: inspect.Leftover}}
 }
 

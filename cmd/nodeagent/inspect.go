@@ -14,6 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/bundle"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
 func newInspect(o *options) *cobra.Command {
@@ -143,7 +144,7 @@ func inspectExit(r inspect.Report) error {
 	return nil
 }
 
-func printReport(w io.Writer, r inspect.Report, all, wide bool) error {
+func printReport(w io.Writer, r inspect.Report, settings remediate.Settings, all, wide bool) error {
 	var b strings.Builder
 	r = bundle.Printable(r)
 	counts := map[inspect.Verdict]int{}
@@ -155,7 +156,9 @@ func printReport(w io.Writer, r inspect.Report, all, wide bool) error {
 			shown = append(shown, o)
 		}
 	}
-	printInspected(&b, newInspectScreen(screenOf(w), r), shown, r, wide)
+	text := newInspectScreen(screenOf(w), r)
+	text.settings = settings
+	printInspected(&b, text, shown, r, wide)
 	fmt.Fprintf(&b, "%d objects:", len(r.Objects))
 	for _, verdict := range verdictOrder() {
 		fmt.Fprintf(&b, " %d %s", counts[verdict], verdict)

@@ -125,7 +125,7 @@ func releaseOf(i inspection, o inspect.Assessment) (does, not string) {
 	steps := remediate.Plan(i.report, remediate.Policy{Settings: i.settings}, i.report.At)
 	for _, s := range steps {
 		if s.Kind == o.Kind && s.ID == o.ID {
-			return s.Description, s.Blocked
+			return s.Description, strings.Join(s.Guards.Closed(), "; ")
 		}
 	}
 	return "", "no plan has it"

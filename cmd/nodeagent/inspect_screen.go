@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
 // The bounds that keep a pod on one screen; --wide has none.
@@ -22,8 +23,9 @@ const (
 type inspectScreen struct {
 	screen
 	strings.Builder
-	now  finding.Timestamp
-	pods map[string]inspect.Pod // names by UID: holders have only the latter
+	now      finding.Timestamp
+	pods     map[string]inspect.Pod // names by UID: holders have only the latter
+	settings remediate.Settings     // which pods are opted out
 }
 
 func newInspectScreen(s screen, r inspect.Report) *inspectScreen {
@@ -50,11 +52,27 @@ func (p *inspectScreen) trees(objects []inspect.Assessment) {
 		if why := blocker(pod); why != "" {
 			p.textLine("blocked: ", why)
 		}
-		if next := nextStep(pod); next != "" {
+		if why := p.optedOut(pod); why != "" {
+			p.textLine("kept: ", "nothing of it is released: "+why)
+		} else if next := nextStep(pod); next != "" {
 			p.textLine("next: ", next)
 		}
 		p.WriteString("\n")
 	}
+}
+
+// optedOut returns why a pod is opted out of releases, by what is known of its objects.
+func (p *inspectScreen) optedOut(pod []inspect.Assessment) string {
+	for _, o := range pod {
+		if o.Verdict != inspect.Leftover && o.Verdict != inspect.Candidate {
+			continue
+		}
+		namespace, labels := p.settings.OptedOut(o)
+		if why := cmp.Or(namespace, labels); why != "" {
+			return why
+		}
+	}
+	return ""
 }
 
 // list prints each object by itself.
@@ -70,6 +88,9 @@ func (p *inspectScreen) list(objects []inspect.Assessment) {
 			if o.Release != "" {
 				fmt.Fprintf(p, "      release: %s\n", o.Release)
 			}
+		}
+		if why := p.optedOut(pod); why != "" {
+			fmt.Fprintf(p, "  kept: nothing of it is released: %s\n", why)
 		}
 		p.WriteString("\n")
 	}

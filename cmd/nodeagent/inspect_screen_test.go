@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
 const deadUID = "5d8d2d6a-0000-4000-8000-000000000000"
@@ -56,7 +57,7 @@ func leftPod() inspect.Report {
 
 func TestInspectPrintsATreeForAPod(t *testing.T) {
 	var b strings.Builder
-	if err := printReport(&b, leftPod(), false, false); err != nil {
+	if err := printReport(&b, leftPod(), remediate.Settings{}, false, false); err != nil {
 		t.Fatal(err)
 	}
 	want := `pod shop/web-0 (5d8d2d6a): 13 leftover, 1 candidate, first seen 12m0s ago
@@ -87,10 +88,50 @@ func TestInspectPrintsATreeForAPod(t *testing.T) {
 	}
 }
 
+// Of a pod that is opted out it is said that and why it is kept, and not that something releases it.
+func TestInspectSaysWhatIsKept(t *testing.T) {
+	const annotation = "its annotation says so"
+	for name, test := range map[string]struct {
+		namespaces []string
+		optOut     string
+		want       string
+	}{
+		"nothing":       {[]string{"db"}, "", ""},
+		"its namespace": {[]string{"shop"}, "", "namespace shop is opted out"},
+		"itself":        {nil, annotation, annotation},
+	} {
+		r := leftPod()
+		r.Objects[2].OptOut = test.optOut
+		r.Objects[len(r.Objects)-1].OptOut = annotation // of a pod that lives
+		for _, wide := range []bool{false, true} {
+			var b strings.Builder
+			if err := printReport(&b, r, remediate.Settings{OptOut: test.namespaces}, true, wide); err != nil {
+				t.Fatal(err)
+			}
+			kept := strings.Contains(b.String(), "  kept: nothing of it is released: "+test.want+"\n")
+			if kept != (test.want != "") || strings.Count(b.String(), "kept: ") > 1 ||
+				!wide && kept == strings.Contains(b.String(), "nodeagent clean --yes") {
+				t.Errorf("%s, wide %v:\n%s", name, wide, b.String())
+			}
+		}
+	}
+}
+
+// All that keeps an object from being released is named, not only what comes first.
+func TestExplainNamesEveryReason(t *testing.T) {
+	i := inspection{report: leftPod(), settings: remediate.Defaults()}
+	i.settings.OptOut = []string{"shop"}
+	_, not := releaseOf(i, i.report.Objects[0])
+	const want = "the mode for kind container is dry-run; namespace shop is opted out"
+	if not != want {
+		t.Errorf("%q, want %q", not, want)
+	}
+}
+
 func TestInspectWideListsEverything(t *testing.T) {
 	var b strings.Builder
 	r := leftPod()
-	if err := printReport(&b, r, false, true); err != nil {
+	if err := printReport(&b, r, remediate.Settings{}, false, true); err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range r.Objects[:len(r.Objects)-1] {
@@ -107,7 +148,7 @@ func TestInspectPrintsNoControlCharacters(t *testing.T) {
 	r.Objects[0].ID, r.Objects[0].Pod.Name = "\x1b]0;owned\x07", "\x1b[2J"
 	for _, wide := range []bool{true, false} {
 		var b strings.Builder
-		if err := printReport(&b, r, false, wide); err != nil || strings.ContainsAny(b.String(), "\x1b\x07") {
+		if err := printReport(&b, r, remediate.Settings{}, false, wide); err != nil || strings.ContainsAny(b.String(), "\x1b\x07") {
 			t.Errorf("%q, %v", b.String(), err)
 		}
 	}

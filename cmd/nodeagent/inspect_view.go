@@ -63,7 +63,7 @@ func (v *inspectView) run(cmd *cobra.Command, o *options, kinds []inspect.Kind) 
 	if o.json() {
 		err = printJSON(cmd.OutOrStdout(), complete(i.report))
 	} else {
-		err = printReport(cmd.OutOrStdout(), i.report, v.all, v.all || v.wide)
+		err = printReport(cmd.OutOrStdout(), i.report, i.settings, v.all, v.all || v.wide)
 	}
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/bundle"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
 
 // recordedNode is a node of which a pod has left a sandbox and a container: see pkg/inspect/recorded_test.go.
@@ -36,7 +37,7 @@ func TestInspectFromAFile(t *testing.T) {
 	}
 	report, _ := b.Evidence.Evaluate()
 	var screen, contract strings.Builder
-	if err := printReport(&screen, report, false, false); err != nil {
+	if err := printReport(&screen, report, remediate.Settings{}, false, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := printJSON(&contract, complete(report)); err != nil {

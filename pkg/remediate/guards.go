@@ -39,6 +39,11 @@ func (r *Runner) stop(ctx context.Context) string {
 	if why := r.KillSwitch(); why != "" {
 		return why
 	}
+	return r.paused(ctx)
+}
+
+// paused returns why releases are paused. It may make a request to the apiserver.
+func (r *Runner) paused(ctx context.Context) string {
 	if err := ctx.Err(); err != nil {
 		return "interrupted"
 	}

@@ -2,7 +2,6 @@ package remediate
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 
@@ -13,11 +12,11 @@ import (
 // Policy is everything that a plan depends on besides the report.
 type Policy struct {
 	Settings
-	Stop     string             // why nothing at all may be done now; empty when something may
+	Node     []Guard            // whether anything may be done now at all
 	Attempts map[string]Attempt // by group: earlier releases according to the journal
 
-	actions actions           // nil: all of them
-	blocked map[string]string // by group: see blockedGroups
+	actions actions         // nil: all of them
+	kept    map[string]kept // by group: see keptGroups
 }
 
 // withReport completes a policy with what depends on the report.
@@ -25,7 +24,7 @@ func (p Policy) withReport(report inspect.Report) Policy {
 	if p.actions == nil {
 		p.actions = Actions()
 	}
-	p.blocked = blockedGroups(report, p.Settings)
+	p.kept = keptGroups(report, p.Settings)
 	return p
 }
 
@@ -60,6 +59,7 @@ type Step struct {
 	Description string             `json:"does"`               // what would be done
 	Mode        Mode               `json:"mode"`               // of the action
 	Blocked     string             `json:"notActed,omitempty"` // why it is not done; empty when it will be
+	Guards      Guards             `json:"guards"`             // Blocked is the first that is closed
 	Object      inspect.Assessment `json:"-"`
 	refused     bool               // because of the object itself
 }
@@ -87,55 +87,39 @@ func Group(o inspect.Object) string {
 // be released does not use up the budget of others.
 func Plan(report inspect.Report, policy Policy, now finding.Timestamp) []Step {
 	policy = policy.withReport(report)
-	stop := cmp.Or(policy.Stop, closedGate(report))
+	node := slices.Concat(policy.Node, gateGuards(report))
 	left := policy.PodsPerHour - releasedLastHour(policy.Attempts, now)
 	var steps []Step
 	running := "" // the one pod with a running container
 	for _, group := range groups(report, policy.Attempts, now) {
 		pod := planGroup(group, policy)
-		why := cmp.Or(stop, podBlocked(pod, policy, now))
-		again := recent(policy.Attempts, pod[0].Group, now) // already counted in the budget
-		if why == "" && anyActs(pod) && anyRuns(group) {
-			if running != "" {
-				why = fmt.Sprintf("it has a running container, and pod %s, which has one too, is released "+
-					"first: one at a time", running)
-			}
-			running = cmp.Or(running, pod[0].Group)
+		name := pod[0].Group
+		guards := policy.podGuards(name, now)
+		free := anyActs(pod) && cmp.Or(firstClosed(node), firstClosed(guards)) == ""
+		counted := recent(policy.Attempts, name, now)
+		one, budget := oneRunning(anyRuns(group), running), policy.budget(left, counted)
+		if free && anyRuns(group) {
+			running = cmp.Or(running, name)
 		}
-		if why == "" && anyActs(pod) && !again {
-			if left <= 0 {
-				why = fmt.Sprintf("budget: %d pods were released in the last hour", policy.PodsPerHour)
-			}
+		if free && one.Open && !counted {
 			left--
 		}
+		guards = append(guards, one, budget)
 		for i := range pod {
-			pod[i].Blocked = cmp.Or(pod[i].Blocked, why)
+			pod[i].Guards.Node, pod[i].Guards.Pod = node, guards
+			pod[i].Blocked = pod[i].Guards.why()
 		}
 		steps = append(steps, pod...)
 	}
 	return steps
 }
 
-// anyRuns reports whether the pod of objects has a running container: a mistake there would kill a workload.
+// anyRuns reports whether the pod of objects has a running container.
 func anyRuns(objects []inspect.Assessment) bool {
 	return slices.ContainsFunc(objects, func(o inspect.Assessment) bool { return o.Running })
 }
 
 func anyActs(steps []Step) bool { return slices.ContainsFunc(steps, Step.Acts) }
-
-// networkGate applies to network objects only, and their verdicts take it into account.
-const networkGate = "network-ready"
-
-// closedGate returns why nothing in the report may be released. No object of such a report should be a leftover; this
-// is an additional check.
-func closedGate(report inspect.Report) string {
-	for _, gate := range report.Gates {
-		if !gate.Open && gate.Name != networkGate {
-			return fmt.Sprintf("gate %s is closed: %s", gate.Name, gate.Why)
-		}
-	}
-	return ""
-}
 
 // groups returns the leftovers of a report by group, least recently tried first; those of which nothing is left but what
 // does little harm come last, so that they do not use up the budget of others.
@@ -191,7 +175,7 @@ func planGroup(objects []inspect.Assessment, policy Policy) []Step {
 	}
 	for _, o := range objects {
 		if _, ok := policy.actions.on(o.Kind); !ok {
-			steps = append(steps, stepOf(o, Off, "", "there is no action for this kind"))
+			steps = append(steps, stepOf(o, Off, "", answer("action", "there is no action for this kind", "")))
 		}
 	}
 	return steps
@@ -200,58 +184,17 @@ func planGroup(objects []inspect.Assessment, policy Policy) []Step {
 func planOne(action Action, o inspect.Assessment, s Settings) Step {
 	mode := s.ModeOf(o.Kind)
 	does, refusal := action.Plan(o, s)
-	switch {
-	case refusal != "":
-		step := stepOf(o, mode, does, "refused: "+refusal)
-		step.refused = true
-		return step
-	case mode == On:
-		return stepOf(o, mode, does, "")
+	if refusal != "" {
+		refusal = "refused: " + refusal
 	}
-	return stepOf(o, mode, does, fmt.Sprintf("the mode for kind %s is %s", o.Kind, mode))
+	step := stepOf(o, mode, does, answer("action", refusal, "it may act on such an object"), modeGuard(o.Kind, mode))
+	step.refused = refusal != ""
+	return step
 }
 
-func stepOf(o inspect.Assessment, mode Mode, does, notNow string) Step {
+func stepOf(o inspect.Assessment, mode Mode, does string, guards ...Guard) Step {
 	return Step{Group: Group(o.Object), Pod: o.Pod, Kind: o.Kind, ID: o.ID, Why: o.Why, Description: does, Mode: mode,
-		Blocked: notNow, Object: o}
-}
-
-// blockedGroups returns by group why a pod must not be released: an object of it has an unknown verdict, or the pod, by
-// its annotation or labels, or its namespace is opted out. When any namespace is opted out, leftovers must have a known namespace; one object in an
-// opted-out namespace blocks the whole pod, whatever its verdict is.
-func blockedGroups(report inspect.Report, s Settings) map[string]string {
-	kept := map[string]string{}
-	for _, o := range report.Objects {
-		if o.Verdict == inspect.Unknown && !o.Kind.Minor() {
-			kept[Group(o.Object)] = cmp.Or(kept[Group(o.Object)], fmt.Sprintf("the verdict on its %s %s is unknown: %s",
-				o.Kind, o.ID, o.Why))
-		}
-		if why := s.optedOut(o.Pod.Namespace); why != "" && (o.Verdict == inspect.Leftover || o.Pod.Namespace != "") {
-			kept[Group(o.Object)] = why
-		}
-		if why := s.podOptedOut(o.Object); why != "" && (o.Verdict == inspect.Leftover || o.OptOut != "") {
-			kept[Group(o.Object)] = why
-		}
-	}
-	return kept
-}
-
-// podBlocked returns why one pod is not released.
-func podBlocked(steps []Step, policy Policy, now finding.Timestamp) string {
-	group := steps[0].Group
-	if why := policy.blocked[group]; why != "" {
-		return why
-	}
-	attempt, ok := policy.Attempts[group]
-	if why := Halt("releases of this pod", attempt.Failures, policy.StopAfter, now); why != "" && !policy.Attended {
-		return why
-	}
-	if after := policy.retryAfter(attempt); ok && attempt.Finished && !attempt.Complete &&
-		now.Since(attempt.At) < after {
-		return fmt.Sprintf("was tried %s ago and could not be released completely; next try after %s",
-			now.Since(attempt.At).Round(time.Second), after)
-	}
-	return ""
+		Blocked: firstClosed(guards), Guards: Guards{Object: guards}, Object: o}
 }
 
 // releasedLastHour counts the pods that were released in the last hour.

@@ -91,7 +91,7 @@ func TestPlanNotNow(t *testing.T) {
 		"another kind": {func(p *Policy) {
 			p.Mode, p.Kinds = DryRun, map[inspect.Kind]Mode{inspect.Link: On}
 		}, nil, []string{"dry-run", "dry-run"}},
-		"stopped": {func(p *Policy) { p.Stop = "kill switch" }, nil, []string{"kill switch", "kill switch"}},
+		"stopped": {func(p *Policy) { p.Node = []Guard{{Name: "x", Why: "kill switch"}} }, nil, []string{"kill switch", "kill switch"}},
 		"closed gate": {func(*Policy) {}, []inspect.Gate{{Name: "g", Why: "no"}},
 			[]string{"gate g is closed: no", "gate g"}},
 		"opted out":     {func(p *Policy) { p.OptOut = []string{"ns"} }, nil, []string{"opted out", "opted out"}},

@@ -226,7 +226,7 @@ func (p *podRelease) conclude() {
 	}
 	for _, o := range p.rest {
 		if !isDead(o) && !slices.ContainsFunc(p.steps, func(s Step) bool { return s.Kind == o.Kind && s.ID == o.ID }) {
-			s := StepOutcome{Step: stepOf(o, Off, "", "appeared after the plan was made"), Result: NotActed}
+			s := StepOutcome{Step: stepOf(o, Off, "", answer("plan", "appeared after the plan was made", "")), Result: NotActed}
 			p.markLeft(&s)
 			p.outcome.Steps = append(p.outcome.Steps, s)
 		}

@@ -92,38 +92,60 @@ func (c injectedCrash) Unwrap() error { return c.error }
 const maxPreviews = 100
 
 // Plan lists what Release would do about the report and why not, including what is found by reading (user data in a
-// pod's directory, a CSI driver that is alive). It changes nothing and writes nothing.
+// pod's directory, a CSI driver that is alive), with every guard's answer. It changes nothing and writes nothing.
 func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error) {
 	records, _, err := r.readJournal()
 	if err != nil {
 		return nil, err
 	}
 	report = report.Releasable()
-	steps := Plan(report, r.policy(ctx, report, records), r.options.Host.Clock())
+	steps := Plan(report, r.policy(ctx, report, records, true), r.options.Host.Clock())
 	previews := 0
 	for i := range steps {
 		action, ok := r.options.actions.on(steps[i].Kind)
-		if !ok || action.Preview == nil || steps[i].refused || previews == maxPreviews {
+		if !ok || action.Preview == nil || steps[i].refused {
 			continue
 		}
-		previews++
-		if why := action.Preview(ctx, r.tools, steps[i].Object); why != "" {
-			steps[i].Blocked, steps[i].refused = "refused: "+why, true
+		look := answer("look", "", fmt.Sprintf("right before the step: a plan looks at %d objects", maxPreviews))
+		if previews < maxPreviews {
+			look = preview(ctx, action, r.tools, steps[i].Object)
 		}
+		previews++
+		steps[i].look(look)
 	}
 	return steps, nil
 }
 
-// policy asks whether releases are paused, which is a request to the apiserver, only where a report has something to
-// release or to wait for, or the quarantine may be swept.
-func (r *Runner) policy(ctx context.Context, report inspect.Report, records []Record) Policy {
-	p := Policy{Settings: r.options.Settings, Attempts: attempts(records), actions: r.options.actions}
-	if len(report.Suspicious().Objects) > 0 || p.ModeOf(inspect.PodDirectory) == On {
-		p.Stop = r.stop(ctx)
-	} else {
-		p.Stop = r.KillSwitch()
+// preview looks at an object as its step would.
+func preview(ctx context.Context, action Action, tools Tools, o inspect.Assessment) Guard {
+	why := action.Preview(ctx, tools, o)
+	if why != "" {
+		why = "refused: " + why
 	}
-	p.Stop = cmp.Or(p.Stop, r.tooManyFailed())
+	return answer("look", why, "nothing that was read of it is against it")
+}
+
+// look adds what a look at the object says.
+func (s *Step) look(g Guard) {
+	s.Guards.Object = slices.Insert(s.Guards.Object, 1, g) // before the mode
+	s.Blocked, s.refused = s.Guards.why(), !g.Open
+}
+
+// policy asks whether releases are paused, which is a request to the apiserver, only where a report has something to
+// release or to wait for, or the quarantine may be swept; and where the kill switch exists, only for every answer.
+func (r *Runner) policy(ctx context.Context, report inspect.Report, records []Record, every bool) Policy {
+	p := Policy{Settings: r.options.Settings, Attempts: attempts(records), actions: r.options.actions}
+	kill := r.KillSwitch()
+	p.Node = []Guard{answer("kill-switch", kill, p.KillSwitch+" does not exist")}
+	asks := len(report.Suspicious().Objects) > 0 || p.ModeOf(inspect.PodDirectory) == On
+	if asks && (every || kill == "") {
+		p.Node = append(p.Node, answer("pause", r.paused(ctx), "no annotation of the Node pauses releases"))
+	}
+	open := fmt.Sprintf("fewer than %d pods in a row have failed within a day", p.StopAfter)
+	if p.Attended {
+		open = attended
+	}
+	p.Node = append(p.Node, answer("failures", r.tooManyFailed(), open))
 	return p
 }
 
@@ -204,8 +226,9 @@ func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, err
 	if skipped > 0 {
 		r.options.Log.Warn("the journal has malformed lines", "lines", skipped)
 	}
-	policy := r.policy(ctx, report, records)
-	if policy.Stop == "" && r.options.Settings.ModeOf(inspect.PodDirectory) != Off {
+	policy := r.policy(ctx, report, records, false)
+	stop := firstClosed(policy.Node)
+	if stop == "" && r.options.Settings.ModeOf(inspect.PodDirectory) != Off {
 		if err := r.tools.Drivers.observe(ctx, r.tools, report); r.tools.Drivers.isNewError(err) {
 			r.options.Log.Warn("CSI drivers could not be observed", "err", err)
 		}
@@ -214,7 +237,7 @@ func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, err
 	r.byHand.limit(steps)
 	return survey{
 		pods: byGroup(steps),
-		stop: policy.Stop, cutOff: unfinished(records),
+		stop: stop, cutOff: unfinished(records),
 	}, nil
 }
 

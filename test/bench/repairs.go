@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"strings"
 
 	"github.com/nodeagent/nodeagent/test/harness"
 )
@@ -40,10 +41,14 @@ func (b *bench) repairs(ctx context.Context) error {
 	return nil
 }
 
-// tainted is a line of the test that times taints.
-var tainted = regexp.MustCompile(`fatal finding to taint: (.+)`)
+// tainted and isolated are lines of the tests that time taints.
+var (
+	tainted  = regexp.MustCompile(`fatal finding to taint: (.+)`)
+	isolated = regexp.MustCompile(`read-only disk to taint: (.+)`)
+)
 
-// taint times how soon others see the taint of a node with a fatal finding, on a real apiserver.
+// taint times how soon others see the taint of a node with a fatal finding, on a real apiserver; and how soon a real node
+// has it after its disk has failed, all of the agent included.
 func (b *bench) taint(ctx context.Context) error {
 	const times = "250"
 	say("timing %s taints", times)
@@ -53,6 +58,17 @@ func (b *bench) taint(ctx context.Context) error {
 		return err
 	}
 	b.rows = append(b.rows, row{"fatal finding → taint in a watch of the apiserver", string(found[0][1]), "", "p99 2 s"})
+	const disks = 3
+	say("timing the taints of %d disks", disks)
+	var taken []string
+	for range disks {
+		found, err := said(ctx, isolated, "./test/daemonset", "^TestDaemonSet$/^(image|failing_disk)$", "-args", "-lab")
+		if err != nil {
+			return err
+		}
+		taken = append(taken, string(found[0][1]))
+	}
+	b.rows = append(b.rows, row{"disk becomes read-only → taint of the Node", strings.Join(taken, ", "), "", "5 s"})
 	return nil
 }
 

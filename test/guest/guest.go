@@ -25,6 +25,8 @@ type Guest struct {
 	Dir    string    // of this run
 	Output io.Writer // what the guest prints
 
+	Limit time.Duration // for its tests; 0: 20 minutes
+
 	Systemd bool // is the guest's PID 1; else a shell is
 	// has the memory that a node of a cluster needs and no disks to be broken; the loopback of this machine, where the
 	// control plane is, is at 10.0.2.2

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"os"
@@ -26,7 +27,8 @@ func TestGuest(t *testing.T) { inGuest(t, "", Guest{Modules: "modules"}) }
 func TestSystemd(t *testing.T) { inGuest(t, "Unit", Guest{Systemd: true}) }
 
 // TestRepair has the agent in its unit repair what systemd, the kernel, a real containerd and a real kubelet lose.
-func TestRepair(t *testing.T) { inGuest(t, "Repair", Guest{Systemd: true}) }
+// These wait for one another, and for what is not to help.
+func TestRepair(t *testing.T) { inGuest(t, "Repair", Guest{Systemd: true, Limit: 45 * time.Minute}) }
 
 // TestMachine stops, suspends and restores a whole guest, has its processor report errors, and has it panic. What is
 // seen after that are the tests of Again.
@@ -54,7 +56,8 @@ func inGuest(t *testing.T, word string, g Guest) {
 	if err := os.MkdirAll(g.Cache, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	limit := cmp.Or(g.Limit, 20*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	tests, others := "^Test"+word, "^Test(Unit|Repair|Machine|Crash|Again|Systemd)"
 	if word != "" {
@@ -69,7 +72,7 @@ func inGuest(t *testing.T, word string, g Guest) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.parallel=24", "-test.timeout=18m",
+	args := []string{filepath.Join(dir, "inside.test"), "-test.v", "-test.parallel=24", "-test.timeout=" + (limit - 2*time.Minute).String(),
 		"-test.run", tests, "-test.skip", others, "-inside", "-agent", filepath.Join(dir, "nodeagent"), "-repo", repo,
 		"-modules", filepath.Join(dir, "modules"), "-programs", programs}
 	g.Again = slices.Clone(args)

@@ -2,7 +2,9 @@ package harness
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,7 +21,7 @@ import (
 const victimManifest = `
 apiVersion: v1
 kind: Pod
-metadata: {name: %[1]s, namespace: default}
+metadata: {name: %[1]s, namespace: %[4]s, labels: %[5]s, annotations: %[6]s}
 spec:
   terminationGracePeriodSeconds: 1%[3]s
   containers:
@@ -46,16 +48,28 @@ type Victim struct {
 	Canary string // a file in it that must survive everything
 
 	manifest string // of a static pod
+	about    About
+}
+
+// About is what else of a pod's metadata is set.
+type About struct {
+	Namespace           string // which must exist; else default
+	Labels, Annotations map[string]string
 }
 
 // NewVictim runs the pod and puts a canary into the folder that it mounts. Settings are further lines of its
 // specification, such as "hostNetwork: true".
 func NewVictim(ctx context.Context, l *lab.Lab, name string, settings ...string) (*Victim, error) {
-	v := &Victim{Lab: l, Name: name, Data: filepath.Join(l.Dir, "data-of-"+name)}
+	return NewVictimAbout(ctx, l, About{}, name, settings...)
+}
+
+// NewVictimAbout is the same with labels, annotations or another namespace.
+func NewVictimAbout(ctx context.Context, l *lab.Lab, about About, name string, settings ...string) (*Victim, error) {
+	v := &Victim{Lab: l, Name: name, Data: filepath.Join(l.Dir, "data-of-"+name), about: about}
 	if err := l.KubectlApply(ctx, v.text(settings...)); err != nil {
 		return nil, err
 	}
-	pod, err := l.WaitPodRunning(ctx, "default", v.Name)
+	pod, err := l.WaitPodRunning(ctx, v.namespace(), v.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -91,8 +105,12 @@ func (v *Victim) text(settings ...string) string {
 	for _, line := range settings {
 		lines += "\n  " + line
 	}
-	return fmt.Sprintf(victimManifest, v.Name, v.Data, lines)
+	labels, _ := json.Marshal(v.about.Labels)
+	annotations, _ := json.Marshal(v.about.Annotations)
+	return fmt.Sprintf(victimManifest, v.Name, v.Data, lines, v.namespace(), labels, annotations)
 }
+
+func (v *Victim) namespace() string { return cmp.Or(v.about.Namespace, "default") }
 
 func (v *Victim) putCanary() error {
 	v.Canary = filepath.Join(v.Data, "sub", "canary")
@@ -104,7 +122,7 @@ func (v *Victim) Delete(ctx context.Context) error {
 	if v.manifest != "" {
 		return os.Remove(v.manifest)
 	}
-	return v.Lab.DeletePod(ctx, "default", v.Name)
+	return v.Lab.DeletePod(ctx, v.namespace(), v.Name)
 }
 
 // Abandon lets the pod disappear from the apiserver while kubelet is down, with its processes frozen: when kubelet is
@@ -123,7 +141,7 @@ func Abandon(ctx context.Context, victims ...*Victim) error {
 				return err
 			}
 		}
-		if _, err := l.Kubectl(ctx, "delete", "pod", v.Name, "--force", "--grace-period=0"); err != nil {
+		if err := v.forceDelete(ctx); err != nil {
 			return err
 		}
 		if err := v.Freeze("FROZEN"); err != nil {
@@ -131,6 +149,26 @@ func Abandon(ctx context.Context, victims ...*Victim) error {
 		}
 	}
 	return l.Start(ctx, "kubelet")
+}
+
+// LeaveMounts lets pods of one lab disappear in the same way with processes that can be ended: when kubelet is back it
+// ends them, and their mounts and directories stay.
+func LeaveMounts(ctx context.Context, victims ...*Victim) error {
+	l := victims[0].Lab
+	if err := l.Stop(ctx, "kubelet"); err != nil {
+		return err
+	}
+	for _, v := range victims {
+		if err := v.forceDelete(ctx); err != nil {
+			return err
+		}
+	}
+	return l.Start(ctx, "kubelet")
+}
+
+func (v *Victim) forceDelete(ctx context.Context) error {
+	_, err := v.Lab.Kubectl(ctx, "delete", "pod", "-n", v.namespace(), v.Name, "--force", "--grace-period=0")
+	return err
 }
 
 // Freeze sets the freezer of the pod's cgroup (v1: FROZEN or THAWED; v2 has 1 and 0).

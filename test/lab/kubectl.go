@@ -31,8 +31,8 @@ func (l *Lab) KubectlCommand() []string {
 		filepath.Join(l.Dir, "kubectl-cache")}
 }
 
-// waitNamespace waits until pods can be made in a namespace: they need its ServiceAccount and the CA's ConfigMap.
-func (l *Lab) waitNamespace(ctx context.Context, namespace string) error {
+// WaitNamespace waits until pods can be made in a namespace: they need its ServiceAccount and the CA's ConfigMap.
+func (l *Lab) WaitNamespace(ctx context.Context, namespace string) error {
 	return poll(ctx, time.Minute, 200*time.Millisecond, func(ctx context.Context) error {
 		base := l.Server() + "/api/v1/namespaces/" + namespace
 		_, err1 := l.fetch(ctx, base+"/serviceaccounts/default")
@@ -70,7 +70,7 @@ func (l *Lab) RunPod(ctx context.Context, namespace, name string, command ...str
 	if err != nil {
 		return err
 	}
-	if err := l.waitNamespace(ctx, namespace); err != nil {
+	if err := l.WaitNamespace(ctx, namespace); err != nil {
 		return err
 	}
 	return l.KubectlApply(ctx, string(manifest))

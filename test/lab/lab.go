@@ -354,7 +354,7 @@ func (l *Lab) startAll(ctx context.Context) error {
 	if err := l.WaitNodeReady(ctx); err != nil {
 		return err
 	}
-	return l.waitNamespace(ctx, "default")
+	return l.WaitNamespace(ctx, "default")
 }
 
 // choosePorts prefers ports that are easy to recognize, and takes any others where those are in use.
