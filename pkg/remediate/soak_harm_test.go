@@ -21,7 +21,7 @@ func TestSoakNoticesHarm(t *testing.T) {
 	if _, inside := mutatetest.Parts(t, 1); !inside {
 		return
 	}
-	s := newSoak(t, soakNodes[1])
+	s := newSoak(t, soakCgroups(1))
 	if err := unix.Mount("tmpfs", "/mnt", "tmpfs", 0, ""); err != nil {
 		t.Fatal(err)
 	}

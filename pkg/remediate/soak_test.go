@@ -16,11 +16,33 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
-var soakReleases = flag.Int("soak.releases", 8, "how many releases TestReleaseSoak makes")
+var soakReleases = flag.Int("soak.releases", 6, "how many releases TestReleaseSoak makes")
 
-// soakNodes are nodes beside each other, by their cgroups: one with all hierarchies of the machine, as v1 has them, one
-// with v2 alone, and two with a single controller of v1. Where the machine has only v2, all have that.
-var soakNodes = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/freezer"}
+// Nodes beside each other, as a release waits more than it computes: few of them for few releases.
+const (
+	maxSoakNodes    = 8
+	releasesOfANode = 16
+)
+
+// soakCgroups are the cgroups of a node: the first has all hierarchies of the machine, as v1 has them, the others have
+// v2 alone or a single controller of v1. Where the machine has only v2, all have that.
+func soakCgroups(node int) string {
+	single := []string{"unified", "memory", "freezer"}
+	if node == 0 {
+		return "/sys/fs/cgroup"
+	}
+	return filepath.Join("/sys/fs/cgroup", single[(node-1)%len(single)])
+}
+
+// soakTurn is the node that makes a release. The first makes half as many as each of the others: with its dozen
+// hierarchies a release has twice the steps.
+func soakTurn(release, nodes int) int {
+	turn := release % (2*nodes - 1)
+	if turn >= nodes {
+		turn -= nodes - 1
+	}
+	return turn
+}
 
 // Many releases, each by a process of its own, which is killed (SIGKILL) at a random step in every third and started
 // again. After each of them the whole node is as it was before: all that was planted is gone, no byte of a canary has
@@ -28,15 +50,19 @@ var soakNodes = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cg
 // thousand.
 func TestReleaseSoak(t *testing.T) {
 	t.Parallel()
-	part, inside := mutatetest.Parts(t, len(soakNodes))
+	nodes := min(max(*soakReleases/releasesOfANode, 2), maxSoakNodes)
+	part, inside := mutatetest.Parts(t, nodes)
 	if !inside {
 		return
 	}
-	s := newSoak(t, soakNodes[part])
+	s := newSoak(t, soakCgroups(part))
 	s.settings.PodsPerHour = 10 * *soakReleases
 	s.settings.OwnerGrace, s.settings.ProcessGrace = time.Millisecond, 20*time.Millisecond // neither heeds it
 	releases, due, kills, points := 0, 0, 0, maxSoakPoints
-	for n := part; n < *soakReleases; n += len(soakNodes) {
+	for n := range *soakReleases {
+		if soakTurn(n, nodes) != part {
+			continue
+		}
 		dead := s.makePod(mutatetest.UID(t))
 		if releases++; releases%3 == 2 {
 			due++
