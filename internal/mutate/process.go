@@ -21,6 +21,9 @@ type Process struct {
 	Driver    string // cgroup driver of our kubelet, as inspected: see Cgroup
 }
 
+// awaitSlice is how often AwaitEnd looks whether it was interrupted.
+const awaitSlice = 50 * time.Millisecond
+
 // kernelThread is PF_KTHREAD in the flags of /proc/PID/stat.
 const kernelThread = 0x00200000
 
@@ -114,20 +117,31 @@ func (d *Mutator) Ended(p Process) (bool, error) {
 
 // AwaitEnd waits until a process has ended, at most for the given time, and reports whether it has.
 func (d *Mutator) AwaitEnd(ctx context.Context, p Process, most time.Duration) (bool, error) {
-	deadline := time.NewTimer(most)
-	defer deadline.Stop()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
+	deadline := time.Now().Add(most)
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return d.Ended(p)
+	}
+	if err != nil {
+		return false, fmt.Errorf("open process %d: %w", p.PID, err)
+	}
+	defer unix.Close(fd)
 	for {
+		// After it was opened: until it has ended, the descriptor is of no other process.
 		if ended, err := d.Ended(p); ended || err != nil {
 			return ended, err
 		}
-		select {
-		case <-ctx.Done():
+		left := time.Until(deadline)
+		if left <= 0 {
+			return false, nil
+		}
+		if ctx.Err() != nil {
 			return false, ctx.Err()
-		case <-deadline.C:
-			return d.Ended(p)
-		case <-tick.C:
+		}
+		wait := min(left, awaitSlice).Milliseconds() + 1
+		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(wait)); err != nil &&
+			!errors.Is(err, unix.EINTR) {
+			return false, fmt.Errorf("wait for process %d: %w", p.PID, err)
 		}
 	}
 }

@@ -1,8 +1,11 @@
 package mutate_test
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -48,6 +51,50 @@ func TestTerminateAndKill(t *testing.T) {
 		if !ended(t, n, deaf, time.Minute) {
 			t.Error("SIGKILL did not end it")
 		}
+	}
+}
+
+// The end of a process is waited for until it comes, the time is over, or the agent ends.
+func TestAwaitEnd(t *testing.T) {
+	h := &host.Host{Clock: host.Now}
+	d, err := mutate.New(h, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sleeper := exec.Command("/bin/sleep", "100000")
+	if err := sleeper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
+	stat, err := h.ProcStat(sleeper.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := mutate.Process{PID: sleeper.Process.Pid, StartTime: stat.StartTime}
+	for _, most := range []time.Duration{0, 100 * time.Millisecond} {
+		if ended, err := d.AwaitEnd(t.Context(), p, most); ended || err != nil {
+			t.Errorf("it lives: %v, %v", ended, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(10*time.Millisecond, cancel)
+	if _, err := d.AwaitEnd(ctx, p, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Errorf("the agent ends: %v", err)
+	}
+	other := p
+	other.StartTime++
+	if ended, err := d.AwaitEnd(t.Context(), other, time.Hour); !ended || err != nil {
+		t.Errorf("its number is another's: %v, %v", ended, err)
+	}
+	time.AfterFunc(10*time.Millisecond, func() { _ = sleeper.Process.Kill() })
+	for _, is := range []string{"it ends", "nobody has reaped it"} {
+		if ended, err := d.AwaitEnd(t.Context(), p, time.Hour); !ended || err != nil {
+			t.Errorf("%s: %v, %v", is, ended, err)
+		}
+	}
+	_ = sleeper.Wait()
+	if ended, err := d.AwaitEnd(t.Context(), p, time.Hour); !ended || err != nil {
+		t.Errorf("it is gone: %v, %v", ended, err)
 	}
 }
 

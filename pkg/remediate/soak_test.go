@@ -1,196 +1,169 @@
 package remediate
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
 	"flag"
-	"fmt"
-	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
-	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
+	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
-	"github.com/nodeagent/nodeagent/internal/host/probe"
-	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
-	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
 var soakReleases = flag.Int("soak.releases", 6, "how many releases TestReleaseSoak makes")
 
-// maxSoakSteps is more than the fault points of one release of a pod.
-const maxSoakSteps = 120
+// Nodes beside each other, as a release waits more than it computes: few of them for few releases.
+const (
+	maxSoakNodes    = 8
+	releasesOfANode = 16
+)
 
-// releaser is what a process of its own needs for a release; the node is the same, as for an agent that starts again.
-type releaser struct {
-	Paths    host.Paths
-	Kubelet  []corev1.Pod
-	Cluster  []corev1.Pod
-	Node     *corev1.Node
-	Working  map[string]float64
-	Settings Settings
-	StateDir string
-	KillAt   int // kill -9 at this fault point; 0: never
+// soakCgroups are the cgroups of a node: the first has all hierarchies of the machine, as v1 has them, the others have
+// v2 alone or a single controller of v1. Where the machine has only v2, all have that.
+func soakCgroups(node int) string {
+	single := []string{"unified", "memory", "freezer"}
+	if node == 0 {
+		return "/sys/fs/cgroup"
+	}
+	return filepath.Join("/sys/fs/cgroup", single[(node-1)%len(single)])
 }
 
-const releaserFile = "NODEAGENT_TEST_RELEASER"
-
-// releaserMain is the process; it reports true where this is one. For TestMain.
-func releaserMain() bool {
-	file := os.Getenv(releaserFile)
-	if file == "" {
-		return false
+// soakTurn is the node that makes a release. The first makes half as many as each of the others: with its dozen
+// hierarchies a release has twice the steps.
+func soakTurn(release, nodes int) int {
+	turn := release % (2*nodes - 1)
+	if turn >= nodes {
+		turn -= nodes - 1
 	}
-	if err := releaseOnce(file); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	return true
-}
-
-func releaseOnce(file string) error {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	var r releaser
-	if err := json.Unmarshal(data, &r); err != nil {
-		return err
-	}
-	h := &host.Host{Paths: r.Paths, Clock: host.Now, Prober: probe.NewProber(), NodeName: "node", Runtime: noSandboxes(),
-		Plugins: hostkubelet.NewPlugins(r.Paths.KubeletRoot)}
-	h.Kubelet.Pods = func(context.Context) ([]corev1.Pod, error) { return r.Kubelet, nil }
-	h.Kubelet.Metric = func(context.Context, string) (map[string]float64, error) { return r.Working, nil }
-	h.Cluster = host.Cluster{
-		Pods:    func(context.Context) ([]corev1.Pod, error) { return r.Cluster, nil },
-		Node:    func(context.Context) (*corev1.Node, error) { return r.Node, nil },
-		CSINode: func(context.Context) (*storagev1.CSINode, error) { return namesDrivers(), nil },
-	}
-	log, hits := slog.New(slog.DiscardHandler), 0
-	mutator, err := mutate.New(h, log)
-	if err != nil {
-		return err
-	}
-	inspector := inspect.New(h, inspect.Settings{Passes: 1, MassOrphaning: 1000, MassPercent: 100, HostNamespaces: true}, log)
-	history := inspect.History{}
-	memory := filepath.Join(r.StateDir, "history.json")
-	if data, err := os.ReadFile(memory); err == nil {
-		if err := json.Unmarshal(data, &history); err != nil {
-			return err
-		}
-	}
-	pass := func(ctx context.Context) (report inspect.Report) {
-		report, history = inspector.Pass(ctx, history)
-		return report
-	}
-	first := pass(context.Background())
-	// As the agent does: what names the owner of a namespace may be gone after the next step.
-	if data, err = json.Marshal(history); err == nil {
-		err = os.WriteFile(memory, data, 0o600)
-	}
-	if err != nil {
-		return err
-	}
-	runner, err := New(Options{Settings: r.Settings, Host: h, Mutator: mutator, Log: log, StateDir: r.StateDir,
-		Confirm:   func(ctx context.Context, _ string) (inspect.Report, error) { return pass(ctx), nil },
-		StillGone: inspector.StillGone,
-		faultPoint: func(string) error {
-			if hits++; hits == r.KillAt {
-				return unix.Kill(os.Getpid(), unix.SIGKILL)
-			}
-			return nil
-		}})
-	if err != nil {
-		return err
-	}
-	outcome, err := runner.Release(context.Background(), first)
-	if err == nil && slices.ContainsFunc(outcome.Pods, func(p PodOutcome) bool { return p.Result != Released }) {
-		err = errors.New(describe(outcome))
-	}
-	return errors.Join(err, mutator.Close())
-}
-
-// releaseInProcess releases in a process of its own, and reports whether that was killed.
-func (w *world) releaseInProcess(killAt int) (killed bool) {
-	w.t.Helper()
-	kubelet, err := w.Host.Kubelet.Pods(w.t.Context())
-	cluster, err2 := w.Host.Cluster.Pods(w.t.Context())
-	node, err3 := w.node(w.t.Context())
-	data, err4 := json.Marshal(releaser{Paths: w.Host.Paths, Kubelet: kubelet, Cluster: cluster, Node: node,
-		Working: w.working, Settings: w.settings, StateDir: filepath.Join(w.Dir, "state"), KillAt: killAt})
-	if err := errors.Join(err, err2, err3, err4); err != nil {
-		w.t.Fatal(err)
-	}
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), releaserFile+"="+w.Write(filepath.Join(w.Dir, "releaser.json"), string(data)))
-	out, err := cmd.CombinedOutput()
-	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() && killAt > 0 {
-		return true
-	}
-	if err != nil {
-		w.t.Fatalf("%v: %s", err, out)
-	}
-	return false
+	return turn
 }
 
 // Many releases, each by a process of its own, which is killed (SIGKILL) at a random step in every third and started
-// again. All that was planted is released; no byte of a canary changes, and no process, mount, link, rule or address of
-// the living is lost. make test-long does a thousand.
+// again. After each of them the whole node is as it was before: all that was planted is gone, no byte of a canary has
+// changed, and no process, mount, cgroup, link, address, route or rule of the living is lost. make long-soak does a
+// thousand.
 func TestReleaseSoak(t *testing.T) {
-	w := newWorld(t)
-	w.settings.PodsPerHour = 10 * *soakReleases
-	neighbour := w.makePod(w.living)
-	living, census := w.census(neighbour), w.Census()
-	kills := 0
-	for n := 1; n <= *soakReleases; n++ {
-		dead := w.makePod(mutatetest.UID(t))
-		if n%3 == 0 {
-			at := 1 + rand.IntN(maxSoakSteps)
-			if w.releaseInProcess(at) {
+	t.Parallel()
+	nodes := min(max(*soakReleases/releasesOfANode, 2), maxSoakNodes)
+	part, inside := mutatetest.Parts(t, nodes)
+	if !inside {
+		return
+	}
+	s := newSoak(t, soakCgroups(part))
+	s.settings.PodsPerHour = 10 * *soakReleases
+	s.settings.OwnerGrace, s.settings.ProcessGrace = time.Millisecond, 20*time.Millisecond // neither heeds it
+	releases, due, kills, points := 0, 0, 0, maxSoakPoints
+	for n := range *soakReleases {
+		if soakTurn(n, nodes) != part {
+			continue
+		}
+		dead := s.makePod(mutatetest.UID(t))
+		if releases++; releases%3 == 2 {
+			due++
+			if _, killed := s.releaseInProcess(1 + rand.IntN(points)); killed {
 				kills++
 			}
-			t.Logf("release %d: killed at step %d, if it had so many", n, at)
 		}
-		w.releaseInProcess(0)
-		if left := w.left(dead.uid); len(left) > 0 {
-			t.Fatalf("release %d: left %q", n, left)
+		if had, _ := s.releaseInProcess(0); releases%3 != 2 {
+			points = min(points, had)
 		}
-		if got, err := os.ReadFile(filepath.Join(dead.data, "sub/canary")); err != nil || string(got) != "alive" {
-			t.Fatalf("release %d: the canary behind a bind of the dead pod: %q, %v", n, got, err)
+		s.uproot(dead)
+		if differences := s.differences(); len(differences) > 0 {
+			t.Fatalf("after release %d the node is not as it was:\n%s", releases, strings.Join(differences, "\n"))
 		}
-		if out, err := exec.Command("/sbin/ip", "link", "del", dead.attached.Network).CombinedOutput(); err != nil {
-			t.Fatalf("its bridge, which no DEL removes: %v: %s", err, out)
-		}
-		if n%25 == 0 || n == *soakReleases {
-			unchanged(t, "the living pod", living, w.census(neighbour))
+		if releases%25 == 0 {
+			unchanged(t, "what the agent sees of the living pod", s.seen, s.census(s.neighbour))
 		}
 	}
-	after := w.Census()
-	for name := range after {
-		// What plugins make with the first attachment to a network and never remove, and kubelet's notes on volumes.
-		if _, ok := census[name]; !ok && (strings.Contains(name, "tables-save ") || strings.Contains(name, "/cni/networks/") ||
-			strings.Contains(name, "/nodeagent-quarantine")) {
-			delete(after, name)
+	unchanged(t, "what the agent sees of the living pod", s.seen, s.census(s.neighbour))
+	s.quarantineHolds()
+	t.Logf("%s: %d releases of up to %d points, %d killed", s.Host.Paths.CgroupMount, releases, points, kills)
+	if kills < due*9/10 {
+		t.Errorf("only %d of %d were killed", kills, due)
+	}
+}
+
+// maxSoakPoints is more than the fault points of one release: how many it has the first one shows.
+const maxSoakPoints = 1000
+
+// soak is a node with a pod that lives on.
+type soak struct {
+	*world
+	neighbour pod
+	seen      map[string]string // of the neighbour, by the agent
+	before    mutatetest.Census
+	notes     map[string]bool // the content of volumes' notes of the dead
+}
+
+func newSoak(t *testing.T, cgroups string) *soak {
+	t.Helper()
+	s := &soak{notes: map[string]bool{}, world: newWorld(t, func(p *host.Paths) {
+		if _, err := os.Stat(cgroups); err == nil {
+			p.CgroupMount = cgroups
+		}
+	})}
+	s.neighbour = s.makePod(s.living)
+	s.seen, s.before = s.census(s.neighbour), s.whole()
+	return s
+}
+
+// whole is the census of the node but for the agent's own: its state, its lock, and what it keeps of the dead.
+func (s *soak) whole() mutatetest.Census {
+	s.t.Helper()
+	c := s.Whole("state", "lock")
+	maps.DeleteFunc(c, func(name, _ string) bool {
+		return strings.HasPrefix(name, "file "+s.Mutator.QuarantineDir())
+	})
+	return c
+}
+
+// differences waits for what a process that was killed has left running.
+func (s *soak) differences() (lines []string) {
+	s.t.Helper()
+	_ = poll(s.t.Context(), time.Minute, func() (bool, error) {
+		lines = s.before.Differences(s.whole())
+		return len(lines) == 0, nil
+	})
+	return lines
+}
+
+// uproot removes what of a dead pod is nobody's to release: the data of the host, on which it had a bind, and what
+// plugins make with the first attachment to a network and no DEL removes.
+func (s *soak) uproot(dead pod) {
+	s.t.Helper()
+	if got, err := os.ReadFile(filepath.Join(dead.data, "sub/canary")); err != nil || string(got) != "alive" {
+		s.t.Fatalf("the canary behind a bind of the dead pod: %q, %v", got, err)
+	}
+	if err := os.RemoveAll(dead.data); err != nil {
+		s.t.Fatal(err)
+	}
+	leases := filepath.Join(s.Host.Paths.CNINetworksDir, dead.attached.Network)
+	for _, name := range []string{"lock", "last_reserved_ip.0", ""} {
+		if err := os.Remove(filepath.Join(leases, name)); err != nil {
+			s.t.Fatalf("host-local's own files: %v", err)
 		}
 	}
-	if diff := cmp.Diff(census, after); diff != "" {
-		t.Errorf("the node is not as it was: %s", diff)
+	if out, err := exec.Command("/sbin/ip", "link", "del", dead.attached.Network).CombinedOutput(); err != nil {
+		s.t.Fatalf("its bridge: %v: %s", err, out)
 	}
-	t.Logf("%d releases, %d killed", *soakReleases, kills)
-	if *soakReleases >= 100 && kills == 0 {
-		t.Error("none was killed")
+	s.notes[volumeNoteOf("gone", "vol-"+dead.uid, "gone.example.com")] = true
+}
+
+// quarantineHolds checks that the note of each volume was kept.
+func (s *soak) quarantineHolds() {
+	s.t.Helper()
+	for name, content := range mutatetest.Snapshot(s.t, s.Mutator.QuarantineDir()) {
+		if _, data, regular := strings.Cut(content, ":"); regular && !strings.HasPrefix(filepath.Base(name), ".") {
+			delete(s.notes, data)
+		}
+	}
+	if len(s.notes) > 0 {
+		s.t.Errorf("not in the quarantine: %q", slices.Sorted(maps.Keys(s.notes)))
 	}
 }

@@ -219,8 +219,8 @@ func (w *world) left(uid string) []string {
 
 // pod is what one pod has on the node.
 type pod struct {
-	uid, data string
-	attached  mutatetest.Attached
+	uid, data, netns string
+	attached         mutatetest.Attached
 }
 
 // makePod makes one of everything for a pod: processes that ignore SIGTERM in cgroups of all hierarchies, an
@@ -241,8 +241,8 @@ func (w *world) makePod(uid string) pod {
 	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/stacked"), "tmpfs", 0)
 	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/stacked"), "tmpfs", 0)
 	w.Mount(filepath.Join(p.data, "sub"), w.PodDir(uid, "volume-subpaths/data/app/0"), "", unix.MS_BIND)
-	netns := w.MountNetns(filepath.Join(w.Dir, "netns", "cni-"+mutatetest.UID(w.t)))
-	p.attached = w.Attach(uid, netns.Path)
+	p.netns = w.MountNetns(filepath.Join(w.Dir, "netns", "cni-"+mutatetest.UID(w.t))).Path
+	p.attached = w.Attach(uid, p.netns)
 	return p
 }
 

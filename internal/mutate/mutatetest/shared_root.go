@@ -5,11 +5,16 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // sharedRootMark is the environment variable with the role of a test program: see SharedRoot.
@@ -80,10 +85,16 @@ func reap() (status int, err error) {
 
 // shareRoot detaches all mounts from the machine's peer groups before it makes them shared.
 func shareRoot() error {
-	for _, propagation := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} {
-		if err := unix.Mount("", "/", "", unix.MS_REC|propagation, ""); err != nil {
-			return fmt.Errorf("share the root mount: %w", err)
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make the root mount private: %w", err)
+	}
+	if os.Getenv(partMark) != "" {
+		if err := detachOthers(); err != nil {
+			return err
 		}
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
+		return fmt.Errorf("share the root mount: %w", err)
 	}
 	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
@@ -94,6 +105,33 @@ func shareRoot() error {
 	}
 	if err != nil {
 		return fmt.Errorf("loopback interface: %w", err)
+	}
+	return nil
+}
+
+// detachOthers detaches the mounts of the machine that no test needs. A copy of a mount goes when somebody removes its
+// mount point elsewhere: a test would miss what its neighbours, a lab or another test, remove. All mounts must be private.
+func detachOthers() error {
+	directory, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	needed := append(filepath.SplitList(os.Getenv("PATH")), directory, os.TempDir(), "/usr/lib/cni", "/opt/cni/bin",
+		"/etc", "/run", "/var/lib")
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(table)) {
+		point := strings.Fields(line)[4]
+		if slices.ContainsFunc([]string{"/proc", "/sys", "/dev"}, func(of string) bool { return mount.Below(point, of) }) ||
+			slices.ContainsFunc(needed, func(name string) bool { return mount.Below(name, point) }) {
+			continue
+		}
+		err := unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // gone, or with one above it
+			return fmt.Errorf("detach %s: %w", point, err)
+		}
 	}
 	return nil
 }

@@ -1,0 +1,104 @@
+package mutatetest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host/proc"
+)
+
+// Whole lists the node with all that a test has in its PID, network and mount namespaces: what Census lists, addresses
+// and routes, all living processes, and all files of the node's directory except those in own, which are the agent's
+// and the test's. It needs the namespaces of Parts: in these nobody else changes anything.
+func (n *Node) Whole(own ...string) Census {
+	n.t.Helper()
+	if os.Getenv(partMark) == "" {
+		n.t.Fatal("outside of Parts neighbours would be counted")
+	}
+	c := Census{}
+	n.countMounts(c)
+	n.countLinks(c)
+	n.countAddresses(c)
+	n.countCgroups(c)
+	n.countProcesses(c)
+	entries, err := os.ReadDir(n.Dir)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, entry := range entries {
+		if !slices.Contains(own, entry.Name()) {
+			countFiles(n.t, c, filepath.Join(n.Dir, entry.Name()), nil)
+		}
+	}
+	return c
+}
+
+// countAddresses leaves out link-local addresses: the kernel adds them to a link some time after it came up.
+func (n *Node) countAddresses(c Census) {
+	n.t.Helper()
+	addresses, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, a := range addresses {
+		if a.Scope != unix.RT_SCOPE_LINK {
+			c[fmt.Sprintf("address %s of link %d", a.IPNet, a.LinkIndex)] = a.Label
+		}
+	}
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, r := range routes {
+		c[fmt.Sprintf("route to %s by link %d", r.Dst, r.LinkIndex)] = fmt.Sprint(r.Gw, r.Src, r.Priority)
+	}
+}
+
+// countProcesses lists those of the PID namespace. Of a shell that becomes another program nothing changes.
+func (n *Node) countProcesses(c Census) {
+	n.t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		stat, err := n.Host.ProcStat(pid)
+		if err := proc.UnlessGone(err); err != nil {
+			n.t.Fatal(err)
+		}
+		if err == nil && proc.Alive(stat) {
+			c[fmt.Sprintf("process %d", pid)] = fmt.Sprint("since ", stat.StartTime)
+		}
+	}
+}
+
+// Differences returns what is not the same in after, sorted: what is lost, has changed, or is new.
+func (c Census) Differences(after Census) []string {
+	var lines []string
+	for name, was := range c {
+		now, ok := after[name]
+		switch {
+		case !ok:
+			lines = append(lines, fmt.Sprintf("lost: %s: %s", name, was))
+		case now != was:
+			lines = append(lines, fmt.Sprintf("changed: %s: was %s, is %s", name, was, now))
+		}
+	}
+	for name, now := range after {
+		if _, ok := c[name]; !ok {
+			lines = append(lines, fmt.Sprintf("new: %s: %s", name, now))
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
