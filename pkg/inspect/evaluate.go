@@ -84,8 +84,8 @@ func (e *evaluation) orphanAges(objects []Object) map[string]time.Duration {
 }
 
 // ended counts the orphans of which nothing is left but a sandbox and containers that have ended, first seen less than
-// five minutes ago: kubelet's garbage collector removes all of them, a minute after its last run or kubelet's start, and
-// where pods come and go they are many. They are no sign of a wrong witness: a living pod has its directory.
+// five minutes ago: kubelet's garbage collector removes them, a minute after its last run or kubelet's start, and where
+// pods come and go they are many. They are no sign of a wrong witness: a living pod has its directory.
 func (e *evaluation) ended(objects []Object, orphans map[string]time.Duration) int {
 	const collected = 5 * time.Minute
 	others := make(map[string]bool)

@@ -109,8 +109,8 @@ func (s *state) deviceFiles() []string {
 	return files
 }
 
-// lostSockets are those of shims of which containerd has no record any more, as it was killed; none where their folder was
-// there before the lab.
+// lostSockets are those of shims of which containerd has no record any more, as it was killed; none where their folder
+// was there before the lab.
 func (s *state) lostSockets() []string {
 	const sockets = "/run/containerd/s"
 	if !slices.Contains(s.Absent, sockets) {
