@@ -58,7 +58,7 @@ lane-machine:
 
 # Each part can be run by itself, and reports at its end how long it took.
 .PHONY: test-long long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile long-pods long-soak
-test-long: packages guest test-crio test-users demo browser monitoring long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile long-soak fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
+test-long: packages guest test-crio test-users demo browser monitoring long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile long-pods long-soak fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
 long-e2e: ## on a real one-node cluster: what takes as long as kubelet takes to notice; the event center's chart
 	$(TEST) $(RUN) -count=1 -timeout 30m -parallel 4 -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestRepairCSIRegistration|TestRepairDaemonSet|TestOptOut|TestNoLivingPodIsEverALeftover$$' ./test/e2e -args -lab -long
 	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestEventCenter$$' ./test/daemonset -args -lab -long
@@ -72,7 +72,7 @@ long-fleet: ## 500 agents and 5 slots on a real apiserver
 	$(TEST) $(RUN) -count=1 -timeout 90m -v -run TestRealAPIServerClaims ./internal/kube -args -apiserver -long
 long-hostile: ## 10,000 nodes whose witnesses fail and lie
 	$(TEST) $(RUN) -count=1 -timeout 60m -run TestHostileNodes ./pkg/remediate -args -hostile.nodes 10000
-long-pods: ## 2,000 pods live and die while kubelet, containerd and the agent are killed; not in test-long until it has run whole
+long-pods: ## 2,000 pods live and die while kubelet, containerd and the agent are killed
 	$(TEST) $(RUN) -count=1 -timeout 120m -v -run TestSoakOfPods ./test/e2e -args -lab -soak.pods 2000
 long-soak: ## 1,000 releases of real leftovers, a kill -9 in every third
 	$(TEST) $(RUN) -count=1 -timeout 90m -run TestReleaseSoak ./pkg/remediate -args -soak.releases 1000

@@ -30,7 +30,8 @@ func Evaluate(objects []Object, inventory Inventory, history History, s Settings
 		answers:    make(map[question]map[string]Answer),
 	}
 	orphans := e.orphanAges(objects)
-	e.gates = gates(&inventory, s, len(orphans), stuck(orphans, s), missingFromList(&inventory, history, now))
+	e.gates = gates(&inventory, s, len(orphans), e.ended(objects, orphans), stuck(orphans, s),
+		missingFromList(&inventory, history, now))
 	report := Report{At: now, Objects: make([]Assessment, 0, len(objects)), Gates: []Gate{}, Errors: []Failure{},
 		Notes: notes(&inventory)}
 	for _, leases := range []bool{true, false} { // the verdict on a lease decides about the network of its sandbox
@@ -80,6 +81,27 @@ func (e *evaluation) orphanAges(objects []Object) map[string]time.Duration {
 		}
 	}
 	return ages
+}
+
+// ended counts the orphans of which nothing is left but a sandbox and containers that have ended, first seen less than
+// five minutes ago: kubelet's garbage collector removes them, a minute after its last run or kubelet's start, and where
+// pods come and go they are many. They are no sign of a wrong witness: a living pod has its directory.
+func (e *evaluation) ended(objects []Object, orphans map[string]time.Duration) int {
+	const collected = 5 * time.Minute
+	others := make(map[string]bool)
+	for i := range objects {
+		o := &objects[i]
+		age, orphan := orphans[o.Pod.UID]
+		if !orphan || e.specs[o.Kind].ReportOnly != "" || e.specs[o.Kind].OptIn {
+			continue
+		}
+		ended := o.Kind == Lease || o.Kind == Sandbox && o.Facts["state"] == "NOTREADY" ||
+			o.Kind == Container && o.Facts["state"] == "EXITED"
+		if !ended || age >= collected {
+			others[o.Pod.UID] = true
+		}
+	}
+	return len(orphans) - len(others)
 }
 
 // stuck counts the orphans that kubelet has not removed within twice the grace period: it cannot remove them.

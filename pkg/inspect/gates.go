@@ -46,9 +46,9 @@ func nothingSuspicious(t *Inventory, orphans int) bool {
 }
 
 // gates returns all conditions on the whole node, always in the same order. orphans is the number of pods that have
-// objects on the node but that no witness knows; stuck is how many of them kubelet cannot remove. missingFromList are
-// pods that the apiserver returns by name although its list lacks them.
-func gates(t *Inventory, s Settings, orphans, stuck int, missingFromList []string) []gate {
+// objects on the node but that no witness knows; ended is how many of them kubelet is about to remove, stuck how many
+// it cannot remove. missingFromList are pods that the apiserver returns by name although its list lacks them.
+func gates(t *Inventory, s Settings, orphans, ended, stuck int, missingFromList []string) []gate {
 	network := conditionGate(networkReady, t.Runtime, t.Runtime.NetReady)
 	network.network = true
 	return []gate{
@@ -61,7 +61,7 @@ func gates(t *Inventory, s Settings, orphans, stuck int, missingFromList []strin
 		network,
 		hostNamespaces(s),
 		noOtherKubelet(t),
-		noMassOrphaning(t, s, orphans),
+		noMassOrphaning(t, s, orphans-ended),
 		apiserverAnswers(t, orphans),
 		listIsOurs(t, s, orphans, missingFromList),
 		kubeletSources(t, orphans),

@@ -139,7 +139,7 @@ func TestEachGateCloses(t *testing.T) {
 			test.bend(&inventory, &s)
 			var names []string
 			why := ""
-			for _, g := range gates(&inventory, s, 1, 0, nil) {
+			for _, g := range gates(&inventory, s, 1, 0, 0, nil) {
 				if !g.Open {
 					if names = append(names, g.Name); why == "" {
 						why = g.Why
@@ -182,6 +182,46 @@ func TestBreaker(t *testing.T) {
 		if g := noMassOrphaning(&inventory, settings(), test.orphans); g.Open != test.open {
 			t.Errorf("%d of %d known: %+v", test.orphans, test.known, g)
 		}
+	}
+}
+
+// Where pods come and go, the sandboxes of many wait for the next run of kubelet's garbage collector. They stop nothing;
+// what is still there of a pod that a wrong witness denies does.
+func TestEndedSandboxesAreNoMassOrphaning(t *testing.T) {
+	leftover := object(PodDirectory, dead)
+	leftover.ID = dead
+	for name, test := range map[string]struct {
+		state string
+		first time.Duration
+		more  Kind
+		want  Verdict
+	}{
+		"of the last minute":          {"NOTREADY", 59 * time.Minute, "", Leftover},
+		"its logs are there too":      {"NOTREADY", 59 * time.Minute, PodLogs, Leftover},
+		"five minutes old":            {"NOTREADY", 55 * time.Minute, "", Candidate},
+		"they run":                    {"READY", 59 * time.Minute, "", Candidate},
+		"their directories are there": {"NOTREADY", 59 * time.Minute, PodDirectory, Candidate},
+		"their cgroups are there":     {"NOTREADY", 59 * time.Minute, Cgroup, Candidate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects, history := []Object{leftover}, seenLong(leftover)
+			for n := range 10 {
+				for _, kind := range []Kind{Sandbox, test.more} {
+					o := object(kind, uidOf(n))
+					o.ID, o.Facts = o.Pod.UID, Facts("state", test.state)
+					if kind != "" {
+						objects = append(objects, o)
+						history[key(&o)] = Sighting{Identity: o.Identity, First: at(test.first), Last: hour, Passes: 1}
+					}
+				}
+			}
+			report, _ := Evaluate(objects, healthy(), history, settings(), hour)
+			for _, o := range report.Objects {
+				if o.Pod.UID == dead && o.Verdict != test.want {
+					t.Errorf("%s: %s", o.Verdict, o.Why)
+				}
+			}
+		})
 	}
 }
 

@@ -72,6 +72,9 @@ type churn struct {
 	enough    int   // pods: with fewer the test proves little
 	passes    int64 // the same
 
+	shape  func(n int, pod *corev1.Pod)      // may change a pod before it is made; may be nil
+	forced func(n int, pod *corev1.Pod) bool // whether a pod is deleted by force
+
 	mu   sync.Mutex
 	uids map[string]string // name by UID, of all pods ever made
 }
@@ -93,7 +96,11 @@ func (c *churn) run(ctx context.Context, next func() (int, bool)) error {
 // itself, gently or by force.
 func (c *churn) live(ctx context.Context, n int) error {
 	var made corev1.Pod
-	if err := c.rest.Post().Namespace(c.namespace).Resource("pods").Body(c.pod(n)).Do(ctx).Into(&made); err != nil {
+	pod := c.pod(n)
+	if c.shape != nil {
+		c.shape(n, pod)
+	}
+	if err := c.rest.Post().Namespace(c.namespace).Resource("pods").Body(pod).Do(ctx).Into(&made); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -101,7 +108,7 @@ func (c *churn) live(ctx context.Context, n int) error {
 	c.mu.Unlock()
 	pause(ctx, time.Duration(rand.IntN(4000))*time.Millisecond)
 	options := metav1.DeleteOptions{}
-	if n%3 == 0 {
+	if c.forced(n, &made) {
 		options.GracePeriodSeconds = new(int64) // by force: gone from the apiserver at once
 	}
 	err := c.rest.Delete().Namespace(c.namespace).Resource("pods").Name(made.Name).Body(&options).Do(ctx).Error()
@@ -192,6 +199,7 @@ func TestNoLivingPodIsEverALeftoverByName(t *testing.T) {
 func churnPods(t *testing.T, c *churn) {
 	t.Helper()
 	c.uids = make(map[string]string)
+	c.forced = func(n int, _ *corev1.Pod) bool { return n%3 == 0 }
 	c.makeNamespace()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()

@@ -11,11 +11,16 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
+	"github.com/nodeagent/nodeagent/internal/agent/status"
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -27,105 +32,182 @@ var soakPods = flag.Int("soak.pods", 0, "let so many pods live and die while kub
 // soakGrace is inspect.grace of harness.Install.
 const soakGrace = 6 * time.Second
 
+// soakWave is the number of pods in which something has to be proven; the first soakForced are deleted by force.
+const soakWave, soakForced = 100, 20
+
 // planted is a leftover that kubelet cannot remove: the directory of a pod that never was, with a CSI volume's record.
 type planted struct {
 	uid, dir   string
-	proven     time.Time // of the first pass that could have proven something of it
-	afterGrace int       // such passes after its grace
+	at         finding.Timestamp // when
+	first      finding.Timestamp // of the first complete pass that began after it was planted
+	afterGrace int               // complete passes after its grace
+	why        string            // it was not a leftover in the last of them
 }
 
-// soak lets pods live while what should observe them is killed.
+// soak lets pods live while what should observe them is killed, and reads each pass of the agent.
 type soak struct {
 	*churn
 	agent             *harness.Agent
+	last              finding.Timestamp // of the last pass that was read
 	plants            []*planted
 	planted, removed  int
 	found             atomic.Int64
 	passes, complete  int
-	kills, incomplete map[string]int // the latter by the reason
+	confirmed         map[string]bool      // UIDs of pods of the churn that were proven to be gone, and truly were
+	ending            map[string]time.Time // until when kubelet lets pods run that were deleted by force; by UID, under mu
+	kills, incomplete map[string]int       // the latter by the reason
 }
 
 // TestSoakOfPods: pods come and go, and at random moments kubelet, containerd and the agent are killed. No living pod
-// is ever called a leftover, and each one that was planted is proven within two passes after its grace.
+// is ever called a leftover, and each one that was planted is proven within two complete passes after its grace.
 func TestSoakOfPods(t *testing.T) {
 	need.Flag(t, *soakPods > 0, "-soak.pods: takes a second for each pod")
 	c := &churn{inspectLab: openInspectLab(t, false), namespace: "nodeagent-soak", uids: make(map[string]string)}
-	s := &soak{churn: c, agent: install(t, c.lab, nil), kills: make(map[string]int),
-		incomplete: make(map[string]int)}
+	s := &soak{churn: c, agent: install(t, c.lab, nil), kills: make(map[string]int), incomplete: make(map[string]int),
+		confirmed: make(map[string]bool), ending: make(map[string]time.Time)}
+	c.shape, c.forced = s.slow, s.force
 	if err := s.agent.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	c.makeNamespace()
+	s.stand(20)
 	t.Cleanup(s.uproot)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	next := s.waves(ctx)
-	var lanes, killer sync.WaitGroup
-	for range 8 {
+	var lanes sync.WaitGroup
+	for range 12 {
 		lanes.Go(func() {
 			if err := c.run(ctx, next); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	finished := make(chan struct{})
+	finished, killed := make(chan struct{}), make(chan struct{})
 	go func() { lanes.Wait(); close(finished) }()
-	killer.Go(func() { s.killUntil(finished) })
-	for ended := false; !ended; {
-		select {
-		case <-finished:
-			ended = true
-		default:
-		}
-		s.pass()
-	}
-	killer.Wait()
-	t.Logf("%d pods, %d passes, %d of them complete, kills %v, planted %d, found %d, removed by kubelet %d", len(c.uids),
-		s.passes, s.complete, s.kills, s.planted, s.found.Load(), s.removed)
+	go func() { s.killUntil(finished); close(killed) }()
+	s.readPasses(killed)
+	t.Logf("%d pods, %d of them proven to be gone; %d passes, %d of them complete; kills %v; planted %d, found %d, "+
+		"removed by kubelet %d", len(c.uids), len(s.confirmed), s.passes, s.complete, s.kills, s.planted, s.found.Load(),
+		s.removed)
 	t.Logf("what made passes incomplete: %v", s.incomplete)
-	if s.found.Load() == 0 || len(s.kills) < 3 && *soakPods > 100 {
+	if int(s.found.Load()) < *soakPods/50 || len(s.kills) < 3 && *soakPods > 500 {
 		t.Errorf("this test proves little")
 	}
 }
 
-// waves numbers the pods. While kubelet ends pods that were deleted by force nothing is proven: after each wave it rests
-// until one that was planted is found, two minutes at most.
+// slow gives some of the pods that are deleted by force more time to end than the agent's grace period.
+func (s *soak) slow(n int, pod *corev1.Pod) {
+	if n%soakWave < soakForced && n%2 == 1 {
+		*pod.Spec.TerminationGracePeriodSeconds = int64(2*soakGrace/time.Second) - 1
+	}
+}
+
+func (s *soak) force(n int, pod *corev1.Pod) bool {
+	if n%soakWave >= soakForced {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ending[string(pod.UID)] = time.Now().Add(time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second)
+	return true
+}
+
+// stand makes pods that live as long as the test does.
+func (s *soak) stand(pods int) {
+	for n := range pods {
+		pod := s.pod(1)
+		pod.Name, pod.Spec.Containers[0].Command = fmt.Sprintf("standing-%d", n), []string{"sleep", "100000"}
+		var made corev1.Pod
+		request := s.rest.Post().Namespace(s.namespace).Resource("pods").Body(pod)
+		if err := request.Do(s.t.Context()).Into(&made); err != nil {
+			s.t.Fatal(err)
+		}
+		s.uids[string(made.UID)] = made.Name
+	}
+}
+
+// readPasses reads the passes of the agent until all pods have lived and all that was planted is found.
+func (s *soak) readPasses(ended <-chan struct{}) {
+	const limit = 5 * time.Minute // for what was planted at last
+	var end time.Time
+	for {
+		select {
+		case <-ended:
+			if end.IsZero() {
+				end = time.Now().Add(limit)
+			}
+		default:
+			for len(s.plants) < 2 { // more would look as if the whole node were orphaned
+				s.plant()
+			}
+		}
+		switch {
+		case end.IsZero():
+		case len(s.plants) == 0:
+			return
+		case time.Now().After(end):
+			s.t.Errorf("%d planted leftovers are not found: %v", len(s.plants), s.incomplete)
+			return
+		}
+		pause(s.t.Context(), 200*time.Millisecond)
+		answer, err := status.AskStatus(s.t.Context(), filepath.Join(s.agent.Dir, "agent.sock"))
+		switch report := answer.Leftovers; {
+		case err != nil, report == nil: // it has just been killed, or begins
+		case report.At.SinceBoot != s.last.SinceBoot:
+			s.last = report.At
+			s.pass(report)
+		}
+	}
+}
+
+// waves numbers the pods. While kubelet ends pods that were deleted by force nothing is proven: a wave waits until two
+// that were planted have been found since the one before began.
 func (s *soak) waves(ctx context.Context) func() (int, bool) {
-	const wave = 40
 	var mu sync.Mutex
-	pods := 0
+	var pods int
+	var found int64
 	return func() (int, bool) {
 		mu.Lock()
 		defer mu.Unlock()
 		pods++
-		if n := pods - 1; n >= *soakPods || n%wave != wave-1 {
+		if n := pods - 1; n >= *soakPods || n%soakWave != soakWave-1 {
 			return n, n < *soakPods
 		}
-		found := s.found.Load()
-		for end := time.Now().Add(2 * time.Minute); s.found.Load() == found && time.Now().Before(end); {
-			if ctx.Err() != nil {
-				break
-			}
+		end := time.Now().Add(3 * time.Minute)
+		for s.found.Load() < found+2 && ctx.Err() == nil && time.Now().Before(end) {
 			pause(ctx, 200*time.Millisecond)
 		}
+		found = s.found.Load()
+		s.t.Logf("%d pods have begun, %d planted leftovers are found", pods, found)
 		return pods - 1, true
 	}
 }
 
-// killUntil kills one of the three at random, and starts it again, until all pods have lived.
+// killUntil kills one of the three at random, and starts it again, until all pods have lived. A kubelet lives long
+// enough for its garbage collector, which first runs after a minute: else the sandboxes of ended pods pile up.
 func (s *soak) killUntil(finished <-chan struct{}) {
+	const collects = 150 * time.Second
 	ctx := context.WithoutCancel(s.t.Context())
+	var kubelet time.Time
 	for {
 		select {
 		case <-finished:
 			return
-		case <-time.After(time.Duration(15+rand.IntN(30)) * time.Second):
+		case <-time.After(time.Duration(20+rand.IntN(40)) * time.Second):
 		}
 		var err error
-		victim := []string{"kubelet", "containerd", "agent"}[rand.IntN(3)]
+		victims := []string{"containerd", "agent", "kubelet"}
+		if time.Since(kubelet) < collects {
+			victims = victims[:2]
+		}
+		victim := victims[rand.IntN(len(victims))]
+		if victim == "kubelet" {
+			kubelet = time.Now()
+		}
 		if victim == "agent" {
 			err = errors.Join(s.agent.Kill(), s.agent.Start(ctx))
-		} else if err = s.lab.Stop(ctx, victim); err == nil {
+		} else if err = errors.Join(s.lab.Signal(victim, syscall.SIGKILL), s.lab.Stop(ctx, victim)); err == nil {
 			pause(ctx, time.Duration(rand.IntN(5000))*time.Millisecond)
 			err = s.lab.Start(ctx, victim)
 		}
@@ -134,32 +216,21 @@ func (s *soak) killUntil(finished <-chan struct{}) {
 			return
 		}
 		s.kills[victim]++
+		s.t.Logf("%s was killed", victim)
 	}
 }
 
-// pass makes one inspection, with the agent's own thresholds, and checks what it says.
-func (s *soak) pass() {
-	for len(s.plants) < 2 { // three would look as if the whole node were orphaned
-		s.plant()
-	}
-	var report inspected
-	if _, err := s.agent.JSON(s.t.Context(), &report, "inspect"); err != nil {
-		s.t.Error(err)
-		return
-	}
+// pass checks what one pass of the agent says.
+func (s *soak) pass(report *inspect.Report) {
 	s.passes++
-	proven := map[string]bool{}
+	verdicts := make(map[string]string) // on what was planted, by UID: empty for a leftover
 	for _, o := range report.Objects {
-		if o.Verdict != inspect.Leftover || proven[o.Pod.UID] {
-			continue
+		if o.Kind == inspect.PodDirectory && o.Verdict != inspect.Leftover {
+			verdicts[o.Pod.UID] = string(o.Verdict) + ": " + o.Why
 		}
-		proven[o.Pod.UID] = true
-		alive, err := s.alive(o.Pod.UID)
-		if err != nil {
-			s.t.Error(err)
-		}
-		if alive {
-			s.t.Errorf("%s %s of living pod %+v: %s\n%v", o.Kind, o.ID, o.Pod, o.Why, o.Witnesses)
+		if o.Verdict == inspect.Leftover {
+			verdicts[o.Pod.UID] = ""
+			s.confirm(&o, report.At)
 		}
 	}
 	var why []string
@@ -168,22 +239,50 @@ func (s *soak) pass() {
 	}
 	for _, g := range report.Gates {
 		if !g.Open {
-			why = append(why, string(g.Name))
+			why = append(why, g.Name)
 		}
 	}
-	complete := len(why) == 0
-	if complete {
+	if len(why) == 0 {
 		s.complete++
 	}
+	slices.Sort(why)
 	for _, reason := range slices.Compact(why) {
 		s.incomplete[reason]++
 	}
-	s.plants = slices.DeleteFunc(s.plants, func(p *planted) bool { return s.done(p, proven[p.uid], complete) })
+	s.plants = slices.DeleteFunc(s.plants, func(p *planted) bool {
+		verdict, listed := verdicts[p.uid]
+		return s.done(p, listed && verdict == "", len(why) == 0, verdict, report.At)
+	})
+}
+
+// confirm checks that the pod of a leftover is gone. One that is in the apiserver now was there during all of the pass.
+func (s *soak) confirm(o *inspect.Assessment, at finding.Timestamp) {
+	s.mu.Lock()
+	_, made := s.uids[o.Pod.UID]
+	ends := s.ending[o.Pod.UID]
+	s.mu.Unlock()
+	if o.Running && at.Wall.Before(ends) {
+		s.t.Errorf("%s %s of %+v, which kubelet lets run until %s: %s\n%v", o.Kind, o.ID, o.Pod, ends, o.Why, o.Witnesses)
+	}
+	if !made || s.confirmed[o.Pod.UID] {
+		return
+	}
+	switch alive, err := s.alive(o.Pod.UID); {
+	case err != nil:
+		s.t.Error(err)
+	case alive:
+		s.t.Errorf("%s %s of living pod %+v: %s\n%v", o.Kind, o.ID, o.Pod, o.Why, o.Witnesses)
+	default:
+		s.confirmed[o.Pod.UID] = true
+	}
 }
 
 // done reports whether a planted leftover needs no more passes.
-func (s *soak) done(p *planted, proven, complete bool) bool {
+func (s *soak) done(p *planted, proven, complete bool, why string, at finding.Timestamp) bool {
 	if proven {
+		if age := at.Since(p.at); age < soakGrace {
+			s.t.Errorf("%s is proven after %s", p.dir, age)
+		}
 		s.found.Add(1)
 		if err := os.RemoveAll(p.dir); err != nil {
 			s.t.Error(err)
@@ -195,14 +294,15 @@ func (s *soak) done(p *planted, proven, complete bool) bool {
 		return true
 	}
 	switch {
-	case !complete:
-	case p.proven.IsZero():
-		p.proven = time.Now()
-	case time.Since(p.proven) > soakGrace:
+	case !complete || at.SinceBoot < p.at.SinceBoot:
+	case p.first.IsZero():
+		p.first = at
+	case at.Since(p.first) > soakGrace:
 		if p.afterGrace++; p.afterGrace > 2 {
-			s.t.Errorf("%s is not found, %d complete passes after its grace", p.dir, p.afterGrace)
+			s.t.Errorf("%s is not found, %d complete passes after its grace: %s, then %s", p.dir, p.afterGrace, p.why, why)
 			return true
 		}
+		p.why = why
 	}
 	return false
 }
@@ -216,6 +316,7 @@ func (s *soak) plant() {
 		os.WriteFile(filepath.Join(volume, "vol_data.json"), []byte(record), 0o600)); err != nil {
 		s.t.Fatal(err)
 	}
+	p.at = host.Now()
 	s.planted++
 	s.plants = append(s.plants, p)
 }

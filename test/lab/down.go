@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,7 +42,7 @@ func (l *Lab) down(ctx context.Context) error {
 		{"remove links", func() error { return removeLinks(ctx, l.Paths) }},
 		{"remove cgroups", func() error { return retry(5*time.Second, removeCgroups) }},
 		{"remove files elsewhere", func() error {
-			return removeFiles(append(foreignFiles(l.Paths, shims), old.deviceFiles()...))
+			return removeFiles(slices.Concat(foreignFiles(l.Paths, shims), old.deviceFiles(), old.lostSockets()))
 		}},
 		{"restore the host", old.restoreHost},
 		{"remove the folder", func() error { return removeContents(l.Dir) }},

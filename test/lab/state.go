@@ -109,6 +109,17 @@ func (s *state) deviceFiles() []string {
 	return files
 }
 
+// lostSockets are those of shims of which containerd has no record any more, as it was killed; none where their folder
+// was there before the lab.
+func (s *state) lostSockets() []string {
+	const sockets = "/run/containerd/s"
+	if !slices.Contains(s.Absent, sockets) {
+		return nil
+	}
+	files, _ := filepath.Glob(sockets + "/*") // the pattern is well-formed
+	return files
+}
+
 // otherKubelet reports whether this machine is a node of another cluster: a second kubelet would
 // take over the socket of the first.
 func otherKubelet(ctx context.Context) bool {
