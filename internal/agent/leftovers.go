@@ -21,7 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/inspect/reportonly"
+	"github.com/nodeagent/nodeagent/pkg/inspect/listers"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 	"github.com/nodeagent/nodeagent/pkg/report/metrics"
 )
@@ -79,7 +79,7 @@ func newInspector(cfg config.Config, clients *Clients, log *slog.Logger) *inspec
 		}
 	}
 	settings.OptOutPods = cfg.Remediate.OptOutPods
-	return inspect.New(clients.Host, settings, log).Listing(reportonly.Listers())
+	return inspect.New(clients.Host, settings, log).Listing(listers.All())
 }
 
 // check is the inspection as a check: one finding for each pod that left something behind.

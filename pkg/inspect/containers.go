@@ -63,7 +63,7 @@ func containerState(state cri.ContainerState) string {
 	return strings.TrimPrefix(state.String(), "CONTAINER_")
 }
 
-// containerdContainerSpec is of the containers below CRI. Their lister is in pkg/inspect/reportonly.
+// containerdContainerSpec is of the containers below CRI. Their lister is in pkg/inspect/listers.
 func containerdContainerSpec() KindSpec {
 	return KindSpec{
 		Kind: ContainerdContainer, FromRuntime: true, GoneFrom: []string{Runtime}, OptIn: true,

@@ -56,7 +56,7 @@ func New(h *host.Host, s Settings, log *slog.Logger) *Inspector {
 	return &Inspector{host: h, settings: s, log: log}
 }
 
-// Listing has passes list further kinds: those of pkg/inspect/reportonly. Nothing is known about one without a lister.
+// Listing has passes list further kinds: those of pkg/inspect/listers. Nothing is known about one without a lister.
 func (i *Inspector) Listing(listers map[Kind]Lister) *Inspector {
 	i.listers = listers
 	return i

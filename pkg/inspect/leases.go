@@ -28,7 +28,7 @@ func leaseSpec() KindSpec {
 	}
 }
 
-// ipamLeaseSpec is of the addresses that host-local gave. Their lister is in pkg/inspect/reportonly.
+// ipamLeaseSpec is of the addresses that host-local gave. Their lister is in pkg/inspect/listers.
 func ipamLeaseSpec() KindSpec {
 	return KindSpec{
 		Kind: IPAMLease, GoneFrom: ofSandbox, OptIn: true,

@@ -15,11 +15,11 @@ import (
 type Lister func(ctx context.Context, scan *hostscan.Scan) ([]Object, error)
 
 // KindSpec is all that is said about a kind of object. A new kind that is released is a file with its lister and its
-// spec, and a line in Specs. One that is only reported is an entry of reportedSpecs, and a file in pkg/inspect/reportonly
+// spec, and a line in Specs. One that is only reported is an entry of reportedSpecs, and a file in pkg/inspect/listers
 // with its lister. (A few that were only reported at first have their listers there still.)
 type KindSpec struct {
 	Kind
-	List Lister // nil where pkg/inspect/reportonly has it
+	List Lister // nil where pkg/inspect/listers has it
 	// FromRuntime marks the kinds that are listed by asking the runtime. They are listed after local objects, so that
 	// the runtime's answers are newer than the objects they are compared with: see Inventory.
 	FromRuntime bool

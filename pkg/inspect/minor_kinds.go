@@ -2,7 +2,7 @@ package inspect
 
 import "time"
 
-// Kinds of little harm. Their listers are in pkg/inspect/reportonly.
+// Kinds of little harm. Their listers are in pkg/inspect/listers.
 
 func podLogsSpec() KindSpec {
 	return KindSpec{

@@ -73,7 +73,7 @@ func explainProcess(h *host.Host, o *Object) {
 	}
 }
 
-// shimSpec is of the processes that containers run below. Their lister is in pkg/inspect/reportonly.
+// shimSpec is of the processes that containers run below. Their lister is in pkg/inspect/listers.
 func shimSpec() KindSpec {
 	return KindSpec{
 		Kind: Shim, GoneFrom: ofSandbox, OptIn: true,

@@ -81,7 +81,7 @@ func Facts(pairs ...string) map[string]string {
 	return made
 }
 
-// sandboxDirectorySpec is of what containerd keeps of a sandbox on the disk. The lister is in pkg/inspect/reportonly.
+// sandboxDirectorySpec is of what containerd keeps of a sandbox on the disk. The lister is in pkg/inspect/listers.
 func sandboxDirectorySpec() KindSpec {
 	return KindSpec{
 		Kind: SandboxDirectory, GoneFrom: ofSandbox, OptIn: true,

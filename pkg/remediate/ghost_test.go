@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/inspect/reportonly"
+	"github.com/nodeagent/nodeagent/pkg/inspect/listers"
 )
 
 // ghostWorld is a world with a real containerd in which what is below CRI is inspected, too.
@@ -23,7 +23,7 @@ func ghostWorld(t *testing.T, optIn ...inspect.Kind) (*world, *mutatetest.Contai
 	t.Helper()
 	w, c := runtimeWorld(t)
 	w.Host.Paths.ContainerdState, w.Host.Paths.ContainerdRoot = filepath.Join(c.Dir, "state"), filepath.Join(c.Dir, "root")
-	w.inspector.Listing(reportonly.Listers())
+	w.inspector.Listing(listers.All())
 	w.settings.Kinds = map[inspect.Kind]Mode{}
 	for _, kind := range optIn {
 		w.settings.Kinds[kind] = On

@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/inspect/reportonly"
+	"github.com/nodeagent/nodeagent/pkg/inspect/listers"
 )
 
 // Logs of a pod that is gone are removed when they have been seen for a day, once that is opted in. Until then they
@@ -27,7 +27,7 @@ func TestReleasePodLogs(t *testing.T) {
 		now.SinceBoot, now.Wall = now.SinceBoot+passed, now.Wall.Add(passed)
 		return now
 	}
-	w.inspector.Listing(reportonly.Listers())
+	w.inspector.Listing(listers.All())
 	dead := mutatetest.UID(t)
 	for _, uid := range []string{dead, w.living} {
 		w.Write(filepath.Join(logs, "default_app_"+uid, "app/0.log"), "a line")

@@ -21,7 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
-	"github.com/nodeagent/nodeagent/pkg/inspect/reportonly"
+	"github.com/nodeagent/nodeagent/pkg/inspect/listers"
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
@@ -237,7 +237,7 @@ func (c *churn) inspectUntil(finished <-chan struct{}, passes *atomic.Int64) {
 		default:
 		}
 		report, _ := inspect.New(c.host, strict(),
-			slog.New(slog.DiscardHandler)).Listing(reportonly.Listers()).Pass(t.Context(), nil)
+			slog.New(slog.DiscardHandler)).Listing(listers.All()).Pass(t.Context(), nil)
 		passes.Add(1)
 		checked := make(map[string]bool)
 		for _, o := range report.Objects {
@@ -292,7 +292,7 @@ func asksNothing(t *testing.T, c *inspectLab) {
 	c.host.Cluster.Node = func(ctx context.Context) (*corev1.Node, error) { requests++; return node(ctx) }
 	began := time.Now()
 	report, _ := inspect.New(c.host, strict(),
-		slog.New(slog.DiscardHandler)).Listing(reportonly.Listers()).Pass(t.Context(), nil)
+		slog.New(slog.DiscardHandler)).Listing(listers.All()).Pass(t.Context(), nil)
 	suspicious := 0
 	for _, o := range report.Objects {
 		if o.Verdict != inspect.Live && o.Verdict != inspect.Foreign {

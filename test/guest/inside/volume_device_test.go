@@ -10,7 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
-	"github.com/nodeagent/nodeagent/pkg/inspect/reportonly"
+	"github.com/nodeagent/nodeagent/pkg/inspect/listers"
 )
 
 // TestMappingsOfVolumes: encrypted mappings, named as cryptsetup names them, of a volume that a living pod has mounted,
@@ -40,7 +40,7 @@ func TestMappingsOfVolumes(t *testing.T) {
 
 	settings := inspect.DefaultSettings()
 	settings.HostNamespaces = true
-	inspector := inspect.New(n.Host, settings, slog.New(slog.DiscardHandler)).Listing(reportonly.Listers())
+	inspector := inspect.New(n.Host, settings, slog.New(slog.DiscardHandler)).Listing(listers.All())
 	var report inspect.Report
 	var history inspect.History
 	for range 4 {

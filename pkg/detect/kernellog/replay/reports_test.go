@@ -46,7 +46,9 @@ func reported(t testing.TB, name string) (text []byte, known, lines int) {
 // lost, and most must be recognised. What was recognised when a file was new: 82 % of reports-second.txt, 89 % of
 // reports-third.txt, 83 % of reports-fourth.txt, 84 % of reports-fifth.txt (79 % by the rules before those of
 // subsystems), 82 % of reports-sixth.txt, 79 % of reports-servers.txt (its last part, unseen by the rules that the rest
-// had mended: 88 %, by the rules before as well), 92 % of reports-seventh.txt, 94 % of reports-eighth.txt.
+// had mended: 88 %, by the rules before as well), 92 % of reports-seventh.txt, 94 % of reports-eighth.txt. A
+// ninth, which is not kept here, was measured when these had mended the rules: 93.4 % of its 394 lines; of 857 harmless
+// ones six raised a finding, read as here without levels, and raise none now.
 func TestReportsOfFaults(t *testing.T) {
 	leasts := map[string]int{ // percent
 		"reports.txt": 98, "reports-second.txt": 93, "reports-third.txt": 95, "reports-fourth.txt": 93,

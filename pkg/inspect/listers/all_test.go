@@ -1,0 +1,23 @@
+package listers
+
+import (
+	"testing"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// Each kind has one lister: here if it is only reported, and of the others where it has none of its own.
+func TestEachKindHasALister(t *testing.T) {
+	listers := All()
+	for _, spec := range inspect.Specs() {
+		here := listers[spec.Kind] != nil
+		if (spec.List != nil) == here || spec.ReportOnly != "" && !here {
+			t.Errorf("%s: a lister of its own %t, here %t, report-only %q", spec.Kind, spec.List != nil, here,
+				spec.ReportOnly)
+		}
+		delete(listers, spec.Kind)
+	}
+	for kind := range listers {
+		t.Errorf("%s is no kind", kind)
+	}
+}

@@ -1,0 +1,142 @@
+package listers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	tasks "github.com/containerd/containerd/api/types/task"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+)
+
+// listContainerdContainers lists the containers in containerd's namespace k8s.io that CRI does not list. The CRI plugin
+// loads its containers when containerd starts, and leaves out for ever one that fails to load
+// (internal/cri/server/restart.go). One that is being created is here before CRI lists it: kubelet knows its pod. One
+// without the plugin's label was created by hand, and is foreign.
+func listContainerdContainers(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
+	records, err := scan.Records()
+	if errors.Is(err, hosterr.ErrNotConfigured) {
+		return nil, nil // another runtime
+	}
+	if err != nil {
+		return nil, err
+	}
+	listed, err := listedByCRI(scan)
+	if err != nil {
+		return nil, err
+	}
+	var objects []inspect.Object
+	for _, record := range records {
+		if listed[record.ID] {
+			continue
+		}
+		o := inspect.Object{
+			Kind: inspect.ContainerdContainer, ID: record.ID, ContainerID: record.ID,
+			Pod:      inspect.PodOfLabels(record.Labels),
+			Identity: inspect.Identity{"id": record.ID, "created": strconv.FormatInt(record.CreatedAt.UnixNano(), 10)},
+			Facts: inspect.Facts("kind", record.Labels[inspect.KindLabel], "name",
+				record.Labels["io.kubernetes.container.name"],
+				"image", record.Image, "created", record.CreatedAt.UTC().Format(time.RFC3339)),
+		}
+		switch {
+		case record.Labels[inspect.KindLabel] == "":
+			o.Foreign = "created by hand in containerd's namespace k8s.io: it has no label " + inspect.KindLabel
+		case o.Pod.UID != "":
+			o.Foreign = inspect.ForeignUID(o.Pod.UID)
+		}
+		objects = append(objects, o)
+	}
+	return objects, nil
+}
+
+// listedByCRI returns the IDs of all sandboxes and containers that CRI lists.
+func listedByCRI(s *hostscan.Scan) (map[string]bool, error) {
+	sandboxes, err := s.Sandboxes()
+	if err != nil {
+		return nil, err
+	}
+	containers, err := s.Containers()
+	if err != nil {
+		return nil, err
+	}
+	listed := make(map[string]bool, len(sandboxes)+len(containers))
+	for _, sandbox := range sandboxes {
+		listed[sandbox.GetId()] = true
+	}
+	for _, c := range containers {
+		listed[c.GetId()] = true
+	}
+	return listed, nil
+}
+
+// listTasks lists containerd's tasks, if there may be one of which nothing else is left.
+func listTasks(ctx context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
+	all, err := readTasks(ctx, scan)
+	if err != nil {
+		return nil, err
+	}
+	objects := make([]inspect.Object, 0, len(all))
+	for id, task := range all {
+		o := inspect.Object{Kind: inspect.Task, ID: id, ContainerID: id,
+			Identity: inspect.Identity{"id": id, "pid": strconv.FormatUint(uint64(task.GetPid()), 10)},
+			Facts: inspect.Facts("state", task.GetStatus().String(), "pid",
+				strconv.FormatUint(uint64(task.GetPid()), 10)),
+		}
+		if exited := task.GetExitedAt(); exited.IsValid() && exited.AsTime().Unix() > 0 {
+			o.Facts["exited"] = exited.AsTime().UTC().Format(time.RFC3339)
+			o.Facts["exitStatus"] = strconv.FormatUint(uint64(task.GetExitStatus()), 10)
+		}
+		if !host.IsContainerID(id) {
+			o.Foreign = "not created by a CRI runtime: its ID has another format"
+		}
+		objects = append(objects, o)
+	}
+	return objects, nil
+}
+
+// readTasks reads containerd's tasks, by ID. For a list of them containerd asks every shim: it is read only where there
+// is a bundle, which every task has, of a container that CRI does not list.
+func readTasks(ctx context.Context, s *hostscan.Scan) (map[string]*tasks.Process, error) {
+	records, err := s.Records()
+	if errors.Is(err, hosterr.ErrNotConfigured) {
+		return nil, nil // another runtime
+	}
+	if err != nil {
+		return nil, err
+	}
+	listed, err := listedByCRI(s)
+	if err != nil {
+		return nil, err
+	}
+	for _, record := range records {
+		listed[record.ID] = listed[record.ID] || record.Labels[inspect.KindLabel] == ""
+	}
+	bundles, err := readBundles(s)
+	if err != nil {
+		return nil, fmt.Errorf("bundles: %w", err)
+	}
+	for _, b := range bundles {
+		if !listed[b.id] {
+			return askTasks(ctx, s)
+		}
+	}
+	return nil, nil
+}
+
+func askTasks(ctx context.Context, s *hostscan.Scan) (map[string]*tasks.Process, error) {
+	all, err := hostscan.Ask(ctx, "containerd", s.Host.Containerd.Tasks)
+	if err != nil {
+		return nil, err
+	}
+	byID := make(map[string]*tasks.Process, len(all))
+	for _, task := range all {
+		byID[task.GetID()] = task
+	}
+	return byID, nil
+}

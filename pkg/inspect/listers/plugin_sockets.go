@@ -1,0 +1,58 @@
+package listers
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/nodeagent/nodeagent/internal/host/kubelet"
+	"github.com/nodeagent/nodeagent/internal/host/socket"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+)
+
+// listPluginSockets lists the sockets of kubelet's plugins: CSI, DRA and device plugins. Whether a process listens is
+// asked of the socket itself, by a connection that ends at once: /proc/net/unix shows those of one network namespace
+// only, under the names that they have in their owner's mount namespace.
+func listPluginSockets(ctx context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
+	connect := scan.Host.Plugins.Connect
+	if connect == nil || scan.Host.Paths.PluginRegistry == "" {
+		return nil, nil
+	}
+	root := path.Dir(scan.Host.Paths.PluginRegistry) // as it is configured, and as pods name it in their volumes
+	var objects []inspect.Object
+	var failures []error
+	for dir, depth := range map[string]int{scan.Host.Paths.PluginRegistry: kubelet.MaxPluginDepth,
+		path.Join(root, "device-plugins"): 0, path.Join(root, "plugins"): 2} {
+		sockets, err := socket.SocketsBelow(scan.Host, dir, depth)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			failures = append(failures, err)
+		}
+		for _, s := range sockets {
+			if path.Base(s.Path) == "kubelet.sock" {
+				continue // kubelet's own
+			}
+			o := inspect.Object{Kind: inspect.PluginSocket, ID: s.Path,
+				Identity: inspect.Identity{"inode": strconv.FormatUint(s.Inode, 10),
+					"changed": strconv.FormatInt(s.Changed, 10)},
+				Facts: inspect.Facts("directory", path.Join(scan.Host.Paths.KubeletRoot,
+					strings.TrimPrefix(path.Dir(s.Path), root)))}
+			switch err := connect(ctx, s.Path); {
+			case errors.Is(err, fs.ErrNotExist):
+				continue // removed meanwhile
+			case err == nil, errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EPROTOTYPE):
+				o.Foreign = "a process listens on it"
+			case errors.Is(err, syscall.EXDEV):
+				o.Foreign = "it lies on another mount, which is not looked into"
+			case !errors.Is(err, syscall.ECONNREFUSED):
+				o.Doubt = err.Error()
+			}
+			objects = append(objects, o)
+		}
+	}
+	return objects, errors.Join(failures...)
+}

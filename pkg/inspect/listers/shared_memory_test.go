@@ -1,0 +1,161 @@
+package listers
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+// segment has a process in some cgroups create a segment of shared memory, and returns its ID. The process stays.
+func (n *node) segment(cgroups ...string) (id string, creator *exec.Cmd) {
+	n.t.Helper()
+	creator = exec.Command(need.Program(n.t, "perl"), "-e",
+		`$| = 1; <STDIN>; $id = shmget(0, 8192, 01600); shmwrite($id, "x", 0, 1); print "$id\n"; sleep 600`)
+	in, inErr := creator.StdinPipe()
+	out, outErr := creator.StdoutPipe()
+	if inErr != nil || outErr != nil || creator.Start() != nil {
+		n.t.Fatal(inErr, outErr)
+	}
+	n.t.Cleanup(func() { _ = creator.Process.Kill(); _ = creator.Wait() })
+	for _, dir := range cgroups {
+		if err := os.WriteFile(dir+"/cgroup.procs", []byte(fmt.Sprint(creator.Process.Pid)), 0o600); err != nil {
+			n.t.Logf("%s: %v", dir, err) // cpuset wants to be configured first
+		}
+	}
+	if _, err := in.Write([]byte("\n")); err != nil {
+		n.t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	id = strings.TrimSpace(line)
+	number, err := strconv.Atoi(id)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() {
+		if _, err := unix.SysvShmCtl(number, unix.IPC_RMID, nil); err != nil {
+			n.t.Errorf("remove shared memory %d: %v", number, err)
+		}
+	})
+	return id, creator
+}
+
+// Shared memory is a leftover of the pod whose process has created it, if a pass has seen that process; also when the
+// agent is started again. That of a living pod, of no pod, and one whose creator was never seen are not reported.
+func TestSharedMemory(t *testing.T) {
+	n := newNode(t)
+	n.Add(dead, "job")
+	cgroup := func(uid string) []string {
+		return n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/burstable/pod" + uid)
+	}
+	names := map[string]string{}
+	alive, _ := n.segment(cgroup(living)...)
+	ours, creator := n.segment(cgroup(dead)...)
+	admin, _ := n.segment()
+	unseen, ended := n.segment(cgroup(dead)...)
+	names[alive], names[ours], names[admin], names[unseen] = "living", "dead", "admin", "unseen"
+	end := func(c *exec.Cmd) { _ = c.Process.Kill(); _ = c.Wait() }
+	end(ended)
+	check := func(report inspect.Report, want inspect.Verdict) {
+		t.Helper()
+		got := map[string]inspect.Verdict{}
+		for _, o := range report.Objects {
+			if name := names[o.ID]; o.Kind == inspect.SharedMemory && name != "" {
+				got[name] = o.Verdict
+			}
+		}
+		if diff := cmp.Diff(map[string]inspect.Verdict{"living": inspect.Live, "dead": want, "admin": inspect.Foreign,
+			"unseen": inspect.Foreign}, got); diff != "" {
+			t.Error(diff, whys(report, dead))
+		}
+	}
+	i := n.inspector()
+	report, history := passes(t, n, i, nil, 1, time.Minute)
+	check(report, inspect.Live)
+	end(creator)
+	n.Remove(dead)
+	report, history = passes(t, n, i, history, 3, 4*time.Minute)
+	check(report, inspect.Candidate)
+	report, _ = passes(t, n, n.inspector(), history, 1, 4*time.Minute) // started again
+	check(report, inspect.Leftover)
+	if o := one(t, report, inspect.SharedMemory, ours); o.Facts["bytes"] != "4096" || o.Facts["size"] != "8192" ||
+		o.Pod.UID != dead {
+		t.Errorf("%+v", o)
+	}
+}
+
+const sysvipc = `       key      shmid perms                  size  cpid  lpid nattch   uid   gid  cuid  cgid      atime      dtime      ctime                   rss                  swap
+         0      32768   600                  4096  4711  4712      1  1000  1000  1001  1000          0          0 1763841912                  4096                     8192
+`
+
+// A segment that somebody has attached is no leftover, and a line that cannot be read is an error.
+func TestParseSegments(t *testing.T) {
+	segments, err := parseSegments(sysvipc)
+	if err != nil || len(segments) != 1 {
+		t.Fatal(segments, err)
+	}
+	s := segments[0]
+	if s != (segment{id: "32768", key: "0", creator: 4711, last: 4712, attached: 1, size: "4096", memory: "12288",
+		user: "1001", changed: 1763841912}) {
+		t.Errorf("%+v", s)
+	}
+	if o := s.object(dead, false); o.InUse == "" || o.Pod.UID != dead {
+		t.Errorf("%+v", o)
+	}
+	for _, text := range []string{"", "key shmid\n", sysvipc + "1 2 3\n", strings.Replace(sysvipc, "4711", "x", 1)} {
+		if _, err := parseSegments(text); err == nil {
+			t.Errorf("no error for %q", text)
+		}
+	}
+}
+
+func FuzzParseSegments(f *testing.F) {
+	f.Add(sysvipc)
+	f.Fuzz(func(t *testing.T, text string) {
+		if segments, err := parseSegments(text); err != nil && segments != nil {
+			t.Error("segments and an error")
+		}
+	})
+}
+
+// A process that began after the segment was made is not its creator, whatever its PID.
+func TestCreatorIsAsOldAsItsSegment(t *testing.T) {
+	now := host.Now()
+	now.SinceBoot = 5 * time.Hour
+	scan := &hostscan.Scan{Host: &host.Host{Files: host.Files{Root: t.TempDir()},
+		Clock: func() finding.Timestamp { return now }}}
+	file := scan.Host.Files.Path("/proc/sysvipc/shm")
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	made := now.Wall.Add(-time.Hour)
+	write(t, file, strings.Replace(sysvipc, "1763841912", fmt.Sprint(made.Unix()), 1))
+	for began, want := range map[time.Duration]string{2 * time.Hour: dead, time.Minute: ""} {
+		process := hostscan.PodProcess{UID: dead}
+		process.PID, process.StartTime = 4711, uint64((now.SinceBoot-began)/(time.Second/100))
+		scan.Processes = func() (hostscan.ProcessTable, error) {
+			return hostscan.ProcessTable{Pods: []hostscan.PodProcess{process}, PIDs: []int{4711}}, nil
+		}
+		objects, err := new(creators).list(t.Context(), scan)
+		if err != nil || len(objects) != 1 || objects[0].Pod.UID != want || (objects[0].Foreign == "") != (want != "") {
+			t.Errorf("began %s ago: %+v, %v", began, objects, err)
+		}
+	}
+}

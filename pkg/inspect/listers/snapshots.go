@@ -1,0 +1,74 @@
+package listers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/snapshots"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+)
+
+// listSnapshots lists the active snapshots of the snapshotters that containerd's containers use. What they take on the
+// disk is not asked: the answer is a walk over their files.
+func listSnapshots(ctx context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
+	records, err := scan.Records()
+	if errors.Is(err, hosterr.ErrNotConfigured) || scan.Host.Containerd.Snapshots == nil {
+		return nil, nil // another runtime
+	}
+	if err != nil {
+		return nil, err
+	}
+	const standard = "overlayfs"                // unless configured otherwise
+	users := make(map[string]map[string]string) // containers by snapshotter and key
+	for _, record := range records {
+		name := cmp.Or(record.Snapshotter, standard)
+		if users[name] == nil {
+			users[name] = make(map[string]string)
+		}
+		users[name][record.SnapshotKey] = record.ID
+	}
+	_, used := users[standard]
+	if !used {
+		users[standard] = nil // it need not exist
+	}
+	var objects []inspect.Object
+	var failures []error
+	for _, name := range slices.Sorted(maps.Keys(users)) {
+		active, err := scan.Host.Containerd.Snapshots(ctx, name)
+		if err != nil && (used || name != standard) {
+			failures = append(failures, fmt.Errorf("snapshotter %s: %w", name, err))
+		}
+		for _, info := range active {
+			objects = append(objects, snapshotObject(name, info, users[name][info.Name]))
+		}
+	}
+	return objects, errors.Join(failures...)
+}
+
+// snapshotObject returns the object of a snapshot that a container uses as its own; user is empty where none does.
+func snapshotObject(snapshotter string, info snapshots.Info, user string) inspect.Object {
+	o := inspect.Object{
+		Kind: inspect.Snapshot, ID: snapshotter + "/" + info.Name, ContainerID: info.Name,
+		Identity: inspect.Identity{"key": info.Name, "snapshotter": snapshotter,
+			"created": strconv.FormatInt(info.Created.UnixNano(), 10)},
+		Facts: inspect.Facts("snapshotter", snapshotter, "parent", info.Parent,
+			"created", info.Created.UTC().Format(time.RFC3339)),
+	}
+	switch {
+	case !host.IsContainerID(info.Name):
+		o.Foreign = "not a container's: its key has another format"
+	case user != "" && user != info.Name:
+		o.Foreign = "used by the container " + user
+	}
+	return o
+}

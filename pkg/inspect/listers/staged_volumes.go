@@ -1,0 +1,159 @@
+package listers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/volume"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+)
+
+// listStagedVolumes lists the volumes that kubelet has staged for all pods of the node: those of CSI drivers by their
+// directories, those of in-tree plugins by their mounts. One belongs to the pod that has a directory or a mount of it.
+// Where several have, or something else mounts it, it is in use; where none has, nothing names its pod.
+func listStagedVolumes(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
+	mounts, err := scan.Mounts()
+	if err != nil {
+		return nil, err
+	}
+	private, err := scan.KubeletMounts()
+	if err != nil {
+		return nil, err
+	}
+	view := stagedView{plugins: path.Join(scan.Host.Paths.KubeletRoot, "plugins/kubernetes.io"),
+		mounts: map[string][]mount.Mount{}}
+	known := map[int]bool{}
+	for _, m := range append(slices.Clone(mounts), private...) {
+		if known[m.ID] {
+			continue
+		}
+		known[m.ID] = true
+		view.mounts[m.Device()] = append(view.mounts[m.Device()], m)
+		if mount.Below(m.Point, view.plugins) {
+			view.staged = append(view.staged, m)
+		}
+	}
+	found, err := volume.StagedVolumes(scan.Host)
+	if len(found) > 0 {
+		var usedErr error
+		view.used, usedErr = volume.UsedByPods(scan.Host)
+		if usedErr != nil {
+			view.used.Unread = append(view.used.Unread, usedErr.Error())
+		}
+	}
+	objects := make([]inspect.Object, 0, len(found))
+	for i := range found {
+		objects = append(objects, view.csi(scan, &found[i]))
+	}
+	return append(objects, view.inTree(scan)...), err
+}
+
+// stagedView is what shows who uses a staged volume.
+type stagedView struct {
+	plugins string                   // kubelet's directory of plugins
+	mounts  map[string][]mount.Mount // by device
+	staged  []mount.Mount            // those below plugins
+	used    volume.Used
+}
+
+// csi returns the object for a volume of a CSI driver.
+func (v *stagedView) csi(scan *hostscan.Scan, s *volume.Staged) inspect.Object {
+	o := inspect.Object{Kind: inspect.StagedVolume, ID: s.Path,
+		Identity: inspect.Identity{"device": hosterr.Device(s.Device),
+			"inode": strconv.FormatUint(s.Inode, 10)},
+		Facts: inspect.Facts("driver", s.Note.Driver, "volumeHandle", s.Note.Handle, "volume", s.Volume,
+			"block", strconv.FormatBool(s.Block))}
+	sum := s.Sum
+	if s.Note.Handle != "" {
+		sum = volume.HandleSum(s.Note.Handle)
+	}
+	if sum != "" {
+		o.Facts[inspect.HandleSum] = sum
+	}
+	if s.Err != nil && !errors.Is(s.Err, fs.ErrNotExist) {
+		o.Facts["malformed"] = s.Err.Error()
+	}
+	users := slices.Concat(s.Pods, v.used.Handles[s.Sum], v.used.Handles[sum], v.used.Volumes[s.Volume])
+	elsewhere := ""
+	for _, m := range v.staged {
+		if !strings.HasPrefix(m.Point, s.Path) || !mount.Below(m.Point, s.Path) {
+			continue
+		}
+		o.Facts["mounted"], o.Facts["source"], o.Facts["type"] = m.Point, m.Source, m.FSType
+		if uid := path.Base(m.Point); host.IsPodUID(uid) {
+			users = append(users, uid)
+		}
+		pods, point := v.alsoAt(scan, m)
+		users, elsewhere = append(users, pods...), elsewhere+point
+	}
+	attachUsers(&o, users, elsewhere)
+	doubtUnused(&o, v.used)
+	return o
+}
+
+// inTree returns objects for the mounts of in-tree plugins: <plugin>/mounts/…, <plugin>/volumeDevices/<volume>/<pod UID>.
+func (v *stagedView) inTree(scan *hostscan.Scan) []inspect.Object {
+	var objects []inspect.Object
+	for _, m := range v.staged {
+		if mount.Below(m.Point, path.Join(v.plugins, "csi")) || m.Point == v.plugins {
+			continue
+		}
+		o := inspect.Object{Kind: inspect.StagedVolume, ID: m.Point,
+			Identity: inspect.Identity{"id": strconv.Itoa(m.ID), "device": m.Device(),
+				"root": m.Root}, Facts: inspect.Facts("mounted", m.Point, "source", m.Source, "type", m.FSType)}
+		users, elsewhere := v.alsoAt(scan, m)
+		if uid := path.Base(m.Point); host.IsPodUID(uid) {
+			users = append(users, uid)
+		}
+		attachUsers(&o, users, elsewhere)
+		objects = append(objects, o)
+	}
+	return objects
+}
+
+// alsoAt returns the pods below whose directories the content of a staged mount is mounted too, and another place
+// where it is; kubelet's own in plugins do not count.
+func (v *stagedView) alsoAt(scan *hostscan.Scan, staged mount.Mount) (users []string, elsewhere string) {
+	for _, m := range v.mounts[staged.Device()] {
+		if m.ID == staged.ID || !mount.Below(m.Root, staged.Root) || mount.Below(m.Point, v.plugins) {
+			continue
+		}
+		if uid, ok := scan.Host.Paths.PodOfPath(m.Point); ok {
+			users = append(users, uid)
+		} else {
+			elsewhere = m.Point
+		}
+	}
+	return users, elsewhere
+}
+
+// attachUsers sets the owner of an object that pods may share, or what uses it.
+func attachUsers(o *inspect.Object, users []string, elsewhere string) {
+	slices.Sort(users)
+	switch users = slices.Compact(users); {
+	case elsewhere != "":
+		o.InUse = "it is used by " + elsewhere
+	case len(users) == 1:
+		o.Pod.UID = users[0]
+	case len(users) > 1:
+		o.InUse = fmt.Sprintf("%d pods have a directory or a mount of it, %s and %s among them", len(users), users[0],
+			users[1])
+	}
+}
+
+// doubtUnused has it that nobody is known to use an object where volumes of a pod could not be read.
+func doubtUnused(o *inspect.Object, used volume.Used) {
+	if len(used.Unread) > 0 && o.Pod.UID == "" && o.InUse == "" {
+		o.Doubt = "volumes of a pod are not known: " + strings.Join(used.Unread, "; ")
+	}
+}

@@ -1,0 +1,114 @@
+package listers
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/internal/host/volume"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+)
+
+// How often the apiserver is asked for the Node, which names the attached volumes: seldom, and more often while one of
+// them looks unused.
+const (
+	askAttached       = 40 * time.Minute
+	askAttachedUnused = 10 * time.Minute
+)
+
+// attached remembers the volumes that the Node's status has as attached. They are compared anew with what is on the node
+// in each pass.
+type attached struct {
+	mu     sync.Mutex // guards the rest
+	asked  finding.Timestamp
+	names  []string
+	unused bool // one of them was, in the last pass
+}
+
+// list lists the volumes of CSI drivers that are attached to the node according to its status. One is used by the pod
+// that has a directory of it; a staged one is another kind's.
+func (a *attached) list(ctx context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
+	if scan.Host.Cluster.Node == nil {
+		return nil, nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	failed := a.ask(ctx, scan.Host)
+	a.unused = false
+	if len(a.names) == 0 {
+		return nil, failed
+	}
+	used, err := volume.UsedByPods(scan.Host)
+	if err != nil {
+		return nil, err
+	}
+	staged, err := volume.StagedVolumes(scan.Host)
+	if err != nil {
+		return nil, err
+	}
+	at := make(map[string]string) // where a volume is staged, by HandleSum
+	for i := range staged {
+		s := &staged[i]
+		if s.Note.Handle != "" {
+			at[volume.HandleSum(s.Note.Handle)] = s.Path
+		}
+		if s.Sum != "" {
+			at[s.Sum] = s.Path
+		}
+	}
+	var objects []inspect.Object
+	for _, name := range a.names {
+		plugin, handle, ok := strings.Cut(name, "^")
+		driver, csi := strings.CutPrefix(plugin, "kubernetes.io/csi/")
+		if !ok || !csi || handle == "" {
+			continue // an in-tree plugin's
+		}
+		sum := volume.HandleSum(handle)
+		o := inspect.Object{Kind: inspect.VolumeAttachment, ID: name, Identity: inspect.Identity{"name": name},
+			Facts: inspect.Facts("driver", driver, "volumeHandle", handle, inspect.HandleSum, sum,
+				"attachment", attachmentName(handle, driver, scan.Host.NodeName))}
+		attachUsers(&o, used.Handles[sum], at[sum])
+		doubtUnused(&o, used)
+		a.unused = a.unused || o.Pod.UID == "" && o.InUse == "" && o.Doubt == ""
+		objects = append(objects, o)
+	}
+	return objects, failed
+}
+
+// ask gets the Node if it is time to. After a failure the last answer goes on counting.
+func (a *attached) ask(ctx context.Context, h *host.Host) error {
+	now, every := h.Clock(), askAttached
+	if a.unused {
+		every = askAttachedUnused
+	}
+	if !a.asked.IsZero() && a.asked.Boot == now.Boot && now.Since(a.asked) < every {
+		return nil
+	}
+	a.asked = now
+	node, err := h.Cluster.Node(ctx)
+	if errors.Is(err, hosterr.ErrNotConfigured) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	a.names = a.names[:0]
+	for _, v := range node.Status.VolumesAttached {
+		a.names = append(a.names, strings.ToValidUTF8(string(v.Name), "\ufffd"))
+	}
+	return nil
+}
+
+// attachmentName is the name of the VolumeAttachment object: pkg/volume/csi/csi_attacher.go, getAttachmentName.
+func attachmentName(handle, driver, node string) string {
+	sum := sha256.Sum256([]byte(handle + driver + node))
+	return "csi-" + hex.EncodeToString(sum[:])
+}

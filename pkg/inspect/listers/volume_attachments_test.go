@@ -1,0 +1,93 @@
+package listers
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+const ofDriver = "kubernetes.io/csi/d.example.com^"
+
+func (n *node) attachedTo(handles ...string) {
+	n.NodeObject.Status.VolumesAttached = nil
+	for _, handle := range handles {
+		n.NodeObject.Status.VolumesAttached = append(n.NodeObject.Status.VolumesAttached,
+			corev1.AttachedVolume{Name: corev1.UniqueVolumeName(handle)})
+	}
+}
+
+// A volume that the Node has as attached is reported once nothing on the node uses it, and no longer after the Node
+// lacks it. The apiserver is asked once in 40 minutes, and every ten while one is unused.
+func TestVolumeAttachments(t *testing.T) {
+	n := newNode(t)
+	n.attachedTo(ofDriver+"lost", ofDriver+"in-pod", ofDriver+"staged", "kubernetes.io/aws-ebs/vol-1")
+	n.publish(living, "in-pod")
+	n.stage("staged")
+	i, history := n.inspector(), inspect.History{}
+	attachments := func(minutes int) map[string]inspect.Verdict {
+		t.Helper()
+		var report inspect.Report
+		for range minutes {
+			n.After(time.Minute)
+			report, history = i.Pass(t.Context(), history)
+			noErrors(t, report)
+		}
+		return verdictsByName(report, inspect.VolumeAttachment, func(o inspect.Assessment) string { return handleOf(o) })
+	}
+	want := map[string]inspect.Verdict{"lost": inspect.Live, "in-pod": inspect.Live, "staged": inspect.Live}
+	if diff := cmp.Diff(want, attachments(1)); diff != "" {
+		t.Error("at first", diff)
+	}
+	want["lost"] = inspect.Unowned
+	if diff := cmp.Diff(want, attachments(11)); diff != "" {
+		t.Error("after the grace", diff)
+	}
+	if n.Requests != 2 {
+		t.Errorf("%d requests to the apiserver in 12 minutes", n.Requests)
+	}
+	n.attachedTo(ofDriver+"in-pod", ofDriver+"staged")
+	delete(want, "lost")
+	if diff := cmp.Diff(want, attachments(10)); diff != "" {
+		t.Error("after it was detached", diff)
+	}
+	before := n.Requests
+	if attachments(38); n.Requests != before {
+		t.Errorf("%d requests to the apiserver while nothing is unused", n.Requests-before)
+	}
+	if attachments(1); n.Requests != before+1 {
+		t.Errorf("%d requests after 40 minutes", n.Requests-before)
+	}
+}
+
+// While a pod waits for its volumes, an attached one may be for it; and where the apiserver refuses the Node, that is
+// said once, and nothing is listed.
+func TestVolumeAttachmentsWaitingAndRefused(t *testing.T) {
+	n := newNode(t)
+	n.attachedTo(ofDriver + "coming")
+	n.Kubelet[0].Status.Phase = corev1.PodPending
+	n.Kubelet[0].Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
+	report := n.ripen(t, inspect.History{}, n.inspector())
+	if diff := cmp.Diff(map[inspect.Verdict]int{inspect.Live: 1}, verdicts(report, inspect.VolumeAttachment)); diff != "" {
+		t.Error(diff)
+	}
+	n.ClusterErr = errors.New("forbidden")
+	i, history, told := n.inspector(), inspect.History{}, 0
+	for range 30 {
+		n.After(time.Minute)
+		report, history = i.Pass(t.Context(), history)
+		for _, failure := range report.Errors {
+			if failure.What == string(inspect.VolumeAttachment) {
+				told++
+			}
+		}
+	}
+	if told != 1 || len(verdicts(report, inspect.VolumeAttachment)) != 0 {
+		t.Errorf("told %d times, %v", told, verdicts(report, inspect.VolumeAttachment))
+	}
+}
