@@ -70,7 +70,7 @@ func harmless() []string {
 		"timeout = ", "timeout=",
 		"timeout value", "timeout: ", "errors=", "error handl", "error inject", "error report",
 		"invalidation policy", "nvalidation will be",
-		"firmware crash dump", "Direct firmware load", "firmware: failed to load", "module verification"}
+		"firmware crash dump", "Direct firmware load", "module verification"}
 }
 
 // oneOf is an expression that matches each of the names.
@@ -136,7 +136,7 @@ func networkDriverRules() []Rule {
 			"Link up", "loopback",
 			"VPD access failed", "ink Up", "ink up", "NIC Link is", "Flow Control", "ASPM", " LED",
 			"ethtool: ", "ACCESS_REG(0x805) op", "MSI-X vectors num", "alling back to MSI", "alling back to leg",
-			"hwmon", "DCB init failed", "DCB config", "address invalid",
+			"hwmon", "DCB init failed", "I40E_ERR_NOT_READY", "address invalid",
 			"random", "serdes", "FEC", "get phy page", ": probe ", "optimal perform", "out of range [",
 			"invalid api vers", "annot change channel", "DCB active", "DCB agent", "offload is active",
 			"acknowledge mask", "max timeout of", "not assigned by adm"),
@@ -234,7 +234,7 @@ func storageDriverRules() []Rule {
 		Unless: append(harmless(), "exit code 0", "CHS sector", ": SUCCESS", "getting Control mode", "parse quirk", "less than minimum", "Illegal Request",
 			"nvalid command oper", "nvalid Command Opco", "nvalid Field", "nvalid field in", "\nsr ", "[sr0]", "PACKET",
 			"slow to respond", "Abort status: 0x0", "shutdown incomplete", "tuning execution", "SDIO",
-			"IDENTIFY failed on d", "misclassified", "SATA link down", "sking for cache dat", "est WP failed", "Assuming drive cache",
+			"IDENTIFY failed on d", "misclassified", "SATA link down", "sking for cache dat", "test WP failed", "Assuming drive cache",
 			"an't queue", "an't print",
 			"Mode Sense", "No Caching mode", "READ LOG DMA EXT", "Security Log", "APST", "SUBNQN",
 			"globally duplicate", "ANA", "bogus", "host memory buffer", "CMB", "D3 ", "failed to get WWN",

@@ -98,7 +98,7 @@ func platformRules() []Rule {
 			"disabled by BIOS", "disabled in BIOS", "Invalid PCI ROM", "nknown ioctl", "nknown symbol",
 			"nknown option", "nknown param",
 			"ROM ", " msr", "MSR",
-			"no version for", "tainting", "an't use", "vfb", "vkbd", "register PTP clock"),
+			"no version for", "tainting", "an't use", "vfb", "vkbd", "register PTP clock", "amd_sev"),
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "management-controller-error", Reason: "ManagementControllerError", Domain: Hardware,
@@ -217,7 +217,7 @@ func platformRules() []Rule {
 			`^(?P<driver>[a-z][\w-]{1,30}) (?P<subject>` + pciAddress + `)(?: [^:]{1,40})?: .*` + failed,
 			`^(?P<driver>[a-z][\w-]{1,30}) (?P<subject2>[a-z_-]{0,12}\d[\w.:-]{0,20}?)(?: [^:]{1,40})?: .*` + failed,
 		},
-		Unless: append(append(harmless(), "reset tx rate", "DCB config", "resume", "Link up", "Heartbeat Counter", "parity init",
+		Unless: append(append(harmless(), "reset tx rate", "I40E_ERR_NOT_READY", "resume", "Link up", "Heartbeat Counter", "parity init",
 			"loopback", "lockup_timeout",
 			"soft recovered", "allback", "try with current", "disabled on Tx", "Direct-Access", "ANSI: ",
 			"timeout  ", "max timeout of", "not be reserved", "ACCESS_REG(0x805) op", "ASPM", "VPD", "ROM ",
