@@ -60,10 +60,10 @@ lane-machine:
 .PHONY: test-long long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile long-pods long-soak
 test-long: packages guest test-crio test-users demo browser monitoring long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile long-pods long-soak fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
 long-e2e: ## on a real one-node cluster: what takes as long as kubelet takes to notice; the event center's chart
-	$(TEST) $(RUN) -count=1 -timeout 30m -parallel 4 -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestRepairCSIRegistration|TestRepairDaemonSet|TestOptOut|TestNoLivingPodIsEverALeftover$$' ./test/e2e -args -lab -long
+	$(TEST) $(RUN) -count=1 -timeout 30m -parallel 4 -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestRepairCSI|TestRepairDaemonSet|TestOptOut|TestNoLivingPodIsEverALeftover$$' ./test/e2e -args -lab -long
 	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestEventCenter$$' ./test/daemonset -args -lab -long
 long-rpm: ## other packages, repairs that take minutes, the cost of a storm of units
-	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit|TestEventCenter|TestUnitStorm' ./test/rpm -args -long
+	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit|TestResetFailedUnitsDoesNotHelp|TestEventCenter|TestUnitStorm' ./test/rpm -args -long
 long-eventcenter: ## replicas that are killed, cut off, upgraded, migrated; the journal's process killed for minutes
 	$(TEST) $(RUN) -count=1 -timeout 60m -v -run 'TestReplicas|TestAway|TestPartition|TestMigrate|TestKilled$$|TestUpgradeReplicas|TestTwoLostVolumes|TestOutsideNATS|TestNATSSubject' ./cmd/eventcenter ./pkg/eventcenter/journal/jetstream -args -long
 long-power: ## the event center's machine loses its power, twenty times

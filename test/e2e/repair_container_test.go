@@ -28,14 +28,13 @@ import (
 )
 
 // csiPodManifest is a CSI driver's pod as drivers have it: the driver and its registrar are two containers of one pod
-// of a DaemonSet. The registrar comes up with %[4]s.
+// of a DaemonSet. The registrar comes up with %[4]s, the driver with %[6]s.
 const csiPodManifest = `{"apiVersion":"apps/v1","kind":"DaemonSet","metadata":{"name":%[1]q,"namespace":"default"},
 "spec":{"selector":{"matchLabels":{"app":%[1]q}},"template":{"metadata":{"labels":{"app":%[1]q}},
 "spec":{"terminationGracePeriodSeconds":1,"tolerations":[{"operator":"Exists"}],
 "containers":[
  {"name":"driver","image":"localhost/busybox:1","imagePullPolicy":"Never","volumeMounts":[{"name":"bin","mountPath":"/opt/bin"},
-  {"name":"kubelet","mountPath":%[3]q}],"command":["/opt/bin/fakecsi","-role","driver","-name",%[2]q,"-kubelet-root",%[3]q,
-  "-node-id","lab-node-id"]},
+  {"name":"kubelet","mountPath":%[3]q}],"command":["sh","-c",%[6]q]},
  {"name":"registrar","image":"localhost/busybox:1","imagePullPolicy":"Never","volumeMounts":[{"name":"bin","mountPath":"/opt/bin"},
   {"name":"registry","mountPath":"%[3]s/plugins_registry"},{"name":"plugins","mountPath":"%[3]s/plugins"}],
   "command":["sh","-c",%[4]q,"--kubelet-registration-path=%[3]s/plugins/%[2]s/csi.sock"]}],
@@ -54,7 +53,13 @@ type repairLab struct {
 }
 
 // openRepairLab runs a driver whose registrar comes up with a script, and waits until its pod runs.
-func openRepairLab(t *testing.T, name, script string, actions ...repair.Name) *repairLab {
+func openRepairLab(t *testing.T, name, registrar string, actions ...repair.Name) *repairLab {
+	t.Helper()
+	return openDriverLab(t, name, "DRIVER", registrar, actions...)
+}
+
+// openDriverLab does so with a script for the driver as well.
+func openDriverLab(t *testing.T, name, driver, registrar string, actions ...repair.Name) *repairLab {
 	t.Helper()
 	c := openCSILab(t)
 	c.name = name + ".example.com"
@@ -77,10 +82,11 @@ func openRepairLab(t *testing.T, name, script string, actions ...repair.Name) *r
 		t.Fatal(err)
 	}
 	root := c.lab.Paths.KubeletRoot
-	script = strings.NewReplacer("REGISTRAR", "exec /opt/bin/csi-node-driver-registrar -role registrar -name "+c.name+
-		" -kubelet-root "+root).Replace(script)
+	of := " -name " + c.name + " -kubelet-root " + root
+	programs := strings.NewReplacer("REGISTRAR", "exec /opt/bin/csi-node-driver-registrar -role registrar"+of,
+		"DRIVER", "exec /opt/bin/fakecsi -role driver -node-id lab-node-id"+of)
 	r := &repairLab{csiLab: c, app: name, stateDir: t.TempDir()}
-	r.apply(fmt.Sprintf(csiPodManifest, name, c.name, root, script, dir))
+	r.apply(fmt.Sprintf(csiPodManifest, name, c.name, root, programs.Replace(registrar), dir, programs.Replace(driver)))
 	settings := csiregistration.DefaultSettings()
 	settings.Drivers, settings.Timeout, settings.Reread, settings.StartGrace = []string{c.name}, 2*time.Second,
 		15*time.Second, time.Second
@@ -201,6 +207,27 @@ touch /opt/bin/again; REGISTRAR -knobs '{"hangGetInfo":true}'`, "reregister-csi-
 		t.Errorf("%q", h)
 	}
 	if got := r.restarts(); got != "driver=0 registrar=1" {
+		t.Errorf("restarts: %s", got)
+	}
+}
+
+// A driver that tells kubelet no node until it is started again: the registrar's restart does not help, the driver's does.
+func TestRepairCSIDriver(t *testing.T) {
+	need.Flag(t, *long, "-long: a repair is verified and held for minutes")
+	t.Parallel()
+	r := openDriverLab(t, "csidriver", `if test -e /opt/bin/again; then DRIVER; fi
+touch /opt/bin/again; DRIVER -knobs '{"nodeInfoError":"no metadata"}'`, "REGISTRAR", "reregister-csi-driver",
+		"restart-csi-driver")
+	f := r.await("CSIRegistrationRejected")
+	r.believe(f, func(history []string) bool { return len(history) > 1 && strings.Contains(history[1], "verified") })
+	r.await("")
+	h := r.history()
+	t.Logf("%q", h)
+	if len(h) != 2 || !strings.Contains(h[0], "reregister-csi-driver csidriver.example.com") ||
+		!strings.Contains(h[0], "failed: the fault is still there") || !strings.Contains(h[1], "restart-csi-driver") {
+		t.Errorf("%q", h)
+	}
+	if got := r.restarts(); got != "driver=1 registrar=1" {
 		t.Errorf("restarts: %s", got)
 	}
 }

@@ -55,7 +55,7 @@ func TestRestartUnit(t *testing.T) {
 	m.run("systemctl", "daemon-reload")
 	m.run("systemctl", "restart", "containerd")
 	m.run("rm", "/run/containerd/containerd.sock") // before the agent is connected
-	m.run("rpm", "-i", "--nodeps", inMachine(older))
+	m.install() // systemd drops a reload that is asked for during the start
 	m.repairs("  actions: {restart-unit: on}\n")
 	show := func(property string) string {
 		return strings.TrimSpace(m.run("systemctl", "show", "--value", "-p", property, "containerd"))
@@ -125,5 +125,27 @@ func TestResetFailedUnits(t *testing.T) {
 	m.run("systemctl", "is-failed", "broken")
 	if s := m.status(); len(s.Repair.Steps) > 0 {
 		t.Errorf("%+v", s.Repair)
+	}
+}
+
+// A unit that somebody makes again as soon as it is forgotten, and that fails again: that is seen once, and then waited.
+func TestResetFailedUnitsDoesNotHelp(t *testing.T) {
+	need.Flag(t, *long, "-long: what is not undone is waited for")
+	t.Parallel()
+	m := boot(t)
+	m.install()
+	m.repairs("  actions: {reset-failed-units: on}\n")
+	m.run("systemd-run", "--unit=again", "/bin/sh", "-c",
+		"while sleep 0.1; do systemd-run --quiet --unit=run-again /bin/false; done")
+	m.eventually("the repair to fail", func() error {
+		text := m.repairJournal()
+		if !strings.Contains(text, "run-again.service") || !strings.Contains(text, ": failed: ") {
+			return errors.New(text)
+		}
+		return nil
+	})
+	m.stepOf("reset-failed-units", "next try after")
+	if text := m.repairJournal(); strings.Count(text, "reset-failed-units") != 1 {
+		t.Error(text)
 	}
 }
