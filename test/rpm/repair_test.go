@@ -55,7 +55,7 @@ func TestRestartUnit(t *testing.T) {
 	m.run("systemctl", "daemon-reload")
 	m.run("systemctl", "restart", "containerd")
 	m.run("rm", "/run/containerd/containerd.sock") // before the agent is connected
-	m.install() // systemd drops a reload that is asked for during the start
+	m.install()                                    // systemd drops a reload that is asked for during the start
 	m.repairs("  actions: {restart-unit: on}\n")
 	show := func(property string) string {
 		return strings.TrimSpace(m.run("systemctl", "show", "--value", "-p", property, "containerd"))
