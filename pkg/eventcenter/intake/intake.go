@@ -223,7 +223,8 @@ func (c *conn) next(limit time.Duration) {
 func (c *conn) work() {
 	reuse := false
 	defer func() {
-		if v := recover(); v != nil && v != http.ErrAbortHandler { //nolint:errorlint // it is what a handler panics with
+		v := recover()
+		if err, _ := v.(error); v != nil && !errors.Is(err, http.ErrAbortHandler) {
 			c.of.Log.Error("a request could not be answered", "panic", v, "stack", string(debug.Stack()))
 		}
 		if !reuse {
