@@ -37,6 +37,40 @@ func TestReload(t *testing.T) {
 	}
 }
 
+// A reload that is asked for while the unit starts is merged into the start by systemd. What the file holds when the start
+// has ended is in force all the same.
+func TestReloadDuringTheStart(t *testing.T) {
+	t.Parallel()
+	m := boot(t)
+	m.install()
+	m.run("systemctl", "stop", "nodeagent")
+	m.write("/usr/lib/waits", "#!/bin/sh\nuntil test -e /run/go-on; do sleep 0.1; done\n")
+	m.run("chmod", "755", "/usr/lib/waits")
+	m.write("/etc/waits.json", `{"plugin": "custom", "source": "waits", "pluginConfig": {"invoke_interval": "1m",
+"timeout": "5m", "enable_message_change_based_condition_update": false}, "conditions": [],
+"rules": [{"type": "temporary", "reason": "Waits", "path": "/usr/lib/waits", "timeout": "5m"}]}`)
+	slow := "nodeProblemDetector: {files: [/etc/waits.json]}\n"
+	m.write(configFile, slow)
+	m.run("systemctl", "start", "--no-block", "nodeagent")
+	m.eventually("the agent to have read its configuration", func() error {
+		_, err := m.askStatus()
+		return err
+	})
+	m.write(configFile, slow+"checks:\n  load:\n    enabled: false\n")
+	m.run("systemctl", "reload", "--no-block", "nodeagent")
+	if state := m.property("ActiveState"); state != "activating" {
+		t.Fatalf("the start has ended: %s", state)
+	}
+	m.write("/run/go-on", "")
+	m.eventually("the new configuration to be in force", func() error {
+		if s, err := m.askStatus(); err != nil || hasCheck(s, "load") {
+			return fmt.Errorf("the old one is: %v", err)
+		}
+		return nil
+	})
+	m.awaitReady()
+}
+
 func TestReloadOfABadConfiguration(t *testing.T) {
 	t.Parallel()
 	m := boot(t)

@@ -198,13 +198,21 @@ func (d *daemon) serve(ctx context.Context, a *running) (*change, error) {
 	return next, nil
 }
 
-// notifyReady notifies the service manager when every check has run.
+// notifyReady notifies the service manager when every check has run. systemd merges a reload into a start that has not
+// ended, and never asks for it: what the file holds by then is put in force.
 func (d *daemon) notifyReady(ctx context.Context, a *running) error {
 	select {
 	case <-ctx.Done():
+		return nil
 	case <-a.Progress.Done():
-		d.manager.Ready()
-		d.log.Info("ready: every check has run", "after", a.SinceStart())
+	}
+	d.manager.Ready()
+	d.log.Info("ready: every check has run", "after", a.SinceStart())
+	if _, unloaded := d.configured.trouble(); unloaded != nil {
+		select {
+		case d.requests <- request{}:
+		case <-ctx.Done():
+		}
 	}
 	return nil
 }

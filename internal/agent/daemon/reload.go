@@ -10,7 +10,7 @@ import (
 )
 
 // request asks for a reload of the configuration.
-type request struct{ answer chan<- error } // with room for the one answer
+type request struct{ answer chan<- error } // with room for the one answer; nil: nobody waits for it
 
 // change is a new configuration to put in force, and what takes the outcome.
 type change struct {

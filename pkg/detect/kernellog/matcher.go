@@ -1,8 +1,10 @@
 package kernellog
 
 import (
+	"bytes"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
@@ -15,14 +17,21 @@ const maxLiteral = 20
 // MaxText is how much of a record is matched: the kernel's records are shorter (LOG_LINE_MAX).
 const MaxText = 8 << 10
 
-// notTheKernels recognises the kernel's lines that begin with text of another origin: the packet filter's LOG target
-// puts up to 127 characters of the author of the filter rule before "IN=" (net/netfilter/nf_log_syslog.c); some lines
-// begin with the name of a program, and input devices choose their names. Such a line proves nothing.
-var notTheKernels = regexp.MustCompile(`IN=[^ ]* OUT=[^ ]* ` +
-	`|^` + rules.Command +
+// ofOthers is how the kernel's lines begin that begin with text of another origin: some with the name of a program, and
+// input devices choose their names. Such a line proves nothing.
+var ofOthers = regexp.MustCompile(`^(?:` + rules.Command +
 	`(?: \(\d+\)(?:: drop_caches: | used greatest stack depth: )|: potentially unexpected fatal signal |` +
 	`: sending ioctl | uses obsolete \(PF_INET,SOCK_PACKET\)|\[\d+\] vsyscall attempted )` +
-	`|^input: .* as /devices/|^process '.*' started with executable stack`)
+	`|input: .* as /devices/|process '.*' started with executable stack)`)
+
+// logTarget is of the packet filter's LOG target: up to 127 characters of the author of the filter rule come before
+// "IN=" (net/netfilter/nf_log_syslog.c).
+var logTarget = regexp.MustCompile(`IN=[^ ]* OUT=[^ ]* `)
+
+// notTheKernels reports whether a line of the kernel begins with text of another origin.
+func notTheKernels(text []byte) bool {
+	return bytes.Contains(text, []byte("IN=")) && logTarget.Match(text) || ofOthers.Match(text)
+}
 
 // programTag is the beginning of lines that programs write to the kernel's log: "systemd[1]: ". It decides where a
 // format does not contain who wrote a line.
@@ -161,23 +170,17 @@ func (m *Matcher) match(speaker rules.Emitter, quiet bool, text []byte) (Hit, bo
 			quiet && c.Rule.Errors && !c.Recovery || !c.Rule.EmittedBy(speaker) {
 			continue
 		}
-		// before the patterns: a line without a literal costs no copy
-		if c.exclude != nil && c.exclude.Regexp().Match(text) {
+		at := slices.IndexFunc(c.Patterns, func(p *pattern) bool { return p.match(text) })
+		if at < 0 || c.exclude != nil && c.exclude.match(text) {
 			continue
 		}
-		for i, p := range c.Patterns {
-			re := p.Regexp()
-			groups := re.FindSubmatchIndex(text)
-			if groups == nil {
-				continue
-			}
-			if speaker == rules.TheKernel && (notTheKernels.Match(text) || !c.Rule.Named && programTag.Match(text)) {
-				return Hit{}, false
-			}
-			hit := c.hit(re, text, groups)
-			hit.Pattern = i
-			return hit, true
+		if speaker == rules.TheKernel && (notTheKernels(text) || !c.Rule.Named && programTag.Match(text)) {
+			return Hit{}, false
 		}
+		re := c.Patterns[at].Regexp()
+		hit := c.hit(re, text, re.FindSubmatchIndex(text))
+		hit.Pattern = at
+		return hit, true
 	}
 	return Hit{}, false
 }
