@@ -31,6 +31,7 @@ func lockupRules() []Rule {
 			`^(?:NMI )?(?:watchdog: )?(?:CPU\d+: )?Watchdog detected hard LOCKUP on cpu (?P<subject>\d+)`,
 			`^NMI Watchdog detected LOCKUP on CPU ?(?P<subject>\d+)`, // until 2.6.37
 			// powerpc
+			`^Watchdog CPU:(?P<subject2>\d+) (?:Hard LOCKUP|detected Hard LOCKUP other CPUS:)`, // until 4.17
 			`^(?:watchdog: )?CPU (?P<cpu>\d+) (?:detected hard LOCKUP on other CPUs (?P<subject>[\d,-]+)|self-detected hard LOCKUP @|Hard LOCKUP)`,
 		},
 		Kind: "cpu", Expiry: time.Hour,

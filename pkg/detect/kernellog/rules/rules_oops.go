@@ -103,7 +103,7 @@ func oopsRules() []Rule {
 			"BUG: KASAN: ", "BUG: KFENCE: ", "BUG: KMSAN: ", "Tainted: ", "Not tainted): ", "usercopy: Kernel memory ",
 			"slab error in ", "refcount_t", "page dumped because: ", "Slab corruption (", "Slab corruption: ",
 			"Single bit error detected", "CFI failure at ", "Bad page state in process", "a reboot is needed", "page_mapcount(page) went", "ad swap ", "nused swap ",
-			"nternal list corruption", "CRED: Invalid ", "orrupted low memory at",
+			"nternal list corruption", "Wrong slab cache", "CRED: Invalid ", "orrupted low memory at",
 		},
 		Patterns: []string{
 			`^BUG: Bad page (?:state|map|cache) in process (?P<process>` + Command + `)  ?(?:pfn|pte|p[gum4]d):`,
@@ -120,7 +120,7 @@ func oopsRules() []Rule {
 			`^(?:Bad page state in process '|Trying to fix it up, but a reboot is needed|Eeek! page_mapcount\(page\) went negative!)`, // until 2.6.28
 			`^(?:_?swap_\w+|get_swap_device|VM): (?:Bad|Unused) swap (?:file|offset|entry)`,                                           // mm/swapfile.c
 			`^CRED: Invalid (?:process )?credentials`, `^(?:check: )?Corrupted low memory at `,
-			`^slab: Internal list corruption detected in cache `,
+			`^cache_from_obj: Wrong slab cache\. `, `^slab: Internal list corruption detected in cache `,
 			`^usercopy: Kernel memory (?:exposure|overwrite) attempt detected`,
 		},
 		Kind: NodeKind, Report: "oops", Expiry: UntilBoot,

@@ -269,7 +269,7 @@ func storageDriverRules() []Rule {
 			"active with",
 			" stopped", "Caching disabled", "already set", "IMA measurements", "to continue reshape",
 			"reshape: not ", "cblock out of", "configured devices",
-			"must have missing"),
+			"must have missing", "already registered"),
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "mapper-table-refused", Reason: "DeviceMapperTableRefused", Domain: Storage, Severity: finding.Info,
