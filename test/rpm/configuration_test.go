@@ -1,9 +1,13 @@
 package rpm_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/test/need"
 )
 
 const (
@@ -37,20 +41,56 @@ func TestReload(t *testing.T) {
 	}
 }
 
+// slowStart has the agent stopped and start no sooner than it is told to, by a plugin that waits. It returns the
+// configuration with the plugin.
+func (m *machine) slowStart() (slow string, goOn func()) {
+	m.t.Helper()
+	m.run("systemctl", "stop", "nodeagent")
+	m.write("/usr/lib/waits", "#!/bin/sh\nuntil test -e /srv/go-on; do sleep 0.1; done\n")
+	m.run("chmod", "755", "/usr/lib/waits")
+	m.write("/etc/waits.json", `{"plugin": "custom", "source": "waits", "pluginConfig": {"invoke_interval": "1m",
+"timeout": "5m", "enable_message_change_based_condition_update": false}, "conditions": [],
+"rules": [{"type": "temporary", "reason": "Waits", "path": "/usr/lib/waits", "timeout": "5m"}]}`)
+	slow = "nodeProblemDetector: {files: [/etc/waits.json]}\n"
+	m.write(configFile, slow)
+	return slow, func() { m.write("/srv/go-on", "") }
+}
+
+// A plugin may take longer than systemd gives a start: the agent asks for more time, and says for what.
+func TestSlowPluginDoesNotEndTheStart(t *testing.T) {
+	need.Flag(t, *long, "-long: systemd's patience is waited for")
+	t.Parallel()
+	m := boot(t)
+	m.install()
+	_, goOn := m.slowStart()
+	m.write("/etc/systemd/system/nodeagent.service.d/patience.conf", "[Service]\nTimeoutStartSec=40\n")
+	m.run("systemctl", "daemon-reload")
+	m.run("systemctl", "start", "--no-block", "nodeagent")
+	m.eventually("the agent to say what it waits for", func() error {
+		if text := m.property("StatusText"); !strings.Contains(text, "npd-waits") {
+			return errors.New(text)
+		}
+		return nil
+	})
+	pid := m.property("MainPID")
+	m.pass(30 * time.Second) // beyond what systemd gave it
+	if state := m.property("ActiveState"); state != "activating" || m.property("MainPID") != pid {
+		t.Errorf("the start did not go on: %s, %s restarts", state, m.property("NRestarts"))
+	}
+	goOn()
+	m.awaitReady()
+	if now := m.property("MainPID"); now != pid {
+		t.Errorf("the agent was started again: %s became %s", pid, now)
+	}
+}
+
 // A reload that is asked for while the unit starts is merged into the start by systemd. What the file holds when the start
 // has ended is in force all the same.
 func TestReloadDuringTheStart(t *testing.T) {
 	t.Parallel()
 	m := boot(t)
 	m.install()
-	m.run("systemctl", "stop", "nodeagent")
-	m.write("/usr/lib/waits", "#!/bin/sh\nuntil test -e /run/go-on; do sleep 0.1; done\n")
-	m.run("chmod", "755", "/usr/lib/waits")
-	m.write("/etc/waits.json", `{"plugin": "custom", "source": "waits", "pluginConfig": {"invoke_interval": "1m",
-"timeout": "5m", "enable_message_change_based_condition_update": false}, "conditions": [],
-"rules": [{"type": "temporary", "reason": "Waits", "path": "/usr/lib/waits", "timeout": "5m"}]}`)
-	slow := "nodeProblemDetector: {files: [/etc/waits.json]}\n"
-	m.write(configFile, slow)
+	slow, goOn := m.slowStart()
 	m.run("systemctl", "start", "--no-block", "nodeagent")
 	m.eventually("the agent to have read its configuration", func() error {
 		_, err := m.askStatus()
@@ -61,7 +101,7 @@ func TestReloadDuringTheStart(t *testing.T) {
 	if state := m.property("ActiveState"); state != "activating" {
 		t.Fatalf("the start has ended: %s", state)
 	}
-	m.write("/run/go-on", "")
+	goOn()
 	m.eventually("the new configuration to be in force", func() error {
 		if s, err := m.askStatus(); err != nil || hasCheck(s, "load") {
 			return fmt.Errorf("the old one is: %v", err)

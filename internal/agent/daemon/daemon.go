@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -205,6 +206,11 @@ func (d *daemon) notifyReady(ctx context.Context, a *running) error {
 	case <-ctx.Done():
 		return nil
 	case <-a.Progress.Done():
+	case <-time.After(slowStart):
+		d.waitForChecks(ctx, a)
+	}
+	if ctx.Err() != nil {
+		return nil
 	}
 	d.manager.Ready()
 	d.log.Info("ready: every check has run", "after", a.SinceStart())
@@ -215,6 +221,25 @@ func (d *daemon) notifyReady(ctx context.Context, a *running) error {
 		}
 	}
 	return nil
+}
+
+// slowStart is how long a start may take before the service manager is asked for more time: a plugin may need minutes,
+// and to end the agent for that would help nobody.
+const slowStart = 30 * time.Second
+
+// waitForChecks asks for more time until every check has run. A check that is stuck has the agent started again, as at any
+// other time.
+func (d *daemon) waitForChecks(ctx context.Context, a *running) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		defer cancel()
+		select {
+		case <-a.Progress.Done():
+		case <-ctx.Done():
+		}
+	}()
+	_ = d.manager.Wait(ctx, fmt.Sprintf("starts: checks that have not run yet: %v", a.Progress.Waiting()))
 }
 
 // alive returns why the agent should be started again.
