@@ -12,7 +12,7 @@ export CGO_ENABLED := 0
 # The compiler spends a fifth of its time on its garbage collection. Tests run with the usual one.
 COMPILE := GOGC=400
 RUN     := -exec 'env -u GOGC'
-# go test reports what was skipped; a layer's own checks by go vet are those of "make vet".
+# go test reports what was skipped; a layer's own findings of go vet are those of "make vet".
 TEST    := $(COMPILE) test/need/run go test -vet=off
 # Test binaries are built beside the one that has the machine and those that do not need it. The latter take longest and
 # come first; what the others print appears after them.
@@ -83,9 +83,8 @@ packages: ## install the Debian packages that the tests need; as root
 	@if [ "$$(id -u)" = 0 ]; then flock .cache/packages.lock $(LABCTL) packages; else echo "not root: no packages are installed, tests that need root are skipped"; fi
 
 .PHONY: vet lint
-vet: lint ## gofmt, go vet, golangci-lint
+vet: lint ## gofmt, and golangci-lint with what go vet checks
 	gofmt -l cmd internal packaging pkg test | (! grep .)
-	$(COMPILE) go vet ./...
 lint: ## golangci-lint with .golangci.yml; builds it the first time
 	$(COMPILE) go tool -modfile=test/lint/go.mod golangci-lint version
 	go tool -modfile=test/lint/go.mod golangci-lint run
