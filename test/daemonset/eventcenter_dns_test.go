@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -74,7 +76,34 @@ func (c *center) nameServer(t *testing.T) {
 	if err := c.KubectlApply(t.Context(), fmt.Sprintf(asked, address, namespace)); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second) // the apiserver says nowhere when it has begun to ask a policy
+	c.awaitAsked(t, address)
+}
+
+// awaitAsked returns when the apiserver asks the policy, which its status does not say: a StatefulSet that would be made
+// now is given the name server.
+func (c *center) awaitAsked(t *testing.T, address string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "asked.yaml")
+	if err := os.WriteFile(file, []byte(`
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: asked, namespace: `+namespace+`}
+spec:
+  selector: {matchLabels: {app: asked}}
+  template:
+    metadata: {labels: {app: asked}}
+    spec: {containers: [{name: asked, image: localhost/none}]}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	await(t, 60*time.Second, "the apiserver to ask the policy", func() error {
+		out, err := c.Kubectl(t.Context(), "create", "--dry-run=server", "-f", file, "-o",
+			"jsonpath={.spec.template.spec.dnsConfig.nameservers[*]}")
+		if err == nil && string(out) != address {
+			err = fmt.Errorf("the name server is %q", out)
+		}
+		return err
+	})
 }
 
 // resolve answers a question.
@@ -84,7 +113,7 @@ func (c *center) resolve(question []byte) ([]byte, error) {
 		return nil, fmt.Errorf("%d questions: %w", len(m.Questions), err)
 	}
 	q := m.Questions[0]
-	m.Response, m.RCode, m.Additionals = true, dnsmessage.RCodeNameError, nil
+	m.Response, m.Authoritative, m.RCode, m.Additionals = true, true, dnsmessage.RCodeNameError, nil
 	pod, domain, _ := strings.Cut(q.Name.String(), ".")
 	if domain == "eventcenter-replicas."+namespace+".svc.cluster.local." {
 		if ip := c.replicas.addresses(c)[pod].IP; ip.Is4() {

@@ -98,32 +98,51 @@ spec:
 
 func (c *center) removeCenter(t *testing.T) {
 	c.helm(t, "uninstall", "eventcenter", "--namespace", namespace, "--ignore-not-found", "--wait", "--timeout=60s")
-	args := []string{"delete", "-n", namespace, "secret/eventcenter-tls", "secret/eventcenter-replicas",
-		"serviceaccount/dashboard", "clusterrolebinding/dashboard", "node/" + senderNode, "--ignore-not-found", "--timeout=60s"}
+	c.kubectl(t, "delete", "-n", namespace, "secret/eventcenter-tls", "secret/eventcenter-replicas",
+		"serviceaccount/dashboard", "clusterrolebinding/dashboard", "node/"+senderNode, "--ignore-not-found", "--timeout=60s")
+	c.removeVolumes(t)
+	c.uninstall(t)
+	if err := os.RemoveAll(filepath.Join(c.stateDir(), "eventcenter")); err != nil { // the agent's outbox
+		t.Error(err)
+	}
+}
+
+// removeVolumes removes the volumes, with what is on them, and the claims.
+func (c *center) removeVolumes(t *testing.T) {
+	t.Helper()
+	args := []string{"delete", "-n", namespace, "--ignore-not-found", "--timeout=60s"}
 	for i, dir := range c.volumes {
 		args = append(args, fmt.Sprint("pvc/data-eventcenter-", i), "pv/"+filepath.Base(dir))
 	}
 	c.kubectl(t, args...)
-	c.uninstall(t)
-	for _, dir := range append(c.volumes, filepath.Join(c.stateDir(), "eventcenter")) { // the latter is the agent's outbox
+	for _, dir := range c.volumes {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	}
+	c.volumes = nil
 }
 
 // installCenter installs or upgrades the center's chart, and waits until it is ready.
 func (c *center) installCenter(t *testing.T, settings ...string) {
 	t.Helper()
-	args := []string{"upgrade", "--install", "eventcenter", filepath.Join(c.repo, "packaging/kubernetes/eventcenter"),
-		"--namespace", namespace, "--create-namespace", "--wait", "--timeout=180s",
-		"--set", "cluster=lab,image.pullPolicy=Never"}
-	for _, s := range settings {
-		args = append(args, "--set", s)
-	}
 	began := time.Now()
-	c.helm(t, args...)
+	c.applyCenter(t, append(settings, "--wait", "--timeout=180s")...)
 	t.Logf("the center is ready after %s", time.Since(began).Round(time.Second))
+}
+
+// applyCenter installs or upgrades the center's chart, with settings and flags.
+func (c *center) applyCenter(t *testing.T, settings ...string) {
+	t.Helper()
+	args := []string{"upgrade", "--install", "eventcenter", filepath.Join(c.repo, "packaging/kubernetes/eventcenter"),
+		"--namespace", namespace, "--create-namespace", "--set", "cluster=lab,image.pullPolicy=Never"}
+	for _, s := range settings {
+		if !strings.HasPrefix(s, "--") {
+			args = append(args, "--set")
+		}
+		args = append(args, s)
+	}
+	c.helm(t, args...)
 }
 
 // connect makes a client of the center's Service that trusts what agents are to trust.
@@ -142,6 +161,18 @@ func (c *center) connect(t *testing.T) {
 			return (&net.Dialer{}).DialContext(ctx, network, address+":443")
 		}}
 	c.client = &http.Client{Transport: transport, Timeout: 10 * time.Second}
+}
+
+// on is the center as one of its replicas answers.
+func (c *center) on(t *testing.T, replica int) *center {
+	t.Helper()
+	address := net.JoinHostPort(c.kubectl(t, "get", "pod", "-n", namespace, fmt.Sprint("eventcenter-", replica), "-o",
+		"jsonpath={.status.podIP}"), "10685")
+	transport := c.client.Transport.(*http.Transport).Clone()
+	transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+	return &center{cluster: c.cluster, reader: c.reader, client: &http.Client{Transport: transport, Timeout: 10 * time.Second}}
 }
 
 func (c *center) clusterIP(t *testing.T) string {
@@ -170,4 +201,18 @@ func (c *center) get(ctx context.Context, token, path string, answer any) (int, 
 		return response.StatusCode, nil
 	}
 	return response.StatusCode, json.Unmarshal(text, answer)
+}
+
+// logCenter logs how the center's pods are, and what they and the agent say.
+func (c *center) logCenter(t *testing.T) {
+	ctx := context.WithoutCancel(t.Context())
+	for _, args := range [][]string{
+		{"get", "pods,persistentvolumeclaims,persistentvolumes", "-o", "wide"},
+		{"get", "events", "--sort-by=.lastTimestamp"},
+		{"logs", "--selector", "app.kubernetes.io/name=eventcenter", "--all-containers", "--prefix", "--tail=100"},
+	} {
+		out, err := c.Kubectl(ctx, append([]string{"-n", namespace}, args...)...)
+		t.Logf("%s: %v\n%s", args, err, out)
+	}
+	t.Logf("the agent's log:\n%s", c.logs(t))
 }

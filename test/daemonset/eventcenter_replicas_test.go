@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -25,7 +24,7 @@ import (
 var threeOnOne = []string{"replicated=true", "replicas.sameNode=true"}
 
 // testReplicas follows "From one to three": the history is there on each, at the same offsets, and the agent goes on. Then,
-// while events come, there is an upgrade, and one pod is deleted: what was acknowledged is there once on each.
+// while events come, there is an upgrade, pod after pod, and one pod is deleted: what was acknowledged is there once on each.
 func testReplicas(t *testing.T, c *center) {
 	c.nameServer(t)
 	c.kubectl(t, "delete", "statefulset", "-n", namespace, "eventcenter", "--timeout=60s")
@@ -45,16 +44,22 @@ func testReplicas(t *testing.T, c *center) {
 	defer func() { stop(); sending.Wait() }()
 	sending.Go(func() { s.run(ctx) })
 	s.await(t, 50)
-	c.installCenter(t, threeOnOne...) // one pod after the other, without the migration
+	replaced := c.observeRoll(t)
+	c.installCenter(t, threeOnOne...) // without the migration
+	if diff := cmp.Diff([]string{"eventcenter-0", "eventcenter-1", "eventcenter-2"}, replaced()); diff != "" {
+		t.Errorf("pods replaced by the upgrade (-want +got):\n%s", diff)
+	}
 	s.await(t, 50)
 	c.kubectl(t, "delete", "pod", "-n", namespace, "eventcenter-1", "--timeout=60s")
 	s.await(t, 50)
 	c.kubectl(t, "rollout", "status", "-n", namespace, "statefulset/eventcenter", "--timeout=120s")
 	disk := failedDisk(t, c.Dir)
-	c.awaitFault(t, disk.Mount, true) // of the real agent
+	for i := range 3 {
+		c.on(t, i).awaitFault(t, disk.Mount, true) // of the real agent
+	}
 	stop()
 	sending.Wait()
-	t.Logf("%d events acknowledged, %d requests refused", s.acknowledged, s.refused)
+	t.Logf("%d events acknowledged, %d requests refused, none taken for at most %s", s.acknowledged, s.refused, s.pause)
 	c.onceOnEach(t, s, first.Events[0].Event.ID)
 	if err := disk.Unmount(); err != nil {
 		t.Error(err)
@@ -87,6 +92,40 @@ func testNothingButVolumes(t *testing.T, c *center) {
 	}
 }
 
+// testThreeAtOnce installs three replicas where there was none. A first attempt with an image that does not exist is mended
+// as the documentation says: the upgrade replaces one pod, which does not get ready without the others, so that they are
+// deleted by hand.
+func testThreeAtOnce(t *testing.T, c *center) {
+	c.removeVolumes(t)
+	for i := range 3 {
+		c.createVolume(t, fmt.Sprint("eventcenter-", i))
+	}
+	c.nameServer(t)
+	c.applyCenter(t, append(slices.Clone(threeOnOne), "image.tag=none")...)
+	state := func(want string) {
+		t.Helper()
+		await(t, 60*time.Second, "pods to be "+want, func() error {
+			if got := c.kubectl(t, "get", "pods", "-n", namespace, "-l", "app.kubernetes.io/name=eventcenter", "-o",
+				`jsonpath={range .items[*].status.containerStatuses[*]}{.state.waiting.reason}{.started} {end}`); got != want {
+				return fmt.Errorf("they are %s", got)
+			}
+			return nil
+		})
+	}
+	state("ErrImageNeverPullfalse ErrImageNeverPullfalse ErrImageNeverPullfalse ")
+	c.applyCenter(t, threeOnOne...)
+	state("ErrImageNeverPullfalse ErrImageNeverPullfalse true ")
+	c.kubectl(t, "delete", "pod", "-n", namespace, "eventcenter-0", "eventcenter-1", "--timeout=60s")
+	c.installCenter(t, threeOnOne...)
+	disk := failedDisk(t, c.Dir)
+	for i := range 3 {
+		c.on(t, i).awaitFault(t, disk.Mount, true)
+	}
+	if err := disk.Unmount(); err != nil {
+		t.Error(err)
+	}
+}
+
 // sender is an agent of a Node of its own, which sends one batch after the other until it is acknowledged.
 type sender struct {
 	c     *center
@@ -94,7 +133,8 @@ type sender struct {
 
 	mu                    sync.Mutex // guards what follows
 	acknowledged, refused int
-	last                  string // why
+	last                  string        // why
+	pause                 time.Duration // the longest from one acknowledgement to the next
 }
 
 const senderNode, senderStream, perBatch = "replicas-node", "01J9ZZZZZZZZZZZZZZZZZZZZZZ", 5
@@ -109,11 +149,13 @@ func (c *center) newSender(t *testing.T) *sender {
 }
 
 func (s *sender) run(ctx context.Context) {
-	for ctx.Err() == nil {
+	for taken := time.Now(); ctx.Err() == nil; {
 		err := s.send(ctx, uint64(s.acknowledged))
 		s.mu.Lock()
 		if err == nil {
 			s.acknowledged += perBatch
+			s.pause = max(s.pause, time.Since(taken))
+			taken = time.Now()
 		} else {
 			s.refused, s.last = s.refused+1, err.Error()
 		}
@@ -182,10 +224,9 @@ func (c *center) onceOnEach(t *testing.T, s *sender, firstID string) {
 	t.Helper()
 	var before []string
 	for i := range 3 {
-		ip := c.kubectl(t, "get", "pod", "-n", namespace, fmt.Sprint("eventcenter-", i), "-o", "jsonpath={.status.podIP}")
 		var ids []string
 		await(t, 60*time.Second, "all events on each replica", func() (err error) {
-			if ids, err = c.idsOn(t.Context(), net.JoinHostPort(ip, "10685")); err == nil && len(ids) < len(before) {
+			if ids, err = c.on(t, i).ids(t.Context()); err == nil && len(ids) < len(before) {
 				err = fmt.Errorf("%d of %d", len(ids), len(before))
 			}
 			return err
@@ -209,13 +250,8 @@ func (c *center) onceOnEach(t *testing.T, s *sender, firstID string) {
 	}
 }
 
-// idsOn returns the IDs of all events that one replica has, in the order of their offsets, which have no gap.
-func (c *center) idsOn(ctx context.Context, address string) (ids []string, err error) {
-	transport := c.client.Transport.(*http.Transport).Clone()
-	transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, network, address)
-	}
-	one := &center{client: &http.Client{Transport: transport, Timeout: 10 * time.Second}}
+// ids returns the IDs of all events, in the order of their offsets, which have no gap.
+func (c *center) ids(ctx context.Context) (ids []string, err error) {
 	for {
 		var page struct {
 			Events []struct {
@@ -224,7 +260,7 @@ func (c *center) idsOn(ctx context.Context, address string) (ids []string, err e
 			}
 			Next, Newest string
 		}
-		code, err := one.get(ctx, c.reader, "/v1/events?limit=1000&after="+strconv.Itoa(len(ids)), &page)
+		code, err := c.get(ctx, c.reader, "/v1/events?limit=1000&after="+strconv.Itoa(len(ids)), &page)
 		if err != nil || code != http.StatusOK {
 			return nil, fmt.Errorf("%d %w", code, err)
 		}

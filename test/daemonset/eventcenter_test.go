@@ -37,7 +37,8 @@ type center struct {
 // The event center's chart and the agent's, installed as the notes of the first say: the DaemonSet's agent is known by
 // its pod's token, its faults arrive, also those of while the center was away, readers read by RBAC, a person signs in,
 // an upgrade leaves the certificate alone, and the volume outlives the release. One replica becomes three, which lose
-// nothing where one of them is deleted, or all are replaced; what stays is what the documentation says.
+// nothing where one of them is deleted, or an upgrade replaces one after the other; what stays is what the documentation
+// says. Three come up where there was none.
 func TestEventCenter(t *testing.T) {
 	need.Flag(t, *withLong, "-long: installs two charts, and waits for agents")
 	c := &center{cluster: open(t), replicas: &centerPods{}, until: context.WithoutCancel(t.Context())}
@@ -61,11 +62,10 @@ func TestEventCenter(t *testing.T) {
 		{"volume", testVolume},
 		{"replicas", testReplicas},
 		{"nothing but volumes", testNothingButVolumes},
+		{"three at once", testThreeAtOnce},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { step.do(t, c) }) {
-			logs, err := c.Kubectl(context.WithoutCancel(t.Context()), "logs", "-n", namespace, "--selector",
-				"app.kubernetes.io/name=eventcenter", "--prefix", "--tail=60")
-			t.Logf("the center's log: %v\n%s\nthe agent's log:\n%s", err, logs, c.logs(t))
+			c.logCenter(t)
 			return
 		}
 	}

@@ -32,6 +32,8 @@ const (
 	subject = "eventcenter.journal"
 	stored  = "eventcenter.stored" // core NATS: something new is in the stream
 
+	awaiting = "eventcenter.awaiting" // core NATS: a replica that waits for a take-over answers
+
 	metaJournal   = "journal"   // key of the stream's metadata: the journal's UUID
 	metaMigrating = "migrating" // another: it is being filled
 )

@@ -156,12 +156,17 @@ func (s *Store) send(ctx context.Context, from Source) error {
 	return nil
 }
 
-// AwaitTakeOver returns when another replica has filled the stream.
+// AwaitTakeOver returns when another replica has filled the stream. Until then it answers AwaitOthers.
 func AwaitTakeOver(ctx context.Context, conn *nats.Conn, log *slog.Logger) error {
 	js, err := jetstream.New(conn)
 	if err != nil {
 		return err
 	}
+	asked, err := conn.Subscribe(awaiting, func(m *nats.Msg) { _ = m.Respond(nil) }) // it asks again
+	if err != nil {
+		return err
+	}
+	defer asked.Unsubscribe() //nolint:errcheck // the connection is lost, and with it the subscription
 	for begun := true; ; begun = false {
 		limited, cancel := context.WithTimeout(ctx, publishLimit)
 		stream, err := js.Stream(limited, Stream)
@@ -180,16 +185,16 @@ func AwaitTakeOver(ctx context.Context, conn *nats.Conn, log *slog.Logger) error
 	}
 }
 
-// AwaitOthers returns when the other replicas have left, or ctx ends.
+// AwaitOthers returns when no other replica is in AwaitTakeOver any more, or ctx ends. That their servers are away does not
+// tell: each may be a center's already, before the last has noticed.
 func AwaitOthers(ctx context.Context, conn *nats.Conn) {
-	js, err := jetstream.New(conn)
-	for err == nil && ctx.Err() == nil {
+	for ctx.Err() == nil {
 		limited, cancel := context.WithTimeout(ctx, publishLimit)
-		var stream jetstream.Stream
-		if stream, err = js.Stream(limited, Stream); err == nil {
-			err = majority(stream.CachedInfo().Cluster)
-		}
+		_, err := conn.RequestWithContext(limited, awaiting, nil)
 		cancel()
+		if errors.Is(err, nats.ErrNoResponders) {
+			return
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryEvery):

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -36,6 +38,14 @@ func (c changed) Read(ctx context.Context, q journal.Query) (journal.Page, error
 		page.Records[0].Reason = "Other"
 	}
 	return page, err
+}
+
+// told is closed by the first line of a log.
+type told chan struct{}
+
+func (c told) Write(b []byte) (int, error) {
+	close(c)
+	return len(b), nil
 }
 
 // A SQLite journal that is taken over has the same offsets, the same UUID and knows the same events, also where it was
@@ -76,9 +86,23 @@ func TestTakeOver(t *testing.T) {
 	if s, err := open(waiting); err == nil {
 		t.Fatalf("opened before it is proven: %v", s.Bounds())
 	}
+	takesPart, left := make(told), make(chan error, 1)
+	go func() {
+		left <- jetstream.AwaitTakeOver(t.Context(), node.Conn, slog.New(slog.NewTextHandler(takesPart, nil)))
+	}()
+	<-takesPart
+	limited, end := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer end()
+	if jetstream.AwaitOthers(limited, node.Conn); limited.Err() == nil {
+		t.Error("nobody is waited for, though one takes part")
+	}
 	taken, err := jetstream.TakeOver(t.Context(), node.Conn, 1, old, quiet())
 	if err != nil || taken.Events != 800 || taken.Newest != 1200 {
 		t.Fatalf("%+v, %v", taken, err)
+	}
+	jetstream.AwaitOthers(t.Context(), node.Conn) // though its server stays
+	if err := <-left; err != nil {
+		t.Error(err)
 	}
 	bounds := old.Bounds()
 	if err := old.Close(); err != nil {
