@@ -31,9 +31,11 @@ func deviceRules() []Rule {
 		Summary: "an ARM processor got an error from the memory or the device that it accessed",
 		Advice: "The lines after it name the driver (\"pc\"): firmware or hardware of its device; of many processes: memory " +
 			"(`ras-mc-ctl --errors`), then drain the node and replace.",
-		Literals: []string{"Unhandled fault: ", "Unhandled prefetch abort: "},
+		Literals: []string{"Unhandled fault: ", "Unhandled prefetch abort: ",
+			"Synchronous External"},
 		Patterns: []string{`^Unhandled (?:fault|prefetch abort): (?:(?:a?synchronous|imprecise|external) (?:external )?abort|synchronous (?:parity|parity or ECC) error|` +
-			`external abort on (?:non-)?linefetch)[^(]{0,60}\(0x[0-9a-f]+\) at 0x[0-9a-f]+`},
+			`external abort on (?:non-)?linefetch)[^(]{0,60}\(0x[0-9a-f]+\) at 0x[0-9a-f]+`,
+			`^Synchronous External Abort: .{1,60}\(0x[0-9a-f]+\) at 0x[0-9a-f]+`},
 		Kind: NodeKind, Expiry: 24 * time.Hour,
 	}, {
 		ID: "virtio-queue-broken", Reason: "VirtioQueueBroken", Domain: Hardware, Severity: finding.Warning,

@@ -99,14 +99,14 @@ func ext4Rules() []Rule {
 		ID: "jbd2-error", Reason: "JournalError", Domain: Storage, Severity: finding.Warning,
 		Advice:   "`smartctl -a /dev/sdX` for the disk; then `umount` and `e2fsck -f /dev/sdX`.",
 		Summary:  "the journal of a filesystem could not be read or written",
-		Literals: []string{"JBD: ", "journal commit I/O error", "JBD2: ", "\nEXT4: jbd2_", "\njbd2_journal_dirty_"},
+		Literals: []string{"JBD: ", "journal commit I/O error", "JBD2: ", "\nEXT4: jbd2_", "\njbd2_journal_dirty_", "\njbd2_journal_bmap"},
 		Patterns: []string{
 			`^JBD2: (?:Error -?\d+ detected|I/O error|previous I/O error detected) when updating journal superblock for (?P<subject>\S+?)(?:-\d+)?\.$`,
 			`^JBD2: previous I/O error detected for journal superblock update for (?P<subject2>\S+?)(?:-\d+)?\.$`,
 			`^journal commit I/O error$`, // until 2.6.36
 			`^JBD: Detected IO errors while flushing file data on (?P<subject5>\S+)$`,
 			`^JBD2: Detected IO errors(?: \d+)? while flushing file data on (?P<subject3>\S+?)(?:-\d+)?$`,
-			`^EXT4: jbd2_journal_dirty_metadata failed: `, `^jbd2_journal_dirty_metadata: (?P<subject4>\S+?)(?:-\d+)?: bad jh for block `,
+			`^EXT4: jbd2_journal_dirty_metadata failed: `, `^jbd2_journal_bmap: journal block not found at offset \d+ on (?P<subject5>\S+?)(?:-\d+)?$`, `^jbd2_journal_dirty_metadata: (?P<subject4>\S+?)(?:-\d+)?: bad jh for block `,
 			`^JBD2: (?:journal checksum error|Error while async write back metadata bh|corrupted journal superblock|journal recovery failed|IO error (?:-?\d+ recovering block|reading journal superblock)|Invalid checksum found in transaction|error -?\d+ scanning journal|Invalid checksum recovering|bad block at offset|Failed to read block at offset|journal transaction \d+ on \S+ is corrupt)`,
 		},
 		Kind: "filesystem", Expiry: 24 * time.Hour,

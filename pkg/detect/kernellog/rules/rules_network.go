@@ -110,7 +110,7 @@ func linkRules() []Rule {
 		Advice: "`ethtool -S DEV`, `ethtool -i DEV`: update driver and firmware; with offloads off (`ethtool -K " +
 			"DEV tso off gso off`) it may stay away.",
 		Summary: "the driver of a network card detected a hang and resets the card",
-		Literals: []string{
+		Literals: []string{"Starting a recovery",
 			"tx_timeout recovery level", "tx_timeout: VSI", "Reset adapter", "wasn't completed on time",
 			"TX hasn't completed", "rigger reset is on", "_stop_block timed out", "_cond == ", "Timeout on tx queue",
 			"Tx timeout", "tx timeout", "tx_timeout recovery unsuccessful", "bnx2x: [",
@@ -132,7 +132,7 @@ func linkRules() []Rule {
 			`^(?:e1000e?|igb|ixgbe?|tg3|bnx2|forcedeth): (?P<subject5>` + netdev + `):? (?:\w+: )?(?:Detected (?:Tx|Hardware) Unit Hang|Reset adapter|transmit timed out|[Ii]nitiating reset)`,
 			`^(?:gve|hclge(?:vf)?) (?P<subject3>` + pciAddress + `): (?:Device requested reset\.|(?:IMP|global) reset (?:interrupt|requested))`,
 			`^mlx4_en: (?P<subject>` + netdev + `): (?:TX timeout on queue: |Tx timeout called on port)`,
-			`^\[qede_\w+:\d+\((?P<subject>[^)]{1,15})\)\](?:TX timeout|Tx queue\[\d+\] is stuck)`,
+			`^\[qede_\w+:\d+\((?P<subject>[^)]{1,15})\)\](?:TX timeout|Tx queue\[\d+\] is stuck|Starting a recovery process)`,
 			`^bnx2x: \[bnx2x_\w+:\d+\((?P<subject>[^)]{1,15})\)\](?:begin crash dump|MC assert|SPIO5 hw attention|.*timeout)`,
 			device +
 				`(?:<--- start (?:FTQ|TBDC|MCP states) dump|Detected (?:(?:Hardware|Tx) Unit Hang|Tx Hung)|(?:TX|Tx|tx) timeout\b|[Ii]nitiating reset (?:due to tx timeout|to clear Tx work after link loss)|tx_timeout recovery unsuccessful|tx_timeout: VSI_(?:seid|num)|tx_timeout recovery level \d+|transmit timed out, resetting|Reset adapter(?: unexpectedly)?\s*$|tx hang|Transmit timeout reset Device!|Timeout on tx queue|rtl_\w+_cond == \d \(loop: |` +

@@ -63,7 +63,7 @@ func oopsRules() []Rule {
 			`^Internal error: [^\[]{0,80}: [0-9a-f]{1,16}` + dieFlags,
 			`^(?:CPU \d+ )?Unable to handle kernel (?:NULL pointer dereference|paging request|read from unreadable memory|write to read-only memory|` +
 				`execute from non-executable memory|execution of user memory|access to user memory (?:outside uaccess routines|without uaccess routines|with fs=KERNEL_DS)|` +
-				`access to unreadable memory|pointer dereference) (?:at|in) virtual (?:(?:kernel|user) )?address`,
+				`access to unreadable memory|pointer dereference|unknown \d+) (?:at|in) virtual (?:(?:kernel|user) )?address`,
 			`^Unable to handle kernel (?:NULL pointer dereference|paging request) at (?:virtual address )?[0-9a-f]{8,16}(?: RIP|$)`, // until 2.6.24
 			`^(?:Oops: 0[0-9a-f]{3}|(?:general protection fault|double fault|invalid opcode|divide error): 0000)(?: \[\d+\](?: +[A-Z]+)*\s*)?$`,
 			`^(?:traps: )?PANIC: double fault, error_code: 0x`,

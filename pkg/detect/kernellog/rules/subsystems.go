@@ -139,7 +139,7 @@ func networkDriverRules() []Rule {
 			"hwmon", "DCB init failed", "I40E_ERR_NOT_READY", "address invalid",
 			"random", "serdes", "FEC", "get phy page", ": probe ", "optimal perform", "out of range [",
 			"invalid api vers", "annot change channel", "DCB active", "DCB agent", "offload is active",
-			"acknowledge mask", "max timeout of", "not assigned by adm"),
+			"acknowledge mask", "max timeout of", "not assigned by adm", "bnxt_tc_add", "tc mappings"),
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "rdma-error", Reason: "RDMAError", Domain: Network, Severity: finding.Warning,
@@ -211,7 +211,7 @@ func storageDriverRules() []Rule {
 			"overriding NVDATA", "ault tolerant", "SUCCESS", "error code 0x0",
 			"SSS flag", "controller can't do", "PBA", "VPD", "Read Capacity", "annot use", "ASPM",
 			"HBA mode", "no retry", "flags: ", "ANSI: ", "Reset timeout ", "0 secs", "esetting controller",
-			"permissible range"),
+			"permissible range", "(no card)"),
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "disk-driver-error", Reason: "DiskDriverError", Domain: Storage, Severity: finding.Warning,
@@ -231,7 +231,7 @@ func storageDriverRules() []Rule {
 			`^` + oneOf(blocks) + `[\w-]* (?P<subject5>[\w.:-]{2,40}): `, `^TARGET_CORE\[\w+\]: `,
 			`^drbd (?P<subject6>[\w./-]{1,60})(?: [\w./-]{1,60}){0,2}: `,
 		},
-		Unless: append(harmless(), "exit code 0", "CHS sector", ": SUCCESS", "getting Control mode", "parse quirk", "less than minimum", "Illegal Request",
+		Unless: append(harmless(), "exit code 0", "autocal timeout", "CHS sector", ": SUCCESS", "getting Control mode", "parse quirk", "less than minimum", "Illegal Request",
 			"nvalid command oper", "nvalid Command Opco", "nvalid Field", "nvalid field in", "\nsr ", "[sr0]", "PACKET",
 			"slow to respond", "Abort status: 0x0", "shutdown incomplete", "tuning execution", "SDIO",
 			"IDENTIFY failed on d", "misclassified", "SATA link down", "sking for cache dat", "test WP failed", "Assuming drive cache",
