@@ -73,6 +73,9 @@ func drawTruth(t *rapid.T) Inventory {
 	}
 	inventory.Kubelet.Response = drawResponse(t, "kubelet")
 	inventory.Kubelet.Pods = drawPods(t, "kubelet's pods")
+	if rare(t, "kubelet was asked again") {
+		inventory.Kubelet.Again = drawPods(t, "kubelet's pods, asked again")
+	}
 	inventory.Kubelet.Age, inventory.Kubelet.AgeErr = drawAge(t, "kubelet age"), drawError(t, "kubelet process")
 	inventory.Kubelet.Working, inventory.Kubelet.WorkingErr = rapid.SampledFrom([]int{0, 0, 0, 0, 0, 1}).Draw(t,
 		"working"),
@@ -205,6 +208,9 @@ func checkLeftover(t *rapid.T, w world, o Assessment) {
 	}
 	if _, ok := w.inventory.Kubelet.Pods[o.Pod.UID]; ok {
 		t.Fatalf("leftover %s of pod %s that kubelet knows", o.ID, o.Pod.UID)
+	}
+	if _, ok := w.inventory.Kubelet.Again[o.Pod.UID]; ok && !w.inventory.Kubelet.byName() {
+		t.Fatalf("leftover %s of pod %s that kubelet knew when it was asked again", o.ID, o.Pod.UID)
 	}
 	if o.Pod.UID == "" || o.Foreign != "" || o.Doubt != "" {
 		t.Fatalf("leftover %+v", o.Object)

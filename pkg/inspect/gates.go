@@ -141,12 +141,13 @@ func kubeletSources(t *Inventory, orphans int) gate {
 		return unknownGate(name, "kubelet did not answer")
 	case !c.OK():
 		return unknownGate(name, "there is no list of the apiserver to compare kubelet's with")
-	case listed && !own.Mirror && !hasPod(t.Kubelet.Pods, t.Own):
+	case listed && !own.Mirror && !hasPod(t.Kubelet.Pods, t.Own),
+		listed && !own.Mirror && t.Kubelet.Again != nil && !hasPod(t.Kubelet.Again, t.Own):
 		return unknownGate(name, "kubelet lacks the agent's own pod %s, which the apiserver lists", t.Own)
 	case len(c.Proven) > 0:
 		return unknownGate(name, "kubelet lacks pods that the apiserver lists and that it has known before: %s",
 			firstThree(c.Proven))
-	case 2*c.Lacked > c.Listed:
+	case c.lacksMost():
 		return unknownGate(name, "kubelet lacks %d of %d pods that the apiserver lists", c.Lacked, c.Listed)
 	}
 	ordinary := 0
@@ -267,7 +268,7 @@ func listIsOurs(t *Inventory, s Settings, orphans int, missingFromList []string)
 	case c.Shared == 0 && (!listed || own.Mirror):
 		return unknownGate(name, "none of kubelet's pods is in the list but static ones, whose mirrors kubelet makes "+
 			"itself: an empty or foreign list proves nothing")
-	case c.Missing > max(s.MassOrphaning, c.Wanted*s.MassPercent/100):
+	case c.outdated(s):
 		return unknownGate(name, "the list lacks %d of %d pods that kubelet has from the apiserver", c.Missing,
 			c.Wanted)
 	}

@@ -103,6 +103,12 @@ func TestEachGateCloses(t *testing.T) {
 			t.Own = other
 			t.Cluster.Pods[other] = pod(other, "nodeagent")
 		}, "kubelet-sources", "lacks the agent's own pod"},
+		{"kubelet's second answer lacks the agent's own pod", func(t *Inventory, _ *Settings) {
+			t.Own, t.Kubelet.Again = living, map[string]PodFact{}
+		}, "kubelet-sources", "lacks the agent's own pod"},
+		{"kubelet's second answer has the agent's own pod", func(t *Inventory, _ *Settings) {
+			t.Own, t.Kubelet.Again = living, t.Kubelet.Pods
+		}, "", ""},
 		{"kubelet lacks what it has known", func(t *Inventory, _ *Settings) {
 			t.Cluster.Listed, t.Cluster.Lacked, t.Cluster.Proven = 10, 1, []string{"default/web"}
 		}, "kubelet-sources", "that it has known before: default/web"},

@@ -129,7 +129,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		running := runningSuspects(suspects, &inventory, history, started)
 		fresh := i.mustAsk(suspects, running, &inventory, history, started)
 		inventory.Cluster = i.cluster
-		inventory.Confirm(ctx, scan, fresh)
+		inventory.Confirm(ctx, scan, i.settings, fresh)
 		i.cluster = inventory.Cluster
 		inventory.askOneByName(ctx, scan, running, history, started)
 	}
@@ -282,8 +282,7 @@ func (i *Inspector) mustAsk(suspects []*Object, running []string, local *Invento
 	if kubelet := &local.Kubelet; kubelet.AgeErr != nil || now.SinceBoot-kubelet.Age > last.At.SinceBoot {
 		return true // the list was compared with another kubelet process
 	}
-	if c := local.comparison(last.Pods); 2*c.Lacked > c.Listed ||
-		len(last.Proven) > 0 {
+	if c := local.comparison(last.Pods); c.lacksMost() || len(last.Proven) > 0 {
 		return true
 	}
 	if local.Kubelet.byName() && now.Since(last.At) < i.settings.Grace/2 {

@@ -29,7 +29,8 @@ func (h Response) OK() bool { return h.Asked && h.Err == nil }
 //  1. the objects on the node,
 //  2. the runtime and containerd,
 //  3. kubelet,
-//  4. the apiserver.
+//  4. the apiserver,
+//  5. kubelet once more, only where its pods and the apiserver's list do not agree.
 //
 // A pod is created in the opposite order: the apiserver has it before kubelet, kubelet's /pods has it before any of its
 // objects exist, containerd has a lease or a container before CRI lists the sandbox. So each witness is asked after the
@@ -67,6 +68,7 @@ type PodFact struct {
 type KubeletInventory struct {
 	Response
 	Pods   map[string]PodFact // by UID
+	Again  map[string]PodFact // the same of a second answer, after the apiserver's; nil without one. See compareAgain
 	Age    time.Duration      // of the process
 	AgeErr error              `json:"-"`
 
@@ -147,8 +149,8 @@ func askWitness[T any](ctx context.Context, scan *hostscan.Scan, s hostscan.Stag
 const unknownPod = "unknown"
 
 // Confirm asks for what is needed only when something is suspicious: how many pods kubelet still works on, which static
-// pods it should have, and last of all the apiserver.
-func (t *Inventory) Confirm(ctx context.Context, scan *hostscan.Scan, cluster bool) {
+// pods it should have, and last of all the apiserver, unless its last list is enough.
+func (t *Inventory) Confirm(ctx context.Context, scan *hostscan.Scan, s Settings, cluster bool) {
 	t.confirmKubelet(ctx, scan)
 	var err error
 	t.Static, err = hostscan.Within(ctx, scan.Ends, hostscan.Counts, "the directory of manifests",
@@ -162,8 +164,9 @@ func (t *Inventory) Confirm(ctx context.Context, scan *hostscan.Scan, cluster bo
 		local := *t
 		t.Cluster = askWitness(ctx, scan, hostscan.Apiserver, "the apiserver",
 			func(ctx context.Context, scan *hostscan.Scan) ClusterInventory {
-				return askCluster(ctx, scan, &local)
+				return askCluster(ctx, scan, &local, s)
 			}, func(h Response) ClusterInventory { return ClusterInventory{Response: h} })
+		t.Kubelet.Again, t.Cluster.again = t.Cluster.again, nil // of this pass only: the list may be kept for others
 	}
 }
 

@@ -24,6 +24,7 @@ type ClusterInventory struct {
 	Pods         map[string]PodFact // by UID, in every phase
 	OnOtherNodes []string           // pods in the list that are on another node
 	Comparison
+	again map[string]PodFact // becomes KubeletInventory.Again
 
 	Node    string // name of the Node object
 	Machine string // its machineID
@@ -38,8 +39,9 @@ type ClusterInventory struct {
 	LocalErr     error  `json:"-"`
 }
 
-// Comparison is what the apiserver's list and kubelet's /pods, read right before it, prove about each other. Static
-// pods prove nothing: kubelet has them without the apiserver, and creates their mirrors there itself.
+// Comparison is what the apiserver's list and one answer of kubelet's /pods prove about each other: the one before it,
+// or the one right after it (see compareAgain). Static pods prove nothing: kubelet has them without the apiserver, and
+// creates their mirrors there itself.
 type Comparison struct {
 	Shared  int // pods of the list that kubelet has from the apiserver
 	Wanted  int // pods of kubelet's that it must have from the apiserver,
@@ -51,7 +53,7 @@ type Comparison struct {
 }
 
 // askCluster lists the node's pods and gets its Node object, after everything else was asked.
-func askCluster(ctx context.Context, scan *hostscan.Scan, t *Inventory) ClusterInventory {
+func askCluster(ctx context.Context, scan *hostscan.Scan, t *Inventory, s Settings) ClusterInventory {
 	h := scan.Host
 	c := ClusterInventory{Response: Response{Asked: true, At: h.Clock()}}
 	pods, err := hostscan.Ask(ctx, "apiserver", h.Cluster.Pods)
@@ -66,6 +68,9 @@ func askCluster(ctx context.Context, scan *hostscan.Scan, t *Inventory) ClusterI
 		}
 	}
 	c.Comparison = t.comparison(c.Pods)
+	if c.disagrees(s) {
+		c.compareAgain(ctx, scan, t) // at once, before more pods have ended
+	}
 	node, err := hostscan.Ask(ctx, "apiserver", h.Cluster.Node)
 	if c.NodeErr = err; err == nil {
 		c.Node, c.Version = node.Name, node.Status.NodeInfo.KubeletVersion
@@ -109,6 +114,47 @@ func compare(list, kubelet map[string]PodFact, running map[string]bool) Comparis
 	}
 	slices.Sort(c.Proven)
 	return c
+}
+
+// lacksMost reports whether kubelet lacks more of the list than it has.
+func (c Comparison) lacksMost() bool { return 2*c.Lacked > c.Listed }
+
+// outdated reports whether the list lacks many of kubelet's pods.
+func (c Comparison) outdated(s Settings) bool {
+	return c.Missing > max(s.MassOrphaning, c.Wanted*s.MassPercent/100)
+}
+
+// disagrees reports whether kubelet, or the list, lacks what the other shows that it must have.
+func (c Comparison) disagrees(s Settings) bool {
+	return len(c.Proven) > 0 || c.lacksMost() || c.outdated(s)
+}
+
+// compareAgain asks kubelet once more. Where pods come and go, some have started or ended between kubelet's answer and
+// the list, for which the agent may have had to wait. That looks as if kubelet had not received its pods, or as if the
+// list were outdated. The second answer takes the place of the first one in the comparison, if it is that of the process
+// whose uptime is known: another one may have received nothing yet. The two do not excuse each other: what either of them
+// lacks alone is not made up for by the other, and the gates demand of the second what they demand of a single one.
+//
+// What either answer has is kubelet's in any case. So what is denied is denied by an answer that agrees with the list,
+// as ever, and by another one besides.
+func (c *ClusterInventory) compareAgain(ctx context.Context, scan *hostscan.Scan, t *Inventory) {
+	if !t.Kubelet.OK() || t.Kubelet.byName() { // names are compared with the lists of earlier passes, too
+		return
+	}
+	pods, err := hostscan.Ask(ctx, "kubelet", scan.Host.Kubelet.Pods)
+	if err != nil {
+		return
+	}
+	c.again = podFacts(pods, scan.OptOut)
+	first, err := scan.Kubelet()
+	if err != nil {
+		return
+	}
+	now, err := scan.Host.Kubelet.Process()
+	if err != nil || now.PID != first.PID || now.StartTime != first.StartTime {
+		return
+	}
+	c.Comparison = compare(c.Pods, c.again, t.Runtime.Running)
 }
 
 // machine returns the IDs of this machine as kubelet reads them: the first of two files that can be read, even an

@@ -318,7 +318,7 @@ func stillGoneByName(ctx context.Context, scan *hostscan.Scan, t Inventory, pod 
 	t.resolveNames()
 	answer := t.kubeletAnswer(o, first)
 	if answer != Denies {
-		t.Cluster = askCluster(ctx, scan, &t)
+		t.Cluster = askCluster(ctx, scan, &t, Settings{})
 		t.resolveNames()
 		if listed := t.apiserverAnswer(o, first); listed != Denies {
 			return fmt.Errorf("ask the apiserver for pod %s again: %s", pod.UID, listed)

@@ -75,6 +75,9 @@ func (t *Inventory) apiserverAnswer(o *Object, first finding.Timestamp) Answer {
 
 func (t *Inventory) kubeletAnswer(o *Object, first finding.Timestamp) Answer {
 	pod, ok := t.Kubelet.Pods[o.Pod.UID]
+	if !ok {
+		pod, ok = t.Kubelet.Again[o.Pod.UID]
+	}
 	switch {
 	case !t.Kubelet.Asked:
 		return NotAsked

@@ -240,6 +240,7 @@ func (s *soak) pass(report *inspect.Report) {
 	for _, g := range report.Gates {
 		if !g.Open {
 			why = append(why, g.Name)
+			s.t.Logf("gate %s is closed: %s", g.Name, g.Why)
 		}
 	}
 	if len(why) == 0 {
