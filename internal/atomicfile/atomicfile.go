@@ -10,7 +10,8 @@ import (
 	"syscall"
 )
 
-// Write replaces a file by what write writes. Nobody else may write the same file meanwhile.
+// Write replaces a file by what write writes. It takes no lock: of two that write the same file at the same time one may
+// fail, or put a part of the other's in its place.
 func Write(name string, write func(io.Writer) error) error {
 	next := name + ".new"
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a crash
