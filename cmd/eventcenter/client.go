@@ -13,8 +13,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 )
 
@@ -125,21 +125,11 @@ func table(w io.Writer, rows [][]string) error {
 	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, row := range rows {
 		for i, cell := range row {
-			row[i] = plain(cell)
+			row[i] = event.Plain(cell)
 		}
 		fmt.Fprintln(out, strings.TrimRight(strings.Join(row, "\t"), "\t"))
 	}
 	return out.Flush()
-}
-
-// plain returns a text without characters that control a terminal or a line.
-func plain(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(text, "?"))
 }
 
 // ago returns how long ago a moment was.

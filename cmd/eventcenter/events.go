@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 )
 
@@ -107,7 +108,7 @@ func (o *options) follow(cmd *cobra.Command, path string) error {
 		if refused, ok := errors.AsType[*refusedError](err); ok && refused.status < 500 || last == "" {
 			return err
 		}
-		fmt.Fprintln(cmd.ErrOrStderr(), "eventcenter: the stream ended, and is opened again:", plain(fmt.Sprint(err)))
+		fmt.Fprintln(cmd.ErrOrStderr(), "eventcenter: the stream ended, and is opened again:", event.Plain(fmt.Sprint(err)))
 		select {
 		case <-time.After(time.Second):
 		case <-cmd.Context().Done():
@@ -159,7 +160,7 @@ func (o *options) printStreamed(w io.Writer, kind, data string) error {
 		_, err := fmt.Fprintln(w, data)
 		return err
 	case kind != "":
-		_, err := fmt.Fprintln(w, strings.ToUpper(plain(kind)), plain(data))
+		_, err := fmt.Fprintln(w, strings.ToUpper(event.Plain(kind)), event.Plain(data))
 		return err
 	}
 	var i api.Item
@@ -168,7 +169,7 @@ func (o *options) printStreamed(w io.Writer, kind, data string) error {
 	}
 	row := eventRow(api.LineOf(i), 0)
 	for n, cell := range row {
-		row[n] = plain(cell)
+		row[n] = event.Plain(cell)
 	}
 	_, err := fmt.Fprintln(w, strings.Join(row, "  "))
 	return err

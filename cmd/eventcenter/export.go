@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 )
 
@@ -180,7 +181,7 @@ func (e *export) write(out *bufio.Writer, after, until uint64) error {
 		}
 		for _, g := range list.Gaps {
 			e.lost = true
-			fmt.Fprintf(e.cmd.ErrOrStderr(), "eventcenter: LOST: offsets %d to %d: %s\n", g.From, g.To, plain(g.Reason))
+			fmt.Fprintf(e.cmd.ErrOrStderr(), "eventcenter: LOST: offsets %d to %d: %s\n", g.From, g.To, event.Plain(g.Reason))
 		}
 		for _, item := range list.Events {
 			line, err := lineOf(item, list.Journal)

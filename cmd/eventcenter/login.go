@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 )
 
@@ -39,7 +40,7 @@ says there of a fault is said in the name that is given here.`,
 				return printJSON(cmd.OutOrStdout(), answer)
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s/login\ncode: %s (for one person, until %s)\n", o.address(),
-				plain(answer.Code), answer.Ends.Local().Format(time.TimeOnly))
+				event.Plain(answer.Code), answer.Ends.Local().Format(time.TimeOnly))
 			return err
 		},
 	}

@@ -16,6 +16,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
 )
 
 // Version is set when the program is built.
@@ -49,7 +51,7 @@ func run(ctx context.Context, args []string) int {
 	case errors.Is(err, errProblems):
 		return exitProblems
 	}
-	fmt.Fprintln(os.Stderr, "eventcenter:", plain(err.Error()))
+	fmt.Fprintln(os.Stderr, "eventcenter:", event.Plain(err.Error()))
 	return exitCouldNotTell
 }
 

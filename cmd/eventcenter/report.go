@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 )
 
@@ -73,12 +74,12 @@ func printReport(w io.Writer, r report.Report) error {
 		location = time.UTC
 	}
 	moment := func(t time.Time) string { return t.In(location).Format("2006-01-02 15:04 MST") }
-	fmt.Fprintf(w, "%s: %s to %s\n", plain(r.Title()), moment(r.From), moment(r.To))
+	fmt.Fprintf(w, "%s: %s to %s\n", event.Plain(r.Title()), moment(r.From), moment(r.To))
 	if r.Partial {
 		fmt.Fprintf(w, "PARTIAL: counted up to %s\n", moment(r.Through))
 	}
 	if len(r.Missing) > 0 {
-		fmt.Fprintf(w, "NOT COUNTED: %s\n", plain(strings.Join(r.Missing, ", ")))
+		fmt.Fprintf(w, "NOT COUNTED: %s\n", event.Plain(strings.Join(r.Missing, ", ")))
 	}
 	if r.Lost > 0 {
 		fmt.Fprintf(w, "LOST: %d events cannot be read any more\n", r.Lost)

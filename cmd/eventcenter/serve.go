@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/intake"
@@ -104,7 +105,7 @@ func (s *serveOptions) run(ctx context.Context) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	fmt.Fprintln(os.Stderr, "eventcenter: data in", plain(dir))
+	fmt.Fprintln(os.Stderr, "eventcenter: data in", event.Plain(dir))
 	token, err := api.Token(filepath.Join(dir, "token"))
 	if err != nil {
 		return fmt.Errorf("token: %w", err)
@@ -213,7 +214,7 @@ func (s *work) serve(ctx context.Context) error {
 		center.Log.Error("the address is not written for other verbs: they need --server", "err", err)
 	}
 	fmt.Fprintf(os.Stderr, "eventcenter: listening on %s; its token is in %s; \"eventcenter login\" opens the pages\n",
-		s.address, plain(filepath.Join(center.Dir, "token")))
+		s.address, event.Plain(filepath.Join(center.Dir, "token")))
 	var upkeep sync.WaitGroup
 	upkeep.Go(func() {
 		if err := center.Run(ctx); err != nil {

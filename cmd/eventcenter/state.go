@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
@@ -58,7 +59,7 @@ where kubelet does not renew its Lease.`,
 // printNodes prints the nodes, after the clusters as a whole.
 func printNodes(w io.Writer, answer api.NodeList) error {
 	for _, c := range answer.SilentClusters {
-		if _, err := fmt.Fprintf(w, "CLUSTER %s: %s\n", plain(c.Cluster), plain(c.Silence.Message)); err != nil {
+		if _, err := fmt.Fprintf(w, "CLUSTER %s: %s\n", event.Plain(c.Cluster), event.Plain(c.Silence.Message)); err != nil {
 			return err
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/cluster"
@@ -97,7 +98,7 @@ func (o *options) do(cmd *cobra.Command, method, path string, body io.Reader) er
 	if err != nil || printed {
 		return err
 	}
-	_, err = fmt.Fprintln(cmd.OutOrStdout(), plain(answer.Done))
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), event.Plain(answer.Done))
 	return err
 }
 
@@ -238,7 +239,7 @@ func newDeadLetters(o *options) *cobra.Command {
 				return err
 			}
 			for line := range strings.Lines(text.String()) {
-				fmt.Fprintln(cmd.OutOrStdout(), plain(strings.TrimSuffix(line, "\n")))
+				fmt.Fprintln(cmd.OutOrStdout(), event.Plain(strings.TrimSuffix(line, "\n")))
 			}
 			return nil
 		},

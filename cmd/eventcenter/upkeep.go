@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 )
 
@@ -40,11 +41,11 @@ func verification(v eventcenter.Verification) string {
 	var w strings.Builder
 	fmt.Fprintf(&w, "journal %s: offsets %d to %d\n", v.Journal, v.Oldest, v.Newest)
 	for _, g := range v.Gaps {
-		fmt.Fprintf(&w, "LOST: offsets %d to %d: %s\n", g.From, g.To, plain(g.Reason))
+		fmt.Fprintf(&w, "LOST: offsets %d to %d: %s\n", g.From, g.To, event.Plain(g.Reason))
 	}
 	for _, d := range v.Differences {
-		fmt.Fprintf(&w, "DIFFERS: node %s of %s: the checkpoint has %s, the journal gives %s\n", plain(d.Node),
-			plain(d.Cluster), plain(d.Checkpoint), plain(d.Rebuilt))
+		fmt.Fprintf(&w, "DIFFERS: node %s of %s: the checkpoint has %s, the journal gives %s\n", event.Plain(d.Node),
+			event.Plain(d.Cluster), event.Plain(d.Checkpoint), event.Plain(d.Rebuilt))
 	}
 	if v.Fine() && v.Checkpoint == 0 {
 		w.WriteString("all of it can be read; there is no checkpoint to compare yet\n")
@@ -67,7 +68,7 @@ func newBackup(o *options) *cobra.Command {
 			if o.json() {
 				return printJSON(cmd.OutOrStdout(), m)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d files, up to offset %d\n", plain(args[0]), len(m.Files),
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d files, up to offset %d\n", event.Plain(args[0]), len(m.Files),
 				m.Newest)
 			return err
 		},
@@ -90,7 +91,7 @@ given to other events: the journal gets a new UUID, by which consumers notice. A
 				return printJSON(cmd.OutOrStdout(), m)
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d files, up to offset %d; the journal is now %s\n",
-				plain(o.directory()), len(m.Files), m.Newest, m.Journal)
+				event.Plain(o.directory()), len(m.Files), m.Newest, m.Journal)
 			return err
 		},
 	}

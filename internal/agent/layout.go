@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/atomicfile"
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
@@ -71,7 +72,7 @@ func (d *Clients) KeepLayout(cfg config.Config) {
 	if old, err := readLayout(name); err == nil && string(old) == string(data) {
 		return
 	}
-	_ = writeLayout(name, data)
+	_ = atomicfile.WriteData(name, data)
 }
 
 // maxLayout bounds the file, in bytes.
@@ -115,22 +116,6 @@ func readLayout(name string) ([]byte, error) {
 		err = fmt.Errorf("%s: larger than %d bytes", name, maxLayout)
 	}
 	return data, err
-}
-
-func writeLayout(name string, data []byte) error {
-	next := name + ".new"
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	file, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(data)
-	if err = errors.Join(err, file.Close()); err != nil {
-		return err
-	}
-	return os.Rename(next, name)
 }
 
 // verify returns which of the paths that the agent acts on is not root's alone. A missing one may come back.

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // The media types of the HTTP protocol binding of CloudEvents 1.0: one event, and many of them as a JSON array.
@@ -80,4 +82,17 @@ func headerValue(text string) string {
 		}
 	}
 	return b.String()
+}
+
+// RetryAfter returns how long an answer asks its sender to wait, in seconds or until a date. It is an hour at most, so
+// that no receiver can silence a sender for a day.
+func RetryAfter(header http.Header, now time.Time) time.Duration {
+	value := header.Get("Retry-After")
+	if seconds, err := strconv.Atoi(value); err == nil {
+		return time.Duration(min(max(seconds, 0), int(time.Hour/time.Second))) * time.Second
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return min(max(at.Sub(now), 0), time.Hour)
+	}
+	return 0
 }

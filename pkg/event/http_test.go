@@ -3,6 +3,7 @@ package event
 import (
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -30,6 +31,19 @@ func TestBinaryOfForeign(t *testing.T) {
 	for _, text := range []string{`{"a":{}}`, `{"a":null}`, `[]`, `{"data_base64":"?"}`} {
 		if header, _, err := Binary([]byte(text)); err == nil {
 			t.Errorf("%s: %v", text, header)
+		}
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for value, want := range map[string]time.Duration{
+		"": 0, "30": 30 * time.Second, "-5": 0, "86400": time.Hour, "soon": 0,
+		"Sun, 01 Mar 2026 12:02:00 GMT": 2 * time.Minute, "Sun, 01 Mar 2026 11:00:00 GMT": 0,
+		"Mon, 02 Mar 2026 12:00:00 GMT": time.Hour,
+	} {
+		if got := RetryAfter(http.Header{"Retry-After": {value}}, now); got != want {
+			t.Errorf("%q: %s, want %s", value, got, want)
 		}
 	}
 }

@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/atomicfile"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
@@ -195,17 +197,13 @@ func each(ctx context.Context, s Journal, after, upTo uint64, use func([]journal
 	return nil
 }
 
-// save writes a checkpoint: the old one or the new one is there, never a part.
+// save writes a checkpoint.
 func save(name, journalID string, m *model.Model) (offset uint64, err error) {
-	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return 0, err
-	}
-	offset, err = m.Save(f, journalID)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return 0, errors.Join(err, os.Remove(name+".new"))
-	}
-	return offset, os.Rename(name+".new", name)
+	err = atomicfile.Write(name, func(w io.Writer) (err error) {
+		offset, err = m.Save(w, journalID)
+		return err
+	})
+	return offset, err
 }
 
 // Checkpoint saves the model.

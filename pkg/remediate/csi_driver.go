@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/atomicfile"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	hostkubelet "github.com/nodeagent/nodeagent/internal/host/kubelet"
@@ -204,11 +205,7 @@ func (w *driverWatch) write(observations []driverObservation) error {
 	if err := os.MkdirAll(w.dir, 0o700); err != nil {
 		return err
 	}
-	name := filepath.Join(w.dir, driverFile)
-	if err := os.WriteFile(name+".new", data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(name+".new", name)
+	return atomicfile.WriteData(filepath.Join(w.dir, driverFile), data)
 }
 
 // readDrivers reads everything that may show a driver. An error means that something could not be read.

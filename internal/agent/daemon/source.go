@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/nodeagent/nodeagent/internal/atomicfile"
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/pkg/remediate"
 )
@@ -121,27 +122,12 @@ func (s Source) keep(r revision) error {
 	if old, err := os.ReadFile(s.LastGood); err == nil && bytes.Equal(old, r.data) {
 		return nil
 	}
-	if err := replaceFile(s.LastGood, r.data); err != nil {
-		return fmt.Errorf("keep the last good configuration: %w", err)
-	}
-	return nil
-}
-
-func replaceFile(name string, data []byte) error {
-	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-		return err
-	}
-	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*") // 0600
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(data)
-	err = errors.Join(err, file.Sync(), file.Close())
+	err := os.MkdirAll(filepath.Dir(s.LastGood), 0o700)
 	if err == nil {
-		err = os.Rename(file.Name(), name)
+		err = atomicfile.WriteData(s.LastGood, r.data)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(file.Name()))
+		return fmt.Errorf("keep the last good configuration: %w", err)
 	}
 	return nil
 }

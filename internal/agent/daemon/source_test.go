@@ -75,7 +75,7 @@ func TestFallbacks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSource(t, "bad")
 			if test.lastGood != "" {
-				if err := replaceFile(s.LastGood, []byte(test.lastGood)); err != nil {
+				if err := s.keep(revision{data: []byte(test.lastGood), file: true}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/mountinfo"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
@@ -26,7 +27,7 @@ func TestCgroupHierarchies(t *testing.T) {
 36 31 0:31 / /sys/fs/cgroup/again rw - cgroup cgroup rw,clone_children,memory
 90 23 0:31 /docker/x /var/lib/x/rootfs/sys/fs/cgroup/memory ro - cgroup cgroup rw,memory
 `
-	mounts, err := mount.ParseMounts(strings.NewReader(table))
+	mounts, err := mountinfo.Parse(strings.NewReader(table))
 	if err != nil {
 		t.Fatal(err)
 	}

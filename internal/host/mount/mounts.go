@@ -4,7 +4,6 @@ package mount
 import (
 	"errors"
 	"fmt"
-	"io"
 	"path"
 	"strings"
 	"time"
@@ -15,9 +14,6 @@ import (
 
 // Mount is one line of a mount table.
 type Mount = mountinfo.Mount
-
-// ParseMounts reads a whole mount table. A malformed line is an error that quotes it.
-func ParseMounts(r io.Reader) ([]Mount, error) { return mountinfo.Parse(r) }
 
 // errNoMounts is what a process sees that changed its root to a plain directory.
 var errNoMounts = errors.New("empty mount table")

@@ -10,6 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/mountinfo"
 )
 
 func TestParseMounts(t *testing.T) {
@@ -74,7 +75,7 @@ func TestParseMounts(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := mount.ParseMounts(strings.NewReader(test.line + "\n"))
+			got, err := mountinfo.Parse(strings.NewReader(test.line + "\n"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -97,9 +98,9 @@ func TestParseMountsRejects(t *testing.T) {
 		"relative mountpoint": "27 1 254:0 / mnt rw - ext4 /dev/vda rw",
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := mount.ParseMounts(strings.NewReader("22 27 0:21 / /proc rw - proc proc rw\n" + line + "\n"))
+			got, err := mountinfo.Parse(strings.NewReader("22 27 0:21 / /proc rw - proc proc rw\n" + line + "\n"))
 			if err == nil || got != nil {
-				t.Fatalf("ParseMounts(%q) = %v, %v; want an error alone", line, got, err)
+				t.Fatalf("Parse(%q) = %v, %v; want an error alone", line, got, err)
 			}
 			if !strings.Contains(err.Error(), line) {
 				t.Errorf("error %q does not quote the line", err)
@@ -148,7 +149,7 @@ func FuzzParseMounts(f *testing.F) {
 	f.Add("27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard\n")
 	f.Add(`36 35 0:9 /r\134x /a\040b rw - tmpfs no\040ne rw,x=\054` + "\n\n")
 	f.Fuzz(func(t *testing.T, table string) {
-		mounts, err := mount.ParseMounts(strings.NewReader(table))
+		mounts, err := mountinfo.Parse(strings.NewReader(table))
 		if err != nil && mounts != nil {
 			t.Fatal("error and value")
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/mountinfo"
 )
 
 const (
@@ -31,7 +32,7 @@ func view(t *testing.T, tables ...string) mount.MountView {
 					strings.Join(append(fields[5:len(fields)-1], ""), " "), source)
 			}
 		}
-		mounts, err := mount.ParseMounts(strings.NewReader(lines.String()))
+		mounts, err := mountinfo.Parse(strings.NewReader(lines.String()))
 		if err != nil {
 			t.Fatal(err)
 		}

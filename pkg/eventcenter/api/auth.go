@@ -17,6 +17,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/nodeagent/nodeagent/internal/atomicfile"
 )
 
 // Identity is who sent a request.
@@ -149,15 +151,7 @@ func Token(name string) (string, error) {
 	var random [32]byte
 	_, _ = rand.Read(random[:]) // never fails
 	token = hex.EncodeToString(random[:])
-	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return "", err
-	}
-	_, err = f.WriteString(token + "\n")
-	if err = errors.Join(err, f.Chmod(0o600), f.Sync(), f.Close()); err != nil {
-		return "", err
-	}
-	return token, os.Rename(name+".new", name)
+	return token, atomicfile.WriteData(name, []byte(token+"\n"))
 }
 
 // ReadToken reads a token.

@@ -15,10 +15,9 @@ import (
 )
 
 const (
-	attemptLimit  = 30 * time.Second
-	maxAnswer     = 4 << 10 // bytes that are read of an answer
-	maxRetryAfter = time.Hour
-	maxError      = 300 // bytes that are kept of a reason
+	attemptLimit = 30 * time.Second
+	maxAnswer    = 4 << 10 // bytes that are read of an answer
+	maxError     = 300     // bytes that are kept of a reason
 )
 
 // item is one event on its way.
@@ -86,19 +85,8 @@ func ask(ctx context.Context, client http.RoundTripper, request *http.Request) (
 	if err != nil {
 		text = nil
 	}
-	return response.Header, &refusal{response.StatusCode, retryAfter(response.Header.Get("Retry-After"), time.Now()),
+	return response.Header, &refusal{response.StatusCode, event.RetryAfter(response.Header, time.Now()),
 		plain(string(text))}
-}
-
-// retryAfter reads seconds or a date.
-func retryAfter(value string, now time.Time) time.Duration {
-	if seconds, err := strconv.Atoi(value); err == nil {
-		return time.Duration(min(max(seconds, 0), int(maxRetryAfter/time.Second))) * time.Second
-	}
-	if at, err := http.ParseTime(value); err == nil {
-		return min(max(at.Sub(now), 0), maxRetryAfter)
-	}
-	return 0
 }
 
 // plain returns a text of others in one short line.

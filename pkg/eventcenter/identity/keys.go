@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/nodeagent/nodeagent/internal/atomicfile"
 )
 
 const (
@@ -93,7 +95,7 @@ func (k *keys) refresh(ctx context.Context, wait time.Duration) error {
 	return keep(k.file, text)
 }
 
-// keep writes a file: the old one or the new one is there, never a part.
+// keep writes a file where its content is another.
 func keep(file string, text []byte) error {
 	if old, err := os.ReadFile(file); err == nil && slices.Equal(old, text) {
 		return nil
@@ -101,15 +103,7 @@ func keep(file string, text []byte) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(file+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(file+".new"))
-	}
-	return os.Rename(file+".new", file)
+	return atomicfile.WriteData(file, text)
 }
 
 // run refreshes the keys until ctx ends.

@@ -1,12 +1,10 @@
 package model
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"maps"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -131,48 +129,19 @@ type attributes struct {
 	severity      finding.Severity
 }
 
-// inferred is an event of the center's own. Its ID follows from the snapshot: made twice, it is a duplicate.
-type inferred struct {
-	SpecVersion     string           `json:"specversion"`
-	ID              string           `json:"id"`
-	Source          string           `json:"source"`
-	Type            event.Type       `json:"type"`
-	Subject         string           `json:"subject"`
-	DataContentType string           `json:"datacontenttype"`
-	DataSchema      string           `json:"dataschema"`
-	Time            time.Time        `json:"time"`
-	Data            any              `json:"data"`
-	Inferred        bool             `json:"inferred,omitempty"`
-	Of              string           `json:"inferredof,omitempty"` // ID of the snapshot, or of node.removed
-	Node            string           `json:"partitionkey"`
-	Severity        finding.Severity `json:"severity"`
-}
-
+// add has the center infer an event. Its ID follows from the snapshot: made twice, it is a duplicate.
 func (i *inference) add(t event.Type, key string, a attributes, data any) {
 	parts := []string{i.n.Cluster, i.n.Name, i.of, string(t), key}
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
-	e := inferred{
-		SpecVersion: "1.0", ID: "inferred-" + hex.EncodeToString(sum[:16]), Source: Source(i.n.Cluster), Type: t,
-		Subject: strings.Join([]string{url.PathEscape(a.check), url.PathEscape(a.reason),
-			url.PathEscape(a.subject.Kind), url.PathEscape(a.subject.Name)}, "/"),
-		DataContentType: "application/json", DataSchema: t.Schema(), Time: i.at, Data: data, Inferred: true, Of: i.of,
-		Node: i.n.Name, Severity: cmp.Or(a.severity, finding.Info),
-	}
-	text, err := json.Marshal(e)
+	j, err := Own{Cluster: i.n.Cluster, Node: i.n.Name, ID: "inferred-" + hex.EncodeToString(sum[:16]), Type: t,
+		Check: a.check, Reason: a.reason, Subject: a.subject, Severity: a.severity, Time: i.at, Data: data, Of: i.of}.Event()
 	if err != nil {
 		return // plain data of our own types: it cannot fail
 	}
-	j := journal.Event{Source: e.Source, ID: e.ID, Type: string(t), Cluster: i.n.Cluster, Node: i.n.Name,
-		Severity: string(e.Severity), Check: a.check, Reason: a.reason, JSON: text}
 	if i.n.Pending == nil {
 		i.n.Pending = map[string]journal.Event{}
 	}
 	i.n.Pending[j.ID], i.m.pending[j.ID] = j, j
-}
-
-// Source is the source of what the center itself says of a cluster.
-func Source(cluster string) string {
-	return "/clusters/" + url.PathEscape(cluster) + "/eventcenter"
 }
 
 // settled returns what is inferred and not in the journal, in the order of IDs. What a later event of the same

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"time"
 
@@ -48,19 +47,8 @@ func OperatorEvent(t event.Type, f NodeFault, said event.Operator, now time.Time
 		return journal.Event{}, fmt.Errorf("muted until %s: a month is possible", said.Until.Format(time.DateOnly))
 	}
 	said.Text = strings.ToValidUTF8(said.Text, "�")
-	subject := []string{f.Check, f.Reason, f.Subject.Kind, f.Subject.Name}
-	for i, part := range subject {
-		subject[i] = url.PathEscape(part)
-	}
-	e := inferred{SpecVersion: "1.0", ID: "operator-" + rand.Text(), Source: Source(f.Cluster), Type: t,
-		Subject: strings.Join(subject, "/"), DataContentType: "application/json", DataSchema: t.Schema(), Time: now.UTC(), Data: said,
-		Node: f.Node, Severity: finding.Info}
-	text, err := json.Marshal(e)
-	if err != nil {
-		return journal.Event{}, err
-	}
-	return journal.Event{Source: e.Source, ID: e.ID, Type: string(t), Cluster: f.Cluster, Node: f.Node,
-		Severity: string(e.Severity), Check: f.Check, Reason: f.Reason, JSON: text}, nil
+	return Own{Cluster: f.Cluster, Node: f.Node, ID: "operator-" + rand.Text(), Type: t, Check: f.Check, Reason: f.Reason,
+		Subject: f.Subject, Time: now.UTC(), Data: said}.Event()
 }
 
 // MaintenanceEvent returns the event of a person who declares that a node is worked on for a time from now; 0 ends it.
@@ -75,16 +63,8 @@ func MaintenanceEvent(key Key, said event.Operator, d time.Duration, now time.Ti
 	}
 	said.Text = strings.ToValidUTF8(said.Text, "�")
 	said.Until, said.Check, said.Subject = now.Add(d).UTC(), "maintenance", finding.Subject{Kind: "node", Name: key.Node}
-	e := inferred{SpecVersion: "1.0", ID: "operator-" + rand.Text(), Source: Source(key.Cluster),
-		Type: event.OperatorMaintenance, Subject: "maintenance/Declared/node/" + url.PathEscape(key.Node),
-		DataContentType: "application/json", DataSchema: event.OperatorMaintenance.Schema(), Time: now.UTC(), Data: said,
-		Node: key.Node, Severity: finding.Info}
-	text, err := json.Marshal(e)
-	if err != nil {
-		return journal.Event{}, err
-	}
-	return journal.Event{Source: e.Source, ID: e.ID, Type: string(e.Type), Cluster: key.Cluster, Node: key.Node,
-		Severity: string(e.Severity), Check: said.Check, Reason: "Declared", JSON: text}, nil
+	return Own{Cluster: key.Cluster, Node: key.Node, ID: "operator-" + rand.Text(), Type: event.OperatorMaintenance,
+		Check: said.Check, Reason: "Declared", Subject: said.Subject, Time: now.UTC(), Data: said}.Event()
 }
 
 // operator applies what a person said.

@@ -6,8 +6,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
-	"unicode"
 
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 )
@@ -18,7 +18,7 @@ var functions = template.FuncMap{
 	"lag":   func(now time.Time, s deliver.Status) string { return ago(now, seconds(now, s.LagSeconds)) },
 	"at":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 	"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-	"plain": plain,
+	"plain": event.Plain,
 	"node": func(cluster, node string) string {
 		return "/nodes/" + url.PathEscape(cluster) + "/" + url.PathEscape(node)
 	},
@@ -110,14 +110,4 @@ func ago(now, at time.Time) string {
 		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
 	}
 	return fmt.Sprintf("%d d", int(d.Hours()/24))
-}
-
-// plain returns a text without characters that nobody sees: those that turn the direction of what follows, for one.
-func plain(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(text, "?"))
 }

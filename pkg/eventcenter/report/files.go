@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/nodeagent/nodeagent/internal/atomicfile"
 )
 
 // names returns the days that have a file, in order.
@@ -179,21 +181,15 @@ func members(decoder *json.Decoder, use func(name string) error) error {
 	return err
 }
 
-// save writes a day: the old file or the new one is there, never a part.
+// save writes a day.
 func save(name string, d *Day) error {
-	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	out, err := gzip.NewWriterLevel(f, gzip.BestSpeed)
-	if err == nil {
-		encoder := json.NewEncoder(out)
-		err = errors.Join(encoder.Encode(headOf(d)), encodeDay(out, d), out.Close(), f.Sync())
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.Remove(name+".new"))
-	}
-	return os.Rename(name+".new", name)
+	return atomicfile.Write(name, func(w io.Writer) error {
+		out, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
+		if err != nil {
+			return err
+		}
+		return errors.Join(json.NewEncoder(out).Encode(headOf(d)), encodeDay(out, d), out.Close())
+	})
 }
 
 // Adopt writes a day of a journal that was backed up under the new UUID of the restored one.

@@ -7,7 +7,8 @@ import (
 	"html/template"
 	"strings"
 	"time"
-	"unicode"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
 )
 
 //go:embed report.html
@@ -55,7 +56,7 @@ func functions(mail bool, base string, location *time.Location) template.FuncMap
 			return template.HTMLAttr(`class="` + classes[key] + `"`) //nolint:gosec // from the table above
 		},
 		"link":   func(href string) string { return strings.TrimSuffix(base, "/") + href },
-		"plain":  plain,
+		"plain":  event.Plain,
 		"join":   func(names []string) string { return strings.Join(names, ", ") },
 		"length": Length,
 		"milliseconds": func(n int64) string {
@@ -113,14 +114,4 @@ func (r Report) render(name string, mail bool, base string) ([]byte, error) {
 	var out bytes.Buffer
 	err = t.ExecuteTemplate(&out, name, r)
 	return out.Bytes(), err
-}
-
-// plain returns a text without characters that nobody sees.
-func plain(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) {
-			return '?'
-		}
-		return r
-	}, strings.ToValidUTF8(text, "?"))
 }

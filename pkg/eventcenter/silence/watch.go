@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"log/slog"
 	"maps"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -149,42 +147,21 @@ func (w *Watcher) removed(ctx context.Context, nodes map[string]Node, known map[
 	return gone
 }
 
-// said is an event of the center's own.
-type said struct {
-	SpecVersion     string           `json:"specversion"`
-	ID              string           `json:"id"`
-	Source          string           `json:"source"`
-	Type            event.Type       `json:"type"`
-	Subject         string           `json:"subject"`
-	DataContentType string           `json:"datacontenttype"`
-	DataSchema      string           `json:"dataschema"`
-	Time            time.Time        `json:"time"`
-	Data            event.Silence    `json:"data"`
-	Node            string           `json:"partitionkey,omitempty"`
-	Severity        finding.Severity `json:"severity"`
-}
-
 // event returns the event of a verdict. Its ID follows from the event before it and from what it says: two workers that
 // judge at the same time make the same one, and it is stored once.
 func (w *Watcher) event(v Verdict, last string, at time.Time) journal.Event {
 	sum := sha256.Sum256([]byte(strings.Join([]string{w.Name, v.Node, v.UID, last, string(v.Type)}, "\x00")))
 	severities := map[event.Type]finding.Severity{event.NodeLost: finding.Fatal, event.NodeBlind: finding.Warning,
 		event.ClusterSilent: finding.Fatal}
-	severity, ok := severities[v.Type]
-	if !ok {
-		severity = finding.Info
-	}
 	kind, name := "node", v.Node
 	if v.Node == "" {
 		kind, name = "cluster", w.Name
 	}
-	e := said{SpecVersion: "1.0", ID: "silence-" + hex.EncodeToString(sum[:16]), Source: model.Source(w.Name),
-		Type: v.Type, Subject: strings.Join([]string{"silence", v.Reason, kind, url.PathEscape(name)}, "/"),
-		DataContentType: "application/json", DataSchema: v.Type.Schema(), Time: at.UTC(), Data: v.Silence, Node: v.Node, Severity: severity}
-	text, err := json.Marshal(e)
+	j, err := model.Own{Cluster: w.Name, Node: v.Node, ID: "silence-" + hex.EncodeToString(sum[:16]), Type: v.Type,
+		Check: "silence", Reason: v.Reason, Subject: finding.Subject{Kind: kind, Name: name}, Severity: severities[v.Type],
+		Time: at.UTC(), Data: v.Silence}.Event()
 	if err != nil {
 		w.Log.Error("an event cannot be encoded", "err", err) // plain data of our own types: it can
 	}
-	return journal.Event{Source: e.Source, ID: e.ID, Type: string(e.Type), Cluster: w.Name, Node: v.Node,
-		Severity: string(severity), Check: "silence", Reason: v.Reason, JSON: text}
+	return j
 }

@@ -19,8 +19,6 @@ import (
 const (
 	// maxAnswer bounds what is read of an answer, in bytes.
 	maxAnswer = 64 << 10
-	// maxRetryAfter bounds for how long a center can silence an agent.
-	maxRetryAfter = time.Hour
 	// aliveHeader is how often a center wants to be sent something, in seconds.
 	aliveHeader = "Nodeagent-Alive-Seconds"
 )
@@ -165,7 +163,7 @@ func (r *Reporter) heard(header http.Header) {
 // readRefusal reads an answer. What it says of events is {"rejected":[{"index":0,"reason":"…"}]}.
 func readRefusal(response *http.Response, body []byte, now time.Time) *refusal {
 	f := &refusal{code: response.StatusCode, text: report.Text(string(body), 200),
-		retryAfter: retryAfter(response.Header.Get("Retry-After"), now)}
+		retryAfter: event.RetryAfter(response.Header, now)}
 	var named struct {
 		Rejected []rejection `json:"rejected"`
 	}
@@ -173,15 +171,4 @@ func readRefusal(response *http.Response, body []byte, now time.Time) *refusal {
 		f.rejected = named.Rejected
 	}
 	return f
-}
-
-// retryAfter reads seconds or a date.
-func retryAfter(value string, now time.Time) time.Duration {
-	if seconds, err := strconv.Atoi(value); err == nil {
-		return time.Duration(min(max(seconds, 0), int(maxRetryAfter/time.Second))) * time.Second
-	}
-	if at, err := http.ParseTime(value); err == nil {
-		return min(max(at.Sub(now), 0), maxRetryAfter)
-	}
-	return 0
 }

@@ -11,7 +11,6 @@ package jetstream
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
@@ -186,7 +186,7 @@ func (s *Store) findOrMake(ctx context.Context) (jetstream.Stream, error) {
 	defer cancel()
 	stream, err := s.js.Stream(limited, Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		stream, err = s.js.CreateStream(limited, Config(s.Replicas, newUUID()))
+		stream, err = s.js.CreateStream(limited, Config(s.Replicas, string(uuid.NewUUID())))
 	}
 	return stream, err
 }
@@ -292,11 +292,4 @@ func (s *Store) Close() error {
 		err = nil
 	}
 	return errors.Join(err, s.copy.Close())
-}
-
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

@@ -9,7 +9,6 @@ package sqlite
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,6 +20,9 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/nodeagent/nodeagent/internal/atomicfile"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
@@ -169,7 +171,7 @@ func (s *Store) identity() (string, error) {
 	}
 	id := s.Copy
 	if id == "" {
-		id = newUUID()
+		id = string(uuid.NewUUID())
 	}
 	return id, writeFile(name, id+"\n")
 }
@@ -178,24 +180,9 @@ func globQuote(dir string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(dir)
 }
 
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
-}
-
-// writeFile writes a small file durably: the old one or the new one is there, never a part.
+// writeFile writes a small file durably.
 func writeFile(name, text string) error {
-	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return errors.Join(os.Rename(name+".new", name), syncDir(filepath.Dir(name)))
+	return errors.Join(atomicfile.WriteData(name, []byte(text)), syncDir(filepath.Dir(name)))
 }
 
 func loadAll(ctx context.Context, dir string) (parts []*partition, err error) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"k8s.io/apimachinery/pkg/util/uuid"
+
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
@@ -109,6 +111,6 @@ func IsPartition(name string) bool {
 
 // Renew gives the journal in a directory a new UUID, and returns it.
 func Renew(dir string) (string, error) {
-	id := newUUID()
+	id := string(uuid.NewUUID())
 	return id, writeFile(filepath.Join(dir, "uuid"), id+"\n")
 }

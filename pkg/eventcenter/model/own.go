@@ -1,0 +1,58 @@
+package model
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// Own is an event that the center itself writes of a cluster.
+type Own struct {
+	Cluster, Node string // no node: it is of the whole cluster
+	ID            string
+	Type          event.Type
+	Check, Reason string
+	Subject       finding.Subject
+	Severity      finding.Severity // info where none is given
+	Time          time.Time
+	Data          any
+	Of            string // ID of what it is inferred from; of no other event
+}
+
+// Source is the source of what the center itself says of a cluster.
+func Source(cluster string) string {
+	return "/clusters/" + url.PathEscape(cluster) + "/eventcenter"
+}
+
+// Event returns it as it is appended to the journal.
+func (o Own) Event() (journal.Event, error) {
+	subject := []string{o.Check, o.Reason, o.Subject.Kind, o.Subject.Name}
+	for i, part := range subject {
+		subject[i] = url.PathEscape(part)
+	}
+	severity := cmp.Or(o.Severity, finding.Info)
+	text, err := json.Marshal(struct {
+		SpecVersion     string           `json:"specversion"`
+		ID              string           `json:"id"`
+		Source          string           `json:"source"`
+		Type            event.Type       `json:"type"`
+		Subject         string           `json:"subject"`
+		DataContentType string           `json:"datacontenttype"`
+		DataSchema      string           `json:"dataschema"`
+		Time            time.Time        `json:"time"`
+		Data            any              `json:"data"`
+		Inferred        bool             `json:"inferred,omitempty"`
+		Of              string           `json:"inferredof,omitempty"` // ID of the snapshot, or of node.removed
+		Node            string           `json:"partitionkey,omitempty"`
+		Severity        finding.Severity `json:"severity"`
+	}{"1.0", o.ID, Source(o.Cluster), o.Type, strings.Join(subject, "/"), "application/json", o.Type.Schema(), o.Time, o.Data,
+		o.Of != "", o.Of, o.Node, severity})
+	return journal.Event{Source: Source(o.Cluster), ID: o.ID, Type: string(o.Type), Cluster: o.Cluster, Node: o.Node,
+		Severity: string(severity), Check: o.Check, Reason: o.Reason, JSON: text}, err
+}
