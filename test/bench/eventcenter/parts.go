@@ -138,7 +138,8 @@ func (b *bench) fleetOn(ctx context.Context, c *center, hook *webhook, delay tim
 	}
 	took := time.Since(begun)
 	first := f.delivered()
-	time.Sleep(5 * time.Second)
+	f.know()
+	time.Sleep(knownAfter)
 	u, err := c.usage()
 	if err != nil {
 		return err
