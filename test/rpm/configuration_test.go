@@ -103,10 +103,11 @@ func TestReloadDuringTheStart(t *testing.T) {
 	}
 	goOn()
 	m.eventually("the new configuration to be in force", func() error {
-		if s, err := m.askStatus(); err != nil || hasCheck(s, "load") {
-			return fmt.Errorf("the old one is: %v", err)
+		s, err := m.askStatus()
+		if err == nil && hasCheck(s, "load") {
+			err = errors.New("the old one is")
 		}
-		return nil
+		return err
 	})
 	m.awaitReady()
 }

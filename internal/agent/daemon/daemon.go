@@ -207,10 +207,9 @@ func (d *daemon) notifyReady(ctx context.Context, a *running) error {
 		return nil
 	case <-a.Progress.Done():
 	case <-time.After(slowStart):
-		d.waitForChecks(ctx, a)
-	}
-	if ctx.Err() != nil {
-		return nil
+		if !d.waitForChecks(ctx, a) {
+			return nil
+		}
 	}
 	d.manager.Ready()
 	d.log.Info("ready: every check has run", "after", a.SinceStart())
@@ -227,9 +226,9 @@ func (d *daemon) notifyReady(ctx context.Context, a *running) error {
 // and to end the agent for that would help nobody.
 const slowStart = 30 * time.Second
 
-// waitForChecks asks for more time until every check has run. A check that is stuck has the agent started again, as at any
-// other time.
-func (d *daemon) waitForChecks(ctx context.Context, a *running) {
+// waitForChecks asks for more time until every check has run, and reports whether they have. A check that is stuck has the
+// agent started again, as at any other time.
+func (d *daemon) waitForChecks(ctx context.Context, a *running) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
@@ -240,6 +239,7 @@ func (d *daemon) waitForChecks(ctx context.Context, a *running) {
 		}
 	}()
 	_ = d.manager.Wait(ctx, fmt.Sprintf("starts: checks that have not run yet: %v", a.Progress.Waiting()))
+	return len(a.Progress.Waiting()) == 0
 }
 
 // alive returns why the agent should be started again.
