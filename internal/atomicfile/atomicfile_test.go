@@ -29,8 +29,12 @@ func TestWriteReplaces(t *testing.T) {
 			t.Errorf("got %q, want %q", got, text)
 		}
 	}
-	if info, err := os.Stat(name); err != nil || info.Mode().Perm() != 0o600 {
-		t.Error(info.Mode(), err)
+	info, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("others may read it: %s", info.Mode())
 	}
 }
 

@@ -66,7 +66,8 @@ func startFleet(ctx context.Context, nodes int, dir string, settings func(i int)
 	return f
 }
 
-// knownAfter is when all nodes have told what became known: ten seconds after that (pkg/report/eventcenter).
+// knownAfter is when all nodes have told what became known: ten seconds after that (pkg/report/eventcenter). Snapshots do
+// not pass through the outbox, so that nothing here sees them.
 const knownAfter = 15 * time.Second
 
 // know has the check of each node run for the first time. Each tells that by a snapshot of its own, which would come in
