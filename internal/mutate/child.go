@@ -41,15 +41,16 @@ type request struct {
 	Base string    `json:"base"`          // trusted directory; the rest is looked up below it
 	UID  string    `json:"uid,omitempty"` // directory of the pod, directly below Base
 	// relative to the pod's directory, or to Base where there is no UID
-	Path       string `json:"path,omitempty"`
-	Name       []byte `json:"name,omitempty"`      // as Path, where it need not be UTF-8
-	Mount      Mount  `json:"mount,omitzero"`      //
-	Flags      int    `json:"flags,omitempty"`     // of umount2
-	File       FileID `json:"file,omitzero"`       //
-	Quarantine string `json:"to,omitempty"`        // trusted directory that takes what is moved away
-	Limit      uint64 `json:"limit,omitempty"`     // bytes that the quarantine may hold
-	Kept       Kept   `json:"kept,omitzero"`       // entry of the quarantine
-	ForceEmpty bool   `json:"forceEmpty,omitzero"` // drop a v1 memory cgroup's page cache before its removal
+	Path       string    `json:"path,omitempty"`
+	Name       []byte    `json:"name,omitempty"`      // as Path, where it need not be UTF-8
+	Mount      Mount     `json:"mount,omitzero"`      //
+	Flags      int       `json:"flags,omitempty"`     // of umount2
+	File       FileID    `json:"file,omitzero"`       //
+	Quarantine string    `json:"to,omitempty"`        // trusted directory that takes what is moved away
+	Type       EntryType `json:"type,omitempty"`      // of a file to be removed; empty: a regular one
+	Limit      uint64    `json:"limit,omitempty"`     // bytes that the quarantine may hold
+	Kept       Kept      `json:"kept,omitzero"`       // entry of the quarantine
+	ForceEmpty bool      `json:"forceEmpty,omitzero"` // drop a v1 memory cgroup's page cache before its removal
 
 	Remove FolderFile `json:"remove,omitzero"` // in the folder that is File
 }

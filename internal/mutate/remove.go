@@ -69,7 +69,14 @@ func removeDirChild(r request) error {
 }
 
 func removeFileChild(r request) error {
-	dir, name, err := target(r, unix.S_IFREG)
+	mode := uint16(unix.S_IFREG)
+	switch r.Type {
+	case Symlink:
+		mode = unix.S_IFLNK
+	case Pipe:
+		mode = unix.S_IFIFO
+	}
+	dir, name, err := target(r, mode)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,9 @@ const (
 	Directory EntryType = "directory"
 	Regular   EntryType = "file"
 	Socket    EntryType = "socket"
-	Other     EntryType = "other" // symbolic link, device, pipe
+	Symlink   EntryType = "symlink"
+	Pipe      EntryType = "pipe"
+	Other     EntryType = "other" // device
 )
 
 // Entry is one file or directory in a pod's directory.
@@ -163,6 +165,10 @@ func entryAt(dir int, name, at string) (Entry, error) {
 		entry.Type = Regular
 	case unix.S_IFSOCK:
 		entry.Type = Socket
+	case unix.S_IFLNK:
+		entry.Type = Symlink
+	case unix.S_IFIFO:
+		entry.Type = Pipe
 	}
 	return entry, err
 }

@@ -25,7 +25,7 @@ func holdable(scan *hostscan.Scan, o *Assessment) holders.Holdable {
 		return thing
 	}
 	if n := slices.IndexFunc(mounts, func(m mount.Mount) bool {
-		return strconv.Itoa(m.ID) == cmp.Or(o.Identity["mount"], o.Identity["id"])
+		return strconv.Itoa(m.ID) == cmp.Or(o.Facts["mount"], o.Identity["id"])
 	}); n >= 0 {
 		thing.Mount = &mounts[n]
 	}

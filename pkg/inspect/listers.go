@@ -57,10 +57,11 @@ var ofSandbox = []string{Runtime, Containerd}
 
 // Specs lists all kinds, in the order in which leftovers of one pod are released.
 func Specs() []KindSpec {
+	rootfs, sandboxDirectory := runtimeDirectorySpecs()
 	return append([]KindSpec{
-		sandboxSpec(), containerSpec(), containerdContainerSpec(), processSpec(), shimSpec(),
+		sandboxSpec(), containerSpec(), containerdContainerSpec(), processSpec(), shimSpec(), rootfs,
 		attachmentSpec(), netnsSpec(), linkSpec(), ipamLeaseSpec(), leaseSpec(),
-		sandboxDirectorySpec(), mountSpec(), cgroupSpec(), podDirectorySpec(),
+		sandboxDirectory, mountSpec(), cgroupSpec(), podDirectorySpec(),
 		systemdUnitSpec(), podLogsSpec(),
 	}, reportedSpecs()...)
 }

@@ -19,6 +19,7 @@ const (
 	ContainerdContainer Kind = "containerd-container" // containerd's container in k8s.io that CRI does not list
 	Process             Kind = "process"              // process in a pod's cgroup
 	Shim                Kind = "shim"                 // process of a shim: containerd's in k8s.io, CRI-O's conmon
+	Rootfs              Kind = "rootfs"               // bundle of a container, with its root filesystem
 	CNIAttachment       Kind = "cni-attachment"       // cached result of a CNI ADD (libcni cacheV1)
 	Netns               Kind = "netns"                // network namespace that a CRI runtime keeps mounted
 	Link                Kind = "link"                 // host end of a pod's veth
@@ -32,7 +33,6 @@ const (
 	PodLogs             Kind = "pod-logs"             // <pod logs>/<namespace>_<name>_<uid>
 
 	Task             Kind = "task"              // containerd's task in k8s.io
-	Rootfs           Kind = "rootfs"            // bundle of a container, with its root filesystem
 	Snapshot         Kind = "snapshot"          // active snapshot of containerd in k8s.io
 	PortMapping      Kind = "port-mapping"      // rule of CNI's portmap plugin in nf_tables
 	DeviceAllocation Kind = "device-allocation" // pod in a checkpoint of kubelet's managers of devices, CPUs and memory
@@ -59,7 +59,6 @@ type Pod struct {
 //	sandbox, container, containerd-container  id (hexadecimal), created (nanoseconds since the epoch)
 //	process, shim          pid, startTime (clock ticks since boot)
 //	task                   id (hexadecimal), pid
-//	rootfs                 device, inode of the bundle; mount: ID of what is mounted on its rootfs
 //	snapshot               key, snapshotter, created (nanoseconds since the epoch)
 //	port-mapping           family (ip, ip6), table, chain, handle, comment of the rule
 //	ipam-lease             device, inode, modified (nanoseconds since the epoch) of the file
@@ -68,7 +67,7 @@ type Pod struct {
 //	link                   index, peerIndex, peerNamespace (nsid; -1: this namespace), mac, namespace (inode of the peer's)
 //	lease                  id (hexadecimal), created (nanoseconds since the epoch)
 //	mount                  id, device, root, point, source, type
-//	cgroup, pod-directory, pod-logs, log-link, sandbox-directory  device, inode
+//	cgroup, pod-directory, pod-logs, log-link, sandbox-directory, rootfs  device, inode
 //	block-device           device, sequence (diskseq; empty before Linux 5.15), volume
 //	systemd-unit           unit
 //	device-allocation      uid, resource

@@ -50,13 +50,6 @@ func reportedSpecs() []KindSpec {
 			Harm:       "keeps the shim, the bundle and the root filesystem; a running one keeps the whole container",
 		},
 		{
-			Kind: Rootfs, GoneFrom: ofSandbox,
-			ReportOnly: "containerd removes it once its holder is gone; to remove it beside a mount destroys data",
-			What: "a container's bundle, `<containerd state>/io.containerd.runtime.v2.task/k8s.io/<id>`, with its root " +
-				"filesystem mounted on `rootfs`",
-			Harm: "keeps the snapshot, and the shim that waits for it; thousands of them slow down every mount",
-		},
-		{
 			Kind: Snapshot, FromRuntime: true, GoneFrom: ofSandbox,
 			ReportOnly: "containerd's garbage collection removes it, unless a label or a lease of another client keeps it",
 			What:       "an active snapshot of containerd in the namespace `k8s.io`: the writable layer of a container",

@@ -81,12 +81,20 @@ func Facts(pairs ...string) map[string]string {
 	return made
 }
 
-// sandboxDirectorySpec is of what containerd keeps of a sandbox on the disk. The lister is in pkg/inspect/listers.
-func sandboxDirectorySpec() KindSpec {
-	return KindSpec{
+// runtimeDirectorySpecs are of what containerd keeps of a container and of a sandbox on the disk. The listers are in
+// pkg/inspect/listers.
+func runtimeDirectorySpecs() (rootfs, sandboxDirectory KindSpec) {
+	rootfs = KindSpec{
+		Kind: Rootfs, GoneFrom: ofSandbox, OptIn: true,
+		What: "a container's bundle, `<containerd state>/io.containerd.runtime.v2.task/k8s.io/<id>`, with its root " +
+			"filesystem mounted on `rootfs`",
+		Harm: "keeps the snapshot, and the shim that waits for it; thousands of them slow down every mount",
+	}
+	sandboxDirectory = KindSpec{
 		Kind: SandboxDirectory, GoneFrom: ofSandbox, OptIn: true,
 		What: "a sandbox's directory of containerd's CRI plugin, `io.containerd.grpc.v1.cri/sandboxes/<id>` below its root " +
 			"or state, with `shm` mounted",
 		Harm: "memory, as long as something is in its shm",
 	}
+	return rootfs, sandboxDirectory
 }

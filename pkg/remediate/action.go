@@ -10,7 +10,9 @@ package remediate
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -61,3 +63,16 @@ type timeouts struct {
 
 func (t timeouts) forServer() time.Duration { return cmp.Or(t.server, 5*time.Second) }
 func (t timeouts) forSocket() time.Duration { return cmp.Or(t.socket, 2*time.Second) }
+
+// after returns a Needs that wants objects of some kinds of the same pod gone first. A dead process that nobody has reaped
+// holds nothing.
+func after(kinds ...inspect.Kind) func(inspect.Assessment, []inspect.Assessment, Settings) string {
+	return func(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
+		for _, other := range rest {
+			if slices.Contains(kinds, other.Kind) && !isDead(other) {
+				return fmt.Sprintf("the %s %s of its pod still exists", other.Kind, shortID(other.ID))
+			}
+		}
+		return ""
+	}
+}

@@ -16,6 +16,7 @@ func Actions() []Action {
 		containerdContainerAction(),
 		processAction(),
 		shimAction(),
+		rootfsAction(),
 		attachmentAction(),
 		netnsAction(),
 		linkAction(),

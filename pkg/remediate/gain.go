@@ -49,6 +49,9 @@ func (g *Gain) add(o inspect.Assessment, addresses map[string]bool) {
 		g.Processes++
 	case inspect.Mount:
 		g.Mounts++
+	case inspect.Rootfs:
+		mounts, _ := strconv.Atoi(o.Facts["mounts"]) // none: not known to have been mounted
+		g.Mounts += mounts
 	case inspect.Cgroup:
 		g.Cgroups++
 	case inspect.Lease:

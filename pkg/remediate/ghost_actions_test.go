@@ -34,6 +34,9 @@ func TestGhostActions(t *testing.T) {
 		{inspect.SandboxDirectory, []inspect.Assessment{thing(inspect.Mount), dead}, ""},
 		{inspect.SandboxDirectory, []inspect.Assessment{process}, "process 1"},
 		{inspect.SandboxDirectory, []inspect.Assessment{thing(inspect.Shim)}, "shim x"},
+		{inspect.Rootfs, []inspect.Assessment{thing(inspect.Mount), dead}, ""},
+		{inspect.Rootfs, []inspect.Assessment{process}, "process 1"},
+		{inspect.Rootfs, []inspect.Assessment{thing(inspect.Shim)}, "shim x"},
 	} {
 		action, _ := actionFor(test.kind)
 		got := action.Needs(thing(test.kind), test.rest, Defaults())

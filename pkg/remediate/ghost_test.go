@@ -238,3 +238,41 @@ func TestReleaseSandboxDirectory(t *testing.T) {
 	}
 	unchanged(t, "the directory of the living pod", before, mutatetest.Snapshot(t, sandboxes))
 }
+
+// The bundle of a container that containerd lost in the middle of a removal goes with the root filesystem on it, once what
+// holds it has ended; that of a living pod stays.
+func TestReleaseLostBundle(t *testing.T) {
+	w, c := ghostWorld(t, inspect.Rootfs)
+	kept := c.Ghost(w.living, "container", w.podCgroup(w.living))
+	keptTask, keptShim := w.processOf(kept)
+	dead := mutatetest.UID(t)
+	id := c.Ghost(dead, "container", w.podCgroup(dead))
+	w.inspect() // this pass has seen whose it is
+	bundle := c.Lose(id)
+	held, err := os.Open(filepath.Join(bundle, "rootfs/busybox"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.proven(dead, inspect.Rootfs)
+	outcome := w.release()
+	if got := results(outcome)[inspect.Rootfs]; cmp.Diff([]Result{Failed}, got) != "" ||
+		!strings.Contains(describe(outcome), "open-file") {
+		t.Fatalf("while a file is open: %s", describe(outcome))
+	}
+	if _, err := os.Lstat(filepath.Join(bundle, "rootfs/busybox")); err != nil {
+		t.Fatal(err)
+	}
+	held.Close()
+	w.crashAt("rootfs: unmounted")
+	w.proven(dead, inspect.Rootfs)
+	outcome = w.release()
+	if got := results(outcome)[inspect.Rootfs]; cmp.Diff([]Result{Released}, got) != "" {
+		t.Error(describe(outcome))
+	}
+	if _, err := os.Lstat(bundle); !os.IsNotExist(err) {
+		t.Error(err)
+	}
+	if nowTask, nowShim := w.processOf(kept); nowTask != keptTask || nowShim != keptShim {
+		t.Error("the container of the living pod is another one")
+	}
+}

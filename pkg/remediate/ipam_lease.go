@@ -26,16 +26,8 @@ func ipamLeaseAction() Action {
 			}
 			return does, ""
 		},
-		Needs: func(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
-			before := []inspect.Kind{inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process,
-				inspect.CNIAttachment, inspect.Netns, inspect.Link}
-			for _, other := range rest {
-				if slices.Contains(before, other.Kind) && !isDead(other) {
-					return fmt.Sprintf("the %s %s of its pod still exists", other.Kind, shortID(other.ID))
-				}
-			}
-			return ""
-		},
+		Needs: after(inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process,
+			inspect.CNIAttachment, inspect.Netns, inspect.Link),
 		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
 			lease, err := addressLeaseOf(o)
 			if err != nil {

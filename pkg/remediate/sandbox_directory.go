@@ -3,9 +3,7 @@ package remediate
 import (
 	"context"
 	"fmt"
-	"slices"
 
-	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
 
@@ -19,22 +17,12 @@ func sandboxDirectoryAction() Action {
 			return fmt.Sprintf("unmount the shared memory in %s (mounts: %s) and remove that directory", o.ID,
 				o.Facts["shmMounts"]), ""
 		},
-		Needs: func(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
-			before := []inspect.Kind{inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process,
-				inspect.Shim}
-			for _, other := range rest {
-				if slices.Contains(before, other.Kind) && !isDead(other) {
-					return fmt.Sprintf("the %s %s of its pod still exists", other.Kind, shortID(other.ID))
-				}
-			}
-			return ""
-		},
+		Needs: after(inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process, inspect.Shim),
 		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
-			file, err := fileOf(o)
+			directory, err := runtimeDirectoryOf(o)
 			if err != nil {
 				return err
 			}
-			directory := mutate.SandboxDirectory{Dir: o.ID, File: file}
 			if err := t.Mutator.UnmountShm(ctx, directory); err != nil {
 				return err
 			}

@@ -3,7 +3,6 @@ package remediate
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -22,15 +21,7 @@ func shimAction() Action {
 			}
 			return does, ""
 		},
-		Needs: func(_ inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
-			before := []inspect.Kind{inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process}
-			for _, other := range rest {
-				if slices.Contains(before, other.Kind) && !isDead(other) {
-					return fmt.Sprintf("the %s %s of its pod still exists", other.Kind, shortID(other.ID))
-				}
-			}
-			return ""
-		},
+		Needs: after(inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process),
 		// Whether anything is below it is asked right before each signal: what the inspection saw may be a minute old.
 		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
 			shim, err := shimOf(o)

@@ -3,7 +3,6 @@ package remediate
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
@@ -21,16 +20,8 @@ func systemdUnitAction() Action {
 			}
 			return does, ""
 		},
-		Needs: func(o inspect.Assessment, rest []inspect.Assessment, _ Settings) string {
-			before := []inspect.Kind{inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process,
-				inspect.Mount, inspect.Cgroup}
-			for _, other := range rest {
-				if slices.Contains(before, other.Kind) && !isDead(other) {
-					return fmt.Sprintf("the %s %s of its pod still exists", other.Kind, shortID(other.ID))
-				}
-			}
-			return ""
-		},
+		Needs: after(inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process,
+			inspect.Mount, inspect.Cgroup),
 		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
 			return t.Mutator.ResetFailedUnit(ctx, o.ID)
 		},

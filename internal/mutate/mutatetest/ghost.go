@@ -1,11 +1,17 @@
 package mutatetest
 
 import (
+	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/nodeagent/nodeagent/internal/host"
 )
 
 // Ctr runs ctr in a namespace of containerd.
@@ -58,4 +64,37 @@ func Await(t testing.TB, so func() bool) {
 		case <-tick.C:
 		}
 	}
+}
+
+// Lose makes containerd lose a container as it does when its removal is interrupted: the processes end, the bundle has
+// got a dot before its name, which containerd does not look at again, and the record and the snapshot go while the root
+// filesystem is mounted. It returns the bundle.
+func (c *Containerd) Lose(id string) string {
+	c.t.Helper()
+	bundle := c.Bundle(id)
+	text, err := os.ReadFile(filepath.Join(bundle, "init.pid"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	task, err := (&host.Host{}).ProcStat(pid)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	hidden := filepath.Join(filepath.Dir(bundle), "."+id)
+	c.Signal(syscall.SIGSTOP)
+	err = errors.Join(syscall.Kill(task.PPID, syscall.SIGKILL), syscall.Kill(pid, syscall.SIGKILL), os.Rename(bundle, hidden))
+	c.Signal(syscall.SIGCONT)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	Await(c.t, func() bool {
+		out, err := exec.Command("ctr", "-a", c.Socket, "-n", "k8s.io", "task", "ls").CombinedOutput()
+		return err == nil && !strings.Contains(string(out), id) && syscall.Kill(pid, 0) != nil
+	})
+	c.Ctr("k8s.io", "container", "rm", id)
+	return hidden
 }

@@ -2,6 +2,8 @@ package listers
 
 import (
 	"context"
+	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	hostcri "github.com/nodeagent/nodeagent/internal/host/cri"
+	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
@@ -220,11 +223,21 @@ func TestWhatALostSandboxLeaves(t *testing.T) {
 
 // A bundle that containerd began to remove stays for ever; so may the shm of a sandbox.
 func TestHiddenBundle(t *testing.T) {
+	t.Cleanup(ownedtest.Temp()) // a specification below /tmp is not believed
 	n := newNode(t)
 	bundles := filepath.Join(n.Host.Paths.ContainerdState, "io.containerd.runtime.v2.task/k8s.io")
 	rootfs := n.Mkdir(bundles, "."+deadSandbox, "rootfs")
 	n.Mount("tmpfs", rootfs, "tmpfs", 0)
 	n.Mkdir(bundles, "mine")
+	told, forged := mutatetest.Hex(t, 64), mutatetest.Hex(t, 64) // nothing but the specification names their pod
+	for id, mode := range map[string]os.FileMode{told: 0o644, forged: 0o666} {
+		config := filepath.Join(n.Mkdir(bundles, id), "config.json")
+		if err := errors.Join(os.WriteFile(config, []byte(`{"annotations": {"io.kubernetes.cri.sandbox-uid": "`+dead+
+			`", "io.kubernetes.cri.sandbox-name": "gone", "io.kubernetes.cri.sandbox-namespace": "shop"}}`), mode),
+			os.Chmod(config, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	shm := n.Mkdir(n.Host.Paths.ContainerdState, "io.containerd.grpc.v1.cri/sandboxes", deadSandbox, "shm")
 	n.Mount("shm", shm, "tmpfs", 0)
 	for _, dir := range n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/burstable/pod" + dead + "/" + deadSandbox) {
@@ -235,6 +248,13 @@ func TestHiddenBundle(t *testing.T) {
 	if hidden.Verdict != inspect.Leftover || hidden.Pod.UID != dead || hidden.Facts["mounts"] != "1" ||
 		hidden.Facts["state"] == "" || mine.Verdict != inspect.Foreign {
 		t.Errorf("%+v\n%+v", hidden, mine)
+	}
+	if o := one(t, report, inspect.Rootfs, told); o.Verdict != inspect.Leftover || o.Pod != (inspect.Pod{UID: dead,
+		Namespace: "shop", Name: "gone"}) {
+		t.Errorf("named by its specification: %+v", o)
+	}
+	if o := one(t, report, inspect.Rootfs, forged); o.Verdict != inspect.Unowned {
+		t.Errorf("named by what others can write: %+v", o)
 	}
 	if o := one(t, report, inspect.SandboxDirectory, deadSandbox); o.Verdict != inspect.Leftover ||
 		o.Facts["shmMounts"] != "1" {

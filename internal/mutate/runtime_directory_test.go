@@ -2,9 +2,9 @@ package mutate_test
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -23,7 +23,7 @@ func TestRemoveSandboxDirectory(t *testing.T) {
 	g.Host.Paths.ContainerdState, g.Host.Paths.ContainerdRoot = state, ""
 	sandboxes := filepath.Join(state, "io.containerd.grpc.v1.cri/sandboxes")
 	uid := mutatetest.UID(t)
-	made := func(id string, mounts int, files ...string) mutate.SandboxDirectory {
+	made := func(id string, mounts int, files ...string) mutate.RuntimeDirectory {
 		dir := g.Mkdir(filepath.Join(sandboxes, id))
 		g.Mkdir(filepath.Join(dir, "shm"))
 		for _, name := range files {
@@ -32,7 +32,7 @@ func TestRemoveSandboxDirectory(t *testing.T) {
 		for range mounts {
 			g.Mount("shm", filepath.Join(dir, "shm"), "tmpfs", 0)
 		}
-		return mutate.SandboxDirectory{Dir: dir, File: mutatetest.FileID(t, dir)}
+		return mutate.RuntimeDirectory{Dir: dir, File: mutatetest.FileID(t, dir)}
 	}
 	lost := made(mutatetest.Hex(t, 64), 2, "hosts", "resolv.conf", "hostname")
 	known := made(g.ctd.Ghost(uid, "sandbox", g.podCgroup(uid)), 1, "hosts")
@@ -50,11 +50,11 @@ func TestRemoveSandboxDirectory(t *testing.T) {
 	defer held.Close()
 	file := made(mutatetest.Hex(t, 64), 0, "hosts")
 	g.Mount(g.Write(filepath.Join(g.Dir, "resolv"), "the host's"), filepath.Join(file.Dir, "hosts"), "", unix.MS_BIND)
-	elsewhere := mutate.SandboxDirectory{Dir: g.Mkdir(filepath.Join(g.Dir, "elsewhere", mutatetest.Hex(t, 64)))}
+	elsewhere := mutate.RuntimeDirectory{Dir: g.Mkdir(filepath.Join(g.Dir, "elsewhere", mutatetest.Hex(t, 64)))}
 	elsewhere.File = mutatetest.FileID(t, elsewhere.Dir)
 	again := lost
 	again.File.Inode++
-	remove := func(s mutate.SandboxDirectory) error {
+	remove := func(s mutate.RuntimeDirectory) error {
 		if err := g.Mutator.UnmountShm(t.Context(), s); err != nil {
 			return err
 		}
@@ -62,17 +62,13 @@ func TestRemoveSandboxDirectory(t *testing.T) {
 	}
 	census := func() map[string]string {
 		all := mutatetest.Snapshot(t, sandboxes)
-		mounts, err := os.ReadFile("/proc/self/mountinfo")
-		if err != nil {
-			t.Fatal(err)
-		}
-		all["mounts"] = string(mounts)
+		maps.Copy(all, g.mounts())
 		return all
 	}
 	before := census()
 	refusal := mutate.Refusal{}
 	for name, test := range map[string]struct {
-		directory mutate.SandboxDirectory
+		directory mutate.RuntimeDirectory
 		want      error // nil: a refusal
 	}{
 		"of a sandbox that containerd has": {known, mutate.ErrBusy}, "with a file of another": {more, nil},
@@ -99,17 +95,9 @@ func TestRemoveSandboxDirectory(t *testing.T) {
 	if _, err := os.Lstat(lost.Dir); !os.IsNotExist(err) {
 		t.Errorf("it is still there: %v", err)
 	}
-	for name, content := range before {
-		if strings.HasPrefix(name, lost.Dir) {
-			delete(before, name)
-		}
-		if name == "mounts" {
-			lines := slices.DeleteFunc(strings.Split(content, "\n"), func(line string) bool {
-				return strings.Contains(line, " "+lost.Dir+"/")
-			})
-			before[name] = strings.Join(lines, "\n")
-		}
-	}
+	maps.DeleteFunc(before, func(name, content string) bool {
+		return strings.HasPrefix(name, lost.Dir) || strings.Contains(content, lost.Dir)
+	})
 	if diff := cmp.Diff(before, census()); diff != "" {
 		t.Error(diff)
 	}

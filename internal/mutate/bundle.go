@@ -1,0 +1,156 @@
+package mutate
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	hostcri "github.com/nodeagent/nodeagent/internal/host/cri"
+	"github.com/nodeagent/nodeagent/internal/host/holders"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
+)
+
+// bundles is the directory of bundles below containerd's state, and of their working directories below its root.
+const bundles = "io.containerd.runtime.v2.task/" + hostcri.Namespace
+
+// execPID is the file with the process ID of a command that CRI ran in the container.
+var execPID = regexp.MustCompile(`^[0-9a-f]{64}\.pid$`)
+
+// bundleLayout is of the bundles of containers (core/runtime/v2: bundle.go, binary.go, shim_manager.go;
+// cmd/containerd-shim-runc-v2: process/utils.go, process/init.go, runc/container.go).
+func (d *Mutator) bundleLayout() layout {
+	l := layout{point: "rootfs", free: d.bundleFree, entry: func(name string) EntryType {
+		switch name {
+		case "rootfs":
+			return Directory
+		case "config.json", "options.json", "bootstrap.json", "runtime", "shim-binary-path", "address", "init.pid",
+			"shim.pid", "log.json":
+			return Regular
+		case "log":
+			return Pipe
+		case "work", "s": // s leads to the sockets of shims, from containerd 2.3 on
+			return Symlink
+		}
+		if execPID.MatchString(name) {
+			return Regular
+		}
+		return ""
+	}}
+	if state := d.host.Paths.ContainerdState; state != "" {
+		l.bases = []string{path.Join("/", state, bundles)}
+	}
+	if root := d.host.Paths.ContainerdRoot; root != "" {
+		l.work = path.Join("/", root, bundles)
+	}
+	return l
+}
+
+// UnmountRootfs unmounts the root filesystem of a container that the runtime does not know, the uppermost mount first,
+// without force. ErrBusy: something uses it, which the error names. It is no error if nothing is mounted or the bundle
+// is gone.
+func (d *Mutator) UnmountRootfs(ctx context.Context, bundle RuntimeDirectory) error {
+	return d.unmountRuntime(ctx, bundle, d.bundleLayout())
+}
+
+// RemoveBundle removes the bundle of a container that the runtime does not know, and the directory below containerd's
+// root in which its shim worked, which must be empty: the files that containerd and the shim make, by their names, and
+// the directories by rmdir. The link to the working directory is not followed. Whatever else is in it makes it stay;
+// while its root filesystem is mounted nothing is removed.
+func (d *Mutator) RemoveBundle(ctx context.Context, bundle RuntimeDirectory) error {
+	return d.removeRuntime(ctx, bundle, d.bundleLayout())
+}
+
+// bundleFree makes sure that nothing uses a bundle: no shim or process of the container lives, no process of this mount
+// namespace has anything in it open, and its root filesystem is mounted under no other path in any mount namespace.
+// Those that got a copy of its mount by propagation have it under the same path, and lose it with this one.
+func (d *Mutator) bundleFree(ctx context.Context, dir, id string) error {
+	pids, err := d.host.PIDs()
+	if err != nil {
+		return err
+	}
+	for _, pid := range pids {
+		what, err := d.ofContainer(pid, id)
+		if err == nil && what != "" {
+			err = fmt.Errorf("process %d is %s: %w", pid, what, ErrBusy)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	held, incomplete, err := holders.Holders(ctx, d.host, []holders.Holdable{{Path: dir}})
+	switch {
+	case err != nil:
+		return err
+	case incomplete != "":
+		return refuse("whether anything uses it is not known: %s", incomplete)
+	case len(held[0]) > 0:
+		return fmt.Errorf("process %d (%s) uses it (%s): %w", held[0][0].PID, held[0][0].Comm, held[0][0].How, ErrBusy)
+	}
+	return d.mountedOnlyOn(path.Join(dir, "rootfs"))
+}
+
+// ofContainer returns what a living process has to do with a container; empty: nothing.
+func (d *Mutator) ofContainer(pid int, id string) (string, error) {
+	stat, err := d.host.ProcStat(pid)
+	if proc.Gone(err) || err == nil && !proc.Alive(stat) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	args, err := d.host.ProcArgs(pid)
+	if err != nil {
+		return "", d.ignoreEnded(pid, err)
+	}
+	if hostcri.ParseShim(args).ID == id {
+		return "its shim", nil
+	}
+	cgroups, err := d.host.ProcCgroups(pid)
+	if err != nil {
+		return "", d.ignoreEnded(pid, err)
+	}
+	for _, name := range cgroups {
+		if strings.Contains(name, id) {
+			return "in its cgroup", nil
+		}
+	}
+	return "", nil
+}
+
+// mountedOnlyOn makes sure that what is mounted on the rootfs of a bundle is mounted under no other path in any mount
+// namespace. Above the bundle's own directory the path may be another one: containerd's state may be a link, and a
+// container may see the host's root somewhere.
+func (d *Mutator) mountedOnlyOn(rootfs string) error {
+	here, err := mount.Table(d.host)
+	if err != nil {
+		return err
+	}
+	end := "/" + path.Join(path.Base(path.Dir(rootfs)), path.Base(rootfs)) // <ID>/rootfs
+	isIt := func(m mount.Mount) bool { return strings.HasSuffix(m.Point, end) }
+	mine := slices.DeleteFunc(slices.Clone(here), func(m mount.Mount) bool { return !isIt(m) })
+	if len(mine) == 0 {
+		return nil
+	}
+	others, err := mount.OtherMountNamespaces(d.host)
+	if err != nil {
+		return err
+	}
+	for _, namespace := range append(others, mount.MountNamespace{Mounts: here}) {
+		for _, m := range namespace.Mounts {
+			if !isIt(m) && slices.ContainsFunc(mine, func(r mount.Mount) bool {
+				return r.Device() == m.Device() && r.Root == m.Root
+			}) {
+				where := ""
+				if namespace.PID != 0 {
+					where = fmt.Sprintf(" in the mount namespace of process %d", namespace.PID)
+				}
+				return fmt.Errorf("its root filesystem is also mounted on %s%s: %w", m.Point, where, ErrBusy)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+package mutate
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+)
+
+// RuntimeDirectory is the identity of a directory that containerd made for a sandbox or a container.
+type RuntimeDirectory struct {
+	Dir  string
+	File FileID
+}
+
+// layout is what containerd makes in such a directory. Whatever else is in one makes it stay.
+type layout struct {
+	bases   []string // directly below one of which it lies
+	point   string   // the directory in it on which a filesystem is mounted
+	fsTypes []string // that may be unmounted; empty: any
+	entry   func(name string) EntryType
+	work    string                                          // directory with one for each, which must be empty; empty: none
+	free    func(ctx context.Context, dir, id string) error // whether nothing uses it; nil: that is not asked
+}
+
+// sandboxLayout is of the directories that containerd's CRI plugin keeps of sandboxes below containerd's root and state
+// (internal/cri/server/sandbox_run_linux.go: setupSandboxFiles).
+func (d *Mutator) sandboxLayout() layout {
+	var bases []string
+	for _, dir := range []string{d.host.Paths.ContainerdState, d.host.Paths.ContainerdRoot} {
+		if dir != "" {
+			bases = append(bases, path.Join("/", dir, "io.containerd.grpc.v1.cri/sandboxes"))
+		}
+	}
+	return layout{bases: bases, point: "shm", fsTypes: []string{"tmpfs"}, entry: func(name string) EntryType {
+		switch name {
+		case "shm":
+			return Directory
+		case "hostname", "hosts", "resolv.conf":
+			return Regular
+		}
+		return ""
+	}}
+}
+
+// UnmountShm unmounts the shared memory of a sandbox that the runtime does not know, the uppermost mount first, each only
+// if nothing uses it. It is no error if nothing is mounted or the directory is gone.
+func (d *Mutator) UnmountShm(ctx context.Context, r RuntimeDirectory) error {
+	return d.unmountRuntime(ctx, r, d.sandboxLayout())
+}
+
+// RemoveSandboxDirectory removes the directory of a sandbox that the runtime does not know: the files that the plugin
+// makes, by their names, and the directories by rmdir. Whatever else is in it, or is mounted there, makes it stay.
+func (d *Mutator) RemoveSandboxDirectory(ctx context.Context, r RuntimeDirectory) error {
+	return d.removeRuntime(ctx, r, d.sandboxLayout())
+}
+
+// unmountRuntime unmounts what is mounted on the layout's point.
+func (d *Mutator) unmountRuntime(ctx context.Context, r RuntimeDirectory, l layout) error {
+	if tree, err := d.runtimeTree(ctx, r, l); err != nil || len(tree) == 0 {
+		return err
+	}
+	base, err := filepath.EvalSymlinks(path.Dir(r.Dir))
+	if err != nil {
+		return err
+	}
+	name := path.Base(r.Dir)
+	mounts, err := mount.Table(d.host)
+	if err != nil {
+		return err
+	}
+	for _, m := range slices.Backward(mounts) {
+		if m.Point != path.Join(base, name, l.point) {
+			continue
+		}
+		if len(l.fsTypes) > 0 && !slices.Contains(l.fsTypes, m.FSType) {
+			return refuse("a filesystem of type %s is mounted on %s", m.FSType, m.Point)
+		}
+		inspected := Mount{ID: m.ID, Device: m.Device(), Root: m.Root, Point: m.Point, Source: m.Source, FSType: m.FSType}
+		if _, err := d.do(ctx, request{Op: opUnmount, Base: path.Dir(r.Dir), UID: name, Mount: inspected,
+			Flags: unix.UMOUNT_NOFOLLOW}); err != nil {
+			return err
+		}
+		if err := d.checkUnmounted(inspected); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeRuntime removes a directory with what the layout has in it. Nothing may be mounted there.
+func (d *Mutator) removeRuntime(ctx context.Context, r RuntimeDirectory, l layout) error {
+	tree, err := d.runtimeTree(ctx, r, l)
+	if err != nil {
+		return err
+	}
+	for _, entry := range tree {
+		if entry.Mount {
+			return fmt.Errorf("%s is a mount point: %w", path.Join(r.Dir, entry.Path), ErrBusy)
+		}
+	}
+	if err := d.removeWork(ctx, r, l.work); err != nil {
+		return err
+	}
+	for _, entry := range slices.Backward(tree) {
+		one := request{Op: opRemoveFile, Base: path.Dir(r.Dir), UID: path.Base(r.Dir), Path: entry.Path, File: entry.File,
+			Type: entry.Type}
+		if entry.Type == Directory {
+			one.Op = opRemoveDir
+		}
+		if _, err := d.do(ctx, one); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeWork removes the directory in which the shim of a bundle worked. It is named after the container also where
+// containerd has put a dot before the name of the bundle.
+func (d *Mutator) removeWork(ctx context.Context, r RuntimeDirectory, work string) error {
+	if work == "" {
+		return nil
+	}
+	id := strings.TrimPrefix(path.Base(r.Dir), ".")
+	a, err := d.do(ctx, request{Op: opTree, Base: work, UID: id})
+	switch {
+	case err != nil || len(a.Entries) == 0:
+		return err
+	case len(a.Entries) > 1:
+		return refuse("%s is not the runtime's", path.Join(work, id, a.Entries[1].Path))
+	}
+	_, err = d.do(ctx, request{Op: opRemoveDir, Base: work, UID: id, File: a.Entries[0].File})
+	return err
+}
+
+// runtimeTree lists such a directory, once it is made sure that it is the evaluated one, has nothing in it but what
+// containerd makes, is of a sandbox or container that the runtime does not know, and that nothing uses it. It is empty
+// when the directory is gone.
+func (d *Mutator) runtimeTree(ctx context.Context, r RuntimeDirectory, l layout) ([]Entry, error) {
+	base, name := path.Dir(r.Dir), path.Base(r.Dir)
+	id := strings.TrimPrefix(name, ".")
+	if !slices.Contains(l.bases, base) || !host.IsContainerID(id) {
+		return nil, refuse("%s is not a directory that containerd made", r.Dir)
+	}
+	a, err := d.do(ctx, request{Op: opTree, Base: base, UID: name})
+	if err != nil || len(a.Entries) == 0 {
+		return nil, err
+	}
+	if a.Entries[0].File != r.File {
+		return nil, changed("directory %s is inode %d instead of %d", r.Dir, a.Entries[0].File.Inode, r.File.Inode)
+	}
+	for _, entry := range a.Entries[1:] {
+		if entry.Type != l.entry(entry.Path) || entry.Mount && entry.Path != l.point {
+			return nil, refuse("%s is not the runtime's", path.Join(r.Dir, entry.Path))
+		}
+	}
+	if err := d.unknownToRuntime(ctx, id); err != nil {
+		return nil, fmt.Errorf("%s: %w", r.Dir, err)
+	}
+	if l.free != nil {
+		if err := l.free(ctx, r.Dir, id); err != nil {
+			return nil, fmt.Errorf("%s: %w", r.Dir, err)
+		}
+	}
+	return a.Entries, nil
+}
