@@ -137,8 +137,10 @@ func NewMatcher(table []rules.Rule) (*Matcher, error) {
 		}
 	}
 	m.grave, m.remark = used, used+1
-	own(rules.Grave(), m.grave)
-	own(rules.Remarks(), m.remark)
+	if slices.ContainsFunc(table, func(r rules.Rule) bool { return r.Errors }) { // else they would only cost
+		own(rules.Grave(), m.grave)
+		own(rules.Remarks(), m.remark)
+	}
 	if used += 2; used > setSize {
 		return nil, fmt.Errorf("%d rules, recoveries and lists of words: at most %d are possible", used, setSize)
 	}
