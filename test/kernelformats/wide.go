@@ -83,7 +83,7 @@ func serverParts() family {
 		"usb_serial": "usb 1-1: ", "hub": "usb 1-1: ", "dmz_dev": "device-mapper: zoned: (sda): ",
 		"nd": "nd_region region0: ",
 	} {
-		for _, level := range []string{"emerg", "alert", "crit", "err", "error"} {
+		for _, level := range levels {
 			f.printers[name+"_"+level] = prefix
 			f.printers[name+"_"+level+"_rl"] = prefix
 			f.printers[name+"_"+level+"_ratelimited"] = prefix

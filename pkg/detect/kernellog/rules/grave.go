@@ -7,7 +7,7 @@ func Grave() []string {
 	return []string{
 		// it does not answer
 		"imed out", "imedout", "imeout", "ime-out", "TIMEOUT", "TIMED OUT", "ot respon", "o respon", "unresponsive",
-		"No done completion", "stuck", "hung", "lockup", "wedged", "W not ready",
+		"No done completion", "stuck", "hung", "lockup", "timing out", "HALTED", "Not Active", "wedged", "W not ready",
 		// it was reset, or could not be
 		"eset failed", "RESET failed", "ailed to reset", "eset fail", "ailed to recover", "ecovery fail", "nrecover",
 		"iving up", "gave up", "Reset Aborted", "sfully reset control", "esetting device",
@@ -15,13 +15,13 @@ func Grave() []string {
 		" lost", " dead", "died", "urprise", "naccessible", "PCI disconnect", "s disconnected", "ffline", "LOOP DOWN", "Loop down", "PCI Error",
 		"kicking non-fresh", "is unstable", "could not open",
 		// it is damaged
-		"orrupt", "hecksum", "arity error", "arity Error", "run fsck", "ENOSPC reserving", "invalid crc", "atal", "FATAL", "ardware error", "Hardware Error", "nternal error",
+		"orrupt", "hecksum", "arity error", "arity Error", "crc error", "CRC error", "Terminal Error", "map is invalid", "run fsck", "ENOSPC reserving", "invalid crc", "atal", "FATAL", "ardware error", "Hardware Error", "nternal error",
 		"crash", "invalid state", "ncorrect response", "unexpected unlock", "bad sequence-id", "need to clean", "error cqe",
 		// there is too little of it
 		"verflow", "verrun", "xceeded", "xhausted", "ut of memory", "ut of resource", "buffer is full", "verheat",
 		"reserve only 0 out",
 		// an operation returned an error
-		"failed with ", "failed, status", "failed: status", "failed: ret=", "failed -", "failed: -", "failed (-", "failed = ",
+		"failed.", "failed!", "FAILED", "failed with ", "failed, status", "failed: status", "failed: ret=", "failed -", "failed: -", "failed (-", "failed = ",
 		"rror: -", "rror -", "rror=-", "rr=-", "rr = -", "rr: -", "rr -", "rc=-", "rc = -", "rc: -", "rc -", "ret=-", "ret = -",
 		"ret: -", "ret -", "result=-", "status=-", "errno=-", "returned -", "a TPM error", "abort failed", "syndrome (", " cmd failed",
 		"set the global enabl", "Deletion of thin",
@@ -40,5 +40,5 @@ func Remarks() []string {
 		"parameter '", "may cause", "might crash", "timeout abort in", "partition scan", "Coalescing", "set host mem", "MSI",
 		"xps", "XPS", "HWinfo", "onfiguration File", "Config File", "ailed to create", "ailed to query", "hwrm query", "LLDP",
 		" PTP", "offload", "reporter", "affinity", "devlink", "sysfs", "debugfs", "alling back to MSI", "alling back to leg", "expected if", "mqprio",
-		"wake on lan", "wol config", "TSAR", "ptimal", "is invalid, driver"}
+		"wake on lan", "wol config", "TSAR", "ptimal", "is invalid, driver", "Please upgrade", "RSS disabled", "rings reservation"}
 }
