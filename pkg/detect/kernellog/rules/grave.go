@@ -35,10 +35,19 @@ func Grave() []string {
 // Remarks are the words of warnings that are no fault although they have one of Grave: what a device lacks, what was
 // asked of it and refused, what another way is found for.
 func Remarks() []string {
-	return []string{" -95", "=-95", "(-95", "OPNOTSUPP", " -524", "=-524", "(-524", "ENOTSUPP", "timeout disabled",
-		"imestamp", "ffline test", "diagnostics", "rash dump", "crdump", "set offline", "regeneration", "shall be",
-		"parameter '", "may cause", "might crash", "timeout abort in", "partition scan", "Coalescing", "set host mem", "MSI",
-		"xps", "XPS", "HWinfo", "onfiguration File", "Config File", "ailed to create", "ailed to query", "hwrm query", "LLDP",
-		" PTP", "offload", "reporter", "affinity", "devlink", "sysfs", "debugfs", "alling back to MSI", "alling back to leg", "expected if", "mqprio",
-		"wake on lan", "wol config", "TSAR", "ptimal", "is invalid, driver", "Please upgrade", "RSS disabled", "rings reservation"}
+	return []string{
+		// not supported
+		" -95", "=-95", "(-95", "OPNOTSUPP", " -524", "=-524", "(-524", "ENOTSUPP", "HWinfo", "RSS disabled", "ptimal",
+		// done in another way, or again: of firmware, the newest version before that which is there
+		"Direct firmware load", "alling back to MSI", "alling back to leg", "expected if", "watch error: -107",
+		"is invalid, driver", "rings reservation",
+		// settings, and what was asked for
+		"timeout disabled", "ffline test", "diagnostics", "set offline", "shall be", "parameter '", "may cause", "might crash",
+		"timeout abort in", "Coalescing", "onfiguration File", "Config File", "wake on lan", "wol config", "Please upgrade",
+		"regeneration", "partition scan", "set host mem",
+		// what the network does without
+		"imestamp", " PTP", "LLDP", "TSAR", "mqprio", "offload", "xps", "XPS", "affinity", "MSI", "hwrm query",
+		// what prepares to observe or to configure
+		"ailed to create", "ailed to query", "reporter", "devlink", "sysfs", "debugfs", "rash dump", "crdump",
+	}
 }
