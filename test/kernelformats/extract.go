@@ -13,7 +13,7 @@ import (
 type printed struct {
 	file, format string
 	text         string // the format without prefixes
-	isError      bool   // at the level of errors or worse
+	level        level
 }
 
 var (
@@ -52,8 +52,8 @@ func extract(t *tree, file string, texts map[string]string, family *family) (all
 			continue
 		}
 		args := arguments(source[at[1]:])
-		atError := isError(source[at[2]:at[3]], args)
-		if family.errors && !atError {
+		at := callLevel(source[at[2]:at[3]], args)
+		if family.level != anyLevel && at != family.level {
 			continue
 		}
 		text, ok := s.format(args)
@@ -68,19 +68,42 @@ func extract(t *tree, file string, texts map[string]string, family *family) (all
 		if ok {
 			format += tail
 		}
-		all = append(all, printed{file, format, text, atError})
+		all = append(all, printed{file, format, text, at})
 	}
 	return all
 }
 
-var (
-	errorPrinter = regexp.MustCompile(`(?i)(?:^|_)(?:emerg|alert|crit|err|error|panic|fatal)(?:_|$)|^DM(?:EMERG|ALERT|CRIT|ERR)`)
-	errorLevel   = regexp.MustCompile(`\bKERN_(?:EMERG|ALERT|CRIT|ERR)\b`)
+// level is that of printk, as far as the rules distinguish it.
+type level int
+
+const (
+	anyLevel     level = iota
+	belowWarning       // notice, info
+	atWarning
+	atError // or worse
 )
 
-// isError reports whether a call prints at the level of errors, by the printer's name or the level among its arguments.
-func isError(printer string, args []string) bool {
-	return errorPrinter.MatchString(printer) || slices.ContainsFunc(args, errorLevel.MatchString)
+func (l level) String() string { return [...]string{"?", "below", "warning", "error"}[l] }
+
+var (
+	errorPrinter   = regexp.MustCompile(`(?i)(?:^|_)(?:emerg|alert|crit|err|error|panic|fatal)(?:_|$)|^DM(?:EMERG|ALERT|CRIT|ERR)`)
+	errorLevel     = regexp.MustCompile(`\bKERN_(?:EMERG|ALERT|CRIT|ERR)\b|\bql_log_(?:fatal|warn)\b|^\s*VFS(?:\s*\||\s*$)`)
+	warningPrinter = regexp.MustCompile(`(?i)(?:^|_)warn(?:ing)?(?:_|$)|^DMWARN|^v?printk(?:_(?:ratelimited|once|deferred))?$`)
+	warningLevel   = regexp.MustCompile(`\bKERN_WARNING\b|\bql_log_info\b`)
+	otherLevel     = regexp.MustCompile(`\bKERN_(?:NOTICE|INFO)\b`)
+)
+
+// callLevel returns the level of a call, by the printer's name or the level among its arguments: also that of qla2xxx,
+// which calls errors warnings, and of cifs_dbg. printk without one prints warnings (CONFIG_MESSAGE_LOGLEVEL_DEFAULT).
+func callLevel(printer string, args []string) level {
+	has := func(level *regexp.Regexp) bool { return slices.ContainsFunc(args, level.MatchString) }
+	switch {
+	case errorPrinter.MatchString(printer) || has(errorLevel):
+		return atError
+	case !has(otherLevel) && (warningPrinter.MatchString(printer) || has(warningLevel)):
+		return atWarning
+	}
+	return belowWarning
 }
 
 // readDefinitions reads what pr_fmt and dev_fmt are.

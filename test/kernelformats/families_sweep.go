@@ -19,7 +19,7 @@ func sweepFamilies() []family {
 		printers["xfs_"+short] = "XFS (dm-5): "
 	}
 	sweep := func(name string, files ...string) family {
-		return family{name: "sweep-" + name, files: files, errors: true, words: words, except: except,
+		return family{name: "sweep-" + name, files: files, level: atError, words: words, except: except,
 			printers: printers}
 	}
 	const ethernet = "drivers/net/ethernet/"

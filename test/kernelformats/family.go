@@ -17,8 +17,8 @@ type family struct {
 	words string
 	// except leaves out formats that match words and are none of the family's business. Not case-sensitive.
 	except string
-	// errors leaves out what is printed below the level of errors.
-	errors bool
+	// level leaves out what is printed at another level.
+	level level
 	// unlisted takes what other macros and functions print whose names end as those of errors do.
 	unlisted bool
 	// printers are what only these files print with, as in the list of all printers.
@@ -36,7 +36,7 @@ func (f *family) printer(name string) (prefix string, ok bool) {
 	if prefix, ok = f.printers[name]; ok {
 		return prefix, true
 	}
-	if prefix, ok = printers[name]; !ok && f.unlisted && (errorSuffix.MatchString(name) || !f.errors && otherSuffix.MatchString(name)) {
+	if prefix, ok = printers[name]; !ok && f.unlisted && (errorSuffix.MatchString(name) || f.level != atError && otherSuffix.MatchString(name)) {
 		return "{dev}: ", true
 	}
 	return prefix, ok

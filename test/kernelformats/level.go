@@ -20,13 +20,13 @@ type levelled struct {
 	key     string // its longest text without a verb
 	pattern *regexp.Regexp
 	weight  int // letters that are not of a verb
-	isError bool
+	level   level
 }
 
 // printLevels prints each line of a file after the level that the sources give it.
 func printLevels(out io.Writer, sources []string, name string) error {
 	f := serverParts()
-	f.errors = false
+	f.level = anyLevel
 	f.files = append(f.files, "arch/...", "drivers/...", "net/...", "init/*.c", "sound/core/*.c")
 	byStart := map[string][]*levelled{}
 	for _, source := range sources {
@@ -53,7 +53,7 @@ func printLevels(out io.Writer, sources []string, name string) error {
 
 func newLevelled(p printed) *levelled {
 	text := strings.TrimRight(p.text, "\n")
-	l := &levelled{isError: p.isError}
+	l := &levelled{level: p.level}
 	var pattern strings.Builder
 	for i, part := range verbs.Split(text, -1) {
 		if i > 0 {
@@ -72,20 +72,17 @@ func newLevelled(p printed) *levelled {
 	return l
 }
 
-// levelOf returns the level of the format that most of a line is of; of several, that of errors.
-func levelOf(byStart map[string][]*levelled, line string) string {
-	best, level := 0, "?"
+// levelOf returns the level of the format that most of a line is of; of several, the worst.
+func levelOf(byStart map[string][]*levelled, line string) (found level) {
+	best := 0
 	for i := 0; i+leastKey <= len(line); i++ {
 		for _, l := range byStart[line[i:i+leastKey]] {
-			if l.weight < best || l.weight == best && !l.isError || !strings.HasPrefix(line[i:], l.key) ||
+			if l.weight < best || l.weight == best && l.level < found || !strings.HasPrefix(line[i:], l.key) ||
 				!l.pattern.MatchString(line) {
 				continue
 			}
-			best, level = l.weight, "below"
-			if l.isError {
-				level = "error"
-			}
+			best, found = l.weight, l.level
 		}
 	}
-	return level
+	return found
 }

@@ -7,9 +7,10 @@
 // added, removed and changed. A format that is new has no verdict ("?"): TestKernelFormats fails until the file says
 // which rule recognises it, or that none may. With -check nothing is written, and a difference is an error.
 //
-// With -sample N it prints so many of all formats of the level of errors in the directories that servers have, chosen at
-// random: what the rules see of them is how much of the kernel they see (pkg/detect/kernellog/testdata/sample.txt). With
-// -levels FILE it prints the level that the sources give each line of a file.
+// With -sample N it prints so many of all formats of the level of errors, or of another with -at, in the directories
+// that servers have, chosen at random: what the rules see of them is how much of the kernel they see
+// (pkg/detect/kernellog/testdata/sample.txt). With -levels FILE it prints the level that the sources give each line of a
+// file.
 //
 // Debian has the sources in its packages linux-source-*; they are no part of this tree.
 package main
@@ -28,7 +29,8 @@ func main() {
 	data := flag.String("data", "pkg/detect/kernellog/testdata/formats", "directory of the families' files")
 	n := flag.Int("sample", 0, "only print so many of all formats of the level of errors, chosen at random")
 	seed := flag.Uint64("seed", 1, "of the sample")
-	lines := flag.String("levels", "", "only print the lines of this file, each after its level: error, below, ?")
+	at := flag.String("at", "error", "level of the sample: error, warning, below")
+	lines := flag.String("levels", "", "only print the lines of this file, each after its level: error, warning, below, ?")
 	flag.Parse()
 	var changes int
 	var err error
@@ -36,7 +38,7 @@ func main() {
 	case *lines != "":
 		err = printLevels(os.Stdout, flag.Args(), *lines)
 	case *n > 0:
-		err = printSample(os.Stdout, flag.Args(), *n, *seed)
+		err = printSample(os.Stdout, flag.Args(), *n, *seed, *at)
 	default:
 		changes, err = run(os.Stdout, *data, flag.Args(), !*check)
 	}

@@ -53,7 +53,7 @@ static void f(void) {
 }
 `}}
 	var got []string
-	for _, p := range wide(&kernel) {
+	for _, p := range wide(&kernel, atError) {
 		got = append(got, p.format)
 	}
 	want := []string{"x {pci}: engine %d: %s", // the macro itself
@@ -66,13 +66,14 @@ static void f(void) {
 // TestLevelOf: a line has the level of the format that most of it is of.
 func TestLevelOf(t *testing.T) {
 	known := map[string][]*levelled{}
-	for _, p := range []printed{{text: "queue %d timed out\n", isError: true}, {text: "queue %d timed out, as expected\n"}} {
+	for _, p := range []printed{{text: "queue %d timed out\n", level: atError}, {text: "queue %d timed out, as expected\n",
+		level: belowWarning}} {
 		l := newLevelled(p)
 		known[l.key[:leastKey]] = append(known[l.key[:leastKey]], l)
 	}
 	for line, want := range map[string]string{"x 1-1: queue 3 timed out": "error",
 		"x 1-1: queue 3 timed out, as expected": "below", "x 1-1: all is well": "?"} {
-		if got := levelOf(known, line); got != want {
+		if got := levelOf(known, line).String(); got != want {
 			t.Errorf("%s, want %s: %s", got, want, line)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // serverParts are the directories of the kernel whose code runs on servers.
 func serverParts() family {
 	const ethernet = "drivers/net/ethernet/"
-	f := family{name: "wide", errors: true, unlisted: true, printers: map[string]string{}, files: []string{
+	f := family{name: "wide", level: atError, unlisted: true, printers: map[string]string{}, files: []string{
 		"kernel/...", "mm/...", "lib/*.c", "block/...", "io_uring/...", "security/...", "virt/...",
 		"crypto/*.c", "arch/x86/kernel/...", "arch/x86/mm/...", "arch/x86/kvm/...", "arch/x86/events/...",
 		"arch/arm64/kernel/...", "arch/arm64/mm/...", "arch/arm64/kvm/...", "arch/powerpc/kernel/...",
@@ -83,7 +83,7 @@ func serverParts() family {
 		"usb_serial": "usb 1-1: ", "hub": "usb 1-1: ", "dmz_dev": "device-mapper: zoned: (sda): ",
 		"nd": "nd_region region0: ",
 	} {
-		for _, level := range []string{"emerg", "alert", "crit", "err", "error"} {
+		for _, level := range levels {
 			f.printers[name+"_"+level] = prefix
 			f.printers[name+"_"+level+"_rl"] = prefix
 			f.printers[name+"_"+level+"_ratelimited"] = prefix
@@ -118,9 +118,10 @@ var (
 	macro       = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*define[ \t]+(\w+)\(([^)\n]*)\)[ \t]*\\?\n?((?:.*\\\n)*.*)$`)
 )
 
-// wide returns the formats of the wide selection, each once.
-func wide(t *tree) (all []printed) {
+// wide returns the formats of the wide selection that are of a level, each once.
+func wide(t *tree, l level) (all []printed) {
 	f := serverParts()
+	f.level = l
 	f.adoptMacros(t)
 	seen := map[string]bool{}
 	for _, p := range f.formats(t) {
@@ -185,18 +186,24 @@ func (f *family) adopt(name, parameters, body string) {
 	}
 }
 
-// printSample prints n of the formats of each kernel, chosen at random, without a verdict.
-func printSample(out io.Writer, sources []string, n int, seed uint64) error {
+// printSample prints n of the formats of each kernel that are of a level, chosen at random, without a verdict.
+func printSample(out io.Writer, sources []string, n int, seed uint64, at string) error {
+	l := belowWarning
+	for l.String() != at {
+		if l++; l > atError {
+			return fmt.Errorf("unknown level %q", at)
+		}
+	}
 	f := serverParts()
 	for _, source := range sources {
 		t, err := load(source, wanted([]family{f}))
 		if err != nil {
 			return err
 		}
-		all := wide(&t)
+		all := wide(&t, l)
 		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // no secret
 		random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		fmt.Fprintf(out, "# %d of %d formats of %s, seed %d\n", min(n, len(all)), len(all), t.version, seed)
+		fmt.Fprintf(out, "# %d of %d formats of the level %s of %s, seed %d\n", min(n, len(all)), len(all), l, t.version, seed)
 		for _, p := range all[:min(n, len(all))] {
 			fmt.Fprintf(out, "? | %s | %s\n", p.file, formats.Escape(p.format))
 		}

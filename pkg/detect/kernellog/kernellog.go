@@ -98,12 +98,10 @@ func NewKernelLog(s Settings) (*LiveKernelLog, error) {
 	return &LiveKernelLog{Log: NewLog(matcher), programs: s.Programs}, nil
 }
 
-const levelError = 3 // of syslog(2)
-
 // observe takes a record and returns the rule that recognised it.
 func (l *LiveKernelLog) observe(r kmsg.KernelRecord) (*rules.Rule, bool) {
 	return l.Observe(LogRecord{
-		Sequence: r.Sequence, Up: r.Up, Text: r.Text, Quiet: r.Level > levelError,
+		Sequence: r.Sequence, Up: r.Up, Text: r.Text, Level: LevelOf(r.Level),
 		Foreign: r.Fragment || !r.FromKernel() && !l.programs,
 	})
 }

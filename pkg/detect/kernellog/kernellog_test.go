@@ -125,20 +125,35 @@ func TestKernelLog(t *testing.T) {
 	}
 }
 
-// TestKernelLogLevels: words that prove nothing by themselves are a fault only where the kernel says that it is an error.
+// TestKernelLogLevels: words that prove nothing by themselves are a fault only where the kernel says that it is an error, or
+// warns with grave words when the machine has started.
 func TestKernelLogLevels(t *testing.T) {
-	for level, want := range map[int][]string{3: {"warning NICDriverError device/0000:3b:00.0"}, 4: nil, 6: nil} {
+	const reported = "warning NICDriverError device/0000:3b:00.0"
+	for _, c := range []struct {
+		level int
+		up    time.Duration
+		text  string
+		want  []string
+	}{
+		{3, time.Hour, "frobnicating the widget failed", []string{reported}},
+		{4, time.Hour, "frobnicating the widget failed", nil},
+		{4, time.Hour, "frobnicating the widget timed out", []string{reported}},
+		{4, time.Hour, "frobnicating the widget timed out, falling back to MSI", nil},
+		{4, time.Minute, "frobnicating the widget timed out", nil}, // the machine starts
+		{3, time.Minute, "frobnicating the widget timed out", []string{reported}},
+		{6, time.Hour, "frobnicating the widget timed out", nil},
+	} {
 		log := testLog(t)
-		said := record(1, time.Hour, "mlx5_core 0000:3b:00.0: frobnicating the widget failed (-5)")
-		said.Level = level
+		said := record(1, c.up, "mlx5_core 0000:3b:00.0: "+c.text)
+		said.Level = c.level
 		source := KernelLogSource(log, slog.New(slog.DiscardHandler), kernelSays(nil, []kmsg.KernelRecord{said}),
 			func(uint64) {})
 		if err := source.Run(t.Context(), func(detect.Change) {}); err != nil {
 			t.Fatal(err)
 		}
 		got := kernelFindings(t, New(DefaultSettings(), log, nil, nil), time.Hour)
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("level %d (-want +got):\n%s", level, diff)
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("level %d, %v after boot: %s (-want +got):\n%s", c.level, c.up, c.text, diff)
 		}
 	}
 }

@@ -95,7 +95,7 @@ type LogRecord struct {
 	Sequence uint64
 	Up       time.Duration
 	Text     string
-	Quiet    bool // below the level of errors
+	Level    Level
 	Foreign  bool // a program wrote it, or the begin of the line is lost: only its number counts
 }
 
@@ -114,7 +114,7 @@ func (l *Log) Observe(r LogRecord) (rule *rules.Rule, ok bool) {
 	if r.Foreign {
 		return nil, false
 	}
-	m, ok := l.tally.Observe(Record{Text: []byte(r.Text), Quiet: r.Quiet, At: r.Up, Up: r.Up, UpKnown: true})
+	m, ok := l.tally.Observe(Record{Text: []byte(r.Text), Level: r.Level, At: r.Up, Up: r.Up, UpKnown: true})
 	if !ok || r.Sequence < l.reported {
 		return nil, false
 	}

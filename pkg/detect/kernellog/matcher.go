@@ -37,10 +37,33 @@ func notTheKernels(text []byte) bool {
 // format does not contain who wrote a line.
 var programTag = regexp.MustCompile(`^[\w.@()-]{1,64}\[\d+\]: `)
 
+// Level is the level of a line of the kernel, as far as the rules distinguish it.
+type Level uint8
+
+// The levels. What is not known counts as an error.
+const (
+	LevelError   Level = iota // or worse
+	LevelWarning              // what drivers log without a level, too
+	LevelInfo                 // notice, info, debug
+)
+
+// LevelOf returns the level of a record by the number that it has in syslog(2).
+func LevelOf(number int) Level {
+	switch {
+	case number <= 3:
+		return LevelError
+	case number == 4:
+		return LevelWarning
+	}
+	return LevelInfo
+}
+
 // Matcher compares texts with the table. It does not change, and is safe for use by many goroutines.
 type Matcher struct {
 	Rules []compiled // recoveries are entries after the rules
 	auto  *automaton
+	// stand for rules.Grave and rules.Remarks in the set of what was found
+	grave, remark int
 }
 
 type compiled struct {
@@ -62,7 +85,7 @@ type Hit struct {
 }
 
 // NewMatcher compiles a table of rules. It refuses a table with a malformed rule, or with two rules of the same ID.
-func NewMatcher(rules []rules.Rule) (*Matcher, error) {
+func NewMatcher(table []rules.Rule) (*Matcher, error) {
 	m := &Matcher{}
 	literals := map[string]set{}
 	own := func(texts []string, owner int) {
@@ -76,8 +99,8 @@ func NewMatcher(rules []rules.Rule) (*Matcher, error) {
 		}
 	}
 	ids := map[string]bool{}
-	for i := range rules {
-		rule := &rules[i]
+	for i := range table {
+		rule := &table[i]
 		if ids[rule.ID] {
 			return nil, fmt.Errorf("rule %s: there are two of them", rule.ID)
 		}
@@ -89,31 +112,36 @@ func NewMatcher(rules []rules.Rule) (*Matcher, error) {
 		m.Rules = append(m.Rules, c)
 		own(rule.Literals, len(m.Rules)-1)
 	}
-	for i := range rules {
-		if rules[i].Recovery.Pattern == "" {
+	for i := range table {
+		if table[i].Recovery.Pattern == "" {
 			continue
 		}
-		p, err := newPattern(rules[i].Recovery.Pattern)
+		p, err := newPattern(table[i].Recovery.Pattern)
 		if err != nil {
-			return nil, fmt.Errorf("rule %s: recovery: %w", rules[i].ID, err)
+			return nil, fmt.Errorf("rule %s: recovery: %w", table[i].ID, err)
 		}
-		m.Rules = append(m.Rules, compiled{Rule: &rules[i], Recovery: true, Patterns: []*pattern{p}})
-		own(rules[i].Recovery.Literals, len(m.Rules)-1)
+		m.Rules = append(m.Rules, compiled{Rule: &table[i], Recovery: true, Patterns: []*pattern{p}})
+		own(table[i].Recovery.Literals, len(m.Rules)-1)
 	}
 	used := len(m.Rules)
-	for i := range rules {
-		if len(rules[i].Words) > 0 {
+	for i := range table {
+		if len(table[i].Words) > 0 {
 			m.Rules[i].words = used
-			own(rules[i].Words, used)
+			own(table[i].Words, used)
 			used++
 		}
-		if len(rules[i].Unless) > 0 {
+		if len(table[i].Unless) > 0 {
 			m.Rules[i].unless = used
-			own(rules[i].Unless, used)
+			own(table[i].Unless, used)
 			used++
 		}
 	}
-	if used > setSize {
+	m.grave, m.remark = used, used+1
+	if slices.ContainsFunc(table, func(r rules.Rule) bool { return r.Errors }) { // else they would only cost
+		own(rules.Grave(), m.grave)
+		own(rules.Remarks(), m.remark)
+	}
+	if used += 2; used > setSize {
 		return nil, fmt.Errorf("%d rules, recoveries and lists of words: at most %d are possible", used, setSize)
 	}
 	var err error
@@ -149,11 +177,11 @@ func (m *Matcher) Match(text []byte) (Hit, bool) { return m.MatchOf(rules.TheKer
 
 // MatchOf returns the match of a text of a daemon.
 func (m *Matcher) MatchOf(speaker rules.Emitter, text []byte) (Hit, bool) {
-	return m.match(speaker, false, text)
+	return m.match(speaker, LevelError, text)
 }
 
 // match is MatchOf a text that may be known to be below the level of errors.
-func (m *Matcher) match(speaker rules.Emitter, quiet bool, text []byte) (Hit, bool) {
+func (m *Matcher) match(speaker rules.Emitter, level Level, text []byte) (Hit, bool) {
 	if len(text) > MaxText {
 		text = text[:MaxText]
 	}
@@ -161,6 +189,8 @@ func (m *Matcher) match(speaker rules.Emitter, quiet bool, text []byte) (Hit, bo
 	if candidates.empty() {
 		return Hit{}, false
 	}
+	quiet := level == LevelInfo ||
+		level == LevelWarning && (!candidates.has(m.grave) || candidates.has(m.remark))
 	for i := range candidates.all() {
 		if i >= len(m.Rules) {
 			break

@@ -12,7 +12,7 @@ import (
 type Record struct {
 	Text    []byte        // without priority, time and caller
 	Emitter rules.Emitter // who wrote it; the zero value is the kernel
-	Quiet   bool          // known to be below the level of errors
+	Level   Level         // of a line of the kernel
 	// At orders records and measures the time between them; a record without a time has the At of the record before.
 	At time.Duration
 	// Up is the time since boot, where it is known.
@@ -34,6 +34,8 @@ const (
 	// Lines belong to one report as long as they follow each other closely: in time, and without times, in number.
 	reportGap   = 2 * time.Second
 	reportLines = 200
+	// Drivers warn of much that is no fault while the machine starts.
+	warningGrace = 2 * time.Minute
 	// systemd writes why a unit failed, and directly after it that it could not be started.
 	descriptionLines = 3
 )
@@ -81,7 +83,7 @@ func (t *Tally) Reset() {
 // Observe returns the match of a record; ok is false when there is none.
 func (t *Tally) Observe(r Record) (m Match, ok bool) {
 	t.line++
-	hit, ok := t.matcher.match(r.Emitter, r.Quiet, r.Text)
+	hit, ok := t.matcher.match(r.Emitter, r.Level, r.Text)
 	if !ok {
 		return Match{}, false
 	}
@@ -90,7 +92,7 @@ func (t *Tally) Observe(r Record) (m Match, ok bool) {
 		t.forget(tallyKey{hit.Rule, hit.Subject})
 		return m, true
 	}
-	if r.UpKnown && r.Up < hit.Rule.BootGrace {
+	if r.UpKnown && (r.Up < hit.Rule.BootGrace || hit.Rule.Errors && r.Level == LevelWarning && r.Up < warningGrace) {
 		return Match{}, false
 	}
 	if t.continues(&m, r) || t.describes(&m, r) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"time"
 
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
@@ -18,9 +19,9 @@ type entry struct {
 	upKnown bool
 	boot    string // identity of the boot, where the log contains it
 
-	emitter rules.Emitter // the daemon that wrote a foreignLine, where it is known
-	quiet   bool          // of the kernel, and known to be below the level of errors
-	said    []byte        // what it said, without the header of its own log; only with a emitter
+	emitter rules.Emitter   // the daemon that wrote a foreignLine, where it is known
+	level   kernellog.Level // of a line of the kernel
+	said    []byte          // what it said, without the header of its own log; only with a emitter
 
 	bare   bool   // neither a time nor anybody's name: it is the kernel's because dmesg -t prints nothing else
 	number int    // of the line with the text, where that is not the last that was read; 0 otherwise

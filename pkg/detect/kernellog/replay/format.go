@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host/kmsg"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
@@ -120,7 +121,7 @@ func (p *parser) parseKmsg(line []byte) entry {
 		return entry{what: badLine}
 	}
 	p.kmsg = true
-	e := entry{what: kernelLine, text: []byte(r.Text), quiet: r.Level > levelError}.withUp(r.Time)
+	e := entry{what: kernelLine, text: []byte(r.Text), level: kernellog.LevelOf(r.Level)}.withUp(r.Time)
 	switch {
 	case !r.FromKernel():
 		e.what = foreignLine

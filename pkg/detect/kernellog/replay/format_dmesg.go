@@ -22,11 +22,11 @@ func parseDmesg(line []byte) entry {
 	}
 	e := entry{what: kernelLine}
 	whole := len(line)
-	line, foreign, quiet := cutPriority(line)
+	line, foreign, level := cutPriority(line)
 	if foreign {
 		e.what = foreignLine
 	}
-	e.quiet = quiet
+	e.level = level
 	e.text = cutKernelTag(cutLogin(line))
 	line = e.text
 	if trimmed := bytes.TrimLeft(line, " \t"); len(trimmed) > 0 && trimmed[0] == '[' {
@@ -121,29 +121,38 @@ func cutKernelTag(line []byte) []byte {
 // levelled is how some shippers of logs begin a line, with the level alone: "err [   12.345678] ".
 var levelled = kernellog.WhenNeeded(`^(?:emerg|alert|crit|err|warn|warning|notice|info|debug) (\[ *\d{1,10}\.\d{6}\])`)
 
-const levelError = 3 // of syslog(2)
+// lowLevel is a level below that of errors.
+var lowLevel = kernellog.WhenNeeded(`(?i)\b(?:(warn|warning)|notice|info|debug)\b`)
 
-// quietLevel is a level below that of errors.
-var quietLevel = kernellog.WhenNeeded(`(?i)\b(?:warn|warning|notice|info|debug)\b`)
+// levelIn returns the level that a line's head names.
+func levelIn(head []byte) kernellog.Level {
+	switch at := lowLevel.Regexp().FindSubmatchIndex(head); {
+	case at == nil:
+		return kernellog.LevelError
+	case at[2] >= 0:
+		return kernellog.LevelWarning
+	}
+	return kernellog.LevelInfo
+}
 
-// cutPriority removes <N> or the decoded facility and level, and reports whether a program wrote the line, and whether
-// it is below the level of errors.
-func cutPriority(line []byte) (rest []byte, foreign, quiet bool) {
+// cutPriority removes <N> or the decoded facility and level, and reports whether a program wrote the line, and its
+// level.
+func cutPriority(line []byte) (rest []byte, foreign bool, level kernellog.Level) {
 	if len(line) > 2 && line[0] == '<' {
 		number, _, ok := bytes.Cut(line[1:min(len(line), 8)], []byte(">"))
 		if n, err := strconv.ParseUint(string(number), 10, 16); ok && err == nil {
-			return line[len(number)+2:], n>>3 != 0, n&7 > levelError
+			return line[len(number)+2:], n>>3 != 0, kernellog.LevelOf(int(n & 7))
 		}
 	}
 	if len(line) > 0 && line[0] >= 'a' && line[0] <= 'z' {
 		if at := decoded.Regexp().FindSubmatchIndex(line); at != nil {
-			return line[at[1]:], string(line[at[2]:at[3]]) != "kern", quietLevel.Regexp().Match(line[at[3]:at[1]])
+			return line[at[1]:], string(line[at[2]:at[3]]) != "kern", levelIn(line[at[3]:at[1]])
 		}
 		if at := levelled.Regexp().FindSubmatchIndex(line); at != nil {
-			return line[at[2]:], false, quietLevel.Regexp().Match(line[:at[2]])
+			return line[at[2]:], false, levelIn(line[:at[2]])
 		}
 	}
-	return line, false, false
+	return line, false, kernellog.LevelError
 }
 
 // bracketed reads "[time] text".

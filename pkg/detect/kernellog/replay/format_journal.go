@@ -42,7 +42,7 @@ func parseJournalJSON(line []byte) entry {
 		e.at, e.timed = time.Duration(us)*time.Microsecond, true
 	}
 	if severity, err := strconv.Atoi(string(r.Priority)); err == nil {
-		e.quiet = severity > levelError
+		e.level = kernellog.LevelOf(severity)
 	}
 	up := r.Source
 	if up == nil {
@@ -142,7 +142,7 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 	if name == "kernel" && at[4] < 0 {
 		e = e.fromKernel(rest[at[1]:])
 		if head := rest[:at[2]]; severityWord.Regexp().Match(head) {
-			e.quiet = e.quiet || quietLevel.Regexp().Match(head)
+			e.level = max(e.level, levelIn(head))
 		}
 		return e, true
 	}
@@ -165,7 +165,7 @@ func (e entry) fromRecord(record []byte) (entry, bool) {
 	e.what = foreignLine
 	if r.FromKernel() && !isFragment(record) {
 		e.what, e.text, e.up, e.upKnown = kernelLine, []byte(r.Text), r.Time, true
-		e.quiet = r.Level > levelError
+		e.level = kernellog.LevelOf(r.Level)
 	}
 	return e, true
 }
@@ -176,7 +176,7 @@ func (e entry) fromKernel(text []byte) entry {
 	text = bytes.TrimPrefix(text, []byte(": ")) // of rsyslogd before 5.8
 	e.what, e.text = kernelLine, text
 	if inner := parseDmesg(text); inner.upKnown {
-		e.text, e.up, e.upKnown, e.quiet = inner.text, inner.up, true, inner.quiet
+		e.text, e.up, e.upKnown, e.level = inner.text, inner.up, true, inner.level
 	}
 	if t, ok := e.tagged(e.text); ok {
 		return t

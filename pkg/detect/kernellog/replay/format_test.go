@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 )
 
 // TestFormats: the same word of the kernel in every form in which people save it.
@@ -105,7 +107,7 @@ func TestMoreWordsThanKnown(t *testing.T) {
 	const text = "EXT4-fs error (device sda1): x"
 	for line, want := range map[string]entry{
 		"Nov 21 01:02:03 host kern.err kernel: [ 2835.636329] ":   {what: kernelLine},
-		"Nov 21 01:02:03 host kern.warn kernel: [ 2835.636329] ":  {what: kernelLine, quiet: true},
+		"Nov 21 01:02:03 host kern.warn kernel: [ 2835.636329] ":  {what: kernelLine, level: kernellog.LevelWarning},
 		"Nov 21 01:02:03 10.0.0.1 host kernel: [68883272.06] ":    {what: kernelLine},
 		"2023-02-07 15:22:13.537 0 4 localhost kernel:[  122.2] ": {what: kernelLine},
 		"* Nov 21 01:02:03 host kernel: ":                         {what: kernelLine},
@@ -116,33 +118,38 @@ func TestMoreWordsThanKnown(t *testing.T) {
 	} {
 		p := parser{format: Auto}
 		e := p.parse([]byte(line + text))
-		if (e.what == kernelLine) != (want.what == kernelLine) || e.quiet != want.quiet || e.what == kernelLine && string(e.text) != text {
-			t.Errorf("%s: %v, quiet %v: %s", line, e.what, e.quiet, e.text)
+		if (e.what == kernelLine) != (want.what == kernelLine) || e.level != want.level || e.what == kernelLine && string(e.text) != text {
+			t.Errorf("%s: %v, level %v: %s", line, e.what, e.level, e.text)
 		}
 	}
 }
 
-// TestQuietLines: a line that is known to be below the level of errors is known so in each format that has levels.
-func TestQuietLines(t *testing.T) {
-	for line, quiet := range map[string]bool{
-		"6,1,12345678,-;text":                                     true,
-		"3,1,12345678,-;text":                                     false,
-		"<6>[   12.345678] text":                                  true,
-		"<3>[   12.345678] text":                                  false,
-		"kern  :info  : [   12.345678] text":                      true,
-		"kern  :err   : [   12.345678] text":                      false,
-		"Nov 21 01:02:03 host INFO kernel: text":                  true,
-		"Nov 21 01:02:03 host ERR kernel: text":                   false,
-		"Nov 21 01:02:03 host kernel: text":                       false,
-		"Nov 21 01:02:03 kern.info kernel: text":                  true,
-		`{"_TRANSPORT":"kernel","PRIORITY":"6","MESSAGE":"text"}`: true,
-		`{"_TRANSPORT":"kernel","PRIORITY":"3","MESSAGE":"text"}`: false,
-		`{"_TRANSPORT":"kernel","MESSAGE":"text"}`:                false,
-		"Nov 21 01:02:03 10.0.0.1 6,1,12345678,-;text":            true,
+// TestLevels: the level of a line is known in each format that has levels.
+func TestLevels(t *testing.T) {
+	for line, level := range map[string]kernellog.Level{
+		"6,1,12345678,-;text":                                     kernellog.LevelInfo,
+		"4,1,12345678,-;text":                                     kernellog.LevelWarning,
+		"<4>[   12.345678] text":                                  kernellog.LevelWarning,
+		"kern  :warn  : [   12.345678] text":                      kernellog.LevelWarning,
+		"Nov 21 01:02:03 host WARNING kernel: text":               kernellog.LevelWarning,
+		`{"_TRANSPORT":"kernel","PRIORITY":"4","MESSAGE":"text"}`: kernellog.LevelWarning,
+		"3,1,12345678,-;text":                                     kernellog.LevelError,
+		"<6>[   12.345678] text":                                  kernellog.LevelInfo,
+		"<3>[   12.345678] text":                                  kernellog.LevelError,
+		"kern  :info  : [   12.345678] text":                      kernellog.LevelInfo,
+		"kern  :err   : [   12.345678] text":                      kernellog.LevelError,
+		"Nov 21 01:02:03 host INFO kernel: text":                  kernellog.LevelInfo,
+		"Nov 21 01:02:03 host ERR kernel: text":                   kernellog.LevelError,
+		"Nov 21 01:02:03 host kernel: text":                       kernellog.LevelError,
+		"Nov 21 01:02:03 kern.info kernel: text":                  kernellog.LevelInfo,
+		`{"_TRANSPORT":"kernel","PRIORITY":"6","MESSAGE":"text"}`: kernellog.LevelInfo,
+		`{"_TRANSPORT":"kernel","PRIORITY":"3","MESSAGE":"text"}`: kernellog.LevelError,
+		`{"_TRANSPORT":"kernel","MESSAGE":"text"}`:                kernellog.LevelError,
+		"Nov 21 01:02:03 10.0.0.1 6,1,12345678,-;text":            kernellog.LevelInfo,
 	} {
 		p := parser{format: Auto}
-		if e := p.parse([]byte(line)); e.what != kernelLine || e.quiet != quiet || string(e.text) != "text" {
-			t.Errorf("%v, quiet %v: %q of %s", e.what, e.quiet, e.text, line)
+		if e := p.parse([]byte(line)); e.what != kernelLine || e.level != level || string(e.text) != "text" {
+			t.Errorf("%v, level %v: %q of %s", e.what, e.level, e.text, line)
 		}
 	}
 }

@@ -86,7 +86,7 @@ func kernelAfterTime(line []byte) (entry, bool) {
 		return entry{what: foreignLine}, true
 	}
 	e := entry{}.fromKernel(line[at[1]:])
-	e.quiet = e.quiet || quietLevel.Regexp().Match(head)
+	e.level = max(e.level, levelIn(head))
 	return e, true
 }
 

@@ -30,7 +30,7 @@ func BenchmarkBenign(b *testing.B) {
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
-		tally.Observe(kernellog.Record{Text: lines[i], Quiet: true})
+		tally.Observe(kernellog.Record{Text: lines[i], Level: kernellog.LevelInfo})
 		if i++; i == len(lines) {
 			i = 0
 		}

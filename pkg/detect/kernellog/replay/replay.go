@@ -190,7 +190,7 @@ func (s *replaying) record(e entry) kernellog.Record {
 	if begins && e.timed && !e.upKnown {
 		s.bootAt, s.booted = e.at, true
 	}
-	r := kernellog.Record{Text: e.text, Quiet: e.quiet, At: s.at, Up: e.up, UpKnown: e.upKnown}
+	r := kernellog.Record{Text: e.text, Level: e.level, At: s.at, Up: e.up, UpKnown: e.upKnown}
 	if !r.UpKnown && s.booted && e.timed {
 		r.Up, r.UpKnown = s.at-s.bootAt, true
 	}

@@ -52,12 +52,13 @@ func reported(t testing.TB, name string) (text []byte, known, lines int) {
 // How much of a new collection stands in older ones decides such figures: of a tenth, more than half did. What was left
 // of it (112 faults, 86 harmless lines) gave 91.1 % and no false alarm; an eleventh, none of whose lines was here before
 // (181 and 126), 91.7 % and five; with the levels that the sources of 6.1 give its lines, as a running kernel logs them,
-// 86.7 % and three.
+// 86.7 % and three. Since then warnings are read as well, where their words are grave: with levels 98.2 % of the lines
+// kept here are recognised, 94.6 % before.
 func TestReportsOfFaults(t *testing.T) {
 	leasts := map[string]int{ // percent
 		"reports.txt": 98, "reports-second.txt": 93, "reports-third.txt": 95, "reports-fourth.txt": 93,
 		"reports-fifth.txt": 92, "reports-sixth.txt": 90, "reports-seventh.txt": 99, "reports-eighth.txt": 99,
-		"reports-servers.txt": 97,
+		"reports-servers.txt": 97, "reports-warnings.txt": 85,
 	}
 	for name, least := range leasts {
 		t.Run(name, func(t *testing.T) { reportsHold(t, name, least) })

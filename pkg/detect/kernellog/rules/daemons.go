@@ -18,6 +18,7 @@ func Daemons() []Rule {
 		journalRules(),
 		deviceDaemonRules(),
 		hostDaemonRules(),
+		auditRules(),
 	)
 }
 

@@ -95,9 +95,9 @@ func deviceDaemonRules() []Rule {
 		ID: "mdadm-degraded", Reason: "RAIDDiskFailed", Domain: Storage, Severity: finding.Warning,
 		Emitters: []Emitter{Mdadm},
 		Advice:   "`mdadm --detail /dev/mdN`, `smartctl -a` of the failed disk; `mdadm /dev/mdN --add /dev/sdY`.",
-		Summary:  "a RAID array lost a disk",
+		Summary:  "a RAID array lost a disk, or has no spare any more",
 		Literals: []string{" event detected on md device "},
-		Patterns: []string{`^(?:Fail|FailSpare|DegradedArray|DeviceDisappeared) event detected on md device (?:/dev/)?(?P<subject>[\w/-]{1,64})`},
+		Patterns: []string{`^(?:Fail|FailSpare|DegradedArray|DeviceDisappeared|SparesMissing) event detected on md device (?:/dev/)?(?P<subject>[\w/-]{1,64})`},
 		Kind:     "raid-array", Expiry: 24 * time.Hour, ConfirmedBy: "md-arrays",
 	}, {
 		ID: "iscsid-connection", Reason: "ISCSIConnectionLost", Domain: Storage, Severity: finding.Warning,
@@ -157,6 +157,20 @@ func deviceDaemonRules() []Rule {
 	}}
 }
 
+// auditRules match what auditd logs when it loses events: auditd-event.c, audisp/queue.c.
+func auditRules() []Rule {
+	return []Rule{{
+		ID: "audit-events-lost", Reason: "AuditEventsLost", Domain: System, Severity: finding.Warning,
+		Emitters: []Emitter{Auditd},
+		Advice: "`auditctl -s` (lost, backlog) and `q_depth` in /etc/audit/auditd.conf; a plugin (SIEM agent) that is slow or hangs: " +
+			"`systemctl status auditd`; fewer rules: `auditctl -l`.",
+		Summary:  "auditd drops events because what reads them, or its disk, is too slow",
+		Literals: []string{"is full - dropping event", "dispatch err (pipe full)"},
+		Patterns: []string{`^(?:queue to plugins is full - dropping event|dispatch err \(pipe full\) event lost)`},
+		Kind:     NodeKind, Expiry: hour,
+	}}
+}
+
 // uplink matches network devices of the machine itself: those of pods lose their carrier whenever one ends.
 const uplink = `(?:en[ospx]\w{1,13}|eth\d{1,3}|em\d{1,2}|p\d{1,2}p\d{1,2}\w{0,4}|ib\w{1,12}|bond\d{1,3}|team\d{1,3})`
 
@@ -179,13 +193,23 @@ func hostDaemonRules() []Rule {
 		Emitters: []Emitter{TimeDaemon},
 		Advice: "`chronyc sources -v` (or `timedatectl timesync-status`): reach 0 means blocked or dead; name " +
 			"resolution.",
-		Summary:  "the time daemon's servers do not answer",
-		Literals: []string{"Timed out waiting for reply from "},
-		Patterns: []string{`^Timed out waiting for reply from (?P<server>\S{1,255})`},
+		Summary:  "the time daemon's servers do not answer, or do not know the time themselves",
+		Literals: []string{"Timed out waiting for reply from ", "too large root distance"},
+		Patterns: []string{`^Timed out waiting for reply from (?P<server>\S{1,255})`, `^Server has too large root distance`},
 		Kind:     NodeKind, Raise: Rate{5, hour}, Expiry: hour, ConfirmedBy: "time-sync",
 		Recovery: Recovery{Literals: []string{"nitial clock synchronization", "ynchronized to time server",
 			"Contacted time server "},
 			Pattern: `^(?:Initial clock synchronization|Synchronized to time server|Contacted time server )`},
+	}, {
+		// chrony sources.c, sys_linux.c; ntpd ntp_loopfilter.c. Once is how a server is tried.
+		ID: "time-server-wrong", Reason: "ClockSourcesDisagree", Domain: System, Severity: finding.Warning,
+		Emitters: []Emitter{TimeDaemon},
+		Advice: "`chronyc sources -v` (x: a falseticker) or `ntpq -p`: take the wrong server out of the configuration; all wrong: this " +
+			"machine's own clock.",
+		Summary:  "a time server tells another time than the others do, or the machine's clock is too fast or too slow to be corrected",
+		Literals: []string{"Detected falseticker ", " PPM exceeds tolerance "},
+		Patterns: []string{`^Detected falseticker (?P<server>\S{1,255})`, `^frequency error -?\d+(?:\.\d+)? PPM exceeds tolerance `},
+		Kind:     NodeKind, Raise: Rate{5, hour}, Expiry: hour, ConfirmedBy: "time-sync",
 	}, {
 		ID: "time-jump", Reason: "ClockOffset", Domain: System, Severity: finding.Info, Emitters: []Emitter{TimeDaemon},
 		Advice: "`chronyc tracking`; in a virtual machine: suspended or moved? Certificates and leases look at " +
@@ -234,13 +258,13 @@ func hostDaemonRules() []Rule {
 			"the DHCP server answer?",
 		Summary: "a network card lost its address, or none can be assigned to it",
 		Literals: []string{"lease lost", "Could not set ", ": Failed", "lease expired", "dhcp4 (", "dhcp6 (",
-			" -> failed"},
+			" -> failed", "ctivation: failed for", "ot bring up interface"},
 		Patterns: []string{
 			`^(?P<subject>` + uplink +
-				`): (?:DHCP(?:v4|v6)? lease (?:lost|expired)|Could not set (?:DHCPv4 )?(?:route|address|addresses|routes|link)|Failed$)`,
+				`): (?:DHCP(?:v4|v6)? lease (?:lost|expired)|Could not set (?:DHCPv4 )?(?:route|address|addresses|routes|link)|Could not bring up interface|Failed$)`,
 			`^(?:<\w+> +\[[\d.]+\] )?(?:dhcp[46] \((?P<subject2>` + uplink +
 				`)\): (?:state changed \S+ -> (?:expire|timeout|fail)|request timed out)|device \((?P<subject3>` +
-				uplink + `)\): state change: \S+ -> failed)`,
+				uplink + `)\): (?:state change: \S+ -> failed|Activation: failed for connection '))`,
 		},
 		Kind: "network-device", Expiry: hour, ConfirmedBy: "default-route",
 	}}

@@ -193,6 +193,25 @@ func kubeletRules() []Rule {
 		},
 		Kind: NodeKind, Raise: Rate{100, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "apiserver-reachability",
 	}, {
+		// pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go, endpoint.go until 1.24; once is how an update of the plugin begins
+		ID: "kubelet-device-plugin-lost", Reason: "DevicePluginLost", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: emitters,
+		Advice: "`kubectl get node NAME -o yaml` (allocatable: 0 of the resource?); `kubectl logs` of the plugin's pod on this node, " +
+			"and delete the pod: it registers anew.",
+		Summary:  "the plugin of a GPU or another device ends again and again: pods cannot get its devices",
+		Literals: []string{"ended unexpectedly for device plugin"},
+		Patterns: []string{quoted + `[Ll]istAndWatch ended unexpectedly for device plugin(?:".* resource=?"?| )(?P<subject>[\w./-]{1,128})`},
+		Kind:     "device-plugin", Raise: Rate{3, hour}, Expiry: hour,
+	}, {
+		ID: "kubelet-slow", Reason: "KubeletSlow", Domain: Kubernetes, Severity: finding.Warning, Emitters: emitters,
+		// pkg/kubelet/kubelet.go
+		Advice: "`uptime` and `iostat -x 1`: the processors or the disk of /var/lib/kubelet are too busy; `crictl --timeout 10s ps`: or " +
+			"the runtime is slow.",
+		Summary:  "kubelet needs seconds for what it does every two seconds: pods start and stop late",
+		Literals: []string{"Housekeeping took longer than "},
+		Patterns: []string{quoted + `Housekeeping took longer than (?:expected|\d)`},
+		Kind:     NodeKind, Raise: Rate{10, 10 * time.Minute}, Expiry: hour,
+	}, {
 		ID: "kubelet-start-failed", Reason: "KubeletNotRunning", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
 		Advice: "The words after \"err=\" have the cause: configuration file, swap, cgroup driver, certificate; " +
@@ -201,10 +220,10 @@ func kubeletRules() []Rule {
 		Literals: []string{"ommand failed", "ailed to run Kubelet", "ailed to run kubelet",
 			"ailed to start ContainerManager", "ailed to start container manager", "ailed to start cAdvisor",
 			"ailed to load kubelet config", "ailed to load Kubelet config", "nable to load bootstrap",
-			"ailed to validate kubelet"},
+			"ailed to validate kubelet", "ot initialize checkpoint manager"},
 		Patterns: []string{
 			quoted +
-				`(?:command failed" err=|[Ff]ailed to run [Kk]ubelet|Failed to start (?:ContainerManager|container manager|cAdvisor)|failed to load [Kk]ubelet config|[Ff]ailed to validate kubelet)`,
+				`(?:command failed" err=|[Ff]ailed to run [Kk]ubelet|Failed to start (?:ContainerManager|container manager|cAdvisor)|failed to load [Kk]ubelet config|[Ff]ailed to validate kubelet|Could not initialize checkpoint manager)`,
 		},
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "kubelet-health",
 	}}

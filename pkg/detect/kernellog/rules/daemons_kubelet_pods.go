@@ -102,10 +102,20 @@ func kubeletPodRules() []Rule {
 		Advice:   "`kubectl describe pod`; the runtime's log has the cause: `journalctl -u containerd -e`.",
 		Summary:  "the runtime cannot create sandboxes: no pod can start",
 		Literals: []string{"CreatePodSandbox", "RunPodSandbox from runtime service failed",
-			"ailed to create sandbox for pod", "CreatePodSandboxError"},
+			"ailed to create sandbox for pod", "CreatePodSandboxError",
+			"ailed to generate sandbox config"},
 		Patterns: []string{quoted +
-			`(?:RunPodSandbox from runtime service failed|CreatePodSandbox for pod\b.* failed|[Ff]ailed to create sandbox for pod|Error syncing pod\b.*failed to \\?"CreatePodSandbox\\?")`},
+			`(?:RunPodSandbox from runtime service failed|CreatePodSandbox for pod\b.* failed|[Ff]ailed to (?:create sandbox|generate sandbox config) for pod|Error syncing pod\b.*failed to \\?"CreatePodSandbox\\?")`},
 		Kind: NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
+	}, {
+		// pkg/kubelet/kubelet.go SyncPod
+		ID: "kubelet-pod-cgroups", Reason: "PodCgroupsFail", Domain: Kubernetes, Severity: finding.Warning, Emitters: emitters,
+		Advice: "The words after \"applied\" have the cause; `cat /proc/cgroups` (num_cgroups), `systemctl status kubepods.slice`; do " +
+			"kubelet and runtime use one cgroup driver?",
+		Summary:  "kubelet cannot create the cgroups of pods: they cannot start",
+		Literals: []string{"cgroups exist and are correctly"},
+		Patterns: []string{`^.*failed to ensure that the pod: \S{1,64} cgroups exist and are correctly applied: `},
+		Kind:     NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {
 		ID: "kubelet-pod-kill-failed", Reason: "PodsStuckTerminating", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,

@@ -62,11 +62,21 @@ func runtimeRules() []Rule {
 			"failed to handle sandbox TaskExit", "ailed to handle event", "ailed to handle backOff event",
 			// clean up and sandbox exit: containerd 2
 			"failed to shutdown shim", "failed to clean up shim", "failed to handle sandbox exit event",
-			"device or resource busy",
+			"device or resource busy", "ailed to cleanup rootfs mount",
 		},
 		Patterns: []string{logrus +
-			`(?:failed to (?:clean up (?:after shim disconnected|shim)|delete (?:dead )?shim|load shim|shutdown shim)|.*failed to start shim|failed to handle (?:(?:container|sandbox) TaskExit|sandbox exit) event|[Ff]ailed to handle (?:event|backOff event) .*TaskExit|(?:Stop|Remove)(?:PodSandbox|Container) for .* failed"?.*device or resource busy)`},
+			`(?:failed to (?:clean up (?:after shim disconnected|shim)|delete (?:dead )?shim|load shim|shutdown shim)|[Ff]ailed to cleanup rootfs mount"|.*failed to start shim|failed to handle (?:(?:container|sandbox) TaskExit|sandbox exit) event|[Ff]ailed to handle (?:event|backOff event) .*TaskExit|(?:Stop|Remove)(?:PodSandbox|Container) for .* failed"?.*device or resource busy)`},
 		Kind: NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "runtime-health",
+	}, {
+		// core/metadata/db.go, plugins/gc/scheduler.go
+		ID: "runtime-gc-failed", Reason: "RuntimeGCFailing", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: emitters,
+		Advice: "The words after \"error=\" have the cause; `du -xsh /var/lib/containerd/*`, `findmnt` for mounts that keep a snapshot; a " +
+			"disk with errors: `dmesg`.",
+		Summary:  "containerd cannot remove images and snapshots that nothing uses: its disk fills up",
+		Literals: []string{"garbage collection failed"},
+		Patterns: []string{logrus + `(?:snapshot |content )?garbage collection failed"`},
+		Kind:     NodeKind, Raise: lasting, Expiry: hour,
 	}, {
 		ID: "runtime-slow", Reason: "RuntimeOperationsFail", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,

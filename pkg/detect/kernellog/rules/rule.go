@@ -56,8 +56,8 @@ type Rule struct {
 	// Exclude is RE2 and may match anywhere: lines that are no fault although a pattern matches.
 	Exclude string
 
-	// Errors is set where the words alone are no proof: what the kernel logged below the level of errors is not the rule's.
-	// Where the level is not known it applies.
+	// Errors is set where the words alone are no proof: what the kernel logged below the level of errors is not the rule's,
+	// but for warnings with one of Grave and none of Remarks. Where the level is not known it applies.
 	Errors bool
 
 	// Emitters are the daemons whose lines the rule applies to; empty: the kernel.

@@ -35,6 +35,7 @@ func Kernel() []Rule {
 		loopRules(),
 		scsiRules(),
 		controllerRules(),
+		driverRules(),
 		ataRules(),
 		mmcRules(),
 		nvmeRules(),

@@ -125,7 +125,7 @@ func scsiRules() []Rule {
 		Literals: []string{"rejecting I/O to offline device", "Device offlined - not ready", "Offlining disk!",
 			"killing request"},
 		Patterns: []string{device +
-			`(?:rejecting I/O to offline device|killing request$|Device offlined - not ready after error recovery|Medium access timeout failure\. Offlining disk!)`,
+			`(?:scsi: )?(?:rejecting I/O to offline device|killing request$|Device offlined - not ready after error recovery|Medium access timeout failure\. Offlining disk!)`,
 			`^scsi(?P<subject2>\d+ \(\d+:\d+\)): rejecting I/O to offline device`, // until 2.6.26
 		},
 		Kind: "device", Expiry: 24 * time.Hour, ConfirmedBy: "scsi-device-state",

@@ -66,9 +66,9 @@ func ext4Rules() []Rule {
 			"clears the record.",
 		Summary: "an ext4 filesystem has recorded errors, possibly before this boot: run e2fsck",
 		Literals: []string{": error count since last fsck: ", "mounting fs with errors, running e2fsck",
-			"clearing orphan list"},
+			"clearing orphan list", ": last error at time "},
 		Patterns: []string{message + `error count since last fsck: (?P<count>\d+)`, message +
-			`(?:(?:warning: )?mounting fs with errors, running e2fsck is recommended|Errors on filesystem, clearing orphan list)`},
+			`(?:last error at time \d+: |(?:warning: )?mounting fs with errors, running e2fsck is recommended|Errors on filesystem, clearing orphan list)`},
 		Kind: "filesystem", Expiry: 25 * time.Hour, ConfirmedBy: "filesystem-readonly", // logged again every 24 hours
 	}, {
 		ID: "superblock-write-error", Reason: "SuperblockWriteError", Domain: Storage, Severity: finding.Warning,

@@ -27,14 +27,16 @@ func gpuRules() []Rule {
 	}, {
 		// ECC, row remapping, NVLink, GSP, the channel to the GPU: the hardware's or the driver's fault.
 		ID: "gpu-hardware-error", Reason: "GPUHardwareError", Domain: Hardware, Severity: finding.Warning,
-		Summary: "a GPU, its memory or its NVLink reports an error (Xid) that a program cannot cause",
-		Advice: "`nvidia-smi -q -d ECC,ROW_REMAPPER` and `nvidia-smi nvlink -e`; drain the node, then `nvidia-smi " +
+		Summary: "a GPU, its memory or its NVLink reports an error (of NVIDIA's, a Xid) that a program cannot cause",
+		Advice: "`nvidia-smi -q -d ECC,ROW_REMAPPER` and `nvidia-smi nvlink -e`, AMD: `amd-smi metric --ecc`; drain the node, then `nvidia-smi " +
 			"--gpu-reset -i N`, or reboot; again after that: `dcgmi diag -r 3` and replacement.",
-		Literals: []string{"NVRM: Xid (PCI:", ": SXid (PCI:", "_kgspIsHeartbeatTimedOut: ", "_kgspLogRpcTimeout: "},
+		Literals: []string{"NVRM: Xid (PCI:", ": SXid (PCI:", "_kgspIsHeartbeatTimedOut: ", "_kgspLogRpcTimeout: ",
+			" hardware error(ERRE"},
 		Patterns: []string{
 			nvidia + `Xid \(PCI:(?P<subject>[0-9a-fA-F:.]{7,16})\): (?P<xid>48|6[1-4]|7[48]|9[2-5]|110|119|12[01]|13[67]|14[0-9]|15[4-8])\b`,
 			// the open modules, when the firmware on the GPU (GSP) does not respond
 			nvidia + `(?:(?P<subject>GPU\d+) )?(?:_kgspIsHeartbeatTimedOut: Heartbeat timed out|_kgspLogRpcTimeout: )`,
+			`^amdgpu (?P<subject3>` + pciAddress + `): (?:amdgpu: )?[Uu]ncorrectable hardware error\(ERREVENT_`,
 			`^nvidia-nvswitch\d+: SXid \(PCI:(?P<subject2>[0-9a-fA-F:.]{7,16})\): (?P<xid>\d+), (?:Fatal|Non-fatal)`,
 		},
 		Kind: "gpu", Expiry: 24 * time.Hour,

@@ -125,6 +125,7 @@ func remoteBlockRules() []Rule {
 			`^ ?(?P<subject>rport-[\d:-]+): blocked FC remote port time out`,
 			`^qla2xxx \[(?P<subject2>` + pciAddress + `)\]-[0-9a-f]+:\d+: (?:LOOP DOWN detected|Cable is unplugged)`, `^lpfc (?P<subject3>` +
 				pciAddress + `): \d+:(?:\(\d+\):)?(?:1305 Link Down Event |0203 Devloss timeout on )`,
+			`^qla2xxx (?P<subject4>` + pciAddress + `): LOOP DOWN detected`, // until 2.6.39
 		},
 		Kind: "port", BootGrace: 2 * time.Minute, Expiry: time.Hour,
 	}, {

@@ -60,11 +60,13 @@ func nfsRules() []Rule {
 			"`mount -v -t nfs SERVER:/EXPORT /mnt`; with Kerberos: does rpc.gssd run?",
 		Literals: []string{". Exiting with error EIO", " requires stronger authentication",
 			"NFS: bind callback service failed", "NFS: callback service start failed", "lockd_up: ",
-			"RPC call returned error ", "connect returned unhandled error ", "unhandled error ("},
+			"RPC call returned error ", "connect returned unhandled error ", "unhandled error (",
+			"bind to reserved port"},
 		Patterns: []string{
 			`^NFS: nfs\w+ unhandled error (?P<error>-?\d+)\. Exiting with error EIO`,
 			`^RPC: server (?P<subject>\S+) requires stronger authentication`,
 			`^NFS: (?:bind callback service failed|callback service start failed)`,
+			`^RPC: +[Cc]an't bind to reserved port \(\d+\)`,
 			`^lockd_up: (?:makesock failed, error=-?\d+|create service failed)`,
 			`^nfs: RPC call returned error \d+`,
 			`^x?s_\w+: connect returned unhandled error -?\d+`, `^x?s_\w+: unhandled error \(-?\d+\) connecting to (?P<subject2>\S+)`,
@@ -164,9 +166,9 @@ func cephRules() []Rule {
 		Advice: "Does the address and port in the line answer, and is it the right network (MTU!)? `ceph -s`, and " +
 			"`ceph osd blocklist ls` for this node's address; a monitor that moved needs a new mount or map.",
 		Literals: []string{" socket closed (con state ", " socket error on ", " connect error", "libceph: connect ",
-			" wrong peer at address", "io error"},
+			" wrong peer at address", "io error", " session reset"},
 		Patterns: []string{
-			`^libceph: (?P<subject>(?:osd|mon|mds)\d+) \S+ (?:socket closed \(con state (?P<state>\w+)\)|socket error on (?:read|write)|connect error|wrong peer at address|io error)`,
+			`^libceph: (?P<subject>(?:osd|mon|mds)\d+) \S+ (?:socket closed \(con state (?P<state>\w+)\)|socket error on (?:read|write)|connect error|wrong peer at address|io error|session reset)`,
 			`^libceph: connect (?P<subject2>\S+) error -\d+`,
 		},
 		Kind: "ceph-server", Raise: Rate{5, 10 * time.Minute}, Expiry: 30 * time.Minute,

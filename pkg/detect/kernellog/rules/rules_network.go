@@ -154,7 +154,7 @@ func linkRules() []Rule {
 			"nsufficient power on the PCIe slot", "Port module event[error]", "health compromised", "handling bad device here",
 			"Detected thermal alarm", "over heat", "overheated", "Adapter removed", "PCIe link lost",
 			"Detected firmware fatal condition", " thermal threshold!", "arity ", " RAS error", "fatal attention",
-			"[bnx2x_", "[qed_", ": Hardware Error", "HW error detected: 0x", ": Reg read", "out of queue timeout",
+			"[bnx2x_", "[qed_", "[qede_", ": Hardware Error", "HW error detected: 0x", ": Reg read", "out of queue timeout",
 			"PCI reads still not", "Wait for completion (polling)", "Reading reg failed for",
 			"Reconfig timeout (status",
 			"FW assertion at ", "PCI error (cmd = ", "PCI link not ready (", ": HWC", "Timeout when setting up HWC",
@@ -176,6 +176,7 @@ func linkRules() []Rule {
 				`HWC: Request timed out!|HWC timeout occurred|Command 0x[0-9a-f]+ timed out: \d+ ms|Timeout when setting up HWC)`,
 			`^(?:mlx4_core|ionic) (?P<subject6>` + pciAddress + `): (?:device was reset successfully|FW heartbeat stalled at )`,
 			`^(?:bnx2x: )?\[(?:bnx2x|qed)_\w+:\d+\((?P<subject5>[^)]{1,15})\)\](?:FATAL |MFW seems hanged|GRC time-?out|MCP assert!|Unknown HW assert!|DMAE PCI error!|.{1,80} parity attention is set|DORQ fatal attention)`,
+			`^\[qede?_\w+:\d+\((?P<subject7>[^)]{1,31})\)\](?:Illegal read by chip from |Timeout waiting for (?:clear status 0x|tx queue\[))`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
 	}, {

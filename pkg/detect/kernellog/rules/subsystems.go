@@ -12,8 +12,8 @@ import (
 // Rules of subsystems recognise what no rule of one fault does: a line that begins as a subsystem or driver of servers
 // begins its lines, and that says that something failed. They come last, promise no more than such a line says, and
 // leave out what healthy machines log with the same words. In the log of a running kernel they read nothing below the
-// level of errors. TestKernelFormats tries them with the formats of the level
-// of errors in the kernel's sources (the families sweep-*).
+// level of errors but warnings with grave words (Grave), once the machine has started. TestKernelFormats tries them with the
+// formats of the level of errors in the kernel's sources (the families sweep-*).
 
 // trouble are the words by which drivers report that something failed.
 func trouble() []string {
@@ -195,7 +195,7 @@ func storageDriverRules() []Rule {
 		Advice: "`lsscsi -H` names the controller, `dmesg` around the line the disks behind it; the vendor's tool " +
 			"(`storcli64 /call " +
 			"show`, `ssacli ctrl all show`, `sas3ircu LIST`) its state; cables, power, then firmware and driver.",
-		Literals: atStart(hbas, hosts), Words: append(trouble(), "log_info(0x3", "panic'd", " is not idle",
+		Literals: atStart(hbas, hosts), Words: append(trouble(), "panic'd", " is not idle",
 			"is not coming back",
 			"able is unplugged", "issue target reset", " layer issued ", "fault info", "esetting ", "RESET ISSUED",
 			"utstanding commands", "SCSI status: ", "oop down", "LOOP DOWN",

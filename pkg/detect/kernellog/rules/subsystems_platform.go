@@ -71,7 +71,7 @@ func platformRules() []Rule {
 			"API mismatch", "off the bus", "response:0x", "wedged", "GPU HANG", "not done with", "Assert", "ault",
 			"is lost", "TRAP", "egrade", "timeout"),
 		Patterns: []string{
-			`^\[drm\] GPU HANG: `, `^nvidia-peermem \w+:\d+ ERROR `,
+			`^nvidia-peermem \w+:\d+ ERROR `,
 			`^\[drm(?::[^\]]{1,64}(?: \[\w+\])?)?\] (?:\[[^\]]{1,40}\] )?\*ERROR\* \S`,
 			`^\[drm\] .*(?:[Ff]ailed\b|[Ff]ailure|timed out|VRAM is lost|hung|[Uu]nable to |due to RAS ERREVENT)`,
 			`^` + oneOf(gpus) + ` (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: `,

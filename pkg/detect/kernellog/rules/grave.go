@@ -1,0 +1,67 @@
+package rules
+
+// Grave are the words that make a warning one of the rules with Errors: with them drivers say that a device or an
+// operation failed, and seldom what they only remark. Many drivers log faults as warnings (dev_warn, netdev_warn,
+// pr_warn, printk without a level). The words are of the formats of that level in the kernel's sources, and of reports.
+func Grave() []string {
+	return []string{
+		// it does not answer
+		"imed out", "imedout", "imeout", "ime-out", "TIMEOUT", "TIMED OUT", "ot respon", "o respon",
+		"unresponsive",
+		"No done completion", "stuck", "hung", "lockup", "timing out", "HALTED", "Not Active", "wedged",
+		"W not ready",
+		// it was reset, or could not be
+		"eset failed", "RESET failed", "ailed to reset", "eset fail", "ailed to recover", "ecovery fail",
+		"nrecover",
+		"iving up", "gave up", "Reset Aborted", "sfully reset control", "esetting device",
+		// it is gone
+		" lost", " dead", "died", "urprise", "naccessible", "PCI disconnect", "s disconnected", "ffline",
+		"LOOP DOWN", "Loop down", "PCI Error",
+		"kicking non-fresh", "is unstable", "could not open",
+		// it is damaged
+		"orrupt", "hecksum", "arity error", "arity Error", "crc error", "CRC error", "Terminal Error",
+		"map is invalid", "run fsck", "ENOSPC reserving", "invalid crc", "atal", "FATAL", "ardware error",
+		"Hardware Error", "nternal error",
+		"crash", "invalid state", "ncorrect response", "unexpected unlock", "bad sequence-id",
+		"need to clean", "error cqe",
+		// there is too little of it
+		"verflow", "verrun", "xceeded", "xhausted", "ut of memory", "ut of resource", "buffer is full",
+		"verheat",
+		"reserve only 0 out",
+		// an operation returned an error
+		"failed.", "failed!", "FAILED", "failed with ", "failed, status", "failed: status", "failed: ret=",
+		"failed -", "failed: -", "failed (-", "failed = ",
+		"rror: -", "rror -", "rror=-", "rr=-", "rr = -", "rr: -", "rr -", "rc=-", "rc = -", "rc: -", "rc -",
+		"ret=-", "ret = -",
+		"ret: -", "ret -", "result=-", "status=-", "errno=-", "returned -", "a TPM error", "abort failed",
+		"syndrome (", " cmd failed",
+		"set the global enabl", "Deletion of thin",
+		// the system is not set up as it must be
+		"disagrees about vers", "Unknown symbol", "must provide", "needs to support",
+		// NVIDIA's driver logs without a level
+		"NVRM: ", "ERROR",
+	}
+}
+
+// Remarks are the words of warnings that are no fault although they have one of Grave: what a device lacks, what was
+// asked of it and refused, what another way is found for.
+func Remarks() []string {
+	return []string{
+		// not supported
+		" -95", "=-95", "(-95", "OPNOTSUPP", " -524", "=-524", "(-524", "ENOTSUPP", "HWinfo", "RSS disabled",
+		"ptimal",
+		// done in another way, or again: of firmware, the newest version before that which is there
+		"Direct firmware load", "alling back to MSI", "alling back to leg", "expected if",
+		"is invalid, driver", "rings reservation",
+		// settings, and what was asked for
+		"timeout disabled", "ffline test", "diagnostics", "set offline", "shall be", "parameter '",
+		"may cause", "might crash",
+		"timeout abort in", "Coalescing", "onfiguration File", "Config File", "wake on lan", "wol config",
+		"Please upgrade",
+		"regeneration", "partition scan", "set host mem",
+		// what the network does without
+		"imestamp", " PTP", "LLDP", "TSAR", "mqprio", "offload", "xps", "XPS", "affinity", "MSI", "hwrm query",
+		// what prepares to observe or to configure
+		"ailed to create", "ailed to query", "reporter", "devlink", "sysfs", "debugfs", "rash dump", "crdump",
+	}
+}
