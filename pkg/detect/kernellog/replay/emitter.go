@@ -19,7 +19,7 @@ func emitterOf(name string) (rules.Emitter, bool) {
 	}
 	switch name {
 	case "kubelet", "kubelet.daemon", "kubelet-wrapper", "hyperkube", "kubelite", "microk8s.daemon-kubelite",
-		"microk8s.daemon-kubelet", "kube-kubelet",
+		"microk8s.daemon-kubelet", "kube-kubelet", "kubenswrapper",
 		"k3s", "k3s-agent", "k3s-server", "rke2", "rke2-server", "rke2-agent", "k0s", "k0sworker", "k0scontroller":
 		return rules.Kubelet, true
 	case "containerd", "docker", "dockerd", "docker-containerd", "dockerd-current", "crio", "cri-o", "cri-docker",

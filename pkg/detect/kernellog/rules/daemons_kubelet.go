@@ -226,5 +226,14 @@ func kubeletRules() []Rule {
 				`(?:command failed" err=|[Ff]ailed to run [Kk]ubelet|Failed to start (?:ContainerManager|container manager|cAdvisor)|failed to load [Kk]ubelet config|[Ff]ailed to validate kubelet|Could not initialize checkpoint manager)`,
 		},
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "kubelet-health",
+	}, {
+		ID: "kubelet-manifest", Reason: "StaticPodInvalid", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: emitters,
+		Advice: "Kubelet runs no static pod from the file that the line names until it can read it: the words after \"err=\" have " +
+			"the cause; `kubectl apply --dry-run=client -f FILE` checks it.",
+		Summary:  "kubelet cannot read the manifest of a static pod",
+		Literals: []string{"process manifest file"},
+		Patterns: []string{quoted + `Could not process manifest file`},
+		Kind:     NodeKind, Raise: Rate{3, 10 * time.Minute}, Expiry: hour,
 	}}
 }

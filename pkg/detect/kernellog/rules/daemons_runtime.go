@@ -113,9 +113,9 @@ func runtimeRules() []Rule {
 			"full?",
 		Summary: "the container runtime failed to start, or exited",
 		Literals: []string{"level=fatal msg=", "failed to start daemon", "Error starting daemon", "containerd: ",
-			"failed to start containerd"},
+			"failed to start containerd", "containerd did not exit"},
 		Patterns: []string{`^level=fatal msg=".`, `^containerd: .*(?:failed|permission denied|error|timeout)`,
-			`^(?:failed to start (?:daemon|containerd)|Error starting daemon): `},
+			`^(?:failed to start (?:daemon|containerd)|Error starting daemon): `, `^(?:level=error msg=")?containerd did not exit successfully`},
 		Kind: NodeKind, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
 		ID: "image-store-corrupt", Reason: "ImageStoreCorrupt", Domain: Kubernetes, Severity: finding.Warning,

@@ -8,14 +8,14 @@ func Grave() []string {
 		// it does not answer
 		"imed out", "imedout", "imeout", "ime-out", "TIMEOUT", "TIMED OUT", "ot respon", "o respon",
 		"unresponsive",
-		"No done completion", "stuck", "hung", "lockup", "timing out", "HALTED", "Not Active", "wedged",
+		"No done completion", "stuck", "hung", "lockup", "stalled", "timing out", "HALTED", "Not Active", "wedged",
 		"W not ready",
 		// it was reset, or could not be
 		"eset failed", "RESET failed", "ailed to reset", "eset fail", "ailed to recover", "ecovery fail",
 		"nrecover",
 		"iving up", "gave up", "Reset Aborted", "sfully reset control", "esetting device",
 		// it is gone
-		" lost", " dead", "died", "urprise", "naccessible", "PCI disconnect", "s disconnected", "ffline",
+		" lost", "Lost contact", " dead", "died", "urprise", "naccessible", "PCI disconnect", "s disconnected", "ffline",
 		"LOOP DOWN", "Loop down", "PCI Error",
 		"kicking non-fresh", "is unstable", "could not open",
 		// it is damaged
@@ -29,7 +29,7 @@ func Grave() []string {
 		"verheat",
 		"reserve only 0 out",
 		// an operation returned an error
-		"failed.", "failed!", "FAILED", "failed with ", "failed, status", "failed: status", "failed: ret=",
+		"IO failed", "alicious", "failed.", "failed!", "FAILED", "failed with ", "failed, status", "failed: status", "failed: ret=",
 		"failed -", "failed: -", "failed (-", "failed = ",
 		"rror: -", "rror -", "rror=-", "rr=-", "rr = -", "rr: -", "rr -", "rc=-", "rc = -", "rc: -", "rc -",
 		"ret=-", "ret = -",

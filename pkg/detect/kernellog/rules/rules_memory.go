@@ -108,7 +108,8 @@ func memoryRules() []Rule {
 		Summary: "the kernel could not allocate memory: too little is free, or free memory is too fragmented",
 		Literals: []string{": page allocation failure", ": page allocation stall", "vmalloc: allocation failure",
 			"vmalloc error: size", "SLUB: Unable to allocate memory ", "percpu: allocation failed, size=",
-			"vmap allocation for size ", "-order allocation failed", "Possible memory allocation deadlock: "},
+			"vmap allocation for size ", "-order allocation failed", "Possible memory allocation deadlock: ",
+			"out of vmalloc space"},
 		Patterns: []string{
 			`^(?P<subject>` + Command + `): page allocation failure[:.] order:(?P<order>\d+), mode:`,
 			`^(?P<subject>` + Command + `): page allocation stalls? for \d+(?:ms,| secs:) order:(?P<order>\d+), mode:`,
@@ -116,6 +117,7 @@ func memoryRules() []Rule {
 			`^SLUB: Unable to allocate memory (?:on|from) (?:node|CPU)`, `^vmap allocation for size \d+ failed`,
 			`^percpu: allocation failed, size=\d+`,
 			`^Possible memory allocation deadlock: size=\d+ lflags=0x`, // ZFS
+			`^(?:vmap )?allocation failed: out of vmalloc space`,       // before 5.12
 			`^__alloc_pages: (?P<order>\d+)-order allocation failed `,  // 2.4
 		},
 		Kind: "process", Expiry: 30 * time.Minute,
