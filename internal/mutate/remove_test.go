@@ -152,7 +152,7 @@ func TestTree(t *testing.T) {
 		}
 		got = append(got, text)
 	}
-	want := []string{" directory", "etc-hosts file", "link other", "volumes directory", "volumes/a directory",
+	want := []string{" directory", "etc-hosts file", "link symlink", "volumes directory", "volumes/a directory",
 		"volumes/b directory mount"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
