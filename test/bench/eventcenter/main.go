@@ -24,7 +24,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	verbs := map[string]func(context.Context, []string) error{slowVerb: runSlow, storeVerb: runStore}
+	verbs := map[string]func(context.Context, []string) error{slowVerb: runSlow, diskVerb: runDisk, storeVerb: runStore}
 	if len(args) > 0 && verbs[args[0]] != nil {
 		return verbs[args[0]](ctx, args[1:])
 	}

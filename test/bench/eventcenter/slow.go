@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"syscall"
 	"time"
 	"unsafe"
@@ -16,10 +17,13 @@ import (
 )
 
 // A slow disk is one whose flushes take longer: each fsync and fdatasync of a program waits before it goes to the kernel.
-// A seccomp filter hands those calls to this process, which lets them go on (seccomp_unotify(2)); nothing else of the
+// A seccomp filter hands those calls to a process beside, which lets them go on (seccomp_unotify(2)); nothing else of the
 // program is touched. What is written with O_SYNC is not delayed: in nats-server small files beside the messages.
 
-const slowVerb = "slow"
+const (
+	slowVerb = "slow"
+	diskVerb = "disk"
+)
 
 // slowly has a command, which is not started yet, run on such a disk.
 func slowly(cmd *exec.Cmd, delay time.Duration) (started func() error, err error) {
@@ -31,23 +35,39 @@ func slowly(cmd *exec.Cmd, delay time.Duration) (started func() error, err error
 		return nil, err
 	}
 	ours, theirs := os.NewFile(uintptr(pair[0]), "filter"), os.NewFile(uintptr(pair[1]), "filter")
+	own, err := os.Executable()
+	if err != nil {
+		return nil, errors.Join(err, ours.Close(), theirs.Close())
+	}
+	// Ten thousand nodes in this process would hold back a flush for much longer.
+	disk := exec.Command(own, diskVerb, delay.String())
+	disk.Stderr, disk.ExtraFiles = os.Stderr, []*os.File{ours}
+	disk.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Args = append([]string{os.Args[0], slowVerb, cmd.Path}, cmd.Args[1:]...)
-	cmd.Path, cmd.ExtraFiles = "/proc/self/exe", []*os.File{theirs}
-	return func() error {
-		defer ours.Close()
-		if err := theirs.Close(); err != nil {
-			return err
-		}
-		filter, err := receiveFile(ours)
-		if err != nil {
-			return fmt.Errorf("the filter of flushes: %w", err)
-		}
-		go func() {
-			defer filter.Close()
-			delayAll(int(filter.Fd()), delay)
-		}()
-		return nil
-	}, nil
+	cmd.Path, cmd.ExtraFiles = own, []*os.File{theirs}
+	err = disk.Start()
+	if closed := ours.Close(); err != nil || closed != nil {
+		return nil, errors.Join(err, closed, theirs.Close())
+	}
+	go func() { _ = disk.Wait() }() // it ends with the program
+	return theirs.Close, nil
+}
+
+// runDisk lets the flushes of another process go on, each after the delay, until that has ended.
+func runDisk(_ context.Context, args []string) error {
+	delay, err := time.ParseDuration(strings.Join(args, ""))
+	if err != nil {
+		return err
+	}
+	from := os.NewFile(3, "filter")
+	defer from.Close()
+	filter, err := receiveFile(from)
+	if err != nil {
+		return fmt.Errorf("the filter of flushes: %w", err)
+	}
+	defer filter.Close()
+	delayAll(int(filter.Fd()), delay)
+	return nil
 }
 
 func receiveFile(from *os.File) (*os.File, error) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -86,6 +87,7 @@ func (s *Store) begin(ctx context.Context) (*transaction, error) {
 			return nil, err
 		}
 	}
+	s.writeRest(ctx)
 	tx, err := w.db.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
@@ -165,6 +167,7 @@ func (s *Store) tell(records []journal.Record) []journal.Event {
 		return nil
 	}
 	last := records[len(records)-1]
+	s.back.grow(len(records))
 	if s.mark != nil {
 		if err := s.writeMark(last.Offset); err != nil {
 			s.Log.Error("the mark of the newest offset cannot be written", "err", err)
@@ -370,7 +373,7 @@ func (s *Store) openWriter(ctx context.Context) error {
 func (s *Store) writeTo(ctx context.Context, p *partition) error {
 	db, err := open(p.path, false)
 	if err == nil {
-		_, err = db.ExecContext(ctx, "PRAGMA journal_mode=WAL")
+		_, err = db.ExecContext(ctx, "PRAGMA journal_mode=WAL; PRAGMA wal_autocheckpoint="+strconv.Itoa(maxLogPages))
 	}
 	if err == nil && s.Copy != "" { // a flush with each checkpoint of the log alone
 		_, err = db.ExecContext(ctx, "PRAGMA synchronous=NORMAL; "+positionSchema)
