@@ -83,9 +83,10 @@ func (e *evaluation) orphanAges(objects []Object) map[string]time.Duration {
 	return ages
 }
 
-// ended counts the orphans of which nothing is left but a sandbox and containers that have ended, first seen less than
-// five minutes ago: kubelet's garbage collector removes them, a minute after its last run or kubelet's start, and where
-// pods come and go they are many. They are no sign of a wrong witness: a living pod has its directory.
+// ended counts the orphans that kubelet has just ended, first seen less than five minutes ago. Of some nothing is left but
+// a sandbox and containers that have ended: kubelet's garbage collector removes them, a minute after its last run or
+// kubelet's start. Of the others kubelet has removed the directory in this very pass, after it was listed. Where pods come
+// and go they are many. They are no sign of a wrong witness: a living pod has its directory. What runs counts.
 func (e *evaluation) ended(objects []Object, orphans map[string]time.Duration) int {
 	const collected = 5 * time.Minute
 	others := make(map[string]bool)
@@ -95,8 +96,17 @@ func (e *evaluation) ended(objects []Object, orphans map[string]time.Duration) i
 		if !orphan || e.specs[o.Kind].ReportOnly != "" || e.specs[o.Kind].OptIn {
 			continue
 		}
-		ended := o.Kind == Lease || o.Kind == Sandbox && o.Facts["state"] == "NOTREADY" ||
-			o.Kind == Container && o.Facts["state"] == "EXITED"
+		ended := e.inventory.Removed[o.Pod.UID]
+		switch o.Kind {
+		case Lease:
+			ended = true
+		case Sandbox:
+			ended = o.Facts["state"] == "NOTREADY"
+		case Container:
+			ended = o.Facts["state"] == "EXITED"
+		case Process:
+			ended = false
+		}
 		if !ended || age >= collected {
 			others[o.Pod.UID] = true
 		}

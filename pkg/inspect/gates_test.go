@@ -197,31 +197,42 @@ func TestEndedSandboxesAreNoMassOrphaning(t *testing.T) {
 	leftover := object(PodDirectory, dead)
 	leftover.ID = dead
 	for name, test := range map[string]struct {
-		state string
-		first time.Duration
-		more  Kind
-		want  Verdict
+		state   string
+		first   time.Duration
+		more    Kind
+		removed bool // their directories, since they were listed
+		want    Verdict
 	}{
-		"of the last minute":          {"NOTREADY", 59 * time.Minute, "", Leftover},
-		"its logs are there too":      {"NOTREADY", 59 * time.Minute, PodLogs, Leftover},
-		"five minutes old":            {"NOTREADY", 55 * time.Minute, "", Candidate},
-		"they run":                    {"READY", 59 * time.Minute, "", Candidate},
-		"their directories are there": {"NOTREADY", 59 * time.Minute, PodDirectory, Candidate},
-		"their cgroups are there":     {"NOTREADY", 59 * time.Minute, Cgroup, Candidate},
+		"of the last minute":          {"NOTREADY", 59 * time.Minute, "", false, Leftover},
+		"its logs are there too":      {"NOTREADY", 59 * time.Minute, PodLogs, false, Leftover},
+		"five minutes old":            {"NOTREADY", 55 * time.Minute, "", false, Candidate},
+		"they run":                    {"READY", 59 * time.Minute, "", false, Candidate},
+		"a container runs":            {"NOTREADY", 59 * time.Minute, Container, false, Candidate},
+		"their directories are there": {"NOTREADY", 59 * time.Minute, PodDirectory, false, Candidate},
+		"their cgroups are there":     {"NOTREADY", 59 * time.Minute, Cgroup, false, Candidate},
+
+		"their directories are gone": {"NOTREADY", 59 * time.Minute, PodDirectory, true, Leftover},
+		"gone, as are their cgroups": {"NOTREADY", 59 * time.Minute, Cgroup, true, Leftover},
+		"gone, five minutes old":     {"NOTREADY", 55 * time.Minute, PodDirectory, true, Candidate},
+		"gone, and they run":         {"READY", 59 * time.Minute, PodDirectory, true, Candidate},
+		"gone, and a container runs": {"NOTREADY", 59 * time.Minute, Container, true, Candidate},
+		"gone, and a process runs":   {"NOTREADY", 59 * time.Minute, Process, true, Candidate},
 	} {
 		t.Run(name, func(t *testing.T) {
-			objects, history := []Object{leftover}, seenLong(leftover)
+			objects, history, inventory := []Object{leftover}, seenLong(leftover), healthy()
+			inventory.Removed = make(map[string]bool)
 			for n := range 10 {
-				for _, kind := range []Kind{Sandbox, test.more} {
+				inventory.Removed[uidOf(n)] = test.removed
+				for kind, state := range map[Kind]string{Sandbox: test.state, test.more: "RUNNING"} {
 					o := object(kind, uidOf(n))
-					o.ID, o.Facts = o.Pod.UID, Facts("state", test.state)
+					o.ID, o.Facts = o.Pod.UID, Facts("state", state)
 					if kind != "" {
 						objects = append(objects, o)
 						history[key(&o)] = Sighting{Identity: o.Identity, First: at(test.first), Last: hour, Passes: 1}
 					}
 				}
 			}
-			report, _ := Evaluate(objects, healthy(), history, settings(), hour)
+			report, _ := Evaluate(objects, inventory, history, settings(), hour)
 			for _, o := range report.Objects {
 				if o.Pod.UID == dead && o.Verdict != test.want {
 					t.Errorf("%s: %s", o.Verdict, o.Why)

@@ -69,6 +69,31 @@ func listPodDirectories(_ context.Context, scan *hostscan.Scan) ([]Object, error
 	return objects, nil
 }
 
+// noteRemoved lists the directories once more, now that kubelet and the apiserver have answered, where more than n
+// suspects are directories: kubelet has removed those that are gone.
+func (t *Inventory) noteRemoved(ctx context.Context, scan *hostscan.Scan, suspects []*Object, n int) {
+	removed := make(map[string]bool)
+	for _, o := range suspects {
+		if o.Kind == PodDirectory {
+			removed[o.Pod.UID] = true
+		}
+	}
+	if len(removed) <= n {
+		return
+	}
+	left, err := hostscan.Within(ctx, scan.Ends, hostscan.Apiserver, "kubelet's directories of pods",
+		func(context.Context) ([]string, error) {
+			return scan.Host.Files.List(path.Join(scan.Host.Paths.KubeletRoot, "pods"))
+		})
+	if err != nil {
+		return
+	}
+	for _, uid := range left {
+		delete(removed, uid)
+	}
+	t.Removed = removed
+}
+
 // The bounds of what is read below the directories of suspects.
 const (
 	maxPodDirectories = 64

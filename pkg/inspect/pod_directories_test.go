@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
@@ -74,5 +75,74 @@ func TestUserIDsOfPodDirectory(t *testing.T) {
 				t.Errorf("%s: %s %q", text, o.Verdict, o.Facts["userIDs"])
 			}
 		}
+	}
+}
+
+// Six pods end while a pass lists what is there. Those whose directories kubelet removes before the apiserver answers
+// stop nothing.
+func TestDirectoriesRemovedInAPass(t *testing.T) {
+	const root = "var/lib/kubelet/pods"
+	for name, test := range map[string]struct {
+		stay int // of the six
+		bend func(dir string) error
+		want Verdict
+	}{
+		"none":                    {6, nil, Candidate},
+		"too few":                 {3, nil, Candidate},
+		"enough":                  {2, nil, Leftover},
+		"all":                     {0, nil, Leftover},
+		"the list cannot be read": {0, func(dir string) error { return os.Rename(dir, dir+"-elsewhere") }, Candidate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newFullNode(t)
+			n.host.Paths.KubeletRoot = "/" + filepath.Dir(root)
+			n.write(mountTable, "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n")
+			dir := func(i int) string { return n.host.Files.Path(filepath.Join(root, uidOf(i))) }
+			pass := func() (verdict Verdict, why string) {
+				report, history := n.inspector.Pass(t.Context(), n.history, Sandbox, Container, PodDirectory)
+				n.history = history
+				for _, o := range report.Objects {
+					if o.Pod.UID == uidOf(9) {
+						verdict, why = o.Verdict, o.Why
+					}
+				}
+				n.after(time.Minute)
+				return verdict, why
+			}
+			end := func(i int) {
+				n.delete(uidOf(i))
+				delete(n.sandboxes, uidOf(i))
+			}
+			for i := range 10 {
+				if err := os.MkdirAll(dir(i), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			end(9)
+			for range 11 {
+				pass()
+			}
+			if verdict, why := pass(); verdict != Leftover {
+				t.Fatalf("%s: %s", verdict, why)
+			}
+			for i := range 6 {
+				end(i)
+			}
+			n.inThePass(func() {
+				for i := range 6 - test.stay {
+					if err := os.Remove(dir(i)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if test.bend != nil {
+					if err := test.bend(n.host.Files.Path(root)); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}, nil)
+			if verdict, why := pass(); verdict != test.want {
+				t.Errorf("%s: %s", verdict, why)
+			}
+		})
 	}
 }
