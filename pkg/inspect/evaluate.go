@@ -85,8 +85,8 @@ func (e *evaluation) orphanAges(objects []Object) map[string]time.Duration {
 
 // ended counts the orphans that kubelet has just ended, first seen less than five minutes ago. Of some nothing is left but
 // a sandbox and containers that have ended: kubelet's garbage collector removes them, a minute after its last run or
-// kubelet's start. Of the others kubelet has removed the directory in this very pass, after it was listed. Where pods come
-// and go they are many. They are no sign of a wrong witness: a living pod has its directory. What runs counts.
+// kubelet's start. Others were still there when the pass began: see noteRemoved. Where pods come and go they are many. They
+// are no sign of a wrong witness: a living pod has its directory.
 func (e *evaluation) ended(objects []Object, orphans map[string]time.Duration) int {
 	const collected = 5 * time.Minute
 	others := make(map[string]bool)
@@ -96,22 +96,17 @@ func (e *evaluation) ended(objects []Object, orphans map[string]time.Duration) i
 		if !orphan || e.specs[o.Kind].ReportOnly != "" || e.specs[o.Kind].OptIn {
 			continue
 		}
-		ended := e.inventory.Removed[o.Pod.UID]
-		switch o.Kind {
-		case Lease:
-			ended = true
-		case Sandbox:
-			ended = o.Facts["state"] == "NOTREADY"
-		case Container:
-			ended = o.Facts["state"] == "EXITED"
-		case Process:
-			ended = false
-		}
-		if !ended || age >= collected {
+		if ended := o.hasEnded() || e.inventory.Removed[o.Pod.UID]; !ended || age >= collected {
 			others[o.Pod.UID] = true
 		}
 	}
 	return len(orphans) - len(others)
+}
+
+// hasEnded reports whether the runtime has ended a sandbox or a container. A lease is no sign of a pod that runs.
+func (o *Object) hasEnded() bool {
+	return o.Kind == Lease || o.Kind == Sandbox && o.Facts["state"] == "NOTREADY" ||
+		o.Kind == Container && o.Facts["state"] == "EXITED"
 }
 
 // stuck counts the orphans that kubelet has not removed within twice the grace period: it cannot remove them.

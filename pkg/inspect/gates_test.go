@@ -200,7 +200,7 @@ func TestEndedSandboxesAreNoMassOrphaning(t *testing.T) {
 		state   string
 		first   time.Duration
 		more    Kind
-		removed bool // their directories, since they were listed
+		removed bool // since they were listed
 		want    Verdict
 	}{
 		"of the last minute":          {"NOTREADY", 59 * time.Minute, "", false, Leftover},
@@ -211,12 +211,8 @@ func TestEndedSandboxesAreNoMassOrphaning(t *testing.T) {
 		"their directories are there": {"NOTREADY", 59 * time.Minute, PodDirectory, false, Candidate},
 		"their cgroups are there":     {"NOTREADY", 59 * time.Minute, Cgroup, false, Candidate},
 
-		"their directories are gone": {"NOTREADY", 59 * time.Minute, PodDirectory, true, Leftover},
-		"gone, as are their cgroups": {"NOTREADY", 59 * time.Minute, Cgroup, true, Leftover},
-		"gone, five minutes old":     {"NOTREADY", 55 * time.Minute, PodDirectory, true, Candidate},
-		"gone, and they run":         {"READY", 59 * time.Minute, PodDirectory, true, Candidate},
-		"gone, and a container runs": {"NOTREADY", 59 * time.Minute, Container, true, Candidate},
-		"gone, and a process runs":   {"NOTREADY", 59 * time.Minute, Process, true, Candidate},
+		"they have been removed":        {"READY", 59 * time.Minute, PodDirectory, true, Leftover},
+		"removed, and five minutes old": {"READY", 55 * time.Minute, PodDirectory, true, Candidate},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects, history, inventory := []Object{leftover}, seenLong(leftover), healthy()

@@ -70,7 +70,8 @@ func listPodDirectories(_ context.Context, scan *hostscan.Scan) ([]Object, error
 }
 
 // noteRemoved lists the directories once more, now that kubelet and the apiserver have answered, where more than n
-// suspects are directories: kubelet has removed those that are gone.
+// suspects are directories. A pod whose directory is gone since it was listed has ended meanwhile, and kubelet has removed
+// it, unless one of its processes is still there. What the runtime had running must have had processes.
 func (t *Inventory) noteRemoved(ctx context.Context, scan *hostscan.Scan, suspects []*Object, n int) {
 	removed := make(map[string]bool)
 	for _, o := range suspects {
@@ -90,6 +91,20 @@ func (t *Inventory) noteRemoved(ctx context.Context, scan *hostscan.Scan, suspec
 	}
 	for _, uid := range left {
 		delete(removed, uid)
+	}
+	seen := make(map[string]bool) // pods of which processes were listed
+	for _, o := range suspects {
+		if o.Kind == Process && removed[o.Pod.UID] {
+			seen[o.Pod.UID] = true
+			if !o.processGone(scan.Host) {
+				delete(removed, o.Pod.UID)
+			}
+		}
+	}
+	for _, o := range suspects {
+		if (o.Kind == Sandbox || o.Kind == Container) && !o.hasEnded() && !seen[o.Pod.UID] {
+			delete(removed, o.Pod.UID)
+		}
 	}
 	t.Removed = removed
 }

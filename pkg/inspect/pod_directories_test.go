@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -142,6 +143,59 @@ func TestDirectoriesRemovedInAPass(t *testing.T) {
 			}, nil)
 			if verdict, why := pass(); verdict != test.want {
 				t.Errorf("%s: %s", verdict, why)
+			}
+		})
+	}
+}
+
+// A pod whose directory is gone has been removed only if nothing of it can still run.
+func TestRemovedPod(t *testing.T) {
+	const stat = "%d (sleep) S 1 0 0 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 %d 0 0\n"
+	process := Object{Kind: Process, Identity: Identity{"pid": "77", "startTime": "5"}, Facts: Facts("state", "S")}
+	ready := Object{Kind: Sandbox, Facts: Facts("state", "READY")}
+	runs := Object{Kind: Container, Facts: Facts("state", "RUNNING")}
+	for name, test := range map[string]struct {
+		objects []Object
+		stat    string // /proc/77/stat
+		n       int
+		stays   bool // its directory
+		want    bool
+	}{
+		"nothing else was there":                 {want: true},
+		"its directory is there":                 {stays: true},
+		"as many as may be":                      {n: 4},
+		"what it ran had ended":                  {objects: []Object{{Kind: Sandbox, Facts: Facts("state", "NOTREADY")}, {Kind: Container, Facts: Facts("state", "EXITED")}}, want: true},
+		"its process is gone":                    {objects: []Object{process, ready, runs}, want: true},
+		"its PID is another's":                   {objects: []Object{process, ready, runs}, stat: fmt.Sprintf(stat, 77, 6), want: true},
+		"its process is there":                   {objects: []Object{process, ready, runs}, stat: fmt.Sprintf(stat, 77, 5)},
+		"only a process is there":                {objects: []Object{process}, stat: fmt.Sprintf(stat, 77, 5)},
+		"its process is not shown":               {objects: []Object{process, ready, runs}, stat: "what?"},
+		"no process was listed":                  {objects: []Object{ready}},
+		"no process of its container was listed": {objects: []Object{runs}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newFullNode(t)
+			pods := filepath.Join(n.host.Paths.KubeletRoot, "pods")
+			n.write(filepath.Join(pods, "another", "file"), "")
+			if test.stays {
+				n.write(filepath.Join(pods, dead, "file"), "")
+			}
+			if test.stat != "" {
+				n.write("proc/77/stat", test.stat)
+			}
+			var suspects []*Object
+			for i := range 3 {
+				suspects = append(suspects, &Object{Kind: PodDirectory, Pod: Pod{UID: uidOf(i)}})
+			}
+			for _, o := range append(test.objects, Object{Kind: PodDirectory}) {
+				o.Pod.UID = dead
+				suspects = append(suspects, &o)
+			}
+			var inventory Inventory
+			inventory.noteRemoved(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{}), suspects,
+				max(test.n, 3))
+			if got := inventory.Removed[dead]; got != test.want {
+				t.Errorf("%t, %v", got, inventory.Removed)
 			}
 		})
 	}
