@@ -72,7 +72,7 @@ long-fleet: ## 500 agents and 5 slots on a real apiserver
 	$(TEST) $(RUN) -count=1 -timeout 90m -v -run TestRealAPIServerClaims ./internal/kube -args -apiserver -long
 long-hostile: ## 10,000 nodes whose witnesses fail and lie
 	$(TEST) $(RUN) -count=1 -timeout 60m -run TestHostileNodes ./pkg/remediate -args -hostile.nodes 10000
-long-pods: ## 2,000 pods live and die while kubelet, containerd and the agent are killed; 1,000 have been seen to
+long-pods: ## 2,000 pods live and die while kubelet, containerd and the agent are killed
 	$(TEST) $(RUN) -count=1 -timeout 120m -v -run TestSoakOfPods ./test/e2e -args -lab -soak.pods 2000
 long-soak: ## 1,000 releases of real leftovers, a kill -9 in every third
 	$(TEST) $(RUN) -count=1 -timeout 90m -run TestReleaseSoak ./pkg/remediate -args -soak.releases 1000

@@ -83,25 +83,34 @@ func (e *evaluation) orphanAges(objects []Object) map[string]time.Duration {
 	return ages
 }
 
-// ended counts the orphans of which nothing is left but a sandbox and containers that have ended, first seen less than
-// five minutes ago: kubelet's garbage collector removes them, a minute after its last run or kubelet's start, and where
-// pods come and go they are many. They are no sign of a wrong witness: a living pod has its directory.
+// ended counts the orphans that kubelet has ended. Of some nothing is left but a sandbox and containers that have ended:
+// kubelet's garbage collector removes them, every minute, or later where it is busy, starts again or the runtime fails.
+// Others were still there when the pass began: see noteRemoved. Where pods come and go they are many. They are no sign of a
+// wrong witness: a living pod has its directory. That must be so for most pods that kubelet has, or none is counted.
 func (e *evaluation) ended(objects []Object, orphans map[string]time.Duration) int {
-	const collected = 5 * time.Minute
-	others := make(map[string]bool)
+	others, directories := make(map[string]bool), make(map[string]bool)
 	for i := range objects {
 		o := &objects[i]
-		age, orphan := orphans[o.Pod.UID]
-		if !orphan || e.specs[o.Kind].ReportOnly != "" || e.specs[o.Kind].OptIn {
+		if o.Kind == PodDirectory && hasPod(e.inventory.Kubelet.Pods, o.Pod.UID) {
+			directories[o.Pod.UID] = true
+		}
+		if _, orphan := orphans[o.Pod.UID]; !orphan || e.specs[o.Kind].ReportOnly != "" || e.specs[o.Kind].OptIn {
 			continue
 		}
-		ended := o.Kind == Lease || o.Kind == Sandbox && o.Facts["state"] == "NOTREADY" ||
-			o.Kind == Container && o.Facts["state"] == "EXITED"
-		if !ended || age >= collected {
+		if !o.hasEnded() && !e.inventory.Removed[o.Pod.UID] {
 			others[o.Pod.UID] = true
 		}
 	}
+	if n := len(directories); n == 0 || 2*n < countPods(e.inventory.Kubelet.Pods) {
+		return 0
+	}
 	return len(orphans) - len(others)
+}
+
+// hasEnded reports whether the runtime has ended a sandbox or a container. A lease is no sign of a pod that runs.
+func (o *Object) hasEnded() bool {
+	return o.Kind == Lease || o.Kind == Sandbox && o.Facts["state"] == "NOTREADY" ||
+		o.Kind == Container && o.Facts["state"] == "EXITED"
 }
 
 // stuck counts the orphans that kubelet has not removed within twice the grace period: it cannot remove them.

@@ -86,6 +86,7 @@ func drawTruth(t *rapid.T) Inventory {
 	inventory.Cluster.NodeErr = drawError(t, "node")
 	inventory.Cluster.Boot = rapid.SampledFrom([]string{"b", "b", "b", "b", "b", "x", ""}).Draw(t, "bootID")
 	inventory.Static.Err = drawError(t, "manifests")
+	inventory.Removed = map[string]bool{dead: rapid.Bool().Draw(t, "its directory was removed")}
 	if rapid.Bool().Draw(t, "refused") {
 		drawNames(t, &inventory)
 	}

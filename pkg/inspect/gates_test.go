@@ -191,37 +191,52 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
-// Where pods come and go, the sandboxes of many wait for the next run of kubelet's garbage collector. They stop nothing;
-// what is still there of a pod that a wrong witness denies does.
+// Where pods come and go, the sandboxes of many wait for kubelet's garbage collector. They stop nothing; what is still
+// there of a pod that a wrong witness denies does.
 func TestEndedSandboxesAreNoMassOrphaning(t *testing.T) {
 	leftover := object(PodDirectory, dead)
 	leftover.ID = dead
 	for name, test := range map[string]struct {
-		state string
-		first time.Duration
-		more  Kind
-		want  Verdict
+		state       string
+		more        Kind
+		removed     bool // since they were listed
+		directories int  // of the three pods that kubelet has
+		want        Verdict
 	}{
-		"of the last minute":          {"NOTREADY", 59 * time.Minute, "", Leftover},
-		"its logs are there too":      {"NOTREADY", 59 * time.Minute, PodLogs, Leftover},
-		"five minutes old":            {"NOTREADY", 55 * time.Minute, "", Candidate},
-		"they run":                    {"READY", 59 * time.Minute, "", Candidate},
-		"their directories are there": {"NOTREADY", 59 * time.Minute, PodDirectory, Candidate},
-		"their cgroups are there":     {"NOTREADY", 59 * time.Minute, Cgroup, Candidate},
+		"ended":                       {"NOTREADY", "", false, 3, Leftover},
+		"most directories are seen":   {"NOTREADY", "", false, 2, Leftover},
+		"few directories are seen":    {"NOTREADY", "", false, 1, Candidate},
+		"no directories are seen":     {"NOTREADY", "", false, 0, Candidate},
+		"their logs are there too":    {"NOTREADY", PodLogs, false, 3, Leftover},
+		"they run":                    {"READY", "", false, 3, Candidate},
+		"a container runs":            {"NOTREADY", Container, false, 3, Candidate},
+		"their directories are there": {"NOTREADY", PodDirectory, false, 3, Candidate},
+		"their cgroups are there":     {"NOTREADY", Cgroup, false, 3, Candidate},
+		"they have been removed":      {"READY", PodDirectory, true, 3, Leftover},
+		"removed, from elsewhere":     {"READY", PodDirectory, true, 0, Candidate},
 	} {
 		t.Run(name, func(t *testing.T) {
-			objects, history := []Object{leftover}, seenLong(leftover)
+			objects, inventory := []Object{leftover}, healthy()
+			inventory.Removed = make(map[string]bool)
+			delete(inventory.Kubelet.Pods, living)
+			for n := range 3 {
+				inventory.Kubelet.Pods[uidOf(100+n)] = pod(uidOf(100+n), "web")
+				if o := object(PodDirectory, uidOf(100+n)); n < test.directories {
+					o.ID = o.Pod.UID
+					objects = append(objects, o)
+				}
+			}
 			for n := range 10 {
-				for _, kind := range []Kind{Sandbox, test.more} {
+				inventory.Removed[uidOf(n)] = test.removed
+				for kind, state := range map[Kind]string{Sandbox: test.state, test.more: "RUNNING"} {
 					o := object(kind, uidOf(n))
-					o.ID, o.Facts = o.Pod.UID, Facts("state", test.state)
+					o.ID, o.Facts = o.Pod.UID, Facts("state", state)
 					if kind != "" {
 						objects = append(objects, o)
-						history[key(&o)] = Sighting{Identity: o.Identity, First: at(test.first), Last: hour, Passes: 1}
 					}
 				}
 			}
-			report, _ := Evaluate(objects, healthy(), history, settings(), hour)
+			report, _ := Evaluate(objects, inventory, seenLong(objects...), settings(), hour)
 			for _, o := range report.Objects {
 				if o.Pod.UID == dead && o.Verdict != test.want {
 					t.Errorf("%s: %s", o.Verdict, o.Why)

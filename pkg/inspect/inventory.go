@@ -46,6 +46,7 @@ type Inventory struct {
 	Static     StaticPodInventory
 	Others     OtherKubelets
 	Named      map[string]NameAnswer // of pods that the apiserver was asked for by name in this pass, by UID
+	Removed    map[string]bool       // UIDs of pods whose directories are gone since they were listed: see noteRemoved
 	Own        string                // UID of the agent's own pod; empty where it runs outside Kubernetes
 }
 

@@ -69,6 +69,46 @@ func listPodDirectories(_ context.Context, scan *hostscan.Scan) ([]Object, error
 	return objects, nil
 }
 
+// noteRemoved lists the directories once more, now that kubelet and the apiserver have answered, where more than n
+// suspects are directories. A pod whose directory is gone since it was listed has ended meanwhile, and kubelet has removed
+// it, unless one of its processes is still there. What the runtime had running must have had processes.
+func (t *Inventory) noteRemoved(ctx context.Context, scan *hostscan.Scan, suspects []*Object, n int) {
+	removed := make(map[string]bool)
+	for _, o := range suspects {
+		if o.Kind == PodDirectory {
+			removed[o.Pod.UID] = true
+		}
+	}
+	if len(removed) <= n {
+		return
+	}
+	left, err := hostscan.Within(ctx, scan.Ends, hostscan.Apiserver, "kubelet's directories of pods",
+		func(context.Context) ([]string, error) {
+			return scan.Host.Files.List(path.Join(scan.Host.Paths.KubeletRoot, "pods"))
+		})
+	if err != nil {
+		return
+	}
+	for _, uid := range left {
+		delete(removed, uid)
+	}
+	seen := make(map[string]bool) // pods of which processes were listed
+	for _, o := range suspects {
+		if o.Kind == Process && removed[o.Pod.UID] {
+			seen[o.Pod.UID] = true
+			if !o.processGone(scan.Host) {
+				delete(removed, o.Pod.UID)
+			}
+		}
+	}
+	for _, o := range suspects {
+		if (o.Kind == Sandbox || o.Kind == Container) && !o.hasEnded() && !seen[o.Pod.UID] {
+			delete(removed, o.Pod.UID)
+		}
+	}
+	t.Removed = removed
+}
+
 // The bounds of what is read below the directories of suspects.
 const (
 	maxPodDirectories = 64

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
 
@@ -71,6 +72,16 @@ func explainProcess(h *host.Host, o *Object) {
 	if channel, err := h.Files.Text("/proc/" + o.ID + "/wchan"); err == nil && channel != "0" {
 		o.Facts["waitsIn"] = channel
 	}
+}
+
+// processGone reports whether a process that was listed no longer exists; false where that cannot be read.
+func (o *Object) processGone(h *host.Host) bool {
+	pid, err := strconv.Atoi(o.Identity["pid"])
+	if err != nil {
+		return false
+	}
+	stat, err := h.ProcStat(pid)
+	return proc.Gone(err) || err == nil && strconv.FormatUint(stat.StartTime, 10) != o.Identity["startTime"]
 }
 
 // shimSpec is of the processes that containers run below. Their lister is in pkg/inspect/listers.

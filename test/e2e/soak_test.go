@@ -41,6 +41,7 @@ type planted struct {
 	at         finding.Timestamp // when
 	first      finding.Timestamp // of the first complete pass that began after it was planted
 	afterGrace int               // complete passes after its grace
+	all        int               // passes after its grace, complete or not
 	why        string            // it was not a leftover in the last of them
 }
 
@@ -56,6 +57,8 @@ type soak struct {
 	confirmed         map[string]bool      // UIDs of pods of the churn that were proven to be gone, and truly were
 	ending            map[string]time.Time // until when kubelet lets pods run that were deleted by force; by UID, under mu
 	kills, incomplete map[string]int       // the latter by the reason
+	took              map[[2]int]int       // what was found, by passes after its grace: complete ones, all
+	latest            time.Duration        // after its grace
 }
 
 // TestSoakOfPods: pods come and go, and at random moments kubelet, containerd and the agent are killed. No living pod
@@ -64,7 +67,7 @@ func TestSoakOfPods(t *testing.T) {
 	need.Flag(t, *soakPods > 0, "-soak.pods: takes a second for each pod")
 	c := &churn{inspectLab: openInspectLab(t, false), namespace: "nodeagent-soak", uids: make(map[string]string)}
 	s := &soak{churn: c, agent: install(t, c.lab, nil), kills: make(map[string]int), incomplete: make(map[string]int),
-		confirmed: make(map[string]bool), ending: make(map[string]time.Time)}
+		confirmed: make(map[string]bool), ending: make(map[string]time.Time), took: make(map[[2]int]int)}
 	c.shape, c.forced = s.slow, s.force
 	if err := s.agent.Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -91,6 +94,7 @@ func TestSoakOfPods(t *testing.T) {
 		"removed by kubelet %d", len(c.uids), len(s.confirmed), s.passes, s.complete, s.kills, s.planted, s.found.Load(),
 		s.removed)
 	t.Logf("what made passes incomplete: %v", s.incomplete)
+	t.Logf("found, by complete passes and passes after the grace: %v; at the latest %s after it", s.took, s.latest)
 	if int(s.found.Load()) < *soakPods/50 || len(s.kills) < 3 && *soakPods > 500 {
 		t.Errorf("this test proves little")
 	}
@@ -241,6 +245,9 @@ func (s *soak) pass(report *inspect.Report) {
 		if !g.Open {
 			why = append(why, g.Name)
 			s.t.Logf("gate %s is closed: %s", g.Name, g.Why)
+			if g.Name == "no-mass-orphaning" {
+				s.t.Logf("pods with a directory that no witness knows: %v", s.orphans(report))
+			}
 		}
 	}
 	if len(why) == 0 {
@@ -254,6 +261,37 @@ func (s *soak) pass(report *inspect.Report) {
 		verdict, listed := verdicts[p.uid]
 		return s.done(p, listed && verdict == "", len(why) == 0, verdict, report.At)
 	})
+}
+
+// orphans counts the pods with a directory that no witness knows by what became of them, and by whether they ran when
+// they were listed.
+func (s *soak) orphans(report *inspect.Report) map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	directories, running := make(map[string]bool), make(map[string]bool)
+	for _, o := range report.Objects {
+		if o.Verdict != inspect.Live && o.Pod.UID != "" {
+			directories[o.Pod.UID] = directories[o.Pod.UID] || o.Kind == inspect.PodDirectory
+			running[o.Pod.UID] = running[o.Pod.UID] || o.Kind == inspect.Process || o.Facts["state"] == "RUNNING"
+		}
+	}
+	counts := make(map[string]int)
+	for uid, has := range directories {
+		what := "planted"
+		switch {
+		case !has:
+			continue
+		case !s.ending[uid].IsZero():
+			what = "deleted by force"
+		case s.uids[uid] != "":
+			what = "deleted"
+		}
+		if running[uid] {
+			what += ", running"
+		}
+		counts[what]++
+	}
+	return counts
 }
 
 // confirm checks that the pod of a leftover is gone. One that is in the apiserver now was there during all of the pass.
@@ -285,6 +323,8 @@ func (s *soak) done(p *planted, proven, complete bool, why string, at finding.Ti
 			s.t.Errorf("%s is proven after %s", p.dir, age)
 		}
 		s.found.Add(1)
+		s.took[[2]int{p.afterGrace + 1, p.all + 1}]++
+		s.latest = max(s.latest, at.Since(p.at)-soakGrace)
 		if err := os.RemoveAll(p.dir); err != nil {
 			s.t.Error(err)
 		}
@@ -293,6 +333,9 @@ func (s *soak) done(p *planted, proven, complete bool, why string, at finding.Ti
 	if _, err := os.Stat(p.dir); err != nil {
 		s.removed++ // by a kubelet that has started again
 		return true
+	}
+	if at.SinceBoot > p.at.SinceBoot && at.Since(p.at) > soakGrace {
+		p.all++
 	}
 	switch {
 	case !complete || at.SinceBoot < p.at.SinceBoot:
