@@ -364,8 +364,8 @@ func choosePorts() (ports, error) {
 		port *int
 		like int
 	}{
-		{&p.Etcd, 12379}, {&p.EtcdPeer, 12380}, {&p.APIServer, 16443}, {&p.ControllerManager, 20257},
-		{&p.Scheduler, 20259}, {&p.Kubelet, 10250}, {&p.KubeletHealth, 10248},
+		{&p.Etcd, 12379}, {&p.EtcdPeer, 12380}, {&p.APIServer, 16443}, {&p.ControllerManager, 12257},
+		{&p.Scheduler, 12259}, {&p.Kubelet, 10250}, {&p.KubeletHealth, 10248},
 	} {
 		listener, err := net.Listen("tcp", loopback(want.like))
 		if err != nil {
