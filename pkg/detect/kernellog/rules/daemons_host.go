@@ -95,9 +95,9 @@ func deviceDaemonRules() []Rule {
 		ID: "mdadm-degraded", Reason: "RAIDDiskFailed", Domain: Storage, Severity: finding.Warning,
 		Emitters: []Emitter{Mdadm},
 		Advice:   "`mdadm --detail /dev/mdN`, `smartctl -a` of the failed disk; `mdadm /dev/mdN --add /dev/sdY`.",
-		Summary:  "a RAID array lost a disk, or has no spare any more",
+		Summary:  "a RAID array lost a disk, or its spare failed",
 		Literals: []string{" event detected on md device "},
-		Patterns: []string{`^(?:Fail|FailSpare|DegradedArray|DeviceDisappeared|SparesMissing) event detected on md device (?:/dev/)?(?P<subject>[\w/-]{1,64})`},
+		Patterns: []string{`^(?:Fail|FailSpare|DegradedArray|DeviceDisappeared) event detected on md device (?:/dev/)?(?P<subject>[\w/-]{1,64})`},
 		Kind:     "raid-array", Expiry: 24 * time.Hour, ConfirmedBy: "md-arrays",
 	}, {
 		ID: "iscsid-connection", Reason: "ISCSIConnectionLost", Domain: Storage, Severity: finding.Warning,

@@ -57,7 +57,8 @@ type Rule struct {
 	Exclude string
 
 	// Errors is set where the words alone are no proof: what the kernel logged below the level of errors is not the rule's,
-	// but for warnings with one of Grave and none of Remarks. Where the level is not known it applies.
+	// but for warnings with one of Grave and none of Remarks. Where the level is not known it applies. A warning counts
+	// only from two minutes after boot on, where the uptime is known.
 	Errors bool
 
 	// Emitters are the daemons whose lines the rule applies to; empty: the kernel.

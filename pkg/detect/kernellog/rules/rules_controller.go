@@ -22,7 +22,7 @@ func controllerRules() []Rule {
 			"Controller reset type is", "device reset", "resetting device. lun", "SCSI Host reset", "SCSI Bus reset",
 			"SCSI device reset on", "Forced reset on cmd", "Attempting Device(lun)", "Attempting Target Res",
 			"Reset successful for", "issue target reset: ",
-			"sas_scsi_recover_hos", "task abort failed"},
+			"task abort failed"},
 		Patterns: []string{
 			`^(?P<subject>arcmsr\d*): (?:abort device command of scsi id|executing (?:bus reset eh|hw bus reset)|wait 'abort all outstanding commands?' timeout)`,
 			`^mpt(?:base|scsih|sas|spi|fc|ctl): (?P<subject>ioc\d+): (?:WARNING \S )?Issuing (?:Hard)?Reset from `,
@@ -30,7 +30,7 @@ func controllerRules() []Rule {
 			`^aacraid (?P<subject>` + pciAddress + `): (?:aacraid: )?(?:Issuing (?:IOP|SOFT) reset|Controller reset type is \d)`,
 			`^(?:megasas|megaraid_sas (?P<subject1>` + pciAddress + `)): Reset successful for scsi\d`,
 			`^(?P<subject4>mpt[23]sas(?:_cm)?\d+): issue target reset: handle`,
-			`^sas: Enter sas_scsi_recover_host busy: \d+ failed: [1-9]`, `^pm80[x0][x1] .*task abort failed status 0x`,
+			`^pm80[x0][x1] .*task abort failed status 0x`,
 			// virtio_scsi, ibmvscsi, vmw_pvscsi
 			device + `(?:device reset$|resetting device\. lun 0x|SCSI (?:Host|Bus) reset$|SCSI device reset on scsi|Forced reset on cmd |Attempting (?:Device\(lun\)|Target) Reset! scmd\()`,
 			device + `(?P<controller>mpi3mr\d+): (?:attempting abort task for |attempting (?:device|target|bus|host) reset!)`,

@@ -11,17 +11,27 @@ import (
 // fs/lockd/{host,mon}.c.
 func driverRules() []Rule {
 	return []Rule{{
+		// Once is of a boot, a changed MTU, or a request of a guest.
+		ID: "nic-function-waits", Reason: "NICFunctionWaits", Domain: Network, Severity: finding.Warning,
+		Summary: "a virtual function of an Intel network card and its physical one do not agree, again and again",
+		Advice: "On the host of the physical function: `ip link show IFACE` (is it up, which state have its functions?) and " +
+			"`dmesg`; in the guest `ethtool -i IFACE`: both drivers must fit; then detach and attach the function.",
+		Literals: []string{"PF failed to honor VF", "Failed to init adminq: -53", "Never saw reset", "PF still in reset s"},
+		Patterns: []string{`^(?:i40e|i40evf|iavf|ice|ixgbevf) (?P<subject>` + pciAddress + `): (?:PF failed to honor VF \d+, opcode |` +
+			`Failed to init adminq: -53$|Never saw reset|PF still in reset state)`},
+		Kind: "device", BootGrace: 2 * time.Minute, Raise: Rate{3, time.Hour}, Expiry: time.Hour,
+	}, {
 		ID: "nic-admin-queue", Reason: "NICAdminQueueFailed", Domain: Network, Severity: finding.Warning,
 		Summary: "the driver of an Intel network card cannot talk to the card's firmware or, of a virtual function, to the " +
 			"physical one, or a queue of the card does not stop",
 		Advice: "Of a virtual function: is the physical interface up on its host? Else `ethtool -i IFACE` and `ethtool -S IFACE`, " +
 			"`devlink dev info pci/ADDRESS`; update firmware (NVM) and driver to versions that fit, power-cycle the machine.",
-		Literals: []string{" Error detected", "HMC error interrupt", "HMC error info 0x", "PF failed to honor VF", "eeprom check failed (",
-			"able timeout", "Failed to init adminq", "Never saw reset", "Reset never finished", "PF still in reset s", "lan_hmc failed",
+		Literals: []string{" Error detected", "HMC error interrupt", "HMC error info 0x", "eeprom check failed (",
+			"able timeout", "Failed to init adminq", "Reset never finished", "lan_hmc failed",
 			"setup_pf_switch fail", "setup of MAIN VSI fa", "Config VSI BW alloca", "Failed configuring T"},
 		Patterns: []string{`^(?:i40e|i40evf|iavf|ice|ixgbevf) (?P<subject>` + pciAddress + `): (?:A[RS]Q (?:Critical|Overflow) Error detected|HMC error in(?:terrupt|fo 0x)|` +
-			`PF failed to honor VF \d+, opcode |eeprom check failed \(|VSI seid \d+ (?:XDP )?[RT]x ring \d+ (?:dis|en)able timeout|Failed to init adminq: |` +
-			`Never saw reset|Reset never finished|PF still in reset state|(?:init|configure)_lan_hmc failed: |setup_pf_switch failed: |setup of MAIN VSI failed|` +
+			`eeprom check failed \(|VSI seid \d+ (?:XDP )?[RT]x ring \d+ (?:dis|en)able timeout|Failed to init adminq: |` +
+			`Reset never finished|(?:init|configure)_lan_hmc failed: |setup_pf_switch failed: |setup of MAIN VSI failed|` +
 			`AQ command Config VSI BW allocation per TC failed = |Failed configuring TC map \d+ for VSI )`},
 		Kind: "device", Expiry: time.Hour,
 	}, {
@@ -32,6 +42,7 @@ func driverRules() []Rule {
 			"(`grep . /sys/class/sas_phy/*/*_count`): cable, backplane, power, then the disk or the controller's firmware.",
 		Literals: []string{"log_info(0x3"},
 		Patterns: []string{`^(?P<subject>mpt[23]sas(?:_cm)?\d+): log_info\(0x3[0-9a-f]{7}\): originator\((?:PL|IOP|IR)\)`},
+		Exclude:  `originator\(IOP\), code\(0x03\)`, // a page that the controller does not have was asked for
 		Kind:     "device", Raise: Rate{5, 10 * time.Minute}, Expiry: time.Hour,
 	}, {
 		ID: "intel-gpu-hang", Reason: "IntelGPUHang", Domain: Hardware, Severity: finding.Warning,

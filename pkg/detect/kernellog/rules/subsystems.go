@@ -100,9 +100,16 @@ func subsystemRules() []Rule {
 	)
 	for i := range all {
 		all[i].Errors = true
+		if all[i].Exclude == "" {
+			all[i].Exclude = aerDetail
+		}
 	}
 	return all
 }
+
+// aerDetail is how drivers/pci/pcie/aer.c logs what follows the line that pcieRules recognise: the bits of the status
+// ("[12] Timeout" is of an error that was corrected), in the name of the driver of any device.
+const aerDetail = `^[\w-]+ ` + pciAddress + `: (?:AER: )? +(?:\[ ?\d+\] |device \[[0-9a-f]{4}:|Error of this Agent)`
 
 // networkDriverRules: drivers/net, drivers/infiniband, net/{ipv4,ipv6,netfilter,openvswitch,sctp,rds,smc,tipc}.
 func networkDriverRules() []Rule {
@@ -211,7 +218,7 @@ func storageDriverRules() []Rule {
 			"overriding NVDATA", "ault tolerant", "SUCCESS", "error code 0x0",
 			"SSS flag", "controller can't do", "PBA", "VPD", "Read Capacity", "annot use", "ASPM",
 			"HBA mode", "no retry", "flags: ", "ANSI: ", "Reset timeout ", "0 secs", "esetting controller",
-			"permissible range", "(no card)"),
+			"permissible range", "(no card)", "sas_scsi_recover_hos"),
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "disk-driver-error", Reason: "DiskDriverError", Domain: Storage, Severity: finding.Warning,

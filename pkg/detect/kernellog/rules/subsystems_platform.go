@@ -81,7 +81,8 @@ func platformRules() []Rule {
 			"lockup timeout",
 			"VF exclusive", "IFO underrun", "EDID", "DDC", " DP ", "dp_aux", "HDMI", "connector", "backlight",
 			"VBIOS", "display", "CRTC", "flip_done", "hotplug", "PSR", "audio", " fan", "ACPI", "VGA", " fb0",
-			"vblank", "cursor", "efault", "driver if version", "crtc"),
+			"vblank", "cursor", "efault", "driver if version", "crtc",
+			"NV_ERR_NO_MEMORY"), // of a program
 		Kind: "gpu", Expiry: time.Hour,
 	}, {
 		ID: "virtual-device-error", Reason: "VirtualDeviceError", Domain: Hardware, Severity: finding.Warning,
@@ -100,6 +101,17 @@ func platformRules() []Rule {
 			"ROM ", " msr", "MSR",
 			"no version for", "tainting", "an't use", "vfb", "vkbd", "register PTP clock", "amd_sev"),
 		Kind: "device", Expiry: time.Hour,
+	}, {
+		// A few come while its firmware is updated, and when it restarts.
+		ID: "bmc-wrong-responses", Reason: "BMCWrongResponses", Domain: Hardware, Severity: finding.Warning,
+		// drivers/char/ipmi/ipmi_msghandler.c
+		Summary: "the management controller (BMC) answers again and again what it was not asked",
+		Advice: "Is its firmware being updated? Else `ipmitool mc info`, `ipmitool mc reset cold`, and update its " +
+			"firmware; what polls it (`ps -ef | grep -i ipmi`) gets wrong values until then.",
+		Literals:  []string{"BMC returned incorrect response"},
+		Patterns:  []string{`^(?:ipmi_\w+ [\w.:-]{1,40}: )?(?:IPMI message handler: )?BMC returned incorrect response, expected netfn `},
+		BootGrace: 2 * time.Minute,
+		Kind:      NodeKind, Raise: Rate{5, 10 * time.Minute}, Expiry: time.Hour,
 	}, {
 		ID: "management-controller-error", Reason: "ManagementControllerError", Domain: Hardware,
 		Severity: finding.Warning,
@@ -221,13 +233,15 @@ func platformRules() []Rule {
 			"loopback", "lockup_timeout",
 			"soft recovered", "allback", "try with current", "disabled on Tx", "Direct-Access", "ANSI: ",
 			"timeout  ", "max timeout of", "not be reserved", "ACCESS_REG(0x805) op", "ASPM", "VPD", "ROM ",
-			"BAR ", "ACPI", "debugfs", "hwmon", "optional", "deferr"), atStart([]string{"snd", "iwl",
-			"ath", "rtw", "rtl", "brcm", "b43", "mt7", "wl", "thunderbolt", "mei",
-			"intel-lpss", "i915", "nouveau", "uvc", "bt", "pci", "parport", "sdhci", "rtsx", "tpm",
-			"intel_ish", "ish", "sof", "proc_", "i801_", "pata", "uhci", "ohci", "firewire", "hda", "usb",
-			"thermal", "hid", "scsi",
-			"nvme", "sd ", "acpi", "regmap", "regcache", "platform", "auxiliary", "bridge", "efifb", "vgaarb",
-			"bar", "skl_", "intel_pmc", "resource", "ehci", "input", "simple-", "ipu"})...),
+			"BAR ", "ACPI", "debugfs", "hwmon", "optional", "deferr",
+			"Set TR Deq Ptr"), // of a USB device that was detached
+			atStart([]string{"snd", "iwl",
+				"ath", "rtw", "rtl", "brcm", "b43", "mt7", "wl", "thunderbolt", "mei",
+				"intel-lpss", "i915", "nouveau", "uvc", "bt", "pci", "parport", "sdhci", "rtsx", "tpm",
+				"intel_ish", "ish", "sof", "proc_", "i801_", "pata", "uhci", "ohci", "firewire", "hda", "usb",
+				"thermal", "hid", "scsi",
+				"nvme", "sd ", "acpi", "regmap", "regcache", "platform", "auxiliary", "bridge", "efifb", "vgaarb",
+				"bar", "skl_", "intel_pmc", "resource", "ehci", "input", "simple-", "ipu"})...),
 		Kind: "device", Expiry: time.Hour,
 	}}
 }
