@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -40,9 +41,7 @@ func (d *Mutator) bundleLayout() layout {
 		}
 		return ""
 	}}
-	if state := d.host.Paths.ContainerdState; state != "" {
-		l.bases = []string{path.Join("/", state, bundles)}
-	}
+	l.bases = below(d.host.Paths.ContainerdState, bundles)
 	if root := d.host.Paths.ContainerdRoot; root != "" {
 		l.work = path.Join("/", root, bundles)
 	}
@@ -64,16 +63,17 @@ func (d *Mutator) RemoveBundle(ctx context.Context, bundle RuntimeDirectory) err
 	return d.removeRuntime(ctx, bundle, d.bundleLayout())
 }
 
-// bundleFree makes sure that nothing uses a bundle: no shim or process of the container lives, no process of this mount
-// namespace has anything in it open, and its root filesystem is mounted under no other path in any mount namespace.
-// Those that got a copy of its mount by propagation have it under the same path, and lose it with this one.
+// bundleFree makes sure that nothing uses a bundle: no shim or process of the container or its sandbox lives, no process
+// of this mount namespace has anything in it open, and no part of its root filesystem is mounted anywhere else. Mount
+// namespaces that got a copy of its mount by propagation lose it with this one; where one is left after that, it stays.
 func (d *Mutator) bundleFree(ctx context.Context, dir, id string) error {
 	pids, err := d.host.PIDs()
 	if err != nil {
 		return err
 	}
+	sandbox := hostcri.SpecAnnotations(d.host.Files, dir)[hostcri.SandboxIDAnnotation] // whose shim is the container's, too
 	for _, pid := range pids {
-		what, err := d.ofContainer(pid, id)
+		what, err := d.ofContainer(pid, id, sandbox)
 		if err == nil && what != "" {
 			err = fmt.Errorf("process %d is %s: %w", pid, what, ErrBusy)
 		}
@@ -93,8 +93,8 @@ func (d *Mutator) bundleFree(ctx context.Context, dir, id string) error {
 	return d.mountedOnlyOn(path.Join(dir, "rootfs"))
 }
 
-// ofContainer returns what a living process has to do with a container; empty: nothing.
-func (d *Mutator) ofContainer(pid int, id string) (string, error) {
+// ofContainer returns what a living process has to do with a container or its sandbox; empty: nothing.
+func (d *Mutator) ofContainer(pid int, id, sandbox string) (string, error) {
 	stat, err := d.host.ProcStat(pid)
 	if proc.Gone(err) || err == nil && !proc.Alive(stat) {
 		return "", nil
@@ -102,12 +102,14 @@ func (d *Mutator) ofContainer(pid int, id string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	args, err := d.host.ProcArgs(pid)
-	if err != nil {
-		return "", d.ignoreEnded(pid, err)
-	}
-	if hostcri.ParseShim(args).ID == id {
-		return "its shim", nil
+	if hostcri.IsShim(stat.Comm) { // of others the arguments are not read: that may hang
+		args, err := d.host.ProcArgs(pid)
+		if err != nil {
+			return "", d.ignoreEnded(pid, err)
+		}
+		if of := hostcri.ParseShim(args).ID; of != "" && (of == id || of == sandbox) {
+			return "its shim", nil
+		}
 	}
 	cgroups, err := d.host.ProcCgroups(pid)
 	if err != nil {
@@ -121,34 +123,46 @@ func (d *Mutator) ofContainer(pid int, id string) (string, error) {
 	return "", nil
 }
 
-// mountedOnlyOn makes sure that what is mounted on the rootfs of a bundle is mounted under no other path in any mount
-// namespace. Above the bundle's own directory the path may be another one: containerd's state may be a link, and a
-// container may see the host's root somewhere.
+// mountedOnlyOn makes sure that nothing of what is mounted on the rootfs of a bundle is mounted under another path in any
+// mount namespace, and, where it is not mounted here, that no other namespace has kept a copy under its path: the kernel
+// would take that away, in use or not, with the directory. A container may see the host's root somewhere, so that of a
+// path in another namespace the end alone is compared.
 func (d *Mutator) mountedOnlyOn(rootfs string) error {
 	here, err := mount.Table(d.host)
 	if err != nil {
 		return err
 	}
-	end := "/" + path.Join(path.Base(path.Dir(rootfs)), path.Base(rootfs)) // <ID>/rootfs
-	isIt := func(m mount.Mount) bool { return strings.HasSuffix(m.Point, end) }
-	mine := slices.DeleteFunc(slices.Clone(here), func(m mount.Mount) bool { return !isIt(m) })
-	if len(mine) == 0 {
-		return nil
+	real, err := filepath.EvalSymlinks(path.Dir(rootfs))
+	if err != nil {
+		return err
+	}
+	var mine []mount.Mount
+	for _, m := range here {
+		if m.Point == path.Join(real, "rootfs") {
+			mine = append(mine, m)
+		}
+	}
+	part := func(m mount.Mount) bool {
+		return slices.ContainsFunc(mine, func(r mount.Mount) bool {
+			return r.Device() == m.Device() && mount.Below(m.Root, r.Root)
+		})
+	}
+	for _, m := range here {
+		if part(m) && !slices.ContainsFunc(mine, func(r mount.Mount) bool { return r.ID == m.ID }) {
+			return fmt.Errorf("its root filesystem is also mounted on %s: %w", m.Point, ErrBusy)
+		}
 	}
 	others, err := mount.OtherMountNamespaces(d.host)
 	if err != nil {
 		return err
 	}
-	for _, namespace := range append(others, mount.MountNamespace{Mounts: here}) {
+	end := "/" + path.Join(bundles, path.Base(real), "rootfs")
+	for _, namespace := range others {
 		for _, m := range namespace.Mounts {
-			if !isIt(m) && slices.ContainsFunc(mine, func(r mount.Mount) bool {
-				return r.Device() == m.Device() && r.Root == m.Root
-			}) {
-				where := ""
-				if namespace.PID != 0 {
-					where = fmt.Sprintf(" in the mount namespace of process %d", namespace.PID)
-				}
-				return fmt.Errorf("its root filesystem is also mounted on %s%s: %w", m.Point, where, ErrBusy)
+			isCopy := strings.HasSuffix(m.Point, end)
+			if isCopy && len(mine) == 0 || !isCopy && part(m) {
+				return fmt.Errorf("its root filesystem is mounted on %s in the mount namespace of process %d: %w", m.Point,
+					namespace.PID, ErrBusy)
 			}
 		}
 	}

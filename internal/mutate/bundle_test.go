@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host/cri"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
@@ -145,11 +147,23 @@ func TestBundlesThatStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer held.Close()
-	b.start(works.Dir, "sleep", "100000")
-	b.Mount(filepath.Join(bound.Dir, "rootfs"), filepath.Join(b.Dir, "bound"), "", unix.MS_BIND)
+	b.start(works.Dir, "/bin/busybox", "sleep", "100000")
+	b.Mount(filepath.Join(bound.Dir, "rootfs"), filepath.Join(b.Dir, "bound", filepath.Base(bound.Dir), "rootfs"), "",
+		unix.MS_BIND) // as Kata does
+	part, copied, recorded, ofSandbox := b.made(), b.made(), b.made(), b.made()
+	b.Mount(b.Mkdir(filepath.Join(part.Dir, "rootfs/dir")), filepath.Join(b.Dir, "part"), "", unix.MS_BIND)
+	b.Namespace("private", "")
+	for _, m := range b.Mounts(filepath.Join(copied.Dir, "rootfs")) {
+		if err := unix.Unmount(m.Point, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.ctd.Ctr("k8s.io", "container", "create", mutatetest.Image, filepath.Base(recorded.Dir))
+	sandbox := mutatetest.Hex(t, 64)
+	b.Write(filepath.Join(ofSandbox.Dir, "config.json"), `{"annotations": {"io.kubernetes.cri.sandbox-id": "`+sandbox+`"}}`)
+	b.shim(sandbox)
 	b.Namespace("private", "mount --bind "+filepath.Join(root.Dir, "rootfs")+" "+b.Mkdir(filepath.Join(b.Dir, "root")))
-	b.start("/", "containerd-shim-runc-v2", "-namespace", "k8s.io", "-id", filepath.Base(shim.Dir), "-address",
-		b.ctd.Socket)
+	b.shim(filepath.Base(shim.Dir))
 	other := mutatetest.UID(t)
 	b.Shell(other, b.Cgroups(other, filepath.Base(inCgroup.Dir)), "echo ready; exec sleep 100000")
 
@@ -165,7 +179,9 @@ func TestBundlesThatStay(t *testing.T) {
 		"a volume is mounted below": {covered, mutate.ErrBusy}, "a file is open": {opened, mutate.ErrBusy},
 		"a process works in it": {works, mutate.ErrBusy}, "mounted elsewhere": {bound, mutate.ErrBusy},
 		"a root elsewhere": {root, mutate.ErrBusy}, "with its shim": {shim, mutate.ErrBusy},
-		"with a process in its cgroup": {inCgroup, mutate.ErrBusy},
+		"with a process in its cgroup": {inCgroup, mutate.ErrBusy}, "a part is mounted elsewhere": {part, mutate.ErrBusy},
+		"another namespace has kept a copy": {copied, mutate.ErrBusy}, "with a record": {recorded, mutate.ErrBusy},
+		"with the shim of its sandbox": {ofSandbox, mutate.ErrBusy},
 	} {
 		err := b.release(test.bundle)
 		if test.want == nil && !errors.As(err, &refusal) || test.want != nil && !errors.Is(err, test.want) {
@@ -177,13 +193,21 @@ func TestBundlesThatStay(t *testing.T) {
 	}
 }
 
-// start starts a process that is called otherwise, in a directory.
-func (b *bundles) start(dir string, args ...string) {
+// shim starts what looks like the shim of a container or a sandbox: a shell that waits.
+func (b *bundles) shim(id string) {
 	b.t.Helper()
-	process := &exec.Cmd{Path: "/bin/busybox", Dir: dir, Args: args}
-	if args[0] != "sleep" { // a shell that waits
-		process.Path, process.Args = "/bin/bash", append([]string{args[0], "-c", "read -r _", "shim"}, args[1:]...)
+	program := filepath.Join(b.Mkdir(filepath.Join(b.Dir, "shim-"+id[:8])), "containerd-shim-runc-v2")
+	if err := os.Symlink("/bin/bash", program); err != nil {
+		b.t.Fatal(err)
 	}
+	b.start("/", program, "-c", "read -r _", "shim", "-namespace", "k8s.io", "-id", id, "-address", b.ctd.Socket)
+}
+
+// start starts a process in a directory.
+func (b *bundles) start(dir, program string, args ...string) {
+	b.t.Helper()
+	process := exec.Command(program, args...)
+	process.Dir = dir
 	in, err := process.StdinPipe()
 	if err != nil {
 		b.t.Fatal(err)
@@ -228,11 +252,15 @@ func TestBundleRemovesOnlyItsOwn(t *testing.T) {
 	if err := b.release(busy); !errors.As(err, &refusal) {
 		t.Errorf("with data in the working directory: %v", err)
 	}
-	for _, name := range []string{filepath.Join(busy.Dir, "config.json"), filepath.Join(b.work, filepath.Base(busy.Dir), "data")} {
-		if _, err := os.Lstat(name); err != nil {
-			t.Error(err)
-		}
+	if diff := cmp.Diff(before, b.census()); diff != "" {
+		t.Error(diff)
 	}
+	bound := b.made()
+	elsewhere := b.Mount(filepath.Join(bound.Dir, "rootfs"), filepath.Join(b.Dir, "bound"), "", unix.MS_BIND)
+	if err := b.release(bound); !errors.Is(err, mutate.ErrBusy) || len(b.Mounts(filepath.Join(bound.Dir, "rootfs"))) != 1 {
+		t.Errorf("mounted on %s, too: %v", elsewhere.Point, err)
+	}
+	slave := b.Namespace("slave", "")
 	if err := b.release(free); err != nil {
 		t.Error(err)
 	}
@@ -240,6 +268,11 @@ func TestBundleRemovesOnlyItsOwn(t *testing.T) {
 		if _, err := os.Lstat(name); !os.IsNotExist(err) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+	if table, err := mount.TableOf(b.Host, slave); err != nil || slices.ContainsFunc(table, func(m mount.Mount) bool {
+		return strings.HasPrefix(m.Point, free.Dir)
+	}) {
+		t.Errorf("its mounts have stayed in the other namespace: %v", err)
 	}
 	if content, err := os.ReadFile(canary); string(content) != "stays" {
 		t.Errorf("%q, %v", content, err)

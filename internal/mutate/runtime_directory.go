@@ -33,12 +33,8 @@ type layout struct {
 // sandboxLayout is of the directories that containerd's CRI plugin keeps of sandboxes below containerd's root and state
 // (internal/cri/server/sandbox_run_linux.go: setupSandboxFiles).
 func (d *Mutator) sandboxLayout() layout {
-	var bases []string
-	for _, dir := range []string{d.host.Paths.ContainerdState, d.host.Paths.ContainerdRoot} {
-		if dir != "" {
-			bases = append(bases, path.Join("/", dir, "io.containerd.grpc.v1.cri/sandboxes"))
-		}
-	}
+	const sandboxes = "io.containerd.grpc.v1.cri/sandboxes"
+	bases := append(below(d.host.Paths.ContainerdState, sandboxes), below(d.host.Paths.ContainerdRoot, sandboxes)...)
 	return layout{bases: bases, point: "shm", fsTypes: []string{"tmpfs"}, entry: func(name string) EntryType {
 		switch name {
 		case "shm":
@@ -48,6 +44,19 @@ func (d *Mutator) sandboxLayout() layout {
 		}
 		return ""
 	}}
+}
+
+// below returns the names of a directory below one of containerd's: as that is configured, and without symbolic links, as
+// inspections see it. None where it is not configured.
+func below(dir, name string) []string {
+	if dir == "" {
+		return nil
+	}
+	names := []string{path.Join("/", dir, name)}
+	if real, err := filepath.EvalSymlinks(path.Join("/", dir)); err == nil && real != path.Join("/", dir) {
+		names = append(names, path.Join(real, name))
+	}
+	return names
 }
 
 // UnmountShm unmounts the shared memory of a sandbox that the runtime does not know, the uppermost mount first, each only
@@ -106,8 +115,12 @@ func (d *Mutator) removeRuntime(ctx context.Context, r RuntimeDirectory, l layou
 			return fmt.Errorf("%s is a mount point: %w", path.Join(r.Dir, entry.Path), ErrBusy)
 		}
 	}
-	if err := d.removeWork(ctx, r, l.work); err != nil {
+	if work, err := d.workOf(ctx, r, l.work); err != nil {
 		return err
+	} else if work.Type == Directory {
+		if _, err := d.do(ctx, request{Op: opRemoveDir, Base: l.work, UID: containerOf(r), File: work.File}); err != nil {
+			return err
+		}
 	}
 	for _, entry := range slices.Backward(tree) {
 		one := request{Op: opRemoveFile, Base: path.Dir(r.Dir), UID: path.Base(r.Dir), Path: entry.Path, File: entry.File,
@@ -122,22 +135,22 @@ func (d *Mutator) removeRuntime(ctx context.Context, r RuntimeDirectory, l layou
 	return nil
 }
 
-// removeWork removes the directory in which the shim of a bundle worked. It is named after the container also where
-// containerd has put a dot before the name of the bundle.
-func (d *Mutator) removeWork(ctx context.Context, r RuntimeDirectory, work string) error {
+// containerOf returns the ID that a directory is named after. Before it removes one, containerd puts a dot before its name.
+func containerOf(r RuntimeDirectory) string { return strings.TrimPrefix(path.Base(r.Dir), ".") }
+
+// workOf returns the directory in which the shim of a bundle worked, which must be empty; the zero Entry: there is none.
+func (d *Mutator) workOf(ctx context.Context, r RuntimeDirectory, work string) (Entry, error) {
 	if work == "" {
-		return nil
+		return Entry{}, nil
 	}
-	id := strings.TrimPrefix(path.Base(r.Dir), ".")
-	a, err := d.do(ctx, request{Op: opTree, Base: work, UID: id})
+	a, err := d.do(ctx, request{Op: opTree, Base: work, UID: containerOf(r)})
 	switch {
 	case err != nil || len(a.Entries) == 0:
-		return err
+		return Entry{}, err
 	case len(a.Entries) > 1:
-		return refuse("%s is not the runtime's", path.Join(work, id, a.Entries[1].Path))
+		return Entry{}, refuse("%s is not the runtime's", path.Join(work, containerOf(r), a.Entries[1].Path))
 	}
-	_, err = d.do(ctx, request{Op: opRemoveDir, Base: work, UID: id, File: a.Entries[0].File})
-	return err
+	return a.Entries[0], nil
 }
 
 // runtimeTree lists such a directory, once it is made sure that it is the evaluated one, has nothing in it but what
@@ -145,7 +158,7 @@ func (d *Mutator) removeWork(ctx context.Context, r RuntimeDirectory, work strin
 // when the directory is gone.
 func (d *Mutator) runtimeTree(ctx context.Context, r RuntimeDirectory, l layout) ([]Entry, error) {
 	base, name := path.Dir(r.Dir), path.Base(r.Dir)
-	id := strings.TrimPrefix(name, ".")
+	id := containerOf(r)
 	if !slices.Contains(l.bases, base) || !host.IsContainerID(id) {
 		return nil, refuse("%s is not a directory that containerd made", r.Dir)
 	}
@@ -160,6 +173,9 @@ func (d *Mutator) runtimeTree(ctx context.Context, r RuntimeDirectory, l layout)
 		if entry.Type != l.entry(entry.Path) || entry.Mount && entry.Path != l.point {
 			return nil, refuse("%s is not the runtime's", path.Join(r.Dir, entry.Path))
 		}
+	}
+	if _, err := d.workOf(ctx, r, l.work); err != nil {
+		return nil, err
 	}
 	if err := d.unknownToRuntime(ctx, id); err != nil {
 		return nil, fmt.Errorf("%s: %w", r.Dir, err)

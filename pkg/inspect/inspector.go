@@ -132,7 +132,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		inventory.Confirm(ctx, scan, i.settings, fresh)
 		i.cluster = inventory.Cluster
 		inventory.askOneByName(ctx, scan, running, history, started)
-		inventory.noteRemoved(ctx, scan, suspects, i.settings.MassOrphaning)
+		inventory.noteRemoved(ctx, scan, objects, suspects, i.settings.MassOrphaning)
 	}
 	report, next := Evaluate(objects, inventory, history, i.settings, started)
 	defer func() { i.rest.after(report, next, kinds, i.settings.OptedIn) }()

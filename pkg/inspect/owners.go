@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 
 	"google.golang.org/grpc/codes"
@@ -13,6 +14,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host/cni"
+	hostcri "github.com/nodeagent/nodeagent/internal/host/cri"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 )
@@ -205,7 +207,28 @@ func collectIDs(s *hostscan.Scan, objects []Object, sandboxes map[string][]owner
 		}
 	}
 	t.unreadable = errors.Join(err, recordsErr)
+	if t.unreadable == nil {
+		t.addSpecs(s, objects)
+	}
 	return t
+}
+
+// addSpecs adds the owners of bundles that nothing else names, by their specifications; where there are thousands, of
+// other ones in each pass.
+func (t ids) addSpecs(s *hostscan.Scan, objects []Object) {
+	const most = 200 // some 20 ms
+	var unnamed []*Object
+	for i := range objects {
+		if o := &objects[i]; o.Kind == Rootfs && o.Foreign == "" && len(t.owners[o.ContainerID]) == 0 {
+			unnamed = append(unnamed, o)
+		}
+	}
+	rand.Shuffle(len(unnamed), func(i, j int) { unnamed[i], unnamed[j] = unnamed[j], unnamed[i] })
+	for _, o := range unnamed[:min(len(unnamed), most)] {
+		spec := hostcri.SpecAnnotations(s.Host.Files, o.ID)
+		t.add(o.ContainerID, Pod{UID: spec[hostcri.SandboxUIDAnnotation], Name: spec[hostcri.SandboxNameAnnotation],
+			Namespace: spec[hostcri.SandboxNamespaceAnnotation]})
+	}
 }
 
 // add records that an ID is one of a pod's.

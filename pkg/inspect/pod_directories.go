@@ -54,7 +54,7 @@ func listPodDirectories(_ context.Context, scan *hostscan.Scan) ([]Object, error
 				continue
 			}
 			if err != nil {
-				return objects, err
+				return nil, err // never a part: directories that are missing excuse pods, see ended
 			}
 		}
 		o.Identity = Identity{"device": hosterr.Device(stat.Device), "inode": strconv.FormatUint(stat.Inode, 10)}
@@ -71,8 +71,9 @@ func listPodDirectories(_ context.Context, scan *hostscan.Scan) ([]Object, error
 
 // noteRemoved lists the directories once more, now that kubelet and the apiserver have answered, where more than n
 // suspects are directories. A pod whose directory is gone since it was listed has ended meanwhile, and kubelet has removed
-// it, unless one of its processes is still there. What the runtime had running must have had processes.
-func (t *Inventory) noteRemoved(ctx context.Context, scan *hostscan.Scan, suspects []*Object, n int) {
+// it, unless one of its processes is still there, or may be. What the runtime had running must have had processes. A list
+// without most of kubelet's pods is not believed.
+func (t *Inventory) noteRemoved(ctx context.Context, scan *hostscan.Scan, objects []Object, suspects []*Object, n int) {
 	removed := make(map[string]bool)
 	for _, o := range suspects {
 		if o.Kind == PodDirectory {
@@ -89,20 +90,27 @@ func (t *Inventory) noteRemoved(ctx context.Context, scan *hostscan.Scan, suspec
 	if err != nil {
 		return
 	}
+	known := 0
 	for _, uid := range left {
 		delete(removed, uid)
+		if hasPod(t.Kubelet.Pods, uid) {
+			known++
+		}
+	}
+	if 2*known < countPods(t.Kubelet.Pods) {
+		return
 	}
 	seen := make(map[string]bool) // pods of which processes were listed
-	for _, o := range suspects {
-		if o.Kind == Process && removed[o.Pod.UID] {
+	for i := range objects {
+		if o := &objects[i]; o.Kind == Process && removed[o.Pod.UID] {
 			seen[o.Pod.UID] = true
-			if !o.processGone(scan.Host) {
+			if o.Doubt != "" || !o.processGone(scan.Host) {
 				delete(removed, o.Pod.UID)
 			}
 		}
 	}
-	for _, o := range suspects {
-		if (o.Kind == Sandbox || o.Kind == Container) && !o.hasEnded() && !seen[o.Pod.UID] {
+	for i := range objects {
+		if o := &objects[i]; (o.Kind == Sandbox || o.Kind == Container) && !o.hasEnded() && !seen[o.Pod.UID] {
 			delete(removed, o.Pod.UID)
 		}
 	}

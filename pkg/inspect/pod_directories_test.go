@@ -154,11 +154,14 @@ func TestRemovedPod(t *testing.T) {
 	process := Object{Kind: Process, Identity: Identity{"pid": "77", "startTime": "5"}, Facts: Facts("state", "S")}
 	ready := Object{Kind: Sandbox, Facts: Facts("state", "READY")}
 	runs := Object{Kind: Container, Facts: Facts("state", "RUNNING")}
+	doubtful := process
+	doubtful.Doubt = "it could not be read"
 	for name, test := range map[string]struct {
 		objects []Object
 		stat    string // /proc/77/stat
 		n       int
 		stays   bool // its directory
+		unseen  bool // the directories of kubelet's own pods
 		want    bool
 	}{
 		"nothing else was there":                 {want: true},
@@ -171,29 +174,38 @@ func TestRemovedPod(t *testing.T) {
 		"only a process is there":                {objects: []Object{process}, stat: fmt.Sprintf(stat, 77, 5)},
 		"its process is not shown":               {objects: []Object{process, ready, runs}, stat: "what?"},
 		"no process was listed":                  {objects: []Object{ready}},
+		"a process was not read":                 {objects: []Object{doubtful}},
+		"nothing is listed any more":             {unseen: true},
 		"no process of its container was listed": {objects: []Object{runs}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newFullNode(t)
 			pods := filepath.Join(n.host.Paths.KubeletRoot, "pods")
 			n.write(filepath.Join(pods, "another", "file"), "")
+			if !test.unseen {
+				n.write(filepath.Join(pods, living, "file"), "")
+			}
 			if test.stays {
 				n.write(filepath.Join(pods, dead, "file"), "")
 			}
 			if test.stat != "" {
 				n.write("proc/77/stat", test.stat)
 			}
+			var objects []Object
 			var suspects []*Object
 			for i := range 3 {
 				suspects = append(suspects, &Object{Kind: PodDirectory, Pod: Pod{UID: uidOf(i)}})
 			}
 			for _, o := range append(test.objects, Object{Kind: PodDirectory}) {
 				o.Pod.UID = dead
-				suspects = append(suspects, &o)
+				objects = append(objects, o)
+				if o.Doubt == "" {
+					suspects = append(suspects, &o)
+				}
 			}
-			var inventory Inventory
-			inventory.noteRemoved(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{}), suspects,
-				max(test.n, 3))
+			inventory := Inventory{Kubelet: KubeletInventory{Pods: map[string]PodFact{living: {}}}}
+			inventory.noteRemoved(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{}), objects,
+				suspects, max(test.n, 3))
 			if got := inventory.Removed[dead]; got != test.want {
 				t.Errorf("%t, %v", got, inventory.Removed)
 			}

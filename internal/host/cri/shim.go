@@ -1,8 +1,12 @@
 package cri
 
 import (
+	"encoding/json"
+	"path"
 	"slices"
 	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
 )
 
 // Shim is what the command line of a container's shim shows:
@@ -49,4 +53,25 @@ func ParseShim(args []string) Shim {
 		id = ""
 	}
 	return Shim{ID: id, Runc: program == "containerd-shim-runc-v2", Address: value("-address")}
+}
+
+// Annotations that the CRI plugin puts into the specification of each container (internal/cri/annotations).
+const (
+	SandboxIDAnnotation        = "io.kubernetes.cri.sandbox-id"
+	SandboxUIDAnnotation       = "io.kubernetes.cri.sandbox-uid" // of the pod
+	SandboxNameAnnotation      = "io.kubernetes.cri.sandbox-name"
+	SandboxNamespaceAnnotation = "io.kubernetes.cri.sandbox-namespace"
+)
+
+// SpecAnnotations returns the annotations of the specification in a bundle, config.json of some 15 KB. Only what root alone
+// can write is believed: nil where that is not so, or it cannot be read.
+func SpecAnnotations(files host.Files, bundle string) map[string]string {
+	var spec struct {
+		Annotations map[string]string `json:"annotations"`
+	}
+	data, err := files.ReadOwned(path.Join(bundle, "config.json"))
+	if err != nil || json.Unmarshal(data, &spec) != nil {
+		return nil
+	}
+	return spec.Annotations
 }

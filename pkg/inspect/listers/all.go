@@ -1,6 +1,6 @@
 // Package listers lists the kinds of objects that pods leave behind beside those that every inspection needs, which are
 // in pkg/inspect: most are only reported, since a release would destroy data or is their owner's alone; containers,
-// shims, addresses, units and logs are released once that is opted in. What is said about each is in inspect.Specs.
+// shims, bundles, directories of sandboxes, addresses, units and logs are released once that is opted in. What is said about each is in inspect.Specs.
 package listers
 
 import (

@@ -2,7 +2,6 @@ package listers
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"path"
@@ -67,33 +66,12 @@ func directories(s *hostscan.Scan, dir string) (entries []host.Entry, device uin
 	return slices.DeleteFunc(entries, func(e host.Entry) bool { return !e.IsDir() }), device, err
 }
 
-// maxSpecs bounds the specifications that are read in one pass: each has some 15 KB.
-const maxSpecs = 200
-
-// podOfSpec returns the pod of a bundle by the annotations that the CRI plugin puts into its specification, config.json
-// (pkg/cri/annotations). Only what root alone can write is believed.
-func podOfSpec(s *hostscan.Scan, b bundle) inspect.Pod {
-	var spec struct {
-		Annotations map[string]string `json:"annotations"`
-	}
-	data, err := s.Host.Files.ReadOwned(path.Join(b.dir, "config.json"))
-	if err != nil || json.Unmarshal(data, &spec) != nil {
-		return inspect.Pod{}
-	}
-	const prefix = "io.kubernetes.cri.sandbox-"
-	return inspect.Pod{UID: spec.Annotations[prefix+"uid"], Namespace: spec.Annotations[prefix+"namespace"],
-		Name: spec.Annotations[prefix+"name"]}
-}
-
-// listRootfs lists the bundles of containers with their root filesystems. The specification is read only of those that
-// CRI does not list: often nothing else names their pod any more.
+// listRootfs lists the bundles of containers with their root filesystems.
 func listRootfs(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
 	bundles, err := readBundles(scan)
 	if err != nil {
 		return nil, err
 	}
-	listed, listedErr := listedByCRI(scan) // the inventory has that error
-	specs := 0
 	objects := make([]inspect.Object, 0, len(bundles))
 	for _, b := range bundles {
 		o := inspect.Object{
@@ -108,12 +86,8 @@ func listRootfs(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error
 		if b.id != b.Name {
 			o.Facts["state"] = "its removal was interrupted: containerd does not look at it again"
 		}
-		switch {
-		case !host.IsContainerID(b.id):
+		if !host.IsContainerID(b.id) {
 			o.Foreign = "not created by a CRI runtime: its ID has another format"
-		case listedErr == nil && !listed[b.id] && specs < maxSpecs:
-			specs++
-			o.Pod = podOfSpec(scan, b)
 		}
 		objects = append(objects, o)
 	}

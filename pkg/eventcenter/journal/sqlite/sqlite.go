@@ -56,8 +56,7 @@ type Store struct {
 	stopping chan struct{}
 	stopped  chan struct{}
 
-	writer writer    // of the writing goroutine
-	back   writeBack // beside it
+	writer writer // of the writing goroutine
 
 	mu       sync.Mutex   // guards what follows
 	parts    []*partition // in the order of offsets
@@ -84,13 +83,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		o.Keep = 30 * 24 * time.Hour
 	}
 	s := &Store{Options: o, requests: make(chan *request, maxWaiting), stopping: make(chan struct{}),
-		stopped: make(chan struct{}), changed: make(chan struct{}), back: writeBack{asked: make(chan struct{}, 1)}}
+		stopped: make(chan struct{}), changed: make(chan struct{})}
 	err := s.open(ctx)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("journal %s: %w", o.Dir, err), s.closeFiles())
-	}
-	if !o.ReadOnly {
-		s.back.running.Go(s.writeLogs)
 	}
 	if o.ReadOnly || o.Copy != "" {
 		close(s.stopped)
@@ -272,7 +268,6 @@ func (s *Store) Health() Health {
 func (s *Store) Close() error {
 	close(s.stopping)
 	<-s.stopped
-	s.back.running.Wait()
 	var err error
 	if s.mark != nil && !s.ReadOnly {
 		err = s.mark.Sync()

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -87,7 +86,6 @@ func (s *Store) begin(ctx context.Context) (*transaction, error) {
 			return nil, err
 		}
 	}
-	s.writeRest(ctx)
 	tx, err := w.db.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
@@ -167,7 +165,6 @@ func (s *Store) tell(records []journal.Record) []journal.Event {
 		return nil
 	}
 	last := records[len(records)-1]
-	s.back.grow(len(records))
 	if s.mark != nil {
 		if err := s.writeMark(last.Offset); err != nil {
 			s.Log.Error("the mark of the newest offset cannot be written", "err", err)
@@ -373,7 +370,7 @@ func (s *Store) openWriter(ctx context.Context) error {
 func (s *Store) writeTo(ctx context.Context, p *partition) error {
 	db, err := open(p.path, false)
 	if err == nil {
-		_, err = db.ExecContext(ctx, "PRAGMA journal_mode=WAL; PRAGMA wal_autocheckpoint="+strconv.Itoa(maxLogPages))
+		_, err = db.ExecContext(ctx, "PRAGMA journal_mode=WAL")
 	}
 	if err == nil && s.Copy != "" { // a flush with each checkpoint of the log alone
 		_, err = db.ExecContext(ctx, "PRAGMA synchronous=NORMAL; "+positionSchema)
