@@ -54,7 +54,7 @@ func TestSubscribeAvoid(t *testing.T) {
 	}
 	filter := func() (got result, err error) {
 		body := []byte(`{"Pod":{},"Nodes":null,"NodeNames":["node-1","node-2","node-3"]}`)
-		answer, err := http.Post("http://"+address+"/filter", "application/json", bytes.NewReader(body)) //nolint:noctx // a test
+		answer, err := http.Post("http://"+address+"/filter", "application/json", bytes.NewReader(body)) // a test
 		if err != nil {
 			return got, err
 		}

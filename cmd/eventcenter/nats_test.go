@@ -110,7 +110,7 @@ func (n *natsServers) accounts(dir string) (conf string) {
 
 func (n *natsServers) start(i int) {
 	n.t.Helper()
-	n.all[i] = exec.Command(n.binary, "-c", n.conf[i]) //nolint:noctx // kill ends it
+	n.all[i] = exec.Command(n.binary, "-c", n.conf[i]) // kill ends it
 	if err := n.all[i].Start(); err != nil {
 		n.t.Fatal(err)
 	}

@@ -134,7 +134,7 @@ func (s *serveOptions) run(ctx context.Context) error {
 		Idle: idleLimit, Log: log})
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(agents) }()
-	defer server.Close() //nolint:errcheck // it is shut down, or has failed
+	defer server.Close() // it is shut down, or has failed
 	replica, err := s.openReplica(dir, log, gate)
 	if err != nil {
 		return err

@@ -175,7 +175,7 @@ func TestSubscribeWebhook(t *testing.T) {
 		return strings.Contains(string(text), "node-1 io.github.nodeagent.fault.raised.v1 Slow the name server is slow") &&
 			strings.Contains(string(text), "node-2 ")
 	})
-	forged, err := http.Post(h.url, "application/cloudevents-batch+json", strings.NewReader("[]")) //nolint:noctx // a test
+	forged, err := http.Post(h.url, "application/cloudevents-batch+json", strings.NewReader("[]")) // a test
 	if err != nil || forged.StatusCode != http.StatusUnauthorized {
 		t.Errorf("%v, %v", forged, err)
 	}

@@ -64,7 +64,7 @@ func newBadDay(t *testing.T) *badDay {
 }
 
 func (d *badDay) command(args ...string) *exec.Cmd {
-	cmd := exec.Command(d.program, append([]string{"--config", d.config}, args...)...) //nolint:noctx // its time is measured
+	cmd := exec.Command(d.program, append([]string{"--config", d.config}, args...)...) // its time is measured
 	cmd.Env = append(os.Environ(), asProgram+"=1", "GORACE=atexit_sleep_ms=0")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
@@ -224,14 +224,14 @@ func TestBadDayStateDiskHangs(t *testing.T) {
 		device = strings.TrimSpace(string(out))
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command("losetup", "--detach", device).CombinedOutput(); err != nil { //nolint:noctx // the test has ended
+		if out, err := exec.Command("losetup", "--detach", device).CombinedOutput(); err != nil { // the test has ended
 			t.Errorf("%v: %s", err, out)
 		}
 	})
 	d.mount(device, "ext4", "")
 	d.daemon()
 	thaw := func() error {
-		return exec.Command("fsfreeze", "--unfreeze", d.state).Run() //nolint:noctx // also after the test has ended
+		return exec.Command("fsfreeze", "--unfreeze", d.state).Run() // also after the test has ended
 	}
 	if out, err := exec.CommandContext(t.Context(), "fsfreeze", "--freeze", d.state).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -29,7 +29,7 @@ func (r rewriter) copy(to, from reflect.Value) {
 		to.Set(reflect.ValueOf(r.pod(pod)))
 		return
 	}
-	switch from.Kind() { //nolint:exhaustive // the others have no strings
+	switch from.Kind() { // the others have no strings
 	case reflect.String:
 		to.SetString(r.string(from.String()))
 	case reflect.Struct:

@@ -72,7 +72,7 @@ func (b *backup) write(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(scratch) //nolint:errcheck // of our own; a rest harms nobody
+	defer os.RemoveAll(scratch) // of our own; a rest harms nobody
 	copied := filepath.Join(scratch, ControlFile)
 	err = control.Copy(ctx, filepath.Join(dir, ControlFile), copied)
 	if err == nil {
@@ -174,7 +174,7 @@ func Restore(archive, dir string) (m Manifest, err error) {
 	if err != nil {
 		return m, err
 	}
-	defer os.RemoveAll(scratch) //nolint:errcheck // of our own; a rest harms nobody
+	defer os.RemoveAll(scratch) // of our own; a rest harms nobody
 	if m, err = unpack(f, scratch); err != nil {
 		return m, fmt.Errorf("%s: %w", archive, err)
 	}

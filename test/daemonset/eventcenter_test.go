@@ -31,7 +31,7 @@ type center struct {
 	client   *http.Client
 	reader   string // a token
 	replicas *centerPods
-	until    context.Context //nolint:containedctx // the end of the test, for those that stand in for the cluster
+	until    context.Context // the end of the test, for those that stand in for the cluster
 }
 
 // The event center's chart and the agent's, installed as the notes of the first say: the DaemonSet's agent is known by

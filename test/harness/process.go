@@ -23,7 +23,7 @@ func (p *process) start(ctx context.Context, a *Agent, env []string) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(a.Binary, "run", "--config", a.Config) //nolint:noctx // it outlives this call; stop ends it
+	cmd := exec.Command(a.Binary, "run", "--config", a.Config) // it outlives this call; stop ends it
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // a test that is killed leaves no agent behind

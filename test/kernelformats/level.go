@@ -44,7 +44,7 @@ func printLevels(out io.Writer, sources []string, name string) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close() //nolint:errcheck // was only read
+	defer file.Close() // was only read
 	for scanner := bufio.NewScanner(file); scanner.Scan(); {
 		fmt.Fprintf(out, "%s | %s\n", levelOf(byStart, scanner.Text()), scanner.Text())
 	}

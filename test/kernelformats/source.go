@@ -53,7 +53,7 @@ func (t *tree) loadDir(root string, wanted func(string) bool) error {
 		if err != nil {
 			return err
 		}
-		defer file.Close() //nolint:errcheck // was only read
+		defer file.Close() // was only read
 		return t.add(name, file)
 	})
 }

@@ -91,7 +91,7 @@ func running(t *testing.T, program string, args ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(program, args...) //nolint:noctx // it is ended below
+	cmd := exec.Command(program, args...) // it is ended below
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func running(t *testing.T, program string, args ...string) {
 // address returns an address of this machine that nobody listens on.
 func address(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
+	l, err := net.Listen("tcp", "127.0.0.1:0") // at once
 	if err != nil {
 		t.Fatal(err)
 	}

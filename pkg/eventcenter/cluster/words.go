@@ -55,7 +55,7 @@ func (w *Words) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer sub.Unsubscribe() //nolint:errcheck // of a connection that is closed it is over anyway
+	defer sub.Unsubscribe() // of a connection that is closed it is over anyway
 	tick := time.NewTicker(wordsEvery)
 	defer tick.Stop()
 	for {

@@ -34,7 +34,7 @@ type Listener struct {
 	inner  net.Listener
 	others chan accepted
 	closed chan struct{}
-	ctx    context.Context //nolint:containedctx // of handshakes; ends with the listener
+	ctx    context.Context // of handshakes; ends with the listener
 	cancel context.CancelFunc
 
 	heads heads

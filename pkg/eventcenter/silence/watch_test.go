@@ -150,7 +150,7 @@ func TestWatcher(t *testing.T) {
 		for range 2 { // two workers for a moment
 			w := &silence.Watcher{Name: "c", Cluster: c, Model: m, Append: j.Append, Interval: time.Minute,
 				Log: log}
-			go w.Run(ctx) //nolint:errcheck // it ends with the test
+			go w.Run(ctx) // it ends with the test
 		}
 		from := 0
 		expect := func(after time.Duration, what string, want ...string) {

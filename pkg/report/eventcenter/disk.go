@@ -35,7 +35,7 @@ type disk struct {
 	due   atomic.Bool     // it will be written without being woken
 	reads chan readOrder  // without a buffer: a read is taken at once, or the disk is busy
 	hung  time.Time       // until then it is not asked to read; of Run's goroutine
-	stop  context.Context //nolint:containedctx // ends when what is left is to be written
+	stop  context.Context // ends when what is left is to be written
 }
 
 // readOrder asks for records.

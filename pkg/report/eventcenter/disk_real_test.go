@@ -39,7 +39,7 @@ func TestRealDisk(t *testing.T) {
 			defer server.Close()
 			r := eventcenter.New(realConfig(filepath.Join(dir, "eventcenter"), server.URL))
 			runReal(t, r)
-			thaw := func() { _ = exec.Command("fsfreeze", "--unfreeze", dir).Run() } //nolint:noctx // the test may be over
+			thaw := func() { _ = exec.Command("fsfreeze", "--unfreeze", dir).Run() } // the test may be over
 			t.Cleanup(thaw)
 			eventually(t, "nothing is sent", func() bool { return len(c.received()) > 1 })
 			fail(disk, dir)

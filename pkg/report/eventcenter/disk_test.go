@@ -67,7 +67,7 @@ func TestFatalLeavesWithoutTheDisk(t *testing.T) {
 				}
 				r := eventcenter.New(config)
 				ctx, w := t.Context(), reporttest.NewWorld()
-				go r.Run(ctx) //nolint:errcheck // that a disk hangs is an error of its end
+				go r.Run(ctx) // that a disk hangs is an error of its end
 				time.Sleep(5 * time.Minute)
 				for i := range 3 {
 					began := time.Now()

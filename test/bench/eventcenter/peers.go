@@ -90,7 +90,7 @@ func insert(ctx context.Context, db *sql.DB, group []*peerRequest) error {
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	defer tx.Rollback() // after Commit it does nothing
 	statement, err := tx.PrepareContext(ctx, `INSERT INTO events(received, dedup, crc, source, id, type, cluster, node,
 		severity, "check", reason, stream, sequence, event) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)`)
 	if err != nil {

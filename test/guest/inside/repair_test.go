@@ -236,7 +236,7 @@ func apiserver(t *testing.T) string {
 func TestRepairs(t *testing.T) {
 	needGuest(t)
 	node(t)
-	exec.Command("modprobe", "-r", "zram", "pcspkr").Run() //nolint:errcheck // they may not be there
+	exec.Command("modprobe", "-r", "zram", "pcspkr").Run() // they may not be there
 	write(t, "/etc/modprobe.d/never.conf", "install pcspkr /bin/true\n")
 	put(t, "/proc/sys/vm/swappiness", "60")
 	install(t, "checks:\n"+repairConfig+others(t)+repairSettings+"paths: {kubeconfig: "+apiserver(t)+"}\n")

@@ -158,7 +158,7 @@ func (s *Store) List(ctx context.Context, bucket, begin string) (found []control
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", bucket, err)
 	}
-	defer w.Stop() //nolint:errcheck // it is over
+	defer w.Stop() // it is over
 	for {
 		select {
 		case e, ok := <-w.Updates():

@@ -25,7 +25,7 @@ const (
 
 // request is one batch on its way.
 type request struct {
-	ctx    context.Context //nolint:containedctx // that of Append, which waits for it
+	ctx    context.Context // that of Append, which waits for it
 	events []journal.Event
 	term   uint64 // of the worker that it is of, 0: of none
 	take   bool   // a new worker's: it is stored also without an event

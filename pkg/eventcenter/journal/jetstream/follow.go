@@ -56,7 +56,7 @@ func (s *Store) fetch(ctx context.Context, from uint64, most int) (found []messa
 	if err != nil {
 		return nil, err
 	}
-	defer answers.Unsubscribe() //nolint:errcheck // of a connection that is closed it is over anyway
+	defer answers.Unsubscribe() // of a connection that is closed it is over anyway
 	if err := s.Conn.PublishRequest("$JS.API.DIRECT.GET."+Stream, inbox, ask); err != nil {
 		return nil, err
 	}

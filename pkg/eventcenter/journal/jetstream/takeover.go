@@ -166,7 +166,7 @@ func AwaitTakeOver(ctx context.Context, conn *nats.Conn, log *slog.Logger) error
 	if err != nil {
 		return err
 	}
-	defer asked.Unsubscribe() //nolint:errcheck // it fails only where the connection is lost, and the subscription with it
+	defer asked.Unsubscribe() // it fails only where the connection is lost, and the subscription with it
 	for begun := true; ; begun = false {
 		limited, cancel := context.WithTimeout(ctx, publishLimit)
 		stream, err := js.Stream(limited, Stream)

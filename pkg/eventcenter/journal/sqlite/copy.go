@@ -166,7 +166,7 @@ func (s *Store) put(ctx context.Context, records []journal.Record, at Position) 
 	if err != nil {
 		return err
 	}
-	defer t.tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	defer t.tx.Rollback() // after Commit it does nothing
 	for _, r := range records {
 		if err := t.row(ctx, r); err != nil {
 			return fmt.Errorf("offset %d: %w", r.Offset, err)

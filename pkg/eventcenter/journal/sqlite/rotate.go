@@ -32,7 +32,7 @@ func (s *Store) roll(ctx context.Context, now time.Time, first uint64) error {
 	if err != nil {
 		return err
 	}
-	defer t.tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	defer t.tx.Rollback() // after Commit it does nothing
 	for key, mark := range w.streams {
 		if now.Sub(mark.seen) > s.Keep {
 			delete(w.streams, key)

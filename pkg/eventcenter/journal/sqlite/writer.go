@@ -194,7 +194,7 @@ func (s *Store) commit(group []*request) ([]journal.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer t.tx.Rollback() //nolint:errcheck // after Commit it does nothing
+	defer t.tx.Rollback() // after Commit it does nothing
 	t.now, t.next = now, s.newest+1
 	for _, r := range group {
 		if r.result, err = t.batch(ctx, r.events); err != nil {
