@@ -39,7 +39,9 @@ func (h History) OfRunningPod(uid string) Sighting { return h[podKey(uid)] }
 func GateApplies(g Gate, kind Kind) bool { return g.Name != networkReady || networked(kind) }
 
 // WithoutLiving returns the evidence without the objects that kubelet knows or that cannot belong to it, and what the
-// history has of them. They do not affect the verdicts on others. It also returns how many objects it left out.
+// history has of them. They do not affect the verdicts on others, except those that tell whether kubelet has ended a pod,
+// which stay: directories of kubelet's pods, and what names the pod of a suspect. It also returns how many objects it
+// left out.
 func (e Evidence) WithoutLiving() (Evidence, int) {
 	all := len(e.Objects)
 	report, _ := e.Evaluate()
@@ -47,10 +49,19 @@ func (e Evidence) WithoutLiving() (Evidence, int) {
 	for i := range report.Objects {
 		verdicts[key(&report.Objects[i].Object)] = report.Objects[i].Verdict
 	}
+	inventory := e.Inventory
+	inventory.resolveNames()
+	suspects := make(map[string]bool) // UIDs of pods
+	for i := range e.Objects {
+		if o := &e.Objects[i]; suspicious(o, &inventory, e.History.sighting(o, e.Now).First) {
+			suspects[o.Pod.UID] = true
+		}
+	}
 	history := maps.Clone(e.History)
 	e.Objects = slices.DeleteFunc(slices.Clone(e.Objects), func(o Object) bool {
 		verdict := verdicts[key(&o)]
-		out := (verdict == Live || verdict == Foreign) && !suspicious(&o, &e.Inventory, e.History.sighting(&o, e.Now).First)
+		out := (verdict == Live || verdict == Foreign) && !suspects[o.Pod.UID] &&
+			(o.Kind != PodDirectory || !hasPod(inventory.Kubelet.Pods, o.Pod.UID))
 		if out {
 			delete(history, key(&o))
 		}
