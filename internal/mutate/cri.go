@@ -38,11 +38,11 @@ func (d *Mutator) StopContainer(ctx context.Context, c RuntimeObject, grace time
 // RemoveContainer removes a container that has ended. One that runs is refused: CRI would kill it at once.
 func (d *Mutator) RemoveContainer(ctx context.Context, c RuntimeObject) error {
 	return d.onContainer(ctx, c, stopSlack, func(ctx context.Context) error {
-		answer, err := d.runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.ID})
+		listed, err := d.listed(ctx, c.ID)
 		if err != nil {
 			return err
 		}
-		if state := answer.GetStatus().GetState(); state == cri.ContainerState_CONTAINER_RUNNING {
+		if listed.GetState() == cri.ContainerState_CONTAINER_RUNNING {
 			return refuse("container %s runs", c.ID)
 		}
 		_, err = d.runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: c.ID})
@@ -77,9 +77,25 @@ func (d *Mutator) RemoveSandbox(ctx context.Context, s RuntimeObject) error {
 func (d *Mutator) onContainer(ctx context.Context, c RuntimeObject, limit time.Duration,
 	change func(context.Context) error) error {
 	return d.onRuntime(ctx, c, limit, func(ctx context.Context) (int64, error) {
-		answer, err := d.runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.ID})
-		return answer.GetStatus().GetCreatedAt(), err
+		listed, err := d.listed(ctx, c.ID)
+		return listed.GetCreatedAt(), err
 	}, change)
+}
+
+// listed returns a container as the runtime lists it, which is how it was inspected: CRI-O's status says another time
+// of creation than its list. One that is gone is codes.NotFound.
+func (d *Mutator) listed(ctx context.Context, id string) (*cri.Container, error) {
+	answer, err := d.runtime.ListContainers(ctx,
+		&cri.ListContainersRequest{Filter: &cri.ContainerFilter{Id: id}})
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range answer.GetContainers() {
+		if c.GetId() == id {
+			return c, nil
+		}
+	}
+	return nil, status.Errorf(codes.NotFound, "container %s is not listed", id)
 }
 
 func (d *Mutator) onSandbox(ctx context.Context, s RuntimeObject, limit time.Duration,

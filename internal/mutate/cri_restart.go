@@ -61,17 +61,17 @@ func (d *Mutator) containerState(ctx context.Context, c RuntimeObject) (cri.Cont
 	const unknown = cri.ContainerState_CONTAINER_UNKNOWN
 	ctx, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
-	answer, err := d.runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: c.ID})
+	listed, err := d.listed(ctx, c.ID)
 	if status.Code(err) == codes.NotFound {
 		return unknown, fmt.Errorf("container %s is gone: %w", c.ID, ErrChanged)
 	}
 	if err != nil {
 		return unknown, fmt.Errorf("status of %s: %w", c.ID, err)
 	}
-	if at := answer.GetStatus().GetCreatedAt(); at != c.CreatedAt {
+	if at := listed.GetCreatedAt(); at != c.CreatedAt {
 		return unknown, changed("%s was created at %d instead of %d", c.ID, at, c.CreatedAt)
 	}
-	return answer.GetStatus().GetState(), nil
+	return listed.GetState(), nil
 }
 
 // statusLimit bounds one question to the runtime.

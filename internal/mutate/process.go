@@ -24,10 +24,14 @@ type Process struct {
 // awaitSlice is how often AwaitEnd looks whether it was interrupted.
 const awaitSlice = 50 * time.Millisecond
 
-// kernelThread is PF_KTHREAD in the flags of /proc/PID/stat.
-const kernelThread = 0x00200000
+// Flags of /proc/PID/stat: see include/linux/sched.h.
+const (
+	exiting      = 0x00000004 // PF_EXITING: it ends, whatever it is sent
+	kernelThread = 0x00200000 // PF_KTHREAD
+)
 
-// Terminate sends SIGTERM to a process. It is no error if the process is gone, or dead and not yet reaped.
+// Terminate sends SIGTERM to a process. It is no error if the process is gone, ends already, or is dead and not yet
+// reaped.
 func (d *Mutator) Terminate(p Process) error { return d.signal(p, unix.SIGTERM) }
 
 // Kill sends SIGKILL to a process.
@@ -99,6 +103,11 @@ func (d *Mutator) verifyProcess(p Process) error {
 	}
 	if ours {
 		return nil
+	}
+	// cgroup v1 shows a process that ends in none: see proc_cgroup_show in kernel/cgroup/cgroup.c.
+	stat, err = d.host.ProcStat(p.PID)
+	if proc.Gone(err) || err == nil && (stat.StartTime != p.StartTime || stat.Flags&exiting != 0) {
+		return errGone
 	}
 	return changed("process %d is in no cgroup of pod %s", p.PID, p.UID)
 }

@@ -3,6 +3,7 @@ package mutate_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
@@ -51,6 +54,49 @@ func TestTerminateAndKill(t *testing.T) {
 		if !ended(t, n, deaf, time.Minute) {
 			t.Error("SIGKILL did not end it")
 		}
+	}
+}
+
+// A process that ends already needs no signal, and is no other process since cgroup v1 does not show its cgroups any
+// more. Here it is the init of a PID namespace, which waits for one of its processes to be reaped.
+func TestSignalToAProcessThatEnds(t *testing.T) {
+	n, uid := mutatetest.New(t), mutatetest.UID(t)
+	parent := n.Shell(uid, n.Cgroups(uid, ""), "unshare --pid --fork sh -c 'echo ready; exec sleep 1000' & wait")
+	child := func(pid int) (child int) {
+		mutatetest.Await(t, func() bool {
+			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+			child, _ = strconv.Atoi(strings.TrimSpace(string(text)))
+			return child > 0
+		})
+		return child
+	}
+	init := child(child(parent.PID))
+	stat, err := n.Host.ProcStat(init)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := exec.Command("nsenter", "-t", strconv.Itoa(init), "-p", "sleep", "1000")
+	if err := inside.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = inside.Process.Signal(unix.SIGCONT)
+		_ = inside.Wait() // its process was killed with the namespace
+	})
+	child(inside.Process.Pid)
+	if err := errors.Join(inside.Process.Signal(unix.SIGSTOP), unix.Kill(init, unix.SIGKILL)); err != nil {
+		t.Fatal(err)
+	}
+	mutatetest.Await(t, func() bool {
+		stat, err := n.Host.ProcStat(init)
+		return err == nil && stat.Flags&4 != 0
+	})
+	p := mutate.Process{PID: init, StartTime: stat.StartTime, UID: uid, Driver: parent.Driver}
+	if err := errors.Join(n.Mutator.Terminate(p), n.Mutator.Kill(p)); err != nil {
+		t.Error(err)
+	}
+	if ended(t, n, p, 0) {
+		t.Error("it has ended: this test proves nothing")
 	}
 }
 

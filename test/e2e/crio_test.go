@@ -1,9 +1,14 @@
 package e2e
 
 import (
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/lab"
 	"github.com/nodeagent/nodeagent/test/need"
 )
@@ -59,6 +64,51 @@ func TestCRIOHealthyNode(t *testing.T) {
 		if !g.Open {
 			t.Errorf("gate %s is closed: %s", g.Name, g.Why)
 		}
+	}
+	living.check(t)
+}
+
+// What a deleted pod has left on a node with CRI-O is proven and released, its sandbox by CRI-O's own API; what lives
+// beside it is untouched. While a witness does not answer, nothing is released.
+func TestCRIORelease(t *testing.T) {
+	l := openCRIONode(t)
+	a := install(t, l, harness.Overrides{"remediate": map[string]any{"retryAfter": "1ms", "podsPerHour": 1000,
+		"ownerGrace": "2s"}})
+	living := newBystanders(t, l)
+	victim, err := harness.NewVictim(t.Context(), l, "crio-victim")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := victim.Abandon(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	awaitProof(t, a, victim)
+	traces, err := victim.Traces(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"sandbox ", "container "} {
+		if !slices.ContainsFunc(traces, func(trace string) bool { return strings.HasPrefix(trace, kind) }) {
+			t.Errorf("CRI-O has no %sof the pod: this test proves little; there are %q", kind, traces)
+		}
+	}
+	for _, witness := range []string{"crio", "kubelet"} {
+		signal(witness, syscall.SIGSTOP)(t, l)
+		answer, err := a.CLI(t.Context(), "clean", "--yes")
+		signal(witness, syscall.SIGCONT)(t, l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left, err := victim.Traces(t.Context())
+		if err != nil || !slices.Equal(left, traces) {
+			t.Errorf("while %s hung: of %q there are %q, %v\n%s%s", witness, traces, left, err, answer.Stdout, answer.Stderr)
+		}
+	}
+	awaitGone(t, a, victim)
+	events, err := a.CLI(t.Context(), "events")
+	if err != nil || !strings.Contains(events.Stdout, "released    sandbox") ||
+		strings.Contains(events.Stdout, mutate.ErrChanged.Error()) {
+		t.Errorf("%v\n%s%s", err, events.Stdout, events.Stderr)
 	}
 	living.check(t)
 }
