@@ -13,11 +13,11 @@ func Grave() []string {
 		// it was reset, or could not be
 		"eset failed", "RESET failed", "ailed to reset", "eset fail", "ailed to recover", "ecovery fail",
 		"nrecover",
-		"iving up", "gave up", "Reset Aborted", "sfully reset control", "esetting device", "ailed to halt", "to quiesce", "ailed to drain", "ailed to transition",
+		"iving up", "gave up", "give up", "ailed permanently", "driver issue detecte", "in the right state", "Reset Aborted", "sfully reset control", "esetting device", "ailed to halt", "to quiesce", "ailed to drain", "ailed to transition",
 		"to reinit", "ailed to flush", "is not reset", "reset is not",
 		// it is gone
 		" lost", "Lost contact", " dead", "died", "urprise", "naccessible", "PCI disconnect", "s disconnected", "ffline",
-		"LOOP DOWN", "Loop down", "PCI Error", "gone missing", "is degraded", "continue as degraded", "kicking failed",
+		"LOOP DOWN", "Loop down", "local link is down", "keep-alive timer", "PCI Error", "gone missing", "is degraded", "continue as degraded", "kicking failed",
 		"is withdrawing", "has withdrawn",
 		"kicking non-fresh", "is unstable", "could not open",
 		// it is damaged
@@ -26,8 +26,8 @@ func Grave() []string {
 		"Hardware Error", "nternal error",
 		"crash", "invalid state", "ncorrect response", "unexpected unlock", "bad sequence-id",
 		"need to clean", "error cqe", "is marked invalid", "nconsisten", " has bad ", "needs repair", "xfs_repair",
-		"RAS records", "Saved bad pages", " err detected", "I/O error", "IO error", "transmission error", "CQ error", "us error",
-		"area error", "check-2 error", "hardware fault", "path error", "equipment f", "isparity",
+		"RAS records", "Saved bad pages", " err detected", "I/O error", "IO error", "transmission error", "CQ error", " bus error", "Bus error",
+		"area error", "check-2 error", "hardware fault", "path error", "equipment f",
 		// there is too little of it
 		"verflow", "verrun", "xceeded", "xhausted", "ut of memory", "ut of resource", "buffer is full",
 		"verheat",
@@ -64,8 +64,8 @@ func Remarks() []string {
 		// settings, and what was asked for
 		"timeout disabled", "ffline test", "diagnostics", "set offline", "shall be", "parameter '",
 		"may cause", "might crash",
-		"timeout abort in", "Coalescing", "onfiguration File", "Config File", "wake on lan", "wol config",
-		"Please upgrade", "RDMA monitor", "alignment inconsist", "display audio", "deferring probe",
+		"timeout abort in", "oalescing", "onfiguration File", "Config File", "wake on lan", "wol config",
+		"Please upgrade", "RDMA monitor", "alignment inconsist", "display audio", "deferring probe", "may corrupt",
 		"fadump", "VSS: ", "oison setting", "TIMINCA",
 		"regeneration", "partition scan", "set host mem",
 		// what the network does without

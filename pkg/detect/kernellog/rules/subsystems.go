@@ -19,7 +19,7 @@ import (
 func trouble() []string {
 	return []string{"ailed", "ailure", "ailing", "fails", " fail", "FAIL", "rror", "ERROR", "imed out", "imedout",
 		"imeout", "ime-out", "ime out",
-		"TIMEOUT", "bort", "nable to", "an't", "annot", "ould not", "ouldn't", "orrupt", "atal", "FATAL", "ot respon",
+		"TIMEOUT", "bort", "nable to", "an't", "annot", "ould not", "ouldn't", "orrupt", "CORRUPT", "atal", "FATAL", "ot respon",
 		"o respon", "unresponsive",
 		"ffline", "nvalid", "verflow", "xpected", "eject", "isconnect", "expired", "stuck", "hung", "hang!",
 		"Hung ", "crash",
@@ -199,7 +199,7 @@ func storageDriverRules() []Rule {
 	blocks := []string{"mmc", "nbd", "zram", "rbd", "drbd", "loop", "vda", "vdb", "vdc", "xvd", "dm-", "sda", "sdb",
 		"sdc", "sdd", "sde", "sdf", "pmem", "block", "rnbd",
 		"virtio_blk", "vbd", "nd_", "nfit", "libnvdimm", "xen-blkback", "xen_blkfront", "TARGET_CORE", "blk-mq",
-		"bio", "btt", "rsxx", "cciss", "aoe", "dasd", "ublk", "blk-crypto", "zloop"}
+		"bio", "btt", "rsxx", "cciss", "aoe", "dasd", "ublk", "blk-crypto", "zloop", "IBLOCK", "FILEIO"}
 	return []Rule{{
 		ID: "storage-driver-error", Reason: "StorageDriverError", Domain: Storage, Severity: finding.Warning,
 		Summary: "the driver of a storage controller reports that an operation failed",
@@ -209,7 +209,7 @@ func storageDriverRules() []Rule {
 		Literals: atStart(hbas, hosts), Words: append(trouble(), "panic'd", " is not idle",
 			"is not coming back",
 			"able is unplugged", "issue target reset", " layer issued ", "fault info", "esetting ", "RESET ISSUED",
-			"utstanding commands", "SCSI status: ", "oop down", "LOOP DOWN",
+			"utstanding commands", "SCSI status: ", "oop down", "LOOP DOWN", "local link is down",
 			"error recovery"),
 		Patterns: []string{
 			`^(?P<driver>` + oneOf(hbas) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: `,

@@ -22,13 +22,13 @@ func platformRules() []Rule {
 		"rcu", "audit", "SELinux", "AppArmor", "ima", "integrity", "evm", "kexec", "crash", "kdump", "livepatch",
 		"ftrace", "BPF", "bpf", "PM", "crypto", "alg",
 		"efi", "Modules", "module", "Initramfs unpacking failed", "clocksource", "NMI", "genirq", "dma", "DMA",
-		"mempolicy", "fork", "KHO", "luo", "opal", "dlpar", "pseries-hotplug", "papr_scm", "vas", "xive", "cio",
+		"mempolicy", "fork", "KHO", "luo", "opal", "rtas", "papr", "mobility", "dlpar", "pseries-hotplug", "papr_scm", "vas", "xive", "cio",
 		"sclp"}
 	engines := []string{"idxd", "ioatdma", "intel_qat", "4xxx", "c6xx", "c62x", "dh895xcc", "cxl_", "hisi_", "caam",
 		"intel_vsec", "ptp", "QAT", "octeontx_cpt", "octeontx-cpt", "rvu_cpt", "ccree", "dpaa2_caam", "nx_compress", "genwqe",
-		"ocxl", "cxl ", "ptdma", "ae4dma", "zcrypt", "crypto-safexcel", "octep_vdpa", "mlx5_vdpa", "nitro_enclaves"}
+		"ocxl", "cxl", "funcore", "ptdma", "ae4dma", "zcrypt", "crypto-safexcel", "octep_vdpa", "mlx5_vdpa", "nitro_enclaves"}
 	// failed is what no driver says in passing.
-	const failed = `(?:timed out|time-?out|[Ff]ailed to \w+|[Ff]ailed with |failed(?:[:,]| due to| for| after| at) |[Uu]nable to \w+|[Cc]ould not \w+|reset failed|[Rr]efused to change power state|not respond|no response|[Ff]atal|FATAL|hung|\bdead\b|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`
+	const failed = `(?:[Tt]imed?[ -]?out|TIMEOUT|didn't respond|[Uu]ncorrectable|[Oo]verflow|[Cc]orrupt|[Ss]tuck|[Hh]alted|HALTED|[Ff]ailed to \w+|[Ff]ailed with |failed(?:[:,]| due to| for| after| at) |[Uu]nable to \w+|[Cc]ould not \w+|reset failed|[Rr]efused to change power state|not respond|no response|[Ff]atal|FATAL|hung|\bdead\b|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`
 	return []Rule{{
 		ID: "iommu-error", Reason: "IOMMUError", Domain: Hardware, Severity: finding.Warning,
 		Summary: "the IOMMU, which keeps devices out of memory that is not theirs, reports an error",
@@ -52,7 +52,7 @@ func platformRules() []Rule {
 		Advice: "`lspci -vv -s ADDRESS` (LnkSta, and \"rev ff\" means gone), `dmesg` around the line; reseat the " +
 			"card or its riser, " +
 			"power-cycle the machine, replace.",
-		Literals: atStart(buses), Words: append(trouble(), "naccessible", "Refused to change", "Link Down",
+		Literals: atStart(buses), Words: append(trouble(), "naccessible", "urprise", "Refused to change", "Link Down",
 			"ransition", "not set in ", "HW not ready"),
 		Patterns: []string{`^` + oneOf(buses) + ` (?P<subject>[0-9a-f]{4,8}:[0-9a-f:.]{2,8}\S*?): `},
 		Unless: append(harmless(), "Link Up", "reported first", "RP PIO", "Link up", "Agent is", "error status/mask",
@@ -209,7 +209,7 @@ func platformRules() []Rule {
 		Patterns: []string{
 			`^(?P<part>` + oneOf(services) + `[\w-]*)(?: [^:]{1,30})?: `,
 			`^irq event \d+: bogus return value `, `^Freezing [\w ]{3,40} (?:failed|aborted) after`,
-			`^(?P<driver>` + oneOf(engines) + `\w*)(?: (?P<subject>[\w.:-]{2,40}))?: `,
+			`^(?P<driver>` + oneOf(engines) + `\w*) (?P<subject>[\w.:-]{2,40}): `, `^QAT: `,
 		},
 		Unless: append(harmless(), "wait time", "Watchdog", "watchdog", "wd-", "failcnt", "Flags mismatch", "comm=",
 			"exe=", "audit: type=", "RIP", "_OSC", "nknown", "nrecognized", "option", "parameter", "policy",
@@ -225,7 +225,8 @@ func platformRules() []Rule {
 		Advice: "`lspci -vv -s ADDRESS` names the device, `dmesg` around the line the cause; nothing on a server " +
 			"but a sound or wireless card is " +
 			"without use: firmware, driver, then replacement.",
-		Literals: []string{"timed out", "timeout", "time-out", "ailed to ", "ailed with ", "failed: ", "failed, ",
+		Literals: []string{"imed out", "imeout", "ime-out", "ime out", "imedout", "imed-out", "TIMEOUT", "didn't respond", "ncorrectable", "verflow",
+			"orrupt", "tuck", "alted", "HALTED", "ailed to ", "ailed with ", "failed: ", "failed, ",
 			"failed due ", "failed for ", "failed after ", "failed at ",
 			"nable to ", "ould not ", "reset failed", "efused to change power", "not respond", "no response",
 			"atal", "FATAL", "hung", "dead",
@@ -239,7 +240,8 @@ func platformRules() []Rule {
 			"soft recovered", "allback", "try with current", "disabled on Tx", "Direct-Access", "ANSI: ",
 			"timeout  ", "max timeout of", "not be reserved", "ACCESS_REG(0x805) op", "ASPM", "VPD", "ROM ",
 			"BAR ", "ACPI", "debugfs", "hwmon", "optional", "deferr",
-			"have any ports", "firmware: failed to", // Debian's words for each file that is tried
+			"have any ports", "no hardware hang", " endpoint command", " context command", "reset device comma", "counter overflow", "sync_state",
+			"not halted, abort", "firmware: failed to", // Debian's words for each file that is tried
 			"Set TR Deq Ptr"), // of a USB device that was detached
 			atStart([]string{"snd", "iwl",
 				"ath", "rtw", "rtl", "brcm", "b43", "mt7", "wl", "thunderbolt", "mei",
