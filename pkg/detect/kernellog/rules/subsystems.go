@@ -46,7 +46,7 @@ var (
 		"mlxsw_spectrum", "mlxsw_core", "ehea", "ibmvnic", "ibmveth", "liquidio", "ntb_netdev",
 		"hinic_ethdev", "qlge", "funeth", "octeon_ep", "octeon_ep_vf", "qla3xxx", "myri10ge", "bng_en", "fbnic", "bna",
 		"enetc", "fsl_enetc", "LiquidIO", "e100", "8139too", "8139cp", "forcedeth", "sky2", "macb", "hns-nic", "hns_dsaf",
-		"xgene-enet", "thunder_bgx", "net_failover", "eea", "rnpgbe", "ixd", "mlx5e", "qeth", "ism"}
+		"xgene-enet", "thunder_bgx", "eea", "rnpgbe", "ixd", "mlx5e", "qeth", "ism"}
 	hbas = []string{"megaraid_sas", "mpt2sas", "mpt3sas", "mpi3mr", "smartpqi", "hpsa", "aacraid", "lpfc", "qla2xxx",
 		"pm80xx", "pm8001", "arcmsr",
 		"vmw_pvscsi", "virtio_blk", "virtio_scsi", "ahci", "isci", "hisi_sas_v2_hw", "hisi_sas_v3_hw",

@@ -61,7 +61,7 @@ func platformRules() []Rule {
 			"AER: enabled", "not capable", "MSI", "no compatible", "address conflict", "resource", "refetch",
 			"Max Payload", "disabling", "LTR", "PME", "invalid short", "bus number", "busn_res",
 			"Video device", "D3cold", "can't derive", "no ACPI", "hotplug", "efault", "Hot-Plug", "HotPlug",
-			"IO APIC", "IRQ", "ecovery", "recovered"),
+			"IO APIC", "IRQ", "ecovery", "recovered", "hardware defect"),
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "gpu-driver-error", Reason: "GPUDriverError", Domain: Hardware, Severity: finding.Warning,
@@ -216,7 +216,7 @@ func platformRules() []Rule {
 			"mage not found", "mage mismatch", "no version", "signature", "certificate", "X.509", "MODSIGN",
 			"ima: No", "left unmapped", "inconsistent", "MokListRT", "Firmware Bug", "isabl", "resume", "RTC",
 			"hibernat", "too long", "crng",
-			"alibration", "deferred", "efault", "errors: 0", "/etc/keys/", "memory descriptor", "an not allocate sha"),
+			"alibration", "deferred", "efault", "errors: 0", "/etc/keys/", "memory descriptor", "an not allocate sha", "user SVA"),
 		BootGrace: time.Minute,
 		Kind:      NodeKind, Expiry: time.Hour,
 	}, {
@@ -240,7 +240,7 @@ func platformRules() []Rule {
 			"soft recovered", "allback", "try with current", "disabled on Tx", "Direct-Access", "ANSI: ",
 			"timeout  ", "max timeout of", "not be reserved", "ACCESS_REG(0x805) op", "ASPM", "VPD", "ROM ",
 			"BAR ", "ACPI", "debugfs", "hwmon", "optional", "deferr",
-			"have any ports", "no hardware hang", " endpoint command", " context command", "reset device comma", "counter overflow", "sync_state",
+			"have any ports", "no hardware hang", " endpoint command", " context command", "reset device comma", "counter overflow", "sync_state", "user SVA", "halted e", "ndpoint halted", "dying or halted",
 			"not halted, abort", "firmware: failed to", // Debian's words for each file that is tried
 			"Set TR Deq Ptr"), // of a USB device that was detached
 			atStart([]string{"snd", "iwl",
