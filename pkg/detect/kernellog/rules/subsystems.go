@@ -19,7 +19,8 @@ import (
 func trouble() []string {
 	return []string{"ailed", "ailure", "ailing", "fails", " fail", "FAIL", "rror", "ERROR", "imed out", "imedout",
 		"imeout", "ime-out", "ime out",
-		"TIMEOUT", "bort", "nable to", "an't", "annot", "ould not", "ouldn't", "orrupt", "CORRUPT", "atal", "FATAL", "ot respon",
+		"TIMEOUT", "bort", "nable to", "an't", "annot", "ould not", "ouldn't", "orrupt", "CORRUPT", "atal", "FATAL",
+		"ot respon",
 		"o respon", "unresponsive",
 		"ffline", "nvalid", "verflow", "xpected", "eject", "isconnect", "expired", "stuck", "hung", "hang!",
 		"Hung ", "crash",
@@ -28,7 +29,8 @@ func trouble() []string {
 		"ot ready", "ot valid", "ot recover", "ot complete", "nrecover", "iving up", "an not ", "id not ", "idn't ",
 		" lost", " dead", "egraded", "DEGRADED", "lockup detected", "alicious", "driver issue detecte",
 		" err ", " err=", " err:", " err(", "roblem", "BUG", "NULL", "nhandled", " leak", "ail to ",
-		"xceed", "broken", "halted", "HALTED", "is unavailable", "wrongly", "llegal", "Bad ", " bad ", "ut of range", "ut of memory", "ut of resources", "un out of ",
+		"xceed", "broken", "halted", "HALTED", "is unavailable", "wrongly", "llegal", "Bad ", " bad ",
+		"ut of range", "ut of memory", "ut of resources", "un out of ",
 		" too ", "ot enough", "nsufficient", "issing", "never ", "o free "}
 }
 
@@ -45,14 +47,16 @@ var (
 		"stmmaceth", "mvneta", "mvpp2", "fsl_dpaa2_eth", "ngbe", "txgbe", "thunder-nicvf", "octeontx2-nicpf",
 		"mlxsw_spectrum", "mlxsw_core", "ehea", "ibmvnic", "ibmveth", "liquidio", "ntb_netdev",
 		"hinic_ethdev", "qlge", "funeth", "octeon_ep", "octeon_ep_vf", "qla3xxx", "myri10ge", "bng_en", "fbnic", "bna",
-		"enetc", "fsl_enetc", "LiquidIO", "e100", "8139too", "8139cp", "forcedeth", "sky2", "macb", "hns-nic", "hns_dsaf",
+		"enetc", "fsl_enetc", "LiquidIO", "e100", "8139too", "8139cp", "forcedeth", "sky2", "macb", "hns-nic",
+		"hns_dsaf",
 		"xgene-enet", "thunder_bgx", "eea", "rnpgbe", "ixd", "mlx5e", "qeth", "ism"}
 	hbas = []string{"megaraid_sas", "mpt2sas", "mpt3sas", "mpi3mr", "smartpqi", "hpsa", "aacraid", "lpfc", "qla2xxx",
 		"pm80xx", "pm8001", "arcmsr",
 		"vmw_pvscsi", "virtio_blk", "virtio_scsi", "ahci", "isci", "hisi_sas_v2_hw", "hisi_sas_v3_hw",
 		"hisi_sas_main", "fnic", "snic", "bnx2fc",
 		"bnx2i", "qedf", "qedi", "ipr", "3w-9xxx", "3w-sas", "csiostor", "efct", "elx", "be2iscsi", "xen-blkfront",
-		"mvsas", "ibmvfc", "ibmvscsi", "cciss", "ips", "hptiop", "qla4xxx", "bfa", "esas2r", "pmcraid", "stex", "myrs", "myrb",
+		"mvsas", "ibmvfc", "ibmvscsi", "cciss", "ips", "hptiop", "qla4xxx", "bfa", "esas2r", "pmcraid", "stex",
+		"myrs", "myrb",
 		"zfcp", "mtip32xx", "rsxx", "vmd", "hv_storvsc", "leapraid", "cxlflash", "ibmvscsis", "mvumi", "qla1280",
 		"sym53c8xx", "sata_mv", "sata_sil24", "megaraid"}
 	gpus = []string{"amdgpu", "amdkfd", "kfd", "i915", "xe", "nouveau", "radeon", "ast", "mgag200", "nvidia",
@@ -192,7 +196,8 @@ func storageDriverRules() []Rule {
 		"mptbase", "mptscsih", "mptsas", "ioc", "libfc", "libfcoe",
 		"bnx2fc", "fcoe", "sas", "pm80xx", "pm8001", "qla2xxx", "3w-9xxx", "3w-sas", "zfcp", "lpfc", "qedf", "qedi",
 		"bnx2i", "be2iscsi", "ipr", "storvsc",
-		"hv_storvsc", "host", "stex", "hisi_sas", "iscsi", "iSCSI", "scsi", "3w-xxxx", "megaraid", "megaraid mbox", "mptspi",
+		"hv_storvsc", "host", "stex", "hisi_sas", "iscsi", "iSCSI", "scsi", "3w-xxxx", "megaraid", "megaraid mbox",
+		"mptspi",
 		"mptfc", "aic7xxx", "aic79xx", "aic94xx", "gdth", "qla4xxx", "mptctl",
 		"mptlan", "vhost_scsi", "tcm_loop", "fcoe"}
 	disks := []string{"sd", "scsi", "ses", "sg", "st", "sr", "ch"}
@@ -245,7 +250,8 @@ func storageDriverRules() []Rule {
 		Unless: append(harmless(), "exit code 0", "autocal timeout", "CHS sector", ": SUCCESS", "getting Control mode", "parse quirk", "less than minimum", "Illegal Request",
 			"nvalid command oper", "nvalid Command Opco", "nvalid Field", "nvalid field in", "\nsr ", "[sr0]", "PACKET",
 			"slow to respond", "Abort status: 0x0", "shutdown incomplete", "tuning execution", "SDIO",
-			"IDENTIFY failed on d", "misclassified", "SATA link down", "sking for cache dat", "test WP failed", "Assuming drive cache",
+			"IDENTIFY failed on d", "misclassified", "SATA link down", "sking for cache dat", "test WP failed",
+			"Assuming drive cache",
 			"an't queue", "an't print",
 			"Mode Sense", "No Caching mode", "READ LOG DMA EXT", "Security Log", "APST", "SUBNQN",
 			"globally duplicate", "ANA", "bogus", "host memory buffer", "CMB", "D3 ", "failed to get WWN",

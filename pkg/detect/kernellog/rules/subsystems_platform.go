@@ -22,10 +22,12 @@ func platformRules() []Rule {
 		"rcu", "audit", "SELinux", "AppArmor", "ima", "integrity", "evm", "kexec", "crash", "kdump", "livepatch",
 		"ftrace", "BPF", "bpf", "PM", "crypto", "alg",
 		"efi", "Modules", "module", "Initramfs unpacking failed", "clocksource", "NMI", "genirq", "dma", "DMA",
-		"mempolicy", "fork", "KHO", "luo", "opal", "rtas", "papr", "mobility", "dlpar", "pseries-hotplug", "papr_scm", "vas", "xive", "cio",
+		"mempolicy", "fork", "KHO", "luo", "opal", "rtas", "papr", "mobility", "dlpar", "pseries-hotplug",
+		"papr_scm", "vas", "xive", "cio",
 		"sclp"}
 	engines := []string{"idxd", "ioatdma", "intel_qat", "4xxx", "c6xx", "c62x", "dh895xcc", "cxl_", "hisi_", "caam",
-		"intel_vsec", "ptp", "QAT", "octeontx_cpt", "octeontx-cpt", "rvu_cpt", "ccree", "dpaa2_caam", "nx_compress", "genwqe",
+		"intel_vsec", "ptp", "QAT", "octeontx_cpt", "octeontx-cpt", "rvu_cpt", "ccree", "dpaa2_caam", "nx_compress",
+		"genwqe",
 		"ocxl", "cxl", "funcore", "ptdma", "ae4dma", "zcrypt", "crypto-safexcel", "octep_vdpa", "mlx5_vdpa", "nitro_enclaves"}
 	// failed is what no driver says in passing.
 	const failed = `(?:[Tt]imed?[ -]?out|TIMEOUT|didn't respond|[Uu]ncorrectable|[Oo]verflow|[Cc]orrupt|[Ss]tuck|[Hh]alted|HALTED|[Ff]ailed to \w+|[Ff]ailed with |failed(?:[:,]| due to| for| after| at) |[Uu]nable to \w+|[Cc]ould not \w+|reset failed|[Rr]efused to change power state|not respond|no response|[Ff]atal|FATAL|hung|\bdead\b|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`
@@ -240,7 +242,8 @@ func platformRules() []Rule {
 			"soft recovered", "allback", "try with current", "disabled on Tx", "Direct-Access", "ANSI: ",
 			"timeout  ", "max timeout of", "not be reserved", "ACCESS_REG(0x805) op", "ASPM", "VPD", "ROM ",
 			"BAR ", "ACPI", "debugfs", "hwmon", "optional", "deferr",
-			"have any ports", "no hardware hang", " endpoint command", " context command", "reset device comma", "counter overflow", "sync_state", "user SVA", "halted e", "ndpoint halted", "dying or halted",
+			"have any ports", "no hardware hang", " endpoint command", " context command", "reset device comma",
+			"counter overflow", "sync_state", "user SVA", "halted e", "ndpoint halted", "dying or halted",
 			"not halted, abort", "firmware: failed to", // Debian's words for each file that is tried
 			"Set TR Deq Ptr"), // of a USB device that was detached
 			atStart([]string{"snd", "iwl",
