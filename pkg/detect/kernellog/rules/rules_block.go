@@ -175,7 +175,7 @@ func scsiRules() []Rule {
 			`^SCSI host (?P<subject>\d+) (?:abort|channel \d+ reset|reset) \(pid \d+\) timed out`,
 			`^scsi ?: aborting command due to timeout`, `^SCSI bus is being reset for host (?P<subject>\d+) channel`,
 			// Hyper-V's storage to reads and writes; other commands it refuses at every boot.
-			`^hv_storvsc (?P<subject>\S+): tag#\d+ cmd 0x(?:28|2a|35|88|8a|8f) status: scsi 0x`,
+			`^hv_storvsc (?P<subject>\S+): (?:tag#\d+ )?cmd 0x(?:28|2a|35|88|8a|8f) (?:status: scsi|scsi status) 0x`,
 		},
 		Kind: "device", Report: "scsi-sense", Expiry: time.Hour,
 	}, {

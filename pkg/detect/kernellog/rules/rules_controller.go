@@ -22,7 +22,7 @@ func controllerRules() []Rule {
 			"Controller reset type is", "device reset", "resetting device. lun", "SCSI Host reset", "SCSI Bus reset",
 			"SCSI device reset on", "Forced reset on cmd", "Attempting Device(lun)", "Attempting Target Res",
 			"Reset successful for", "issue target reset: ",
-			"task abort failed"},
+			"task abort failed", " for LUN reset to complet"},
 		Patterns: []string{
 			`^(?P<subject>arcmsr\d*): (?:abort device command of scsi id|executing (?:bus reset eh|hw bus reset)|wait 'abort all outstanding commands?' timeout)`,
 			`^mpt(?:base|scsih|sas|spi|fc|ctl): (?P<subject>ioc\d+): (?:WARNING \S )?Issuing (?:Hard)?Reset from `,
@@ -31,6 +31,7 @@ func controllerRules() []Rule {
 			`^(?:megasas|megaraid_sas (?P<subject1>` + pciAddress + `)): Reset successful for scsi\d`,
 			`^(?P<subject4>mpt[23]sas(?:_cm)?\d+): issue target reset: handle`,
 			`^pm80[x0][x1] .*task abort failed status 0x`,
+			`^smartpqi (?P<subject5>` + pciAddress + `): scsi \S+ waiting \d+ seconds for LUN reset to complete`,
 			// virtio_scsi, ibmvscsi, vmw_pvscsi
 			device + `(?:device reset$|resetting device\. lun 0x|SCSI (?:Host|Bus) reset$|SCSI device reset on scsi|Forced reset on cmd |Attempting (?:Device\(lun\)|Target) Reset! scmd\()`,
 			device + `(?P<controller>mpi3mr\d+): (?:attempting abort task for |attempting (?:device|target|bus|host) reset!)`,
@@ -53,11 +54,12 @@ func controllerRules() []Rule {
 		Summary: "a RAID controller or a flash card reports a fault: of a disk, an array, its battery or itself",
 		Advice: "The event's text names the port or the part: `tw_cli /c0 show`, `storcli64 /c0 show all` or `fio-status -a` has " +
 			"the state; replace the disk or the battery that it names.",
-		Literals: []string{"\n3w-", "\nfioerr ", "\nfiocrt ", "volume is now ", "PhysDisk is now "},
+		Literals: []string{"\n3w-", "\nfioerr ", "\nfiocrt ", "volume is now ", "PhysDisk is now ", "SMART data received",
+			" has started"},
 		Patterns: []string{
 			`^3w-(?:9xxx|sas|xxxx): scsi(?P<subject>\d+): (?:AEN: )?(?:ERROR|WARNING)(?:: | \(0x)`,
 			`^3w-(?:9xxx|sas|xxxx): scsi(?P<subject>\d+): Command failed: status = 0x`,
-			`^mptbase: (?P<subject1>ioc\d+): +(?:volume is now (?:degraded|failed)|PhysDisk is now (?:missing|failed|offline))`,
+			`^mptbase: (?P<subject1>ioc\d+): +(?:volume is now (?:degraded|failed)|PhysDisk is now (?:missing|failed|offline|not compatible)|SMART data received|replacement of PhysDisk \d+ has started)`,
 			`^fio(?:err|crt) (?:\S.{0,60} )?(?P<subject2>` + pciAddress + `|fct\d+): \S`,
 		},
 		Exclude: `\(0x04:0x00(?:08|4[23])\)|[Uu]nclean shutdown|overdue`,

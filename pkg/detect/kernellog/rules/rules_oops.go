@@ -101,7 +101,7 @@ func oopsRules() []Rule {
 			"BUG: Bad page ", "BUG: Bad rss-counter state", "BUG: non-zero ", "list_add corruption",
 			"list_del corruption", ": bad pmd ", ": bad pud ", ": bad pgd ", ": bad p4d ", ": bad pte ",
 			"BUG: KASAN: ", "BUG: KFENCE: ", "BUG: KMSAN: ", "Tainted: ", "Not tainted): ", "usercopy: Kernel memory ",
-			"slab error in ", "refcount_t", "page dumped because: ", "Slab corruption (", "Slab corruption: ",
+			"slab error in ", "refcount_t", "page dumped because: ", "Slab corruption (", "\npagealloc: ", "Slab corruption: ",
 			"Single bit error detected", "CFI failure at ", "Bad page state in process", "a reboot is needed", "page_mapcount(page) went", "ad swap ", "nused swap ",
 			"nternal list corruption", "Wrong slab cache", "CRED: Invalid ", "orrupted low memory at",
 		},
@@ -119,7 +119,7 @@ func oopsRules() []Rule {
 			`^CFI failure at \S+`,
 			`^(?:Bad page state in process '|Trying to fix it up, but a reboot is needed|Eeek! page_mapcount\(page\) went negative!)`, // until 2.6.28
 			`^(?:_?swap_\w+|get_swap_device|VM): (?:Bad|Unused) swap (?:file|offset|entry)`,                                           // mm/swapfile.c
-			`^CRED: Invalid (?:process )?credentials`, `^(?:check: )?Corrupted low memory at `,
+			`^CRED: Invalid (?:process )?credentials`, `^(?:check: )?Corrupted low memory at `, `^pagealloc: (?:memory corruption|single bit error)`,
 			`^cache_from_obj: Wrong slab cache\. `, `^slab: Internal list corruption detected in cache `,
 			`^usercopy: Kernel memory (?:exposure|overwrite) attempt detected`,
 		},

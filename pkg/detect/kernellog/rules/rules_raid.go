@@ -158,7 +158,7 @@ func mapperRules() []Rule {
 			`^device-mapper: verity: (?P<subject>[\w:-]+): (?:data|metadata) block \d+ is corrupted`,
 			`^device-mapper: (?:integrity|crypt): (?P<subject2>\S+?): (?:Checksum failed at sector|INTEGRITY AEAD ERROR)`,
 			`^device-mapper: (?:integrity: Checksum failed|crypt: INTEGRITY AEAD ERROR)`,
-			`^device-mapper: snapshots: (?:Invalidating snapshot|Corruption detected)`,
+			`^device-mapper: snapshots: (?:Invalidating snapshot|Corruption detected|Snapshot is marked invalid)`,
 			`^device-mapper: raid1: (?:.*Mirror (?:read|write) failed|All (?:sides of mirror|replicated volumes) (?:have failed|dead)|Primary mirror \(\S+\) failed|A (?:read|write) failure occurred on a mirror device|log device \S+ has failed)`,
 			`^device-mapper: raid: Failed to (?:read superblock|load bitmap)`,
 			`^device-mapper: (?:space map \w+|block manager|btree(?: \w+)?|cache metadata|thin metadata|array): .*(?:failed|corrupt|validator check|out of bounds|unable to allocate|couldn't read)`,

@@ -19,7 +19,8 @@ import (
 func trouble() []string {
 	return []string{"ailed", "ailure", "ailing", "fails", " fail", "FAIL", "rror", "ERROR", "imed out", "imedout",
 		"imeout", "ime-out", "ime out",
-		"TIMEOUT", "bort", "nable to", "an't", "annot", "ould not", "ouldn't", "orrupt", "atal", "FATAL", "ot respon",
+		"TIMEOUT", "bort", "nable to", "an't", "annot", "ould not", "ouldn't", "orrupt", "CORRUPT", "atal", "FATAL",
+		"ot respon",
 		"o respon", "unresponsive",
 		"ffline", "nvalid", "verflow", "xpected", "eject", "isconnect", "expired", "stuck", "hung", "hang!",
 		"Hung ", "crash",
@@ -28,7 +29,8 @@ func trouble() []string {
 		"ot ready", "ot valid", "ot recover", "ot complete", "nrecover", "iving up", "an not ", "id not ", "idn't ",
 		" lost", " dead", "egraded", "DEGRADED", "lockup detected", "alicious", "driver issue detecte",
 		" err ", " err=", " err:", " err(", "roblem", "BUG", "NULL", "nhandled", " leak", "ail to ",
-		"xceed", "broken", "llegal", "Bad ", " bad ", "ut of range", "ut of memory", "ut of resources", "un out of ",
+		"xceed", "broken", "halted", "HALTED", "is unavailable", "wrongly", "llegal", "Bad ", " bad ",
+		"ut of range", "ut of memory", "ut of resources", "un out of ",
 		" too ", "ot enough", "nsufficient", "issing", "never ", "o free "}
 }
 
@@ -44,24 +46,29 @@ var (
 		"virtio_net", "hv_netvsc", "xen_netfront",
 		"stmmaceth", "mvneta", "mvpp2", "fsl_dpaa2_eth", "ngbe", "txgbe", "thunder-nicvf", "octeontx2-nicpf",
 		"mlxsw_spectrum", "mlxsw_core", "ehea", "ibmvnic", "ibmveth", "liquidio", "ntb_netdev",
-		"hinic_ethdev", "qlge", "funeth", "octeon_ep"}
+		"hinic_ethdev", "qlge", "funeth", "octeon_ep", "octeon_ep_vf", "qla3xxx", "myri10ge", "bng_en", "fbnic", "bna",
+		"enetc", "fsl_enetc", "LiquidIO", "e100", "8139too", "8139cp", "forcedeth", "sky2", "macb", "hns-nic",
+		"hns_dsaf",
+		"xgene-enet", "thunder_bgx", "eea", "rnpgbe", "ixd", "mlx5e", "qeth", "ism"}
 	hbas = []string{"megaraid_sas", "mpt2sas", "mpt3sas", "mpi3mr", "smartpqi", "hpsa", "aacraid", "lpfc", "qla2xxx",
 		"pm80xx", "pm8001", "arcmsr",
 		"vmw_pvscsi", "virtio_blk", "virtio_scsi", "ahci", "isci", "hisi_sas_v2_hw", "hisi_sas_v3_hw",
 		"hisi_sas_main", "fnic", "snic", "bnx2fc",
 		"bnx2i", "qedf", "qedi", "ipr", "3w-9xxx", "3w-sas", "csiostor", "efct", "elx", "be2iscsi", "xen-blkfront",
-		"mvsas", "ibmvfc", "ibmvscsi", "cciss", "ips", "hptiop", "qla4xxx", "bfa", "esas2r", "pmcraid", "stex", "myrs", "myrb",
-		"zfcp", "mtip32xx", "rsxx", "vmd", "hv_storvsc"}
+		"mvsas", "ibmvfc", "ibmvscsi", "cciss", "ips", "hptiop", "qla4xxx", "bfa", "esas2r", "pmcraid", "stex",
+		"myrs", "myrb",
+		"zfcp", "mtip32xx", "rsxx", "vmd", "hv_storvsc", "leapraid", "cxlflash", "ibmvscsis", "mvumi", "qla1280",
+		"sym53c8xx", "sata_mv", "sata_sil24", "megaraid"}
 	gpus = []string{"amdgpu", "amdkfd", "kfd", "i915", "xe", "nouveau", "radeon", "ast", "mgag200", "nvidia",
 		"habanalabs", "vmwgfx", "bochs-drm",
-		"qxl", "virtio_gpu", "nvidia-gpu"}
+		"qxl", "virtio_gpu", "nvidia-gpu", "intel_vpu", "qaic", "amdxdna", "neuron", "mhi-pci-generic", "xocl", "xclmgmt"}
 	rdma = []string{"infiniband", "mlx4_ib", "mlx5_ib", "mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx4_0", "<mlx4_ib>",
 		"bnxt_re", "bnxt_qplib", "irdma", "i40iw", "iw_cxgb4",
 		"hns_roce", "hns_roce_hw_v2", "efa", "qedr", "ocrdma", "vmw_pvrdma", "erdma", "rdma_rxe", "rxe0", "siw",
 		"hfi1", "ib0", "ib1", "ib_core",
 		"ib_ipoib", "ib_srp", "ib_srpt", "ib_isert", "ib_iser", "ib_umad", "isert", "iser", "rtrs_client",
 		"rtrs_server", "rnbd_client", "rpcrdma",
-		"rdma", "rdma_cm", "scsi_transport_srp", "ib_mthca", "usnic_verbs", "mana_ib", "ionic_rdma"}
+		"rdma", "rdma_cm", "ib_qib", "scsi_transport_srp", "ib_mthca", "usnic_verbs", "mana_ib", "ionic_rdma"}
 )
 
 // harmless are words of lines of healthy machines: what is refused by design, and settings.
@@ -189,13 +196,15 @@ func storageDriverRules() []Rule {
 		"mptbase", "mptscsih", "mptsas", "ioc", "libfc", "libfcoe",
 		"bnx2fc", "fcoe", "sas", "pm80xx", "pm8001", "qla2xxx", "3w-9xxx", "3w-sas", "zfcp", "lpfc", "qedf", "qedi",
 		"bnx2i", "be2iscsi", "ipr", "storvsc",
-		"hv_storvsc", "host", "stex", "hisi_sas", "iscsi", "iSCSI", "scsi", "3w-xxxx", "megaraid", "megaraid mbox", "mptspi",
-		"mptfc", "aic7xxx", "aic79xx", "aic94xx", "gdth", "qla4xxx"}
+		"hv_storvsc", "host", "stex", "hisi_sas", "iscsi", "iSCSI", "scsi", "3w-xxxx", "megaraid", "megaraid mbox",
+		"mptspi",
+		"mptfc", "aic7xxx", "aic79xx", "aic94xx", "gdth", "qla4xxx", "mptctl",
+		"mptlan", "vhost_scsi", "tcm_loop", "fcoe"}
 	disks := []string{"sd", "scsi", "ses", "sg", "st", "sr", "ch"}
 	blocks := []string{"mmc", "nbd", "zram", "rbd", "drbd", "loop", "vda", "vdb", "vdc", "xvd", "dm-", "sda", "sdb",
 		"sdc", "sdd", "sde", "sdf", "pmem", "block", "rnbd",
 		"virtio_blk", "vbd", "nd_", "nfit", "libnvdimm", "xen-blkback", "xen_blkfront", "TARGET_CORE", "blk-mq",
-		"bio", "btt", "rsxx", "cciss", "aoe", "dasd"}
+		"bio", "btt", "rsxx", "cciss", "aoe", "dasd", "ublk", "blk-crypto", "zloop", "IBLOCK", "FILEIO"}
 	return []Rule{{
 		ID: "storage-driver-error", Reason: "StorageDriverError", Domain: Storage, Severity: finding.Warning,
 		Summary: "the driver of a storage controller reports that an operation failed",
@@ -205,7 +214,7 @@ func storageDriverRules() []Rule {
 		Literals: atStart(hbas, hosts), Words: append(trouble(), "panic'd", " is not idle",
 			"is not coming back",
 			"able is unplugged", "issue target reset", " layer issued ", "fault info", "esetting ", "RESET ISSUED",
-			"utstanding commands", "SCSI status: ", "oop down", "LOOP DOWN",
+			"utstanding commands", "SCSI status: ", "oop down", "LOOP DOWN", "local link is down",
 			"error recovery"),
 		Patterns: []string{
 			`^(?P<driver>` + oneOf(hbas) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: `,
@@ -218,7 +227,7 @@ func storageDriverRules() []Rule {
 			"overriding NVDATA", "ault tolerant", "SUCCESS", "error code 0x0",
 			"SSS flag", "controller can't do", "PBA", "VPD", "Read Capacity", "annot use", "ASPM",
 			"HBA mode", "no retry", "flags: ", "ANSI: ", "Reset timeout ", "0 secs", "esetting controller",
-			"permissible range", "(no card)", "sas_scsi_recover_hos"),
+			"permissible range", "mpt_ioctl_", "user data", "out of bounds", "(no card)", "sas_scsi_recover_hos"),
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "disk-driver-error", Reason: "DiskDriverError", Domain: Storage, Severity: finding.Warning,
@@ -227,7 +236,7 @@ func storageDriverRules() []Rule {
 			"only: a disk that lacks a " +
 			"feature; at work: cable, slot, or the disk itself.",
 		Literals: atStart(disks, []string{"ata", "nvme"}, blocks), Words: append(trouble(), "Split-Brain", "ASSERT",
-			"BrokenPipe", "NetworkFailure", "keep-alive timer", "no-disk", "terminated",
+			"BrokenPipe", "NetworkFailure", "kicking failed", "keep-alive timer", "no-disk", "terminated",
 			"shut down by peer", "was reset by peer", "short read ", "nsuccessful"),
 		Patterns: []string{
 			`^` + oneOf(disks) + ` (?P<subject0>\d+:\d+:\d+:\d+): (?:\[(?P<subject>\w+)\] )?(?:tag#\d+ )?`,
@@ -241,7 +250,8 @@ func storageDriverRules() []Rule {
 		Unless: append(harmless(), "exit code 0", "autocal timeout", "CHS sector", ": SUCCESS", "getting Control mode", "parse quirk", "less than minimum", "Illegal Request",
 			"nvalid command oper", "nvalid Command Opco", "nvalid Field", "nvalid field in", "\nsr ", "[sr0]", "PACKET",
 			"slow to respond", "Abort status: 0x0", "shutdown incomplete", "tuning execution", "SDIO",
-			"IDENTIFY failed on d", "misclassified", "SATA link down", "sking for cache dat", "test WP failed", "Assuming drive cache",
+			"IDENTIFY failed on d", "misclassified", "SATA link down", "sking for cache dat", "test WP failed",
+			"Assuming drive cache",
 			"an't queue", "an't print",
 			"Mode Sense", "No Caching mode", "READ LOG DMA EXT", "Security Log", "APST", "SUBNQN",
 			"globally duplicate", "ANA", "bogus", "host memory buffer", "CMB", "D3 ", "failed to get WWN",
@@ -262,12 +272,12 @@ func storageDriverRules() []Rule {
 		Advice: "`cat /proc/mdstat`, `mdadm --detail /dev/mdN`, `dmsetup status`, `lvs -a -o+devices`: is a disk " +
 			"missing or an array degraded? " +
 			"`dmesg` before the line names the disk.",
-		Literals: atStart([]string{"md", "device-mapper: ", "bcache: "}), Words: append(trouble(),
+		Literals: atStart([]string{"md", "device-mapper: ", "bcache: ", "kvdo"}), Words: append(trouble(),
 			"kicking non-fresh", "not clean", "could not open"),
 		Patterns: []string{
 			`^md(?:/[\w-]+)?: ?(?:(?P<subject>\w+)(?:: )?)?`, `^(?P<subject2>md\d+): `,
-			`^device-mapper: (?P<target>[\w -]+): (?:(?P<subject3>\d+:\d+): )?`,
-			`^bcache: `,
+			`^device-mapper: (?P<target>[\w :-]+): (?:(?P<subject3>\d+:\d+): )?`,
+			`^bcache: `, `^kvdo\d*(?::\S{1,40})?: `,
 		},
 		Unless: append(harmless(), "Disabling writeback", "starting backgroun", "already running",
 			"Stopping all devices", "stop_when", "initialised", "initialized", "version", "device-mapper: table",

@@ -14,7 +14,7 @@ func platformRules() []Rule {
 	buses := []string{"pci", "pcieport", "pciehp", "vfio-pci", "vfio_pci", "shpchp", "pci_bus", "pcie_bwctrl"}
 	guests := []string{"hv_", "hyperv", "vmbus", "virtio", "xen", "vbd", "vif", "XENBUS", "vmw_", "VMware", "vmware",
 		"vhost", "vfio", "VFIO", "kvm", "KVM", "SEV", "SVM", "tdx",
-		"virt/tdx", "ccp", "sev-guest", "pvpanic"}
+		"virt/tdx", "ccp", "sev-guest", "pvpanic", "SEAMCALL"}
 	managers := []string{"ipmi_", "IPMI", "tpm", "i2c", "i801_smbus", "ipmb", "power_meter", "acpi_power_meter",
 		"watchdog", "softdog", "hpwdt", "hpilo", "mei_me", "coretemp", "k10temp", "ipmi_si", "sp5100"}
 	services := []string{"HugeTLB", "hugetlb", "zswap", "zsmalloc", "swap", "cma", "memory_hotplug", "vmalloc",
@@ -22,11 +22,15 @@ func platformRules() []Rule {
 		"rcu", "audit", "SELinux", "AppArmor", "ima", "integrity", "evm", "kexec", "crash", "kdump", "livepatch",
 		"ftrace", "BPF", "bpf", "PM", "crypto", "alg",
 		"efi", "Modules", "module", "Initramfs unpacking failed", "clocksource", "NMI", "genirq", "dma", "DMA",
-		"mempolicy", "fork"}
+		"mempolicy", "fork", "KHO", "luo", "opal", "rtas", "papr", "mobility", "dlpar", "pseries-hotplug",
+		"papr_scm", "vas", "xive", "cio",
+		"sclp"}
 	engines := []string{"idxd", "ioatdma", "intel_qat", "4xxx", "c6xx", "c62x", "dh895xcc", "cxl_", "hisi_", "caam",
-		"intel_vsec", "ptp"}
+		"intel_vsec", "ptp", "QAT", "octeontx_cpt", "octeontx-cpt", "rvu_cpt", "ccree", "dpaa2_caam", "nx_compress",
+		"genwqe",
+		"ocxl", "cxl", "funcore", "ptdma", "ae4dma", "zcrypt", "crypto-safexcel", "octep_vdpa", "mlx5_vdpa", "nitro_enclaves"}
 	// failed is what no driver says in passing.
-	const failed = `(?:timed out|time-?out|[Ff]ailed to \w+|[Ff]ailed with |failed(?:[:,]| due to| for| after| at) |[Uu]nable to \w+|[Cc]ould not \w+|reset failed|[Rr]efused to change power state|not respond|no response|[Ff]atal|FATAL|hung|\bdead\b|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`
+	const failed = `(?:[Tt]imed?[ -]?out|TIMEOUT|didn't respond|[Uu]ncorrectable|[Oo]verflow|[Cc]orrupt|[Ss]tuck|[Hh]alted|HALTED|[Ff]ailed to \w+|[Ff]ailed with |failed(?:[:,]| due to| for| after| at) |[Uu]nable to \w+|[Cc]ould not \w+|reset failed|[Rr]efused to change power state|not respond|no response|[Ff]atal|FATAL|hung|\bdead\b|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`
 	return []Rule{{
 		ID: "iommu-error", Reason: "IOMMUError", Domain: Hardware, Severity: finding.Warning,
 		Summary: "the IOMMU, which keeps devices out of memory that is not theirs, reports an error",
@@ -50,7 +54,7 @@ func platformRules() []Rule {
 		Advice: "`lspci -vv -s ADDRESS` (LnkSta, and \"rev ff\" means gone), `dmesg` around the line; reseat the " +
 			"card or its riser, " +
 			"power-cycle the machine, replace.",
-		Literals: atStart(buses), Words: append(trouble(), "naccessible", "Refused to change", "Link Down",
+		Literals: atStart(buses), Words: append(trouble(), "naccessible", "urprise", "Refused to change", "Link Down",
 			"ransition", "not set in ", "HW not ready"),
 		Patterns: []string{`^` + oneOf(buses) + ` (?P<subject>[0-9a-f]{4,8}:[0-9a-f:.]{2,8}\S*?): `},
 		Unless: append(harmless(), "Link Up", "reported first", "RP PIO", "Link up", "Agent is", "error status/mask",
@@ -59,7 +63,7 @@ func platformRules() []Rule {
 			"AER: enabled", "not capable", "MSI", "no compatible", "address conflict", "resource", "refetch",
 			"Max Payload", "disabling", "LTR", "PME", "invalid short", "bus number", "busn_res",
 			"Video device", "D3cold", "can't derive", "no ACPI", "hotplug", "efault", "Hot-Plug", "HotPlug",
-			"IO APIC", "IRQ", "ecovery", "recovered"),
+			"IO APIC", "IRQ", "ecovery", "recovered", "hardware defect"),
 		Kind: "device", Expiry: time.Hour,
 	}, {
 		ID: "gpu-driver-error", Reason: "GPUDriverError", Domain: Hardware, Severity: finding.Warning,
@@ -82,6 +86,7 @@ func platformRules() []Rule {
 			"VF exclusive", "IFO underrun", "EDID", "DDC", " DP ", "dp_aux", "HDMI", "connector", "backlight",
 			"VBIOS", "display", "CRTC", "flip_done", "hotplug", "PSR", "audio", " fan", "ACPI", "VGA", " fb0",
 			"vblank", "cursor", "efault", "driver if version", "crtc",
+			"vmw_host_log", "unsupported hyperv",
 			"NV_ERR_NO_MEMORY"), // of a program
 		Kind: "gpu", Expiry: time.Hour,
 	}, {
@@ -93,7 +98,7 @@ func platformRules() []Rule {
 			"on a host of guests: `dmesg` around the line, and the guest's own log.",
 		Literals: atStart(guests), Words: append(trouble(), "must provide", "still in use", "leaking", "attempted VM-entry",
 			"starting transaction", " completing transact", " allocating event ch", " granting access to"),
-		Patterns: []string{`^(?P<part>` + oneOf(guests) + `(?::?[\w-]+)?)(?: (?P<subject>\S{1,60}?)| \[\d+\])?: `},
+		Patterns: []string{`^(?P<part>` + oneOf(guests) + `(?::?[\w-]+)?)(?: (?P<subject>\S{1,60}?)| \[\d+\])?: `, `^SEAMCALL ?[\[(]?\w+`},
 		Unless: append(harmless(), "unhandled rdmsr", "unhandled wrmsr", "ignored rdmsr", "ignored wrmsr",
 			"disabled by bios",
 			"disabled by BIOS", "disabled in BIOS", "Invalid PCI ROM", "nknown ioctl", "nknown symbol",
@@ -120,12 +125,13 @@ func platformRules() []Rule {
 		Advice: "`ipmitool mc info` (does it answer?), `ipmitool mc reset cold` when it does not; `tpm2_getcap " +
 			"properties-variable` for the " +
 			"TPM; sensors and power limits are not known until then.",
-		Literals: atStart(managers), Words: append(trouble(), "peration Canceled", "invalid state"),
+		Literals: atStart(managers), Words: append(trouble(), "peration Canceled", "invalid state", "Initiating "),
 		Patterns: []string{`^(?P<part>` + oneOf(managers) + `[\w -]*?)(?: (?P<subject>[\w.:-]{1,40}))?: `},
 		Unless: append(harmless(), "probe with driver", "lockup detector", "did not stop", "reset NO_REBOOT",
 			"annot find device", "annot register misc", "nexpected close",
 			"SMBus is busy", "in use", "ACPI region", "not found", "not present", "hbm", "TPM event log",
-			"nterface", "lookup failed", "already registered", "initialized", "BUG:", "efault", ": duplicate"),
+			"nterface", "lookup failed", "already registered", "initialized", "BUG:", "efault", ": duplicate",
+			"irmware Bug", "TPM error (6)", "TPM error (7)"), // a TPM that is not active
 		BootGrace: 2 * time.Minute,
 		Kind:      NodeKind, Expiry: time.Hour,
 	}, {
@@ -140,6 +146,7 @@ func platformRules() []Rule {
 			"\nACPI Error (bug)", "\nACPI BIOS Error: ", "\nACPI BIOS Exception", "\nACPI Exception (bug"},
 		Patterns: []string{`^ACPI (?:BIOS )?(?:Error|Exception)(?: \(bug\))?: \S`,
 			`^ACPI: EC: .*(?:timeout|timed out|stuck|error)`},
+		Unless:    []string{"._OSC"}, // what the kernel may control is negotiated at boot and when a bus is found
 		BootGrace: 2 * time.Minute,
 		Kind:      NodeKind, Report: "acpi", Raise: Rate{3, time.Hour}, Expiry: time.Hour,
 	}, {
@@ -194,24 +201,24 @@ func platformRules() []Rule {
 		Kind:    "device", Expiry: UntilBoot,
 	}, {
 		ID: "kernel-service-error", Reason: "KernelServiceError", Domain: System, Severity: finding.Warning,
-		Summary: "a service of the kernel (memory, cgroups, swap, audit, security module, suspend, crash kernel, " +
+		Summary: "a service of the kernel (memory, cgroups, swap, audit, security module, suspend, crash kernel, a platform's firmware, " +
 			"an offload engine) reports that an operation failed",
 		Advice: "`dmesg` around the line names who asked; `free -m`, `cat /proc/cgroups` and `auditctl -s` for " +
 			"what ran out; the crash " +
 			"kernel: `kdumpctl status` or `kdump-config test`.",
 		Literals: atStart(services, engines, []string{"irq event ", "Freezing "}), Words: append(trouble(),
-			"bogus return"),
+			"bogus return", "boxed state", "not oper"),
 		Patterns: []string{
 			`^(?P<part>` + oneOf(services) + `[\w-]*)(?: [^:]{1,30})?: `,
 			`^irq event \d+: bogus return value `, `^Freezing [\w ]{3,40} (?:failed|aborted) after`,
-			`^(?P<driver>` + oneOf(engines) + `\w*) (?P<subject>[\w.:-]{2,40}): `,
+			`^(?P<driver>` + oneOf(engines) + `\w*) (?P<subject>[\w.:-]{2,40}): `, `^QAT: `,
 		},
 		Unless: append(harmless(), "wait time", "Watchdog", "watchdog", "wd-", "failcnt", "Flags mismatch", "comm=",
 			"exe=", "audit: type=", "RIP", "_OSC", "nknown", "nrecognized", "option", "parameter", "policy",
 			"mage not found", "mage mismatch", "no version", "signature", "certificate", "X.509", "MODSIGN",
 			"ima: No", "left unmapped", "inconsistent", "MokListRT", "Firmware Bug", "isabl", "resume", "RTC",
 			"hibernat", "too long", "crng",
-			"alibration", "deferred", "efault", "errors: 0"),
+			"alibration", "deferred", "efault", "errors: 0", "/etc/keys/", "memory descriptor", "an not allocate sha", "user SVA"),
 		BootGrace: time.Minute,
 		Kind:      NodeKind, Expiry: time.Hour,
 	}, {
@@ -220,7 +227,8 @@ func platformRules() []Rule {
 		Advice: "`lspci -vv -s ADDRESS` names the device, `dmesg` around the line the cause; nothing on a server " +
 			"but a sound or wireless card is " +
 			"without use: firmware, driver, then replacement.",
-		Literals: []string{"timed out", "timeout", "time-out", "ailed to ", "ailed with ", "failed: ", "failed, ",
+		Literals: []string{"imed out", "imeout", "ime-out", "ime out", "imedout", "imed-out", "TIMEOUT", "didn't respond", "ncorrectable", "verflow",
+			"orrupt", "tuck", "alted", "HALTED", "ailed to ", "ailed with ", "failed: ", "failed, ",
 			"failed due ", "failed for ", "failed after ", "failed at ",
 			"nable to ", "ould not ", "reset failed", "efused to change power", "not respond", "no response",
 			"atal", "FATAL", "hung", "dead",
@@ -234,6 +242,9 @@ func platformRules() []Rule {
 			"soft recovered", "allback", "try with current", "disabled on Tx", "Direct-Access", "ANSI: ",
 			"timeout  ", "max timeout of", "not be reserved", "ACCESS_REG(0x805) op", "ASPM", "VPD", "ROM ",
 			"BAR ", "ACPI", "debugfs", "hwmon", "optional", "deferr",
+			"have any ports", "no hardware hang", " endpoint command", " context command", "reset device comma",
+			"counter overflow", "sync_state", "user SVA", "halted e", "ndpoint halted", "dying or halted",
+			"not halted, abort", "firmware: failed to", // Debian's words for each file that is tried
 			"Set TR Deq Ptr"), // of a USB device that was detached
 			atStart([]string{"snd", "iwl",
 				"ath", "rtw", "rtl", "brcm", "b43", "mt7", "wl", "thunderbolt", "mei",
