@@ -122,12 +122,12 @@ func linkRules() []Rule {
 			" error.  Resetting chip", "Wait for SQ 0x", "Wait for ICOSQ 0x", "potentially stuck in state",
 			"] is stuck", ": tx_timeout count: ",
 			"ME firmware caused invalid ", "Received ECC Err, initiating", "Potential MSIX issue", "Device requested reset",
-			"<--- start ", "transmit timed out", "nitiating reset", " reset interrupt", " reset requested", "transmit timeout: latency",
+			"<--- start ", "driver issue detecte", "transmit timed out", "nitiating reset", " reset interrupt", " reset requested", "transmit timeout: latency",
 		},
 		Patterns: []string{
 			`^tx_timeout(?:: VSI_(?:seid|num)| recovery level \d+)`, // a head cut off, or of an old driver
 			`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `): (?:(?P<device>` + netdev +
-				`): )?(?:Detected (?:Hardware|Tx) Unit Hang|tx_timeout recovery level \d+|Trigger reset is on|tg3_stop_block timed out|[Ii]nitiating reset due to tx timeout|<--- start (?:FTQ|TBDC|MCP states) dump)`,
+				`): )?(?:Detected (?:Hardware|Tx) Unit Hang|tx_timeout recovery level \d+|Trigger reset is on|tg3_stop_block timed out|[Ii]nitiating reset due to tx timeout|[RT]X driver issue detected, PF reset issued|<--- start (?:FTQ|TBDC|MCP states) dump)`,
 			// until 2.6.36 a driver named the interface alone
 			`^(?:e1000e?|igb|ixgbe?|tg3|bnx2|forcedeth): (?P<subject5>` + netdev + `):? (?:\w+: )?(?:Detected (?:Tx|Hardware) Unit Hang|Reset adapter|transmit timed out|[Ii]nitiating reset)`,
 			`^(?:gve|hclge(?:vf)?) (?P<subject3>` + pciAddress + `): (?:Device requested reset\.|(?:IMP|global) reset (?:interrupt|requested))`,

@@ -96,7 +96,7 @@ func raidRules() []Rule {
 // mapperRules: drivers/md/dm-{mpath,thin,integrity,verity-target,snap,raid1,raid}.c. Since 4.20 the number of the
 // multipath device comes before "Failing path".
 func mapperRules() []Rule {
-	const thin = `^device-mapper: thin: (?P<subject>\d+:\d+): `
+	const thin = `^device-mapper: thin: (?:(?P<subject>\d+:\d+): )?` // without a device until 3.10
 	return []Rule{{
 		ID: "multipath-path-failed", Reason: "MultipathPathFailed", Domain: Storage, Severity: finding.Warning,
 		Advice: "`multipath -ll` shows the paths that are left; then the link (`cat " +
@@ -129,7 +129,7 @@ func mapperRules() []Rule {
 			thin + `switching pool to (?P<mode>out-of-data-space|read-only|fail)`,
 			thin + `(?:no free (?:data|metadata) space available|aborting current metadata transaction|failed to abort metadata transaction|failed to set 'needs_check' flag|unable to service pool target messages in READ_ONLY or FAIL mode|(?:alloc_data_block|dm_thin_find_block)\(\) failed: error = -?\d+)`,
 			thin + `metadata operation '\w+' failed: error = -?\d+`,
-			`^device-mapper: thin: (?:(?P<subject2>\d+:\d+): )?No free metadata blocks`,
+			thin + `No free metadata blocks`,
 		},
 		Kind: "thin-pool", Report: "thin", Expiry: UntilBoot, ConfirmedBy: "thin-pools",
 		Recovery: Recovery{Literals: []string{"switching pool to write mode"}, Pattern: thin +

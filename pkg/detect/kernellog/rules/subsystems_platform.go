@@ -16,7 +16,7 @@ func platformRules() []Rule {
 		"vhost", "vfio", "VFIO", "kvm", "KVM", "SEV", "SVM", "tdx",
 		"virt/tdx", "ccp", "sev-guest", "pvpanic", "SEAMCALL"}
 	managers := []string{"ipmi_", "IPMI", "tpm", "i2c", "i801_smbus", "ipmb", "power_meter", "acpi_power_meter",
-		"watchdog", "softdog", "hpwdt", "hpilo", "mei_me", "coretemp", "k10temp", "ipmi_si", "sp5100"}
+		"watchdog", "softdog", "hpwdt", "hpilo", "coretemp", "k10temp", "ipmi_si", "sp5100"}
 	services := []string{"HugeTLB", "hugetlb", "zswap", "zsmalloc", "swap", "cma", "memory_hotplug", "vmalloc",
 		"SLUB", "kfence", "kmemleak", "cgroup", "cpuset", "workqueue", "sched",
 		"rcu", "audit", "SELinux", "AppArmor", "ima", "integrity", "evm", "kexec", "crash", "kdump", "livepatch",
@@ -131,7 +131,7 @@ func platformRules() []Rule {
 			"annot find device", "annot register misc", "nexpected close",
 			"SMBus is busy", "in use", "ACPI region", "not found", "not present", "hbm", "TPM event log",
 			"nterface", "lookup failed", "already registered", "initialized", "BUG:", "efault", ": duplicate",
-			"irmware Bug", "TPM error (6)", "TPM error (7)"), // a TPM that is not active
+			"irmware Bug", "delete_device", "new_device", "TPM error (6)", "TPM error (7)"), // a TPM that is not active
 		BootGrace: 2 * time.Minute,
 		Kind:      NodeKind, Expiry: time.Hour,
 	}, {
@@ -250,7 +250,7 @@ func platformRules() []Rule {
 				"ath", "rtw", "rtl", "brcm", "b43", "mt7", "wl", "thunderbolt", "mei",
 				"intel-lpss", "i915", "nouveau", "uvc", "bt", "pci", "parport", "sdhci", "rtsx", "tpm",
 				"intel_ish", "ish", "sof", "proc_", "i801_", "pata", "uhci", "ohci", "firewire", "hda", "usb",
-				"thermal", "hid", "scsi",
+				"thermal", "hid", "scsi", "ses ",
 				"nvme", "sd ", "acpi", "regmap", "regcache", "platform", "auxiliary", "bridge", "efifb", "vgaarb",
 				"bar", "skl_", "intel_pmc", "resource", "ehci", "input", "simple-", "ipu"})...),
 		Kind: "device", Expiry: time.Hour,
