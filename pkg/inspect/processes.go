@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"fmt"
+	"path"
 	"strconv"
 	"strings"
 
@@ -72,6 +73,22 @@ func explainProcess(h *host.Host, o *Object) {
 	if channel, err := h.Files.Text("/proc/" + o.ID + "/wchan"); err == nil && channel != "0" {
 		o.Facts["waitsIn"] = channel
 	}
+}
+
+// serves returns what a process may serve to others than its own pod, if anything.
+func (o *Object) serves(scan *hostscan.Scan) string {
+	pid, err := strconv.Atoi(o.Identity["pid"])
+	what := ""
+	if err == nil {
+		what, err = scan.Served(pid, path.Join(scan.Host.Paths.KubeletRoot, "pods", o.Pod.UID))
+	}
+	switch {
+	case err != nil:
+		return fmt.Sprintf("whether process %s (%s) serves others is not known: %v", o.ID, o.Facts["command"], err)
+	case what != "":
+		return fmt.Sprintf("process %s (%s) may serve %s", o.ID, o.Facts["command"], what)
+	}
+	return ""
 }
 
 // processGone reports whether a process that was listed no longer exists; false where that cannot be read.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	hostcgroup "github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
@@ -176,4 +177,29 @@ func (s *Scan) PodsBelow() (map[int]string, error) {
 		pods[p.PPID] = p.UID
 	}
 	return pods, nil
+}
+
+// Served returns what a process may serve from user space: a FUSE filesystem that is mounted outside of the directory
+// own, or a device. Empty: nothing.
+func (s *Scan) Served(pid int, own string) (string, error) {
+	device, err := holders.ServesDevice(s.Host, pid)
+	if err != nil || device == "" {
+		return "", err
+	}
+	if fuse, err := holders.ServesFUSE(s.Host, pid); err != nil || !fuse {
+		return device, err
+	}
+	mounts, err := s.Mounts()
+	if err != nil {
+		return "", err
+	}
+	for _, m := range mounts {
+		if mount.Below(m.Point, own) {
+			continue
+		}
+		if served, err := holders.ServesFUSEMount(s.Host, pid, m); served || err != nil {
+			return fmt.Sprintf("%s (%s)", m.Point, m.FSType), err
+		}
+	}
+	return "", nil
 }
