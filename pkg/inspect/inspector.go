@@ -235,7 +235,7 @@ func nominate(objects []Object, inventory *Inventory, history History, now findi
 // explain adds facts to suspects that are too expensive to read for all objects.
 func explain(scan *hostscan.Scan, suspects []*Object) {
 	var network, mounts, directories, logs []*Object
-	serves := make(map[string]string) // by pod: the volumes of living ones would be lost with its process
+	serves := make(map[string]string) // by pod: what a process of it would take with it
 	for _, o := range suspects {
 		switch {
 		case o.Kind == Mount:

@@ -3,7 +3,6 @@ package inspect
 import (
 	"context"
 	"fmt"
-	"path"
 	"strconv"
 	"strings"
 
@@ -80,7 +79,7 @@ func (o *Object) serves(scan *hostscan.Scan) string {
 	pid, err := strconv.Atoi(o.Identity["pid"])
 	what := ""
 	if err == nil {
-		what, err = scan.Served(pid, path.Join(scan.Host.Paths.KubeletRoot, "pods", o.Pod.UID))
+		what, err = scan.Served(pid, o.Pod.UID)
 	}
 	switch {
 	case err != nil:

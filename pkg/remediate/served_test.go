@@ -1,11 +1,15 @@
 package remediate
 
 import (
+	"context"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -51,5 +55,37 @@ func TestReleaseKeepsServersOfVolumes(t *testing.T) {
 	outcome = describe(w.release())
 	if ended, err := w.Mutator.Ended(server); !ended || err != nil {
 		t.Errorf("nothing is mounted from it any more; ended: %v, %v\n%s", ended, err, outcome)
+	}
+}
+
+// Who starts the runtime by hand in a debugging pod has the shims of later pods in that pod's cgroup. What they run dies
+// with them.
+func TestReleaseKeepsParentsOfOthers(t *testing.T) {
+	w := newWorld(t)
+	dead, other := mutatetest.UID(t), mutatetest.UID(t)
+	living := w.Cgroups(w.living, mutatetest.Hex(t, 64))
+	shim := w.Shell(dead, w.Cgroups(dead, mutatetest.Hex(t, 64)), "sleep 1000 & echo $! > "+w.Dir+"/child; echo ready; wait")
+	child, err := os.ReadFile(w.Dir + "/child")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(child)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Kill(pid, unix.SIGKILL) })
+	for _, dir := range living {
+		if err := os.WriteFile(dir+"/cgroup.procs", child, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	daemon := w.Shell(other, w.Cgroups(other, mutatetest.Hex(t, 64)), "echo ready; exec sleep 1000")
+	w.Host.Runtime.Process = func(context.Context) (host.Process, error) { return host.Process{PID: daemon.PID}, nil }
+
+	outcome := describe(w.release())
+	for what, p := range map[string]mutate.Process{"parent": shim, "runtime": daemon} {
+		if ended, err := w.Mutator.Ended(p); ended || err != nil {
+			t.Errorf("the %s ended: %v, %v\n%s", what, ended, err, outcome)
+		}
 	}
 }

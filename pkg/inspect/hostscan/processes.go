@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -179,9 +180,24 @@ func (s *Scan) PodsBelow() (map[int]string, error) {
 	return pods, nil
 }
 
-// Served returns what a process may serve from user space: a FUSE filesystem that is mounted outside of the directory
-// own, or a device. Empty: nothing.
-func (s *Scan) Served(pid int, own string) (string, error) {
+// Served returns what a process of a pod may serve to others, and would take with it: the node, as kubelet or the
+// runtime, if somebody has started them in that pod; another pod, as the shim of its containers; from user space, a FUSE
+// filesystem that is mounted outside of the pod's directory, or a device. Empty: nothing.
+func (s *Scan) Served(pid int, uid string) (string, error) {
+	for _, daemon := range []func() (host.Process, error){s.Kubelet, s.Runtime} {
+		if found, err := daemon(); err == nil && found.PID == pid { // without it, nothing is proven anyway
+			return "the node: it is kubelet or the runtime", nil
+		}
+	}
+	table, err := s.Processes()
+	if err != nil {
+		return "", err
+	}
+	for _, p := range table.Pods {
+		if p.PPID == pid && p.UID != uid {
+			return fmt.Sprintf("pod %s: it is the parent of process %d", p.UID, p.PID), nil
+		}
+	}
 	device, err := holders.ServesDevice(s.Host, pid)
 	if err != nil || device == "" {
 		return "", err
@@ -194,7 +210,7 @@ func (s *Scan) Served(pid int, own string) (string, error) {
 		return "", err
 	}
 	for _, m := range mounts {
-		if mount.Below(m.Point, own) {
+		if mount.Below(m.Point, path.Join(s.Host.Paths.KubeletRoot, "pods", uid)) {
 			continue
 		}
 		if served, err := holders.ServesFUSEMount(s.Host, pid, m); served || err != nil {
