@@ -235,7 +235,7 @@ func nominate(objects []Object, inventory *Inventory, history History, now findi
 // explain adds facts to suspects that are too expensive to read for all objects.
 func explain(scan *hostscan.Scan, suspects []*Object) {
 	var network, mounts, directories, logs []*Object
-	serves := make(map[string]string) // by pod: what a process of it would take with it
+	serves := make(map[string]string) // by pod: what would go with its processes
 	for _, o := range suspects {
 		switch {
 		case o.Kind == Mount:
@@ -244,7 +244,6 @@ func explain(scan *hostscan.Scan, suspects []*Object) {
 			directories = append(directories, o)
 		case o.Kind == Process:
 			explainProcess(scan.Host, o)
-			serves[o.Pod.UID] = cmp.Or(serves[o.Pod.UID], o.serves(scan))
 		case o.Kind == PodLogs:
 			logs = append(logs, o)
 		case o.Kind == Cgroup:
@@ -262,6 +261,9 @@ func explain(scan *hostscan.Scan, suspects []*Object) {
 	explainLogs(scan, logs)
 	explainNetwork(scan, network)
 	for _, o := range suspects {
+		if _, looked := serves[o.Pod.UID]; !looked {
+			serves[o.Pod.UID] = scan.Served(o.Pod.UID)
+		}
 		o.InUse = cmp.Or(serves[o.Pod.UID], o.InUse)
 	}
 }

@@ -74,22 +74,6 @@ func explainProcess(h *host.Host, o *Object) {
 	}
 }
 
-// serves returns what a process may serve to others than its own pod, if anything.
-func (o *Object) serves(scan *hostscan.Scan) string {
-	pid, err := strconv.Atoi(o.Identity["pid"])
-	what := ""
-	if err == nil {
-		what, err = scan.Served(pid, o.Pod.UID)
-	}
-	switch {
-	case err != nil:
-		return fmt.Sprintf("whether process %s (%s) serves others is not known: %v", o.ID, o.Facts["command"], err)
-	case what != "":
-		return fmt.Sprintf("process %s (%s) may serve %s", o.ID, o.Facts["command"], what)
-	}
-	return ""
-}
-
 // processGone reports whether a process that was listed no longer exists; false where that cannot be read.
 func (o *Object) processGone(h *host.Host) bool {
 	pid, err := strconv.Atoi(o.Identity["pid"])

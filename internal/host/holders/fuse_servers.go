@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
@@ -44,24 +43,6 @@ func FUSEServers(ctx context.Context, h *host.Host, connection int) ([]int, erro
 func ServesFUSE(h *host.Host, pid int) (bool, error) {
 	left := maxHolderFiles
 	return servesFUSE(h, pid, anyConnection, &left)
-}
-
-// ServesFUSEMount reports whether a process may serve what is mounted; see FUSEServers. The connection of one on a block
-// device is not compared.
-func ServesFUSEMount(h *host.Host, pid int, m mount.Mount) (bool, error) {
-	if kind, _, _ := strings.Cut(m.FSType, "."); kind != "fuse" && kind != "fuseblk" {
-		return false, nil
-	}
-	connection := anyConnection
-	if major, minor, _ := strings.Cut(m.Device(), ":"); major == "0" {
-		number, err := strconv.Atoi(minor)
-		if err != nil {
-			return false, err
-		}
-		connection = number
-	}
-	left := maxHolderFiles
-	return servesFUSE(h, pid, connection, &left)
 }
 
 // anyConnection stands for whatever connection it is.
