@@ -53,7 +53,7 @@ func (d *Mutator) FreeAddress(ctx context.Context, l AddressLease) error {
 	if err := d.notAttached(l.ContainerID); err != nil {
 		return fmt.Errorf("address %s: %w", address, err)
 	}
-	if err := d.addressUnused(address); err != nil {
+	if err := d.addressUnused(address, ""); err != nil {
 		return err
 	}
 	conf, err := hostLocalConf(network, path.Dir(dir), address)
@@ -140,9 +140,17 @@ func (d *Mutator) notAttached(containerID string) error {
 // maxNetns bounds the network namespaces that are looked into: a node has one for each pod.
 const maxNetns = 1024
 
-// addressUnused makes sure that no network namespace of the runtime has an address, nor the host: whoever else got it
-// from host-local would share it.
-func (d *Mutator) addressUnused(address netip.Addr) error {
+// addressUnused makes sure that no network namespace of the runtime but own, where there is one, has an address, nor the
+// host: whoever else got it from host-local would share it.
+func (d *Mutator) addressUnused(address netip.Addr, own string) error {
+	var ownInode uint64
+	if own != "" {
+		stat, err := d.host.Files.Stat(own)
+		if err != nil {
+			return err
+		}
+		ownInode = stat.Inode
+	}
 	mine, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
 		return fmt.Errorf("addresses of the host: %w", err)
@@ -162,12 +170,16 @@ func (d *Mutator) addressUnused(address netip.Addr) error {
 			return refuse("%s has more than %d network namespaces", dir, maxNetns)
 		}
 		for _, name := range names {
-			all, err := addressesIn(path.Join(dir, name))
+			file := path.Join(dir, name)
+			if stat, err := d.host.Files.Stat(file); err == nil && stat.Inode == ownInode {
+				continue
+			}
+			all, err := addressesIn(file)
 			if err != nil {
-				return fmt.Errorf("whether network namespace %s has address %s: %w", name, address, err)
+				return fmt.Errorf("whether network namespace %s has address %s: %w", file, address, err)
 			}
 			if hasAddress(all, address) {
-				return fmt.Errorf("network namespace %s has address %s: %w", path.Join(dir, name), address, ErrBusy)
+				return fmt.Errorf("network namespace %s has address %s: %w", file, address, ErrBusy)
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path"
 	"strings"
@@ -35,6 +36,11 @@ type cached struct {
 	NetNS          string         `json:"netns"`
 	CniArgs        [][2]string    `json:"cniArgs"`
 	CapabilityArgs map[string]any `json:"capabilityArgs"`
+	Result         struct {
+		IPs []struct {
+			Address netip.Prefix `json:"address"`
+		} `json:"ips"`
+	} `json:"result"`
 }
 
 // maxCache bounds a cache file, whose parts are a configuration and a result.
@@ -43,7 +49,8 @@ const maxCache = 1 << 20
 // DelAttachment undoes a CNI ADD as the runtime would: DEL with the configuration, arguments and capabilities of the
 // ADD (portmap without its capability returns success and removes nothing), and with the network namespace if it still
 // exists. Afterwards the cache file and the leases of host-local must be gone. When a plugin fails, its error is
-// returned; nothing is deleted without the plugins.
+// returned; nothing is deleted without the plugins. It is refused while another pod has an address of the ADD: some
+// plugins undo what they did by the address alone, as firewall its rules.
 func (d *Mutator) DelAttachment(ctx context.Context, a Attachment) error {
 	entry, err := d.readAttachment(a)
 	if errors.Is(err, errGone) {
@@ -59,6 +66,17 @@ func (d *Mutator) DelAttachment(ctx context.Context, a Attachment) error {
 	netns, err := d.livingNetns(entry.NetNS)
 	if err != nil {
 		return err
+	}
+	for _, ip := range entry.Result.IPs {
+		address := ip.Address.Addr()
+		if address.IsLoopback() || address.Is6() && address.IsLinkLocalUnicast() {
+			continue // every namespace may have it
+		}
+		if err := d.addressUnused(address, netns); errors.Is(err, ErrBusy) {
+			return refuse("it is another's by now: %v", err)
+		} else if err != nil {
+			return err
+		}
 	}
 	plugins := libcni.NewCNIConfigWithCacheDir(d.host.Paths.CNIBinDirs, d.host.Paths.CNICacheDir,
 		&pluginExec{mutator: d})

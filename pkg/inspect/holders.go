@@ -2,6 +2,8 @@ package inspect
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"slices"
 	"strconv"
 
@@ -55,4 +57,52 @@ func cgroupHolders(scan *hostscan.Scan, o *Assessment) []Holder {
 		}
 	}
 	return holders
+}
+
+// addHolders finds the processes that keep leftovers and candidates busy.
+func (i *Inspector) addHolders(ctx context.Context, scan *hostscan.Scan, report *Report) {
+	var things []holders.Holdable
+	var of []int
+	for n := range report.Objects {
+		o := &report.Objects[n]
+		if o.Verdict != Leftover && o.Verdict != Candidate {
+			continue
+		}
+		switch o.Kind {
+		case Cgroup:
+			o.Holders = cgroupHolders(scan, o)
+		case Mount, PodDirectory, Rootfs, SandboxDirectory:
+			things, of = append(things, holdable(scan, o)), append(of, n)
+		}
+	}
+	if len(things) == 0 {
+		return
+	}
+	type found struct {
+		holdings   [][]holders.Holding
+		incomplete string
+	}
+	search, err := hostscan.Within(ctx, scan.Ends, hostscan.Holders, "the search for holders",
+		func(ctx context.Context) (f found,
+			err error) {
+			f.holdings, f.incomplete, err = holders.Holders(ctx, scan.Host, things)
+			return f, err
+		})
+	holdings := search.holdings
+	if err = errors.Join(err, incompleteError(search.incomplete)); err != nil {
+		report.Errors = append(report.Errors, failureOf("holders", err))
+	}
+	for n, held := range holdings {
+		for _, h := range held {
+			report.Objects[of[n]].Holders = append(report.Objects[of[n]].Holders,
+				Holder{PID: h.PID, Command: h.Comm, How: h.How, Pod: Pod{UID: h.UID}})
+		}
+	}
+}
+
+func incompleteError(why string) error {
+	if why == "" {
+		return nil
+	}
+	return errors.New("search cut short " + why)
 }

@@ -3,7 +3,6 @@ package inspect
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
-	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
 	"github.com/nodeagent/nodeagent/pkg/inspect/optout"
@@ -237,6 +235,7 @@ func nominate(objects []Object, inventory *Inventory, history History, now findi
 // explain adds facts to suspects that are too expensive to read for all objects.
 func explain(scan *hostscan.Scan, suspects []*Object) {
 	var network, mounts, directories, logs []*Object
+	serves := make(map[string]string) // by pod: what would go with its processes
 	for _, o := range suspects {
 		switch {
 		case o.Kind == Mount:
@@ -261,6 +260,12 @@ func explain(scan *hostscan.Scan, suspects []*Object) {
 	}
 	explainLogs(scan, logs)
 	explainNetwork(scan, network)
+	for _, o := range suspects {
+		if _, looked := serves[o.Pod.UID]; !looked {
+			serves[o.Pod.UID] = scan.Served(o.Pod.UID)
+		}
+		o.InUse = cmp.Or(serves[o.Pod.UID], o.InUse)
+	}
 }
 
 // explainNetwork finds the processes in the network namespaces of objects.
@@ -348,52 +353,4 @@ func (t *Inventory) failures() []Failure {
 		}
 	}
 	return failures
-}
-
-// addHolders finds the processes that keep leftovers and candidates busy.
-func (i *Inspector) addHolders(ctx context.Context, scan *hostscan.Scan, report *Report) {
-	var things []holders.Holdable
-	var of []int
-	for n := range report.Objects {
-		o := &report.Objects[n]
-		if o.Verdict != Leftover && o.Verdict != Candidate {
-			continue
-		}
-		switch o.Kind {
-		case Cgroup:
-			o.Holders = cgroupHolders(scan, o)
-		case Mount, PodDirectory, Rootfs, SandboxDirectory:
-			things, of = append(things, holdable(scan, o)), append(of, n)
-		}
-	}
-	if len(things) == 0 {
-		return
-	}
-	type found struct {
-		holdings   [][]holders.Holding
-		incomplete string
-	}
-	search, err := hostscan.Within(ctx, scan.Ends, hostscan.Holders, "the search for holders",
-		func(ctx context.Context) (f found,
-			err error) {
-			f.holdings, f.incomplete, err = holders.Holders(ctx, scan.Host, things)
-			return f, err
-		})
-	holdings := search.holdings
-	if err = errors.Join(err, incompleteError(search.incomplete)); err != nil {
-		report.Errors = append(report.Errors, failureOf("holders", err))
-	}
-	for n, held := range holdings {
-		for _, h := range held {
-			report.Objects[of[n]].Holders = append(report.Objects[of[n]].Holders,
-				Holder{PID: h.PID, Command: h.Comm, How: h.How, Pod: Pod{UID: h.UID}})
-		}
-	}
-}
-
-func incompleteError(why string) error {
-	if why == "" {
-		return nil
-	}
-	return errors.New("search cut short " + why)
 }

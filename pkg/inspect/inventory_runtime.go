@@ -95,7 +95,7 @@ func askRuntime(ctx context.Context, scan *hostscan.Scan) RuntimeInventory {
 	}
 	delete(r.Running, "")
 	r.Ready, r.NetReady = askConditions(ctx, scan)
-	process, err := askProcess(ctx, scan)
+	process, err := askProcess(scan)
 	r.Age, r.AgeErr = process, err
 	return r
 }
@@ -105,8 +105,8 @@ func runs(state cri.ContainerState) bool {
 	return state == cri.ContainerState_CONTAINER_RUNNING || state == cri.ContainerState_CONTAINER_UNKNOWN
 }
 
-func askProcess(ctx context.Context, scan *hostscan.Scan) (time.Duration, error) {
-	process, err := hostscan.Ask(ctx, "runtime", scan.Host.Runtime.Process)
+func askProcess(scan *hostscan.Scan) (time.Duration, error) {
+	process, err := scan.Runtime()
 	return process.Age(scan.Host.Clock().SinceBoot), err
 }
 

@@ -98,7 +98,7 @@ type Object struct {
 	Holders     []Holder          `json:"holders"`
 	Foreign     string            `json:"-"` // why it cannot belong to a pod of this kubelet; empty otherwise
 	Doubt       string            `json:"-"` // why nothing is known about it; empty otherwise
-	// what in the runtime still uses the sandbox of a lease, what uses a staged volume; empty otherwise
+	// what in the runtime still uses the sandbox of a lease, what uses a staged volume, what its pod serves; empty otherwise
 	InUse string `json:"-"`
 	// why its pod wants nothing of it released, by its annotation or labels, and whether these are known
 	OptOut      string `json:"optOut,omitempty"`

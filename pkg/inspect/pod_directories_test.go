@@ -54,7 +54,7 @@ func TestVolumeRecord(t *testing.T) {
 				return []mount.Mount{{Point: test.mounted}}, nil
 			}}
 			o := Object{Kind: PodDirectory, ID: dir, Pod: Pod{UID: dead}}
-			explain(scan, []*Object{&o})
+			explainPodDirectories(scan, []*Object{&o})
 			if got := o.Facts["volumeRecord"]; got != test.want {
 				t.Errorf("%q, want %q", got, test.want)
 			}

@@ -51,8 +51,17 @@ type Tools struct {
 	Log        *slog.Logger
 	Drivers    *driverWatch             // what is known about CSI drivers
 	FaultPoint func(point string) error // fault point between two changes of one step
+	guard      func() error             // what is checked before each step; nil: nothing
 
 	timeouts timeouts
+}
+
+// goOn is asked between two changes of one step, where the one before may have taken long: its error ends the step.
+func (t Tools) goOn(point string) error {
+	if err := t.FaultPoint(point); err != nil || t.guard == nil {
+		return err
+	}
+	return t.guard()
 }
 
 // timeouts bound the wait for answers that may never come. The zero value stands for the defaults.

@@ -29,7 +29,7 @@ func containerAction() Action {
 				t.Settings)); err != nil {
 				return fmt.Errorf("stop container: %w", err)
 			}
-			if err := t.FaultPoint("container: stopped"); err != nil {
+			if err := t.goOn("container: stopped"); err != nil {
 				return err
 			}
 			return t.Mutator.RemoveContainer(ctx, container)

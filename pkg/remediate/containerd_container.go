@@ -53,13 +53,13 @@ func releaseContainerdContainer(ctx context.Context, t Tools, o inspect.Assessme
 	if err := t.Mutator.EndRuntimeTask(ctx, container, t.Settings.ContainerGrace); err != nil {
 		return fmt.Errorf("end the task: %w", err)
 	}
-	if err := t.FaultPoint("containerd-container: task ended"); err != nil {
+	if err := t.goOn("containerd-container: task ended"); err != nil {
 		return err
 	}
 	if err := t.Mutator.DeleteRuntimeTask(ctx, container); err != nil {
 		return err
 	}
-	if err := t.FaultPoint("containerd-container: task deleted"); err != nil {
+	if err := t.goOn("containerd-container: task deleted"); err != nil {
 		return err
 	}
 	return t.Mutator.DeleteRuntimeContainer(ctx, container)

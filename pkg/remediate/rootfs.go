@@ -29,7 +29,7 @@ func rootfsAction() Action {
 			if err := t.Mutator.UnmountRootfs(ctx, bundle); err != nil {
 				return err
 			}
-			if err := t.FaultPoint("rootfs: unmounted"); err != nil {
+			if err := t.goOn("rootfs: unmounted"); err != nil {
 				return err
 			}
 			return t.Mutator.RemoveBundle(ctx, bundle)

@@ -1,9 +1,14 @@
 package remediate
 
 import (
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cri"
@@ -109,5 +114,43 @@ func TestCrashInSandbox(t *testing.T) {
 			t.Fatalf("crash at %d: left %q\n%s", at, left, describe(outcome))
 		}
 		t.Logf("crash at %d: %v", at, crashed)
+	}
+}
+
+// A release that must not go on stops between two changes of one step, too: of a sandbox with many containers it takes
+// minutes.
+func TestStopInSandbox(t *testing.T) {
+	w, c := runtimeWorld(t)
+	for name, happens := range map[string]func(uid string){
+		"kill switch":     func(string) { w.Write(w.settings.KillSwitch, "") },
+		"kubelet has pod": func(uid string) { w.known[uid] = true },
+	} {
+		uid := mutatetest.UID(t)
+		w.Cgroups(uid, "")
+		w.sandboxed(c, uid)
+		w.ripen(uid)
+		w.faultPoint = func(point string) error {
+			if point == "sandbox: container stopped" {
+				happens(uid)
+			}
+			return nil
+		}
+		outcome := w.release()
+		if len(outcome.Pods) != 1 || outcome.Pods[0].Result != Stopped || !strings.Contains(outcome.Pods[0].Why, name) {
+			t.Errorf("%s: %s", name, describe(outcome))
+		}
+		sandboxes, err := w.Host.Runtime.Sandboxes(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(sandboxes, func(s *runtimeapi.PodSandbox) bool {
+			return s.GetMetadata().GetUid() == uid && s.GetState() == runtimeapi.PodSandboxState_SANDBOX_READY
+		}) {
+			t.Errorf("%s: the sandbox was stopped", name)
+		}
+		_ = os.Remove(w.settings.KillSwitch)
+		delete(w.known, uid)
+		w.faultPoint = nil
+		w.release()
 	}
 }

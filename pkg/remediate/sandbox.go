@@ -63,14 +63,14 @@ func releaseSandbox(ctx context.Context, t Tools, o inspect.Assessment) error {
 			grace); err != nil {
 			return fmt.Errorf("stop container %s: %w", shortID(c.GetId()), err)
 		}
-		if err := t.FaultPoint("sandbox: container stopped"); err != nil {
+		if err := t.goOn("sandbox: container stopped"); err != nil {
 			return err
 		}
 	}
 	if err := t.Mutator.StopSandbox(ctx, sandbox); err != nil {
 		return fmt.Errorf("stop sandbox: %w", err)
 	}
-	if err := t.FaultPoint("sandbox: stopped"); err != nil {
+	if err := t.goOn("sandbox: stopped"); err != nil {
 		return err
 	}
 	if err := t.Mutator.RemoveSandbox(ctx, sandbox); err != nil {

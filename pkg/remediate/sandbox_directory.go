@@ -26,7 +26,7 @@ func sandboxDirectoryAction() Action {
 			if err := t.Mutator.UnmountShm(ctx, directory); err != nil {
 				return err
 			}
-			if err := t.FaultPoint("sandbox-directory: unmounted"); err != nil {
+			if err := t.goOn("sandbox-directory: unmounted"); err != nil {
 				return err
 			}
 			return t.Mutator.RemoveSandboxDirectory(ctx, directory)

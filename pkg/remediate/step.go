@@ -91,11 +91,16 @@ func (p *podRelease) runStep(ctx context.Context, action Action, s *StepOutcome)
 		return false, err
 	}
 	p.options.Log.Info("releasing", "pod", s.Pod.UID, "kind", s.Kind, "id", s.ID, "action", s.Description)
+	tools := p.tools
+	tools.guard = func() error { return p.guard(ctx, s.Pod) }
 	limited, cancel := context.WithTimeout(ctx, stepLimit)
 	defer cancel()
-	failure := action.Do(limited, p.tools, s.Object)
+	failure := action.Do(limited, tools, s.Object)
 	if crash := (injectedCrash{}); errors.As(failure, &crash) {
 		return false, crash
+	}
+	if errors.Is(failure, errStop) {
+		return false, errStop
 	}
 	if err := p.tools.FaultPoint("done: " + string(s.Kind)); err != nil {
 		return false, err

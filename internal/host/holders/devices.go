@@ -2,12 +2,14 @@ package holders
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"path"
 	"strconv"
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
@@ -33,6 +35,48 @@ func ServesDevice(h *host.Host, pid int) (device string, err error) {
 		return device, err
 	}
 	return nbdOf(h, pid)
+}
+
+// Serves returns which of mounts a process may serve by FUSE, as "point (type)"; otherwise the device that it serves, as
+// ServesDevice does. Empty: none. left bounds the open files that are looked at.
+func Serves(h *host.Host, pid int, mounts []mount.Mount, left *int) (what string, err error) {
+	found, err := anyFile(h, pid, left, func(dir, fd string) (bool, error) {
+		name, err := h.Files.Link(dir + "/fd/" + fd)
+		if err != nil {
+			return false, proc.UnlessGone(err)
+		}
+		if what = strings.TrimSuffix(name, " (deleted)"); isUserspaceDevice(what) {
+			return true, nil
+		}
+		if fuse, err := isFUSE(h, dir, fd, anyConnection); err != nil || !fuse {
+			return false, err
+		}
+		for _, m := range mounts {
+			connection, ok := connectionOf(m)
+			if !ok {
+				continue
+			}
+			if served, err := isFUSE(h, dir, fd, connection); err != nil || served {
+				what = fmt.Sprintf("%s (%s)", m.Point, m.FSType)
+				return served, err
+			}
+		}
+		return false, nil
+	})
+	if err != nil || found {
+		return what, err
+	}
+	return nbdOf(h, pid)
+}
+
+// connectionOf returns the connection of a FUSE mount; anyConnection for one on a block device.
+func connectionOf(m mount.Mount) (connection int, ok bool) {
+	kind, _, _ := strings.Cut(m.FSType, ".")
+	major, minor, _ := strings.Cut(m.Device(), ":")
+	if number, err := strconv.Atoi(minor); kind == "fuse" && major == "0" && err == nil {
+		return number, true
+	}
+	return anyConnection, kind == "fuse" || kind == "fuseblk"
 }
 
 // isUserspaceDevice reports whether a path is that of a device behind which a program answers: /dev/cuse, /dev/nbd0,

@@ -8,6 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
 // Whatever a process serves to others from user space is named, also where it is known by the kernel's word alone.
@@ -58,5 +59,32 @@ func TestServesNBDOverNetlink(t *testing.T) {
 	hosttest.Write(t, root, "sys/block/nbd3/pid", "many\n")
 	if got, err := holders.ServesDevice(h, 20); err == nil {
 		t.Errorf("a malformed answer of the kernel: %q", got)
+	}
+}
+
+// Of the mounts that are given the one is named that a process may serve. Before Linux 6.16 that may be any.
+func TestServes(t *testing.T) {
+	for name, test := range map[string]struct{ target, info, want string }{
+		"its connection":   {"/dev/fuse", "fuse_connection:\t46\n", "/b (fuse.s3fs)"},
+		"another":          {"/dev/fuse", "fuse_connection:\t47\n", ""},
+		"an older kernel":  {"/dev/fuse", "pos:\t0\n", "/a (fuse)"},
+		"a device":         {"/dev/ublkc0", "pos:\t0\n", "/dev/ublkc0"},
+		"an ordinary file": {"/dev/sda", "pos:\t0\n", ""},
+	} {
+		root := t.TempDir()
+		hosttest.Write(t, root, "proc/10/task/10/fdinfo/3", test.info)
+		if err := os.Mkdir(root+"/proc/10/task/10/fd", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(test.target, root+"/proc/10/task/10/fd/3"); err != nil {
+			t.Fatal(err)
+		}
+		mounts := []mount.Mount{{Point: "/", FSType: "ext4", Major: 0, Minor: 47}, {Point: "/a", FSType: "fuse", Minor: 45},
+			{Point: "/b", FSType: "fuse.s3fs", Minor: 46}}
+		left := 10
+		got, err := holders.Serves(&host.Host{Files: host.Files{Root: root}}, 10, mounts, &left)
+		if err != nil || got != test.want {
+			t.Errorf("%s: %q, %v; want %q", name, got, err, test.want)
+		}
 	}
 }

@@ -58,6 +58,13 @@ func (n *Node) Attach(uid, netns string) Attached {
 	conf := fmt.Sprintf(`{"cniVersion":"0.4.0","name":"%[1]s","plugins":[
 		{"type":"bridge","bridge":"%[1]s","isGateway":true,"ipam":{"type":"host-local","dataDir":"%[2]s","subnet":"10.203.%[3]d.0/28"}},
 		{"type":"portmap","capabilities":{"portMappings":true}}]}`, a.Network, n.Host.Paths.CNINetworksDir, third)
+	n.Add(&a, conf, uid, netns)
+	return a
+}
+
+// Add makes an attachment to the network of a configuration.
+func (n *Node) Add(a *Attached, conf, uid, netns string) {
+	n.t.Helper()
 	list, err := libcni.NetworkConfFromBytes([]byte(conf))
 	if err != nil {
 		n.t.Fatal(err)
@@ -75,5 +82,4 @@ func (n *Node) Attach(uid, netns string) Attached {
 		n.t.Fatal(err)
 	}
 	a.File = filepath.Join(n.Host.Paths.CNICacheDir, "results", a.Network+"-"+a.ContainerID+"-eth0")
-	return a
 }

@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	hostcgroup "github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/holders"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
@@ -176,4 +178,53 @@ func (s *Scan) PodsBelow() (map[int]string, error) {
 		pods[p.PPID] = p.UID
 	}
 	return pods, nil
+}
+
+// maxPodFiles bounds how many open files of one pod Served looks at.
+const maxPodFiles = 1 << 16
+
+// Served returns what a process of a pod may serve to others, and would take with it: the node, as kubelet or the
+// runtime, if somebody has started them in that pod; another pod, as the shim of its containers; from user space, a FUSE
+// filesystem that is mounted outside of the pod's directory, or a device. Empty: nothing.
+func (s *Scan) Served(uid string) string {
+	table, err := s.Processes()
+	comms := make(map[int]string)
+	for _, p := range table.Pods {
+		if p.UID == uid {
+			comms[p.PID] = p.Comm
+		}
+	}
+	if len(comms) == 0 && err == nil {
+		return ""
+	}
+	for _, daemon := range []func() (host.Process, error){s.Kubelet, s.Runtime} {
+		found, err := daemon()
+		if comm, ok := comms[found.PID]; ok && err == nil { // without the daemon, nothing is proven anyway
+			return fmt.Sprintf("its process %d (%s) is kubelet or the runtime", found.PID, comm)
+		}
+	}
+	for _, p := range table.Pods {
+		if comm, ok := comms[p.PPID]; ok && p.UID != uid {
+			return fmt.Sprintf("its process %d (%s) is the parent of process %d of pod %s", p.PPID, comm, p.PID, p.UID)
+		}
+	}
+	mounts, mountsErr := s.Mounts()
+	err = cmp.Or(err, mountsErr)
+	others := slices.DeleteFunc(slices.Clone(mounts), func(m mount.Mount) bool {
+		return mount.Below(m.Point, path.Join(s.Host.Paths.KubeletRoot, "pods", uid))
+	})
+	left := maxPodFiles
+	for _, p := range table.Pods {
+		if p.UID != uid || err != nil {
+			continue
+		}
+		var what string
+		if what, err = holders.Serves(s.Host, p.PID, others, &left); err == nil && what != "" {
+			return fmt.Sprintf("its process %d (%s) may serve %s", p.PID, p.Comm, what)
+		}
+	}
+	if err != nil {
+		return fmt.Sprintf("whether its processes serve others is not known: %v", err)
+	}
+	return ""
 }

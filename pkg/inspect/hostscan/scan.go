@@ -30,6 +30,7 @@ type Scan struct {
 	Attachments func() ([]cni.Attachment, error)
 	NetnsMounts func() ([]NetnsMount, error)
 	Kubelet     func() (host.Process, error)
+	Runtime     func() (host.Process, error)
 	Sandboxes   func() ([]*cri.PodSandbox, error)
 	Containers  func() ([]*cri.Container, error)
 	Leases      func() ([]leases.Lease, error)
@@ -70,6 +71,9 @@ func New(ctx context.Context, h *host.Host, ends Deadline) *Scan {
 			return host.Process{}, fmt.Errorf("kubelet: %w", hosterr.ErrNotConfigured)
 		}
 		return h.Kubelet.Process()
+	})
+	s.Runtime = readOnce(ctx, s, Runtime, "the runtime's process", func(ctx context.Context) (host.Process, error) {
+		return Ask(ctx, "runtime", h.Runtime.Process)
 	})
 	s.Sandboxes = readOnce(ctx, s, Runtime, "the runtime", func(ctx context.Context) ([]*cri.PodSandbox, error) {
 		return Ask(ctx, "runtime", h.Runtime.Sandboxes)

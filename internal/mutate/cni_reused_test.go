@@ -1,0 +1,66 @@
+package mutate_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/internal/mutate"
+	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
+	"github.com/nodeagent/nodeagent/test/need"
+)
+
+// Some plugins undo what they did by the address alone: firewall its rules, others their routes. Where host-local's
+// records are in memory, they are gone after a boot and libcni's are not: the address is another pod's by now.
+func TestDelAttachmentOfReusedAddress(t *testing.T) {
+	need.Program(t, "/usr/lib/cni/firewall")
+	n, network := mutatetest.New(t), "nab"+mutatetest.Hex(t, 8)
+	t.Cleanup(func() { _ = exec.Command("/sbin/ip", "link", "del", network).Run() })
+	conf := fmt.Sprintf(`{"cniVersion":"0.4.0","name":"%[1]s","plugins":[
+		{"type":"bridge","bridge":"%[1]s","isGateway":true,"ipam":{"type":"host-local","dataDir":"%[2]s","subnet":"10.205.7.0/28"}},
+		{"type":"firewall","backend":"iptables"}]}`, network, n.Host.Paths.CNINetworksDir)
+	add := func() (mutate.Attachment, mutate.Netns) {
+		netns := n.MountNetns(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))
+		made := mutatetest.Attached{Network: network, ContainerID: mutatetest.Hex(t, 64)}
+		n.Add(&made, conf, mutatetest.UID(t), netns.Path)
+		return attachment(t, n, network, made.ContainerID), netns
+	}
+	accepted := func() int {
+		out, err := exec.Command("/usr/sbin/iptables", "-w", "-S", "CNI-FORWARD").Output()
+		need.Kernel(t, "iptables", err)
+		return strings.Count(string(out), "10.205.7.2/32")
+	}
+	dead, its := add()
+	if err := n.Mutator.RemoveNetns(t.Context(), its); err != nil { // the boot
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(n.Host.Paths.CNINetworksDir, network)); err != nil {
+		t.Fatal(err)
+	}
+	living, netns := add()
+	rules := accepted()
+	if rules == 0 {
+		t.Fatal("the new pod has another address, or no rules: this test shows nothing")
+	}
+	var refusal mutate.Refusal
+	if err := n.Mutator.DelAttachment(t.Context(), dead); !errors.As(err, &refusal) ||
+		!strings.Contains(refusal.Why, netns.Path) {
+		t.Errorf("got %v, want a refusal that names %s", err, netns.Path)
+	}
+	if now := accepted(); now != rules {
+		t.Errorf("the packet filter has %d rules for the living pod instead of %d", now, rules)
+	}
+	if err := n.Mutator.DelAttachment(t.Context(), living); err != nil { // which has its own address
+		t.Fatal(err)
+	}
+	if err := n.Mutator.RemoveNetns(t.Context(), netns); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Mutator.DelAttachment(t.Context(), dead); err != nil {
+		t.Errorf("when the other pod is gone: %v", err)
+	}
+}
