@@ -8,18 +8,27 @@ import (
 )
 
 // automaton finds which of many literals occur in a text, in one pass over it and whatever their number (Aho and
-// Corasick, 1975), as a complete table: one look-up for each byte, no backtracking, no allocation.
+// Corasick, 1975), without allocation. Its states are numbered by the length of their texts, the children of each one
+// after the other. The short ones, where most bytes of most texts end, have complete rows: one look-up for each byte.
+// Of the others only what the literals have is kept: a complete table of all states is ten times as large.
 type automaton struct {
-	class     [256]uint16 // bytes that no literal contains share class 0
-	next      []uint16    // a row for each state: the class of the byte gives the next state
-	start     uint16      // the state at the beginning of a text, as if a line break came before
-	accepting uint16      // states from here on end a literal
-	found     []set       // of the accepting states
-	classes   uint32
+	class    [256]uint16 // bytes that no literal contains share class 0
+	classes  uint32
+	rows     []uint16 // a row for each short state: the class of the byte gives the next state
+	short    uint16   // how many states have a row
+	start    uint16   // the state at the beginning of a text, as if a line break came before
+	letter   []byte   // of each state: that leads to it
+	children []uint16 // of each state, its first child; they end where those of the next state begin
+	fail     []uint16 // of each state, the longest ending of its text that is a state
+	ends     []uint16 // of each state, the position in found of what its text ends with; 0 for nothing
+	found    []set
 }
 
+// complete is how long the texts of states with a row are: with a third letter it is not faster.
+const complete = 2
+
 // maxStates is what a table has room for: each letter of a literal is a state, unless another literal begins alike.
-const maxStates = 1<<16 - 1
+const maxStates = 1<<16 - 2
 
 // set is a set of rules, by their position in the table; recoveries follow the rules.
 type set [5]uint64
@@ -134,9 +143,12 @@ func link(trie []node) (order []int32) {
 	return order
 }
 
-// tabulate writes the complete table. Accepting states get the highest numbers, so that one comparison finds them.
+// tabulate numbers the states in their order and writes the tables.
 func tabulate(trie []node, order []int32, texts []string) *automaton {
-	a := &automaton{classes: 1}
+	a := &automaton{
+		classes: 1, found: make([]set, 1), letter: make([]byte, len(order)), fail: make([]uint16, len(order)),
+		ends: make([]uint16, len(order)), children: make([]uint16, len(order)+1),
+	}
 	for _, text := range texts {
 		for i := range len(text) {
 			if b := text[i]; a.class[b] == 0 {
@@ -146,47 +158,61 @@ func tabulate(trie []node, order []int32, texts []string) *automaton {
 		}
 	}
 	number := make([]uint16, len(trie))
-	count := uint16(0)
-	for _, accepting := range []bool{false, true} {
-		if accepting {
-			a.accepting = count
-		}
-		for _, at := range order {
-			if trie[at].found.empty() != accepting {
-				number[at] = count
-				count++
-				if accepting {
-					a.found = append(a.found, trie[at].found)
-				}
-			}
-		}
+	for i, at := range order {
+		number[at] = uint16(i) //nolint:gosec // at most maxStates
 	}
-	a.next = make([]uint16, uint32(count)*a.classes)
-	for _, at := range order { // a state's failure link comes before it, so its row is complete
-		row := a.row(number[at])
-		if at != 0 {
-			copy(row, a.row(number[trie[at].fail]))
+	depth, next := make([]uint8, len(order)), uint16(1) // the root is no child
+	for i, at := range order {
+		a.letter[i], a.fail[i], a.children[i] = trie[at].letter, number[trie[at].fail], next
+		if !trie[at].found.empty() {
+			a.ends[i] = uint16(len(a.found)) //nolint:gosec // at most one for each state
+			a.found = append(a.found, trie[at].found)
 		}
 		for child := trie[at].child; child != 0; child = trie[child].next {
-			row[a.class[trie[child].letter]] = number[child]
+			depth[next] = min(depth[i]+1, complete+1)
+			next++
+		}
+		if depth[i] <= complete {
+			a.short++
 		}
 	}
-	a.start = a.next[a.class['\n']]
+	a.children[len(order)] = next
+	a.rows = make([]uint16, uint32(a.short)*a.classes)
+	for i := range a.short { // a state's failure link comes before it, so its row is complete
+		row := a.rows[uint32(i)*a.classes:][:a.classes]
+		if i != 0 {
+			copy(row, a.rows[uint32(a.fail[i])*a.classes:])
+		}
+		for child := a.children[i]; child < a.children[i+1]; child++ {
+			row[a.class[a.letter[child]]] = child
+		}
+	}
+	a.start = a.rows[a.class['\n']]
 	return a
 }
-
-// row is the states that follow a state.
-func (a *automaton) row(state uint16) []uint16 { return a.next[uint32(state)*a.classes:][:a.classes] }
 
 // find returns the owners of all literals that occur in text.
 func (a *automaton) find(text []byte) (found set) {
 	state := a.start
-	next, class := a.next, &a.class
 	for _, b := range text {
-		state = next[uint32(state)*a.classes+uint32(class[b])]
-		if state >= a.accepting {
-			found.join(&a.found[state-a.accepting])
+		state = a.step(state, b)
+		if end := a.ends[state]; end != 0 {
+			found.join(&a.found[end])
 		}
 	}
 	return found
+}
+
+// step returns the state that follows a state.
+func (a *automaton) step(state uint16, b byte) uint16 {
+	for state >= a.short {
+		end := a.children[state+1]
+		for child := a.children[state]; child < end; child++ {
+			if a.letter[child] == b {
+				return child
+			}
+		}
+		state = a.fail[state]
+	}
+	return a.rows[uint32(state)*a.classes+uint32(a.class[b])]
 }
