@@ -68,6 +68,7 @@ func (f *File) changed() bool {
 type kept struct {
 	file  *File // nil: there is none
 	table []Mount
+	lines lines     // of the table
 	at    time.Time // when it was opened
 }
 
@@ -87,7 +88,7 @@ func (r *Reader) ReadFile(file *File, limit int64) ([]Mount, error) {
 		return table, errors.Join(err, file.Close())
 	}
 	closed := r.forget()
-	r.kept = kept{file, table, at}
+	r.kept = kept{file, table, r.last, at}
 	return table, closed
 }
 
@@ -108,6 +109,12 @@ func withinLimit(table []Mount, err error, file *File, read *io.LimitedReader, l
 // options of a filesystem that change by themselves (errors=remount-ro) or by way of another namespace, nor directories
 // above or below a mount that are renamed or removed: those may be as old as maxAge.
 func (r *Reader) Recent(name string, maxAge time.Duration) (table []Mount, ok bool) {
+	return r.RecentWith(name, maxAge, func(Mount) bool { return false })
+}
+
+// RecentWith is Recent for who wants to know, too, the options of some filesystems as they are now: of each one that has
+// a wanted mount the first line is compared with the kernel's. They stand early: a node's disks are mounted first.
+func (r *Reader) RecentWith(name string, maxAge time.Duration, wanted func(Mount) bool) (table []Mount, ok bool) {
 	if r == nil || !r.mu.TryLock() {
 		return nil, false
 	}
@@ -115,11 +122,44 @@ func (r *Reader) Recent(name string, maxAge time.Duration) (table []Mount, ok bo
 	if r.kept.file == nil || r.kept.file.name != name || time.Since(r.kept.at) > maxAge {
 		return nil, false
 	}
-	if r.kept.file.changed() {
+	if !r.unchanged(firstLines(r.kept.table, wanted)) || r.kept.file.changed() {
 		_ = r.forget() // the word of the change is taken: nothing may be believed to be without one
 		return nil, false
 	}
 	return r.kept.table, true
+}
+
+// firstLines returns how many lines a table has up to where each filesystem with a wanted mount has occurred.
+func firstLines(table []Mount, wanted func(Mount) bool) (lines int) {
+	seen := make(map[[2]int]bool)
+	for i, m := range table {
+		if device := [2]int{m.Major, m.Minor}; wanted(m) && !seen[device] {
+			seen[device], lines = true, i+1
+		}
+	}
+	return lines
+}
+
+// unchanged reports whether the kernel still shows the first n lines of the table that is kept.
+func (r *Reader) unchanged(n int) bool {
+	if n == 0 {
+		return true
+	}
+	if _, err := unix.Seek(r.kept.file.fd, 0, io.SeekStart); err != nil {
+		return false
+	}
+	r.input.Reset(r.kept.file)
+	defer r.input.Reset(nil)
+	for i := range n {
+		line, err := r.line()
+		if err != nil {
+			return false
+		}
+		if at, known := r.kept.lines.at[string(line)]; !known || at != i {
+			return false
+		}
+	}
+	return true
 }
 
 // Close closes the file that is kept.

@@ -1,6 +1,7 @@
 package mountinfo_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -82,6 +83,60 @@ func TestRecentSeesWhatTheKernelCounts(t *testing.T) {
 	}
 	if _, ok := r.Recent("/proc/self/mountinfo", time.Hour); ok {
 		t.Error("the table of another process")
+	}
+}
+
+// TestRecentWithSeesWhatTheKernelDoesNotCount: a filesystem that changes by way of another namespace, as by itself.
+func TestRecentWithSeesWhatTheKernelDoesNotCount(t *testing.T) {
+	need.Root(t, "mounts in a mount namespace of its own")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.LockOSThread() // and never unlocked: the thread ends with its namespace
+	must(unix.Unshare(unix.CLONE_NEWNS))
+	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	own := unix.Gettid()
+	a, b := t.TempDir(), t.TempDir()
+	must(unix.Mount("nodeagent-a", a, "tmpfs", 0, "size=4k"))
+	must(unix.Mount("nodeagent-b", b, "tmpfs", 0, "size=4k"))
+	t.Cleanup(func() { must(errors.Join(unix.Unmount(a, 0), unix.Unmount(b, 0))) })
+	name := filepath.Join("/proc/self/task", strconv.Itoa(own), "mountinfo")
+	var r mountinfo.Reader
+	t.Cleanup(func() { must(r.Close()) })
+	of := func(source string) func(mountinfo.Mount) bool {
+		return func(m mountinfo.Mount) bool { return m.Source == source }
+	}
+	unchanged := func(wanted func(mountinfo.Mount) bool) bool {
+		_, ok := r.RecentWith(name, time.Hour, wanted)
+		return ok
+	}
+	file, err := mountinfo.Open(name)
+	must(err)
+	_, err = r.ReadFile(file, 16<<20)
+	must(err)
+	for range 2 {
+		if !unchanged(of("nodeagent-a")) || !unchanged(of("nodeagent-b")) {
+			t.Error("nothing has changed, and the table must be read again")
+		}
+	}
+	namespace, err := unix.Open(filepath.Join(filepath.Dir(name), "ns/mnt"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	must(err)
+	defer unix.Close(namespace)
+	changed := make(chan error)
+	go func() { // in a copy of the namespace, whose mounts are others, of the same filesystems
+		runtime.LockOSThread()
+		changed <- errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(namespace, unix.CLONE_NEWNS),
+			unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", b, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+	}()
+	must(<-changed)
+	if !unchanged(of("nodeagent-a")) {
+		t.Error("another filesystem has changed, and the table must be read again")
+	}
+	if unchanged(of("nodeagent-b")) {
+		t.Error("the filesystem is read-only, and the table is returned as it was")
 	}
 }
 

@@ -28,8 +28,11 @@ func FilesystemsOf(mounts []mount.Mount, wanted func(mount.Mount) bool) []Filesy
 
 // BlockFilesystems returns the filesystems on block devices.
 func BlockFilesystems(mounts []mount.Mount) []Filesystem {
-	return FilesystemsOf(mounts, func(m mount.Mount) bool { return OnBlockDevice(m) && !ReadOnlyByDesign(m.FSType) })
+	return FilesystemsOf(mounts, Writable)
 }
+
+// Writable reports whether a mount is of a filesystem on a block device that takes writes by its design.
+func Writable(m mount.Mount) bool { return OnBlockDevice(m) && !ReadOnlyByDesign(m.FSType) }
 
 // MountHolding returns the mount that a path lies on: the deepest one above it, and of several at one point the last.
 func MountHolding(mounts []mount.Mount, name string) (mount.Mount, bool) {

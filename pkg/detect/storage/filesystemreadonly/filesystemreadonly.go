@@ -114,7 +114,7 @@ func filesystemReadonlyDoc() detect.Doc {
 
 func checkFilesystems(ctx context.Context, h *host.Host, s Settings, probes *probeState,
 	errors *ext4State) ([]finding.Finding, error) {
-	mounts, err := mount.Table(h)
+	mounts, err := mount.Filesystems(h, filesystem.Writable)
 	if err != nil {
 		return nil, err
 	}

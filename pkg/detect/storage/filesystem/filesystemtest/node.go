@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/mountinfo"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -60,8 +61,10 @@ func NewRealNode(t *testing.T, check detect.Check) *RealNode {
 			now.SinceBoot, now.Wall = now.SinceBoot+n.Later, now.Wall.Add(n.Later)
 			return now
 		},
-		Paths: host.Paths{InitPID: os.Getpid(), KubeletRoot: filepath.Join(n.Dir, "kubelet"), CgroupRoot: "/"},
+		Paths:  host.Paths{InitPID: os.Getpid(), KubeletRoot: filepath.Join(n.Dir, "kubelet"), CgroupRoot: "/"},
+		Mounts: &mountinfo.Reader{}, // as in the agent: a table is kept while it holds
 	}
+	t.Cleanup(func() { _ = n.Host.Mounts.Close() }) // only read
 	return n
 }
 
