@@ -2,8 +2,10 @@ package mutatetest
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/containernetworking/cni/libcni"
 	"golang.org/x/sys/unix"
@@ -45,6 +47,9 @@ type Attached struct {
 	File        string
 }
 
+// subnets counts the networks of this process: no address is in two of them.
+var subnets atomic.Uint32
+
 // Attach creates a real attachment as a runtime does: bridge with host-local, and portmap, which also needs its
 // capability for DEL.
 func (n *Node) Attach(uid, netns string) Attached {
@@ -52,9 +57,7 @@ func (n *Node) Attach(uid, netns string) Attached {
 	need.Program(n.t, "/usr/lib/cni/portmap")
 	a := Attached{Network: "nab" + Hex(n.t, 8), ContainerID: Hex(n.t, 64)}
 	n.t.Cleanup(func() { _ = exec.Command("/sbin/ip", "link", "del", a.Network).Run() })
-	random := Hex(n.t, 2)
-	var third int
-	_, _ = fmt.Sscanf(random, "%x", &third)
+	third := (uint32(os.Getpid()) + subnets.Add(1)) % 256 //nolint:gosec // any number will do
 	conf := fmt.Sprintf(`{"cniVersion":"0.4.0","name":"%[1]s","plugins":[
 		{"type":"bridge","bridge":"%[1]s","isGateway":true,"ipam":{"type":"host-local","dataDir":"%[2]s","subnet":"10.203.%[3]d.0/28"}},
 		{"type":"portmap","capabilities":{"portMappings":true}}]}`, a.Network, n.Host.Paths.CNINetworksDir, third)
