@@ -127,11 +127,20 @@ func (r *replicas) leader(from int) int {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	var i int
-	if _, err := fmt.Sscanf(stream.CachedInfo().Cluster.Leader, "replica-%d", &i); err != nil {
-		r.t.Fatal(err)
+	for end := time.Now().Add(time.Minute); ; { // an election may just be held
+		info, err := stream.Info(r.t.Context())
+		var i int
+		if err == nil {
+			_, err = fmt.Sscanf(info.Cluster.Leader, "replica-%d", &i)
+		}
+		if err == nil {
+			return i
+		}
+		if time.Now().After(end) {
+			r.t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
-	return i
 }
 
 // same awaits that the replicas have the same events.
