@@ -39,7 +39,7 @@ ip link set lo up
 ip addr add 10.0.2.15/24 dev eth0
 ip link set eth0 up
 mkdir -p /tmp /data
-mount -t ext4 /dev/vda /data || echo "guest: no disk"
+mount -t ext4 /dev/vda /data || { dmesg | tail; echo "guest: no disk"; poweroff -f; }
 . /command
 while :; do sleep 3600; done
 `
@@ -55,6 +55,9 @@ type Booted struct {
 
 // Boot starts the machine. It does not wait until anything answers.
 func (s Server) Boot(ctx context.Context) (*Booted, error) {
+	if err := s.Disk.check(ctx); err != nil {
+		return nil, err
+	}
 	kernel, err := s.kernel(ctx)
 	if err != nil {
 		return nil, err

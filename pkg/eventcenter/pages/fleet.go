@@ -72,8 +72,8 @@ type group struct {
 	Acknowledged  int
 	Muted         bool // everywhere
 	Oldest        time.Time
-	Message       string // of the oldest
-	Where         string // the node, where it is one
+	Message       string    // of the oldest
+	Where         model.Key // the node, where it is one
 	Link          string
 }
 
@@ -98,7 +98,7 @@ func groupsOf(faults []model.NodeFault, now time.Time) (groups []group) {
 		g := &groups[i]
 		g.Count++
 		nodes[k][model.Key{Cluster: f.Cluster, Node: f.Node}] = true
-		g.Nodes, g.Where = len(nodes[k]), f.Node
+		g.Nodes, g.Where = len(nodes[k]), model.Key{Cluster: f.Cluster, Node: f.Node}
 		g.Muted = g.Muted && f.Operator.Muted(now)
 		if f.Operator != nil && f.Operator.AcknowledgedBy != "" {
 			g.Acknowledged++

@@ -31,6 +31,7 @@ func TestPages(t *testing.T) {
 		c.send(fmt.Sprint("node-", i), event.AgentAlive, event.Agent{Version: "1.2", Blind: []string{"dns"}})
 	}
 	c.send("node-0", event.FaultRaised, c.fault("node-0", "/data"))
+	c.wants(c.page("/"), `<a href="/nodes/prod/node-0">node-0</a>`)
 	c.send("node-1", event.FaultRaised, c.fault("node-1", "/data"))
 	c.wants(c.page("/"), "3 nodes", ">FilesystemReadonly</a>", `<td class="n">2</td>`, "1 h 0 min", "33.3 %")
 	c.wants(c.page("/faults?check=filesystem-readonly"), "FilesystemReadonly")
@@ -46,6 +47,7 @@ func TestPages(t *testing.T) {
 	}
 	c.wants(c.page("/reports/daily"), "In short", "FilesystemReadonly", `href="/events?after=0&amp;`, "Partial")
 	c.wants(c.page("/reports/weekly?date="+c.now.UTC().Format(time.DateOnly)), "Week ", "Partial")
+	c.wants(c.page("/reports/daily"), `type="date" value="`+c.now.UTC().Format(time.DateOnly)+`"`)
 	for path, want := range map[string]int{"/reports/daily?date=2001-01-01": http.StatusNotFound,
 		"/reports/daily?date=x": http.StatusBadRequest, "/reports/monthly": http.StatusNotFound} {
 		if answer, _ := c.do(path, nil); answer.status != want {

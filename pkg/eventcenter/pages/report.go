@@ -54,7 +54,7 @@ func (s *server) report(w http.ResponseWriter, r *http.Request, _ session) {
 	at := func(p report.Period, t time.Time) string {
 		return "/reports/" + string(p) + "?date=" + t.Format(time.DateOnly)
 	}
-	v := reportView{Filter: []field{{"date", date, nil}}, Content: content, Daily: at(report.Daily, first),
+	v := reportView{Filter: []field{{"date", first.Format(time.DateOnly), nil}}, Content: content, Daily: at(report.Daily, first),
 		Weekly: at(report.Weekly, first),
 		Mail:   "/v1/reports/" + string(period) + "?format=html&date=" + first.Format(time.DateOnly)}
 	if made.Earlier != "" {

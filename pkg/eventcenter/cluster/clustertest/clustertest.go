@@ -8,6 +8,10 @@ import (
 	"testing"
 )
 
+// proxies is where the proxies are, and nothing else. The replicas tell one another of the address from which another is
+// connected, with the port where it listens: were that the replicas' own address, they would connect past the proxies.
+const proxies = "127.0.0.2"
+
 // Network connects three replicas, each pair through a proxy.
 type Network struct {
 	Listen [3]string    // where each replica listens
@@ -29,7 +33,7 @@ func New(t testing.TB) *Network {
 	for i := range n.Routes {
 		for j := range n.Routes {
 			if i != j {
-				l, err := net.Listen("tcp", "127.0.0.1:0")
+				l, err := net.Listen("tcp", proxies+":0")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -68,7 +72,8 @@ func (n *Network) serve(l net.Listener, i, j int) {
 
 func (n *Network) forward(in net.Conn, i, j int) {
 	defer in.Close()
-	out, err := net.Dial("tcp", n.Listen[j])
+	from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(proxies)}}
+	out, err := from.Dial("tcp", n.Listen[j])
 	if err != nil {
 		return
 	}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -46,6 +48,37 @@ func large(node string, first uint64) (events []journal.Event) {
 	return events
 }
 
+// appendSoon appends events once a majority has a leader: an election may just be held.
+func appendSoon(t *testing.T, to *jetstream.Store, events ...journal.Event) (last uint64) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; {
+		appended, err := to.Append(t.Context(), events)
+		if err == nil {
+			return appended.Last
+		}
+		if !errors.Is(err, journal.ErrUnavailable) || time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// snapshots returns with what the servers' logs of the stream begin, instead of what was before.
+func (r *replicas) snapshots(which ...int) (all []string) {
+	r.t.Helper()
+	group := r.info(which[0]).Cluster.RaftGroup
+	for _, i := range which {
+		found, err := filepath.Glob(filepath.Join(r.dirs[i], "nats", "jetstream", "*", "_js_", group, "snapshots", "snap.*"))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if found == nil {
+			found = []string{fmt.Sprint("none of ", i)}
+		}
+		all = append(all, found...)
+	}
+	return all
+}
+
 // A replica is away for so long that the servers' logs of the stream no longer begin where it ended, and comes back under
 // load. It answers nothing before it has what was acknowledged until then; it lacks nothing, and has nothing twice.
 func TestAway(t *testing.T) {
@@ -61,17 +94,14 @@ func TestAway(t *testing.T) {
 	one, two := (away+1)%3, (away+2)%3
 	r.stop(away)
 	more := r.sendAs("later", one, two)
-	for i := range uint64(3) {
-		events := large("large", 100*i+1)
-		for end := time.Now().Add(time.Minute); ; { // an election may just be held
-			_, err := r.all[one].Append(t.Context(), events)
-			if err == nil {
-				break
-			}
-			if !errors.Is(err, journal.ErrUnavailable) || time.Now().After(end) {
-				t.Fatal(err)
-			}
+	had, all := r.snapshots(one, two), uint64(0)
+	for end := time.Now().Add(time.Minute); slices.ContainsFunc(r.snapshots(one, two), func(now string) bool {
+		return slices.Contains(had, now) // servers write them meanwhile, each when it can
+	}); all += 100 {
+		if time.Now().After(end) {
+			t.Fatal("the servers keep their logs")
 		}
+		appendSoon(t, r.all[one], large("large", all+1)...)
 	}
 	more.await(t, 50)
 	acknowledged := r.all[two].Bounds().Newest
@@ -89,7 +119,7 @@ func TestAway(t *testing.T) {
 	for id := range more.acked {
 		load.acked[id]++
 	}
-	for i := range uint64(300) {
+	for i := range all {
 		e := journaltest.Of("large", i+1)
 		load.acked[e.Source+" "+e.ID]++
 	}
@@ -166,9 +196,9 @@ func TestAwayForLongerThanIsKept(t *testing.T) {
 	}
 	r.net.Cut(away, true)
 	clock.Add(24 * time.Hour)
-	journaltest.Append(t, r.all[worker], fault(t, event.FaultCleared, 2))
+	appendSoon(t, r.all[worker], fault(t, event.FaultCleared, 2))
 	clock.Add(24 * time.Hour)
-	kept := journaltest.Append(t, r.all[worker], journaltest.Of("a", 1)).Last
+	kept := appendSoon(t, r.all[worker], journaltest.Of("a", 1))
 	upTo := r.all[worker].Expired(journal.Limits{Age: 12 * time.Hour})
 	if upTo != kept-1 {
 		t.Fatalf("%d is to be trimmed, want %d", upTo, kept-1)

@@ -116,19 +116,28 @@ func (r *replicas) stop(i int) {
 	}
 }
 
-// leader returns which replica leads the stream.
-func (r *replicas) leader(from int) int {
+// info is what a server says about the stream once that has a leader: an election may just be held.
+func (r *replicas) info(from int) *natsjs.StreamInfo {
 	r.t.Helper()
 	js, err := natsjs.New(r.nodes[from].Conn)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	stream, err := js.Stream(r.t.Context(), jetstream.Stream)
-	if err != nil {
-		r.t.Fatal(err)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		stream, err := js.Stream(r.t.Context(), jetstream.Stream)
+		if err == nil && stream.CachedInfo().Cluster.Leader != "" {
+			return stream.CachedInfo()
+		}
+		if time.Now().After(end) {
+			r.t.Fatalf("the stream has no leader: %v", err)
+		}
 	}
-	var i int
-	if _, err := fmt.Sscanf(stream.CachedInfo().Cluster.Leader, "replica-%d", &i); err != nil {
+}
+
+// leader returns which replica leads the stream.
+func (r *replicas) leader(from int) (i int) {
+	r.t.Helper()
+	if _, err := fmt.Sscanf(r.info(from).Cluster.Leader, "replica-%d", &i); err != nil {
 		r.t.Fatal(err)
 	}
 	return i
