@@ -55,7 +55,7 @@ type Options struct {
 
 	Within       time.Duration // for a batch; a quarter is for one attempt; 0: 8 s
 	Keep         time.Duration // how long a stream that sends nothing is remembered; 0: 30 days
-	BallastBytes int64         // of the copy; 0: 24 MiB
+	BallastBytes int64         // of the copy; 0: 8 MiB
 }
 
 // Store is an open journal.

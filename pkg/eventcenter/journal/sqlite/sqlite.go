@@ -36,7 +36,7 @@ type Options struct {
 	// appended before anything else.
 	Appended func([]journal.Record) []journal.Event
 
-	BallastBytes int64         // of the file that is freed on a full disk; 0: 24 MiB, more than the log grows to
+	BallastBytes int64         // of the file that is freed on a full disk; 0: 8 MiB
 	Keep         time.Duration // how long a stream that sends nothing is remembered; 0: 30 days
 
 	// Copy makes it a copy of the journal that has this UUID: records come with their offsets, by Put, from one
@@ -77,7 +77,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		o.Now = time.Now
 	}
 	if o.BallastBytes == 0 {
-		o.BallastBytes = 24 << 20
+		o.BallastBytes = 8 << 20
 	}
 	if o.Keep == 0 {
 		o.Keep = 30 * 24 * time.Hour

@@ -16,16 +16,6 @@ import (
 const (
 	maxWaiting = 1024 // requests that wait for the writer
 	maxGroup   = 5000 // events in one transaction, more only where one request has more
-
-	// betweenGroups is from the end of one transaction to the next. Each costs a flush and much else beside its events:
-	// where the disk is fast, a busy writer would spend its time on small ones. Where nothing was written just before,
-	// nothing waits.
-	betweenGroups = 5 * time.Millisecond
-
-	// logPages is how long the write-ahead log may be before it is written back, in pages of 4 KiB. A page that changes
-	// again meanwhile is written back once: the indexes of a group lie on other pages than those of the group before, but
-	// not on other pages than those of the ten before.
-	logPages = 4000
 )
 
 // request is one batch on its way to the disk.
@@ -53,8 +43,7 @@ type writer struct {
 	db      *sql.DB
 	ready   statements // of db; nil: not prepared yet
 	streams map[streamKey]watermark
-	exact   bool      // the watermarks may be incomplete: everything is looked up
-	ended   time.Time // of the last group
+	exact   bool // the watermarks may be incomplete: everything is looked up
 }
 
 func (w *writer) close() error {
@@ -137,25 +126,13 @@ func (s *Store) write() {
 		case <-s.stopping:
 			return
 		case r := <-s.requests:
-			s.pause()
 			group, n := []*request{r}, len(r.events)
 			for n < maxGroup && len(s.requests) > 0 {
 				r := <-s.requests
 				group, n = append(group, r), n+len(r.events)
 			}
 			s.commitGroup(group)
-			s.writer.ended = time.Now()
 		}
-	}
-}
-
-// pause lets a group grow.
-func (s *Store) pause() {
-	wait := time.NewTimer(betweenGroups - time.Since(s.writer.ended))
-	defer wait.Stop()
-	select {
-	case <-wait.C:
-	case <-s.stopping:
 	}
 }
 
@@ -393,7 +370,7 @@ func (s *Store) openWriter(ctx context.Context) error {
 func (s *Store) writeTo(ctx context.Context, p *partition) error {
 	db, err := open(p.path, false)
 	if err == nil {
-		_, err = db.ExecContext(ctx, fmt.Sprintf("PRAGMA journal_mode=WAL; PRAGMA wal_autocheckpoint=%d", logPages))
+		_, err = db.ExecContext(ctx, "PRAGMA journal_mode=WAL")
 	}
 	if err == nil && s.Copy != "" { // a flush with each checkpoint of the log alone
 		_, err = db.ExecContext(ctx, "PRAGMA synchronous=NORMAL; "+positionSchema)
