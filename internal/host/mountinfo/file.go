@@ -106,14 +106,15 @@ func withinLimit(table []Mount, err error, file *File, read *io.LimitedReader, l
 // kernel has counted a change since. ok is false where it must be read again.
 //
 // The kernel counts what is mounted, unmounted, moved and mounted with other options in this namespace. It does not count
-// options of a filesystem that change by themselves (errors=remount-ro) or by way of another namespace, nor directories
-// above or below a mount that are renamed or removed: those may be as old as maxAge.
+// options of a filesystem that change by themselves (errors=remount-ro) or by way of another namespace, what is made
+// shared or private, nor directories above or below a mount that are renamed or removed: those may be as old as maxAge.
 func (r *Reader) Recent(name string, maxAge time.Duration) (table []Mount, ok bool) {
 	return r.RecentWith(name, maxAge, func(Mount) bool { return false })
 }
 
-// RecentWith is Recent for who wants to know, too, the options of some filesystems as they are now: of each one that has
-// a wanted mount the first line is compared with the kernel's. They stand early: a node's disks are mounted first.
+// RecentWith is Recent for who wants to know, too, the options of some filesystems as they are now: all lines are
+// compared with the kernel's up to where the last one that has a wanted mount first stands: few where these are the node's
+// own disks, which are mounted first.
 func (r *Reader) RecentWith(name string, maxAge time.Duration, wanted func(Mount) bool) (table []Mount, ok bool) {
 	if r == nil || !r.mu.TryLock() {
 		return nil, false

@@ -163,7 +163,7 @@ func networkDriverRules() []Rule {
 			"fails alone is the program's, many at once are the fabric's or the card's.",
 		Literals: atStart(rdma), Words: trouble(),
 		Patterns: []string{
-			`^` + oneOf(rdma) + ` (?P<subject>[\w.:-]{1,40})(?: [^:]{1,60})?: `,
+			`^` + oneOf(rdma) + ` (?P<subject>[\w.:-]{1,40}?)(?: [^:]{1,60})?: `,
 			`^` + oneOf(rdma) + `:? `,
 		},
 		Unless: harmless(), Kind: "device", Expiry: time.Hour,
@@ -182,7 +182,7 @@ func networkDriverRules() []Rule {
 			`^(?:net )?(?P<subject2>` + oneOf(cards) + `[\w.@-]*): (?:NAPI poll function|set_features\(\) failed|(?:[Ff]ail(?:ed)?|[Uu]nable) to |[Cc]ould not |[Cc]annot |[Ee]rror |tx hang|Transmit error, |[Tt]ransmit(?:ter)? (?:timed out|timeout)|(?:PCI )?[Bb]us error)`,
 		},
 		Unless: append(harmless(), "link speed", "Possible SYN floodin", "window scaling", "Cannot find map file", "martian",
-			"link status", ": option ", "Warning: ", "warning: ",
+			"link status", ": option ", "via netlink (err", "Warning: ", "warning: ",
 			"Enslaving", "Releasing", "invalid hash", "invalid argument", "invalid option",
 			"could not find neste", "could not find helpe", "truncated", "short packet", "bad checksum",
 			"ADDRCONF"),
@@ -276,7 +276,7 @@ func storageDriverRules() []Rule {
 			"kicking non-fresh", "not clean", "could not open"),
 		Patterns: []string{
 			`^md(?:/[\w-]+)?: ?(?:(?P<subject>\w+)(?:: )?)?`, `^(?P<subject2>md\d+): `,
-			`^device-mapper: (?P<target>[\w :-]+): (?:(?P<subject3>\d+:\d+): )?`,
+			`^device-mapper: (?P<target>[\w -]+(?::[a-zA-Z][\w-]*)?): (?:(?P<subject3>\d+:\d+): )?`,
 			`^bcache: `, `^kvdo\d*(?::\S{1,40})?: `,
 		},
 		Unless: append(harmless(), "Disabling writeback", "starting backgroun", "already running",

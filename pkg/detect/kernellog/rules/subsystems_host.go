@@ -27,7 +27,7 @@ func filesystemTroubleRules() []Rule {
 		Literals: []string{"\nBTRFS error (device ", "\nBTRFS critical (device", "\nBTRFS"},
 		Patterns: []string{
 			`^BTRFS (?:error|critical) \(device (?P<subject>[^)\s:]+):?(?: state \w+)?\): \S`,
-			`^BTRFS warning \(device (?P<subject2>[^)\s:]+):?(?: state \w+)?\): (?:.*\bhas bad |csum hole found|.*has gone missing|could not allocate space|error \w+ing )`,
+			`^BTRFS warning \(device (?P<subject2>[^)\s:]+):?(?: state \w+)?\): (?:.*\bhas bad |csum hole found|.*has gone missing|could not allocate space)`,
 			`^BTRFS(?: (?:error|critical|warning))?: (?:device \S+ )?(?:open_ctree failed|failed to|error|could not|unable to)`,
 		},
 		Unless: []string{"mount option", "nrecognized", "nrecognised", ": subvol", "qgroup", "quota", "nsupported",
