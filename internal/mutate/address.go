@@ -137,8 +137,8 @@ func (d *Mutator) notAttached(containerID string) error {
 	return nil
 }
 
-// maxNetns bounds the network namespaces that are looked into: a node has one for each pod.
-const maxNetns = 1024
+// maxNetns bounds the network namespaces that are looked into: a node has one for each pod, and what deleted ones left.
+const maxNetns = 1 << 14
 
 // addressUnused makes sure that no network namespace of the runtime but own, where there is one, has an address, nor the
 // host: whoever else got it from host-local would share it.

@@ -36,6 +36,7 @@ type cached struct {
 	NetNS          string         `json:"netns"`
 	CniArgs        [][2]string    `json:"cniArgs"`
 	CapabilityArgs map[string]any `json:"capabilityArgs"`
+	text           []byte
 	Result         struct {
 		IPs []struct {
 			Address netip.Prefix `json:"address"`
@@ -86,18 +87,14 @@ func (d *Mutator) DelAttachment(ctx context.Context, a Attachment) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, networkLimit)
 	defer cancel()
-	if netns == "" {
-		// The address is no longer in use, and some plugins return before they free it: it is freed before the cache
-		// file goes, which is the only record of it.
-		if err := d.freeLeases(ctx, plugins, list, attachment); err != nil {
-			return err
-		}
-	}
+	// The address is held until all plugins have done their part: another pod that got it before would lose what some
+	// undo by the address alone. libcni takes the cached result, which they need for that, away at the end.
 	if err := plugins.DelNetworkList(ctx, list, attachment); err != nil {
 		return fmt.Errorf("network %s: %w", list.Name, err)
 	}
 	if err := d.freeLeases(ctx, plugins, list, attachment); err != nil {
-		return err
+		// The record is put back, by which this is tried again.
+		return errors.Join(err, os.WriteFile(a.File, entry.text, 0o600))
 	}
 	if _, err := os.Lstat(a.File); err == nil {
 		return fmt.Errorf("%s still exists after DEL", a.File)
@@ -150,6 +147,7 @@ func parseAttachment(data []byte, name, containerID string) (cached, error) {
 	case entry.IfName == "" || len(entry.IfName) > 15 || strings.ContainsAny(entry.IfName, "/: \t\n"):
 		return cached{}, refuse("%s: interface %q", name, entry.IfName)
 	}
+	entry.text = data
 	return entry, nil
 }
 

@@ -224,8 +224,9 @@ func link(t *testing.T, n *mutatetest.Node) string {
 	return name
 }
 
-// The address is freed before the file that records it is gone: a failure in between can be tried again.
-func TestDelAttachmentFreesLeaseFirst(t *testing.T) {
+// The address is freed after all that the plugins do for it. Where that fails the record is there again, and so is the
+// address: it can be tried once more.
+func TestDelAttachmentFreesLeaseLast(t *testing.T) {
 	n, id := mutatetest.New(t), mutatetest.Hex(t, 64)
 	seen := recordingPlugin(t, n, "bridge")
 	n.Program(filepath.Join(n.Dir, "bin/host-local"),
@@ -233,12 +234,19 @@ func TestDelAttachmentFreesLeaseFirst(t *testing.T) {
 	conf := `{"cniVersion":"0.4.0","name":"net","plugins":[{"type":"bridge","ipam":{"type":"host-local"}}]}`
 	cacheFile(t, n, "net", id, conf)
 	lease := n.Write(filepath.Join(n.Host.Paths.CNINetworksDir, "net", "10.204.0.5"), id+"\r\neth0")
-	a := attachment(t, n, "net", id)
-	if err := n.Mutator.DelAttachment(t.Context(), a); err == nil || !strings.Contains(err.Error(), "no lock") {
-		t.Errorf("got %v, want host-local's words", err)
-	}
-	if _, err := os.Lstat(a.File); err != nil || seen() != "" {
-		t.Errorf("the cache file: %v; the plugin saw %q", err, seen())
+	for i := range 2 {
+		a := attachment(t, n, "net", id)
+		before, err := os.ReadFile(a.File)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Mutator.DelAttachment(t.Context(), a); err == nil || !strings.Contains(err.Error(), "no lock") {
+			t.Errorf("got %v, want host-local's words", err)
+		}
+		if after, err := os.ReadFile(a.File); err != nil || string(after) != string(before) ||
+			seen() != strings.Repeat("netns=\n", i+1) {
+			t.Errorf("the cache file: %q, %v; the plugin saw %q", after, err, seen())
+		}
 	}
 	if held, err := n.Mutator.LeasesHeld(filepath.Dir(lease), id, "eth0"); err != nil || len(held) != 1 {
 		t.Errorf("held %v, %v", held, err)

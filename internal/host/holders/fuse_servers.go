@@ -3,11 +3,14 @@ package holders
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
@@ -61,20 +64,24 @@ func anyFile(h *host.Host, pid int, left *int, match func(dir, fd string) (bool,
 		return false, proc.UnlessGone(err)
 	}
 	var before []string
+	looked := "" // the thread whose open files were looked at last
 	for _, thread := range threads {
+		if looked != "" && shareFiles(h, looked, thread) {
+			continue
+		}
 		dir := proc.File(pid, path.Join("task", thread))
 		files, err := h.Files.List(dir + "/fd")
 		if proc.UnlessGone(err) != nil {
 			return false, err
 		}
+		if *left -= len(files); *left < 0 {
+			return false, errManyFiles
+		}
 		slices.Sort(files)
 		if slices.Equal(files, before) {
-			continue // most threads share theirs
+			continue // a kernel that does not compare them
 		}
-		before = files
-		if *left -= len(files); *left < 0 {
-			return false, fmt.Errorf("more than %d on this machine", maxHolderFiles)
-		}
+		before, looked = files, thread
 		for _, fd := range files {
 			if found, err := match(dir, fd); found || err != nil {
 				return found, err
@@ -82,6 +89,20 @@ func anyFile(h *host.Host, pid int, left *int, match func(dir, fd string) (bool,
 		}
 	}
 	return false, nil
+}
+
+var errManyFiles = errors.New("more files are open than are looked at")
+
+// shareFiles reports whether two threads are known to have the same open files: kcmp(2), where the kernel has it.
+func shareFiles(h *host.Host, thread, other string) bool {
+	if h.Files.Root != "" {
+		return false // another /proc: its threads are not those of this machine
+	}
+	a, errA := strconv.Atoi(thread)
+	b, errB := strconv.Atoi(other)
+	const kcmpFiles = 2 // include/uapi/linux/kcmp.h
+	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), kcmpFiles, 0, 0, 0)
+	return errA == nil && errB == nil && errno == 0 && order == 0
 }
 
 // isFUSE reports whether an open file may be the server's end of a FUSE connection.
