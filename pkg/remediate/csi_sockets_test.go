@@ -27,8 +27,16 @@ func shortNode(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	w := newWorld(t, func(p *host.Paths) {
+	var w *world
+	t.Cleanup(func() {
+		if w != nil {
+			w.UnmountBelow(dir)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	w = newWorld(t, func(p *host.Paths) {
 		p.KubeletRoot, p.PluginRegistry = dir, filepath.Join(dir, "plugins_registry")
 	})
 	w.Mkdir(filepath.Join(dir, "pods"))

@@ -72,12 +72,12 @@ func New(t testing.TB, set ...func(*host.Paths)) *Node {
 	for _, sub := range []string{"kubelet/pods", "kubelet/plugins_registry", "cni/results", "netns", "state"} {
 		n.Mkdir(filepath.Join(dir, sub))
 	}
-	t.Cleanup(n.unmountAll)
+	t.Cleanup(func() { n.UnmountBelow(dir) })
 	return n
 }
 
-// unmountAll removes what a test left mounted, so that its directory can be deleted without harm.
-func (n *Node) unmountAll() {
+// UnmountBelow removes what a test left mounted below its directory, so that it can be deleted without harm.
+func (n *Node) UnmountBelow(dir string) {
 	for range 64 {
 		mounts, err := mount.TableOf(n.Host, os.Getpid())
 		if err != nil {
@@ -86,7 +86,7 @@ func (n *Node) unmountAll() {
 		}
 		left := false
 		for i := len(mounts) - 1; i >= 0; i-- {
-			if mount.Below(mounts[i].Point, n.Dir) {
+			if mount.Below(mounts[i].Point, dir) {
 				left = true
 				_ = unix.Unmount(mounts[i].Point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 			}
@@ -95,7 +95,7 @@ func (n *Node) unmountAll() {
 			return
 		}
 	}
-	n.t.Errorf("%s: mounts cannot be removed", n.Dir)
+	n.t.Errorf("%s: mounts cannot be removed", dir)
 }
 
 // Hex returns n random hexadecimal digits.
