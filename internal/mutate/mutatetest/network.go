@@ -57,7 +57,7 @@ func (n *Node) Attach(uid, netns string) Attached {
 	need.Program(n.t, "/usr/lib/cni/portmap")
 	a := Attached{Network: "nab" + Hex(n.t, 8), ContainerID: Hex(n.t, 64)}
 	n.t.Cleanup(func() { _ = exec.Command("/sbin/ip", "link", "del", a.Network).Run() })
-	third := (uint32(os.Getpid()) + subnets.Add(1)) % 256 //nolint:gosec // any number will do
+	third := (os.Getpid() + int(subnets.Add(1))) % 256
 	conf := fmt.Sprintf(`{"cniVersion":"0.4.0","name":"%[1]s","plugins":[
 		{"type":"bridge","bridge":"%[1]s","isGateway":true,"ipam":{"type":"host-local","dataDir":"%[2]s","subnet":"10.203.%[3]d.0/28"}},
 		{"type":"portmap","capabilities":{"portMappings":true}}]}`, a.Network, n.Host.Paths.CNINetworksDir, third)
