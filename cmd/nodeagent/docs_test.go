@@ -108,8 +108,8 @@ func checksPage(checks []detect.Check, rules, daemons []rules.Rule) string {
 	}
 	b.WriteString("\n# Rules of the kernel log\n\nWhere a state is named, the check of that name reads it, raises " +
 		"and clears, and the line only makes it run at once; where that check has nothing to read on a host, the " +
-		"line is evidence by itself.\n\n| rule | reason | severity | state | kept | means | next " +
-		"|\n|---|---|---|---|---|---|---|\n")
+		"line is evidence by itself. In the table, " + direWords + ".\n\n" +
+		"| rule | reason | severity | state | kept | means | next |\n|---|---|---|---|---|---|---|\n")
 	for _, r := range rules {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", r.ID, r.Reason, ruleSeverity(r), r.ConfirmedBy,
 			ruleExpiry(r), cell(r.Summary), cell(r.Advice))

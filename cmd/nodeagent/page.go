@@ -55,6 +55,9 @@ func rulePage(r rules.Rule) string {
 	if line := suggested(r.Reason, "* suggested action "); line != "" && len(r.Emitters) == 0 && r.ConfirmedBy == "" {
 		b.WriteString(line + "\n")
 	}
+	if r.Errors && r.Escalate.Count > 0 {
+		b.WriteString("* " + direWords + "\n")
+	}
 	if r.Raise.Count > 1 {
 		fmt.Fprintf(&b, "* raised by %d lines within %s\n", r.Raise.Count, short(r.Raise.Within))
 	}
@@ -91,12 +94,18 @@ func emittersOf(r rules.Rule) string {
 	return strings.Join(names, ", ")
 }
 
+const direWords = "dire words say that something does not answer, could not be reset, is gone, is damaged or has run out"
+
 func ruleSeverity(r rules.Rule) string {
 	if r.Escalate.Count == 0 {
 		return string(r.Severity)
 	}
-	return fmt.Sprintf("%s; %s from %d in %s", r.Severity, r.EscalateSeverity, r.Escalate.Count,
+	text := fmt.Sprintf("%s; %s from %d in %s", r.Severity, r.EscalateSeverity, r.Escalate.Count,
 		short(r.Escalate.Within))
+	if r.Errors {
+		text += " or by dire words"
+	}
+	return text
 }
 
 func ruleExpiry(r rules.Rule) string {

@@ -125,18 +125,24 @@ func TestKernelLog(t *testing.T) {
 	}
 }
 
-// TestKernelLogLevels: words that prove nothing by themselves are a fault only where the kernel says that it is an error, or
-// warns with grave words when the machine has started.
+// TestKernelLogLevels: words that prove nothing by themselves are worth knowing only where the kernel says that it is an
+// error, or warns with grave words when the machine has started; an alarm only where they are dire.
 func TestKernelLogLevels(t *testing.T) {
-	const reported = "warning NICDriverError device/0000:3b:00.0"
+	const (
+		reported = "warning NICDriverError device/0000:3b:00.0"
+		noticed  = "info NICDriverError device/0000:3b:00.0"
+	)
 	for _, c := range []struct {
 		level int
 		up    time.Duration
 		text  string
 		want  []string
 	}{
-		{3, time.Hour, "frobnicating the widget failed", []string{reported}},
+		{3, time.Hour, "frobnicating the widget failed", []string{noticed}},
 		{4, time.Hour, "frobnicating the widget failed", nil},
+		{4, time.Hour, "frobnicating the widget failed with -5", []string{noticed}},
+		{3, time.Hour, "frobnicating the widget timed out", []string{reported}},
+		{3, time.Hour, "frobnicating the widget timed out, its timestamps are disabled", []string{noticed}},
 		{4, time.Hour, "frobnicating the widget timed out", []string{reported}},
 		{4, time.Hour, "frobnicating the widget timed out, falling back to MSI", nil},
 		{4, time.Minute, "frobnicating the widget timed out", nil}, // the machine starts

@@ -62,8 +62,8 @@ func LevelOf(number int) Level {
 type Matcher struct {
 	Rules []compiled // recoveries are entries after the rules
 	auto  *automaton
-	// stand for rules.Grave and rules.Remarks in the set of what was found
-	grave, remark int
+	// stand for rules.Dire, rules.Grave and rules.Remarks in the set of what was found
+	dire, grave, remark int
 }
 
 type compiled struct {
@@ -79,6 +79,7 @@ type compiled struct {
 type Hit struct {
 	Rule      *rules.Rule
 	Recovered bool // the fault of this rule and subject is gone
+	Dire      bool // the rule is one with Errors, and the line has one of rules.Dire and none of rules.Remarks
 	Pattern   int  // which of the rule's it is
 	Subject   finding.Subject
 	Facts     map[string]string // what the named groups matched; nil when nothing
@@ -136,12 +137,13 @@ func NewMatcher(table []rules.Rule) (*Matcher, error) {
 			used++
 		}
 	}
-	m.grave, m.remark = used, used+1
+	m.dire, m.grave, m.remark = used, used+1, used+2
 	if slices.ContainsFunc(table, func(r rules.Rule) bool { return r.Errors }) { // else they would only cost
+		own(rules.Dire(), m.dire)
 		own(rules.Grave(), m.grave)
 		own(rules.Remarks(), m.remark)
 	}
-	if used += 2; used > setSize {
+	if used += 3; used > setSize {
 		return nil, fmt.Errorf("%d rules, recoveries and lists of words: at most %d are possible", used, setSize)
 	}
 	var err error
@@ -210,6 +212,7 @@ func (m *Matcher) match(speaker rules.Emitter, level Level, text []byte) (Hit, b
 		re := c.Patterns[at].Regexp()
 		hit := c.hit(re, text, re.FindSubmatchIndex(text))
 		hit.Pattern = at
+		hit.Dire = c.Rule.Errors && candidates.has(m.dire) && !candidates.has(m.remark)
 		return hit, true
 	}
 	return Hit{}, false

@@ -180,7 +180,7 @@ func (t *Tally) count(hit Hit, at time.Duration) (raised bool, severity finding.
 	}
 	c.times = append(c.times, at)
 	severity = rule.Severity
-	if rule.Escalate.Count > 0 && c.reached(rule.Escalate) {
+	if rule.Escalate.Count > 0 && (hit.Dire || c.reached(rule.Escalate)) {
 		severity = rule.EscalateSeverity
 	}
 	return rule.Raise.Count <= 1 || c.reached(rule.Raise), severity

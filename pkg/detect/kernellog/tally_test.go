@@ -50,6 +50,16 @@ func TestTally(t *testing.T) {
 		want   string
 	}
 	for name, steps := range map[string][]step{
+		"words alone are no alarm until they come again": {
+			{at(100, "ice 0000:88:00.0: VF 0 failed opcode 6"), "nic-driver-error device/0000:88:00.0 info raised"},
+			{at(110, "ice 0000:88:00.1: VF 0 failed opcode 6"), "nic-driver-error device/0000:88:00.1 info raised"},
+			{at(120, "ice 0000:88:00.0: VF 1 failed opcode 6"), "nic-driver-error device/0000:88:00.0 info raised"},
+			{at(699, "ice 0000:88:00.0: VF 0 failed opcode 6"), "nic-driver-error device/0000:88:00.0 warning raised"},
+			{at(2000, "ice 0000:88:00.0: VF 0 failed opcode 6"), "nic-driver-error device/0000:88:00.0 info raised"},
+		},
+		"dire words are an alarm at once": {
+			{at(100, "ice 0000:88:00.0: VF 0 is stuck"), "nic-driver-error device/0000:88:00.0 warning raised"},
+		},
 		"a threshold counts": {
 			{at(100, waiting), "unregister-netdevice network-device/lo warning"},
 			{at(110, waiting), "unregister-netdevice network-device/lo warning"},

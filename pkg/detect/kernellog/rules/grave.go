@@ -1,9 +1,9 @@
 package rules
 
-// Grave are the words that make a warning one of the rules with Errors: with them drivers say that a device or an
-// operation failed, and seldom what they only remark. Many drivers log faults as warnings (dev_warn, netdev_warn,
-// pr_warn, printk without a level). The words are of the formats of that level in the kernel's sources, and of reports.
-func Grave() []string {
+// Dire are the words by which a line of a rule with Errors has the rule's EscalateSeverity at once: what it is about does
+// not answer, could not be reset, is gone, is damaged or has run out. With other words drivers also tell what they were
+// asked and cannot do.
+func Dire() []string {
 	return []string{
 		// it does not answer
 		"imed out", "imedout", "imeout", "ime-out", "TIMEOUT", "TIMED OUT", "ot respon", "o respon",
@@ -36,7 +36,17 @@ func Grave() []string {
 		// there is too little of it
 		"verflow", "verrun", "xceeded", "xhausted", "ut of memory", "ut of resource", "buffer is full",
 		"verheat",
-		"reserve only 0 out", "reserve tx rings", "critical value", "allocate space for",
+		"reserve only 0 out", "reserve tx rings", "critical value", "allocate space for", "DMA: Out of ",
+		// it accesses memory that is not its own
+		"fault addr", "IO_PAGE_FAULT", "Event logged",
+	}
+}
+
+// Grave are the words that make a warning one of the rules with Errors: with them drivers say that a device or an
+// operation failed, and seldom what they only remark. Many drivers log faults as warnings (dev_warn, netdev_warn,
+// pr_warn, printk without a level). The words are of the formats of that level in the kernel's sources, and of reports.
+func Grave() []string {
+	return append(Dire(),
 		// an operation returned an error
 		"IO failed", "alicious", "failed.", "failed!", "FAILED", "failed with ", "failed, status", "failed: status",
 		"failed: ret=",
@@ -56,7 +66,7 @@ func Grave() []string {
 		"disagrees about vers", "Unknown symbol", "must provide", "needs to support",
 		// NVIDIA's driver logs without a level
 		"NVRM: ", "ERROR",
-	}
+	)
 }
 
 // Remarks are the words of warnings that are no fault although they have one of Grave: what a device lacks, what was

@@ -71,7 +71,8 @@ type Rule struct {
 
 	// Raise is how often the rule must match for one subject before there is a finding; the zero Rate means once.
 	Raise Rate
-	// Escalate is how often it must match for one subject to have EscalateSeverity.
+	// Escalate is how often it must match for one subject to have EscalateSeverity; with Errors, a line with one of Dire has
+	// it at once.
 	Escalate         Rate
 	EscalateSeverity finding.Severity
 	// Aggregate makes the rates count the matches of all subjects: the third processor that locks up escalates.

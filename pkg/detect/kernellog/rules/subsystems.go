@@ -12,8 +12,12 @@ import (
 // Rules of subsystems recognise what no rule of one fault does: a line that begins as a subsystem or driver of servers
 // begins its lines, and that says that something failed. They come last, promise no more than such a line says, and
 // leave out what healthy machines log with the same words. In the log of a running kernel they read nothing below the
-// level of errors but warnings with grave words (Grave), once the machine has started. TestKernelFormats tries them with the
-// formats of the level of errors in the kernel's sources (the families sweep-*).
+// level of errors but warnings with grave words (Grave), once the machine has started. Most tell a fault by such words
+// alone: one line of theirs is worth knowing, and no alarm unless its words are dire (Dire) or it comes again.
+// TestKernelFormats tries them with the formats of the level of errors in the kernel's sources (the families sweep-*).
+
+// again is how often a line that only its words make a fault must come for one subject to be one.
+var again = Rate{3, 10 * time.Minute}
 
 // trouble are the words by which drivers report that something failed.
 func trouble() []string {
@@ -130,7 +134,7 @@ func networkDriverRules() []Rule {
 	cards := []string{"eth", "eno", "enp", "ens", "bond", "br", "veth", "vxlan", "flannel", "cali", "lxc", "cni",
 		"docker", "team", "ib", "tun", "tap", "vlan", "em"}
 	return []Rule{{
-		ID: "nic-driver-error", Reason: "NICDriverError", Domain: Network, Severity: finding.Warning,
+		ID: "nic-driver-error", Reason: "NICDriverError", Domain: Network, Severity: finding.Info,
 		Summary: "the driver of a network card reports that an operation failed",
 		Advice: "`ethtool -i IFACE` names driver and firmware, `ethtool -S IFACE` counts errors; `dmesg` around " +
 			"the line has " +
@@ -154,9 +158,9 @@ func networkDriverRules() []Rule {
 			"random", "serdes", "FEC", "get phy page", ": probe ", "optimal perform", "out of range [",
 			"invalid api vers", "annot change channel", "DCB active", "DCB agent", "offload is active",
 			"acknowledge mask", "max timeout of", "not assigned by adm", "bnxt_tc_add", "tc mappings"),
-		Kind: "device", Expiry: time.Hour,
+		Kind: "device", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
-		ID: "rdma-error", Reason: "RDMAError", Domain: Network, Severity: finding.Warning,
+		ID: "rdma-error", Reason: "RDMAError", Domain: Network, Severity: finding.Info,
 		Summary: "the RDMA part of a network card, or what uses it, reports that an operation failed",
 		Advice: "`rdma link show` and `ibstat` for the state of the port, `rdma statistic show` for its errors; a " +
 			"queue pair that " +
@@ -166,9 +170,9 @@ func networkDriverRules() []Rule {
 			`^` + oneOf(rdma) + ` (?P<subject>[\w.:-]{1,40}?)(?: [^:]{1,60})?: `,
 			`^` + oneOf(rdma) + `:? `,
 		},
-		Unless: harmless(), Kind: "device", Expiry: time.Hour,
+		Unless: harmless(), Kind: "device", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
-		ID: "network-stack-error", Reason: "NetworkStackError", Domain: Network, Severity: finding.Warning,
+		ID: "network-stack-error", Reason: "NetworkStackError", Domain: Network, Severity: finding.Info,
 		Summary: "a part of the kernel's network (routing, packet filter, bridge, tunnels, load balancer) reports " +
 			"that an operation failed",
 		Advice: "`nstat -az` and `ip -s link` for what is dropped, `dmesg` for the part that the line begins with: " +
@@ -186,7 +190,7 @@ func networkDriverRules() []Rule {
 			"Enslaving", "Releasing", "invalid hash", "invalid argument", "invalid option",
 			"could not find neste", "could not find helpe", "truncated", "short packet", "bad checksum",
 			"ADDRCONF"),
-		Kind: "network-device", Expiry: time.Hour,
+		Kind: "network-device", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}}
 }
 
@@ -206,7 +210,7 @@ func storageDriverRules() []Rule {
 		"virtio_blk", "vbd", "nd_", "nfit", "libnvdimm", "xen-blkback", "xen_blkfront", "TARGET_CORE", "blk-mq",
 		"bio", "btt", "rsxx", "cciss", "aoe", "dasd", "ublk", "blk-crypto", "zloop", "IBLOCK", "FILEIO"}
 	return []Rule{{
-		ID: "storage-driver-error", Reason: "StorageDriverError", Domain: Storage, Severity: finding.Warning,
+		ID: "storage-driver-error", Reason: "StorageDriverError", Domain: Storage, Severity: finding.Info,
 		Summary: "the driver of a storage controller reports that an operation failed",
 		Advice: "`lsscsi -H` names the controller, `dmesg` around the line the disks behind it; the vendor's tool " +
 			"(`storcli64 /call " +
@@ -228,9 +232,9 @@ func storageDriverRules() []Rule {
 			"SSS flag", "controller can't do", "PBA", "VPD", "Read Capacity", "annot use", "ASPM",
 			"HBA mode", "no retry", "flags: ", "ANSI: ", "Reset timeout ", "0 secs", "esetting controller",
 			"permissible range", "mpt_ioctl_", "user data", "out of bounds", "(no card)", "sas_scsi_recover_hos"),
-		Kind: "device", Expiry: time.Hour,
+		Kind: "device", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
-		ID: "disk-driver-error", Reason: "DiskDriverError", Domain: Storage, Severity: finding.Warning,
+		ID: "disk-driver-error", Reason: "DiskDriverError", Domain: Storage, Severity: finding.Info,
 		Summary: "the kernel reports that a request to a disk, or its set-up, failed",
 		Advice: "`smartctl -x /dev/sdX` or `nvme smart-log /dev/nvmeN`, and `dmesg` around the line; at boot " +
 			"only: a disk that lacks a " +
@@ -265,9 +269,9 @@ func storageDriverRules() []Rule {
 			"artition table", "GPT", "capacity change", "uevent", "DPO", "Removable", "Media removed",
 			"couldn't mount", "ounting", "ANSI: ", "Shutdown timeout", "hostbyte=DID_OK", "CDL", "DIPM",
 			"DEVSLP", "Broken RAID", "WARNING: synchronous"),
-		Kind: "device", Expiry: time.Hour,
+		Kind: "device", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
-		ID: "raid-mapper-error", Reason: "RAIDMapperError", Domain: Storage, Severity: finding.Warning,
+		ID: "raid-mapper-error", Reason: "RAIDMapperError", Domain: Storage, Severity: finding.Info,
 		Summary: "software RAID, the device mapper or bcache reports that an operation failed",
 		Advice: "`cat /proc/mdstat`, `mdadm --detail /dev/mdN`, `dmsetup status`, `lvs -a -o+devices`: is a disk " +
 			"missing or an array degraded? " +
@@ -287,7 +291,7 @@ func storageDriverRules() []Rule {
 			" stopped", "Caching disabled", "already set", "IMA measurements", "to continue reshape",
 			"reshape: not ", "cblock out of", "configured devices",
 			"must have missing", "already registered"),
-		Kind: "device", Expiry: 24 * time.Hour,
+		Kind: "device", Escalate: again, EscalateSeverity: finding.Warning, Expiry: 24 * time.Hour,
 	}, {
 		ID: "mapper-table-refused", Reason: "DeviceMapperTableRefused", Domain: Storage, Severity: finding.Info,
 		Summary: "the device mapper refused a table: a device below it is missing or in use",

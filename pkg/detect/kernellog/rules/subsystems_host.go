@@ -36,7 +36,7 @@ func filesystemTroubleRules() []Rule {
 			"cannot replace", "cannot set"},
 		Kind: "filesystem", Expiry: 24 * time.Hour,
 	}, {
-		ID: "local-filesystem-trouble", Reason: "FilesystemTrouble", Domain: Storage, Severity: finding.Warning,
+		ID: "local-filesystem-trouble", Reason: "FilesystemTrouble", Domain: Storage, Severity: finding.Info,
 		Summary: "a filesystem on a disk of this node (ext4, XFS, F2FS, erofs, overlay and others) reports an error",
 		Advice: "`findmnt -S /dev/sdX` names the mount, `dmesg` before the line the disk's errors, `smartctl -a` " +
 			"its health; then " +
@@ -61,10 +61,10 @@ func filesystemTroubleRules() []Rule {
 			"not recommended", "Mounting", "ounted", "Ending", "Unmounting", "too old", "too new", "newer",
 			"tmpfile", "nouuid", "duplicate UUID", "block size", "blocksize", "requires",
 			"Xattrs in filesystem", "file-max", "MMP interval", "resize", "truncates cleaned", "orphan"),
-		Kind: "filesystem", Expiry: 24 * time.Hour,
+		Kind: "filesystem", Escalate: again, EscalateSeverity: finding.Warning, Expiry: 24 * time.Hour,
 	}, {
 		ID: "network-filesystem-trouble", Reason: "NetworkFilesystemTrouble", Domain: Storage,
-		Severity: finding.Warning,
+		Severity: finding.Info,
 		Summary: "a network filesystem's client or server (NFS, SMB, Ceph, 9p, GFS2, Lustre, AFS) reports that " +
 			"an operation failed",
 		Advice: "`findmnt -t nfs,nfs4,cifs,ceph,9p` for the mounts; does the server's port answer (`nc -zv SERVER " +
@@ -84,7 +84,7 @@ func filesystemTroubleRules() []Rule {
 			"Unknown mount", "bad option", "deprecated", "registered", "session established", "rpc.idmapd",
 			"NFSD: Using", "not loaded", "grace", "nrecognized", "connect success", "Default security",
 			"caps renewed", "smb2_get_dfs_refer", "reconnect success", "wrote zero bytes", "skipping old message"),
-		Kind: "filesystem", Expiry: time.Hour,
+		Kind: "filesystem", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}}
 }
 

@@ -32,7 +32,7 @@ func platformRules() []Rule {
 	// failed is what no driver says in passing.
 	const failed = `(?:[Tt]imed?[ -]?out|TIMEOUT|didn't respond|[Uu]ncorrectable|[Oo]verflow|[Cc]orrupt|[Ss]tuck|[Hh]alted|HALTED|[Ff]ailed to \w+|[Ff]ailed with |failed(?:[:,]| due to| for| after| at) |[Uu]nable to \w+|[Cc]ould not \w+|reset failed|[Rr]efused to change power state|not respond|no response|[Ff]atal|FATAL|hung|\bdead\b|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`
 	return []Rule{{
-		ID: "iommu-error", Reason: "IOMMUError", Domain: Hardware, Severity: finding.Warning,
+		ID: "iommu-error", Reason: "IOMMUError", Domain: Hardware, Severity: finding.Info,
 		Summary: "the IOMMU, which keeps devices out of memory that is not theirs, reports an error",
 		Advice: "The address in the line is a device: `lspci -s ADDRESS`; its driver or firmware accesses memory " +
 			"that it must not. " +
@@ -47,9 +47,9 @@ func platformRules() []Rule {
 			"isabling",
 			"already", "Event logging", "Event log enabled", "efault", "fault reporting",
 			"interrupt remapping", "inconsistent"),
-		Kind: "device", Expiry: time.Hour,
+		Kind: "device", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
-		ID: "pci-device-error", Reason: "PCIDeviceError", Domain: Hardware, Severity: finding.Warning,
+		ID: "pci-device-error", Reason: "PCIDeviceError", Domain: Hardware, Severity: finding.Info,
 		Summary: "a PCI device does not respond, cannot be powered or reset, or lost its link",
 		Advice: "`lspci -vv -s ADDRESS` (LnkSta, and \"rev ff\" means gone), `dmesg` around the line; reseat the " +
 			"card or its riser, " +
@@ -64,9 +64,9 @@ func platformRules() []Rule {
 			"Max Payload", "disabling", "LTR", "PME", "invalid short", "bus number", "busn_res",
 			"Video device", "D3cold", "can't derive", "no ACPI", "hotplug", "efault", "Hot-Plug", "HotPlug",
 			"IO APIC", "IRQ", "ecovery", "recovered", "hardware defect"),
-		Kind: "device", Expiry: time.Hour,
+		Kind: "device", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
-		ID: "gpu-driver-error", Reason: "GPUDriverError", Domain: Hardware, Severity: finding.Warning,
+		ID: "gpu-driver-error", Reason: "GPUDriverError", Domain: Hardware, Severity: finding.Info,
 		Summary: "the driver of a GPU or an accelerator reports an error",
 		Advice: "`nvidia-smi -q`, `rocm-smi` or `hl-smi` for the device's state; driver, libraries and firmware " +
 			"must be of one version; " +
@@ -88,9 +88,9 @@ func platformRules() []Rule {
 			"vblank", "cursor", "efault", "driver if version", "crtc",
 			"vmw_host_log", "unsupported hyperv",
 			"NV_ERR_NO_MEMORY"), // of a program
-		Kind: "gpu", Expiry: time.Hour,
+		Kind: "gpu", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
-		ID: "virtual-device-error", Reason: "VirtualDeviceError", Domain: Hardware, Severity: finding.Warning,
+		ID: "virtual-device-error", Reason: "VirtualDeviceError", Domain: Hardware, Severity: finding.Info,
 		Summary: "a part of the hypervisor's interface (Hyper-V, virtio, Xen, VMware, KVM, vhost, VFIO) reports " +
 			"that an operation failed",
 		Advice: "On a guest: `systemd-detect-virt` names the hypervisor, whose log of the same time has the cause " +
@@ -105,7 +105,7 @@ func platformRules() []Rule {
 			"nknown option", "nknown param",
 			"ROM ", " msr", "MSR",
 			"no version for", "tainting", "an't use", "vfb", "vkbd", "register PTP clock", "amd_sev"),
-		Kind: "device", Expiry: time.Hour,
+		Kind: "device", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
 		// A few come while its firmware is updated, and when it restarts.
 		ID: "bmc-wrong-responses", Reason: "BMCWrongResponses", Domain: Hardware, Severity: finding.Warning,
@@ -119,7 +119,7 @@ func platformRules() []Rule {
 		Kind:      NodeKind, Raise: Rate{5, 10 * time.Minute}, Expiry: time.Hour,
 	}, {
 		ID: "management-controller-error", Reason: "ManagementControllerError", Domain: Hardware,
-		Severity: finding.Warning,
+		Severity: finding.Info,
 		Summary: "the management controller (BMC), the security chip (TPM), a watchdog or a bus to the sensors " +
 			"does not respond as it should",
 		Advice: "`ipmitool mc info` (does it answer?), `ipmitool mc reset cold` when it does not; `tpm2_getcap " +
@@ -133,7 +133,7 @@ func platformRules() []Rule {
 			"nterface", "lookup failed", "already registered", "initialized", "BUG:", "efault", ": duplicate",
 			"irmware Bug", "delete_device", "new_device", "TPM error (6)", "TPM error (7)"), // a TPM that is not active
 		BootGrace: 2 * time.Minute,
-		Kind:      NodeKind, Expiry: time.Hour,
+		Kind:      NodeKind, Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
 		// What is missing or wrong in a firmware's tables is told at each start, and harms little; later it is of something
 		// that reads sensors, switches power or is plugged.
@@ -200,7 +200,7 @@ func platformRules() []Rule {
 		Exclude: `rtl_nic/|regdb|-debug|\.pnvm|ice/ddp/ice-[0-9a-f]{16}|i915/|radeon/|nvidia/`,
 		Kind:    "device", Expiry: UntilBoot,
 	}, {
-		ID: "kernel-service-error", Reason: "KernelServiceError", Domain: System, Severity: finding.Warning,
+		ID: "kernel-service-error", Reason: "KernelServiceError", Domain: System, Severity: finding.Info,
 		Summary: "a service of the kernel (memory, cgroups, swap, audit, security module, suspend, crash kernel, a platform's firmware, " +
 			"an offload engine) reports that an operation failed",
 		Advice: "`dmesg` around the line names who asked; `free -m`, `cat /proc/cgroups` and `auditctl -s` for " +
@@ -220,9 +220,9 @@ func platformRules() []Rule {
 			"hibernat", "too long", "crng",
 			"alibration", "deferred", "efault", "errors: 0", "/etc/keys/", "memory descriptor", "an not allocate sha", "user SVA"),
 		BootGrace: time.Minute,
-		Kind:      NodeKind, Expiry: time.Hour,
+		Kind:      NodeKind, Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
-		ID: "device-error", Reason: "DeviceError", Domain: Hardware, Severity: finding.Warning,
+		ID: "device-error", Reason: "DeviceError", Domain: Hardware, Severity: finding.Info,
 		Summary: "the driver of a PCI device reports that the device failed, hangs or could not be started",
 		Advice: "`lspci -vv -s ADDRESS` names the device, `dmesg` around the line the cause; nothing on a server " +
 			"but a sound or wireless card is " +
@@ -253,6 +253,6 @@ func platformRules() []Rule {
 				"thermal", "hid", "scsi", "ses ", "psmouse", "atkbd", "i8042", "serio",
 				"nvme", "sd ", "acpi", "regmap", "regcache", "platform", "auxiliary", "bridge", "efifb", "vgaarb",
 				"bar", "skl_", "intel_pmc", "resource", "ehci", "input", "simple-", "ipu"})...),
-		Kind: "device", Expiry: time.Hour,
+		Kind: "device", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}}
 }
