@@ -131,6 +131,7 @@ func groupLink(f model.NodeFault) string {
 type fleetView struct {
 	All    tally
 	Pools  []tally
+	Placed bool                 // a pool or zone of a node is known
 	Silent []model.ClusterState // so many nodes that the fault may be elsewhere
 	States []string
 	Groups []group // the first of them
@@ -154,6 +155,7 @@ func (s *server) fleet(w http.ResponseWriter, r *http.Request, _ session) {
 			v.Pools = append(v.Pools, tally{Cluster: n.Cluster, Pool: n.Pool, Zone: n.Zone})
 		}
 		state := stateOf(n, now, s.Alive)
+		v.Placed = v.Placed || n.Pool != "" || n.Zone != ""
 		v.All.add(state)
 		v.Pools[i].add(state)
 	}

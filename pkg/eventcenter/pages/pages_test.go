@@ -127,7 +127,7 @@ func TestSigningIn(t *testing.T) {
 	if cookie := answer.header.Get("Set-Cookie"); !strings.Contains(cookie, "HttpOnly; SameSite=Strict") {
 		t.Errorf("cookie %q", cookie)
 	}
-	c.wants(c.page("/"), "1 nodes", "ada")
+	c.wants(c.page("/"), "1 node.", "ada")
 	if answer, _ := enter(code); answer.status != http.StatusForbidden {
 		t.Error("a code opens the pages twice")
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 )
 
 // functions are those of the templates.
@@ -19,6 +20,7 @@ var functions = template.FuncMap{
 	"at":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 	"iso":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 	"plain": event.Plain,
+	"nodes": report.Nodes,
 	"node": func(cluster, node string) string {
 		return "/nodes/" + url.PathEscape(cluster) + "/" + url.PathEscape(node)
 	},

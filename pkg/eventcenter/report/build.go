@@ -358,6 +358,14 @@ func (d durations) quantiles() (q Quantiles) {
 	return q
 }
 
+// Nodes returns a number of nodes for people.
+func Nodes(n int) string {
+	if n == 1 {
+		return "1 node"
+	}
+	return fmt.Sprintf("%d nodes", n)
+}
+
 // Length returns a length of time for people.
 func Length(seconds int64) string {
 	switch {

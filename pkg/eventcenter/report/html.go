@@ -58,6 +58,7 @@ func functions(mail bool, base string, location *time.Location) template.FuncMap
 		"link":   func(href string) string { return strings.TrimSuffix(base, "/") + href },
 		"plain":  event.Plain,
 		"join":   func(names []string) string { return strings.Join(names, ", ") },
+		"nodes":  Nodes,
 		"length": Length,
 		"milliseconds": func(n int64) string {
 			return Length(n / 1000)
