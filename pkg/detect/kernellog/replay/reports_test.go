@@ -57,6 +57,11 @@ func reported(t testing.TB, name string) (text []byte, known, lines int) {
 // Two more, none of whose lines was here before. Of 213 that a collector called faults, many of them of developers' tests
 // and settings, 74 %, and ten of 250 harmless ones matched a rule. When these had mended the rules, 93.2 % of the 118
 // of another that a second person called faults too (85 % of all 166), and six of 180 harmless ones raised a finding.
+// Three more of which what stood here was left out. Of two, from which every wording known here was taken, 87 % of 93
+// faults and 86 % of 147 were recognised, 95 and 96 % when they had mended the rules; two of 213 harmless lines, chosen
+// for their alarming words, raised a finding. Of the third, a sample as searches
+// give it, those mended rules recognised 82 % of the 85 faults that did not stand here word for word (of all 220,
+// 86 %), and raised none of 91 harmless lines (of all 130, none).
 func TestReportsOfFaults(t *testing.T) {
 	leasts := map[string]int{ // percent
 		"reports.txt": 98, "reports-second.txt": 93, "reports-third.txt": 95, "reports-fourth.txt": 93,

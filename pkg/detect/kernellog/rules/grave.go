@@ -61,6 +61,8 @@ func Grave() []string {
 		"ailed to stop",
 		"ould not stop", "ould not start", "failure rc", "ailed to clear IT", "ailed to invalidate",
 		"LINK status:0x", "Failed to wait",
+		"get the device id: -", "device id fetch failed", "device id demangle f", "rror fetching flags", "rror clearing flags",
+		"enable interrupts, failed", "from get global enables", "queue closed, will retry", "ailed to validate module",
 		"set the global enabl", "Deletion of thin",
 		// the system is not set up as it must be
 		"disagrees about vers", "Unknown symbol", "must provide", "needs to support",

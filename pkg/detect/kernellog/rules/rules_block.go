@@ -88,11 +88,15 @@ func loopRules() []Rule {
 		Summary: "reads from a loop device, or writes to it, fail: a fault where a mount or the device mapper uses it, " +
 			"else what a detached image leaves behind",
 		Literals: []string{" error, dev loop", "Buffer I/O error on dev", "lost page write due to I/O error on loop",
+			": rw=", "attempt to access beyond end of device",
 			"loop: Write error at byte offset "},
 		Patterns: []string{
 			`^(?:blk_update_request: |print_req_error: |end_request: )?(?P<class>I/O|critical (?:medium|target|space allocation)|timeout) error, dev (?P<subject>` + loop + `), sector (?P<sector>\d+)`,
 			`^Buffer I/O error on dev(?:ice)? (?P<subject>` + loop + `), logical block (?P<block>\d+)`,
 			`^lost page write due to I/O error on (?P<subject>` + loop + `)$`,
+			// the image is smaller than the filesystem in it; of one that was detached the limit is 0
+			`^(?:` + Command + `: )?attempt to access beyond end of device\\x0a(?P<subject>` + loop + `): rw=\d+, .{1,80}limit=[1-9]`,
+			`^(?P<subject>` + loop + `): rw=\d+, (?:want=\d+, |sector=\d+, nr_sectors = \d+ )limit=[1-9]\d*$`,
 			`^loop: Write error at byte offset \d+, length \d+\.`,
 		},
 		Exclude: `critical target error, .*\((?:DISCARD|WRITE_ZEROES|WRITE_SAME|SECURE_ERASE)\)|critical target error, .* flags (?:[0-9a-f]*0)?[3579]$`,
@@ -156,6 +160,10 @@ func scsiRules() []Rule {
 				`(?:(?:UNKNOWN\(0x[0-9a-f]+\) |FAILED |alua: rtpg failed, |[A-Z][\w /()]{3,40} failed: )?Result: hostbyte=(?:DID_(?P<result>TIME_OUT|NO_CONNECT|BAD_TARGET|TRANSPORT_\w+|ABORT|ERROR|SOFT_ERROR)|0x0*(?:[13457bef])\b|(?:DID_OK|0x0+) driverbyte=(?:DRIVER_(?:TIMEOUT|HARD)\b|0x0[67]\b))|timing out command, waited \d+s|Sense Key : Aborted Command)`,
 			device + `Add\. Sense: (?:Logical unit communication (?:failure|time-?out|parity error|CRC error)|Timeout on logical unit|Information unit iuCRC error|Data phase CRC error|` +
 				`Protocol service CRC error|(?:SCSI |Scsi )?[Pp]arity error|Nak received|Ack/nak timeout|Initiator (?:response timeout|detected error message)|(?:Command|Data) phase error|Unaligned write command)`,
+			// Of drivers/scsi/sense_codes.h what an active path never answers. "Manual intervention required" is of passive ones too.
+			`^sd (?P<subject0>\d+:\d+:\d+:\d+): (?:\[(?P<subject>\w+)\] )?(?:tag#\d+ )?Add\. Sense: (?:Logical unit not accessible, target port in unavailable state|` +
+				`Logical unit not ready, (?:cause not reportable|offline|hard reset required|logical unit reset required|power cycle required)|` +
+				`Logical unit (?:not supported|not configured|failed self-(?:test|configuration)|does not respond to selection)|Configuration failure$)`,
 			device + `attempting (?:task abort|device reset|target reset)! ?scmd\(`, // drivers/scsi/mpt3sas
 			`^(?P<subject>mpt[23]sas(?:_cm)?\d+): attempting (?:task abort|device reset|target reset|host reset)! ?scmd\(`,
 			`^mptscsih: (?P<subject>ioc\d+): attempting (?:task abort|target reset|bus reset|host reset)! \(sc=`,
@@ -201,7 +209,7 @@ func scsiRules() []Rule {
 			"MPI Heartbeat stop", "RISC paused --", "unable to recover from PCI", "Wait for hba online", "lpfc ",
 			"AHCI controller unavail", "no heartbeat detected", " commands to complete", "ISP error recovery",
 			"Firmware is halted", "will reset adapter", "/FATAL) - ", "/CRIT) - ", "/DEAD) - ", "- Predictive failure",
-			"failed due to timeout count("},
+			"failed due to timeout count(", ") found"},
 		Patterns: []string{
 			`^(?:megaraid_sas|hpsa|smartpqi|aacraid) (?P<subject>` + pciAddress +
 				`): (?:.*FW in FAULT state|Controller lockup detected|controller is offline|controller offline(?:: |$)|Adapter health - |resetting fusion adapter|Controller in crit error|(?:aacraid: )?PCI error - slot reset failed|ARC Reset attempt failed|(?:IOP|SOFT) reset failed|` +
@@ -225,6 +233,8 @@ func scsiRules() []Rule {
 			`^(?:aacraid|AAC\d*): Host adapter (?:BLINK LED 0x|dead -?\d)`,
 			`^aacraid: (?:Host (?:adapter abort|(?:adapter|bus|device|target) reset) request|Host adapter is dead|aac_fib_send: (?:adapter blinkLED |first asynchronous command timed out))`,
 			`^mptbase: (?P<subject4>ioc\d+): (?:WARNING|ERROR) \S IOC is in FAULT state`,
+			// fatal_axi_int_v2_hw, multi_bit_ecc_error_process_v2_hw; what has no number in brackets was corrected
+			`^hisi_sas_v2_hw (?P<subject5>\S+): (?:\w+_AXI_[RW]_ERR|\w+_FIF(?:O|IO)|(?:write|read) pointer and depth|iptt no match slot|lm add/fetch list|SAS_HGC_ABT fetch LM list|\w+_eccbad_\w+) \(0x[0-9a-f]+\) found`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
 	}}
@@ -257,9 +267,10 @@ func ataRules() []Rule {
 			": prereset failed", ": device not ready (errno=", ": irq_stat 0x", ": port failed to respond",
 			": failed to resume link",
 			": failed to read SCR ", ": failed to write SCR ", "reports diagnostics failure", ": VERIFY failed (", " Emask 0x", ": cmd ", "\nhd",
+			": link online but ",
 		},
 		Patterns: []string{port +
-			`(?:(?:status|error|SError): \{ |(?:hard|soft) resetting link|irq_stat 0x[0-9a-f]+, (?:.*, )?(?:interface fatal error|host bus error|unknown FIS )|revalidation failed|failed to IDENTIFY \(|limiting (?:SATA link )?speed to |(?:softreset|hardreset|SRST) failed|exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|COMRESET failed|FLUSH failed Emask|(?:pre)?reset failed \(errno=|device not ready \(errno=|port failed to respond \(|failed to resume link|failed to (?:read|write) SCR \d+ |Drive reports diagnostics failure|VERIFY failed \(|qc timeout (?:after \d+ msecs )?\(cmd |cmd [0-9a-f]{2}/[0-9a-f]{2}:)`,
+			`(?:(?:status|error|SError): \{ |(?:hard|soft) resetting link|irq_stat 0x[0-9a-f]+, (?:.*, )?(?:interface fatal error|host bus error|unknown FIS )|revalidation failed|failed to IDENTIFY \(|limiting (?:SATA link )?speed to |(?:softreset|hardreset|SRST) failed|exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|COMRESET failed|FLUSH failed Emask|(?:pre)?reset failed \(errno=|device not ready \(errno=|port failed to respond \(|failed to resume link|failed to (?:read|write) SCR \d+ |Drive reports diagnostics failure|VERIFY failed \(|link online but \d+ devices misclassified, device detection might fail|qc timeout (?:after \d+ msecs )?\(cmd |cmd [0-9a-f]{2}/[0-9a-f]{2}:)`,
 			`^ *res [0-9a-f]{2}/[0-9a-f:/]{20,60} Emask 0x[0-9a-f]+ \(`, // the second line of the command that failed
 			// until 2.6.30, of the old IDE drivers
 			`^(?P<subject>hd[a-z]): (?:(?:(?:dma|read|write|multwrite|recal|task_\w+)_intr|task_\w+|ide_dma_\w+): (?:status|error)=0x[0-9a-f]{2} \{|lost interrupt|DMA (?:timeout|interrupt)|status (?:timeout|error): status=0x|timeout waiting for DMA|drive not ready for command|dma_timer_expiry: )`,

@@ -62,7 +62,8 @@ func controllerRules() []Rule {
 			`^mptbase: (?P<subject1>ioc\d+): +(?:volume is now (?:degraded|failed)|PhysDisk is now (?:missing|failed|offline|not compatible)|SMART data received|replacement of PhysDisk \d+ has started)`,
 			`^fio(?:err|crt) (?:\S.{0,60} )?(?P<subject2>` + pciAddress + `|fct\d+): \S`,
 		},
-		Exclude: `\(0x04:0x00(?:08|4[23])\)|[Uu]nclean shutdown|overdue`,
+		// of the errors of a request (0x03) those of a query that the controller does not know
+		Exclude: `\(0x04:0x00(?:08|4[23])\)|\(0x03:0?x01(?:01|0[A-DF])\)|[Uu]nclean shutdown|overdue`,
 		Kind:    "device", Expiry: 24 * time.Hour,
 	}, {
 		ID: "disk-write-refused", Reason: "DiskWriteRefused", Domain: Storage, Severity: finding.Warning,

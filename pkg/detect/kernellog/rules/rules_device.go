@@ -50,6 +50,15 @@ func deviceRules() []Rule {
 		},
 		Kind: "device", Expiry: UntilBoot,
 	}, {
+		// drivers/vfio/pci/vfio_pci_config.c. Once or twice is of a guest that resets its device when it starts.
+		ID: "vfio-resets-repeat", Reason: "VFIOResetsRepeat", Domain: Hardware, Severity: finding.Warning,
+		Summary: "a PCI device that a virtual machine uses was reset behind the kernel's back, again and again",
+		Advice: "`lspci -vv -s ADDRESS` (\"rev ff\" means gone), `dmesg` and the guest's log around the lines: a GPU that does not " +
+			"survive its reset needs a power-cycle of the host; else firmware and driver of the guest.",
+		Literals: []string{"reset recovery - restoring "},
+		Patterns: []string{`^(?:vfio-pci (?P<subject>` + pciAddress + `): )?vfio_bar_restore: (?:(?P<subject2>` + pciAddress + `) )?reset recovery - restoring (?:BARs|bars)`},
+		Kind:     "device", Raise: Rate{3, 10 * time.Minute}, Expiry: time.Hour,
+	}, {
 		ID: "root-mount-failed", Reason: "RootMountFailed", Domain: Storage, Severity: finding.Fatal,
 		// init/do_mounts.c; a panic follows
 		Summary: "the kernel could not mount its root filesystem or start its first program: the boot failed",
@@ -77,9 +86,11 @@ func deviceRules() []Rule {
 		Summary: "the security chip (TPM) does not work: measured boot and keys that are sealed in it cannot be used",
 		Advice: "`tpm2_getcap properties-fixed` (does it answer, which firmware?), then the vendor's update of its firmware; a power-cycle " +
 			"with the power cord out resets one that hangs.",
-		Literals: []string{"TPM in field failure mode", "TPM in field upgrade mode"},
-		Patterns: []string{`^tpm (?P<subject>tpm\d+): TPM in field (?:failure|upgrade) mode, requires firmware upgrade`},
-		Kind:     "device", Expiry: UntilBoot,
+		Literals: []string{"TPM in field failure mode", "TPM in field upgrade mode", "A TPM error (-"},
+		Patterns: []string{`^tpm (?P<subject>tpm\d+): TPM in field (?:failure|upgrade) mode, requires firmware upgrade`,
+			// it does not answer: EIO, ETIME, ETIMEDOUT
+			`^tpm\w* (?P<subject2>\S+): A TPM error \(-(?:5|62|110)\) occurred `},
+		Kind: "device", Expiry: UntilBoot,
 	}, {
 		ID: "xen-device-timeout", Reason: "XenDeviceTimeout", Domain: Hardware, Severity: finding.Warning,
 		// drivers/xen/xenbus/{xenbus_probe,xenbus_client,xenbus_probe_frontend}.c

@@ -177,9 +177,9 @@ func btrfsRules() []Rule {
 		Advice: "`btrfs device stats MOUNT` and `dmesg` have the cause; `btrfs filesystem usage MOUNT`: is it " +
 			"full? Then `umount` and `btrfs check --readonly /dev/sdX` before anything else.",
 		Summary:  "a btrfs filesystem aborted a transaction and became read-only",
-		Literals: []string{"BTRFS: error (device ", "forced readonly", "ransaction aborted (error ", "Skipping commit"},
+		Literals: []string{"BTRFS: error (device ", "BTRFS error (device ", "forced readonly", "ransaction aborted (error ", "Skipping commit"},
 		Patterns: []string{
-			`^BTRFS: error ` + device + ` in `,
+			`^BTRFS:? error ` + device + ` in `,
 			`^BTRFS (?:info|warning|error|critical) ` + device + `: forced readonly`,
 			`^BTRFS(?: error| critical)?:? ` + device + `: Transaction aborted \(error -\d+\)`,
 			`^BTRFS: Transaction aborted \(error -\d+\)`,

@@ -201,9 +201,13 @@ func pcieRules() []Rule {
 		Advice: "Was it pulled? Else `lspci -vv` of the slot's port (LnkSta, power) and `ipmitool sel elist`: " +
 			"reseat the device and its cable.",
 		Summary:  "a PCIe device disappeared unexpectedly (surprise removal)",
-		Literals: []string{": Slot("},
-		Patterns: []string{`^(?:pcieport (?P<subject>` + pciAddress + `): pciehp|pciehp (?P<subject2>` + pciAddress +
-			`):pcie\d+): Slot\([^)]*\): (?:Link Down|Card not present|Power fault)`},
+		Literals: []string{": Slot(", "ower fault on ", "ower fault interrupt", "Power fault bit "},
+		Patterns: []string{
+			// until 4.8; drivers/pci/hotplug/{shpchp_hpc,shpchp_ctrl,cpqphp_ctrl}.c
+			`^(?:pciehp|shpchp|pcieport) (?P<subject3>` + pciAddress + `):(?:pcie\d+:)? (?:pciehp: )?Power fault (?:on [sS]lot ?\(?\S|bit \S+ set)`,
+			`^(?:cpqphp|shpchp|pciehp): (?:\w+: )?[Pp]ower fault (?:interrupt|on [sS]lot)`, // until 2.6
+			`^(?:pcieport (?P<subject>` + pciAddress + `): pciehp|pciehp (?P<subject2>` + pciAddress +
+				`):pcie\d+): Slot\([^)]*\): (?:Link Down|Card not present|Power fault)`},
 		Kind: "device", BootGrace: time.Minute, Expiry: time.Hour,
 		Recovery: Recovery{Literals: []string{": Slot("}, Pattern: `^(?:pcieport (?P<subject>` + pciAddress +
 			`): pciehp|pciehp (?P<subject2>` + pciAddress + `):pcie\d+): Slot\([^)]*\): (?:Link Up|Card present)`},
@@ -219,7 +223,7 @@ func pcieRules() []Rule {
 			`^(?:[\w-]+ (?P<subject2>` + pciAddress + `|ivhd\d+` +
 				`): )?AMD-Vi: Event logged \[(?:IO_PAGE_FAULT|RMP_PAGE_FAULT|RMP_HW_ERROR|ILLEGAL_DEV_TABLE_ENTRY|ILLEGAL_COMMAND_ERROR|DEV_TAB_HARDWARE_ERROR|PAGE_TAB_HARDWARE_ERROR|COMMAND_HARDWARE_ERROR|IOTLB_INV_TIMEOUT|UNKNOWN|INVALID_(?:DEVICE|PPR)_REQUEST) `,
 			`^DMAR: VT-d detected (?:Invalidation (?:Queue|Time-out|Completion) Error: |invalid descriptor: )`,
-			`^arm-smmu(?:-v3)? (?P<subject>\S+): (?:event 0x[0-9a-f]+ received|event: [FC]_[A-Z_]+ client|Unhandled context fault|Blocked unknown Stream ID|Unexpected global fault)`,
+			`^(?:arm-smmu(?:-v3)? (?P<subject>\S+)|platform (?P<subject5>arm-smmu\S*)): (?:event 0x[0-9a-f]+ received|event: [FC]_[A-Z_]+ client|Unhandled context fault|Blocked unknown Stream ID|Unexpected global fault)`,
 			`^IO_PAGE_FAULT device=(?P<subject3>[0-9a-f:.]+) domain=0x`, // until 4.20 a record of its own
 		},
 		Kind: "device", BootGrace: time.Minute, Expiry: time.Hour,
@@ -234,7 +238,8 @@ func pcieRules() []Rule {
 			"entered Service Failure Mode", "global error reported", "TLB sync timed out"},
 		Patterns: []string{
 			`^AMD-Vi: (?:IOMMU (?P<subject>[0-9a-f:.]+): )?(?:Completion-Wait loop timed out|Command buffer timeout)`,
-			`^arm-smmu(?:-v3)? (?P<subject2>\S+): (?:CMDQ (?:error \(|timeout)|CMD_SYNC timeout at |device has entered Service Failure Mode|unexpected global error reported|TLB sync timed out)`,
+			// "platform": a driver that is not bound (yet)
+			`^(?:arm-smmu(?:-v3)?|platform) (?P<subject2>\S+): (?:CMDQ (?:error \(|timeout)|CMD_SYNC timeout at |device has entered Service Failure Mode|unexpected global error reported|TLB sync timed out)`,
 		},
 		Kind: "device", Report: "iommu", Expiry: 24 * time.Hour,
 	}}
@@ -266,5 +271,16 @@ func temperatureRules() []Rule {
 			`^(?:reboot: )?HARDWARE PROTECTION (?:shutdown|reboot) \((?P<why>[^)]*)\)`,
 		},
 		Kind: "thermal-zone", Report: "temperature", Expiry: UntilBoot,
+	}, {
+		// drivers/hwmon/raspberrypi-hwmon.c; drivers/firmware/raspberrypi.c of the Raspberry Pi's own kernels
+		ID: "under-voltage", Reason: "UnderVoltage", Domain: Hardware, Severity: finding.Warning,
+		Advice: "`vcgencmd get_throttled` shows whether it still is (bit 0), `sensors` the voltage: a stronger power supply, a " +
+			"shorter cable, less on the USB ports; until then the processor is slowed, and disks may fail.",
+		Summary:  "the power supply of a single-board computer does not hold its voltage",
+		Literals: []string{"nder-voltage detected", "ndervoltage detected"},
+		Patterns: []string{`^(?:(?:hwmon|rpi_volt|raspberrypi-\w+) \S+: )?Under-?voltage detected!`},
+		Kind:     NodeKind, Expiry: time.Hour,
+		Recovery: Recovery{Literals: []string{"Voltage normalised"},
+			Pattern: `^(?:(?:hwmon|rpi_volt|raspberrypi-\w+) \S+: )?Voltage normalised`},
 	}}
 }

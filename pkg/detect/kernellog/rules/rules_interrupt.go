@@ -43,5 +43,16 @@ func interruptRules() []Rule {
 			`^Managed startup irq (?P<irq>\d+), no vector available$`,
 		},
 		Kind: NodeKind, Expiry: time.Hour,
+	}, {
+		// drivers/irqchip/irq-gic-v3{,-its}.c
+		ID: "irq-controller-stuck", Reason: "IRQControllerStuck", Domain: Hardware, Severity: finding.Warning,
+		Advice: "`dmesg | grep -E 'ITS|GIC'` at boot names the unit; update the firmware of the board, power-cycle the node; in a " +
+			"virtual machine the hypervisor.",
+		Summary: "the interrupt controller of an ARM machine does not complete the kernel's commands: devices may get no " +
+			"interrupts",
+		Literals: []string{"\nITS queue ", "\nITS cmd ", "RWP timeout, gone fishing", "redistributor failed to "},
+		Patterns: []string{`^ITS queue (?:timeout \(|not draining)`, `^ITS cmd \S+ failed$`,
+			`^(?:GICv3: )?(?:RWP timeout, gone fishing|redistributor failed to (?:wakeup|sleep))`},
+		Kind: NodeKind, Expiry: 24 * time.Hour,
 	}}
 }

@@ -101,7 +101,7 @@ func lockupRules() []Rule {
 			"Dazed and confused, but ", "NMI received. Dazed", " hardware problem",
 			"Do you have a strange power saving mode"},
 		Patterns: []string{
-			`^(?:Uhhuh\. )?NMI received for unknown reason (?P<code>[0-9a-f]{2}) on CPU (?P<cpu>\d+)`,
+			`^(?:Uhhuh\. )?NMI received for unknown reason (?P<code>[0-9a-f]{2})(?: on CPU (?P<cpu>\d+)|\.?$)`,
 			`^NMI: IOCK error \(debug interrupt`, `^NMI: PCI system error \(SERR\) for reason`,
 			// until 2.6
 			`^Uhhuh\. NMI received\. Dazed and confused`, `^You (?:probably )?have (?:a|some) hardware problem(?: with your RAM chips|, likely on the PCI bus)`,

@@ -107,14 +107,15 @@ func memoryRules() []Rule {
 			"`vm.min_free_kbytes`. With order 0 again and again: the node is out of memory.",
 		Summary: "the kernel could not allocate memory: too little is free, or free memory is too fragmented",
 		Literals: []string{": page allocation failure", ": page allocation stall", "vmalloc: allocation failure",
-			"vmalloc error: size", "SLUB: Unable to allocate memory ", "percpu: allocation failed, size=",
+			"vmalloc error: size", "SLUB: Unable to allocate memory ", "SLAB: Unable to allocate memory ", "percpu: allocation failed, size=",
 			"vmap allocation for size ", "-order allocation failed", "Possible memory allocation deadlock: ",
 			"out of vmalloc space"},
 		Patterns: []string{
 			`^(?P<subject>` + Command + `): page allocation failure[:.] order:(?P<order>\d+), mode:`,
 			`^(?P<subject>` + Command + `): page allocation stalls? for \d+(?:ms,| secs:) order:(?P<order>\d+), mode:`,
 			`^(?P<subject>` + Command + `): vmalloc(?:: allocation failure(?::|, allocated|,)| error: size) ?\d+`,
-			`^SLUB: Unable to allocate memory (?:on|from) (?:node|CPU)`, `^vmap allocation for size \d+ failed`,
+			// mm/slub.c; mm/slab.c (until 6.7)
+			`^SL[AU]B: Unable to allocate memory (?:on|from) (?:node|CPU)`, `^vmap allocation for size \d+ failed`,
 			`^percpu: allocation failed, size=\d+`,
 			`^Possible memory allocation deadlock: size=\d+ lflags=0x`, // ZFS
 			`^(?:vmap )?allocation failed: out of vmalloc space`,       // before 5.12

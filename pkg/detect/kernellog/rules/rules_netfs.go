@@ -291,6 +291,18 @@ func clusterFilesystemRules() []Rule {
 		Recovery: Recovery{Literals: []string{": Connection restored to "},
 			Pattern: `^Lustre: \S+: Connection restored to (?P<subject>\S+)`},
 	}, {
+		// OpenAFS: afs_util.c print_internet_address. Of a server with several addresses the last one that is lost counts.
+		ID: "afs-server-silent", Reason: "AFSServerNotResponding", Domain: Storage, Severity: finding.Warning,
+		Summary: "a file server of AFS does not respond: its volumes hang or fail",
+		Advice: "`fs checkservers` and `vos status -server SERVER`, `rxdebug SERVER 7000`; does it answer (`ping`), and is its " +
+			"fileserver running (`bos status SERVER`)?",
+		Literals: []string{"\nafs: Lost contact w"},
+		Patterns: []string{`^afs: Lost contact with (?:file|volume location) server (?P<subject>[0-9.]+)(?: |$)`},
+		Exclude:  `other same-host interfaces`,
+		Kind:     "afs-server", Expiry: 30 * time.Minute,
+		Recovery: Recovery{Literals: []string{"\nafs: file server ", "\nafs: volume locatio"},
+			Pattern: `^afs: (?:file|volume location) server (?P<subject>[0-9.]+) in cell \S+ is back up`},
+	}, {
 		ID: "guest-filesystem-failed", Reason: "GuestFilesystemFailed", Domain: Storage, Severity: finding.Warning,
 		Summary: "a directory of the hypervisor (9p, virtiofs) could not be mounted, or its server is gone",
 		Advice: "The tag must be that of the virtual machine's definition, and its server (virtiofsd, QEMU) must run on " +

@@ -92,6 +92,16 @@ func linkRules() []Rule {
 	// The prefix of netdev_printk: driver, bus address and name, or the name alone; some drivers repeat theirs.
 	const device = `^(?:[\w-]+ \S*[^\s:] )?(?P<subject>` + netdev + `)(?: \([a-z ]+\))?: (?:[\w-]+: ` + netdev + ` )?`
 	return []Rule{{
+		// drivers/net/phy/{phy,phy_device}.c: the prefix is the name of the PHY's driver, and its address on the bus.
+		ID: "nic-phy-failed", Reason: "NICPHYFailed", Domain: Network, Severity: finding.Warning,
+		Advice: "`ethtool IFACE` (speed, link) and `ethtool -r IFACE`; a lower speed than both sides have: the cable or the socket " +
+			"(`ethtool --cable-test IFACE`); a PHY that does not reset: power-cycle, firmware (linux-firmware), then the card.",
+		Summary: "the transceiver chip (PHY) of a network card does not start, or cannot hold the speed with this cable",
+		Literals: []string{": phy_poll_reset failed", ": phy_init_hw failed", "Downshift occurred from ",
+			"Master/Slave resolution failed"},
+		Patterns: []string{`^(?P<driver>[A-Z][\w .,()/+-]{2,60}) (?P<subject>\S{1,60}:[0-9a-f]{2}): (?:phy_(?:poll_reset|init_hw) failed: -\d+|Downshift occurred from |Master/Slave resolution failed)`},
+		Kind:     "device", Expiry: time.Hour,
+	}, {
 		ID: "nic-tx-timeout", Reason: "NICTxTimeout", Domain: Network, Severity: finding.Warning,
 		Advice: "`ethtool -S DEV` and `ethtool -i DEV` (driver, firmware): update both; again: cable, switch " +
 			"port, card.",

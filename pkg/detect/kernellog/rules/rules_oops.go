@@ -158,11 +158,13 @@ func oopsRules() []Rule {
 		Summary: "the kernel met a condition that its authors consider impossible (WARN), and continued",
 		Literals: []string{"WARNING: CPU: ", "WARNING: at ", ", CPU#", "WARNING: possible ", "\nUBSAN: ",
 			"WARNING: suspicious RCU usage",
-			"WARNING: inconsistent lock state", "WARNING: bad unlock balance", "WARNING: held lock freed", "\n[ INFO: ", "\n[ BUG: "},
+			"WARNING: inconsistent lock state", "WARNING: bad unlock balance", "WARNING: held lock freed", "\n[ INFO: ", "\n[ BUG: ",
+			"\nverifier b", "\nverifier B"},
 		Patterns: []string{
 			`^WARNING: CPU: \d+ PID: \d+ at (?P<where>\S+)`,
 			`^WARNING: (?P<where>[\w./-]+:\d+) at \S+, CPU#\d+: .+/\d+$`,
-			`^UBSAN: [\w-]+ in (?P<where>\S+)`, // lib/ubsan.c
+			`^UBSAN: [\w-]+ in (?P<where>\S+)`,                            // lib/ubsan.c
+			`^verifier (?:(?:bug|BUG)[:.] [A-Za-z_]{2}|backtracking bug)`, // kernel/bpf/verifier.c
 			// kernel/locking/lockdep.c
 			`^WARNING: (?:possible (?:circular locking|recursive locking|irq lock inversion) |suspicious RCU usage|inconsistent lock state|bad unlock balance detected|held lock freed)`,
 			`^\[ (?:INFO|BUG): (?:possible (?:circular|recursive|irq lock)|suspicious RCU|inconsistent lock state|bad unlock balance|held lock freed)`, // until 4.9

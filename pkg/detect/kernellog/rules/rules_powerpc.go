@@ -13,13 +13,16 @@ func powerRules() []Rule {
 		ID: "eeh-frozen", Reason: "EEHFrozen", Domain: Hardware, Severity: finding.Warning,
 		Advice: "`lspci -vv -s ADDRESS` shows the device; once is a transient error, several times a card " +
 			"to reseat or replace.",
-		Summary:  "the PCI bus of a device had an error: the device is isolated and is being reset",
-		Literals: []string{"EEH: Frozen ", ": Frozen PHB#", "EEH: Fenced ", "EEH: dead ", "EEH: Recovering PHB", "EEH: PHB#"},
+		Summary: "the PCI bus of a device had an error: the device is isolated and is being reset",
+		Literals: []string{"EEH: Frozen ", ": Frozen PHB#", "EEH: Fenced ", "EEH: dead ", "EEH: Recovering PHB", "EEH: PHB#",
+			"EEH: Detected ", " reads ignored for rec", "EEH: Might be infinite loop"},
 		Patterns: []string{
 			`^EEH: (?:eeh_\w+: )?Frozen (?:PE#(?P<element>[0-9a-f]+) on )?(?P<subject>PHB#[0-9a-f]+)(?:-PE#[0-9a-f]+)? detected`,
 			`^EEH: (?:Fenced|dead) (?P<subject2>PHB#[0-9a-f]+|IOC) detected`,
 			`^EEH: Recovering (?P<subject3>PHB#[0-9a-f]+)`,
-			`^EEH: (?P<subject4>PHB#[0-9a-f]+) failure detected, location: `, // until 5.4
+			`^EEH: (?P<subject4>PHB#[0-9a-f]+) failure detected, location: `,               // until 5.4
+			`^EEH: Detected (?:PCI bus )?error on (?:(?P<subject5>PHB#[0-9a-f]+)|device )`, // until 5.3, "device" until 3.5
+			`^EEH: (?:\d+ reads ignored for recovering device at location=|Might be infinite loop in \S+ driver)`,
 		},
 		Kind: "pci-host-bridge", Report: "eeh", Expiry: time.Hour,
 	}, {

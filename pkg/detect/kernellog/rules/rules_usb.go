@@ -29,14 +29,14 @@ func usbRules() []Rule {
 		Summary: "a USB device does not respond, or draws too much current",
 		Literals: []string{": device descriptor read/", ": device not accepting address ",
 			"unable to enumerate USB device",
-			"Maybe the USB cable is bad?", ": over-current condition", ": hub failed to enable device, error",
+			"Maybe the USB cable is bad?", ": over-current c", ": hub failed to enable device, error",
 			"can't read configurations, error", ": Device not responding to setup ",
 			"Timeout while waiting for setup device command", "Error while assigning device slot ID",
 			"hub_ext_port_status failed", ": clear tt "},
 		Patterns: []string{`^xhci[_-]hcd (?P<subject2>\S+): (?:Timeout while waiting for setup device command|Error while assigning device slot ID)`,
 			`^hub (?P<subject3>[\d.-]+):[\d.]+: hub_ext_port_status failed \(err = -\d+\)`,
 			device + `(?:device descriptor read/\w+, error -\d+|device not accepting address \d+, error -\d+|` +
-				`(?:[\w-]+: )?unable to enumerate USB device|(?:[\w-]+: )?Cannot enable\. Maybe the USB cable is bad\?|(?:[\w-]+: )?over-current condition|` +
+				`(?:[\w-]+: )?unable to enumerate USB device|(?:[\w-]+: )?Cannot enable\. Maybe the USB cable is bad\?|(?:[\w-]+: )?over-current c(?:ondition|hange #\d+)|` +
 				`hub failed to enable device, error -?\d+|can't read configurations, error -\d+|Device not responding to setup |clear tt \d+ \([0-9a-f]+\) error -\d+)`},
 		Kind: "device", BootGrace: 2 * time.Minute, Escalate: Rate{10, time.Hour}, EscalateSeverity: finding.Warning,
 		Expiry: time.Hour,
@@ -55,12 +55,16 @@ func mmcRules() []Rule {
 			": recovery failed!",
 			": ADMA error: 0x", ": cache flush error ", " whilst initialising MMC card", "removed during ",
 			"mmcblk", "reset card, got error ", "cqhci: Failed to halt",
-			"cqhci: CQE stuck on", "(card was removed?)", " error, status 0x", "mmc_erase: ", "Failed to enable CQE"},
+			"cqhci: CQE stuck on", "(card was removed?)", " error, status 0x", "mmc_erase: ", "Failed to enable CQE",
+			" interrupt 0x", " never completed.", "never released inhi", "clock never stabili"},
 		Patterns: []string{
 			`^(?P<subject>mmc(?:blk)?\d+\w*): (?:cqhci: (?:timeout for tag \d+|Failed to halt|CQE stuck on)|[Tt]imeout waiting for hardware (?:cmd )?interrupt\.|` +
 				`Card stuck (?:being busy|in wrong state|in programming state)!|recovery failed!|ADMA error: 0x[0-9a-f]+|cache flush error -\d+|error -\d+ whilst initialising MMC card|` +
-				`(?:Card|Controller) removed during +transfer!|tried to [HS]W reset card, got error -\d+|error -?\d+ during resume \(card was removed\?\)|Failed to enable CQE, error -\d+)`,
-			`^(?P<subject2>mmcblk\d+\w*): error -\d+ (?:requesting status|sending (?:status|stop) command|transferring data)`, // until 4.15
+				`(?:Card|Controller) removed during +transfer!|tried to [HS]W reset card, got error -\d+|error -?\d+ during resume \(card was removed\?\)|Failed to enable CQE, error -\d+|` +
+				// drivers/mmc/host/sdhci.c
+				`Got (?:data|command) interrupt 0x[0-9a-f]+ even though|Unexpected interrupt 0x[0-9a-f]+\.|Reset 0x[0-9a-f]+ never completed\.|` +
+				`Controller never released inhibit bit|Internal clock never stabilised\.)`,
+			`^(?P<subject2>mmcblk\d+\w*): (?:error -\d+ (?:requesting status|sending (?:status|stop) command|transferring data)|retrying using single block (?:read|write)$)`, // until 4.15
 			`^mmc_erase: (?:group (?:start|end)|erase) error -?\d+, status 0x[0-9a-f]+`,
 		},
 		Kind: "device", Report: "mmc", Expiry: time.Hour,

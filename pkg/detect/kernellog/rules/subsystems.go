@@ -112,7 +112,7 @@ func subsystemRules() []Rule {
 	for i := range all {
 		all[i].Errors = true
 		if all[i].Exclude == "" {
-			all[i].Exclude = aerDetail
+			all[i].Exclude = aerDetail + `|` + announced
 		}
 	}
 	return all
@@ -121,6 +121,9 @@ func subsystemRules() []Rule {
 // aerDetail is how drivers/pci/pcie/aer.c logs what follows the line that pcieRules recognise: the bits of the status
 // ("[12] Timeout" is of an error that was corrected), in the name of the driver of any device.
 const aerDetail = `^[\w-]+ ` + pciAddress + `: (?:AER: )? +(?:\[ ?\d+\] |device \[[0-9a-f]{4}:|Error of this Agent)`
+
+// announced is how drivers say at their start which features, and timeouts and recoveries are some, they use.
+const announced = `: (?:[A-Z][\w/-]* ){0,8}(?:(?:[A-Z]\w*|timeouts?|recovery|failover|detection|reporting|handling|abort|reset) )(?:is |are )?(?:enabled|supported)\.?$`
 
 // networkDriverRules: drivers/net, drivers/infiniband, net/{ipv4,ipv6,netfilter,openvswitch,sctp,rds,smc,tipc}.
 func networkDriverRules() []Rule {
@@ -219,7 +222,7 @@ func storageDriverRules() []Rule {
 			"is not coming back",
 			"able is unplugged", "issue target reset", " layer issued ", "fault info", "esetting ", "RESET ISSUED",
 			"utstanding commands", "SCSI status: ", "oop down", "LOOP DOWN", "local link is down",
-			"error recovery"),
+			"error recovery", "eceive queue closed", "adapter deregistered"),
 		Patterns: []string{
 			`^(?P<driver>` + oneOf(hbas) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: `,
 			`^(?P<driver>` + oneOf(hbas) + `) \[(?P<subject2>[\w.:-]{3,40})\]-[0-9a-f]+:(?:\d+: )?`,
@@ -231,7 +234,8 @@ func storageDriverRules() []Rule {
 			"overriding NVDATA", "ault tolerant", "SUCCESS", "error code 0x0",
 			"SSS flag", "controller can't do", "PBA", "VPD", "Read Capacity", "annot use", "ASPM",
 			"HBA mode", "no retry", "flags: ", "ANSI: ", "Reset timeout ", "0 secs", "esetting controller",
-			"permissible range", "mpt_ioctl_", "user data", "out of bounds", "(no card)", "sas_scsi_recover_hos"),
+			"permissible range", "mpt_ioctl_", "user data", "out of bounds", "(no card)", "sas_scsi_recover_hos",
+			"(0x03:0x0101)", "(0x03:x010D)", "(0x03:0x010A)", "(0x03:0x010B)", "(0x03:0x010C)", "(0x03:0x010D)", "(0x03:0x010F)"),
 		Kind: "device", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
 		ID: "disk-driver-error", Reason: "DiskDriverError", Domain: Storage, Severity: finding.Info,
@@ -277,9 +281,9 @@ func storageDriverRules() []Rule {
 			"missing or an array degraded? " +
 			"`dmesg` before the line names the disk.",
 		Literals: atStart([]string{"md", "device-mapper: ", "bcache: ", "kvdo"}), Words: append(trouble(),
-			"kicking non-fresh", "not clean", "could not open"),
+			"kicking non-fresh", "not clean", "could not open", "ot aligned on ", "Too big sector numb", "y: unaligned io"),
 		Patterns: []string{
-			`^md(?:/[\w-]+)?: ?(?:(?P<subject>\w+)(?:: )?)?`, `^(?P<subject2>md\d+): `,
+			`^md(?:/[\w-]+)?: ?(?:(?P<subject>\w+)(?:: )?)?`, `^(?P<subject2>md\d+): `, `^md-cluster(?:\([\w:]+\))?: `,
 			`^device-mapper: (?P<target>[\w -]+(?::[a-zA-Z][\w-]*)?): (?:(?P<subject3>\d+:\d+): )?`,
 			`^bcache: `, `^kvdo\d*(?::\S{1,40})?: `,
 		},

@@ -33,7 +33,7 @@ func filesystemTroubleRules() []Rule {
 		Unless: []string{"mount option", "nrecognized", "nrecognised", ": subvol", "qgroup", "quota", "nsupported",
 			"not support", "zoned: ", "selftest", "balance: ", "swapfile", "device delete", "cannot disable",
 			"is not allowed on", "must not be", "incompat", "invalid option", "invalid argument",
-			"cannot replace", "cannot set"},
+			"cannot replace", "cannot set", ": device label "},
 		Kind: "filesystem", Expiry: 24 * time.Hour,
 	}, {
 		ID: "local-filesystem-trouble", Reason: "FilesystemTrouble", Domain: Storage, Severity: finding.Info,
@@ -63,6 +63,18 @@ func filesystemTroubleRules() []Rule {
 			"Xattrs in filesystem", "file-max", "MMP interval", "resize", "truncates cleaned", "orphan"),
 		Kind: "filesystem", Escalate: again, EscalateSeverity: finding.Warning, Expiry: 24 * time.Hour,
 	}, {
+		// fs/overlayfs/{super,params}.c. Runtimes that try whether overlay works leave such lines, too: no alarm.
+		ID: "overlay-mount-refused", Reason: "OverlayMountRefused", Domain: Storage, Severity: finding.Info,
+		Summary: "the kernel refused to mount an overlay filesystem, the usual root of containers",
+		Advice: "The directory of the runtime must be on a filesystem that overlay accepts: `findmnt -T /var/lib/containerd` (ext4, XFS " +
+			"with `ftype=1`), not on an overlay itself; one that is in use: `findmnt -t overlay`.",
+		Literals: []string{"\noverlayfs: "},
+		Patterns: []string{`^overlayfs: (?:filesystem on '?(?P<subject>[^']{1,200}?)'? not supported(?: as upperdir)?$|` +
+			`case-insensitive (?:capable )?(?:filesystem|directory) on (?P<subject2>\S{1,200}) not supported|` +
+			`workdir and upperdir must (?:reside under the same mount|be separate subtrees)|upper fs is r/o, try |overlapping (?:upper|lower|work)dir path|` +
+			`\w+ is in-use as upperdir/workdir of another mount, mount with |too many lower directories, limit is )`},
+		Kind: "filesystem", Expiry: time.Hour,
+	}, {
 		ID: "network-filesystem-trouble", Reason: "NetworkFilesystemTrouble", Domain: Storage,
 		Severity: finding.Info,
 		Summary: "a network filesystem's client or server (NFS, SMB, Ceph, 9p, GFS2, Lustre, AFS) reports that " +
@@ -83,7 +95,8 @@ func filesystemTroubleRules() []Rule {
 			"mount option",
 			"Unknown mount", "bad option", "deprecated", "registered", "session established", "rpc.idmapd",
 			"NFSD: Using", "not loaded", "grace", "nrecognized", "connect success", "Default security",
-			"caps renewed", "smb2_get_dfs_refer", "reconnect success", "wrote zero bytes", "skipping old message"),
+			"caps renewed", "smb2_get_dfs_refer", "reconnect success", "wrote zero bytes", "skipping old message",
+			"Tokens for user of A"),
 		Kind: "filesystem", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}}
 }

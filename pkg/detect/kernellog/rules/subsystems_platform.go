@@ -179,9 +179,11 @@ func platformRules() []Rule {
 		Literals: []string{": disagrees about version of symbol ", ": Unknown symbol ", ": version magic '",
 			": exports duplicate symbol ", ": Symbol ",
 			"\nLockdown: ", "\nLoading of module with", "\nLoading of unsigned mo", "\nmodule: x86/modules: ",
-			"\nx86/modules: ", "\nInvalid ELF section", "\nModule has invalid ELF"},
+			"\nx86/modules: ", "\nInvalid ELF section", "\nModule has invalid ELF",
+			"\nfailed to validate module ["},
 		Patterns: []string{
 			`^(?P<subject>[\w-]{1,56}): (?:disagrees about version of symbol |Unknown symbol \S+ \(err -?\d+\)|version magic '[^']*' should be |exports duplicate symbol |Symbol \S+ has an invalid section index)`,
+			`^failed to validate module \[(?P<subject2>[^\]]{1,56})\] BTF: -\d+`, // kernel/bpf/btf.c
 			`^Lockdown: [^:]{1,32}: unsigned module loading is restricted`,
 			`^(?:Loading of (?:module with unavailable key|unsigned module) is rejected|(?:module: )?x86/modules: Skipping invalid relocation target|Invalid ELF section in module|Module has invalid ELF)`,
 		},
