@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -69,20 +70,23 @@ func TestNextVersion(t *testing.T) {
 	if err != nil || len(day) != 1 {
 		t.Fatal(day, err)
 	}
-	for _, file := range []struct{ name, is string }{{day[0], "reads 1"}, {filepath.Join(dir, "control.db"), "knows 1"}} {
-		format(t, file.name, 2)
+	for _, file := range []struct {
+		name, is string
+		now      int
+	}{{day[0], "reads 1 to 2", 2}, {filepath.Join(dir, "control.db"), "knows 1", 1}} {
+		format(t, file.name, file.now+1)
 		before, err := os.ReadFile(file.name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		out, code := cli(t, "serve", "--dir", dir, "--listen", "127.0.0.1:0")
-		if code != exitCouldNotTell || !strings.Contains(out, "its format is 2, this program "+file.is) {
+		if code != exitCouldNotTell || !strings.Contains(out, fmt.Sprintf("its format is %d, this program %s", file.now+1, file.is)) {
 			t.Errorf("%s of the next version: %d %s", file.name, code, out)
 		}
 		if after, err := os.ReadFile(file.name); err != nil || !bytes.Equal(before, after) {
 			t.Errorf("%s was changed: %v", file.name, err)
 		}
-		format(t, file.name, 1)
+		format(t, file.name, file.now)
 	}
 	p = start(t, dir)
 	shows()

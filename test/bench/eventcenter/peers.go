@@ -57,8 +57,9 @@ func grouped(collect func(first *peerRequest, more <-chan *peerRequest) []*peerR
 	}, func() error { close(requests); <-ended; return end() }}
 }
 
-// openPlainSQLite is SQLite by itself: the same table with the same indexes, inserts, synchronous mode and groups. It
-// has no checksum of rows, no watermarks of streams, no mark of the newest offset, and tells nobody.
+// openPlainSQLite is SQLite by itself: the same table, inserts, synchronous mode and groups, and SQLite's own indexes of
+// the two keys by which ours finds events. It has no checksum of rows, no watermarks of streams, no mark of the newest
+// offset, and tells nobody.
 func openPlainSQLite(ctx context.Context, dir string) (store, error) {
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(dir, "plain.db")+"?_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)")
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -90,8 +89,8 @@ func (s *Store) Plan(ctx context.Context, at time.Time, batches [][]journal.Even
 	if at.Before(received) {
 		at = received // by the clock of another replica
 	}
-	t := &transaction{store: s, now: at, next: newest + 1, streams: map[streamKey]watermark{},
-		planned: map[identity][]byte{}}
+	t := s.plan()
+	t.now, t.next = at, newest+1
 	results := make([]journal.Appended, len(batches))
 	for i, events := range batches {
 		var err error
@@ -166,7 +165,8 @@ func (s *Store) put(ctx context.Context, records []journal.Record, at Position) 
 	if err != nil {
 		return err
 	}
-	defer t.tx.Rollback() // after Commit it does nothing
+	defer t.tx.Rollback() // after the commit it does nothing
+	t.records = records
 	for _, r := range records {
 		if err := t.row(ctx, r); err != nil {
 			return fmt.Errorf("offset %d: %w", r.Offset, err)
@@ -177,18 +177,14 @@ func (s *Store) put(ctx context.Context, records []journal.Record, at Position) 
 			t.streams[key] = watermark{highest, r.Received}
 		}
 	}
-	if err := t.saveStreams(ctx); err != nil {
-		return err
-	}
 	if at != (Position{}) {
 		if err := s.savePosition(ctx, t.tx, at); err != nil {
 			return err
 		}
 	}
-	if err := t.tx.Commit(); err != nil {
+	if err := t.commit(ctx, s.RunEvents); err != nil {
 		return err
 	}
-	maps.Copy(s.writer.streams, t.streams)
 	if newest > 0 && first > newest+1 {
 		s.addGap(journal.Gap{From: newest + 1, To: first - 1, Reason: "missing in the stream"})
 	}

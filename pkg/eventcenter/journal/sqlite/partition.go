@@ -23,14 +23,15 @@ import (
 
 // partition is one file: the events of one day, or of a part of it, and the watermarks of all streams when it ends.
 type partition struct {
-	path  string
-	first uint64 // in the file's name; every offset in it is at least this
+	path    string
+	first   uint64 // in the file's name; every offset in it is at least this
+	version int    // of its format
+	index   index  // nothing where the format is older than withRuns
 
 	mu     sync.RWMutex // held for reading by readers, for writing while the file is closed, sealed or removed
 	db     *sql.DB      // for readers; nil: the partition is gone
-	find   *sql.Stmt    // of db, of the writing goroutine; nil: not prepared yet
 	asking sync.Mutex   // guards asked
-	asked  statements   // of db, for readers; see query
+	asked  statements   // of db, for readers; see rows
 	sealed bool         // it has no write-ahead log: it can be read on a full disk
 
 	// What follows is guarded by Store.mu.
@@ -39,25 +40,27 @@ type partition struct {
 	damaged error     // its structure is: nothing more is written to it
 }
 
-// schema is that of a partition. dedup is the start of the SHA-256 of source and ID: much smaller than an index of the
-// texts, and what it finds is compared. crc is over the offset and the event, since SQLite has no checksum of rows.
+// schema is that of a partition. crc is over the offset and the event, since SQLite has no checksum of rows. runs is the
+// index, see index.go; the watermarks of streams are as old as the last run: later ones follow from the events.
 const schema = `
 CREATE TABLE meta(version INTEGER NOT NULL, day TEXT NOT NULL);
 CREATE TABLE events(
-  offset INTEGER PRIMARY KEY, received INTEGER NOT NULL, dedup INTEGER NOT NULL, crc INTEGER NOT NULL,
+  offset INTEGER PRIMARY KEY, received INTEGER NOT NULL, crc INTEGER NOT NULL,
   source TEXT NOT NULL, id TEXT NOT NULL, type TEXT NOT NULL, cluster TEXT NOT NULL, node TEXT NOT NULL,
   severity TEXT NOT NULL, "check" TEXT NOT NULL, reason TEXT NOT NULL, stream TEXT NOT NULL,
   sequence INTEGER NOT NULL, event BLOB NOT NULL);
-CREATE INDEX events_dedup ON events(dedup);
-CREATE INDEX events_node ON events(node);
+CREATE TABLE runs(
+  last INTEGER NOT NULL, "by" INTEGER NOT NULL, first INTEGER NOT NULL, entries BLOB NOT NULL,
+  PRIMARY KEY(last, "by", first)) WITHOUT ROWID;
 CREATE TABLE streams(
   source TEXT NOT NULL, stream TEXT NOT NULL, highest INTEGER NOT NULL, seen INTEGER NOT NULL,
   PRIMARY KEY(source, stream)) WITHOUT ROWID;`
 
 const (
-	version = 1
-	suffix  = ".db"
-	columns = `offset, received, crc, source, id, type, cluster, node, severity, "check", reason, stream, sequence, event`
+	version  = 2
+	withRuns = 2 // the version before had indexes of SQLite, and watermarks with each event
+	suffix   = ".db"
+	columns  = `offset, received, crc, source, id, type, cluster, node, severity, "check", reason, stream, sequence, event`
 )
 
 func partitionName(first uint64) string { return fmt.Sprintf("%020d%s", first, suffix) }
@@ -94,7 +97,7 @@ func open(path string, reader bool) (*sql.DB, error) {
 
 // create makes an empty partition, under its name only when it is complete.
 func create(ctx context.Context, dir string, first uint64, day string) (*partition, error) {
-	p := &partition{path: filepath.Join(dir, partitionName(first)), first: first, last: first - 1}
+	p := &partition{path: filepath.Join(dir, partitionName(first)), first: first, version: version, last: first - 1}
 	started := p.path + ".new"
 	if _, err := os.Lstat(p.path); !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%s: a file is in the way: %w", p.path, err)
@@ -128,17 +131,23 @@ func load(ctx context.Context, dir string, first uint64) (*partition, error) {
 		return nil, err
 	}
 	p.db = db
-	var v int
-	err = db.QueryRowContext(ctx, "SELECT version FROM meta").Scan(&v)
-	if err == nil && v != version {
-		return nil, errors.Join(fmt.Errorf("%s: its format is %d, this program reads %d", p.path, v, version), db.Close())
+	err = db.QueryRowContext(ctx, "SELECT version FROM meta").Scan(&p.version)
+	if err == nil && (p.version < 1 || p.version > version) {
+		err := fmt.Errorf("%s: its format is %d, this program reads 1 to %d", p.path, p.version, version)
+		return nil, errors.Join(err, db.Close())
 	}
 	var last, received sql.NullInt64
 	if err == nil {
 		err = db.QueryRowContext(ctx, "SELECT offset, received FROM events ORDER BY offset DESC LIMIT 1").
 			Scan(&last, &received)
 	}
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	if err == nil && p.version >= withRuns {
+		err = p.index.load(ctx, db)
+	}
+	if err != nil {
 		if !isDamage(err) {
 			return nil, errors.Join(fmt.Errorf("%s: %w", p.path, err), db.Close())
 		}
@@ -162,19 +171,8 @@ func (p *partition) closeLocked() error {
 		return nil
 	}
 	err := p.db.Close()
-	p.db, p.find, p.asked = nil, nil, nil
+	p.db, p.asked = nil, nil
 	return err
-}
-
-// finder returns how the writing goroutine finds an event, nil where the partition is gone or cannot be read. It needs
-// mu.
-func (p *partition) finder(ctx context.Context) (*sql.Stmt, error) {
-	if p.find != nil || p.db == nil {
-		return p.find, nil
-	}
-	var err error
-	p.find, err = p.db.PrepareContext(ctx, findEvent)
-	return p.find, err
 }
 
 // seal removes the write-ahead log of a partition that nothing is written to any more.
@@ -230,8 +228,11 @@ func checksum(offset uint64, event []byte) uint32 {
 	return crc32.Update(crc32.Checksum(binary.BigEndian.AppendUint64(nil, offset), table), table, event)
 }
 
-func dedupKey(source, id string) int64 {
-	sum := sha256.Sum256([]byte(source + "\x00" + id))
+func hashIdentity(source, id string) int64 { return hash(source + "\x00" + id) }
+
+// hash is the start of the SHA-256: nobody makes two texts with the same one at will.
+func hash(text string) int64 {
+	sum := sha256.Sum256([]byte(text))
 	return int64(binary.BigEndian.Uint64(sum[:8]))
 }
 

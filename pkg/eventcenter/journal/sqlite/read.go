@@ -89,40 +89,56 @@ func (s *Store) readPartition(ctx context.Context, p *partition, q span, page *j
 		return false, &journal.TrimmedError{After: q.after, Oldest: q.last + 1}
 	}
 	at := q.after // all up to it is dealt with
-	rows, err := p.query(ctx, q, q.Limit-len(page.Records))
-	if err == nil {
-		defer rows.Close()
-		for rows.Next() {
-			r, sound, scanErr := scanRow(rows)
-			if scanErr != nil {
-				err = scanErr
-				break
-			}
-			if len(q.Filter) == 0 && r.Offset != at+1 {
-				s.addGap(journal.Gap{From: at + 1, To: r.Offset - 1, Reason: "missing in " + p.path})
-			}
-			at = r.Offset
-			if !sound {
-				s.addGap(journal.Gap{From: at, To: at, Reason: "wrong checksum in " + p.path})
-				continue
-			}
-			page.Records, page.Bytes = append(page.Records, r), page.Bytes+len(r.JSON)
-			if page.Bytes > pageBytes {
-				return true, nil
-			}
+	for offsets, failed := range p.chosen(ctx, q, q.Filter[journal.Node]) {
+		if err = failed; err == nil {
+			at, full, err = s.readRows(ctx, p, q, offsets, at, page)
 		}
-		err = errors.Join(err, rows.Err())
+		if full || err != nil {
+			break
+		}
 	}
 	if err != nil && isDamage(err) {
 		s.addGap(journal.Gap{From: at + 1, To: q.last, Reason: fmt.Sprintf("damaged: %s: %v", p.path, err)})
 		err = nil
 	}
-	return len(page.Records) >= q.Limit, err
+	return full, err
+}
+
+// readRows adds records to the page: any, or of some offsets. at is up to where all is dealt with.
+func (s *Store) readRows(ctx context.Context, p *partition, q span, offsets []uint64, at uint64, page *journal.Page) (
+	next uint64, full bool, err error) {
+	rows, err := p.query(ctx, q, offsets, q.Limit-len(page.Records))
+	if err != nil {
+		return at, false, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		r, sound, err := scanRow(rows)
+		if err != nil {
+			return at, false, err
+		}
+		if len(q.Filter) == 0 && r.Offset != at+1 {
+			s.addGap(journal.Gap{From: at + 1, To: r.Offset - 1, Reason: "missing in " + p.path})
+		}
+		at = r.Offset
+		if !sound {
+			s.addGap(journal.Gap{From: at, To: at, Reason: "wrong checksum in " + p.path})
+			continue
+		}
+		page.Records, page.Bytes = append(page.Records, r), page.Bytes+len(r.JSON)
+		if page.Bytes > pageBytes {
+			return at, true, nil
+		}
+	}
+	return at, len(page.Records) >= q.Limit, rows.Err()
 }
 
 // query needs mu.
-func (p *partition) query(ctx context.Context, q span, limit int) (*sql.Rows, error) {
+func (p *partition) query(ctx context.Context, q span, offsets []uint64, limit int) (*sql.Rows, error) {
 	where, args := []string{"offset > ?", "offset <= ?"}, []any{int64(q.after), int64(min(q.last, math.MaxInt64))}
+	if offsets != nil {
+		where, args = []string{"offset IN (SELECT value FROM json_each(?))"}, []any{listed(offsets)}
+	}
 	for _, field := range journal.Fields() {
 		values := q.Filter[field]
 		if len(values) == 0 {
@@ -140,18 +156,23 @@ func (p *partition) query(ctx context.Context, q span, limit int) (*sql.Rows, er
 	//nolint:gosec // made of constants; the values are parameters
 	text := "SELECT " + columns + " FROM events WHERE " + strings.Join(where, " AND ") + " ORDER BY offset" + order +
 		" LIMIT ?"
+	return p.rows(ctx, text, append(args, limit)...)
+}
+
+// rows needs mu, until they are closed.
+func (p *partition) rows(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
 	statement, err := p.reader(ctx, text)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case statement == nil:
+		return p.db.QueryContext(ctx, text, args...)
 	}
-	if args = append(args, limit); statement != nil {
-		return statement.QueryContext(ctx, args...)
-	}
-	return p.db.QueryContext(ctx, text, args...)
+	return statement.QueryContext(ctx, args...)
 }
 
 // maxAsked bounds the statements that a partition keeps: a filter may name any number of values.
-const maxAsked = 8
+const maxAsked = 12
 
 // reader returns a statement that is kept, since a page of one node asks all files the same, and to parse it takes
 // longer than to run it. Nil: there are too many. It needs mu.

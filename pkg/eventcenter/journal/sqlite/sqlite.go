@@ -38,6 +38,7 @@ type Options struct {
 
 	BallastBytes int64         // of the file that is freed on a full disk; 0: 8 MiB
 	Keep         time.Duration // how long a stream that sends nothing is remembered; 0: 30 days
+	RunEvents    int           // how many events a run of the index is of; 0: 32,768
 
 	// Copy makes it a copy of the journal that has this UUID: records come with their offsets, by Put, from one
 	// goroutine. What a power loss takes from its end comes again.
@@ -81,6 +82,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	if o.Keep == 0 {
 		o.Keep = 30 * 24 * time.Hour
+	}
+	if o.RunEvents == 0 {
+		o.RunEvents = 32 << 10
 	}
 	s := &Store{Options: o, requests: make(chan *request, maxWaiting), stopping: make(chan struct{}),
 		stopped: make(chan struct{}), changed: make(chan struct{})}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -43,7 +44,8 @@ type writer struct {
 	db      *sql.DB
 	ready   statements // of db; nil: not prepared yet
 	streams map[streamKey]watermark
-	exact   bool // the watermarks may be incomplete: everything is looked up
+	unsaved map[streamKey]bool // of which streams the file has not the newest watermark
+	exact   bool               // the watermarks may be incomplete: everything is looked up
 }
 
 func (w *writer) close() error {
@@ -59,8 +61,8 @@ func (w *writer) close() error {
 type statements map[string]*sql.Stmt
 
 const (
-	insertEvent = `INSERT INTO events(` + columns + `, dedup) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`
-	findEvent   = `SELECT event FROM events WHERE dedup = ? AND source = ? AND id = ?`
+	insertEvent = `INSERT INTO events(` + columns + `) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)`
+	insertBlock = `INSERT INTO runs VALUES(?, ?, ?, ?)`
 	saveStream  = `INSERT INTO streams VALUES(?, ?, ?, ?)
 		ON CONFLICT DO UPDATE SET highest = excluded.highest, seen = excluded.seen`
 )
@@ -82,7 +84,7 @@ func (s *Store) begin(ctx context.Context) (*transaction, error) {
 	w := &s.writer
 	if w.ready == nil {
 		var err error
-		if w.ready, err = prepare(ctx, w.db, insertEvent, findEvent, saveStream); err != nil {
+		if w.ready, err = prepare(ctx, w.db, insertEvent, insertBlock, saveStream); err != nil {
 			return nil, err
 		}
 	}
@@ -90,7 +92,8 @@ func (s *Store) begin(ctx context.Context) (*transaction, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &transaction{store: s, tx: tx, ready: statements{}, streams: map[streamKey]watermark{}}
+	t := s.plan()
+	t.tx = tx
 	for text, statement := range w.ready {
 		t.ready[text] = tx.StmtContext(ctx, statement)
 	}
@@ -194,7 +197,7 @@ func (s *Store) commit(group []*request) ([]journal.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer t.tx.Rollback() // after Commit it does nothing
+	defer t.tx.Rollback() // after the commit it does nothing
 	t.now, t.next = now, s.newest+1
 	for _, r := range group {
 		if r.result, err = t.batch(ctx, r.events); err != nil {
@@ -202,11 +205,10 @@ func (s *Store) commit(group []*request) ([]journal.Record, error) {
 		}
 	}
 	if len(t.records) > 0 {
-		if err := errors.Join(t.saveStreams(ctx), t.tx.Commit()); err != nil {
+		if err := t.commit(ctx, s.RunEvents); err != nil {
 			return nil, err
 		}
 	}
-	maps.Copy(s.writer.streams, t.streams)
 	for _, r := range group {
 		r.result.Last = t.next - 1
 	}
@@ -218,11 +220,46 @@ type transaction struct {
 	store   *Store
 	tx      *sql.Tx // nil: it is only planned
 	ready   statements
-	planned map[identity][]byte // what is not in the files yet
+	added   map[identity][]byte // what is not in the files yet
 	now     time.Time
 	next    uint64 // offset
 	records []journal.Record
 	streams map[streamKey]watermark // what changes
+}
+
+// plan begins a transaction that stores nothing.
+func (s *Store) plan() *transaction {
+	return &transaction{store: s, ready: statements{}, added: map[identity][]byte{}, streams: map[streamKey]watermark{}}
+}
+
+// commit ends the transaction. It writes a run of the index where so many events have none.
+func (t *transaction) commit(ctx context.Context, events int) error {
+	w := &t.store.writer
+	x, last := &w.part.index, w.part.last
+	var added [indexes][]entry
+	for _, r := range t.records {
+		added[byIdentity] = append(added[byIdentity], entry{hashIdentity(r.Source, r.ID), r.Offset})
+		added[byNode] = append(added[byNode], entry{hash(r.Node), r.Offset})
+		last = r.Offset
+	}
+	n := len(x.recent[byNode]) + len(t.records)
+	run := n > 0 && n >= events
+	if run {
+		if err := errors.Join(t.writeRun(ctx, x, added, last), t.saveStreams(ctx)); err != nil {
+			return err
+		}
+	}
+	if err := t.tx.Commit(); err != nil {
+		return err
+	}
+	x.add(added, run, last)
+	for key, mark := range t.streams {
+		w.streams[key], w.unsaved[key] = mark, true
+	}
+	if run {
+		clear(w.unsaved)
+	}
+	return nil
 }
 
 func (t *transaction) batch(ctx context.Context, events []journal.Event) (done journal.Appended, err error) {
@@ -246,11 +283,12 @@ func (t *transaction) batch(ctx context.Context, events []journal.Event) (done j
 			}
 		}
 		r := journal.Record{Offset: t.next, Received: t.now, Event: e}
-		if t.tx == nil {
-			t.planned[identity{e.Source, e.ID}] = e.JSON
-		} else if err := t.row(ctx, r); err != nil {
-			return done, err
+		if t.tx != nil {
+			if err := t.row(ctx, r); err != nil {
+				return done, err
+			}
 		}
+		t.added[identity{e.Source, e.ID}] = e.JSON
 		if e.Stream != "" {
 			t.streams[key] = watermark{max(mark.highest, e.Sequence), t.now}
 		}
@@ -261,49 +299,85 @@ func (t *transaction) batch(ctx context.Context, events []journal.Event) (done j
 
 func (t *transaction) row(ctx context.Context, r journal.Record) error {
 	_, err := t.ready[insertEvent].ExecContext(ctx, int64(r.Offset), r.Received.UnixMilli(), checksum(r.Offset, r.JSON), r.Source,
-		r.ID, r.Type, r.Cluster, r.Node, r.Severity, r.Check, r.Reason, r.Stream, int64(r.Sequence), r.JSON,
-		dedupKey(r.Source, r.ID))
+		r.ID, r.Type, r.Cluster, r.Node, r.Severity, r.Check, r.Reason, r.Stream, int64(r.Sequence), r.JSON)
 	return err
 }
 
 // lookup reports whether an event is stored already, and with the same content.
 func (t *transaction) lookup(ctx context.Context, e journal.Event) (known, same bool, err error) {
-	if stored, ok := t.planned[identity{e.Source, e.ID}]; ok {
+	if stored, ok := t.added[identity{e.Source, e.ID}]; ok {
 		return true, string(stored) == string(e.JSON), nil
 	}
 	for _, p := range slices.Backward(t.store.partitions()) {
-		find := t.ready[findEvent]
-		if t.tx == nil || p != t.store.writer.part {
-			p.mu.RLock()
-			defer p.mu.RUnlock()
-			if find, err = p.finder(ctx); err != nil && !isDamage(err) {
-				return false, false, err
-			}
-			if find == nil {
-				continue
-			}
-		}
-		var stored []byte
-		err := find.QueryRowContext(ctx, dedupKey(e.Source, e.ID), e.Source, e.ID).Scan(&stored)
-		switch {
-		case err == nil:
-			return true, string(stored) == string(e.JSON), nil
-		case errors.Is(err, sql.ErrNoRows), p != t.store.writer.part && isDamage(err):
-		default:
+		stored, known, err := p.event(ctx, e.Source, e.ID)
+		if err != nil && (p == t.store.writer.part || !isDamage(err)) {
 			return false, false, err
+		}
+		if known {
+			return true, string(stored) == string(e.JSON), nil
 		}
 	}
 	return false, false, nil
 }
 
+// event returns what the partition has of an identity.
+func (p *partition) event(ctx context.Context, source, id string) (stored []byte, known bool, err error) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.db == nil {
+		return nil, false, nil
+	}
+	if p.version < withRuns {
+		return p.oneEvent(ctx, `SELECT event FROM events WHERE dedup = ? AND source = ? AND id = ?`,
+			hashIdentity(source, id), source, id)
+	}
+	all := span{journal.Query{Backward: true}, p.first - 1, math.MaxInt64}
+	for offsets, err := range p.offsets(ctx, byIdentity, []int64{hashIdentity(source, id)}, all) {
+		if err != nil {
+			return nil, false, err
+		}
+		stored, known, err := p.oneEvent(ctx, `SELECT event FROM events
+			WHERE offset IN (SELECT value FROM json_each(?)) AND source = ? AND id = ?`, listed(offsets), source, id)
+		if known || err != nil {
+			return stored, known, err
+		}
+	}
+	return nil, false, nil
+}
+
+// oneEvent needs mu.
+func (p *partition) oneEvent(ctx context.Context, query string, args ...any) (stored []byte, known bool, err error) {
+	rows, err := p.rows(ctx, query, args...)
+	if err != nil {
+		return nil, false, err
+	}
+	defer rows.Close()
+	if known = rows.Next(); known {
+		err = rows.Scan(&stored)
+	}
+	return stored, known, errors.Join(err, rows.Err())
+}
+
+// saveStreams saves the watermarks that the file has not, those of the transaction included.
 func (t *transaction) saveStreams(ctx context.Context) error {
-	for key, mark := range t.streams {
+	w := &t.store.writer
+	for key := range w.unsaved {
+		if _, ok := t.streams[key]; !ok {
+			t.streams[key] = w.streams[key]
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(t.streams), compareKeys) { // page by page
+		mark := t.streams[key]
 		_, err := t.ready[saveStream].ExecContext(ctx, key.source, key.stream, int64(mark.highest), mark.seen.UnixMilli())
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func compareKeys(a, b streamKey) int {
+	return cmp.Or(cmp.Compare(a.source, b.source), cmp.Compare(a.stream, b.stream))
 }
 
 // inOrder returns the events so that those of a stream are in the order of their sequences, in the places that events
@@ -345,7 +419,10 @@ func areInOrder(events []journal.Event) bool {
 
 // openWriter makes the newest partition the one that is written to. A damaged one is left as it is.
 func (s *Store) openWriter(ctx context.Context) error {
-	s.writer.streams = map[streamKey]watermark{}
+	s.writer.streams, s.writer.unsaved = map[streamKey]watermark{}, map[streamKey]bool{}
+	if err := s.dropEmpty(); err != nil {
+		return err
+	}
 	for _, p := range slices.Backward(s.parts) {
 		err := s.loadStreams(ctx, p)
 		if err == nil {
@@ -358,13 +435,27 @@ func (s *Store) openWriter(ctx context.Context) error {
 		return nil
 	}
 	p := s.parts[len(s.parts)-1]
-	if p.damaged != nil || p.last != s.newest {
+	if p.damaged != nil || p.last != s.newest || p.version != version {
 		return nil //nolint:nilerr // the next event begins a new one
 	}
 	if err := p.db.QueryRowContext(ctx, "SELECT day FROM meta").Scan(&s.writer.day); err != nil {
 		return fmt.Errorf("%s: %w", p.path, err)
 	}
 	return s.writeTo(ctx, p)
+}
+
+// dropEmpty removes a newest file that has no events and that nothing is written to, since its format is older: the next
+// one would have its name.
+func (s *Store) dropEmpty() error {
+	if len(s.parts) == 0 {
+		return nil
+	}
+	p := s.parts[len(s.parts)-1]
+	if p.version == version || p.damaged != nil || p.last >= p.first {
+		return nil
+	}
+	s.parts = s.parts[:len(s.parts)-1]
+	return p.drop()
 }
 
 func (s *Store) writeTo(ctx context.Context, p *partition) error {
@@ -379,21 +470,26 @@ func (s *Store) writeTo(ctx context.Context, p *partition) error {
 	return err
 }
 
+// loadStreams reads the watermarks of a file, and what the events after its last run make of them.
 func (s *Store) loadStreams(ctx context.Context, p *partition) error {
-	rows, err := p.db.QueryContext(ctx, "SELECT source, stream, highest, seen FROM streams")
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var key streamKey
-		var highest, seen int64
-		if err := rows.Scan(&key.source, &key.stream, &highest, &seen); err != nil {
+	read := func(after bool) func(rows *sql.Rows) error {
+		return func(rows *sql.Rows) error {
+			var key streamKey
+			var highest, seen int64
+			err := rows.Scan(&key.source, &key.stream, &highest, &seen)
+			mark := s.writer.streams[key]
+			s.writer.streams[key] = watermark{max(mark.highest, uint64(highest)), time.UnixMilli(max(seen,
+				mark.seen.UnixMilli()))}
+			if after {
+				s.writer.unsaved[key] = true
+			}
 			return err
 		}
-		mark := s.writer.streams[key]
-		s.writer.streams[key] = watermark{max(mark.highest, uint64(highest)), time.UnixMilli(max(seen,
-			mark.seen.UnixMilli()))}
 	}
-	return rows.Err()
+	err := each(ctx, p.db, read(false), "SELECT source, stream, highest, seen FROM streams")
+	if err != nil || p.version < withRuns {
+		return err
+	}
+	return each(ctx, p.db, read(true), `SELECT source, stream, max(sequence), max(received) FROM events
+		WHERE offset > ? AND stream <> '' GROUP BY source, stream`, int64(p.index.indexed()))
 }
