@@ -144,14 +144,16 @@ func (p *partition) offsets(ctx context.Context, of by, hashes []int64, q span) 
 			}
 			var found []uint64
 			keep := func(e entry) {
-				if e.offset > q.after && e.offset <= q.last && slices.Contains(hashes, e.hash) {
+				if e.offset > q.after && e.offset <= q.last {
 					found = append(found, e.offset)
 				}
 			}
 			var err error
 			if i == len(runs) {
-				for _, e := range recent {
-					keep(e)
+				for _, e := range recent { // tens of thousands, for each event of a foreign sender
+					if e.hash == hashes[0] || len(hashes) > 1 && slices.Contains(hashes, e.hash) {
+						keep(e)
+					}
 				}
 			} else if runs[i] > q.after && (i == 0 || runs[i-1] < q.last) {
 				err = p.inRun(ctx, runs[i], of, hashes, keep)

@@ -451,11 +451,11 @@ func (s *Store) dropEmpty() error {
 		return nil
 	}
 	p := s.parts[len(s.parts)-1]
-	if p.version == version || p.damaged != nil || p.last >= p.first {
-		return nil
+	if p.version < version && p.damaged == nil && p.last < p.first {
+		s.parts = s.parts[:len(s.parts)-1]
+		return p.drop()
 	}
-	s.parts = s.parts[:len(s.parts)-1]
-	return p.drop()
+	return nil
 }
 
 func (s *Store) writeTo(ctx context.Context, p *partition) error {
