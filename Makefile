@@ -75,7 +75,7 @@ long-hostile: ## 10,000 nodes whose witnesses fail and lie
 long-pods: ## 2,000 pods live and die while kubelet, containerd and the agent are killed
 	$(TEST) $(RUN) -count=1 -timeout 120m -v -run TestSoakOfPods ./test/e2e -args -lab -soak.pods 2000
 long-soak: ## 1,000 releases of real leftovers, a kill -9 in every third
-	$(TEST) $(RUN) -count=1 -timeout 90m -run TestReleaseSoak ./pkg/remediate -args -soak.releases 1000
+	$(TEST) $(RUN) -count=1 -timeout 150m -run TestReleaseSoak ./pkg/remediate -args -soak.releases 1000
 
 .PHONY: packages
 packages: ## install the Debian packages that the tests need; as root
