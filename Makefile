@@ -106,7 +106,7 @@ unit: ## the same with the race detector, in any order
 .PHONY: machine
 machine: ## all tests of the packages that need root, programs or the kernel, on this machine; as root
 	@mkdir -p .cache
-	$(TEST) $(ALONE) -shuffle=on -timeout 15m $(APART) $$(go list -test -f '$(NEED)' ./... | sed -n 's/\.test$$//p' | grep -vE '$(LAYERS)')
+	$(TEST) $(ALONE) -shuffle=on -timeout 35m $(APART) $$(go list -test -f '$(NEED)' ./... | sed -n 's/\.test$$//p' | grep -vE '$(LAYERS)')
 
 .PHONY: test-npd
 test-npd: ## node-problem-detector's own code beside the agent's, on the same files and lines; a module of its own
@@ -123,7 +123,7 @@ test-lab: ## the lab of the tests below: it comes up, is repaired, and leaves no
 .PHONY: test-apiserver
 test-apiserver: packages ## agent and event center on a real kube-apiserver, without a node
 	$(LABCTL) build
-	$(TEST) $(RUN) -count=1 -timeout 20m -v -run TestRealAPIServer ./internal/kube ./cmd/eventcenter -args -apiserver
+	$(TEST) $(RUN) -count=1 -timeout 30m -v -run TestRealAPIServer ./internal/kube ./cmd/eventcenter -args -apiserver
 
 # Each of the next three brings up a lab, unless there is one, and removes what it has brought up.
 # Not $(MAKE): "make -n" would run what else is in its line.

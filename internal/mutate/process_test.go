@@ -84,7 +84,14 @@ func TestSignalToAProcessThatEnds(t *testing.T) {
 		_ = inside.Wait() // its process was killed with the namespace
 	})
 	child(inside.Process.Pid)
-	if err := errors.Join(inside.Process.Signal(unix.SIGSTOP), unix.Kill(init, unix.SIGKILL)); err != nil {
+	if err := inside.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	mutatetest.Await(t, func() bool { // before, it could still reap its child
+		stat, err := n.Host.ProcStat(inside.Process.Pid)
+		return err == nil && stat.State == 'T'
+	})
+	if err := unix.Kill(init, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	mutatetest.Await(t, func() bool {
