@@ -8,9 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 	"strconv"
 	"sync"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
 // A file has two indexes: of identities, to find duplicates, and of nodes. As indexes of SQLite they would cost more than
@@ -190,6 +193,44 @@ func (p *partition) inRun(ctx context.Context, run uint64, of by, hashes []int64
 		}
 	}
 	return nil
+}
+
+// event returns what the partition has of an identity.
+func (p *partition) event(ctx context.Context, source, id string) (stored []byte, known bool, err error) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.db == nil {
+		return nil, false, nil
+	}
+	if p.version < withRuns {
+		return p.oneEvent(ctx, `SELECT event FROM events WHERE dedup = ? AND source = ? AND id = ?`,
+			hashIdentity(source, id), source, id)
+	}
+	all := span{journal.Query{Backward: true}, p.first - 1, math.MaxInt64}
+	for offsets, err := range p.offsets(ctx, byIdentity, []int64{hashIdentity(source, id)}, all) {
+		if err != nil {
+			return nil, false, err
+		}
+		stored, known, err := p.oneEvent(ctx, `SELECT event FROM events
+			WHERE offset IN (SELECT value FROM json_each(?)) AND source = ? AND id = ?`, listed(offsets), source, id)
+		if known || err != nil {
+			return stored, known, err
+		}
+	}
+	return nil, false, nil
+}
+
+// oneEvent needs mu.
+func (p *partition) oneEvent(ctx context.Context, query string, args ...any) (stored []byte, known bool, err error) {
+	rows, err := p.rows(ctx, query, args...)
+	if err != nil {
+		return nil, false, err
+	}
+	defer rows.Close()
+	if known = rows.Next(); known {
+		err = rows.Scan(&stored)
+	}
+	return stored, known, errors.Join(err, rows.Err())
 }
 
 // chosen says which events of a query a partition may have, some at a time, nil once for any: then the query finds them
