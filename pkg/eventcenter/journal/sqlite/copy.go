@@ -166,8 +166,8 @@ func (s *Store) put(ctx context.Context, records []journal.Record, at Position) 
 		return err
 	}
 	defer t.tx.Rollback() // after the commit it does nothing
-	t.records = records
 	for _, r := range records {
+		t.add(identityOf(r.Source, r.ID), r)
 		if err := t.row(ctx, r); err != nil {
 			return fmt.Errorf("offset %d: %w", r.Offset, err)
 		}

@@ -62,14 +62,18 @@ func (x *index) load(ctx context.Context, db *sql.DB) error {
 		var offset int64
 		var source, id, node string
 		err := rows.Scan(&offset, &source, &id, &node)
-		x.recent[byIdentity] = append(x.recent[byIdentity], entry{hashIdentity(source, id), uint64(offset)})
+		x.recent[byIdentity] = append(x.recent[byIdentity], entry{identityOf(source, id).hash(), uint64(offset)})
 		x.recent[byNode] = append(x.recent[byNode], entry{hash(node), uint64(offset)})
 		return err
 	}, "SELECT offset, source, id, node FROM events WHERE offset > ? ORDER BY offset", int64(x.indexed()))
 }
 
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
 // each calls use for each row of the answer.
-func each(ctx context.Context, db *sql.DB, use func(*sql.Rows) error, query string, args ...any) error {
+func each(ctx context.Context, db querier, use func(*sql.Rows) error, query string, args ...any) error {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return err
@@ -95,26 +99,80 @@ func (x *index) indexed() uint64 {
 func (t *transaction) writeRun(ctx context.Context, x *index, added [indexes][]entry, last uint64) error {
 	for of := range indexes {
 		entries := slices.Concat(x.recent[of], added[of]) // this goroutine alone changes them
-		slices.SortFunc(entries, func(a, b entry) int {
-			return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.offset, b.offset))
-		})
-		for rest := entries; len(rest) > 0; {
-			n := min(len(rest), block/entryBytes)
-			for n < len(rest) && rest[n].hash == rest[n-1].hash {
-				n++
-			}
-			text := make([]byte, 0, n*entryBytes)
-			for _, e := range rest[:n] {
-				text = binary.BigEndian.AppendUint64(text, uint64(e.hash))
-				text = binary.BigEndian.AppendUint64(text, e.offset)
-			}
-			_, err := t.ready[insertBlock].ExecContext(ctx, int64(last), int64(of), rest[0].hash, text)
-			if err != nil {
-				return err
-			}
-			rest = rest[n:]
+		if err := writeRun(ctx, t.ready[insertBlock], of, last, entries); err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// writeRun sorts entries and writes them.
+func writeRun(ctx context.Context, insert *sql.Stmt, of by, last uint64, entries []entry) error {
+	slices.SortFunc(entries, func(a, b entry) int {
+		return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.offset, b.offset))
+	})
+	for rest := entries; len(rest) > 0; {
+		n := min(len(rest), block/entryBytes)
+		for n < len(rest) && rest[n].hash == rest[n-1].hash {
+			n++
+		}
+		text := make([]byte, 0, n*entryBytes)
+		for _, e := range rest[:n] {
+			text = binary.BigEndian.AppendUint64(text, uint64(e.hash))
+			text = binary.BigEndian.AppendUint64(text, e.offset)
+		}
+		if _, err := insert.ExecContext(ctx, int64(last), int64(of), rest[0].hash, text); err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	return nil
+}
+
+// mergeEvents is how many events a file may have whose runs are merged, 8 MiB of memory for a moment.
+const mergeEvents = 512 << 10
+
+// merge makes one run of all of a file that nothing is written to any more, since each run is looked at by itself. It
+// needs p.mu for writing.
+func (p *partition) merge(ctx context.Context, db *sql.DB) error {
+	x := &p.index
+	if len(x.runs) < 2 || x.indexed()-p.first >= mergeEvents {
+		return nil
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() // after the commit it does nothing
+	insert, err := tx.PrepareContext(ctx, insertBlock)
+	if err != nil {
+		return err
+	}
+	for of := range indexes {
+		var entries []entry
+		err := each(ctx, tx, func(rows *sql.Rows) error {
+			var text sql.RawBytes
+			if err := rows.Scan(&text); err != nil {
+				return err
+			}
+			return p.entries(text, func(e entry) { entries = append(entries, e) })
+		}, `SELECT entries FROM runs WHERE "by" = ?`, int64(of))
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `DELETE FROM runs WHERE "by" = ?`, int64(of)); err != nil {
+			return err
+		}
+		if err := writeRun(ctx, insert, of, x.indexed(), entries); err != nil {
+			return err
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.runs = []uint64{x.indexed()}
 	return nil
 }
 
@@ -179,18 +237,28 @@ func (p *partition) inRun(ctx context.Context, run uint64, of by, hashes []int64
 			return err
 		}
 		if rows.Next() {
-			if err = rows.Scan(&text); err == nil && len(text)%entryBytes != 0 {
-				err = fmt.Errorf("%s: a block of the index has %d bytes", p.path, len(text))
-			}
-		}
-		for ; err == nil && len(text) > 0; text = text[entryBytes:] {
-			if e := (entry{int64(binary.BigEndian.Uint64(text)), binary.BigEndian.Uint64(text[8:])}); e.hash == h {
-				keep(e)
+			if err = rows.Scan(&text); err == nil {
+				err = p.entries(text, func(e entry) {
+					if e.hash == h {
+						keep(e)
+					}
+				})
 			}
 		}
 		if err = errors.Join(err, rows.Err(), rows.Close()); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// entries gives those of a block.
+func (p *partition) entries(text []byte, use func(entry)) error {
+	if len(text)%entryBytes != 0 {
+		return fmt.Errorf("%s: a block of the index has %d bytes", p.path, len(text))
+	}
+	for ; len(text) > 0; text = text[entryBytes:] {
+		use(entry{int64(binary.BigEndian.Uint64(text)), binary.BigEndian.Uint64(text[8:])})
 	}
 	return nil
 }
@@ -204,10 +272,10 @@ func (p *partition) event(ctx context.Context, source, id string) (stored []byte
 	}
 	if p.version < withRuns {
 		return p.oneEvent(ctx, `SELECT event FROM events WHERE dedup = ? AND source = ? AND id = ?`,
-			hashIdentity(source, id), source, id)
+			identityOf(source, id).hash(), source, id)
 	}
 	all := span{journal.Query{Backward: true}, p.first - 1, math.MaxInt64}
-	for offsets, err := range p.offsets(ctx, byIdentity, []int64{hashIdentity(source, id)}, all) {
+	for offsets, err := range p.offsets(ctx, byIdentity, []int64{identityOf(source, id).hash()}, all) {
 		if err != nil {
 			return nil, false, err
 		}

@@ -28,6 +28,8 @@ func TestIndex(t *testing.T) {
 			case n == 13:
 				w.store.mustClose(t)
 				w.open()
+			case n == 14:
+				w.seal()
 			default:
 				w.read()
 			}
@@ -53,13 +55,29 @@ func (w *indexWorld) open() {
 	w.store = openTest(w.T, w.dir, Options{Now: w.clock.Now, RunEvents: 7})
 }
 
-// append adds new events of some nodes, and some that are there already.
+// seal merges the runs of past days.
+func (w *indexWorld) seal() {
+	if err := w.store.Seal(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+	for _, p := range w.store.parts[:max(0, len(w.store.parts)-1)] {
+		if len(p.index.runs) != 1 {
+			w.Errorf("%s has %d runs", p.path, len(p.index.runs))
+		}
+	}
+}
+
+// append adds new events of some nodes, and some that are there already, with what they said or with something else.
 func (w *indexWorld) append() {
 	var known, fresh []journal.Event
-	before := len(w.want)
+	before, conflicts := len(w.want), 0
 	for range 1 + w.rand.IntN(5) {
 		if before > 0 && w.rand.IntN(4) == 0 {
-			known = append(known, w.want[w.rand.IntN(before)])
+			e := w.want[w.rand.IntN(before)]
+			if w.rand.IntN(3) == 0 {
+				e.JSON, conflicts = []byte(`"something else"`), conflicts+1
+			}
+			known = append(known, e)
 			continue
 		}
 		node := fmt.Sprintf("n%d", w.rand.IntN(4))
@@ -71,8 +89,8 @@ func (w *indexWorld) append() {
 		fresh, w.want = append(fresh, e), append(w.want, e)
 	}
 	done := w.store.mustAppend(w.T, append(known, fresh...)...)
-	if done.New != len(fresh) || done.Duplicates != len(known) || done.Conflicts != 0 {
-		w.Errorf("%+v of %d new and %d known events", done, len(fresh), len(known))
+	if done.New != len(fresh) || done.Duplicates != len(known) || done.Conflicts != conflicts {
+		w.Errorf("%+v of %d new and %d known events, %d with another content", done, len(fresh), len(known), conflicts)
 	}
 }
 
@@ -143,7 +161,7 @@ CREATE TABLE streams(
 			offset := first + uint64(i)
 			must("INSERT INTO events("+columns+", dedup) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", int64(offset),
 				c.now.UnixMilli(), checksum(offset, e.JSON), e.Source, e.ID, e.Type, e.Cluster, e.Node, e.Severity, e.Check,
-				e.Reason, e.Stream, int64(e.Sequence), e.JSON, hashIdentity(e.Source, e.ID))
+				e.Reason, e.Stream, int64(e.Sequence), e.JSON, identityOf(e.Source, e.ID).hash())
 			must("INSERT OR REPLACE INTO streams VALUES(?, ?, ?, ?)", e.Source, e.Stream, int64(e.Sequence), c.now.UnixMilli())
 		}
 	}
@@ -211,5 +229,36 @@ func TestNextDay(t *testing.T) {
 	err := s.parts[2].db.QueryRow("SELECT count(*) FROM streams").Scan(&streams)
 	if err != nil || streams != 1 { // b; that of c is saved with the first run
 		t.Errorf("%d streams: %v", streams, err)
+	}
+}
+
+// What is sent again soon is known without a look at the files, which takes longer than to store what is new.
+func TestSentAgain(t *testing.T) {
+	s := openTest(t, t.TempDir(), Options{RunEvents: 2})
+	s.mustAppend(t, of("a", 1), of("a", 2), of("a", 3))
+	if err := s.parts[0].db.Close(); err != nil { // that of readers
+		t.Fatal(err)
+	}
+	other := of("a", 1)
+	other.JSON = []byte(`"something else"`)
+	if done := s.mustAppend(t, of("a", 1), other, of("a", 4)); done != (journal.Appended{Last: 4, New: 1, Duplicates: 2,
+		Conflicts: 1}) {
+		t.Errorf("%+v", done)
+	}
+}
+
+// Of the newest events at least one generation is known, and no more than two.
+func TestRecent(t *testing.T) {
+	var r recent
+	n := 5 * recentEvents / 2
+	at := func(i int) identity { return identityOf("/a", fmt.Sprint(i)) }
+	for i := range n {
+		r.add(map[identity]uint64{at(i): uint64(i)})
+	}
+	for i := range n {
+		content, known := r.content(at(i))
+		if want := i >= recentEvents; known != want || known && content != uint64(i) {
+			t.Fatalf("event %d of %d: %d, %v", i, n, content, known)
+		}
 	}
 }

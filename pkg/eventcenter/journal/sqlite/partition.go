@@ -76,7 +76,17 @@ func partitionFirst(name string) (uint64, bool) {
 
 // open returns a database of the file. For readers, statements that write fail.
 func open(path string, reader bool) (*sql.DB, error) {
-	q := url.Values{"_pragma": {"busy_timeout(5000)", "synchronous(FULL)", "trusted_schema(OFF)"}}
+	return openWith(path, reader, url.Values{})
+}
+
+// openSealed returns a database, for readers, of a file that nobody writes to: no lock is taken and nothing looked for that
+// has changed, which takes longer than to read a page that is in memory.
+func openSealed(path string) (*sql.DB, error) {
+	return openWith(path, true, url.Values{"immutable": {"1"}})
+}
+
+func openWith(path string, reader bool, q url.Values) (*sql.DB, error) {
+	q["_pragma"] = []string{"busy_timeout(5000)", "synchronous(FULL)", "trusted_schema(OFF)"}
 	if reader {
 		q["_pragma"] = append(q["_pragma"], "query_only(ON)", "cache_size(-512)")
 	}
@@ -175,7 +185,7 @@ func (p *partition) closeLocked() error {
 	return err
 }
 
-// seal removes the write-ahead log of a partition that nothing is written to any more.
+// seal removes the write-ahead log of a partition that nothing is written to any more, and makes its index one run.
 func (p *partition) seal(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -187,12 +197,17 @@ func (p *partition) seal(ctx context.Context) error {
 	}
 	db, err := open(p.path, false)
 	if err == nil {
-		_, err = db.ExecContext(ctx, "PRAGMA journal_mode=DELETE")
-		err = errors.Join(err, db.Close())
+		err = p.merge(ctx, db)
+		_, unlogged := db.ExecContext(ctx, "PRAGMA journal_mode=DELETE")
+		err = errors.Join(err, unlogged, db.Close())
 		p.sealed = err == nil
 	}
 	var again error
-	p.db, again = open(p.path, true)
+	if p.sealed {
+		p.db, again = openSealed(p.path)
+	} else {
+		p.db, again = open(p.path, true)
+	}
 	return errors.Join(err, again)
 }
 
@@ -227,8 +242,6 @@ func checksum(offset uint64, event []byte) uint32 {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	return crc32.Update(crc32.Checksum(binary.BigEndian.AppendUint64(nil, offset), table), table, event)
 }
-
-func hashIdentity(source, id string) int64 { return hash(source + "\x00" + id) }
 
 // hash is the start of the SHA-256: nobody makes two texts with the same one at will.
 func hash(text string) int64 {

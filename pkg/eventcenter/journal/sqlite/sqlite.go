@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -87,7 +88,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		o.RunEvents = 32 << 10
 	}
 	s := &Store{Options: o, requests: make(chan *request, maxWaiting), stopping: make(chan struct{}),
-		stopped: make(chan struct{}), changed: make(chan struct{})}
+		stopped: make(chan struct{}), changed: make(chan struct{}), writer: writer{contents: contents{maphash.MakeSeed()}}}
 	err := s.open(ctx)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("journal %s: %w", o.Dir, err), s.closeFiles())

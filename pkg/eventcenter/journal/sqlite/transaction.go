@@ -17,16 +17,18 @@ type transaction struct {
 	store   *Store
 	tx      *sql.Tx // nil: it is only planned
 	ready   statements
-	added   map[identity][]byte // what is not in the files yet
 	now     time.Time
-	next    uint64 // offset
-	records []journal.Record
+	next    uint64                  // offset
 	streams map[streamKey]watermark // what changes
+
+	records    []journal.Record
+	identities []identity          // of the records
+	added      map[identity]uint64 // their contents
 }
 
 // plan begins a transaction that stores nothing.
 func (s *Store) plan() *transaction {
-	return &transaction{store: s, ready: statements{}, added: map[identity][]byte{}, streams: map[streamKey]watermark{}}
+	return &transaction{store: s, ready: statements{}, added: map[identity]uint64{}, streams: map[streamKey]watermark{}}
 }
 
 // commit ends the transaction. It writes a run of the index where so many events have none.
@@ -34,8 +36,8 @@ func (t *transaction) commit(ctx context.Context, events int) error {
 	w := &t.store.writer
 	x, last := &w.part.index, w.part.last
 	var added [indexes][]entry
-	for _, r := range t.records {
-		added[byIdentity] = append(added[byIdentity], entry{hashIdentity(r.Source, r.ID), r.Offset})
+	for i, r := range t.records {
+		added[byIdentity] = append(added[byIdentity], entry{t.identities[i].hash(), r.Offset})
 		added[byNode] = append(added[byNode], entry{hash(r.Node), r.Offset})
 		last = r.Offset
 	}
@@ -50,6 +52,7 @@ func (t *transaction) commit(ctx context.Context, events int) error {
 		return err
 	}
 	x.add(added, run, last)
+	w.recent.add(t.added)
 	for key, mark := range t.streams {
 		w.streams[key], w.unsaved[key] = mark, true
 	}
@@ -66,8 +69,9 @@ func (t *transaction) batch(ctx context.Context, events []journal.Event) (done j
 		if !ok {
 			mark = t.store.writer.streams[key]
 		}
+		i := identityOf(e.Source, e.ID)
 		if e.Stream == "" || e.Sequence <= mark.highest || t.store.writer.exact {
-			known, same, err := t.lookup(ctx, e)
+			known, same, err := t.lookup(ctx, i, e)
 			if err != nil {
 				return done, err
 			}
@@ -85,13 +89,19 @@ func (t *transaction) batch(ctx context.Context, events []journal.Event) (done j
 				return done, err
 			}
 		}
-		t.added[identity{e.Source, e.ID}] = e.JSON
 		if e.Stream != "" {
 			t.streams[key] = watermark{max(mark.highest, e.Sequence), t.now}
 		}
-		t.records, t.next, done.New = append(t.records, r), t.next+1, done.New+1
+		t.add(i, r)
+		t.next, done.New = t.next+1, done.New+1
 	}
 	return done, nil
+}
+
+// add takes over what is not in the files yet.
+func (t *transaction) add(i identity, r journal.Record) {
+	t.records, t.identities = append(t.records, r), append(t.identities, i)
+	t.added[i] = t.store.writer.contents.of(r.JSON)
 }
 
 func (t *transaction) row(ctx context.Context, r journal.Record) error {
@@ -101,13 +111,18 @@ func (t *transaction) row(ctx context.Context, r journal.Record) error {
 }
 
 // lookup reports whether an event is stored already, and with the same content.
-func (t *transaction) lookup(ctx context.Context, e journal.Event) (known, same bool, err error) {
-	if stored, ok := t.added[identity{e.Source, e.ID}]; ok {
-		return true, string(stored) == string(e.JSON), nil
+func (t *transaction) lookup(ctx context.Context, i identity, e journal.Event) (known, same bool, err error) {
+	w := &t.store.writer
+	content, known := t.added[i]
+	if !known {
+		content, known = w.recent.content(i)
+	}
+	if known {
+		return true, content == w.contents.of(e.JSON), nil
 	}
 	for _, p := range slices.Backward(t.store.partitions()) {
 		stored, known, err := p.event(ctx, e.Source, e.ID)
-		if err != nil && (p == t.store.writer.part || !isDamage(err)) {
+		if err != nil && (p == w.part || !isDamage(err)) {
 			return false, false, err
 		}
 		if known {

@@ -25,9 +25,6 @@ type request struct {
 
 type streamKey struct{ source, stream string }
 
-// identity is what an event is known by.
-type identity struct{ source, id string }
-
 type watermark struct {
 	highest uint64
 	seen    time.Time
@@ -42,6 +39,9 @@ type writer struct {
 	streams map[streamKey]watermark
 	unsaved map[streamKey]bool // of which streams the file has not the newest watermark
 	exact   bool               // the watermarks may be incomplete: everything is looked up
+
+	recent   recent
+	contents contents
 }
 
 func (w *writer) close() error {
