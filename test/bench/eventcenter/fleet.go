@@ -7,6 +7,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,11 +28,10 @@ type fleet struct {
 
 	waiting atomic.Int64 // events in outboxes
 	dropped atomic.Int64
-	failed  atomic.Int64 // requests
 
-	mu    sync.Mutex // guards what follows
-	times []time.Duration
-	last  error
+	mu      sync.Mutex // guards what follows
+	times   []time.Duration
+	reasons map[string]int // of requests that failed
 }
 
 // node is one of them. It observes its reporter, to know when each event was acknowledged.
@@ -49,7 +51,7 @@ type node struct {
 // startFleet starts all nodes at once. Their outboxes are below a folder.
 func startFleet(ctx context.Context, nodes int, dir string, settings func(i int) eventcenter.Settings) *fleet {
 	ctx, stop := context.WithCancel(ctx)
-	f := &fleet{stop: stop}
+	f := &fleet{stop: stop, reasons: map[string]int{}}
 	for i := range nodes {
 		d := segment.Dir{Path: filepath.Join(dir, nodeName(i)), Max: 2 << 20}
 		n := &node{fleet: f, number: i}
@@ -68,7 +70,7 @@ func startFleet(ctx context.Context, nodes int, dir string, settings func(i int)
 
 // knownAfter is when all nodes have told what became known: ten seconds after that (pkg/report/eventcenter). Snapshots do
 // not pass through the outbox, so that nothing here sees them.
-const knownAfter = 15 * time.Second
+const knownAfter = 30 * time.Second
 
 // know has the check of each node run for the first time. Each tells that by a snapshot of its own, which would come in
 // the middle of a load: on a node it is part of the start.
@@ -88,11 +90,38 @@ func (f *fleet) end() {
 // Wrote implements report.Observer.
 func (n *node) Wrote(_, result string, err error) {
 	if result != report.ResultOK {
-		n.fleet.failed.Add(1)
 		n.fleet.mu.Lock()
-		n.fleet.last = err
+		n.fleet.reasons[reason(err)]++
 		n.fleet.mu.Unlock()
 	}
+}
+
+var ports = regexp.MustCompile(`\b[0-9]{4,5}\b`)
+
+// reason is a text that failures of one kind share.
+func reason(err error) string {
+	_, text, found := strings.Cut(err.Error(), "/v1/events: ")
+	if !found {
+		text = err.Error()
+	}
+	return ports.ReplaceAllString(text, "PORT")
+}
+
+// why says how often requests have failed since it was asked last.
+func (f *fleet) why() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var texts []string
+	n := 0
+	for text, times := range f.reasons {
+		texts, n = append(texts, fmt.Sprintf("%d times %.120q", times, text)), n+times
+	}
+	clear(f.reasons)
+	if n == 0 {
+		return "no request failed"
+	}
+	slices.Sort(texts)
+	return fmt.Sprintf("%d requests failed: %s", n, strings.Join(texts, "; "))
 }
 
 // Dropped implements report.Observer.
@@ -157,10 +186,8 @@ func (f *fleet) drained(ctx context.Context, limit time.Duration) (time.Duration
 	begun := time.Now()
 	for f.waiting.Load() > 0 {
 		if time.Since(begun) > limit || ctx.Err() != nil {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			return 0, errors.Join(ctx.Err(), fmt.Errorf("%d events still wait after %s; %d requests failed",
-				f.waiting.Load(), time.Since(begun).Round(time.Second), f.failed.Load()), f.last)
+			return 0, errors.Join(ctx.Err(), fmt.Errorf("%d events still wait after %s; %s", f.waiting.Load(),
+				time.Since(begun).Round(time.Second), f.why()))
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -174,14 +201,12 @@ type load struct {
 	span      time.Duration
 	left      int64         // that waited when it was over
 	drain     time.Duration // until nothing waited
-	failed    int64         // requests
 	perSecond float64       // events that were durable, until nothing waited
 }
 
 // load has events happen at a rate, so many at once on a node, whether or not the ones before were taken.
 func (f *fleet) load(ctx context.Context, rate, together int, span time.Duration) (l load, err error) {
 	f.delivered()
-	failed := f.failed.Load()
 	order := rand.Perm(len(f.nodes))
 	begun := time.Now()
 	for i := 0; ctx.Err() == nil; i++ {
@@ -198,6 +223,6 @@ func (f *fleet) load(ctx context.Context, rate, together int, span time.Duration
 		return l, err
 	}
 	l.perSecond = float64(l.sent) / time.Since(begun).Seconds()
-	l.figure, l.failed = f.delivered(), f.failed.Load()-failed
+	l.figure = f.delivered()
 	return l, ctx.Err()
 }

@@ -144,8 +144,8 @@ func (b *bench) fleetOn(ctx context.Context, c *center, hook *webhook, delay tim
 	if err != nil {
 		return err
 	}
-	b.row(fmt.Sprintf("%d agents come at once%s: all are heard after", b.nodes, on), "", "%s (p50 / p99 %s; %d requests failed)",
-		short(took), first, f.failed.Load())
+	b.row(fmt.Sprintf("%d agents come at once%s: all are heard after", b.nodes, on), "", "%s (p50 / p99 %s; %s)",
+		short(took), first, f.why())
 	b.row("resident memory with their connections"+on, "150 MiB + 40 KiB each", "%.0f MiB (peak %.0f): %.0f KiB each", u.resident,
 		u.peak, (u.resident-before.resident)*1024/float64(b.nodes))
 	quiet, err := hook.latency(ctx, f, probes)
@@ -192,9 +192,9 @@ func (b *bench) loads(ctx context.Context, c *center, f *fleet, hook *webhook, o
 		if err != nil {
 			return err
 		}
-		b.row(l.what+on+", ingest p50 / p99", "p99 100 ms", "%s; %.0f/s for %s, %d waited at the end, for %s; %d requests failed; "+
+		b.row(l.what+on+", ingest p50 / p99", "p99 100 ms", "%s; %.0f/s for %s, %d waited at the end, for %s; %s; "+
 			"%d lost; CPU an event: center %.0f µs, nodes %.0f µs", got.figure, got.perSecond, l.span, got.left, short(got.drain),
-			got.failed, f.dropped.Load(), float64((after.cpu-before.cpu).Microseconds())/float64(got.sent),
+			f.why(), f.dropped.Load(), float64((after.cpu-before.cpu).Microseconds())/float64(got.sent),
 			float64((ownAfter.cpu-own.cpu).Microseconds())/float64(got.sent))
 		b.row(l.what+on+", fault to subscriber p50 / p99", "200 ms median", "%s", late)
 		b.row(l.what+on+", resident memory", "", "%.0f MiB (peak %.0f)", after.resident, after.peak)
@@ -224,7 +224,7 @@ func (b *bench) returns(ctx context.Context, c *center, f *fleet, delay time.Dur
 	}
 	u, err := c.usage()
 	b.row("killed, and back after 5 s, "+disk(delay), "", "ready after %s; after another %s all %d agents had sent what waited; "+
-		"peak %.0f MiB", short(started), short(took), b.nodes, u.peak)
+		"peak %.0f MiB; %s", short(started), short(took), b.nodes, u.peak, f.why())
 	return err
 }
 
@@ -276,8 +276,8 @@ func (b *bench) hundredOnDisk(ctx context.Context) error {
 		return err
 	}
 	l, err := f.load(ctx, 1000, 1, b.steady)
-	b.row("100 nodes with outboxes on disk, 1,000 events/s, ingest p50 / p99", "p99 100 ms", "%s; %d requests failed", l.figure,
-		l.failed)
+	b.row("100 nodes with outboxes on disk, 1,000 events/s, ingest p50 / p99", "p99 100 ms", "%s; %s", l.figure,
+		f.why())
 	return err
 }
 

@@ -66,8 +66,8 @@ func (b *bench) three(ctx context.Context, delay time.Duration) error {
 			b.row(l.what+on, "p99 100 ms", "cannot: %v", err)
 			break
 		}
-		b.row(l.what+on+", ingest p50 / p99", "p99 100 ms", "%s; %.0f/s, %d waited at the end, for %s; %d requests failed", got.figure,
-			got.perSecond, got.left, short(got.drain), got.failed)
+		b.row(l.what+on+", ingest p50 / p99", "p99 100 ms", "%s; %.0f/s, %d waited at the end, for %s; %s", got.figure,
+			got.perSecond, got.left, short(got.drain), f.why())
 	}
 	for i, c := range all {
 		u, err := c.usage()

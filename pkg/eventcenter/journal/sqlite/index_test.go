@@ -262,3 +262,68 @@ func TestRecent(t *testing.T) {
 		}
 	}
 }
+
+// A file is read without locks where nothing is written to it and nothing is left to be taken over, and nowhere else.
+func TestSealed(t *testing.T) {
+	c := newClock()
+	dir := t.TempDir()
+	o := Options{Now: c.Now, RunEvents: 2}
+	open := func() *Store { return openTest(t, dir, o) }
+	expect := func(s *Store, sealed ...bool) {
+		t.Helper()
+		var got []bool
+		for _, p := range s.parts {
+			got = append(got, p.sealed)
+		}
+		if diff := cmp.Diff(sealed, got); diff != "" {
+			t.Errorf("sealed: %s", diff)
+		}
+		s.tail = tail{}
+		var all []string
+		for i := range s.newest {
+			all = append(all, fmt.Sprintf("%d a/%d", i+1, i+1))
+		}
+		if diff := cmp.Diff(all, s.texts(t, journal.Query{Filter: journal.Filter{journal.Node: {"a"}}})); diff != "" {
+			t.Error(diff)
+		}
+	}
+	s := open()
+	s.mustAppend(t, of("a", 1), of("a", 2))
+	s.mustAppend(t, of("a", 3))
+	c.now = c.now.Add(24 * time.Hour)
+	s.mustAppend(t, of("a", 4))
+	expect(s, false, false)
+	if err := s.Seal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expect(s, true, false)
+	s.mustClose(t)
+
+	// As a backup has it.
+	db, err := openWithPragma(filepath.Join(dir, partitionName(4)), "PRAGMA journal_mode=DELETE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.Close()
+	s = open()
+	s.mustAppend(t, of("a", 5))
+	expect(s, true, false)
+	s.mustClose(t)
+
+	// A log that nobody has taken over.
+	if db, err = openWithPragma(filepath.Join(dir, partitionName(1)), "PRAGMA journal_mode=WAL"); err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	s = open()
+	expect(s, false, false)
+	s.mustClose(t)
+}
+
+func openWithPragma(path, pragma string) (*sql.DB, error) {
+	db, err := open(path, false)
+	if err == nil {
+		_, err = db.Exec(pragma)
+	}
+	return db, err
+}

@@ -82,7 +82,19 @@ func open(path string, reader bool) (*sql.DB, error) {
 // openSealed returns a database, for readers, of a file that nobody writes to: no lock is taken and nothing looked for that
 // has changed, which takes longer than to read a page that is in memory.
 func openSealed(path string) (*sql.DB, error) {
-	return openWith(path, true, url.Values{"immutable": {"1"}})
+	db, err := openWith(path, true, url.Values{"immutable": {"1"}})
+	if err == nil {
+		db.SetMaxIdleConns(1) // each has a cache, and there are many such files
+	}
+	return db, err
+}
+
+// open returns a database for readers.
+func (p *partition) open() (*sql.DB, error) {
+	if p.sealed {
+		return openSealed(p.path)
+	}
+	return open(p.path, true)
 }
 
 func openWith(path string, reader bool, q url.Values) (*sql.DB, error) {
@@ -133,10 +145,12 @@ func create(ctx context.Context, dir string, first uint64, day string) (*partiti
 	return p, err
 }
 
-// load opens a partition that is there and reads what it holds. What is wrong with it is in damaged.
-func load(ctx context.Context, dir string, first uint64) (*partition, error) {
+// load opens a partition that is there and reads what it holds. What is wrong with it is in damaged. Nothing is written to
+// a past one.
+func load(ctx context.Context, dir string, first uint64, past bool) (*partition, error) {
 	p := &partition{path: filepath.Join(dir, partitionName(first)), first: first, last: first - 1}
-	db, err := open(p.path, true)
+	p.sealed = past && isSealed(p.path)
+	db, err := p.open()
 	if err != nil {
 		return nil, err
 	}
@@ -167,6 +181,24 @@ func load(ctx context.Context, dir string, first uint64) (*partition, error) {
 		p.last, p.newest = uint64(last.Int64), time.UnixMilli(received.Int64)
 	}
 	return p, nil
+}
+
+// isSealed reports whether all of a file is in it: its header says that it has no write-ahead log (18 and 19 of
+// https://www.sqlite.org/fileformat2.html#the_database_header), and nothing was cut off that would have to be undone.
+func isSealed(path string) bool {
+	for _, other := range []string{"-wal", "-journal"} {
+		if _, err := os.Lstat(path + other); !errors.Is(err, os.ErrNotExist) {
+			return false
+		}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var header [20]byte
+	_, err = f.ReadAt(header[:], 0)
+	return err == nil && header[18] == 1 && header[19] == 1
 }
 
 // close ends all use of the partition. Readers end first.
@@ -203,11 +235,7 @@ func (p *partition) seal(ctx context.Context) error {
 		p.sealed = err == nil
 	}
 	var again error
-	if p.sealed {
-		p.db, again = openSealed(p.path)
-	} else {
-		p.db, again = open(p.path, true)
-	}
+	p.db, again = p.open()
 	return errors.Join(err, again)
 }
 

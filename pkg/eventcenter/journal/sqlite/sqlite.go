@@ -195,14 +195,18 @@ func loadAll(ctx context.Context, dir string) (parts []*partition, err error) {
 	if err != nil {
 		return nil, err
 	}
+	var all []uint64
 	for _, entry := range entries {
 		if first, ok := partitionFirst(entry.Name()); ok {
-			p, err := load(ctx, dir, first)
-			if err != nil {
-				return parts, err
-			}
-			parts = append(parts, p)
+			all = append(all, first)
 		}
+	}
+	for i, first := range all {
+		p, err := load(ctx, dir, first, i < len(all)-1)
+		if err != nil {
+			return parts, err
+		}
+		parts = append(parts, p)
 	}
 	return parts, nil
 }
