@@ -138,6 +138,7 @@ func (i *inference) add(t event.Type, key string, a attributes, data any) {
 	if err != nil {
 		return // plain data of our own types: it cannot fail
 	}
+	j.After = i.n.Offset
 	if i.n.Pending == nil {
 		i.n.Pending = map[string]journal.Event{}
 	}

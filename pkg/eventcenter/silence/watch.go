@@ -76,6 +76,7 @@ func (w *Watcher) round(ctx context.Context, judge *Judge) {
 		w.Log.Warn("nobody is judged to be silent: the Leases cannot be listed", "cluster", w.Name, "err", err)
 		leases = nil
 	}
+	after := w.Model.Offset() // what is judged takes all up to it into account
 	known, whole := w.Model.Known(w.Name)
 	asks := asksPerRound
 	verdicts := w.removed(ctx, nodes, known, &asks)
@@ -100,7 +101,9 @@ func (w *Watcher) round(ctx context.Context, judge *Judge) {
 				v.Ready = ""
 			}
 		}
-		events = append(events, w.event(v, last, time.Now()))
+		e := w.event(v, last, time.Now())
+		e.After = after
+		events = append(events, e)
 	}
 	if len(events) == 0 || ctx.Err() != nil {
 		return

@@ -211,7 +211,10 @@ func (p *partition) offsets(ctx context.Context, of by, hashes []int64, q span) 
 			}
 			var err error
 			if i == len(runs) {
-				for _, e := range recent { // tens of thousands, for each event of a foreign sender
+				from, _ := slices.BinarySearchFunc(recent, q.after+1, func(e entry, offset uint64) int {
+					return cmp.Compare(e.offset, offset)
+				})
+				for _, e := range recent[from:] { // tens of thousands, for each event of a foreign sender
 					if e.hash == hashes[0] || len(hashes) > 1 && slices.Contains(hashes, e.hash) {
 						keep(e)
 					}
@@ -263,8 +266,8 @@ func (p *partition) entries(text []byte, use func(entry)) error {
 	return nil
 }
 
-// event returns what the partition has of an identity.
-func (p *partition) event(ctx context.Context, source, id string) (stored []byte, known bool, err error) {
+// event returns what the partition has of the identity of an event.
+func (p *partition) event(ctx context.Context, i identity, e journal.Event) (stored []byte, known bool, err error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.db == nil {
@@ -272,15 +275,15 @@ func (p *partition) event(ctx context.Context, source, id string) (stored []byte
 	}
 	if p.version < withRuns {
 		return p.oneEvent(ctx, `SELECT event FROM events WHERE dedup = ? AND source = ? AND id = ?`,
-			identityOf(source, id).hash(), source, id)
+			i.hash(), e.Source, e.ID)
 	}
-	all := span{journal.Query{Backward: true}, p.first - 1, math.MaxInt64}
-	for offsets, err := range p.offsets(ctx, byIdentity, []int64{identityOf(source, id).hash()}, all) {
+	beyond := span{journal.Query{Backward: true}, max(p.first-1, e.After), math.MaxInt64}
+	for offsets, err := range p.offsets(ctx, byIdentity, []int64{i.hash()}, beyond) {
 		if err != nil {
 			return nil, false, err
 		}
 		stored, known, err := p.oneEvent(ctx, `SELECT event FROM events
-			WHERE offset IN (SELECT value FROM json_each(?)) AND source = ? AND id = ?`, listed(offsets), source, id)
+			WHERE offset IN (SELECT value FROM json_each(?)) AND source = ? AND id = ?`, listed(offsets), e.Source, e.ID)
 		if known || err != nil {
 			return stored, known, err
 		}

@@ -84,7 +84,7 @@ func (w *indexWorld) append() {
 		w.next[node]++
 		e := of(node, w.next[node])
 		if w.rand.IntN(5) == 0 { // of a foreign sender
-			e.Stream, e.ID = "", "foreign-"+e.ID
+			e.Stream, e.ID, e.After = "", "foreign-"+e.ID, uint64(w.rand.IntN(len(w.want)+1))
 		}
 		fresh, w.want = append(fresh, e), append(w.want, e)
 	}
@@ -243,6 +243,29 @@ func TestSentAgain(t *testing.T) {
 	other.JSON = []byte(`"something else"`)
 	if done := s.mustAppend(t, of("a", 1), other, of("a", 4)); done != (journal.Appended{Last: 4, New: 1, Duplicates: 2,
 		Conflicts: 1}) {
+		t.Errorf("%+v", done)
+	}
+}
+
+// What follows from an event is not looked for in what is older.
+func TestAfter(t *testing.T) {
+	c := newClock()
+	dir := t.TempDir()
+	s := openTest(t, dir, Options{Now: c.Now, RunEvents: 2})
+	s.mustAppend(t, of("a", 1), of("a", 2))
+	c.now = c.now.Add(24 * time.Hour)
+	s.mustAppend(t, of("a", 3))
+	derived := of("a", 0)
+	derived.Stream, derived.ID, derived.After = "", "derived", 3
+	s.mustAppend(t, derived)
+	s.mustClose(t)
+	s = openTest(t, dir, Options{Now: c.Now, RunEvents: 2})
+	if err := s.parts[0].db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	other := derived
+	other.ID = "other"
+	if done := s.mustAppend(t, derived, other); done.Duplicates != 1 || done.New != 1 {
 		t.Errorf("%+v", done)
 	}
 }

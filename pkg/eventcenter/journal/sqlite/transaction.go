@@ -121,7 +121,10 @@ func (t *transaction) lookup(ctx context.Context, i identity, e journal.Event) (
 		return true, content == w.contents.of(e.JSON), nil
 	}
 	for _, p := range slices.Backward(t.store.partitions()) {
-		stored, known, err := p.event(ctx, e.Source, e.ID)
+		if p.last <= e.After {
+			break
+		}
+		stored, known, err := p.event(ctx, i, e)
 		if err != nil && (p == w.part || !isDamage(err)) {
 			return false, false, err
 		}
