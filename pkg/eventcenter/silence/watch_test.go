@@ -95,7 +95,7 @@ func (m *memory) Append(_ context.Context, events []journal.Event) (journal.Appe
 }
 
 func (m *memory) has(e journal.Event) bool {
-	for _, r := range m.records {
+	for _, r := range m.records[e.After:] {
 		if r.Source == e.Source && r.ID == e.ID {
 			return true
 		}
