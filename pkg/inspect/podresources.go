@@ -301,8 +301,8 @@ func notes(t *Inventory) []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("kubelet refuses its /pods, and its podresources are asked instead: proof takes at least "+
-		"twice as long, and nothing that runs or is a static pod's is proven. For the full proof the agent needs the right "+
-		"to read nodes/pods and nodes/metrics. Refused: %v", t.Kubelet.Refused)}
+		"twice as long, and nothing of a static pod, or of one with a container that runs, is proven. For the full proof "+
+		"the agent needs the right to read nodes/pods and nodes/metrics. Refused: %v", t.Kubelet.Refused)}
 }
 
 // stillGoneByName is StillGone where kubelet tells names only. Where the name alone denies nothing, the apiserver's

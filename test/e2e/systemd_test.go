@@ -210,8 +210,18 @@ func (d *deadPod) ghost() {
 // proven, none while kubelet hangs, and what may be released is released; what lives and what is not our kubelet's is
 // left as it is.
 func TestSystemdLeftovers(t *testing.T) {
+	testLeftovers(t, openSystemdNode(t), nil)
+}
+
+// The same by an agent that has what an rpm finds on a node, kubelet's own credentials, to which kubelet tells less.
+func TestSystemdLeftoversByKubeletsCredentials(t *testing.T) {
 	l := openSystemdNode(t)
-	a := install(t, l, harness.Overrides{"inspect": map[string]any{"massOrphaning": 100}})
+	testLeftovers(t, l, map[string]any{"kubeconfig": l.Paths.KubeletKubeconfig})
+}
+
+func testLeftovers(t *testing.T, l *lab.Lab, paths map[string]any) {
+	t.Helper()
+	a := install(t, l, harness.Overrides{"paths": paths, "inspect": map[string]any{"massOrphaning": 100}})
 	living, foreign := newBystanders(t, l), newForeignSlices(t)
 	recipes, pods := systemdRecipes(), map[string]*deadPod{}
 	for name, r := range recipes {
