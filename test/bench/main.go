@@ -111,12 +111,12 @@ func (b *bench) run(ctx context.Context, dir string) (err error) {
 	if b.agent, err = harness.Install(ctx, b.lab, filepath.Join(dir, "agent"), b.binary, defaults); err != nil {
 		return err
 	}
+	defer b.print() // also what was measured before it failed or was interrupted
 	for _, measure := range b.wanted() {
 		if err := measure(ctx); err != nil {
 			return errors.Join(err, b.agent.Stop())
 		}
 	}
-	b.print()
 	return nil
 }
 

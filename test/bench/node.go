@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"runtime"
 	"strings"
 	"time"
 )
@@ -55,5 +58,24 @@ func (b *bench) emptyNode(ctx context.Context) {
 	b.running = 0
 }
 
-// settleNode waits until kubelet and the runtime have calmed down after pods were started.
-func (b *bench) settleNode(ctx context.Context) error { return pause(ctx, 20*time.Second) }
+// settleNode waits until the node is at rest after pods were started, and no longer calls itself loaded: the agent would
+// look for the cause.
+func (b *bench) settleNode(ctx context.Context) error {
+	say("waiting until the node is at rest")
+	for limit := time.Now().Add(20 * time.Minute); ; {
+		if err := pause(ctx, 20*time.Second); err != nil {
+			return err
+		}
+		text, err := os.ReadFile("/proc/loadavg")
+		var one, five float64
+		if _, scan := fmt.Sscan(string(text), &one, &five); err != nil || scan != nil {
+			return errors.Join(err, scan)
+		}
+		if five < 2*float64(runtime.NumCPU()) {
+			return nil
+		}
+		if time.Now().After(limit) {
+			return fmt.Errorf("this machine is not at rest: load %s", text)
+		}
+	}
+}
