@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -349,4 +350,30 @@ func openWithPragma(path, pragma string) (*sql.DB, error) {
 		_, err = db.Exec(pragma)
 	}
 	return db, err
+}
+
+// A file whose runs cannot be merged is sealed all the same, and is told once.
+func TestSealedWithoutMerging(t *testing.T) {
+	c := newClock()
+	s := openTest(t, t.TempDir(), Options{Now: c.Now, RunEvents: 1})
+	s.mustAppend(t, of("a", 1))
+	s.mustAppend(t, of("a", 2))
+	c.now = c.now.Add(24 * time.Hour)
+	s.mustAppend(t, of("a", 3))
+	db, err := openWithPragma(s.parts[0].path, "UPDATE runs SET entries = x'00' WHERE last = 1 AND \"by\" = 0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.Close()
+	if err := s.Seal(t.Context()); err == nil || !strings.Contains(err.Error(), "a block of the index has 1 bytes") {
+		t.Error(err)
+	}
+	if err := s.Seal(t.Context()); err != nil || !s.parts[0].sealed {
+		t.Errorf("%v, sealed %v", err, s.parts[0].sealed)
+	}
+	s.tail = tail{}
+	got := s.texts(t, journal.Query{Filter: journal.Filter{journal.Node: {"a"}}})
+	if diff := cmp.Diff([]string{"1 a/1", "2 a/2", "3 a/3"}, got); diff != "" {
+		t.Error(diff)
+	}
 }

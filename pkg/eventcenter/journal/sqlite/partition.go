@@ -229,10 +229,11 @@ func (p *partition) seal(ctx context.Context) error {
 	}
 	db, err := open(p.path, false)
 	if err == nil {
-		err = p.merge(ctx, db)
-		_, unlogged := db.ExecContext(ctx, "PRAGMA journal_mode=DELETE")
-		err = errors.Join(err, unlogged, db.Close())
+		merged := p.merge(ctx, db) // where it fails, each run is looked at by itself for ever
+		_, err = db.ExecContext(ctx, "PRAGMA journal_mode=DELETE")
+		err = errors.Join(err, db.Close())
 		p.sealed = err == nil
+		err = errors.Join(merged, err)
 	}
 	var again error
 	p.db, again = p.open()
