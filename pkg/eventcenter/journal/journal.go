@@ -24,8 +24,8 @@ type Event struct {
 	Sequence   uint64
 	JSON       []byte // the CloudEvent in structured JSON, in the one spelling of the CloudEvents SDK
 
-	// After is the offset of the event that it follows from, of those that may be made twice: it is not stored up to that
-	// offset. It is not stored itself; 0: nothing is known.
+	// After is an offset up to which the event is certainly not stored yet: that of what it follows from. 0 says nothing. It
+	// is not stored with the event.
 	After uint64 `json:",omitempty"`
 
 	// Said is what JSON says, where who appends it has read it. It is not stored: what comes from the journal has none.

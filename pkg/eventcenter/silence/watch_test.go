@@ -111,6 +111,9 @@ func (m *memory) take(from *int) (lines []string) {
 		if err := schematest.Problem(r.JSON); err != nil && strings.HasSuffix(r.Source, "/eventcenter") {
 			lines = append(lines, err.Error())
 		}
+		if strings.HasSuffix(r.Source, "/eventcenter") && r.After == 0 {
+			lines = append(lines, r.ID+" would be looked for in the whole journal")
+		}
 		t := strings.TrimSuffix(strings.TrimPrefix(r.Type, "io.github.nodeagent."), ".v1")
 		lines = append(lines, strings.Join(strings.Fields(fmt.Sprint(r.Node, " ", t, " ", r.Reason)), " "))
 	}

@@ -95,18 +95,7 @@ func (x *index) indexed() uint64 {
 	return x.runs[len(x.runs)-1]
 }
 
-// writeRun writes what is in memory and what a transaction adds as one run. It changes nothing in memory.
-func (t *transaction) writeRun(ctx context.Context, x *index, added [indexes][]entry, last uint64) error {
-	for of := range indexes {
-		entries := slices.Concat(x.recent[of], added[of]) // this goroutine alone changes them
-		if err := writeRun(ctx, t.ready[insertBlock], of, last, entries); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// writeRun sorts entries and writes them.
+// writeRun sorts entries and writes them as one run, up to an offset.
 func writeRun(ctx context.Context, insert *sql.Stmt, of by, last uint64, entries []entry) error {
 	slices.SortFunc(entries, func(a, b entry) int {
 		return cmp.Or(cmp.Compare(a.hash, b.hash), cmp.Compare(a.offset, b.offset))

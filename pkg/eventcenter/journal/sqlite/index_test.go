@@ -272,16 +272,16 @@ func TestAfter(t *testing.T) {
 }
 
 // Of the newest events at least one generation is known, and no more than two.
-func TestRecent(t *testing.T) {
-	var r recent
-	n := 5 * recentEvents / 2
+func TestKnown(t *testing.T) {
+	var r knownEvents
+	n := 5 * generation / 2
 	at := func(i int) identity { return identityOf("/a", fmt.Sprint(i)) }
 	for i := range n {
 		r.add(map[identity]uint64{at(i): uint64(i)})
 	}
 	for i := range n {
 		content, known := r.content(at(i))
-		if want := i >= recentEvents; known != want || known && content != uint64(i) {
+		if want := i >= generation; known != want || known && content != uint64(i) {
 			t.Fatalf("event %d of %d: %d, %v", i, n, content, known)
 		}
 	}
@@ -292,7 +292,7 @@ func TestSealed(t *testing.T) {
 	c := newClock()
 	dir := t.TempDir()
 	o := Options{Now: c.Now, RunEvents: 2}
-	open := func() *Store { return openTest(t, dir, o) }
+	reopen := func() *Store { return openTest(t, dir, o) }
 	expect := func(s *Store, sealed ...bool) {
 		t.Helper()
 		var got []bool
@@ -311,7 +311,7 @@ func TestSealed(t *testing.T) {
 			t.Error(diff)
 		}
 	}
-	s := open()
+	s := reopen()
 	s.mustAppend(t, of("a", 1), of("a", 2))
 	s.mustAppend(t, of("a", 3))
 	c.now = c.now.Add(24 * time.Hour)
@@ -324,32 +324,30 @@ func TestSealed(t *testing.T) {
 	s.mustClose(t)
 
 	// As a backup has it.
-	db, err := openWithPragma(filepath.Join(dir, partitionName(4)), "PRAGMA journal_mode=DELETE")
-	if err != nil {
-		t.Fatal(err)
-	}
-	db.Close()
-	s = open()
+	openAnd(t, filepath.Join(dir, partitionName(4)), "PRAGMA journal_mode=DELETE").Close()
+	s = reopen()
 	s.mustAppend(t, of("a", 5))
 	expect(s, true, false)
 	s.mustClose(t)
 
 	// A log that nobody has taken over.
-	if db, err = openWithPragma(filepath.Join(dir, partitionName(1)), "PRAGMA journal_mode=WAL"); err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	s = open()
+	defer openAnd(t, filepath.Join(dir, partitionName(1)), "PRAGMA journal_mode=WAL").Close()
+	s = reopen()
 	expect(s, false, false)
 	s.mustClose(t)
 }
 
-func openWithPragma(path, pragma string) (*sql.DB, error) {
-	db, err := open(path, false)
+// openAnd opens a file beside the journal and executes a statement.
+func openAnd(t *testing.T, path, statement string) *sql.DB {
+	t.Helper()
+	db, err := open(path, writing)
 	if err == nil {
-		_, err = db.Exec(pragma)
+		_, err = db.Exec(statement)
 	}
-	return db, err
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
 }
 
 // A file whose runs cannot be merged is sealed all the same, and is told once.
@@ -360,11 +358,7 @@ func TestSealedWithoutMerging(t *testing.T) {
 	s.mustAppend(t, of("a", 2))
 	c.now = c.now.Add(24 * time.Hour)
 	s.mustAppend(t, of("a", 3))
-	db, err := openWithPragma(s.parts[0].path, "UPDATE runs SET entries = x'00' WHERE last = 1 AND \"by\" = 0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	db.Close()
+	openAnd(t, s.parts[0].path, `UPDATE runs SET entries = x'00' WHERE last = 1 AND "by" = 0`).Close()
 	if err := s.Seal(t.Context()); err == nil || !strings.Contains(err.Error(), "a block of the index has 1 bytes") {
 		t.Error(err)
 	}

@@ -74,46 +74,47 @@ func partitionFirst(name string) (uint64, bool) {
 	return first, err == nil
 }
 
-// open returns a database of the file. For readers, statements that write fail.
-func open(path string, reader bool) (*sql.DB, error) {
-	return openWith(path, reader, url.Values{})
-}
+// access is what a file is opened for.
+type access int
 
-// openSealed returns a database, for readers, of a file that nobody writes to: no lock is taken and nothing looked for that
-// has changed, which takes longer than to read a page that is in memory.
-func openSealed(path string) (*sql.DB, error) {
-	db, err := openWith(path, true, url.Values{"immutable": {"1"}})
-	if err == nil {
-		db.SetMaxIdleConns(1) // each has a cache, and there are many such files
-	}
-	return db, err
-}
+const (
+	writing       access = iota
+	reading              // statements that write fail
+	readingSealed        // nobody writes: no lock is taken and nothing looked for that has changed, which takes longer than a page
+)
 
-// open returns a database for readers.
+// open opens the file for readers.
 func (p *partition) open() (*sql.DB, error) {
 	if p.sealed {
-		return openSealed(p.path)
+		return open(p.path, readingSealed)
 	}
-	return open(p.path, true)
+	return open(p.path, reading)
 }
 
-func openWith(path string, reader bool, q url.Values) (*sql.DB, error) {
-	q["_pragma"] = []string{"busy_timeout(5000)", "synchronous(FULL)", "trusted_schema(OFF)"}
-	if reader {
+// open returns a database of the file.
+func open(path string, a access) (*sql.DB, error) {
+	q := url.Values{"_pragma": {"busy_timeout(5000)", "synchronous(FULL)", "trusted_schema(OFF)"}}
+	if a != writing {
 		q["_pragma"] = append(q["_pragma"], "query_only(ON)", "cache_size(-512)")
+	}
+	if a == readingSealed {
+		q.Set("immutable", "1")
 	}
 	u := url.URL{Scheme: "file", OmitHost: true, Path: path, RawQuery: q.Encode()}
 	db, err := sql.Open("sqlite", u.String())
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
+	if a == writing {
+		db.SetMaxOpenConns(1)
+		return db, nil
+	}
 	db.SetMaxOpenConns(8)
 	db.SetMaxIdleConns(2)
-	db.SetConnMaxIdleTime(time.Minute)
-	if !reader {
-		db.SetMaxOpenConns(1)
-		db.SetConnMaxIdleTime(0)
+	if a == readingSealed {
+		db.SetMaxIdleConns(1) // each has a cache, and there are many such files
 	}
+	db.SetConnMaxIdleTime(time.Minute)
 	return db, nil
 }
 
@@ -127,7 +128,7 @@ func create(ctx context.Context, dir string, first uint64, day string) (*partiti
 	if err := errors.Join(remove(started), remove(started+"-wal"), remove(started+"-shm")); err != nil {
 		return nil, err
 	}
-	db, err := open(started, false)
+	db, err := open(started, writing)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +142,7 @@ func create(ctx context.Context, dir string, first uint64, day string) (*partiti
 	if err := errors.Join(os.Rename(started, p.path), syncDir(dir)); err != nil {
 		return nil, err
 	}
-	p.db, err = open(p.path, true)
+	p.db, err = p.open()
 	return p, err
 }
 
@@ -227,7 +228,7 @@ func (p *partition) seal(ctx context.Context) error {
 	if err := p.closeLocked(); err != nil {
 		return err
 	}
-	db, err := open(p.path, false)
+	db, err := open(p.path, writing)
 	if err == nil {
 		merged := p.merge(ctx, db) // where it fails, each run is looked at by itself for ever
 		_, err = db.ExecContext(ctx, "PRAGMA journal_mode=DELETE")

@@ -88,7 +88,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		o.RunEvents = 32 << 10
 	}
 	s := &Store{Options: o, requests: make(chan *request, maxWaiting), stopping: make(chan struct{}),
-		stopped: make(chan struct{}), changed: make(chan struct{}), writer: writer{contents: contents{maphash.MakeSeed()}}}
+		stopped: make(chan struct{}), changed: make(chan struct{}), writer: writer{known: knownEvents{seed: maphash.MakeSeed()}}}
 	err := s.open(ctx)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("journal %s: %w", o.Dir, err), s.closeFiles())

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -44,7 +43,13 @@ func (t *transaction) commit(ctx context.Context, events int) error {
 	n := len(x.recent[byNode]) + len(t.records)
 	run := n > 0 && n >= events
 	if run {
-		if err := errors.Join(t.writeRun(ctx, x, added, last), t.saveStreams(ctx)); err != nil {
+		for of := range indexes {
+			entries := slices.Concat(x.recent[of], added[of]) // this goroutine alone changes them
+			if err := writeRun(ctx, t.ready[insertBlock], of, last, entries); err != nil {
+				return err
+			}
+		}
+		if err := t.saveStreams(ctx); err != nil {
 			return err
 		}
 	}
@@ -52,7 +57,7 @@ func (t *transaction) commit(ctx context.Context, events int) error {
 		return err
 	}
 	x.add(added, run, last)
-	w.recent.add(t.added)
+	w.known.add(t.added)
 	for key, mark := range t.streams {
 		w.streams[key], w.unsaved[key] = mark, true
 	}
@@ -101,7 +106,7 @@ func (t *transaction) batch(ctx context.Context, events []journal.Event) (done j
 // add takes over what is not in the files yet.
 func (t *transaction) add(i identity, r journal.Record) {
 	t.records, t.identities = append(t.records, r), append(t.identities, i)
-	t.added[i] = t.store.writer.contents.of(r.JSON)
+	t.added[i] = t.store.writer.known.hash(r.JSON)
 }
 
 func (t *transaction) row(ctx context.Context, r journal.Record) error {
@@ -115,15 +120,12 @@ func (t *transaction) lookup(ctx context.Context, i identity, e journal.Event) (
 	w := &t.store.writer
 	content, known := t.added[i]
 	if !known {
-		content, known = w.recent.content(i)
+		content, known = w.known.content(i)
 	}
 	if known {
-		return true, content == w.contents.of(e.JSON), nil
+		return true, content == w.known.hash(e.JSON), nil
 	}
 	for _, p := range slices.Backward(t.store.partitions()) {
-		if p.last <= e.After {
-			break
-		}
 		stored, known, err := p.event(ctx, i, e)
 		if err != nil && (p == w.part || !isDamage(err)) {
 			return false, false, err

@@ -95,7 +95,7 @@ func (s *Store) Copies(ctx context.Context, dir string, use func(file string) er
 }
 
 func (p *partition) copyTo(ctx context.Context, to string) error {
-	db, err := open(p.path, false)
+	db, err := open(p.path, writing)
 	if err != nil {
 		return err
 	}

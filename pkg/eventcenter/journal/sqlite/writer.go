@@ -39,9 +39,7 @@ type writer struct {
 	streams map[streamKey]watermark
 	unsaved map[streamKey]bool // of which streams the file has not the newest watermark
 	exact   bool               // the watermarks may be incomplete: everything is looked up
-
-	recent   recent
-	contents contents
+	known   knownEvents
 }
 
 func (w *writer) close() error {
@@ -253,7 +251,7 @@ func (s *Store) dropEmpty() error {
 }
 
 func (s *Store) writeTo(ctx context.Context, p *partition) error {
-	db, err := open(p.path, false)
+	db, err := open(p.path, writing)
 	if err == nil {
 		_, err = db.ExecContext(ctx, "PRAGMA journal_mode=WAL")
 	}
