@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -61,9 +62,15 @@ func open(t *testing.T, sessions *pages.Sessions, provider func(address string) 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = center.Close() })
+	administrator := func(r *http.Request) (api.Identity, error) {
+		if r.Header.Get("Authorization") != "Bearer secret" {
+			return api.Identity{}, errors.New("not the token")
+		}
+		return api.Identity{Name: "administrator", By: "local token", Reads: true, Any: true}, nil
+	}
 	server := httptest.NewUnstartedServer(nil)
 	server.Config.Handler = api.New(api.Config{Journal: center.Journal, Model: center.Model, Log: log,
-		Loopback: true, Reports: center.Reports, Authenticate: sessions.Authenticate(api.TokenAuthentication("secret")),
+		Loopback: true, Reports: center.Reports, Authenticate: sessions.Authenticate(administrator),
 		Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions, Log: log,
 			Now: time.Now, Alive: time.Minute, Version: "test", Reports: center.Reports,
 			Provider: provider("http://" + server.Listener.Addr().String())})})

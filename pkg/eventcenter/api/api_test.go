@@ -20,6 +20,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/identity/identitytest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -49,7 +50,7 @@ func newCenter(t *testing.T, change func(*api.Config)) *center {
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	config := api.Config{Journal: c.Journal, Model: c.Model, Log: log, Loopback: true,
-		Authenticate: api.TokenAuthentication(token),
+		Authenticate: identitytest.Administrator(t, token),
 		Health:       func() api.Health { return c.Journal.Health() }}
 	if change != nil {
 		change(&config)

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -122,24 +120,6 @@ func (s *Server) permit(r *http.Request, who Identity, path string) *Refusal {
 // maySend reports whether the identity speaks for a source.
 func (i Identity) maySend(source string) bool {
 	return i.Any || i.Node != "" && source == "/clusters/"+url.PathEscape(i.Cluster)+"/nodes/"+url.PathEscape(i.Node)
-}
-
-var errNoToken = errors.New("a bearer token is needed")
-
-// TokenAuthentication accepts one token, an administrator's: it may read all and send for any source.
-func TokenAuthentication(token string) func(*http.Request) (Identity, error) {
-	want := sha256.Sum256([]byte(token))
-	return func(r *http.Request) (Identity, error) {
-		given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if !ok || token == "" {
-			return Identity{}, errNoToken
-		}
-		sum := sha256.Sum256([]byte(given))
-		if subtle.ConstantTimeCompare(sum[:], want[:]) != 1 {
-			return Identity{}, errors.New("the token is not this center's")
-		}
-		return Identity{Name: "administrator", By: "local token", Reads: true, Any: true}, nil
-	}
 }
 
 // Token returns the token in a file, which it makes where there is none. Nobody else may read the file.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/identity/identitytest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -116,9 +117,10 @@ func (s *scripted) Read(_ context.Context, q journal.Query) (journal.Page, error
 }
 
 // offline returns the interface over a scripted journal, without a listener.
-func offline(j *scripted) *api.Server {
+func offline(t *testing.T, j *scripted) *api.Server {
+	t.Helper()
 	return api.New(api.Config{Journal: j, Model: model.New(), Log: slog.New(slog.DiscardHandler),
-		Authenticate: api.TokenAuthentication(token)})
+		Authenticate: identitytest.Administrator(t, token)})
 }
 
 func eventsRequest(ctx context.Context, query string) *http.Request {
@@ -133,7 +135,7 @@ func TestCursorOutside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := &scripted{}
 		j.set(10, 20)
-		s := offline(j)
+		s := offline(t, j)
 		ask := func(query string) (int, string) {
 			w := httptest.NewRecorder()
 			s.ServeHTTP(w, eventsRequest(t.Context(), query))
@@ -190,7 +192,7 @@ func TestStream(t *testing.T) {
 		r := eventsRequest(ctx, "")
 		r.Header.Set("Accept", "text/event-stream")
 		w := &screen{ResponseWriter: httptest.NewRecorder()}
-		go offline(j).ServeHTTP(w, r)
+		go offline(t, j).ServeHTTP(w, r)
 		event := func(offset string) string {
 			return "id: " + offset + `
 data: {"offset":"` + offset + `","received":"0001-01-01T00:00:00Z","event":{}}
@@ -371,7 +373,7 @@ func TestOpenAPI(t *testing.T) {
 		}
 	}
 	slices.Sort(found)
-	if diff := cmp.Diff(offline(&scripted{}).Routes(), found); diff != "" {
+	if diff := cmp.Diff(offline(t, &scripted{}).Routes(), found); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/identity/identitytest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -47,7 +48,7 @@ func newCenter(t testing.TB) *center {
 	log := slog.New(slog.DiscardHandler)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		api.New(api.Config{Journal: c.Journal, Model: c.Model, Log: log, Loopback: true, Reports: c.Reports, SignIn: c.sessions.Code,
-			Authenticate: c.sessions.Authenticate(api.TokenAuthentication("secret")),
+			Authenticate: c.sessions.Authenticate(identitytest.Administrator(t, "secret")),
 			Pages: New(Config{Journal: c.Journal, Model: c.Model, Sessions: c.sessions, Log: log, Version: "v1", Reports: c.Reports,
 				Now: func() time.Time { return c.now }, Alive: time.Minute})}).ServeHTTP(w, r)
 	}))

@@ -17,6 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas/schematest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/identity/identitytest"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -338,7 +339,7 @@ func TestOtherSites(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://evil.example/", nil)
 	w := httptest.NewRecorder()
 	api.New(api.Config{Journal: c.Journal, Model: c.Model, Loopback: true, Pages: http.NotFoundHandler(),
-		Authenticate: api.TokenAuthentication("x")}).ServeHTTP(w, r)
+		Authenticate: identitytest.Administrator(t, "x")}).ServeHTTP(w, r)
 	if w.Code != http.StatusMisdirectedRequest {
 		t.Errorf("pages are shown under the name of another site: %d", w.Code)
 	}
