@@ -71,6 +71,16 @@ func blockRules() []Rule {
 			`^(?:` + Command + `: )?attempt to access beyond end of device(?:$|\\x0a(?P<subject>[^\s:]+): rw=)`},
 		Exclude: `(?:^|\\x0a)` + noDisk + `: `,
 		Kind:    "device", Report: "beyond-end", Expiry: time.Hour,
+	}, {
+		// block/blk-core.c. Snapshots that are mounted are written to, too: no alarm.
+		ID: "write-to-read-only-device", Reason: "WriteToReadOnlyDevice", Domain: Storage, Severity: finding.Info,
+		Advice: "`lsblk -o NAME,RO,MOUNTPOINTS` shows it: an array that stopped (`mdadm --detail`), a volume that its driver or " +
+			"server made read-only, or a snapshot; `blockdev --setrw /dev/X` only once the cause is known.",
+		Summary:  "something writes to a block device that is read-only",
+		Literals: []string{"Trying to write to r"},
+		Patterns: []string{`^Trying to write to read-only block-device (?P<subject>[\w!-]+)(?: \(partno \d+\))?$`},
+		Exclude:  `block-device ` + noDisk,
+		Kind:     "device", Expiry: time.Hour,
 	}}
 }
 

@@ -13,10 +13,11 @@ func deviceRules() []Rule {
 	// network cards and GPUs do not.
 	const driver = `(?P<driver>nvme|ahci|megaraid_sas|mpt[23]sas|mpi3mr|smartpqi|hpsa|aacraid|lpfc|qla2xxx|pm80xx|arcmsr|vmw_pvscsi|virtio_(?:blk|scsi|net)|` +
 		`mlx[45]_core|i40e|iavf|ice|ixgbe(?:vf)?|igbv?f?|igc|e1000e?|bnxt_en|bnx2x?|tg3|ena|gve|qede?|cxgb4|sfc|be2net|enic|nfp|hns3|atlantic|r8169|vmxnet3|` +
+		`mvsas|isci|hisi_sas_v[23]_hw|hinic3?|ionic|mana|vmd|fnic|3w-(?:sas|9xxx)|irdma|bnxt_re|mlx[45]_ib|dh895xcc|c6[2x]x|4xxx|` +
 		`hv_(?:netvsc|storvsc)|nvidia|amdgpu)`
 	return []Rule{{
 		ID: "driver-probe-failed", Reason: "DriverProbeFailed", Domain: Hardware, Severity: finding.Warning,
-		Summary: "the driver of a disk controller, network card or GPU could not start its device, which is unusable",
+		Summary: "the driver of a disk controller, network card, GPU or offload engine could not start its device, which is unusable",
 		Advice: "`dmesg` before the line has the driver's reason, `lspci -vv -s ADDRESS` the device; firmware and driver " +
 			"must fit; a device that was well before: reseat it, power-cycle the machine, replace it.",
 		Literals: []string{": probe of ", ": probe with driver ", "hv_vmbus: probe failed for device "},

@@ -71,11 +71,12 @@ func platformRules() []Rule {
 		Advice: "`nvidia-smi -q`, `rocm-smi` or `hl-smi` for the device's state; driver, libraries and firmware " +
 			"must be of one version; " +
 			"after a failed reset: drain and restart the node.",
-		Literals: atStart(gpus, []string{"[drm", "NVRM: ", "nvidia"}), Words: append(trouble(), "*ERROR*",
+		Literals: atStart(gpus, []string{"[drm", "NVRM: ", "nvidia", "gim error libgv: "}), Words: append(trouble(), "*ERROR*",
 			"API mismatch", "off the bus", "response:0x", "wedged", "GPU HANG", "not done with", "Assert", "ault",
 			"is lost", "TRAP", "egrade", "timeout"),
 		Patterns: []string{
 			`^nvidia-peermem \w+:\d+ ERROR `,
+			`^gim error libgv: \[(?P<subject2>[0-9a-f:]{6,16})\]`, // AMD's driver of virtual functions
 			`^\[drm(?::[^\]]{1,64}(?: \[\w+\])?)?\] (?:\[[^\]]{1,40}\] )?\*ERROR\* \S`,
 			`^\[drm\] .*(?:[Ff]ailed\b|[Ff]ailure|timed out|VRAM is lost|hung|[Uu]nable to |due to RAS ERREVENT)`,
 			`^` + oneOf(gpus) + ` (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: `,
@@ -198,6 +199,7 @@ func platformRules() []Rule {
 		Patterns: []string{
 			`^(?P<driver>` + oneOf(nics, hbas,
 				gpus) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: (?:Direct firmware load for|firmware: failed to load) \S+`,
+			`^(?P<driver>` + oneOf(nics, hbas, gpus) + `): Direct firmware load for \S+ failed`,
 		},
 		Exclude: `rtl_nic/|regdb|-debug|\.pnvm|ice/ddp/ice-[0-9a-f]{16}|i915/|radeon/|nvidia/`,
 		Kind:    "device", Expiry: UntilBoot,
