@@ -52,7 +52,7 @@ func blockRules() []Rule {
 			": writeback error on inode ", "read partition t"},
 		Patterns: []string{
 			`^(?P<subject3>[\w!-]+): writeback error on inode \d+, offset \d+, sector \d+`, // fs/iomap/buffered-io.c
-			`^Buffer I/O error on dev(?:ice)? (?P<subject>[^\s,]+), logical block (?P<block>\d+)`,
+			`^Buffer I/O error on dev(?:ice)? (?P<subject>[^\s,]+),? logical block (?P<block>\d+)`,
 			`^lost page write due to I/O error on (?P<subject2>\S+)$`,
 			`^ ?(?P<subject4>(?:sd|vd|xvd|nvme|dasd)\w+): unable to read partition table$`, // block/partitions/core.c
 		},

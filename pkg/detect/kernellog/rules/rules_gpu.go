@@ -37,7 +37,7 @@ func gpuRules() []Rule {
 			// the open modules, when the firmware on the GPU (GSP) does not respond
 			nvidia + `(?:(?P<subject>GPU\d+) )?(?:_kgspIsHeartbeatTimedOut: Heartbeat timed out|_kgspLogRpcTimeout: )`,
 			`^amdgpu (?P<subject3>` + pciAddress + `): (?:amdgpu: )?[Uu]ncorrectable hardware error\(ERREVENT_`,
-			`^nvidia-nvswitch\d+: SXid \(PCI:(?P<subject2>[0-9a-fA-F:.]{7,16})\): (?P<xid>\d+), (?:Fatal|Non-fatal|Severity \d)`,
+			`^nvidia-nvswitch\d+: SXid \(PCI:(?P<subject2>[0-9a-fA-F:.]{7,16})\): (?P<xid>\d+), (?:Fatal|Non-fatal|Severity \d|Data \{)`,
 		},
 		Kind: "gpu", Expiry: 24 * time.Hour,
 	}, {

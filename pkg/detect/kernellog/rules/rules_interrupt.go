@@ -22,10 +22,11 @@ func interruptRules() []Rule {
 		ID: "irq-without-handler", Reason: "IRQWithoutHandler", Domain: Hardware, Severity: finding.Info,
 		Advice: "`cat /proc/interrupts` shows whose counts grow; update the firmware of the board and of " +
 			"the card that was changed last.",
-		Summary:  "interrupts arrive for which there is no handler: a device or the firmware is faulty",
-		Literals: []string{"o irq handler for ", "unexpected IRQ trap at vector ", "Spurious APIC interrupt (vector"},
+		Summary:  "interrupts arrive for which there is no handler, or a driver lost track of its own: a device, its driver or the firmware is faulty",
+		Literals: []string{"o irq handler for ", "Trying to free alread", "unexpected IRQ trap at vector ", "Spurious APIC interrupt (vector"},
 		Patterns: []string{
 			`^(?:\w+: )?\d+\.\d+ No irq handler for vector`, `^No irq handler for \d+\.\d+$`,
+			`^Trying to free already-free IRQ \d+`, // kernel/irq/manage.c
 			`^unexpected IRQ trap at vector [0-9a-f]+$`, `^[Ss]purious APIC interrupt \(vector 0x[0-9A-Fa-f]{2}\) on CPU#\d+`,
 		},
 		Kind: NodeKind, BootGrace: 2 * time.Minute, Escalate: Rate{10, 10 * time.Minute},

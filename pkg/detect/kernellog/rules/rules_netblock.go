@@ -113,7 +113,7 @@ func nvmeFabricRules() []Rule {
 func remoteBlockRules() []Rule {
 	const drbd = `^(?:block )?drbd (?P<subject>[^\s:]+)(?: [^:]+)?: `
 	const drbdFault = `(?:uuid_compare\(\)=(?:split-brain|unrelated-data|-?100\b|-?1000\b)|.*(?:conn\( \w+ -> (?:NetworkFailure|Timeout|BrokenPipe|ProtocolError) |conn\( (?:WF\w+|Connect\w+|Sync\w+|Unconnected) -> StandAlone |disk\( \w+ -> (?:Failed|Diskless) |pdsk\( \w+ -> Failed |quorum\( yes -> no |susp-io\( no -> [\w,]*quorum)|helper command: \S+ quorum-lost|` +
-		`Split-Brain detected but unresolved|PingAck did not arrive in time|Local backing device failed to meet the disk-timeout|Remote failed to (?:finish a request within|answer a P_BARRIER)|Timed out waiting for missing ack packets|IO ERROR: neither local nor remote data|local (?:READ|WRITE) IO error sector|Authentication of peer failed$|Digest integrity check FAILED|Disk broke down during resync|meta-data IO operation timed out|Cluster is now split$|Unrelated data, aborting)`
+		`Split-Brain detected but unresolved|PingAck did not arrive in time|Local backing device failed to meet the disk-timeout|Remote failed to (?:finish a request within|answer a P_BARRIER)|Timed out waiting for missing ack packets|IO ERROR: neither local nor remote data|local (?:READ|WRITE) IO error sector|Authentication of peer failed$|Digest integrity check FAILED|Disk broke down during resync|meta-data IO operation timed out|Cluster is now split$|[\w-]+ handler returned \d+, dropping connection|Unrelated data, aborting)`
 	return []Rule{{
 		ID: "fc-port-lost", Reason: "FCPortLost", Domain: Storage, Severity: finding.Warning,
 		Summary: "a Fibre Channel port was lost",

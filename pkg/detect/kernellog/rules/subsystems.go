@@ -180,13 +180,14 @@ func networkDriverRules() []Rule {
 			"that an operation failed",
 		Advice: "`nstat -az` and `ip -s link` for what is dropped, `dmesg` for the part that the line begins with: " +
 			"full tables and memory limits are in `sysctl net`, refused rules are the network plugin's.",
-		Literals: atStart(parts, cards, []string{"net ", "Dead loop on virtual"}), Words: append(trouble(), "NAPI poll",
-			"no destination avai", "Dead loop",
+		Literals: atStart(parts, cards, []string{"net ", "Dead loop on virtual", "page_pool_"}), Words: append(trouble(), "NAPI poll",
+			"no destination avai", "Dead loop", "limit reached", "gave up with errno", "posted but not deliv", "not complete!",
 			"stalled pool"),
 		Patterns: []string{
 			`^(?P<part>` + oneOf(parts) + `)(?: [^:]{1,30})?: `,
 			`^(?P<subject>(?:bond|team)\d+)(?: \([^)]{1,40}\))?: `, `^Dead loop on virtual device (?P<subject3>` + netdev + `), fix it urgently!`,
-			`^(?:net )?(?P<subject2>` + oneOf(cards) + `[\w.@-]*): (?:NAPI poll function|set_features\(\) failed|(?:[Ff]ail(?:ed)?|[Uu]nable) to |[Cc]ould not |[Cc]annot |[Ee]rror |tx hang|Transmit error, |[Tt]ransmit(?:ter)? (?:timed out|timeout)|(?:PCI )?[Bb]us error)`,
+			`^page_pool_\w+\(\) gave up with errno -`, // net/core/page_pool.c
+			`^(?:net )?(?P<subject2>` + oneOf(cards) + `[\w.@-]*): (?:NAPI poll function|set_features\(\) failed|(?:[Ff]ail(?:ed)?|[Uu]nable) to |[Cc]ould not |[Cc]annot |[Ee]rror |tx hang|Interrupt posted but not delivered|command 0x[0-9a-f]+ did not complete|Transmit error, |[Tt]ransmit(?:ter)? (?:timed out|timeout)|(?:PCI )?[Bb]us error)`,
 		},
 		Unless: append(harmless(), "link speed", "Possible SYN floodin", "window scaling", "Cannot find map file", "martian",
 			"link status", ": option ", "via netlink (err", "Warning: ", "warning: ",
@@ -218,23 +219,26 @@ func storageDriverRules() []Rule {
 		Advice: "`lsscsi -H` names the controller, `dmesg` around the line the disks behind it; the vendor's tool " +
 			"(`storcli64 /call " +
 			"show`, `ssacli ctrl all show`, `sas3ircu LIST`) its state; cables, power, then firmware and driver.",
-		Literals: atStart(hbas, hosts), Words: append(trouble(), "panic'd", " is not idle",
+		Literals: append(atStart(hbas, hosts, []string{"TCMU: ", "cmd_id "}), "***ERROR***", "***CRITICAL ERROR***"),
+		Words: append(trouble(), "ring is broken", "panic'd", " is not idle",
 			"is not coming back",
 			"able is unplugged", "issue target reset", " layer issued ", "fault info", "esetting ", "RESET ISSUED",
 			"utstanding commands", "SCSI status: ", "oop down", "LOOP DOWN", "local link is down",
-			"error recovery", "eceive queue closed", "adapter deregistered"),
+			"error recovery", "F/W: bug", "not present handle", "queue an ABORT", "eceive queue closed", "adapter deregistered"),
 		Patterns: []string{
 			`^(?P<driver>` + oneOf(hbas) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,40})?: `,
 			`^(?P<driver>` + oneOf(hbas) + `) \[(?P<subject2>[\w.:-]{3,40})\]-[0-9a-f]+:(?:\d+: )?`,
 			`^scsi (?:host|target)(?P<subject4>[\d:]+): `,
 			`^(?P<subject3>(?:mpt[23]sas(?:_cm)?|mpi3mr|megasas|aacraid|arcmsr|ioc|hisi_sas|host|stex)\d*)(?:: | fault info )`,
 			`^(?P<driver>` + oneOf(hosts) + `)(?:\d*|-\w+):`, `^pm80[x0][x1] `,
+			`^\[\d+\]: (?:[\w-]+: )?(?:scst|iscsi-scst|dev_\w+|qla2x00t?-?\w*): \w+:\d+:\*\*\*(?:CRITICAL )?ERROR\*\*\*`,
+			`^TCMU: `, `^cmd_id (?:\d+ )?not found, ring is broken`, // drivers/target/target_core_user.c
 		},
 		Unless: append(harmless(), "cm0: ignoring", "cm0: Ignoring", "event phy", "failed stop FIS RX",
 			"overriding NVDATA", "ault tolerant", "SUCCESS", "error code 0x0",
 			"SSS flag", "controller can't do", "PBA", "VPD", "Read Capacity", "annot use", "ASPM",
 			"HBA mode", "no retry", "flags: ", "ANSI: ", "Reset timeout ", "0 secs", "esetting controller",
-			"permissible range", "mpt_ioctl_", "user data", "out of bounds", "(no card)", "sas_scsi_recover_hos",
+			"permissible range", "mpt_ioctl_", "user data", "arameters set for", "out of bounds", "(no card)", "sas_scsi_recover_hos",
 			"(0x03:0x0101)", "(0x03:x010D)", "(0x03:0x010A)", "(0x03:0x010B)", "(0x03:0x010C)", "(0x03:0x010D)", "(0x03:0x010F)"),
 		Kind: "device", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
@@ -243,7 +247,7 @@ func storageDriverRules() []Rule {
 		Advice: "`smartctl -x /dev/sdX` or `nvme smart-log /dev/nvmeN`, and `dmesg` around the line; at boot " +
 			"only: a disk that lacks a " +
 			"feature; at work: cable, slot, or the disk itself.",
-		Literals: atStart(disks, []string{"ata", "nvme"}, blocks), Words: append(trouble(), "Split-Brain", "ASSERT",
+		Literals: atStart(disks, []string{"ata", "nvme", "PXD_TIMEOUT (", "target"}, blocks), Words: append(trouble(), "Split-Brain", "ASSERT",
 			"BrokenPipe", "NetworkFailure", "kicking failed", "keep-alive timer", "no-disk", "terminated",
 			"shut down by peer", "was reset by peer", "short read ", "nsuccessful"),
 		Patterns: []string{
@@ -252,7 +256,8 @@ func storageDriverRules() []Rule {
 			`^nvme\w* (?P<subject2>[\w.:-]{3,40}): `,
 			`^(?P<subject3>nvme[\w-]*): `,
 			`^(?P<subject4>` + oneOf(blocks) + `[\w-]*): `,
-			`^` + oneOf(blocks) + `[\w-]* (?P<subject5>[\w.:-]{2,40}): `, `^TARGET_CORE\[\w+\]: `,
+			`^` + oneOf(blocks) + `[\w-]* (?P<subject5>[\w.:-]{2,40}): `, `^TARGET_CORE\[\w+\]: `, `^(?P<subject7>st\d+): (?:Error|Tape error)`, `^PXD_TIMEOUT \(`,
+			`^target\d+:\d+:\d+: Domain Validation `,
 			`^drbd (?P<subject6>[\w./-]{1,60})(?: [\w./-]{1,60}){0,2}: `,
 		},
 		Unless: append(harmless(), "exit code 0", "autocal timeout", "CHS sector", ": SUCCESS", "getting Control mode", "parse quirk", "less than minimum", "Illegal Request",

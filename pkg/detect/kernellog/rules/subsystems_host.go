@@ -12,7 +12,7 @@ func filesystemTroubleRules() []Rule {
 		"NILFS", "NILFS2", "ntfs3", "NTFS-fs", "UDF-fs",
 		"ISOFS", "SQUASHFS", "erofs", "JBD2", "JBD", "iomap", "VFS", "fuse", "FUSE", "overlayfs", "pstore", "fscache",
 		"FS-Cache", "CacheFiles", "cachefiles",
-		"netfs", "fsverity", "fs-verity", "fscrypt", "bcachefs", "zonefs", "aufs", "SPL", "ZFS", "OCFS2: ERROR"}
+		"netfs", "fsverity", "fs-verity", "fscrypt", "bcachefs", "zonefs", "aufs", "SPL", "SPLError", "ZFS", "OCFS2: ERROR"}
 	remote := []string{"NFS", "nfs", "lockd", "svc", "RPC", "rpc", "sunrpc", "gss_", "xs_", "nlm", "nsm", "statd",
 		"pnfs", "smb", "SMB", "ksmbd", "cifs", "9p", "virtiofs",
 		"virtio-fs", "orangefs", "afs", "kAFS", "dlm", "ocfs2", "o2net", "o2dlm", "o2hb", "o2cb", "beegfs",
@@ -43,7 +43,7 @@ func filesystemTroubleRules() []Rule {
 			"`umount` and the filesystem's own check (`e2fsck -f`, `xfs_repair -n`, `fsck.f2fs`).",
 		Literals: append(atStart(local, []string{"Quota error (device", "gfs2: fsid=", "Page cache invalidat", "ERROR: (device "}), " ERROR: "),
 		Words: append(trouble(), "ran out of log space", "xfs_repair", "was not cleanly", "needs to support",
-			"run fsck",
+			"run fsck", "ASSERTION(", "hecksum bad", "nknown journal entry", "doesn't match ", "no device to read", "not point back",
 			"last error at", "not happen", "invalidation failure", "Busy inodes after"),
 		Patterns: []string{
 			`^` + oneOf(local) + `(?: error| warning)?:? \((?:device )?(?P<subject>[^)\s]+)\):? `,
@@ -84,7 +84,7 @@ func filesystemTroubleRules() []Rule {
 			"`nfsstat -m`, `cat /proc/fs/cifs/DebugData` or `ceph -s` show the session; the number is an errno.",
 		Literals: atStart(remote, []string{"CIFS", "LustreError: ", "LNetError: "}),
 		Words: append(trouble(), "rc = -", "rc=-", "STATUS_", "socket closed", "returned -", "stale", "session reset",
-			"connection reset", "closed our session", "still waiting", "unknown frame", "uses unsupported", "cheating",
+			"connection reset", "closed our session", "Retry sending", "still waiting", "unknown frame", "uses unsupported", "cheating",
 			"LustreError: ", "LNetError: "),
 		Patterns: []string{
 			`^(?P<part>` + oneOf(remote) + `[\w/-]*)(?:: [^\s:]+| \([^)]{1,60}\)|\[\d+\])?: `,

@@ -30,7 +30,7 @@ func platformRules() []Rule {
 		"genwqe",
 		"ocxl", "cxl", "funcore", "ptdma", "ae4dma", "zcrypt", "crypto-safexcel", "octep_vdpa", "mlx5_vdpa", "nitro_enclaves"}
 	// failed is what no driver says in passing.
-	const failed = `(?:[Tt]imed?[ -]?out|TIMEOUT|didn't respond|[Uu]ncorrectable|[Oo]verflow|[Cc]orrupt|[Ss]tuck|[Hh]alted|HALTED|[Ff]ailed to \w+|[Ff]ailed with |failed(?:[:,]| due to| for| after| at) |[Uu]nable to \w+|[Cc]ould not \w+|reset failed|[Rr]efused to change power state|not respond|no response|[Ff]atal|FATAL|hung|\bdead\b|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`
+	const failed = `(?:[Tt]imed?[ -]?out|TIMEOUT|didn't respond|[Uu]ncorrectable|[Oo]verflow|[Cc]orrupt|[Ss]tuck|[Hh]alted|HALTED|[Ff]ailed to \w+|[Ff]ailed with |failed(?:[:,]| due to| for| after| at) |[Uu]nable to \w+|[Cc]ould(?: not|n't) \w+|(?:reset|probe) failed|[Rr]efused to change power state|not respond|no response|[Ff]atal|FATAL|hung|\bdead\b|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`
 	return []Rule{{
 		ID: "iommu-error", Reason: "IOMMUError", Domain: Hardware, Severity: finding.Info,
 		Summary: "the IOMMU, which keeps devices out of memory that is not theirs, reports an error",
@@ -71,11 +71,12 @@ func platformRules() []Rule {
 		Advice: "`nvidia-smi -q`, `rocm-smi` or `hl-smi` for the device's state; driver, libraries and firmware " +
 			"must be of one version; " +
 			"after a failed reset: drain and restart the node.",
-		Literals: atStart(gpus, []string{"[drm", "NVRM: ", "nvidia", "gim error libgv: "}), Words: append(trouble(), "*ERROR*",
+		Literals: atStart(gpus, []string{"[drm", "NVRM: ", "nvidia", "gim error libgv: ", "[nvidia-vgpu-vfio] ", "[gim]["}), Words: append(trouble(), "*ERROR*",
 			"API mismatch", "off the bus", "response:0x", "wedged", "GPU HANG", "not done with", "Assert", "ault",
-			"is lost", "TRAP", "egrade", "timeout"),
+			"is lost", " tripped", "TRAP", "egrade", "timeout"),
 		Patterns: []string{
 			`^nvidia-peermem \w+:\d+ ERROR `,
+			`^\[nvidia-vgpu-vfio\] (?P<subject3>[0-9a-f-]{36}): `, `^\[gim\]\[\w+:\d+\] `,
 			`^gim error libgv: \[(?P<subject2>[0-9a-f:]{6,16})\]`, // AMD's driver of virtual functions
 			`^\[drm(?::[^\]]{1,64}(?: \[\w+\])?)?\] (?:\[[^\]]{1,40}\] )?\*ERROR\* \S`,
 			`^\[drm\] .*(?:[Ff]ailed\b|[Ff]ailure|timed out|VRAM is lost|hung|[Uu]nable to |due to RAS ERREVENT)`,
@@ -105,7 +106,7 @@ func platformRules() []Rule {
 			"disabled by BIOS", "disabled in BIOS", "Invalid PCI ROM", "nknown ioctl", "nknown symbol",
 			"nknown option", "nknown param",
 			"ROM ", " msr", "MSR",
-			"no version for", "tainting", "an't use", "vfb", "vkbd", "register PTP clock", "amd_sev"),
+			"no version for", "tainting", "an't use", "vfb", "vkbd", "sev command id", "CPU bug present", "register PTP clock", "amd_sev"),
 		Kind: "device", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
 		// A few come while its firmware is updated, and when it restarts.
@@ -210,12 +211,13 @@ func platformRules() []Rule {
 		Advice: "`dmesg` around the line names who asked; `free -m`, `cat /proc/cgroups` and `auditctl -s` for " +
 			"what ran out; the crash " +
 			"kernel: `kdumpctl status` or `kdump-config test`.",
-		Literals: atStart(services, engines, []string{"irq event ", "Freezing "}), Words: append(trouble(),
-			"bogus return", "boxed state", "not oper"),
+		Literals: atStart(services, engines, []string{"irq event ", "Freezing ", "icp_qa_al err: ", "[error] QatCtrl_", "xdma:", "qdma:", "eqdma_"}), Words: append(trouble(),
+			"bogus return", "boxed state", "not oper", "is inactive", "s to be restarted", "Global Err Reg"),
 		Patterns: []string{
 			`^(?P<part>` + oneOf(services) + `[\w-]*)(?: [^:]{1,30})?: `,
 			`^irq event \d+: bogus return value `, `^Freezing [\w ]{3,40} (?:failed|aborted) after`,
-			`^(?P<driver>` + oneOf(engines) + `\w*) (?P<subject>[\w.:-]{2,40}): `, `^QAT: `,
+			`^(?P<driver>` + oneOf(engines) + `\w*) (?P<subject>[\w.:-]{2,40}): `, `^QAT: `, `^icp_qa_al err: `, `^\[error\] QatCtrl_\w+\(\)`,
+			`^(?:xdma|qdma):\w+: `, `^eqdma_\w+: `, // FPGA cards
 		},
 		Unless: append(harmless(), "wait time", "Watchdog", "watchdog", "wd-", "failcnt", "Flags mismatch", "comm=",
 			"exe=", "audit: type=", "RIP", "_OSC", "nknown", "nrecognized", "option", "parameter", "policy",
@@ -234,7 +236,7 @@ func platformRules() []Rule {
 		Literals: []string{"imed out", "imeout", "ime-out", "ime out", "imedout", "imed-out", "TIMEOUT", "didn't respond", "ncorrectable", "verflow",
 			"orrupt", "tuck", "alted", "HALTED", "ailed to ", "ailed with ", "failed: ", "failed, ",
 			"failed due ", "failed for ", "failed after ", "failed at ",
-			"nable to ", "ould not ", "reset failed", "efused to change power", "not respond", "no response",
+			"nable to ", "ould not ", "ouldn't ", "probe failed", "reset failed", "efused to change power", "not respond", "no response",
 			"atal", "FATAL", "hung", "dead",
 			"died", "nrecoverable", "nternal error", "ardware error", "iving up", "crash", "parity"},
 		Patterns: []string{
@@ -247,7 +249,7 @@ func platformRules() []Rule {
 			"timeout  ", "max timeout of", "not be reserved", "ACCESS_REG(0x805) op", "ASPM", "VPD", "ROM ",
 			"BAR ", "ACPI", "debugfs", "hwmon", "optional", "deferr",
 			"have any ports", "no hardware hang", " endpoint command", " context command", "reset device comma",
-			"counter overflow", "sync_state", "user SVA", "halted e", "ndpoint halted", "dying or halted",
+			"counter overflow", "sync_state", "user SVA", "sev command id", "halted e", "ndpoint halted", "dying or halted",
 			"not halted, abort", "firmware: failed to", // Debian's words for each file that is tried
 			"Set TR Deq Ptr"), // of a USB device that was detached
 			atStart([]string{"snd", "iwl",
