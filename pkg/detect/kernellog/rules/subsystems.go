@@ -147,7 +147,7 @@ func networkDriverRules() []Rule {
 		Words: append(trouble(), "not cleared", "hang ", "operable", "_err found", "ot Valid", "Reset adapter",
 			"still in reset",
 			"ble to reserve only", "QPLIB: ", "not exist", "o available", "ot set within", "oing to be reset",
-			"port restart", "o done completion", "an be found", "need to clean", "stalled pool", "ever saw ", "emory region found", " UE: ", "rides the rocket", "ERR CQE", " assert_", "reboot server"),
+			"port restart", "o done completion", "an be found", "need to clean", "asn't been called", "stalled pool", "ever saw ", "emory region found", " UE: ", "rides the rocket", "ERR CQE", " assert_", "reboot server"),
 		Patterns: []string{
 			`^(?:bnx2x: )?\[(?:bnx2x|qed|qede)_\w+:\d+\((?P<subject3>[^)]{0,31})\)\]`,
 			`^(?P<driver>` + oneOf(nics) + `) (?P<subject>[\w.:-]{3,40}?)(?: [^:]{1,60})?: `,
@@ -155,7 +155,7 @@ func networkDriverRules() []Rule {
 		},
 		Unless: append(harmless(), "disabled on Tx", "reset tx rate", "try with current", "newer version of",
 			"Link up", "loopback",
-			"VPD access failed", "ink Up", "ink up", "NIC Link is", "Flow Control", "ASPM", " LED",
+			"VPD access failed", "ink Up", "ink up", "NIC Link is", "Flow Control", "ASPM", " LED", "wd_expired",
 			"ethtool: ", "ACCESS_REG(0x805) op", "MSI-X vectors num", "alling back to MSI", "alling back to leg",
 			"hwmon", "DCB init failed", "I40E_ERR_NOT_READY", "address invalid",
 			"random", "serdes", "FEC", "get phy page", ": probe ", "optimal perform", "out of range [",
@@ -276,7 +276,7 @@ func storageDriverRules() []Rule {
 			"-> UpToDate", "Wrong diag", "alua: supports", "alua: port group", "alua: Attached", "alua: disable",
 			"nknown partition", "wrong magic",
 			"artition table", "GPT", "capacity change", "uevent", "DPO", "Removable", "Media removed",
-			"couldn't mount", "ounting", "ANSI: ", "Shutdown timeout", "hostbyte=DID_OK", "CDL", "DIPM",
+			"couldn't mount", "ounting", "ANSI: ", "Shutdown timeout", "hostbyte=DID_OK", "receiver terminated", "Aborting remote stat", "CDL", "DIPM",
 			"DEVSLP", "Broken RAID", "WARNING: synchronous"),
 		Kind: "device", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {

@@ -92,7 +92,7 @@ func filesystemTroubleRules() []Rule {
 			`^(?:LustreError|LNetError): \S`,
 		},
 		Unless: append(harmless(), "fileid changed", "less secure dialect", "o dialect specified", "not recommended",
-			"mount option",
+			"mount option", "config argument", "RLERROR (-2)",
 			"Unknown mount", "bad option", "deprecated", "registered", "session established", "rpc.idmapd",
 			"NFSD: Using", "not loaded", "grace", "nrecognized", "connect success", "Default security",
 			"caps renewed", "smb2_get_dfs_refer", "reconnect success", "wrote zero bytes", "skipping old message",

@@ -88,7 +88,7 @@ func platformRules() []Rule {
 			"VF exclusive", "IFO underrun", "EDID", "DDC", " DP ", "dp_aux", "HDMI", "connector", "backlight",
 			"VBIOS", "display", "CRTC", "flip_done", "hotplug", "PSR", "audio", " fan", "ACPI", "VGA", " fb0",
 			"vblank", "cursor", "efault", "driver if version", "crtc",
-			"vmw_host_log", "unsupported hyperv",
+			"vmw_host_log", "bad vermagic", "unsupported hyperv",
 			"NV_ERR_NO_MEMORY"), // of a program
 		Kind: "gpu", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
@@ -222,7 +222,7 @@ func platformRules() []Rule {
 		Unless: append(harmless(), "wait time", "Watchdog", "watchdog", "wd-", "failcnt", "Flags mismatch", "comm=",
 			"exe=", "audit: type=", "RIP", "_OSC", "nknown", "nrecognized", "option", "parameter", "policy",
 			"mage not found", "mage mismatch", "no version", "signature", "certificate", "X.509", "MODSIGN",
-			"ima: No", "left unmapped", "inconsistent", "MokListRT", "Firmware Bug", "isabl", "resume", "RTC",
+			"ima: No", "clamping between", "created nested cgrou", "left unmapped", "inconsistent", "MokListRT", "Firmware Bug", "isabl", "resume", "RTC",
 			"hibernat", "too long", "crng",
 			"alibration", "deferred", "efault", "errors: 0", "/etc/keys/", "memory descriptor", "an not allocate sha", "user SVA"),
 		BootGrace: time.Minute,
