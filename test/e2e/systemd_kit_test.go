@@ -38,6 +38,7 @@ type deadPod struct {
 
 	pid       int    // of the process in its scope
 	container string // the container that was made for it
+	hostPort  int    // of the node, that leads to it; 0: none
 }
 
 func newDeadPod(t *testing.T, l *lab.Lab, wants ...inspect.Kind) *deadPod {

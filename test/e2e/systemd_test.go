@@ -173,8 +173,12 @@ func (d *deadPod) attach() {
 	}
 	d.container = randomID()
 	cni := libcni.NewCNIConfigWithCacheDir([]string{paths.CNIBinDir}, paths.CNICacheDir, nil)
+	var ports map[string]any
+	if d.hostPort != 0 {
+		ports = map[string]any{"portMappings": []map[string]any{{"hostPort": d.hostPort, "containerPort": 80, "protocol": "tcp"}}}
+	}
 	if _, err := cni.AddNetworkList(d.t.Context(), list, &libcni.RuntimeConf{ContainerID: d.container, NetNS: pin,
-		IfName: "eth0", Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"},
+		IfName: "eth0", CapabilityArgs: ports, Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"},
 			{"K8S_POD_NAME", "dead"}, {"K8S_POD_INFRA_CONTAINER_ID", d.container}, {"K8S_POD_UID", d.uid}}}); err != nil {
 		d.t.Fatal(err)
 	}
