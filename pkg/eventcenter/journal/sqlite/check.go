@@ -12,6 +12,9 @@ import (
 // startCheck is how long the check of the newest file may take at the start. Check goes through all of them.
 const startCheck = 500 * time.Millisecond
 
+// checkedAtOnce is how many events of a file the check has in memory.
+const checkedAtOnce = 500
+
 // check finds at the start what is damaged or missing: between the files, at the end, and in the newest file.
 func (s *Store) check(ctx context.Context, marked uint64) error {
 	expected := uint64(0)
@@ -57,8 +60,18 @@ func (s *Store) Check(ctx context.Context) ([]journal.Gap, error) {
 			last = parts[i+1].first - 1
 		}
 		errs = append(errs, s.checkPartition(ctx, p, last))
+		p.forget(ctx)
 	}
 	return s.Health().Gaps, errors.Join(errs...)
+}
+
+// forget gives back the memory in which a reader has pages of the file: after the check of all files it is of each of them.
+func (p *partition) forget(ctx context.Context) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.db != nil {
+		_, _ = p.db.ExecContext(ctx, "PRAGMA shrink_memory") // of a file that cannot be read there is none
+	}
 }
 
 // checkPartition verifies the structure of a file, and the checksum of each row up to last.
@@ -68,8 +81,8 @@ func (s *Store) checkPartition(ctx context.Context, p *partition, last uint64) e
 	}
 	for after := p.first - 1; after < last; {
 		var page journal.Page
-		to := min(last, after+10_000)
-		if _, err := s.readPartition(ctx, p, span{journal.Query{Limit: 10_001}, after, to}, &page); err != nil {
+		to := min(last, after+checkedAtOnce)
+		if _, err := s.readPartition(ctx, p, span{journal.Query{Limit: checkedAtOnce + 1}, after, to}, &page); err != nil {
 			if _, gone := errors.AsType[*journal.TrimmedError](err); gone {
 				return nil
 			}
