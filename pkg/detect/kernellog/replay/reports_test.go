@@ -65,11 +65,11 @@ func reported(t testing.TB, name string) (text []byte, known, lines int) {
 // Then what counts as a fault was written down for who collects and who labels: what a line says by itself of hardware,
 // firmware, the kernel or a driver that fails; no crash of a program, no port that is down, no line of a report that means
 // nothing without its head, no setting that was refused. Of a sample as searches give it 74 of 78 faults that did not
-// stand here were recognised (94.9 %; of all 204, 97.5 %), and none of 59 harmless lines raised a finding. Of one
+// stand here were recognised (94.9 %; of all 204, 97.5 %), and none of 60 harmless lines raised a warning. Of one
 // without any wording that stood here (tapes, cards of the nineties, modules of vendors) 63.6 % of 214, and two of 151
 // harmless lines raised one. When these had mended the rules, of another sample as searches give it 91 of 92
 // faults that did not stand here (98.9 %; of all 255, 99.6 %; of the 59 whose wording did not, 58), and of 168 harmless
-// lines one raised a finding, which is the second line of a report of damaged memory. The lines are in reports-ninth.txt.
+// lines one raised a warning, which is the second line of a report of damaged memory. The lines are in reports-ninth.txt.
 func TestReportsOfFaults(t *testing.T) {
 	leasts := map[string]int{ // percent
 		"reports.txt": 98, "reports-second.txt": 93, "reports-third.txt": 95, "reports-fourth.txt": 93,
