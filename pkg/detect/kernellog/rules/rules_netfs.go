@@ -284,7 +284,6 @@ func clusterFilesystemRules() []Rule {
 			`^LustreError: (?:[0-9a-f]+-\d+: )?\S+: This client was evicted by (?P<subject2>[^\s;]+)`,
 			`^LustreError: [0-9a-f]+-\d+: (?P<subject3>[^\s-]+-\w+)-\S*: operation (?P<call>\w+) to node \S+ failed: rc = -\d+`,
 			`^Lustre: \d+:\d+:\(client\.c:\d+:ptlrpc_expire_one_request\(\)\) @@@ Request sent has (?:timed out|failed)`,
-			`^LNet: Service thread pid \d+ was inactive for [\d.]+s`,
 			`^LNet(?:Error)?: \d+:\d+:\(\w+\.c:\d+:\w+\(\)\) (?:Timed out (?:tx|RDMA)|.*(?:connection|Connection) .*(?:failed|timed out))`,
 			`^LustreError: [0-9a-f]+-\d+: (?:\S+: )?The configuration from log '[^']+' failed|^LustreError: \d+:\d+:\(\w+\.c:\d+:\w+\(\)\) Unable to mount`,
 		},

@@ -82,14 +82,14 @@ func filesystemTroubleRules() []Rule {
 		Advice: "`findmnt -t nfs,nfs4,cifs,ceph,9p` for the mounts; does the server's port answer (`nc -zv SERVER " +
 			"2049`, 445, 6789)? " +
 			"`nfsstat -m`, `cat /proc/fs/cifs/DebugData` or `ceph -s` show the session; the number is an errno.",
-		Literals: atStart(remote, []string{"CIFS", "LustreError: ", "LNetError: "}),
+		Literals: atStart(remote, []string{"CIFS", "LustreError: ", "LNetError: ", "LNet: Service thread"}),
 		Words: append(trouble(), "rc = -", "rc=-", "STATUS_", "socket closed", "returned -", "stale", "session reset",
-			"connection reset", "closed our session", "Retry sending", "still waiting", "unknown frame", "uses unsupported", "cheating",
+			"connection reset", "closed our session", "Retry sending", "was inactive", "still waiting", "unknown frame", "uses unsupported", "cheating",
 			"LustreError: ", "LNetError: "),
 		Patterns: []string{
 			`^(?P<part>` + oneOf(remote) + `[\w/-]*)(?:: [^\s:]+| \([^)]{1,60}\)|\[\d+\])?: `,
 			`^CIFS:? `,
-			`^(?:LustreError|LNetError): \S`,
+			`^(?:LustreError|LNetError): \S`, `^LNet: Service thread pid \d+ was inactive for `, // of a server
 		},
 		Unless: append(harmless(), "fileid changed", "less secure dialect", "o dialect specified", "not recommended",
 			"mount option", "config argument", "RLERROR (-2)",
