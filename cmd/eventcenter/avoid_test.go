@@ -64,7 +64,7 @@ func TestSubscribeAvoid(t *testing.T) {
 	awaits := func(what string, want result) {
 		t.Helper()
 		var got result
-		if !eventually(time.Minute, func() bool { got, err = filter(); return err == nil && cmp.Equal(want, got) }) {
+		if !eventually(patience, func() bool { got, err = filter(); return err == nil && cmp.Equal(want, got) }) {
 			t.Errorf("%s: %+v, %v\n%s", what, got, err, log)
 		}
 	}

@@ -88,7 +88,7 @@ func (l *load) count() int {
 func (l *load) wait(t *testing.T, more int) {
 	t.Helper()
 	begun := l.count()
-	if !eventually(2*time.Minute, func() bool { return l.count() >= begun+more }) {
+	if !eventually(patience, func() bool { return l.count() >= begun+more }) {
 		t.Fatal("the center acknowledges nothing for two minutes")
 	}
 }

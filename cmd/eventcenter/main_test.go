@@ -81,13 +81,13 @@ func startAs(t testing.TB, binary, dir string, flags ...string) *process {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.stop(syscall.SIGKILL) })
-	if !eventually(2*time.Minute, func() bool {
+	if !eventually(patience, func() bool {
 		text, err := os.ReadFile(filepath.Join(dir, addressFile))
 		p.url = strings.TrimSpace(string(text))
 		return err == nil && len(text) > 0
 	}) {
 		p.stop(syscall.SIGKILL)
-		t.Fatalf("no address after two minutes: %s", p.log)
+		t.Fatalf("it does not say its address: %s", p.log)
 	}
 	return p
 }

@@ -29,7 +29,7 @@ func TestNATSSubject(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !eventually(time.Minute, func() bool {
+	if !eventually(patience, func() bool {
 		_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "FLEET", Subjects: []string{"fleet.>"}, Replicas: 3})
 		return err == nil
 	}) {
@@ -56,7 +56,7 @@ func TestNATSSubject(t *testing.T) {
 	if err := p.post(raised("node-1", 1), raised("node-2", 1)); err != nil {
 		t.Fatal(err)
 	}
-	if !eventually(time.Minute, func() bool { return messages() == 2 }) {
+	if !eventually(patience, func() bool { return messages() == 2 }) {
 		t.Fatalf("%d messages, want 2\n%s", messages(), p.log)
 	}
 	n.kill(0)
@@ -64,10 +64,10 @@ func TestNATSSubject(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.start(0)
-	if !eventually(2*time.Minute, func() bool { return messages() == 3 }) {
+	if !eventually(patience, func() bool { return messages() == 3 }) {
 		t.Fatalf("%d messages, want 3\n%s", messages(), p.log)
 	}
-	if !eventually(time.Minute, func() bool {
+	if !eventually(patience, func() bool {
 		_, body, err := p.do(http.MethodGet, "/v1/subscriptions", "", nil)
 		return err == nil && strings.Contains(string(body), "Authorization Violation") &&
 			strings.Contains(string(body), `"delivered":3`)

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nkeys"
@@ -198,7 +197,7 @@ func (r *threeReplicas) notReady(p *process, why string) {
 	r.t.Helper()
 	var status int
 	var body []byte
-	if !eventually(time.Minute, func() (is bool) {
+	if !eventually(patience, func() (is bool) {
 		var err error
 		status, body, err = p.do(http.MethodGet, "/readyz", "", nil)
 		return err == nil && status == http.StatusServiceUnavailable && strings.Contains(string(body), why)
@@ -211,7 +210,7 @@ func (r *threeReplicas) notReady(p *process, why string) {
 // await waits until a center is ready, or not.
 func (p *process) await(want int) {
 	p.t.Helper()
-	if !eventually(time.Minute, func() bool {
+	if !eventually(patience, func() bool {
 		status, _, err := p.do(http.MethodGet, "/readyz", "", nil)
 		return err == nil && status == want
 	}) {

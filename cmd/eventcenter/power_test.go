@@ -163,7 +163,7 @@ func buildWith(t *testing.T, dir string, c change) string {
 	return filepath.Join(dir, "eventcenter")
 }
 
-// patience is for what takes a minute on an emulated machine.
+// patience is for what takes a moment on a machine that has nothing else to do, and a minute on an emulated one.
 const patience = 10 * time.Minute
 
 // boot starts the machine and waits until all its centers take events.

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
@@ -25,7 +24,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	}
 	disk.TriggerError()
 	var refused error
-	if !eventually(time.Minute, func() bool { refused = p.post(raised("node-1", 2)); return refused != nil }) {
+	if !eventually(patience, func() bool { refused = p.post(raised("node-1", 2)); return refused != nil }) {
 		t.Fatalf("an event is taken on a read-only disk\n%s", p.log)
 	}
 	if !strings.Contains(refused.Error(), "503") || !strings.Contains(refused.Error(), "the journal cannot be written") {

@@ -49,7 +49,7 @@ func TestReplicasAway(t *testing.T) {
 	then := r.newest(0)
 	r.all[2] = startAt(t, strings.TrimPrefix(address, "http://"), r.dirs[2], "--replicas", r.files[2])
 	refused := 0
-	if !eventually(time.Minute, func() bool {
+	if !eventually(patience, func() bool {
 		status, body, err := r.all[2].do(http.MethodGet, "/v1/events?limit=1", "", nil)
 		var answer struct{ Newest, Reason string }
 		switch {

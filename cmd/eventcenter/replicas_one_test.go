@@ -86,7 +86,7 @@ func TestReplicasAreOne(t *testing.T) {
 func (r *threeReplicas) answers(p *process, path, want string) {
 	r.t.Helper()
 	var body []byte
-	if !eventually(time.Minute, func() bool {
+	if !eventually(patience, func() bool {
 		var err error
 		_, body, err = p.do(http.MethodGet, path, "", nil)
 		return err == nil && bytes.Contains(body, []byte(want))

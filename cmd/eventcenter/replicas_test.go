@@ -81,7 +81,7 @@ func (r *threeReplicas) start(i int) { r.all[i] = start(r.t, r.dirs[i], "--repli
 // await returns when a replica has as much as another.
 func (r *threeReplicas) await(i int, newest string) {
 	r.t.Helper()
-	if eventually(time.Minute, func() bool {
+	if eventually(patience, func() bool {
 		status, body, err := r.all[i].do(http.MethodGet, "/v1/events?limit=1", "", nil)
 		var answer struct{ Newest string }
 		return err == nil && status == http.StatusOK && json.Unmarshal(body, &answer) == nil &&

@@ -29,16 +29,38 @@ func (d *Mutator) EndContainer(ctx context.Context, c RuntimeObject, grace time.
 		return changed("container %s does not run any more (%s)", c.ID, state)
 	}
 	stopErr := d.StopContainer(ctx, c, grace) // compares once more
-	state, err = d.containerState(context.WithoutCancel(ctx), c)
+	state, err = d.stateAfterStop(context.WithoutCancel(ctx), c)
 	switch {
 	case state == cri.ContainerState_CONTAINER_RUNNING:
 		return StillRuns{ID: c.ID, Err: stopErr}
-	case stopErr != nil:
+	case stopErr != nil && state != cri.ContainerState_CONTAINER_EXITED:
 		return stopErr
 	case errors.Is(err, ErrChanged): // kubelet was quick, and has removed it
 		return nil
 	}
 	return err
+}
+
+// noticeLimit is how long a runtime may take to list a container as ended.
+const noticeLimit = 5 * time.Second
+
+// stateAfterStop waits until the runtime has noticed that a container has ended. On a busy node containerd hears of the
+// exit before its kill returns, closes the connection to the shim ("ttrpc: closed"), answers the stop with that error, and
+// lists the container as running until it has cleaned up.
+func (d *Mutator) stateAfterStop(ctx context.Context, c RuntimeObject) (cri.ContainerState, error) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(noticeLimit); ; {
+		state, err := d.containerState(ctx, c)
+		if err != nil || state != cri.ContainerState_CONTAINER_RUNNING {
+			return state, err
+		}
+		select {
+		case <-deadline:
+			return state, nil
+		case <-tick.C:
+		}
+	}
 }
 
 // StillRuns is the error of EndContainer when the container has outlived SIGKILL.

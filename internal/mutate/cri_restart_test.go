@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -78,6 +83,56 @@ func TestEndContainer(t *testing.T) {
 	err := n.Mutator.EndContainer(ctx, identity(stuck), time.Second)
 	if still, ok := errors.AsType[mutate.StillRuns](err); !ok || still.ID != stuck.Id || state(stuck) != running {
 		t.Errorf("one that hangs: %v", err)
+	}
+}
+
+// lateRuntime is a runtime on a busy node: it ends the container, loses the answer, and notices the end later.
+type lateRuntime struct {
+	cri.UnimplementedRuntimeServiceServer
+
+	container cri.Container
+	notices   time.Duration
+	stopped   atomic.Pointer[time.Time]
+}
+
+func (r *lateRuntime) ListContainers(context.Context, *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {
+	now := &cri.Container{Id: r.container.Id, CreatedAt: r.container.CreatedAt,
+		State: cri.ContainerState_CONTAINER_RUNNING}
+	if at := r.stopped.Load(); at != nil && time.Since(*at) >= r.notices {
+		now.State = cri.ContainerState_CONTAINER_EXITED
+	}
+	return &cri.ListContainersResponse{Containers: []*cri.Container{now}}, nil
+}
+
+func (r *lateRuntime) StopContainer(context.Context, *cri.StopContainerRequest) (*cri.StopContainerResponse, error) {
+	now := time.Now()
+	r.stopped.Store(&now)
+	return nil, status.Error(codes.Unknown, "failed to kill container: ttrpc: closed: unknown")
+}
+
+// A container that has ended is told as ended also where the runtime notices it late.
+func TestEndContainerNoticedLate(t *testing.T) {
+	late := &lateRuntime{container: cri.Container{Id: strings.Repeat("ab", 32), CreatedAt: 1}, notices: time.Second}
+	socket := filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	cri.RegisterRuntimeServiceServer(server, late)
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	t.Cleanup(func() { server.Stop(); <-done })
+	n := mutatetest.New(t, func(p *host.Paths) { p.CRISocket = socket })
+	object := mutate.RuntimeObject{ID: late.container.Id, CreatedAt: late.container.CreatedAt}
+	if err := n.Mutator.EndContainer(t.Context(), object, time.Second); err != nil {
+		t.Error(err)
+	}
+	late.notices = time.Hour
+	err = n.Mutator.EndContainer(t.Context(), object, time.Second)
+	if still, ok := errors.AsType[mutate.StillRuns](err); !ok || still.ID != object.ID ||
+		!strings.Contains(err.Error(), "ttrpc: closed") {
+		t.Errorf("one that runs on: %v", err)
 	}
 }
 

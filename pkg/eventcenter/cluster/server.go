@@ -51,7 +51,8 @@ func Start(c Config) (*Node, error) {
 	// A server with routes needs a listener for clients too: on loopback, for nobody. Nor does it hand over what it leads
 	// without one.
 	own := rand.Text()
-	o := &server.Options{ServerName: c.Name, Host: "127.0.0.1", Port: server.RANDOM_PORT, Authorization: own, NoSigs: true, NoLog: true,
+	o := &server.Options{ServerName: c.Name, Host: "127.0.0.1", Port: server.RANDOM_PORT, Authorization: own,
+		AuthTimeout: startLimit.Seconds(), NoSigs: true, NoLog: true,
 		JetStream: true, StoreDir: filepath.Clean(c.Dir), SyncAlways: true, // unless it is on disk, it is not acknowledged
 		MaxPayload: jetstream.MaxMessage, MaxPending: 8 * jetstream.MaxMessage,
 		JetStreamMaxMemory: 64 << 20, LameDuckDuration: handOver, LameDuckGracePeriod: handOver / 4}
@@ -81,7 +82,7 @@ func Start(c Config) (*Node, error) {
 		s.Shutdown()
 		return nil, errors.New("nats-server: it does not start; see its log")
 	}
-	conn, err := nats.Connect("", append(always(c.Log), nats.InProcessServer(s), nats.Token(own))...)
+	conn, err := nats.Connect("", append(always(c.Log), nats.InProcessServer(s), nats.Token(own), nats.Timeout(startLimit))...)
 	if err != nil {
 		s.Shutdown()
 		return nil, fmt.Errorf("nats-server: %w", err)

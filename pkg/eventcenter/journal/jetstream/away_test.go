@@ -51,7 +51,7 @@ func large(node string, first uint64) (events []journal.Event) {
 // appendSoon appends events once a majority has a leader: an election may just be held.
 func appendSoon(t *testing.T, to *jetstream.Store, events ...journal.Event) (last uint64) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; {
+	for end := time.Now().Add(patience); ; {
 		appended, err := to.Append(t.Context(), events)
 		if err == nil {
 			return appended.Last
@@ -82,7 +82,7 @@ func (r *replicas) snapshots(which ...int) (all []string) {
 // outgrow appends large events until the logs of servers begin after what was there before. It returns how many.
 func (r *replicas) outgrow(which ...int) (all uint64) {
 	r.t.Helper()
-	end := time.Now().Add(2 * time.Minute)
+	end := time.Now().Add(patience)
 	for range 2 { // a server may first cut its log at what was there before, as at the beginning of an election
 		had := r.snapshots(which...)
 		for slices.ContainsFunc(r.snapshots(which...), func(now string) bool {
@@ -137,7 +137,7 @@ func TestAway(t *testing.T) {
 	r.same()
 	load.once(t, r.all[away])
 	// The copy may have been filled from the other servers while its own was still being sent the stream.
-	for end := time.Now().Add(time.Minute); log.n.Load() == 0; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); log.n.Load() == 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("all that it lacked was still in the servers' logs: it was not away for long enough")
 		}
@@ -162,7 +162,7 @@ func fault(t *testing.T, kind event.Type, sequence uint64) journal.Event {
 // center opens the center of a replica.
 func (r *replicas) center(i int) *eventcenter.Center {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
 	defer cancel()
 	c, err := eventcenter.Open(ctx, eventcenter.Options{Dir: r.dirs[i], Log: quiet(), Replicated: func(ctx context.Context,
 		_ string, appended func([]journal.Record) []journal.Event) (eventcenter.Replicated, error) {
@@ -201,7 +201,7 @@ func TestAwayForLongerThanIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := journaltest.Append(t, r.all[worker], fault(t, event.FaultRaised, 1)).Last
-	for end := time.Now().Add(time.Minute); faults(c) != 1; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); faults(c) != 1; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d faults", faults(c))
 		}
@@ -218,7 +218,7 @@ func TestAwayForLongerThanIsKept(t *testing.T) {
 	if upTo != kept-1 {
 		t.Fatalf("%d is to be trimmed, want %d", upTo, kept-1)
 	}
-	for end := time.Now().Add(time.Minute); ; { // the server that is asked may not have what was appended just now
+	for end := time.Now().Add(patience); ; { // the server that is asked may not have what was appended just now
 		err := r.all[worker].Trim(t.Context(), upTo)
 		if err == nil {
 			break
@@ -230,7 +230,7 @@ func TestAwayForLongerThanIsKept(t *testing.T) {
 	}
 	r.outgrow(worker, other) // else the servers' logs tell what is trimmed, and it misses nothing
 	r.net.Cut(away, false)
-	limited, cancel := context.WithTimeout(t.Context(), time.Minute)
+	limited, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := c.Run(limited); !errors.Is(err, journal.ErrAnew) {
 		t.Errorf("it goes on: %v", err)

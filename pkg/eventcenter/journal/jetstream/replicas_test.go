@@ -26,6 +26,9 @@ import (
 
 var long = flag.Bool("long", false, "run the tests too that cut the network")
 
+// patience is how long something is awaited that comes at once on a machine that is not busy.
+const patience = 5 * time.Minute
+
 // replicas are three, in one process.
 type replicas struct {
 	t     *testing.T
@@ -66,7 +69,7 @@ func (r *replicas) start(i int) {
 	if !r.startNode(i) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
 	defer cancel()
 	var last error
 	s, err := r.open(ctx, i, nil, func(err error) { last = err })
@@ -123,7 +126,7 @@ func (r *replicas) info(from int) *natsjs.StreamInfo {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
 		stream, err := js.Stream(r.t.Context(), jetstream.Stream)
 		if err == nil && stream.CachedInfo().Cluster.Leader != "" {
 			return stream.CachedInfo()
@@ -152,7 +155,7 @@ func (r *replicas) same() {
 	}
 	var first []journal.Record
 	for i := range r.all {
-		for end := time.Now().Add(time.Minute); r.all[i].Bounds().Newest < newest; {
+		for end := time.Now().Add(patience); r.all[i].Bounds().Newest < newest; {
 			bounds := r.all[i].Bounds()
 			select {
 			case <-bounds.Changed:
@@ -240,7 +243,7 @@ func (s *sent) await(t *testing.T, more int) {
 		defer s.mu.Unlock()
 		return len(s.acked)
 	}
-	begun, end := count(), time.Now().Add(time.Minute)
+	begun, end := count(), time.Now().Add(patience)
 	for count() < begun+more {
 		if time.Now().After(end) {
 			t.Fatalf("only %d of %d events are acknowledged", count()-begun, more)
@@ -311,7 +314,7 @@ func TestPartition(t *testing.T) {
 		t.Errorf("what it has can be read: %d, %v", len(page.Records), err)
 	}
 	r.net.Cut(apart, false)
-	for end := time.Now().Add(time.Minute); ; {
+	for end := time.Now().Add(patience); ; {
 		if _, err = r.all[apart].Append(t.Context(), []journal.Event{journaltest.Of("alone", 1)}); err == nil {
 			break
 		}
