@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
@@ -20,13 +22,21 @@ func TestKubeletsOwnCredentials(t *testing.T) {
 		"remediate": map[string]any{"mode": "on"}})
 	living := newBystanders(t, l)
 	gone, frozen := newVictim(t, a, "refused-victim"), newVictim(t, a, "refused-frozen")
+	see := verdicts{t, a, gone, frozen}
+	cgroups, err := l.PodCgroups(gone.UID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory, end := hosttest.SharedMemory(t, cgroups...)
+	see.awaitMemory(memory, inspect.Live)
+	end()
 	abandonBoth(t, gone, frozen)
 
-	see := verdicts{t, a, gone, frozen}
 	see.await(gone, "candidate", "kubelet's allocated_pods_state still names it")
 	next := newVictim(t, a, "refused-next") // that kubelet admits it makes its record current
 	t.Cleanup(func() { deletePod(t, next) })
 	see.await(gone, "leftover", "no witness knows pod")
+	see.awaitMemory(memory, inspect.Leftover)
 	see.await(frozen, "candidate", "it is running, and only kubelet's /pods would show")
 	text, err := a.CLI(t.Context(), "inspect")
 	if err != nil || strings.Count(text.Stdout, "user=system:node:"+l.NodeName) != 1 ||
@@ -93,6 +103,26 @@ func (v verdicts) mayNotLeave(uid string) bool {
 		v.t.Fatalf("%v: %s", err, living)
 	}
 	return uid == v.frozen.UID || strings.Contains(string(living), uid)
+}
+
+// awaitMemory inspects until a segment of shared memory that the gone pod has created has a verdict.
+func (v verdicts) awaitMemory(id string, verdict inspect.Verdict) {
+	v.t.Helper()
+	await(v.t, "shared memory to be "+string(verdict), func() error {
+		var report inspected
+		if _, err := v.a.JSON(v.t.Context(), &report, "inspect"); err != nil {
+			return err
+		}
+		for _, o := range report.Objects {
+			if o.Kind == inspect.SharedMemory && o.ID == id && o.Pod.UID == v.gone.UID {
+				if o.Verdict == verdict {
+					return nil
+				}
+				return fmt.Errorf("%s: %s", o.Verdict, o.Why)
+			}
+		}
+		return errors.New("it is not listed")
+	})
 }
 
 // await inspects until something of the victim has a verdict with that reason.

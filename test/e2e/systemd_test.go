@@ -303,9 +303,16 @@ func kubeletHangs(t *testing.T, l *lab.Lab, a *harness.Agent, d *deadPod) {
 }
 
 // Units that systemd keeps of a container that is gone are reported, and left alone.
-func TestSystemdUnits(t *testing.T) {
+func TestSystemdUnits(t *testing.T) { testUnits(t, openSystemdNode(t), nil) }
+
+func TestSystemdUnitsByKubeletsCredentials(t *testing.T) {
 	l := openSystemdNode(t)
-	a := install(t, l, nil)
+	testUnits(t, l, map[string]any{"kubeconfig": l.Paths.KubeletKubeconfig})
+}
+
+func testUnits(t *testing.T, l *lab.Lab, paths map[string]any) {
+	t.Helper()
+	a := install(t, l, harness.Overrides{"paths": paths})
 	unit := "cri-containerd-" + randomID() + ".scope"
 	_ = exec.CommandContext(t.Context(), "systemd-run", "--quiet", "--scope", "--unit="+unit, "-p", "RuntimeMaxSec=1",
 		"sleep", "100000").Run()

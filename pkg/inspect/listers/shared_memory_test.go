@@ -1,61 +1,21 @@
 package listers
 
 import (
-	"bufio"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
-	"github.com/nodeagent/nodeagent/test/need"
 )
-
-// segment has a process in some cgroups create a segment of shared memory, and returns its ID. The process stays.
-func (n *node) segment(cgroups ...string) (id string, creator *exec.Cmd) {
-	n.t.Helper()
-	creator = exec.Command(need.Program(n.t, "perl"), "-e",
-		`$| = 1; <STDIN>; $id = shmget(0, 8192, 01600); shmwrite($id, "x", 0, 1); print "$id\n"; sleep 600`)
-	in, inErr := creator.StdinPipe()
-	out, outErr := creator.StdoutPipe()
-	if inErr != nil || outErr != nil || creator.Start() != nil {
-		n.t.Fatal(inErr, outErr)
-	}
-	n.t.Cleanup(func() { _ = creator.Process.Kill(); _ = creator.Wait() })
-	for _, dir := range cgroups {
-		if err := os.WriteFile(dir+"/cgroup.procs", []byte(fmt.Sprint(creator.Process.Pid)), 0o600); err != nil {
-			n.t.Logf("%s: %v", dir, err) // cpuset wants to be configured first
-		}
-	}
-	if _, err := in.Write([]byte("\n")); err != nil {
-		n.t.Fatal(err)
-	}
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	id = strings.TrimSpace(line)
-	number, err := strconv.Atoi(id)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(func() {
-		if _, err := unix.SysvShmCtl(number, unix.IPC_RMID, nil); err != nil {
-			n.t.Errorf("remove shared memory %d: %v", number, err)
-		}
-	})
-	return id, creator
-}
 
 // Shared memory is a leftover of the pod whose process has created it, if a pass has seen that process; also when the
 // agent is started again. That of a living pod, of no pod, and one whose creator was never seen are not reported.
@@ -66,13 +26,12 @@ func TestSharedMemory(t *testing.T) {
 		return n.Cgroups(n.Host.Paths.CgroupRoot + "/kubepods/burstable/pod" + uid)
 	}
 	names := map[string]string{}
-	alive, _ := n.segment(cgroup(living)...)
-	ours, creator := n.segment(cgroup(dead)...)
-	admin, _ := n.segment()
-	unseen, ended := n.segment(cgroup(dead)...)
+	alive, _ := hosttest.SharedMemory(t, cgroup(living)...)
+	ours, end := hosttest.SharedMemory(t, cgroup(dead)...)
+	admin, _ := hosttest.SharedMemory(t)
+	unseen, endUnseen := hosttest.SharedMemory(t, cgroup(dead)...)
 	names[alive], names[ours], names[admin], names[unseen] = "living", "dead", "admin", "unseen"
-	end := func(c *exec.Cmd) { _ = c.Process.Kill(); _ = c.Wait() }
-	end(ended)
+	endUnseen()
 	check := func(report inspect.Report, want inspect.Verdict) {
 		t.Helper()
 		got := map[string]inspect.Verdict{}
@@ -89,7 +48,7 @@ func TestSharedMemory(t *testing.T) {
 	i := n.inspector()
 	report, history := passes(t, n, i, nil, 1, time.Minute)
 	check(report, inspect.Live)
-	end(creator)
+	end()
 	n.Remove(dead)
 	report, history = passes(t, n, i, history, 3, 4*time.Minute)
 	check(report, inspect.Candidate)
