@@ -2,10 +2,17 @@ package inside
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
+	"github.com/nodeagent/nodeagent/pkg/inspect/listers"
 )
 
 // iscsiTarget is the kernel's iSCSI server in a network namespace, with one disk.
@@ -77,11 +84,13 @@ func initiate(t *testing.T, s server, iqn string) (disk string) {
 	return disk
 }
 
-// TestISCSISession: the session of an iSCSI disk is lost for longer than the disk is waited for, and comes back.
+// TestISCSISession: the session of an iSCSI disk is lost for longer than the disk is waited for, and comes back. It is of
+// a volume that a pod has mounted by a multipath device, and nobody's once that is unmounted.
 func TestISCSISession(t *testing.T) {
 	a := watch(t)
 	ram(t)
-	const iqn = "iqn.2003-01.org.test:disk"
+	const claim = "pvc-53333333-3333-4333-8333-333333333333"
+	const iqn = "iqn.2003-01.org.test:" + claim
 	s := iscsiTarget(t, "iscsi", 8, iqn, "ram12")
 	disk := initiate(t, s, iqn)
 	s.cable(false)
@@ -93,4 +102,42 @@ func TestISCSISession(t *testing.T) {
 	expectReplay(t, "ISCSIConnectionLost: connection/", "")
 	s.cable(true)
 	a.awaitReason("scsi-device-state", "", disk, false)
+
+	run(t, "modprobe", "dm-multipath")
+	run(t, "modprobe", "dm-round-robin")
+	above := mapped(t, "mpathvolume", fmt.Sprintf("0 %s multipath 0 0 1 1 round-robin 0 1 1 %s 1",
+		read("/sys/block/"+disk+"/size"), device(disk)), "--uuid", "mpath-3600a0b8000volume")
+	run(t, "mkfs.ext4", "-q", "-F", "/dev/"+above)
+	n := inspecttest.NewNode(t)
+	settings := inspect.DefaultSettings()
+	settings.HostNamespaces = true
+	inspector := inspect.New(n.Host, settings, slog.New(slog.DiscardHandler)).Listing(listers.All())
+	var history inspect.History
+	verdict := func() (told string) {
+		var report inspect.Report
+		for range 4 {
+			report, history = inspector.Pass(t.Context(), history)
+			n.After(settings.Grace)
+		}
+		for _, o := range report.Objects {
+			if o.Kind == inspect.StorageSession {
+				told += fmt.Sprintf("%s of %q on %s", o.Verdict, o.Pod.UID, o.Facts["devices"])
+			}
+		}
+		return told
+	}
+	t.Run("mounted", func(t *testing.T) {
+		dir := n.PodDir(inspecttest.Living, "volumes/kubernetes.io~csi", claim, "mount")
+		if err := unix.Mount("/dev/"+above, dir, "ext4", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		defer run(t, "umount", dir)
+		if got, want := verdict(), fmt.Sprintf("live of %q on %s %s", inspecttest.Living, disk, above); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	})
+	run(t, "rm", "-r", n.Host.Paths.KubeletRoot+"/pods/"+inspecttest.Living+"/volumes")
+	if got, want := verdict(), fmt.Sprintf(`unowned of "" on %s %s`, disk, above); got != want {
+		t.Errorf("unmounted: %s, want %s", got, want)
+	}
 }
