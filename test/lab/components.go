@@ -17,35 +17,36 @@ var Components = [...]string{
 	"etcd", "containerd", "node-proxy", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet",
 }
 
+// startLimit is for a component to become ready, and for the node: some seconds, but minutes on an emulated machine.
+const startLimit = 5 * time.Minute
+
 // component is how to start one process, and how to check that it works.
 type component struct {
 	argv  []string
 	ready func(context.Context) error
-	limit time.Duration // for becoming ready
 }
 
 func (l *Lab) component(name string) (component, error) {
 	p := l.state.Ports
 	switch name {
 	case "etcd":
-		return component{l.etcdArgs(), l.get("http://"+loopback(p.Etcd)+"/health", ""), time.Minute}, nil
+		return component{l.etcdArgs(), l.get("http://"+loopback(p.Etcd)+"/health", "")}, nil
 	case "containerd":
 		return component{[]string{filepath.Join(l.Paths.ContainerdDir, "containerd"), "--config", l.containerdConfig()},
-			l.containerdReady, time.Minute}, nil
+			l.containerdReady}, nil
 	case "crio":
-		return component{l.crioArgs(), accepts("unix", l.Paths.CRISocket), time.Minute}, nil
+		return component{l.crioArgs(), accepts("unix", l.Paths.CRISocket)}, nil
 	case "node-proxy":
 		return component{[]string{filepath.Join(l.Dir, "bin/nodeproxy"), l.proxySocket(), NodeIP, "127.0.0.1"},
-			accepts("unix", l.proxySocket()), 10 * time.Second}, nil
+			accepts("unix", l.proxySocket())}, nil
 	case "kube-apiserver":
-		return component{l.apiserverArgs(), l.get(l.Server()+"/readyz", "ok"), 2 * time.Minute}, nil
+		return component{l.apiserverArgs(), l.get(l.Server()+"/readyz", "ok")}, nil
 	case "kube-controller-manager":
-		return component{l.controllerManagerArgs(), l.get("https://"+loopback(p.ControllerManager)+"/healthz", "ok"),
-			time.Minute}, nil
+		return component{l.controllerManagerArgs(), l.get("https://"+loopback(p.ControllerManager)+"/healthz", "ok")}, nil
 	case "kube-scheduler":
-		return component{l.schedulerArgs(), l.get("https://"+loopback(p.Scheduler)+"/healthz", "ok"), time.Minute}, nil
+		return component{l.schedulerArgs(), l.get("https://"+loopback(p.Scheduler)+"/healthz", "ok")}, nil
 	case "kubelet":
-		return component{l.kubeletArgs(), l.get("http://"+loopback(p.KubeletHealth)+"/healthz", "ok"), time.Minute}, nil
+		return component{l.kubeletArgs(), l.get("http://"+loopback(p.KubeletHealth)+"/healthz", "ok")}, nil
 	}
 	return component{}, fmt.Errorf("component %q: unknown, want one of %s", name, strings.Join(Components[:], " "))
 }
@@ -162,7 +163,7 @@ func (l *Lab) await(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	err = poll(ctx, c.limit, 100*time.Millisecond, func(ctx context.Context) error {
+	err = poll(ctx, startLimit, 100*time.Millisecond, func(ctx context.Context) error {
 		if _, err := l.PID(name); err != nil {
 			return permanent{err}
 		}

@@ -147,9 +147,9 @@ func (l *Lab) nodeReady(ctx context.Context) error {
 	return fmt.Errorf("node %s: no Ready condition yet", l.NodeName)
 }
 
-// WaitNodeReady waits up to two minutes until the node is Ready and accepts pods.
+// WaitNodeReady waits up to five minutes until the node is Ready and accepts pods.
 func (l *Lab) WaitNodeReady(ctx context.Context) error {
-	if err := poll(ctx, 2*time.Minute, 200*time.Millisecond, l.nodeReady); err != nil {
+	if err := poll(ctx, startLimit, 200*time.Millisecond, l.nodeReady); err != nil {
 		return fmt.Errorf("%w\nlast lines of %s:\n%s", err, l.logFile("kubelet"), tail(l.logFile("kubelet"), 15))
 	}
 	return nil

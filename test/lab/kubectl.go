@@ -33,7 +33,7 @@ func (l *Lab) KubectlCommand() []string {
 
 // WaitNamespace waits until pods can be made in a namespace: they need its ServiceAccount and the CA's ConfigMap.
 func (l *Lab) WaitNamespace(ctx context.Context, namespace string) error {
-	return poll(ctx, time.Minute, 200*time.Millisecond, func(ctx context.Context) error {
+	return poll(ctx, startLimit, 200*time.Millisecond, func(ctx context.Context) error {
 		base := l.Server() + "/api/v1/namespaces/" + namespace
 		_, err1 := l.fetch(ctx, base+"/serviceaccounts/default")
 		_, err2 := l.fetch(ctx, base+"/configmaps/kube-root-ca.crt")
