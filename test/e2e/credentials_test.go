@@ -23,20 +23,20 @@ func TestKubeletsOwnCredentials(t *testing.T) {
 	living := newBystanders(t, l)
 	gone, frozen := newVictim(t, a, "refused-victim"), newVictim(t, a, "refused-frozen")
 	see := verdicts{t, a, gone, frozen}
-	cgroups, err := l.PodCgroups(gone.UID)
+	cgroups, err := l.PodCgroups(frozen.UID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	memory, end := hosttest.SharedMemory(t, cgroups...)
+	memory, _ := hosttest.SharedMemory(t, cgroups...)
+	t.Cleanup(func() { _ = frozen.Freeze("THAWED") }) // a frozen process cannot end
 	see.awaitMemory(memory, inspect.Live)
-	end()
 	abandonBoth(t, gone, frozen)
 
 	see.await(gone, "candidate", "kubelet's allocated_pods_state still names it")
 	next := newVictim(t, a, "refused-next") // that kubelet admits it makes its record current
 	t.Cleanup(func() { deletePod(t, next) })
 	see.await(gone, "leftover", "no witness knows pod")
-	see.awaitMemory(memory, inspect.Leftover)
+	see.awaitMemory(memory, inspect.Candidate)
 	see.await(frozen, "candidate", "it is running, and only kubelet's /pods would show")
 	text, err := a.CLI(t.Context(), "inspect")
 	if err != nil || strings.Count(text.Stdout, "user=system:node:"+l.NodeName) != 1 ||
@@ -53,6 +53,7 @@ func TestKubeletsOwnCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitGone(t, a, frozen)
+	see.awaitMemory(memory, inspect.Leftover) // its creator has ended
 	living.check(t)
 }
 
@@ -105,7 +106,7 @@ func (v verdicts) mayNotLeave(uid string) bool {
 	return uid == v.frozen.UID || strings.Contains(string(living), uid)
 }
 
-// awaitMemory inspects until a segment of shared memory that the gone pod has created has a verdict.
+// awaitMemory inspects until a segment of shared memory that the frozen pod has created has a verdict.
 func (v verdicts) awaitMemory(id string, verdict inspect.Verdict) {
 	v.t.Helper()
 	await(v.t, "shared memory to be "+string(verdict), func() error {
@@ -114,7 +115,7 @@ func (v verdicts) awaitMemory(id string, verdict inspect.Verdict) {
 			return err
 		}
 		for _, o := range report.Objects {
-			if o.Kind == inspect.SharedMemory && o.ID == id && o.Pod.UID == v.gone.UID {
+			if o.Kind == inspect.SharedMemory && o.ID == id && o.Pod.UID == v.frozen.UID {
 				if o.Verdict == verdict {
 					return nil
 				}
