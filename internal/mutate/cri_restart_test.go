@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -114,22 +113,14 @@ func (r *lateRuntime) StopContainer(context.Context, *cri.StopContainerRequest) 
 func TestEndContainerNoticedLate(t *testing.T) {
 	late := &lateRuntime{container: cri.Container{Id: strings.Repeat("ab", 32), CreatedAt: 1}, notices: time.Second}
 	socket := filepath.Join(t.TempDir(), "s")
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	cri.RegisterRuntimeServiceServer(server, late)
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(listener) }()
-	t.Cleanup(func() { server.Stop(); <-done })
+	hosttest.ServeGRPC(t, socket, func(s *grpc.Server) { cri.RegisterRuntimeServiceServer(s, late) })
 	n := mutatetest.New(t, func(p *host.Paths) { p.CRISocket = socket })
 	object := mutate.RuntimeObject{ID: late.container.Id, CreatedAt: late.container.CreatedAt}
 	if err := n.Mutator.EndContainer(t.Context(), object, time.Second); err != nil {
 		t.Error(err)
 	}
 	late.notices = time.Hour
-	err = n.Mutator.EndContainer(t.Context(), object, time.Second)
+	err := n.Mutator.EndContainer(t.Context(), object, time.Second)
 	if still, ok := errors.AsType[mutate.StillRuns](err); !ok || still.ID != object.ID ||
 		!strings.Contains(err.Error(), "ttrpc: closed") {
 		t.Errorf("one that runs on: %v", err)

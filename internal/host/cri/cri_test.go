@@ -2,7 +2,6 @@ package cri_test
 
 import (
 	"context"
-	"net"
 	"path/filepath"
 	"testing"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	hostcri "github.com/nodeagent/nodeagent/internal/host/cri"
+	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 )
 
 // configuredRuntime answers RuntimeConfig; without an answer it has no such call, as containerd 1.6.
@@ -44,15 +44,9 @@ func TestCgroupDriverOfRuntime(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			socket := filepath.Join(t.TempDir(), "s")
-			listener, err := net.Listen("unix", socket)
-			if err != nil {
-				t.Fatal(err)
-			}
-			server := grpc.NewServer()
-			cri.RegisterRuntimeServiceServer(server, configuredRuntime{answer: test.answer})
-			done := make(chan error, 1)
-			go func() { done <- server.Serve(listener) }()
-			t.Cleanup(func() { server.Stop(); <-done })
+			hosttest.ServeGRPC(t, socket, func(s *grpc.Server) {
+				cri.RegisterRuntimeServiceServer(s, configuredRuntime{answer: test.answer})
+			})
 			runtime, closer, err := hostcri.NewRuntime(socket)
 			if err != nil {
 				t.Fatal(err)

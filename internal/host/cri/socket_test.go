@@ -42,22 +42,6 @@ func (f *fakeRuntime) Status(context.Context, *cri.StatusRequest) (*cri.StatusRe
 	return f.status, nil
 }
 
-// serve runs a gRPC server on socket until the returned function is called or the test ends.
-func serve(t *testing.T, socket string, register func(*grpc.Server)) (stop func()) {
-	t.Helper()
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer(grpc.MaxSendMsgSize(1 << 30))
-	register(server)
-	done := make(chan struct{})
-	go func() { defer close(done); server.Serve(listener) }()
-	stop = func() { server.Stop(); <-done }
-	t.Cleanup(stop)
-	return stop
-}
-
 func newRuntime(t *testing.T, socket string) host.Runtime {
 	t.Helper()
 	runtime, closer, err := NewRuntime(socket)
@@ -147,7 +131,7 @@ func TestRuntimeComesBack(t *testing.T) {
 				t.Fatalf("round %d: Version() succeeded without a server", round)
 			}
 		}
-		stop := serve(t, socket, func(s *grpc.Server) { cri.RegisterRuntimeServiceServer(s, &fakeRuntime{name: name}) })
+		stop := hosttest.ServeGRPC(t, socket, func(s *grpc.Server) { cri.RegisterRuntimeServiceServer(s, &fakeRuntime{name: name}) })
 		answer, err := runtime.Version(hosttest.Within(t, time.Minute))
 		if err != nil || answer.RuntimeName != name {
 			t.Fatalf("round %d: Version() = %v, %v; want %s at once", round, answer, err, name)
@@ -161,7 +145,7 @@ func TestRuntimeRestartedBetweenCalls(t *testing.T) {
 	socket := filepath.Join(hosttest.ShortDir(t), "cri.sock")
 	runtime := newRuntime(t, socket)
 	for _, name := range []string{"first", "second"} {
-		stop := serve(t, socket, func(s *grpc.Server) { cri.RegisterRuntimeServiceServer(s, &fakeRuntime{name: name}) })
+		stop := hosttest.ServeGRPC(t, socket, func(s *grpc.Server) { cri.RegisterRuntimeServiceServer(s, &fakeRuntime{name: name}) })
 		answer, err := runtime.Version(hosttest.Within(t, time.Minute))
 		if err != nil || answer.RuntimeName != name {
 			t.Fatalf("Version() = %v, %v; want %s", answer, err, name)
@@ -173,7 +157,7 @@ func TestRuntimeRestartedBetweenCalls(t *testing.T) {
 func TestRuntimeAnswerTooLarge(t *testing.T) {
 	socket := filepath.Join(hosttest.ShortDir(t), "cri.sock")
 	huge := &cri.StatusResponse{Info: map[string]string{"config": string(make([]byte, maxMessage+1))}}
-	serve(t, socket, func(s *grpc.Server) { cri.RegisterRuntimeServiceServer(s, &fakeRuntime{status: huge}) })
+	hosttest.ServeGRPC(t, socket, func(s *grpc.Server) { cri.RegisterRuntimeServiceServer(s, &fakeRuntime{status: huge}) })
 	_, err := newRuntime(t, socket).Status(hosttest.Within(t, time.Minute))
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("Status() = %v, want ResourceExhausted", err)
@@ -206,7 +190,7 @@ func TestRuntimeProcess(t *testing.T) {
 	if _, err := runtime.Process(t.Context()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Process() without a socket = %v, want ErrNotExist", err)
 	}
-	serve(t, socket, func(s *grpc.Server) { cri.RegisterRuntimeServiceServer(s, &fakeRuntime{}) })
+	hosttest.ServeGRPC(t, socket, func(s *grpc.Server) { cri.RegisterRuntimeServiceServer(s, &fakeRuntime{}) })
 	process, err := runtime.Process(t.Context())
 	if err != nil || process.PID != os.Getpid() || process.StartTime == 0 {
 		t.Errorf("Process() = %+v, %v; want this process, %d", process, err, os.Getpid())
@@ -244,7 +228,7 @@ func (fakeTasks) List(context.Context, *taskservice.ListTasksRequest) (*taskserv
 func TestContainerd(t *testing.T) {
 	socket := filepath.Join(hosttest.ShortDir(t), "containerd.sock")
 	fake := &fakeContainerd{}
-	serve(t, socket, func(s *grpc.Server) {
+	hosttest.ServeGRPC(t, socket, func(s *grpc.Server) {
 		containers.RegisterContainersServer(s, fake)
 		leases.RegisterLeasesServer(s, fakeLeases{})
 		taskservice.RegisterTasksServer(s, fakeTasks{})

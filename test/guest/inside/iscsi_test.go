@@ -2,7 +2,6 @@ package inside
 
 import (
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/inspect/inspecttest"
-	"github.com/nodeagent/nodeagent/pkg/inspect/listers"
 )
 
 // iscsiTarget is the kernel's iSCSI server in a network namespace, with one disk.
@@ -109,17 +107,9 @@ func TestISCSISession(t *testing.T) {
 		read("/sys/block/"+disk+"/size"), device(disk)), "--uuid", "mpath-3600a0b8000volume")
 	run(t, "mkfs.ext4", "-q", "-F", "/dev/"+above)
 	n := inspecttest.NewNode(t)
-	settings := inspect.DefaultSettings()
-	settings.HostNamespaces = true
-	inspector := inspect.New(n.Host, settings, slog.New(slog.DiscardHandler)).Listing(listers.All())
-	var history inspect.History
+	pass := inspector(t, n)
 	verdict := func() (told string) {
-		var report inspect.Report
-		for range 4 {
-			report, history = inspector.Pass(t.Context(), history)
-			n.After(settings.Grace)
-		}
-		for _, o := range report.Objects {
+		for _, o := range pass().Objects {
 			if o.Kind == inspect.StorageSession {
 				told += fmt.Sprintf("%s of %q on %s", o.Verdict, o.Pod.UID, o.Facts["devices"])
 			}

@@ -38,15 +38,7 @@ func TestMappingsOfVolumes(t *testing.T) {
 	run(t, "mkfs.ext4", "-q", "-F", living)
 	n.Mount(living, n.PodDir(inspecttest.Living, "volumes/kubernetes.io~csi", fmt.Sprintf(claim, 1), "mount"), "ext4", 0)
 
-	settings := inspect.DefaultSettings()
-	settings.HostNamespaces = true
-	inspector := inspect.New(n.Host, settings, slog.New(slog.DiscardHandler)).Listing(listers.All())
-	var report inspect.Report
-	var history inspect.History
-	for range 4 {
-		report, history = inspector.Pass(t.Context(), history)
-		n.After(settings.Grace)
-	}
+	report := inspector(t, n)()
 	got := map[string]string{}
 	for _, o := range report.Objects {
 		if o.Kind == inspect.BlockDevice && strings.HasPrefix(o.ID, "/dev/dm-") {
@@ -57,5 +49,20 @@ func TestMappingsOfVolumes(t *testing.T) {
 	want := map[string]string{living: "live", gone: "unowned", below: "live it is used by /dev/" + above}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("%s\n%+v", diff, report.Errors)
+	}
+}
+
+// inspector returns a function that inspects this machine as a node, until what is left behind is proven.
+func inspector(t *testing.T, n *inspecttest.Node) func() inspect.Report {
+	settings := inspect.DefaultSettings()
+	settings.HostNamespaces = true
+	i := inspect.New(n.Host, settings, slog.New(slog.DiscardHandler)).Listing(listers.All())
+	var history inspect.History
+	return func() (report inspect.Report) {
+		for range 4 {
+			report, history = i.Pass(t.Context(), history)
+			n.After(settings.Grace)
+		}
+		return report
 	}
 }
