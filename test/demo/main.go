@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/host/owned"
 	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/lab"
 )
@@ -45,10 +46,27 @@ type stage struct {
 	began  time.Time
 }
 
+// trusted refuses a checkout that others than root can change: the node's kubelet is built in it, and the agent would take
+// that for an impostor.
+func trusted() error {
+	dir, err := os.Getwd()
+	if err == nil {
+		err = owned.Program(filepath.Join(dir, "test/need/run"))
+	}
+	if err != nil {
+		return fmt.Errorf("the agent would not trust a kubelet that is built here: %w; clone into a directory that only root "+
+			"can change, such as /root or /opt", err)
+	}
+	return nil
+}
+
 func demo(ctx context.Context, dir string, keep bool) (err error) {
 	s := &stage{out: os.Stdout, began: time.Now()}
 	if os.Geteuid() != 0 {
 		return errors.New("the demo needs root: it makes a real node and a real disk fail")
+	}
+	if err := trusted(); err != nil {
+		return err
 	}
 	work, err := os.MkdirTemp("", "nodeagent-demo-")
 	if err != nil {
