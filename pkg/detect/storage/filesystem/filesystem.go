@@ -59,13 +59,13 @@ func OnBlockDevice(m mount.Mount) bool {
 }
 
 // PrincipalOf returns the mount that people know the filesystem by: of those that show the whole of it the one with the
-// shortest path.
+// shortest path, and of several such the first one of the mount table, which is the oldest. Their IDs do not tell: the
+// kernel gives the lowest one that is free.
 func PrincipalOf(mounts []mount.Mount) mount.Mount {
 	return slices.MinFunc(mounts, func(a, b mount.Mount) int {
 		return cmp.Or(
 			-cmp.Compare(WholeRank(a), WholeRank(b)),
 			cmp.Compare(len(a.Point), len(b.Point)),
-			cmp.Compare(a.ID, b.ID), // the older one, as a rule
 		)
 	})
 }
