@@ -53,9 +53,6 @@ func inGuest(t *testing.T, word string, g Guest) {
 		"./test/guest/inside")
 	log := &strings.Builder{}
 	g.Cache, g.Dir, g.Output = filepath.Join(repo, ".cache"), dir, &tee{t: t, all: log}
-	if err := os.MkdirAll(g.Cache, 0o755); err != nil {
-		t.Fatal(err)
-	}
 	limit := cmp.Or(g.Limit, 20*time.Minute)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()

@@ -18,9 +18,17 @@ type kernel struct {
 	headers string
 }
 
+// cache returns the folder that is kept between runs, and makes it in a new checkout.
+func (g Guest) cache() (string, error) {
+	if err := os.MkdirAll(g.Cache, 0o755); err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(g.Cache) // an absolute link would lead elsewhere in the guest
+}
+
 // kernel returns the kernel of this Debian, downloaded once.
 func (g Guest) kernel(ctx context.Context) (kernel, error) {
-	cache, err := filepath.EvalSymlinks(g.Cache) // an absolute link would lead elsewhere in the guest
+	cache, err := g.cache()
 	if err != nil {
 		return kernel{}, err
 	}

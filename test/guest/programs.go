@@ -17,7 +17,7 @@ var foreignPackages = [...]string{
 
 // programs returns the directory below which those packages are, downloaded once.
 func (g Guest) programs(ctx context.Context) (string, error) {
-	cache, err := filepath.EvalSymlinks(g.Cache)
+	cache, err := g.cache()
 	if err != nil {
 		return "", err
 	}
