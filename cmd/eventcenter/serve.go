@@ -131,7 +131,7 @@ func (s *serveOptions) run(ctx context.Context) error {
 	server := &http.Server{Handler: gate, ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit,
 		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	agents := intake.New(listener, intake.Config{Handler: gate, Path: "/v1/events", Head: headLimit, Body: bodyLimit,
-		Idle: idleLimit, Log: log})
+		Idle: idleLimit, Most: api.AtOnce, Queue: api.BusyWait, Log: log})
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(agents) }()
 	defer server.Close() // it is shut down, or has failed

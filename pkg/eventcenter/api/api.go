@@ -119,7 +119,7 @@ func New(c Config) *Server {
 	c.Limits = Limits{
 		SourceRate: orDefault(c.Limits.SourceRate, 100), SourceBurst: orDefault(c.Limits.SourceBurst, 5000),
 		Rate: orDefault(c.Limits.Rate, 20_000), Burst: orDefault(c.Limits.Burst, 40_000),
-		Bytes: orDefault(c.Limits.Bytes, 32<<20), Streams: orDefault(c.Limits.Streams, 1000),
+		Bytes: orDefault(c.Limits.Bytes, usualBytes), Streams: orDefault(c.Limits.Streams, 1000),
 		NodeRequests: orDefault(c.Limits.NodeRequests, 20), NodeRequestsBurst: orDefault(c.Limits.NodeRequestsBurst, 200),
 	}
 	s := &Server{Config: c, mux: http.NewServeMux(), deliveries: http.NewServeMux(), rates: newRates(c.Limits),

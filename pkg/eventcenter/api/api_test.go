@@ -21,6 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/identity/identitytest"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/intake"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -35,9 +36,10 @@ const (
 // center is a real center behind a real listener.
 type center struct {
 	*eventcenter.Center
-	t   *testing.T
-	url string
-	log *bytes.Buffer
+	t       *testing.T
+	handler http.Handler
+	url     string
+	log     *bytes.Buffer
 }
 
 func newCenter(t *testing.T, change func(*api.Config)) *center {
@@ -55,10 +57,21 @@ func newCenter(t *testing.T, change func(*api.Config)) *center {
 	if change != nil {
 		change(&config)
 	}
-	server := httptest.NewServer(api.New(config))
+	c.handler = api.New(config)
+	server := httptest.NewServer(c.handler)
 	t.Cleanup(server.Close)
 	c.url = server.URL
 	return c
+}
+
+// behind has the center's requests come through a listener of agents' connections, which works on one at a time.
+func (c *center) behind(queue time.Duration) {
+	server := httptest.NewUnstartedServer(c.handler)
+	server.Listener = intake.New(server.Listener, intake.Config{Handler: c.handler, Path: "/v1/events", Head: time.Minute,
+		Body: time.Minute, Idle: time.Minute, Most: 1, Queue: queue, Log: slog.New(slog.DiscardHandler)})
+	server.Start()
+	c.t.Cleanup(server.Close)
+	c.url = server.URL
 }
 
 // reply is an answer without its body.
@@ -67,11 +80,14 @@ type reply struct {
 	Header     http.Header
 }
 
+// asAgents asks for no compressed answer, as agents do.
+var asAgents = &http.Client{Transport: &http.Transport{DisableCompression: true}}
+
 // do sends a request with the token and returns the answer and its body.
 func (c *center) do(r *http.Request) (reply, string) {
 	c.t.Helper()
 	r.Header.Set("Authorization", "Bearer "+token)
-	response, err := http.DefaultClient.Do(r)
+	response, err := asAgents.Do(r)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -337,12 +353,30 @@ func (j *hungJournal) Append(ctx context.Context, events []journal.Event) (journ
 }
 
 // When more comes than can be stored, so much is worked on at a time; others are asked to come back, before their senders
-// give up and what is done for them is for nobody.
+// give up and what is done for them is for nobody. They wait with what bodies may take, or before they are read.
 func TestBusy(t *testing.T) {
-	j := &hungJournal{held: make(chan struct{}), over: make(chan struct{})}
-	c := newCenter(t, func(config *api.Config) {
-		j.Journal, config.Journal, config.Limits = config.Journal, j, api.Limits{Bytes: 16 << 10}
-	})
+	for name, wait := range map[string]struct {
+		limits  api.Limits
+		outside bool
+	}{
+		"for memory":        {limits: api.Limits{Bytes: 64 << 10}},
+		"before it is read": {outside: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := &hungJournal{held: make(chan struct{}), over: make(chan struct{})}
+			c := newCenter(t, func(config *api.Config) {
+				j.Journal, config.Journal, config.Limits = config.Journal, j, wait.limits
+			})
+			if wait.outside {
+				c.behind(api.BusyWait)
+			}
+			testBusy(t, c, j)
+		})
+	}
+}
+
+func testBusy(t *testing.T, c *center, j *hungJournal) {
 	first := make(chan int)
 	go func() {
 		r, _ := c.post(batch, encode(t, raised("a", 1, "x", "fatal")))

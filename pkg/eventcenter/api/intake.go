@@ -26,7 +26,7 @@ type stored struct {
 
 // intake is POST /v1/events.
 func (s *Server) intake(w http.ResponseWriter, r *http.Request, who Identity) {
-	size, err := s.room(r)
+	size, err := s.room(w, r)
 	if err != nil {
 		s.notTaken(w, err)
 		return
@@ -100,32 +100,53 @@ func (s *Server) notTaken(w http.ResponseWriter, err error) {
 }
 
 const (
-	// busyWait is how long a request waits for others. It is half of what a sender waits for an answer: what is worked on
+	// BusyWait is how long a request waits for others. It is half of what a sender waits for an answer: what is worked on
 	// when its sender has gone is sent again, and more and more work would be for nobody.
-	busyWait = 5 * time.Second
-	// leastSize is what a request counts at least, in bytes. With the usual limit 2,048 of them are on their way to the journal:
-	// a center that manages only some hundreds a second still answers all of them before their senders give up.
-	leastSize = 16 << 10
+	BusyWait = 5 * time.Second
+	// AtOnce is how many requests are on their way to the journal, with the usual limit of their bytes. They are enough for its
+	// transactions to be large. Those that wait may do so before anything of them is read (waited).
+	AtOnce = 512
+
+	usualBytes = 32 << 20
+	leastSize  = usualBytes / AtOnce // is what a request counts at least
 )
+
+// waited returns how long a request has waited for others before it was read, where its http.ResponseWriter says so.
+func waited(w http.ResponseWriter) time.Duration {
+	for {
+		switch this := w.(type) {
+		case interface{ Waited() time.Duration }:
+			return this.Waited()
+		case interface{ Unwrap() http.ResponseWriter }:
+			w = this.Unwrap()
+		default:
+			return 0
+		}
+	}
+}
 
 // errBusy means that others are worked on already. Who waits meanwhile sends more at once the next time.
 var errBusy = errors.New("too many requests at the same time")
 
 // room waits until the body of a request may be in memory, and returns what it counts, to be released when it is answered. So many
 // bytes bound all that is on its way to the journal: bodies, what is decoded of them, and what waits for its transaction. A
-// number of requests would not: most have one event, some a thousand. What waits costs its connection alone.
-func (s *Server) room(r *http.Request) (size int64, err error) {
+// number of requests would not: most have one event, some a thousand.
+func (s *Server) room(w http.ResponseWriter, r *http.Request) (size int64, err error) {
 	if size = r.ContentLength; size < 0 {
 		size = maxBody
 	}
 	if size > maxBody {
 		return 0, tooLarge()
 	}
+	wait := BusyWait - waited(w)
+	if wait <= 0 {
+		return 0, errBusy
+	}
 	size = max(size, leastSize)
 	if s.bodies.TryAcquire(size) {
 		return size, nil
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), busyWait)
+	ctx, cancel := context.WithTimeout(r.Context(), wait)
 	defer cancel()
 	if s.bodies.Acquire(ctx, size) != nil {
 		return 0, errBusy

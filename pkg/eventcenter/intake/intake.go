@@ -1,8 +1,9 @@
 // Package intake serves the connections on which agents send events. Ten thousand of them are open and nearly all are idle:
 // an http.Server keeps two buffers, a context and a large stack for each, and watches for the end of a connection whose
 // request it works on. This keeps a goroutine alone, with the smallest stack: requests are answered by others, few of them,
-// whose stacks have grown. It understands requests as agents write them, and nothing else: a
-// connection on which anything else comes is the http.Server's, from its first byte on.
+// whose stacks have grown. Of a request that waits for others nothing is read: it waits in the kernel, and with TLS encrypted.
+// It understands requests as agents write them, and nothing else: a connection on which anything else comes is the
+// http.Server's, from its first byte on.
 package intake
 
 import (
@@ -12,10 +13,14 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 )
 
 // Config is that of a Listener. All must be set.
@@ -25,6 +30,8 @@ type Config struct {
 	Head    time.Duration // for a handshake and the head of a request to arrive
 	Body    time.Duration // for a body to arrive of which the handler reads nothing
 	Idle    time.Duration // between requests
+	Most    int64         // requests that are worked on at the same time
+	Queue   time.Duration // how long a request waits for others, before it is read; it tells its handler how long it has (Waited)
 	Log     *slog.Logger
 }
 
@@ -37,7 +44,8 @@ type Listener struct {
 	ctx    context.Context // of handshakes; ends with the listener
 	cancel context.CancelFunc
 
-	heads heads
+	heads  heads
+	places *semaphore.Weighted // of requests that are worked on
 
 	mu      sync.Mutex // guards what follows
 	conns   map[*conn]struct{}
@@ -59,7 +67,7 @@ type accepted struct {
 func New(inner net.Listener, c Config) *Listener {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Listener{Config: c, inner: inner, others: make(chan accepted), closed: make(chan struct{}), ctx: ctx, cancel: cancel,
-		conns: map[*conn]struct{}{}}
+		conns: map[*conn]struct{}{}, places: semaphore.NewWeighted(c.Most)}
 	go l.accept()
 	return l
 }
@@ -163,7 +171,7 @@ func (l *Listener) accept() {
 			}
 			continue // the http.Server waits before it asks for the next
 		}
-		c := &conn{Conn: inner, of: l, remote: inner.RemoteAddr().String()}
+		c := &conn{Conn: inner, of: l, remote: inner.RemoteAddr().String(), raw: rawOf(inner)}
 		l.mu.Lock()
 		l.conns[c] = struct{}{}
 		l.open.Add(1)
@@ -194,29 +202,75 @@ type conn struct {
 	net.Conn
 	of     *Listener
 	remote string
+	raw    syscall.RawConn // below TLS; nil where there is none
 	tls    *tls.ConnectionState
 	state  atomic.Int32
 	first  [1]byte // of a request
+	read   int     // how much of a request is there: 1 where first is of it
+	begun  time.Time
+	waited time.Duration // since it has begun, for others
+	placed bool          // it counts among those that are worked on
 	handed bool
+}
+
+// rawOf returns what the kernel has for a connection, below TLS.
+func rawOf(c net.Conn) syscall.RawConn {
+	if secured, ok := c.(*tls.Conn); ok {
+		c = secured.NetConn()
+	}
+	if s, ok := c.(syscall.Conn); ok {
+		if raw, err := s.SyscallConn(); err == nil {
+			return raw
+		}
+	}
+	return nil
 }
 
 // serve begins with a connection.
 func (c *conn) serve() {
-	if !c.handshake() {
+	if c.raw == nil || !c.handshake() {
 		c.hand(c.Conn)
 		c.end()
 		return
 	}
-	c.next(c.of.Head)
+	if c.tls == nil {
+		c.next(c.of.Head)
+		return
+	}
+	if c.ahead() {
+		go c.next(c.of.Head) // the stack of a handshake is large
+		return
+	}
+	c.end()
 }
 
-// next waits for a request, which a worker answers.
+// next waits for a request, and for a place among those that are worked on. A worker answers it.
 func (c *conn) next(limit time.Duration) {
-	if !c.wait(limit) {
+	if c.read == 0 && !c.wait(limit) {
 		c.end()
 		return
 	}
+	c.begun, c.waited = time.Now(), 0
+	if c.placed = c.of.places.TryAcquire(1); !c.placed {
+		c.placed = c.queue()
+		c.waited = time.Since(c.begun)
+	}
 	c.of.answer(c)
+}
+
+// queue is false where others took all places for too long. It does not end with the listener: what was sent is answered.
+func (c *conn) queue() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), c.of.Queue)
+	defer cancel()
+	return c.of.places.Acquire(ctx, 1) == nil
+}
+
+// leave gives the place to another.
+func (c *conn) leave() {
+	if c.placed {
+		c.placed = false
+		c.of.places.Release(1)
+	}
 }
 
 // work answers a request. One that makes its handler panic ends its connection alone.
@@ -227,6 +281,7 @@ func (c *conn) work() {
 		if err, _ := v.(error); v != nil && !errors.Is(err, http.ErrAbortHandler) {
 			c.of.Log.Error("a request could not be answered", "panic", v, "stack", string(debug.Stack()))
 		}
+		c.leave()
 		if !reuse {
 			c.end()
 			return
@@ -249,7 +304,7 @@ func (c *conn) end() {
 
 // hand gives the connection to the http.Server.
 func (c *conn) hand(whole net.Conn) {
-	_ = c.SetReadDeadline(time.Time{}) // where this fails so does the next read
+	_ = c.SetDeadline(time.Time{}) // where this fails so does the next read
 	c.handed = c.of.hand(whole, nil)
 }
 
@@ -269,7 +324,7 @@ func (c *conn) handshake() bool {
 	return state.NegotiatedProtocol == "" || state.NegotiatedProtocol == "http/1.1"
 }
 
-// wait waits for the first byte of the next request, without a buffer. It is false when there will be none.
+// wait waits for the next request. It is false when there will be none.
 func (c *conn) wait(limit time.Duration) bool {
 	if c.SetReadDeadline(time.Now().Add(limit)) != nil {
 		return false
@@ -278,8 +333,32 @@ func (c *conn) wait(limit time.Duration) bool {
 	if c.stopping() {
 		return false
 	}
-	n, err := c.Read(c.first[:])
-	return c.state.CompareAndSwap(idle, busy) && n == 1 && err == nil
+	there := c.arrived()
+	return c.state.CompareAndSwap(idle, busy) && there
+}
+
+// arrived waits for something to read, and reads nothing. It is false at the end of the connection.
+func (c *conn) arrived() (there bool) {
+	err := c.raw.Read(func(fd uintptr) (done bool) {
+		n, _, err := syscall.Recvfrom(int(fd), c.first[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		there = n > 0 && err == nil
+		return !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, syscall.EINTR)
+	})
+	return there && err == nil
+}
+
+// ahead looks for what TLS has read with what was before: that is not seen by who waits for the kernel. It is false at
+// the end of the connection.
+func (c *conn) ahead() bool {
+	if c.read = 0; c.tls == nil {
+		return true
+	}
+	if c.SetReadDeadline(time.Unix(1, 0)) != nil { // has passed: nothing is read from the kernel
+		return false
+	}
+	var err error
+	c.read, err = c.Read(c.first[:])
+	return c.read > 0 || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 func (c *conn) stopping() bool {

@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +28,12 @@ type kit struct {
 
 func start(t *testing.T, config *tls.Config, answer http.HandlerFunc) *kit {
 	t.Helper()
+	return startWith(t, config, answer, Config{Most: 512, Queue: time.Minute, Body: time.Minute})
+}
+
+// startWith starts a listener with what a Config says of how many requests are worked on, and of bodies.
+func startWith(t *testing.T, config *tls.Config, answer http.HandlerFunc, with Config) *kit {
+	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -36,9 +41,14 @@ func start(t *testing.T, config *tls.Config, answer http.HandlerFunc) *kit {
 	if config != nil {
 		inner = tls.NewListener(inner, config)
 	}
+	return startOn(t, inner, answer, with)
+}
+
+func startOn(t *testing.T, inner net.Listener, answer http.HandlerFunc, with Config) *kit {
+	t.Helper()
 	k := &kit{server: &http.Server{Handler: answer, ReadHeaderTimeout: time.Minute}}
-	k.Listener = New(inner, Config{Handler: answer, Path: path, Head: time.Minute, Body: time.Minute, Idle: time.Minute,
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	k.Listener = New(inner, Config{Handler: answer, Path: path, Head: time.Minute, Body: with.Body, Idle: time.Minute,
+		Most: with.Most, Queue: with.Queue, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	served := make(chan error, 1)
 	go func() { served <- k.server.Serve(k.Listener) }()
 	t.Cleanup(func() {
@@ -102,15 +112,10 @@ func send(t *testing.T, c *http.Client, method, url, text string) (by, answer st
 // What an agent sends is answered here, again and again on one connection; anything else by the http.Server, on the same
 // connection too. Both say the same, with and without TLS.
 func TestServed(t *testing.T) {
-	certified := httptest.NewUnstartedServer(nil)
-	certified.StartTLS()
-	defer certified.Close()
-	for scheme, config := range map[string]*tls.Config{"http": nil, "https": certified.TLS} {
+	for scheme, config := range schemes(t) {
 		t.Run(scheme, func(t *testing.T) {
-			k := start(t, config, says)
-			trusted := &tls.Config{RootCAs: certified.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs,
-				ServerName: "example.com"}
-			c := agent(t, trusted)
+			k := start(t, config[0], says)
+			c := agent(t, config[1])
 			base := scheme + "://" + k.Addr().String()
 			long := strings.Repeat("x", maxBody)
 			for _, test := range []struct{ method, path, text, by string }{
@@ -122,7 +127,7 @@ func TestServed(t *testing.T) {
 			} {
 				by, answer := send(t, c, test.method, base+test.path, test.text)
 				want := fmt.Sprintf("%s %s %s application/x %q <nil> TLS %v", test.method, k.Addr(), test.path, test.text,
-					config != nil)
+					scheme == "https")
 				if by != test.by || answer != want {
 					t.Errorf("%s %.20s: by %s, %.200s", test.method, test.text, by, answer)
 				}
@@ -131,7 +136,7 @@ func TestServed(t *testing.T) {
 				{http.MethodGet, path, ""}, {http.MethodPut, path, "x"}, {http.MethodPost, path, ""},
 				{http.MethodPost, "/other", "x"}, {http.MethodPost, path + "?a=b", "x"},
 			} {
-				if by, _ := send(t, agent(t, trusted), test.method, base+test.path, test.text); by != "http.Server" {
+				if by, _ := send(t, agent(t, config[1]), test.method, base+test.path, test.text); by != "http.Server" {
 					t.Errorf("%s %s %q: by %s", test.method, test.path, test.text, by)
 				}
 			}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -32,7 +33,6 @@ func (h *heads) get() *[headSize]byte {
 func (c *conn) request() bool {
 	buffer := c.of.heads.get()
 	defer c.of.heads.Put(buffer)
-	buffer[0] = c.first[0]
 	read, size, err := c.head(buffer)
 	if err != nil {
 		return false
@@ -46,23 +46,37 @@ func (c *conn) request() bool {
 	r.Body = b
 	w := &response{body: b, header: http.Header{}, status: http.StatusOK}
 	c.of.Handler.ServeHTTP(w, r)
+	c.leave() // who does not read the answer, or does not send the rest, keeps nobody waiting
 	reuse := b.discard() && !c.stopping()
+	if c.SetWriteDeadline(time.Now().Add(c.of.Body)) != nil {
+		return false
+	}
 	_, err = c.Write(w.text(reuse))
-	return err == nil && reuse
+	return err == nil && reuse && c.ahead()
 }
+
+// atOnce is how long the head of a request may take that has a place: it is sent at once, as a rule. One that is not gives
+// its place to another.
+const atOnce = 250 * time.Millisecond
 
 // head reads until a request's head has arrived, and returns how much was read, and how long the head is: 0 where it is too
 // long.
 func (c *conn) head(buffer *[headSize]byte) (read, size int, err error) {
-	for read = 1; read < len(buffer); {
+	buffer[0], read = c.first[0], c.read
+	begun := time.Now()
+	if err := c.SetReadDeadline(begun.Add(min(atOnce, c.of.Head))); err != nil {
+		return 0, 0, err
+	}
+	for read < len(buffer) {
 		n, err := c.Read(buffer[read:])
 		from := max(0, read-3)
 		read += n
 		if end := bytes.Index(buffer[from:read], []byte("\r\n\r\n")); end >= 0 {
 			return read, from + end + 4, nil
 		}
-		if err == nil && from == 0 { // most come at once
-			err = c.SetReadDeadline(time.Now().Add(c.of.Head))
+		if errors.Is(err, os.ErrDeadlineExceeded) && time.Since(begun) < c.of.Head {
+			c.leave()
+			err = c.SetReadDeadline(begun.Add(c.of.Head))
 		}
 		if err != nil {
 			return 0, 0, err
@@ -183,6 +197,9 @@ type response struct {
 
 // Header implements http.ResponseWriter.
 func (w *response) Header() http.Header { return w.header }
+
+// Waited returns how long the request waited for others before anything of it was read.
+func (w *response) Waited() time.Duration { return w.body.conn.waited }
 
 // WriteHeader implements http.ResponseWriter.
 func (w *response) WriteHeader(status int) {
