@@ -13,9 +13,10 @@ const (
 	memoryAtRest        = 110 << 20 // with what is not of the runtime, as the program's text, 150 MiB
 	memoryPerConnection = 28 << 10
 
-	leastGarbage = 50 // percent of what is in use, whatever is in use: in a storm with TLS that is over half of all
+	// percent of what is in use
+	leastGarbage = 50  // whatever is in use: in a storm with TLS that is over half of what the center may have
+	usualGarbage = 100 // what the runtime does unasked, and the least while little is in use
 	mostGarbage  = 400
-	usualGarbage = 100 // what the runtime does unasked
 )
 
 // collectRarely lets garbage wait while there is room for it, until ctx ends: with 10,000 agents connected, a tenth of the
@@ -49,5 +50,9 @@ func collectRarely(ctx context.Context, connections func() int) {
 func garbage(live, scanned, stacks int64, connections int) int {
 	room := memoryAtRest + memoryPerConnection*int64(connections) - stacks
 	room -= room/8 + live // an eighth is what the runtime needs itself, and between objects
-	return int(min(max(100*room/max(live+scanned, 1), leastGarbage), mostGarbage))
+	least := int64(usualGarbage)
+	if live > memoryAtRest {
+		least = leastGarbage
+	}
+	return int(min(max(100*room/max(live+scanned, 1), least), mostGarbage))
 }

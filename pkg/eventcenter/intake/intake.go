@@ -205,10 +205,9 @@ type conn struct {
 	raw    syscall.RawConn // below TLS; nil where there is none
 	tls    *tls.ConnectionState
 	state  atomic.Int32
-	first  [1]byte // of a request
-	read   int     // how much of a request is there: 1 where first is of it
-	begun  time.Time
-	waited time.Duration // since it has begun, for others
+	first  [1]byte       // of a request
+	read   int           // how much of a request is there: 1 where first is of it
+	waited time.Duration // of the request, for others
 	placed bool          // it counts among those that are worked on
 	handed bool
 }
@@ -250,19 +249,20 @@ func (c *conn) next(limit time.Duration) {
 		c.end()
 		return
 	}
-	c.begun, c.waited = time.Now(), 0
+	c.waited = 0
 	if c.placed = c.of.places.TryAcquire(1); !c.placed {
-		c.placed = c.queue()
-		c.waited = time.Since(c.begun)
+		c.queue()
 	}
 	c.of.answer(c)
 }
 
-// queue is false where others took all places for too long. It does not end with the listener: what was sent is answered.
-func (c *conn) queue() bool {
+// queue waits until others leave a place, or for too long. It does not end with the listener: what was sent is answered.
+func (c *conn) queue() {
+	begun := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), c.of.Queue)
 	defer cancel()
-	return c.of.places.Acquire(ctx, 1) == nil
+	c.placed = c.of.places.Acquire(ctx, 1) == nil
+	c.waited = time.Since(begun)
 }
 
 // leave gives the place to another.
@@ -304,7 +304,7 @@ func (c *conn) end() {
 
 // hand gives the connection to the http.Server.
 func (c *conn) hand(whole net.Conn) {
-	_ = c.SetDeadline(time.Time{}) // where this fails so does the next read
+	_ = c.SetReadDeadline(time.Time{}) // where this fails so does the next read
 	c.handed = c.of.hand(whole, nil)
 }
 

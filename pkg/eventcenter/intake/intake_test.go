@@ -28,10 +28,10 @@ type kit struct {
 
 func start(t *testing.T, config *tls.Config, answer http.HandlerFunc) *kit {
 	t.Helper()
-	return startWith(t, config, answer, Config{Most: 512, Queue: time.Minute, Body: time.Minute})
+	return startWith(t, config, answer, Config{Most: 512, Queue: time.Minute})
 }
 
-// startWith starts a listener with what a Config says of how many requests are worked on, and of bodies.
+// startWith starts a listener with what a Config says of how many requests are worked on.
 func startWith(t *testing.T, config *tls.Config, answer http.HandlerFunc, with Config) *kit {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
@@ -47,7 +47,7 @@ func startWith(t *testing.T, config *tls.Config, answer http.HandlerFunc, with C
 func startOn(t *testing.T, inner net.Listener, answer http.HandlerFunc, with Config) *kit {
 	t.Helper()
 	k := &kit{server: &http.Server{Handler: answer, ReadHeaderTimeout: time.Minute}}
-	k.Listener = New(inner, Config{Handler: answer, Path: path, Head: time.Minute, Body: with.Body, Idle: time.Minute,
+	k.Listener = New(inner, Config{Handler: answer, Path: path, Head: time.Minute, Body: time.Minute, Idle: time.Minute,
 		Most: with.Most, Queue: with.Queue, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	served := make(chan error, 1)
 	go func() { served <- k.server.Serve(k.Listener) }()

@@ -102,7 +102,7 @@ func TestWaitsUnread(t *testing.T) {
 	for scheme, config := range schemes(t) {
 		t.Run(scheme, func(t *testing.T) {
 			h := &held{make(chan time.Duration), make(chan struct{})}
-			k := startWith(t, config[0], h.ServeHTTP, Config{Most: 1, Queue: time.Hour, Body: time.Minute})
+			k := startWith(t, config[0], h.ServeHTTP, Config{Most: 1, Queue: time.Hour})
 			first, second := dial(t, k, config[1]), dial(t, k, config[1])
 			second.send(plain) // with the end of a handshake TLS may read it
 			<-h.begun
@@ -146,7 +146,7 @@ func TestWaitsUnread(t *testing.T) {
 func TestWaitsInVain(t *testing.T) {
 	h := &held{make(chan time.Duration), make(chan struct{})}
 	const queue = 20 * time.Millisecond
-	k := startWith(t, nil, h.ServeHTTP, Config{Most: 1, Queue: queue, Body: time.Minute})
+	k := startWith(t, nil, h.ServeHTTP, Config{Most: 1, Queue: queue})
 	first, second := dial(t, k, nil), dial(t, k, nil)
 	first.send(plain)
 	<-h.begun
@@ -176,7 +176,7 @@ func TestSlowSenders(t *testing.T) {
 			panic("on purpose")
 		}
 		w.WriteHeader(http.StatusUnauthorized)
-	}, Config{Most: 1, Queue: time.Hour, Body: time.Minute})
+	}, Config{Most: 1, Queue: time.Hour})
 	for name, text := range map[string]string{
 		"half a head":        plain[:20],
 		"half a body":        strings.Replace(plain, "Length: 2", "Length: 200", 1),
@@ -260,18 +260,6 @@ func TestReadAhead(t *testing.T) {
 	}
 }
 
-// What an http.Server gets later has no deadline of what was before.
-func TestHandedLater(t *testing.T) {
-	const limit = 50 * time.Millisecond
-	k := startWith(t, nil, says, Config{Most: 512, Queue: time.Minute, Body: limit})
-	c := dial(t, k, nil)
-	c.send(plain)
-	c.answered(http.StatusAccepted)
-	time.Sleep(2 * limit)
-	c.send("GET " + path + " HTTP/1.1\r\nHost: a\r\n\r\n")
-	c.answered(http.StatusAccepted)
-}
-
 // unknown accepts connections of which nothing can be asked.
 type unknown struct{ net.Listener }
 
@@ -286,25 +274,8 @@ func TestUnknownConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := startOn(t, unknown{inner}, says, Config{Most: 1, Queue: time.Minute, Body: time.Minute})
+	k := startOn(t, unknown{inner}, says, Config{Most: 1, Queue: time.Minute})
 	if by, _ := send(t, agent(t, nil), http.MethodPost, "http://"+k.Addr().String()+path, "a"); by != "http.Server" {
 		t.Errorf("by %s", by)
-	}
-}
-
-// Who does not read its answer is left.
-func TestAnswerNotRead(t *testing.T) {
-	begun := make(chan struct{})
-	k := startWith(t, nil, func(w http.ResponseWriter, _ *http.Request) {
-		close(begun)
-		w.Header().Set("X-Long", strings.Repeat("x", 64<<20)) // more than sockets hold
-	}, Config{Most: 1, Queue: time.Minute, Body: 50 * time.Millisecond})
-	c := dial(t, k, nil)
-	c.send(plain)
-	<-begun
-	for since := time.Now(); k.Open() > 0; time.Sleep(10 * time.Millisecond) {
-		if time.Since(since) > 30*time.Second {
-			t.Fatal("it is waited for")
-		}
 	}
 }

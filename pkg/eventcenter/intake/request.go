@@ -48,9 +48,6 @@ func (c *conn) request() bool {
 	c.of.Handler.ServeHTTP(w, r)
 	c.leave() // who does not read the answer, or does not send the rest, keeps nobody waiting
 	reuse := b.discard() && !c.stopping()
-	if c.SetWriteDeadline(time.Now().Add(c.of.Body)) != nil {
-		return false
-	}
 	_, err = c.Write(w.text(reuse))
 	return err == nil && reuse && c.ahead()
 }
@@ -63,26 +60,27 @@ const atOnce = 250 * time.Millisecond
 // long.
 func (c *conn) head(buffer *[headSize]byte) (read, size int, err error) {
 	buffer[0], read = c.first[0], c.read
-	begun := time.Now()
-	if err := c.SetReadDeadline(begun.Add(min(atOnce, c.of.Head))); err != nil {
-		return 0, 0, err
+	begun, limit := time.Now(), min(atOnce, c.of.Head)
+	if c.tls != nil { // all of a record may not be there
+		err = c.SetReadDeadline(begun.Add(limit))
 	}
-	for read < len(buffer) {
-		n, err := c.Read(buffer[read:])
+	for err == nil && read < len(buffer) {
+		var n int
+		n, err = c.Read(buffer[read:])
 		from := max(0, read-3)
 		read += n
 		if end := bytes.Index(buffer[from:read], []byte("\r\n\r\n")); end >= 0 {
 			return read, from + end + 4, nil
 		}
-		if errors.Is(err, os.ErrDeadlineExceeded) && time.Since(begun) < c.of.Head {
+		if errors.Is(err, os.ErrDeadlineExceeded) && limit < c.of.Head {
 			c.leave()
-			err = c.SetReadDeadline(begun.Add(c.of.Head))
+			limit, err = c.of.Head, nil
 		}
-		if err != nil {
-			return 0, 0, err
+		if err == nil { // most come at once
+			err = c.SetReadDeadline(begun.Add(limit))
 		}
 	}
-	return read, 0, nil
+	return read, 0, err
 }
 
 // parse reads the head of a request as agents write it: a few headers, each of them once.
