@@ -279,3 +279,19 @@ func TestUnknownConnection(t *testing.T) {
 		t.Errorf("by %s", by)
 	}
 }
+
+// Nor does anyone wait for the rest of a record of TLS.
+func TestHalfARecord(t *testing.T) {
+	config := schemes(t)["https"]
+	k := startWith(t, config[0], says, Config{Most: 1, Queue: time.Hour})
+	slow, quick := dial(t, k, config[1]), dial(t, k, config[1])
+	slow.send(plain)
+	slow.answered(http.StatusAccepted)
+	if _, err := slow.Conn.(*tls.Conn).NetConn().Write([]byte{23, 3, 3, 0, 200}); err != nil { // a head, RFC 8446, 5.1
+		t.Fatal(err)
+	}
+	for range 3 {
+		quick.send(plain)
+		quick.answered(http.StatusAccepted)
+	}
+}
