@@ -196,6 +196,10 @@ func TestSlowSenders(t *testing.T) {
 				quick.send(plain)
 				quick.answered(http.StatusUnauthorized)
 			}
+			if rest := map[string]string{"half a head": plain[20:], "half a body": strings.Repeat("x", 198)}[name]; rest != "" {
+				slow.send(rest)
+				slow.answered(http.StatusUnauthorized)
+			}
 		})
 	}
 }
