@@ -340,9 +340,12 @@ func (c *conn) wait(limit time.Duration) bool {
 // arrived waits for something to read, and reads nothing. It is false at the end of the connection.
 func (c *conn) arrived() (there bool) {
 	err := c.raw.Read(func(fd uintptr) (done bool) {
-		n, _, err := syscall.Recvfrom(int(fd), c.first[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		n, err := 0, error(syscall.EINTR)
+		for errors.Is(err, syscall.EINTR) {
+			n, _, err = syscall.Recvfrom(int(fd), c.first[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		}
 		there = n > 0 && err == nil
-		return !errors.Is(err, syscall.EAGAIN) && !errors.Is(err, syscall.EINTR)
+		return !errors.Is(err, syscall.EAGAIN)
 	})
 	return there && err == nil
 }
