@@ -273,7 +273,7 @@ func TestRealImpostorOfTheRuntime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer closer.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := runtime.Version(ctx); !errors.Is(err, discover.ErrNotRoots) {
 		t.Errorf("version: %v", err)
