@@ -14,7 +14,7 @@ const (
 	memoryPerConnection = 28 << 10
 
 	// percent of what is in use
-	leastGarbage = 50  // whatever is in use: in a storm with TLS that is over half of what the center may have
+	leastGarbage = 40  // whatever is in use: in a storm with TLS that is over half of what the center may have
 	usualGarbage = 100 // what the runtime does unasked, and the least while little is in use
 	mostGarbage  = 400
 )
