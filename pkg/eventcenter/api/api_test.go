@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,7 +20,6 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/identity/identitytest"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/intake"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -62,16 +60,6 @@ func newCenter(t *testing.T, change func(*api.Config)) *center {
 	t.Cleanup(server.Close)
 	c.url = server.URL
 	return c
-}
-
-// behind has the center's requests come through a listener of agents' connections, which works on one at a time.
-func (c *center) behind(queue time.Duration) {
-	server := httptest.NewUnstartedServer(c.handler)
-	server.Listener = intake.New(server.Listener, intake.Config{Handler: c.handler, Path: "/v1/events", Head: time.Minute,
-		Body: time.Minute, Idle: time.Minute, Most: 1, Queue: queue, Log: slog.New(slog.DiscardHandler)})
-	server.Start()
-	c.t.Cleanup(server.Close)
-	c.url = server.URL
 }
 
 // reply is an answer without its body.
@@ -331,72 +319,6 @@ func TestFull(t *testing.T) {
 	}
 	if r, _ := c.do(c.request(http.MethodGet, "/v1/events", "", "")); r.StatusCode != 200 {
 		t.Errorf("reading: %d", r.StatusCode)
-	}
-}
-
-// hungJournal holds what it is given first, and counts what comes beside it.
-type hungJournal struct {
-	api.Journal
-	held, over chan struct{}
-	calls      atomic.Int32
-}
-
-// beside is how many were given to it beside the first.
-func (j *hungJournal) beside() int32 { return j.calls.Load() - 1 }
-
-func (j *hungJournal) Append(ctx context.Context, events []journal.Event) (journal.Appended, error) {
-	if j.calls.Add(1) == 1 {
-		close(j.held)
-		<-j.over
-	}
-	return j.Journal.Append(ctx, events)
-}
-
-// When more comes than can be stored, so much is worked on at a time; others are asked to come back, before their senders
-// give up and what is done for them is for nobody. They wait with what bodies may take, or before they are read.
-func TestBusy(t *testing.T) {
-	for name, wait := range map[string]struct {
-		limits  api.Limits
-		outside bool
-	}{
-		"for memory":        {limits: api.Limits{Bytes: 64 << 10}},
-		"before it is read": {outside: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			j := &hungJournal{held: make(chan struct{}), over: make(chan struct{})}
-			c := newCenter(t, func(config *api.Config) {
-				j.Journal, config.Journal, config.Limits = config.Journal, j, wait.limits
-			})
-			if wait.outside {
-				c.behind(api.BusyWait)
-			}
-			testBusy(t, c, j)
-		})
-	}
-}
-
-func testBusy(t *testing.T, c *center, j *hungJournal) {
-	first := make(chan int)
-	go func() {
-		r, _ := c.post(batch, encode(t, raised("a", 1, "x", "fatal")))
-		first <- r.StatusCode
-	}()
-	<-j.held
-	r, answer := c.post(batch, encode(t, raised("b", 1, "x", "fatal")))
-	if r.StatusCode != 429 || r.Header.Get("Retry-After") == "" || j.beside() != 0 {
-		t.Errorf("%d, Retry-After %q, %d are stored beside: %s", r.StatusCode, r.Header.Get("Retry-After"), j.beside(),
-			answer)
-	}
-	close(j.over)
-	if status := <-first; status != 200 {
-		t.Errorf("the first: %d", status)
-	}
-	if r, answer := c.post(batch, encode(t, raised("b", 1, "x", "fatal"))); r.StatusCode != 200 {
-		t.Errorf("again: %d %s", r.StatusCode, answer)
-	}
-	if newest := c.Journal.Bounds().Newest; newest != 2 {
-		t.Errorf("%d events are stored", newest)
 	}
 }
 

@@ -225,17 +225,24 @@ func (g *gathered) flush() error {
 	return err
 }
 
-// What TLS has read ahead is not waited for in vain: requests that come with the end of the handshake, or with one another.
-func TestReadAhead(t *testing.T) {
-	config := schemes(t)["https"]
-	k := start(t, config[0], says)
+// dialGathered connects, and holds back the end of the handshake.
+func dialGathered(t *testing.T, k *kit, config *tls.Config) (*client, *gathered) {
+	t.Helper()
 	c := dial(t, k, nil)
 	g := &gathered{Conn: c.Conn}
-	secured := tls.Client(g, config[1])
+	secured := tls.Client(g, config)
 	c.Conn, c.in = secured, bufio.NewReader(secured)
 	if err := secured.HandshakeContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	return c, g
+}
+
+// What TLS has read ahead is not waited for in vain: requests that come with the end of the handshake, or with one another.
+func TestReadAhead(t *testing.T) {
+	config := schemes(t)["https"]
+	k := start(t, config[0], says)
+	c, g := dialGathered(t, k, config[1])
 	c.send(plain)
 	for range 3 {
 		if err := g.flush(); err != nil {
@@ -245,13 +252,7 @@ func TestReadAhead(t *testing.T) {
 		c.send(plain) // in a record of its own
 	}
 	for _, texts := range [][]string{{plain, plain, plain}, {plain + plain + plain[:30], plain[30:]}} {
-		c := dial(t, k, nil)
-		g := &gathered{Conn: c.Conn}
-		secured := tls.Client(g, config[1])
-		c.Conn, c.in = secured, bufio.NewReader(secured)
-		if err := secured.HandshakeContext(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		c, g := dialGathered(t, k, config[1])
 		for _, text := range texts {
 			c.send(text)
 		}
