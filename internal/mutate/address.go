@@ -20,6 +20,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cni"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	hostnetlink "github.com/nodeagent/nodeagent/internal/host/netlink"
 )
 
 // AddressLease is the identity of a lease of host-local: the file <CNINetworksDir>/<network>/<address> with the ID of the
@@ -151,7 +152,7 @@ func (d *Mutator) addressUnused(address netip.Addr, own string) error {
 		}
 		ownInode = stat.Inode
 	}
-	mine, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	mine, err := hostnetlink.WholeDump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("addresses of the host: %w", err)
 	}
@@ -213,7 +214,7 @@ func addressesIn(file string) ([]netlink.Addr, error) {
 		return nil, err
 	}
 	defer handle.Close()
-	return handle.AddrList(nil, netlink.FAMILY_ALL)
+	return hostnetlink.WholeDump(func() ([]netlink.Addr, error) { return handle.AddrList(nil, netlink.FAMILY_ALL) })
 }
 
 func hasAddress(all []netlink.Addr, address netip.Addr) bool {

@@ -246,7 +246,7 @@ for pid in $(cat $(find /sys/fs/cgroup/systemd/kubepods.slice -path "*/$2*" -nam
   echo "process $pid $(cut -d " " -f 22 /proc/$pid/stat) $(tr "\n" " " </proc/$pid/cgroup)"
 done
 find "/var/lib/kubelet/pods/$1" -printf "file %p %i %m %T@\n"
-find /sys/fs/cgroup -path "*/$2*" -type d -printf "cgroup %p %i\n"
+find /sys/fs/cgroup -path "*/$2*" -type d -printf "cgroup %p %i\n" || : # a service may have ended meanwhile
 for unit in apart kubelet; do
   sed "s/^/mount of $unit: /" "/proc/$(systemctl show --value -p MainPID "$unit")/mountinfo"
 done

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	hostnetlink "github.com/nodeagent/nodeagent/internal/host/netlink"
 )
 
 // Veth is one end of a pair of virtual Ethernet devices, as it is in the network namespace of the caller.
@@ -21,9 +22,6 @@ type Veth struct {
 	PeerNamespaceID int    // number that this namespace gives to the peer's; -1: the peer is in this one
 	Up              bool
 }
-
-// dumpTries bounds how often a dump is started that a change on the host interrupts.
-const dumpTries = 3
 
 // Veths lists the veth devices of this network namespace, and the number (nsid) that it gives to each of the
 // namespaces mounted at the given paths, as far as it gives one: the kernel assigns them when a device first gets a
@@ -67,19 +65,9 @@ func Veths(h *host.Host, netnsMounts []string) (veths []Veth, namespaceIDs map[s
 	return veths, namespaceIDs, nil
 }
 
-// wholeDump repeats a dump that was interrupted by a change, and so may be incomplete.
-func wholeDump[T any](dump func() ([]T, error)) (all []T, err error) {
-	for range dumpTries {
-		if all, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	return all, err
-}
-
 // dumpLinks lists all links.
 func dumpLinks(socket *netlink.Handle) ([]netlink.Link, error) {
-	links, err := wholeDump(socket.LinkList)
+	links, err := hostnetlink.WholeDump(socket.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}

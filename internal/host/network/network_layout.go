@@ -66,7 +66,7 @@ func networkDevice(link netlink.Link) hostnetlink.NetworkDevice {
 }
 
 func deviceAddresses(socket *netlink.Handle) (map[int][]netip.Prefix, error) {
-	list, err := wholeDump(func() ([]netlink.Addr, error) { return socket.AddrList(nil, netlink.FAMILY_ALL) })
+	list, err := hostnetlink.WholeDump(func() ([]netlink.Addr, error) { return socket.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
@@ -86,7 +86,7 @@ func defaultRoutes(socket *netlink.Handle) ([]hostnetlink.DefaultRoute, error) {
 	var found []hostnetlink.DefaultRoute
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		filter := &netlink.Route{Table: unix.RT_TABLE_MAIN, Dst: nil}
-		routes, err := wholeDump(func() ([]netlink.Route, error) {
+		routes, err := hostnetlink.WholeDump(func() ([]netlink.Route, error) {
 			return socket.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
 		})
 		if err != nil {

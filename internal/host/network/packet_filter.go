@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	hostnetlink "github.com/nodeagent/nodeagent/internal/host/netlink"
 	"github.com/nodeagent/nodeagent/internal/host/packetfilter"
 )
 
@@ -31,7 +32,7 @@ func ReadPacketFilter(h *host.Host) (packetfilter.PacketFilter, error) {
 	if !h.HasModule("nf_tables") {
 		return packetfilter.PacketFilter{Legacy: legacy}, nil
 	}
-	chains, err := wholeDump(packetfilter.ReadChains)
+	chains, err := hostnetlink.WholeDump(packetfilter.ReadChains)
 	switch {
 	case errors.Is(err, netlink.ErrDumpInterrupted): // by a change, of which it may show only half
 		return packetfilter.PacketFilter{}, errors.New(
@@ -79,7 +80,7 @@ func PortMappings(h *host.Host) ([]packetfilter.PortMapping, error) {
 	if !h.HasModule("nf_tables") {
 		return mappings, err
 	}
-	more, nftErr := wholeDump(packetfilter.ReadPortMappings)
+	more, nftErr := hostnetlink.WholeDump(packetfilter.ReadPortMappings)
 	if nftErr != nil {
 		err = errors.Join(err, fmt.Errorf("read nf_tables: %w", nftErr))
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	hostnetlink "github.com/nodeagent/nodeagent/internal/host/netlink"
 )
 
 // Census is everything that exists, by name, with its identity and content.
@@ -85,7 +86,7 @@ func (n *Node) countMounts(c Census) {
 
 func (n *Node) countLinks(c Census) {
 	n.t.Helper()
-	links, err := netlink.LinkList()
+	links, err := hostnetlink.WholeDump(netlink.LinkList)
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	hostnetlink "github.com/nodeagent/nodeagent/internal/host/netlink"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
@@ -42,7 +43,9 @@ func (n *Node) Whole(own ...string) Census {
 // countAddresses leaves out link-local addresses: the kernel adds them to a link some time after it came up.
 func (n *Node) countAddresses(c Census) {
 	n.t.Helper()
-	addresses, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	addresses, err := hostnetlink.WholeDump(func() ([]netlink.Addr, error) {
+		return netlink.AddrList(nil, netlink.FAMILY_ALL)
+	})
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -51,7 +54,9 @@ func (n *Node) countAddresses(c Census) {
 			c[fmt.Sprintf("address %s of link %d", a.IPNet, a.LinkIndex)] = a.Label
 		}
 	}
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	routes, err := hostnetlink.WholeDump(func() ([]netlink.Route, error) {
+		return netlink.RouteList(nil, netlink.FAMILY_V4)
+	})
 	if err != nil {
 		n.t.Fatal(err)
 	}
