@@ -33,6 +33,11 @@ const (
 
 	checkpointEvery  = 5 * time.Minute
 	checkpointEvents = 20_000 // a restart applies at most about as many
+
+	upkeepEvery = 10 * time.Second
+	// checkRests is for how many times as long as it has worked the check of all files rests: what agents kept while the
+	// center was away, they send at its start.
+	checkRests = 3
 )
 
 // Options are those of a center.
@@ -54,7 +59,7 @@ type Journal interface {
 	Read(ctx context.Context, q journal.Query) (journal.Page, error)
 	Bounds() journal.Bounds
 	Health() journal.Health
-	Check(ctx context.Context) ([]journal.Gap, error)
+	Check(ctx context.Context, rest func(worked time.Duration)) ([]journal.Gap, error)
 	Expired(l journal.Limits) uint64
 	Trim(ctx context.Context, upTo uint64) error
 	Seal(ctx context.Context) error
@@ -249,32 +254,56 @@ func (c *Center) counted(ctx context.Context, upTo uint64) (bool, error) {
 	return c.Reports.Offset() >= upTo, nil
 }
 
-// Run keeps checkpoints and the journal's limits until ctx ends, or the center must be opened again. It begins with a
-// check of all files of the journal.
+// Run keeps checkpoints and the journal's limits until ctx ends, or the center must be opened again. Meanwhile it checks
+// all files of the journal once.
 func (c *Center) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var reports sync.WaitGroup
 	reports.Go(func() { c.Reports.Run(ctx) })
 	defer reports.Wait()
 	defer cancel()
-	if _, err := c.Journal.Check(ctx); err != nil && ctx.Err() == nil {
+	tick := time.NewTicker(upkeepEvery)
+	defer tick.Stop()
+	k := upkeep{center: c, tick: tick.C, saved: time.Now()}
+	var ended error
+	_, err := c.Journal.Check(ctx, func(worked time.Duration) {
+		if ended = k.until(ctx, time.After(checkRests*worked)); ended != nil {
+			cancel()
+		}
+	})
+	if err != nil && ctx.Err() == nil {
 		c.Log.Error("the check of the journal", "err", err)
 	}
-	tick := time.NewTicker(10 * time.Second)
-	defer tick.Stop()
-	saved := time.Now()
+	if ended != nil {
+		return ended
+	}
+	return k.until(ctx, nil)
+}
+
+// upkeep is what a center does now and then.
+type upkeep struct {
+	center *Center
+	tick   <-chan time.Time
+	saved  time.Time // a checkpoint was
+}
+
+// until keeps the center until enough is ready or ctx ends. Its error says that the center must be opened again.
+func (k *upkeep) until(ctx context.Context, enough <-chan time.Time) error {
+	c := k.center
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-enough:
+			return nil
+		case <-k.tick:
 		}
 		if replicated, ok := c.Journal.(Replicated); ok && errors.Is(replicated.Ready(), journal.ErrAnew) {
 			return journal.ErrAnew
 		}
-		if c.Model.Offset()-c.checkpoint >= checkpointEvents || time.Since(saved) >= checkpointEvery {
+		if c.Model.Offset()-c.checkpoint >= checkpointEvents || time.Since(k.saved) >= checkpointEvery {
 			c.logged("checkpoint", c.Checkpoint())
-			saved = time.Now()
+			k.saved = time.Now()
 		}
 		c.logged("trim", c.trim(ctx))
 		c.logged("seal", c.Journal.Seal(ctx))
@@ -334,7 +363,7 @@ func Verify(ctx context.Context, dir string) (v Verification, err error) {
 	defer func() { err = errors.Join(err, s.Close()) }()
 	bounds := s.Bounds()
 	v = Verification{Journal: bounds.Journal, Oldest: bounds.Oldest, Newest: bounds.Newest}
-	if v.Gaps, err = s.Check(ctx); err != nil {
+	if v.Gaps, err = s.Check(ctx, sqlite.WithoutRest); err != nil {
 		return v, err
 	}
 	checkpoint, err := loadModel(filepath.Join(dir, checkpointFile), bounds.Journal)

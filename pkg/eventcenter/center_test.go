@@ -2,12 +2,15 @@ package eventcenter
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
@@ -136,4 +139,81 @@ func TestVerify(t *testing.T) {
 	if v := verified(t, dir); len(v.Differences) != 1 || v.Fine() {
 		t.Errorf("a changed checkpoint: %+v", v)
 	}
+}
+
+// restingCheck is a journal whose check says that a step took ten minutes.
+type restingCheck struct {
+	Journal
+	rested chan time.Time
+}
+
+func (j restingCheck) Check(_ context.Context, rest func(time.Duration)) ([]journal.Gap, error) {
+	rest(10 * time.Minute)
+	j.rested <- time.Now()
+	return nil, nil
+}
+
+// The check of all files leaves the center its time, and its upkeep goes on meanwhile.
+func TestUpkeepBesideTheCheck(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := open(t, dir, sqlite.Limits{})
+		c.raise(t, 1)
+		rested := make(chan time.Time, 1)
+		c.Journal = restingCheck{c.Journal, rested}
+		began := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- c.Run(ctx) }()
+		time.Sleep(checkpointEvery + 2*upkeepEvery)
+		synctest.Wait()
+		if _, err := os.Stat(filepath.Join(dir, checkpointFile)); err != nil {
+			t.Errorf("no checkpoint while all files are checked: %v", err)
+		}
+		if len(rested) > 0 {
+			t.Error("the check goes on at once")
+		}
+		if took := (<-rested).Sub(began); took != 30*time.Minute {
+			t.Errorf("the check rests %s after ten minutes", took)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// anew is a copy that must be made anew, which is noticed while its files are checked.
+type anew struct{ Replicated }
+
+func (anew) Ready() error { return journal.ErrAnew }
+
+func (anew) Check(ctx context.Context, rest func(time.Duration)) ([]journal.Gap, error) {
+	for steps := 0; steps < 10 && ctx.Err() == nil; steps++ {
+		rest(10 * time.Minute)
+	}
+	return nil, ctx.Err()
+}
+
+func TestAnewBesideTheCheck(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c, log := open(t, dir, sqlite.Limits{})
+		opened := c.Journal
+		c.Journal = anew{}
+		began := time.Now()
+		if err := c.Run(t.Context()); !errors.Is(err, journal.ErrAnew) || time.Since(began) > 2*upkeepEvery {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+		if log.Len() > 0 {
+			t.Errorf("logged: %s", log)
+		}
+		c.Journal = opened
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }

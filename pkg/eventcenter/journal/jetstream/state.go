@@ -23,8 +23,10 @@ func (s *Store) Read(ctx context.Context, q journal.Query) (journal.Page, error)
 // Bounds returns what the copy holds now.
 func (s *Store) Bounds() journal.Bounds { return s.copy.Bounds() }
 
-// Check reads all of the copy and notes what is damaged, as gaps.
-func (s *Store) Check(ctx context.Context) ([]journal.Gap, error) { return s.copy.Check(ctx) }
+// Check reads all of the copy and notes what is damaged, as gaps. After each step it calls rest.
+func (s *Store) Check(ctx context.Context, rest func(worked time.Duration)) ([]journal.Gap, error) {
+	return s.copy.Check(ctx, rest)
+}
 
 // Seal takes the write-ahead logs away from the copy's files of past days.
 func (s *Store) Seal(ctx context.Context) error { return s.copy.Seal(ctx) }

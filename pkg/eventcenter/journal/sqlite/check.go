@@ -40,7 +40,7 @@ func (s *Store) check(ctx context.Context, marked uint64) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, startCheck)
 	defer cancel()
-	err := s.checkPartition(limited, p, s.newest)
+	err := s.checkPartition(limited, p, s.newest, WithoutRest)
 	if p.damaged != nil { // how far it went is not known: its name at least is never given to another file
 		s.newest = max(s.newest, p.first)
 	}
@@ -50,8 +50,10 @@ func (s *Store) check(ctx context.Context, marked uint64) error {
 	return ctx.Err()
 }
 
-// Check reads all files and notes what is damaged, as gaps. It changes nothing.
-func (s *Store) Check(ctx context.Context) ([]journal.Gap, error) {
+// Check reads all files and notes what is damaged, as gaps. It changes nothing. After each step, which reads the events of
+// one page or the structure of one file, it calls rest with the time that the step took. Nothing is locked meanwhile:
+// files may be sealed and trimmed.
+func (s *Store) Check(ctx context.Context, rest func(worked time.Duration)) ([]journal.Gap, error) {
 	parts := s.partitions()
 	var errs []error
 	for i, p := range parts {
@@ -59,11 +61,14 @@ func (s *Store) Check(ctx context.Context) ([]journal.Gap, error) {
 		if i+1 < len(parts) {
 			last = parts[i+1].first - 1
 		}
-		errs = append(errs, s.checkPartition(ctx, p, last))
+		errs = append(errs, s.checkPartition(ctx, p, last, rest))
 		p.forget(ctx)
 	}
 	return s.Health().Gaps, errors.Join(errs...)
 }
+
+// WithoutRest is for a check that somebody waits for.
+func WithoutRest(time.Duration) {}
 
 // forget gives back the memory in which a reader has pages of the file: after the check of all files it is of each of them.
 func (p *partition) forget(ctx context.Context) {
@@ -75,21 +80,28 @@ func (p *partition) forget(ctx context.Context) {
 }
 
 // checkPartition verifies the structure of a file, and the checksum of each row up to last.
-func (s *Store) checkPartition(ctx context.Context, p *partition, last uint64) error {
+func (s *Store) checkPartition(ctx context.Context, p *partition, last uint64, rest func(time.Duration)) error {
+	began := time.Now()
 	if err := s.quickCheck(ctx, p); err != nil {
 		return err
 	}
 	for after := p.first - 1; after < last; {
+		rest(time.Since(began))
+		began = time.Now()
 		var page journal.Page
 		to := min(last, after+checkedAtOnce)
-		if _, err := s.readPartition(ctx, p, span{journal.Query{Limit: checkedAtOnce + 1}, after, to}, &page); err != nil {
+		full, err := s.readPartition(ctx, p, span{journal.Query{Limit: checkedAtOnce + 1}, after, to}, &page)
+		if err != nil {
 			if _, gone := errors.AsType[*journal.TrimmedError](err); gone {
 				return nil
 			}
 			return fmt.Errorf("check %s: %w", p.path, err)
 		}
-		after = to
+		if after = to; full { // of bytes: what follows is on the next
+			after = page.Records[len(page.Records)-1].Offset
+		}
 	}
+	rest(time.Since(began))
 	return nil
 }
 

@@ -172,7 +172,7 @@ func TestDamage(t *testing.T) {
 			test.damage(t, dir)
 			var log bytes.Buffer
 			s = openTest(t, dir, Options{Now: c.Now, Log: slog.New(slog.NewTextHandler(&log, nil))})
-			if _, err := s.Check(t.Context()); err != nil {
+			if _, err := s.Check(t.Context(), WithoutRest); err != nil {
 				t.Error(err)
 			}
 			s.mustAppend(t, of("a", 9))

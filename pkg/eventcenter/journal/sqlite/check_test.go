@@ -1,0 +1,89 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// The check reads each event, however large they are.
+func TestCheckOfLargeEvents(t *testing.T) {
+	dir := t.TempDir()
+	s := openTest(t, dir, Options{})
+	for sequence := range uint64(250) {
+		s.mustAppend(t, large(sequence+1, pageBytes/100))
+	}
+	s.mustClose(t)
+	name := filepath.Join(dir, partitionName(1))
+	data, err := os.ReadFile(name)
+	if err != nil || bytes.Count(data, []byte(`"n":240,`)) != 1 {
+		t.Fatal(err, "the event is not there")
+	}
+	if err := os.WriteFile(name, bytes.Replace(data, []byte(`"n":240,`), []byte(`"N":240,`), 1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	gaps, err := openTest(t, dir, Options{ReadOnly: true}).Check(t.Context(), WithoutRest)
+	if err != nil || len(gaps) != 1 || gaps[0].From != 240 || gaps[0].To != 240 {
+		t.Errorf("gaps %v, %v; the checksum of 240 is wrong", gaps, err)
+	}
+}
+
+// many returns events of a node, from a sequence on.
+func many(from, count uint64) (events []journal.Event) {
+	for i := range count {
+		events = append(events, of("a", from+i))
+	}
+	return events
+}
+
+// The check rests after each step, and keeps nobody from anything while it does.
+func TestCheckRests(t *testing.T) {
+	const ofADay = 2*checkedAtOnce + 1
+	c := newClock()
+	s := openTest(t, t.TempDir(), Options{Now: c.Now})
+	for day := range uint64(3) {
+		s.mustAppend(t, many(day*ofADay+1, ofADay)...)
+		c.now = c.now.Add(24 * time.Hour)
+	}
+	var rests []time.Duration
+	if _, err := s.Check(t.Context(), func(worked time.Duration) {
+		if rests = append(rests, worked); len(rests) > 1 {
+			return
+		}
+		s.mustAppend(t, of("a", 3*ofADay+1)) // of the next day, with which the days before can be sealed
+		if err := s.Seal(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := s.Trim(t.Context(), ofADay); err != nil {
+			t.Error(err)
+		}
+	}); err != nil {
+		t.Error(err)
+	}
+	if steps := 1 + 2*4; len(rests) != steps { // of the first file, which is trimmed then, one
+		t.Errorf("%d rests, want %d", len(rests), steps)
+	}
+	if slices.ContainsFunc(rests, func(worked time.Duration) bool { return worked <= 0 || worked > time.Minute }) {
+		t.Errorf("worked %v", rests)
+	}
+	if gaps := s.Health().Gaps; len(gaps) > 0 {
+		t.Errorf("gaps %v", gaps)
+	}
+}
+
+// A check whose context ends while it rests reads no more.
+func TestCheckEnds(t *testing.T) {
+	s := openTest(t, t.TempDir(), Options{})
+	s.mustAppend(t, many(1, 2*checkedAtOnce)...)
+	ctx, cancel := context.WithCancel(t.Context())
+	rests := 0
+	if _, err := s.Check(ctx, func(time.Duration) { rests++; cancel() }); err == nil || rests != 1 {
+		t.Errorf("%v after %d rests", err, rests)
+	}
+}
