@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/test/need"
@@ -73,7 +72,7 @@ func TestReplicasAreOne(t *testing.T) {
 		t.Errorf("%d %s", status, page)
 	}
 	for i, p := range r.all { // a copy may be a moment behind
-		if !eventually(10*time.Second, func() bool {
+		if !eventually(patience, func() bool {
 			status, _ = browse(t, p, cookie, "/", nil)
 			return status == http.StatusSeeOther
 		}) {

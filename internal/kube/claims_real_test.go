@@ -80,7 +80,7 @@ func (r *realAPIServer) pauses(t *testing.T, admin, a *Client) {
 	const path = "/api/v1/namespaces/" + claimsNamespace + "/configmaps"
 	r.Create(path, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"pause"}}`, nil)
 	f := r.fleet(a, budget(1, 1), nil)
-	if _, err := f.Acquire(within(t, 5*time.Second), "test", time.Second); !errors.Is(err, fleet.ErrPaused) {
+	if _, err := f.Acquire(within(t, time.Minute), "test", time.Second); !errors.Is(err, fleet.ErrPaused) {
 		t.Errorf("Acquire() = %v, want ErrPaused", err)
 	}
 	if _, _, err := f.Hold(t.Context()); !errors.Is(err, fleet.ErrPaused) {

@@ -38,7 +38,7 @@ func TestKured(t *testing.T) {
 			f := newFakeServer(t, object(t, &metav1.PartialObjectMetadata{
 				TypeMeta:   metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"},
 				ObjectMeta: metav1.ObjectMeta{Name: "kured", Annotations: annotations}}))
-			why, err := f.client().Kured(within(t, 10*time.Second), "kube-system/kured")
+			why, err := f.client().Kured(within(t, time.Minute), "kube-system/kured")
 			if (err != nil) != test.fails || (why != "") != test.held {
 				t.Errorf("%q, %v", why, err)
 			}
@@ -66,7 +66,7 @@ func TestMedik8s(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFakeServer(t, text(http.StatusOK, "application/json", test.lease))
-			why, err := f.client().Medik8s(within(t, 10*time.Second), "medik8s-leases")
+			why, err := f.client().Medik8s(within(t, time.Minute), "medik8s-leases")
 			if err != nil || !strings.HasPrefix(why, test.want) || (why == "") != (test.want == "") {
 				t.Errorf("%q, %v", why, err)
 			}
@@ -88,8 +88,8 @@ func TestOwnersThatCannotBeAsked(t *testing.T) {
 		true:  refusal(http.StatusForbidden, metav1.StatusReasonForbidden),
 	} {
 		f.set(answer)
-		kured, err := c.Kured(within(t, 10*time.Second), "kube-system/kured")
-		medik8s, err2 := c.Medik8s(within(t, 10*time.Second), "medik8s-leases")
+		kured, err := c.Kured(within(t, time.Minute), "kube-system/kured")
+		medik8s, err2 := c.Medik8s(within(t, time.Minute), "medik8s-leases")
 		if kured+medik8s != "" || (err != nil) != refused || (err2 != nil) != refused {
 			t.Errorf("refused %t: %q, %v; %q, %v", refused, kured, err, medik8s, err2)
 		}

@@ -35,7 +35,7 @@ func TestRealAPIServerTaintLatency(t *testing.T) {
 	}
 	first := r.fleet(r.bound(admin, "first", nil), budget(1, 1), nil)
 	until(t, "claims are confined", func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		slot, err := first.Acquire(ctx, "first", time.Second)
 		if err == nil {

@@ -77,7 +77,7 @@ func TestEndContainer(t *testing.T) {
 		config.Command, config.Args = []string{"/busybox"}, []string{"ls", "/x/" + filepath.Base(hung) + "/file"}
 	})
 	hangs(t, n.Host, stuck.Id)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	err := n.Mutator.EndContainer(ctx, identity(stuck), time.Second)
 	if still, ok := errors.AsType[mutate.StillRuns](err); !ok || still.ID != stuck.Id || state(stuck) != running {

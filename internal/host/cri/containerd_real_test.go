@@ -131,7 +131,7 @@ func TestRealContainerd(t *testing.T) {
 			t.Errorf("stopped, %s: Version() = %v after %s, want DeadlineExceeded", name, err, time.Since(start))
 		}
 	}
-	if stopped, err := runtime.Process(hosttest.Within(t, 5*time.Second)); err != nil || stopped.PID != first.PID {
+	if stopped, err := runtime.Process(hosttest.Within(t, 30*time.Second)); err != nil || stopped.PID != first.PID {
 		t.Errorf("stopped: Process() = %+v, %v", stopped, err)
 	}
 	r.signal(syscall.SIGCONT)

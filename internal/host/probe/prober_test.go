@@ -49,7 +49,7 @@ func TestProbeOfHungFilesystem(t *testing.T) {
 		var all sync.WaitGroup
 		for range 5 {
 			all.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				if _, err := prober.Do(ctx, hang); err == nil {
 					t.Error("a hung filesystem answered")

@@ -34,7 +34,7 @@ func TestRealDiskHangs(t *testing.T) {
 		}
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	until := func(want finding.Severity) {
 		t.Helper()

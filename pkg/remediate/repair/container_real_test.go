@@ -178,7 +178,7 @@ func TestRealContainerd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		_, err = job.Do(ctx)
 		for _, want := range []string{"not done, because container " + stuck.Id + " still runs", "(busybox)", "state D"} {
