@@ -28,7 +28,7 @@ func TestDNSForReal(t *testing.T) {
 	hosttest.Address(t, "lo", "10.96.0.10/32", "192.0.2.53/32")
 	cluster, resolver := checktest.ServeDNS(t, "10.96.0.10:53"), checktest.ServeDNS(t, "192.0.2.53:53")
 	h := checktest.NewDNSHost(t, "10.96.0.10", "192.0.2.53")
-	check := New(Settings{Timeout: 300 * time.Millisecond, FatalAfter: 5 * time.Minute})
+	check := New(Settings{Timeout: time.Second, FatalAfter: 5 * time.Minute})
 	const c, r = "dns-server/10.96.0.10=", "dns-server/192.0.2.53="
 	drop := []string{"INPUT", "-p", "udp", "-d", "10.96.0.10", "-j", "DROP"}
 	dropTCP := []string{"INPUT", "-p", "tcp", "-d", "10.96.0.10", "-j", "DROP"}

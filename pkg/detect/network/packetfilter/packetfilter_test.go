@@ -341,6 +341,13 @@ func (b *filterBench) evaluate(t *testing.T, family, name string, out, in bool, 
 	t.Helper()
 	b.primary = family
 	gotOut, gotIn := b.connects(family)
+	for range 100 { // what passes may take longer on a busy machine
+		if (gotOut || !out) && (gotIn || !in) {
+			break
+		}
+		againOut, againIn := b.connects(family)
+		gotOut, gotIn = gotOut || againOut, gotIn || againIn
+	}
 	if gotOut != out {
 		t.Errorf("%s: a pod really reaches the outside: %t, want %t", name, gotOut, out)
 	}
