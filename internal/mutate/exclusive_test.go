@@ -111,7 +111,7 @@ func TestAbandonedChildren(t *testing.T) {
 	m := hangingVolume(t, n, uid, false)
 	var errs []error
 	for range 4 {
-		errs = append(errs, mutate.RunChild(t.Context(), n.Mutator, 300*time.Millisecond, "/bin/ls", m.Point))
+		errs = append(errs, mutate.RunChild(t.Context(), n.Mutator, 2*time.Second, "/bin/ls", m.Point))
 	}
 	if !errors.Is(errs[3], mutate.ErrTooManyAbandoned) {
 		t.Errorf("got %v", errs)

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nodeagent/nodeagent/test/harness"
 )
@@ -60,7 +59,7 @@ func testWrongConfiguration(t *testing.T, c *cluster) {
 func (c *cluster) goesOn(t *testing.T, before int, mistake string) {
 	t.Helper()
 	var status harness.Status
-	await(t, 90*time.Second, "an agent that refuses its configuration", func() error {
+	await(t, "an agent that refuses its configuration", func() error {
 		var err error
 		if status, err = c.status(t.Context()); err != nil {
 			return err

@@ -277,10 +277,13 @@ func (c *cluster) pods(t *testing.T) []pod {
 	return list.Items
 }
 
+// patience is more than anything takes on a busy machine.
+const patience = 5 * time.Minute
+
 // await waits until what holds.
-func await(t *testing.T, limit time.Duration, what string, holds func() error) {
+func await(t *testing.T, what string, holds func() error) {
 	t.Helper()
-	if err := harness.WaitFor(t.Context(), limit, what, holds); err != nil {
+	if err := harness.WaitFor(t.Context(), patience, what, holds); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -289,7 +292,7 @@ func await(t *testing.T, limit time.Duration, what string, holds func() error) {
 func (c *cluster) await1(t *testing.T, what string, ok func(pod) bool) pod {
 	t.Helper()
 	var found pod
-	await(t, 90*time.Second, what, func() error {
+	await(t, what, func() error {
 		pods := c.pods(t)
 		if len(pods) != 1 || len(pods[0].Status.ContainerStatuses) != 1 {
 			return fmt.Errorf("%d pods", len(pods))

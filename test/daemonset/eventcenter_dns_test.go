@@ -96,7 +96,7 @@ spec:
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	await(t, 60*time.Second, "the apiserver to ask the policy", func() error {
+	await(t, "the apiserver to ask the policy", func() error {
 		out, err := c.Kubectl(t.Context(), "create", "--dry-run=server", "-f", file, "-o",
 			"jsonpath={.spec.template.spec.dnsConfig.nameservers[*]}")
 		if err == nil && string(out) != address {

@@ -72,7 +72,7 @@ func testNothingButVolumes(t *testing.T, c *center) {
 	const kinds = "statefulsets,controllerrevisions,pods,services,endpointslices,configmaps,secrets,serviceaccounts," +
 		"persistentvolumeclaims,poddisruptionbudgets,roles,rolebindings,clusterroles,clusterrolebindings,leases"
 	var left []string
-	await(t, 60*time.Second, "what is derived to be gone", func() error {
+	await(t, "what is derived to be gone", func() error {
 		left = nil
 		for _, line := range strings.Split(c.kubectl(t, "get", kinds, "--all-namespaces", "--output",
 			`jsonpath={range .items[*]}{.kind}/{.metadata.name}{"\n"}{end}`), "\n") {
@@ -104,7 +104,7 @@ func testThreeAtOnce(t *testing.T, c *center) {
 	c.applyCenter(t, append(slices.Clone(threeOnOne), "image.tag=none")...)
 	state := func(want string) {
 		t.Helper()
-		await(t, 60*time.Second, "pods to be "+want, func() error {
+		await(t, "pods to be "+want, func() error {
 			if got := c.kubectl(t, "get", "pods", "-n", namespace, "-l", "app.kubernetes.io/name=eventcenter", "-o",
 				`jsonpath={range .items[*].status.containerStatuses[*]}{.state.waiting.reason}{.started} {end}`); got != want {
 				return fmt.Errorf("they are %s", got)
@@ -209,7 +209,7 @@ func (s *sender) await(t *testing.T, more int) {
 	s.mu.Lock()
 	begun := s.acknowledged
 	s.mu.Unlock()
-	await(t, 2*time.Minute, "events to be acknowledged", func() error {
+	await(t, "events to be acknowledged", func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.acknowledged < begun+more {
@@ -225,7 +225,7 @@ func (c *center) onceOnEach(t *testing.T, s *sender, firstID string) {
 	var before []string
 	for i := range 3 {
 		var ids []string
-		await(t, 60*time.Second, "all events on each replica", func() (err error) {
+		await(t, "all events on each replica", func() (err error) {
 			if ids, err = c.on(t, i).ids(t.Context()); err == nil && len(ids) < len(before) {
 				err = fmt.Errorf("%d of %d", len(ids), len(before))
 			}

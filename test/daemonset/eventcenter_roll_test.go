@@ -58,7 +58,7 @@ func (c *center) observeRoll(t *testing.T) func() []string {
 	select {
 	case <-began:
 	case <-ended:
-	case <-time.After(60 * time.Second):
+	case <-time.After(patience):
 		t.Error("the watch does not list three pods")
 	}
 	return func() (replaced []string) {

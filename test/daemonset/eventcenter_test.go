@@ -80,7 +80,7 @@ func testReaders(t *testing.T, c *center) {
 	}
 	c.kubectl(t, "create", "clusterrolebinding", "dashboard", "--clusterrole=eventcenter-reader",
 		"--serviceaccount="+namespace+":dashboard")
-	await(t, 60*time.Second, "the reader's right", func() error { // a refusal holds for up to 30 s
+	await(t, "the reader's right", func() error { // a refusal holds for up to 30 s
 		code, err := c.get(t.Context(), c.reader, "/v1/nodes", nil)
 		if err == nil && code != http.StatusOK {
 			err = fmt.Errorf("%d", code)
@@ -126,7 +126,7 @@ func testAgentReports(t *testing.T, c *center) {
 			Blind                  []string
 		}
 	}
-	await(t, 90*time.Second, "the node's agent", func() error {
+	await(t, "the node's agent", func() error {
 		if _, err := c.get(t.Context(), c.reader, "/v1/nodes", &answer); err != nil {
 			return err
 		}
@@ -168,7 +168,7 @@ type faults struct {
 // awaitFault waits until the center shows the read-only filesystem of a disk, or does not.
 func (c *center) awaitFault(t *testing.T, mount string, there bool) {
 	t.Helper()
-	await(t, 90*time.Second, fmt.Sprintf("the fault of %s to be there: %t", mount, there), func() error {
+	await(t, fmt.Sprintf("the fault of %s to be there: %t", mount, there), func() error {
 		var answer faults
 		if _, err := c.get(t.Context(), c.reader, "/v1/faults", &answer); err != nil {
 			return err
@@ -263,7 +263,7 @@ func testUpgradeCenter(t *testing.T, c *center) {
 // awaitWord waits until the agent has said a word to this center, which was just started.
 func (c *center) awaitWord(t *testing.T) {
 	t.Helper()
-	await(t, 120*time.Second, "a word of the agent", func() error {
+	await(t, "a word of the agent", func() error {
 		var metrics string
 		if _, err := c.get(t.Context(), c.reader, "/metrics", &metrics); err != nil {
 			return err

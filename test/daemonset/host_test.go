@@ -27,7 +27,7 @@ const link = runDir + "/nodeagent"
 func agentPID(t *testing.T) int {
 	t.Helper()
 	var pid int
-	await(t, 30*time.Second, "the agent's program and socket", func() error {
+	await(t, "the agent's program and socket", func() error {
 		if _, err := os.Stat(link); err != nil {
 			return err
 		}
@@ -173,7 +173,7 @@ func testDisk(t *testing.T, c *cluster) {
 	c.install(t, true, "rights.kubelet=true", "rights.taint=true", "config.report.taint.mode=on", "config.report.taint.hold=2s")
 	disk := failedDisk(t, c.Dir)
 	began := time.Now()
-	await(t, 60*time.Second, "a taint", func() error {
+	await(t, "a taint", func() error {
 		if c.taint(t) == ":" {
 			return errors.New("there is none")
 		}
@@ -207,7 +207,7 @@ func (c *cluster) taint(t *testing.T) string {
 // awaitTaint waits until the agent's taint of the Node is of this value and effect.
 func (c *cluster) awaitTaint(t *testing.T, want string) {
 	t.Helper()
-	await(t, 60*time.Second, "the taint "+want, func() error {
+	await(t, "the taint "+want, func() error {
 		if got := c.taint(t); got != want {
 			return fmt.Errorf("it is %s", got)
 		}
@@ -242,7 +242,7 @@ func testLeftovers(t *testing.T, c *cluster) {
 	if err := victim.Abandon(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, 90*time.Second, "the agent to find what the pod left", func() error {
+	await(t, "the agent to find what the pod left", func() error {
 		status, err := c.status(t.Context())
 		if err != nil {
 			return err
@@ -265,7 +265,7 @@ func testLeftovers(t *testing.T, c *cluster) {
 	c.install(t, true, "rights.kubelet=true", "config.remediate.mode=on", "config.remediate.ownerGrace=5s",
 		"config.remediate.containerGrace=2s", "config.remediate.processGrace=2s", "config.remediate.retryAfter=1s",
 		"config.remediate.podsPerHour=1000")
-	await(t, 100*time.Second, "the agent to release it", func() error {
+	await(t, "the agent to release it", func() error {
 		traces, err := victim.Traces(t.Context())
 		if err == nil && len(traces) > 0 {
 			err = fmt.Errorf("still there: %v", traces)
@@ -300,7 +300,7 @@ func testKilled(t *testing.T, c *cluster) {
 	c.await1(t, "the agent to be back", func(p pod) bool {
 		return ready(p) && p.Status.ContainerStatuses[0].RestartCount == 1
 	})
-	await(t, 30*time.Second, "another process", func() error {
+	await(t, "another process", func() error {
 		if again := agentPID(t); again == pid {
 			return fmt.Errorf("still %d", pid)
 		}

@@ -84,7 +84,7 @@ func testChart(t *testing.T, c *cluster) {
 func (c *cluster) awaitCondition(t *testing.T, name, status string) harness.Condition {
 	t.Helper()
 	var got harness.Condition
-	await(t, 60*time.Second, "condition "+name+"="+status, func() error {
+	await(t, "condition "+name+"="+status, func() error {
 		var err error
 		got, err = (&harness.Agent{Lab: c.Lab}).Condition(t.Context(), name)
 		if err == nil && got.Status != status {

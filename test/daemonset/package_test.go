@@ -32,7 +32,7 @@ func testBesidePackage(t *testing.T, c *cluster) {
 	t.Log(c.logs(t))
 	// Five times the readiness probe's period of hasty, and it does not start again and again.
 	stayed := time.Now().Add(5 * time.Second)
-	await(t, 30*time.Second, "a while to pass", func() error {
+	await(t, "a while to pass", func() error {
 		p = c.await1(t, "the pod", func(p pod) bool { return true })
 		if ready(p) {
 			t.Fatal("an agent on standby is ready")
@@ -88,7 +88,7 @@ func startOnHost(t *testing.T, c *cluster) onHost {
 
 func (a onHost) awaitLog(t *testing.T, words ...string) {
 	t.Helper()
-	await(t, 60*time.Second, "the log to contain "+strings.Join(words, " and "), func() error {
+	await(t, "the log to contain "+strings.Join(words, " and "), func() error {
 		for _, w := range words {
 			if !strings.Contains(a.LogTail(), w) {
 				return fmt.Errorf("the log is:\n%s", a.LogTail())
@@ -100,7 +100,7 @@ func (a onHost) awaitLog(t *testing.T, words ...string) {
 
 func (a onHost) awaitStatus(t *testing.T, pid int) {
 	t.Helper()
-	await(t, 30*time.Second, fmt.Sprintf("process %d to answer", pid), func() error {
+	await(t, fmt.Sprintf("process %d to answer", pid), func() error {
 		status, err := a.Status(context.WithoutCancel(t.Context()))
 		if err == nil && status.PID != pid {
 			err = fmt.Errorf("process %d answers", status.PID)

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -48,7 +47,7 @@ func testSight(t *testing.T, c *cluster) {
 	if err != nil || answer.Code != 0 {
 		t.Fatalf("the agent on the host: %v, exit code %d: %s", err, answer.Code, answer.Stdout)
 	}
-	await(t, 90*time.Second, "each check to see in the pod what it sees on the host", func() error {
+	await(t, "each check to see in the pod what it sees on the host", func() error {
 		inPod, err := c.status(t.Context())
 		if err != nil {
 			return err
@@ -113,7 +112,7 @@ func (c *cluster) exec(t *testing.T, into any, verb string) error {
 // testSightByHand compares what a command that kubectl runs in the pod sees with what it sees on the host.
 func testSightByHand(t *testing.T, c *cluster, onHost *harness.Agent) {
 	t.Helper()
-	await(t, time.Minute, "nodeagent check to see in the pod what it sees on the host", func() error {
+	await(t, "nodeagent check to see in the pod what it sees on the host", func() error {
 		var inPod, host checked
 		if err := c.exec(t, &inPod, "check"); err != nil {
 			return err

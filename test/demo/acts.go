@@ -56,7 +56,7 @@ func (s *stage) diskFails(ctx context.Context) error {
 	if err := disk.Fail(); err != nil {
 		return err
 	}
-	if err := harness.WaitFor(ctx, 10*time.Second, condition+" to be True", func() error {
+	if err := harness.WaitFor(ctx, 2*time.Minute, condition+" to be True", func() error {
 		return s.conditionIs(ctx, "True")
 	}); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (s *stage) diskFails(ctx context.Context) error {
 
 // showEvents waits for an event about the node whose reason begins with prefix.
 func (s *stage) showEvents(ctx context.Context, prefix string) error {
-	err := harness.WaitFor(ctx, 20*time.Second, "an event "+prefix+"…", func() error {
+	err := harness.WaitFor(ctx, 2*time.Minute, "an event "+prefix+"…", func() error {
 		out, err := s.lab.Kubectl(ctx, "get", "events", "-n", "default", "-o",
 			`jsonpath={range .items[*]}{.source.component}/{.reason}{"\n"}{end}`)
 		if err == nil && !slices.ContainsFunc(strings.Fields(string(out)), func(l string) bool {

@@ -34,7 +34,7 @@ func signal(component string, sig syscall.Signal) func(*testing.T, *lab.Lab) {
 
 // The bounds: status makes no new observation, and check waits for what does not answer for 15 s at most.
 const (
-	statusLimit = 20 * time.Second
+	statusLimit = time.Minute
 	checkLimit  = 2 * time.Minute
 )
 

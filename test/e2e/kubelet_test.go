@@ -207,7 +207,7 @@ func TestKubeletPLEG(t *testing.T) {
 	need.Flag(t, *long, "-long: takes more than four minutes, as long as kubelet takes to notice")
 	k := openKubeletLab(t)
 	check := kubernetes.KubeletPLEG()
-	k.await(check, time.Second, map[string]string{"kubelet/kubelet": ""})
+	k.await(check, time.Minute, map[string]string{"kubelet/kubelet": ""})
 	if err := k.lab.Signal("containerd", syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +276,7 @@ func TestNodeRegistration(t *testing.T) {
 		}
 	}
 	k.host.Files.Root = root
-	k.await(kubernetes.NodeRegistration(), time.Second,
+	k.await(kubernetes.NodeRegistration(), time.Minute,
 		map[string]string{"node/" + k.lab.NodeName: "NodeIsAnotherMachine"})
 }
 

@@ -24,7 +24,7 @@ func TestRetire(t *testing.T) {
 	}
 	await := func(what string, there bool) {
 		t.Helper()
-		err := harness.WaitFor(t.Context(), 30*time.Second, what, func() error {
+		err := harness.WaitFor(t.Context(), 2*time.Minute, what, func() error {
 			c, err := a.Condition(t.Context(), "KubeletUnhealthy")
 			if err == nil && (c.Type != "") != there {
 				err = fmt.Errorf("condition %+v", c)

@@ -22,7 +22,7 @@ func TestRuntimeLatency(t *testing.T) {
 	need.Flag(t, *long, "-long: the runtime is stopped ten times for four seconds, with nothing beside it")
 	k := openKubeletLab(t)
 	check, restarts := detectcri.RuntimeLatency(), detectcri.RuntimeRestarts(nil)
-	k.await(check, time.Second, map[string]string{"runtime-calls/questions": "", "runtime-calls/work": ""})
+	k.await(check, time.Minute, map[string]string{"runtime-calls/questions": "", "runtime-calls/work": ""})
 	k.observe(restarts)
 	resume := func() { _ = k.lab.Signal("containerd", syscall.SIGCONT) }
 	t.Cleanup(resume)
@@ -44,7 +44,7 @@ func TestRuntimeLatency(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.await(restarts, time.Second, map[string]string{"container-runtime/" + k.host.Paths.CRISocket: ""})
+	k.await(restarts, time.Minute, map[string]string{"container-runtime/" + k.host.Paths.CRISocket: ""})
 }
 
 // The shims of pods that run are no leak, however old they are.

@@ -109,7 +109,7 @@ func (d *daemonSet) start(ctx context.Context, a *Agent, env []string) error {
 	if err := a.Lab.KubectlApply(ctx, manifests+"\n---\n"+right); err != nil {
 		return err
 	}
-	return a.WaitFor(ctx, 90*time.Second, "the agent to answer", func() error { // kubelet waits between restarts
+	return a.WaitFor(ctx, 5*time.Minute, "the agent to answer", func() error { // kubelet waits between restarts
 		_, err := a.Status(ctx)
 		return err
 	})
@@ -117,15 +117,15 @@ func (d *daemonSet) start(ctx context.Context, a *Agent, env []string) error {
 
 // stop removes the pods.
 func (d *daemonSet) stop(a *Agent) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	_, err := a.Lab.Kubectl(ctx, "delete", "daemonset", "--namespace="+namespace, "nodeagent", "--ignore-not-found",
-		"--cascade=foreground", "--timeout=80s")
+		"--cascade=foreground", "--timeout=280s")
 	return err
 }
 
 func (d *daemonSet) kill(a *Agent) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	status, err := a.Status(ctx)
 	if err != nil {
@@ -134,7 +134,7 @@ func (d *daemonSet) kill(a *Agent) error {
 	if err := syscall.Kill(status.PID, syscall.SIGKILL); err != nil {
 		return err
 	}
-	return a.WaitFor(ctx, 20*time.Second, "the agent's process to be gone", func() error {
+	return a.WaitFor(ctx, 2*time.Minute, "the agent's process to be gone", func() error {
 		if _, err := os.Stat("/proc/" + strconv.Itoa(status.PID)); !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("process %d: %v", status.PID, err) //nolint:errorlint // nil where it still runs
 		}

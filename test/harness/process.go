@@ -33,7 +33,7 @@ func (p *process) start(ctx context.Context, a *Agent, env []string) error {
 	done := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(done) }() // the exit code is in cmd.ProcessState
 	p.cmd, p.done = cmd, done
-	return a.WaitFor(ctx, 20*time.Second, "the agent to answer", func() error {
+	return a.WaitFor(ctx, 2*time.Minute, "the agent to answer", func() error {
 		select {
 		case <-done:
 			return fmt.Errorf("the agent has ended: %v\n%s", cmd.ProcessState, a.LogTail())
@@ -54,8 +54,8 @@ func (p *process) stop(*Agent) error {
 	select {
 	case <-p.done:
 		return nil
-	case <-time.After(15 * time.Second):
-		return errors.Join(errors.New("the agent did not end within 15 s of SIGTERM"), p.cmd.Process.Kill())
+	case <-time.After(time.Minute):
+		return errors.Join(errors.New("the agent did not end within a minute of SIGTERM"), p.cmd.Process.Kill())
 	}
 }
 
