@@ -101,12 +101,12 @@ quick: ## the tests that need nothing of the machine; from Go's cache where noth
 unit: packages # gcc
 unit: private export CGO_ENABLED := 1
 unit: ## the same with the race detector, in any order
-	$(TEST) $(RUN) -race -short -shuffle=on -timeout 30m ./...
+	$(TEST) $(RUN) -race -short -shuffle=on -timeout 60m ./...
 
 .PHONY: machine
 machine: ## all tests of the packages that need root, programs or the kernel, on this machine; as root
 	@mkdir -p .cache
-	$(TEST) $(ALONE) -shuffle=on -timeout 35m $(APART) $$(go list -test -f '$(NEED)' ./... | sed -n 's/\.test$$//p' | grep -vE '$(LAYERS)')
+	$(TEST) $(ALONE) -shuffle=on -timeout 60m $(APART) $$(go list -test -f '$(NEED)' ./... | sed -n 's/\.test$$//p' | grep -vE '$(LAYERS)')
 
 .PHONY: test-npd
 test-npd: ## node-problem-detector's own code beside the agent's, on the same files and lines; a module of its own
