@@ -37,7 +37,7 @@ const (
 	upkeepEvery = 10 * time.Second
 	// checkRests is for how many times as long as it has worked the check of all files rests: what agents kept while the
 	// center was away, they send at its start.
-	checkRests = 3
+	checkRests = 9
 )
 
 // Options are those of a center.

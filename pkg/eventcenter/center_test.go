@@ -173,7 +173,7 @@ func TestUpkeepBesideTheCheck(t *testing.T) {
 		if len(rested) > 0 {
 			t.Error("the check goes on at once")
 		}
-		if took := (<-rested).Sub(began); took != 30*time.Minute {
+		if took := (<-rested).Sub(began); took != checkRests*10*time.Minute {
 			t.Errorf("the check rests %s after ten minutes", took)
 		}
 		cancel()
