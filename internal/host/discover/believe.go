@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
@@ -217,9 +218,15 @@ func sameNamespace(h *host.Host, pid int, kind string) (bool, error) {
 	return its == host, nil
 }
 
-// daemonPrograms are parts of the names of programs that are a kubelet or a runtime, or have one in them: a setuid
+// isDaemonProgram reports whether a program file is by its name a kubelet or a runtime, or has one in it: a setuid
 // program that was started through a link called kubelet is neither.
-var daemonPrograms = regexp.MustCompile(`kubelet|containerd|^crio$|k3s|k0s|rke2|kubelite|hyperkube|^ld-(linux|musl)`)
+func isDaemonProgram(name string) bool {
+	if name == "crio" || strings.HasPrefix(name, "ld-linux") || strings.HasPrefix(name, "ld-musl") {
+		return true
+	}
+	parts := slices.Concat(distro.KubeletPrograms(), distro.Launchers(), []string{"containerd"})
+	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(name, part) })
+}
 
 // programName finds the program file of a process.
 func programName(h *host.Host, c *candidate) error {
@@ -228,7 +235,7 @@ func programName(h *host.Host, c *candidate) error {
 		return err
 	}
 	c.program = path
-	if !daemonPrograms.MatchString(filepath.Base(strings.TrimSuffix(path, removed))) {
+	if !isDaemonProgram(filepath.Base(strings.TrimSuffix(path, removed))) {
 		return fmt.Errorf("its program is %s: %w", path, ErrImpostor)
 	}
 	return nil
@@ -342,8 +349,8 @@ func Impostors(ctx context.Context, h *host.Host) ([]Impostor, error) {
 	}
 	var impostors []Impostor
 	for _, c := range judgeAll(h, table, func(comm string, _ []string) bool {
-		return isKubelet(comm, nil) && daemonPrograms.MatchString(comm) && !strings.HasPrefix(comm, "ld-") ||
-			embedsKubelet(comm) || comm == "containerd" || comm == "crio"
+		return isKubelet(comm, nil) && isDaemonProgram(comm) && !strings.HasPrefix(comm, "ld-") ||
+			slices.Contains(distro.Launchers(), comm) || comm == "containerd" || comm == "crio"
 	}) {
 		if c.why == nil || harmless(h, c) {
 			continue

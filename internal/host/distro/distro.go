@@ -27,9 +27,14 @@ type Distribution struct {
 	// Commands replace systemctl and journalctl where no unit of systemd runs kubelet.
 	Commands *Commands
 
+	// Launcher is the name of the program file that the unit starts; empty: kubelet's own.
+	Launcher string
+
 	Data     string   // default of {data}
 	DataFlag []string // flags that move it, of the program that a unit starts
-	Common   string   // default of {common}
+	Common   string   // {common}, which may be beside {data}
+	// Program is where a running program of the distribution lies: it tells {data}. A part of it may be "*".
+	Program string
 	// Settings are files of the distribution, in YAML, that have the same flags as keys.
 	Settings []string
 	// NoKubelet tells by the arguments of the distribution's program that no kubelet is part of this node, as on a
@@ -39,6 +44,7 @@ type Distribution struct {
 	// Kubelet's settings where neither its arguments nor its unit tell. Args is a file of flags, one a line; Flags are
 	// given as the distribution gives them.
 	Args, Config, ConfigDir string
+	ArgsFlag                string // of the program: where Args is
 	Flags                   []string
 
 	Kubelet Kubelet
@@ -141,8 +147,21 @@ func RuntimePrograms() []string {
 	return []string{"containerd", "docker-containerd", "dockerd", "dockerd-current", "crio", "cri-dockerd"}
 }
 
-// Launchers are programs that start a kubelet as a process of its own, so that its log is theirs.
-func Launchers() []string { return []string{"k0s", "rke2"} }
+// Launchers are the programs that units of a distribution start, other than kubelet: a kubelet is part of them or a
+// child of theirs, and its log is theirs.
+func Launchers() []string {
+	return union(func(d Distribution) []string { return []string{d.Launcher} })
+}
+
+// OfLauncher returns the distribution whose units start a program file of this name.
+func OfLauncher(name string) (Distribution, bool) {
+	for _, d := range All() {
+		if d.Launcher != "" && d.Launcher == name {
+			return d, true
+		}
+	}
+	return Distribution{}, false
+}
 
 // Sockets are where the runtimes of all distributions serve CRI.
 func Sockets() []string {
@@ -168,16 +187,37 @@ func union(of func(Distribution) []string) []string {
 	return all
 }
 
-// Expand puts the data directory into a path; the default where data is empty.
+// Expand puts the data directory into a path, or into a flag; the default where data is empty.
 func (d Distribution) Expand(text, data string) string {
 	if data == "" {
 		data = d.Data
 	}
-	text = strings.NewReplacer("{data}", data, "{common}", d.Common).Replace(text)
+	common := filepath.Clean(strings.ReplaceAll(d.Common, "{data}", data))
+	text = strings.NewReplacer("{data}", filepath.Clean(data), "{common}", common).Replace(text)
 	if filepath.IsAbs(text) {
 		return filepath.Clean(text)
 	}
 	return text
+}
+
+// DataOf returns the data directory that a path tells which is laid out as pattern: {data} and more parts, each a name
+// or "*". Empty: it tells none.
+func DataOf(pattern, name string) string {
+	rest, ok := strings.CutPrefix(pattern, "{data}/")
+	if !ok || !filepath.IsAbs(name) {
+		return ""
+	}
+	parts, dir := strings.Split(rest, "/"), filepath.Clean(name)
+	for _, part := range slices.Backward(parts) {
+		if part != "*" && part != filepath.Base(dir) || dir == "/" {
+			return ""
+		}
+		dir = filepath.Dir(dir)
+	}
+	if dir == "/" {
+		return ""
+	}
+	return dir
 }
 
 // Embeds reports whether kubelet has no process of its own.

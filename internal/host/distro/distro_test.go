@@ -105,3 +105,20 @@ func TestNoKubelet(t *testing.T) {
 		}
 	}
 }
+
+func TestDataOf(t *testing.T) {
+	for _, test := range [][3]string{
+		{"{data}/data/*/bin/*", "/data/k3s/data/abc/bin/k3s", "/data/k3s"},
+		{"{data}/data/*/bin/*", "/var/lib/rancher/k3s/data/current/bin/k3s-server", "/var/lib/rancher/k3s"},
+		{"{data}/data/*/bin/*", "/usr/local/bin/k3s", ""},
+		{"{data}/data/*/bin/*", "/data/x/bin/k3s", ""},
+		{"{data}/bin/*", "/srv/k0s/bin/kubelet", "/srv/k0s"},
+		{"{data}/args/kubelet", "/var/snap/microk8s/6000/args/kubelet", "/var/snap/microk8s/6000"},
+		{"", "/usr/bin/kubelet", ""},
+		{"{data}/args/kubelet", "args/kubelet", ""},
+	} {
+		if got := distro.DataOf(test[0], test[1]); got != test[2] {
+			t.Errorf("%s tells of %s: %q, want %q", test[1], test[0], got, test[2])
+		}
+	}
+}

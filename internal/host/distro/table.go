@@ -29,10 +29,10 @@ const (
 // embedding are the distributions of one program that runs all of Kubernetes.
 func embedding() []Distribution {
 	rancher := func(d Distribution) Distribution {
-		d.DataFlag = []string{"data-dir", "d"}
+		d.Launcher, d.Program = d.ID, "{data}/data/*/bin/*"
+		d.DataFlag = []string{"--data-dir", "-d"}
 		d.ConfigDir = "{data}/agent/etc/kubelet.conf.d"
-		d.Flags = []string{"--kubeconfig={data}/agent/kubelet.kubeconfig", "--root-dir=" + standardRoot,
-			"--container-runtime-endpoint=unix://" + rancherSocket}
+		d.Flags = []string{"--kubeconfig={data}/agent/kubelet.kubeconfig", "--root-dir=" + standardRoot}
 		d.Kubelet = Kubelet{standardRoot, "{data}/agent/kubelet.kubeconfig", "{data}/agent/pod-manifests"}
 		d.Runtime = Runtime{Socket: rancherSocket, Config: "{data}/agent/etc/containerd/config.toml",
 			Root: "{data}/agent/containerd", State: rancherState}
@@ -59,7 +59,7 @@ func embedding() []Distribution {
 	})
 	rke2.Runtime.CNIConf, rke2.Runtime.CNIBins = standardCNI, []string{standardBins}
 	edge := Distribution{
-		ID: "kubeedge", Name: "KubeEdge", Programs: []string{"edgecore"}, Units: []string{"edgecore"},
+		ID: "kubeedge", Name: "KubeEdge", Programs: []string{"edgecore"}, Units: []string{"edgecore"}, Launcher: "edgecore",
 		RuntimeUnits: []string{"containerd", "docker", "crio"},
 		Config:       "/etc/kubeedge/config/edgecore.yaml",
 		Kubelet:      Kubelet{standardRoot, "", "/etc/kubernetes/manifests"},
@@ -76,14 +76,14 @@ func embedding() []Distribution {
 
 func k0s() Distribution {
 	return Distribution{
-		ID: "k0s", Name: "k0s", Units: []string{"k0sworker", "k0scontroller", "k0s*"},
-		Data: "/var/lib/k0s", DataFlag: []string{"data-dir"},
+		ID: "k0s", Name: "k0s", Units: []string{"k0sworker", "k0scontroller"},
+		Launcher: "k0s", Data: "/var/lib/k0s", DataFlag: []string{"--data-dir"}, Program: "{data}/bin/*",
 		NoKubelet: func(args []string) bool {
 			return slices.Contains(args, "controller") && !has(args, "--enable-worker") && !has(args, "--single")
 		},
 		Config: "{data}/kubelet-config.yaml",
 		Flags: []string{"--root-dir={data}/kubelet", "--cert-dir={data}/kubelet/pki",
-			"--kubeconfig={data}/kubelet.conf", "--container-runtime-endpoint=unix:///run/k0s/containerd.sock"},
+			"--kubeconfig={data}/kubelet.conf"},
 		Kubelet: Kubelet{"{data}/kubelet", "{data}/kubelet.conf", ""},
 		Runtime: Runtime{Socket: "/run/k0s/containerd.sock", Config: "/etc/k0s/containerd.toml",
 			Root: "{data}/containerd", State: "/run/k0s/containerd", CNIConf: standardCNI,
@@ -102,14 +102,17 @@ func snaps() []Distribution {
 		ID: "microk8s", Name: "MicroK8s", Programs: []string{"kubelite"},
 		Units:        []string{"snap.microk8s.daemon-kubelite", "snap.microk8s.daemon-kubelet"},
 		RuntimeUnits: []string{"snap.microk8s.daemon-containerd"},
-		Data:         "/var/snap/microk8s/current", Common: "/var/snap/microk8s/common",
-		Args:    "{data}/args/kubelet",
+		Data:         "/var/snap/microk8s/current", Common: "{data}/../common",
+		Args: "{data}/args/kubelet", ArgsFlag: "--kubelet-args-file",
 		Kubelet: Kubelet{"{common}/var/lib/kubelet", "{data}/credentials/kubelet.config", ""},
 		Runtime: Runtime{Socket: "{common}/run/containerd.sock", Config: "{data}/args/containerd.toml",
 			Root: "{common}/var/lib/containerd", State: "{common}/run/containerd",
 			CNIConf: "{data}/args/cni-network", CNIBins: []string{"{data}/opt/cni/bin"}},
 		Traces: []string{"{data}/args/kubelet"},
-		Found:  findsEmbedded, Set: nothingToSet, Install: installPackage,
+		Found:  findsEmbedded,
+		Set: "nothing, but only root may write the files: `chmod -R g-w /var/snap/microk8s/current/args " +
+			"/var/snap/microk8s/current/credentials`, which the group microk8s may write otherwise",
+		Install: installPackage,
 		Sources: []string{"https://microk8s.io/docs/configuring-services",
 			"https://github.com/canonical/microk8s/tree/master/microk8s-resources/default-args"},
 	}, {

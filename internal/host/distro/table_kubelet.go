@@ -62,8 +62,7 @@ func clouds() []Distribution {
 func containers() []Distribution {
 	return []Distribution{{
 		ID: "openshift", Name: "OpenShift", Units: []string{"kubelet"}, RuntimeUnits: []string{"crio"},
-		Config: "/etc/kubernetes/kubelet.conf", Flags: []string{"--kubeconfig=" + bootstrapped,
-			"--container-runtime-endpoint=" + crioSocket},
+		Config: "/etc/kubernetes/kubelet.conf", Flags: []string{"--kubeconfig=" + bootstrapped},
 		Kubelet: Kubelet{standardRoot, bootstrapped, manifests},
 		Runtime: Runtime{Socket: crioSocket, Config: "/etc/crio/crio.conf", CNIConf: "/etc/kubernetes/cni/net.d",
 			CNIBins: []string{"/var/lib/cni/bin"}},
@@ -77,8 +76,7 @@ func containers() []Distribution {
 		ID: "rke1", Name: "RKE1", RuntimeUnits: []string{"docker"},
 		Commands: &Commands{Start: "docker start kubelet", Restart: "docker restart kubelet",
 			Status: "docker ps -a -f name=kubelet", Logs: "docker logs kubelet"},
-		Flags: []string{"--kubeconfig=/etc/kubernetes/ssl/kubecfg-kube-node.yaml",
-			"--container-runtime-endpoint=unix:///var/run/cri-dockerd.sock"},
+		Flags:   []string{"--kubeconfig=/etc/kubernetes/ssl/kubecfg-kube-node.yaml"},
 		Kubelet: Kubelet{standardRoot, "/etc/kubernetes/ssl/kubecfg-kube-node.yaml", manifests},
 		Runtime: Runtime{Socket: dockerdSocket, CNIConf: standardCNI, CNIBins: []string{standardBins}},
 		Traces: []string{"/etc/kubernetes/ssl/kubecfg-kube-node.yaml",
