@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
@@ -68,4 +69,41 @@ func (d Doubts) Of(settings ...Setting) error {
 // Equal reports whether two have the same reasons.
 func (d Doubts) Equal(other Doubts) bool {
 	return maps.EqualFunc(d, other, func(a, b error) bool { return a.Error() == b.Error() })
+}
+
+// Refuse makes the clients whose address is in doubt answer with the reason: what answers at a default address may be
+// another's, and silence there proves nothing.
+func (h *Host) Refuse() {
+	refuse(&h.Kubelet.Healthz, h.Doubts.Of(KubeletHealthz))
+	api := h.Doubts.Of(KubeletAPI)
+	refuse(&h.Kubelet.Pods, api)
+	refuse(&h.Kubelet.RecentPods, api)
+	refuse(&h.Kubelet.Metric, api)
+	refuse(&h.Kubelet.Scrape, api)
+	refuse(&h.Kubelet.RecentScrape, api)
+	refuse(&h.Kubelet.ServingCertificate, api)
+	refuse(&h.Kubelet.PodNames, h.Doubts.Of(KubeletRoot))
+	for _, clients := range []any{&h.Runtime, &h.Containerd} {
+		fields := reflect.ValueOf(clients).Elem()
+		for i := range fields.NumField() {
+			refuse(fields.Field(i).Addr().Interface(), h.Doubts.Of(CRISocket))
+		}
+	}
+}
+
+// refuse puts a function that returns why in the place of the one that client points to; none stays none.
+func refuse(client any, why error) {
+	function := reflect.ValueOf(client).Elem()
+	if why == nil || function.IsNil() {
+		return
+	}
+	kind := function.Type()
+	function.Set(reflect.MakeFunc(kind, func([]reflect.Value) []reflect.Value {
+		results := make([]reflect.Value, kind.NumOut())
+		for i := range results {
+			results[i] = reflect.Zero(kind.Out(i))
+		}
+		results[len(results)-1] = reflect.ValueOf(why)
+		return results
+	}))
 }

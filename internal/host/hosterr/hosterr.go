@@ -16,4 +16,4 @@ var ErrForbidden = errors.New("forbidden")
 var ErrNoCertificate = errors.New("no certificate")
 
 // ErrDoubt means that a setting of the node could not be told: its file is not root's alone, or cannot be parsed.
-var ErrDoubt = errors.New("could not tell")
+var ErrDoubt = errors.New("a setting is in doubt")

@@ -138,6 +138,9 @@ func observeKubelet(ctx context.Context, h *host.Host, s Settings, owners *portO
 
 // answered reports whether there was an HTTP answer, of any status. The transport's failures are *url.Error.
 func answered(err error) bool {
+	if errors.Is(err, hosterr.ErrDoubt) || errors.Is(err, hosterr.ErrNotConfigured) {
+		return false // it was not asked
+	}
 	_, transport := errors.AsType[*url.Error](err)
 	return err == nil || !transport && !errors.Is(err, context.DeadlineExceeded) &&
 		!errors.Is(err, syscall.ECONNREFUSED)
@@ -168,11 +171,15 @@ func evaluateKubelet(seen observation, s Settings) ([]finding.Finding, error) {
 	case gone:
 		return seen.fatal("KubeletNotRunning", "no kubelet process runs: start it with `systemctl start kubelet` and "+
 			"read why it ended in `journalctl -u kubelet`")
-	case seen.ProcessErr != nil && !refused && !checkkit.IsTimeout(seen.HealthzErr):
-		return nil, fmt.Errorf("kubelet: process: %w; healthz: %w", seen.ProcessErr, seen.HealthzErr)
 	case seen.Threads.Main == 'T' || seen.Threads.Main == 't':
 		return seen.fatal("KubeletStopped", "kubelet (pid %d) is stopped by a signal or a debugger: `kill -CONT "+
 			"%[1]d` resumes it", seen.Process.PID)
+	case errors.Is(seen.HealthzErr, hosterr.ErrDoubt):
+		return nil, fmt.Errorf("kubelet's healthz: %w", seen.HealthzErr)
+	case errors.Is(seen.HealthzErr, hosterr.ErrNotConfigured) && seen.ProcessErr == nil:
+		return nil, nil // it serves no healthz; its process lives
+	case seen.ProcessErr != nil && !refused && !checkkit.IsTimeout(seen.HealthzErr):
+		return nil, fmt.Errorf("kubelet: process: %w; healthz: %w", seen.ProcessErr, seen.HealthzErr)
 	case refused && seen.ProcessErr != nil:
 		return seen.fatal("KubeletNotListening", "no process listens on %s: kubelet is not running or still starting",
 			seen.URL)
