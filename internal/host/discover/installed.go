@@ -260,6 +260,9 @@ func (d *discoverer) installRunning(of distro.Distribution, process host.Process
 		flagOf(process.Args, of.DataFlag...),
 		distro.DataOf(of.Args, flagOf(process.Args, of.ArgsFlag)),
 		distro.DataOf(of.Program, exe), d.dataOfContainerd(of), i.data))
+	if i.data != "" && samePath(d.host, i.data, i.Data) {
+		i.data = "" // the default name outlives a snap's revision
+	}
 	i.program = append(i.program, process.Args...)
 	return i
 }
