@@ -42,11 +42,11 @@ func (d *discoverer) flagsOnDisk(i install) (map[string]string, error) {
 	}
 	switch {
 	case i.Embeds() && i.Config != "":
-		add(d.edgeFlags(i.at(i.Config)))
+		add(d.edgeFlags(i))
 	case !i.Embeds():
 		add(d.environmentFlags())
 	}
-	args = append(append(args, i.own...), ofProgram(i.program)...)
+	args = append(append(args, i.own...), i.ofProgram()...)
 	flags := parseFlags(args)
 	if name := i.at(i.Config); !i.Embeds() && flags["config"] == "" && name != "" && d.exists(name) {
 		flags["config"] = name
@@ -57,15 +57,17 @@ func (d *discoverer) flagsOnDisk(i install) (map[string]string, error) {
 // ofProgram translates the flags of K3s, RKE2 and k0s that concern kubelet.
 //
 //	https://docs.k3s.io/cli/agent, https://docs.k0sproject.io/stable/cli/k0s_worker/
-func ofProgram(program []string) (args []string) {
+func (i install) ofProgram() (args []string) {
+	program := i.program
 	for of, flag := range map[string]string{"--node-name": "hostname-override", "--kubelet-root-dir": "root-dir",
 		"--container-runtime-endpoint": "container-runtime-endpoint"} {
 		if value := flagOf(program, of); value != "" {
 			args = append(args, "--"+flag+"="+value)
 		}
 	}
-	if slices.ContainsFunc(program, func(arg string) bool { return arg == "--docker" || arg == "--docker=true" }) {
-		args = append(args, "--container-runtime-endpoint=unix:///run/k3s/cri-dockerd/cri-dockerd.sock")
+	docker := func(arg string) bool { return arg == "--docker" || arg == "--docker=true" }
+	if i.Runtime.Docker != "" && slices.ContainsFunc(program, docker) {
+		args = append(args, "--container-runtime-endpoint=unix://"+i.Runtime.Docker)
 	}
 	for _, value := range flagsNamed(program, "--kubelet-arg") {
 		args = append(args, "--"+strings.TrimLeft(value, "-"))
@@ -121,10 +123,11 @@ func (d *discoverer) environmentFlags() (args []string, unread error) {
 	return args, unread
 }
 
-// edgeFlags reads the settings that edgecore gives its kubelet. It serves no healthz.
+// edgeFlags reads the settings that KubeEdge gives its kubelet. It serves no healthz.
 //
 //	modules: {edged: {tailoredKubeletFlag: {rootDirectory: …}, tailoredKubeletConfig: {staticPodPath: …}}}
-func (d *discoverer) edgeFlags(name string) ([]string, error) {
+func (d *discoverer) edgeFlags(i install) ([]string, error) {
+	name := i.at(i.Config)
 	data, err := d.host.Files.ReadOwned(name)
 	if err == nil && len(data) > maxKubeletConfig {
 		err = errors.New("too large")
@@ -143,7 +146,7 @@ func (d *discoverer) edgeFlags(name string) ([]string, error) {
 		err = yaml.Unmarshal(data, &config)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("edgecore's configuration: %s: %w", name, err)
+		return nil, fmt.Errorf("configuration of %s: %s: %w", i.Name, name, err)
 	}
 	d.note("kubelet configuration: %s", name)
 	edged := config.Modules.Edged

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -87,6 +88,22 @@ func KubeletConfigFiles(h *host.Host) (host.Process, []string, error) {
 		return host.Process{}, nil, err
 	}
 	return process, append(names, dropIns...), nil
+}
+
+// CheckKubeletConfiguration returns why the files of kubelet's configuration cannot be used: they are not root's alone,
+// or cannot be parsed. One that is missing is a change like others.
+func CheckKubeletConfiguration(h *host.Host, names []string) error {
+	var problems []error
+	for _, name := range names {
+		data, err := h.Files.ReadOwned(name)
+		if err == nil {
+			err = ParseKubeletConfiguration(&KubeletConfiguration{}, data, filepath.Dir(name))
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			problems = append(problems, fmt.Errorf("kubelet configuration %s: %w", name, err))
+		}
+	}
+	return errors.Join(problems...)
 }
 
 // kubeletFlags returns the flags of the running kubelet, or of the one that is installed where none runs.

@@ -66,6 +66,7 @@ type Kubelet struct {
 // Runtime is where a distribution's container runtime keeps things. Empty: as containerd itself.
 type Runtime struct {
 	Socket, Config, Root, State string
+	Docker                      string // the socket in the place of Socket where the program has --docker
 	CNIConf                     string
 	CNIBins                     []string
 }

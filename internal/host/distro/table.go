@@ -35,7 +35,7 @@ func embedding() []Distribution {
 		d.Flags = []string{"--kubeconfig={data}/agent/kubelet.kubeconfig", "--root-dir=" + standardRoot}
 		d.Kubelet = Kubelet{standardRoot, "{data}/agent/kubelet.kubeconfig", "{data}/agent/pod-manifests"}
 		d.Runtime = Runtime{Socket: rancherSocket, Config: "{data}/agent/etc/containerd/config.toml",
-			Root: "{data}/agent/containerd", State: rancherState}
+			Root: "{data}/agent/containerd", State: rancherState, Docker: "/run/k3s/cri-dockerd/cri-dockerd.sock"}
 		d.Settings = []string{"/etc/rancher/" + d.ID + "/config.yaml", "/etc/rancher/" + d.ID + "/config.yaml.d"}
 		d.Traces = []string{"{data}/agent/kubelet.kubeconfig", "{data}/agent/etc/kubelet.conf.d"}
 		return d

@@ -73,7 +73,7 @@ func New(s Settings) detect.Check {
 					When: "healthz takes longer than 2 s; healthy again below 1 s"},
 			},
 			FalseAlarms: "A kubelet that restarts for an upgrade is not reported before 20 s. For one that is part " +
-				"of another process (k3s, rke2) an answer from healthz is enough.",
+				"of another process an answer from healthz is enough.",
 		},
 		Condition: checkkit.KubeletProblem(),
 
@@ -153,8 +153,9 @@ func evaluateKubelet(seen observation, s Settings) ([]finding.Finding, error) {
 	ms := seen.Latency.Round(time.Millisecond)
 	switch {
 	case seen.Impostor:
-		return seen.fatal("KubeletPortTaken", "%s is answered by a process that is not kubelet: find it with `ss "+
-			"-ltnp`, stop it, and kubelet will take its port within seconds", seen.URL)
+		return seen.fatal("KubeletPortTaken", "%s is answered by a process that is not kubelet (pid %d): `ss -ltnp` "+
+			"names it; kubelet takes its port within seconds after it is free. If both are kubelets of this node, "+
+			"set paths.kubeletRoot", seen.URL, seen.Process.PID)
 	case seen.HealthzErr == nil && seen.Latency < s.SlowBefore:
 		return nil, nil
 	case seen.HealthzErr == nil:
