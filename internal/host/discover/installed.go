@@ -252,7 +252,7 @@ func cleanDir(dir string) string {
 // its containerd tell the data directory before its unit does.
 func (d *discoverer) installRunning(of distro.Distribution, process host.Process) install {
 	i := d.installOf(of, d.kubeletUnits())
-	if unit := unitOfProcess(d.host, process.PID); unit != "" {
+	if unit := unitOfProcess(d.host, process.PID); slices.ContainsFunc(of.Units, matchesName(unit)) {
 		i.unit = unit
 	}
 	exe, _ := d.host.Files.Link(proc.File(process.PID, "exe"))
@@ -265,6 +265,14 @@ func (d *discoverer) installRunning(of distro.Distribution, process host.Process
 	}
 	i.program = append(i.program, process.Args...)
 	return i
+}
+
+// matchesName returns the test whether a pattern of a unit fits a name.
+func matchesName(name string) func(pattern string) bool {
+	return func(pattern string) bool {
+		fits, err := path.Match(pattern, name)
+		return err == nil && fits
+	}
 }
 
 func firstOf(values ...string) string {
