@@ -3,6 +3,7 @@ package detect
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -351,6 +353,10 @@ func (c Check) Observe(ctx context.Context, h *host.Host) ([]finding.Finding, er
 		}
 	}
 	findings, err := c.Run(ctx, h)
+	_, inapplicable := errors.AsType[*finding.NotApplicableError](err)
+	if len(c.UsesPartly) > 0 && !inapplicable && !errors.Is(err, hosterr.ErrDoubt) {
+		err = errors.Join(err, h.Doubts.Of(c.UsesPartly...))
+	}
 	for i := range findings {
 		c.advise(h, &findings[i])
 		findings[i].Check = c.ID

@@ -51,7 +51,12 @@ func (d *discoverer) kubeletSettings() (kubeletSettings, error) {
 		d.doubtKubelet(err)
 		return kubeletSettings{}, nil
 	}
-	return d.settingsOnDisk(), nil
+	settings := d.settingsOnDisk()
+	if errors.Is(err, ErrUnsureKubelet) && !d.KubeletInstalled { // nothing else says how it is set
+		d.KubeletInstalled = true
+		d.doubtKubelet(err)
+	}
+	return settings, nil
 }
 
 // findInstall finds the distribution of a running kubelet.

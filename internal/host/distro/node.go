@@ -40,7 +40,7 @@ func (n Node) RuntimeUnit() string {
 
 var (
 	kubeletCommand = regexp.MustCompile(
-		`\b(journalctl -u|systemctl (?:start|stop|restart|status|reset-failed)) kubelet\b`)
+		`\b(journalctl -u|systemctl (?:start|stop|restart|status|reset-failed)) kubelet\b( -u containerd\b)?`)
 	runtimeCommand = regexp.MustCompile(
 		`(journalctl (?:-u \S+ )?-u|systemctl (?:start|stop|restart|status|reset-failed)) containerd\b`)
 )
@@ -52,10 +52,18 @@ func (n Node) Advise(text string) string {
 	}
 	d, _ := ByID(n.ID)
 	text = kubeletCommand.ReplaceAllStringFunc(text, func(command string) string {
-		if unit := n.KubeletUnit(); unit != "" {
-			return strings.TrimSuffix(command, "kubelet") + unit
+		command, both := strings.CutSuffix(command, " -u containerd")
+		runtime := ""
+		if both {
+			runtime = " -u containerd"
 		}
-		return d.Commands.of(command)
+		if unit := n.KubeletUnit(); unit != "" {
+			return strings.TrimSuffix(command, "kubelet") + unit + runtime
+		}
+		if both {
+			runtime = "`, `journalctl -u containerd"
+		}
+		return d.Commands.of(command) + runtime
 	})
 	return runtimeCommand.ReplaceAllStringFunc(text, func(command string) string {
 		unit := cmp.Or(n.RuntimeUnit(), "containerd")

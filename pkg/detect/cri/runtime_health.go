@@ -74,6 +74,7 @@ func RuntimeHealth(s RuntimeHealthSettings) detect.Check {
 			FalseAlarms: "NetworkReady is false on a node that has just booted until its CNI DaemonSet has written " +
 				"the configuration: not reported before 30 s. Other conditions of the runtime are ignored.",
 		},
+		Uses: []host.Setting{host.CRISocket},
 		Condition: finding.Condition{
 			Type: "ContainerRuntimeUnhealthy", ReadyType: "ContainerRuntimeReady",
 			HealthyReason:  "ContainerRuntimeIsHealthy",

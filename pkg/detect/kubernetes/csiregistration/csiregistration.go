@@ -87,6 +87,7 @@ func New(s Settings, store detect.StateStore) detect.Check {
 				"only for drivers that the configuration lists, whose volumes pods here use, or that run as " +
 				"system-node-critical; else a warning.",
 		},
+		Uses: []host.Setting{host.KubeletRoot},
 		Condition: finding.Condition{
 			Type: "CSIPluginNotRegistered", ReadyType: "CSIPluginsRegistered",
 			HealthyReason:  "CSIPluginsAreRegistered",
