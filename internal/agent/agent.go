@@ -123,7 +123,8 @@ func New(o Options) (*Agent, error) {
 			health{a.Progress, o.Refused})})
 	}
 	if o.Clients.Client != nil {
-		a.Components = append(a.Components, Component{"pod watch", o.Clients.Client.WatchPods})
+		a.Components = append(a.Components, Component{"pod watch", o.Clients.Client.WatchPods},
+			Component{"node watch", a.watchNode})
 	}
 	a.forgetRemoved(state)
 	a.report(thisBoot(a.tracker.State(), a.started), nil) // what was believed a moment ago still holds

@@ -130,7 +130,7 @@ func observeRuntime(ctx context.Context, h *host.Host, s RuntimeHealthSettings) 
 	switch {
 	case err == nil:
 		return seen, nil
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, net.ErrClosed):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, net.ErrClosed), errors.Is(err, hosterr.ErrDoubt):
 		// the agent lacks the right, or closed the connection: that means nothing for the runtime
 		return seen, fmt.Errorf("ask the container runtime: %w", err)
 	}

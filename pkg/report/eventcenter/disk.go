@@ -34,6 +34,7 @@ type disk struct {
 	wake  chan struct{}   // size 1: that there is something to write, not what
 	due   atomic.Bool     // it will be written without being woken
 	reads chan readOrder  // without a buffer: a read is taken at once, or the disk is busy
+	loads chan struct{}   // closed when what earlier starts have left is read
 	hung  time.Time       // until then it is not asked to read; of Run's goroutine
 	stop  context.Context // ends when what is left is to be written
 }
@@ -72,8 +73,22 @@ func (d *disk) start(ctx context.Context) (stop func() error) {
 	}
 }
 
+// awaitLoaded waits until what earlier starts have left is read, but not for a disk that hangs.
+func (d *disk) awaitLoaded(ctx context.Context) {
+	if d.files.Append == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, diskWait)
+	defer cancel()
+	select {
+	case <-d.loads:
+	case <-ctx.Done():
+	}
+}
+
 func (d *disk) run() error {
 	d.load()
+	close(d.loads)
 	retry := time.NewTimer(0)
 	defer retry.Stop()
 	failing := false

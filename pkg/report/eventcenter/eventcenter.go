@@ -76,7 +76,8 @@ func New(c Config) *Reporter {
 		sender: sender{stream: newULID(now), mode: c.Settings.Mode, count: maxCount, alive: defaultAlive,
 			backoff: report.Backoff{Rand: c.Rand}},
 	}
-	r.disk = &disk{r: r, files: c.Files, wake: make(chan struct{}, 1), reads: make(chan readOrder)}
+	r.disk = &disk{r: r, files: c.Files, wake: make(chan struct{}, 1), reads: make(chan readOrder),
+		loads: make(chan struct{})}
 	for _, a := range c.Leftovers {
 		r.leftovers[leftoverKey(a.Subject)] = event.OfLeftover(a)
 	}

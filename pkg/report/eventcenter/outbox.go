@@ -87,11 +87,14 @@ func (o *outbox) add(severity finding.Severity, at time.Time, body []byte) *entr
 	return e
 }
 
+// streams returns all, in the order in which they began.
+func (o *outbox) streams() []*stream { return append(slices.Clone(o.older), o.own) }
+
 // next returns what to send now, in the order of the sequence: at most count events of one stream and about size
-// bytes. What is new goes before what earlier starts have left. Without the disk, events that are only there are
-// passed over.
+// bytes. What earlier starts have left goes before what is new. Without the disk, events that are only there are passed
+// over.
 func (o *outbox) next(count, size int, withDisk bool) []*entry {
-	for _, s := range append([]*stream{o.own}, o.older...) {
+	for _, s := range o.streams() {
 		var batch []*entry
 		for _, e := range s.entries {
 			if e.gone || e.body == nil && !withDisk {
@@ -208,7 +211,7 @@ func (o *outbox) shrink() {
 
 // release does something to the oldest entries in memory of which is is true, until there is room.
 func (o *outbox) release(is func(*entry) bool, do func(*entry)) {
-	for _, s := range append(slices.Clone(o.older), o.own) {
+	for _, s := range o.streams() {
 		for _, e := range slices.Clone(s.entries) {
 			if o.memory <= maxMemory*7/8 {
 				return
@@ -245,7 +248,7 @@ func (o *outbox) of(file *segment) []*entry {
 
 // expire loses what is too old.
 func (o *outbox) expire(now time.Time) {
-	for _, s := range append(slices.Clone(o.older), o.own) {
+	for _, s := range o.streams() {
 		for _, e := range slices.Clone(s.entries) {
 			if now.Sub(e.at) < maxAge {
 				break // the later ones are younger

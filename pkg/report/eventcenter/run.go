@@ -40,6 +40,7 @@ type sender struct {
 func (r *Reporter) Run(ctx context.Context) error {
 	defer r.credentials.close()
 	stop := r.disk.start(ctx)
+	r.disk.awaitLoaded(ctx) // it says how much waits, and what earlier starts have left goes first
 	r.say(event.AgentStarted)
 	report.Steps(ctx, r.changed, r.step)
 	r.leave(ctx)
@@ -111,19 +112,8 @@ func (r *Reporter) sendAll(ctx context.Context) error {
 	if !r.disk.hung.IsZero() && !time.Now().Before(r.disk.hung) {
 		r.disk.hung = time.Time{}
 	}
-	if !r.connected || !time.Now().Before(r.snapshotDue()) {
-		if err := r.sendSnapshot(ctx); err != nil {
-			return err
-		}
-	}
-	for {
-		batch, bodies := r.take(ctx)
-		if len(batch) == 0 {
-			break
-		}
-		if err := r.sendBatch(ctx, batch, bodies); err != nil {
-			return err
-		}
+	if err := r.sendChanges(ctx); err != nil {
+		return err
 	}
 	if time.Since(r.sentAt) < r.alive {
 		return nil
@@ -132,6 +122,26 @@ func (r *Reporter) sendAll(ctx context.Context) error {
 	self := r.self()
 	r.mu.Unlock()
 	return r.sendState(ctx, event.Event{Type: event.AgentAlive, Data: self})
+}
+
+// sendChanges sends what waits, and behind it the snapshot if it is due: before, the center would infer what then comes
+// to be told, and who follows the center would take the old for the new.
+func (r *Reporter) sendChanges(ctx context.Context) error {
+	for {
+		batch, bodies := r.take(ctx)
+		switch {
+		case len(batch) > 0:
+			if err := r.sendBatch(ctx, batch, bodies); err != nil {
+				return err
+			}
+		case r.connected && time.Now().Before(r.snapshotDue()):
+			return nil
+		default:
+			if err := r.sendSnapshot(ctx); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // take returns the next batch. What can be read from the disk no more is lost.
