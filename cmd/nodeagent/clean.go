@@ -65,6 +65,7 @@ release is running.`,
 				return err
 			}
 			defer bench.Close()
+			bench.About(pod)
 			report, err := passUntilProven(cmd.Context(), bench, cmd.ErrOrStderr(), wait, cfg.Inspect)
 			if err != nil {
 				return err

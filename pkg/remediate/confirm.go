@@ -49,6 +49,10 @@ func (p *podRelease) evaluate(ctx context.Context, report inspect.Report) error 
 	if err := p.updateRest(report); err != nil {
 		return err
 	}
+	exists := func(o inspect.Assessment) bool { return !isDead(o) }
+	if why := firstClosed(breaker(report, p.rest, "")); why != "" && slices.ContainsFunc(p.rest, exists) {
+		return p.stopFor("%s", why)
+	}
 	return p.checkPlan(ctx, report)
 }
 
