@@ -97,6 +97,9 @@ func (s *Store) readPartition(ctx context.Context, p *partition, q span, page *j
 			break
 		}
 	}
+	if err != nil && isDamage(err) && q.Backward {
+		return full, nil // a read forward notes what of it cannot be read
+	}
 	if err != nil && isDamage(err) {
 		s.addGap(journal.Gap{From: at + 1, To: q.last, Reason: fmt.Sprintf("damaged: %s: %v", p.path, err)})
 		err = nil
@@ -117,7 +120,7 @@ func (s *Store) readRows(ctx context.Context, p *partition, q span, offsets []ui
 		if err != nil {
 			return at, false, err
 		}
-		if len(q.Filter) == 0 && r.Offset != at+1 {
+		if len(q.Filter) == 0 && !q.Backward && r.Offset != at+1 {
 			s.addGap(journal.Gap{From: at + 1, To: r.Offset - 1, Reason: "missing in " + p.path})
 		}
 		at = r.Offset
