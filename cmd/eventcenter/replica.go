@@ -86,7 +86,7 @@ func joinReplicas(file, dir string, log *slog.Logger) (s cluster.Settings, node 
 	}
 	c := cluster.Config{Name: s.Name, Dir: filepath.Join(dir, jetstreamDir), Listen: s.Listen, User: "eventcenter",
 		Log: log}
-	secret, err := os.ReadFile(s.SecretFile)
+	secret, err := api.ReadSecret(s.SecretFile)
 	if err != nil {
 		return s, nil, fmt.Errorf("secretFile: %w", err)
 	}

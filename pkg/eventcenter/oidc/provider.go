@@ -20,6 +20,8 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"golang.org/x/oauth2"
 	"golang.org/x/time/rate"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 )
 
 const (
@@ -105,7 +107,7 @@ func (p *Provider) secret() (string, error) {
 	if p.ClientSecretFile == "" {
 		return "", nil
 	}
-	text, err := os.ReadFile(p.ClientSecretFile)
+	text, err := api.ReadSecret(p.ClientSecretFile)
 	if err != nil {
 		return "", fmt.Errorf("clientSecretFile: %w", err)
 	}
@@ -283,13 +285,13 @@ func (p *Provider) complete(ctx context.Context, access *oauth2.Token, subject s
 // person returns who may read, by the claims of a token.
 func (p *Provider) person(claims map[string]any) (Person, error) {
 	name, _ := claims[p.NameClaim].(string)
-	verified, told := claims["email_verified"].(bool)
+	verified, told := claims["email_verified"] // some providers write it as a text
 	switch {
 	case name == "":
 		return Person{}, refused("the identity provider's token has no claim %q with a name", p.NameClaim)
 	case len(name) > maxName || strings.ContainsFunc(name, unicode.IsControl):
 		return Person{}, refused("the claim %q is no name of at most %d bytes", p.NameClaim, maxName)
-	case p.NameClaim == "email" && told && !verified:
+	case p.NameClaim == "email" && told && verified != true && verified != "true":
 		return Person{}, refused("the identity provider has not verified the address %s", name)
 	case slices.Contains(p.People, name):
 		return Person{name}, nil
