@@ -31,6 +31,9 @@ type Chooser struct{ texts []Text }
 // NewChooser returns one.
 func NewChooser() *Chooser { return &Chooser{Texts()} }
 
+// Texts returns the table.
+func (c *Chooser) Texts() []Text { return c.texts }
+
 // Choose finds the reason of a miss at its deadline: an error that was not overcome, the stage that is open, or the
 // stage that took the time, in this order. promised is the time that the act had.
 func (c *Chooser) Choose(t *record.Timeline, deadline time.Time, promised time.Duration) Result {

@@ -131,6 +131,8 @@ type Timeline struct {
 	Gated          bool                    `json:"gated,omitempty"` // it was created with scheduling gates
 	Volumes        bool                    `json:"volumes,omitempty"`
 	Grace          time.Duration           `json:"grace,omitempty"`
+	CPU            int64                   `json:"cpu,omitempty"`   // requested, in thousandths of a core
+	Bytes          int64                   `json:"bytes,omitempty"` // requested memory
 	ReadinessGates []string                `json:"readinessGates,omitempty"`
 	Finalizers     []string                `json:"finalizers,omitempty"` // those that are left
 	Exclude        string                  `json:"exclude,omitempty"`    // why its verdict is "excluded"
