@@ -79,14 +79,11 @@ func (s *serveOptions) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, kept.Close()) }()
-	open, alive, err := kept.Load(ctx)
+	open, since, err := kept.Load(ctx)
 	if err != nil {
 		return err
 	}
-	if alive.IsZero() {
-		alive = time.Now()
-	}
-	follower := follow.New(follow.Config{Promised: s.promised, ExcludeNamespaces: s.exclude, Since: alive, Open: open,
+	follower := follow.New(follow.Config{Promised: s.promised, ExcludeNamespaces: s.exclude, Since: since, Open: open,
 		Judged: func(k follow.Key) bool { return kept.Judged(ctx, k) }})
 	client, err := watch.New(s.kubeconfig, "tracecenter/"+Version, log)
 	if err != nil {

@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	refineFor   = 10 * time.Minute // after a miss its reason may still change
-	lateGrace   = 2 * time.Second  // after a gap of the watch, arrivals are upper bounds for so long
-	fastBeat    = 5 * time.Second  // the longest gap where leaders renew their Leases each 2 s
-	slowBeat    = 15 * time.Second // where only apiservers do, each 10 s
-	leaseStale  = 15 * time.Second
-	slack       = 500 * time.Millisecond // streams may arrive in another order than they were sent
-	youngNode   = 2 * time.Minute
-	startMargin = 5 * time.Second // a pod created so shortly before we were last alive may have been missed
+	refineFor  = 10 * time.Minute // after a miss its reason may still change
+	lateGrace  = 2 * time.Second  // after a gap of the watch, arrivals are upper bounds for so long
+	fastBeat   = 5 * time.Second  // the longest gap where leaders renew their Leases each 2 s
+	slowBeat   = 15 * time.Second // where only apiservers do, each 10 s
+	leaseStale = 15 * time.Second
+	slack      = 500 * time.Millisecond // streams may arrive in another order than they were sent
+	youngNode  = 2 * time.Minute
 )
 
 // Config is that of a Follower.
 type Config struct {
 	Promised          time.Duration
 	ExcludeNamespaces []string
-	// Since is when the last run was alive; acts that began before it and are not among Open are not ours.
+	// Since is from when on acts of the first list may be ours, if they are neither among Open nor Judged; zero: there was
+	// no run before, and none is.
 	Since time.Time
 	Open  []Act // of the last run
 	// Judged reports whether an act has a verdict already; nil: none has.
@@ -96,7 +96,9 @@ type Follower struct {
 	sure   time.Time // until then the watch has shown everything
 	broken time.Time // since when the watch of pods has ended
 	synced bool
-	counts Counts
+	// complete: there was a list; a pod that is new since then is ours.
+	complete bool
+	counts   Counts
 }
 
 // Counts are those since the start.
@@ -185,6 +187,7 @@ func (f *Follower) Synced(now time.Time, list bool) {
 			}
 		}
 	}
+	f.complete = f.complete || list
 	f.alive(now)
 	if f.broken.IsZero() || list || now.Sub(f.broken) > lateGrace {
 		f.hold = now.Add(lateGrace)

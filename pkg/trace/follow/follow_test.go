@@ -35,9 +35,6 @@ func newWorld(c Config) *world {
 	if c.Promised == 0 {
 		c.Promised = time.Minute
 	}
-	if c.Since.IsZero() {
-		c.Since = start
-	}
 	w := &world{Follower: New(c), open: map[string]Act{}}
 	w.Lease("kube-scheduler", false, start)
 	w.Synced(start, true)
@@ -321,7 +318,7 @@ func TestRestart(t *testing.T) {
 		}
 		open = append(open, again)
 	}
-	next := New(Config{Promised: time.Minute, Since: second(10), Open: open, Judged: func(k Key) bool { return k.UID == "uid-old" }})
+	next := New(Config{Promised: time.Minute, Since: start, Open: open, Judged: func(k Key) bool { return k.UID == "uid-old" }})
 	v := &world{Follower: next, now: 30, open: map[string]Act{}}
 	v.Pod(newPod("a", readyAt(20)), Listed, second(30))
 	v.Pod(newPod("old", readyAt(1)), Listed, second(30))

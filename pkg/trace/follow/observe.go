@@ -168,6 +168,7 @@ func (o observation) state(t *record.Timeline, c *record.Container, state corev1
 	if r := state.Running; r != nil {
 		if !c.Started.Known() {
 			c.Started = o.mark(r.StartedAt, record.Node)
+			c.Started.Late = c.Started.Late || c.Hook // kubelet has waited for the hook before it reports
 		}
 		if !c.Shown.Known() {
 			c.Shown = o.own()

@@ -32,7 +32,7 @@ func (f *Follower) Pod(p *corev1.Pod, change Change, now time.Time) {
 	if !there {
 		uid = strings.Clone(uid)
 		known = pod{namespace: f.share(p.Namespace), name: strings.Clone(p.Name), images: changeable(p)}
-		f.begin(o, uid)
+		f.begin(o, uid, change)
 	}
 	if p.Spec.NodeName != "" {
 		known.node = f.share(p.Spec.NodeName)
@@ -40,7 +40,7 @@ func (f *Follower) Pod(p *corev1.Pod, change Change, now time.Time) {
 	f.upgraded(o, uid, &known)
 	if p.DeletionTimestamp != nil && known.flags&deleting == 0 {
 		known.flags |= deleting
-		f.deletionBegins(o, uid, change == Gone || there)
+		f.deletionBegins(o, uid, change == Listed && !there)
 	}
 	if isTrue(p, corev1.PodReady) {
 		known.flags |= ready
@@ -63,12 +63,11 @@ func (f *Follower) Pod(p *corev1.Pod, change Change, now time.Time) {
 	f.pods[uid] = known
 }
 
-// begin opens the act of a creation, if it began while we were there to see.
-func (f *Follower) begin(o observation, uid string) {
-	if _, ours := f.acts[uid]; ours || o.p.CreationTimestamp.Time.Before(f.config.Since.Add(-startMargin)) {
-		return
-	}
-	if k := (Key{UID: uid, Act: record.Creation}); f.config.Judged != nil && f.config.Judged(k) {
+// begin opens the act of a creation. What the first list shows may have been judged by the last run, or have begun
+// before the first.
+func (f *Follower) begin(o observation, uid string, change Change) {
+	if _, ours := f.open[Key{UID: uid, Act: record.Creation}]; ours || change == Listed &&
+		f.isOld(Key{UID: uid, Act: record.Creation}, o.p.CreationTimestamp.Time) {
 		return
 	}
 	t := f.timeline(o, record.Creation, uid)
@@ -78,14 +77,22 @@ func (f *Follower) begin(o observation, uid string) {
 	case t.Exclude != "":
 	case isStatic(o.p):
 		t.Exclude = "static pod"
-	case o.late && terminal && f.config.Since.IsZero():
+	case o.late && terminal:
 		t.Exclude = "terminal when it was first seen"
 	}
 	f.add(&Act{Timeline: *t, changed: true})
 }
 
-// deletionBegins opens the act of a deletion. One that ran before we were there is not ours.
-func (f *Follower) deletionBegins(o observation, uid string, observed bool) {
+// isOld reports whether an act that the first list shows is not ours.
+func (f *Follower) isOld(key Key, began time.Time) bool {
+	if f.complete {
+		return false
+	}
+	return f.config.Since.IsZero() || began.Before(f.config.Since) || f.config.Judged != nil && f.config.Judged(key)
+}
+
+// deletionBegins opens the act of a deletion. A pod that a list shows for the first time may be no news.
+func (f *Follower) deletionBegins(o observation, uid string, listed bool) {
 	if _, ours := f.open[Key{UID: uid, Act: record.Deletion}]; ours {
 		return
 	}
@@ -94,10 +101,7 @@ func (f *Follower) deletionBegins(o observation, uid string, observed bool) {
 		grace = time.Duration(max(0, *s)) * time.Second
 	}
 	requested := metav1.Time{Time: o.p.DeletionTimestamp.Add(-grace)}
-	if !observed && requested.Time.Before(f.config.Since.Add(-startMargin)) {
-		return
-	}
-	if k := (Key{UID: uid, Act: record.Deletion}); f.config.Judged != nil && f.config.Judged(k) {
+	if listed && f.isOld(Key{UID: uid, Act: record.Deletion}, requested.Time) {
 		return
 	}
 	m := o.mark(requested, record.APIServer)
@@ -142,7 +146,7 @@ func (f *Follower) timeline(o observation, act record.Act, uid string) *record.T
 		RestartAlways: p.Spec.RestartPolicy == corev1.RestartPolicyAlways || p.Spec.RestartPolicy == "", Gated: len(p.Spec.SchedulingGates) > 0,
 		Volumes: mounts(p), Skews: map[record.Clock]time.Duration{}}
 	t.OwnerKind, t.OwnerName = owner(p)
-	t.OwnerKind, t.OwnerName = f.share(t.OwnerKind), f.share(strings.Clone(t.OwnerName))
+	t.OwnerKind, t.OwnerName = f.share(t.OwnerKind), strings.Clone(t.OwnerName)
 	if g := p.Spec.TerminationGracePeriodSeconds; g != nil {
 		t.Grace = time.Duration(max(0, *g)) * time.Second
 	}

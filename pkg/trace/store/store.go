@@ -29,7 +29,8 @@ const (
 	openFile  = "open.db"
 
 	openSchema = `CREATE TABLE IF NOT EXISTS open (key TEXT PRIMARY KEY, act TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;`
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+INSERT OR IGNORE INTO meta VALUES ('first', strftime('%Y-%m-%dT%H:%M:%fZ'));`
 
 	daySchema = `CREATE TABLE IF NOT EXISTS acts (key TEXT PRIMARY KEY, uid TEXT NOT NULL, act TEXT NOT NULL, namespace TEXT NOT NULL,
  name TEXT NOT NULL, node TEXT NOT NULL, owner TEXT NOT NULL, outcome TEXT NOT NULL, why TEXT NOT NULL, class TEXT NOT NULL,
@@ -130,38 +131,58 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// Load returns the acts that were open, and until when the last run was alive; zero if there was none. An act whose
+// overlap is how long before the end of the last run an act may have begun that it has not seen: clocks differ.
+const overlap = 10 * time.Minute
+
+// Load returns the acts that were open, and from when on an act may have escaped the last run; zero if there was none. It
+// is never before the first run. An act whose
 // verdict was stored, and which could not be removed from those that are open any more, is not returned.
-func (s *Store) Load(ctx context.Context) (acts []follow.Act, alive time.Time, err error) {
-	var text string
-	switch err := s.open.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = 'alive'`).Scan(&text); {
-	case errors.Is(err, sql.ErrNoRows):
-	case err != nil:
-		return nil, alive, err
-	default:
-		if alive, err = time.Parse(time.RFC3339Nano, text); err != nil {
-			return nil, alive, err
+func (s *Store) Load(ctx context.Context) (acts []follow.Act, since time.Time, err error) {
+	first, err := s.meta(ctx, "first")
+	if err != nil {
+		return nil, since, err
+	}
+	alive, err := s.meta(ctx, "alive")
+	if err != nil {
+		return nil, since, err
+	}
+	if !alive.IsZero() {
+		if since = alive.Add(-overlap); since.Before(first) {
+			since = first
 		}
 	}
 	rows, err := s.open.QueryContext(ctx, `SELECT key, act FROM open`)
 	if err != nil {
-		return nil, alive, err
+		return nil, since, err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var key string
+		var key, text string
 		var act follow.Act
 		if err := rows.Scan(&key, &text); err != nil {
-			return nil, alive, err
+			return nil, since, err
 		}
 		if err := json.Unmarshal([]byte(text), &act); err != nil {
-			return nil, alive, fmt.Errorf("open act %s: %w", key, err)
+			return nil, since, fmt.Errorf("open act %s: %w", key, err)
 		}
 		if !act.JudgedAt.IsZero() || !s.Judged(ctx, act.Key()) {
 			acts = append(acts, act)
 		}
 	}
-	return acts, alive, rows.Err()
+	return acts, since, rows.Err()
+}
+
+// meta returns a time that is kept; zero if there is none.
+func (s *Store) meta(ctx context.Context, name string) (at time.Time, err error) {
+	var text string
+	err = s.open.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = ?`, name).Scan(&text)
+	if errors.Is(err, sql.ErrNoRows) {
+		return at, nil
+	}
+	if err != nil {
+		return at, err
+	}
+	return time.Parse(time.RFC3339Nano, text)
 }
 
 // Judged reports whether an act has a verdict in any file.

@@ -28,7 +28,7 @@ type Verdict struct {
 	Outcome Outcome
 	Why     string        // of excluded and unknown
 	Judged  record.Span   // the time that counts, until the end or until now
-	User    time.Duration // what was subtracted as the user's
+	User    time.Duration // about what was subtracted as the user's
 }
 
 // Judge judges an act at a time. seen is until when the watch has certainly shown everything: a miss waits for it.
@@ -42,7 +42,7 @@ func Judge(t *record.Timeline, promised time.Duration, now, seen time.Time) Verd
 	}
 	if end.Known() {
 		user := userTime(t, end.Arrival)
-		v := Verdict{Judged: minus(t.ByOurs(begin, end), user), User: user}
+		v := Verdict{Judged: minus(t.ByOurs(begin, end), user), User: user.Middle()}
 		v.Outcome, v.Why = compare(v.Judged, promised)
 		return v
 	}
@@ -51,7 +51,7 @@ func Judge(t *record.Timeline, promised time.Duration, now, seen time.Time) Verd
 		until = seen
 	}
 	user := userTime(t, until)
-	v := Verdict{Judged: minus(t.Passed(begin, until), user), User: user}
+	v := Verdict{Judged: minus(t.Passed(begin, until), user), User: user.Middle()}
 	switch {
 	case t.Act == record.Creation && over(t):
 		v.Outcome, v.Why = ended(t, v.Judged, promised)
@@ -110,25 +110,26 @@ func ended(t *record.Timeline, judged record.Span, promised time.Duration) (Outc
 
 // userTime is what belongs to the user until a moment: gates and PostStart hooks of a creation; the stop of containers,
 // up to the grace period, of the others.
-func userTime(t *record.Timeline, until time.Time) (user time.Duration) {
+func userTime(t *record.Timeline, until time.Time) (user record.Span) {
 	for _, s := range stage.Of(t, until) {
-		// The time by our clock: it is subtracted from such a time.
-		spent := t.ByOurs(s.Start, s.End).Low
-		if s.Open() || s.End.Arrival.After(until) {
-			spent = t.Passed(s.Start, until).Low
+		spent := s.Spent
+		if s.End.Known() && s.End.Arrival.After(until) {
+			spent = t.Passed(s.Start, until)
 		}
 		switch s.ID {
-		case stage.Gated:
-			user += spent
-		case stage.PostStart:
-			user += min(spent, s.Spent.High)
+		case stage.Gated, stage.PostStart:
 		case stage.Stop, stage.OldStop:
-			user += min(spent, t.Grace)
+			spent.Low, spent.High = min(spent.Low, t.Grace), min(spent.High, t.Grace)
+		default:
+			continue
 		}
+		user.Low, user.High = user.Low+spent.Low, user.High+spent.High
 	}
-	return user
+	// No stage is longer than the act.
+	most := t.Passed(t.Begin(), until).High
+	return record.Span{Low: min(user.Low, most), High: min(user.High, most)}
 }
 
-func minus(s record.Span, d time.Duration) record.Span {
-	return record.Span{Low: max(0, s.Low-d), High: max(0, s.High-d)}
+func minus(s, d record.Span) record.Span {
+	return record.Span{Low: max(0, s.Low-d.High), High: max(0, s.High-d.Low)}
 }

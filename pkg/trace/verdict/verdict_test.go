@@ -135,6 +135,17 @@ func TestLate(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, tt.got, tt.want)
 		}
 	}
+	// Without the Event of its start, a container with a hook is shown when the hook has ended: its start is the node's.
+	hook := func(skews map[record.Clock]time.Duration, startedAt float64) Outcome {
+		timeline := pod(true, marks{record.Scheduled: 1, record.KubeletSaw: 1, record.Ready: 80})
+		timeline.Skews, timeline.Containers[0].Hook = skews, true
+		timeline.Containers[0].Started = record.Mark{Time: start.Add(seconds(startedAt)), Source: record.Node, Arrival: at(70).Arrival, Late: true}
+		timeline.Containers[0].Shown = at(70)
+		return Judge(timeline, promised, start.Add(time.Hour), start.Add(time.Hour)).Outcome
+	}
+	if a, b, c := hook(measured, 310), hook(measured, 365), hook(nil, 10); a != Delivered || b != Missed || c != Unknown {
+		t.Errorf("hooks: %q, %q, %q", a, b, c)
+	}
 	// A creation that a list showed is at least as old as the list.
 	timeline := &record.Timeline{Act: record.Creation, RestartAlways: true}
 	timeline.Set(record.Created, record.Mark{Time: start, Source: record.APIServer, Arrival: start.Add(time.Second), Late: true})

@@ -40,7 +40,7 @@ func run(t *testing.T, c *watchtest.Cluster) *follow.Follower {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := follow.New(follow.Config{Promised: time.Minute, Since: time.Now().Add(-time.Hour)})
+	f := follow.New(follow.Config{Promised: time.Minute})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- client.Run(ctx, f) }()
