@@ -36,6 +36,10 @@ build: ## the agent: one static binary, ./nodeagent
 build-eventcenter: ## the event center: one static binary, ./eventcenter
 	go build -trimpath -tags $(TAGS) -ldflags '-s -w -X main.Version=$(VERSION)' -o eventcenter ./cmd/eventcenter
 
+.PHONY: build-tracecenter
+build-tracecenter: ## judges each delivery of a pod: one static binary, ./tracecenter
+	go build -trimpath -tags $(TAGS) -ldflags '-s -w -X main.Version=$(VERSION)' -o tracecenter ./cmd/tracecenter
+
 .PHONY: demo
 demo: ## a real node fails, the agent finds, reports and repairs; about 15 minutes the first time, 2 after
 	go run ./test/demo --dir $(LAB_DIR)
@@ -140,7 +144,7 @@ test-lab: ## the lab of the tests below: it comes up, is repaired, and leaves no
 .PHONY: test-apiserver
 test-apiserver: packages ## agent and event center on a real kube-apiserver, without a node
 	$(LABCTL) build
-	$(TEST) $(APART) -count=1 -timeout 30m -v -run TestRealAPIServer ./internal/kube ./cmd/eventcenter -args -apiserver
+	$(TEST) $(APART) -count=1 -timeout 30m -v -run TestRealAPIServer ./internal/kube ./cmd/eventcenter ./cmd/tracecenter -args -apiserver
 
 # Each of the next three brings up a lab, unless there is one, and removes what it has brought up.
 # Not $(MAKE): "make -n" would run what else is in its line.
