@@ -353,7 +353,8 @@ func newRunner(cfg config.Config, clients *Clients, log *slog.Logger,
 		Host: clients.Host, Mutator: mutator, Settings: cfg.Remediate, Log: log, StateDir: cfg.StateDir,
 		Paused: func(ctx context.Context) (string, error) {
 			if clients.Client == nil {
-				return "no apiserver is configured", nil
+				return "", errors.New("the agent has no client for the apiserver: no kubelet was found on this node, and nodeName " +
+					"is not configured")
 			}
 			return paused(ctx, clients.Host.Cluster.Node)
 		},

@@ -15,6 +15,8 @@ type Guard struct {
 	Name string `json:"name"`
 	Open bool   `json:"open"`
 	Why  string `json:"why"` // it is closed, or open
+	// Unknown says that it is closed because it could not be asked
+	Unknown bool `json:"unknown,omitempty"`
 }
 
 // answer is a guard that is closed where there is a reason for that.

@@ -160,12 +160,12 @@ func TestPodReleaseStops(t *testing.T) {
 		"whether it is paused is undecidable": {
 			func(s *script) {
 				s.pauseFrom(3, "", errScript)
-			}, Stopped, "whether releases are paused is not known", nil,
+			}, CouldNotTell, "whether releases are paused is not known", nil,
 		},
 		"nor in the middle, whether it is paused": {
 			func(s *script) {
 				s.pauseFrom(5, "", errScript)
-			}, Stopped, "whether releases are paused is not known", upToProcesses,
+			}, CouldNotTell, "whether releases are paused is not known", upToProcesses,
 		},
 
 		"the switch is made while the witnesses are asked": {confirmWith(1, func(s *script, _ *inspect.Report) error {
