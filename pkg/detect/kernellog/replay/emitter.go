@@ -3,9 +3,11 @@ package replay
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
@@ -18,8 +20,6 @@ func emitterOf(name string) (rules.Emitter, bool) {
 		name = instance
 	}
 	switch name {
-	case "docker", "dockerd-current":
-		return rules.Runtime, true
 	case "systemd", "init.scope":
 		return rules.Systemd, true
 	case "systemd-journald", "systemd-journal":
@@ -42,6 +42,8 @@ func emitterOf(name string) (rules.Emitter, bool) {
 		return rules.Mdadm, true
 	case "mcelog", "rasdaemon":
 		return rules.HardwareDaemon, true
+	case "dbus-daemon", "dbus-broker", "dbus":
+		return rules.DBus, true
 	case "auditd":
 		return rules.Auditd, true
 	case "iscsid":
@@ -58,18 +60,17 @@ func emitterOf(name string) (rules.Emitter, bool) {
 // "snap.microk8s.daemon-kubelite", "kubelet.daemon", "rke2-server". The last part is the program; a helper of kubelet's
 // ("kubelet-helper") is another program, and so is a container of that name ("k8s_kubelet").
 func productEmitter(name string) (rules.Emitter, bool) {
-	for _, suffix := range []string{".daemon", "-wrapper", "-server", "-agent"} {
-		name = strings.TrimSuffix(name, suffix)
-	}
-	switch name[strings.LastIndexAny(name, ".-")+1:] {
-	case "kubelet", "kubelite", "hyperkube", "kubenswrapper", "edgecore", "k3s", "rke2", "k0s", "k0sworker",
-		"k0scontroller":
+	if distro.IsKubeletUnit(name) || distro.IsKubeletUnit("snap."+name) || slices.Contains(distro.Launchers(), name) {
 		return rules.Kubelet, true
-	case "containerd", "dockerd", "crio", "dockershim":
+	}
+	if distro.IsRuntimeUnit(name) || distro.IsRuntimeUnit("snap."+name) {
 		return rules.Runtime, true
 	}
-	switch name {
-	case "cri-o", "cri-docker":
+	last := name[strings.LastIndexAny(name, ".-")+1:]
+	switch {
+	case slices.Contains(distro.KubeletPrograms(), name), slices.Contains(distro.KubeletPrograms(), last):
+		return rules.Kubelet, true
+	case slices.Contains(distro.RuntimePrograms(), name), slices.Contains(distro.RuntimePrograms(), last):
 		return rules.Runtime, true
 	}
 	return rules.TheKernel, false

@@ -11,6 +11,7 @@ import (
 func Daemons() []Rule {
 	return slices.Concat(
 		exhaustionRules(), // the cause before what fails because of it
+		stuckRules(),
 		sharedRules(),
 		runtimeRules(),
 		kubeletRules(),
