@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -147,7 +148,7 @@ func (r *replica) adopt(c *eventcenter.Center) {
 
 func (r *replica) ready() error {
 	if replicated, ok := r.center.Journal.(eventcenter.Replicated); ok {
-		return replicated.Ready()
+		return cmp.Or(r.node.Alone(), replicated.Ready())
 	}
 	return nil
 }

@@ -197,7 +197,7 @@ func (s *work) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := s.people.share(ctx, s.deliveries.store); err != nil {
-		return fmt.Errorf("the key for signing in: %w", err)
+		center.Log.Error("share the key for signing in failed: people must come back to this replica", "err", err)
 	}
 	sessions := pages.NewSessions(s.deliveries.store, s.secured, time.Now)
 	authenticate := sessions.Authenticate(s.people.authenticate(clusters.identity.Authenticate))
@@ -209,7 +209,7 @@ func (s *work) serve(ctx context.Context) error {
 		Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions,
 			Provider: s.people.signIn(), Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version,
 			Deliveries: s.deliveries.manager.Load, Forward: s.replica.forwarder(), Reports: center.Reports}),
-		Health: center.Journal.Health, Ready: s.replica.ready, Heard: s.replica.heard()})
+		Health: center.Journal.Health, Problem: s.deliveries.problem, Ready: s.replica.ready, Heard: s.replica.heard()})
 	s.gate.open(server)
 	if err := os.WriteFile(filepath.Join(center.Dir, addressFile), []byte(s.address+"\n"), 0o600); err != nil {
 		center.Log.Error("the address is not written for other verbs: they need --server", "err", err)

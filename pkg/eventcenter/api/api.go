@@ -46,6 +46,7 @@ type Config struct {
 	Now     func() time.Time // nil: time.Now
 	Health  func() Health    // nil: nothing is known
 	Reports Reports          // nil: there are none
+	Problem func() string    // what else does not work, beside taking and answering; nil, empty: nothing
 	Ready   func() error     // why this replica is to get no requests; nil: it always may
 
 	// Heard notes an agent that says that it is alive. Nil: in the model alone.
@@ -283,6 +284,9 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request, _ Identity) {
 	if !h.FullSince.IsZero() {
 		answer["takesNothingSince"] = h.FullSince.UTC()
 		answer["reason"] = journal.ErrFull.Error()
+	}
+	if s.Problem != nil && s.Problem() != "" {
+		answer["problem"] = s.Problem()
 	}
 	respond(w, http.StatusOK, answer)
 }
