@@ -90,7 +90,7 @@ func TestVerifyMonitors(t *testing.T) {
 		"second rule":     {log + `"rules":[{"type":"temporary","reason":"X","pattern":"x"},` + "\n" + `{"type":"temporary","reason":"Y","pattern":"["}]}`, "m.json:3:"},
 		"undeclared":      {log + `"rules":[{"type":"permanent","condition":"A","reason":"X","pattern":"x"}]}`, "m.json:2:"},
 		"undeclared, own": {custom + `"rules":[{"type":"permanent","condition":"A","reason":"X","path":"/bin/true"}]}`, "m.json:2:"},
-		"unknown type":    {log + `"rules":[{"type":"permanant","condition":"A","reason":"X","pattern":"x"}]}`, `"permanant" is no type`},
+		"unknown type":    {log + `"rules":[{"type":"perpetual","condition":"A","reason":"X","pattern":"x"}]}`, `"perpetual" is no type`},
 		"no JSON":         {log + `"rules":[}`, "m.json:2:"},
 		"missing":         {"", "config.yaml:2: nodeProblemDetector.files.1"},
 		"no program":      {custom + `"rules":[{"type":"permanent","condition":"B","reason":"X","path":"/nonexistent/check.sh"}]}`, "/nonexistent/check.sh is not run"},

@@ -59,5 +59,6 @@ func copyFile(from, to string) error {
 	if err != nil {
 		return err
 	}
+	//nolint:gosec // both are folders that the caller named
 	return errors.Join(os.WriteFile(to, data, info.Mode().Perm()), os.Chmod(to, info.Mode().Perm()))
 }

@@ -219,8 +219,8 @@ func (o *outcome) event(e event) {
 		o.output[t] = append(o.output[t], e.Output)
 	case e.Action == "output" || e.Action == "build-output":
 		fmt.Fprint(o.w, e.Output)
-	case e.Action == "run":
-		o.open[t] = o.open[t]
+	case e.Action == "run" && e.Test == top:
+		o.open[t] = false
 	case e.Action == "build-fail":
 		o.broken = e.ImportPath + " does not compile"
 	case e.Action == "fail" && e.Test == "":

@@ -80,7 +80,10 @@ func TestListener(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = c.Close() })
 		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-		_, err = http.ReadResponse(bufio.NewReader(c), nil)
+		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err == nil {
+			_ = answer.Body.Close()
+		}
 		return c, err
 	}
 	first, err := ask()
@@ -136,7 +139,10 @@ func TestStalledBody(t *testing.T) {
 				})
 				begun := time.Now()
 				in := bufio.NewReader(client)
-				_, err := http.ReadResponse(in, nil)
+				answer, err := http.ReadResponse(in, nil)
+				if err == nil {
+					_ = answer.Body.Close()
+				}
 				if (err == nil) != test.want {
 					t.Errorf("answered: %v", err)
 				}
