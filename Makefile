@@ -12,17 +12,19 @@ export CGO_ENABLED := 0
 # The compiler spends a fifth of its time on its garbage collection. Tests run with the usual one.
 COMPILE := GOGC=400
 RUN     := -exec 'env -u GOGC'
-# go test reports what was skipped; a layer's own findings of go vet are those of "make vet".
-TEST    := $(COMPILE) test/need/run go test -vet=off
+# Runs a layer, named after its target, and reports its time and the tests that it skipped. A test of a layer of REPEATED that
+# fails on a busy machine runs once more at the end of "make test". Findings of go vet are those of "make vet".
+SUITE   := go run ./test/suite
+LAYER    = $(COMPILE) $(SUITE) layer $(if $(filter $@,$(REPEATED)),-again) $@
+TEST     = $(LAYER) go test -vet=off
+REPEATED := machine test-rpm test-lab test-apiserver e2e e2e-daemonset test-daemonset
 # Test binaries are built beside the one that has the machine and those that do not need it. The latter take longest and
 # come first; what the others print appears after them.
 ALONE   := -p 5 -exec $(CURDIR)/test/need/alone
-APART   := ./pkg/remediate ./internal/mutate
+FIRST   := ./pkg/remediate ./internal/mutate
+# Test binaries that run beside those have nothing of the machine but its processors.
+APART   := -exec $(CURDIR)/test/need/apart
 CONTAINERD2      = $(CURDIR)/.cache/containerd-$$(go list -C test/containerd -m -f '{{.Version}}' github.com/containerd/containerd/v2)
-# Packages of layers of their own.
-LAYERS  := /test/(rpm|lab|e2e|daemonset|guest|guest/inside|newcheck)$$
-# Lists the test binaries that ask for something of the machine.
-NEED    := {{$$p := .ImportPath}}{{range .Deps}}{{if eq . "github.com/nodeagent/nodeagent/test/need"}}{{$$p}}{{"\n"}}{{end}}{{end}}
 # The tests that start a containerd of their own, the first in the PATH.
 CONTAINERD_TESTS := RealContainerd|AgainstContainerd|ShimLeaksReal|TestCRI$$|StopSandboxCNIFails|ReleaseSandbox
 
@@ -34,6 +36,10 @@ build: ## the agent: one static binary, ./nodeagent
 build-eventcenter: ## the event center: one static binary, ./eventcenter
 	go build -trimpath -tags $(TAGS) -ldflags '-s -w -X main.Version=$(VERSION)' -o eventcenter ./cmd/eventcenter
 
+.PHONY: build-tracecenter
+build-tracecenter: ## judges each delivery of a pod: one static binary, ./tracecenter
+	go build -trimpath -tags $(TAGS) -ldflags '-s -w -X main.Version=$(VERSION)' -o tracecenter ./cmd/tracecenter
+
 .PHONY: demo
 demo: ## a real node fails, the agent finds, reports and repairs; about 15 minutes the first time, 2 after
 	go run ./test/demo --dir $(LAB_DIR)
@@ -44,17 +50,30 @@ ifndef LANES
 .NOTPARALLEL:
 endif
 
-.PHONY: test lane-build lane-pure lane-machine
+.PHONY: test lanes lane-build lane-pure lane-machine
 test: ## all layers but those of test-long, some side by side; as root on Debian 12
+	rm -rf .cache/suite && mkdir -p .cache/suite
+	NODEAGENT_SUITE=$(CURDIR)/.cache/suite $(MAKE) lanes; status=$$?; \
+	NODEAGENT_SUITE=$(CURDIR)/.cache/suite $(SUITE) end && exit $$status
+lanes:
 	$(MAKE) LANES=3 -j3 lane-build lane-pure lane-machine
 lane-build:
-	nice -n 5 $(MAKE) LANES= test-apiserver
+	nice -n 5 $(MAKE) LANES= test-apiserver test-chart
 lane-pure:
-	nice -n 10 $(MAKE) LANES= --output-sync=target vet unit test-npd test-chart test-new-check
+	nice -n 10 $(MAKE) LANES= --output-sync=target vet race pure test-npd test-new-check
 lane-machine:
 	$(MAKE) LANES= packages
 	$(MAKE) LANES=2 -j2 test-rpm machine
 	$(MAKE) LANES= test-lab cluster
+
+.PHONY: compiled
+compiled: export NODEAGENT_COMPILED := $(CURDIR)/.cache/compiled.jsonl
+compiled: RUN_OF := test
+compiled: ## which packages "make test" compiles more than once, and why: with an empty build cache; RUN_OF=target for another run
+	rm -rf .cache/compiled .cache/compiled.jsonl && mkdir -p .cache/compiled
+	go build -o .cache/compiled/suite ./test/suite
+	GOCACHE=$(CURDIR)/.cache/compiled GOFLAGS='$(GOFLAGS) "-toolexec=$(CURDIR)/.cache/compiled/suite record $(NODEAGENT_COMPILED)"' \
+	  $(MAKE) $(RUN_OF); status=$$?; .cache/compiled/suite compiled $(NODEAGENT_COMPILED) && rm -rf .cache/compiled && exit $$status
 
 # Each part can be run by itself, and reports at its end how long it took.
 .PHONY: test-long long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile long-pods long-soak
@@ -86,8 +105,7 @@ packages: ## install the Debian packages that the tests need; as root
 vet: lint ## gofmt, and golangci-lint with what go vet checks
 	gofmt -l cmd internal packaging pkg test | (! grep .)
 lint: ## golangci-lint with .golangci.yml; builds it the first time
-	$(COMPILE) go tool -modfile=test/lint/go.mod golangci-lint version
-	go tool -modfile=test/lint/go.mod golangci-lint run
+	$(LAYER) go tool -modfile=test/lint/go.mod golangci-lint run
 
 .PHONY: new-check
 new-check: ## a new check that works, to be filled in: ID=disk-glitter DOMAIN=storage
@@ -97,24 +115,27 @@ new-check: ## a new check that works, to be filled in: ID=disk-glitter DOMAIN=st
 quick: ## the tests that need nothing of the machine; from Go's cache where nothing has changed
 	go test -short $$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...)
 
-.PHONY: unit
-unit: packages # gcc
-unit: private export CGO_ENABLED := 1
-unit: ## the same with the race detector, in any order
-	$(TEST) $(RUN) -race -short -shuffle=on -timeout 60m ./...
+.PHONY: unit race pure
+unit: race pure ## the same in any order: with the race detector, then without it where there are no goroutines
+race: packages # gcc
+race: private export CGO_ENABLED := 1
+race:
+	$(TEST) $(APART) -race -short -shuffle=on -timeout 30m $$($(SUITE) packages race)
+pure:
+	$(TEST) $(APART) -short -shuffle=on -timeout 30m $$($(SUITE) packages pure)
 
 .PHONY: machine
 machine: ## all tests of the packages that need root, programs or the kernel, on this machine; as root
 	@mkdir -p .cache
-	$(TEST) $(ALONE) -shuffle=on -timeout 60m $(APART) $$(go list -test -f '$(NEED)' ./... | sed -n 's/\.test$$//p' | grep -vE '$(LAYERS)')
+	$(TEST) $(ALONE) -shuffle=on -timeout 60m $(FIRST) $$($(SUITE) packages machine)
 
 .PHONY: test-npd
 test-npd: ## node-problem-detector's own code beside the agent's, on the same files and lines; a module of its own
-	cd test/npd && $(COMPILE) go vet ./... && $(COMPILE) go test -vet=off $(RUN) -count=1 -timeout 10m ./...
+	$(LAYER) go test -C test/npd $(APART) -count=1 -timeout 10m ./...
 
 .PHONY: test-new-check
 test-new-check: ## a newcomer follows CONTRIBUTING.md to a check that works
-	$(TEST) $(RUN) -count=1 -timeout 15m ./test/newcheck
+	$(TEST) $(APART) -count=1 -timeout 15m ./test/newcheck
 
 .PHONY: test-lab
 test-lab: ## the lab of the tests below: it comes up, is repaired, and leaves nothing
@@ -123,7 +144,7 @@ test-lab: ## the lab of the tests below: it comes up, is repaired, and leaves no
 .PHONY: test-apiserver
 test-apiserver: packages ## agent and event center on a real kube-apiserver, without a node
 	$(LABCTL) build
-	$(TEST) $(RUN) -count=1 -timeout 30m -v -run TestRealAPIServer ./internal/kube ./cmd/eventcenter -args -apiserver
+	$(TEST) $(APART) -count=1 -timeout 30m -v -run TestRealAPIServer ./internal/kube ./cmd/eventcenter ./cmd/tracecenter -args -apiserver
 
 # Each of the next three brings up a lab, unless there is one, and removes what it has brought up.
 # Not $(MAKE): "make -n" would run what else is in its line.
@@ -153,7 +174,7 @@ test-daemonset: ## the DaemonSet under the real kubelet: image, manifests, chart
 e2e-daemonset: ## e2e with the agent as the DaemonSet and containerd 2 instead of Debian's 1.6, where a test is of either
 	$(TEST) $(RUN) -count=1 -timeout 40m -v ./test/e2e -args -lab -daemonset -containerd 2
 	test -x $(CONTAINERD2)/containerd # the lab has built it
-	PATH=$(CONTAINERD2):$$PATH $(TEST) $(ALONE) -count=1 -v -run '$(CONTAINERD_TESTS)' \
+	PATH=$(CONTAINERD2):$$PATH $(LAYER)-containerd go test -vet=off $(ALONE) -count=1 -v -run '$(CONTAINERD_TESTS)' \
 	  $$(grep -rlE 'func Test\w*($(subst TestCRI$$,CRI\b,$(CONTAINERD_TESTS)))' --include='*_test.go' internal pkg | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 .PHONY: fuzz

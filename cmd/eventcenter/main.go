@@ -101,7 +101,7 @@ Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
 	flags.StringVar(&o.ca, "ca", "", "file with the certificates that an https center is trusted by")
 	flags.StringVarP(&o.output, "output", "o", "text", "output format: text or json")
 	root.AddCommand(newServe(o), newNodes(o), newFaults(o), newEvents(o), newNode(o), newVerify(o), newBackup(o),
-		newRestore(o), newMigrate(o), newLogin(o), newReport(o), newExport(o), newSubscriptions(o), newDeadLetters(o),
+		newRestore(o), newSalvage(o), newMigrate(o), newLogin(o), newReport(o), newExport(o), newSubscriptions(o), newDeadLetters(o),
 		newReplay(o))
 	return root
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -86,7 +87,7 @@ func joinReplicas(file, dir string, log *slog.Logger) (s cluster.Settings, node 
 	}
 	c := cluster.Config{Name: s.Name, Dir: filepath.Join(dir, jetstreamDir), Listen: s.Listen, User: "eventcenter",
 		Log: log}
-	secret, err := os.ReadFile(s.SecretFile)
+	secret, err := api.ReadSecret(s.SecretFile)
 	if err != nil {
 		return s, nil, fmt.Errorf("secretFile: %w", err)
 	}
@@ -147,7 +148,7 @@ func (r *replica) adopt(c *eventcenter.Center) {
 
 func (r *replica) ready() error {
 	if replicated, ok := r.center.Journal.(eventcenter.Replicated); ok {
-		return replicated.Ready()
+		return cmp.Or(r.node.Alone(), replicated.Ready())
 	}
 	return nil
 }

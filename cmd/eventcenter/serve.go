@@ -19,17 +19,20 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/intake"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/share"
 )
 
 const (
 	defaultListen = "127.0.0.1:10685"
 	stopLimit     = 10 * time.Second // for requests to end
 	headLimit     = 10 * time.Second // for the head of a request to arrive
-	bodyLimit     = 30 * time.Second // for a body of which nothing is read
 	idleLimit     = 2 * time.Minute  // of a connection between requests
+	headBytes     = 32 << 10         // of a request: a token has 16 KiB at most
+
+	// connections of all, and of one network: agents may come through one address
+	maxConnections, networkConnections = 30_000, 15_000
 )
 
 type serveOptions struct {
@@ -129,11 +132,9 @@ func (s *serveOptions) run(ctx context.Context) error {
 	}
 	gate := newGate()
 	server := &http.Server{Handler: gate, ReadHeaderTimeout: headLimit, IdleTimeout: idleLimit,
-		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
-	agents := intake.New(listener, intake.Config{Handler: gate, Path: "/v1/events", Head: headLimit, Body: bodyLimit,
-		Idle: idleLimit, Most: api.AtOnce, Queue: api.BusyWait, Log: log})
+		MaxHeaderBytes: headBytes, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(agents) }()
+	go func() { failed <- server.Serve(listener) }()
 	defer server.Close() // it is shut down, or has failed
 	replica, err := s.openReplica(dir, log, gate)
 	if err != nil {
@@ -153,7 +154,7 @@ func (s *serveOptions) run(ctx context.Context) error {
 		return errors.Join(err, center.Close())
 	}
 	w := &work{serveOptions: s, center: center, clusters: clusters, people: people, deliveries: deliveries,
-		replica: replica, gate: gate, server: server, agents: agents, failed: failed, address: address}
+		replica: replica, gate: gate, server: server, failed: failed, address: address}
 	return errors.Join(w.serve(ctx), deliveries.store.Close(), center.Close())
 }
 
@@ -167,7 +168,6 @@ type work struct {
 	replica    *replica
 	gate       *gate
 	server     *http.Server
-	agents     *intake.Listener
 	failed     chan error // of the server, or of the upkeep
 	address    string
 }
@@ -178,6 +178,7 @@ func (s *serveOptions) listenAt(clusters *clusters) (listener net.Listener, addr
 	if err != nil {
 		return nil, "", err
 	}
+	listener = share.Listener(listener, networkConnections, maxConnections)
 	if !s.secured {
 		return listener, "http://" + listener.Addr().String(), nil
 	}
@@ -196,7 +197,7 @@ func (s *work) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := s.people.share(ctx, s.deliveries.store); err != nil {
-		return fmt.Errorf("the key for signing in: %w", err)
+		center.Log.Error("share the key for signing in failed: people must come back to this replica", "err", err)
 	}
 	sessions := pages.NewSessions(s.deliveries.store, s.secured, time.Now)
 	authenticate := sessions.Authenticate(s.people.authenticate(clusters.identity.Authenticate))
@@ -208,7 +209,7 @@ func (s *work) serve(ctx context.Context) error {
 		Pages: pages.New(pages.Config{Journal: center.Journal, Model: center.Model, Sessions: sessions,
 			Provider: s.people.signIn(), Log: center.Log, Now: time.Now, Alive: s.alive, Version: Version,
 			Deliveries: s.deliveries.manager.Load, Forward: s.replica.forwarder(), Reports: center.Reports}),
-		Health: center.Journal.Health, Ready: s.replica.ready, Heard: s.replica.heard()})
+		Health: center.Journal.Health, Problem: s.deliveries.problem, Ready: s.replica.ready, Heard: s.replica.heard()})
 	s.gate.open(server)
 	if err := os.WriteFile(filepath.Join(center.Dir, addressFile), []byte(s.address+"\n"), 0o600); err != nil {
 		center.Log.Error("the address is not written for other verbs: they need --server", "err", err)
@@ -225,7 +226,6 @@ func (s *work) serve(ctx context.Context) error {
 		}
 	})
 	upkeep.Go(func() { clusters.run(ctx) })
-	upkeep.Go(func() { collectRarely(ctx, s.agents.Open) })
 	upkeep.Go(func() {
 		s.replica.run(ctx, func(ctx context.Context, append appender) {
 			var all sync.WaitGroup
@@ -250,7 +250,6 @@ func (s *work) shutdown(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	err := s.server.Shutdown(limited)
-	s.agents.Wait(limited)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return s.server.Close()
 	}

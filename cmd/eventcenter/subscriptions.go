@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -33,6 +32,7 @@ type deliveries struct {
 	deliver.Config
 	store   control.Store
 	manager atomic.Pointer[deliver.Manager] // nil while another replica works
+	failed  atomic.Pointer[string]          // why nothing is delivered; nil: nothing is wrong
 }
 
 // openDeliveries reads the settings. The only center opens what was registered; a replica does when it is the worker.
@@ -55,12 +55,13 @@ func (s *serveOptions) openDeliveries(ctx context.Context, center *eventcenter.C
 		d.Store = d.store
 		return d, err
 	}
+	// A damaged store must not keep the center from taking events, which it does without it.
 	if d.store, err = sqlite.Open(ctx, filepath.Join(center.Dir, eventcenter.ControlFile)); err != nil {
-		return nil, err
+		d.store = control.Broken{Err: fmt.Errorf("%s: %w", eventcenter.ControlFile, err)}
 	}
 	d.Store = d.store
-	if err := d.open(ctx); err != nil {
-		return nil, errors.Join(err, d.store.Close())
+	if err = d.open(ctx); err != nil {
+		d.fail(err)
 	}
 	return d, nil
 }
@@ -69,8 +70,25 @@ func (d *deliveries) open(ctx context.Context) error {
 	manager, err := deliver.Open(ctx, d.Config)
 	if err == nil {
 		d.manager.Store(manager)
+		d.failed.Store(nil)
 	}
 	return err
+}
+
+// fail notes why nothing is delivered, and logs what is new.
+func (d *deliveries) fail(err error) {
+	text := "nothing is delivered, and nobody can sign in: " + err.Error()
+	if before := d.failed.Swap(&text); before == nil || *before != text {
+		d.Log.Error("open control store failed: events are taken, nothing is delivered; retrying", "err", err)
+	}
+}
+
+// problem returns why nothing is delivered; empty: nothing is wrong.
+func (d *deliveries) problem() string {
+	if text := d.failed.Load(); text != nil {
+		return *text
+	}
+	return ""
 }
 
 // run delivers until ctx ends.
@@ -81,7 +99,7 @@ func (d *deliveries) run(ctx context.Context) {
 		if err == nil {
 			break
 		}
-		d.Log.Error("what was registered cannot be read, so that nothing is delivered; it is tried again", "err", err)
+		d.fail(err)
 		select {
 		case <-ctx.Done():
 			return

@@ -3,12 +3,14 @@ package main
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
 
 func newVerify(o *options) *cobra.Command {
@@ -40,9 +42,7 @@ is at most 5 minutes old. It reads the center's directory, also while the center
 func verification(v eventcenter.Verification) string {
 	var w strings.Builder
 	fmt.Fprintf(&w, "journal %s: offsets %d to %d\n", v.Journal, v.Oldest, v.Newest)
-	for _, g := range v.Gaps {
-		fmt.Fprintf(&w, "LOST: offsets %d to %d: %s\n", g.From, g.To, event.Plain(g.Reason))
-	}
+	writeLost(&w, v.Gaps)
 	for _, d := range v.Differences {
 		fmt.Fprintf(&w, "DIFFERS: node %s of %s: the checkpoint has %s, the journal gives %s\n", event.Plain(d.Node),
 			event.Plain(d.Cluster), event.Plain(d.Checkpoint), event.Plain(d.Rebuilt))
@@ -55,22 +55,70 @@ func verification(v eventcenter.Verification) string {
 	return w.String()
 }
 
+// writeLost names what of the journal cannot be read.
+func writeLost(w io.Writer, gaps []journal.Gap) {
+	for _, g := range gaps {
+		fmt.Fprintf(w, "LOST: offsets %d to %d: %s\n", g.From, g.To, event.Plain(g.Reason))
+	}
+}
+
+// problemsOf is the result of a verb that has done what can be done.
+func problemsOf(gaps []journal.Gap, err error) error {
+	if err == nil && len(gaps) > 0 {
+		return errProblems
+	}
+	return err
+}
+
 func newBackup(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "backup FILE",
 		Short: "Write the journal and the checkpoints into an archive, also while the center runs",
-		Args:  cobra.ExactArgs(1),
+		Long: `Write the journal and the checkpoints into an archive, also while the center runs. Of a damaged journal the archive
+has all that can be read; what is lost is named, and the exit code is 1.`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := eventcenter.Backup(cmd.Context(), o.directory(), args[0])
 			if err != nil {
 				return err
 			}
 			if o.json() {
-				return printJSON(cmd.OutOrStdout(), m)
+				return problemsOf(m.Gaps, printJSON(cmd.OutOrStdout(), m))
 			}
+			writeLost(cmd.OutOrStdout(), m.Gaps)
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d files, up to offset %d\n", event.Plain(args[0]), len(m.Files),
 				m.Newest)
-			return err
+			return problemsOf(m.Gaps, err)
+		},
+	}
+}
+
+func newSalvage(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "salvage DIR NEW",
+		Short: "Copy all that can be read of a damaged directory into a new one",
+		Long: `Copy all that can be read of a center's damaged directory DIR into the directory NEW, with which the center can go
+on: the journal's UUID and offsets stay. Stop the center first. DIR is not changed. What is lost is named, and the exit code
+is 1.`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			done, err := eventcenter.Salvage(cmd.Context(), args[0], args[1], slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
+			if err != nil {
+				return err
+			}
+			if o.json() {
+				return problemsOf(done.Gaps, printJSON(cmd.OutOrStdout(), done))
+			}
+			writeLost(cmd.OutOrStdout(), done.Gaps)
+			for _, name := range done.Unread {
+				fmt.Fprintf(cmd.OutOrStdout(), "UNREAD: %s\n", event.Plain(name))
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d events, up to offset %d\n", event.Plain(args[1]), done.Events,
+				done.Newest)
+			if len(done.Unread) > 0 && err == nil {
+				err = errProblems
+			}
+			return problemsOf(done.Gaps, err)
 		},
 	}
 }

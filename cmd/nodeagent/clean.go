@@ -43,8 +43,8 @@ the agent only reports are not listed here: see nodeagent inspect.
 
 Only one release runs on a node at a time. Another one is waited for, at most 30 s.
 
-Exit codes: 0 nothing is left over; 1 something is, or was not released; 2 something is unknown, or another
-release is running.`,
+Exit codes: 0 nothing is left over; 1 something is, or was not released; 2 something is unknown (also
+whether releases are paused), or another release is running.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := o.load(cmd.Context())
@@ -65,6 +65,7 @@ release is running.`,
 				return err
 			}
 			defer bench.Close()
+			bench.About(pod)
 			report, err := passUntilProven(cmd.Context(), bench, cmd.ErrOrStderr(), wait, cfg.Inspect)
 			if err != nil {
 				return err
@@ -165,6 +166,9 @@ func cleanExit(report inspect.Report, outcome remediate.Outcome) error {
 		return slices.ContainsFunc(outcome.Pods, func(p remediate.PodOutcome) bool { return ask(p.Result) })
 	}
 	problem := func(r remediate.Result) bool { return r != remediate.Released && r != remediate.CouldNotTell }
+	if outcome.Unknown { // nothing was done, and it is not known whether anything may be
+		return &exitError{Code: exitCouldNotTell}
+	}
 	if outcome.Stopped != "" && !outcome.Busy || has(problem) {
 		return &exitError{Code: exitProblems}
 	}

@@ -29,7 +29,7 @@ func newConfig(o *options) *cobra.Command {
 		},
 		&cobra.Command{
 			Use:   "validate [FILE]",
-			Short: "Validate a configuration file: errors with file and line, and programs that would not be run",
+			Short: "Validate a configuration file, the files and programs that it names: errors with file and line",
 			Args:  cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				file := o.file(cmd.Context())
@@ -43,7 +43,7 @@ func newConfig(o *options) *cobra.Command {
 				for _, ignored := range cfg.Checks.Ignored {
 					fmt.Fprintln(cmd.ErrOrStderr(), "warning:", ignored)
 				}
-				if err := config.Programs(file); err != nil {
+				if err := config.Verify(file); err != nil {
 					return &exitError{Code: exitProblems, Err: err}
 				}
 				_, err = fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -23,6 +24,7 @@ func TestDocs(t *testing.T) {
 		"checks.md":         checksPage(everyCheck(), rules.Kernel(), rules.Daemons()),
 		"leftover-kinds.md": kindsPage(inspect.Specs()),
 		"repair-actions.md": actionsPage(repair.Actions()),
+		"distributions.md":  distributionsPage(distro.All()),
 	} {
 		page = "../../docs/" + page
 		if *update {

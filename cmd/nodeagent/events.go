@@ -48,7 +48,7 @@ Exit codes: 0 printed; 2 the journal could not be read, or not all of it.`,
 				err = printJSON(cmd.OutOrStdout(), map[string]any{"records": listed(records), "repairs": listed(repairs),
 					"skipped": skipped})
 			} else {
-				err = printEvents(cmd.OutOrStdout(), records, repair.History(repairs), skipped)
+				err = printEvents(cmd.OutOrStdout(), records, repair.History(repairs), skipped, notEnded(cfg.StateDir, records))
 			}
 			if err == nil && skipped > 0 {
 				err = &exitError{Code: exitCouldNotTell}
@@ -59,6 +59,23 @@ Exit codes: 0 printed; 2 the journal could not be read, or not all of it.`,
 	cmd.Flags().DurationVar(&since, "since", 0, "only what is not older than this, such as 24h (default: everything)")
 	cmd.Flags().StringVar(&pod, "pod", "", "only the pod with this UID, name or NAMESPACE/NAME")
 	return cmd
+}
+
+// stopped is why a release has no end when it is not going on.
+const stopped = "not ended: the agent or the machine was stopped"
+
+// notEnded says of the last release, if it has no end, why: it may be going on.
+func notEnded(stateDir string, records []remediate.Record) string {
+	if len(records) == 0 || records[len(records)-1].Event == remediate.Finish {
+		return stopped
+	}
+	switch now, err := remediate.UnderWay(stateDir); {
+	case err != nil:
+		return fmt.Sprintf("not ended; whether it is under way is not known: %v", err)
+	case now:
+		return "under way"
+	}
+	return stopped
 }
 
 // selectRecords returns the records that are young enough and about one pod.
@@ -72,10 +89,15 @@ func selectRecords(records []remediate.Record, since time.Duration, pod string) 
 
 // printEvents prints each release as a block: the pod and how it ended, then its steps, equal ones in one line; then
 // each repair as a line.
-func printEvents(w io.Writer, records []remediate.Record, repairs []string, skipped int) error {
+func printEvents(w io.Writer, records []remediate.Record, repairs []string, skipped int, last string) error {
 	var b strings.Builder
-	for _, release := range releases(records) {
-		printRelease(&b, release)
+	all := releases(records)
+	for i, release := range all {
+		unended := stopped
+		if i == len(all)-1 { // releases never overlap
+			unended = last
+		}
+		printRelease(&b, release, unended)
 	}
 	if len(records) == 0 {
 		b.WriteString("Nothing was released on this node.\n")
@@ -105,7 +127,7 @@ func releases(records []remediate.Record) [][]remediate.Record {
 	return all
 }
 
-func printRelease(b *strings.Builder, release []remediate.Record) {
+func printRelease(b *strings.Builder, release []remediate.Record, unended string) {
 	first, last := release[0], release[len(release)-1]
 	at := first.At.Wall.Local().Format(time.DateTime)
 	if first.Event == remediate.Notice {
@@ -116,7 +138,7 @@ func printRelease(b *strings.Builder, release []remediate.Record) {
 	if pod == (inspect.Pod{}) {
 		pod.UID = first.Group
 	}
-	result := "not ended: the agent or the machine was stopped"
+	result := unended
 	if last.Event == remediate.Finish {
 		result = string(last.Result)
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodeagent/nodeagent/internal/mutate"
 )
 
 func TestEvents(t *testing.T) {
@@ -36,15 +38,19 @@ func TestEvents(t *testing.T) {
 	for name, test := range map[string]struct {
 		journal []string
 		args    []string
+		locked  bool // a release is going on
 		want    string
 		code    int
 	}{
-		"nothing yet":     {want: "Nothing was released on this node.\n"},
-		"all":             {journal: append(whole, cut...), want: first + second},
-		"not too old":     {journal: append(whole, cut...), args: []string{"--since", "24h"}, want: second},
-		"of a pod":        {journal: whole, args: []string{"--pod", "ns/job"}, want: first},
-		"of another pod":  {journal: whole, args: []string{"--pod", "other"}, want: "Nothing was released on this node.\n"},
-		"lines cut short": {journal: append(whole, "{\"at\":"), want: first + "1 lines of the journal could not be read.\n", code: 2},
+		"under way": {journal: append(whole, cut...), locked: true, want: first + now.Local().Format(time.DateTime) +
+			"  pod ns/job (u1): under way\n    not ended   mount          /m#7\n"},
+		"an ended one while another begins": {journal: whole, locked: true, want: first},
+		"nothing yet":                       {want: "Nothing was released on this node.\n"},
+		"all":                               {journal: append(whole, cut...), want: first + second},
+		"not too old":                       {journal: append(whole, cut...), args: []string{"--since", "24h"}, want: second},
+		"of a pod":                          {journal: whole, args: []string{"--pod", "ns/job"}, want: first},
+		"of another pod":                    {journal: whole, args: []string{"--pod", "other"}, want: "Nothing was released on this node.\n"},
+		"lines cut short":                   {journal: append(whole, "{\"at\":"), want: first + "1 lines of the journal could not be read.\n", code: 2},
 		"the beginning is gone": {journal: whole[3:],
 			want: strings.ReplaceAll(first, "    released    sandbox        0123456789abc\n", "")},
 	} {
@@ -55,6 +61,13 @@ func TestEvents(t *testing.T) {
 			write(t, config, "stateDir: "+dir+"\n")
 			if test.journal != nil {
 				write(t, filepath.Join(dir, "release.journal"), strings.Join(test.journal, "\n")+"\n")
+			}
+			if test.locked {
+				lock, err := mutate.Lock(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = lock.Unlock() }()
 			}
 			var out strings.Builder
 			root := newRoot()

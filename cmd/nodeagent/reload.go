@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/config"
@@ -29,7 +30,8 @@ Exit code 1 when the configuration is refused, 2 when the agent did not answer.`
 				return &exitError{Code: exitProblems, Err: err}
 			}
 			if err != nil {
-				return err
+				_, invalid := config.Load(o.file(cmd.Context()))
+				return errors.Join(err, invalid) // an invalid file may name another socket
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), "the configuration is in force")
 			return err
@@ -37,11 +39,17 @@ Exit code 1 when the configuration is refused, 2 when the agent did not answer.`
 	}
 }
 
-// socket is where the running agent answers, also while the configuration file is invalid.
+// socket is where the running agent answers, also while the configuration file is invalid: then only this key is read.
 func (o *options) socket(ctx context.Context) string {
 	cfg, err := config.Load(o.file(ctx))
-	if err != nil {
-		return config.Default().Socket
+	if err == nil {
+		return cfg.Socket
 	}
-	return cfg.Socket
+	var only struct {
+		Socket string `yaml:"socket"`
+	}
+	if _, data, read := config.Read(o.file(ctx)); read == nil && yaml.Unmarshal(data, &only) == nil && only.Socket != "" {
+		return only.Socket
+	}
+	return config.Default().Socket
 }

@@ -29,15 +29,17 @@ Formats: what dmesg prints (with times of any kind, levels, neither, or --json),
 journalctl -o json, json-pretty, short and its kin, and syslog files; also log files of kubelet, containerd and
 Docker; each may be compressed with gzip. Not read: journalctl -o export and -o verbose, other compression. Only
 lines of the kernel and of the daemons of a node count (systemd, kubelet, containerd, chronyd and so on;
-docs/checks.md lists them): lines of other programs and of containers are skipped where the format names their
-sender. The running agent reads the kernel's lines only; of daemons it reads the state.
+docs/checks.md lists them), under the name of any product and inside the records of collectors: lines of other
+programs and of containers are skipped where the format names their sender. Before each line may stand what grep, a
+quotation or a collector puts there. The running agent reads the kernel's lines only; of daemons it reads the state.
 
   dmesg | nodeagent replay
   journalctl -k -o json | nodeagent replay -o json
   nodeagent replay --format kmsg bundle/kmsg.txt
 
 With -o json, one JSON object per line for each match. Exit code 1 when something was raised that is more than
-information, 2 when the log could not be read.`,
+information, 2 when the log could not be read, no line of it is of the kernel or a known daemon, or a line with the
+words of a fault could not be understood.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.valid(); err != nil {
@@ -89,12 +91,23 @@ func printReplay(out, errs io.Writer, log io.Reader, how replay.Replay, asJSON b
 	}
 	switch {
 	case !sum.Understood():
-		return fmt.Errorf("none of %d lines is of the format %s; line %d: %q%s", sum.Lines,
-			cmp.Or(how.Format, replay.Auto), sum.FirstBad, sum.FirstBadLine, replayStrange(sum))
+		return fmt.Errorf("none of %d lines looks like a line of a log; line %d: %q%s; tried %s", sum.Lines,
+			sum.FirstBad, sum.FirstBadLine, replayStrange(sum), replayTried(how.Format))
 	case sum.Problems():
 		return &exitError{Code: exitProblems}
+	case sum.Lines > 0 && !sum.Judged(), sum.Doubt != nil:
+		return &exitError{Code: exitCouldNotTell}
 	}
 	return nil
+}
+
+// replayTried says in which forms the lines were looked for.
+func replayTried(f replay.Format) string {
+	if f = cmp.Or(f, replay.Auto); f != replay.Auto {
+		return fmt.Sprintf("the format %s only (--format auto tries all)", f)
+	}
+	return "dmesg with any kind of time, records of /dev/kmsg, the journal, syslog, JSON of collectors, the logs of " +
+		"kubelet, containerd and Docker, and each of them behind a prefix"
 }
 
 // replayPrinter prints matches as they come, and a summary.
@@ -153,7 +166,14 @@ func replayTrouble(s replay.Summary) string {
 	if s.Cut > 0 {
 		parts = append(parts, fmt.Sprintf("%d lines were longer than 64 KiB and were cut", s.Cut))
 	}
-	if s.Bare == s.Lines && s.Lines > 0 && s.Matches == 0 {
+	if d := s.Doubt; d != nil {
+		parts = append(parts, fmt.Sprintf("line %d has the words of %s, but what stands before them was not understood: %q",
+			d.Number, d.Rule.Reason, d.Line))
+	}
+	if s.Foreign > 0 && !s.Judged() {
+		parts = append(parts, "no line is of the kernel or of a known daemon: "+replayPrograms(s))
+	}
+	if s.Bare == s.Lines && s.Kernel == s.Lines && s.Lines > 0 && s.Matches == 0 {
 		parts = append(parts, "no line has a time or a sender: all were read as the kernel's, as dmesg -t prints them")
 	}
 	return strings.Join(parts, "; ")
@@ -305,6 +325,14 @@ func replayEmitters(s replay.Summary) string {
 	return fmt.Sprintf("%d of them the kernel's and %d of daemons", s.Kernel, s.Daemon)
 }
 
+// replayPrograms names the programs whose lines were skipped.
+func replayPrograms(s replay.Summary) string {
+	if len(s.Programs) == 0 {
+		return fmt.Sprintf("%d lines of programs or containers were skipped", s.Foreign)
+	}
+	return fmt.Sprintf("%d lines of %s and the like were skipped", s.Foreign, strings.Join(s.Programs, ", "))
+}
+
 func replayVerdict(s replay.Summary) string {
 	var parts []string
 	for _, severity := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
@@ -312,8 +340,15 @@ func replayVerdict(s replay.Summary) string {
 			parts = append(parts, fmt.Sprintf("%d %s", n, severity))
 		}
 	}
-	if len(parts) == 0 {
-		return "nothing is wrong"
+	switch understood := s.Kernel + s.Daemon + s.Foreign; {
+	case len(parts) > 0:
+		return strings.Join(parts, ", ")
+	case s.Lines == 0:
+		return "the log is empty"
+	case !s.Judged() || s.Doubt != nil:
+		return "could not tell"
+	case s.Bad > 0:
+		return fmt.Sprintf("nothing is wrong in the %d that were understood", understood)
 	}
-	return strings.Join(parts, ", ")
+	return "nothing is wrong"
 }

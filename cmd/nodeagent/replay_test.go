@@ -95,12 +95,15 @@ func TestReplayExitCodes(t *testing.T) {
 			nil, exitFine},
 		"still counting": {"unregister_netdevice: waiting for lo to become free. Usage count = 1\n", nil,
 			exitFine},
-		"of another format":   {panicked, []string{"--format", "kmsg"}, exitCouldNotTell},
-		"an unknown format":   {panicked, []string{"--format", "csv"}, exitCouldNotTell},
-		"no such file":        {"", []string{missing}, exitCouldNotTell},
-		"a directory":         {"", []string{t.TempDir()}, exitCouldNotTell},
-		"an unknown output":   {panicked, []string{"-o", "yaml"}, exitCouldNotTell},
-		"written by programs": {"12,1,1,-;" + panicked, nil, exitFine},
+		"of another format":      {panicked, []string{"--format", "kmsg"}, exitCouldNotTell},
+		"an unknown format":      {panicked, []string{"--format", "csv"}, exitCouldNotTell},
+		"no such file":           {"", []string{missing}, exitCouldNotTell},
+		"a directory":            {"", []string{t.TempDir()}, exitCouldNotTell},
+		"an unknown output":      {panicked, []string{"-o", "yaml"}, exitCouldNotTell},
+		"written by programs":    {"12,1,1,-;" + panicked, nil, exitCouldNotTell},
+		"no panic of the kernel": {"12,1,1,-;" + panicked + "6,2,2,-;usb 1-1: new device\n", nil, exitFine},
+		"no log":                 {"# Readme\nA text.\n", nil, exitCouldNotTell},
+		"behind an unknown head": {"[    1.000000] usb 1-1: new device\nnode1|" + panicked, nil, exitCouldNotTell},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, stderr, code := runReplay(t, c.log, c.args...); code != c.want {

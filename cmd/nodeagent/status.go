@@ -303,6 +303,9 @@ func sinkText(t status.SinkStatus, now time.Time) string {
 	if !t.Failing.IsZero() {
 		parts = append(parts, fmt.Sprintf("NOT WRITTEN for %s: %s", since(t.Failing), t.Why))
 	}
+	if t.Seen != nil {
+		parts = append(parts, fmt.Sprintf("seen there %s ago: %s", since(t.Seen.At), t.Seen.Shows))
+	}
 	if t.Waiting > 0 {
 		parts = append(parts, fmt.Sprintf("%d waiting", t.Waiting))
 	}

@@ -92,7 +92,8 @@ func New(o Options) (*Agent, error) {
 	own := checks.Checks(cfg.Checks, a.deps)
 	a.monitors = a.openMonitors(own)
 	if o.Clients.Client != nil {
-		a.fleet = newFleet(cfg.Fleet, o.Clients.Client, ownNamespace(cfg), o.Store.Bucket("fleet"), log)
+		a.fleet = newFleet(cfg.Fleet, o.Clients.Client, ownNamespace(cfg), cfg.Report.Taint.Key,
+			o.Store.Bucket("fleet"), log)
 	}
 	a.checks = slices.Concat(own, a.monitors.Checks(), plugin.Checks(cfg.Plugins),
 		[]detect.Check{left.check(), stateCheck(o.Store), accessCheck(a.state), a.repairsCheck()},
@@ -123,7 +124,8 @@ func New(o Options) (*Agent, error) {
 			health{a.Progress, o.Refused})})
 	}
 	if o.Clients.Client != nil {
-		a.Components = append(a.Components, Component{"pod watch", o.Clients.Client.WatchPods})
+		a.Components = append(a.Components, Component{"pod watch", o.Clients.Client.WatchPods},
+			Component{"node watch", a.watchNode})
 	}
 	a.forgetRemoved(state)
 	a.report(thisBoot(a.tracker.State(), a.started), nil) // what was believed a moment ago still holds

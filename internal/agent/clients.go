@@ -55,6 +55,7 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 	d := &Clients{Notes: found.Notes, found: found}
 	d.Host = &host.Host{
 		NodeName: found.NodeName, Paths: found.Paths, Files: files, Clock: host.NewClock(),
+		Doubts: found.Doubts, Node: found.Node,
 		Prober:    probe.NewProber(),
 		KernelLog: kmsg.KernelLog,
 		Processes: host.NewProcesses(),
@@ -80,6 +81,7 @@ func OpenHost(cfg config.Config, log *slog.Logger) (*Clients, error) {
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
+	d.Host.Refuse()
 	return d, nil
 }
 

@@ -20,14 +20,15 @@ import (
 // defaultNamespace is the agent's where no credential says another.
 const defaultNamespace = "nodeagent"
 
-// newFleet returns the claims of this node; namespace is the agent's own.
-func newFleet(settings fleet.Settings, client *kube.Client, namespace string, memory store.Bucket,
+// newFleet returns the claims of this node; namespace is the agent's own, and taintKey that of the taint which isolates.
+func newFleet(settings fleet.Settings, client *kube.Client, namespace, taintKey string, memory store.Bucket,
 	log *slog.Logger) *fleet.Fleet {
 	settings.Namespace = cmp.Or(settings.Namespace, namespace+"-claims")
 	return fleet.New(fleet.Config{
 		Settings: settings, Log: log,
-		Cluster: fleet.Cluster{Leases: client, Node: client.GetNode, Nodes: client.Nodes, Paused: client.HasConfigMap},
-		Now:     func() time.Duration { return host.Now().SinceBoot },
+		Cluster: fleet.Cluster{Leases: client, Node: client.GetNode, Nodes: client.Nodes, Paused: client.HasConfigMap,
+			Isolated: func(ctx context.Context, node string) (bool, error) { return client.Isolated(ctx, node, taintKey) }},
+		Now: func() time.Duration { return host.Now().SinceBoot },
 		Claiming: func() {
 			if _, known := memory.Get(claimedKey); known {
 				return

@@ -17,6 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
@@ -30,6 +31,7 @@ type layout struct {
 	Paths           host.Paths
 	NodeName        string
 	KubeconfigNamed bool
+	Node            distro.Node
 }
 
 func layoutFile(cfg config.Config) string { return filepath.Join(cfg.StateDir, "layout.json") }
@@ -50,7 +52,7 @@ func discoverLayout(files host.Files, cfg config.Config) (discover.Discovery, er
 	}
 	known.Paths.KubeletElsewhere = false // only the configuration says so
 	found.Paths, found.NodeName, found.KubeletInstalled = known.Paths, known.NodeName, true
-	found.KubeconfigNamed = known.KubeconfigNamed
+	found.KubeconfigNamed, found.Node, found.Doubts = known.KubeconfigNamed, known.Node, nil
 	discover.Override(&found.Paths, cfg.Paths)
 	found.Notes = append(found.Notes,
 		"kubelet does not run: its paths are those of when it last ran")
@@ -60,8 +62,8 @@ func discoverLayout(files host.Files, cfg config.Config) (discover.Discovery, er
 // KeepLayout stores what the running kubelet says of the node. Where that fails the layout is not known while kubelet
 // is dead; nothing else depends on it.
 func (d *Clients) KeepLayout(cfg config.Config) {
-	l := layout{d.found.Paths, d.found.NodeName, d.found.KubeconfigNamed}
-	if !d.found.KubeletRunning || l.verify(d.Host.Files) != nil {
+	l := layout{d.found.Paths, d.found.NodeName, d.found.KubeconfigNamed, d.found.Node}
+	if !d.found.KubeletRunning || len(d.found.Doubts) > 0 || l.verify(d.Host.Files) != nil {
 		return
 	}
 	data, err := json.Marshal(l)
@@ -158,7 +160,7 @@ func (d *Clients) LayoutMoved(ctx context.Context, cfg config.Config) bool {
 		return false
 	}
 	moved := d.discoverAgain(cfg)
-	if d.layout = (layoutSeen{processes: processes}); known && !moved {
+	if d.layout = (layoutSeen{processes: processes}); known && !moved && len(d.found.Doubts) == 0 {
 		d.layout.left = layoutChecks
 	}
 	return moved
@@ -182,5 +184,6 @@ func (d *Clients) discoverAgain(cfg config.Config) bool {
 	now, err := discover.Discover(d.Host.Files, cfg.Paths)
 	return err == nil && now.KubeletRunning &&
 		(now.NodeName != d.found.NodeName || now.KubeletInstalled != d.found.KubeletInstalled ||
+			now.Node != d.found.Node || !now.Doubts.Equal(d.found.Doubts) ||
 			!reflect.DeepEqual(now.Paths, d.found.Paths))
 }

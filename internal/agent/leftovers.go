@@ -95,7 +95,7 @@ func (l *leftovers) check() detect.Check {
 				"one, which waits in ContainerCreating.",
 			Faults: []detect.Fault{{Reason: "PodLeftovers", Severity: finding.Warning,
 				When: "every witness agrees, several times over minutes, that the pod of an object is gone"},
-				unownedFault},
+				unownedFault, gateFault},
 		},
 		Run: func(ctx context.Context, _ *host.Host) ([]finding.Finding, error) { return l.run(ctx) },
 	}
@@ -130,7 +130,7 @@ func (l *leftovers) run(ctx context.Context) ([]finding.Finding, error) {
 	default:
 	}
 	l.work <- report
-	return append(leftoverFindings(report), unownedFindings(report, l.host.NodeName)...), unread
+	return slices.Concat(leftoverFindings(report), unownedFindings(report, l.host.NodeName), gateFindings(report)), unread
 }
 
 func (l *leftovers) remember(old inspect.History, report inspect.Report, history inspect.History) {
@@ -353,12 +353,13 @@ func newRunner(cfg config.Config, clients *Clients, log *slog.Logger,
 		Host: clients.Host, Mutator: mutator, Settings: cfg.Remediate, Log: log, StateDir: cfg.StateDir,
 		Paused: func(ctx context.Context) (string, error) {
 			if clients.Client == nil {
-				return "no apiserver is configured", nil
+				return "", errors.New("the agent has no client for the apiserver: no kubelet was found on this node, and nodeName " +
+					"is not configured")
 			}
 			return paused(ctx, clients.Host.Cluster.Node)
 		},
-		Confirm: func(ctx context.Context, _ string) (inspect.Report, error) {
-			report, _ := newInspector(cfg, clients, log).Pass(ctx, history())
+		Confirm: func(ctx context.Context, uid string) (inspect.Report, error) {
+			report, _ := newInspector(cfg, clients, log).About(uid).Pass(ctx, history())
 			return report, ctx.Err()
 		},
 		StillGone: newInspector(cfg, clients, log).StillGone,

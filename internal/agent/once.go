@@ -94,6 +94,9 @@ func (b *Bench) FreeState() error {
 	return err
 }
 
+// About has the proof of this pod be completed before that of others: see inspect.Inspector.
+func (b *Bench) About(pod string) { b.inspector.About(pod) }
+
 // Pass inspects once; without kinds, all of them.
 func (b *Bench) Pass(ctx context.Context, kinds ...inspect.Kind) (inspect.Report, error) {
 	report, history := b.inspector.Pass(ctx, b.history, kinds...)

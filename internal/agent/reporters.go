@@ -3,6 +3,9 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodeagent/nodeagent/internal/agent/status"
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -60,13 +63,15 @@ func (a *Agent) openReporters() meter {
 		return m
 	}
 	a.clients.Client.Observe(m.Requested)
+	var moved func(string, corev1.ConditionStatus) (time.Time, bool)
 	if settings := a.cfg.Report.Conditions; settings.Enabled {
-		a.reporters = append(a.reporters, condition.New(condition.Config{
+		conditions := condition.New(condition.Config{
 			Node: a.clients.Client, Conditions: namings, Vocabulary: settings.Vocabulary,
 			Store: a.store.Bucket("conditions"), Started: a.started,
 			Spread: settings.Spread, Refresh: settings.Refresh,
 			Observer: a.sinks, Log: a.log,
-		}))
+		})
+		a.reporters, moved = append(a.reporters, conditions), conditions.Moved
 	}
 	if settings := a.cfg.Report.Taint; settings.Mode != taint.Off || taint.Owed(a.store.Bucket("taint")) {
 		a.reporters = append(a.reporters, taint.New(taint.Config{
@@ -76,7 +81,7 @@ func (a *Agent) openReporters() meter {
 		}))
 	}
 	if a.cfg.Report.ConfigMap.Enabled {
-		a.reporters = append(a.reporters, a.openConfigMap(namings))
+		a.reporters = append(a.reporters, a.openConfigMap(namings, moved))
 	}
 	if settings := a.cfg.Report.Events; settings.Enabled {
 		a.reporters = append(a.reporters, event.New(event.Config{
@@ -88,15 +93,16 @@ func (a *Agent) openReporters() meter {
 	return m
 }
 
-// openConfigMap opens the reporter of the node's ConfigMap.
-func (a *Agent) openConfigMap(namings map[string]finding.Condition) report.Reporter {
+// openConfigMap opens the reporter of the node's ConfigMap. It tells the times that moved does, which may be nil.
+func (a *Agent) openConfigMap(namings map[string]finding.Condition,
+	moved func(string, corev1.ConditionStatus) (time.Time, bool)) report.Reporter {
 	settings := a.cfg.Report.Conditions
 	return configmap.New(configmap.Config{
 		Cluster: a.clients.Client, Node: a.clients.Host.NodeName, Namespace: configMapNamespace(a.cfg),
 		Version: Version, Configuration: a.configuration(),
 		Conditions: condition.Config{
 			Conditions: namings, Vocabulary: settings.Vocabulary, Store: a.store.Bucket("configmap"), Started: a.started,
-			Spread: settings.Spread, Observer: a.sinks, Log: a.log,
+			Spread: settings.Spread, Moved: moved, Observer: a.sinks, Log: a.log,
 		},
 	})
 }

@@ -70,7 +70,7 @@ func Retire(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string,
 	if _, claimed := memory.Get(claimedKey); !claimed {
 		return removed, err
 	}
-	claims, claimErr := newFleet(cfg.Fleet, clients.Client, ownNamespace(cfg), memory, log).Retire(ctx,
+	claims, claimErr := newFleet(cfg.Fleet, clients.Client, ownNamespace(cfg), cfg.Report.Taint.Key, memory, log).Retire(ctx,
 		clients.Host.NodeName)
 	return removed, errors.Join(err, note("claim removed: ", claims, claimErr))
 }

@@ -66,10 +66,14 @@ func (t *sinkMonitor) Dropped(reporter string, severity finding.Severity, n int)
 
 // all returns the status of the sinks of reporters.
 func (t *sinkMonitor) all(reporters []report.Reporter) []status.SinkStatus {
-	stats := make(map[string]eventcenter.Stats)
+	stats, seen := make(map[string]eventcenter.Stats), map[string]status.Seen{}
 	for _, r := range reporters { // before the lock: a reporter calls the monitor with its own lock held
 		if center, ok := r.(*eventcenter.Reporter); ok {
 			stats[r.Name()] = center.Stats()
+		}
+		if sink, ok := r.(report.NodeReporter); ok {
+			at, shows := sink.Seen()
+			seen[r.Name()] = status.Seen{At: at, Shows: shows}
 		}
 	}
 	t.mu.Lock()
@@ -84,6 +88,9 @@ func (t *sinkMonitor) all(reporters []report.Reporter) []status.SinkStatus {
 		}
 		if center, ok := stats[r.Name()]; ok {
 			sink.Endpoint, sink.SetAside = center.Endpoint, center.SetAside
+		}
+		if there := seen[r.Name()]; !there.At.IsZero() {
+			sink.Seen = &there
 		}
 		sinks = append(sinks, sink)
 	}

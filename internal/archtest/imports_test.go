@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -28,7 +29,15 @@ var mayImport = map[string][]string{
 	"internal/atomicfile": {},
 	"pkg/eventcenter":     {"pkg/event", "pkg/eventcenter", "pkg/finding", "internal/atomicfile"},
 	"internal/host":       {"pkg/finding", "internal/host"},
-	"internal/mutate":     {"internal/host", "pkg/finding", "internal/mutate"},
+
+	// What judges a pod is pure: a timeline goes in, a judgement comes out.
+	"pkg/trace/record":  {},
+	"pkg/trace/stage":   {"pkg/trace/record"},
+	"pkg/trace/verdict": {"pkg/trace/record", "pkg/trace/stage"},
+	"pkg/trace/reason":  {"pkg/trace/record", "pkg/trace/stage"},
+	"pkg/trace":         {"pkg/trace", "internal/atomicfile"},
+
+	"internal/mutate": {"internal/host", "pkg/finding", "internal/mutate"},
 
 	"pkg/report/eventcenter":     {"pkg/finding", "pkg/report", "pkg/event"},
 	"internal/host/hosttest":     {"pkg/finding", "internal/host", "test/need"},
@@ -40,6 +49,14 @@ var mayImport = map[string][]string{
 	"internal/config":     {"internal/host", "pkg/finding", "pkg/detect", "pkg/inspect", "pkg/remediate", "pkg/report"},
 	"internal/store":      {"pkg/finding"},
 	"internal/faultpoint": {},
+}
+
+// pure are the packages whose result depends on their arguments alone: of the standard library they import this.
+var pure = map[string][]string{
+	"pkg/trace/record":  {"time"},
+	"pkg/trace/stage":   {"slices", "time"},
+	"pkg/trace/verdict": {"time"},
+	"pkg/trace/reason":  {"slices", "strings", "time"},
 }
 
 // systemPackages are the only ones that may make system calls or start a process.
@@ -98,6 +115,9 @@ func TestImports(t *testing.T) {
 				}
 				continue
 			}
+			if of, ok := pure[s.pkg]; ok && !slices.Contains(of, path) {
+				t.Errorf("%s imports %s: %s is pure", s.name, path, s.pkg)
+			}
 			if (path == "os/exec" || path == "golang.org/x/sys/unix") && !hasPrefix(s.pkg+"/", systemPackages) {
 				t.Errorf("%s imports %s: only systemPackages may", s.name, path)
 			}
@@ -130,6 +150,24 @@ func hasPrefix(s string, prefixes []string) bool {
 		}
 	}
 	return false
+}
+
+// TestPureKnowsNoTime: what is pure does not ask the clock either.
+func TestPureKnowsNoTime(t *testing.T) {
+	for _, s := range sources(t) {
+		if _, ok := pure[s.pkg]; !ok {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if f, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := f.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains([]string{"Now", "Since", "Until"},
+					f.Sel.Name) {
+					t.Errorf("%s: time.%s", s.fset.Position(n.Pos()), f.Sel.Name)
+				}
+			}
+			return true
+		})
+	}
 }
 
 // TestNothingEndsTheProcess: below cmd nothing panics or exits; a check that is wrong must not take the agent down.

@@ -9,8 +9,10 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
@@ -62,9 +64,12 @@ func Units(ctx context.Context, h *host.Host) ([]byte, error) {
 		return nil, err
 	}
 	neither := []string{}
-	for _, name := range []string{"kubelet.service", "containerd.service", "crio.service", "docker.service",
-		"k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service", "nodeagent.service"} {
+	for _, name := range slices.Concat(distro.KubeletUnits(), distro.RuntimeUnits(), []string{"nodeagent"}) {
+		name += ".service"
 		is := func(u systemd.Unit) bool { return u.Name == name }
+		if strings.Contains(name, "*") {
+			continue
+		}
 		if !slices.ContainsFunc(units.Failed, is) && !slices.ContainsFunc(units.Running, is) {
 			neither = append(neither, name)
 		}

@@ -3,7 +3,8 @@ package config
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
+	"io/fs"
+	"os"
 	"strconv"
 
 	"go.yaml.in/yaml/v3"
@@ -11,10 +12,11 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
 
-// Programs returns which programs of plugins would not be run, because other users than root can change them:
-// file:line: what. It is asked of the machine as it is now and keeps no configuration from being in force: such a
-// plugin costs only itself. A program that is not there may come later.
-func Programs(name string) error {
+// Verify returns what a configuration names that has no effect on this machine as it is now: files of
+// node-problem-detector that are missing, broken, or have rules without effect, and programs that are missing or that
+// others than root can change. Each has file:line: what. It keeps no configuration from being in force: such a file,
+// rule or plugin costs only itself, and a program may come later.
+func Verify(name string) error {
 	name, data, err := Read(name)
 	if err != nil {
 		return err
@@ -29,23 +31,26 @@ func Programs(name string) error {
 	}
 	var problems []error
 	for i, p := range c.Plugins {
-		if err := owned.Program(p.Path); errors.Is(err, owned.ErrOthers) {
+		if err := owned.Program(p.Path); err != nil {
 			at := line(&tree, []string{"plugins", strconv.Itoa(i), "path"})
-			problems = append(problems, fmt.Errorf("%s:%d: plugins.%d.path: it is not run: %w", name, at, i, err))
+			problems = append(problems, fmt.Errorf("%s:%d: plugins.%d.path: %s is not run: %w", name, at, i, p.Path, err))
 		}
 	}
-	for _, file := range ReadMonitors(c.NodeProblemDetector).Files {
-		if file.Plugin == nil {
-			continue
+	s := c.NodeProblemDetector
+	for i, pattern := range s.Files {
+		if _, err := os.Stat(pattern); err != nil && !hasWildcard(pattern) {
+			at := line(&tree, []string{"nodeProblemDetector", "files", strconv.Itoa(i)})
+			problems = append(problems, fmt.Errorf("%s:%d: nodeProblemDetector.files.%d: it is not run: %w", name, at, i, err))
 		}
-		for i, r := range file.Plugin.Rules {
-			if !filepath.IsAbs(r.Path) {
-				continue // where it is found is decided when it is run
-			}
-			if err := owned.Program(r.Path); errors.Is(err, owned.ErrOthers) {
-				problems = append(problems, fmt.Errorf("%s: rules.%d.path: it is not run: %w", file.Name, i, err))
-			}
+	}
+	monitors := ReadMonitors(s)
+	for _, err := range monitors.Broken {
+		if !errors.Is(err, fs.ErrNotExist) { // named above
+			problems = append(problems, err)
 		}
+	}
+	for _, file := range monitors.Files {
+		problems = append(problems, file.Verify(s, owned.Program)...)
 	}
 	return errors.Join(problems...)
 }

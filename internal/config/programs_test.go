@@ -2,13 +2,13 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
-	"github.com/nodeagent/nodeagent/internal/host/owned"
 	"github.com/nodeagent/nodeagent/internal/host/owned/ownedtest"
 )
 
@@ -47,13 +47,14 @@ func TestPrograms(t *testing.T) {
 		config, rules string
 		want          []string
 	}{
-		"all good":      {plugins("good", "good"), rules("good"), nil},
-		"not there yet": {plugins("good", "later"), rules("later"), nil},
+		"all good": {plugins("good", "good"), rules("good"), nil},
+		"not there yet": {plugins("good", "later"), rules("later"), []string{config + ":5: plugins.1.path: " + dir + "/later is not run",
+			monitor + ":1:143: rules[0].path: " + dir + "/later is not run"}},
 		"a plugin": {plugins("good", "bad"), rules("good"), []string{config + ":5: plugins.1.path", dir +
 			"/bad belongs to user 0, mode 0777"}},
-		"a monitor's": {plugins("good", "good"), rules("bad"), []string{monitor + ": rules.0.path", dir +
+		"a monitor's": {plugins("good", "good"), rules("bad"), []string{monitor + ":1:143: rules[0].path", dir +
 			"/bad belongs to user 0, mode 0777"}},
-		"of both all are named": {plugins("bad", "bad"), rules("bad"), []string{"plugins.0", "plugins.1", "rules.0"}},
+		"of both all are named": {plugins("bad", "bad"), rules("bad"), []string{"plugins.0", "plugins.1", "rules[0]"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			write(monitor, test.rules)
@@ -64,14 +65,59 @@ func TestPrograms(t *testing.T) {
 			if read := ReadMonitors(mustLoad(t, config).NodeProblemDetector); len(read.Broken) > 0 {
 				t.Fatal(read.Broken)
 			}
-			err := Programs(config)
-			if (err != nil) != (test.want != nil) || err != nil && !errors.Is(err, owned.ErrOthers) {
+			err := Verify(config)
+			if (err != nil) != (test.want != nil) {
 				t.Fatalf("got %v", err)
 			}
 			for _, part := range test.want {
 				if os.Geteuid() == 0 && !strings.Contains(err.Error(), part) {
 					t.Errorf("%v does not say %q", err, part)
 				}
+			}
+		})
+	}
+}
+
+// TestVerifyMonitors: each file, rule and program of node-problem-detector that has no effect is named with its place.
+func TestVerifyMonitors(t *testing.T) {
+	dir := t.TempDir()
+	monitor, config := filepath.Join(dir, "m.json"), filepath.Join(dir, "config.yaml")
+	const log = `{"plugin":"kmsg","logPath":"/dev/kmsg","lookback":"5m","source":"k",` + "\n"
+	const custom = `{"plugin":"custom","source":"c","conditions":[{"type":"B","reason":"BOk"}],` + "\n"
+	for name, test := range map[string]struct{ monitor, want string }{
+		"fine":            {log + `"conditions":[],"rules":[{"type":"temporary","reason":"X","pattern":"x"}]}`, ""},
+		"look-ahead":      {log + `"rules":[{"type":"temporary","reason":"X","pattern":"foo(?!bar)"}]}`, "m.json:2:53: rules[0].pattern"},
+		"second rule":     {log + `"rules":[{"type":"temporary","reason":"X","pattern":"x"},` + "\n" + `{"type":"temporary","reason":"Y","pattern":"["}]}`, "m.json:3:"},
+		"undeclared":      {log + `"rules":[{"type":"permanent","condition":"A","reason":"X","pattern":"x"}]}`, "m.json:2:"},
+		"undeclared, own": {custom + `"rules":[{"type":"permanent","condition":"A","reason":"X","path":"/bin/true"}]}`, "m.json:2:"},
+		"unknown type":    {log + `"rules":[{"type":"permanant","condition":"A","reason":"X","pattern":"x"}]}`, `"permanant" is no type`},
+		"no JSON":         {log + `"rules":[}`, "m.json:2:"},
+		"missing":         {"", "config.yaml:2: nodeProblemDetector.files.1"},
+		"no program":      {custom + `"rules":[{"type":"permanent","condition":"B","reason":"X","path":"/nonexistent/check.sh"}]}`, "/nonexistent/check.sh is not run"},
+		"relative":        {custom + `"rules":[{"type":"temporary","reason":"X","path":"./config/check.sh"}]}`, "./config/check.sh is not run"},
+		"a folder":        {custom + `"rules":[{"type":"temporary","reason":"X","path":"/usr/bin"}]}`, "not a regular file"},
+		"counter":         {custom + `"rules":[{"type":"temporary","reason":"X","path":"/x/log-counter","args":["--journald-source=k","--pattern=["]}]}`, "m.json:2:"},
+		"health-checker":  {custom + `"rules":[{"type":"temporary","reason":"X","path":"/x/health-checker","args":["--component=kubelet"]}]}`, ""},
+		"kubelet's":       {strings.Replace(custom, `"B"`, `"DiskPressure"`, 1) + `"rules":[]}`, "m.json:1:55: conditions[0].type: kubelet itself reports DiskPressure"},
+		"kubelet's Ready": {strings.Replace(log, "\n", `"conditions":[{"type":"Ready"}],`, 1) + `"rules":[]}`, "kubelet itself reports Ready"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := "nodeProblemDetector: {files: [\"" + dir + "/*.json\",\n\"" + dir + "/m.json\"]}\n"
+			if err := os.Remove(monitor); err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Fatal(err)
+			}
+			if test.monitor != "" {
+				if err := os.WriteFile(monitor, []byte(test.monitor), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.WriteFile(config, []byte(files), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			err := Verify(config)
+			got := fmt.Sprint(err)
+			if (err != nil) != (test.want != "") || !strings.Contains(got, test.want) {
+				t.Errorf("%s: want %q", got, test.want)
 			}
 		})
 	}

@@ -104,7 +104,9 @@ type Cluster struct {
 	// node's own identity may ask it also where to get a pod that does not exist is forbidden.
 	PodsNamed func(ctx context.Context, namespace, name string) ([]corev1.Pod, error)
 
-	Node    func(ctx context.Context) (*corev1.Node, error)
+	Node func(ctx context.Context) (*corev1.Node, error)
+	// Watched is the Node as a watch shows it: a moment old, and no request. Nil where there is no watch; it may be nil.
+	Watched func() *corev1.Node
 	CSINode func(ctx context.Context) (*storagev1.CSINode, error)
 	// DaemonSets and ControllerRevisions are answered from the apiserver's cache (resourceVersion=0) and kept for
 	// minutes, since every node of the cluster asks for the same.
@@ -122,6 +124,16 @@ type Cluster struct {
 	Endpoint func() (string, error)
 	// Reach makes a new connection there and asks GET /livez without credentials: any status is an answer.
 	Reach func(ctx context.Context) (status int, err error)
+}
+
+// SeenNode returns the Node as a watch shows it, or asks for it. It must not be changed.
+func (c Cluster) SeenNode(ctx context.Context) (*corev1.Node, error) {
+	if c.Watched != nil {
+		if node := c.Watched(); node != nil {
+			return node, nil
+		}
+	}
+	return c.Node(ctx)
 }
 
 // Process is one process with the identity that outlives the reuse of its PID.

@@ -7,6 +7,7 @@ package host
 import (
 	"context"
 
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/internal/host/kmsg"
 	"github.com/nodeagent/nodeagent/internal/host/kubelet"
 	"github.com/nodeagent/nodeagent/internal/host/mountinfo"
@@ -21,6 +22,8 @@ import (
 type Host struct {
 	NodeName string // the Node object that stands for this machine; empty where there is no Kubernetes
 	Paths    Paths
+	Doubts   Doubts      // settings of Paths that could not be told
+	Node     distro.Node // of which distribution of Kubernetes it is
 	Files    Files
 	Clock    func() finding.Timestamp
 	// Processes shares scans of /proc: see ProcessTable. Where it is nil every call scans again.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -144,6 +145,23 @@ func (c *Client) Nodes(ctx context.Context) (int, error) {
 		return 0, fmt.Errorf("apiserver: list nodes: it has not said how many there are")
 	}
 	return len(nodes.Items), nil
+}
+
+// Isolated reports whether a Node has a taint of a key that keeps pods away. One that does not exist has none.
+func (c *Client) Isolated(ctx context.Context, node, key string) (bool, error) {
+	if err := validName("nodes", node); err != nil {
+		return false, err
+	}
+	object, err := getObject(ctx, c, corev1.SchemeGroupVersion, "node", "", node, &corev1.Node{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(object.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == key && t.Effect != corev1.TaintEffectPreferNoSchedule
+	}), nil
 }
 
 // metadataListOnly is metadataOnly of a list.

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
+	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
 var long = flag.Bool("long", false, "500 agents race for slots instead of 40")
@@ -132,9 +134,12 @@ func (r *realAPIServer) patient(c *Client, settings fleet.Settings, leases fleet
 	settings.Namespace = claimsNamespace
 	return fleet.New(fleet.Config{
 		Settings: settings,
-		Cluster:  fleet.Cluster{Leases: leases, Node: c.GetNode, Nodes: c.Nodes, Paused: c.HasConfigMap},
-		Now:      func() time.Duration { return host.Now().SinceBoot },
-		Poll:     poll, Patience: patience,
+		Cluster: fleet.Cluster{Leases: leases, Node: c.GetNode, Nodes: c.Nodes, Paused: c.HasConfigMap,
+			Isolated: func(ctx context.Context, node string) (bool, error) {
+				return c.Isolated(ctx, node, taint.DefaultKey)
+			}},
+		Now:  func() time.Duration { return host.Now().SinceBoot },
+		Poll: poll, Patience: patience,
 	})
 }
 

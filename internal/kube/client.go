@@ -56,6 +56,7 @@ type Client struct {
 	recentPods *cached[[]corev1.Pod]
 	revisions  func(ctx context.Context, namespace string) ([]appsv1.ControllerRevision, error)
 	changes    *podChanges
+	sight      nodeSight
 	rounds     rounds
 
 	// mu guards what follows.

@@ -24,6 +24,7 @@ func (c *Client) Cluster() host.Cluster {
 		Pod:                 c.pod,
 		PodsNamed:           c.podsNamed,
 		Node:                c.node,
+		Watched:             c.WatchedNode,
 		CSINode:             c.csiNode,
 		DaemonSets:          c.daemonSets.get,
 		ControllerRevisions: c.revisions,

@@ -159,7 +159,9 @@ func (c *Client) followPods(ctx context.Context, version string) (string, error)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.openPodWatch(ctx, cancel, version)
+	stream, err := c.watchAs(ctx, cancel, func(c *Client) (watch.Interface, error) {
+		return c.openWatch(ctx, "pods", "spec.nodeName="+c.config.Node, version)
+	})
 	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return "", err
 	}
@@ -203,44 +205,6 @@ func (c *Client) listPodsCached(ctx context.Context) (*corev1.PodList, error) {
 		return nil, err
 	}
 	return list, checkList(what, list)
-}
-
-// openPodWatch begins a watch as the node itself where that is possible, as the agent otherwise. giveUp ends the
-// attempt where the apiserver does not answer.
-func (c *Client) openPodWatch(ctx context.Context, giveUp context.CancelFunc, version string) (watch.Interface, error) {
-	limit := time.AfterFunc(2*DefaultTimeout, giveUp)
-	defer limit.Stop()
-	if c.asNode != nil {
-		stream, err := c.asNode.podWatch(ctx, version)
-		if ctx.Err() != nil || !isRefusal(err) {
-			return stream, err
-		}
-	}
-	return c.podWatch(ctx, version)
-}
-
-func (c *Client) podWatch(ctx context.Context, version string) (watch.Interface, error) {
-	if left := c.pause(); left > 0 {
-		return nil, apierrors.NewTooManyRequests("the apiserver has asked to wait", int(left/time.Second)+1)
-	}
-	s, err := c.open()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.limiter.Wait(ctx); err != nil {
-		return nil, fmt.Errorf("the agent's own limit of requests: %w", err)
-	}
-	stream, err := s.groups[corev1.SchemeGroupVersion].Get().Resource("pods").
-		Param("fieldSelector", "spec.nodeName="+c.config.Node).Param("watch", "true").
-		Param("allowWatchBookmarks", "true").Param("resourceVersion", version).MaxRetries(0).Watch(ctx)
-	if c.observe != nil {
-		c.observe("watch", "pods", watchCode(err))
-	}
-	c.learn(ctx, s, err)
-	if err != nil {
-		return nil, fmt.Errorf("apiserver: watch pods of node %s: %w", c.config.Node, err)
-	}
-	return stream, nil
 }
 
 // watchCode is the status code of the answer to a watch; 0 where there was none.

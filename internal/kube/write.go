@@ -58,15 +58,6 @@ func (c *Client) PatchNode(ctx context.Context, patch []byte, dryRun bool) error
 	})
 }
 
-// NodeUID returns the UID of the Node object.
-func (c *Client) NodeUID(ctx context.Context) (string, error) {
-	node, err := c.node(ctx)
-	if err != nil {
-		return "", err
-	}
-	return string(node.UID), nil
-}
-
 // ApplyConfigMap applies a ConfigMap, given as JSON, server-side. The agent owns what it applies: another writer of the
 // same fields is overruled.
 func (c *Client) ApplyConfigMap(ctx context.Context, namespace, name string, object []byte) error {

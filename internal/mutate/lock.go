@@ -41,6 +41,21 @@ func Lock(names ...string) (*ReleaseLock, error) {
 	return l, nil
 }
 
+// Locked reports whether a process has the lock of a directory or a file, which is not created. It may keep a release that
+// begins at this very moment from doing so: that one is tried again.
+func Locked(name string) (bool, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return false, err
+	}
+	defer file.Close()
+	err = unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return true, nil
+	}
+	return false, err
+}
+
 // Held returns an error when a name no longer refers to the locked file: another process may hold the lock too by now.
 func (l *ReleaseLock) Held() error {
 	for _, file := range l.files {

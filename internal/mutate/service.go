@@ -3,6 +3,7 @@ package mutate
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	systemd "github.com/coreos/go-systemd/v22/dbus"
@@ -57,6 +58,9 @@ func (d *Mutator) RestartService(ctx context.Context, run ServiceRun) error {
 		return refuse("%s is %s", run.Name, now.Active)
 	case now.KillMode != "process":
 		return refuse("the KillMode of %s is %s: a restart would end all that runs in its cgroup", run.Name, now.KillMode)
+	case len(now.Changes) > 0 || len(now.Dependents) > 0 || now.StopRuns:
+		return refuse("a restart of %s would do more than restart it now: %s", run.Name,
+			strings.Join(slices.Concat(now.Changes, now.Dependents), "; "))
 	}
 	result, err := d.jobs.Run(ctx, jobRestart, run.Name)
 	if err == nil && result != "done" {

@@ -68,6 +68,9 @@ func TestRestartService(t *testing.T) {
 		"stopped":         {func(n *jobsNode, _ *mutate.ServiceRun) { n.service.Active = "inactive" }, "refused: kubelet.service is inactive"},
 		"control-group":   {func(n *jobsNode, _ *mutate.ServiceRun) { n.service.KillMode = "control-group" }, "refused: the KillMode"},
 		"none":            {func(n *jobsNode, _ *mutate.ServiceRun) { n.service.KillMode = "none" }, "refused: the KillMode"},
+		"a directory":     {func(n *jobsNode, _ *mutate.ServiceRun) { n.service.Changes = []string{"RuntimeDirectory=x"} }, "RuntimeDirectory=x"},
+		"dependents":      {func(n *jobsNode, _ *mutate.ServiceRun) { n.service.Dependents = []string{"y.service"} }, "y.service"},
+		"ExecStop":        {func(n *jobsNode, _ *mutate.ServiceRun) { n.service.StopRuns = true }, "do more than restart it"},
 		"no service":      {func(_ *jobsNode, r *mutate.ServiceRun) { r.Name = "kubepods.slice" }, "refused: "},
 		"a path":          {func(_ *jobsNode, r *mutate.ServiceRun) { r.Name = "../x.service" }, "refused: "},
 	} {

@@ -31,6 +31,13 @@ type Check struct {
 	// before its first run.
 	CounterBased bool
 
+	// Uses are settings of the node without which the check can tell nothing. Where one is in doubt, the check does not
+	// run, and its error is the reason.
+	Uses []host.Setting
+	// UsesPartly are settings that decide a part of what the check looks at. Where one is in doubt, the check runs, and
+	// the reason stands beside what it found.
+	UsesPartly []host.Setting
+
 	// Suggest returns what others are asked to do about a finding of this check, and the part that is to be replaced; nil:
 	// nothing is asked.
 	Suggest func(h *host.Host, f finding.Finding) (action finding.SuggestedAction, part string)

@@ -3,6 +3,7 @@ package detect
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -345,8 +347,18 @@ func run(ctx context.Context, h *host.Host, c Check, done chan<- result) {
 // Observe runs the check once and completes its findings: they name it, have the severity that a user has
 // set, and what is asked of others.
 func (c Check) Observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
+	if len(c.Uses) > 0 {
+		if err := h.Doubts.Of(c.Uses...); err != nil {
+			return nil, err
+		}
+	}
 	findings, err := c.Run(ctx, h)
+	_, inapplicable := errors.AsType[*finding.NotApplicableError](err)
+	if len(c.UsesPartly) > 0 && !inapplicable && !errors.Is(err, hosterr.ErrDoubt) {
+		err = errors.Join(err, h.Doubts.Of(c.UsesPartly...))
+	}
 	for i := range findings {
+		c.advise(h, &findings[i])
 		findings[i].Check = c.ID
 		findings[i].Severity = cmp.Or(c.Severity, findings[i].Severity)
 		if c.Suggest != nil {
@@ -354,6 +366,21 @@ func (c Check) Observe(ctx context.Context, h *host.Host) ([]finding.Finding, er
 		}
 	}
 	return findings, err
+}
+
+// advise puts the units of the node's distribution into the words of a finding, and into the check's advice.
+func (c Check) advise(h *host.Host, f *finding.Finding) {
+	f.Message = h.Node.Advise(f.Message)
+	advice, own := f.Facts["advice"]
+	if !own {
+		advice = c.Advice
+	}
+	if advised := h.Node.Advise(advice); advised != advice {
+		if f.Facts == nil {
+			f.Facts = map[string]string{}
+		}
+		f.Facts["advice"] = advised
+	}
 }
 
 // RunOnce runs each check once, in parallel, and returns the observations in the order of the checks. Each is passed to

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -149,10 +150,7 @@ func (e Event) Encode() ([]byte, error) {
 	if err := e.problem(); err != nil {
 		return nil, fmt.Errorf("event: %w", err)
 	}
-	data, err := e.write()
-	if err == nil && data == nil {
-		data, err = e.encode()
-	}
+	data, err := e.encode()
 	if err == nil && len(data) > e.Type.maxSize() {
 		err = fmt.Errorf("%d bytes, %d are possible", len(data), e.Type.maxSize())
 	}
@@ -162,7 +160,6 @@ func (e Event) Encode() ([]byte, error) {
 	return data, nil
 }
 
-// encode is Encode by the CloudEvents SDK, of whatever attributes.
 func (e Event) encode() ([]byte, error) {
 	c := cloudevents.New(cloudevents.CloudEventsVersionV1)
 	c.SetID(e.ID())
@@ -204,11 +201,11 @@ func Decode(data []byte) (Event, error) {
 	if len(data) > MaxSnapshot {
 		return Event{}, fmt.Errorf("event: %d bytes, %d are possible", len(data), MaxSnapshot)
 	}
-	var c cloudevents.Event
-	if err := json.Unmarshal(data, &c); err != nil {
+	c, err := ReadEnvelope(data)
+	if err != nil {
 		return Event{}, fmt.Errorf("event: %w", err)
 	}
-	return FromCloudEvent(c, len(data))
+	return FromCloudEvent(c.Event, len(data))
 }
 
 // FromCloudEvent is Decode of a CloudEvent that was read already. size is that of its structured JSON in bytes.
@@ -221,12 +218,6 @@ func FromCloudEvent(c cloudevents.Event, size int) (Event, error) {
 }
 
 func read(c cloudevents.Event, size int) (Event, error) {
-	if c.SpecVersion() != cloudevents.CloudEventsVersionV1 {
-		return Event{}, fmt.Errorf("specversion %q is not 1.0", c.SpecVersion())
-	}
-	if err := c.Validate(); err != nil {
-		return Event{}, err
-	}
 	e := Event{Type: Type(c.Type()), Time: c.Time()}
 	if size > e.Type.maxSize() {
 		return e, fmt.Errorf("%d bytes, %d are possible", size, e.Type.maxSize())
@@ -293,3 +284,6 @@ func readSubject(text string) (Subject, error) {
 	}
 	return Subject{}, fmt.Errorf("subject %.80q: want CHECK/REASON/KIND/NAME", text)
 }
+
+// isStream reports whether a text is a ULID.
+var isStream = regexp.MustCompile(`^[0-7][0-9A-HJKMNP-TV-Z]{25}$`).MatchString

@@ -16,6 +16,7 @@ import (
 	"slices"
 
 	control "github.com/nodeagent/nodeagent/pkg/eventcenter/control/sqlite"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/report"
 )
@@ -26,6 +27,8 @@ type Manifest struct {
 	Journal string       `json:"journal"`
 	Newest  uint64       `json:"newest,string"`
 	Files   []BackupFile `json:"files"`
+
+	Gaps []journal.Gap `json:"gaps,omitempty"` // of what is lost: the backup has the rest
 }
 
 // BackupFile is a file in a backup.
@@ -42,8 +45,8 @@ const (
 )
 
 // Backup writes the journal, the checkpoints and the control store of a directory into an archive, also while a center runs
-// on it. All others are older than the journal, so that a restored center applies and delivers the rest. A damaged journal
-// is refused.
+// on it. All others are older than the journal, so that a restored center applies and delivers the rest. Of a damaged
+// journal it has all that can be read, and names the rest.
 func Backup(ctx context.Context, dir, archive string) (m Manifest, err error) {
 	f, err := os.OpenFile(archive, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -96,14 +99,14 @@ func (b *backup) write(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	if gaps := s.Health().Gaps; len(gaps) > 0 {
-		return fmt.Errorf("the journal is damaged: offsets %d to %d: %s", gaps[0].From, gaps[0].To, gaps[0].Reason)
-	}
 	b.Journal, b.Newest = s.Bounds().Journal, s.Bounds().Newest
 	err = s.Copies(ctx, scratch, func(file string) error {
 		return errors.Join(b.add(file, journalDir+"/"+filepath.Base(file)), os.Remove(file))
 	})
 	if err != nil {
+		return err
+	}
+	if b.Gaps, err = s.Check(ctx, sqlite.WithoutRest); err != nil {
 		return err
 	}
 	text, err := json.MarshalIndent(b.Manifest, "", "  ")

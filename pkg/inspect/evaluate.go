@@ -28,10 +28,12 @@ func Evaluate(objects []Object, inventory Inventory, history History, s Settings
 		pods:       make(map[string]*runningPod),
 		deadLeases: make(map[string]bool),
 		answers:    make(map[question]map[string]Answer),
+		held:       make(map[string]string),
 	}
 	orphans := e.orphanAges(objects)
 	e.gates = gates(&inventory, s, len(orphans), e.ended(objects, orphans), stuck(orphans, s),
-		missingFromList(&inventory, history, now))
+		inventory.missingFromList(history, now))
+	e.noteGates()
 	report := Report{At: now, Objects: make([]Assessment, 0, len(objects)), Gates: []Gate{}, Errors: []Failure{},
 		Notes: notes(&inventory)}
 	for _, leases := range []bool{true, false} { // the verdict on a lease decides about the network of its sandbox
@@ -44,6 +46,7 @@ func Evaluate(objects []Object, inventory Inventory, history History, s Settings
 		}
 	}
 	e.onlyOneRuns(report.Objects)
+	e.passBreaker(report.Objects)
 	e.keepRunning()
 	slices.SortStableFunc(report.Objects, func(a, b Assessment) int {
 		return cmp.Or(cmp.Compare(ranks[a.Kind], ranks[b.Kind]), cmp.Compare(a.ID, b.ID))
@@ -136,6 +139,7 @@ type evaluation struct {
 	pods       map[string]*runningPod // suspected ones, by UID
 	deadLeases map[string]bool        // IDs of sandboxes whose lease is a leftover
 	answers    map[question]map[string]Answer
+	held       map[string]string // the proof of objects that only the breaker holds, by their key
 }
 
 // question is all of an object that the witnesses' answers depend on. A pod has an object in each cgroup hierarchy,
@@ -283,7 +287,7 @@ func (e *evaluation) proven(o *Object, witnesses map[string]Answer, sighting Sig
 	if verdict, why := e.static(o); verdict != "" {
 		return verdict, why
 	}
-	missing := e.closedGates(o)
+	held, missing := e.closedGates(o)
 	if witnesses[Apiserver] != Denies {
 		missing = append(missing, "the apiserver was "+string(witnesses[Apiserver]))
 	}
@@ -293,6 +297,12 @@ func (e *evaluation) proven(o *Object, witnesses map[string]Answer, sighting Sig
 	if pod := e.pods[o.Pod.UID]; pod != nil {
 		missing = append(missing, pod.missing(e.settings, e.now)...)
 		proof += "; it is running, and " + pod.Named.Why
+	}
+	if len(missing) == 0 && held != "" {
+		e.held[key(o)] = proof
+	}
+	if held != "" {
+		missing = append(missing, held)
 	}
 	if len(missing) > 0 {
 		return Candidate, "not yet proven: " + strings.Join(missing, "; ")
@@ -310,15 +320,20 @@ func (e *evaluation) unknownBecause(o *Object) string {
 	return ""
 }
 
-// closedGates lists the closed gates that apply to o.
-func (e *evaluation) closedGates(o *Object) []string {
-	var waits []string
+// closedGates lists the closed gates that apply to o. The breaker is held, as there is another proof to pass it.
+func (e *evaluation) closedGates(o *Object) (held string, waits []string) {
 	for _, g := range e.gates {
-		if !g.Open && (!g.network || networked(o.Kind)) {
-			waits = append(waits, fmt.Sprintf("gate %s is closed: %s", g.Name, g.Why))
+		if g.Open || g.network && !networked(o.Kind) {
+			continue
+		}
+		why := fmt.Sprintf("gate %s is closed: %s", g.Name, g.Why)
+		if g.Name == Breaker {
+			held = why
+		} else {
+			waits = append(waits, why)
 		}
 	}
-	return waits
+	return held, waits
 }
 
 // missing returns what is still missing from the sightings.

@@ -41,7 +41,7 @@ const networkReady = "network-ready"
 const notNeeded = "not asked: nothing is suspicious"
 
 // nothingSuspicious reports whether there was no reason to ask the apiserver.
-func nothingSuspicious(t *Inventory, orphans int) bool {
+func (t *Inventory) nothingSuspicious(orphans int) bool {
 	return orphans == 0 && !t.Cluster.Asked && t.Kubelet.OK()
 }
 
@@ -52,24 +52,24 @@ func gates(t *Inventory, s Settings, orphans, ended, stuck int, missingFromList 
 	network := conditionGate(networkReady, t.Runtime, t.Runtime.NetReady)
 	network.network = true
 	return []gate{
-		kubeletAnswers(t),
+		t.kubeletAnswers(),
 		uptimeGate("kubelet-uptime", "kubelet", t.Kubelet.Age, t.Kubelet.AgeErr, s.KubeletUptime),
-		kubeletNotWorking(t, orphans, stuck),
-		runtimeAnswers(t),
+		t.kubeletNotWorking(orphans, stuck),
+		t.runtimeAnswers(),
 		uptimeGate("runtime-uptime", "the runtime", t.Runtime.Age, t.Runtime.AgeErr, s.RuntimeUptime),
 		conditionGate("runtime-ready", t.Runtime, t.Runtime.Ready),
 		network,
 		hostNamespaces(s),
 		noOtherKubelet(t),
 		noMassOrphaning(t, s, orphans-ended),
-		apiserverAnswers(t, orphans),
+		t.apiserverAnswers(orphans),
 		listIsOurs(t, s, orphans, missingFromList),
-		kubeletSources(t, orphans),
-		nodeIdentity(t, orphans),
+		t.kubeletSources(orphans),
+		t.nodeIdentity(orphans),
 	}
 }
 
-func kubeletAnswers(t *Inventory) gate {
+func (t *Inventory) kubeletAnswers() gate {
 	const name = "kubelet-heard"
 	if !t.Kubelet.OK() {
 		return unknownGate(name, "kubelet's /pods: %v", responseError(t.Kubelet.Response))
@@ -103,10 +103,10 @@ func uptimeGate(name, who string, age time.Duration, err error, least time.Durat
 // does not count them: the grace period, which is never shorter than that of the pod's containers, has to be enough
 // there. One that is not proven to be older has not begun to count: it waits for a source of its pods. Kubelet retries
 // forever to terminate a pod whose processes do not die; the agent does not wait that long.
-func kubeletNotWorking(t *Inventory, orphans, stuck int) gate {
+func (t *Inventory) kubeletNotWorking(orphans, stuck int) gate {
 	const name = "kubelet-not-working"
 	switch k := t.Kubelet; {
-	case nothingSuspicious(t, orphans):
+	case t.nothingSuspicious(orphans):
 		return openGate(name, notNeeded)
 	case k.uncounted() && k.HealthErr != nil:
 		return unknownGate(name, "its metrics are refused, and it is not known to be healthy: %v", k.HealthErr)
@@ -130,12 +130,12 @@ func kubeletNotWorking(t *Inventory, orphans, stuck int) gate {
 
 // kubeletSources is open when kubelet shows that it has received its pods from the apiserver. While its own LIST is
 // refused after a start, its /pods has only static pods and looks like that of a drained node.
-func kubeletSources(t *Inventory, orphans int) gate {
+func (t *Inventory) kubeletSources(orphans int) gate {
 	const name = "kubelet-sources"
 	c := &t.Cluster
 	own, listed := c.Pods[t.Own]
 	switch {
-	case nothingSuspicious(t, orphans):
+	case t.nothingSuspicious(orphans):
 		return openGate(name, notNeeded)
 	case !t.Kubelet.OK():
 		return unknownGate(name, "kubelet did not answer")
@@ -156,7 +156,7 @@ func kubeletSources(t *Inventory, orphans int) gate {
 			ordinary++
 		}
 	}
-	if others := othersRunning(t); ordinary == 0 && len(others) > 0 {
+	if others := t.othersRunning(); ordinary == 0 && len(others) > 0 {
 		return unknownGate(name, "kubelet has no pod from the apiserver, while these are running: %s",
 			firstThree(others))
 	}
@@ -174,7 +174,7 @@ func firstThree(names []string) string {
 }
 
 // othersRunning names the running pods that kubelet lacks, except static ones.
-func othersRunning(t *Inventory) []string {
+func (t *Inventory) othersRunning() []string {
 	var names []string
 	for uid := range t.Runtime.Running {
 		pod := t.Runtime.Pods[uid]
@@ -186,7 +186,7 @@ func othersRunning(t *Inventory) []string {
 	return names
 }
 
-func runtimeAnswers(t *Inventory) gate {
+func (t *Inventory) runtimeAnswers() gate {
 	const name = "runtime-heard"
 	switch {
 	case !t.Runtime.OK():
@@ -215,7 +215,7 @@ func hostNamespaces(s Settings) gate {
 
 // noMassOrphaning is the circuit breaker: when many pods vanish at once, it is more likely that a witness is wrong.
 func noMassOrphaning(t *Inventory, s Settings, orphans int) gate {
-	const name = "no-mass-orphaning"
+	const name = Breaker
 	all := orphans + countPods(t.Kubelet.Pods, t.Cluster.Pods)
 	if most := max(s.MassOrphaning, all*s.MassPercent/100); orphans > most {
 		return closedGate(name, "%d of %d pods are known to no witness, more than %d: more likely a witness is wrong",
@@ -236,12 +236,12 @@ func countPods(known ...map[string]PodFact) int {
 	return len(uids)
 }
 
-func apiserverAnswers(t *Inventory, orphans int) gate {
+func (t *Inventory) apiserverAnswers(orphans int) gate {
 	const name = "apiserver-heard"
 	switch {
 	case t.Cluster.OK():
 		return openGate(name, "it lists %d pods of this node", countPods(t.Cluster.Pods))
-	case nothingSuspicious(t, orphans):
+	case t.nothingSuspicious(orphans):
 		return openGate(name, notNeeded)
 	}
 	return unknownGate(name, "the apiserver's list of pods: %v", responseError(t.Cluster.Response))
@@ -254,7 +254,7 @@ func listIsOurs(t *Inventory, s Settings, orphans int, missingFromList []string)
 	c := &t.Cluster
 	own, listed := c.Pods[t.Own]
 	switch {
-	case nothingSuspicious(t, orphans):
+	case t.nothingSuspicious(orphans):
 		return openGate(name, notNeeded)
 	case !c.OK():
 		return unknownGate(name, "there is no list")
@@ -277,10 +277,10 @@ func listIsOurs(t *Inventory, s Settings, orphans int, missingFromList []string)
 
 // nodeIdentity is open when the Node object belongs to this machine and boot, not to another one of the same name. Its
 // Lease does not matter: whether kubelet is alive is learnt from kubelet.
-func nodeIdentity(t *Inventory, orphans int) gate {
+func (t *Inventory) nodeIdentity(orphans int) gate {
 	const name = "node-identity"
 	switch c := &t.Cluster; {
-	case nothingSuspicious(t, orphans):
+	case t.nothingSuspicious(orphans):
 		return openGate(name, notNeeded)
 	case !c.OK():
 		return unknownGate(name, "the apiserver did not answer")
@@ -301,3 +301,33 @@ func round(d time.Duration) time.Duration { return d.Round(time.Second) }
 
 // sameBoot reports whether two timestamps can be compared.
 func sameBoot(a, b finding.Timestamp) bool { return a.Boot == b.Boot }
+
+// opens says who can open a gate when it is closed, and when.
+func (g gate) opens() string {
+	return map[string]string{
+		"kubelet-heard": "by itself, once kubelet answers: `systemctl status kubelet`; where it refuses, an administrator " +
+			"grants the right (docs/security.md)",
+		"kubelet-uptime": "by itself, once kubelet has been up long enough; where it restarts again and again, an " +
+			"administrator ends that",
+		"kubelet-not-working": "by itself, once kubelet has ended these pods, at the latest after twice the grace period",
+		"runtime-heard":       "by itself, once the runtime answers: an administrator looks at its service",
+		"runtime-uptime": "by itself, once the runtime has been up long enough; where it restarts again and again, an " +
+			"administrator ends that",
+		"runtime-ready": "by itself, once the runtime reports that it is ready: `crictl info` says what it lacks",
+		networkReady:    "by itself, once the runtime reports that its network is ready: the network plugin has to be installed",
+		"host-namespaces": "an administrator: the agent has to run in the host's PID namespace (hostPID: true), or " +
+			"paths.initPID has to name the node's PID 1",
+		"no-other-kubelet": "an administrator who ends the other kubelet, or gives it a root and a cgroup of its own; an hour " +
+			"later by itself",
+		Breaker: "by itself, once fewer pods look orphaned; until then a second, stronger proof takes one pod per pass " +
+			"through it, and `nodeagent clean --pod NAMESPACE/NAME --yes` one pod with the same proof; an administrator who " +
+			"knows that all these pods are gone raises inspect.massOrphaning",
+		"apiserver-heard": "by itself, once the apiserver answers and lets the agent list this node's pods",
+		"list-is-ours": "by itself, once the apiserver's list has an ordinary pod that kubelet has too, and lacks none that " +
+			"it must have",
+		"kubelet-sources": "by itself, once kubelet has received its pods from the apiserver; where it does not, an " +
+			"administrator looks at kubelet's credentials and log",
+		"node-identity": "by itself, once kubelet has registered this machine and boot; where another machine uses this " +
+			"Node's name, an administrator ends that",
+	}[g.Name]
+}

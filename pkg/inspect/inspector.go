@@ -47,6 +47,7 @@ type Inspector struct {
 	rest     rest
 	listers  map[Kind]Lister // of the kinds that other packages list: see Listing
 	record   func(Evidence)  // may be nil: see Recording
+	pinned   string          // see About
 }
 
 // New returns an inspector of h.
@@ -57,6 +58,13 @@ func New(h *host.Host, s Settings, log *slog.Logger) *Inspector {
 // Listing has passes list further kinds: those of pkg/inspect/listers. Nothing is known about one without a lister.
 func (i *Inspector) Listing(listers map[Kind]Lister) *Inspector {
 	i.listers = listers
+	return i
+}
+
+// About has the pod with this UID, name or namespace/name be asked for by name before others where the gate against mass
+// orphaning holds it, and again when the last answer is old: a person or a release is about it.
+func (i *Inspector) About(pod string) *Inspector {
+	i.pinned = pod
 	return i
 }
 
@@ -89,6 +97,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 	objects, blind, failures := list(ctx, scan, i.specs(), kinds)
 	addNames(objects, history)
 	inventory := Gather(ctx, scan)
+	inventory.Unlisted = blind
 	inventory.Others.recall(history, started)
 	if inventory.Kubelet.byName() {
 		inventory.Cluster = i.recent(started)
@@ -130,6 +139,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		inventory.Confirm(ctx, scan, i.settings, fresh)
 		i.cluster = inventory.Cluster
 		inventory.askOneByName(ctx, scan, running, history, started)
+		inventory.askHeldByName(ctx, scan, inventory.heldByName(suspects, history, started, i.pinned), started)
 		inventory.noteRemoved(ctx, scan, objects, suspects, i.settings.MassOrphaning)
 	}
 	report, next := Evaluate(objects, inventory, history, i.settings, started)

@@ -47,6 +47,7 @@ type Inventory struct {
 	Others     OtherKubelets
 	Named      map[string]NameAnswer // of pods that the apiserver was asked for by name in this pass, by UID
 	Removed    map[string]bool       // UIDs of pods whose directories are gone since they were listed: see noteRemoved
+	Unlisted   map[Kind]bool         // kinds of which objects may have been missed
 	Own        string                // UID of the agent's own pod; empty where it runs outside Kubernetes
 }
 

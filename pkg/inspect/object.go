@@ -139,13 +139,18 @@ type Assessment struct {
 	FirstSeen finding.Timestamp `json:"firstSeen,omitzero"`
 	Passes    int               `json:"passes,omitempty"`
 	Release   string            `json:"release,omitempty"` // what a release would do
+	// PassesBreaker says that it is a leftover although the gate against mass orphaning is closed: see breaker.go
+	PassesBreaker bool `json:"passesBreaker,omitempty"`
 }
 
-// Gate is a condition on the whole node. While one is closed, no object is called a leftover.
+// Gate is a condition on the whole node. While one is closed, no object is called a leftover, but for those that a
+// stronger proof takes through the gate against mass orphaning.
 type Gate struct {
-	Name string `json:"name"`
-	Open bool   `json:"open"`
-	Why  string `json:"why"`
+	Name  string            `json:"name"`
+	Open  bool              `json:"open"`
+	Why   string            `json:"why"`
+	Since finding.Timestamp `json:"since,omitzero"`  // it has been closed, as far as passes without a pause show
+	Opens string            `json:"opens,omitempty"` // by whom, and when
 }
 
 // Failure is something that could not be read.

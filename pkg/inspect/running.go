@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,25 +87,28 @@ func (t *Inventory) askOneByName(ctx context.Context, scan *hostscan.Scan, runni
 		if !t.Cluster.OK() || hasPod(t.Cluster.Pods, uid) || history.podSighting(uid, now).Named.holds(now) {
 			continue
 		}
-		local := *t
-		answer, err := hostscan.Within(ctx, scan.Ends, hostscan.Apiserver, "the apiserver",
-			func(ctx context.Context) (NameAnswer,
-				error) {
-				return askByName(ctx, scan, &local, uid), nil
-			})
-		if err != nil {
-			answer = NameAnswer{At: now, Why: err.Error()}
-		}
-		t.Named = map[string]NameAnswer{uid: answer}
+		pod := t.Runtime.Pods[uid].Pod
+		pod.UID = uid
+		t.askByName(ctx, scan, pod, now)
 		return
 	}
 }
 
-func askByName(ctx context.Context, scan *hostscan.Scan, t *Inventory, uid string) NameAnswer {
-	pod, at := t.Runtime.Pods[uid].Pod, scan.Host.Clock()
-	fullName := pod.Namespace + "/" + pod.Name
+// askByName asks the apiserver for a pod by name.
+func (t *Inventory) askByName(ctx context.Context, scan *hostscan.Scan, pod Pod, now finding.Timestamp) {
+	misnamed := t.Runtime.Misnamed[pod.UID]
+	answer, err := hostscan.Within(ctx, scan.Ends, hostscan.Apiserver, "the apiserver",
+		func(ctx context.Context) (NameAnswer, error) { return askNamed(ctx, scan, pod, misnamed), nil })
+	if err != nil {
+		answer = NameAnswer{At: now, Why: err.Error()}
+	}
+	t.Named = map[string]NameAnswer{pod.UID: answer}
+}
+
+func askNamed(ctx context.Context, scan *hostscan.Scan, pod Pod, misnamed bool) NameAnswer {
+	at, fullName := scan.Host.Clock(), pod.Namespace+"/"+pod.Name
 	switch {
-	case t.Runtime.Misnamed[uid]:
+	case misnamed:
 		return NameAnswer{At: at, Why: "its sandboxes have different pod names"}
 	case pod.Namespace == "" || pod.Name == "":
 		return NameAnswer{At: at, Why: "its sandbox has no pod name"}
@@ -207,8 +212,8 @@ func (p *runningPod) missing(s Settings, now finding.Timestamp) []string {
 	return missing
 }
 
-// missingFromList returns the running pods that the apiserver has returned by name recently while its list lacks them.
-func missingFromList(t *Inventory, history History, now finding.Timestamp) []string {
+// missingFromList returns the running pods, and those that the breaker holds, that the apiserver has returned by name recently while its list lacks them.
+func (t *Inventory) missingFromList(history History, now finding.Timestamp) []string {
 	var names []string
 	for uid := range t.Runtime.Pods {
 		answer, ok := t.Named[uid]
@@ -220,8 +225,25 @@ func missingFromList(t *Inventory, history History, now finding.Timestamp) []str
 			names = append(names, t.Runtime.Pods[uid].Namespace+"/"+t.Runtime.Pods[uid].Name)
 		}
 	}
+	for uid, answer := range t.heldAnswers(history) {
+		if answer.Alive && answer.holds(now) && t.Cluster.OK() && !hasPod(t.Cluster.Pods, uid) {
+			names = append(names, cmp.Or(strings.Trim(t.Runtime.Pods[uid].Namespace+"/"+t.Runtime.Pods[uid].Name, "/"), uid))
+		}
+	}
 	slices.Sort(names)
-	return names
+	return slices.Compact(names)
+}
+
+// heldAnswers returns the latest answers about pods that the breaker holds, by UID.
+func (t *Inventory) heldAnswers(history History) map[string]NameAnswer {
+	answers := make(map[string]NameAnswer)
+	for k, s := range history {
+		if uid, ok := strings.CutPrefix(k, namedKey("")); ok {
+			answers[uid] = s.Named
+		}
+	}
+	maps.Copy(answers, t.Named)
+	return answers
 }
 
 // onlyOneRuns leaves at most one running pod among the leftovers: the one that was denied first.

@@ -252,8 +252,8 @@ func TestRunningPodRules(t *testing.T) {
 	n.delete(uidOf(3))
 	n.nameErr, n.namedErr, n.host.Cluster.PodsNamed = forbidden, forbidden, nil
 	inventory := Gather(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{}))
-	if got := askByName(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{}), &inventory,
-		uidOf(3)); got.Gone || got.Alive {
+	if got := askNamed(t.Context(), hostscan.New(t.Context(), n.host, hostscan.Deadline{}),
+		inventory.Runtime.Pods[uidOf(3)].Pod, false); got.Gone || got.Alive {
 		t.Errorf("forbidden: %+v", got)
 	}
 }

@@ -15,6 +15,8 @@ type Guard struct {
 	Name string `json:"name"`
 	Open bool   `json:"open"`
 	Why  string `json:"why"` // it is closed, or open
+	// Unknown says that it is closed because it could not be asked
+	Unknown bool `json:"unknown,omitempty"`
 }
 
 // answer is a guard that is closed where there is a reason for that.
@@ -61,16 +63,49 @@ const networkGate = "network-ready"
 // additional check.
 func gateGuards(report inspect.Report) (guards []Guard) {
 	for _, gate := range report.Gates {
-		if gate.Name == networkGate {
-			continue
+		if gate.Name != networkGate && gate.Name != inspect.Breaker {
+			guards = append(guards, gateGuard(gate))
 		}
-		g := Guard{Name: "gate " + gate.Name, Open: gate.Open, Why: gate.Why}
-		if !g.Open {
-			g.Why = fmt.Sprintf("%s is closed: %s", g.Name, gate.Why)
-		}
-		guards = append(guards, g)
 	}
 	return guards
+}
+
+func gateGuard(gate inspect.Gate) Guard {
+	g := Guard{Name: "gate " + gate.Name, Open: gate.Open, Why: gate.Why}
+	if g.Open {
+		return g
+	}
+	g.Why = fmt.Sprintf("%s is closed: %s", g.Name, gate.Why)
+	if gate.Opens != "" {
+		g.Why += ". It opens " + gate.Opens
+	}
+	return g
+}
+
+// breaker is what the gate against mass orphaning says of one pod. While it is closed, a stronger proof takes one pod in
+// a pass through it; first is that pod, if it is another one.
+func breaker(report inspect.Report, objects []inspect.Assessment, first string) []Guard {
+	i := slices.IndexFunc(report.Gates, func(g inspect.Gate) bool { return g.Name == inspect.Breaker })
+	if i < 0 {
+		return nil
+	}
+	gate := gateGuard(report.Gates[i])
+	proven, others := 0, 0
+	for _, o := range objects {
+		if o.Verdict == inspect.Leftover && o.PassesBreaker {
+			proven++
+		} else if o.Verdict == inspect.Leftover {
+			others++
+		}
+	}
+	switch {
+	case gate.Open || proven == 0 || others > 0:
+	case len(first) > 0:
+		gate.Why = fmt.Sprintf("%s is closed, and pod %s passes it first: one pod in a pass", gate.Name, first)
+	default:
+		gate.Open, gate.Why = true, "it is closed, and the stronger proof takes this pod through it"
+	}
+	return []Guard{gate}
 }
 
 // closedGate returns why nothing in the report may be released.

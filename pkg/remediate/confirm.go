@@ -15,12 +15,15 @@ import (
 // another one now, the release of the pod stops; when anything could not be read or evaluated, it ends as CouldNotTell.
 // An object that is not listed is not necessarily gone: its action verifies that.
 func (p *podRelease) confirm(ctx context.Context) error {
-	why := p.stop(ctx)
+	stop := p.stop(ctx)
 	if p.interrupted(ctx) {
 		return errStop
 	}
-	if why != "" {
-		return p.stopFor("%s", why)
+	if p.unasked = stop.Unknown; p.unasked {
+		return p.couldNotTell("%s", stop.Why)
+	}
+	if !stop.Open {
+		return p.stopFor("%s", stop.Why)
 	}
 	asking, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
@@ -48,6 +51,10 @@ func (p *podRelease) evaluate(ctx context.Context, report inspect.Report) error 
 	}
 	if err := p.updateRest(report); err != nil {
 		return err
+	}
+	exists := func(o inspect.Assessment) bool { return !isDead(o) }
+	if why := firstClosed(breaker(report, p.rest, "")); why != "" && slices.ContainsFunc(p.rest, exists) {
+		return p.stopFor("%s", why)
 	}
 	return p.checkPlan(ctx, report)
 }

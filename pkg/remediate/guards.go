@@ -24,39 +24,53 @@ func (r *Runner) KillSwitch() string {
 
 // KillSwitch returns why nothing may be done while a file exists.
 func KillSwitch(files host.Files, name string) string {
+	return killSwitchGuard(files, name).closed()
+}
+
+// killSwitchGuard is unknown where it cannot be read whether the file exists.
+func killSwitchGuard(files host.Files, name string) Guard {
 	_, err := files.Stat(name) // any type of file: its content is not read
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return ""
+		return answer("kill-switch", "", name+" does not exist")
 	case err == nil:
-		return fmt.Sprintf("the kill switch %s exists", name)
+		return answer("kill-switch", fmt.Sprintf("the kill switch %s exists", name), "")
 	}
-	return fmt.Sprintf("the kill switch %s may exist: %v", name, err)
+	return Guard{Name: "kill-switch", Why: fmt.Sprintf("the kill switch %s may exist: %v", name, err), Unknown: true}
 }
 
-// stop returns why nothing may be done now. It may make a request to the apiserver.
-func (r *Runner) stop(ctx context.Context) string {
-	if why := r.KillSwitch(); why != "" {
-		return why
+// closed returns why a guard is closed.
+func (g Guard) closed() string {
+	if g.Open {
+		return ""
+	}
+	return g.Why
+}
+
+// stop returns the guard that keeps everything from being done now. It may make a request to the apiserver.
+func (r *Runner) stop(ctx context.Context) Guard {
+	if kill := killSwitchGuard(r.options.Host.Files, r.options.Settings.KillSwitch); !kill.Open {
+		return kill
 	}
 	return r.paused(ctx)
 }
 
-// paused returns why releases are paused. It may make a request to the apiserver.
-func (r *Runner) paused(ctx context.Context) string {
+// paused says whether releases are paused. It may make a request to the apiserver.
+func (r *Runner) paused(ctx context.Context) Guard {
+	const name, open = "pause", "no annotation of the Node pauses releases"
 	if err := ctx.Err(); err != nil {
-		return "interrupted"
+		return answer(name, "interrupted", "")
 	}
 	if r.options.Paused == nil {
-		return ""
+		return answer(name, "", open)
 	}
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	why, err := r.options.Paused(ctx)
 	if err != nil {
-		return fmt.Sprintf("whether releases are paused is not known: %v", err)
+		return Guard{Name: name, Why: fmt.Sprintf("whether releases are paused is not known: %v", err), Unknown: true}
 	}
-	return why
+	return answer(name, why, open)
 }
 
 // guard checks right before every change that the agent is not shutting down, the pod has not come back, the lock is

@@ -214,3 +214,39 @@ func TestQuietNodeIsNotAskedForItsPause(t *testing.T) {
 		})
 	}
 }
+
+// That a guard could not be asked is another outcome than that it is closed, and no failure of a release.
+func TestGuardThatCannotBeAsked(t *testing.T) {
+	for name, test := range map[string]struct {
+		set           func(s *script)
+		stop, unknown bool
+	}{
+		"open":                         {func(*script) {}, false, false},
+		"paused":                       {func(s *script) { s.pauseFrom(1, "paused", nil) }, true, false},
+		"whether it is paused unknown": {func(s *script) { s.pauseFrom(1, "", errScript) }, true, true},
+		"the kill switch exists":       {func(s *script) { s.makeSwitch() }, true, false},
+		"whether it exists is unknown": {func(s *script) { s.settings.KillSwitch = "/" + strings.Repeat("x", 5000) }, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScript(t)
+			test.set(s)
+			outcome, err := s.runner().Release(t.Context(), s.report())
+			if (outcome.Stopped != "") != test.stop || outcome.Unknown != test.unknown || err != nil {
+				t.Errorf("stopped %q, unknown %v, %v", outcome.Stopped, outcome.Unknown, err)
+			}
+		})
+	}
+	s := newScript(t)
+	s.pauseFrom(5, "", errScript)
+	runner := s.runner()
+	if _, err := runner.Release(t.Context(), s.report()); err != nil {
+		t.Fatal(err)
+	}
+	records, _, err := runner.readJournal()
+	if err != nil || len(failedInARow(records)) != 0 {
+		t.Errorf("failures %v, %v", failedInARow(records), err)
+	}
+	if last := records[len(records)-1]; last.Result != CouldNotTell {
+		t.Errorf("%+v", last)
+	}
+}

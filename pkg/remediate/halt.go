@@ -60,7 +60,7 @@ func (p *podRelease) failed() bool {
 	case Incomplete:
 		return has(Failed, CouldNotTell)
 	case CouldNotTell:
-		return has(Failed, CouldNotTell, Released)
+		return !p.unasked && has(Failed, CouldNotTell, Released)
 	}
 	return false
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/pkg/remediate/wal"
@@ -48,6 +49,9 @@ type journal struct {
 	onRecord func(Record)       // called with what is on disk; may be nil
 	onWrite  func(Record) error // tests only; may be nil
 }
+
+// UnderWay reports whether a release is going on that writes to the journal in this directory.
+func UnderWay(stateDir string) (bool, error) { return mutate.Locked(stateDir) }
 
 // ReadJournal returns all records, oldest first; see wal.Read.
 func ReadJournal(dir string) (records []Record, skipped int, err error) {

@@ -47,6 +47,7 @@ type PodOutcome struct {
 type Outcome struct {
 	Stopped string       `json:"stopped,omitempty"` // why nothing, or nothing more, was done
 	Busy    bool         `json:"busy,omitempty"`    // it was stopped because another release is running
+	Unknown bool         `json:"unknown,omitempty"` // it was stopped because a guard could not be asked
 	Pods    []PodOutcome `json:"pods"`
 	CutOff  []Record     `json:"cutOff,omitempty"` // what an earlier crash interrupted
 }

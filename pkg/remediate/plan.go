@@ -91,10 +91,11 @@ func Plan(report inspect.Report, policy Policy, now finding.Timestamp) []Step {
 	left := policy.PodsPerHour - releasedLastHour(policy.Attempts, now)
 	var steps []Step
 	running := "" // the one pod with a running container
+	passes := ""  // the one pod that passes the closed breaker
 	for _, group := range groups(report, policy.Attempts, now) {
 		pod := planGroup(group, policy)
 		name := pod[0].Group
-		guards := policy.podGuards(name, now)
+		guards := slices.Concat(policy.podGuards(name, now), breaker(report, group, passes))
 		free := anyActs(pod) && cmp.Or(firstClosed(node), firstClosed(guards)) == ""
 		counted := recent(policy.Attempts, name, now)
 		one, budget := oneRunning(anyRuns(group), running), policy.budget(left, counted)
@@ -103,6 +104,9 @@ func Plan(report inspect.Report, policy Policy, now finding.Timestamp) []Step {
 		}
 		if free && one.Open && !counted {
 			left--
+		}
+		if free && one.Open && budget.Open {
+			passes = cmp.Or(passes, name)
 		}
 		guards = append(guards, one, budget)
 		for i := range pod {

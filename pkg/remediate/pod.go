@@ -20,6 +20,7 @@ type podRelease struct {
 	rest    []inspect.Assessment // what is left of the pod, as last confirmed
 	open    []Step               // intents in the journal without an end
 	tried   bool                 // the first round is over
+	unasked bool                 // it ended because a guard could not be asked, which is no failure of the release
 }
 
 // errStop ends the release of one pod; the reason is in its outcome.

@@ -85,7 +85,16 @@ func TestPodReleaseStops(t *testing.T) {
 			"cgroup c is strange", nil},
 		"no verdict": {confirmWith(1, verdict("c", "")), CouldNotTell,
 			"cgroup c is unknown", nil},
-		"a gate is closed": {confirmWith(1, closed("g")), Stopped, "gate g is closed", nil},
+		"a gate is closed":  {confirmWith(1, closed("g")), Stopped, "gate g is closed", nil},
+		"many are orphaned": {confirmWith(1, closed(inspect.Breaker)), Stopped, "gate no-mass-orphaning is closed", nil},
+		"many are orphaned in the middle": {confirmWith(3, closed(inspect.Breaker)), Stopped,
+			"gate no-mass-orphaning is closed", upToProcesses},
+		"many are orphaned, and the stronger proof is not of all": {confirmWith(1, func(s *script, report *inspect.Report) error {
+			for i := range report.Objects {
+				report.Objects[i].PassesBreaker = report.Objects[i].ID != "m"
+			}
+			return closed(inspect.Breaker)(s, report)
+		}), Stopped, "gate no-mass-orphaning is closed", nil},
 		"a gate closes in the middle": {confirmWith(2, closed("g")), Stopped, "gate g is closed",
 			upToSandbox},
 		"a lister fails": {confirmWith(1, failed("mount")), CouldNotTell,
@@ -151,12 +160,12 @@ func TestPodReleaseStops(t *testing.T) {
 		"whether it is paused is undecidable": {
 			func(s *script) {
 				s.pauseFrom(3, "", errScript)
-			}, Stopped, "whether releases are paused is not known", nil,
+			}, CouldNotTell, "whether releases are paused is not known", nil,
 		},
 		"nor in the middle, whether it is paused": {
 			func(s *script) {
 				s.pauseFrom(5, "", errScript)
-			}, Stopped, "whether releases are paused is not known", upToProcesses,
+			}, CouldNotTell, "whether releases are paused is not known", upToProcesses,
 		},
 
 		"the switch is made while the witnesses are asked": {confirmWith(1, func(s *script, _ *inspect.Report) error {

@@ -168,6 +168,15 @@ func TestPodReleaseLeaves(t *testing.T) {
 				return nil
 			}
 		}, Released, "", nil, wholePod},
+		"many are orphaned, and the stronger proof is of this pod": {func(s *script) {
+			s.confirm = func(_ context.Context, _ int, report *inspect.Report) error {
+				for i := range report.Objects {
+					report.Objects[i].PassesBreaker = true
+				}
+				report.Gates = []inspect.Gate{{Name: inspect.Breaker}}
+				return nil
+			}
+		}, Released, "", nil, wholePod},
 		"other pods' objects are no matter": {func(s *script) {
 			s.confirm = func(_ context.Context, _ int, report *inspect.Report) error {
 				other := leftover(inspect.Cgroup, uid2, "other")

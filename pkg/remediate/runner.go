@@ -135,11 +135,11 @@ func (s *Step) look(g Guard) {
 // release or to wait for, or the quarantine may be swept; and where the kill switch exists, only for every answer.
 func (r *Runner) policy(ctx context.Context, report inspect.Report, records []Record, every bool) Policy {
 	p := Policy{Settings: r.options.Settings, Attempts: attempts(records), actions: r.options.actions}
-	kill := r.KillSwitch()
-	p.Node = []Guard{answer("kill-switch", kill, p.KillSwitch+" does not exist")}
+	kill := killSwitchGuard(r.options.Host.Files, p.KillSwitch)
+	p.Node = []Guard{kill}
 	asks := len(report.Suspicious().Objects) > 0 || p.ModeOf(inspect.PodDirectory) == On
-	if asks && (every || kill == "") {
-		p.Node = append(p.Node, answer("pause", r.paused(ctx), "no annotation of the Node pauses releases"))
+	if asks && (every || kill.Open) {
+		p.Node = append(p.Node, r.paused(ctx))
 	}
 	open := fmt.Sprintf("fewer than %d pods in a row have failed within a day", p.StopAfter)
 	if p.Attended {
@@ -215,6 +215,7 @@ func (r *Runner) lock(ctx context.Context) (lock *mutate.ReleaseLock, err error)
 type survey struct {
 	pods   [][]Step
 	stop   string   // why nothing at all may be done
+	unsure bool     // because a guard could not be asked
 	cutOff []Record // what an earlier crash had cut off
 }
 
@@ -238,12 +239,13 @@ func (r *Runner) survey(ctx context.Context, report inspect.Report) (survey, err
 	return survey{
 		pods: byGroup(steps),
 		stop: stop, cutOff: unfinished(records),
+		unsure: slices.ContainsFunc(policy.Node, func(g Guard) bool { return g.Unknown && g.Why == stop }),
 	}, nil
 }
 
 // release runs with the lock held if anything is to be done; otherwise held is nil.
 func (r *Runner) release(ctx context.Context, plan survey, sweep bool, held func() error) (Outcome, error) {
-	outcome := Outcome{Stopped: plan.stop, CutOff: plan.cutOff}
+	outcome := Outcome{Stopped: plan.stop, CutOff: plan.cutOff, Unknown: plan.unsure}
 	var opened *journal
 	open := func() (_ *journal, err error) { // nothing is written if nothing is done
 		if opened == nil {

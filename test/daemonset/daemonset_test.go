@@ -37,7 +37,7 @@ type cluster struct {
 	*lab.Lab
 	repo     string
 	binary   string
-	helmPath string   // path of helm: "go tool" would look each time whether it has to be built
+	helmPath string
 	values   []string // files with values of the chart
 	init     int      // the process that stands for the host: process 1 of this machine may not let its namespaces be opened
 }
@@ -182,12 +182,19 @@ func (c *cluster) run(t *testing.T, argv ...string) string {
 
 func (c *cluster) helm(t *testing.T, args ...string) string {
 	t.Helper()
+	return c.run(t, append([]string{c.helmProgram(t)}, args...)...)
+}
+
+func (c *cluster) helmProgram(t *testing.T) string {
+	t.Helper()
 	if c.helmPath == "" {
-		// Before its path stands what has to be fetched the first time.
-		printed := strings.Fields(c.run(t, "go", "-C", "test/helm", "tool", "-n", "helm"))
-		c.helmPath = printed[len(printed)-1]
+		path, err := lab.Helm(t.Context(), lab.Options{Repo: c.repo, Log: t.Output()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.helmPath = path
 	}
-	return c.run(t, append([]string{c.helmPath}, args...)...)
+	return c.helmPath
 }
 
 func (c *cluster) kubectl(t *testing.T, args ...string) string {

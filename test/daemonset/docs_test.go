@@ -102,8 +102,6 @@ func (c *cluster) tools(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	helm := filepath.Join(dir, "real-helm")
-	c.run(t, "go", "-C", "test/helm", "build", "-o", helm, "helm.sh/helm/v4/cmd/helm")
 	applied := filepath.Join(dir, "applied.yaml")
 	lab := filepath.Join(dir, "values.yaml")
 	for name, text := range map[string]string{
@@ -113,7 +111,7 @@ func (c *cluster) tools(t *testing.T) string {
 export KUBECONFIG=%q HELM_CACHE_HOME=%[2]q HELM_CONFIG_HOME=%[2]q HELM_DATA_HOME=%[2]q
 case "$1" in install|upgrade) exec %[3]q "$@" --values %[4]q ;; esac
 exec %[3]q "$@"
-`, c.Paths.AdminKubeconfig, dir, helm, lab),
+`, c.Paths.AdminKubeconfig, dir, c.helmProgram(t), lab),
 		filepath.Join(dir, "kubectl"): fmt.Sprintf(`#!/bin/sh
 [ "$1" = apply ] && set -- apply --filename %q
 exec %s "$@"

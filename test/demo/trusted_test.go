@@ -10,7 +10,7 @@ import (
 // A checkout that others can change is refused before anything is built, with its folder and what to do.
 func TestCheckoutOfOthers(t *testing.T) {
 	dir := t.TempDir()
-	program := filepath.Join(dir, "test/need/run")
+	program := filepath.Join(dir, "test/need/alone")
 	if err := os.MkdirAll(filepath.Dir(program), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// Package helm checks the chart with the real helm, which is a tool of this module and no dependency of the product.
+// Package helm checks the chart with the real helm, which this module requires, not the product.
 package helm
 
 import (
@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -24,10 +25,22 @@ const (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
+// program is the path of the real helm, the same that the lab's tests use.
+var program = sync.OnceValues(func() (string, error) {
+	cmd := exec.Command("go", "run", "./test/lab/labctl", "helm")
+	cmd.Dir, cmd.Stderr = repository, os.Stderr
+	path, err := cmd.Output()
+	return strings.TrimSpace(string(path)), err
+})
+
 // helm runs the real command.
 func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", append([]string{"tool", "helm"}, args...)...)
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), path, args...)
 	// Nothing of what the caller's helm knows.
 	home := t.TempDir()
 	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home,

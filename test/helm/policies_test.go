@@ -44,8 +44,7 @@ func (p policyExpressions) refuses(t *testing.T, a admission.Attributes) bool {
 			t.Fatal(err)
 		}
 		versioned := &admission.VersionedAttributes{Attributes: a, VersionedKind: a.GetKind(),
-			VersionedObject:    admission.NewLazyObject(a.GetObject()),
-			VersionedOldObject: admission.NewLazyObject(a.GetOldObject())}
+			VersionedObject: a.GetObject(), VersionedOldObject: a.GetOldObject()}
 		request := cel.CreateAdmissionRequest(a, metav1.GroupVersionResource(a.GetResource()),
 			metav1.GroupVersionKind(a.GetKind()))
 		results, _, err := condition.ForInput(compiler.CreateContext(context.Background()), versioned, request,

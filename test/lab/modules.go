@@ -40,6 +40,11 @@ func containerd2() module {
 		programs: []string{"containerd", "containerd-shim-runc-v2", "ctr"}}
 }
 
+func helm() module {
+	return module{name: "helm", source: "helm.sh/helm/v4", version: "helm.sh/helm/v4/internal/version.version",
+		takes: "two minutes the first time", programs: []string{"helm"}}
+}
+
 // crio leaves out what needs cgo, except pinns: signatures of images, btrfs, and names of devices.
 func crio() module {
 	return module{name: "crio", source: "github.com/cri-o/cri-o", version: "github.com/cri-o/cri-o/internal/version.gitTag",
@@ -90,6 +95,19 @@ func Build(ctx context.Context, opts Options) error {
 		return err
 	}
 	return newProgress(opts.Log).buildModules(ctx, repo, kubernetes(), containerd2())
+}
+
+// Helm builds helm unless the cache has it, and returns its path. The tests of the charts and of the lab use the same.
+func Helm(ctx context.Context, opts Options) (string, error) {
+	repo, err := findRepo(opts.Repo)
+	if err != nil {
+		return "", err
+	}
+	if err := newProgress(opts.Log).buildModules(ctx, repo, helm()); err != nil {
+		return "", err
+	}
+	dir, err := helm().cacheDir(repo)
+	return filepath.Join(dir, "helm"), err
 }
 
 // buildPrograms builds the third-party programs of this lab unless the cache has them.
@@ -158,8 +176,8 @@ func (l progress) buildModule(ctx context.Context, repo string, m module) error 
 	for _, name := range m.programs {
 		packages = append(packages, path.Join(m.source, cmp.Or(m.folder, "cmd"), name))
 	}
-	// These programs are not debugged; without debug information the compiler needs an eighth less time.
-	flags := append([]string{"-gcflags=all=-dwarf=false", "-ldflags", "-s -w -X " + m.version + "=" + version}, m.flags...)
+	// No flags of the compiler: with the product's, what is shared with it is compiled once.
+	flags := append([]string{"-ldflags", "-s -w -X " + m.version + "=" + version}, m.flags...)
 	if err := l.goBuild(ctx, m.dir(repo), dir+"/", packages, m.cgo, flags...); err != nil {
 		return err
 	}

@@ -73,7 +73,35 @@ func TestRestartUnit(t *testing.T) {
 			t.Fatalf("%s: main process %s instead of %s", mode, now, main)
 		}
 	}
-	m.write("/etc/systemd/system/containerd.service.d/mode.conf", "[Service]\nKillMode=process\n")
+	// Whatever else a restart changes is asked of a real systemd, too.
+	m.write("/etc/systemd/system/needs.service", "[Unit]\nRequisite=containerd.service\nAfter=containerd.service\n"+
+		"[Service]\nExecStart=/bin/sleep infinity\n")
+	for text, want := range map[string]string{
+		"RuntimeDirectory=containerd\n":                             "RuntimeDirectory=containerd without",
+		"[Unit]\nFailureAction=reboot\n":                            "FailureAction=reboot",
+		"[Unit]\nSuccessAction=reboot\n":                            "SuccessAction=reboot",
+		"[Unit]\nStartLimitAction=reboot\n":                         "StartLimitAction=reboot",
+		"[Unit]\nJobTimeoutAction=reboot\nJobTimeoutSec=infinity\n": "JobTimeoutAction=reboot",
+		"[Unit]\nOnFailure=rescue.target\n":                         "OnFailure=rescue.target",
+		// It is named first, so that nothing restarts the unit when that one is stopped.
+		"RuntimeDirectory=x\n": "systemd would stop or restart needs.service",
+	} {
+		m.write("/etc/systemd/system/containerd.service.d/mode.conf", "[Service]\nKillMode=process\n"+text)
+		m.run("systemctl", "daemon-reload")
+		requisite := strings.Contains(want, "needs.service")
+		if requisite {
+			m.run("systemctl", "start", "needs")
+		}
+		m.stepOf("restart-unit", want)
+		if now := show("MainPID"); now != main {
+			t.Fatalf("%s: main process %s instead of %s", text, now, main)
+		}
+		if requisite {
+			m.run("systemctl", "stop", "needs")
+		}
+	}
+	m.write("/etc/systemd/system/containerd.service.d/mode.conf", "[Service]\nKillMode=process\nExecStartPre=/bin/true\n"+
+		"RuntimeDirectory=kept\nRuntimeDirectoryPreserve=restart\n")
 	m.run("systemctl", "daemon-reload")
 	begin := time.Now() // it was found before
 	m.eventually("the restart to be verified", func() error {

@@ -30,4 +30,11 @@ type SinkStatus struct {
 	Dropped  int       `json:"dropped,omitempty"` // because too much waited
 	Endpoint string    `json:"endpoint,omitempty"`
 	SetAside int       `json:"setAside,omitempty"` // the sink will never accept it; kept
+	Seen     *Seen     `json:"seen,omitempty"`     // nil: what is there was not seen
+}
+
+// Seen is what a sink was seen to show, whoever wrote it.
+type Seen struct {
+	At    time.Time `json:"at"`
+	Shows string    `json:"shows"`
 }

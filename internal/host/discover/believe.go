@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
@@ -34,7 +35,8 @@ import (
 // A local user, a container and a setuid program under a borrowed name fail the first four: they are impostors, as if
 // they were not there. Only root can make a process that fails the others: whether that is the node's kubelet cannot
 // be determined, which is an error and not "no kubelet runs". paths.kubeletElsewhere settles it for a mount namespace
-// of kubelet's own (OpenShift's kubens) and for a kubelet that root started by hand.
+// of kubelet's own, for a kubelet that root started by hand, and for one in a container with the host's PIDs; one in a
+// pod is never believed.
 
 // ErrImpostor says that a process has the name of a daemon of the node and is not root's own.
 var ErrImpostor = errors.New("it is not believed")
@@ -116,7 +118,7 @@ func judge(h *host.Host, c *candidate) error {
 	if err != nil {
 		return err
 	}
-	if place == "a container" || place != "" && !h.Paths.KubeletElsewhere {
+	if place == inPod || place != "" && !h.Paths.KubeletElsewhere {
 		return fmt.Errorf("it is in the cgroup of %s: %w", place, ErrImpostor)
 	}
 	if err := programName(h, c); err != nil {
@@ -217,9 +219,15 @@ func sameNamespace(h *host.Host, pid int, kind string) (bool, error) {
 	return its == host, nil
 }
 
-// daemonPrograms are parts of the names of programs that are a kubelet or a runtime, or have one in them: a setuid
+// isDaemonProgram reports whether a program file is by its name a kubelet or a runtime, or has one in it: a setuid
 // program that was started through a link called kubelet is neither.
-var daemonPrograms = regexp.MustCompile(`kubelet|containerd|^crio$|k3s|k0s|rke2|kubelite|hyperkube|^ld-(linux|musl)`)
+func isDaemonProgram(name string) bool {
+	if name == "crio" || strings.HasPrefix(name, "ld-linux") || strings.HasPrefix(name, "ld-musl") {
+		return true
+	}
+	parts := slices.Concat(distro.KubeletPrograms(), distro.Launchers(), []string{"containerd"})
+	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(name, part) })
+}
 
 // programName finds the program file of a process.
 func programName(h *host.Host, c *candidate) error {
@@ -228,7 +236,7 @@ func programName(h *host.Host, c *candidate) error {
 		return err
 	}
 	c.program = path
-	if !daemonPrograms.MatchString(filepath.Base(strings.TrimSuffix(path, removed))) {
+	if !isDaemonProgram(filepath.Base(strings.TrimSuffix(path, removed))) {
 		return fmt.Errorf("its program is %s: %w", path, ErrImpostor)
 	}
 	return nil
@@ -269,7 +277,16 @@ func sameProgram(h *host.Host, pid int, checked owned.File) error {
 	return nil
 }
 
+// Whose cgroup a process may be in, other than the machine's.
+const (
+	inPod       = "a pod"
+	inContainer = "a container"
+	inSession   = "a user's session"
+)
+
 var (
+	// podCgroup matches one part of the path of a pod's cgroup.
+	podCgroup = regexp.MustCompile(`^kubepods|^pod[0-9a-f]{8}-|^pod[0-9a-f]{32}$|^(crio|cri-containerd)-.*\.scope$`)
 	// containerCgroup matches one part of the path of a cgroup that a container runtime makes.
 	containerCgroup = regexp.MustCompile(
 		`^kubepods|^pod[0-9a-f]{8}-|^pod[0-9a-f]{32}$|[0-9a-f]{64}|^docker$|^machine\.slice$|^machine-.*\.scope$|` +
@@ -280,8 +297,7 @@ var (
 	userCgroup = regexp.MustCompile(`^user\.slice$|^user-\d+\.slice$|^user@\d+\.service$|^session-.*\.scope$`)
 )
 
-// foreignCgroup says whose cgroup a process is in, in any hierarchy: "a container", "a user's session"; empty for the
-// machine's own.
+// foreignCgroup says whose cgroup a process is in, in any hierarchy; empty for the machine's own. A pod's weighs most.
 func foreignCgroup(h *host.Host, pid int) (string, error) {
 	cgroups, err := h.ProcCgroups(pid)
 	if err != nil {
@@ -294,9 +310,9 @@ func foreignCgroup(h *host.Host, pid int) (string, error) {
 	place := ""
 	for controllers, path := range cgroups {
 		switch found := placeOfCgroup(path, init[controllers]); {
-		case found == "a container":
+		case found == inPod:
 			return found, nil
-		case found != "":
+		case found == inContainer, place == "":
 			place = found
 		}
 	}
@@ -317,10 +333,12 @@ func placeOfCgroup(path, init string) string {
 	}
 	parts := strings.Split(strings.Trim(strings.TrimSuffix(path, removed), "/"), "/")
 	switch {
+	case slices.ContainsFunc(parts, podCgroup.MatchString):
+		return inPod
 	case runtimeCgroup.MatchString(parts[0]) && len(parts) > 1, slices.ContainsFunc(parts, containerCgroup.MatchString):
-		return "a container"
+		return inContainer
 	case parts[0] == "user", slices.ContainsFunc(parts, userCgroup.MatchString):
-		return "a user's session"
+		return inSession
 	}
 	return ""
 }
@@ -331,6 +349,8 @@ type Impostor struct {
 	User    uint32
 	Program string // empty where it could not be read
 	Why     string
+	// Perhaps is set where it may be the node's own kubelet after all: of the machine's root, and in no pod.
+	Perhaps bool
 }
 
 // Impostors lists them. What lives in a container's PID namespace is none, but another machine (kind, Docker in
@@ -342,14 +362,15 @@ func Impostors(ctx context.Context, h *host.Host) ([]Impostor, error) {
 	}
 	var impostors []Impostor
 	for _, c := range judgeAll(h, table, func(comm string, _ []string) bool {
-		return isKubelet(comm, nil) && daemonPrograms.MatchString(comm) && !strings.HasPrefix(comm, "ld-") ||
-			embedsKubelet(comm) || comm == "containerd" || comm == "crio"
+		return isKubelet(comm, nil) && isDaemonProgram(comm) && !strings.HasPrefix(comm, "ld-") ||
+			slices.Contains(distro.Launchers(), comm) || comm == "containerd" || comm == "crio"
 	}) {
 		if c.why == nil || harmless(h, c) {
 			continue
 		}
 		i := Impostor{Process: c.Process, User: c.uid, Program: c.program, Why: strings.TrimSuffix(c.why.Error(), ": "+
 			ErrImpostor.Error())}
+		i.Perhaps = isKubelet(c.Comm, nil) && c.uid == 0 && perhapsOurs(h, c)
 		if i.Program == "" {
 			i.Program, _ = h.Files.Link(proc.File(c.PID, "exe")) // for people
 		}
@@ -358,10 +379,19 @@ func Impostors(ctx context.Context, h *host.Host) ([]Impostor, error) {
 	return impostors, nil
 }
 
+// perhapsOurs reports whether paths.kubeletElsewhere could settle that a process is the node's.
+func perhapsOurs(h *host.Host, c candidate) bool {
+	if _, err := rootUser(h, c.PID); err != nil || machineUsers(h, c.PID) != nil || Nested(h, c.PID) {
+		return false
+	}
+	place, err := foreignCgroup(h, c.PID)
+	return err == nil && place != inPod && programName(h, &c) == nil
+}
+
 // harmless knows what has the name by right: nodes in containers, and the containerd of a user who has said so by a
 // user namespace of its own (rootless Docker, nerdctl).
 func harmless(h *host.Host, c candidate) bool {
-	if place, err := foreignCgroup(h, c.PID); err == nil && place == "a container" && Nested(h, c.PID) {
+	if place, err := foreignCgroup(h, c.PID); err == nil && (place == inContainer || place == inPod) && Nested(h, c.PID) {
 		return true
 	}
 	return c.Comm == "containerd" && errors.Is(machineUsers(h, c.PID), ErrImpostor)

@@ -95,6 +95,9 @@ func TestKubeletElsewhere(t *testing.T) {
 	for name, p := range map[string]proc{
 		"in a mount namespace": {mnt: "mnt:[2]"},
 		"in a session":         {cgroup: "0::/user.slice/user-0.slice/session-1.scope"},
+		"in Docker":            impostors()["in Docker"],
+		"in Docker by systemd": {mnt: "mnt:[2]", cgroup: "0::/system.slice/docker-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope"},
+		"in containerd":        {mnt: "mnt:[2]", cgroup: "0::/system/kubelet"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := machine(t)
@@ -105,8 +108,10 @@ func TestKubeletElsewhere(t *testing.T) {
 		})
 	}
 	all := impostors()
-	delete(all, "in a session")
-	delete(all, "in a user's manager")
+	for _, settled := range []string{"in a session", "in a user's manager", "in Docker", "in LXC", "in nspawn",
+		"in a namespace of containerd"} {
+		delete(all, settled)
+	}
 	for name, p := range all {
 		t.Run(name, func(t *testing.T) {
 			root := machine(t)

@@ -2,8 +2,11 @@ package discover
 
 import (
 	"cmp"
+	"errors"
 	"path/filepath"
 	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
 )
 
 // containerdSettings are the settings of one containerd, from its flags and its file. Flags win.
@@ -11,32 +14,50 @@ type containerdSettings struct {
 	address, root, state string
 	confDir              string
 	binDirs              []string
+	unread               error // a file that could not be read
 }
 
 const containerdConfig = "/etc/containerd/config.toml"
 
+// runtimeFields are the settings that the runtime's files decide.
+func runtimeFields() []host.Setting {
+	return []host.Setting{host.ContainerdRoot, host.ContainerdState, host.CNIConfDir, host.CNIBinDirs, host.NetnsDirs}
+}
+
 // containerd applies what the containerd says that serves the CRI socket; the one on disk where none runs.
 func (d *discoverer) containerd() error {
+	if why := d.Doubts[host.CRISocket]; why != nil { // which runtime it is that kubelet uses
+		d.Doubts.Add(why, runtimeFields()...)
+	}
 	if d.Paths.ContainerdSocket == "" {
 		return nil
 	}
 	socket := cmp.Or(d.configured.ContainerdSocket, d.Paths.ContainerdSocket)
-	return d.serving("containerd", "containerd", func(args []string, pid int) bool {
-		settings := d.containerdFlags(parseContainerdFlags(args), pid)
-		if !sameSocket(settings.address, socket) {
+	var maybe error // of a containerd of which it is not known whether it serves the socket
+	served, err := d.serving("containerd", "containerd", func(args []string, pid int) bool {
+		flags := parseContainerdFlags(args)
+		settings := d.containerdFlags(flags, pid)
+		if !sameSocket(settings.address, socket) && pid != 0 {
+			if flags["address"] == "" {
+				maybe = errors.Join(maybe, settings.unread)
+			}
 			return false
 		}
-		d.applyContainerd(settings)
+		d.applyContainerd(settings, flags)
 		return true
 	})
+	if !served && maybe != nil {
+		d.Doubts.Add(maybe, runtimeFields()...)
+	}
+	return err
 }
 
 // serving has the first process of a runtime applied of which apply says that it serves, or, where none runs that does,
 // the runtime's files alone: without flags, of no process.
-func (d *discoverer) serving(comm, name string, apply func(args []string, pid int) bool) error {
+func (d *discoverer) serving(comm, name string, apply func(args []string, pid int) bool) (served bool, err error) {
 	all, err := candidates(d.host, func(is string, _ []string) bool { return is == comm })
 	if err != nil {
-		return err
+		return false, err
 	}
 	processes, unsure := believed(all)
 	if unsure != nil {
@@ -45,31 +66,49 @@ func (d *discoverer) serving(comm, name string, apply func(args []string, pid in
 	for _, process := range processes {
 		if apply(process.Args, process.PID) {
 			d.note("%s: process %d", name, process.PID)
-			return nil
+			return true, nil
 		}
 	}
 	apply(nil, 0)
-	return nil
+	return false, nil
 }
 
-func (d *discoverer) applyContainerd(s containerdSettings) {
+func (d *discoverer) applyContainerd(s containerdSettings, flags map[string]string) {
 	p := &d.Paths
-	d.setPath(&p.ContainerdRoot, s.root)
-	d.setPath(&p.ContainerdState, s.state)
-	d.setPath(&p.CNIConfDir, s.confDir)
+	if s.unread != nil {
+		d.Doubts.Add(s.unread, host.CNIConfDir, host.CNIBinDirs)
+		if flags["root"] == "" {
+			d.Doubts.Add(s.unread, host.ContainerdRoot)
+		}
+		if flags["state"] == "" {
+			d.Doubts.Add(s.unread, host.ContainerdState, host.NetnsDirs)
+		}
+	}
+	d.setPath(&p.ContainerdRoot, s.root, host.ContainerdRoot)
+	d.setPath(&p.ContainerdState, s.state, host.ContainerdState)
+	d.setPath(&p.CNIConfDir, s.confDir, host.CNIConfDir)
 	if len(s.binDirs) > 0 {
 		p.CNIBinDirs = s.binDirs
 	}
-	state := cmp.Or(d.configured.ContainerdState, p.ContainerdState)
-	// Where the CRI plugin keeps network namespaces with netns_mounts_under_state_dir.
-	p.NetnsDirs = []string{"/run/netns", filepath.Join(state, "io.containerd.grpc.v1.cri/netns")}
+	p.NetnsDirs = netnsDirs(cmp.Or(d.configured.ContainerdState, p.ContainerdState))
+}
+
+// netnsDirs are where network namespaces are; the CRI plugin keeps them below its state with
+// netns_mounts_under_state_dir.
+func netnsDirs(state string) []string {
+	return []string{"/run/netns", filepath.Join(state, "io.containerd.grpc.v1.cri/netns")}
 }
 
 // containerdFlags reads the file that the flags name, then applies them.
 func (d *discoverer) containerdFlags(flags map[string]string, pid int) containerdSettings {
 	s := containerdSettings{address: DefaultPaths().CRISocket}
-	if name := d.absolute(cmp.Or(flags["config"], containerdConfig), pid); name != "" {
-		d.containerdFiles(&s, name)
+	name := cmp.Or(flags["config"], containerdConfig)
+	if pid == 0 { // none runs: the one that kubelet is configured to use
+		s.address = d.Paths.ContainerdSocket
+		name = cmp.Or(d.install.at(d.install.Runtime.Config), name)
+	}
+	if name = d.absolute(name, pid); name != "" {
+		d.containerdFiles(&s, name, flags["config"] != "")
 	}
 	setIf(&s.address, flags["address"])
 	setIf(&s.root, flags["root"])

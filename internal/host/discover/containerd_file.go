@@ -1,6 +1,9 @@
 package discover
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,14 +19,14 @@ const maxImports = 100
 // they are named, and what a later one sets wins. `containerd config default` imports /etc/containerd/conf.d/*.toml.
 //
 // https://github.com/containerd/containerd/blob/main/docs/man/containerd-config.toml.5.md
-func (d *discoverer) containerdFiles(s *containerdSettings, name string) {
+func (d *discoverer) containerdFiles(s *containerdSettings, name string, given bool) {
 	pending := []string{name}
 	for i := 0; i < len(pending); i++ {
 		if i == maxImports {
-			d.note("containerd configuration %s: only %d files are read", name, maxImports)
+			d.unreadContainerd(s, fmt.Errorf("containerd configuration %s: more than %d files", name, maxImports))
 			return
 		}
-		for _, imported := range d.containerdFile(s, pending[i]) {
+		for _, imported := range d.containerdFile(s, pending[i], given && i == 0) {
 			if !slices.Contains(pending, imported) {
 				pending = append(pending, imported)
 			}
@@ -32,15 +35,18 @@ func (d *discoverer) containerdFiles(s *containerdSettings, name string) {
 }
 
 // containerdFile applies one file and returns the names of those that it imports.
-func (d *discoverer) containerdFile(s *containerdSettings, name string) []string {
+func (d *discoverer) containerdFile(s *containerdSettings, name string, given bool) []string {
 	data, err := d.host.Files.ReadOwned(name)
+	if errors.Is(err, fs.ErrNotExist) && !given {
+		return nil // containerd has defaults
+	}
 	if err != nil {
-		d.note("containerd configuration: %v", err)
+		d.unreadContainerd(s, fmt.Errorf("containerd configuration: %w", err))
 		return nil
 	}
 	values, err := host.ParseTOMLStrings(data)
 	if err != nil {
-		d.note("containerd configuration %s: %v", name, err)
+		d.unreadContainerd(s, fmt.Errorf("containerd configuration %s: %w", name, err))
 		return nil
 	}
 	d.note("containerd configuration: %s", name)
@@ -62,12 +68,18 @@ func (d *discoverer) containerdFile(s *containerdSettings, name string) []string
 			s.binDirs = dirs
 		}
 	}
-	return d.containerdImports(name, values["imports"])
+	return d.containerdImports(s, name, values["imports"])
+}
+
+// unreadContainerd notes a file that could not be read.
+func (d *discoverer) unreadContainerd(s *containerdSettings, err error) {
+	d.note("%v", err)
+	s.unread = errors.Join(s.unread, err)
 }
 
 // containerdImports returns the files that the patterns name: relative to the folder of the file they stand in, with
 // * in their last part.
-func (d *discoverer) containerdImports(name string, patterns []string) []string {
+func (d *discoverer) containerdImports(s *containerdSettings, name string, patterns []string) []string {
 	var found []string
 	for _, pattern := range patterns {
 		if !filepath.IsAbs(pattern) {
@@ -76,7 +88,7 @@ func (d *discoverer) containerdImports(name string, patterns []string) []string 
 		dir, last := filepath.Split(filepath.Clean(pattern))
 		switch {
 		case strings.Contains(dir, "*"):
-			d.note("containerd configuration %s: not read: %s", name, hosterr.Clip(pattern))
+			d.unreadContainerd(s, fmt.Errorf("containerd configuration %s: not read: %s", name, hosterr.Clip(pattern)))
 		case strings.Contains(last, "*"):
 			names, _ := d.host.Files.List(dir) // a folder that is not there has no files
 			slices.Sort(names)

@@ -3,6 +3,7 @@ package discover
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 	"slices"
@@ -25,6 +26,7 @@ type crioSettings struct {
 	namespacesDir string // network namespaces are in its folder netns
 	networkDir    string
 	pluginDirs    []string
+	unread        error // a file that could not be read
 }
 
 // crio applies what the CRI-O says that serves the CRI socket; the one on disk where none runs.
@@ -33,19 +35,34 @@ func (d *discoverer) crio() error {
 	if d.Paths.ContainerdSocket != "" {
 		return nil
 	}
-	return d.serving("crio", "CRI-O", func(args []string, pid int) bool {
-		settings := d.crioFiles(parseCRIOFlags(args), pid)
+	var maybe error // of one of which it is not known whether it serves the socket
+	served, err := d.serving("crio", "CRI-O", func(args []string, pid int) bool {
+		flags := parseCRIOFlags(args)
+		settings := d.crioFiles(flags, pid)
 		if !sameSocket(settings.listen, socket) {
+			if flags["listen"] == "" {
+				maybe = errors.Join(maybe, settings.unread)
+			}
 			return false
 		}
-		d.applyCRIO(settings)
+		d.applyCRIO(settings, flags)
 		return true
 	})
+	if !served && maybe != nil {
+		d.Doubts.Add(maybe, host.CNIConfDir, host.CNIBinDirs, host.NetnsDirs)
+	}
+	return err
 }
 
-func (d *discoverer) applyCRIO(s crioSettings) {
+func (d *discoverer) applyCRIO(s crioSettings, flags map[string]string) {
 	p := &d.Paths
-	d.setPath(&p.CNIConfDir, s.networkDir)
+	for setting, flag := range map[host.Setting]string{host.CNIConfDir: "cni-config-dir",
+		host.CNIBinDirs: "cni-plugin-dir", host.NetnsDirs: "namespaces-dir"} {
+		if s.unread != nil && flags[flag] == "" {
+			d.Doubts.Add(s.unread, setting)
+		}
+	}
+	d.setPath(&p.CNIConfDir, s.networkDir, host.CNIConfDir)
 	if len(s.pluginDirs) > 0 {
 		p.CNIBinDirs = s.pluginDirs
 	}
@@ -67,6 +84,7 @@ func (d *discoverer) crioFiles(flags map[string]string, pid int) crioSettings {
 	if dir := given("config-dir", crioConfigDir); dir != "" {
 		below, err := dropIns(d.host.Files, dir, "")
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			s.unread = errors.Join(s.unread, fmt.Errorf("CRI-O's configuration: %w", err))
 			d.note("CRI-O's configuration: %v", err)
 		}
 		names = append(names, below...)
@@ -96,7 +114,9 @@ func (d *discoverer) crioFile(s *crioSettings, name string, wanted bool) {
 		values, err = host.ParseTOMLStrings(data)
 	}
 	if err != nil {
-		d.note("CRI-O's configuration %s: %v", name, err)
+		err = fmt.Errorf("CRI-O's configuration %s: %w", name, err)
+		d.note("%v", err)
+		s.unread = errors.Join(s.unread, err)
 		return
 	}
 	d.note("CRI-O's configuration: %s", name)

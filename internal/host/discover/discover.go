@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
@@ -20,6 +21,16 @@ type Discovery struct {
 	KubeletRunning   bool     // what is found is what the running kubelet says
 	KubeconfigNamed  bool     // by the running kubelet: programs that it names for credentials may be run
 	Notes            []string // what was found where and what could not be read, for people
+
+	Node   distro.Node // of which distribution the node is, and which units run kubelet and the runtime
+	Doubts host.Doubts // settings of Paths that could not be told: they have their default, which proves nothing
+}
+
+// distribution notes of which distribution the node is.
+func (d *discoverer) distribution() {
+	if d.KubeletInstalled {
+		d.Node = distro.Node{ID: d.install.ID, Unit: d.install.unit}
+	}
 }
 
 // DefaultPaths is the layout of a kubeadm node with containerd.
@@ -53,6 +64,7 @@ func DefaultPaths() host.Paths {
 // leaves the default; an error means that not even the processes could be listed.
 func Discover(files host.Files, configured host.Paths) (Discovery, error) {
 	d := &discoverer{host: &host.Host{Files: files}, configured: configured}
+	d.Doubts = host.Doubts{}
 	d.Paths = DefaultPaths()
 	if configured.InitPID != 0 {
 		d.Paths.InitPID = configured.InitPID
@@ -69,7 +81,24 @@ func Discover(files host.Files, configured host.Paths) (Discovery, error) {
 		return Discovery{}, fmt.Errorf("discover the node's layout: %w", err)
 	}
 	Override(&d.Paths, configured)
+	d.distribution()
+	for setting := range d.Doubts {
+		if isSet(configured, setting) {
+			delete(d.Doubts, setting)
+		}
+	}
 	return d.Discovery, nil
+}
+
+// isSet reports whether the configuration decides a setting.
+func isSet(configured host.Paths, setting host.Setting) bool {
+	value := reflect.ValueOf(configured)
+	for i := range value.NumField() {
+		if value.Type().Field(i).Tag.Get("yaml") == string(setting) {
+			return !value.Field(i).IsZero()
+		}
+	}
+	return false
 }
 
 // discoverer gathers a Discovery.
@@ -77,7 +106,8 @@ type discoverer struct {
 	Discovery
 	host       *host.Host
 	configured host.Paths
-	failed     error // configuration of kubelet that could not be read
+	failed     error   // configuration of kubelet that could not be read
+	install    install // the distribution of which this node is
 }
 
 func (d *discoverer) note(format string, args ...any) {
@@ -91,17 +121,21 @@ func (d *discoverer) kubelet() error {
 		return err
 	}
 	p := &d.Paths
+	d.applyTable()
 	p.KubeletRoot = cmp.Or(d.configured.KubeletRoot, settings.rootDir, p.KubeletRoot)
 	p.PluginRegistry = filepath.Join(p.KubeletRoot, "plugins_registry")
 	p.KubeletConfig = settings.configFile
 	p.StaticPods = settings.StaticPodPath
+	if p.StaticPods == "" && d.install.Embeds() {
+		p.StaticPods = d.install.at(d.install.Kubelet.StaticPods)
+	}
 	p.KubeletHealthz = settings.healthzURL()
 	p.KubeletAPI = settings.apiURL()
 	p.KubeletCAFile = settings.servingCertificate(d.host.Files, p.KubeletRoot)
 	setIf(&p.Kubeconfig, settings.kubeconfig)
-	d.KubeconfigNamed = settings.running && settings.kubeconfig != ""
-	d.setPath(&p.PodLogs, settings.PodLogsDir)
-	d.setPath(&p.CgroupRoot, settings.CgroupRoot)
+	d.KubeconfigNamed = settings.running && settings.kubeconfig != "" && !d.install.Embeds()
+	d.setPath(&p.PodLogs, settings.PodLogsDir, host.PodLogs)
+	d.setPath(&p.CgroupRoot, settings.CgroupRoot, host.CgroupRoot)
 	if settings.CgroupDriver != "" {
 		// Since 1.31 kubelet follows the runtime's driver where the runtime reports it (KubeletCgroupDriverFromCRI), so
 		// the file proves nothing; the layouts of both drivers are understood.
@@ -112,11 +146,30 @@ func (d *discoverer) kubelet() error {
 	return nil
 }
 
+// applyTable sets what the node's distribution has elsewhere than containerd and kubeadm.
+func (d *discoverer) applyTable() {
+	p, r := &d.Paths, d.install.Runtime
+	setIf(&p.ContainerdRoot, d.install.at(r.Root))
+	setIf(&p.ContainerdState, d.install.at(r.State))
+	setIf(&p.CNIConfDir, d.install.at(r.CNIConf))
+	if r.State != "" {
+		p.NetnsDirs = netnsDirs(p.ContainerdState)
+	}
+	if len(r.CNIBins) > 0 {
+		p.CNIBinDirs = nil
+		for _, dir := range r.CNIBins {
+			p.CNIBinDirs = append(p.CNIBinDirs, d.install.at(dir))
+		}
+	}
+}
+
 // criSocket applies kubelet's containerRuntimeEndpoint: a path, with or without unix:// before it.
 func (d *discoverer) criSocket(endpoint string) {
 	path, err := socketPath(endpoint)
 	if err != nil {
-		d.note("containerRuntimeEndpoint: %v", err)
+		err = fmt.Errorf("containerRuntimeEndpoint: %w", err)
+		d.note("%v", err)
+		d.Doubts.Add(err, host.CRISocket)
 	}
 	if path == "" {
 		path = d.existingSocket()
@@ -140,14 +193,12 @@ func socketPath(endpoint string) (string, error) {
 	return filepath.Clean(path), nil
 }
 
-// existingSocket tries the default sockets of runtimes.
+// existingSocket tries the socket of the node's distribution, then the default sockets of runtimes.
 func (d *discoverer) existingSocket() string {
-	standard := d.Paths.CRISocket
-	known := []string{standard, "/run/crio/crio.sock", "/run/cri-dockerd.sock", "/run/k3s/containerd/containerd.sock",
-		"/var/snap/microk8s/common/run/containerd.sock"}
-	for _, path := range known {
+	standard := cmp.Or(d.install.at(d.install.Runtime.Socket), d.Paths.CRISocket)
+	for _, path := range append([]string{standard, d.Paths.CRISocket}, distro.Sockets()...) {
 		if d.exists(path) {
-			if path != standard {
+			if path != d.Paths.CRISocket {
 				d.note("container runtime: %s", path)
 			}
 			return path
@@ -157,12 +208,14 @@ func (d *discoverer) existingSocket() string {
 }
 
 // setPath believes only an absolute path.
-func (d *discoverer) setPath(target *string, path string) {
+func (d *discoverer) setPath(target *string, path string, setting host.Setting) {
 	switch {
 	case filepath.IsAbs(path):
 		*target = filepath.Clean(path)
 	case path != "":
-		d.note("path %q is not absolute: %s is taken", hosterr.Clip(path), *target)
+		err := fmt.Errorf("path %q is not absolute: %s is taken", hosterr.Clip(path), *target)
+		d.note("%v", err)
+		d.Doubts.Add(err, setting)
 	}
 }
 

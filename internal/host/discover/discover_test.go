@@ -87,18 +87,13 @@ func TestDiscover(t *testing.T) {
 		},
 		"k3s": {
 			fixture: "k3s", node: "edge", installed: true,
-			bend: func(p *host.Paths) {
-				p.CRISocket = "/run/k3s/containerd/containerd.sock"
-				p.ContainerdSocket = p.CRISocket
-			},
+			bend:  k3sLayout,
 			notes: []string{"part of k3s-server", "container runtime: /run/k3s"},
 		},
 		"k3s that says more": {
 			fixture: "k3s-1.32", node: "edge", installed: true,
 			bend: func(p *host.Paths) {
-				p.CRISocket = "/run/k3s/containerd/containerd.sock"
-				p.ContainerdSocket = p.CRISocket
-				p.StaticPods = "/var/lib/rancher/k3s/agent/pod-manifests"
+				k3sLayout(p)
 				p.KubeletCAFile = "/var/lib/rancher/k3s/agent/serving-kubelet.crt"
 			},
 			notes: []string{"part of k3s-server", "kubelet configuration: /var/lib/rancher/k3s"},
@@ -144,6 +139,17 @@ func TestDiscover(t *testing.T) {
 			}
 		})
 	}
+}
+
+// k3sLayout is where K3s keeps things (https://docs.k3s.io/cli/agent).
+func k3sLayout(p *host.Paths) {
+	const agent = "/var/lib/rancher/k3s/agent"
+	p.CRISocket = "/run/k3s/containerd/containerd.sock"
+	p.ContainerdSocket, p.ContainerdState, p.ContainerdRoot = p.CRISocket, "/run/k3s/containerd", agent+"/containerd"
+	p.Kubeconfig, p.StaticPods = agent+"/kubelet.kubeconfig", agent+"/pod-manifests"
+	p.CNIConfDir = agent + "/etc/cni/net.d"
+	p.CNIBinDirs = []string{"/var/lib/rancher/k3s/data/cni", "/var/lib/rancher/k3s/data/current/bin"}
+	p.NetnsDirs = []string{"/run/netns", "/run/k3s/containerd/io.containerd.grpc.v1.cri/netns"}
 }
 
 func TestDiscoverWithoutProc(t *testing.T) {

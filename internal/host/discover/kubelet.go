@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
@@ -25,11 +26,8 @@ type kubeletSettings struct {
 	override   string // --hostname-override
 }
 
-// The settings that kubeadm gives a kubelet, and where packages put them. They are read when none runs.
-const (
-	kubeadmConfig = "/var/lib/kubelet/config.yaml"
-	kubeadmFlags  = "/var/lib/kubelet/kubeadm-flags.env"
-)
+// kubeadmFlags are the flags that kubeadm gives a kubelet. They are read when none runs.
+const kubeadmFlags = "/var/lib/kubelet/kubeadm-flags.env"
 
 // kubeletSettings reads the settings of the running kubelet, or else of the one that is installed.
 func (d *discoverer) kubeletSettings() (kubeletSettings, error) {
@@ -37,60 +35,87 @@ func (d *discoverer) kubeletSettings() (kubeletSettings, error) {
 	switch {
 	case err == nil:
 		d.note("kubelet: process %d", process.PID)
-		d.KubeletRunning = true
-		d.KubeletInstalled = true
-		return d.readSettings(parseFlags(process.Args), process.PID), nil
+		d.KubeletRunning, d.KubeletInstalled = true, true
+		d.findInstall(process)
+		flags, err := d.flagsOf(process)
+		if err != nil {
+			d.doubtKubelet(err)
+		}
+		return d.readSettings(flags, process.PID), nil
 	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrSeveralKubelets) && !errors.Is(err, ErrUnsureKubelet):
 		return kubeletSettings{}, err
 	}
 	d.note("%v", err)
 	if errors.Is(err, ErrSeveralKubelets) {
 		d.KubeletInstalled = true
+		d.doubtKubelet(err)
 		return kubeletSettings{}, nil
 	}
-	return d.settingsOnDisk()
+	settings := d.settingsOnDisk()
+	if errors.Is(err, ErrUnsureKubelet) && !d.KubeletInstalled { // nothing else says how it is set
+		d.KubeletInstalled = true
+		d.doubtKubelet(err)
+	}
+	return settings, nil
+}
+
+// findInstall finds the distribution of a running kubelet.
+func (d *discoverer) findInstall(process host.Process) {
+	if of, embedded := distro.Embedding(process.Comm); embedded {
+		d.install = d.installRunning(of, process)
+		d.note("kubelet is part of %s (%s)", process.Comm, of.Name)
+		return
+	}
+	d.install, _ = d.installedHere()
+	unit := unitOfProcess(d.host, process.PID)
+	if of, ok := distro.OfUnit(unit); ok && unit != d.install.unit {
+		if unit != "kubelet" { // which many have
+			d.install = d.installOf(of, map[string]string{unit: of.ID})
+		}
+		d.install.unit = unit
+	}
 }
 
 // settingsOnDisk gathers the settings that a kubelet would have if it were started.
-func (d *discoverer) settingsOnDisk() (kubeletSettings, error) {
-	embedded, err := d.embeddedKubelet()
+func (d *discoverer) settingsOnDisk() kubeletSettings {
+	here, ok := d.installedHere()
+	if !ok {
+		args, err := d.environmentFlags()
+		if err != nil {
+			d.doubtKubelet(err)
+		}
+		return d.readSettings(parseFlags(args), 0)
+	}
+	d.KubeletInstalled, d.install = true, here
+	d.note("kubelet should run here: %s", here.Name)
+	flags, err := d.flagsOnDisk(here)
 	if err != nil {
-		return kubeletSettings{}, err
+		d.doubtKubelet(err)
 	}
-	if embedded != "" {
-		d.KubeletInstalled = true
-		dir := embeddedFlags(d.host)["config-dir"]
-		if dir == "" {
-			d.note("kubelet is part of %s: its defaults are taken", embedded)
-			return kubeletSettings{}, nil
-		}
-		d.note("kubelet is part of %s", embedded)
-		return d.readSettings(map[string]string{"config-dir": dir}, 0), nil
-	}
-	var args []string
-	for _, name := range []string{kubeadmFlags, "/etc/default/kubelet", "/etc/sysconfig/kubelet"} {
-		data, err := d.host.Files.ReadOwned(name)
-		switch {
-		case err == nil:
-			d.note("kubelet flags: %s", name)
-			args = append(args, parseEnvironmentFlags(string(data))...)
-		case !errors.Is(err, fs.ErrNotExist):
-			d.note("kubelet flags: %v", err)
-		}
-	}
-	flags := parseFlags(args)
-	if flags["config"] == "" && d.exists(kubeadmConfig) {
-		flags["config"] = kubeadmConfig
-	}
-	d.KubeletInstalled = flags["config"] != "" || slices.ContainsFunc(kubeletTraces(), d.exists)
-	return d.readSettings(flags, 0), nil
+	return d.readSettings(flags, 0)
 }
 
-// kubeletTraces are files that a machine has that should run a kubelet.
-func kubeletTraces() []string {
-	return []string{"/etc/kubernetes/kubelet.conf", "/etc/systemd/system/kubelet.service",
-		"/usr/lib/systemd/system/kubelet.service",
-		"/lib/systemd/system/kubelet.service", "/usr/bin/kubelet", "/usr/local/bin/kubelet", "/opt/bin/kubelet"}
+// kubeletFields are the settings that kubelet's flags and files decide.
+func kubeletFields() []host.Setting {
+	return []host.Setting{host.KubeletRoot, host.Kubeconfig, host.KubeletHealthz, host.KubeletAPI, host.KubeletCAFile,
+		host.StaticPods, host.PodLogs, host.CgroupRoot, host.CRISocket}
+}
+
+// doubtKubelet notes that no setting of kubelet could be told.
+func (d *discoverer) doubtKubelet(why error) {
+	d.note("%v", why)
+	d.Doubts.Add(why, kubeletFields()...)
+}
+
+// doubtConfiguration notes what of kubelet's configuration could not be told: flags win over files.
+func (d *discoverer) doubtConfiguration(flags map[string]string) {
+	for setting, flag := range map[host.Setting]string{host.KubeletHealthz: "healthz-port", host.KubeletAPI: "port",
+		host.KubeletCAFile: "tls-cert-file", host.StaticPods: "pod-manifest-path", host.PodLogs: "pod-logs-dir",
+		host.CgroupRoot: "cgroup-root", host.CRISocket: "container-runtime-endpoint"} {
+		if flags[flag] == "" {
+			d.Doubts.Add(d.failed, setting)
+		}
+	}
 }
 
 func (d *discoverer) exists(name string) bool {
@@ -123,6 +148,9 @@ func (d *discoverer) readSettings(flags map[string]string, pid int) kubeletSetti
 	setIf(&s.TLSCertFile, absolute(flags["tls-cert-file"]))
 	setIf(&s.Address, flags["address"])
 	setIf(&s.HealthzBindAddress, flags["healthz-bind-address"])
+	if d.failed != nil {
+		d.doubtConfiguration(flags)
+	}
 	s.networkFlags(flags)
 	if port, err := strconv.Atoi(flags["port"]); err == nil {
 		s.Port = port
@@ -143,7 +171,7 @@ func (d *discoverer) absolute(path string, pid int) string {
 	}
 	dir, err := d.host.Files.Link(proc.File(pid, "cwd"))
 	if err != nil || !filepath.IsAbs(dir) {
-		d.note("kubelet's path %q is relative, and its working directory is not known", path)
+		d.unread("kubelet's path %q is relative, and its working directory is not known", path)
 		return ""
 	}
 	return filepath.Join(dir, path)

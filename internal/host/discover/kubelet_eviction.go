@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -40,10 +41,14 @@ func ReadKubeletEviction(h *host.Host) (KubeletEviction, error) {
 			return KubeletEviction{}, fmt.Errorf("kubelet configuration %s: %w", name, err)
 		}
 	}
-	if given, ok := flagsOf(h, process)["eviction-hard"]; ok {
+	flags, err := kubeletFlags(h, process)
+	if err != nil {
+		return KubeletEviction{}, err
+	}
+	if given, ok := flags["eviction-hard"]; ok {
 		e.Hard = evictionFlag(given)
 	}
-	if given, ok := flagsOf(h, process)["minimum-image-ttl-duration"]; ok {
+	if given, ok := flags["minimum-image-ttl-duration"]; ok {
 		if e.ImageMinimumGCAge, err = time.ParseDuration(given); err != nil {
 			return KubeletEviction{}, fmt.Errorf("kubelet's flag minimum-image-ttl-duration: %w", err)
 		}
@@ -70,7 +75,11 @@ func KubeletConfigFiles(h *host.Host) (host.Process, []string, error) {
 	if h.Paths.KubeletConfig != "" {
 		names = append(names, h.Paths.KubeletConfig)
 	}
-	dir := (&discoverer{host: h}).absolute(flagsOf(h, process)["config-dir"], process.PID)
+	flags, err := kubeletFlags(h, process)
+	if err != nil {
+		return host.Process{}, nil, err
+	}
+	dir := (&discoverer{host: h}).absolute(flags["config-dir"], process.PID)
 	if dir == "" {
 		return process, names, nil
 	}
@@ -81,12 +90,36 @@ func KubeletConfigFiles(h *host.Host) (host.Process, []string, error) {
 	return process, append(names, dropIns...), nil
 }
 
-// flagsOf returns the flags of the running kubelet, or those of one that is part of another program.
-func flagsOf(h *host.Host, kubelet host.Process) map[string]string {
-	if kubelet.PID == 0 && h.Paths.KubeletConfig == "" {
-		return embeddedFlags(h)
+// CheckKubeletConfiguration returns why the files of kubelet's configuration cannot be used: they are not root's alone,
+// or cannot be parsed. One that is missing is a change like others.
+func CheckKubeletConfiguration(h *host.Host, names []string) error {
+	var problems []error
+	for _, name := range names {
+		data, err := h.Files.ReadOwned(name)
+		if err == nil {
+			err = ParseKubeletConfiguration(&KubeletConfiguration{}, data, filepath.Dir(name))
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			problems = append(problems, fmt.Errorf("kubelet configuration %s: %w", name, err))
+		}
 	}
-	return parseFlags(kubelet.Args)
+	return errors.Join(problems...)
+}
+
+// kubeletFlags returns the flags of the running kubelet, or of the one that is installed where none runs.
+func kubeletFlags(h *host.Host, kubelet host.Process) (map[string]string, error) {
+	d := &discoverer{host: h}
+	if kubelet.PID != 0 {
+		return d.flagsOf(kubelet)
+	}
+	if h.Paths.KubeletConfig != "" {
+		return nil, nil
+	}
+	here, ok := d.installedHere()
+	if !ok {
+		return nil, nil
+	}
+	return d.flagsOnDisk(here)
 }
 
 // parseEviction applies one configuration file: what it does not set stays.

@@ -16,22 +16,28 @@ type KubeletCredentials struct {
 	CertDir    string // where it keeps what it has had signed: kubelet-client-current.pem
 }
 
-// FindKubeletCredentials reads the flags of the running kubelet; where none runs, or as part of another program, the
-// places that kubeadm uses.
+// FindKubeletCredentials reads the flags of the running kubelet; where none runs, those that the node's distribution
+// would give it, or the places that kubeadm uses.
 func FindKubeletCredentials(h *host.Host) (KubeletCredentials, error) {
 	found := KubeletCredentials{Kubeconfig: "/etc/kubernetes/kubelet.conf", CertDir: kubeletSettings{}.certificates()}
 	if h.Kubelet.Process == nil {
 		return found, nil
 	}
 	process, err := h.Kubelet.Process()
+	d := &discoverer{host: h}
 	if errors.Is(err, fs.ErrNotExist) {
+		if here, ok := d.installedHere(); ok {
+			setIf(&found.Kubeconfig, here.at(here.Kubelet.Kubeconfig))
+		}
 		return found, nil
 	}
 	if err != nil {
 		return KubeletCredentials{}, err
 	}
-	flags := parseFlags(process.Args)
-	d := &discoverer{host: h}
+	flags, err := d.flagsOf(process)
+	if err != nil {
+		return KubeletCredentials{}, err
+	}
 	found.Kubeconfig = d.absolute(flags["kubeconfig"], process.PID)
 	if dir := d.absolute(flags["cert-dir"], process.PID); dir != "" {
 		found.CertDir = dir

@@ -58,22 +58,29 @@ func (d *discoverer) kubeletAsToldNow() (kubeletSettings, error) {
 	if d.host.Kubelet.Process != nil {
 		process, err := d.host.Kubelet.Process()
 		if err == nil {
-			return d.readSettings(parseFlags(process.Args), process.PID), nil
+			flags, err := d.flagsOf(process)
+			if err != nil {
+				return kubeletSettings{}, err
+			}
+			return d.readSettings(flags, process.PID), nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			return kubeletSettings{}, err
 		}
 	}
-	flags := map[string]string{}
-	if data, err := d.host.Files.ReadOwned(kubeadmFlags); err == nil {
-		flags = parseFlags(parseEnvironmentFlags(string(data)))
+	if d.configured.KubeletConfig != "" {
+		return d.readSettings(nil, 0), nil
 	}
-	if flags["config"] == "" && d.configured.KubeletConfig == "" {
-		if d.exists(kubeadmConfig) {
-			flags["config"] = kubeadmConfig
-		} else if flags = embeddedFlags(d.host); len(flags) == 0 {
-			return kubeletSettings{}, hosterr.ErrNotConfigured
-		}
+	here, ok := d.installedHere()
+	if !ok {
+		return kubeletSettings{}, hosterr.ErrNotConfigured
+	}
+	flags, err := d.flagsOnDisk(here)
+	if err != nil {
+		return kubeletSettings{}, err
+	}
+	if flags["config"] == "" && flags["config-dir"] == "" && flags["cluster-dns"] == "" {
+		return kubeletSettings{}, hosterr.ErrNotConfigured
 	}
 	return d.readSettings(flags, 0), nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
@@ -67,10 +68,9 @@ func OtherKubelets(ctx context.Context, h *host.Host, ours func() (host.Process,
 }
 
 // namedAsKubelet knows the names of kubelets and of the programs that a kubelet is part of. The kernel keeps 15
-// bytes. k0s is not among them: it starts a kubelet as a process.
+// bytes.
 func namedAsKubelet(comm string) bool {
-	switch comm {
-	case "k3s", "k3s-server", "k3s-agent", "kubelite", "hyperkube":
+	if _, embeds := distro.Embedding(comm); embeds || comm == "hyperkube" {
 		return true
 	}
 	suffix, named := strings.CutPrefix(comm, "kubelet")
@@ -139,7 +139,7 @@ func cgroupRootOf(h *host.Host, p host.Process) (string, error) {
 		return root, nil
 	}
 	config := flags["config"]
-	if flags["config-dir"] != "" || strings.HasPrefix(p.Comm, "k3s") || p.Comm == "kubelite" {
+	if _, embeds := distro.Embedding(p.Comm); embeds || flags["config-dir"] != "" {
 		return "/", nil // it may be configured elsewhere; most have the default
 	}
 	if config == "" {

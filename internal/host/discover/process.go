@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 )
 
@@ -48,9 +50,18 @@ func findKubelet(h *host.Host, root string) (host.Process, error) {
 	}
 	kubelets, unsure := believed(all)
 	var found []host.Process
+	d := &discoverer{host: h}
 	for _, process := range kubelets {
-		own := cmp.Or(parseFlags(process.Args)["root-dir"], DefaultPaths().KubeletRoot)
-		own = absoluteIn(h, own, process.PID)
+		if of, embedded := distro.Embedding(process.Comm); embedded && d.installRunning(of, process).none() {
+			continue // it runs the control plane only
+		}
+		flags, err := d.flagsOf(process)
+		if err != nil {
+			unsure = errors.Join(unsure, fmt.Errorf("process %d (%s): its root directory: %w", process.PID,
+				process.Comm, err))
+			continue
+		}
+		own := absoluteIn(h, cmp.Or(flags["root-dir"], DefaultPaths().KubeletRoot), process.PID)
 		if root != "" && !samePath(h, own, root) {
 			continue
 		}
@@ -62,6 +73,7 @@ func findKubelet(h *host.Host, root string) (host.Process, error) {
 		}
 		found = append(found, process)
 	}
+	found = withoutChildren(h, found)
 	switch {
 	case len(found) == 1:
 		return found[0], nil
@@ -73,6 +85,19 @@ func findKubelet(h *host.Host, root string) (host.Process, error) {
 		return host.Process{}, fmt.Errorf("no kubelet runs with root directory %s: %w", root, fs.ErrNotExist)
 	}
 	return host.Process{}, fmt.Errorf("no kubelet runs: %w", fs.ErrNotExist)
+}
+
+// withoutChildren leaves out what another one has started: a child bears its parent's name until it runs its program.
+func withoutChildren(h *host.Host, processes []host.Process) []host.Process {
+	if len(processes) < 2 {
+		return processes
+	}
+	return slices.DeleteFunc(slices.Clone(processes), func(p host.Process) bool {
+		stat, err := h.ProcStat(p.PID)
+		return err == nil && slices.ContainsFunc(processes, func(of host.Process) bool {
+			return of.PID == stat.PPID && of.Comm == p.Comm
+		})
+	})
 }
 
 // absoluteIn resolves a path relative to the working directory of a process; it stays where that is not known.
@@ -96,10 +121,13 @@ func lives(h *host.Host, p host.Process) bool {
 	return err == nil && stat.StartTime == p.StartTime && stat.Comm == p.Comm && proc.Alive(stat)
 }
 
-// isKubelet knows kubelet by its name, also with a version ("kubelet-1.36.3"), behind a loader or as "hyperkube
-// kubelet". The name that the kernel keeps is that of the program file, so a program called otherwise is not asked
+// isKubelet knows kubelet by its name, also with a version ("kubelet-1.36.3"), behind a loader, as "hyperkube kubelet",
+// or as part of a distribution's program. The name that the kernel keeps is that of the program file, so a program called otherwise is not asked
 // for its arguments.
 func isKubelet(comm string, args []string) bool {
+	if of, embeds := distro.Embedding(comm); embeds {
+		return args == nil || runsNode(of, comm, args)
+	}
 	suffix, named := strings.CutPrefix(comm, "kubelet")
 	version := strings.TrimLeft(suffix, "-_.v")
 	named = named && (suffix == "" || (version != "" && version[0] >= '0' && version[0] <= '9'))
@@ -117,24 +145,17 @@ func isKubelet(comm string, args []string) bool {
 	return false
 }
 
-// embeddedKubelet names the program of root's that a kubelet is part of, without a process of its own.
-func (d *discoverer) embeddedKubelet() (string, error) {
-	all, err := candidates(d.host, func(comm string, _ []string) bool { return embedsKubelet(comm) })
-	if err != nil {
-		return "", err
+// runsNode rules out another command of a program of many: "k3s kubectl" beside "k3s server". A program that has
+// overwritten its arguments has them in one.
+func runsNode(of distro.Distribution, comm string, args []string) bool {
+	if comm != of.Launcher || len(of.Programs) == 1 {
+		return true
 	}
-	processes, unsure := believed(all)
-	if unsure != nil {
-		d.note("%v", unsure)
-	}
-	if len(processes) == 0 {
-		return "", nil
-	}
-	return processes[0].Comm, nil
-}
-
-func embedsKubelet(comm string) bool {
-	return comm == "k3s" || comm == "k3s-server" || comm == "k3s-agent" || comm == "kubelite" || comm == "k0s"
+	words := strings.Fields(strings.Join(args, " "))
+	return slices.ContainsFunc(of.Programs, func(program string) bool {
+		command, ok := strings.CutPrefix(program, of.Launcher+"-")
+		return ok && slices.Contains(words, command)
+	})
 }
 
 // Nested reports whether a process lives in a PID namespace of its own below the node's: in a container, which may be a

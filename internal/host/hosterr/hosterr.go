@@ -14,3 +14,6 @@ var ErrForbidden = errors.New("forbidden")
 
 // ErrNoCertificate means that a server presents no certificate.
 var ErrNoCertificate = errors.New("no certificate")
+
+// ErrDoubt means that a setting of the node could not be told: its file is not root's alone, or cannot be parsed.
+var ErrDoubt = errors.New("a setting is in doubt")

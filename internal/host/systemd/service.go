@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,7 +23,9 @@ type Service struct {
 	// since its state or its main process was last started, whichever is later; 0: never
 	Age        time.Duration
 	StopRuns   bool     // it has ExecStop= or ExecStopPost=: programs that run when it is stopped
+	StartRuns  []string // programs that run before and after its main one: ExecStartPre= and the like
 	Dependents []string // units that are active and that systemd would stop or restart with it
+	Changes    []string // what a restart changes besides its processes: see changes
 	Processes  []int    // in its cgroup and below
 }
 
@@ -69,6 +72,12 @@ func (q systemdQuery) service(name string) (Service, error) {
 		must(err)
 		s.StopRuns = s.StopRuns || len(commands) > 0
 	}
+	if s.StartRuns, err = startRuns(of); err != nil {
+		must(err)
+	}
+	if s.Changes, err = changes(unit, of); err != nil {
+		must(err)
+	}
 	if err := errors.Join(problems...); err != nil {
 		return s, fmt.Errorf("service %s: %w", text(name), err)
 	}
@@ -110,11 +119,14 @@ func youngest(unit, of map[string]any) (time.Duration, error) {
 }
 
 // dependents returns the units that are not inactive and that systemd stops or restarts with this one:
-// systemd.unit(5), Requires=, BindsTo=, PartOf=.
+// systemd.unit(5), Requires=, Requisite=, BindsTo=, PartOf=, PropagatesStopTo=.
 func (q systemdQuery) dependents(unit map[string]any) ([]string, error) {
 	var names []string
-	for _, relation := range []string{"RequiredBy", "BoundBy", "ConsistsOf"} {
+	for _, relation := range []string{"RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf", "PropagatesStopTo"} {
 		more, err := field[[]string](unit, relation)
+		if _, known := unit[relation]; relation == "PropagatesStopTo" && !known {
+			continue // since systemd 249
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -168,4 +180,64 @@ func (q systemdQuery) processes(name string) ([]int, error) {
 		pids = append(pids, int(process.PID))
 	}
 	return pids, nil
+}
+
+// startRuns returns the programs that systemd runs at a start besides the main one.
+func startRuns(of map[string]any) (programs []string, err error) {
+	for _, property := range []string{"ExecCondition", "ExecStartPre", "ExecStartPost"} {
+		if _, known := of[property]; property == "ExecCondition" && !known {
+			continue // since systemd 243
+		}
+		commands, err := field[[][]any](of, property)
+		if err != nil {
+			return nil, err
+		}
+		for _, command := range commands {
+			if len(command) == 0 {
+				return nil, fmt.Errorf("%s has a command without a path", property)
+			}
+			program, _ := command[0].(string)
+			programs = append(programs, text(program)+" ("+property+"=)")
+		}
+	}
+	return programs, nil
+}
+
+// changes returns what a restart changes besides processes. systemd removes a runtime directory when the service stops
+// (systemd.exec(5), RuntimeDirectoryPreserve=), and may reboot the machine or start other units when it ends, fails or is
+// started too often (systemd.unit(5)).
+func changes(unit, of map[string]any) (all []string, err error) {
+	directories, err := field[[]string](of, "RuntimeDirectory")
+	if err != nil {
+		return nil, err
+	}
+	preserved, _ := of["RuntimeDirectoryPreserve"].(string) // since systemd 235: without it, it is removed
+	if len(directories) > 0 && preserved != "yes" && preserved != "restart" {
+		for _, directory := range directories {
+			all = append(all, fmt.Sprintf("RuntimeDirectory=%s without RuntimeDirectoryPreserve=: systemd would remove "+
+				"/run/%[1]s with all that is in it", text(directory)))
+		}
+	}
+	for action, optional := range map[string]bool{"FailureAction": false, "StartLimitAction": false, "SuccessAction": true,
+		"JobTimeoutAction": true} { // the last two since systemd 236 and 216
+		value, err := field[string](unit, action)
+		if err != nil { // before systemd 230 and 236 it was the service's
+			value, err = field[string](of, action)
+		}
+		if err != nil && !optional {
+			return nil, err
+		}
+		if value != "" && value != "none" {
+			all = append(all, fmt.Sprintf("%s=%s", action, text(value)))
+		}
+	}
+	for _, relation := range []string{"OnFailure", "OnSuccess"} {
+		if units, err := field[[]string](unit, relation); err == nil && len(units) > 0 {
+			all = append(all, fmt.Sprintf("%s=%s", relation, text(strings.Join(units, " "))))
+		} else if err != nil && relation == "OnFailure" { // the other one since systemd 249
+			return nil, err
+		}
+	}
+	slices.Sort(all)
+	return all, nil
 }

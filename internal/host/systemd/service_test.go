@@ -27,10 +27,13 @@ func kubeletService(bend func(unit, service map[string]dbus.Variant)) func(*dbus
 				Path dbus.ObjectPath
 			}{0, "/"}),
 			"RequiredBy": v([]string{"multi-user.target"}), "BoundBy": v([]string{}), "ConsistsOf": v([]string{"part.service"}),
+			"RequisiteOf": v([]string{}), "FailureAction": v("none"), "StartLimitAction": v("none"), "SuccessAction": v("none"),
+			"OnFailure": v([]string{}),
 		}
 		service := map[string]dbus.Variant{
 			"KillMode": v("process"), "MainPID": v(uint32(7)), "ExecMainStartTimestampMonotonic": v(uint64(2)),
-			"ExecStop": v([]command{}), "ExecStopPost": v([]command{}),
+			"ExecStop": v([]command{}), "ExecStopPost": v([]command{}), "ExecStartPre": v([]command{}),
+			"ExecStartPost": v([]command{}), "RuntimeDirectory": v([]string{}), "RuntimeDirectoryPreserve": v("no"),
 		}
 		bend(unit, service)
 		switch member, first := call.Headers[dbus.FieldMember].Value().(string), call.Body[0]; {
@@ -68,7 +71,8 @@ func TestService(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	// What systemd does not say is not taken for a permission.
-	for _, name := range []string{"ActiveState", "Job", "RequiredBy", "ConsistsOf", "KillMode", "MainPID", "ExecStop"} {
+	for _, name := range []string{"ActiveState", "Job", "RequiredBy", "ConsistsOf", "KillMode", "MainPID", "ExecStop",
+		"ExecStartPre", "RequisiteOf", "RuntimeDirectory", "FailureAction", "StartLimitAction", "OnFailure"} {
 		_, err := ask(func(unit, service map[string]dbus.Variant) { delete(unit, name); delete(service, name) })
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("without %s: %v", name, err)
@@ -78,3 +82,62 @@ func TestService(t *testing.T) {
 
 // command is the first member of those of ExecStop.
 type command struct{ Path string }
+
+// Each property by which a restart changes more than processes is seen, in the words of systemd; what is harmless is not.
+func TestWhatARestartChanges(t *testing.T) {
+	v := func(value any) dbus.Variant { return dbus.MakeVariant(value) }
+	for name, test := range map[string]struct {
+		bend func(unit, service map[string]dbus.Variant)
+		want []string
+	}{
+		"nothing": {func(_, _ map[string]dbus.Variant) {}, nil},
+		"a runtime directory": {func(_, s map[string]dbus.Variant) { s["RuntimeDirectory"] = v([]string{"containerd", "x"}) },
+			[]string{"RuntimeDirectory=containerd without", "RuntimeDirectory=x without"}},
+		"one that is kept": {func(_, s map[string]dbus.Variant) {
+			s["RuntimeDirectory"], s["RuntimeDirectoryPreserve"] = v([]string{"containerd"}), v("yes")
+		}, nil},
+		"one that a restart keeps": {func(_, s map[string]dbus.Variant) {
+			s["RuntimeDirectory"], s["RuntimeDirectoryPreserve"] = v([]string{"containerd"}), v("restart")
+		}, nil},
+		"one of an old systemd": {func(_, s map[string]dbus.Variant) {
+			s["RuntimeDirectory"] = v([]string{"containerd"})
+			delete(s, "RuntimeDirectoryPreserve")
+		}, []string{"RuntimeDirectory=containerd without"}},
+		"FailureAction": {func(u, _ map[string]dbus.Variant) { u["FailureAction"] = v("reboot") }, []string{"FailureAction=reboot"}},
+		"FailureAction of an old systemd": {func(u, s map[string]dbus.Variant) {
+			delete(u, "FailureAction")
+			s["FailureAction"] = v("reboot-force")
+		}, []string{"FailureAction=reboot-force"}},
+		"SuccessAction": {func(u, _ map[string]dbus.Variant) { u["SuccessAction"] = v("exit") }, []string{"SuccessAction=exit"}},
+		"StartLimitAction": {func(u, _ map[string]dbus.Variant) { u["StartLimitAction"] = v("poweroff") },
+			[]string{"StartLimitAction=poweroff"}},
+		"JobTimeoutAction": {func(u, _ map[string]dbus.Variant) { u["JobTimeoutAction"] = v("reboot") },
+			[]string{"JobTimeoutAction=reboot"}},
+		"OnFailure": {func(u, _ map[string]dbus.Variant) { u["OnFailure"] = v([]string{"reboot.target"}) },
+			[]string{"OnFailure=reboot.target"}},
+		"OnSuccess": {func(u, _ map[string]dbus.Variant) { u["OnSuccess"] = v([]string{"a.service", "b.service"}) },
+			[]string{"OnSuccess=a.service b.service"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := fakeBus{answer: kubeletService(test.bend)}.listen(t).client().Service(t.Context(), "kubelet.service")
+			if err != nil || len(s.Changes) != len(test.want) {
+				t.Fatalf("%q, %v", s.Changes, err)
+			}
+			for i, want := range test.want {
+				if !strings.HasPrefix(s.Changes[i], want) {
+					t.Errorf("%q, want %q", s.Changes, want)
+				}
+			}
+		})
+	}
+	for _, relation := range []string{"RequisiteOf", "PropagatesStopTo"} {
+		s, err := fakeBus{answer: kubeletService(func(unit, service map[string]dbus.Variant) {
+			unit["ConsistsOf"], unit[relation] = v([]string{}), v([]string{"part.service"})
+			service["ExecStartPre"] = v([]command{{"/sbin/modprobe"}})
+		})}.listen(t).client().Service(t.Context(), "kubelet.service")
+		if err != nil || len(s.Dependents) != 1 || s.Dependents[0] != "part.service" ||
+			!strings.Contains(strings.Join(s.StartRuns, ""), "/sbin/modprobe (ExecStartPre=)") {
+			t.Errorf("%s: %+v, %v", relation, s, err)
+		}
+	}
+}

@@ -32,10 +32,9 @@ func (k *KubeletNetwork) Get(h *host.Host) (discover.KubeletNetwork, error) {
 	}
 	network, err := discover.ReadKubeletNetwork(h)
 	if errors.Is(err, hosterr.ErrNotConfigured) {
-		return network, finding.NotApplicable("no configuration of kubelet was found on this host: no process " +
-			"kubelet, no /var/lib/kubelet/config.yaml, no kubelet.conf.d of K3s (before 1.32 it has none) or RKE2, " +
-			"no arguments of MicroK8s. Where there is a kubelet nevertheless, name a file with its clusterDNS as " +
-			"paths.kubeletConfig")
+		return network, finding.NotApplicable("no configuration of kubelet was found on this host: no process of " +
+			"kubelet, and no file of a distribution that docs/distributions.md lists. Where there is a kubelet " +
+			"nevertheless, name a file with its clusterDNS as paths.kubeletConfig")
 	}
 	if err == nil {
 		k.process, k.network = process, network
@@ -63,8 +62,8 @@ func KubeletInstalled(h *host.Host) bool {
 	if h.Paths.KubeletRoot == "" {
 		return false
 	}
-	_, err := h.Files.List(filepath.Join(h.Paths.KubeletRoot, "pods"))
-	return err == nil
+	names, err := h.Files.List(filepath.Join(h.Paths.KubeletRoot, "pods"))
+	return err == nil && len(names) > 0
 }
 
 // ThreadStates is the state of the threads of a process, by /proc/PID/task/TID/stat.

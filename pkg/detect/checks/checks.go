@@ -91,6 +91,7 @@ func list() []entry {
 		plain(system.DefaultUsageSettings, system.TaskLimits),
 		plain(system.DefaultUsageSettings, system.FileHandles),
 		simple(system.Inotify),
+		plain(system.DefaultUsageSettings, system.KernelLimits),
 		simple(system.ClockSource),
 		plain(system.DefaultTimeSyncSettings, system.TimeSync),
 		simple(system.LastPanic),

@@ -47,7 +47,8 @@ func suggestions() map[finding.SuggestedAction]string {
 			RuntimeStopped
 			DiskFull InodesExhausted DiskOffline FilesystemDeviceGone MountBroken MountHung MultipathNoPath ThinPoolFull
 			ThinPoolReadOnly
-			CgroupTasksNearLimit TasksNearLimit FileHandlesNearLimit FileHandlesExhausted ConntrackFull HighLoad
+			CgroupTasksNearLimit TasksNearLimit FileHandlesNearLimit FileHandlesExhausted
+			MountsNearLimit MemoryCgroupsNearLimit ConntrackFull HighLoad
 			MemoryPressureStall OOMKilling CriticalTemperature
 			ClusterNodeFenced RootMountFailed LastBootHardwareError WatchdogHardwareFault`,
 	}

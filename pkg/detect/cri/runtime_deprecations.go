@@ -48,6 +48,7 @@ func RuntimeDeprecations() detect.Check {
 			FalseAlarms: "Other runtimes have no such condition. Accepted warnings can be named in containerd's " +
 				"setting ignore_deprecation_warnings.",
 		},
+		Uses:   []host.Setting{host.CRISocket},
 		Every:  time.Hour,
 		Policy: finding.Policy{BlindAfter: 3 * time.Hour},
 		Run:    observeDeprecations,

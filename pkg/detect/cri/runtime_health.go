@@ -74,6 +74,7 @@ func RuntimeHealth(s RuntimeHealthSettings) detect.Check {
 			FalseAlarms: "NetworkReady is false on a node that has just booted until its CNI DaemonSet has written " +
 				"the configuration: not reported before 30 s. Other conditions of the runtime are ignored.",
 		},
+		Uses: []host.Setting{host.CRISocket},
 		Condition: finding.Condition{
 			Type: "ContainerRuntimeUnhealthy", ReadyType: "ContainerRuntimeReady",
 			HealthyReason:  "ContainerRuntimeIsHealthy",
@@ -130,7 +131,7 @@ func observeRuntime(ctx context.Context, h *host.Host, s RuntimeHealthSettings) 
 	switch {
 	case err == nil:
 		return seen, nil
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, net.ErrClosed):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, net.ErrClosed), errors.Is(err, hosterr.ErrDoubt):
 		// the agent lacks the right, or closed the connection: that means nothing for the runtime
 		return seen, fmt.Errorf("ask the container runtime: %w", err)
 	}

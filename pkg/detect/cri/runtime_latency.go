@@ -77,6 +77,7 @@ func RuntimeLatency() detect.Check {
 			FalseAlarms: "Image pulls, execs and stops of containers take as long as the image, the program or the " +
 				"grace period, and are not counted.",
 		},
+		Uses:   []host.Setting{host.KubeletAPI},
 		Every:  time.Minute,
 		Policy: finding.Policy{Clear: finding.Hold{Runs: 2}},
 		Run:    m.observe,

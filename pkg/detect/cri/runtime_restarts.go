@@ -43,6 +43,7 @@ func RuntimeRestarts(store detect.StateStore) detect.Check {
 			"ended, and kubelet's calls fail. Between two exits a single observation finds it healthy.",
 			"the runtime's socket, for the process behind it", "/proc/PID/stat and cgroup of it",
 			"NRestarts of its service over D-Bus, while it does not listen"),
+		Uses:  []host.Setting{host.CRISocket},
 		Every: 20 * time.Second,
 		Run:   r.observe,
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// DaemonImpostors reads, of the processes that have the name of a daemon of the node (kubelet, containerd, k3s, k0s,
-// kubelite),
+// DaemonImpostors reads, of the processes that have the name of a daemon of the node (kubelet, containerd, a
+// distribution's program),
 //
 //	/proc/PID/stat              the name that the kernel keeps, which any process can choose
 //	/proc/PID/status            Uid: real, effective, saved and of the filesystem; uid_map and ns/user: as the machine counts them
@@ -34,9 +34,8 @@ func DaemonImpostors() detect.Check {
 		ID: "daemon-impostors", Domain: "kubelet",
 		Summary: "a process has the name of kubelet or the runtime but is not root's: the agent does not trust it",
 		Advice: "Find the program and its owner with `ls -l /proc/PID/exe` and `cat /proc/PID/status " +
-			"/proc/PID/cgroup`. Only root has a reason to run a program of this name: find out who started it " +
-			"(`loginctl`, the pod of its cgroup) and stop it. If it is the node's kubelet after all, set " +
-			"`paths.kubeletElsewhere: true`.",
+			"/proc/PID/cgroup`. No user and no pod has a reason to run a program of this name: find out who started " +
+			"it (`loginctl`, the pod of its cgroup).",
 		Doc: detect.Doc{
 			Reads: []string{"/proc/PID/stat, shared with all checks",
 				"/proc/PID/{status,uid_map,cgroup,exe,ns/user,ns/mnt} of processes with such a name"},
@@ -44,10 +43,10 @@ func DaemonImpostors() detect.Check {
 				"kubeconfig, sends its server a token and runs programs from its folders, as root.",
 			Faults: []detect.Fault{{Reason: "DaemonImpostor", Severity: finding.Warning,
 				When: "a process has the name of a daemon of the node, and its user, namespaces, cgroup or program " +
-					"are not root's"}},
-			FalseAlarms: "Nodes in containers (kind, Docker in Docker) and rootless runtimes are ignored. A kubelet " +
-				"in its own mount namespace (OpenShift) or started by hand is reported, and not monitored, until " +
-				"`paths.kubeletElsewhere` is set.",
+					"are not root's; information where it may be the node's own kubelet"}},
+			FalseAlarms: "Nodes in containers, and rootless runtimes, are ignored. A kubelet in its own mount " +
+				"namespace, in a container with the host's PIDs, or started by hand is reported as information, and " +
+				"not monitored, until `paths.kubeletElsewhere` is set.",
 		},
 		Every: time.Minute,
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -77,6 +76,12 @@ func impostorFindings(impostors []discover.Impostor) []finding.Finding {
 				i.User, comm, program, checkkit.Sanitize(i.Why, 512)),
 			Facts: map[string]string{"pid": strconv.Itoa(i.PID), "user": fmt.Sprint(i.User), "program": program},
 		})
+		if f := &findings[len(findings)-1]; i.Perhaps {
+			f.Severity = finding.Info
+			f.Message += ". It may be this node's own kubelet"
+			f.Facts["advice"] = "If it is this node's kubelet, set `paths.kubeletElsewhere: true` and restart the agent: " +
+				"until then the agent does not monitor it. `nodeagent config show` prints what it found."
+		}
 	}
 	for i := range findings {
 		if n := more[findings[i].Subject.Name] - 1; n > 0 {

@@ -67,6 +67,7 @@ func Evictions() detect.Check {
 			},
 			FalseAlarms: "None known. Memory and PIDs have their own checks.",
 		},
+		Uses:   []host.Setting{host.KubeletRoot, host.ContainerdRoot},
 		Every:  5 * time.Minute,
 		Policy: finding.Policy{BlindAfter: 30 * time.Minute},
 		Run:    m.observe,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -27,6 +28,9 @@ import (
 // What kubelet really runs with (/configz) would take a right (nodes/configz) that the agent does not ask for.
 
 const kubeletConfigKey = "kubelet-config/read"
+
+// writtenWithin is how long after its start a program that kubelet is part of has written kubelet's files.
+const writtenWithin = 5 * time.Minute
 
 // KubeletConfig finds that kubelet's configuration was changed and kubelet was not restarted. The store may be nil.
 func KubeletConfig(store detect.StateStore) detect.Check {
@@ -46,7 +50,8 @@ func KubeletConfig(store detect.StateStore) detect.Check {
 					When: "for 30 minutes the files have differed from what they were when the agent first observed " +
 						"this kubelet"},
 			},
-			FalseAlarms: "A change before the agent first observed this kubelet is not noticed. A rollout that " +
+			FalseAlarms: "Files that others than root can write, or that cannot be parsed, make the check answer that " +
+				"it could not tell, and each other check that would have used a setting of them. A change before the agent first observed this kubelet is not noticed. A rollout that " +
 				"writes the file and then restarts kubelet has 30 minutes.",
 		},
 		Every:    10 * time.Minute,
@@ -71,12 +76,17 @@ type configRead struct {
 
 func (m *configState) observe(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 	process, names, err := discover.KubeletConfigFiles(h)
+	if err == nil {
+		err = discover.CheckKubeletConfiguration(h, names)
+	}
+	if err == nil { // what only discovery has read, as files of a distribution
+		err = h.Doubts.Of(host.KubeletRoot, host.Kubeconfig, host.KubeletHealthz, host.KubeletAPI)
+	}
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("kubelet's configuration: %w", err)
 	case len(names) == 0 || process.PID == 0 && h.Paths.KubeletConfig == "":
-		return nil, finding.NotApplicable("kubelet has no configuration file, there is no kubelet, or it is part of " +
-			"another program (K3s), whose start time is not kubelet's")
+		return nil, finding.NotApplicable("kubelet has no configuration file, or there is no kubelet")
 	case process.PID == 0:
 		return nil, nil // the next one will read the present files
 	}
@@ -87,6 +97,9 @@ func (m *configState) observe(_ context.Context, h *host.Host) ([]finding.Findin
 			return nil, fmt.Errorf("kubelet's configuration: %w", err)
 		}
 		fmt.Fprintf(sum, "%s %d\n%s", name, len(data), data)
+	}
+	if _, embedded := distro.Embedding(process.Comm); embedded && process.Age(h.Clock().SinceBoot) < writtenWithin {
+		return nil, nil // the program may still be writing the files that its kubelet is going to read
 	}
 	now := configRead{Boot: h.Clock().Boot, PID: process.PID, Start: process.StartTime,
 		Sum: hex.EncodeToString(sum.Sum(nil))}

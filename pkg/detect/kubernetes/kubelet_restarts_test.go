@@ -55,7 +55,8 @@ func TestKubeletConfigSurvivesTheAgent(t *testing.T) {
 	store := checktest.StateStore{}
 	expect := func(text string, want ...string) {
 		t.Helper()
-		checktest.WriteFile(t, h.Files.Root, txtar.File{Name: "config.yaml", Data: []byte(text)})
+		checktest.WriteFile(t, h.Files.Root, txtar.File{Name: "config.yaml", Data: []byte(
+			"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nclusterDomain: " + text + "\n")})
 		found, err := KubeletConfig(store).Run(t.Context(), h)
 		if diff := cmp.Diff(want, checktest.Reasons(found)); diff != "" || err != nil {
 			t.Errorf("error %v (-want +got):\n%s", err, diff)

@@ -100,7 +100,7 @@ func (m *registrationState) observe(ctx context.Context, h *host.Host) ([]findin
 		return nil, nil // it was healthy at the last read
 	}
 	m.wait = 0
-	node, err := h.Cluster.Node(ctx)
+	node, err := h.Cluster.SeenNode(ctx)
 	settled := age >= registrationGrace
 	switch {
 	case apierrors.IsNotFound(err) && settled:

@@ -26,7 +26,7 @@ func kubeletRefusesSwap(h *host.Host) (bool, error) {
 	}
 	refuses := len(names) > 0
 	for _, name := range names {
-		data, err := h.Files.Read(name)
+		data, err := h.Files.ReadOwned(name)
 		if err != nil {
 			return false, err
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/node-problem-detector/pkg/types"
 )
 
@@ -131,8 +132,18 @@ func conditionProblem(conditions []types.Condition) error {
 		if c.Type == "" {
 			return problem{"a condition needs a type", steps("conditions", i)}
 		}
+		if slices.Contains(kubelets(), corev1.NodeConditionType(c.Type)) {
+			return problem{fmt.Sprintf("kubelet itself reports %s: two writers of one condition undo each other's work, and what kubelet "+
+				"does about it does not follow from a log; choose another type", c.Type), steps("conditions", i, "type")}
+		}
 	}
 	return nil
+}
+
+// kubelets are the conditions of a Node that kubelet writes (pkg/kubelet/nodestatus), and that once it wrote.
+func kubelets() []corev1.NodeConditionType {
+	return []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
+		"OutOfDisk"}
 }
 
 func hasCondition(conditions []types.Condition, name string) bool {

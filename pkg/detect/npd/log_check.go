@@ -36,6 +36,9 @@ func (m *logMonitor) checks(o native) []detect.Check {
 		check := m.check(conditionID(m.id, c.Type), func(now finding.Timestamp) ([]finding.Finding, error) {
 			return m.runCondition(now, c.Type, refuted)
 		})
+		if !m.hasRule(c.Type) { // False from the start, whatever the log holds, as with node-problem-detector
+			check.Run = func(context.Context, *host.Host) ([]finding.Finding, error) { return nil, nil }
+		}
 		check.Summary = fmt.Sprintf("condition %s of %s", c.Type, m.file.Name)
 		check.Condition = o.condition(c)
 		checks = append(checks, check)
@@ -121,6 +124,11 @@ func (m *logMonitor) runCondition(now finding.Timestamp, condition string, refut
 		Reason: h.Reason, Message: h.Message,
 		Facts: map[string]string{"file": m.file.Name, "source": m.file.Log.Source, "count": strconv.Itoa(h.Count)},
 	}}, m.unreadable
+}
+
+// hasRule reports whether a rule can make a condition True.
+func (m *logMonitor) hasRule(condition string) bool {
+	return slices.ContainsFunc(m.rules, func(r logRule) bool { return r.Type != types.Temp && r.Condition == condition })
 }
 
 // runMoments reports the temporary problems of the last minutes.

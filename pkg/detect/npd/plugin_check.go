@@ -27,12 +27,11 @@ func (m *pluginMonitor) checks() []detect.Check {
 			rules[r.Condition] = append(rules[r.Condition], r)
 		}
 	}
-	for _, c := range m.file.Plugin.DefaultConditions {
+	for i, c := range m.file.Plugin.DefaultConditions {
 		of := rules[c.Type]
-		if len(of) == 0 {
-			continue // covered by a native check, or a second of the same name, or without a rule
+		if len(of) == 0 && m.hasRule(c.Type) || hasCondition(m.file.Plugin.DefaultConditions[:i], c.Type) {
+			continue // covered by a native check, or a second of the same name
 		}
-		delete(rules, c.Type)
 		check := m.base(conditionID(m.id, c.Type), of)
 		check.Summary = fmt.Sprintf("condition %s of %s", c.Type, m.file.Name)
 		check.Condition = m.native.condition(c)
@@ -59,6 +58,12 @@ func (m *pluginMonitor) checks() []detect.Check {
 		checks = append(checks, check)
 	}
 	return checks
+}
+
+// hasRule reports whether a rule can make a condition True. Without one it is reported as False, as
+// node-problem-detector does: somebody may wait for it to be there.
+func (m *pluginMonitor) hasRule(condition string) bool {
+	return slices.ContainsFunc(m.rules, func(r *pluginRule) bool { return r.Type != types.Temp && r.Condition == condition })
 }
 
 // worst reports the problem of a condition: where several rules share it, one is enough, and the reported reason stays

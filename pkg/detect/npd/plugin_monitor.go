@@ -7,6 +7,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -98,22 +99,19 @@ func (m *pluginMonitor) prepare(r *pluginRule) error {
 
 // command finds the program of a rule. node-problem-detector takes a relative path from wherever it was started.
 func (m *pluginMonitor) command(r *pluginRule, h *host.Host) program.Command {
-	if filepath.IsAbs(r.Path) {
-		return program.Command{Path: r.Path, Args: r.Args, Dir: m.settings.Directory}
-	}
-	folder := filepath.Dir(m.file.Name)
-	dirs := []string{folder, filepath.Dir(folder)}
-	if m.settings.Directory != "" {
-		dirs = []string{m.settings.Directory}
-	}
-	for _, dir := range dirs {
-		name := filepath.Join(dir, r.Path)
-		if names, err := h.Files.List(filepath.Dir(name)); err == nil && slices.Contains(names, filepath.Base(name)) {
-			return program.Command{Path: name, Args: r.Args, Dir: dir}
+	names := m.file.programs(r.Path, m.settings)
+	name := names[0] // whose absence is then reported
+	for _, n := range names {
+		if list, err := h.Files.List(filepath.Dir(n)); err == nil && slices.Contains(list, filepath.Base(n)) {
+			name = n
+			break
 		}
 	}
-	// whose absence is then reported
-	return program.Command{Path: filepath.Join(dirs[0], r.Path), Args: r.Args, Dir: dirs[0]}
+	dir := m.settings.Directory
+	if !filepath.IsAbs(r.Path) {
+		dir = strings.TrimSuffix(name, string(filepath.Separator)+filepath.Clean(r.Path))
+	}
+	return program.Command{Path: name, Args: r.Args, Dir: dir}
 }
 
 // due returns those of some rules whose time has come.
@@ -169,6 +167,9 @@ func (r *pluginRule) newest() (answer plugin.Result, runs int, err error) {
 
 // interval is how often one of some rules is to be run.
 func interval(rules []*pluginRule) time.Duration {
+	if len(rules) == 0 {
+		return time.Minute // nothing is to be run
+	}
 	every := rules[0].every
 	for _, r := range rules {
 		every = min(every, r.every)

@@ -58,8 +58,9 @@ func ZFSPools() detect.Check {
 			FalseAlarms: "A disk that somebody took offline on purpose (`zpool offline`). A pool that is just being " +
 				"imported or exported (TRANSITIONING) is left out.",
 		},
-		Condition: detect.StorageProblem(),
-		Every:     time.Minute, Deadline: 5 * time.Second,
+		UsesPartly: []host.Setting{host.KubeletRoot, host.ContainerdRoot, host.ContainerdState, host.PodLogs},
+		Condition:  detect.StorageProblem(),
+		Every:      time.Minute, Deadline: 5 * time.Second,
 		Wakes: []detect.Wake{checkkit.KernelWake()},
 		Run:   checkZFSPools,
 	}

@@ -68,7 +68,8 @@ func Sysctls(s SysctlsSettings) detect.Check {
 			FalseAlarms: "Networks that forward without the kernel's routing. Set want, which takes precedence, or " +
 				"kubernetes: false.",
 		},
-		Every: 5 * time.Minute,
+		UsesPartly: []host.Setting{host.CNIConfDir},
+		Every:      5 * time.Minute,
 		Run: func(_ context.Context, h *host.Host) ([]finding.Finding, error) {
 			wanted, err := wantedSysctls(h, s)
 			if err != nil {

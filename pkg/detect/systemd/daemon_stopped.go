@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/internal/host/proc"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
@@ -56,8 +57,8 @@ func daemonRole(comm string) string {
 		role  string
 		comms []string
 	}{
-		{"kubelet", []string{"kubelet", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s", "kubelite"}},
-		{"a container runtime", []string{"containerd", "crio", "dockerd", "cri-dockerd"}},
+		{"kubelet", append(distro.KubeletPrograms(), distro.Launchers()...)},
+		{"a container runtime", distro.RuntimePrograms()},
 		{"a time daemon", []string{"chronyd", "ntpd", "systemd-timesyn", "ptp4l", "phc2sys", "timemaster", "ntp-daemon",
 			"openntpd"}},
 		{"the journal", []string{"systemd-journal"}},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/systemd"
 	"github.com/nodeagent/nodeagent/pkg/detect"
@@ -47,13 +48,15 @@ type SystemdUnitsSettings struct {
 
 // DefaultSystemdUnitsSettings returns the settings that are used unless the configuration says otherwise.
 func DefaultSystemdUnitsSettings() SystemdUnitsSettings {
-	return SystemdUnitsSettings{Critical: []string{
-		"kubelet.service", "kubelet.*.service", "k3s*.service", "rke2-*.service", "containerd.service", "crio.service",
-		"cri-o.service", "docker.service",
-		"cri-docker.service", "kube-proxy.service", "calico-node.service", "cilium.service", "flanneld.service",
+	var daemons []string
+	for _, unit := range slices.Concat(distro.KubeletUnits(), distro.RuntimeUnits()) {
+		daemons = append(daemons, unit+".service")
+	}
+	return SystemdUnitsSettings{Critical: append(daemons,
+		"kubelet.*.service", "kube-proxy.service", "calico-node.service", "cilium.service", "flanneld.service",
 		"dbus*.service",
 		"systemd-journald.service", "systemd-networkd.service", "NetworkManager.service", "sshd.service", "ssh.service",
-	}}
+	)}
 }
 
 // SystemdUnits finds failed units, and services in a crash loop. Memory may be nil.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/internal/host/systemd"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -134,11 +135,13 @@ func checkOfUnit(name string) string {
 	if base == name {
 		return ""
 	}
-	switch base {
-	case "kubelet", "snap.kubelet.daemon", "k3s", "k3s-agent", "rke2-server", "rke2-agent":
+	switch {
+	case distro.IsKubeletUnit(base):
 		return "kubelet-health"
-	case "containerd", "crio", "cri-o", "docker", "cri-docker", "dockerd":
+	case distro.IsRuntimeUnit(base):
 		return "runtime-health"
+	}
+	switch base {
 	case "kube-proxy":
 		return "kube-proxy"
 	case "chronyd", "chrony", "ntp", "ntpd", "ntpsec", "systemd-timesyncd":

@@ -18,13 +18,12 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/event/schemas"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/share"
 )
 
 // Journal is what the interface needs of the journal. Append is durable when it returns, and stores a batch whole or
@@ -47,6 +46,7 @@ type Config struct {
 	Now     func() time.Time // nil: time.Now
 	Health  func() Health    // nil: nothing is known
 	Reports Reports          // nil: there are none
+	Problem func() string    // what else does not work, beside taking and answering; nil, empty: nothing
 	Ready   func() error     // why this replica is to get no requests; nil: it always may
 
 	// Heard notes an agent that says that it is alive. Nil: in the model alone.
@@ -82,8 +82,9 @@ type Limits struct {
 	SourceBurst int     // 5000
 	Rate        float64 // events a second of all; 20,000
 	Burst       int     // 40,000
-	Bytes       int64   // of the bodies of all requests that are read, decoded and stored at the same time; 32 MiB
+	Bytes       int64   // of the bodies of all requests of nodes that are read, decoded and stored at the same time, and as many of others; 24 MiB
 	Streams     int     // subscribers at the same time; 1000
+	OwnStreams  int     // of one of them; 20
 
 	NodeRequests      float64 // requests a second of one node; 20
 	NodeRequestsBurst int     // 200
@@ -92,16 +93,12 @@ type Limits struct {
 // Server is the interface.
 type Server struct {
 	Config
-	mux   *http.ServeMux
-	rates *rates
+	mux *http.ServeMux
 	// deliveries answers what concerns subscriptions, and was forwarded
 	deliveries *http.ServeMux
-	// requests are those of each node
-	requests *perSource
-	bodies   *semaphore.Weighted
-	streams  chan struct{}
-	avoid    avoidCache
-	metrics  *metrics
+	shares     *shares
+	avoid      avoidCache
+	metrics    *metrics
 }
 
 // New returns the interface.
@@ -119,12 +116,11 @@ func New(c Config) *Server {
 	c.Limits = Limits{
 		SourceRate: orDefault(c.Limits.SourceRate, 100), SourceBurst: orDefault(c.Limits.SourceBurst, 5000),
 		Rate: orDefault(c.Limits.Rate, 20_000), Burst: orDefault(c.Limits.Burst, 40_000),
-		Bytes: orDefault(c.Limits.Bytes, usualBytes), Streams: orDefault(c.Limits.Streams, 1000),
+		Bytes: orDefault(c.Limits.Bytes, 24<<20), Streams: orDefault(c.Limits.Streams, 1000),
+		OwnStreams:   orDefault(c.Limits.OwnStreams, 20),
 		NodeRequests: orDefault(c.Limits.NodeRequests, 20), NodeRequestsBurst: orDefault(c.Limits.NodeRequestsBurst, 200),
 	}
-	s := &Server{Config: c, mux: http.NewServeMux(), deliveries: http.NewServeMux(), rates: newRates(c.Limits),
-		requests: newPerSource(c.Limits.NodeRequests, c.Limits.NodeRequestsBurst),
-		bodies:   semaphore.NewWeighted(c.Limits.Bytes), streams: make(chan struct{}, c.Limits.Streams)}
+	s := &Server{Config: c, mux: http.NewServeMux(), deliveries: http.NewServeMux(), shares: newShares(c.Limits)}
 	if c.Pages != nil {
 		s.mux.Handle("/", c.Pages)
 	}
@@ -160,6 +156,7 @@ type route struct {
 func (s *Server) routes() map[string]route {
 	return map[string]route{
 		"POST /v1/events":                        {answer: s.intake},
+		"OPTIONS /v1/events":                     {answer: s.handshake, open: true},
 		"GET /v1/events":                         {answer: s.events},
 		"GET /v1/nodes":                          {answer: s.nodes},
 		"GET /v1/nodes/{cluster}/{node}":         {answer: s.node},
@@ -189,6 +186,7 @@ func (s *Server) Routes() []string { return slices.Sorted(maps.Keys(s.routes()))
 
 // ServeHTTP answers a request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	share.Body(w, r)
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
@@ -255,6 +253,19 @@ func (s *Server) schema(w http.ResponseWriter, r *http.Request, _ Identity) {
 	_, _ = w.Write(text)
 }
 
+// handshake answers who asks, before it sends, whether its events are wanted (CloudEvents HTTP 1.1 Web Hooks for Event
+// Delivery, section 4). They are, from any origin: who may send is decided by credentials, with each request.
+func (s *Server) handshake(w http.ResponseWriter, r *http.Request, _ Identity) {
+	w.Header().Set("Allow", "GET, HEAD, OPTIONS, POST")
+	if origin := r.Header.Get("WebHook-Request-Origin"); origin != "" {
+		w.Header().Set("WebHook-Allowed-Origin", origin)
+		if r.Header.Get("WebHook-Request-Rate") != "" {
+			w.Header().Set("WebHook-Allowed-Rate", strconv.Itoa(int(60*s.Limits.SourceRate)))
+		}
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
 func (s *Server) healthz(w http.ResponseWriter, _ *http.Request, _ Identity) {
 	respond(w, http.StatusOK, map[string]string{"status": "alive"})
 }
@@ -273,6 +284,9 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request, _ Identity) {
 	if !h.FullSince.IsZero() {
 		answer["takesNothingSince"] = h.FullSince.UTC()
 		answer["reason"] = journal.ErrFull.Error()
+	}
+	if s.Problem != nil && s.Problem() != "" {
+		answer["problem"] = s.Problem()
 	}
 	respond(w, http.StatusOK, answer)
 }

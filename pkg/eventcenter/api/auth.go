@@ -71,6 +71,9 @@ func (r *Refusal) answer(w http.ResponseWriter) {
 
 // refusalOf returns the refusal that an error is.
 func refusalOf(err error, status int) *Refusal {
+	if err == nil {
+		return nil
+	}
 	if r, ok := errors.AsType[*Refusal](err); ok {
 		return r
 	}
@@ -90,7 +93,7 @@ func (s *Server) identified(r *http.Request) (Identity, *Refusal) {
 		result = "unreviewed"
 	}
 	s.metrics.identities.WithLabelValues(who.Cluster, who.By, result).Inc()
-	if who.Node != "" && !s.requests.take(who.Cluster+"/"+who.Node, s.Now(), 1) {
+	if who.Node != "" && !s.shares.requests.Take(who.key(), s.Now(), 1) {
 		s.metrics.limited.WithLabelValues("requests").Inc()
 		return who, &Refusal{Status: http.StatusTooManyRequests, Reason: "too many requests of one node",
 			RetryWithin: 30 * time.Second}
@@ -134,16 +137,24 @@ func Token(name string) (string, error) {
 	return token, atomicfile.WriteData(name, []byte(token+"\n"))
 }
 
-// ReadToken reads a token.
-func ReadToken(name string) (string, error) {
+// ReadSecret reads a file that nobody else may read. A group may: Kubernetes gives a pod the files of a Secret by its
+// group.
+func ReadSecret(name string) ([]byte, error) { return readSecret(name, 0o037, "want 0640 or less") }
+
+func readSecret(name string, others os.FileMode, want string) ([]byte, error) {
 	info, err := os.Stat(name)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return "", fmt.Errorf("%s: others may read it (mode %#o, want 0600)", name, info.Mode().Perm())
+	if info.Mode().Perm()&others != 0 {
+		return nil, fmt.Errorf("%s: others may use it (mode %#o, %s)", name, info.Mode().Perm(), want)
 	}
-	data, err := os.ReadFile(name)
+	return os.ReadFile(name)
+}
+
+// ReadToken reads a token.
+func ReadToken(name string) (string, error) {
+	data, err := readSecret(name, 0o077, "want 0600")
 	if err != nil {
 		return "", err
 	}

@@ -2,26 +2,12 @@ package api_test
 
 import (
 	"context"
-	"log/slog"
-	"net/http/httptest"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/intake"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
-
-// behind has the center's requests come through a listener of agents' connections, which works on one at a time.
-func (c *center) behind(queue time.Duration) {
-	server := httptest.NewUnstartedServer(c.handler)
-	server.Listener = intake.New(server.Listener, intake.Config{Handler: c.handler, Path: "/v1/events", Head: time.Minute,
-		Body: time.Minute, Idle: time.Minute, Most: 1, Queue: queue, Log: slog.New(slog.DiscardHandler)})
-	server.Start()
-	c.t.Cleanup(server.Close)
-	c.url = server.URL
-}
 
 // hungJournal holds what it is given first, and counts what comes beside it.
 type hungJournal struct {
@@ -42,27 +28,14 @@ func (j *hungJournal) Append(ctx context.Context, events []journal.Event) (journ
 }
 
 // When more comes than can be stored, so much is worked on at a time; others are asked to come back, before their senders
-// give up and what is done for them is for nobody. They wait with what bodies may take, or before they are read.
+// give up and what is done for them is for nobody.
 func TestBusy(t *testing.T) {
-	for name, wait := range map[string]struct {
-		limits  api.Limits
-		outside bool
-	}{
-		"for memory":        {limits: api.Limits{Bytes: 64 << 10}},
-		"before it is read": {outside: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			j := &hungJournal{held: make(chan struct{}), over: make(chan struct{})}
-			c := newCenter(t, func(config *api.Config) {
-				j.Journal, config.Journal, config.Limits = config.Journal, j, wait.limits
-			})
-			if wait.outside {
-				c.behind(api.BusyWait)
-			}
-			testBusy(t, c, j)
-		})
-	}
+	t.Parallel()
+	j := &hungJournal{held: make(chan struct{}), over: make(chan struct{})}
+	c := newCenter(t, func(config *api.Config) {
+		j.Journal, config.Journal, config.Limits = config.Journal, j, api.Limits{Bytes: 64 << 10}
+	})
+	testBusy(t, c, j)
 }
 
 func testBusy(t *testing.T, c *center, j *hungJournal) {

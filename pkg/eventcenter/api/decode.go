@@ -1,21 +1,17 @@
 package api
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
-	"net/url"
 	"regexp"
 	"strings"
 	"time"
 	"unicode"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
-	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -24,10 +20,8 @@ import (
 const (
 	maxBody      = 8 << 20 // bytes
 	maxBatch     = 1000    // events
-	maxDepth     = 32      // of JSON
 	maxAttribute = 2048    // bytes of an attribute
 	maxSkew      = 5 * time.Minute
-	bodyLimit    = 30 * time.Second // for a body to arrive
 )
 
 // decoded is one event of a request.
@@ -45,95 +39,68 @@ type statusError struct {
 
 func (e *statusError) Error() string { return e.reason }
 
-// split returns the events of a body, each as structured JSON. Binary ones are decoded by the SDK.
-func split(r *http.Request, body []byte) ([]json.RawMessage, error) {
+// split returns the events of a body, each by what reads it.
+func split(r *http.Request, body []byte) ([]func() (event.Envelope, error), error) {
 	if r.Header.Get("Content-Encoding") != "" {
 		return nil, &statusError{status: http.StatusUnsupportedMediaType, reason: "a Content-Encoding is not supported"}
 	}
 	media, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if charset := params["charset"]; charset != "" && !strings.EqualFold(charset, "utf-8") {
-		return nil, &statusError{status: http.StatusUnsupportedMediaType, reason: "the only charset is utf-8"}
+	if err == nil && strings.HasPrefix(media, "application/cloudevents") {
+		return structured(media, params["charset"], body)
 	}
-	switch {
-	case err == nil && media == cloudevents.ApplicationCloudEventsBatchJSON:
-		var events []json.RawMessage
-		if err := json.Unmarshal(body, &events); err != nil {
-			return nil, &statusError{status: http.StatusBadRequest, reason: "the batch is no JSON array: " + quote(err)}
-		}
-		if len(events) > maxBatch {
-			return nil, &statusError{status: http.StatusRequestEntityTooLarge,
-				reason: fmt.Sprintf("%d events, %d are possible in one request", len(events), maxBatch)}
-		}
-		return events, nil
-	case err == nil && media == cloudevents.ApplicationCloudEventsJSON:
-		var one json.RawMessage
-		if err := json.Unmarshal(body, &one); err != nil {
-			return nil, &statusError{status: http.StatusBadRequest, reason: "nothing is stored",
-				events: []rejected{{0, "", "no JSON: " + quote(err)}}}
-		}
-		return []json.RawMessage{one}, nil
-	case r.Header.Get("Ce-Specversion") != "":
-		text, err := binary(r, body)
-		if err != nil {
-			return nil, &statusError{status: http.StatusBadRequest, reason: "no CloudEvent: " + quote(err)}
-		}
-		return []json.RawMessage{text}, nil
+	if r.Header.Get("Ce-Specversion") != "" {
+		return []func() (event.Envelope, error){func() (event.Envelope, error) { return event.ReadBinary(r.Header, body) }}, nil
 	}
-	return nil, &statusError{status: http.StatusUnsupportedMediaType,
-		reason: "want " + cloudevents.ApplicationCloudEventsBatchJSON +
-			", " + cloudevents.ApplicationCloudEventsJSON + ", or a CloudEvent in binary mode"}
+	return nil, &statusError{status: http.StatusUnsupportedMediaType, reason: "want " + wantedMedia}
 }
 
-// binary returns a binary event as structured JSON. The SDK writes data that says to be JSON as it is.
-func binary(r *http.Request, body []byte) ([]byte, error) {
-	header := r.Header.Clone()
-	for name, values := range header {
-		if text, err := url.PathUnescape(values[0]); strings.HasPrefix(name, "Ce-") && err == nil {
-			values[0] = text // the SDK leaves what the specification has encoded
+const wantedMedia = event.BatchMediaType + ", " + event.MediaType + ", or a CloudEvent in binary mode"
+
+func structured(media, charset string, body []byte) ([]func() (event.Envelope, error), error) {
+	if charset != "" && !strings.EqualFold(charset, "utf-8") {
+		return nil, &statusError{status: http.StatusUnsupportedMediaType, reason: "the only charset is utf-8"}
+	}
+	texts := []json.RawMessage{body}
+	switch media {
+	case event.MediaType:
+	case event.BatchMediaType:
+		if err := json.Unmarshal(body, &texts); err != nil {
+			return nil, &statusError{status: http.StatusBadRequest, reason: "the batch is no JSON array: " + quote(err)}
 		}
+		if len(texts) > maxBatch {
+			return nil, &statusError{status: http.StatusRequestEntityTooLarge,
+				reason: fmt.Sprintf("%d events, %d are possible in one request", len(texts), maxBatch)}
+		}
+	default:
+		return nil, &statusError{status: http.StatusUnsupportedMediaType, reason: "want " + wantedMedia}
 	}
-	message := &http.Request{Header: header, Body: io.NopCloser(bytes.NewReader(body))}
-	e, err := cehttp.NewEventFromHTTPRequest(message.WithContext(r.Context()))
-	if err != nil {
-		return nil, err
+	events := make([]func() (event.Envelope, error), len(texts))
+	for i, text := range texts {
+		events[i] = func() (event.Envelope, error) { return event.ReadEnvelope(text) }
 	}
-	if err := e.Validate(); err != nil {
-		return nil, err
-	}
-	media := strings.ToLower(e.DataMediaType())
-	if len(body) > 0 && (media == "" || strings.HasSuffix(media, "json")) && !json.Valid(body) {
-		return nil, errors.New("its data is no JSON")
-	}
-	return json.Marshal(e)
+	return events, nil
 }
 
 // decode reads one event. status is that of a refusal: 400 for what is no CloudEvent, 422 for one that says what it
 // must not.
-func decode(text []byte) (d decoded, status int, err error) {
-	if n := depth(text); n > maxDepth {
-		return d, http.StatusBadRequest, fmt.Errorf("nested %d deep, %d is possible", n, maxDepth)
-	}
-	var c cloudevents.Event
-	if err := c.UnmarshalJSON(text); err != nil { // that it is JSON was verified when the body was split
-		return d, http.StatusBadRequest, fmt.Errorf("no CloudEvent: %w", err)
-	}
-	d.ID, d.Source, d.Type, d.time = c.ID(), c.Source(), c.Type(), c.Time()
-	if err := plain(c); err != nil {
-		return d, http.StatusBadRequest, err
-	}
-	canonical, err := json.Marshal(c)
+func decode(read func() (event.Envelope, error)) (d decoded, status int, err error) {
+	c, err := read()
+	d.ID, d.Source, d.Type, d.JSON = c.ID(), c.Source(), c.Type(), c.JSON
 	if err != nil {
 		return d, http.StatusBadRequest, fmt.Errorf("no CloudEvent: %w", err)
 	}
-	d.JSON = canonical
+	d.time = c.Time()
+	if err := plain(c.Event); err != nil {
+		return d, http.StatusBadRequest, err
+	}
 	if strings.HasPrefix(d.Type, ownPrefix) {
-		return d, http.StatusUnprocessableEntity, d.readOwn(c)
+		return d, http.StatusUnprocessableEntity, d.readOwn(c.Event)
 	}
 	if centers.MatchString(d.Source) {
 		return d, http.StatusUnprocessableEntity, errors.New("this source is the center's own")
 	}
-	if len(canonical) > event.MaxSize {
-		return d, http.StatusUnprocessableEntity, fmt.Errorf("%d bytes, %d are possible", len(canonical), event.MaxSize)
+	if len(c.JSON) > event.MaxSize {
+		return d, http.StatusUnprocessableEntity, fmt.Errorf("%d bytes, %d are possible", len(c.JSON), event.MaxSize)
 	}
 	d.Severity, _ = c.Extensions()["severity"].(string)
 	return d, 0, nil
@@ -147,14 +114,8 @@ var (
 	centerTypes = regexp.MustCompile(`^io\.github\.nodeagent\.(operator\.|cluster\.|subscription\.|node\.(blind|lost|seen|removed)\.)`)
 )
 
-// plain refuses what is no CloudEvent, and attributes that are too long or have control characters.
+// plain refuses attributes that are too long or have control characters.
 func plain(c cloudevents.Event) error {
-	if c.SpecVersion() != cloudevents.CloudEventsVersionV1 {
-		return fmt.Errorf("specversion %.20q is not 1.0", c.SpecVersion())
-	}
-	if err := c.Validate(); err != nil {
-		return fmt.Errorf("no CloudEvent: %w", err)
-	}
 	attributes := map[string]string{"id": c.ID(), "source": c.Source(), "type": c.Type(), "subject": c.Subject(),
 		"datacontenttype": c.DataContentType(), "dataschema": c.DataSchema()}
 	for name, value := range c.Extensions() {
@@ -192,27 +153,6 @@ func (d *decoded) said(e *event.Event) {
 	d.Said = e
 	d.Cluster, d.Node, d.Severity, d.Stream, d.Sequence = e.Cluster, e.Node, string(e.Severity), e.Stream, e.Sequence
 	d.Check, d.Reason = e.Subject.Check, e.Subject.Reason
-}
-
-// written decodes a batch that is as our own agents write it. Anything else is not ok, and is refused or taken by decode.
-func written(r *http.Request, body []byte) ([]decoded, bool) {
-	if r.Header.Get("Content-Type") != event.BatchMediaType || r.Header.Get("Content-Encoding") != "" {
-		return nil, false
-	}
-	all, ok := event.ReadWritten(body)
-	if !ok || len(all) > maxBatch {
-		return nil, false
-	}
-	events := make([]decoded, len(all))
-	for i := range all {
-		e, d := &all[i], &events[i]
-		if complete(e.Event) != nil {
-			return nil, false
-		}
-		d.ID, d.Source, d.Type, d.time, d.JSON = e.Name, e.Source, string(e.Type), e.Time, e.JSON
-		d.said(&e.Event)
-	}
-	return events, true
 }
 
 var decimal = regexp.MustCompile(`^[0-9]{20}$`)

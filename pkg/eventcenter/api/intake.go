@@ -1,11 +1,8 @@
 package api
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -26,13 +23,12 @@ type stored struct {
 
 // intake is POST /v1/events.
 func (s *Server) intake(w http.ResponseWriter, r *http.Request, who Identity) {
-	size, err := s.room(w, r)
-	if err != nil {
-		s.notTaken(w, err)
-		return
+	body, release, err := s.read(r, who)
+	defer release()
+	var events []decoded
+	if err == nil {
+		events, err = s.decodeAll(r, body)
 	}
-	defer s.bodies.Release(size)
-	events, err := s.receive(w, r)
 	if err != nil {
 		s.notTaken(w, err)
 		return
@@ -92,111 +88,23 @@ func (s *Server) notTaken(w http.ResponseWriter, err error) {
 		return
 	}
 	status := http.StatusServiceUnavailable
-	if errors.Is(err, errBusy) {
+	if errors.Is(err, errBusy) || errors.Is(err, errShare) {
 		status = http.StatusTooManyRequests
 		s.metrics.limited.WithLabelValues("busy").Inc()
 	}
 	refuseForNow(w, status, quote(err), 10*time.Second)
 }
 
-const (
-	// BusyWait is how long a request waits for others. It is half of what a sender waits for an answer: what is worked on
-	// when its sender has gone is sent again, and more and more work would be for nobody.
-	BusyWait = 5 * time.Second
-	// AtOnce is how many requests are on their way to the journal, with the usual limit of their bytes. They are enough for its
-	// transactions to be large. Those that wait may do so before anything of them is read (waited).
-	AtOnce = 512
-
-	usualBytes = 32 << 20
-	leastSize  = usualBytes / AtOnce // is what a request counts at least
-)
-
-// waited returns how long a request has waited for others before it was read, where its http.ResponseWriter says so.
-func waited(w http.ResponseWriter) time.Duration {
-	for {
-		switch this := w.(type) {
-		case interface{ Waited() time.Duration }:
-			return this.Waited()
-		case interface{ Unwrap() http.ResponseWriter }:
-			w = this.Unwrap()
-		default:
-			return 0
-		}
-	}
-}
-
-// errBusy means that others are worked on already. Who waits meanwhile sends more at once the next time.
-var errBusy = errors.New("too many requests at the same time")
-
-// room waits until the body of a request may be in memory, and returns what it counts, to be released when it is answered. So many
-// bytes bound all that is on its way to the journal: bodies, what is decoded of them, and what waits for its transaction. A
-// number of requests would not: most have one event, some a thousand.
-func (s *Server) room(w http.ResponseWriter, r *http.Request) (size int64, err error) {
-	if size = r.ContentLength; size < 0 {
-		size = maxBody
-	}
-	if size > maxBody {
-		return 0, tooLarge()
-	}
-	wait := BusyWait - waited(w)
-	if wait <= 0 {
-		return 0, errBusy
-	}
-	size = max(size, leastSize)
-	if s.bodies.TryAcquire(size) {
-		return size, nil
-	}
-	ctx, cancel := context.WithTimeout(r.Context(), wait)
-	defer cancel()
-	if s.bodies.Acquire(ctx, size) != nil {
-		return 0, errBusy
-	}
-	return size, nil
-}
-
-func tooLarge() error {
-	return &statusError{status: http.StatusRequestEntityTooLarge, reason: fmt.Sprintf("%d bytes are possible", maxBody)}
-}
-
-// receive reads and decodes the body.
-func (s *Server) receive(w http.ResponseWriter, r *http.Request) (events []decoded, err error) {
-	if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyLimit)); err != nil &&
-		!errors.Is(err, http.ErrNotSupported) {
-		return nil, err
-	}
-	body, err := readBody(w, r)
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, tooLarge()
-	}
-	if err != nil {
-		return nil, &statusError{status: http.StatusBadRequest, reason: "the body ends early"}
-	}
-	if events, ok := written(r, body); ok {
-		return events, nil
-	}
-	texts, err := split(r, body)
-	if err != nil {
-		return nil, err
-	}
-	return s.decodeAll(texts)
-}
-
-// readBody reads a body into so much memory as it says to need.
-func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if r.ContentLength < 0 {
-		return io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	}
-	body := make([]byte, r.ContentLength)
-	_, err := io.ReadFull(r.Body, body)
-	return body, err
-}
-
 // decodeAll decodes the events. Where some cannot be taken none is, and the refusal names each of them.
-func (s *Server) decodeAll(texts []json.RawMessage) ([]decoded, error) {
-	events := make([]decoded, 0, len(texts))
+func (s *Server) decodeAll(r *http.Request, body []byte) ([]decoded, error) {
+	all, err := split(r, body)
+	if err != nil {
+		return nil, err
+	}
+	events := make([]decoded, 0, len(all))
 	refused := &statusError{status: http.StatusUnprocessableEntity}
-	for i, text := range texts {
-		d, status, err := decode(text)
+	for i, read := range all {
+		d, status, err := decode(read)
 		if err != nil {
 			refused.status = min(refused.status, status) // 400 before 422
 			refused.events = append(refused.events, rejected{i, short(d.ID), quote(err)})
@@ -206,7 +114,7 @@ func (s *Server) decodeAll(texts []json.RawMessage) ([]decoded, error) {
 	}
 	if n := len(refused.events); n > 0 {
 		s.metrics.events.WithLabelValues("rejected").Add(float64(n))
-		refused.reason = fmt.Sprintf("%d of %d events are refused; nothing is stored", n, len(texts))
+		refused.reason = fmt.Sprintf("%d of %d events are refused; nothing is stored", n, len(all))
 		return nil, refused
 	}
 	return events, nil
@@ -233,13 +141,13 @@ func (s *Server) permitted(w http.ResponseWriter, events []decoded, who Identity
 	}
 	now := s.Now()
 	for source, n := range counts {
-		if !s.rates.sources.take(source, now, n) {
+		if !s.shares.sources.Take(source, now, n) {
 			s.metrics.limited.WithLabelValues("source").Inc()
 			refuseForNow(w, http.StatusTooManyRequests, "too many events of one source", 10*time.Second)
 			return false
 		}
 	}
-	if !s.rates.all.AllowN(now, len(events)) {
+	if !s.shares.all.AllowN(now, len(events)) {
 		s.metrics.limited.WithLabelValues("all").Inc()
 		refuseForNow(w, http.StatusServiceUnavailable, "too many events in all", 30*time.Second)
 		return false

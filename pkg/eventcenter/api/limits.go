@@ -1,81 +1,98 @@
 package api
 
 import (
-	"sync"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/share"
 )
 
-// maxSources bounds the memory of rates.
-const maxSources = 50_000
+const (
+	// busyWait is how long a request waits for others. It is half of what a sender waits for an answer: what is worked on
+	// when its sender has gone is sent again, and more and more work would be for nobody.
+	busyWait = 5 * time.Second
 
-// rates are the limits of events a second: of each source, and of all.
-type rates struct {
-	all     *rate.Limiter
-	sources *perSource
+	// chunk is how many bytes of a body are taken at a time, and what a request counts at least while it is stored.
+	chunk       = 64 << 10
+	maxNodeBody = 1 << 20 // bytes; an agent sends less
+)
+
+// shares are what each sender may have of what is common.
+type shares struct {
+	// bodies are bytes of requests that are read, decoded and stored. Nodes have their own: no other sender takes them.
+	bodies, nodeBodies *share.Amounts
+
+	streams  *share.Amounts
+	requests *share.Rates // of a node, a second
+	sources  *share.Rates // events of a source, a second
+	compute  *share.Rates // microseconds of a reader's expressions, a second
+	all      *rate.Limiter
 }
 
-func newRates(l Limits) *rates {
-	return &rates{rate.NewLimiter(rate.Limit(l.Rate), l.Burst), newPerSource(l.SourceRate, l.SourceBurst)}
+func newShares(l Limits) *shares {
+	return &shares{bodies: share.NewAmounts(maxBody+chunk, l.Bytes), nodeBodies: share.NewAmounts(2*maxNodeBody, l.Bytes),
+		streams:  share.NewAmounts(int64(l.OwnStreams), int64(l.Streams)),
+		requests: share.NewRates(l.NodeRequests, l.NodeRequestsBurst),
+		sources:  share.NewRates(l.SourceRate, l.SourceBurst),
+		compute:  share.NewRates(100_000, 100_000), // a tenth of a core
+		all:      rate.NewLimiter(rate.Limit(l.Rate), l.Burst)}
 }
 
-// perSource is a limit of each of many.
-type perSource struct {
-	rate  float64 // a second
-	burst int
-
-	mu       sync.Mutex // guards limiters
-	limiters map[string]*rate.Limiter
+// key is whose share a request uses. What is proven counts, never what is said.
+func (i Identity) key() string {
+	return i.By + "/" + i.Cluster + "/" + cmp.Or(i.Node, i.Name)
 }
 
-func newPerSource(limit float64, burst int) *perSource {
-	return &perSource{rate: limit, burst: burst, limiters: map[string]*rate.Limiter{}}
-}
+// errBusy means that others are worked on already, errShare that the sender itself is.
+var (
+	errBusy  = errors.New("too many requests at the same time")
+	errShare = errors.New("too many requests of this sender at the same time")
+)
 
-// take takes n from what a source may do.
-func (p *perSource) take(source string, now time.Time, n int) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	limiter := p.limiters[source]
-	if limiter == nil {
-		if len(p.limiters) >= maxSources {
-			p.forget(now)
+// read reads a body. Its bytes count as they arrive, never as they are announced; done gives them back.
+func (s *Server) read(r *http.Request, who Identity) (body []byte, done func(), err error) {
+	bodies, most, key, taken := s.shares.bodies, int64(maxBody), who.key(), int64(0)
+	if who.Node != "" {
+		bodies, most = s.shares.nodeBodies, maxNodeBody
+	}
+	done = func() { bodies.Give(key, taken) }
+	take := func(n int64) error {
+		ctx, cancel := context.WithTimeout(r.Context(), busyWait)
+		defer cancel()
+		if n > 0 && !bodies.Wait(ctx, key, n) {
+			if ctx.Err() != nil {
+				return errBusy
+			}
+			return errShare
 		}
-		limiter = rate.NewLimiter(rate.Limit(p.rate), p.burst)
-		p.limiters[source] = limiter
+		taken += max(n, 0)
+		return nil
 	}
-	return limiter.AllowN(now, n)
-}
-
-// forget drops the sources that have sent nothing lately, or else all.
-func (p *perSource) forget(now time.Time) {
-	for source, limiter := range p.limiters {
-		if limiter.TokensAt(now) >= float64(p.burst) {
-			delete(p.limiters, source)
+	var all bytes.Buffer
+	part := make([]byte, 4<<10)
+	for err == nil && r.ContentLength <= most && int64(all.Len()) <= most {
+		var n int
+		n, err = r.Body.Read(part)
+		if short := int64(all.Len()+n) - taken; short > 0 {
+			if err := take(max(short, chunk)); err != nil {
+				return nil, done, err
+			}
 		}
+		all.Write(part[:n])
 	}
-	if len(p.limiters) >= maxSources {
-		clear(p.limiters)
+	switch {
+	case err == nil || int64(all.Len()) > most:
+		return nil, done, &statusError{status: http.StatusRequestEntityTooLarge, reason: fmt.Sprintf("%d bytes are possible", most)}
+	case !errors.Is(err, io.EOF):
+		return nil, done, &statusError{status: http.StatusBadRequest, reason: "the body ends early"}
 	}
-}
-
-// depth returns how deep arrays and objects are nested in a JSON text.
-func depth(text []byte) (deepest int) {
-	now, quoted := 0, false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
-			now++
-			deepest = max(deepest, now)
-		case c == '}' || c == ']':
-			now--
-		}
-	}
-	return deepest
+	return all.Bytes(), done, take(chunk - taken)
 }

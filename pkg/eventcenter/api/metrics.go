@@ -145,7 +145,7 @@ func (c *state) Collect(out chan<- prometheus.Metric) {
 	gauge("late_events", "Events since the start that came too late to change the current state.", float64(counts.Late))
 	gauge("dropped_state", "Faults and leftovers since the start beyond what is remembered of one node.",
 		float64(counts.Dropped))
-	gauge("subscribers", "Open streams of events.", float64(len(c.s.streams)))
+	gauge("subscribers", "Open streams of events.", float64(c.s.shares.streams.Used()))
 	desc := prometheus.NewDesc(namespace+"_faults", "Active faults.", []string{"severity"}, nil)
 	for _, severity := range []finding.Severity{finding.Fatal, finding.Warning, finding.Info} {
 		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(counts.Faults[severity]),

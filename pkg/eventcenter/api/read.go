@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/expression"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
@@ -28,7 +28,12 @@ type Item struct {
 	Event    json.RawMessage `json:"event"`
 }
 
+// itemOf returns a record. Centers before this one have stored texts that are no JSON: their bytes are shown.
 func itemOf(r journal.Record) Item {
+	if !utf8.Valid(r.JSON) || !json.Valid(r.JSON) {
+		r.JSON, _ = json.Marshal(map[string]any{"specversion": "1.0", "id": r.ID, "source": r.Source, "type": r.Type,
+			"data_base64": r.JSON}) // plain data: it cannot fail
+	}
 	return Item{strconv.FormatUint(r.Offset, 10), r.Received, r.JSON}
 }
 
@@ -43,7 +48,7 @@ type List struct {
 }
 
 // events is GET /v1/events: a page, or with Accept: text/event-stream all that comes.
-func (s *Server) events(w http.ResponseWriter, r *http.Request, _ Identity) {
+func (s *Server) events(w http.ResponseWriter, r *http.Request, who Identity) {
 	if !only(w, r.URL.Query(), "after", "limit", "journal", "cluster", "node", "type", "severity", "check", "reason", "cel") {
 		return // a filter with a typing error would pass everything
 	}
@@ -73,7 +78,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, _ Identity) {
 		return
 	}
 	if strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
-		s.stream(w, r, q, wanted)
+		s.stream(w, r, who, q, wanted)
 		return
 	}
 	page, err := s.Journal.Read(r.Context(), q)
@@ -85,24 +90,38 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, _ Identity) {
 	answer := List{Events: []Item{}, Gaps: page.Gaps, Next: strconv.FormatUint(page.Next, 10),
 		Oldest: strconv.FormatUint(bounds.Oldest, 10), Newest: strconv.FormatUint(bounds.Newest, 10),
 		Journal: bounds.Journal}
-	for _, record := range s.selected(wanted, page.Records) {
+	records, err := s.selected(r.Context(), who, wanted, page.Records)
+	if err != nil {
+		return // the client has gone
+	}
+	for _, record := range records {
 		answer.Events = append(answer.Events, itemOf(record))
 	}
 	respond(w, http.StatusOK, answer)
 }
 
-// selected returns the records that an expression is true of; nil: all. One of which it cannot be told is counted.
-func (s *Server) selected(wanted *expression.Expression, records []journal.Record) []journal.Record {
+// selected returns the records that an expression is true of; nil: all. One of which it cannot be told is counted. A
+// reader whose expressions take more than their share of the processor waits.
+func (s *Server) selected(ctx context.Context, who Identity, wanted *expression.Expression, records []journal.Record) (
+	[]journal.Record, error) {
 	if wanted == nil {
-		return records
+		return records, nil
 	}
-	return slices.DeleteFunc(records, func(r journal.Record) bool {
+	var kept []journal.Record
+	for _, r := range records {
+		begun := time.Now()
 		match, err := wanted.Matches(r)
 		if err != nil {
 			s.metrics.expressions.Inc()
 		}
-		return !match
-	})
+		if match {
+			kept = append(kept, r)
+		}
+		if err := s.shares.compute.Wait(ctx, who.key(), max(1, int(time.Since(begun).Microseconds()))); err != nil {
+			return nil, err
+		}
+	}
+	return kept, nil
 }
 
 // reached waits for a moment until the journal has an offset: this replica may be behind the one that gave it.

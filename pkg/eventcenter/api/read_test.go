@@ -117,10 +117,14 @@ func (s *scripted) Read(_ context.Context, q journal.Query) (journal.Page, error
 }
 
 // offline returns the interface over a scripted journal, without a listener.
-func offline(t *testing.T, j *scripted) *api.Server {
+func offline(t *testing.T, j *scripted, change ...func(*api.Config)) *api.Server {
 	t.Helper()
-	return api.New(api.Config{Journal: j, Model: model.New(), Log: slog.New(slog.DiscardHandler),
-		Authenticate: identitytest.Administrator(t, token)})
+	config := api.Config{Journal: j, Model: model.New(), Log: slog.New(slog.DiscardHandler),
+		Authenticate: identitytest.Administrator(t, token)}
+	for _, one := range change {
+		one(&config)
+	}
+	return api.New(config)
 }
 
 func eventsRequest(ctx context.Context, query string) *http.Request {

@@ -22,26 +22,28 @@ const (
 // subscriber is one open stream of server-sent events.
 type subscriber struct {
 	s   *Server
+	who Identity
 	w   io.Writer
 	out *http.ResponseController
 	q   journal.Query
 	// wanted is true of the events that are sent; nil: of all
 	wanted *expression.Expression
+
+	unsure int // how often in a row it could not be told whether the reader still may read
 }
 
 // stream follows the journal until the subscriber leaves.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, q journal.Query, wanted *expression.Expression) {
-	select {
-	case s.streams <- struct{}{}:
-		defer func() { <-s.streams }()
-	default:
-		refuseForNow(w, http.StatusServiceUnavailable, "too many subscribers", 30*time.Second)
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, who Identity, q journal.Query,
+	wanted *expression.Expression) {
+	if !s.shares.streams.Take(who.key(), 1) {
+		refuseForNow(w, http.StatusTooManyRequests, "too many subscribers, of this reader or of all", 30*time.Second)
 		return
 	}
+	defer s.shares.streams.Give(who.key(), 1)
 	q.Limit = maxLimit
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.WriteHeader(http.StatusOK)
-	sub := &subscriber{s: s, w: w, out: http.NewResponseController(w), q: q, wanted: wanted}
+	sub := &subscriber{s: s, who: who, w: w, out: http.NewResponseController(w), q: q, wanted: wanted}
 	err := sub.follow(r)
 	if err != nil && r.Context().Err() == nil {
 		s.Log.Info("a subscriber is disconnected", "err", err)
@@ -66,7 +68,9 @@ func (sub *subscriber) follow(r *http.Request) error {
 		select {
 		case <-bounds.Changed:
 		case <-bookmark.C:
-			err = sub.bookmark()
+			if err = sub.mayRead(r); err == nil {
+				err = sub.bookmark()
+			}
 		case <-comment.C:
 			err = sub.send(": \n\n")
 		case <-r.Context().Done():
@@ -78,6 +82,26 @@ func (sub *subscriber) follow(r *http.Request) error {
 			return err
 		}
 	}
+}
+
+// maxUnsure is how many minutes a stream goes on while it cannot be told whether its reader still may read.
+const maxUnsure = 10
+
+// mayRead asks again who reads, and whether they may: a right, a token or a session may have ended meanwhile.
+func (sub *subscriber) mayRead(r *http.Request) error {
+	who, err := sub.s.Authenticate(r)
+	refusal := refusalOf(err, http.StatusUnauthorized)
+	if err == nil {
+		refusal = sub.s.permit(r, who, "/v1/events")
+	}
+	if refusal == nil && who.key() == sub.who.key() {
+		sub.unsure = 0
+		return nil
+	}
+	if sub.unsure++; refusal != nil && refusal.RetryWithin > 0 && sub.unsure < maxUnsure {
+		return nil
+	}
+	return fmt.Errorf("%s may no longer read", sub.who.Name)
 }
 
 // page sends what comes next. What cannot be sent any more is an event of its own.
@@ -92,7 +116,11 @@ func (sub *subscriber) page(r *http.Request) error {
 		return err
 	}
 	gaps := page.Gaps
-	for _, record := range sub.s.selected(sub.wanted, page.Records) {
+	records, err := sub.s.selected(r.Context(), sub.who, sub.wanted, page.Records)
+	if err != nil {
+		return err
+	}
+	for _, record := range records {
 		for len(gaps) > 0 && gaps[0].From < record.Offset {
 			if err := sub.gap(gaps[0]); err != nil {
 				return err

@@ -121,6 +121,18 @@ func always(log *slog.Logger) []nats.Option {
 		})}
 }
 
+// Alone returns why nothing that needs another replica can be done now: it is known before any question times out. Nil:
+// nothing says so.
+func (n *Node) Alone() error {
+	switch {
+	case !n.Conn.IsConnected():
+		return errors.New("there is no connection to NATS")
+	case n.server != nil && n.server.NumRoutes() == 0:
+		return errors.New("no other replica is connected")
+	}
+	return nil
+}
+
 // Close ends the connection and the server. Before, the server hands what it leads to others.
 func (n *Node) Close() {
 	n.Conn.Close()

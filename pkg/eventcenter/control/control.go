@@ -62,3 +62,21 @@ func Problem(bucket, key string, value []byte) error {
 	}
 	return nil
 }
+
+// Broken is a store that cannot be opened: every call fails with the reason.
+type Broken struct{ Err error }
+
+// Get implements Store.
+func (b Broken) Get(context.Context, string, string) (Record, error) { return Record{}, b.Err }
+
+// Put implements Store.
+func (b Broken) Put(context.Context, string, string, []byte, uint64) (uint64, error) { return 0, b.Err }
+
+// Delete implements Store.
+func (b Broken) Delete(context.Context, string, string, uint64) error { return b.Err }
+
+// List implements Store.
+func (b Broken) List(context.Context, string, string) ([]Record, error) { return nil, b.Err }
+
+// Close implements Store.
+func (Broken) Close() error { return nil }

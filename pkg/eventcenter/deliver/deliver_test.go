@@ -304,3 +304,29 @@ func TestWanted(t *testing.T) {
 		k.stop()
 	})
 }
+
+// A target that answers 400 or 422 to a batch gets the events one by one: what it takes arrives, and only what it refuses is
+// held back.
+func TestBatchRefused(t *testing.T) {
+	for _, status := range []int{http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge} {
+		synctest.Test(t, func(t *testing.T) {
+			c := &receiver{}
+			k := newKit(t, hooks(), c)
+			c.answers(func(w http.ResponseWriter, r *http.Request, _ []cloudevents.Event) bool {
+				if strings.HasPrefix(r.Header.Get("Content-Type"), "application/cloudevents-batch") {
+					w.WriteHeader(status)
+					return true
+				}
+				return false
+			})
+			k.add(deliver.Subscription{})
+			k.append("x", "y", "x")
+			time.Sleep(time.Minute)
+			c.check(k)
+			if s := k.status(); s.NextMode != deliver.Structured {
+				t.Errorf("%d: %+v", status, s)
+			}
+			k.stop()
+		})
+	}
+}

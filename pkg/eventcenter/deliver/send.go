@@ -245,11 +245,20 @@ func (s *subscription) send(ctx context.Context, items []item) error {
 		if refused && r.status == http.StatusUnsupportedMediaType && s.nextMode(mode) {
 			continue
 		}
+		if refused && mode == Batch && notABatch(r.status) && s.nextMode(mode) {
+			continue // one of the events is refused, or batches are: sent one by one, it shows which
+		}
 		if errors.Is(err, errNotSent) {
 			return err
 		}
 		return s.note(err, r, len(items))
 	}
+}
+
+// notABatch reports whether an answer refuses what was sent, which for single events may be otherwise.
+func notABatch(status int) bool {
+	return status == http.StatusBadRequest || status == http.StatusUnprocessableEntity ||
+		status == http.StatusRequestEntityTooLarge
 }
 
 // note counts an attempt and draws the conclusions.

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,9 @@ const (
 // several, each signs: the receiver takes the old one or the new one, and the old one can be removed.
 func readSecrets(name string) (secrets [][]byte, err error) {
 	text, err := readFile(name, maxSecrets)
+	if err == nil {
+		err = private(name)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("secretFile: %w", err)
 	}
@@ -37,6 +41,15 @@ func readSecrets(name string) (secrets [][]byte, err error) {
 		return nil, fmt.Errorf("secretFile %s: no secret in it", name)
 	}
 	return secrets, nil
+}
+
+// private refuses a file that others may read, as api.ReadSecret does.
+func private(name string) error {
+	info, err := os.Stat(name)
+	if err == nil && info.Mode().Perm()&0o037 != 0 {
+		err = fmt.Errorf("%s: others may use it (mode %#o, want 0640 or less)", name, info.Mode().Perm())
+	}
+	return err
 }
 
 // sign adds the headers of Standard Webhooks: an ID that is the same in every attempt, the time of this one, and the

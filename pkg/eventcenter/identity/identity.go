@@ -21,6 +21,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/share"
 )
 
 // The limits of what the center asks of an apiserver.
@@ -28,6 +29,8 @@ const (
 	reviewsPerSecond = 20 // of tokens of agents
 	readersPerSecond = 5  // of tokens that only the apiserver knows, and of rights
 	readersBurst     = 50
+	strangersRate    = 1 // of tokens that were never accepted, of one network
+	strangersBurst   = 10
 
 	awayFor = 5 * time.Second // an apiserver that did not answer is not asked again for so long
 )
@@ -76,9 +79,13 @@ type cluster struct {
 	keys        *keys
 	authorities authorities
 	reviews     *rate.Limiter // of agents' tokens
-	asked       *rate.Limiter // for readers
+	asked       *rate.Limiter // for readers whose token was accepted before
+	unknown     *rate.Limiter // for all others
+	strangers   *share.Rates  // of each network
+	ofNodes     *share.Rates  // reviews of each node's tokens
 	reviewed    cache[review]
 	rights      cache[right]
+	accepted    cache[bool] // readers' tokens
 
 	mu   sync.Mutex // guards away
 	away time.Time  // the apiserver is not asked until then
@@ -101,7 +108,9 @@ func New(c Config) (*Authority, error) {
 		one := &cluster{Voucher: v, log: c.Log.With("cluster", v.Name), keys: k,
 			authorities: authorities{file: v.ClientCAFile},
 			reviews:     rate.NewLimiter(reviewsPerSecond, reviewsPerSecond),
-			asked:       rate.NewLimiter(readersPerSecond, readersBurst)}
+			asked:       rate.NewLimiter(readersPerSecond, readersBurst),
+			unknown:     rate.NewLimiter(readersPerSecond, readersBurst),
+			strangers:   share.NewRates(strangersRate, strangersBurst), ofNodes: share.NewRates(strangersRate, strangersBurst)}
 		if _, err := one.authorities.pool(); err != nil {
 			return nil, fmt.Errorf("cluster %s: clientCAFile: %w", v.Name, err)
 		}
@@ -141,7 +150,7 @@ func (a *Authority) Authenticate(r *http.Request) (api.Identity, error) {
 	}
 	sum := sha256.Sum256([]byte(token))
 	if subtle.ConstantTimeCompare(sum[:], a.local[:]) != 1 {
-		return a.byToken(r.Context(), token, sum)
+		return a.byToken(r.Context(), token, sum, share.Of(r))
 	}
 	if !a.anywhere && !fromHere(r.RemoteAddr) {
 		return api.Identity{}, refuse(http.StatusForbidden, "the center's own token is accepted from its machine only")

@@ -116,6 +116,7 @@ func now() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
 
 // center is an authority whose clock the test sets.
 type center struct {
+	from string // the address that requests come from
 	*identity.Authority
 	t   *testing.T
 	now time.Time
@@ -136,6 +137,9 @@ func newCenter(t *testing.T, dir string, vouchers ...identity.Voucher) *center {
 func (c *center) ask(token string) (api.Identity, error) {
 	r := httptest.NewRequest(http.MethodPost, "/v1/events", nil)
 	r.Header.Set("Authorization", "Bearer "+token)
+	if c.from != "" {
+		r.RemoteAddr = c.from + ":1"
+	}
 	return c.Authenticate(r)
 }
 

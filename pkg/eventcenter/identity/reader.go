@@ -15,6 +15,8 @@ import (
 const (
 	readerKeep = time.Minute      // how long the apiserver's word on a reader's token holds
 	rightKeep  = 30 * time.Second // and that on a right
+
+	acceptedKeep = 12 * time.Hour // how long a token that was accepted is no stranger's
 )
 
 // right is what an apiserver has said of a right.
@@ -24,15 +26,15 @@ type right struct {
 }
 
 // reader identifies a user of the cluster: by a token for the center's audience, or for the apiserver's own.
-func (c *cluster) reader(ctx context.Context, token string, sum [sha256.Size]byte, now time.Time) (api.Identity,
-	error) {
+func (c *cluster) reader(ctx context.Context, token string, sum [sha256.Size]byte, from string, now time.Time) (
+	api.Identity, error) {
 	key := sha256.Sum256(append([]byte("reader"), sum[:]...))
 	answer, known := c.reviewed.get(key, now)
 	if !known {
-		if err := c.mayAsk(now); err != nil {
+		err := c.mayReview(key, from, now)
+		if err != nil {
 			return api.Identity{}, err
 		}
-		var err error
 		if c.Audience != "" {
 			answer, err = c.reviewOf(ctx, token, []string{c.Audience})
 		}
@@ -41,9 +43,12 @@ func (c *cluster) reader(ctx context.Context, token string, sum [sha256.Size]byt
 		}
 		if err != nil {
 			c.unanswered(ctx, now, err)
-			return api.Identity{}, c.unknown()
+			return api.Identity{}, c.unreachable()
 		}
 		c.remember(key, answer, now, now.Add(readerKeep))
+		if answer.user != nil {
+			c.accepted.put(key, true, now, now.Add(acceptedKeep))
+		}
 	}
 	if answer.user == nil {
 		return api.Identity{}, refuse(http.StatusUnauthorized, "the apiserver of cluster %s refuses the token: %s", c.Name,
@@ -52,10 +57,25 @@ func (c *cluster) reader(ctx context.Context, token string, sum [sha256.Size]byt
 	return api.Identity{Name: answer.user.Name, By: "review", Cluster: c.Name, User: answer.user}, nil
 }
 
+// mayReview is mayAsk about a token. Those that were never accepted have a budget of their own, and each network a part of
+// it: strangers do not use up the questions that are needed for people.
+func (c *cluster) mayReview(key [sha256.Size]byte, from string, now time.Time) error {
+	if accepted, _ := c.accepted.get(key, now); accepted {
+		return c.mayAsk(now)
+	}
+	if c.isAway(now) {
+		return c.unreachable()
+	}
+	if !c.strangers.Take(from, now, 1) || !c.unknown.AllowN(now, 1) {
+		return later(http.StatusTooManyRequests, "too many unknown tokens for the apiserver of cluster %s", c.Name)
+	}
+	return nil
+}
+
 // mayAsk refuses a request for which the apiserver would have to be asked, and cannot.
 func (c *cluster) mayAsk(now time.Time) error {
 	if c.isAway(now) {
-		return c.unknown()
+		return c.unreachable()
 	}
 	if !c.asked.AllowN(now, 1) {
 		return later(http.StatusTooManyRequests, "too many questions to the apiserver of cluster %s", c.Name)
@@ -63,7 +83,7 @@ func (c *cluster) mayAsk(now time.Time) error {
 	return nil
 }
 
-func (c *cluster) unknown() error {
+func (c *cluster) unreachable() error {
 	return later(http.StatusServiceUnavailable, "the apiserver of cluster %s cannot be asked now", c.Name)
 }
 
@@ -101,7 +121,7 @@ func (c *cluster) authorize(ctx context.Context, user *api.User, verb, path stri
 		status, err := c.Apiserver.Access(ctx, spec)
 		if err != nil {
 			c.unanswered(ctx, now, err)
-			return c.unknown()
+			return c.unreachable()
 		}
 		answer = right{status.Allowed && !status.Denied, status.Reason}
 		keep := rightKeep

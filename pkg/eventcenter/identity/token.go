@@ -43,8 +43,9 @@ type review struct {
 	refusal string
 }
 
-// byToken says whose token it is. sum is its hash.
-func (a *Authority) byToken(ctx context.Context, token string, sum [sha256.Size]byte) (api.Identity, error) {
+// byToken says whose token it is. sum is its hash, from the network that it comes from.
+func (a *Authority) byToken(ctx context.Context, token string, sum [sha256.Size]byte, from string) (
+	api.Identity, error) {
 	if len(token) > maxToken {
 		return api.Identity{}, refuse(http.StatusUnauthorized, "the token has %d bytes, %d are possible", len(token),
 			maxToken)
@@ -59,7 +60,7 @@ func (a *Authority) byToken(ctx context.Context, token string, sum [sha256.Size]
 	if c == nil { // of a user whom only an apiserver knows; it is shown to one of which the operator has said so
 		for _, c := range a.clusters {
 			if c.Readers {
-				return c.reader(ctx, token, sum, a.now())
+				return c.reader(ctx, token, sum, from, a.now())
 			}
 		}
 		return api.Identity{}, refuse(http.StatusUnauthorized, "the token is signed by no key of a configured cluster "+
@@ -73,7 +74,7 @@ func (a *Authority) byToken(ctx context.Context, token string, sum [sha256.Size]
 	case ours && slices.Contains(c.users(), said.Subject):
 		return c.agent(ctx, token, sum, said, a.now())
 	case c.Readers:
-		return c.reader(ctx, token, sum, a.now())
+		return c.reader(ctx, token, sum, from, a.now())
 	case ours:
 		return api.Identity{}, refuse(http.StatusForbidden, "%.300q of cluster %s is no ServiceAccount of its agents (%s)",
 			said.Subject, c.Name, strings.Join(c.Agents, ", "))
@@ -156,7 +157,7 @@ func (c *cluster) agent(ctx context.Context, token string, sum [sha256.Size]byte
 	}
 	answer, known := c.reviewed.get(sum, now)
 	if !known {
-		if answer, known = c.ask(ctx, token, []string{c.Audience}, now); known {
+		if answer, known = c.ask(ctx, token, node.Name, now); known {
 			answer = consistent(answer, said)
 			c.remember(sum, answer, now, said.Expiry.Time())
 		}
@@ -194,11 +195,11 @@ func consistent(answer review, said claims) review {
 }
 
 // ask has the apiserver review an agent's token. ok is false where it could not be asked.
-func (c *cluster) ask(ctx context.Context, token string, audiences []string, now time.Time) (answer review, ok bool) {
-	if c.isAway(now) || !c.reviews.AllowN(now, 1) {
+func (c *cluster) ask(ctx context.Context, token, node string, now time.Time) (answer review, ok bool) {
+	if c.isAway(now) || !c.ofNodes.Take(node, now, 1) || !c.reviews.AllowN(now, 1) {
 		return answer, false
 	}
-	answer, err := c.reviewOf(ctx, token, audiences)
+	answer, err := c.reviewOf(ctx, token, []string{c.Audience})
 	if err != nil {
 		c.unanswered(ctx, now, err)
 		return answer, false

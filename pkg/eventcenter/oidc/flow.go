@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/oauth2"
-	"golang.org/x/time/rate"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/share"
 )
 
 const (
@@ -36,7 +37,7 @@ type flow struct {
 type flows struct {
 	seal cipher.AEAD
 	now  func() time.Time
-	ends *rate.Limiter // each asks the provider
+	ends *share.Rates // of each network: each end asks the provider
 }
 
 func newFlows(key [KeyBytes]byte, now func() time.Time) (*flows, error) {
@@ -48,7 +49,7 @@ func newFlows(key [KeyBytes]byte, now func() time.Time) (*flows, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &flows{seal: seal, now: now, ends: rate.NewLimiter(rate.Every(100*time.Millisecond), 50)}, nil
+	return &flows{seal: seal, now: now, ends: share.NewRates(1, 20)}, nil
 }
 
 // begin returns a new flow and the cookie that it lives in.
@@ -77,7 +78,7 @@ func (f *flows) cookie(value string, age int, secure bool) *http.Cookie {
 // end returns the flow of a browser that comes back, and removes its cookie.
 func (f *flows) end(w http.ResponseWriter, r *http.Request, secure bool) (one flow, ok bool) {
 	cookie, err := r.Cookie(flowCookie)
-	if err != nil || !f.ends.AllowN(f.now(), 1) {
+	if err != nil {
 		return one, false
 	}
 	http.SetCookie(w, f.cookie("", -1, secure))
@@ -90,5 +91,5 @@ func (f *flows) end(w http.ResponseWriter, r *http.Request, secure bool) (one fl
 		return one, false
 	}
 	same := subtle.ConstantTimeCompare([]byte(one.State), []byte(r.URL.Query().Get("state"))) == 1
-	return one, same && f.now().Before(one.Ends)
+	return one, same && f.now().Before(one.Ends) && f.ends.Take(share.Of(r), f.now(), 1)
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"golang.org/x/oauth2"
 	"golang.org/x/time/rate"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 )
 
 const (
@@ -52,7 +54,9 @@ type Provider struct {
 
 	flows *flows
 
-	asked *rate.Limiter // requests to the provider
+	// asked are requests to the provider for people who come back from it, and keys those for its keys: a token of an
+	// unknown key, which anybody can send, has them fetched again.
+	asked, keys *rate.Limiter
 
 	mu     sync.Mutex // guards what follows
 	found  *discovered
@@ -75,11 +79,11 @@ func New(s Settings, now func() time.Time) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{Settings: s, now: now, flows: flows, asked: rate.NewLimiter(5, 50)}
+	p := &Provider{Settings: s, now: now, flows: flows, asked: rate.NewLimiter(5, 50), keys: rate.NewLimiter(1, 5)}
 	if _, err := p.secret(); err != nil {
 		return nil, err
 	}
-	if _, err := p.client(); err != nil {
+	if _, err := p.client(p.asked); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -105,7 +109,7 @@ func (p *Provider) secret() (string, error) {
 	if p.ClientSecretFile == "" {
 		return "", nil
 	}
-	text, err := os.ReadFile(p.ClientSecretFile)
+	text, err := api.ReadSecret(p.ClientSecretFile)
 	if err != nil {
 		return "", fmt.Errorf("clientSecretFile: %w", err)
 	}
@@ -116,7 +120,7 @@ func (p *Provider) secret() (string, error) {
 }
 
 // client returns a client that believes the authorities of now, and reads no endless answer.
-func (p *Provider) client() (*http.Client, error) {
+func (p *Provider) client(asked *rate.Limiter) (*http.Client, error) {
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSHandshakeTimeout: askLimit, MaxIdleConns: 2,
 		IdleConnTimeout: time.Minute, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
 	if p.CAFile != "" {
@@ -129,11 +133,10 @@ func (p *Provider) client() (*http.Client, error) {
 			return nil, fmt.Errorf("caFile %s: no certificate", p.CAFile)
 		}
 	}
-	return &http.Client{Transport: bounded{transport, p.asked}, Timeout: askLimit}, nil
+	return &http.Client{Transport: bounded{transport, asked}, Timeout: askLimit}, nil
 }
 
-// bounded asks so often, and reads so much of an answer: a token of an unknown key, which anybody can send, has the keys
-// fetched again.
+// bounded asks so often, and reads so much of an answer.
 type bounded struct {
 	http.RoundTripper
 	asked *rate.Limiter
@@ -166,7 +169,11 @@ func (p *Provider) discover(ctx context.Context) (*discovered, error) {
 }
 
 func (p *Provider) ask(ctx context.Context) (*discovered, error) {
-	client, err := p.client()
+	client, err := p.client(p.asked)
+	if err != nil {
+		return nil, err
+	}
+	forKeys, err := p.client(p.keys)
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +190,7 @@ func (p *Provider) ask(ctx context.Context) (*discovered, error) {
 	if err := found.Claims(&said); err != nil {
 		return nil, fmt.Errorf("identity provider %s: %w", p.Issuer, err)
 	}
-	d := &discovered{Provider: found, keys: oidc.NewRemoteKeySet(lasting, said.Keys)}
+	d := &discovered{Provider: found, keys: oidc.NewRemoteKeySet(oidc.ClientContext(lasting, forKeys), said.Keys)}
 	for _, a := range algorithms() {
 		if slices.Contains(said.Algorithms, string(a)) {
 			d.algorithms = append(d.algorithms, string(a))
@@ -257,7 +264,7 @@ func (p *Provider) complete(ctx context.Context, access *oauth2.Token, subject s
 	if err != nil || named && (grouped || len(p.Groups) == 0) || found.UserInfoEndpoint() == "" {
 		return err
 	}
-	client, err := p.client()
+	client, err := p.client(p.asked)
 	if err != nil {
 		return err
 	}
@@ -283,13 +290,13 @@ func (p *Provider) complete(ctx context.Context, access *oauth2.Token, subject s
 // person returns who may read, by the claims of a token.
 func (p *Provider) person(claims map[string]any) (Person, error) {
 	name, _ := claims[p.NameClaim].(string)
-	verified, told := claims["email_verified"].(bool)
+	verified, told := claims["email_verified"] // some providers write it as a text
 	switch {
 	case name == "":
 		return Person{}, refused("the identity provider's token has no claim %q with a name", p.NameClaim)
 	case len(name) > maxName || strings.ContainsFunc(name, unicode.IsControl):
 		return Person{}, refused("the claim %q is no name of at most %d bytes", p.NameClaim, maxName)
-	case p.NameClaim == "email" && told && !verified:
+	case p.NameClaim == "email" && told && verified != true && verified != "true":
 		return Person{}, refused("the identity provider has not verified the address %s", name)
 	case slices.Contains(p.People, name):
 		return Person{name}, nil
@@ -379,7 +386,7 @@ func (p *Provider) exchange(ctx context.Context, code string, one flow) (access 
 	if err != nil {
 		return nil, "", err
 	}
-	client, err := p.client()
+	client, err := p.client(p.asked)
 	if err != nil {
 		return nil, "", err
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +46,8 @@ func TestNotSignedIn(t *testing.T) {
 		"has no claim \"groups\"":               without("groups"),
 		"no claim \"email\"":                    claim("email", 7),
 		"has not verified the address":          claim("email_verified", false),
+		"not verified the address ada":          claim("email_verified", "false"),
+		"has not verified the address ada@":     claim("email_verified", "no"),
 		"no name of at most 128 bytes":          claim("email", "ada\nroot@example.com"),
 		"token is of another sign-in":           claim("nonce", "another"),
 		"expected audience":                     claim("aud", "another"),
@@ -237,5 +240,21 @@ func TestSettings(t *testing.T) {
 	}
 	if _, err := New(Settings{ClientSecretFile: os.DevNull}, time.Now); err == nil {
 		t.Error("an empty secret is taken")
+	}
+}
+
+// The client's secret is not used from a file that others may read.
+func TestSecretOfAll(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(name, []byte("x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for mode, fine := range map[os.FileMode]bool{0o600: true, 0o440: true, 0o644: false, 0o604: false, 0o660: false} {
+		if err := os.Chmod(name, mode); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := New(Settings{ClientSecretFile: name}, time.Now); (err == nil) != fine {
+			t.Errorf("%#o: %v", mode, err)
+		}
 	}
 }

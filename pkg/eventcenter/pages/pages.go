@@ -18,6 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/deliver"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/share"
 )
 
 // Journal is what the pages need of the journal.
@@ -200,7 +201,7 @@ func (s *server) loginForm(w http.ResponseWriter, r *http.Request) {
 
 func (s *server) login(w http.ResponseWriter, r *http.Request) {
 	to := next(r.PostFormValue("next"))
-	cookie, err := s.Sessions.signIn(r.Context(), r.PostFormValue("code"))
+	cookie, err := s.Sessions.signIn(r.Context(), share.Of(r), r.PostFormValue("code"))
 	if errors.Is(err, errCode) {
 		s.askToSignIn(w, r, http.StatusForbidden, to, "This code is not known, was used, or has ended. Make another one.")
 		return

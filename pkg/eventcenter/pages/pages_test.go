@@ -173,15 +173,15 @@ func TestGuessing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 100 {
-		if _, err := s.signIn(t.Context(), "wrong"); !errors.Is(err, errCode) {
+		if _, err := s.signIn(t.Context(), "192.0.2.1", "wrong"); !errors.Is(err, errCode) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.signIn(t.Context(), code); err == nil {
+	if _, err := s.signIn(t.Context(), "192.0.2.1", code); err == nil {
 		t.Error("after a hundred wrong codes the right one is taken at once")
 	}
 	c.now = c.now.Add(2 * time.Second)
-	if cookie, err := s.signIn(t.Context(), code); err != nil || !cookie.Secure {
+	if cookie, err := s.signIn(t.Context(), "192.0.2.1", code); err != nil || !cookie.Secure {
 		t.Error("later it is not, or its cookie goes over connections without TLS")
 	}
 	for range maxCodes {
@@ -205,11 +205,11 @@ func TestReplicasKnowSessions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cookie, err := other.signIn(t.Context(), code)
+	cookie, err := other.signIn(t.Context(), "192.0.2.1", code)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := one.signIn(t.Context(), code); !errors.Is(err, errCode) {
+	if _, err := one.signIn(t.Context(), "192.0.2.1", code); !errors.Is(err, errCode) {
 		t.Errorf("a code opens two replicas: %v", err)
 	}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)

@@ -12,10 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/control"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/share"
 )
 
 const (
@@ -37,7 +36,7 @@ type Sessions struct {
 	store  control.Store
 	secure bool // cookies are for TLS alone
 	now    func() time.Time
-	tries  *rate.Limiter
+	tries  *share.Rates // of each network: strangers who guess hinder only themselves
 }
 
 // offer is a code that nobody has used yet.
@@ -54,7 +53,7 @@ type session struct {
 
 // NewSessions returns those of a control store. With secure, cookies are sent over TLS alone.
 func NewSessions(store control.Store, secure bool, now func() time.Time) *Sessions {
-	return &Sessions{store: store, secure: secure, now: now, tries: rate.NewLimiter(rate.Every(time.Second), 20)}
+	return &Sessions{store: store, secure: secure, now: now, tries: share.NewRates(1, 20)}
 }
 
 var (
@@ -104,16 +103,16 @@ func gone(err error) bool {
 
 // Code returns a code with which someone can sign in once, for some minutes, under a name.
 func (s *Sessions) Code(ctx context.Context, name string) (code string, ends time.Time, err error) {
-	code = strings.ToLower(rand.Text()[:12]) // 60 bits, of which twenty can be tried a second
+	code = strings.ToLower(rand.Text()[:12]) // 60 bits, of which a network can try one a second
 	code = code[:4] + "-" + code[4:8] + "-" + code[8:]
 	ends = s.now().Add(codeLife)
 	return code, ends, s.keep(ctx, codesBucket, code, offer{name, ends}, maxCodes, errManyCodes)
 }
 
 // signIn exchanges a code for a cookie; errCode is for one that is not known, is used, or has ended.
-func (s *Sessions) signIn(ctx context.Context, code string) (*http.Cookie, error) {
+func (s *Sessions) signIn(ctx context.Context, from, code string) (*http.Cookie, error) {
 	now := s.now()
-	if !s.tries.AllowN(now, 1) {
+	if !s.tries.Take(from, now, 1) {
 		return nil, errCode
 	}
 	r, err := s.store.Get(ctx, codesBucket, keyOf(strings.ToLower(strings.TrimSpace(code))))

@@ -45,7 +45,7 @@ func TestSubscriptionsPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cookie, err := sessions.signIn(t.Context(), code)
+	cookie, err := sessions.signIn(t.Context(), "192.0.2.1", code)
 	if err != nil {
 		t.Fatal(err)
 	}

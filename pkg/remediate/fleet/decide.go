@@ -16,10 +16,14 @@ type Claim struct {
 	For     time.Duration // how long its node may hold the slot
 	// Version is the resourceVersion of its creation, since nobody updates claims. The order of claims is theirs.
 	Version uint64
+	// Stands: its time is over, but its node is still isolated. Its agent has died, or cannot take the taint off.
+	Stands bool
 }
 
 // dead reports whether a claim no longer counts at a time of the apiserver. Its node has stopped by then.
-func (c Claim) dead(date time.Time) bool { return !date.Before(c.Created.Add(c.For + Skew)) }
+func (c Claim) dead(date time.Time) bool { return !c.Stands && c.over(date) }
+
+func (c Claim) over(date time.Time) bool { return !date.Before(c.Created.Add(c.For + Skew)) }
 
 // Standing is how things are for one claim among the claims of its kind and pool.
 type Standing struct {

@@ -34,6 +34,8 @@ type Cluster struct {
 	Leases Leases
 	// Node reads the Node of this node.
 	Node func(ctx context.Context) (*corev1.Node, error)
+	// Isolated reports whether a Node has a taint of ours that keeps pods away. One that does not exist has none.
+	Isolated func(ctx context.Context, node string) (bool, error)
 	// Nodes returns how many Nodes the cluster has.
 	Nodes func(ctx context.Context) (int, error)
 	// Paused reports whether the object exists by which an operator pauses the fleet.
@@ -271,6 +273,9 @@ func (f *Fleet) list(ctx context.Context, kind Kind) ([]Claim, time.Time, error)
 		if claims[i], err = claimOf(&leases[i]); err != nil {
 			return nil, date, err
 		}
+	}
+	if kind == Isolate {
+		f.stand(ctx, claims, date)
 	}
 	return claims, date, nil
 }

@@ -28,6 +28,7 @@ type world struct {
 	paused  error // errPaused: it is
 	down    bool
 	total   int
+	taints  map[string]error // of nodes: nil for one that is isolated
 }
 
 var errPaused = errors.New("paused")
@@ -115,6 +116,12 @@ func (w *world) node(name string, change ...func(*Settings)) *Fleet {
 			Node: func(context.Context) (*corev1.Node, error) {
 				return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("node-" + name),
 					Labels: map[string]string{"pool": "red"}}}, nil
+			},
+			Isolated: func(_ context.Context, node string) (bool, error) {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				err, ok := w.taints[node]
+				return ok && err == nil, err
 			},
 			Nodes: func(context.Context) (int, error) { w.mu.Lock(); defer w.mu.Unlock(); return w.total, nil },
 			Paused: func(context.Context, string, string) (bool, error) {
@@ -309,6 +316,67 @@ func TestIsolationIsKept(t *testing.T) {
 		hold(t, b, true)
 		time.Sleep(MaxFor + Skew) // its agent has died: its place is free
 		hold(t, a, true)
+	})
+}
+
+// An agent that dies leaves its taint, and its place is taken for as long as that stands, also if nobody can say. A claim
+// of another kind ends with its time. The agent that comes back has kept its place.
+func TestPlaceOfADeadAgent(t *testing.T) {
+	for name, test := range map[string]struct {
+		taint  map[string]error
+		others bool // another node has room
+		back   bool // the node itself still has its place
+	}{
+		"the taint stands":    {map[string]error{"a": nil}, false, true},
+		"nobody can say":      {map[string]error{"a": errors.New("no answer")}, false, true},
+		"the taint is gone":   {map[string]error{}, true, false},
+		"another node's does": {map[string]error{"c": nil}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &world{}
+				hold := func(node string) bool {
+					held, _, err := w.node(node).Hold(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					return held
+				}
+				if !hold("a") {
+					t.Fatal("there is room for the first")
+				}
+				w.set(func(w *world) { w.taints = test.taint })
+				for range 4 { // its agent says nothing for two hours
+					time.Sleep(30*time.Minute + Skew)
+					if got := hold("b"); got != test.others {
+						t.Errorf("another node is isolated: %t", got)
+					}
+				}
+				if got := hold("a"); got != test.back {
+					t.Errorf("its agent is back, and isolates: %t", got)
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{taints: map[string]error{"a": nil, "b": nil, "c": nil}}
+		three := func(s *Settings) { s.Isolated = 3 }
+		for _, name := range []string{"a", "b", "c"} {
+			if held, _, err := w.node(name, three).Hold(t.Context()); !held || err != nil {
+				t.Fatal(name, held, err)
+			}
+		}
+		time.Sleep(time.Hour)
+		if held, _, err := w.node("d", three).Hold(t.Context()); held || err != nil {
+			t.Errorf("a fourth of three: %t, %v", held, err)
+		}
+		w.set(func(w *world) { delete(w.taints, "b") })
+		if held, _, err := w.node("d", three).Hold(t.Context()); !held || err != nil {
+			t.Errorf("one was taken off: %t, %v", held, err)
+		}
+		if held, _, err := w.node("a", three).Hold(t.Context()); !held || err != nil { // the agent is back
+			t.Errorf("one that has kept its place: %t, %v", held, err)
+		}
 	})
 }
 

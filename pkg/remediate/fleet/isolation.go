@@ -65,6 +65,32 @@ func (f *Fleet) Hold(ctx context.Context) (held bool, again time.Duration, err e
 	return false, f.spent(standing, limit), nil
 }
 
+// maxAsked bounds how many Nodes are asked for in one look at the claims.
+const maxAsked = 20
+
+// stand finds the claims whose time is over while their nodes are still isolated: their places are taken for as long as
+// the taints stand, or a fault that kills its nodes would isolate one more every half hour. A place of which that is
+// not known is taken.
+func (f *Fleet) stand(ctx context.Context, claims []Claim, date time.Time) {
+	known, self := map[string]bool{}, f.self()
+	for i := range claims {
+		c := &claims[i]
+		if !c.over(date) {
+			continue
+		}
+		stands, ok := known[c.Node]
+		if !ok {
+			isolated, err := false, errors.New("too many to ask")
+			if len(known) < maxAsked {
+				isolated, err = f.config.Cluster.Isolated(ctx, c.Node)
+			}
+			stands = isolated || err != nil && c.Node != self
+			known[c.Node] = stands
+		}
+		c.Stands = stands
+	}
+}
+
 // best returns the claim of this node with the best standing, and that.
 func (f *Fleet) best(claims []Claim, limit int, date time.Time) (Claim, Standing) {
 	var best Claim

@@ -103,14 +103,18 @@ func TestRestartUnitLooks(t *testing.T) {
 			n.process(11, "containerd", "/dev/fuse")
 			n.service.MainPID = 11
 		}, "serves a FUSE filesystem"},
-		"stopped":         {func(n *unitNode) { n.service.Active, n.service.Sub = "inactive", "dead" }, "is inactive (dead)"},
-		"activating":      {func(n *unitNode) { n.service.Active, n.service.Sub = "activating", "start" }, "is activating (start)"},
-		"auto-restart":    {func(n *unitNode) { n.service.Active, n.service.Sub = "failed", "auto-restart-queued" }, "(auto-re"},
-		"a job":           {func(n *unitNode) { n.service.Job = true }, "systemd has a job"},
-		"young":           {func(n *unitNode) { n.service.Age = time.Minute }, "1m0s ago, less than 5m0s"},
-		"masked":          {func(n *unitNode) { n.service.Load = "masked" }, "is masked"},
-		"ExecStop":        {func(n *unitNode) { n.service.StopRuns = true }, "runs a program when it is stopped"},
-		"dependents":      {func(n *unitNode) { n.service.Dependents = []string{"kubelet.service"} }, "would stop or restart kubelet.service"},
+		"stopped":      {func(n *unitNode) { n.service.Active, n.service.Sub = "inactive", "dead" }, "is inactive (dead)"},
+		"activating":   {func(n *unitNode) { n.service.Active, n.service.Sub = "activating", "start" }, "is activating (start)"},
+		"auto-restart": {func(n *unitNode) { n.service.Active, n.service.Sub = "failed", "auto-restart-queued" }, "(auto-re"},
+		"a job":        {func(n *unitNode) { n.service.Job = true }, "systemd has a job"},
+		"young":        {func(n *unitNode) { n.service.Age = time.Minute }, "1m0s ago, less than 5m0s"},
+		"masked":       {func(n *unitNode) { n.service.Load = "masked" }, "is masked"},
+		"ExecStop":     {func(n *unitNode) { n.service.StopRuns = true }, "runs a program when it is stopped"},
+		"dependents":   {func(n *unitNode) { n.service.Dependents = []string{"kubelet.service"} }, "would stop or restart kubelet.service"},
+		"a runtime directory": {func(n *unitNode) { n.service.Changes = []string{"RuntimeDirectory=containerd without"} },
+			"may change more than its processes: RuntimeDirectory=containerd without"},
+		"a reboot":        {func(n *unitNode) { n.service.Changes = []string{"FailureAction=reboot", "x"} }, "FailureAction=reboot; x"},
+		"ExecStartPre":    {func(n *unitNode) { n.service.StartRuns = []string{"/sbin/modprobe (ExecStartPre=)"} }, ""},
 		"another runtime": {func(n *unitNode) { n.tools.Host.Paths.CRISocket = "/run/cri-dockerd.sock" }, "unit it is is not known"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -121,7 +125,8 @@ func TestRestartUnitLooks(t *testing.T) {
 				err != nil && !strings.Contains(err.Error(), test.refused) {
 				t.Errorf("%v, want %q", err, test.refused)
 			}
-			if err == nil && !strings.HasPrefix(job.Does, "restart containerd.service") {
+			if err == nil && (!strings.HasPrefix(job.Does, "restart containerd.service") ||
+				strings.Contains(job.Does, "it also runs /sbin/modprobe (ExecStartPre=)") != (len(n.service.StartRuns) > 0)) {
 				t.Errorf("%+v", job)
 			}
 		})

@@ -34,7 +34,11 @@ func restartUnit() Action {
 			"its KillMode is process, so that only its main process is killed",
 			"its main process is no shim and serves no FUSE filesystem",
 			"it runs no program when it is stopped (ExecStop=, ExecStopPost=)",
-			"no active unit would be stopped or restarted with it (Requires=, BindsTo=, PartOf=)",
+			"no active unit would be stopped or restarted with it (Requires=, Requisite=, BindsTo=, PartOf=, " +
+				"PropagatesStopTo=)",
+			"systemd would not remove a directory of it (RuntimeDirectory= without RuntimeDirectoryPreserve=)",
+			"its end or a failed start does nothing else (FailureAction=, SuccessAction=, StartLimitAction=, " +
+				"JobTimeoutAction=, OnFailure=, OnSuccess=)",
 		},
 		Does: []string{"wait `minAge` for systemd to do it", "RestartUnit over systemd's D-Bus, once for each fault",
 			"then ask for help (RepairDidNotHelp)"},
@@ -70,8 +74,13 @@ func lookAtUnit(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
 		return Job{}, refuse("%s", why)
 	}
 	run := mutate.ServiceRun{Name: service.Name, MainPID: service.MainPID, Invocation: service.Invocation}
+	also := ""
+	if len(service.StartRuns) > 0 {
+		also = "; it also runs " + strings.Join(service.StartRuns, ", ")
+	}
 	return Job{
-		Does: fmt.Sprintf("restart %s (%s; %d other processes in its cgroup stay)", name, service.Active, inside.others),
+		Does: fmt.Sprintf("restart %s (%s; %d other processes in its cgroup stay%s)", name, service.Active, inside.others,
+			also),
 		Identity: map[string]string{"unit": name, "mainPID": strconv.Itoa(service.MainPID),
 			"invocation": service.Invocation},
 		Do: func(ctx context.Context) (string, error) { return "", t.Mutator.RestartService(ctx, run) },
@@ -108,6 +117,8 @@ func mayRestart(s systemd.Service, unitAge time.Duration) string {
 		return s.Name + " runs a program when it is stopped, which could end anything"
 	case len(s.Dependents) > 0:
 		return fmt.Sprintf("systemd would stop or restart %s with %s", strings.Join(s.Dependents, ", "), s.Name)
+	case len(s.Changes) > 0:
+		return fmt.Sprintf("a restart of %s may change more than its processes: %s", s.Name, strings.Join(s.Changes, "; "))
 	}
 	return ""
 }

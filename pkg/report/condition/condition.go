@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report"
@@ -47,6 +48,14 @@ type Config struct {
 	// Encode makes the patch that writes these conditions, all there are, and removes those. Nil: that of nodes/status.
 	Encode func(conditions []corev1.NodeCondition, removed []string, at metav1.Time) ([]byte, error)
 
+	// Owner is set where what is written is not the Node's status but belongs to the Node, and cannot be read. It takes
+	// over the UID of the Node and reports whether it is another one. While something is wrong all is sent again every
+	// report.CompareFaulty: what was deleted comes back, and what is there does not change.
+	Owner func(uid types.UID) (another bool)
+	// Moved returns when a condition moved to a status, as the other reporter shows it that writes the same ones. May be
+	// nil.
+	Moved func(name string, status corev1.ConditionStatus) (time.Time, bool)
+
 	Observer report.Observer
 	Log      *slog.Logger
 	Rand     func() float64 // nil: math/rand/v2
@@ -76,6 +85,9 @@ type Reporter struct {
 	graceEnd  time.Time
 	shown     map[string]corev1.NodeCondition // what the Node shows of ours, as far as we know
 	uncertain bool                            // a patch failed: it may have been applied all the same
+	bad       bool                            // something is wrong
+	sent      metav1.Time                     // heartbeat of the last write
+	sight     sight
 }
 
 // New returns a reporter. The grace for first observations begins now.
@@ -137,6 +149,10 @@ func (r *Reporter) Update(state finding.State, _ []finding.Update) {
 	if !changed {
 		return
 	}
+	r.wake()
+}
+
+func (r *Reporter) wake() {
 	select {
 	case r.changed <- struct{}{}:
 	default: // it is awake already

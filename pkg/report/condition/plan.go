@@ -75,10 +75,16 @@ func (r *Reporter) held(k *kind, v report.Verdict, now time.Time) bool {
 }
 
 func (r *Reporter) want(k *kind, v report.Verdict) corev1.NodeCondition {
+	moved := r.ledger.records[k.name].Shown
+	if r.config.Moved != nil {
+		if at, ok := r.config.Moved(k.name, k.truth(v.Status)); ok {
+			moved = at
+		}
+	}
 	return corev1.NodeCondition{
 		Type: corev1.NodeConditionType(k.name), Status: k.truth(v.Status), Reason: v.Reason, Message: v.Message,
 		// What goes over the wire has whole seconds.
-		LastTransitionTime: metav1.NewTime(r.ledger.records[k.name].Shown.Truncate(time.Second)),
+		LastTransitionTime: metav1.NewTime(moved.Truncate(time.Second)),
 	}
 }
 

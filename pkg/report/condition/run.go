@@ -37,13 +37,15 @@ func (r *Reporter) due() (act, check time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
+	again := r.look(now)
 	p := r.plan(now)
+	r.bad = p.bad
 	r.ledger.store(r.behind)
-	act = r.pace.due(now, p, r.ledger.adopted != nil)
+	act = report.Earliest(r.pace.due(now, p, r.ledger.adopted != nil), r.repeat())
 	if p.held {
-		return act, report.Earliest(act, r.graceEnd)
+		return act, report.Earliest(act, again, r.graceEnd)
 	}
-	return act, act
+	return act, report.Earliest(act, again)
 }
 
 // attempt reads the Node the first time, and writes afterwards.
@@ -71,7 +73,9 @@ func (r *Reporter) adopt(ctx context.Context) error {
 	r.succeeded()
 	r.ledger.adoptAll(r.kinds, conditions)
 	r.pace.retryAt = time.Time{}
-	maps.Copy(r.shown, r.ledger.adopted)
+	if r.config.Owner == nil { // else it tells when they moved, and shows none of ours
+		maps.Copy(r.shown, r.ledger.adopted)
+	}
 	return nil
 }
 
@@ -90,10 +94,14 @@ func (r *Reporter) write(ctx context.Context) error {
 		r.ledger.written(string(c.Type), true)
 	}
 	r.ledger.store(r.behind)
+	heartbeat := metav1.NewTime(now)
+	if p.haste == none && !r.repeat().IsZero() && now.Before(r.pace.refreshAt) {
+		heartbeat = r.sent // the same again: where it is still there, nothing is written
+	}
 	r.pace.wrote = now
 	r.mu.Unlock()
 
-	patch, err := r.config.Encode(p.conditions, p.removed, metav1.NewTime(now))
+	patch, err := r.config.Encode(p.conditions, p.removed, heartbeat)
 	if err == nil {
 		err = r.send(ctx, patch)
 	}
@@ -104,7 +112,10 @@ func (r *Reporter) write(ctx context.Context) error {
 		return err
 	}
 	r.succeeded()
-	r.pace.settled(time.Now(), p.haste)
+	if heartbeat != r.sent {
+		r.pace.settled(time.Now(), p.haste)
+		r.sent = heartbeat
+	}
 	r.wrote(p)
 	return nil
 }

@@ -4,24 +4,25 @@
 package configmap
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
 )
 
 // Cluster is what the reporter needs of the apiserver. Both calls end when their context does.
 type Cluster interface {
-	// NodeUID returns the UID of the Node object.
-	NodeUID(ctx context.Context) (string, error)
+	// GetNode reads the Node of this node.
+	GetNode(ctx context.Context) (*corev1.Node, error)
 	// ApplyConfigMap applies a ConfigMap, given as JSON, server-side: it is created, or the fields that were applied
 	// before and are not in it now are removed.
 	ApplyConfigMap(ctx context.Context, namespace, name string, object []byte) error
@@ -48,8 +49,6 @@ const (
 	Producer = "nodeagent"
 
 	maxLabel = 63
-	// uidAge is how old the Node's UID may be: a Node that was made again is a new owner.
-	uidAge = 24 * time.Hour
 )
 
 // Name returns the name of the ConfigMap of a node.
@@ -71,7 +70,8 @@ type Condition struct {
 func New(c Config) *condition.Reporter {
 	o := &object{config: c}
 	conditions := c.Conditions
-	conditions.Name, conditions.Node, conditions.Encode = "configmap", o, o.encode
+	conditions.Name, conditions.Node, conditions.Encode, conditions.Owner = "configmap", o, o.encode, o.owner
+	conditions.Refresh = cmp.Or(conditions.Refresh, report.CompareCalm)
 	if conditions.Log != nil {
 		conditions.Log = conditions.Log.With("reporter", conditions.Name)
 	}
@@ -82,42 +82,34 @@ func New(c Config) *condition.Reporter {
 type object struct {
 	config Config
 
-	mu   sync.Mutex // guards all below
-	uid  string
-	asOf time.Time
+	mu  sync.Mutex // guards all below
+	uid types.UID  // of the Node; empty: not known
 }
 
-// NodeConditions implements condition.Node. There is nothing to adopt: the agent may not read ConfigMaps, and
-// remembers itself when a condition changed.
+// NodeConditions implements condition.Node. The agent may not read ConfigMaps. When a condition moved it remembers
+// itself, and where it does not, the Node tells: two places must not tell two times.
 func (o *object) NodeConditions(ctx context.Context) ([]corev1.NodeCondition, error) {
-	return nil, o.identify(ctx)
+	node, err := o.config.Cluster.GetNode(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o.owner(node.UID)
+	return node.Status.Conditions, nil
 }
 
-// identify asks for the UID of the Node, now and then.
-func (o *object) identify(ctx context.Context) error {
-	o.mu.Lock()
-	known := o.uid != "" && time.Since(o.asOf) < uidAge
-	o.mu.Unlock()
-	if known {
-		return nil
-	}
-	uid, err := o.config.Cluster.NodeUID(ctx)
-	if err != nil {
-		return err
-	}
+// owner takes over the UID of the Node. A ConfigMap of another Node is removed with it.
+func (o *object) owner(uid types.UID) (another bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.uid, o.asOf = uid, time.Now()
-	return nil
+	another = o.uid != "" && o.uid != uid
+	o.uid = uid
+	return another
 }
 
 // PatchNodeStatus implements condition.Node with what encode has made.
 func (o *object) PatchNodeStatus(ctx context.Context, data []byte) error {
-	if err := o.identify(ctx); err != nil {
-		return err
-	}
 	o.mu.Lock()
-	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: o.config.Node, UID: types.UID(o.uid)}
+	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: o.config.Node, UID: o.uid}
 	o.mu.Unlock()
 	labels := map[string]string{LabelProducer: Producer}
 	if len(o.config.Node) <= maxLabel {

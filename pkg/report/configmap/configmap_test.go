@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	utilvalidation "k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -30,16 +31,17 @@ type cluster struct {
 	reporttest.Fault
 
 	mu      sync.Mutex // guards all below
-	uid     string
+	uid     types.UID
+	node    []corev1.NodeCondition // that the Node shows
 	applied []corev1.ConfigMap
 	asked   int
 }
 
-func (c *cluster) NodeUID(context.Context) (string, error) {
+func (c *cluster) GetNode(context.Context) (*corev1.Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked++
-	return c.uid, nil
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: c.uid}, Status: corev1.NodeStatus{Conditions: c.node}}, nil
 }
 
 func (c *cluster) ApplyConfigMap(ctx context.Context, namespace, name string, object []byte) error {
@@ -141,7 +143,7 @@ func TestObject(t *testing.T) {
 	})
 }
 
-// At rest it is applied once an hour, well within what readers call old; the Node is asked for once a day.
+// At rest it is applied once in a round of 40 minutes, well within what readers call old; the Node is asked for once.
 func TestAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, w := &cluster{uid: "uid-1"}, reporttest.NewWorld()
@@ -153,7 +155,7 @@ func TestAtRest(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		stop()
-		if n := len(c.applied); n < 20 || n > 30 || c.asked > 2 {
+		if n := len(c.applied); n < 32 || n > 41 || c.asked > 1 {
 			t.Errorf("%d applies and %d questions for the Node in a day", n, c.asked)
 		}
 	})

@@ -2,11 +2,11 @@ package eventcenter_test
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -126,34 +126,37 @@ func (c *center) check(t *testing.T) {
 	for _, p := range c.problems {
 		t.Error(p)
 	}
-	seen, newest := map[string]map[uint64]bool{}, map[string]uint64{}
-	note := func(stream string, n uint64) {
-		if seen[stream] == nil {
-			seen[stream] = map[uint64]bool{}
+	came, named, newest := map[string]map[uint64]bool{}, map[string]map[uint64]bool{}, map[string]uint64{}
+	note := func(all map[string]map[uint64]bool, stream string, n uint64) {
+		if all[stream] == nil {
+			all[stream] = map[uint64]bool{}
 		}
-		seen[stream][n], newest[stream] = true, max(newest[stream], n)
+		all[stream][n], newest[stream] = true, max(newest[stream], n)
 	}
 	for _, e := range c.events {
 		if e.Type == event.NodeSnapshot || e.Type == event.AgentAlive {
 			continue
 		}
-		note(e.Stream, e.Sequence)
+		note(came, e.Stream, e.Sequence)
 		if gap, ok := e.Data.(event.Gap); ok {
 			for _, r := range gap.Ranges {
 				var from, to uint64
 				fmt.Sscanf(r.From+" "+r.To, "%d %d", &from, &to)
 				for n := from; n <= to; n++ {
-					if id := strings.TrimSpace(r.Stream + " " + e.Stream)[:26]; r.Reason == "lost" && seen[id][n] && !c.kills {
+					id := cmp.Or(r.Stream, e.Stream)
+					if r.Reason == "lost" && came[id][n] && !c.kills {
 						t.Errorf("%d of %s came, and is called lost", n, id)
 					}
-					note(strings.TrimSpace(r.Stream + " " + e.Stream)[:26], n)
+					note(named, id, n)
 				}
 			}
 		}
 	}
-	for stream, numbers := range seen {
-		if uint64(len(numbers)) != newest[stream] {
-			t.Errorf("stream %s has %d of %d events", stream, len(numbers), newest[stream])
+	for stream, last := range newest {
+		for n := uint64(1); n <= last; n++ {
+			if !came[stream][n] && !named[stream][n] {
+				t.Errorf("%d of stream %s neither came nor is it named", n, stream)
+			}
 		}
 	}
 }

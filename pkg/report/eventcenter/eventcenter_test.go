@@ -227,8 +227,8 @@ func TestAlive(t *testing.T) {
 	}
 }
 
-// On connecting comes everything that is active, and of what nothing is known; what waited is sent after that.
-func TestSnapshotFirst(t *testing.T) {
+// On connecting comes what waited, and behind it everything that is active, and of what nothing is known.
+func TestSnapshotBehindWhatWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &center{}
 		config, receiver := config(c)
@@ -250,7 +250,12 @@ func TestSnapshotFirst(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		stop()
 		c.check(t)
-		first := c.received()[0]
+		received := c.received()
+		i := slices.IndexFunc(received, func(e event.Event) bool { return e.Type == event.NodeSnapshot })
+		if i != 3 {
+			t.Fatalf("%d events came before the snapshot", i)
+		}
+		first := received[i]
 		snapshot, ok := first.Data.(event.Snapshot)
 		if !ok || len(snapshot.Faults) != 1 || snapshot.Faults[0].Reason != "Two" || !snapshot.End ||
 			snapshot.AsOf != "00000000000000000003" || snapshot.Of == first.Stream {

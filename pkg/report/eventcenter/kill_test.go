@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 
 	"github.com/nodeagent/nodeagent/internal/store"
+	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
@@ -37,7 +39,7 @@ func TestKilled(t *testing.T) {
 			return false
 		})
 	}
-	away(5)
+	away(20) // so that most wait longer than what is stored waits
 	server := httptest.NewServer(c)
 	defer server.Close()
 	for round := range 4 {
@@ -75,7 +77,11 @@ func TestKilled(t *testing.T) {
 	c.answers(nil)
 	r := eventcenter.New(realConfig(s, server.URL))
 	done, cancel := runReal(t, r)
-	eventually(t, "what was stored is not sent", func() bool { return len(content(t, s)) == 0 && len(c.lines()) > 0 })
+	eventually(t, "what was stored is not sent", func() bool {
+		return len(content(t, s)) == 0 && slices.ContainsFunc(c.received(), func(e event.Event) bool {
+			return e.Type == event.AgentStarted && !known[e.Stream] // the last goes last
+		})
+	})
 	cancel()
 	<-done
 	c.check(t)

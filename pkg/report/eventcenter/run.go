@@ -40,8 +40,8 @@ type sender struct {
 func (r *Reporter) Run(ctx context.Context) error {
 	defer r.credentials.close()
 	stop := r.outbox.Start(ctx)
+	r.load(ctx) // it says how much waits, and what earlier starts have left goes first
 	r.say(event.AgentStarted)
-	r.load(ctx)
 	report.Steps(ctx, r.changed, r.step)
 	r.leave(ctx)
 	return stop()
@@ -119,19 +119,8 @@ func (r *Reporter) tidy(now time.Time) {
 }
 
 func (r *Reporter) sendAll(ctx context.Context) error {
-	if !r.connected || !time.Now().Before(r.snapshotDue()) {
-		if err := r.sendSnapshot(ctx); err != nil {
-			return err
-		}
-	}
-	for {
-		batch := r.take()
-		if len(batch) == 0 {
-			break
-		}
-		if err := r.sendBatch(ctx, batch); err != nil {
-			return err
-		}
+	if err := r.sendChanges(ctx); err != nil {
+		return err
 	}
 	if time.Since(r.sentAt) < r.alive {
 		return nil
@@ -140,6 +129,26 @@ func (r *Reporter) sendAll(ctx context.Context) error {
 	self := r.self()
 	r.mu.Unlock()
 	return r.sendState(ctx, event.Event{Type: event.AgentAlive, Data: self})
+}
+
+// sendChanges sends what waits, and behind it the snapshot if it is due: before, the center would infer what then comes
+// to be told, and who follows the center would take the old for the new.
+func (r *Reporter) sendChanges(ctx context.Context) error {
+	for {
+		batch := r.take()
+		switch {
+		case len(batch) > 0:
+			if err := r.sendBatch(ctx, batch); err != nil {
+				return err
+			}
+		case r.connected && time.Now().Before(r.snapshotDue()):
+			return nil
+		default:
+			if err := r.sendSnapshot(ctx); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // take returns the next batch.

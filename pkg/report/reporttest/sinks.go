@@ -31,6 +31,13 @@ type Node struct {
 // NewNode returns a node that shows conditions.
 func NewNode(conditions ...corev1.NodeCondition) *Node { return &Node{conditions: conditions} }
 
+// Set lets the node show these conditions, as somebody else.
+func (n *Node) Set(conditions ...corev1.NodeCondition) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.conditions = conditions
+}
+
 // NodeConditions implements condition.Node.
 func (n *Node) NodeConditions(ctx context.Context) (conditions []corev1.NodeCondition, err error) {
 	err = n.Do(ctx, func() error {

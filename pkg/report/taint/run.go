@@ -39,6 +39,7 @@ func (r *Reporter) step(ctx context.Context) time.Duration {
 	if off := r.config.Mode != On && r.config.Mode != DryRun; off && r.mine.Key == "" || !off && !r.hasState() {
 		return idle
 	}
+	again := r.look(time.Now())
 	ctx, cancel := context.WithTimeout(ctx, r.config.Timeout)
 	defer cancel()
 	blocked, wait, err := r.attempt(ctx)
@@ -56,6 +57,9 @@ func (r *Reporter) step(ctx context.Context) time.Duration {
 	if blocked != "" {
 		r.tell("the taint of this node is left as it is", "why", blocked)
 		return askOwner
+	}
+	if !again.IsZero() {
+		wait = min(wait, time.Until(again))
 	}
 	return wait
 }
@@ -288,7 +292,7 @@ func (r *Reporter) wrote(ctx context.Context, wanted *corev1.Taint) error {
 			r.config.Log.Info("node tainted", "taint", wanted.ToString())
 		}
 	}
-	r.shown, r.told = wanted, ""
+	r.shown, r.told, r.wroteAt = wanted, "", time.Now()
 	switch {
 	case wanted == nil:
 		return r.forget(ctx)

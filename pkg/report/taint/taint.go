@@ -81,15 +81,18 @@ type Reporter struct {
 	changed chan struct{} // size 1
 	backoff report.Backoff
 
-	mu    sync.Mutex // guards wish and seen
+	mu    sync.Mutex // guards all up to the next comment
 	wish  wish
 	seen  bool      // a state was taken over
 	clear time.Time // since when nothing asks for a taint and all that has asked for it is known to be well
+
+	sight sight
 
 	// Of the goroutine that runs.
 	mine    record
 	shown   *corev1.Taint // ours on the Node, as far as is known
 	known   bool          // shown is
+	wroteAt time.Time
 	retryAt time.Time
 	told    string // what was logged last, so that it is not repeated
 }

@@ -21,6 +21,7 @@ const usage = `usage: labctl [--dir FOLDER] [--containerd 1|2] [--crio] COMMAND
             2 a containerd 2 that is built; without it that of the running lab, else Debian's. --crio: CRI-O instead of either
   down      remove the lab and every trace of it; lists what remains, if anything
   build     only build the programs that a lab runs, Kubernetes and containerd 2, unless they are built; needs no root
+  helm      build helm, unless it is built, and print its path
   packages  only install the Debian packages that lab and tests need
   status    one line for each component; exit code 1 when the lab is not healthy
   env       what a shell needs to use the lab
@@ -73,6 +74,13 @@ func command(ctx context.Context, opts lab.Options, verb string, args []string) 
 		return lab.Down(ctx, opts.Dir, opts.Log)
 	case "build":
 		return lab.Build(ctx, opts)
+	case "helm":
+		path, err := lab.Helm(ctx, opts)
+		if err != nil {
+			return err
+		}
+		fmt.Println(path)
+		return nil
 	case "packages":
 		return lab.InstallPackages(ctx, opts.Log)
 	case "status":

@@ -3,9 +3,12 @@ package replay
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/nodeagent/nodeagent/internal/host/distro"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
@@ -13,18 +16,10 @@ import (
 // caller must know.
 func emitterOf(name string) (rules.Emitter, bool) {
 	name = strings.TrimSuffix(name, ".service")
-	name = strings.TrimPrefix(name, "snap.")
 	if instance, _, ok := strings.Cut(name, "@"); ok && instance == "systemd-coredump" {
 		name = instance
 	}
 	switch name {
-	case "kubelet", "kubelet.daemon", "kubelet-wrapper", "hyperkube", "kubelite", "microk8s.daemon-kubelite",
-		"microk8s.daemon-kubelet", "kube-kubelet", "kubenswrapper",
-		"k3s", "k3s-agent", "k3s-server", "rke2", "rke2-server", "rke2-agent", "k0s", "k0sworker", "k0scontroller":
-		return rules.Kubelet, true
-	case "containerd", "docker", "dockerd", "docker-containerd", "dockerd-current", "crio", "cri-o", "cri-docker",
-		"cri-dockerd", "microk8s.daemon-containerd":
-		return rules.Runtime, true
 	case "systemd", "init.scope":
 		return rules.Systemd, true
 	case "systemd-journald", "systemd-journal":
@@ -47,6 +42,8 @@ func emitterOf(name string) (rules.Emitter, bool) {
 		return rules.Mdadm, true
 	case "mcelog", "rasdaemon":
 		return rules.HardwareDaemon, true
+	case "dbus-daemon", "dbus-broker", "dbus":
+		return rules.DBus, true
 	case "auditd":
 		return rules.Auditd, true
 	case "iscsid":
@@ -55,6 +52,26 @@ func emitterOf(name string) (rules.Emitter, bool) {
 		return rules.Coredump, true
 	case "abrt-notification", "abrtd", "abrt-server", "abrt-dump-journal-oops", "abrt-dump-journal-core":
 		return rules.Abrt, true
+	}
+	return productEmitter(name)
+}
+
+// productEmitter returns the emitter of kubelet or a runtime under the name of a product: "k8s.kubelet",
+// "snap.microk8s.daemon-kubelite", "kubelet.daemon", "rke2-server". The last part is the program; a helper of kubelet's
+// ("kubelet-helper") is another program, and so is a container of that name ("k8s_kubelet").
+func productEmitter(name string) (rules.Emitter, bool) {
+	if distro.IsKubeletUnit(name) || distro.IsKubeletUnit("snap."+name) || slices.Contains(distro.Launchers(), name) {
+		return rules.Kubelet, true
+	}
+	if distro.IsRuntimeUnit(name) || distro.IsRuntimeUnit("snap."+name) {
+		return rules.Runtime, true
+	}
+	last := name[strings.LastIndexAny(name, ".-")+1:]
+	switch {
+	case slices.Contains(distro.KubeletPrograms(), name), slices.Contains(distro.KubeletPrograms(), last):
+		return rules.Kubelet, true
+	case slices.Contains(distro.RuntimePrograms(), name), slices.Contains(distro.RuntimePrograms(), last):
+		return rules.Runtime, true
 	}
 	return rules.TheKernel, false
 }
@@ -68,12 +85,32 @@ func taggedEmitter(name, pid string) (rules.Emitter, bool) {
 	return s, ok
 }
 
-// spoken returns e as a line of a daemon.
+// spoken returns e as a line of a daemon, or of the component of a product whose line it holds.
 func (e entry) spoken(s rules.Emitter, text []byte) entry {
 	e.what, e.emitter = foreignLine, s
 	e.said, _, _ = cutHeader(text)
+	if s != rules.Kubelet && s != rules.Runtime {
+		return e
+	}
+	if inner, of, ok := unwrapComponent(e.said); ok {
+		e.emitter, e.said = of, inner
+	}
 	return e
 }
+
+// unknown returns e as a line of a program with a name that says nothing. Kubelet may run under any: its lines have the
+// name of one of its own source files.
+func (e entry) unknown(name string, text []byte) entry {
+	e.what, e.program = foreignLine, name
+	if _, s, ok := cutHeader(text); !ok || s != rules.Kubelet || !kubeletSource.Regexp().Match(text[:min(len(text), 120)]) {
+		return e
+	}
+	return e.spoken(rules.Kubelet, text)
+}
+
+// kubeletSource is the place in kubelet's sources in the header of a line, in text or JSON. Other programs of Kubernetes
+// write headers, too.
+var kubeletSource = kernellog.WhenNeeded(`[ "/](?:kubelet(?:_\w+)?|kuberuntime_\w+|pod_workers|pod_container_deletor|eviction_manager|nestedpendingoperations|reconciler(?:_common)?|operation_generator|remote_(?:runtime|image)|container_manager_linux|image_gc_manager|volume_manager|pleg|setters|prober|csi_\w+|cpu_manager|status_manager|plugin_watcher|generic|evented)\.go:\d+[\]"]`)
 
 // tagged recognises "name[pid]: text" at the beginning of what a program wrote into the kernel's log. Only root can.
 func (e entry) tagged(text []byte) (entry, bool) {
@@ -114,6 +151,9 @@ func cutHeader(text []byte) (rest []byte, s rules.Emitter, ok bool) {
 	}
 	if rest, ok = flattenJSON(text); ok {
 		return rest, rules.Kubelet, true
+	}
+	if rest, ok = flattenLogrus(text); ok {
+		return rest, rules.Runtime, true
 	}
 	return text, rules.TheKernel, false
 }

@@ -23,9 +23,11 @@ type entry struct {
 	level   kernellog.Level // of a line of the kernel
 	said    []byte          // what it said, without the header of its own log; only with a emitter
 
-	bare   bool   // neither a time nor anybody's name: it is the kernel's because dmesg -t prints nothing else
-	number int    // of the line with the text, where that is not the last that was read; 0 otherwise
-	line   []byte // that line; only with a number
+	bare    bool   // neither a time nor anybody's name: it is the kernel's because dmesg -t prints nothing else
+	loose   bool   // bare, or with a time that does not show whose line it is
+	program string // who wrote a foreignLine whose emitter is not known, where the line names it
+	number  int    // of the line with the text, where that is not the last that was read; 0 otherwise
+	line    []byte // that line; only with a number
 }
 
 // kindOfLine says whose word a line is.

@@ -77,7 +77,8 @@ func (p *parser) guess(line []byte) entry {
 	case looksLikeRecord(line), p.kmsg && line[0] == ' ':
 		return p.parseKmsg(line)
 	case bytes.HasPrefix(trimJSON(line), []byte(`{"`)) && !bytes.HasPrefix(line, []byte(`{"ts":`)):
-		return p.parseJournal(line, false)
+		e, _ := p.parseJSON(trimJSON(line))
+		return e
 	case bytes.HasPrefix(line, []byte("-- ")):
 		return p.parseJournal(line, false)
 	}
@@ -93,7 +94,14 @@ func (p *parser) guess(line []byte) entry {
 	if e, ok := ownLog(line); ok {
 		return e
 	}
-	return p.parseDmesg(line)
+	e := p.parseDmesg(line)
+	if e.loose || e.what == badLine {
+		if behind, ok := p.behindPrefix(line); ok {
+			p.timed, p.strange = true, ""
+			return behind
+		}
+	}
+	return e
 }
 
 // ownLog recognises the lines of a log that a daemon writes itself, without naming itself: kubelet.log, containerd.log.

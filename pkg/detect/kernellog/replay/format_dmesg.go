@@ -33,6 +33,7 @@ func parseDmesg(line []byte) entry {
 		e = e.bracketed(trimmed)
 	} else if t, rest, ok := cutISO(line); ok {
 		e = e.withWall(t)
+		e.loose = line[19] != ',' // dmesg writes a comma, any collector a point
 		e.text = rest
 	}
 	if e.timed {
@@ -40,6 +41,7 @@ func parseDmesg(line []byte) entry {
 	}
 	e.text = bytes.TrimPrefix(e.text, []byte(": ")) // of rsyslogd before 5.8
 	e.bare = !e.timed && len(e.text) == whole
+	e.loose = e.bare || e.loose && !bytes.Contains(line, []byte("kernel:"))
 	return e
 }
 
@@ -155,16 +157,22 @@ func cutPriority(line []byte) (rest []byte, foreign bool, level kernellog.Level)
 	return line, false, kernellog.LevelError
 }
 
+// maxStamp bounds a time in brackets; in some languages a letter has three bytes.
+const maxStamp = 80
+
 // bracketed reads "[time] text".
 func (e entry) bracketed(line []byte) entry {
 	inner, rest, ok := bytes.Cut(line[1:], []byte("]"))
-	if !ok || len(inner) > 40 {
+	if !ok || len(inner) > maxStamp {
 		return e
 	}
 	if up, ok := seconds(inner); ok {
 		e = e.withUp(up)
 	} else if t, ok := wallTime(inner); ok {
 		e = e.withWall(t)
+		if again := bytes.TrimLeft(rest, " "); stamped(again) { // of several kinds of time
+			return e.bracketed(again)
+		}
 	} else if before, _, ok := bytes.Cut(inner, []byte("<")); ok { // dmesg -d: [   12.345678 <    0.000012>]
 		up, ok := seconds(bytes.TrimRight(before, " "))
 		if !ok {
@@ -185,10 +193,35 @@ func (e entry) bracketed(line []byte) entry {
 	return e
 }
 
-// wallTime reads what dmesg -T prints.
+// localTime is what dmesg -T prints in any language: the words of a day and a month, and the rest as in English.
+var localTime = kernellog.WhenNeeded(`^[\pL\pM\d.,' -]{2,60}? (?: \d|\d\d)\.? (\d\d:\d\d:\d\d) (\d{4})$`)
+
+// wallTime reads what dmesg -T prints. The month of another language is not known: the time is that of January, and
+// differences are right within a month.
 func wallTime(inner []byte) (time.Time, bool) {
-	t, err := time.Parse(time.ANSIC, string(inner))
+	if t, err := time.Parse(time.ANSIC, string(inner)); err == nil {
+		return t, true
+	}
+	if bytes.Count(inner, []byte(":")) != 2 {
+		return time.Time{}, false
+	}
+	at := localTime.Regexp().FindSubmatchIndex(inner)
+	if at == nil {
+		return time.Time{}, false
+	}
+	day := bytes.Trim(inner[at[2]-4:at[2]], " .")
+	t, err := time.Parse("2 15:04:05 2006", string(day)+" "+string(inner[at[2]:]))
 	return t, err == nil
+}
+
+// stamped reports whether a text begins with the kernel's own time.
+func stamped(text []byte) bool {
+	if len(text) == 0 || text[0] != '[' {
+		return false
+	}
+	inner, _, ok := bytes.Cut(text[1:], []byte("]"))
+	_, time := seconds(inner)
+	return ok && time
 }
 
 // relativeTime recognises the times of dmesg --reltime: "Nov21 01:02" and "  +0.000012".

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"strconv"
 	"time"
@@ -56,11 +57,25 @@ func parseJournalJSON(line []byte) entry {
 	fromKernel := transport == "kernel" || transport == "" && string(r.Identifier) == "kernel"
 	if facility := string(r.Facility); !fromKernel || facility != "" && facility != "0" {
 		e.what = foreignLine
-		if s, ok := r.emitter(); ok {
+		s, ok := r.emitter()
+		switch {
+		case ok:
 			e = e.spoken(s, e.text)
+		case r.outsidePods():
+			e = e.unknown(r.name(), e.text)
 		}
 	}
 	return e
+}
+
+// outsidePods reports whether journald itself says that a unit of the host wrote the record.
+func (r *journalRecord) outsidePods() bool {
+	return r.Unit != nil && bytes.HasPrefix(r.Cgroup, []byte("/system.slice/")) && r.Container == nil
+}
+
+// name is what the record calls its writer.
+func (r *journalRecord) name() string {
+	return cmp.Or(string(r.Unit), string(r.Identifier), string(r.Command))
 }
 
 // emitter returns who wrote the record. journald sets the unit; the process chooses its name, which counts outside
@@ -97,7 +112,7 @@ var (
 	// shortTime is how syslog daemons, OpenWrt's logread and journalctl -o short, short-precise, short-full and
 	// short-unix begin a line; that of SONiC has the year, and the severity after the host.
 	shortTime = kernellog.WhenNeeded(
-		`^(?:(?:\d{4} )?([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|(?:[A-Z][a-z]{2} )?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)(?: [A-Z0-9+:-]{2,6})?|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]|([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})) +`)
+		`^(?:(?:\d{4} )?([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|(?:\pL{1,8}\.? )?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)(?: [A-Z0-9+:-]{2,6})?|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]|([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})) +`)
 	// logreadPriority is what logread puts in the place of the host: "daemon.err ".
 	logreadPriority = kernellog.WhenNeeded(`^([a-z0-9]{3,8})\.(?:emerg|alert|crit|err|warn|notice|info|debug) `)
 	// shortSource is the host and the program that follow, sourceAlone the program where journalctl --no-hostname
@@ -150,10 +165,7 @@ func parseJournalShort(line []byte, monotonic bool) (e entry, ok bool) {
 	if at[4] >= 0 {
 		pid = string(rest[at[4]+1 : at[5]-1])
 	}
-	if s, ok := taggedEmitter(name, pid); ok {
-		e = e.spoken(s, rest[at[1]:])
-	}
-	return e, true
+	return e.named(name, pid, rest[at[1]:]), true
 }
 
 // fromRecord returns e as the record of /dev/kmsg that netconsole sent.
@@ -175,6 +187,9 @@ func (e entry) fromRecord(record []byte) (entry, bool) {
 func (e entry) fromKernel(text []byte) entry {
 	text = bytes.TrimPrefix(text, []byte(": ")) // of rsyslogd before 5.8
 	e.what, e.text = kernelLine, text
+	if message, ok := messageIn(text); ok { // of fluentd
+		text, e.text = message, message
+	}
 	if inner := parseDmesg(text); inner.upKnown {
 		e.text, e.up, e.upKnown, e.level = inner.text, inner.up, true, inner.level
 	}

@@ -77,10 +77,7 @@ func parseRFC5424(at []int, line []byte, facility int) (e entry, ok bool) {
 	if app == "kernel" && facility == 0 {
 		return e.fromKernel(text), true
 	}
-	if s, ok := taggedEmitter(app, pid); ok {
-		e = e.spoken(s, text)
-	}
-	return e, true
+	return e.named(app, pid, text), true
 }
 
 // monotonic is how journalctl -o short-monotonic begins a line. A line of dmesg is similar, but the kernel begins no

@@ -43,7 +43,11 @@ type Summary struct {
 	Foreign int // of other programs
 	Bad     int // that are not of the format
 	Cut     int // that were longer than 64 KiB
-	Bare    int // of the kernel's, those with neither a time nor a name: dmesg -t prints them so, and so is any text
+	Bare    int // with neither a time nor a name: dmesg -t prints the kernel's lines so, and so is any text
+	Known   int // of those, the ones that begin as the kernel begins its lines
+
+	Programs []string // whose lines are no evidence, as far as the lines name them; the first few
+	Doubt    *Doubt   // words of a fault in a line that is not known to be of a log; nil: none
 
 	FirstBad     int    // the first line that is not of the format; 0: none
 	FirstBadLine string // how it begins, printable
@@ -53,8 +57,11 @@ type Summary struct {
 	Counts  map[finding.Severity]int // findings: raised matches that are not further lines of a report
 }
 
-// Understood reports whether any line could be read. An empty log is understood.
+// Understood reports whether any line looks like one of a log. An empty log is understood.
 func (s Summary) Understood() bool { return s.Bad == 0 || s.Kernel+s.Daemon+s.Foreign > 0 }
+
+// Judged reports whether any line is of somebody whose lines the rules know.
+func (s Summary) Judged() bool { return s.Kernel+s.Daemon > 0 }
 
 // Problems reports whether something was raised that is more than information.
 func (s Summary) Problems() bool { return s.Counts[finding.Warning]+s.Counts[finding.Fatal] > 0 }
@@ -65,7 +72,7 @@ func (o Replay) Read(m *kernellog.Matcher, r io.Reader, emit func(Found) error) 
 	if o.Format == "" {
 		o.Format = Auto
 	}
-	s := replaying{Replay: o, parser: parser{format: o.Format}, tally: kernellog.NewTally(m), emit: emit}
+	s := replaying{Replay: o, matcher: m, parser: parser{format: o.Format}, tally: kernellog.NewTally(m), emit: emit}
 	if o.Daemons != nil {
 		s.daemons = kernellog.NewTally(o.Daemons)
 	}
@@ -90,6 +97,7 @@ func (o Replay) Read(m *kernellog.Matcher, r io.Reader, emit func(Found) error) 
 		}
 		if errors.Is(err, io.EOF) {
 			s.sum.Strange = s.parser.strange
+			s.settleBare()
 			return s.sum, nil
 		}
 		if err != nil {
@@ -101,6 +109,7 @@ func (o Replay) Read(m *kernellog.Matcher, r io.Reader, emit func(Found) error) 
 // replaying is a log being read.
 type replaying struct {
 	Replay
+	matcher *kernellog.Matcher
 	parser  parser
 	tally   *kernellog.Tally
 	daemons *kernellog.Tally // nil: they are ignored
@@ -111,6 +120,9 @@ type replaying struct {
 	boot   string
 	bootAt time.Duration // when the boot began, on the log's clock
 	booted bool          // bootAt is known
+
+	firstOdd     int // the first bare line that does not begin as the kernel's do; 0: none
+	firstOddLine string
 }
 
 func (s *replaying) line(line []byte, cut bool) error {
@@ -123,8 +135,7 @@ func (s *replaying) line(line []byte, cut bool) error {
 	case badLine:
 		s.sum.Bad++
 		if s.sum.FirstBad == 0 {
-			s.sum.FirstBad, s.sum.FirstBadLine = s.sum.Lines, kernellog.PrintableUpTo(bytes.TrimRight(line, "\r\n"),
-				maxQuoted)
+			s.sum.FirstBad, s.sum.FirstBadLine = s.sum.Lines, quoted(line)
 		}
 		return nil
 	case bootBoundary:
@@ -138,13 +149,15 @@ func (s *replaying) line(line []byte, cut bool) error {
 			return s.observe(s.daemons, r, e, line)
 		}
 		s.sum.Foreign++
+		s.noteForeign(e.program)
 		if !s.Programs || e.text == nil {
 			return nil
 		}
 	case kernelLine:
 		s.sum.Kernel++
-		if e.bare {
-			s.sum.Bare++
+		if e.loose {
+			_, matched := s.matcher.Match(e.text)
+			s.judgeBare(e.text, line, matched)
 		}
 	default:
 		return nil

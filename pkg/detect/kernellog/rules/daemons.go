@@ -10,7 +10,9 @@ import (
 // them. Lines that repeat text of a pod's author (names, commands, images) are never more than a warning.
 func Daemons() []Rule {
 	return slices.Concat(
-		sharedRules(), // the cause before what fails because of it
+		exhaustionRules(), // the cause before what fails because of it
+		stuckRules(),
+		sharedRules(),
 		runtimeRules(),
 		kubeletRules(),
 		kubeletPodRules(),

@@ -68,11 +68,13 @@ func kubeletPodRules() []Rule {
 		Emitters: emitters,
 		Advice:   "`findmnt`, `lsof +f -- PATH`: who still uses it? `nodeagent inspect` names the holder.",
 		Summary:  "a volume cannot be unmounted: the pods that use it cannot terminate",
-		Literals: []string{"UnmountVolume.", "UnmountDevice failed", "UnmapVolume.",
+		Literals: []string{"UnmountVolume", "UnmountDevice", "UnmapVolume", "UnmapDevice", "olume data file",
 			"Timed out waiting for unmount of "},
 		Patterns: []string{operation +
-			`(?:UnmountVolume|UnmapVolume)\.\w+ failed for volume \\?"(?P<subject>[^"\\]{1,256})`, operation +
-			`UnmountDevice failed for volume \\?"(?P<subject2>[^"\\]{1,256})`, `^Timed out waiting for unmount of /`},
+			`(?:UnmountVolume|UnmapVolume)\.\w+ failed for volume \\?"(?P<subject>[^"\\]{1,256})`,
+			`^"?operationExecutor\.(?:Unm(?:ount|ap)(?:Volume|Device)) failed\b.{0,80}? for (?:volume|device) \\?"(?P<subject>[^"\\]{1,256})`,
+			`^.*kubernetes\.io/csi: (?:unmounter failed to load|failed to open|failed to load) volume data file`, operation +
+				`UnmountDevice failed for volume \\?"(?P<subject2>[^"\\]{1,256})`, `^Timed out waiting for unmount of /`},
 		Kind: "volume", Raise: lasting, Expiry: hour, ConfirmedBy: "volume-mounts",
 	}, {
 		ID: "kubelet-csi-missing", Reason: "CSIDriverNotRegistered", Domain: Kubernetes, Severity: finding.Warning,

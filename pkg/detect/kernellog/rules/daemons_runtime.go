@@ -125,12 +125,13 @@ func runtimeRules() []Rule {
 		Summary: "files of the image store are corrupt",
 		Literals: []string{
 			"failed to register layer: rename", "readlink /var/lib/docker/overlay2", ": structure needs cleaning",
+			": Structure needs cleaning",
 			"layer does not exist", "failed to extract layer", "unexpected commit digest", "content digest sha256:",
 		},
 		Patterns: []string{
 			`^.*failed to register layer: rename \S+ \S+: (?:directory not empty|file exists)`,
 			`^.*readlink /var/lib/docker/overlay2\S*: invalid argument`,
-			`^.*/\S+: structure needs cleaning`,
+			`^.*/(?:containerd|docker|containers/storage|buildkit)/\S+: [Ss]tructure needs cleaning`,
 			logrus +
 				`.*(?:failed to extract layer .*: .*(?:input/output error|unexpected EOF|invalid checksum)|unexpected commit digest)`,
 			`^.*failed to extract layer .*: .*(?:input/output error|unexpected EOF|invalid checksum|content digest \S+: not found)`,
@@ -152,46 +153,6 @@ func sharedRules() []Rule {
 			"failed to allocate for range"},
 		Patterns: []string{`^.*(?:no IP addresses available in range set|failed to assign an IP address to container|failed to allocate for range \d+: no)`},
 		Kind:     NodeKind, Expiry: hour,
-	}, {
-		ID: "daemon-fork-failed", Reason: "ForkFailed", Domain: CPU, Severity: finding.Warning,
-		Emitters: append(daemons, Systemd),
-		Advice: "`cat /sys/fs/cgroup/PATH/pids.current` of the unit against `systemctl show -p TasksMax UNIT`; " +
-			"`sysctl kernel.pid_max` for the node.",
-		Summary: "no new process or thread can be started: a limit of PIDs is reached",
-		Literals: []string{"resource temporarily unavailable", "failed to create new OS thread", "newosproc",
-			"ailed to fork", "ailed to spawn", "ailed to run '", "pthread_create failed"},
-		Patterns: []string{
-			`^.*fork/exec \S+: resource temporarily unavailable`,
-			`^(?:runtime: |runtime/cgo: )?(?:failed to create new OS thread|pthread_create failed)`,
-			`^fatal error: newosproc`,
-			`^(?:\S+: )?Failed to (?:fork|spawn \S+|run '[\w-]+' task): (?:Resource temporarily unavailable|Cannot allocate memory)`,
-		},
-		Kind: NodeKind, Expiry: hour, ConfirmedBy: "task-limits",
-	}, {
-		ID: "daemon-descriptors", Reason: "DescriptorsExhausted", Domain: CPU, Severity: finding.Warning,
-		Emitters: append(daemons, Systemd),
-		Advice: "`ls /proc/PID/fd` counts; `systemctl show -p LimitNOFILE UNIT`; for watches `sysctl " +
-			"fs.inotify.max_user_watches fs.inotify.max_user_instances`.",
-		Summary:  "a daemon cannot open any more files, sockets or watches",
-		Literals: []string{"too many open files", "Too many open files", "inotify"},
-		Patterns: []string{`^.*: [Tt]oo many open files`,
-			`^.*inotify[ _](?:add[ _]watch|init)\w*\b.*: no space left on device`},
-		Kind: NodeKind, Expiry: hour, ConfirmedBy: "file-handles",
-	}, {
-		ID: "daemon-disk-full", Reason: "DiskFull", Domain: Storage, Severity: finding.Warning,
-		Emitters: append(daemons, Systemd, Journald, Auditd),
-		Advice: "`df -h` and `df -i` of the path in the line; `crictl rmi --prune`, `journalctl " +
-			"--vacuum-size=1G`.",
-		Summary: "a daemon could not write: its disk is full, or the limit of cgroups is reached",
-		Literals: []string{
-			"no space left on device", "No space left on device", "low on disk space for logging",
-			"no space left on logging partition", "disk quota exceeded", "suspending logging due to",
-		},
-		Patterns: []string{
-			`^.*: [Nn]o space left on device`, `^.*: disk quota exceeded`,
-			`^Audit daemon (?:is low on disk space for logging|has no space left on logging partition|is suspending logging due to)`,
-		},
-		Kind: NodeKind, Expiry: hour, ConfirmedBy: "disk-space",
 	}, {
 		ID: "daemon-readonly", Reason: "FilesystemIsReadOnly", Domain: Storage, Severity: finding.Warning,
 		Emitters: append(daemons, Systemd, Journald),

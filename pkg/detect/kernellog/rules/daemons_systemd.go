@@ -1,15 +1,36 @@
 package rules
 
 import (
+	"regexp"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
+// unitPattern matches the units of a table, whose names may have a "*" in them.
+func unitPattern(units []string) string {
+	names := make([]string, len(units))
+	for i, unit := range units {
+		names[i] = strings.ReplaceAll(regexp.QuoteMeta(unit), `\*`, `[\w-]+`)
+	}
+	return `(?:` + strings.Join(names, "|") + `)\.service`
+}
+
+// startedUnits are the words with which systemd begins a line about a unit of a table.
+func startedUnits(verb string, units []string) []string {
+	var words []string
+	for _, unit := range units {
+		if word := verb + " " + strings.TrimSuffix(unit, "*"); !slices.Contains(words, word) {
+			words = append(words, word)
+		}
+	}
+	return words
+}
+
 const (
-	// nodeUnits are the units without which a node serves no pods.
-	kubeletUnit = `(?:kubelet|k3s|k3s-agent|rke2-server|rke2-agent|snap\.microk8s\.daemon-kubelite)\.service`
-	runtimeUnit = `(?:containerd|docker|crio|cri-docker)\.service`
 	// systemUnit are units that the rest of the machine needs.
 	systemUnit = `(?:systemd-(?:journald|udevd|networkd|logind|resolved|timesyncd|machined)|dbus(?:-broker)?|NetworkManager|chronyd?|ntpd?|multipathd|iscsid|auditd|polkit|sshd?|node-?problem-?detector|nodeagent)\.service`
 	// oneUnit is a unit as systemd names it at the beginning of a line.
@@ -22,6 +43,8 @@ const notOurUnits = `^(?:Unit )?(?:session-\S+\.scope|user@\d+\.service|user-\S+
 // systemdRules match what PID 1 logs. Until 234 units "entered failed state".
 func systemdRules() []Rule {
 	emitters := []Emitter{Systemd}
+	// the units without which a node serves no pods
+	kubeletUnit, runtimeUnit := unitPattern(distro.KubeletUnits()), unitPattern(distro.RuntimeUnits())
 	failed := func(unit string) []string {
 		return []string{
 			`^(?P<subject>` + unit + `): Failed with result '(?P<result>[\w-]+)'`,
@@ -68,9 +91,9 @@ func systemdRules() []Rule {
 		Emitters: emitters,
 		Advice:   "`systemctl status kubelet`, `journalctl -u kubelet -e`: the last lines before it ended.",
 		Summary:  "kubelet's unit failed",
-		Literals: append([]string{"Failed to start kubelet", "Failed to start Kubernetes",
-			"Failed to start Lightweight Kubernetes", "Failed to start Rancher Kubernetes", "Failed to start Kubelet",
-			"Failed to start k3s", "Failed to start rke2-", "Failed to start snap.microk8s"}, failedWords...),
+		Literals: slices.Concat([]string{"Failed to start Kubernetes",
+			"Failed to start Lightweight Kubernetes", "Failed to start Rancher Kubernetes", "Failed to start Kubelet"},
+			startedUnits("Failed to start", distro.KubeletUnits()), failedWords),
 		Patterns: append(failed(kubeletUnit),
 			`^Failed to start (?:(?P<subject4>`+kubeletUnit+`)|(?P<description>kubelet\b|Kubernetes Kubelet|Kubernetes systemd probe|Kubelet|Lightweight Kubernetes|Rancher Kubernetes))`),
 		Kind: "unit", Report: "kubelet-unit", Expiry: hour, ConfirmedBy: "kubelet-health",
@@ -94,8 +117,8 @@ func systemdRules() []Rule {
 		Advice: "`journalctl -u kubelet -e`: does it end by itself, or does a tool (configuration management, " +
 			"watchdog) restart it?",
 		Summary: "kubelet is started again and again",
-		Literals: []string{"Started kubelet", "Started Kubernetes", "Started Kubelet", "Started snap.microk8s",
-			"Started k3s", "Started rke2-"},
+		Literals: append([]string{"Started Kubernetes", "Started Kubelet"},
+			startedUnits("Started", distro.KubeletUnits())...),
 		Patterns: []string{`^Started (?P<subject>` + kubeletUnit + `|kubelet(?:\.service)?|Kubernetes [Kk]ubelet|kubelet: The Kubernetes Node Agent|Kubelet)(?: - .*|\.|$)`},
 		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "kubelet-restarts",
 	}, {
@@ -111,8 +134,8 @@ func systemdRules() []Rule {
 		Emitters: emitters,
 		Advice:   "`systemctl status containerd`, `journalctl -u containerd -e`: the last lines before it ended.",
 		Summary:  "the container runtime's unit failed",
-		Literals: append([]string{"Failed to start containerd", "Failed to start Docker", "Failed to start docker",
-			"Failed to start Container Runtime Interface", "Failed to start crio", "Failed to start cri-docker"}, failedWords...),
+		Literals: slices.Concat([]string{"Failed to start Docker", "Failed to start Container Runtime Interface"},
+			startedUnits("Failed to start", distro.RuntimeUnits()), failedWords),
 		Patterns: append(failed(runtimeUnit),
 			`^Failed to start (?:(?P<subject4>`+runtimeUnit+`)|(?P<description>containerd\b|[Dd]ocker(?: Application Container Engine|\.$)|Container Runtime Interface))`),
 		Kind: "unit", Report: "runtime-unit", Expiry: hour, ConfirmedBy: "runtime-health",
@@ -136,8 +159,8 @@ func systemdRules() []Rule {
 		Emitters: emitters,
 		Advice:   "`journalctl -u containerd -e`: does it end by itself, or does a tool restart it?",
 		Summary:  "the container runtime is started again and again",
-		Literals: []string{"Started containerd", "Started docker", "Started Docker", "Started crio",
-			"Started Container Runtime Interface", "Started cri-docker"},
+		Literals: append([]string{"Started Docker", "Started Container Runtime Interface"},
+			startedUnits("Started", distro.RuntimeUnits())...),
 		Patterns: []string{`^Started (?P<subject>` + runtimeUnit + `|containerd container runtime|Docker Application Container Engine|Container Runtime Interface for OCI.*?)(?: - .*|\.|$)`},
 		Kind:     "unit", Raise: often, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {

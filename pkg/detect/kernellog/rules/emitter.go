@@ -20,6 +20,7 @@ const (
 	Multipathd     Emitter = "multipathd"
 	Mdadm          Emitter = "mdadm"
 	HardwareDaemon Emitter = "hardware" // mcelog, rasdaemon
+	DBus           Emitter = "dbus"     // dbus-daemon, dbus-broker
 	Auditd         Emitter = "auditd"
 	ISCSI          Emitter = "iscsid"
 	Coredump       Emitter = "coredump"

@@ -89,8 +89,8 @@ func filesystemRules() []Rule {
 			"container) again.",
 		Summary:  "a squashfs image is corrupt, or its disk cannot be read",
 		Literals: []string{"SQUASHFS error: "},
-		Patterns: []string{`^SQUASHFS error: `},
-		Exclude:  `^SQUASHFS error: (?:Xattrs in filesystem, these will be ignored|Can't find a SQUASHFS superblock)`,
+		Patterns: []string{`^(?:squashfs: )?SQUASHFS error: `}, // newer kernels name the module first
+		Exclude:  `^(?:squashfs: )?SQUASHFS error: (?:Xattrs in filesystem, these will be ignored|Can't find a SQUASHFS superblock)`,
 		Kind:     NodeKind, Expiry: time.Hour,
 	}, {
 		ID: "erofs-error", Reason: "ErofsError", Domain: Storage, Severity: finding.Warning,

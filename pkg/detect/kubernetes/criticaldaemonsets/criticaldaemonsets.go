@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path"
 	"strings"
 	"time"
 
@@ -45,6 +46,7 @@ type Settings struct {
 	PriorityClasses []string      `yaml:"priorityClasses"` // DaemonSets of these classes are critical
 	Selector        string        `yaml:"selector"`        // and those whose labels match; empty for none
 	DaemonSets      []string      `yaml:"daemonSets"`      // and these, as namespace/name
+	Namespaces      []string      `yaml:"namespaces"`      // only in these can one be fatal that is not listed; "a-*" too
 	Ignore          []string      `yaml:"ignore"`          // but never these, as namespace/name
 	BootGrace       time.Duration `yaml:"bootGrace"`       // grace of a node or DaemonSet that is younger
 	ReadyGrace      time.Duration `yaml:"readyGrace"`      // time for a pod to become ready
@@ -55,7 +57,8 @@ type Settings struct {
 func DefaultSettings() Settings {
 	return Settings{
 		PriorityClasses: []string{"system-node-critical"}, Selector: "nodeagent.io/critical=true",
-		BootGrace: 5 * time.Minute, ReadyGrace: 3 * time.Minute, RevisionGrace: 2 * time.Hour,
+		Namespaces: []string{"kube-system", "kube-flannel", "calico-system", "cilium", "openshift-*"},
+		BootGrace:  5 * time.Minute, ReadyGrace: 3 * time.Minute, RevisionGrace: 2 * time.Hour,
 	}
 }
 
@@ -64,6 +67,11 @@ func (s Settings) Problems() map[string]string {
 	problems := map[string]string{}
 	if _, err := labels.Parse(s.Selector); err != nil {
 		problems["selector"] = fmt.Sprintf("%q: %v", s.Selector, err)
+	}
+	for _, pattern := range s.Namespaces {
+		if _, err := path.Match(pattern, ""); err != nil {
+			problems["namespaces"] = fmt.Sprintf("%q: %v", pattern, err)
+		}
 	}
 	for key, names := range map[string][]string{"daemonSets": s.DaemonSets, "ignore": s.Ignore} {
 		for _, name := range names {
@@ -116,7 +124,9 @@ func New(s Settings, lookups DaemonSetLookups) detect.Check {
 					When: "the configuration lists one that does not exist"},
 			},
 			FalseAlarms: "Nodes that have just booted and pods that were just created have a grace time. With " +
-				"OnDelete an old revision is by design. While the apiserver is unreachable, kubelet's status of " +
+				"OnDelete an old revision is by design. A DaemonSet that nobody has listed is fatal only in a " +
+				"namespace of the cluster's own (namespaces), elsewhere a warning: each priority class and label is " +
+				"open to whoever may create pods. While the apiserver is unreachable, kubelet's status of " +
 				"pods may be old.",
 		},
 		Condition: finding.Condition{

@@ -176,6 +176,9 @@ func loopingContainer(pod *corev1.Pod, now time.Time) string {
 }
 
 func (d daemonSetState) found(severity finding.Severity, reason, format string, args ...any) *finding.Finding {
+	if severity == finding.Fatal && !d.Trusted {
+		severity = finding.Warning
+	}
 	return &finding.Finding{
 		Subject: d.subject(), Severity: severity, Reason: reason,
 		Message: fmt.Sprintf("critical DaemonSet %s: %s", d.Name, fmt.Sprintf(format, args...)),

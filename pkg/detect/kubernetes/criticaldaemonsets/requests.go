@@ -50,7 +50,7 @@ func (c *nodeCache) get(ctx context.Context, h *host.Host, now finding.Timestamp
 		c.wait = 0
 	}
 	c.read, c.wait = now, min(max(2*c.wait, daemonSetFirst), daemonSetLongest)
-	node, err := h.Cluster.Node(ctx)
+	node, err := h.Cluster.SeenNode(ctx)
 	if err != nil {
 		c.err = fmt.Errorf("node: %w", err)
 		return c.node, c.err

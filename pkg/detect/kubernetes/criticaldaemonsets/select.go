@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 type daemonSetState struct {
 	Name    string            // namespace/name
 	Because string            // why it is critical
+	Trusted bool              // only who runs the cluster can have made it
 	Set     *appsv1.DaemonSet // nil if only pods or the configuration name it
 	Pods    []corev1.Pod      // its pods on this node
 	SetsErr error             // why DaemonSets could not be listed now
@@ -33,6 +35,14 @@ func (d daemonSetState) subject() finding.Subject {
 	return finding.Subject{Kind: "daemonset", Name: d.Name}
 }
 
+// trusts reports whether only who runs the cluster makes something in a namespace.
+func (s Settings) trusts(namespace string) bool {
+	return slices.ContainsFunc(s.Namespaces, func(pattern string) bool {
+		is, err := path.Match(pattern, namespace)
+		return is && err == nil
+	})
+}
+
 // criticalSets returns the critical DaemonSets with their pods, sorted by name.
 func criticalSets(s Settings, sets []appsv1.DaemonSet, pods []corev1.Pod) ([]daemonSetState, error) {
 	selector, err := labels.Parse(s.Selector)
@@ -41,7 +51,7 @@ func criticalSets(s Settings, sets []appsv1.DaemonSet, pods []corev1.Pod) ([]dae
 	}
 	critical := map[string]daemonSetState{}
 	for _, name := range s.DaemonSets {
-		critical[name] = daemonSetState{Name: name, Because: "the configuration lists it"}
+		critical[name] = daemonSetState{Name: name, Because: "the configuration lists it", Trusted: true}
 	}
 	for i := range sets {
 		set := &sets[i]
@@ -56,7 +66,7 @@ func criticalSets(s Settings, sets []appsv1.DaemonSet, pods []corev1.Pod) ([]dae
 		default:
 			continue
 		}
-		seen.Name, seen.Set = name, set
+		seen.Name, seen.Set, seen.Trusted = name, set, seen.Trusted || s.trusts(set.Namespace)
 		critical[name] = seen
 	}
 	known := map[string]bool{}
@@ -74,8 +84,8 @@ func criticalSets(s Settings, sets []appsv1.DaemonSet, pods []corev1.Pod) ([]dae
 			continue
 		}
 		if !ok {
-			seen = daemonSetState{Name: name, Because: "the priority class of its pod is " +
-				pods[i].Spec.PriorityClassName}
+			seen = daemonSetState{Name: name, Trusted: s.trusts(pods[i].Namespace),
+				Because: "the priority class of its pod is " + pods[i].Spec.PriorityClassName}
 		}
 		if seen.Set != nil && seen.Set.UID != owner.UID {
 			continue // of an earlier DaemonSet of this name

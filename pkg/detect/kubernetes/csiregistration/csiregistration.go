@@ -81,12 +81,16 @@ func New(s Settings, store detect.StateStore) detect.Check {
 					When: "everything on the node is healthy, but kubelet did not enter the driver in CSINode"},
 				{Reason: "CSIDriverPodMissing", Severity: finding.Fatal,
 					When: "the driver was here before, and its pod is gone"},
+				{Reason: "CSIDriverUnknown", Severity: finding.Warning,
+					When: "a pod uses a volume of a driver that was never here"},
 			},
 			FalseAlarms: "Updates of drivers are not reported before 30 s, and a pod that has just started has a " +
 				"minute. A driver that was removed permanently is forgotten after a day, if no pod uses it. Fatal " +
-				"only for drivers that the configuration lists, whose volumes pods here use, or that run as " +
-				"system-node-critical; else a warning.",
+				"only for drivers that the configuration lists, that were registered here and whose volumes pods " +
+				"use, or whose pod in kube-system is system-node-critical; else a warning, since whoever may create " +
+				"pods can name any driver.",
 		},
+		Uses: []host.Setting{host.KubeletRoot},
 		Condition: finding.Condition{
 			Type: "CSIPluginNotRegistered", ReadyType: "CSIPluginsRegistered",
 			HealthyReason:  "CSIPluginsAreRegistered",

@@ -100,6 +100,27 @@ func (n *csiNode) driverPod(name string, age time.Duration) corev1.Pod {
 	}
 }
 
+// claims is a pod with a claim, of which kubelet has written that it is a driver's volume.
+func (n *csiNode) claims(driver string) corev1.Pod {
+	const uid = "0c2b7b0e-7d4b-4f0c-9a77-111111111111"
+	dir := filepath.Join(n.host.Paths.KubeletRoot, "pods", uid, "volumes/kubernetes.io~csi/pvc-1")
+	data := []byte(`{"driverName":"` + driver + `","volumeHandle":"v"}`)
+	if err := errors.Join(os.MkdirAll(dir, 0o750), os.WriteFile(filepath.Join(dir, "vol_data.json"), data,
+		0o600)); err != nil {
+		n.t.Fatal(err)
+	}
+	return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db", UID: uid},
+		Spec: corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}}}
+}
+
+// inline is a pod whose specification names a driver.
+func inline(driver string) corev1.Pod {
+	return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tenant"},
+		Spec: corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{
+			CSI: &corev1.CSIVolumeSource{Driver: driver}}}}}}
+}
+
 func testCSISettings() Settings {
 	s := DefaultSettings()
 	s.Timeout = time.Minute // but where something hangs
@@ -176,20 +197,38 @@ func TestCSIRegistrationReasons(t *testing.T) {
 			n.nodeIDs = registered
 		}, want: []string{subject + "CSIDriverPodMissing warning"}},
 		{name: "volume in use", arrange: func(n *csiNode) {
-			n.pods = []corev1.Pod{{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db",
-					UID: "0c2b7b0e-7d4b-4f0c-9a77-111111111111"},
-				Spec: corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{
-					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}},
-			}}
-			dir := filepath.Join(n.host.Paths.KubeletRoot,
-				"pods/0c2b7b0e-7d4b-4f0c-9a77-111111111111/volumes/kubernetes.io~csi/pvc-1")
-			data := []byte(`{"driverName":"` + fakeName + `","volumeHandle":"v"}`)
-			if err := errors.Join(os.MkdirAll(dir, 0o750), os.WriteFile(filepath.Join(dir, "vol_data.json"), data,
-				0o600)); err != nil {
-				n.t.Fatal(err)
-			}
+			n.pods = []corev1.Pod{n.claims(fakeName)}
+			n.nodeIDs = registered
 		}, want: []string{subject + "CSIDriverPodMissing"}, message: "default/db"},
+		{name: "inline volume in use", arrange: func(n *csiNode) {
+			n.pods = []corev1.Pod{inline(fakeName)}
+			n.nodeIDs = registered
+		}, want: []string{subject + "CSIDriverPodMissing"}, message: "default/tenant"},
+		{name: "volume in use, socket seen", arrange: func(n *csiNode) {
+			n.pods = []corev1.Pod{inline(fakeName)}
+			n.start(fakecsi.Options{Knobs: fakecsi.Knobs{NotReady: true}})
+		}, want: []string{subject + "CSIDriverNotReady"}},
+		// What a pod merely names was never here, and is no fault of the node: its author needs no right but to create pods.
+		{name: "made-up driver of an inline volume", arrange: func(n *csiNode) {
+			n.pods = []corev1.Pod{inline(fakeName)}
+		}, want: []string{subject + "CSIDriverUnknown warning"}, message: "default/tenant"},
+		{name: "claim of a driver that is not on this node", arrange: func(n *csiNode) {
+			n.pods = []corev1.Pod{n.claims(fakeName)}
+		}, want: []string{subject + "CSIDriverUnknown warning"}, message: "default/db"},
+		{name: "pod that imitates a critical driver", arrange: func(n *csiNode) {
+			n.pods = []corev1.Pod{n.driverPod(fakeName, time.Hour), inline(fakeName)}
+			n.pods[0].Namespace, n.pods[0].Spec.PriorityClassName = "tenant", "system-node-critical"
+		}, want: []string{subject + "CSISocketMissing warning"}},
+		{name: "pod that imitates one by its mounts", arrange: func(n *csiNode) {
+			n.pods = []corev1.Pod{n.driverPod(fakeName, time.Hour)}
+			root := n.host.Paths.KubeletRoot
+			n.pods[0].Namespace, n.pods[0].Spec.PriorityClassName = "tenant", "system-node-critical"
+			n.pods[0].Spec.Containers[1].Args = nil
+			for _, dir := range []string{"plugins_registry", "plugins/" + fakeName} {
+				n.pods[0].Spec.Volumes = append(n.pods[0].Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{
+					HostPath: &corev1.HostPathVolumeSource{Path: filepath.Join(root, dir)}}})
+			}
+		}, want: []string{subject + "CSISocketMissing warning"}},
 		{name: "apiserver unreachable", arrange: func(n *csiNode) {
 			n.start(fakecsi.Options{})
 			n.start(fakecsi.Options{Name: "sick.example.com", Knobs: fakecsi.Knobs{NotReady: true}})

@@ -21,9 +21,12 @@ type csiDriver struct {
 	Name    string
 	Kind    string   // of the subject: csi-driver, or plugin-socket where the driver's name is not known
 	Because []string // why it should be here
-	Fatal   bool     // without it pods cannot run on this node
+	Listed  bool     // by the configuration
+	Here    bool     // it is registered, or was: kubelet or its socket says so
 	Pods    []csiPod // that run it here
 	UsedBy  []string // pods with volumes of it, as namespace/name
+
+	Critical bool // one of its pods is, which only an administrator makes
 
 	Socket   string // registration socket; empty when there is none
 	Changed  int64  // when it was created
@@ -38,6 +41,10 @@ type csiDriver struct {
 	OwnNodeID       string // what the driver itself reports, read if it is not in CSINode
 	OwnNodeIDErr    error
 }
+
+// needed reports whether pods cannot run on this node without it. That a pod names a driver, or looks like one, is no
+// evidence of the node: whoever may create pods could make any node fatal.
+func (d csiDriver) needed() bool { return d.Listed || d.Critical || d.Here && len(d.UsedBy) > 0 }
 
 func (d csiDriver) subject() finding.Subject { return finding.Subject{Kind: d.Kind, Name: d.Name} }
 
@@ -57,6 +64,9 @@ func evaluateCSIDriver(d csiDriver, s Settings) (*finding.Finding, error) {
 // fault follows the steps of a registration and stops at the first that fails.
 func (d csiDriver) fault() (*finding.Finding, error) {
 	switch {
+	case d.Socket == "" && len(d.Pods) == 0 && !d.Here && !d.Listed:
+		return d.found("CSIDriverUnknown", "it was never on this node, and none of its pods is: check the name in the "+
+			"pod or its StorageClass, and whether the driver's DaemonSet should run here"), nil
 	case d.Socket == "" && len(d.Pods) == 0:
 		return d.found("CSIDriverPodMissing", "it has no registration socket and none of its pods runs on this node: "+
 			"check the driver's DaemonSet; if the driver was removed on purpose, this clears when no pod uses it"), nil
@@ -150,7 +160,7 @@ func (d csiDriver) found(reason, format string, args ...any) *finding.Finding {
 		Message: what + ": " + fmt.Sprintf(format, args...),
 		Facts:   map[string]string{"because": strings.Join(d.Because, ", ")},
 	}
-	if d.Fatal {
+	if d.needed() {
 		f.Severity = finding.Fatal
 	}
 	for key, value := range map[string]string{"socket": d.Socket, "endpoint": d.Endpoint, "nodeID": d.NodeID,

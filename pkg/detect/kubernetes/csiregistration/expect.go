@@ -40,14 +40,13 @@ func (e csiExpectation) driver(name, because string) *csiDriver {
 func (c *csiCheck) expect(h *host.Host, sockets []kubelet.PluginSocket, now finding.Timestamp) []csiDriver {
 	e := csiExpectation{}
 	for _, name := range c.settings.Drivers {
-		e.driver(name, "the configuration lists it").Fatal = true
+		e.driver(name, "the configuration lists it").Listed = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.history.Drivers)) {
-		e.driver(name, "it was in the node's CSINode before")
+		e.driver(name, "it was in the node's CSINode before").Here = true
 	}
 	for name, pods := range c.pods.usedBy {
-		d := e.driver(name, "pods use volumes of it")
-		d.UsedBy, d.Fatal = pods, true
+		e.driver(name, "pods use volumes of it").UsedBy = pods
 	}
 	for _, pod := range csiPodsOf(c.pods.pods, h.Paths.KubeletRoot, now.Wall) {
 		if !pod.Sure && c.notCSI(h, pod.Driver) {
@@ -55,7 +54,7 @@ func (c *csiCheck) expect(h *host.Host, sockets []kubelet.PluginSocket, now find
 		}
 		d := e.driver(c.nameOf(pod), "its pod "+pod.Name+" runs here")
 		d.Pods = append(d.Pods, pod)
-		d.Fatal = d.Fatal || pod.Critical
+		d.Critical = d.Critical || pod.Critical
 	}
 	c.attach(e, sockets)
 	for _, name := range c.settings.Ignore {
@@ -75,7 +74,9 @@ func (c *csiCheck) expect(h *host.Host, sockets []kubelet.PluginSocket, now find
 func (c *csiCheck) attach(e csiExpectation, sockets []kubelet.PluginSocket) {
 	for _, socket := range sockets {
 		if a := c.answers[socket.Path]; a.csi() {
-			e.driver(a.Info.Name, "it has a registration socket").answered(socket, a)
+			d := e.driver(a.Info.Name, "it has a registration socket")
+			d.Here = true
+			d.answered(socket, a)
 		}
 	}
 	for _, socket := range sockets {

@@ -79,7 +79,7 @@ func (p *csiHistory) forget(nodeIDs map[string]string, drivers []csiDriver, afte
 	}
 	for _, d := range drivers {
 		old, known := p.Drivers[d.Name]
-		wanted := d.Fatal || len(d.Pods) > 0 || len(d.UsedBy) > 0 || d.Socket != ""
+		wanted := d.Listed || len(d.Pods) > 0 || len(d.UsedBy) > 0 || d.Socket != ""
 		if known && !wanted && old.Absent >= after {
 			delete(p.Drivers, d.Name)
 			changed = true

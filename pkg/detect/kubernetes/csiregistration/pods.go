@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
@@ -49,7 +50,7 @@ type csiPod struct {
 	Driver   string        // name of the driver's folder in <kubelet root>/plugins, by convention the driver's name
 	Endpoint string        // --kubelet-registration-path of the registrar; empty when there is none
 	Sure     bool          // a registrar names it; else it is derived from the folders that the pod mounts
-	Critical bool          // priority class system-node-critical
+	Critical bool          // priority class system-node-critical, in a namespace of the cluster's own
 	Up       time.Duration // since its youngest container started; negative while it ends
 	Restarts int32         // of the container that restarted most
 	LastEnd  string        // how that container ended
@@ -68,7 +69,7 @@ func csiPodsOf(pods []corev1.Pod, kubeletRoot string, now time.Time) []csiPod {
 			continue
 		}
 		p.Name = pod.Namespace + "/" + pod.Name
-		p.Critical = pod.Spec.PriorityClassName == "system-node-critical"
+		p.Critical = pod.Spec.PriorityClassName == "system-node-critical" && pod.Namespace == metav1.NamespaceSystem
 		p.life(pod, now)
 		found = append(found, p)
 	}

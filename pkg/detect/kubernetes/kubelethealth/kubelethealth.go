@@ -73,7 +73,7 @@ func New(s Settings) detect.Check {
 					When: "healthz takes longer than 2 s; healthy again below 1 s"},
 			},
 			FalseAlarms: "A kubelet that restarts for an upgrade is not reported before 20 s. For one that is part " +
-				"of another process (k3s, rke2) an answer from healthz is enough.",
+				"of another process an answer from healthz is enough.",
 		},
 		Condition: checkkit.KubeletProblem(),
 
@@ -138,6 +138,9 @@ func observeKubelet(ctx context.Context, h *host.Host, s Settings, owners *portO
 
 // answered reports whether there was an HTTP answer, of any status. The transport's failures are *url.Error.
 func answered(err error) bool {
+	if errors.Is(err, hosterr.ErrDoubt) || errors.Is(err, hosterr.ErrNotConfigured) {
+		return false // it was not asked
+	}
 	_, transport := errors.AsType[*url.Error](err)
 	return err == nil || !transport && !errors.Is(err, context.DeadlineExceeded) &&
 		!errors.Is(err, syscall.ECONNREFUSED)
@@ -150,8 +153,9 @@ func evaluateKubelet(seen observation, s Settings) ([]finding.Finding, error) {
 	ms := seen.Latency.Round(time.Millisecond)
 	switch {
 	case seen.Impostor:
-		return seen.fatal("KubeletPortTaken", "%s is answered by a process that is not kubelet: find it with `ss "+
-			"-ltnp`, stop it, and kubelet will take its port within seconds", seen.URL)
+		return seen.fatal("KubeletPortTaken", "%s is answered by a process that is not kubelet (pid %d): `ss -ltnp` "+
+			"names it; kubelet takes its port within seconds after it is free. If both are kubelets of this node, "+
+			"set paths.kubeletRoot", seen.URL, seen.Process.PID)
 	case seen.HealthzErr == nil && seen.Latency < s.SlowBefore:
 		return nil, nil
 	case seen.HealthzErr == nil:
@@ -168,11 +172,15 @@ func evaluateKubelet(seen observation, s Settings) ([]finding.Finding, error) {
 	case gone:
 		return seen.fatal("KubeletNotRunning", "no kubelet process runs: start it with `systemctl start kubelet` and "+
 			"read why it ended in `journalctl -u kubelet`")
-	case seen.ProcessErr != nil && !refused && !checkkit.IsTimeout(seen.HealthzErr):
-		return nil, fmt.Errorf("kubelet: process: %w; healthz: %w", seen.ProcessErr, seen.HealthzErr)
 	case seen.Threads.Main == 'T' || seen.Threads.Main == 't':
 		return seen.fatal("KubeletStopped", "kubelet (pid %d) is stopped by a signal or a debugger: `kill -CONT "+
 			"%[1]d` resumes it", seen.Process.PID)
+	case errors.Is(seen.HealthzErr, hosterr.ErrDoubt):
+		return nil, fmt.Errorf("kubelet's healthz: %w", seen.HealthzErr)
+	case errors.Is(seen.HealthzErr, hosterr.ErrNotConfigured) && seen.ProcessErr == nil:
+		return nil, nil // it serves no healthz; its process lives
+	case seen.ProcessErr != nil && !refused && !checkkit.IsTimeout(seen.HealthzErr):
+		return nil, fmt.Errorf("kubelet: process: %w; healthz: %w", seen.ProcessErr, seen.HealthzErr)
 	case refused && seen.ProcessErr != nil:
 		return seen.fatal("KubeletNotListening", "no process listens on %s: kubelet is not running or still starting",
 			seen.URL)

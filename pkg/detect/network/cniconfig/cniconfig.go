@@ -37,6 +37,7 @@ func New() detect.Check {
 			"--field-selector spec.nodeName=NODE`: not every network is in kube-system). Move a malformed file that " +
 			"no network plugin owns out of the directory; the runtime reloads by itself.",
 		Doc:       cniConfigDoc(),
+		Uses:      []host.Setting{host.CNIConfDir, host.CNIBinDirs, host.CRISocket},
 		Condition: detect.NetworkProblem(),
 		Every:     time.Minute,
 		Deadline:  8 * time.Second,

@@ -65,6 +65,10 @@ func TestCNIConfigNotApplicable(t *testing.T) {
 	h.Paths.CRISocket = "/run/crio/crio.sock"
 	checktest.WriteHostFile(t, h.Files, "/etc/cni/net.d/1.conf", "malformed")
 	checktest.WriteHostFile(t, h.Files, "/etc/cni/net.d/2.conf", `{"type": "bridge"}`)
+	if found, err := New().Run(t.Context(), h); !checktest.IsNotApplicable(err) {
+		t.Errorf("another program's network, without Kubernetes: %v, %v, want not applicable", found, err)
+	}
+	h.NodeName = "node"
 	found, err := New().Run(t.Context(), h)
 	if err != nil || len(found) != 1 || found[0].Reason != "CNIPluginMissing" {
 		t.Errorf("CRI-O passes over what is malformed: %v, %v", found, err)

@@ -41,9 +41,9 @@ func evaluateCNIConfig(h *host.Host, seen cniConfig, ready, known bool) ([]findi
 			return nil, fmt.Errorf("%s, but the runtime reports that its network is ready: it uses another "+
 				"directory: set paths.cniConfDir", seen.problem)
 		}
-		if !known && !checkkit.KubeletInstalled(h) {
-			return nil, finding.NotApplicable("%s, and no kubelet is installed on this host", seen.problem)
-		}
+	}
+	if !known && !checkkit.KubeletInstalled(h) { // another program's network, as Podman's
+		return nil, finding.NotApplicable("%s, and no kubelet is installed on this host", seen.problem)
 	}
 	f := finding.Finding{
 		Subject: finding.Subject{Kind: "cni-config", Name: name}, Severity: finding.Warning,

@@ -150,6 +150,13 @@ func TestKubeProxyForReal(t *testing.T) {
 	if _, err := check.Run(t.Context(), h); !checktest.IsNotApplicable(err) {
 		t.Errorf("neither process nor pod: %v, want not applicable", err)
 	}
+	impostor := proxyPod()
+	impostor.Namespace = "tenant"
+	w.pods = []corev1.Pod{impostor}
+	w.up += 10 * time.Minute
+	if _, err := check.Run(t.Context(), h); !checktest.IsNotApplicable(err) {
+		t.Errorf("a pod of a tenant that looks like it: %v, want not applicable", err)
+	}
 	w.pods = []corev1.Pod{proxyPod()}
 	if _, err := check.Run(t.Context(), h); !checktest.IsNotApplicable(err) {
 		t.Errorf("it is believed for a while: %v", err)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/discover"
@@ -110,7 +111,7 @@ func (c *kubeProxyCheck) evaluateAbsent(ctx context.Context, h *host.Host, now t
 // isKubeProxyPod recognizes the pod by its container, which has this name in all distributions, and that it is meant to
 // run.
 func isKubeProxyPod(pod corev1.Pod) bool {
-	return pod.Spec.HostNetwork && pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded &&
+	return pod.Namespace == metav1.NamespaceSystem && pod.Spec.HostNetwork && pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded &&
 		slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == "kube-proxy" })
 }
 

@@ -4,6 +4,7 @@ package packetfilter
 import (
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -79,8 +80,9 @@ func New() detect.Check {
 				"`ip6tables-legacy-save` show them; a migration to iptables-nft leaves tables that a reboot of the " +
 				"node clears. IPv6 is evaluated if pods, the node's first address or the cluster's name server use it.",
 		},
-		Every:  5 * time.Minute,
-		Policy: finding.Policy{Raise: finding.Hold{Runs: 2, For: 3 * time.Minute}},
-		Run:    c.observe,
+		UsesPartly: []host.Setting{host.KubeletAPI},
+		Every:      5 * time.Minute,
+		Policy:     finding.Policy{Raise: finding.Hold{Runs: 2, For: 3 * time.Minute}},
+		Run:        c.observe,
 	}
 }

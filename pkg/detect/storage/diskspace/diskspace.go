@@ -71,9 +71,10 @@ func New(s Settings, store detect.StateStore) detect.Check {
 			"On a node it is mostly images (`crictl rmi --prune`), logs (`journalctl --vacuum-size=1G`, " +
 			"/var/log/pods) or a pod's emptyDir (`kubectl get --raw /api/v1/nodes/NODE/proxy/stats/summary` lists " +
 			"them by pod). Files that were deleted and are still open count: `lsof +L1`.",
-		Doc:       diskSpaceDoc(),
-		Condition: detect.StorageProblem(),
-		Every:     time.Minute,
+		Doc:        diskSpaceDoc(),
+		UsesPartly: []host.Setting{host.KubeletRoot, host.ContainerdRoot, host.ContainerdState, host.PodLogs},
+		Condition:  detect.StorageProblem(),
+		Every:      time.Minute,
 		// Freed space may be used at once. Only runs count: the engine spreads them, so that three may take a little less
 		// than two minutes.
 		Policy: finding.Policy{Clear: finding.Hold{Runs: 3}},

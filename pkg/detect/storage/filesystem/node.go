@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/distro"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 )
 
@@ -23,17 +24,11 @@ func NodePaths(paths host.Paths) []nodePath {
 	return slices.DeleteFunc(all, func(p nodePath) bool { return p.Path == "" })
 }
 
-// etcdDirs are where etcd keeps its data: kubeadm and Debian; K3s; RKE2; k0s.
-func etcdDirs() []string {
-	return []string{"/var/lib/etcd", "/var/lib/rancher/k3s/server/db", "/var/lib/rancher/rke2/server/db",
-		"/var/lib/k0s/etcd"}
-}
-
 // NodeData returns the NodePaths, and the directories of etcd on which, or below which, a filesystem is mounted for it.
 // Whether one that lies on another filesystem is in use is not known without a look at it, which could hang.
 func NodeData(mounts []mount.Mount, paths host.Paths) []nodePath {
 	all := NodePaths(paths)
-	for _, dir := range etcdDirs() {
+	for _, dir := range distro.EtcdDirs() {
 		for _, m := range mounts {
 			if mount.Below(m.Point, dir) {
 				all = append(all, nodePath{"etcd's data", m.Point})

@@ -65,9 +65,10 @@ func New(s Settings) detect.Check {
 			"1 > /sys/fs/fuse/connections/N/abort` (N is the second part of the device) and unmount it; if the " +
 			"server of an NFS mount will not come back, run `umount -f`. Do not run `df` or `ls` there: it will " +
 			"hang too.",
-		Doc:       hungMountsDoc(),
-		Condition: detect.StorageProblem(),
-		Every:     hungMountsEvery, Deadline: 30 * time.Second,
+		Doc:        hungMountsDoc(),
+		UsesPartly: []host.Setting{host.KubeletRoot, host.ContainerdRoot, host.ContainerdState, host.PodLogs},
+		Condition:  detect.StorageProblem(),
+		Every:      hungMountsEvery, Deadline: 30 * time.Second,
 		Wakes: []detect.Wake{
 			checkkit.KernelWake(), checkkit.LogWake("nfs: server "), checkkit.LogWake("ceph: "),
 			checkkit.LogWake("CIFS: "), {Source: detect.WakeMounts},

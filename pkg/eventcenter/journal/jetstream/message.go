@@ -98,8 +98,10 @@ func decode(data []byte) (records []journal.Record, term uint64, err error) {
 		r := journal.Record{Offset: next, Received: time.UnixMilli(cmp.Or(l.Received, h.Received)).UTC(), Event: journal.Event{
 			Source: l.Source, ID: l.ID, Type: l.Type, Cluster: l.Cluster, Node: l.Node, Severity: l.Severity,
 			Check: l.Check, Reason: l.Reason, Stream: l.Stream, Sequence: l.Sequence, JSON: bytes.Clone(bodies[:l.Size])}}
-		if e, ok := event.ReadOne(r.JSON); ok { // once for the state and for the reports
-			r.Said = &e.Event
+		if r.Stream != "" { // read once for the state and for the reports
+			if e, err := event.Decode(r.JSON); err == nil {
+				r.Said = &e
+			}
 		}
 		records, bodies, next = append(records, r), bodies[l.Size:], next+1
 	}

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 )
@@ -19,6 +21,7 @@ type Journal interface {
 	Append(ctx context.Context, events []journal.Event) (journal.Appended, error)
 	Read(ctx context.Context, q journal.Query) (journal.Page, error)
 	Bounds() journal.Bounds
+	Health() journal.Health
 	Expired(l journal.Limits) uint64
 	Trim(ctx context.Context, upTo uint64) error
 	Seal(ctx context.Context) error
@@ -38,7 +41,7 @@ type Opener func(t *testing.T, o Options) Journal
 func Run(t *testing.T, opener func(t *testing.T) Opener) {
 	for name, test := range map[string]func(*testing.T, Opener){
 		"AppendAndRead": appendAndRead, "Duplicates": duplicates, "Trim": trim, "Derived": derived,
-		"Together": together, "Whole": whole, "ClockBack": clockBack,
+		"Together": together, "Whole": whole, "ClockBack": clockBack, "Backward": backward,
 	} {
 		t.Run(name, func(t *testing.T) {
 			open := opener(t)
@@ -50,6 +53,22 @@ func Run(t *testing.T, opener func(t *testing.T) Opener) {
 			})
 		})
 	}
+}
+
+// Lost fails where a journal has gaps, and returns how many offsets are in them: never more than there are.
+func Lost(t *testing.T, j interface {
+	Bounds() journal.Bounds
+	Health() journal.Health
+}) (lost uint64) {
+	t.Helper()
+	gaps, newest := j.Health().Gaps, j.Bounds().Newest
+	for _, g := range gaps {
+		lost += g.To - g.From + 1
+	}
+	if len(gaps) > 0 || lost > newest {
+		t.Errorf("%d of %d events are lost: %v", lost, newest, gaps)
+	}
+	return lost
 }
 
 // once is closed once.
@@ -321,4 +340,40 @@ func clockBack(t *testing.T, open Opener) {
 	closed(t, j)
 	j = open(t, Options{Now: c.Now})
 	Expect(t, j, "1 a/1", "2 a/2", "3 a/3")
+}
+
+// A read in either direction, of any part, with or without a filter, finds all of a sound journal, and no gap.
+func backward(t *testing.T, open Opener) {
+	c := NewClock()
+	j := open(t, Options{Now: c.Now})
+	const days, each = 3, 7
+	for day := range uint64(days) {
+		for i := range uint64(each) {
+			Append(t, j, Of([]string{"a", "b"}[i%2], day*each+i+1))
+		}
+		c.Add(24 * time.Hour)
+	}
+	for range 2 {
+		for _, filter := range []journal.Filter{nil, {journal.Node: {"a"}}, {journal.Severity: {"info"}}, {journal.Node: {"none"}}} {
+			for _, before := range []uint64{0, 1, 2, each, each + 1, 2*each + 2, days * each, days*each + 1, 1 << 62} {
+				for _, limit := range []int{1, 3, 100} {
+					forward := Texts(t, j, journal.Query{Filter: filter})
+					want := slices.DeleteFunc(forward, func(text string) bool {
+						var offset uint64
+						_, _ = fmt.Sscan(text, &offset)
+						return before > 0 && offset >= before
+					})
+					slices.Reverse(want)
+					want = want[:min(limit, len(want))]
+					got := Texts(t, j, journal.Query{After: before, Limit: limit, Filter: filter, Backward: true})
+					if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+						t.Errorf("%v before %d: %s", filter, before, diff)
+					}
+				}
+			}
+		}
+		Lost(t, j)
+		closed(t, j)
+		j = open(t, Options{Now: c.Now})
+	}
 }

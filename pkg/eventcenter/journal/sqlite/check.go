@@ -15,54 +15,72 @@ const startCheck = 500 * time.Millisecond
 // checkedAtOnce is how many events of a file the check has in memory.
 const checkedAtOnce = 500
 
-// check finds at the start what is damaged or missing: between the files, at the end, and in the newest file.
+// check finds at the start what is missing between the files and at the end, and whether the newest may be written to.
 func (s *Store) check(ctx context.Context, marked uint64) error {
-	expected := uint64(0)
+	s.newest = marked
 	for i, p := range s.parts {
-		if i > 0 && p.first > expected {
-			s.addGap(journal.Gap{From: expected, To: p.first - 1, Reason: "missing before " + p.path})
+		if i > 0 {
+			before := s.parts[i-1]
+			if before.damaged == nil && p.first > before.last+1 {
+				s.addGap(journal.Gap{From: before.last + 1, To: p.first - 1, Reason: "missing before " + p.path})
+			}
 		}
-		expected = p.last + 1
-		if p.damaged != nil && i+1 < len(s.parts) {
-			end := s.parts[i+1].first - 1
-			s.addGap(journal.Gap{From: p.first, To: end, Reason: fmt.Sprintf("damaged: %s: %v", p.path, p.damaged)})
-			expected = end + 1
-		}
+		s.newest = max(s.newest, p.last, p.first-1)
 	}
 	if len(s.parts) == 0 {
-		s.newest = marked
 		return nil
 	}
 	p := s.parts[len(s.parts)-1]
-	s.newest = max(p.last, p.first-1, marked)
-	if marked > p.last {
+	if marked > p.last && p.damaged == nil {
 		s.addGap(journal.Gap{From: p.last + 1, To: marked, Reason: "acknowledged, and missing at the end of " + p.path})
 	}
 	limited, cancel := context.WithTimeout(ctx, startCheck)
 	defer cancel()
-	err := s.checkPartition(limited, p, s.newest, WithoutRest)
-	if p.damaged != nil { // how far it went is not known: its name at least is never given to another file
-		s.newest = max(s.newest, p.first)
-	}
-	if err != nil && limited.Err() == nil && p.damaged == nil {
+	var answer string
+	err := p.db.QueryRowContext(limited, "PRAGMA quick_check(1)").Scan(&answer)
+	if err == nil && answer != "ok" {
+		s.setDamaged(p, errors.New(answer))
+	} else if err != nil && isDamage(err) {
+		s.setDamaged(p, err)
+	} else if err != nil && limited.Err() == nil {
 		return err
+	}
+	if p.damaged != nil { // how far it went may not be known: its name at least is never given to another file
+		s.newest = max(s.newest, p.first)
 	}
 	return ctx.Err()
 }
 
-// Check reads all files and notes what is damaged, as gaps. It changes nothing. After each step, which reads the events of
-// one page or the structure of one file, it calls rest with the time that the step took. Nothing is locked meanwhile:
-// files may be sealed and trimmed.
+// setDamaged notes that something in a file is damaged.
+func (s *Store) setDamaged(p *partition, err error) {
+	s.mu.Lock()
+	known := p.damaged != nil
+	if !known {
+		p.damaged = err
+	}
+	s.mu.Unlock()
+	if !known {
+		s.Log.Error("a file of the journal is damaged; nothing more is written to it", "file", p.path, "err", err)
+	}
+}
+
+// Check reads all files and notes what cannot be read, as gaps. It changes nothing. After each step, which reads the events
+// of one page, it calls rest with the time that the step took. Nothing is locked meanwhile: files may be sealed and trimmed.
 func (s *Store) Check(ctx context.Context, rest func(worked time.Duration)) ([]journal.Gap, error) {
-	parts := s.partitions()
 	var errs []error
-	for i, p := range parts {
-		last := s.Bounds().Newest
-		if i+1 < len(parts) {
-			last = parts[i+1].first - 1
+	for p, q := range s.spans(journal.Query{Limit: checkedAtOnce}) {
+		found := 0
+		err := s.walk(ctx, p, q, func(records []journal.Record, worked time.Duration) error {
+			found += len(records)
+			rest(worked)
+			return nil
+		})
+		if err == nil {
+			err = s.checkIndex(ctx, p, found)
 		}
-		errs = append(errs, s.checkPartition(ctx, p, last, rest))
-		p.forget(ctx)
+		if _, gone := errors.AsType[*journal.TrimmedError](err); err != nil && !gone {
+			errs = append(errs, fmt.Errorf("check %s: %w", p.path, err))
+		}
 	}
 	return s.Health().Gaps, errors.Join(errs...)
 }
@@ -70,60 +88,42 @@ func (s *Store) Check(ctx context.Context, rest func(worked time.Duration)) ([]j
 // WithoutRest is for a check that somebody waits for.
 func WithoutRest(time.Duration) {}
 
-// forget gives back the memory in which a reader has pages of the file: after the check of all files it is of each of them.
-func (p *partition) forget(ctx context.Context) {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	if p.db != nil {
-		_, _ = p.db.ExecContext(ctx, "PRAGMA shrink_memory") // of a file that cannot be read there is none
-	}
-}
-
-// checkPartition verifies the structure of a file, and the checksum of each row up to last.
-func (s *Store) checkPartition(ctx context.Context, p *partition, last uint64, rest func(time.Duration)) error {
-	began := time.Now()
-	if err := s.quickCheck(ctx, p); err != nil {
-		return err
-	}
-	for after := p.first - 1; after < last; {
-		rest(time.Since(began))
-		began = time.Now()
+// walk reads all of a span, some records at a time.
+func (s *Store) walk(ctx context.Context, p *partition, q span,
+	use func(records []journal.Record, worked time.Duration) error) error {
+	for !q.done() {
+		begun := time.Now()
 		var page journal.Page
-		to := min(last, after+checkedAtOnce)
-		full, err := s.readPartition(ctx, p, span{journal.Query{Limit: checkedAtOnce + 1}, after, to}, &page)
+		full, err := s.readPartition(ctx, p, q, &page)
 		if err != nil {
-			if _, gone := errors.AsType[*journal.TrimmedError](err); gone {
-				return nil
-			}
-			return fmt.Errorf("check %s: %w", p.path, err)
+			return err
 		}
-		if after = to; full { // of bytes: what follows is on the next
-			after = page.Records[len(page.Records)-1].Offset
+		if err := use(page.Records, time.Since(begun)); err != nil || !full {
+			return err
 		}
+		q.first = page.Records[len(page.Records)-1].Offset + 1
 	}
-	rest(time.Since(began))
 	return nil
 }
 
-func (s *Store) quickCheck(ctx context.Context, p *partition) error {
+// checkIndex compares the index of nodes with how many events there are: where it lacks some, it is not used.
+func (s *Store) checkIndex(ctx context.Context, p *partition, events int) error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if p.db == nil {
+	if p.db == nil || p.version < version {
 		return nil
 	}
-	var answer string
-	err := p.db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&answer)
+	var indexed int
+	err := p.db.QueryRowContext(ctx, "SELECT count(*) FROM events INDEXED BY events_node WHERE node >= ''").Scan(&indexed)
 	if err != nil && !isDamage(err) {
-		return fmt.Errorf("check %s: %w", p.path, err)
+		return err
 	}
-	if err == nil && answer != "ok" {
-		err = errors.New(answer)
+	if err == nil && indexed < events {
+		err = fmt.Errorf("the index of nodes has %d of %d events", indexed, events)
 	}
 	if err != nil {
-		s.mu.Lock()
-		p.damaged = err
-		s.mu.Unlock()
-		s.Log.Error("a file of the journal is damaged; nothing more is written to it", "file", p.path, "err", err)
+		p.noIndex.Store(true)
+		s.setDamaged(p, err)
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func TestCheckRests(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	if steps := 1 + 2*4; len(rests) != steps { // of the first file, which is trimmed then, one
+	if steps := 1 + 2*3; len(rests) != steps { // of the first file, which is trimmed then, one
 		t.Errorf("%d rests, want %d", len(rests), steps)
 	}
 	if slices.ContainsFunc(rests, func(worked time.Duration) bool { return worked <= 0 || worked > time.Minute }) {

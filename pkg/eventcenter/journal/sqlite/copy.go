@@ -167,8 +167,7 @@ func (s *Store) put(ctx context.Context, records []journal.Record, at Position) 
 	}
 	defer t.tx.Rollback() // after the commit it does nothing
 	for _, r := range records {
-		t.add(identityOf(r.Source, r.ID), r)
-		if err := t.row(ctx, r); err != nil {
+		if _, err := t.row(ctx, r); err != nil {
 			return fmt.Errorf("offset %d: %w", r.Offset, err)
 		}
 		if r.Stream != "" {
@@ -182,7 +181,7 @@ func (s *Store) put(ctx context.Context, records []journal.Record, at Position) 
 			return err
 		}
 	}
-	if err := t.commit(ctx, s.RunEvents); err != nil {
+	if err := t.commit(ctx); err != nil {
 		return err
 	}
 	if newest > 0 && first > newest+1 {

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"encoding/binary"
 	"errors"
@@ -13,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	driver "modernc.org/sqlite"
@@ -25,23 +25,24 @@ import (
 type partition struct {
 	path    string
 	first   uint64 // in the file's name; every offset in it is at least this
-	version int    // of its format
-	index   index  // nothing where the format is older than withRuns
+	version int    // of its format: an older one is that of a damaged file, or of a journal that is only read
+	old     bool   // it had an older format when it was opened: nothing more is written to it
 
 	mu     sync.RWMutex // held for reading by readers, for writing while the file is closed, sealed or removed
 	db     *sql.DB      // for readers; nil: the partition is gone
-	asking sync.Mutex   // guards asked
-	asked  statements   // of db, for readers; see rows
+	known  filter       // nil: events are looked up in the file
 	sealed bool         // it has no write-ahead log: it can be read on a full disk
+
+	noIndex atomic.Bool // that of nodes lacks events
 
 	// What follows is guarded by Store.mu.
 	last    uint64    // first-1 while it is empty
 	newest  time.Time // when the last was received
-	damaged error     // its structure is: nothing more is written to it
+	damaged error     // something in it is: nothing more is written to it
 }
 
-// schema is that of a partition. crc is over the offset and the event, since SQLite has no checksum of rows. runs is the
-// index, see index.go; the watermarks of streams are as old as the last run: later ones follow from the events.
+// schema is that of a partition. crc is over the offset and the event, since SQLite has no checksum of rows. The index of
+// identities is of texts, since those of a sender stand beside each other: a batch changes few pages.
 const schema = `
 CREATE TABLE meta(version INTEGER NOT NULL, day TEXT NOT NULL);
 CREATE TABLE events(
@@ -49,18 +50,16 @@ CREATE TABLE events(
   source TEXT NOT NULL, id TEXT NOT NULL, type TEXT NOT NULL, cluster TEXT NOT NULL, node TEXT NOT NULL,
   severity TEXT NOT NULL, "check" TEXT NOT NULL, reason TEXT NOT NULL, stream TEXT NOT NULL,
   sequence INTEGER NOT NULL, event BLOB NOT NULL);
-CREATE TABLE runs(
-  last INTEGER NOT NULL, "by" INTEGER NOT NULL, first INTEGER NOT NULL, entries BLOB NOT NULL,
-  PRIMARY KEY(last, "by", first)) WITHOUT ROWID;
+CREATE UNIQUE INDEX events_identity ON events(source, id);
+CREATE INDEX events_node ON events(node);
 CREATE TABLE streams(
   source TEXT NOT NULL, stream TEXT NOT NULL, highest INTEGER NOT NULL, seen INTEGER NOT NULL,
-  PRIMARY KEY(source, stream)) WITHOUT ROWID;`
+  PRIMARY KEY(source, stream)) WITHOUT ROWID;` + filterSchema
 
 const (
-	version  = 2
-	withRuns = 2 // the version before had indexes of SQLite, and watermarks with each event
-	suffix   = ".db"
-	columns  = `offset, received, crc, source, id, type, cluster, node, severity, "check", reason, stream, sequence, event`
+	version = 3
+	suffix  = ".db"
+	columns = `offset, received, crc, source, id, type, cluster, node, severity, "check", reason, stream, sequence, event`
 )
 
 func partitionName(first uint64) string { return fmt.Sprintf("%020d%s", first, suffix) }
@@ -94,7 +93,9 @@ func (p *partition) open() (*sql.DB, error) {
 // open returns a database of the file.
 func open(path string, a access) (*sql.DB, error) {
 	q := url.Values{"_pragma": {"busy_timeout(5000)", "synchronous(FULL)", "trusted_schema(OFF)"}}
-	if a != writing {
+	if a == writing {
+		q["_pragma"] = append(q["_pragma"], "cache_size(-8192)")
+	} else {
 		q["_pragma"] = append(q["_pragma"], "query_only(ON)", "cache_size(-512)")
 	}
 	if a == readingSealed {
@@ -125,10 +126,23 @@ func create(ctx context.Context, dir string, first uint64, day string) (*partiti
 	if _, err := os.Lstat(p.path); !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("%s: a file is in the way: %w", p.path, err)
 	}
-	if err := errors.Join(remove(started), remove(started+"-wal"), remove(started+"-shm")); err != nil {
+	db, err := createFile(ctx, started, day)
+	if err != nil {
 		return nil, err
 	}
-	db, err := open(started, writing)
+	if err := errors.Join(db.Close(), os.Rename(started, p.path), syncDir(dir)); err != nil {
+		return nil, err
+	}
+	p.db, err = p.open()
+	return p, err
+}
+
+// createFile makes an empty file. One that was begun under its name goes.
+func createFile(ctx context.Context, name, day string) (*sql.DB, error) {
+	if err := errors.Join(remove(name), remove(name+"-wal"), remove(name+"-shm")); err != nil {
+		return nil, err
+	}
+	db, err := open(name, writing)
 	if err != nil {
 		return nil, err
 	}
@@ -136,52 +150,72 @@ func create(ctx context.Context, dir string, first uint64, day string) (*partiti
 	if err == nil {
 		_, err = db.ExecContext(ctx, "INSERT INTO meta VALUES(?, ?)", version, day)
 	}
-	if err = errors.Join(err, db.Close()); err != nil {
-		return nil, fmt.Errorf("create %s: %w", p.path, err)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("create %s: %w", name, err), db.Close())
 	}
-	if err := errors.Join(os.Rename(started, p.path), syncDir(dir)); err != nil {
-		return nil, err
-	}
-	p.db, err = p.open()
-	return p, err
+	return db, nil
 }
 
 // load opens a partition that is there and reads what it holds. What is wrong with it is in damaged. Nothing is written to
-// a past one.
-func load(ctx context.Context, dir string, first uint64, past bool) (*partition, error) {
-	p := &partition{path: filepath.Join(dir, partitionName(first)), first: first, last: first - 1}
-	p.sealed = past && isSealed(p.path)
-	db, err := p.open()
-	if err != nil {
-		return nil, err
-	}
-	p.db = db
-	err = db.QueryRowContext(ctx, "SELECT version FROM meta").Scan(&p.version)
+// a past one, unless its format is older.
+func (s *Store) load(ctx context.Context, first uint64, past bool) (*partition, error) {
+	p := &partition{path: filepath.Join(s.Dir, partitionName(first)), first: first, last: first - 1}
+	err := p.loadVersion(ctx, past)
 	if err == nil && (p.version < 1 || p.version > version) {
-		err := fmt.Errorf("%s: its format is %d, this program reads 1 to %d", p.path, p.version, version)
-		return nil, errors.Join(err, db.Close())
+		err = fmt.Errorf("%s: its format is %d, this program reads 1 to %d", p.path, p.version, version)
+		return nil, errors.Join(err, p.close())
 	}
-	var last, received sql.NullInt64
+	if err == nil && p.version < version && !s.ReadOnly {
+		s.Log.Info("converting a file of an older format", "file", p.path, "format", p.version)
+		p.old = true
+		if err = errors.Join(p.close(), convert(ctx, p.path, p.version)); err != nil {
+			err = fmt.Errorf("convert from format %d: %w", p.version, err)
+		}
+		err = errors.Join(err, p.loadVersion(ctx, past))
+	}
 	if err == nil {
-		err = db.QueryRowContext(ctx, "SELECT offset, received FROM events ORDER BY offset DESC LIMIT 1").
-			Scan(&last, &received)
+		err = p.loadEnd(ctx)
 	}
-	if errors.Is(err, sql.ErrNoRows) {
-		err = nil
-	}
-	if err == nil && p.version >= withRuns {
-		err = p.index.load(ctx, db)
+	if err != nil && !isDamage(err) {
+		return nil, errors.Join(fmt.Errorf("%s: %w", p.path, err), p.close())
 	}
 	if err != nil {
-		if !isDamage(err) {
-			return nil, errors.Join(fmt.Errorf("%s: %w", p.path, err), db.Close())
+		s.setDamaged(p, err)
+	}
+	if past && p.version == version {
+		if p.known, err = loadFilter(ctx, p.db); err != nil {
+			s.Log.Error("load a file's filter of identities failed: the file is asked", "file", p.path, "err", err)
 		}
-		p.damaged = err
+	}
+	return p, nil
+}
+
+// loadVersion opens a file and reads its format.
+func (p *partition) loadVersion(ctx context.Context, past bool) (err error) {
+	p.sealed = past && isSealed(p.path)
+	if p.db, err = p.open(); err != nil {
+		return err
+	}
+	return p.db.QueryRowContext(ctx, "SELECT version FROM meta").Scan(&p.version)
+}
+
+// loadEnd reads the newest offset of a file. If its page is damaged, an index says it.
+func (p *partition) loadEnd(ctx context.Context) error {
+	var last, received sql.NullInt64
+	err := p.db.QueryRowContext(ctx, "SELECT offset, received FROM events ORDER BY offset DESC LIMIT 1").
+		Scan(&last, &received)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err != nil && isDamage(err) && p.version == version {
+		const byIndex = "SELECT max(offset) FROM events INDEXED BY events_node WHERE node >= ''"
+		err = errors.Join(err, p.db.QueryRowContext(ctx, byIndex).Scan(&last))
+		received.Int64 = time.Now().UnixMilli() // it is not known: nothing is too old for it
 	}
 	if last.Valid {
 		p.last, p.newest = uint64(last.Int64), time.UnixMilli(received.Int64)
 	}
-	return p, nil
+	return err
 }
 
 // isSealed reports whether all of a file is in it: its header says that it has no write-ahead log (18 and 19 of
@@ -214,15 +248,15 @@ func (p *partition) closeLocked() error {
 		return nil
 	}
 	err := p.db.Close()
-	p.db, p.asked = nil, nil
+	p.db = nil
 	return err
 }
 
-// seal removes the write-ahead log of a partition that nothing is written to any more, and makes its index one run.
+// seal removes the write-ahead log of a partition that nothing is written to any more, and makes its filter.
 func (p *partition) seal(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.sealed || p.db == nil {
+	if p.sealed && p.known != nil || p.db == nil {
 		return nil
 	}
 	if err := p.closeLocked(); err != nil {
@@ -230,11 +264,11 @@ func (p *partition) seal(ctx context.Context) error {
 	}
 	db, err := open(p.path, writing)
 	if err == nil {
-		merged := p.merge(ctx, db) // where it fails, each run is looked at by itself for ever
-		_, err = db.ExecContext(ctx, "PRAGMA journal_mode=DELETE")
-		err = errors.Join(err, db.Close())
-		p.sealed = err == nil
-		err = errors.Join(merged, err)
+		p.known, err = makeFilter(ctx, db)
+		_, sealed := db.ExecContext(ctx, "PRAGMA journal_mode=DELETE")
+		sealed = errors.Join(sealed, db.Close())
+		p.sealed = sealed == nil
+		err = errors.Join(err, sealed)
 	}
 	var again error
 	p.db, again = p.open()
@@ -258,14 +292,14 @@ func (p *partition) size() (n int64) {
 	return n
 }
 
-// scanRow reads the columns of a row. sound is whether its checksum is right.
-func scanRow(rows *sql.Rows) (r journal.Record, sound bool, err error) {
+// scanRow reads the columns of a row. sound is whether they can be read and the checksum is right.
+func scanRow(rows *sql.Rows) (r journal.Record, sound bool) {
 	var received, sequence int64
 	var crc uint32
-	err = rows.Scan(&r.Offset, &received, &crc, &r.Source, &r.ID, &r.Type, &r.Cluster, &r.Node, &r.Severity, &r.Check,
+	err := rows.Scan(&r.Offset, &received, &crc, &r.Source, &r.ID, &r.Type, &r.Cluster, &r.Node, &r.Severity, &r.Check,
 		&r.Reason, &r.Stream, &sequence, &r.JSON)
 	r.Received, r.Sequence = time.UnixMilli(received).UTC(), uint64(sequence)
-	return r, crc == checksum(r.Offset, r.JSON), err
+	return r, err == nil && crc == checksum(r.Offset, r.JSON)
 }
 
 func checksum(offset uint64, event []byte) uint32 {
@@ -273,26 +307,29 @@ func checksum(offset uint64, event []byte) uint32 {
 	return crc32.Update(crc32.Checksum(binary.BigEndian.AppendUint64(nil, offset), table), table, event)
 }
 
-// hash is the start of the SHA-256: nobody makes two texts with the same one at will.
-func hash(text string) int64 {
-	sum := sha256.Sum256([]byte(text))
-	return int64(binary.BigEndian.Uint64(sum[:8]))
-}
+// errIndex means that the index of identities is not that of the events.
+var errIndex = errors.New("the index of identities has an event that is not there")
 
-// isDamage reports whether an error says that the file itself is damaged.
+// isDamage reports whether an error says that the file itself is damaged, or that the disk cannot read a part of it.
 func isDamage(err error) bool {
-	code := sqliteCode(err)
+	if errors.Is(err, errIndex) {
+		return true
+	}
+	e, ok := errors.AsType[*driver.Error](err)
+	if !ok {
+		return false
+	}
+	switch e.Code() {
+	case codes.SQLITE_IOERR_READ, codes.SQLITE_IOERR_SHORT_READ, codes.SQLITE_IOERR_DATA, codes.SQLITE_IOERR_CORRUPTFS:
+		return true
+	}
+	code := e.Code() & 0xff
 	return code == codes.SQLITE_CORRUPT || code == codes.SQLITE_NOTADB || code == codes.SQLITE_ERROR
 }
 
-func isFull(err error) bool { return sqliteCode(err) == codes.SQLITE_FULL }
-
-// sqliteCode is the primary result code of SQLite, 0 for other errors.
-func sqliteCode(err error) int {
-	if e, ok := errors.AsType[*driver.Error](err); ok {
-		return e.Code() & 0xff
-	}
-	return 0
+func isFull(err error) bool {
+	e, ok := errors.AsType[*driver.Error](err)
+	return ok && e.Code()&0xff == codes.SQLITE_FULL
 }
 
 func remove(name string) error {

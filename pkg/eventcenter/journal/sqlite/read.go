@@ -1,11 +1,11 @@
 package sqlite
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"strings"
@@ -18,6 +18,7 @@ const (
 	readLimit = 5 * time.Second // a longer read would keep the write-ahead log from being emptied
 	pageBytes = 4 << 20         // of a page; one event beyond it is possible
 	scanLimit = 50_000          // offsets that a filtered read without an index goes through
+	eachLimit = 1000            // rows at a time, where each is looked at
 )
 
 // Read returns a page. It ends after 5 s: with what it has, or with an error where it has nothing.
@@ -25,7 +26,7 @@ func (s *Store) Read(ctx context.Context, q journal.Query) (journal.Page, error)
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
 	s.mu.Lock()
-	parts, newest, oldest := slices.Clone(s.parts), s.newest, s.oldest()
+	newest, oldest := s.newest, s.oldest()
 	var page journal.Page
 	recent := false
 	if !q.Backward && q.After+1 >= oldest {
@@ -36,7 +37,7 @@ func (s *Store) Read(ctx context.Context, q journal.Query) (journal.Page, error)
 	case recent:
 		return page, nil
 	case q.Backward:
-		return s.backward(ctx, q, parts)
+		return s.read(ctx, q, newest)
 	case q.After > 0 && q.After+1 < oldest:
 		return journal.Page{}, &journal.TrimmedError{After: q.After, Oldest: oldest}
 	}
@@ -44,7 +45,7 @@ func (s *Store) Read(ctx context.Context, q journal.Query) (journal.Page, error)
 	if len(q.Filter) > 0 && len(q.Filter[journal.Node]) == 0 {
 		end = min(newest, max(q.After, oldest-1)+scanLimit)
 	}
-	page, err := s.forward(ctx, q, parts, end)
+	page, err := s.read(ctx, q, end)
 	if err != nil {
 		return journal.Page{}, err
 	}
@@ -52,18 +53,17 @@ func (s *Store) Read(ctx context.Context, q journal.Query) (journal.Page, error)
 	return page, nil
 }
 
-// forward reads the oldest first, up to an offset.
-func (s *Store) forward(ctx context.Context, q journal.Query, parts []*partition, end uint64) (journal.Page, error) {
-	page := journal.Page{Next: max(q.After, end)}
-	for i, p := range parts {
-		last := end
-		if i+1 < len(parts) {
-			last = min(end, parts[i+1].first-1)
+// read reads in the order of the query, no offset larger than end.
+func (s *Store) read(ctx context.Context, q journal.Query, end uint64) (page journal.Page, err error) {
+	if !q.Backward {
+		page.Next = max(q.After, end)
+	}
+	for p, part := range s.spans(q) {
+		part.last = min(part.last, end)
+		full, err := s.readPartition(ctx, p, part, &page)
+		if _, gone := errors.AsType[*journal.TrimmedError](err); gone && q.Backward {
+			break
 		}
-		if last <= q.After || p.first > end {
-			continue
-		}
-		full, err := s.readPartition(ctx, p, span{q, max(q.After, p.first-1), last}, &page)
 		if err != nil && (ctx.Err() == nil || len(page.Records) == 0) {
 			return page, err
 		}
@@ -72,76 +72,234 @@ func (s *Store) forward(ctx context.Context, q journal.Query, parts []*partition
 			break
 		}
 	}
+	if n := len(page.Records); q.Backward && n > 0 {
+		page.Next = page.Records[n-1].Offset
+	}
 	return page, nil
 }
 
-// span is the part of a query that one partition answers: offsets beyond after, up to last.
+// span is the part of a query that one partition answers: what is still to be read of it.
 type span struct {
 	journal.Query
-	after, last uint64
+	first, last uint64
 }
 
-// readPartition adds the records of one partition to the page; full is whether no more is wanted.
+func (q *span) done() bool { return q.first > q.last }
+
+// pass says that all up to an offset is dealt with, in the order of the query.
+func (q *span) pass(offset uint64) {
+	if q.Backward {
+		q.last = offset - 1
+	} else {
+		q.first = offset + 1
+	}
+}
+
+// edge is the offset that is next.
+func (q *span) edge() uint64 {
+	if q.Backward {
+		return q.last
+	}
+	return q.first
+}
+
+// spans returns what each partition is to answer of a query, in its order. All offsets up to the newest are in one of them.
+func (s *Store) spans(q journal.Query) iter.Seq2[*partition, span] {
+	s.mu.Lock()
+	parts, newest := slices.Clone(s.parts), s.newest
+	s.mu.Unlock()
+	first, last := q.After+1, newest
+	if q.Backward {
+		first = q.Stop + 1
+		if q.After > 0 {
+			last = min(newest, q.After-1)
+		}
+	}
+	return func(yield func(*partition, span) bool) {
+		for i := range parts {
+			if q.Backward {
+				i = len(parts) - 1 - i
+			}
+			part := span{q, max(first, parts[i].first), last}
+			if i+1 < len(parts) {
+				part.last = min(last, parts[i+1].first-1)
+			}
+			if !part.done() && !yield(parts[i], part) {
+				return
+			}
+		}
+	}
+}
+
+// readPartition adds the records of one partition to the page; full is whether no more is wanted. What cannot be read is
+// a gap, and what is behind it is read.
 func (s *Store) readPartition(ctx context.Context, p *partition, q span, page *journal.Page) (full bool, err error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.db == nil {
-		return false, &journal.TrimmedError{After: q.after, Oldest: q.last + 1}
+		return false, &journal.TrimmedError{After: q.first - 1, Oldest: q.last + 1}
 	}
-	at := q.after // all up to it is dealt with
-	for offsets, failed := range p.chosen(ctx, q, q.Filter[journal.Node]) {
-		if err = failed; err == nil {
-			at, full, err = s.readRows(ctx, p, q, offsets, at, page)
+	each := p.readsEach(q.Filter)
+	all := each
+	for {
+		part := s.beforeGap(&q)
+		if part.done() {
+			return false, nil
 		}
-		if full || err != nil {
-			break
+		full, err = s.readRows(ctx, p, &part, all, page)
+		if q.Backward {
+			q.last = min(q.last, part.last)
+		} else {
+			q.first = max(q.first, part.first)
+		}
+		switch {
+		case full || err != nil && !isDamage(err):
+			return full, err
+		case err == nil || part.done(): // the step beyond its end met the damage that is known
+		case !all: // it is not known where
+			s.setDamaged(p, err)
+			all = true
+		default:
+			s.setDamaged(p, err)
+			all = each
+			if err := s.skip(ctx, p, &q, err); err != nil {
+				return false, err
+			}
 		}
 	}
-	if err != nil && isDamage(err) {
-		s.addGap(journal.Gap{From: at + 1, To: q.last, Reason: fmt.Sprintf("damaged: %s: %v", p.path, err)})
-		err = nil
-	}
-	return full, err
 }
 
-// readRows adds records to the page: any, or of some offsets. at is up to where all is dealt with.
-func (s *Store) readRows(ctx context.Context, p *partition, q span, offsets []uint64, at uint64, page *journal.Page) (
-	next uint64, full bool, err error) {
-	rows, err := p.query(ctx, q, offsets, q.Limit-len(page.Records))
-	if err != nil {
-		return at, false, err
+// maxValues is how many values of a filter are asked of SQLite.
+const maxValues = 1000
+
+// readsEach reports whether each row is to be read: without a filter, or where no index helps.
+func (p *partition) readsEach(f journal.Filter) bool {
+	values := 0
+	for _, of := range f {
+		values += len(of)
 	}
-	defer rows.Close()
-	for rows.Next() {
-		r, sound, err := scanRow(rows)
+	byNode := len(f[journal.Node]) > 0
+	return values == 0 || values > maxValues || byNode && (p.version == 2 || p.noIndex.Load())
+}
+
+// beforeGap moves a span out of a gap that it begins in, and returns what of it is before the next gap.
+func (s *Store) beforeGap(q *span) span {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	part := *q
+	for i := range s.gaps {
+		if q.Backward {
+			i = len(s.gaps) - 1 - i
+		}
+		g := s.gaps[i]
+		switch {
+		case g.To < q.first || g.From > q.last:
+		case g.From <= q.edge() && g.To >= q.edge():
+			if q.pass(g.To); q.Backward {
+				q.pass(g.From)
+			}
+			part = *q
+		case q.Backward:
+			part.first = g.To + 1
+			return part
+		default:
+			part.last = g.From - 1
+			return part
+		}
+	}
+	return part
+}
+
+// readRows adds records of a span to the page, and moves the span beyond what it has dealt with: without an error all of
+// it, unless the page is full. If all is true it reads each row, and sees which are missing.
+func (s *Store) readRows(ctx context.Context, p *partition, q *span, all bool, page *journal.Page) (full bool, err error) {
+	for !q.done() {
+		limit := q.Limit - len(page.Records)
+		if all && len(q.Filter) > 0 {
+			limit = eachLimit // of those few may be wanted
+		}
+		rows, err := p.query(ctx, *q, all, limit)
 		if err != nil {
-			return at, false, err
+			return false, err
 		}
-		if len(q.Filter) == 0 && r.Offset != at+1 {
-			s.addGap(journal.Gap{From: at + 1, To: r.Offset - 1, Reason: "missing in " + p.path})
+		n := 0
+		for ; rows.Next() && !full; n++ {
+			full = s.readRow(p, rows, q, all, page)
 		}
-		at = r.Offset
-		if !sound {
-			s.addGap(journal.Gap{From: at, To: at, Reason: "wrong checksum in " + p.path})
-			continue
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil && !full {
+			return false, err
 		}
-		page.Records, page.Bytes = append(page.Records, r), page.Bytes+len(r.JSON)
-		if page.Bytes > pageBytes {
-			return at, true, nil
+		if full {
+			return true, nil
+		}
+		if n < limit {
+			if all {
+				s.addGap(journal.Gap{From: q.first, To: q.last, Reason: "missing in " + p.path})
+			}
+			q.pass(q.first + q.last - q.edge())
 		}
 	}
-	return at, len(page.Records) >= q.Limit, rows.Err()
+	return false, nil
+}
+
+// readRow takes one row.
+func (s *Store) readRow(p *partition, rows *sql.Rows, q *span, all bool, page *journal.Page) (full bool) {
+	r, sound := scanRow(rows)
+	if all && r.Offset != q.edge() {
+		missing := journal.Gap{From: q.first, To: r.Offset - 1, Reason: "missing in " + p.path}
+		if q.Backward {
+			missing.From, missing.To = r.Offset+1, q.last
+		}
+		s.addGap(missing)
+	}
+	q.pass(r.Offset)
+	if !sound {
+		s.addGap(journal.Gap{From: r.Offset, To: r.Offset, Reason: "wrong checksum in " + p.path})
+		return false
+	}
+	if all && !wanted(q.Filter, r) {
+		return false
+	}
+	page.Records, page.Bytes = append(page.Records, r), page.Bytes+len(r.JSON)
+	return len(page.Records) >= q.Limit || page.Bytes > pageBytes
+}
+
+// skip moves a span to the next offset that can be read, and notes the gap. It tries each offset: a tree finds what is
+// behind a damaged page, but no scan goes over it. It needs p.mu.
+func (s *Store) skip(ctx context.Context, p *partition, q *span, cause error) error {
+	begin := q.edge()
+	defer func() {
+		g := journal.Gap{From: begin, To: q.first - 1, Reason: fmt.Sprintf("damaged: %s: %v", p.path, cause)}
+		if q.Backward {
+			g.From, g.To = q.last+1, begin
+		}
+		s.addGap(g)
+	}()
+	if _, err := p.db.ExecContext(ctx, "SELECT offset FROM events LIMIT 0"); err != nil && isDamage(err) {
+		q.pass(q.first + q.last - q.edge()) // what says where the events are is damaged
+		return nil
+	}
+	for ; !q.done(); q.pass(q.edge()) {
+		rows, err := p.db.QueryContext(ctx, "SELECT "+columns+" FROM events WHERE offset = ?", int64(q.edge()))
+		if err == nil {
+			found := rows.Next()
+			if err = errors.Join(rows.Err(), rows.Close()); found && err == nil {
+				return nil
+			}
+		}
+		if err != nil && !isDamage(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 // query needs mu.
-func (p *partition) query(ctx context.Context, q span, offsets []uint64, limit int) (*sql.Rows, error) {
-	where, args := []string{"offset > ?", "offset <= ?"}, []any{int64(q.after), int64(min(q.last, math.MaxInt64))}
-	if offsets != nil {
-		where, args = []string{"offset IN (SELECT value FROM json_each(?))"}, []any{listed(offsets)}
-	}
+func (p *partition) query(ctx context.Context, q span, all bool, limit int) (*sql.Rows, error) {
+	where, args := []string{"offset BETWEEN ? AND ?"}, []any{int64(q.first), int64(min(q.last, math.MaxInt64))}
 	for _, field := range journal.Fields() {
 		values := q.Filter[field]
-		if len(values) == 0 {
+		if len(values) == 0 || all {
 			continue
 		}
 		where = append(where, fmt.Sprintf(`"%s" IN (?%s)`, field, strings.Repeat(",?", len(values)-1)))
@@ -149,105 +307,15 @@ func (p *partition) query(ctx context.Context, q span, offsets []uint64, limit i
 			args = append(args, value)
 		}
 	}
-	order := ""
+	order, by := "", "NOT INDEXED"
 	if q.Backward {
 		order = " DESC"
 	}
+	if len(q.Filter[journal.Node]) > 0 && !all {
+		by = "INDEXED BY events_node"
+	}
 	//nolint:gosec // made of constants; the values are parameters
-	text := "SELECT " + columns + " FROM events WHERE " + strings.Join(where, " AND ") + " ORDER BY offset" + order +
-		" LIMIT ?"
-	return p.rows(ctx, text, append(args, limit)...)
-}
-
-// rows needs mu, until they are closed.
-func (p *partition) rows(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
-	statement, err := p.reader(ctx, text)
-	switch {
-	case err != nil:
-		return nil, err
-	case statement == nil:
-		return p.db.QueryContext(ctx, text, args...)
-	}
-	return statement.QueryContext(ctx, args...)
-}
-
-// maxAsked bounds the statements that a partition keeps: a filter may name any number of values.
-const maxAsked = 12
-
-// reader returns a statement that is kept, since a page of one node asks all files the same, and to parse it takes
-// longer than to run it. Nil: there are too many. It needs mu.
-func (p *partition) reader(ctx context.Context, text string) (*sql.Stmt, error) {
-	p.asking.Lock()
-	defer p.asking.Unlock()
-	statement := p.asked[text]
-	if statement != nil || len(p.asked) >= maxAsked {
-		return statement, nil
-	}
-	statement, err := p.db.PrepareContext(ctx, text)
-	if err != nil {
-		return nil, err
-	}
-	if p.asked == nil {
-		p.asked = statements{}
-	}
-	p.asked[text] = statement
-	return statement, nil
-}
-
-// backward reads the newest first.
-func (s *Store) backward(ctx context.Context, q journal.Query, parts []*partition) (journal.Page, error) {
-	before := q.After
-	if before == 0 {
-		before = math.MaxInt64
-	}
-	var page journal.Page
-	for _, p := range slices.Backward(parts) {
-		if p.first >= before {
-			continue
-		}
-		if before-1 <= q.Stop {
-			break
-		}
-		full, err := s.readPartition(ctx, p, span{q, max(p.first-1, q.Stop), before - 1}, &page)
-		if _, gone := errors.AsType[*journal.TrimmedError](err); err != nil && !gone {
-			return journal.Page{}, err
-		}
-		if full {
-			break
-		}
-	}
-	if n := len(page.Records); n > 0 {
-		page.Next = page.Records[n-1].Offset
-	}
-	return page, nil
-}
-
-// addGap notes what cannot be read, once.
-func (s *Store) addGap(g journal.Gap) {
-	if g.From > g.To {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, known := range s.gaps {
-		if known.From <= g.From && known.To >= g.To {
-			return
-		}
-	}
-	s.gaps = append(s.gaps, g)
-	s.Log.Error("a part of the journal cannot be read", "from", g.From, "to", g.To, "reason", g.Reason)
-}
-
-// gapsWithin returns what lies beyond after, up to next.
-func (s *Store) gapsWithin(after, next uint64) (found []journal.Gap) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, g := range s.gaps {
-		if g.To > after && g.From <= next {
-			g.From, g.To = max(g.From, after+1), min(g.To, next)
-			found = append(found, g)
-		}
-	}
-	slices.SortFunc(found, func(a, b journal.Gap) int { return cmp.Compare(a.From, b.From) })
-	return found
+	text := "SELECT " + columns + " FROM events " + by + " WHERE " + strings.Join(where, " AND ") + " ORDER BY offset" +
+		order + " LIMIT ?"
+	return p.db.QueryContext(ctx, text, append(args, limit)...)
 }

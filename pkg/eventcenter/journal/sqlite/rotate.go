@@ -18,11 +18,6 @@ func (s *Store) roll(ctx context.Context, now time.Time, first uint64) error {
 	if w.part != nil && (w.day == day && !s.isDamaged(w.part) || w.part.last < w.part.first) {
 		return nil
 	}
-	if w.part != nil && !s.isDamaged(w.part) {
-		if err := s.completeIndex(ctx); err != nil {
-			s.Log.Error("the index of a past file stays in memory", "file", w.part.path, "err", err)
-		}
-	}
 	p, err := create(ctx, s.Dir, first, day)
 	if err != nil {
 		return err
@@ -45,7 +40,6 @@ func (s *Store) roll(ctx context.Context, now time.Time, first uint64) error {
 			t.streams[key] = mark
 		}
 	}
-	clear(w.unsaved)
 	if err := errors.Join(t.saveStreams(ctx), t.tx.Commit()); err != nil {
 		return err
 	}
@@ -54,16 +48,6 @@ func (s *Store) roll(ctx context.Context, now time.Time, first uint64) error {
 	defer s.mu.Unlock()
 	s.parts = append(s.parts, p)
 	return nil
-}
-
-// completeIndex writes a run of what has none in the file that is written to.
-func (s *Store) completeIndex(ctx context.Context) error {
-	t, err := s.begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer t.tx.Rollback() // after the commit it does nothing
-	return t.commit(ctx, 1)
 }
 
 func (s *Store) isDamaged(p *partition) bool {

@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -39,7 +38,6 @@ type Options struct {
 
 	BallastBytes int64         // of the file that is freed on a full disk; 0: 8 MiB
 	Keep         time.Duration // how long a stream that sends nothing is remembered; 0: 30 days
-	RunEvents    int           // how many events a run of the index is of; 0: 32,768
 
 	// Copy makes it a copy of the journal that has this UUID: records come with their offsets, by Put, from one
 	// goroutine. What a power loss takes from its end comes again.
@@ -64,8 +62,8 @@ type Store struct {
 	parts    []*partition // in the order of offsets
 	newest   uint64
 	tail     tail
-	gaps     []journal.Gap
-	fullFrom time.Time // since when the disk is full; zero: it is not
+	gaps     []journal.Gap // in order, none within another
+	fullFrom time.Time     // since when the disk is full; zero: it is not
 	changed  chan struct{}
 }
 
@@ -84,11 +82,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Keep == 0 {
 		o.Keep = 30 * 24 * time.Hour
 	}
-	if o.RunEvents == 0 {
-		o.RunEvents = 32 << 10
-	}
 	s := &Store{Options: o, requests: make(chan *request, maxWaiting), stopping: make(chan struct{}),
-		stopped: make(chan struct{}), changed: make(chan struct{}), writer: writer{known: knownEvents{seed: maphash.MakeSeed()}}}
+		stopped: make(chan struct{}), changed: make(chan struct{})}
 	err := s.open(ctx)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("journal %s: %w", o.Dir, err), s.closeFiles())
@@ -125,7 +120,7 @@ func (s *Store) open(ctx context.Context) error {
 	if err != nil {
 		s.Log.Error("the mark of the newest offset cannot be read: the end of the journal is not proven", "err", err)
 	}
-	if s.parts, err = loadAll(ctx, dir); err != nil {
+	if s.parts, err = s.loadAll(ctx); err != nil {
 		return err
 	}
 	if err := s.check(ctx, marked); err != nil || s.ReadOnly {
@@ -190,8 +185,8 @@ func writeFile(name, text string) error {
 	return errors.Join(atomicfile.WriteData(name, []byte(text)), syncDir(filepath.Dir(name)))
 }
 
-func loadAll(ctx context.Context, dir string) (parts []*partition, err error) {
-	entries, err := os.ReadDir(dir) // sorted by name, so by offset
+func (s *Store) loadAll(ctx context.Context) (parts []*partition, err error) {
+	entries, err := os.ReadDir(s.Dir) // sorted by name, so by offset
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +197,7 @@ func loadAll(ctx context.Context, dir string) (parts []*partition, err error) {
 		}
 	}
 	for i, first := range all {
-		p, err := load(ctx, dir, first, i < len(all)-1)
+		p, err := s.load(ctx, first, i < len(all)-1)
 		if err != nil {
 			return parts, err
 		}
@@ -211,13 +206,16 @@ func loadAll(ctx context.Context, dir string) (parts []*partition, err error) {
 	return parts, nil
 }
 
+// markFile repeats the newest offset.
+const markFile = "newest"
+
 // readMark opens the mark and returns the offset that was acknowledged last, 0 where there is none.
 func (s *Store) readMark() (marked uint64, err error) {
 	mode := os.O_CREATE | os.O_RDWR
 	if s.ReadOnly {
 		mode = os.O_RDONLY
 	}
-	s.mark, err = os.OpenFile(filepath.Join(s.Dir, "newest"), mode, 0o600)
+	s.mark, err = os.OpenFile(filepath.Join(s.Dir, markFile), mode, 0o600)
 	if err != nil {
 		return 0, err
 	}
@@ -239,8 +237,12 @@ func (s *Store) readMark() (marked uint64, err error) {
 // writeMark repeats the newest offset beside the journal. It is not flushed: a killed process leaves it, and after a
 // power loss it is older than the journal, never newer.
 func (s *Store) writeMark(newest uint64) error {
-	_, err := s.mark.WriteAt(fmt.Appendf(nil, "%020d %08x\n", newest, checksum(newest, nil)), 0)
+	_, err := s.mark.WriteAt(markText(newest), 0)
 	return err
+}
+
+func markText(newest uint64) []byte {
+	return fmt.Appendf(nil, "%020d %08x\n", newest, checksum(newest, nil))
 }
 
 // Bounds returns what the journal holds now.

@@ -1,9 +1,11 @@
 package sqlite
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -15,55 +17,30 @@ import (
 type transaction struct {
 	store   *Store
 	tx      *sql.Tx // nil: it is only planned
-	ready   statements
+	insert  *sql.Stmt
+	save    *sql.Stmt
 	now     time.Time
 	next    uint64                  // offset
 	streams map[streamKey]watermark // what changes
 
-	records    []journal.Record
-	identities []identity          // of the records
-	added      map[identity]uint64 // their contents
+	records []journal.Record
+	planned map[identity][]byte // of what is only planned: the events
 }
 
 // plan begins a transaction that stores nothing.
 func (s *Store) plan() *transaction {
-	return &transaction{store: s, ready: statements{}, added: map[identity]uint64{}, streams: map[streamKey]watermark{}}
+	return &transaction{store: s, planned: map[identity][]byte{}, streams: map[streamKey]watermark{}}
 }
 
-// commit ends the transaction. It writes a run of the index where so many events have none.
-func (t *transaction) commit(ctx context.Context, events int) error {
-	w := &t.store.writer
-	x, last := &w.part.index, w.part.last
-	var added [indexes][]entry
-	for i, r := range t.records {
-		added[byIdentity] = append(added[byIdentity], entry{t.identities[i].hash(), r.Offset})
-		added[byNode] = append(added[byNode], entry{hash(r.Node), r.Offset})
-		last = r.Offset
-	}
-	n := len(x.recent[byNode]) + len(t.records)
-	run := n > 0 && n >= events
-	if run {
-		for of := range indexes {
-			entries := slices.Concat(x.recent[of], added[of]) // this goroutine alone changes them
-			if err := writeRun(ctx, t.ready[insertBlock], of, last, entries); err != nil {
-				return err
-			}
-		}
-		if err := t.saveStreams(ctx); err != nil {
-			return err
-		}
+// commit ends the transaction.
+func (t *transaction) commit(ctx context.Context) error {
+	if err := t.saveStreams(ctx); err != nil {
+		return err
 	}
 	if err := t.tx.Commit(); err != nil {
 		return err
 	}
-	x.add(added, run, last)
-	w.known.add(t.added)
-	for key, mark := range t.streams {
-		w.streams[key], w.unsaved[key] = mark, true
-	}
-	if run {
-		clear(w.unsaved)
-	}
+	maps.Copy(t.store.writer.streams, t.streams)
 	return nil
 }
 
@@ -74,80 +51,102 @@ func (t *transaction) batch(ctx context.Context, events []journal.Event) (done j
 		if !ok {
 			mark = t.store.writer.streams[key]
 		}
-		i := identityOf(e.Source, e.ID)
+		var stored []byte
+		known := false
 		if e.Stream == "" || e.Sequence <= mark.highest || t.store.writer.exact {
-			known, same, err := t.lookup(ctx, i, e)
-			if err != nil {
+			if stored, known, err = t.find(ctx, e); err != nil {
 				return done, err
-			}
-			if known {
-				done.Duplicates++
-				if !same {
-					done.Conflicts++
-				}
-				continue
 			}
 		}
 		r := journal.Record{Offset: t.next, Received: t.now, Event: e}
-		if t.tx != nil {
-			if err := t.row(ctx, r); err != nil {
+		if !known {
+			if stored, known, err = t.add(ctx, r); err != nil {
 				return done, err
 			}
+		}
+		if known {
+			done.Duplicates++
+			if !bytes.Equal(stored, e.JSON) {
+				done.Conflicts++
+			}
+			continue
 		}
 		if e.Stream != "" {
 			t.streams[key] = watermark{max(mark.highest, e.Sequence), t.now}
 		}
-		t.add(i, r)
+		t.records = append(t.records, r)
 		t.next, done.New = t.next+1, done.New+1
 	}
 	return done, nil
 }
 
-// add takes over what is not in the files yet.
-func (t *transaction) add(i identity, r journal.Record) {
-	t.records, t.identities = append(t.records, r), append(t.identities, i)
-	t.added[i] = t.store.writer.known.hash(r.JSON)
-}
-
-func (t *transaction) row(ctx context.Context, r journal.Record) error {
-	_, err := t.ready[insertEvent].ExecContext(ctx, int64(r.Offset), r.Received.UnixMilli(), checksum(r.Offset, r.JSON), r.Source,
-		r.ID, r.Type, r.Cluster, r.Node, r.Severity, r.Check, r.Reason, r.Stream, int64(r.Sequence), r.JSON)
-	return err
-}
-
-// lookup reports whether an event is stored already, and with the same content.
-func (t *transaction) lookup(ctx context.Context, i identity, e journal.Event) (known, same bool, err error) {
-	w := &t.store.writer
-	content, known := t.added[i]
-	if !known {
-		content, known = w.known.content(i)
+// add stores a record in the newest file, unless its identity is there.
+func (t *transaction) add(ctx context.Context, r journal.Record) (stored []byte, known bool, err error) {
+	if t.tx == nil {
+		t.planned[identityOf(r.Source, r.ID)] = r.JSON
+		return nil, false, nil
 	}
-	if known {
-		return true, content == w.known.hash(e.JSON), nil
+	if known, err = t.row(ctx, r); !known || err != nil {
+		return nil, false, err
+	}
+	err = t.tx.QueryRowContext(ctx, findEvent, r.Source, r.ID).Scan(&stored)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = errIndex // it knows an event that is not there
+	}
+	return stored, true, err
+}
+
+// row inserts a record. known is whether its identity is in the file, so that it was not.
+func (t *transaction) row(ctx context.Context, r journal.Record) (known bool, err error) {
+	done, err := t.insert.ExecContext(ctx, int64(r.Offset), r.Received.UnixMilli(), checksum(r.Offset, r.JSON), r.Source,
+		r.ID, r.Type, r.Cluster, r.Node, r.Severity, r.Check, r.Reason, r.Stream, int64(r.Sequence), r.JSON)
+	if err != nil {
+		return false, err
+	}
+	n, err := done.RowsAffected()
+	return n == 0, err
+}
+
+const findEvent = `SELECT event FROM events WHERE source = ? AND id = ?`
+
+// find returns what is stored with the identity of an event: in the files before the newest, and where it is only planned
+// anywhere.
+func (t *transaction) find(ctx context.Context, e journal.Event) (stored []byte, known bool, err error) {
+	i := identityOf(e.Source, e.ID)
+	if stored, known = t.planned[i]; known {
+		return stored, true, nil
 	}
 	for _, p := range slices.Backward(t.store.partitions()) {
-		stored, known, err := p.event(ctx, i, e)
-		if err != nil && (p == w.part || !isDamage(err)) {
-			return false, false, err
+		if t.tx != nil && p == t.store.writer.part {
+			continue // the insertion says it
 		}
-		if known {
-			return true, string(stored) == string(e.JSON), nil
+		stored, known, err = p.find(ctx, i, e)
+		if known || err != nil && !isDamage(err) {
+			return stored, known, err
 		}
 	}
-	return false, false, nil
+	return nil, false, nil
 }
 
-// saveStreams saves the watermarks that the file has not, those of the transaction included.
-func (t *transaction) saveStreams(ctx context.Context) error {
-	w := &t.store.writer
-	for key := range w.unsaved {
-		if _, ok := t.streams[key]; !ok {
-			t.streams[key] = w.streams[key]
-		}
+// find returns what the partition has of the identity of an event.
+func (p *partition) find(ctx context.Context, i identity, e journal.Event) (stored []byte, known bool, err error) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.db == nil || p.version < version || !p.known.mayHave(i) { // an older file that is damaged has no index
+		return nil, false, nil
 	}
+	err = p.db.QueryRowContext(ctx, findEvent, e.Source, e.ID).Scan(&stored)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, false, nil
+	}
+	return stored, err == nil, err
+}
+
+// saveStreams saves the watermarks that have changed.
+func (t *transaction) saveStreams(ctx context.Context) error {
 	for _, key := range slices.SortedFunc(maps.Keys(t.streams), compareKeys) { // page by page
 		mark := t.streams[key]
-		_, err := t.ready[saveStream].ExecContext(ctx, key.source, key.stream, int64(mark.highest), mark.seen.UnixMilli())
+		_, err := t.save.ExecContext(ctx, key.source, key.stream, int64(mark.highest), mark.seen.UnixMilli())
 		if err != nil {
 			return err
 		}

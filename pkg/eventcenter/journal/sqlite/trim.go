@@ -55,6 +55,7 @@ func (s *Store) Trim(_ context.Context, upTo uint64) error {
 	var kept []journal.Gap
 	for _, g := range s.gaps {
 		if len(s.parts) > 0 && g.To >= s.parts[0].first {
+			g.From = max(g.From, s.parts[0].first)
 			kept = append(kept, g)
 		}
 	}
@@ -80,11 +81,18 @@ func (s *Store) Seal(ctx context.Context) error {
 }
 
 // Copies makes a sound copy of each file in a directory, one after the other, and gives it to use. A file that grows
-// meanwhile is copied as it was at one moment.
+// meanwhile is copied as it was at one moment; of a damaged one, what can be read.
 func (s *Store) Copies(ctx context.Context, dir string, use func(file string) error) error {
 	for _, p := range s.partitions() {
 		to := filepath.Join(dir, filepath.Base(p.path))
-		if err := p.copyTo(ctx, to); err != nil {
+		err := p.copyTo(ctx, to)
+		if err != nil && isDamage(err) {
+			s.setDamaged(p, err)
+			if err = remove(to); err == nil {
+				_, err = s.rescue(ctx, p, to, map[streamKey]watermark{})
+			}
+		}
+		if err != nil {
 			return fmt.Errorf("copy %s: %w", p.path, err)
 		}
 		if err := use(to); err != nil {

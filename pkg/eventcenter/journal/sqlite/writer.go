@@ -35,11 +35,10 @@ type writer struct {
 	part    *partition
 	day     string
 	db      *sql.DB
-	ready   statements // of db; nil: not prepared yet
+	insert  *sql.Stmt // of db; nil: not prepared yet
+	save    *sql.Stmt // the watermark of a stream
 	streams map[streamKey]watermark
-	unsaved map[streamKey]bool // of which streams the file has not the newest watermark
-	exact   bool               // the watermarks may be incomplete: everything is looked up
-	known   knownEvents
+	exact   bool // the watermarks may be incomplete: everything is looked up
 }
 
 func (w *writer) close() error {
@@ -47,38 +46,26 @@ func (w *writer) close() error {
 		return nil
 	}
 	err := w.db.Close() // with its statements
-	w.db, w.ready = nil, nil
+	w.db, w.insert, w.save = nil, nil, nil
 	return err
 }
 
-// statements are what is done for each event, by its text: to parse one takes longer than to run it.
-type statements map[string]*sql.Stmt
-
 const (
-	insertEvent = `INSERT INTO events(` + columns + `) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)`
-	insertBlock = `INSERT INTO runs VALUES(?, ?, ?, ?)`
+	insertEvent = `INSERT INTO events(` + columns + `) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING`
 	saveStream  = `INSERT INTO streams VALUES(?, ?, ?, ?)
 		ON CONFLICT DO UPDATE SET highest = excluded.highest, seen = excluded.seen`
 )
 
-func prepare(ctx context.Context, db *sql.DB, texts ...string) (statements, error) {
-	ready := statements{}
-	for _, text := range texts {
-		statement, err := db.PrepareContext(ctx, text)
-		if err != nil {
+// begin begins a transaction in the newest file.
+func (s *Store) begin(ctx context.Context) (_ *transaction, err error) {
+	w := &s.writer
+	if w.insert == nil {
+		if w.insert, err = w.db.PrepareContext(ctx, insertEvent); err != nil {
 			return nil, err
 		}
-		ready[text] = statement
 	}
-	return ready, nil
-}
-
-// begin begins a transaction in the newest file.
-func (s *Store) begin(ctx context.Context) (*transaction, error) {
-	w := &s.writer
-	if w.ready == nil {
-		var err error
-		if w.ready, err = prepare(ctx, w.db, insertEvent, insertBlock, saveStream); err != nil {
+	if w.save == nil {
+		if w.save, err = w.db.PrepareContext(ctx, saveStream); err != nil {
 			return nil, err
 		}
 	}
@@ -87,10 +74,7 @@ func (s *Store) begin(ctx context.Context) (*transaction, error) {
 		return nil, err
 	}
 	t := s.plan()
-	t.tx = tx
-	for text, statement := range w.ready {
-		t.ready[text] = tx.StmtContext(ctx, statement)
-	}
+	t.tx, t.insert, t.save = tx, tx.StmtContext(ctx, w.insert), tx.StmtContext(ctx, w.save)
 	return t, nil
 }
 
@@ -138,6 +122,10 @@ func (s *Store) commitGroup(group []*request) {
 	var records []journal.Record
 	if err == nil {
 		records, err = s.commit(group)
+	}
+	if p := s.writer.part; err != nil && isDamage(err) && p != nil && !s.isDamaged(p) {
+		s.setDamaged(p, err)
+		records, err = s.commit(group) // in a new file
 	}
 	if err != nil && isFull(err) {
 		err = s.full(err)
@@ -199,7 +187,7 @@ func (s *Store) commit(group []*request) ([]journal.Record, error) {
 		}
 	}
 	if len(t.records) > 0 {
-		if err := t.commit(ctx, s.RunEvents); err != nil {
+		if err := t.commit(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -209,25 +197,26 @@ func (s *Store) commit(group []*request) ([]journal.Record, error) {
 	return t.records, nil
 }
 
-// openWriter makes the newest partition the one that is written to. A damaged one is left as it is.
+// openWriter makes the newest partition the one that is written to. A damaged one, or one of an older format, is left as
+// it is.
 func (s *Store) openWriter(ctx context.Context) error {
-	s.writer.streams, s.writer.unsaved = map[streamKey]watermark{}, map[streamKey]bool{}
+	s.writer.streams = map[streamKey]watermark{}
 	if err := s.dropEmpty(); err != nil {
 		return err
 	}
 	for _, p := range slices.Backward(s.parts) {
-		err := s.loadStreams(ctx, p)
+		err := readStreams(ctx, p.db, s.writer.streams)
 		if err == nil {
 			break
 		}
-		s.Log.Error("watermarks of streams cannot be read: every event is looked up", "file", p.path, "err", err)
+		s.Log.Error("load the watermarks of streams failed: every event is looked up", "file", p.path, "err", err)
 		s.writer.exact = true
 	}
 	if len(s.parts) == 0 {
 		return nil
 	}
 	p := s.parts[len(s.parts)-1]
-	if p.damaged != nil || p.last != s.newest || p.version != version {
+	if p.damaged != nil || p.last != s.newest || p.old {
 		return nil //nolint:nilerr // the next event begins a new one
 	}
 	if err := p.db.QueryRowContext(ctx, "SELECT day FROM meta").Scan(&s.writer.day); err != nil {
@@ -236,14 +225,13 @@ func (s *Store) openWriter(ctx context.Context) error {
 	return s.writeTo(ctx, p)
 }
 
-// dropEmpty removes a newest file that has no events and that nothing is written to, since its format is older: the next
-// one would have its name.
+// dropEmpty removes a newest file of an older format that has no events: the next one would have its name.
 func (s *Store) dropEmpty() error {
 	if len(s.parts) == 0 {
 		return nil
 	}
 	p := s.parts[len(s.parts)-1]
-	if p.version < version && p.damaged == nil && p.last < p.first {
+	if p.old && p.damaged == nil && p.last < p.first {
 		s.parts = s.parts[:len(s.parts)-1]
 		return p.drop()
 	}
@@ -262,26 +250,14 @@ func (s *Store) writeTo(ctx context.Context, p *partition) error {
 	return err
 }
 
-// loadStreams reads the watermarks of a file, and what the events after its last run make of them.
-func (s *Store) loadStreams(ctx context.Context, p *partition) error {
-	read := func(after bool) func(rows *sql.Rows) error {
-		return func(rows *sql.Rows) error {
-			var key streamKey
-			var highest, seen int64
-			err := rows.Scan(&key.source, &key.stream, &highest, &seen)
-			mark := s.writer.streams[key]
-			s.writer.streams[key] = watermark{max(mark.highest, uint64(highest)), time.UnixMilli(max(seen,
-				mark.seen.UnixMilli()))}
-			if after {
-				s.writer.unsaved[key] = true
-			}
-			return err
-		}
-	}
-	err := each(ctx, p.db, read(false), "SELECT source, stream, highest, seen FROM streams")
-	if err != nil || p.version < withRuns {
+// readStreams adds the watermarks of a file.
+func readStreams(ctx context.Context, db *sql.DB, to map[streamKey]watermark) error {
+	return each(ctx, db, func(rows *sql.Rows) error {
+		var key streamKey
+		var highest, seen int64
+		err := rows.Scan(&key.source, &key.stream, &highest, &seen)
+		mark := to[key]
+		to[key] = watermark{max(mark.highest, uint64(highest)), time.UnixMilli(max(seen, mark.seen.UnixMilli()))}
 		return err
-	}
-	return each(ctx, p.db, read(true), `SELECT source, stream, max(sequence), max(received) FROM events
-		WHERE offset > ? AND stream <> '' GROUP BY source, stream`, int64(p.index.indexed()))
+	}, "SELECT source, stream, highest, seen FROM streams")
 }

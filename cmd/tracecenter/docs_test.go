@@ -1,0 +1,64 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/reason"
+	"github.com/nodeagent/nodeagent/pkg/trace/stage"
+)
+
+var update = flag.Bool("update", false, "write the generated documents")
+
+// docs/trace-reasons.md is generated: go test -run TestDocs ./cmd/tracecenter -update.
+func TestDocs(t *testing.T) {
+	const name = "../../docs/trace-reasons.md"
+	want := reasonsPage()
+	if *update {
+		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(name); err != nil || string(got) != want {
+		t.Errorf("%s has drifted (%v): go test -run TestDocs ./cmd/tracecenter -update", name, err)
+	}
+}
+
+// Every verb and flag of the program stands in docs/trace.md.
+func TestDocsNameVerbsAndFlags(t *testing.T) {
+	page, err := os.ReadFile("../../docs/trace.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range newRoot().Commands() {
+		if !strings.Contains(string(page), "tracecenter "+cmd.Name()) && cmd.Name() != "help" && cmd.Name() != "completion" {
+			t.Errorf("no verb %s", cmd.Name())
+		}
+	}
+	for _, flag := range []string{"kubeconfig", "dir", "listen", "promised", "keep-days", "exclude-namespaces"} {
+		if newServe().Flags().Lookup(flag) == nil || !strings.Contains(string(page), "`--"+flag+"`") {
+			t.Errorf("no flag %s", flag)
+		}
+	}
+}
+
+func reasonsPage() string {
+	var b strings.Builder
+	cell := func(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
+	b.WriteString("# Reasons of misses\n\nGenerated from `pkg/trace/reason`; `go test -run TestDocs ./cmd/tracecenter -update` writes it.\n" +
+		"[trace.md](trace.md) says how a reason is chosen.\n\n| reason | class | signal | what to do |\n|---|---|---|---|\n")
+	for _, r := range reason.Reasons() {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r.Reason, r.Class, cell(r.Signal), cell(r.Advice))
+	}
+	b.WriteString("\n## Texts\n\nThe first row that fits decides. The example is a text as the component of that version writes it.\n\n" +
+		"| reason | stage | example | source |\n|---|---|---|---|\n")
+	for _, row := range reason.Texts() {
+		for _, e := range row.Examples {
+			fmt.Fprintf(&b, "| `%s` | %s | %s: `%s` | %s |\n", row.Reason, stage.Describe(row.Stage).Name, e.From, cell(strings.ReplaceAll(e.Text, "`", "'")), e.Source)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,85 @@
+// Command tracecenter follows every creation, deletion and upgrade of the pods of one cluster, judges it against the
+// promised minute, and says whose fault a miss was. It can change nothing in the cluster.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Version is set when the program is built.
+var Version = "dev"
+
+// Exit codes: the contract of every verb, the same as nodeagent's.
+const (
+	exitFine         = 0
+	exitProblems     = 1
+	exitCouldNotTell = 2
+)
+
+const defaultListen = "127.0.0.1:10686"
+
+// errProblems is the end of a verb that has printed problems.
+var errProblems = errors.New("problems found")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// run executes one command line and returns the exit code.
+func run(ctx context.Context, args []string) int {
+	root := newRoot()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return exitFine
+	case errors.Is(err, errProblems):
+		return exitProblems
+	}
+	fmt.Fprintln(os.Stderr, "tracecenter:", plain(err.Error()))
+	return exitCouldNotTell
+}
+
+// options are the flags that every verb has.
+type options struct {
+	server, output string
+}
+
+func newRoot() *cobra.Command {
+	o := &options{}
+	root := &cobra.Command{
+		Use:   "tracecenter",
+		Short: "Judge each delivery of a pod, and explain the misses",
+		Long: `tracecenter follows the pods of one cluster, and judges each creation, deletion and upgrade.
+
+  tracecenter serve          follow the cluster
+  tracecenter pod X          what happened to a pod (NAMESPACE/NAME or UID), and whose fault was it?
+  tracecenter slis           how many deliveries are in time?
+  tracecenter terminating    which pods do not go?
+
+Exit codes: 0 fine, 1 problems found, 2 could not tell.`,
+		Version:       Version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if o.output != "text" && o.output != "json" {
+				return fmt.Errorf("--output %q: must be text or json", o.output)
+			}
+			return nil
+		},
+	}
+	root.PersistentFlags().StringVar(&o.server, "server", "http://"+defaultListen, "address of the tracecenter that is asked")
+	root.PersistentFlags().StringVarP(&o.output, "output", "o", "text", "output format: text or json")
+	root.AddCommand(newServe(), newPod(o), newSLIs(o), newTerminating(o))
+	return root
+}

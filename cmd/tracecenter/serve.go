@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/api"
+	"github.com/nodeagent/nodeagent/pkg/trace/follow"
+	"github.com/nodeagent/nodeagent/pkg/trace/store"
+	"github.com/nodeagent/nodeagent/pkg/trace/watch"
+)
+
+const (
+	turn      = time.Second // between judgements, each with a save
+	saveLimit = 30 * time.Second
+	stopLimit = 5 * time.Second
+	headLimit = 10 * time.Second
+)
+
+type serveOptions struct {
+	kubeconfig, dir, listen string
+	promised                time.Duration
+	keepDays                int
+	exclude                 []string
+}
+
+func newServe() *cobra.Command {
+	s := &serveOptions{}
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Follow the cluster",
+		Long: `Follow the cluster: with a kubeconfig, or in a pod with its ServiceAccount. It listens on loopback only: its answers
+name pods of all namespaces.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context()) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "file with endpoint and credentials (default: the pod's ServiceAccount)")
+	flags.StringVar(&s.dir, "dir", "tracecenter-data", "directory of the verdicts")
+	flags.StringVar(&s.listen, "listen", defaultListen, "address to listen on; of loopback")
+	flags.DurationVar(&s.promised, "promised", time.Minute, "time within which a pod must be delivered")
+	flags.IntVar(&s.keepDays, "keep-days", 30, "how many days verdicts are kept")
+	flags.StringSliceVar(&s.exclude, "exclude-namespaces", nil, "namespaces whose pods are excluded, and counted as such")
+	return cmd
+}
+
+func (s *serveOptions) valid() error {
+	host, _, err := net.SplitHostPort(s.listen)
+	if err != nil {
+		return fmt.Errorf("--listen %q: %w", s.listen, err)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return fmt.Errorf("--listen %s: must be an address of loopback", s.listen)
+	}
+	if s.promised < time.Second || s.promised > time.Hour {
+		return fmt.Errorf("--promised %s: must be between 1s and 1h", s.promised)
+	}
+	if s.keepDays < 8 {
+		return fmt.Errorf("--keep-days %d: must be at least 8, because an indicator is of 7 days", s.keepDays)
+	}
+	return nil
+}
+
+func (s *serveOptions) run(ctx context.Context) (err error) {
+	if err := s.valid(); err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	kept, err := store.Open(ctx, s.dir, s.keepDays)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, kept.Close()) }()
+	open, since, err := kept.Load(ctx)
+	if err != nil {
+		return err
+	}
+	follower := follow.New(follow.Config{Promised: s.promised, ExcludeNamespaces: s.exclude, Since: since, Open: open,
+		Judged: func(k follow.Key) bool { return kept.Judged(ctx, k) }})
+	client, err := watch.New(s.kubeconfig, "tracecenter/"+Version, log)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", s.listen)
+	if err != nil {
+		return err
+	}
+	server := &api.Server{Follower: follower, Store: kept, Log: log, Now: time.Now}
+	answers := &http.Server{Handler: server.Handler(), ReadHeaderTimeout: headLimit, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	log.Info("listening", "address", listener.Addr().String(), "open", len(open))
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 2)
+	go func() { ended <- answers.Serve(listener) }()
+	go func() { ended <- client.Run(ctx, follower) }()
+	err = judge(ctx, follower, kept, server, ended, log)
+	stop()
+	final, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
+	defer cancel()
+	err = errors.Join(err, save(final, follower, kept, server, time.Now()))
+	return errors.Join(err, answers.Shutdown(final))
+}
+
+// judge judges and saves each second, until ctx ends or a part of the program has failed. What cannot be saved is saved
+// later.
+func judge(ctx context.Context, f *follow.Follower, kept *store.Store, server *api.Server, ended <-chan error, log *slog.Logger) error {
+	ticker := time.NewTicker(turn)
+	defer ticker.Stop()
+	failing, day := false, 0
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-ended:
+			if ctx.Err() != nil {
+				return nil //nolint:nilerr // it was told to end
+			}
+			return err
+		case now := <-ticker.C:
+			err := save(ctx, f, kept, server, now)
+			if (err != nil) != failing && ctx.Err() == nil {
+				failing = err != nil
+				log.Warn("storing verdicts changed", "failing", failing, "err", err)
+			}
+			if now.YearDay() != day {
+				day = now.YearDay()
+				if err := kept.Expire(now); err != nil {
+					log.Warn("drop old days failed", "err", err)
+				}
+			}
+		}
+	}
+}
+
+func save(ctx context.Context, f *follow.Follower, kept *store.Store, server *api.Server, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, saveLimit)
+	defer cancel()
+	batch := f.Judge(now)
+	if err := kept.Save(ctx, batch); err != nil {
+		f.Failed(batch)
+		return err
+	}
+	f.Stored(batch)
+	server.Saved(now)
+	return nil
+}

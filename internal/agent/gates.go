@@ -1,0 +1,37 @@
+package agent
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/detect"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+)
+
+// gateOpensWithin is how long a gate may be closed before that is a finding: until then most open by themselves.
+const gateOpensWithin = time.Hour
+
+// gateFault is what the check "leftovers" finds of its own gates.
+var gateFault = detect.Fault{
+	Reason: "GateClosed", Severity: finding.Warning,
+	When: "a gate of the inspection has been closed for an hour, so that nothing is released; the message says who can open " +
+		"it, and when",
+}
+
+// gateFindings returns one finding for each gate that has been closed for long.
+func gateFindings(report inspect.Report) (findings []finding.Finding) {
+	for _, g := range report.Gates {
+		since := report.At.Since(g.Since)
+		if g.Open || g.Since.IsZero() || since < gateOpensWithin {
+			continue
+		}
+		findings = append(findings, finding.Finding{
+			Subject: finding.Subject{Kind: "gate", Name: g.Name}, Severity: gateFault.Severity, Reason: gateFault.Reason,
+			SuggestedAction: finding.SuggestHuman,
+			Message: fmt.Sprintf("gate %s has been closed for an hour, and what it guards is not released: %s. It opens %s",
+				g.Name, g.Why, g.Opens),
+		})
+	}
+	return findings
+}

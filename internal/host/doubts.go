@@ -1,0 +1,109 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+)
+
+// Setting names a field of Paths that is read from the configuration of kubelet or of the runtime.
+type Setting string
+
+// The settings that may be in doubt.
+const (
+	KubeletRoot     Setting = "kubeletRoot"
+	Kubeconfig      Setting = "kubeconfig"
+	KubeletHealthz  Setting = "kubeletHealthz"
+	KubeletAPI      Setting = "kubeletAPI"
+	KubeletCAFile   Setting = "kubeletCAFile"
+	StaticPods      Setting = "staticPods"
+	PodLogs         Setting = "podLogs"
+	CgroupRoot      Setting = "cgroupRoot"
+	CRISocket       Setting = "criSocket"
+	ContainerdRoot  Setting = "containerdRoot"
+	ContainerdState Setting = "containerdState"
+	CNIConfDir      Setting = "cniConfDir"
+	CNIBinDirs      Setting = "cniBinDirs"
+	NetnsDirs       Setting = "netnsDirs"
+)
+
+// Doubts are the settings that the agent could not tell, each with the reason: a file that others than root can write,
+// or one that cannot be read or parsed. Paths then has the default, which proves nothing: whoever uses such a setting
+// asks Of first. A setting that is known to be absent is in no doubt.
+type Doubts map[Setting]error
+
+// Add records a doubt. The first reason stays. Of no map it does nothing: no setting is asked for then.
+func (d Doubts) Add(why error, settings ...Setting) {
+	if d == nil {
+		return
+	}
+	for _, s := range settings {
+		if d[s] == nil {
+			d[s] = why
+		}
+	}
+}
+
+// Of returns why one of the settings is in doubt; nil: none is. Without settings it looks at all.
+func (d Doubts) Of(settings ...Setting) error {
+	if len(settings) == 0 {
+		settings = slices.Sorted(maps.Keys(d))
+	}
+	var reasons []error
+	for _, s := range settings {
+		why := d[s]
+		if why != nil && !slices.ContainsFunc(reasons, func(r error) bool { return r.Error() == why.Error() }) {
+			reasons = append(reasons, why)
+		}
+	}
+	if len(reasons) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", hosterr.ErrDoubt, errors.Join(reasons...))
+}
+
+// Equal reports whether two have the same reasons.
+func (d Doubts) Equal(other Doubts) bool {
+	return maps.EqualFunc(d, other, func(a, b error) bool { return a.Error() == b.Error() })
+}
+
+// Refuse makes the clients whose address is in doubt answer with the reason: what answers at a default address may be
+// another's, and silence there proves nothing.
+func (h *Host) Refuse() {
+	refuse(&h.Kubelet.Healthz, h.Doubts.Of(KubeletHealthz))
+	api := h.Doubts.Of(KubeletAPI)
+	refuse(&h.Kubelet.Pods, api)
+	refuse(&h.Kubelet.RecentPods, api)
+	refuse(&h.Kubelet.Metric, api)
+	refuse(&h.Kubelet.Scrape, api)
+	refuse(&h.Kubelet.RecentScrape, api)
+	refuse(&h.Kubelet.ServingCertificate, api)
+	refuse(&h.Kubelet.PodNames, h.Doubts.Of(KubeletRoot))
+	for _, clients := range []any{&h.Runtime, &h.Containerd} {
+		fields := reflect.ValueOf(clients).Elem()
+		for i := range fields.NumField() {
+			refuse(fields.Field(i).Addr().Interface(), h.Doubts.Of(CRISocket))
+		}
+	}
+}
+
+// refuse puts a function that returns why in the place of the one that client points to; none stays none.
+func refuse(client any, why error) {
+	function := reflect.ValueOf(client).Elem()
+	if why == nil || function.IsNil() {
+		return
+	}
+	kind := function.Type()
+	function.Set(reflect.MakeFunc(kind, func([]reflect.Value) []reflect.Value {
+		results := make([]reflect.Value, kind.NumOut())
+		for i := range results {
+			results[i] = reflect.Zero(kind.Out(i))
+		}
+		results[len(results)-1] = reflect.ValueOf(why)
+		return results
+	}))
+}

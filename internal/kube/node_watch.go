@@ -1,0 +1,212 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// What the agent wrote to its Node may be changed by others, and the Node may be deleted and register again under its
+// name. One watch of the one object, which the apiserver indexes, tells both at once: it costs a request in 30 to 60
+// minutes, and the checks that read the Node now and then need not any more. Without the right to watch the Node is
+// read: every nodeReadBad while the agent has something there that stands for a fault, else once in a round.
+const (
+	nodeReadBad  = 2 * time.Minute
+	nodeReadCalm = 40 * time.Minute
+	// nodeSilenceBad is how long the watch may bring nothing while something stands for a fault: bookmarks come each
+	// minute, and kubelet writes the Node every 5. After that the Node is read.
+	nodeSilenceBad = 150 * time.Second
+)
+
+// nodeSight is the Node as it was seen last. The zero value has seen nothing.
+type nodeSight struct {
+	mu   sync.Mutex // guards what follows
+	node *corev1.Node
+	live bool // the watch shows each change
+}
+
+func (s *nodeSight) set(node *corev1.Node, live bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.node, s.live = node, live
+}
+
+// last returns the Node that was seen last, nil where there is none. While it is not live it may have changed.
+func (s *nodeSight) last() *corev1.Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.node
+}
+
+func (s *nodeSight) ended() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.live = false
+}
+
+// WatchedNode returns the Node as a watch shows it now, nil where there is no watch or no Node. It is shared, and must not
+// be changed.
+func (c *Client) WatchedNode() *corev1.Node {
+	c.sight.mu.Lock()
+	defer c.sight.mu.Unlock()
+	if !c.sight.live {
+		return nil
+	}
+	return c.sight.node
+}
+
+// WatchNode follows the Node of this node until ctx ends. See is given it, shared, whenever it may have changed; bad
+// says whether something stands there for a fault.
+func (c *Client) WatchNode(ctx context.Context, see func(*corev1.Node), bad func() bool) error {
+	defer c.sight.ended()
+	failed, version := watchRetry, ""
+	for ctx.Err() == nil {
+		began := time.Now()
+		var err error
+		version, err = c.followNode(ctx, version, see, bad)
+		c.sight.ended()
+		var wait time.Duration
+		switch {
+		case apierrors.IsForbidden(err) && bad():
+			wait = nodeReadBad
+		case apierrors.IsForbidden(err):
+			wait = nodeReadCalm
+		case err == nil || time.Since(began) > time.Minute:
+			wait, failed = watchRetry, watchRetry
+		default:
+			failed = min(2*failed, nodeReadBad)
+			wait = failed
+		}
+		if err != nil && ctx.Err() == nil {
+			c.log.Debug("watch of the Node", "err", err)
+		}
+		c.restNode(ctx, wait/2+rand.N(wait), bad) //nolint:gosec // spreads load over time, no secret
+	}
+	return nil
+}
+
+// restNode waits, but no longer than nodeReadBad from when something begins to stand for a fault.
+func (c *Client) restNode(ctx context.Context, wait time.Duration, bad func() bool) {
+	for end := time.Now().Add(wait); ctx.Err() == nil && time.Now().Before(end); {
+		select {
+		case <-ctx.Done():
+		case <-time.After(min(nodeReadBad, time.Until(end))):
+			if bad() {
+				return
+			}
+		}
+	}
+}
+
+// followNode follows the changes of the Node after a version, or from what it reads where that is empty. It returns the
+// version from which to go on.
+func (c *Client) followNode(ctx context.Context, version string, see func(*corev1.Node), bad func() bool) (string, error) {
+	node := c.sight.last()
+	if version == "" || node == nil {
+		var err error
+		if node, err = c.node(ctx); err != nil {
+			return "", err
+		}
+		version = node.ResourceVersion
+		c.sight.set(node, false)
+		see(node)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.watchAs(ctx, cancel, func(c *Client) (watch.Interface, error) {
+		return c.openWatch(ctx, "nodes", "metadata.name="+c.config.Node, version)
+	})
+	if err != nil {
+		return "", err
+	}
+	defer stream.Stop()
+	c.sight.set(node, true)
+	silence := time.NewTicker(nodeSilenceBad / 5)
+	defer silence.Stop()
+	for heard := time.Now(); ; {
+		select {
+		case event, ok := <-stream.ResultChan():
+			if !ok {
+				return version, nil
+			}
+			heard = time.Now()
+			if node, err = changedNode(event, c.config.Node); err != nil {
+				return "", err
+			}
+			version = node.ResourceVersion
+			if event.Type != watch.Bookmark {
+				c.sight.set(node, true)
+				see(node)
+			}
+		case <-silence.C:
+			if silent := time.Since(heard); silent > watchSilence || silent > nodeSilenceBad && bad() {
+				return "", errors.New("apiserver: watch the Node: it brings nothing")
+			}
+		}
+	}
+}
+
+// changedNode returns the Node of an event.
+func changedNode(event watch.Event, name string) (*corev1.Node, error) {
+	node, ok := event.Object.(*corev1.Node)
+	switch {
+	case !ok || event.Type == watch.Error:
+		return nil, fmt.Errorf("apiserver: watch the Node: %w", apierrors.FromObject(event.Object))
+	case node.ResourceVersion == "":
+		return nil, errors.New("apiserver: watch the Node: a change without resourceVersion")
+	case event.Type == watch.Bookmark:
+	case event.Type == watch.Deleted:
+		return nil, errors.New("apiserver: watch the Node: it was deleted")
+	case node.Name != name || node.UID == "":
+		return nil, errors.New("apiserver: watch the Node: another object")
+	}
+	node.ManagedFields = nil
+	return node, nil
+}
+
+// openWatch begins a watch with bookmarks, which the apiserver ends when it likes.
+func (c *Client) openWatch(ctx context.Context, resource, fields, version string) (watch.Interface, error) {
+	if left := c.pause(); left > 0 {
+		return nil, apierrors.NewTooManyRequests("the apiserver has asked to wait", int(left/time.Second)+1)
+	}
+	s, err := c.open()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.limiter.Wait(ctx); err != nil {
+		return nil, fmt.Errorf("the agent's own limit of requests: %w", err)
+	}
+	stream, err := s.groups[corev1.SchemeGroupVersion].Get().Resource(resource).
+		Param("fieldSelector", fields).Param("watch", "true").
+		Param("allowWatchBookmarks", "true").Param("resourceVersion", version).MaxRetries(0).Watch(ctx)
+	if c.observe != nil {
+		c.observe("watch", resource, watchCode(err))
+	}
+	c.learn(ctx, s, err)
+	if err != nil {
+		return nil, fmt.Errorf("apiserver: watch %s of node %s: %w", resource, c.config.Node, err)
+	}
+	return stream, nil
+}
+
+// watchAs begins a watch as the node itself where that is possible, as the agent otherwise. giveUp ends the attempt where
+// the apiserver does not answer.
+func (c *Client) watchAs(ctx context.Context, giveUp context.CancelFunc, begin func(*Client) (watch.Interface, error)) (
+	watch.Interface, error) {
+	limit := time.AfterFunc(2*DefaultTimeout, giveUp)
+	defer limit.Stop()
+	if c.asNode != nil {
+		stream, err := begin(c.asNode)
+		if ctx.Err() != nil || !isRefusal(err) {
+			return stream, err
+		}
+	}
+	return begin(c)
+}

@@ -1,0 +1,185 @@
+package replay
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
+	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
+)
+
+// wrappers are the fields in which collectors of logs keep the line that they read, and texts the ones that may be
+// the line's own text. Both are tried in this order.
+var (
+	wrappers = []string{"_source", "jsonPayload", "json", "fields", "journald", "event", "record"}
+	texts    = []string{"MESSAGE", "message", "@message", "textPayload", "log", "msg", "line", "body", "short_message"}
+)
+
+// maxWrapped is how many collectors may have wrapped one line.
+const maxWrapped = 4
+
+// parseJSON reads a line that is one JSON object: a record of journald, a line of containerd's or kubelet's own log, or
+// either of them as a collector stores it. ok is false where no field has a line of a log.
+func (p *parser) parseJSON(line []byte) (entry, bool) {
+	if !bytes.HasSuffix(bytes.TrimRight(line, " \t\"'`,"), []byte("}")) {
+		return entry{what: badLine}, false
+	}
+	return p.unwrapped(line, 0)
+}
+
+func (p *parser) unwrapped(line []byte, depth int) (entry, bool) {
+	var fields map[string]json.RawMessage
+	if depth > maxWrapped || json.NewDecoder(bytes.NewReader(line)).Decode(&fields) != nil {
+		return entry{what: badLine}, false
+	}
+	if fromJournal(fields) {
+		e := parseJournalJSON(line)
+		return e, e.what != badLine
+	}
+	if rest, s, ok := cutHeader(line); ok {
+		return entry{what: foreignLine, emitter: s, said: rest}, true
+	}
+	if name, ok := sender(fields); ok {
+		if message, ok := messageOf(fields); ok {
+			e := entry{}.named(name, "", message)
+			if name == "kernel" {
+				e = entry{}.fromKernel(message)
+			}
+			return e, true
+		}
+	}
+	for _, name := range wrappers {
+		if inner := fields[name]; len(inner) > 0 && inner[0] == '{' {
+			if e, ok := p.unwrapped(inner, depth+1); ok {
+				return e, true
+			}
+		}
+	}
+	inner, _ := messageOf(fields)
+	if bytes.HasPrefix(inner, []byte(`{"`)) {
+		return p.unwrapped(inner, depth+1)
+	}
+	if len(inner) > 0 {
+		if e, ok := p.headed(cutContainer(inner)); ok {
+			return e, true
+		}
+	}
+	return entry{what: foreignLine}, false
+}
+
+// messageOf returns the text of a record.
+func messageOf(fields map[string]json.RawMessage) ([]byte, bool) {
+	for _, name := range texts {
+		var text string
+		if json.Unmarshal(fields[name], &text) == nil && text != "" {
+			return stripColour(firstLine(bytes.TrimRight([]byte(text), "\r\n"))), true
+		}
+	}
+	return nil, false
+}
+
+// messageIn returns the message of a record that a collector wrote after its own head.
+func messageIn(text []byte) ([]byte, bool) {
+	var fields map[string]json.RawMessage
+	if !bytes.HasPrefix(text, []byte(`{"`)) || json.Unmarshal(text, &fields) != nil {
+		return nil, false
+	}
+	return messageOf(fields)
+}
+
+// senders are the fields in which collectors keep who wrote a line, and the objects that may hold one of these.
+var senders = []string{"SYSLOG_IDENTIFIER", "syslog_identifier", "identifier", "ident", "programname", "program", "appname",
+	"app_name", "app-name", "_SYSTEMD_UNIT", "systemd_unit", "unit", "transport", "_TRANSPORT", "name"}
+
+// sender returns who wrote the line of a record, as a collector says.
+func sender(fields map[string]json.RawMessage) (string, bool) {
+	for _, name := range senders {
+		var value string
+		if json.Unmarshal(fields[name], &value) != nil {
+			continue
+		}
+		value = strings.Trim(value, ": ")
+		if _, ok := emitterOf(value); ok || value == "kernel" {
+			return value, true
+		}
+	}
+	for _, object := range []string{"syslog", "systemd", "process", "labels"} {
+		var inner map[string]json.RawMessage
+		if json.Unmarshal(fields[object], &inner) == nil && inner != nil {
+			if name, ok := sender(inner); ok {
+				return name, true
+			}
+		}
+	}
+	return "", false
+}
+
+// fromJournal reports whether an object says in journald's fields who wrote it.
+func fromJournal(fields map[string]json.RawMessage) bool {
+	for _, name := range []string{"_TRANSPORT", "SYSLOG_IDENTIFIER", "_SYSTEMD_UNIT", "_COMM", "_PID"} {
+		if fields[name] != nil {
+			return fields["MESSAGE"] != nil
+		}
+	}
+	return false
+}
+
+// flattenLogrus writes a line of containerd's JSON log as it writes its text.
+//
+//	{"error":"…","level":"error","msg":"RunPodSandbox for … failed, error","time":"2024-07-04T16:24:03.119492729Z"}
+func flattenLogrus(text []byte) ([]byte, bool) {
+	if !bytes.HasPrefix(text, []byte(`{"`)) {
+		return nil, false
+	}
+	var line struct {
+		Level, Msg, Error, Time string
+	}
+	if json.NewDecoder(bytes.NewReader(text)).Decode(&line) != nil || line.Msg == "" || line.Time == "" {
+		return nil, false
+	}
+	switch line.Level {
+	case "warning", "error", "fatal", "panic", "info", "debug", "trace":
+	default:
+		return nil, false
+	}
+	out := append([]byte("level="+line.Level+" msg="), strconv.Quote(string(firstLine([]byte(line.Msg))))...)
+	if line.Error != "" {
+		out = append(out, " error="+strconv.Quote(line.Error)...)
+	}
+	return out, true
+}
+
+// component is how a product names the part whose line it holds.
+var component = kernellog.WhenNeeded(` component="?([\w.-]{1,64})`)
+
+// unwrapComponent returns the line that a product's own log holds of one of its components, and whose it is; k0s writes
+// all of them so. ok is false where the line is the product's own.
+//
+//	time="2023-10-17 09:15:02" level=info msg="E1017 09:15:02.123456    2397 kubelet.go:2412] …" component=kubelet stream=stderr
+func unwrapComponent(said []byte) (text []byte, s rules.Emitter, ok bool) {
+	at := bytes.Index(said[:min(len(said), 40)], []byte(` msg="`))
+	if at < 0 {
+		return nil, rules.TheKernel, false
+	}
+	literal, err := strconv.QuotedPrefix(string(said[at+len(" msg="):]))
+	if err != nil {
+		return nil, rules.TheKernel, false
+	}
+	message, err := strconv.Unquote(literal)
+	if err != nil {
+		return nil, rules.TheKernel, false
+	}
+	rest, s, headed := cutHeader([]byte(message))
+	component := component.Regexp().FindSubmatch(said[at+len(" msg=")+len(literal):])
+	switch {
+	case component == nil:
+		return rest, s, headed
+	case string(component[1]) == "kubelet":
+		return rest, rules.Kubelet, true
+	case string(component[1]) == "containerd" || string(component[1]) == "crio":
+		return rest, rules.Runtime, true
+	}
+	return nil, rules.TheKernel, headed // etcd, kube-apiserver and the like
+}

@@ -1,0 +1,73 @@
+package rules
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// stuckRules match what kubelet or the runtime cannot do again until somebody helps.
+func stuckRules() []Rule {
+	lasting := Rate{3, 10 * time.Minute}
+	return []Rule{{
+		// containerd internal/cri/server/container_remove.go, container_start.go
+		ID: "container-removal-stuck", Reason: "ContainerRemovalStuck", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: []Emitter{Kubelet, Runtime},
+		Advice: "`crictl inspect ID`, `ps -ef | grep ID` for a hung shim and `cat /proc/PID/stack`; `systemctl restart containerd` forgets " +
+			"the state and keeps running containers.",
+		Summary:  "the runtime believes that a container is being removed or started, and refuses to remove it again",
+		Literals: []string{"in removing state", "in starting state", "set removing state for", "set starting state for"},
+		Patterns: []string{`^.*container is (?:already )?in (?:removing|starting) state`,
+			`^.*failed to set (?:removing|starting) state for (?:container|sandbox)`},
+		Kind: NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
+	}, {
+		// pkg/kubelet/pluginmanager/operationexecutor/operation_generator.go
+		ID: "kubelet-plugin-registration", Reason: "PluginRegistrationFails", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: []Emitter{Kubelet},
+		Advice: "`ls -l /var/lib/kubelet/plugins_registry`: a socket that no process serves stays behind when its driver dies; does the " +
+			"driver's pod run, and what does its node-driver-registrar log?",
+		Summary:  "a CSI driver or device plugin cannot register: its volumes or devices cannot be used",
+		Literals: []string{"RegisterPlugin error", "egisterPlugin failed"},
+		Patterns: []string{`^.*\bRegisterPlugin error -- `, `^"?(?:operationExecutor|OperationExecutor)\.(?:Unr|R)egisterPlugin failed`},
+		// While a driver starts, or for the socket of one that ended, the first attempts fail.
+		Exclude: `durationBeforeRetry (?:500ms|[1248]s|16s)\).*RegisterPlugin error -- dial failed`,
+		Kind:    NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "csi-registration",
+	}, {
+		// pkg/kubelet/checkpointmanager/errors, cm/{cpu,memory}manager/state, cm/devicemanager
+		ID: "kubelet-checkpoint-corrupt", Reason: "KubeletCheckpointCorrupt", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: []Emitter{Kubelet, Runtime},
+		Advice: "The line names the file (cpu_manager_state, memory_manager_state, device-plugins/kubelet_internal_checkpoint in " +
+			"/var/lib/kubelet): drain the node, remove that file, start kubelet; a disk with errors: `dmesg`.",
+		Summary: "a file in which kubelet keeps its state is corrupt: it does not start, or forgets which devices pods have",
+		Literals: []string{"checkpoint is corrupted", "ould not restore state from checkpoint", "nable to restore state from",
+			"corrupt checkpoint", "checkpoint is not found or corrupt"},
+		Patterns: []string{`^.*(?:checkpoint is (?:not found or )?corrupt|corrupt checkpoint)`,
+			`^.*(?:[Cc]ould not|[Uu]nable to) restore state from (?:checkpoint|file)`},
+		Exclude: `^"?Could not initialize checkpoint manager`, // kubelet-start-failed
+		Kind:    NodeKind, Expiry: hour, ConfirmedBy: "kubelet-health",
+	}, {
+		// dbus bus/connection.c, dbus-broker src/bus
+		ID: "dbus-connections", Reason: "DBusConnectionsExhausted", Domain: System, Severity: finding.Warning,
+		Emitters: []Emitter{Kubelet, Runtime, Systemd, DBus},
+		Advice: "`busctl list --no-legend | awk '{print $3}' | sort | uniq -c | sort -n | tail` shows who holds connections: restart it; " +
+			"max_connections_per_user in /etc/dbus-1/system.conf.",
+		Summary:  "a user has as many connections to D-Bus as it may have: systemd cannot be asked for cgroups, and pods do not start",
+		Literals: []string{"aximum number of active connections", "aximum number of pending replies", "DBus.Error.LimitsExceeded"},
+		Patterns: []string{`^.*[Mm]aximum number of (?:active connections for UID \d+|pending replies per connection) has been reached`,
+			`^.*org\.freedesktop\.DBus\.Error\.LimitsExceeded`},
+		Kind: NodeKind, Expiry: hour,
+	}, {
+		// pkg/kubelet/stats/cri_stats_provider.go; once at a start, while cAdvisor has read nothing
+		ID: "kubelet-filesystem-stats", Reason: "FilesystemStatsFail", Domain: Kubernetes, Severity: finding.Warning,
+		Emitters: []Emitter{Kubelet},
+		Advice: "`df MOUNTPOINT` and `findmnt -T MOUNTPOINT` of the line: a mount that is gone, a device under another name, or a runtime " +
+			"whose root directory moved; restart kubelet after it is mended.",
+		Summary: "kubelet cannot read how full the images' disk is: it neither evicts pods nor removes images when that fills up",
+		Literals: []string{"ailed to get the info of the filesystem", "cannot find filesystem info for device",
+			"failed to get device for dir", "ailed to get imageFs", "ailed to get rootfs"},
+		Patterns: []string{quoted + `Failed to get the info of the filesystem with mountpoint`,
+			`^.*(?:cannot find filesystem info for device|failed to get device for dir|[Ff]ailed to get (?:imageFs|rootfs) (?:info|stats))`},
+		Exclude: `Stats initialization may not have completed yet`,
+		Kind:    NodeKind, Raise: Rate{5, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "disk-space",
+	}}
+}

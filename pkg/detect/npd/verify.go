@@ -1,0 +1,89 @@
+package npd
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+
+	"k8s.io/node-problem-detector/pkg/types"
+)
+
+// Verify returns what keeps rules of a file from having an effect, each with its position: it has no effect on what is
+// run. program says why a program may not be run.
+func (f *File) Verify(s Settings, program func(name string) error) []error {
+	switch f.Kind {
+	case LogMonitor:
+		return f.verifyLog(s)
+	case PluginMonitor:
+		return f.verifyPlugin(s, program)
+	}
+	return nil
+}
+
+func (f *File) verifyLog(s Settings) (problems []error) {
+	for i, r := range f.Log.Rules {
+		if err := f.typeProblem(i, r.Type); err != nil {
+			problems = append(problems, err)
+		} else if r.Type != types.Temp && !hasCondition(f.Log.DefaultConditions, r.Condition) {
+			problems = append(problems, f.at(problem{fmt.Sprintf("the rule has no effect: the file has no condition %q", r.Condition),
+				steps("rules", i, "condition")}))
+		}
+	}
+	if _, err := newLogMonitor(*f, "", s); err != nil {
+		problems = append(problems, f.at(err))
+	}
+	return problems
+}
+
+func (f *File) verifyPlugin(s Settings, program func(name string) error) (problems []error) {
+	for i, r := range f.Plugin.Rules {
+		if err := f.typeProblem(i, r.Type); err != nil {
+			problems = append(problems, err)
+		}
+		switch base := path.Base(r.Path); {
+		case base == "health-checker" && !s.RunHealthChecker, base == "log-counter":
+			continue // the agent does not run them
+		}
+		if err := verifyProgram(f.programs(r.Path, s), program); err != nil {
+			problems = append(problems, f.at(problem{fmt.Sprintf("%s is not run: %v", r.Path, err), steps("rules", i, "path")}))
+		}
+	}
+	if _, err := newPluginMonitor(*f, "", s, native{}); err != nil {
+		problems = append(problems, err)
+	}
+	return problems
+}
+
+// typeProblem is about a rule that is neither of a temporary nor of a permanent problem.
+func (f *File) typeProblem(i int, kind types.Type) error {
+	if kind == types.Temp || kind == types.Perm {
+		return nil
+	}
+	return f.at(problem{fmt.Sprintf("%q is no type of a rule: temporary and permanent are", kind), steps("rules", i, "type")})
+}
+
+// programs are the names at which a plugin is looked for, in this order.
+func (f *File) programs(name string, s Settings) []string {
+	if filepath.IsAbs(name) {
+		return []string{name}
+	}
+	if s.Directory != "" {
+		return []string{filepath.Join(s.Directory, name)}
+	}
+	folder := filepath.Dir(f.Name)
+	return []string{filepath.Join(folder, name), filepath.Join(filepath.Dir(folder), name)}
+}
+
+// verifyProgram returns nil if one of some names is that of a program that may be run, or why none is.
+func verifyProgram(names []string, program func(name string) error) error {
+	var all []error
+	for _, name := range names {
+		err := program(name)
+		if err == nil {
+			return nil
+		}
+		all = append(all, err)
+	}
+	return errors.Join(all...)
+}

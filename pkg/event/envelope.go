@@ -1,0 +1,372 @@
+package event
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2/event"
+	"github.com/cloudevents/sdk-go/v2/types"
+)
+
+const (
+	maxDepth = 32  // of JSON
+	lost     = "�" // encoding/json puts it in place of half a character
+
+	data, dataBase64, contentType, specVersion = "data", "data_base64", "datacontenttype", "specversion"
+)
+
+// Envelope is a CloudEvent of any kind.
+type Envelope struct {
+	cloudevents.Event
+	// JSON is the event in the JSON format, in one spelling: the same event sent in any mode has the same. Data that is
+	// JSON keeps its numbers and the order of its members.
+	JSON []byte
+}
+
+// attributes are those that the specification names, in the order in which they are written.
+var attributes = []string{specVersion, "id", "source", "type", "subject", contentType, "dataschema", "time"}
+
+var attributeName = regexp.MustCompile(`^[a-z0-9]{1,64}$`)
+
+var integer = regexp.MustCompile(`^-?[0-9]{1,10}$`)
+
+// ReadEnvelope reads an event in the JSON format of CloudEvents 1.0. It refuses all that a strict parser of JSON, or
+// the specification, would refuse.
+func ReadEnvelope(text []byte) (e Envelope, err error) {
+	if err := strictJSON(text); err != nil {
+		return e, err
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(text, &members); err != nil || members == nil {
+		return e, errors.New("no JSON object")
+	}
+	e.Event = cloudevents.New(cloudevents.CloudEventsVersionV1)
+	spelled := map[string][]byte{}
+	for name, raw := range members {
+		if name == data || string(raw) == "null" { // an attribute that is null is not set
+			continue
+		}
+		if name == dataBase64 {
+			err = e.setBytes(raw)
+		} else if !attributeName.MatchString(name) {
+			err = errors.New("the name of an attribute has lower-case letters and digits alone")
+		} else if spelled[name], err = spell(raw); err == nil {
+			err = e.set(name, spelled[name])
+		}
+		if err != nil {
+			return e, fmt.Errorf("%.64s: %w", name, err)
+		}
+	}
+	if raw, ok := members[data]; ok {
+		if e.DataBase64 {
+			return e, errors.New("data and data_base64 exclude each other")
+		}
+		if e.DataEncoded = raw; raw[0] == '"' && !isJSON(mediaOf(e.DataContentType())) { // a text
+			if e.DataEncoded, err = spell(raw); err != nil {
+				return e, err
+			}
+		}
+	}
+	if spelled[specVersion] == nil {
+		return e, errors.New("specversion is missing")
+	}
+	if err := e.Validate(); err != nil {
+		return e, err
+	}
+	e.JSON, err = e.write(spelled)
+	return e, err
+}
+
+// spell returns the value of an attribute in one spelling.
+func spell(raw json.RawMessage) ([]byte, error) {
+	var value any
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	if err := decoder.Decode(&value); err != nil {
+		return nil, err
+	}
+	switch v := value.(type) {
+	case string, bool:
+		return plainJSON(v)
+	case json.Number:
+		if integer.MatchString(v.String()) {
+			return []byte(v), nil
+		}
+	}
+	return nil, errors.New("an attribute is a string, a bool or an integer")
+}
+
+// plainJSON is json.Marshal without escapes for HTML.
+func plainJSON(value any) ([]byte, error) {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(value)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+}
+
+// set sets an attribute. Some errors of the SDK are for Validate to report.
+func (e *Envelope) set(name string, value []byte) error {
+	if slices.Contains(attributes, name) {
+		var text string
+		if err := json.Unmarshal(value, &text); err != nil {
+			return errors.New("must be a string")
+		}
+		if text == "" {
+			return errors.New("must not be empty")
+		}
+		return e.setText(name, text)
+	}
+	var any any
+	if err := json.Unmarshal(value, &any); err != nil {
+		return err
+	}
+	if number, ok := any.(float64); ok {
+		if number != float64(int32(number)) {
+			return errors.New("an integer has 32 bits")
+		}
+		any = int32(number)
+	}
+	return e.Context.SetExtension(name, any)
+}
+
+func (e *Envelope) setText(name, text string) error {
+	switch name {
+	case specVersion:
+		if text != cloudevents.CloudEventsVersionV1 {
+			return fmt.Errorf("%.20q is not 1.0", text)
+		}
+	case "id":
+		e.SetID(text)
+	case "source":
+		e.SetSource(text)
+	case "type":
+		e.SetType(text)
+	case "subject":
+		e.SetSubject(text)
+	case contentType:
+		if _, _, err := mime.ParseMediaType(text); err != nil {
+			return err
+		}
+		e.SetDataContentType(text)
+	case "dataschema":
+		if u, err := url.Parse(text); err != nil || !u.IsAbs() {
+			return errors.New("must be an absolute URI")
+		}
+		e.SetDataSchema(text)
+	case "time":
+		at, err := types.ParseTime(text)
+		if err != nil {
+			return err
+		}
+		e.SetTime(at)
+	}
+	return nil
+}
+
+func (e *Envelope) setBytes(raw json.RawMessage) error {
+	var text string
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return errors.New("must be a string")
+	}
+	decoded, err := base64.StdEncoding.Strict().DecodeString(text)
+	if err != nil || strings.ContainsAny(text, "\r\n") {
+		return errors.New("must be base64")
+	}
+	e.DataEncoded, e.DataBase64 = decoded, true
+	return nil
+}
+
+// write writes the event, attributes as they are spelled.
+func (e *Envelope) write(spelled map[string][]byte) ([]byte, error) {
+	var b bytes.Buffer
+	add := func(name string, value []byte) {
+		b.WriteByte("{,"[min(b.Len(), 1)])
+		b.WriteString(`"` + name + `":`) // the SDK has verified that a name is of letters and digits
+		b.Write(value)
+	}
+	for _, name := range attributes {
+		if value, ok := spelled[name]; ok {
+			add(name, value)
+		}
+	}
+	switch {
+	case e.DataBase64:
+		add(dataBase64, fmt.Appendf(nil, "%q", base64.StdEncoding.EncodeToString(e.DataEncoded)))
+	case e.DataEncoded != nil:
+		add(data, nil)
+		if err := json.Compact(&b, e.DataEncoded); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(spelled)) {
+		if !slices.Contains(attributes, name) {
+			add(name, spelled[name])
+		}
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// ReadBinary reads an event in the binary mode of the HTTP protocol binding.
+func ReadBinary(header http.Header, body []byte) (e Envelope, err error) {
+	members := map[string]json.RawMessage{}
+	for name, values := range header {
+		attribute, ok := strings.CutPrefix(strings.ToLower(name), "ce-")
+		media := name == "Content-Type"
+		if media {
+			attribute = contentType
+		}
+		if !ok && !media {
+			continue
+		}
+		if attribute == data || attribute == dataBase64 || ok && attribute == contentType || len(values) != 1 {
+			return e, fmt.Errorf("header %.64s: is no attribute, or stands there twice", name)
+		}
+		text := values[0]
+		if ok {
+			text = headerText(text)
+		}
+		if !utf8.ValidString(text) {
+			return e, fmt.Errorf("header %.64s: no UTF-8", name)
+		}
+		if members[attribute], err = plainJSON(text); err != nil {
+			return e, err
+		}
+	}
+	if len(body) > 0 {
+		name, value, err := dataOf(header.Get("Content-Type"), body)
+		if err != nil {
+			return e, fmt.Errorf("data: %w", err)
+		}
+		members[name] = value
+	}
+	text, err := plainJSON(members)
+	if err != nil {
+		return e, err
+	}
+	return ReadEnvelope(text)
+}
+
+// headerText decodes a header (binding, section 3.1.3.2). A percent sign that encodes nothing is one: not every sender
+// encodes it.
+func headerText(text string) string {
+	if len(text) > 1 && text[0] == '"' && text[len(text)-1] == '"' {
+		text = strings.ReplaceAll(strings.ReplaceAll(text[1:len(text)-1], `\"`, `"`), `\\`, `\`)
+	}
+	if decoded, err := url.PathUnescape(text); err == nil {
+		return decoded
+	}
+	return text
+}
+
+// dataOf returns the member of the JSON format that holds a body byte for byte: JSON as it is, a text as a string, and
+// all else in base64. Without a media type, JSON is JSON.
+func dataOf(media string, body []byte) (name string, value json.RawMessage, err error) {
+	kind, parameters, err := mime.ParseMediaType(media)
+	if err != nil && media != "" {
+		return "", nil, err
+	}
+	charset := strings.ToLower(parameters["charset"])
+	if charset == "" || charset == "utf-8" || charset == "us-ascii" {
+		err = strictJSON(body)
+		switch {
+		case media == "" && err == nil, isJSON(kind):
+			return data, body, err
+		case strings.HasPrefix(kind, "text/"), strings.HasSuffix(kind, "/xml"), strings.HasSuffix(kind, "+xml"):
+			if utf8.Valid(body) {
+				value, err = plainJSON(string(body))
+				return data, value, err
+			}
+		}
+	}
+	value, err = json.Marshal(body) // JSON has bytes in base64
+	return dataBase64, value, err
+}
+
+// mediaOf returns the media type that a content type says; without one, data is JSON.
+func mediaOf(contentType string) string {
+	media, _, err := mime.ParseMediaType(contentType)
+	if err != nil {
+		return cloudevents.ApplicationJSON
+	}
+	return media
+}
+
+func isJSON(media string) bool {
+	return strings.HasSuffix(media, "/json") || strings.HasSuffix(media, "+json")
+}
+
+// strictJSON refuses a text that not every parser of JSON reads in the same way: with invalid UTF-8, half of a
+// surrogate pair, a name twice in an object, or nested too deep.
+func strictJSON(text []byte) error {
+	if !utf8.Valid(text) {
+		return errors.New("no JSON: invalid UTF-8")
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	replaced, err := strictValue(decoder, 0)
+	if err == nil {
+		if _, more := decoder.Token(); !errors.Is(more, io.EOF) {
+			err = errors.New("more than one value")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("no JSON: %w", err)
+	}
+	if replaced && !bytes.Contains(text, []byte(lost)) && !bytes.Contains(bytes.ToLower(text), []byte(`\ufffd`)) {
+		return errors.New("no JSON: half of a surrogate pair")
+	}
+	return nil
+}
+
+// strictValue reads a value, and reports whether a character in it may have been replaced.
+func strictValue(decoder *json.Decoder, depth int) (replaced bool, err error) {
+	if depth > maxDepth {
+		return false, fmt.Errorf("nested more than %d deep", maxDepth)
+	}
+	token, err := decoder.Token()
+	if err != nil {
+		return false, err
+	}
+	if text, ok := token.(string); ok {
+		return strings.Contains(text, lost), nil
+	}
+	if _, ok := token.(json.Delim); !ok {
+		return false, nil
+	}
+	names := map[string]bool{}
+	for decoder.More() {
+		if token == json.Delim('{') {
+			name, err := decoder.Token()
+			if err != nil {
+				return false, err
+			}
+			text, _ := name.(string)
+			if names[text] {
+				return false, fmt.Errorf("the name %.64q stands twice in an object", text)
+			}
+			names[text] = true
+			replaced = replaced || strings.Contains(text, lost)
+		}
+		inside, err := strictValue(decoder, depth+1)
+		if err != nil {
+			return false, err
+		}
+		replaced = replaced || inside
+	}
+	_, err = decoder.Token()
+	return replaced, err
+}

@@ -1,0 +1,224 @@
+package event
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/cloudevents/sdk-go/v2/binding"
+	cloudevents "github.com/cloudevents/sdk-go/v2/event"
+	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
+	cetest "github.com/cloudevents/sdk-go/v2/test"
+	"github.com/google/go-cmp/cmp"
+)
+
+const minimal = `{"specversion":"1.0","id":"1","source":"urn:x","type":"t"`
+
+// What the SDK's own samples hold, encoded by the SDK in both modes, is read as the same event in one spelling.
+func TestConformance(t *testing.T) {
+	for _, sample := range append(cetest.AllVersions(cetest.Events()), cetest.FullEvent(), cetest.MinEvent()) {
+		sample = cetest.ConvertEventExtensionsToString(t, sample)
+		if sample.SpecVersion() != cloudevents.CloudEventsVersionV1 {
+			continue
+		}
+		structured, err := http.NewRequest(http.MethodPost, "http://localhost", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cehttp.WriteRequest(binding.WithForceStructured(t.Context()), (*binding.EventMessage)(&sample),
+			structured); err != nil {
+			t.Fatal(err)
+		}
+		var text bytes.Buffer
+		if _, err := text.ReadFrom(structured.Body); err != nil {
+			t.Fatal(err)
+		}
+		one, err := ReadEnvelope(text.Bytes())
+		if err != nil {
+			t.Errorf("structured: %v: %s", err, text.Bytes())
+			continue
+		}
+		request, err := cehttp.NewHTTPRequestFromEvent(t.Context(), "http://localhost", sample)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var body bytes.Buffer
+		if request.Body != nil {
+			if _, err := body.ReadFrom(request.Body); err != nil {
+				t.Fatal(err)
+			}
+		}
+		other, err := ReadBinary(request.Header, body.Bytes())
+		if err != nil {
+			t.Errorf("binary: %v: %s %s", err, request.Header, body.Bytes())
+			continue
+		}
+		var back cloudevents.Event
+		if err := json.Unmarshal(one.JSON, &back); err != nil {
+			t.Errorf("the SDK does not read %s: %v", one.JSON, err)
+		}
+		cetest.AssertEventEquals(t, sample, back)
+		if !bytes.Equal(other.Data(), sample.Data()) {
+			t.Errorf("binary: %q, not %q", other.Data(), sample.Data())
+		}
+	}
+}
+
+// Data in binary mode comes back byte for byte, and JSON stays JSON.
+func TestBinaryData(t *testing.T) {
+	for _, test := range []struct{ media, body, member string }{
+		{"application/json", `{"a": 1e400, "b":[12345678901234567890]}`, `{"a":1e400,"b":[12345678901234567890]}`},
+		{"application/json; charset=utf-8", `"<é>"`, `"<é>"`},
+		{"application/vnd.x+json", `[true]`, `[true]`},
+		{"", `null`, `null`},
+		{"text/plain", "<b>\n\"é\x01", `"<b>\n\"é\u0001"`},
+		{"text/plain; charset=UTF-8", "x", `"x"`},
+		{"application/soap+xml", "<a/>", `"<a/>"`},
+		{"text/plain; charset=latin1", "\xe9", ""},
+		{"text/plain", "\xe9", ""},
+		{"application/json; charset=utf-16", "\x00[\x00]", ""},
+		{"application/octet-stream", "plain", ""},
+		{"image/png", "\x89PNG\x00\xff", ""},
+		{"", "\x00\xff", ""},
+	} {
+		header := http.Header{"Ce-Specversion": {"1.0"}, "Ce-Id": {"1"}, "Ce-Source": {"urn:x"}, "Ce-Type": {"t"}}
+		if test.media != "" {
+			header.Set("Content-Type", test.media)
+		}
+		e, err := ReadBinary(header, []byte(test.body))
+		if err != nil {
+			t.Errorf("%q %q: %v", test.media, test.body, err)
+			continue
+		}
+		want := `"data":` + test.member
+		if test.member == "" {
+			want = `"data_base64":"` + base64.StdEncoding.EncodeToString([]byte(test.body)) + `"`
+		}
+		if !strings.HasSuffix(string(e.JSON), want+"}") {
+			t.Errorf("%q %q: %s, want %s", test.media, test.body, e.JSON, want)
+		}
+		again, err := ReadEnvelope(e.JSON)
+		if err != nil || !bytes.Equal(again.JSON, e.JSON) {
+			t.Errorf("read again: %s, %v", again.JSON, err)
+		}
+		back, sent, err := Binary(e.JSON)
+		if err != nil || test.member == "" && string(sent) != test.body || back.Get("Content-Type") != test.media {
+			t.Errorf("sent on: %q %v, %v", sent, back, err)
+		}
+	}
+}
+
+// Whatever stands between, what is valid is the same event; a null attribute is one that is not set.
+func TestSpellings(t *testing.T) {
+	want := minimal + `,"data_base64":"AP8=","n":7,"y":true}`
+	for _, text := range []string{
+		want,
+		` { "data_base64" : "AP8=" , "y":true, "type":"t","source":"urn:x","id":"1","specversion":"1.0", "n" : 7 } `,
+		"{\"n\":7,\"y\":true,\n\"specversion\":\"1\\u002e0\",\"id\":\"\\u0031\",\"source\":\"urn:x\",\"type\":\"t\",\"subject\":null,\"data_base64\":\"AP8=\"}",
+	} {
+		e, err := ReadEnvelope([]byte(text))
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+		} else if diff := cmp.Diff(want, string(e.JSON)); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+// What is no CloudEvent, or no JSON for every parser, is refused, and the reason names what.
+func TestNoEnvelope(t *testing.T) {
+	for text, want := range map[string]string{
+		`,"data":1,"data_base64":"AP8="}`:    "exclude each other",
+		`,"data_base64":"AP8"}`:              "base64",
+		`,"data_base64":"AP\n8="}`:           "base64",
+		`,"data_base64":7}`:                  "must be a string",
+		`,"data":"` + "\xff" + `"}`:          "UTF-8",
+		`,"data":"\ud800"}`:                  "surrogate",
+		`,"data":{"a":1,"a":2}}`:             "twice",
+		`,"id":"2"}`:                         "twice",
+		`,"n":1.5}`:                          "an integer",
+		`,"n":2147483648}`:                   "32 bits",
+		`,"n":{}}`:                           "an attribute is",
+		`,"Upper":"x"}`:                      "Upper",
+		`,"a_b":"x"}`:                        "a_b",
+		`,"subject":""}`:                     "subject: must not be empty",
+		`,"time":"yesterday"}`:               "time",
+		`,"datacontenttype":"/"}`:            "datacontenttype",
+		`,"dataschema":"relative"}`:          "absolute",
+		`,"data":` + strings.Repeat("[", 40): "JSON",
+		`}{}`:                                "more than one value",
+		``:                                   "JSON",
+		`,"data":NaN}`:                       "JSON",
+		`,"data":[1 2]}`:                     "JSON",
+		`,"datacontenttype":7}`:              "must be a string",
+		`,"data":` + strings.Repeat("[", 33) + strings.Repeat("]", 33) + `}`: "deep",
+	} {
+		if e, err := ReadEnvelope([]byte(minimal + text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60q: %v %s; want %q", text, err, e.JSON, want)
+		}
+	}
+	for _, text := range []string{`[]`, `null`, `7`, `{"id":"1","source":"urn:x","type":"t"}`,
+		`{"specversion":"0.3","id":"1","source":"urn:x","type":"t"}`, `{"specversion":"1.0","id":"1","source":"urn:x"}`} {
+		if e, err := ReadEnvelope([]byte(text)); err == nil {
+			t.Errorf("%s: %s", text, e.JSON)
+		}
+	}
+	for name, header := range map[string]http.Header{
+		"no JSON": {"Content-Type": {"application/json"}}, "twice": {"Ce-A": {"1", "2"}}, "no UTF-8": {"Ce-A": {"\xff"}},
+		"no attribute": {"Ce-Data": {"1"}}, "a media type beside": {"Ce-Datacontenttype": {"a/b"}},
+		"no media type": {"Content-Type": {"/"}},
+	} {
+		for key, value := range map[string]string{"specversion": "1.0", "id": "1", "source": "urn:x", "type": "t"} {
+			header.Set("Ce-"+key, value)
+		}
+		if e, err := ReadBinary(header, []byte("{")); err == nil {
+			t.Errorf("%s: %s", name, e.JSON)
+		}
+	}
+}
+
+// Whatever is accepted is written so that a strict parser, the SDK and this package read the same again.
+func FuzzReadEnvelope(f *testing.F) {
+	for _, rest := range []string{`}`, `,"data":"\u2028<"}`, `,"data_base64":"AP8=","a":1}`, `,"time":"2026-01-01T00:00:00Z","data":[]}`} {
+		f.Add([]byte(minimal + rest))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		e, err := ReadEnvelope(text)
+		if err != nil {
+			return
+		}
+		same(t, e)
+	})
+}
+
+// Whatever a body and its media type are, they come back.
+func FuzzReadBinary(f *testing.F) {
+	f.Add("a", "application/json", []byte(`{}`))
+	f.Add("ä\"%", "text/plain; charset=latin1", []byte("\xff"))
+	f.Fuzz(func(t *testing.T, value, media string, body []byte) {
+		header := http.Header{"Ce-Specversion": {"1.0"}, "Ce-Id": {"1"}, "Ce-Source": {"urn:x"}, "Ce-Type": {"t"},
+			"Ce-A": {value}, "Content-Type": {media}}
+		e, err := ReadBinary(header, body)
+		if err != nil {
+			return
+		}
+		same(t, e)
+		if _, sent, err := Binary(e.JSON); err != nil || e.DataBase64 && !bytes.Equal(sent, body) {
+			t.Errorf("%q is sent on as %q: %v", body, sent, err)
+		}
+	})
+}
+
+func same(t *testing.T, e Envelope) {
+	t.Helper()
+	if err := strictJSON(e.JSON); err != nil {
+		t.Fatalf("%v: %s", err, e.JSON)
+	}
+	again, err := ReadEnvelope(e.JSON)
+	if err != nil || !bytes.Equal(again.JSON, e.JSON) {
+		t.Fatalf("%v: %s is read as %s", err, e.JSON, again.JSON)
+	}
+}

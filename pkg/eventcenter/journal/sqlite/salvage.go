@@ -1,0 +1,108 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// Salvaged is what could be read of a journal.
+type Salvaged struct {
+	Journal string        `json:"journal"`
+	Newest  uint64        `json:"newest,string"`
+	Events  int           `json:"events"`
+	Gaps    []journal.Gap `json:"gaps"`
+}
+
+// Salvage copies all that can be read of the journal in a directory into a new one. UUID and offsets stay, so that
+// consumers go on where they are, and the offsets of what is lost are not given again.
+func Salvage(ctx context.Context, from, to string, log *slog.Logger) (done Salvaged, err error) {
+	s, err := Open(ctx, Options{Dir: from, Log: log, ReadOnly: true})
+	if err != nil {
+		return done, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return done, err
+	}
+	marks := map[streamKey]watermark{}
+	for _, p := range s.partitions() {
+		n, err := s.rescue(ctx, p, filepath.Join(to, filepath.Base(p.path)), marks)
+		if err != nil {
+			return done, fmt.Errorf("salvage %s: %w", p.path, err)
+		}
+		done.Events += n
+	}
+	done.Journal, done.Newest, done.Gaps = s.id, s.newest, s.Health().Gaps
+	names := []string{"uuid"}
+	if IsCopy(from) {
+		names = append(names, copyMark)
+	}
+	err = os.WriteFile(filepath.Join(to, markFile), markText(s.newest), 0o600)
+	for _, name := range names {
+		err = errors.Join(err, writeFile(filepath.Join(to, name), s.id+"\n"))
+	}
+	return done, err
+}
+
+// rescue writes all that can be read of a partition into a new file, and its watermarks with those of the files before.
+func (s *Store) rescue(ctx context.Context, p *partition, to string, marks map[streamKey]watermark) (n int, err error) {
+	var day string
+	if err := p.db.QueryRowContext(ctx, "SELECT day FROM meta").Scan(&day); err != nil && !isDamage(err) {
+		return 0, err
+	}
+	db, err := createFile(ctx, to, day)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if err := readStreams(ctx, p.db, marks); err != nil && !isDamage(err) {
+		return 0, err
+	}
+	for at, q := range s.spans(journal.Query{Limit: eachLimit}) {
+		if at != p {
+			continue
+		}
+		err := s.walk(ctx, p, q, func(records []journal.Record, _ time.Duration) error {
+			n += len(records)
+			return put(ctx, db, records, marks)
+		})
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, put(ctx, db, nil, marks)
+}
+
+// put adds records to a file, or all watermarks if there are none.
+func put(ctx context.Context, db *sql.DB, records []journal.Record, marks map[streamKey]watermark) error {
+	return inTransaction(ctx, db, func(tx *sql.Tx) (err error) {
+		t := transaction{tx: tx, streams: marks}
+		if t.insert, err = tx.PrepareContext(ctx, insertEvent); err != nil {
+			return err
+		}
+		for _, r := range records {
+			if _, err := t.row(ctx, r); err != nil {
+				return fmt.Errorf("offset %d: %w", r.Offset, err)
+			}
+			if r.Stream != "" {
+				key := streamKey{r.Source, r.Stream}
+				marks[key] = watermark{max(marks[key].highest, r.Sequence), r.Received}
+			}
+		}
+		if len(records) > 0 {
+			return nil
+		}
+		if t.save, err = tx.PrepareContext(ctx, saveStream); err != nil {
+			return err
+		}
+		return t.saveStreams(ctx)
+	})
+}

@@ -1,0 +1,63 @@
+package eventcenter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
+)
+
+// Salvaged is what could be read of a center's directory.
+type Salvaged struct {
+	sqlite.Salvaged
+	Unread []string `json:"unread"` // files beside the journal that could not be read
+}
+
+// Salvage copies all that can be read of a center's directory into a new one, with which a center can go on. The center
+// must be stopped. It changes nothing in the old directory.
+func Salvage(ctx context.Context, from, to string, log *slog.Logger) (done Salvaged, err error) {
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return done, err
+	}
+	damaged := filepath.Join(from, journalDir)
+	if done.Salvaged, err = sqlite.Salvage(ctx, damaged, filepath.Join(to, journalDir), log); err != nil {
+		return done, fmt.Errorf("salvage %s: %w", damaged, err)
+	}
+	err = filepath.WalkDir(from, func(name string, entry fs.DirEntry, failed error) error {
+		relative, err := filepath.Rel(from, name)
+		switch {
+		case err != nil:
+			return err
+		case relative == journalDir:
+			return fs.SkipDir
+		case failed == nil && entry.IsDir():
+			return os.MkdirAll(filepath.Join(to, relative), 0o700)
+		case failed == nil && entry.Type().IsRegular():
+			failed = copyFile(name, filepath.Join(to, relative))
+		}
+		if failed != nil {
+			log.Error("copy a file failed", "file", name, "err", failed)
+			done.Unread = append(done.Unread, relative)
+		}
+		return nil
+	})
+	return done, err
+}
+
+// copyFile copies a small file with its mode: that of the control store, or of a report.
+func copyFile(from, to string) error {
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(to, data, info.Mode().Perm()), os.Chmod(to, info.Mode().Perm()))
+}

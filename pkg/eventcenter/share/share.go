@@ -1,0 +1,197 @@
+// Package share bounds the part of something common that one sender may have, so that no sender stops the others. A
+// sender is a key: an identity where one is known, else the network that a request comes from. It refuses; it decides
+// nothing about who somebody is.
+package share
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
+)
+
+// Of returns the key of a request of whom nothing is known: its address, of IPv6 the network of a subscriber.
+func Of(r *http.Request) string { return ofAddress(r.RemoteAddr) }
+
+func ofAddress(remote string) string {
+	host, _, err := net.SplitHostPort(remote)
+	if err != nil {
+		host = remote
+	}
+	address, err := netip.ParseAddr(host)
+	if err != nil {
+		return host
+	}
+	if address = address.Unmap(); address.Is6() {
+		if network, err := address.WithZone("").Prefix(64); err == nil {
+			return network.String()
+		}
+	}
+	return address.String()
+}
+
+// Amounts bounds what is in use at the same time: of each key, and of all.
+type Amounts struct {
+	each int64
+	all  *semaphore.Weighted
+
+	mu   sync.Mutex // guards used
+	used map[string]int64
+}
+
+// NewAmounts returns bounds of each key and of all.
+func NewAmounts(each, all int64) *Amounts {
+	return &Amounts{each: each, all: semaphore.NewWeighted(all), used: map[string]int64{}}
+}
+
+// Take takes n, if the key's own part and that of all allow it now.
+func (a *Amounts) Take(key string, n int64) bool {
+	if !a.own(key, n) {
+		return false
+	}
+	if !a.all.TryAcquire(n) {
+		a.give(key, n)
+		return false
+	}
+	return true
+}
+
+// Wait is Take that waits for others, but not for the key itself, until ctx ends.
+func (a *Amounts) Wait(ctx context.Context, key string, n int64) bool {
+	if !a.own(key, n) {
+		return false
+	}
+	if a.all.Acquire(ctx, n) != nil {
+		a.give(key, n)
+		return false
+	}
+	return true
+}
+
+// Give gives back.
+func (a *Amounts) Give(key string, n int64) {
+	if n > 0 {
+		a.all.Release(n)
+		a.give(key, n)
+	}
+}
+
+// Used returns how much is in use by all.
+func (a *Amounts) Used() (n int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, own := range a.used {
+		n += own
+	}
+	return n
+}
+
+func (a *Amounts) own(key string, n int64) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.used[key]+n > a.each {
+		return false
+	}
+	a.used[key] += n
+	return true
+}
+
+func (a *Amounts) give(key string, n int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.used[key] -= n; a.used[key] <= 0 {
+		delete(a.used, key)
+	}
+}
+
+// maxKeys bounds the memory of Rates.
+const maxKeys = 50_000
+
+// Rates bounds how much a second each of many keys may do.
+type Rates struct {
+	rate  float64 // a second
+	burst int
+
+	mu       sync.Mutex // guards limiters
+	limiters map[string]*rate.Limiter
+}
+
+// NewRates returns a bound of each key.
+func NewRates(limit float64, burst int) *Rates {
+	return &Rates{rate: limit, burst: burst, limiters: map[string]*rate.Limiter{}}
+}
+
+// Take takes n, if the key may now.
+func (r *Rates) Take(key string, now time.Time, n int) bool { return r.of(key, now).AllowN(now, n) }
+
+// Wait takes n, at most a burst, and waits until the key may.
+func (r *Rates) Wait(ctx context.Context, key string, n int) error {
+	return r.of(key, time.Now()).WaitN(ctx, min(n, r.burst))
+}
+
+func (r *Rates) of(key string, now time.Time) *rate.Limiter {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	limiter := r.limiters[key]
+	if limiter == nil {
+		if len(r.limiters) >= maxKeys {
+			r.forget(now)
+		}
+		limiter = rate.NewLimiter(rate.Limit(r.rate), r.burst)
+		r.limiters[key] = limiter
+	}
+	return limiter
+}
+
+// forget drops the keys that have done nothing lately, or else all.
+func (r *Rates) forget(now time.Time) {
+	for key, limiter := range r.limiters {
+		if limiter.TokensAt(now) >= float64(r.burst) {
+			delete(r.limiters, key)
+		}
+	}
+	if len(r.limiters) >= maxKeys {
+		clear(r.limiters)
+	}
+}
+
+// Listener closes connections beyond the bound of each network, and of all, at once.
+func Listener(inner net.Listener, each, all int64) net.Listener {
+	return &listener{Listener: inner, open: NewAmounts(each, all)}
+}
+
+type listener struct {
+	net.Listener
+	open *Amounts
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		key := ofAddress(c.RemoteAddr().String())
+		if l.open.Take(key, 1) {
+			return &conn{Conn: c, closed: sync.OnceFunc(func() { l.open.Give(key, 1) })}, nil
+		}
+		_ = c.Close() // the client sees that nobody answers, and comes back
+	}
+}
+
+type conn struct {
+	net.Conn
+	closed func()
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.closed()
+	return c.Conn.Close()
+}

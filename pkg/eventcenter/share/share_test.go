@@ -1,0 +1,181 @@
+package share
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// One key takes its part, and no more; the others have theirs, up to that of all.
+func TestAmounts(t *testing.T) {
+	a := NewAmounts(2, 3)
+	for i, test := range []struct {
+		key  string
+		want bool
+	}{{"a", true}, {"a", true}, {"a", false}, {"b", true}, {"b", false}} {
+		if got := a.Take(test.key, 1); got != test.want {
+			t.Errorf("%d: %s takes: %v", i, test.key, got)
+		}
+	}
+	a.Give("a", 1)
+	if !a.Wait(t.Context(), "c", 1) || a.Wait(t.Context(), "c", 2) {
+		t.Error("what was given back cannot be taken, or more than a part")
+	}
+	a.Give("a", 1)
+	a.Give("b", 1)
+	a.Give("c", 1)
+	if a.Used() != 0 || len(a.used) != 0 {
+		t.Errorf("%v is still in use", a.used)
+	}
+}
+
+// A key that has used up its rate hinders no other; keys that do nothing are forgotten.
+func TestRates(t *testing.T) {
+	r, now := NewRates(1, 2), time.Unix(1000, 0)
+	for i, want := range []bool{true, true, false} {
+		if r.Take("a", now, 1) != want {
+			t.Errorf("%d: not %v", i, want)
+		}
+	}
+	if !r.Take("b", now, 1) || !r.Take("a", now.Add(time.Second), 1) {
+		t.Error("another waits, or the same for ever")
+	}
+	for i := range maxKeys + 10 {
+		r.Take(fmt.Sprint(i), now, 1)
+	}
+	if len(r.limiters) > maxKeys {
+		t.Errorf("%d keys are kept", len(r.limiters))
+	}
+}
+
+func TestOf(t *testing.T) {
+	for remote, want := range map[string]string{"192.0.2.1:7": "192.0.2.1", "[::ffff:192.0.2.1]:7": "192.0.2.1",
+		"[2001:db8:1:2:3::4]:7": "2001:db8:1:2::/64", "[fe80::1%eth0]:7": "fe80::/64", "@": "@"} {
+		if got := Of(&http.Request{RemoteAddr: remote}); got != want {
+			t.Errorf("%s: %s, want %s", remote, got, want)
+		}
+	}
+}
+
+// A network has so many connections, and gets others when they end.
+func TestListener(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := Listener(inner, 1, 2)
+	server := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Minute}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close() })
+	ask := func() (net.Conn, error) {
+		c, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		_, err = http.ReadResponse(bufio.NewReader(c), nil)
+		return c, err
+	}
+	first, err := ask()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ask(); err == nil {
+		t.Error("a second connection is served")
+	}
+	_ = first.Close()
+	for { // until the server has seen its end
+		if _, err := ask(); err == nil {
+			return
+		}
+	}
+}
+
+// A body that never comes, comes too slowly, or that the handler does not read, ends its connection; one that comes with the
+// least rate does not.
+func TestStalledBody(t *testing.T) {
+	for name, test := range map[string]struct {
+		read  bool
+		every time.Duration // for 32 KiB of 256
+		want  bool          // it is answered
+	}{
+		"never":            {true, time.Hour, false},
+		"never and unread": {false, time.Hour, true},
+		"slowly":           {true, 5 * time.Second, false},
+		"steadily":         {true, time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, served := net.Pipe()
+				l := &oneListener{conn: served, closed: make(chan struct{})}
+				server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					Body(w, r)
+					if test.read {
+						if _, err := io.Copy(io.Discard, r.Body); err != nil {
+							panic(http.ErrAbortHandler)
+						}
+					}
+				})}
+				go func() { _ = server.Serve(l) }()
+				var writer sync.WaitGroup
+				writer.Go(func() {
+					_, _ = io.WriteString(client, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 262144\r\n\r\n")
+					for range 8 {
+						time.Sleep(test.every)
+						if _, err := client.Write(make([]byte, 32<<10)); err != nil {
+							return
+						}
+					}
+				})
+				begun := time.Now()
+				in := bufio.NewReader(client)
+				_, err := http.ReadResponse(in, nil)
+				if (err == nil) != test.want {
+					t.Errorf("answered: %v", err)
+				}
+				if test.every == time.Hour {
+					_, _ = io.Copy(io.Discard, in) // until the connection ends
+					if took := time.Since(begun); took > time.Minute {
+						t.Errorf("the connection was held for %s", took)
+					}
+				}
+				_ = client.Close()
+				_ = server.Close()
+				writer.Wait()
+			})
+		})
+	}
+}
+
+// oneListener has one connection.
+type oneListener struct {
+	conn   net.Conn
+	closed chan struct{}
+}
+
+func (l *oneListener) Accept() (net.Conn, error) {
+	if c := l.conn; c != nil {
+		l.conn = nil
+		return c, nil
+	}
+	<-l.closed
+	return nil, net.ErrClosed
+}
+
+func (l *oneListener) Close() error {
+	select {
+	case <-l.closed:
+	default:
+		close(l.closed)
+	}
+	return nil
+}
+
+func (l *oneListener) Addr() net.Addr { return &net.TCPAddr{} }

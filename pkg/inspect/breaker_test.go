@@ -1,0 +1,307 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+)
+
+// boundNode is a node of twenty pods that was away: ten were removed by force, and each of them has a directory and a
+// mount that kubelet never removes. Each object of another pod is listed too.
+type boundNode struct {
+	*fullNode
+	more   []Object // of pod 0
+	broken Kind     // whose lister fails
+	lacks  string   // "name": the mounts do not tell the pod's name
+}
+
+func newBoundNode(t *testing.T) *boundNode {
+	n := &boundNode{fullNode: newFullNode(t)}
+	n.restarts = true
+	for i := 10; i < 20; i++ {
+		n.add(uidOf(i), fmt.Sprintf("web-%d", i))
+	}
+	for i := range 10 {
+		n.delete(uidOf(i))
+		delete(n.sandboxes, uidOf(i))
+		delete(n.running, uidOf(i))
+	}
+	return n
+}
+
+// look makes a pass over all kinds with an agent that was started anew.
+func (n *boundNode) look(about string) Report {
+	n.t.Helper()
+	data, err := json.Marshal(n.history)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.history = nil
+	if err := json.Unmarshal(data, &n.history); err != nil {
+		n.t.Fatal(err)
+	}
+	listers := make(map[Kind]Lister)
+	for _, spec := range Specs() {
+		listers[spec.Kind] = func(context.Context, *hostscan.Scan) ([]Object, error) {
+			var objects []Object
+			for i := range 20 {
+				pod := Pod{UID: uidOf(i), Namespace: "default", Name: fmt.Sprintf("web-%d", i)}
+				if n.lacks == "name" {
+					pod = Pod{UID: pod.UID}
+				}
+				if spec.Kind == Mount || spec.Kind == PodDirectory {
+					objects = append(objects, Object{Kind: spec.Kind, ID: fmt.Sprintf("/pods/%d", i), Pod: pod,
+						Identity: Identity{"id": fmt.Sprint(i)}})
+				}
+			}
+			for _, o := range n.more {
+				if o.Kind == spec.Kind {
+					objects = append(objects, o)
+				}
+			}
+			if spec.Kind == n.broken {
+				return nil, errors.New("broken")
+			}
+			return objects, nil
+		}
+	}
+	i := New(n.host, n.settings, slog.New(slog.DiscardHandler)).Listing(listers).About(about)
+	asked := len(n.asked)
+	report, history := i.Pass(n.t.Context(), n.history)
+	n.history = history
+	if len(n.asked)-asked > 1 && !strings.HasPrefix(n.asked[len(n.asked)-1], "list ") {
+		n.t.Errorf("asked by name in one pass: %v", n.asked[asked:])
+	}
+	return report
+}
+
+func (n *boundNode) looks(d time.Duration) (report Report) {
+	for end := n.now.SinceBoot + d; n.now.SinceBoot < end; n.after(time.Minute) {
+		report = n.look("")
+	}
+	return report
+}
+
+func count(report Report, v Verdict) (uids map[string]bool) {
+	uids = make(map[string]bool)
+	for _, o := range report.Objects {
+		if o.Verdict == v {
+			uids[o.Pod.UID] = true
+		}
+	}
+	return uids
+}
+
+// The gate closes as ever; after the grace period the stronger proof shows all ten, and not before.
+func TestBreakerHasAWayOut(t *testing.T) {
+	n := newBoundNode(t)
+	first := time.Duration(-1)
+	began := n.now.SinceBoot
+	for range 40 {
+		report := n.look("")
+		gate := report.gate(Breaker)
+		if gate.Open || gate.Opens == "" {
+			t.Fatalf("%+v", gate)
+		}
+		dead := count(report, Leftover)
+		if since := n.now.SinceBoot - began; len(dead) > 0 && first < 0 {
+			first = since
+			if since < n.settings.Grace || since < n.settings.RunningSpacing {
+				t.Errorf("proven after %s", since)
+			}
+		}
+		for uid := range dead {
+			if uid > uidOf(9) {
+				t.Fatalf("pod %s lives", uid)
+			}
+		}
+		n.after(time.Minute)
+	}
+	report := n.look("")
+	if got := len(count(report, Leftover)); got != 10 {
+		t.Errorf("%d of ten are proven\n%s", got, whys(report, uidOf(0)))
+	}
+	if most := 30; len(n.asked) > most {
+		t.Errorf("asked by name %d times in 40 minutes", len(n.asked))
+	}
+	for _, o := range report.Objects {
+		if (o.Verdict == Leftover) != o.PassesBreaker {
+			t.Errorf("%s %s: %s, passes %v", o.Kind, o.ID, o.Verdict, o.PassesBreaker)
+		}
+	}
+	since := report.gate(Breaker).Since
+	if got := n.now.Since(since); got != 40*time.Minute {
+		t.Errorf("closed since %s", got)
+	}
+}
+
+func (r Report) gate(name string) Gate {
+	for _, g := range r.Gates {
+		if g.Name == name {
+			return g
+		}
+	}
+	return Gate{}
+}
+
+// With any part of the stronger proof missing, pod 0 stays as it is; so do the others where the part is of the node.
+func TestStrongerProofIsIncomplete(t *testing.T) {
+	of0 := func(kind Kind, facts ...string) Object {
+		o := Object{Kind: kind, ID: "more", Pod: Pod{UID: uidOf(0), Namespace: "default", Name: "web-0"},
+			Identity: Identity{"id": "m"}, Facts: Facts(facts...)}
+		if kind == Container || kind == Sandbox {
+			o.SandboxID = strings.Repeat("a", 64)
+		}
+		return o
+	}
+	for name, test := range map[string]struct {
+		bend func(n *boundNode) // after 30 minutes of nothing in its way
+		then time.Duration
+		why  string
+		all  bool // no pod is proven
+	}{
+		"a process":         {func(n *boundNode) { n.more = append(n.more, of0(Process)) }, 12 * time.Minute, "it has the process", false},
+		"a shim":            {func(n *boundNode) { n.more = append(n.more, of0(Shim)) }, 12 * time.Minute, "it has the shim", false},
+		"a task":            {func(n *boundNode) { n.more = append(n.more, of0(Task)) }, 12 * time.Minute, "it has the task", false},
+		"a cgroup in use":   {func(n *boundNode) { n.more = append(n.more, of0(Cgroup, "processes", "2")) }, 12 * time.Minute, "has processes", false},
+		"an unread cgroup":  {func(n *boundNode) { n.more = append(n.more, of0(Cgroup)) }, 12 * time.Minute, "has processes", false},
+		"a sandbox":         {func(n *boundNode) { n.more = append(n.more, of0(Sandbox, "state", "READY")) }, 12 * time.Minute, "is READY", false},
+		"a container":       {func(n *boundNode) { n.more = append(n.more, of0(Container, "state", "CREATED")) }, 12 * time.Minute, "is CREATED", false},
+		"ghosts":            {func(n *boundNode) { n.more = append(n.more, of0(ContainerdContainer)) }, 12 * time.Minute, "containerd-container", false},
+		"a new object":      {func(n *boundNode) { n.more = append(n.more, of0(Mount)) }, time.Minute, "is new", false},
+		"a doubtful object": {func(n *boundNode) { o := of0(Netns); o.Doubt = "who knows"; n.more = append(n.more, o) }, 12 * time.Minute, "is unknown", false},
+		"no processes read": {func(n *boundNode) { n.broken = Process }, time.Minute, "objects of kind process must be listed", true},
+		"no cgroups read":   {func(n *boundNode) { n.broken = Cgroup }, time.Minute, "objects of kind cgroup must be listed", true},
+		"kubelet restarted": {func(n *boundNode) {
+			process, _ := n.host.Kubelet.Process()
+			process.StartTime = uint64((n.now.SinceBoot - time.Minute) / (10 * time.Millisecond))
+			n.host.Kubelet.Process = func() (host.Process, error) { return process, nil }
+			n.after(11 * time.Minute)
+		}, time.Minute, "kubelet must have had its pods for 10m0s", true},
+		"kubelet had no pods for a moment": {func(n *boundNode) {
+			books := n.kubelet
+			n.kubelet = nil
+			n.look("")
+			n.after(time.Minute)
+			n.kubelet = books
+		}, 2 * time.Minute, "kubelet must have had its pods for 10m0s", true},
+		"the agent was away": {func(n *boundNode) { n.after(20 * time.Minute) }, time.Minute,
+			"kubelet must have had its pods for 10m0s", true},
+		"asking is refused": {func(n *boundNode) {
+			n.nameErr, n.namedErr = forbidden, errors.New("no")
+			n.looks(90 * time.Minute)
+		}, time.Minute, "proved nothing", true},
+		"names are not known": {func(n *boundNode) {
+			n.lacks, n.history = "name", nil
+			n.looks(40 * time.Minute)
+		}, time.Minute, "its name is not known", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newBoundNode(t)
+			if before := n.looks(30 * time.Minute); len(count(before, Leftover)) != 10 {
+				t.Fatalf("%d are proven before\n%s", len(count(before, Leftover)), whys(before, uidOf(0)))
+			}
+			test.bend(n)
+			report := n.looks(test.then)
+			dead := count(report, Leftover)
+			if dead[uidOf(0)] || test.all && len(dead) > 0 || !test.all && len(dead) == 0 {
+				t.Errorf("%v are proven", dead)
+			}
+			if why := whys(report, uidOf(0)); !strings.Contains(why, test.why) {
+				t.Errorf("want %q:\n%s", test.why, why)
+			}
+		})
+	}
+}
+
+// A pod that the apiserver has by name while its list lacks it shows that the list proves nothing: of no pod.
+func TestHeldPodIsThereByName(t *testing.T) {
+	n := newBoundNode(t)
+	n.names["default/web-3"] = n.pod(uidOf(3), "default", "web-3")
+	for range 60 {
+		report := n.look("")
+		if dead := count(report, Leftover); dead[uidOf(3)] || len(dead) > 0 && !report.gate("list-is-ours").Open {
+			t.Fatalf("%v\n%s", dead, whys(report, uidOf(3)))
+		}
+		n.after(time.Minute)
+	}
+}
+
+// Another pod of that name is as good an answer as none; objects that name different pods are no name at all.
+func TestHeldPodByAnotherName(t *testing.T) {
+	n := newBoundNode(t)
+	n.add(uidOf(30), "web-0")
+	report := n.looks(30 * time.Minute)
+	if !count(report, Leftover)[uidOf(0)] || !strings.Contains(whys(report, uidOf(0)), "is another one now") {
+		t.Error(whys(report, uidOf(0)))
+	}
+	n = newBoundNode(t)
+	n.more = []Object{{Kind: Mount, ID: "n", Pod: Pod{UID: uidOf(0), Namespace: "default", Name: "db"},
+		Identity: Identity{"id": "n"}}}
+	report = n.looks(30 * time.Minute)
+	if count(report, Leftover)[uidOf(0)] || !strings.Contains(whys(report, uidOf(0)), "name different pods") {
+		t.Error(whys(report, uidOf(0)))
+	}
+}
+
+// The pod that a person or a release is about is asked for first, and again when its answer is old.
+func TestAboutIsAskedFirst(t *testing.T) {
+	n := newBoundNode(t)
+	n.look("")
+	n.after(time.Minute)
+	for _, about := range []string{"default/web-7", uidOf(8), "web-9"} {
+		n.look(about)
+		if got := n.asked[len(n.asked)-1]; !strings.HasSuffix(about, got) && about != uidOf(8) || about == uidOf(8) && got != "web-8" {
+			t.Errorf("about %s it asked for %s", about, got)
+		}
+		n.after(time.Minute)
+	}
+	asked := len(n.asked)
+	n.after(9 * time.Minute)
+	n.look("web-9")
+	if got := n.asked[asked:]; len(got) != 1 || got[0] != "web-9" {
+		t.Errorf("with an old answer: %v", got)
+	}
+}
+
+// A container of a pod that runs passes by no proof but its own.
+func TestRunningPodsDoNotPassTheBreaker(t *testing.T) {
+	n := newBoundNode(t)
+	for i := range 10 {
+		n.run(n.pod(uidOf(i), "default", fmt.Sprintf("web-%d", i)))
+	}
+	n.sandboxes[uidOf(1)].State = cri.PodSandboxState_SANDBOX_NOTREADY
+	if dead := count(n.looks(90*time.Minute), Leftover); len(dead) != 0 {
+		t.Errorf("%v", dead)
+	}
+}
+
+// Each gate says who can open it.
+func TestClosedGatesSayWhoOpensThem(t *testing.T) {
+	report, _ := Evaluate([]Object{object(Mount, dead)}, Inventory{}, nil, Settings{}, hour)
+	texts := map[string]string{}
+	for _, g := range report.Gates {
+		text := gate{Gate: g}.opens()
+		if !strings.HasPrefix(text, "by itself") && !strings.HasPrefix(text, "an administrator") {
+			t.Errorf("%s: %q", g.Name, text)
+		}
+		texts[g.Name] = text
+		if g.Open && (g.Opens != "" || !g.Since.IsZero()) || !g.Open && (g.Opens != text || g.Since != hour) {
+			t.Errorf("%+v", g)
+		}
+	}
+	if diff := cmp.Diff(14, len(texts)); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,152 @@
+package follow
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/reason"
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+)
+
+// pulledText is kubelet's: Successfully pulled image "a:1" in 2.5s (4.1s including waiting). Image size: 1234 bytes.
+var pulledText = regexp.MustCompile(`in ([0-9.a-zµ]+)(?: \(([0-9.a-zµ]+) including waiting\))?(?:\. Image size: (\d+) bytes)?`)
+
+// Event takes an Event of a pod. Of probes and hooks, whose texts a pod's own program writes, only the fact is kept.
+func (f *Follower) Event(e *corev1.Event, listed bool, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.alive(now)
+	m := record.Mark{Source: record.Own, Arrival: now, Late: listed || now.Before(f.late)}
+	name := containerOf(e.InvolvedObject.FieldPath)
+	for _, a := range f.acts[string(e.InvolvedObject.UID)] {
+		if listed && e.LastTimestamp.Time.Before(a.Timeline.Begin().Time.Add(-time.Second)) {
+			continue
+		}
+		f.event(&a.Timeline, e, name, m)
+		a.changed = true
+	}
+}
+
+func (f *Follower) event(t *record.Timeline, e *corev1.Event, name string, m record.Mark) {
+	c := t.Container(name)
+	switch e.Reason {
+	case "Pulling", "Pulled":
+		pull(t, e, c, m)
+	case "SuccessfulAttachVolume":
+		delete(t.Marks, record.Attached) // the last one counts
+		t.Set(record.Attached, m)
+	case "Started":
+		if c != nil && t.Act == record.Creation && !c.Started.Known() {
+			c.Started = m
+		}
+	case "Killing":
+		if t.Act == record.Deletion {
+			t.Set(record.KillNoticed, m)
+		}
+	case "Unhealthy":
+		if c != nil && !strings.HasPrefix(e.Message, "Liveness") {
+			c.Unhealthy = true
+		}
+	case "Failed":
+		if strings.HasPrefix(e.Message, "Failed to pull image") {
+			t.AddError(record.Error{Mark: m, From: "Failed:pull", Container: name, Text: redact(e.Message)})
+		}
+	case "BackOff", "FailedSync": // they repeat others
+	case "FailedPostStartHook", "FailedPreStopHook":
+		t.AddError(record.Error{Mark: m, From: e.Reason, Container: name})
+	default:
+		if e.Type != corev1.EventTypeWarning && e.Reason != "VolumePermissionChangeInProgress" {
+			return
+		}
+		if _, known := reason.Match(f.chooser.Texts(), e.Reason, e.Message); !known {
+			f.counts.UnknownTexts++
+		}
+		t.AddError(record.Error{Mark: m, From: strings.Clone(e.Reason), Container: name, Text: redact(e.Message)})
+	}
+}
+
+func pull(t *record.Timeline, e *corev1.Event, c *record.Container, m record.Mark) {
+	if c == nil {
+		return
+	}
+	p := t.PullOf(c.Name, c.Image)
+	if p == nil {
+		return
+	}
+	if e.Reason == "Pulling" {
+		if !p.Began.Known() {
+			p.Began = m
+		}
+		return
+	}
+	if !p.Ended.Known() {
+		p.Ended = m
+	}
+	if strings.Contains(e.Message, "already present") {
+		p.Cached = true
+		return
+	}
+	if parts := pulledText.FindStringSubmatch(e.Message); parts != nil {
+		p.Took, _ = time.ParseDuration(parts[1])
+		if whole, err := time.ParseDuration(parts[2]); err == nil {
+			p.Waited = max(0, whole-p.Took)
+		}
+		p.Bytes, _ = strconv.ParseInt(parts[3], 10, 64)
+	}
+}
+
+// containerOf is the container of a field path: spec.containers{name}.
+func containerOf(path string) string {
+	_, rest, found := strings.Cut(path, "{")
+	name, closed := strings.CutSuffix(rest, "}")
+	if !found || !closed {
+		return ""
+	}
+	return strings.Clone(name)
+}
+
+// node is what is kept of a Node.
+type node struct {
+	ready      time.Time // since when; zero: it is not
+	faulty     bool      // it has a taint of a fault
+	cpu, bytes int64     // allocatable
+}
+
+// Node takes a Node.
+func (f *Follower) Node(n *corev1.Node, gone bool, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.alive(now)
+	if gone {
+		delete(f.nodes, n.Name)
+		delete(f.skews, "node/"+n.Name)
+		return
+	}
+	kept := node{cpu: n.Status.Allocatable.Cpu().MilliValue(), bytes: n.Status.Allocatable.Memory().Value()}
+	for i := range n.Status.Conditions {
+		c := &n.Status.Conditions[i]
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			kept.ready = c.LastTransitionTime.Time
+		}
+	}
+	kept.faulty = slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+		return strings.HasPrefix(t.Key, "node.kubernetes.io/") || strings.Contains(t.Key, "nodeagent")
+	})
+	f.nodes[f.share(strings.Clone(n.Name))] = kept
+}
+
+// Lease takes a Lease of a component. Leaders renew theirs each 2 s, which shows that the watch is not behind.
+func (f *Follower) Lease(name string, listed bool, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.alive(now)
+	f.leases[strings.Clone(name)] = now
+	if (name == "kube-scheduler" || name == "kube-controller-manager") && !listed {
+		f.beat = fastBeat
+	}
+}

@@ -1,0 +1,427 @@
+package follow
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/reason"
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
+)
+
+var start = time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
+
+func second(s float64) time.Time { return start.Add(time.Duration(s * float64(time.Second))) }
+
+// world is a follower whose watch is alive until a second, and all that it has judged.
+type world struct {
+	*Follower
+	now    float64
+	judged []Act
+	final  []Act
+	open   map[string]Act
+}
+
+func newWorld(c Config) *world {
+	if c.Promised == 0 {
+		c.Promised = time.Minute
+	}
+	w := &world{Follower: New(c), open: map[string]Act{}}
+	w.Lease("kube-scheduler", false, start)
+	w.Synced(start, true)
+	return w
+}
+
+// until lets time pass; the watch lives, and each second all is judged and stored.
+func (w *world) until(s float64) {
+	for w.now < s {
+		w.now++
+		w.Lease("kube-scheduler", false, second(w.now))
+		w.turn()
+	}
+}
+
+// silent lets time pass without a sign of life.
+func (w *world) silent(s float64) {
+	for w.now < s {
+		w.now++
+		w.turn()
+	}
+}
+
+func (w *world) turn() {
+	b := w.Judge(second(w.now))
+	w.judged, w.final = append(w.judged, b.Judged...), append(w.final, b.Refined...)
+	for _, a := range b.Open {
+		w.open[a.Key().String()] = a
+	}
+	for _, k := range b.Finished {
+		delete(w.open, k.String())
+	}
+	w.Stored(b)
+}
+
+func (w *world) shows(p *corev1.Pod, s float64) {
+	w.until(float64(int(s)))
+	w.Pod(p, Watched, second(s))
+}
+
+func (w *world) outcomes() string {
+	var all []string
+	for _, a := range w.judged {
+		text := string(a.Timeline.Act) + " " + string(a.Verdict.Outcome)
+		if a.First.Reason != "" {
+			text += " " + string(a.First.Reason)
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
+}
+
+const secret = "hunter2"
+
+func newPod(name string, changes ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name), CreationTimestamp: metav1.Time{Time: start},
+		Annotations: map[string]string{"note": secret}, Labels: map[string]string{"pod-template-hash": "abc"}, Generation: 1,
+		OwnerReferences: []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "web-abc", Controller: new(true)}}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "a:1", Args: []string{secret}, Command: []string{secret},
+			Env:       []corev1.EnvVar{{Name: "PASSWORD", Value: secret}},
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": resource.MustParse("1")}}}}}}
+	for _, change := range changes {
+		change(p)
+	}
+	return p
+}
+
+func is(kind corev1.PodConditionType, s float64) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue,
+			LastTransitionTime: metav1.Time{Time: second(s).Truncate(time.Second)}})
+	}
+}
+
+func bound(p *corev1.Pod) {
+	p.Spec.NodeName = "n"
+	is(corev1.PodScheduled, 1)(p)
+	p.Status.StartTime = &metav1.Time{Time: second(2)}
+}
+
+func running(s float64) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		bound(p)
+		p.Status.Phase = corev1.PodRunning
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", Image: p.Spec.Containers[0].Image, Ready: true,
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Time{Time: second(s)}}}}}
+		is(corev1.PodInitialized, s)(p)
+	}
+}
+
+func readyAt(s float64) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		running(s)(p)
+		is(corev1.ContainersReady, s)(p)
+		is(corev1.PodReady, s)(p)
+	}
+}
+
+func waiting(why, text string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		bound(p)
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: why, Message: text}}}}
+	}
+}
+
+func terminating(grace int64, at float64) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.DeletionGracePeriodSeconds = &grace
+		p.DeletionTimestamp = &metav1.Time{Time: second(at + float64(grace))}
+	}
+}
+
+func TestDelivered(t *testing.T) {
+	w := newWorld(Config{})
+	w.shows(newPod("a"), 0.3)
+	w.shows(newPod("a", bound), 2)
+	w.shows(newPod("a", readyAt(20)), 20.2)
+	w.until(700)
+	if w.outcomes() != "creation delivered" || len(w.open) != 0 || w.Counts().Open != 0 || w.Counts().Pods != 1 {
+		t.Errorf("%s, open %v, %+v", w.outcomes(), w.open, w.Counts())
+	}
+	if a := w.judged[0].Timeline; a.OwnerKind != "Deployment" || a.OwnerName != "web" {
+		t.Errorf("owner %s %s", a.OwnerKind, a.OwnerName)
+	}
+}
+
+// A miss is given by T + 5 s with the reason of then, and its reason is refined once, ten minutes later.
+func TestMissedAndRefined(t *testing.T) {
+	w := newWorld(Config{})
+	w.shows(newPod("a"), 0.3)
+	w.shows(newPod("a", waiting("ErrImagePull", `failed to pull and unpack image "a:1": failed to do request: dial tcp 10.0.0.1:443: connect: connection refused`)), 5)
+	w.until(66)
+	if w.outcomes() != "creation missed RegistryUnavailable" {
+		t.Fatal(w.outcomes())
+	}
+	if d := w.judged[0].JudgedAt.Sub(start); d > 65*time.Second || d < time.Minute {
+		t.Errorf("judged after %v", d)
+	}
+	w.until(800)
+	if len(w.judged) != 1 || len(w.final) != 1 || w.final[0].Final.Reason != "RegistryUnavailable" || w.final[0].Final.Class != reason.System || len(w.open) != 0 {
+		t.Errorf("judged %d, final %+v, open %v", len(w.judged), w.final, w.open)
+	}
+}
+
+// What was excluded, refused or ended early has its outcome.
+func TestOutcomes(t *testing.T) {
+	young := func(w *world) {
+		w.Node(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Time{Time: start.Add(-time.Minute)}}}}}, false, start)
+	}
+	tests := map[string]struct {
+		before func(*world)
+		shows  []*corev1.Pod // at seconds 1, 11, 21, ...
+		gone   bool
+		want   string
+	}{
+		"static":               {nil, []*corev1.Pod{newPod("a", func(p *corev1.Pod) { p.Annotations[corev1.MirrorPodAnnotationKey] = "x" })}, false, "creation excluded"},
+		"namespace":            {nil, []*corev1.Pod{newPod("a", func(p *corev1.Pod) { p.Namespace = "dev" })}, false, "creation excluded"},
+		"DaemonSet, new node":  {young, []*corev1.Pod{newPod("a", bound, func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" })}, false, "creation excluded"},
+		"refused":              {nil, []*corev1.Pod{newPod("a", bound), newPod("a", bound, func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "OutOfcpu" })}, false, "creation missed RejectedByNode"},
+		"deleted before T":     {nil, []*corev1.Pod{newPod("a"), newPod("a", terminating(0, 11))}, true, "creation excluded, deletion delivered"},
+		"deletion hangs":       {nil, []*corev1.Pod{newPod("a", readyAt(1)), newPod("a", readyAt(1), terminating(5, 11))}, false, "creation delivered, deletion missed StopNotNoticed"},
+		"finalizer":            {nil, []*corev1.Pod{newPod("a", readyAt(1)), newPod("a", func(p *corev1.Pod) { p.Finalizers = []string{"x/y"} }, terminating(0, 11))}, false, "creation delivered, deletion missed FinalizerHeld"},
+		"job ran":              {nil, []*corev1.Pod{newPod("a", running(1), func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })}, false, "creation delivered"},
+		"bound at creation":    {nil, []*corev1.Pod{newPod("a", func(p *corev1.Pod) { p.Spec.NodeName = "n" })}, false, "creation missed KubeletSlow"},
+		"gated":                {nil, []*corev1.Pod{newPod("a", func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} })}, false, ""},
+		"upgrade in first min": {nil, []*corev1.Pod{newPod("a", readyAt(1)), newPod("a", readyAt(1), image("a:2")), newPod("a", image("a:2"), readyAt(20), observed)}, false, "creation delivered, upgrade delivered"},
+		"upgrade not noticed":  {nil, []*corev1.Pod{newPod("a", readyAt(1)), newPod("a", readyAt(1), image("a:2"))}, false, "creation delivered, upgrade missed KubeletSlow"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(Config{ExcludeNamespaces: []string{"dev"}})
+			if tt.before != nil {
+				tt.before(w)
+			}
+			at := 1.0
+			for _, p := range tt.shows {
+				w.shows(p, at)
+				at += 10
+			}
+			if tt.gone {
+				w.Pod(tt.shows[len(tt.shows)-1], Gone, second(at-5))
+			}
+			w.until(100)
+			if w.outcomes() != tt.want {
+				t.Errorf("%q, want %q", w.outcomes(), tt.want)
+			}
+		})
+	}
+}
+
+func image(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.Containers[0].Image, p.Generation = name, 2 }
+}
+
+func observed(p *corev1.Pod) { p.Status.ObservedGeneration = p.Generation }
+
+// A pod that the watch did not show for 90 s was ready in time: no miss. Either it is proven, or it is unknown.
+func TestWatchIsFrozen(t *testing.T) {
+	for name, skewKnown := range map[string]bool{"clock measured": true, "clock not measured": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(Config{})
+			if skewKnown {
+				other := newPod("other", readyAt(5))
+				other.CreationTimestamp = metav1.Time{Time: second(5)}
+				w.shows(other, 5.1)
+			}
+			w.shows(newPod("a"), 10)
+			w.silent(100)
+			w.shows(newPod("a", readyAt(30)), 100.5)
+			w.until(200)
+			want := "creation unknown"
+			if skewKnown {
+				want = "creation delivered, creation delivered"
+			}
+			if w.outcomes() != want {
+				t.Errorf("%s, want %s", w.outcomes(), want)
+			}
+		})
+	}
+	t.Run("only the pods", func(t *testing.T) { // the Leases go on
+		w := newWorld(Config{})
+		w.shows(newPod("a"), 10)
+		w.Broken(second(11))
+		w.until(100)
+		w.Synced(second(100), false)
+		w.Pod(newPod("a", readyAt(30)), Watched, second(100.5))
+		w.until(200)
+		if w.outcomes() != "creation unknown" {
+			t.Error(w.outcomes())
+		}
+	})
+	t.Run("never ready", func(t *testing.T) {
+		w := newWorld(Config{})
+		w.shows(newPod("a"), 10)
+		w.silent(150)
+		if w.outcomes() != "" {
+			t.Errorf("%s: the watch was behind", w.outcomes())
+		}
+		w.until(160)
+		if w.outcomes() != "creation missed SchedulerSlow" {
+			t.Error(w.outcomes())
+		}
+	})
+}
+
+// A list after a gap: what is not in it is gone, and its deletion was not observed; the same name is another pod.
+func TestList(t *testing.T) {
+	w := newWorld(Config{})
+	w.shows(newPod("a", readyAt(1)), 1)
+	w.shows(newPod("b", readyAt(1)), 1)
+	w.Broken(second(2))
+	w.Pod(newPod("b", readyAt(1)), Listed, second(60))
+	again := newPod("a")
+	again.UID, again.CreationTimestamp = "another", metav1.Time{Time: second(50)}
+	w.Pod(again, Listed, second(60))
+	w.Synced(second(60), true)
+	w.until(180)
+	if got := w.outcomes(); !strings.Contains(got, "deletion unknown") || !strings.Contains(got, "creation missed SchedulerSlow") || len(w.judged) != 4 {
+		t.Error(got)
+	}
+}
+
+// A restart goes on with the saved acts; what began before the first start is not ours.
+func TestRestart(t *testing.T) {
+	w := newWorld(Config{})
+	w.shows(newPod("a"), 1)
+	w.shows(newPod("b"), 1)
+	w.shows(newPod("old", readyAt(1)), 1)
+	w.until(10)
+	var open []Act
+	for _, a := range w.open {
+		text, err := json.Marshal(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again Act
+		if err := json.Unmarshal(text, &again); err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, again)
+	}
+	next := New(Config{Promised: time.Minute, Since: start, Open: open, Judged: func(k Key) bool { return k.UID == "uid-old" }})
+	v := &world{Follower: next, now: 30, open: map[string]Act{}}
+	v.Pod(newPod("a", readyAt(20)), Listed, second(30))
+	v.Pod(newPod("old", readyAt(1)), Listed, second(30))
+	ancient := newPod("ancient")
+	ancient.CreationTimestamp = metav1.Time{Time: start.Add(-time.Hour)}
+	v.Pod(ancient, Listed, second(30))
+	v.Synced(second(30), true)
+	v.until(200)
+	got := map[string]string{}
+	for _, a := range v.judged {
+		got[a.Timeline.Name] += string(a.Timeline.Act) + " " + string(a.Verdict.Outcome) + ";"
+	}
+	if len(got) != 2 || got["a"] != "creation delivered;" || !strings.HasPrefix(got["b"], "creation excluded") {
+		t.Errorf("%v", got)
+	}
+}
+
+// Nothing of the specification that could be a secret is kept: no environment, argument, annotation; no text of a probe
+// or a hook; no command that the runtime repeats.
+func TestNothingSecretIsKept(t *testing.T) {
+	w := newWorld(Config{})
+	w.shows(newPod("a"), 1)
+	w.shows(newPod("a", waiting("RunContainerError", `unable to start container process: error during container init: exec: "`+secret+`": executable file not found in $PATH`)), 2)
+	for _, e := range []string{"Unhealthy", "FailedPostStartHook", "Failed", "FailedSomething"} {
+		text := "Readiness probe failed: " + secret
+		if e == "FailedSomething" {
+			text = `failed: exec: "` + secret
+		}
+		w.Event(&corev1.Event{Reason: e, Type: "Warning", Message: text,
+			InvolvedObject: corev1.ObjectReference{UID: "uid-a", FieldPath: "spec.containers{c}"}}, false, second(3))
+	}
+	w.until(70)
+	text, err := json.Marshal([]any{w.judged, w.open, w.Find("uid-a", "", "")})
+	if err != nil || strings.Contains(string(text), secret) || !strings.Contains(string(text), "CommandFailed") {
+		t.Errorf("%v: %s", err, text)
+	}
+}
+
+func TestPullText(t *testing.T) {
+	w := newWorld(Config{})
+	w.shows(newPod("a", bound), 1)
+	for reason, text := range map[string]string{"Pulling": `Pulling image "a:1"`, "Pulled": `Successfully pulled image "a:1" in 2.5s (12.5s including waiting). Image size: 1234 bytes.`} {
+		w.Event(&corev1.Event{Reason: reason, Message: text, InvolvedObject: corev1.ObjectReference{UID: "uid-a", FieldPath: "spec.containers{c}"}}, false, second(2))
+	}
+	p := w.Find("uid-a", "", "")[0].Timeline.Pulls
+	if len(p) != 1 || p[0].Took != 2500*time.Millisecond || p[0].Waited != 10*time.Second || p[0].Bytes != 1234 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// Every act has one verdict, and the counts add up.
+func TestCountsAddUp(t *testing.T) {
+	w := newWorld(Config{})
+	for i := range 200 {
+		name := fmt.Sprintf("p%d", i)
+		w.Pod(newPod(name), Watched, second(0.5))
+		switch i % 4 {
+		case 0:
+			w.Pod(newPod(name, readyAt(5)), Watched, second(5))
+		case 1:
+			w.Pod(newPod(name, terminating(0, 3)), Watched, second(3))
+			w.Pod(newPod(name, terminating(0, 3)), Gone, second(4))
+		case 2:
+			w.Pod(newPod(name), Gone, second(4))
+		}
+	}
+	w.until(700)
+	total := map[record.Act]int{}
+	for act, outcomes := range w.Counts().Outcomes {
+		for o, n := range outcomes {
+			if o == verdict.Open {
+				t.Errorf("%s: %d open", act, n)
+			}
+			total[act] += n
+		}
+	}
+	if total[record.Creation] != 200 || total[record.Deletion] != 50 || len(w.judged) != 250 {
+		t.Errorf("%v, %d judged", total, len(w.judged))
+	}
+}
+
+// BenchmarkMemoryOfSettledPods reports the bytes that a settled pod costs.
+func BenchmarkMemoryOfSettledPods(b *testing.B) {
+	const pods = 100_000
+	for range b.N {
+		var before, after runtime.MemStats
+		w := newWorld(Config{})
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		for i := range pods {
+			p := newPod(fmt.Sprintf("deployment-%d-5d4f8c7b9d-abcde", i), readyAt(5))
+			p.UID = types.UID(fmt.Sprintf("5c1b7f0e-0000-4000-8000-%012d", i))
+			w.Pod(p, Watched, second(5))
+			if i%1000 == 0 {
+				w.turn()
+				w.judged = nil
+			}
+		}
+		w.turn()
+		w.judged = nil
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/pods, "B/pod")
+		runtime.KeepAlive(w)
+	}
+}

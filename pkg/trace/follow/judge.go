@@ -1,0 +1,134 @@
+package follow
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
+)
+
+// Batch is what is to be stored together.
+type Batch struct {
+	Alive    time.Time // until then everything is in this batch or in those before
+	Judged   []Act     // given now: each act once
+	Refined  []Act     // misses whose reason is final now
+	Open     []Act     // changed since they were saved
+	Finished []Key     // no longer open
+}
+
+// Judge judges what is due, and returns what is to be stored. Once it is stored, Stored must be called with it.
+func (f *Follower) Judge(now time.Time) Batch {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b := Batch{Alive: f.seen(now)}
+	for key, a := range f.open {
+		if a.JudgedAt.IsZero() {
+			f.judge(a, now)
+		}
+		switch {
+		case a.JudgedAt.IsZero() || a.stored && a.Verdict.Outcome == verdict.Missed && now.Sub(a.JudgedAt) < refineFor:
+		case !a.stored:
+			b.Judged = append(b.Judged, clone(a))
+			if a.Verdict.Outcome == verdict.Missed {
+				a.changed = true
+				break
+			}
+			b.Finished = append(b.Finished, key)
+			continue
+		case f.leftover(a):
+		default:
+			f.refine(a)
+			b.Refined = append(b.Refined, clone(a))
+			b.Finished = append(b.Finished, key)
+			continue
+		}
+		if a.changed {
+			b.Open = append(b.Open, clone(a))
+			a.changed = false
+		}
+	}
+	return b
+}
+
+// leftover reports whether a deletion goes on though its verdict is final: it is shown as Terminating until it ends.
+func (f *Follower) leftover(a *Act) bool {
+	return a.Timeline.Act == record.Deletion && !a.Timeline.At(record.Gone).Known()
+}
+
+func (f *Follower) judge(a *Act, now time.Time) {
+	f.applySkews(&a.Timeline)
+	a.Verdict = verdict.Judge(&a.Timeline, f.config.Promised, now, f.seen(now))
+	if a.Verdict.Outcome == verdict.Open {
+		return
+	}
+	a.JudgedAt = now
+	if a.Verdict.Outcome == verdict.Missed {
+		a.Timeline.Around = f.around(&a.Timeline, now)
+		a.First = f.chooser.Choose(&a.Timeline, f.deadline(a), f.config.Promised)
+		a.Final = a.First
+	}
+	if f.counts.Outcomes[a.Timeline.Act] == nil {
+		f.counts.Outcomes[a.Timeline.Act] = map[verdict.Outcome]int{}
+	}
+	f.counts.Outcomes[a.Timeline.Act][a.Verdict.Outcome]++
+}
+
+// deadline is when the act was due; an act that was over before is explained as it was then.
+func (f *Follower) deadline(a *Act) time.Time {
+	due := a.Timeline.Begin().Arrival.Add(f.config.Promised + a.Verdict.User)
+	if due.After(a.JudgedAt) {
+		return a.JudgedAt
+	}
+	return due
+}
+
+// refine finds the final reason, with all that became known since.
+func (f *Follower) refine(a *Act) {
+	f.applySkews(&a.Timeline)
+	a.Final = f.chooser.Choose(&a.Timeline, f.deadline(a), f.config.Promised)
+}
+
+// around is the state of others now.
+func (f *Follower) around(t *record.Timeline, now time.Time) (s record.Surroundings) {
+	n, known := f.nodes[t.Node]
+	s.NodeLost = known && n.ready.IsZero() || t.Node != "" && !known && len(f.nodes) > 0
+	stale := func(name string) bool {
+		renewed, ok := f.leases[name]
+		return ok && f.seen(now).Sub(renewed) > leaseStale
+	}
+	s.SchedulerStale, s.ControllerStale = stale("kube-scheduler"), stale("kube-controller-manager")
+	s.VictimsPresent = t.At(record.Nominated).Known() && t.Node == ""
+	s.ExceedsNodes = len(f.nodes) > 0 && (t.CPU > 0 || t.Bytes > 0)
+	for _, n := range f.nodes {
+		s.FaultTaints = s.FaultTaints || n.faulty
+		s.ExceedsNodes = s.ExceedsNodes && (t.CPU > n.cpu || t.Bytes > n.bytes)
+	}
+	return s
+}
+
+// Stored says that a batch is stored.
+func (f *Follower) Stored(b Batch) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range b.Judged {
+		if a := f.open[b.Judged[i].Key()]; a != nil {
+			a.stored = true
+		}
+	}
+	for _, key := range b.Finished {
+		if a := f.open[key]; a != nil {
+			f.drop(a)
+		}
+	}
+}
+
+// Failed says that a batch could not be stored: what it saved is to be saved again.
+func (f *Follower) Failed(b Batch) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range b.Open {
+		if a := f.open[b.Open[i].Key()]; a != nil {
+			a.changed = true
+		}
+	}
+}

@@ -1,0 +1,287 @@
+package follow
+
+import (
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+)
+
+// observation is a pod as it was shown once.
+type observation struct {
+	p    *corev1.Pod
+	now  time.Time
+	late bool
+}
+
+func (o observation) mark(at metav1.Time, source record.Clock) record.Mark {
+	return record.Mark{Time: at.Time, Source: source, Arrival: o.now, Late: o.late}
+}
+
+func (o observation) own() record.Mark {
+	return record.Mark{Source: record.Own, Arrival: o.now, Late: o.late}
+}
+
+// measure learns how far the clocks of others are from ours: the smallest distance of arrival and time is the closest,
+// because nothing arrives before it happens.
+func (f *Follower) measure(o observation) {
+	if o.late {
+		return
+	}
+	keep := func(clock string, at metav1.Time) {
+		if d := o.now.Sub(at.Time); !at.IsZero() {
+			if old, ok := f.skews[clock]; !ok || d < old {
+				f.skews[clock] = d
+			}
+		}
+	}
+	if len(o.p.Status.Conditions) == 0 && o.p.DeletionTimestamp == nil && len(f.acts[string(o.p.UID)]) > 0 {
+		keep(string(record.APIServer), o.p.CreationTimestamp)
+	}
+	if node := o.p.Spec.NodeName; node != "" {
+		for i := range o.p.Status.Conditions {
+			c := &o.p.Status.Conditions[i]
+			if c.Type == corev1.ContainersReady || c.Type == corev1.PodReadyToStartContainers {
+				keep("node/"+node, c.LastTransitionTime)
+			}
+		}
+	}
+}
+
+// observe sets the marks of an act that a pod shows.
+func (f *Follower) observe(o observation, t *record.Timeline) {
+	if t.Node == "" && o.p.Spec.NodeName != "" {
+		t.Node = f.share(o.p.Spec.NodeName)
+		n := f.nodes[t.Node]
+		if t.Act == record.Creation && t.OwnerKind == "DaemonSet" && !n.ready.IsZero() && o.now.Sub(n.ready) < youngNode {
+			t.Exclude = "DaemonSet pod of a new node"
+		}
+	}
+	f.applySkews(t)
+	switch t.Act {
+	case record.Creation:
+		o.creation(t)
+	case record.Deletion:
+		o.deletion(t)
+	case record.Upgrade:
+		o.upgrade(t)
+	}
+}
+
+func (f *Follower) applySkews(t *record.Timeline) {
+	if t.Skews == nil {
+		t.Skews = map[record.Clock]time.Duration{}
+	}
+	if d, ok := f.skews[string(record.APIServer)]; ok {
+		t.Skews[record.APIServer] = d
+	}
+	if d, ok := f.skews["node/"+t.Node]; ok {
+		t.Skews[record.Node] = d
+	}
+}
+
+func (o observation) creation(t *record.Timeline) {
+	p := o.p
+	if t.Gated && len(p.Spec.SchedulingGates) == 0 {
+		t.Set(record.Ungated, o.own())
+	}
+	if p.Status.NominatedNodeName != "" {
+		t.Set(record.Nominated, o.own())
+	}
+	if c := condition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse && c.Reason != corev1.PodReasonSchedulingGated {
+		from := "FailedScheduling"
+		if c.Reason == corev1.PodReasonSchedulerError {
+			from = c.Reason
+		}
+		t.AddError(record.Error{Mark: o.own(), From: from, Text: redact(c.Message)})
+	}
+	o.conditions(t, map[corev1.PodConditionType]source{
+		corev1.PodScheduled: {record.Scheduled, record.Scheduler}, corev1.PodReadyToStartContainers: {record.SandboxReady, record.Node},
+		corev1.PodInitialized: {record.Initialized, record.Node}, corev1.ContainersReady: {record.ContainersReady, record.Node},
+		corev1.PodReady: {record.Ready, record.Node}})
+	if p.Spec.NodeName != "" {
+		t.Set(record.Scheduled, o.own()) // bound at its creation: there may be no condition
+	}
+	if p.Status.StartTime != nil && p.Spec.NodeName != "" {
+		t.Set(record.KubeletSaw, o.mark(*p.Status.StartTime, record.Node))
+	}
+	if c := condition(p, corev1.DisruptionTarget); c != nil && c.Status == corev1.ConditionTrue {
+		t.Disruption = strings.Clone(c.Reason)
+	}
+	started := o.containers(t)
+	o.phase(t, started)
+}
+
+type source struct {
+	point record.Point
+	clock record.Clock
+}
+
+func (o observation) conditions(t *record.Timeline, points map[corev1.PodConditionType]source) {
+	for i := range o.p.Status.Conditions {
+		c := &o.p.Status.Conditions[i]
+		if to, ok := points[c.Type]; ok && c.Status == corev1.ConditionTrue {
+			t.Set(to.point, o.mark(c.LastTransitionTime, to.clock))
+		}
+	}
+}
+
+// phase sets what the phase says. A pod that its node refused has failed without a start.
+func (o observation) phase(t *record.Timeline, started bool) {
+	status := &o.p.Status
+	switch {
+	case status.Phase == corev1.PodRunning, status.Phase == corev1.PodSucceeded, status.Phase == corev1.PodFailed && started:
+		t.Set(record.Running, o.own())
+	case status.Phase == corev1.PodFailed:
+		t.Set(record.Failed, o.own())
+	}
+	if status.Reason != "" {
+		t.AddError(record.Error{Mark: o.own(), From: strings.Clone(status.Reason), Text: redact(status.Message)})
+	}
+}
+
+// containers takes the states of containers, and reports whether one has started.
+func (o observation) containers(t *record.Timeline) (started bool) {
+	for i := range t.Containers {
+		c := &t.Containers[i]
+		s := statusOf(o.p, c.Name)
+		if s == nil {
+			continue
+		}
+		c.Ready, c.Waiting = s.Ready, ""
+		for _, state := range []corev1.ContainerState{s.LastTerminationState, s.State} {
+			o.state(t, c, state)
+		}
+		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+			c.Waiting = strings.Clone(w.Reason)
+			t.AddError(record.Error{Mark: o.own(), From: c.Waiting, Container: c.Name, Text: redact(w.Message)})
+		}
+		started = started || c.Started.Known()
+	}
+	return started
+}
+
+func (o observation) state(t *record.Timeline, c *record.Container, state corev1.ContainerState) {
+	if r := state.Running; r != nil {
+		if !c.Started.Known() {
+			c.Started = o.mark(r.StartedAt, record.Node)
+			c.Started.Late = c.Started.Late || c.Hook // kubelet has waited for the hook before it reports
+		}
+		if !c.Shown.Known() {
+			c.Shown = o.own()
+		}
+	}
+	e := state.Terminated
+	if e == nil || e.Reason == "ContainerStatusUnknown" {
+		return
+	}
+	if e.Reason == "StartError" || e.Reason == "ContainerCannotRun" {
+		t.AddError(record.Error{Mark: o.own(), From: e.Reason, Container: c.Name, Text: redact(e.Message)})
+	} else if !c.Started.Known() && !e.StartedAt.IsZero() {
+		c.Started = o.mark(e.StartedAt, record.Node)
+	}
+	if !c.Shown.Known() {
+		c.Shown = o.own()
+	}
+	if !c.Exited.Known() || !c.Exited.Time.Equal(e.FinishedAt.Time) {
+		c.Exited, c.ExitCode, c.ExitReason = o.mark(e.FinishedAt, record.Node), e.ExitCode, strings.Clone(e.Reason)
+	}
+}
+
+func (o observation) deletion(t *record.Timeline) {
+	p := o.p
+	if t.Finalizers == nil && len(p.Finalizers) == 0 {
+		t.Finalizers = nil
+	} else if len(p.Finalizers) == 0 {
+		t.Finalizers = nil
+		t.Set(record.FinalizersGone, o.own())
+	} else {
+		t.Finalizers = nil
+		for _, name := range p.Finalizers {
+			t.Finalizers = append(t.Finalizers, strings.Clone(name))
+		}
+	}
+	ended, some := true, false
+	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
+		for i := range list {
+			some = some || list[i].State.Terminated != nil
+			ended = ended && list[i].State.Running == nil
+		}
+	}
+	if some {
+		t.Set(record.KillNoticed, o.own())
+	}
+	if ended && (some || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed) {
+		t.Set(record.ContainersEnded, o.own())
+	}
+}
+
+func (o observation) upgrade(t *record.Timeline) {
+	p := o.p
+	if p.DeletionTimestamp != nil {
+		t.Set(record.DeleteRequested, o.own())
+	}
+	if p.Status.ObservedGeneration >= t.Generation && t.Generation > 0 {
+		t.Set(record.ChangeNoticed, o.own())
+	}
+	for kind, from := range map[corev1.PodConditionType]string{corev1.PodResizePending: "Resize", corev1.PodResizeInProgress: "ResizeError"} {
+		if c := condition(p, kind); c != nil && c.Status == corev1.ConditionTrue && c.Message != "" {
+			if kind == corev1.PodResizePending {
+				from += c.Reason // Deferred, Infeasible
+			}
+			t.AddError(record.Error{Mark: o.own(), From: from, Text: redact(c.Message)})
+		}
+	}
+	imageChanged, current := false, true
+	for i := range t.Containers {
+		c := &t.Containers[i]
+		s := statusOf(p, c.Name)
+		if s == nil || c.Init {
+			continue
+		}
+		if r := s.State.Running; r != nil && !r.StartedAt.Time.Equal(c.Started.Time) {
+			imageChanged = true
+			t.Set(record.OldEnded, o.own())
+			t.Set(record.NewStarted, o.mark(r.StartedAt, record.Node))
+		} else if r == nil {
+			current = false
+			t.Set(record.OldEnded, o.own())
+		}
+		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" {
+			t.AddError(record.Error{Mark: o.own(), From: strings.Clone(w.Reason), Container: c.Name, Text: redact(w.Message)})
+		}
+	}
+	noticed := t.At(record.ChangeNoticed).Known()
+	resized := condition(p, corev1.PodResizePending) == nil && condition(p, corev1.PodResizeInProgress) == nil
+	if noticed && current && isTrue(p, corev1.PodReady) && (imageChanged || resized && sameImages(p)) {
+		t.Set(record.ReadyAgain, o.own())
+	}
+}
+
+// sameImages reports whether all containers run the images that the specification names.
+func sameImages(p *corev1.Pod) bool {
+	for i := range p.Spec.Containers {
+		s := statusOf(p, p.Spec.Containers[i].Name)
+		if s == nil || !strings.Contains(s.Image, strings.TrimPrefix(p.Spec.Containers[i].Image, "docker.io/")) {
+			return false
+		}
+	}
+	return true
+}
+
+// redact removes the command from a text of the runtime: it is an argument of the pod.
+func redact(text string) string {
+	const sign = `exec: "`
+	before, rest, found := strings.Cut(text, sign)
+	if !found {
+		return strings.Clone(text)
+	}
+	_, after, closed := strings.Cut(rest, `": `)
+	if !closed {
+		return before + sign + `…"`
+	}
+	return before + sign + `…": ` + after
+}

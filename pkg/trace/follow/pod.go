@@ -1,0 +1,233 @@
+package follow
+
+import (
+	"hash/fnv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+)
+
+// Change says how a pod was shown.
+type Change int
+
+// The changes.
+const (
+	Listed Change = iota
+	Watched
+	Gone
+)
+
+// Pod takes a pod as the watch shows it. Nothing of it is kept but what the record has fields for.
+func (f *Follower) Pod(p *corev1.Pod, change Change, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.alive(now)
+	o := observation{p: p, now: now, late: change == Listed || now.Before(f.late)}
+	uid := string(p.UID)
+	known, there := f.pods[uid]
+	if !there {
+		uid = strings.Clone(uid)
+		known = pod{namespace: f.share(p.Namespace), name: strings.Clone(p.Name), images: changeable(p)}
+		f.begin(o, uid, change)
+	}
+	if p.Spec.NodeName != "" {
+		known.node = f.share(p.Spec.NodeName)
+	}
+	f.upgraded(o, uid, &known)
+	if p.DeletionTimestamp != nil && known.flags&deleting == 0 {
+		known.flags |= deleting
+		f.deletionBegins(o, uid, change == Listed && !there)
+	}
+	if isTrue(p, corev1.PodReady) {
+		known.flags |= ready
+	}
+	f.measure(o)
+	for _, a := range f.acts[uid] {
+		f.observe(o, &a.Timeline)
+		if change == Gone {
+			a.Timeline.Set(record.Gone, o.own())
+		}
+		a.changed = true
+	}
+	if change == Gone {
+		delete(f.pods, uid)
+		return
+	}
+	if change == Listed {
+		known.flags |= listed
+	}
+	f.pods[uid] = known
+}
+
+// begin opens the act of a creation. What the first list shows may have been judged by the last run, or have begun
+// before the first.
+func (f *Follower) begin(o observation, uid string, change Change) {
+	if _, ours := f.open[Key{UID: uid, Act: record.Creation}]; ours || change == Listed &&
+		f.isOld(Key{UID: uid, Act: record.Creation}, o.p.CreationTimestamp.Time) {
+		return
+	}
+	t := f.timeline(o, record.Creation, uid)
+	t.Set(record.Created, o.mark(o.p.CreationTimestamp, record.APIServer))
+	terminal := o.p.Status.Phase == corev1.PodSucceeded || o.p.Status.Phase == corev1.PodFailed
+	switch {
+	case t.Exclude != "":
+	case isStatic(o.p):
+		t.Exclude = "static pod"
+	case o.late && terminal:
+		t.Exclude = "terminal when it was first seen"
+	}
+	f.add(&Act{Timeline: *t, changed: true})
+}
+
+// isOld reports whether an act that the first list shows is not ours.
+func (f *Follower) isOld(key Key, began time.Time) bool {
+	if f.complete {
+		return false
+	}
+	return f.config.Since.IsZero() || began.Before(f.config.Since) || f.config.Judged != nil && f.config.Judged(key)
+}
+
+// deletionBegins opens the act of a deletion. A pod that a list shows for the first time may be no news.
+func (f *Follower) deletionBegins(o observation, uid string, listed bool) {
+	if _, ours := f.open[Key{UID: uid, Act: record.Deletion}]; ours {
+		return
+	}
+	grace := time.Duration(0)
+	if s := o.p.DeletionGracePeriodSeconds; s != nil {
+		grace = time.Duration(max(0, *s)) * time.Second
+	}
+	requested := metav1.Time{Time: o.p.DeletionTimestamp.Add(-grace)}
+	if listed && f.isOld(Key{UID: uid, Act: record.Deletion}, requested.Time) {
+		return
+	}
+	m := o.mark(requested, record.APIServer)
+	for _, a := range f.acts[uid] {
+		a.Timeline.Set(record.DeleteRequested, m)
+	}
+	t := f.timeline(o, record.Deletion, uid)
+	t.Grace = grace
+	t.Set(record.DeleteRequested, m)
+	if isStatic(o.p) {
+		t.Exclude = "static pod"
+	}
+	f.add(&Act{Timeline: *t, changed: true})
+}
+
+// upgraded opens the act of an upgrade if a pod that was ready has other images or resources now.
+func (f *Follower) upgraded(o observation, uid string, known *pod) {
+	digest := changeable(o.p)
+	if digest == known.images {
+		return
+	}
+	was := known.flags&ready != 0
+	known.images = digest
+	if !was || o.p.DeletionTimestamp != nil {
+		return
+	}
+	t := f.timeline(o, record.Upgrade, uid)
+	t.Generation = o.p.Generation
+	t.Set(record.ChangeAccepted, o.own())
+	for i := range t.Containers { // how they were: a start after this is the new one
+		if s := statusOf(o.p, t.Containers[i].Name); s != nil && s.State.Running != nil {
+			t.Containers[i].Started = o.mark(s.State.Running.StartedAt, record.Node)
+		}
+	}
+	f.add(&Act{Timeline: *t, changed: true})
+}
+
+// timeline returns a new one with what is kept of the specification.
+func (f *Follower) timeline(o observation, act record.Act, uid string) *record.Timeline {
+	p := o.p
+	t := &record.Timeline{Act: act, UID: uid, Namespace: f.share(p.Namespace), Name: strings.Clone(p.Name), Exclude: f.excluded(p.Namespace),
+		RestartAlways: p.Spec.RestartPolicy == corev1.RestartPolicyAlways || p.Spec.RestartPolicy == "", Gated: len(p.Spec.SchedulingGates) > 0,
+		Volumes: mounts(p), Skews: map[record.Clock]time.Duration{}}
+	t.OwnerKind, t.OwnerName = owner(p)
+	t.OwnerKind, t.OwnerName = f.share(t.OwnerKind), strings.Clone(t.OwnerName)
+	if g := p.Spec.TerminationGracePeriodSeconds; g != nil {
+		t.Grace = time.Duration(max(0, *g)) * time.Second
+	}
+	for _, g := range p.Spec.ReadinessGates {
+		t.ReadinessGates = append(t.ReadinessGates, strings.Clone(string(g.ConditionType)))
+	}
+	for i := range p.Spec.InitContainers {
+		t.Containers = append(t.Containers, container(&p.Spec.InitContainers[i], true))
+	}
+	for i := range p.Spec.Containers {
+		t.Containers = append(t.Containers, container(&p.Spec.Containers[i], false))
+		t.CPU += p.Spec.Containers[i].Resources.Requests.Cpu().MilliValue()
+		t.Bytes += p.Spec.Containers[i].Resources.Requests.Memory().Value()
+	}
+	return t
+}
+
+func container(c *corev1.Container, init bool) record.Container {
+	return record.Container{Name: strings.Clone(c.Name), Image: strings.Clone(c.Image), Init: init,
+		Hook: c.Lifecycle != nil && c.Lifecycle.PostStart != nil, MemLimit: !c.Resources.Limits.Memory().IsZero()}
+}
+
+// owner is the controller. The Deployment of a ReplicaSet is known from the hash that both names share.
+func owner(p *corev1.Pod) (kind, name string) {
+	ref := metav1.GetControllerOfNoCopy(p)
+	if ref == nil {
+		return "", ""
+	}
+	if hash := p.Labels["pod-template-hash"]; ref.Kind == "ReplicaSet" && hash != "" {
+		if name, ok := strings.CutSuffix(ref.Name, "-"+hash); ok {
+			return "Deployment", name
+		}
+	}
+	return ref.Kind, ref.Name
+}
+
+// mounts reports whether a pod has volumes that take time: others are files that kubelet writes.
+func mounts(p *corev1.Pod) bool {
+	for _, v := range p.Spec.Volumes {
+		if v.PersistentVolumeClaim != nil || v.CSI != nil || v.NFS != nil || v.ISCSI != nil || v.Ephemeral != nil || v.Image != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// changeable is a digest of what an upgrade in place changes.
+func changeable(p *corev1.Pod) uint64 {
+	h := fnv.New64a()
+	for i := range p.Spec.Containers {
+		c := &p.Spec.Containers[i]
+		for _, s := range []string{c.Name, c.Image, c.Resources.Requests.Cpu().String(), c.Resources.Requests.Memory().String(),
+			c.Resources.Limits.Cpu().String(), c.Resources.Limits.Memory().String()} {
+			_, _ = h.Write([]byte(s))
+			_, _ = h.Write([]byte{0})
+		}
+	}
+	return h.Sum64()
+}
+
+func statusOf(p *corev1.Pod, name string) *corev1.ContainerStatus {
+	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
+		for i := range list {
+			if list[i].Name == name {
+				return &list[i]
+			}
+		}
+	}
+	return nil
+}
+
+func isTrue(p *corev1.Pod, kind corev1.PodConditionType) bool {
+	c := condition(p, kind)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+func condition(p *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range p.Status.Conditions {
+		if p.Status.Conditions[i].Type == kind {
+			return &p.Status.Conditions[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package reason
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/stage"
+)
+
+// Result is the reason of a miss.
+type Result struct {
+	Reason Reason
+	Class  Class
+	Stage  stage.ID // that cost the time
+	Detail string   // the text, or the name that decides
+	Others []Reason // that were found as well
+}
+
+// candidate is an error that was not overcome.
+type candidate struct {
+	reason Reason
+	stage  stage.ID
+	at     time.Time
+	detail string
+}
+
+// Chooser has the table of texts, once.
+type Chooser struct{ texts []Text }
+
+// NewChooser returns one.
+func NewChooser() *Chooser { return &Chooser{Texts()} }
+
+// Texts returns the table.
+func (c *Chooser) Texts() []Text { return c.texts }
+
+// Choose finds the reason of a miss at its deadline: an error that was not overcome, the stage that is open, or the
+// stage that took the time, in this order. promised is the time that the act had.
+func (c *Chooser) Choose(t *record.Timeline, deadline time.Time, promised time.Duration) Result {
+	stages := stage.Of(t, deadline)
+	for _, rule := range []func() (Result, bool){
+		func() (Result, bool) { return c.byError(t, stages, deadline) },
+		func() (Result, bool) { return byOpenStage(t, stages, deadline) },
+		func() (Result, bool) { return bySlowStage(t, promised) },
+	} {
+		if r, found := rule(); found {
+			r.Class = classOf(r.Reason, r.Stage)
+			return r
+		}
+	}
+	return Result{Reason: Unknown, Class: None}
+}
+
+func (c *Chooser) byError(t *record.Timeline, stages []stage.Stage, deadline time.Time) (Result, bool) {
+	found := c.errorsOf(t, stages, deadline)
+	found = append(found, ofContainers(t, deadline)...)
+	if len(found) == 0 {
+		return Result{}, false
+	}
+	deepest := slices.MaxFunc(found, func(a, b candidate) int {
+		if a.stage != b.stage {
+			if a.stage < b.stage {
+				return -1
+			}
+			return 1
+		}
+		return a.at.Compare(b.at)
+	})
+	r := Result{Reason: deepest.reason, Stage: deepest.stage, Detail: deepest.detail}
+	for _, f := range found {
+		if f.reason != r.Reason && !slices.Contains(r.Others, f.reason) {
+			r.Others = append(r.Others, f.reason)
+		}
+	}
+	return r, true
+}
+
+// errorsOf are the reported errors of the act that were not overcome before the deadline.
+func (c *Chooser) errorsOf(t *record.Timeline, stages []stage.Stage, deadline time.Time) (found []candidate) {
+	if r, ok := disruptions()[t.Disruption]; ok && t.Act == record.Creation {
+		found = append(found, candidate{r, stage.ReadinessGate, deadline, t.Disruption})
+	}
+	for _, e := range t.Errors {
+		row, ok := Match(c.texts, e.From, e.Text)
+		if !ok || e.Arrival.After(deadline) || !belongs(t.Act, row.Stage) || overcome(t, row.Stage, e.Container, stages, deadline) {
+			continue
+		}
+		r := row.Reason
+		switch {
+		case r == capacityExhausted && t.Around.ExceedsNodes:
+			r = impossibleRequest
+		case r == constraints && t.Around.FaultTaints && containsTaint(e.Text):
+			r = taintedByFaults
+		}
+		found = append(found, candidate{r, row.Stage, e.Arrival, e.Text})
+	}
+	return found
+}
+
+func disruptions() map[string]Reason {
+	return map[string]Reason{"PreemptionByScheduler": preempted, "DeletionByTaintManager": evictedByTaint,
+		"EvictionByEvictionAPI": evictedByAPI, "TerminationByKubelet": evictedByPressure}
+}
+
+// belongs reports whether an error of a stage can hold an act up. The errors of a start hold an upgrade up too; those of
+// a deletion hold nothing else.
+func belongs(act record.Act, id stage.ID) bool {
+	switch act {
+	case record.Deletion:
+		return id[0] == 'd'
+	case record.Upgrade:
+		return id[0] == 'u' || id[0] == 'c' && id >= stage.Pull
+	}
+	return id[0] == 'c'
+}
+
+// overcome reports whether a stage has ended before the deadline; for errors of a container, its own stage.
+func overcome(t *record.Timeline, id stage.ID, container string, stages []stage.Stage, deadline time.Time) bool {
+	before := func(m record.Mark) bool { return m.Known() && !m.Arrival.After(deadline) }
+	if t.Act == record.Upgrade {
+		return before(t.At(record.ReadyAgain)) || id < stage.BecomeReady && before(t.At(record.NewStarted))
+	}
+	if before(t.At(record.ContainersReady)) && id[0] == 'c' && id <= stage.BecomeReady {
+		return true
+	}
+	if c := t.Container(container); c != nil && id <= stage.Start {
+		if before(c.Started) {
+			return true
+		}
+		p := pullOf(t, container)
+		return id == stage.Pull && p != nil && before(p.Ended)
+	}
+	switch id {
+	case stage.Schedule:
+		return before(t.At(record.Scheduled))
+	case stage.Notice:
+		return before(t.At(record.KubeletSaw))
+	case stage.AdmitOnNode:
+		return false // kubelet's refusal is final
+	case stage.Attach:
+		return before(t.At(record.Attached)) || before(t.At(record.SandboxReady))
+	}
+	for _, s := range stages {
+		if s.ID == id {
+			return before(s.End)
+		}
+	}
+	return false
+}
+
+func pullOf(t *record.Timeline, container string) *record.Pull {
+	for i := range t.Pulls {
+		if t.Pulls[i].Container == container {
+			return &t.Pulls[i]
+		}
+	}
+	return nil
+}
+
+// ofContainers are the ends and probes of containers that say why the pod is not ready.
+func ofContainers(t *record.Timeline, deadline time.Time) (found []candidate) {
+	if t.Act == record.Deletion {
+		return nil
+	}
+	if m := t.End(); m.Known() && !m.Arrival.After(deadline) {
+		return nil
+	}
+	for _, c := range t.Containers {
+		ended := c.Exited.Known() && !c.Exited.Arrival.After(deadline) && !c.Ready
+		id := stage.BecomeReady
+		if c.Init {
+			id = stage.Init
+			if m := t.At(record.Initialized); m.Known() && !m.Arrival.After(deadline) {
+				continue
+			}
+		}
+		switch {
+		case ended && c.ExitReason == "OOMKilled" && c.MemLimit:
+			found = append(found, candidate{oomByLimit, id, c.Exited.Arrival, c.Name})
+		case ended && c.ExitReason == "OOMKilled":
+			found = append(found, candidate{oomByNode, id, c.Exited.Arrival, c.Name})
+		case ended && c.Init && c.ExitCode != 0:
+			found = append(found, candidate{initFailed, id, c.Exited.Arrival, c.Name})
+		case ended && !c.Init && !startFailed(c):
+			found = append(found, candidate{crashLoop, id, c.Exited.Arrival, c.Name})
+		case c.Unhealthy && !c.Ready && !c.Init:
+			found = append(found, candidate{probeFailing, id, deadline.Add(-time.Hour), c.Name})
+		}
+	}
+	return found
+}
+
+// startFailed reports whether the runtime could not start the program; its text says why.
+func startFailed(c record.Container) bool {
+	return c.ExitReason == "StartError" || c.ExitReason == "ContainerCannotRun"
+}

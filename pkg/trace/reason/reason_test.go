@@ -1,0 +1,242 @@
+package reason
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/stage"
+)
+
+var start = time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
+
+const promised = time.Minute
+
+func at(seconds float64) record.Mark {
+	moment := start.Add(time.Duration(seconds * float64(time.Second)))
+	return record.Mark{Source: record.Own, Arrival: moment}
+}
+
+type play func(*record.Timeline)
+
+func mark(p record.Point, seconds float64) play {
+	return func(t *record.Timeline) { t.Set(p, at(seconds)) }
+}
+
+func report(from, text, container string, seconds float64) play {
+	return func(t *record.Timeline) {
+		t.AddError(record.Error{Mark: at(seconds), From: from, Text: text, Container: container})
+	}
+}
+
+func container(change func(*record.Container)) play {
+	return func(t *record.Timeline) { change(t.Container("c")) }
+}
+
+// bound is a pod whose stages until the sandbox are done.
+func bound(t *record.Timeline) {
+	for p, s := range map[record.Point]float64{record.Scheduled: 1, record.KubeletSaw: 2} {
+		t.Set(p, at(s))
+	}
+}
+
+// started is a pod whose container runs.
+func started(t *record.Timeline) {
+	bound(t)
+	for p, s := range map[record.Point]float64{record.SandboxReady: 3, record.Initialized: 3, record.Running: 5} {
+		t.Set(p, at(s))
+	}
+	t.Container("c").Started = at(5)
+	t.Container("c").Shown = at(5.1)
+}
+
+func pulled(from, to float64) play {
+	return func(t *record.Timeline) {
+		p := t.PullOf("c", "a:1")
+		p.Began = at(from)
+		if to > 0 {
+			p.Ended = at(to)
+		}
+	}
+}
+
+func creation(plays ...play) *record.Timeline {
+	t := &record.Timeline{Act: record.Creation, UID: "u", Namespace: "default", Name: "a", Node: "n", RestartAlways: true,
+		Containers: []record.Container{{Name: "c", Image: "a:1"}}}
+	t.Set(record.Created, at(0))
+	for _, p := range plays {
+		p(t)
+	}
+	return t
+}
+
+func deletion(plays ...play) *record.Timeline {
+	t := creation(plays...)
+	t.Act = record.Deletion
+	t.Set(record.DeleteRequested, at(0))
+	t.Grace = 10 * time.Second
+	return t
+}
+
+func upgrade(plays ...play) *record.Timeline {
+	t := creation(plays...)
+	t.Act = record.Upgrade
+	t.Set(record.ChangeAccepted, at(0))
+	t.Set(record.ChangeNoticed, at(1))
+	return t
+}
+
+func choose(t *record.Timeline) Result {
+	return NewChooser().Choose(t, start.Add(promised), promised)
+}
+
+// Each text of the table gives its reason while its stage is not over, alone and after an error of another stage; once
+// the stage is over, it does not.
+func TestTexts(t *testing.T) {
+	for _, row := range Texts() {
+		if len(row.Examples) == 0 {
+			t.Errorf("%s, %s: no example", row.Reason, row.Stage)
+		}
+		for _, e := range row.Examples {
+			t.Run(string(row.Reason)+" "+e.Text, func(t *testing.T) {
+				make := creation
+				switch row.Stage[0] {
+				case 'd':
+					make = deletion
+				case 'u':
+					make = upgrade
+				}
+				if got := choose(make(bound, report(e.From, e.Text, "c", 5))); got.Reason != row.Reason {
+					t.Errorf("alone: %+v", got)
+				}
+				late := make(bound, report("FailedScheduling", "0/3 nodes are available: 3 Insufficient cpu.", "", 0.5), report(e.From, e.Text, "c", 59))
+				if got := choose(late); got.Reason != row.Reason && row.Stage != stage.Schedule {
+					t.Errorf("after another error: %+v", got)
+				}
+				if after := choose(make(bound, report(e.From, e.Text, "c", 60.5))); after.Reason == row.Reason && row.Reason != sandboxFailed {
+					t.Errorf("after the deadline: %+v", after)
+				}
+				if row.Stage == stage.AdmitOnNode || row.Stage[0] != 'c' {
+					return // it is final, or of another act
+				}
+				overcome := creation(started, report(e.From, e.Text, "c", 2), report(e.From, e.Text, "c", 2.5), mark(record.ContainersReady, 20))
+				overcome.ReadinessGates = []string{"lb.example/ready"}
+				if got := choose(overcome); got.Reason != gateWaiting || got.Detail != "lb.example/ready" {
+					t.Errorf("overcome: %+v", got)
+				}
+				inTime := creation(started, report(e.From, e.Text, "c", 2))
+				if got := choose(inTime); got.Reason != readinessSlow && row.Stage <= stage.Start {
+					t.Errorf("overcome by the start: %+v", got)
+				}
+			})
+		}
+	}
+}
+
+// Each text of the table has a row that no earlier row hides, and every row's reason is described.
+func TestTextsAreDescribed(t *testing.T) {
+	for _, row := range Texts() {
+		if Describe(row.Reason).Advice == "" {
+			t.Errorf("%s is not described", row.Reason)
+		}
+		for _, e := range row.Examples {
+			if got, ok := Match(Texts(), e.From, e.Text); !ok || got.Reason != row.Reason || got.Stage != row.Stage {
+				t.Errorf("%s: %q is matched by %s", row.Reason, e.Text, got.Reason)
+			}
+		}
+	}
+}
+
+func TestRules(t *testing.T) {
+	insufficient := report("FailedScheduling", "0/3 nodes are available: 3 Insufficient cpu.", "", 1)
+	taint := report("FailedScheduling", "0/1 nodes are available: 1 node(s) had untolerated taint(s).", "", 1)
+	around := func(change func(*record.Surroundings)) play { return func(t *record.Timeline) { change(&t.Around) } }
+	tests := map[string]struct {
+		timeline *record.Timeline
+		want     Reason
+		class    Class
+	}{
+		"no result":             {creation(), schedulerSlow, System},
+		"no result, stale":      {creation(around(func(s *record.Surroundings) { s.SchedulerStale = true })), schedulerDown, System},
+		"nominated":             {creation(mark(record.Nominated, 3), around(func(s *record.Surroundings) { s.VictimsPresent = true })), preemptionWait, System},
+		"gated":                 {creation(func(t *record.Timeline) { t.Gated = true }), schedulingGated, User},
+		"too large":             {creation(insufficient, around(func(s *record.Surroundings) { s.ExceedsNodes = true })), impossibleRequest, User},
+		"full":                  {creation(insufficient), capacityExhausted, System},
+		"tainted by a fault":    {creation(taint, around(func(s *record.Surroundings) { s.FaultTaints = true })), taintedByFaults, System},
+		"tainted":               {creation(taint), constraints, User},
+		"kubelet":               {creation(mark(record.Scheduled, 1)), kubeletSlow, System},
+		"kubelet's node lost":   {creation(mark(record.Scheduled, 1), around(func(s *record.Surroundings) { s.NodeLost = true })), nodeLost, System},
+		"lost while it started": {creation(bound, around(func(s *record.Surroundings) { s.NodeLost = true })), nodeLost, System},
+		"sandbox":               {creation(bound), sandboxFailed, System},
+		"volumes":               {creation(bound, func(t *record.Timeline) { t.Volumes = true }), mountSlow, System},
+		"pull is open":          {creation(bound, mark(record.SandboxReady, 3), mark(record.Initialized, 3), pulled(4, 0)), pullCost, System},
+		"pull took it":          {creation(started, pulled(4, 50), mark(record.ContainersReady, 70), mark(record.Ready, 70)), pullCost, System},
+		"late without the pull": {creation(started, pulled(4, 20), container(func(c *record.Container) { c.Started = at(21) }),
+			mark(record.ContainersReady, 100), mark(record.Ready, 100)), stageSlow, User},
+		"pull queued": {creation(bound, mark(record.SandboxReady, 3), mark(record.Initialized, 3), pulled(4, 59),
+			func(t *record.Timeline) { t.Pulls[0].Took, t.Pulls[0].Waited = 5*time.Second, 50*time.Second },
+			container(func(c *record.Container) { c.Started = at(59.5) }), mark(record.ContainersReady, 61), mark(record.Ready, 61)), pullQueued, System},
+		"no start": {creation(bound, mark(record.SandboxReady, 3), mark(record.Initialized, 3), pulled(4, 6)), runtimeError, System},
+		"init runs": {creation(bound, mark(record.SandboxReady, 3), container(func(c *record.Container) {
+			c.Init, c.Started = true, at(5)
+		})), initSlow, User},
+		"init failed": {creation(bound, mark(record.SandboxReady, 3), container(func(c *record.Container) {
+			c.Init, c.Started, c.Exited, c.ExitCode = true, at(5), at(9), 1
+		})), initFailed, User},
+		"init failed, then did not": {creation(started, mark(record.Initialized, 10), func(t *record.Timeline) {
+			t.Containers = append(t.Containers, record.Container{Name: "i", Init: true, Started: at(3), Exited: at(4), ExitCode: 1})
+		}), readinessSlow, User},
+		"crash": {creation(started, container(func(c *record.Container) { c.Exited, c.ExitCode = at(6), 2 })), crashLoop, User},
+		"crash, then ready": {creation(started, container(func(c *record.Container) { c.Exited, c.ExitCode, c.Ready = at(6), 2, true }),
+			mark(record.ContainersReady, 20), func(t *record.Timeline) { t.ReadinessGates = []string{"g"} }), gateWaiting, System},
+		"oom by limit": {creation(started, container(func(c *record.Container) {
+			c.Exited, c.ExitReason, c.MemLimit = at(6), "OOMKilled", true
+		})), oomByLimit, User},
+		"oom by node":            {creation(started, container(func(c *record.Container) { c.Exited, c.ExitReason = at(6), "OOMKilled" })), oomByNode, System},
+		"probe":                  {creation(started, container(func(c *record.Container) { c.Unhealthy = true })), probeFailing, User},
+		"not ready":              {creation(started), readinessSlow, User},
+		"taint":                  {creation(started, func(t *record.Timeline) { t.Disruption = "DeletionByTaintManager" }), evictedByTaint, System},
+		"preempted":              {creation(started, func(t *record.Timeline) { t.Disruption = "PreemptionByScheduler" }), preempted, System},
+		"drained":                {creation(bound, func(t *record.Timeline) { t.Disruption = "EvictionByEvictionAPI" }), evictedByAPI, System},
+		"not stopped":            {deletion(), stopNotNoticed, System},
+		"unkillable":             {deletion(mark(record.KillNoticed, 1)), unkillable, System},
+		"not gone":               {deletion(mark(record.KillNoticed, 1), mark(record.ContainersEnded, 5)), goneNotReported, System},
+		"finalizer":              {deletion(mark(record.KillNoticed, 1), mark(record.ContainersEnded, 5), func(t *record.Timeline) { t.Finalizers = []string{"x/y"} }), finalizerHeld, System},
+		"deleted on a lost node": {deletion(around(func(s *record.Surroundings) { s.NodeLost = true })), nodeLost, System},
+		"slow schedule": {creation(mark(record.Scheduled, 55), mark(record.KubeletSaw, 56), mark(record.SandboxReady, 57), mark(record.Initialized, 57),
+			container(func(c *record.Container) { c.Started = at(58) }), mark(record.ContainersReady, 59.5), mark(record.Ready, 61)), stageSlow, System},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := choose(tt.timeline); got.Reason != tt.want || got.Class != tt.class {
+				t.Errorf("%+v, want %s, %s", got, tt.want, tt.class)
+			}
+		})
+	}
+}
+
+// A pod that was ready in time by its node's clock, five minutes ahead or not, but is shown late: the control plane.
+func TestControlPlaneSlow(t *testing.T) {
+	for _, ahead := range []time.Duration{0, 5 * time.Minute, -5 * time.Minute} {
+		ready := record.Mark{Time: start.Add(40*time.Second + ahead), Source: record.Node, Arrival: start.Add(75 * time.Second)}
+		timeline := creation(started, func(t *record.Timeline) {
+			t.Set(record.Ready, ready)
+			t.Set(record.ContainersReady, ready)
+			t.Skews = map[record.Clock]time.Duration{record.Node: -ahead}
+		})
+		if got := choose(timeline); got.Reason != controlPlaneSlow {
+			t.Errorf("ahead %v: %+v", ahead, got)
+		}
+		timeline.Skews = nil // then the times prove nothing
+		if got := choose(timeline); got.Reason == controlPlaneSlow {
+			t.Errorf("ahead %v, not measured: %+v", ahead, got)
+		}
+	}
+}
+
+func TestUnknownText(t *testing.T) {
+	got := choose(creation(bound, report("FailedSomethingNew", "a text that is new", "", 5)))
+	if got.Reason != sandboxFailed || got.Stage != stage.Sandbox {
+		t.Errorf("%+v: an unknown text must leave the reason to the stage", got)
+	}
+}

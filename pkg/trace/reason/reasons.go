@@ -1,0 +1,148 @@
+// Package reason says why an act of a pod missed its time, and whether the system or the user is the cause. It is pure.
+package reason
+
+import "github.com/nodeagent/nodeagent/pkg/trace/stage"
+
+// Class says whose cause a reason is.
+type Class string
+
+// The classes.
+const (
+	System Class = "system"
+	User   Class = "user"
+	None   Class = "none" // of Unknown
+)
+
+// Reason names a cause. It is permanent: stores and metrics contain it.
+type Reason string
+
+// Info describes a reason.
+type Info struct {
+	Reason Reason
+	Class  Class
+	Signal string // by which it is recognized
+	Advice string
+}
+
+// Unknown is the reason of a miss that has no other.
+const Unknown Reason = "Unknown"
+
+// Reasons of rules rather than of texts.
+const (
+	schedulerSlow, schedulerDown              Reason = "SchedulerSlow", "SchedulerDown"
+	capacityExhausted, impossibleRequest      Reason = "CapacityExhausted", "ImpossibleRequest"
+	taintedByFaults, constraints              Reason = "NodesTaintedByFaults", "UnschedulableConstraints"
+	schedulingGated, preemptionWait           Reason = "SchedulingGated", "PreemptionWait"
+	nodeLost, kubeletSlow                     Reason = "NodeLost", "KubeletSlow"
+	attachFailed, mountSlow                   Reason = "AttachFailed", "MountSlow"
+	sandboxFailed, runtimeError               Reason = "SandboxFailed", "RuntimeError"
+	pullCost, pullQueued                      Reason = "ImagePullCostTime", "ImagePullQueued"
+	initFailed, initSlow                      Reason = "InitFailed", "InitSlow"
+	crashLoop, oomByLimit, oomByNode          Reason = "CrashLoopBackOff", "OOMKilledByLimit", "OOMKilledByNode"
+	probeFailing, readinessSlow               Reason = "ProbeFailing", "ReadinessSlow"
+	gateWaiting, controlPlaneSlow             Reason = "ReadinessGateWaiting", "ControlPlaneSlow"
+	stageSlow, finalizerHeld                  Reason = "StageSlow", "FinalizerHeld"
+	stopNotNoticed, unkillable                Reason = "StopNotNoticed", "ContainerUnkillable"
+	goneNotReported, postStartFailed          Reason = "GoneNotReported", "PostStartFailed"
+	rejectedByNode, nodeShutdown              Reason = "RejectedByNode", "NodeShutdown"
+	evictedByPressure, evictedByLimit         Reason = "EvictedByPressure", "EvictedByOwnLimit"
+	preempted, evictedByTaint, evictedByAPI   Reason = "Preempted", "EvictedByTaint", "EvictedByApi"
+	resizeDeferred, resizeInfeasible          Reason = "ResizeDeferred", "ResizeInfeasible"
+	imagePullFailed, mountFailed, volumeInUse Reason = "ImagePullFailed", "MountFailed", "VolumeInUse"
+	configInvalid                             Reason = "ContainerConfigInvalid"
+)
+
+// Reasons returns all that the watch alone can find, in the order of the stages. Those that need evidence of the node
+// come with it.
+func Reasons() []Info {
+	return []Info{
+		{schedulingGated, User, "PodScheduled has this reason", "Remove the gate, or ask the controller that owns it."},
+		{constraints, User, "FailedScheduling: selector, affinity, spread or ports", "Compare the pod's constraints with the labels and taints of the nodes."},
+		{impossibleRequest, User, "the requests exceed the allocatable of each node", "Request less, or add larger nodes."},
+		{capacityExhausted, System, "FailedScheduling: Insufficient …, Too many pods", "Add nodes, or free some."},
+		{taintedByFaults, System, "FailedScheduling: taints, and nodes have taints of faults", "Repair the nodes that have the taints."},
+		{"PVCMissing", User, "persistentvolumeclaim not found", "Create the claim that the pod names."},
+		{"VolumeUnbound", System, "FailedScheduling: the claim is not bound", "Look at the claim's Events and at the provisioner."},
+		{"VolumeZoneConflict", System, "volume node affinity conflict", "Add a node in the volume's zone."},
+		{"DevicesUnavailable", System, "resource claims not allocated, FailedPrepareDynamicResources, or UnexpectedAdmissionError", "Look at the device plugin or DRA driver of the node."},
+		{preemptionWait, System, "a node is nominated, and its victims are still present", "Look at the victims: their deletion is late."},
+		{schedulerSlow, System, "no result from the scheduler, its Lease is fresh", "Look at the scheduler's queue and latency."},
+		{schedulerDown, System, "no result from the scheduler, its Lease is stale", "Restart the scheduler."},
+		{"SchedulerError", System, "FailedScheduling: binding rejected, or an error of the scheduler", "Read the scheduler's log."},
+		{nodeLost, System, "the Node is not ready, or unknown", "Repair the node."},
+		{kubeletSlow, System, "no status from kubelet, its node is alive", "Look at kubelet on the node."},
+		{rejectedByNode, System, "Failed with OutOfcpu, OutOfmemory, OutOfpods, NodeAffinity, TopologyAffinityError or AppArmor", "The scheduler and the node disagree about the room: compare them."},
+		{"NodeReadOnly", System, "read-only file system, in any text", "Repair the node's disk."},
+		{"NodeDiskFull", System, "no space left on device, in any text", "Free space on the node."},
+		{nodeShutdown, System, "rejected or ended by the node's shutdown", "The node shuts down: place the pod elsewhere."},
+		{evictedByPressure, System, "Evicted: the node was low on a resource", "Find who uses the node's resource."},
+		{evictedByLimit, User, "Evicted: the pod's own ephemeral or emptyDir limit", "Raise the limit, or write less."},
+		{preempted, System, "DisruptionTarget: PreemptionByScheduler", "A pod of higher priority took the place: add nodes."},
+		{evictedByTaint, System, "DisruptionTarget: DeletionByTaintManager", "Repair the node that has the taint."},
+		{evictedByAPI, System, "DisruptionTarget: EvictionByEvictionAPI", "Somebody drained the node."},
+		{attachFailed, System, "FailedAttachVolume", "Look at the CSI driver's controller."},
+		{volumeInUse, System, "Multi-Attach error", "The volume is still attached elsewhere: look at that node."},
+		{mountFailed, System, "FailedMount", "Look at the CSI driver on the node."},
+		{mountSlow, System, "no sandbox, the pod has volumes, no error", "Look at the CSI driver on the node."},
+		{"CSIDriverMissing", System, "the driver is not in the list of registered drivers", "Start the driver's DaemonSet on the node."},
+		{"ConfigMissing", User, "ConfigMap, Secret or key not found", "Create the object that the pod names."},
+		{"HostPathInvalid", User, "hostPath type check failed", "Correct the path or its type."},
+		{"VolumeOwnershipSlow", User, "VolumePermissionChangeInProgress", "Set fsGroupChangePolicy: OnRootMismatch."},
+		{"NetworkNotReady", System, "network is not ready", "Start the network plugin on the node."},
+		{"IPExhausted", System, "no address left, by the plugins' texts", "Find leaked addresses, or enlarge the range."},
+		{"NetworkFailed", System, "setup network for sandbox", "Look at the network plugin on the node."},
+		{sandboxFailed, System, "FailedCreatePodSandBox, or no sandbox without an error", "Look at the container runtime."},
+		{"SandboxTimeout", System, "FailedCreatePodSandBox: deadline exceeded", "Look at the container runtime, and at the node's disk."},
+		{"RuntimeClassMissing", User, "the runtime's handler is not known", "Correct the pod's runtimeClassName, or place it on a node that has the handler."},
+		{"InvalidImageName", User, "waiting reason", "Correct the image's name."},
+		{"ImageNeverPull", User, "waiting reason ErrImageNeverPull", "Load the image, or change imagePullPolicy."},
+		{"ImageNotFound", User, "not found, manifest unknown, no matching platform", "Correct the image's name or tag."},
+		{"ImagePullDenied", User, "401, 403, no credentials", "Correct the imagePullSecrets."},
+		{"RegistryUnavailable", System, "connection error, TLS error, 429, 5xx", "Look at the registry and the way to it."},
+		{imagePullFailed, System, "any other error of a pull", "Read the text."},
+		{"ImageInspectError", System, "waiting reason", "Look at the container runtime."},
+		{pullCost, System, "the pull took the time", "Make the image smaller, or bring it to the node before."},
+		{pullQueued, System, "waiting takes over half of the pull", "Let kubelet pull in parallel (serializeImagePulls)."},
+		{initFailed, User, "an init container ended with an error", "Read the init container's log."},
+		{initSlow, User, "an init container still runs", "Read the init container's log."},
+		{configInvalid, User, "CreateContainerConfigError", "Read the text, and correct the pod."},
+		{"CommandFailed", User, "executable not found or not permitted", "Correct the command or the image."},
+		{runtimeError, System, "CreateContainerError or RunContainerError of the runtime itself, or no start without an error", "Look at the container runtime."},
+		{postStartFailed, User, "FailedPostStartHook", "Correct the hook."},
+		{crashLoop, User, "waiting reason, or a container ended before Ready", "Read the container's log."},
+		{oomByLimit, User, "OOMKilled, the container has a limit", "Raise the limit, or use less."},
+		{oomByNode, System, "OOMKilled, the container has no limit", "Find who uses the node's memory."},
+		{probeFailing, User, "Unhealthy", "Read the container's log, and the probe."},
+		{readinessSlow, User, "running, and no probe failed", "Look at the time that the program needs to start."},
+		{gateWaiting, System, "ContainersReady, but not Ready", "Ask the controller that writes the gate."},
+		{controlPlaneSlow, System, "in time by the node's clock, but reported late", "Look at the apiserver and etcd."},
+		{stageSlow, System, "all stages ended, but late; its class is that of the stage's owner", "Look at the owner of the stage."},
+		{finalizerHeld, System, "deletion: only finalizers are left", "Ask the controller that owns the finalizer."},
+		{stopNotNoticed, System, "kubelet has not begun to stop the pod, its node is alive", "Look at kubelet on the node."},
+		{unkillable, System, "containers run longer than the grace period", "Look for processes in state D on the node."},
+		{"NetworkReleaseFailed", System, "FailedKillPod: the network plugin", "Look at the network plugin on the node."},
+		{"SandboxStopFailed", System, "FailedKillPod", "Look at the container runtime."},
+		{goneNotReported, System, "all containers have ended, but the object is there", "nodeagent inspect --pod on the node shows what holds it."},
+		{resizeDeferred, System, "ResizeDeferred", "The node has no room now: free some, or move the pod."},
+		{resizeInfeasible, User, "ResizeInfeasible", "Request less."},
+		{Unknown, None, "no rule fits", "Please report it with the pod's timeline."},
+	}
+}
+
+// Describe returns what a reason is; the zero Info if there is none of that name.
+func Describe(r Reason) Info {
+	for _, info := range Reasons() {
+		if info.Reason == r {
+			return info
+		}
+	}
+	return Info{Reason: r, Class: None}
+}
+
+// classOf returns the class of a reason that was found in a stage.
+func classOf(r Reason, id stage.ID) Class {
+	if r == stageSlow && stage.Describe(id).User {
+		return User
+	}
+	return Describe(r).Class
+}

@@ -1,0 +1,150 @@
+package reason
+
+import (
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/stage"
+)
+
+func containsTaint(text string) bool { return strings.Contains(text, "untolerated taint") }
+
+// byOpenStage blames the owner of the deepest stage that was open at the deadline.
+func byOpenStage(t *record.Timeline, stages []stage.Stage, deadline time.Time) (Result, bool) {
+	if reportedLate(t, deadline) {
+		return Result{Reason: controlPlaneSlow, Stage: stage.Reported}, true
+	}
+	if t.End().Known() {
+		return Result{}, false // all stages have ended by now
+	}
+	var open *stage.Stage
+	for i, s := range stages {
+		if s.End.Known() && !s.End.Arrival.After(deadline) || s.Start.Arrival.After(deadline) {
+			continue
+		}
+		if s.ID == stage.AdmitOnNode {
+			continue
+		}
+		if open == nil || s.ID > open.ID {
+			open = &stages[i]
+		}
+	}
+	if open == nil {
+		return Result{}, false
+	}
+	if t.Around.NodeLost && open.ID >= stage.Notice && open.ID != stage.Finalizers {
+		return Result{Reason: nodeLost, Stage: open.ID, Detail: t.Node}, true
+	}
+	r, detail := ofStage(t, *open, deadline)
+	return Result{Reason: r, Stage: open.ID, Detail: detail}, true
+}
+
+// reportedLate reports whether the pod was ready in time by the node's clock, and this arrived after the deadline.
+func reportedLate(t *record.Timeline, deadline time.Time) bool {
+	end := t.End()
+	skew, measured := t.Skews[end.Source]
+	return end.Known() && measured && !end.Time.IsZero() &&
+		end.Time.Add(skew+2*time.Second).Before(deadline) && end.Arrival.After(deadline)
+}
+
+func ofStage(t *record.Timeline, s stage.Stage, deadline time.Time) (Reason, string) {
+	switch s.ID {
+	case stage.Gated:
+		return schedulingGated, ""
+	case stage.Schedule:
+		return ofScheduler(t), ""
+	case stage.Notice, stage.ChangeSeen:
+		return kubeletSlow, t.Node
+	case stage.Attach:
+		return attachFailed, ""
+	case stage.Sandbox:
+		if t.Volumes {
+			return mountSlow, ""
+		}
+		return sandboxFailed, ""
+	case stage.Pull, stage.NewPull:
+		return ofPull(t, deadline)
+	case stage.Init:
+		return initSlow, ""
+	case stage.Start, stage.NewRun:
+		return runtimeError, ""
+	case stage.PostStart:
+		return stageSlow, stage.Describe(s.ID).Name
+	case stage.BecomeReady, stage.ReadyAgain:
+		return readinessSlow, ""
+	case stage.ReadinessGate:
+		return gateWaiting, strings.Join(t.ReadinessGates, ", ")
+	case stage.Noticed:
+		return stopNotNoticed, t.Node
+	case stage.Stop, stage.OldStop:
+		return unkillable, t.Node
+	case stage.Finalizers:
+		return finalizerHeld, strings.Join(t.Finalizers, ", ")
+	case stage.Disappear:
+		return goneNotReported, t.Node
+	}
+	return Unknown, ""
+}
+
+func ofScheduler(t *record.Timeline) Reason {
+	switch {
+	case t.At(record.Nominated).Known() && t.Around.VictimsPresent:
+		return preemptionWait
+	case t.Around.SchedulerStale:
+		return schedulerDown
+	}
+	return schedulerSlow
+}
+
+// ofPull tells a pull that took long from one that waited for others.
+func ofPull(t *record.Timeline, deadline time.Time) (Reason, string) {
+	for _, p := range t.Pulls {
+		if p.Waited > 0 && 2*p.Waited > p.Took+p.Waited {
+			return pullQueued, p.Image
+		}
+	}
+	for _, p := range t.Pulls {
+		if !p.Ended.Known() || p.Ended.Arrival.After(deadline) {
+			return pullCost, p.Image
+		}
+	}
+	if len(t.Pulls) > 0 {
+		return pullCost, t.Pulls[0].Image
+	}
+	return pullCost, ""
+}
+
+// bySlowStage blames a stage if all have ended, but late. Without a baseline of the cluster, the pull has taken the time
+// if the pod would have been in time without it; otherwise the longest stage has.
+func bySlowStage(t *record.Timeline, promised time.Duration) (Result, bool) {
+	if !t.End().Known() {
+		return Result{}, false
+	}
+	var longest stage.Stage
+	var pull time.Duration
+	pullStage := stage.Pull
+	if t.Act == record.Upgrade {
+		pullStage = stage.NewPull
+	}
+	for _, s := range stage.Of(t, t.End().Arrival) {
+		switch s.ID {
+		case stage.Gated, stage.PostStart, stage.Stop, stage.OldStop:
+			continue // the user's time does not count
+		case pullStage:
+			pull = s.Spent.Middle()
+		}
+		if s.Spent.Middle() > longest.Spent.Middle() {
+			longest = s
+		}
+	}
+	if longest.ID == "" {
+		return Result{}, false
+	}
+	total := t.ByOurs(t.Begin(), t.End()).Middle()
+	if pull > 0 && (longest.ID == pullStage || total-pull <= promised) {
+		r, image := ofPull(t, t.End().Arrival)
+		return Result{Reason: r, Stage: pullStage, Detail: image}, true
+	}
+	return Result{Reason: stageSlow, Stage: longest.ID, Detail: stage.Describe(longest.ID).Name}, true
+}

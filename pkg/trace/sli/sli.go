@@ -1,0 +1,95 @@
+// Package sli adds verdicts up to indicators. It is pure. An indicator has no value below Enough samples: a ratio of few
+// says more than is known.
+package sli
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/reason"
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
+)
+
+// Enough is the least number of samples that gives a value.
+const Enough = 20
+
+// Windows are those that indicators are computed of.
+func Windows() map[string]time.Duration {
+	return map[string]time.Duration{"5m": 5 * time.Minute, "1h": time.Hour, "1d": 24 * time.Hour, "7d": 7 * 24 * time.Hour}
+}
+
+// Count is how many acts were judged alike.
+type Count struct {
+	Act     record.Act
+	Outcome verdict.Outcome
+	Class   reason.Class
+	Reason  string
+	N       int
+}
+
+// Indicator is the success of one kind of act.
+type Indicator struct {
+	Act record.Act `json:"act"`
+	// Success is delivered / (delivered + missed by the system); null if there are too few samples.
+	Success *float64 `json:"success"`
+	// WithUser counts the misses of users as well.
+	WithUser  *float64       `json:"successWithUser"`
+	Samples   int            `json:"samples"` // delivered and missed by the system
+	Delivered int            `json:"delivered"`
+	Missed    int            `json:"missed"`
+	System    int            `json:"missedBySystem"`
+	User      int            `json:"missedByUser"`
+	Excluded  int            `json:"excluded"`
+	Unknown   int            `json:"unknown"`
+	Total     int            `json:"total"`
+	Reasons   map[string]int `json:"reasons,omitempty"` // of misses
+}
+
+// Add computes the indicators of all acts. A miss without a known class counts as the system's.
+func Add(counts []Count) []Indicator {
+	byAct := map[record.Act]*Indicator{}
+	for _, act := range []record.Act{record.Creation, record.Deletion, record.Upgrade} {
+		byAct[act] = &Indicator{Act: act, Reasons: map[string]int{}}
+	}
+	for _, c := range counts {
+		i := byAct[c.Act]
+		if i == nil {
+			continue
+		}
+		i.Total += c.N
+		switch c.Outcome {
+		case verdict.Delivered:
+			i.Delivered += c.N
+		case verdict.Excluded:
+			i.Excluded += c.N
+		case verdict.Unknown:
+			i.Unknown += c.N
+		case verdict.Missed:
+			i.Missed += c.N
+			i.Reasons[c.Reason] += c.N
+			if c.Class == reason.User {
+				i.User += c.N
+			} else {
+				i.System += c.N
+			}
+		}
+	}
+	var all []Indicator
+	for _, i := range byAct {
+		i.Samples = i.Delivered + i.System
+		i.Success, i.WithUser = ratio(i.Delivered, i.Samples), ratio(i.Delivered, i.Delivered+i.Missed)
+		all = append(all, *i)
+	}
+	slices.SortFunc(all, func(a, b Indicator) int { return strings.Compare(string(a.Act), string(b.Act)) })
+	return all
+}
+
+func ratio(good, of int) *float64 {
+	if of < Enough {
+		return nil
+	}
+	r := float64(good) / float64(of)
+	return &r
+}

@@ -1,0 +1,276 @@
+// Package stage divides an act of a pod into the stages of which each has an owner. It is pure: a timeline goes in.
+package stage
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+)
+
+// ID is that of a stage: c for creation, d for deletion, u for an upgrade in place. Higher is deeper.
+type ID string
+
+// The stages. c1, c5, c16 and c17, and d3 and d4, have reasons; a duration of their own needs evidence that the watch
+// alone does not give.
+const (
+	Admit, Gated, Provision, Schedule, Preempt     ID = "c01", "c02", "c03", "c04", "c05"
+	Notice, AdmitOnNode, Attach, Mount, Sandbox    ID = "c06", "c07", "c08", "c09", "c10"
+	Pull, Init, Start, PostStart, BecomeReady      ID = "c11", "c12", "c13", "c14", "c15"
+	ReadinessGate, Reported                        ID = "c16", "c17"
+	Noticed, Stop, StopSandbox, Unmount            ID = "d1", "d2", "d3", "d4"
+	Finalizers, Disappear                          ID = "d5", "d6"
+	Accepted, ChangeSeen, NewPull, OldStop, NewRun ID = "u1", "u2", "u3", "u4", "u5"
+	ReadyAgain                                     ID = "u6"
+)
+
+// Info describes a stage.
+type Info struct {
+	Name  string
+	Owner string
+	User  bool // the time is its user's
+}
+
+// Describe returns what a stage is.
+func Describe(id ID) Info {
+	return map[ID]Info{
+		Admit: {"admit", "apiserver, webhooks", false}, Gated: {"gated", "user", true},
+		Provision: {"provision volume", "storage", false}, Schedule: {"queue and schedule", "scheduler", false},
+		Preempt: {"preempt", "scheduler", false}, Notice: {"kubelet notices", "kubelet", false},
+		AdmitOnNode: {"admit on node", "kubelet", false}, Attach: {"attach", "storage (controller-manager)", false},
+		Mount: {"mount", "storage (kubelet, CSI)", false}, Sandbox: {"mount and sandbox", "storage, runtime, CNI", false},
+		Pull: {"pull", "image", false}, Init: {"init", "user", true}, Start: {"create and start", "runtime", false},
+		PostStart: {"PostStart", "user", true}, BecomeReady: {"become ready", "user", true},
+		ReadinessGate: {"readiness gates", "the writer of the gate", false}, Reported: {"reported", "kubelet, apiserver", false},
+		Noticed: {"noticed", "apiserver, kubelet", false}, Stop: {"stop", "user", true},
+		StopSandbox: {"sandbox", "runtime, CNI", false}, Unmount: {"unmount, cgroup", "storage, kubelet", false},
+		Finalizers: {"finalizers", "owner of the finalizer", false}, Disappear: {"gone", "kubelet, apiserver", false},
+		Accepted: {"accepted", "apiserver", false}, ChangeSeen: {"noticed", "kubelet", false},
+		NewPull: {"pull", "image", false}, OldStop: {"stop", "user", true}, NewRun: {"create and start", "runtime", false},
+		ReadyAgain: {"become ready", "user", true},
+	}[id]
+}
+
+// Stage is one that has begun.
+type Stage struct {
+	ID    ID
+	Start record.Mark
+	End   record.Mark // not known: it is open
+	Spent record.Span // until the end, or until now; overlapping intervals are united
+}
+
+// Open reports whether the stage has not ended.
+func (s Stage) Open() bool { return !s.End.Known() }
+
+// Of returns the stages of an act that have begun, in their order; open ones last until now.
+func Of(t *record.Timeline, now time.Time) []Stage {
+	b := builder{t: t, now: now}
+	switch t.Act {
+	case record.Creation:
+		b.creation()
+	case record.Deletion:
+		b.deletion()
+	case record.Upgrade:
+		b.upgrade()
+	}
+	return b.stages
+}
+
+type builder struct {
+	t      *record.Timeline
+	now    time.Time
+	stages []Stage
+}
+
+// interval adds a stage between two marks; none if it has not begun.
+func (b *builder) interval(id ID, start, end record.Mark) {
+	if start.Known() {
+		b.stages = append(b.stages, Stage{id, start, end, b.spent(start, end)})
+	}
+}
+
+func (b *builder) spent(start, end record.Mark) record.Span {
+	if end.Known() {
+		return b.t.Between(start, end)
+	}
+	return b.t.Passed(start, b.now)
+}
+
+func (b *builder) creation() {
+	t := b.t
+	created := t.At(record.Created)
+	ready := created
+	if t.Gated {
+		b.interval(Gated, created, first(t.At(record.Ungated), t.At(record.Scheduled)))
+		ready = t.At(record.Ungated)
+	}
+	b.interval(Schedule, first(ready, t.At(record.Scheduled)), t.At(record.Scheduled))
+	kubelet := t.At(record.KubeletSaw)
+	b.interval(Notice, t.At(record.Scheduled), kubelet)
+	// kubelet's first status ends the admission too, unless it has refused the pod.
+	b.interval(AdmitOnNode, t.At(record.Failed), t.At(record.Failed))
+	if t.At(record.Attached).Known() {
+		b.interval(Attach, t.At(record.Scheduled), t.At(record.Attached))
+	}
+	b.interval(Sandbox, kubelet, b.sandboxEnd())
+	b.containers()
+	running := b.allRunning()
+	b.interval(BecomeReady, running, first(t.At(record.ContainersReady), t.At(record.Ready)))
+	if len(t.ReadinessGates) > 0 {
+		b.interval(ReadinessGate, t.At(record.ContainersReady), t.At(record.Ready))
+	}
+}
+
+// sandboxEnd is the condition, or the first sign of what needs a sandbox: the condition may arrive together with it.
+func (b *builder) sandboxEnd() record.Mark {
+	end := b.t.At(record.SandboxReady)
+	for _, p := range b.t.Pulls {
+		end = first(end, p.Began)
+	}
+	for _, c := range b.t.Containers {
+		end = first(end, c.Started)
+	}
+	return first(end, b.t.At(record.Ready))
+}
+
+// containers adds pull, init, start and PostStart.
+func (b *builder) containers() {
+	t := b.t
+	var pulls, hooks, starts [][2]record.Mark
+	initBegan, usable := record.Mark{}, t.At(record.SandboxReady)
+	for _, p := range t.Pulls {
+		if p.Began.Known() {
+			pulls = append(pulls, [2]record.Mark{p.Began, p.Ended})
+		}
+	}
+	for i, c := range t.Containers {
+		if c.Init && (!initBegan.Known() || c.Started.Known() && c.Started.Arrival.Before(initBegan.Arrival)) {
+			initBegan = c.Started
+		}
+		if c.Hook && c.Started.Known() {
+			hooks = append(hooks, [2]record.Mark{c.Started, hookEnd(t, i)})
+		}
+		if p := pullFor(t, c); p != nil && p.Ended.Known() {
+			starts = append(starts, [2]record.Mark{p.Ended, c.Started})
+		} else if p == nil && !c.Init && usable.Known() && t.At(record.Initialized).Known() {
+			starts = append(starts, [2]record.Mark{usable, c.Started})
+		}
+	}
+	b.united(Pull, pulls)
+	b.interval(Init, initBegan, t.At(record.Initialized))
+	b.united(Start, starts)
+	b.united(PostStart, hooks)
+}
+
+// hookEnd is the start of the next container, for which kubelet waits, or the first status that shows this one.
+func hookEnd(t *record.Timeline, i int) record.Mark {
+	end := t.Containers[i].Shown
+	for _, next := range t.Containers[i+1:] {
+		if !next.Init && next.Started.Known() {
+			end = first(end, next.Started)
+		}
+	}
+	return end
+}
+
+func pullFor(t *record.Timeline, c record.Container) *record.Pull {
+	for i := range t.Pulls {
+		if t.Pulls[i].Container == c.Name {
+			return &t.Pulls[i]
+		}
+	}
+	return nil
+}
+
+// allRunning is the last start of the containers that are not init; unknown until all have started.
+func (b *builder) allRunning() (last record.Mark) {
+	for _, c := range b.t.Containers {
+		if c.Init {
+			continue
+		}
+		if !c.Started.Known() {
+			return record.Mark{}
+		}
+		if c.Started.Arrival.After(last.Arrival) {
+			last = c.Started
+		}
+	}
+	return last
+}
+
+func (b *builder) deletion() {
+	t := b.t
+	requested, ended := t.At(record.DeleteRequested), t.At(record.ContainersEnded)
+	noticed := first(t.At(record.KillNoticed), first(ended, t.At(record.Gone)))
+	if t.Node != "" {
+		b.interval(Noticed, requested, noticed)
+		b.interval(Stop, noticed, first(ended, t.At(record.Gone)))
+	}
+	after := ended
+	if t.Node == "" {
+		after = requested
+	}
+	if len(t.Finalizers) > 0 || t.At(record.FinalizersGone).Known() {
+		b.interval(Finalizers, after, t.At(record.FinalizersGone))
+		after = t.At(record.FinalizersGone)
+	}
+	b.interval(Disappear, after, t.At(record.Gone))
+}
+
+func (b *builder) upgrade() {
+	t := b.t
+	accepted, noticed := t.At(record.ChangeAccepted), t.At(record.ChangeNoticed)
+	b.interval(ChangeSeen, accepted, noticed)
+	var pulls [][2]record.Mark
+	for _, p := range t.Pulls {
+		if p.Began.Known() {
+			pulls = append(pulls, [2]record.Mark{p.Began, p.Ended})
+		}
+	}
+	b.united(NewPull, pulls)
+	b.interval(OldStop, noticed, t.At(record.OldEnded))
+	b.interval(NewRun, t.At(record.OldEnded), t.At(record.NewStarted))
+	b.interval(ReadyAgain, t.At(record.NewStarted), t.At(record.ReadyAgain))
+}
+
+// united adds one stage of several intervals: from the first start to the last end, with the time of their union.
+func (b *builder) united(id ID, intervals [][2]record.Mark) {
+	if len(intervals) == 0 {
+		return
+	}
+	slices.SortFunc(intervals, func(x, y [2]record.Mark) int { return x[0].Arrival.Compare(y[0].Arrival) })
+	s := Stage{ID: id, Start: intervals[0][0], End: intervals[0][1]}
+	run := intervals[0]
+	add := func() {
+		spent := b.spent(run[0], run[1])
+		s.Spent.Low, s.Spent.High = s.Spent.Low+spent.Low, s.Spent.High+spent.High
+	}
+	for _, next := range intervals[1:] {
+		switch {
+		case !run[1].Known() || !next[0].Arrival.After(run[1].Arrival):
+			run[1] = last(run[1], next[1])
+		default:
+			add()
+			run = next
+		}
+		s.End = last(s.End, next[1])
+	}
+	add()
+	b.stages = append(b.stages, s)
+}
+
+// first is the earlier of two marks; one that is not known does not count.
+func first(a, b record.Mark) record.Mark {
+	if !a.Known() || b.Known() && b.Arrival.Before(a.Arrival) {
+		return b
+	}
+	return a
+}
+
+// last is the later of two ends: an end that is not known is later than any.
+func last(a, b record.Mark) record.Mark {
+	if !a.Known() || b.Known() && b.Arrival.Before(a.Arrival) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,62 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/sli"
+)
+
+// Filter chooses verdicts.
+type Filter struct {
+	Namespace string   // empty: all
+	Nodes     []string // none: all
+}
+
+// Count counts the verdicts of a window that ends now.
+func (s *Store) Count(ctx context.Context, now time.Time, window time.Duration, f Filter) (counts []sli.Count, err error) {
+	where, args := `WHERE at > ? AND at <= ?`, []any{now.Add(-window).UnixMilli(), now.UnixMilli()}
+	if f.Namespace != "" {
+		where, args = where+` AND namespace = ?`, append(args, f.Namespace)
+	}
+	if len(f.Nodes) > 0 {
+		where += ` AND node IN (?` + strings.Repeat(`,?`, len(f.Nodes)-1) + `)`
+		for _, n := range f.Nodes {
+			args = append(args, n)
+		}
+	}
+	oldest := now.Add(-window).UTC().Format(dayFormat)
+	for _, db := range s.since(oldest) {
+		rows, err := db.QueryContext(ctx, `SELECT act, outcome, class, reason, count(*) FROM acts `+where+
+			` GROUP BY act, outcome, class, reason`, args...)
+		if err != nil {
+			return nil, err
+		}
+		for rows.Next() {
+			var c sli.Count
+			if err := rows.Scan(&c.Act, &c.Outcome, &c.Class, &c.Reason, &c.N); err != nil {
+				return nil, errors.Join(err, rows.Close())
+			}
+			counts = append(counts, c)
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return nil, err
+		}
+	}
+	return counts, nil
+}
+
+// since returns the files of a day and of those after it.
+func (s *Store) since(oldest string) (dbs []*sql.DB) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for day, db := range s.days {
+		if day >= oldest {
+			dbs = append(dbs, db)
+		}
+	}
+	return dbs
+}

@@ -1,0 +1,404 @@
+// Package store keeps verdicts in SQLite: one file a day, which is dropped whole, with evidence of misses only; and the
+// acts that are open, so that a restart loses no verdict and gives none twice.
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	_ "modernc.org/sqlite" // database/sql's driver
+
+	"github.com/nodeagent/nodeagent/pkg/trace/follow"
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/stage"
+	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
+)
+
+const (
+	dayFormat = "2006-01-02"
+	openFile  = "open.db"
+
+	openSchema = `CREATE TABLE IF NOT EXISTS open (key TEXT PRIMARY KEY, act TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+INSERT OR IGNORE INTO meta VALUES ('first', strftime('%Y-%m-%dT%H:%M:%fZ'));`
+
+	daySchema = `CREATE TABLE IF NOT EXISTS acts (key TEXT PRIMARY KEY, uid TEXT NOT NULL, act TEXT NOT NULL, namespace TEXT NOT NULL,
+ name TEXT NOT NULL, node TEXT NOT NULL, owner TEXT NOT NULL, outcome TEXT NOT NULL, why TEXT NOT NULL, class TEXT NOT NULL,
+ first TEXT NOT NULL, reason TEXT NOT NULL, at INTEGER NOT NULL, judged INTEGER NOT NULL, user INTEGER NOT NULL, stages TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS acts_at ON acts (at);
+CREATE INDEX IF NOT EXISTS acts_name ON acts (namespace, name);
+CREATE TABLE IF NOT EXISTS evidence (key TEXT PRIMARY KEY, act TEXT NOT NULL) WITHOUT ROWID;`
+)
+
+// Store is an open store. Only one process has it open.
+type Store struct {
+	dir  string
+	keep int // days
+	lock *os.File
+	open *sql.DB
+
+	mu   sync.Mutex // guards what follows
+	days map[string]*sql.DB
+}
+
+// Open opens the store in a directory, or creates it.
+func Open(ctx context.Context, dir string, keepDays int) (*Store, error) {
+	s := &Store{dir: dir, keep: keepDays, days: map[string]*sql.DB{}}
+	if err := s.openFiles(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("store %s: %w", dir, err), s.Close())
+	}
+	return s, nil
+}
+
+func (s *Store) openFiles(ctx context.Context) (err error) {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return err
+	}
+	if s.lock, err = os.OpenFile(filepath.Join(s.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+		return err
+	}
+	if err := syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return fmt.Errorf("in use by another process: %w", err)
+	}
+	if s.open, err = database(ctx, filepath.Join(s.dir, openFile), openSchema); err != nil {
+		return err
+	}
+	names, err := filepath.Glob(filepath.Join(strings.NewReplacer("[", `\[`, "*", `\*`, "?", `\?`).Replace(s.dir), "????-??-??.db"))
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if _, err := s.day(ctx, strings.TrimSuffix(filepath.Base(name), ".db")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func database(ctx context.Context, name, schema string) (*sql.DB, error) {
+	values := url.Values{"_pragma": {"journal_mode(WAL)", "synchronous(NORMAL)", "busy_timeout(5000)"}, "_txlock": {"immediate"}}
+	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: name, RawQuery: values.Encode()}).String())
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(4)
+	if _, err := db.ExecContext(ctx, schema); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", filepath.Base(name), err), db.Close())
+	}
+	return db, os.Chmod(name, 0o600)
+}
+
+func (s *Store) day(ctx context.Context, day string) (*sql.DB, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if db := s.days[day]; db != nil {
+		return db, nil
+	}
+	if _, err := time.Parse(dayFormat, day); err != nil {
+		return nil, err
+	}
+	db, err := database(ctx, filepath.Join(s.dir, day+".db"), daySchema)
+	if err == nil {
+		s.days[day] = db
+	}
+	return db, err
+}
+
+// Close closes all files.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, db := range s.days {
+		errs = append(errs, db.Close())
+	}
+	if s.open != nil {
+		errs = append(errs, s.open.Close())
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// overlap is how long before the end of the last run an act may have begun that it has not seen: clocks differ.
+const overlap = 10 * time.Minute
+
+// Load returns the acts that were open, and from when on an act may have escaped the last run; zero if there was none. It
+// is never before the first run. An act whose
+// verdict was stored, and which could not be removed from those that are open any more, is not returned.
+func (s *Store) Load(ctx context.Context) (acts []follow.Act, since time.Time, err error) {
+	first, err := s.meta(ctx, "first")
+	if err != nil {
+		return nil, since, err
+	}
+	alive, err := s.meta(ctx, "alive")
+	if err != nil {
+		return nil, since, err
+	}
+	if !alive.IsZero() {
+		if since = alive.Add(-overlap); since.Before(first) {
+			since = first
+		}
+	}
+	rows, err := s.open.QueryContext(ctx, `SELECT key, act FROM open`)
+	if err != nil {
+		return nil, since, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var key, text string
+		var act follow.Act
+		if err := rows.Scan(&key, &text); err != nil {
+			return nil, since, err
+		}
+		if err := json.Unmarshal([]byte(text), &act); err != nil {
+			return nil, since, fmt.Errorf("open act %s: %w", key, err)
+		}
+		if !act.JudgedAt.IsZero() || !s.Judged(ctx, act.Key()) {
+			acts = append(acts, act)
+		}
+	}
+	return acts, since, rows.Err()
+}
+
+// meta returns a time that is kept; zero if there is none.
+func (s *Store) meta(ctx context.Context, name string) (at time.Time, err error) {
+	var text string
+	err = s.open.QueryRowContext(ctx, `SELECT value FROM meta WHERE name = ?`, name).Scan(&text)
+	if errors.Is(err, sql.ErrNoRows) {
+		return at, nil
+	}
+	if err != nil {
+		return at, err
+	}
+	return time.Parse(time.RFC3339Nano, text)
+}
+
+// Judged reports whether an act has a verdict in any file.
+func (s *Store) Judged(ctx context.Context, key follow.Key) bool {
+	for _, db := range s.all() {
+		var one int
+		if db.QueryRowContext(ctx, `SELECT 1 FROM acts WHERE key = ?`, key.String()).Scan(&one) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// all returns the days' files.
+func (s *Store) all() []*sql.DB { return s.since("") }
+
+// Save stores a batch: the verdicts first, each in the file of its day, then the acts that are open. If it fails, or the
+// process ends between the two, the same batch may come again: a verdict that is there stays as it is.
+func (s *Store) Save(ctx context.Context, b follow.Batch) error {
+	byDay := map[string][]follow.Act{}
+	for _, a := range b.Judged {
+		day := a.JudgedAt.UTC().Format(dayFormat)
+		byDay[day] = append(byDay[day], a)
+	}
+	for day, acts := range byDay {
+		if err := s.saveDay(ctx, day, acts, insertAct); err != nil {
+			return fmt.Errorf("store verdicts: %w", err)
+		}
+	}
+	for _, a := range b.Refined {
+		if err := s.saveDay(ctx, a.JudgedAt.UTC().Format(dayFormat), []follow.Act{a}, refineAct); err != nil {
+			return fmt.Errorf("store reasons: %w", err)
+		}
+	}
+	err := inTransaction(ctx, s.open, func(tx *sql.Tx) error { return saveOpen(ctx, tx, b) })
+	if err != nil {
+		return fmt.Errorf("store open acts: %w", err)
+	}
+	return nil
+}
+
+func saveOpen(ctx context.Context, tx *sql.Tx, b follow.Batch) error {
+	for _, a := range b.Open {
+		text, err := json.Marshal(a)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO open VALUES (?, ?)`, a.Key().String(), string(text)); err != nil {
+			return err
+		}
+	}
+	for _, key := range b.Finished {
+		if _, err := tx.ExecContext(ctx, `DELETE FROM open WHERE key = ?`, key.String()); err != nil {
+			return err
+		}
+	}
+	if b.Alive.IsZero() {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, `INSERT OR REPLACE INTO meta VALUES ('alive', ?)`, b.Alive.UTC().Format(time.RFC3339Nano))
+	return err
+}
+
+func (s *Store) saveDay(ctx context.Context, day string, acts []follow.Act, save func(context.Context, *sql.Tx, *follow.Act) error) error {
+	db, err := s.day(ctx, day)
+	if err != nil {
+		return err
+	}
+	return inTransaction(ctx, db, func(tx *sql.Tx) error {
+		for i := range acts {
+			if err := save(ctx, tx, &acts[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func inTransaction(ctx context.Context, db *sql.DB, do func(*sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := do(tx); err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Commit()
+}
+
+func insertAct(ctx context.Context, tx *sql.Tx, a *follow.Act) error {
+	t := &a.Timeline
+	owner := ""
+	if t.OwnerKind != "" {
+		owner = t.OwnerKind + "/" + t.OwnerName
+	}
+	if _, err := tx.ExecContext(ctx, `INSERT OR IGNORE INTO acts VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)`, a.Key().String(), t.UID, string(t.Act),
+		t.Namespace, t.Name, t.Node, owner, string(a.Verdict.Outcome), a.Verdict.Why, string(a.Final.Class), string(a.First.Reason),
+		string(a.Final.Reason), a.JudgedAt.UnixMilli(), a.Verdict.Judged.Middle().Milliseconds(), a.Verdict.User.Milliseconds(),
+		stagesOf(a)); err != nil {
+		return err
+	}
+	return saveEvidence(ctx, tx, a)
+}
+
+func refineAct(ctx context.Context, tx *sql.Tx, a *follow.Act) error {
+	if _, err := tx.ExecContext(ctx, `UPDATE acts SET reason = ?, class = ?, stages = ? WHERE key = ?`, string(a.Final.Reason),
+		string(a.Final.Class), stagesOf(a), a.Key().String()); err != nil {
+		return err
+	}
+	return saveEvidence(ctx, tx, a)
+}
+
+// saveEvidence keeps the timeline of a miss.
+func saveEvidence(ctx context.Context, tx *sql.Tx, a *follow.Act) error {
+	if a.Verdict.Outcome != verdict.Missed {
+		return nil
+	}
+	text, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `INSERT OR REPLACE INTO evidence VALUES (?, ?)`, a.Key().String(), string(text))
+	return err
+}
+
+// stagesOf packs the times of stages: id=milliseconds.
+func stagesOf(a *follow.Act) string {
+	var parts []string
+	end := a.Timeline.End()
+	until := a.JudgedAt
+	if end.Known() {
+		until = end.Arrival
+	}
+	for _, s := range stage.Of(&a.Timeline, until) {
+		parts = append(parts, fmt.Sprintf("%s=%d", s.ID, s.Spent.Middle().Milliseconds()))
+	}
+	return strings.Join(parts, " ")
+}
+
+// Expire drops the days that are too old.
+func (s *Store) Expire(now time.Time) error {
+	oldest := now.UTC().AddDate(0, 0, -s.keep).Format(dayFormat)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for day, db := range s.days {
+		if day >= oldest {
+			continue
+		}
+		errs = append(errs, db.Close())
+		delete(s.days, day)
+		for _, end := range []string{".db", ".db-wal", ".db-shm"} {
+			if err := os.Remove(filepath.Join(s.dir, day+end)); err != nil && !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Row is a verdict as it is stored.
+type Row struct {
+	UID       string          `json:"uid"`
+	Act       record.Act      `json:"act"`
+	Namespace string          `json:"namespace"`
+	Name      string          `json:"name"`
+	Node      string          `json:"node,omitempty"`
+	Owner     string          `json:"owner,omitempty"`
+	Outcome   verdict.Outcome `json:"outcome"`
+	Why       string          `json:"why,omitempty"`
+	Class     string          `json:"class,omitempty"`
+	First     string          `json:"reasonFirst,omitempty"`
+	Reason    string          `json:"reason,omitempty"`
+	At        time.Time       `json:"at"`
+	Judged    float64         `json:"judgedSeconds"`
+	User      float64         `json:"userSeconds"`
+	Stages    string          `json:"stages,omitempty"`
+	Evidence  *follow.Act     `json:"-"`
+}
+
+const maxRows = 50
+
+// Find returns the newest verdicts of a pod, by UID or by namespace and name, with the evidence of misses.
+func (s *Store) Find(ctx context.Context, uid, namespace, name string) (found []Row, err error) {
+	for _, db := range s.all() {
+		rows, err := db.QueryContext(ctx, `SELECT acts.uid, acts.act, namespace, name, node, owner, outcome, why, class, first, reason, at,
+ judged, user, stages, coalesce(evidence.act, '') FROM acts LEFT JOIN evidence USING (key)
+ WHERE (? <> '' AND acts.uid = ?) OR (? = '' AND namespace = ? AND name = ?) ORDER BY at DESC LIMIT ?`, uid, uid, uid, namespace, name, maxRows)
+		if err != nil {
+			return nil, err
+		}
+		for rows.Next() {
+			r, err := scan(rows)
+			if err != nil {
+				return nil, errors.Join(err, rows.Close())
+			}
+			found = append(found, r)
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+func scan(rows *sql.Rows) (r Row, err error) {
+	var at, judged, user int64
+	var evidence string
+	if err := rows.Scan(&r.UID, &r.Act, &r.Namespace, &r.Name, &r.Node, &r.Owner, &r.Outcome, &r.Why, &r.Class, &r.First, &r.Reason, &at,
+		&judged, &user, &r.Stages, &evidence); err != nil {
+		return r, err
+	}
+	r.At, r.Judged, r.User = time.UnixMilli(at).UTC(), float64(judged)/1000, float64(user)/1000
+	if evidence != "" {
+		r.Evidence = &follow.Act{}
+		return r, json.Unmarshal([]byte(evidence), r.Evidence)
+	}
+	return r, nil
+}

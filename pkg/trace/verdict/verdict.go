@@ -1,0 +1,135 @@
+// Package verdict judges an act of a pod against the time that was promised. It is pure.
+//
+// Our own lateness is nobody's fault: each mark lies between two times of our clock, and a verdict is given only if it
+// is the same for all of them. What was not observed well enough is unknown.
+package verdict
+
+import (
+	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/stage"
+)
+
+// Outcome is one of four; an act that has none yet is open.
+type Outcome string
+
+// The outcomes.
+const (
+	Open      Outcome = ""
+	Delivered Outcome = "delivered"
+	Missed    Outcome = "missed"
+	Excluded  Outcome = "excluded"
+	Unknown   Outcome = "unknown"
+)
+
+// Verdict is what is judged of an act.
+type Verdict struct {
+	Outcome Outcome
+	Why     string        // of excluded and unknown
+	Judged  record.Span   // the time that counts, until the end or until now
+	User    time.Duration // about what was subtracted as the user's
+}
+
+// Judge judges an act at a time. seen is until when the watch has certainly shown everything: a miss waits for it.
+func Judge(t *record.Timeline, promised time.Duration, now, seen time.Time) Verdict {
+	if t.Exclude != "" {
+		return Verdict{Outcome: Excluded, Why: t.Exclude}
+	}
+	begin, end := t.Begin(), t.End()
+	if !begin.Known() {
+		return Verdict{Outcome: Unknown, Why: "its begin was not observed"}
+	}
+	if end.Known() {
+		user := userTime(t, end.Arrival)
+		v := Verdict{Judged: minus(t.ByOurs(begin, end), user), User: user.Middle()}
+		v.Outcome, v.Why = compare(v.Judged, promised)
+		return v
+	}
+	until := now
+	if seen.Before(now) {
+		until = seen
+	}
+	user := userTime(t, until)
+	v := Verdict{Judged: minus(t.Passed(begin, until), user), User: user.Middle()}
+	switch {
+	case t.Act == record.Creation && over(t):
+		v.Outcome, v.Why = ended(t, v.Judged, promised)
+	case t.Act == record.Upgrade && t.At(record.DeleteRequested).Known() && v.Judged.Low <= promised:
+		v.Outcome, v.Why = Excluded, "deleted before it was due"
+	case v.Judged.Low > promised:
+		v.Outcome = Missed
+	}
+	return v
+}
+
+// compare judges an act that has ended.
+func compare(judged record.Span, promised time.Duration) (Outcome, string) {
+	switch {
+	case judged.High <= promised:
+		return Delivered, ""
+	case judged.Low > promised:
+		return Missed, ""
+	}
+	return Unknown, "observed too late to tell"
+}
+
+// over reports whether a creation can no longer be delivered.
+func over(t *record.Timeline) bool {
+	return t.At(record.Failed).Known() || t.At(record.DeleteRequested).Known() || t.At(record.Gone).Known()
+}
+
+// ended judges a creation that is over: refused by its node, removed by the system, or deleted by its user.
+func ended(t *record.Timeline, judged record.Span, promised time.Duration) (Outcome, string) {
+	requested := t.At(record.DeleteRequested)
+	if !requested.Known() {
+		requested = t.At(record.Gone)
+	}
+	if failed := t.At(record.Failed); failed.Known() && (!requested.Known() || !requested.Arrival.Before(failed.Arrival)) {
+		return Missed, ""
+	}
+	if t.Disruption != "" {
+		return Missed, ""
+	}
+	if t.Gated && !t.At(record.Ungated).Known() {
+		return Excluded, "gated until it was deleted"
+	}
+	until := minus(t.ByOurs(t.Begin(), requested), userTime(t, requested.Arrival))
+	switch {
+	case until.High <= promised:
+		return Excluded, "deleted before it was due"
+	case until.Low > promised && judged.Low > promised:
+		return Missed, ""
+	case until.Low <= promised && requested.Late:
+		return Unknown, "came and went unobserved"
+	case judged.Low > promised:
+		return Unknown, "observed too late to tell"
+	}
+	return Open, ""
+}
+
+// userTime is what belongs to the user until a moment: gates and PostStart hooks of a creation; the stop of containers,
+// up to the grace period, of the others.
+func userTime(t *record.Timeline, until time.Time) (user record.Span) {
+	for _, s := range stage.Of(t, until) {
+		spent := s.Spent
+		if s.End.Known() && s.End.Arrival.After(until) {
+			spent = t.Passed(s.Start, until)
+		}
+		switch s.ID {
+		case stage.Gated, stage.PostStart:
+		case stage.Stop, stage.OldStop:
+			spent.Low, spent.High = min(spent.Low, t.Grace), min(spent.High, t.Grace)
+		default:
+			continue
+		}
+		user.Low, user.High = user.Low+spent.Low, user.High+spent.High
+	}
+	// No stage is longer than the act.
+	most := t.Passed(t.Begin(), until).High
+	return record.Span{Low: min(user.Low, most), High: min(user.High, most)}
+}
+
+func minus(s, d record.Span) record.Span {
+	return record.Span{Low: max(0, s.Low-d.High), High: max(0, s.High-d.Low)}
+}

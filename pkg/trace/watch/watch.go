@@ -1,0 +1,264 @@
+// Package watch reads the cluster: pods, their Events, Nodes, and the Leases of components. It lists in pages and then
+// only watches, hands each object on as it is decoded, and keeps none: of 100,000 pods, no more than a page is in memory.
+// It writes nothing.
+//
+// What its identity must be allowed (RBAC):
+//
+//	list, watch  pods, events, nodes
+//	list, watch  leases.coordination.k8s.io in kube-system
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/follow"
+)
+
+const (
+	pageSize     = 500
+	listLimit    = time.Minute // for one page
+	shortRetry   = time.Second
+	longRetry    = 30 * time.Second
+	watchSeconds = 30 * 60 // a watch is renewed after that
+	recentEvents = 10 * time.Minute
+)
+
+// Client reads one cluster.
+type Client struct {
+	core, leases *rest.RESTClient
+	params       runtime.ParameterCodec
+	log          *slog.Logger
+}
+
+// New returns a client. Without a kubeconfig it is the ServiceAccount of its pod. It makes no connection yet.
+func New(kubeconfig, userAgent string, log *slog.Logger) (*Client, error) {
+	config, err := rest.InClusterConfig()
+	if kubeconfig != "" {
+		if config, err = clientcmd.BuildConfigFromFlags("", kubeconfig); err != nil {
+			err = fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if config.ExecProvider != nil || config.AuthProvider != nil {
+		return nil, fmt.Errorf("kubeconfig %s: it names a program for credentials: give it a token file or a client certificate", kubeconfig)
+	}
+	scheme := runtime.NewScheme()
+	builder := runtime.NewSchemeBuilder(corev1.AddToScheme, coordinationv1.AddToScheme, metav1.AddMetaToScheme)
+	if err := builder.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	config.UserAgent = userAgent
+	config.AcceptContentTypes, config.ContentType = "application/vnd.kubernetes.protobuf,application/json", "application/vnd.kubernetes.protobuf"
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter() // four watches; lists come one page after the other
+	config.WarningHandlerWithContext = rest.NoWarnings{}
+	transport, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{params: runtime.NewParameterCodec(scheme), log: log}
+	if c.core, err = group(config, transport, "/api", corev1.SchemeGroupVersion); err != nil {
+		return nil, err
+	}
+	c.leases, err = group(config, transport, "/apis", coordinationv1.SchemeGroupVersion)
+	return c, err
+}
+
+func group(config *rest.Config, transport *http.Client, path string, version schema.GroupVersion) (*rest.RESTClient, error) {
+	c := rest.CopyConfig(config)
+	c.APIPath, c.GroupVersion = path, &version
+	return rest.RESTClientForConfigAndClient(c, transport)
+}
+
+// stream is one list and the watch behind it.
+type stream struct {
+	what      string
+	client    *rest.RESTClient
+	namespace string
+	selector  string // of fields
+	list      func() runtime.Object
+	listed    func(object runtime.Object)
+	changed   func(kind apiwatch.EventType, object runtime.Object)
+	synced    func(list bool)
+	broken    func()
+}
+
+// Run feeds a follower until ctx ends.
+func (c *Client) Run(ctx context.Context, f *follow.Follower) error {
+	streams := c.streams(f)
+	ended := make(chan struct{}, len(streams))
+	for _, s := range streams {
+		go func() {
+			c.follow(ctx, s, f)
+			ended <- struct{}{}
+		}()
+	}
+	for range streams {
+		<-ended
+	}
+	return nil
+}
+
+func (c *Client) streams(f *follow.Follower) []stream {
+	nothing := func() {}
+	live := func(bool) {}
+	return []stream{
+		{what: "nodes", client: c.core, list: func() runtime.Object { return &corev1.NodeList{} },
+			listed: func(o runtime.Object) { f.Node(o.(*corev1.Node), false, time.Now()) }, //nolint:errcheck // of the list's type
+			changed: func(kind apiwatch.EventType, o runtime.Object) {
+				if n, ok := o.(*corev1.Node); ok {
+					f.Node(n, kind == apiwatch.Deleted, time.Now())
+				}
+			}, synced: live, broken: nothing},
+		{what: "pods", client: c.core, list: func() runtime.Object { return &corev1.PodList{} },
+			listed: func(o runtime.Object) { f.Pod(o.(*corev1.Pod), follow.Listed, time.Now()) }, //nolint:errcheck // of the list's type
+			changed: func(kind apiwatch.EventType, o runtime.Object) {
+				if p, ok := o.(*corev1.Pod); ok {
+					change := follow.Watched
+					if kind == apiwatch.Deleted {
+						change = follow.Gone
+					}
+					f.Pod(p, change, time.Now())
+				}
+			},
+			synced: func(list bool) { f.Synced(time.Now(), list) }, broken: func() { f.Broken(time.Now()) }},
+		{what: "events", client: c.core, selector: "involvedObject.kind=Pod", list: func() runtime.Object { return &corev1.EventList{} },
+			listed: func(o runtime.Object) {
+				if e, ok := o.(*corev1.Event); ok && time.Since(e.LastTimestamp.Time) < recentEvents {
+					f.Event(e, true, time.Now())
+				}
+			},
+			changed: func(kind apiwatch.EventType, o runtime.Object) {
+				if e, ok := o.(*corev1.Event); ok && kind != apiwatch.Deleted {
+					f.Event(e, false, time.Now())
+				}
+			}, synced: live, broken: nothing},
+		{what: "leases", client: c.leases, namespace: metav1.NamespaceSystem, list: func() runtime.Object { return &coordinationv1.LeaseList{} },
+			listed: func(o runtime.Object) { f.Lease(o.(*coordinationv1.Lease).Name, true, time.Now()) }, //nolint:errcheck // of the list's type
+			changed: func(kind apiwatch.EventType, o runtime.Object) {
+				if l, ok := o.(*coordinationv1.Lease); ok && kind != apiwatch.Deleted {
+					f.Lease(l.Name, false, time.Now())
+				}
+			}, synced: live, broken: nothing},
+	}
+}
+
+// follow lists and watches one kind again and again.
+func (c *Client) follow(ctx context.Context, s stream, f *follow.Follower) {
+	version, wait := "", shortRetry
+	for ctx.Err() == nil {
+		began := time.Now()
+		next, err := c.once(ctx, s, f, version)
+		s.broken()
+		version = next
+		if err == nil || time.Since(began) > time.Minute {
+			wait = shortRetry
+		} else {
+			wait = min(2*wait, longRetry)
+		}
+		if err == nil {
+			continue
+		}
+		if ctx.Err() == nil {
+			c.log.Warn("watch ended, retrying", "what", s.what, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait/2 + rand.N(wait)):
+		}
+	}
+}
+
+// once goes on behind a version, or lists if there is none. It returns the version to go on from.
+func (c *Client) once(ctx context.Context, s stream, f *follow.Follower, version string) (string, error) {
+	if version == "" {
+		listed, err := c.list(ctx, s)
+		if err != nil {
+			return "", err
+		}
+		version = listed
+		s.synced(true)
+	}
+	options := &metav1.ListOptions{FieldSelector: s.selector, ResourceVersion: version, AllowWatchBookmarks: true, TimeoutSeconds: new(int64(watchSeconds))}
+	events, err := s.client.Get().Namespace(s.namespace).Resource(s.what).VersionedParams(withWatch(options), c.params).Watch(ctx)
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		return "", err
+	}
+	if err != nil {
+		return version, err
+	}
+	defer events.Stop()
+	s.synced(false)
+	for event := range events.ResultChan() {
+		if event.Type == apiwatch.Error {
+			return "", apierrors.FromObject(event.Object)
+		}
+		object, err := meta.Accessor(event.Object)
+		if err != nil {
+			return "", err
+		}
+		if version = object.GetResourceVersion(); version == "" {
+			return "", errors.New("a change without resourceVersion")
+		}
+		if event.Type == apiwatch.Bookmark {
+			f.Alive(time.Now())
+			continue
+		}
+		s.changed(event.Type, event.Object)
+	}
+	return version, nil
+}
+
+func withWatch(o *metav1.ListOptions) *metav1.ListOptions {
+	o.Watch = true
+	return o
+}
+
+// list reads all objects in pages, and returns the version of the list.
+func (c *Client) list(ctx context.Context, s stream) (version string, err error) {
+	options := &metav1.ListOptions{FieldSelector: s.selector, Limit: pageSize}
+	for {
+		page := s.list()
+		limited, cancel := context.WithTimeout(ctx, listLimit)
+		err := s.client.Get().Namespace(s.namespace).Resource(s.what).VersionedParams(options, c.params).Do(limited).Into(page)
+		cancel()
+		if err != nil {
+			return "", err
+		}
+		if err := meta.EachListItem(page, func(o runtime.Object) error { s.listed(o); return nil }); err != nil {
+			return "", err
+		}
+		list, err := meta.ListAccessor(page)
+		if err != nil {
+			return "", err
+		}
+		if version == "" {
+			version = list.GetResourceVersion()
+		}
+		if options.Continue = list.GetContinue(); options.Continue == "" {
+			return version, nil
+		}
+	}
+}

@@ -1,0 +1,205 @@
+// Package watchtest is an apiserver that cannot do more than list and watch, for what a real one cannot be made to do:
+// end a watch, forget its history, be silent.
+package watchtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const pageSize = 2 // whatever limit is asked for
+
+// Cluster is one.
+type Cluster struct {
+	*httptest.Server
+	t testing.TB
+
+	mu      sync.Mutex // guards what follows
+	version int
+	pods    []corev1.Pod
+	changes []change
+	oldest  int // version before which no change is remembered
+	changed chan struct{}
+	ended   chan struct{} // closed: all watches end
+	Lists   int           // pages of pods that were asked for
+}
+
+type change struct {
+	resource string
+	version  int
+	line     []byte
+}
+
+// New starts one. It ends with the test.
+func New(t testing.TB) *Cluster {
+	t.Helper()
+	c := &Cluster{t: t, version: 1, changed: make(chan struct{}), ended: make(chan struct{})}
+	c.Server = httptest.NewServer(c)
+	t.Cleanup(func() {
+		c.End()
+		c.Server.CloseClientConnections()
+		c.Close()
+	})
+	return c
+}
+
+// Kubeconfig writes one for it, and returns its name.
+func (c *Cluster) Kubeconfig() string {
+	name := filepath.Join(c.t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(name, fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: %q}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`, c.URL), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	return name
+}
+
+// Pod adds or changes a pod; kind is ADDED, MODIFIED or DELETED.
+func (c *Cluster) Pod(kind string, p *corev1.Pod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p = p.DeepCopy()
+	p.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
+	p.ResourceVersion = strconv.Itoa(c.version + 1)
+	for i := range c.pods {
+		if c.pods[i].UID == p.UID {
+			c.pods = append(c.pods[:i], c.pods[i+1:]...)
+			break
+		}
+	}
+	if kind != "DELETED" {
+		c.pods = append(c.pods, *p)
+	}
+	c.send("pods", kind, p)
+}
+
+// Event sends one.
+func (c *Cluster) Event(e *corev1.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
+	e.ResourceVersion = strconv.Itoa(c.version + 1)
+	c.send("events", "ADDED", e)
+}
+
+// Beat renews the Lease of the scheduler.
+func (c *Cluster) Beat() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.send("leases", "MODIFIED", map[string]any{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+		"metadata": map[string]any{"name": "kube-scheduler", "namespace": "kube-system", "resourceVersion": strconv.Itoa(c.version + 1)}})
+}
+
+// send needs mu.
+func (c *Cluster) send(resource, kind string, object any) {
+	line, err := json.Marshal(map[string]any{"type": kind, "object": object})
+	if err != nil {
+		c.t.Error(err)
+	}
+	c.version++
+	c.changes = append(c.changes, change{resource, c.version, append(line, '\n')})
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// End ends all watches; they may begin again.
+func (c *Cluster) End() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.ended)
+	c.ended = make(chan struct{})
+}
+
+// Forget makes all that happened until now expired for a watch, and ends all watches.
+func (c *Cluster) Forget() {
+	c.mu.Lock()
+	c.version++
+	c.oldest = c.version
+	c.mu.Unlock()
+	c.End()
+}
+
+// ServeHTTP answers lists and watches.
+func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+	if r.Method != http.MethodGet {
+		c.t.Errorf("%s %s: it must change nothing", r.Method, r.URL)
+	}
+	if r.URL.Query().Get("watch") == "true" {
+		c.watch(w, r, resource)
+		return
+	}
+	c.list(w, r, resource)
+}
+
+func (c *Cluster) list(w http.ResponseWriter, r *http.Request, resource string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	kinds := map[string]string{"pods": "PodList", "nodes": "NodeList", "events": "EventList", "leases": "LeaseList"}
+	version := "v1"
+	if resource == "leases" {
+		version = "coordination.k8s.io/v1"
+	}
+	var items any = []int{}
+	meta := map[string]any{"resourceVersion": strconv.Itoa(c.version)}
+	if resource == "pods" {
+		c.Lists++
+		from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
+		from = min(from, len(c.pods))
+		to := min(from+pageSize, len(c.pods))
+		items = c.pods[from:to]
+		if to < len(c.pods) {
+			meta["continue"] = strconv.Itoa(to)
+		}
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": version, "kind": kinds[resource], "metadata": meta, "items": items})
+}
+
+func (c *Cluster) watch(w http.ResponseWriter, r *http.Request, resource string) {
+	version, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	c.mu.Lock()
+	expired, ended := version < c.oldest, c.ended
+	c.mu.Unlock()
+	if expired {
+		w.WriteHeader(http.StatusGone)
+		_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "Expired", "code": http.StatusGone})
+		return
+	}
+	for {
+		c.mu.Lock()
+		var lines []byte
+		for _, change := range c.changes {
+			if change.version > version && change.resource == resource {
+				lines = append(lines, change.line...)
+			}
+		}
+		version = c.version
+		changed := c.changed
+		c.mu.Unlock()
+		_, _ = w.Write(lines)
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-r.Context().Done():
+			return
+		case <-ended:
+			return
+		case <-changed:
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// goPackage is the part of what "go list -test" prints that selects the packages of a layer.
+type goPackage struct {
+	ImportPath, Dir, ForTest           string
+	GoFiles, TestGoFiles, XTestGoFiles []string
+	Deps                               []string
+}
+
+// ofLayers are the packages with layers of their own.
+var ofLayers = regexp.MustCompile(`^test/(rpm|lab|e2e|daemonset|guest|guest/inside|newcheck)$`)
+
+// selected are the packages of a set:
+//
+//   - race: those that start goroutines, or that guard data against several of them. The race detector costs a second
+//     flavour of all that a test is linked with, so that a package without either runs without it;
+//   - machine: those whose tests ask for something of the machine (test/need), all tests of them;
+//   - pure: the rest, and those of "machine" with tests that need.Nothing leaves out there.
+func selected(ctx context.Context, set string) ([]string, error) {
+	packages, err := list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	needs := map[string]bool{}
+	for _, p := range packages {
+		if tested, isTest := strings.CutSuffix(p.ImportPath, ".test"); isTest && slices.Contains(p.Deps, module+"test/need") {
+			needs[tested] = true
+		}
+	}
+	var names []string
+	for _, p := range packages {
+		if p.ForTest != "" || len(p.TestGoFiles)+len(p.XTestGoFiles) == 0 {
+			continue
+		}
+		machine := needs[p.ImportPath] && !ofLayers.MatchString(strings.TrimPrefix(p.ImportPath, module))
+		race, err := p.uses(p.GoFiles, concurrent)
+		if err != nil {
+			return nil, err
+		}
+		leftOut, err := p.uses(slices.Concat(p.TestGoFiles, p.XTestGoFiles), needsNothing)
+		if err != nil {
+			return nil, err
+		}
+		in := map[string]bool{"race": race, "machine": machine, "pure": !race && (!machine || leftOut)}
+		if in[set] {
+			names = append(names, p.ImportPath)
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("no packages in %q; the sets are race, machine and pure", set)
+	}
+	return names, nil
+}
+
+func list(ctx context.Context) ([]goPackage, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-test",
+		"-json=ImportPath,Dir,ForTest,GoFiles,TestGoFiles,XTestGoFiles,Deps", "./...").Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	var packages []goPackage
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p goPackage
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return packages, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("go list: %w", err)
+		}
+		packages = append(packages, p)
+	}
+}
+
+// uses reports whether one of the files has a node for which is holds.
+func (p goPackage) uses(files []string, is func(ast.Node) bool) (found bool, err error) {
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+		if err != nil {
+			return false, err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			found = found || is(n)
+			return !found
+		})
+	}
+	return found, nil
+}
+
+// concurrent holds for a go statement, for a method Go (of a sync.WaitGroup or an errgroup.Group), for the types of
+// package sync that guard data, and for package sync/atomic. sync.Once and its kin need no detector.
+func concurrent(n ast.Node) bool {
+	switch n := n.(type) {
+	case *ast.GoStmt:
+		return true
+	case *ast.ImportSpec:
+		return n.Path.Value == `"sync/atomic"`
+	case *ast.CallExpr:
+		method, ok := n.Fun.(*ast.SelectorExpr)
+		return ok && method.Sel.Name == "Go"
+	}
+	return named(n, "sync", "Mutex", "RWMutex", "WaitGroup", "Cond", "Map", "Pool")
+}
+
+func needsNothing(n ast.Node) bool { return named(n, "need", "Nothing") }
+
+// named holds for a name of a package.
+func named(n ast.Node, pkg string, names ...string) bool {
+	selector, ok := n.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	x, ok := selector.X.(*ast.Ident)
+	return ok && x.Name == pkg && slices.Contains(names, selector.Sel.Name)
+}

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A failing test of a layer with -again does not end the run; it runs once more at the end, and what it does then counts.
+func TestAgain(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pkg, test string // of a test that fails the first time
+		layer     int    // exit code of the layer
+		end       int    // of the end, if the layer passes
+		want      string // printed at the end
+	}{
+		"flaky":         {pkg: "busy", test: onceRed, want: "flaky: busy TestIt of machine failed, and passed alone"},
+		"red":           {pkg: "busy", test: red, end: 1, want: "failed twice: busy TestIt of machine"},
+		"hung":          {pkg: "busy", test: onceHung, want: "flaky: busy TestIt of machine"},
+		"guards a node": {pkg: "pkg/inspect/verdict", test: onceRed, layer: 1},
+		"green":         {pkg: "busy", test: "func TestIt(*testing.T) {}", want: "machine"},
+		"no test runs":  {pkg: "busy", test: "func init() { os.Exit(1) }", layer: 1},
+		"no code":       {pkg: "busy", test: "func", layer: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, suite := checkout(t, tt.pkg, tt.test), t.TempDir()
+			out, code := run(t, dir, suite, "layer", "-again", "machine", "go", "test", "-timeout", "5s", "./...")
+			if code != tt.layer {
+				t.Fatalf("exit code %d, want %d:\n%s", code, tt.layer, out)
+			}
+			if code != 0 {
+				return
+			}
+			out, code = run(t, dir, suite, "end")
+			if code != tt.end || !strings.Contains(out, tt.want) {
+				t.Errorf("exit code %d, want %d and %q:\n%s", code, tt.end, tt.want, out)
+			}
+		})
+	}
+}
+
+// Outside of a run of the whole suite, and in a layer without -again, a failing test fails the layer.
+func TestNotAgain(t *testing.T) {
+	dir := checkout(t, "busy", onceRed)
+	if out, code := run(t, dir, "", "layer", "-again", "machine", "go", "test", "./..."); code != 1 {
+		t.Errorf("without a suite: exit code %d:\n%s", code, out)
+	}
+	dir = checkout(t, "busy", onceRed)
+	if out, code := run(t, dir, t.TempDir(), "layer", "race", "go", "test", "./..."); code != 1 {
+		t.Errorf("without -again: exit code %d:\n%s", code, out)
+	}
+}
+
+const (
+	marker  = `func first() bool { _, err := os.Stat("seen"); os.WriteFile("seen", nil, 0o600); return err != nil }` + "\n"
+	onceRed = marker + `func TestIt(t *testing.T) { if first() { t.Error("red") } }
+func TestOther(*testing.T) {}`
+	onceHung = marker + `func TestIt(t *testing.T) { if first() { select {} } }`
+	red      = marker + `func TestIt(t *testing.T) { t.Run("sub", func(t *testing.T) { t.Error("red", first()) }) }`
+)
+
+// checkout is a module of the product's name with one package, which has one test file.
+func checkout(t *testing.T, pkg, test string) string {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("go.mod", "module github.com/nodeagent/nodeagent\ngo 1.26\n")
+	write(pkg+"/it_test.go", "package it\nimport (\"os\"; \"testing\")\nvar _ = os.Stat\nvar _ testing.T\n"+test+"\n")
+	return dir
+}
+
+// run runs this program in a folder.
+func run(t *testing.T, dir, suite string, args ...string) (output string, code int) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), child+"=1", "NODEAGENT_SUITE="+suite, "GOFLAGS=")
+	out, err := cmd.CombinedOutput()
+	if err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+const child = "NODEAGENT_TEST_SUITE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(child) != "" {
+		os.Exit(realMain(context.Background(), os.Args[1:], os.Getenv("NODEAGENT_SUITE")))
+	}
+	os.Exit(m.Run())
+}
+
+// The race detector runs where goroutines are started, and where data is guarded against several.
+func TestConcurrent(t *testing.T) {
+	for source, want := range map[string]bool{
+		"func f() { go f() }":                                     true,
+		"func f(g *errgroup.Group) { g.Go(nil) }":                 true,
+		"type t struct { mu sync.Mutex }":                         true,
+		"type t struct { mu struct { sync.RWMutex } }":            true,
+		"var m sync.Map":                                          true,
+		`import "sync/atomic"`:                                    true,
+		"var f = sync.OnceValue(g)":                               false,
+		"func f() { defer f() }":                                  false,
+		"func f(ctx context.Context) { ctx.Done(); cmd.Start() }": false,
+	} {
+		file, err := parser.ParseFile(token.NewFileSet(), "a.go", "package a\n"+source, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := false
+		ast.Inspect(file, func(n ast.Node) bool {
+			got = got || concurrent(n)
+			return true
+		})
+		if got != want {
+			t.Errorf("%s: %v", source, got)
+		}
+	}
+}
+
+// Each package with tests is in race or pure or, whole, in machine.
+func TestPackages(t *testing.T) {
+	t.Chdir("../..")
+	sets := map[string][]string{}
+	for _, set := range []string{"race", "machine", "pure"} {
+		names, err := selected(t.Context(), set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sets[set] = names
+	}
+	has := func(set, pkg string) bool { return slices.Contains(sets[set], module+pkg) }
+	for _, pkg := range []string{"pkg/detect", "pkg/report", "internal/agent/daemon", "pkg/eventcenter"} {
+		if !has("race", pkg) {
+			t.Errorf("%s starts goroutines and is not in race", pkg)
+		}
+	}
+	if has("race", "pkg/finding") || !has("pure", "pkg/finding") {
+		t.Error("pkg/finding starts no goroutine and needs nothing")
+	}
+	if !has("machine", "pkg/remediate") || has("machine", "test/e2e") {
+		t.Error("pkg/remediate is of the machine; test/e2e has a layer of its own")
+	}
+	all, err := list(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all {
+		if pkg := p.ImportPath; p.ForTest == "" && len(p.TestGoFiles)+len(p.XTestGoFiles) > 0 &&
+			!slices.Contains(slices.Concat(sets["race"], sets["machine"], sets["pure"]), pkg) {
+			t.Errorf("no layer has %s", pkg)
+		}
+	}
+	if _, err := selected(t.Context(), "fast"); err == nil {
+		t.Error("a set that does not exist has packages")
+	}
+}
+
+func TestPrintCompiled(t *testing.T) {
+	const a, b = "0000000000000000000000000000000000000000000000000000000000000000-d",
+		"1111111111111111111111111111111111111111111111111111111111111111-d"
+	file := filepath.Join(t.TempDir(), "compiled")
+	text := `{"Package":"net","Source":"net","Flags":null,"Deps":{}}
+{"Package":"x/text","Source":"x/text@v1","Flags":null,"Deps":{}}
+{"Package":"x/text","Source":"x/text@v2","Flags":null,"Deps":{}}
+{"Package":"grpc","Source":"grpc@v1","Flags":null,"Deps":{"x/text":"` + a + `","net":"` + a + `"}}
+{"Package":"grpc","Source":"grpc@v1","Flags":null,"Deps":{"x/text":"` + b + `","net":"` + a + `"}}
+{"Package":"app","Source":"app","Flags":null,"Deps":{}}
+{"Package":"app","Source":"app","Flags":["-race"],"Deps":{}}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := printCompiled(&out, file); err != nil {
+		t.Fatal(err)
+	}
+	want := `7 compilations of 4 packages, 3 of them again:
+    1  depends on x/text@v1 and x/text@v2: grpc
+    1  flags "" and "-race": app
+    1  source x/text@v1 and x/text@v2: x/text
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// The compiler's calls are recorded, and what is built is the same as without the recorder.
+func TestRecord(t *testing.T) {
+	dir := checkout(t, "busy", fmt.Sprintf("func TestIt(*testing.T) {} // never compiled before: %s", t.TempDir()))
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "compiled")
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-toolexec", self+" record "+file, "./...")
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), child+"=1", "GOFLAGS=-trimpath")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	data, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(data), `"Source":"github.com/nodeagent/nodeagent/busy"`) {
+		t.Errorf("%v\n%s", err, data)
+	}
+	plain := exec.CommandContext(t.Context(), "go", "test", "-x", "./...")
+	plain.Dir, plain.Env = dir, append(os.Environ(), "GOFLAGS=-trimpath")
+	if out, err := plain.CombinedOutput(); err != nil || strings.Contains(string(out), "/compile -o") {
+		t.Errorf("%v: compiled again:\n%s", err, out)
+	}
+}
+
+func TestTable(t *testing.T) {
+	var out bytes.Buffer
+	table(&out, []result{
+		{Layer: layer{Name: "machine"}, Wall: 61e9, CPU: 90e9, Tests: 12, Skipped: 3},
+		{Layer: layer{Name: "vet"}, Wall: 2e9, CPU: 3e9},
+	})
+	want := "    layer  wall s  processor s  tests  skipped\n" +
+		"  machine      61           90     12        3\n" +
+		"      vet       2            3      0        0\n" +
+		"      all      63           93     12        3\n"
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
+	}
+}
