@@ -5,8 +5,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -14,7 +16,6 @@ import (
 	"github.com/nodeagent/nodeagent/internal/config"
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/kube"
-	"github.com/nodeagent/nodeagent/internal/segment"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
@@ -35,17 +36,16 @@ func (a *Agent) openEventCenter(m meter) {
 	for _, c := range a.checks {
 		checks = append(checks, c.ID)
 	}
-	files := segment.Dir{Path: filepath.Join(a.cfg.StateDir, "eventcenter"), Max: maxSegment}
 	r := eventcenter.New(eventcenter.Config{
 		Settings: settings, Node: cmp.Or(node, "unknown"), Boot: a.started.Boot,
 		Version: Version, Configuration: a.configuration(), Checks: checks, Leftovers: a.leftovers.activity.found(),
 		PodsEnded: a.leftovers.podsEnded.Load,
-		Files:     eventcenter.Files{Scan: files.Scan, Append: files.Append, ReadAt: files.ReadAt, Remove: files.Remove},
-		ReadFile:  a.readCredential, Observer: a.sinks, Log: a.log,
+		Store:     a.store.Bucket("eventcenter"), Old: oldOutbox(filepath.Join(a.cfg.StateDir, "eventcenter")),
+		ReadFile: a.readCredential, Observer: a.sinks, Log: a.log,
 	})
 	err := m.EventCenter(func() metrics.EventCenter {
 		stats := r.Stats()
-		return metrics.EventCenter{SetAside: stats.SetAside, DiskBytes: stats.DiskBytes}
+		return metrics.EventCenter{SetAside: stats.SetAside, Bytes: stats.Bytes}
 	})
 	if err != nil {
 		a.log.Error("metrics of the event center are not served", "err", err)
@@ -53,9 +53,28 @@ func (a *Agent) openEventCenter(m meter) {
 	a.reporters = append(a.reporters, r)
 }
 
+// oldOutbox reads the directory in which agents before kept what waits for the event center.
+func oldOutbox(dir string) eventcenter.OldFiles {
+	read := func() (map[string][]byte, error) {
+		entries, err := os.ReadDir(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		files := map[string][]byte{}
+		for _, e := range entries {
+			if e.Type().IsRegular() {
+				data, readErr := readBounded(filepath.Join(dir, e.Name()), maxOldFile)
+				files[e.Name()], err = data, errors.Join(err, readErr)
+			}
+		}
+		return files, err
+	}
+	return eventcenter.OldFiles{Read: read, Remove: func() error { return os.RemoveAll(dir) }}
+}
+
 const (
-	// maxSegment bounds how much of one file of the outbox is read, in bytes.
-	maxSegment = 2 << 20
+	// maxOldFile bounds one file of the old outbox, in bytes.
+	maxOldFile = 2 << 20
 	// maxCredential bounds a token, a certificate or a bundle of them, in bytes.
 	maxCredential = 1 << 20
 )
@@ -67,14 +86,19 @@ func readCredential(cfg config.Config, name string) ([]byte, error) {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(cmp.Or(cfg.ServiceAccountDir, kube.DefaultServiceAccountDir), name)
 	}
+	return readBounded(name, maxCredential)
+}
+
+// readBounded reads a file, at most so many bytes of it.
+func readBounded(name string, limit int64) ([]byte, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, maxCredential+1))
-	if err == nil && len(data) > maxCredential {
-		err = fmt.Errorf("%s: larger than %d bytes", name, maxCredential)
+	data, err := io.ReadAll(io.LimitReader(file, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("%s: larger than %d bytes", name, limit)
 	}
 	return data, err
 }

@@ -26,7 +26,6 @@ var mayImport = map[string][]string{
 	"pkg/report":          {"pkg/finding", "pkg/report"},
 	"pkg/event":           {"pkg/finding"},
 	"pkg/event/schemas":   {"pkg/event/schemas"},
-	"internal/segment":    {},
 	"internal/atomicfile": {},
 	"pkg/eventcenter":     {"pkg/event", "pkg/eventcenter", "pkg/finding", "internal/atomicfile"},
 	"internal/host":       {"pkg/finding", "internal/host"},

@@ -110,6 +110,19 @@ func readAll(path string) error {
 	})
 }
 
+// guarded uses the file. bbolt reads it through a mapping, and a page that the disk does not give raises SIGBUS, which
+// would end the agent: here it is an error, and from then on the store works in memory. The file stays open and locked.
+func (s *Store) guarded(use func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if trouble := recover(); trouble != nil {
+			s.db, err = nil, fmt.Errorf("%s: %v", s.path, trouble)
+			s.end(err)
+		}
+	}()
+	return use()
+}
+
 // hungAfter is how long a write may take: a healthy disk takes milliseconds, a very busy one a second or two.
 const hungAfter = 10 * time.Second
 
@@ -214,7 +227,10 @@ func (b Bucket) PutAll(values map[string][]byte) error {
 	var err error
 	if s.db != nil {
 		s.begin()
-		err = s.db.Update(func(tx *bbolt.Tx) error { return b.write(tx, values) })
+		db := s.db
+		err = s.guarded(func() error {
+			return db.Update(func(tx *bbolt.Tx) error { return b.write(tx, values) })
+		})
 		s.end(err)
 		if err == nil {
 			for key := range values {
@@ -292,14 +308,17 @@ func (b Bucket) all() (map[string][]byte, error) {
 	defer s.mu.Unlock()
 	values := map[string][]byte{}
 	if s.db != nil {
-		err := s.db.View(func(tx *bbolt.Tx) error {
-			bucket := tx.Bucket([]byte(b.name))
-			if bucket == nil {
-				return nil
-			}
-			return bucket.ForEach(func(k, v []byte) error {
-				values[string(k)] = slices.Clone(v)
-				return nil
+		db := s.db
+		err := s.guarded(func() error {
+			return db.View(func(tx *bbolt.Tx) error {
+				bucket := tx.Bucket([]byte(b.name))
+				if bucket == nil {
+					return nil
+				}
+				return bucket.ForEach(func(k, v []byte) error {
+					values[string(k)] = slices.Clone(v)
+					return nil
+				})
 			})
 		})
 		if err != nil {

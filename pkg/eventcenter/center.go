@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/atomicfile"
@@ -258,9 +257,6 @@ func (c *Center) counted(ctx context.Context, upTo uint64) (bool, error) {
 // all files of the journal once.
 func (c *Center) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	var reports sync.WaitGroup
-	reports.Go(func() { c.Reports.Run(ctx) })
-	defer reports.Wait()
 	defer cancel()
 	tick := time.NewTicker(upkeepEvery)
 	defer tick.Stop()
@@ -305,6 +301,7 @@ func (k *upkeep) until(ctx context.Context, enough <-chan time.Time) error {
 			c.logged("checkpoint", c.Checkpoint())
 			k.saved = time.Now()
 		}
+		c.logged("reports", c.Reports.Follow(ctx))
 		c.logged("trim", c.trim(ctx))
 		c.logged("seal", c.Journal.Seal(ctx))
 	}
@@ -336,7 +333,7 @@ func (c *Center) logged(action string, err error) {
 
 // Close saves the model and closes the journal.
 func (c *Center) Close() error {
-	return errors.Join(c.Checkpoint(), c.Reports.Close(), c.Journal.Close())
+	return errors.Join(c.Checkpoint(), c.Journal.Close())
 }
 
 // Verification is what Verify found.

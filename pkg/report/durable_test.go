@@ -61,9 +61,9 @@ type overtaking struct {
 	put []string
 }
 
-func (o *overtaking) Put(_ string, value []byte) error {
+func (o *overtaking) PutAll(values map[string][]byte) error {
 	o.mu.Lock()
-	o.put = append(o.put, string(value))
+	o.put = append(o.put, string(values["key"]))
 	n := len(o.put)
 	o.mu.Unlock()
 	if n == 1 {

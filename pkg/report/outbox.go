@@ -1,11 +1,17 @@
 package report
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"hash/crc32"
 	"log/slog"
+	"strconv"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
@@ -23,38 +29,99 @@ type Outbox struct {
 	dropped map[finding.Severity]int
 }
 
+// OutboxOptions bound an outbox of streams, whose receiver is told by name what it will not get.
+type OutboxOptions struct {
+	Bytes  int           // of bodies
+	Delay  time.Duration // how long a new item waits before it is stored: the sink may be faster
+	Store  Store         // nil: nothing is kept
+	Loaded func()        // is called when what the store holds is in
+	Log    *slog.Logger
+}
+
 // NewOutbox returns an outbox with what the store holds. A record that cannot be read is removed and
 // logged.
 func NewOutbox(limit int, store Store, log *slog.Logger) *Outbox {
 	if limit <= 0 {
 		limit = DefaultOutboxLimit
 	}
-	o := &Outbox{
-		behind:  NewWriteBehind(store, log),
-		queue:   queue{limit: limit, items: map[string]*Item{}},
-		dropped: map[finding.Severity]int{},
+	o := newOutbox(queue{limit: limit}, store, log)
+	o.load()
+	return o
+}
+
+// NewStreams returns an outbox that reads the store when it is started, so that a disk that hangs keeps nobody waiting.
+// An item is of the stream that its Key names. One that is given up stays, without its body, until it is removed.
+func NewStreams(options OutboxOptions) *Outbox {
+	o := newOutbox(queue{bytes: options.Bytes, named: true}, options.Store, options.Log)
+	o.behind.delay = options.Delay
+	o.behind.first = func() {
+		o.load()
+		options.Loaded()
 	}
+	return o
+}
+
+func newOutbox(q queue, store Store, log *slog.Logger) *Outbox {
+	q.items = map[string]*Item{}
+	return &Outbox{behind: NewWriteBehind(store, log), queue: q, dropped: map[finding.Severity]int{}}
+}
+
+func (o *Outbox) load() {
+	store, log := o.behind.store, o.behind.log
 	if store == nil {
-		return o
+		return
 	}
 	err := store.ForEach(func(key string, value []byte) error {
-		var item Item
-		if err := json.Unmarshal(value, &item); err != nil || item.ID == "" || storeKey(item) != key {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		item, err := readItem(key, value)
+		if err != nil {
 			log.Warn("stored report is not readable and is removed", "key", key, "err", err)
 			o.behind.Delete(key)
-			return nil
 		}
-		o.add(item)
+		if err == nil || o.queue.named && item.ID != "" {
+			o.add(item, false)
+		}
 		return nil
 	})
 	if err != nil {
 		log.Warn("stored reports are not readable", "err", err)
 	}
-	return o
 }
 
 // storeKey orders items in the store by age.
 func storeKey(item Item) string { return fmt.Sprintf("%016x-%s", item.Seq, item.ID) }
+
+// readItem reads what keep stores: a checksum and the item. An item of which the key alone can be read is lost.
+func readItem(key string, value []byte) (item Item, err error) {
+	sum, text, ok := bytes.Cut(value, []byte(" "))
+	switch {
+	case bytes.HasPrefix(value, []byte("{")): // of an agent before there were checksums
+		text = value
+	case !ok || string(sum) != checksum(text):
+		err = errors.New("checksum does not match")
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &item)
+	}
+	if err == nil && (item.ID == "" || storeKey(item) != key) {
+		err = fmt.Errorf("it is of %q", item.ID)
+	}
+	if err == nil {
+		return item, nil
+	}
+	seq, id, _ := strings.Cut(key, "-")
+	lost := Item{ID: id, Severity: finding.Warning, Lost: "lost", First: time.Now()}
+	lost.Key, _, _ = strings.Cut(id, "-")
+	if lost.Seq, _ = strconv.ParseUint(seq, 16, 64); lost.Seq == 0 || lost.Key == id || storeKey(lost) != key {
+		lost = Item{} // no item of a stream
+	}
+	return lost, err
+}
+
+func checksum(data []byte) string {
+	return fmt.Sprintf("%08x", crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)))
+}
 
 // Start begins to write to the store; see WriteBehind.Start.
 func (o *Outbox) Start(ctx context.Context) (stop func() error) { return o.behind.Start(ctx) }
@@ -63,25 +130,48 @@ func (o *Outbox) Start(ctx context.Context) (stop func() error) { return o.behin
 func (o *Outbox) Add(item Item) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.add(item)
+	o.add(item, true)
 }
 
-func (o *Outbox) add(item Item) {
-	victim := o.queue.add(item)
+func (o *Outbox) add(item Item, fresh bool) {
+	victims := o.queue.add(item)
 	if added, ok := o.queue.items[item.ID]; ok {
-		o.keep(added)
+		o.keep(added, fresh)
 	}
-	if victim != nil {
-		o.dropped[victim.Severity] += victim.Count
+	o.gaveUp(victims)
+}
+
+func (o *Outbox) gaveUp(victims []*Item) {
+	for _, victim := range victims {
+		if victim.Count > 0 {
+			o.dropped[victim.Severity] += victim.Count
+		}
+		o.name(victim)
+	}
+}
+
+// name stores that an item was given up, if it is to be told.
+func (o *Outbox) name(victim *Item) {
+	if left, ok := o.queue.items[victim.ID]; ok {
+		o.keep(left, false)
+	} else {
 		o.behind.Delete(storeKey(*victim))
 	}
 }
 
-func (o *Outbox) keep(item *Item) {
-	data, err := json.Marshal(item)
-	if err == nil { // an item is plain data, and its Body was checked when it was made
-		o.behind.Put(storeKey(*item), data)
-	}
+// keep stores an item. The store has none of its key where it is fresh.
+func (o *Outbox) keep(item *Item, fresh bool) {
+	key, value := Stored(*item)
+	o.behind.put(key, value, fresh)
+}
+
+// Stored returns what the store has of an item: a checksum and its JSON, whose body is as it was given.
+func Stored(item Item) (key string, value []byte) {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	_ = encoder.Encode(item) // an item is plain data, and its Body was checked when it was made
+	return storeKey(item), fmt.Appendf(nil, "%s %s", checksum(text.Bytes()), text.Bytes())
 }
 
 // Next returns the item to send, the oldest of the most severe, and whether there is one. It stays in until Remove.
@@ -99,7 +189,7 @@ func (o *Outbox) Remove(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if item, ok := o.queue.items[id]; ok {
-		delete(o.queue.items, id)
+		o.queue.remove(id)
 		o.behind.Delete(storeKey(*item))
 	}
 }
@@ -120,7 +210,7 @@ func (o *Outbox) Held() []Item {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var held []Item
-	for _, item := range o.queue.held() {
+	for _, item := range o.queue.sorted(byAge, func(i *Item) bool { return i.Held }) {
 		held = append(held, *item)
 	}
 	return held
@@ -131,9 +221,68 @@ func (o *Outbox) Replace(item Item) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if _, ok := o.queue.items[item.ID]; ok {
-		o.queue.items[item.ID] = &item
-		o.keep(&item)
+		o.queue.put(&item)
+		o.keep(&item, false)
 	}
+}
+
+// Batch returns items to send, in the order of streams and of age in each: of one stream, at most count and about size
+// bytes. They stay in until Remove.
+func (o *Outbox) Batch(count, size int) (batch []Item) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, item := range o.queue.sorted(inStreams, func(i *Item) bool { return !i.Held && i.Lost == "" }) {
+		size -= len(item.Body)
+		if len(batch) > 0 && (size < 0 || len(batch) == count || item.Key != batch[0].Key) {
+			break
+		}
+		batch = append(batch, *item)
+	}
+	return batch
+}
+
+// Lost returns the items that were given up and not removed yet.
+func (o *Outbox) Lost() (lost []Item) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.queue.lost > 0 {
+		for _, item := range o.queue.sorted(inStreams, func(i *Item) bool { return i.Lost != "" }) {
+			lost = append(lost, *item)
+		}
+	}
+	return lost
+}
+
+// Expire gives up what is older than a moment.
+func (o *Outbox) Expire(before time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	old := o.queue.sorted(inStreams, func(i *Item) bool { return i.Lost == "" && i.First.Before(before) })
+	for _, item := range old {
+		o.queue.giveUp(item, "expired")
+	}
+	o.gaveUp(old)
+}
+
+// GiveUp takes an item out that will never be sent.
+func (o *Outbox) GiveUp(id, why string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if item, ok := o.queue.items[id]; ok {
+		o.queue.giveUp(item, why)
+		o.name(item)
+	}
+}
+
+// Counts is how much is in an outbox.
+type Counts struct{ Waiting, Held, Lost, Bytes int }
+
+// Counts returns how much waits, is held, and was given up and not removed yet.
+func (o *Outbox) Counts() Counts {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	q := &o.queue
+	return Counts{len(q.items) - q.aside - q.lost, q.aside, q.lost, q.size}
 }
 
 // Has reports whether an ID is in.

@@ -158,6 +158,6 @@ func TestStoreThatHangs(t *testing.T) {
 
 type hung struct{ release chan struct{} }
 
-func (h hung) Put(string, []byte) error                           { <-h.release; return nil }
+func (h hung) PutAll(map[string][]byte) error                     { <-h.release; return nil }
 func (h hung) Delete(string) error                                { return nil }
 func (h hung) ForEach(func(key string, value []byte) error) error { return nil }

@@ -12,26 +12,57 @@ import (
 // Item is one thing for an edge sink to report.
 type Item struct {
 	ID       string           `json:"id"`  // stable: the same thing reported twice has the same ID
-	Seq      uint64           `json:"seq"` // order of arrival, set by the queue
-	Key      string           `json:"key"` // whose budget it takes from
+	Seq      uint64           `json:"seq"` // order of arrival, set by the queue where it is 0
+	Key      string           `json:"key"` // whose budget it takes from, or the stream that it is of
 	Severity finding.Severity `json:"severity"`
 	Count    int              `json:"count"`          // how many things it stands for
 	First    time.Time        `json:"first"`          // the first of them
 	Last     time.Time        `json:"last"`           // the last of them
-	Held     bool             `json:"held,omitempty"` // still aggregating, not to be sent yet
+	Held     bool             `json:"held,omitempty"` // not to be sent: still aggregating, or set aside
+	Lost     string           `json:"lost,omitempty"` // why it was given up; it has no body any more
 	Body     json.RawMessage  `json:"body"`           // the sink's own
 }
 
 // queue is a bounded queue that gives up the oldest of the least severe. It is pure.
 type queue struct {
-	limit int
+	limit int // items; 0: any number
+	bytes int // of bodies; 0: any number
+	named bool
+
 	seq   uint64
 	items map[string]*Item
+	size  int // of bodies
+	aside int // items that are held
+	lost  int // items that were given up
 }
 
-// add puts an item in, and returns the item that had to be given up for it, if any (it may be the new one). An ID
-// that is already in the queue is not added again.
-func (q *queue) add(item Item) (victim *Item) {
+// put puts an item in, in place of another of its ID.
+func (q *queue) put(item *Item) {
+	q.remove(item.ID)
+	q.items[item.ID] = item
+	q.count(item, 1)
+}
+
+func (q *queue) remove(id string) {
+	if item, ok := q.items[id]; ok {
+		delete(q.items, id)
+		q.count(item, -1)
+	}
+}
+
+func (q *queue) count(item *Item, n int) {
+	q.size += n * len(item.Body)
+	switch {
+	case item.Lost != "":
+		q.lost += n
+	case item.Held:
+		q.aside += n
+	}
+}
+
+// add puts an item in, and returns the items that had to be given up for it (it may be among them). An ID that is
+// already in the queue is not added again.
+func (q *queue) add(item Item) (victims []*Item) {
 	if _, ok := q.items[item.ID]; ok {
 		return nil
 	}
@@ -40,17 +71,43 @@ func (q *queue) add(item Item) (victim *Item) {
 		item.Seq = q.seq
 	}
 	q.seq = max(q.seq, item.Seq)
-	q.items[item.ID] = &item
-	if len(q.items) <= q.limit {
+	q.put(&item)
+	return q.shed()
+}
+
+// shed gives items up until the bounds hold. Bytes make some room at once, since all items are sorted for it.
+func (q *queue) shed() (victims []*Item) {
+	tooMany, tooLarge := q.limit > 0 && len(q.items) > q.limit, q.bytes > 0 && q.size > q.bytes
+	if !tooMany && !tooLarge {
 		return nil
 	}
-	for _, other := range q.items {
-		if victim == nil || expendable(other, victim) < 0 {
-			victim = other
+	for _, item := range q.sorted(expendable, func(i *Item) bool { return i.Lost == "" }) {
+		if (q.limit == 0 || len(q.items) <= q.limit) && (!tooLarge || q.size <= q.bytes*7/8) {
+			break
+		}
+		victims = append(victims, item)
+		q.giveUp(item, "dropped")
+	}
+	return victims
+}
+
+// giveUp takes an item out. One that was to be sent stays, named, without its body.
+func (q *queue) giveUp(item *Item, why string) {
+	q.remove(item.ID)
+	if q.named && !item.Held {
+		q.put(&Item{ID: item.ID, Seq: item.Seq, Key: item.Key, Severity: item.Severity, First: item.First, Lost: why})
+	}
+}
+
+// sorted returns the items of which is is true.
+func (q *queue) sorted(compare func(a, b *Item) int, is func(*Item) bool) (items []*Item) {
+	for _, item := range q.items {
+		if is(item) {
+			items = append(items, item)
 		}
 	}
-	delete(q.items, victim.ID)
-	return victim
+	slices.SortFunc(items, compare)
+	return items
 }
 
 // next returns the item to send: the oldest of the most severe that is not held. Nil if there is none.
@@ -78,26 +135,20 @@ func (q *queue) waiting(key string) (n int, held *Item) {
 	return n, held
 }
 
-// held returns the held items, the oldest first.
-func (q *queue) held() []*Item {
-	var held []*Item
-	for _, item := range q.items {
-		if item.Held {
-			held = append(held, item)
-		}
-	}
-	slices.SortFunc(held, func(a, b *Item) int { return cmp.Compare(a.Seq, b.Seq) })
-	return held
-}
-
 func severityRank(s finding.Severity) int {
 	return slices.Index([]finding.Severity{finding.Info, finding.Warning, finding.Fatal}, s)
 }
 
+func byAge(a, b *Item) int { return cmp.Compare(a.Seq, b.Seq) }
+
+// inStreams orders items by stream, and by age in each.
+func inStreams(a, b *Item) int { return cmp.Or(cmp.Compare(a.Key, b.Key), byAge(a, b)) }
+
 func expendable(a, b *Item) int {
-	return cmp.Or(cmp.Compare(severityRank(a.Severity), severityRank(b.Severity)), cmp.Compare(a.Seq, b.Seq))
+	return cmp.Or(cmp.Compare(severityRank(a.Severity), severityRank(b.Severity)), cmp.Compare(a.First.Unix(),
+		b.First.Unix()), byAge(a, b))
 }
 
 func urgent(a, b *Item) int {
-	return cmp.Or(-cmp.Compare(severityRank(a.Severity), severityRank(b.Severity)), cmp.Compare(a.Seq, b.Seq))
+	return cmp.Or(-cmp.Compare(severityRank(a.Severity), severityRank(b.Severity)), byAge(a, b))
 }

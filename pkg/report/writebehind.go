@@ -4,15 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 )
 
 // Store is a durable map of small values: a bucket of the agent's state file.
 type Store interface {
-	Put(key string, value []byte) error
+	PutAll(values map[string][]byte) error // together; nil removes
 	Delete(key string) error
 	ForEach(f func(key string, value []byte) error) error
 }
@@ -23,9 +21,12 @@ type WriteBehind struct {
 	store Store
 	log   *slog.Logger
 	wake  chan struct{} // size 1: that there is something to write, not what
+	first func()        // is done before anything is written; may be nil
+	delay time.Duration // how long a value waits: if it is removed meanwhile, the disk is left alone
 
-	mu      sync.Mutex        // guards pending
+	mu      sync.Mutex        // guards all below
 	pending map[string][]byte // nil: to be deleted
+	fresh   map[string]bool   // of these the store has no value
 }
 
 const (
@@ -37,22 +38,32 @@ const (
 
 // NewWriteBehind returns a writer to store. A nil store means that nothing is kept.
 func NewWriteBehind(store Store, log *slog.Logger) *WriteBehind {
-	return &WriteBehind{store: store, log: log, wake: make(chan struct{}, 1), pending: map[string][]byte{}}
+	return &WriteBehind{store: store, log: log, wake: make(chan struct{}, 1), pending: map[string][]byte{},
+		fresh: map[string]bool{}}
 }
 
 // Put stores value, soon. The value must not be modified afterwards.
-func (w *WriteBehind) Put(key string, value []byte) { w.set(key, value) }
+func (w *WriteBehind) Put(key string, value []byte) { w.put(key, value, false) }
 
 // Delete removes a key, soon.
-func (w *WriteBehind) Delete(key string) { w.set(key, nil) }
+func (w *WriteBehind) Delete(key string) { w.put(key, nil, false) }
 
-func (w *WriteBehind) set(key string, value []byte) {
+// put stores value; fresh says that the store has none.
+func (w *WriteBehind) put(key string, value []byte, fresh bool) {
 	if w.store == nil {
 		return
 	}
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	if fresh {
+		w.fresh[key] = true
+	}
+	if value == nil && w.fresh[key] {
+		delete(w.pending, key)
+		delete(w.fresh, key)
+		return
+	}
 	w.pending[key] = value
-	w.mu.Unlock()
 	select {
 	case w.wake <- struct{}{}:
 	default: // it is awake already
@@ -80,56 +91,54 @@ func (w *WriteBehind) Start(ctx context.Context) (stop func() error) {
 }
 
 func (w *WriteBehind) run(ctx context.Context) error {
+	if w.first != nil {
+		w.first()
+	}
 	failing := false
-	retry := time.NewTimer(storeRetry)
-	defer retry.Stop()
+	due := time.NewTimer(w.delay)
+	defer due.Stop()
+	wake := w.wake
 	for {
-		err := w.flush()
-		if err != nil && !failing {
-			w.log.Warn("reports are not stored, they will not survive a restart", "err", err)
-		}
-		failing = err != nil
-		wake := w.wake
-		if failing {
-			wake = nil // the retry alone wakes
-			retry.Reset(storeRetry)
-		}
 		select {
 		case <-ctx.Done():
 			return w.flush()
 		case <-wake:
-		case <-retry.C: // harmless where nothing failed: there is nothing to write
+			wake = nil // the timer alone wakes
+			due.Reset(w.delay)
+			continue
+		case <-due.C:
+			wake = w.wake
+		}
+		err := w.flush()
+		if err != nil && !failing {
+			w.log.Warn("reports are not stored, they will not survive a restart", "err", err)
+		}
+		if failing = err != nil; failing {
+			wake = nil
+			due.Reset(storeRetry)
 		}
 	}
 }
 
-// flush writes all that is pending. What cannot be written stays pending, unless it was overtaken.
+// flush writes all that is pending, together. If it cannot be written, all stays pending that was not overtaken.
 func (w *WriteBehind) flush() error {
 	w.mu.Lock()
 	batch := w.pending
 	w.pending = map[string][]byte{}
+	clear(w.fresh)
 	w.mu.Unlock()
-	var first error
-	for _, key := range slices.Sorted(maps.Keys(batch)) {
-		err := w.write(key, batch[key])
-		if err == nil {
-			continue
-		}
-		if first == nil {
-			first = err
-		}
+	if len(batch) == 0 {
+		return nil
+	}
+	err := w.store.PutAll(batch)
+	if err != nil {
 		w.mu.Lock()
-		if _, overtaken := w.pending[key]; !overtaken {
-			w.pending[key] = batch[key]
+		defer w.mu.Unlock()
+		for key, value := range batch {
+			if _, overtaken := w.pending[key]; !overtaken {
+				w.pending[key] = value
+			}
 		}
-		w.mu.Unlock()
 	}
-	return first
-}
-
-func (w *WriteBehind) write(key string, value []byte) error {
-	if value == nil {
-		return w.store.Delete(key)
-	}
-	return w.store.Put(key, value)
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
@@ -102,7 +104,14 @@ func (c *center) removeCenter(t *testing.T) {
 		"serviceaccount/dashboard", "clusterrolebinding/dashboard", "node/"+senderNode, "--ignore-not-found", "--timeout=60s")
 	c.removeVolumes(t)
 	c.uninstall(t)
-	if err := os.RemoveAll(filepath.Join(c.stateDir(), "eventcenter")); err != nil { // the agent's outbox
+	s, err := store.Open(filepath.Join(c.stateDir(), "state.db"))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	outbox := s.Bucket("eventcenter")
+	err = outbox.ForEach(func(key string, _ []byte) error { return outbox.Delete(key) })
+	if err = errors.Join(err, s.Close()); err != nil {
 		t.Error(err)
 	}
 }

@@ -32,7 +32,6 @@ func benchmarkIntake(b *testing.B, many int) {
 	}
 	defer c.Close()
 	server := api.New(api.Config{Journal: c.Journal, Model: c.Model, Log: log, Authenticate: identitytest.Administrator(b, token)})
-	go c.Reports.Run(b.Context())
 	const nodes = 10_000
 	bodies := make([]string, b.N)
 	for i := range bodies {

@@ -1,8 +1,6 @@
 package report
 
 import (
-	"bufio"
-	"bytes"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
@@ -10,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -56,44 +53,18 @@ func headOf(d *Day) head {
 	return head{d.Name, slices.Sorted(maps.Keys(names))}
 }
 
-func (k *Keeper) load(name string) (*Day, error) { return load(filepath.Join(k.Dir, name+suffix)) }
-
-// read gives use the JSON of a day's file.
-func read(name string, use func(*json.Decoder, io.Reader) error) error {
-	f, err := os.Open(name)
-	if err != nil {
-		return err
+func load(name string) (*Day, error) {
+	_, d, err := read(name, false)
+	if err == nil && (d.Version != version || d.Nodes == nil) {
+		err = fmt.Errorf("%s: its format is not %d", name, version)
 	}
-	defer f.Close()
-	in, err := gzip.NewReader(f)
-	if err == nil {
-		limited := io.LimitReader(in, maxDay)
-		err = use(json.NewDecoder(bufio.NewReaderSize(limited, 1<<16)), limited)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return nil
-}
-
-func load(name string) (d *Day, err error) {
-	err = read(name, func(decoder *json.Decoder, rest io.Reader) error {
-		var h head
-		if err := decoder.Decode(&h); err != nil {
-			return err
-		}
-		var err error
-		if d, err = decodeDay(decoder); err != nil {
-			return err
-		}
-		if d == nil || d.Version != version || d.Nodes == nil {
-			return fmt.Errorf("its format is not %d", version)
-		}
-		_, err = io.Copy(io.Discard, rest) // the checksum is at the end
-		return err
-	})
 	if err != nil {
 		return nil, err
+	}
+	for key, n := range d.Nodes {
+		if n == nil {
+			return nil, fmt.Errorf("%s: node %q: nothing is known of it", name, key)
+		}
 	}
 	if d.Silent == nil {
 		d.Silent = map[string]bool{}
@@ -101,84 +72,28 @@ func load(name string) (d *Day, err error) {
 	return d, nil
 }
 
-// noNodes is what the JSON of a day without nodes has in their place.
-const noNodes = `"nodes":null`
-
-// encodeDay writes the JSON of a day, node by node: all of it at once would need its size in memory, twice.
-func encodeDay(out io.Writer, d *Day) error {
-	frame := *d
-	frame.Nodes = nil
-	text, err := json.Marshal(frame)
+// read reads a day's file, or only its head.
+func read(name string, headOnly bool) (h head, d *Day, err error) {
+	f, err := os.Open(name)
 	if err != nil {
-		return err
+		return h, nil, err
 	}
-	begin, end, _ := bytes.Cut(text, []byte(noNodes))
-	buffered := bufio.NewWriter(out)
-	_, err = fmt.Fprintf(buffered, `%s"nodes":{`, begin)
-	comma := ""
-	for _, key := range slices.Sorted(maps.Keys(d.Nodes)) {
-		name, err1 := json.Marshal(key)
-		node, err2 := json.Marshal(d.Nodes[key])
-		_, err3 := fmt.Fprintf(buffered, "%s%s:%s", comma, name, node)
-		if err = errors.Join(err, err1, err2, err3); err != nil {
-			return err
+	defer f.Close()
+	d = &Day{}
+	in, err := gzip.NewReader(f)
+	if err == nil {
+		limited := io.LimitReader(in, maxDay)
+		decoder := json.NewDecoder(limited)
+		if err = decoder.Decode(&h); err == nil && !headOnly {
+			if err = decoder.Decode(d); err == nil {
+				_, err = io.Copy(io.Discard, limited) // the checksum is at the end
+			}
 		}
-		comma = ","
 	}
-	_, err2 := fmt.Fprintf(buffered, "}%s\n", end)
-	return errors.Join(err, err2, buffered.Flush())
-}
-
-// decodeDay reads the JSON of a day, node by node.
-func decodeDay(decoder *json.Decoder) (*Day, error) {
-	nodes, rest := map[string]*Node{}, map[string]json.RawMessage{}
-	err := members(decoder, func(name string) error {
-		if name == "nodes" {
-			return members(decoder, func(key string) error {
-				var n *Node
-				if err := decoder.Decode(&n); err != nil || n == nil {
-					return errors.Join(fmt.Errorf("node %q: nothing is said of it", key), err)
-				}
-				nodes[key] = n
-				return nil
-			})
-		}
-		var value json.RawMessage
-		err := decoder.Decode(&value)
-		rest[name] = value
-		return err
-	})
 	if err != nil {
-		return nil, err
+		err = fmt.Errorf("%s: %w", name, err)
 	}
-	text, err := json.Marshal(rest)
-	if err != nil {
-		return nil, err
-	}
-	var d *Day
-	if err := json.Unmarshal(text, &d); err != nil {
-		return nil, err
-	}
-	d.Nodes = nodes
-	return d, nil
-}
-
-// members calls use with the name of each member of the object that comes next; it reads the value.
-func members(decoder *json.Decoder, use func(name string) error) error {
-	if token, err := decoder.Token(); err != nil || token != json.Delim('{') {
-		return errors.Join(fmt.Errorf("%v where an object is to be", token), err)
-	}
-	for decoder.More() {
-		name, err := decoder.Token()
-		if err != nil {
-			return err
-		}
-		if err := use(fmt.Sprint(name)); err != nil {
-			return err
-		}
-	}
-	_, err := decoder.Token()
-	return err
+	return h, d, err
 }
 
 // save writes a day.
@@ -188,7 +103,8 @@ func save(name string, d *Day) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(json.NewEncoder(out).Encode(headOf(d)), encodeDay(out, d), out.Close())
+		encoder := json.NewEncoder(out)
+		return errors.Join(encoder.Encode(headOf(d)), encoder.Encode(d), out.Close())
 	})
 }
 

@@ -1,8 +1,10 @@
 package report
 
 import (
-	"bytes"
+	"compress/gzip"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -12,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// A day that is written node by node is the text that it is as a whole, also without nodes, and is read as it was.
-func TestDayByNodes(t *testing.T) {
+// A day that is kept is read as it was, also without nodes; what is no day is none.
+func TestDayFile(t *testing.T) {
 	w := newWorld(t, november(20, 6), time.UTC)
 	for _, name := range []string{"n", `a "quoted" <node>`, "m"} {
 		a := w.agent("n" + name[:1])
@@ -21,25 +23,29 @@ func TestDayByNodes(t *testing.T) {
 		w.store1(a.raise(newFault("disk", name, finding.Fatal), 10*time.Second))
 	}
 	w.report(Daily, "today")
-	full := w.keeper.fold.Day
-	for _, d := range []*Day{full, newDay(november(20, 6), time.UTC, "j", 3)} {
-		var out bytes.Buffer
-		w.must(encodeDay(&out, d))
-		whole, err := json.Marshal(d)
+	file := filepath.Join(t.TempDir(), "day")
+	for _, d := range []*Day{w.keeper.fold.Day, newDay(november(20, 6), time.UTC, "j", 3)} {
+		w.must(save(file, d))
+		read, err := load(file)
 		w.must(err)
-		if diff := cmp.Diff(string(whole)+"\n", out.String()); diff != "" {
-			t.Error(diff)
-		}
-		read, err := decodeDay(json.NewDecoder(&out))
+		want, err := json.Marshal(d)
 		w.must(err)
-		again, err := json.Marshal(read)
+		got, err := json.Marshal(read)
 		w.must(err)
-		if diff := cmp.Diff(string(whole), string(again)); diff != "" {
+		if diff := cmp.Diff(string(want), string(got)); diff != "" {
 			t.Error(diff)
 		}
 	}
-	for _, text := range []string{"", "null", "[]", `{"nodes":null}`, `{"nodes":{"a":null}}`, `{"nodes":{"a":{}}`, `{"version":"x","nodes":{}}`} {
-		if d, err := decodeDay(json.NewDecoder(bytes.NewBufferString(text))); err == nil {
+	for _, text := range []string{"", "null", "[]", `{"version":1}`, `{"version":1,"nodes":null}`, `{"version":1,"nodes":{"a":null}}`,
+		`{"version":1,"nodes":{"a":{}}`, `{"version":"x","nodes":{}}`, `{"version":2,"nodes":{}}`} {
+		out, err := os.Create(file)
+		w.must(err)
+		packed := gzip.NewWriter(out)
+		_, err = packed.Write([]byte(`{"name":"2026-11-20","faults":null}` + text))
+		w.must(err)
+		w.must(packed.Close())
+		w.must(out.Close())
+		if d, err := load(file); err == nil {
 			t.Errorf("%s is read as %+v", text, d)
 		}
 	}

@@ -3,14 +3,11 @@ package report
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -24,8 +21,7 @@ const (
 	page     = 1000    // records
 	maxDay   = 2 << 30 // bytes of a day's file, unpacked
 
-	saveEvery = 5 * time.Minute
-	catchUp   = 2 * time.Second // that a report waits for what is in the journal
+	catchUp = 2 * time.Second // that a report waits for what is in the journal
 
 	// behind is how far time follows the clock: what the journal stores now was received a moment ago.
 	behind = 10 * time.Second
@@ -47,17 +43,17 @@ type Options struct {
 	Places   func() map[Key]Place // of the nodes now; nil: nothing is known
 }
 
-// Keeper follows the journal and keeps a file for each day.
+// Keeper counts the journal when it is asked, and keeps a file for each day that is over. What it has counted of the day
+// that is not over is in memory alone: a start counts that again.
 type Keeper struct {
 	Options
 
-	mu    sync.Mutex // guards what follows
-	fold  Fold
-	saved time.Time
-	read  uint64 // up to there, also where nothing could be counted
+	mu   sync.Mutex // guards what follows
+	fold Fold
+	read uint64 // up to there, also where nothing could be counted
 }
 
-// Open goes on with the newest day that is kept.
+// Open goes on after the newest day that is kept.
 func Open(o Options) (*Keeper, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -75,7 +71,7 @@ func Open(o Options) (*Keeper, error) {
 		return nil, err
 	}
 	for _, name := range slices.Backward(names) {
-		d, err := k.load(name)
+		d, err := load(filepath.Join(k.Dir, name+suffix))
 		if bounds := o.Journal.Bounds(); err == nil && (d.Journal != bounds.Journal || d.Offset > bounds.Newest) {
 			err = fmt.Errorf("it is of journal %s up to %d, this is %s up to %d", d.Journal, d.Offset, bounds.Journal,
 				bounds.Newest)
@@ -85,10 +81,10 @@ func Open(o Options) (*Keeper, error) {
 				"err", err)
 			continue
 		}
-		if k.fold.Day = d; d.Complete {
+		if d.Complete { // of a version before this one there may be one that was not over
 			k.fold.Day = d.next(o.Location)
+			break
 		}
-		break
 	}
 	return k, nil
 }
@@ -99,7 +95,6 @@ func (k *Keeper) closed(d *Day) error {
 	if err := save(filepath.Join(k.Dir, d.Name+suffix), d); err != nil {
 		return fmt.Errorf("report of %s: %w", d.Name, err)
 	}
-	k.saved = k.Now()
 	oldest := d.To.AddDate(0, 0, -keepDays).Format(time.DateOnly)
 	names, err := k.names()
 	for _, name := range names {
@@ -123,28 +118,6 @@ func (k *Keeper) place(d *Day) {
 	}
 }
 
-// Run follows the journal until ctx ends.
-func (k *Keeper) Run(ctx context.Context) {
-	tick := time.NewTicker(time.Minute)
-	defer tick.Stop()
-	for ctx.Err() == nil {
-		changed := k.Journal.Bounds().Changed
-		if err := k.Follow(ctx); err != nil && ctx.Err() == nil {
-			k.Log.Error("the reports do not follow the journal; it is tried again", "err", err)
-			changed = nil // with the next tick
-		}
-		select {
-		case <-ctx.Done():
-		case <-changed:
-			select { // more comes with it
-			case <-ctx.Done():
-			case <-time.After(200 * time.Millisecond):
-			}
-		case <-tick.C:
-		}
-	}
-}
-
 // Follow counts all that is in the journal, then the time that has passed.
 func (k *Keeper) Follow(ctx context.Context) error {
 	for {
@@ -162,11 +135,7 @@ func (k *Keeper) step(ctx context.Context) (more bool, err error) {
 	bounds, now := k.Journal.Bounds(), k.Now()
 	after := k.offset()
 	if after >= bounds.Newest {
-		err := k.fold.Advance(now.Add(-behind))
-		if err == nil && k.fold.Day != nil && now.Sub(k.saved) >= saveEvery {
-			err = k.save()
-		}
-		return false, err
+		return false, k.fold.Advance(now.Add(-behind))
 	}
 	lost := uint64(0)
 	if after+1 < bounds.Oldest {
@@ -206,22 +175,6 @@ func (k *Keeper) Offset() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.offset()
-}
-
-func (k *Keeper) save() error {
-	k.place(k.fold.Day)
-	k.saved = k.Now()
-	return save(filepath.Join(k.Dir, k.fold.Day.Name+suffix), k.fold.Day)
-}
-
-// Close keeps the day that is not over.
-func (k *Keeper) Close() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.fold.Day == nil {
-		return nil
-	}
-	return k.save()
 }
 
 // NoReportError is a day of which there is no report.
@@ -296,9 +249,6 @@ func (k *Keeper) build(p Period, name string, first time.Time, count int) (Repor
 		}
 	}
 	slices.Reverse(missing)
-	if count > 1 {
-		defer debug.FreeOSMemory() // days are large, and asked for seldom
-	}
 	if b.days == 0 {
 		names, err := k.names()
 		e := &NoReportError{Name: name}
@@ -325,7 +275,7 @@ func (k *Keeper) head(name string) (h head, err error) {
 	if d := k.fold.Day; d != nil && d.Name == name {
 		return headOf(d), nil
 	}
-	err = read(filepath.Join(k.Dir, name+suffix), func(decoder *json.Decoder, _ io.Reader) error { return decoder.Decode(&h) })
+	h, _, err = read(filepath.Join(k.Dir, name+suffix), true)
 	return h, err
 }
 
@@ -335,5 +285,5 @@ func (k *Keeper) day(name string) (*Day, error) {
 		k.place(d)
 		return d, nil
 	}
-	return k.load(name)
+	return load(filepath.Join(k.Dir, name+suffix))
 }

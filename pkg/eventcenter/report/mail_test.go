@@ -111,7 +111,6 @@ func BenchmarkDay(b *testing.B) {
 		d = w.keeper.fold.Day
 	}
 	w.now = d.From.Add(time.Hour)
-	w.must(w.keeper.Close())
 	for b.Loop() {
 		r, err := w.keeper.Report(b.Context(), Daily, "2026-11-15")
 		if err != nil || r.Availability.Nodes != 10_000 || r.Faults.Found != 30_000 {

@@ -138,7 +138,6 @@ func TestRandomDays(t *testing.T) {
 				c.pass(time.Duration(c.IntN(900)) * time.Second)
 				switch c.IntN(60) {
 				case 0:
-					c.must(c.keeper.Close())
 					c.open()
 				case 1:
 					c.must(c.keeper.Follow(t.Context()))

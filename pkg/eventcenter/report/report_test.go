@@ -284,7 +284,8 @@ func TestTrimmedDays(t *testing.T) {
 	w.at(22, 12, 0)
 	w.store1(a.clear("disksda"))
 	first := w.report(Daily, "2026-11-20")
-	w.must(w.keeper.Close())
+	w.at(23, 1, 0)
+	w.must(w.keeper.Follow(t.Context()))
 	w.must(w.store.Trim(w.Context(), w.store.Bounds().Newest))
 	if w.store.Bounds().Oldest < 3 {
 		t.Fatal("nothing is trimmed")
@@ -299,7 +300,6 @@ func TestTrimmedDays(t *testing.T) {
 	if f := w.report(Daily, "2026-11-22").Faults; f.OpenBefore != 2 || f.Cleared != 1 || f.Open != 1 {
 		t.Errorf("%+v", f)
 	}
-	w.must(w.keeper.Close())
 	text, err := os.ReadFile(file)
 	w.must(err)
 	text[len(text)/2] ^= 0xff
@@ -337,7 +337,6 @@ func TestOtherTimezone(t *testing.T) {
 		a := w.agent("n")
 		w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
 		w.must(w.keeper.Follow(t.Context()))
-		w.must(w.keeper.Close())
 		w.zone = zone
 		w.open()
 		total := int64(0)
@@ -346,12 +345,11 @@ func TestOtherTimezone(t *testing.T) {
 			w.store1(a.event(event.AgentStarted, finding.Info, event.Agent{}))
 			w.must(w.keeper.Follow(t.Context()))
 		}
-		w.must(w.keeper.Close())
 		names, err := w.keeper.names()
 		w.must(err)
 		events := uint64(0)
-		for _, name := range names {
-			d, err := w.keeper.load(name)
+		for _, name := range append(names, w.keeper.fold.Day.Name) {
+			d, err := w.keeper.day(name)
 			w.must(err)
 			total += d.passed(d.Nodes["c\x00n"], d.Through).Available
 			events += d.Events

@@ -28,7 +28,7 @@ func TestRealDisk(t *testing.T) {
 				t.Fatalf("%v: %s", err, out)
 			}
 		},
-		"read-only": func(disk *hosttest.LoopFS, dir string) { disk.Remount(dir, "ro") },
+		"read-only": func(disk *hosttest.LoopFS, dir string) { disk.Remount(dir, "abort") },
 		"shut down": func(disk *hosttest.LoopFS, dir string) { disk.Shutdown(dir) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestRealDisk(t *testing.T) {
 			c := &center{}
 			server := httptest.NewServer(c)
 			defer server.Close()
-			r := eventcenter.New(realConfig(filepath.Join(dir, "eventcenter"), server.URL))
+			r := eventcenter.New(realConfig(openStore(t, dir), server.URL))
 			runReal(t, r)
 			thaw := func() { _ = exec.Command("fsfreeze", "--unfreeze", dir).Run() } // the test may be over
 			t.Cleanup(thaw)

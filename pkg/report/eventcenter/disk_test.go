@@ -1,63 +1,55 @@
 package eventcenter_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/segment"
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// filesIn returns real files.
-func filesIn(dir string) eventcenter.Files {
-	d := segment.Dir{Path: dir, Max: 2 << 20}
-	return eventcenter.Files{Scan: d.Scan, Append: d.Append, ReadAt: d.ReadAt, Remove: d.Remove}
+// disk is a store on a disk with faults.
+type disk struct {
+	report.Store
+	before func() error // each call
 }
 
-// hanging returns files that hang until the test ends.
-func hanging(t *testing.T) eventcenter.Files {
+func (d disk) PutAll(values map[string][]byte) error {
+	return cmp.Or(d.before(), d.Store.PutAll(values))
+}
+func (d disk) Delete(key string) error { return cmp.Or(d.before(), d.Store.Delete(key)) }
+func (d disk) ForEach(f func(key string, value []byte) error) error {
+	return cmp.Or(d.before(), d.Store.ForEach(f))
+}
+
+// hanging returns a disk that hangs until the test ends.
+func hanging(t *testing.T) report.Store {
 	over := make(chan struct{})
-	var once sync.Once
-	t.Cleanup(func() { once.Do(func() { close(over) }) })
-	wait := func() error { <-over; return errors.New("the disk is gone") }
-	return eventcenter.Files{
-		Scan:   func(func(string, []byte, error)) error { return wait() },
-		Append: func(string, []byte) error { return wait() },
-		ReadAt: func(string, int64, int) ([]byte, error) { return nil, wait() },
-		Remove: func(string) error { return wait() },
-	}
-}
-
-// broken returns files that fail.
-func broken() eventcenter.Files {
-	err := errors.New("read-only file system")
-	return eventcenter.Files{
-		Scan:   func(func(string, []byte, error)) error { return err },
-		Append: func(string, []byte) error { return err },
-		ReadAt: func(string, int64, int) ([]byte, error) { return nil, err },
-		Remove: func(string) error { return err },
-	}
+	t.Cleanup(func() { close(over) })
+	return disk{reporttest.NewStore(), func() error { <-over; return errors.New("the disk is gone") }}
 }
 
 // The fault that matters most is the disk's own: it is sent whatever that disk does, also before anything was read.
 func TestFatalLeavesWithoutTheDisk(t *testing.T) {
-	for name, files := range map[string]func(*testing.T) eventcenter.Files{
-		"hung": hanging, "read-only": func(*testing.T) eventcenter.Files { return broken() },
-		"none": func(*testing.T) eventcenter.Files { return eventcenter.Files{} },
+	for name, store := range map[string]func(*testing.T) report.Store{
+		"hung": hanging, "none": func(*testing.T) report.Store { return nil },
+		"read-only": func(*testing.T) report.Store {
+			return disk{reporttest.NewStore(), func() error { return errors.New("read-only file system") }}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &center{}
 			synctest.Test(t, func(t *testing.T) {
 				config, _ := config(c)
 				over := make(chan struct{})
-				config.Files, config.Settings.TokenFile = files(t), "/on/the/same/disk"
+				config.Store, config.Settings.TokenFile = store(t), "/on/the/same/disk"
 				reads := 0
 				config.ReadFile = func(string) ([]byte, error) {
 					if reads++; reads > 1 {
@@ -88,21 +80,18 @@ func TestFatalLeavesWithoutTheDisk(t *testing.T) {
 
 // A backlog that can no longer be read does not hold up what is new, and is sent when the disk is back.
 func TestBacklogOnHungDisk(t *testing.T) {
-	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		c := &center{}
 		config, receiver := config(c)
-		config.Files = filesIn(dir)
+		store := reporttest.NewStore()
+		config.Store = store
 		receiver.Fail(errors.New("connection refused"))
 		stop := reporttest.Start(t, eventcenter.New(config))
 		time.Sleep(time.Minute)
 		stop()
 		receiver.Mend()
-		read, over := config.Files.ReadAt, make(chan struct{})
-		config.Files.ReadAt = func(name string, offset int64, size int) ([]byte, error) {
-			<-over
-			return read(name, offset, size)
-		}
+		over := make(chan struct{})
+		config.Store = disk{store, func() error { <-over; return nil }}
 		r, w := eventcenter.New(config), reporttest.NewWorld()
 		stop = reporttest.Start(t, r)
 		for i := range 5 {

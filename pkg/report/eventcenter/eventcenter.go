@@ -1,6 +1,6 @@
 // Package eventcenter sends what changes to an event center, as CloudEvents over HTTP. What was not acknowledged is
-// kept in memory and, a second later, in a bounded directory of files, but nothing that is sent waits for the disk:
-// that it is dying may be what there is to say.
+// kept in memory and, a second later, in the agent's store. The store is read at the start alone, and nothing that is
+// sent waits for its disk: that it is dying may be what there is to say.
 package eventcenter
 
 import (
@@ -29,7 +29,8 @@ type Config struct {
 
 	PodsEnded func() *uint64 // pods that ended since the start; may be nil, and return nil: not counted
 
-	Files    Files                             // zero: nothing survives a restart
+	Store    report.Store                      // nil: nothing survives a restart
+	Old      OldFiles                          // of agents before the store had it; zero: there are none
 	ReadFile func(name string) ([]byte, error) // CA, token, certificate and key
 	Timeout  time.Duration                     // of one request; zero: DefaultTimeout
 
@@ -46,7 +47,6 @@ const DefaultTimeout = 10 * time.Second
 type Reporter struct {
 	config      Config
 	credentials *credentials
-	disk        *disk
 	changed     chan struct{} // size 1: that there is something new, not what
 
 	mu        sync.Mutex // guards all below
@@ -68,16 +68,18 @@ func New(c Config) *Reporter {
 	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
 	c.Observer = cmp.Or[report.Observer](c.Observer, report.Unobserved{})
 	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
-	now := time.Now()
+	now, store := time.Now(), c.Store
+	if store != nil && c.Old.Read != nil {
+		store = upgraded{store, c.Old, c.Log}
+	}
 	r := &Reporter{
 		config: c, credentials: &credentials{settings: c.Settings, read: c.ReadFile, fixed: c.Transport},
-		changed: make(chan struct{}, 1), outbox: newOutbox(newULID(now)), leftovers: map[string]event.Activity{},
+		changed: make(chan struct{}, 1), leftovers: map[string]event.Activity{},
 		unknown: slices.Sorted(slices.Values(c.Checks)),
 		sender: sender{stream: newULID(now), mode: c.Settings.Mode, count: maxCount, alive: defaultAlive,
 			backoff: report.Backoff{Rand: c.Rand}},
 	}
-	r.disk = &disk{r: r, files: c.Files, wake: make(chan struct{}, 1), reads: make(chan readOrder),
-		loads: make(chan struct{})}
+	r.outbox = newOutbox(newULID(now), store, c.Log, r.wake)
 	for _, a := range c.Leftovers {
 		r.leftovers[leftoverKey(a.Subject)] = event.OfLeftover(a)
 	}
@@ -159,28 +161,33 @@ func (r *Reporter) repeated(id string) bool {
 const maxRecent = 200
 
 // add gives an event its place in the stream and has it sent.
-func (r *Reporter) add(e event.Event) { r.addAt(e, time.Now()) }
+func (r *Reporter) add(e event.Event) {
+	r.put(e)
+	if r.outbox.Counts().Lost > maxLost {
+		r.reportLost()
+	}
+	r.observe()
+	r.wake()
+}
 
-func (r *Reporter) addAt(e event.Event, at time.Time) {
-	e = r.from(e, r.outbox.own.id, r.outbox.own.last+1)
+func (r *Reporter) put(e event.Event) {
+	e = r.from(e, r.outbox.own, r.outbox.last+1)
 	body, err := e.Encode()
 	if err != nil { // conversions are bounded: an event can always be encoded
 		r.config.Log.Error("event is not sent", "type", e.Type, "err", err)
 		return
 	}
-	r.outbox.add(e.Severity, at, body)
-	if len(r.outbox.lost) > maxRanges {
-		r.tellLost(at)
-	}
-	r.changes()
+	r.outbox.add(e.Type, e.Severity, time.Now(), body)
 }
 
-// tellLost adds an event that names what was lost.
-func (r *Reporter) tellLost(at time.Time) {
-	if len(r.outbox.lost) > 0 {
-		r.addAt(event.Event{Type: event.AgentGap, Severity: finding.Warning,
-			Data: event.Gap{Ranges: r.outbox.takeLost()}}, at)
+// reportLost adds an event that names what was given up.
+func (r *Reporter) reportLost() {
+	ranges, named := r.outbox.lost()
+	if len(ranges) == 0 {
+		return
 	}
+	r.put(event.Event{Type: event.AgentGap, Severity: finding.Warning, Data: event.Gap{Ranges: ranges}})
+	r.outbox.delivered(named)
 }
 
 // from gives an event its sender.
@@ -194,13 +201,6 @@ func (r *Reporter) from(e event.Event, stream string, sequence uint64) event.Eve
 	return e
 }
 
-// changes wakes what sends and what writes.
-func (r *Reporter) changes() {
-	r.observe()
-	r.disk.signal()
-	r.wake()
-}
-
 func (r *Reporter) wake() {
 	select {
 	case r.changed <- struct{}{}:
@@ -209,24 +209,25 @@ func (r *Reporter) wake() {
 }
 
 func (r *Reporter) observe() {
-	r.config.Observer.Queued(r.Name(), r.outbox.waiting)
-	for severity, n := range r.outbox.takeDropped() {
+	r.config.Observer.Queued(r.Name(), r.outbox.Counts().Waiting)
+	for severity, n := range r.outbox.TakeDropped() {
 		r.config.Observer.Dropped(r.Name(), severity, n)
 	}
 }
 
 // Stats is what people are shown beside what an Observer is told.
 type Stats struct {
-	Endpoint  string // in use, or to be tried first
-	SetAside  int    // events that the center will never accept; kept
-	DiskBytes int64
+	Endpoint string // in use, or to be tried first
+	SetAside int    // events that the center will never accept; kept
+	Bytes    int    // of what waits
 }
 
 // Stats returns the figures of now.
 func (r *Reporter) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Stats{r.config.Settings.Endpoints[r.endpoint], r.outbox.aside, r.outbox.disk}
+	counts := r.outbox.Counts()
+	return Stats{r.config.Settings.Endpoints[r.endpoint], counts.Held, counts.Bytes}
 }
 
 var _ report.ActivityReporter = (*Reporter)(nil)

@@ -25,7 +25,7 @@ func TestBehaviour(t *testing.T) {
 	reporttest.Behaviour(t, func(t *testing.T) reporttest.Subject {
 		c := &center{}
 		config, receiver := config(c)
-		config.Files = filesIn(t.TempDir())
+		config.Store = reporttest.NewStore()
 		return reporttest.Subject{Reporter: eventcenter.New(config), Sink: &receiver.Fault, Edge: true,
 			Reports: func() []string { return c.lines(event.FaultRaised, event.FaultUpdated, event.ActionSucceeded) }}
 	})
@@ -91,7 +91,6 @@ func TestRejected(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
 			synctest.Test(t, func(t *testing.T) {
 				c := &center{}
 				c.answers(func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
@@ -108,7 +107,7 @@ func TestRejected(t *testing.T) {
 					return false
 				})
 				config, _ := config(c)
-				config.Files = filesIn(dir)
+				config.Store = reporttest.NewStore()
 				r := eventcenter.New(config)
 				w := reporttest.NewWorld()
 				var want []string

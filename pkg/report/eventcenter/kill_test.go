@@ -1,11 +1,13 @@
 package eventcenter_test
 
 import (
+	"bufio"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +15,9 @@ import (
 
 	cloudevents "github.com/cloudevents/sdk-go/v2/event"
 
+	"github.com/nodeagent/nodeagent/internal/store"
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
@@ -38,35 +42,43 @@ func TestKilled(t *testing.T) {
 	away(20) // so that most wait longer than what is stored waits
 	server := httptest.NewServer(c)
 	defer server.Close()
-	known := map[string]bool{} // streams of the starts of which something was stored
 	for round := range 4 {
 		if round == 3 {
 			away(1e9) // what is stored stays
 		}
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestKilled$")
 		cmd.Env = append(os.Environ(), "EVENTCENTER_KILLED="+dir, "EVENTCENTER_URL="+server.URL)
-		if err := cmd.Start(); err != nil {
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "nothing is stored", func() bool {
-			note(known, dir)
-			return len(known) > round
-		})
+		if line, err := bufio.NewReader(out).ReadString('\n'); line != "stored\n" {
+			t.Fatalf("nothing is stored: %q %v", line, err)
+		}
 		time.Sleep(time.Duration(round*130) * time.Millisecond) // of a writer that never stops by itself
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait() // killed
 	}
-	stored, err := os.ReadDir(dir)
-	if err != nil || len(stored) == 0 {
-		t.Fatalf("nothing was stored: %v", err)
+	known := map[string]bool{} // streams of the starts of which something is stored
+	s := openStore(t, dir)
+	for key := range content(t, s) {
+		_, id, _ := strings.Cut(key, "-")
+		stream, _, _ := strings.Cut(id, "-")
+		known[stream] = true
+	}
+	if len(known) == 0 {
+		t.Fatal("nothing was stored")
 	}
 	c.answers(nil)
-	r := eventcenter.New(realConfig(dir, server.URL))
+	r := eventcenter.New(realConfig(s, server.URL))
 	done, cancel := runReal(t, r)
 	eventually(t, "what was stored is not sent", func() bool {
-		return r.Stats().DiskBytes == 0 && slices.ContainsFunc(c.received(), func(e event.Event) bool {
+		return len(content(t, s)) == 0 && slices.ContainsFunc(c.received(), func(e event.Event) bool {
 			return e.Type == event.AgentStarted && !known[e.Stream] // the last goes last
 		})
 	})
@@ -89,24 +101,37 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// note adds the streams of which something is stored.
-func note(known map[string]bool, dir string) {
-	_ = filesIn(dir).Scan(func(name string, data []byte, _ error) {
-		if stream, _, _ := strings.Cut(name, "-"); len(data) > 0 {
-			known[stream] = true
-		}
-	})
+// openStore opens the agent's own store.
+func openStore(t *testing.T, dir string) report.Store {
+	t.Helper()
+	s, err := store.Open(filepath.Join(dir, "state.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s.Bucket("eventcenter")
 }
 
-func realConfig(dir, url string) eventcenter.Config {
+func realConfig(s report.Store, url string) eventcenter.Config {
 	return eventcenter.Config{
 		Settings: eventcenter.Settings{Endpoints: []string{url}, Cluster: "prod"}, Node: "node-1", Boot: "boot-1",
-		Files: filesIn(dir), ReadFile: os.ReadFile, Rand: func() float64 { return 0.01 },
+		Store: s, ReadFile: os.ReadFile, Rand: func() float64 { return 0.01 },
 	}
 }
 
+// told is a store that says when something is stored.
+type told struct{ report.Store }
+
+func (s told) PutAll(values map[string][]byte) error {
+	err := s.Store.PutAll(values)
+	if err == nil {
+		fmt.Println("stored")
+	}
+	return err
+}
+
 func sendUntilKilled(t *testing.T, dir, url string) {
-	r := eventcenter.New(realConfig(dir, url))
+	r := eventcenter.New(realConfig(told{openStore(t, dir)}, url))
 	runReal(t, r)
 	w := reporttest.NewWorld()
 	for i := 0; ; i++ {

@@ -144,7 +144,7 @@ func TestRotation(t *testing.T) {
 	evil := &center{}
 	first, impostor := serve(t, c, own), serve(t, evil, stranger)
 	listener := impostor.Listener.Addr().String()
-	config := realConfig(filepath.Join(dir, "outbox"), "https://"+listener)
+	config := realConfig(reporttest.NewStore(), "https://"+listener)
 	config.Settings = eventcenter.Settings{Cluster: "prod", ServerName: "center.prod",
 		Endpoints: []string{"https://" + listener, first.URL},
 		CAFile:    write("ca", own.cert), TokenFile: write("token", []byte("old\n")),
@@ -184,7 +184,7 @@ func TestNewAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := serve(t, c, after)
-	config := realConfig(t.TempDir(), server.URL)
+	config := realConfig(reporttest.NewStore(), server.URL)
 	config.Settings.CAFile, config.Settings.ServerName = ca, "center.prod"
 	r := eventcenter.New(config)
 	runReal(t, r)
@@ -222,7 +222,7 @@ func TestNobodyElseIsAsked(t *testing.T) {
 	if err := os.WriteFile(ca, p.cert, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	config := realConfig(t.TempDir(), "")
+	config := realConfig(reporttest.NewStore(), "")
 	config.Settings.CAFile, config.Settings.ServerName = ca, "center.prod"
 	config.Settings.Endpoints = []string{old.URL, server.URL, "https://other.invalid/"}
 	runReal(t, eventcenter.New(config))
@@ -258,7 +258,7 @@ func TestSilentServer(t *testing.T) {
 	c := &center{}
 	server := httptest.NewServer(c)
 	defer server.Close()
-	config := realConfig(t.TempDir(), "")
+	config := realConfig(reporttest.NewStore(), "")
 	config.Settings.Endpoints = []string{"http://" + listener.Addr().String(), server.URL}
 	r := eventcenter.New(config)
 	runReal(t, r)

@@ -59,11 +59,10 @@ func TestOrderAfterOutage(t *testing.T) {
 		for starts := range 4 {
 			for _, last := range [][]string{{}, {"B"}, {"A", "C"}} {
 				t.Run(fmt.Sprint(before, starts, last), func(t *testing.T) {
-					dir := t.TempDir()
 					synctest.Test(t, func(t *testing.T) {
 						c := &center{}
 						config, receiver := config(c)
-						config.Files = filesIn(dir)
+						config.Store = reporttest.NewStore()
 						w := reporttest.NewWorld()
 						r := eventcenter.New(config)
 						stop := reporttest.Start(t, r)

@@ -1,11 +1,15 @@
 package eventcenter_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,20 +20,21 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/event"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// A day without the center, in a storm: what is kept stays below 20 MiB, the fatal ones are all kept, and what was
+// A day without the center, in a storm: what is kept stays below 8 MiB, the fatal ones are all kept, and what was
 // dropped is named.
 func TestDayWithoutTheCenter(t *testing.T) {
 	need.Nothing(t)
-	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		c := &center{}
 		config, receiver := config(c)
-		config.Files = filesIn(dir)
+		store := reporttest.NewStore()
+		config.Store = store
 		receiver.Fail(errors.New("connection refused"))
 		r := eventcenter.New(config)
 		stop := reporttest.Start(t, r)
@@ -49,8 +54,8 @@ func TestDayWithoutTheCenter(t *testing.T) {
 			r.Update(w.Observe(observation))
 		}
 		time.Sleep(time.Minute)
-		if size := sizeOf(t, dir); size > 20<<20 || size < 10<<20 {
-			t.Errorf("%d bytes in the outbox", size)
+		if size, kept := sizeOf(t, store), r.Stats().Bytes; size > 12<<20 || kept > 8<<20 || kept < 6<<20 {
+			t.Errorf("%d bytes in the outbox, %d in the store", kept, size)
 		}
 		stop()
 		receiver.Mend()
@@ -68,71 +73,78 @@ func TestDayWithoutTheCenter(t *testing.T) {
 		if got != fatal {
 			t.Errorf("%d of %d fatal events arrived", got, fatal)
 		}
-		if size := sizeOf(t, dir); size > 1<<20 {
+		if size := sizeOf(t, store); size > 0 {
 			t.Errorf("%d bytes are kept of what has arrived", size)
 		}
 	})
 }
 
-func sizeOf(t *testing.T, dir string) (size int64) {
+func sizeOf(t *testing.T, store *reporttest.Store) (size int) {
 	t.Helper()
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		info, err := f.Info()
-		if err != nil {
-			t.Fatal(err)
-		}
-		size += info.Size()
+	for key, value := range content(t, store) {
+		size += len(key) + len(value)
 	}
 	return size
 }
 
-// After a crash, what has arrived is not called lost: neither what was never written, nor what was in files that are gone.
+func content(t *testing.T, store report.Store) map[string][]byte {
+	t.Helper()
+	values := map[string][]byte{}
+	err := store.ForEach(func(key string, value []byte) error {
+		values[key] = slices.Clone(value)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return values
+}
+
+// stored returns a store with values.
+func stored(t *testing.T, values map[string][]byte) *reporttest.Store {
+	t.Helper()
+	store := reporttest.NewStore()
+	if err := store.PutAll(values); err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// After a crash, what has arrived is not called lost: neither what was never stored, nor what is stored no more.
 func TestNothingThatCameIsCalledLost(t *testing.T) {
 	need.Nothing(t)
-	dir, crashed := t.TempDir(), filepath.Join(t.TempDir(), "copy")
 	synctest.Test(t, func(t *testing.T) {
 		c := &center{}
 		config, _ := config(c)
-		config.Files, config.Settings.Mode = filesIn(dir), eventcenter.Structured
+		store := reporttest.NewStore()
+		config.Store, config.Settings.Mode = store, eventcenter.Structured
 		r, w := eventcenter.New(config), reporttest.NewWorld()
 		stop := reporttest.Start(t, r)
 		r.Update(w.Run("a", nil, "One"))
 		time.Sleep(time.Minute)
-		var accept atomic.Value // the severity that is taken
-		accept.Store("none")
+		var taken atomic.Int64 // how many events are taken yet
 		c.answers(func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
-			refused := events[0].Extensions()["severity"] != accept.Load() &&
-				events[0].Type() != string(event.NodeSnapshot)
+			refused := events[0].Type() != string(event.NodeSnapshot) && taken.Add(-1) < 0
 			if refused {
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}
 			return refused
 		})
-		r.Update(w.Run("a", nil, "Two"))
-		r.Update(w.Run("a", nil, "Three"))
-		info := reporttest.Fatal("b", 0, "Four")
-		info.Severity = finding.Info
-		r.Update(w.Observe(finding.Observation{Check: "b", At: w.Now(), Findings: []finding.Finding{info}}))
+		for _, reason := range []string{"Two", "Three", "Four"} {
+			r.Update(w.Run("a", nil, reason))
+		}
 		time.Sleep(10 * time.Minute)
-		if err := os.CopyFS(crashed+"-before", os.DirFS(dir)); err != nil {
-			t.Fatal(err)
-		}
-		accept.Store(string(finding.Fatal))
+		crashes := []map[string][]byte{content(t, store)}
+		taken.Store(1)
 		time.Sleep(20 * time.Minute)
-		if err := os.CopyFS(crashed, os.DirFS(dir)); err != nil {
-			t.Fatal(err)
-		}
-		if files, _ := filepath.Glob(crashed + "/*"); len(files) != 1 {
-			t.Fatalf("stored: %v", files)
+		crashes = append(crashes, content(t, store))
+		if len(crashes[0]) != len(crashes[1])+1 {
+			t.Fatalf("%d events are stored, then %d", len(crashes[0]), len(crashes[1]))
 		}
 		stop()
 		c.answers(nil)
-		for _, dir := range []string{crashed, crashed + "-before"} {
-			config.Files = filesIn(dir)
+		for _, left := range crashes {
+			config.Store = stored(t, left)
 			stop = reporttest.Start(t, eventcenter.New(config))
 			time.Sleep(10 * time.Minute)
 			stop()
@@ -145,21 +157,66 @@ func TestNothingThatCameIsCalledLost(t *testing.T) {
 	})
 }
 
-// A file that ends in the middle of a record, or is damaged, costs what was in it: the rest arrives, and what is
-// missing is named.
-func TestDamagedFiles(t *testing.T) {
+// What was given up is named also by the next start, if the agent crashed before it could be told.
+func TestGivenUpIsNamedAfterACrash(t *testing.T) {
+	need.Nothing(t)
+	synctest.Test(t, func(t *testing.T) {
+		c := &center{}
+		config, receiver := config(c)
+		store := reporttest.NewStore()
+		config.Store = store
+		receiver.Fail(errors.New("connection refused"))
+		r, w := eventcenter.New(config), reporttest.NewWorld()
+		stop := reporttest.Start(t, r)
+		untold := 0
+		var crash map[string][]byte
+		for round := 0; untold == 0 && round < 200; round++ {
+			observation := finding.Observation{Check: "a", At: w.Now()}
+			for i := range 100 {
+				f := reporttest.Fatal("a", i, fmt.Sprint("Round", round))
+				f.Message = strings.Repeat("m", 900)
+				if i > 0 {
+					f.Severity = finding.Info
+				}
+				observation.Findings = append(observation.Findings, f)
+			}
+			r.Update(w.Observe(observation))
+			time.Sleep(10 * time.Second)
+			crash = content(t, store)
+			for _, value := range crash {
+				if bytes.Contains(value, []byte(`"lost":"dropped"`)) {
+					untold++
+				}
+			}
+		}
+		if untold == 0 {
+			t.Fatal("nothing is given up and not told")
+		}
+		stop()
+		receiver.Mend()
+		config.Store = stored(t, crash)
+		stop = reporttest.Start(t, eventcenter.New(config))
+		time.Sleep(10 * time.Minute)
+		stop()
+		c.check(t)
+	})
+}
+
+// A record that is damaged costs what was in it: the rest arrives, and what is missing is named.
+func TestDamagedRecords(t *testing.T) {
 	for name, damage := range map[string]func(data []byte) []byte{
 		"torn":    func(data []byte) []byte { return data[:len(data)-7] },
-		"garbage": func(data []byte) []byte { return append(data, "garbage of a crash"...) },
+		"garbage": func([]byte) []byte { return []byte("garbage of a crash") },
 		"flipped": func(data []byte) []byte { data[len(data)/2] ^= 1; return data },
-		"empty":   func([]byte) []byte { return nil },
+		"empty":   func([]byte) []byte { return []byte{} },
+		"another": func(data []byte) []byte { return bytes.Replace(data, []byte(`"seq":`), []byte(`"seq":1`), 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
 			synctest.Test(t, func(t *testing.T) {
 				c := &center{}
 				config, receiver := config(c)
-				config.Files = filesIn(dir)
+				store := reporttest.NewStore()
+				config.Store = store
 				receiver.Fail(errors.New("connection refused"))
 				r := eventcenter.New(config)
 				stop := reporttest.Start(t, r)
@@ -169,15 +226,9 @@ func TestDamagedFiles(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				stop()
-				files, err := filepath.Glob(dir + "/*fatal*")
-				if err != nil || len(files) != 1 {
-					t.Fatal(files, err)
-				}
-				data, err := os.ReadFile(files[0])
-				if err == nil {
-					err = os.WriteFile(files[0], damage(data), 0o600)
-				}
-				if err != nil {
+				values := content(t, store)
+				key := slices.Sorted(maps.Keys(values))[5]
+				if err := store.Put(key, damage(values[key])); err != nil {
 					t.Fatal(err)
 				}
 				receiver.Mend()
@@ -185,11 +236,11 @@ func TestDamagedFiles(t *testing.T) {
 				time.Sleep(time.Minute)
 				stop()
 				c.check(t)
-				if name == "garbage" && len(c.lines(event.FaultRaised, event.FaultUpdated)) != 10 {
-					t.Errorf("%v", c.lines())
+				if got := c.lines(event.FaultRaised, event.FaultUpdated); len(got) != 9 {
+					t.Errorf("%v", got)
 				}
-				if left, _ := filepath.Glob(dir + "/*"); len(left) > 0 {
-					t.Errorf("left: %v", left)
+				if store.Len() > 0 {
+					t.Errorf("left: %v", content(t, store))
 				}
 			})
 		})
@@ -198,11 +249,11 @@ func TestDamagedFiles(t *testing.T) {
 
 // Without trouble nothing is written at all.
 func TestNothingIsWrittenInPeace(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "outbox")
 	synctest.Test(t, func(t *testing.T) {
 		c := &center{}
 		config, _ := config(c)
-		config.Files = filesIn(dir)
+		store := reporttest.NewStore()
+		config.Store = store
 		r := eventcenter.New(config)
 		stop := reporttest.Start(t, r)
 		w := reporttest.NewWorld()
@@ -212,8 +263,64 @@ func TestNothingIsWrittenInPeace(t *testing.T) {
 		}
 		stop()
 		c.check(t)
-		if _, err := os.Stat(dir); !os.IsNotExist(err) {
-			t.Errorf("%s: %v", dir, err)
+		if n := len(store.Attempts()); n > 0 {
+			t.Errorf("%d writes", n)
 		}
 	})
+}
+
+// What an agent before has left in its files is sent, once. testdata/old-outbox was recorded with that agent: one event
+// has arrived, one was set aside, six wait.
+func TestOldOutbox(t *testing.T) {
+	for name, removable := range map[string]bool{"removed": true, "read-only": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := &center{}
+				config, _ := config(c)
+				store := reporttest.NewStore()
+				config.Store = store
+				there := true
+				config.Old = eventcenter.OldFiles{
+					Read: func() (map[string][]byte, error) {
+						files := map[string][]byte{}
+						for _, e := range must(os.ReadDir("testdata/old-outbox")) {
+							if there {
+								files[e.Name()] = must(os.ReadFile(filepath.Join("testdata/old-outbox", e.Name())))
+							}
+						}
+						return files, nil
+					},
+					Remove: func() error {
+						if there = !removable; there {
+							return errors.New("read-only file system")
+						}
+						return nil
+					},
+				}
+				for range 2 {
+					r := eventcenter.New(config)
+					stop := reporttest.Start(t, r)
+					time.Sleep(10 * time.Minute)
+					if stats := r.Stats(); stats.SetAside != 1 {
+						t.Errorf("%+v, want one that is set aside", stats)
+					}
+					stop()
+				}
+				got := c.lines(event.FaultRaised, event.FaultUpdated)
+				if diff := cmp.Diff([]string{"Waits0", "Waits1", "Waits2", "Waits3", "Waits4"}, got); diff != "" {
+					t.Error(diff)
+				}
+				if there == removable || store.Len() != 1 {
+					t.Errorf("the old files are there: %v; stored: %v", there, content(t, store))
+				}
+			})
+		})
+	}
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
 }

@@ -39,12 +39,23 @@ type sender struct {
 // Run sends until ctx ends.
 func (r *Reporter) Run(ctx context.Context) error {
 	defer r.credentials.close()
-	stop := r.disk.start(ctx)
-	r.disk.awaitLoaded(ctx) // it says how much waits, and what earlier starts have left goes first
+	stop := r.outbox.Start(ctx)
+	r.load(ctx) // it says how much waits, and what earlier starts have left goes first
 	r.say(event.AgentStarted)
 	report.Steps(ctx, r.changed, r.step)
 	r.leave(ctx)
 	return stop()
+}
+
+// load waits for what earlier starts have left, but not for a disk that hangs.
+func (r *Reporter) load(ctx context.Context) {
+	limit := time.NewTimer(loadWait)
+	defer limit.Stop()
+	select {
+	case <-ctx.Done():
+	case <-limit.C:
+	case <-r.outbox.loaded:
+	}
 }
 
 // say adds an event about the agent itself.
@@ -59,9 +70,8 @@ func (r *Reporter) say(t event.Type) {
 }
 
 func (r *Reporter) self() event.Agent {
-	own := r.outbox.own
 	return event.Agent{Version: r.config.Version, Configuration: r.config.Configuration,
-		LastSequence: event.Sequence(own.last), LastStream: own.id, Waiting: r.outbox.waiting,
+		LastSequence: event.Sequence(r.outbox.last), LastStream: r.outbox.own, Waiting: r.outbox.Counts().Waiting,
 		Blind: append([]string{}, r.unknown...), PodsEnded: r.podsEnded()}
 }
 
@@ -94,7 +104,7 @@ func (r *Reporter) step(ctx context.Context) time.Time {
 		r.failed(ctx, err)
 		return r.retryAt
 	}
-	return report.Earliest(r.snapshotDue(), r.sentAt.Add(r.alive), r.disk.hung)
+	return report.Earliest(r.snapshotDue(), r.sentAt.Add(r.alive))
 }
 
 func (r *Reporter) tidy(now time.Time) {
@@ -104,14 +114,11 @@ func (r *Reporter) tidy(now time.Time) {
 	r.tidyAt = now.Add(tidyEvery)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.outbox.expire(now)
+	r.outbox.Expire(now.Add(-maxAge))
 	r.observe()
 }
 
 func (r *Reporter) sendAll(ctx context.Context) error {
-	if !r.disk.hung.IsZero() && !time.Now().Before(r.disk.hung) {
-		r.disk.hung = time.Time{}
-	}
 	if err := r.sendChanges(ctx); err != nil {
 		return err
 	}
@@ -128,10 +135,10 @@ func (r *Reporter) sendAll(ctx context.Context) error {
 // to be told, and who follows the center would take the old for the new.
 func (r *Reporter) sendChanges(ctx context.Context) error {
 	for {
-		batch, bodies := r.take(ctx)
+		batch := r.take()
 		switch {
 		case len(batch) > 0:
-			if err := r.sendBatch(ctx, batch, bodies); err != nil {
+			if err := r.sendBatch(ctx, batch); err != nil {
 				return err
 			}
 		case r.connected && time.Now().Before(r.snapshotDue()):
@@ -144,49 +151,24 @@ func (r *Reporter) sendChanges(ctx context.Context) error {
 	}
 }
 
-// take returns the next batch. What can be read from the disk no more is lost.
-func (r *Reporter) take(ctx context.Context) ([]*entry, [][]byte) {
-	for {
-		batch, bodies, missing := r.pick()
-		if len(missing) == 0 {
-			return batch, bodies
-		}
-		answers, ok := r.disk.fetch(ctx, missing)
-		r.mu.Lock()
-		for _, e := range missing {
-			if answer := answers[e]; ok && answer.err != nil {
-				r.config.Log.Warn("a stored event is lost", "err", answer.err)
-				r.outbox.lose("lost", e)
-			} else if ok && !e.gone {
-				e.body = answer.body
-				r.outbox.memory += e.size
-			}
-		}
-		r.mu.Unlock()
-	}
-}
-
-// pick returns the next batch, and which of its events must be read before.
-func (r *Reporter) pick() (batch []*entry, bodies [][]byte, missing []*entry) {
+// take returns the next batch.
+func (r *Reporter) take() []report.Item {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.tellLost(time.Now())
+	r.reportLost()
 	count := r.count
 	if r.mode != Batch {
 		count = 1
 	}
-	batch = r.outbox.next(count, maxSize, r.disk.hung.IsZero())
-	for _, e := range batch {
-		bodies = append(bodies, e.body)
-		if e.body == nil {
-			missing = append(missing, e)
-		}
-	}
-	return batch, bodies, missing
+	return r.outbox.Batch(count, maxSize)
 }
 
 // sendBatch sends events, and takes out of the outbox what the center has, or will never accept.
-func (r *Reporter) sendBatch(ctx context.Context, batch []*entry, bodies [][]byte) error {
+func (r *Reporter) sendBatch(ctx context.Context, batch []report.Item) error {
+	var bodies [][]byte
+	for _, e := range batch {
+		bodies = append(bodies, e.Body)
+	}
 	m, err := encode(r.mode, bodies)
 	if err == nil {
 		err = r.post(ctx, m)
@@ -199,7 +181,7 @@ func (r *Reporter) sendBatch(ctx context.Context, batch []*entry, bodies [][]byt
 	case c == http.StatusRequestEntityTooLarge && len(batch) > 1:
 		r.count = len(batch) / 2
 	case c == http.StatusRequestEntityTooLarge, c == http.StatusBadRequest, c == http.StatusUnprocessableEntity:
-		r.reject(batch, bodies, err)
+		r.reject(batch, err)
 	default:
 		return err
 	}
@@ -212,18 +194,17 @@ func (r *Reporter) simplify() {
 	r.mode = r.mode.simpler()
 }
 
-func (r *Reporter) delivered(batch []*entry) {
+func (r *Reporter) delivered(batch []report.Item) {
 	r.succeeded()
 	r.count = min(max(r.count, len(batch)*2), maxCount)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.outbox.remove(batch...)
+	r.outbox.delivered(batch)
 	r.observe()
-	r.disk.signal()
 }
 
 // reject sets aside what the center names. Where it names nothing, the batch is sent in parts until it is one event.
-func (r *Reporter) reject(batch []*entry, bodies [][]byte, err error) {
+func (r *Reporter) reject(batch []report.Item, err error) {
 	var named []rejection
 	if f, ok := errors.AsType[*refusal](err); ok {
 		for _, n := range f.rejected {
@@ -244,16 +225,13 @@ func (r *Reporter) reject(batch []*entry, bodies [][]byte, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, n := range named {
-		e := batch[n.Index]
-		if e.gone {
-			continue
+		e, why := batch[n.Index], report.Text(n.Reason, 200)
+		if r.outbox.Has(e.ID) {
+			r.config.Log.Warn("event is rejected and set aside", "sequence", e.Seq, "reason", why)
+			r.outbox.setAside(e, why)
 		}
-		why := report.Text(n.Reason, 200)
-		r.config.Log.Warn("event is rejected and set aside", "sequence", e.sequence, "reason", why)
-		r.outbox.setAside(e, bodies[n.Index], why)
 	}
 	r.observe()
-	r.disk.signal()
 }
 
 // sendState sends a snapshot or agent.alive: once, since a newer one replaces it.

@@ -32,7 +32,7 @@ func (r *Reporter) snapshotDue() time.Time {
 func (r *Reporter) sendSnapshot(ctx context.Context) error {
 	r.mu.Lock()
 	own := r.outbox.own
-	asOf, faults, unknown := own.last, slices.Clone(r.faults), slices.Clone(r.unknown)
+	asOf, faults, unknown := r.outbox.last, slices.Clone(r.faults), slices.Clone(r.unknown)
 	var leftovers []event.Activity
 	for _, key := range slices.Sorted(maps.Keys(r.leftovers)) {
 		leftovers = append(leftovers, r.leftovers[key])
@@ -43,7 +43,7 @@ func (r *Reporter) sendSnapshot(ctx context.Context) error {
 		if part.End {
 			part.PodsEnded = r.podsEnded()
 		}
-		part.AsOf, part.Of = event.Sequence(asOf), own.id
+		part.AsOf, part.Of = event.Sequence(asOf), own
 		if err := r.sendState(ctx, event.Event{Type: event.NodeSnapshot, Data: part}); err != nil {
 			r.connected = false // the whole again
 			return err

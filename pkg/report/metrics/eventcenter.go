@@ -4,8 +4,8 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // EventCenter is what is shown of the way to an event center beside what an Observer is told.
 type EventCenter struct {
-	SetAside  int
-	DiskBytes int64
+	SetAside int
+	Bytes    int
 }
 
 // EventCenter has figures served as they are at each scrape.
@@ -17,6 +17,6 @@ func (m *Metrics) EventCenter(stats func() EventCenter) error {
 	return m.Serve(
 		gauge("set_aside_events", "Events that the event center will never accept, and that are kept.",
 			func(s EventCenter) float64 { return float64(s.SetAside) }),
-		gauge("outbox_bytes", "What waits for the event center on the disk.",
-			func(s EventCenter) float64 { return float64(s.DiskBytes) }))
+		gauge("outbox_bytes", "What waits for the event center.",
+			func(s EventCenter) float64 { return float64(s.Bytes) }))
 }

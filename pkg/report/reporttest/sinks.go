@@ -201,22 +201,24 @@ type Store struct {
 // NewStore returns an empty store.
 func NewStore() *Store { return &Store{values: map[string][]byte{}} }
 
-// Put implements report.Store.
-func (s *Store) Put(key string, value []byte) error {
-	return s.Do(context.Background(), func() error {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.values[key] = slices.Clone(value)
-		return nil
-	})
-}
+// Put stores one value.
+func (s *Store) Put(key string, value []byte) error { return s.PutAll(map[string][]byte{key: value}) }
 
 // Delete implements report.Store.
-func (s *Store) Delete(key string) error {
+func (s *Store) Delete(key string) error { return s.Put(key, nil) }
+
+// PutAll implements report.Store.
+func (s *Store) PutAll(values map[string][]byte) error {
 	return s.Do(context.Background(), func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.values, key)
+		for key, value := range values {
+			if value == nil {
+				delete(s.values, key)
+			} else {
+				s.values[key] = slices.Clone(value)
+			}
+		}
 		return nil
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nodeagent/nodeagent/internal/segment"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/report"
 	"github.com/nodeagent/nodeagent/pkg/report/eventcenter"
@@ -48,17 +46,15 @@ type node struct {
 	out []time.Time // of what waits, in order
 }
 
-// startFleet starts all nodes at once. Their outboxes are below a folder.
-func startFleet(ctx context.Context, nodes int, dir string, settings func(i int) eventcenter.Settings) *fleet {
+// startFleet starts all nodes at once. Their outboxes are in memory alone.
+func startFleet(ctx context.Context, nodes int, settings func(i int) eventcenter.Settings) *fleet {
 	ctx, stop := context.WithCancel(ctx)
 	f := &fleet{stop: stop, reasons: map[string]int{}}
 	for i := range nodes {
-		d := segment.Dir{Path: filepath.Join(dir, nodeName(i)), Max: 2 << 20}
 		n := &node{fleet: f, number: i}
 		n.Reporter = eventcenter.New(eventcenter.Config{
 			Settings: settings(i), Node: nodeName(i), Boot: "9be2f5c3-5c2b-4d8b-a1ad-0c6e3f2e5d77", Version: "v1.0.0",
 			Configuration: "0123456789abcdef", Checks: []string{"disk-errors"}, ReadFile: os.ReadFile, Observer: n,
-			Files: eventcenter.Files{Scan: d.Scan, Append: d.Append, ReadAt: d.ReadAt, Remove: d.Remove},
 		})
 		f.nodes = append(f.nodes, n)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/http"
@@ -142,9 +141,8 @@ func (b *bench) fleetOn(ctx context.Context, c *center, hook *webhook, delay tim
 	if err != nil {
 		return err
 	}
-	outboxes := filepath.Join(b.memory, rand.Text())
 	begun := time.Now()
-	f := startFleet(ctx, b.nodes, outboxes, func(int) eventcenter.Settings { return c.settings(c.url + "/v1/events") })
+	f := startFleet(ctx, b.nodes, func(int) eventcenter.Settings { return c.settings(c.url + "/v1/events") })
 	defer f.end()
 	time.Sleep(time.Second)
 	if _, err := f.drained(ctx, 5*time.Minute); err != nil {
@@ -282,7 +280,7 @@ func (b *bench) hundredOnDisk(ctx context.Context) error {
 		return err
 	}
 	defer end()
-	f := startFleet(ctx, 100, filepath.Join(b.dir, "outboxes"), func(int) eventcenter.Settings {
+	f := startFleet(ctx, 100, func(int) eventcenter.Settings {
 		return c.settings(c.url + "/v1/events")
 	})
 	defer f.end()
@@ -302,7 +300,7 @@ func (b *bench) agent(ctx context.Context) error {
 		return err
 	}
 	defer end()
-	f := startFleet(ctx, 1, filepath.Join(b.dir, "one-outbox"), func(int) eventcenter.Settings {
+	f := startFleet(ctx, 1, func(int) eventcenter.Settings {
 		return c.settings(c.url + "/v1/events")
 	})
 	if _, err := f.drained(ctx, time.Minute); err != nil {
@@ -333,7 +331,7 @@ func (b *bench) dayAway(ctx context.Context) error {
 	away := httptest.NewServer(http.NotFoundHandler())
 	away.Close()
 	dir := filepath.Join(b.dir, "away")
-	f := startFleet(ctx, 1, dir, func(int) eventcenter.Settings {
+	f := startFleet(ctx, 1, func(int) eventcenter.Settings {
 		return eventcenter.Settings{Endpoints: []string{away.URL}, Cluster: clusterName}
 	})
 	defer f.end()
