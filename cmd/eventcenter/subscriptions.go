@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -56,7 +57,11 @@ func (s *serveOptions) openDeliveries(ctx context.Context, center *eventcenter.C
 		return d, err
 	}
 	// A damaged store must not keep the center from taking events, which it does without it.
-	if d.store, err = sqlite.Open(ctx, filepath.Join(center.Dir, eventcenter.ControlFile)); err != nil {
+	d.store, err = sqlite.Open(ctx, filepath.Join(center.Dir, eventcenter.ControlFile))
+	if errors.Is(err, sqlite.ErrFormat) {
+		return nil, err
+	}
+	if err != nil {
 		d.store = control.Broken{Err: fmt.Errorf("%s: %w", eventcenter.ControlFile, err)}
 	}
 	d.Store = d.store

@@ -24,6 +24,9 @@ CREATE TABLE IF NOT EXISTS records(
 
 const version = 1
 
+// ErrFormat is the error of Open for a file of another version of this program, which is not damaged.
+var ErrFormat = errors.New("its format is")
+
 // Store is an open file.
 type Store struct {
 	db *sql.DB
@@ -70,7 +73,7 @@ func prepare(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	if found != version {
-		return fmt.Errorf("its format is %d, this program knows %d", found, version)
+		return fmt.Errorf("%w %d, this program knows %d", ErrFormat, found, version)
 	}
 	return nil
 }
