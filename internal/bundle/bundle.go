@@ -1,6 +1,6 @@
 // Package bundle keeps the evidence of an inspection in a file, so that it can be evaluated again elsewhere, and makes
-// what leaves the node safe to pass on: secrets are removed, and names as well if that is wanted. A file that is read
-// is taken as hostile. Nothing here reads or changes the node.
+// what leaves the node safe to pass on: secrets of the usual forms are removed, and names as well if that is wanted. A
+// file that is read is taken as hostile. Nothing here reads or changes the node.
 package bundle
 
 import (
@@ -47,7 +47,7 @@ type Bundle struct {
 	Evidence  inspect.Evidence `json:"evidence"`
 }
 
-// Encode returns the file: without secrets, and without names if it is to be anonymous. What would exceed the limit, in
+// Encode returns the file: without secrets of the usual forms, and without names if it is to be anonymous. What would exceed the limit, in
 // bytes, is left out: objects of living pods first, and nothing that would change a verdict.
 func (b Bundle) Encode(limit int) ([]byte, error) {
 	b.Format, b.Version = Format, Version

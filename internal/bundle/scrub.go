@@ -21,30 +21,61 @@ func form(has, pattern, replace string) secret {
 	return secret{has, regexp.MustCompile(pattern), replace}
 }
 
-// secrets are what Scrub removes.
+// name is the end of the name of a secret: of a setting, a flag, a variable, an option of a mount, a member of JSON.
+const name = `(?:passw(?:or)?d|passphrase|secret|token|credentials?|signature|` +
+	`(?:api|access|account|private|preshared|shared|master|encryption|signing)[_-]?key)(?:_in|[0-9])?`
+
+// assigned is a name and what stands between it and its value.
+const assigned = `(?i)\b([a-z0-9_.-]*` + name + `\\?"?[ \t]{0,2}[:=][ \t]{0,2}`
+
+// value is a value up to its end, or a key in PEM. The first character is none that a list or "[removed]" begins with.
+const value = `(?:` + cutPEM + `|[^\s",;&\\[{](?:\\.|[^\s",])*)`
+
+// cutPEM is a key or a certificate whose end was cut off.
+const cutPEM = `-----BEGIN [A-Z0-9 ]{1,40}-----(?:[A-Za-z0-9+/=\s]|\\[nr])*`
+
+// secrets are the forms that Scrub removes. A form that is not here is not removed: a person should look through a file
+// before it leaves the house.
 var secrets = []secret{
-	// keys and certificates; also one whose end was cut off
+	// keys and certificates
 	form("-", `-----BEGIN [A-Z0-9 ]{1,40}-----[^"]*?-----END [A-Z0-9 ]{1,40}-----`, "[removed: PEM]"),
-	form("-", `-----BEGIN [A-Z0-9 ]{1,40}-----(?:[A-Za-z0-9+/=\s]|\\[nr])*`, "[removed: PEM]"),
 	form("L", `LS0tLS1CRUdJTi[A-Za-z0-9+/]+=*`, "[removed: PEM]"), // in base64, as in a kubeconfig
+	form("-", `(?i)AGE-SECRET-KEY-1[0-9a-z]+`, removed),
 	// Authorization: Bearer …
-	form(":=", `(?i)(authorization\\?"?\s{0,4}[:=]\s{0,4}\\?"?)(?:[a-z]+ +)?[^\s"\\,]+`, "${1}"+removed),
+	form(":=", `(?i)(authorization\\?"?[ \t]{0,4}[:=][ \t]{0,4}\\?"?)(?:[a-z]+ +)?[^\s"\\,]+`, "${1}"+removed),
 	form(" ", `(?i)\b(bearer|basic) +[A-Za-z0-9._~+/-]{12,}=*`, "${1} "+removed),
-	// JSON web tokens
-	form(".", `\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*)?`, removed),
+	// JSON web tokens, signed or encrypted
+	form(".", `\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*){0,3}`, removed),
 	// bootstrap tokens of kubeadm
 	form(".", `\b[a-z0-9]{6}\.[a-z0-9]{16}\b`, removed),
-	form("A", `\b(?:AKIA|ASIA)[A-Z0-9]{16}\b`, removed),
-	form("_", `\bgh[pousr]_[A-Za-z0-9]{20,}`, removed),
-	// https://user:password@host
+	// tokens that begin with the name of who gave them: AWS, Tencent, Alibaba; Google; GitHub, GitLab; Slack; vaults; npm,
+	// Docker, DigitalOcean
+	form("A", `\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\b(?:AKID|LTAI)[A-Za-z0-9]{12,}|\bAIza[A-Za-z0-9_-]{30,}`, removed),
+	form(".", `\bya29\.[A-Za-z0-9_-]{16,}|\bhv[sbr]\.[A-Za-z0-9_-]{20,}`, removed),
+	form("_", `\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}`, removed),
+	form("_", `\b(?:npm|dckr_pat|dop_v1|glpat|sk_live|rk_live)_[A-Za-z0-9_-]{20,}`, removed),
+	form("-", `\bgl[a-z]{2,5}-[A-Za-z0-9_.-]{16,}|\bGOCSPX-[A-Za-z0-9_-]{16,}`, removed),
+	form("-", `\bx(?:ox[a-z]|app)-[A-Za-z0-9-]{10,}`, removed),
+	form("/", `(hooks\.slack\.com/[a-z]+/)[^\s"]+`, "${1}"+removed),
+	// https://user:password@host, https://token@host
 	form("@", `([A-Za-z][A-Za-z0-9+.-]*://[^/\s:@"]*:)[^/\s"]*@`, "${1}"+removed+"@"),
-	form(":=", `(?i)\b([a-z0-9_-]*(?:passw(?:or)?d|passphrase|secret|token|api[_-]?key|access[_-]?key|signature|`+
-		`credentials?)\\?"?\s{0,2}[:=]\s{0,2}\\?"?)[^\s",;&\\\[{]+`, "${1}"+removed),
+	form("@", `([A-Za-z][A-Za-z0-9+.-]*://)[^/\s:@"]{16,}@`, "${1}"+removed+"@"),
+	// https://host?sig=…&token=…
+	form("?&", `(?i)([?&;][a-z0-9_.-]*(?:sig|key|code|auth|pwd|`+name+`)=)[^\s&"#]+`, "${1}"+removed),
+	// password="a b", password=a
+	form(":=", assigned+`)(?:"(?:\\[^\n]|[^"\\\n])+"|'[^'\n]+')`, `${1}"`+removed+`"`),
+	form(":=", assigned+`\\?"?)`+value, "${1}"+removed),
+	form("=", `(?i)\b((?:pass|psk|pwd)[ \t]{0,2}=[ \t]{0,2})[^\s,"]+`, "${1}"+removed),
+	form(":", `("auth"[ \t]{0,2}:[ \t]{0,2})"[^"\n]+"`, `${1}"`+removed+`"`), // of a registry
+	// --password a, -u user:password
+	form("-", `(?i)(\s--?[a-z0-9_-]*`+name+`[ \t]+)(?:"[^"\n]*"|'[^'\n]*'|[^\s"',]+)`, "${1}"+removed),
+	form("-", `(\s(?:-u|-U|--user|--proxy-user)[ =]?[^\s:=/]+:)[^\s"',]+`, "${1}"+removed),
+	form("-", cutPEM, "[removed: PEM]"),
 	// arguments of programs, in records of the kernel's audit
 	form("=", `(?i)\b(proctitle=|a[0-9]{1,3}=|cmdline=)(?:[^\s",]+|"[^"]*"|\\"[^"\\]*\\")`, "${1}"+removed),
 }
 
-// Scrub removes what looks like a secret from a text: it removes too much rather than too little.
+// Scrub removes secrets of the usual forms from a text: too much rather than too little.
 func Scrub(text string) string {
 	for _, s := range secrets {
 		if strings.ContainsAny(text, s.has) {
@@ -54,9 +85,11 @@ func Scrub(text string) string {
 	return text
 }
 
-// secretName is what the name of a secret ends with.
-var secretName = regexp.MustCompile(`(?i)(passw(or)?d|passphrase|secret|token|api_?key|access_?key|credentials?|` +
-	`authorization)$`)
+// secretName matches the name of a secret, and secretFlag a flag that is followed by one.
+var (
+	secretName = regexp.MustCompile(`(?i)(?:authorization|` + name + `)$`)
+	secretFlag = regexp.MustCompile(`(?i)^--?[a-z0-9_-]*` + name + `$`)
+)
 
 // ScrubJSON scrubs the texts of a JSON document, and those that a name of a secret stands before.
 func ScrubJSON(data []byte) ([]byte, error) {
@@ -74,8 +107,13 @@ func scrubValue(v any) any {
 	case string:
 		return Scrub(v)
 	case []any:
+		flagged := false // the element before is a flag that is followed by a secret
 		for i := range v {
-			v[i] = scrubValue(v[i])
+			text, isText := v[i].(string)
+			if v[i] = scrubValue(v[i]); flagged && isText {
+				v[i] = removed
+			}
+			flagged = isText && secretFlag.MatchString(text)
 		}
 	case map[string]any:
 		scrubbed := make(map[string]any, len(v))
