@@ -99,25 +99,6 @@ func TestSkips(t *testing.T) {
 	}
 }
 
-// A run ends with what was skipped, each test once, and with the exit code of the command.
-func TestRunSaysWhatWasSkipped(t *testing.T) {
-	const script = `for i in 1 2 3 4 5 6; do printf 'needs a\tpkg/x Test%s\n' $i; done >>$NODEAGENT_SKIPS
-printf 'needs b\tpkg/x Test1\nneeds b\tpkg/x Test1\n' >>$NODEAGENT_SKIPS; echo ok; exit 3`
-	cmd := exec.CommandContext(t.Context(), "./run", "sh", "-c", script)
-	out, err := cmd.Output()
-	if cmd.ProcessState.ExitCode() != 3 {
-		t.Error(err)
-	}
-	const want = `ok
-skipped: 7
-   6  needs a (pkg/x Test1, pkg/x Test2, pkg/x Test3, pkg/x Test4, pkg/x Test5 ...)
-   1  needs b (pkg/x Test1)
-`
-	if string(out) != want {
-		t.Errorf("got\n%s\nwant\n%s", out, want)
-	}
-}
-
 func TestLineNames(t *testing.T) {
 	for _, test := range []struct {
 		pattern, test string

@@ -7,6 +7,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -155,7 +156,7 @@ func TestPackages(t *testing.T) {
 		sets[set] = names
 	}
 	has := func(set, pkg string) bool { return slices.Contains(sets[set], module+pkg) }
-	for _, pkg := range []string{"pkg/detect", "pkg/report", "internal/agent/daemon", "pkg/eventcenter"} {
+	for _, pkg := range []string{"pkg/detect", "pkg/report", "internal/agent/daemon", "pkg/eventcenter/deliver"} {
 		if !has("race", pkg) {
 			t.Errorf("%s starts goroutines and is not in race", pkg)
 		}
@@ -231,6 +232,26 @@ func TestRecord(t *testing.T) {
 	plain.Dir, plain.Env = dir, append(os.Environ(), "GOFLAGS=-trimpath")
 	if out, err := plain.CombinedOutput(); err != nil || strings.Contains(string(out), "/compile -o") {
 		t.Errorf("%v: compiled again:\n%s", err, out)
+	}
+}
+
+// A layer ends with the tests that were skipped, each once, and with the exit code of the command.
+func TestRunSaysWhatWasSkipped(t *testing.T) {
+	const script = `for i in 1 2 3 4 5 6; do printf 'needs a\tpkg/x Test%s\n' $i; done >>$NODEAGENT_SKIPS
+printf 'needs b\tpkg/x Test1\nneeds b\tpkg/x Test1\n' >>$NODEAGENT_SKIPS; echo ok; exit 3`
+	var out bytes.Buffer
+	l := layer{Name: "x", Command: []string{"sh", "-c", script}, Path: os.Getenv("PATH")}
+	result, err := l.run(t.Context(), &out, io.Discard)
+	if err != nil || result.Exit != 3 || result.Skipped != 7 {
+		t.Errorf("%+v %v", result, err)
+	}
+	const want = `ok
+skipped: 7
+   6  needs a (pkg/x Test1, pkg/x Test2, pkg/x Test3, pkg/x Test4, pkg/x Test5 ...)
+   1  needs b (pkg/x Test1)
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
 }
 
