@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -228,25 +229,29 @@ func TestGuardThatCannotBeAsked(t *testing.T) {
 		"whether it exists is unknown": {func(s *script) { s.settings.KillSwitch = "/" + strings.Repeat("x", 5000) }, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newScript(t)
-			test.set(s)
-			outcome, err := s.runner().Release(t.Context(), s.report())
-			if (outcome.Stopped != "") != test.stop || outcome.Unknown != test.unknown || err != nil {
-				t.Errorf("stopped %q, unknown %v, %v", outcome.Stopped, outcome.Unknown, err)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				s := newScript(t)
+				test.set(s)
+				outcome, err := s.runner().Release(t.Context(), s.report())
+				if (outcome.Stopped != "") != test.stop || outcome.Unknown != test.unknown || err != nil {
+					t.Errorf("stopped %q, unknown %v, %v", outcome.Stopped, outcome.Unknown, err)
+				}
+			})
 		})
 	}
-	s := newScript(t)
-	s.pauseFrom(5, "", errScript)
-	runner := s.runner()
-	if _, err := runner.Release(t.Context(), s.report()); err != nil {
-		t.Fatal(err)
-	}
-	records, _, err := runner.readJournal()
-	if err != nil || len(failedInARow(records)) != 0 {
-		t.Errorf("failures %v, %v", failedInARow(records), err)
-	}
-	if last := records[len(records)-1]; last.Result != CouldNotTell {
-		t.Errorf("%+v", last)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newScript(t)
+		s.pauseFrom(5, "", errScript)
+		runner := s.runner()
+		if _, err := runner.Release(t.Context(), s.report()); err != nil {
+			t.Fatal(err)
+		}
+		records, _, err := runner.readJournal()
+		if err != nil || len(failedInARow(records)) != 0 {
+			t.Errorf("failures %v, %v", failedInARow(records), err)
+		}
+		if last := records[len(records)-1]; last.Result != CouldNotTell {
+			t.Errorf("%+v", last)
+		}
+	})
 }
