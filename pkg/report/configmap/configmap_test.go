@@ -57,14 +57,26 @@ func (c *cluster) ApplyConfigMap(ctx context.Context, namespace, name string, ob
 	})
 }
 
-func (c *cluster) last(t *testing.T) (corev1.ConfigMap, map[string]configmap.Condition) {
-	t.Helper()
+func (c *cluster) questions() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.applied) == 0 {
+	return c.asked
+}
+
+// objects returns all that was applied so far.
+func (c *cluster) objects() []corev1.ConfigMap {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.applied)
+}
+
+func (c *cluster) last(t *testing.T) (corev1.ConfigMap, map[string]configmap.Condition) {
+	t.Helper()
+	applied := c.objects()
+	if len(applied) == 0 {
 		return corev1.ConfigMap{}, nil
 	}
-	m := c.applied[len(c.applied)-1]
+	m := applied[len(applied)-1]
 	conditions := map[string]configmap.Condition{}
 	for key, value := range m.Data {
 		var condition configmap.Condition
@@ -155,8 +167,9 @@ func TestAtRest(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		stop()
-		if n := len(c.applied); n < 32 || n > 41 || c.asked > 1 {
-			t.Errorf("%d applies and %d questions for the Node in a day", n, c.asked)
+		n, asked := len(c.objects()), c.questions()
+		if n < 32 || n > 41 || asked > 1 {
+			t.Errorf("%d applies and %d questions for the Node in a day", n, asked)
 		}
 	})
 }

@@ -28,12 +28,12 @@ func TestOwnedByTheNodeOfNow(t *testing.T) {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: "one"}}
 		r.Saw(node)
 		time.Sleep(time.Minute)
-		applied := len(c.applied)
+		applied := len(c.objects())
 		r.Saw(&corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: "two"}})
 		time.Sleep(2 * time.Second)
-		if m, conditions := c.last(t); len(c.applied) != applied+1 || m.OwnerReferences[0].UID != "two" ||
+		if m, conditions := c.last(t); len(c.objects()) != applied+1 || m.OwnerReferences[0].UID != "two" ||
 			len(conditions) != 2 {
-			t.Errorf("%d applies, of %v", len(c.applied)-applied, m.OwnerReferences)
+			t.Errorf("%d applies, of %v", len(c.objects())-applied, m.OwnerReferences)
 		}
 	})
 }
@@ -48,12 +48,13 @@ func TestSentAgainWhileFaulty(t *testing.T) {
 		r.Update(w.Run(reporttest.Check, nil, "Broken"))
 		reporttest.Start(t, r)
 		time.Sleep(2 * time.Second)
-		first, applied := c.applied[len(c.applied)-1], len(c.applied)
+		objects := c.objects()
+		first, applied := objects[len(objects)-1], len(objects)
 		time.Sleep(10*time.Minute + time.Second)
-		if n := len(c.applied) - applied; n != 5 {
+		if n := len(c.objects()) - applied; n != 5 {
 			t.Errorf("%d applies in ten minutes, want 5", n)
 		}
-		for _, again := range c.applied[applied:] {
+		for _, again := range c.objects()[applied:] {
 			if diff := cmp.Diff(first, again); diff != "" {
 				t.Error(diff)
 			}
@@ -64,9 +65,9 @@ func TestSentAgainWhileFaulty(t *testing.T) {
 		time.Sleep(7 * time.Minute)
 		r.Update(w.Run(reporttest.Check, nil))
 		time.Sleep(5 * time.Minute)
-		applied = len(c.applied)
+		applied = len(c.objects())
 		time.Sleep(20 * time.Minute)
-		if n := len(c.applied) - applied; n > 1 {
+		if n := len(c.objects()) - applied; n > 1 {
 			t.Errorf("%d applies in peace", n)
 		}
 	})
