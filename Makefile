@@ -18,10 +18,8 @@ SUITE   := go run ./test/suite
 LAYER    = $(COMPILE) $(SUITE) layer $(if $(filter $@,$(REPEATED)),-again) $@
 TEST     = $(LAYER) go test -vet=off
 REPEATED := machine test-rpm test-lab test-apiserver e2e e2e-daemonset test-daemonset
-# Test binaries are built beside the one that has the machine and those that do not need it. The latter take longest and
-# come first; what the others print appears after them.
+# Test binaries are built beside the one that has the machine.
 ALONE   := -p 5 -exec $(CURDIR)/test/need/alone
-FIRST   := ./pkg/remediate ./internal/mutate
 # Test binaries that run beside those have nothing of the machine but its processors.
 APART   := -exec $(CURDIR)/test/need/apart
 CONTAINERD2      = $(CURDIR)/.cache/containerd-$$(go list -C test/containerd -m -f '{{.Version}}' github.com/containerd/containerd/v2)
@@ -44,23 +42,25 @@ build-tracecenter: ## judges each delivery of a pod: one static binary, ./tracec
 demo: ## a real node fails, the agent finds, reports and repairs; about 15 minutes the first time, 2 after
 	go run ./test/demo --dir $(LAB_DIR)
 
-# One layer at a time: some tests observe the whole machine, others break it. "make test" alone has three lanes, of which
+# One layer at a time: some tests observe the whole machine, others break it. "make test" alone has four lanes, of which
 # one has the machine, and the others nothing but processor time.
 ifndef LANES
 .NOTPARALLEL:
 endif
 
-.PHONY: test lanes lane-build lane-pure lane-machine
+.PHONY: test lanes lane-build lane-pure lane-release lane-machine
 test: ## all layers but those of test-long, some side by side; as root on Debian 12
 	rm -rf .cache/suite && mkdir -p .cache/suite
 	NODEAGENT_SUITE=$(CURDIR)/.cache/suite $(MAKE) lanes; status=$$?; \
 	NODEAGENT_SUITE=$(CURDIR)/.cache/suite $(SUITE) end && exit $$status
 lanes:
-	$(MAKE) LANES=3 -j3 lane-build lane-pure lane-machine
+	$(MAKE) LANES=4 -j4 lane-build lane-pure lane-release lane-machine
 lane-build:
 	nice -n 5 $(MAKE) LANES= test-apiserver test-chart
 lane-pure:
 	nice -n 10 $(MAKE) LANES= --output-sync=target vet race pure test-npd test-new-check
+lane-release: packages
+	$(MAKE) LANES= release
 lane-machine:
 	$(MAKE) LANES= packages
 	$(MAKE) LANES=2 -j2 test-rpm machine
@@ -127,7 +127,11 @@ pure:
 .PHONY: machine
 machine: ## all tests of the packages that need root, programs or the kernel, on this machine; as root
 	@mkdir -p .cache
-	$(TEST) $(ALONE) -shuffle=on -timeout 60m $(FIRST) $$($(SUITE) packages machine)
+	$(TEST) $(ALONE) -shuffle=on -timeout 60m $$($(SUITE) packages machine)
+
+.PHONY: release
+release: ## all tests of the release of leftovers, with real mounts, processes and networks, but its own; as root
+	$(TEST) -exec 'env -u GOGC NODEAGENT_ALONE=1' -shuffle=on -timeout 60m $$($(SUITE) packages release)
 
 .PHONY: test-npd
 test-npd: ## node-problem-detector's own code beside the agent's, on the same files and lines; a module of its own

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// While a test program has the machine, others wait, but for those that have all of their own.
+// While a test program has the machine, others wait.
 func TestAlone(t *testing.T) {
 	dir := t.TempDir()
 	folder := func(name string) string {
@@ -26,32 +26,31 @@ func TestAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	alone := filepath.Join(folder("test/need"), "alone")
+	alone, order := filepath.Join(folder("test/need"), "alone"), filepath.Join(dir, "order")
 	lock, err := os.Create(filepath.Join(folder(".cache"), "alone.lock"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	if err := errors.Join(os.Symlink(script, alone), unix.Flock(int(lock.Fd()), unix.LOCK_EX), os.WriteFile(
-		filepath.Join(folder("apart"), "main_test.go"), []byte("mutatetest.SharedRoot()"), 0o600)); err != nil {
+	if err := errors.Join(os.Symlink(script, alone), unix.Flock(int(lock.Fd()), unix.LOCK_EX)); err != nil {
 		t.Fatal(err)
 	}
-	run := func(pkg string) *exec.Cmd {
-		cmd := exec.CommandContext(t.Context(), alone, "sh", "-c", "echo "+pkg+" $NODEAGENT_ALONE $GOGC >>../order")
-		cmd.Dir, cmd.Env = folder(pkg), append(os.Environ(), "GOGC=400")
+	note := func(name, shell string, argv ...string) *exec.Cmd {
+		cmd := exec.CommandContext(t.Context(), shell, append(argv, "-c", "echo "+name+" $NODEAGENT_ALONE $GOGC >>"+order)...)
+		cmd.Env = append(os.Environ(), "GOGC=400")
 		return cmd
 	}
-	whole := run("whole")
-	err = whole.Start()
+	waits := note("waits", alone, "sh")
+	err = waits.Start()
 	const often = 20 // in which the other one would have come to it, too
 	for range often {
-		err = errors.Join(err, run("apart").Run())
+		err = errors.Join(err, note("holds", "sh").Run())
 	}
-	if err := errors.Join(err, unix.Flock(int(lock.Fd()), unix.LOCK_UN), whole.Wait()); err != nil {
+	if err := errors.Join(err, unix.Flock(int(lock.Fd()), unix.LOCK_UN), waits.Wait()); err != nil {
 		t.Fatal(err)
 	}
-	want := strings.Repeat("apart 1\n", often) + "whole 1\n"
-	if order, err := os.ReadFile(filepath.Join(dir, "order")); string(order) != want {
-		t.Errorf("they ran in this order: %q, %v", order, err)
+	want := strings.Repeat("holds 400\n", often) + "waits 1\n"
+	if got, err := os.ReadFile(order); string(got) != want {
+		t.Errorf("they ran in this order: %q, %v", got, err)
 	}
 }

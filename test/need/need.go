@@ -67,8 +67,8 @@ func Flag(t testing.TB, given bool, what string) {
 	}
 }
 
-// Nothing declares that a test which takes long needs nothing of the machine. Where only one package at a time has the
-// machine ("make machine" says so by the environment variable NODEAGENT_ALONE) it is skipped: "make unit" runs it.
+// Nothing declares that a test which takes long needs nothing of the machine. The layers "machine" and "release" skip it
+// (they set the environment variable NODEAGENT_ALONE): "make unit" runs it.
 func Nothing(t testing.TB) {
 	t.Helper()
 	Flag(t, os.Getenv("NODEAGENT_ALONE") == "", "make unit: it takes long and needs nothing of the machine")

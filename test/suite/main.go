@@ -2,7 +2,7 @@
 // layers at the end.
 //
 //	suite layer [-again] NAME COMMAND [ARG...]
-//	suite packages race|machine|pure
+//	suite packages race|release|machine|pure
 //	suite end
 //	suite record FILE PROGRAM [ARG...]
 //	suite compiled FILE
@@ -32,7 +32,7 @@ import (
 	"syscall"
 )
 
-const usage = `usage: suite packages race|machine|pure
+const usage = `usage: suite packages race|release|machine|pure
        suite layer [-again] NAME COMMAND [ARG...]
        suite end
        suite record FILE PROGRAM [ARG...]

@@ -31,8 +31,10 @@ var ofLayers = regexp.MustCompile(`^test/(rpm|lab|e2e|daemonset|guest|guest/insi
 //
 //   - race: those that start goroutines, or that guard data against several of them. The race detector costs a second
 //     flavour of all that a test is linked with, so that a package without either runs without it;
-//   - machine: those whose tests ask for something of the machine (test/need), all tests of them;
-//   - pure: the rest, and those of "machine" with tests that need.Nothing leaves out there.
+//   - release: those whose tests have mounts, processes and networks of their own (mutatetest.SharedRoot), all tests of
+//     them: they neither see nor disturb anything of the machine;
+//   - machine: the others whose tests ask for something of the machine (test/need), all tests of them;
+//   - pure: the rest, and those of "release" and "machine" with tests that need.Nothing leaves out there.
 func selected(ctx context.Context, set string) ([]string, error) {
 	packages, err := list(ctx)
 	if err != nil {
@@ -54,17 +56,23 @@ func selected(ctx context.Context, set string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		leftOut, err := p.uses(slices.Concat(p.TestGoFiles, p.XTestGoFiles), needsNothing)
+		tests := slices.Concat(p.TestGoFiles, p.XTestGoFiles)
+		leftOut, err := p.uses(tests, needsNothing)
 		if err != nil {
 			return nil, err
 		}
-		in := map[string]bool{"race": race, "machine": machine, "pure": !race && (!machine || leftOut)}
+		apart, err := p.uses(tests, sharedRoot)
+		if err != nil {
+			return nil, err
+		}
+		in := map[string]bool{"race": race, "release": machine && apart, "machine": machine && !apart,
+			"pure": !race && (!machine || leftOut)}
 		if in[set] {
 			names = append(names, p.ImportPath)
 		}
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("no packages in %q; the sets are race, machine and pure", set)
+		return nil, fmt.Errorf("no packages in %q; the sets are race, release, machine and pure", set)
 	}
 	return names, nil
 }
@@ -118,6 +126,8 @@ func concurrent(n ast.Node) bool {
 }
 
 func needsNothing(n ast.Node) bool { return named(n, "need", "Nothing") }
+
+func sharedRoot(n ast.Node) bool { return named(n, "mutatetest", "SharedRoot") }
 
 // named holds for a name of a package.
 func named(n ast.Node, pkg string, names ...string) bool {

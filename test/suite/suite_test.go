@@ -148,7 +148,7 @@ func TestConcurrent(t *testing.T) {
 func TestPackages(t *testing.T) {
 	t.Chdir("../..")
 	sets := map[string][]string{}
-	for _, set := range []string{"race", "machine", "pure"} {
+	for _, set := range []string{"race", "release", "machine", "pure"} {
 		names, err := selected(t.Context(), set)
 		if err != nil {
 			t.Fatal(err)
@@ -164,8 +164,11 @@ func TestPackages(t *testing.T) {
 	if has("race", "pkg/finding") || !has("pure", "pkg/finding") {
 		t.Error("pkg/finding starts no goroutine and needs nothing")
 	}
-	if !has("machine", "pkg/remediate") || has("machine", "test/e2e") {
-		t.Error("pkg/remediate is of the machine; test/e2e has a layer of its own")
+	if !has("machine", "internal/host/probe") || has("machine", "test/e2e") {
+		t.Error("internal/host/probe is of the machine; test/e2e has a layer of its own")
+	}
+	if !has("release", "pkg/remediate") || has("machine", "pkg/remediate") || has("release", "internal/host/probe") {
+		t.Error("pkg/remediate, and not internal/host/probe, has mounts, processes and networks of its own")
 	}
 	all, err := list(t.Context())
 	if err != nil {
@@ -173,7 +176,7 @@ func TestPackages(t *testing.T) {
 	}
 	for _, p := range all {
 		if pkg := p.ImportPath; p.ForTest == "" && len(p.TestGoFiles)+len(p.XTestGoFiles) > 0 &&
-			!slices.Contains(slices.Concat(sets["race"], sets["machine"], sets["pure"]), pkg) {
+			!slices.Contains(slices.Concat(sets["race"], sets["release"], sets["machine"], sets["pure"]), pkg) {
 			t.Errorf("no layer has %s", pkg)
 		}
 	}
