@@ -185,9 +185,10 @@ func TestStrongerProofIsIncomplete(t *testing.T) {
 		"no cgroups read":   {func(n *boundNode) { n.broken = Cgroup }, time.Minute, "objects of kind cgroup must be listed", true},
 		"kubelet restarted": {func(n *boundNode) {
 			process, _ := n.host.Kubelet.Process()
-			process.StartTime = uint64((n.now.SinceBoot - time.Minute) / (10 * time.Millisecond))
+			process.StartTime = uint64(n.now.SinceBoot / (10 * time.Millisecond))
 			n.host.Kubelet.Process = func() (host.Process, error) { return process, nil }
-			n.after(11 * time.Minute)
+			n.settings.KubeletUptime = time.Minute
+			n.after(4 * time.Minute) // a pause that does not begin the proof anew
 		}, time.Minute, "kubelet must have had its pods for 10m0s", true},
 		"kubelet had no pods for a moment": {func(n *boundNode) {
 			books := n.kubelet
