@@ -284,13 +284,10 @@ func (c *cluster) pods(t *testing.T) []pod {
 	return list.Items
 }
 
-// patience is more than anything takes on a busy machine.
-const patience = 5 * time.Minute
-
 // await waits until what holds.
 func await(t *testing.T, what string, holds func() error) {
 	t.Helper()
-	if err := harness.WaitFor(t.Context(), patience, what, holds); err != nil {
+	if err := harness.WaitFor(t.Context(), what, holds); err != nil {
 		t.Fatal(err)
 	}
 }

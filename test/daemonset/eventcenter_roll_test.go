@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nodeagent/nodeagent/test/harness"
 )
 
 // roll is how the center's three pods are replaced, as the apiserver tells it.
@@ -58,7 +60,7 @@ func (c *center) observeRoll(t *testing.T) func() []string {
 	select {
 	case <-began:
 	case <-ended:
-	case <-time.After(patience):
+	case <-time.After(harness.Patience):
 		t.Error("the watch does not list three pods")
 	}
 	return func() (replaced []string) {

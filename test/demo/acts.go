@@ -28,7 +28,7 @@ func (s *stage) startAgent(ctx context.Context) error {
 	if err := s.agent.Start(ctx); err != nil {
 		return err
 	}
-	err := harness.WaitFor(ctx, time.Minute, condition+" to be False", func() error {
+	err := harness.WaitFor(ctx, condition+" to be False", func() error {
 		return s.conditionIs(ctx, "False")
 	})
 	s.showConditions(ctx)
@@ -56,7 +56,7 @@ func (s *stage) diskFails(ctx context.Context) error {
 	if err := disk.Fail(); err != nil {
 		return err
 	}
-	if err := harness.WaitFor(ctx, 2*time.Minute, condition+" to be True", func() error {
+	if err := harness.WaitFor(ctx, condition+" to be True", func() error {
 		return s.conditionIs(ctx, "True")
 	}); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (s *stage) diskFails(ctx context.Context) error {
 
 // showEvents waits for an event about the node whose reason begins with prefix.
 func (s *stage) showEvents(ctx context.Context, prefix string) error {
-	err := harness.WaitFor(ctx, 2*time.Minute, "an event "+prefix+"…", func() error {
+	err := harness.WaitFor(ctx, "an event "+prefix+"…", func() error {
 		out, err := s.lab.Kubectl(ctx, "get", "events", "-n", "default", "-o",
 			`jsonpath={range .items[*]}{.source.component}/{.reason}{"\n"}{end}`)
 		if err == nil && !slices.ContainsFunc(strings.Fields(string(out)), func(l string) bool {
@@ -92,7 +92,7 @@ func (s *stage) diskRepaired(ctx context.Context) error {
 	if err := s.disk.MountAgain(ctx); err != nil {
 		return err
 	}
-	err := harness.WaitFor(ctx, time.Minute, condition+" to be False", func() error {
+	err := harness.WaitFor(ctx, condition+" to be False", func() error {
 		return s.conditionIs(ctx, "False")
 	})
 	s.showConditions(ctx)
@@ -130,7 +130,7 @@ func (s *stage) podLeavesThings(ctx context.Context) error {
 
 // awaitProof waits until the daemon is sure, and shows its evidence.
 func (s *stage) awaitProof(ctx context.Context) error {
-	err := harness.WaitFor(ctx, 2*time.Minute, "the finding PodLeftovers", func() error {
+	err := harness.WaitFor(ctx, "the finding PodLeftovers", func() error {
 		status, err := s.agent.Status(ctx)
 		if err != nil {
 			return err
@@ -174,7 +174,7 @@ func (s *stage) clean(ctx context.Context) error {
 		return fmt.Errorf("a living pod was harmed: %w", err)
 	}
 	s.say("\nNothing of the pod is left; its data on the host and the living pod are untouched.")
-	err = harness.WaitFor(ctx, time.Minute, "the finding to clear", func() error {
+	err = harness.WaitFor(ctx, "the finding to clear", func() error {
 		status, err := s.agent.Status(ctx)
 		if err != nil {
 			return err

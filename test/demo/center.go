@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/nodeagent/nodeagent/test/harness"
 )
@@ -40,7 +39,7 @@ func (s *stage) startCenter(ctx context.Context) (*center, error) {
 	if err := c.cmd.Start(); err != nil {
 		return nil, err
 	}
-	return c, harness.WaitFor(ctx, time.Minute, "the event center", func() error {
+	return c, harness.WaitFor(ctx, "the event center", func() error {
 		_, err := c.address()
 		return err
 	})
@@ -76,7 +75,7 @@ func (s *stage) showCenter(ctx context.Context) error {
 	s.title("8. The event center has all of it")
 	show := []string{"events", "--dir", s.center.dir, "--limit", "1000", "--check", "filesystem-readonly", "--check",
 		"leftovers"}
-	err := harness.WaitFor(ctx, time.Minute, "the events to arrive", func() error {
+	err := harness.WaitFor(ctx, "the events to arrive", func() error {
 		out, err := exec.CommandContext(ctx, s.center.binary, show...).CombinedOutput()
 		for _, want := range []string{"fault.raised", "fault.cleared", "leftover.found", "leftover.gone"} {
 			if err == nil && !strings.Contains(string(out), want) {

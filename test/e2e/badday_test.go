@@ -99,7 +99,7 @@ func TestBadDay(t *testing.T) {
 			}
 			s.resume(t, l)
 			back = true
-			err := harness.WaitFor(t.Context(), time.Minute, "the node to be healthy again", func() error {
+			err := harness.WaitFor(t.Context(), "the node to be healthy again", func() error {
 				return l.Healthy(t.Context())
 			})
 			if err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosttest"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
@@ -129,7 +128,7 @@ func (v verdicts) awaitMemory(id string, verdict inspect.Verdict) {
 // await inspects until something of the victim has a verdict with that reason.
 func (v verdicts) await(victim *harness.Victim, verdict, why string) {
 	v.t.Helper()
-	err := harness.WaitFor(v.t.Context(), 3*time.Minute, victim.Name+" to be a "+verdict, func() error {
+	err := harness.WaitFor(v.t.Context(), victim.Name+" to be a "+verdict, func() error {
 		var report harness.Inspected
 		if _, err := v.a.JSON(v.t.Context(), &report, "inspect"); err != nil {
 			return err

@@ -93,7 +93,7 @@ func deadDriver(t *testing.T, l *lab.Lab) {
 			_ = os.Remove(name)
 		}
 	})
-	err = harness.WaitFor(t.Context(), 2*time.Minute, "the driver's sockets", func() error {
+	err = harness.WaitFor(t.Context(), "the driver's sockets", func() error {
 		_, err1 := os.Stat(sockets[0])
 		_, err2 := os.Stat(sockets[1])
 		return errors.Join(err1, err2)
@@ -109,7 +109,7 @@ func deadDriver(t *testing.T, l *lab.Lab) {
 func awaitFinding(t *testing.T, a *harness.Agent, reason, name string, there bool) {
 	t.Helper()
 	began := time.Now()
-	err := harness.WaitFor(t.Context(), 5*time.Minute, fmt.Sprintf("%s of %q to be found: %t", reason, name, there),
+	err := harness.WaitFor(t.Context(), fmt.Sprintf("%s of %q to be found: %t", reason, name, there),
 		func() error {
 			status, err := a.Status(t.Context())
 			if err != nil {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/lab"
@@ -122,7 +121,7 @@ func holdVolume(t *testing.T, l *lab.Lab, name, volume string) (pid int) {
 // code below 0 is any.
 func awaitAnswer(t *testing.T, a *harness.Agent, name string, code int, parts ...string) {
 	t.Helper()
-	err := harness.WaitFor(t.Context(), 2*time.Minute, name, func() error {
+	err := harness.WaitFor(t.Context(), name, func() error {
 		var e explained
 		answer, err := a.JSON(t.Context(), &e, "inspect", "pod", "default/"+name)
 		if err != nil {

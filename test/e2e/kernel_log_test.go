@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nodeagent/nodeagent/test/harness"
 )
@@ -32,7 +31,7 @@ func TestRestartMissesNothing(t *testing.T) {
 		if err := a.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		err := harness.WaitFor(t.Context(), 2*time.Minute, "each line to be found once after "+between.name,
+		err := harness.WaitFor(t.Context(), "each line to be found once after "+between.name,
 			func() error {
 				return eachOnce(t.Context(), a, device, n+1)
 			})
@@ -41,7 +40,7 @@ func TestRestartMissesNothing(t *testing.T) {
 		}
 	}
 	writeDuplicate(t, device(0)) // the same again, while the agent runs: one finding, one event
-	err := harness.WaitFor(t.Context(), 2*time.Minute, "the second line to count", func() error {
+	err := harness.WaitFor(t.Context(), "the second line to count", func() error {
 		s, err := a.Status(t.Context())
 		if err != nil {
 			return err

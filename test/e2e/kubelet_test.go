@@ -88,10 +88,10 @@ func (k *kubeletLab) observe(check detect.Check) map[string]finding.Finding {
 
 // await runs a check until it reports what is wanted: subject to a part of "reason stage message"; "" for a subject that
 // must not be reported.
-func (k *kubeletLab) await(check detect.Check, limit time.Duration, want map[string]string) {
+func (k *kubeletLab) await(check detect.Check, want map[string]string) {
 	k.t.Helper()
 	var latest map[string]finding.Finding
-	err := harness.WaitFor(k.t.Context(), limit, check.ID, func() error {
+	err := harness.WaitFor(k.t.Context(), check.ID, func() error {
 		latest = k.observe(check)
 		for subject, part := range want {
 			f, there := latest[subject]
@@ -153,7 +153,7 @@ func TestStuckPods(t *testing.T) {
 	check := stuckpods.New(settings)
 	volumes := kubernetes.VolumeMounts()
 	k.observe(volumes)
-	k.await(check, 5*time.Minute, map[string]string{ // beside pods that come and go
+	k.await(check, map[string]string{ // beside pods that come and go
 		"pod/default/stuck-pull":   "PodStuckStarting image has not started",
 		"pod/default/stuck-volume": "PodStuckStarting volumes has not started",
 		"pod/default/stuck-env":    "PodCannotStart container",
@@ -161,7 +161,7 @@ func TestStuckPods(t *testing.T) {
 		"pod/default/stuck-frozen": "PodStuckTerminating frozen",
 		"pod/default/stuck-held":   "PodHeldByFinalizers finalizers",
 	})
-	k.await(volumes, 5*time.Minute, map[string]string{
+	k.await(volumes, map[string]string{
 		"csi-driver/absent.csi.example.com":     "VolumeMountsFail",
 		"volume-plugin/kubernetes.io/configmap": "VolumeObjectsMissing",
 	})
@@ -169,7 +169,7 @@ func TestStuckPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.clear(frozen, "stuck-frozen", "stuck-held")
-	k.await(check, 10*time.Minute, map[string]string{
+	k.await(check, map[string]string{
 		"pod/default/stuck-volume": "", "pod/default/stuck-env": "", "pod/default/stuck-frozen": "",
 		"pod/default/stuck-held": "",
 	})
@@ -207,14 +207,14 @@ func TestKubeletPLEG(t *testing.T) {
 	need.Flag(t, *long, "-long: takes more than four minutes, as long as kubelet takes to notice")
 	k := openKubeletLab(t)
 	check := kubernetes.KubeletPLEG()
-	k.await(check, time.Minute, map[string]string{"kubelet/kubelet": ""})
+	k.await(check, map[string]string{"kubelet/kubelet": ""})
 	if err := k.lab.Signal("containerd", syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	resume := func() { _ = k.lab.Signal("containerd", syscall.SIGCONT) }
 	t.Cleanup(resume)
 	stopped := time.Now()
-	err := harness.WaitFor(t.Context(), 5*time.Minute, "PLEGUnhealthy", func() error {
+	err := harness.WaitFor(t.Context(), "PLEGUnhealthy", func() error {
 		k.renew()
 		found, err := check.Run(t.Context(), k.host)
 		if err != nil {
@@ -232,7 +232,7 @@ func TestKubeletPLEG(t *testing.T) {
 		t.Error(err)
 	}
 	resume()
-	err = harness.WaitFor(t.Context(), time.Minute, "a healthy PLEG", func() error {
+	err = harness.WaitFor(t.Context(), "a healthy PLEG", func() error {
 		k.renew()
 		found, err := check.Run(t.Context(), k.host)
 		if len(found) > 0 {
@@ -276,7 +276,7 @@ func TestNodeRegistration(t *testing.T) {
 		}
 	}
 	k.host.Files.Root = root
-	k.await(kubernetes.NodeRegistration(), time.Minute,
+	k.await(kubernetes.NodeRegistration(),
 		map[string]string{"node/" + k.lab.NodeName: "NodeIsAnotherMachine"})
 }
 
@@ -303,7 +303,7 @@ func TestKubeletSync(t *testing.T) {
 	k.config.Timeout = 5 * time.Second
 	// Kubelet caches for some seconds only who the agent is (cacheTTL), and cannot ask meanwhile.
 	time.AfterFunc(12*time.Second, func() { _ = start() })
-	err := harness.WaitFor(t.Context(), 2*time.Minute, "failed requests", func() error {
+	err := harness.WaitFor(t.Context(), "failed requests", func() error {
 		k.renew()
 		found, err := check.Run(t.Context(), k.host)
 		if err != nil {

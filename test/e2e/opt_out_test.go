@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect/optout"
 	"github.com/nodeagent/nodeagent/test/harness"
@@ -101,7 +100,7 @@ func TestOptOut(t *testing.T) {
 // awaitNoSandbox waits until the runtime, too, has forgotten the pods, and with them their labels and annotations.
 func awaitNoSandbox(t *testing.T, victims []*harness.Victim) {
 	t.Helper()
-	err := harness.WaitFor(t.Context(), 10*time.Minute, "kubelet to remove the sandboxes", func() error {
+	err := harness.WaitFor(t.Context(), "kubelet to remove the sandboxes", func() error {
 		for _, v := range victims {
 			traces, err := v.Traces(t.Context())
 			if at := slices.IndexFunc(traces, func(s string) bool { return strings.HasPrefix(s, "containers ") }); at >= 0 {

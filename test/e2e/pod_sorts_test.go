@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 	"github.com/nodeagent/nodeagent/test/harness"
@@ -61,7 +60,7 @@ func TestEverySortOfPod(t *testing.T) {
 	atLeast := []inspect.Kind{inspect.Sandbox, inspect.Process, inspect.Mount, inspect.Cgroup, inspect.PodDirectory}
 	proven := map[string]map[inspect.Kind]bool{}
 	var last harness.Answer
-	err := harness.WaitFor(t.Context(), 10*time.Minute, "all that was left to be gone", func() error {
+	err := harness.WaitFor(t.Context(), "all that was left to be gone", func() error {
 		var report inspected
 		if _, err := a.JSON(t.Context(), &report, "inspect"); err != nil {
 			return err

@@ -16,13 +16,13 @@ import (
 )
 
 // openLab returns the lab of these tests, or skips where none is wanted. The test before may have ended before the node
-// was Ready again: the limit is for a controller manager that has marked the node unreachable meanwhile.
+// was Ready again.
 func openLab(t *testing.T) *lab.Lab {
 	t.Helper()
 	need.Flag(t, *withLab, "-lab: uses a real node")
 	l, err := lab.Open("")
 	if err == nil {
-		err = harness.WaitFor(t.Context(), 5*time.Minute, "the node to be healthy", func() error {
+		err = harness.WaitFor(t.Context(), "the node to be healthy", func() error {
 			return l.Healthy(t.Context())
 		})
 	}
@@ -145,7 +145,7 @@ func cleanUntil(t *testing.T, a *harness.Agent, at int) harness.Answer {
 func awaitProof(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 	t.Helper()
 	began := time.Now()
-	err := harness.WaitFor(t.Context(), 10*time.Minute, "proof", func() error {
+	err := harness.WaitFor(t.Context(), "proof", func() error {
 		var report harness.Inspected
 		if _, err := a.JSON(t.Context(), &report, "inspect"); err != nil {
 			return err
@@ -167,7 +167,7 @@ func awaitProof(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 func awaitGone(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 	t.Helper()
 	var last harness.Answer
-	err := harness.WaitFor(t.Context(), 10*time.Minute, "everything of the pod to be gone", func() (err error) {
+	err := harness.WaitFor(t.Context(), "everything of the pod to be gone", func() (err error) {
 		if last, err = a.CLI(t.Context(), "clean", "--yes"); err != nil {
 			return err
 		}
@@ -202,7 +202,7 @@ func TestReleaseByTheDaemon(t *testing.T) {
 	if err := victim.Abandon(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	err = harness.WaitFor(t.Context(), 2*time.Minute, "the daemon's plan", func() error {
+	err = harness.WaitFor(t.Context(), "the daemon's plan", func() error {
 		status, err := a.Status(t.Context())
 		if err == nil && len(status.Release.Last) == 0 {
 			err = fmt.Errorf("no step is planned; findings %+v", status.Findings)
@@ -225,7 +225,7 @@ func TestReleaseByTheDaemon(t *testing.T) {
 	if err := a.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	err = harness.WaitFor(t.Context(), 3*time.Minute, "the daemon to release everything", func() error {
+	err = harness.WaitFor(t.Context(), "the daemon to release everything", func() error {
 		traces, err := victim.Traces(t.Context())
 		if err == nil && len(traces) > 0 {
 			err = fmt.Errorf("there are %q", traces)
@@ -294,7 +294,7 @@ func newDisk(t *testing.T, a *harness.Agent) *harness.Disk {
 
 func awaitCondition(t *testing.T, a *harness.Agent, status string) (c harness.Condition) {
 	t.Helper()
-	err := harness.WaitFor(t.Context(), time.Minute, "ReadonlyFilesystem to be "+status, func() (err error) {
+	err := harness.WaitFor(t.Context(), "ReadonlyFilesystem to be "+status, func() (err error) {
 		c, err = a.Condition(t.Context(), "ReadonlyFilesystem")
 		if err == nil && c.Status != status {
 			err = fmt.Errorf("it is %+v", c)

@@ -301,7 +301,7 @@ func (r *repairLab) pid() int {
 // awaitRun waits until the DaemonSet's container runs.
 func (r *repairLab) awaitRun() {
 	r.t.Helper()
-	if err := harness.WaitFor(r.t.Context(), 2*time.Minute, "the container to run", func() error {
+	if err := harness.WaitFor(r.t.Context(), "the container to run", func() error {
 		if got := r.restarts(); got != "main=0" {
 			return errors.New(got)
 		}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nodeagent/nodeagent/test/harness"
 )
@@ -24,7 +23,7 @@ func TestRetire(t *testing.T) {
 	}
 	await := func(what string, there bool) {
 		t.Helper()
-		err := harness.WaitFor(t.Context(), 2*time.Minute, what, func() error {
+		err := harness.WaitFor(t.Context(), what, func() error {
 			c, err := a.Condition(t.Context(), "KubeletUnhealthy")
 			if err == nil && (c.Type != "") != there {
 				err = fmt.Errorf("condition %+v", c)

@@ -22,12 +22,12 @@ func TestRuntimeLatency(t *testing.T) {
 	need.Flag(t, *long, "-long: the runtime is stopped ten times for four seconds, with nothing beside it")
 	k := openKubeletLab(t)
 	check, restarts := detectcri.RuntimeLatency(), detectcri.RuntimeRestarts(nil)
-	k.await(check, time.Minute, map[string]string{"runtime-calls/questions": "", "runtime-calls/work": ""})
+	k.await(check, map[string]string{"runtime-calls/questions": "", "runtime-calls/work": ""})
 	k.observe(restarts)
 	resume := func() { _ = k.lab.Signal("containerd", syscall.SIGCONT) }
 	t.Cleanup(resume)
 	began := time.Now()
-	err := harness.WaitFor(t.Context(), 5*time.Minute, "RuntimeQuestionsSlow", func() error {
+	err := harness.WaitFor(t.Context(), "RuntimeQuestionsSlow", func() error {
 		if err := k.lab.Signal("containerd", syscall.SIGSTOP); err != nil {
 			return err
 		}
@@ -44,7 +44,7 @@ func TestRuntimeLatency(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.await(restarts, time.Minute, map[string]string{"container-runtime/" + k.host.Paths.CRISocket: ""})
+	k.await(restarts, map[string]string{"container-runtime/" + k.host.Paths.CRISocket: ""})
 }
 
 // The shims of pods that run are no leak, however old they are.

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -92,7 +91,7 @@ func (d *deadPod) scope() {
 
 func await(t *testing.T, what string, try func() error) {
 	t.Helper()
-	if err := harness.WaitFor(t.Context(), 8*time.Minute, what, try); err != nil {
+	if err := harness.WaitFor(t.Context(), what, try); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -154,7 +153,7 @@ func awaitLeftovers(t *testing.T, a *harness.Agent, pods ...*deadPod) (report in
 func awaitReleased(t *testing.T, a *harness.Agent, pods ...*deadPod) {
 	t.Helper()
 	var last harness.Answer
-	err := harness.WaitFor(t.Context(), 8*time.Minute, "the release", func() (err error) {
+	err := harness.WaitFor(t.Context(), "the release", func() (err error) {
 		if last, err = a.CLI(t.Context(), "clean", "--yes"); err != nil {
 			return err
 		}

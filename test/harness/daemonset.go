@@ -109,7 +109,7 @@ func (d *daemonSet) start(ctx context.Context, a *Agent, env []string) error {
 	if err := a.Lab.KubectlApply(ctx, manifests+"\n---\n"+right); err != nil {
 		return err
 	}
-	return a.WaitFor(ctx, 5*time.Minute, "the agent to answer", func() error { // kubelet waits between restarts
+	return WaitFor(ctx, "the agent to answer", func() error { // kubelet waits between restarts
 		_, err := a.Status(ctx)
 		return err
 	})
@@ -134,7 +134,7 @@ func (d *daemonSet) kill(a *Agent) error {
 	if err := syscall.Kill(status.PID, syscall.SIGKILL); err != nil {
 		return err
 	}
-	return a.WaitFor(ctx, 2*time.Minute, "the agent's process to be gone", func() error {
+	return WaitFor(ctx, "the agent's process to be gone", func() error {
 		if _, err := os.Stat("/proc/" + strconv.Itoa(status.PID)); !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("process %d: %v", status.PID, err) //nolint:errorlint // nil where it still runs
 		}

@@ -33,7 +33,7 @@ func (p *process) start(ctx context.Context, a *Agent, env []string) error {
 	done := make(chan struct{})
 	go func() { _ = cmd.Wait(); close(done) }() // the exit code is in cmd.ProcessState
 	p.cmd, p.done = cmd, done
-	return a.WaitFor(ctx, 2*time.Minute, "the agent to answer", func() error {
+	return WaitFor(ctx, "the agent to answer", func() error {
 		select {
 		case <-done:
 			return fmt.Errorf("the agent has ended: %v\n%s", cmd.ProcessState, a.LogTail())

@@ -19,7 +19,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
@@ -145,7 +144,7 @@ targets: [{url: "http://hooks.example.com/", secretFile: %s/secret}]
 subscriptions: [{name: a, url: "http://hooks.example.com/"}]
 `, dir)))
 	token := dir + "/center/token"
-	if err := harness.WaitFor(t.Context(), time.Minute, "the center's token", func() error {
+	if err := harness.WaitFor(t.Context(), "the center's token", func() error {
 		_, err := os.Stat(token)
 		return err
 	}); err != nil {
@@ -235,7 +234,7 @@ func TestRealMetrics(t *testing.T) {
 	prom := prometheus(t)
 	for title, exprs := range queries(t) {
 		for _, expr := range exprs {
-			if err := harness.WaitFor(t.Context(), time.Minute, title, func() error {
+			if err := harness.WaitFor(t.Context(), title, func() error {
 				n, err := ask(t.Context(), prom, expr)
 				if err == nil && n == 0 {
 					err = fmt.Errorf("no data: %s", expr)
