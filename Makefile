@@ -79,7 +79,7 @@ compiled: ## which packages "make test" compiles more than once, and why: with a
 .PHONY: test-long long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile long-pods long-soak
 test-long: packages guest test-crio test-users demo browser monitoring long-e2e long-rpm long-eventcenter long-power long-fleet long-hostile long-pods long-soak fuzz ## what takes minutes each: faults in an emulated machine, a kubelet that notices late, the demo, pages in a browser, alerts in Prometheus, the fuzz targets
 long-e2e: ## on a real one-node cluster: what takes as long as kubelet takes to notice; the event center's chart
-	$(TEST) $(RUN) -count=1 -timeout 30m -parallel 4 -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestRepairCSI|TestRepairDaemonSet|TestOptOut|TestNoLivingPodIsEverALeftover$$' ./test/e2e -args -lab -long
+	$(TEST) $(RUN) -count=1 -timeout 30m -parallel 4 -v -run 'TestKubeletPLEG|TestRuntimeLatency|TestNoRequestsAtRest|TestRepairCSI|TestRepairDaemonSet|TestOptOut|TestNoLivingPodIsEverALeftover$$|TestManyOrphans|TestCenterAway' ./test/e2e -args -lab -long
 	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestEventCenter$$' ./test/daemonset -args -lab -long
 long-rpm: ## other packages, repairs that take minutes, the cost of a storm of units
 	$(TEST) $(RUN) -count=1 -timeout 20m -v -run 'TestPackageOfTheOtherArchitecture|TestRestartUnit|TestResetFailedUnitsDoesNotHelp|TestEventCenter|TestUnitStorm|TestSlowPlugin' ./test/rpm -args -long
@@ -102,8 +102,9 @@ packages: ## install the Debian packages that the tests need; as root
 	@if [ "$$(id -u)" = 0 ]; then flock .cache/packages.lock $(LABCTL) packages; else echo "not root: no packages are installed, tests that need root are skipped"; fi
 
 .PHONY: vet lint
-vet: lint ## gofmt, and golangci-lint with what go vet checks
+vet: lint ## gofmt, golangci-lint with go vet's checks, and the habits of the prose by folder, which never fail
 	gofmt -l cmd internal packaging pkg test | (! grep .)
+	go run ./test/words
 lint: ## golangci-lint with .golangci.yml; builds it the first time
 	$(LAYER) go tool -modfile=test/lint/go.mod golangci-lint run
 
