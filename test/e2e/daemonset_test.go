@@ -87,7 +87,7 @@ func TestCriticalDaemonSets(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if out, err := c.lab.Kubectl(context.WithoutCancel(t.Context()), "delete", "daemonset", "-n", "default",
-			"critical", "--ignore-not-found", "--timeout=60s"); err != nil {
+			"critical", "--ignore-not-found", "--timeout=10m"); err != nil {
 			t.Errorf("%v: %s", err, out)
 		}
 	})

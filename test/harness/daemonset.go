@@ -120,7 +120,7 @@ func (d *daemonSet) stop(a *Agent) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	_, err := a.Lab.Kubectl(ctx, "delete", "daemonset", "--namespace="+namespace, "nodeagent", "--ignore-not-found",
-		"--cascade=foreground", "--timeout=280s")
+		"--cascade=foreground", "--timeout=10m")
 	return err
 }
 

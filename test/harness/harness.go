@@ -235,9 +235,9 @@ type Finding struct {
 	Facts                                map[string]string                `json:"facts"`
 }
 
-// Patience bounds each wait for the real thing: more than anything takes on the busiest machine. A test fails by the state
-// that it finds, and by time only if that state never comes.
-const Patience = 10 * time.Minute
+// Patience bounds each wait for the real thing. A test fails by the state that it finds, and by time only if that state
+// never comes.
+const Patience = lab.Patience
 
 // WaitFor tries every 50 ms until it succeeds, for as long as Patience; the error names what was waited for and how it
 // failed last.
