@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/criticaldaemonsets"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
@@ -62,7 +63,7 @@ func TestCriticalDaemonSets(t *testing.T) {
 	await := func(reason string) {
 		t.Helper()
 		// A new check each time: it asks at once what it would ask at growing intervals.
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 		defer cancel()
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
