@@ -40,12 +40,18 @@ func NewDisk(ctx context.Context, dir string) (*Disk, error) {
 	return d, d.MountAgain(ctx)
 }
 
-// MountAgain mounts the filesystem, after a check of it as an administrator would do.
+// MountAgain mounts the filesystem, after a check of it as an administrator would do. It waits while the device is in use:
+// a process with mounts of its own may have a copy of the mount until it ends.
 func (d *Disk) MountAgain(ctx context.Context) error {
-	if _, err := output(ctx, "e2fsck", "-f", "-p", d.Device); err != nil {
-		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() > 1 { // 1: errors were corrected
-			return err
+	err := WaitFor(ctx, d.Device+" to be free", func() error {
+		_, err := output(ctx, "e2fsck", "-f", "-p", d.Device)
+		if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 { // errors were corrected
+			return nil
 		}
+		return err
+	})
+	if err != nil {
+		return err
 	}
 	return unix.Mount(d.Device, d.Mount, "ext4", 0, "errors=remount-ro")
 }

@@ -239,12 +239,13 @@ type Finding struct {
 // never comes.
 const Patience = lab.Patience
 
-// WaitFor tries every 50 ms until it succeeds, for as long as Patience; the error names what was waited for and how it
-// failed last.
+// WaitFor tries until it succeeds, for as long as Patience; the error names what was waited for and how it failed last. It
+// tries often at first and twice a second later: a try often starts a kubectl, which costs more than what it waits for.
 func WaitFor(ctx context.Context, what string, try func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
-	for {
+	const first, last = 50 * time.Millisecond, 500 * time.Millisecond
+	for pause := first; ; pause = min(pause*5/4, last) {
 		err := try()
 		if err == nil {
 			return nil
@@ -252,7 +253,7 @@ func WaitFor(ctx context.Context, what string, try func() error) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("waited %s for %s: %w", Patience, what, err)
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(pause):
 		}
 	}
 }

@@ -88,10 +88,8 @@ func shareRoot() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make the root mount private: %w", err)
 	}
-	if os.Getenv(partMark) != "" {
-		if err := detachOthers(); err != nil {
-			return err
-		}
+	if err := detachOthers(); err != nil {
+		return err
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("share the root mount: %w", err)
@@ -109,8 +107,9 @@ func shareRoot() error {
 	return nil
 }
 
-// detachOthers detaches the mounts of the machine that no test needs. A copy of a mount goes when somebody removes its
-// mount point elsewhere: a test would miss what its neighbours, a lab or another test, remove. All mounts must be private.
+// detachOthers detaches the mounts of the machine that no test needs. A copy of a mount keeps its filesystem in use, which a
+// neighbour (a lab, another test) wants to check or remove; and it goes when the neighbour removes its mount point. All
+// mounts must be private.
 func detachOthers() error {
 	directory, err := os.Getwd()
 	if err != nil {

@@ -1,0 +1,113 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nodeagent/nodeagent/test/harness"
+	"github.com/nodeagent/nodeagent/test/lab"
+)
+
+// TestWrittenAgain: while a disk is broken, others take away what the agent wrote about it. A condition that another
+// writer has changed, a ConfigMap that a person has deleted, and all of it on a Node that was deleted and has registered
+// again under its name: the agent writes it anew.
+func TestWrittenAgain(t *testing.T) {
+	ofTheProcess(t, "the pod of an agent goes with its Node, and its next one writes everything anyway")
+	l := openLab(t)
+	a := install(t, l, harness.Overrides{"report": map[string]any{
+		"configMap": map[string]any{"enabled": true, "namespace": "nodeagent"}}})
+	if err := a.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	disk := newDisk(t, a)
+	if err := disk.Fail(); err != nil {
+		t.Fatal(err)
+	}
+	before := nodeUID(t, l)
+	awaitWritten(t, a, before)
+
+	t.Run("condition changed", func(t *testing.T) {
+		const healthy = `{"status":{"conditions":[{"type":"ReadonlyFilesystem","status":"False","reason":"Forged","message":"all is well"}]}}`
+		kubectl(t, l, "patch", "node", l.NodeName, "--subresource=status", "--type=strategic", "--patch", healthy)
+		awaitWritten(t, a, before)
+	})
+	t.Run("ConfigMap deleted", func(t *testing.T) {
+		kubectl(t, l, "delete", "configmap", "-n", "nodeagent", "node-"+l.NodeName)
+		awaitWritten(t, a, before)
+	})
+	t.Run("Node registered again", func(t *testing.T) {
+		if err := l.Stop(t.Context(), "kubelet"); err != nil {
+			t.Fatal(err)
+		}
+		kubectl(t, l, "delete", "node", l.NodeName)
+		if err := l.Start(t.Context(), "kubelet"); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.WaitNodeReady(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		after := nodeUID(t, l)
+		if after == before {
+			t.Fatalf("the Node still has the UID %s", before)
+		}
+		// The token is bound to the Node that is gone. A pod would have a new one.
+		if err := l.ServiceAccountKubeconfig(t.Context(), "nodeagent", "nodeagent", filepath.Join(a.Dir, "kubeconfig")); err != nil {
+			t.Fatal(err)
+		}
+		awaitWritten(t, a, after)
+	})
+}
+
+func nodeUID(t *testing.T, l *lab.Lab) string {
+	t.Helper()
+	return kubectl(t, l, "get", "node", l.NodeName, "-o", "jsonpath={.metadata.uid}")
+}
+
+func kubectl(t *testing.T, l *lab.Lab, args ...string) string {
+	t.Helper()
+	out, err := l.Kubectl(t.Context(), args...)
+	if err != nil {
+		t.Fatalf("kubectl %q: %v: %s", args, err, out)
+	}
+	return string(out)
+}
+
+// awaitWritten waits until the Node and the ConfigMap, which this Node owns, both report the broken disk, and the same
+// time of it.
+func awaitWritten(t *testing.T, a *harness.Agent, uid string) {
+	t.Helper()
+	began := time.Now()
+	err := harness.WaitFor(t.Context(), "the broken disk in the Node and in its ConfigMap", func() error {
+		shown, err := a.Condition(t.Context(), "ReadonlyFilesystem")
+		if err != nil {
+			return err
+		}
+		out, err := a.Lab.Kubectl(t.Context(), "get", "configmap", "-n", "nodeagent", "node-"+a.Lab.NodeName, "-o", "json")
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		var object struct {
+			Metadata struct{ OwnerReferences []struct{ UID string } }
+			Data     map[string]string
+		}
+		var kept harness.Condition
+		if err := errors.Join(json.Unmarshal(out, &object),
+			json.Unmarshal([]byte(object.Data["ReadonlyFilesystem"]), &kept)); err != nil {
+			return err
+		}
+		owners := object.Metadata.OwnerReferences
+		if shown.Status != "True" || kept.Status != "True" || len(owners) != 1 || owners[0].UID != uid ||
+			!kept.LastTransitionTime.Equal(shown.LastTransitionTime) {
+			return fmt.Errorf("the Node %s has %+v, the ConfigMap of %+v has %+v", uid, shown, owners, kept)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("written after %s", time.Since(began).Round(100*time.Millisecond))
+}
