@@ -74,9 +74,57 @@ func markOtherTrees(ctx context.Context, scan *hostscan.Scan, objects []Object, 
 		switch {
 		case !hasDriver(o.Kind) || its == "" || its == driver || o.Foreign != "":
 		case driver != "":
+			if o.Kind == Cgroup {
+				o.Kind = StrayCgroup // which nobody releases
+			}
 			o.Foreign = fmt.Sprintf("in the cgroup tree of driver %s, while our kubelet's is %s: %s", its, driver, why)
 		case o.Doubt == "":
 			o.Doubt = "kubelet's cgroup driver is not known, so this may belong to another kubelet: " + why
+		}
+	}
+}
+
+// claimStrays decides whose the cgroups outside of our kubelet's tree are. One is ours only if something of ours has its UID:
+// kubelet itself, its directory of the pod, or the runtime. Another Kubernetes on the machine has UIDs of its own. At the root
+// an empty one is nobody's otherwise, and one with processes is foreign.
+func claimStrays(objects []Object, kubelet KubeletInventory) {
+	ours := make(map[string]bool)
+	for uid := range kubelet.Pods {
+		ours[uid] = true
+	}
+	for i := range objects {
+		if o := &objects[i]; o.Foreign == "" && slices.Contains([]Kind{PodDirectory, Sandbox, Container}, o.Kind) {
+			ours[o.Pod.UID] = true
+		}
+	}
+	for i := range objects {
+		o := &objects[i]
+		if o.Kind != StrayCgroup {
+			continue
+		}
+		switch uid := o.Pod.UID; {
+		case uid != "" && ours[uid]:
+			o.Foreign = ""
+		case o.Foreign != "":
+		default:
+			if uid != "" {
+				o.Pod, o.Facts["podUID"] = Pod{}, uid
+			}
+			if o.Facts["populated"] != "" && (uid != "" || o.ContainerID == "") {
+				o.Foreign = strayRuns
+			}
+		}
+	}
+}
+
+// strayRuns is why a cgroup outside of our kubelet's tree is foreign.
+const strayRuns = "processes run in it, and nothing shows that they are a pod's of our kubelet"
+
+// disownStrays marks those at the root that run and that nothing has named by now.
+func disownStrays(objects []Object) {
+	for i := range objects {
+		if o := &objects[i]; o.Kind == StrayCgroup && isUnowned(o) && o.Facts["populated"] != "" {
+			o.Foreign = strayRuns
 		}
 	}
 }

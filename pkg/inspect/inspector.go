@@ -104,6 +104,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		inventory.resolveNames()
 	}
 	markOtherTrees(ctx, scan, objects, inventory.Kubelet)
+	claimStrays(objects, inventory.Kubelet)
 	inventory.followHostPaths(ctx, scan, objects)
 	add := func(what string, change func(context.Context, []Object) error) error {
 		var err error
@@ -116,6 +117,7 @@ func (i *Inspector) Pass(ctx context.Context, history History, kinds ...Kind) (R
 		return attachOwners(ctx, scan, objects)
 	})
 	recalled := recall(objects, history, started)
+	disownStrays(objects)
 	_ = add("processes in network namespaces without an owner", func(_ context.Context, objects []Object) error {
 		explainUnowned(scan, objects)
 		return nil

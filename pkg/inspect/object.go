@@ -42,6 +42,7 @@ const (
 	VolumeAttachment Kind = "volume-attachment" // volume that the Node's status has as attached
 	StorageSession   Kind = "storage-session"   // iSCSI session or NVMe over TCP controller of a volume
 	SharedMemory     Kind = "shared-memory"     // segment of System V shared memory in the node's IPC namespace
+	StrayCgroup      Kind = "stray-cgroup"      // cgroup of a pod outside of the tree of our kubelet's driver
 	StagedVolume     Kind = "staged-volume"     // <kubelet root>/plugins/kubernetes.io/csi/<driver>/<sha256>
 )
 
@@ -67,7 +68,7 @@ type Pod struct {
 //	link                   index, peerIndex, peerNamespace (nsid; -1: this namespace), mac, namespace (inode of the peer's)
 //	lease                  id (hexadecimal), created (nanoseconds since the epoch)
 //	mount                  id, device, root, point, source, type
-//	cgroup, pod-directory, pod-logs, log-link, sandbox-directory, rootfs  device, inode
+//	cgroup, stray-cgroup, pod-directory, pod-logs, log-link, sandbox-directory, rootfs  device, inode
 //	block-device           device, sequence (diskseq; empty before Linux 5.15), volume
 //	systemd-unit           unit
 //	device-allocation      uid, resource

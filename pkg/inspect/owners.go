@@ -169,7 +169,7 @@ func netnsOfStatus(status *cri.PodSandboxStatusResponse) string {
 // namedByID reports whether all that objects of a kind show is the ID of a container or a sandbox: others name its pod.
 func namedByID(kind Kind) bool {
 	return slices.Contains([]Kind{ContainerdContainer, Task, Shim, Rootfs, SandboxDirectory, Snapshot, IPAMLease,
-		PortMapping}, kind)
+		PortMapping, StrayCgroup}, kind)
 }
 
 // ids is what names the pods of sandboxes and containers, which have IDs of one form and one space: the runtime and

@@ -35,6 +35,9 @@ func recall(objects []Object, history History, now finding.Timestamp) map[string
 			o.Foreign = ""
 			attachOwner(o, []owner{before})
 			recalled[key(o)] = true
+		case o.Kind == StrayCgroup && o.Pod.UID == before.pod.UID && o.Foreign != "":
+			o.Foreign = ""
+			recalled[key(o)] = true
 		case o.SandboxID != before.sandbox || o.Pod.UID != before.pod.UID:
 			attachOwner(o, []owner{{o.SandboxID, o.Pod}, before})
 		}
@@ -46,7 +49,8 @@ func recall(objects []Object, history History, now finding.Timestamp) map[string
 // foreign for another reason than that nothing names its owner.
 func remembered(o *Object, history History, now finding.Timestamp) Sighting {
 	s, ok := history[key(o)]
-	if !ok || !sameBoot(s.First, now) || o.Foreign != "" && !lostNetns(o) && o.Foreign != CreatorEnded {
+	if !ok || !sameBoot(s.First, now) || o.Foreign != "" && !lostNetns(o) && o.Foreign != CreatorEnded &&
+		o.Kind != StrayCgroup {
 		return Sighting{}
 	}
 	switch {
@@ -72,11 +76,11 @@ func remembered(o *Object, history History, now finding.Timestamp) Sighting {
 func keepOwners(objects []Object, recalled map[string]bool, next History, now finding.Timestamp) {
 	for i := range objects {
 		o := &objects[i]
-		if !losesOwner(o.Kind) || o.Pod.UID == "" {
+		if !losesOwner(o.Kind) || o.Pod.UID == "" || o.Kind == StrayCgroup && o.Foreign != "" {
 			continue
 		}
 		s, ok := next[key(o)]
-		if !ok && !recalled[key(o)] {
+		if !ok && !recalled[key(o)] && o.Kind != StrayCgroup { // what proves that it is ours goes before it
 			continue
 		}
 		if !ok {

@@ -81,11 +81,20 @@ func reportedSpecs() []KindSpec {
 				"again and again, and whoever reads the disk hangs",
 		},
 		{
-			Kind: SharedMemory,
+			Kind: StrayCgroup, GoneFrom: ofSandbox,
+			ReportOnly: "it lies outside of the tree in which the agent releases cgroups, and may be another Kubernetes': once " +
+				"you know that it is not, `rmdir` removes it, the innermost first",
+			Unused: "no process is in it, and nothing shows whether its pod was one of our kubelet's",
+			What: "a cgroup of a pod or container where our kubelet does not look: in the tree of the other cgroup driver, or at " +
+				"the root (`kubepods-…-pod<UID>.slice:cri-containerd:<ID>`, `system.slice:cri-containerd:<ID>`, `k8s.io/<ID>`)",
+			Harm: "costs kernel memory; tens of thousands of them slow down everything that reads cgroups",
+		},
+		{
+			Kind: SharedMemory, Unused: "its creator has ended more than an hour ago, and nothing has it attached",
 			ReportOnly: "what is in it may be meant for another pod that shares the node's IPC namespace; `ipcrm -m ID` " +
 				"removes it",
 			What: "a segment of System V shared memory in the node's IPC namespace that a process of a pod (`hostIPC`) " +
-				"has created, as long as the agent has seen that process",
+				"has created, if the agent has seen that process; otherwise one that nothing has attached is unowned",
 			Harm: "memory, which counts for no pod any more",
 		},
 	}

@@ -52,6 +52,7 @@ type Tools struct {
 	Drivers    *driverWatch             // what is known about CSI drivers
 	FaultPoint func(point string) error // fault point between two changes of one step
 	guard      func() error             // what is checked before each step; nil: nothing
+	unmounted  map[string]bool          // of a plan: mount points that it releases before this step
 
 	timeouts timeouts
 }

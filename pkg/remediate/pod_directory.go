@@ -61,6 +61,11 @@ func clearance(ctx context.Context, t Tools, o inspect.Assessment) ([]removal, e
 	if tree[0].File != evaluated {
 		return nil, fmt.Errorf("directory %s is inode %d: %w", o.ID, tree[0].File.Inode, mutate.ErrChanged)
 	}
+	for i := range tree { // only in a plan: what lies below a mount is read once that is gone
+		if entry := &tree[i]; entry.Mount && t.unmounted[path.Join(o.ID, entry.Path)] {
+			entry.Mount, entry.Size = false, 0
+		}
+	}
 	steps, refusal := planRemoval(tree, t.Settings.AllowEmptyDir)
 	if refusal == "" {
 		refusal = mustStay(ctx, t, o.Pod.UID, tree, steps)

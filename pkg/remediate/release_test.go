@@ -224,6 +224,47 @@ func TestReleaseInterrupted(t *testing.T) {
 	}
 }
 
+// A plan refuses no directory for a mount that it releases first, and does for one that stays.
+func TestPlanUnmountsFirst(t *testing.T) {
+	w := newWorld(t)
+	uid := mutatetest.UID(t)
+	volume := w.PodDir(uid, "volumes/kubernetes.io~secret/s")
+	for range 2 { // one above the other
+		w.Mount("tmpfs", volume, "tmpfs", 0)
+	}
+	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~projected/p"), "tmpfs", 0)
+	report := w.inspect()
+	r := w.runner()
+	directory := func(when string) Step {
+		t.Helper()
+		steps, err := r.Plan(t.Context(), report)
+		if err != nil || len(steps) == 0 || steps[len(steps)-1].Kind != inspect.PodDirectory {
+			t.Fatalf("%s: %v %+v", when, err, steps)
+		}
+		return steps[len(steps)-1]
+	}
+	if s := directory("all is unmounted"); strings.Contains(s.Blocked, "mount point") || s.refused {
+		t.Errorf("%+v", s)
+	}
+	r.options.Settings.Kinds = map[inspect.Kind]Mode{inspect.Mount: Off}
+	if s := directory("mounts are off"); !s.refused {
+		t.Errorf("%+v", s)
+	}
+	r.options.Settings.Kinds = nil
+	unmount := &r.options.actions[slices.IndexFunc(r.options.actions, func(a Action) bool { return a.Kind == inspect.Mount })]
+	refused := false
+	unmount.Preview = func(_ context.Context, _ Tools, o inspect.Assessment) string {
+		if o.Identity["point"] != volume || refused {
+			return ""
+		}
+		refused = true
+		return "another pod's"
+	}
+	if s := directory("one of two on a point stays"); !strings.Contains(s.Blocked, "volumes/kubernetes.io~secret/s is a mount point") {
+		t.Errorf("%+v", s)
+	}
+}
+
 // User data keeps the directory, whole, and all else is released.
 func TestReleaseKeepsUserData(t *testing.T) {
 	w := newWorld(t)
@@ -232,7 +273,7 @@ func TestReleaseKeepsUserData(t *testing.T) {
 	w.Write(w.PodDir(uid, "volumes/kubernetes.io~empty-dir/db/table"), "precious")
 	w.Mount("tmpfs", w.PodDir(uid, "volumes/kubernetes.io~secret/s"), "tmpfs", 0)
 	steps, err := w.runner().Plan(t.Context(), w.inspect())
-	if err != nil || len(steps) != 2 || !strings.Contains(steps[1].Blocked, "is a mount point") {
+	if err != nil || len(steps) != 2 || !strings.Contains(steps[1].Blocked, "user data in an emptyDir") {
 		t.Errorf("plan: %v %+v", err, steps)
 	}
 	outcome := w.release()

@@ -108,12 +108,27 @@ func (r *Runner) Plan(ctx context.Context, report inspect.Report) ([]Step, error
 		}
 		look := answer("look", "", fmt.Sprintf("right before the step: a plan looks at %d objects", maxPreviews))
 		if previews < maxPreviews {
-			look = preview(ctx, action, r.tools, steps[i].Object)
+			tools := r.tools
+			tools.unmounted = unmountedFirst(steps, steps[i])
+			look = preview(ctx, action, tools, steps[i].Object)
 		}
 		previews++
 		steps[i].look(look)
 	}
 	return steps, nil
+}
+
+// unmountedFirst returns the mount points that the plan releases before a step, in the same pod.
+func unmountedFirst(steps []Step, before Step) map[string]bool {
+	points, stays := make(map[string]bool), make(map[string]bool) // several mounts may lie on one point
+	for i := range steps {
+		if s := &steps[i]; s.Group == before.Group && s.Kind == inspect.Mount {
+			point := s.Object.Identity["point"]
+			stays[point] = stays[point] || s.refused || s.Mode == Off
+			points[point] = !stays[point]
+		}
+	}
+	return points
 }
 
 // preview looks at an object as its step would.

@@ -220,6 +220,7 @@ func (c *cluster) install(t *testing.T, wait bool, settings ...string) {
 		"--set", "config.paths.kubeletRoot=" + c.Paths.KubeletRoot, // other tests may run a kubelet too
 		"--set", "config.paths.cniNetworksDir=" + c.Paths.CNINetworksDir,
 		"--set", "config.report.conditions.spread=1s",
+		"--set", "config.checks.filesystem-readonly.needed={" + c.Dir + "}", // the loop devices of failedDisk
 		// Seconds where a real node takes ten minutes.
 		"--set",
 		"config.inspect.every=2s,config.inspect.grace=6s,config.inspect.listSpacing=2s," +

@@ -51,7 +51,8 @@ func (s *stage) diskFails(ctx context.Context) error {
 	}
 	s.disk = disk
 	time.Sleep(2 * time.Second) // conditions are written once a second at most, and some were just now
-	s.say("An ext4 filesystem on %s is mounted on %s. Now the kernel finds an error in it.", disk.Device, disk.Mount)
+	s.say("An ext4 filesystem on %s is mounted on %s, which the configuration names as needed (checks.filesystem-readonly.needed): "+
+		"it is fatal although no pod uses it. Now the kernel finds an error in it.", disk.Device, disk.Mount)
 	began := time.Now()
 	if err := disk.Fail(); err != nil {
 		return err

@@ -32,5 +32,6 @@ func All() map[inspect.Kind]inspect.Lister {
 		inspect.VolumeAttachment:    volumes.list,
 		inspect.StorageSession:      listStorageSessions,
 		inspect.SharedMemory:        segments.list,
+		inspect.StrayCgroup:         listStrayCgroups,
 	}
 }

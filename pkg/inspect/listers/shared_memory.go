@@ -59,7 +59,7 @@ func (c *creators) list(_ context.Context, scan *hostscan.Scan) ([]inspect.Objec
 		if p, ok := alive[s.creator]; ok && p.Conflict == "" && startedBefore(p, s.changed, scan.Host.Clock()) {
 			uid = p.UID
 		}
-		o := s.object(uid, slices.Contains(table.PIDs, s.creator))
+		o := s.object(uid, slices.Contains(table.PIDs, s.creator), scan.Host.Clock().Wall)
 		if uid != "" {
 			known[s.String()] = uid
 		}
@@ -88,8 +88,12 @@ type segment struct {
 // String identifies a segment: the ID of one that is gone is used again after some ten thousand others.
 func (s segment) String() string { return s.id + "/" + s.key + "/" + strconv.Itoa(s.creator) }
 
-// object returns the object of a segment that a pod has created; uid is empty where that is not known.
-func (s segment) object(uid string, runs bool) inspect.Object {
+// unownedAfter is for how many seconds a segment has been there, and nothing has changed of it, before nobody owns it.
+const unownedAfter = 3600
+
+// object returns the object of a segment that a pod has created; uid is empty where that is not known. One that nobody has
+// attached and whose creator has ended is nobody's: the next one that attaches it may still come, so it is only reported.
+func (s segment) object(uid string, runs bool, now time.Time) inspect.Object {
 	o := inspect.Object{
 		Kind: inspect.SharedMemory, ID: s.id, Pod: inspect.Pod{UID: uid},
 		Identity: inspect.Identity{"id": s.id, "key": s.key, "creator": strconv.Itoa(s.creator), "size": s.size},
@@ -102,7 +106,7 @@ func (s segment) object(uid string, runs bool) inspect.Object {
 			s.attached, s.last)
 	case uid == "" && runs:
 		o.Foreign = fmt.Sprintf("its creator, PID %d, belongs to no pod", s.creator)
-	case uid == "":
+	case uid == "" && (s.attached > 0 || now.Unix()-s.changed < unownedAfter):
 		o.Foreign = inspect.CreatorEnded
 	}
 	return o

@@ -52,8 +52,16 @@ func TestSharedMemory(t *testing.T) {
 	n.Remove(dead)
 	report, history = passes(t, n, i, history, 3, 4*time.Minute)
 	check(report, inspect.Candidate)
-	report, _ = passes(t, n, n.inspector(), history, 1, 4*time.Minute) // started again
+	report, history = passes(t, n, n.inspector(), history, 1, 4*time.Minute) // started again
 	check(report, inspect.Leftover)
+	last := n.inspector()
+	_, history = passes(t, n, last, history, 1, 2*time.Hour)
+	later, _ := passes(t, n, last, history, 3, 10*time.Minute)
+	for id, want := range map[string]inspect.Verdict{unseen: inspect.Unowned, admin: inspect.Foreign, alive: inspect.Live} {
+		if o := one(t, later, inspect.SharedMemory, id); o.Verdict != want {
+			t.Errorf("%s: %s: %s", names[id], o.Verdict, o.Why)
+		}
+	}
 	if o := one(t, report, inspect.SharedMemory, ours); o.Facts["bytes"] != "4096" || o.Facts["size"] != "8192" ||
 		o.Pod.UID != dead {
 		t.Errorf("%+v", o)
@@ -75,7 +83,7 @@ func TestParseSegments(t *testing.T) {
 		user: "1001", changed: 1763841912}) {
 		t.Errorf("%+v", s)
 	}
-	if o := s.object(dead, false); o.InUse == "" || o.Pod.UID != dead {
+	if o := s.object(dead, false, time.Now()); o.InUse == "" || o.Pod.UID != dead {
 		t.Errorf("%+v", o)
 	}
 	for _, text := range []string{"", "key shmid\n", sysvipc + "1 2 3\n", strings.Replace(sysvipc, "4711", "x", 1)} {
@@ -115,6 +123,28 @@ func TestCreatorIsAsOldAsItsSegment(t *testing.T) {
 		objects, err := new(creators).list(t.Context(), scan)
 		if err != nil || len(objects) != 1 || objects[0].Pod.UID != want || (objects[0].Foreign == "") != (want != "") {
 			t.Errorf("began %s ago: %+v, %v", began, objects, err)
+		}
+	}
+}
+
+// A segment whose creator was never seen is nobody's after an hour, unless somebody has it attached.
+func TestSegmentOfNobody(t *testing.T) {
+	made := time.Unix(1763841912, 0)
+	for name, c := range map[string]struct {
+		attached uint64
+		runs     bool
+		age      time.Duration
+		foreign  bool
+	}{
+		"an hour old":            {0, false, time.Hour, false},
+		"young":                  {0, false, 59 * time.Minute, true},
+		"attached":               {1, false, 48 * time.Hour, true},
+		"its creator runs":       {0, true, 48 * time.Hour, true},
+		"the clock was set back": {0, false, -time.Hour, true},
+	} {
+		s := segment{id: "1", creator: 4711, attached: c.attached, changed: made.Unix()}
+		if o := s.object("", c.runs, made.Add(c.age)); (o.Foreign != "") != c.foreign || o.Pod.UID != "" {
+			t.Errorf("%s: %+v", name, o)
 		}
 	}
 }

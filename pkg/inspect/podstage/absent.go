@@ -2,6 +2,8 @@ package podstage
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,7 +27,8 @@ func (f Facts) absent() Answer {
 	case f.Elsewhere.lacks() || apierrors.IsNotFound(f.Elsewhere.Err):
 		return Answer{Verdict: Stuck, Stage: NoSuchPod,
 			Blocker: "there is no such pod, and nothing of one is on this node",
-			Next:    f.kubectl("get pods")}
+			Next: f.kubectl("get pods") + "; if its controller cannot create it (quota, admission): " +
+				f.kubectl("get events --field-selector reason=FailedCreate") + "; " + f.kubectl("describe resourcequota")}
 	}
 	why := "it was not asked"
 	if f.Elsewhere.Err != nil {
@@ -85,8 +88,28 @@ func (f Facts) finished(pod *corev1.Pod) Answer {
 			}
 		}
 		a.Next = f.kubectl("logs " + f.Name)
+		switch {
+		case refused(pod):
+			a.Next = "kubelet did not admit it: kubectl describe node " + argument(f.Node) + " shows what is allocated; it is not " +
+				"tried again: " + f.kubectl("delete pod "+f.Name) + ", and its controller makes another one"
+		case slices.ContainsFunc(containers(pod), func(c corev1.ContainerStatus) bool { return neverStarted(c.State.Terminated) }):
+			a.Next = f.cannotStart()
+		}
 	}
 	return a
+}
+
+// refused reports whether kubelet did not admit a pod: it has run no container. See pkg/kubelet/lifecycle/predicate.go
+// (OutOfcpu, OutOfmemory, OutOfpods and other resources, NodeAffinity …) and pkg/kubelet/cm/admission.
+func refused(pod *corev1.Pod) bool {
+	return strings.HasPrefix(pod.Status.Reason, "OutOf") || slices.Contains([]string{"UnexpectedAdmissionError",
+		"TopologyAffinityError", "NodeAffinity", "NodePorts", "SMTAlignmentError", "PodOSNotSupported",
+		"PodOSSelectorNodeLabelDoesNotMatch", "InvalidNodeInfo", "AppArmor", "SysctlForbidden"}, pod.Status.Reason)
+}
+
+// neverStarted reports whether the runtime could not start the process of a container.
+func neverStarted(t *corev1.ContainerStateTerminated) bool {
+	return t != nil && (t.Reason == "StartError" || t.Reason == "ContainerCannotRun")
 }
 
 func exited(t *corev1.ContainerStateTerminated) string {

@@ -147,6 +147,9 @@ func TestStarting(t *testing.T) {
 	crash.Status.ContainerStatuses[0].RestartCount = 7
 	crash.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137,
 		Reason: "OOMKilled", FinishedAt: ago(3 * time.Minute)}
+	cannotStart := crash.DeepCopy()
+	cannotStart.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 128,
+		Reason: "StartError", Message: `exec: "/nope": no such file`, FinishedAt: ago(3 * time.Minute)}
 	sandboxed := func(f *podstage.Facts) { f.Runtime.Sandboxes = []*cri.PodSandbox{sandbox(ready)} }
 	for name, c := range map[string]struct {
 		facts podstage.Facts
@@ -200,6 +203,18 @@ func TestStarting(t *testing.T) {
 		"network not ready": {with(facts(creating()), func(f *podstage.Facts) {
 			f.Runtime.NetworkNotReady = "cni plugin not initialized"
 		}), want{podstage.Stuck, podstage.Sandbox, 0, []string{"network is not ready: cni plugin not initialized"}}},
+		"sandbox does not become ready, by the network": {with(facts(creating()), func(f *podstage.Facts) {
+			f.Runtime.Sandboxes = []*cri.PodSandbox{sandbox(notReady)}
+		}), want{podstage.Stuck, podstage.Sandbox, 0, []string{"1 were tried", "check cni-config"}}},
+		"no sandbox at all": {facts(creating()), want{podstage.Stuck, podstage.Sandbox, 0, []string{"it has no sandbox",
+			"check cni-config"}}},
+		"no sandbox, in the network of the node": {with(facts(creating()), func(f *podstage.Facts) {
+			f.Apiserver.Pod.Spec.HostNetwork = true
+		}), want{podstage.Stuck, podstage.Sandbox, 0, []string{"it has no sandbox", "check runtime-health"}}},
+		"cannot be started": {facts(waits("RunContainerError", "failed to create containerd task")), want{podstage.Stuck,
+			podstage.Container, 0, []string{"RunContainerError", "correct command, args or image", "describe pod web-0"}}},
+		"crash loop of one that cannot be started": {facts(cannotStart), want{podstage.Stuck, podstage.Container, 3 * time.Minute,
+			[]string{"StartError", `exec: "/nope": no such file`, "correct command, args or image"}}},
 		"sandbox does not become ready": {with(facts(creating()), func(f *podstage.Facts) {
 			f.Runtime.Sandboxes = []*cri.PodSandbox{sandbox(notReady)}
 			f.EventsErr = errors.New("forbidden")
@@ -225,8 +240,23 @@ func TestStarting(t *testing.T) {
 	}
 }
 
+// refused is a pod that kubelet has not admitted.
+func refused(reason string) *corev1.Pod {
+	pod := bound()
+	pod.Status.Phase, pod.Status.Reason, pod.Status.Message = corev1.PodFailed, reason, "Pod was rejected"
+	return pod
+}
+
+func refusal(parts ...string) want {
+	return want{podstage.Stuck, podstage.Failed, 0, append([]string{"Pod was rejected"}, parts...)}
+}
+
 func TestRunning(t *testing.T) {
 	unheard := podstage.Runtime{Asked: true, Err: errors.New("permission denied")}
+	failsToStart := bound()
+	failsToStart.Status.Phase = corev1.PodFailed
+	failsToStart.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: 128, Reason: "StartError", Message: "no such file"}}}}
 	failed := bound()
 	failed.Status.Phase, failed.Status.Reason = corev1.PodFailed, "Evicted"
 	done := bound()
@@ -241,6 +271,12 @@ func TestRunning(t *testing.T) {
 		}), want{podstage.Fine, podstage.Healthy, 0, nil}},
 		"completed": {facts(done), want{podstage.Fine, podstage.Completed, 0, nil}},
 		"failed":    {facts(failed), want{podstage.Stuck, podstage.Failed, 0, []string{"Evicted"}}},
+		"cannot be started": {facts(failsToStart), want{podstage.Stuck, podstage.Failed, 0, []string{"StartError",
+			"correct command, args or image"}}},
+		"refused by kubelet":            {facts(refused("OutOfcpu")), refusal("describe node n1", "delete pod web-0")},
+		"refused by kubelet, memory":    {facts(refused("OutOfmemory")), refusal("describe node n1", "delete pod web-0")},
+		"refused by kubelet, a device":  {facts(refused("OutOfnvidia.com/gpu")), refusal("describe node n1", "delete pod web-0")},
+		"refused by kubelet, admission": {facts(refused("UnexpectedAdmissionError")), refusal("describe node n1", "delete pod web-0")},
 		"not ready": {with(facts(runs(corev1.ConditionFalse)), func(f *podstage.Facts) {
 			f.Events = event("Unhealthy", "Readiness probe failed: 503")
 		}), want{podstage.Stuck, podstage.NotReady, 20 * time.Minute, []string{"containers app",
@@ -338,6 +374,9 @@ func TestNotHere(t *testing.T) {
 			podstage.NotBoundHere, 0, []string{"on node n2", "nodeagent inspect pod shop/web-0"}}},
 		"on none": {absent(func(f *podstage.Facts) { f.Elsewhere.Pod = unscheduled }), want{podstage.Stuck,
 			podstage.NotBoundHere, 0, []string{"Unschedulable: 0/3 nodes are available"}}},
+		"no such pod, perhaps for a quota": {absent(func(f *podstage.Facts) {}), want{podstage.Stuck, podstage.NoSuchPod, 0,
+			[]string{"there is no such pod", "kubectl -n shop get events --field-selector reason=FailedCreate",
+				"kubectl -n shop describe resourcequota"}}},
 		"no such pod": {absent(func(f *podstage.Facts) { f.Elsewhere.Err = apierrors.NewNotFound(pods, "web-0") }),
 			want{podstage.Stuck, podstage.NoSuchPod, 0, []string{"there is no such pod"}}},
 		"no right to ask for it elsewhere": {absent(func(f *podstage.Facts) {

@@ -118,8 +118,11 @@ func (f Facts) containerFails(c corev1.ContainerStatus, a *Answer) {
 	a.Next = f.journal()
 	if stage, own := podstate.WaitingStage(c); stage != "" {
 		a.Blocker = "container " + c.Name + ": " + waiting(c)
-		if own {
+		switch {
+		case own:
 			a.Next = "create what the message names, or correct the pod: " + f.kubectl("describe pod "+f.Name)
+		case c.State.Waiting.Reason == "RunContainerError":
+			a.Next = f.cannotStart()
 		}
 	} else {
 		f.wait(a, patience)
@@ -133,7 +136,7 @@ func (f Facts) sandbox(s podstate.Start, a *Answer) {
 	switch {
 	case event != "":
 		a.Blocker = "its sandbox cannot be created: " + event
-		a.Next += "; nodeagent check cni-config"
+		a.Next += "; nodeagent check " + network(s)
 		return
 	case s.NetworkNotReady != "" && !s.HostNetwork:
 		a.Blocker = "it has no sandbox, because the runtime's network is not ready: " + s.NetworkNotReady
@@ -149,10 +152,25 @@ func (f Facts) sandbox(s podstate.Start, a *Answer) {
 			a.Blocker = "it has no sandbox; its volumes could not be read: " + f.Local.MissingErr.Error()
 		}
 	}
+	a.Next += "; nodeagent check " + network(s)
 	if f.EventsErr != nil {
 		a.Next += "; " + f.kubectl("describe pod "+f.Name) + " has kubelet's error"
 	}
 	f.wait(a, patience)
+}
+
+// network is the check that tells why a sandbox cannot be created: a pod in the node's network needs no CNI.
+func network(s podstate.Start) string {
+	if s.HostNetwork {
+		return "runtime-health"
+	}
+	return "cni-config runtime-health"
+}
+
+// cannotStart is what to do about a container whose process cannot be started.
+func (f Facts) cannotStart() string {
+	return "correct command, args or image in the pod's specification, or what it mounts over its program: " +
+		f.kubectl("describe pod "+f.Name) + " has the runtime's error"
 }
 
 // initContainer answers for a pod whose init container runs or has failed.
@@ -189,6 +207,9 @@ func (f Facts) crashing(pod *corev1.Pod, c corev1.ContainerStatus) Answer {
 	if t := c.LastTerminationState.Terminated; t != nil {
 		a.Since = t.FinishedAt.Time
 		a.Blocker += "; it " + exited(t)
+		if neverStarted(t) { // it has no log
+			a.Next = f.cannotStart()
+		}
 	}
 	return a
 }

@@ -17,11 +17,22 @@ type FstabEntry struct {
 // ReadOnlyInFstab returns the entries whose last of the options "ro" and "rw" is "ro". A file that is absent or
 // malformed has none.
 func ReadOnlyInFstab(files host.Files) []FstabEntry {
+	return slices.DeleteFunc(fstab(files), func(e FstabEntry) bool { return !e.readOnly() })
+}
+
+// InFstab returns the entries that are mounted at boot or on first use.
+func InFstab(files host.Files) []FstabEntry {
+	return slices.DeleteFunc(fstab(files), func(e FstabEntry) bool {
+		return !path.IsAbs(e.Point) || e.Fstype == "swap" || e.Has("noauto") && !e.Has("x-systemd.automount")
+	})
+}
+
+func fstab(files host.Files) []FstabEntry {
 	data, err := files.Read("/etc/fstab")
 	if err != nil {
-		return nil // many images have none; an entry could only excuse a filesystem
+		return nil // many images have none
 	}
-	return slices.DeleteFunc(ParseFstab(data), func(e FstabEntry) bool { return !e.readOnly() })
+	return ParseFstab(data)
 }
 
 // ParseFstab parses fstab(5). What it does not understand is left out: mount(8) skips such lines too.

@@ -24,6 +24,30 @@ func NodePaths(paths host.Paths) []nodePath {
 	return slices.DeleteFunc(all, func(p nodePath) bool { return p.Path == "" })
 }
 
+// systemPaths are directories of the operating system to which its services or its users write.
+func systemPaths() []string {
+	return []string{
+		"/usr", "/var", "/var/lib", "/var/log", "/var/tmp", "/var/cache", "/var/spool", "/etc", "/opt", "/home", "/root", "/tmp",
+		"/boot", "/local",
+	}
+}
+
+// NeededByNode returns the path of the node, with its name, that a filesystem holds; "" if it holds none. Symbolic links
+// are followed on the root filesystem only: another one could hang.
+func (f Filesystem) NeededByNode(h *host.Host, mounts []mount.Mount) string {
+	all := NodeData(mounts, h.Paths)
+	for _, name := range systemPaths() {
+		all = append(all, nodePath{"the system", name})
+	}
+	root, _ := MountHolding(mounts, "/")
+	for _, p := range all {
+		if f.Holds(mounts, mount.Follow(h.Files, mounts, map[int]bool{root.ID: true}, p.Path)) {
+			return p.Name + " (" + p.Path + ")"
+		}
+	}
+	return ""
+}
+
 // NodeData returns the NodePaths, and the directories of etcd on which, or below which, a filesystem is mounted for it.
 // Whether one that lies on another filesystem is in use is not known without a look at it, which could hang.
 func NodeData(mounts []mount.Mount, paths host.Paths) []nodePath {

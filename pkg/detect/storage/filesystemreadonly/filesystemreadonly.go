@@ -4,7 +4,6 @@ package filesystemreadonly
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/nodeagent/nodeagent/internal/host"
@@ -45,15 +44,17 @@ import (
 // Settings adjust filesystem-readonly.
 type Settings struct {
 	ProbeTimeout time.Duration `yaml:"probeTimeout"` // how long one XFS filesystem may take to answer
-	// a pod's own volume counts as much as the node's filesystems
-	PodVolumesFatal bool     `yaml:"podVolumesFatal"`
-	Ignore          []string `yaml:"ignore"` // mount points of filesystems that are not checked
+	// a volume that pods have mounted counts as much as the node's filesystems
+	PodVolumesFatal bool `yaml:"podVolumesFatal"`
+	// mount points, or directories above them, of filesystems that are needed although no pod uses them yet
+	Needed []string `yaml:"needed"`
+	Ignore []string `yaml:"ignore"` // mount points of filesystems that are not checked
 }
 
 // DefaultSettings returns the settings that are used unless the configuration says otherwise. Opening a
 // directory takes microseconds; a disk that is merely busy may need a second.
 func DefaultSettings() Settings {
-	return Settings{ProbeTimeout: 2 * time.Second}
+	return Settings{ProbeTimeout: 2 * time.Second, PodVolumesFatal: true}
 }
 
 // New finds filesystems that ought to be writable and no longer take writes.
@@ -90,7 +91,15 @@ func filesystemReadonlyDoc() detect.Doc {
 			"open(2) of the root directory of XFS filesystems, in a child process",
 		},
 		Why: "Whatever writes to such a filesystem fails or hangs: databases lose data, and on the node's own " +
-			"filesystems neither kubelet nor the runtime can start a pod any more.",
+			"filesystems neither kubelet nor the runtime can start a pod any more. A filesystem that stopped taking writes " +
+			"is fatal if the node or its pods need it, and the fact `neededBy` says who does: the system's directories, " +
+			"kubelet's, the runtime's, the logs of pods or etcd lie on it, a living pod has it mounted, /etc/fstab has " +
+			"its disk (no loop device, no noauto), or the setting needed names it. Any other is a warning: a disk " +
+			"that somebody mounted by hand, an unused loop mount, a volume that is staged for no pod. A pod that " +
+			"merely sees it below the host's root directory or below a read-only volume does not need it. " +
+			"The agent does not read PersistentVolumes: name the directories of local volumes, such as `/mnt/disks`, under " +
+			"needed, so that one that no pod uses yet is fatal too. With podVolumesFatal: false a volume of a pod that " +
+			"is mounted below kubelet's directories alone is a warning.",
 		Faults: []detect.Fault{
 			{Reason: reasonDeviceGone, Severity: finding.Fatal,
 				When: "the block device has no entry in /sys/dev/block, has size 0, or its disk is offline"},
@@ -109,7 +118,7 @@ func filesystemReadonlyDoc() detect.Doc {
 		FalseAlarms: "A filesystem other than ext4 and XFS that was mounted with ro=fs, or whose whole was remounted " +
 			"read-only through one of its binds, looks as if the kernel had done it: put it under ignore. Images " +
 			"(squashfs, erofs, iso9660), read-only binds, and what /etc/fstab wants read-only are known and left " +
-			"out. A volume of a pod is a warning, unless podVolumesFatal is set.",
+			"out.",
 	}
 }
 
@@ -144,33 +153,19 @@ func checkFilesystems(ctx context.Context, h *host.Host, s Settings, probes *pro
 			continue
 		}
 		delete(doubts, f.Subject()) // its fault is known
-		var pods []string
+		var use use
 		if fault.Reason != reasonOldErrors {
-			pods = filesystem.AffectedPods(ctx, h, mounts, f.Filesystem)
+			use = useOf(ctx, h, mounts, f.Filesystem, s)
 		}
-		findings = append(findings, f.finding(fault, pods, severityOf(f.Filesystem, fault, h.Paths, s)))
+		findings = append(findings, f.finding(fault, use))
 	}
 	checkkit.ForgetUnmounted(h, doubts)
 	return findings, finding.Partial(doubts)
 }
 
-// severityOf returns what a failed filesystem means for the node. Any filesystem of the node itself is fatal: system
-// services or pods need it. A pod's own volume affects that pod alone. Errors after which the filesystem continues are
-// no outage yet; those of an earlier boot may be years old.
-func severityOf(f filesystem.Filesystem, what filesystem.Fault, paths host.Paths, s Settings) finding.Severity {
-	own := func(m mount.Mount) bool { return !filesystem.BelowKubelet(m.Point, paths) }
-	if what.Reason == reasonOldErrors {
-		return finding.Info
-	}
-	if what.Reason == reasonErrors || !s.PodVolumesFatal && !slices.ContainsFunc(f.Mounts, own) {
-		return finding.Warning
-	}
-	return finding.Fatal
-}
-
-func (f examined) finding(what filesystem.Fault, pods []string, severity finding.Severity) finding.Finding {
+func (f examined) finding(what filesystem.Fault, use use) finding.Finding {
 	failed := finding.Finding{
-		Subject: f.Subject(), Severity: severity, Reason: what.Reason,
+		Subject: f.Subject(), Severity: use.severity(what), Reason: what.Reason,
 		Message: fmt.Sprintf("%s (%s on %s) %s: %s", f.Principal.Point, f.Principal.FSType, f.Principal.Source,
 			what.Text, what.Evidence),
 		Facts: map[string]string{
@@ -178,6 +173,12 @@ func (f examined) finding(what filesystem.Fault, pods []string, severity finding
 			"evidence": what.Evidence, "mountPoints": fmt.Sprint(len(f.Mounts)),
 		},
 	}
-	checkkit.AddAffectedPods(&failed, pods)
+	switch {
+	case use.neededBy != "":
+		failed.Facts["neededBy"] = use.neededBy
+	case len(use.pods) == 0 && what.Reason != reasonErrors && what.Reason != reasonOldErrors:
+		failed.Message += "; neither the node nor a pod needs it"
+	}
+	checkkit.AddAffectedPods(&failed, use.pods)
 	return failed
 }

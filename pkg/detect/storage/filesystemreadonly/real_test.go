@@ -58,7 +58,7 @@ func TestRealExt4ErrorsContinue(t *testing.T) {
 }
 
 func TestRealExt4Shutdown(t *testing.T) {
-	ext4, n := hosttest.NewLoopFS(t, "ext4"), filesystemtest.NewRealNode(t, New(DefaultSettings()))
+	ext4, n := hosttest.NewLoopFS(t, "ext4"), filesystemtest.NewRealNode(t, New(DefaultSettings())) // staged for no pod
 	ext4.Mount(n.Path("kubelet/plugins/driver/globalmount"), "rw")
 	ext4.Shutdown(n.Path("kubelet/plugins/driver/globalmount"))
 	shown := n.SuperOption(n.Path("kubelet/plugins/driver/globalmount"), "shutdown")
@@ -68,11 +68,21 @@ func TestRealExt4Shutdown(t *testing.T) {
 
 func TestRealXFSShutdown(t *testing.T) {
 	xfs, n := hosttest.NewLoopFS(t, "xfs"), filesystemtest.NewRealNode(t, New(DefaultSettings()))
+	wanted := DefaultSettings()
+	wanted.Needed = []string{n.Dir + "/"}
+	n.Check = New(wanted)
 	xfs.Mount(n.Path("disk"), "rw")
 	xfs.Bind(n.Path("disk"), n.Path("disk-again"), false) // a longer name: the other one is the subject
 	n.Expect()
 	xfs.Shutdown(n.Path("disk"))
-	n.Expect([3]string{"disk", "fatal", reasonShutdown})
+	if got := n.Expect([3]string{"disk", "fatal", reasonShutdown}); len(got) == 1 && got[0].Facts["neededBy"] != "the configuration" {
+		t.Errorf("facts: %v", got[0].Facts)
+	}
+	n.Check = New(DefaultSettings())
+	n.Expect([3]string{"disk", "warning", reasonShutdown})
+	wanted.Needed = []string{n.Path("dis"), n.Path("disk/below")}
+	n.Check = New(wanted)
+	n.Expect([3]string{"disk", "warning", reasonShutdown})
 	xfs.Unmount(n.Path("disk-again"))
 	xfs.Unmount(n.Path("disk"))
 	n.Expect()
@@ -86,7 +96,7 @@ func TestRealXFSLosesItsDisk(t *testing.T) {
 	xfs.Mount(n.Path("disk"), "rw")
 	n.Expect()
 	xfs.Shrink(0)
-	n.Expect([3]string{"disk", "fatal", reasonDeviceGone})
+	n.Expect([3]string{"disk", "warning", reasonDeviceGone}) // an unused loop mount
 }
 
 func TestRealBtrfsForcedReadOnly(t *testing.T) {
@@ -102,7 +112,7 @@ func TestRealBtrfsForcedReadOnly(t *testing.T) {
 	if err := file.Sync(); err == nil {
 		t.Fatal("the disk still takes writes")
 	}
-	n.Expect([3]string{"disk", "fatal", reasonRemountedRO})
+	n.Expect([3]string{"disk", "warning", reasonRemountedRO}) // an unused loop mount
 }
 
 // What a person made read-only is no fault.
@@ -131,4 +141,25 @@ func TestRealHungFUSE(t *testing.T) {
 	if _, isPartial := errors.AsType[*finding.PartialError](err); err != nil && !isPartial {
 		t.Fatal(findings, err)
 	}
+}
+
+// A volume of a pod alone is fatal, or a warning if podVolumesFatal is off; the node's own directories stay fatal.
+func TestRealPodVolume(t *testing.T) {
+	const uid = "0d2f1a64-8f1e-4b5e-9b5a-0123456789ab"
+	ext4, n := hosttest.NewLoopFS(t, "ext4"), filesystemtest.NewRealNode(t, New(DefaultSettings()))
+	volume := "kubelet/pods/" + uid + "/volumes/kubernetes.io~csi/v/mount"
+	ext4.Mount(n.Path(volume), "errors=remount-ro")
+	n.Expect()
+	ext4.TriggerError()
+	reason := reasonEmergencyRO
+	if !n.SuperOption(n.Path(volume), "emergency_ro") {
+		reason = reasonRemountedRO // before Linux 6.15
+	}
+	n.Expect([3]string{volume, "fatal", reason})
+	off := DefaultSettings()
+	off.PodVolumesFatal = false
+	n.Check = New(off)
+	n.Expect([3]string{volume, "warning", reason})
+	n.Host.Paths.ContainerdRoot = n.Path(volume + "/containerd")
+	n.Expect([3]string{volume, "fatal", reason})
 }

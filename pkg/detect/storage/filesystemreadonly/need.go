@@ -1,0 +1,66 @@
+package filesystemreadonly
+
+import (
+	"context"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// use is who needs a filesystem: "" if the node and its pods go on without it. What a pod's specification merely names does
+// not count, since its author needs no right but to create pods; a mount that a pod has is the node's own evidence.
+type use struct {
+	neededBy string
+	pods     []string // that have it mounted
+}
+
+// severity returns what a failed filesystem means for the node. Errors after which the filesystem continues are no outage
+// yet; those of an earlier boot may be years old.
+func (u use) severity(what filesystem.Fault) finding.Severity {
+	switch {
+	case what.Reason == reasonOldErrors:
+		return finding.Info
+	case what.Reason == reasonErrors || u.neededBy == "":
+		return finding.Warning
+	}
+	return finding.Fatal
+}
+
+func useOf(ctx context.Context, h *host.Host, mounts []mount.Mount, f filesystem.Filesystem, s Settings) use {
+	pods := filesystem.UsingPods(ctx, h, mounts, f)
+	own := func(m mount.Mount) bool { return !filesystem.BelowKubelet(m.Point, h.Paths) }
+	node := f.NeededByNode(h, mounts)
+	switch {
+	case node != "":
+	case slices.ContainsFunc(f.Mounts, func(m mount.Mount) bool { return named(s.Needed, m.Point) }):
+		node = "the configuration"
+	case len(pods) > 0 && (s.PodVolumesFatal || slices.ContainsFunc(f.Mounts, own)):
+		node = "pods"
+	case inFstab(h.Files, f):
+		node = "/etc/fstab"
+	}
+	return use{neededBy: node, pods: pods}
+}
+
+func named(needed []string, point string) bool {
+	return slices.ContainsFunc(needed, func(name string) bool { return mount.Below(point, path.Clean(name)) })
+}
+
+// inFstab reports whether /etc/fstab has the filesystem, by its mount point or by its device, and it is on a real disk.
+func inFstab(files host.Files, f filesystem.Filesystem) bool {
+	const ram, loop = 1, 7 // major numbers: Documentation/admin-guide/devices.txt
+	source := path.Base(f.Principal.Source)
+	if f.Principal.Major == ram || f.Principal.Major == loop || strings.HasPrefix(source, "loop") {
+		return false
+	}
+	device := f.DeviceName(files)
+	return slices.ContainsFunc(filesystem.InFstab(files), func(e filesystem.FstabEntry) bool {
+		return device != "" && filesystem.DeviceOf(files, e.Spec) == device ||
+			slices.ContainsFunc(f.Mounts, func(m mount.Mount) bool { return m.Point == e.Point })
+	})
+}

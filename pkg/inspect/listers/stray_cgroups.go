@@ -1,0 +1,132 @@
+package listers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/cgroup"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"github.com/nodeagent/nodeagent/pkg/inspect"
+	"github.com/nodeagent/nodeagent/pkg/inspect/hostscan"
+)
+
+// maxStrays bounds the cgroups that are listed of one directory: nodes with tens of thousands have been seen.
+const maxStrays = 1024
+
+// listStrayCgroups lists the cgroups of containers that lie at the root of a hierarchy, where no kubelet looks for them:
+//
+//	/kubepods-burstable-pod<uid, _ for ->.slice:cri-containerd:<container>   the runtime's driver is cgroupfs, kubelet's is systemd
+//	/system.slice:cri-containerd:<container>                                 the same, of a pod without a parent
+//	/k8s.io/<container>                                                      a container without a path
+//
+// https://github.com/containerd/containerd/issues/7276. Those in the tree of the other driver are in the list of cgroups, if
+// the driver is not configured, and else here.
+func listStrayCgroups(_ context.Context, scan *hostscan.Scan) ([]inspect.Object, error) {
+	mounts, err := scan.Mounts()
+	if err != nil {
+		return nil, err
+	}
+	var objects []inspect.Object
+	for _, hierarchy := range cgroup.CgroupHierarchies(mounts, scan.Host.Paths.CgroupMount) {
+		others, err := otherTree(scan.Host, hierarchy)
+		if objects = append(objects, others...); err != nil {
+			return objects, err
+		}
+		for _, parent := range []string{"/", "/k8s.io"} {
+			entries, device, err := scan.Host.Files.Entries(path.Join(hierarchy.Point, parent))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return objects, err
+			}
+			found, more := 0, 0
+			for _, entry := range entries {
+				uid, container, ok := ownerOfStray(scan.Host.Paths, parent, entry.Name)
+				if !ok || !entry.IsDir() {
+					continue
+				}
+				if found == maxStrays {
+					more++
+					continue
+				}
+				found++
+				dir := path.Join(parent, entry.Name)
+				o := inspect.Object{Kind: inspect.StrayCgroup, ID: path.Join(hierarchy.Point, dir), Pod: inspect.Pod{UID: uid},
+					ContainerID: container,
+					Identity:    inspect.Identity{"device": hosterr.Device(device), "inode": strconv.FormatUint(entry.Inode, 10)},
+					Facts:       inspect.Facts("hierarchy", hierarchy.Name, "path", dir)}
+				if populated(scan.Host.Files, o.ID, hierarchy.V2) {
+					o.Facts["populated"] = "true"
+				}
+				objects = append(objects, o)
+			}
+			if more > 0 {
+				objects[len(objects)-1].Facts["notListed"] = fmt.Sprintf("%d more in %s", more, path.Join(hierarchy.Point, parent))
+			}
+		}
+	}
+	return objects, nil
+}
+
+// otherTree lists the cgroups of pods in the tree of the driver that the configuration excludes: foreign, unless their UID
+// proves otherwise.
+func otherTree(h *host.Host, hierarchy cgroup.CgroupHierarchy) (objects []inspect.Object, err error) {
+	driver := map[string]string{host.CgroupfsDriver: host.SystemdDriver, host.SystemdDriver: host.CgroupfsDriver}[h.Paths.CgroupDriver]
+	if driver == "" {
+		return nil, nil
+	}
+	other := *h
+	other.Paths.CgroupDriver = driver
+	found, err := cgroup.PodCgroups(&other, hierarchy)
+	for _, c := range found {
+		objects = append(objects, inspect.Object{Kind: inspect.StrayCgroup, ID: c.Dir(), Pod: inspect.Pod{UID: c.UID},
+			ContainerID: c.ContainerID,
+			Identity:    inspect.Identity{"device": hosterr.Device(c.Device), "inode": strconv.FormatUint(c.Inode, 10)},
+			Facts:       inspect.Facts("hierarchy", hierarchy.Name, "path", c.Path, "driver", driver),
+			Foreign: fmt.Sprintf("in the cgroup tree of driver %s, while our kubelet's is %s: as configured", driver,
+				h.Paths.CgroupDriver)})
+	}
+	return objects, err
+}
+
+// ownerOfStray returns what a name below the root of a hierarchy was made for.
+func ownerOfStray(paths host.Paths, parent, name string) (uid, container string, ok bool) {
+	if parent != "/" {
+		return "", name, host.ContainerOfCgroup(name) == name
+	}
+	slice, rest, _ := strings.Cut(name, ":")
+	_, container, two := strings.Cut(rest, ":")
+	if !two || host.ContainerOfCgroup(container) != container || container == "" {
+		return "", "", false
+	}
+	paths.CgroupDriver = host.SystemdDriver
+	for _, root := range paths.PodCgroupRoots() {
+		if uid, ok := root.PodUID(slice); ok {
+			return uid, container, true
+		}
+	}
+	return "", container, slice == "system.slice"
+}
+
+// populated reports whether a process may be in a cgroup or below it. What cannot be read may have one.
+func populated(files host.Files, dir string, v2 bool) bool {
+	if v2 {
+		text, err := files.Text(path.Join(dir, "cgroup.events"))
+		return err != nil || !strings.Contains(text, "populated 0")
+	}
+	text, err := files.Text(path.Join(dir, "cgroup.procs"))
+	entries, _, listed := files.Entries(dir)
+	for _, entry := range entries {
+		if entry.IsDir() {
+			return true
+		}
+	}
+	return err != nil || listed != nil || text != ""
+}
