@@ -253,7 +253,7 @@ func (r running) restart(t Tools, why string) Job {
 		Do: func(ctx context.Context) (string, error) {
 			now, err := r.again(t.Host) // since the look it may have begun to serve a device
 			if err != nil {
-				return "", err
+				return "", notBegun(err)
 			}
 			err = t.Mutator.EndContainer(ctx, r.object, r.grace())
 			if outlived, ok := errors.AsType[mutate.StillRuns](err); ok {
