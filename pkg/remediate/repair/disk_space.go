@@ -37,7 +37,8 @@ func freeDiskSpace() Action {
 		Needs: []string{
 			"a source that is switched on (none is unless configured) lies on just this filesystem; of images that is what " +
 				"ImageFsInfo says",
-			"images: no container, running or not, no pod of this node and no sandbox is of it; it is not pinned; the agent " +
+			"images: no container, running or not, no pod of this node and no sandbox is of it; it is not pinned; a registry has given " +
+				"it (what was loaded by hand cannot come back); the agent " +
 				"has observed that for `imageAge` and for kubelet's imageMinimumGCAge (1 hour where that is not known); asked " +
 				"of the runtime once more right before each removal",
 			"journal: archived files, of this machine's journal only; `journalFloorBytes` of them stay",
