@@ -27,6 +27,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/remediate/fleet"
 	"github.com/nodeagent/nodeagent/pkg/remediate/repair"
 	"github.com/nodeagent/nodeagent/pkg/report"
+	"github.com/nodeagent/nodeagent/pkg/report/taint"
 )
 
 // Options are what an agent is built of. Clients and Store stay the caller's, who closes them.
@@ -56,7 +57,8 @@ type Agent struct {
 	deps      checks.Deps
 	reporters []report.Reporter
 	leftovers *leftovers
-	fleet     *fleet.Fleet // nil where there is no apiserver
+	fleet     *fleet.Fleet    // nil where there is no apiserver
+	taint     *taint.Reporter // nil where there is none, or no taint
 	repairs   *repair.Runner
 	monitors  *npd.Monitors // of node-problem-detector
 	meter     meter
@@ -274,6 +276,11 @@ func (a *Agent) Status() status.Status {
 	}
 	if err := a.store.Trouble(); err != nil {
 		s.Trouble = append(s.Trouble, err.Error())
+	}
+	if a.taint != nil {
+		if why := a.taint.Trouble(); why != "" {
+			s.Trouble = append(s.Trouble, why)
+		}
 	}
 	return s
 }

@@ -74,11 +74,12 @@ func (a *Agent) openReporters() meter {
 		a.reporters, moved = append(a.reporters, conditions), conditions.Moved
 	}
 	if settings := a.cfg.Report.Taint; settings.Mode != taint.Off || taint.Owed(a.store.Bucket("taint")) {
-		a.reporters = append(a.reporters, taint.New(taint.Config{
+		a.taint = taint.New(taint.Config{
 			Node: a.clients.Client, Mode: settings.Mode, Key: settings.Key, Hold: settings.Hold,
 			Budget: a.fleet, Prefer: settings.Prefer, Stopped: a.leftovers.runner.KillSwitch,
 			Elsewhere: elsewhere(a.clients.Client, a.cfg.Fleet), Store: a.store.Bucket("taint"), Observer: a.sinks, Log: a.log,
-		}))
+		})
+		a.reporters = append(a.reporters, a.taint)
 	}
 	if a.cfg.Report.ConfigMap.Enabled {
 		a.reporters = append(a.reporters, a.openConfigMap(namings, moved))

@@ -87,6 +87,8 @@ type Containerd struct {
 	Snapshots func(ctx context.Context, snapshotter string) ([]snapshots.Info, error)
 	// Images are containerd's records of images, one for each name: they say when a name was pulled last.
 	Images func(ctx context.Context) ([]images.Image, error)
+	// PulledFrom is a registry that an image was pulled from; empty: it came from none, as `ctr images import` loads one.
+	PulledFrom func(ctx context.Context, image images.Image) (registry string, err error)
 	// Sandboxes are the IDs of the sandboxes that containerd 2 keeps records of; older ones keep none.
 	Sandboxes func(ctx context.Context) ([]string, error)
 }

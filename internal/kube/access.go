@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"os"
 	"regexp"
 	"strings"
 
@@ -29,6 +30,9 @@ func lacksCredentials(path string, err error) error {
 	case errors.Is(err, owned.ErrOthers):
 		grant = "let nobody but root change what the error names: `chown root:root` and `chmod go-w`; a kubeconfig or a key " +
 			"has mode 0600"
+	}
+	if info, statErr := os.Stat(path); statErr == nil && path != "" {
+		err = fmt.Errorf("%w (%s has mode %04o)", err, path, info.Mode().Perm())
 	}
 	return &finding.AccessError{Err: err, Access: finding.Access{
 		Lack: "the credentials for the apiserver cannot be used: " + clip(err.Error()), Grant: grant}}

@@ -91,7 +91,7 @@ func (c Config) credentials() (*rest.Config, string, error) {
 		}, dir, nil
 	}
 	config, err := c.kubelets().load()
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) && !exists(c.kubelets().path) { // and not a file that it names
 		return nil, "", fmt.Errorf("%w: not configured, no service account in %s, no %s", ErrNoCredentials, dir,
 			c.kubelets().path)
 	}
@@ -119,7 +119,8 @@ func (c Config) serviceAddress() string {
 	return net.JoinHostPort(host, port)
 }
 
+// exists reports whether a file is there, or may be: one that cannot be looked at is no absent one.
 func exists(path string) bool {
 	_, err := os.Stat(path)
-	return err == nil
+	return !errors.Is(err, fs.ErrNotExist)
 }

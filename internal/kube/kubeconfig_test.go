@@ -7,8 +7,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 	"github.com/nodeagent/nodeagent/internal/host/owned"
 )
@@ -168,5 +170,27 @@ func TestKubeletPinIsRoots(t *testing.T) {
 				t.Errorf("%d requests with a token", n)
 			}
 		})
+	}
+}
+
+// A kubeconfig that is there configures an apiserver, also where a file that it names is gone: the error names both, and
+// never says that no apiserver is configured.
+func TestKubeconfigThatNamesAMissingFile(t *testing.T) {
+	dir := t.TempDir()
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	text := `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],
+"clusters":[{"name":"c","cluster":{"server":"https://192.0.2.1"}}],"users":[{"name":"u","user":{"client-certificate":"gone.pem",
+"client-key":"gone.pem"}}]}`
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := Config{KubeletKubeconfig: kubeconfig, KubeletNamed: true, ServiceAccountDir: t.TempDir()}
+	_, _, err := c.Credentials()
+	if err == nil || errors.Is(err, ErrNoCredentials) || !strings.Contains(err.Error(), "gone.pem") ||
+		!strings.Contains(err.Error(), "has mode 0600") {
+		t.Error(err)
+	}
+	if _, err := (&Client{config: c}).endpoint(); err == nil || errors.Is(err, hosterr.ErrNotConfigured) {
+		t.Error(err)
 	}
 }

@@ -41,7 +41,7 @@ func (c *Client) answeredAt() time.Time {
 func (c *Client) kubeletTarget() (*rest.Config, error) {
 	kubelets := c.config.kubelets()
 	config, err := kubelets.load()
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) && !exists(kubelets.path) {
 		config, _, err = c.config.Credentials()
 	} else {
 		err = lacksCredentials(kubelets.path, err)

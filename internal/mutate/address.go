@@ -37,41 +37,54 @@ type AddressLease struct {
 // runtime has anything under that ID, libcni has the result of its ADD (whose DEL does more), or a network namespace has
 // the address. A lease that is gone is no error.
 func (d *Mutator) FreeAddress(ctx context.Context, l AddressLease) error {
-	dir, network, address, err := d.placeOfLease(l)
-	if err != nil {
-		return err
-	}
-	ifName, err := d.verifyLease(l)
+	conf, ifName, err := d.freeing(ctx, l)
 	if errors.Is(err, errGone) {
 		return nil
 	}
 	if err != nil {
-		return err
-	}
-	if err := d.unknownToRuntime(ctx, l.ContainerID); err != nil {
-		return fmt.Errorf("address %s: %w", address, err)
-	}
-	if err := d.notAttached(l.ContainerID); err != nil {
-		return fmt.Errorf("address %s: %w", address, err)
-	}
-	if err := d.addressUnused(address, ""); err != nil {
-		return err
-	}
-	conf, err := hostLocalConf(network, path.Dir(dir), address)
-	if err != nil {
-		return err
-	}
-	if _, err := d.verifyLease(l); err != nil {
-		return ignoreGone(err)
+		return notBegun(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, pluginLimit)
 	defer cancel()
-	plugins := libcni.NewCNIConfigWithCacheDir(d.host.Paths.CNIBinDirs, d.host.Paths.CNICacheDir,
-		&pluginExec{mutator: d})
-	if err := plugins.DelNetwork(ctx, conf, &libcni.RuntimeConf{ContainerID: l.ContainerID, IfName: ifName}); err != nil {
-		return fmt.Errorf("address %s of network %s: %w", address, network, err)
+	err = d.cniPlugins().DelNetwork(ctx, conf, &libcni.RuntimeConf{ContainerID: l.ContainerID, IfName: ifName})
+	if err != nil {
+		return fmt.Errorf("address %s of network %s: %w", path.Base(l.File), conf.Network.Name, err)
 	}
 	return nil
+}
+
+// MayFreeAddress returns why FreeAddress would not begin: host-local is not there, or not root's, or the address is held.
+func (d *Mutator) MayFreeAddress(ctx context.Context, l AddressLease) error {
+	_, _, err := d.freeing(ctx, l)
+	return ignoreGone(err)
+}
+
+// freeing returns what host-local is given, once nothing keeps the address.
+func (d *Mutator) freeing(ctx context.Context, l AddressLease) (conf *libcni.PluginConfig, ifName string, err error) {
+	dir, network, address, err := d.placeOfLease(l)
+	if err != nil {
+		return nil, "", err
+	}
+	if _, err := d.verifyLease(l); err != nil {
+		return nil, "", err
+	}
+	if err := d.mayRunPlugin("host-local"); err != nil {
+		return nil, "", err
+	}
+	if err := d.unknownToRuntime(ctx, l.ContainerID); err != nil {
+		return nil, "", fmt.Errorf("address %s: %w", address, err)
+	}
+	if err := d.notAttached(l.ContainerID); err != nil {
+		return nil, "", fmt.Errorf("address %s: %w", address, err)
+	}
+	if err := d.addressUnused(address, ""); err != nil {
+		return nil, "", err
+	}
+	if conf, err = hostLocalConf(network, path.Dir(dir), address); err != nil {
+		return nil, "", err
+	}
+	ifName, err = d.verifyLease(l) // once more: the questions take a while
+	return conf, ifName, err
 }
 
 // placeOfLease returns the network and the address that the name of a lease stands for.

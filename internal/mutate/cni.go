@@ -47,26 +47,65 @@ type cached struct {
 // maxCache bounds a cache file, whose parts are a configuration and a result.
 const maxCache = 1 << 20
 
+// MayDelAttachment returns why DelAttachment would not begin: also a plugin that is not there, or not root's.
+func (d *Mutator) MayDelAttachment(a Attachment) error {
+	_, _, err := d.undoing(a)
+	return ignoreGone(err)
+}
+
 // DelAttachment undoes a CNI ADD as the runtime would: DEL with the configuration, arguments and capabilities of the
 // ADD (portmap without its capability returns success and removes nothing), and with the network namespace if it still
 // exists. Afterwards the cache file and the leases of host-local must be gone. When a plugin fails, its error is
 // returned; nothing is deleted without the plugins. It is refused while another pod has an address of the ADD: some
 // plugins undo what they did by the address alone, as firewall its rules.
 func (d *Mutator) DelAttachment(ctx context.Context, a Attachment) error {
-	entry, err := d.readAttachment(a)
+	list, attachment, err := d.undoing(a)
 	if errors.Is(err, errGone) {
 		return nil
 	}
 	if err != nil {
-		return err
+		return notBegun(err)
+	}
+	plugins := d.cniPlugins()
+	ctx, cancel := context.WithTimeout(ctx, networkLimit)
+	defer cancel()
+	// The address is held until all plugins have done their part: another pod that got it before would lose what some
+	// undo by the address alone. libcni takes the cached result, which they need for that, away at the end.
+	if err := plugins.DelNetworkList(ctx, list, attachment.RuntimeConf); err != nil {
+		return fmt.Errorf("network %s: %w", list.Name, err)
+	}
+	if err := d.freeLeases(ctx, plugins, list, attachment.RuntimeConf); err != nil {
+		// The record is put back, by which this is tried again.
+		return errors.Join(err, os.WriteFile(a.File, attachment.text, 0o600))
+	}
+	if _, err := os.Lstat(a.File); err == nil {
+		return fmt.Errorf("%s still exists after DEL", a.File)
+	}
+	return nil
+}
+
+// added is an ADD as a DEL repeats it.
+type added struct {
+	*libcni.RuntimeConf
+	text []byte // of its record
+}
+
+// undoing returns what a DEL takes, once all that it needs is there and no other pod has an address of the ADD.
+func (d *Mutator) undoing(a Attachment) (*libcni.NetworkConfigList, added, error) {
+	entry, err := d.readAttachment(a)
+	if err != nil {
+		return nil, added{}, err
 	}
 	list, err := networkOf(entry)
 	if err != nil {
-		return fmt.Errorf("%s: %w", a.File, err)
+		return nil, added{}, fmt.Errorf("%s: %w", a.File, err)
+	}
+	if err := d.pluginsOf(list); err != nil {
+		return nil, added{}, fmt.Errorf("network %s: %w", list.Name, err)
 	}
 	netns, err := d.livingNetns(entry.NetNS)
 	if err != nil {
-		return err
+		return nil, added{}, err
 	}
 	for _, ip := range entry.Result.IPs {
 		address := ip.Address.Addr()
@@ -74,32 +113,19 @@ func (d *Mutator) DelAttachment(ctx context.Context, a Attachment) error {
 			continue // every namespace may have it
 		}
 		if err := d.addressUnused(address, netns); errors.Is(err, ErrBusy) {
-			return refuse("it is another's by now: %v", err)
+			return nil, added{}, refuse("it is another's by now: %v", err)
 		} else if err != nil {
-			return err
+			return nil, added{}, err
 		}
 	}
-	plugins := libcni.NewCNIConfigWithCacheDir(d.host.Paths.CNIBinDirs, d.host.Paths.CNICacheDir,
-		&pluginExec{mutator: d})
-	attachment := &libcni.RuntimeConf{
+	return list, added{&libcni.RuntimeConf{
 		ContainerID: entry.ContainerID, NetNS: netns, IfName: entry.IfName,
 		Args: entry.CniArgs, CapabilityArgs: entry.CapabilityArgs,
-	}
-	ctx, cancel := context.WithTimeout(ctx, networkLimit)
-	defer cancel()
-	// The address is held until all plugins have done their part: another pod that got it before would lose what some
-	// undo by the address alone. libcni takes the cached result, which they need for that, away at the end.
-	if err := plugins.DelNetworkList(ctx, list, attachment); err != nil {
-		return fmt.Errorf("network %s: %w", list.Name, err)
-	}
-	if err := d.freeLeases(ctx, plugins, list, attachment); err != nil {
-		// The record is put back, by which this is tried again.
-		return errors.Join(err, os.WriteFile(a.File, entry.text, 0o600))
-	}
-	if _, err := os.Lstat(a.File); err == nil {
-		return fmt.Errorf("%s still exists after DEL", a.File)
-	}
-	return nil
+	}, entry.text}, nil
+}
+
+func (d *Mutator) cniPlugins() *libcni.CNIConfig {
+	return libcni.NewCNIConfigWithCacheDir(d.host.Paths.CNIBinDirs, d.host.Paths.CNICacheDir, &pluginExec{mutator: d})
 }
 
 // readAttachment reads a cache file and checks that it is the inspected one and matches its name.

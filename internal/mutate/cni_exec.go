@@ -9,6 +9,7 @@ import (
 	"path"
 	"slices"
 
+	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
@@ -29,6 +30,34 @@ var _ invoke.Exec = (*pluginExec)(nil)
 func (e *pluginExec) FindInPath(plugin string, dirs []string) (string, error) {
 	absolute := slices.DeleteFunc(slices.Clone(dirs), func(dir string) bool { return !path.IsAbs(dir) })
 	return invoke.FindInPath(plugin, absolute)
+}
+
+// pluginsOf makes sure that all plugins of a network are there and may be run, before the first of them is: a DEL that ends
+// in the middle has undone a part.
+func (d *Mutator) pluginsOf(list *libcni.NetworkConfigList) error {
+	for _, plugin := range list.Plugins {
+		names := []string{plugin.Network.Type}
+		if of := plugin.Network.IPAM.Type; of != "" {
+			names = append(names, of)
+		}
+		for _, name := range names {
+			if err := d.mayRunPlugin(name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (d *Mutator) mayRunPlugin(name string) error {
+	file, err := (&pluginExec{mutator: d}).FindInPath(name, d.host.Paths.CNIBinDirs)
+	if err != nil {
+		return err
+	}
+	if err := owned.Program(file); err != nil {
+		return fmt.Errorf("plugin %s is not run: %w", name, err)
+	}
+	return nil
 }
 
 // ExecPlugin runs a plugin with the environment that libcni prepared.

@@ -123,7 +123,7 @@ func (d *Mutator) onRuntime(ctx context.Context, o RuntimeObject, limit time.Dur
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("status of %s: %w", o.ID, err)
+		return notBegun(fmt.Errorf("status of %s: %w", o.ID, err))
 	}
 	if at != o.CreatedAt {
 		return changed("%s was created at %d instead of %d", o.ID, at, o.CreatedAt)

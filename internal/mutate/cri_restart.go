@@ -23,7 +23,7 @@ func (d *Mutator) EndContainer(ctx context.Context, c RuntimeObject, grace time.
 	}
 	state, err := d.containerState(ctx, c)
 	if err != nil {
-		return err
+		return notBegun(err)
 	}
 	if state != cri.ContainerState_CONTAINER_RUNNING {
 		return changed("container %s does not run any more (%s)", c.ID, state)

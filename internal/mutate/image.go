@@ -33,7 +33,7 @@ func (d *Mutator) RemoveImage(ctx context.Context, image Image) error {
 	defer cancel()
 	listed, err := d.images.ListImages(ctx, &cri.ListImagesRequest{})
 	if err != nil {
-		return fmt.Errorf("list images: %w", err)
+		return notBegun(fmt.Errorf("list images: %w", err))
 	}
 	at := slices.IndexFunc(listed.GetImages(), func(i *cri.Image) bool { return i.GetId() == image.ID })
 	if at < 0 {
@@ -48,7 +48,7 @@ func (d *Mutator) RemoveImage(ctx context.Context, image Image) error {
 	}
 	containers, err := d.runtime.ListContainers(ctx, &cri.ListContainersRequest{})
 	if err != nil {
-		return fmt.Errorf("list containers: %w", err)
+		return notBegun(fmt.Errorf("list containers: %w", err))
 	}
 	used, err := hostcri.UsedImages(listed.GetImages(), hostcri.ImagesOf(containers.GetContainers()),
 		func(name string) (string, error) {
@@ -56,7 +56,7 @@ func (d *Mutator) RemoveImage(ctx context.Context, image Image) error {
 			return answer.GetImage().GetId(), err
 		})
 	if err != nil {
-		return fmt.Errorf("images that containers use: %w", err)
+		return notBegun(fmt.Errorf("images that containers use: %w", err))
 	}
 	if used[image.ID] {
 		return fmt.Errorf("image %s is one of a container: %w", image.ID, ErrBusy)

@@ -23,6 +23,16 @@ const journalctl = "/usr/bin/journalctl"
 // vacuumLimit bounds a vacuum, which unlinks files of up to 128 MiB each.
 const vacuumLimit = time.Minute
 
+// MayVacuumJournal returns why journalctl cannot be run.
+func (d *Mutator) MayVacuumJournal() error { return runsJournalctl() }
+
+func runsJournalctl() error {
+	if err := owned.Program(journalctl); err != nil {
+		return refuse("%s is not run: %v", journalctl, err)
+	}
+	return nil
+}
+
 // VacuumJournal has journalctl remove the oldest archived files of the journal in one folder until those that are left
 // take at most keep bytes: together with the files that journald writes to, since systemd 252 or so, and without these
 // before. These stay in either case.
@@ -37,8 +47,8 @@ func (d *Mutator) VacuumJournal(ctx context.Context, folder Folder, keep uint64)
 
 // vacuumChild passes the folder on as an open descriptor: its name may lead elsewhere by then.
 func vacuumChild(r request) error {
-	if err := owned.Program(journalctl); err != nil {
-		return fmt.Errorf("%s is not run: %w", journalctl, err)
+	if err := runsJournalctl(); err != nil {
+		return err
 	}
 	fd, _, err := openFolder(r)
 	if err != nil {

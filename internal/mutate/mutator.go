@@ -23,6 +23,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	hostcri "github.com/nodeagent/nodeagent/internal/host/cri"
+	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 )
 
 // ErrChanged means that the object now is not the one that was inspected. Nothing was done.
@@ -40,6 +41,28 @@ type Refusal struct{ Why string }
 func (r Refusal) Error() string { return "refused: " + r.Why }
 
 func refuse(format string, args ...any) error { return Refusal{fmt.Sprintf(format, args...)} }
+
+// NotBegun is the error of a change before which something was asked that got no answer. Nothing was done.
+type NotBegun struct{ Err error }
+
+func (n NotBegun) Error() string { return "not begun: " + n.Err.Error() }
+
+func (n NotBegun) Unwrap() error { return n.Err }
+
+// WasNotBegun reports whether an error of a change says that nothing was done: it was refused, or not even tried.
+func WasNotBegun(err error) bool {
+	_, refused := errors.AsType[Refusal](err)
+	_, unasked := errors.AsType[NotBegun](err)
+	return refused || unasked || errors.Is(err, ErrChanged) || errors.Is(err, ErrBusy) ||
+		errors.Is(err, ErrTooManyAbandoned) || errors.Is(err, hosterr.ErrNotConfigured)
+}
+
+func notBegun(err error) error {
+	if err == nil || WasNotBegun(err) {
+		return err
+	}
+	return NotBegun{err}
+}
 
 func changed(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrChanged)

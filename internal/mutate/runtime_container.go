@@ -156,14 +156,14 @@ func (d *Mutator) onLostContainer(ctx context.Context, c RuntimeContainer, limit
 	}
 	containerd, err := hostcri.ConnectContainerd(socket)
 	if err != nil {
-		return fmt.Errorf("containerd %s: %w", socket, err)
+		return notBegun(fmt.Errorf("containerd %s: %w", socket, err))
 	}
 	defer containerd.Close()
 	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, hostcri.Namespace), limit)
 	defer cancel()
 	l := &lostContainer{Mutator: d, wanted: c, containerd: containerd}
 	if err := l.check(ctx); err != nil {
-		return ignoreGone(err)
+		return notBegun(ignoreGone(err))
 	}
 	return ignoreGone(change(ctx, l))
 }

@@ -38,14 +38,14 @@ func (d *Mutator) DeleteRuntimeLease(ctx context.Context, l RuntimeLease) error 
 	}
 	c, err := hostcri.ConnectContainerd(socket)
 	if err != nil {
-		return fmt.Errorf("containerd %s: %w", socket, err)
+		return notBegun(fmt.Errorf("containerd %s: %w", socket, err))
 	}
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, hostcri.Namespace), leaseLimit)
 	defer cancel()
 	listed, err := c.LeasesService().List(ctx)
 	if err != nil {
-		return fmt.Errorf("leases: %w", err)
+		return notBegun(fmt.Errorf("leases: %w", err))
 	}
 	exists := false
 	for _, lease := range listed {
@@ -64,7 +64,7 @@ func (d *Mutator) DeleteRuntimeLease(ctx context.Context, l RuntimeLease) error 
 		return nil
 	}
 	if err := d.sandboxGone(ctx, c, l.ID); err != nil {
-		return fmt.Errorf("lease %s: %w", l.ID, err)
+		return notBegun(fmt.Errorf("lease %s: %w", l.ID, err))
 	}
 	if err := c.LeasesService().Delete(ctx, leases.Lease{ID: l.ID}); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("delete lease %s: %w", l.ID, err)

@@ -2,11 +2,14 @@ package mutate
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
 	systemd "github.com/coreos/go-systemd/v22/dbus"
+	"github.com/godbus/dbus/v5"
 
 	"github.com/nodeagent/nodeagent/internal/host/hosterr"
 	hostsystemd "github.com/nodeagent/nodeagent/internal/host/systemd"
@@ -46,7 +49,7 @@ func (d *Mutator) RestartService(ctx context.Context, run ServiceRun) error {
 	}
 	now, err := d.host.Systemd.Service(ctx, run.Name)
 	if err != nil {
-		return err
+		return notBegun(err)
 	}
 	switch {
 	case now.MainPID != run.MainPID || now.Invocation != run.Invocation:
@@ -79,7 +82,7 @@ func (d *Mutator) ResetFailedUnit(ctx context.Context, name string) error {
 	}
 	units, err := d.host.Systemd.Units(ctx)
 	if err != nil {
-		return err
+		return notBegun(err)
 	}
 	for _, u := range units.Failed {
 		if u.Name != name {
@@ -96,14 +99,58 @@ func (d *Mutator) ResetFailedUnit(ctx context.Context, name string) error {
 	return changed("%s has not failed", name)
 }
 
-// LoadModule has systemd load a kernel module by its own service for that (modprobe@.service, since systemd 245), so
-// that the agent needs no right to load modules.
-func (d *Mutator) LoadModule(ctx context.Context, name string) error {
+// MayLoadModule returns why a kernel module could not be loaded, as far as is known without trying: its name is malformed,
+// systemd is not there or has no service for it, or the kernel loads no more modules, or has none on the disk.
+func (d *Mutator) MayLoadModule(ctx context.Context, name string) error {
 	if name == "" || len(name) > 64 || strings.Trim(name,
 		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" {
 		return refuse("%q is not the name of a kernel module", name)
 	}
-	unit := "modprobe@" + name + ".service"
+	if why := d.noModules(); why != "" {
+		return refuse("%s", why)
+	}
+	if d.host.Systemd.LoadState == nil {
+		return refuse("there is no systemd, which loads modules for the agent")
+	}
+	unit := modprobeUnit(name)
+	state, err := d.host.Systemd.LoadState(ctx, unit)
+	switch {
+	case errors.Is(err, hosterr.ErrNotConfigured):
+		return refuse("there is no systemd, which loads modules for the agent: %v", err)
+	case err != nil:
+		return err
+	case state != "loaded":
+		return refuse("systemd's %s is %s: systemd 245 or later has it", unit, state)
+	}
+	return nil
+}
+
+func modprobeUnit(name string) string { return "modprobe@" + name + ".service" }
+
+// noModules returns why this kernel loads no module at all; empty where that is not known, and it would be tried.
+func (d *Mutator) noModules() string {
+	const disabled = "/proc/sys/kernel/modules_disabled"
+	if value, err := d.host.Files.Text(disabled); err == nil && value == "1" {
+		return "no kernel module can be loaded until the next boot: " + disabled + " is 1"
+	}
+	release, err := d.host.Files.Text("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return ""
+	}
+	file := "/lib/modules/" + release + "/modules.dep"
+	if _, err := d.host.Files.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		return "the modules of the kernel that runs are not installed: there is no " + file
+	}
+	return ""
+}
+
+// LoadModule has systemd load a kernel module by its own service for that (modprobe@.service, since systemd 245), so
+// that the agent needs no right to load modules.
+func (d *Mutator) LoadModule(ctx context.Context, name string) error {
+	if err := d.MayLoadModule(ctx, name); err != nil {
+		return notBegun(err)
+	}
+	unit := modprobeUnit(name)
 	result, err := d.jobs.Run(ctx, jobStart, unit)
 	if err == nil && result != "done" {
 		err = fmt.Errorf("systemd says %q", result)
@@ -127,7 +174,7 @@ type systemdJobs struct{}
 func (systemdJobs) Run(ctx context.Context, verb jobVerb, unit string) (string, error) {
 	connection, err := hostsystemd.Connect(ctx)
 	if err != nil {
-		return "", fmt.Errorf("systemd: %w", err)
+		return "", notBegun(fmt.Errorf("systemd: %w", err))
 	}
 	defer connection.Close()
 	begin := (*systemd.Conn).RestartUnitContext
@@ -136,7 +183,7 @@ func (systemdJobs) Run(ctx context.Context, verb jobVerb, unit string) (string, 
 	}
 	ended := make(chan string, 1) // one result
 	if _, err := begin(connection, ctx, unit, "fail", ended); err != nil {
-		return "", err
+		return "", refusedJob(err)
 	}
 	select {
 	case result := <-ended:
@@ -149,8 +196,23 @@ func (systemdJobs) Run(ctx context.Context, verb jobVerb, unit string) (string, 
 func (systemdJobs) ResetFailed(ctx context.Context, unit string) error {
 	connection, err := hostsystemd.Connect(ctx)
 	if err != nil {
-		return fmt.Errorf("systemd: %w", err)
+		return notBegun(fmt.Errorf("systemd: %w", err))
 	}
 	defer connection.Close()
-	return connection.ResetFailedUnitContext(ctx, unit)
+	return refusedJob(connection.ResetFailedUnitContext(ctx, unit))
+}
+
+// refusedJob returns systemd's own refusal as one: it answers with an error only where it has queued no job. No answer is
+// no refusal.
+func refusedJob(err error) error {
+	var answer dbus.Error
+	own := errors.As(err, &answer) && (strings.HasPrefix(answer.Name, "org.freedesktop.systemd1.") ||
+		answer.Name == "org.freedesktop.DBus.Error.AccessDenied")
+	if own && !errors.As(ignoreMissing(err), &answer) {
+		return err // the unit is gone, which the caller judges
+	}
+	if own {
+		return refuse("systemd: %v", err)
+	}
+	return err
 }

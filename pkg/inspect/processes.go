@@ -39,9 +39,12 @@ func listProcesses(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
 		}
 		objects = append(objects, o)
 	}
+	unknown := treeInDoubt(scan)
 	for _, p := range table.Nested {
 		o := processObject(p)
-		o.Foreign = "in a kubepods tree that is not our kubelet's"
+		if o.Doubt = unknown; unknown == "" {
+			o.Foreign = "in a kubepods tree that is not our kubelet's"
+		}
 		objects = append(objects, o)
 	}
 	for _, p := range table.Hidden {
@@ -50,6 +53,18 @@ func listProcesses(_ context.Context, scan *hostscan.Scan) ([]Object, error) {
 		objects = append(objects, o)
 	}
 	return objects, nil
+}
+
+// treeInDoubt returns why it is not known which kubepods tree is our kubelet's: a kubelet that does not run shows no
+// cgroupRoot, and nothing else has named one. Empty: it is known.
+func treeInDoubt(scan *hostscan.Scan) string {
+	if scan.Kubelet == nil || scan.Host.Paths.CgroupRoot != "/" {
+		return ""
+	}
+	if _, err := scan.Kubelet(); err != nil {
+		return fmt.Sprintf("in a kubepods tree, and which one is our kubelet's is not known (paths.cgroupRoot is not set): %v", err)
+	}
+	return ""
 }
 
 func processObject(p hostscan.PodProcess) Object {

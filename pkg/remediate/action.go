@@ -10,6 +10,7 @@ package remediate
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -63,6 +64,17 @@ func (t Tools) goOn(point string) error {
 		return err
 	}
 	return t.guard()
+}
+
+// whyNot is the answer of a Preview whose question ended with an error.
+func whyNot(err error) string {
+	if refusal, ok := errors.AsType[mutate.Refusal](err); ok {
+		return refusal.Why
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // timeouts bound the wait for answers that may never come. The zero value stands for the defaults.

@@ -54,7 +54,9 @@ func failedInARow(records []Record) []finding.Timestamp {
 // or was stopped by a guard is no failure.
 func (p *podRelease) failed() bool {
 	has := func(results ...Result) bool {
-		return slices.ContainsFunc(p.outcome.Steps, func(s StepOutcome) bool { return slices.Contains(results, s.Result) })
+		return slices.ContainsFunc(p.outcome.Steps, func(s StepOutcome) bool {
+			return !s.unbegun && slices.Contains(results, s.Result)
+		})
 	}
 	switch p.outcome.Result {
 	case Incomplete:

@@ -2,6 +2,7 @@ package remediate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nodeagent/nodeagent/internal/mutate"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 	"github.com/nodeagent/nodeagent/pkg/inspect"
 )
@@ -130,6 +132,24 @@ func TestWhatCountsAsFailure(t *testing.T) {
 			p.outcome.Steps = append(p.outcome.Steps, StepOutcome{Result: result})
 		}
 		if got := p.failed(); got != test.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	p := podRelease{outcome: PodOutcome{Result: Incomplete, Steps: []StepOutcome{{Result: Failed, unbegun: true}}}}
+	if p.failed() {
+		t.Error("a step that was not begun counts as a failure")
+	}
+	for name, test := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"not asked":   {mutate.NotBegun{Err: errors.New("no answer")}, true},
+		"no child":    {mutate.ErrTooManyAbandoned, true},
+		"busy":        {mutate.ErrBusy, false},
+		"it failed":   {errors.New("no answer"), false},
+		"it was done": {nil, false},
+	} {
+		if got := wasNotBegun(test.err); got != test.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

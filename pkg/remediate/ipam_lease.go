@@ -28,6 +28,13 @@ func ipamLeaseAction() Action {
 		},
 		Needs: after(inspect.Sandbox, inspect.Container, inspect.ContainerdContainer, inspect.Process,
 			inspect.CNIAttachment, inspect.Netns, inspect.Link),
+		Preview: func(ctx context.Context, t Tools, o inspect.Assessment) string {
+			lease, err := addressLeaseOf(o)
+			if err == nil {
+				err = t.Mutator.MayFreeAddress(ctx, lease)
+			}
+			return whyNot(err)
+		},
 		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
 			lease, err := addressLeaseOf(o)
 			if err != nil {

@@ -29,6 +29,13 @@ func attachmentAction() Action {
 			}
 			return ""
 		},
+		Preview: func(_ context.Context, t Tools, o inspect.Assessment) string {
+			attachment, err := attachmentOf(o)
+			if err == nil {
+				err = t.Mutator.MayDelAttachment(attachment)
+			}
+			return whyNot(err)
+		},
 		Do: func(ctx context.Context, t Tools, o inspect.Assessment) error {
 			attachment, err := attachmentOf(o)
 			if err != nil {

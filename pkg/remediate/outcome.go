@@ -32,6 +32,8 @@ type StepOutcome struct {
 	Step
 	Result Result `json:"result"`
 	Error  string `json:"error,omitempty"`
+
+	unbegun bool // it failed before anything was done: that is no failure of the release
 }
 
 // PodOutcome is how the release of one pod ended.

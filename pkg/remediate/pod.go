@@ -82,8 +82,8 @@ func (p *podRelease) releaseKinds(ctx context.Context) error {
 	return nil
 }
 
-// takeFailed removes from the outcome, and returns, the steps that failed or were blocked and whose object still
-// exists, if anything was released.
+// takeFailed removes from the outcome, and returns, the steps that failed, were blocked, or were refused by a look, and whose object
+// still exists, if anything was released.
 func (p *podRelease) takeFailed() []Step {
 	if !slices.ContainsFunc(p.outcome.Steps, func(s StepOutcome) bool { return s.Result == Released }) {
 		return nil
@@ -91,7 +91,7 @@ func (p *podRelease) takeFailed() []Step {
 	var failed []Step
 	p.outcome.Steps = slices.DeleteFunc(p.outcome.Steps, func(s StepOutcome) bool {
 		_, here := findObject(p.rest, s.Kind, s.ID)
-		again := here && slices.Contains([]Result{Failed, Blocked, CouldNotTell}, s.Result)
+		again := here && (slices.Contains([]Result{Failed, Blocked, CouldNotTell}, s.Result) || s.Result == Refused && s.unbegun)
 		if again {
 			s.Blocked = ""
 			failed = append(failed, s.Step)
@@ -145,7 +145,7 @@ func (p *podRelease) releaseKind(ctx context.Context, kind inspect.Kind, steps [
 	var todo []StepOutcome
 	for _, step := range steps {
 		if step.Kind == kind {
-			todo = append(todo, p.precheck(action, step))
+			todo = append(todo, p.precheck(ctx, action, step))
 		}
 	}
 	acted, err := p.runSteps(ctx, action, todo)
@@ -169,7 +169,7 @@ func (p *podRelease) skip(kind inspect.Kind, steps []Step) {
 }
 
 // precheck decides about a step before anything is done. An empty result means that the step is due.
-func (p *podRelease) precheck(action Action, step Step) StepOutcome {
+func (p *podRelease) precheck(ctx context.Context, action Action, step Step) StepOutcome {
 	s := StepOutcome{Step: step}
 	now, ok := findObject(p.rest, step.Kind, step.ID)
 	switch {
@@ -187,6 +187,14 @@ func (p *podRelease) precheck(action Action, step Step) StepOutcome {
 	if action.Needs != nil {
 		if why := action.Needs(now, p.rest, p.options.Settings); why != "" {
 			s.Result, s.Blocked = Blocked, why
+			return s
+		}
+	}
+	if action.Preview != nil {
+		looking, cancel := context.WithTimeout(ctx, askLimit)
+		defer cancel()
+		if why := action.Preview(looking, p.tools, now); why != "" && ctx.Err() == nil {
+			s.Result, s.Error, s.unbegun = Refused, why, true
 		}
 	}
 	return s

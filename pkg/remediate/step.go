@@ -109,6 +109,7 @@ func (p *podRelease) runStep(ctx context.Context, action Action, s *StepOutcome)
 		failure = p.verify(ctx, s.Object)
 	}
 	s.Result, s.Error = resultOfDo(failure)
+	s.unbegun = wasNotBegun(failure)
 	if err := p.recordEnd(s.Step, s.Result, s.Error); err != nil {
 		return false, err
 	}
@@ -161,6 +162,12 @@ func resultOfDo(failure error) (Result, string) {
 		return CouldNotTell, clip("whether it is gone: " + doubt.Error())
 	}
 	return Failed, clip(failure.Error())
+}
+
+// wasNotBegun reports whether a step failed although nothing was done, since what it needs is not there or could not be asked.
+// What is busy was tried.
+func wasNotBegun(failure error) bool {
+	return failure != nil && mutate.WasNotBegun(failure) && !errors.Is(failure, mutate.ErrBusy)
 }
 
 // clip limits messages of plugins and runtimes to a size that fits the journal.

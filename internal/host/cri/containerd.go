@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"path"
+	"slices"
+	"strings"
 
 	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
 	tasks "github.com/containerd/containerd/api/types/task"
@@ -14,6 +16,7 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/labels"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
@@ -44,6 +47,12 @@ func NewContainerd(socket string) (host.Containerd, io.Closer, error) {
 		Images: list(conn, "/images", func(ctx context.Context, c *client.Client) ([]images.Image, error) {
 			return c.ImageService().List(ctx)
 		}),
+		PulledFrom: func(ctx context.Context, image images.Image) (string, error) {
+			answers, err := list(conn, "/content", func(ctx context.Context, c *client.Client) ([]string, error) {
+				return pulledFrom(ctx, c, image)
+			})(ctx)
+			return strings.Join(answers, " "), err
+		},
 		Tasks: list(conn, "/tasks", func(ctx context.Context, c *client.Client) ([]*tasks.Process, error) {
 			answer, err := c.TaskService().List(ctx, &tasksapi.ListTasksRequest{})
 			return answer.GetTasks(), err
@@ -62,6 +71,22 @@ func NewContainerd(socket string) (host.Containerd, io.Closer, error) {
 			return list(conn, "/snapshots", activeSnapshots(snapshotter))(ctx)
 		},
 	}, conn, nil
+}
+
+// pulledFrom returns the registries that containerd has noted in the labels of an image's manifest when it was pulled:
+// containerd.io/distribution.source.docker.io=library/busybox, since containerd 1.3.
+func pulledFrom(ctx context.Context, c *client.Client, image images.Image) (registries []string, err error) {
+	info, err := c.ContentStore().Info(ctx, image.Target.Digest)
+	if errdefs.IsNotFound(err) {
+		return nil, nil
+	}
+	for label := range info.Labels {
+		if registry, ok := strings.CutPrefix(label, labels.LabelDistributionSource+"."); ok {
+			registries = append(registries, registry)
+		}
+	}
+	slices.Sort(registries)
+	return registries, err
 }
 
 // maxSnapshots bounds how many snapshots are listed. More than a node's containers need is an error.

@@ -55,7 +55,8 @@ func Host(t testing.TB, options ...Option) *host.Host {
 		Cluster:    Cluster(),
 		Inotify:    func() (watch.InotifyRoom, error) { return watch.InotifyRoom{Instances: true, Watches: true}, nil },
 		TimeClock:  func() (host.ClockState, error) { return host.ClockState{MaxError: 20 * time.Millisecond}, nil },
-		Systemd:    systemd.Systemd{Units: Answer(systemd.Units{}, nil)},
+		Systemd: systemd.Systemd{Units: Answer(systemd.Units{}, nil),
+			LoadState: func(context.Context, string) (string, error) { return "loaded", nil }},
 		Prober: probe.Prober{Do: func(context.Context, probe.ProbeRequest) (probe.ProbeAnswer, error) {
 			return probe.ProbeAnswer{}, nil
 		}},

@@ -114,6 +114,42 @@ func MountedFrom(ctx context.Context, h *host.Host, name string) (MountedAt, err
 	if !ok {
 		return MountedAt{}, fmt.Errorf("%s lies on no mount", name)
 	}
+	return seenFrom(ctx, h, func(m, parent Mount) bool {
+		return (Place{m.Device(), m.Root}).Within(at) || mountedOn(m, parent).Within(at)
+	})
+}
+
+// Elsewhere is MountedFrom for a directory that may have a filesystem of its own. That this is mounted on it, here or in a
+// copy of the host's mounts, is no other use of it: only what is mounted somewhere else, or further in, is.
+func Elsewhere(ctx context.Context, h *host.Host, name string) (MountedAt, error) {
+	resolved, err := Real(h, name)
+	if err != nil {
+		return MountedAt{}, err
+	}
+	table, err := Table(h)
+	if err != nil {
+		return MountedAt{}, err
+	}
+	own, ok := Around(table, resolved)
+	if !ok || own.Point != resolved {
+		return MountedFrom(ctx, h, name)
+	}
+	at, point := Place{own.Device(), own.Root}, Place{}
+	for _, m := range table {
+		if m.ID == own.Parent {
+			point = mountedOn(own, m)
+		}
+	}
+	return seenFrom(ctx, h, func(m, parent Mount) bool {
+		if (Place{m.Device(), m.Root}) == at && point != (Place{}) && mountedOn(m, parent) == point {
+			return false
+		}
+		return (Place{m.Device(), m.Root}).Within(at) || mountedOn(m, parent).Within(at)
+	})
+}
+
+// seenFrom finds a mount for which is says yes, in any mount namespace.
+func seenFrom(ctx context.Context, h *host.Host, is func(m, parent Mount) bool) (MountedAt, error) {
 	pids, err := h.PIDs()
 	if err != nil {
 		return MountedAt{}, err
@@ -146,7 +182,7 @@ func MountedFrom(ctx context.Context, h *host.Host, name string) (MountedAt, err
 			byID[m.ID] = m
 		}
 		for _, m := range mounts {
-			if (Place{m.Device(), m.Root}).Within(at) || mountedOn(m, byID[m.Parent]).Within(at) {
+			if is(m, byID[m.Parent]) {
 				return MountedAt{pid, m.Point}, nil
 			}
 		}

@@ -22,6 +22,7 @@ type Service struct {
 	KillMode   string // control-group, mixed, process, none: what ends with it
 	// since its state or its main process was last started, whichever is later; 0: never
 	Age        time.Duration
+	ByHand     bool     // systemd starts and stops it for whoever asks: neither RefuseManualStart= nor RefuseManualStop=
 	StopRuns   bool     // it has ExecStop= or ExecStopPost=: programs that run when it is stopped
 	StartRuns  []string // programs that run before and after its main one: ExecStartPre= and the like
 	Dependents []string // units that are active and that systemd would stop or restart with it
@@ -67,6 +68,11 @@ func (q systemdQuery) service(name string) (Service, error) {
 	}
 	s.Age, err = youngest(unit, of)
 	must(err)
+	start, err := field[bool](unit, "RefuseManualStart")
+	must(err)
+	stop, err := field[bool](unit, "RefuseManualStop")
+	must(err)
+	s.ByHand = !start && !stop
 	for _, command := range []string{"ExecStop", "ExecStopPost"} {
 		commands, err := field[[][]any](of, command)
 		must(err)
@@ -86,6 +92,19 @@ func (q systemdQuery) service(name string) (Service, error) {
 	}
 	s.Processes, err = q.processes(name)
 	return s, err
+}
+
+// loadState asks for one property only: systemd tries to load the unit for that, and forgets it again.
+func (q systemdQuery) loadState(unit string) (string, error) {
+	property, err := q.conn.GetUnitPropertyContext(q.ctx, unit, "LoadState")
+	if err != nil {
+		return "", fmt.Errorf("unit %s: %w", text(unit), q.peer.explain(err))
+	}
+	state, err := valueOf[string](property.Value)
+	if err != nil {
+		return "", fmt.Errorf("unit %s: LoadState %w", text(unit), err)
+	}
+	return text(state), nil
 }
 
 func field[T any](properties map[string]any, name string) (T, error) {

@@ -28,7 +28,7 @@ func kubeletService(bend func(unit, service map[string]dbus.Variant)) func(*dbus
 			}{0, "/"}),
 			"RequiredBy": v([]string{"multi-user.target"}), "BoundBy": v([]string{}), "ConsistsOf": v([]string{"part.service"}),
 			"RequisiteOf": v([]string{}), "FailureAction": v("none"), "StartLimitAction": v("none"), "SuccessAction": v("none"),
-			"OnFailure": v([]string{}),
+			"OnFailure": v([]string{}), "RefuseManualStart": v(false), "RefuseManualStop": v(false),
 		}
 		service := map[string]dbus.Variant{
 			"KillMode": v("process"), "MainPID": v(uint32(7)), "ExecMainStartTimestampMonotonic": v(uint64(2)),
@@ -56,7 +56,7 @@ func TestService(t *testing.T) {
 	}
 	s, err := ask(func(_, _ map[string]dbus.Variant) {})
 	want := Service{Name: "kubelet.service", Load: "loaded", Active: "active", Sub: "running", MainPID: 7,
-		Invocation: "abcd", KillMode: "process", Dependents: []string{"part.service"}, Processes: []int{7, 8}}
+		Invocation: "abcd", KillMode: "process", ByHand: true, Dependents: []string{"part.service"}, Processes: []int{7, 8}}
 	if diff := cmp.Diff(want, s, cmpopts.IgnoreFields(Service{}, "Age")); diff != "" || err != nil || s.Age <= time.Second {
 		t.Errorf("%v, age %s, %s", err, s.Age, diff)
 	}
@@ -72,7 +72,8 @@ func TestService(t *testing.T) {
 	}
 	// What systemd does not say is not taken for a permission.
 	for _, name := range []string{"ActiveState", "Job", "RequiredBy", "ConsistsOf", "KillMode", "MainPID", "ExecStop",
-		"ExecStartPre", "RequisiteOf", "RuntimeDirectory", "FailureAction", "StartLimitAction", "OnFailure"} {
+		"ExecStartPre", "RequisiteOf", "RuntimeDirectory", "FailureAction", "StartLimitAction", "OnFailure",
+		"RefuseManualStart", "RefuseManualStop"} {
 		_, err := ask(func(unit, service map[string]dbus.Variant) { delete(unit, name); delete(service, name) })
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("without %s: %v", name, err)
@@ -139,5 +140,19 @@ func TestWhatARestartChanges(t *testing.T) {
 			!strings.Contains(strings.Join(s.StartRuns, ""), "/sbin/modprobe (ExecStartPre=)") {
 			t.Errorf("%s: %+v, %v", relation, s, err)
 		}
+	}
+}
+
+// systemd loads a unit that it does not have yet to answer this, and says when it has no file of it.
+func TestLoadState(t *testing.T) {
+	answer := func(value any) func(*dbus.Message) []any {
+		return func(*dbus.Message) []any { return []any{dbus.MakeVariant(value)} }
+	}
+	state, err := fakeBus{answer: answer("not-found")}.listen(t).client().LoadState(t.Context(), "modprobe@zram.service")
+	if err != nil || state != "not-found" {
+		t.Error(state, err)
+	}
+	if _, err := (fakeBus{answer: answer(uint32(1))}).listen(t).client().LoadState(t.Context(), "x.service"); err == nil {
+		t.Error("a number was taken for a state")
 	}
 }

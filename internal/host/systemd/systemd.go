@@ -29,6 +29,9 @@ type Systemd struct {
 	PodUnits func(ctx context.Context) ([]PodUnit, error)
 	// Service returns what is known of one service; the same errors.
 	Service func(ctx context.Context, name string) (Service, error)
+	// LoadState returns systemd's word for whether it could load the file of a unit: loaded, not-found, masked …; the same
+	// errors.
+	LoadState func(ctx context.Context, unit string) (string, error)
 }
 
 // ErrSystemdSilent says that systemd is the service manager, and does not answer.
@@ -100,6 +103,9 @@ func (p systemdPaths) client() Systemd {
 		},
 		Service: func(ctx context.Context, name string) (Service, error) {
 			return askUnits(ctx, p, func(q systemdQuery) (Service, error) { return q.service(name) })
+		},
+		LoadState: func(ctx context.Context, unit string) (string, error) {
+			return askUnits(ctx, p, func(q systemdQuery) (string, error) { return q.loadState(unit) })
 		},
 	}
 }

@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -101,9 +103,27 @@ func (c *Containerd) Import(name string, data []byte) {
 	if data == nil {
 		return
 	}
+	c.label(name)
 	if err := os.Remove(archive); err != nil {
 		c.t.Error(err)
 	}
+}
+
+// label notes at the manifest of an image that a registry has given it, as a pull does, and gives it a name with its digest.
+func (c *Containerd) label(name string) {
+	c.t.Helper()
+	ctr := func(args ...string) string {
+		out, err := exec.Command("ctr", append([]string{"-a", c.Socket, "-n", "k8s.io"}, args...)...).CombinedOutput()
+		if err != nil {
+			c.t.Fatalf("ctr %q: %v: %s", args, err, out)
+		}
+		return string(out)
+	}
+	digest := regexp.MustCompile(`sha256:[0-9a-f]{64}`).FindString(ctr("image", "list", "name=="+name))
+	repository, _, _ := strings.Cut(path.Base(name), ":")
+	registry, _, _ := strings.Cut(name, "/")
+	ctr("content", "label", digest, "containerd.io/distribution.source."+registry+"="+repository)
+	ctr("image", "tag", name, registry+"/"+repository+"@"+digest)
 }
 
 func (c *Containerd) config() string {

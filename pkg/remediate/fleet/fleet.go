@@ -99,6 +99,7 @@ type Fleet struct {
 	total    int           // Nodes of the cluster
 	totalAt  time.Duration // zero: never
 	slot     *slot         // held or waited for
+	dates    dates
 	isolated isolation
 	status   Status
 }
@@ -277,7 +278,40 @@ func (f *Fleet) list(ctx context.Context, kind Kind) ([]Claim, time.Time, error)
 	if kind == Isolate {
 		f.stand(ctx, claims, date)
 	}
+	f.mu.Lock()
+	bound, jumped := f.dates.bound(date, f.config.Now())
+	f.mu.Unlock()
+	if jumped {
+		f.config.Log.Warn("the clock of the apiserver has jumped: claims of others count for as long as they would without that")
+	}
+	for i := range claims {
+		c := &claims[i]
+		c.Stands = c.Stands || c.Node != f.self() && c.over(date) && !c.over(bound)
+	}
 	return claims, date, nil
+}
+
+// dates keeps the clock of the apiserver within what has passed by the clock of this machine since boot: a jump ahead would
+// end the claims of all nodes, while those that hold them go on. What was before this agent has started it does not know.
+type dates struct {
+	last     time.Time     // the apiserver's; zero: none yet
+	at       time.Duration // when that was, since boot
+	jumpedAt time.Duration // zero: it did not
+}
+
+// bound returns the latest that it can be, and whether a jump was noticed just now. Once all claims from before a jump
+// have ended it is believed.
+func (d *dates) bound(date time.Time, now time.Duration) (latest time.Time, jumped bool) {
+	latest = d.last.Add(now - d.at + Skew)
+	if d.last.IsZero() || !date.After(latest) || d.jumpedAt > 0 && now-d.jumpedAt > MaxFor+Skew {
+		*d = dates{last: date, at: now}
+		return date, false
+	}
+	jumped = d.jumpedAt == 0
+	if jumped {
+		d.jumpedAt = now
+	}
+	return latest, jumped
 }
 
 // Retire deletes all claims of this node. No agent may run.

@@ -28,6 +28,7 @@ type world struct {
 	paused  error // errPaused: it is
 	down    bool
 	total   int
+	ahead   time.Duration    // of the apiserver's clock
 	taints  map[string]error // of nodes: nil for one that is isolated
 }
 
@@ -48,7 +49,7 @@ func (w *world) CreateLease(_ context.Context, lease *coordinationv1.Lease, dryR
 	w.version++
 	made := lease.DeepCopy()
 	made.UID, made.ResourceVersion = types.UID(fmt.Sprint("uid-", w.version)), fmt.Sprint(w.version)
-	made.CreationTimestamp = metav1.NewTime(time.Now().Truncate(time.Second))
+	made.CreationTimestamp = metav1.NewTime(time.Now().Add(w.ahead).Truncate(time.Second))
 	w.leases = append(w.leases, *made)
 	return made, nil
 }
@@ -66,7 +67,7 @@ func (w *world) ListLeases(_ context.Context, namespace, selector string) ([]coo
 			found = append(found, l)
 		}
 	}
-	return found, time.Now(), err
+	return found, time.Now().Add(w.ahead), err
 }
 
 func (w *world) DeleteLease(_ context.Context, _, name, uid string) error {
@@ -400,4 +401,33 @@ func TestSettings(t *testing.T) {
 			t.Errorf("%s: no problem", key)
 		}
 	}
+}
+
+// A jump of the apiserver's clock ends no claim of another node for an agent that has seen the clock before; once all of
+// them have ended by themselves, the new time counts.
+func TestJumpOfTheApiserversClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		a, b := w.node("a"), w.node("b")
+		if _, err := a.Acquire(t.Context(), "restart", time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		wait := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			_, err := b.Acquire(ctx, "restart", time.Minute)
+			return err
+		}
+		if err := wait(); !errors.Is(err, ErrWaiting) {
+			t.Fatal(err)
+		}
+		w.set(func(w *world) { w.ahead = 3 * time.Hour })
+		if err := wait(); !errors.Is(err, ErrWaiting) {
+			t.Errorf("%v: the slot of a node that holds it was given to another", err)
+		}
+		time.Sleep(MaxFor + 2*Skew)
+		if err := wait(); err != nil {
+			t.Errorf("%v: the claim of a has ended long ago", err)
+		}
+	})
 }

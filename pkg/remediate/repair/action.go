@@ -104,6 +104,14 @@ func (a Action) answers(s Settings, f finding.Finding) bool {
 	})
 }
 
+// notBegun returns an error of what a step asks before its change. Nothing was done: it is no failure, whatever it is.
+func notBegun(err error) error {
+	if mutate.WasNotBegun(err) {
+		return err
+	}
+	return mutate.NotBegun{Err: err}
+}
+
 func refuse(format string, args ...any) error {
 	return mutate.Refusal{Why: fmt.Sprintf(format, args...)}
 }

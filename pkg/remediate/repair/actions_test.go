@@ -31,7 +31,7 @@ type unitNode struct {
 func newUnitNode(t *testing.T) *unitNode {
 	t.Helper()
 	n := &unitNode{t: t, service: systemd.Service{Name: "containerd.service", Load: "loaded", Active: "active",
-		Sub: "running", MainPID: 10, Invocation: "ab", KillMode: "process", Age: time.Hour}}
+		Sub: "running", MainPID: 10, Invocation: "ab", KillMode: "process", ByHand: true, Age: time.Hour}}
 	h := hosttest.Host(t, func(h *host.Host) {
 		h.Systemd.Service = func(_ context.Context, name string) (systemd.Service, error) {
 			s := n.service
@@ -109,6 +109,7 @@ func TestRestartUnitLooks(t *testing.T) {
 		"a job":        {func(n *unitNode) { n.service.Job = true }, "systemd has a job"},
 		"young":        {func(n *unitNode) { n.service.Age = time.Minute }, "1m0s ago, less than 5m0s"},
 		"masked":       {func(n *unitNode) { n.service.Load = "masked" }, "is masked"},
+		"not by hand":  {func(n *unitNode) { n.service.ByHand = false }, "systemd refuses to start or stop"},
 		"ExecStop":     {func(n *unitNode) { n.service.StopRuns = true }, "runs a program when it is stopped"},
 		"dependents":   {func(n *unitNode) { n.service.Dependents = []string{"kubelet.service"} }, "would stop or restart kubelet.service"},
 		"a runtime directory": {func(n *unitNode) { n.service.Changes = []string{"RuntimeDirectory=containerd without"} },

@@ -181,7 +181,7 @@ func (t *try) act(ctx context.Context, job Job) (remediate.Result, string, error
 	if refusal, ok := errors.AsType[mutate.Refusal](err); ok {
 		return remediate.Refused, refusal.Why, nil
 	}
-	if errors.Is(err, mutate.ErrChanged) || errors.Is(err, mutate.ErrBusy) {
+	if mutate.WasNotBegun(err) {
 		return remediate.Refused, err.Error(), nil
 	}
 	if err != nil { // it may have helped all the same: the check decides

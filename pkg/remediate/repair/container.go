@@ -120,6 +120,11 @@ func (m member) mayEnd(ctx context.Context, t Tools) (running, error) {
 	if r.main, ok = host.MainProcess(r.processes); !ok {
 		return r, refuse("%s has no process", m)
 	}
+	// kubelet's time of its start is one of the wall clock, which may have jumped since.
+	age := t.Host.Clock().SinceBoot - time.Duration(r.main.StartTime)*10*time.Millisecond //nolint:gosec // ticks of this boot
+	if age < t.Settings.UnitAge {
+		return r, refuse("the main process of %s was started %s ago, less than %s", m, age.Round(time.Second), t.Settings.UnitAge)
+	}
 	if err := r.isNobodyNeeded(ctx, t.Host); err != nil {
 		return r, err
 	}
@@ -253,7 +258,7 @@ func (r running) restart(t Tools, why string) Job {
 		Do: func(ctx context.Context) (string, error) {
 			now, err := r.again(t.Host) // since the look it may have begun to serve a device
 			if err != nil {
-				return "", err
+				return "", notBegun(err)
 			}
 			err = t.Mutator.EndContainer(ctx, r.object, r.grace())
 			if outlived, ok := errors.AsType[mutate.StillRuns](err); ok {

@@ -66,6 +66,7 @@ func newContainerNode(t *testing.T) *containerNode {
 	n.tools = Tools{Mutator: m, Host: h, Settings: settings, Log: slog.New(slog.DiscardHandler)}
 	n.write("/proc/self/cgroup", "0::/system.slice/nodeagent.service\n")
 	n.write("/proc/1/mountinfo", rootMount)
+	n.write("/proc/1/net/tcp", tcpHead)
 	a, b := n.pod("csi-a"), n.pod("csi-b")
 	n.run(a, "driver", 30, "fakecsi")
 	n.run(a, "registrar", 31, "csi-node-driver")
@@ -80,6 +81,19 @@ func newContainerNode(t *testing.T) *containerNode {
 	n.run(n.pod("agent"), "agent", 50, "agentd")
 	n.aboutDriver()
 	return n
+}
+
+const tcpHead = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+
+// tcp gives the network of a process these sockets: local and remote end, state, inode.
+func (n *containerNode) tcp(pid int, lines ...string) {
+	text := tcpHead
+	for i, line := range lines {
+		f := strings.Fields(line)
+		text += fmt.Sprintf("%4d: %s %s %s 00000000:00000000 00:00000000 00000000 0 0 %s 1 0 0 100 0 0 10 0\n", i, f[0], f[1], f[2],
+			f[3])
+	}
+	n.write(fmt.Sprintf("/proc/%d/net/tcp", pid), text)
 }
 
 const rootMount = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
@@ -137,6 +151,7 @@ func (n *containerNode) process(pid int, comm, cgroup string) {
 	n.write(dir+"/cgroup", cgroup)
 	n.write(dir+"/mountinfo", rootMount)
 	n.link(dir+"/ns/net", "net:[1]")
+	n.write(dir+"/net/tcp", tcpHead)
 	n.opens(pid, 0, "/dev/null")
 }
 

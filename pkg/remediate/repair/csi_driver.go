@@ -114,7 +114,7 @@ func lookAtDriver(ctx context.Context, t Tools, f finding.Finding) (Job, error) 
 	end := job.Do
 	job.Do = func(ctx context.Context) (string, error) { // a pod may have come meanwhile
 		if err := noVolumesOf(t.Host, s.driver); err != nil {
-			return "", err
+			return "", notBegun(err)
 		}
 		return end(ctx)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -28,7 +29,10 @@ func restartDaemonSetContainer() Action {
 			"the configuration names the DaemonSet",
 			"the owner reference of the container's pod names it, and the container is the one that the check saw hang",
 			"it mounts nothing for others: no volume at or below kubelet's directory is propagated from it",
-			"no network filesystem is mounted on the node from an address of its pod",
+			"no network filesystem is mounted on the node, and no NVMe or iSCSI connected, from an address of its pod",
+			"it serves no storage to others, here or elsewhere: it listens on no port of NFS, SMB, Ceph, iSCSI, NVMe and the " +
+				"like, none of its clients has a port below 1024, as kernels do, and none is the connection of storage of " +
+				"this node, whatever address of a Service that was mounted from",
 		}, containerNeeds()),
 		Does: []string{"end the container through CRI, with the pod's grace but at most a minute: kubelet starts it again",
 			"once for each fault, and at most once an hour on a node",
@@ -67,14 +71,25 @@ func lookAtDaemonSet(ctx context.Context, t Tools, f finding.Finding) (Job, erro
 	if err != nil {
 		return Job{}, err
 	}
-	if err := nothingMountedFrom(t.Host, m); err != nil {
+	if err := nothingMountedBy(t.Host, m); err != nil {
 		return Job{}, err
 	}
-	return r.restart(t, "DaemonSet "+name), nil
+	if err := r.servesNobody(t.Host); err != nil {
+		return Job{}, err
+	}
+	job := r.restart(t, "DaemonSet "+name)
+	end := job.Do
+	job.Do = func(ctx context.Context) (string, error) { // somebody may have mounted from it meanwhile
+		if err := r.servesNobody(t.Host); err != nil && !proc.Gone(err) { // one that has ended serves nobody
+			return "", notBegun(err)
+		}
+		return end(ctx)
+	}
+	return job, nil
 }
 
-// nothingMountedFrom refuses where mounts of living pods may depend on a container.
-func nothingMountedFrom(h *host.Host, m member) error {
+// nothingMountedBy refuses where mounts of living pods are a container's.
+func nothingMountedBy(h *host.Host, m member) error {
 	root := path.Clean(h.Paths.KubeletRoot)
 	for _, mounted := range m.spec.VolumeMounts {
 		if p := mounted.MountPropagation; p == nil || *p != corev1.MountPropagationBidirectional {
@@ -87,16 +102,6 @@ func nothingMountedFrom(h *host.Host, m member) error {
 			if dir := path.Clean(v.HostPath.Path); mount.Below(dir, root) || mount.Below(root, dir) {
 				return refuse("%s mounts volumes for other pods (%s is propagated)", m, dir)
 			}
-		}
-	}
-	table, err := mount.Table(h)
-	if err != nil {
-		return err
-	}
-	for _, at := range table {
-		if server, ok := serverOf(at); ok && isOf(m.pod, server) {
-			return refuse("%s is mounted from %s, which is an address of pod %s/%s", at.Point, server, m.pod.Namespace,
-				m.pod.Name)
 		}
 	}
 	return nil

@@ -56,7 +56,7 @@ func (v fullDisk) coreDumps(ctx context.Context) (source, error) {
 
 // notMounted refuses a folder of which a part is mounted elsewhere: a pod may be reading from it.
 func (v fullDisk) notMounted(ctx context.Context, folder string) error {
-	at, err := mount.MountedFrom(ctx, v.tools.Host, folder)
+	at, err := mount.Elsewhere(ctx, v.tools.Host, folder)
 	if err != nil {
 		return fmt.Errorf("whether a part of it is mounted elsewhere: %w", err)
 	}
@@ -77,6 +77,9 @@ func sumOf(files []mutate.FolderFile) (sum freed) {
 func (v fullDisk) journal(ctx context.Context, need uint64) (source, error) {
 	if need == 0 {
 		return source{note: "few files, and space is not short"}, nil
+	}
+	if err := v.tools.Mutator.MayVacuumJournal(); err != nil {
+		return source{}, err
 	}
 	machine, err := v.tools.Host.Files.Text("/etc/machine-id")
 	if err != nil || machine == "" || path.Base(machine) != machine {

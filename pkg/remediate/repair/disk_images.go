@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -87,8 +88,16 @@ func (v fullDisk) images(ctx context.Context) (source, error) {
 	if len(old) == 0 {
 		return source{note: fmt.Sprintf("%d without a container, none observed so for %s", len(unused), age)}, nil
 	}
+	old, stay := v.canComeBack(ctx, old)
+	if len(old) == 0 {
+		return source{note: "all without a container stay: " + stay}, nil
+	}
 	found := source{note: fmt.Sprintf("by the runtime's sizes; since when they are not used is not known beyond the last %s",
 		longest.Round(time.Second))}
+	if stay != "" {
+		found.note += "; others stay: " + stay
+	}
+	old = old[:min(len(old), maxImages)]
 	for _, image := range old {
 		found.objects, found.bytes = found.objects+1, found.bytes+image.GetSize()
 	}
@@ -112,14 +121,72 @@ func (v fullDisk) oldImages(ctx context.Context, unused []*kubecri.Image, age ti
 		return cmp.Or(-cmp.Compare(ages[a.GetId()], ages[b.GetId()]), pulled(a).Compare(pulled(b)),
 			-cmp.Compare(a.GetSize(), b.GetSize()))
 	})
-	return old[:min(len(old), maxImages)], ages[old[0].GetId()]
+	return old, ages[old[0].GetId()]
+}
+
+// canComeBack returns the images that a registry has given: what was loaded by hand or built on the node is gone for good
+// once it is removed. stay says why the others stay.
+func (v fullDisk) canComeBack(ctx context.Context, all []*kubecri.Image) (old []*kubecri.Image, stay string) {
+	records := map[string]images.Image{} // containerd's, by name
+	ask := v.tools.Host.Containerd.PulledFrom
+	if ask != nil {
+		known, err := v.tools.Host.Containerd.Images(ctx)
+		if err != nil {
+			return nil, fmt.Sprintf("whether they were pulled is not known: %v", err)
+		}
+		for _, record := range known {
+			records[record.Name] = record
+		}
+	}
+	loaded := 0
+	for _, image := range all {
+		pulled := wasPulled(image)
+		if pulled && ask != nil {
+			var err error
+			if pulled, err = askPulled(ctx, ask, image, records); err != nil {
+				return nil, fmt.Sprintf("whether they were pulled is not known: %v", err)
+			}
+		}
+		if pulled {
+			old = append(old, image)
+		} else {
+			loaded++
+		}
+	}
+	if loaded > 0 {
+		stay = fmt.Sprintf("%d that no registry has given", loaded)
+	}
+	return old, stay
+}
+
+// wasPulled reports whether an image may be one that a registry has given: that has a digest in a repository, and one of
+// this machine is no repository.
+func wasPulled(image *kubecri.Image) bool {
+	return slices.ContainsFunc(image.GetRepoDigests(), func(name string) bool {
+		return !strings.HasPrefix(name, "localhost/") && !strings.HasPrefix(name, "import-")
+	})
+}
+
+// askPulled reports whether containerd has noted a registry for any name of an image.
+func askPulled(ctx context.Context, ask func(context.Context, images.Image) (string, error), image *kubecri.Image,
+	records map[string]images.Image) (bool, error) {
+	for _, name := range cri.ImageNames(image) {
+		record, ok := records[name]
+		if !ok {
+			continue
+		}
+		if registry, err := ask(ctx, record); registry != "" || err != nil {
+			return registry != "", err
+		}
+	}
+	return false, nil
 }
 
 // removeImage asks once more who uses or names images, and has the runtime remove one.
 func (v fullDisk) removeImage(ctx context.Context, image *kubecri.Image) (uint64, error) {
 	unused, err := v.unusedImages(ctx)
 	if err != nil {
-		return 0, err
+		return 0, notBegun(err)
 	}
 	if !slices.ContainsFunc(unused, func(i *kubecri.Image) bool { return i.GetId() == image.GetId() }) {
 		return 0, refuse("image %s is used, or gone", image.GetId())

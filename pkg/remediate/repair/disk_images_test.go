@@ -34,6 +34,14 @@ func newImageNode(t *testing.T, w *world) *imageNode {
 		all = append(all, &kubecri.Image{Id: "sha256:" + name, RepoTags: []string{"docker.io/library/" + name + ":1"},
 			RepoDigests: []string{"docker.io/library/" + name + "@sha256:0" + name}, Size: 1 << 20})
 	}
+	records := []images.Image{}
+	for _, image := range all {
+		for _, name := range append(image.RepoTags, image.RepoDigests...) {
+			records = append(records, images.Image{Name: name})
+		}
+	}
+	n.r.options.Host.Containerd.Images = hosttest.Answer(records, nil)
+	n.r.options.Host.Containerd.PulledFrom = func(context.Context, images.Image) (string, error) { return "docker.io", nil }
 	rt.Images = func(context.Context) ([]*kubecri.Image, error) { return slices.Clone(all), nil }
 	rt.ImageDirs = hosttest.Answer([]string{"/var/lib/containerd"}, nil)
 	rt.Sandboxes = hosttest.Answer([]*kubecri.PodSandbox{{Id: "s"}}, nil)
@@ -41,6 +49,18 @@ func newImageNode(t *testing.T, w *world) *imageNode {
 		return &kubecri.PodSandboxStatusResponse{Info: map[string]string{"info": `{"image": "registry.k8s.io/pause:3"}`}}, nil
 	}
 	return n
+}
+
+// bend changes one of the images.
+func (n *imageNode) bend(i int, change func(*kubecri.Image)) {
+	old := n.r.options.Host.Runtime.Images
+	n.r.options.Host.Runtime.Images = func(ctx context.Context) ([]*kubecri.Image, error) {
+		all, err := old(ctx)
+		image := &kubecri.Image{Id: all[i].Id, RepoTags: all[i].RepoTags, RepoDigests: all[i].RepoDigests, Size: all[i].Size}
+		change(image)
+		all[i] = image
+		return all, err
+	}
 }
 
 // look is what the action says after some time of observing it every half minute.
@@ -65,6 +85,26 @@ func TestImagesThatAreRemoved(t *testing.T) {
 		want   string
 	}{
 		"none is used": {func(*imageNode) {}, "images 6 (6.0 MiB)"},
+		"one was loaded by hand": {func(n *imageNode) {
+			n.r.options.Host.Containerd.PulledFrom = func(_ context.Context, image images.Image) (string, error) {
+				return map[bool]string{true: "docker.io"}[!strings.Contains(image.Name, "/a")], nil
+			}
+		}, "others stay: 1 that no registry has given"},
+		"all were loaded by hand": {func(n *imageNode) {
+			n.r.options.Host.Containerd.PulledFrom = func(context.Context, images.Image) (string, error) { return "", nil }
+		}, "all without a container stay: 6 that no registry has given"},
+		"one has no digest in a repository": {func(n *imageNode) {
+			n.bend(1, func(image *kubecri.Image) { image.RepoDigests = nil })
+		}, "images 5 ("},
+		"one is of this machine": {func(n *imageNode) {
+			n.bend(1, func(image *kubecri.Image) { image.RepoDigests = []string{"localhost/a@sha256:0a"} })
+		}, "images 5 ("},
+		"whether they were pulled is not known": {func(n *imageNode) {
+			n.r.options.Host.Containerd.PulledFrom = func(context.Context, images.Image) (string, error) { return "", errOutage }
+		}, "whether they were pulled is not known: no answer"},
+		"containerd's records are not known": {func(n *imageNode) {
+			n.r.options.Host.Containerd.Images = hosttest.Answer([]images.Image(nil), errOutage)
+		}, "whether they were pulled is not known: no answer"},
 		"one of a container that has ended": {func(n *imageNode) {
 			n.r.options.Host.Runtime.Containers = hosttest.Answer([]*kubecri.Container{{ImageRef: "sha256:a",
 				State: kubecri.ContainerState_CONTAINER_EXITED}}, nil)
@@ -104,12 +144,7 @@ func TestImagesThatAreRemoved(t *testing.T) {
 			n.r.options.Host.Cluster.Pods = nil
 		}, "which images the pods of this node name: no answer"},
 		"one is pinned": {func(n *imageNode) {
-			old := n.r.options.Host.Runtime.Images
-			n.r.options.Host.Runtime.Images = func(ctx context.Context) ([]*kubecri.Image, error) {
-				all, err := old(ctx)
-				all[1] = &kubecri.Image{Id: all[1].Id, RepoTags: all[1].RepoTags, Pinned: true}
-				return all, err
-			}
+			n.bend(1, func(image *kubecri.Image) { image.Pinned = true })
 		}, "images 5 ("},
 		"what sandboxes are of is not known": {func(n *imageNode) {
 			n.r.options.Host.Runtime.Sandboxes = hosttest.Answer([]*kubecri.PodSandbox(nil), nil)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,12 +32,13 @@ func freeDiskSpace() Action {
 		Of: func(s Settings, f finding.Finding) bool {
 			// A volume of a pod holds nothing of these. That a disk may be full in a day, and is not short, is no hurry.
 			return s.DiskSpace.any() && f.Facts["pods"] == "" &&
-				(f.Reason != "DiskFillingUp" || f.Severity >= finding.Warning)
+				(f.Reason != "DiskFillingUp" || f.Severity.AtLeast(finding.Warning))
 		},
 		Needs: []string{
 			"a source that is switched on (none is unless configured) lies on just this filesystem; of images that is what " +
 				"ImageFsInfo says",
-			"images: no container, running or not, no pod of this node and no sandbox is of it; it is not pinned; the agent " +
+			"images: no container, running or not, no pod of this node and no sandbox is of it; it is not pinned; a registry has given " +
+				"it (what was loaded by hand cannot come back); the agent " +
 				"has observed that for `imageAge` and for kubelet's imageMinimumGCAge (1 hour where that is not known); asked " +
 				"of the runtime once more right before each removal",
 			"journal: archived files, of this machine's journal only; `journalFloorBytes` of them stay",
@@ -174,6 +176,9 @@ func fullDiskOf(t Tools, f finding.Finding) (fullDisk, error) {
 	if v.device, err = v.deviceOf(name); err != nil {
 		return fullDisk{}, err
 	}
+	if v.readOnly(name) {
+		return fullDisk{}, refuse("the filesystem of %s is mounted read-only: nothing can be removed from it", name)
+	}
 	if device := f.Facts["device"]; device != "" && device != v.device {
 		return fullDisk{}, refuse("another filesystem is mounted on %s, or covers it: %s instead of %s", name, v.device, device)
 	}
@@ -191,6 +196,13 @@ func (v fullDisk) deviceOf(name string) (string, error) {
 		return "", fmt.Errorf("%s lies on no mount", name)
 	}
 	return m.Device(), nil
+}
+
+// readOnly reports whether nothing can be removed below a path.
+func (v fullDisk) readOnly(name string) bool {
+	resolved, err := mount.Real(v.tools.Host, name)
+	m, ok := mount.Around(v.table, resolved)
+	return err == nil && ok && slices.Contains(m.SuperOptions, "ro")
 }
 
 // room asks how much is free now.
@@ -262,7 +274,7 @@ func (v fullDisk) free(ctx context.Context, before room, sources []source) (stri
 		}
 		now, err := v.room(ctx)
 		if err != nil {
-			return true, err
+			return true, notBegun(err)
 		}
 		last = now
 		_, reached := now.needs(v.tools.Settings.DiskSpace)
@@ -305,7 +317,9 @@ func (v fullDisk) free(ctx context.Context, before room, sources []source) (stri
 	if len(left) > 0 {
 		text += "; left alone: " + strings.Join(left, "; ")
 	}
-	if err := errors.Join(problems...); err != nil {
+	if err := errors.Join(problems...); err != nil && sum.objects == 0 && !slices.ContainsFunc(problems, isFailure) {
+		return "", refuse("%s: %v", text, err)
+	} else if err != nil {
 		// Its chain ends here: what was left alone does not make it a refusal of the whole.
 		return text, errors.New(err.Error())
 	}
@@ -320,6 +334,9 @@ func leftAlone(err error) bool {
 	_, refused := errors.AsType[mutate.Refusal](err)
 	return refused || errors.Is(err, mutate.ErrBusy) || errors.Is(err, mutate.ErrChanged)
 }
+
+// isFailure reports whether something was tried and did not succeed; a question without an answer is none.
+func isFailure(err error) bool { return err != nil && !mutate.WasNotBegun(err) }
 
 // each removes objects one by one until enough is free. What is left alone costs the others nothing; any other error
 // ends it, since it is hardly the object's.

@@ -246,6 +246,18 @@ func TestFreesNothing(t *testing.T) {
 				d.t.Fatal(err)
 			}
 		}, "in the mount namespace of process 77"},
+		"a pod has its filesystem mounted": {func(d *disk) {
+			d.ownFilesystem()
+			d.namespace(77, "900 800 8:1 / /dumps rw - ext4 /dev/sda1 rw\n")
+		}, "in the mount namespace of process 77"},
+		"a pod has mounted something in it": {func(d *disk) {
+			d.ownFilesystem()
+			d.namespace(77, "899 800 8:2 / / rw - ext4 /dev/sda2 rw\n900 899 8:1 / "+d.folders.coreDumps+
+				" rw - ext4 /dev/sda1 rw\n901 900 8:3 / "+d.folders.coreDumps+"/x rw - ext4 /dev/sdc rw\n")
+		}, "in the mount namespace of process 77"},
+		"its filesystem is read-only": {func(d *disk) {
+			d.write("proc/1/mountinfo", "20 1 8:1 / / rw - ext4 /dev/sda1 ro,errors=remount-ro\n")
+		}, "is mounted read-only"},
 		"the kill switch": {func(d *disk) { d.switchd = "the file exists" }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -266,6 +278,51 @@ func TestFreesNothing(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// ownFilesystem gives the folder of core dumps a filesystem, on which the fault is.
+func (d *disk) ownFilesystem() {
+	d.write("proc/1/mountinfo", "20 1 8:2 / / rw - ext4 /dev/sda2 rw\n21 20 8:1 / "+d.folders.coreDumps+
+		" rw - ext4 /dev/sda1 rw\n")
+	d.believed.Subject.Name = d.folders.coreDumps
+}
+
+// namespace gives a process mounts of its own.
+func (d *disk) namespace(pid int, mounts string) {
+	d.write(fmt.Sprintf("proc/%d/mountinfo", pid), mounts)
+	d.mkdir(fmt.Sprintf("proc/%d/ns", pid))
+	if err := os.Symlink(fmt.Sprintf("mnt:[%d]", 4026532000+pid), filepath.Join(d.dir, fmt.Sprintf("proc/%d/ns/mnt", pid))); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// Core dumps that have a filesystem of their own are no less the host's for that, also where a service has a copy of the
+// host's mounts.
+func TestCoreDumpsOnAFilesystemOfTheirOwn(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		d := onDisk(w)
+		d.dump("core.1", 0)
+		d.fill(8)
+		d.ownFilesystem()
+		d.namespace(77, "899 800 8:2 / / rw - ext4 /dev/sda2 rw\n900 899 8:1 / "+d.folders.coreDumps+" rw - ext4 /dev/sda1 rw\n")
+		d.namespace(78, "899 800 8:2 / /host rw - ext4 /dev/sda2 rw\n900 899 8:1 / /host"+d.folders.coreDumps+
+			" rw - ext4 /dev/sda1 rw\n")
+		if why := w.round(t.Context()); why != "" || len(d.names()) > 0 {
+			t.Errorf("%q, left %q", why, d.names())
+		}
+	})
+}
+
+// A disk that will be full soon is the action's matter however grave that is: severities have a rank, and no order as words.
+func TestFillingUpOfEverySeverity(t *testing.T) {
+	s := Defaults()
+	s.DiskSpace.Images = true
+	for severity, want := range map[finding.Severity]bool{finding.Fatal: true, finding.Warning: true, finding.Info: false, "": false} {
+		f := finding.Finding{Check: "disk-space", Reason: "DiskFillingUp", Severity: severity}
+		if got := freeDiskSpace().answers(s, f); got != want {
+			t.Errorf("%q: %v, want %v", severity, got, want)
+		}
 	}
 }
 

@@ -14,13 +14,17 @@ func loadModule() Action {
 		Summary: "load a kernel module that the configuration names (checks.kernel-modules.modules)",
 		Answers: []Answer{{"kernel-modules", []string{"KernelModuleMissing"}}},
 		Of:      namesModule,
-		Needs:   []string{"the configuration names the module", "systemd 245 or later"},
-		Does:    []string{"have systemd start modprobe@NAME.service: the agent itself has no right to load modules"},
-		Never:   []string{"unloads a module, or passes it options"},
-		Look: func(_ context.Context, t Tools, f finding.Finding) (Job, error) {
+		Needs: []string{"the configuration names the module", "systemd 245 or later, whose modprobe@.service is not masked",
+			"the kernel still loads modules (kernel.modules_disabled), and its own are installed"},
+		Does:  []string{"have systemd start modprobe@NAME.service: the agent itself has no right to load modules"},
+		Never: []string{"unloads a module, or passes it options"},
+		Look: func(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
 			name := f.Subject.Name
 			if !namesModule(t.Settings, f) {
 				return Job{}, refuse("the configuration does not name %s", name)
+			}
+			if err := t.Mutator.MayLoadModule(ctx, name); err != nil {
+				return Job{}, err
 			}
 			return Job{
 				Does: "load kernel module " + name + " (modprobe@" + name + ".service)",

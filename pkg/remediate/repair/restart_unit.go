@@ -33,6 +33,7 @@ func restartUnit() Action {
 				"state and its main process are older than `unitAge`",
 			"its KillMode is process, so that only its main process is killed",
 			"its main process is no shim and serves no FUSE filesystem",
+			"systemd would start and stop it for whoever asks (RefuseManualStart=, RefuseManualStop=)",
 			"it runs no program when it is stopped (ExecStop=, ExecStopPost=)",
 			"no active unit would be stopped or restarted with it (Requires=, Requisite=, BindsTo=, PartOf=, " +
 				"PropagatesStopTo=)",
@@ -113,6 +114,8 @@ func mayRestart(s systemd.Service, unitAge time.Duration) string {
 	case s.Age < unitAge:
 		return fmt.Sprintf("%s was started or has changed its state %s ago, less than %s", s.Name,
 			s.Age.Round(time.Second), unitAge)
+	case !s.ByHand:
+		return "systemd refuses to start or stop " + s.Name + " by hand (RefuseManualStart=, RefuseManualStop=)"
 	case s.StopRuns:
 		return s.Name + " runs a program when it is stopped, which could end anything"
 	case len(s.Dependents) > 0:

@@ -18,7 +18,7 @@ func restoreSysctl() Action {
 			return named
 		},
 		Needs: []string{"the configuration names the setting and its value: what only Kubernetes wants is left alone",
-			"the setting exists, and has the value that the check found"},
+			"the setting exists, has the value that the check found, and the agent may write it"},
 		Does:  []string{"write the value to /proc/sys"},
 		Never: []string{"writes a setting that is not named, or a file that configures settings"},
 		Look:  lookAtSysctl,
@@ -35,9 +35,12 @@ func lookAtSysctl(_ context.Context, t Tools, f finding.Finding) (Job, error) {
 	case file == "":
 		return Job{}, refuse("%q is not the name of a setting", name)
 	}
+	if err := t.Mutator.MayWriteSysctl(file, wanted); err != nil {
+		return Job{}, err
+	}
 	value, err := t.Host.Files.Text("/proc/sys/" + file)
 	if err != nil {
-		return Job{}, fmt.Errorf("whether %s exists: %w", name, err)
+		return Job{}, fmt.Errorf("value of %s: %w", name, err)
 	}
 	return Job{
 		Does: fmt.Sprintf("set %s from %s to %s", name, value, wanted), Identity: map[string]string{"value": value},

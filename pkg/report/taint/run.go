@@ -49,6 +49,7 @@ func (r *Reporter) step(ctx context.Context) time.Duration {
 	case err != nil:
 		r.config.Observer.Wrote(r.Name(), report.ResultError, err)
 		r.tell("the taint of this node is not changed", "err", err.Error())
+		r.inTheWay("the taint of this node is not changed: " + err.Error())
 		r.known = false
 		r.retryAt = time.Now().Add(r.backoff.Failed(err))
 		return time.Until(r.retryAt)
@@ -56,8 +57,10 @@ func (r *Reporter) step(ctx context.Context) time.Duration {
 	r.backoff.Succeeded()
 	if blocked != "" {
 		r.tell("the taint of this node is left as it is", "why", blocked)
+		r.inTheWay("the taint of this node is left as it is: " + blocked)
 		return askOwner
 	}
+	r.inTheWay(r.never)
 	if !again.IsZero() {
 		wait = min(wait, time.Until(again))
 	}
@@ -78,6 +81,7 @@ func (r *Reporter) attempt(ctx context.Context) (blocked string, wait time.Durat
 			return "", 0, fmt.Errorf("read the Node: %w", err)
 		}
 		r.shown, r.known = find(node.Spec.Taints, r.config.Key), true
+		r.tryRight(ctx, node)
 	}
 	wanted, checks, wait := r.decide(time.Now())
 	if keepsAway(wanted) && keepsAway(r.shown) {
@@ -97,6 +101,23 @@ func (r *Reporter) attempt(ctx context.Context) (blocked string, wait time.Durat
 	}
 	blocked, again, err := r.apply(ctx, wanted, checks)
 	return blocked, min(wait, again), err
+}
+
+// tryRight learns at the start, as a dry run, whether this identity may set the taint at all: kubelet's own never may, whatever
+// RBAC says (NodeRestriction). The first fatal fault is too late to find out. What else the apiserver answers proves nothing.
+func (r *Reporter) tryRight(ctx context.Context, node *corev1.Node) {
+	if r.config.Mode != On || r.shown != nil {
+		return
+	}
+	taint := corev1.Taint{Key: r.config.Key, Value: "probe", Effect: corev1.TaintEffectPreferNoSchedule}
+	err := r.write(ctx, node.ResourceVersion, append(slices.Clone(node.Spec.Taints), taint), true)
+	switch {
+	case err == nil:
+		r.never = ""
+	case apierrors.IsForbidden(err):
+		r.never = "this identity can never taint the node: " + err.Error()
+		r.tell("this identity can never taint the node", "err", err.Error())
+	}
 }
 
 // keepsAway reports whether a taint needs the budget.

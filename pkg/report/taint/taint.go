@@ -81,10 +81,11 @@ type Reporter struct {
 	changed chan struct{} // size 1
 	backoff report.Backoff
 
-	mu    sync.Mutex // guards all up to the next comment
-	wish  wish
-	seen  bool      // a state was taken over
-	clear time.Time // since when nothing asks for a taint and all that has asked for it is known to be well
+	mu      sync.Mutex // guards all up to the next comment
+	wish    wish
+	seen    bool      // a state was taken over
+	trouble string    // why the taint is not what is believed, or never can be: see Trouble
+	clear   time.Time // since when nothing asks for a taint and all that has asked for it is known to be well
 
 	sight sight
 
@@ -94,6 +95,7 @@ type Reporter struct {
 	known   bool          // shown is
 	wroteAt time.Time
 	retryAt time.Time
+	never   string // why this identity cannot set the taint
 	told    string // what was logged last, so that it is not repeated
 }
 
@@ -149,6 +151,20 @@ func Retire(ctx context.Context, node Node, store report.Store) ([]string, error
 		return nil, fmt.Errorf("take off taint %s: %w", mine.Key, cmp.Or(err, errors.New(blocked)))
 	}
 	return []string{mine.Key}, store.Delete(recordKey)
+}
+
+// Trouble returns why the taint of this node is left as it is, or why this identity can never set it; empty: nothing is
+// known to be in the way.
+func (r *Reporter) Trouble() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.trouble
+}
+
+func (r *Reporter) inTheWay(why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.trouble = why
 }
 
 // Name identifies the reporter in logs and metrics.

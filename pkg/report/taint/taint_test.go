@@ -84,6 +84,42 @@ func TestTaintStaysWhileNothingIsKnown(t *testing.T) {
 	})
 }
 
+// An identity that can never taint is reported at the start, before any fault asks for it; and what keeps the taint from
+// being what is believed, the kill switch say, is reported while it does.
+func TestTaintInTheWay(t *testing.T) {
+	run(t, nil, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
+		n.Refused = true
+		r.Update(w.Run("disk", nil))
+		time.Sleep(time.Second)
+		if why := r.Trouble(); !strings.Contains(why, "can never taint") || !strings.Contains(why, "not allowed to modify") {
+			t.Errorf("%q", why)
+		}
+	})
+	stop := ""
+	run(t, func(c *Config) { c.Stopped = func() string { return stop } },
+		func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
+			r.Update(w.Run("disk", nil))
+			time.Sleep(time.Second)
+			if why := r.Trouble(); why != "" {
+				t.Errorf("%q, and nothing is in the way", why)
+			}
+			if _, patches := n.Shown(); patches != 0 {
+				t.Errorf("the trial was written: %d", patches)
+			}
+			stop = "the kill switch exists"
+			r.Update(w.Run("disk", nil, "DiskReadonly"))
+			time.Sleep(time.Second)
+			if why := r.Trouble(); !strings.Contains(why, "left as it is: the kill switch exists") {
+				t.Errorf("%q", why)
+			}
+			stop = ""
+			shows(t, n, 2*askOwner, readonly)
+			if why := r.Trouble(); why != "" {
+				t.Errorf("%q, and the node is tainted", why)
+			}
+		})
+}
+
 func TestTaintIsTheReportersOwn(t *testing.T) {
 	drained := func(n *corev1.Node) {
 		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "karpenter.sh/disrupted", Effect: "NoSchedule"})

@@ -1,0 +1,120 @@
+package socket
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nodeagent/nodeagent/internal/host"
+	"github.com/nodeagent/nodeagent/internal/host/proc"
+)
+
+// TCP is a socket of TCP that listens or has a connection.
+type TCP struct {
+	Local, Remote netip.AddrPort
+	Listens       bool
+	Inode         uint64 // 0: no process holds it, as of those that the kernel serves itself
+}
+
+// States in /proc/net/tcp: include/net/tcp_states.h.
+const (
+	tcpEstablished = "01"
+	tcpListen      = "0A"
+)
+
+// OfTCP returns the sockets of TCP in the network namespace of a process which listen or have a connection. It reads
+//
+//	sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+//	 0: 0100007F:0801 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 20511 1 …
+//
+// of /proc/PID/net/tcp and tcp6: https://docs.kernel.org/networking/proc_net_tcp.html
+func OfTCP(h *host.Host, pid int) ([]TCP, error) {
+	var all []TCP
+	for _, name := range []string{"net/tcp", "net/tcp6"} {
+		data, err := h.Files.Read(proc.File(pid, name))
+		if errors.Is(err, fs.ErrNotExist) && name == "net/tcp6" {
+			continue // no IPv6 on this node
+		}
+		if err != nil {
+			return nil, err
+		}
+		some, err := parseTCP(string(data))
+		if err != nil {
+			return nil, fmt.Errorf("%s of process %d: %w", name, pid, err)
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+func parseTCP(text string) (all []TCP, err error) {
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) > 0 && fields[0] == "sl" || len(fields) == 0 {
+			continue
+		}
+		if len(fields) < 10 {
+			return nil, fmt.Errorf("line %q has %d fields", strings.TrimSpace(line), len(fields))
+		}
+		if fields[3] != tcpEstablished && fields[3] != tcpListen {
+			continue
+		}
+		t := TCP{Listens: fields[3] == tcpListen}
+		var problems [3]error
+		t.Local, problems[0] = parseEnd(fields[1])
+		t.Remote, problems[1] = parseEnd(fields[2])
+		t.Inode, problems[2] = strconv.ParseUint(fields[9], 10, 64)
+		if err := errors.Join(problems[:]...); err != nil {
+			return nil, fmt.Errorf("line %q: %w", strings.TrimSpace(line), err)
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+// parseEnd parses an address, whose words of 4 bytes are in the machine's order, and a port. All that the agent runs on
+// are little-endian.
+func parseEnd(text string) (netip.AddrPort, error) {
+	address, port, _ := strings.Cut(text, ":")
+	bytes, err := hex.DecodeString(address)
+	if err != nil || len(bytes)%4 != 0 {
+		return netip.AddrPort{}, fmt.Errorf("address %q", text)
+	}
+	for word := range slices.Chunk(bytes, 4) {
+		slices.Reverse(word)
+	}
+	addr, ok := netip.AddrFromSlice(bytes)
+	number, err := strconv.ParseUint(port, 16, 16)
+	if !ok || err != nil {
+		return netip.AddrPort{}, fmt.Errorf("address %q", text)
+	}
+	return netip.AddrPortFrom(addr.Unmap(), uint16(number)), nil
+}
+
+// Held returns the inodes of the sockets that a process has open.
+func Held(h *host.Host, pid int) (map[uint64]bool, error) {
+	names, err := h.Files.List(proc.File(pid, "fd"))
+	if err != nil {
+		return nil, err
+	}
+	held := map[uint64]bool{}
+	for _, name := range names {
+		target, err := h.Files.Link(proc.File(pid, "fd/"+name))
+		if proc.Gone(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		inner, ok := strings.CutPrefix(target, "socket:[")
+		if inode, err := strconv.ParseUint(strings.TrimSuffix(inner, "]"), 10, 64); ok && err == nil {
+			held[inode] = true
+		}
+	}
+	return held, nil
+}
