@@ -114,20 +114,20 @@ func printReport(w io.Writer, r report.Report) error {
 func printRows(w io.Writer, r report.Report) error {
 	needs := [][]string{{"NEEDS PEOPLE FOR", "SEVERITY", "CLUSTER", "NODE", "REASON", "SUBJECT", "MESSAGE"}}
 	for _, n := range r.NeedsPeople {
-		needs = append(needs, []string{report.Length(n.Seconds), string(n.Severity), n.Cluster, n.Node, n.Reason,
+		needs = append(needs, []string{report.Length(n.Seconds), string(n.Severity), n.Cluster, n.Node, byDetector(n.Reason, n.Detector),
 			n.Subject.String(), n.Message})
 	}
 	faults := [][]string{{"FAULT", "SEVERITY", "NODES", "BEFORE", "FOUND", "CLEARED", "REPAIRED", "REMOVED", "OPEN", "NEW"}}
 	fresh := map[string]bool{}
 	for _, row := range r.New {
-		fresh[row.Check+" "+row.Reason+" "+string(row.Severity)] = true
+		fresh[row.Check+" "+byDetector(row.Reason, row.Detector)+" "+string(row.Severity)] = true
 	}
 	for _, row := range r.ByFault {
-		is := ""
-		if fresh[row.Check+" "+row.Reason+" "+string(row.Severity)] {
+		name, is := row.Check+" "+byDetector(row.Reason, row.Detector), ""
+		if fresh[name+" "+string(row.Severity)] {
 			is = "new"
 		}
-		faults = append(faults, append(append([]string{row.Check + " " + row.Reason, string(row.Severity),
+		faults = append(faults, append(append([]string{name, string(row.Severity),
 			strconv.Itoa(row.Nodes)}, numbers(row.Faults)...), is))
 	}
 	pools := placeRows("POOL", r.ByPool)
@@ -152,6 +152,14 @@ func printRows(w io.Writer, r report.Report) error {
 		}
 	}
 	return nil
+}
+
+// byDetector names who has found a fault, unless agents have.
+func byDetector(reason, detector string) string {
+	if detector == "" {
+		return reason
+	}
+	return reason + " (by " + detector + ")"
 }
 
 func numbers(f report.Faults) (cells []string) {

@@ -230,6 +230,7 @@ func (s *work) serve(ctx context.Context) error {
 		s.replica.run(ctx, func(ctx context.Context, append appender) {
 			var all sync.WaitGroup
 			all.Go(func() { clusters.judge(ctx, center, append, s.alive) })
+			all.Go(func() { center.Expire(ctx, append) })
 			all.Go(func() { s.deliveries.run(ctx) })
 			all.Go(func() { s.replica.answer(ctx, server.Answer) })
 			all.Wait()

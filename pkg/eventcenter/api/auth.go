@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/nodeagent/nodeagent/internal/atomicfile"
+	"github.com/nodeagent/nodeagent/pkg/event"
 )
 
 // Identity is who sent a request.
@@ -28,7 +28,10 @@ type Identity struct {
 
 	Cluster string // that vouched for it
 	Node    string // for which alone it may send; empty: for none
-	User    *User  // of the cluster, whose rights the Authorizer knows; nil: of a node, or of the center itself
+
+	Detector  string // the only one that it may send for; empty: for the agent, and for all detectors of its node
+	EveryNode bool   // of the cluster: Node is where it runs
+	User      *User  // of the cluster, whose rights the Authorizer knows; nil: of a node, or of the center itself
 
 	Unreviewed bool // the cluster's apiserver could not be asked: a signature alone counts
 }
@@ -120,9 +123,11 @@ func (s *Server) permit(r *http.Request, who Identity, path string) *Refusal {
 	return nil
 }
 
-// maySend reports whether the identity speaks for a source.
+// maySend reports whether the identity speaks for a source: its node's agent, or a detector beside it.
 func (i Identity) maySend(source string) bool {
-	return i.Any || i.Node != "" && source == "/clusters/"+url.PathEscape(i.Cluster)+"/nodes/"+url.PathEscape(i.Node)
+	cluster, node, detector, ok := event.ReadSource(source)
+	return i.Any || ok && i.Node != "" && cluster == i.Cluster && (node == i.Node || i.EveryNode) &&
+		(i.Detector == "" || i.Detector == detector)
 }
 
 // Token returns the token in a file, which it makes where there is none. Nobody else may read the file.

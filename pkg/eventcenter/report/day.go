@@ -105,6 +105,7 @@ type stamp struct {
 	Stream   string    `json:"stream,omitempty"`
 	Sequence uint64    `json:"sequence,omitempty"`
 	RaisedAt time.Time `json:"raisedAt,omitzero"`
+	At       time.Time `json:"at,omitzero"` // of a detector: see model.Foreign
 }
 
 // Episode is a fault from when it is received to when its end is.
@@ -112,6 +113,7 @@ type Episode struct {
 	stamp
 	Check    string           `json:"check"`
 	Reason   string           `json:"reason"`
+	Detector string           `json:"detector,omitempty"` // unless the node's agent has found it
 	Severity finding.Severity `json:"severity"`
 	Subject  finding.Subject  `json:"subject"`
 	Message  string           `json:"message"`
@@ -125,6 +127,7 @@ type Episode struct {
 type FaultCount struct {
 	Check    string           `json:"check"`
 	Reason   string           `json:"reason"`
+	Detector string           `json:"detector,omitempty"`
 	Severity finding.Severity `json:"severity"`
 	Outcomes
 }
