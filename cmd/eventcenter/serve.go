@@ -21,6 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/share"
 )
 
@@ -279,7 +280,11 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if c.loaded != nil && newest.Equal(c.modified) {
 		return c.loaded, nil
 	}
-	loaded, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	var loaded tls.Certificate
+	err := secretfile.Check(c.keyFile)
+	if err == nil {
+		loaded, err = tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	}
 	if err != nil && c.loaded != nil {
 		return c.loaded, nil //nolint:nilerr // half of it is written: the next connection reads it again
 	}

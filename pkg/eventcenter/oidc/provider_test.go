@@ -33,6 +33,35 @@ func TestSignIn(t *testing.T) {
 	}
 }
 
+// A second list says who is an operator: a member may read too, and who is only in the first list only reads.
+func TestOperators(t *testing.T) {
+	for name, test := range map[string]struct {
+		change   func(*Settings)
+		operator bool
+	}{
+		"a reader":          {nil, false},
+		"another group":     {func(s *Settings) { s.OperatorGroups = []string{"oncall"} }, false},
+		"both lists":        {func(s *Settings) { s.OperatorGroups = []string{"x"} }, true},
+		"the second alone":  {func(s *Settings) { s.Groups, s.OperatorGroups = nil, []string{"x"} }, true},
+		"by name":           {func(s *Settings) { s.OperatorPeople = []string{"ada@example.com"} }, true},
+		"by name, no group": {func(s *Settings) { s.Groups, s.OperatorPeople = nil, []string{"ada@example.com"} }, true},
+		"another name":      {func(s *Settings) { s.OperatorPeople = []string{"eve@example.com"} }, false},
+	} {
+		c := newCenter(t, test.change)
+		if said := c.enter(); said != "" || c.operator != test.operator {
+			t.Errorf("%s: operator %t, %s", name, c.operator, said)
+		}
+		who, err := c.ask(c.sign(c.claims()))
+		if err != nil || !who.Reads || who.Any || who.User != nil {
+			t.Errorf("%s: a token: %+v %v", name, who, err)
+		}
+	}
+	c := newCenter(t, func(s *Settings) { s.Groups, s.OperatorGroups = nil, []string{"oncall"} })
+	if said := c.enter(); !strings.Contains(said, "may not read") {
+		t.Error(said)
+	}
+}
+
 // Nobody else comes in, and is told why.
 func TestNotSignedIn(t *testing.T) {
 	claim := func(name string, value any) func(*center) {

@@ -110,7 +110,7 @@ func TestSigningIn(t *testing.T) {
 			t.Errorf("%s: %d", path, answer.status)
 		}
 	}
-	code, _, err := c.sessions.Code(t.Context(), "ada")
+	code, _, err := c.sessions.Code(t.Context(), "ada", true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestSigningIn(t *testing.T) {
 	if answer, _ := enter(code); answer.status != http.StatusForbidden {
 		t.Error("a code opens the pages twice")
 	}
-	old, _, err := c.sessions.Code(t.Context(), "bob")
+	old, _, err := c.sessions.Code(t.Context(), "bob", true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func formOf(page string) string {
 func TestGuessing(t *testing.T) {
 	c := newCenter(t)
 	s := NewSessions(c.control, true, func() time.Time { return c.now })
-	code, _, err := s.Code(t.Context(), "ada")
+	code, _, err := s.Code(t.Context(), "ada", true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,13 +185,13 @@ func TestGuessing(t *testing.T) {
 		t.Error("later it is not, or its cookie goes over connections without TLS")
 	}
 	for range maxCodes {
-		_, _, _ = s.Code(t.Context(), "x")
+		_, _, _ = s.Code(t.Context(), "x", true)
 	}
-	if _, _, err := s.Code(t.Context(), "x"); err == nil {
+	if _, _, err := s.Code(t.Context(), "x", true); err == nil {
 		t.Error("codes take space without end")
 	}
 	c.now = c.now.Add(codeLife)
-	if _, _, err := s.Code(t.Context(), "x"); err != nil {
+	if _, _, err := s.Code(t.Context(), "x", true); err != nil {
 		t.Errorf("codes that have ended leave no room: %v", err)
 	}
 }
@@ -201,7 +201,7 @@ func TestGuessing(t *testing.T) {
 func TestReplicasKnowSessions(t *testing.T) {
 	c := newCenter(t)
 	one, other := c.another(), c.another()
-	code, _, err := one.Code(t.Context(), "ada")
+	code, _, err := one.Code(t.Context(), "ada", true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,6 +248,37 @@ func TestSessionsUnknown(t *testing.T) {
 	for _, path := range []string{"/faults", "/v1/nodes"} {
 		if answer, _ := c.do(path, nil); answer.status != http.StatusServiceUnavailable {
 			t.Errorf("%s: %d", path, answer.status)
+		}
+	}
+}
+
+// Who only reads is shown no form, and changes nothing; a session of before there were operators only reads too.
+func TestReaderChangesNothing(t *testing.T) {
+	c := newCenter(t)
+	c.send("node-0", event.FaultRaised, c.fault("node-0", "/data"))
+	for _, operator := range []bool{false, true} {
+		code, _, err := c.sessions.Code(t.Context(), "ada", operator)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.do("/login", url.Values{"code": {code}})
+		form := formOf(c.page("/"))
+		for _, page := range []string{"/nodes/prod/node-0", "/faults/filesystem-readonly"} {
+			if got := strings.Contains(c.page(page), `<form class="say"`); got != operator {
+				t.Errorf("operator %t: %s has a form: %t", operator, page, got)
+			}
+		}
+		want := map[bool]int{false: http.StatusForbidden, true: http.StatusSeeOther}[operator]
+		for path, values := range map[string]url.Values{
+			"/say":         {"what": {"mute"}, "for": {"1h"}, "check": {"filesystem-readonly"}},
+			"/maintenance": {"cluster": {"prod"}, "node": {"node-0"}, "for": {"1h"}},
+		} {
+			before := c.Journal.Bounds().Newest
+			values.Set("form", form)
+			answer, _ := c.do(path, values)
+			if answer.status != want || c.Journal.Bounds().Newest > before != operator {
+				t.Errorf("operator %t: %s: %d, want %d", operator, path, answer.status, want)
+			}
 		}
 	}
 }
