@@ -21,7 +21,7 @@ func newReport(o *options) *cobra.Command {
 		Use:   reportVerb,
 		Short: "Tell the day or the week of the fleet",
 		Long: `Tell the day or the week of the fleet: what was found, what ended by itself or by a repair, what needs people, and
-how available the nodes were. -o html prints a document for a mail. docs/event-center.md defines each number.`,
+how available the nodes were. -o html prints a document for a mail. docs/event-center-reference.md defines each number.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.AddCommand(newPeriod(o, report.Daily, "Tell a day"), newPeriod(o, report.Weekly, "Tell a week, Monday to Sunday"))

@@ -65,13 +65,13 @@ directory, made at the first start. It listens on another address only with TLS.
 	flags.StringVar(&s.tlsCert, "tls-cert", "", "file with the certificate; read again when it changes")
 	flags.StringVar(&s.tlsKey, "tls-key", "", "file with its key")
 	flags.StringVar(&s.clusters, "clusters", "", "file with the clusters that vouch for nodes and readers, and whose "+
-		"nodes are watched; see docs/event-center.md")
+		"nodes are watched; see docs/event-center-operate.md")
 	flags.StringVar(&s.oidc, "oidc", "", "file with the identity provider at which people sign in; see "+
-		"docs/event-center.md")
+		"docs/event-center-operate.md")
 	flags.StringVar(&s.subscriptions, "subscriptions", "", "file with the targets that events may be sent to, and with "+
-		"subscriptions; see docs/event-center.md")
+		"subscriptions; see docs/event-center-operate.md")
 	flags.StringVar(&s.replicas, "replicas", "", "file with the replicas of this center, which keep the journal together "+
-		"in NATS JetStream; see docs/event-center.md")
+		"in NATS JetStream; see docs/event-center-operate.md")
 	flags.DurationVar(&s.keep, "keep", 30*24*time.Hour, "how long events are kept, by whole days; 0: for ever")
 	flags.Int64Var(&s.keepBytes, "keep-bytes", 0, "size of the journal from which the oldest days are dropped; 0: any")
 	flags.StringVar(&s.timezone, "timezone", "UTC", "in which the days of reports are, as Europe/Berlin")

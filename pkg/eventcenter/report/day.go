@@ -2,7 +2,7 @@
 // available the nodes were. A day is a fold over the journal, by the center's own time of receipt: it is kept in a
 // file of its own, which also says how things stood at its end, so that a report outlives the events that it is of.
 //
-// docs/event-center.md says how each number is defined. The fold is the one place where that is decided; what is built
+// docs/event-center-reference.md says how each number is defined. The fold is the one place where that is decided; what is built
 // from days only adds up, and the tests count the same with plain SQL.
 package report
 

@@ -100,7 +100,7 @@ type Need struct {
 	Href     string           `json:"href"`
 }
 
-// Quantiles are of lengths of time in seconds: see docs/event-center.md for how they are rounded.
+// Quantiles are of lengths of time in seconds: see docs/event-center-reference.md for how they are rounded.
 type Quantiles struct {
 	Count  int   `json:"count"`
 	Median int64 `json:"median"`
