@@ -32,7 +32,8 @@ says there of a fault is said in the name that is given here.`,
 			if reader {
 				role = "reader"
 			}
-			response, err := o.send(ctx, http.MethodPost, "/v1/sign-in-codes?"+url.Values{"name": {name}, "role": {role}}.Encode(), nil, nil)
+			response, err := o.send(ctx, http.MethodPost, "/v1/sign-in-codes?"+
+				url.Values{"name": {name}, "role": {role}}.Encode(), nil, nil)
 			if err != nil {
 				return err
 			}

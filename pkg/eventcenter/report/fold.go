@@ -83,8 +83,12 @@ func (d *Day) next(location *time.Location) *Day {
 		is.Faults, is.Leftovers = nil, nil
 		is.Pods.Ended = 0
 		for name, last := range is.Ended {
-			if last.At.IsZero() && (last.Stream != is.Stream || last.Sequence <= is.AsOf) || d.To.Sub(last.At) > 24*time.Hour && !last.At.IsZero() {
-				delete(is.Ended, name) // what is older comes too late by this alone
+			over := last.Stream != is.Stream || last.Sequence <= is.AsOf // what is older comes too late by this alone
+			if !last.At.IsZero() {                                       // a detector's: see model.Foreign
+				over = d.To.Sub(last.At) > 24*time.Hour
+			}
+			if over {
+				delete(is.Ended, name)
 			}
 		}
 		for name, until := range is.Muted {
