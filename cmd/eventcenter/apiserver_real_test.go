@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// What docs/event-center.md says that the center's identity must be allowed, and what it gives a reader.
+// What docs/event-center-operate.md says that the center's identity must be allowed, and what it gives a reader.
 const (
 	centerRole = `{"kind":"ClusterRole","apiVersion":"rbac.authorization.k8s.io/v1","metadata":{"name":"center"},"rules":[
  {"apiGroups":[""],"resources":["nodes"],"verbs":["get","list","watch"]},

@@ -13,6 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/kube/fleet"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/identity"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/silence"
 )
 
@@ -33,6 +34,11 @@ func (s *serveOptions) openClusters(dir, token string, log *slog.Logger) (*clust
 			return nil, fmt.Errorf("--clusters %s: %w", s.clusters, err)
 		}
 		for _, one := range settings.Clusters {
+			if one.Kubeconfig != "" {
+				if err := secretfile.Check(one.Kubeconfig); err != nil {
+					return nil, fmt.Errorf("--clusters %s: cluster %s: kubeconfig: %w", s.clusters, one.Name, err)
+				}
+			}
 			client, err := fleet.New(fleet.Config{Kubeconfig: one.Kubeconfig, UserAgent: "eventcenter/" + Version,
 				PoolLabel: one.PoolLabel, Selector: one.NodeSelector, Log: log.With("cluster", one.Name)})
 			if err != nil {

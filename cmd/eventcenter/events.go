@@ -62,6 +62,9 @@ func eventHead() []string {
 // eventRow is an event in a line for people.
 func eventRow(l api.Line, more int) []string {
 	t, about := l.Type, l.Subject
+	if l.Detector != "" {
+		t += " (by " + l.Detector + ")"
+	}
 	if l.Inferred {
 		t += " (inferred)"
 	}

@@ -18,6 +18,7 @@ import (
 
 func newLogin(o *options) *cobra.Command {
 	var name string
+	var reader bool
 	cmd := &cobra.Command{
 		Use:   "login",
 		Short: "Print a code that opens the pages in a browser, once",
@@ -27,7 +28,12 @@ says there of a fault is said in the name that is given here.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), askLimit)
 			defer cancel()
-			response, err := o.send(ctx, http.MethodPost, "/v1/sign-in-codes?"+url.Values{"name": {name}}.Encode(), nil, nil)
+			role := "operator"
+			if reader {
+				role = "reader"
+			}
+			response, err := o.send(ctx, http.MethodPost, "/v1/sign-in-codes?"+
+				url.Values{"name": {name}, "role": {role}}.Encode(), nil, nil)
 			if err != nil {
 				return err
 			}
@@ -45,6 +51,7 @@ says there of a fault is said in the name that is given here.`,
 		},
 	}
 	cmd.Flags().StringVar(&name, "name", userName(), "who signs in")
+	cmd.Flags().BoolVar(&reader, "reader", false, "who signs in only reads: no word on a fault, no maintenance")
 	return cmd
 }
 

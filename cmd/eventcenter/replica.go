@@ -26,6 +26,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/sqlite"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
 )
 
 // jetstreamDir holds the files of the NATS server in this process.
@@ -87,7 +88,7 @@ func joinReplicas(file, dir string, log *slog.Logger) (s cluster.Settings, node 
 	}
 	c := cluster.Config{Name: s.Name, Dir: filepath.Join(dir, jetstreamDir), Listen: s.Listen, User: "eventcenter",
 		Log: log}
-	secret, err := api.ReadSecret(s.SecretFile)
+	secret, err := secretfile.Read(s.SecretFile)
 	if err != nil {
 		return s, nil, fmt.Errorf("secretFile: %w", err)
 	}

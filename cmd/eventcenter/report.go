@@ -21,7 +21,7 @@ func newReport(o *options) *cobra.Command {
 		Use:   reportVerb,
 		Short: "Tell the day or the week of the fleet",
 		Long: `Tell the day or the week of the fleet: what was found, what ended by itself or by a repair, what needs people, and
-how available the nodes were. -o html prints a document for a mail. docs/event-center.md defines each number.`,
+how available the nodes were. -o html prints a document for a mail. docs/event-center-reference.md defines each number.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.AddCommand(newPeriod(o, report.Daily, "Tell a day"), newPeriod(o, report.Weekly, "Tell a week, Monday to Sunday"))
@@ -114,20 +114,20 @@ func printReport(w io.Writer, r report.Report) error {
 func printRows(w io.Writer, r report.Report) error {
 	needs := [][]string{{"NEEDS PEOPLE FOR", "SEVERITY", "CLUSTER", "NODE", "REASON", "SUBJECT", "MESSAGE"}}
 	for _, n := range r.NeedsPeople {
-		needs = append(needs, []string{report.Length(n.Seconds), string(n.Severity), n.Cluster, n.Node, n.Reason,
+		needs = append(needs, []string{report.Length(n.Seconds), string(n.Severity), n.Cluster, n.Node, byDetector(n.Reason, n.Detector),
 			n.Subject.String(), n.Message})
 	}
 	faults := [][]string{{"FAULT", "SEVERITY", "NODES", "BEFORE", "FOUND", "CLEARED", "REPAIRED", "REMOVED", "OPEN", "NEW"}}
 	fresh := map[string]bool{}
 	for _, row := range r.New {
-		fresh[row.Check+" "+row.Reason+" "+string(row.Severity)] = true
+		fresh[row.Check+" "+byDetector(row.Reason, row.Detector)+" "+string(row.Severity)] = true
 	}
 	for _, row := range r.ByFault {
-		is := ""
-		if fresh[row.Check+" "+row.Reason+" "+string(row.Severity)] {
+		name, is := row.Check+" "+byDetector(row.Reason, row.Detector), ""
+		if fresh[name+" "+string(row.Severity)] {
 			is = "new"
 		}
-		faults = append(faults, append(append([]string{row.Check + " " + row.Reason, string(row.Severity),
+		faults = append(faults, append(append([]string{name, string(row.Severity),
 			strconv.Itoa(row.Nodes)}, numbers(row.Faults)...), is))
 	}
 	pools := placeRows("POOL", r.ByPool)
@@ -152,6 +152,14 @@ func printRows(w io.Writer, r report.Report) error {
 		}
 	}
 	return nil
+}
+
+// byDetector names who has found a fault, unless agents have.
+func byDetector(reason, detector string) string {
+	if detector == "" {
+		return reason
+	}
+	return reason + " (by " + detector + ")"
 }
 
 func numbers(f report.Faults) (cells []string) {

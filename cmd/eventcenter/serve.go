@@ -21,6 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/pages"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/share"
 )
 
@@ -64,13 +65,13 @@ directory, made at the first start. It listens on another address only with TLS.
 	flags.StringVar(&s.tlsCert, "tls-cert", "", "file with the certificate; read again when it changes")
 	flags.StringVar(&s.tlsKey, "tls-key", "", "file with its key")
 	flags.StringVar(&s.clusters, "clusters", "", "file with the clusters that vouch for nodes and readers, and whose "+
-		"nodes are watched; see docs/event-center.md")
+		"nodes are watched; see docs/event-center-operate.md")
 	flags.StringVar(&s.oidc, "oidc", "", "file with the identity provider at which people sign in; see "+
-		"docs/event-center.md")
+		"docs/event-center-operate.md")
 	flags.StringVar(&s.subscriptions, "subscriptions", "", "file with the targets that events may be sent to, and with "+
-		"subscriptions; see docs/event-center.md")
+		"subscriptions; see docs/event-center-operate.md")
 	flags.StringVar(&s.replicas, "replicas", "", "file with the replicas of this center, which keep the journal together "+
-		"in NATS JetStream; see docs/event-center.md")
+		"in NATS JetStream; see docs/event-center-operate.md")
 	flags.DurationVar(&s.keep, "keep", 30*24*time.Hour, "how long events are kept, by whole days; 0: for ever")
 	flags.Int64Var(&s.keepBytes, "keep-bytes", 0, "size of the journal from which the oldest days are dropped; 0: any")
 	flags.StringVar(&s.timezone, "timezone", "UTC", "in which the days of reports are, as Europe/Berlin")
@@ -230,6 +231,7 @@ func (s *work) serve(ctx context.Context) error {
 		s.replica.run(ctx, func(ctx context.Context, append appender) {
 			var all sync.WaitGroup
 			all.Go(func() { clusters.judge(ctx, center, append, s.alive) })
+			all.Go(func() { center.Expire(ctx, append) })
 			all.Go(func() { s.deliveries.run(ctx) })
 			all.Go(func() { s.replica.answer(ctx, server.Answer) })
 			all.Wait()
@@ -278,7 +280,11 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if c.loaded != nil && newest.Equal(c.modified) {
 		return c.loaded, nil
 	}
-	loaded, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	var loaded tls.Certificate
+	err := secretfile.Check(c.keyFile)
+	if err == nil {
+		loaded, err = tls.LoadX509KeyPair(c.certFile, c.keyFile)
+	}
 	if err != nil && c.loaded != nil {
 		return c.loaded, nil //nolint:nilerr // half of it is written: the next connection reads it again
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/url"
@@ -130,9 +131,9 @@ func query(filter map[string]*[]string) url.Values {
 }
 
 func faultRows(faults []model.NodeFault) [][]string {
-	rows := [][]string{{"SEVERITY", "CLUSTER", "NODE", "REASON", "SUBJECT", "SINCE", "MESSAGE"}}
+	rows := [][]string{{"SEVERITY", "CLUSTER", "NODE", "REASON", "SUBJECT", "DETECTOR", "SINCE", "MESSAGE"}}
 	for _, f := range faults {
-		rows = append(rows, []string{string(f.Severity), f.Cluster, f.Node, f.Reason, f.Subject.String(),
+		rows = append(rows, []string{string(f.Severity), f.Cluster, f.Node, f.Reason, f.Subject.String(), cmp.Or(f.Detector, "agent"),
 			ago(f.RaisedAt), f.Message})
 	}
 	return rows

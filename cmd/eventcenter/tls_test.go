@@ -86,3 +86,49 @@ func TestTLS(t *testing.T) {
 		t.Errorf("without a key: %s", out)
 	}
 }
+
+// A center does not start with a key, a token or credentials that others of the machine may read.
+func TestSecretModes(t *testing.T) {
+	dir := t.TempDir()
+	writeCertificate(t, dir, 1)
+	put := func(name, text string) string {
+		t.Helper()
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	secret, key := put("secret", "sixteen characters"), filepath.Join(dir, "key")
+	replicas := func(more string) string {
+		return "journal: jetstream\nname: a\nlisten: \"127.0.0.1:0\"\npeers:\n" +
+			"  - {name: a, address: \"127.0.0.1:1\"}\n  - {name: b, address: \"127.0.0.1:2\"}\n  - {name: c, address: \"127.0.0.1:3\"}\n" + more
+	}
+	for _, test := range []struct {
+		name, file string
+		args       []string
+	}{
+		{"TLS key", key, []string{"--tls-cert", filepath.Join(dir, "cert"), "--tls-key", key}},
+		{"client secret", secret, []string{"--oidc", put("oidc", "issuer: http://localhost\nclientID: x\naddress: http://localhost\n"+
+			"groups: [x]\nclientSecretFile: "+secret+"\n")}},
+		{"kubeconfig", secret, []string{"--clusters", put("clusters", "clusters: [{name: x, kubeconfig: "+secret+"}]\n")}},
+		{"replicas' secret", secret, []string{"--replicas", put("replicas", replicas("secretFile: "+secret+"\n"))}},
+		{"replicas' key", key, []string{"--replicas", put("replicas-tls", replicas("secretFile: "+put("other", "sixteen characters")+
+			"\ntls: {certFile: "+filepath.Join(dir, "cert")+", keyFile: "+key+", caFile: "+filepath.Join(dir, "cert")+"}\n"))}},
+		{"credentials of NATS", secret, []string{"--replicas", put("nats", "journal: jetstream\nname: a\nnats: {url: \"tls://localhost\", "+
+			"credentialsFile: "+secret+"}\n")}},
+	} {
+		for _, mode := range []os.FileMode{0o644, 0o660} {
+			if err := os.Chmod(test.file, mode); err != nil {
+				t.Fatal(err)
+			}
+			out, code := cli(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--dir", t.TempDir()}, test.args...)...)
+			if code != exitCouldNotTell || !strings.Contains(out, "others may use it") {
+				t.Errorf("%s: mode %#o: %d %s", test.name, mode, code, out)
+			}
+		}
+		if err := os.Chmod(test.file, 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -11,7 +11,7 @@ import (
 )
 
 // safetyRow is one rule of docs/safety.md, one threat of docs/security.md, or one promise of
-// docs/event-center.md: | ID | … | tests |
+// docs/event-center-how-it-works.md: | ID | … | tests |
 var safetyRow = regexp.MustCompile(`^\| ([A-Z]\d+) \|`)
 
 // reference is a test as the page names it: `TestName` (package).
@@ -21,10 +21,10 @@ var reference = regexp.MustCompile("`((?:Test|Fuzz)\\w+)` \\(([\\w/]+)\\)")
 var metric = regexp.MustCompile("`([a-z_]+)[`{]")
 
 // A rule is kept only if a test keeps it: every rule of docs/safety.md, every threat of docs/security.md and every
-// promise of docs/event-center.md names at least one, and each test that it names is there.
+// promise of docs/event-center-how-it-works.md names at least one, and each test that it names is there.
 func TestEveryRuleHasItsTest(t *testing.T) {
 	var pages string
-	for _, name := range []string{"safety", "security", "event-center"} {
+	for _, name := range []string{"safety", "security", "event-center-how-it-works"} {
 		page, err := os.ReadFile("../../docs/" + name + ".md")
 		if err != nil {
 			t.Fatal(err)
@@ -56,10 +56,10 @@ func TestEveryRuleHasItsTest(t *testing.T) {
 	}
 }
 
-// A bad day that nobody can see in the metrics is found by its victims: every one of docs/event-center.md names a metric
+// A bad day that nobody can see in the metrics is found by its victims: every one of docs/event-center-how-it-works.md names a metric
 // that the center has, but for those of files that are made again by themselves.
 func TestEveryBadDayHasItsMetric(t *testing.T) {
-	page, err := os.ReadFile("../../docs/event-center.md")
+	page, err := os.ReadFile("../../docs/event-center-how-it-works.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,9 @@ type Fault struct {
 
 	SuggestedAction finding.SuggestedAction `json:"suggestedAction,omitempty"` // asked of others: nothing on the node does it
 	Part            string                  `json:"part,omitempty"`            // what is to be replaced
+
+	Detector   string `json:"detector,omitempty"`   // who has found it, unless the node's agent has
+	TTLSeconds int    `json:"ttlSeconds,omitempty"` // of a detector's: it ends so long after its last report; 0: an hour
 }
 
 // Activity is the data of leftover.* and action.*.
@@ -81,6 +84,8 @@ type Range struct {
 type Operator struct {
 	Check    string          `json:"check"`
 	Subject  finding.Subject `json:"subject"`
+	Reason   string          `json:"reason,omitempty"` // with Detector: of a detector's fault
+	Detector string          `json:"detector,omitempty"`
 	RaisedAt time.Time       `json:"raisedAt,omitzero"` // of the fault: it may come again another time
 	By       string          `json:"by"`
 	Text     string          `json:"text,omitempty"`

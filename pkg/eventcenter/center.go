@@ -325,6 +325,24 @@ func (c *Center) Work(ctx context.Context, term uint64) error {
 	return err
 }
 
+// Expire ends the faults that their detectors have not reported again in time, until ctx ends: the worker does it.
+func (c *Center) Expire(ctx context.Context, add func(context.Context, []journal.Event) (journal.Appended, error)) {
+	tick := time.NewTicker(upkeepEvery)
+	defer tick.Stop()
+	for {
+		if ends := c.Model.Expired(time.Now()); len(ends) > 0 {
+			if _, err := add(ctx, ends); err != nil && ctx.Err() == nil {
+				c.Log.Error("end expired faults of detectors failed, retrying", "faults", len(ends), "err", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
 func (c *Center) logged(action string, err error) {
 	if err != nil {
 		c.Log.Error("the journal's upkeep failed; it is tried again", "action", action, "err", err)

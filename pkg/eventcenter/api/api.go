@@ -62,7 +62,7 @@ type Config struct {
 	Loopback bool
 
 	Pages  http.Handler // everything beside the routes; nil: nothing
-	SignIn func(ctx context.Context, name string) (code string, ends time.Time, err error)
+	SignIn func(ctx context.Context, name string, operator bool) (code string, ends time.Time, err error)
 
 	// Deliveries returns what delivers now; nothing while another replica does. Nil: this center delivers nothing.
 	Deliveries func() *deliver.Manager

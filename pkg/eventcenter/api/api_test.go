@@ -218,7 +218,7 @@ func TestRefused(t *testing.T) {
 		{"a large event", single, foreign(`{"data":"` + strings.Repeat("x", 70000) + `"}`), 422, "are possible"},
 		{"a source of the center", single, foreign(`{"source":"/clusters/prod/eventcenter"}`), 422, "the center's own"},
 		{"our type from elsewhere", single, foreign(`{"type":"io.github.nodeagent.fault.raised.v1"}`), 422,
-			"must be a string"},
+			"want /clusters/CLUSTER/nodes/NODE/DETECTOR"},
 		{"a type of the center", single, strings.ReplaceAll(good, "fault.raised.v1", "node.lost.v1"), 422,
 			"for the center itself"},
 		{"one of two", batch, "[" + good + "," + severe + "]", 422,

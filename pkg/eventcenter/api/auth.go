@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -17,6 +16,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/nodeagent/nodeagent/internal/atomicfile"
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
 )
 
 // Identity is who sent a request.
@@ -28,7 +29,10 @@ type Identity struct {
 
 	Cluster string // that vouched for it
 	Node    string // for which alone it may send; empty: for none
-	User    *User  // of the cluster, whose rights the Authorizer knows; nil: of a node, or of the center itself
+
+	Detector  string // the only one that it may send for; empty: for the agent, and for all detectors of its node
+	EveryNode bool   // of the cluster: Node is where it runs
+	User      *User  // of the cluster, whose rights the Authorizer knows; nil: of a node, or of the center itself
 
 	Unreviewed bool // the cluster's apiserver could not be asked: a signature alone counts
 }
@@ -120,9 +124,11 @@ func (s *Server) permit(r *http.Request, who Identity, path string) *Refusal {
 	return nil
 }
 
-// maySend reports whether the identity speaks for a source.
+// maySend reports whether the identity speaks for a source: its node's agent, or a detector beside it.
 func (i Identity) maySend(source string) bool {
-	return i.Any || i.Node != "" && source == "/clusters/"+url.PathEscape(i.Cluster)+"/nodes/"+url.PathEscape(i.Node)
+	cluster, node, detector, ok := event.ReadSource(source)
+	return i.Any || ok && i.Node != "" && cluster == i.Cluster && (node == i.Node || i.EveryNode) &&
+		(i.Detector == "" || i.Detector == detector)
 }
 
 // Token returns the token in a file, which it makes where there is none. Nobody else may read the file.
@@ -137,24 +143,12 @@ func Token(name string) (string, error) {
 	return token, atomicfile.WriteData(name, []byte(token+"\n"))
 }
 
-// ReadSecret reads a file that nobody else may read. A group may: Kubernetes gives a pod the files of a Secret by its
-// group.
-func ReadSecret(name string) ([]byte, error) { return readSecret(name, 0o037, "want 0640 or less") }
-
-func readSecret(name string, others os.FileMode, want string) ([]byte, error) {
-	info, err := os.Stat(name)
-	if err != nil {
-		return nil, err
-	}
-	if info.Mode().Perm()&others != 0 {
-		return nil, fmt.Errorf("%s: others may use it (mode %#o, %s)", name, info.Mode().Perm(), want)
-	}
-	return os.ReadFile(name)
-}
-
 // ReadToken reads a token.
 func ReadToken(name string) (string, error) {
-	data, err := readSecret(name, 0o077, "want 0600")
+	if err := secretfile.CheckOwn(name); err != nil {
+		return "", err
+	}
+	data, err := os.ReadFile(name)
 	if err != nil {
 		return "", err
 	}
@@ -173,23 +167,27 @@ type SignInCode struct {
 
 // signInCode makes a code with which a person signs in at the pages.
 func (s *Server) signInCode(w http.ResponseWriter, r *http.Request, who Identity) {
-	if !only(w, r.URL.Query(), "name") {
+	if !only(w, r.URL.Query(), "name", "role") {
 		return
 	}
 	if !who.Any {
 		refuse(w, http.StatusForbidden, "only an administrator invites to the pages", nil)
 		return
 	}
-	name := r.URL.Query().Get("name")
+	name, role := r.URL.Query().Get("name"), cmp.Or(r.URL.Query().Get("role"), "operator")
 	if len(name) > 64 || strings.ContainsFunc(name, unicode.IsControl) || !utf8.ValidString(name) {
 		refuse(w, http.StatusBadRequest, "name: at most 64 bytes of text", nil)
+		return
+	}
+	if role != "operator" && role != "reader" {
+		refuse(w, http.StatusBadRequest, "role: want operator or reader", nil)
 		return
 	}
 	if s.SignIn == nil {
 		refuse(w, http.StatusNotFound, "this center has no pages", nil)
 		return
 	}
-	code, ends, err := s.SignIn(r.Context(), cmp.Or(name, who.Name))
+	code, ends, err := s.SignIn(r.Context(), cmp.Or(name, who.Name), role == "operator")
 	if err != nil {
 		refuseForNow(w, http.StatusServiceUnavailable, err.Error(), time.Minute)
 		return

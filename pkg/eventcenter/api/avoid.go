@@ -52,6 +52,8 @@ type AvoidReason struct {
 	Reason  string    `json:"reason"`
 	Subject string    `json:"subject"`
 	Since   time.Time `json:"since"`
+
+	Detector string `json:"detector,omitempty"` // who has found it, unless the node's agent has
 }
 
 // avoidCache keeps the answer, which every pod may ask for.
@@ -109,7 +111,7 @@ func (s *Server) avoidNow(now time.Time) Avoid {
 	reasons := map[model.Key][]AvoidReason{}
 	for _, f := range fatal {
 		key := model.Key{Cluster: f.Cluster, Node: f.Node}
-		reasons[key] = append(reasons[key], AvoidReason{f.Check, f.Reason, f.Subject.String(), f.RaisedAt})
+		reasons[key] = append(reasons[key], AvoidReason{f.Check, f.Reason, f.Subject.String(), f.RaisedAt, f.Detector})
 	}
 	pools := map[model.Key]*AvoidPool{}
 	for _, n := range nodes {
@@ -122,7 +124,8 @@ func (s *Server) avoidNow(now time.Time) Avoid {
 		p.Nodes++
 		why := reasons[model.Key{Cluster: n.Cluster, Node: n.Node}]
 		if n.Silence != nil && n.Silence.State == model.Lost {
-			why = append(why, AvoidReason{lostCheck, n.Silence.Reason, "node/" + n.Node, n.Silence.Since})
+			why = append(why, AvoidReason{Check: lostCheck, Reason: n.Silence.Reason, Subject: "node/" + n.Node,
+				Since: n.Silence.Since})
 		}
 		if len(why) > 0 {
 			p.Avoid = append(p.Avoid, AvoidNode{n.Node, why})

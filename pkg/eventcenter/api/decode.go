@@ -103,6 +103,7 @@ func decode(read func() (event.Envelope, error)) (d decoded, status int, err err
 		return d, http.StatusUnprocessableEntity, fmt.Errorf("%d bytes, %d are possible", len(c.JSON), event.MaxSize)
 	}
 	d.Severity, _ = c.Extensions()["severity"].(string)
+	d.Cluster, d.Node, _, _ = event.ReadSource(d.Source)
 	return d, 0, nil
 }
 
@@ -137,12 +138,20 @@ func (d *decoded) readOwn(c cloudevents.Event) error {
 	if centerTypes.MatchString(d.Type) {
 		return errors.New("this type is for the center itself")
 	}
-	e, err := event.FromCloudEvent(c, len(d.JSON))
+	from := event.FromCloudEvent
+	_, _, detector, _ := event.ReadSource(d.Source)
+	if fault := strings.HasPrefix(d.Type, ownPrefix+"fault."); detector != "" || fault && c.Extensions()["stream"] == nil {
+		from = event.FromDetector
+	}
+	e, err := from(c, len(d.JSON))
 	if err != nil {
 		return err
 	}
 	if err := complete(e); err != nil {
 		return err
+	}
+	if f, ok := e.Data.(event.Fault); ok && f.Detector != detector {
+		return errors.New("data: detector is for the faults of detectors")
 	}
 	d.said(&e)
 	return nil
@@ -173,6 +182,9 @@ func complete(e event.Event) error {
 		for _, f := range data.Faults {
 			if err := completeFault(f); err != nil {
 				return err
+			}
+			if f.Detector != "" {
+				return errors.New("data: a snapshot has no faults of detectors")
 			}
 		}
 	case event.Gap:

@@ -48,7 +48,7 @@ func newShares(l Limits) *shares {
 
 // key is whose share a request uses. What is proven counts, never what is said.
 func (i Identity) key() string {
-	return i.By + "/" + i.Cluster + "/" + cmp.Or(i.Node, i.Name)
+	return i.By + "/" + i.Cluster + "/" + cmp.Or(i.Node, i.Name) + "/" + i.Detector
 }
 
 // errBusy means that others are worked on already, errShare that the sender itself is.

@@ -6,6 +6,9 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
 // Line is an event as a line for people.
@@ -19,6 +22,7 @@ type Line struct {
 	Node     string // or the source of a foreign event
 	Subject  string
 	Message  string
+	Detector string // who says so beside the node's agent
 }
 
 const typePrefix = "io.github.nodeagent."
@@ -28,7 +32,11 @@ func LineOf(i Item) Line {
 	var e struct {
 		Type, Source, Subject, Severity, Partitionkey string
 		Inferred                                      bool
-		Data                                          struct{ Message, Text string }
+		Data                                          struct {
+			Message, Text, Check, Reason, Severity, Detector string
+
+			Subject finding.Subject
+		}
 	}
 	_ = json.Unmarshal(i.Event, &e)
 	l := Line{Offset: i.Offset, Received: i.Received, Type: strings.TrimPrefix(e.Type, typePrefix),
@@ -40,8 +48,20 @@ func LineOf(i Item) Line {
 			l.Cluster = name
 		}
 	}
+	if cluster, node, detector, ok := event.ReadSource(e.Source); ok && detector != "" {
+		l.Cluster, l.Node, l.Detector = cluster, node, detector
+	}
+	if l.Detector == "" {
+		l.Detector = e.Data.Detector // of what the center infers
+	}
 	if l.Node == "" {
 		l.Node = e.Source
+	}
+	if l.Subject == "" && e.Data.Subject.Kind != "" { // not every detector repeats it in the attributes
+		l.Subject = Clip(strings.Join([]string{e.Data.Check, e.Data.Reason, e.Data.Subject.String()}, " "), 80)
+	}
+	if l.Severity == "" {
+		l.Severity = e.Data.Severity
 	}
 	return l
 }

@@ -105,7 +105,7 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request, _ Identity) {
 
 func (s *Server) faults(w http.ResponseWriter, r *http.Request, _ Identity) {
 	values := r.URL.Query()
-	if !only(w, values, "cluster", "node", "severity", "check", "reason", "limit") {
+	if !only(w, values, "cluster", "node", "severity", "check", "reason", "detector", "limit") {
 		return
 	}
 	limit, err := limitOf(values, maxLimit, 10*maxLimit)
@@ -116,7 +116,7 @@ func (s *Server) faults(w http.ResponseWriter, r *http.Request, _ Identity) {
 	faults, offset := s.Model.Faults(func(f model.NodeFault) bool {
 		return passes(values["cluster"], f.Cluster) && passes(values["node"], f.Node) &&
 			passes(values["severity"], string(f.Severity)) && passes(values["check"], f.Check) &&
-			passes(values["reason"], f.Reason)
+			passes(values["reason"], f.Reason) && passes(values["detector"], f.Detector)
 	})
 	respond(w, http.StatusOK, FaultList{strconv.FormatUint(offset, 10), s.Journal.Bounds().Journal, len(faults),
 		faults[:min(limit, len(faults))]})

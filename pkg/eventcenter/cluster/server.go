@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal/jetstream"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
 )
 
 const (
@@ -94,6 +95,9 @@ func Start(c Config) (*Node, error) {
 func Connect(address, credentials, ca string, log *slog.Logger) (*Node, error) {
 	o := append(always(log), nats.RetryOnFailedConnect(true))
 	if credentials != "" {
+		if err := secretfile.Check(credentials); err != nil {
+			return nil, fmt.Errorf("nats: credentialsFile: %w", err)
+		}
 		o = append(o, nats.UserCredentials(credentials))
 	}
 	if ca != "" {

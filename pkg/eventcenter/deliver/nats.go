@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
 )
 
 // natsSubject is what events are published to: no wildcard, and nothing that the servers keep for themselves.
@@ -89,6 +90,9 @@ func (c *natsClient) connected() (jetstream.JetStream, error) {
 			nats.SkipHostLookup(), nats.IgnoreDiscoveredServers(), // dial alone says where to
 			nats.SetCustomDialer(natsDialer{c})}
 		if c.target.CredentialsFile != "" {
+			if err := secretfile.Check(c.target.CredentialsFile); err != nil {
+				return nil, fmt.Errorf("credentialsFile: %w", err)
+			}
 			o = append(o, nats.UserCredentials(c.target.CredentialsFile))
 		}
 		if c.target.CAFile != "" {

@@ -6,10 +6,11 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
 )
 
 const (
@@ -23,7 +24,7 @@ const (
 func readSecrets(name string) (secrets [][]byte, err error) {
 	text, err := readFile(name, maxSecrets)
 	if err == nil {
-		err = private(name)
+		err = secretfile.Check(name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("secretFile: %w", err)
@@ -41,15 +42,6 @@ func readSecrets(name string) (secrets [][]byte, err error) {
 		return nil, fmt.Errorf("secretFile %s: no secret in it", name)
 	}
 	return secrets, nil
-}
-
-// private refuses a file that others may read, as api.ReadSecret does.
-func private(name string) error {
-	info, err := os.Stat(name)
-	if err == nil && info.Mode().Perm()&0o037 != 0 {
-		err = fmt.Errorf("%s: others may use it (mode %#o, want 0640 or less)", name, info.Mode().Perm())
-	}
-	return err
 }
 
 // sign adds the headers of Standard Webhooks: an ID that is the same in every attempt, the time of this one, and the

@@ -77,6 +77,51 @@ func TestReviews(t *testing.T) {
 	}
 }
 
+// The apiserver is asked for at most twenty reviews a second, whoever sends: beyond them the signature counts.
+func TestReviewsOfAll(t *testing.T) {
+	k := newCluster(t)
+	c := newCenter(t, t.TempDir(), k.voucher("prod", false))
+	unreviewed := 0
+	for i := range 100 {
+		node := fmt.Sprint("n", i)
+		k.nodes[node] = "uid"
+		if c.status(k.token(t, ofNode(node, "uid")), 200, "<nil>").Unreviewed {
+			unreviewed++
+		}
+	}
+	if k.reviews != 20 || unreviewed != 80 {
+		t.Errorf("%d reviews, %d unreviewed", k.reviews, unreviewed)
+	}
+	c.now = c.now.Add(time.Second)
+	for i := range 100 {
+		c.status(k.token(t, ofNode(fmt.Sprint("n", i), "uid")), 200, "<nil>")
+	}
+	if k.reviews != 40 {
+		t.Errorf("%d reviews in a second more", k.reviews-20)
+	}
+}
+
+func ofNode(name, uid string) map[string]any {
+	return map[string]any{"kubernetes.io": map[string]any{"node": map[string]any{"name": name, "uid": uid}}}
+}
+
+// A detector's ServiceAccount speaks for its name alone, on the node of its token or, if it is so configured, on all.
+func TestDetectorToken(t *testing.T) {
+	k := newCluster(t)
+	v := k.voucher("prod", false)
+	v.Detectors = []identity.Detector{{Name: "gpud", ServiceAccount: "gpu/gpud"}, {Name: "bmc", ServiceAccount: "ops/bmc", EveryNode: true}}
+	c := newCenter(t, t.TempDir(), v)
+	for user, want := range map[string]api.Identity{"gpu:gpud": {Detector: "gpud"}, "ops:bmc": {Detector: "bmc", EveryNode: true}} {
+		k.user = "system:serviceaccount:" + user
+		who := c.status(k.token(t, map[string]any{"sub": k.user}), 200, "<nil>")
+		if who.Detector != want.Detector || who.EveryNode != want.EveryNode || who.Node != "a" || who.Cluster != "prod" || who.Any || who.Reads {
+			t.Errorf("%+v", who)
+		}
+		c.status(k.token(t, map[string]any{"sub": k.user, "kubernetes.io": nil}), 403, "names no node")
+	}
+	c.status(k.token(t, map[string]any{"sub": "system:serviceaccount:gpu:other"}), 403, "detectors")
+}
+
 // Keys are kept for a start without the apiserver, and read again when a token names another one, not more often than
 // every 10 s.
 func TestKeys(t *testing.T) {
@@ -330,6 +375,12 @@ func TestSettings(t *testing.T) {
 		"no audience":       {"clusters: [{name: x, agents: [a/b]}]\n", "belong together"},
 		"no ServiceAccount": {"clusters: [{name: x, audience: y, agents: ['system:admin']}]\n", "NAMESPACE/NAME"},
 		"a relative file":   {"clusters: [{name: x, clientCAFile: ca.crt}]\n", "no absolute path"},
+		"a detector":        {good + "    detectors: [{name: gpud, serviceAccount: gpu/gpud, everyNode: true}]\n", "<nil>"},
+		"a detector's name": {good + "    detectors: [{name: a/b, serviceAccount: gpu/gpud}]\n", "want letters"},
+		"a user":            {good + "    detectors: [{name: gpud, serviceAccount: admin}]\n", "NAMESPACE/NAME"},
+		"the agents'":       {good + "    detectors: [{name: gpud, serviceAccount: nodeagent/nodeagent}]\n", "agents' ServiceAccount"},
+		"one account twice": {good + "    detectors: [{name: a, serviceAccount: g/g}, {name: b, serviceAccount: g/g}]\n", "two ServiceAccounts"},
+		"without audience":  {"clusters: [{name: x, detectors: [{name: gpud, serviceAccount: g/g}]}]\n", "without an audience"},
 		"two documents":     {good + "---\n" + good, "more than one document"},
 		"nothing":           {"", "EOF"},
 	} {

@@ -10,9 +10,12 @@ import (
 	"io"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
 )
 
 // Settings are those of the clusters that vouch for nodes and readers.
@@ -31,6 +34,8 @@ type Cluster struct {
 	Audience string `yaml:"audience"`
 	// Agents are the ServiceAccounts that agents run as, NAMESPACE/NAME.
 	Agents []string `yaml:"agents"`
+	// Detectors find faults of nodes beside the agents.
+	Detectors []Detector `yaml:"detectors"`
 	// ClientCAFile is the absolute path of the authorities of kubelets' client certificates, PEM; read again when it
 	// changes. Empty: no certificate speaks for a node.
 	ClientCAFile string `yaml:"clientCAFile"`
@@ -40,6 +45,16 @@ type Cluster struct {
 	PoolLabel string `yaml:"poolLabel"`
 	// NodeSelector is a label selector of the Nodes that are expected to have an agent. Empty: all.
 	NodeSelector string `yaml:"nodeSelector"`
+}
+
+// Detector is a program beside the agents that raises and ends faults of nodes.
+type Detector struct {
+	// Name is the last part of the source of its events: /clusters/CLUSTER/nodes/NODE/NAME.
+	Name string `yaml:"name"`
+	// ServiceAccount that it runs as, NAMESPACE/NAME, with a token for the cluster's audience.
+	ServiceAccount string `yaml:"serviceAccount"`
+	// EveryNode has it speak of all nodes of the cluster. False: of the node that its token names alone.
+	EveryNode bool `yaml:"everyNode"`
 }
 
 const (
@@ -95,6 +110,23 @@ func (c Cluster) problem() error {
 			return fmt.Errorf("agents: %.200q: want NAMESPACE/NAME of a ServiceAccount", agent)
 		}
 	}
+	for _, d := range c.Detectors {
+		for _, other := range c.Detectors {
+			if other != d && (other.Name == d.Name || other.ServiceAccount == d.ServiceAccount) {
+				return fmt.Errorf("detectors: %q: two detectors need two names and two ServiceAccounts", d.Name)
+			}
+		}
+		switch {
+		case !event.IsDetector(d.Name):
+			return fmt.Errorf("detectors: name %.80q: want letters, digits, '.', '_' and '-', at most 63", d.Name)
+		case !serviceAccount.MatchString(d.ServiceAccount):
+			return fmt.Errorf("detectors: %.200q: want NAMESPACE/NAME of a ServiceAccount", d.ServiceAccount)
+		case slices.Contains(c.Agents, d.ServiceAccount):
+			return fmt.Errorf("detectors: %s is the agents' ServiceAccount too", d.ServiceAccount)
+		case c.Audience == "":
+			return errors.New("detectors: no token is accepted without an audience")
+		}
+	}
 	for key, name := range map[string]string{"kubeconfig": c.Kubeconfig, "clientCAFile": c.ClientCAFile} {
 		if name != "" && !filepath.IsAbs(name) {
 			return fmt.Errorf("%s: %q is no absolute path", key, name)
@@ -103,11 +135,26 @@ func (c Cluster) problem() error {
 	return nil
 }
 
+// detector returns the detector that runs as a user; the zero value: none does.
+func (c Cluster) detector(user string) Detector {
+	for _, d := range c.Detectors {
+		if user == userOf(d.ServiceAccount) {
+			return d
+		}
+	}
+	return Detector{}
+}
+
+// userOf returns the name of a ServiceAccount as the apiserver has it.
+func userOf(account string) string {
+	return "system:serviceaccount:" + strings.Replace(account, "/", ":", 1)
+}
+
 // users returns the names of the agents' ServiceAccounts as the apiserver has them.
 func (c Cluster) users() []string {
 	users := make([]string, 0, len(c.Agents))
 	for _, agent := range c.Agents {
-		users = append(users, "system:serviceaccount:"+strings.Replace(agent, "/", ":", 1))
+		users = append(users, userOf(agent))
 	}
 	return users
 }

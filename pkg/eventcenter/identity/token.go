@@ -71,12 +71,12 @@ func (a *Authority) byToken(ctx context.Context, token string, sum [sha256.Size]
 	}
 	ours := c.Audience != "" && said.Audience.Contains(c.Audience)
 	switch {
-	case ours && slices.Contains(c.users(), said.Subject):
+	case ours && (slices.Contains(c.users(), said.Subject) || c.detector(said.Subject) != Detector{}):
 		return c.agent(ctx, token, sum, said, a.now())
 	case c.Readers:
 		return c.reader(ctx, token, sum, from, a.now())
 	case ours:
-		return api.Identity{}, refuse(http.StatusForbidden, "%.300q of cluster %s is no ServiceAccount of its agents (%s)",
+		return api.Identity{}, refuse(http.StatusForbidden, "%.300q of cluster %s is no ServiceAccount of its agents (%s) or detectors",
 			said.Subject, c.Name, strings.Join(c.Agents, ", "))
 	}
 	return api.Identity{}, refuse(http.StatusUnauthorized, "the token is for the audience %.300q: cluster %s's agents "+
@@ -141,7 +141,7 @@ func (c *cluster) timely(said claims, now time.Time) error {
 	return nil
 }
 
-// agent identifies the node of an agent's token. The apiserver is asked about each token once; while it is away, or
+// agent identifies the node of an agent's token, or of a detector's. The apiserver is asked about each token once; while it is away, or
 // has been asked too often, the signature alone counts.
 func (c *cluster) agent(ctx context.Context, token string, sum [sha256.Size]byte, said claims, now time.Time) (
 	api.Identity, error) {
@@ -150,7 +150,9 @@ func (c *cluster) agent(ctx context.Context, token string, sum [sha256.Size]byte
 		return api.Identity{}, refuse(http.StatusForbidden, "the token names no node: it is not bound to a pod that runs "+
 			"on one, or the apiserver is older than Kubernetes 1.30")
 	}
-	who := api.Identity{Name: said.Subject + " on " + node.Name, By: "token", Cluster: c.Name, Node: node.Name}
+	detector := c.detector(said.Subject)
+	who := api.Identity{Name: said.Subject + " on " + node.Name, By: "token", Cluster: c.Name, Node: node.Name,
+		Detector: detector.Name, EveryNode: detector.EveryNode}
 	var err error
 	if who.Unreviewed, err = c.exists(node.Name, node.UID); err != nil {
 		return api.Identity{}, err

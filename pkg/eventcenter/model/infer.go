@@ -67,7 +67,7 @@ func (i *inference) faults(active []event.Fault) {
 	said := map[string]*Fault{}
 	for _, f := range active {
 		if !f.OneShot && len(said) < maxActive {
-			said[faultKey(f)] = &Fault{f, i.stamp}
+			said[f.Key()] = &Fault{f, i.stamp}
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(i.n.Faults)) {
@@ -116,7 +116,7 @@ func (i *inference) leftovers(active []event.Activity) {
 }
 
 func (i *inference) fault(t event.Type, f event.Fault) {
-	i.add(t, faultKey(f), attributes{f.Check, f.Reason, f.Subject, f.Severity}, f)
+	i.add(t, f.Key(), attributes{f.Check, f.Reason, f.Subject, f.Severity}, f)
 }
 
 func (i *inference) leftover(t event.Type, a event.Activity) {
@@ -177,8 +177,7 @@ func (n *Node) agrees(j journal.Event) bool {
 	case event.FaultRaised, event.FaultCleared:
 		var f event.Fault
 		err := json.Unmarshal(e.Data, &f)
-		last := n.Faults[faultKey(f)]
-		return err == nil && (last != nil && !last.Gone) == (event.Type(j.Type) == event.FaultRaised)
+		return err == nil && n.has(f) == (event.Type(j.Type) == event.FaultRaised)
 	}
 	var a event.Activity
 	err := json.Unmarshal(e.Data, &a)

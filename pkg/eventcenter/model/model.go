@@ -49,15 +49,16 @@ type Node struct {
 	Past   []string `json:"past,omitempty"`
 	AsOf   uint64   `json:"asOf,omitempty"` // of the last snapshot
 
-	Agent     event.Agent              `json:"agent"`
-	AgentType event.Type               `json:"agentType,omitempty"` // of the event that said so
-	Ahead     time.Duration            `json:"ahead,omitempty"`     // of its clock; zero: it is right
-	Faults    map[string]*Fault        `json:"faults,omitempty"`
-	Leftovers map[string]*Leftover     `json:"leftovers,omitempty"`
-	Parts     map[int]snapshot         `json:"parts,omitempty"` // of the snapshot that is on its way
-	PartsAsOf uint64                   `json:"partsAsOf,omitempty"`
-	Pending   map[string]journal.Event `json:"pending,omitempty"`
-	Notes     map[string]*Note         `json:"notes,omitempty"` // of people, by fault
+	Agent     event.Agent                    `json:"agent"`
+	AgentType event.Type                     `json:"agentType,omitempty"` // of the event that said so
+	Ahead     time.Duration                  `json:"ahead,omitempty"`     // of its clock; zero: it is right
+	Faults    map[string]*Fault              `json:"faults,omitempty"`
+	Leftovers map[string]*Leftover           `json:"leftovers,omitempty"`
+	Foreign   map[string]map[string]*Foreign `json:"foreign,omitempty"` // by detector and key
+	Parts     map[int]snapshot               `json:"parts,omitempty"`   // of the snapshot that is on its way
+	PartsAsOf uint64                         `json:"partsAsOf,omitempty"`
+	Pending   map[string]journal.Event       `json:"pending,omitempty"`
+	Notes     map[string]*Note               `json:"notes,omitempty"` // of people, by fault
 
 	Meta             // not in the journal: the cluster knows it
 	Silence *Silence `json:"silence,omitempty"`
@@ -121,7 +122,8 @@ func (m *Model) apply(r journal.Record) {
 		return // the checkpoint has it
 	}
 	if r.Stream == "" {
-		return // of no agent
+		m.foreign(r)
+		return
 	}
 	e, ok := read(r)
 	if !ok {
@@ -248,7 +250,7 @@ func (n *Node) newer(s Stamp, last *Stamp) bool {
 }
 
 func (n *Node) putFault(f *Fault) putResult {
-	key := faultKey(f.Fault)
+	key := f.Key()
 	last, ok := n.Faults[key]
 	if ok && !n.newer(f.Stamp, &last.Stamp) || !ok && !n.newer(f.Stamp, nil) {
 		return tooLate
@@ -283,10 +285,6 @@ func (n *Node) putLeftover(l *Leftover) putResult {
 		l.Activity = event.Activity{}
 	}
 	return taken
-}
-
-func faultKey(f event.Fault) string {
-	return strings.Join([]string{f.Check, f.Subject.Kind, f.Subject.Name, f.Subject.UID}, "\x00")
 }
 
 func leftoverKey(a event.Activity) string {

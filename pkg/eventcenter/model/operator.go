@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -36,6 +37,9 @@ const maxText = 2000
 // OperatorEvent returns the event of a person who says something of a fault.
 func OperatorEvent(t event.Type, f NodeFault, said event.Operator, now time.Time) (journal.Event, error) {
 	said.Check, said.Subject, said.RaisedAt = f.Check, f.Subject, f.RaisedAt
+	if f.Detector != "" {
+		said.Reason, said.Detector = f.Reason, f.Detector
+	}
 	switch {
 	case t != event.OperatorAcknowledged && t != event.OperatorMuted && t != event.OperatorCommented:
 		return journal.Event{}, fmt.Errorf("%q is nothing that a person says", t)
@@ -75,7 +79,7 @@ func (m *Model) operator(r journal.Record) {
 		return
 	}
 	n.Offset = r.Offset
-	key := faultKey(event.Fault{Check: e.Data.Check, Subject: e.Data.Subject})
+	key := event.Fault{Check: e.Data.Check, Subject: e.Data.Subject, Reason: e.Data.Reason, Detector: e.Data.Detector}.Key()
 	note := n.note(key, e.Data.RaisedAt)
 	note.By, note.At = e.Data.By, r.Received
 	if e.Data.Text != "" {
@@ -103,11 +107,8 @@ func (n *Node) note(key string, raised time.Time) *Note {
 		n.Notes = map[string]*Note{}
 	}
 	if len(n.Notes) >= maxNotes {
-		for old := range n.Notes {
-			if f := n.Faults[old]; f == nil || f.Gone {
-				delete(n.Notes, old)
-			}
-		}
+		there := maps.Collect(n.active())
+		maps.DeleteFunc(n.Notes, func(old string, _ *Note) bool { return there[old] == nil })
 	}
 	if len(n.Notes) < maxNotes {
 		n.Notes[key] = fresh

@@ -65,6 +65,9 @@ func (m *Model) own(r journal.Record) {
 	case event.OperatorAcknowledged, event.OperatorMuted, event.OperatorCommented:
 		m.operator(r)
 		return
+	case event.FaultCleared:
+		m.expired(r)
+		return
 	}
 	states := map[event.Type]State{event.NodeBlind: Blind, event.NodeLost: Lost, event.NodeSeen: Seen,
 		event.NodeRemoved: Seen, event.ClusterSilent: silent, event.ClusterSeen: Seen}
@@ -96,10 +99,8 @@ func (m *Model) own(r journal.Record) {
 // remove ends all that was found on a node with it.
 func (m *Model) remove(n *Node, of string, at time.Time) {
 	i := inference{m: m, n: n, of: of, at: at}
-	for _, key := range slices.Sorted(maps.Keys(n.Faults)) {
-		if f := n.Faults[key]; !f.Gone {
-			i.fault(event.FaultCleared, f.Fault)
-		}
+	for _, f := range n.active() {
+		i.fault(event.FaultCleared, *f)
 	}
 	for _, key := range slices.Sorted(maps.Keys(n.Leftovers)) {
 		if l := n.Leftovers[key]; !l.Gone {

@@ -119,9 +119,8 @@ func (n *Node) summary() Summary {
 	if n.Silence != nil && n.Silence.State != Seen {
 		s.Silence = n.Silence
 	}
-	for _, f := range n.Faults {
+	for _, f := range n.active() {
 		switch {
-		case f.Gone:
 		case f.Severity == finding.Fatal:
 			s.Fatal++
 		case f.Severity == finding.Warning:
@@ -147,12 +146,10 @@ func (m *Model) Node(key Key) (d Detail, offset uint64, ok bool) {
 		return d, m.offset, false
 	}
 	d = Detail{Summary: n.summary(), Faults: []NodeFault{}, LeftoverList: []event.Activity{}}
-	for _, name := range slices.Sorted(maps.Keys(n.Faults)) {
-		if f := n.Faults[name]; !f.Gone {
-			d.Faults = append(d.Faults, n.fault(name, f))
-		}
+	for key, f := range n.active() {
+		d.Faults = append(d.Faults, n.fault(key, f))
 	}
-	slices.SortStableFunc(d.Faults, func(a, b NodeFault) int { return bySeverity(a.Fault, b.Fault) })
+	slices.SortFunc(d.Faults, inOrder)
 	for _, name := range slices.Sorted(maps.Keys(n.Leftovers)) {
 		if l := n.Leftovers[name]; !l.Gone {
 			d.LeftoverList = append(d.LeftoverList, l.Activity)
@@ -167,10 +164,7 @@ func (m *Model) Faults(wanted func(NodeFault) bool) (faults []NodeFault, offset 
 	defer m.mu.RUnlock()
 	faults = []NodeFault{}
 	for _, n := range m.nodes {
-		for key, f := range n.Faults {
-			if f.Gone {
-				continue
-			}
+		for key, f := range n.active() {
 			if nf := n.fault(key, f); wanted(nf) {
 				faults = append(faults, nf)
 			}
@@ -188,11 +182,11 @@ func inOrder(a, b NodeFault) int {
 			return order
 		}
 	}
-	return cmp.Compare(faultKey(a.Fault), faultKey(b.Fault))
+	return cmp.Compare(a.Key(), b.Key())
 }
 
-func (n *Node) fault(key string, f *Fault) NodeFault {
-	return NodeFault{n.Cluster, n.Name, f.Fault, n.noteOf(key, f.Fault)}
+func (n *Node) fault(key string, f *event.Fault) NodeFault {
+	return NodeFault{n.Cluster, n.Name, *f, n.noteOf(key, *f)}
 }
 
 func bySeverity(a, b event.Fault) int {

@@ -136,6 +136,7 @@ type center struct {
 	now     time.Time
 
 	name, next string // who came back last
+	operator   bool
 	err        error
 }
 
@@ -148,7 +149,7 @@ func newCenter(t testing.TB, change func(*Settings)) *center {
 		}
 	})
 	mux.HandleFunc("/login/callback", func(w http.ResponseWriter, r *http.Request) {
-		c.name, c.next, c.err = c.Finish(w, r)
+		c.name, c.operator, c.next, c.err = c.Finish(w, r)
 	})
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)

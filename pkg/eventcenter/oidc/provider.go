@@ -14,14 +14,13 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/go-jose/go-jose/v4"
 	"golang.org/x/oauth2"
 	"golang.org/x/time/rate"
 
-	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/secretfile"
 )
 
 const (
@@ -31,9 +30,6 @@ const (
 	awayFor      = 5 * time.Second  // one that did not answer is not asked again for so long
 	maxName      = 128              // bytes of a person's name
 )
-
-// Person is somebody who may read.
-type Person struct{ Name string }
 
 // RefusedError is why somebody may not come in, in words for that person.
 type RefusedError struct{ Reason string }
@@ -109,7 +105,7 @@ func (p *Provider) secret() (string, error) {
 	if p.ClientSecretFile == "" {
 		return "", nil
 	}
-	text, err := api.ReadSecret(p.ClientSecretFile)
+	text, err := secretfile.Read(p.ClientSecretFile)
 	if err != nil {
 		return "", fmt.Errorf("clientSecretFile: %w", err)
 	}
@@ -261,7 +257,7 @@ func (p *Provider) complete(ctx context.Context, access *oauth2.Token, subject s
 	_, named := said[p.NameClaim]
 	_, grouped := said[p.GroupsClaim]
 	found, err := p.discover(ctx)
-	if err != nil || named && (grouped || len(p.Groups) == 0) || found.UserInfoEndpoint() == "" {
+	if err != nil || named && (grouped || len(p.Groups)+len(p.OperatorGroups) == 0) || found.UserInfoEndpoint() == "" {
 		return err
 	}
 	client, err := p.client(p.asked)
@@ -285,35 +281,6 @@ func (p *Provider) complete(ctx context.Context, access *oauth2.Token, subject s
 		}
 	}
 	return nil
-}
-
-// person returns who may read, by the claims of a token.
-func (p *Provider) person(claims map[string]any) (Person, error) {
-	name, _ := claims[p.NameClaim].(string)
-	verified, told := claims["email_verified"] // some providers write it as a text
-	switch {
-	case name == "":
-		return Person{}, refused("the identity provider's token has no claim %q with a name", p.NameClaim)
-	case len(name) > maxName || strings.ContainsFunc(name, unicode.IsControl):
-		return Person{}, refused("the claim %q is no name of at most %d bytes", p.NameClaim, maxName)
-	case p.NameClaim == "email" && told && verified != true && verified != "true":
-		return Person{}, refused("the identity provider has not verified the address %s", name)
-	case slices.Contains(p.People, name):
-		return Person{name}, nil
-	}
-	groups, ok := claims[p.GroupsClaim].([]any)
-	if one, single := claims[p.GroupsClaim].(string); single {
-		groups, ok = []any{one}, true
-	}
-	for _, g := range groups {
-		if group, text := g.(string); text && slices.Contains(p.Groups, group) {
-			return Person{name}, nil
-		}
-	}
-	if !ok && len(p.Groups) > 0 {
-		return Person{}, refused("%s may not read, and the identity provider's token has no claim %q", name, p.GroupsClaim)
-	}
-	return Person{}, refused("%s may not read: neither named nor a member of a group that may", name)
 }
 
 // brief bounds what is repeated of what others say.
@@ -343,37 +310,38 @@ func (p *Provider) Start(w http.ResponseWriter, r *http.Request, next string) er
 	return nil
 }
 
-// Finish returns who comes back from the provider, and the page to open. It removes what Start has left in the browser.
-func (p *Provider) Finish(w http.ResponseWriter, r *http.Request) (name, next string, err error) {
+// Finish returns who comes back from the provider, whether as an operator, and the page to open. It removes what Start has
+// left in the browser.
+func (p *Provider) Finish(w http.ResponseWriter, r *http.Request) (name string, operator bool, next string, err error) {
 	one, ok := p.flows.end(w, r, strings.HasPrefix(p.Address, "https:"))
 	if !ok {
-		return "", "", &RefusedError{errState.Error()}
+		return "", false, "", &RefusedError{errState.Error()}
 	}
 	query := r.URL.Query()
 	if problem := query.Get("error"); problem != "" {
-		return "", "", refused("the identity provider says: %s %s", brief(problem), brief(query.Get("error_description")))
+		return "", false, "", refused("the identity provider says: %s %s", brief(problem), brief(query.Get("error_description")))
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), askLimit)
 	defer cancel()
 	access, raw, err := p.exchange(ctx, query.Get("code"), one)
 	if err != nil {
-		return "", "", err
+		return "", false, "", err
 	}
 	token, said, err := p.verify(ctx, raw)
 	if err != nil {
-		return "", "", err
+		return "", false, "", err
 	}
 	if token.Nonce != one.Nonce {
-		return "", "", refused("the identity provider's token is of another sign-in")
+		return "", false, "", refused("the identity provider's token is of another sign-in")
 	}
 	if err := p.complete(ctx, access, token.Subject, said); err != nil {
-		return "", "", err
+		return "", false, "", err
 	}
 	person, err := p.person(said)
 	if err != nil {
-		return "", "", err
+		return "", false, "", err
 	}
-	return person.Name, one.Next, nil
+	return person.Name, person.Operator, one.Next, nil
 }
 
 // exchange returns the tokens for a code.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -35,6 +36,11 @@ type Settings struct {
 	Groups []string `yaml:"groups"`
 	// People may read too, by their names.
 	People []string `yaml:"people"`
+	// OperatorGroups are those whose members may also mute faults, take them over, comment them, and declare maintenance.
+	// Who is in none of them, and not in OperatorPeople, only reads.
+	OperatorGroups []string `yaml:"operatorGroups"`
+	// OperatorPeople may do that too, by their names.
+	OperatorPeople []string `yaml:"operatorPeople"`
 }
 
 const (
@@ -79,13 +85,10 @@ func (s Settings) problem() error {
 	switch {
 	case s.ClientID == "":
 		return errors.New("clientID: the center's name at the provider is needed")
-	case len(s.Groups)+len(s.People) == 0:
+	case len(s.Groups)+len(s.People)+len(s.OperatorGroups)+len(s.OperatorPeople) == 0:
 		return errors.New("groups, people: nobody may read")
-	}
-	for _, name := range append(append([]string{}, s.Groups...), s.People...) {
-		if name == "" {
-			return errors.New("groups, people: an empty name")
-		}
+	case slices.Contains(slices.Concat(s.Groups, s.People, s.OperatorGroups, s.OperatorPeople), ""):
+		return errors.New("groups, people: an empty name")
 	}
 	return nil
 }

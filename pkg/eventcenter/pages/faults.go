@@ -24,18 +24,20 @@ type faultsView struct {
 // faultFields are what faults are filtered by.
 func faultFields(q url.Values) []field {
 	return []field{{"cluster", q.Get("cluster"), nil}, {"severity", q.Get("severity"), []string{"fatal", "warning",
-		"info"}}, {"check", q.Get("check"), nil}, {"reason", q.Get("reason"), nil}, {"node", q.Get("node"), nil}}
+		"info"}}, {"check", q.Get("check"), nil}, {"reason", q.Get("reason"), nil}, {"node", q.Get("node"), nil},
+		{"detector", q.Get("detector"), nil}}
 }
 
 func wanted(q url.Values) func(model.NodeFault) bool {
 	return func(f model.NodeFault) bool {
 		return passes(q.Get("cluster"), f.Cluster) && passes(q.Get("severity"), string(f.Severity)) &&
-			passes(q.Get("check"), f.Check) && passes(q.Get("reason"), f.Reason) && passes(q.Get("node"), f.Node)
+			passes(q.Get("check"), f.Check) && passes(q.Get("reason"), f.Reason) && passes(q.Get("node"), f.Node) &&
+			passes(q.Get("detector"), f.Detector)
 	}
 }
 
 func faultsJSON(q url.Values) string {
-	return jsonOf("/v1/faults", q, "cluster", "severity", "check", "reason", "node")
+	return jsonOf("/v1/faults", q, "cluster", "severity", "check", "reason", "node", "detector")
 }
 
 // faults is what is wrong now: a fault on many nodes is one line.

@@ -125,7 +125,7 @@ func (c *center) page(path string) string {
 
 func (c *center) signIn() {
 	c.Helper()
-	code, _, err := c.sessions.Code(c.Context(), "ada")
+	code, _, err := c.sessions.Code(c.Context(), "ada", true)
 	if err != nil {
 		c.Fatal(err)
 	}

@@ -50,9 +50,9 @@ type Config struct {
 type SignIn interface {
 	// Start sends a browser there. next is the page to open afterwards.
 	Start(w http.ResponseWriter, r *http.Request, next string) error
-	// Finish returns who comes back, and the page to open. An error without Refused is a fault of the provider's, or of
+	// Finish returns who comes back, whether as an operator, and the page to open. An error without Refused is a fault of the provider's, or of
 	// the way to it.
-	Finish(w http.ResponseWriter, r *http.Request) (name, next string, err error)
+	Finish(w http.ResponseWriter, r *http.Request) (name string, operator bool, next string, err error)
 	// Name of the provider, for people.
 	Name() string
 }
@@ -71,16 +71,17 @@ type server struct {
 
 // view is what a page is made of.
 type view struct {
-	Title   string
-	Page    string // its place in the navigation
-	Path    string // of this page, with its query
-	JSON    string // where its data is
-	Who     string
-	Form    string // see session
-	Now     time.Time
-	Version string
-	Said    string // about what was just done
-	Data    any
+	Title    string
+	Page     string // its place in the navigation
+	Path     string // of this page, with its query
+	JSON     string // where its data is
+	Who      string
+	Form     string // see session
+	Operator bool
+	Now      time.Time
+	Version  string
+	Said     string // about what was just done
+	Data     any
 }
 
 // New returns the handler of all pages.
@@ -103,8 +104,8 @@ func New(c Config) http.Handler {
 		"GET /events":                 s.events,
 		"GET /subscriptions":          s.subscriptions,
 		"GET /reports/{period}":       s.report,
-		"POST /maintenance":           s.maintenance,
-		"POST /say":                   s.say,
+		"POST /maintenance":           s.operators(s.maintenance),
+		"POST /say":                   s.operators(s.say),
 		"POST /logout":                s.logout,
 	} {
 		mux.HandleFunc(pattern, s.signedIn(answer))
@@ -159,11 +160,22 @@ func (s *server) signedIn(answer func(http.ResponseWriter, *http.Request, sessio
 	}
 }
 
+// operators answers operators alone: who only reads changes nothing.
+func (s *server) operators(answer func(http.ResponseWriter, *http.Request, session)) func(http.ResponseWriter, *http.Request, session) {
+	return func(w http.ResponseWriter, r *http.Request, who session) {
+		if !who.Operator {
+			s.message(w, r, http.StatusForbidden, "You may read here. To speak of faults and to declare maintenance is for operators.")
+			return
+		}
+		answer(w, r, who)
+	}
+}
+
 // show renders a page. Nothing is sent before all of it is rendered.
 func (s *server) show(w http.ResponseWriter, r *http.Request, status int, name string, v view) {
 	v.Path, v.Now, v.Version, v.Page = r.URL.RequestURI(), s.Now(), s.Version, name
 	if who, err := s.Sessions.of(r); err == nil {
-		v.Who, v.Form = who.Name, who.Form
+		v.Who, v.Form, v.Operator = who.Name, who.Form, who.Operator
 	}
 	var page bytes.Buffer
 	if err := s.templates[name].ExecuteTemplate(&page, "base", v); err != nil {
@@ -225,13 +237,13 @@ func (s *server) start(w http.ResponseWriter, r *http.Request) {
 // finish signs in who comes back from there. The browser goes on by a Refresh, not by a redirection: a redirection would
 // still be the provider's navigation, with which it sends no cookie that is SameSite=Strict.
 func (s *server) finish(w http.ResponseWriter, r *http.Request) {
-	name, to, err := s.Provider.Finish(w, r)
+	name, operator, to, err := s.Provider.Finish(w, r)
 	to = next(to)
 	if err != nil {
 		s.noProvider(w, r, to, err)
 		return
 	}
-	cookie, err := s.Sessions.open(r.Context(), name)
+	cookie, err := s.Sessions.open(r.Context(), name, operator)
 	if err != nil {
 		s.notSignedIn(w, r, to, err)
 		return

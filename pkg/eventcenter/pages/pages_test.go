@@ -110,7 +110,7 @@ func TestSigningIn(t *testing.T) {
 			t.Errorf("%s: %d", path, answer.status)
 		}
 	}
-	code, _, err := c.sessions.Code(t.Context(), "ada")
+	code, _, err := c.sessions.Code(t.Context(), "ada", true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func TestSigningIn(t *testing.T) {
 	if answer, _ := enter(code); answer.status != http.StatusForbidden {
 		t.Error("a code opens the pages twice")
 	}
-	old, _, err := c.sessions.Code(t.Context(), "bob")
+	old, _, err := c.sessions.Code(t.Context(), "bob", true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func formOf(page string) string {
 func TestGuessing(t *testing.T) {
 	c := newCenter(t)
 	s := NewSessions(c.control, true, func() time.Time { return c.now })
-	code, _, err := s.Code(t.Context(), "ada")
+	code, _, err := s.Code(t.Context(), "ada", true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,13 +185,13 @@ func TestGuessing(t *testing.T) {
 		t.Error("later it is not, or its cookie goes over connections without TLS")
 	}
 	for range maxCodes {
-		_, _, _ = s.Code(t.Context(), "x")
+		_, _, _ = s.Code(t.Context(), "x", true)
 	}
-	if _, _, err := s.Code(t.Context(), "x"); err == nil {
+	if _, _, err := s.Code(t.Context(), "x", true); err == nil {
 		t.Error("codes take space without end")
 	}
 	c.now = c.now.Add(codeLife)
-	if _, _, err := s.Code(t.Context(), "x"); err != nil {
+	if _, _, err := s.Code(t.Context(), "x", true); err != nil {
 		t.Errorf("codes that have ended leave no room: %v", err)
 	}
 }
@@ -201,7 +201,7 @@ func TestGuessing(t *testing.T) {
 func TestReplicasKnowSessions(t *testing.T) {
 	c := newCenter(t)
 	one, other := c.another(), c.another()
-	code, _, err := one.Code(t.Context(), "ada")
+	code, _, err := one.Code(t.Context(), "ada", true)
 	if err != nil {
 		t.Fatal(err)
 	}

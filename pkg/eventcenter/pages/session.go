@@ -41,14 +41,17 @@ type Sessions struct {
 
 // offer is a code that nobody has used yet.
 type offer struct {
-	Name string    `json:"name"`
-	Ends time.Time `json:"ends"`
+	Name     string    `json:"name"`
+	Operator bool      `json:"operator,omitempty"`
+	Ends     time.Time `json:"ends"`
 }
 
 type session struct {
-	Name string    `json:"name"`
-	Form string    `json:"form"` // what each form of the session repeats: another site cannot know it
-	Ends time.Time `json:"ends"`
+	Name string `json:"name"`
+	// Operator may speak of faults and declare maintenance. False: who is signed in only reads.
+	Operator bool      `json:"operator,omitempty"`
+	Form     string    `json:"form"` // what each form of the session repeats: another site cannot know it
+	Ends     time.Time `json:"ends"`
 }
 
 // NewSessions returns those of a control store. With secure, cookies are sent over TLS alone.
@@ -101,12 +104,12 @@ func gone(err error) bool {
 	return errors.Is(err, control.ErrNotFound) || errors.Is(err, control.ErrConflict)
 }
 
-// Code returns a code with which someone can sign in once, for some minutes, under a name.
-func (s *Sessions) Code(ctx context.Context, name string) (code string, ends time.Time, err error) {
+// Code returns a code with which someone can sign in once, for some minutes, under a name, as an operator or to read.
+func (s *Sessions) Code(ctx context.Context, name string, operator bool) (code string, ends time.Time, err error) {
 	code = strings.ToLower(rand.Text()[:12]) // 60 bits, of which a network can try one a second
 	code = code[:4] + "-" + code[4:8] + "-" + code[8:]
 	ends = s.now().Add(codeLife)
-	return code, ends, s.keep(ctx, codesBucket, code, offer{name, ends}, maxCodes, errManyCodes)
+	return code, ends, s.keep(ctx, codesBucket, code, offer{name, operator, ends}, maxCodes, errManyCodes)
 }
 
 // signIn exchanges a code for a cookie; errCode is for one that is not known, is used, or has ended.
@@ -132,13 +135,13 @@ func (s *Sessions) signIn(ctx context.Context, from, code string) (*http.Cookie,
 	if !now.Before(o.Ends) {
 		return nil, errCode
 	}
-	return s.open(ctx, o.Name)
+	return s.open(ctx, o.Name, o.Operator)
 }
 
 // open returns the cookie of a new session.
-func (s *Sessions) open(ctx context.Context, name string) (*http.Cookie, error) {
+func (s *Sessions) open(ctx context.Context, name string, operator bool) (*http.Cookie, error) {
 	value := rand.Text()
-	one := session{name, rand.Text(), s.now().Add(sessionLife)}
+	one := session{name, operator, rand.Text(), s.now().Add(sessionLife)}
 	if err := s.keep(ctx, sessionsBucket, value, one, maxSessions, errManySessions); err != nil {
 		return nil, err
 	}

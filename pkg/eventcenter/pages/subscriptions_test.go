@@ -41,7 +41,7 @@ func TestSubscriptionsPage(t *testing.T) {
 	sessions := NewSessions(store, false, time.Now)
 	handler := New(Config{Journal: c.Journal, Model: c.Model, Sessions: sessions, Log: slog.New(slog.DiscardHandler),
 		Now: time.Now, Alive: time.Minute, Deliveries: func() *deliver.Manager { return manager }})
-	code, _, err := sessions.Code(t.Context(), "me")
+	code, _, err := sessions.Code(t.Context(), "me", true)
 	if err != nil {
 		t.Fatal(err)
 	}

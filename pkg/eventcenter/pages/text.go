@@ -33,7 +33,8 @@ var functions = template.FuncMap{
 		return saying{url.Values{"cluster": {cluster}, "node": {node}}, form, next}
 	},
 	"sayFault": func(f model.NodeFault, form, next string) saying {
-		return sayOf(url.Values{"cluster": {f.Cluster}, "node": {f.Node}, "check": {f.Check}}, f.Subject.Kind, f.Subject.Name,
+		return sayOf(url.Values{"cluster": {f.Cluster}, "node": {f.Node}, "check": {f.Check},
+			"detector": {f.Detector}}, f.Subject.Kind, f.Subject.Name,
 			form, next)
 	},
 	"percent": func(part, all int) string {

@@ -7,7 +7,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
@@ -52,7 +51,7 @@ func (b *builder) end(before []head) Report {
 		}
 	}
 	for _, row := range r.ByFault {
-		if row.Found > 0 && !known[row.Check+"\x00"+row.Reason+"\x00"+string(row.Severity)] {
+		if row.Found > 0 && !known[nameOf(row.Check, row.Reason, row.Severity, row.Detector)] {
 			r.New = append(r.New, row)
 		}
 	}
@@ -94,7 +93,7 @@ func (b *builder) node(d *Day, n *Node, last bool) {
 	b.r.Availability.Joined += n.Joined
 	b.r.Availability.Removed += n.Removed
 	for name, c := range n.Faults {
-		f := b.fault(name, c.Check, c.Reason, c.Severity, key)
+		f := b.fault(name, FaultRow{Check: c.Check, Reason: c.Reason, Severity: c.Severity, Detector: c.Detector}, key)
 		f.Outcomes, sum.Outcomes = f.Outcomes.add(c.Outcomes), sum.Outcomes.add(c.Outcomes)
 	}
 	for kind, c := range n.Leftovers {
@@ -119,10 +118,10 @@ func (b *builder) node(d *Day, n *Node, last bool) {
 	}
 }
 
-func (b *builder) fault(name, check, reason string, severity finding.Severity, on Key) *FaultRow {
+func (b *builder) fault(name string, row FaultRow, on Key) *FaultRow {
 	f := b.faults[name]
 	if f == nil {
-		f = &FaultRow{Check: check, Reason: reason, Severity: severity}
+		f = &row
 		b.faults[name], b.touched[name] = f, map[Key]bool{}
 	}
 	b.touched[name][on] = true
@@ -140,8 +139,7 @@ func (b *builder) kind(name string) *KindRow {
 
 // open counts a fault that is there at the end.
 func (b *builder) open(n *Node, key string, o *Episode, on Key) {
-	check, rest, _ := strings.Cut(o.Name, "\x00")
-	reason, severity, _ := strings.Cut(rest, "\x00")
+	check, reason, severity, detector := splitName(o.Name)
 	var one Faults
 	one.Open = 1
 	switch {
@@ -154,10 +152,10 @@ func (b *builder) open(n *Node, key string, o *Episode, on Key) {
 	default:
 		one.NeedsPeople = 1
 		b.r.NeedsPeople = append(b.r.NeedsPeople, Need{Cluster: n.Cluster, Node: n.Name, Place: n.Place, Check: o.Check,
-			Reason: o.Reason, Severity: o.Severity, Subject: o.Subject, Message: o.Message, Found: o.Found,
+			Reason: o.Reason, Detector: o.Detector, Severity: o.Severity, Subject: o.Subject, Message: o.Message, Found: o.Found,
 			Seconds: int64(b.through.Sub(o.Found) / time.Second), Href: nodeHref(n.Cluster, n.Name)})
 	}
-	f := b.fault(o.Name, check, reason, finding.Severity(severity), on)
+	f := b.fault(o.Name, FaultRow{Check: check, Reason: reason, Severity: severity, Detector: detector}, on)
 	f.Faults, *b.byNode[on] = f.Faults.add(one), b.byNode[on].add(one)
 }
 
@@ -211,7 +209,7 @@ func (b *builder) finish() {
 	}
 	slices.SortFunc(r.ByFault, func(a, b FaultRow) int {
 		return cmp.Or(cmp.Compare(order(a.Severity), order(b.Severity)), cmp.Compare(b.Found, a.Found),
-			cmp.Compare(a.Check, b.Check), cmp.Compare(a.Reason, b.Reason))
+			cmp.Compare(a.Check, b.Check), cmp.Compare(a.Reason, b.Reason), cmp.Compare(a.Detector, b.Detector))
 	})
 	slices.SortFunc(r.NeedsPeople, func(a, b Need) int {
 		return cmp.Or(a.Found.Compare(b.Found), cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Node, b.Node),

@@ -2,7 +2,7 @@
 // available the nodes were. A day is a fold over the journal, by the center's own time of receipt: it is kept in a
 // file of its own, which also says how things stood at its end, so that a report outlives the events that it is of.
 //
-// docs/event-center.md says how each number is defined. The fold is the one place where that is decided; what is built
+// docs/event-center-reference.md says how each number is defined. The fold is the one place where that is decided; what is built
 // from days only adds up, and the tests count the same with plain SQL.
 package report
 
@@ -105,6 +105,7 @@ type stamp struct {
 	Stream   string    `json:"stream,omitempty"`
 	Sequence uint64    `json:"sequence,omitempty"`
 	RaisedAt time.Time `json:"raisedAt,omitzero"`
+	At       time.Time `json:"at,omitzero"` // of a detector: see model.Foreign
 }
 
 // Episode is a fault from when it is received to when its end is.
@@ -112,6 +113,7 @@ type Episode struct {
 	stamp
 	Check    string           `json:"check"`
 	Reason   string           `json:"reason"`
+	Detector string           `json:"detector,omitempty"` // unless the node's agent has found it
 	Severity finding.Severity `json:"severity"`
 	Subject  finding.Subject  `json:"subject"`
 	Message  string           `json:"message"`
@@ -125,6 +127,7 @@ type Episode struct {
 type FaultCount struct {
 	Check    string           `json:"check"`
 	Reason   string           `json:"reason"`
+	Detector string           `json:"detector,omitempty"`
 	Severity finding.Severity `json:"severity"`
 	Outcomes
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nodeagent/nodeagent/pkg/event"
@@ -84,8 +83,12 @@ func (d *Day) next(location *time.Location) *Day {
 		is.Faults, is.Leftovers = nil, nil
 		is.Pods.Ended = 0
 		for name, last := range is.Ended {
-			if last.Stream != is.Stream || last.Sequence <= is.AsOf {
-				delete(is.Ended, name) // what is older comes too late by this alone
+			over := last.Stream != is.Stream || last.Sequence <= is.AsOf // what is older comes too late by this alone
+			if !last.At.IsZero() {                                       // a detector's: see model.Foreign
+				over = d.To.Sub(last.At) > 24*time.Hour
+			}
+			if over {
+				delete(is.Ended, name)
 			}
 		}
 		for name, until := range is.Muted {
@@ -106,23 +109,22 @@ func (d *Day) apply(r journal.Record) {
 		d.cluster(r)
 		return
 	}
-	if r.Node == "" || !own && r.Stream == "" {
-		return // of no agent
-	}
 	e, ok := saidIn(r)
-	if !ok {
-		return
-	}
-	if own {
+	switch {
+	case r.Node == "" || !ok: // of no node
+	case own:
 		d.own(r, e)
-	} else {
+	case r.Stream != "":
 		d.agent(r, e)
+	default:
+		d.detector(r, e)
 	}
 }
 
 // said is what is read of an event.
 type said struct {
-	Of   string `json:"inferredof"`
+	Of   string    `json:"inferredof"`
+	Time time.Time `json:"time"`
 	Data struct {
 		event.Fault
 		Part   any       `json:"part"` // of a fault a text, of a snapshot a number
@@ -138,6 +140,7 @@ type said struct {
 
 func saidIn(r journal.Record) (s said, ok bool) {
 	if r.Said != nil && s.take(r.Said.Data) {
+		s.Time = r.Said.Time
 		return s, true
 	}
 	err := json.Unmarshal(r.JSON, &s)
@@ -162,7 +165,7 @@ func (s *said) take(data any) bool {
 }
 
 func (s said) key() string {
-	return strings.Join([]string{s.Data.Check, s.Data.Subject.Kind, s.Data.Subject.Name, s.Data.Subject.UID}, "\x00")
+	return s.Data.Key()
 }
 
 // node returns a node of the day, one that is there: it may have come back under its name.
@@ -250,6 +253,35 @@ func (d *Day) remove(n *Node) {
 		Pods: Pods{Ended: n.Pods.Ended, Says: n.Pods.Says}}
 }
 
+// detector counts what a detector has said of a node beside its agent.
+func (d *Day) detector(r journal.Record, e said) {
+	_, _, name, _ := event.ReadSource(r.Source)
+	t := event.Type(r.Type)
+	if name == "" || t != event.FaultRaised && t != event.FaultUpdated && t != event.FaultCleared {
+		return
+	}
+	n := d.node(r)
+	d.settle(n, d.Through)
+	e.Data.Detector = name
+	at := stamp{At: event.Earlier(e.Time, r.Received)}
+	last, o := n.Ended[e.key()], n.Open[e.key()]
+	if o != nil {
+		last = o.stamp
+	}
+	if e.Data.RaisedAt.IsZero() {
+		e.Data.RaisedAt = at.At
+		if o != nil {
+			e.Data.RaisedAt = o.RaisedAt
+		}
+	}
+	at.RaisedAt = e.Data.RaisedAt
+	if at.At.Before(last.At) {
+		n.history(t, e)
+		return
+	}
+	d.fault(n, t, e, at)
+}
+
 // agent counts what the agent of a node has said.
 func (d *Day) agent(r journal.Record, e said) {
 	n := d.node(r)
@@ -259,7 +291,7 @@ func (d *Day) agent(r journal.Record, e said) {
 	if t == event.NodeSnapshot {
 		of = cmp.Or(e.Data.Stream, r.Stream)
 	}
-	at := stamp{r.Stream, r.Sequence, e.Data.RaisedAt}
+	at := stamp{Stream: r.Stream, Sequence: r.Sequence, RaisedAt: e.Data.RaisedAt}
 	late := !n.current(of, t == event.NodeSnapshot)
 	switch t {
 	case event.FaultRaised, event.FaultUpdated, event.FaultCleared:

@@ -47,7 +47,7 @@ func (n *Node) history(t event.Type, e said) {
 	c.Found++
 	c.Late++
 	if o == nil {
-		n.over(key, stamp{last.Stream, last.Sequence, e.Data.RaisedAt})
+		n.over(key, stamp{last.Stream, last.Sequence, e.Data.RaisedAt, last.At})
 	}
 }
 
@@ -75,17 +75,18 @@ func (d *Day) fault(n *Node, t event.Type, e said, at stamp) {
 			c.Cleared++
 		}
 		d.Clear.add(d.Through.Sub(o.Found))
-		n.over(key, stamp{at.Stream, at.Sequence, o.RaisedAt})
+		n.over(key, stamp{at.Stream, at.Sequence, o.RaisedAt, later(o.At, at.At)})
 	}
 	switch {
 	case t == event.FaultCleared && o == nil: // that it was raised may still come, and then counts
-		n.over(key, stamp{at.Stream, at.Sequence, n.Ended[key].RaisedAt})
+		n.over(key, stamp{at.Stream, at.Sequence, n.Ended[key].RaisedAt, at.At})
 	case t == event.FaultCleared:
 	case again:
 		o.Severity, o.Message = e.Data.Severity, clip(e.Data.Message)
 		if at.Stream != "" {
 			o.Stream, o.Sequence = at.Stream, at.Sequence
 		}
+		o.At = later(o.At, at.At)
 	default:
 		d.begin(n, key, n.episode(e, at, d.Through), e)
 	}
@@ -113,6 +114,13 @@ func (d *Day) begin(n *Node, key string, o *Episode, e said) {
 	n.Open[key] = o
 }
 
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
 const maxMessage = 300 // bytes, of what a report shows of a fault
 
 func clip(text string) string {
@@ -120,11 +128,25 @@ func clip(text string) string {
 }
 
 func (n *Node) episode(e said, at stamp, found time.Time) *Episode {
-	o := &Episode{stamp: at, Check: e.Data.Check, Reason: e.Data.Reason, Severity: e.Data.Severity,
+	o := &Episode{stamp: at, Check: e.Data.Check, Reason: e.Data.Reason, Detector: e.Data.Detector, Severity: e.Data.Severity,
 		Subject: e.Data.Subject, Message: clip(e.Data.Message), Found: found}
 	o.RaisedAt = e.Data.RaisedAt
-	o.Name = o.Check + "\x00" + o.Reason + "\x00" + string(o.Severity)
+	o.Name = nameOf(o.Check, o.Reason, o.Severity, o.Detector)
 	return o
+}
+
+// nameOf is under which a fault is counted.
+func nameOf(check, reason string, severity finding.Severity, detector string) string {
+	name := check + "\x00" + reason + "\x00" + string(severity)
+	if detector != "" {
+		name += "\x00" + detector
+	}
+	return name
+}
+
+func splitName(name string) (check, reason string, severity finding.Severity, detector string) {
+	parts := append(strings.SplitN(name, "\x00", 4), "", "", "")
+	return parts[0], parts[1], finding.Severity(parts[2]), parts[3]
 }
 
 // count returns where an episode is counted: under the severity that it had when it was found.
@@ -135,9 +157,8 @@ func (n *Node) count(o *Episode) *FaultCount {
 		c = n.Faults[other]
 	}
 	if c == nil {
-		check, rest, _ := strings.Cut(o.Name, "\x00")
-		reason, severity, _ := strings.Cut(rest, "\x00")
-		c = &FaultCount{Check: check, Reason: cmp.Or(reason, check), Severity: cmp.Or(finding.Severity(severity), o.Severity)}
+		check, reason, severity, detector := splitName(o.Name)
+		c = &FaultCount{Check: check, Reason: cmp.Or(reason, check), Severity: cmp.Or(severity, o.Severity), Detector: detector}
 		if n.Faults == nil {
 			n.Faults = map[string]*FaultCount{}
 		}

@@ -101,9 +101,9 @@ func BenchmarkDay(b *testing.B) {
 				f.RaisedAt, f.ObservedAt = d.From, d.From.Add(-time.Minute)
 				e := said{}
 				e.Data.Fault = f
-				d.fault(n, event.FaultRaised, e, stamp{"s", uint64(day*10 + k + 1), f.RaisedAt})
+				d.fault(n, event.FaultRaised, e, stamp{Stream: "s", Sequence: uint64(day*10 + k + 1), RaisedAt: f.RaisedAt})
 				if k > 0 || i%50 > 0 {
-					d.fault(n, event.FaultCleared, e, stamp{"s", uint64(day*10 + k + 5), f.RaisedAt})
+					d.fault(n, event.FaultCleared, e, stamp{Stream: "s", Sequence: uint64(day*10 + k + 5), RaisedAt: f.RaisedAt})
 				}
 			}
 		}

@@ -67,6 +67,7 @@ type Faults struct {
 type FaultRow struct {
 	Check    string           `json:"check"`
 	Reason   string           `json:"reason"`
+	Detector string           `json:"detector,omitempty"` // unless agents have found it
 	Severity finding.Severity `json:"severity"`
 	Nodes    int              `json:"nodes"`
 	Faults
@@ -90,6 +91,7 @@ type Need struct {
 	Place                     // of the node
 	Check    string           `json:"check"`
 	Reason   string           `json:"reason"`
+	Detector string           `json:"detector,omitempty"`
 	Severity finding.Severity `json:"severity"`
 	Subject  finding.Subject  `json:"subject"`
 	Message  string           `json:"message"`
@@ -98,7 +100,7 @@ type Need struct {
 	Href     string           `json:"href"`
 }
 
-// Quantiles are of lengths of time in seconds: see docs/event-center.md for how they are rounded.
+// Quantiles are of lengths of time in seconds: see docs/event-center-reference.md for how they are rounded.
 type Quantiles struct {
 	Count  int   `json:"count"`
 	Median int64 `json:"median"`

@@ -17,6 +17,9 @@ clusters:
   - name: {{ .Values.cluster | required "cluster: the name of this cluster must be set" | quote }}
     audience: {{ .Values.audience | quote }}
     agents: {{ .Values.agents | toJson }}
+    {{- with .Values.detectors }}
+    detectors: {{ . | toJson }}
+    {{- end }}
     readers: true
     {{- with .Values.nodes.poolLabel }}
     poolLabel: {{ . | quote }}

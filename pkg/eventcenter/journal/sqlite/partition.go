@@ -59,7 +59,9 @@ CREATE TABLE streams(
 const (
 	version = 3
 	suffix  = ".db"
-	columns = `offset, received, crc, source, id, type, cluster, node, severity, "check", reason, stream, sequence, event`
+
+	foreignLog = "-wal.foreign" // beside a sealed file
+	columns    = `offset, received, crc, source, id, type, cluster, node, severity, "check", reason, stream, sequence, event`
 )
 
 func partitionName(first uint64) string { return fmt.Sprintf("%020d%s", first, suffix) }
@@ -161,6 +163,9 @@ func createFile(ctx context.Context, name, day string) (*sql.DB, error) {
 func (s *Store) load(ctx context.Context, first uint64, past bool) (*partition, error) {
 	p := &partition{path: filepath.Join(s.Dir, partitionName(first)), first: first, last: first - 1}
 	err := p.loadVersion(ctx, past)
+	if aside := s.setLogAside(p); aside != nil {
+		return nil, errors.Join(aside, p.close())
+	}
 	if err == nil && (p.version < 1 || p.version > version) {
 		err = fmt.Errorf("%s: its format is %d, this program reads 1 to %d", p.path, p.version, version)
 		return nil, errors.Join(err, p.close())
@@ -218,13 +223,25 @@ func (p *partition) loadEnd(ctx context.Context) error {
 	return err
 }
 
+// setLogAside renames a log that is beside a sealed file: SQLite would believe it. A journal that is only read ignores it.
+func (s *Store) setLogAside(p *partition) error {
+	if !p.sealed || s.ReadOnly {
+		return nil
+	}
+	err := os.Rename(p.path+"-wal", p.path+foreignLog)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	s.Log.Error("set aside a log that is not the sealed file's", "file", p.path+foreignLog, "err", err)
+	return err
+}
+
 // isSealed reports whether all of a file is in it: its header says that it has no write-ahead log (18 and 19 of
-// https://www.sqlite.org/fileformat2.html#the_database_header), and nothing was cut off that would have to be undone.
+// https://www.sqlite.org/fileformat2.html#the_database_header), and nothing was cut off that would have to be undone. SQLite
+// removes the log before it writes so: one beside it is another file's, or came back with a power loss.
 func isSealed(path string) bool {
-	for _, other := range []string{"-wal", "-journal"} {
-		if _, err := os.Lstat(path + other); !errors.Is(err, os.ErrNotExist) {
-			return false
-		}
+	if _, err := os.Lstat(path + "-journal"); !errors.Is(err, os.ErrNotExist) {
+		return false
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -279,7 +296,8 @@ func (p *partition) seal(ctx context.Context) error {
 func (p *partition) drop() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return errors.Join(p.closeLocked(), remove(p.path), remove(p.path+"-wal"), remove(p.path+"-shm"))
+	return errors.Join(p.closeLocked(), remove(p.path), remove(p.path+"-wal"), remove(p.path+"-shm"),
+		remove(p.path+foreignLog))
 }
 
 // size is that of its files in bytes.

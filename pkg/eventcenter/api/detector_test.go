@@ -1,0 +1,236 @@
+package api_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cloudevents/sdk-go/v2/binding"
+	cloudevents "github.com/cloudevents/sdk-go/v2/event"
+	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/api"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/model"
+	"github.com/nodeagent/nodeagent/pkg/finding"
+)
+
+// detected is a fault of node a that a detector speaks of with the CloudEvents SDK, some seconds after a moment.
+func detected(t *testing.T, detector, id string, kind event.Type, seconds int64, change map[string]any) cloudevents.Event {
+	t.Helper()
+	e := cloudevents.New()
+	e.SetID(id)
+	e.SetSource("/clusters/prod/nodes/a/" + detector)
+	e.SetType(string(kind))
+	e.SetTime(time.Unix(1000+seconds, 0))
+	data := map[string]any{"check": "disk", "reason": "DiskFails", "severity": "fatal",
+		"subject": map[string]any{"kind": "disk", "name": "sda"}, "message": "by " + detector}
+	maps.Copy(data, change)
+	if err := e.SetData(cloudevents.ApplicationJSON, data); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func (c *center) detect(e cloudevents.Event) (reply, string) {
+	c.t.Helper()
+	r := c.request(http.MethodPost, "/v1/events", "", "")
+	if err := cehttp.WriteRequest(binding.WithForceStructured(c.t.Context()), (*binding.EventMessage)(&e), r); err != nil {
+		c.t.Fatal(err)
+	}
+	return c.do(r)
+}
+
+// sources are those whose faults are active on node a.
+func (c *center) sources() string {
+	c.t.Helper()
+	var list api.FaultList
+	c.get("/v1/faults?node=a", &list)
+	var names []string
+	for _, f := range list.Faults {
+		names = append(names, f.Subject.Name+":"+f.Detector)
+	}
+	return strings.Join(names, " ")
+}
+
+// A detector that is not the agent raises and ends faults of a node with plain CloudEvents. It is a second witness: what
+// the agent raises, ends, or leaves out of a snapshot says nothing of it, nor the other way round.
+func TestDetector(t *testing.T) {
+	c := newCenter(t, nil)
+	snapshot := agentEvent(event.NodeSnapshot, "a", 1)
+	snapshot.Stream = stream1[:25] + "Y"
+	snapshot.Data = event.Snapshot{AsOf: event.Sequence(2), Of: stream1, Part: 1, End: true, Faults: []event.Fault{},
+		Leftovers: []event.Activity{}}
+	cleared := raised("a", 2, "sda", "fatal")
+	cleared.Type = event.FaultCleared
+	for _, step := range []struct {
+		name string
+		send any
+		want string
+	}{
+		{"raised by a detector", detected(t, "gpud", "1", event.FaultRaised, 1, nil), "sda:gpud"},
+		{"sent again", detected(t, "gpud", "1", event.FaultRaised, 1, nil), "sda:gpud"},
+		{"the agent finds the same", raised("a", 1, "sda", "fatal"), "sda: sda:gpud"},
+		{"its agent ends it", cleared, "sda:gpud"},
+		{"its agent's snapshot has none", snapshot, "sda:gpud"},
+		{"its agent stops", agentEvent(event.AgentStopping, "a", 3), "sda:gpud"},
+		{"another detector ends the same", detected(t, "bmc", "1", event.FaultCleared, 9, nil), "sda:gpud"},
+		{"another reason ends", detected(t, "gpud", "2", event.FaultCleared, 2, map[string]any{"reason": "Slow"}), "sda:gpud"},
+		{"it ends", detected(t, "gpud", "3", event.FaultCleared, 3, nil), ""},
+		{"an older word comes late", detected(t, "gpud", "4", event.FaultUpdated, 2, nil), ""},
+		{"raised again", detected(t, "gpud", "5", event.FaultRaised, 4, nil), "sda:gpud"},
+		{"an older end comes late", detected(t, "gpud", "6", event.FaultCleared, 3, nil), "sda:gpud"},
+		{"at the same time, later", detected(t, "gpud", "7", event.FaultCleared, 4, nil), ""},
+		{"over at once", detected(t, "gpud", "8", event.FaultRaised, 5, map[string]any{"oneShot": true}), ""},
+		{"the agent's", raised("a", 4, "sdb", "fatal"), "sdb:"},
+		{"is not a detector's to end", detected(t, "gpud", "9", event.FaultCleared, 6,
+			map[string]any{"subject": map[string]any{"kind": "disk", "name": "sdb"}}), "sdb:"},
+	} {
+		if e, ok := step.send.(event.Event); ok {
+			c.send(e)
+		} else if e, ok := step.send.(cloudevents.Event); ok {
+			if r, answer := c.detect(e); r.StatusCode != http.StatusOK {
+				t.Fatalf("%s: %d %s", step.name, r.StatusCode, answer)
+			}
+		}
+		if got := c.sources(); got != step.want {
+			t.Errorf("%s: %q is active, want %q", step.name, got, step.want)
+		}
+	}
+	if _, answer := c.detect(detected(t, "gpud", "1", event.FaultRaised, 1, nil)); !strings.Contains(answer, `"duplicates":1`) {
+		t.Error(answer)
+	}
+	c.detect(detected(t, "gpud", "10", event.FaultRaised, 10, nil))
+	var avoid api.Avoid
+	c.get("/v1/avoid", &avoid)
+	if text := fmt.Sprint(avoid.Pools); !strings.Contains(text, "gpud") {
+		t.Errorf("no detector in %s", text)
+	}
+	var events api.List
+	c.get("/v1/events?node=a&check=disk&severity=fatal&reason=DiskFails", &events)
+	last := api.LineOf(events.Events[len(events.Events)-1])
+	if last.Node != "a" || last.Cluster != "prod" || last.Detector != "gpud" || last.Subject != "disk DiskFails disk/sda" ||
+		last.Severity != "fatal" {
+		t.Errorf("%+v", last)
+	}
+}
+
+// What a detector must not say is refused with the reason; other events of its own types are stored with the node.
+func TestDetectorRefused(t *testing.T) {
+	c := newCenter(t, nil)
+	for name, test := range map[string]struct {
+		want   string
+		change func(e *cloudevents.Event, data map[string]any)
+	}{
+		"no reason":    {"reason", func(_ *cloudevents.Event, d map[string]any) { d["reason"] = "" }},
+		"severity":     {"severity", func(_ *cloudevents.Event, d map[string]any) { d["severity"] = "bad" }},
+		"long message": {"message has", func(_ *cloudevents.Event, d map[string]any) { d["message"] = strings.Repeat("x", 5000) }},
+		"large facts": {"facts", func(_ *cloudevents.Event, d map[string]any) {
+			d["facts"] = map[string]string{"a": strings.Repeat("x", 5000)}
+		}},
+		"short ttl":     {"ttlSeconds", func(_ *cloudevents.Event, d map[string]any) { d["ttlSeconds"] = 1 }},
+		"overflow":      {"ttlSeconds", func(_ *cloudevents.Event, d map[string]any) { d["ttlSeconds"] = int64(1) << 62 }},
+		"negative ttl":  {"ttlSeconds", func(_ *cloudevents.Event, d map[string]any) { d["ttlSeconds"] = -3600 }},
+		"other name":    {"detector", func(_ *cloudevents.Event, d map[string]any) { d["detector"] = "bmc" }},
+		"no time":       {"time must be set", func(e *cloudevents.Event, _ map[string]any) { e.Context = e.Context.Clone(); e.SetTime(time.Time{}) }},
+		"a stream":      {"for agents", func(e *cloudevents.Event, _ map[string]any) { e.SetExtension("stream", stream1) }},
+		"snapshot":      {"a detector sends", func(e *cloudevents.Event, _ map[string]any) { e.SetType(string(event.NodeSnapshot)) }},
+		"agent's name":  {"DETECTOR", func(e *cloudevents.Event, _ map[string]any) { e.SetSource("/clusters/prod/nodes/a") }},
+		"two names":     {"DETECTOR", func(e *cloudevents.Event, _ map[string]any) { e.SetSource("/clusters/prod/nodes/a/b/c") }},
+		"another place": {"DETECTOR", func(e *cloudevents.Event, _ map[string]any) { e.SetSource("urn:x") }},
+		"center's type": {"center itself", func(e *cloudevents.Event, _ map[string]any) { e.SetType(string(event.NodeLost)) }},
+	} {
+		e := detected(t, "gpud", "1", event.FaultRaised, 1, nil)
+		data := map[string]any{}
+		if err := json.Unmarshal(e.Data(), &data); err != nil {
+			t.Fatal(err)
+		}
+		test.change(&e, data)
+		if err := e.SetData(cloudevents.ApplicationJSON, data); err != nil {
+			t.Fatal(err)
+		}
+		if r, answer := c.detect(e); r.StatusCode != 422 || !strings.Contains(answer, test.want) {
+			t.Errorf("%s: %d %s, want 422 and %q", name, r.StatusCode, answer, test.want)
+		}
+	}
+	agents := raised("a", 1, "x", "fatal")
+	f, _ := agents.Data.(event.Fault)
+	f.Detector = "gpud"
+	agents.Data = f
+	if r, answer := c.post(batch, encode(t, agents)); r.StatusCode != 422 {
+		t.Errorf("an agent speaks as a detector: %d %s", r.StatusCode, answer)
+	}
+	e := detected(t, "gpud", "1", "com.example.temperature", 1, nil)
+	if r, answer := c.detect(e); r.StatusCode != 200 {
+		t.Errorf("%d %s", r.StatusCode, answer)
+	}
+	var answer api.List
+	if c.get("/v1/events?cluster=prod&node=a", &answer); len(answer.Events) != 1 || c.sources() != "" {
+		t.Errorf("%s, faults %q", answer.Events, c.sources())
+	}
+}
+
+// A detector speaks for its own name, on its node or, if it may, on every node of its cluster; a node's own identity
+// speaks for all that is on the node.
+func TestWhoMayDetect(t *testing.T) {
+	for _, test := range []struct {
+		who  api.Identity
+		may  []string
+		not  []string
+		name string
+	}{
+		{api.Identity{Cluster: "c", Node: "a"}, []string{"a", "a/gpud", "a/bmc"}, []string{"b", "b/gpud", "a/gpud/x"}, "node"},
+		{api.Identity{Cluster: "c", Node: "a", Detector: "gpud"}, []string{"a/gpud"}, []string{"a", "a/bmc", "b/gpud"}, "detector"},
+		{api.Identity{Cluster: "c", Node: "a", Detector: "gpud", EveryNode: true}, []string{"a/gpud", "b/gpud"},
+			[]string{"a", "b", "b/bmc"}, "every node"},
+		{api.Identity{Cluster: "d", Node: "a", Detector: "gpud", EveryNode: true}, nil, []string{"a/gpud"}, "another cluster"},
+		{api.Identity{Cluster: "c", Reads: true}, nil, []string{"a/gpud"}, "reader"},
+	} {
+		c := newCenter(t, func(config *api.Config) {
+			config.Authenticate = func(*http.Request) (api.Identity, error) { return test.who, nil }
+		})
+		send := func(tail string) int {
+			r, _ := c.post(single, `{"specversion":"1.0","id":"1","source":"/clusters/c/nodes/`+tail+`","type":"com.example.x"}`)
+			return r.StatusCode
+		}
+		for _, tail := range test.may {
+			if got := send(tail); got != 200 {
+				t.Errorf("%s: %s: %d", test.name, tail, got)
+			}
+		}
+		for _, tail := range test.not {
+			if got := send(tail); got != 403 {
+				t.Errorf("%s: %s: %d, want 403", test.name, tail, got)
+			}
+		}
+	}
+}
+
+// A person speaks of a detector's fault apart from the agent's.
+func TestDetectorNotes(t *testing.T) {
+	c := newCenter(t, nil)
+	c.send(raised("a", 1, "sda", "fatal"))
+	c.detect(detected(t, "gpud", "1", event.FaultRaised, 1, nil))
+	faults, _ := c.Model.Faults(func(f model.NodeFault) bool { return f.Detector == "gpud" })
+	e, err := model.OperatorEvent(event.OperatorAcknowledged, faults[0], event.Operator{By: "ada"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Journal.Append(t.Context(), []journal.Event{e}); err != nil {
+		t.Fatal(err)
+	}
+	all, _ := c.Model.Faults(func(model.NodeFault) bool { return true })
+	for _, f := range all {
+		if (f.Operator != nil) != (f.Detector == "gpud") {
+			t.Errorf("%q: %+v", f.Detector, f.Operator)
+		}
+	}
+	if all[0].Severity != finding.Fatal || len(all) != 2 {
+		t.Errorf("%+v", all)
+	}
+}

@@ -1,0 +1,73 @@
+package sqlite
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// A log of another file beside a sealed one is not taken for its own: what the sealed file says stays so.
+func TestSealedFileWithForeignLog(t *testing.T) {
+	c, dir := newClock(), t.TempDir()
+	s := openTest(t, dir, Options{Now: c.Now})
+	s.mustAppend(t, of("a", 1), of("a", 2), foreign("1"))
+	c.now = c.now.Add(24 * time.Hour)
+	s.mustAppend(t, of("a", 3))
+	if err := s.Seal(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.mustClose(t)
+	log, err := os.ReadFile(filepath.Join("testdata", "format-2", "00000000000000000005.db-wal"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	beside := filepath.Join(dir, partitionName(1)) + "-wal"
+	if err := os.WriteFile(beside, log, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, readOnly := range []bool{true, false} {
+		s = openTest(t, dir, Options{Now: c.Now, ReadOnly: readOnly})
+		s.expect(t, "1 a/1", "2 a/2", "3 /0", "4 a/3")
+		if gaps := s.Health().Gaps; len(gaps) > 0 {
+			t.Errorf("gaps: %v", gaps)
+		}
+		if !readOnly {
+			if done := s.mustAppend(t, of("a", 2), foreign("1"), of("a", 4)); done.Duplicates != 2 || done.New != 1 {
+				t.Errorf("%+v", done)
+			}
+		}
+		s.mustClose(t)
+	}
+}
+
+// A stream that says nothing for days is still known: what it sent before is a duplicate, also after a restart. Beyond the
+// time for which events are kept it takes no memory.
+func TestSilentStreams(t *testing.T) {
+	c, dir := newClock(), t.TempDir()
+	s := openTest(t, dir, Options{Now: c.Now, Keep: 10 * 24 * time.Hour})
+	s.mustAppend(t, of("silent", 1), of("silent", 2))
+	for day := range uint64(8) {
+		c.now = c.now.Add(24 * time.Hour)
+		s.mustAppend(t, of("a", day+1))
+		if day%3 == 0 {
+			s.mustClose(t)
+			s = openTest(t, dir, Options{Now: c.Now, Keep: 10 * 24 * time.Hour})
+		}
+		if done := s.mustAppend(t, of("silent", 2), of("silent", 1)); done.Duplicates != 2 {
+			t.Fatalf("day %d: %+v", day, done)
+		}
+	}
+	if done := s.mustAppend(t, of("silent", 3)); done.New != 1 {
+		t.Errorf("%+v", done)
+	}
+	for i := range 5 {
+		s.mustAppend(t, of(fmt.Sprint("short-", i), 1))
+	}
+	c.now = c.now.Add(11 * 24 * time.Hour)
+	s.mustAppend(t, of("a", 9))
+	if n := len(s.writer.streams); n != 1 {
+		t.Errorf("%d streams are remembered", n)
+	}
+}

@@ -1,0 +1,145 @@
+package model
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/nodeagent/nodeagent/pkg/event"
+	"github.com/nodeagent/nodeagent/pkg/eventcenter/journal"
+)
+
+// detected is a record of a detector's fault: said, and received, so many minutes after a moment.
+func detected(detector, name string, t event.Type, said, received int) journal.Record {
+	e := journal.Event{Source: "/clusters/c/nodes/n/" + detector, ID: fmt.Sprint(detector, name, t, said, "-", received), Type: string(t),
+		Cluster: "c", Node: "n"}
+	e.JSON = fmt.Appendf(nil, `{"time":%q,"data":{"check":"disk","reason":"Fails","severity":"fatal","ttlSeconds":600,
+		"subject":{"kind":"disk","name":%q}}}`, minute(said).Format(time.RFC3339), name)
+	return journal.Record{Received: minute(received), Event: e}
+}
+
+func minute(n int) time.Time { return time.Unix(1e9, 0).UTC().Add(time.Duration(n) * time.Minute) }
+
+func (f *feed) received(records ...journal.Record) {
+	f.t.Helper()
+	for _, r := range records {
+		r.Offset = uint64(len(f.records) + 1)
+		f.records = append(f.records, r)
+		f.append(f.m.Apply([]journal.Record{r})...)
+	}
+}
+
+// A detector's fault ends when it is not reported again in time, by the center's clock; made twice, the end is the same.
+func TestExpired(t *testing.T) {
+	f := &feed{t: t, m: New()}
+	f.received(detected("gpud", "a", event.FaultRaised, 0, 100), detected("gpud", "b", event.FaultRaised, 500, 101),
+		detected("gpud", "a", event.FaultUpdated, 5, 105))
+	if ends := f.m.Expired(minute(110)); len(ends) != 0 {
+		t.Errorf("too early: %s", ends[0].JSON)
+	}
+	ends := f.m.Expired(minute(112))
+	if len(ends) != 1 || !strings.Contains(string(ends[0].JSON), `"detector":"gpud"`) || ends[0].ID != f.m.Expired(minute(113))[0].ID {
+		t.Fatalf("%+v", ends)
+	}
+	f.append(ends...)
+	if got := f.active(); got != "a" || len(f.m.Expired(minute(112))) != 0 {
+		t.Errorf("active %q", got)
+	}
+	// The word of a clock that is ahead counts as of its receipt: a later word is not late.
+	f.received(detected("gpud", "b", event.FaultRaised, 102, 113), detected("gpud", "b", event.FaultCleared, 114, 114))
+	if got := f.active(); got != "a" {
+		t.Errorf("active %q", got)
+	}
+	// A report comes first, then the end that was found before it: the fault is there, and subscribers are told so.
+	ends = f.m.Expired(minute(115))
+	f.received(detected("gpud", "a", event.FaultUpdated, 115, 115))
+	f.append(ends...)
+	if got := f.active(); got != "a" || f.inferred() != "+a -a -b" {
+		t.Errorf("active %q, inferred %q", got, f.inferred())
+	}
+}
+
+// One detector cannot fill the memory, nor take the room of another or of the agent.
+func TestDetectorBounds(t *testing.T) {
+	f := &feed{t: t, m: New()}
+	for i := range maxOfDetector + 10 {
+		f.received(detected("gpud", fmt.Sprint(i), event.FaultRaised, 1, 1))
+	}
+	f.received(detected("bmc", "x", event.FaultRaised, 1, 1))
+	f.append(raise(1, "x"))
+	if c := f.m.Counts(); c.Dropped != 10 || c.Faults["fatal"] != maxOfDetector+2 {
+		t.Errorf("%+v", c)
+	}
+	f.received(detected("gpud", "0", event.FaultCleared, 2, 2), detected("gpud", "more", event.FaultRaised, 2, 2))
+	if !strings.Contains(f.active(), "more") {
+		t.Error("an end makes no room")
+	}
+	for i := range maxDetectors + 5 {
+		f.received(detected(fmt.Sprint("d", i), "y", event.FaultRaised, 3, 3))
+	}
+	if n := len(f.m.nodes[Key{"c", "n"}].Foreign); n != maxDetectors {
+		t.Errorf("%d detectors", n)
+	}
+}
+
+// The removal of the Node ends what detectors have raised, each end with the detector's name.
+func TestRemovalEndsDetected(t *testing.T) {
+	f := &feed{t: t, m: New()}
+	f.received(detected("gpud", "a", event.FaultRaised, 1, 1))
+	removed, err := Own{Cluster: "c", Node: "n", ID: "r", Type: event.NodeRemoved, Time: minute(2), Data: event.Silence{}}.Event()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.append(removed)
+	last := f.records[len(f.records)-1]
+	if f.inferred() != "-a" || !strings.Contains(string(last.JSON), `"detector":"gpud"`) {
+		t.Errorf("%q: %s", f.inferred(), last.JSON)
+	}
+}
+
+// Whatever detectors and agents say: a checkpoint and the rest of the journal give the same state.
+func TestDetectedRebuild(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		f := &feed{t: t, m: New()}
+		var saved bytes.Buffer
+		sequence := uint64(0)
+		for i := range 30 {
+			name := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "name")
+			switch kind := rapid.IntRange(0, 4).Draw(rt, "kind"); kind {
+			case 0, 1:
+				said := i*5 - rapid.IntRange(-3, 20).Draw(rt, "late")
+				f.received(detected("gpud", name, []event.Type{event.FaultRaised, event.FaultCleared}[kind], said, i*5))
+			case 2:
+				f.append(f.m.Expired(minute(i * 5))...)
+			case 3:
+				sequence++
+				f.append(raise(sequence, name))
+			case 4:
+				sequence++
+				f.append(snapshotOf(streamA, sequence, sequence-1, name))
+			}
+			if i == 15 {
+				if _, err := f.m.Save(&saved, "j"); err != nil {
+					rt.Fatal(err)
+				}
+			}
+		}
+		rebuilt := New()
+		rebuilt.Apply(f.records)
+		restarted, err := Load(&saved, "j")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		restarted.Apply(slices.DeleteFunc(slices.Clone(f.records), func(r journal.Record) bool { return r.Offset <= restarted.Offset() }))
+		for name, m := range map[string]*Model{"rebuilt": rebuilt, "restarted": restarted} {
+			if diff := Compare(f.m, m); len(diff) > 0 {
+				rt.Fatalf("%s: %+v", name, diff)
+			}
+		}
+	})
+}
