@@ -115,7 +115,7 @@ func filesystemReadonlyDoc() detect.Doc {
 
 func checkFilesystems(ctx context.Context, h *host.Host, s Settings, probes *probeState,
 	errors *ext4State) ([]finding.Finding, error) {
-	mounts, err := mount.Filesystems(h, filesystem.Writable)
+	mounts, cut, err := mount.Known(mount.Filesystems(h, filesystem.Writable))
 	if err != nil {
 		return nil, err
 	}
@@ -124,6 +124,9 @@ func checkFilesystems(ctx context.Context, h *host.Host, s Settings, probes *pro
 		if !f.Ignored(s.Ignore) {
 			filesystems = append(filesystems, examined{Filesystem: f})
 		}
+	}
+	if len(filesystems) == 0 && cut != nil {
+		return nil, cut
 	}
 	if len(filesystems) == 0 {
 		errors.settle(nil)
@@ -151,7 +154,7 @@ func checkFilesystems(ctx context.Context, h *host.Host, s Settings, probes *pro
 		findings = append(findings, f.finding(fault, pods, severityOf(f.Filesystem, fault, h.Paths, s)))
 	}
 	checkkit.ForgetUnmounted(h, doubts)
-	return findings, finding.Partial(doubts)
+	return findings, checkkit.OfMounts(doubts, cut)
 }
 
 // severityOf returns what a failed filesystem means for the node. Any filesystem of the node itself is fatal: system
