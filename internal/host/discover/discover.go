@@ -29,7 +29,7 @@ type Discovery struct {
 // distribution notes of which distribution the node is.
 func (d *discoverer) distribution() {
 	if d.KubeletInstalled {
-		d.Node = distro.Node{ID: d.install.ID, Unit: d.install.unit}
+		d.Node = distro.Node{ID: d.install.ID, Unit: d.install.unit, Socket: d.Paths.CRISocket}
 	}
 }
 

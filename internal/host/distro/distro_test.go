@@ -106,6 +106,30 @@ func TestNoKubelet(t *testing.T) {
 	}
 }
 
+// A node of a distribution that may have one of several runtimes has the one whose socket kubelet uses.
+func TestRuntimeUnitOfSocket(t *testing.T) {
+	for _, test := range [][3]string{
+		{"kubeadm", "/run/containerd/containerd.sock", "containerd"},
+		{"kubeadm", "/run/crio/crio.sock", "crio"},
+		{"kubeadm", "/var/run/crio/crio.sock", "crio"},
+		{"kubeadm", "/run/cri-dockerd.sock", "docker"},
+		{"", "/run/crio/crio.sock", "crio"},
+		{"openshift", "/run/crio/crio.sock", "crio"},
+		{"k3s", "/run/k3s/containerd/containerd.sock", "k3s"},
+		{"microk8s", "/var/snap/microk8s/common/run/containerd.sock", "snap.microk8s.daemon-containerd"},
+		{"kubeadm", "/run/other.sock", "containerd"},
+		{"eks-al2", "/run/crio/crio.sock", "containerd"}, // has no other
+	} {
+		n := distro.Node{ID: test[0], Socket: test[1]}
+		if got := n.RuntimeUnit(); got != test[2] {
+			t.Errorf("%s with %s: %s, want %s", test[0], test[1], got, test[2])
+		}
+		if got, want := n.Advise("`journalctl -u containerd`"), "`journalctl -u "+test[2]+"`"; got != want {
+			t.Errorf("%s with %s: %s, want %s", test[0], test[1], got, want)
+		}
+	}
+}
+
 func TestDataOf(t *testing.T) {
 	for _, test := range [][3]string{
 		{"{data}/data/*/bin/*", "/data/k3s/data/abc/bin/k3s", "/data/k3s"},

@@ -2,6 +2,7 @@ package distro
 
 import (
 	"cmp"
+	"path"
 	"regexp"
 	"strings"
 )
@@ -10,6 +11,8 @@ import (
 type Node struct {
 	ID   string `json:"id,omitempty"`
 	Unit string `json:"unit,omitempty"` // that runs kubelet, without ".service"; empty: the distribution's first
+	// Socket is that of the runtime. It tells which runtime runs where the distribution permits several.
+	Socket string `json:"socket,omitempty"`
 }
 
 // KubeletUnit is the unit that runs kubelet, without ".service"; empty where no unit of systemd does.
@@ -30,12 +33,22 @@ func (n Node) KubeletUnit() string {
 func (n Node) RuntimeUnit() string {
 	d, ok := ByID(n.ID)
 	if !ok {
-		return "containerd"
+		d, _ = ByID("kubeadm")
 	}
 	if len(d.RuntimeUnits) == 0 {
 		return n.KubeletUnit()
 	}
+	if unit := map[string]string{"crio.sock": "crio", "cri-dockerd.sock": "docker"}[path.Base(n.Socket)]; matches(d.RuntimeUnits, unit) {
+		return unit
+	}
 	return d.RuntimeUnits[0]
+}
+
+// RunsMore reports whether the units that run kubelet or the runtime run more than that: a kubelet that is a part of a larger
+// program, or its child. On a server of K3s this is the control plane.
+func (n Node) RunsMore() bool {
+	d, _ := ByID(n.ID)
+	return d.Launcher != "" || d.Embeds()
 }
 
 var (

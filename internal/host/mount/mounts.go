@@ -24,40 +24,53 @@ const recentFor = 5 * time.Minute
 
 // Table returns the mount table of the host: that of the process which stands for init. It is read each time, but may
 // be shared with others where it has not changed: it must not be modified.
-func Table(h *host.Host) ([]Mount, error) { return tableOf(h, initPID(h), h.Mounts) }
+func Table(h *host.Host) ([]Mount, error) { return tableOf(h, initPID(h), h.Mounts.ReadFile) }
 
 // Recent is Table for those who want to know what is mounted where: the table is read again where something was mounted
 // or unmounted, and every five minutes. Who wants to know whether a filesystem became read-only, which the kernel tells
 // nobody, needs Filesystems; who changes something, Table. Reading costs the kernel some 5 microseconds for each mount.
-func Recent(h *host.Host) ([]Mount, error) {
-	if mounts, ok := h.Mounts.Recent(h.Files.Path(tableName(initPID(h))), recentFor); ok {
-		return mounts, nil
-	}
-	return Table(h)
-}
+//
+// A table that costs too much (see mountinfo.Reader.Known) is read little by little: Recent then returns what is known of it,
+// with the error. Who can use that calls Known.
+func Recent(h *host.Host) ([]Mount, error) { return recent(h, nil) }
 
 // Filesystems is Recent for those who want to know, too, whether a filesystem with a wanted mount became read-only.
-func Filesystems(h *host.Host, wanted func(Mount) bool) ([]Mount, error) {
-	if mounts, ok := h.Mounts.RecentWith(h.Files.Path(tableName(initPID(h))), recentFor, wanted); ok {
-		return mounts, nil
+func Filesystems(h *host.Host, wanted func(Mount) bool) ([]Mount, error) { return recent(h, wanted) }
+
+func recent(h *host.Host, wanted func(Mount) bool) ([]Mount, error) {
+	name := tableName(initPID(h))
+	mounts, ok, err := h.Mounts.Recent(h.Files.Path(name), recentFor, wanted)
+	if !ok {
+		mounts, err = h.Mounts.Known(h.Files.Path(name), host.MaxFile)
 	}
-	return Table(h)
+	if err == nil && len(mounts) == 0 {
+		return nil, fmt.Errorf("read %s: %w", name, errNoMounts)
+	}
+	return mounts, err
+}
+
+// Known separates why a table is known only in part (cut) from why nothing is known of it.
+func Known(mounts []Mount, err error) (known []Mount, cut *mountinfo.CutError, failed error) {
+	if cut, ok := errors.AsType[*mountinfo.CutError](err); ok && len(mounts) > 0 {
+		return mounts, cut, nil
+	}
+	return mounts, nil, err
 }
 
 func initPID(h *host.Host) int { return max(h.Paths.InitPID, 1) }
 
 // TableOf returns the mount table that a process sees. It works without touching any of the mounts.
-func TableOf(h *host.Host, pid int) ([]Mount, error) { return tableOf(h, pid, nil) }
+func TableOf(h *host.Host, pid int) ([]Mount, error) { return tableOf(h, pid, h.Mounts.ReadOther) }
 
 func tableName(pid int) string { return fmt.Sprintf("/proc/%d/mountinfo", pid) }
 
-func tableOf(h *host.Host, pid int, reader *mountinfo.Reader) ([]Mount, error) {
+func tableOf(h *host.Host, pid int, read func(*mountinfo.File, int64) ([]Mount, error)) ([]Mount, error) {
 	name := tableName(pid)
 	file, err := mountinfo.Open(h.Files.Path(name))
 	if err != nil {
 		return nil, err
 	}
-	mounts, err := reader.ReadFile(file, host.MaxFile)
+	mounts, err := read(file, host.MaxFile)
 	if err != nil {
 		return nil, err
 	}

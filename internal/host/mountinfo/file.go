@@ -1,6 +1,7 @@
 package mountinfo
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -70,26 +71,45 @@ type kept struct {
 	table []Mount
 	lines lines     // of the table
 	at    time.Time // when it was opened
+	cost  time.Duration
 }
 
 // ReadFile reads a whole table of at most limit bytes, and closes the file, or keeps it for Recent. The table is shared:
-// it must not be modified.
+// it must not be modified. One that costs too much is a CutError: see Known.
 func (r *Reader) ReadFile(file *File, limit int64) ([]Mount, error) {
-	limited := &io.LimitedReader{R: file, N: limit + 1}
-	if r == nil || !r.mu.TryLock() { // another one reads, and may hang in the kernel
+	if r == nil {
+		return r.ReadOther(file, limit)
+	}
+	if r.budget.slow() {
+		return nil, errors.Join(fmt.Errorf("read %s: %w", file.name, &CutError{}), file.Close())
+	}
+	from := whole{r.metered(file, free)}
+	limited := &io.LimitedReader{R: from, N: limit + 1}
+	if !r.mu.TryLock() { // another one reads, and may hang in the kernel
 		table, err := Parse(limited)
 		return withinLimit(table, errors.Join(err, file.Close()), file, limited, limit)
 	}
 	defer r.mu.Unlock()
 	at := time.Now()
 	table, err := r.read(limited)
+	r.budget.found(from.metered)
 	table, err = withinLimit(table, err, file, limited, limit)
 	if err != nil || !file.counts() {
 		return table, errors.Join(err, file.Close())
 	}
 	closed := r.forget()
-	r.kept = kept{file, table, r.last, at}
+	r.kept = kept{file, table, r.last, at, from.cost}
 	return table, closed
+}
+
+// ReadOther reads the table of another process, and closes the file. What it costs counts for r, which may be nil.
+func (r *Reader) ReadOther(file *File, limit int64) ([]Mount, error) {
+	if r == nil {
+		r = &Reader{}
+	}
+	limited := &io.LimitedReader{R: whole{r.metered(file, freeOther)}, N: limit + 1}
+	table, err := Parse(limited)
+	return withinLimit(table, errors.Join(err, file.Close()), file, limited, limit)
 }
 
 func withinLimit(table []Mount, err error, file *File, read *io.LimitedReader, limit int64) ([]Mount, error) {
@@ -107,27 +127,36 @@ func withinLimit(table []Mount, err error, file *File, read *io.LimitedReader, l
 //
 // The kernel counts what is mounted, unmounted, moved and mounted with other options in this namespace. It does not count
 // options of a filesystem that change by themselves (errors=remount-ro) or by way of another namespace, what is made
-// shared or private, nor directories above or below a mount that are renamed or removed: those may be as old as maxAge.
-func (r *Reader) Recent(name string, maxAge time.Duration) (table []Mount, ok bool) {
-	return r.RecentWith(name, maxAge, func(Mount) bool { return false })
-}
-
-// RecentWith is Recent for who wants to know, too, the options of some filesystems as they are now: all lines are
-// compared with the kernel's up to where the last one that has a wanted mount first stands: few where these are the node's
-// own disks, which are mounted first.
-func (r *Reader) RecentWith(name string, maxAge time.Duration, wanted func(Mount) bool) (table []Mount, ok bool) {
+// shared or private, nor directories above or below a mount that are renamed or removed: those may be as old as maxAge,
+// or, where the table costs much, as a hundred times what it costs.
+//
+// Of filesystems with a wanted mount the options are those of now: all lines are compared with the kernel's up to where the
+// last such filesystem first stands: few where these are the node's own disks, which are mounted first. Where that costs too
+// much the table comes with a CutError.
+func (r *Reader) Recent(name string, maxAge time.Duration, wanted func(Mount) bool) (table []Mount, ok bool, err error) {
 	if r == nil || !r.mu.TryLock() {
-		return nil, false
+		return nil, false, nil
 	}
 	defer r.mu.Unlock()
+	if r.kept.cost > free {
+		maxAge = max(maxAge, 2*share*r.kept.cost)
+	}
 	if r.kept.file == nil || r.kept.file.name != name || time.Since(r.kept.at) > maxAge {
-		return nil, false
+		return nil, false, nil
 	}
-	if !r.unchanged(firstLines(r.kept.table, wanted)) || r.kept.file.changed() {
+	n := 0
+	if wanted != nil {
+		n = firstLines(r.kept.table, wanted)
+	}
+	compared, same := r.compare(n)
+	if !same || r.kept.file.changed() {
 		_ = r.forget() // the word of the change is taken: nothing may be believed to be without one
-		return nil, false
+		return nil, false, nil
 	}
-	return r.kept.table, true
+	if compared < n {
+		err = &CutError{Lines: compared, Stack: HighestStack(r.kept.table)}
+	}
+	return r.kept.table, true, err
 }
 
 // firstLines returns how many lines a table has up to where each filesystem with a wanted mount has occurred.
@@ -141,33 +170,43 @@ func firstLines(table []Mount, wanted func(Mount) bool) (lines int) {
 	return lines
 }
 
-// unchanged reports whether the kernel still shows the first n lines of the table that is kept.
-func (r *Reader) unchanged(n int) bool {
+// compare compares the first n lines of the table that is kept with the kernel's, or as many as may be read.
+func (r *Reader) compare(n int) (compared int, same bool) {
 	if n == 0 {
-		return true
+		return 0, true
 	}
 	if _, err := unix.Seek(r.kept.file.fd, 0, io.SeekStart); err != nil {
-		return false
+		return 0, false
 	}
-	r.input.Reset(r.kept.file)
+	from := r.metered(r.kept.file, free)
+	if r.kept.cost > free {
+		from.free = 0
+	}
+	if r.input == nil {
+		r.input = bufio.NewReader(nil)
+	}
+	r.input.Reset(from)
 	defer r.input.Reset(nil)
 	for i := range n {
-		line, err := r.line()
+		if !from.more() {
+			return i, true
+		}
+		line, err := r.line(r.input)
 		if err != nil {
-			return false
+			return i, false
 		}
 		if at, known := r.kept.lines.at[string(line)]; !known || at != i {
-			return false
+			return i, false
 		}
 	}
-	return true
+	return n, true
 }
 
 // Close closes the file that is kept.
 func (r *Reader) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.forget()
+	return errors.Join(r.drop(), r.forget())
 }
 
 func (r *Reader) forget() error {

@@ -42,7 +42,7 @@ func TestRecentSeesWhatTheKernelCounts(t *testing.T) {
 		must(err)
 		return table
 	}
-	if _, ok := r.Recent(name, time.Hour); ok {
+	if _, ok, _ := r.Recent(name, time.Hour, nil); ok {
 		t.Error("a table before any was read")
 	}
 	for _, step := range []struct {
@@ -63,12 +63,12 @@ func TestRecentSeesWhatTheKernelCounts(t *testing.T) {
 		{"lazy unmount", func() error { return unix.Unmount(b, unix.MNT_DETACH) }},
 	} {
 		before := read() // all in this thread: t.Run would go on in another one, and its namespace
-		if table, ok := r.Recent(name, time.Hour); !ok || cmp.Diff(before, table) != "" {
+		if table, ok, _ := r.Recent(name, time.Hour, nil); !ok || cmp.Diff(before, table) != "" {
 			t.Errorf("%s: nothing has changed, and the table must be read again", step.what)
 		}
 		must(step.change())
 		for _, who := range []string{"first", "second"} {
-			if _, ok := r.Recent(name, time.Hour); ok {
+			if _, ok, _ := r.Recent(name, time.Hour, nil); ok {
 				t.Errorf("%s: the %s who asks is told that the table is what it was", step.what, who)
 			}
 		}
@@ -78,16 +78,16 @@ func TestRecentSeesWhatTheKernelCounts(t *testing.T) {
 	}
 	must(unix.Unmount(b, 0))
 	read()
-	if _, ok := r.Recent(name, -1); ok {
+	if _, ok, _ := r.Recent(name, -1, nil); ok {
 		t.Error("a table that is too old")
 	}
-	if _, ok := r.Recent("/proc/self/mountinfo", time.Hour); ok {
+	if _, ok, _ := r.Recent("/proc/self/mountinfo", time.Hour, nil); ok {
 		t.Error("the table of another process")
 	}
 }
 
-// TestRecentWithSeesWhatTheKernelDoesNotCount: a filesystem that changes by way of another namespace, as by itself.
-func TestRecentWithSeesWhatTheKernelDoesNotCount(t *testing.T) {
+// TestRecentSeesWhatTheKernelDoesNotCount: a filesystem that changes by way of another namespace, as by itself.
+func TestRecentSeesWhatTheKernelDoesNotCount(t *testing.T) {
 	need.Root(t, "mounts in a mount namespace of its own")
 	must := func(err error) {
 		t.Helper()
@@ -110,7 +110,7 @@ func TestRecentWithSeesWhatTheKernelDoesNotCount(t *testing.T) {
 		return func(m mountinfo.Mount) bool { return m.Source == source }
 	}
 	unchanged := func(wanted func(mountinfo.Mount) bool) bool {
-		_, ok := r.RecentWith(name, time.Hour, wanted)
+		_, ok, _ := r.Recent(name, time.Hour, wanted)
 		return ok
 	}
 	file, err := mountinfo.Open(name)
@@ -154,7 +154,7 @@ func TestRecentIsForTheKernelsFiles(t *testing.T) {
 	if mounts, err := r.ReadFile(file, 16<<20); err != nil || len(mounts) != 3 {
 		t.Fatal(mounts, err)
 	}
-	if _, ok := r.Recent(name, time.Hour); ok {
+	if _, ok, _ := r.Recent(name, time.Hour, nil); ok {
 		t.Error("a file that may have changed unnoticed")
 	}
 	if file, err = mountinfo.Open(name); err != nil {

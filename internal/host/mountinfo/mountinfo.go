@@ -11,8 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-
-	"github.com/nodeagent/nodeagent/internal/host/hosterr"
+	"time"
 )
 
 // Mount is one line of a mount table, with all escapes undone:
@@ -58,6 +57,10 @@ type Reader struct {
 	last    lines
 	options map[string][]string // equal ones are stored once
 	kept    kept
+	going   *going // a reading that takes long
+
+	Cost   func() time.Duration // processor time that the calling thread has used; nil: by the kernel's clock
+	budget budget               // guards itself
 }
 
 // lines are a mount table and where in it each line of the text is.
@@ -81,44 +84,11 @@ func (r *Reader) read(from io.Reader) ([]Mount, error) {
 	}
 	r.input.Reset(from)
 	defer r.input.Reset(nil)
-	same := 0       // lines from the beginning that are as they were
-	var fresh lines // once one is not
-	for {
-		line, err := r.line()
-		if err != nil && !errors.Is(err, io.EOF) {
-			return nil, fmt.Errorf("mount table: %w", err)
-		}
-		if len(line) > 0 {
-			n, known := r.last.at[string(line)]
-			if known && n == same && fresh.at == nil {
-				same++
-				continue
-			}
-			if fresh.at == nil {
-				fresh = r.last.first(same)
-			}
-			var m Mount
-			text := string(line)
-			if known {
-				m = r.last.table[n]
-			} else if m, err = r.parse(text); err != nil {
-				return nil, fmt.Errorf("mount table line %q: %w", hosterr.Clip(text), err)
-			}
-			fresh.at[text] = len(fresh.table)
-			fresh.table = append(fresh.table, m)
-			continue
-		}
-		if err == nil {
-			continue // an empty line
-		}
-		if fresh.at == nil && same < len(r.last.table) {
-			fresh = r.last.first(same)
-		}
-		if fresh.at != nil {
-			r.last = fresh
-		}
-		return slices.Clip(r.last.table), nil // who appends gets a copy
+	var p pass
+	if _, err := p.advance(r, r.input, func() bool { return true }); err != nil {
+		return nil, err
 	}
+	return p.end(r), nil
 }
 
 // first returns a copy of the first n lines.
@@ -134,11 +104,11 @@ func (l lines) first(n int) lines {
 
 // line returns the next line. It is valid until the next call; the last one may come without an end. io.EOF comes
 // alone.
-func (r *Reader) line() ([]byte, error) {
-	line, err := r.input.ReadSlice('\n')
+func (r *Reader) line(input *bufio.Reader) ([]byte, error) {
+	line, err := input.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
 		r.long = r.long[:0]
-		for ; errors.Is(err, bufio.ErrBufferFull); line, err = r.input.ReadSlice('\n') {
+		for ; errors.Is(err, bufio.ErrBufferFull); line, err = input.ReadSlice('\n') {
 			r.long = append(r.long, line...)
 		}
 		r.long = append(r.long, line...)

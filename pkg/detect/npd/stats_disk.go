@@ -72,7 +72,7 @@ func mountedDisks(h *host.Host) ([]mount.Mount, error) {
 			onDisk = append(onDisk, fields[len(fields)-1])
 		}
 	}
-	mounts, err := mount.Table(h)
+	mounts, _, err := mount.Known(mount.Recent(h))
 	if err != nil {
 		return nil, err
 	}

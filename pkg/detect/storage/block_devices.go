@@ -96,7 +96,7 @@ func vitalDevices(h *host.Host, mounts []mount.Mount) []vitalDevice {
 // addImpact adds the pods with volumes on disks to a finding, and, if it is vital, what the node needs the disks for;
 // that makes the finding fatal if it may be. What cannot be read is left out: the fault itself is known.
 func addImpact(ctx context.Context, h *host.Host, f *finding.Finding, vital, mayBeFatal bool, disks ...string) {
-	mounts, err := mount.Table(h)
+	mounts, _, err := mount.Known(mount.Recent(h))
 	if err != nil {
 		return
 	}

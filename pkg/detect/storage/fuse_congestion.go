@@ -96,7 +96,7 @@ func checkFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings) ([]f
 		}
 		if mounts == nil {
 			var mountsErr error
-			if mounts, mountsErr = mount.Table(h); mountsErr != nil {
+			if mounts, _, mountsErr = mount.Known(mount.Recent(h)); mountsErr != nil {
 				return nil, mountsErr
 			}
 		}

@@ -17,7 +17,7 @@ import (
 // stacked on one that hangs, hangs for that reason: it is named by the finding of the lowest.
 func (m *ioHangState) evaluate(ctx context.Context, h *host.Host, s IOHangSettings, hung []string) ([]finding.Finding,
 	error) {
-	mounts, mountsErr := mount.Table(h)
+	mounts, mountsErr := mount.Recent(h)
 	doubts := make(map[finding.Subject]error)
 	causes := make(map[string][]string) // disk to all devices that hang because of it, itself included
 	for _, name := range hung {

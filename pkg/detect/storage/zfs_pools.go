@@ -132,7 +132,7 @@ func poolFinding(h *host.Host, subject finding.Subject, state string) (finding.F
 
 // onPool returns what of the node's own data lies on a pool; nothing where the mount table cannot be read.
 func onPool(h *host.Host, pool string) []string {
-	mounts, err := mount.Table(h)
+	mounts, _, err := mount.Known(mount.Recent(h))
 	if err != nil {
 		return nil
 	}

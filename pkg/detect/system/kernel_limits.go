@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
+	"github.com/nodeagent/nodeagent/internal/host/mountinfo"
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 	"github.com/nodeagent/nodeagent/pkg/finding"
@@ -118,25 +119,24 @@ func (l *limits) near(subject finding.Subject, reason, what string, u usage, may
 }
 
 func (l *limits) mounts(subject finding.Subject) error {
-	table, err := mount.Recent(l.host)
+	table, cut, err := mount.Known(mount.Recent(l.host))
 	if err != nil {
 		return err
 	}
-	on := make(map[string]int)
-	var most string
-	for _, m := range table {
-		if on[m.Point]++; on[m.Point] > on[most] {
-			most = m.Point
-		}
+	atLeast := ""
+	if cut != nil {
+		atLeast = "at least "
 	}
-	stack := fmt.Sprintf("; most, %d, on %s", on[most], checkkit.Sanitize(most, 256))
-	if on[most] < stacked {
+	most := mountinfo.HighestStack(table)
+	point := checkkit.Sanitize(most.Point, 256)
+	stack := fmt.Sprintf("; most, %s%d, on %s", atLeast, most.Mounts, point)
+	if most.Mounts < stacked {
 		stack = ""
 	} else {
 		l.findings = append(l.findings, finding.Finding{
-			Subject: finding.Subject{Kind: "directory", Name: most}, Severity: finding.Warning, Reason: "MountsStacked",
-			Message: fmt.Sprintf("%d mounts lie on %s, of %d of the host", on[most], checkkit.Sanitize(most, 256), len(table)),
-			Facts:   map[string]string{"mounts": fmt.Sprint(on[most]), "all": fmt.Sprint(len(table))},
+			Subject: finding.Subject{Kind: "directory", Name: most.Point}, Severity: finding.Warning, Reason: "MountsStacked",
+			Message: fmt.Sprintf("%s%d mounts lie on %s, of %d of the host", atLeast, most.Mounts, point, len(table)),
+			Facts:   map[string]string{"mounts": fmt.Sprint(most.Mounts), "all": fmt.Sprint(len(table))},
 		})
 	}
 	limit, err := checkkit.ReadCount(l.host.Files, "/proc/sys/fs/mount-max")
@@ -146,8 +146,11 @@ func (l *limits) mounts(subject finding.Subject) error {
 	if err != nil {
 		return err
 	}
-	l.near(subject, "MountsNearLimit", "the host has %s mounts, by fs.mount-max"+strings.ReplaceAll(stack, "%", "%%"),
+	l.near(subject, "MountsNearLimit", "the host has "+atLeast+"%s mounts, by fs.mount-max"+strings.ReplaceAll(stack, "%", "%%"),
 		usage{uint64(len(table)), limit}, true)
+	if cut != nil { // how many there are is not known
+		return cut
+	}
 	return nil
 }
 

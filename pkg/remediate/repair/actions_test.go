@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -73,6 +74,43 @@ func (n *unitNode) process(pid int, comm, opened string) {
 		n.t.Fatal(err)
 	}
 	n.service.Processes = append(n.service.Processes, pid)
+}
+
+// Which unit is restarted is that of the node's distribution, unless the operator names one. A unit that runs more than
+// kubelet or the runtime is not restarted unless it was named: on a server of K3s it is the control plane.
+func TestRestartUnitOfDistributions(t *testing.T) {
+	for name, test := range map[string]struct {
+		id, check, socket string
+		units             Units
+		unit              string // empty: refused
+	}{
+		"kubeadm":                     {id: "kubeadm", check: "kubelet-health", unit: "kubelet.service"},
+		"no distribution was found":   {check: "kubelet-health", unit: "kubelet.service"},
+		"snap":                        {id: "k8s-snap", check: "kubelet-health", unit: "snap.k8s.kubelet.service"},
+		"K3s":                         {id: "k3s", check: "kubelet-health"},
+		"K3s, named":                  {id: "k3s", check: "kubelet-health", units: Units{Kubelet: "k3s-agent.service"}, unit: "k3s-agent.service"},
+		"RKE2":                        {id: "rke2", check: "kubelet-health"},
+		"k0s":                         {id: "k0s", check: "kubelet-health"},
+		"MicroK8s":                    {id: "microk8s", check: "kubelet-health"},
+		"Talos":                       {id: "talos", check: "kubelet-health"},
+		"runtime of kubeadm":          {id: "kubeadm", check: "runtime-health", unit: "containerd.service"},
+		"runtime of kubeadm, CRI-O":   {id: "kubeadm", check: "runtime-health", socket: "/run/crio/crio.sock", unit: "crio.service"},
+		"runtime of K3s":              {id: "k3s", check: "runtime-health", socket: "/run/k3s/containerd/containerd.sock"},
+		"runtime of K3s, named":       {id: "k3s", check: "runtime-health", units: Units{Runtime: "k3s.service"}, unit: "k3s.service"},
+		"runtime of MicroK8s":         {id: "microk8s", check: "runtime-health", unit: "snap.microk8s.daemon-containerd.service"},
+		"runtime of Canonical's snap": {id: "k8s-snap", check: "runtime-health", unit: "snap.k8s.containerd.service"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newUnitNode(t)
+			n.tools.Host.Node.ID = test.id
+			n.tools.Host.Paths.CRISocket = cmp.Or(test.socket, "/run/containerd/containerd.sock")
+			n.tools.Settings.Units = test.units
+			job, err := lookAtUnit(t.Context(), n.tools, finding.Finding{Check: test.check})
+			if got := job.Identity["unit"]; got != test.unit || (err == nil) != (test.unit != "") {
+				t.Errorf("%q, %v; want %q", got, err, test.unit)
+			}
+		})
+	}
 }
 
 // A restart is planned only where it ends nothing but the daemon itself.

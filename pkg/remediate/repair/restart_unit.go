@@ -50,12 +50,9 @@ func restartUnit() Action {
 }
 
 func lookAtUnit(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
-	name := t.Settings.Units.Kubelet
-	if f.Check == "runtime-health" {
-		name = runtimeUnit(t.Settings.Units.Runtime, t.Host.Paths.CRISocket)
-	}
-	if name == "" {
-		return Job{}, refuse("which unit it is is not known: see units")
+	name, why := unitOf(t, f.Check)
+	if why != "" {
+		return Job{}, refuse("%s", why)
 	}
 	if t.Host.Systemd.Service == nil {
 		return Job{}, fmt.Errorf("systemd: %w", hosterr.ErrNotConfigured)
@@ -88,18 +85,28 @@ func lookAtUnit(ctx context.Context, t Tools, f finding.Finding) (Job, error) {
 	}, nil
 }
 
-// runtimeUnit returns the service behind a CRI socket; empty where it is not known.
-func runtimeUnit(configured, socket string) string {
-	if configured != "" {
-		return configured
+// unitOf returns the service that runs kubelet or the runtime, or why it is not known or not restarted. One that runs
+// more than that is restarted only if the operator names it.
+func unitOf(t Tools, check string) (name, why string) {
+	node, key := t.Host.Node, "units.kubelet"
+	name, unit := t.Settings.Units.Kubelet, node.KubeletUnit()
+	if check == "runtime-health" {
+		name, key = t.Settings.Units.Runtime, "units.runtime"
+		node.Socket = t.Host.Paths.CRISocket
+		unit = node.RuntimeUnit()
+		if base := path.Base(node.Socket); base != "containerd.sock" && base != "crio.sock" {
+			unit = ""
+		}
 	}
-	switch path.Base(socket) {
-	case "containerd.sock":
-		return "containerd.service"
-	case "crio.sock":
-		return "crio.service"
+	switch {
+	case name != "":
+		return name, ""
+	case unit == "":
+		return "", "which unit it is is not known: see " + key
+	case node.RunsMore() && (check != "runtime-health" || unit == node.KubeletUnit()):
+		return "", fmt.Sprintf("%s.service may run more than that, such as the control plane: %s must name it", unit, key)
 	}
-	return ""
+	return unit + ".service", ""
 }
 
 // mayRestart returns why a service must not be restarted, by what systemd says of it.

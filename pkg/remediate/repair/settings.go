@@ -91,10 +91,11 @@ func (d DiskSpace) problems() map[string]string {
 	return problems
 }
 
-// Units names the services of this node.
+// Units names the services of this node. Unless they are set, they are those of the distribution that was found, and none
+// where these run more than kubelet or the runtime.
 type Units struct {
 	Kubelet string `yaml:"kubelet"`
-	Runtime string `yaml:"runtime"` // by the name of the CRI socket unless set
+	Runtime string `yaml:"runtime"`
 }
 
 // Defaults returns the settings of a new installation: nothing is done.
@@ -102,7 +103,7 @@ func Defaults() Settings {
 	return Settings{
 		Actions: map[Name]remediate.Mode{}, PerHour: 3, PerDay: 10, RestartsPerDay: 2, StopAfter: 3,
 		MinAge: 2 * time.Minute, VerifyWithin: 2 * time.Minute, Hold: 5 * time.Minute, RetryAfter: 30 * time.Minute,
-		UnitAge: 5 * time.Minute, Windows: []Window{}, FleetBudget: Claims, Units: Units{Kubelet: "kubelet.service"},
+		UnitAge: 5 * time.Minute, Windows: []Window{}, FleetBudget: Claims,
 		DiskSpace: DiskSpace{FreePercent: 25, FreeInodePercent: 10, ImageAge: 2 * time.Minute,
 			JournalFloorBytes: 512 << 20, CoreDumpAge: 3 * day},
 	}

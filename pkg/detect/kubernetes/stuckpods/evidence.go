@@ -76,7 +76,9 @@ func (e *podEvidence) ask(ctx context.Context) error {
 // readMounts reads the mount table, once.
 func (e *podEvidence) readMounts() {
 	if e.mounts == nil {
-		e.mounts, _ = mount.Recent(e.host) // without them volumes are evaluated by their directories alone
+		if mounts, err := mount.Recent(e.host); err == nil { // without them volumes are evaluated by their directories alone
+			e.mounts = mounts
+		}
 	}
 }
 

@@ -121,11 +121,14 @@ type diskSpace struct {
 }
 
 func (c *diskSpace) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	mounts, err := mount.Recent(h)
+	mounts, cut, err := mount.Known(mount.Recent(h))
 	if err != nil {
 		return nil, err
 	}
 	spaces := spacesOf(mounts, h.Paths, c.settings.Ignore)
+	if len(spaces) == 0 && cut != nil {
+		return nil, cut
+	}
 	if len(spaces) == 0 {
 		return nil, finding.NotApplicable("no filesystem that could become full is mounted")
 	}
@@ -150,5 +153,5 @@ func (c *diskSpace) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		}
 	}
 	checkkit.ForgetUnmounted(h, doubts)
-	return findings, finding.Partial(doubts)
+	return findings, checkkit.OfMounts(doubts, cut)
 }

@@ -64,8 +64,9 @@ func (c *diskSpace) probe(ctx context.Context, h *host.Host, mounts []mount.Moun
 	map[finding.Subject]error) {
 	var keys []string
 	var requests []probe.ProbeRequest
+	tree := filesystem.NewTree(mounts)
 	for _, s := range all {
-		if request, err := s.Probe(h, mounts); err == nil {
+		if request, err := s.Probe(h, tree); err == nil {
 			keys, requests = append(keys, s.Identity()), append(requests, request)
 		}
 	}

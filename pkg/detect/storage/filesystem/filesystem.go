@@ -122,8 +122,8 @@ func (f Filesystem) serves(hostMounts []mount.Mount, m mount.Mount) bool {
 func (f Filesystem) Identity() string { return f.Device + " " + strconv.Itoa(f.Principal.ID) }
 
 // Probe returns the request for a filesystem, through a mount that nothing covers.
-func (f Filesystem) Probe(h *host.Host, mounts []mount.Mount) (probe.ProbeRequest, error) {
-	point, ok := reachable(mounts, f)
+func (f Filesystem) Probe(h *host.Host, t *Tree) (probe.ProbeRequest, error) {
+	point, ok := t.reachable(f)
 	if !ok {
 		return probe.ProbeRequest{}, fmt.Errorf("every mount of %s is covered by another one", f.Principal.Source)
 	}
@@ -131,38 +131,6 @@ func (f Filesystem) Probe(h *host.Host, mounts []mount.Mount) (probe.ProbeReques
 		point = path.Join("/proc", strconv.Itoa(h.Paths.InitPID), "root", point)
 	}
 	return probe.ProbeRequest{Op: probe.ProbeStatfs, Path: point}, nil
-}
-
-// reachable returns a mount point of the filesystem that a path really leads to: the principal one if it does.
-func reachable(mounts []mount.Mount, f Filesystem) (string, bool) {
-	byID := MountsByID(mounts)
-	candidates := append([]mount.Mount{f.Principal}, f.Mounts...)
-	for _, m := range candidates {
-		if !Covered(mounts, byID, m) {
-			return m.Point, true
-		}
-	}
-	return "", false
-}
-
-// Covered reports whether something is mounted over m, or over a directory on the way to it. A path leaves each mount
-// on its way at the first mount point that it meets there.
-func Covered(mounts []mount.Mount, byID map[int]mount.Mount, m mount.Mount) bool {
-	// By mount on the way: the length of the path at which it is left for the next one, and for m itself more than any.
-	leftAt := map[int]int{m.ID: len(m.Point) + 1}
-	for at := m; ; {
-		above, ok := byID[at.Parent]
-		if _, again := leftAt[at.Parent]; !ok || again { // the root, or a malformed table with a cycle
-			break
-		}
-		leftAt[above.ID] = len(at.Point)
-		at = above
-	}
-	return slices.ContainsFunc(mounts, func(other mount.Mount) bool {
-		_, onTheWay := leftAt[other.ID]
-		end, beside := leftAt[other.Parent]
-		return beside && !onTheWay && len(other.Point) < end && mount.Below(m.Point, other.Point)
-	})
 }
 
 // IsRemote reports whether the data of a filesystem come from a server, a host or a daemon that may be unreachable.

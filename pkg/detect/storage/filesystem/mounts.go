@@ -47,12 +47,3 @@ func MountHolding(mounts []mount.Mount, name string) (mount.Mount, bool) {
 	}
 	return mounts[best], true
 }
-
-// MountsByID returns the mounts by their IDs.
-func MountsByID(mounts []mount.Mount) map[int]mount.Mount {
-	byID := make(map[int]mount.Mount, len(mounts))
-	for _, m := range mounts {
-		byID[m.ID] = m
-	}
-	return byID
-}

@@ -124,7 +124,7 @@ func filesystemReadonlyDoc() detect.Doc {
 
 func checkFilesystems(ctx context.Context, h *host.Host, s Settings, probes *probeState,
 	errors *ext4State) ([]finding.Finding, error) {
-	mounts, err := mount.Filesystems(h, filesystem.Writable)
+	mounts, cut, err := mount.Known(mount.Filesystems(h, filesystem.Writable))
 	if err != nil {
 		return nil, err
 	}
@@ -133,6 +133,9 @@ func checkFilesystems(ctx context.Context, h *host.Host, s Settings, probes *pro
 		if !f.Ignored(s.Ignore) {
 			filesystems = append(filesystems, examined{Filesystem: f})
 		}
+	}
+	if len(filesystems) == 0 && cut != nil {
+		return nil, cut
 	}
 	if len(filesystems) == 0 {
 		errors.settle(nil)
@@ -160,7 +163,7 @@ func checkFilesystems(ctx context.Context, h *host.Host, s Settings, probes *pro
 		findings = append(findings, f.finding(fault, use))
 	}
 	checkkit.ForgetUnmounted(h, doubts)
-	return findings, finding.Partial(doubts)
+	return findings, checkkit.OfMounts(doubts, cut)
 }
 
 func (f examined) finding(what filesystem.Fault, use use) finding.Finding {

@@ -9,6 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
+	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
@@ -54,6 +55,7 @@ func (p *probeState) probeAll(ctx context.Context, h *host.Host, timeout time.Du
 	doubts := make(map[finding.Subject]error)
 	var due []*examined
 	var requests []probe.ProbeRequest
+	tree := filesystem.NewTree(mounts)
 	for i := range filesystems {
 		f := &filesystems[i]
 		if f.Principal.FSType != "xfs" || f.gone != "" {
@@ -61,7 +63,7 @@ func (p *probeState) probeAll(ctx context.Context, h *host.Host, timeout time.Du
 		}
 		if last, ok := p.answers[f.Identity()]; ok && last.known(now) {
 			fresh[f.Identity()] = last
-		} else if request, err := f.Probe(h, mounts); err != nil {
+		} else if request, err := f.Probe(h, tree); err != nil {
 			doubts[f.Subject()] = err
 		} else {
 			due, requests = append(due, f), append(requests, request)

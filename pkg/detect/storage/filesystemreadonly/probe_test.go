@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodeagent/nodeagent/internal/host"
 	"github.com/nodeagent/nodeagent/internal/host/mount"
 	"github.com/nodeagent/nodeagent/internal/host/probe"
@@ -87,33 +85,6 @@ func TestXFSIsAskedSparingly(t *testing.T) {
 	}
 	if children != 7 {
 		t.Errorf("%d children, want one for each run that probes", children)
-	}
-}
-
-func TestCovered(t *testing.T) {
-	mounts := []mount.Mount{
-		{ID: 1, Parent: 1, Point: "/"},
-		{ID: 2, Parent: 1, Point: "/a"},
-		{ID: 3, Parent: 2, Point: "/a"}, // over it
-		{ID: 4, Parent: 1, Point: "/b/c"},
-		{ID: 5, Parent: 1, Point: "/b"}, // over a directory on the way
-		{ID: 6, Parent: 5, Point: "/b/c"},
-		{ID: 7, Parent: 1, Point: "/bb"},
-		{ID: 8, Parent: 9, Point: "/x"}, // in a circle
-		{ID: 9, Parent: 8, Point: "/x"},
-	}
-	byID := make(map[int]mount.Mount)
-	for _, m := range mounts {
-		byID[m.ID] = m
-	}
-	got := make(map[int]bool)
-	for _, m := range mounts[:7] {
-		got[m.ID] = filesystem.Covered(mounts, byID, m)
-	}
-	filesystem.Covered(mounts, byID, mounts[7]) // ends
-	want := map[int]bool{1: false, 2: true, 3: false, 4: true, 5: false, 6: false, 7: false}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
 	}
 }
 

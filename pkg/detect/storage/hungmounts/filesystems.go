@@ -15,13 +15,13 @@ import (
 
 // foreignFilesystems groups the mounts of such filesystems by superblock.
 func foreignFilesystems(mounts []mount.Mount, ignore []string) []filesystem.Filesystem {
-	byID := filesystem.MountsByID(mounts)
+	tree := filesystem.NewTree(mounts)
 	var filesystems []filesystem.Filesystem
 	for _, f := range filesystem.FilesystemsOf(mounts, func(m mount.Mount) bool {
-		return filesystem.IsRemote(m.FSType) && !belowTrigger(byID, m)
+		return filesystem.IsRemote(m.FSType) && !belowTrigger(tree, m)
 	}) {
 		// The probe uses a mount whose path leads through no other filesystem that may hang, if there is one.
-		free := slices.DeleteFunc(slices.Clone(f.Mounts), func(m mount.Mount) bool { return throughForeign(byID, m) })
+		free := slices.DeleteFunc(slices.Clone(f.Mounts), func(m mount.Mount) bool { return throughForeign(tree, m) })
 		if len(free) == 0 {
 			free = f.Mounts
 		}
@@ -33,8 +33,9 @@ func foreignFilesystems(mounts []mount.Mount, ignore []string) []filesystem.File
 	return filesystems
 }
 
-func throughForeign(byID map[int]mount.Mount, m mount.Mount) bool {
-	return slices.ContainsFunc(above(byID, m), func(a mount.Mount) bool {
+// throughForeign is true of a mount that another one covers: no path leads to it.
+func throughForeign(tree *filesystem.Tree, m mount.Mount) bool {
+	return tree.Stacked(m) || slices.ContainsFunc(tree.Above(m), func(a mount.Mount) bool {
 		return filesystem.IsRemote(a.FSType) && a.Device() != m.Device()
 	})
 }
@@ -45,31 +46,17 @@ func superblock(f filesystem.Filesystem) string {
 	return f.Device + " " + f.Principal.FSType + " " + f.Principal.Source
 }
 
-// above returns the mounts that the path to m leads through, the nearest first, m itself not among them.
-func above(byID map[int]mount.Mount, m mount.Mount) []mount.Mount {
-	var chain []mount.Mount
-	seen := map[int]bool{m.ID: true}
-	for at := m; ; {
-		next, ok := byID[at.Parent]
-		if !ok || seen[next.ID] { // the root, or a malformed table with a cycle
-			return chain
-		}
-		seen[next.ID] = true
-		chain, at = append(chain, next), next
-	}
-}
-
 // belowTrigger reports whether the path to m leads through an automount's trigger, or could if something expired. A
 // mount right on its trigger does not count: the last step of a path triggers nothing.
-func belowTrigger(byID map[int]mount.Mount, m mount.Mount) bool {
-	return slices.ContainsFunc(above(byID, m), func(a mount.Mount) bool {
+func belowTrigger(tree *filesystem.Tree, m mount.Mount) bool {
+	return !tree.Stacked(m) && slices.ContainsFunc(tree.Above(m), func(a mount.Mount) bool {
 		return a.FSType == "autofs" && a.Point != m.Point
 	})
 }
 
 // behind returns the filesystem that fails on the path to another one: nothing is known of the latter then.
 func (c *hungMounts) behind(mounts []mount.Mount, f filesystem.Filesystem) (mount.Mount, bool) {
-	chain := above(filesystem.MountsByID(mounts), f.Principal)
+	chain := filesystem.NewTree(mounts).Above(f.Principal)
 	i := slices.IndexFunc(chain, func(a mount.Mount) bool { return a.Device() != f.Device && c.failed(a.Device()) })
 	if i < 0 {
 		return mount.Mount{}, false

@@ -116,11 +116,14 @@ type mountFailure struct {
 }
 
 func (c *hungMounts) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
-	mounts, err := mount.Recent(h)
+	mounts, cut, err := mount.Known(mount.Recent(h))
 	if err != nil {
 		return nil, err
 	}
 	filesystems := foreignFilesystems(mounts, c.settings.Ignore)
+	if len(filesystems) == 0 && cut != nil {
+		return nil, cut
+	}
 	if len(filesystems) == 0 {
 		c.failing = map[string]mountFailure{}
 		return nil, finding.NoneLeft("no network or FUSE filesystem is mounted")
@@ -141,5 +144,5 @@ func (c *hungMounts) run(ctx context.Context, h *host.Host) ([]finding.Finding, 
 			f)))
 	}
 	checkkit.ForgetUnmounted(h, doubts)
-	return findings, finding.Partial(doubts)
+	return findings, checkkit.OfMounts(doubts, cut)
 }

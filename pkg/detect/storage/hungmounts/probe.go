@@ -33,10 +33,11 @@ func (c *hungMounts) probe(ctx context.Context, h *host.Host, mounts []mount.Mou
 	doubts := make(map[finding.Subject]error)
 	var keys []string
 	var requests []probe.ProbeRequest
+	tree := filesystem.NewTree(mounts)
 	for _, f := range filesystems {
 		key := superblock(f)
 		failure, failed := c.failing[key]
-		switch request, err := f.Probe(h, mounts); {
+		switch request, err := f.Probe(h, tree); {
 		case failed && (c.hung.Hangs(key) || !woken && now < failure.next):
 		case c.children() >= maxHungChildren:
 			doubts[f.Subject()] = fmt.Errorf("not probed: %d probes hang in the kernel already", c.children())
