@@ -86,6 +86,15 @@ func (c *Chooser) errorsOf(t *record.Timeline, stages []stage.Stage, deadline ti
 			continue
 		}
 		r := row.Reason
+		if c := t.Container(e.Container); c != nil && r == crashLoop {
+			if startFailed(*c) {
+				continue // kubelet waits before it tries again: the error of the start says why
+			}
+			if m := t.At(record.Initialized); c.Init && t.Act == record.Creation && (!m.Known() || m.Arrival.After(deadline)) {
+				found = append(found, candidate{initFailed, stage.Init, e.Arrival, c.Name})
+				continue
+			}
+		}
 		switch {
 		case r == capacityExhausted && t.Around.ExceedsNodes:
 			r = impossibleRequest

@@ -77,6 +77,7 @@ type Container struct {
 	Init       bool   `json:"init,omitempty"`
 	Hook       bool   `json:"hook,omitempty"`       // it has a PostStart hook
 	MemLimit   bool   `json:"memLimit,omitempty"`   // it has a limit of memory
+	Imaged     Mark   `json:"imaged,omitzero"`      // the first status that proves that its image is on the node
 	Started    Mark   `json:"started,omitzero"`     // of its first start
 	Shown      Mark   `json:"shown,omitzero"`       // the first status that shows it running, or ended after a start
 	Exited     Mark   `json:"exited,omitzero"`      // of its last end
