@@ -115,12 +115,14 @@ func disruptions() map[string]Reason {
 // a deletion hold nothing else.
 func belongs(act record.Act, id stage.ID) bool {
 	switch act {
+	case record.Refusal:
+		return id == stage.Admit
 	case record.Deletion:
 		return id[0] == 'd'
 	case record.Upgrade:
 		return id[0] == 'u' || id[0] == 'c' && id >= stage.Pull
 	}
-	return id[0] == 'c'
+	return id[0] == 'c' && id != stage.Admit
 }
 
 // overcome reports whether a stage has ended before the deadline; for errors of a container, its own stage.

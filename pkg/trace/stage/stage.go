@@ -72,6 +72,8 @@ func Of(t *record.Timeline, now time.Time) []Stage {
 		b.deletion()
 	case record.Upgrade:
 		b.upgrade()
+	case record.Refusal:
+		b.interval(Admit, t.At(record.Refused), t.At(record.Admitted))
 	}
 	return b.stages
 }
