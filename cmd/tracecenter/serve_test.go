@@ -134,7 +134,7 @@ func answers(t *testing.T, on string) {
 		}
 	}
 	_, body := ask(t, on, "/v1/slis?window=1h&namespace=default", on)
-	if err := json.Unmarshal([]byte(body), &slis); err != nil || len(slis.SLIs) != 3 || slis.SLIs[0].Missed != 1 || slis.SLIs[0].Success != nil || slis.AsOf.IsZero() {
+	if err := json.Unmarshal([]byte(body), &slis); err != nil || len(slis.SLIs) != 4 || slis.SLIs[0].Missed != 1 || slis.SLIs[0].Success != nil || slis.AsOf.IsZero() {
 		t.Errorf("%v %s", err, body)
 	}
 	_, body = ask(t, on, "/metrics", on)

@@ -9,8 +9,8 @@ import (
 
 // collector reads the counts of the follower when it is asked.
 type collector struct {
-	s                                       *Server
-	pods, open, lag, texts, acts, remaining *prometheus.Desc
+	s                                                 *Server
+	pods, open, lag, texts, acts, remaining, refusals *prometheus.Desc
 }
 
 func (s *Server) metrics() http.Handler {
@@ -22,7 +22,8 @@ func (s *Server) metrics() http.Handler {
 		describe("watch_lag_seconds", "How far the watch is behind; -1 if it does not run."),
 		describe("unknown_texts_total", "Warnings whose text no reason knows."),
 		describe("acts_total", "Acts by verdict.", "act", "outcome"),
-		describe("terminating_pods", "Pods that are Terminating for more than 10 minutes and their grace period.")})
+		describe("terminating_pods", "Pods that are Terminating for more than 10 minutes and their grace period."),
+		describe("unfollowed_refusals_total", "Events of refused owners that were not followed, because there were too many.")})
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
 
@@ -41,6 +42,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge(c.lag, c.s.lag(now))
 	gauge(c.remaining, float64(len(c.s.Follower.Terminating(now, leftover))))
 	to <- prometheus.MustNewConstMetric(c.texts, prometheus.CounterValue, float64(counts.UnknownTexts))
+	to <- prometheus.MustNewConstMetric(c.refusals, prometheus.CounterValue, float64(counts.UnfollowedRefusals))
 	for act, outcomes := range counts.Outcomes {
 		for outcome, n := range outcomes {
 			to <- prometheus.MustNewConstMetric(c.acts, prometheus.CounterValue, float64(n), string(act), string(outcome))

@@ -99,11 +99,13 @@ type Follower struct {
 	// complete: there was a list; a pod that is new since then is ours.
 	complete bool
 	counts   Counts
+	refusals int // acts that are open
 }
 
 // Counts are those since the start.
 type Counts struct {
 	Pods, Open, UnknownTexts int
+	UnfollowedRefusals       int // Events of refused owners that were too many
 	Outcomes                 map[record.Act]map[verdict.Outcome]int
 }
 
@@ -121,12 +123,17 @@ func New(c Config) *Follower {
 }
 
 func (f *Follower) add(a *Act) {
+	if a.Timeline.Act == record.Refusal {
+		f.refusals++
+	}
 	f.open[a.Key()] = a
 	f.acts[a.Timeline.UID] = append(f.acts[a.Timeline.UID], a)
 }
 
 func (f *Follower) drop(a *Act) {
-	delete(f.open, a.Key())
+	if delete(f.open, a.Key()); a.Timeline.Act == record.Refusal {
+		f.refusals--
+	}
 	rest := slices.DeleteFunc(f.acts[a.Timeline.UID], func(x *Act) bool { return x == a })
 	if f.acts[a.Timeline.UID] = rest; len(rest) == 0 {
 		delete(f.acts, a.Timeline.UID)
@@ -181,7 +188,7 @@ func (f *Follower) Synced(now time.Time, list bool) {
 			f.pods[uid] = p
 		}
 		for _, a := range f.open { // of the last run
-			if _, there := f.pods[a.Timeline.UID]; !there {
+			if _, there := f.pods[a.Timeline.UID]; !there && a.Timeline.Act != record.Refusal {
 				a.Timeline.Set(record.Gone, record.Mark{Source: record.Own, Arrival: now, Late: true})
 				a.changed = true
 			}
@@ -244,7 +251,8 @@ func (f *Follower) Behind(now time.Time) time.Duration {
 func (f *Follower) Counts() Counts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	c := Counts{Pods: len(f.pods), Open: len(f.open), UnknownTexts: f.counts.UnknownTexts, Outcomes: map[record.Act]map[verdict.Outcome]int{}}
+	c := Counts{Pods: len(f.pods), Open: len(f.open), UnknownTexts: f.counts.UnknownTexts,
+		UnfollowedRefusals: f.counts.UnfollowedRefusals, Outcomes: map[record.Act]map[verdict.Outcome]int{}}
 	for act, outcomes := range f.counts.Outcomes {
 		c.Outcomes[act] = map[verdict.Outcome]int{}
 		for o, n := range outcomes {

@@ -29,13 +29,16 @@ func (f *Follower) Judge(now time.Time) Batch {
 		case a.JudgedAt.IsZero() || a.stored && a.Verdict.Outcome == verdict.Missed && now.Sub(a.JudgedAt) < refineFor:
 		case !a.stored:
 			b.Judged = append(b.Judged, clone(a))
-			if a.Verdict.Outcome == verdict.Missed {
+			if a.Verdict.Outcome == verdict.Missed || refusedStill(&a.Timeline, now) {
 				a.changed = true
 				break
 			}
 			b.Finished = append(b.Finished, key)
 			continue
-		case f.leftover(a):
+		case f.leftover(a) || refusedStill(&a.Timeline, now):
+		case a.Verdict.Outcome != verdict.Missed:
+			b.Finished = append(b.Finished, key)
+			continue
 		default:
 			f.refine(a)
 			b.Refined = append(b.Refined, clone(a))

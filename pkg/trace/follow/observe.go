@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/stage"
 )
 
 // observation is a pod as it was shown once.
@@ -157,11 +158,36 @@ func (o observation) containers(t *record.Timeline) (started bool) {
 		}
 		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
 			c.Waiting = strings.Clone(w.Reason)
+			o.proves(t, c)
 			t.AddError(record.Error{Mark: o.own(), From: c.Waiting, Container: c.Name, Text: redact(w.Message)})
 		}
 		started = started || c.Started.Known()
 	}
 	return started
+}
+
+// proves sets the marks that a waiting container proves, in case that no Event and no other status has set them.
+func (o observation) proves(t *record.Timeline, c *record.Container) {
+	switch stage.OfWaiting(c.Waiting) {
+	case stage.Pull:
+		if p := t.PullOf(c.Name, c.Image); p != nil && !p.Began.Known() {
+			p.Began = o.own()
+		}
+	case stage.PostStart:
+		if !c.Started.Known() && !startFailed(c) {
+			c.Started = o.own()
+		}
+		fallthrough
+	case stage.Start:
+		if !c.Imaged.Known() {
+			c.Imaged = o.own()
+		}
+	}
+}
+
+// startFailed reports whether the runtime could not start the program.
+func startFailed(c *record.Container) bool {
+	return c.ExitReason == "StartError" || c.ExitReason == "ContainerCannotRun"
 }
 
 func (o observation) state(t *record.Timeline, c *record.Container, state corev1.ContainerState) {
@@ -251,6 +277,11 @@ func (o observation) upgrade(t *record.Timeline) {
 			t.Set(record.OldEnded, o.own())
 		}
 		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "ContainerCreating" {
+			if stage.OfWaiting(w.Reason) == stage.Pull {
+				if p := t.PullOf(c.Name, c.Image); p != nil && !p.Began.Known() {
+					p.Began = o.own()
+				}
+			}
 			t.AddError(record.Error{Mark: o.own(), From: strings.Clone(w.Reason), Container: c.Name, Text: redact(w.Message)})
 		}
 	}

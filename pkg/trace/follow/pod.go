@@ -33,6 +33,7 @@ func (f *Follower) Pod(p *corev1.Pod, change Change, now time.Time) {
 		uid = strings.Clone(uid)
 		known = pod{namespace: f.share(p.Namespace), name: strings.Clone(p.Name), images: changeable(p)}
 		f.begin(o, uid, change)
+		f.admitted(o)
 	}
 	if p.Spec.NodeName != "" {
 		known.node = f.share(p.Spec.NodeName)

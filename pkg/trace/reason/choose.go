@@ -86,6 +86,15 @@ func (c *Chooser) errorsOf(t *record.Timeline, stages []stage.Stage, deadline ti
 			continue
 		}
 		r := row.Reason
+		if c := t.Container(e.Container); c != nil && r == crashLoop {
+			if startFailed(*c) {
+				continue // kubelet waits before it tries again: the error of the start says why
+			}
+			if m := t.At(record.Initialized); c.Init && t.Act == record.Creation && (!m.Known() || m.Arrival.After(deadline)) {
+				found = append(found, candidate{initFailed, stage.Init, e.Arrival, c.Name})
+				continue
+			}
+		}
 		switch {
 		case r == capacityExhausted && t.Around.ExceedsNodes:
 			r = impossibleRequest
@@ -106,12 +115,14 @@ func disruptions() map[string]Reason {
 // a deletion hold nothing else.
 func belongs(act record.Act, id stage.ID) bool {
 	switch act {
+	case record.Refusal:
+		return id == stage.Admit
 	case record.Deletion:
 		return id[0] == 'd'
 	case record.Upgrade:
 		return id[0] == 'u' || id[0] == 'c' && id >= stage.Pull
 	}
-	return id[0] == 'c'
+	return id[0] == 'c' && id != stage.Admit
 }
 
 // overcome reports whether a stage has ended before the deadline; for errors of a container, its own stage.

@@ -86,6 +86,13 @@ func upgrade(plays ...play) *record.Timeline {
 	return t
 }
 
+func refusal(plays ...play) *record.Timeline {
+	t := creation(plays...)
+	t.Act = record.Refusal
+	t.Set(record.Refused, at(0))
+	return t
+}
+
 func choose(t *record.Timeline) Result {
 	return NewChooser().Choose(t, start.Add(promised), promised)
 }
@@ -100,10 +107,12 @@ func TestTexts(t *testing.T) {
 		for _, e := range row.Examples {
 			t.Run(string(row.Reason)+" "+e.Text, func(t *testing.T) {
 				make := creation
-				switch row.Stage[0] {
-				case 'd':
+				switch {
+				case row.Stage == stage.Admit:
+					make = refusal
+				case row.Stage[0] == 'd':
 					make = deletion
-				case 'u':
+				case row.Stage[0] == 'u':
 					make = upgrade
 				}
 				if got := choose(make(bound, report(e.From, e.Text, "c", 5))); got.Reason != row.Reason {
@@ -113,10 +122,10 @@ func TestTexts(t *testing.T) {
 				if got := choose(late); got.Reason != row.Reason && row.Stage != stage.Schedule {
 					t.Errorf("after another error: %+v", got)
 				}
-				if after := choose(make(bound, report(e.From, e.Text, "c", 60.5))); after.Reason == row.Reason && row.Reason != sandboxFailed {
+				if after := choose(make(bound, report(e.From, e.Text, "c", 60.5))); after.Reason == row.Reason && row.Reason != sandboxFailed && row.Reason != createFailed {
 					t.Errorf("after the deadline: %+v", after)
 				}
-				if row.Stage == stage.AdmitOnNode || row.Stage[0] != 'c' {
+				if row.Stage == stage.Admit || row.Stage == stage.AdmitOnNode || row.Stage[0] != 'c' {
 					return // it is final, or of another act
 				}
 				overcome := creation(started, report(e.From, e.Text, "c", 2), report(e.From, e.Text, "c", 2.5), mark(record.ContainersReady, 20))

@@ -49,13 +49,18 @@ const (
 	preempted, evictedByTaint, evictedByAPI   Reason = "Preempted", "EvictedByTaint", "EvictedByApi"
 	resizeDeferred, resizeInfeasible          Reason = "ResizeDeferred", "ResizeInfeasible"
 	imagePullFailed, mountFailed, volumeInUse Reason = "ImagePullFailed", "MountFailed", "VolumeInUse"
-	configInvalid                             Reason = "ContainerConfigInvalid"
+	configInvalid, createFailed               Reason = "ContainerConfigInvalid", "CreateFailed"
 )
 
 // Reasons returns all that the watch alone can find, in the order of the stages. Those that need evidence of the node
 // come with it.
 func Reasons() []Info {
 	return []Info{
+		{"QuotaExceeded", User, "FailedCreate of the owner: exceeded quota", "Raise the quota, or request less."},
+		{"AdmissionDenied", User, "FailedCreate: denied by a webhook or policy, PodSecurity or LimitRange", "Correct the pod's template."},
+		{"AdmissionUnavailable", System, "FailedCreate: the webhook cannot be called", "Look at the service of the webhook."},
+		{createFailed, System, "FailedCreate: the apiserver or etcd failed, or the text is not known", "Look at the apiserver and etcd."},
+		{"InvalidSpec", User, "FailedCreate: is invalid, or service account or priority class not found", "Correct the owner's template."},
 		{schedulingGated, User, "PodScheduled has this reason", "Remove the gate, or ask the controller that owns it."},
 		{constraints, User, "FailedScheduling: selector, affinity, spread or ports", "Compare the pod's constraints with the labels and taints of the nodes."},
 		{impossibleRequest, User, "the requests exceed the allocatable of each node", "Request less, or add larger nodes."},

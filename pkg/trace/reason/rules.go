@@ -50,6 +50,8 @@ func reportedLate(t *record.Timeline, deadline time.Time) bool {
 
 func ofStage(t *record.Timeline, s stage.Stage, deadline time.Time) (Reason, string) {
 	switch s.ID {
+	case stage.Admit:
+		return createFailed, ""
 	case stage.Gated:
 		return schedulingGated, ""
 	case stage.Schedule:

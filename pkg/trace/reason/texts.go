@@ -41,7 +41,7 @@ var (
 
 // Texts returns the table, the more specific before the more general.
 func Texts() []Text {
-	return slices.Concat(anywhere(), schedulingTexts(), nodeTexts(), volumeTexts(), sandboxTexts(), imageTexts(), containerTexts())
+	return slices.Concat(admissionTexts(), anywhere(), schedulingTexts(), nodeTexts(), volumeTexts(), sandboxTexts(), imageTexts(), containerTexts())
 }
 
 func anywhere() []Text {

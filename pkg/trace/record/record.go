@@ -13,6 +13,7 @@ const (
 	Creation Act = "creation"
 	Deletion Act = "deletion"
 	Upgrade  Act = "upgrade" // in place: an image or the resources of a running pod are changed
+	Refusal  Act = "refusal" // an owner cannot create its pods: from its first refused creation to its next pod
 )
 
 // Clock is the machine whose clock made a time.
@@ -43,6 +44,9 @@ type Point string
 
 // The marks of a pod. Those of its containers and pulls stand there.
 const (
+	Refused         Point = "refused"  // the first creation that the apiserver refused to the owner
+	Admitted        Point = "admitted" // the first pod of the owner after the last refusal
+	RefusedLast     Point = "refused-last"
 	Created         Point = "created"
 	Ungated         Point = "ungated"
 	ClaimsBound     Point = "claims-bound"
@@ -77,6 +81,7 @@ type Container struct {
 	Init       bool   `json:"init,omitempty"`
 	Hook       bool   `json:"hook,omitempty"`       // it has a PostStart hook
 	MemLimit   bool   `json:"memLimit,omitempty"`   // it has a limit of memory
+	Imaged     Mark   `json:"imaged,omitzero"`      // the first status that proves that its image is on the node
 	Started    Mark   `json:"started,omitzero"`     // of its first start
 	Shown      Mark   `json:"shown,omitzero"`       // the first status that shows it running, or ended after a start
 	Exited     Mark   `json:"exited,omitzero"`      // of its last end
@@ -131,8 +136,9 @@ type Timeline struct {
 	Gated          bool                    `json:"gated,omitempty"` // it was created with scheduling gates
 	Volumes        bool                    `json:"volumes,omitempty"`
 	Grace          time.Duration           `json:"grace,omitempty"`
-	CPU            int64                   `json:"cpu,omitempty"`   // requested, in thousandths of a core
-	Bytes          int64                   `json:"bytes,omitempty"` // requested memory
+	CPU            int64                   `json:"cpu,omitempty"`      // requested, in thousandths of a core
+	Bytes          int64                   `json:"bytes,omitempty"`    // requested memory
+	Refusals       int                     `json:"refusals,omitempty"` // of an owner: refused creations
 	ReadinessGates []string                `json:"readinessGates,omitempty"`
 	Finalizers     []string                `json:"finalizers,omitempty"` // those that are left
 	Exclude        string                  `json:"exclude,omitempty"`    // why its verdict is "excluded"
@@ -174,7 +180,7 @@ func (t *Timeline) AddError(e Error) {
 			if old.Text == e.Text {
 				return
 			}
-			if e.From == "FailedScheduling" { // the last one decides
+			if e.From == "FailedScheduling" || t.Act == Refusal { // the last one decides
 				t.Errors[i].Text = e.Text
 				return
 			}
@@ -217,6 +223,8 @@ func (t *Timeline) Begin() Mark {
 		return t.At(DeleteRequested)
 	case Upgrade:
 		return t.At(ChangeAccepted)
+	case Refusal:
+		return t.At(Refused)
 	}
 	return t.At(Created)
 }
@@ -228,6 +236,8 @@ func (t *Timeline) End() Mark {
 		return t.At(Gone)
 	case t.Act == Upgrade:
 		return t.At(ReadyAgain)
+	case t.Act == Refusal:
+		return t.At(Admitted)
 	case t.RestartAlways:
 		return t.At(Ready)
 	}

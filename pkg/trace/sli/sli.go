@@ -50,7 +50,7 @@ type Indicator struct {
 // Add computes the indicators of all acts. A miss without a known class counts as the system's.
 func Add(counts []Count) []Indicator {
 	byAct := map[record.Act]*Indicator{}
-	for _, act := range []record.Act{record.Creation, record.Deletion, record.Upgrade} {
+	for _, act := range []record.Act{record.Creation, record.Deletion, record.Upgrade, record.Refusal} {
 		byAct[act] = &Indicator{Act: act, Reasons: map[string]int{}}
 	}
 	for _, c := range counts {

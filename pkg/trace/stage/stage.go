@@ -72,6 +72,8 @@ func Of(t *record.Timeline, now time.Time) []Stage {
 		b.deletion()
 	case record.Upgrade:
 		b.upgrade()
+	case record.Refusal:
+		b.interval(Admit, t.At(record.Refused), t.At(record.Admitted))
 	}
 	return b.stages
 }
@@ -121,14 +123,15 @@ func (b *builder) creation() {
 	}
 }
 
-// sandboxEnd is the condition, or the first sign of what needs a sandbox: the condition may arrive together with it.
+// sandboxEnd is the condition, or the first sign of a step that needs a sandbox: the condition may arrive together with
+// it, and a runtime class or a version of kubelet may not have it.
 func (b *builder) sandboxEnd() record.Mark {
 	end := b.t.At(record.SandboxReady)
 	for _, p := range b.t.Pulls {
 		end = first(end, p.Began)
 	}
 	for _, c := range b.t.Containers {
-		end = first(end, c.Started)
+		end = first(end, first(c.Imaged, c.Started))
 	}
 	return first(end, b.t.At(record.Ready))
 }
@@ -136,13 +139,8 @@ func (b *builder) sandboxEnd() record.Mark {
 // containers adds pull, init, start and PostStart.
 func (b *builder) containers() {
 	t := b.t
-	var pulls, hooks, starts [][2]record.Mark
+	var hooks, starts [][2]record.Mark
 	initBegan, usable := record.Mark{}, t.At(record.SandboxReady)
-	for _, p := range t.Pulls {
-		if p.Began.Known() {
-			pulls = append(pulls, [2]record.Mark{p.Began, p.Ended})
-		}
-	}
 	for i, c := range t.Containers {
 		if c.Init && (!initBegan.Known() || c.Started.Known() && c.Started.Arrival.Before(initBegan.Arrival)) {
 			initBegan = c.Started
@@ -150,13 +148,15 @@ func (b *builder) containers() {
 		if c.Hook && c.Started.Known() {
 			hooks = append(hooks, [2]record.Mark{c.Started, hookEnd(t, i)})
 		}
-		if p := pullFor(t, c); p != nil && p.Ended.Known() {
-			starts = append(starts, [2]record.Mark{p.Ended, c.Started})
+		if p := pullFor(t, c); p != nil && pullEnd(t, p).Known() {
+			starts = append(starts, [2]record.Mark{pullEnd(t, p), c.Started})
+		} else if p == nil && c.Imaged.Known() {
+			starts = append(starts, [2]record.Mark{c.Imaged, c.Started})
 		} else if p == nil && !c.Init && usable.Known() && t.At(record.Initialized).Known() {
 			starts = append(starts, [2]record.Mark{usable, c.Started})
 		}
 	}
-	b.united(Pull, pulls)
+	b.united(Pull, pulls(t))
 	b.interval(Init, initBegan, t.At(record.Initialized))
 	b.united(Start, starts)
 	b.united(PostStart, hooks)
@@ -171,6 +171,29 @@ func hookEnd(t *record.Timeline, i int) record.Mark {
 		}
 	}
 	return end
+}
+
+// pulls are the intervals of those that have begun.
+func pulls(t *record.Timeline) (all [][2]record.Mark) {
+	for i := range t.Pulls {
+		if p := &t.Pulls[i]; p.Began.Known() {
+			all = append(all, [2]record.Mark{p.Began, pullEnd(t, p)})
+		}
+	}
+	return all
+}
+
+// pullEnd is the Event's, or the first sign that the container goes on without it. The start that an upgrade knows is
+// the one before it.
+func pullEnd(t *record.Timeline, p *record.Pull) record.Mark {
+	c := t.Container(p.Container)
+	switch {
+	case p.Ended.Known():
+		return p.Ended
+	case c == nil || t.Act == record.Upgrade:
+		return t.At(record.NewStarted)
+	}
+	return first(c.Imaged, c.Started)
 }
 
 func pullFor(t *record.Timeline, c record.Container) *record.Pull {
@@ -221,15 +244,12 @@ func (b *builder) upgrade() {
 	t := b.t
 	accepted, noticed := t.At(record.ChangeAccepted), t.At(record.ChangeNoticed)
 	b.interval(ChangeSeen, accepted, noticed)
-	var pulls [][2]record.Mark
-	for _, p := range t.Pulls {
-		if p.Began.Known() {
-			pulls = append(pulls, [2]record.Mark{p.Began, p.Ended})
-		}
-	}
-	b.united(NewPull, pulls)
+	all := pulls(t)
+	b.united(NewPull, all)
 	b.interval(OldStop, noticed, t.At(record.OldEnded))
-	b.interval(NewRun, t.At(record.OldEnded), t.At(record.NewStarted))
+	if !slices.ContainsFunc(all, func(p [2]record.Mark) bool { return !p[1].Known() }) {
+		b.interval(NewRun, t.At(record.OldEnded), t.At(record.NewStarted))
+	}
 	b.interval(ReadyAgain, t.At(record.NewStarted), t.At(record.ReadyAgain))
 }
 

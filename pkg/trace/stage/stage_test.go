@@ -91,3 +91,58 @@ func TestClocks(t *testing.T) {
 		}
 	}
 }
+
+// Without Events and without the condition of the sandbox, the statuses of containers prove how far the pod came.
+func TestStagesFollowFromStatuses(t *testing.T) {
+	init := record.Container{Name: "i", Init: true}
+	tests := map[string]struct {
+		containers []record.Container
+		pulls      []record.Pull
+		want       ID // the deepest that is open
+	}{
+		"no status":                  {[]record.Container{{Name: "a"}}, nil, Sandbox},
+		"pull":                       {[]record.Container{{Name: "a"}}, []record.Pull{{Container: "a", Began: at(5)}}, Pull},
+		"pull of init":               {[]record.Container{init, {Name: "a"}}, []record.Pull{{Container: "i", Began: at(5)}}, Pull},
+		"create":                     {[]record.Container{{Name: "a", Imaged: at(5)}}, nil, Start},
+		"create after a pull":        {[]record.Container{{Name: "a", Imaged: at(9)}}, []record.Pull{{Container: "a", Began: at(5)}}, Start},
+		"create of init":             {[]record.Container{{Name: "i", Init: true, Imaged: at(5)}, {Name: "a"}}, nil, Start},
+		"init runs":                  {[]record.Container{{Name: "i", Init: true, Imaged: at(5), Started: at(5)}, {Name: "a"}}, nil, Init},
+		"started":                    {[]record.Container{{Name: "a", Imaged: at(5), Started: at(5)}}, nil, BecomeReady},
+		"started after a pull":       {[]record.Container{{Name: "a", Started: at(9)}}, []record.Pull{{Container: "a", Began: at(5)}}, BecomeReady},
+		"one started, another pulls": {[]record.Container{{Name: "a", Started: at(4)}, {Name: "b"}}, []record.Pull{{Container: "b", Began: at(5)}}, Pull},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			timeline := &record.Timeline{Act: record.Creation, RestartAlways: true, Containers: tt.containers, Pulls: tt.pulls}
+			for p, s := range map[record.Point]int{record.Created: 0, record.Scheduled: 1, record.KubeletSaw: 2} {
+				timeline.Set(p, at(s))
+			}
+			var deepest ID
+			for _, s := range Of(timeline, start.Add(time.Minute)) {
+				if s.Open() && s.ID > deepest {
+					deepest = s.ID
+				}
+				if s.ID == Sandbox && s.Open() != (tt.want == Sandbox) {
+					t.Errorf("sandbox is open: %v", s.Open())
+				}
+				if s.ID == Pull && s.Open() != (tt.want == Pull) {
+					t.Errorf("pull is open: %v", s.Open())
+				}
+			}
+			if deepest != tt.want {
+				t.Errorf("%s is open, want %s", deepest, tt.want)
+			}
+		})
+	}
+}
+
+// An upgrade whose new image cannot be pulled has not begun to create the container.
+func TestUpgradePulls(t *testing.T) {
+	timeline := &record.Timeline{Act: record.Upgrade, Containers: []record.Container{{Name: "a"}}, Pulls: []record.Pull{{Container: "a", Began: at(5)}}}
+	for p, s := range map[record.Point]int{record.ChangeAccepted: 0, record.ChangeNoticed: 2, record.OldEnded: 4} {
+		timeline.Set(p, at(s))
+	}
+	if diff := cmp.Diff(map[ID]int{ChangeSeen: 2, OldStop: 2, NewPull: 15}, spent(timeline, 20)); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -40,7 +40,7 @@ func Judge(t *record.Timeline, promised time.Duration, now, seen time.Time) Verd
 	if !begin.Known() {
 		return Verdict{Outcome: Unknown, Why: "its begin was not observed"}
 	}
-	if end.Known() {
+	if end.Known() && !mayBeRefusedAgain(t, promised, now, seen) {
 		user := userTime(t, end.Arrival)
 		v := Verdict{Judged: minus(t.ByOurs(begin, end), user), User: user.Middle()}
 		v.Outcome, v.Why = compare(v.Judged, promised)
@@ -57,10 +57,31 @@ func Judge(t *record.Timeline, promised time.Duration, now, seen time.Time) Verd
 		v.Outcome, v.Why = ended(t, v.Judged, promised)
 	case t.Act == record.Upgrade && t.At(record.DeleteRequested).Known() && v.Judged.Low <= promised:
 		v.Outcome, v.Why = Excluded, "deleted before it was due"
+	case end.Known() && v.Judged.Low <= promised: // a refusal may follow
+	case v.Judged.Low > promised && t.Act == record.Refusal && !repeated(t, promised):
+		v.Outcome, v.Why = Unknown, "refused once: whether it was overcome was not observed"
 	case v.Judged.Low > promised:
 		v.Outcome = Missed
 	}
 	return v
+}
+
+// mayBeRefusedAgain reports whether the time of an owner with refused creations is not over: a pod in between does not
+// end them if others are refused.
+func mayBeRefusedAgain(t *record.Timeline, promised time.Duration, now, seen time.Time) bool {
+	until := now
+	if seen.Before(now) {
+		until = seen
+	}
+	return t.Act == record.Refusal && t.Passed(t.Begin(), until).Low <= promised
+}
+
+// disorder is how far apart Events and pods of the same moment may arrive.
+const disorder = 2 * time.Second
+
+// repeated reports whether refusals went on. The pod that overcame a single one may have arrived before its Event.
+func repeated(t *record.Timeline, promised time.Duration) bool {
+	return t.At(record.RefusedLast).Arrival.Sub(t.At(record.Refused).Arrival) >= min(disorder, promised/2)
 }
 
 // compare judges an act that has ended.

@@ -72,7 +72,7 @@ func New(kubeconfig, userAgent string, log *slog.Logger) (*Client, error) {
 	config.UserAgent = userAgent
 	config.AcceptContentTypes, config.ContentType = "application/vnd.kubernetes.protobuf,application/json", "application/vnd.kubernetes.protobuf"
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	config.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter() // four watches; lists come one page after the other
+	config.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter() // five watches; lists come one page after the other
 	config.WarningHandlerWithContext = rest.NoWarnings{}
 	transport, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -126,14 +126,22 @@ func (c *Client) streams(f *follow.Follower) []stream {
 	live := func(bool) {}
 	return []stream{
 		{what: "nodes", client: c.core, list: func() runtime.Object { return &corev1.NodeList{} },
-			listed: func(o runtime.Object) { f.Node(o.(*corev1.Node), false, time.Now()) }, //nolint:errcheck // of the list's type
+			listed: func(o runtime.Object) {
+				if n, ok := o.(*corev1.Node); ok {
+					f.Node(n, false, time.Now())
+				}
+			},
 			changed: func(kind apiwatch.EventType, o runtime.Object) {
 				if n, ok := o.(*corev1.Node); ok {
 					f.Node(n, kind == apiwatch.Deleted, time.Now())
 				}
 			}, synced: live, broken: nothing},
 		{what: "pods", client: c.core, list: func() runtime.Object { return &corev1.PodList{} },
-			listed: func(o runtime.Object) { f.Pod(o.(*corev1.Pod), follow.Listed, time.Now()) }, //nolint:errcheck // of the list's type
+			listed: func(o runtime.Object) {
+				if p, ok := o.(*corev1.Pod); ok {
+					f.Pod(p, follow.Listed, time.Now())
+				}
+			},
 			changed: func(kind apiwatch.EventType, o runtime.Object) {
 				if p, ok := o.(*corev1.Pod); ok {
 					change := follow.Watched
@@ -155,8 +163,23 @@ func (c *Client) streams(f *follow.Follower) []stream {
 					f.Event(e, false, time.Now())
 				}
 			}, synced: live, broken: nothing},
+		{what: "events", client: c.core, selector: "reason=FailedCreate", list: func() runtime.Object { return &corev1.EventList{} },
+			listed: func(o runtime.Object) {
+				if e, ok := o.(*corev1.Event); ok && time.Since(e.LastTimestamp.Time) < recentEvents {
+					f.Refused(e, true, time.Now())
+				}
+			},
+			changed: func(kind apiwatch.EventType, o runtime.Object) {
+				if e, ok := o.(*corev1.Event); ok && kind != apiwatch.Deleted {
+					f.Refused(e, false, time.Now())
+				}
+			}, synced: live, broken: nothing},
 		{what: "leases", client: c.leases, namespace: metav1.NamespaceSystem, list: func() runtime.Object { return &coordinationv1.LeaseList{} },
-			listed: func(o runtime.Object) { f.Lease(o.(*coordinationv1.Lease).Name, true, time.Now()) }, //nolint:errcheck // of the list's type
+			listed: func(o runtime.Object) {
+				if l, ok := o.(*coordinationv1.Lease); ok {
+					f.Lease(l.Name, true, time.Now())
+				}
+			},
 			changed: func(kind apiwatch.EventType, o runtime.Object) {
 				if l, ok := o.(*coordinationv1.Lease); ok && kind != apiwatch.Deleted {
 					f.Lease(l.Name, false, time.Now())

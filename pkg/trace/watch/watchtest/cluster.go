@@ -39,6 +39,7 @@ type change struct {
 	resource string
 	version  int
 	line     []byte
+	fields   map[string]string // by which a watch may select
 }
 
 // New starts one. It ends with the test.
@@ -95,6 +96,7 @@ func (c *Cluster) Event(e *corev1.Event) {
 	e.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
 	e.ResourceVersion = strconv.Itoa(c.version + 1)
 	c.send("events", "ADDED", e)
+	c.changes[len(c.changes)-1].fields = map[string]string{"involvedObject.kind": e.InvolvedObject.Kind, "reason": e.Reason}
 }
 
 // Beat renews the Lease of the scheduler.
@@ -112,7 +114,7 @@ func (c *Cluster) send(resource, kind string, object any) {
 		c.t.Error(err)
 	}
 	c.version++
-	c.changes = append(c.changes, change{resource, c.version, append(line, '\n')})
+	c.changes = append(c.changes, change{resource: resource, version: c.version, line: append(line, '\n')})
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
@@ -173,6 +175,7 @@ func (c *Cluster) list(w http.ResponseWriter, r *http.Request, resource string) 
 
 func (c *Cluster) watch(w http.ResponseWriter, r *http.Request, resource string) {
 	version, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	field, value, selects := strings.Cut(r.URL.Query().Get("fieldSelector"), "=")
 	c.mu.Lock()
 	expired, ended := version < c.oldest, c.ended
 	c.mu.Unlock()
@@ -185,7 +188,7 @@ func (c *Cluster) watch(w http.ResponseWriter, r *http.Request, resource string)
 		c.mu.Lock()
 		var lines []byte
 		for _, change := range c.changes {
-			if change.version > version && change.resource == resource {
+			if change.version > version && change.resource == resource && (!selects || change.fields[field] == value) {
 				lines = append(lines, change.line...)
 			}
 		}

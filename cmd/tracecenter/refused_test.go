@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/watch/watchtest"
+	"github.com/nodeagent/nodeagent/test/loopback"
+)
+
+// The whole program: an owner whose pods are refused is missed once, though there is no pod, and counted as its user's.
+func TestServeRefused(t *testing.T) {
+	center, on := watchtest.New(t), loopback.Free(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, []string{"serve", "--kubeconfig", center.Kubeconfig(), "--dir", filepath.Join(t.TempDir(), "data"), "--listen", on,
+			"--promised", "1s"})
+	}()
+	defer func() { cancel(); <-ended }()
+	wait(t, "ready", func() bool { code, _ := ask(t, on, "/readyz", on); return code == http.StatusOK })
+	wait(t, "missed", func() bool {
+		center.Beat()
+		center.Event(&corev1.Event{Reason: "FailedCreate", Type: "Warning", Message: `Error creating: pods "web-1-x" is forbidden: exceeded quota: q`,
+			InvolvedObject: corev1.ObjectReference{Kind: "ReplicaSet", Namespace: "default", Name: "web-1", UID: "r1"}})
+		_, body := ask(t, on, "/v1/slis", on)
+		return strings.Contains(body, `"QuotaExceeded":1`)
+	})
+	text := cli(t, "pod", "default/web-1", "--server", "http://"+on)
+	for _, want := range []string{"refusal of default/web-1: missed", "owner ReplicaSet/web-1", "reason: QuotaExceeded (user)",
+		"stage:  admit, of apiserver, webhooks", "to do:  Raise the quota"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}

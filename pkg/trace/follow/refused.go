@@ -1,0 +1,98 @@
+package follow
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/reason"
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+)
+
+const (
+	maxRefused = 10_000           // owners that are followed at one time
+	quietFor   = 20 * time.Minute // the longest pause of a controller between two attempts is 1,000 s
+)
+
+// Refused takes an Event FailedCreate of an owner of pods. All refusals of one owner are one act, until a pod of it is
+// created, or the owner has been quiet for longer than controllers pause.
+func (f *Follower) Refused(e *corev1.Event, listed bool, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.alive(now)
+	if !createsPods(e) || listed && (f.config.Since.IsZero() || e.LastTimestamp.Time.Before(f.config.Since)) {
+		return
+	}
+	m := record.Mark{Source: record.Own, Arrival: now, Late: listed || now.Before(f.late)}
+	a := f.refusalOf(e.InvolvedObject.UID)
+	if a == nil {
+		if f.refusals >= maxRefused {
+			f.counts.UnfollowedRefusals++
+			return
+		}
+		o := &e.InvolvedObject
+		a = &Act{Timeline: record.Timeline{Act: record.Refusal, UID: strings.Clone(string(o.UID)), Generation: now.UnixNano(),
+			Namespace: f.share(strings.Clone(o.Namespace)), Name: strings.Clone(o.Name), OwnerKind: f.share(strings.Clone(o.Kind)),
+			OwnerName: strings.Clone(o.Name), Exclude: f.excluded(o.Namespace)}}
+		f.add(a)
+	}
+	t := &a.Timeline
+	text := withoutValues(e.Message)
+	if _, known := reason.Match(f.chooser.Texts(), e.Reason, text); !known {
+		f.counts.UnknownTexts++
+	}
+	t.Set(record.Refused, m)
+	delete(t.Marks, record.RefusedLast)
+	t.Set(record.RefusedLast, m)
+	delete(t.Marks, record.Admitted)
+	t.Refusals++
+	t.AddError(record.Error{Mark: m, From: strings.Clone(e.Reason), Text: text})
+	a.changed = true
+}
+
+// createsPods reports whether a refused creation is that of a pod: a CronJob creates Jobs.
+func createsPods(e *corev1.Event) bool {
+	return e.Reason == "FailedCreate" &&
+		slices.Contains([]string{"ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController"}, e.InvolvedObject.Kind)
+}
+
+func (f *Follower) refusalOf(uid types.UID) *Act {
+	for _, a := range f.acts[string(uid)] {
+		if a.Timeline.Act == record.Refusal {
+			return a
+		}
+	}
+	return nil
+}
+
+// admitted notes that the apiserver has accepted a pod of an owner.
+func (f *Follower) admitted(o observation) {
+	ref := metav1.GetControllerOfNoCopy(o.p)
+	if ref == nil {
+		return
+	}
+	if a := f.refusalOf(ref.UID); a != nil {
+		a.Timeline.Set(record.Admitted, o.own())
+		a.changed = true
+	}
+}
+
+// refusedStill reports whether further refusals belong to an act.
+func refusedStill(t *record.Timeline, now time.Time) bool {
+	return t.Act == record.Refusal && !t.At(record.Admitted).Known() && now.Sub(t.At(record.RefusedLast).Arrival) < quietFor
+}
+
+// withoutValues removes the parts of a refusal that may repeat the pod's specification: the text of a webhook or policy,
+// and the values of fields.
+func withoutValues(text string) string {
+	for _, sign := range []string{"denied the request", "denied request", " value: "} {
+		if before, _, found := strings.Cut(text, sign); found {
+			text = before + sign + " …"
+		}
+	}
+	return strings.Clone(text)
+}

@@ -1,0 +1,151 @@
+package follow
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/record"
+	"github.com/nodeagent/nodeagent/pkg/trace/verdict"
+)
+
+const quota = `Error creating: pods "web-abc-x1" is forbidden: exceeded quota: q, requested: pods=1, used: pods=3, limited: pods=3`
+
+// refuses refuses twice, as a controller tries again.
+func (w *world) refuses(kind, owner, text string, s float64) {
+	w.refusesOnce(kind, owner, text, s)
+	w.refusesOnce(kind, owner, text, s+3)
+}
+
+func (w *world) refusesOnce(kind, owner, text string, s float64) {
+	w.until(float64(int(s)))
+	w.Refused(&corev1.Event{Reason: "FailedCreate", Type: "Warning", Message: text, InvolvedObject: corev1.ObjectReference{Kind: kind,
+		Namespace: "default", Name: owner, UID: types.UID("uid-" + owner)}}, false, second(s))
+}
+
+func owned(owner string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.OwnerReferences[0].UID = types.UID("uid-" + owner) }
+}
+
+func TestRefusals(t *testing.T) {
+	tests := map[string]struct {
+		play func(*world)
+		want string
+	}{
+		"quota":                     {func(w *world) { w.refuses("ReplicaSet", "web", quota, 1) }, "refusal missed QuotaExceeded"},
+		"once, and no pod was seen": {func(w *world) { w.refusesOnce("ReplicaSet", "web", quota, 1) }, "refusal unknown"},
+		"StatefulSet": {func(w *world) {
+			w.refuses("StatefulSet", "web", "create Pod web-0 in StatefulSet web failed error: "+quota, 1)
+		}, "refusal missed QuotaExceeded"},
+		"DaemonSet": {func(w *world) { w.refuses("DaemonSet", "web", quota, 1) }, "refusal missed QuotaExceeded"},
+		"Job": {func(w *world) {
+			w.refuses("Job", "web", `Error creating: Internal error occurred: failed calling webhook "a.example": Post "https://a": context deadline exceeded`, 1)
+		}, "refusal missed AdmissionUnavailable"},
+		"a text that is not known": {func(w *world) { w.refuses("ReplicaSet", "web", `Error creating: pods "a" something new`, 1) }, "refusal missed CreateFailed"},
+		"the last text decides": {func(w *world) {
+			w.refuses("ReplicaSet", "web", `pods "a": etcdserver: request timed out`, 1)
+			w.refuses("ReplicaSet", "web", quota, 5)
+		}, "refusal missed QuotaExceeded"},
+		"a CronJob makes no pod": {func(w *world) { w.refuses("CronJob", "web", "Error creating job: exceeded quota", 1) }, ""},
+		"overcome": {func(w *world) {
+			w.refuses("ReplicaSet", "web", quota, 1)
+			w.shows(newPod("a", owned("web"), readyAt(20)), 20)
+		}, "creation delivered, refusal delivered"},
+		"a pod of another": {func(w *world) {
+			w.refuses("ReplicaSet", "web", quota, 1)
+			w.shows(newPod("a", owned("x"), readyAt(20)), 20)
+		}, "creation delivered, refusal missed QuotaExceeded"},
+		"refused again after a pod": {func(w *world) {
+			w.refuses("ReplicaSet", "web", quota, 1)
+			w.shows(newPod("a", owned("web"), readyAt(20)), 20)
+			w.refuses("ReplicaSet", "web", quota, 30)
+		}, "creation delivered, refusal missed QuotaExceeded"},
+		"overcome after the deadline": {func(w *world) {
+			w.refuses("ReplicaSet", "web", quota, 1)
+			w.shows(newPod("a", owned("web"), readyAt(80)), 80)
+		}, "refusal missed QuotaExceeded, creation delivered"},
+		"namespace is excluded": {func(w *world) {
+			w.Refused(&corev1.Event{Reason: "FailedCreate", Message: quota, InvolvedObject: corev1.ObjectReference{Kind: "Job", Namespace: "dev", UID: "u"}}, false, second(1))
+		}, "refusal excluded"},
+		"listed, and older than us": {func(w *world) {
+			w.Refused(&corev1.Event{Reason: "FailedCreate", Message: quota, InvolvedObject: corev1.ObjectReference{Kind: "Job", UID: "u"}}, true, second(1))
+		}, ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(Config{ExcludeNamespaces: []string{"dev"}})
+			tt.play(w)
+			w.until(100)
+			if w.outcomes() != tt.want {
+				t.Errorf("%q, want %q", w.outcomes(), tt.want)
+			}
+		})
+	}
+}
+
+// An owner that is refused ten thousand times counts once, over hours and over a restart; its record does not grow.
+func TestRefusedTenThousandTimes(t *testing.T) {
+	w := newWorld(Config{})
+	for i := range 10_000 {
+		w.refusesOnce("ReplicaSet", "web", strings.Replace(quota, "x1", fmt.Sprint(i), 1), float64(i))
+	}
+	w.until(10_000)
+	if w.outcomes() != "refusal missed QuotaExceeded" || len(w.open) != 1 || w.Counts().Outcomes[record.Refusal][verdict.Missed] != 1 {
+		t.Fatalf("%s, open %d", w.outcomes(), len(w.open))
+	}
+	var open []Act
+	for _, a := range w.open {
+		text, err := json.Marshal(a)
+		if err != nil || len(text) > 2000 || a.Timeline.Refusals != 10_000 {
+			t.Errorf("%v: %d bytes, %d refusals", err, len(text), a.Timeline.Refusals)
+		}
+		open = append(open, a)
+	}
+	again := &world{Follower: New(Config{Open: open, Since: start}), now: 10_000, open: map[string]Act{}}
+	again.Synced(second(10_000), true)
+	again.refusesOnce("ReplicaSet", "web", quota, 10_010)
+	again.until(10_100)
+	if again.outcomes() != "" {
+		t.Errorf("%s after a restart", again.outcomes())
+	}
+	// It ends after the longest pause of a controller, and the next one is another.
+	w.until(12_000)
+	if len(w.final) != 1 || len(w.open) != 0 {
+		t.Fatalf("final %d, open %d", len(w.final), len(w.open))
+	}
+	w.refuses("ReplicaSet", "web", quota, 12_001)
+	w.until(12_100)
+	if w.outcomes() != "refusal missed QuotaExceeded, refusal missed QuotaExceeded" {
+		t.Error(w.outcomes())
+	}
+}
+
+// Of too many refused owners, those over the bound are counted and not followed.
+func TestTooManyRefusedOwners(t *testing.T) {
+	w := newWorld(Config{})
+	for i := range maxRefused + 5 {
+		w.refusesOnce("Job", fmt.Sprint(i), quota, 0)
+	}
+	if c := w.Counts(); c.Open != maxRefused || c.UnfollowedRefusals != 5 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// A webhook's text and a field's value may repeat the pod's environment.
+func TestNothingSecretOfRefusals(t *testing.T) {
+	for _, text := range []string{`admission webhook "a.example" denied the request: PASSWORD=` + secret,
+		`pods "a" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: ` + secret,
+		`Pod "a" is invalid: spec.containers[0].env[0].name: Invalid value: "` + secret + `": must be a name`} {
+		w := newWorld(Config{})
+		w.refuses("ReplicaSet", "web", text, 1)
+		w.until(70)
+		kept, err := json.Marshal([]any{w.judged, w.open})
+		if err != nil || strings.Contains(string(kept), secret) || len(w.judged) != 1 || w.judged[0].First.Class != "user" {
+			t.Errorf("%v: %s", err, kept)
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package follow
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nodeagent/nodeagent/pkg/trace/stage"
+)
+
+// initWaits is a pod whose init container waits; ended is with which code it ended before, if it did.
+func initWaits(why, text string, ended ...int32) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		bound(p)
+		p.Spec.InitContainers = []corev1.Container{{Name: "i", Image: "b:1"}}
+		status := corev1.ContainerStatus{Name: "i", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: why, Message: text}}}
+		for _, code := range ended {
+			status.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error",
+				StartedAt: p.CreationTimestamp, FinishedAt: p.CreationTimestamp}
+		}
+		p.Status.InitContainerStatuses = []corev1.ContainerStatus{status}
+		waiting("PodInitializing", "")(p)
+	}
+}
+
+// The apiserver shows no Event and no condition of the sandbox: the statuses of containers alone say which stage is open.
+func TestStageByStatusAlone(t *testing.T) {
+	const noStart = `exec: "x": executable file not found in $PATH`
+	tests := map[string]struct {
+		shows  func(*corev1.Pod)
+		reason string
+		want   stage.ID
+	}{
+		"nothing":          {waiting("ContainerCreating", ""), "SandboxFailed", stage.Sandbox},
+		"ErrImagePull":     {waiting("ErrImagePull", "a:1: not found"), "ImageNotFound", stage.Pull},
+		"ImagePullBackOff": {waiting("ImagePullBackOff", `Back-off pulling image "a:1"`), "ImagePullFailed", stage.Pull},
+		"InvalidImageName": {waiting("InvalidImageName", ""), "InvalidImageName", stage.Pull},
+		"config":           {waiting("CreateContainerConfigError", `secret "x" not found`), "ConfigMissing", stage.Start},
+		"create":           {waiting("CreateContainerError", "name is reserved"), "RuntimeError", stage.Start},
+		"no start":         {waiting("RunContainerError", noStart), "CommandFailed", stage.Start},
+		"crash":            {waiting("CrashLoopBackOff", "back-off"), "CrashLoopBackOff", stage.BecomeReady},
+		"crash, no start": {func(p *corev1.Pod) {
+			waiting("CrashLoopBackOff", "back-off")(p)
+			p.Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{Reason: "StartError", Message: noStart}
+		}, "CommandFailed", stage.Start},
+		"init: ImagePullBackOff": {initWaits("ImagePullBackOff", "b:1: not found"), "ImageNotFound", stage.Pull},
+		"init: config":           {initWaits("CreateContainerConfigError", `configmap "x" not found`), "ConfigMissing", stage.Start},
+		"init: crash":            {initWaits("CrashLoopBackOff", "back-off", 1), "InitFailed", stage.Init},
+		"init: crash, no state":  {initWaits("CrashLoopBackOff", "back-off"), "InitFailed", stage.Init},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(Config{})
+			w.shows(newPod("a", tt.shows), 5)
+			w.until(70)
+			if len(w.judged) != 1 {
+				t.Fatal(w.outcomes())
+			}
+			a := w.judged[0]
+			if string(a.First.Reason) != tt.reason || a.First.Stage != tt.want {
+				t.Errorf("%s in %s, want %s in %s", a.First.Reason, a.First.Stage, tt.reason, tt.want)
+			}
+			var open []stage.ID
+			for _, s := range stage.Of(&a.Timeline, a.JudgedAt) {
+				if s.Open() {
+					open = append(open, s.ID)
+				}
+			}
+			if len(open) != 1 || open[0] != tt.want {
+				t.Errorf("open: %v, want %s alone", open, tt.want)
+			}
+		})
+	}
+}
+
+// A pull that a status alone has shown ends with the start of the container.
+func TestPullByStatusEnds(t *testing.T) {
+	w := newWorld(Config{})
+	w.shows(newPod("a", waiting("ErrImagePull", "a:1: not found")), 5)
+	w.shows(newPod("a", readyAt(20)), 20)
+	w.until(30)
+	if w.outcomes() != "creation delivered" {
+		t.Fatal(w.outcomes())
+	}
+	for _, s := range stage.Of(&w.judged[0].Timeline, second(30)) {
+		if s.Open() {
+			t.Errorf("%s is open", s.ID)
+		}
+	}
+}
