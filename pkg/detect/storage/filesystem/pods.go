@@ -29,11 +29,11 @@ func AffectedPods(ctx context.Context, h *host.Host, mounts []mount.Mount, f Fil
 // host's root directory. It is empty if none of them lives: kubelet has it or did not answer, or a process of it has the
 // filesystem. A deleted pod may leave a mount behind.
 func UsingPods(ctx context.Context, h *host.Host, mounts []mount.Mount, f Filesystem) []string {
-	byID := MountsByID(mounts)
+	onHost := byID(mounts)
 	using := f.podsWith(ctx, h, func(inside []mount.Mount) bool {
-		insideByID := MountsByID(inside)
+		insideByID := byID(inside)
 		return slices.ContainsFunc(inside, func(m mount.Mount) bool {
-			return f.serves(mounts, m) && !merelySeen(h, byID, insideByID, m)
+			return f.serves(mounts, m) && !merelySeen(h, onHost, insideByID, m)
 		})
 	})
 	if len(using) == 0 {
@@ -51,13 +51,21 @@ func UsingPods(ctx context.Context, h *host.Host, mounts []mount.Mount, f Filesy
 	return names
 }
 
+func byID(mounts []mount.Mount) map[int]mount.Mount {
+	all := make(map[int]mount.Mount, len(mounts))
+	for _, m := range mounts {
+		all[m.ID] = m
+	}
+	return all
+}
+
 // merelySeen reports whether a mount inside a container is a copy that came with a volume for which the directory above is
 // mounted, and that volume is read-only, the host's whole root directory, or has it below kubelet's own directories.
-func merelySeen(h *host.Host, byID, inside map[int]mount.Mount, m mount.Mount) bool {
+func merelySeen(h *host.Host, onHost, inside map[int]mount.Mount, m mount.Mount) bool {
 	at, below := m, false
 	for range inside {
 		above, ok := inside[at.Parent]
-		twin, copied := copyOf(byID, at, above)
+		twin, copied := copyOf(onHost, at, above)
 		if !ok || !copied {
 			break
 		}
@@ -66,17 +74,17 @@ func merelySeen(h *host.Host, byID, inside map[int]mount.Mount, m mount.Mount) b
 	if at.ID == m.ID {
 		return false // a volume of its own
 	}
-	root, ok := MountHolding(slices.Collect(maps.Values(byID)), "/")
+	root, ok := MountHolding(slices.Collect(maps.Values(onHost)), "/")
 	whole := ok && at.Device() == root.Device() && at.Root == root.Root
 	return below || whole || slices.Contains(at.Options, "ro")
 }
 
 // copyOf returns the mount of the host that stands at the same place of the same filesystem as m stands inside a container:
 // a recursive bind mount of the directory above makes such copies.
-func copyOf(byID map[int]mount.Mount, m, above mount.Mount) (mount.Mount, bool) {
+func copyOf(onHost map[int]mount.Mount, m, above mount.Mount) (mount.Mount, bool) {
 	place := path.Join(above.Root, strings.TrimPrefix(m.Point, above.Point))
-	for _, twin := range byID {
-		if on := byID[twin.Parent]; twin.Device() == m.Device() && twin.Root == m.Root && on.Device() == above.Device() &&
+	for _, twin := range onHost {
+		if on := onHost[twin.Parent]; twin.Device() == m.Device() && twin.Root == m.Root && on.Device() == above.Device() &&
 			path.Join(on.Root, strings.TrimPrefix(twin.Point, on.Point)) == place {
 			return twin, true
 		}
