@@ -7,9 +7,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Backoff is how long a sink waits after a write that failed: for as long as the server asks (Retry-After), and
-// then a random part of a span that doubles up to five minutes (full jitter), so that ten thousand agents do not come
-// back at once. The zero value works. It is not safe for concurrent use.
+// Backoff is how long a sink waits after a failed write: as long as the server asks (Retry-After), plus a random part
+// of a span that doubles up to five minutes (full jitter), so that ten thousand agents do not return at once. The zero
+// value works. It is not safe for concurrent use.
 type Backoff struct {
 	Rand func() float64 // in [0,1); nil means math/rand/v2
 
@@ -39,7 +39,7 @@ func (b *Backoff) Succeeded() { b.failures = 0 }
 // Failures returns how many attempts in a row have failed.
 func (b *Backoff) Failures() int { return b.failures }
 
-// RetryAfter returns how long the apiserver asks its client to wait, at most an hour; zero where it does not.
+// RetryAfter returns how long the apiserver asks its client to wait, at most an hour; zero if it does not ask.
 func RetryAfter(err error) time.Duration {
 	seconds, ok := apierrors.SuggestsClientDelay(err)
 	if !ok || seconds <= 0 {

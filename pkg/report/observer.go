@@ -4,10 +4,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Observer observes the sinks; the metrics are one.
+// Observer observes the sinks; the metrics are an Observer.
 type Observer interface {
-	// Wrote reports one attempt to write: "ok", "error" (it will be tried again) or "rejected" (it will not), and
-	// why not.
+	// Wrote reports one attempt to write: "ok", "error" (to be retried) or "rejected" (final), with the error.
 	Wrote(reporter, result string, err error)
 	// Queued reports how many updates wait for a sink.
 	Queued(reporter string, length int)
