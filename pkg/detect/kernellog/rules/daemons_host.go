@@ -172,7 +172,7 @@ func auditRules() []Rule {
 	}}
 }
 
-// uplink matches network devices of the machine itself: those of pods lose their carrier whenever one ends.
+// uplink matches network devices of the machine itself: those of pods lose their carrier whenever a pod ends.
 const uplink = `(?:en[ospx]\w{1,13}|eth\d{1,3}|em\d{1,2}|p\d{1,2}p\d{1,2}\w{0,4}|ib\w{1,12}|bond\d{1,3}|team\d{1,3})`
 
 // hostDaemonRules match what daemons of time and network log.
@@ -202,7 +202,7 @@ func hostDaemonRules() []Rule {
 			"Contacted time server "},
 			Pattern: `^(?:Initial clock synchronization|Synchronized to time server|Contacted time server )`},
 	}, {
-		// chrony sources.c, sys_linux.c; ntpd ntp_loopfilter.c. Once is how a server is tried.
+		// chrony sources.c, sys_linux.c; ntpd ntp_loopfilter.c. A single line is the first try of a server.
 		ID: "time-server-wrong", Reason: "ClockSourcesDisagree", Domain: System, Severity: finding.Warning,
 		Emitters: []Emitter{TimeDaemon},
 		Advice: "`chronyc sources -v` (x: a falseticker) or `ntpq -p`: take the wrong server out of the configuration; all wrong: this " +
