@@ -24,8 +24,8 @@ func NodePaths(paths host.Paths) []nodePath {
 	return slices.DeleteFunc(all, func(p nodePath) bool { return p.Path == "" })
 }
 
-// NodeData returns the NodePaths, and the directories of etcd on which, or below which, a filesystem is mounted for it.
-// Whether one that lies on another filesystem is in use is not known without a look at it, which could hang.
+// NodeData returns the NodePaths, and the directories of etcd at or below which a filesystem is mounted for it. For a
+// directory on another filesystem it is unknown whether it is in use: a look at it could hang.
 func NodeData(mounts []mount.Mount, paths host.Paths) []nodePath {
 	all := NodePaths(paths)
 	for _, dir := range distro.EtcdDirs() {
@@ -38,11 +38,11 @@ func NodeData(mounts []mount.Mount, paths host.Paths) []nodePath {
 	return all
 }
 
-// DeviceOf returns the kernel's name of the device that the first field of fstab means, or an empty name.
+// DeviceOf returns the kernel's name of the device in the first field of fstab, or an empty name.
 func DeviceOf(files host.Files, spec string) string {
 	tag, value, tagged := strings.Cut(spec, "=")
 	if tagged && !strings.HasPrefix(spec, "/") {
-		// udev escapes what cannot be in a file name, most of all blanks in labels.
+		// udev escapes characters that a file name cannot have, mostly blanks in labels.
 		value = strings.ReplaceAll(strings.Trim(value, `"`), " ", `\x20`)
 		spec = "/dev/disk/by-" + strings.ToLower(tag) + "/" + value
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Many XFS volumes are asked by one child, seldom enough in a storm of wakes, and not again while one hangs.
+// One child probes many XFS volumes, rarely in a storm of wakes, and not again while one hangs.
 func TestXFSIsAskedSparingly(t *testing.T) {
 	var mounts []mount.Mount
 	for i := range 12 {
@@ -117,7 +117,7 @@ func TestCovered(t *testing.T) {
 	}
 }
 
-// A node with thousands of container mounts: only filesystems on disks cost anything beyond the table itself.
+// A node with thousands of container mounts: beyond the table itself only filesystems on disks take time.
 func BenchmarkBlockFilesystems(b *testing.B) {
 	var mounts []mount.Mount
 	for i := range 5000 {

@@ -13,14 +13,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// foreignFilesystems groups the mounts of such filesystems by superblock.
+// foreignFilesystems groups the mounts of network and FUSE filesystems by superblock.
 func foreignFilesystems(mounts []mount.Mount, ignore []string) []filesystem.Filesystem {
 	byID := filesystem.MountsByID(mounts)
 	var filesystems []filesystem.Filesystem
 	for _, f := range filesystem.FilesystemsOf(mounts, func(m mount.Mount) bool {
 		return filesystem.IsRemote(m.FSType) && !belowTrigger(byID, m)
 	}) {
-		// The probe uses a mount whose path leads through no other filesystem that may hang, if there is one.
+		// The probe uses, if possible, a mount whose path leads through no other filesystem that may hang.
 		free := slices.DeleteFunc(slices.Clone(f.Mounts), func(m mount.Mount) bool { return throughForeign(byID, m) })
 		if len(free) == 0 {
 			free = f.Mounts
@@ -39,13 +39,12 @@ func throughForeign(byID map[int]mount.Mount, m mount.Mount) bool {
 	})
 }
 
-// superblock identifies a filesystem for as long as it is mounted anywhere. The kernel reuses the number of one that is
-// gone.
+// superblock identifies a filesystem while it is mounted anywhere. The kernel reuses the number afterwards.
 func superblock(f filesystem.Filesystem) string {
 	return f.Device + " " + f.Principal.FSType + " " + f.Principal.Source
 }
 
-// above returns the mounts that the path to m leads through, the nearest first, m itself not among them.
+// above returns the mounts that the path to m leads through, the nearest first, without m itself.
 func above(byID map[int]mount.Mount, m mount.Mount) []mount.Mount {
 	var chain []mount.Mount
 	seen := map[int]bool{m.ID: true}
@@ -59,15 +58,15 @@ func above(byID map[int]mount.Mount, m mount.Mount) []mount.Mount {
 	}
 }
 
-// belowTrigger reports whether the path to m leads through an automount's trigger, or could if something expired. A
-// mount right on its trigger does not count: the last step of a path triggers nothing.
+// belowTrigger reports whether the path to m leads through an automount's trigger, or could after an expiry. A mount
+// right on its trigger does not count: the last step of a path triggers no mount.
 func belowTrigger(byID map[int]mount.Mount, m mount.Mount) bool {
 	return slices.ContainsFunc(above(byID, m), func(a mount.Mount) bool {
 		return a.FSType == "autofs" && a.Point != m.Point
 	})
 }
 
-// behind returns the filesystem that fails on the path to another one: nothing is known of the latter then.
+// behind returns the filesystem that fails on the path to another one: the state of the latter is then unknown.
 func (c *hungMounts) behind(mounts []mount.Mount, f filesystem.Filesystem) (mount.Mount, bool) {
 	chain := above(filesystem.MountsByID(mounts), f.Principal)
 	i := slices.IndexFunc(chain, func(a mount.Mount) bool { return a.Device() != f.Device && c.failed(a.Device()) })
@@ -87,7 +86,7 @@ func (c *hungMounts) failed(device string) bool {
 	return false
 }
 
-// hungFinding is fatal where the node's own data are on the filesystem; a volume affects its pods alone.
+// hungFinding is fatal if the node's own data are on the filesystem; a volume affects its pods alone.
 func hungFinding(f filesystem.Filesystem, failure mountFailure, paths host.Paths, mounts []mount.Mount,
 	pods []string) finding.Finding {
 	since := failure.since.UTC().Format(time.RFC3339)
