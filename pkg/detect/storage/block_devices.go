@@ -137,7 +137,7 @@ func podsOnDisk(ctx context.Context, h *host.Host, mounts []mount.Mount, disk st
 	return checkkit.PodNames(ctx, h, slices.Sorted(maps.Keys(affected)))
 }
 
-// vitalWithoutSpare returns the node's needs of a disk without redundancy: between the filesystem and the disk there is
+// vitalWithoutSpare returns the node's own paths on a disk without redundancy: between the filesystem and the disk there is
 // no array (md, dm-raid, dm-mirror) and no multipath device.
 func vitalWithoutSpare(h *host.Host, mounts []mount.Mount, disk string) []string {
 	spare := func(disk string) bool { return mayHaveSpare(h.Files, disk) }

@@ -80,7 +80,7 @@ func (m *ioHangState) countsMayBeLost(files host.Files, disk string) bool {
 	return err != nil
 }
 
-// vitalThatHang returns, by disk at the bottom, the node's needs of filesystems whose own I/O hangs.
+// vitalThatHang returns, by disk at the bottom, the node's own paths on filesystems whose own I/O hangs.
 func (m *ioHangState) vitalThatHang(h *host.Host, s IOHangSettings, mounts []mount.Mount) map[string][]string {
 	found := make(map[string][]string)
 	for _, v := range vitalDevices(h, mounts) {
@@ -98,7 +98,7 @@ func (m *ioHangState) vitalThatHang(h *host.Host, s IOHangSettings, mounts []mou
 	return found
 }
 
-// hungDisk is a hung disk, the devices that hang because of it, and the node's needs of those.
+// hungDisk is a hung disk, the devices that hang because of it, and the node's own paths on those.
 type hungDisk struct {
 	name         string
 	above, vital []string
