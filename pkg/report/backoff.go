@@ -19,7 +19,8 @@ type Backoff struct {
 const (
 	firstBackoff = time.Second
 	maxBackoff   = 5 * time.Minute
-	// maxRetryAfter bounds what a server may ask for, so that one absurd answer does not silence a node for a day.
+	// maxRetryAfter bounds the wait that a server may ask for, so that one absurd answer does not silence a node for a
+	// day.
 	maxRetryAfter = time.Hour
 )
 

@@ -21,14 +21,14 @@ const (
 	ResultRejected = "rejected"
 )
 
-// Unobserved is an Observer that does nothing.
+// Unobserved is an Observer without effect.
 type Unobserved struct{}
 
-// Wrote does nothing.
+// Wrote implements Observer.
 func (Unobserved) Wrote(string, string, error) {}
 
-// Queued does nothing.
+// Queued implements Observer.
 func (Unobserved) Queued(string, int) {}
 
-// Dropped does nothing.
+// Dropped implements Observer.
 func (Unobserved) Dropped(string, finding.Severity, int) {}

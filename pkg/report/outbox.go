@@ -125,7 +125,7 @@ func checksum(data []byte) string {
 // Start begins to write to the store; see WriteBehind.Start.
 func (o *Outbox) Start(ctx context.Context) (stop func() error) { return o.behind.Start(ctx) }
 
-// Add adds an item. It never blocks. It ignores an ID that is already in the outbox.
+// Add adds an item. It never blocks. It ignores a known ID.
 func (o *Outbox) Add(item Item) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -215,7 +215,7 @@ func (o *Outbox) Held() []Item {
 	return held
 }
 
-// Replace stores a changed item; it does nothing if the item is no longer in the outbox.
+// Replace stores a changed item, if the item is still in the outbox.
 func (o *Outbox) Replace(item Item) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

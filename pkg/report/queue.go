@@ -60,8 +60,7 @@ func (q *queue) count(item *Item, n int) {
 	}
 }
 
-// add adds an item, and returns the items given up for it (it may be among them). It ignores an ID that is already in
-// the queue.
+// add adds an item, and returns the items given up for it (it may be among them). It ignores a known ID.
 func (q *queue) add(item Item) (victims []*Item) {
 	if _, ok := q.items[item.ID]; ok {
 		return nil

@@ -18,11 +18,11 @@ type Reporter interface {
 	// Update takes the state after an observation, and its changes. It must not block: a slow sink must not affect the
 	// others. It must not modify the state.
 	Update(state finding.State, updates []finding.Update)
-	// Run works until ctx ends and leaves nothing behind.
+	// Run works until ctx ends and cleans up after itself.
 	Run(ctx context.Context) error
 }
 
-// ActivityReporter is a Reporter that also reports what happened to leftovers.
+// ActivityReporter is a Reporter that also reports the fate of leftovers.
 type ActivityReporter interface {
 	Reporter
 	// Report takes transitions, in their order. It must not block, and must neither modify nor keep the slice.

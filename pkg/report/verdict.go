@@ -35,7 +35,7 @@ type Verdict struct {
 }
 
 // Evaluate returns the verdict of the checks that share a condition: faulty if any is, else unknown if any is, else
-// healthy if any applies. A nil state is that of a check that has not run yet.
+// healthy if any applies. A nil state belongs to a check that has not run yet.
 func Evaluate(n finding.Condition, checks ...*finding.CheckState) Verdict {
 	v := Verdict{Status: finding.StatusNotApplicable, Sole: len(checks) == 1}
 	checks = slices.Clone(checks)

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// silent is a component of the node that is stopped, or accepts requests and does not answer, and the output that a
+// silent is a stopped component of the node, or one that accepts requests and does not answer, and the output that a
 // person must then see.
 type silent struct {
 	component string

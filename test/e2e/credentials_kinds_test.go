@@ -205,7 +205,7 @@ func (d *deadPod) checkpoint() {
 	})
 }
 
-// attachedVolume adds a volume that is unused on this node to the Node, and returns its handle.
+// attachedVolume adds a volume unused on this node to the Node, and returns its handle.
 func (d *deadPod) attachedVolume() string {
 	d.t.Helper()
 	const handle = "vol-of-nobody"

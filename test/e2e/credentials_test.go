@@ -13,7 +13,7 @@ import (
 )
 
 // TestKubeletsOwnCredentials: an agent that only has the credentials of an rpm installation, kubelet's own, proves the
-// leftovers of a pod and releases them. It leaves a pod that is still running alone, and names the missing permission.
+// leftovers of a pod and releases them. It leaves a running pod alone, and names the missing permission.
 func TestKubeletsOwnCredentials(t *testing.T) {
 	ofTheProcess(t, "a pod has a ServiceAccount")
 	l := openLab(t)

@@ -72,7 +72,7 @@ func TestFaultsOfTheNode(t *testing.T) {
 	}
 }
 
-// deadDriver leaves the sockets of a CSI driver that was killed, until the test ends.
+// deadDriver leaves the sockets of a killed CSI driver, until the test ends.
 func deadDriver(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	const name = "dead.csi.example.com"

@@ -86,8 +86,8 @@ func (k *kubeletLab) observe(check detect.Check) map[string]finding.Finding {
 	return all
 }
 
-// await runs a check until it reports what is wanted: subject to a part of "reason stage message"; "" for a subject
-// that must not be reported.
+// await runs a check until it reports the wanted findings: subject to a part of "reason stage message"; "" for a
+// subject that must not be reported.
 func (k *kubeletLab) await(check detect.Check, want map[string]string) {
 	k.t.Helper()
 	var latest map[string]finding.Finding

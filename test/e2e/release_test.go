@@ -127,7 +127,7 @@ func TestCrashAfterEveryStep(t *testing.T) {
 	living.check(t)
 }
 
-// cleanUntil releases with a process that is killed at the given point.
+// cleanUntil releases with a process killed at the given point.
 func cleanUntil(t *testing.T, a *harness.Agent, at int) harness.Answer {
 	t.Helper()
 	points := filepath.Join(a.Dir, "faultpoints")
@@ -277,7 +277,7 @@ func TestKilledAgentComesBack(t *testing.T) {
 	awaitCondition(t, a, "False")
 }
 
-// newDisk creates a disk that is removed after the test.
+// newDisk creates a disk, and removes it after the test.
 func newDisk(t *testing.T, a *harness.Agent) *harness.Disk {
 	t.Helper()
 	disk, err := harness.NewDisk(t.Context(), a.Dir)

@@ -150,7 +150,7 @@ func (r *repairLab) open(actions []repair.Name) {
 	}
 }
 
-// believe makes the runner believe a finding that was raised a minute ago, and runs it until ended returns true.
+// believe makes the runner believe a finding, raised a minute ago, and runs it until ended returns true.
 func (r *repairLab) believe(f finding.Finding, ended func(history []string) bool) {
 	r.t.Helper()
 	f.Check = r.check.ID
@@ -260,7 +260,7 @@ func TestRepairCSIRegistrationDoesNotHelp(t *testing.T) {
 	}
 }
 
-// openHangLab runs a DaemonSet with one container, and a clock of the node that is 30 times as fast: the check needs 5
+// openHangLab runs a DaemonSet with one container, and a clock of the node at 30 times the speed: the check needs 5
 // minutes to believe that a container hangs.
 func openHangLab(t *testing.T, name, command string) *repairLab {
 	t.Helper()

@@ -17,8 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// A containerd that is stopped for some seconds from time to time answers late, by kubelet's own metrics. It is not a
-// restart.
+// A containerd stopped for some seconds from time to time answers late, by kubelet's own metrics. It is not a restart.
 func TestRuntimeLatency(t *testing.T) {
 	need.Flag(t, *long, "-long: the runtime is stopped ten times for four seconds, with nothing beside it")
 	k := openKubeletLab(t)

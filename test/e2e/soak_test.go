@@ -50,7 +50,7 @@ type planted struct {
 type soak struct {
 	*churn
 	agent             *harness.Agent
-	last              finding.Timestamp // of the last pass that was read
+	last              finding.Timestamp // of the last pass read
 	plants            []*planted
 	planted, removed  int
 	found             atomic.Int64

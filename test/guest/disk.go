@@ -24,7 +24,7 @@ type Disk struct {
 	size int64 // bytes
 
 	mu    sync.Mutex       // guards what follows
-	cache map[int64][]byte // content at the last flush of each sector that was written since
+	cache map[int64][]byte // content at the last flush of each sector written since
 }
 
 const (

@@ -12,7 +12,7 @@ import (
 // a machine where they are installed. They are unpacked, with their dependencies that this machine lacks.
 var foreignPackages = [...]string{
 	"samba",      // an SMB server to be stopped
-	"open-iscsi", // the part of the iSCSI initiator that is not in the kernel
+	"open-iscsi", // the part of the iSCSI initiator outside the kernel
 }
 
 // programs returns the directory below which those packages are, downloaded once.

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// RecentCount is a fault that is reported for a while after its last occurrence.
+// RecentCount is a fault reported for a while after its last occurrence.
 type RecentCount struct {
 	at    time.Duration // uptime; 0 for never
 	Count uint64        // occurrences since it is reported

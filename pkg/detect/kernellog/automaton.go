@@ -19,7 +19,7 @@ type automaton struct {
 	start    uint16   // the state at the start of a text, as after a line break
 	letter   []byte   // of each state: the byte that leads to it
 	children []uint16 // of each state, its first child; they end where those of the next state begin
-	fail     []uint16 // of each state, the longest suffix of its text that is a state
+	fail     []uint16 // of each state, the longest suffix of its text with a state
 	ends     []uint16 // of each state, the position in found of the literals that its text ends with; 0 for none
 	found    []set
 }

@@ -38,7 +38,7 @@ func TestAutomaton(t *testing.T) {
 	})
 }
 
-// TestAutomatonRefusesMoreThanFits: a table that is too large is an error and does not wrap around.
+// TestAutomatonRefusesMoreThanFits: an oversized table is an error and does not wrap around.
 func TestAutomatonRefusesMoreThanFits(t *testing.T) {
 	literals := map[string]set{}
 	for i := range maxStates / 5 {

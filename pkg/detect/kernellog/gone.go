@@ -23,8 +23,8 @@ import (
 //	a cgroup                 the inode of its directory
 //	a process                its start time
 //
-// A subject that was never seen keeps its finding until the record expires: a name in the log may be a driver's own
-// name (ata1.00) or of another network namespace, and a device that vanishes with its error was lost because of it.
+// A subject never seen keeps its finding until the record expires: a name in the log may be a driver's own name
+// (ata1.00) or of another network namespace, and a device that vanishes with its error was lost because of it.
 
 // seenAfter is how long after its newest record a subject must be seen: a subject that vanishes at once vanishes
 // because of the fault.

@@ -105,7 +105,7 @@ func TestRealProcessGone(t *testing.T) {
 		}
 		_ = task.Wait()
 	})
-	// For a subject that was gone before it was seen, a replacement cannot be recognised.
+	// For a subject gone before it was seen, a replacement cannot be recognised.
 	l.says(hung(task))
 	l.expect(2*time.Second, "process/sleep")
 	l.expect(time.Minute, "process/sleep")

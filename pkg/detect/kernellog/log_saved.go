@@ -12,7 +12,7 @@ import (
 // saved is the state of a Log for the next run of the agent in the same boot: the kernel keeps only its newest records.
 type saved struct {
 	Boot string        `json:"boot"`
-	Next uint64        `json:"next"` // sequence number of the first record that was not read
+	Next uint64        `json:"next"` // sequence number of the first unread record
 	Last bool          `json:"last"` // no record was read after this was saved
 	Held []savedRecord `json:"held,omitempty"`
 

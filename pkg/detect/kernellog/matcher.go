@@ -242,7 +242,8 @@ func (c *compiled) hit(re *regexp.Regexp, text []byte, groups []int) Hit {
 	return h
 }
 
-// subjectOf names the subject of a line: the pod that a cgroup belongs to, what the pattern named, or the node.
+// subjectOf names the subject of a line: the pod that a cgroup belongs to, the name in the pattern's group, or the
+// node.
 func subjectOf(r *rules.Rule, name string, facts map[string]string) finding.Subject {
 	if cgroup := facts["cgroup"]; cgroup != "" {
 		if uid, container, ok := podOfCgroup(cgroup); ok {

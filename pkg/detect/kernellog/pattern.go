@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// pattern is a regular expression that is compiled on first use: on most nodes most of the table is never used, and
-// compiled it would take several megabytes.
+// pattern is a regular expression, compiled on first use: on most nodes most of the table is never used, and compiled
+// it would take several megabytes.
 type pattern struct {
 	expr  string
 	start []byte // prefix of every match, and of the text; may be empty

@@ -25,7 +25,7 @@ type Match struct {
 	Hit
 	Severity finding.Severity // the rule's, or EscalateSeverity
 	Raised   bool             // there are enough matches for a finding
-	Again    bool             // another line of a report that is already open
+	Again    bool             // another line of an open report
 }
 
 const (

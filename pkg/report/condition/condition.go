@@ -129,8 +129,8 @@ func (c Config) withDefaults() Config {
 // Name identifies the reporter in logs and metrics.
 func (r *Reporter) Name() string { return r.config.Name }
 
-// Update takes the believed state. It notes every state, even one that is never written: a status that changed and
-// changed back has a new transition time.
+// Update takes the believed state. It notes every state, even one never written: a status that changed and changed back
+// has a new transition time.
 func (r *Reporter) Update(state finding.State, _ []finding.Update) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

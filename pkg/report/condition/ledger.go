@@ -114,7 +114,7 @@ func (l *ledger) written(name string, is bool) {
 	}
 }
 
-// forget drops a condition that is no longer ours.
+// forget drops a condition that no longer belongs to us.
 func (l *ledger) forget(name string) {
 	delete(l.records, name)
 	l.dirty[name] = true
@@ -138,7 +138,7 @@ func (l *ledger) inThisRun(s finding.Timestamp) bool {
 	return l.started.Boot != "" && s.Boot == l.started.Boot && s.SinceBoot >= l.started.SinceBoot
 }
 
-// same compares moments; a time.Time that was stored has lost its location and monotonic clock.
+// same compares moments; a stored time.Time has lost its location and monotonic clock.
 func same(a, b finding.Timestamp) bool {
 	return a.Boot == b.Boot && a.SinceBoot == b.SinceBoot && a.Wall.Equal(b.Wall)
 }

@@ -127,7 +127,7 @@ func TestTransitionTimeIsExact(t *testing.T) {
 	})
 }
 
-// transitions runs steps and returns what is wrong at the end.
+// transitions runs steps and returns the differences at the end.
 func transitions(t *testing.T, steps []step) string {
 	a := &agent{world: reporttest.NewWorld(), node: reporttest.NewNode(), store: reporttest.NewStore()}
 	a.start(t)
@@ -145,7 +145,7 @@ func transitions(t *testing.T, steps []step) string {
 		case "restart":
 			a.restart(t, false)
 		case "lose":
-			// Only a condition that was written to the Node can be restored.
+			// Only a condition on the Node can be restored.
 			if !away && m.status != "" && m.status != "Unknown" {
 				time.Sleep(10 * time.Minute)
 				a.restart(t, true)

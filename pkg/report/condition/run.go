@@ -96,7 +96,7 @@ func (r *Reporter) write(ctx context.Context) error {
 	r.ledger.store(r.behind)
 	heartbeat := metav1.NewTime(now)
 	if p.haste == none && !r.repeat().IsZero() && now.Before(r.pace.refreshAt) {
-		heartbeat = r.sent // an identical repetition: if it is still there, the apiserver writes nothing
+		heartbeat = r.sent // an identical repetition: if it is still there, the apiserver does not write
 	}
 	r.pace.wrote = now
 	r.mu.Unlock()

@@ -43,7 +43,7 @@ type Config struct {
 const (
 	// LabelNode is the label with the name of the Node, if it fits into a label.
 	LabelNode = "nodeagent.github.io/node"
-	// LabelProducer is the label that is the same on all these ConfigMaps, with the value Producer.
+	// LabelProducer is the label common to all these ConfigMaps, with the value Producer.
 	LabelProducer = "nodeagent.github.io/producer"
 	// Producer is the value of LabelProducer.
 	Producer = "nodeagent"

@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// status is all the code a reader needs: a key that is absent, unreadable or older than 2.5 hours is Unknown, which
-// opens no gate.
+// status is all the code a reader needs: an absent key, or one that is unreadable or older than 2.5 hours is Unknown,
+// which opens no gate.
 func status(data map[string]string, key string, now time.Time) corev1.ConditionStatus {
 	var condition struct {
 		Status     corev1.ConditionStatus `json:"status"`

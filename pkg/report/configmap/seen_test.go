@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// The ConfigMap of a Node that has registered again is created at once, and belongs to the new Node: the old one is
-// garbage collected with its owner.
+// After a Node registers again, its ConfigMap is created at once, and belongs to the new Node: the old one is garbage
+// collected with its owner.
 func TestOwnedByTheNodeOfNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, w := &cluster{uid: "one"}, reporttest.NewWorld()

@@ -273,7 +273,7 @@ func TestSnapshotBehindWhatWaited(t *testing.T) {
 	})
 }
 
-// A snapshot that is too large for one event is sent in parts.
+// A snapshot too large for one event is sent in parts.
 func TestSnapshotParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &center{}

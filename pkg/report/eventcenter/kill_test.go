@@ -22,8 +22,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// An agent that is killed at any moment loses no stored event and leaves no unnamed gap in a stream, and the same event
-// has the same content each time.
+// An agent killed at any moment loses no stored event and leaves no unnamed gap in a stream, and the same event has the
+// same content each time.
 func TestKilled(t *testing.T) {
 	if dir := os.Getenv("EVENTCENTER_KILLED"); dir != "" {
 		sendUntilKilled(t, dir, os.Getenv("EVENTCENTER_URL"))

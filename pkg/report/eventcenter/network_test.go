@@ -59,7 +59,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 // pair is a certificate with its key, PEM.
 type pair struct{ cert, key []byte }
 
-// issue makes a certificate that is its own authority.
+// issue makes a self-signed certificate.
 func issue(t *testing.T, name string) pair {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -91,7 +91,7 @@ func (p pair) tls(t *testing.T) tls.Certificate {
 	return certificate
 }
 
-// tlsServer counts what it logs: handshakes that its clients broke off.
+// tlsServer counts its log lines: handshakes that its clients broke off.
 type tlsServer struct {
 	*httptest.Server
 	refused atomic.Int64
@@ -198,7 +198,7 @@ func TestNewAuthority(t *testing.T) {
 	eventually(t, "the new authority is not read", func() bool { return len(c.received()) > 0 })
 }
 
-// The reporter sends nothing after a redirect, to a proxy of the environment, or to a server with old TLS versions
+// The reporter sends no event after a redirect, to a proxy of the environment, or to a server with old TLS versions
 // only.
 func TestNobodyElseIsAsked(t *testing.T) {
 	other := &center{}

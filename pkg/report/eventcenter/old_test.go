@@ -23,7 +23,7 @@ func recorded(tb testing.TB) map[string][]byte {
 	return files
 }
 
-// Whichever bit of an old file is flipped: every event that is read has its original content.
+// Whichever bit of an old file is flipped: every event read has its original content.
 func TestDamagedOldFile(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	whole := map[string]string{}

@@ -110,8 +110,7 @@ func stored(t *testing.T, values map[string][]byte) *reporttest.Store {
 	return store
 }
 
-// After a crash, an event that has arrived is not reported as lost: neither one that was never stored, nor one that is
-// no longer stored.
+// After a crash, an event that has arrived is not reported as lost: neither one never stored, nor one no longer stored.
 func TestNothingThatCameIsCalledLost(t *testing.T) {
 	need.Nothing(t)
 	synctest.Test(t, func(t *testing.T) {

@@ -89,7 +89,7 @@ func encode(mode Mode, bodies [][]byte) (message, error) {
 	return message{http.Header{"Content-Type": {event.BatchMediaType}}, append(body, ']')}, nil
 }
 
-// post sends a request to the endpoint in use, or, if that is away, to the others in their order.
+// post sends a request to the endpoint in use, or, if it is away, to the others in their order.
 func (r *Reporter) post(ctx context.Context, m message) error {
 	s, err := r.credentials.get(ctx)
 	if err != nil {

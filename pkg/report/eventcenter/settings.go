@@ -33,7 +33,7 @@ func (m Mode) simpler() Mode {
 // Settings configure the destination of events, and the credentials. A file is an absolute path, or the name of a file
 // beside the token of the agent's pod.
 type Settings struct {
-	Endpoints      []string `yaml:"endpoints"`      // URLs, tried in order; none: nothing is sent
+	Endpoints      []string `yaml:"endpoints"`      // URLs, tried in order; none: disabled
 	Cluster        string   `yaml:"cluster"`        // its name, in the source of every event
 	Mode           Mode     `yaml:"mode"`           // initial mode: batch, structured or binary
 	CAFile         string   `yaml:"caFile"`         // PEM; the system's unless set

@@ -25,8 +25,8 @@ type Config struct {
 	Conditions map[string]finding.Condition // by check, for problem_gauge
 }
 
-// Metrics is a reporter, and an observer of everything else that is counted. All methods are safe for concurrent use
-// and do not block. Labels are made valid UTF-8 and are bounded in length and number.
+// Metrics is a reporter, and an observer of all other counts. All methods are safe for concurrent use and do not block.
+// Labels are made valid UTF-8 and are bounded in length and number.
 type Metrics struct {
 	registry *prometheus.Registry
 	state    *state
@@ -104,7 +104,7 @@ func (m *Metrics) Handler() http.Handler {
 // Name identifies the reporter in logs and metrics.
 func (m *Metrics) Name() string { return "metrics" }
 
-// Run waits for ctx to end: there is nothing to write.
+// Run waits for ctx to end: metrics are only served.
 func (m *Metrics) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
@@ -132,7 +132,7 @@ func (m *Metrics) Ran(check string, took time.Duration, err error) {
 	}
 }
 
-// Abandoned counts a run that was abandoned.
+// Abandoned counts an abandoned run.
 func (m *Metrics) Abandoned(check string) { m.abandoned.WithLabelValues(label(check)).Inc() }
 
 // KmsgLost counts n records of the kernel log that were lost.

@@ -20,8 +20,8 @@ func saw(t *testing.T, r *Reporter, n *reporttest.Taints) {
 	r.Saw(node)
 }
 
-// While the fault lasts, so does the taint, whoever removes or changes it, and also on a Node that has registered
-// again. The reporter does not answer each write of another writer with one of its own.
+// While the fault lasts, so does the taint, whoever removes or changes it, and also on a Node after it registers again.
+// The reporter does not answer each write of another writer with one of its own.
 func TestTaintIsSetAgain(t *testing.T) {
 	ours := func(t corev1.Taint) bool { return t.Key == DefaultKey }
 	for name, change := range map[string]func(*corev1.Node){

@@ -40,7 +40,7 @@ type Mode string
 
 // The modes.
 const (
-	Off    Mode = "off"     // removes a taint that was set before
+	Off    Mode = "off"     // removes a taint from before
 	DryRun Mode = "dry-run" // logs the intended changes
 	On     Mode = "on"
 )

@@ -87,7 +87,7 @@ func somePage(t *testing.T) (page []byte, address uint64) {
 	return page, frame * uint64(size)
 }
 
-// mustDie touches a damaged page, for which the kernel kills every process without a handler.
+// mustDie touches a damaged page: the kernel kills every process that does not handle the SIGBUS.
 func mustDie(t *testing.T, page []byte) {
 	t.Helper()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))

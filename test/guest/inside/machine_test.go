@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// disks are the RAM disks of the bare guest, each with a filesystem that is broken once.
+// disks are the RAM disks of the bare guest, each with a filesystem to be broken once.
 const (
 	brokenDisk = iota // from the start
 	afterPause
 	afterSuspend
 	afterRestore
-	lostDisk // broken in a time that is undone
+	lostDisk // broken in a time later undone
 	allDisks
 )
 

@@ -46,7 +46,7 @@ func scsiDisks(t *testing.T, n int) (disks []string) {
 // device returns a disk's numbers in the form of the device mapper.
 func device(disk string) string { return read("/sys/block/" + disk + "/dev") }
 
-// waiter reads one block of a mapped device that was not read yet, under its own process name.
+// waiter reads one block of a mapped device not read so far, under its own process name.
 func waiter(t *testing.T, device, name string, block int) *exec.Cmd {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), name)

@@ -34,7 +34,7 @@ const nvmeTCP = "nqn.2014-08.test:disk"
 // ways exports a RAM disk by two NVMe/TCP servers, connects to both, and returns the disk with the two paths.
 func ways(t *testing.T) (disk string, servers []server) {
 	t.Helper()
-	run(t, "modprobe", "nvme-core", "io_timeout=4294967") // as recommended for nvme
+	run(t, "modprobe", "nvme-core", "io_timeout=4294967") // the same as in nvme
 	for _, module := range []string{"nvmet", "nvmet-tcp", "nvme-tcp"} {
 		run(t, "modprobe", module)
 	}

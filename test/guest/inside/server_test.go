@@ -49,7 +49,7 @@ func (s server) shell(script string) {
 	}
 }
 
-// unpacked is a command of a package that is not installed.
+// unpacked is a command of a package that is unpacked, not installed.
 func unpacked(program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(*programs, program), args...)
 	cmd.Env = append(os.Environ(),

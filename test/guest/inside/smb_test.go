@@ -83,8 +83,8 @@ func (s *smbServer) kill() {
 	_ = s.cmd.Wait() // the error says that it was killed
 }
 
-// mount mounts the server's share. A silent server is given up after 15 s instead of three minutes; a server that was
-// just started on a busy machine may need longer.
+// mount mounts the server's share. A silent server is given up after 15 s instead of three minutes; a server just
+// started on a busy machine may need longer.
 func (s *smbServer) mount() (dir string) {
 	s.t.Helper()
 	dir = s.t.TempDir()

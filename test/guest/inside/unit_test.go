@@ -170,8 +170,7 @@ func TestUnitLimits(t *testing.T) {
 	}
 }
 
-// TestUnitComesBack: an agent that is killed, runs out of its memory or stands still is restarted, and still believes
-// the same.
+// TestUnitComesBack: an agent that is killed, runs out of memory or hangs is restarted, and still believes the same.
 func TestUnitComesBack(t *testing.T) {
 	a := unit(t)
 	dropIn := "/etc/systemd/system/" + service + ".d/test.conf"

@@ -6,7 +6,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// kubeletRules match what kubelet logs about itself and its connections to the runtime and the apiserver. Messages
+// kubeletRules match lines of kubelet about itself and its connections to the runtime and the apiserver. Messages
 // became structured in 1.21: `Skipping pod synchronization` with err="…". Some lines are normal while kubelet starts
 // and a fault only if they continue: "PLEG … has yet to be successful", "node not found", "may not have completed yet".
 func kubeletRules() []Rule {

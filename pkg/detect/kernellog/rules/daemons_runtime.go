@@ -6,7 +6,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// runtimeRules match what containerd, CRI-O and dockerd log. "shim disconnected" is the normal end of a container.
+// runtimeRules match lines of containerd, CRI-O and dockerd. "shim disconnected" is the normal end of a container.
 func runtimeRules() []Rule {
 	emitters := []Emitter{Runtime}
 	lasting := Rate{3, 10 * time.Minute}

@@ -71,8 +71,8 @@ func Grave() []string {
 	)
 }
 
-// Remarks are the words of harmless warnings with a word of Grave: a feature that a device lacks, a request that was
-// refused, or a failure with a fallback.
+// Remarks are the words of harmless warnings with a word of Grave: a feature that a device lacks, a refused request, or
+// a failure with a fallback.
 func Remarks() []string {
 	return []string{
 		// not supported

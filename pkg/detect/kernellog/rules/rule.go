@@ -39,7 +39,7 @@ type Rule struct {
 	Domain   Domain
 	Severity finding.Severity
 	Summary  string // meaning of a line of this rule, for users
-	Advice   string // what to do next, with the command; plain text, commands in backquotes
+	Advice   string // the next step, with the command; plain text, commands in backquotes
 
 	// Literals are the pre-filter: only a line that contains one of them is compared with the patterns. A literal that
 	// starts with a line break must be at the start of the line.

@@ -71,7 +71,7 @@ func networkTableRules() []Rule {
 			"kernel; the node may need a reboot.",
 		Summary:  "a removed network device is still referenced in the kernel: pods may neither start nor terminate",
 		Literals: []string{"unregister_netdevice: waiting for "},
-		// Once or twice means a device that is released late: the kernel logs it every 10 seconds.
+		// Once or twice means a late release of a device: the kernel logs it every 10 seconds.
 		Patterns: []string{`^unregister_netdevice: waiting for (?P<subject>\S+) to become free\. Usage count = (?P<references>-?\d+)`},
 		Kind:     "network-device", Raise: Rate{3, 20 * time.Minute}, Expiry: 30 * time.Minute,
 	}, {

@@ -133,7 +133,7 @@ func platformRules() []Rule {
 			"annot find device", "annot register misc", "nexpected close",
 			"SMBus is busy", "in use", "ACPI region", "not found", "not present", "hbm", "TPM event log",
 			"nterface", "lookup failed", "already registered", "initialized", "BUG:", "efault", ": duplicate",
-			"irmware Bug", "delete_device", "new_device", "TPM error (6)", "TPM error (7)"), // a TPM that is not active
+			"irmware Bug", "delete_device", "new_device", "TPM error (6)", "TPM error (7)"), // an inactive TPM
 		BootGrace: 2 * time.Minute,
 		Kind:      NodeKind, Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
@@ -250,7 +250,7 @@ func platformRules() []Rule {
 			"BAR ", "ACPI", "debugfs", "hwmon", "optional", "deferr",
 			"have any ports", "no hardware hang", " endpoint command", " context command", "reset device comma",
 			"counter overflow", "sync_state", "user SVA", "sev command id", "halted e", "ndpoint halted", "dying or halted",
-			"not halted, abort", "firmware: failed to", // Debian's message for each file that is tried
+			"not halted, abort", "firmware: failed to", // Debian's message for each tried file
 			"Set TR Deq Ptr"), // of a detached USB device
 			atStart([]string{"snd", "iwl",
 				"ath", "rtw", "rtl", "brcm", "b43", "mt7", "wl", "thunderbolt", "mei",

@@ -179,7 +179,7 @@ func TestRealDiskFull(t *testing.T) {
 	}
 }
 
-// A volume of a pod that is filled to the last byte is full, until space is free again.
+// A pod's volume without a free byte is full, until space is free again.
 func TestRealVolumeFull(t *testing.T) {
 	disk, n := hosttest.NewLoopFS(t, "ext4"), spaceNode(t)
 	const volume = "kubelet/pods/0d2f1a64-8f1e-4b5e-9b5a-0123456789ab/volumes/v"

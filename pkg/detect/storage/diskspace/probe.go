@@ -58,8 +58,8 @@ func (s space) matters() bool {
 	return slices.ContainsFunc(s.Mounts, memory)
 }
 
-// probe returns the filesystems that answered, and the errors of the others. It skips a filesystem that is wholly
-// covered by other mounts: no path leads to it.
+// probe returns the filesystems that answered, and the errors of the others. It skips a filesystem wholly covered by
+// other mounts: no path leads to it.
 func (c *diskSpace) probe(ctx context.Context, h *host.Host, mounts []mount.Mount, all []space) ([]space,
 	map[finding.Subject]error) {
 	var keys []string
@@ -97,8 +97,8 @@ func (s space) podsOf(ctx context.Context, h *host.Host) []string {
 	return s.VolumePods(ctx, h)
 }
 
-// images returns the size of images and containers on the filesystem that has them, or 0. For logs and volumes of pods
-// a walk would be needed, which is too expensive.
+// images returns the size of images and containers on their filesystem, or 0. For logs and volumes of pods a walk would
+// be needed, which is too expensive.
 func (s space) images(ctx context.Context, h *host.Host) uint64 {
 	if !slices.Contains(s.holds, filesystem.HoldsImages) || h.Runtime.ImageBytes == nil {
 		return 0

@@ -121,7 +121,7 @@ func (f Filesystem) serves(hostMounts []mount.Mount, m mount.Mount) bool {
 // Identity distinguishes one mount of a device from the next.
 func (f Filesystem) Identity() string { return f.Device + " " + strconv.Itoa(f.Principal.ID) }
 
-// Probe returns the request for a filesystem, through a mount that is not covered.
+// Probe returns the request for a filesystem, through an uncovered mount.
 func (f Filesystem) Probe(h *host.Host, mounts []mount.Mount) (probe.ProbeRequest, error) {
 	point, ok := reachable(mounts, f)
 	if !ok {

@@ -31,7 +31,7 @@ func BlockFilesystems(mounts []mount.Mount) []Filesystem {
 	return FilesystemsOf(mounts, Writable)
 }
 
-// Writable reports whether a mount is of a filesystem on a block device that is writable by design.
+// Writable reports whether a mount is of a filesystem on a block device and writable by design.
 func Writable(m mount.Mount) bool { return OnBlockDevice(m) && !ReadOnlyByDesign(m.FSType) }
 
 // MountHolding returns the mount that a path is on: the deepest one above it, and of several at one point the last.

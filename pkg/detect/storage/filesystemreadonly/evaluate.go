@@ -40,7 +40,7 @@ const (
 	reasonOldErrors   = "FilesystemErrorsRecorded"
 )
 
-// evaluate decides from the evidence alone. A filesystem that is healthy, or read-only on purpose, has no fault.
+// evaluate decides from the evidence alone. A healthy filesystem, or one read-only on purpose, has no fault.
 func (f examined) evaluate() (filesystem.Fault, bool) {
 	switch {
 	case f.gone != "":

@@ -50,8 +50,7 @@ type Settings struct {
 	Ignore          []string `yaml:"ignore"` // mount points of filesystems that are not checked
 }
 
-// DefaultSettings returns the default settings. Opening a directory takes microseconds; a disk that is merely busy may
-// need a second.
+// DefaultSettings returns the default settings. Opening a directory takes microseconds; a busy disk may need a second.
 func DefaultSettings() Settings {
 	return Settings{ProbeTimeout: 2 * time.Second}
 }
