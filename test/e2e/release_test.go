@@ -38,8 +38,8 @@ func ofTheProcess(t *testing.T, why string) {
 	need.Flag(t, !*asDaemonSet, "not -daemonset: "+why)
 }
 
-// observesInTest skips, in the DaemonSet, tests that make the observations themselves: the result does not depend on
-// the installation. If a containerd is required, tests of the runtime observe another one.
+// observesInTest skips, in the DaemonSet, tests that make the observations themselves: the result does not depend on the
+// installation. With a containerd of the test's choice, tests of the runtime run: they observe a different one.
 func observesInTest(t *testing.T) {
 	t.Helper()
 	ofTheRuntime := []string{"TestKubeletAndRuntimeHealth", "TestShimsOfLivingPods"}
