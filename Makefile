@@ -15,8 +15,10 @@ RUN     := -exec 'env -u GOGC'
 # Runs a layer, named after its target, and reports its time and the tests that it skipped. A test of a layer of REPEATED that
 # fails on a busy machine runs once more at the end of "make test". Findings of go vet are those of "make vet".
 SUITE   := go run ./test/suite
+# Ends a program that hangs: no test comes near it.
+LIMIT   := -timeout 60m
 LAYER    = $(COMPILE) $(SUITE) layer $(if $(filter $@,$(REPEATED)),-again) $@
-TEST     = $(LAYER) go test -vet=off
+TEST     = $(LAYER) go test -vet=off $(LIMIT)
 REPEATED := machine test-rpm test-lab test-apiserver e2e e2e-daemonset test-daemonset
 # Test binaries are built beside the one that has the machine.
 ALONE   := -p 5 -exec $(CURDIR)/test/need/alone
@@ -121,35 +123,35 @@ unit: race pure ## the same in any order: with the race detector, then without i
 race: packages # gcc
 race: private export CGO_ENABLED := 1
 race:
-	$(TEST) $(APART) -race -short -shuffle=on -timeout 30m $$($(SUITE) packages race)
+	$(TEST) $(APART) -race -short -shuffle=on $$($(SUITE) packages race)
 pure:
-	$(TEST) $(APART) -short -shuffle=on -timeout 30m $$($(SUITE) packages pure)
+	$(TEST) $(APART) -short -shuffle=on $$($(SUITE) packages pure)
 
 .PHONY: machine
 machine: ## all tests of the packages that need root, programs or the kernel, on this machine; as root
 	@mkdir -p .cache
-	$(TEST) $(ALONE) -shuffle=on -timeout 60m $$($(SUITE) packages machine)
+	$(TEST) $(ALONE) -shuffle=on $$($(SUITE) packages machine)
 
 .PHONY: release
 release: ## all tests of the release of leftovers, with real mounts, processes and networks, but its own; as root
-	$(TEST) -exec 'env -u GOGC NODEAGENT_ALONE=1' -shuffle=on -timeout 60m $$($(SUITE) packages release)
+	$(TEST) -exec 'env -u GOGC NODEAGENT_ALONE=1' -shuffle=on $$($(SUITE) packages release)
 
 .PHONY: test-npd
 test-npd: ## node-problem-detector's own code beside the agent's, on the same files and lines; a module of its own
-	$(LAYER) go test -C test/npd $(APART) -count=1 -timeout 10m ./...
+	$(LAYER) go test -C test/npd $(LIMIT) $(APART) -count=1 ./...
 
 .PHONY: test-new-check
 test-new-check: ## a newcomer follows CONTRIBUTING.md to a check that works
-	$(TEST) $(APART) -count=1 -timeout 15m ./test/newcheck
+	$(TEST) $(APART) -count=1 ./test/newcheck
 
 .PHONY: test-lab
 test-lab: ## the lab of the tests below: it comes up, is repaired, and leaves nothing
-	$(TEST) $(RUN) -count=1 -timeout 20m -v ./test/lab -args -lab
+	$(TEST) $(RUN) -count=1 -v ./test/lab -args -lab
 
 .PHONY: test-apiserver
 test-apiserver: packages ## agent and event center on a real kube-apiserver, without a node
 	$(LABCTL) build
-	$(TEST) $(APART) -count=1 -timeout 30m -v -run TestRealAPIServer ./internal/kube ./cmd/eventcenter ./cmd/tracecenter -args -apiserver
+	$(TEST) $(APART) -count=1 -v -run TestRealAPIServer ./internal/kube ./cmd/eventcenter ./cmd/tracecenter -args -apiserver
 
 # Each of the next three brings up a lab, unless there is one, and removes what it has brought up.
 # Not $(MAKE): "make -n" would run what else is in its line.
@@ -161,25 +163,25 @@ cluster: ## e2e, e2e-daemonset and test-daemonset on one lab, the last two with 
 
 .PHONY: e2e
 e2e: ## tests on a real one-node cluster
-	$(TEST) $(RUN) -count=1 -timeout 40m -parallel 6 -v ./test/e2e -args -lab
+	$(TEST) $(RUN) -count=1 -parallel 6 -v ./test/e2e -args -lab
 
 .PHONY: test-users
 test-users: ## pods with users of their own, of the node's network, and static ones, with a current containerd and runc
-	$(TEST) $(RUN) -count=1 -timeout 20m -v -run TestEverySortOfPod ./test/e2e -args -lab -containerd=2 -users
+	$(TEST) $(RUN) -count=1 -v -run TestEverySortOfPod ./test/e2e -args -lab -containerd=2 -users
 
 .PHONY: test-crio
 test-crio: ## the agent on a node whose runtime is CRI-O, which is built the first time
-	$(TEST) $(RUN) -count=1 -timeout 30m -v -run TestCRIO ./test/e2e -args -lab -crio
+	$(TEST) $(RUN) -count=1 -v -run TestCRIO ./test/e2e -args -lab -crio
 
 .PHONY: test-daemonset
 test-daemonset: ## the DaemonSet under the real kubelet: image, manifests, chart, least privilege
-	$(TEST) $(RUN) -count=1 -timeout 40m -v ./test/daemonset -args -lab
+	$(TEST) $(RUN) -count=1 -v ./test/daemonset -args -lab
 
 .PHONY: e2e-daemonset
 e2e-daemonset: ## e2e with the agent as the DaemonSet and containerd 2 instead of Debian's 1.6, where a test is of either
-	$(TEST) $(RUN) -count=1 -timeout 40m -v ./test/e2e -args -lab -daemonset -containerd 2
+	$(TEST) $(RUN) -count=1 -v ./test/e2e -args -lab -daemonset -containerd 2
 	test -x $(CONTAINERD2)/containerd # the lab has built it
-	PATH=$(CONTAINERD2):$$PATH $(LAYER)-containerd go test -vet=off $(ALONE) -count=1 -v -run '$(CONTAINERD_TESTS)' \
+	PATH=$(CONTAINERD2):$$PATH $(LAYER)-containerd go test -vet=off $(LIMIT) $(ALONE) -count=1 -v -run '$(CONTAINERD_TESTS)' \
 	  $$(grep -rlE 'func Test\w*($(subst TestCRI$$,CRI\b,$(CONTAINERD_TESTS)))' --include='*_test.go' internal pkg | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 .PHONY: fuzz

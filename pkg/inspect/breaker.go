@@ -102,7 +102,7 @@ func (e *evaluation) strongerProof(uid string, all []Assessment) (missing []stri
 			"seen in %d passes", round(grace), round(since), sources.Passes))
 	}
 	nameless := e.nameless(uid, all)
-	switch named := e.named(uid).Named; {
+	switch named := e.next[namedKey(uid)].Named; {
 	case nameless != "":
 		missing = append(missing, nameless)
 	case named.At.IsZero():
@@ -170,18 +170,17 @@ func (t *Inventory) nameOf(uid string, objects []*Object) (pod Pod, unknown stri
 	return Pod{UID: uid, Namespace: names[0].Namespace, Name: names[0].Name}, ""
 }
 
-// named returns what is known of the apiserver's answer about a pod that the breaker holds, and keeps it.
-func (e *evaluation) named(uid string) Sighting {
-	k := namedKey(uid)
-	s, known := e.history[k]
-	if answer, asked := e.inventory.Named[uid]; asked {
-		s.Named = answer
-	} else if !known || !sameBoot(s.Named.At, e.now) {
-		return Sighting{}
+// keepNamed keeps the apiserver's answers about pods that the breaker may hold, for as long as they count. An answer that
+// a pod is there by name, while the list lacks it, counts also in passes in which other gates hold the pod.
+func (e *evaluation) keepNamed() {
+	if _, closed := e.history["closed/"+Breaker]; !closed && e.gate(Breaker).Open {
+		return
 	}
-	s.First, s.Last = e.now, e.now
-	e.next[k] = s
-	return s
+	for uid, answer := range e.inventory.heldAnswers(e.history) {
+		if sameBoot(answer.At, e.now) && e.now.Since(answer.At) < strongLasts && !e.inventory.Runtime.Running[uid] {
+			e.next[namedKey(uid)] = Sighting{First: e.now, Last: e.now, Named: answer}
+		}
+	}
 }
 
 // noteGates stores since when gates are closed, and since when kubelet has had its pods while the breaker was closed.
@@ -259,7 +258,10 @@ func (t *Inventory) heldByName(suspects []*Object, history History, now finding.
 	due = slices.DeleteFunc(due, func(p Pod) bool {
 		named := history[namedKey(p.UID)].Named
 		renew := strongLasts / 2
-		if isPinned(p) {
+		switch {
+		case named.Alive: // it closes a gate while it holds
+			renew = askAgain / 2
+		case isPinned(p):
 			renew = askAgain
 		}
 		return !named.At.IsZero() && sameBoot(named.At, now) && now.Since(named.At) < renew

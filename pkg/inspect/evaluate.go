@@ -34,6 +34,7 @@ func Evaluate(objects []Object, inventory Inventory, history History, s Settings
 	e.gates = gates(&inventory, s, len(orphans), e.ended(objects, orphans), stuck(orphans, s),
 		inventory.missingFromList(history, now))
 	e.noteGates()
+	e.keepNamed()
 	report := Report{At: now, Objects: make([]Assessment, 0, len(objects)), Gates: []Gate{}, Errors: []Failure{},
 		Notes: notes(&inventory)}
 	for _, leases := range []bool{true, false} { // the verdict on a lease decides about the network of its sandbox

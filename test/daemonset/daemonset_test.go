@@ -232,7 +232,7 @@ func (c *cluster) install(t *testing.T, wait bool, settings ...string) {
 		args = append(args, "--set", s)
 	}
 	if wait {
-		args = append(args, "--wait", "--timeout=120s")
+		args = append(args, "--wait", "--timeout=10m")
 	}
 	c.helm(t, args...)
 }
@@ -244,10 +244,10 @@ func (c *cluster) uninstall(t *testing.T) {
 	if c.repo == "" {
 		return
 	}
-	c.helm(t, "uninstall", "nodeagent", "--namespace", namespace, "--ignore-not-found", "--wait", "--timeout=60s")
+	c.helm(t, "uninstall", "nodeagent", "--namespace", namespace, "--ignore-not-found", "--wait", "--timeout=10m")
 	for _, file := range []string{"manifests/nodeagent.yaml", "rbac.yaml", "rights.yaml"} {
 		c.kubectl(t, "delete", "-f", filepath.Join(c.repo, "packaging/kubernetes", file), "--ignore-not-found",
-			"--timeout=60s")
+			"--timeout=10m")
 	}
 }
 

@@ -99,9 +99,9 @@ spec:
 }
 
 func (c *center) removeCenter(t *testing.T) {
-	c.helm(t, "uninstall", "eventcenter", "--namespace", namespace, "--ignore-not-found", "--wait", "--timeout=60s")
+	c.helm(t, "uninstall", "eventcenter", "--namespace", namespace, "--ignore-not-found", "--wait", "--timeout=10m")
 	c.kubectl(t, "delete", "-n", namespace, "secret/eventcenter-tls", "secret/eventcenter-replicas",
-		"serviceaccount/dashboard", "clusterrolebinding/dashboard", "node/"+senderNode, "--ignore-not-found", "--timeout=60s")
+		"serviceaccount/dashboard", "clusterrolebinding/dashboard", "node/"+senderNode, "--ignore-not-found", "--timeout=10m")
 	c.removeVolumes(t)
 	c.uninstall(t)
 	s, err := store.Open(filepath.Join(c.stateDir(), "state.db"))
@@ -119,7 +119,7 @@ func (c *center) removeCenter(t *testing.T) {
 // removeVolumes removes the volumes, with their data, and the claims.
 func (c *center) removeVolumes(t *testing.T) {
 	t.Helper()
-	args := []string{"delete", "-n", namespace, "--ignore-not-found", "--timeout=60s"}
+	args := []string{"delete", "-n", namespace, "--ignore-not-found", "--timeout=10m"}
 	for i, dir := range c.volumes {
 		args = append(args, fmt.Sprint("pvc/data-eventcenter-", i), "pv/"+filepath.Base(dir))
 	}
@@ -136,7 +136,7 @@ func (c *center) removeVolumes(t *testing.T) {
 func (c *center) installCenter(t *testing.T, settings ...string) {
 	t.Helper()
 	began := time.Now()
-	c.applyCenter(t, append(settings, "--wait", "--timeout=180s")...)
+	c.applyCenter(t, append(settings, "--wait", "--timeout=10m")...)
 	t.Logf("the center is ready after %s", time.Since(began).Round(time.Second))
 }
 

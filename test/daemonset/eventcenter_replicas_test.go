@@ -28,7 +28,7 @@ var threeOnOne = []string{"replicated=true", "replicas.sameNode=true"}
 // acknowledged event is on each replica once.
 func testReplicas(t *testing.T, c *center) {
 	c.nameServer(t)
-	c.kubectl(t, "delete", "statefulset", "-n", namespace, "eventcenter", "--timeout=60s")
+	c.kubectl(t, "delete", "statefulset", "-n", namespace, "eventcenter", "--timeout=10m")
 	for i := 1; i < 3; i++ {
 		c.createVolume(t, fmt.Sprint("eventcenter-", i))
 	}
@@ -51,9 +51,9 @@ func testReplicas(t *testing.T, c *center) {
 		t.Errorf("pods replaced by the upgrade (-want +got):\n%s", diff)
 	}
 	s.await(t, 50)
-	c.kubectl(t, "delete", "pod", "-n", namespace, "eventcenter-1", "--timeout=60s")
+	c.kubectl(t, "delete", "pod", "-n", namespace, "eventcenter-1", "--timeout=10m")
 	s.await(t, 50)
-	c.kubectl(t, "rollout", "status", "-n", namespace, "statefulset/eventcenter", "--timeout=120s")
+	c.kubectl(t, "rollout", "status", "-n", namespace, "statefulset/eventcenter", "--timeout=10m")
 	disk := failedDisk(t, c.Dir)
 	for i := range 3 {
 		c.on(t, i).awaitFault(t, disk.Mount, true) // of the real agent
@@ -69,7 +69,7 @@ func testReplicas(t *testing.T, c *center) {
 
 // testNothingButVolumes removes the release: only the objects named in the documentation stay.
 func testNothingButVolumes(t *testing.T, c *center) {
-	c.helm(t, "uninstall", "eventcenter", "--namespace", namespace, "--wait", "--timeout=120s")
+	c.helm(t, "uninstall", "eventcenter", "--namespace", namespace, "--wait", "--timeout=10m")
 	const kinds = "statefulsets,controllerrevisions,pods,services,endpointslices,configmaps,secrets,serviceaccounts," +
 		"persistentvolumeclaims,poddisruptionbudgets,roles,rolebindings,clusterroles,clusterrolebindings,leases"
 	var left []string
@@ -116,7 +116,7 @@ func testThreeAtOnce(t *testing.T, c *center) {
 	state("ErrImageNeverPullfalse ErrImageNeverPullfalse ErrImageNeverPullfalse ")
 	c.applyCenter(t, threeOnOne...)
 	state("ErrImageNeverPullfalse ErrImageNeverPullfalse true ")
-	c.kubectl(t, "delete", "pod", "-n", namespace, "eventcenter-0", "eventcenter-1", "--timeout=60s")
+	c.kubectl(t, "delete", "pod", "-n", namespace, "eventcenter-0", "eventcenter-1", "--timeout=10m")
 	c.installCenter(t, threeOnOne...)
 	disk := failedDisk(t, c.Dir)
 	for i := range 3 {

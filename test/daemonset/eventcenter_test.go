@@ -202,7 +202,7 @@ func testAway(t *testing.T, c *center) {
 		t.Errorf("to avoid: %+v", avoid)
 	}
 	c.kubectl(t, "scale", "-n", namespace, "statefulset/eventcenter", "--replicas=0")
-	c.kubectl(t, "wait", "-n", namespace, "pod/eventcenter-0", "--for=delete", "--timeout=60s")
+	c.kubectl(t, "wait", "-n", namespace, "pod/eventcenter-0", "--for=delete", "--timeout=10m")
 	if err := disk.Unmount(); err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +211,7 @@ func testAway(t *testing.T, c *center) {
 	}
 	c.awaitCondition(t, "ReadonlyFilesystem", "False")
 	c.kubectl(t, "scale", "-n", namespace, "statefulset/eventcenter", "--replicas=1")
-	c.kubectl(t, "rollout", "status", "-n", namespace, "statefulset/eventcenter", "--timeout=90s")
+	c.kubectl(t, "rollout", "status", "-n", namespace, "statefulset/eventcenter", "--timeout=10m")
 	c.awaitFault(t, disk.Mount, false)
 	for _, kind := range []string{"raised", "cleared"} {
 		var events struct {
@@ -279,7 +279,7 @@ func (c *center) awaitWord(t *testing.T) {
 
 // testVolume removes the release and installs it again: the history is still there, and so is the certificate.
 func testVolume(t *testing.T, c *center) {
-	c.helm(t, "uninstall", "eventcenter", "--namespace", namespace, "--wait", "--timeout=60s")
+	c.helm(t, "uninstall", "eventcenter", "--namespace", namespace, "--wait", "--timeout=10m")
 	c.installCenter(t)
 	var events struct{ Events []struct{ Offset string } }
 	if _, err := c.get(t.Context(), c.reader, "/v1/events?limit=1", &events); err != nil || len(events.Events) != 1 ||

@@ -60,11 +60,11 @@ func testManifests(t *testing.T, c *cluster) {
 	if err := c.KubectlApply(t.Context(), c.labManifests(t, nil)); err != nil {
 		t.Fatal(err)
 	}
-	c.kubectl(t, "rollout", "status", "-n", namespace, "daemonset/nodeagent", "--timeout=90s")
+	c.kubectl(t, "rollout", "status", "-n", namespace, "daemonset/nodeagent", "--timeout=10m")
 	c.await1(t, "the agent of the manifests to be ready", ready)
 	c.awaitCondition(t, "ReadonlyFilesystem", "False")
 	c.kubectl(t, "delete", "-f", filepath.Join(c.repo, "packaging/kubernetes/manifests/nodeagent.yaml"),
-		"--ignore-not-found", "--timeout=60s")
+		"--ignore-not-found", "--timeout=10m")
 }
 
 // testChart installs a reporting agent from scratch with one command.

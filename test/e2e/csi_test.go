@@ -19,6 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect"
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/csiregistration"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
@@ -110,7 +111,7 @@ func (c *csiLab) clean() {
 // path).
 func (c *csiLab) await(reason string) finding.Finding {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(c.t.Context(), harness.Patience)
 	defer cancel()
 	began := time.Now()
 	tick := time.NewTicker(time.Second)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/criticaldaemonsets"
 	"github.com/nodeagent/nodeagent/pkg/finding"
+	"github.com/nodeagent/nodeagent/test/harness"
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
@@ -62,7 +63,7 @@ func TestCriticalDaemonSets(t *testing.T) {
 	await := func(reason string) {
 		t.Helper()
 		// A new check each time: an existing one would ask at growing intervals.
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 		defer cancel()
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
@@ -87,7 +88,7 @@ func TestCriticalDaemonSets(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		if out, err := c.lab.Kubectl(context.WithoutCancel(t.Context()), "delete", "daemonset", "-n", "default",
-			"critical", "--ignore-not-found", "--timeout=60s"); err != nil {
+			"critical", "--ignore-not-found", "--timeout=10m"); err != nil {
 			t.Errorf("%v: %s", err, out)
 		}
 	})

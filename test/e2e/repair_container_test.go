@@ -103,7 +103,7 @@ func (r *repairLab) apply(manifest string) {
 	}
 	r.t.Cleanup(func() {
 		if out, err := r.lab.Kubectl(context.WithoutCancel(r.t.Context()), "delete", "daemonset", "-n", "default", r.app,
-			"--ignore-not-found", "--timeout=90s"); err != nil {
+			"--ignore-not-found", "--timeout=10m"); err != nil {
 			r.t.Errorf("%v: %s", err, out)
 		}
 	})

@@ -116,15 +116,15 @@ func (d *daemonSet) start(ctx context.Context, a *Agent, env []string) error {
 
 // stop removes the pods.
 func (d *daemonSet) stop(a *Agent) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	_, err := a.Lab.Kubectl(ctx, "delete", "daemonset", "--namespace="+namespace, "nodeagent", "--ignore-not-found",
-		"--cascade=foreground", "--timeout=280s")
+		"--cascade=foreground", "--timeout=10m")
 	return err
 }
 
 func (d *daemonSet) kill(a *Agent) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	status, err := a.Status(ctx)
 	if err != nil {

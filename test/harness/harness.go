@@ -235,9 +235,9 @@ type Finding struct {
 	Facts                                map[string]string                `json:"facts"`
 }
 
-// Patience bounds each wait for something real: more than any step takes on the busiest machine. A test fails by the
-// state that it finds, and by time only if that state never comes.
-const Patience = 10 * time.Minute
+// Patience bounds each wait for something real. A test fails by the state that it finds, and by time only if that state
+// never comes.
+const Patience = lab.Patience
 
 // WaitFor calls try every 50 ms until it succeeds, for at most Patience; the error names the awaited condition and the
 // last failure.

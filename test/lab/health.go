@@ -149,7 +149,7 @@ func (l *Lab) nodeReady(ctx context.Context) error {
 
 // WaitNodeReady waits up to five minutes until the node is Ready and accepts pods.
 func (l *Lab) WaitNodeReady(ctx context.Context) error {
-	if err := poll(ctx, startLimit, 200*time.Millisecond, l.nodeReady); err != nil {
+	if err := poll(ctx, Patience, 200*time.Millisecond, l.nodeReady); err != nil {
 		return fmt.Errorf("%w\nlast lines of %s:\n%s", err, l.logFile("kubelet"), tail(l.logFile("kubelet"), 15))
 	}
 	return nil

@@ -33,7 +33,7 @@ func (l *Lab) KubectlCommand() []string {
 
 // WaitNamespace waits until pods can be created in a namespace: they need its ServiceAccount and the CA's ConfigMap.
 func (l *Lab) WaitNamespace(ctx context.Context, namespace string) error {
-	return poll(ctx, startLimit, 200*time.Millisecond, func(ctx context.Context) error {
+	return poll(ctx, Patience, 200*time.Millisecond, func(ctx context.Context) error {
 		base := l.Server() + "/api/v1/namespaces/" + namespace
 		_, err1 := l.fetch(ctx, base+"/serviceaccounts/default")
 		_, err2 := l.fetch(ctx, base+"/configmaps/kube-root-ca.crt")
@@ -102,11 +102,10 @@ func (l *Lab) Pod(ctx context.Context, namespace, name string) (PodStatus, error
 	return status, nil
 }
 
-// WaitPodRunning waits up to three minutes until a pod runs and has an address: after the apiserver was stopped it may
-// take a minute until the scheduler's watches are back (client-go's backoff). The error has the pod's events.
+// WaitPodRunning waits until a pod runs and has an address. The error has the pod's events.
 func (l *Lab) WaitPodRunning(ctx context.Context, namespace, name string) (PodStatus, error) {
 	var status PodStatus
-	err := poll(ctx, 3*time.Minute, 200*time.Millisecond, func(ctx context.Context) (err error) {
+	err := poll(ctx, Patience, 200*time.Millisecond, func(ctx context.Context) (err error) {
 		if status, err = l.Pod(ctx, namespace, name); err != nil {
 			return err
 		}
@@ -122,9 +121,9 @@ func (l *Lab) WaitPodRunning(ctx context.Context, namespace, name string) (PodSt
 	return status, nil
 }
 
-// DeletePod deletes a pod and waits up to a minute until it is gone from the apiserver.
+// DeletePod deletes a pod and waits until it is gone from the apiserver.
 func (l *Lab) DeletePod(ctx context.Context, namespace, name string) error {
-	_, err := l.Kubectl(ctx, "delete", "pod", "-n", namespace, name, "--timeout=60s")
+	_, err := l.Kubectl(ctx, "delete", "pod", "-n", namespace, name, "--timeout="+Patience.String())
 	return err
 }
 
