@@ -4,10 +4,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The conditions that several checks share: one is enough for whoever isolates a node, and each makes every write of
-// the Node larger. A check has its own condition only where the field knows the fault under that name.
+// The conditions that several checks share: to isolate a node one is enough, and each makes every write of the Node
+// larger. A check has its own condition only if that name is established for the fault.
 
-// problem is the condition of a part of the node that has a fault.
+// problem is the condition of a faulty part of the node.
 func problem(part, healthy string) finding.Condition {
 	return finding.Condition{
 		Type: part + "Problem", ReadyType: part + "Ready", HealthyReason: part + "IsHealthy", HealthyMessage: healthy,

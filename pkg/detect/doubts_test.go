@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// TestSettingsInDoubt: a check whose setting is in doubt does not run and names the file; one that uses it for a part
-// reports what it found beside the reason; one that does not use it is as ever.
+// TestSettingsInDoubt: a check with a setting in doubt does not run and names the file; a check that uses the setting
+// only for a part adds the reason to its findings; a check that does not use it is not affected.
 func TestSettingsInDoubt(t *testing.T) {
 	h := &host.Host{Doubts: host.Doubts{host.CRISocket: errors.New("/etc/x.toml: mode 0666")}}
 	found := []finding.Finding{{Reason: "Fault"}}
@@ -47,7 +47,7 @@ func TestSettingsInDoubt(t *testing.T) {
 	}
 }
 
-// TestAdvice: words and advice name the units of the node's distribution.
+// TestAdvice: messages and advice name the units of the node's distribution.
 func TestAdvice(t *testing.T) {
 	check := detect.Check{Advice: "`journalctl -u kubelet -u containerd`",
 		Run: func(context.Context, *host.Host) ([]finding.Finding, error) {

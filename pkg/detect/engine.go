@@ -19,8 +19,8 @@ import (
 )
 
 // Engine runs each check at its interval and whenever a source wakes it: one run of a check at a time, each with a
-// deadline. A run that does not return is abandoned, counted and reported as an error; the check is not started again
-// before it has returned.
+// deadline. It abandons a run that does not return, counts it and reports it as an error. It does not start the check
+// again before that run has returned.
 type Engine struct {
 	host     *host.Host
 	log      *slog.Logger
@@ -32,14 +32,14 @@ type Engine struct {
 	turn     chan struct{} // holds one token: see awaitTurn
 }
 
-// Source is something of the host that notifies of changes. Run blocks until ctx ends, or returns an error
-// when the source is lost; it is then started again after a while.
+// Source is a part of the host that notifies of changes. Run blocks until ctx ends, or returns an error when the source
+// is lost; the engine starts it again after a while.
 type Source struct {
 	Name WakeSource
 	Run  func(ctx context.Context, wake func(Change)) error
 }
 
-// Change is what a source reports. The zero value means that anything may have changed.
+// Change is a report of a source. The zero value means that anything may have changed.
 type Change struct {
 	Text   string   // for Wake.Match
 	Checks []string // IDs of checks, for Wake.Named
@@ -54,15 +54,14 @@ type Observer struct {
 const (
 	// abandonAfter is how long after its deadline a run may still return.
 	abandonAfter = 500 * time.Millisecond
-	// wakeGap is the least time between two runs of a check that are caused by wakes: a flood of kernel messages causes
-	// five runs a second, not thousands.
+	// wakeGap is the shortest time between two runs of a check caused by wakes: a flood of kernel messages causes five
+	// runs a second, not thousands.
 	wakeGap = 200 * time.Millisecond
-	// settleAfter is when a check runs again after it was woken: the kernel often logs a fault before the state shows
-	// it.
+	// settleAfter is when a woken check runs again: the kernel often logs a fault before the state shows it.
 	settleAfter = time.Second
 	// sourceProof is how long a source must have run to count as working.
 	sourceProof = 2 * time.Second
-	// sourceRetry is how long after its loss a source is started again.
+	// sourceRetry is the time between the loss of a source and its restart.
 	sourceRetry = 10 * time.Second
 )
 
@@ -78,14 +77,14 @@ func NewEngine(h *host.Host, log *slog.Logger, checks []Check, sources []Source,
 		report(o)
 	}
 	for _, c := range checks {
-		// One pending wake is enough: the next run covers all that happened before it.
+		// One pending wake is enough: the next run covers all changes before it.
 		e.runners = append(e.runners, &runner{check: c, engine: e, wake: make(chan struct{}, 1),
 			asked: make(chan chan<- finding.Observation)})
 	}
 	return e
 }
 
-// Run runs the checks until ctx ends. Runs that are abandoned at that time are left to the end of the process.
+// Run runs the checks until ctx ends. It leaves abandoned runs to the end of the process.
 func (e *Engine) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for _, r := range e.runners {
@@ -98,7 +97,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	return nil
 }
 
-// Wake makes the checks run that want to be woken by a change.
+// Wake runs the checks that subscribed to a change.
 func (e *Engine) Wake(source WakeSource, change Change) {
 	for _, r := range e.runners {
 		if r.check.WantsWake(source, change) {
@@ -107,14 +106,14 @@ func (e *Engine) Wake(source WakeSource, change Change) {
 	}
 }
 
-// RunNow runs a check and returns its observation, which has been reported. The run begins after the call. An error
-// means that there was none: Run has ended, or is not going to run the check in time.
+// RunNow runs a check and returns its observation, which has been reported. The run starts after the call. An error
+// means that there is no observation: Run has ended, or will not run the check in time.
 func (e *Engine) RunNow(ctx context.Context, check string) (finding.Observation, error) {
 	at := slices.IndexFunc(e.runners, func(r *runner) bool { return r.check.ID == check })
 	if at < 0 {
 		return finding.Observation{}, fmt.Errorf("there is no check %s", check)
 	}
-	answer := make(chan finding.Observation, 1) // so that the runner never waits for who has given up
+	answer := make(chan finding.Observation, 1) // so that the runner never waits for a caller who has given up
 	select {
 	case e.runners[at].asked <- answer:
 	case <-ctx.Done():
@@ -128,7 +127,7 @@ func (e *Engine) RunNow(ctx context.Context, check string) (finding.Observation,
 	}
 }
 
-// WantsWake reports whether the check is to run after a change.
+// WantsWake reports whether the check must run after a change.
 func (c Check) WantsWake(source WakeSource, change Change) bool {
 	anything := change.Text == "" && len(change.Checks) == 0
 	return slices.ContainsFunc(c.Wakes, func(w Wake) bool {
@@ -142,12 +141,12 @@ func (c Check) WantsWake(source WakeSource, change Change) bool {
 	})
 }
 
-// feed runs a source and restarts it when it is lost. The loss is a finding of a check named after the source: the
-// checks themselves still run at their intervals.
+// feed runs a source and restarts it when it is lost. The loss is a finding of a check named after the source. The
+// checks still run at their intervals.
 func (e *Engine) feed(ctx context.Context, s Source) {
 	id := "source-" + string(s.Name)
 	for ctx.Err() == nil {
-		// A source that cannot be opened returns at once: nothing is proven before it has run for a moment.
+		// A source that cannot be opened returns at once: it counts as working only after it has run for a moment.
 		reported := make(chan struct{})
 		working := time.AfterFunc(sourceProof, func() {
 			defer close(reported)
@@ -180,7 +179,7 @@ type runner struct {
 	engine  *Engine
 	wake    chan struct{}
 	asked   chan chan<- finding.Observation // by RunNow
-	pending chan result                     // of a run that has not returned; nil when none runs
+	pending chan result                     // of a run that has not returned; nil if none runs
 }
 
 type result struct {
@@ -215,7 +214,7 @@ func (r *runner) loop(ctx context.Context) {
 				settled = !woken
 			}
 		}
-		before := r.pending != nil // a run that may have seen what is over
+		before := r.pending != nil // an earlier run, which may have seen an outdated state
 		l := r.observe(ctx)
 		if answer != nil && before && r.pending == nil && ctx.Err() == nil {
 			r.engine.report(l)
@@ -223,7 +222,7 @@ func (r *runner) loop(ctx context.Context) {
 		}
 		endTurn()
 		if ctx.Err() != nil {
-			return // the run was cut short: its result means nothing
+			return // the run was cut short: its result is invalid
 		}
 		r.engine.report(l)
 		if answer != nil {
@@ -245,12 +244,12 @@ func (r *runner) loop(ctx context.Context) {
 	}
 }
 
-// turnFor is how long a run keeps the turn: one that takes longer waits for something, and the next begins beside it.
+// turnFor is how long a run keeps the turn: a longer run is waiting, and the next one starts beside it.
 const turnFor = 50 * time.Millisecond
 
-// awaitTurn waits until a run that nothing has caused may begin. Those of one moment begin one after another: side by
-// side each of their calls into the kernel would make Go's monitor, which runs every 20 µs then, give the processor to
-// another thread, which cost more than most checks. A wake ends the waiting.
+// awaitTurn waits until a timed run may start. Timed runs that are due at the same moment start one after another. If
+// they ran in parallel, then in each of their system calls Go's monitor, which then runs every 20 µs, would move the
+// processor to another thread, and that cost more than most checks. A wake ends the waiting.
 func (r *runner) awaitTurn(ctx context.Context) (end func(), woken bool) {
 	select {
 	case r.engine.turn <- struct{}{}:
@@ -264,14 +263,14 @@ func (r *runner) awaitTurn(ctx context.Context) (end func(), woken bool) {
 	return func() { limit.Stop(); pass() }, false
 }
 
-// grid is how far apart the moments are at which runs begin that nothing has caused: each moment costs wake-ups of the
-// processor, of Go's threads and of its monitor, however little there is to do, and what several checks read is read
-// once. Not all checks of an interval share a moment for long: see spread.
+// grid is the distance between the moments at which timed runs start: each moment costs wake-ups of the processor, of
+// Go's threads and of its monitor, even with little work, and data that several checks need are read once. Checks of
+// the same interval do not share a moment for long: see spread.
 const grid = 5 * time.Second
 
-// onGrid returns the time to the moment that is nearest to the end of next.
+// onGrid returns the time to the moment of the grid nearest to the end of next.
 func (e *Engine) onGrid(next time.Duration) time.Duration {
-	if next < 2*grid-grid/5 { // as after a wake
+	if next < 2*grid-grid/5 { // for example after a wake
 		return next
 	}
 	since := time.Since(e.begun)
@@ -286,11 +285,11 @@ func spread(every time.Duration) time.Duration {
 	return every - every/20 + rand.N(every/10+1)
 }
 
-// seldom is the interval from which on checks are spread: those of five minutes and more cost most.
+// seldom is the shortest interval at which checks are spread: checks of five minutes and more are the most expensive.
 const seldom = 5 * time.Minute
 
-// phase returns the time from the first run to the second. All checks run at the start; those that run seldom are
-// distributed over their interval from then on, since else all of them would run in the same minute for hours.
+// phase returns the time from the first run to the second. All checks run at start; those that run seldom are then
+// distributed over their interval, otherwise all of them would run in the same minute for hours.
 func phase(every time.Duration) time.Duration {
 	if every < seldom {
 		return spread(every)
@@ -298,7 +297,7 @@ func phase(every time.Duration) time.Duration {
 	return every/5 + rand.N(every*4/5)
 }
 
-// observe runs the check once, or reports that the run before has not returned.
+// observe runs the check once, or reports that the previous run has not returned.
 func (r *runner) observe(ctx context.Context) finding.Observation {
 	began := r.engine.host.Clock()
 	l := finding.Observation{Check: r.check.ID, At: began}
@@ -344,8 +343,8 @@ func run(ctx context.Context, h *host.Host, c Check, done chan<- result) {
 	done <- result{findings, err}
 }
 
-// Observe runs the check once and completes its findings: they name it, have the severity that a user has
-// set, and what is asked of others.
+// Observe runs the check once and completes its findings: with the ID, the severity that a user has set, and the
+// suggested action.
 func (c Check) Observe(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 	if len(c.Uses) > 0 {
 		if err := h.Doubts.Of(c.Uses...); err != nil {
@@ -368,7 +367,7 @@ func (c Check) Observe(ctx context.Context, h *host.Host) ([]finding.Finding, er
 	return findings, err
 }
 
-// advise puts the units of the node's distribution into the words of a finding, and into the check's advice.
+// advise puts the unit names of the node's distribution into the message of a finding, and into the check's advice.
 func (c Check) advise(h *host.Host, f *finding.Finding) {
 	f.Message = h.Node.Advise(f.Message)
 	advice, own := f.Facts["advice"]
@@ -383,7 +382,7 @@ func (c Check) advise(h *host.Host, f *finding.Finding) {
 	}
 }
 
-// RunOnce runs each check once, in parallel, and returns the observations in the order of the checks. Each is passed to
+// RunOnce runs each check once, in parallel, and returns the observations in the order of the checks. It passes each to
 // report as soon as it exists; report may be nil.
 func RunOnce(ctx context.Context, h *host.Host, checks []Check,
 	report func(finding.Observation)) []finding.Observation {

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// TestSeverityOfTheUserWins: the severity that the user has set of a check is that of all its findings.
+// TestSeverityOfTheUserWins: a severity that the user has set for a check applies to all its findings.
 func TestSeverityOfTheUserWins(t *testing.T) {
 	check := Check{ID: "x", Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
 		return []finding.Finding{

@@ -63,8 +63,8 @@ func TestEngineRunsAtItsInterval(t *testing.T) {
 	})
 }
 
-// Checks that run seldom all run at the start. From then on they do not run in the same minute, and none of them runs
-// less often than at its interval.
+// Checks that run seldom all run at start. After that they do not run in the same minute, and none of them runs less
+// often than its interval.
 func TestEngineSpreadsWhatRunsSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const every, minutes = 5 * time.Minute, 30
@@ -83,7 +83,7 @@ func TestEngineSpreadsWhatRunsSeldom(t *testing.T) {
 					t.Errorf("a run %s after the one before", now.Sub(before))
 				}
 				last[n] = now
-				runs[int((now.Sub(begun)+time.Minute/2)/time.Minute)]++ // those of minute 5 are around it
+				runs[int((now.Sub(begun)+time.Minute/2)/time.Minute)]++ // the runs of minute 5 are around it
 				return nil, nil
 			}})
 		}
@@ -101,7 +101,7 @@ func TestEngineSpreadsWhatRunsSeldom(t *testing.T) {
 	})
 }
 
-// Runs of many checks begin at few moments, and each check still has its interval.
+// Runs of many checks start at few moments, and each check still keeps its interval.
 func TestEngineWakesSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const minutes = 30
@@ -138,7 +138,7 @@ func TestEngineWakesSeldom(t *testing.T) {
 	})
 }
 
-// TestWantsWake: a check that wants to be named is woken by changes that name it, or that are not specified.
+// TestWantsWake: a check with Named is woken by changes that name it, or that are not specified.
 func TestWantsWake(t *testing.T) {
 	named := Check{ID: "a", Wakes: []Wake{{Source: WakeKernelLog, Named: true}}}
 	for _, test := range []struct {
@@ -191,7 +191,7 @@ func TestEngineWakes(t *testing.T) {
 	})
 }
 
-// A check that costs much is woken at once, and seldom in a storm; the last wake is not lost.
+// An expensive check is woken at once, and rarely in a storm; the last wake is not lost.
 func TestEngineWakeGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n atomic.Int32
@@ -227,7 +227,7 @@ func TestEngineAbandonsAHungRun(t *testing.T) {
 			Check{ID: "hung", Every: 10 * time.Second, Deadline: 5 * time.Second,
 				Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
 					starts.Add(1)
-					<-hang // deaf to its context, as a system call in the D state is
+					<-hang // ignores its context, like a system call in the D state
 					return nil, nil
 				}},
 			Check{ID: "healthy", Every: 10 * time.Second, Run: counting(&healthy)})
@@ -308,7 +308,7 @@ func TestEngineReportsALostSource(t *testing.T) {
 	})
 }
 
-// RunNow returns what a run found that has begun after the question, also while an older one hangs.
+// RunNow returns the result of a run that started after the call, even while an older run hangs.
 func TestRunNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runs := 0
@@ -316,7 +316,7 @@ func TestRunNow(t *testing.T) {
 			Run: func(context.Context, *host.Host) ([]finding.Finding, error) {
 				runs++
 				first := runs == 1
-				if first { // it hangs, and then tells what was before
+				if first { // it hangs, and then returns the old state
 					time.Sleep(2 * time.Second)
 				}
 				return findings(first), nil

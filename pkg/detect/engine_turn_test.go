@@ -11,8 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Runs that nothing has caused begin one after another; one that waits for something holds up nobody, and what a wake
-// asks for does not wait for any.
+// Timed runs start one after another; a run that waits does not block the others, and a wake waits for none of them.
 func TestEngineRunsOneAfterAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running, together, slow, woken, behind atomic.Int32
@@ -30,7 +29,7 @@ func TestEngineRunsOneAfterAnother(t *testing.T) {
 		}
 		e, _ := engineFor(t, nil, append(checks, Check{ID: "woken", Every: 20 * time.Second, Run: counting(&woken),
 			Wakes: []Wake{{Source: WakeMounts}}})...)
-		time.Sleep(time.Second) // all run at the start
+		time.Sleep(time.Second) // all run at start
 		together.Store(0)
 		time.Sleep(10 * time.Minute)
 		if n := together.Load(); n != 1 {

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// progressOf runs an engine for ten minutes and returns what its progress is then. The engine's listener may be deaf.
+// progressOf runs an engine for ten minutes and returns its progress then. If deaf, the engine's listener blocks.
 func progressOf(t *testing.T, deaf bool, checks ...Check) error {
 	t.Helper()
 	limits := map[string]time.Duration{}

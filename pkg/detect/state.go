@@ -2,20 +2,20 @@ package detect
 
 import "encoding/json"
 
-// StateStore keeps small values across restarts of the agent. Load returns false when nothing is kept under key.
+// StateStore keeps small values across restarts of the agent. Load returns false if there is no value under key.
 type StateStore interface {
 	Load(key string) ([]byte, bool)
 	Save(key string, value []byte)
 }
 
-// Saved is a value that is kept across restarts of the agent, as JSON under one key. Without a store nothing is kept.
+// Saved is a value kept across restarts of the agent, as JSON under one key. Without a store it is not kept.
 type Saved[T any] struct {
 	Store StateStore // may be nil
 	Key   string
 }
 
-// Load returns what was saved last, if it can be decoded and usable accepts it: what is kept on disk may be malformed,
-// of another boot, or larger than what this agent would have saved.
+// Load returns the last saved value, if it can be decoded and usable accepts it: the stored value may be malformed, of
+// another boot, or larger than this agent would save.
 func (s Saved[T]) Load(usable func(T) bool) (value T, ok bool) {
 	if s.Store == nil {
 		return value, false
@@ -31,7 +31,7 @@ func (s Saved[T]) Load(usable func(T) bool) (value T, ok bool) {
 	return kept, true
 }
 
-// Save keeps value. T must be made of strings, numbers, booleans, slices and maps: anything else is not kept.
+// Save keeps value. T must be made of strings, numbers, booleans, slices and maps: other values are not kept.
 func (s Saved[T]) Save(value T) {
 	if s.Store == nil {
 		return

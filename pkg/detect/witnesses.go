@@ -9,26 +9,26 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// StateSources knows which checks can read their state on this host. Where one can, it decides about a line of the
-// kernel's log; where it cannot, the line alone is the evidence.
+// StateSources knows which checks can read their state on this host. If the check for a kernel log line can, the check
+// decides; if not, the line alone is the evidence.
 type StateSources struct {
 	mu     sync.Mutex // guards checks and past
 	checks map[string]witness
 	past   pastWatch
 }
 
-// witness is how the runs of one check went. All times are since boot.
+// witness is the record of the runs of one check. All times are since boot.
 type witness struct {
-	counts bool          // it knows only what happened since its first run
+	counts bool          // it sees only the time since its first run
 	from   time.Duration // its first run without an error; unset before
-	looked bool          // there was such a run
+	looked bool          // there was a run without an error
 	absent bool          // it does not apply to this host
 	blind  bool          // the last run had an error
 	since  time.Duration // when absent or blind began
 }
 
 // pastWatch is when earlier runs of the agent observed, in one boot: for each counter-based check the spans of time
-// between its first run and the end of the agent. Between two spans nothing was counted.
+// between its first run and the end of the agent. Between two spans the check saw no events.
 type pastWatch struct {
 	Boot    string                 `json:"boot"`
 	Watched map[string][]watchSpan `json:"watched"` // in order
@@ -39,15 +39,16 @@ type watchSpan struct {
 	To   time.Duration `json:"to"`
 }
 
-// maxWatchSpans is how many spans of a check are kept. Beyond, those with the shortest gap between them are joined.
+// maxWatchSpans is how many spans of a check are kept. Beyond it, the spans with the shortest gap between them are
+// joined.
 const maxWatchSpans = 32
 
-// trustBlind is how long a check with errors still counts as able.
+// trustBlind is how long a check with errors still counts as working.
 const trustBlind = 2 * time.Minute
 
 const witnessesKey = "witnesses"
 
-// Enable sets the enabled checks. One that has not run yet counts as able.
+// Enable sets the enabled checks. A check that has not run yet counts as working.
 func (w *StateSources) Enable(checks []Check) {
 	if w == nil {
 		return
@@ -85,8 +86,8 @@ func (w *StateSources) Observe(l finding.Observation) {
 	w.checks[l.Check] = now
 }
 
-// CanConfirm reports whether a check can decide, now, about a line that the kernel logged at a time. Both times are
-// since boot.
+// CanConfirm reports whether a check can now decide about a line that the kernel logged at a time. Both times are since
+// boot.
 func (w *StateSources) CanConfirm(check string, at, now time.Duration) bool {
 	if w == nil {
 		return false
@@ -142,7 +143,7 @@ func fewSpans(spans []watchSpan) []watchSpan {
 	return spans
 }
 
-// Restore takes over what an earlier run in this boot has saved. Without it the kernel's log alone is the evidence.
+// Restore takes the record of an earlier run in this boot. Without it the kernel log alone is the evidence.
 func (w *StateSources) Restore(memory StateStore, boot string) {
 	past, ok := Saved[pastWatch]{memory, witnessesKey}.Load(func(p pastWatch) bool { return p.Boot == boot })
 	if w == nil || !ok {

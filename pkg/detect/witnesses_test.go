@@ -8,8 +8,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// TestSourcesThatCount: what happened before a check began to count only kernel-log can report. What a check has
-// watched in an earlier run of the agent, in the same boot, is not reported again.
+// TestSourcesThatCount: only kernel-log can report events from before a check began to count. Events that a check
+// watched in an earlier run of the agent, in the same boot, are not reported again.
 func TestSourcesThatCount(t *testing.T) {
 	const check = "oom-kills"
 	sources := func() *StateSources {
@@ -37,7 +37,7 @@ func TestSourcesThatCount(t *testing.T) {
 	third.Save(store, finding.Timestamp{Boot: "a", SinceBoot: 41 * time.Minute})
 	fourth := sources()
 	fourth.Restore(store, "a")
-	fourth.Save(store, finding.Timestamp{Boot: "a", SinceBoot: 42 * time.Minute}) // it has observed nothing
+	fourth.Save(store, finding.Timestamp{Boot: "a", SinceBoot: 42 * time.Minute}) // it has no observation
 	fifth := sources()
 	fifth.Restore(store, "a")
 	fifth.Observe(observation(50*time.Minute, nil))
@@ -72,7 +72,7 @@ func TestSourcesThatCount(t *testing.T) {
 	}
 }
 
-// TestFewSpans: of an agent that is started again all the time, the long gaps stay.
+// TestFewSpans: if the agent restarts all the time, the long gaps are kept.
 func TestFewSpans(t *testing.T) {
 	var spans []watchSpan
 	for i := range time.Duration(100) {

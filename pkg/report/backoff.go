@@ -7,9 +7,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Backoff is how long a sink waits after a write that failed: for as long as the server asks (Retry-After), and
-// then a random part of a span that doubles up to five minutes (full jitter), so that ten thousand agents do not come
-// back at once. The zero value works. It is not safe for concurrent use.
+// Backoff is how long a sink waits after a failed write: as long as the server asks (Retry-After), plus a random part
+// of a span that doubles up to five minutes (full jitter), so that ten thousand agents do not return at once. The zero
+// value works. It is not safe for concurrent use.
 type Backoff struct {
 	Rand func() float64 // in [0,1); nil means math/rand/v2
 
@@ -19,7 +19,8 @@ type Backoff struct {
 const (
 	firstBackoff = time.Second
 	maxBackoff   = 5 * time.Minute
-	// maxRetryAfter bounds what a server may ask for, so that one absurd answer does not silence a node for a day.
+	// maxRetryAfter bounds the wait that a server may ask for, so that one absurd answer does not silence a node for a
+	// day.
 	maxRetryAfter = time.Hour
 )
 
@@ -39,7 +40,7 @@ func (b *Backoff) Succeeded() { b.failures = 0 }
 // Failures returns how many attempts in a row have failed.
 func (b *Backoff) Failures() int { return b.failures }
 
-// RetryAfter returns how long the apiserver asks its client to wait, at most an hour; zero where it does not.
+// RetryAfter returns how long the apiserver asks its client to wait, at most an hour; zero if it does not ask.
 func RetryAfter(err error) time.Duration {
 	seconds, ok := apierrors.SuggestsClientDelay(err)
 	if !ok || seconds <= 0 {

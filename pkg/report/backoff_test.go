@@ -52,8 +52,7 @@ func TestBackoffIsFullJitter(t *testing.T) {
 	})
 }
 
-// Ten thousand agents lose the apiserver at the same moment. In no second of its first minutes back do many of them
-// come.
+// Ten thousand agents lose the apiserver at the same moment. They return spread over the minutes after it is back.
 func TestFleetComesBackSpreadOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const agents = 10000

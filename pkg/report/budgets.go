@@ -6,18 +6,18 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Budgets holds one token bucket for each key, so that a storm of one never takes from another. It is pure: the caller
-// passes the time. It is not safe for concurrent use.
+// Budgets holds one token bucket for each key, so that a storm of one key takes no tokens from another. It is pure: the
+// caller passes the time. It is not safe for concurrent use.
 type Budgets struct {
 	burst   int
 	every   time.Duration
 	buckets map[string]*rate.Limiter
 }
 
-// maxBuckets bounds the memory of keys. Beyond it the full buckets are forgotten, which changes nothing.
+// maxBuckets bounds the memory of keys. Beyond it, full buckets are dropped, which has no effect on the budgets.
 const maxBuckets = 1000
 
-// NewBudgets returns budgets of burst tokens each, of which one comes back in every span.
+// NewBudgets returns budgets of burst tokens each; one token is refilled in every span.
 func NewBudgets(burst int, every time.Duration) *Budgets {
 	return &Budgets{burst: burst, every: every, buckets: map[string]*rate.Limiter{}}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// TestVictimsDoNotComeBack: what an outbox has given up and counted as lost is not reported after a restart.
+// TestVictimsDoNotComeBack: items that an outbox gave up and counted as lost are not reported after a restart.
 func TestVictimsDoNotComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := reporttest.NewStore()
@@ -34,8 +34,7 @@ func TestVictimsDoNotComeBack(t *testing.T) {
 	})
 }
 
-// TestOvertakenValueIsNotWritten: a value that could not be written must not overwrite the one that was given
-// meanwhile.
+// TestOvertakenValueIsNotWritten: a value whose write failed must not overwrite a newer one.
 func TestOvertakenValueIsNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &overtaking{}
@@ -53,7 +52,7 @@ func TestOvertakenValueIsNotWritten(t *testing.T) {
 	})
 }
 
-// overtaking fails the first write, during which first is called.
+// overtaking fails the first write, and calls first during it.
 type overtaking struct {
 	first func()
 
@@ -82,7 +81,7 @@ func (o *overtaking) written() []string {
 func (o *overtaking) Delete(string) error                                { return nil }
 func (o *overtaking) ForEach(func(key string, value []byte) error) error { return nil }
 
-// TestUsedBudgetsAreRemembered: a storm under many names does not give the used budget of one of them back.
+// TestUsedBudgetsAreRemembered: a storm under many names does not refill the used budget of one of them.
 func TestUsedBudgetsAreRemembered(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	b := report.NewBudgets(2, time.Hour)

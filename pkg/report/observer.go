@@ -4,10 +4,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Observer observes the sinks; the metrics are one.
+// Observer observes the sinks; the metrics are an Observer.
 type Observer interface {
-	// Wrote reports one attempt to write: "ok", "error" (it will be tried again) or "rejected" (it will not), and
-	// why not.
+	// Wrote reports one attempt to write: "ok", "error" (to be retried) or "rejected" (final), with the error.
 	Wrote(reporter, result string, err error)
 	// Queued reports how many updates wait for a sink.
 	Queued(reporter string, length int)
@@ -22,14 +21,14 @@ const (
 	ResultRejected = "rejected"
 )
 
-// Unobserved is an Observer that does nothing.
+// Unobserved is an Observer without effect.
 type Unobserved struct{}
 
-// Wrote does nothing.
+// Wrote implements Observer.
 func (Unobserved) Wrote(string, string, error) {}
 
-// Queued does nothing.
+// Queued implements Observer.
 func (Unobserved) Queued(string, int) {}
 
-// Dropped does nothing.
+// Dropped implements Observer.
 func (Unobserved) Dropped(string, finding.Severity, int) {}

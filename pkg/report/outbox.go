@@ -29,17 +29,16 @@ type Outbox struct {
 	dropped map[finding.Severity]int
 }
 
-// OutboxOptions bound an outbox of streams, whose receiver is told by name what it will not get.
+// OutboxOptions bound an outbox of streams, which tells its receiver by name which items it will not get.
 type OutboxOptions struct {
 	Bytes  int           // of bodies
-	Delay  time.Duration // how long a new item waits before it is stored: the sink may be faster
-	Store  Store         // nil: nothing is kept
-	Loaded func()        // is called when what the store holds is in
+	Delay  time.Duration // delay before a new item is stored: the sink may be faster
+	Store  Store         // nil: items are not stored
+	Loaded func()        // is called when the items of the store are loaded
 	Log    *slog.Logger
 }
 
-// NewOutbox returns an outbox with what the store holds. A record that cannot be read is removed and
-// logged.
+// NewOutbox returns an outbox with the items of the store. It removes and logs unreadable records.
 func NewOutbox(limit int, store Store, log *slog.Logger) *Outbox {
 	if limit <= 0 {
 		limit = DefaultOutboxLimit
@@ -49,8 +48,8 @@ func NewOutbox(limit int, store Store, log *slog.Logger) *Outbox {
 	return o
 }
 
-// NewStreams returns an outbox that reads the store when it is started, so that a disk that hangs keeps nobody waiting.
-// An item is of the stream that its Key names. One that is given up stays, without its body, until it is removed.
+// NewStreams returns an outbox that reads the store in Start, so that a hung disk does not block the caller. The Key of
+// an item names its stream. An item that is given up stays, without its body, until Remove.
 func NewStreams(options OutboxOptions) *Outbox {
 	o := newOutbox(queue{bytes: options.Bytes, named: true}, options.Store, options.Log)
 	o.behind.delay = options.Delay
@@ -92,11 +91,11 @@ func (o *Outbox) load() {
 // storeKey orders items in the store by age.
 func storeKey(item Item) string { return fmt.Sprintf("%016x-%s", item.Seq, item.ID) }
 
-// readItem reads what keep stores: a checksum and the item. An item of which the key alone can be read is lost.
+// readItem reads the format of Stored: a checksum and the item. If only the key is readable, the item is lost.
 func readItem(key string, value []byte) (item Item, err error) {
 	sum, text, ok := bytes.Cut(value, []byte(" "))
 	switch {
-	case bytes.HasPrefix(value, []byte("{")): // of an agent before there were checksums
+	case bytes.HasPrefix(value, []byte("{")): // written by an agent before there were checksums
 		text = value
 	case !ok || string(sum) != checksum(text):
 		err = errors.New("checksum does not match")
@@ -114,7 +113,7 @@ func readItem(key string, value []byte) (item Item, err error) {
 	lost := Item{ID: id, Severity: finding.Warning, Lost: "lost", First: time.Now()}
 	lost.Key, _, _ = strings.Cut(id, "-")
 	if lost.Seq, _ = strconv.ParseUint(seq, 16, 64); lost.Seq == 0 || lost.Key == id || storeKey(lost) != key {
-		lost = Item{} // no item of a stream
+		lost = Item{} // not an item of a stream
 	}
 	return lost, err
 }
@@ -126,7 +125,7 @@ func checksum(data []byte) string {
 // Start begins to write to the store; see WriteBehind.Start.
 func (o *Outbox) Start(ctx context.Context) (stop func() error) { return o.behind.Start(ctx) }
 
-// Add puts an item in. It never blocks. An ID that is already in is not added again.
+// Add adds an item. It never blocks. It ignores a known ID.
 func (o *Outbox) Add(item Item) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -150,7 +149,7 @@ func (o *Outbox) gaveUp(victims []*Item) {
 	}
 }
 
-// name stores that an item was given up, if it is to be told.
+// name stores that an item was given up, if the receiver must be told.
 func (o *Outbox) name(victim *Item) {
 	if left, ok := o.queue.items[victim.ID]; ok {
 		o.keep(left, false)
@@ -159,13 +158,13 @@ func (o *Outbox) name(victim *Item) {
 	}
 }
 
-// keep stores an item. The store has none of its key where it is fresh.
+// keep stores an item; fresh means that the store has no value under its key.
 func (o *Outbox) keep(item *Item, fresh bool) {
 	key, value := Stored(*item)
 	o.behind.put(key, value, fresh)
 }
 
-// Stored returns what the store has of an item: a checksum and its JSON, whose body is as it was given.
+// Stored returns the stored form of an item: a checksum and its JSON, with the body unchanged.
 func Stored(item Item) (key string, value []byte) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
@@ -174,7 +173,7 @@ func Stored(item Item) (key string, value []byte) {
 	return storeKey(item), fmt.Appendf(nil, "%s %s", checksum(text.Bytes()), text.Bytes())
 }
 
-// Next returns the item to send, the oldest of the most severe, and whether there is one. It stays in until Remove.
+// Next returns the item to send, the oldest of the most severe, and whether there is one. The item stays until Remove.
 func (o *Outbox) Next() (Item, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -184,7 +183,7 @@ func (o *Outbox) Next() (Item, bool) {
 	return Item{}, false
 }
 
-// Remove takes an item out: it was sent, or never will be.
+// Remove removes an item: it was sent, or never will be.
 func (o *Outbox) Remove(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -194,7 +193,7 @@ func (o *Outbox) Remove(id string) {
 	}
 }
 
-// Waiting returns how many items of a key wait to be sent, and a copy of the one that is held, nil if none is.
+// Waiting returns how many items of a key wait to be sent, and a copy of the held one, nil if there is none.
 func (o *Outbox) Waiting(key string) (n int, held *Item) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -216,7 +215,7 @@ func (o *Outbox) Held() []Item {
 	return held
 }
 
-// Replace stores an item that has changed; it does nothing when the item is not in any more.
+// Replace stores a changed item, if the item is still in the outbox.
 func (o *Outbox) Replace(item Item) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -226,8 +225,8 @@ func (o *Outbox) Replace(item Item) {
 	}
 }
 
-// Batch returns items to send, in the order of streams and of age in each: of one stream, at most count and about size
-// bytes. They stay in until Remove.
+// Batch returns items of one stream to send, ordered by stream and then by age: at most count, and about size bytes.
+// They stay until Remove.
 func (o *Outbox) Batch(count, size int) (batch []Item) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -241,7 +240,7 @@ func (o *Outbox) Batch(count, size int) (batch []Item) {
 	return batch
 }
 
-// Lost returns the items that were given up and not removed yet.
+// Lost returns the items that were given up and not yet removed.
 func (o *Outbox) Lost() (lost []Item) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -253,7 +252,7 @@ func (o *Outbox) Lost() (lost []Item) {
 	return lost
 }
 
-// Expire gives up what is older than a moment.
+// Expire gives up items older than a moment.
 func (o *Outbox) Expire(before time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -264,7 +263,7 @@ func (o *Outbox) Expire(before time.Time) {
 	o.gaveUp(old)
 }
 
-// GiveUp takes an item out that will never be sent.
+// GiveUp gives up an item that will never be sent.
 func (o *Outbox) GiveUp(id, why string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -274,10 +273,10 @@ func (o *Outbox) GiveUp(id, why string) {
 	}
 }
 
-// Counts is how much is in an outbox.
+// Counts are the sizes of an outbox.
 type Counts struct{ Waiting, Held, Lost, Bytes int }
 
-// Counts returns how much waits, is held, and was given up and not removed yet.
+// Counts returns how many items wait, are held, and were given up and not yet removed.
 func (o *Outbox) Counts() Counts {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -285,7 +284,7 @@ func (o *Outbox) Counts() Counts {
 	return Counts{len(q.items) - q.aside - q.lost, q.aside, q.lost, q.size}
 }
 
-// Has reports whether an ID is in.
+// Has reports whether an ID is in the outbox.
 func (o *Outbox) Has(id string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -293,14 +292,14 @@ func (o *Outbox) Has(id string) bool {
 	return ok
 }
 
-// Len returns how many items are in.
+// Len returns the number of items.
 func (o *Outbox) Len() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.queue.items)
 }
 
-// TakeDropped returns how many things were given up since it was last called, by severity.
+// TakeDropped returns how many things were given up since the last call, by severity.
 func (o *Outbox) TakeDropped() map[finding.Severity]int {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -53,8 +53,8 @@ func TestOverflowDropsTheOldestOfTheLeastSevere(t *testing.T) {
 	}
 }
 
-// For any sequence: never more than the limit, nothing is lost without being counted, and nothing is dropped while
-// something less severe stays.
+// For any sequence: never more than the limit, every loss is counted, and no item is dropped while a less severe one
+// stays.
 func TestOutboxIsBounded(t *testing.T) {
 	severities := []finding.Severity{finding.Fatal, finding.Warning, finding.Info}
 	rapid.Check(t, func(t *rapid.T) {
@@ -138,8 +138,8 @@ func TestStoreThatFailsIsTriedAgain(t *testing.T) {
 	})
 }
 
-// A store that hangs for ever (a disk that is gone) does not keep the agent from ending. Its goroutine is left:
-// nothing can be done about a thread in the D state. Here the test lets it go in the end.
+// A store that hangs for ever (a disk that is gone) does not keep the agent from exiting. Its goroutine is left: a
+// thread in the D state cannot be ended. Here the test unblocks it at the end.
 func TestStoreThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := hung{release: make(chan struct{})}

@@ -11,32 +11,32 @@ import (
 
 // Item is one thing for an edge sink to report.
 type Item struct {
-	ID       string           `json:"id"`  // stable: the same thing reported twice has the same ID
-	Seq      uint64           `json:"seq"` // order of arrival, set by the queue where it is 0
-	Key      string           `json:"key"` // whose budget it takes from, or the stream that it is of
+	ID       string           `json:"id"`  // stable: a repeated report has the same ID
+	Seq      uint64           `json:"seq"` // order of arrival; the queue sets it if it is 0
+	Key      string           `json:"key"` // whose budget it uses, or the stream it belongs to
 	Severity finding.Severity `json:"severity"`
 	Count    int              `json:"count"`          // how many things it stands for
 	First    time.Time        `json:"first"`          // the first of them
 	Last     time.Time        `json:"last"`           // the last of them
-	Held     bool             `json:"held,omitempty"` // not to be sent: still aggregating, or set aside
-	Lost     string           `json:"lost,omitempty"` // why it was given up; it has no body any more
+	Held     bool             `json:"held,omitempty"` // not to be sent: still aggregating, or quarantined
+	Lost     string           `json:"lost,omitempty"` // why it was given up; the body is removed
 	Body     json.RawMessage  `json:"body"`           // the sink's own
 }
 
 // queue is a bounded queue that gives up the oldest of the least severe. It is pure.
 type queue struct {
 	limit int // items; 0: any number
-	bytes int // of bodies; 0: any number
+	bytes int // limit of size; 0: any number
 	named bool
 
 	seq   uint64
 	items map[string]*Item
-	size  int // of bodies
+	size  int // of all bodies
 	aside int // items that are held
 	lost  int // items that were given up
 }
 
-// put puts an item in, in place of another of its ID.
+// put adds an item, or replaces the one with its ID.
 func (q *queue) put(item *Item) {
 	q.remove(item.ID)
 	q.items[item.ID] = item
@@ -60,8 +60,7 @@ func (q *queue) count(item *Item, n int) {
 	}
 }
 
-// add puts an item in, and returns the items that had to be given up for it (it may be among them). An ID that is
-// already in the queue is not added again.
+// add adds an item, and returns the items given up for it (it may be among them). It ignores a known ID.
 func (q *queue) add(item Item) (victims []*Item) {
 	if _, ok := q.items[item.ID]; ok {
 		return nil
@@ -75,7 +74,8 @@ func (q *queue) add(item Item) (victims []*Item) {
 	return q.shed()
 }
 
-// shed gives items up until the bounds hold. Bytes make some room at once, since all items are sorted for it.
+// shed gives items up until the limits hold. For the limit of bytes it frees more than needed, since it sorts all
+// items.
 func (q *queue) shed() (victims []*Item) {
 	tooMany, tooLarge := q.limit > 0 && len(q.items) > q.limit, q.bytes > 0 && q.size > q.bytes
 	if !tooMany && !tooLarge {
@@ -91,7 +91,7 @@ func (q *queue) shed() (victims []*Item) {
 	return victims
 }
 
-// giveUp takes an item out. One that was to be sent stays, named, without its body.
+// giveUp removes an item. In an outbox of streams an item that was to be sent stays under its name, without its body.
 func (q *queue) giveUp(item *Item, why string) {
 	q.remove(item.ID)
 	if q.named && !item.Held {
@@ -99,7 +99,7 @@ func (q *queue) giveUp(item *Item, why string) {
 	}
 }
 
-// sorted returns the items of which is is true.
+// sorted returns the items that match is.
 func (q *queue) sorted(compare func(a, b *Item) int, is func(*Item) bool) (items []*Item) {
 	for _, item := range q.items {
 		if is(item) {
@@ -110,7 +110,7 @@ func (q *queue) sorted(compare func(a, b *Item) int, is func(*Item) bool) (items
 	return items
 }
 
-// next returns the item to send: the oldest of the most severe that is not held. Nil if there is none.
+// next returns the item to send: the oldest of the most severe that is not held; nil if there is none.
 func (q *queue) next() *Item {
 	var best *Item
 	for _, item := range q.items {
@@ -121,7 +121,7 @@ func (q *queue) next() *Item {
 	return best
 }
 
-// waiting returns how many items of a key wait to be sent, and the one that is held, if any.
+// waiting returns how many items of a key wait to be sent, and the held one, if any.
 func (q *queue) waiting(key string) (n int, held *Item) {
 	for _, item := range q.items {
 		switch {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Steps calls step at once, then at each change and at the time that step returned (zero: at a change only), until ctx
-// ends.
+// Steps calls step at once, then after each change and at the time that step returned (zero: only after a change),
+// until ctx ends.
 func Steps(ctx context.Context, changed <-chan struct{}, step func(context.Context) time.Time) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -7,7 +7,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The message of a condition names what is asked of others, also where the fault's own message is long.
+// The message of a condition names the suggested action, even if the fault's own message is long.
 func TestConditionNamesTheSuggestedAction(t *testing.T) {
 	for _, message := range []string{"disk nvme0 is dead", strings.Repeat("long ", 400)} {
 		believed := func(name string) *finding.Believed {

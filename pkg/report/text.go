@@ -8,12 +8,12 @@ import (
 
 const ellipsis = "…"
 
-// Text returns s as one line of valid UTF-8 in printable runes, at most limit bytes. Output of logs and plugins must
-// not reach a terminal as it is.
+// Text returns s as one line of valid UTF-8 in printable runes, at most limit bytes. Raw output of logs and plugins
+// must not reach a terminal.
 func Text(s string, limit int) string {
 	cut := len(s) > limit*utf8.UTFMax
 	if cut {
-		// Bounds the work, whatever the length of s. The rune that may be cut in two becomes one replacement.
+		// Bounds the work for a long s. A rune cut in two here becomes one replacement character.
 		s = s[:limit*utf8.UTFMax]
 	}
 	s = strings.TrimSpace(strings.Map(printable, strings.ToValidUTF8(s, "\uFFFD")))
@@ -23,7 +23,7 @@ func Text(s string, limit int) string {
 	return clip(s, limit-len(ellipsis)) + ellipsis
 }
 
-// TextWith returns s followed by suffix as Text does it, and shortens s, never suffix.
+// TextWith returns s followed by suffix, in the form of Text; it shortens s, never suffix.
 func TextWith(s, suffix string, limit int) string {
 	return Text(s, limit-len(suffix)) + suffix
 }

@@ -24,7 +24,7 @@ func TestText(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			got := report.Text(test.in, 30)
 			if test.name == "enormous" {
-				test.want = got // its bounds are what matters
+				test.want = got // only its bounds matter
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" || len(got) > 30 || !utf8.ValidString(got) {
 				t.Errorf("%d bytes:\n%s", len(got), diff)

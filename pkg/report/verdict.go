@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// MaxReason and MaxMessage bound the texts of a condition, in bytes (the bounds of a metav1.Condition, rounded
-	// down for the message, which is fanned out to all that watch nodes).
+	// MaxReason and MaxMessage bound the texts of a condition, in bytes (the limits of a metav1.Condition; the one of
+	// the message is rounded down, since each message is sent to all watchers of nodes).
 	MaxReason  = 1024
 	MaxMessage = 1024
-	// maxSuggestion bounds what a message says of the suggested action, in bytes.
+	// maxSuggestion bounds the suggested action in a message, in bytes.
 	maxSuggestion = 256
-	// ReasonUnknown is the reason of a condition of which nothing is known; also that of the tracker's own finding.
+	// ReasonUnknown is the reason of an unknown condition; also that of the tracker's own finding.
 	ReasonUnknown = "CheckCouldNotTell"
 
 	healthyReason  = "NoProblemFound"
@@ -24,18 +24,18 @@ const (
 	notObserved    = "no conclusive observation yet"
 )
 
-// Verdict is what is believed of one condition, all checks that share it taken together.
+// Verdict is the believed status of one condition, over all checks that share it.
 type Verdict struct {
 	Status  finding.Status
 	Since   finding.Timestamp // when the status changed, as far as the checks know
-	Sole    bool              // one check alone has this condition, so Since is exact
+	Sole    bool              // only one check has this condition, so Since is exact
 	Blank   bool              // unknown because a check has had no conclusive observation yet
 	Reason  string
 	Message string
 }
 
 // Evaluate returns the verdict of the checks that share a condition: faulty if any is, else unknown if any is, else
-// healthy if any applies. A nil state is that of a check that has not run yet.
+// healthy if any applies. A nil state belongs to a check that has not run yet.
 func Evaluate(n finding.Condition, checks ...*finding.CheckState) Verdict {
 	v := Verdict{Status: finding.StatusNotApplicable, Sole: len(checks) == 1}
 	checks = slices.Clone(checks)
@@ -60,7 +60,7 @@ func Evaluate(n finding.Condition, checks ...*finding.CheckState) Verdict {
 	return v
 }
 
-// precedence orders statuses: where several checks share a condition the smallest wins.
+// precedence orders statuses: if several checks share a condition, the smallest wins.
 func precedence(s finding.Status) int {
 	switch s {
 	case finding.StatusFaulty:
@@ -73,8 +73,8 @@ func precedence(s finding.Status) int {
 	return 1 // unknown
 }
 
-// since is when the common status of several checks began: faulty with the first one that is, everything else with the
-// last one that changed.
+// since is when the common status of several checks began: a fault with the first faulty check, every other status with
+// the last check that changed.
 func since(s finding.Status, checks []*finding.CheckState) finding.Timestamp {
 	var best finding.Timestamp
 	for _, c := range checks {
@@ -89,8 +89,8 @@ func since(s finding.Status, checks []*finding.CheckState) finding.Timestamp {
 	return best
 }
 
-// faulty returns the reason and message of the oldest fatal finding, and how many more there are: another fault beside
-// it changes the count only.
+// faulty returns the reason and message of the oldest fatal finding, and the number of the others: another fault
+// changes only this number.
 func faulty(checks []*finding.CheckState) (reason, message string) {
 	var fatal []finding.Believed
 	for _, c := range checks {
@@ -116,7 +116,7 @@ func faulty(checks []*finding.CheckState) (reason, message string) {
 	return Reason(first.Reason, MaxReason), TextWith(cmp.Or(first.Message, first.Reason), suffix, MaxMessage)
 }
 
-// unknown sets the reason and message where nothing is known.
+// unknown sets the reason and message of an unknown condition.
 func (v *Verdict) unknown(checks []*finding.CheckState) {
 	v.Reason, v.Message = ReasonUnknown, ""
 	for _, c := range checks {

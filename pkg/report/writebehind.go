@@ -10,45 +10,45 @@ import (
 
 // Store is a durable map of small values: a bucket of the agent's state file.
 type Store interface {
-	PutAll(values map[string][]byte) error // together; nil removes
+	PutAll(values map[string][]byte) error // atomic; a nil value removes the key
 	Delete(key string) error
 	ForEach(f func(key string, value []byte) error) error
 }
 
-// WriteBehind writes to a store from a goroutine of its own: a disk that hangs or is full must not keep a reporter from
-// reporting just that. Only the newest value of a key is written.
+// WriteBehind writes to a store from its own goroutine: a reporter must still work if the disk hangs or is full. It
+// writes only the newest value of a key.
 type WriteBehind struct {
 	store Store
 	log   *slog.Logger
-	wake  chan struct{} // size 1: that there is something to write, not what
-	first func()        // is done before anything is written; may be nil
-	delay time.Duration // how long a value waits: if it is removed meanwhile, the disk is left alone
+	wake  chan struct{} // size 1: signals that there is something to write
+	first func()        // called before the first write; may be nil
+	delay time.Duration // how long a value waits before it is written: if it is removed by then, the disk is not touched
 
 	mu      sync.Mutex        // guards all below
 	pending map[string][]byte // nil: to be deleted
-	fresh   map[string]bool   // of these the store has no value
+	fresh   map[string]bool   // keys without a value in the store
 }
 
 const (
-	// storeRetry is how long a store that failed is left alone.
+	// storeRetry is the time between attempts after the store failed.
 	storeRetry = time.Minute
-	// storeGrace is how long an agent that ends waits for a store that hangs.
+	// storeGrace is how long an exiting agent waits for a hung store.
 	storeGrace = 2 * time.Second
 )
 
-// NewWriteBehind returns a writer to store. A nil store means that nothing is kept.
+// NewWriteBehind returns a writer to store. With a nil store it keeps no values.
 func NewWriteBehind(store Store, log *slog.Logger) *WriteBehind {
 	return &WriteBehind{store: store, log: log, wake: make(chan struct{}, 1), pending: map[string][]byte{},
 		fresh: map[string]bool{}}
 }
 
-// Put stores value, soon. The value must not be modified afterwards.
+// Put stores value asynchronously. The value must not be modified afterwards.
 func (w *WriteBehind) Put(key string, value []byte) { w.put(key, value, false) }
 
-// Delete removes a key, soon.
+// Delete removes a key asynchronously.
 func (w *WriteBehind) Delete(key string) { w.put(key, nil, false) }
 
-// put stores value; fresh says that the store has none.
+// put stores value; fresh means that the store has none.
 func (w *WriteBehind) put(key string, value []byte, fresh bool) {
 	if w.store == nil {
 		return
@@ -70,12 +70,12 @@ func (w *WriteBehind) put(key string, value []byte, fresh bool) {
 	}
 }
 
-// Start begins to write, until the returned function is called: it writes what is left and waits until the goroutine
-// has ended. It returns an error where the store hangs. The end of ctx alone does not end it, since the last
-// values come after that.
+// Start starts to write, until the returned function is called: it writes the remaining values and waits for the
+// goroutine. It returns an error if the store hangs. The end of ctx alone does not stop it, since the last values come
+// after that.
 func (w *WriteBehind) Start(ctx context.Context) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan error, 1) // size 1: it is not received any more when a hung store comes back late
+	done := make(chan error, 1) // size 1: there is no receiver any more if a hung store returns late
 	go func() { done <- w.run(ctx) }()
 	return func() error {
 		cancel()
@@ -103,7 +103,7 @@ func (w *WriteBehind) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return w.flush()
 		case <-wake:
-			wake = nil // the timer alone wakes
+			wake = nil // only the timer wakes
 			due.Reset(w.delay)
 			continue
 		case <-due.C:
@@ -120,7 +120,7 @@ func (w *WriteBehind) run(ctx context.Context) error {
 	}
 }
 
-// flush writes all that is pending, together. If it cannot be written, all stays pending that was not overtaken.
+// flush writes all pending values together. If that fails, the values that have no newer one stay pending.
 func (w *WriteBehind) flush() error {
 	w.mu.Lock()
 	batch := w.pending

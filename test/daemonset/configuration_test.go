@@ -11,22 +11,22 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// probes is where the chart has kubelet ask.
+// probes is the address of the chart's probes.
 const probes = "127.0.0.1:10690"
 
-// wrongRule is a configuration that only the agent itself can see to be wrong: helm's schema takes it.
+// wrongRule is a configuration that only the agent can reject: helm's schema accepts it.
 var wrongRule = []string{"config.rules[0].id=wrong", "config.rules[0].reason=Wrong", "config.rules[0].summary=wrong",
 	"config.rules[0].patterns[0]=^("}
 
-// testWrongConfiguration gives agents a configuration that they refuse: those that run go on, one that is started
-// goes on with the last good one, reports that, and is not ready, so that a rollout stops.
+// testWrongConfiguration gives agents a configuration that they reject: running ones continue, a new one starts with
+// the last good one, reports that, and is not ready, so that a rollout stops.
 func testWrongConfiguration(t *testing.T, c *cluster) {
 	c.install(t, true, "config.checks.load.loadPerCPU=6")
 	c.await1(t, "the agent to be ready", ready)
 	before := c.awaitCondition(t, "ReadonlyFilesystem", "False")
 	running := agentPID(t)
 
-	// Somebody replaces the ConfigMap itself. Who reads it already has what it was.
+	// Somebody replaces the ConfigMap itself. An agent that has read it keeps the old configuration.
 	name := c.kubectl(t, "get", "daemonset", "-n", namespace, "nodeagent", "-o",
 		"jsonpath={.spec.template.spec.volumes[?(@.name=='config')].configMap.name}")
 	c.replaceConfigMap(t, name, "remediate: {mode: [\n")
@@ -36,7 +36,7 @@ func testWrongConfiguration(t *testing.T, c *cluster) {
 	}
 	c.await1(t, "the running agent to stay ready", ready)
 
-	// A rollout of a configuration that is wrong stops at its first pods, and one that is good repairs it.
+	// A rollout of a wrong configuration stops at its first pods, and a good one repairs it.
 	c.install(t, false, wrongRule...)
 	c.goesOn(t, running, "rules.0.patterns")
 	if after := c.awaitCondition(t, "ReadonlyFilesystem",
@@ -45,7 +45,7 @@ func testWrongConfiguration(t *testing.T, c *cluster) {
 			before.LastTransitionTime,
 			after.LastTransitionTime)
 	}
-	// One that goes on does so after a second: see hasty.
+	// A rollout that continues does so after a second: see hasty.
 	if out, err := c.Kubectl(t.Context(), "rollout", "status", "-n", namespace, "daemonset/nodeagent",
 		"--timeout=5s"); err == nil {
 		t.Errorf("the rollout of a wrong configuration is through: %s", out)
@@ -54,8 +54,8 @@ func testWrongConfiguration(t *testing.T, c *cluster) {
 	c.await1(t, "the agent to be ready again", ready)
 }
 
-// goesOn waits until another agent than the one before runs with the last good configuration: it finds that, is not
-// ready, is not restarted, and its program names the mistake.
+// goesOn waits until a new agent runs with the last good configuration: it has a finding about that, is not ready, is
+// not restarted, and its program names the mistake.
 func (c *cluster) goesOn(t *testing.T, before int, mistake string) {
 	t.Helper()
 	var status harness.Status
@@ -102,7 +102,7 @@ func finds(s harness.Status, reason string) bool {
 	return false
 }
 
-// replaceConfigMap does what its being immutable is there to prevent.
+// replaceConfigMap circumvents the immutability of the ConfigMap.
 func (c *cluster) replaceConfigMap(t *testing.T, name, text string) {
 	t.Helper()
 	object, err := json.Marshal(map[string]any{
@@ -118,7 +118,7 @@ func (c *cluster) replaceConfigMap(t *testing.T, name, text string) {
 	}
 }
 
-// probe asks what kubelet asks.
+// probe sends the same request as kubelet.
 func (c *cluster) probe(t *testing.T, path string) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+probes+path, nil)

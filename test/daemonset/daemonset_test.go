@@ -1,5 +1,5 @@
-// Package daemonset runs the agent as it is shipped for Kubernetes: the image that packaging/image makes, installed
-// by the chart and by the plain manifests, under the real kubelet of the lab.
+// Package daemonset runs the agent as shipped for Kubernetes: the image that packaging/image makes, installed by the
+// chart and by the plain manifests, under the real kubelet of the lab.
 package daemonset
 
 import (
@@ -25,21 +25,21 @@ import (
 var withLab = flag.Bool("lab", false, "run the tests that use a real cluster; needs root")
 
 const (
-	reference = "localhost/nodeagent:dev" // what the chart and the manifests name
+	reference = "localhost/nodeagent:dev" // the name in the chart and the manifests
 	maxImage  = 45 << 20                  // bytes, archive and unpacked
 	namespace = "nodeagent"
 	runDir    = "/run/nodeagent"
 	socket    = runDir + "/nodeagent.sock"
 )
 
-// cluster is the lab with what the tests need to install the agent.
+// cluster is the lab with the tools that the tests need to install the agent.
 type cluster struct {
 	*lab.Lab
 	repo     string
 	binary   string
 	helmPath string
 	values   []string // files with values of the chart
-	init     int      // the process that stands for the host: process 1 of this machine may not let its namespaces be opened
+	init     int      // the process that stands in for the host's init: process 1 of this machine may not let its namespaces be opened
 }
 
 func TestDaemonSet(t *testing.T) {
@@ -109,8 +109,8 @@ func open(t *testing.T) *cluster {
 	return c
 }
 
-// hasty has the apiserver shorten what the chart and the manifests, which stay as they are shipped, wait for: how often
-// kubelet asks whether a pod is ready, and how long a pod is ready before a rollout goes on. Both are 10 s.
+// hasty makes the apiserver shorten two waits of the chart and the manifests, which stay as shipped: the period of the
+// readiness probe, and how long a pod must be ready before a rollout continues. Both are 10 s.
 const hasty = `
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
@@ -145,10 +145,10 @@ func (c *cluster) hurry(t *testing.T) {
 	})
 }
 
-// stateDir is where the agents of the tests keep their state: another agent may use the default directory.
+// stateDir is the state directory of the tests' agents: another agent may use the default directory.
 func (c *cluster) stateDir() string { return filepath.Join(c.Dir, "daemonset-state") }
 
-// removeDir removes what the agent left in its own directory: files and links, no trees.
+// removeDir removes the agent's files and links in its own directory, but no trees.
 func removeDir(t *testing.T, dir string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -206,7 +206,7 @@ func (c *cluster) kubectl(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// install installs the chart. Settings are over what the lab needs.
+// install installs the chart. Settings override those of the lab.
 func (c *cluster) install(t *testing.T, wait bool, settings ...string) {
 	t.Helper()
 	host, port, _ := strings.Cut(strings.TrimPrefix(c.Server(), "https://"), ":")
@@ -238,8 +238,8 @@ func (c *cluster) install(t *testing.T, wait bool, settings ...string) {
 	c.helm(t, args...)
 }
 
-// uninstall removes the agent from the cluster, however it was installed, and with it the rights that other tests gave to
-// agents of the host: helm takes over nothing that it has not made.
+// uninstall removes the agent from the cluster, however it was installed, and the permissions that other tests gave to
+// agents of the host: helm does not take over objects that it has not created.
 func (c *cluster) uninstall(t *testing.T) {
 	t.Helper()
 	if c.repo == "" {
@@ -252,7 +252,7 @@ func (c *cluster) uninstall(t *testing.T) {
 	}
 }
 
-// pod is the agent's pod as far as the tests read it.
+// pod has the fields of the agent's pod that the tests read.
 type pod struct {
 	Metadata struct{ Name, UID string }
 	Status   struct {
@@ -285,7 +285,7 @@ func (c *cluster) pods(t *testing.T) []pod {
 	return list.Items
 }
 
-// await waits until what holds.
+// await waits until a condition holds.
 func await(t *testing.T, what string, holds func() error) {
 	t.Helper()
 	if err := harness.WaitFor(t.Context(), what, holds); err != nil {
@@ -293,7 +293,7 @@ func await(t *testing.T, what string, holds func() error) {
 	}
 }
 
-// await1 waits until there is one pod of which ok holds, and returns it.
+// await1 waits until there is exactly one pod, and ok holds for it, and returns it.
 func (c *cluster) await1(t *testing.T, what string, ok func(pod) bool) pod {
 	t.Helper()
 	var found pod

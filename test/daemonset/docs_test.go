@@ -19,8 +19,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/page"
 )
 
-// TestDocumentation runs every command of docs/install-daemonset.md, from top to bottom, as a reader would, with the
-// lab's kubectl, helm and containerd on the path.
+// TestDocumentation runs every command of docs/install-daemonset.md, from top to bottom, like a reader, with the lab's
+// kubectl, helm and containerd on the path.
 func TestDocumentation(t *testing.T) {
 	c := open(t)
 	commands, err := page.Commands(filepath.Join(c.repo, "docs/install-daemonset.md"))
@@ -40,7 +40,7 @@ func TestDocumentation(t *testing.T) {
 			t.Fatalf("what is a block of kind %q?", command.Kind)
 		}
 		if strings.HasPrefix(line, "kubectl delete --filename") {
-			c.awaitCondition(t, "ReadonlyFilesystem", "False") // something to take off
+			c.awaitCondition(t, "ReadonlyFilesystem", "False") // a condition for the agent to remove
 		}
 		cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", line)
 		cmd.Dir, cmd.Env = c.repo, append(os.Environ(), "PATH="+tools+":"+os.Getenv("PATH"))
@@ -53,12 +53,12 @@ func TestDocumentation(t *testing.T) {
 	testNothingLeft(t, c)
 }
 
-// foreignCondition is what another writer keeps on the Node.
+// foreignCondition is another writer's condition on the Node.
 const foreignCondition = `{"status":{"conditions":[{"type":"SomebodyElses","status":"True",` +
 	`"reason":"Theirs","message":"not ours"}]}}`
 
-// testNothingLeft fails when the cluster has anything of the agent once the page is followed to its end, or has lost
-// what is not the agent's.
+// testNothingLeft fails if the cluster still has objects of the agent at the end of the page, or has lost others'
+// objects.
 func testNothingLeft(t *testing.T, c *cluster) {
 	t.Helper()
 	var types []string

@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// asked has the apiserver give the center's pods the name server of the test, as kubelet gives every pod the cluster's.
+// asked makes the apiserver give the center's pods the test's name server, like kubelet gives every pod the cluster's.
 const asked = `
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
@@ -42,13 +42,13 @@ metadata: {name: eventcenter-dns}
 spec: {policyName: eventcenter-dns}
 `
 
-// nameServer stands in for the cluster's DNS, which the lab does not have: it knows the center's pods, ready or not, by the
-// names of their headless Service.
+// nameServer stands in for the cluster's DNS, which the lab does not have: it knows the center's pods, ready or not, by
+// their names in the headless Service.
 func (c *center) nameServer(t *testing.T) {
 	t.Helper()
 	apiserver := netip.MustParseAddr(c.kubectl(t, "get", "service", "-n", "default", "kubernetes", "-o",
 		"jsonpath={.spec.clusterIP}")).As4()
-	apiserver[3] = 10 // where it is in most clusters
+	apiserver[3] = 10 // its place in most clusters
 	address := netip.AddrFrom4(apiserver).String()
 	c.run(t, "/sbin/ip", "addr", "add", address+"/32", "dev", lab.NodeLink)
 	conn, err := net.ListenPacket("udp", address+":53")
@@ -79,8 +79,8 @@ func (c *center) nameServer(t *testing.T) {
 	c.awaitAsked(t, address)
 }
 
-// awaitAsked returns when the apiserver asks the policy, which its status does not say: a StatefulSet that would be made
-// now is given the name server.
+// awaitAsked returns when the apiserver applies the policy, which its status does not show: a StatefulSet created now
+// gets the name server.
 func (c *center) awaitAsked(t *testing.T, address string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "asked.yaml")
@@ -106,7 +106,7 @@ spec:
 	})
 }
 
-// resolve answers a question.
+// resolve answers a DNS query.
 func (c *center) resolve(question []byte) ([]byte, error) {
 	var m dnsmessage.Message
 	if err := m.Unpack(question); err != nil || len(m.Questions) != 1 {
@@ -127,7 +127,7 @@ func (c *center) resolve(question []byte) ([]byte, error) {
 	return m.Pack()
 }
 
-// centerPods are the center's pods as they were a moment ago.
+// centerPods are the center's pods as of a moment ago.
 type centerPods struct {
 	mu    sync.Mutex // guards what follows
 	at    time.Time
@@ -176,7 +176,7 @@ func (p *centerPods) addresses(c *center) map[string]centerPod {
 	return p.known
 }
 
-// ready returns the address of a pod that is ready, of each in turn.
+// ready returns the address of a ready pod, each in turn.
 func (p *centerPods) ready(c *center) string {
 	known := p.addresses(c)
 	p.mu.Lock()
@@ -187,5 +187,5 @@ func (p *centerPods) ready(c *center) string {
 			return net.JoinHostPort(one.IP.String(), "10685")
 		}
 	}
-	return "127.0.0.1:1" // refused, as kube-proxy does
+	return "127.0.0.1:1" // refused, like kube-proxy
 }

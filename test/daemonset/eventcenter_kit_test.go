@@ -20,7 +20,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// importCenter makes the center's image as "make image-eventcenter" does, and imports it.
+// importCenter makes the center's image like "make image-eventcenter", and imports it.
 func (c *center) importCenter(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -31,8 +31,8 @@ func (c *center) importCenter(t *testing.T) {
 	c.run(t, c.Paths.Ctr, "--address", c.Paths.ContainerdSocket, "--namespace", "k8s.io", "images", "import", archive)
 }
 
-// services stands in for kube-proxy, which the lab does not have: the node has the addresses of the apiserver's Service
-// and of the center's, and whoever connects there is connected with what is behind it now.
+// services stands in for kube-proxy, which the lab does not have: the node has the addresses of the apiserver's and the
+// center's Services, and forwards connections to the current endpoints.
 func (c *center) services(t *testing.T) {
 	t.Helper()
 	c.service(t, c.kubectl(t, "get", "service", "-n", "default", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"),
@@ -72,7 +72,7 @@ func relay(conn net.Conn, address string) {
 	_, _ = io.Copy(conn, other)
 }
 
-// createVolume makes a volume of the node, which belongs to root: the chart's fsGroup makes it the center's.
+// createVolume creates a volume of the node, owned by root: the chart's fsGroup gives it to the center.
 func (c *center) createVolume(t *testing.T, name string) {
 	t.Helper()
 	dir := filepath.Join(c.Dir, name)
@@ -116,7 +116,7 @@ func (c *center) removeCenter(t *testing.T) {
 	}
 }
 
-// removeVolumes removes the volumes, with what is on them, and the claims.
+// removeVolumes removes the volumes, with their data, and the claims.
 func (c *center) removeVolumes(t *testing.T) {
 	t.Helper()
 	args := []string{"delete", "-n", namespace, "--ignore-not-found", "--timeout=10m"}
@@ -154,7 +154,7 @@ func (c *center) applyCenter(t *testing.T, settings ...string) {
 	c.helm(t, args...)
 }
 
-// connect makes a client of the center's Service that trusts what agents are to trust.
+// connect creates a client of the center's Service that trusts the same CA as agents must.
 func (c *center) connect(t *testing.T) {
 	t.Helper()
 	address := c.clusterIP(t)
@@ -172,7 +172,7 @@ func (c *center) connect(t *testing.T) {
 	c.client = &http.Client{Transport: transport, Timeout: 10 * time.Second}
 }
 
-// on is the center as one of its replicas answers.
+// on returns the center with one replica as the endpoint.
 func (c *center) on(t *testing.T, replica int) *center {
 	t.Helper()
 	address := net.JoinHostPort(c.kubectl(t, "get", "pod", "-n", namespace, fmt.Sprint("eventcenter-", replica), "-o",
@@ -189,7 +189,7 @@ func (c *center) clusterIP(t *testing.T) string {
 	return c.kubectl(t, "get", "service", "-n", namespace, "eventcenter", "-o", "jsonpath={.spec.clusterIP}")
 }
 
-// get asks the center and decodes its answer.
+// get sends a request to the center and decodes its answer.
 func (c *center) get(ctx context.Context, token, path string, answer any) (int, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+centerName+path, nil)
 	if err != nil {
@@ -212,7 +212,7 @@ func (c *center) get(ctx context.Context, token, path string, answer any) (int, 
 	return response.StatusCode, json.Unmarshal(text, answer)
 }
 
-// logCenter logs how the center's pods are, and what they and the agent say.
+// logCenter logs the state of the center's pods, and their and the agent's logs.
 func (c *center) logCenter(t *testing.T) {
 	ctx := context.WithoutCancel(t.Context())
 	for _, args := range [][]string{

@@ -20,11 +20,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// threeOnOne are the settings of three replicas where there is one machine.
+// threeOnOne are the settings of three replicas on one machine.
 var threeOnOne = []string{"replicated=true", "replicas.sameNode=true"}
 
-// testReplicas follows "From one to three": the history is there on each, at the same offsets, and the agent goes on. Then,
-// while events come, there is an upgrade, pod after pod, and one pod is deleted: what was acknowledged is there once on each.
+// testReplicas follows "From one to three": the history is on each replica, at the same offsets, and the agent
+// continues. Then, while events arrive, an upgrade replaces one pod after another, and one pod is deleted: every
+// acknowledged event is on each replica once.
 func testReplicas(t *testing.T, c *center) {
 	c.nameServer(t)
 	c.kubectl(t, "delete", "statefulset", "-n", namespace, "eventcenter", "--timeout=10m")
@@ -66,7 +67,7 @@ func testReplicas(t *testing.T, c *center) {
 	}
 }
 
-// testNothingButVolumes removes the release: what stays is what the documentation says.
+// testNothingButVolumes removes the release: only the objects named in the documentation stay.
 func testNothingButVolumes(t *testing.T, c *center) {
 	c.helm(t, "uninstall", "eventcenter", "--namespace", namespace, "--wait", "--timeout=10m")
 	const kinds = "statefulsets,controllerrevisions,pods,services,endpointslices,configmaps,secrets,serviceaccounts," +
@@ -92,8 +93,8 @@ func testNothingButVolumes(t *testing.T, c *center) {
 	}
 }
 
-// testThreeAtOnce installs three replicas where there was none. A first attempt with an image that does not exist is mended
-// as the documentation says: the upgrade replaces one pod, which does not get ready without the others, so that they are
+// testThreeAtOnce installs three replicas without an earlier release. A first attempt with an image that does not exist
+// is repaired as documented: the upgrade replaces one pod, which does not become ready without the others, so they are
 // deleted by hand.
 func testThreeAtOnce(t *testing.T, c *center) {
 	c.removeVolumes(t)
@@ -126,15 +127,15 @@ func testThreeAtOnce(t *testing.T, c *center) {
 	}
 }
 
-// sender is an agent of a Node of its own, which sends one batch after the other until it is acknowledged.
+// sender is an agent of another Node, which sends each batch until it is acknowledged, and then the next one.
 type sender struct {
 	c     *center
 	token string
 
 	mu                    sync.Mutex // guards what follows
 	acknowledged, refused int
-	last                  string        // why
-	pause                 time.Duration // the longest from one acknowledgement to the next
+	last                  string        // the reason
+	pause                 time.Duration // the longest time between two acknowledgements
 }
 
 const senderNode, senderStream, perBatch = "replicas-node", "01J9ZZZZZZZZZZZZZZZZZZZZZZ", 5
@@ -162,7 +163,7 @@ func (s *sender) run(ctx context.Context) {
 		s.mu.Unlock()
 		select {
 		case <-ctx.Done():
-		case <-time.After(100 * time.Millisecond): // a node may not send more
+		case <-time.After(100 * time.Millisecond): // the rate limit of a node
 		}
 	}
 }
@@ -203,7 +204,7 @@ func (s *sender) send(ctx context.Context, after uint64) error {
 	return nil
 }
 
-// await returns when so many more events are acknowledged.
+// await returns when this many more events are acknowledged.
 func (s *sender) await(t *testing.T, more int) {
 	t.Helper()
 	s.mu.Lock()
@@ -219,7 +220,8 @@ func (s *sender) await(t *testing.T, more int) {
 	})
 }
 
-// onceOnEach compares the replicas with each other, and with what was acknowledged. The first event is as before.
+// onceOnEach compares the replicas with each other, and with the acknowledged events. The first event must be
+// unchanged.
 func (c *center) onceOnEach(t *testing.T, s *sender, firstID string) {
 	t.Helper()
 	var before []string
@@ -250,7 +252,7 @@ func (c *center) onceOnEach(t *testing.T, s *sender, firstID string) {
 	}
 }
 
-// ids returns the IDs of all events, in the order of their offsets, which have no gap.
+// ids returns the IDs of all events, in the order of their offsets, which must have no gap.
 func (c *center) ids(ctx context.Context) (ids []string, err error) {
 	for {
 		var page struct {

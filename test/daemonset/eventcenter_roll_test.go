@@ -13,20 +13,21 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// roll is how the center's three pods are replaced, as the apiserver tells it.
+// roll is the replacement of the center's three pods, as the apiserver shows it.
 type roll struct {
 	pods   map[string]*rolled // by name
 	faults []string
 }
 
-// rolled is a pod's name. It is away from when its pod is to end until the next one is ready for the first time.
+// rolled is a pod's name. It is away from the deletion of its pod until the next one is ready for the first time.
 type rolled struct {
 	uid      string
 	away     bool
 	replaced int
 }
 
-// observeRoll notes how pods are replaced until what it returns is called, which returns the names of those that were.
+// observeRoll records the replacement of pods until the returned function is called; that returns the names of the
+// replaced pods.
 func (c *center) observeRoll(t *testing.T) func() []string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -76,7 +77,7 @@ func (c *center) observeRoll(t *testing.T) func() []string {
 	}
 }
 
-// see takes a line: name, UID, when it is to end, whether it is ready.
+// see takes a line: name, UID, deletion time, readiness.
 func (r *roll) see(line string) {
 	fields := strings.Split(line, "|")
 	if len(fields) != 4 {
@@ -106,7 +107,7 @@ func (r *roll) see(line string) {
 	}
 }
 
-// A pod that is ended before another is back is noticed, and one that is not ready for a moment is not.
+// A pod that is ended before another is back is noticed; a pod that is not ready for a moment is not.
 func TestRoll(t *testing.T) {
 	for want, lines := range map[string]string{
 		"":                              "a|1||True b|2||True b|2|now|True b|2|now|False b|3||False b|3||True b|3||False a|1|now|True a|4||True",

@@ -19,8 +19,8 @@ import (
 var withLong = flag.Bool("long", false, "run the test of the event center's chart too: six minutes")
 
 const (
-	centerImage = "localhost/eventcenter:dev" // what the chart names
-	centerUser  = 65532                       // what the chart runs it as
+	centerImage = "localhost/eventcenter:dev" // the name in the chart
+	centerUser  = 65532                       // the user in the chart
 	centerName  = "eventcenter.nodeagent.svc"
 )
 
@@ -31,14 +31,14 @@ type center struct {
 	client   *http.Client
 	reader   string // a token
 	replicas *centerPods
-	until    context.Context // the end of the test, for those that stand in for the cluster
+	until    context.Context // the end of the test, for the stand-ins of the cluster
 }
 
-// The event center's chart and the agent's, installed as the notes of the first say: the DaemonSet's agent is known by
-// its pod's token, its faults arrive, also those of while the center was away, readers read by RBAC, a person signs in,
-// an upgrade leaves the certificate alone, and the volume outlives the release. One replica becomes three, which lose
-// nothing where one of them is deleted, or an upgrade replaces one after the other; what stays is what the documentation
-// says. Three come up where there was none.
+// The event center's chart and the agent's are installed as the notes of the first say: the center recognises the
+// DaemonSet's agent by its pod's token, its faults arrive, also those from while the center was away, RBAC permits
+// readers, a person signs in, an upgrade keeps the certificate, and the volume outlives the release. One replica
+// becomes three, which lose no event if one of them is deleted or an upgrade replaces them one by one; only the
+// documented objects stay. Three also start without an earlier release.
 func TestEventCenter(t *testing.T) {
 	need.Flag(t, *withLong, "-long: installs two charts, and waits for agents")
 	c := &center{cluster: open(t), replicas: &centerPods{}, until: context.WithoutCancel(t.Context())}
@@ -71,7 +71,7 @@ func TestEventCenter(t *testing.T) {
 	}
 }
 
-// testReaders has a ServiceAccount read once it is bound to the chart's ClusterRole, and not before.
+// testReaders: a ServiceAccount may read once it is bound to the chart's ClusterRole, and not before.
 func testReaders(t *testing.T, c *center) {
 	c.kubectl(t, "create", "serviceaccount", "-n", namespace, "dashboard")
 	c.reader = strings.TrimSpace(c.kubectl(t, "create", "token", "-n", namespace, "dashboard", "--audience=eventcenter"))
@@ -80,7 +80,7 @@ func testReaders(t *testing.T, c *center) {
 	}
 	c.kubectl(t, "create", "clusterrolebinding", "dashboard", "--clusterrole=eventcenter-reader",
 		"--serviceaccount="+namespace+":dashboard")
-	await(t, "the reader's right", func() error { // a refusal holds for up to 30 s
+	await(t, "the reader's right", func() error { // a refusal is cached for up to 30 s
 		code, err := c.get(t.Context(), c.reader, "/v1/nodes", nil)
 		if err == nil && code != http.StatusOK {
 			err = fmt.Errorf("%d", code)
@@ -92,7 +92,7 @@ func testReaders(t *testing.T, c *center) {
 	}
 }
 
-// notes returns the chart's notes, from a line that begins so to the next that is not indented as deep.
+// notes returns the chart's notes, from a line with this prefix to the next that is not indented as deep.
 func (c *center) notes(t *testing.T, begin string) string {
 	t.Helper()
 	_, text, found := strings.Cut(c.helm(t, "get", "notes", "eventcenter", "--namespace", namespace), begin)
@@ -109,7 +109,8 @@ func (c *center) notes(t *testing.T, begin string) string {
 	return taken.String()
 }
 
-// testAgentReports installs the agent with what the center's notes say, and the center knows the node by its token.
+// testAgentReports installs the agent with the settings of the center's notes, and the center recognises the node by
+// its token.
 func testAgentReports(t *testing.T, c *center) {
 	values := filepath.Join(t.TempDir(), "values.yaml")
 	text := strings.ReplaceAll(c.notes(t, "(chart nodeagent, in the same namespace):"), "<its cluster IP>", c.clusterIP(t))
@@ -184,7 +185,8 @@ func (c *center) awaitFault(t *testing.T, mount string, there bool) {
 	})
 }
 
-// testAway breaks a disk, and mends it while there is no center: the end arrives when the center is back, once.
+// testAway breaks a disk, and repairs it while there is no center: the end of the fault arrives when the center is
+// back, once.
 func testAway(t *testing.T, c *center) {
 	disk := failedDisk(t, c.Dir)
 	began := time.Now()
@@ -215,7 +217,7 @@ func testAway(t *testing.T, c *center) {
 		var events struct {
 			Events []struct {
 				Event struct {
-					Inferred any // what the center made of a snapshot, which comes before the event itself
+					Inferred any // derived by the center from a snapshot, which comes before the event itself
 					Data     struct{ Subject struct{ Name string } }
 				}
 			}
@@ -236,7 +238,7 @@ func testAway(t *testing.T, c *center) {
 	}
 }
 
-// testSignIn prints a code with the command of the notes, which signs one person in.
+// testSignIn prints a code with the command of the notes, which signs in one person.
 func testSignIn(t *testing.T, c *center) {
 	command, _, _ := strings.Cut(c.notes(t, "The pages, for you:"), "kubectl -n nodeagent port-forward")
 	command = strings.Replace(command, "kubectl", strings.Join(c.KubectlCommand(), " "), 1)
@@ -247,7 +249,7 @@ func testSignIn(t *testing.T, c *center) {
 	}
 }
 
-// testUpgradeCenter changes a setting: the certificate that agents trust stays, and they go on.
+// testUpgradeCenter changes a setting: the certificate that agents trust stays, and they continue.
 func testUpgradeCenter(t *testing.T, c *center) {
 	certificate := func() string {
 		return c.kubectl(t, "get", "secret", "-n", namespace, "eventcenter-tls", "-o", `jsonpath={.data.tls\.crt}`)
@@ -260,7 +262,7 @@ func testUpgradeCenter(t *testing.T, c *center) {
 	c.awaitWord(t)
 }
 
-// awaitWord waits until the agent has said a word to this center, which was just started.
+// awaitWord waits until the agent has sent an event to this center, which has just started.
 func (c *center) awaitWord(t *testing.T) {
 	t.Helper()
 	await(t, "a word of the agent", func() error {
@@ -275,7 +277,7 @@ func (c *center) awaitWord(t *testing.T) {
 	})
 }
 
-// testVolume removes the release and installs it again: the history is there, and so is the certificate.
+// testVolume removes the release and installs it again: the history is still there, and so is the certificate.
 func testVolume(t *testing.T, c *center) {
 	c.helm(t, "uninstall", "eventcenter", "--namespace", namespace, "--wait", "--timeout=10m")
 	c.installCenter(t)

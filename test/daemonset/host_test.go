@@ -20,7 +20,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// link is where the agent's program is found on the host while it runs.
+// link is the path of the agent's program on the host while it runs.
 const link = runDir + "/nodeagent"
 
 // agentPID returns the agent's process.
@@ -60,8 +60,8 @@ func listener(socket string) (int, error) {
 	return int(peer.Pid), nil
 }
 
-// testOnHost inspects the agent's process: it is in the host's namespaces and in its container's cgroups, and nothing
-// of the host is mounted for it.
+// testOnHost inspects the agent's process: it is in the host's namespaces and in its container's cgroups, and has no
+// mounts of the host.
 func testOnHost(t *testing.T, c *cluster) {
 	pid := agentPID(t)
 	for _, ns := range []string{"mnt", "net", "uts", "ipc", "cgroup", "pid", "user"} {
@@ -117,10 +117,10 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// testCommand calls the agent's program as its users do: on the host, and through kubectl.
+// testCommand calls the agent's program like its users: on the host, and through kubectl.
 func testCommand(t *testing.T, c *cluster) {
 	var status harness.Status
-	// Its exit code is 1 where this machine has faults, which does not matter here.
+	// Its exit code is 1 if this machine has faults, which does not matter here.
 	out, failed := c.Kubectl(t.Context(), "exec", "-n", namespace, "daemonset/nodeagent", "--", link, "status", "-o",
 		"json")
 	if err := json.Unmarshal(out, &status); err != nil {
@@ -130,7 +130,7 @@ func testCommand(t *testing.T, c *cluster) {
 		t.Errorf("status is of process %d, the agent is %d", status.PID, pid)
 	}
 	// These read the host's mounts, kubelet and the runtime over the host's network and sockets, and /dev/kmsg, which
-	// the device cgroup of a container without privileges does not have.
+	// the device cgroup of a container without privileges does not allow.
 	healthy := map[string]bool{"filesystem-readonly": true, "kubelet-health": true, "runtime-health": true,
 		"source-kernel-log": true, "source-mounts": true}
 	for _, check := range status.Checks {
@@ -147,7 +147,7 @@ func testCommand(t *testing.T, c *cluster) {
 	}
 }
 
-// failedDisk returns a filesystem of the host that has failed, until the test ends.
+// failedDisk returns a failed filesystem of the host, until the test ends.
 func failedDisk(t *testing.T, parent string) *harness.Disk {
 	t.Helper()
 	dir := filepath.Join(parent, "failing-disk")
@@ -167,8 +167,8 @@ func failedDisk(t *testing.T, parent string) *harness.Disk {
 	return disk
 }
 
-// testDisk lets a filesystem of the host fail, which the pod has never mounted. The Node has a taint meanwhile, also after
-// a person has removed it. The bench prints how soon.
+// testDisk makes a filesystem of the host fail that the pod has never mounted. Meanwhile the Node has a taint, also
+// after a person has removed it. The bench prints the times.
 func testDisk(t *testing.T, c *cluster) {
 	c.install(t, true, "rights.kubelet=true", "rights.taint=true", "config.report.taint.mode=on", "config.report.taint.hold=2s")
 	disk := failedDisk(t, c.Dir)
@@ -195,10 +195,10 @@ func testDisk(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	c.awaitCondition(t, "ReadonlyFilesystem", "False")
-	c.awaitTaint(t, ":") // of no taint
+	c.awaitTaint(t, ":") // no taint
 }
 
-// taint returns the value and the effect of the agent's taint of the Node; ":" where it has none.
+// taint returns the value and the effect of the agent's taint of the Node; ":" if there is none.
 func (c *cluster) taint(t *testing.T) string {
 	t.Helper()
 	const mine = `jsonpath={.spec.taints[?(@.key=="nodeagent.github.io/unhealthy")].value}:` +
@@ -206,7 +206,7 @@ func (c *cluster) taint(t *testing.T) string {
 	return c.kubectl(t, "get", "node", c.NodeName, "-o", mine)
 }
 
-// awaitTaint waits until the agent's taint of the Node is of this value and effect.
+// awaitTaint waits until the agent's taint of the Node has this value and effect.
 func (c *cluster) awaitTaint(t *testing.T, want string) {
 	t.Helper()
 	await(t, "the taint "+want, func() error {
@@ -217,8 +217,8 @@ func (c *cluster) awaitTaint(t *testing.T, want string) {
 	})
 }
 
-// testLeftovers makes a pod leave things behind; the agent finds them, reports what it would do, and once it is allowed to
-// releases them, and nothing of a pod that lives beside it.
+// testLeftovers makes a pod leave objects behind; the agent finds them, reports what it would do, and once it is
+// allowed to, releases them, but no object of a living pod beside it.
 func testLeftovers(t *testing.T, c *cluster) {
 	const living = "daemonset-living"
 	beside, err := harness.NewVictim(t.Context(), c.Lab, living)
@@ -239,7 +239,7 @@ func testLeftovers(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = victim.Freeze("THAWED") // where the test has failed before the agent has released the pod
+		_ = victim.Freeze("THAWED") // if the test failed before the agent released the pod
 	})
 	if err := victim.Abandon(t.Context()); err != nil {
 		t.Fatal(err)
@@ -292,7 +292,7 @@ func (c *cluster) status(ctx context.Context) (harness.Status, error) {
 	return s, err
 }
 
-// testKilled kills the agent. kubelet starts it again, and what it believed is not reported again.
+// testKilled kills the agent. kubelet restarts it, and it does not report the believed state again.
 func testKilled(t *testing.T, c *cluster) {
 	before := c.awaitCondition(t, "ReadonlyFilesystem", "False")
 	pid := agentPID(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// testImage makes the image and imports it: nothing is pulled.
+// testImage makes the image and imports it: no image is pulled.
 func testImage(t *testing.T, c *cluster) {
 	archive := filepath.Join(t.TempDir(), "nodeagent.tar")
 	c.run(t, "go", "run", "./packaging/image", "-o", archive, "-ref", reference, c.binary)
@@ -35,7 +35,7 @@ func testImage(t *testing.T, c *cluster) {
 	}
 }
 
-// labManifests are the plain manifests for the lab, with a configuration over what the lab needs.
+// labManifests are the plain manifests for the lab, with a configuration that overrides the lab's settings.
 func (c *cluster) labManifests(t *testing.T, over harness.Overrides) string {
 	t.Helper()
 	settings := harness.Overrides{
@@ -55,7 +55,7 @@ func (c *cluster) labManifests(t *testing.T, over harness.Overrides) string {
 	return manifests
 }
 
-// testManifests goes from nothing to a reporting agent with kubectl apply.
+// testManifests installs a reporting agent from scratch with kubectl apply.
 func testManifests(t *testing.T, c *cluster) {
 	if err := c.KubectlApply(t.Context(), c.labManifests(t, nil)); err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func testManifests(t *testing.T, c *cluster) {
 		"--ignore-not-found", "--timeout=10m")
 }
 
-// testChart goes from nothing to a reporting agent with one command.
+// testChart installs a reporting agent from scratch with one command.
 func testChart(t *testing.T, c *cluster) {
 	began := time.Now()
 	c.install(t, true)

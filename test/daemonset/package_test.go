@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// testBesidePackage puts an agent on the host beside the DaemonSet's, as a package would: the later one is on standby,
-// and takes over when the other one ends.
+// testBesidePackage runs an agent on the host beside the DaemonSet's, like a package: the later one is on standby, and
+// takes over when the other one ends.
 func testBesidePackage(t *testing.T, c *cluster) {
 	c.install(t, true)
 	first := agentPID(t)
@@ -30,7 +30,7 @@ func testBesidePackage(t *testing.T, c *cluster) {
 		return p.Status.ContainerStatuses[0].State.Running != nil && strings.Contains(c.logs(t), "on standby")
 	})
 	t.Log(c.logs(t))
-	// Five times the readiness probe's period of hasty, and it does not start again and again.
+	// Five times the readiness probe's period of hasty, and it does not restart repeatedly.
 	stayed := time.Now().Add(5 * time.Second)
 	await(t, "a while to pass", func() error {
 		p = c.await1(t, "the pod", func(p pod) bool { return true })

@@ -14,11 +14,11 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// testSight compares what the agent in the pod can observe with what it can observe as a process of the host that is
-// the cluster's administrator: no check is blind in the pod that is not blind there.
+// testSight compares the agent in the pod with the agent as a process of the host with the cluster administrator's
+// permissions: no check is blind only in the pod.
 func testSight(t *testing.T, c *cluster) {
 	c.install(t, true, "config.checks.hung-mounts.every=2s", "rights.kubelet=true")
-	hung := hosttest.HangingFUSE(t) // so that the calls that may hang, which are made by children, are compared too
+	hung := hosttest.HangingFUSE(t) // to compare the calls that may hang, which children make, too
 	dir := filepath.Join(c.Dir, "sight")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func testSight(t *testing.T, c *cluster) {
 	testSightByHand(t, c, onHost)
 }
 
-// sights lists what the daemon does not see: the checks that could not tell or are not applicable.
+// sights lists the checks that could not tell or are not applicable.
 func sights(s harness.Status) []string {
 	var lines []string
 	for _, c := range s.Checks {
@@ -88,7 +88,7 @@ func sights(s harness.Status) []string {
 	return lines
 }
 
-// checked is the part of the contract of "nodeagent check -o json" that the test reads.
+// checked is the part of the output of "nodeagent check -o json" that the test reads.
 type checked struct {
 	Findings []struct {
 		Check, Reason string
@@ -98,7 +98,7 @@ type checked struct {
 	NotApplicable []struct{ Check, Why string }
 }
 
-// exec has kubectl run a command of the agent in the pod and decodes what it printed.
+// exec has kubectl run a command of the agent in the pod and decodes its output.
 func (c *cluster) exec(t *testing.T, into any, verb string) error {
 	t.Helper()
 	out, failed := c.Kubectl(t.Context(), "exec", "-n", namespace, "daemonset/nodeagent", "--", link, verb, "-o",
@@ -106,10 +106,10 @@ func (c *cluster) exec(t *testing.T, into any, verb string) error {
 	if err := json.Unmarshal(out, into); err != nil {
 		return fmt.Errorf("nodeagent %s: %w, %w\n%s", verb, err, failed, out)
 	}
-	return nil // its exit code is 1 where this machine has faults, which does not matter here
+	return nil // its exit code is 1 if this machine has faults, which does not matter here
 }
 
-// testSightByHand compares what a command that kubectl runs in the pod sees with what it sees on the host.
+// testSightByHand compares a command that kubectl runs in the pod with the same command on the host.
 func testSightByHand(t *testing.T, c *cluster, onHost *harness.Agent) {
 	t.Helper()
 	await(t, "nodeagent check to see in the pod what it sees on the host", func() error {

@@ -20,7 +20,7 @@ import (
 
 const (
 	otherNode = "other-node"
-	denied    = "ValidatingAdmissionPolicy" // stands in the refusals of the policies, not in those of RBAC
+	denied    = "ValidatingAdmissionPolicy" // in the refusals of the policies, not in those of RBAC
 
 	strategic = "application/strategic-merge-patch+json"
 	merge     = "application/merge-patch+json"
@@ -65,8 +65,7 @@ func (i identity) send(ctx context.Context, method, path, contentType, body stri
 	return response.StatusCode, string(answer), err
 }
 
-// podToken is the token that kubelet gave to the agent's pod, read through the descriptor that the agent has kept of
-// it.
+// podToken is the token that kubelet gave to the agent's pod, read through the descriptor that the agent has kept.
 func podToken(t *testing.T) string {
 	t.Helper()
 	pid := agentPID(t)
@@ -104,7 +103,7 @@ const (
 	configMapBody = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"config.yaml":"{}"}}`
 )
 
-// request is one thing that the token of the agent of the lab's node tries.
+// request is one request with the token of the lab node's agent.
 type request struct {
 	what, method, path, contentType, body string
 	want                                  string // empty: it is allowed; otherwise a part of the refusal
@@ -138,7 +137,7 @@ func requests(node, configuration string) []request {
 		status(node, `{"status":{"addresses":[{"type":"ExternalIP","address":"192.0.2.1"}]}}`, denied),
 		status(node, `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`, denied),
 		status(node, `{"metadata":{"annotations":{"test":"test"}}}`, denied),
-		// rights.taint lets the agent patch Nodes; the policy leaves its own taint of it.
+		// rights.taint lets the agent patch Nodes; the policy permits only its own taint.
 		{"spec of the own node", "PATCH", nodes + node, strategic, `{"spec":{"unschedulable":true}}`, denied},
 		{"label of the own node", "PATCH", nodes + node, strategic, `{"metadata":{"labels":{"test":"test"}}}`, denied},
 		taint(node, "nodeagent.github.io/unhealthy", "NoSchedule", ""),
@@ -151,13 +150,13 @@ func requests(node, configuration string) []request {
 		{"delete the other node", "DELETE", nodes + otherNode, create, ``, "cannot delete resource"},
 
 		applied(leases, "node-"+node, leaseBody, ""),
-		applied(leases, "node-"+node, leaseBody, ""), // once more: it exists now
+		applied(leases, "node-"+node, leaseBody, ""), // again: it exists now
 		applied(leases, "node-"+otherNode, leaseBody, denied),
 		applied(leases, "anything", leaseBody, denied),
 		applied(configMaps, "node-"+node, configMapBody, ""),
 		applied(configMaps, "node-"+node, configMapBody, ""),
 		applied(configMaps, "node-"+otherNode, configMapBody, denied),
-		applied(configMaps, configuration, labelBody, denied), // of all agents; its data is immutable anyway
+		applied(configMaps, configuration, labelBody, denied), // of all agents; its data are immutable anyway
 		{"ConfigMap of any name", "POST", strings.TrimSuffix(configMaps, "/"), create,
 			`{"metadata":{"generateName":"node-"}}`, denied},
 		{"ConfigMap elsewhere", "POST", "/api/v1/namespaces/default/configmaps", create,
@@ -181,7 +180,7 @@ func requests(node, configuration string) []request {
 	}
 }
 
-// statusSamples has a value for each field of a Node's status but its conditions, that no Node of the lab has.
+// statusSamples has a value for each field of a Node's status except its conditions, that no Node of the lab has.
 var statusSamples = map[string]string{
 	"capacity":         `{"example.com/gpu":"8"}`,
 	"allocatable":      `{"example.com/gpu":"8"}`,
@@ -198,8 +197,8 @@ var statusSamples = map[string]string{
 	"declaredFeatures": `["NodeagentTest"]`,
 }
 
-// TestEveryFieldOfTheStatusIsTried fails when a new Kubernetes adds a field: the lab then tries it, once it has a
-// sample here.
+// TestEveryFieldOfTheStatusIsTried fails if a new Kubernetes adds a field: the lab then tries it, once it has a sample
+// here.
 func TestEveryFieldOfTheStatusIsTried(t *testing.T) {
 	for field := range reflect.TypeFor[corev1.NodeStatus]().Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
@@ -209,7 +208,7 @@ func TestEveryFieldOfTheStatusIsTried(t *testing.T) {
 	}
 }
 
-// testOwnNodeOnly shows with real tokens that an agent writes what belongs to its own node and nothing else.
+// testOwnNodeOnly shows with real tokens that an agent can only write the objects of its own node.
 func testOwnNodeOnly(t *testing.T, c *cluster) {
 	if err := c.KubectlApply(t.Context(), `{"apiVersion":"v1","kind":"Node","metadata":{"name":"`+otherNode+
 		`"}}`); err != nil {
@@ -242,12 +241,13 @@ func testOwnNodeOnly(t *testing.T, c *cluster) {
 		before := status()
 		code, body, err := own.send(t.Context(), "PATCH", path+"/status", strategic,
 			fmt.Sprintf(`{"status":{%q:%s}}`, field, value))
-		// A field behind a feature gate that is off is dropped before the policy sees it: nothing changes then.
+		// A field behind a disabled feature gate is dropped before the policy sees it: then the status does not change.
 		if err != nil || code/100 == 2 && status() != before || code/100 != 2 && !strings.Contains(body, denied) {
 			t.Errorf("status.%s: %d, %v: %s", field, code, err, body)
 		}
 	}
-	// The same with the token of the other node: what was refused there is allowed here, and the other way round.
+	// The same with the token of the other node: requests that were refused there are allowed here, and the other way
+	// round.
 	other := c.identity(t, c.kubectl(t, "create", "token", "nodeagent", "-n", namespace, "--bound-object-kind", "Node",
 		"--bound-object-name", otherNode))
 	unbound := c.identity(t, c.kubectl(t, "create", "token", "nodeagent", "-n", namespace))
@@ -263,7 +263,7 @@ func testOwnNodeOnly(t *testing.T, c *cluster) {
 	}
 }
 
-// tidyTokens removes what the tokens were allowed to write.
+// tidyTokens removes the objects that the tokens were allowed to write.
 func (c *cluster) tidyTokens(t *testing.T) {
 	c.kubectl(t, "delete", "node", otherNode, "--ignore-not-found")
 	c.kubectl(t, "delete", "-n", namespace, "lease/node-"+c.NodeName, "configmap/node-"+c.NodeName,

@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// silent is a component of the node that is stopped or accepts requests and answers none, and what a person must then
-// read.
+// silent is a stopped component of the node, or one that accepts requests and does not answer, and the output that a
+// person must then see.
 type silent struct {
 	component string
 	stop      func(*testing.T, *lab.Lab)
@@ -32,7 +32,7 @@ func signal(component string, sig syscall.Signal) func(*testing.T, *lab.Lab) {
 	}
 }
 
-// The bounds: status makes no new observation, and check waits for what does not answer for 15 s at most.
+// The limits: status makes no new observation, and check waits at most 15 s for a component that does not answer.
 const (
 	statusLimit = time.Minute
 	checkLimit  = 2 * time.Minute
@@ -61,8 +61,8 @@ func silences() []silent {
 	}
 }
 
-// TestBadDay: while a component does not answer, status and check end in bounded time, name it, and have an exit code
-// that is not 0; the daemon goes on and is healthy again afterwards.
+// TestBadDay: while a component does not answer, status and check end in bounded time, name it, and exit with a code
+// other than 0; the daemon keeps running and recovers afterwards.
 func TestBadDay(t *testing.T) {
 	ofTheProcess(t, "it measures the process and its commands; the clients are tested by TestFaultsOfTheNode")
 	l := openLab(t)
@@ -115,7 +115,7 @@ func TestBadDay(t *testing.T) {
 	}
 }
 
-// memory is what the daemon itself holds, in KiB: see RssAnon in proc_pid_status(5).
+// memory is the daemon's own memory, in KiB: see RssAnon in proc_pid_status(5).
 func memory(t *testing.T, a *harness.Agent) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.PID()))

@@ -17,12 +17,12 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// bystanders are objects of a living pod that no release may touch: their processes, mounts, links and data are
-// compared before and after.
+// bystanders are objects of a living pod that no release may touch: the test compares their processes, mounts, links
+// and data before and after.
 type bystanders struct {
 	lab    *lab.Lab
 	host   *host.Host
-	pod    *harness.Victim // a living pod with the manifest of the one that is released
+	pod    *harness.Victim // a living pod with the manifest of the released one
 	before map[string]string
 }
 
@@ -35,7 +35,7 @@ func newBystanders(t *testing.T, l *lab.Lab) *bystanders {
 	return beside(t, l, pod)
 }
 
-// beside observes a living pod until the test ends, and deletes it then.
+// beside observes a living pod until the test ends, and then deletes it.
 func beside(t *testing.T, l *lab.Lab, pod *harness.Victim) *bystanders {
 	t.Helper()
 	t.Cleanup(func() {
@@ -61,7 +61,7 @@ func beside(t *testing.T, l *lab.Lab, pod *harness.Victim) *bystanders {
 	return b
 }
 
-// observe lists everything of the living pod with its identity.
+// observe lists all objects of the living pod with their identities.
 func (b *bystanders) observe(t *testing.T) map[string]string {
 	t.Helper()
 	seen := map[string]string{}
@@ -121,7 +121,7 @@ func inode(t *testing.T, path string) string {
 	return fmt.Sprint(stat.Inode)
 }
 
-// check fails when anything of the living pod is not what it was.
+// check fails if any object of the living pod has changed.
 func (b *bystanders) check(t *testing.T) {
 	t.Helper()
 	if diff := cmp.Diff(b.before, b.observe(t)); diff != "" {

@@ -23,10 +23,10 @@ import (
 
 const goneDriver = "gone.example.com"
 
-// TestOtherLeftoversByKubeletsCredentials: the kinds that TestSystemdLeftoversByKubeletsCredentials does not make, and
-// that a node of any kind can have. An agent that has kubelet's own credentials alone proves what was a pod's, and
-// releases of it what may be. Of volumes it says that it cannot tell, for kubelet shows it no volumes of its pods, and
-// of what nobody owns that nobody does.
+// TestOtherLeftoversByKubeletsCredentials covers the kinds that TestSystemdLeftoversByKubeletsCredentials does not make
+// and that any node can have. With only kubelet's own credentials the agent proves which objects belonged to a pod, and
+// releases those that it may. For volumes it reports that it could not tell, because kubelet does not show it the
+// volumes of its pods; for unowned objects it reports that they have no owner.
 func TestOtherLeftoversByKubeletsCredentials(t *testing.T) {
 	ofTheProcess(t, "a pod has a ServiceAccount")
 	l := openLab(t)
@@ -81,7 +81,7 @@ func TestOtherLeftoversByKubeletsCredentials(t *testing.T) {
 	})
 
 	d.wants = []inspect.Kind{inspect.CNIAttachment, inspect.Netns, inspect.Link, inspect.PortMapping, inspect.Mount,
-		inspect.PodDirectory, inspect.SandboxDirectory} // of the others containerd and kubelet take care
+		inspect.PodDirectory, inspect.SandboxDirectory} // containerd and kubelet clean up the others
 	awaitReleased(t, a, leased, d)
 	for _, o := range others {
 		if _, err := os.Lstat(o.id); strings.HasPrefix(o.id, "/") && err != nil {
@@ -91,7 +91,7 @@ func TestOtherLeftoversByKubeletsCredentials(t *testing.T) {
 	living.check(t)
 }
 
-// lease makes containerd's lease of the sandbox, as its CRI plugin does.
+// lease creates containerd's lease of the sandbox, like its CRI plugin.
 func (d *deadPod) lease() {
 	d.t.Helper()
 	conn, err := grpc.NewClient("unix://"+d.lab.Paths.ContainerdSocket,
@@ -105,10 +105,10 @@ func (d *deadPod) lease() {
 	if _, err := client.Create(ctx, &leases.CreateRequest{ID: d.container}); err != nil {
 		d.t.Fatal(err)
 	}
-	d.t.Cleanup(func() { _, _ = client.Delete(ctx, &leases.DeleteRequest{ID: d.container}) }) // released, or not
+	d.t.Cleanup(func() { _, _ = client.Delete(ctx, &leases.DeleteRequest{ID: d.container}) }) // whether released or not
 }
 
-// snapshot makes one of the sandbox's ID.
+// snapshot creates one with the sandbox's ID.
 func (d *deadPod) snapshot() {
 	d.t.Helper()
 	ctr := []string{"-a", d.lab.Paths.ContainerdSocket, "-n", "k8s.io", "snapshots"}
@@ -118,7 +118,7 @@ func (d *deadPod) snapshot() {
 	})
 }
 
-// sandboxDirectories makes those of containerd's CRI plugin.
+// sandboxDirectories creates those of containerd's CRI plugin.
 func (d *deadPod) sandboxDirectories() {
 	d.t.Helper()
 	for _, root := range []string{d.lab.Paths.ContainerdRoot, d.lab.Paths.ContainerdState} {
@@ -130,8 +130,8 @@ func (d *deadPod) sandboxDirectories() {
 	}
 }
 
-// logs makes a directory of logs that kubelet cannot remove, for there is a mount in it, and a link of another container
-// whose log is gone.
+// logs creates a log directory that kubelet cannot remove, because there is a mount in it, and a link of another
+// container whose log is gone.
 func (d *deadPod) logs() {
 	d.t.Helper()
 	logs := d.lab.Paths.PodLogsDir
@@ -151,7 +151,7 @@ func (d *deadPod) logs() {
 	})
 }
 
-// loopDevice makes one whose file was in the pod's directory, and returns it.
+// loopDevice creates one whose file was in the pod's directory, and returns it.
 func (d *deadPod) loopDevice() string {
 	d.t.Helper()
 	file := filepath.Join(d.lab.Paths.KubeletRoot, "pods", d.uid, "disk")
@@ -170,7 +170,7 @@ func (d *deadPod) loopDevice() string {
 	return device
 }
 
-// stagedVolume makes the directory of a raw volume, published for a pod or not, and returns it.
+// stagedVolume creates the directory of a raw volume, published for a pod or not, and returns it.
 func (d *deadPod) stagedVolume(name, uid string) string {
 	d.t.Helper()
 	dir := filepath.Join(d.lab.Paths.KubeletRoot, "plugins/kubernetes.io/csi/volumeDevices", name)
@@ -181,7 +181,7 @@ func (d *deadPod) stagedVolume(name, uid string) string {
 	return dir
 }
 
-// checkpoint lets kubelet's checkpoint of devices name the pod. kubelet reads it only when it starts.
+// checkpoint adds the pod to kubelet's checkpoint of devices. kubelet reads it only at start.
 func (d *deadPod) checkpoint() {
 	d.t.Helper()
 	file := filepath.Join(d.lab.Paths.KubeletRoot, "device-plugins/kubelet_internal_checkpoint")
@@ -205,7 +205,7 @@ func (d *deadPod) checkpoint() {
 	})
 }
 
-// attachedVolume lets the Node have a volume that nothing here uses, and returns its handle.
+// attachedVolume adds a volume unused on this node to the Node, and returns its handle.
 func (d *deadPod) attachedVolume() string {
 	d.t.Helper()
 	const handle = "vol-of-nobody"
@@ -228,7 +228,7 @@ func (d *deadPod) attachedVolume() string {
 	return handle
 }
 
-// deadSocket makes a socket on which nobody listens.
+// deadSocket creates a socket without a listener.
 func deadSocket(t *testing.T, name string) string {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(name), 0o750); err != nil {

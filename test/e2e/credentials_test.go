@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// TestKubeletsOwnCredentials: an agent that has only what an rpm finds on a node, kubelet's own credentials, proves
-// what a pod has left and releases it. One that still runs it leaves alone, and tells the right that it lacks.
+// TestKubeletsOwnCredentials: an agent that only has the credentials of an rpm installation, kubelet's own, proves the
+// leftovers of a pod and releases them. It leaves a running pod alone, and names the missing permission.
 func TestKubeletsOwnCredentials(t *testing.T) {
 	ofTheProcess(t, "a pod has a ServiceAccount")
 	l := openLab(t)
@@ -32,7 +32,7 @@ func TestKubeletsOwnCredentials(t *testing.T) {
 	abandonBoth(t, gone, frozen)
 
 	see.await(gone, "candidate", "kubelet's allocated_pods_state still names it")
-	next := newVictim(t, a, "refused-next") // that kubelet admits it makes its record current
+	next := newVictim(t, a, "refused-next") // admitting it makes kubelet's record current
 	t.Cleanup(func() { deletePod(t, next) })
 	see.await(gone, "leftover", "no witness knows pod")
 	see.awaitMemory(memory, inspect.Candidate)
@@ -52,7 +52,7 @@ func TestKubeletsOwnCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitGone(t, a, frozen)
-	see.awaitMemory(memory, inspect.Leftover) // its creator has ended
+	see.awaitMemory(memory, inspect.Leftover) // its creator has exited
 	living.check(t)
 }
 
@@ -73,8 +73,8 @@ func deletePod(t *testing.T, v *harness.Victim) {
 	}
 }
 
-// abandonBoth deletes two pods by force while kubelet is down. The processes of the second one are frozen, so that
-// kubelet cannot end them when it is back; of the first only the mounts stay.
+// abandonBoth deletes two pods by force while kubelet is down. The processes of the second are frozen, so that kubelet
+// cannot end them when it is back; of the first only the mounts stay.
 func abandonBoth(t *testing.T, gone, frozen *harness.Victim) {
 	t.Helper()
 	l := gone.Lab
@@ -87,15 +87,15 @@ func abandonBoth(t *testing.T, gone, frozen *harness.Victim) {
 	}
 }
 
-// verdicts inspects by hand. All the while nothing of a pod that lives, nor of the frozen one, may be a leftover. What
-// pods of earlier tests have left may: kubelet removes their sandboxes once a minute.
+// verdicts inspects by command. Meanwhile no object of a living pod, nor of the frozen one, may be a leftover. Objects
+// of pods of earlier tests may: kubelet removes their sandboxes once a minute.
 type verdicts struct {
 	t            *testing.T
 	a            *harness.Agent
 	gone, frozen *harness.Victim
 }
 
-// mayNotLeave reports whether a pod is one of those.
+// mayNotLeave reports whether a pod must not have leftovers.
 func (v verdicts) mayNotLeave(uid string) bool {
 	v.t.Helper()
 	living, err := v.a.Lab.Kubectl(v.t.Context(), "get", "pods", "-A", "-o", "jsonpath={.items[*].metadata.uid}")
@@ -105,7 +105,7 @@ func (v verdicts) mayNotLeave(uid string) bool {
 	return uid == v.frozen.UID || strings.Contains(string(living), uid)
 }
 
-// awaitMemory inspects until a segment of shared memory that the frozen pod has created has a verdict.
+// awaitMemory inspects until a segment of shared memory created by the frozen pod has a verdict.
 func (v verdicts) awaitMemory(id string, verdict inspect.Verdict) {
 	v.t.Helper()
 	await(v.t, "shared memory to be "+string(verdict), func() error {
@@ -125,7 +125,7 @@ func (v verdicts) awaitMemory(id string, verdict inspect.Verdict) {
 	})
 }
 
-// await inspects until something of the victim has a verdict with that reason.
+// await inspects until an object of the victim has a verdict with that reason.
 func (v verdicts) await(victim *harness.Victim, verdict, why string) {
 	v.t.Helper()
 	err := harness.WaitFor(v.t.Context(), victim.Name+" to be a "+verdict, func() error {

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// The tests of this file run on a node whose runtime is CRI-O: see Options.CRIO of test/lab.
+// The tests of this file run on a node with CRI-O: see Options.CRIO of test/lab.
 
 func openCRIONode(t *testing.T) *lab.Lab {
 	t.Helper()
@@ -21,8 +21,8 @@ func openCRIONode(t *testing.T) *lab.Lab {
 	return openLab(t)
 }
 
-// A healthy node with CRI-O: each kind of object that it has is found, belongs to its pod and is alive, and what only
-// containerd has is not missed.
+// On a healthy node with CRI-O each of its kinds of objects is found, belongs to its pod and is alive, and the kinds
+// that only containerd has are not reported as missing.
 func TestCRIOHealthyNode(t *testing.T) {
 	l := openCRIONode(t)
 	a := install(t, l, nil)
@@ -68,8 +68,8 @@ func TestCRIOHealthyNode(t *testing.T) {
 	living.check(t)
 }
 
-// What a deleted pod has left on a node with CRI-O is proven and released, its sandbox by CRI-O's own API; what lives
-// beside it is untouched. While a witness does not answer, nothing is released.
+// The leftovers of a deleted pod on a node with CRI-O are proven and released, its sandbox by CRI-O's own API; living
+// objects beside it are untouched. While a witness does not answer, there is no release.
 func TestCRIORelease(t *testing.T) {
 	l := openCRIONode(t)
 	a := install(t, l, harness.Overrides{"remediate": map[string]any{"retryAfter": "1ms", "podsPerHour": 1000,

@@ -29,7 +29,7 @@ type csiLab struct {
 	lab    *lab.Lab
 	host   *host.Host
 	check  detect.Check
-	name   string // of the driver, one for each test: some run side by side
+	name   string // of the driver, one for each test: some run in parallel
 	driver *exec.Cmd
 }
 
@@ -106,9 +106,9 @@ func (c *csiLab) clean() {
 	_ = os.Remove(filepath.Join(c.lab.Paths.KubeletRoot, "plugins", c.name))
 }
 
-// await runs the check each second until it reports the driver with the reason, "" for healthy. Kubelet tries a socket that it
-// has rejected again after up to 2 min 2 s (pkg/kubelet/pluginmanager/operationexecutor, exponential back-off by
-// socket path).
+// await runs the check each second until it reports the driver with the reason, "" for healthy. Kubelet retries a
+// rejected socket after up to 2 min 2 s (pkg/kubelet/pluginmanager/operationexecutor, exponential back-off by socket
+// path).
 func (c *csiLab) await(reason string) finding.Finding {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), harness.Patience)
@@ -136,11 +136,11 @@ func (c *csiLab) await(reason string) finding.Finding {
 	}
 }
 
-// The real kubelet registers the driver, rejects it and loses it; the check reports each.
+// The real kubelet registers the driver, rejects it and loses it; the check reports each step.
 func TestCSIRegistration(t *testing.T) {
 	t.Parallel()
 	c := openCSILab(t)
-	c.await("CSIDriverPodMissing") // the configuration lists it; no pod runs it: it is a process of the test
+	c.await("CSIDriverPodMissing") // the configuration lists it, but it is a process of the test and not of a pod
 
 	c.start()
 	c.await("")

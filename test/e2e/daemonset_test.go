@@ -22,10 +22,10 @@ const daemonSetManifest = `{"apiVersion":"apps/v1","kind":"DaemonSet",
 "spec":{"terminationGracePeriodSeconds":1,"containers":[{"name":"main","image":%q,"imagePullPolicy":"Never",
 "command":["sh","-c",%q],"resources":{"requests":{"cpu":%q}}}]}}}}`
 
-// The real controller makes the pods and the real kubelet runs them; the check reports each way in which that fails.
+// The real controller creates the pods and the real kubelet runs them; the check reports each way in which that fails.
 func TestCriticalDaemonSets(t *testing.T) {
 	t.Parallel()
-	c := openCSILab(t) // for its host; no driver is started
+	c := openCSILab(t) // only for its host; no driver is started
 	apply := func(image, command, cpu string) {
 		t.Helper()
 		if err := c.lab.KubectlApply(t.Context(), fmt.Sprintf(daemonSetManifest, image, command, cpu)); err != nil {
@@ -39,7 +39,7 @@ func TestCriticalDaemonSets(t *testing.T) {
 		}
 		return json.Unmarshal(out, into)
 	}
-	// Read from the apiserver in each run: the test does not wait for the client's cache.
+	// Read from the apiserver in each run: the test must not wait for the client's cache.
 	c.host.Cluster.DaemonSets = func(ctx context.Context) ([]appsv1.DaemonSet, error) {
 		var list appsv1.DaemonSetList
 		err := get(ctx, &list, "daemonsets", "-A")
@@ -62,7 +62,7 @@ func TestCriticalDaemonSets(t *testing.T) {
 	settings.BootGrace, settings.ReadyGrace = 0, time.Second
 	await := func(reason string) {
 		t.Helper()
-		// A new check each time: it asks at once what it would ask at growing intervals.
+		// A new check each time: an existing one would ask at growing intervals.
 		ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 		defer cancel()
 		tick := time.NewTicker(time.Second)

@@ -18,8 +18,8 @@ import (
 )
 
 // TestFaultsOfTheNode makes a fault behind each of the agent's clients: a filesystem that hangs (children that may
-// hang), a pod that cannot start (kubelet's API), a CSI driver that has died (sockets), a runtime and a kubelet that
-// are stopped (gRPC, processes). The installed daemon finds each, and that each is over.
+// hang), a pod that cannot start (kubelet's API), a CSI driver that has died (sockets), a stopped runtime and a stopped
+// kubelet (gRPC, processes). The installed daemon finds each fault, and its end.
 func TestFaultsOfTheNode(t *testing.T) {
 	l := openLab(t)
 	often := map[string]any{"every": "2s"}
@@ -72,7 +72,7 @@ func TestFaultsOfTheNode(t *testing.T) {
 	}
 }
 
-// deadDriver leaves the sockets of a CSI driver that was killed, until the test ends.
+// deadDriver leaves the sockets of a killed CSI driver, until the test ends.
 func deadDriver(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	const name = "dead.csi.example.com"
@@ -105,7 +105,7 @@ func deadDriver(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// awaitFinding waits until the daemon reports a finding, or no longer reports it. Without a name any subject will do.
+// awaitFinding waits until the daemon reports a finding, or no longer reports it. Without a name any subject matches.
 func awaitFinding(t *testing.T, a *harness.Agent, reason, name string, there bool) {
 	t.Helper()
 	began := time.Now()

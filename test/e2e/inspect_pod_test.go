@@ -14,14 +14,14 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// explained is the part of the contract of "nodeagent inspect pod -o json" that this test reads.
+// explained is the part of the output of "nodeagent inspect pod -o json" that this test reads.
 type explained struct {
 	Verdict, Stage, Blocker, Holder, Next string
 	Evidence                              []struct{ Source, Says string }
 }
 
-// The real CLI says of real pods why they are stuck: with an image that is not there, a ConfigMap that is missing,
-// processes that are frozen, a volume that is busy, a finalizer, and of one that only a leftover remains of.
+// The real CLI explains why real pods are stuck: with a missing image, a missing ConfigMap, frozen processes, a busy
+// volume, a finalizer, and a pod of which only a leftover remains.
 func TestInspectPod(t *testing.T) {
 	ofTheProcess(t, "it gives the agent one identity after the other")
 	l := openLab(t)
@@ -60,7 +60,7 @@ func TestInspectPod(t *testing.T) {
 	awaitAnswer(t, a, "why-well", 0, "fine healthy")
 	awaitAnswer(t, a, "why-not", 1, "stuck no-such-pod")
 
-	// As the node itself, which may ask for what its pods need.
+	// With the node's own identity, which may read the objects that its pods need.
 	asNode := harness.Overrides{"paths": map[string]any{"kubeconfig": l.Paths.KubeletKubeconfig}}
 	if err := a.Configure(asNode); err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func TestInspectPod(t *testing.T) {
 	awaitAnswer(t, a, "why-busy", 1, "stuck terminating-volumes", "sleep (cwd)")
 	awaitAnswer(t, a, "why-not", 2, "unknown not-bound-here", "could not be told")
 
-	// As somebody who may read events too.
+	// With an identity that may read events too.
 	asAdmin := harness.Overrides{"paths": map[string]any{"kubeconfig": l.Paths.AdminKubeconfig}}
 	if err := a.Configure(asAdmin); err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestInspectPod(t *testing.T) {
 	awaitAnswer(t, a, "why-frozen", 1, "stuck left-behind", "sandboxes: 1", "processes: ", "nodeagent inspect")
 }
 
-// breakNetwork makes every CNI DEL fail until the test ends: host-local finds a file where its leases were.
+// breakNetwork makes every CNI DEL fail until the test ends: host-local finds a file in place of its leases.
 func breakNetwork(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	leases := filepath.Join(l.Paths.CNINetworksDir, lab.Network)
@@ -117,8 +117,8 @@ func holdVolume(t *testing.T, l *lab.Lab, name, volume string) (pid int) {
 	return holder.Process.Pid
 }
 
-// awaitAnswer asks until the answer, as "verdict stage blocker holder next evidence", has all parts in this order. A
-// code below 0 is any.
+// awaitAnswer repeats the command until the answer, as "verdict stage blocker holder next evidence", has all parts in
+// this order. A code below 0 matches any.
 func awaitAnswer(t *testing.T, a *harness.Agent, name string, code int, parts ...string) {
 	t.Helper()
 	err := harness.WaitFor(t.Context(), name, func() error {

@@ -62,24 +62,24 @@ func openInspectLab(t *testing.T, kubelets bool) *inspectLab {
 	return &inspectLab{t: t, lab: l, host: clients.Host, rest: client}
 }
 
-// strict has no patience at all: what a single pass denies is a leftover.
+// strict has no grace period: an object that a single pass denies is a leftover.
 func strict() inspect.Settings { return inspect.Settings{HostNamespaces: true, MassOrphaning: 1 << 20} }
 
-// churn makes and deletes pods, a few at a time, in every way in which pods end.
+// churn creates and deletes pods, a few at a time, in every way in which pods end.
 type churn struct {
 	*inspectLab
 	namespace string
-	enough    int   // pods: with fewer the test proves little
+	enough    int   // pods: fewer prove too little
 	passes    int64 // the same
 
-	shape  func(n int, pod *corev1.Pod)      // may change a pod before it is made; may be nil
+	shape  func(n int, pod *corev1.Pod)      // may change a pod before it is created; may be nil
 	forced func(n int, pod *corev1.Pod) bool // whether a pod is deleted by force
 
 	mu   sync.Mutex
-	uids map[string]string // name by UID, of all pods ever made
+	uids map[string]string // name by UID, of all pods ever created
 }
 
-// run makes one pod after the other until next returns false.
+// run makes one pod after another until next returns false.
 func (c *churn) run(ctx context.Context, next func() (int, bool)) error {
 	for {
 		n, ok := next()
@@ -92,8 +92,8 @@ func (c *churn) run(ctx context.Context, next func() (int, bool)) error {
 	}
 }
 
-// live is the life of one pod: it may be deleted before it has begun to run, or while it runs, or when it has ended by
-// itself, gently or by force.
+// live runs the life of one pod: it may be deleted before it starts to run, while it runs, or after it has ended by
+// itself, gracefully or by force.
 func (c *churn) live(ctx context.Context, n int) error {
 	var made corev1.Pod
 	pod := c.pod(n)
@@ -109,7 +109,7 @@ func (c *churn) live(ctx context.Context, n int) error {
 	pause(ctx, time.Duration(rand.IntN(4000))*time.Millisecond)
 	options := metav1.DeleteOptions{}
 	if c.forced(n, &made) {
-		options.GracePeriodSeconds = new(int64) // by force: gone from the apiserver at once
+		options.GracePeriodSeconds = new(int64) // by force: removed from the apiserver at once
 	}
 	err := c.rest.Delete().Namespace(c.namespace).Resource("pods").Name(made.Name).Body(&options).Do(ctx).Error()
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -124,7 +124,7 @@ func (c *churn) live(ctx context.Context, n int) error {
 	return ctx.Err()
 }
 
-// get reads a pod from the apiserver, consistently.
+// get reads a pod from the apiserver, with a consistent read.
 func (c *churn) get(ctx context.Context, name string) (corev1.Pod, error) {
 	var pod corev1.Pod
 	err := c.rest.Get().Namespace(c.namespace).Resource("pods").Name(name).Do(ctx).Into(&pod)
@@ -162,7 +162,7 @@ func (c *churn) pod(n int) *corev1.Pod {
 	}
 }
 
-// alive reports whether a pod is still in the apiserver, by a consistent read that is younger than the question.
+// alive reports whether a pod is still in the apiserver, by a consistent read after the call.
 func (c *churn) alive(uid string) (bool, error) {
 	c.mu.Lock()
 	name, mine := c.uids[uid]
@@ -177,9 +177,9 @@ func (c *churn) alive(uid string) (bool, error) {
 	return err == nil && string(pod.UID) == uid, err
 }
 
-// Pods come and go on a real kubelet while an inspector without any patience makes passes in a tight loop. No object of
-// a pod that lives or is starting may ever be called a leftover: a pod that is in the apiserver when the pass has ended
-// was there during all of it.
+// Pods come and go on a real kubelet while an inspector without any grace period makes passes in a tight loop. No
+// object of a pod that lives or is starting may ever be called a leftover: a pod that is in the apiserver after the
+// pass existed during all of it.
 func TestNoLivingPodIsEverALeftover(t *testing.T) {
 	t.Parallel()
 	c := &churn{inspectLab: openInspectLab(t, false), namespace: "nodeagent-churn", enough: 60, passes: 20}
@@ -189,7 +189,7 @@ func TestNoLivingPodIsEverALeftover(t *testing.T) {
 	churnPods(t, c)
 }
 
-// The same where kubelet refuses its /pods.
+// The same if kubelet refuses its /pods.
 func TestNoLivingPodIsEverALeftoverByName(t *testing.T) {
 	t.Parallel()
 	churnPods(t, &churn{inspectLab: openInspectLab(t, true), namespace: "nodeagent-churn-names",
@@ -222,7 +222,7 @@ func churnPods(t *testing.T, c *churn) {
 	c.inspectUntil(finished, &passes)
 }
 
-// inspectUntil makes passes in a tight loop, each by a new inspector, so that none rests on an old list.
+// inspectUntil makes passes in a tight loop, each with a new inspector, so that none uses an old list.
 func (c *churn) inspectUntil(finished <-chan struct{}, passes *atomic.Int64) {
 	t := c.t
 	verdicts := make(map[inspect.Verdict]int)
@@ -268,7 +268,7 @@ func (c *churn) makeNamespace() {
 		ctx := context.WithoutCancel(t.Context())
 		_ = c.rest.Delete().Resource("namespaces").Name(c.namespace).Do(ctx).Error()
 	})
-	for t.Context().Err() == nil { // the account that its pods run as comes a moment later
+	for t.Context().Err() == nil { // the ServiceAccount of its pods is created a moment later
 		if c.rest.Get().Namespace(c.namespace).Resource("serviceaccounts").Name("default").Do(
 			t.Context()).Error() == nil {
 			return
@@ -277,7 +277,7 @@ func (c *churn) makeNamespace() {
 	}
 }
 
-// A quiet node costs the apiserver nothing.
+// A quiet node causes no requests to the apiserver.
 func TestQuietNodeAsksNothing(t *testing.T) {
 	for name, kubelets := range map[string]bool{"administrator": false, "kubelet": true} {
 		t.Run(name, func(t *testing.T) { asksNothing(t, openInspectLab(t, kubelets)) })

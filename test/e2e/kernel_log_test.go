@@ -10,13 +10,13 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// TestRestartMissesNothing: lines of the kernel's log from the time while the agent is stopped, upgraded or killed are
-// found when it is back, exactly once, and what was reported before is not reported again.
+// TestRestartMissesNothing: kernel log lines from the time while the agent is stopped, upgraded or killed are found
+// after its start, exactly once, and earlier reports are not repeated.
 func TestRestartMissesNothing(t *testing.T) {
 	ofTheProcess(t, "test/daemonset shows that a pod reads the kernel's log and keeps its state")
 	l := openLab(t)
 	a := install(t, l, harness.Overrides{"checks": map[string]any{"kernel-log": map[string]any{"programs": true}}})
-	// as long as a link's name may be
+	// the longest name of a link
 	device := func(n int) string { return fmt.Sprintf("e2e%d-%d", os.Getpid()%100000, n) }
 	for n, between := range []struct {
 		name string
@@ -59,14 +59,14 @@ func TestRestartMissesNothing(t *testing.T) {
 
 func writeDuplicate(t *testing.T, device string) {
 	t.Helper()
-	// without its end the kernel would wait for more
+	// without an end of line the kernel would wait for more
 	line := fmt.Sprintf("<4>IPv6: %s: IPv6 duplicate address fe80::1 used by 02:42:ac:11:00:02 detected!\n", device)
 	if err := os.WriteFile("/dev/kmsg", []byte(line), 0); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// eachOnce returns nil when there is one finding and one event for each of the first devices.
+// eachOnce returns nil if there is one finding and one event for each of the first devices.
 func eachOnce(ctx context.Context, a *harness.Agent, device func(int) string, devices int) error {
 	s, err := a.Status(ctx)
 	if err != nil {

@@ -86,8 +86,8 @@ func (k *kubeletLab) observe(check detect.Check) map[string]finding.Finding {
 	return all
 }
 
-// await runs a check until it reports what is wanted: subject to a part of "reason stage message"; "" for a subject that
-// must not be reported.
+// await runs a check until it reports the wanted findings: subject to a part of "reason stage message"; "" for a
+// subject that must not be reported.
 func (k *kubeletLab) await(check detect.Check, want map[string]string) {
 	k.t.Helper()
 	var latest map[string]finding.Finding
@@ -128,7 +128,7 @@ spec:
 `
 
 // Pods that wait for an image, a ConfigMap in two ways and a CSI driver; pods that do not end because they are frozen
-// or held. All are found with their stage, and are no finding any more once they are repaired.
+// or held. All are found with their stage, and the findings end after the repair.
 func TestStuckPods(t *testing.T) {
 	t.Parallel()
 	k := openKubeletLab(t)
@@ -175,7 +175,7 @@ func TestStuckPods(t *testing.T) {
 	})
 }
 
-// freeze freezes the cgroup of a pod once it runs, and returns what thaws it.
+// freeze freezes the cgroup of a pod once it runs, and returns the means to thaw it.
 func (k *kubeletLab) freeze(name string) *harness.Victim {
 	k.t.Helper()
 	pod, err := k.lab.WaitPodRunning(k.t.Context(), "default", name)
@@ -189,7 +189,7 @@ func (k *kubeletLab) freeze(name string) *harness.Victim {
 	return victim
 }
 
-// clear releases pods of the test, all of them without names.
+// clear releases pods of the test, or, without names, all of them.
 func (k *kubeletLab) clear(frozen *harness.Victim, names ...string) {
 	ctx := context.WithoutCancel(k.t.Context())
 	_ = frozen.Freeze("THAWED") // gone already: fine
@@ -201,8 +201,8 @@ func (k *kubeletLab) clear(frozen *harness.Victim, names ...string) {
 	}
 }
 
-// A healthy kubelet is healthy. While the runtime hangs its metrics hang too, and after three minutes it reports
-// in its Node that its PLEG is not healthy; it is healthy again soon after the runtime is.
+// A healthy kubelet has no finding. While the runtime hangs kubelet's metrics hang too, and after three minutes its
+// Node reports that its PLEG is not healthy; soon after the runtime recovers, it does too.
 func TestKubeletPLEG(t *testing.T) {
 	need.Flag(t, *long, "-long: takes more than four minutes, as long as kubelet takes to notice")
 	k := openKubeletLab(t)
@@ -245,7 +245,7 @@ func TestKubeletPLEG(t *testing.T) {
 	}
 }
 
-// The real certificates are good, and expire when their time comes.
+// The real certificates are valid, and expire in time.
 func TestKubeletCertificates(t *testing.T) {
 	k := openKubeletLab(t)
 	check := kubernetes.KubeletCertificates()
@@ -280,7 +280,7 @@ func TestNodeRegistration(t *testing.T) {
 		map[string]string{"node/" + k.lab.NodeName: "NodeIsAnotherMachine"})
 }
 
-// Checks of kubelet's metrics, configuration and disks report nothing about a healthy node; while the apiserver is
+// Checks of kubelet's metrics, configuration and disks have no findings on a healthy node; while the apiserver is
 // unreachable kubelet's requests fail, and no longer when it is back.
 func TestKubeletSync(t *testing.T) {
 	k := openKubeletLab(t)
@@ -301,7 +301,7 @@ func TestKubeletSync(t *testing.T) {
 	t.Cleanup(func() { _ = start() })
 	defer func() { _ = start() }()
 	k.config.Timeout = 5 * time.Second
-	// Kubelet caches for some seconds only who the agent is (cacheTTL), and cannot ask meanwhile.
+	// Kubelet caches the agent's identity for some seconds only (cacheTTL), and cannot verify it meanwhile.
 	time.AfterFunc(12*time.Second, func() { _ = start() })
 	err := harness.WaitFor(t.Context(), "failed requests", func() error {
 		k.renew()
@@ -322,7 +322,7 @@ func TestKubeletSync(t *testing.T) {
 	}
 }
 
-// The agent as it is shipped has the rights for all that its checks request of kubelet.
+// The shipped agent has the permissions for all requests of its checks to kubelet.
 func TestKubeletChecksOfTheAgent(t *testing.T) {
 	l := openLab(t)
 	a := install(t, l, nil)

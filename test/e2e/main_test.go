@@ -39,10 +39,10 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// builds is the directory that programs of the tests are built into, each once.
+// builds is the directory for the tests' programs, each built once.
 var builds string
 
-// run brings up the lab where it is wanted and does not run yet. Without it every test skips by name.
+// run brings up the lab if it is wanted and not running. Without it every test skips by name.
 func run(m *testing.M) (code int) {
 	if !*withLab {
 		return m.Run()

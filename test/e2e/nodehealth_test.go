@@ -19,10 +19,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kubernetes/kubelethealth"
 )
 
-// The real kubelet and the real runtime are healthy, are reported while they are stopped, and are healthy again. Each is
-// stopped for a second only.
+// The real kubelet and the real runtime are healthy, are reported while they are stopped, and are healthy again. Each
+// is stopped for only a second.
 func TestKubeletAndRuntimeHealth(t *testing.T) {
-	c := openCSILab(t) // for its host; no driver is started
+	c := openCSILab(t) // only for its host; no driver is started
 	c.host.Paths.KubeletHealthz = fmt.Sprintf("http://127.0.0.1:%d/healthz", c.lab.KubeletHealthPort())
 	c.host.Paths.CRISocket = c.lab.Paths.CRISocket
 	c.host.Kubelet = kube.NewKubelet(kube.Config{Node: c.lab.NodeName, Kubeconfig: c.lab.Paths.AdminKubeconfig},
@@ -77,7 +77,7 @@ func TestKubeletAndRuntimeHealth(t *testing.T) {
 	}
 }
 
-// awaitStopped waits until all threads of a component have stopped: one that runs on another processor goes on for a
+// awaitStopped waits until all threads of a component have stopped: a thread on another processor continues for a
 // moment, and answers.
 func (c *csiLab) awaitStopped(t *testing.T, component string) {
 	t.Helper()

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// optedOut are pods that are deleted with mounts left, and what clean says of each; empty: it is released.
+// optedOut are pods that are deleted with mounts left, and the output of clean for each; empty: it is released.
 var optedOut = []struct {
 	name  string
 	about harness.About
@@ -27,9 +27,9 @@ var optedOut = []struct {
 	{"not-kept", harness.About{Labels: map[string]string{"tier": "web"}}, ""},
 }
 
-// TestOptOut: what pods leave behind that are opted out, by their annotation, their labels or their namespace, stays,
-// though they are gone from kubelet and the apiserver; clean and inspect say why. What the configuration opts out is
-// released once it does so no more.
+// TestOptOut: leftovers of pods that are opted out by annotation, label or namespace stay, although the pods are gone
+// from kubelet and the apiserver; clean and inspect give the reason. Leftovers that the configuration opts out are
+// released once it no longer does.
 func TestOptOut(t *testing.T) {
 	need.Flag(t, *long, "-long: kubelet removes sandboxes, which know their labels, once a minute")
 	ofTheProcess(t, "what releases is a command on the host, beside which no daemon releases")
@@ -56,7 +56,7 @@ func TestOptOut(t *testing.T) {
 		}
 		victims[o.name], all = v, append(all, v)
 	}
-	if _, err := a.CLI(t.Context(), "inspect"); err != nil { // it observes the living pods, and remembers what they say
+	if _, err := a.CLI(t.Context(), "inspect"); err != nil { // it observes the living pods, and remembers their annotations
 		t.Fatal(err)
 	}
 	if err := harness.LeaveMounts(t.Context(), all...); err != nil {
@@ -93,7 +93,7 @@ func TestOptOut(t *testing.T) {
 	expectKept(t, victims["kept-by-annotation"])
 	living.check(t)
 
-	// An agent that has not seen the pod alive does not know of its annotation.
+	// An agent that has not seen the pod alive does not know its annotation.
 	awaitGone(t, install(t, l, nil), victims["kept-by-annotation"])
 }
 
@@ -117,7 +117,7 @@ func awaitNoSandbox(t *testing.T, victims []*harness.Victim) {
 	}
 }
 
-// expectOfPod demands that a text says something below the pod, or that it does not.
+// expectOfPod requires that a text does, or does not, contain a line below the pod.
 func expectOfPod(t *testing.T, text string, v *harness.Victim, want string, said bool) {
 	t.Helper()
 	_, below, found := strings.Cut(text, "/"+v.Name+" (")

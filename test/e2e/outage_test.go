@@ -7,12 +7,12 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// foreignCondition is what another writer keeps on the Node.
+// foreignCondition is another writer's condition on the Node.
 const foreignCondition = `{"status":{"conditions":[{"type":"SomebodyElses","status":"True","reason":"Theirs","message":"not ours",` +
 	`"lastHeartbeatTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
 
-// TestApiserverAway: a disk that fails while the apiserver is unreachable is reported once it is back; the conditions of
-// other writers stay.
+// TestApiserverAway: a disk that fails while the apiserver is unreachable is reported once it is back; the conditions
+// of other writers stay.
 func TestApiserverAway(t *testing.T) {
 	ofTheProcess(t, "a pod has the same client, with the same ServiceAccount")
 	l := openLab(t)
@@ -51,8 +51,8 @@ func TestApiserverAway(t *testing.T) {
 	}
 }
 
-// TestWitnessesAway: while kubelet, the runtime or the apiserver does not answer, nothing of a deleted pod is called a
-// leftover, however long it was one; and the answer is "could not tell".
+// TestWitnessesAway: while kubelet, the runtime or the apiserver does not answer, no object of a deleted pod is called
+// a leftover, however long it was one; the answer is "could not tell".
 func TestWitnessesAway(t *testing.T) {
 	if !*long {
 		ofTheProcess(t, "a minute and a half; the witnesses are the same")

@@ -12,16 +12,16 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// podSort is a sort of pods, of which one lives and another is abandoned.
+// podSort is a sort of pods; one pod of it lives and another is abandoned.
 type podSort struct {
 	name     string
-	settings []string // of the pod's specification; a static pod where nil
+	settings []string // lines of the pod's specification; nil: a static pod
 	never    []inspect.Kind
 	check    func(t *testing.T, of *bystanders) // that the pod is of this sort
 }
 
-// Pods of every sort: with users of their own, in the node's network, static. One of each lives and keeps everything it
-// has, while what another has left is found and released.
+// Pods of every sort: with their own user namespaces, on the host network, static. One of each lives and keeps all its
+// objects, while the leftovers of the other are found and released.
 func TestEverySortOfPod(t *testing.T) {
 	need.Flag(t, *users, "-users: on a node whose pods can have users of their own")
 	l := openLab(t)
@@ -114,7 +114,7 @@ func TestEverySortOfPod(t *testing.T) {
 	}
 }
 
-// hasUsersOfItsOwn fails unless the processes of a pod are in a user namespace of its own.
+// hasUsersOfItsOwn fails unless the processes of a pod are in their own user namespace.
 func hasUsersOfItsOwn(t *testing.T, of *bystanders) {
 	t.Helper()
 	own, err := os.Readlink("/proc/self/ns/user")

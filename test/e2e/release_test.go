@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// openLab returns the lab of these tests, or skips where none is wanted. The test before may have ended before the node
+// openLab returns the lab of these tests, or skips if none is wanted. The previous test may have ended before the node
 // was Ready again.
 func openLab(t *testing.T) *lab.Lab {
 	t.Helper()
@@ -32,14 +32,14 @@ func openLab(t *testing.T) *lab.Lab {
 	return l
 }
 
-// ofTheProcess skips, in the DaemonSet, what a test proves of a process of the host.
+// ofTheProcess skips, in the DaemonSet, tests about a process of the host.
 func ofTheProcess(t *testing.T, why string) {
 	t.Helper()
 	need.Flag(t, !*asDaemonSet, "not -daemonset: "+why)
 }
 
-// observesInTest skips, in the DaemonSet, tests that make the observations themselves: they get the same whatever is
-// installed. Where a containerd is asked for, those of the runtime observe another one.
+// observesInTest skips, in the DaemonSet, tests that make the observations themselves: the result does not depend on the
+// installation. With a containerd of the test's choice, tests of the runtime run: they observe a different one.
 func observesInTest(t *testing.T) {
 	t.Helper()
 	ofTheRuntime := []string{"TestKubeletAndRuntimeHealth", "TestShimsOfLivingPods"}
@@ -48,7 +48,7 @@ func observesInTest(t *testing.T) {
 	}
 }
 
-// install puts the agent on the lab for one test.
+// install installs the agent on the lab for one test.
 func install(t *testing.T, l *lab.Lab, overrides harness.Overrides, tags ...string) *harness.Agent {
 	t.Helper()
 	name := strings.Join(append(tags, "agent"), "-")
@@ -74,7 +74,7 @@ func install(t *testing.T, l *lab.Lab, overrides harness.Overrides, tags ...stri
 	t.Cleanup(func() {
 		log := ""
 		if t.Failed() {
-			log = a.LogTail() // a pod's is gone with it
+			log = a.LogTail() // a pod's log is gone with it
 		}
 		if err := a.Stop(); err != nil {
 			t.Error(err)
@@ -83,7 +83,7 @@ func install(t *testing.T, l *lab.Lab, overrides harness.Overrides, tags ...stri
 			t.Logf("the agent's log ends with:\n%s", log)
 		}
 	})
-	if *asDaemonSet { // once it is installed it runs, and its program is on the host
+	if *asDaemonSet { // after the installation it runs, and its program is on the host
 		if err := a.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -92,8 +92,8 @@ func install(t *testing.T, l *lab.Lab, overrides harness.Overrides, tags ...stri
 }
 
 // TestCrashAfterEveryStep kills the real agent (-9) at the first point of a release, then a new one at its second
-// point, and so on, until one comes through: whatever was cut off where, the end is the same, nothing is done that
-// was not proven, and what lives is untouched.
+// point, and so on, until one completes: wherever it was interrupted, the end is the same, no unproven step was taken,
+// and living objects are untouched.
 func TestCrashAfterEveryStep(t *testing.T) {
 	ofTheProcess(t, "what is killed is a command on the host, beside which no daemon releases")
 	l := openLab(t)
@@ -127,7 +127,7 @@ func TestCrashAfterEveryStep(t *testing.T) {
 	living.check(t)
 }
 
-// cleanUntil releases with a process that is killed at the given point.
+// cleanUntil releases with a process killed at the given point.
 func cleanUntil(t *testing.T, a *harness.Agent, at int) harness.Answer {
 	t.Helper()
 	points := filepath.Join(a.Dir, "faultpoints")
@@ -141,7 +141,7 @@ func cleanUntil(t *testing.T, a *harness.Agent, at int) harness.Answer {
 	return answer
 }
 
-// awaitProof inspects by hand until the pod's things are leftovers: kubelet has had its chance then to clear up by itself.
+// awaitProof inspects by command until the pod's objects are leftovers: by then kubelet has had its chance to clean up.
 func awaitProof(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 	t.Helper()
 	began := time.Now()
@@ -163,7 +163,7 @@ func awaitProof(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 	}
 }
 
-// awaitGone waits until nothing of the pod is on the node: the agent or, unblocked by it, kubelet has cleared up.
+// awaitGone waits until no object of the pod is on the node: the agent or, unblocked by it, kubelet has cleaned up.
 func awaitGone(t *testing.T, a *harness.Agent, victim *harness.Victim) {
 	t.Helper()
 	var last harness.Answer
@@ -241,7 +241,7 @@ func TestReleaseByTheDaemon(t *testing.T) {
 	living.check(t)
 }
 
-// TestKilledAgentComesBack: an agent that was killed reports the same after its restart, with the same IDs and times.
+// TestKilledAgentComesBack: after its restart a killed agent reports the same, with the same IDs and times.
 func TestKilledAgentComesBack(t *testing.T) {
 	ofTheProcess(t, "test/daemonset (killed) has what kubelet does then")
 	l := openLab(t)
@@ -277,7 +277,7 @@ func TestKilledAgentComesBack(t *testing.T) {
 	awaitCondition(t, a, "False")
 }
 
-// newDisk makes a disk that is gone after the test.
+// newDisk creates a disk, and removes it after the test.
 func newDisk(t *testing.T, a *harness.Agent) *harness.Disk {
 	t.Helper()
 	disk, err := harness.NewDisk(t.Context(), a.Dir)

@@ -27,8 +27,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// csiPodManifest is a CSI driver's pod as drivers have it: the driver and its registrar are two containers of one pod
-// of a DaemonSet. The registrar comes up with %[4]s, the driver with %[6]s.
+// csiPodManifest is a typical CSI driver's pod: the driver and its registrar are two containers of one pod of a
+// DaemonSet. The registrar starts with %[4]s, the driver with %[6]s.
 const csiPodManifest = `{"apiVersion":"apps/v1","kind":"DaemonSet","metadata":{"name":%[1]q,"namespace":"default"},
 "spec":{"selector":{"matchLabels":{"app":%[1]q}},"template":{"metadata":{"labels":{"app":%[1]q}},
 "spec":{"terminationGracePeriodSeconds":1,"tolerations":[{"operator":"Exists"}],
@@ -41,10 +41,10 @@ const csiPodManifest = `{"apiVersion":"apps/v1","kind":"DaemonSet","metadata":{"
 "volumes":[{"name":"bin","hostPath":{"path":%[5]q}},{"name":"kubelet","hostPath":{"path":%[3]q}},
  {"name":"registry","hostPath":{"path":"%[3]s/plugins_registry"}},{"name":"plugins","hostPath":{"path":"%[3]s/plugins"}}]}}}}`
 
-// hold is for how long a repair must last here.
+// hold is how long a repair must last here.
 const hold = 20 * time.Second
 
-// repairLab is a lab with a DaemonSet and a runner of repairs on what one check believes of it.
+// repairLab is a lab with a DaemonSet and a runner of repairs for the findings of one check.
 type repairLab struct {
 	*csiLab
 	app      string // the DaemonSet
@@ -52,7 +52,7 @@ type repairLab struct {
 	stateDir string
 }
 
-// openRepairLab runs a driver whose registrar comes up with a script, and waits until its pod runs.
+// openRepairLab runs a driver whose registrar starts with a script, and waits until its pod runs.
 func openRepairLab(t *testing.T, name, registrar string, actions ...repair.Name) *repairLab {
 	t.Helper()
 	return openDriverLab(t, name, "DRIVER", registrar, actions...)
@@ -95,7 +95,7 @@ func openDriverLab(t *testing.T, name, driver, registrar string, actions ...repa
 	return r
 }
 
-// apply makes the DaemonSet, and deletes it when the test ends.
+// apply creates the DaemonSet, and deletes it when the test ends.
 func (r *repairLab) apply(manifest string) {
 	r.t.Helper()
 	if err := r.lab.KubectlApply(r.t.Context(), manifest); err != nil {
@@ -109,7 +109,7 @@ func (r *repairLab) apply(manifest string) {
 	})
 }
 
-// open makes the runner, on the clients of this lab.
+// open creates the runner, with the clients of this lab.
 func (r *repairLab) open(actions []repair.Name) {
 	t, l := r.t, r.lab
 	t.Helper()
@@ -150,7 +150,7 @@ func (r *repairLab) open(actions []repair.Name) {
 	}
 }
 
-// believe makes the runner believe a finding, as raised a minute ago, and runs it until ended reports that it is done.
+// believe makes the runner believe a finding, raised a minute ago, and runs it until ended returns true.
 func (r *repairLab) believe(f finding.Finding, ended func(history []string) bool) {
 	r.t.Helper()
 	f.Check = r.check.ID
@@ -181,7 +181,7 @@ func (r *repairLab) history() []string {
 	return repair.History(records)
 }
 
-// restarts is how often kubelet has started the containers of the driver's pod again.
+// restarts is how often kubelet has restarted the containers of the driver's pod.
 func (r *repairLab) restarts() string {
 	r.t.Helper()
 	out, err := r.lab.Kubectl(r.t.Context(), "get", "pods", "-n", "default", "-l", "app="+r.app, "-o", `jsonpath={range .items[*].status.containerStatuses[*]}{.name}={.restartCount} {end}`)
@@ -191,8 +191,8 @@ func (r *repairLab) restarts() string {
 	return strings.TrimSpace(string(out))
 }
 
-// A registrar that hangs is ended over CRI; the real kubelet starts it again, and it registers the driver with the real
-// kubelet: healthy without a person, and the driver's own container has not been touched.
+// A hung registrar is ended over CRI; the real kubelet restarts it, and it registers the driver with the real kubelet:
+// the node is healthy without a person, and the driver's own container is untouched.
 func TestRepairCSIRegistration(t *testing.T) {
 	need.Flag(t, *long, "-long: a repair is verified and held for minutes")
 	t.Parallel()
@@ -211,7 +211,7 @@ touch /opt/bin/again; REGISTRAR -knobs '{"hangGetInfo":true}'`, "reregister-csi-
 	}
 }
 
-// A driver that tells kubelet no node until it is started again: the registrar's restart does not help, the driver's does.
+// A driver reports no node to kubelet until it is restarted: the registrar's restart does not help, the driver's does.
 func TestRepairCSIDriver(t *testing.T) {
 	need.Flag(t, *long, "-long: a repair is verified and held for minutes")
 	t.Parallel()
@@ -232,7 +232,7 @@ touch /opt/bin/again; DRIVER -knobs '{"nodeInfoError":"no metadata"}'`, "REGISTR
 	}
 }
 
-// Where it does not help, the registrar is ended once, then the driver once, and then nothing more is done.
+// If it does not help, the registrar is ended once, then the driver once, and then the runner stops.
 func TestRepairCSIRegistrationDoesNotHelp(t *testing.T) {
 	need.Flag(t, *long, "-long: a repair is verified and held for minutes")
 	t.Parallel()
@@ -260,7 +260,7 @@ func TestRepairCSIRegistrationDoesNotHelp(t *testing.T) {
 	}
 }
 
-// openHangLab runs a DaemonSet of one container, and a clock of the node that goes 30 times as fast: the check needs 5
+// openHangLab runs a DaemonSet with one container, and a clock of the node at 30 times the speed: the check needs 5
 // minutes to believe that a container hangs.
 func openHangLab(t *testing.T, name, command string) *repairLab {
 	t.Helper()
@@ -313,7 +313,7 @@ func (r *repairLab) awaitRun() {
 	}
 }
 
-// A DaemonSet's process that does not answer any more is ended over CRI, and the real kubelet starts it again.
+// A DaemonSet's hung process is ended over CRI, and the real kubelet restarts it.
 func TestRepairDaemonSet(t *testing.T) {
 	need.Flag(t, *long, "-long: a repair is verified and held for minutes")
 	t.Parallel()
@@ -333,7 +333,7 @@ func TestRepairDaemonSet(t *testing.T) {
 	}
 }
 
-// One that never answers is ended once, and not again: then a person is asked for.
+// A process that never answers is ended only once: after that a person must act.
 func TestRepairDaemonSetDoesNotHelp(t *testing.T) {
 	need.Flag(t, *long, "-long: a repair is verified and held for minutes")
 	t.Parallel()

@@ -11,10 +11,10 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// The agent may cause a request in four minutes on a node at rest, those included that kubelet makes to learn who calls
-// its API (TokenReview) and what it may (SubjectAccessReview). A round of 40 minutes is too long for a test: internal/kube
-// (TestCostOfRounds) counts them. What is left to prove here, by the log of a real apiserver, is that between rounds
-// nobody asks anything: the watch and what is read once are made at the start, and then there is silence.
+// On a node at rest the agent may cause one request in four minutes, including those that kubelet makes to authenticate
+// and authorize its callers (TokenReview, SubjectAccessReview). A round of 40 minutes is too long for a test:
+// internal/kube (TestCostOfRounds) counts its requests. This test proves, by the log of a real apiserver, that there
+// are no requests between rounds: the watch and the single reads happen at start, followed by silence.
 func TestNoRequestsAtRest(t *testing.T) {
 	ofTheProcess(t, "the apiserver's log names a user for each process")
 	need.Flag(t, *long, "-long: takes four to six minutes of silence")
@@ -29,7 +29,7 @@ func TestNoRequestsAtRest(t *testing.T) {
 	for what, count := range agentRequests(t, l, begin, settled) {
 		t.Logf("at the start: %d × %s", count, what)
 	}
-	// A round may begin in these two minutes; the next one is far away then.
+	// A round may start within these two minutes; then the next one is far away.
 	if asked := silence(t, l, settled); len(asked) > 0 {
 		t.Logf("in two minutes: %v", asked)
 		if asked = silence(t, l, auditSize(t, l)); len(asked) > 0 {
@@ -41,7 +41,7 @@ func TestNoRequestsAtRest(t *testing.T) {
 	}
 }
 
-// silence returns what is asked in the next two minutes. What changes has to be reported: writes do not count.
+// silence returns the requests of the next two minutes. Changes must be reported: writes do not count.
 func silence(t *testing.T, l *lab.Lab, from int64) map[string]int {
 	t.Helper()
 	wait(t, 2*time.Minute)

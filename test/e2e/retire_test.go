@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/harness"
 )
 
-// TestRetire: an agent that is removed permanently takes off the Node what it wrote there, and nothing else.
+// TestRetire: a permanently removed agent removes its own marks from the Node, and no others.
 func TestRetire(t *testing.T) {
 	ofTheProcess(t, "docs/install-daemonset.md has another procedure, which test/daemonset follows")
 	l := openLab(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// A containerd that is stopped for seconds now and then answers late, by kubelet's own metrics. It is no restart.
+// A containerd stopped for some seconds from time to time answers late, by kubelet's own metrics. It is not a restart.
 func TestRuntimeLatency(t *testing.T) {
 	need.Flag(t, *long, "-long: the runtime is stopped ten times for four seconds, with nothing beside it")
 	k := openKubeletLab(t)
@@ -47,7 +47,7 @@ func TestRuntimeLatency(t *testing.T) {
 	k.await(restarts, map[string]string{"container-runtime/" + k.host.Paths.CRISocket: ""})
 }
 
-// The shims of pods that run are no leak, however old they are.
+// The shims of running pods are not leaked, however old they are.
 func TestShimsOfLivingPods(t *testing.T) {
 	k := openKubeletLab(t)
 	if err := k.lab.KubectlApply(t.Context(), fmt.Sprintf(stuckManifest, "shim-living", "localhost/busybox:1", "",
@@ -69,7 +69,7 @@ func TestShimsOfLivingPods(t *testing.T) {
 	if found := k.observe(detectcri.ShimLeaks()); len(found) > 0 {
 		t.Errorf("%v", found)
 	}
-	// A runtime that lists nothing proves that the check has examined the shim.
+	// With a runtime that lists no pods, the finding proves that the check has examined the shim.
 	k.host.Runtime.Sandboxes, k.host.Runtime.Containers = nothing[*cri.PodSandbox], nothing[*cri.Container]
 	found := k.observe(detectcri.ShimLeaks())
 	of := 0

@@ -32,37 +32,38 @@ var soakPods = flag.Int("soak.pods", 0, "let so many pods live and die while kub
 // soakGrace is inspect.grace of harness.Install.
 const soakGrace = 6 * time.Second
 
-// soakWave is the number of pods in which something has to be proven; the first soakForced are deleted by force.
+// soakWave is the number of pods within which a leftover must be proven; the first soakForced are deleted by force.
 const soakWave, soakForced = 100, 20
 
-// planted is a leftover that kubelet cannot remove: the directory of a pod that never was, with a CSI volume's record.
+// planted is a leftover that kubelet cannot remove: the directory of a pod that never existed, with a CSI volume's
+// record.
 type planted struct {
 	uid, dir   string
-	at         finding.Timestamp // when
-	first      finding.Timestamp // of the first complete pass that began after it was planted
+	at         finding.Timestamp // time of planting
+	first      finding.Timestamp // of the first complete pass that started after it was planted
 	afterGrace int               // complete passes after its grace
 	all        int               // passes after its grace, complete or not
-	why        string            // it was not a leftover in the last of them
+	why        string            // why it was not a leftover in the last of them
 }
 
-// soak lets pods live while what should observe them is killed, and reads each pass of the agent.
+// soak lets pods live while their observers are killed, and reads each pass of the agent.
 type soak struct {
 	*churn
 	agent             *harness.Agent
-	last              finding.Timestamp // of the last pass that was read
+	last              finding.Timestamp // of the last pass read
 	plants            []*planted
 	planted, removed  int
 	found             atomic.Int64
 	passes, complete  int
-	confirmed         map[string]bool      // UIDs of pods of the churn that were proven to be gone, and truly were
-	ending            map[string]time.Time // until when kubelet lets pods run that were deleted by force; by UID, under mu
+	confirmed         map[string]bool      // UIDs of pods of the churn that were proven gone, correctly
+	ending            map[string]time.Time // until when kubelet keeps pods running that were deleted by force; by UID, under mu
 	kills, incomplete map[string]int       // the latter by the reason
-	took              map[[2]int]int       // what was found, by passes after its grace: complete ones, all
+	took              map[[2]int]int       // number of findings, by passes after the grace: complete ones, all
 	latest            time.Duration        // after its grace
 }
 
-// TestSoakOfPods: pods come and go, and at random moments kubelet, containerd and the agent are killed. No living pod
-// is ever called a leftover, and each one that was planted is proven within two complete passes after its grace.
+// TestSoakOfPods: pods come and go, and kubelet, containerd and the agent are killed at random moments. No living pod
+// is ever called a leftover, and each planted one is proven within two complete passes after its grace.
 func TestSoakOfPods(t *testing.T) {
 	need.Flag(t, *soakPods > 0, "-soak.pods: takes a second for each pod")
 	c := &churn{inspectLab: openInspectLab(t, false), namespace: "nodeagent-soak", uids: make(map[string]string)}
@@ -117,7 +118,7 @@ func (s *soak) force(n int, pod *corev1.Pod) bool {
 	return true
 }
 
-// stand makes pods that live as long as the test does.
+// stand creates pods that live until the end of the test.
 func (s *soak) stand(pods int) {
 	for n := range pods {
 		pod := s.pod(1)
@@ -131,9 +132,9 @@ func (s *soak) stand(pods int) {
 	}
 }
 
-// readPasses reads the passes of the agent until all pods have lived and all that was planted is found.
+// readPasses reads the passes of the agent until all pods have lived and all planted leftovers are found.
 func (s *soak) readPasses(ended <-chan struct{}) {
-	const limit = 5 * time.Minute // for what was planted at last
+	const limit = 5 * time.Minute // for the last planted ones
 	var end time.Time
 	for {
 		select {
@@ -157,7 +158,7 @@ func (s *soak) readPasses(ended <-chan struct{}) {
 		pause(s.t.Context(), 200*time.Millisecond)
 		answer, err := status.AskStatus(s.t.Context(), filepath.Join(s.agent.Dir, "agent.sock"))
 		switch report := answer.Leftovers; {
-		case err != nil, report == nil: // it has just been killed, or begins
+		case err != nil, report == nil: // just killed, or starting
 		case report.At.SinceBoot != s.last.SinceBoot:
 			s.last = report.At
 			s.pass(report)
@@ -165,8 +166,8 @@ func (s *soak) readPasses(ended <-chan struct{}) {
 	}
 }
 
-// waves numbers the pods. While kubelet ends pods that were deleted by force nothing is proven: a wave waits until two
-// that were planted have been found since the one before began.
+// waves numbers the pods. While kubelet ends pods that were deleted by force no leftover is proven: a wave waits until
+// two planted ones have been found since the start of the previous wave.
 func (s *soak) waves(ctx context.Context) func() (int, bool) {
 	var mu sync.Mutex
 	var pods int
@@ -188,8 +189,8 @@ func (s *soak) waves(ctx context.Context) func() (int, bool) {
 	}
 }
 
-// killUntil kills one of the three at random, and starts it again, until all pods have lived. A kubelet lives long
-// enough for its garbage collector, which first runs after a minute: else the sandboxes of ended pods pile up.
+// killUntil kills one of the three at random and restarts it, until all pods have lived. It lets a kubelet live long
+// enough for its garbage collector, which first runs after a minute: otherwise the sandboxes of ended pods pile up.
 func (s *soak) killUntil(finished <-chan struct{}) {
 	const collects = 150 * time.Second
 	ctx := context.WithoutCancel(s.t.Context())
@@ -224,10 +225,10 @@ func (s *soak) killUntil(finished <-chan struct{}) {
 	}
 }
 
-// pass checks what one pass of the agent says.
+// pass checks one pass of the agent.
 func (s *soak) pass(report *inspect.Report) {
 	s.passes++
-	verdicts := make(map[string]string) // on what was planted, by UID: empty for a leftover
+	verdicts := make(map[string]string) // on planted leftovers, by UID: empty for a leftover
 	for _, o := range report.Objects {
 		if o.Kind == inspect.PodDirectory && o.Verdict != inspect.Leftover {
 			verdicts[o.Pod.UID] = string(o.Verdict) + ": " + o.Why
@@ -263,8 +264,8 @@ func (s *soak) pass(report *inspect.Report) {
 	})
 }
 
-// orphans counts the pods with a directory that no witness knows by what became of them, and by whether they ran when
-// they were listed.
+// orphans counts the pods with a directory that no witness knows, by the pod's later fate, and by whether it ran when
+// it was listed.
 func (s *soak) orphans(report *inspect.Report) map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -294,7 +295,7 @@ func (s *soak) orphans(report *inspect.Report) map[string]int {
 	return counts
 }
 
-// confirm checks that the pod of a leftover is gone. One that is in the apiserver now was there during all of the pass.
+// confirm checks that the pod of a leftover is gone. A pod that is in the apiserver now existed during all of the pass.
 func (s *soak) confirm(o *inspect.Assessment, at finding.Timestamp) {
 	s.mu.Lock()
 	_, made := s.uids[o.Pod.UID]
@@ -331,7 +332,7 @@ func (s *soak) done(p *planted, proven, complete bool, why string, at finding.Ti
 		return true
 	}
 	if _, err := os.Stat(p.dir); err != nil {
-		s.removed++ // by a kubelet that has started again
+		s.removed++ // by a restarted kubelet
 		return true
 	}
 	if at.SinceBoot > p.at.SinceBoot && at.Since(p.at) > soakGrace {

@@ -26,18 +26,18 @@ func openSystemdNode(t *testing.T) *lab.Lab {
 	return openLab(t)
 }
 
-// deadPod is a pod of which the apiserver and kubelet know nothing, with what its deletion has left on the node. Its
-// volume in memory is still mounted: as long as it is, kubelet touches nothing else of the pod.
+// deadPod is a pod that the apiserver and kubelet do not know, with the leftovers of its deletion on the node. Its
+// memory volume is still mounted: as long as it is, kubelet does not touch the pod's other objects.
 type deadPod struct {
 	t      *testing.T
 	lab    *lab.Lab
 	uid    string
 	volume string
-	wants  []inspect.Kind // that are to be found
+	wants  []inspect.Kind // kinds to be found
 
 	pid       int    // of the process in its scope
-	container string // the container that was made for it
-	hostPort  int    // of the node, that leads to it; 0: none
+	container string // the container created for it
+	hostPort  int    // the node's port that leads to it; 0: none
 }
 
 func newDeadPod(t *testing.T, l *lab.Lab, wants ...inspect.Kind) *deadPod {
@@ -67,7 +67,7 @@ func (d *deadPod) cgroup() string {
 	return "/sys/fs/cgroup/kubepods.slice/kubepods-besteffort.slice/" + d.slice()
 }
 
-// scope runs a process in a scope as runc makes it.
+// scope runs a process in a scope like runc's.
 func (d *deadPod) scope() {
 	d.t.Helper()
 	id := randomID()
@@ -105,7 +105,7 @@ func command(t *testing.T, name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// inspected is what "nodeagent inspect -o json" prints.
+// inspected is the output of "nodeagent inspect -o json".
 type inspected struct {
 	Objects []inspect.Assessment
 	Gates   []inspect.Gate
@@ -149,7 +149,7 @@ func awaitLeftovers(t *testing.T, a *harness.Agent, pods ...*deadPod) (report in
 	return report
 }
 
-// awaitReleased cleans until nothing of the pods is found.
+// awaitReleased cleans until no object of the pods is found.
 func awaitReleased(t *testing.T, a *harness.Agent, pods ...*deadPod) {
 	t.Helper()
 	var last harness.Answer
@@ -183,7 +183,7 @@ func awaitReleased(t *testing.T, a *harness.Agent, pods ...*deadPod) {
 	}
 }
 
-// foreignSlices are cgroups that look like those of pods, and are none of our kubelet's.
+// foreignSlices are cgroups that look like those of pods, but do not belong to our kubelet.
 type foreignSlices struct{ scopes map[string]int }
 
 func newForeignSlices(t *testing.T) foreignSlices {

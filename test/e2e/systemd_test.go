@@ -36,8 +36,7 @@ spec:
 ---
 `
 
-// Pods of each class of quality of service run in the slices of their class, every kind of object is seen, and nothing
-// is suspicious.
+// Pods of each QoS class run in the slices of their class, every kind of object is seen, and none is suspicious.
 func TestSystemdHealthyNode(t *testing.T) {
 	l := openSystemdNode(t)
 	a := install(t, l, nil)
@@ -92,11 +91,11 @@ func TestSystemdHealthyNode(t *testing.T) {
 	}
 }
 
-// recipe makes a leftover of a kind that depends on systemd, on cgroup v2 or on containerd 2.
+// recipe creates a leftover of a kind that depends on systemd, on cgroup v2 or on containerd 2.
 type recipe struct {
-	wants []inspect.Kind // that are proven and released, beside the pod's volume and directory
+	wants []inspect.Kind // kinds that are proven and released, beside the pod's volume and directory
 	make  func(d *deadPod)
-	check func(d *deadPod, report inspected) // what was found
+	check func(d *deadPod, report inspected) // checks the findings
 }
 
 func systemdRecipes() map[string]recipe {
@@ -145,7 +144,7 @@ func systemdRecipes() map[string]recipe {
 	}
 }
 
-// frozenCgroups wants the cgroup that was frozen to be known for it.
+// frozenCgroups requires that the frozen cgroup is recognised as frozen.
 func frozenCgroups(d *deadPod, report inspected) {
 	for _, o := range report.of(d, inspect.Cgroup) {
 		if o.Facts["depth"] == "0" && o.Facts["frozen"] != "true" {
@@ -154,7 +153,7 @@ func frozenCgroups(d *deadPod, report inspected) {
 	}
 }
 
-// attach attaches a network namespace as containerd does, with no sandbox.
+// attach attaches a network namespace like containerd, without a sandbox.
 func (d *deadPod) attach() {
 	d.t.Helper()
 	paths := d.lab.Paths
@@ -184,7 +183,7 @@ func (d *deadPod) attach() {
 	}
 }
 
-// ghost runs a container of the pod that containerd has and CRI has not.
+// ghost runs a container of the pod that containerd knows and CRI does not.
 func (d *deadPod) ghost() {
 	d.t.Helper()
 	d.container = randomID()
@@ -203,21 +202,21 @@ func (d *deadPod) ghost() {
 	}
 	d.t.Cleanup(func() {
 		ctx := context.WithoutCancel(d.t.Context())
-		_ = ctr(ctx, "tasks", "rm", "-f", d.container) // gone with its process, or not
+		_ = ctr(ctx, "tasks", "rm", "-f", d.container) // with its process gone, or not
 		if err := ctr(ctx, "containers", "rm", d.container); err != nil {
 			d.t.Log(err)
 		}
 	})
 }
 
-// TestSystemdLeftovers makes a leftover by each recipe, and one that a process of the host holds. All are found and
-// proven, none while kubelet hangs, and what may be released is released; what lives and what is not our kubelet's is
-// left as it is.
+// TestSystemdLeftovers creates a leftover by each recipe, and one that a process of the host holds. All are found and
+// proven, none while kubelet hangs, and those that may be released are; living objects and those that do not belong to
+// our kubelet stay unchanged.
 func TestSystemdLeftovers(t *testing.T) {
 	testLeftovers(t, openSystemdNode(t), nil)
 }
 
-// The same by an agent that has what an rpm finds on a node, kubelet's own credentials, to which kubelet tells less.
+// The same with the credentials of an rpm installation, kubelet's own, with which kubelet shows the agent less.
 func TestSystemdLeftoversByKubeletsCredentials(t *testing.T) {
 	l := openSystemdNode(t)
 	testLeftovers(t, l, map[string]any{"kubeconfig": l.Paths.KubeletKubeconfig})
@@ -273,7 +272,7 @@ func testLeftovers(t *testing.T, l *lab.Lab, paths map[string]any) {
 	}
 }
 
-// kubeletHangs demands that nothing is a leftover, and nothing released, while kubelet does not answer.
+// kubeletHangs requires that there is no leftover and no release while kubelet does not answer.
 func kubeletHangs(t *testing.T, l *lab.Lab, a *harness.Agent, d *deadPod) {
 	t.Helper()
 	if err := l.Signal("kubelet", unix.SIGSTOP); err != nil {
@@ -302,7 +301,7 @@ func kubeletHangs(t *testing.T, l *lab.Lab, a *harness.Agent, d *deadPod) {
 	}
 }
 
-// Units that systemd keeps of a container that is gone are reported, and left alone.
+// Units that systemd keeps for a removed container are reported, and left alone.
 func TestSystemdUnits(t *testing.T) { testUnits(t, openSystemdNode(t), nil) }
 
 func TestSystemdUnitsByKubeletsCredentials(t *testing.T) {

@@ -16,24 +16,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Disk is a disk whose cache loses its content with the power: of what was written since the last flush a part is there
-// afterwards, and any part. A machine has it by the NBD protocol:
+// Disk is a disk whose cache loses its content with the power: of the data written since the last flush any part may be
+// there afterwards. A machine accesses it by the NBD protocol:
 // https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md.
 type Disk struct {
 	file *os.File
 	size int64 // bytes
 
 	mu    sync.Mutex       // guards what follows
-	cache map[int64][]byte // what each sector was at the last flush, of those that were written since
+	cache map[int64][]byte // content at the last flush of each sector written since
 }
 
 const (
-	sector = 512 // bytes that are written whole or not at all
+	sector = 512 // bytes, the unit of atomic writes
 
 	nbdMagic, nbdOption, nbdOptionReply = 0x4e42444d41474943, 0x49484156454f5054, 0x3e889045565a9
 	nbdRequest, nbdReply                = 0x25609513, 0x67446698
 	nbdExportName, nbdUnsupported       = 1, 1<<31 + 1
-	nbdFixed, nbdFlags                  = 1, 1 | 1<<2 // newstyle; there are flags, and it takes flushes
+	nbdFixed, nbdFlags                  = 1, 1 | 1<<2 // newstyle; it sends flags, and supports flushes
 	nbdRead, nbdWrite, nbdEnd, nbdFlush = 0, 1, 2, 3
 	maxTransfer                         = 64 << 20 // bytes
 )
@@ -54,12 +54,12 @@ func NewDisk(name string) (*Disk, error) {
 // Close closes the file.
 func (d *Disk) Close() error { return d.file.Close() }
 
-// check does what every distribution does before it mounts a disk. Linux 6.1 does not mount an ext4 of whose last commit
-// only some sectors were written.
+// check runs the filesystem check that every distribution runs before it mounts a disk. Linux 6.1 does not mount an
+// ext4 with a partially written last commit.
 func (d *Disk) check(ctx context.Context) error {
 	out, err := exec.CommandContext(ctx, "e2fsck", "-p", d.file.Name()).CombinedOutput()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == 1 {
-		return nil // it is mended
+		return nil // it is repaired
 	}
 	if err != nil {
 		return fmt.Errorf("check the file system: %w: %s", err, out)
@@ -67,7 +67,7 @@ func (d *Disk) check(ctx context.Context) error {
 	return nil
 }
 
-// LosePower takes what the cache has not kept, and returns how many sectors that are.
+// LosePower drops the lost part of the cache, and returns its number of sectors.
 func (d *Disk) LosePower() (lost int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -84,7 +84,7 @@ func (d *Disk) LosePower() (lost int, err error) {
 	return lost, nil
 }
 
-// serve is the disk of a machine until the connection ends.
+// serve serves the disk to a machine until the connection ends.
 func (d *Disk) serve(conn net.Conn) error {
 	defer conn.Close()
 	err := d.negotiate(conn)
@@ -98,7 +98,7 @@ func (d *Disk) serve(conn net.Conn) error {
 	return err
 }
 
-// negotiate ends with the only export, which has no name. Any other option is not known.
+// negotiate ends with the only export, which has no name. It rejects all other options.
 func (d *Disk) negotiate(conn net.Conn) error {
 	hello := binary.BigEndian.AppendUint64(nil, nbdMagic)
 	hello = binary.BigEndian.AppendUint64(hello, nbdOption)
@@ -140,7 +140,7 @@ func (d *Disk) negotiate(conn net.Conn) error {
 	}
 }
 
-// answer does one request.
+// answer serves one request.
 func (d *Disk) answer(conn net.Conn) error {
 	var request struct {
 		Magic       uint32
@@ -164,7 +164,7 @@ func (d *Disk) answer(conn net.Conn) error {
 	case nbdWrite:
 		written := make([]byte, request.Bytes)
 		if _, err := io.ReadFull(conn, written); err != nil {
-			return err // it may be cut off: nothing of it is written
+			return err // it may be cut off: none of it is written
 		}
 		failed = d.write(written, request.Offset)
 	case nbdFlush:
@@ -175,7 +175,7 @@ func (d *Disk) answer(conn net.Conn) error {
 		failed = fmt.Errorf("nbd: type %d", request.Type)
 	}
 	if failed != nil {
-		return failed // the guest would see a disk that is broken: the test ends
+		return failed // the guest would see a broken disk: the test ends
 	}
 	reply := binary.BigEndian.AppendUint32(nil, nbdReply)
 	reply = binary.BigEndian.AppendUint64(append(reply, 0, 0, 0, 0), request.Cookie)

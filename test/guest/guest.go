@@ -1,9 +1,9 @@
-// Package guest boots an emulated machine with Debian's kernel and pure cgroup v2, and runs a test binary in it.
-// There, disks, arrays and links can really be broken, and the kernel itself, by modules that are built for it; and a
-// kernel that differs from the builder's own is tried. The guest sees the file system of this machine, read-only,
-// below a layer in memory: the same tools, another kernel.
+// Package guest boots an emulated machine with Debian's kernel and pure cgroup v2, and runs a test binary in it. There,
+// disks, arrays, links and the kernel itself (by modules built for it) can really be broken, and tests run on a
+// different kernel than the builder's own. The guest sees the file system of this machine, read-only, below a layer in
+// memory: the same tools, another kernel.
 //
-// It is emulated (no KVM is needed) and up within ten seconds. One guest is a node of a cluster whose control plane is
+// It is emulated (it needs no KVM) and up within ten seconds. One guest is a node of a cluster whose control plane is
 // on this machine: TestNode.
 package guest
 
@@ -23,22 +23,22 @@ import (
 type Guest struct {
 	Cache  string    // kept between runs: the kernel
 	Dir    string    // of this run
-	Output io.Writer // what the guest prints
+	Output io.Writer // output of the guest
 
 	Limit time.Duration // for its tests; 0: 20 minutes
 
-	Systemd bool // is the guest's PID 1; else a shell is
-	// has the memory that a node of a cluster needs and no disks to be broken; the loopback of this machine, where the
-	// control plane is, is at 10.0.2.2
+	Systemd bool // systemd is the guest's PID 1; otherwise a shell
+	// has the memory that a node of a cluster needs and no disks to break; the loopback of this machine, with the
+	// control plane, is at 10.0.2.2
 	Node bool
-	// has nothing but the command and busybox, all in memory: such a machine can be saved, restored and suspended
+	// only has the command and busybox, all in memory: such a machine can be saved, restored and suspended
 	Bare bool
 
 	Modules string   // folder with sources of kernel modules, which are built into the folder modules of Dir; or empty
-	Again   []string // the command of a bare guest that was booted again after a panic
+	Again   []string // the command of a bare guest after its reboot by a panic
 }
 
-// doneLine is what the guest prints last, with the exit code of the command.
+// doneLine is the last line of the guest, with the exit code of the command.
 const doneLine = "guest: the command ended with "
 
 // Run boots the guest, runs a command in it and returns its exit code. Command and arguments are paths of this machine.
@@ -108,7 +108,7 @@ func (g Guest) boot(ctx context.Context, kernel kernel, initrd string) (int, err
 // hostFiles shows the guest this machine's files.
 var hostFiles = [...]string{"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"}
 
-// hardware is what is broken in a guest that sees this machine's files.
+// hardware is the breakable hardware of a guest that sees this machine's files.
 func (g Guest) hardware() []string {
 	return []string{
 		"-cpu", "max", "-m", "1536", "-no-reboot",
@@ -129,7 +129,7 @@ func (g Guest) hardware() []string {
 	}
 }
 
-// nodeHardware is a machine without anything to be broken.
+// nodeHardware is a machine without breakable hardware.
 func nodeHardware() []string {
 	return []string{
 		"-cpu", "max", "-m", "4096", "-no-reboot", hostFiles[0], hostFiles[1],
@@ -137,17 +137,17 @@ func nodeHardware() []string {
 	}
 }
 
-// bareHardware is a machine that can be saved, which one with a disk of its own or with this machine's files cannot.
-// Its processor is one of Intel's, whose damaged memory Linux can take out of use.
+// bareHardware is a machine that can be saved, unlike one with its own disk or with this machine's files. Its processor
+// is one of Intel's, for which Linux can take damaged memory out of use.
 func (g Guest) bareHardware() []string {
 	return []string{
 		"-cpu", "max,vendor=GenuineIntel", "-m", "768", "-device", "i6300esb",
-		// where it is saved
+		// the saved state
 		"-drive", "file=" + filepath.Join(g.Dir, "sata.img") + ",if=none,format=raw,snapshot=on,id=states",
 	}
 }
 
-// lastLine passes on what the guest prints, and remembers the exit code in it.
+// lastLine copies the guest's output, and remembers the exit code in it.
 type lastLine struct {
 	out     io.Writer
 	partial string

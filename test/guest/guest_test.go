@@ -19,25 +19,24 @@ import (
 var withGuest = flag.Bool("guest", false, "boot a machine of its own for these tests; needs qemu-system-x86 and the "+
 	"other packages of make packages")
 
-// TestGuest breaks a guest whose PID 1 is a shell: it is up in seconds, and nothing but the test and the agent runs
-// there.
+// TestGuest breaks a guest whose PID 1 is a shell: it is up in seconds, and only the test and the agent run there.
 func TestGuest(t *testing.T) { inGuest(t, "", Guest{Modules: "modules"}) }
 
 // TestSystemd runs the agent in its unit, in a guest whose PID 1 is systemd.
 func TestSystemd(t *testing.T) { inGuest(t, "Unit", Guest{Systemd: true}) }
 
-// TestRepair has the agent in its unit repair what systemd, the kernel, a real containerd and a real kubelet lose.
-// These wait for one another, and for what is not to help.
+// TestRepair has the agent in its unit repair faults of systemd, the kernel, a real containerd and a real kubelet.
+// These tests wait for one another, and for repairs that must not help.
 func TestRepair(t *testing.T) { inGuest(t, "Repair", Guest{Systemd: true, Limit: 45 * time.Minute}) }
 
-// TestMachine stops, suspends and restores a whole guest, has its processor report errors, and has it panic. What is
-// seen after that are the tests of Again.
+// TestMachine stops, suspends and restores a whole guest, has its processor report errors, and has it panic. The tests
+// of Again run after that.
 func TestMachine(t *testing.T) { inGuest(t, "Machine", Guest{Bare: true}) }
 
-// TestCrash breaks the kernel of a guest, where no other test suffers by it.
+// TestCrash breaks the kernel of a guest of its own, to not affect other tests.
 func TestCrash(t *testing.T) { inGuest(t, "Crash", Guest{Modules: "modules"}) }
 
-// inGuest runs those tests of ./inside in a guest that begin with a word, with the real agent. Each of them is a
+// inGuest runs the tests of ./inside whose names start with a word in a guest, with the real agent. Each of them is a
 // subtest here.
 func inGuest(t *testing.T, word string, g Guest) {
 	t.Helper()
@@ -85,7 +84,7 @@ func inGuest(t *testing.T, word string, g Guest) {
 	}
 }
 
-// subtests makes each test that ran in the guest one of here. Code is the exit code of all.
+// subtests makes each test that ran in the guest a subtest. Code is the exit code of all.
 func subtests(t *testing.T, log string, code int) {
 	t.Helper()
 	results := regexp.MustCompile(`(?m)^--- (PASS|FAIL|SKIP): (\S+)`).FindAllStringSubmatch(log, -1)
@@ -116,7 +115,7 @@ func build(t *testing.T, repo, name string, args ...string) {
 	}
 }
 
-// tee logs what the guest prints while it runs, and keeps it.
+// tee logs the guest's output while it runs, and keeps it.
 type tee struct {
 	t   *testing.T
 	all *strings.Builder

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// bootModules are what the guest needs before it sees this machine's files.
+// bootModules are the modules that the guest needs before it sees this machine's files.
 var bootModules = [...]string{"virtio_pci", "9pnet_virtio", "9p", "overlay"}
 
-// bareModules are all that a bare guest has.
+// bareModules are all modules of a bare guest.
 var bareModules = [...]string{"brd", "ext4", "hwpoison-inject", "i6300esb", "ramoops"}
 
 // initScript makes this machine's files the root, with a layer in memory over them, and runs the command there.
@@ -79,8 +79,8 @@ stty -F /dev/ttyS1 raw -echo
 exec /bin/busybox sh /command
 `
 
-// commandUnit is the unit that runs the command where systemd is the guest's init, beside what this machine's systemd
-// always starts: journal, udev, D-Bus, but none of its own services. It is the default target, in effect.
+// commandUnit is the unit that runs the command if systemd is the guest's init, beside the standard units of this
+// machine's systemd: journal, udev, D-Bus, but none of its own services. It is in effect the default target.
 const commandUnit = `[Unit]
 DefaultDependencies=no
 Requires=basic.target dbus.socket
@@ -147,7 +147,7 @@ func (g Guest) initrd(ctx context.Context, k kernel, command []string) (string, 
 	return pack(ctx, root, filepath.Join(g.Dir, "initrd.cpio"))
 }
 
-// bring puts those words of a command that are files of this machine to the same path in the archive.
+// bring copies the words of a command that are files of this machine to the same path in the archive.
 func bring(root string, command []string) error {
 	for _, word := range command {
 		if info, err := os.Stat(word); err != nil || !info.Mode().IsRegular() {
@@ -172,7 +172,7 @@ func quoted(command []string) string {
 		"\necho \"" + doneLine + "$?\"\nsync\n/bin/busybox poweroff -f\n/bin/busybox sleep 10\n"
 }
 
-// modules returns the files of modules with all that they need, in the order in which they are to be loaded.
+// modules returns the files of modules with their dependencies, in load order.
 func (k kernel) modules(ctx context.Context, names []string) ([]string, error) {
 	var files []string
 	seen := map[string]bool{}

@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// kernel is Debian's kernel, unpacked, with what modules are built from.
+// kernel is Debian's kernel, unpacked, with the files to build modules.
 type kernel struct {
 	root    string // of its packages
-	release string // as in uname -r
+	release string // the version of uname -r
 	image   string
 	headers string
 }
 
-// cache returns the folder that is kept between runs, and makes it in a new checkout.
+// cache returns the folder kept between runs, and creates it in a new checkout.
 func (g Guest) cache() (string, error) {
 	if err := os.MkdirAll(g.Cache, 0o755); err != nil {
 		return "", err
@@ -69,8 +69,7 @@ func (g Guest) kernel(ctx context.Context) (kernel, error) {
 	return findKernel(root)
 }
 
-// kernelPackages returns the names of the packages: the kernel, its headers and the programs that modules are built
-// with.
+// kernelPackages returns the names of the packages: the kernel, its headers and the programs to build modules.
 func kernelPackages(ctx context.Context) ([]string, error) {
 	images, err := depends(ctx, "linux-image-amd64")
 	if err != nil {
@@ -83,7 +82,7 @@ func kernelPackages(ctx context.Context) ([]string, error) {
 	packages := []string{images[0], headers}
 	needed, err := depends(ctx, headers)
 	for _, name := range needed {
-		// not the compiler, which is installed
+		// without the compiler, which is installed
 		if strings.HasPrefix(name, "linux-headers-") || strings.HasPrefix(name, "linux-kbuild-") {
 			packages = append(packages, name)
 		}
@@ -112,12 +111,12 @@ func findKernel(root string) (kernel, error) {
 	return k, err
 }
 
-// build builds modules from the sources in a directory, which are left as they are.
+// build builds modules from the sources in a directory, without changing them.
 func (k kernel) build(ctx context.Context, sources, to string) error {
 	if err := os.CopyFS(to, os.DirFS(sources)); err != nil {
 		return err
 	}
-	// their own Makefile includes this one by its path on a Debian
+	// their own Makefile includes this one by its absolute path on Debian
 	common := strings.TrimSuffix(k.headers, "-amd64") + "-common"
 	_, err := output(ctx, to, "make", "-s", "-C", k.headers, "-f", filepath.Join(common, "Makefile"), "M="+to,
 		"modules")

@@ -12,8 +12,8 @@ import (
 )
 
 // serveMonitor runs the commands of the guest: each line on its second serial line is a command for qemu's monitor,
-// such as "set_link nic0 off", and is answered by "done", or by qemu's error. "stop 30" stops the machine for so many
-// seconds. A machine that is back in the state that it saved by "savevm" waits for the same answer a second time, and
+// such as "set_link nic0 off"; the answer is "done", or qemu's error. "stop 30" stops the machine for this many
+// seconds. A machine that is restored to a state that it saved by "savevm" waits for the same answer a second time, and
 // receives "restored".
 func serveMonitor(ctx context.Context, serial, monitor string) error {
 	guest, err := dial(ctx, serial)
@@ -65,7 +65,7 @@ func serveMonitor(ctx context.Context, serial, monitor string) error {
 	return ignoreEnd(ctx, lines.Err())
 }
 
-// prompt reads what qemu prints until it waits for a command.
+// prompt reads qemu's output until it waits for a command.
 func prompt(r *bufio.Reader) (output string, err error) {
 	for !strings.HasSuffix(output, "(qemu) ") {
 		b, err := r.ReadByte()
@@ -93,7 +93,7 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 	}
 }
 
-// ignoreEnd forgives what the end of the guest does to its connections.
+// ignoreEnd ignores the errors of connections that the end of the guest closes.
 func ignoreEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 		return nil //nolint:nilerr // forgiven

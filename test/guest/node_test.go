@@ -14,11 +14,11 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// onNode are the tests of test/e2e that run on the node of today.
+// onNode are the tests of test/e2e that run on a modern node.
 const onNode = "TestSystemd"
 
-// TestNode runs tests of test/e2e on a node as most are today: cgroup v2 alone, systemd as init and for the cgroups of
-// pods, containerd 2. Its control plane is on this machine, where it is not emulated.
+// TestNode runs tests of test/e2e on a node like most today: cgroup v2 alone, systemd as init and for the cgroups of
+// pods, containerd 2. Its control plane is on this machine, which is not emulated.
 func TestNode(t *testing.T) {
 	need.Flag(t, *withGuest, "-guest: boots a machine of its own")
 	tests := cmp.Or(os.Getenv("GUEST_RUN"), onNode)
@@ -27,7 +27,7 @@ func TestNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "node-") // short enough for sockets, which t.TempDir is not
+	dir, err := os.MkdirTemp("", "node-") // short enough for sockets, unlike t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// foreignPackages are the Debian packages whose programs run in the guest only: servers that would be started, and
-// listen, on a machine where they are installed. They are unpacked, with what they need and this machine has not.
+// foreignPackages are the Debian packages whose programs run only in the guest: servers that would start and listen on
+// a machine where they are installed. They are unpacked, with their dependencies that this machine lacks.
 var foreignPackages = [...]string{
-	"samba",      // an SMB server that can be stopped
-	"open-iscsi", // the part of the iSCSI initiator that is not in the kernel
+	"samba",      // an SMB server to be stopped
+	"open-iscsi", // the part of the iSCSI initiator outside the kernel
 }
 
 // programs returns the directory below which those packages are, downloaded once.

@@ -16,14 +16,14 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/hosttest/executable"
 )
 
-// Server is a machine with nothing but some files, one disk and a network, which is to be killed. It can be booted
-// again and again with the same disk.
+// Server is a minimal machine with some files, one disk and a network, made to be killed. It can be booted repeatedly
+// with the same disk.
 type Server struct {
 	Guest
-	Disk    *Disk             // has a file system, ext4, which is at /data
-	Files   map[string]string // path in the machine: a file of this one
-	Command string            // for the shell; the machine goes on when it ends
-	Ports   map[string]int    // address of this machine: port of that one, whose address is 10.0.2.15
+	Disk    *Disk             // has an ext4 file system, mounted at /data
+	Files   map[string]string // path in the machine: a file of this machine
+	Command string            // for the shell; the machine continues when it ends
+	Ports   map[string]int    // address of this machine: port of the server, whose address is 10.0.2.15
 }
 
 var serverModules = [...]string{"virtio_pci", "virtio_blk", "virtio_net", "ext4"}
@@ -44,7 +44,7 @@ mount -t ext4 /dev/vda /data || { dmesg | tail; echo "guest: no disk"; poweroff 
 while :; do sleep 3600; done
 `
 
-// Booted is a server that runs.
+// Booted is a running server.
 type Booted struct {
 	disk   *Disk
 	cmd    *exec.Cmd
@@ -53,7 +53,7 @@ type Booted struct {
 	failed error // of the disk
 }
 
-// Boot starts the machine. It does not wait until anything answers.
+// Boot starts the machine. It does not wait until a service answers.
 func (s Server) Boot(ctx context.Context) (*Booted, error) {
 	if err := s.Disk.check(ctx); err != nil {
 		return nil, err
@@ -99,8 +99,7 @@ func (s Server) Boot(ctx context.Context) (*Booted, error) {
 	return b, nil
 }
 
-// Kill takes the power from the machine and its disk, and returns how many sectors that were in the disk's cache are
-// lost.
+// Kill cuts the power of the machine and its disk, and returns how many sectors in the disk's cache are lost.
 func (b *Booted) Kill() (lost int, err error) {
 	err = errors.Join(b.cmd.Process.Kill(), b.socket.Close())
 	_ = b.cmd.Wait() // killed
@@ -135,7 +134,7 @@ func (s Server) archive(ctx context.Context, k kernel) (string, error) {
 		"modules": strings.Join(names, "\n")} {
 		err = errors.Join(err, executable.Write(filepath.Join(root, name), []byte(text)))
 	}
-	for _, applet := range []string{"sh", "mount"} { // the others when /proc is there
+	for _, applet := range []string{"sh", "mount"} { // the others once /proc is mounted
 		err = errors.Join(err, os.Symlink("busybox", filepath.Join(root, "bin", applet)))
 	}
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// A machine that lost its power while ext4 wrote the block that commits a transaction, of which some sectors are there
-// and some are not, has at its next start what the transactions before have.
+// A machine that lost its power while ext4 wrote the block that commits a transaction, so that only some of its sectors
+// were written, has the data of the earlier transactions at its next start.
 func TestPowerLossInACommit(t *testing.T) {
 	need.Flag(t, *withGuest, "-guest: boots a machine of its own")
 	repo, err := filepath.Abs("../..")
@@ -64,8 +64,8 @@ func TestPowerLossInACommit(t *testing.T) {
 	}
 }
 
-// tearCommit makes a file system in whose log there are two transactions, each of which writes one block. Of the block
-// that commits the second the first sector is there alone.
+// tearCommit makes a file system whose log has two transactions, each of which writes one block. Of the block that
+// commits the second only the first sector is written.
 func tearCommit(t *testing.T, image string) {
 	t.Helper()
 	const block = 4096

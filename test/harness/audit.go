@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// audited is the part of a line of the apiserver's audit log that is read.
+// audited has the used fields of a line of the apiserver's audit log.
 type audited struct {
 	Stage, Verb   string
 	User          struct{ Username string }
@@ -25,10 +25,10 @@ type audited struct {
 	}
 }
 
-// agentUser ends the name of the agent's ServiceAccount. Another agent here may be asking as the node itself.
+// agentUser is the suffix of the agent's ServiceAccount name. Another agent here may use the node's own identity.
 const agentUser = ":nodeagent"
 
-// AuditSize returns how long the apiserver's audit log is now, in bytes.
+// AuditSize returns the current length of the apiserver's audit log, in bytes.
 func AuditSize(l *lab.Lab) (int64, error) {
 	info, err := os.Stat(l.AuditLog())
 	if err != nil {
@@ -37,8 +37,9 @@ func AuditSize(l *lab.Lab) (int64, error) {
 	return info.Size(), nil
 }
 
-// AgentRequests counts the requests between two sizes of the audit log that the agent made or caused. A review of a
-// token does not show whose it is; nobody else calls kubelet in the lab but the apiserver, which has a certificate.
+// AgentRequests counts the requests between two sizes of the audit log that the agent made or caused. A token review
+// does not show whose token it is; in the lab the only other caller of kubelet is the apiserver, which has a
+// certificate.
 func AgentRequests(l *lab.Lab, from, to int64) (map[string]int, error) {
 	file, err := os.Open(l.AuditLog())
 	if err != nil {

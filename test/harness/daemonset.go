@@ -19,17 +19,16 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// namespace is where the plain manifests put the agent.
+// namespace is the agent's namespace in the plain manifests.
 const namespace = "nodeagent"
 
-// daemonSet is the agent in its image, under kubelet, as packaging/kubernetes/manifests has it.
+// daemonSet is the agent in its image, under kubelet, as in packaging/kubernetes/manifests.
 type daemonSet struct {
 	image string
-	init  int // the process that stands for the host: process 1 of this machine may not let its namespaces be opened
+	init  int // the process that stands in for the host's init: process 1 of this machine may not let its namespaces be opened
 }
 
-// InstallDaemonSet is Install for the agent as a DaemonSet. Commands are given to its program on the host, as people
-// do.
+// InstallDaemonSet is Install for the agent as a DaemonSet. Commands call its program on the host, like people.
 func InstallDaemonSet(ctx context.Context, l *lab.Lab, dir, binary string, overrides Overrides) (*Agent, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -48,7 +47,7 @@ func InstallDaemonSet(ctx context.Context, l *lab.Lab, dir, binary string, overr
 	return a, a.Configure(overrides)
 }
 
-// ImportImage makes the image of a binary and imports it into the lab's containerd, and returns its name.
+// ImportImage makes the image of a binary, imports it into the lab's containerd, and returns its name.
 func ImportImage(ctx context.Context, l *lab.Lab, binary string) (string, error) {
 	data, err := os.ReadFile(binary)
 	if err != nil {

@@ -18,7 +18,7 @@ type Disk struct {
 	Image, Device, Mount string
 }
 
-// NewDisk makes an ext4 filesystem of 32 MiB in dir and mounts it, as a node's data disk is mounted: errors=remount-ro.
+// NewDisk makes an ext4 filesystem of 32 MiB in dir and mounts it like a node's data disk: errors=remount-ro.
 func NewDisk(ctx context.Context, dir string) (*Disk, error) {
 	d := &Disk{Image: filepath.Join(dir, "disk.img"), Mount: filepath.Join(dir, "data")}
 	if err := os.MkdirAll(d.Mount, 0o755); err != nil {
@@ -56,13 +56,13 @@ func (d *Disk) MountAgain(ctx context.Context) error {
 	return unix.Mount(d.Device, d.Mount, "ext4", 0, "errors=remount-ro")
 }
 
-// Fail makes the kernel find an error in the filesystem, as a bad block would. It goes read-only by itself.
+// Fail makes the kernel find an error in the filesystem, like a bad block. It becomes read-only by itself.
 func (d *Disk) Fail() error {
 	name := filepath.Join("/sys/fs/ext4", filepath.Base(d.Device), "trigger_fs_error")
 	return os.WriteFile(name, []byte("nodeagent test"), 0o200)
 }
 
-// Unmount takes the filesystem off the node.
+// Unmount unmounts the filesystem.
 func (d *Disk) Unmount() error {
 	if err := unix.Unmount(d.Mount, unix.UMOUNT_NOFOLLOW); err != nil {
 		return fmt.Errorf("unmount %s: %w", d.Mount, err)
@@ -70,7 +70,7 @@ func (d *Disk) Unmount() error {
 	return nil
 }
 
-// Remove leaves nothing of the disk.
+// Remove removes all traces of the disk.
 func (d *Disk) Remove(ctx context.Context) error {
 	err := unix.Unmount(d.Mount, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 	if errors.Is(err, unix.EINVAL) {
@@ -80,8 +80,8 @@ func (d *Disk) Remove(ctx context.Context) error {
 	return errors.Join(err, detached, os.RemoveAll(d.Image), os.Remove(d.Mount))
 }
 
-// output is the standard output of a program. Its standard error is for the error: ctr warns of deprecations each
-// time.
+// output returns the standard output of a program. Its standard error is only used for errors: ctr warns of
+// deprecations each time.
 func output(ctx context.Context, name string, args ...string) (string, error) {
 	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)

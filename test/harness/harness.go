@@ -1,4 +1,4 @@
-// Package harness runs the real agent on the lab, as a process of the host or as the DaemonSet, and with exactly the
+// Package harness runs the real agent on the lab, as a process of the host or as the DaemonSet, with exactly the
 // permissions that it ships with: its ServiceAccount, bound by packaging/kubernetes.
 package harness
 
@@ -30,11 +30,11 @@ type Agent struct {
 	how installation // nil: a process of the host
 }
 
-// installation is one way to have the agent on a node, with the configuration that Configure has written.
+// installation is one way to run the agent on a node, with the configuration that Configure has written.
 type installation interface {
 	start(ctx context.Context, a *Agent, env []string) error // and waits until it answers
-	stop(a *Agent) error                                     // in good order
-	kill(a *Agent) error                                     // as a crash would end it
+	stop(a *Agent) error                                     // gracefully
+	kill(a *Agent) error                                     // like a crash
 }
 
 func (a *Agent) installed() installation {
@@ -44,7 +44,7 @@ func (a *Agent) installed() installation {
 	return a.how
 }
 
-// Overrides are settings over those of Install, in the form of the configuration file.
+// Overrides are settings that override those of Install, in the form of the configuration file.
 type Overrides map[string]any
 
 // Repo returns the checkout that the working directory is in.
@@ -62,8 +62,8 @@ func Repo() (string, error) {
 	return "", errors.New("the working directory is not inside a checkout of nodeagent")
 }
 
-// Build builds the agent into dir, as the Makefile does, and returns the path of the binary. Tags are further Go
-// build tags. A binary that dir already has is linked again only where something has changed.
+// Build builds the agent into dir, like the Makefile, and returns the path of the binary. Tags are further Go build
+// tags. A binary that dir already has is linked again only after a change.
 func Build(ctx context.Context, dir string, tags ...string) (string, error) {
 	repo, err := Repo()
 	if err != nil {
@@ -80,7 +80,7 @@ func Build(ctx context.Context, dir string, tags ...string) (string, error) {
 }
 
 // Install gives the agent a ServiceAccount and a configuration in dir. The thresholds of inspections are short: seconds
-// instead of the ten minutes that a real node has.
+// instead of the ten minutes of a real node.
 func Install(ctx context.Context, l *lab.Lab, dir, binary string, overrides Overrides) (*Agent, error) {
 	repo, err := Repo()
 	if err != nil {
@@ -89,7 +89,7 @@ func Install(ctx context.Context, l *lab.Lab, dir, binary string, overrides Over
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	// This agent has one identity, its ServiceAccount: it reads nothing as the node itself.
+	// This agent has one identity, its ServiceAccount: it makes no reads with the node's identity.
 	for _, rights := range []string{"rbac.yaml", "rights.yaml"} {
 		if out, err := l.Kubectl(ctx, "apply", "-f", filepath.Join(repo, "packaging/kubernetes", rights)); err != nil {
 			return nil, fmt.Errorf("apply the agent's permissions: %w: %s", err, out)
@@ -119,7 +119,7 @@ func (a *Agent) Configure(overrides Overrides) error {
 		"remediate": map[string]any{
 			"killSwitch": filepath.Join(a.Dir, "stop"), "lock": filepath.Join(a.Dir, "release.lock"),
 			"podsPerHour": 1000, "stopAfter": 1000, "ownerGrace": "5s", "containerGrace": "2s", "processGrace": "2s",
-			"retryAfter": "1s", // after a release that was not complete; a minute at least without
+			"retryAfter": "1s", // after an incomplete release; the default is at least a minute
 		},
 		// The disks that tests make fail are loop devices that no pod uses: warnings, unless an administrator names them.
 		"checks": map[string]any{"filesystem-readonly": map[string]any{"needed": []string{a.Dir}}},
@@ -159,13 +159,13 @@ func (a *Agent) Start(ctx context.Context, env ...string) error {
 	return a.installed().start(ctx, a, env)
 }
 
-// Stop ends the daemon in good order.
+// Stop ends the daemon gracefully.
 func (a *Agent) Stop() error { return a.installed().stop(a) }
 
-// Kill ends the daemon as a crash would.
+// Kill ends the daemon like a crash.
 func (a *Agent) Kill() error { return a.installed().kill(a) }
 
-// Answer is what one command of the agent printed.
+// Answer is the output of one command of the agent.
 type Answer struct {
 	Code           int
 	Stdout, Stderr string
@@ -193,7 +193,7 @@ func (a *Agent) CLI(ctx context.Context, args ...string) (Answer, error) {
 	return answer, err
 }
 
-// JSON runs one command with -o json and decodes what it printed.
+// JSON runs one command with -o json and decodes its output.
 func (a *Agent) JSON(ctx context.Context, into any, args ...string) (Answer, error) {
 	answer, err := a.CLI(ctx, append(args, "-o", "json")...)
 	if err != nil {
@@ -206,7 +206,7 @@ func (a *Agent) JSON(ctx context.Context, into any, args ...string) (Answer, err
 	return answer, nil
 }
 
-// Status returns what the daemon reports.
+// Status returns the daemon's status.
 func (a *Agent) Status(ctx context.Context) (Status, error) {
 	var s Status
 	answer, err := a.JSON(ctx, &s, "status")
@@ -216,7 +216,7 @@ func (a *Agent) Status(ctx context.Context) (Status, error) {
 	return s, err
 }
 
-// Status is the part of the contract of "nodeagent status -o json" that tests read.
+// Status is the part of the output of "nodeagent status -o json" that tests read.
 type Status struct {
 	PID    int `json:"pid"`
 	Checks []struct {
@@ -237,7 +237,7 @@ type Finding struct {
 	Facts                                map[string]string                `json:"facts"`
 }
 
-// Patience bounds each wait for the real thing. A test fails by the state that it finds, and by time only if that state
+// Patience bounds each wait for something real. A test fails by the state that it finds, and by time only if that state
 // never comes.
 const Patience = lab.Patience
 
@@ -266,7 +266,7 @@ type Condition struct {
 	LastTransitionTime, LastHeartbeatTime time.Time
 }
 
-// Condition reads one condition of the node; a zero one when it has none.
+// Condition reads one condition of the node; a zero one if it has none.
 func (a *Agent) Condition(ctx context.Context, name string) (Condition, error) {
 	out, err := a.Lab.Kubectl(ctx, "get", "node", a.Lab.NodeName, "-o", "json")
 	if err != nil {
@@ -303,7 +303,7 @@ func (a *Agent) Events(ctx context.Context) ([]Event, error) {
 	return list.Items, json.Unmarshal(out, &list)
 }
 
-// Inspected is the part of the contract of "nodeagent inspect -o json" that tests read.
+// Inspected is the part of the output of "nodeagent inspect -o json" that tests read.
 type Inspected struct {
 	Objects []struct {
 		Kind, ID, Verdict, Why string

@@ -16,12 +16,12 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// probes is where the manifests have kubelet ask.
+// probes is the address of the manifests' probes.
 const probes = "127.0.0.1:10690"
 
-// Manifests returns the plain manifests with an image and a configuration, and in them what is special about the lab:
-// there is no kube-proxy behind the apiserver's address, and process 1 may not let its namespaces be opened. stateDir
-// is what the configuration says; of one that is wrong, what a good one said.
+// Manifests returns the plain manifests with an image and a configuration, and with the lab's peculiarities: there is
+// no kube-proxy behind the apiserver's address, and process 1 may not let its namespaces be opened. stateDir is the one
+// in the configuration; if that is wrong, the one in the last good configuration.
 func Manifests(l *lab.Lab, image, configuration, stateDir string) (string, error) {
 	repo, err := Repo()
 	if err != nil {
@@ -57,8 +57,8 @@ func Manifests(l *lab.Lab, image, configuration, stateDir string) (string, error
 	}
 }
 
-// kubeletRight is the right to ask kubelet, which is off by default: without it nothing is proven to be left. The
-// right to read pods is not among it, since the agent reads them as the node.
+// kubeletRight is the permission to call kubelet, which is off by default: without it no leftover is proven. It does
+// not include reading pods, since the agent reads them with the node's identity.
 func kubeletRight() (string, error) {
 	repo, err := Repo()
 	if err != nil {
@@ -81,7 +81,7 @@ func kubeletRight() (string, error) {
 	return strings.Join(kept, "\n---\n"), nil
 }
 
-// editor knows what is changed in the manifests.
+// editor makes changes to the manifests.
 type editor struct {
 	image, configuration, name, stateDir, host, port string
 	init                                             int

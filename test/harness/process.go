@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// process is the agent as a process of the host, as a package starts it.
+// process is the agent as a process of the host, started like by a package.
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
@@ -26,7 +26,7 @@ func (p *process) start(ctx context.Context, a *Agent, env []string) error {
 	cmd := exec.Command(a.Binary, "run", "--config", a.Config) // it outlives this call; stop ends it
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // a test that is killed leaves no agent behind
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // if the test is killed, so is the agent
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (a *Agent) Done() <-chan struct{} {
 	return nil
 }
 
-// LogFile is where the log of the process goes.
+// LogFile is the log file of the process.
 func (a *Agent) LogFile() string { return filepath.Join(a.Dir, "agent.log") }
 
 // LogTail returns the end of the agent's log.

@@ -16,8 +16,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/lab"
 )
 
-// victimManifest is a pod of which kubelet cannot clear up everything once it has lost sight of it: a subPath of a
-// hostPath volume stays mounted after a restart of kubelet (kubernetes/kubernetes#135698).
+// victimManifest is a pod that kubelet cannot clean up completely once it has lost sight of it: a subPath of a hostPath
+// volume stays mounted after a restart of kubelet (kubernetes/kubernetes#135698).
 const victimManifest = `
 apiVersion: v1
 kind: Pod
@@ -39,7 +39,7 @@ spec:
     emptyDir: {medium: Memory}
 `
 
-// Victim is a pod that is made to leave things behind.
+// Victim is a pod that leaves objects behind.
 type Victim struct {
 	Lab    *lab.Lab
 	Name   string
@@ -51,14 +51,14 @@ type Victim struct {
 	about    About
 }
 
-// About is what else of a pod's metadata is set.
+// About has further metadata of a pod.
 type About struct {
-	Namespace           string // which must exist; else default
+	Namespace           string // which must exist; default: "default"
 	Labels, Annotations map[string]string
 }
 
 // NewVictim runs the pod and puts a canary into the folder that it mounts. Settings are further lines of its
-// specification, such as "hostNetwork: true".
+// specification, for example "hostNetwork: true".
 func NewVictim(ctx context.Context, l *lab.Lab, name string, settings ...string) (*Victim, error) {
 	return NewVictimAbout(ctx, l, About{}, name, settings...)
 }
@@ -77,7 +77,8 @@ func NewVictimAbout(ctx context.Context, l *lab.Lab, about About, name string, s
 	return v, v.putCanary()
 }
 
-// NewStaticVictim is the same with a static pod, of which the apiserver has a mirror. Its UID is the node's.
+// NewStaticVictim is the same with a static pod, which has a mirror pod in the apiserver. Its UID is the one on the
+// node.
 func NewStaticVictim(ctx context.Context, l *lab.Lab, name string, settings ...string) (*Victim, error) {
 	v := &Victim{Lab: l, Name: name, Data: filepath.Join(l.Dir, "data-of-"+name),
 		manifest: filepath.Join(l.Paths.StaticPodDir, name+".yaml")}
@@ -117,7 +118,7 @@ func (v *Victim) putCanary() error {
 	return os.WriteFile(v.Canary, []byte("user data of "+v.Name+"\n"), 0o600)
 }
 
-// Delete ends the pod as its owner does.
+// Delete deletes the pod, like its owner.
 func (v *Victim) Delete(ctx context.Context) error {
 	if v.manifest != "" {
 		return os.Remove(v.manifest)
@@ -126,10 +127,10 @@ func (v *Victim) Delete(ctx context.Context) error {
 }
 
 // Abandon lets the pod disappear from the apiserver while kubelet is down, with its processes frozen: when kubelet is
-// back, neither it nor the runtime can end them, and so everything of the pod stays.
+// back, neither it nor the runtime can end them, so all objects of the pod stay.
 func (v *Victim) Abandon(ctx context.Context) error { return Abandon(ctx, v) }
 
-// Abandon does that to several pods of one lab.
+// Abandon abandons several pods of one lab.
 func Abandon(ctx context.Context, victims ...*Victim) error {
 	l := victims[0].Lab
 	if err := l.Stop(ctx, "kubelet"); err != nil {
@@ -151,8 +152,8 @@ func Abandon(ctx context.Context, victims ...*Victim) error {
 	return l.Start(ctx, "kubelet")
 }
 
-// LeaveMounts lets pods of one lab disappear in the same way with processes that can be ended: when kubelet is back it
-// ends them, and their mounts and directories stay.
+// LeaveMounts lets pods of one lab disappear in the same way, but with processes that can be ended: when kubelet is
+// back it ends them, and their mounts and directories stay.
 func LeaveMounts(ctx context.Context, victims ...*Victim) error {
 	l := victims[0].Lab
 	if err := l.Stop(ctx, "kubelet"); err != nil {
@@ -177,7 +178,7 @@ func (v *Victim) Freeze(state string) error {
 	if err != nil {
 		return err
 	}
-	// Where both are, on a hybrid machine, one of them thaws what it has frozen, and the other does not.
+	// If both exist, on a hybrid machine, one of them thaws the processes that it has frozen, and the other does not.
 	for _, freezer := range []struct{ file, value string }{{"freezer.state", state},
 		{"cgroup.freeze", map[string]string{"FROZEN": "1", "THAWED": "0"}[state]}} {
 		for _, dir := range dirs {
@@ -190,7 +191,7 @@ func (v *Victim) Freeze(state string) error {
 	return fmt.Errorf("no freezer cgroup of pod %s", v.UID)
 }
 
-// CheckCanary fails when the pod's data on the host is not what it was.
+// CheckCanary fails if the pod's data on the host have changed.
 func (v *Victim) CheckCanary() error {
 	data, err := os.ReadFile(v.Canary)
 	if err == nil && string(data) != "user data of "+v.Name+"\n" {
@@ -199,7 +200,7 @@ func (v *Victim) CheckCanary() error {
 	return err
 }
 
-// Traces lists what is on the node of the pod, by anything that carries its UID.
+// Traces lists the pod's objects on the node, which all carry its UID.
 func (v *Victim) Traces(ctx context.Context) ([]string, error) {
 	traces, err := v.Lab.PodCgroups(v.UID)
 	if err != nil {
@@ -273,10 +274,10 @@ func (v *Victim) attachments() ([]string, error) {
 	return found, nil
 }
 
-// settle is how long kubelet gets to show that it cannot clear up by itself.
+// settle is how long kubelet gets to show that it cannot clean up by itself.
 const settle = 10 * time.Second
 
-// WaitStuck waits until kubelet has had its chance and things are still there.
+// WaitStuck waits until kubelet has had its chance and objects are still there.
 func (v *Victim) WaitStuck(ctx context.Context) error {
 	select {
 	case <-ctx.Done():

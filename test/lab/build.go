@@ -41,7 +41,7 @@ func (l *Lab) buildHelpers(ctx context.Context) error {
 	return nil
 }
 
-// goBuild compiles programs, static ones without cgo, and reports every thirty seconds that it still does.
+// goBuild compiles programs, static ones without cgo, and reports progress every thirty seconds.
 func (l progress) goBuild(ctx context.Context, module, out string, packages []string, cgo bool,
 	flags ...string) error {
 	args := append([]string{"build", "-C", module, "-trimpath", "-o", out}, flags...)

@@ -37,7 +37,7 @@ func newCheckout(t *testing.T) string {
 	return repo
 }
 
-// What is cached is not built again; what is missing is built, and an error carries the compiler's output.
+// Cached programs are not built again; missing ones are built, and an error contains the compiler's output.
 func TestBuild(t *testing.T) {
 	repo, log := newCheckout(t), &strings.Builder{}
 	if err := Build(t.Context(), Options{Repo: repo, Log: log}); err != nil || log.String() != "" {
@@ -53,7 +53,7 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// No two builds run at once: the second waits until the first has ended or its own context has.
+// No two builds run at once: the second waits until the first or its own context has ended.
 func TestBuildWaits(t *testing.T) {
 	repo := newCheckout(t)
 	unlock, err := lock(t.Context(), buildLock(repo), "", t.Logf)

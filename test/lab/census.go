@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// census finds every living process of the lab in dir, by independent marks: it lives in the session that a
-// recorded process leads, it lives below the lab's cgroup, or it is a program of the lab that was started to work in
-// dir. The caller and its ancestors are never among them, whatever marks they carry.
+// census finds every living process of the lab in dir, by independent marks: it is in the session of a recorded
+// process, it is below the lab's cgroup, or it is a program of the lab that was started to work in dir. The caller and
+// its ancestors are never included, whatever marks they have.
 func census(dir string) []process {
 	recorded := recordedProcesses(dir)
 	sessions := map[int]bool{}
 	for _, p := range recorded {
-		// While anything uses a session's number the kernel gives it to no new process: either its leader
-		// is ours or it has ended.
+		// While a session's number is in use the kernel gives it to no new process: either its leader is ours or it has
+		// ended.
 		s, err := readStat(p.PID)
 		sessions[p.PID] = p.Boot == bootID() && (err != nil || s.Start == p.Start)
 	}
@@ -93,7 +93,7 @@ func arguments(pid int) []string {
 }
 
 // worksIn reports whether a command line is that of one of the lab's programs, with an argument that is in dir. The
-// records of a lab may be gone while its processes live on; and a shim of its containerd is never recorded.
+// records of a lab may be gone while its processes live on, and a shim of its containerd is never recorded.
 func worksIn(argv []string, dir string) bool {
 	if len(argv) == 0 || !slices.Contains(programs[:], filepath.Base(argv[0])) {
 		return false
@@ -107,7 +107,7 @@ func worksIn(argv []string, dir string) bool {
 	return false
 }
 
-// programs are the names of what the lab runs. A shim has its containerd's socket among its arguments.
+// programs are the names of the lab's programs. A shim has its containerd's socket among its arguments.
 var programs = [...]string{
 	"etcd", "containerd", "containerd-shim-runc-v2", "crio", "conmon", "nodeproxy",
 	"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet",

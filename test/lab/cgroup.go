@@ -24,7 +24,7 @@ func hierarchies() ([]mount, error) {
 	return found, nil
 }
 
-// createCgroups makes the parent of all pods: kubelet insists that its cgroupRoot is there.
+// createCgroups creates the parent of all pods: kubelet requires that its cgroupRoot exists.
 func createCgroups() error {
 	all, err := hierarchies()
 	if err != nil {
@@ -38,7 +38,7 @@ func createCgroups() error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		// A v1 cpuset begins empty, and nothing can be put into an empty one.
+		// A v1 cpuset starts empty, and no process can be put into an empty one.
 		for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 			if err := inherit(h.Point, dir, name); err != nil {
 				return err
@@ -48,13 +48,13 @@ func createCgroups() error {
 	return nil
 }
 
-// PodCgroups returns the directories of a pod's own cgroup that are there, one in each hierarchy.
+// PodCgroups returns the existing directories of a pod's own cgroup, one in each hierarchy.
 func (l *Lab) PodCgroups(uid string) ([]string, error) {
 	all, err := hierarchies()
 	if err != nil {
 		return nil, err
 	}
-	patterns := []string{"kubepods/pod" + uid, "kubepods/*/pod" + uid} // guaranteed pods have no class of their own
+	patterns := []string{"kubepods/pod" + uid, "kubepods/*/pod" + uid} // guaranteed pods have no class folder
 	if l.state.systemd() {
 		slice := "-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice"
 		patterns = []string{"kubepods.slice/kubepods" + slice, "kubepods.slice/*/kubepods-*" + slice}
@@ -83,7 +83,8 @@ func inherit(parent, child, name string) error {
 	return os.WriteFile(filepath.Join(child, name), value, 0o644)
 }
 
-// delegate turns on what the root of v2 can give to its children; one controller may refuse, the rest still go.
+// delegate enables the controllers that the root of v2 can give to its children; if one refuses, the others are still
+// enabled.
 func delegate(root string) {
 	available, err := os.ReadFile(filepath.Join(root, "cgroup.controllers"))
 	if err != nil {
@@ -122,7 +123,7 @@ func labCgroups() ([]string, error) {
 	return found, nil
 }
 
-// thaw lets frozen tasks run again: not even SIGKILL reaches them before.
+// thaw lets frozen tasks run again: until then not even SIGKILL reaches them.
 func thaw() error {
 	dirs, err := labCgroups()
 	if err != nil {
@@ -140,7 +141,7 @@ func thaw() error {
 	return errors.Join(errs...)
 }
 
-// overwrite writes to a kernel file that must already be there.
+// overwrite writes to an existing kernel file.
 func overwrite(path, value string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

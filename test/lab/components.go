@@ -17,10 +17,10 @@ var Components = [...]string{
 	"etcd", "containerd", "node-proxy", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet",
 }
 
-// Patience bounds each wait for the real thing: more than anything takes on the busiest machine.
+// Patience bounds each wait for something real: more than any step takes on the busiest machine.
 const Patience = 10 * time.Minute
 
-// component is how to start one process, and how to check that it works.
+// component defines how to start one process, and how to check that it works.
 type component struct {
 	argv  []string
 	ready func(context.Context) error
@@ -59,7 +59,7 @@ func (l *Lab) etcdArgs() []string {
 		"/usr/bin/etcd", "--name=lab", "--data-dir=" + filepath.Join(l.Dir, "etcd"),
 		"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=lab=" + peer,
-		"--unsafe-no-fsync", // the data of a lab is of no value
+		"--unsafe-no-fsync", // the data of a lab are of no value
 	}
 }
 
@@ -121,10 +121,10 @@ func (l *Lab) logFile(component string) string {
 	return filepath.Join(l.Paths.LogDir, component+".log")
 }
 
-// Start starts a component that does not run and waits until it works. It is no error when it runs already.
+// Start starts a component that is not running and waits until it works. It is no error if it is already running.
 //
-// With the apiserver the controller manager is restarted: its watches would come back only after growing pauses, up to
-// minutes in which it takes the node for unreachable, and tests would wait for that.
+// With the apiserver the controller manager is restarted: its watches would only reconnect after growing pauses, and
+// for up to minutes it would consider the node unreachable, so that tests would have to wait.
 func (l *Lab) Start(ctx context.Context, name string) error {
 	_, err := l.PID(name)
 	restarted := err != nil && name == "kube-apiserver"
@@ -176,8 +176,9 @@ func (l *Lab) await(ctx context.Context, name string) error {
 	return nil
 }
 
-// Stop ends a component: SIGTERM, and SIGKILL after five seconds; after one for the apiserver, which would wait a minute
-// for its watchers. Pods keep running without kubelet and containerd. It is no error when the component does not run.
+// Stop ends a component: SIGTERM, and SIGKILL after five seconds; after one for the apiserver, which would wait a
+// minute for its watchers. Pods keep running without kubelet and containerd. It is no error if the component is not
+// running.
 func (l *Lab) Stop(ctx context.Context, name string) error {
 	p, err := l.process(name)
 	if errors.Is(err, errNotRunning) {

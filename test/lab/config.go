@@ -8,8 +8,8 @@ import (
 	"text/template"
 )
 
-// isGateway gives the node an address in the pods' network, so that probes and tests can reach them; there is
-// no masquerading, because pods need not leave the node.
+// isGateway gives the node an address in the pods' network, so that probes and tests can reach them; there is no
+// masquerading, because pods need not leave the node.
 var cniTemplate = template.Must(template.New("cni").Parse(`{
   "cniVersion": "1.0.0",
   "name": "{{.Network}}",
@@ -31,8 +31,8 @@ var cniTemplate = template.Must(template.New("cni").Parse(`{
 }
 `))
 
-// The thresholds are low because a machine that builds software is often nearly full; images are never
-// collected because there is no registry to pull them from again.
+// The thresholds are low because a machine that builds software is often nearly full; images are never collected
+// because there is no registry to pull them from again.
 var kubeletTemplate = template.Must(template.New("kubelet").Parse(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: 127.0.0.1
@@ -82,8 +82,8 @@ eventRecordQPS: 100
 eventBurst: 200
 `))
 
-// The apiserver finds kubelet by the node's InternalIP, where nothing listens: its calls to nodes go through
-// the node proxy, which dials 127.0.0.1 instead.
+// The apiserver finds kubelet by the node's InternalIP, which has no listener: its calls to nodes go through the node
+// proxy, which dials 127.0.0.1 instead.
 var egressTemplate = template.Must(template.New("egress").Parse(`apiVersion: apiserver.k8s.io/v1beta1
 kind: EgressSelectorConfiguration
 egressSelections:
@@ -94,7 +94,7 @@ egressSelections:
       uds: {udsName: {{.ProxySocket}}}
 `))
 
-// What nodes and people ask, and what kubelet asks on behalf of its callers; the control plane's own requests are many.
+// Requests of nodes and people, and of kubelet on behalf of its callers; the control plane's own requests are many.
 var auditTemplate = template.Must(template.New("audit").Parse(`apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]

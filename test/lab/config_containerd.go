@@ -5,7 +5,7 @@ import (
 	"text/template"
 )
 
-// sandboxImage is what containerd makes every pod's first container from.
+// sandboxImage is the image of every pod's first container in containerd.
 const sandboxImage = "registry.k8s.io/pause:3.6"
 
 func (l *Lab) containerdConfig() string { return filepath.Join(l.Dir, "config/containerd.toml") }
@@ -17,8 +17,8 @@ func (l *Lab) containerdTemplate() *template.Template {
 	return containerd2Template
 }
 
-// newContainerdTemplate is a configuration of containerd: its version with what is off, what all versions have in
-// common, the rest, and what runs containers, which belongs to a plugin whose name differs.
+// newContainerdTemplate is a configuration of containerd: its version with the disabled plugins, the common part, the
+// rest, and the runtime of containers, which belongs to a plugin whose name differs.
 func newContainerdTemplate(runtime, version, rest string) *template.Template {
 	return template.Must(template.New("containerd").Parse(version + `root = "{{.Paths.ContainerdRoot}}"
 state = "{{.Paths.ContainerdState}}"
@@ -45,8 +45,8 @@ oom_score = 0
 `))
 }
 
-// containerd 1.6. Whatever has a compiled-in path outside the lab's folder and can be moved is moved.
-// restrict_oom_score_adj: without CAP_SYS_RESOURCE no sandbox could lower its own.
+// containerd 1.6. Every compiled-in path outside the lab's folder is moved if it can be. restrict_oom_score_adj:
+// without CAP_SYS_RESOURCE no sandbox could lower its own.
 var containerd1Template = newContainerdTemplate("io.containerd.grpc.v1.cri", `version = 2
 disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
   "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
@@ -65,8 +65,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
   max_conf_num = 1
 `)
 
-// containerd 2, in the third version of the file, which 2.0 has brought and every later one reads. NRI would listen
-// in /run/nri.
+// containerd 2, in the third version of the file, which 2.0 introduced and every later one reads. NRI would listen in
+// /run/nri.
 var containerd2Template = newContainerdTemplate("io.containerd.cri.v1.runtime", `version = 3
 disabled_plugins = ["io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.devmapper",
   "io.containerd.snapshotter.v1.erofs", "io.containerd.snapshotter.v1.zfs",

@@ -12,11 +12,11 @@ func (l *Lab) crioConfig() string { return filepath.Join(l.Dir, "config/crio.con
 
 func (l *Lab) imagePolicy() string { return filepath.Join(l.Dir, "config/policy.json") }
 
-// runtime is what CRI-O runs containers with.
+// runtime is CRI-O's program to run containers.
 func (l *Lab) runtime() string { return filepath.Join(l.Dir, "bin/crio-runc") }
 
-// crioTemplate moves whatever has a compiled-in path outside the lab's folder. A sandbox has no container of its own,
-// which is CRI-O's default: its namespaces are held by mounts.
+// crioTemplate moves every compiled-in path outside the lab's folder. A sandbox has no container of its own, which is
+// CRI-O's default: mounts hold its namespaces.
 var crioTemplate = template.Must(template.New("crio").Parse(`[crio]
 root = "{{.Dir}}/crio/storage"
 runroot = "{{.Dir}}/run/crio/storage"
@@ -85,7 +85,7 @@ func (l *Lab) crioArgs() []string {
 	return []string{filepath.Join(l.Paths.CRIODir, "crio"), "--config", l.crioConfig(), "--config-dir", ""}
 }
 
-// copyImage gives an archive's image to CRI-O, which has no import of its own.
+// copyImage copies an archive's image to CRI-O, which has no import of its own.
 func (l *Lab) copyImage(ctx context.Context, archive, ref string) error {
 	_, err := run(ctx, "", filepath.Join(l.Paths.CRIODir, "copyimg"), "--root", filepath.Join(l.Dir, "crio/storage"),
 		"--runroot", filepath.Join(l.Dir, "run/crio/storage"), "--storage-driver", "overlay", "--signature-policy",
@@ -93,7 +93,7 @@ func (l *Lab) copyImage(ctx context.Context, archive, ref string) error {
 	return err
 }
 
-// buildPinns builds CRI-O's helper that pins namespaces, the only part of it that is written in C.
+// buildPinns builds CRI-O's helper that pins namespaces, its only part in C.
 func (l progress) buildPinns(ctx context.Context, module, to string) error {
 	out, err := run(ctx, "", "go", "-C", module, "list", "-m", "-f", "{{.Dir}}", "github.com/cri-o/cri-o")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loopDevices returns the loop devices whose backing file lies below dir.
+// loopDevices returns the loop devices whose backing file is below dir.
 func loopDevices(dir string) []string {
 	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file") // the pattern is well-formed
 	var found []string
@@ -42,8 +42,8 @@ func detachLoops(dir string) error {
 	return errors.Join(errs...)
 }
 
-// abortFUSE ends the connections of FUSE filesystems mounted below dir: a process that waits for a hung server gets
-// an error instead, and can be killed.
+// abortFUSE ends the connections of FUSE filesystems mounted below dir: a process that waits for a hung server gets an
+// error instead, and can be killed.
 func abortFUSE(dir string) error {
 	mounts, err := readMounts()
 	if err != nil {
@@ -56,7 +56,7 @@ func abortFUSE(dir string) error {
 		}
 		connection := m.Major<<20 | m.Minor // the kernel's own form of a device number
 		err := overwrite(fmt.Sprintf("/sys/fs/fuse/connections/%d/abort", connection), "1")
-		// without the control filesystem, a forced unmount aborts too, even where it fails
+		// without the control filesystem, a forced unmount aborts too, even if it fails
 		if errors.Is(err, fs.ErrNotExist) {
 			err = unix.Unmount(m.Point, unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW)
 		}
@@ -67,7 +67,7 @@ func abortFUSE(dir string) error {
 	return errors.Join(errs...)
 }
 
-// unmountAll unmounts what is mounted on dir and below it, those on top first. What stays busy for three seconds,
+// unmountAll unmounts all mounts on and below dir, the topmost first. A mount that stays busy for three seconds,
 // although every process of the lab has ended, is detached.
 func unmountAll(dir string) error {
 	deadline := time.Now().Add(3 * time.Second)

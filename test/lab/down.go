@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// down removes every trace of the lab in l.Dir. It does the same in all states: no process is asked, all are
-// killed, and then what the kernel and the disk still hold is released. It may be run again after any failure.
+// down removes every trace of the lab in l.Dir. It does the same in all states: it does not ask processes to end but
+// kills all of them, and then releases the remaining objects of the kernel and the disk. After any failure it may be
+// run again.
 func (l *Lab) down(ctx context.Context) error {
 	if len(leftovers(ctx, l.Dir)) == 0 {
 		return nil
@@ -25,7 +26,7 @@ func (l *Lab) down(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx) // a half-removed lab is of no use; every step has its own limit
 	old, err := readState(l.Dir)
 	if err != nil {
-		old = &state{Portmap: true} // not known: touch nothing that might be another's
+		old = &state{Portmap: true} // unknown: do not touch chains that may belong to others
 		l.say("the earlier state of the host is unknown (%v): sysctls and folders outside the lab's stay as they are",
 			err)
 	}
@@ -53,7 +54,7 @@ func (l *Lab) down(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("%s: %w", step.name, err))
 		}
 	}
-	if errors.Join(errs...) == nil { // otherwise the next attempt reads from lab.json how the host was
+	if errors.Join(errs...) == nil { // otherwise the next attempt reads the host's state from lab.json
 		errs = append(errs, os.RemoveAll(l.Dir))
 	}
 	if left := leftovers(ctx, l.Dir); len(left) > 0 {
@@ -66,11 +67,11 @@ func (l *Lab) down(ctx context.Context) error {
 	return nil
 }
 
-// killAll ends every process of the lab. It repeats the census after each round: what it kills may have been about to start
+// killAll ends every process of the lab. It repeats the census after each round: a process may have been about to start
 // another.
 func killAll(dir string) error {
 	return retry(15*time.Second, func() error {
-		// Either may keep SIGKILL from its work; what they cannot do shows in the census.
+		// Both can prevent SIGKILL from working; their failures show in the census.
 		_, _ = thaw(), abortFUSE(dir)
 		found := census(dir)
 		if len(found) == 0 {
@@ -99,8 +100,8 @@ func retry(limit time.Duration, do func() error) error {
 	}
 }
 
-// shimSockets are the sockets of the lab's shims: containerd has them in /run/containerd/s, whatever its state
-// folder, and records each beside the task it serves, 1.6 by itself and 2 among other things.
+// shimSockets are the sockets of the lab's shims: containerd has them in /run/containerd/s, whatever its state folder,
+// and records each beside the task it serves, 1.6 by itself and 2 among other data.
 func shimSockets(p Paths) []string {
 	// the pattern is well-formed
 	notes, _ := filepath.Glob(filepath.Join(p.ContainerdState, "io.containerd.runtime.v2.task/*/*"))
@@ -143,7 +144,7 @@ func removeFiles(paths []string) error {
 	return errors.Join(errs...)
 }
 
-// removeContents removes everything in the lab's folder but lab.json. No mount may be left in it.
+// removeContents removes everything in the lab's folder except lab.json. There must be no mount left in it.
 func removeContents(dir string) error {
 	mounts, err := readMounts()
 	if err != nil {
@@ -171,7 +172,7 @@ func removeContents(dir string) error {
 	return nil
 }
 
-// leftovers lists everything of the lab in dir that exists, in words for a person.
+// leftovers lists all existing objects of the lab in dir, in words for a person.
 func leftovers(ctx context.Context, dir string) []string {
 	var left []string
 	add := func(kind string, names ...string) {

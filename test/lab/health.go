@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// get returns a probe that wants status 200 and a body that begins with want.
+// get returns a probe that requires status 200 and a body that starts with want.
 func (l *Lab) get(url, want string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		body, err := l.fetch(ctx, url)
@@ -28,7 +28,7 @@ func (l *Lab) get(url, want string) func(context.Context) error {
 	}
 }
 
-// fetch asks one of the lab's servers, as admin.
+// fetch sends a request to one of the lab's servers, as admin.
 func (l *Lab) fetch(ctx context.Context, url string) ([]byte, error) {
 	client, err := l.client()
 	if err != nil {
@@ -71,7 +71,7 @@ func (l *Lab) client() (*http.Client, error) {
 	return &http.Client{Transport: transport, Timeout: 5 * time.Second}, nil
 }
 
-// accepts returns a probe that wants a listener.
+// accepts returns a probe that requires a listener.
 func accepts(network, address string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var d net.Dialer
@@ -83,7 +83,7 @@ func accepts(network, address string) func(context.Context) error {
 	}
 }
 
-// containerdReady asks a question that a stopped containerd cannot answer.
+// containerdReady makes a request that a stopped containerd cannot answer.
 func (l *Lab) containerdReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -91,7 +91,7 @@ func (l *Lab) containerdReady(ctx context.Context) error {
 	return err
 }
 
-// Healthy returns why the lab does not work completely, nil when it does.
+// Healthy returns why the lab does not work completely, nil if it does.
 func (l *Lab) Healthy(ctx context.Context) error {
 	for _, name := range l.components() {
 		p, err := l.process(name)
@@ -114,7 +114,7 @@ func (l *Lab) Healthy(ctx context.Context) error {
 	return l.nodeReady(ctx)
 }
 
-// nodeReady wants a Ready condition that is true and no taint that keeps pods away.
+// nodeReady requires a Ready condition that is true and no taint that keeps pods away.
 func (l *Lab) nodeReady(ctx context.Context) error {
 	body, err := l.fetch(ctx, l.Server()+"/api/v1/nodes/"+l.NodeName)
 	if err != nil {

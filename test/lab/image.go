@@ -22,7 +22,7 @@ import (
 // BusyboxImage has Debian's static busybox and a link for each of its applets.
 const BusyboxImage = "localhost/busybox:1"
 
-// image is what goes into a docker-archive: one layer, made of files of the host and links.
+// image is the content of a docker-archive: one layer, with files of the host and links.
 type image struct {
 	ref        string
 	files      map[string]string // path in the image -> file on the host
@@ -31,7 +31,7 @@ type image struct {
 }
 
 // ImportImage makes an image of files (path in the image -> file on the host; modes are kept) and imports it into
-// containerd, where pods with imagePullPolicy Never find it under ref.
+// containerd; pods with imagePullPolicy Never find it under ref.
 func (l *Lab) ImportImage(ctx context.Context, ref string, files map[string]string, entrypoint []string) error {
 	return l.importImage(ctx, image{ref: ref, files: files, entrypoint: entrypoint})
 }
@@ -122,7 +122,7 @@ func (img image) write(w io.Writer) error {
 	return archive.Close()
 }
 
-// layer is the same, byte for byte, for the same files.
+// layer returns the same bytes for the same files.
 func (img image) layer() ([]byte, error) {
 	var b bytes.Buffer
 	archive := tar.NewWriter(&b)
@@ -174,7 +174,7 @@ func (img image) folders() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// inside turns a path in the image into the relative one that a layer wants.
+// inside converts a path in the image to the relative one that a layer needs.
 func inside(name string) string { return strings.TrimPrefix(path.Clean("/"+name), "/") }
 
 func addFile(archive *tar.Writer, name string, mode os.FileMode, data []byte) error {

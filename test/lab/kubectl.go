@@ -25,13 +25,13 @@ func (l *Lab) kubectl(ctx context.Context, stdin string, args ...string) ([]byte
 	return run(ctx, stdin, append(l.KubectlCommand(), args...)...)
 }
 
-// KubectlCommand is kubectl with what it needs to be the admin of this cluster.
+// KubectlCommand is kubectl with the arguments for the admin of this cluster.
 func (l *Lab) KubectlCommand() []string {
 	return []string{l.Paths.Kubectl, "--kubeconfig=" + l.Paths.AdminKubeconfig, "--cache-dir=" +
 		filepath.Join(l.Dir, "kubectl-cache")}
 }
 
-// WaitNamespace waits until pods can be made in a namespace: they need its ServiceAccount and the CA's ConfigMap.
+// WaitNamespace waits until pods can be created in a namespace: they need its ServiceAccount and the CA's ConfigMap.
 func (l *Lab) WaitNamespace(ctx context.Context, namespace string) error {
 	return poll(ctx, Patience, 200*time.Millisecond, func(ctx context.Context) error {
 		base := l.Server() + "/api/v1/namespaces/" + namespace
@@ -41,14 +41,14 @@ func (l *Lab) WaitNamespace(ctx context.Context, namespace string) error {
 	})
 }
 
-// PodStatus is what WaitPodRunning waits for.
+// PodStatus has the fields that WaitPodRunning waits for.
 type PodStatus struct {
 	UID, Phase, IP string
 	ContainerIDs   []string // "containerd://…", in the order of the pod's containers
 }
 
-// RunPod makes a pod of busybox on the lab's node and returns without waiting. Without a command it sleeps. It ends
-// within a second of being asked to, because a shell at PID 1 heeds no SIGTERM.
+// RunPod creates a pod of busybox on the lab's node and returns without waiting. Without a command it sleeps. It ends
+// within a second of its deletion, because a shell as PID 1 ignores SIGTERM.
 func (l *Lab) RunPod(ctx context.Context, namespace, name string, command ...string) error {
 	if len(command) == 0 {
 		command = []string{"sleep", "1000000"}
@@ -127,9 +127,9 @@ func (l *Lab) DeletePod(ctx context.Context, namespace, name string) error {
 	return err
 }
 
-// ServiceAccountKubeconfig writes a kubeconfig for a ServiceAccount, which must exist, with a token that is bound to
-// the lab's node and valid for a day, as a pod of the account on that node would have. The token is in file + ".token",
-// which the kubeconfig names, so that it can be replaced while clients run.
+// ServiceAccountKubeconfig writes a kubeconfig for an existing ServiceAccount, with a token that is bound to the lab's
+// node and valid for a day, like that of a pod of the account on that node. The token is in file + ".token", which the
+// kubeconfig names, so that it can be replaced while clients run.
 func (l *Lab) ServiceAccountKubeconfig(ctx context.Context, namespace, name, file string) error {
 	file, err := filepath.Abs(file)
 	if err != nil {

@@ -1,11 +1,11 @@
 // Package lab brings up a real Kubernetes cluster of one node on this machine, for tests: etcd, kube-apiserver,
-// kube-controller-manager, kube-scheduler, kubelet and containerd as plain processes, pods on a bridge network,
-// images made by hand. Nothing is pulled from a registry, and no server listens anywhere but on 127.0.0.1.
+// kube-controller-manager, kube-scheduler, kubelet and containerd as plain processes, pods on a bridge network, images
+// made by hand. It pulls no image from a registry, and all servers listen on 127.0.0.1 only.
 //
-// Everything of a lab is in one folder; what cannot be there has a name that only a lab uses, or is noted before
-// it is changed. Down therefore removes all of it, from any state, and proves that it did.
+// Everything of a lab is in one folder; an object that cannot be there has a name that only a lab uses, or is recorded
+// before it is changed. So Down removes all of it, from any state, and proves that it did.
 //
-// It refuses to end a process, unmount a filesystem or delete a link that does not carry the lab's mark.
+// It refuses to end a process, unmount a filesystem or delete a link without the lab's mark.
 package lab
 
 import (
@@ -23,17 +23,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options are what Up should build. The zero value is valid.
+// Options select what Up builds. The zero value is valid.
 type Options struct {
-	Dir      string // DefaultDir when empty
-	NodeName string // "lab-node" when empty
-	// "1": Debian's 1.6; "2": the one of test/containerd; when empty that of the lab that runs, else Debian's
+	Dir      string // DefaultDir if empty
+	NodeName string // "lab-node" if empty
+	// "1": Debian's 1.6; "2": the one of test/containerd; if empty that of the running lab, else Debian's
 	Containerd string
 	CRIO       bool      // CRI-O instead of containerd
-	Users      bool      // with containerd 2: the runc of test/runc, so that pods can have users of their own
+	Users      bool      // with containerd 2: the runc of test/runc, so that pods can have user namespaces
 	Join       string    // folder of the control plane that an emulated machine joins; see UpControlPlane
-	Repo       string    // checkout of nodeagent; found from the working directory when empty
-	Log        io.Writer // progress, a line for each phase; discarded when nil
+	Repo       string    // checkout of nodeagent; found from the working directory if empty
+	Log        io.Writer // progress, a line for each phase; discarded if nil
 }
 
 // Lab is a running lab. Its methods may be used by several goroutines and processes at once.
@@ -45,7 +45,7 @@ type Lab struct {
 	progress
 }
 
-// progress reports what takes so long.
+// progress reports slow steps.
 type progress struct {
 	out   io.Writer
 	began time.Time
@@ -62,8 +62,8 @@ func (p progress) say(format string, args ...any) {
 	fmt.Fprintf(p.out, "[%6.1fs] %s\n", time.Since(p.began).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// Up makes sure that a healthy lab runs. A healthy one is left as it is; of anything less every trace is removed
-// first, so that what Up returns is always in a known state. It needs root.
+// Up makes sure that a healthy lab is running. It keeps a healthy one; of any other it first removes every trace, so
+// that the result is always in a known state. It needs root.
 func Up(ctx context.Context, opts Options) (*Lab, error) {
 	l, err := newLab(opts)
 	if err != nil {
@@ -154,8 +154,8 @@ func open(dir string, s *state, log io.Writer) *Lab {
 	return &Lab{Dir: dir, NodeName: s.NodeName, Paths: newPaths(dir, s), state: s, progress: newProgress(log)}
 }
 
-// Open returns the lab that runs in dir, DefaultDir when empty. Some of its components may be stopped or unhealthy;
-// it is an error when none runs.
+// Open returns the lab running in dir, DefaultDir if empty. Some of its components may be stopped or unhealthy; it is
+// an error if none is running.
 func Open(dir string) (*Lab, error) {
 	if dir == "" {
 		dir = DefaultDir
@@ -176,7 +176,7 @@ func Open(dir string) (*Lab, error) {
 	return nil, fmt.Errorf("lab in %s: no component is running", dir)
 }
 
-// Down removes the lab in dir, running or not, and every trace of it. The error lists what remains.
+// Down removes the lab in dir, running or not, and every trace of it. The error lists the remaining traces.
 func Down(ctx context.Context, dir string, log io.Writer) error {
 	if dir == "" {
 		dir = DefaultDir
@@ -199,7 +199,7 @@ func Down(ctx context.Context, dir string, log io.Writer) error {
 	return l.down(ctx)
 }
 
-// Down removes the lab and every trace of it. The error lists what remains.
+// Down removes the lab and every trace of it. The error lists the remaining traces.
 func (l *Lab) Down(ctx context.Context) error { return Down(ctx, l.Dir, l.out) }
 
 // Server is the apiserver's address.
@@ -207,19 +207,19 @@ func (l *Lab) Server() string {
 	return cmp.Or(l.state.Server, "https://"+loopback(l.state.Ports.APIServer))
 }
 
-// KubeletPort is where kubelet serves its API on 127.0.0.1, with a certificate signed by CAFile.
+// KubeletPort is the port of kubelet's API on 127.0.0.1, with a certificate signed by CAFile.
 func (l *Lab) KubeletPort() int { return l.state.Ports.Kubelet }
 
-// KubeletHealthPort is where kubelet answers /healthz on 127.0.0.1, without TLS.
+// KubeletHealthPort is the port of kubelet's /healthz on 127.0.0.1, without TLS.
 func (l *Lab) KubeletHealthPort() int { return l.state.Ports.KubeletHealth }
 
-// build makes a lab on a machine that has none.
+// build creates a lab on a machine that has none.
 func (l *Lab) build(ctx context.Context, join string) error {
 	prepare := func(ctx context.Context) error { return l.prepare(ctx, join) }
 	steps := []func(context.Context) error{func(ctx context.Context) error {
 		return installPackages(ctx, l.progress)
 	}, l.buildPrograms, prepare, l.startAll}
-	if join != "" { // all is on the machine that emulates this one
+	if join != "" { // everything is on the machine that emulates this one
 		steps = steps[2:]
 	}
 	for _, step := range steps {
@@ -231,7 +231,7 @@ func (l *Lab) build(ctx context.Context, join string) error {
 	return nil
 }
 
-// prepare makes everything that the processes need at their start.
+// prepare creates everything that the processes need at start.
 func (l *Lab) prepare(ctx context.Context, join string) error {
 	if otherKubelet(ctx) {
 		return errors.New("a kubelet that is not the lab's runs on this machine: refusing to disturb it")
@@ -287,8 +287,8 @@ func (l *Lab) prepare(ctx context.Context, join string) error {
 	return l.buildHelpers(ctx)
 }
 
-// share gives the lab's folder shared mount propagation where its filesystem has none, as on machines without
-// systemd: containers with Bidirectional mounts, CSI plugins above all, would not start.
+// share gives the lab's folder shared mount propagation if its filesystem has none, as on machines without systemd:
+// otherwise containers with Bidirectional mounts, above all CSI plugins, would not start.
 func (l *Lab) share() error {
 	mounts, err := readMounts()
 	if err != nil {
@@ -306,8 +306,8 @@ func (l *Lab) share() error {
 	return nil
 }
 
-// startAll starts the components. The apiserver and containerd take the longest, so the images are imported
-// while the apiserver comes up.
+// startAll starts the components. The apiserver and containerd take the longest, so the images are imported while the
+// apiserver starts.
 func (l *Lab) startAll(ctx context.Context) error {
 	var early, last []string
 	for _, name := range l.components() {
@@ -357,7 +357,7 @@ func (l *Lab) startAll(ctx context.Context) error {
 	return l.WaitNamespace(ctx, "default")
 }
 
-// choosePorts prefers ports that are easy to recognize, and takes any others where those are in use.
+// choosePorts prefers ports that are easy to recognize, and takes any others if those are in use.
 func choosePorts() (ports, error) {
 	var p ports
 	for _, want := range []struct {
@@ -375,7 +375,7 @@ func choosePorts() (ports, error) {
 			return p, fmt.Errorf("find a free port: %w", err)
 		}
 		*want.port = listener.Addr().(*net.TCPAddr).Port
-		defer listener.Close() // not before all are chosen, or one could be chosen twice
+		defer listener.Close() // not before all are chosen, otherwise one could be chosen twice
 	}
 	return p, nil
 }

@@ -24,7 +24,7 @@ var containerd = flag.String("containerd", "1", "run this containerd in it: 1 or
 
 const testDir = "/var/lib/nodeagent-lab-test"
 
-// needLab skips a test, by name, where it cannot have the real thing.
+// needLab skips a test, by name, on a machine that cannot run a real lab.
 func needLab(t *testing.T) {
 	t.Helper()
 	need.Flag(t, *withLab, "-lab: brings up a real cluster")
@@ -125,7 +125,7 @@ func testPod(t *testing.T) {
 	}
 }
 
-// testExec needs the way from the apiserver to kubelet, and from there to containerd.
+// testExec needs the path from the apiserver to kubelet, and from there to containerd.
 func testExec(t *testing.T) {
 	l := up(t)
 	runPod(t, l, "talk", "sh", "-c", "echo hello; sleep 1000000")
@@ -177,7 +177,7 @@ func testOwnImage(t *testing.T) {
 	}
 }
 
-// testHostPort makes what the portmap plugin leaves in the nat table, and leaves it there for Down.
+// testHostPort creates the portmap plugin's rules in the nat table, and leaves them there for Down.
 func testHostPort(t *testing.T) {
 	l := up(t)
 	manifest := `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"terminationGracePeriodSeconds": 1,

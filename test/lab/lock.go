@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// lock makes sure that only one process on the machine does what the name stands for; other is logged where it has to
-// wait. It is an abstract Unix socket: the kernel releases it when its owner dies, and it leaves no file behind.
+// lock makes sure that only one process on the machine holds a name; it logs other if it has to wait. It is an abstract
+// Unix socket: the kernel releases it when its owner exits, and it leaves no file behind.
 func lock(ctx context.Context, name, other string, say func(string, ...any)) (unlock func(), err error) {
 	reported := false
 	for {

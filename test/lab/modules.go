@@ -15,17 +15,17 @@ import (
 	"time"
 )
 
-// module is a nested module of the checkout that pins third-party programs, which the lab builds from their sources.
+// module is a nested module of the checkout that pins third-party programs; the lab builds them from source.
 type module struct {
-	name     string // of its folder in test/ and, with the version, of the one in the cache
-	source   string // path of the module that has the programs
+	name     string // of its folder in test/ and, with the version, of the folder in the cache
+	source   string // path of the module with the programs
 	version  string // package variable that holds it
 	takes    string // on two cores with an empty build cache
-	folder   string // of the programs in that module; cmd when empty
+	folder   string // of the programs in that module; cmd if empty
 	programs []string
 	flags    []string
-	cgo      bool                                                           // needs gcc, and what gcc links with
-	also     func(l progress, ctx context.Context, module, to string) error // builds what is not Go; or nil
+	cgo      bool                                                           // needs gcc, and the libraries to link with
+	also     func(l progress, ctx context.Context, module, to string) error // builds the parts that are not Go; or nil
 }
 
 func kubernetes() module {
@@ -45,7 +45,7 @@ func helm() module {
 		takes: "two minutes the first time", programs: []string{"helm"}}
 }
 
-// crio leaves out what needs cgo, except pinns: signatures of images, btrfs, and names of devices.
+// crio omits the parts that need cgo, except pinns: signatures of images, btrfs, and names of devices.
 func crio() module {
 	return module{name: "crio", source: "github.com/cri-o/cri-o", version: "github.com/cri-o/cri-o/internal/version.gitTag",
 		takes: "three minutes the first time", programs: []string{"cmd/crio", "test/copyimg"}, folder: ".",
@@ -54,11 +54,11 @@ func crio() module {
 		also: progress.buildPinns}
 }
 
-// runc is needed for idmapped mounts, which Debian's does not have. What enters namespaces is C.
+// runc is needed for idmapped mounts, which Debian's does not support. Its code that enters namespaces is in C.
 func runc() module {
 	return module{name: "runc", source: "github.com/opencontainers/runc", version: "main.gitCommit",
 		takes: "half a minute the first time", programs: []string{"runc"}, folder: "..", cgo: true,
-		flags: []string{"-tags", "seccomp"}} // which kubelet wants for each sandbox
+		flags: []string{"-tags", "seccomp"}} // which kubelet requires for each sandbox
 }
 
 func (m module) dir(repo string) string { return filepath.Join(repo, "test", m.name) }
@@ -78,7 +78,7 @@ func (m module) required(repo string) (string, error) {
 	return string(match[1]), nil
 }
 
-// cacheDir is where the programs are put.
+// cacheDir is the folder of the programs.
 func (m module) cacheDir(repo string) (string, error) {
 	version, err := m.required(repo)
 	if err != nil {
@@ -88,7 +88,7 @@ func (m module) cacheDir(repo string) (string, error) {
 }
 
 // Build builds all third-party programs that a lab may run, unless the cache has them. It needs no root; an Up that
-// begins meanwhile waits for it.
+// starts meanwhile waits for it.
 func Build(ctx context.Context, opts Options) error {
 	repo, err := findRepo(opts.Repo)
 	if err != nil {
@@ -162,7 +162,7 @@ func (l progress) buildModule(ctx context.Context, repo string, m module) error 
 	}
 	sum := sha256.Sum256(data)
 	want := hex.EncodeToString(sum[:])
-	// The cache ignores itself: 400 MB must not be committed by mistake.
+	// The cache has its own .gitignore: 400 MB must not be committed by mistake.
 	if err := writeFile(filepath.Join(dir, "../.gitignore"), []byte("*\n"), 0o644); err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (l progress) buildModule(ctx context.Context, repo string, m module) error 
 	for _, name := range m.programs {
 		packages = append(packages, path.Join(m.source, cmp.Or(m.folder, "cmd"), name))
 	}
-	// No flags of the compiler: with the product's, what is shared with it is compiled once.
+	// No compiler flags: packages shared with the product are then compiled only once.
 	flags := append([]string{"-ldflags", "-s -w -X " + m.version + "=" + version}, m.flags...)
 	if err := l.goBuild(ctx, m.dir(repo), dir+"/", packages, m.cgo, flags...); err != nil {
 		return err

@@ -41,7 +41,7 @@ func parseMount(line string) (mount, error) {
 		return mount{}, fmt.Errorf("too few fields")
 	}
 	m := mount{Root: unescape(fields[3]), Point: unescape(fields[4]), Type: tail[0]}
-	if len(tail) > 1 { // an empty source leaves two blanks behind the type
+	if len(tail) > 1 { // an empty source leaves two blanks after the type
 		m.Source = unescape(tail[1])
 	}
 	var err error
@@ -65,7 +65,7 @@ func parseMount(line string) (mount, error) {
 	return m, nil
 }
 
-// unescape undoes the kernel's \ooo for blanks, tabs, newlines, backslashes and '#'.
+// unescape decodes the kernel's \ooo for blanks, tabs, newlines, backslashes and '#'.
 func unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
@@ -92,7 +92,7 @@ func readMounts() ([]mount, error) {
 	return parseMountinfo(string(data))
 }
 
-// mountsWithin returns the mounts on dir and below it, those on top first.
+// mountsWithin returns the mounts on and below dir, the topmost first.
 func mountsWithin(mounts []mount, dir string) []mount {
 	var found []mount
 	for i := len(mounts) - 1; i >= 0; i-- { // the kernel lists a parent before its children
@@ -103,7 +103,7 @@ func mountsWithin(mounts []mount, dir string) []mount {
 	return found
 }
 
-// mountOf returns the mount that path, which has no symbolic links in it, lies on.
+// mountOf returns the mount that path is on; path must not contain symbolic links.
 func mountOf(mounts []mount, path string) (mount, bool) {
 	best, ok := mount{}, false
 	for _, m := range mounts {

@@ -19,7 +19,7 @@ func linkExists(name string) bool {
 	return err == nil
 }
 
-// createNodeLink makes the link that carries the node's address, and writes on it whose it is.
+// createNodeLink creates the link with the node's address, and marks it with its owner.
 func (l *Lab) createNodeLink(ctx context.Context) error {
 	for _, args := range [][]string{
 		{"link", "add", NodeLink, "type", "bridge"},
@@ -34,7 +34,7 @@ func (l *Lab) createNodeLink(ctx context.Context) error {
 	return nil
 }
 
-// claim refuses to go on while another folder's lab has the machine: links, cgroups and addresses are the same.
+// claim returns an error while a lab in another folder uses the machine: links, cgroups and addresses are the same.
 func (l *Lab) claim() error {
 	alias, err := os.ReadFile(filepath.Join("/sys/class/net", NodeLink, "ifalias"))
 	owner := strings.TrimSpace(string(alias))
@@ -47,14 +47,14 @@ func (l *Lab) claim() error {
 	return nil
 }
 
-// cniResults are libcni's records of the lab's pods. containerd offers no way to have them elsewhere. Those of the
-// loopback network carry no name of ours: a pod of the lab is known by its network namespace or by its sandbox's ID.
+// cniResults are libcni's records of the lab's pods. With containerd they cannot be moved. Those of the loopback
+// network have no name of ours: a pod of the lab is recognised by its network namespace or by its sandbox's ID.
 func cniResults(p Paths) []string {
 	sandboxes, _ := filepath.Glob(filepath.Join(p.ContainerdRoot, "io.containerd.grpc.v1.cri/sandboxes/*"))
 	files, _ := filepath.Glob(filepath.Join(p.CNICacheDir, "results/*")) // the patterns are well-formed
 	var found []string
 	for _, file := range files {
-		data, _ := os.ReadFile(file) // unreadable is as good as torn: the other marks decide
+		data, _ := os.ReadFile(file) // an unreadable file is treated like a torn one: the other marks decide
 		ours := strings.HasPrefix(filepath.Base(file), Network+"-") || bytes.Contains(data, []byte(p.NetnsDir+"/"))
 		for _, sandbox := range sandboxes {
 			ours = ours || strings.Contains(filepath.Base(file), filepath.Base(sandbox))
@@ -66,8 +66,8 @@ func cniResults(p Paths) []string {
 	return found
 }
 
-// labLinks returns the links of the lab that exist: its bridges, what is plugged into the pods' bridge, and the
-// host's ends of the pods' pairs as libcni recorded them, compared by name and hardware address.
+// labLinks returns the existing links of the lab: its bridges, the ports of the pods' bridge, and the host's ends of
+// the pods' pairs as libcni recorded them, compared by name and hardware address.
 func labLinks(p Paths) []string {
 	var found []string
 	add := func(name string) {
@@ -115,7 +115,7 @@ func recordedVeths(file string) []string {
 func removeLinks(ctx context.Context, p Paths) error {
 	var errs []error
 	for _, name := range labLinks(p) {
-		// A pair's end vanishes together with the pod's network namespace, perhaps just now.
+		// A pair's end vanishes together with the pod's network namespace, perhaps right now.
 		if _, err := run(ctx, "", "/sbin/ip", "link", "delete", name); err != nil && linkExists(name) {
 			errs = append(errs, err)
 		}
@@ -123,7 +123,7 @@ func removeLinks(ctx context.Context, p Paths) error {
 	return errors.Join(errs...)
 }
 
-// natRules returns the nat table, empty where there are no tools to read it and so no rules of a lab either.
+// natRules returns the nat table, empty without tools to read it, and so without rules of a lab.
 func natRules(ctx context.Context) string {
 	path, err := exec.LookPath("/usr/sbin/iptables-save")
 	if err != nil {
@@ -149,9 +149,9 @@ func removePortmap(ctx context.Context, keepTop bool) error {
 	return err
 }
 
-// portmapRemoval turns the output of iptables-save into the input of iptables-restore that removes what the portmap
-// plugin made for the lab's network: each pod's chain and the rules that lead to it. The chains above them are the
-// machine's, and go only when the lab was the first to need them and no one else has rules in them now.
+// portmapRemoval turns the output of iptables-save into the input of iptables-restore that removes the portmap plugin's
+// objects for the lab's network: each pod's chain and the rules that lead to it. The chains above them belong to the
+// machine, and are removed only if the lab was the first to need them and they have no other rules now.
 func portmapRemoval(save string, keepTop bool) string {
 	var rules, chains []string
 	others := false

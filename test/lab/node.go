@@ -14,18 +14,18 @@ import (
 	"time"
 )
 
-// The parts of a cluster that can be on two machines: the control plane on the one that emulates the other, which is
+// The parts of a cluster that can be on two machines: the control plane on the host of the emulated machine, which is
 // the node.
 const (
 	controlPlane = "control-plane"
 	node         = "node"
 )
 
-// hostOfGuest is the address under which QEMU's user network shows an emulated machine the loopback of its host.
+// hostOfGuest is the address of the host's loopback in QEMU's user network.
 const hostOfGuest = "10.0.2.2"
 
 // UpControlPlane starts a control plane for the node of an emulated machine, which joins it (Options.Join). It is a few
-// processes on the loopback and a folder: unlike a lab it may be there several times. Who is done calls End.
+// processes on the loopback and a folder: unlike a lab it may exist several times. The caller must call End.
 func UpControlPlane(ctx context.Context, opts Options) (*Lab, error) {
 	if err := checkDir(opts.Dir); err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (l *Lab) components() []string {
 	return Components[:]
 }
 
-// join makes this machine the node of the control plane in a folder of the machine that emulates it.
+// join makes this machine the node of a control plane, in a folder of the machine that emulates it.
 func (l *Lab) join(folder string) error {
 	plane, err := readState(folder)
 	if err != nil {
@@ -102,10 +102,10 @@ func (l *Lab) join(folder string) error {
 	return nil
 }
 
-// systemd reports whether systemd makes the cgroups: it is the emulated machine's PID 1.
+// systemd reports whether systemd creates the cgroups: it is the emulated machine's PID 1.
 func (s *state) systemd() bool { return s.Part == node }
 
-// unitTemplate is a unit as packages of kubelet and containerd bring it: what they have started outlives them.
+// unitTemplate is a unit like those of the packages of kubelet and containerd: their children outlive them.
 var unitTemplate = template.Must(template.New("unit").Parse(`[Service]
 ExecStart={{.Command}}
 Environment=PATH={{.Path}} HOME={{.Dir}}
@@ -115,7 +115,7 @@ Delegate=yes
 KillMode=process
 `))
 
-// startUnit starts a component as the service of its name.
+// startUnit starts a component as a service of its name.
 func (l *Lab) startUnit(name string, argv []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -11,13 +11,13 @@ import (
 	"strings"
 )
 
-// packages are the Debian packages that the lab and the tests of the agent need, each with a file by which it is
-// known to be there.
+// packages are the Debian packages that the lab and the tests of the agent need, each with a file that shows that it is
+// installed.
 var packages = [...]struct{ name, file string }{
 	{"etcd-server", "/usr/bin/etcd"},
 	{"containerd", "/usr/bin/containerd"},
 	{"runc", "/usr/sbin/runc"},
-	{"conmon", "/usr/bin/conmon"}, // of CRI-O
+	{"conmon", "/usr/bin/conmon"}, // for CRI-O
 	{"containernetworking-plugins", "/usr/lib/cni/bridge"},
 	{"busybox-static", "/bin/busybox"},
 	{"iproute2", "/sbin/ip"},
@@ -32,18 +32,18 @@ var packages = [...]struct{ name, file string }{
 	{"rpmlint", "/usr/bin/rpmlint"},
 	{"systemd-container", "/usr/bin/systemd-nspawn"},
 	{"debootstrap", "/usr/sbin/debootstrap"},
-	{"qemu-system-x86", "/usr/bin/qemu-system-x86_64"}, // the guest
+	{"qemu-system-x86", "/usr/bin/qemu-system-x86_64"}, // for the guest
 	{"kmod", "/sbin/modprobe"},
 	{"dmsetup", "/sbin/dmsetup"},
 	{"mdadm", "/sbin/mdadm"},
-	{"gcc", "/usr/bin/gcc"}, // the race detector, and modules of the guest's kernel
+	{"gcc", "/usr/bin/gcc"}, // for the race detector, and modules of the guest's kernel
 	{"make", "/usr/bin/make"},
 	{"libc6-dev", "/usr/include/stdlib.h"},
-	{"libseccomp-dev", "/usr/include/seccomp.h"}, // runc
+	{"libseccomp-dev", "/usr/include/seccomp.h"}, // for runc
 	{"pkg-config", "/usr/bin/pkg-config"},
 }
 
-// InstallPackages installs what is missing, and nothing when nothing is.
+// InstallPackages installs missing packages; if none is missing, it does not run apt-get.
 func InstallPackages(ctx context.Context, log io.Writer) error {
 	return installPackages(ctx, newProgress(log))
 }
@@ -81,7 +81,7 @@ func aptGet(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// static reports whether a program needs no dynamic linker: an image made of it alone would not run otherwise.
+// static reports whether a program needs no dynamic linker: an image of that program alone would not run otherwise.
 func static(path string) bool {
 	file, err := elf.Open(path)
 	if err != nil {

@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// DefaultDir is where a lab lives unless the caller says otherwise.
+// DefaultDir is the default folder of a lab.
 const DefaultDir = "/var/lib/nodeagent-lab"
 
-// Names a lab gives to things outside its folder. One machine carries one lab at a time, so they are fixed.
+// Names of a lab's objects outside its folder. They are fixed, since one machine has only one lab at a time.
 const (
-	// Network is the name of the CNI network; it begins the name of every file in CNICacheDir/results.
+	// Network is the name of the CNI network, and the prefix of every file in CNICacheDir/results.
 	Network = "nodeagent-lab"
-	// PodBridge is the bridge that the pods are plugged into.
+	// PodBridge is the bridge of the pods.
 	PodBridge = "nalab0"
-	// NodeLink carries NodeIP. It is a bridge without ports: every kernel that can run the pod network has
-	// bridges, not every one has dummy links.
+	// NodeLink has NodeIP. It is a bridge without ports: every kernel that can run the pod network has bridges, but
+	// some have no dummy links.
 	NodeLink = "nalab-node"
-	// NodeIP is the node's InternalIP (TEST-NET-2): kubelet refuses a loopback address. Nothing listens on it.
+	// NodeIP is the node's InternalIP (TEST-NET-2): kubelet rejects a loopback address. It has no listener.
 	NodeIP = "198.51.100.10"
 	// PodCIDR has room for about 1000 pods.
 	PodCIDR = "10.244.76.0/22"
@@ -30,7 +30,7 @@ const (
 	maxDirLen    = 60
 )
 
-// Paths are the locations of everything of a lab, for agents and tests that are pointed at it.
+// Paths are the locations of a lab's objects, for agents and tests that use it.
 type Paths struct {
 	KubeletRoot       string // kubelet's --root-dir, "/var/lib/kubelet" elsewhere
 	KubeletConfig     string // KubeletConfiguration file
@@ -54,18 +54,18 @@ type Paths struct {
 	BinDir            string // Kubernetes binaries
 	Kubectl           string
 	ContainerdDir     string // containerd, its shim and ctr
-	CRIODir           string // CRI-O and its helpers; empty where containerd is the runtime
+	CRIODir           string // CRI-O and its helpers; empty if containerd is the runtime
 	Ctr               string
-	RuncDir           string // runc of test/runc; empty where containers run with Debian's
+	RuncDir           string // runc of test/runc; empty if containers run with Debian's
 }
 
-// debianDir is where Debian's containerd has its programs.
+// debianDir is the folder of Debian's containerd programs.
 const debianDir = "/usr/bin"
 
 func newPaths(dir string, s *state) Paths {
 	containerd := cmp.Or(s.ContainerdDir, debianDir)
 	cgroups := cgroupRoot
-	if s.systemd() { // as nearly everywhere where systemd makes them
+	if s.systemd() { // the usual place if systemd creates them
 		cgroups = "/"
 	}
 	at := func(parts ...string) string { return filepath.Join(append([]string{dir}, parts...)...) }
@@ -102,7 +102,7 @@ func newPaths(dir string, s *state) Paths {
 	return p
 }
 
-// checkDir refuses folders in which the lab could not work, or could not be removed without harm.
+// checkDir rejects folders in which the lab could not work, or could not be removed without harm.
 func checkDir(dir string) error {
 	switch {
 	case !filepath.IsAbs(dir) || filepath.Clean(dir) != dir:
@@ -118,7 +118,7 @@ func checkDir(dir string) error {
 	return nil
 }
 
-// within reports whether path is dir or lies below it, by whole path components.
+// within reports whether path is dir or below it, by whole path components.
 func within(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }

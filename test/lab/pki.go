@@ -23,7 +23,7 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// leaf describes one certificate: a client where hosts is empty, a server otherwise.
+// leaf describes one certificate: a client if hosts is empty, otherwise a server.
 type leaf struct {
 	file  string
 	name  string
@@ -102,7 +102,7 @@ func (ca *authority) issue(l leaf) error {
 func certificate(name, group string) *x509.Certificate {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
-		serial = big.NewInt(time.Now().UnixNano()) // unique is enough here
+		serial = big.NewInt(time.Now().UnixNano()) // it only has to be unique
 	}
 	c := &x509.Certificate{
 		SerialNumber: serial,
@@ -123,7 +123,7 @@ func writePair(dir, name string, der []byte, key *ecdsa.PrivateKey) error {
 	return writeKey(filepath.Join(dir, name+".key"), key)
 }
 
-// writeKeyPair makes the key that ServiceAccount tokens are signed with.
+// writeKeyPair creates the key that signs ServiceAccount tokens.
 func writeKeyPair(dir, name string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -17,14 +17,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process names one process for ever: a PID alone may be given to another.
+// process identifies one process for ever: a PID alone may be reused.
 type process struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks since boot, field 22 of /proc/PID/stat
 	Boot  string `json:"boot"`  // /proc/sys/kernel/random/boot_id
 }
 
-// stat is what the lab needs of /proc/PID/stat.
+// stat has the fields of /proc/PID/stat that the lab needs.
 type stat struct {
 	State   byte
 	Parent  int
@@ -42,7 +42,7 @@ func readStat(pid int) (stat, error) {
 	return parseStat(string(data))
 }
 
-// parseStat reads what follows the command's name, which may itself hold blanks and brackets.
+// parseStat parses the fields after the command's name, which may itself contain blanks and brackets.
 func parseStat(line string) (stat, error) {
 	end := strings.LastIndexByte(line, ')')
 	fields := strings.Fields(line[end+1:])
@@ -74,7 +74,7 @@ func identify(pid int) (process, error) {
 	return process{PID: pid, Start: s.Start, Boot: bootID()}, nil
 }
 
-// status is the process's state, and false when it has ended.
+// status is the process's state, and false if it has ended.
 func (p process) status() (stat, bool) {
 	if p.Boot != bootID() {
 		return stat{}, false
@@ -83,7 +83,7 @@ func (p process) status() (stat, bool) {
 	return s, err == nil && s.Start == p.Start && !s.dead()
 }
 
-// signal sends sig to exactly this process; it is no error when it has ended.
+// signal sends sig to exactly this process; it is no error if it has ended.
 func (p process) signal(sig syscall.Signal) error {
 	fd, err := unix.PidfdOpen(p.PID, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -93,7 +93,7 @@ func (p process) signal(sig syscall.Signal) error {
 		return fmt.Errorf("pidfd of %d: %w", p.PID, err)
 	}
 	defer unix.Close(fd)
-	if _, alive := p.status(); !alive { // asked after the descriptor pins the process
+	if _, alive := p.status(); !alive { // checked after the descriptor pins the process
 		return nil
 	}
 	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -132,16 +132,16 @@ func launch(dir, name, logFile string, argv []string) error {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
 	err = record(dir, name, cmd.Process.Pid)
-	go cmd.Wait() // reaps it should it end while we live; its state is read from /proc
+	go cmd.Wait() // reaps it if it ends while we live; its state is read from /proc
 	return err
 }
 
-// searchPath has the folder of a program first: containerd runs the first shim that it finds, its own, not Debian's.
+// searchPath puts the folder of a program first: containerd runs the first shim that it finds, its own, not Debian's.
 func searchPath(program string) string {
 	return filepath.Dir(program) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 }
 
-// record notes which process a component is.
+// record notes the process of a component.
 func record(dir, component string, pid int) error {
 	p, err := identify(pid)
 	if err != nil {
@@ -154,7 +154,7 @@ func record(dir, component string, pid int) error {
 	return writeFile(pidFile(dir, component), append(data, '\n'), 0o644)
 }
 
-// halt ends p: kindly for as long as patience lasts, then not.
+// halt ends p: gracefully while patience lasts, then by force.
 func halt(ctx context.Context, p process, patience time.Duration) error {
 	gone := func(context.Context) error {
 		if s, alive := p.status(); alive {

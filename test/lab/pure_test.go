@@ -175,7 +175,7 @@ func TestShimSockets(t *testing.T) {
 	}
 }
 
-// Each nested module pins the version of what it is for.
+// Each nested module pins the version of its programs.
 func TestModules(t *testing.T) {
 	repo, err := findRepo("")
 	if err != nil {

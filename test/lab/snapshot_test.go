@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// snapshot is what a machine shows of a lab.
+// snapshot has the traces of a lab on a machine.
 type snapshot map[string][]string
 
 func takeSnapshot(t *testing.T) snapshot {
@@ -62,7 +62,7 @@ func takeSnapshot(t *testing.T) snapshot {
 	return s
 }
 
-// compare fails for what exists now and did not before.
+// compare fails for objects that exist now and did not before.
 func (s snapshot) compare(t *testing.T) {
 	t.Helper()
 	for kind, now := range takeSnapshot(t) {
@@ -74,8 +74,8 @@ func (s snapshot) compare(t *testing.T) {
 	}
 }
 
-// belowAnother reports whether a cgroup is below one that existed before, in which another program makes cgroups. A
-// lab makes its own in the root of a hierarchy, or, where something goes wrong, in the cgroup of the test's process.
+// belowAnother reports whether a cgroup is below one that existed before and in which another program creates cgroups.
+// A lab creates its own in the root of a hierarchy, or, after an error, in the cgroup of the test's process.
 func (s snapshot) belowAnother(t *testing.T, cgroup string) bool {
 	t.Helper()
 	parent := filepath.Dir(cgroup)

@@ -12,17 +12,17 @@ import (
 	"strings"
 )
 
-// state is what a lab must remember between two commands. It is written before the first trace is made and
-// removed last, so that Down always knows what existed before.
+// state is the memory of a lab between two commands. It is written before the first trace is made and removed last, so
+// that Down always knows what existed before.
 type state struct {
 	NodeName      string            `json:"nodeName"`
 	BinDir        string            `json:"binDir"`
 	ContainerdDir string            `json:"containerdDir"`
-	CRIODir       string            `json:"crioDir,omitempty"` // of CRI-O, where it is the runtime
-	RuncDir       string            `json:"runcDir,omitempty"` // of runc, where it is not Debian's
+	CRIODir       string            `json:"crioDir,omitempty"` // of CRI-O, if it is the runtime
+	RuncDir       string            `json:"runcDir,omitempty"` // of runc, if it is not Debian's
 	Repo          string            `json:"repo"`
 	Part          string            `json:"part,omitempty"`   // which of two machines this is; empty: all on one
-	Server        string            `json:"server,omitempty"` // the apiserver, where it is on another machine
+	Server        string            `json:"server,omitempty"` // the apiserver, if it is on another machine
 	Ports         ports             `json:"ports"`
 	Sysctls       map[string]string `json:"sysctls"` // values before the lab
 	Absent        []string          `json:"absent"`  // folders outside the lab that did not exist before it
@@ -33,20 +33,20 @@ type ports struct {
 	Etcd, EtcdPeer, APIServer, ControllerManager, Scheduler, Kubelet, KubeletHealth int
 }
 
-// sysctlNames are the ones that kubelet and the bridge plugin write.
+// sysctlNames are the sysctls that kubelet and the bridge plugin write.
 var sysctlNames = []string{
 	"net/ipv4/ip_forward", "vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
 	"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
 }
 
-// foreignDirs are folders with compiled-in names which kubelet, containerd or libcni make outside the
-// lab's folder. Each parent stands before its children.
+// foreignDirs are folders with compiled-in names that kubelet, containerd or libcni create outside the lab's folder.
+// Each parent is before its children.
 var foreignDirs = []string{
 	"/var/log/containers",
 	"/var/lib/cni", "/var/lib/cni/results",
 	"/run/containerd", "/run/containerd/s",
 	"/var/lib/kubelet", devicePlugins,
-	"/run/mount", // libmount's, where no systemd has made it before
+	"/run/mount", // of libmount, if systemd has not created it before
 }
 
 func stateFile(dir string) string { return filepath.Join(dir, "lab.json") }
@@ -71,7 +71,7 @@ func (s *state) write(dir string) error {
 	return writeFile(stateFile(dir), append(data, '\n'), 0o600)
 }
 
-// recordHost saves what the lab will change outside its folder.
+// recordHost saves the state outside the lab's folder that the lab will change.
 func (s *state) recordHost(ctx context.Context) error {
 	s.Sysctls = map[string]string{}
 	for _, name := range sysctlNames {
@@ -97,7 +97,7 @@ func (s *state) recordHost(ctx context.Context) error {
 // devicePlugins is compiled into kubelet and ignores its --root-dir.
 const devicePlugins = "/var/lib/kubelet/device-plugins"
 
-// deviceFiles are what the lab's kubelet leaves in devicePlugins, none where the folder was there before the lab.
+// deviceFiles are the files of the lab's kubelet in devicePlugins, none if the folder existed before the lab.
 func (s *state) deviceFiles() []string {
 	if !slices.Contains(s.Absent, devicePlugins) {
 		return nil
@@ -109,8 +109,8 @@ func (s *state) deviceFiles() []string {
 	return files
 }
 
-// lostSockets are those of shims of which containerd has no record any more, as it was killed; none where their folder
-// was there before the lab.
+// lostSockets are those of shims without a record of containerd, because it was killed; none if their folder existed
+// before the lab.
 func (s *state) lostSockets() []string {
 	const sockets = "/run/containerd/s"
 	if !slices.Contains(s.Absent, sockets) {
@@ -126,7 +126,7 @@ func otherKubelet(ctx context.Context) bool {
 	return accepts("unix", filepath.Join(devicePlugins, "kubelet.sock"))(ctx) == nil
 }
 
-// restoreHost undoes what recordHost noted. Folders go only when they are empty.
+// restoreHost restores the state that recordHost saved. It removes folders only if they are empty.
 func (s *state) restoreHost() error {
 	var errs []error
 	for name, want := range s.Sysctls {
@@ -146,7 +146,7 @@ func (s *state) restoreHost() error {
 	return errors.Join(errs...)
 }
 
-// writeFile replaces a file in one step, so that a process that is killed meanwhile leaves the old one or the new one.
+// writeFile replaces a file in one step, so that a process that is killed meanwhile leaves the old file or the new one.
 func writeFile(path string, data []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

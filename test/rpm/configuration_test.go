@@ -41,7 +41,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// slowStart has the agent stopped and start no sooner than it is told to, by a plugin that waits. It returns the
+// slowStart stops the agent and delays its next start until goOn is called, by a plugin that waits. It returns the
 // configuration with the plugin.
 func (m *machine) slowStart() (slow string, goOn func()) {
 	m.t.Helper()
@@ -56,7 +56,7 @@ func (m *machine) slowStart() (slow string, goOn func()) {
 	return slow, func() { m.write("/srv/go-on", "") }
 }
 
-// A plugin may take longer than systemd gives a start: the agent asks for more time, and says for what.
+// A plugin may take longer than systemd's start timeout: the agent asks for more time, and gives the reason.
 func TestSlowPluginDoesNotEndTheStart(t *testing.T) {
 	need.Flag(t, *long, "-long: systemd's patience is waited for")
 	t.Parallel()
@@ -73,7 +73,7 @@ func TestSlowPluginDoesNotEndTheStart(t *testing.T) {
 		return nil
 	})
 	pid := m.property("MainPID")
-	m.pass(30 * time.Second) // beyond what systemd gave it
+	m.pass(30 * time.Second) // beyond systemd's timeout
 	if state := m.property("ActiveState"); state != "activating" || m.property("MainPID") != pid {
 		t.Errorf("the start did not go on: %s, %s restarts", state, m.property("NRestarts"))
 	}
@@ -84,8 +84,8 @@ func TestSlowPluginDoesNotEndTheStart(t *testing.T) {
 	}
 }
 
-// A reload that is asked for while the unit starts is merged into the start by systemd. What the file holds when the start
-// has ended is in force all the same.
+// systemd merges a reload during the start of the unit into the start. The file's content at the end of the start is in
+// force nevertheless.
 func TestReloadDuringTheStart(t *testing.T) {
 	t.Parallel()
 	m := boot(t)
@@ -180,7 +180,7 @@ func TestStartWithABadConfiguration(t *testing.T) {
 	m.run("systemctl", "restart", "nodeagent")
 	expect("the last good configuration")
 
-	// An upgrade is a restart too. The package prints what is wrong and does not take the agent down.
+	// An upgrade is a restart too. The package prints the errors and does not stop the agent.
 	out := m.try("rpm", "-U", "--nodeps", inMachine(newer))
 	if out.code != 0 || !strings.Contains(out.stderr, configFile+":3: ") ||
 		!strings.Contains(out.stderr, "until this is corrected") {
@@ -207,7 +207,7 @@ func TestStartWithABadConfiguration(t *testing.T) {
 	}
 }
 
-// By hand nothing is started with a configuration that is wrong.
+// A run by hand does not start with a wrong configuration.
 func TestRunByHandIsStrict(t *testing.T) {
 	t.Parallel()
 	m := boot(t)

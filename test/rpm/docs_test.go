@@ -8,14 +8,14 @@ import (
 	"github.com/nodeagent/nodeagent/test/page"
 )
 
-// TestTheDocumentation runs every command of docs/install-rpm.md, from top to bottom, as a reader would.
+// TestTheDocumentation runs every command of docs/install-rpm.md, from top to bottom, like a reader.
 func TestTheDocumentation(t *testing.T) {
 	t.Parallel()
-	m := boot(t) // built by the very target that the page names
+	m := boot(t) // built by the target that the page names
 	m.followPage("install-rpm.md", "make rpm")
 }
 
-// TestTheDocumentationOfTheTool runs every command of the pages for people whose agent runs.
+// TestTheDocumentationOfTheTool runs every command of the pages for people with a running agent.
 func TestTheDocumentationOfTheTool(t *testing.T) {
 	t.Parallel()
 	m := boot(t)
@@ -47,7 +47,7 @@ func TestTheDocumentationByHand(t *testing.T) {
 	m.followPage("install-by-hand.md", "make build")
 }
 
-// followPage runs every command of a page in the machine. built is the one that was run before, outside.
+// followPage runs every command of a page in the machine. built is the command that was already run, outside.
 func (m *machine) followPage(name, built string) {
 	m.t.Helper()
 	commands, err := page.Commands("../../docs/" + name)

@@ -9,8 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// TestEventCenter: the event center's package is installed, started, asked, upgraded in place and removed; what it has
-// stored stays.
+// TestEventCenter: the event center's package is installed, started, queried, upgraded in place and removed; its stored
+// events stay.
 func TestEventCenter(t *testing.T) {
 	need.Flag(t, *long, "-long: builds another package")
 	t.Parallel()

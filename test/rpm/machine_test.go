@@ -22,11 +22,11 @@ import (
 // machine is a booted Debian.
 type machine struct {
 	t       *testing.T
-	root    string // as this machine sees it
+	root    string // path on this machine
 	nspawn  *exec.Cmd
 	ended   chan struct{}
-	cgroups []string // made for it, one in each hierarchy that systemd uses
-	console string   // file with what it prints
+	cgroups []string // created for it, one in each hierarchy that systemd uses
+	console string   // file with its output
 }
 
 // boot boots a fresh Debian with the older package in /root, and ends it with the test.
@@ -67,7 +67,7 @@ func overlay(t *testing.T, lower string) string {
 	return root
 }
 
-// makeCgroups makes the cgroups that hold everything of the machine, so that all of it can be found and removed.
+// makeCgroups creates the cgroups that contain the whole machine, so that all of it can be found and removed.
 func (m *machine) makeCgroups() {
 	m.t.Helper()
 	for _, hierarchy := range []string{"/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
@@ -82,8 +82,8 @@ func (m *machine) makeCgroups() {
 	}
 }
 
-// start starts systemd-nspawn in the machine's cgroups. There is no systemd on the outside: --keep-unit and
-// --register=no keep it from asking for one.
+// start starts systemd-nspawn in the machine's cgroups. There is no systemd on the outside: with --keep-unit and
+// --register=no it does not ask for one.
 func (m *machine) start() {
 	m.t.Helper()
 	enter := ""
@@ -110,7 +110,7 @@ func (m *machine) start() {
 	go func() { _ = nspawn.Wait(); close(ended) }()
 }
 
-// remove ends the machine, in good order where it still can, and leaves nothing of it.
+// remove ends the machine, gracefully if it still can, and removes all traces of it.
 func (m *machine) remove() {
 	if m.t.Failed() {
 		m.t.Logf("journal of the agent:\n%s",
@@ -129,7 +129,7 @@ func (m *machine) remove() {
 	}
 }
 
-// emptyCgroup kills what is left in a cgroup and removes it with all below it.
+// emptyCgroup kills the remaining processes of a cgroup and removes it with all cgroups below it.
 func (m *machine) emptyCgroup(cgroup string) {
 	var dirs []string
 	_ = filepath.WalkDir(cgroup, func(path string, d fs.DirEntry, err error) error {
@@ -155,7 +155,7 @@ func (m *machine) emptyCgroup(cgroup string) {
 	})
 }
 
-// init returns the process that is PID 1 of the machine. It changes with a reboot.
+// init returns the machine's PID 1. It changes with a reboot.
 func (m *machine) init() (int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", m.nspawn.Process.Pid, m.nspawn.Process.Pid))
 	if err != nil {
@@ -168,7 +168,7 @@ func (m *machine) init() (int, error) {
 	return strconv.Atoi(children[0])
 }
 
-// outside returns the PID, as this machine counts, of the process of the machine whose command line begins so.
+// outside returns the PID on this machine of the machine's process whose command line starts with command.
 func (m *machine) outside(command ...string) (pid int) {
 	m.t.Helper()
 	begin := strings.Join(command, "\x00") + "\x00"
@@ -210,7 +210,7 @@ func (m *machine) settle() {
 	})
 }
 
-// output is what a command did.
+// output is the result of a command.
 type output struct {
 	code           int
 	stdout, stderr string
@@ -239,7 +239,7 @@ func (m *machine) try(arguments ...string) output {
 	return output{code, stdout.String(), stderr.String()}
 }
 
-// run runs a command that must succeed and returns what it printed.
+// run runs a command that must succeed and returns its output.
 func (m *machine) run(arguments ...string) string {
 	m.t.Helper()
 	out := m.try(arguments...)
@@ -249,7 +249,7 @@ func (m *machine) run(arguments ...string) string {
 	return out.stdout
 }
 
-// fails runs a command that must end with the code, and returns what it did.
+// fails runs a command that must end with the code, and returns its result.
 func (m *machine) fails(code int, arguments ...string) output {
 	m.t.Helper()
 	out := m.try(arguments...)
@@ -259,7 +259,7 @@ func (m *machine) fails(code int, arguments ...string) output {
 	return out
 }
 
-// write writes a file in the machine, as programs that deploy configurations do: all at once.
+// write writes a file in the machine atomically, like programs that deploy configurations.
 func (m *machine) write(name, text string) {
 	m.t.Helper()
 	path := filepath.Join(m.root, name)
@@ -291,7 +291,7 @@ func (m *machine) property(name string) string {
 	return strings.TrimSpace(m.run("systemctl", "show", "--value", "-p", name, "nodeagent.service"))
 }
 
-// patience bounds what is waited for: ten times what the slowest of it takes.
+// patience bounds each wait: ten times as long as the slowest one takes.
 const patience = 5 * time.Minute
 
 // eventually waits until try returns nil.
@@ -335,7 +335,7 @@ type agentStatus struct {
 	}
 }
 
-// askStatus asks the agent, which may have findings or not run.
+// askStatus reads the status of the agent, which may have findings or not run.
 func (m *machine) askStatus() (agentStatus, error) {
 	var s agentStatus
 	out := m.try("nodeagent", "status", "-o", "json")
@@ -383,5 +383,5 @@ func tail(text string) string {
 	return text[max(0, len(text)-most):]
 }
 
-// inMachine is where the package of a version lies in every machine.
+// inMachine is the path of a version's package in every machine.
 func inMachine(version string) string { return "/root/nodeagent-" + version + "-1.x86_64.rpm" }

@@ -1,10 +1,10 @@
-// Package rpm_test installs the real package into a real Debian with a real systemd, in a container of
-// systemd-nspawn, and does to it what happens to a node: upgrades, bad configurations, crashes, hangs, reboots.
+// Package rpm_test installs the real package into a real Debian with a real systemd, in a container of systemd-nspawn,
+// and subjects it to the events in the life of a node: upgrades, bad configurations, crashes, hangs, reboots.
 //
 // It needs root and the Debian packages cpio, rpm, rpmlint, systemd-container and debootstrap. The first run makes a
 // Debian root filesystem in .cache/debian-12 of the checkout; each test boots a copy-on-write copy of it.
 //
-// The machines run side by side, but for the first one, in which all checks are run by hand: some give up after seconds.
+// The machines run in parallel, except for the first one, which runs all checks by hand: some give up after seconds.
 package rpm_test
 
 import (
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// versions are what is upgraded from and to. The second one ships another configuration file than the first.
+// versions are those before and after an upgrade. The second has a different configuration file.
 const (
 	older = "1.0.0"
 	newer = "1.1.0"
@@ -49,14 +49,14 @@ type builtPackages struct {
 	err    error
 }
 
-// needMachine skips a test where no machine can be booted.
+// needMachine skips a test if no machine can be booted.
 func needMachine(t *testing.T) {
 	t.Helper()
 	need.Root(t, "boots a Debian with systemd in a container and installs the package there")
 	needTools(t, "rpmbuild", "rpm", "rpm2cpio", "cpio", "rpmlint", "systemd-nspawn", "debootstrap", "nsenter")
 }
 
-// needTools fails where a tool is missing: as root on Debian nothing is skipped.
+// needTools fails if a tool is missing: as root on Debian no test is skipped.
 func needTools(t *testing.T, tools ...string) {
 	t.Helper()
 	for _, tool := range tools {
@@ -87,7 +87,7 @@ func prepared(t *testing.T) *builtPackages {
 	return p
 }
 
-// file is the package of a version for this machine, built by the targets that users build it with.
+// file is the package of a version for this machine, built by the same targets that users use.
 func (p *builtPackages) file(version string) string {
 	return filepath.Join(p.dir, fmt.Sprintf("nodeagent-%s-1.x86_64.rpm", version))
 }
@@ -116,7 +116,7 @@ func makeRPM(target, version, dir string, variables ...string) error {
 	return err
 }
 
-// changeConfig gives a source tree another configuration file, so that an upgrade brings one that differs.
+// changeConfig gives a source tree another configuration file, so that an upgrade brings a different one.
 func changeConfig(source, dir string) error {
 	tree := filepath.Join(dir, "nodeagent-"+newer)
 	if _, err := command("tar", "-C", dir, "-xzf", source); err != nil {
@@ -134,7 +134,7 @@ func changeConfig(source, dir string) error {
 	return errors.Join(err, os.RemoveAll(tree))
 }
 
-// command runs a program in the root of the checkout and returns what it printed.
+// command runs a program in the root of the checkout and returns its output.
 func command(name string, arguments ...string) (string, error) {
 	cmd := exec.Command(name, arguments...) //nolint:gosec // of this test
 	cmd.Dir = "../.."
@@ -149,7 +149,7 @@ func command(name string, arguments ...string) (string, error) {
 // included are the packages of the machines beside the minimum. The mirror is debootstrap's default.
 const included = "systemd,systemd-sysv,dbus,rpm,e2fsprogs,procps,bash-completion"
 
-// debian returns the root filesystem that all machines are copies of. It is made again when included changes.
+// debian returns the root filesystem that all machines are copies of. It is made again after a change of included.
 func debian(ctx context.Context) (string, error) {
 	cache, err := filepath.Abs("../../.cache")
 	if err != nil {
@@ -180,7 +180,7 @@ func debian(ctx context.Context) (string, error) {
 	return root, os.WriteFile(root+".packages", []byte(included), 0o600)
 }
 
-// debootstrap makes a root filesystem: all of it, or none.
+// debootstrap makes a root filesystem: completely, or not at all.
 func debootstrap(ctx context.Context, root string) error {
 	half := root + ".half"
 	if err := os.RemoveAll(half); err != nil {

@@ -53,8 +53,8 @@ func TestInstall(t *testing.T) {
 	checkInMachine(t, m)
 }
 
-// checkInMachine runs the command in a container without Kubernetes. Its only warnings may be of the machine that the
-// container is on: of its load and of its disk.
+// checkInMachine runs the command in a container without Kubernetes. It may only warn about the machine of the
+// container: its load and its disk.
 func checkInMachine(t *testing.T, m *machine) {
 	t.Helper()
 	answer := m.try("nodeagent", "check")
@@ -104,7 +104,7 @@ func TestUpgradeAndDowngrade(t *testing.T) {
 	m.run("systemctl", "reload", "nodeagent")
 
 	m.run("rpm", "-U", "--nodeps", inMachine(newer))
-	m.awaitReady() // it compares the version that runs with its own
+	m.awaitReady() // it compares the running version with its own
 	s := m.status()
 	if s.Version != newer+"-1" || hasCheck(s, "load") {
 		t.Errorf("after the upgrade: %+v", s)

@@ -25,11 +25,10 @@ const (
 	dead   = "22222222-2222-4222-8222-222222222222"
 )
 
-// TestReleaseOnSystemdHost: the service of the package releases what a dead pod left behind on a host whose init is
-// systemd and whose root mount is shared: processes that are deaf to SIGTERM, mounts, cgroups that are systemd's
-// units, and the pod's directory. Nothing else changes: systemd ran in the pod and left cgroups below it that are
-// named like the host's slices, and below the source of its subPath the host mounted a disk later, which propagated
-// into the pod's directory.
+// TestReleaseOnSystemdHost: the packaged service releases the leftovers of a dead pod on a host with systemd as init
+// and with a shared root mount: processes that ignore SIGTERM, mounts, cgroups that are systemd's units, and the pod's
+// directory. It changes no other object: systemd ran in the pod and left cgroups below it with the names of the host's
+// slices, and below the source of its subPath the host later mounted a disk, which propagated into the pod's directory.
 func TestReleaseOnSystemdHost(t *testing.T) {
 	t.Parallel()
 	m := boot(t)
@@ -42,7 +41,7 @@ func TestReleaseOnSystemdHost(t *testing.T) {
 		m.startPod(uid)
 	}
 	m.run("sh", "-ec", "mount -t tmpfs disk /data/disk; echo data of the host >/data/disk/canary")
-	// A service with a mount namespace of its own, which has copies of all these mounts.
+	// A service with its own mount namespace, which has copies of all these mounts.
 	m.run("systemd-run", "--unit=apart", "-p", "PrivateTmp=yes", "sleep", "infinity")
 	m.install()
 	m.mode("dry-run")
@@ -102,12 +101,12 @@ func TestReleaseOnSystemdHost(t *testing.T) {
 // pass lets the agent make passes.
 func (m *machine) pass(d time.Duration) { <-time.After(d) }
 
-// released is what the agent has written about releases.
+// released returns the agent's records about releases.
 func (m *machine) released() string {
 	return m.try("journalctl", "--no-pager", "-u", "nodeagent", "-o", "cat", "--grep", "msg=.?release").stdout
 }
 
-// mode sets how far releases may go, with seconds instead of the minutes that a node has.
+// mode sets the mode of releases, with seconds instead of the minutes of a node.
 func (m *machine) mode(mode string) {
 	m.t.Helper()
 	m.write(configFile, "inspect: {every: 2s, passes: 3, grace: 4s, listSpacing: 2s, kubeletUptime: 2s, "+
@@ -115,8 +114,7 @@ func (m *machine) mode(mode string) {
 	m.run("systemctl", "reload", "nodeagent")
 }
 
-// startNode starts a real containerd with its CRI plugin, and what stands in for kubelet and the apiserver, as
-// services.
+// startNode starts a real containerd with its CRI plugin, and the stand-ins for kubelet and the apiserver, as services.
 func (m *machine) startNode() {
 	m.t.Helper()
 	runtime := need.Program(m.t, "containerd")
@@ -149,7 +147,7 @@ func (m *machine) startNode() {
 	m.run("systemctl", "start", "containerd", "kubelet")
 }
 
-// witnesses says which pods kubelet and the apiserver have.
+// witnesses sets the pods of kubelet and the apiserver.
 func (m *machine) witnesses(uids ...string) {
 	m.t.Helper()
 	list := corev1.PodList{
@@ -188,7 +186,8 @@ func slice(uid string) string {
 
 func scope(uid string) string { return "cri-containerd-" + strings.Repeat(uid[:4], 16) + ".scope" }
 
-// startPod makes what kubelet with the systemd driver and containerd make of a pod, and what systemd in it makes.
+// startPod creates the objects that kubelet with the systemd driver, containerd, and systemd in the pod create for a
+// pod.
 func (m *machine) startPod(uid string) {
 	m.t.Helper()
 	dir := "/var/lib/kubelet/pods/" + uid
@@ -198,7 +197,7 @@ touch "$1/etc-hosts" "$1/plugins/kubernetes.io~empty-dir/scratch/ready" "$1/cont
 mount -t tmpfs tmpfs "$1/volumes/kubernetes.io~empty-dir/scratch"
 mount --bind /data "$1/volume-subpaths/data/app/0"`, "sh", dir)
 	m.write("/data/canary", "data of the host")
-	m.t.Cleanup(func() { m.try("systemctl", "kill", "--signal=KILL", scope(uid)) }) // the machine is to halt at once
+	m.t.Cleanup(func() { m.try("systemctl", "kill", "--signal=KILL", scope(uid)) }) // the machine must halt at once
 	m.run("sh", "-ec", `systemd-run --quiet --scope --slice="$1" --unit="$2" -p Delegate=yes \
   sh -c 'trap "" TERM; sleep infinity & exec sleep infinity' </dev/null >/dev/null 2>&1 &`, "sh", slice(uid), scope(uid))
 	at := "/kubepods.slice/kubepods-besteffort.slice/" + slice(uid) + "/" + scope(uid)
@@ -208,7 +207,7 @@ mount --bind /data "$1/volume-subpaths/data/app/0"`, "sh", dir)
 		}
 		return nil
 	})
-	// One of its processes goes into a cgroup that has the name of a slice of the host. Another container had such
+	// One of its processes moves into a cgroup with the name of a slice of the host. Another container had such
 	// cgroups, too; systemd no longer knows its scope, and so does not remove them.
 	m.run("sh", "-ec", `pid=$(tail -n 1 "/sys/fs/cgroup/systemd$1/cgroup.procs")
 for h in systemd unified; do
@@ -218,7 +217,7 @@ for h in systemd unified; do
 done`, "sh", at, filepath.Dir(at)+"/cri-containerd-"+strings.Repeat("f"+uid[:3], 16)+".scope")
 }
 
-// leftBy asks the kernel and systemd what there is of a pod.
+// leftBy lists the objects of a pod known to the kernel and systemd.
 func (m *machine) leftBy(uid string) []string {
 	m.t.Helper()
 	out := m.run("sh", "-c", `[ -e "/var/lib/kubelet/pods/$1" ] && echo "directory"
@@ -236,9 +235,9 @@ for unit in "$2" "$3"; do echo "unit $unit" $(systemctl is-active "$unit" | grep
 	return left
 }
 
-// bystanders is all that must not change: units, with the invocation and the process of each, the processes of the
-// living pod with the time of their start, its files and cgroups by inode, every mount that is not in the dead pod's
-// directory, and the host's data.
+// bystanders is everything that must not change: units, with the invocation and the process of each, the processes of
+// the living pod with their start times, its files and cgroups by inode, every mount outside the dead pod's directory,
+// and the host's data.
 func (m *machine) bystanders() []string {
 	m.t.Helper()
 	out := m.run("sh", "-ec", `systemctl show -p Id -p InvocationID -p MainPID --state=active "*" | awk 'BEGIN { RS = "" } { $1 = $1; print "unit", $0 }'
@@ -267,7 +266,7 @@ for file in /data/canary /data/disk/canary "/var/lib/kubelet/pods/$1/volume-subp
 
 func (m *machine) compare(before []string) {
 	m.t.Helper()
-	after := slices.DeleteFunc(m.bystanders(), func(line string) bool { // a job of a timer may have begun
+	after := slices.DeleteFunc(m.bystanders(), func(line string) bool { // a timer's job may have started
 		return strings.HasPrefix(line, "unit ") && !slices.Contains(before, line)
 	})
 	if diff := cmp.Diff(before, after); diff != "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// repairs sets the modes of repairs, with seconds instead of the minutes that a node has.
+// repairs sets the modes of repairs, with seconds instead of the minutes of a node.
 func (m *machine) repairs(settings string) {
 	m.t.Helper()
 	m.write(configFile, "checks: {runtime-health: {every: 1s}, systemd-units: {every: 1s}}\n"+
@@ -18,13 +18,13 @@ func (m *machine) repairs(settings string) {
 	m.run("systemctl", "reload", "nodeagent")
 }
 
-// repairJournal is the journal of repairs, as people read it.
+// repairJournal is the journal of repairs in the form for people.
 func (m *machine) repairJournal() string {
 	m.t.Helper()
 	return m.run("nodeagent", "events")
 }
 
-// stepOf waits until the status says something of a step of an action.
+// stepOf waits until the status contains want about a step of an action.
 func (m *machine) stepOf(action, want string) {
 	m.t.Helper()
 	m.eventually(action+" to be "+want, func() error {
@@ -41,8 +41,8 @@ func (m *machine) stepOf(action, want string) {
 	})
 }
 
-// TestRestartUnit: the socket of a real containerd is lost, and something that is named as a shim lives in the cgroup of
-// its unit. A real systemd is asked to restart it only with KillMode=process, and the shim survives that.
+// TestRestartUnit: the socket of a real containerd is lost, and a process with the name of a shim lives in the cgroup
+// of its unit. The real systemd gets a restart request only with KillMode=process, and the shim survives that.
 func TestRestartUnit(t *testing.T) {
 	need.Flag(t, *long, "-long: takes three minutes, in which faults are believed, repaired and verified")
 	t.Parallel()
@@ -55,7 +55,7 @@ func TestRestartUnit(t *testing.T) {
 	m.run("systemctl", "daemon-reload")
 	m.run("systemctl", "restart", "containerd")
 	m.run("rm", "/run/containerd/containerd.sock") // before the agent is connected
-	m.install()                                    // systemd drops a reload that is asked for during the start
+	m.install()                                    // systemd drops a reload that is requested during the start
 	m.repairs("  actions: {restart-unit: on}\n")
 	show := func(property string) string {
 		return strings.TrimSpace(m.run("systemctl", "show", "--value", "-p", property, "containerd"))
@@ -73,7 +73,7 @@ func TestRestartUnit(t *testing.T) {
 			t.Fatalf("%s: main process %s instead of %s", mode, now, main)
 		}
 	}
-	// Whatever else a restart changes is asked of a real systemd, too.
+	// The real systemd is also asked which other units a restart would change.
 	m.write("/etc/systemd/system/needs.service", "[Unit]\nRequisite=containerd.service\nAfter=containerd.service\n"+
 		"[Service]\nExecStart=/bin/sleep infinity\n")
 	for text, want := range map[string]string{
@@ -83,7 +83,7 @@ func TestRestartUnit(t *testing.T) {
 		"[Unit]\nStartLimitAction=reboot\n":                         "StartLimitAction=reboot",
 		"[Unit]\nJobTimeoutAction=reboot\nJobTimeoutSec=infinity\n": "JobTimeoutAction=reboot",
 		"[Unit]\nOnFailure=rescue.target\n":                         "OnFailure=rescue.target",
-		// It is named first, so that nothing restarts the unit when that one is stopped.
+		// It is named first, so that the unit is not restarted when that one is stopped.
 		"RuntimeDirectory=x\n": "systemd would stop or restart needs.service",
 	} {
 		m.write("/etc/systemd/system/containerd.service.d/mode.conf", "[Service]\nKillMode=process\n"+text)
@@ -117,7 +117,7 @@ func TestRestartUnit(t *testing.T) {
 	m.run("kill", "-0", shim)
 	m.unitFinding("runtime-health", "/run/containerd/containerd.sock", "")
 
-	// It dies, and a restart does not help: it is tried once, and then it is a person's.
+	// It dies, and a restart does not help: the agent tries once, and then leaves it to a person.
 	m.write("/etc/containerd/config.toml", "this is no TOML\n")
 	m.run("systemctl", "kill", "--kill-who=main", "-s", "KILL", "containerd")
 	m.eventually("the restart to fail", func() error {
@@ -132,7 +132,7 @@ func TestRestartUnit(t *testing.T) {
 	}
 }
 
-// TestResetFailedUnits: a transient unit that has failed is forgotten; one with a file stays.
+// TestResetFailedUnits: a failed transient unit is reset; one with a file stays.
 func TestResetFailedUnits(t *testing.T) {
 	t.Parallel()
 	m := boot(t)
@@ -156,7 +156,7 @@ func TestResetFailedUnits(t *testing.T) {
 	}
 }
 
-// A unit that somebody makes again as soon as it is forgotten, and that fails again: that is seen once, and then waited.
+// A unit is created again as soon as it is reset, and fails again: the agent notices that once, and then waits.
 func TestResetFailedUnitsDoesNotHelp(t *testing.T) {
 	need.Flag(t, *long, "-long: what is not undone is waited for")
 	t.Parallel()

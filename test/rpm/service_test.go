@@ -27,7 +27,7 @@ func TestReboot(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("the machine does not go down")
 	}
-	const restart = 133 // EXIT_FORCE_RESTART: systemd-nspawn leaves the second half of a reboot to who started it
+	const restart = 133 // EXIT_FORCE_RESTART: systemd-nspawn leaves the second half of a reboot to its caller
 	if got := m.nspawn.ProcessState.ExitCode(); got != restart {
 		t.Fatalf("systemd-nspawn ended with %d, want %d", got, restart)
 	}
@@ -36,7 +36,7 @@ func TestReboot(t *testing.T) {
 	m.awaitReady()
 }
 
-// crash ends the agent in some way and waits until another answers.
+// crash ends the agent in some way and waits until another one answers.
 func crash(m *machine, pid string, end func()) {
 	m.t.Helper()
 	began := time.Now()
@@ -51,7 +51,7 @@ func crash(m *machine, pid string, end func()) {
 	m.t.Logf("another agent answers after %s", time.Since(began))
 }
 
-// logged waits until the journal of the service has a text: journald writes what it is sent when it comes to it.
+// logged waits until the journal of the service has a text: journald writes messages with a delay.
 func (m *machine) logged(text string) {
 	m.t.Helper()
 	m.eventually(text+" in the journal", func() error {
@@ -66,7 +66,7 @@ func TestCrash(t *testing.T) {
 	t.Parallel()
 	m := boot(t)
 	m.install()
-	m.write("/etc/nodeagent/config.yaml", "no such key: 1\n") // a fault that lasts
+	m.write("/etc/nodeagent/config.yaml", "no such key: 1\n") // a lasting fault
 	m.fails(1, "nodeagent", "reload")
 	m.eventually("the finding", func() error {
 		if len(findings(m.status(), "agent-config")) != 1 {
@@ -97,7 +97,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// saved returns nil when the agent's state file has a finding of a check, in a transaction that is complete.
+// saved returns nil if the agent's state file has a finding of a check, in a complete transaction.
 func (m *machine) saved(check, reason string) error {
 	file := filepath.Join(m.t.TempDir(), "state.db")
 	copyFile(m.t, filepath.Join(m.root, "var/lib/nodeagent/state.db"), file)
@@ -112,7 +112,7 @@ func (m *machine) saved(check, reason string) error {
 	return nil
 }
 
-// findings returns reason, identity and beginning of what one check has found.
+// findings returns reason, identity and start of a check's findings.
 func findings(s agentStatus, check string) []string {
 	var found []string
 	for _, f := range s.Findings {
@@ -123,7 +123,7 @@ func findings(s agentStatus, check string) []string {
 	return found
 }
 
-// A child of the agent that hangs in the kernel cannot be killed. It must not keep the node without an agent.
+// A child of the agent that hangs in the kernel cannot be killed. The node must get a new agent nevertheless.
 func TestCrashWithAnUnkillableChild(t *testing.T) {
 	t.Parallel()
 	m := boot(t)
@@ -146,7 +146,7 @@ func TestCrashWithAnUnkillableChild(t *testing.T) {
 	}
 }
 
-// hangInService puts a frozen process into the cgroup of the service and returns its PID outside of the machine.
+// hangInService puts a frozen process into the cgroup of the service and returns its PID outside the machine.
 func hangInService(t *testing.T, m *machine, freezer string) int {
 	t.Helper()
 	m.run("sh", "-c", "setsid sleep 43210 >/dev/null 2>&1 &")
@@ -248,7 +248,7 @@ func TestUnit(t *testing.T) {
 			t.Errorf("the agent has its own namespace %s:\n%s", namespace, got)
 		}
 	}
-	// RestrictSUIDSGID=yes refuses openat2, without which nothing is released: TestReleaseOnSystemdHost.
+	// RestrictSUIDSGID=yes blocks openat2, which every release needs: TestReleaseOnSystemdHost.
 	for name, want := range map[string]string{"RestrictSUIDSGID": "no", "MemoryMax": "268435456",
 		"CPUQuotaPerSecUSec": "500ms", "OOMScoreAdjust": "-900", "Restart": "always", "WatchdogUSec": "1min",
 		"Type": "notify", "StartLimitIntervalUSec": "0"} {
@@ -270,7 +270,7 @@ func sameLines(text string) bool {
 	return ok && a == b
 }
 
-// The restrictions of the unit must leave what the agent is for: each of these is run under them.
+// The restrictions of the unit must permit the agent's work: each of these commands runs under them.
 func TestTheUnitMayDoItsWork(t *testing.T) {
 	t.Parallel()
 	m := boot(t)
@@ -316,8 +316,8 @@ func TestTheUnitMayDoItsWork(t *testing.T) {
 	}
 }
 
-// A read-only disk is what the agent is there to report; it must not keep it from starting, even where its own
-// directory is lost. With StateDirectory= in the unit this fails with 238/STATE_DIRECTORY.
+// The agent must report a read-only disk, so the disk must not keep it from starting, even if its own directory is
+// lost. With StateDirectory= in the unit this fails with 238/STATE_DIRECTORY.
 func TestReadOnlyDisk(t *testing.T) {
 	t.Parallel()
 	m := boot(t)

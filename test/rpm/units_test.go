@@ -16,7 +16,7 @@ import (
 
 const quickChecks = "checks:\n  systemd-units:\n    every: 1s\n  runtime-restarts:\n    every: 1s\n"
 
-// unitFinding waits until the agent reports that of a subject, as "severity Reason"; empty: nothing.
+// unitFinding waits until the agent reports this about a subject, as "severity Reason"; empty: no finding.
 func (m *machine) unitFinding(check, subject, want string) {
 	m.t.Helper()
 	last := ""
@@ -33,7 +33,7 @@ func (m *machine) unitFinding(check, subject, want string) {
 	}
 }
 
-// unitFindingNow is the same, at once.
+// unitFindingNow is the same, without waiting.
 func (m *machine) unitFindingNow(check, subject, want string) {
 	m.t.Helper()
 	got, message, err := m.askFinding(check, subject)
@@ -52,7 +52,7 @@ func (m *machine) askFinding(check, subject string) (what, message string, err e
 	return "", "", err
 }
 
-// TestUnits: a unit really fails, one really crashes in a loop, a timer's job fails, and each recovers.
+// TestUnits: one unit fails, one crashes in a loop, a timer's job fails, all for real, and each recovers.
 func TestUnits(t *testing.T) {
 	t.Parallel()
 	m := boot(t)
@@ -86,14 +86,14 @@ func TestUnits(t *testing.T) {
 	m.unitFinding("systemd-units", "job.service", "")
 }
 
-// TestUnitAtOnce: a unit that fails is found because systemd signals it, however seldom the check runs.
+// TestUnitAtOnce: a failed unit is found because systemd signals it, however rarely the check runs.
 func TestUnitAtOnce(t *testing.T) {
 	t.Parallel()
 	m := boot(t)
 	m.install()
 	m.write(configFile, "checks:\n  systemd-units:\n    every: 24h\n")
 	m.run("systemctl", "restart", "nodeagent")
-	m.awaitReady() // the observations that the agent makes when it starts
+	m.awaitReady() // the observations of the agent's start
 	m.unitFinding("source-systemd", "systemd", "")
 	m.service("broken", "ExecStart=/bin/sleep infinity\n")
 	m.run("systemctl", "start", "broken")
@@ -107,8 +107,8 @@ func TestUnitAtOnce(t *testing.T) {
 	m.unitFinding("systemd-units", "opt.mount", "warning UnitFailed")
 }
 
-// TestUnitStorm: a unit that is started all the time costs next to nothing, be it that it fails, or that it ends well
-// and there is nothing to report until it was started too often.
+// TestUnitStorm: a unit that is started all the time costs almost no CPU time, whether it fails, or succeeds and is
+// only reported once it was started too often.
 func TestUnitStorm(t *testing.T) {
 	need.Flag(t, *long, "-long: processor time is measured, with nothing beside it")
 	m := boot(t)
@@ -129,14 +129,14 @@ func TestUnitStorm(t *testing.T) {
 	}
 }
 
-// service writes a unit, which may fail as often as it likes.
+// service writes a unit without a start limit.
 func (m *machine) service(name, rest string) {
 	m.t.Helper()
 	m.write("/etc/systemd/system/"+name+".service", "[Unit]\nStartLimitIntervalSec=0\n[Service]\n"+rest)
 	m.run("systemctl", "daemon-reload")
 }
 
-// measure returns the CPU time that some use meanwhile, and how often the service flaps was started.
+// measure returns the CPU time used meanwhile, and how often the service flaps was started.
 func (m *machine) measure(d time.Duration) (used map[string]time.Duration, starts int) {
 	m.t.Helper()
 	read := func() (map[string]time.Duration, int) {
@@ -166,7 +166,7 @@ func (m *machine) measure(d time.Duration) (used map[string]time.Duration, start
 	return after, last - first
 }
 
-// TestSystemdStops: PID 1 hangs, and goes on.
+// TestSystemdStops: PID 1 hangs, and continues.
 func TestSystemdStops(t *testing.T) {
 	t.Parallel()
 	m := boot(t)
@@ -188,7 +188,7 @@ func TestSystemdStops(t *testing.T) {
 	m.unitFinding("systemd-units", "systemd", "")
 }
 
-// TestSystemdOverTheBus: a systemd without a socket of its own.
+// TestSystemdOverTheBus: a systemd without its own socket.
 func TestSystemdOverTheBus(t *testing.T) {
 	t.Parallel()
 	m := boot(t)
@@ -246,7 +246,7 @@ func (m *machine) containerdSeen(old string) string {
 	return pid
 }
 
-// TestRuntimeRestarts: a real containerd is killed again and again.
+// TestRuntimeRestarts: a real containerd is killed repeatedly.
 func TestRuntimeRestarts(t *testing.T) {
 	t.Parallel()
 	m := boot(t)
@@ -262,7 +262,7 @@ func TestRuntimeRestarts(t *testing.T) {
 	m.unitFinding("runtime-restarts", containerdSocket, "warning RuntimeRestartsOften")
 }
 
-// TestRuntimeDiesAtStart: containerd ends before it listens, so that only systemd knows of its restarts.
+// TestRuntimeDiesAtStart: containerd exits before it listens, so only systemd knows about its restarts.
 func TestRuntimeDiesAtStart(t *testing.T) {
 	t.Parallel()
 	m := boot(t)
@@ -272,11 +272,11 @@ func TestRuntimeDiesAtStart(t *testing.T) {
 	m.unitFinding("runtime-restarts", containerdSocket, "warning RuntimeRestartsOften")
 	m.unitFinding("systemd-units", "containerd.service", "warning UnitFlapping")
 	m.run("systemctl", "stop", "containerd")
-	m.try("systemctl", "reset-failed", "containerd") // where systemd gave it up before
+	m.try("systemctl", "reset-failed", "containerd") // if systemd gave it up before
 	m.unitFinding("systemd-units", "containerd.service", "")
 }
 
-// TestJournald: journald is stopped and goes on; it is killed, and finds its file not closed.
+// TestJournald: journald is stopped and continues; it is killed, and finds that its file was not closed.
 func TestJournald(t *testing.T) {
 	t.Parallel()
 	m := boot(t)
@@ -307,8 +307,8 @@ func TestJournald(t *testing.T) {
 	m.unitFinding("journald", "system", "")
 }
 
-// A daemon that the node needs is stopped by a signal, as by a debugger or by mistake: systemd calls it active, the
-// agent does not.
+// A daemon that the node needs is stopped by a signal, by a debugger or by mistake: systemd calls it active, the agent
+// does not.
 func TestDaemonIsStopped(t *testing.T) {
 	t.Parallel()
 	m := boot(t)

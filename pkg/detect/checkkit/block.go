@@ -8,9 +8,9 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-const MaxDisks = 4096 // beyond, single devices are not reported
+const MaxDisks = 4096 // if there are more, single devices are not reported
 
-// BlockNames lists the whole disks, and what is stacked on disks, in order. It is empty without block devices.
+// BlockNames lists the whole disks, and the devices stacked on disks, in order. It is empty without block devices.
 func BlockNames(files host.Files) ([]string, error) {
 	names, err := ListSorted(files, "/sys/block")
 	if err != nil {
@@ -22,7 +22,7 @@ func BlockNames(files host.Files) ([]string, error) {
 	return names, nil
 }
 
-// OptionalDeviceText reads a file that not every kernel or device has; "" where it is absent.
+// OptionalDeviceText reads a file that some kernels or devices do not have; "" if it is absent.
 func OptionalDeviceText(files host.Files, name string) (string, error) {
 	text, err := files.Text(name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -6,7 +6,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// BootTime returns when this boot began by the present wall clock, with which ext4 stamps errors.
+// BootTime returns the start of this boot by the current wall clock; ext4 stamps errors with wall clock time.
 func BootTime(now finding.Timestamp) time.Time { return now.Wall.Add(-now.SinceBoot) }
 
 // BootFactTTL is how long a fact of the last boot is reported.

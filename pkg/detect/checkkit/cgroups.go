@@ -17,8 +17,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// ControllerHierarchy returns the cgroup hierarchy with a controller. It uses the path where every distribution
-// mounts them, which takes two small reads; the mount table of a node with many pods has megabytes.
+// ControllerHierarchy returns the cgroup hierarchy with a controller. It uses the path where every distribution mounts
+// them, which takes two small reads; the mount table of a node with many pods has megabytes.
 func ControllerHierarchy(h *host.Host, controller string) (cgroup.CgroupHierarchy, error) {
 	mount := h.Paths.CgroupMount
 	if text, err := h.Files.Text(path.Join(mount, "cgroup.controllers")); err == nil &&
@@ -40,8 +40,8 @@ func DeadlineError(ctx context.Context, hierarchy cgroup.CgroupHierarchy) error 
 	return fmt.Errorf("read the cgroups of %s: %w", hierarchy.Point, ctx.Err())
 }
 
-// WalkSlices calls visit with the cgroups below dir, the root or one above pods: with slices, into which it descends,
-// and with the units in them, which are all others but pods. A path is that below the hierarchy's root.
+// WalkSlices calls visit for the cgroups below dir, which is the root or a cgroup above pods: for slices, into which it
+// descends, and for the units in them, which are all others except pods. Paths are relative to the hierarchy's root.
 func WalkSlices(files host.Files, root, dir string, abovePods map[string]bool,
 	visit func(path string, slice bool) error) error {
 	entries, _, err := files.Entries(path.Join(root, dir))
@@ -73,7 +73,7 @@ func WalkSlices(files host.Files, root, dir string, abovePods map[string]bool,
 	return nil
 }
 
-// FoldersAbove returns dirs and all folders that lead to them, without the root.
+// FoldersAbove returns dirs and all their parent folders, without the root.
 func FoldersAbove(dirs []string) map[string]bool {
 	above := make(map[string]bool)
 	for _, dir := range dirs {
@@ -84,11 +84,11 @@ func FoldersAbove(dirs []string) map[string]bool {
 	return above
 }
 
-// DaemonCgroup is a cgroup that kubelet, the runtime or all pods are in.
+// DaemonCgroup is a cgroup that contains kubelet, the runtime or all pods.
 type DaemonCgroup struct{ Name, Dir, Why string }
 
-// DaemonCgroups returns the cgroups of kubelet and the runtime, and those above them: whose limit is reached does not
-// matter. What was found is returned beside an error.
+// DaemonCgroups returns the cgroups of kubelet and the runtime, and their ancestors: any of them may be the one whose
+// limit is reached. Together with an error it returns those it found.
 func DaemonCgroups(ctx context.Context, h *host.Host, controller string) ([]DaemonCgroup, error) {
 	daemons, err := discover.Daemons(ctx, h)
 	var found []DaemonCgroup

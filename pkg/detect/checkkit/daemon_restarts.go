@@ -11,16 +11,16 @@ import (
 )
 
 // kubelet-restarts and runtime-restarts count the processes of one daemon. PID and start time identify a process; the
-// start time is of the kernel's clock, so that neither a jump of the wall clock nor the time of a run matters. A reboot
-// begins from zero. Several restarts between two runs count as one.
+// start time is by the kernel's clock, so neither a jump of the wall clock nor the time of a run matters. A reboot
+// resets the count. Several restarts between two runs count as one.
 //
-// Five restarts in 20 minutes are what node-problem-detector and AKS call frequent, and GKE of kubelet: an upgrade or a
+// node-problem-detector and AKS call five restarts in 20 minutes frequent, and so does GKE for kubelet: an upgrade or a
 // change of configuration causes one or two.
 
 const (
 	restartsWindow = 20 * time.Minute
 	restartsRaise  = 5
-	restartsKeep   = 3  // a raised finding is kept down to this
+	restartsKeep   = 3  // a raised finding is kept down to this count
 	MaxRestarts    = 64 // remembered
 )
 
@@ -35,7 +35,7 @@ func RestartsDoc(reason, why string, reads ...string) detect.Doc {
 	}
 }
 
-// DaemonState is the processes of a daemon in this boot.
+// DaemonState has the processes of a daemon in this boot.
 type DaemonState struct {
 	Key    string            // in memory
 	Memory detect.StateStore // may be nil
@@ -47,14 +47,14 @@ type DaemonState struct {
 // daemonLives is kept across restarts of the agent.
 type daemonLives struct {
 	Boot     string   `json:"boot"`
-	PID      int      `json:"pid"`      // of the latest one; 0: there was none
+	PID      int      `json:"pid"`      // of the latest one; 0: none
 	Start    uint64   `json:"start"`    // of the latest one, in clock ticks since boot
 	Restarts []uint64 `json:"restarts"` // starts of all but the first, in the same ticks
 
-	// Told: systemd reported restarts while it did not run, so that the next process is counted already.
+	// Told: systemd reported restarts while the daemon did not run, so the next process is already counted.
 	Unit  string `json:"unit,omitempty"`  // of the latest one
 	Total uint32 `json:"total,omitempty"` // its NRestarts in the last run
-	Known bool   `json:"known,omitempty"` // whether Total is
+	Known bool   `json:"known,omitempty"` // whether Total is known
 	Told  bool   `json:"told,omitempty"`
 }
 
@@ -66,19 +66,19 @@ func (m *DaemonState) Load(now finding.Timestamp) {
 	m.Lives = daemonLives{Boot: now.Boot}
 	usable := func(l daemonLives) bool { return l.Boot == now.Boot && len(l.Restarts) <= MaxRestarts }
 	if kept, ok := m.saved().Load(usable); ok && !m.loaded {
-		m.Lives, m.Lives.Known = kept, false // when systemd did what it did meanwhile is unknown
+		m.Lives, m.Lives.Known = kept, false // it is unknown when systemd restarted the daemon meanwhile
 	}
 	m.loaded = true
 }
 
-// Save keeps what is known for the next run of the agent in this boot.
+// Save keeps the state for the next run of the agent in this boot.
 func (m *DaemonState) Save() { m.saved().Save(m.Lives) }
 
 func (m *DaemonState) saved() detect.Saved[daemonLives] {
 	return detect.Saved[daemonLives]{Store: m.Memory, Key: m.Key}
 }
 
-// Saw records the running daemon, and reports whether it is another process than before.
+// Saw records the running daemon, and reports whether it is a new process.
 func (m *DaemonState) Saw(p host.Process) bool {
 	if p.PID == m.Lives.PID && p.StartTime == m.Lives.Start {
 		return false
@@ -108,7 +108,7 @@ func (l *daemonLives) recent(now finding.Timestamp) (count int, first time.Durat
 	return count, first
 }
 
-// Judge returns f, completed, where the daemon called name was restarted often.
+// Judge returns the completed finding f if the daemon called name was restarted often.
 func (l *daemonLives) Judge(f finding.Finding, now finding.Timestamp, name, advice string) []finding.Finding {
 	count, first := l.recent(now)
 	if count < restartsKeep {

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Inconclusive returns err with the doubts in words only: a PartialError inside it would mean that all others were
+// Inconclusive returns err with the doubts as text only: a PartialError inside it would mean that everything else was
 // read.
 func Inconclusive(err error, doubts map[finding.Subject]error) error {
 	if len(doubts) == 0 {
@@ -19,7 +19,7 @@ func Inconclusive(err error, doubts map[finding.Subject]error) error {
 	return fmt.Errorf("%w; %v", err, finding.Partial(doubts)) //nolint:errorlint // in words only
 }
 
-// ErrorText is the name of an errno, else the text of the error.
+// ErrorText returns the name of an errno, otherwise the text of the error.
 func ErrorText(err error) string {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		if errno == syscall.EPERM {
@@ -33,7 +33,7 @@ func ErrorText(err error) string {
 	return Sanitize(err.Error(), 200)
 }
 
-// IsTimeout reports whether an answer did not arrive in time.
+// IsTimeout reports whether an error is a timeout.
 func IsTimeout(err error) bool {
 	timeout, ok := errors.AsType[interface {
 		error
@@ -42,7 +42,7 @@ func IsTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || ok && timeout.Timeout()
 }
 
-// IsGone reports whether a cgroup, or a file of it, does not exist: reading a cgroup that is being removed fails with
+// IsGone reports whether a cgroup, or a file of it, does not exist: reading a cgroup while it is removed fails with
 // ENODEV.
 func IsGone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV)

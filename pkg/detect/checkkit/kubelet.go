@@ -12,13 +12,13 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// KubeletNetwork caches kubelet's network configuration as long as its process lives.
+// KubeletNetwork caches kubelet's network configuration for the life of its process.
 type KubeletNetwork struct {
 	process host.Process
 	network discover.KubeletNetwork
 }
 
-// Get reads kubelet's files once for each of its processes, and every time while none runs.
+// Get reads kubelet's files once for each of its processes, and every time if none runs.
 func (k *KubeletNetwork) Get(h *host.Host) (discover.KubeletNetwork, error) {
 	var process host.Process
 	if h.Kubelet.Process != nil {
@@ -42,8 +42,8 @@ func (k *KubeletNetwork) Get(h *host.Host) (discover.KubeletNetwork, error) {
 	return network, err
 }
 
-// ClusterServers returns the name servers of the cluster. A malformed address is left to kubelet, which refuses to start
-// with it.
+// ClusterServers returns the name servers of the cluster. It skips malformed addresses: kubelet refuses to start with
+// them.
 func ClusterServers(network discover.KubeletNetwork) []netip.Addr {
 	var servers []netip.Addr
 	for _, text := range network.ClusterDNS[:min(len(network.ClusterDNS), MaxNameservers)] {
@@ -54,7 +54,7 @@ func ClusterServers(network discover.KubeletNetwork) []netip.Addr {
 	return servers
 }
 
-// KubeletInstalled reports whether this host is meant to run kubelet, although none runs now.
+// KubeletInstalled reports whether kubelet is installed on this host, although it is not running.
 func KubeletInstalled(h *host.Host) bool {
 	if h.NodeName != "" {
 		return true
@@ -66,18 +66,18 @@ func KubeletInstalled(h *host.Host) bool {
 	return err == nil && len(names) > 0
 }
 
-// ThreadStates is the state of the threads of a process, by /proc/PID/task/TID/stat.
+// ThreadStates has the states of the threads of a process, from /proc/PID/task/TID/stat.
 type ThreadStates struct {
-	Main    byte // state of the main thread; 0 when it could not be read
+	Main    byte // state of the main thread; 0 if it could not be read
 	Blocked int  // threads in state D: in the kernel, not interruptible by signals
 }
 
-// maxThreads bounds the threads of a hung daemon that are read.
+// maxThreads bounds how many threads of a hung daemon are read.
 const maxThreads = 2000
 
-// ReadThreadStates reads the states of a daemon that does not answer. A Go program hangs in the kernel with whichever
-// of its threads made the call, so the main thread alone proves nothing. What cannot be read is left out: the process
-// may end meanwhile.
+// ReadThreadStates reads the states of a daemon that does not answer. In a Go program any thread may be the one that
+// hangs in a system call, so the main thread alone is no proof. It skips unreadable threads: the process may end
+// meanwhile.
 func ReadThreadStates(h *host.Host, pid int) ThreadStates {
 	var states ThreadStates
 	if main, err := h.ProcStat(pid); err == nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The checks that read kubelet's metrics share one scrape a minute, and on a node at rest the last one
-// (host.Kubelet.RecentScrape), unless one of them found something.
+// The checks that read kubelet's metrics share one scrape a minute. On an idle node they share the last scrape
+// (host.Kubelet.RecentScrape), unless one of them has a finding.
 
-// KubeletProblem is the condition of what makes kubelet unable to serve pods.
+// KubeletProblem is the condition of faults that keep kubelet from serving pods.
 func KubeletProblem() finding.Condition {
 	return finding.Condition{
 		Type: "KubeletUnhealthy", ReadyType: "KubeletReady",
@@ -28,7 +28,8 @@ func KubeletSubject() finding.Subject { return finding.Subject{Kind: "kubelet", 
 
 const metricsRefused = "the agent has no right to read kubelet's metrics: it needs get on nodes/metrics"
 
-// scrapeKubelet reads kubelet's metrics. That kubelet does not answer is a finding of kubelet-health, here an error.
+// scrapeKubelet reads kubelet's metrics. If kubelet does not answer, that is an error here, and a finding of
+// kubelet-health.
 func scrapeKubelet(ctx context.Context, h *host.Host, anew bool) (*kubelet.Scrape, error) {
 	ask := h.Kubelet.Scrape
 	if ask == nil {
@@ -49,13 +50,13 @@ func scrapeKubelet(ctx context.Context, h *host.Host, anew bool) (*kubelet.Scrap
 	return scrape, nil
 }
 
-// KubeletMeter measures by how much counters of kubelet rise within a window of time.
+// KubeletMeter measures how much counters of kubelet rise within a window of time.
 type KubeletMeter struct {
 	Window           time.Duration
-	ReportsForbidden bool // that the agent may not read them: one check is enough for that
-	// NoRest says that the next run needs metrics of its own minute, although nothing happens to any pod.
+	ReportsForbidden bool // report missing permission to read them: one check is enough for that
+	// NoRest means that the next run needs metrics of its own minute, although no pod changes.
 	NoRest bool
-	// Strict says that a rise over much more than the window means nothing. Gap is true after a scrape that came so late.
+	// Strict means that a rise over much more than the window is ignored. Gap is true after such a late scrape.
 	Strict, Gap bool
 
 	window Window[float64] // of one kubelet process
@@ -63,13 +64,13 @@ type KubeletMeter struct {
 	epoch  float64 // when kubelet started, by its own clock
 }
 
-// Read adds one scrape. The returned map is nil as long as no rise is known: this is the first scrape, or the first one
-// of a new kubelet. Pick returns the key under which a sample is counted, empty for none.
+// Read adds one scrape. The returned map is nil if no rise is known: after the first scrape, or the first one of a new
+// kubelet. Pick returns the key under which a sample is counted, empty for none.
 func (m *KubeletMeter) Read(ctx context.Context, h *host.Host, pick func(name string, s kubelet.Sample) string,
 	names ...string) (map[string]float64, *kubelet.Scrape, error) {
 	scrape, err := scrapeKubelet(ctx, h, m.NoRest)
 	if err != nil {
-		// Where they could be read before, a right was taken away: that is an error of each check.
+		// If they were readable before, a permission was removed: that is an error of each check.
 		if errors.Is(err, hosterr.ErrForbidden) && !m.ReportsForbidden && len(m.window.samples) == 0 {
 			err = finding.NotApplicable("%s; kubelet-pleg reports it", metricsRefused)
 		}
@@ -112,16 +113,16 @@ func (m *KubeletMeter) rises() map[string]float64 {
 	return rises
 }
 
-// Follow has the next run ask kubelet itself where something was found, until it has gone.
+// Follow makes the next run scrape kubelet again if there are findings, until they are gone.
 func (m *KubeletMeter) Follow(found []finding.Finding) []finding.Finding {
 	m.NoRest = len(found) > 0
 	return found
 }
 
-// Oldest returns the counters at the begin of the window.
+// Oldest returns the counters at the start of the window.
 func (m *KubeletMeter) Oldest() map[string]float64 { return m.window.Oldest() }
 
-// LastInterval returns the time between the two newest scrapes, 0 where there is one at most.
+// LastInterval returns the time between the two newest scrapes, 0 if there are fewer than two.
 func (m *KubeletMeter) LastInterval() time.Duration { return m.window.LastInterval() }
 
 // Span returns the time that the rises cover, rounded for a message.

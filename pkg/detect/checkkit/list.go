@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// ListSorted returns the names in a directory in order, and none of one that does not exist.
+// ListSorted returns the sorted names in a directory, and none if it does not exist.
 func ListSorted(files host.Files, dir string) ([]string, error) {
 	names, err := files.List(dir)
 	if errors.Is(err, fs.ErrNotExist) {

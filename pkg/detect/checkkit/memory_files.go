@@ -9,7 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// What the checks of memory share: /proc/meminfo, and the flat files "name value" of /proc/vmstat and of cgroup v2.
+// The common files of the memory checks: /proc/meminfo, and the flat files "name value" of /proc/vmstat and of cgroup
+// v2.
 //
 //	MemTotal:       24683656 kB             oom_kill 36
 //	HugePages_Total:       0                nr_dying_descendants 0
@@ -28,13 +29,13 @@ func ReadMeminfo(files host.Files) (Counts, error) {
 	return info, err
 }
 
-// ParseMeminfo understands the text of /proc/meminfo: see ReadMeminfo.
+// ParseMeminfo parses the text of /proc/meminfo: see ReadMeminfo.
 func ParseMeminfo(text string) (Counts, error) {
 	info := make(Counts)
 	for line := range strings.Lines(text) {
 		name, rest, ok := strings.Cut(strings.TrimSpace(line), ":")
 		number, isKiB := strings.CutSuffix(strings.TrimSpace(rest), " kB")
-		value, err := strconv.ParseUint(number, 10, 54) // 54 bits of KiB are 64 of bytes
+		value, err := strconv.ParseUint(number, 10, 54) // 54 bits of KiB are 64 bits of bytes
 		if !ok || err != nil {
 			return nil, InLine(line, errors.New("want \"name: number kB\""))
 		}
@@ -51,7 +52,7 @@ func ReadCounts(files host.Files, name string) (Counts, error) {
 	return Parse(files, name, ParseCounts)
 }
 
-// ParseCounts understands lines of a name and a number, as in memory.events, /proc/vmstat and /proc/net/snmp6.
+// ParseCounts parses lines of a name and a number, as in memory.events, /proc/vmstat and /proc/net/snmp6.
 func ParseCounts(text string) (Counts, error) {
 	counts := make(Counts)
 	for line := range strings.Lines(text) {
@@ -68,7 +69,7 @@ func ParseCounts(text string) (Counts, error) {
 	return counts, nil
 }
 
-// ReadCount reads a file that holds one number, as most counters in /sys are.
+// ReadCount reads a file with one number, like most counters in /sys.
 func ReadCount(files host.Files, name string) (uint64, error) {
 	text, err := files.Text(name)
 	if err != nil {
@@ -81,8 +82,8 @@ func ReadCount(files host.Files, name string) (uint64, error) {
 	return value, nil
 }
 
-// ReadLimit reads a limit of a cgroup: a number, or "max" for none, which is false. Cgroup v1 has a number
-// that no machine can reach instead.
+// ReadLimit reads a limit of a cgroup: a number, or "max" for no limit (false). Without a limit cgroup v1 has a number
+// that no machine can reach.
 func ReadLimit(files host.Files, name string) (limit uint64, limited bool, err error) {
 	text, err := files.Text(name)
 	if err != nil || text == "max" {

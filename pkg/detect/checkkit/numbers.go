@@ -34,7 +34,7 @@ func FieldAfter(fields []string, key string) (float64, error) {
 	return 0, fmt.Errorf("no %s", key)
 }
 
-// ParseShare parses a plain decimal fraction: no sign, no infinity, nothing that is not a number.
+// ParseShare parses a plain decimal fraction: no sign, no infinity, no NaN.
 func ParseShare(text string) (float64, error) {
 	if text == "" || strings.Trim(text, "0123456789.") != "" {
 		return 0, fmt.Errorf("bad number %q", text)

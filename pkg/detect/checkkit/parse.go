@@ -6,7 +6,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// Parse reads a file and parses its content, as text or bytes. An error of either names the file.
+// Parse reads a file and parses its content, as text or bytes. An error of either step names the file.
 func Parse[Content string | []byte, T any](files host.Files, name string, parse func(Content) (T, error)) (T, error) {
 	data, err := files.Read(name)
 	if err != nil {

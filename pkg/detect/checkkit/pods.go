@@ -27,7 +27,7 @@ func PodOfProcess(h *host.Host, pid int) (string, bool) {
 	return "", false
 }
 
-// PodNames replaces UIDs by namespace/name where kubelet knows them, sorted.
+// PodNames replaces UIDs by namespace/name if kubelet knows them, sorted.
 func PodNames(ctx context.Context, h *host.Host, uids []string) []string {
 	if len(uids) == 0 {
 		return nil
@@ -40,7 +40,7 @@ func PodNames(ctx context.Context, h *host.Host, uids []string) []string {
 	return uids
 }
 
-// KubeletNames asks kubelet which pods it has: UID to namespace/name. It is empty when kubelet does not answer within 2
+// KubeletNames asks kubelet for its pods: UID to namespace/name. It is empty if kubelet does not answer within 2
 // seconds.
 func KubeletNames(ctx context.Context, h *host.Host) map[string]string {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -56,10 +56,10 @@ func KubeletNames(ctx context.Context, h *host.Host) map[string]string {
 	return names
 }
 
-// PodFinished reports whether all containers of a pod have ended for good.
+// PodFinished reports whether all containers of a pod have terminated for good.
 func PodFinished(pod *corev1.Pod) bool { return podstate.IsFinished(pod) }
 
-// PodName is namespace/name of a pod, for a message.
+// PodName returns namespace/name of a pod, for a message.
 func PodName(pod *corev1.Pod) string {
 	return Sanitize(pod.Namespace, 63) + "/" + Sanitize(pod.Name, 253)
 }

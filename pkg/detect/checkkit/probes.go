@@ -11,12 +11,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// HungProbes holds the probes that hang in the kernel and could not be killed, so that there is never more than one for
-// each subject.
+// HungProbes has the probes that hang in the kernel and could not be killed, so that there is at most one for each
+// subject.
 type HungProbes map[string]probe.ProbeResult // by subject
 
-// All probes those that do not hang already, mostly in one child, and returns a result for each key. For one that hung
-// in an earlier run it returns that result until its child has exited.
+// All probes the subjects that do not hang already, mostly in one child, and returns a result for each key. For a
+// subject that hung in an earlier run it returns that result until its child has exited.
 func (p HungProbes) All(ctx context.Context, h *host.Host, patience time.Duration, keys []string,
 	requests []probe.ProbeRequest) map[string]probe.ProbeResult {
 	for key := range p {
@@ -42,7 +42,7 @@ func (p HungProbes) All(ctx context.Context, h *host.Host, patience time.Duratio
 }
 
 // ForgetUnmounted deletes doubts about filesystems that were unmounted between the reading of the mount table and the
-// probe: that is frequent on a busy node.
+// probe, which is frequent on a busy node.
 func ForgetUnmounted(h *host.Host, doubts map[finding.Subject]error) {
 	if len(doubts) == 0 {
 		return
@@ -58,7 +58,7 @@ func ForgetUnmounted(h *host.Host, doubts map[finding.Subject]error) {
 	maps.DeleteFunc(doubts, func(s finding.Subject, _ error) bool { return !mounted[s.Name] })
 }
 
-// Hangs reports whether a probe of the subject is still in the kernel, and forgets one that is not.
+// Hangs reports whether a probe of the subject is still in the kernel; if not, it forgets the probe.
 func (p HungProbes) Hangs(key string) bool {
 	old, known := p[key]
 	if !known {

@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 )
 
-// Of a filesystem that hung and is gone nothing is kept once the kernel has let its probe go.
+// A probe of a removed filesystem that hung is forgotten once the kernel has released it.
 func TestHungProbesAreForgotten(t *testing.T) {
 	h, ended := hosttest.Host(t), make(chan struct{})
 	h.Prober.Batch = func(context.Context, time.Duration, []probe.ProbeRequest) []probe.ProbeResult {

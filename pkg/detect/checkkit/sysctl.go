@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/tailfile"
 )
 
-// SysctlFile returns the file of a setting, whose names are separated by dots, or by slashes if a slash comes first. It
+// SysctlFile returns the file of a setting, whose parts are separated by dots, or by slashes if a slash comes first. It
 // is empty for an invalid name.
 func SysctlFile(name string) string {
 	parted := strings.IndexAny(name, "./")
@@ -27,7 +27,7 @@ func SysctlFile(name string) string {
 	return file
 }
 
-// SysctlWriter returns the file that sets a setting last, if the setting has that value.
+// SysctlWriter returns the file that sets a setting last, if it sets that value.
 func SysctlWriter(files host.Files, name, value string) string {
 	writer, word := SysctlWord(files, name)
 	if !slices.Equal(strings.Fields(word), strings.Fields(value)) {
@@ -36,13 +36,13 @@ func SysctlWriter(files host.Files, name, value string) string {
 	return Sanitize(writer, 256)
 }
 
-// SysctlWord returns the last value of a setting in sysctl's files, and the file. Patterns for the names of settings
-// are not supported.
+// SysctlWord returns the last value of a setting in sysctl's files, and the file. It does not support patterns in the
+// names of settings.
 func SysctlWord(files host.Files, name string) (file, word string) {
 	for _, f := range sysctlFiles(files) {
 		data, err := tailfile.Head(files, f, 64<<10)
 		if err != nil {
-			continue // it is only additional information
+			continue // only additional information
 		}
 		for line := range strings.Lines(string(data)) {
 			key, set, ok := strings.Cut(strings.TrimSpace(line), "=")
@@ -55,9 +55,8 @@ func SysctlWord(files host.Files, name string) (file, word string) {
 	return file, word
 }
 
-// sysctlFiles lists the files in the order in which systemd-sysctl(8) reads them: by name, whichever folder they are
-// in, and a file in an earlier folder instead of one with the same name in a later one. sysctl(8) reads
-// sysctl.conf last.
+// sysctlFiles lists the files in the order in which systemd-sysctl(8) reads them: by name, regardless of the folder; a
+// file in an earlier folder replaces one with the same name in a later one. sysctl(8) reads sysctl.conf last.
 func sysctlFiles(files host.Files) []string {
 	const most = 256
 	seen := make(map[string]bool)

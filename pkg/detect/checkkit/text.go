@@ -1,5 +1,5 @@
-// Package checkkit holds what checks share: counter windows, text for messages, subjects, numbers of files, cgroups,
-// kubelet.
+// Package checkkit is the shared code of checks: counter windows, text for messages, subjects, numbers of files,
+// cgroups, kubelet.
 package checkkit
 
 import (
@@ -35,7 +35,7 @@ func AddAffectedPods(f *finding.Finding, pods []string) {
 	AddPods(f, fmt.Sprintf("; hits %d pods: ", len(pods)), pods)
 }
 
-// AddPods adds pods to a finding, after words that say how they are related.
+// AddPods adds pods to a finding, after words that describe the relation.
 func AddPods(f *finding.Finding, words string, pods []string) {
 	if len(pods) == 0 {
 		return
@@ -53,7 +53,7 @@ func AddNeededFor(f *finding.Finding, paths []string) {
 	f.Message += "; the node needs it for " + strings.Join(paths, ", ")
 }
 
-// Largest returns the keys, that of the greatest value first.
+// Largest returns the keys, the one with the greatest value first.
 func Largest(amount map[string]float64) []string {
 	return slices.SortedFunc(maps.Keys(amount), func(a, b string) int {
 		return cmp.Or(-cmp.Compare(amount[a], amount[b]), cmp.Compare(a, b))

@@ -13,7 +13,7 @@ func TestPlainText(t *testing.T) {
 		"\xff":                       "\uFFFD",
 		"0123456789":                 "0123456789",
 		"01234567890":                "0123456789…",
-		"012345678ä":                 "012345678…", // no half letter
+		"012345678ä":                 "012345678…", // no partial rune
 		"0123456789\xe4\xb8\xad\xe5": "0123456789…",
 	} {
 		if got := Sanitize(text, 10); got != want {

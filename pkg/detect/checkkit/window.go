@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Window keeps the values of counters for a while, so that a rise is that of the whole span and not of a burst: a check
-// that is woken runs at any distance from the run before. Times are since boot; a step of the wall clock means nothing.
+// Window keeps the values of counters for a while, so that a rise covers the whole span and not a burst: a woken check
+// runs at any distance from its last run. Times are since boot; a step of the wall clock has no effect.
 type Window[V uint64 | float64] struct {
-	Span time.Duration // how far back it reaches
-	// OneProcess says that all counters are of one process that creates them when there is something to count: one that
-	// appears was 0 before, one that vanishes means nothing, and one that decreases means that another process counts.
-	// Without it a counter that decreases or vanishes was reset on its own: a device was replaced, a module reloaded.
+	Span time.Duration // length of the window
+	// OneProcess means that all counters belong to one process, which creates a counter with its first count: a counter
+	// that appears was 0 before, one that vanishes is ignored, and one that decreases means a new process. Without it a
+	// counter that decreases or vanishes was reset on its own: a device was replaced, a module reloaded.
 	OneProcess bool
 
-	samples []sample[V] // the oldest first, at least sampleGap apart but for the last
+	samples []sample[V] // the oldest first, at least sampleGap apart except for the last
 }
 
 type sample[V uint64 | float64] struct {
@@ -27,7 +27,7 @@ const (
 	maxSamples = 64 // however long the span is
 )
 
-// Reset forgets all that was added.
+// Reset removes all samples.
 func (w *Window[V]) Reset() { w.samples = nil }
 
 // Add records the counters at a time. It keeps values.
@@ -44,7 +44,7 @@ func (w *Window[V]) Add(at time.Duration, values map[string]V) {
 			}
 		}
 	}
-	// The one sample at or before the begin of the span is kept: the difference to it covers the whole span.
+	// Keep one sample at or before the start of the span: the difference to it covers the whole span.
 	for n := len(w.samples); n > 1 && (at-w.samples[1].at >= w.Span || n >= maxSamples); n = len(w.samples) {
 		w.samples = slices.Delete(w.samples, 0, 1)
 	}
@@ -74,7 +74,7 @@ func (w *Window[V]) Elapsed() time.Duration {
 	return w.samples[len(w.samples)-1].at - w.samples[0].at
 }
 
-// LastInterval is the time between the two newest samples, 0 where there is one at most.
+// LastInterval is the time between the two newest samples, 0 if there are fewer than two.
 func (w *Window[V]) LastInterval() time.Duration {
 	if n := len(w.samples); n > 1 {
 		return w.samples[n-1].at - w.samples[n-2].at
@@ -82,7 +82,7 @@ func (w *Window[V]) LastInterval() time.Duration {
 	return 0
 }
 
-// Oldest returns the counters of the oldest sample, nil where there is none.
+// Oldest returns the counters of the oldest sample, nil if there is none.
 func (w *Window[V]) Oldest() map[string]V {
 	if len(w.samples) == 0 {
 		return nil
@@ -90,7 +90,7 @@ func (w *Window[V]) Oldest() map[string]V {
 	return w.samples[0].values
 }
 
-// Newest returns the counters of the newest sample, nil where there is none.
+// Newest returns the counters of the newest sample, nil if there is none.
 func (w *Window[V]) Newest() map[string]V {
 	if len(w.samples) == 0 {
 		return nil
@@ -98,8 +98,8 @@ func (w *Window[V]) Newest() map[string]V {
 	return w.samples[len(w.samples)-1].values
 }
 
-// Rise returns by how much a counter rose within the span, and in which time. It is false when that is not known: after
-// the first sample, or after a reset.
+// Rise returns how much a counter rose within the span, and in which time. It is false if that is not known: after the
+// first sample, or after a reset.
 func (w *Window[V]) Rise(key string) (by V, in time.Duration, ok bool) {
 	if len(w.samples) < 2 {
 		return 0, 0, false
@@ -117,7 +117,7 @@ func (w *Window[V]) Rise(key string) (by V, in time.Duration, ok bool) {
 	return 0, 0, false
 }
 
-// Rate returns the rise of a counter within the span, and the rate per second. It is false when less than least has
+// Rate returns the rise of a counter within the span, and the rate per second. It is false if less time than least has
 // passed: a burst is no rate.
 func (w *Window[V]) Rate(key string, least time.Duration) (by V, perSecond float64, ok bool) {
 	by, in, ok := w.Rise(key)

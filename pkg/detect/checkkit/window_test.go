@@ -51,7 +51,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// Its size is bounded, however often it is added to, and however long its span is.
+// The size is bounded for any number of calls and any span.
 func TestWindowIsBounded(t *testing.T) {
 	w := Window[float64]{Span: 24 * time.Hour}
 	for at := range 10_000 {

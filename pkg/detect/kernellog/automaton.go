@@ -7,27 +7,28 @@ import (
 	"slices"
 )
 
-// automaton finds which of many literals occur in a text, in one pass over it and whatever their number (Aho and
-// Corasick, 1975), without allocation. Its states are numbered by the length of their texts, the children of each one
-// after the other. The short ones, where most bytes of most texts end, have complete rows: one look-up for each byte.
-// Of the others only what the literals have is kept: a complete table of all states is ten times as large.
+// automaton finds which of many literals occur in a text, in one pass whatever their number (Aho and Corasick, 1975),
+// without allocation. Its states are numbered by the length of their texts, the children of each state consecutively.
+// The short states, where most bytes of most texts end, have complete rows: one look-up for each byte. The other states
+// only have the transitions of the literals: a complete table of all states is ten times as large.
 type automaton struct {
 	class    [256]uint16 // bytes that no literal contains share class 0
 	classes  uint32
 	rows     []uint16 // a row for each short state: the class of the byte gives the next state
-	short    uint16   // how many states have a row
-	start    uint16   // the state at the beginning of a text, as if a line break came before
-	letter   []byte   // of each state: that leads to it
+	short    uint16   // number of states with a row
+	start    uint16   // the state at the start of a text, as after a line break
+	letter   []byte   // of each state: the byte that leads to it
 	children []uint16 // of each state, its first child; they end where those of the next state begin
-	fail     []uint16 // of each state, the longest ending of its text that is a state
-	ends     []uint16 // of each state, the position in found of what its text ends with; 0 for nothing
+	fail     []uint16 // of each state, the longest suffix of its text with a state
+	ends     []uint16 // of each state, the position in found of the literals that its text ends with; 0 for none
 	found    []set
 }
 
-// complete is how long the texts of states with a row are: with a third letter it is not faster.
+// complete is the text length up to which states have a row: three bytes are not faster.
 const complete = 2
 
-// maxStates is what a table has room for: each letter of a literal is a state, unless another literal begins alike.
+// maxStates is the capacity of a table: each letter of a literal is a state, unless it is in a common prefix with
+// another literal.
 const maxStates = 1<<16 - 2
 
 // set is a set of rules, by their position in the table; recoveries follow the rules.
@@ -60,16 +61,16 @@ func (s *set) all() iter.Seq[int] {
 func (s *set) empty() bool         { return *s == set{} }
 func (s *set) union(o set) (u set) { u = *s; u.join(&o); return u }
 
-// node is a state while the table is being built. Its children are a list, by their positions in the trie; 0 is none,
-// since the root is no child.
+// node is a state while the table is being built. Its children are a list of positions in the trie; 0 is none, since
+// the root is never a child.
 type node struct {
-	letter      byte // that leads to it
+	letter      byte // the byte that leads to it
 	child, next int32
 	fail        int32
 	found       set
 }
 
-// follow returns the child that a letter leads to; 0 for none.
+// follow returns the child for a letter; 0 for none.
 func follow(trie []node, at int32, letter byte) int32 {
 	at = trie[at].child
 	for at != 0 && trie[at].letter != letter {
@@ -78,13 +79,14 @@ func follow(trie []node, at int32, letter byte) int32 {
 	return at
 }
 
-// newAutomaton builds the table for literals, each with the rules that it belongs to. It refuses more than fit.
+// newAutomaton builds the table for literals, each with the rules it belongs to. It returns an error if they do not
+// fit.
 func newAutomaton(literals map[string]set) (*automaton, error) {
 	texts := make([]string, 0, len(literals))
 	for text := range literals {
 		texts = append(texts, text)
 	}
-	slices.Sort(texts) // the same table each time
+	slices.Sort(texts) // for a deterministic table
 	states, before := 1, ""
 	for _, text := range texts {
 		states += len(text) - common(text, before)
@@ -111,7 +113,7 @@ func newAutomaton(literals map[string]set) (*automaton, error) {
 	return tabulate(trie, link(trie), texts), nil
 }
 
-// common returns how many bytes two texts begin with alike.
+// common returns the length of the common prefix of two texts.
 func common(a, b string) int {
 	n := 0
 	for n < len(a) && n < len(b) && a[n] == b[n] {
@@ -120,8 +122,8 @@ func common(a, b string) int {
 	return n
 }
 
-// link sets the failure links, each to the longest ending of a state's text that begins a literal, and returns the
-// states with the shorter texts first.
+// link sets the failure links, each to the longest suffix of a state's text that is a prefix of a literal, and returns
+// the states ordered by the length of their texts.
 func link(trie []node) (order []int32) {
 	order = append(make([]int32, 0, len(trie)), 0)
 	for i := 0; i < len(order); i++ {
@@ -143,7 +145,7 @@ func link(trie []node) (order []int32) {
 	return order
 }
 
-// tabulate numbers the states in their order and writes the tables.
+// tabulate numbers the states in this order and writes the tables.
 func tabulate(trie []node, order []int32, texts []string) *automaton {
 	a := &automaton{
 		classes: 1, found: make([]set, 1), letter: make([]byte, len(order)), fail: make([]uint16, len(order)),
@@ -161,7 +163,7 @@ func tabulate(trie []node, order []int32, texts []string) *automaton {
 	for i, at := range order {
 		number[at] = uint16(i) //nolint:gosec // at most maxStates
 	}
-	depth, next := make([]uint8, len(order)), uint16(1) // the root is no child
+	depth, next := make([]uint8, len(order)), uint16(1) // the root is never a child
 	for i, at := range order {
 		a.letter[i], a.fail[i], a.children[i] = trie[at].letter, number[trie[at].fail], next
 		if !trie[at].found.empty() {
@@ -203,7 +205,7 @@ func (a *automaton) find(text []byte) (found set) {
 	return found
 }
 
-// step returns the state that follows a state.
+// step returns the next state.
 func (a *automaton) step(state uint16, b byte) uint16 {
 	for state >= a.short {
 		end := a.children[state+1]

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestAutomaton compares it with a search for each literal.
+// TestAutomaton compares the automaton with a search for each literal.
 func TestAutomaton(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringMatching(`[abc]{0,40}`)
@@ -38,7 +38,7 @@ func TestAutomaton(t *testing.T) {
 	})
 }
 
-// TestAutomatonRefusesMoreThanFits: a table that is too large is an error, it does not wrap around.
+// TestAutomatonRefusesMoreThanFits: an oversized table is an error and does not wrap around.
 func TestAutomatonRefusesMoreThanFits(t *testing.T) {
 	literals := map[string]set{}
 	for i := range maxStates / 5 {

@@ -18,23 +18,23 @@ type CustomRule struct {
 	ID       string           `yaml:"id"`
 	Reason   string           `yaml:"reason"`
 	Severity finding.Severity `yaml:"severity"`
-	Summary  string           `yaml:"summary"` // what a line means, for users
+	Summary  string           `yaml:"summary"` // meaning of a line, for users
 	Kind     string           `yaml:"kind,omitempty"`
 
-	// RE2, from the beginning of the kernel's text; the group "subject" names the subject
+	// RE2, from the start of the kernel's text; the group "subject" names the subject
 	Patterns []string `yaml:"patterns"`
 	Literals []string `yaml:"literals,omitempty"` // one of them is in every line; derived from the patterns unless set
-	Exclude  string   `yaml:"exclude,omitempty"`  // RE2, anywhere: no fault although a pattern matches
+	Exclude  string   `yaml:"exclude,omitempty"`  // RE2, anywhere: the line is harmless although a pattern matches
 
 	Raise     CustomRate    `yaml:"raise,omitempty"`     // the rate that raises a finding; once unless set
 	Expiry    time.Duration `yaml:"expiry,omitempty"`    // how long a line keeps the finding; an hour unless set
 	UntilBoot bool          `yaml:"untilBoot,omitempty"` // as long as the kernel runs instead
-	Recovery  string        `yaml:"recovery,omitempty"`  // RE2, as patterns: the fault is over
-	// ID of the check that reads the state behind the line and is woken by it
+	Recovery  string        `yaml:"recovery,omitempty"`  // RE2, like patterns: the fault has ended
+	// ID of the check that reads the state behind the line and that the line wakes
 	Confirms string `yaml:"confirmedBy,omitempty"`
 
 	Matches []string `yaml:"matches,omitempty"` // lines that the rule must match: tried when the configuration is read
-	Ignores []string `yaml:"ignores,omitempty"` // lines that it must not
+	Ignores []string `yaml:"ignores,omitempty"` // lines that the rule must not match
 }
 
 // CustomRate is a number of lines within a time.
@@ -46,7 +46,7 @@ type CustomRate struct {
 const (
 	ownDomain rules.Domain = "own"
 	ownExpiry              = time.Hour
-	// maxCustomRules bounds the rules of one user: the automaton has room for that many beside the built-in ones.
+	// maxCustomRules bounds the rules of a user: the automaton has room for them beside the built-in ones.
 	maxCustomRules = 64
 )
 
@@ -70,7 +70,7 @@ func (o CustomRule) Rule() rules.Rule {
 	return r
 }
 
-// literalsOfAll returns texts of which each match of any of the patterns contains one; nil where none are known.
+// literalsOfAll returns literals of which each match of any pattern contains one; nil if none are known.
 func literalsOfAll(patterns []string) []string {
 	var all []string
 	for _, p := range patterns {
@@ -87,7 +87,7 @@ func literalsOfAll(patterns []string) []string {
 	return all
 }
 
-// Problems returns what is wrong with o, by key.
+// Problems returns the invalid fields of o, by key.
 func (o CustomRule) Problems() map[string]string {
 	problems := map[string]string{}
 	for key, expr := range o.expressions() {

@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/kernelformats/formats"
 )
 
-// TestKernelFormats instantiates each format that test/kernelformats extracted from the kernel's sources: the rule of
-// its verdict must match, and none where the verdict is that it is benign.
+// TestKernelFormats instantiates each format that test/kernelformats extracted from the kernel's sources: the rule in
+// its verdict must match, and no rule if the verdict is benign.
 func TestKernelFormats(t *testing.T) {
 	const dir = "testdata/formats"
 	m := newTable(t)
@@ -47,7 +47,7 @@ func tryFormat(t *testing.T, m *Matcher, row formats.Row) {
 	}
 	id, recovers := row.Rule()
 	for _, text := range row.Instances() {
-		// /dev/kmsg has a text of several lines as one record, dmesg as several.
+		// In /dev/kmsg a text of several lines is one record, in dmesg several.
 		record := strings.ReplaceAll(text, "\n", `\x0a`)
 		lines := slices.DeleteFunc(strings.Split(text, "\n"), func(line string) bool { return line == "" })
 		hit, ok := m.Match([]byte(record))
@@ -69,7 +69,7 @@ func tryFormat(t *testing.T, m *Matcher, row formats.Row) {
 	}
 }
 
-// TestFormatsAreSmall: the data is read by people.
+// TestFormatsAreSmall: people must be able to read the data.
 func TestFormatsAreSmall(t *testing.T) {
 	names, _ := filepath.Glob("testdata/formats/*.txt")
 	total := int64(0)

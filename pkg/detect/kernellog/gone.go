@@ -14,32 +14,33 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
-// What the kernel logged about a device, an interface, a cgroup or a process is over when that is gone. It is gone for
-// certain where it was seen after its fault, by an identity that no other one has, and is not there any more, or another
-// one has its name:
+// A fault that the kernel logged about a device, an interface, a cgroup or a process ends when that is gone. It is
+// certainly gone if it was seen after its fault, by a unique identity, and is now missing or has been replaced by
+// another one of its name:
 //
 //	a device, an interface   the inode of its directory in /sys/class or /sys/bus, which the kernel numbers anew for each;
 //	                         with diskseq of a disk (since Linux 5.15), which a loop device has for each file behind it
 //	a cgroup                 the inode of its directory
 //	a process                its start time
 //
-// What was never seen keeps its finding until the record expires: a name in the log may be one of a driver's own (ata1.00)
-// or of another network namespace, and a device that goes with its error was lost by it.
+// A subject never seen keeps its finding until the record expires: a name in the log may be a driver's own name
+// (ata1.00) or of another network namespace, and a device that vanishes with its error was lost because of it.
 
-// seenAfter is how long after its newest record a subject must be seen: what goes at once goes by the fault.
+// seenAfter is how long after its newest record a subject must be seen: a subject that vanishes at once vanishes
+// because of the fault.
 const seenAfter = time.Second
 
-// lookGap is the least time between two looks for subjects.
+// lookGap is the shortest time between two searches for subjects.
 const lookGap = 900 * time.Millisecond
 
-// sighting is a subject as it was seen.
+// sighting is a subject at the time it was seen.
 type sighting struct {
 	At     time.Duration `json:"at"` // since boot
 	Path   string        `json:"path"`
 	ID     string        `json:"id"`
-	Base   string        `json:"base"`             // the directory that lists all of its kind
-	BaseID string        `json:"baseID"`           // of that directory: another one lists others
-	Parent string        `json:"parent,omitempty"` // of a network card: the device of the bus, which stays when it is renamed
+	Base   string        `json:"base"`             // the directory that lists all subjects of its kind
+	BaseID string        `json:"baseID"`           // of that directory: a different one lists different subjects
+	Parent string        `json:"parent,omitempty"` // of a network card: the device on the bus, which stays when the card is renamed
 }
 
 // subjectBases returns the directories in which a subject of a kind may be.
@@ -64,7 +65,7 @@ func subjectBases(h *host.Host, kind string) []string {
 	return nil
 }
 
-// sight looks for the subject of a record.
+// sight searches for the subject of a record.
 func sight(h *host.Host, key tallyKey, facts map[string]string) (sighting, bool) {
 	kind, name := key.subject.Kind, key.subject.Name
 	switch kind {
@@ -95,14 +96,14 @@ func sight(h *host.Host, key tallyKey, facts map[string]string) (sighting, bool)
 			continue
 		}
 		if base == "/sys/class/net" {
-			s.Parent, _ = h.Files.Resolve(s.Path + "/device") // virtual ones have none
+			s.Parent, _ = h.Files.Resolve(s.Path + "/device") // virtual devices have none
 		}
 		return s, true
 	}
 	return sighting{}, false
 }
 
-// identity tells a subject from the next one of its name.
+// identity distinguishes a subject from a later one with the same name.
 func identity(h *host.Host, kind, name string) (string, error) {
 	if kind == "process" {
 		data, err := h.Files.Read(name + "/stat")
@@ -128,8 +129,8 @@ func identity(h *host.Host, kind, name string) (string, error) {
 	return inode, nil
 }
 
-// gone reports whether what was seen is there no more, for certain: an error says nothing. replaced says that another one
-// has its name.
+// gone reports whether a subject is certainly gone: an error is no evidence. replaced means that another subject has
+// its name.
 func (s sighting) gone(h *host.Host, kind string) (gone, replaced bool) {
 	base, err := h.Files.Inode(s.Base)
 	if err != nil || base != s.BaseID {
@@ -146,7 +147,7 @@ func (s sighting) gone(h *host.Host, kind string) (gone, replaced bool) {
 	}
 	if s.Parent != "" {
 		if _, err := h.Files.Inode(s.Parent); !errors.Is(err, fs.ErrNotExist) {
-			return false, false // it is renamed, or in the network namespace of a pod
+			return false, false // renamed, or in the network namespace of a pod
 		}
 	}
 	names, err := h.Files.List(s.Base)
@@ -156,8 +157,8 @@ func (s sighting) gone(h *host.Host, kind string) (gone, replaced bool) {
 	}), false
 }
 
-// ForgetGone forgets the records of subjects that do not exist any more, and notes those that do. Of a rule whose faults
-// last until the next boot only a replacement ends them: the subject may be gone because of the fault.
+// ForgetGone drops the records of subjects that no longer exist, and notes those that do. For a rule whose faults last
+// until the next boot only a replacement counts: the subject may be gone because of the fault.
 func (l *Log) ForgetGone(h *host.Host) {
 	now := h.Clock().SinceBoot
 	type look struct {
@@ -176,7 +177,7 @@ func (l *Log) ForgetGone(h *host.Host) {
 		}
 	}
 	l.mu.Unlock()
-	for i := range looks { // not while the lock is held: records come in meanwhile
+	for i := range looks { // without the lock: records arrive meanwhile
 		r := &looks[i]
 		if r.seen.At-r.last < seenAfter {
 			r.seen, r.sighted = sight(h, r.key, r.facts)
@@ -190,7 +191,7 @@ func (l *Log) ForgetGone(h *host.Host) {
 	for _, r := range looks {
 		current := l.held[r.key]
 		switch {
-		case current == nil || current.last != r.last: // it is about a later record now
+		case current == nil || current.last != r.last: // a later record has replaced it
 		case r.gone:
 			l.forget(r.key)
 			l.tally.forget(r.key)

@@ -21,7 +21,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// faultLog is the check over a log to which a test writes, and a clock of its own.
+// faultLog is the check over a log to which a test writes, with its own clock.
 type faultLog struct {
 	t     *testing.T
 	up    time.Duration
@@ -39,13 +39,13 @@ func newFaultLog(t *testing.T, files host.Files) *faultLog {
 	return l
 }
 
-// says has the kernel write a line now.
+// says logs a line of the kernel.
 func (l *faultLog) says(text string) {
 	l.log.Observe(LogRecord{Sequence: l.next, Up: l.up, Text: text})
 	l.next++
 }
 
-// expect runs the check some time later, and fails unless it finds just these subjects.
+// expect runs the check after some time, and fails unless it finds exactly these subjects.
 func (l *faultLog) expect(later time.Duration, want ...string) {
 	l.t.Helper()
 	l.up += later
@@ -60,7 +60,7 @@ func (l *faultLog) expect(later time.Duration, want ...string) {
 	}
 }
 
-// restart is another run of the agent in the same boot, which reads nothing that was there before.
+// restart starts another run of the agent in the same boot, which reads none of the earlier records.
 func (l *faultLog) restart() {
 	SaveKernelLog(l.log, &detect.StateSources{}, l.store, l.host.Clock(), true)
 	l.log = testLog(l.t)
@@ -68,8 +68,8 @@ func (l *faultLog) restart() {
 	l.log.CaughtUp()
 }
 
-// vanishes has the kernel report a fault of something that exists, and expects that the finding stays, over a restart of
-// the agent too, until remove has removed it.
+// vanishes logs a fault of an existing subject, and expects that the finding stays, even after a restart of the agent,
+// until remove has removed the subject.
 func (l *faultLog) vanishes(line, subject string, remove func()) {
 	l.t.Helper()
 	l.says(line)
@@ -105,11 +105,11 @@ func TestRealProcessGone(t *testing.T) {
 		}
 		_ = task.Wait()
 	})
-	// One that was gone before it was seen is not known to have been another.
+	// For a subject gone before it was seen, a replacement cannot be recognised.
 	l.says(hung(task))
 	l.expect(2*time.Second, "process/sleep")
 	l.expect(time.Minute, "process/sleep")
-	// A program that crashed is gone, which is the fault.
+	// A crashed program is gone, but that is the fault.
 	task = start()
 	l.says(fmt.Sprintf("web[%d]: segfault at 0 ip 0000000000401136 sp 00007ffc error 6 in web[401000+1000]",
 		task.Process.Pid))
@@ -151,7 +151,7 @@ func TestRealCgroupGone(t *testing.T) {
 	l.expect(time.Minute)
 }
 
-// A card is removed, one of the same name is another, and one that is only renamed is the same.
+// A removed card is gone, a new card of the same name is another one, and a renamed card is the same.
 func TestRealInterfaceGone(t *testing.T) {
 	if !hosttest.OwnNetwork(t) {
 		return
@@ -198,7 +198,7 @@ func TestRealInterfaceGone(t *testing.T) {
 	l.expect(time.Minute, subject)
 }
 
-// A loop device is always there; another file behind it makes another disk of it.
+// A loop device always exists; another file behind it makes it another disk.
 func TestRealDiskGone(t *testing.T) {
 	disk := hosttest.NewLoopFS(t, "ext4")
 	l := newFaultLog(t, host.Files{})
@@ -216,7 +216,7 @@ func TestRealDiskGone(t *testing.T) {
 	l.expect(time.Minute)
 }
 
-// What cannot be seen for certain is not gone: the filesystem that shows it is not mounted any more, or is another one.
+// A subject that cannot be seen is not gone: the filesystem that shows it is unmounted, or is another one.
 func TestUnseenIsNotGone(t *testing.T) {
 	root := t.TempDir()
 	class := filepath.Join(root, "sys/class/block")

@@ -2,8 +2,8 @@ package kernellog
 
 import "encoding/json"
 
-// JournalField is a field of an entry of the journal: a string, an array of bytes where it is not printable UTF-8, or
-// an array of those where the field occurs several times, of which the first counts.
+// JournalField is a field of a journal entry: a string, an array of bytes if it is not printable UTF-8, or an array of
+// those if the field occurs several times; then the first counts.
 // https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-json-format
 type JournalField []byte
 

@@ -1,5 +1,5 @@
 // Package kernellog recognises faults in the kernel's log: matcher, tally and the check kernel-log. The rules are data,
-// in rules; saved logs are read by replay.
+// in package rules; package replay reads saved logs.
 package kernellog
 
 import (
@@ -19,14 +19,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The kernel's log, /dev/kmsg: one record a read, "priority,sequence,µs since boot,flags;text". A program may write
-// to it, but not with the kernel's facility (priority >> 3 is 0), so that only the kernel's own lines count.
+// The kernel's log, /dev/kmsg: one record per read, "priority,sequence,µs since boot,flags;text". A program may write
+// to it, but not with the kernel's facility (priority >> 3 is 0), so only the kernel's own lines count.
 // https://www.kernel.org/doc/Documentation/ABI/testing/dev-kmsg
 
 // Settings adjust kernel-log.
 type Settings struct {
-	// Programs makes lines that programs write into the kernel's log count as the kernel's. For tests: whoever may
-	// write there can then take the node out of service.
+	// Programs makes lines that programs write into the kernel's log count as the kernel's. For tests: any program that
+	// may write there could then take the node out of service.
 	Programs bool `yaml:"programs"`
 	// Rules adjusts rules of the table, by ID.
 	Rules map[string]RuleSettings `yaml:"rules,omitempty"`
@@ -37,15 +37,15 @@ type Settings struct {
 // RuleSettings adjust one rule of the table.
 type RuleSettings struct {
 	Off      bool             `yaml:"off,omitempty"`
-	Severity finding.Severity `yaml:"severity,omitempty"` // of all its findings; the rule's own unless set
-	// how long the record alone keeps a finding; the rule's own unless set
+	Severity finding.Severity `yaml:"severity,omitempty"` // of all its findings; the default is the rule's own
+	// how long the record alone keeps a finding; the default is the rule's own
 	Expiry time.Duration `yaml:"expiry,omitempty"`
 }
 
-// DefaultSettings returns the settings that are used unless the configuration says otherwise.
+// DefaultSettings returns the default settings.
 func DefaultSettings() Settings { return Settings{} }
 
-// Problems returns what is wrong with s.
+// Problems returns the invalid settings.
 func (s Settings) Problems() map[string]string {
 	problems := map[string]string{}
 	known := map[string]bool{}
@@ -65,7 +65,7 @@ func (s Settings) Problems() map[string]string {
 	return problems
 }
 
-// Table returns the rules of the kernel's log as the user wants them.
+// Table returns the rules of the kernel's log with the user's settings applied.
 func (s Settings) Table() []rules.Rule {
 	table := rules.Kernel()
 	for i := range table {
@@ -83,7 +83,7 @@ func (s Settings) Table() []rules.Rule {
 
 const ID = "kernel-log"
 
-// LiveKernelLog is the kernel's log as the daemon follows it.
+// LiveKernelLog is the kernel's log that the daemon follows.
 type LiveKernelLog struct {
 	*Log
 	programs bool
@@ -98,7 +98,7 @@ func NewKernelLog(s Settings) (*LiveKernelLog, error) {
 	return &LiveKernelLog{Log: NewLog(matcher), programs: s.Programs}, nil
 }
 
-// observe takes a record and returns the rule that recognised it.
+// observe takes a record and returns the rule that matched it.
 func (l *LiveKernelLog) observe(r kmsg.KernelRecord) (*rules.Rule, bool) {
 	return l.Observe(LogRecord{
 		Sequence: r.Sequence, Up: r.Up, Text: r.Text, Level: LevelOf(r.Level),
@@ -106,9 +106,9 @@ func (l *LiveKernelLog) observe(r kmsg.KernelRecord) (*rules.Rule, bool) {
 	})
 }
 
-// New reports what the kernel of this boot logged about itself, its hardware and its filesystems. Where a check can
-// read the state, it decides: the record only wakes it. A log that is followed is saved across restarts; without one,
-// each run reads the existing records.
+// New reports faults that the kernel of this boot logged about itself, its hardware and its filesystems. If a check can
+// read the state, it decides: the record only wakes it. A followed log is saved across restarts; without one, each run
+// reads the existing records.
 func New(s Settings, follow *LiveKernelLog, sources *detect.StateSources, memory detect.StateStore) detect.Check {
 	return detect.Check{
 		ID: ID, Domain: "kernel",
@@ -196,7 +196,7 @@ func kernelLogError(err error) error {
 	return err
 }
 
-// SaveKernelLog saves what the next run of the agent in this boot needs. last says that the agent ends in order.
+// SaveKernelLog saves the state for the next run of the agent in this boot. last means that the agent exits cleanly.
 func SaveKernelLog(follow *LiveKernelLog, sources *detect.StateSources, memory detect.StateStore,
 	at finding.Timestamp, last bool) {
 	if memory == nil {
@@ -209,9 +209,9 @@ func SaveKernelLog(follow *LiveKernelLog, sources *detect.StateSources, memory d
 // KernelWatch follows the kernel's log from the oldest record: see host.WatchKernelLog.
 type KernelWatch func(ctx context.Context, log *slog.Logger, each func(kmsg.KernelRecord), caughtUp func()) error
 
-// KernelLogSource feeds follow with what watch reads, and wakes: checks that asked for a text, the check that
-// confirms the rule which recognised it, and kernel-log itself. lost receives the number of lost records; it may be
-// nil. Existing records do not wake checks one by one: every check runs at the start.
+// KernelLogSource feeds follow with the records of watch, and wakes checks: those that subscribed to a text, the one
+// that confirms the matching rule, and kernel-log itself. lost receives the number of lost records; it may be nil.
+// Existing records do not wake checks: every check runs at start.
 func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWatch,
 	lost func(records uint64)) detect.Source {
 	return detect.Source{Name: detect.WakeKernelLog, Run: func(ctx context.Context, wake func(detect.Change)) error {
@@ -239,14 +239,14 @@ func KernelLogSource(follow *LiveKernelLog, logger *slog.Logger, watch KernelWat
 		})
 		follow.Unreadable(kernelLogError(err))
 		if errors.Is(err, kmsg.ErrNoKernelLog) {
-			<-ctx.Done() // nothing is lost
+			<-ctx.Done() // there are no lost records
 			return nil
 		}
 		return err
 	}}
 }
 
-// RestoreKernelLog takes over what an earlier run of the agent in this boot has saved.
+// RestoreKernelLog takes the state that an earlier run of the agent in this boot has saved.
 func RestoreKernelLog(follow *LiveKernelLog, sources *detect.StateSources, memory detect.StateStore, boot string) {
 	sources.Restore(memory, boot)
 	stored := detect.Saved[saved]{Store: memory, Key: ID}

@@ -34,7 +34,7 @@ func testLog(t *testing.T) *LiveKernelLog {
 	return log
 }
 
-// witnessing are sources of checks with these IDs, all of which can read their state.
+// witnessing returns sources of checks with these IDs, all of which can read their state.
 func witnessing(ids ...string) *detect.StateSources {
 	w := &detect.StateSources{}
 	var checks []detect.Check
@@ -45,7 +45,7 @@ func witnessing(ids ...string) *detect.StateSources {
 	return w
 }
 
-// kernelFindings is what the check says, shortly.
+// kernelFindings returns the findings of the check in short form.
 func kernelFindings(t *testing.T, c detect.Check, up time.Duration) (got []string) {
 	t.Helper()
 	h := &host.Host{NodeName: "node-1", Clock: func() finding.Timestamp {
@@ -61,7 +61,7 @@ func kernelFindings(t *testing.T, c detect.Check, up time.Duration) (got []strin
 	return got
 }
 
-// kernelSays watches a log in which there are kept records first, and then live ones.
+// kernelSays watches a log that first has kept records, and then live ones.
 func kernelSays(kept, live []kmsg.KernelRecord) KernelWatch {
 	return func(_ context.Context, _ *slog.Logger, each func(kmsg.KernelRecord), caughtUp func()) error {
 		for _, r := range kept {
@@ -125,8 +125,8 @@ func TestKernelLog(t *testing.T) {
 	}
 }
 
-// TestKernelLogLevels: words that prove nothing by themselves are worth knowing only where the kernel says that it is an
-// error, or warns with grave words when the machine has started; an alarm only where they are dire.
+// TestKernelLogLevels: words that prove no fault by themselves are only reported if the kernel logs them as an error,
+// or as a warning with grave words after the machine has started; they are an alarm only if they are dire.
 func TestKernelLogLevels(t *testing.T) {
 	const (
 		reported = "warning NICDriverError device/0000:3b:00.0"
@@ -206,7 +206,7 @@ func TestKernelLogLeavesToState(t *testing.T) {
 	}
 }
 
-// TestKernelLogAsTheUserWantsIt: a rule is switched off, another is more severe, and an unknown ID is reported.
+// TestKernelLogAsTheUserWantsIt: one rule is switched off, another is more severe, and an unknown ID is reported.
 func TestKernelLogAsTheUserWantsIt(t *testing.T) {
 	s := Settings{Rules: map[string]RuleSettings{"ext4-error": {Off: true}, "kernel-oops": {Severity: finding.Info}}}
 	if problems := s.Problems(); len(problems) != 0 {
@@ -260,14 +260,14 @@ func TestKernelLogWakesTheEngine(t *testing.T) {
 }
 
 // TestRealKernelLog makes a real filesystem fail and receives the record of the real kernel, while a program writes the
-// same of another.
+// same line about another filesystem.
 func TestRealKernelLog(t *testing.T) {
 	need.Root(t, "reads /dev/kmsg and mounts a filesystem")
 	fs := hosttest.NewLoopFS(t, "ext4")
 	dir := t.TempDir()
 	fs.Mount(dir, "errors=remount-ro")
 	log := testLog(t)
-	// more than the test causes; what is beyond is not needed
+	// more than the test causes; the test needs no more
 	received, done := make(chan string, 1024), make(chan error, 1)
 	ctx, stop := context.WithCancel(t.Context())
 	source := KernelLogSource(log, slog.New(slog.DiscardHandler), func(ctx context.Context, logger *slog.Logger,
@@ -287,7 +287,7 @@ func TestRealKernelLog(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// A program writes until its line is received: from then on the source reads.
+	// A program writes until its line is received: after that the source certainly reads.
 	say(t, received, "<3>EXT4-fs error (device forged1): a program wrote this", "forged1")
 	fs.TriggerError()
 	awaitRecord(t, received, "Remounting filesystem read-only")
@@ -308,7 +308,7 @@ func TestRealKernelLog(t *testing.T) {
 	}
 }
 
-// say writes a line to the kernel's log as a program, again and again until it is received.
+// say writes a line to the kernel's log as a program, repeatedly until it is received.
 func say(t *testing.T, received <-chan string, line, part string) {
 	t.Helper()
 	for range 600 {
@@ -345,8 +345,8 @@ func awaitRecord(t *testing.T, received <-chan string, part string) {
 	}
 }
 
-// TestKernelLogGapOverRestarts: what the kernel logged while no agent ran is reported by kernel-log, in every later run
-// of the agent, until it expires.
+// TestKernelLogGapOverRestarts: records that the kernel logged while no agent ran are reported by kernel-log, in every
+// later run of the agent, until they expire.
 func TestKernelLogGapOverRestarts(t *testing.T) {
 	const line = "Out of memory: Killed process 77 (stress) total-vm:1024kB, anon-rss:512kB, file-rss:0kB, " +
 		"shmem-rss:0kB, UID:0 pgtables:40kB oom_score_adj:0"

@@ -7,11 +7,11 @@ import (
 )
 
 const (
-	minLiteral  = 3  // a shorter one filters little
+	minLiteral  = 3  // a shorter one rarely filters
 	maxLiterals = 16 // more cost more than they save
 )
 
-// LiteralsOf returns texts of which every match of re contains one, within one line; nil where none are known.
+// LiteralsOf returns texts of which every match of re contains one, within one line; nil if none are known.
 func LiteralsOf(re *syntax.Regexp) []string {
 	switch re.Op {
 	case syntax.OpLiteral:

@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
-// samples returns texts that re matches, among them one for each branch of each alternative.
+// samples returns texts that re matches, including one for each branch of each alternative.
 func samples(re *syntax.Regexp) []string {
 	switch re.Op {
 	case syntax.OpLiteral:
@@ -40,7 +40,7 @@ func samples(re *syntax.Regexp) []string {
 	return []string{""} // anchors and boundaries
 }
 
-// concatenated varies one part at a time, beside the first sample of each other part.
+// concatenated varies one part at a time, with the first sample of each other part.
 func concatenated(parts []*syntax.Regexp) []string {
 	all := []string{""}
 	for _, part := range parts {
@@ -57,7 +57,7 @@ func concatenated(parts []*syntax.Regexp) []string {
 	return all
 }
 
-// sampleRune prefers what stands for itself in lines: a letter, else a digit, else whatever the class begins with.
+// sampleRune prefers characters that are common in lines: a letter, else a digit, else the first of the class.
 func sampleRune(class []rune) rune {
 	for _, want := range []rune{'a', '1', ' '} {
 		for i := 0; i+1 < len(class); i += 2 {
@@ -69,7 +69,8 @@ func sampleRune(class []rune) rune {
 	return class[0]
 }
 
-// TestLiteralsLetPass: a line that a pattern matches must contain a literal of its rule, or the pattern is never tried.
+// TestLiteralsLetPass: a line that a pattern matches must contain a literal of its rule, otherwise the pattern is never
+// tried.
 func TestLiteralsLetPass(t *testing.T) {
 	for _, rule := range append(rules.Kernel(), rules.Daemons()...) {
 		try := func(kind string, literals []string, pattern string) {

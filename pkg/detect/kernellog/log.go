@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// maxHeld bounds what a Log keeps; beyond, the least severe is dropped first, and among equals the oldest.
+// maxHeld bounds the matches in a Log; beyond it, the least severe is dropped first, and the oldest among equals.
 const maxHeld = 512
 
 // lostExpiry is how long the loss of records is reported.
@@ -28,20 +28,20 @@ type Log struct {
 	mu     sync.Mutex // guards all below
 	tally  *Tally
 	held   map[tallyKey]*held
-	orders map[finding.Severity]*list.List // the same by severity: of *held, the oldest first
-	tried  chan struct{}                   // closed when the existing records were read, or could not be
-	// why the log is not read; nil while it is, and the absence of records means something
+	orders map[finding.Severity]*list.List // the elements of held by severity, the oldest first
+	tried  chan struct{}                   // closed when the existing records have been read, or cannot be
+	// why the log cannot be read; if nil, the absence of records is evidence
 	unreadable error
 	seen       uint64        // sequence number after the newest record; 0 before the first
 	reported   uint64        // records before this number were reported by an earlier run
-	complete   uint64        // the same, where that run ended in order: there were none after them
-	moved      bool          // what is held has changed since it was last saved
+	complete   uint64        // the same, if that run exited cleanly: it left no records after them
+	moved      bool          // held has changed since the last save
 	lost       uint64        // records that the kernel dropped before they could be read
-	lostAt     time.Duration // when the last of them were
-	lookedAt   time.Duration // when subjects were looked for last
+	lostAt     time.Duration // when the last of them were lost
+	lookedAt   time.Duration // when subjects were last searched for
 }
 
-// held is what is kept of one rule and subject.
+// held is the match of one rule and subject.
 type held struct {
 	key      tallyKey
 	place    *list.Element
@@ -49,7 +49,7 @@ type held struct {
 	count    int
 	first    time.Duration // time since boot
 	last     time.Duration
-	text     string // of the newest first line
+	text     string // first line of the newest match
 	facts    map[string]string
 	seen     sighting // of the subject after the newest record; zero: none
 }
@@ -60,7 +60,7 @@ func NewLog(m *Matcher) *Log {
 		tried: make(chan struct{})}
 }
 
-// CaughtUp records that all existing records were read: from now on the absence of records means something.
+// CaughtUp records that all existing records were read: from now on the absence of records is evidence.
 func (l *Log) CaughtUp() { l.setReadable(nil) }
 
 // Unreadable records why the log cannot be read.
@@ -96,11 +96,11 @@ type LogRecord struct {
 	Up       time.Duration
 	Text     string
 	Level    Level
-	Foreign  bool // a program wrote it, or the begin of the line is lost: only its number counts
+	Foreign  bool // a program wrote it, or the start of the line is lost: only its number counts
 }
 
-// Observe takes a record and returns the rule that recognised it. A record that was seen already is ignored: the log
-// may be read again from its beginning at any time. One that an earlier run has reported only counts for thresholds.
+// Observe takes a record and returns the rule that matched it. It ignores a record that it has seen: the source may
+// start again from the beginning at any time. A record that an earlier run reported only counts for thresholds.
 func (l *Log) Observe(r LogRecord) (rule *rules.Rule, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,7 +160,7 @@ func (l *Log) hold(key tallyKey, m Match, text string, up time.Duration) {
 	}
 }
 
-// order returns what is held of a severity, the oldest first.
+// order returns the held matches of a severity, the oldest first.
 func (l *Log) order(s finding.Severity) *list.List {
 	if l.orders[s] == nil {
 		l.orders[s] = list.New()
@@ -176,7 +176,7 @@ func (l *Log) forget(key tallyKey) {
 	}
 }
 
-// makeRoom drops what matters least, unless all that is held is more severe than what comes.
+// makeRoom drops the least important match, unless all held matches are more severe than the new one.
 func (l *Log) makeRoom(coming finding.Severity) bool {
 	for _, s := range []finding.Severity{finding.Info, finding.Warning, finding.Fatal} {
 		if moreSevere(s, coming) {
@@ -194,8 +194,8 @@ func moreSevere(a, b finding.Severity) bool {
 	return finding.Compare(finding.Finding{Severity: a}, finding.Finding{Severity: b}) < 0
 }
 
-// Findings returns what is still to be reported, now being the time since boot: one finding for each subject, the
-// most severe. Records that a rule recognised at a time since boot are left to other checks where leave returns true.
+// Findings returns the current findings, now being the time since boot: one for each subject, the most severe. If leave
+// returns true for a rule and the time of a record since boot, that record is left to other checks.
 func (l *Log) Findings(now time.Duration, leave func(r *rules.Rule, at time.Duration) bool) []finding.Finding {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -225,8 +225,8 @@ func (l *Log) Findings(now time.Duration, leave func(r *rules.Rule, at time.Dura
 	return findings
 }
 
-// findingOf makes one finding of all that is kept of one subject: the most severe, naming the others. Of equal ones it
-// is the one that began last: else one that only a reboot ends would hide it.
+// findingOf makes one finding of all matches of one subject: the most severe, with the others listed. Among equals it
+// is the one that began last: otherwise one that only a reboot ends would hide it.
 func findingOf(all []*held) finding.Finding {
 	slices.SortFunc(all, func(a, b *held) int {
 		return cmp.Or(

@@ -9,10 +9,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// saved is what a Log leaves for the next run of the agent in the same boot: the kernel keeps only its newest records.
+// saved is the state of a Log for the next run of the agent in the same boot: the kernel keeps only its newest records.
 type saved struct {
 	Boot string        `json:"boot"`
-	Next uint64        `json:"next"` // sequence number of the first record that was not read
+	Next uint64        `json:"next"` // sequence number of the first unread record
 	Last bool          `json:"last"` // no record was read after this was saved
 	Held []savedRecord `json:"held,omitempty"`
 
@@ -32,14 +32,14 @@ type savedRecord struct {
 	Seen     sighting          `json:"seen,omitzero"`
 }
 
-// Moved reports whether what is held has changed since the last save.
+// Moved reports whether the matches have changed since the last save.
 func (l *Log) Moved() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.moved
 }
 
-// snapshot returns what the next run in the boot must know. last says that nothing will be observed any more.
+// snapshot returns the state for the next run in this boot. last means that no more records will be observed.
 func (l *Log) snapshot(boot string, last bool) saved {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,14 +48,14 @@ func (l *Log) snapshot(boot string, last bool) saved {
 		s.Held = append(s.Held, savedRecord{key.rule.ID, key.subject, h.severity, h.count, h.first, h.last, h.text,
 			h.facts, h.seen})
 	}
-	// the oldest first: the order in which they were held
+	// the oldest first: the order in which they were added
 	slices.SortFunc(s.Held, func(a, b savedRecord) int { return cmp.Compare(a.Last, b.Last) })
 	l.moved = false
 	return s
 }
 
-// restore takes over what an earlier run in this boot has saved, before the first record is observed. Records of a rule
-// that does not exist any more are dropped.
+// restore takes the state of an earlier run in this boot, before the first record is observed. It drops records of
+// rules that no longer exist.
 func (l *Log) restore(s saved) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

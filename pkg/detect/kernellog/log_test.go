@@ -61,7 +61,7 @@ func TestLogHoldsAndForgets(t *testing.T) {
 	}
 }
 
-// Of faults of the same severity the latest is reported, and the earlier one again when that is over.
+// Of several faults with the same severity the latest is reported, and an earlier one again when that has ended.
 func TestLogReportsTheLatest(t *testing.T) {
 	log := NewLog(newTable(t))
 	minute := time.Minute
@@ -107,7 +107,7 @@ func flood(log *Log) {
 	}
 }
 
-// TestLogFlood: nothing of the highest severity is lost in a flood, and what is held is bounded.
+// TestLogFlood: in a flood no record of the highest severity is lost, and the number of held matches is bounded.
 func TestLogFlood(t *testing.T) {
 	log := NewLog(newTable(t))
 	flood(log)
@@ -123,7 +123,7 @@ func TestLogFlood(t *testing.T) {
 	}
 }
 
-// BenchmarkLogFlood: the promise is one CPU second.
+// BenchmarkLogFlood: the limit is one CPU second.
 func BenchmarkLogFlood(b *testing.B) {
 	table := newTable(b)
 	for b.Loop() {
@@ -131,8 +131,8 @@ func BenchmarkLogFlood(b *testing.B) {
 	}
 }
 
-// TestLogAcrossRuns: what an earlier run reported is kept although the kernel has dropped its records, is not counted
-// again where it has not, and what came between the runs is found, or its loss is.
+// TestLogAcrossRuns: matches that an earlier run reported are kept even if the kernel has dropped their records, and
+// not counted again if it has not; records from between the runs are found, or their loss is.
 func TestLogAcrossRuns(t *testing.T) {
 	line := func(i int) LogRecord {
 		text := fmt.Sprintf("usb 1-1: line %d", i)
@@ -171,7 +171,7 @@ func TestLogAcrossRuns(t *testing.T) {
 			SaveKernelLog(saving, nil, store, finding.Timestamp{Boot: "b"}, test.last)
 			RestoreKernelLog(restored, nil, store, test.boot)
 			second := restored.Log
-			for range 2 { // a source that is started again reads from the beginning
+			for range 2 { // a restarted source reads from the beginning
 				read(second, test.from, test.to)
 			}
 			var got []string

@@ -13,9 +13,9 @@ import (
 // loopDevice is a loop device or one of its partitions.
 var loopDevice = regexp.MustCompile(`^(loop\d{1,7})(p\d{1,3})?$`)
 
-// loopUnused reports whether it is certain that nothing uses a loop device: it has no backing file any more
-// (/sys/block/loopN/loop exists only while it has one), or neither the mount table nor the device mapper
-// (/sys/block/loopN/holders) knows it or one of its partitions. What cannot be read counts as used.
+// loopUnused reports whether a loop device is certainly unused: it has no backing file any more (/sys/block/loopN/loop
+// exists only while it has one), or it and its partitions are neither in the mount table nor in the device mapper
+// (/sys/block/loopN/holders). A device that cannot be read counts as used.
 func loopUnused(h *host.Host, name string) bool {
 	parts := loopDevice.FindStringSubmatch(name)
 	if parts == nil {
@@ -46,7 +46,7 @@ func loopUnused(h *host.Host, name string) bool {
 		}
 		holders, err := h.Files.List(dir + "/holders")
 		if err != nil || len(holders) > 0 || slices.ContainsFunc(mounts, func(m mount.Mount) bool {
-			return m.Device() == number || m.Source == "/dev/"+device // btrfs has a number of its own
+			return m.Device() == number || m.Source == "/dev/"+device // btrfs has an anonymous device number
 		}) {
 			return false
 		}

@@ -11,43 +11,43 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// maxLiteral is how much of a literal the pre-filter uses: enough to filter, and a table that stays small.
+// maxLiteral is the length of a literal that the pre-filter uses: enough to filter, with a small table.
 const maxLiteral = 20
 
 // MaxText is how much of a record is matched: the kernel's records are shorter (LOG_LINE_MAX).
 const MaxText = 8 << 10
 
-// ofOthers is how the kernel's lines begin that begin with text of another origin: some with the name of a program, and
-// input devices choose their names. Such a line proves nothing.
+// ofOthers matches lines of the kernel that start with text of another origin: some start with the name of a program,
+// and input devices choose their names. Such a line is no evidence.
 var ofOthers = regexp.MustCompile(`^(?:` + rules.Command +
 	`(?: \(\d+\)(?:: drop_caches: | used greatest stack depth: )|: potentially unexpected fatal signal |` +
 	`: sending ioctl | uses obsolete \(PF_INET,SOCK_PACKET\)|\[\d+\] vsyscall attempted )` +
 	`|input: .* as /devices/|process '.*' started with executable stack)`)
 
-// logTarget is of the packet filter's LOG target: up to 127 characters of the author of the filter rule come before
-// "IN=" (net/netfilter/nf_log_syslog.c).
+// logTarget matches lines of the packet filter's LOG target: before "IN=" they have up to 127 characters of the author
+// of the filter rule (net/netfilter/nf_log_syslog.c).
 var logTarget = regexp.MustCompile(`IN=[^ ]* OUT=[^ ]* `)
 
-// notTheKernels reports whether a line of the kernel begins with text of another origin.
+// notTheKernels reports whether a line of the kernel starts with text of another origin.
 func notTheKernels(text []byte) bool {
 	return bytes.Contains(text, []byte("IN=")) && logTarget.Match(text) || ofOthers.Match(text)
 }
 
-// programTag is the beginning of lines that programs write to the kernel's log: "systemd[1]: ". It decides where a
-// format does not contain who wrote a line.
+// programTag is the start of lines that programs write to the kernel's log: "systemd[1]: ". It is used for formats that
+// do not contain the writer of a line.
 var programTag = regexp.MustCompile(`^[\w.@()-]{1,64}\[\d+\]: `)
 
-// Level is the level of a line of the kernel, as far as the rules distinguish it.
+// Level is the level of a kernel line, as far as the rules distinguish it.
 type Level uint8
 
-// The levels. What is not known counts as an error.
+// The levels. An unknown level counts as an error.
 const (
 	LevelError   Level = iota // or worse
-	LevelWarning              // what drivers log without a level, too
+	LevelWarning              // includes the level of drivers that log without one
 	LevelInfo                 // notice, info, debug
 )
 
-// LevelOf returns the level of a record by the number that it has in syslog(2).
+// LevelOf returns the level for a level number of syslog(2).
 func LevelOf(number int) Level {
 	switch {
 	case number <= 3:
@@ -58,11 +58,11 @@ func LevelOf(number int) Level {
 	return LevelInfo
 }
 
-// Matcher compares texts with the table. It does not change, and is safe for use by many goroutines.
+// Matcher compares texts with the table. It is immutable, and safe for concurrent use.
 type Matcher struct {
 	Rules []compiled // recoveries are entries after the rules
 	auto  *automaton
-	// stand for rules.Dire, rules.Grave and rules.Remarks in the set of what was found
+	// stand for rules.Dire, rules.Grave and rules.Remarks in the set of found words
 	dire, grave, remark int
 }
 
@@ -71,21 +71,21 @@ type compiled struct {
 	Recovery bool
 	Patterns []*pattern
 	exclude  *pattern
-	words    int // stands for the rule's Words in the set of what was found; 0 without them
+	words    int // stands for the rule's Words in the set of found words; 0 without them
 	unless   int // the same for Unless
 }
 
 // Hit is the match of one text.
 type Hit struct {
 	Rule      *rules.Rule
-	Recovered bool // the fault of this rule and subject is gone
-	Dire      bool // the rule is one with Errors, and the line has one of rules.Dire and none of rules.Remarks
-	Pattern   int  // which of the rule's it is
+	Recovered bool // the fault of this rule and subject has ended
+	Dire      bool // the rule is one with Errors, and the line has a word of rules.Dire and none of rules.Remarks
+	Pattern   int  // index of the rule's pattern
 	Subject   finding.Subject
-	Facts     map[string]string // what the named groups matched; nil when nothing
+	Facts     map[string]string // texts of the named groups; nil if there are none
 }
 
-// NewMatcher compiles a table of rules. It refuses a table with a malformed rule, or with two rules of the same ID.
+// NewMatcher compiles a table of rules. It returns an error if a rule is malformed, or if two rules have the same ID.
 func NewMatcher(table []rules.Rule) (*Matcher, error) {
 	m := &Matcher{}
 	literals := map[string]set{}
@@ -93,7 +93,7 @@ func NewMatcher(table []rules.Rule) (*Matcher, error) {
 		for _, text := range texts {
 			text = text[:min(len(text), maxLiteral)]
 			owners := literals[text]
-			if owner < setSize { // else the table is refused below
+			if owner < setSize { // otherwise the table is rejected below
 				owners.add(owner)
 			}
 			literals[text] = owners
@@ -138,7 +138,7 @@ func NewMatcher(table []rules.Rule) (*Matcher, error) {
 		}
 	}
 	m.dire, m.grave, m.remark = used, used+1, used+2
-	if slices.ContainsFunc(table, func(r rules.Rule) bool { return r.Errors }) { // else they would only cost
+	if slices.ContainsFunc(table, func(r rules.Rule) bool { return r.Errors }) { // otherwise they would only cost time
 		own(rules.Dire(), m.dire)
 		own(rules.Grave(), m.grave)
 		own(rules.Remarks(), m.remark)
@@ -182,7 +182,7 @@ func (m *Matcher) MatchOf(speaker rules.Emitter, text []byte) (Hit, bool) {
 	return m.match(speaker, LevelError, text)
 }
 
-// match is MatchOf a text that may be known to be below the level of errors.
+// match is MatchOf for a text that may be known to be below the level of errors.
 func (m *Matcher) match(speaker rules.Emitter, level Level, text []byte) (Hit, bool) {
 	if len(text) > MaxText {
 		text = text[:MaxText]
@@ -242,7 +242,8 @@ func (c *compiled) hit(re *regexp.Regexp, text []byte, groups []int) Hit {
 	return h
 }
 
-// subjectOf names the subject of a line: the pod that a cgroup belongs to, what the pattern named, or the node.
+// subjectOf names the subject of a line: the pod that a cgroup belongs to, the name in the pattern's group, or the
+// node.
 func subjectOf(r *rules.Rule, name string, facts map[string]string) finding.Subject {
 	if cgroup := facts["cgroup"]; cgroup != "" {
 		if uid, container, ok := podOfCgroup(cgroup); ok {

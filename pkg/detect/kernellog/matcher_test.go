@@ -45,7 +45,7 @@ func TestMatcherRefusesMalformedRules(t *testing.T) {
 	}
 }
 
-// TestHostileText: a match shows nothing but one line of valid text.
+// TestHostileText: a match shows only one line of valid text.
 func TestHostileText(t *testing.T) {
 	m := newTable(t)
 	hit, ok := m.Match([]byte("INFO: task a\xff\x1b[31m\u202eb\x00:4711 blocked for more than 120 seconds."))
@@ -109,7 +109,7 @@ func BenchmarkNewMatcher(b *testing.B) {
 	}
 }
 
-// TestWords: a line begins with a literal of its rule, has one of its words and none of those that excuse it.
+// TestWords: a line must start with a literal of its rule, contain one of its words and none of its exceptions.
 func TestWords(t *testing.T) {
 	m, err := NewMatcher([]rules.Rule{{ID: "x", Reason: "Xy", Domain: rules.Network, Severity: finding.Warning, Summary: "x",
 		Literals: []string{"\nice"}, Words: []string{"failed"}, Unless: []string{"on purpose"}, Patterns: []string{`^ice \S+: `},

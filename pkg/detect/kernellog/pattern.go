@@ -7,16 +7,16 @@ import (
 	"sync"
 )
 
-// pattern is a regular expression that is compiled when a line first needs it: on most nodes most of the table never
-// is, and compiled it would take several megabytes.
+// pattern is a regular expression, compiled on first use: on most nodes most of the table is never used, and compiled
+// it would take several megabytes.
 type pattern struct {
 	expr  string
-	start []byte // what every match is the beginning of, and of the text; may be empty
+	start []byte // prefix of every match, and of the text; may be empty
 	once  sync.Once
 	re    *regexp.Regexp // set by once
 }
 
-// newPattern refuses an expression that cannot be compiled later: parsing is the part of that which can fail.
+// newPattern returns an error if the expression cannot be compiled later: only parsing can fail.
 func newPattern(expr string) (*pattern, error) {
 	re, err := syntax.Parse(expr, syntax.Perl)
 	if err != nil {
@@ -25,7 +25,7 @@ func newPattern(expr string) (*pattern, error) {
 	return &pattern{expr: expr, start: startOf(re)}, nil
 }
 
-// startOf returns what a text begins with that re, which is anchored to its beginning, matches.
+// startOf returns the literal prefix of every text that matches re, which is anchored to the start.
 func startOf(re *syntax.Regexp) []byte {
 	if re.Op == syntax.OpConcat && re.Sub[0].Op == syntax.OpBeginText && re.Sub[1].Op == syntax.OpLiteral &&
 		re.Sub[1].Flags&syntax.FoldCase == 0 {
@@ -34,16 +34,16 @@ func startOf(re *syntax.Regexp) []byte {
 	return nil
 }
 
-// match reports whether a text matches. Most do not even begin like the pattern.
+// match reports whether a text matches. Most texts do not even have the prefix.
 func (p *pattern) match(text []byte) bool {
 	return bytes.HasPrefix(text, p.start) && p.Regexp().Match(text)
 }
 
-// WhenNeeded is a pattern of the program itself: one that cannot be compiled is found by the tests. Only a replay
-// of a log needs most of them, but each child process of the agent would compile them.
+// WhenNeeded is a pattern of the program itself: the tests find an invalid one. Only a replay of a log needs most of
+// them, but each child process of the agent would compile them.
 func WhenNeeded(expr string) *pattern { return &pattern{expr: expr} }
 
-// Regexp compiles the pattern when it is needed first. It must be valid: see Rule.Problem.
+// Regexp compiles the pattern on first use. It must be valid: see Rule.Problem.
 func (p *pattern) Regexp() *regexp.Regexp {
 	p.once.Do(func() { p.re = regexp.MustCompile(p.expr) })
 	return p.re

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestLinesOfReports: each line of a public report is recognised by its rule, and what no rule recognises stays the
-// exception.
+// TestLinesOfReports: each line of a public report is recognised by its rule, and unrecognised lines are the exception.
 func TestLinesOfReports(t *testing.T) {
 	m := newTable(t)
 	data, err := os.ReadFile("testdata/reports.txt")

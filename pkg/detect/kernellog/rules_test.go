@@ -59,8 +59,8 @@ func TestRulesMatchTheirLines(t *testing.T) {
 	}
 }
 
-// TestEveryPatternIsUsed: a pattern, literal or alternative that no example line needs may be wrong without anyone
-// noticing.
+// TestEveryPatternIsUsed: a pattern, literal or alternative that no example line needs may be wrong without any test
+// failing.
 func TestEveryPatternIsUsed(t *testing.T) {
 	m := newTable(t)
 	for i, rule := range rules.Kernel() {
@@ -77,9 +77,9 @@ func TestEveryPatternIsUsed(t *testing.T) {
 	}
 }
 
-// TestEveryRuleAdvises: each rule says what to do next, with a command, and not what another says.
+// TestEveryRuleAdvises: each rule has advice for the next step, with a command, different from that of other rules.
 func TestEveryRuleAdvises(t *testing.T) {
-	const longest = 320 // it is read in a terminal, beside the message
+	const longest = 320 // people read it in a terminal, beside the message
 	said := map[string]string{}
 	for _, rule := range append(rules.Kernel(), rules.Daemons()...) {
 		commands := strings.Count(rule.Advice, "`")
@@ -106,7 +106,7 @@ func TestFindingAdvises(t *testing.T) {
 	}
 }
 
-// TestExamplesBelongToRules: a file whose rule was renamed would otherwise test nothing.
+// TestExamplesBelongToRules: otherwise the file of a renamed rule would not be tested.
 func TestExamplesBelongToRules(t *testing.T) {
 	ids := map[string]bool{}
 	for _, rule := range rules.Kernel() {

@@ -9,8 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/kernelformats/formats"
 )
 
-// TestSampleOfErrors: of the faults among all that the kernel's sources print at the level of errors, chosen at random
-// and judged before the rules were tried (64 % were seen then), most are recognised.
+// TestSampleOfErrors: of the formats that the kernel's sources print at the level of errors, a random sample was judged
+// before the rules were tried (64 % of its faults were recognised then); most of its faults are recognised.
 func TestSampleOfErrors(t *testing.T) {
 	seen, all := sampled(t, "testdata/sample.txt", LevelError)
 	if seen["fault"]*100 < all["fault"]*77 || all["fault"] < 100 {
@@ -18,8 +18,8 @@ func TestSampleOfErrors(t *testing.T) {
 	}
 }
 
-// TestSampleOfWarnings: of what the sources print as warnings, chosen and judged in the same way, few lines are faults.
-// Of those 8 of 23 were recognised before words were added that they showed; of the 127 others two were, and are.
+// TestSampleOfWarnings: of the warnings in the sources, chosen and judged in the same way, few are faults. Of those 8
+// of 23 were recognised before the sample led to more words; of the 127 others two were, and are.
 func TestSampleOfWarnings(t *testing.T) {
 	seen, all := sampled(t, "testdata/sample-warnings.txt", LevelWarning)
 	if seen["fault"]*100 < all["fault"]*65 || all["fault"] < 20 {
@@ -30,7 +30,7 @@ func TestSampleOfWarnings(t *testing.T) {
 	}
 }
 
-// sampled tries the formats of a sample with the level that they have, and counts by judgement those that are recognised.
+// sampled matches the formats of a sample at their level, and counts the recognised ones by judgement.
 func sampled(t *testing.T, name string, level Level) (seen, all map[string]int) {
 	t.Helper()
 	m := newTable(t)

@@ -11,37 +11,37 @@ import (
 // Record is one message of the kernel.
 type Record struct {
 	Text    []byte        // without priority, time and caller
-	Emitter rules.Emitter // who wrote it; the zero value is the kernel
+	Emitter rules.Emitter // its writer; the zero value is the kernel
 	Level   Level         // of a line of the kernel
 	// At orders records and measures the time between them; a record without a time has the At of the record before.
 	At time.Duration
-	// Up is the time since boot, where it is known.
+	// Up is the time since boot, if known.
 	Up      time.Duration
 	UpKnown bool
 }
 
-// Match is the match of one record, considering those before it.
+// Match is the match of one record, in the context of the records before it.
 type Match struct {
 	Hit
 	Severity finding.Severity // the rule's, or EscalateSeverity
-	Raised   bool             // enough of them have come for a finding
-	Again    bool             // another line of a report that has begun
+	Raised   bool             // there are enough matches for a finding
+	Again    bool             // another line of an open report
 }
 
 const (
-	// maxSubjects bounds what is counted at a time; beyond, the oldest subject is forgotten.
+	// maxSubjects bounds the counted subjects; beyond it, the oldest one is dropped.
 	maxSubjects = 1024
-	// Lines belong to one report as long as they follow each other closely: in time, and without times, in number.
+	// Lines belong to one report as long as they are close together: in time, or, without times, in number.
 	reportGap   = 2 * time.Second
 	reportLines = 200
-	// Drivers warn of much that is no fault while the machine starts.
+	// Drivers log many harmless warnings while the machine starts.
 	warningGrace = 2 * time.Minute
-	// systemd writes why a unit failed, and directly after it that it could not be started.
+	// systemd logs why a unit failed, and directly after it that the unit could not be started.
 	descriptionLines = 3
 )
 
-// Tally counts matches for each rule and subject, and joins the lines of one report. Its memory is bounded; time is
-// passed in with the records. It is not safe for use by several goroutines.
+// Tally counts matches for each rule and subject, and joins the lines of one report. Its memory is bounded; the records
+// provide the time. It is not safe for concurrent use.
 type Tally struct {
 	matcher *Matcher
 	counts  map[tallyKey]*list.Element
@@ -55,7 +55,7 @@ type tallyKey struct {
 	subject finding.Subject
 }
 
-// tallied holds when one rule matched for one subject, as far back as its rates need.
+// tallied has the times at which one rule matched for one subject, as far back as its rates need.
 type tallied struct {
 	key   tallyKey
 	times []time.Duration
@@ -75,12 +75,12 @@ func NewTally(m *Matcher) *Tally {
 	return t
 }
 
-// Reset forgets everything: another boot begins.
+// Reset drops all state: another boot begins.
 func (t *Tally) Reset() {
 	t.counts, t.oldest, t.reports = map[tallyKey]*list.Element{}, list.New(), map[string]*report{}
 }
 
-// Observe returns the match of a record; ok is false when there is none.
+// Observe returns the match of a record; ok is false if there is none.
 func (t *Tally) Observe(r Record) (m Match, ok bool) {
 	t.line++
 	hit, ok := t.matcher.match(r.Emitter, r.Level, r.Text)
@@ -105,8 +105,8 @@ func (t *Tally) Observe(r Record) (m Match, ok bool) {
 	return m, true
 }
 
-// continues reports whether a line belongs to the report that is open, and if so gives it the match of
-// that report: lines of the same rule and subject do, and continuations do.
+// continues reports whether a line belongs to the open report, and if so gives it the match of that report: lines of
+// the same rule and subject do, and continuations do.
 func (t *Tally) continues(m *Match, r Record) bool {
 	open := t.reports[m.Rule.Report]
 	if m.Rule.Report == "" || open == nil || r.At-open.at > reportGap || r.At < open.at ||
@@ -123,12 +123,12 @@ func (t *Tally) continues(m *Match, r Record) bool {
 		return false // counted lines may come many times a second
 	}
 	if pid, before := m.Facts["pid"], open.first.Facts["pid"]; pid != "" && before != "" && pid != before {
-		return false // of another victim: its own report was not printed
+		return false // of another victim, whose own report was not printed
 	}
 	open.at, open.line = r.At, t.line
 	facts := m.Facts
 	*m = open.first
-	if m.Facts["pid"] == "" && facts["pid"] != "" { // the first line did not know the process
+	if m.Facts["pid"] == "" && facts["pid"] != "" { // the first line did not have the process
 		if m.Facts == nil {
 			m.Facts = map[string]string{}
 		}
@@ -139,7 +139,7 @@ func (t *Tally) continues(m *Match, r Record) bool {
 	return true
 }
 
-// describes reports whether a line that names a unit by its description only ("Failed to start Foo Daemon.") follows
+// describes reports whether a line that names a unit only by its description ("Failed to start Foo Daemon.") follows
 // the line that names it, and if so gives it the match of that line: the unit failed once.
 func (t *Tally) describes(m *Match, r Record) bool {
 	if m.Facts["description"] == "" {
@@ -160,7 +160,7 @@ func (t *Tally) describes(m *Match, r Record) bool {
 	return true
 }
 
-// count counts a match and returns whether there have been enough for a finding, and its severity.
+// count counts a match and returns whether there are enough for a finding, and its severity.
 func (t *Tally) count(hit Hit, at time.Duration) (raised bool, severity finding.Severity) {
 	rule := hit.Rule
 	keep := max(rule.Raise.Count, rule.Escalate.Count)
@@ -172,7 +172,7 @@ func (t *Tally) count(hit Hit, at time.Duration) (raised bool, severity finding.
 		key.subject = hit.Subject
 	}
 	c := t.tallied(key)
-	if n := len(c.times); n > 0 && at < c.times[n-1] { // time went back: the counts are of another clock
+	if n := len(c.times); n > 0 && at < c.times[n-1] { // time went back: the counts are from another clock
 		c.times = c.times[:0]
 	}
 	if len(c.times) == keep {

@@ -16,7 +16,7 @@ func at(seconds float64, text string) Record {
 	return Record{Text: []byte(text), At: up, Up: up, UpKnown: true}
 }
 
-// said is what a tally made of a record, shortly.
+// said returns a tally's match of a record in short form.
 func said(t *Tally, r Record) string {
 	m, ok := t.Observe(r)
 	if !ok {
@@ -66,7 +66,7 @@ func TestTally(t *testing.T) {
 			{at(120, "unregister_netdevice: waiting for eth0 to become free. Usage count = 1"),
 				"unregister-netdevice network-device/eth0 warning"},
 			{at(1290, waiting), "unregister-netdevice network-device/lo warning raised"},
-			{at(1320, waiting), "unregister-netdevice network-device/lo warning"}, // 110 is out of the window
+			{at(1320, waiting), "unregister-netdevice network-device/lo warning"}, // 110 is outside the window
 			{at(1330, waiting), "unregister-netdevice network-device/lo warning raised"},
 		},
 		"errors that follow each other at once are counted": append(

@@ -7,11 +7,10 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// maxPrinted bounds what is shown of a text from outside.
+// maxPrinted bounds how much of an outside text is shown.
 const maxPrinted = 1024
 
-// Printable returns text as one line of valid UTF-8 without control characters, of a length that is
-// useful to readers.
+// Printable returns text as one line of valid UTF-8 without control characters, of a useful length.
 func Printable(text []byte) string { return PrintableUpTo(text, maxPrinted) }
 
 // PrintableUpTo is Printable with a limit in bytes.
@@ -23,7 +22,7 @@ func PrintableUpTo(text []byte, limit int) string {
 	s := strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) || r == 0x2028 || r == 0x2029 ||
 			(r >= 0x202a && r <= 0x202e) || (r >= 0x2066 && r <= 0x2069) {
-			return '\uFFFD' // controls, line separators and direction marks could hide what is written
+			return '\uFFFD' // controls, line separators and direction marks could hide text
 		}
 		return r
 	}, strings.ToValidUTF8(string(text), "\uFFFD"))
@@ -33,9 +32,9 @@ func PrintableUpTo(text []byte, limit int) string {
 	return s
 }
 
-// podOfCgroup returns the pod, and the container where there is one, of a cgroup as the kernel's log names it: from
-// the root of the hierarchy, whatever the kubelet's own root, for both of its drivers. In a kubepods tree below
-// another pod it is the outer pod, which this node knows.
+// podOfCgroup returns the pod, and the container if there is one, of a cgroup as named in the kernel's log: from the
+// root of the hierarchy, whatever kubelet's own root, for both of its drivers. For a kubepods tree below another pod it
+// returns the outer pod, which this node knows.
 func podOfCgroup(name string) (uid, container string, ok bool) {
 	name = path.Clean(strings.TrimSpace(name))
 	if !strings.HasPrefix(name, "/") {

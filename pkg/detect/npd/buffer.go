@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// Buffer holds the newest lines of a log, as many as the file says, and matches patterns against all of them
-// together. It answers exactly as node-problem-detector's: lines that never came count as empty ones. It is not safe
-// for use by several goroutines.
+// Buffer holds the newest lines of a log, as many as the file says, and matches patterns against all of them together.
+// Its results are exactly those of node-problem-detector: missing lines count as empty ones. It is not safe for
+// concurrent use.
 type Buffer struct {
 	patterns []*pattern
 	lines    []string
-	may      [][]bool // by line: which patterns have in it what they need
+	may      [][]bool // by line: the patterns that may match in it
 	count    []int    // by pattern: in how many of the lines
 	next     int      // where the next line goes
 	filled   int
-	joined   string // all lines; empty: not made yet
+	joined   string // all lines; empty: not built yet
 }
 
 // NewBuffer returns an empty buffer of some lines.
@@ -60,7 +60,7 @@ func (b *Buffer) Push(line string) {
 // newest returns the index of the line before the next one, and so on backwards.
 func (b *Buffer) newest(back int) int { return (b.next - 1 - back + 2*len(b.lines)) % len(b.lines) }
 
-// Match returns the lines that the i-th pattern matches, joined; ok is false when it matches none.
+// Match returns the lines that the i-th pattern matches, joined; ok is false if there is no match.
 func (b *Buffer) Match(i int) (text string, ok bool) {
 	p, last := b.patterns[i], b.newest(0)
 	if p.lastLine {
@@ -68,7 +68,7 @@ func (b *Buffer) Match(i int) (text string, ok bool) {
 		if !b.may[last][i] {
 			return "", false
 		}
-		if len(b.lines) > 1 { // there is a line before it, even if an empty one: it does not begin the text
+		if len(b.lines) > 1 { // there is a line before it, even if an empty one: it is not at the start of the text
 			return line, p.re.MatchString("\n" + line)
 		}
 		return line, p.re.MatchString(line)
@@ -92,7 +92,8 @@ func (b *Buffer) all() string {
 	return b.joined
 }
 
-// from returns the newest lines up to the one that holds the byte which has so many bytes of the joined text behind it.
+// from returns the newest lines, starting with the line that holds the byte at the given distance from the end of the
+// joined text.
 func (b *Buffer) from(behind int) string {
 	var matched []string
 	for total := 0; len(matched) < b.filled && (len(matched) == 0 || total <= behind); {

@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// TestConditionWithoutRule: node-problem-detector reports each declared condition from its start, also one that no rule
-// can make True, whatever the state of the log; each is one check.
+// TestConditionWithoutRule: like node-problem-detector, report each declared condition from the start, even one that no
+// rule can make True, whatever the state of the log; each is one check.
 func TestConditionWithoutRule(t *testing.T) {
 	for name, text := range map[string]string{
 		"plugin": `{"plugin":"custom","source":"c","conditions":[{"type":"NetworkLatency","reason":"Normal","message":"m"},{"type":"B","reason":"BOk"}],

@@ -12,13 +12,13 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/plugin"
 )
 
-// counter stands for node-problem-detector's program log-counter: it counts the entries of one syslog identifier in the
-// journal that match a pattern, within a time.
+// counter replaces node-problem-detector's program log-counter: it counts the journal entries of one syslog identifier
+// that match a pattern, within a time.
 type counter struct {
 	identifier, folder string
 	times              times
 	threshold          int
-	patterns           []*pattern // that of what counts, and that of what reverts it
+	patterns           []*pattern // the pattern to count, and the one that reverts it
 	revert             bool
 	limit              int // of the message, in bytes
 
@@ -28,7 +28,7 @@ type counter struct {
 const (
 	// counterBuffer is how many entries patterns are matched against: as in log-counter.
 	counterBuffer = 1000
-	// maxEntries bounds what one run reads.
+	// maxEntries bounds how much one run reads.
 	maxEntries = 200_000
 )
 
@@ -60,7 +60,7 @@ func newCounter(args []string) (*counter, error) {
 	return c, nil
 }
 
-// count answers as log-counter does (cmd/logcounter).
+// count returns the same result as log-counter (cmd/logcounter).
 func (c *counter) count(ctx context.Context, h *host.Host) plugin.Result {
 	now := h.Clock()
 	from := now.Wall.Add(c.times.start(now.SinceBoot) - now.SinceBoot)
@@ -98,7 +98,7 @@ func (c *counter) count(ctx context.Context, h *host.Host) plugin.Result {
 	return plugin.Result{Status: plugin.Problem, Message: message[:min(len(message), c.limit)]}
 }
 
-// counts takes in an entry and returns by how much it changes the count.
+// counts adds an entry and returns by how much it changes the count.
 func (c *counter) counts(b *Buffer, e entry) (change int) {
 	b.Push(string(e.Message))
 	if _, ok := b.Match(0); ok {

@@ -11,20 +11,20 @@ import (
 	"k8s.io/node-problem-detector/pkg/types"
 )
 
-// The plugins of a system log monitor: where lines come from.
+// The plugins of a system log monitor: the sources of lines.
 const (
 	kmsgPlugin     = "kmsg"     // /dev/kmsg
 	filelogPlugin  = "filelog"  // a log file
 	journaldPlugin = "journald" // systemd's journal, entries of one syslog identifier
 )
 
-// noReason stands for a reason that a rule does not give.
+// noReason replaces a missing reason of a rule.
 const noReason = "Unspecified"
 
 const (
 	// The defaults are node-problem-detector's.
 	defaultBufferSize = 10
-	// maxBufferSize bounds the lines that patterns are matched against at a time.
+	// maxBufferSize bounds how many lines patterns are matched against at a time.
 	maxBufferSize = 10_000
 )
 
@@ -39,7 +39,7 @@ func (c *LogConfig) times() (t times, err error) {
 	return t, err
 }
 
-// start is the time since boot before which lines do not count, as node-problem-detector has it.
+// start is the time since boot before which lines do not count, by the rule of node-problem-detector.
 func (t times) start(up time.Duration) time.Duration { return max(t.delay, up-t.lookback) }
 
 func (f *File) decodeLog() error {
@@ -63,7 +63,7 @@ func (f *File) decodeLog() error {
 	return nil
 }
 
-// problem returns what is wrong with c, or nil.
+// problem returns why c is invalid, or nil.
 func (c *LogConfig) problem() error {
 	if c.BufferSize < 0 || c.BufferSize > maxBufferSize {
 		return problem{fmt.Sprintf("%d: must be from 1 to %d", c.BufferSize, maxBufferSize), steps("bufferSize")}
@@ -140,7 +140,7 @@ func conditionProblem(conditions []types.Condition) error {
 	return nil
 }
 
-// kubelets are the conditions of a Node that kubelet writes (pkg/kubelet/nodestatus), and that once it wrote.
+// kubelets are the conditions of a Node that kubelet writes now (pkg/kubelet/nodestatus) or wrote once.
 func kubelets() []corev1.NodeConditionType {
 	return []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
 		"OutOfDisk"}

@@ -10,7 +10,7 @@ import (
 const (
 	// maxConcurrency bounds the plugins of one file that run at a time.
 	maxConcurrency = 32
-	// maxOutputLength is how much of a plugin's output is read at all.
+	// maxOutputLength is the limit of a plugin's output that is read.
 	maxOutputLength = 4 << 10
 )
 
@@ -41,8 +41,8 @@ func (f *File) decodePlugin() error {
 	return nil
 }
 
-// problem fills in the defaults and returns what is wrong with c, or nil. The defaults are node-problem-detector's
-// own; its validation is not used, because it accesses files and rejects all for one.
+// problem fills in the defaults and returns why c is invalid, or nil. The defaults are node-problem-detector's own; its
+// validation is not used, because it accesses files, and rejects the whole file for one error.
 func (c *PluginConfig) problem() error {
 	if len(c.Rules) > maxRules {
 		return problem{fmt.Sprintf("%d rules: at most %d are possible", len(c.Rules), maxRules), steps("rules")}

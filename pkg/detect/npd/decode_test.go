@@ -68,7 +68,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// Errors say where they are.
+// Errors name their position.
 func TestDecodeErrors(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{"no JSON", "{\n  \"plugin\": kmsg}", "f.json:2:13: invalid character 'k'"},
@@ -141,7 +141,7 @@ func TestKebab(t *testing.T) {
 	}
 }
 
-// FuzzDecode reads what nobody would write: an error or a file that can be run, and no panic.
+// FuzzDecode reads unusual input: the result is an error or a file that can be run, and no panic.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(kernelMonitor))
 	f.Add(

@@ -14,8 +14,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// translator reads lines of a log file as its file says: by one pattern for the time and one for the message, of each
-// the last group.
+// translator reads lines of a log file according to its configuration: with one pattern for the time and one for the
+// message; the last group of each counts.
 type translator struct {
 	timestamp, message *regexp.Regexp
 	format             string
@@ -30,7 +30,7 @@ func newTranslator(config map[string]string) (t translator, err error) {
 	return t, err
 }
 
-// translate returns the time and the message of a line; ok is false when it has none. A time without a year is of the
+// translate returns the time and the message of a line; ok is false if it has none. A time without a year is within the
 // last twelve months.
 func (t translator) translate(text string, now time.Time) (at time.Time, message string, ok bool) {
 	times := t.timestamp.FindStringSubmatch(text)
@@ -94,7 +94,7 @@ func (e *fileFeed) follow(ctx context.Context, h *host.Host) error {
 	began := e.clock()
 	from := began.Wall.Add(e.monitor.times.start(began.SinceBoot) - began.SinceBoot)
 	if e.at() != (tailfile.FilePosition{}) {
-		// what was written while no agent ran counts, too
+		// lines from the time without an agent count, too
 		from = began.Wall.Add(e.monitor.times.delay - began.SinceBoot)
 	}
 	return tailfile.FollowFile(ctx, h, e.monitor.file.Log.LogPath, e.at(), func(text []byte, at tailfile.FilePosition) {
@@ -105,7 +105,7 @@ func (e *fileFeed) follow(ctx context.Context, h *host.Host) error {
 	}, func() { e.monitor.setReadable(nil) })
 }
 
-// observeRecord takes a line. What is malformed or was written before the time from does not count.
+// observeRecord takes a line. It skips malformed lines, and those from before the time from.
 func (e *fileFeed) observeRecord(text string, from time.Time) {
 	if e.monitor.skips(text) {
 		return
@@ -118,7 +118,7 @@ func (e *fileFeed) observeRecord(text string, from time.Time) {
 	e.monitor.observe(line{text: message, at: since(at, now)})
 }
 
-// since returns when, after boot, something was written at a wall time: not before boot, and not later than now.
+// since converts a wall time to a time since boot: not before boot, and not later than now.
 func since(at time.Time, now finding.Timestamp) time.Duration {
 	return min(max(now.SinceBoot-now.Wall.Sub(at), 0), now.SinceBoot)
 }

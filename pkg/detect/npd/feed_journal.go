@@ -22,10 +22,10 @@ import (
 // journalctl reads systemd's journal, whose files have no other documented reader without cgo.
 const journalctl = "/usr/bin/journalctl"
 
-// journalProof is how long journalctl must have run to count as reading.
+// journalProof is how long journalctl must have run to count as working.
 const journalProof = 2 * time.Second
 
-// journal follows one journal for all monitors that read it, with one child.
+// journal follows one journal for all its monitors, with one child.
 type journal struct {
 	id       string
 	path     string // of a folder; empty: the machine's own
@@ -60,7 +60,7 @@ func (m *Monitors) addJournals() {
 	}
 }
 
-// save remembers how far the journal was read. Monitors save what they hold at the same time.
+// save stores how far the journal was read. Monitors save their state at the same time.
 func (j *journal) save(boot string) {
 	j.mu.Lock()
 	s := saved{Boot: boot, Cursor: j.cursor}
@@ -97,7 +97,7 @@ func (j *journal) starts(now finding.Timestamp) []time.Time {
 	for _, l := range j.monitors {
 		up := l.times.start(now.SinceBoot)
 		if j.cursor != "" {
-			up = l.times.delay // what was written while no agent ran counts, too
+			up = l.times.delay // entries from the time without an agent count, too
 		}
 		from = append(from, now.Wall.Add(up-now.SinceBoot))
 	}
@@ -110,7 +110,7 @@ func (j *journal) tell(err error) {
 	}
 }
 
-// command is journalctl for the entries of all monitors from a time on, or after the last one that was read.
+// command is journalctl for the entries of all monitors from a time on, or after the last read entry.
 func (j *journal) command(from time.Time) program.Command {
 	j.mu.Lock()
 	cursor := j.cursor
@@ -132,7 +132,7 @@ func sinceArg(from time.Time) string {
 	return fmt.Sprintf("--since=@%d.%06d", from.Unix(), from.Nanosecond()/1000)
 }
 
-// journalCommand returns journalctl for entries of some syslog identifiers. A folder that does not exist means the
+// journalCommand returns journalctl for entries of some syslog identifiers. If the folder does not exist, it reads the
 // machine's own journal: a node keeps it in /var/log/journal or in /run/log/journal.
 func journalCommand(h *host.Host, folder string, args []string, identifiers ...string) program.Command {
 	args = append([]string{"--output=json", "--output-fields=MESSAGE,SYSLOG_IDENTIFIER", "--all", "--no-pager",
@@ -149,7 +149,7 @@ func journalCommand(h *host.Host, folder string, args []string, identifiers ...s
 	return program.Command{Path: journalctl, Args: args}
 }
 
-// entry is what matters of an entry of the journal.
+// entry has the used fields of a journal entry.
 type entry struct {
 	Cursor     string                 `json:"__CURSOR"`
 	Realtime   kernellog.JournalField `json:"__REALTIME_TIMESTAMP"` // µs since 1970

@@ -14,7 +14,7 @@ import (
 // kernelFeed feeds a log monitor with records of /dev/kmsg.
 type kernelFeed struct {
 	monitor  *logMonitor
-	from     time.Duration // since boot: what was written before does not count
+	from     time.Duration // since boot: earlier records do not count
 	reported uint64        // records before this number were reported by an earlier run; 0 for none
 	next     atomic.Uint64 // number of the next record
 }
@@ -22,7 +22,7 @@ type kernelFeed struct {
 func (m *Monitors) addKernel(l *logMonitor, was saved) {
 	e := &kernelFeed{monitor: l, reported: was.Next, from: l.times.start(m.deps.Host.Clock().SinceBoot)}
 	if e.reported > 0 {
-		e.from = l.times.delay // what was written while no agent ran was never reported, however long that was
+		e.from = l.times.delay // records from the time without an agent were never reported, however long that was
 	}
 	e.next.Store(was.Next)
 	m.kernel = append(m.kernel, e)
@@ -61,13 +61,13 @@ func (m *Monitors) setKernelReadable(err error) {
 	}
 }
 
-// observeRecord takes a record. The kernel's dictionary (SUBSYSTEM, DEVICE) is no part of the text;
-// node-problem-detector has it there, so that no pattern matches a record that has one.
+// observeRecord takes a record. The kernel's dictionary (SUBSYSTEM, DEVICE) is not part of the text. In
+// node-problem-detector it is, so no pattern there matches a record with a dictionary.
 func (e *kernelFeed) observeRecord(r hostkmsg.KernelRecord) {
 	next := e.next.Load()
 	again := r.Sequence < next
 	if again && r.Sequence >= e.reported {
-		return // the log is read again from its beginning
+		return // the log is being read again from its start
 	}
 	if !again {
 		e.next.Store(r.Sequence + 1)

@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// filesCheck reports files that cannot be run. The others are run.
+// filesCheck reports files that cannot be run. The other files are run.
 func filesCheck(broken []error) detect.Check {
 	return detect.Check{
 		ID: "npd-files", Domain: domain, Every: time.Minute,

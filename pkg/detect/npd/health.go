@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// flagOf returns the value of a flag in arguments as Go's flag packages read them; the last one counts.
+// flagOf returns the value of a flag, parsed like Go's flag package; the last one counts.
 func flagOf(args []string, name, otherwise string) string {
 	for i, arg := range args {
 		key, value, joined := strings.Cut(strings.TrimLeft(arg, "-"), "=")
@@ -28,7 +28,7 @@ func flagOf(args []string, name, otherwise string) string {
 	return otherwise
 }
 
-// healthCheckOf returns the native check that does what a health-checker with these arguments does; empty for none.
+// healthCheckOf returns the native check that replaces a health-checker with these arguments; empty for none.
 func healthCheckOf(args []string) string {
 	switch flagOf(args, "component", "kubelet") { // the default is health-checker's
 	case "kubelet":
@@ -41,7 +41,7 @@ func healthCheckOf(args []string) string {
 	return ""
 }
 
-// answer returns what replaces a plugin: the native check of an ID answers as health-checker would, without repairing.
+// answer returns the replacement of a plugin: the native check of an ID answers like health-checker, without repairing.
 func (o native) answer(id string) func(context.Context, *host.Host) plugin.Result {
 	return func(ctx context.Context, h *host.Host) plugin.Result {
 		if o.state == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// One child follows the journal for all monitors, goes on where it was, and what it says is believed of its own
-// source only.
+// One child follows the journal for all monitors and continues at its last position, and a monitor takes only entries
+// of its own source.
 func TestJournal(t *testing.T) {
 	files := []File{mustDecode(t, "/etc/npd/a.json", journalMonitor),
 		mustDecode(t, "/etc/npd/b.json", strings.ReplaceAll(journalMonitor, "systemd", "dockerd"))}

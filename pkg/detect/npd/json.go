@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// withoutTrailingCommas returns JSON in which commas before a closing bracket are blanks. Nothing moves.
+// withoutTrailingCommas returns JSON in which blanks replace commas before a closing bracket. Offsets do not change.
 func withoutTrailingCommas(data []byte) []byte {
 	data = bytes.Clone(data)
 	comma, quoted := -1, false
@@ -30,7 +30,8 @@ func withoutTrailingCommas(data []byte) []byte {
 	return data
 }
 
-// locate returns where the value at the end of a path begins, or the nearest value above it. Keys may be of any case.
+// locate returns the offset of the value at the end of a path, or of the nearest value above it. The case of keys does
+// not matter.
 func locate(data []byte, path []any) int64 {
 	d := json.NewDecoder(bytes.NewReader(data))
 	at := int64(0)
@@ -47,7 +48,7 @@ func locate(data []byte, path []any) int64 {
 	return at
 }
 
-// advance reads on to the value of a key or an index.
+// advance reads up to the value of a key or an index.
 func advance(d *json.Decoder, step any) bool {
 	for i := 0; d.More(); i++ {
 		if key, ok := step.(string); ok {
@@ -84,7 +85,7 @@ func duration(text string, otherwise time.Duration, path []any) (time.Duration, 
 	return d, nil
 }
 
-// checkPositive returns what is wrong with a duration that must be above 0.
+// checkPositive returns an error unless a duration is above 0.
 func checkPositive(text string, path []any) error {
 	d, err := duration(text, 0, path)
 	if err == nil && d < time.Millisecond {

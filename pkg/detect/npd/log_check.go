@@ -19,7 +19,7 @@ import (
 // conditionKind is the kind of subject of a permanent problem.
 const conditionKind = "condition"
 
-// errNotRead says that a log has not been read yet: an absence of findings means nothing.
+// errNotRead means that a log has not been read yet, so an absence of findings is no evidence.
 var errNotRead = errors.New("the log has not been read yet")
 
 // domain groups the checks of all files.
@@ -36,7 +36,7 @@ func (m *logMonitor) checks(o native) []detect.Check {
 		check := m.check(conditionID(m.id, c.Type), func(now finding.Timestamp) ([]finding.Finding, error) {
 			return m.runCondition(now, c.Type, refuted)
 		})
-		if !m.hasRule(c.Type) { // False from the start, whatever the log holds, as with node-problem-detector
+		if !m.hasRule(c.Type) { // False from the start, whatever the log contains, as in node-problem-detector
 			check.Run = func(context.Context, *host.Host) ([]finding.Finding, error) { return nil, nil }
 		}
 		check.Summary = fmt.Sprintf("condition %s of %s", c.Type, m.file.Name)
@@ -86,7 +86,7 @@ func (m *logMonitor) source() string {
 // conditionID is the ID of the check of a condition of a file: npd-kernel-monitor-kernel-deadlock.
 func conditionID(file, condition string) string { return file + "-" + kebab(condition) }
 
-// kebab writes a CamelCase name as IDs are written.
+// kebab converts a CamelCase name to the form of an ID.
 func kebab(name string) string {
 	var b strings.Builder
 	letter := func(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
@@ -107,7 +107,7 @@ func kebab(name string) string {
 	return strings.Trim(strings.ReplaceAll(b.String(), "--", "-"), "-")
 }
 
-// runCondition reports a permanent problem that is held.
+// runCondition reports a held permanent problem.
 func (m *logMonitor) runCondition(now finding.Timestamp, condition string, refuted refuted) ([]finding.Finding, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -16,11 +16,11 @@ import (
 type line struct {
 	text string
 	at   time.Duration // since boot, when it was written
-	// context marks a line that was reported before: it is only the context of the lines that follow.
+	// context marks a line that was reported before: it is only context for the lines that follow.
 	context bool
 }
 
-// logMonitor is one system log monitor: a buffer, its rules and what is held of them.
+// logMonitor is one system log monitor: a buffer, its rules and their held problems.
 type logMonitor struct {
 	file     File
 	id       string // of its check for temporary problems, and the prefix of the others
@@ -30,17 +30,17 @@ type logMonitor struct {
 	up       func() time.Duration // since boot
 	wake     func(check string)
 	happened func(reason string, n int)
-	save     func(boot string, always bool) // saves what is held, if that has changed
+	save     func(boot string, always bool) // saves the held problems if they have changed
 
 	mu         sync.Mutex // guards all below
 	buffer     *Buffer
 	held       map[string]held // permanent problems by condition
 	moments    []moment
 	serial     int           // of the newest moment
-	missed     int           // moments that were dropped because there were too many
-	unreadable error         // why nothing is read; nil when all existing lines were read
-	tried      chan struct{} // closed when it is known whether anything is read
-	moved      bool          // what is held has changed since it was saved
+	missed     int           // moments dropped because there were too many
+	unreadable error         // why the log is not read; nil when all existing lines were read
+	tried      chan struct{} // closed when it is known whether the log can be read
+	moved      bool          // the held problems have changed since the last save
 }
 
 // logRule is a rule ready for use.
@@ -55,8 +55,8 @@ type logRule struct {
 type held struct {
 	Reason  string        `json:"reason"`
 	Message string        `json:"message"`
-	Since   time.Duration `json:"since"` // since boot, of the line that began it
-	Last    time.Duration `json:"last"`  // and of the last one
+	Since   time.Duration `json:"since"` // since boot, of its first line
+	Last    time.Duration `json:"last"`  // and of its last line
 	Count   int           `json:"count"`
 	Expiry  time.Duration `json:"expiry"`
 }
@@ -70,9 +70,9 @@ type moment struct {
 }
 
 const (
-	// maxMoments bounds the temporary problems of one file that are held at a time.
+	// maxMoments bounds how many temporary problems of one file are held at a time.
 	maxMoments = 64
-	// momentHold is how long one is shown.
+	// momentHold is how long a moment is shown.
 	momentHold = 10 * time.Minute
 )
 
@@ -104,12 +104,12 @@ func newLogMonitor(f File, id string, s Settings) (*logMonitor, error) {
 	return m, err
 }
 
-// skips reports whether a line does not count at all, whatever the rules: it is not even buffered.
+// skips reports whether a line is ignored, whatever the rules: it is not even buffered.
 func (m *logMonitor) skips(text string) bool {
 	return slices.ContainsFunc(m.file.Log.SkipList, func(s string) bool { return strings.Contains(text, s) })
 }
 
-// observe takes a line that counts.
+// observe takes a line.
 func (m *logMonitor) observe(l line) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,7 +130,7 @@ func (m *logMonitor) observe(l line) {
 	}
 }
 
-// matched takes a problem into account.
+// matched records the problem of a matching rule.
 func (m *logMonitor) matched(r *logRule, text string, at time.Duration) {
 	message := message(text, r.PatternGeneratedMessageSuffix)
 	if r.Type == types.Temp {
@@ -138,10 +138,10 @@ func (m *logMonitor) matched(r *logRule, text string, at time.Duration) {
 		return
 	}
 	if !hasCondition(m.file.Log.DefaultConditions, r.Condition) {
-		return // there is no condition to report it
+		return // no condition to report it
 	}
 	h, known := m.held[r.Condition]
-	if !known || h.Reason != r.Reason { // the newest reason wins, as with node-problem-detector
+	if !known || h.Reason != r.Reason { // the newest reason wins, as in node-problem-detector
 		h = held{Reason: r.Reason, Message: message, Since: at}
 	}
 	h.Last, h.Expiry = at, r.expiry
@@ -199,8 +199,7 @@ func (m *logMonitor) setReadable(err error) {
 	}
 }
 
-// await waits until it is known whether the log is read: otherwise the first run of a
-// check would have an error.
+// await waits until it is known whether the log can be read: otherwise the first run of a check would have an error.
 func (m *logMonitor) await(ctx context.Context) {
 	select {
 	case <-m.tried:

@@ -39,7 +39,7 @@ func TestKernelLog(t *testing.T) {
 	files := []File{mustDecode(t, "/etc/npd/kernel.json", kernelMonitor)}
 
 	bubble(t, "healthy is proven", func(t *testing.T, h *host.Host, k *kmsg) {
-		w := run(t, files, DefaultSettings(), Deps{Host: h}, nil, nil) // nobody reads the log
+		w := run(t, files, DefaultSettings(), Deps{Host: h}, nil, nil) // the log has no reader
 		time.Sleep(10 * time.Second)
 		w.expect(t)
 		if s := w.status(deadlock); s != finding.StatusUnknown {
@@ -116,7 +116,8 @@ func TestKernelLog(t *testing.T) {
 	})
 }
 
-// Nothing is reported twice after a restart, nothing that came meanwhile is missed, and what was wrong still is.
+// After a restart no line is reported twice, lines from the time without an agent are not missed, and existing problems
+// stay.
 func TestRestart(t *testing.T) {
 	files := []File{mustDecode(t, "/etc/npd/kernel.json", kernelMonitor)}
 	for _, orderly := range []bool{true, false} {
@@ -157,7 +158,7 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// A condition that an own check reads from state is over when that check says so, and not before.
+// A condition that a native check reads from state ends when that check says so, and not before.
 func TestOwnState(t *testing.T) {
 	files := []File{mustDecode(t, "/etc/npd/kernel.json", kernelMonitor)}
 	own := []detect.Check{{ID: "filesystem-readonly", Condition: finding.Condition{Type: "ReadonlyFilesystem",
@@ -203,7 +204,7 @@ func TestOwnState(t *testing.T) {
 	})
 }
 
-// A storm of lines costs little, and is counted.
+// A storm of lines is cheap, and is counted.
 func TestStorm(t *testing.T) {
 	files := []File{mustDecode(t, "/etc/npd/kernel.json", kernelMonitor)}
 	bubble(t, "storm", func(t *testing.T, h *host.Host, k *kmsg) {
@@ -268,7 +269,7 @@ func TestFileLog(t *testing.T) {
 	})
 }
 
-// Times without a year are of the last twelve months, whatever the day.
+// Times without a year are within the last twelve months, on any day.
 func TestTranslate(t *testing.T) {
 	tr, err := newTranslator(map[string]string{"timestamp": "^.{15}", "message": "kernel: (.*)",
 		"timestampFormat": "Jan _2 15:04:05"})
@@ -297,7 +298,7 @@ func TestTranslate(t *testing.T) {
 const journalMonitor = `{"plugin": "journald", "pluginConfig": {"source": "systemd"}, "lookback": "5m", "source": "systemd-monitor",
 	"rules": [{"type": "temporary", "reason": "KubeletStart", "pattern": "Started kubelet.service.*"}]}`
 
-// FuzzObserve feeds lines of anything to a monitor.
+// FuzzObserve feeds arbitrary lines to a monitor.
 func FuzzObserve(f *testing.F) {
 	f.Add(hungLine + "\n" + oomLine + "\n\n" + roLine + "\ndocker is back\n\xff\x00")
 	file := mustDecode(f, "/etc/npd/kernel.json", kernelMonitor)

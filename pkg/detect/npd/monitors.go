@@ -18,23 +18,23 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Deps are what the monitors are given.
+// Deps are the dependencies of the monitors.
 type Deps struct {
 	Host   *host.Host
 	Log    *slog.Logger
-	Memory detect.StateStore // nil: nothing is kept across restarts
+	Memory detect.StateStore // nil: no state is kept across restarts
 
 	// Own are the agent's own checks, and Believed returns the state of one. Both may be nil.
 	Own      []detect.Check
 	Believed func(check string) (finding.CheckState, bool)
 
-	// Happened counts problems that are not reported one by one; it may be nil.
+	// Happened counts problems that are not reported individually; it may be nil.
 	Happened func(reason string, n int)
-	// Follow runs a program that writes lines without end; program.Follow unless set.
+	// Follow runs a program that writes lines until it is stopped; program.Follow unless set.
 	Follow func(ctx context.Context, c program.Command, lines program.Lines) error
 }
 
-// Monitors are all files that are run.
+// Monitors are the monitors of all files.
 type Monitors struct {
 	deps     Deps
 	settings Settings
@@ -45,22 +45,22 @@ type Monitors struct {
 	checks   []detect.Check
 	wordings map[string]Wording
 	stats    []*statsMonitor
-	states   []func(boot string, always bool) // save what must be saved
+	states   []func(boot string, always bool) // functions that save state
 
 	mu   sync.Mutex // guards wake
 	wake func(detect.Change)
 }
 
-// Wording is how the findings of a check are worded in events: see event.Wording.
+// Wording is the wording of a check's findings in events: see event.Wording.
 type Wording struct {
 	Source    string
 	Condition finding.Condition
 }
 
-// relay is the source through which monitors make their checks run at once.
+// relay is the source through which monitors wake their checks.
 const relay detect.WakeSource = "npd"
 
-// New makes the monitors of files. A file that cannot be run is reported by the check "npd-files".
+// New creates the monitors of files. The check "npd-files" reports a file that cannot be run.
 func New(files []File, broken []error, s Settings, d Deps) *Monitors {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
@@ -122,7 +122,7 @@ func (m *Monitors) add(f File, id string) error {
 	return nil
 }
 
-// unique returns a name, with a number where it is taken.
+// unique returns a name, with a number if it is taken.
 func unique(name string, taken func(string) bool) string {
 	numbered := name
 	for n := 2; taken(numbered); n++ {
@@ -137,11 +137,11 @@ func (m *Monitors) Checks() []detect.Check { return m.checks }
 // Sources returns their sources of wakes.
 func (m *Monitors) Sources() []detect.Source { return m.sources }
 
-// Wordings returns how the findings of checks are worded in events, by check.
+// Wordings returns the wording of findings in events, by check.
 func (m *Monitors) Wordings() map[string]Wording { return m.wordings }
 
-// Reasons returns, by condition, the reasons that rules may give; those of temporary problems are under no condition. A
-// file may ask for no metrics of its problems.
+// Reasons returns, by condition, the reasons of all rules; those of temporary problems are under no condition. A file
+// may disable the metrics of its problems.
 func (m *Monitors) Reasons() map[string][]string {
 	reasons := map[string][]string{}
 	add := func(metrics *bool, kind types.Type, condition, reason string) {
@@ -174,12 +174,12 @@ func (m *Monitors) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{collector(m.stats)}
 }
 
-// relay forwards the wakes of monitors while the engine runs, and saves at the end what must be saved.
+// relay forwards the wakes of monitors while the engine runs, and saves the states at the end.
 func (m *Monitors) relay(ctx context.Context, wake func(detect.Change)) error {
 	m.mu.Lock()
 	m.wake = wake
 	m.mu.Unlock()
-	wake(detect.Change{}) // for what was found before the engine ran
+	wake(detect.Change{}) // for problems from before the engine started
 	<-ctx.Done()
 	m.mu.Lock()
 	m.wake = nil
@@ -199,7 +199,7 @@ func (m *Monitors) wakeCheck(check string) {
 	}
 }
 
-// addLog makes a log monitor and what feeds it.
+// addLog creates a log monitor and its feed.
 func (m *Monitors) addLog(f File, id string) (*logMonitor, error) {
 	l, err := newLogMonitor(f, id, m.settings)
 	if err != nil {
@@ -219,7 +219,7 @@ func (m *Monitors) addLog(f File, id string) (*logMonitor, error) {
 	return l, nil
 }
 
-// remember makes the checks of l, and the end of the agent, save what l holds together with its position.
+// remember makes the checks of l, and the end of the agent, save the held problems of l together with its position.
 func (m *Monitors) remember(l *logMonitor, place func(*saved)) {
 	l.save = func(boot string, always bool) {
 		s, moved := l.snapshot(boot)

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// native is the agent's own checks.
+// native has the agent's own checks.
 type native struct {
 	checks []detect.Check
 	state  func(check string) (finding.CheckState, bool)
@@ -26,7 +26,7 @@ func (o native) find(id string) (detect.Check, bool) {
 	return detect.Check{}, false
 }
 
-// byCondition returns the native check that sets a condition; sole is false where there are several, or none.
+// byCondition returns the native check that sets a condition; sole is false if there are several, or none.
 func (o native) byCondition(name string) (check detect.Check, sole bool) {
 	n := 0
 	for _, c := range o.checks {
@@ -38,8 +38,8 @@ func (o native) byCondition(name string) (check detect.Check, sole bool) {
 	return check, n == 1
 }
 
-// condition returns a condition of a file. Where a native check sets the same one, both are one condition of the Node
-// in either vocabulary, with the worst of both.
+// condition returns a condition of a file. If a native check sets the same one, both are one condition of the Node in
+// either vocabulary, with the worse status.
 func (o native) condition(c types.Condition) finding.Condition {
 	own, _ := o.byCondition(c.Type)
 	return finding.Condition{
@@ -52,11 +52,11 @@ func (o native) condition(c types.Condition) finding.Condition {
 // settled is how long after a log line its state is certainly visible.
 const settled = 3 * time.Second
 
-// refuted reports whether a native check has run long enough after a line was written, and found nothing.
+// refuted reports whether a native check ran long enough after a line was written, and found no fault.
 type refuted func(written time.Duration, now finding.Timestamp) bool
 
-// refuted asks the native check that reads the state behind a condition: the one that sets it, or for a condition of
-// node-problem-detector's shipped files the one that goes by another name.
+// refuted uses the native check that reads the state behind a condition: the one that sets it, or, for a condition of
+// node-problem-detector's shipped files, the one with another name.
 func (o native) refuted(s Settings, condition string) refuted {
 	check, ok := o.byCondition(condition)
 	if !ok && condition == "XfsShutdown" {

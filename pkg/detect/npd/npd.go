@@ -1,6 +1,6 @@
 // Package npd runs the configuration files of node-problem-detector unchanged: system log monitors, custom plugin
-// monitors and system stats monitors. The schema is that of its own modules; the running code is the agent's. A
-// broken file affects only itself, and is reported with its position.
+// monitors and system stats monitors. It uses the schema of node-problem-detector's own modules; the running code is
+// the agent's. A broken file affects only itself, and is reported with its position.
 package npd
 
 import (
@@ -19,7 +19,7 @@ import (
 	"k8s.io/node-problem-detector/pkg/types"
 )
 
-// Kind is which of node-problem-detector's monitors a file is for, as its flags (--config.KIND) call them.
+// Kind is the kind of node-problem-detector's monitors that a file configures, named like its flags (--config.KIND).
 type Kind string
 
 // The kinds.
@@ -29,9 +29,9 @@ const (
 	StatsMonitor  Kind = "system-stats-monitor"
 )
 
-// File is one configuration file. Of Log, Plugin and Stats one is set, as Kind says.
+// File is one configuration file. Kind selects which of Log, Plugin and Stats is set.
 type File struct {
-	Name   string // where it is
+	Name   string // its path
 	Kind   Kind
 	Log    *LogConfig
 	Plugin *PluginConfig
@@ -42,7 +42,7 @@ type File struct {
 }
 
 // LogConfig is the configuration of a system log monitor. It mirrors systemlogmonitor.MonitorConfig, whose package
-// imports all that node-problem-detector runs; a test beside node-problem-detector compares the two.
+// imports all code that node-problem-detector runs; a test in node-problem-detector's module compares the two.
 type LogConfig struct {
 	watchertypes.WatcherConfig
 	BufferSize             int               `json:"bufferSize"`
@@ -52,30 +52,30 @@ type LogConfig struct {
 	EnableMetricsReporting *bool             `json:"metricsReporting,omitempty"`
 }
 
-// LogRule is one rule of a system log monitor, with additional keys of the agent. node-problem-detector ignores
-// keys that it does not know, so that a file with them still runs there.
+// LogRule is one rule of a system log monitor, with additional keys of the agent. node-problem-detector ignores unknown
+// keys, so a file with them still runs there.
 type LogRule struct {
 	logtypes.Rule
-	// RecoveryPattern recognises, as Pattern does, that the problem is over.
+	// RecoveryPattern matches, like Pattern, lines that end the problem.
 	RecoveryPattern string `json:"recoveryPattern,omitempty"`
-	// Expiry is how long after the last line a permanent problem is over, such as "1h".
+	// Expiry is how long after the last line a permanent problem ends, for example "1h".
 	Expiry string `json:"expiry,omitempty"`
 }
 
 // PluginConfig is the configuration of a custom plugin monitor.
 type PluginConfig struct {
 	cpmtypes.CustomPluginConfig
-	// Intervals are by rule: how often it is run. Zero: as often as the file says. node-problem-detector has no such
-	// key yet and ignores "invoke_interval" of a rule.
+	// Intervals are the intervals of rules. Zero: the interval of the file. node-problem-detector has no such key yet
+	// and ignores "invoke_interval" of a rule.
 	Intervals []time.Duration
 }
 
-// maxRules bounds what one file may ask for.
+// maxRules bounds the rules of one file.
 const maxRules = 500
 
-// Decode reads a configuration file; name is for errors, of the form name:line:column: text. It understands
-// what node-problem-detector does, keys in any case, and a trailing comma before a closing bracket, which one of its
-// shipped files has.
+// Decode reads a configuration file; name is for errors, of the form name:line:column: text. It accepts the same as
+// node-problem-detector, keys in any case, and a trailing comma before a closing bracket, which one of its shipped
+// files has.
 func Decode(name string, data []byte) (File, error) {
 	f := File{Name: name, data: data}
 	var top map[string]json.RawMessage
@@ -104,7 +104,7 @@ func Decode(name string, data []byte) (File, error) {
 	return f, err
 }
 
-// kindOf determines by its keys what a file is for: node-problem-detector has a flag for it.
+// kindOf determines the kind of a file by its keys; node-problem-detector has a flag for it.
 func kindOf(top map[string]json.RawMessage) (Kind, error) {
 	has := func(key string) (json.RawMessage, bool) {
 		for k, v := range top {
@@ -145,7 +145,7 @@ func (f *File) decodeInto(target any) error {
 	return nil
 }
 
-// problem is what is wrong with one value of a file.
+// problem is an invalid value of a file.
 type problem struct {
 	what string
 	path []any // keys and indices that lead to the value

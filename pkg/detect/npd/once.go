@@ -11,7 +11,7 @@ import (
 )
 
 // Once prepares the checks for one run without a daemon: monitors of the kernel's log read the existing records, and
-// those that need a daemon that follows a log do not apply.
+// monitors that need a daemon to follow a log do not apply.
 func (m *Monitors) Once() {
 	var ids []string
 	for _, l := range m.logs {

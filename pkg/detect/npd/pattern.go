@@ -9,16 +9,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 )
 
-// pattern is a rule's regular expression as node-problem-detector understands it: it must match to the very end of
+// pattern is a rule's regular expression with the semantics of node-problem-detector: it must match to the very end of
 // the buffered lines, joined by newlines. For that it appends `\z` to the text, which binds to the last alternative
 // only: the others match anywhere in the buffer.
 //
-// What a match needs is derived from the expression once, so that most lines cost a search for a few literals.
+// Necessary conditions of a match are derived from the expression once, so that most lines cost a search for a few
+// literals.
 type pattern struct {
 	re *regexp.Regexp
-	// literals holds texts of which every match contains one, within one line; nil where nothing is known.
+	// literals: every match contains one of these texts, within one line; nil if none are known.
 	literals []string
-	// lastLine says that every match lies in the newest line: it reaches the end and has no newline in it.
+	// lastLine means that every match is within the newest line: it reaches the end and contains no newline.
 	lastLine bool
 }
 
@@ -38,7 +39,7 @@ func newPattern(expr string) (*pattern, error) {
 	return p, nil
 }
 
-// mayMatch reports whether a line has what a match needs of it.
+// mayMatch reports whether a line meets the necessary conditions of a match.
 func (p *pattern) mayMatch(line string) bool {
 	if p.literals == nil {
 		return true
@@ -59,7 +60,7 @@ func endsAtEnd(re *syntax.Regexp) bool {
 	return false
 }
 
-// spansLines reports whether a match of re may have a newline in it.
+// spansLines reports whether a match of re may contain a newline.
 func spansLines(re *syntax.Regexp) bool {
 	switch re.Op {
 	case syntax.OpAnyChar:

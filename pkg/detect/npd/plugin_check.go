@@ -30,12 +30,12 @@ func (m *pluginMonitor) checks() []detect.Check {
 	for i, c := range m.file.Plugin.DefaultConditions {
 		of := rules[c.Type]
 		if len(of) == 0 && m.hasRule(c.Type) || hasCondition(m.file.Plugin.DefaultConditions[:i], c.Type) {
-			continue // covered by a native check, or a second of the same name
+			continue // a native check covers it, or it is a second one of the same name
 		}
 		check := m.base(conditionID(m.id, c.Type), of)
 		check.Summary = fmt.Sprintf("condition %s of %s", c.Type, m.file.Name)
 		check.Condition = m.native.condition(c)
-		shown := "" // the reason that is reported, as long as it holds
+		shown := "" // the reported reason, as long as it lasts
 		check.Run = func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			m.run(ctx, h, of)
 			f, err := m.worst(c.Type, of, shown)
@@ -60,14 +60,14 @@ func (m *pluginMonitor) checks() []detect.Check {
 	return checks
 }
 
-// hasRule reports whether a rule can make a condition True. Without one it is reported as False, as
-// node-problem-detector does: somebody may wait for it to be there.
+// hasRule reports whether a rule can make a condition True. A condition without a rule is reported as False, as in
+// node-problem-detector: somebody may wait until it exists.
 func (m *pluginMonitor) hasRule(condition string) bool {
 	return slices.ContainsFunc(m.rules, func(r *pluginRule) bool { return r.Type != types.Temp && r.Condition == condition })
 }
 
-// worst reports the problem of a condition: where several rules share it, one is enough, and the reported reason stays
-// as long as it holds. An unknown result of a rule is an error.
+// worst reports the problem of a condition: if several rules share it, one is enough, and the reported reason stays as
+// long as it lasts. An unknown result of a rule is an error.
 func (m *pluginMonitor) worst(condition string, rules []*pluginRule, shown string) (*finding.Finding, error) {
 	var worst *pluginRule
 	var reported plugin.Result

@@ -27,7 +27,7 @@ type pluginMonitor struct {
 	settings Settings
 	native   native
 	rules    []*pluginRule
-	slots    chan struct{} // one taken by each plugin that runs: as many as the file allows at a time
+	slots    chan struct{} // each running plugin takes one: as many as the file allows at a time
 }
 
 // pluginRule is one rule with its newest answer.
@@ -37,11 +37,11 @@ type pluginRule struct {
 	ask     func(ctx context.Context, h *host.Host) plugin.Result
 	timeout time.Duration
 	every   time.Duration
-	covered string // the native check that reports all that this rule would; empty where the rule is run
+	covered string // the native check that covers this rule; empty if the rule is run
 
 	mu     sync.Mutex // guards all below
 	asked  time.Duration
-	answer *plugin.Result // nil before the first
+	answer *plugin.Result // nil before the first run
 	runs   int
 }
 
@@ -64,7 +64,7 @@ func newPluginMonitor(f File, id string, s Settings, o native) (*pluginMonitor, 
 	return m, nil
 }
 
-// prepare decides what answers for a rule: a native check, the agent's own counter of journal entries, or the plugin.
+// prepare selects what answers a rule: a native check, the agent's own counter of journal entries, or the plugin.
 func (m *pluginMonitor) prepare(r *pluginRule) error {
 	switch base := path.Base(r.Path); {
 	case base == "health-checker" && !m.settings.RunHealthChecker:
@@ -91,16 +91,16 @@ func (m *pluginMonitor) prepare(r *pluginRule) error {
 	p := &plugin.Plugin{Name: r.Path, Timeout: r.timeout,
 		MaxOutput: min(*m.file.Plugin.PluginGlobalConfig.MaxOutputLength, maxOutputLength)}
 	r.ask = func(ctx context.Context, h *host.Host) plugin.Result {
-		p.Command = m.command(r, h) // each time: the plugin may come later than the file
+		p.Command = m.command(r, h) // each time: the plugin may be installed after the file
 		return p.Run(ctx)
 	}
 	return nil
 }
 
-// command finds the program of a rule. node-problem-detector takes a relative path from wherever it was started.
+// command finds the program of a rule. node-problem-detector resolves a relative path from its working directory.
 func (m *pluginMonitor) command(r *pluginRule, h *host.Host) program.Command {
 	names := m.file.programs(r.Path, m.settings)
-	name := names[0] // whose absence is then reported
+	name := names[0] // its absence is then reported
 	for _, n := range names {
 		if list, err := h.Files.List(filepath.Dir(n)); err == nil && slices.Contains(list, filepath.Base(n)) {
 			name = n
@@ -114,17 +114,17 @@ func (m *pluginMonitor) command(r *pluginRule, h *host.Host) program.Command {
 	return program.Command{Path: name, Args: r.Args, Dir: dir}
 }
 
-// due returns those of some rules whose time has come.
+// due returns the rules that are due.
 func due(rules []*pluginRule, now time.Duration) []*pluginRule {
 	return slices.DeleteFunc(slices.Clone(rules), func(r *pluginRule) bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		// The engine's intervals vary by a twentieth: a run is not left out because it comes a little early.
+		// The engine's intervals vary by a twentieth: a run that comes a little early is not skipped.
 		return r.answer != nil && now-r.asked < r.every-r.every/10
 	})
 }
 
-// run runs those of some rules that are due, as many at a time as the file allows.
+// run runs the due rules, as many at a time as the file allows.
 func (m *pluginMonitor) run(ctx context.Context, h *host.Host, rules []*pluginRule) {
 	now := h.Clock().SinceBoot
 	var wg sync.WaitGroup
@@ -140,7 +140,7 @@ func (m *pluginMonitor) run(ctx context.Context, h *host.Host, rules []*pluginRu
 			defer func() { <-m.slots }()
 			answer := r.ask(ctx, h)
 			if ctx.Err() != nil && answer.Status == plugin.Unknown {
-				return // the agent ends: no fault of the plugin
+				return // the agent exits; not a fault of the plugin
 			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -151,8 +151,7 @@ func (m *pluginMonitor) run(ctx context.Context, h *host.Host, rules []*pluginRu
 	wg.Wait()
 }
 
-// newest returns the newest answer of a rule, and how often it was run. It is an error that the answer is unknown, or
-// that there is none yet.
+// newest returns the newest answer of a rule, and how often it was run. An unknown or missing answer is an error.
 func (r *pluginRule) newest() (answer plugin.Result, runs int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,10 +164,10 @@ func (r *pluginRule) newest() (answer plugin.Result, runs int, err error) {
 	return answer, r.runs, err
 }
 
-// interval is how often one of some rules is to be run.
+// interval is the shortest interval of some rules.
 func interval(rules []*pluginRule) time.Duration {
 	if len(rules) == 0 {
-		return time.Minute // nothing is to be run
+		return time.Minute // no rule to run
 	}
 	every := rules[0].every
 	for _, r := range rules {
@@ -177,7 +176,7 @@ func interval(rules []*pluginRule) time.Duration {
 	return max(every, time.Second)
 }
 
-// deadline is how long a run may take: the plugins of the file wait for each other.
+// deadline is the time limit of a run: the plugins of the file wait for each other.
 func (m *pluginMonitor) deadline() time.Duration {
 	var sum, longest time.Duration
 	for _, r := range m.rules {
@@ -187,7 +186,7 @@ func (m *pluginMonitor) deadline() time.Duration {
 	return max(sum/time.Duration(cap(m.slots)), longest) + longest + 5*time.Second
 }
 
-// base is what all checks of the file have.
+// base has the common fields of all checks of the file.
 func (m *pluginMonitor) base(id string, rules []*pluginRule) detect.Check {
 	var reads []string
 	for _, r := range rules {

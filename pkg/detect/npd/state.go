@@ -7,30 +7,30 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect"
 )
 
-// saved is what a log monitor leaves for the next run of the agent in the same boot.
+// saved is the state that a log monitor keeps for the next run of the agent in the same boot.
 type saved struct {
 	Boot   string          `json:"boot"`
 	Held   map[string]held `json:"held,omitempty"`
 	Serial int             `json:"serial,omitempty"`
-	// Where it has read to: a number of the kernel's log, a place in a file, or a cursor of the journal.
+	// The read position: a number of the kernel's log, an offset in a file, or a cursor of the journal.
 	Next   uint64                `json:"next,omitempty"`
 	Place  tailfile.FilePosition `json:"place,omitzero"`
 	Cursor string                `json:"cursor,omitempty"`
 }
 
-// state is where a log monitor or a journal is saved.
+// state is the saved state of a log monitor or a journal.
 func (d Deps) state(id string) detect.Saved[saved] {
 	return detect.Saved[saved]{Store: d.Memory, Key: id}
 }
 
-// recall returns what an earlier run in this boot has saved.
+// recall returns the state that an earlier run in this boot has saved.
 func (d Deps) recall(id string) saved {
 	boot := d.Host.Clock().Boot
 	was, _ := d.state(id).Load(func(s saved) bool { return s.Boot == boot })
 	return was
 }
 
-// restore takes over what an earlier run has held. Conditions that the file has no more are dropped.
+// restore takes the held problems of an earlier run. It drops conditions that are no longer in the file.
 func (m *logMonitor) restore(s saved) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -45,7 +45,7 @@ func (m *logMonitor) restore(s saved) {
 	}
 }
 
-// snapshot returns what is held, and whether that has changed since the last snapshot.
+// snapshot returns the held problems, and whether they have changed since the last snapshot.
 func (m *logMonitor) snapshot(boot string) (saved, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

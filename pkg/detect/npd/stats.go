@@ -24,8 +24,8 @@ type metric struct {
 	labels   []string
 }
 
-// The help texts and labels are node-problem-detector's (pkg/systemstatsmonitor). Its counters of the groups cpu/ and
-// net/ add up totals since boot again at each sample, so that they grow without bound; here they are the totals.
+// The help texts and labels are node-problem-detector's (pkg/systemstatsmonitor). At each sample it adds the totals
+// since boot to its counters of the groups cpu/ and net/, so that they grow without bound; here they are the totals.
 func gauge(id, help string, labels ...string) *metric {
 	return &metric{id: id, help: help, labels: labels}
 }
@@ -41,23 +41,23 @@ type sample struct {
 	value  float64
 }
 
-// sampler reads a group of metrics. What it could read counts although it returns an error.
+// sampler reads a group of metrics. The samples that it could read count even if it returns an error.
 type sampler func(ctx context.Context, h *host.Host, last *previous) ([]sample, error)
 
-// statsMonitor is one system stats monitor: it samples at its interval, as node-problem-detector does, so that a scrape
-// costs nothing and cannot hang.
+// statsMonitor is one system stats monitor: it samples at its interval, like node-problem-detector, so that a scrape is
+// cheap and cannot hang.
 type statsMonitor struct {
 	file     File
 	id       string
-	names    map[string]string // of metrics, by ID: what Prometheus calls them
+	names    map[string]string // Prometheus names of metrics, by ID
 	samplers []sampler
-	last     previous // of the sampling goroutine alone
+	last     previous // only for the sampling goroutine
 
 	mu       sync.Mutex // guards snapshot
 	snapshot []sample
 }
 
-// previous is what rates are taken against.
+// previous has the last values, to compute rates.
 type previous struct {
 	at       time.Duration     // since boot
 	weighted map[string]uint64 // by device: weighted I/O time, in ms
@@ -92,7 +92,7 @@ func newStatsMonitor(f File, id string) *statsMonitor {
 
 var notInNames = regexp.MustCompile(`[^A-Za-z0-9_]`)
 
-// sanitize makes a name of Prometheus as node-problem-detector's exporter does: cpu/load_1m becomes cpu_load_1m.
+// sanitize makes a Prometheus name like node-problem-detector's exporter: cpu/load_1m becomes cpu_load_1m.
 func sanitize(name string) string {
 	name = notInNames.ReplaceAllString(name[:min(len(name), 100)], "_")
 	switch {
@@ -142,10 +142,10 @@ func (m *statsMonitor) sample(ctx context.Context, h *host.Host) error {
 // collector serves the newest samples of all monitors.
 type collector []*statsMonitor
 
-// Describe implements prometheus.Collector: which metrics there are depends on the host.
+// Describe implements prometheus.Collector: the set of metrics depends on the host.
 func (c collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector. A series that two files ask for is served once.
+// Collect implements prometheus.Collector. A series in two files is served once.
 func (c collector) Collect(metrics chan<- prometheus.Metric) {
 	served := map[string]bool{}
 	for _, m := range c {
@@ -173,7 +173,7 @@ func (c collector) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// label makes text from outside fit to be a label.
+// label makes outside text a valid label.
 func label(text string) string {
 	const most = 512
 	return strings.ToValidUTF8(text[:min(len(text), most)], "\uFFFD")

@@ -31,7 +31,7 @@ func sampleCPU(_ context.Context, h *host.Host, _ *previous) ([]sample, error) {
 
 	usage := total("cpu/usage_time", "CPU usage, in seconds", "state")
 	for _, s := range stages(stat.CPUTotal) {
-		// In ticks of a hundredth of a second, whatever the help text says.
+		// In ticks of a hundredth of a second, unlike the help text.
 		samples = append(samples, sample{usage, []string{s.state}, 100 * s.seconds})
 	}
 	times := total("system/cpu_stat", "Cumulative time each cpu spent in various stages.", "cpu", "stage")

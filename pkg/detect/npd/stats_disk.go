@@ -45,7 +45,7 @@ func diskSampler(c statstypes.DiskStatsConfig) sampler {
 	}
 }
 
-// addWholeDisks adds all disks, not their partitions: what "lsblk -d" lists.
+// addWholeDisks adds all disks, without their partitions: the list of "lsblk -d".
 func addWholeDisks(h *host.Host, devices map[string]bool) error {
 	names, err := h.Files.List("/sys/block")
 	if err != nil {
@@ -60,7 +60,7 @@ func addWholeDisks(h *host.Host, devices map[string]bool) error {
 	return nil
 }
 
-// mountedDisks returns, for each device that has a filesystem of a disk, the first mount.
+// mountedDisks returns the first mount of each device with a disk filesystem.
 func mountedDisks(h *host.Host) ([]mount.Mount, error) {
 	known, err := h.Files.Read("/proc/filesystems")
 	if err != nil {
@@ -146,9 +146,9 @@ func ioSamples(name string, s blockdevice.IOStats) []sample {
 // spacePatience is how long one disk may take to return its space.
 const spacePatience = 2 * time.Second
 
-// sampleSpace asks for the space of disks, in a child: one that hangs affects only itself.
+// sampleSpace reads the space of disks in a child: a disk that hangs affects only itself.
 func sampleSpace(ctx context.Context, h *host.Host, disks []mount.Mount) ([]sample, error) {
-	const most = 64 // each is asked within the deadline of the check
+	const most = 64 // each is read within the deadline of the check
 	disks = disks[:min(len(disks), most)]
 	requests := make([]probe.ProbeRequest, 0, len(disks))
 	for _, m := range disks {

@@ -32,7 +32,7 @@ func sampleHost(_ context.Context, h *host.Host, _ *previous) ([]sample, error) 
 		float64(int64(h.Clock().SinceBoot.Seconds()))}}, nil
 }
 
-// osVersion names the system as node-problem-detector does, which refuses those that it does not know.
+// osVersion names the system like node-problem-detector, which rejects unknown ones.
 func osVersion(release []byte) string {
 	fields := map[string]string{}
 	for line := range bytes.Lines(release) {
@@ -97,7 +97,7 @@ func netCounters(d procfs.NetDevLine) []netCounter {
 	}
 }
 
-// featureSampler reads /proc/cmdline and /proc/modules. The list of known modules is looked for beside the file.
+// featureSampler reads /proc/cmdline and /proc/modules. The list of known modules is beside the file.
 func featureSampler(file, known string) sampler {
 	if !filepath.IsAbs(known) {
 		known = filepath.Join(filepath.Dir(file), known)
@@ -132,7 +132,7 @@ func bootFeatures(commandLine string) map[string]float64 {
 	given := map[string]float64{}
 	for _, word := range strings.Fields(commandLine) {
 		key, value, _ := strings.Cut(word, "=")
-		n, _ := strconv.ParseInt(strings.Trim(value, `"'`), 10, 32) // what is no number is off
+		n, _ := strconv.ParseInt(strings.Trim(value, `"'`), 10, 32) // a value that is no number is off
 		given[key] = float64(n)
 	}
 	features := map[string]float64{

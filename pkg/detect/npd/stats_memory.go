@@ -9,7 +9,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host"
 )
 
-// sampleMemory reads /proc/meminfo, whose numbers are KiB. A line that the kernel does not have is left out.
+// sampleMemory reads /proc/meminfo, whose numbers are KiB. It skips lines that the kernel does not have.
 func sampleMemory(_ context.Context, h *host.Host, _ *previous) ([]sample, error) {
 	fs, err := procfs.NewFS(h.Files.Path("/proc"))
 	if err != nil {

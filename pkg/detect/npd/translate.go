@@ -18,19 +18,19 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Fate is what becomes of a rule.
+// Fate is the result of translating a rule.
 type Fate string
 
 // The fates.
 const (
-	Covered Fate = "covered" // the agent finds it without the file
-	Plugin  Fate = "plugin"  // it can be written as a plugin of the agent's own configuration
-	Rule    Fate = "rule"    // it can be written as a rule of the agent's own configuration
-	Stays   Fate = "stays"   // the file is run as it is
+	Covered Fate = "covered" // the agent finds the problem without the file
+	Plugin  Fate = "plugin"  // it can be a plugin of the agent's own configuration
+	Rule    Fate = "rule"    // it can be a rule of the agent's own configuration
+	Stays   Fate = "stays"   // the file is run unchanged
 	Dead    Fate = "dead"    // it has no effect, not even in node-problem-detector
 )
 
-// RuleFate is what becomes of one rule, and why.
+// RuleFate is the fate of one rule, and the reason.
 type RuleFate struct {
 	File      string `json:"file"`
 	Index     int    `json:"index"` // of the rule, from 0
@@ -40,7 +40,7 @@ type RuleFate struct {
 	Why       string `json:"why"`
 }
 
-// Translation is what a set of files becomes.
+// Translation is the result of translating a set of files.
 type Translation struct {
 	Rules       []RuleFate             `json:"rules"`
 	Files       []string               `json:"files"` // those that are still needed
@@ -56,7 +56,7 @@ type translation struct {
 	stays  map[string]bool
 }
 
-// Translate determines what files become beside the agent's own checks and rules.
+// Translate determines the fates of files beside the agent's own checks and rules.
 func Translate(files []File, checks []detect.Check, table []rules.Rule) Translation {
 	t := &translation{native: native{checks: checks}, table: table, stays: map[string]bool{}}
 	t.Rules, t.Files = []RuleFate{}, []string{}
@@ -118,8 +118,8 @@ func conditionOf(kind types.Type, condition string) string {
 // describe names the log that a file reads.
 func (f File) describe() string { return (&logMonitor{file: f}).source() }
 
-// rulesFor names the rules of the kernel's log that find what a reason of node-problem-detector stands for: they have
-// its reasons where it has one. Those with other names in its files are here.
+// rulesFor names the kernel log rules that find the problem of a node-problem-detector reason: rules have its reason if
+// it has one. This function maps the others.
 func (t *translation) rulesFor(reason string) string {
 	switch reason {
 	case "DockerHung":
@@ -146,7 +146,7 @@ func (t *translation) rulesFor(reason string) string {
 	return text
 }
 
-// kernelRule writes a temporary problem of the kernel's log as a rule of the agent, where that is equivalent.
+// kernelRule converts a temporary problem of the kernel's log to a rule of the agent, if that is equivalent.
 func (t *translation) kernelRule(rule RuleFate, expr string) {
 	p, err := newPattern(expr)
 	switch {
@@ -200,7 +200,7 @@ func (t *translation) plugins(f File) {
 	}
 }
 
-// pluginOf writes a rule as a plugin of the agent's own configuration.
+// pluginOf converts a rule to a plugin of the agent's own configuration.
 func (t *translation) pluginOf(f File, i int, condition string) plugin.Settings {
 	r, g := f.Plugin.Rules[i], f.Plugin.PluginGlobalConfig
 	taken := func(name string) bool {
@@ -251,8 +251,8 @@ func (t *translation) health(rule RuleFate, args []string) {
 	t.add(rule, Stays, "check %s answers instead of health-checker%s", id, note)
 }
 
-// NotServed lists the metrics that a system stats monitor asks for and that do not exist, in node-problem-detector
-// neither.
+// NotServed lists the metrics that a system stats monitor asks for and that do not exist, not even in
+// node-problem-detector.
 func (f File) NotServed() []string {
 	if f.Kind != StatsMonitor {
 		return nil
@@ -277,7 +277,7 @@ func knownMetrics() []string {
 	return ids
 }
 
-// Headline says in one line what a file is.
+// Headline describes a file in one line.
 func (f File) Headline() string {
 	switch f.Kind {
 	case LogMonitor:

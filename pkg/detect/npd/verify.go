@@ -9,8 +9,8 @@ import (
 	"k8s.io/node-problem-detector/pkg/types"
 )
 
-// Verify returns what keeps rules of a file from having an effect, each with its position: it has no effect on what is
-// run. program says why a program may not be run.
+// Verify returns the errors that make rules of a file ineffective, each with its position; it does not change which
+// rules are run. program returns why a program may not be run.
 func (f *File) Verify(s Settings, program func(name string) error) []error {
 	switch f.Kind {
 	case LogMonitor:
@@ -55,7 +55,7 @@ func (f *File) verifyPlugin(s Settings, program func(name string) error) (proble
 	return problems
 }
 
-// typeProblem is about a rule that is neither of a temporary nor of a permanent problem.
+// typeProblem is the error of a rule that is neither temporary nor permanent.
 func (f *File) typeProblem(i int, kind types.Type) error {
 	if kind == types.Temp || kind == types.Perm {
 		return nil
@@ -63,7 +63,7 @@ func (f *File) typeProblem(i int, kind types.Type) error {
 	return f.at(problem{fmt.Sprintf("%q is no type of a rule: temporary and permanent are", kind), steps("rules", i, "type")})
 }
 
-// programs are the names at which a plugin is looked for, in this order.
+// programs are the candidate paths of a plugin, in order.
 func (f *File) programs(name string, s Settings) []string {
 	if filepath.IsAbs(name) {
 		return []string{name}
@@ -75,7 +75,7 @@ func (f *File) programs(name string, s Settings) []string {
 	return []string{filepath.Join(folder, name), filepath.Join(filepath.Dir(folder), name)}
 }
 
-// verifyProgram returns nil if one of some names is that of a program that may be run, or why none is.
+// verifyProgram returns nil if one of the names is a program that may be run, otherwise the reason.
 func verifyProgram(names []string, program func(name string) error) error {
 	var all []error
 	for _, name := range names {

@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// madeUp is a host of which only the clock is asked.
+// madeUp is a host of which only the clock is used.
 func madeUp() *host.Host {
 	began := time.Now()
 	return &host.Host{NodeName: "node", Paths: host.Paths{InitPID: os.Getpid()}, Clock: func() finding.Timestamp {
@@ -71,7 +71,7 @@ func (k *kmsg) record(r hostkmsg.KernelRecord) {
 	}
 }
 
-// watch stands for host.WatchKernelLog.
+// watch replaces host.WatchKernelLog.
 func (k *kmsg) watch(ctx context.Context, _ *slog.Logger, each func(hostkmsg.KernelRecord), caughtUp func()) error {
 	k.mu.Lock()
 	for _, r := range k.records {
@@ -87,7 +87,7 @@ func (k *kmsg) watch(ctx context.Context, _ *slog.Logger, each func(hostkmsg.Ker
 	return nil
 }
 
-// world runs monitors as the agent does: engine, tracker, and what was reported.
+// world runs monitors like the agent: with engine, tracker, and the reports.
 type world struct {
 	*Monitors
 	tracker  *finding.Tracker
@@ -96,7 +96,7 @@ type world struct {
 	stop     func()
 }
 
-// run starts the monitors. state is what an earlier run believed.
+// run starts the monitors. state is the believed state of an earlier run.
 func run(t *testing.T, files []File, s Settings, d Deps, k *kmsg, state finding.State) *world {
 	t.Helper()
 	w := &world{Monitors: New(files, nil, s, d), tracker: finding.NewTracker(nil, state)}
@@ -130,14 +130,14 @@ func (w *world) observe(l finding.Observation) {
 	}
 }
 
-// expect waits a little and compares what was reported since the last call.
+// expect waits a little and compares the reports since the last call.
 func (w *world) expect(t *testing.T, want ...string) {
 	t.Helper()
 	time.Sleep(2 * time.Second)
 	synctest.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	slices.Sort(w.reported) // the order of what comes at once is open
+	slices.Sort(w.reported) // simultaneous reports have no order
 	slices.Sort(want)
 	if got := strings.Join(w.reported, "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("reported:\n%s\nwant:\n%s", got, strings.Join(want, "\n"))

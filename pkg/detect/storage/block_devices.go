@@ -1,5 +1,4 @@
-// Package storage finds faults of disks, arrays and filesystems. Checks of more than two files have folders of their
-// own.
+// Package storage finds faults of disks, arrays and filesystems. Checks of more than two files have their own folders.
 package storage
 
 import (
@@ -21,7 +20,7 @@ const (
 	maxBlockDepth = 16 // devices on top of each other
 )
 
-// deviceSubject is a block device as the kernel's log names it: "sda", without "/dev/".
+// deviceSubject is a block device under its name in the kernel's log: "sda", without "/dev/".
 func deviceSubject(name string) finding.Subject { return finding.Subject{Kind: "device", Name: name} }
 
 // diskOf returns the whole disk of a partition, or the name itself: /sys/class/block/sda1 leads to …/block/sda/sda1.
@@ -54,7 +53,7 @@ func wholeStack(files host.Files, name string) []string {
 	return stackUntil(files, name, func(string) bool { return false })
 }
 
-// stackUntil returns the disk of a device and those below it, but not what is below one for which end is true.
+// stackUntil returns the disk of a device and the disks below it, without those below a disk for which end is true.
 func stackUntil(files host.Files, name string, end func(disk string) bool) []string {
 	all := []string{diskOf(files, name)}
 	for i := 0; i < len(all) && i < maxBlockDepth*maxBlockDepth; i++ {
@@ -73,7 +72,7 @@ func stackUntil(files host.Files, name string, end func(disk string) bool) []str
 // vitalDevice is a block device, disk or partition, with a filesystem that the node itself needs.
 type vitalDevice struct {
 	name  string
-	paths []string // of the node on it
+	paths []string // paths of the node on it
 }
 
 // vitalDevices finds the devices of the filesystems of the node, of kubelet and of the runtime.
@@ -93,8 +92,8 @@ func vitalDevices(h *host.Host, mounts []mount.Mount) []vitalDevice {
 	return vital
 }
 
-// addImpact adds the pods with volumes on disks to a finding, and, if it is vital, what the node needs the disks for;
-// that makes the finding fatal if it may be. What cannot be read is left out: the fault itself is known.
+// addImpact adds the pods with volumes on disks to a finding, and, if it is vital, the purposes for which the node
+// needs the disks; those make the finding fatal if it may be. It skips unreadable data: the fault itself is known.
 func addImpact(ctx context.Context, h *host.Host, f *finding.Finding, vital, mayBeFatal bool, disks ...string) {
 	mounts, _, err := mount.Known(mount.Recent(h))
 	if err != nil {
@@ -114,8 +113,8 @@ func addImpact(ctx context.Context, h *host.Host, f *finding.Finding, vital, may
 	checkkit.AddAffectedPods(f, pods)
 }
 
-// podsOnDisk names the pods with a volume on a disk, or on devices on top of it. It reads the mount table only: where
-// the disk holds the layers of containers, all pods are affected anyway.
+// podsOnDisk names the pods with a volume on a disk, or on devices on top of it. It only reads the mount table: if the
+// disk has the layers of containers, all pods are affected anyway.
 func podsOnDisk(ctx context.Context, h *host.Host, mounts []mount.Mount, disk string) []string {
 	affected := make(map[string]bool) // pod UIDs
 	for _, f := range filesystem.BlockFilesystems(mounts) {
@@ -138,8 +137,8 @@ func podsOnDisk(ctx context.Context, h *host.Host, mounts []mount.Mount, disk st
 	return checkkit.PodNames(ctx, h, slices.Sorted(maps.Keys(affected)))
 }
 
-// vitalWithoutSpare returns what the node needs and has on a disk without redundancy: between the filesystem and the
-// disk there is no array (md, dm-raid, dm-mirror) and no multipath device.
+// vitalWithoutSpare returns the node's own paths on a disk without redundancy: between the filesystem and the disk there is
+// no array (md, dm-raid, dm-mirror) and no multipath device.
 func vitalWithoutSpare(h *host.Host, mounts []mount.Mount, disk string) []string {
 	spare := func(disk string) bool { return mayHaveSpare(h.Files, disk) }
 	var paths []string
@@ -151,8 +150,8 @@ func vitalWithoutSpare(h *host.Host, mounts []mount.Mount, disk string) []string
 	return paths
 }
 
-// mayHaveSpare reports arrays and multipath devices. The UUID of a mapped device begins with what created it; LVM's do
-// not distinguish a mirror from others, but the names of its images do.
+// mayHaveSpare reports arrays and multipath devices. The UUID of a mapped device starts with its creator; LVM's do not
+// distinguish a mirror from others, but the names of its images do.
 func mayHaveSpare(files host.Files, name string) bool {
 	if _, err := files.Text("/sys/block/" + name + "/md/array_state"); err == nil {
 		return true
@@ -170,5 +169,5 @@ func mayHaveSpare(files host.Files, name string) bool {
 	})
 }
 
-// multipathUUID begins the UUID of devices of multipathd.
+// multipathUUID is the UUID prefix of multipathd's devices.
 const multipathUUID = "mpath-"

@@ -10,21 +10,21 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/checkkit"
 )
 
-// diskStat is one line of /proc/diskstats: a disk, a partition, or what is stacked on them.
+// diskStat is one line of /proc/diskstats: a disk, a partition, or a device stacked on them.
 //
 //	259       0 nvme0n1 157698 1 9283446 30164 1174533 417126 41357770 1316471 3 703612 1346636 0 0 0 0 83621 0
 //
 // After the numbers of the device and its name: reads completed, merged, sectors, ms; the same of writes; I/Os in
-// flight, ms with any in flight, ms of all added up; since Linux 4.18 the four of discards; since 5.5 flushes
-// completed, ms. The counters begin at boot, or when the device appears.
+// flight, ms with any in flight, their sum of ms; since Linux 4.18 the four of discards; since 5.5 flushes completed,
+// ms. The counters begin at boot, or when the device appears.
 //
 // https://docs.kernel.org/admin-guide/iostats.html
 type diskStat struct {
 	major, minor int
 	name         string
-	completed    uint64 // reads, writes, discards and flushes, those that failed included
+	completed    uint64 // reads, writes, discards and flushes, including failed ones
 	inFlight     uint64
-	weightedMS   uint64 // what all I/Os took together; the time of those in flight is in it on old kernels only
+	weightedMS   uint64 // total time of all I/Os; only old kernels include those in flight
 	sectors      uint64 // of 512 bytes, read and written
 }
 
@@ -42,7 +42,7 @@ func (d diskStat) irrelevant() bool {
 	return slices.Contains([]int{majorRAM, majorFloppy, majorCDROM}, d.major) || strings.HasPrefix(d.name, "zram")
 }
 
-// device is the number as the mount table has it.
+// device is the device number in the form of the mount table.
 func (d diskStat) device() string { return fmt.Sprintf("%d:%d", d.major, d.minor) }
 
 const diskStatsFile = "/proc/diskstats"
@@ -51,7 +51,7 @@ func readDiskStats(files host.Files) ([]diskStat, error) {
 	return checkkit.Parse(files, diskStatsFile, parseDiskStats)
 }
 
-// parseDiskStats skips what is irrelevant and what newer kernels add at the end of a line.
+// parseDiskStats skips irrelevant devices, and fields that newer kernels add at the end of a line.
 func parseDiskStats(text string) ([]diskStat, error) {
 	stats := make([]diskStat, 0, strings.Count(text, "\n"))
 	for line := range strings.Lines(text) {
@@ -71,7 +71,7 @@ func parseDiskStats(text string) ([]diskStat, error) {
 }
 
 func parseDiskStat(fields []string) (diskStat, error) {
-	const oldest, known = 14, 20 // fields of the oldest format and of the newest
+	const oldest, known = 14, 20 // number of fields in the oldest and in the newest format
 	if len(fields) < oldest {
 		return diskStat{}, fmt.Errorf("%d fields, want at least %d", len(fields), oldest)
 	}
@@ -95,7 +95,7 @@ func parseDiskStat(fields []string) (diskStat, error) {
 		completed: n[3] + n[7] + n[14] + n[18], inFlight: n[11], weightedMS: n[13], sectors: n[5] + n[9],
 	}
 	if d.inFlight >= 1<<31 {
-		d.inFlight = 0 // kernels before 5.0 lost count now and then, and showed a small negative number as a large one
+		d.inFlight = 0 // kernels before 5.0 miscounted now and then, and showed a small negative number as a large one
 	}
 	return d, nil
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// realDisks makes real devices fail. What a kernel does not have makes a test skip by name: a guest of a machine
-// emulator with a distribution's kernel has it all.
+// realDisks makes real devices fail. If the kernel lacks a feature, a test skips by name: a guest of a machine emulator
+// with a distribution's kernel has all of them.
 type realDisks struct {
 	t    *testing.T
 	host *host.Host
@@ -48,7 +48,7 @@ func (r realDisks) run(program string, arguments ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// loop makes a loop device of so many MiB.
+// loop makes a loop device of the given size in MiB.
 func (r realDisks) loop(name string, mib int64) string {
 	r.t.Helper()
 	file := filepath.Join(r.dir, name)
@@ -85,7 +85,7 @@ func (r realDisks) expect(check detect.Check, want ...string) {
 	}
 }
 
-// eventuallyFinds runs the check until it finds just this.
+// eventuallyFinds runs the check until it finds exactly this.
 func (r realDisks) eventuallyFinds(check detect.Check, want ...string) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
@@ -218,7 +218,7 @@ func TestRealSCSIDiskHangs(t *testing.T) {
 	r.write("/sys/bus/pseudo/drivers/scsi_debug/delay", "1")
 }
 
-// Disks that are there say how they are, or that they do not know.
+// Existing disks report their health, or that they cannot.
 func TestRealDisksAnswer(t *testing.T) {
 	r := newRealDisks(t)
 	r.expect(NVMeHealth(nil))

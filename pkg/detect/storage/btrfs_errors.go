@@ -25,9 +25,9 @@ import (
 //	                                            generation_errs 0
 //	/sys/fs/btrfs/UUID/devices/sda1             a link to each block device
 //
-// Documentation/ABI has none of it: fs/btrfs/sysfs.c,
+// Documentation/ABI does not describe them: fs/btrfs/sysfs.c,
 // https://btrfs.readthedocs.io/en/latest/btrfs-device.html#device-stats. The counters are kept on the disk and only
-// reset by a person (btrfs device stats -z). What older kernels do not show is in their log: rules btrfs-error and
+// reset by a person (btrfs device stats -z). Older kernels have the errors only in their log: rules btrfs-error and
 // btrfs-readonly.
 
 const (
@@ -40,7 +40,7 @@ const (
 	maxBtrfs   = 256            // filesystems, and devices of one
 )
 
-// BtrfsErrors finds devices of btrfs filesystems that fail or are gone.
+// BtrfsErrors finds failing or missing devices of btrfs filesystems.
 func BtrfsErrors() detect.Check {
 	state := &btrfsState{devices: map[string]btrfsHistory{}}
 	return detect.Check{
@@ -75,10 +75,10 @@ type btrfsState struct {
 	devices map[string]btrfsHistory
 }
 
-// btrfsHistory is what is known of a device.
+// btrfsHistory is the state of a device in earlier runs.
 type btrfsHistory struct {
 	errors uint64        // sum of all counters
-	risen  time.Duration // uptime of the last run that found it higher; 0: none
+	risen  time.Duration // uptime of the last run in which it rose; 0: none
 }
 
 func (m *btrfsState) run(_ context.Context, h *host.Host) ([]finding.Finding, error) {
@@ -108,7 +108,7 @@ func (m *btrfsState) run(_ context.Context, h *host.Host) ([]finding.Finding, er
 	return findings, finding.Partial(doubts)
 }
 
-// evaluate compares devices with what was known of them, and records them.
+// evaluate compares devices with their history, and records them.
 func (m *btrfsState) evaluate(devices []btrfsDevice, up time.Duration) ([]finding.Finding, map[finding.Subject]error) {
 	now := make(map[string]btrfsHistory)
 	var findings []finding.Finding
@@ -132,7 +132,7 @@ func (m *btrfsState) evaluate(devices []btrfsDevice, up time.Duration) ([]findin
 	return findings, doubts
 }
 
-// add returns the history after one more run. A count that is lower than before was reset.
+// add returns the history after one more run. A lower count than before means a reset.
 func (p btrfsHistory) add(errors uint64, up time.Duration, known bool) btrfsHistory {
 	switch {
 	case known && errors > p.errors:

@@ -13,16 +13,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// btrfsDevice is what the kernel shows of one device of a filesystem.
+// btrfsDevice is one device of a filesystem, from sysfs.
 type btrfsDevice struct {
 	uuid, id string
 	devices  []string // names of all block devices of the filesystem
 	missing  bool
-	counters map[string]uint64 // empty where the kernel shows none
+	counters map[string]uint64 // empty if the kernel shows none
 	err      error
 }
 
-// readBtrfs reads all devices of one filesystem: none where the kernel shows nothing, or when it was unmounted
+// readBtrfs reads all devices of one filesystem: none if the kernel does not show them, or if it was unmounted
 // meanwhile.
 func readBtrfs(files host.Files, uuid string) []btrfsDevice {
 	dir := btrfsRoot + "/" + uuid
@@ -33,7 +33,7 @@ func readBtrfs(files host.Files, uuid string) []btrfsDevice {
 	if err != nil {
 		return []btrfsDevice{{uuid: uuid, id: "all", err: err}}
 	}
-	names, _ := checkkit.ListSorted(files, dir+"/devices") // they are only shown
+	names, _ := checkkit.ListSorted(files, dir+"/devices") // only for display
 	var devices []btrfsDevice
 	for _, id := range ids {
 		d := btrfsDevice{uuid: uuid, id: id, devices: names}
@@ -60,7 +60,7 @@ func readBtrfsStats(files host.Files, name string) (map[string]uint64, error) {
 // parseBtrfsStats parses lines such as "write_errs 0". The kernel prints the counters as signed numbers of 32 bits.
 func parseBtrfsStats(text string) (map[string]uint64, error) {
 	if strings.TrimSpace(text) == "invalid" {
-		return nil, nil // they were not read from the disk yet
+		return nil, nil // not yet read from the disk
 	}
 	counters := make(map[string]uint64)
 	for line := range strings.Lines(text) {
@@ -85,7 +85,7 @@ func (d btrfsDevice) sum() uint64 {
 	return sum
 }
 
-// evaluate reports what is wrong with a device.
+// evaluate reports the faults of a device.
 func (d btrfsDevice) evaluate(subject finding.Subject, history btrfsHistory,
 	up time.Duration) (finding.Finding, bool) {
 	f := finding.Finding{

@@ -27,7 +27,7 @@ func FuzzBtrfsStats(f *testing.F) {
 	})
 }
 
-// btrfsReasons runs the check and returns what it finds of the one filesystem of the test, by the device behind it.
+// btrfsReasons runs the check and returns its findings about the test's filesystem, by the device behind it.
 func btrfsReasons(t *testing.T, check detect.Check, device string) []string {
 	t.Helper()
 	findings, err := check.Run(t.Context(), &host.Host{Clock: host.Now})
@@ -69,7 +69,7 @@ func TestRealBtrfsErrors(t *testing.T) {
 		t.Fatalf("read of damaged data: %v", err)
 	}
 	expect("warning " + reasonBtrfsErrors)
-	check = BtrfsErrors() // another agent, who has not seen them rise
+	check = BtrfsErrors() // another agent, which has not seen them rise
 	expect("info " + reasonBtrfsRecorded)
 	if out, err := exec.Command("btrfs", "device", "stats", "-z", dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

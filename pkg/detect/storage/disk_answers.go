@@ -14,15 +14,15 @@ import (
 	"github.com/nodeagent/nodeagent/internal/host/probe"
 )
 
-// To query a disk takes a process, and delays a spinning one by milliseconds.
+// A query takes a process, and delays a spinning disk by milliseconds.
 const (
 	diskQueryEvery = time.Hour
-	diskQueryAgain = 5 * time.Minute // of one that was unhealthy, or of which the kernel logs errors meanwhile
+	diskQueryAgain = 5 * time.Minute // of an unhealthy disk, or one of which the kernel logs errors meanwhile
 
 	mapperControl = "/dev/mapper/control"
 )
 
-// diskAnswers keeps what disks answered.
+// diskAnswers keeps the answers of disks.
 type diskAnswers[T any] struct {
 	last  map[string]diskAnswer[T] // by name
 	fresh map[string]diskAnswer[T] // of the current run
@@ -30,14 +30,14 @@ type diskAnswers[T any] struct {
 
 type diskAnswer[T any] struct {
 	at        time.Duration // uptime
-	disk      string        // which disk had the name
+	disk      string        // the disk that had the name
 	supported bool          // the disk supports the command
 	health    T
 	err       error
 	unhealthy bool
 }
 
-// begin begins a run: disks that are not queried in it are forgotten.
+// begin starts a run: disks that are not queried in it are dropped.
 func (a *diskAnswers[T]) begin() { a.last, a.fresh = a.fresh, make(map[string]diskAnswer[T]) }
 
 // keep keeps the answer of a disk that is not queried now.
@@ -50,8 +50,8 @@ func (a *diskAnswers[T]) keep(name, disk string) (diskAnswer[T], bool) {
 	return last, true
 }
 
-// query returns the answer of a disk, or that of the last hour. One that did not answer is not queried for an hour: it
-// hangs, and so would each further process.
+// query returns the answer of a disk, or that of the last hour. A disk that did not answer is not queried for an hour:
+// it hangs, and so would each further process.
 func (a *diskAnswers[T]) query(ctx context.Context, h *host.Host, request probe.ProbeRequest, disk string,
 	parse func([]byte) (T, bool, error)) diskAnswer[T] {
 	now, name := h.Clock().SinceBoot, path.Base(request.Path)
@@ -63,7 +63,7 @@ func (a *diskAnswers[T]) query(ctx context.Context, h *host.Host, request probe.
 		}
 	}
 	answer := diskAnswer[T]{at: now, disk: disk}
-	if answer.err = ctx.Err(); answer.err != nil { // the run has ended; the next one begins with this disk
+	if answer.err = ctx.Err(); answer.err != nil { // the run has ended; the next one starts with this disk
 		return answer
 	}
 	data, err := probeDevice(ctx, h, request)
@@ -81,7 +81,7 @@ func (a *diskAnswers[T]) query(ctx context.Context, h *host.Host, request probe.
 	return answer
 }
 
-// askMapper has a child process ask the device mapper, and parses its answer.
+// askMapper makes a child process query the device mapper, and parses its answer.
 func askMapper[T any](ctx context.Context, h *host.Host, op probe.ProbeOp, parse func(string) (T, error)) (T, error) {
 	answer, err := probeDevice(ctx, h, probe.ProbeRequest{Op: op, Path: mapperControl})
 	if err != nil {

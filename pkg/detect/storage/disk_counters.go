@@ -11,26 +11,26 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// errorCounters keeps the counters that disks keep of their own errors, across restarts of the agent. An old error says
-// little: many disks remapped a sector years ago. A number that grows announces a failure.
+// errorCounters keeps the disks' own error counters across restarts of the agent. An old error is weak evidence: many
+// disks remapped a sector years ago. A growing number announces a failure.
 type errorCounters struct {
 	saved detect.Saved[map[string]errorCounter]
-	disks map[string]errorCounter // by what identifies the disk: serial number, WWID; at most maxCounters
+	disks map[string]errorCounter // by the identity of the disk: serial number, WWID; at most maxCounters
 	turn  int
-	added map[string]int // the turn at which a disk was last added; none since the agent has started
+	added map[string]int // the turn at which a disk was last added; missing if not since the agent's start
 }
 
-// errorCounter is what was known of one disk in the last run.
+// errorCounter is the state of one disk in the last run.
 type errorCounter struct {
 	Count uint64        `json:"count"`
-	From  uint64        `json:"from,omitempty"` // what it was before it grew
+	From  uint64        `json:"from,omitempty"` // its value before it grew
 	Boot  string        `json:"boot,omitempty"` // when it grew last
 	Up    time.Duration `json:"up,omitempty"`
 }
 
 const (
-	// growthReported is how long it is reported that a counter grew: long enough for a person to see it, and for most
-	// disks that are about to fail to grow again.
+	// growthReported is how long the growth of a counter is reported: long enough for a person to see it, and for most
+	// failing disks to grow it again.
 	growthReported = 24 * time.Hour
 	maxCounters    = 1024
 	maxCounterKey  = 128
@@ -45,8 +45,8 @@ func newErrorCounters(store detect.StateStore, key string) *errorCounters {
 	return c
 }
 
-// add records a disk's counter and returns by how much it grew within the last day of this boot. A counter that went
-// back belongs to another disk, or was reset.
+// add records a disk's counter and returns by how much it grew within the last day of this boot. A counter that
+// decreased belongs to another disk, or was reset.
 func (c *errorCounters) add(disk string, count uint64, now finding.Timestamp) (grown uint64) {
 	disk = checkkit.Sanitize(disk, maxCounterKey)
 	c.turn++
@@ -79,7 +79,7 @@ func (c *errorCounters) add(disk string, count uint64, now finding.Timestamp) (g
 	return next.Count - next.From
 }
 
-// forgetOldest forgets the disk that was added least recently: most likely it was removed.
+// forgetOldest drops the disk that was added least recently: most likely it was removed.
 func (c *errorCounters) forgetOldest() {
 	oldest := slices.MinFunc(slices.Collect(maps.Keys(c.disks)), func(a, b string) int {
 		return cmp.Compare(c.added[a], c.added[b])

@@ -34,7 +34,7 @@ import (
 // controllers) are left out.
 
 const (
-	manyBadSectors = 100 // as in node-problem-detector's rule for smartd's log
+	manyBadSectors = 100 // the same as in node-problem-detector's rule for smartd's log
 
 	reasonDiskFailing    = "DiskFailing"
 	reasonDiskBadSectors = "DiskBadSectors"
@@ -151,7 +151,7 @@ func healthDiskOf(files host.Files, disk scsiDisk) (healthDisk, bool) {
 	return d, removable != "1" && d.run == "running"
 }
 
-// query queries the disk, unless that could wake it; false: it has never reported anything.
+// query queries the disk, unless that could wake it; false: it has never reported its health.
 func (m *diskHealthState) query(ctx context.Context, h *host.Host, d healthDisk) (diskAnswer[diskSMART], bool) {
 	before, known := m.answers.keep(d.name, d.wwid)
 	if d.suspended {

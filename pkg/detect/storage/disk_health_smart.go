@@ -9,14 +9,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// diskSMART is what a disk reports of its health.
+// diskSMART is the health that a disk reports.
 type diskSMART struct {
 	known   bool   // it supports such commands, and has them enabled
-	asleep  bool   // and was not queried any further
-	failing string // why it predicts its failure; empty when it does not
+	asleep  bool   // and the query ended there
+	failing string // why it predicts its failure; empty if it does not
 	hot     bool
-	// Raw values of attributes of ATA: reallocated sectors, reported uncorrectable errors, pending sectors, sectors
-	// that a scan could not read. Zero where the disk has no such attribute.
+	// Raw values of ATA attributes: reallocated sectors, reported uncorrectable errors, pending sectors, sectors that a
+	// scan could not read. Zero if the disk has no such attribute.
 	reallocated, reported, pending, unreadable uint64
 }
 
@@ -36,7 +36,7 @@ const (
 	ataPage  = 512
 )
 
-// parseATAHealth parses what host.ProbeATAHealth returns.
+// parseATAHealth parses the result of host.ProbeATAHealth.
 func parseATAHealth(data []byte) (s diskSMART, unwell bool, err error) {
 	const full = 2*ataSense + 2*ataPage
 	if len(data) != ataSense && len(data) != full {
@@ -44,7 +44,7 @@ func parseATAHealth(data []byte) (s diskSMART, unwell bool, err error) {
 	}
 	power, ok := probe.ParseATASense(data[:ataSense])
 	if !ok {
-		return diskSMART{}, false, nil // the adapter does not return the registers: no SATA disk that can be queried
+		return diskSMART{}, false, nil // the adapter does not return the registers: not a SATA disk that can be queried
 	}
 	if power.Asleep() || len(data) == ataSense {
 		return diskSMART{asleep: true}, false, nil
@@ -64,7 +64,7 @@ func parseATAHealth(data []byte) (s diskSMART, unwell bool, err error) {
 	return s, s.failing != "" || s.pending+s.unreadable > 0, nil
 }
 
-// sound reports whether a page of 512 bytes is not empty and adds up to zero, as SMART's pages do.
+// sound reports whether a page of 512 bytes is not empty and has a checksum of zero, like SMART's pages.
 func sound(page []byte) bool {
 	var sum, any byte
 	for _, b := range page {
@@ -74,7 +74,7 @@ func sound(page []byte) bool {
 	return sum == 0 && any != 0
 }
 
-// attributes reads the table of attributes. Raw values have 4 bytes, and 2 where vendors use the others otherwise.
+// attributes reads the table of attributes. Raw values have 4 bytes, or 2 if vendors use the others for other data.
 func (s *diskSMART) attributes(values, thresholds []byte) {
 	const first, size, count = 2, 12, 30
 	limits := make(map[byte]byte)
@@ -109,9 +109,9 @@ func (s *diskSMART) attributes(values, thresholds []byte) {
 	}
 }
 
-// parseInformationalExceptions parses what host.ProbeSCSIHealth returns: log pages 00h and, where that lists it, 2Fh,
-// each in 256 bytes. Page 2Fh: page code, subpage, length (2 bytes, big endian), parameters: code (2), control,
-// length, additional sense code and its qualifier, temperature.
+// parseInformationalExceptions parses the result of host.ProbeSCSIHealth: log pages 00h and, if that lists it, 2Fh,
+// each in 256 bytes. Page 2Fh: page code, subpage, length (2 bytes, big endian), parameters: code (2), control, length,
+// additional sense code and its qualifier, temperature.
 func parseInformationalExceptions(data []byte) (s diskSMART, unwell bool, err error) {
 	const size, header = 256, 4
 	if len(data) != size && len(data) != 2*size {

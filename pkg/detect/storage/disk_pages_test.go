@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// FuzzDiskPages: whatever a disk says is a value or an error.
+// FuzzDiskPages: any bytes of a disk give a value or an error.
 func FuzzDiskPages(f *testing.F) {
 	for _, size := range []int{32, 96, 256, 512, 1088} {
 		f.Add(make([]byte, size))
@@ -49,11 +49,11 @@ func TestErrorCounters(t *testing.T) {
 	}{
 		{7, at("a", time.Hour), false, 0},     // old errors
 		{9, at("a", 2*time.Hour), true, 2},    // known from before the restart
-		{10, at("a", 3*time.Hour), false, 3},  // all of the day
+		{10, at("a", 3*time.Hour), false, 3},  // all growth of the day
 		{10, at("a", 26*time.Hour), true, 3},  // survives one, too
 		{10, at("a", 27*time.Hour), false, 0}, // a day later
-		{11, at("a", 28*time.Hour), false, 1}, // begins anew
-		{11, at("b", time.Minute), true, 0},   // another boot: nobody knows how long ago it was
+		{11, at("a", 28*time.Hour), false, 1}, // starts again
+		{11, at("b", time.Minute), true, 0},   // another boot: it is unknown how long ago it was
 		{3, at("b", 2*time.Minute), false, 0}, // another disk, or reset
 		{4, at("b", 3*time.Minute), false, 1},
 	} {
@@ -69,8 +69,7 @@ func TestErrorCounters(t *testing.T) {
 	}
 }
 
-// Clouds attach volumes to a node and take them away for years: those that are there must be counted, not those that
-// once were.
+// Clouds attach volumes to a node and remove them for years: the present ones must be counted, not the former ones.
 func TestErrorCountersForgetTheOldest(t *testing.T) {
 	kept, now := checktest.StateStore{}, finding.Timestamp{Boot: "a", SinceBoot: time.Hour}
 	counters := newErrorCounters(kept, "x")

@@ -17,26 +17,26 @@ import (
 //	queue   = weighted ms (14th field) gained / ms passed         how many I/Os were waiting or served at a time
 //	latency = weighted ms gained / I/Os completed meanwhile       how long each took on average
 //
-// https://docs.kernel.org/admin-guide/iostats.html. "ms with any in flight" says nothing about disks that serve many
-// I/Os at once, so that utilization is not used. The mixin of Prometheus' node exporter warns at a queue above 10 for
-// 30 minutes; a flash disk at its best has a queue of hundreds and answers each I/O within a millisecond, so that here
-// both must be bad.
+// https://docs.kernel.org/admin-guide/iostats.html. For disks that serve many I/Os at once "ms with any in flight" has
+// no meaning, so utilization is not used. The mixin of Prometheus' node exporter warns at a queue above 10 for 30
+// minutes; a flash disk at its best has a queue of hundreds and answers each I/O within a millisecond, so here both
+// must be bad.
 
 // DiskSaturationSettings are the thresholds of disk-saturation. A raised finding is kept until the value is below three
 // quarters of them.
 type DiskSaturationSettings struct {
-	Queue   float64       `yaml:"queue"`   // I/Os that wait or are served, on average of a minute
+	Queue   float64       `yaml:"queue"`   // I/Os waiting or being served, on average over a minute
 	Latency time.Duration `yaml:"latency"` // of each, together with such a queue
-	Slow    time.Duration `yaml:"slow"`    // latency of each, whatever the queue
+	Slow    time.Duration `yaml:"slow"`    // latency of each, with any queue
 }
 
-// DefaultDiskSaturationSettings returns the settings that are used unless the configuration says otherwise.
+// DefaultDiskSaturationSettings returns the default settings.
 func DefaultDiskSaturationSettings() DiskSaturationSettings {
 	return DiskSaturationSettings{Queue: 10, Latency: 100 * time.Millisecond, Slow: time.Second}
 }
 
 const (
-	minIOs = 60 // that must have been completed between two runs for an average
+	minIOs = 60 // completed between two runs, required for an average
 
 	reasonDiskSaturated = "DiskSaturated"
 	reasonDiskSlow      = "DiskSlow"
@@ -95,7 +95,7 @@ func (m *saturationState) run(_ context.Context, h *host.Host) ([]finding.Findin
 	disks := 0
 	var findings []finding.Finding
 	for _, d := range stats {
-		// Loop devices show the I/O of the disk below again, partitions that of their disk.
+		// Loop devices repeat the I/O of the disk below, partitions that of their disk.
 		if _, whole := slices.BinarySearch(names, d.name); !whole || d.major == majorLoop {
 			continue
 		}
@@ -117,7 +117,7 @@ func (m *saturationState) run(_ context.Context, h *host.Host) ([]finding.Findin
 
 // saturation compares two runs.
 func saturation(s DiskSaturationSettings, before, now diskStat, passed time.Duration) (finding.Finding, bool) {
-	// The time is a 32-bit number of ms, which wraps every 50 days of I/O; a run in which it does has no result.
+	// The time is a 32-bit number of ms, which wraps every 50 days of I/O; a run in which it wraps has no result.
 	if now.weightedMS < before.weightedMS || now.completed < before.completed ||
 		now.completed-before.completed < minIOs {
 		return finding.Finding{}, false

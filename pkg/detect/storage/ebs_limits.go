@@ -40,7 +40,7 @@ func ebsLimits() [4]struct{ reason, text string } {
 	}
 }
 
-// EBSLimits finds volumes of Amazon EBS that are throttled.
+// EBSLimits finds throttled volumes of Amazon EBS.
 func EBSLimits() detect.Check {
 	state := &ebsState{}
 	return detect.Check{
@@ -142,7 +142,7 @@ func parseEBSStats(page []byte) (exceeded [4]time.Duration, err error) {
 	return exceeded, nil
 }
 
-// evaluate compares two runs. A counter that went back began again with another attachment.
+// evaluate compares two runs. A counter that decreased was restarted by another attachment.
 func (s ebsStats) evaluate(d nvmeDisk, last ebsStats) (finding.Finding, bool) {
 	passed := s.at - last.at
 	if passed < time.Minute {

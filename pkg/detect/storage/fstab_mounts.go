@@ -89,11 +89,11 @@ func atBoot(e filesystem.FstabEntry) bool {
 		!e.Has("x-systemd.automount")
 }
 
-// isMounted reports whether something is mounted where the entry wants it, or the entry's device anywhere.
+// isMounted reports whether there is a mount where the entry wants it, or the entry's device is mounted anywhere.
 func isMounted(e filesystem.FstabEntry, files host.Files, mounts []mount.Mount) bool {
 	device := filesystem.DeviceOf(files, e.Spec)
 	return slices.ContainsFunc(mounts, func(m mount.Mount) bool {
-		same := strings.Contains(e.Spec, ":/") && m.Source == e.Spec // of a server
+		same := strings.Contains(e.Spec, ":/") && m.Source == e.Spec // on a server
 		if device != "" {
 			same = filesystem.DeviceOf(files, m.Source) == device
 		}

@@ -24,15 +24,15 @@ import (
 //	/sys/fs/fuse/connections/N/max_background          12    background requests above which others wait
 //
 // https://docs.kernel.org/filesystems/fuse.html. The kernel does not show how many of the waiting requests are
-// background requests, so that one reading says little: a burst of readers passes the threshold at once.
+// background requests, so one reading is weak evidence: a burst of readers passes the threshold at once.
 
 // FUSECongestionSettings are the thresholds of fuse-congestion.
 type FUSECongestionSettings struct {
-	BackgroundPercent int `yaml:"backgroundPercent"` // of max_background that wait; a finding is kept above half of it
+	BackgroundPercent int `yaml:"backgroundPercent"` // share of max_background that waits; a finding is kept above half of it
 }
 
-// DefaultFUSECongestionSettings returns the settings that are used unless the configuration says otherwise: as many
-// wait as the kernel allows in the background.
+// DefaultFUSECongestionSettings returns the default settings: as many waiting requests as the kernel allows in the
+// background.
 func DefaultFUSECongestionSettings() FUSECongestionSettings {
 	return FUSECongestionSettings{BackgroundPercent: 100}
 }
@@ -43,7 +43,7 @@ const (
 	maxFUSEConnections   = 1024
 )
 
-// FUSECongestion finds FUSE daemons that are slower than what is asked of them.
+// FUSECongestion finds FUSE daemons that cannot keep up with their requests.
 func FUSECongestion(s FUSECongestionSettings) detect.Check {
 	return detect.Check{
 		ID: "fuse-congestion", Domain: "storage",
@@ -87,7 +87,7 @@ func checkFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings) ([]f
 	slices.Sort(names)
 	var findings []finding.Finding
 	doubts := make(map[finding.Subject]error)
-	var mounts []mount.Mount // read when there is something to report
+	var mounts []mount.Mount // only read if there is a finding
 	for _, name := range names {
 		c, err := readFUSE(h.Files, name)
 		limit := c.background * s.BackgroundPercent / 100
@@ -113,7 +113,7 @@ func checkFUSE(ctx context.Context, h *host.Host, s FUSECongestionSettings) ([]f
 	return findings, finding.Partial(doubts)
 }
 
-// readFUSE reads the files of one connection. They are empty when it has just ended.
+// readFUSE reads the files of one connection. They are empty if it has just ended.
 func readFUSE(files host.Files, name string) (fuseConnection, error) {
 	var c fuseConnection
 	for _, x := range []struct {
@@ -137,8 +137,8 @@ func readFUSE(files host.Files, name string) (fuseConnection, error) {
 	return c, nil
 }
 
-// fuseOf returns the mounts of a connection, whose name is the kernel's device number. One that is not in the host's
-// table is mounted in a container only.
+// fuseOf returns the mounts of a connection, whose name is the kernel's device number. A connection that is not in the
+// host's table is mounted only in a container.
 func fuseOf(mounts []mount.Mount, name string) filesystem.Filesystem {
 	f := filesystem.Filesystem{Principal: mount.Mount{Point: "FUSE connection " + name, FSType: "fuse",
 		Source: "a mount of a container"}}

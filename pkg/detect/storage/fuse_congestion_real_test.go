@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// A daemon that does not answer: all that ask it wait, and the kernel counts them; when it is gone, none does.
+// A daemon does not answer: all its clients wait, and the kernel counts them; when it is gone, none does.
 func TestRealFUSECongestion(t *testing.T) {
 	dir := hosttest.HangingFUSE(t)
 	root := t.TempDir()

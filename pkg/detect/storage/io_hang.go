@@ -18,33 +18,32 @@ import (
 //	/proc/diskstats           259 0 nvme0n1 157698 1 9283446 30164 1174533 417126 41357770 1316471 3 703612 1346636 …
 //	                          reads completed (4th field), writes (8th), discards (15th), flushes (19th), in flight (12)
 //
-// and, only while something is in flight for long, /proc/pressure/io and /sys/block/*/slaves.
+// and, only if I/O is in flight for long, /proc/pressure/io and /sys/block/*/slaves.
 //
 // https://docs.kernel.org/admin-guide/iostats.html, https://docs.kernel.org/block/stat.html
 //
-// The kernel counts an I/O as completed when it ends, well or with an error, so that a disk which only fails its I/Os
-// is not found here. An I/O that timed out stays in flight while the driver aborts the command or resets the device,
-// and until it has ended or is sent again: during that time nothing is completed. Of a flush before Linux 5.5 and of a
-// passthrough command (SMART, sanitize) nothing is counted at all. An unchanged count of completed I/Os with some in
-// flight at both ends proves that those at the beginning are those at the end, whatever happened to the agent in
-// between. "ms with any in flight" (13th field) is not used: from 5.0 to 6.2 it stands still while a disk hangs.
-// Requests that wait before the driver gets them (a SCSI device that is blocked, a cgroup's limit) are not in flight
-// yet.
+// The kernel counts an I/O as completed when it ends, successfully or with an error, so this check does not find a disk
+// that only fails its I/Os. An I/O that timed out stays in flight while the driver aborts the command or resets the
+// device, and until it has ended or is sent again: during that time no I/O is completed. A flush before Linux 5.5 and a
+// passthrough command (SMART, sanitize) are not counted at all. An unchanged count of completed I/Os with some in
+// flight at both ends proves that those at the start are those at the end, whatever happened to the agent in between.
+// "ms with any in flight" (13th field) is not used: from 5.0 to 6.2 it stands still while a disk hangs. Requests that
+// wait before the driver gets them (a blocked SCSI device, a cgroup's limit) are not in flight yet.
 
 // IOHangSettings are the thresholds of io-hang.
 type IOHangSettings struct {
 	After      time.Duration `yaml:"after"`      // no I/O completed for this long while some are in flight
-	FatalAfter time.Duration `yaml:"fatalAfter"` // the same of a disk that the node itself needs
+	FatalAfter time.Duration `yaml:"fatalAfter"` // the same for a disk that the node itself needs
 }
 
-// DefaultIOHangSettings returns the settings that are used unless the configuration says otherwise.
+// DefaultIOHangSettings returns the default settings.
 func DefaultIOHangSettings() IOHangSettings {
 	return IOHangSettings{After: 30 * time.Second, FatalAfter: time.Minute}
 }
 
 const (
 	ioHangEvery = 10 * time.Second
-	// waitingShare is the share of time in which some task waits for I/O that proves that a hung disk is in use.
+	// waitingShare is the share of time with some task waiting for I/O that proves that a hung disk is in use.
 	waitingShare = 0.1
 
 	reasonDiskHung = "DiskHung"
@@ -100,7 +99,7 @@ type ioHangState struct {
 type ioStall struct {
 	device    string
 	completed uint64
-	held      time.Duration // nothing was completed for this long
+	held      time.Duration // no I/O completed for this long
 }
 
 func (m *ioHangState) run(ctx context.Context, h *host.Host, s IOHangSettings) ([]finding.Finding, error) {
@@ -143,7 +142,7 @@ func (m *ioHangState) advance(stats []diskStat, passed time.Duration) {
 	m.stalls = now
 }
 
-// wait reads how long tasks waited for I/O since the last run; only while something was in flight all that time.
+// wait reads how long tasks waited for I/O since the last run; only if I/O was in flight all that time.
 func (m *ioHangState) wait(files host.Files, passed time.Duration) {
 	m.waitShare = -1
 	known, before := m.ioKnown, m.ioWaited
@@ -151,7 +150,7 @@ func (m *ioHangState) wait(files host.Files, passed time.Duration) {
 	if !slices.ContainsFunc(slices.Collect(maps.Values(m.stalls)), func(s ioStall) bool { return s.held > 0 }) {
 		return
 	}
-	data, err := files.Read("/proc/pressure/io") // absent where the kernel was built or booted without it
+	data, err := files.Read("/proc/pressure/io") // absent if the kernel was built or booted without it
 	if err != nil {
 		return
 	}

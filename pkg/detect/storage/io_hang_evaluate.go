@@ -13,17 +13,17 @@ import (
 	"time"
 )
 
-// evaluate finds which of the devices that hang are the cause, and what that means for the node. A device that is
-// stacked on one that hangs, hangs for that reason: it is named by the finding of the lowest.
+// evaluate finds which of the hung devices are the cause, and the severity for the node. A device that is stacked on a
+// hung device hangs for that reason: the finding of the lowest one names it.
 func (m *ioHangState) evaluate(ctx context.Context, h *host.Host, s IOHangSettings, hung []string) ([]finding.Finding,
 	error) {
 	mounts, mountsErr := mount.Recent(h)
 	doubts := make(map[finding.Subject]error)
-	causes := make(map[string][]string) // disk to all devices that hang because of it, itself included
+	causes := make(map[string][]string) // disk to all devices that hang because of it, including itself
 	for _, name := range hung {
 		disk := diskOf(h.Files, name)
 		if !slices.Contains(hung, disk) {
-			disk = name // a partition of a disk that completes I/O to others
+			disk = name // a partition of a disk that completes other I/O
 		}
 		switch culprits := m.culprits(h.Files, disk, hung); {
 		case len(culprits) > 0:
@@ -42,14 +42,14 @@ func (m *ioHangState) evaluate(ctx context.Context, h *host.Host, s IOHangSettin
 	for disk, above := range causes {
 		findings = append(findings, m.finding(ctx, h, mounts, hungDisk{disk, above, vital[diskOf(h.Files, disk)]}))
 	}
-	if mountsErr != nil { // the disk hangs all the same; only the severity is unknown
+	if mountsErr != nil { // the disk hangs nevertheless; only the severity is unknown
 		return findings, fmt.Errorf("which disks the node needs: %w", mountsErr)
 	}
 	return findings, finding.Partial(doubts)
 }
 
-// culprits returns the lowest disks below a device that hang. A loop device's file may be on any disk, so that any that
-// hangs may be the cause.
+// culprits returns the lowest hung disks below a device. A loop device's file may be on any disk, so any hung disk may
+// be the cause.
 func (m *ioHangState) culprits(files host.Files, disk string, hung []string) []string {
 	var lowest []string
 	for _, lower := range wholeStack(files, disk)[1:] {
@@ -70,8 +70,8 @@ func (m *ioHangState) culprits(files host.Files, disk string, hung []string) []s
 	return lowest
 }
 
-// countsMayBeLost reports devices whose I/Os in flight the kernel counts up and down (bio-based, such as dm and md).
-// Those of all others are the requests that the driver really has.
+// countsMayBeLost reports devices for which the kernel counts I/Os in flight up and down (bio-based, such as dm and
+// md). For all others the count is the requests that the driver really has.
 func (m *ioHangState) countsMayBeLost(files host.Files, disk string) bool {
 	if _, err := files.List("/sys/block/" + disk + "/mq"); err == nil {
 		return false
@@ -80,7 +80,7 @@ func (m *ioHangState) countsMayBeLost(files host.Files, disk string) bool {
 	return err != nil
 }
 
-// vitalThatHang returns, by disk at the bottom, what the node needs of filesystems whose own I/O hangs.
+// vitalThatHang returns, by disk at the bottom, the node's own paths on filesystems whose own I/O hangs.
 func (m *ioHangState) vitalThatHang(h *host.Host, s IOHangSettings, mounts []mount.Mount) map[string][]string {
 	found := make(map[string][]string)
 	for _, v := range vitalDevices(h, mounts) {
@@ -98,7 +98,7 @@ func (m *ioHangState) vitalThatHang(h *host.Host, s IOHangSettings, mounts []mou
 	return found
 }
 
-// hungDisk is a disk that hangs, what hangs because of it, and what the node needs of that.
+// hungDisk is a hung disk, the devices that hang because of it, and the node's own paths on those.
 type hungDisk struct {
 	name         string
 	above, vital []string

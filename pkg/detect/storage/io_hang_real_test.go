@@ -12,7 +12,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// A real disk that stops answering below kubelet's directory: warning, fatal, and gone when it answers again.
+// A real disk stops answering below kubelet's directory: warning, fatal, and gone when it answers again.
 func TestRealDiskHangs(t *testing.T) {
 	disk := hosttest.NewHangingDisk(t)
 	dir := filepath.Join(t.TempDir(), "kubelet")

@@ -20,7 +20,7 @@ import (
 //	                                (not started), clear (empty), broken (Linux 5.4: a required member failed)
 //	level              raid1        raid0, linear, raid4, raid5, raid6, raid10; container or empty: external metadata
 //	raid_disks         2            "3 (2)" during a reshape
-//	degraded           1            members that are missing; only of levels with redundancy
+//	degraded           1            missing members; only of levels with redundancy
 //	sync_action        recover      idle, resync, recover, check, repair, reshape, frozen
 //	sync_completed     3907584 / 7812608     sectors; none
 //	metadata_version   1.2          external:imsm for a container, external:/md127/0 for an array in one
@@ -29,8 +29,8 @@ import (
 //
 // https://docs.kernel.org/admin-guide/md.html
 //
-// The redundancy of a level is fixed (raid4, raid5: 1; raid6: 2; raid1: all but one); of raid10 it depends on which
-// members, so that only the loss of more than half of them proves that it failed. Containers (Intel, DDF) are always
+// The redundancy of a level is fixed (raid4, raid5: 1; raid6: 2; raid1: all but one); for raid10 it depends on which
+// members, so only the loss of more than half of them proves that it failed. Containers (Intel, DDF) are always
 // inactive: they are recognised by their metadata.
 
 const (
@@ -78,7 +78,7 @@ func MDArrays() detect.Check {
 		},
 		Condition: detect.StorageProblem(),
 		Every:     time.Minute, Deadline: 5 * time.Second,
-		// A member that fails is in the state before the kernel's line; read errors leave no state but may lead to one.
+		// A failed member is in the state before the kernel's line; read errors leave no state but may lead to one.
 		Wakes: []detect.Wake{checkkit.KernelWake(), checkkit.LogWake("md/raid"), checkkit.LogWake("md: ")},
 		Run: func(ctx context.Context, h *host.Host) ([]finding.Finding, error) {
 			return checkArrays(ctx, h, states)
@@ -107,7 +107,7 @@ func checkArrays(ctx context.Context, h *host.Host, states *heldStates) ([]findi
 	for _, name := range names {
 		state, err := checkkit.OptionalDeviceText(h.Files, "/sys/block/"+name+"/md/array_state")
 		if err == nil && state == "" {
-			continue // is no array
+			continue // not an array
 		}
 		arrays++
 		subject := finding.Subject{Kind: "raid-array", Name: name}
@@ -171,7 +171,7 @@ func readArray(files host.Files, name, state string) (mdArray, error) {
 	return a, nil
 }
 
-// readMember reads one member; one that is removed meanwhile is skipped.
+// readMember reads one member; it skips one that is removed meanwhile.
 func (a *mdArray) readMember(files host.Files, dir, member string) error {
 	state, err := checkkit.OptionalDeviceText(files, dir+"/state")
 	if err != nil {
@@ -199,7 +199,7 @@ func (a mdArray) spare() int {
 	case "raid10":
 		return a.disks / 2
 	}
-	return a.disks // degraded says nothing of others
+	return a.disks // for other levels degraded has no meaning
 }
 
 // fault returns the most severe fault.

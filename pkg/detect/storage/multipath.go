@@ -33,8 +33,8 @@ import (
 // https://docs.kernel.org/admin-guide/nvme-multipath.html
 
 const (
-	noPathFor   = 10 * time.Second // a controller that is reset has no path meanwhile
-	noPathFatal = time.Minute      // of a disk of the node: ports come back after a failover of a minute
+	noPathFor   = 10 * time.Second // a controller that is being reset has no path meanwhile
+	noPathFatal = time.Minute      // for a disk of the node: ports return after a failover of a minute
 
 	reasonNoPath       = "MultipathNoPath"
 	reasonPathsMissing = "MultipathDegraded"
@@ -114,7 +114,7 @@ func checkPaths(ctx context.Context, h *host.Host, states *heldStates) ([]findin
 	return findings, finding.Partial(doubts)
 }
 
-// nvmePaths returns the namespaces of NVMe subsystems that are reached over a network or by several controllers.
+// nvmePaths returns the namespaces of NVMe subsystems that are connected over a network or by several controllers.
 func nvmePaths(files host.Files, doubts map[finding.Subject]error) ([]pathSet, error) {
 	const class = "/sys/class/nvme-subsystem"
 	subsystems, err := checkkit.ListSorted(files, class)

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// mapperPaths returns the devices of multipathd. A path is usable if the SCSI layer and the device mapper both report
+// mapperPaths returns the devices of multipathd. A path is usable if both the SCSI layer and the device mapper report
 // it so: the former knows what the kernel or the transport gave up, the latter which paths fail I/O or multipathd's
 // test.
 func mapperPaths(ctx context.Context, h *host.Host, names []string, doubts map[finding.Subject]error) []pathSet {
@@ -42,7 +42,7 @@ func mapperPaths(ctx context.Context, h *host.Host, names []string, doubts map[f
 	return sets
 }
 
-// readPaths reads the state of each path; failed is that of the device mapper, by device number of disk and path.
+// readPaths reads the state of each path; failed is the device mapper's state, by device number of disk and path.
 func (s *pathSet) readPaths(files host.Files, failed map[string]map[string]bool) error {
 	var problems []error
 	number, err := files.Text("/sys/block/" + s.disk + "/dev")
@@ -53,7 +53,7 @@ func (s *pathSet) readPaths(files host.Files, failed map[string]map[string]bool)
 	for _, path := range lowerDevices(files, s.disk) {
 		state, err := checkkit.OptionalDeviceText(files, "/sys/block/"+path+"/device/state")
 		problems = append(problems, err)
-		if state == "running" || state == "live" || state == "" { // a path without a state is no SCSI disk
+		if state == "running" || state == "live" || state == "" { // a path without a state is not a SCSI disk
 			of, err := files.Text("/sys/block/" + path + "/dev")
 			problems = append(problems, err)
 			if state = ""; failed[number][of] {
@@ -69,7 +69,7 @@ func (s *pathSet) readPaths(files host.Files, failed map[string]map[string]bool)
 	return errors.Join(problems...)
 }
 
-// parseMultipaths parses what host.ProbeMultipath describes: for each disk, which of its paths have failed.
+// parseMultipaths parses the result of host.ProbeMultipath: the failed paths of each disk.
 func parseMultipaths(text string) (map[string]map[string]bool, error) {
 	disks := make(map[string]map[string]bool)
 	for line := range strings.Lines(text) {
@@ -84,9 +84,9 @@ func parseMultipaths(text string) (map[string]map[string]bool, error) {
 }
 
 // parseMultipath parses a status line of drivers/md/dm-mpath.c, in which numbers count the words that follow: features,
-// arguments of a hardware handler, groups of paths and which of them is used; of each group its state, arguments of
-// its selector, how many paths it has and how many words of the selector stand behind each; of each path its device,
-// A or F, and how often it failed.
+// arguments of a hardware handler, groups of paths and the index of the one in use; for each group its state, arguments
+// of its selector, its number of paths and the number of selector words after each path; for each path its device, A or
+// F, and its number of failures.
 //
 //	2 0 0 0 1 1 E 0 2 0 8:16 F 1 8:32 A 0
 func parseMultipath(status string) (map[string]bool, error) {
@@ -113,10 +113,10 @@ func parseMultipath(status string) (map[string]bool, error) {
 	return paths, nil
 }
 
-// countedWords are words among which are counts of those that follow.
+// countedWords are words, some of which count those that follow.
 type countedWords struct {
 	words []string
-	bad   bool // a word was missing or no count; what is read after that means nothing
+	bad   bool // a word was missing or not a count; later words are invalid
 }
 
 func (w *countedWords) next() string {
@@ -129,7 +129,7 @@ func (w *countedWords) next() string {
 	return word
 }
 
-// count returns 0 where the word is no count of what can follow.
+// count returns 0 if the word is not a possible count of the words that follow.
 func (w *countedWords) count() int {
 	n, err := strconv.ParseUint(w.next(), 10, 16)
 	if err != nil || int(n) > len(w.words) {

@@ -179,7 +179,7 @@ func (n *nvmeState) query(ctx context.Context, h *host.Host, d nvmeDisk) (diskAn
 	return answer, n.errors.add(d.serial, answer.health.mediaErrors, h.Clock())
 }
 
-// finding adds what identifies the disk, and the impact.
+// finding adds the identity of the disk, and the impact.
 func (d nvmeDisk) finding(ctx context.Context, h *host.Host, f finding.Finding) finding.Finding {
 	if f.Facts == nil {
 		f.Facts = make(map[string]string)
@@ -193,7 +193,7 @@ func (d nvmeDisk) finding(ctx context.Context, h *host.Host, f finding.Finding) 
 	return f
 }
 
-// namespaces lists the disks of a controller: nvme0n1; where the kernel has several ways to it, nvme0c1n1 is a way and
+// namespaces lists the disks of a controller: nvme0n1; if the kernel has several paths to it, nvme0c1n1 is a path and
 // nvme0n1 the disk.
 func (d nvmeDisk) namespaces(files host.Files) []string {
 	entries, err := files.List("/sys/class/nvme/" + d.name)

@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// nvmeSMART is what is evaluated of the health log.
+// nvmeSMART has the evaluated fields of the health log.
 type nvmeSMART struct {
 	warning                       byte
 	kelvin                        uint16

@@ -21,15 +21,15 @@ import (
 //	/sys/class/scsi_disk/0:0:0:0/device/block/sda   the name that people know
 //
 // for each SCSI, SAS, SATA, USB, iSCSI, Fibre Channel and virtio-scsi disk. The states (drivers/scsi/scsi_sysfs.c):
-// running; created (not ready yet); cancel, deleted (is being removed); quiesce (takes only commands of the kernel
-// itself, as during a suspend); offline (the kernel gave it up after error recovery, or a person did: all I/O fails
-// until a person writes "running"); transport-offline (the transport gave up: fast_io_fail_tmo, replacement_timeout);
-// blocked, created-blocked (the transport lost its port and waits for it: all I/O waits).
+// running; created (not ready yet); cancel, deleted (being removed); quiesce (takes only commands of the kernel itself,
+// as during a suspend); offline (the kernel, after error recovery, or a person gave it up: all I/O fails until a person
+// writes "running"); transport-offline (the transport gave up: fast_io_fail_tmo, replacement_timeout); blocked,
+// created-blocked (the transport lost its port and waits for it: all I/O waits).
 //
 // https://docs.kernel.org/scsi/scsi_eh.html, https://docs.kernel.org/scsi/scsi_fc_transport.html
 
 const (
-	// passingState is how long a state that transports and removals pass through may last.
+	// passingState is how long a transient state of transports and removals may last.
 	passingState = 30 * time.Second
 
 	reasonDiskOffline = "DiskOffline"
@@ -71,7 +71,7 @@ func SCSIDeviceState() detect.Check {
 	}
 }
 
-// heldStates keeps since when devices are in a state that is no fault at first.
+// heldStates has the start times of device states that are faults only after a while.
 type heldStates struct {
 	since map[string]stateSince
 	fresh map[string]stateSince // of the current run
@@ -82,7 +82,7 @@ type stateSince struct {
 	up    time.Duration
 }
 
-// begin begins a run that could list the devices: what is not held in it is forgotten.
+// begin starts a run that could list the devices: states that are not held in it are dropped.
 func (m *heldStates) begin() { m.since, m.fresh = m.fresh, make(map[string]stateSince) }
 
 // held returns how long a device has been in a state in all runs.
@@ -122,7 +122,8 @@ func checkSCSIDisks(ctx context.Context, h *host.Host, states *heldStates) ([]fi
 	return findings, finding.Partial(doubts)
 }
 
-// scsiStateFault returns what a state means. An unknown one is no fault: it would be one of all nodes at once.
+// scsiStateFault returns the meaning of a state. An unknown one is no fault: otherwise it would be one on all nodes at
+// once.
 func scsiStateFault(state string) string {
 	switch state {
 	case "offline", "transport-offline":
@@ -166,7 +167,7 @@ func scsiDisks(files host.Files) ([]scsiDisk, error) {
 	for _, address := range addresses {
 		dir := "/sys/class/scsi_disk/" + address + "/device"
 		names, err := files.List(dir + "/block")
-		if err != nil || len(names) == 0 { // has no block device yet, or none any more
+		if err != nil || len(names) == 0 { // no block device yet, or no longer
 			continue
 		}
 		disks[names[0]] = scsiDisk{name: names[0], address: checkkit.Sanitize(address, 64), dir: dir}

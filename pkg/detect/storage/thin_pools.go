@@ -20,31 +20,31 @@ import (
 //	253:2 253:3 128 1024 1 skip_block_zeroing
 //
 // Status: transaction, used/all blocks of metadata, used/all blocks of data, held root, mode (rw, ro,
-// out_of_data_space), discards, what happens when it is full, needs_check or -, low water mark of the metadata (Linux
-// 5.3); or "Fail" or "Error" alone. Table: metadata device, data device, sectors of a block, low water mark of the
-// data in blocks.
+// out_of_data_space), discards, the action when it is full, needs_check or -, low water mark of the metadata (Linux
+// 5.3); or "Fail" or "Error" alone. Table: metadata device, data device, sectors of a block, low water mark of the data
+// in blocks.
 //
 // https://docs.kernel.org/admin-guide/device-mapper/thin-provisioning.html
 //
-// A request costs a process, so that it is only made where a device could be a pool: one has exactly two devices below
-// it, and LVM's own are named -tpool. If none of those is one, the next request is made after an hour or when the set
-// has changed.
+// A request takes a process, so it is only made if a device could be a pool: a pool has exactly two devices below it,
+// and LVM's own are named -tpool. If none of those is one, the next request is made after an hour or when the set has
+// changed.
 
-// ThinPoolsSettings are the thresholds of thin-pools. What was raised is kept until five percent below.
+// ThinPoolsSettings are the thresholds of thin-pools. A raised finding is kept until five percent below.
 type ThinPoolsSettings struct {
 	DataPercent float64 `yaml:"dataPercent"`
-	// lower: running out of it does more harm, and cannot be repaired online
+	// lower: exhausted metadata does more harm, and cannot be repaired online
 	MetadataPercent float64 `yaml:"metadataPercent"`
 }
 
-// DefaultThinPoolsSettings returns the settings that are used unless the configuration says otherwise.
+// DefaultThinPoolsSettings returns the default settings.
 func DefaultThinPoolsSettings() ThinPoolsSettings {
 	return ThinPoolsSettings{DataPercent: 85, MetadataPercent: 75}
 }
 
 const (
 	noPoolsRefresh = time.Hour
-	poolMargin     = 5 // percent that a pool must fall below a threshold before its finding is cleared
+	poolMargin     = 5 // percent below a threshold at which a finding is cleared
 
 	reasonPoolFull     = "ThinPoolFull"
 	reasonPoolReadOnly = "ThinPoolReadOnly"
@@ -92,7 +92,7 @@ func ThinPools(s ThinPoolsSettings) detect.Check {
 	}
 }
 
-// poolState keeps which devices are no pools.
+// poolState keeps the devices that are no pools.
 type poolState struct {
 	settings ThinPoolsSettings
 	none     []string // the candidates of the last request that found no pool

@@ -17,7 +17,7 @@ import (
 // thinPool is one pool.
 type thinPool struct {
 	device                    string // major:minor, as the kernel's log names pools
-	failed                    bool   // it has no other status any more
+	failed                    bool   // its status is Fail or Error alone
 	data, metadata            poolSpace
 	mode                      string // rw, ro, out_of_data_space
 	needsCheck, failsWhenFull bool
@@ -26,7 +26,7 @@ type thinPool struct {
 // poolSpace is counted in blocks.
 type poolSpace struct {
 	used, all uint64
-	lowWater  uint64 // the pool's own: at least so many blocks must be free; 0 for none
+	lowWater  uint64 // the pool's own minimum of free blocks; 0 for none
 }
 
 func (s poolSpace) percent() float64 { return float64(s.used) / float64(max(s.all, 1)) * 100 }
@@ -69,7 +69,7 @@ func parseThinPool(status, table []string) (thinPool, error) {
 	}
 	p.needsCheck = len(status) > 7 && status[7] == "needs_check"
 	if len(status) > 8 {
-		p.metadata.lowWater, _ = strconv.ParseUint(status[8], 10, 63) // absent, or of a format to come: none
+		p.metadata.lowWater, _ = strconv.ParseUint(status[8], 10, 63) // absent, or of a future format: none
 	}
 	if len(table) > 3 {
 		p.data.lowWater, _ = strconv.ParseUint(table[3], 10, 63)
@@ -126,7 +126,7 @@ func (p thinPool) low(s ThinPoolsSettings) (low, keep bool) {
 	return low, keep
 }
 
-// explain adds the pool's name, what the node has on it, and the affected pods.
+// explain adds the pool's name, the node's data on it, and the affected pods.
 func (p thinPool) explain(ctx context.Context, h *host.Host, f finding.Finding) finding.Finding {
 	disk := ""
 	if target, err := h.Files.Link("/sys/dev/block/" + p.device); err == nil {

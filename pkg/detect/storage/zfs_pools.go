@@ -24,7 +24,7 @@ import (
 // of OpenZFS: one folder for each imported pool among files of statistics. The states are those of spa_state_to_name
 // (module/zfs/spa_misc.c): ONLINE, DEGRADED (a disk is missing, redundancy covers it), SUSPENDED (I/O waits until disks
 // are back), FAULTED, UNAVAIL, OFFLINE, REMOVED, SPLIT, TRANSITIONING (while it is imported or exported), UNKNOWN.
-// Reading takes no lock of the pool, so that a suspended one does not block the reader.
+// Reading takes no lock of the pool, so a suspended one does not block the reader.
 //
 // https://openzfs.github.io/openzfs-docs/man/master/8/zpool-status.8.html
 
@@ -130,7 +130,7 @@ func poolFinding(h *host.Host, subject finding.Subject, state string) (finding.F
 	return f, true
 }
 
-// onPool returns what of the node's own data lies on a pool; nothing where the mount table cannot be read.
+// onPool returns the node's own data on a pool; none if the mount table cannot be read.
 func onPool(h *host.Host, pool string) []string {
 	mounts, _, err := mount.Known(mount.Recent(h))
 	if err != nil {

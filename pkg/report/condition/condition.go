@@ -1,5 +1,5 @@
-// Package condition writes what is believed into the Node's status, as conditions. It writes only conditions that the
-// configured checks make, removes only those that it wrote itself, and never touches another writer's.
+// Package condition writes the believed state to the Node's status, as conditions. It writes only conditions of
+// configured checks, removes only those that it wrote itself, and never touches another writer's.
 package condition
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// Node is what the reporter needs of the apiserver. Both calls end when their context does.
+// Node is the part of the apiserver that the reporter needs. Both calls end when their context does.
 type Node interface {
 	// NodeConditions reads the conditions of this node; called once, before the first write.
 	NodeConditions(ctx context.Context) ([]corev1.NodeCondition, error)
@@ -26,34 +26,35 @@ type Node interface {
 	PatchNodeStatus(ctx context.Context, patch []byte) error
 }
 
-// Config configures the conditions. All but Node and Conditions may be left out.
+// Config configures the conditions. Only Node and Conditions are required.
 type Config struct {
 	Name       string // of the reporter; "condition" unless set
 	Node       Node
 	Conditions map[string]finding.Condition // by check
 	Vocabulary Vocabulary
 
-	// Store keeps which conditions are ours and when they moved. Nil: nothing is removed after a restart.
+	// Store keeps which conditions are ours and when they last changed. Nil: none is removed after a restart.
 	Store report.Store
-	// Started is when this agent started. It tells the first look of a tracker without memory from a status that has
-	// moved.
+	// Started is when this agent started. It distinguishes the first observation of a tracker without memory from a
+	// changed status.
 	Started finding.Timestamp
 
-	// start-up and other writes that are not urgent come at random within it; zero: DefaultSpread, negative: none
+	// start-up writes and others that are not urgent are spread at random within it; zero: DefaultSpread, negative:
+	// none
 	Spread  time.Duration
-	Grace   time.Duration // for first conclusive observations; zero: DefaultGrace
-	Refresh time.Duration // all is written again after this, give or take a tenth; zero: DefaultRefresh
+	Grace   time.Duration // time for first conclusive observations; zero: DefaultGrace
+	Refresh time.Duration // interval at which all is written again, give or take a tenth; zero: DefaultRefresh
 	Timeout time.Duration // of one request; zero: DefaultTimeout
 
-	// Encode makes the patch that writes these conditions, all there are, and removes those. Nil: that of nodes/status.
+	// Encode makes the patch that writes all conditions and deletes the removed ones. Nil: the patch of nodes/status.
 	Encode func(conditions []corev1.NodeCondition, removed []string, at metav1.Time) ([]byte, error)
 
-	// Owner is set where what is written is not the Node's status but belongs to the Node, and cannot be read. It takes
-	// over the UID of the Node and reports whether it is another one. While something is wrong all is sent again every
-	// report.CompareFaulty: what was deleted comes back, and what is there does not change.
+	// Owner is set if the target is an object that the Node owns, and the agent cannot read it. It takes the UID of the
+	// Node and reports whether it is a new one. During a fault everything is sent again every report.CompareFaulty:
+	// this restores a deleted object, and does not change an existing one.
 	Owner func(uid types.UID) (another bool)
-	// Moved returns when a condition moved to a status, as the other reporter shows it that writes the same ones. May be
-	// nil.
+	// Moved returns when a condition changed to a status, from the other reporter that writes the same conditions. May
+	// be nil.
 	Moved func(name string, status corev1.ConditionStatus) (time.Time, bool)
 
 	Observer report.Observer
@@ -69,13 +70,13 @@ const (
 	DefaultTimeout = 15 * time.Second
 )
 
-// Reporter keeps the Node's conditions as what is believed.
+// Reporter keeps the Node's conditions in line with the believed state.
 type Reporter struct {
 	config  Config
 	kinds   []*kind
 	byName  map[string]*kind
 	behind  *report.WriteBehind
-	changed chan struct{} // size 1: that there is something new, not what
+	changed chan struct{} // size 1: signals a change, without its content
 	backoff report.Backoff
 
 	mu        sync.Mutex // guards all below
@@ -83,9 +84,9 @@ type Reporter struct {
 	ledger    *ledger
 	pace      pace
 	graceEnd  time.Time
-	shown     map[string]corev1.NodeCondition // what the Node shows of ours, as far as we know
-	uncertain bool                            // a patch failed: it may have been applied all the same
-	bad       bool                            // something is wrong
+	shown     map[string]corev1.NodeCondition // our conditions on the Node, as far as we know
+	uncertain bool                            // a patch failed: it may have been applied nevertheless
+	bad       bool                            // there is a fault
 	sent      metav1.Time                     // heartbeat of the last write
 	sight     sight
 }
@@ -128,8 +129,8 @@ func (c Config) withDefaults() Config {
 // Name identifies the reporter in logs and metrics.
 func (r *Reporter) Name() string { return r.config.Name }
 
-// Update takes over what is believed. Every state counts, even when it is never written: a status that went and came
-// back has moved.
+// Update takes the believed state. It notes every state, even one never written: a status that changed and changed back
+// has a new transition time.
 func (r *Reporter) Update(state finding.State, _ []finding.Update) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -75,7 +75,7 @@ func TestFaultIsShownAtOnce(t *testing.T) {
 			t.Errorf("%d reads and %d patches, want 1 and 1", node.Reads(), len(node.Patches()))
 		}
 
-		// Ten more changes within a second make one more patch, and no read.
+		// Ten more changes within a second cause one more patch, and no read.
 		for range 5 {
 			time.Sleep(70 * time.Millisecond)
 			r.Update(w.Run("disk", nil))
@@ -185,7 +185,7 @@ func TestOthersAreNeverTouched(t *testing.T) {
 		time.Sleep(time.Hour * 3)
 		stop()
 
-		// A run without the check: its condition goes, the others stay.
+		// A run without the check: its condition is removed, the others stay.
 		delete(c.Conditions, "disk")
 		r = New(c)
 		reporttest.Start(t, r)
@@ -207,7 +207,7 @@ func TestOthersAreNeverTouched(t *testing.T) {
 	})
 }
 
-// node-problem-detector writes ReadonlyFilesystem too. What we have never written is not ours to remove.
+// node-problem-detector writes ReadonlyFilesystem too. We must not remove a condition that we have never written.
 func TestNotOursIsNotRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, w := reporttest.NewNode(old("True", "FilesystemIsReadOnly", time.Hour)), reporttest.NewWorld()
@@ -243,7 +243,7 @@ func TestNotApplicableAnyMore(t *testing.T) {
 	})
 }
 
-// Another reason each second is written five times, then once a minute.
+// A reason that changes each second is written five times, then once a minute.
 func TestReasonChurnIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, w := reporttest.NewNode(), reporttest.NewWorld()
@@ -279,7 +279,7 @@ func TestChecksThatShareACondition(t *testing.T) {
 		time.Sleep(time.Minute)
 		r.Update(w.Run("one", nil, "One"))
 		time.Sleep(time.Minute)
-		r.Update(w.Run("two", nil)) // faulty without a break
+		r.Update(w.Run("two", nil)) // faulty without interruption
 		time.Sleep(time.Minute)
 		if diff := cmp.Diff("True | One | thing 0 is One | "+at(began), shown()); diff != "" {
 			t.Error(diff)

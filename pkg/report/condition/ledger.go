@@ -11,20 +11,20 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// record is what is remembered of one condition across restarts.
+// record is the stored memory of one condition.
 type record struct {
 	Status  finding.Status    `json:"status"`
 	Since   finding.Timestamp `json:"since"`   // when the tracker changed it
-	Shown   time.Time         `json:"shown"`   // lastTransitionTime: Since, or what the Node said before us
-	Written bool              `json:"written"` // the Node may carry it because of us: ours to remove
+	Shown   time.Time         `json:"shown"`   // lastTransitionTime: Since, or the value on the Node before us
+	Written bool              `json:"written"` // the Node may carry it because of us: we may remove it
 
-	// Fresh: it has not changed since it was first reported, and was not yet compared with the Node, which may know
-	// better.
+	// Fresh: the status has not changed since its first report, and has not been compared with the Node, which may have
+	// a better time.
 	Fresh bool `json:"fresh,omitempty"`
 }
 
-// ledger knows when each condition really moved. The tracker knows it too, but may have lost its memory, and it knows
-// nothing of conditions that several checks share. It is pure.
+// ledger knows when each condition really changed. The tracker knows it too, but may have lost its memory, and does not
+// know about conditions that several checks share. It is pure.
 type ledger struct {
 	started finding.Timestamp // when this agent started
 	records map[string]record
@@ -37,7 +37,7 @@ func newLedger(started finding.Timestamp) *ledger {
 	return &ledger{started: started, records: map[string]record{}, sighted: map[string]bool{}, dirty: map[string]bool{}}
 }
 
-// restore reads what an earlier run has stored. What cannot be read is forgotten: the Node is asked anyway.
+// restore reads the records of an earlier run. It drops unreadable ones: the agent reads the Node anyway.
 func (l *ledger) restore(store report.Store, log *slog.Logger) {
 	if store == nil {
 		return
@@ -46,7 +46,7 @@ func (l *ledger) restore(store report.Store, log *slog.Logger) {
 		var r record
 		if err := json.Unmarshal(value, &r); err != nil {
 			log.Warn("stored condition is not readable", "condition", name, "err", err)
-			l.dirty[name] = true // which removes it
+			l.dirty[name] = true // so that store removes it
 			return nil
 		}
 		l.records[name] = r
@@ -70,17 +70,17 @@ func (l *ledger) observe(k *kind, v report.Verdict) {
 	case same(r.Since, v.Since):
 		return
 	case v.Sole && !(first && l.inThisRun(v.Since)):
-		// The same status as before, but not without a break: it moved there and back while we could not see or tell
-		// it.
+		// The same status as before, but with an interruption: it changed and changed back while we could not see or
+		// report it.
 		r.Since, r.Shown, r.Fresh = v.Since, v.Since.Wall, false
 	default:
-		// The first look of a tracker that has lost its memory, or another of the checks that share this condition.
+		// The first observation of a tracker without memory, or of another check that shares this condition.
 		r.Since = v.Since
 	}
 	l.records[k.name], l.dirty[k.name] = r, true
 }
 
-// adoptAll takes over what the Node shows: a status that is the same as ours moved when the Node says.
+// adoptAll takes over the conditions of the Node: if the status is the same as ours, the Node's time counts.
 func (l *ledger) adoptAll(kinds []*kind, conditions []corev1.NodeCondition) {
 	l.adopted = map[string]corev1.NodeCondition{}
 	for _, c := range conditions {
@@ -93,7 +93,7 @@ func (l *ledger) adoptAll(kinds []*kind, conditions []corev1.NodeCondition) {
 	}
 }
 
-// adopt takes the time of the condition that the Node shows, once it is known, where the status is the same.
+// adopt takes the time of the Node's condition, once it is known, if the status is the same.
 func (l *ledger) adopt(k *kind, r record) record {
 	if l.adopted == nil {
 		return r
@@ -106,7 +106,7 @@ func (l *ledger) adopt(k *kind, r record) record {
 	return r
 }
 
-// written notes that the Node may carry a condition because of us, or no longer does.
+// written notes whether the Node may carry a condition because of us.
 func (l *ledger) written(name string, is bool) {
 	if r, ok := l.records[name]; ok && r.Written != is {
 		r.Written = is
@@ -114,13 +114,13 @@ func (l *ledger) written(name string, is bool) {
 	}
 }
 
-// forget drops a condition that is not ours any more.
+// forget drops a condition that no longer belongs to us.
 func (l *ledger) forget(name string) {
 	delete(l.records, name)
 	l.dirty[name] = true
 }
 
-// store stores what has changed.
+// store stores the changed records.
 func (l *ledger) store(behind *report.WriteBehind) {
 	for name := range l.dirty {
 		data, err := json.Marshal(l.records[name])
@@ -138,7 +138,7 @@ func (l *ledger) inThisRun(s finding.Timestamp) bool {
 	return l.started.Boot != "" && s.Boot == l.started.Boot && s.SinceBoot >= l.started.SinceBoot
 }
 
-// same compares moments; a time.Time that was stored has lost its location and monotonic clock.
+// same compares moments; a stored time.Time has lost its location and monotonic clock.
 func same(a, b finding.Timestamp) bool {
 	return a.Boot == b.Boot && a.SinceBoot == b.SinceBoot && a.Wall.Equal(b.Wall)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// TestObserve holds what the property test cannot reach: a kill between an observation and the write of its
+// TestObserve covers the cases that the property test cannot reach: a kill between an observation and the write of its
 // result, and a tracker that alone lost its state.
 func TestObserve(t *testing.T) {
 	day := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
@@ -57,8 +57,8 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// model is the truth: which status is believed and when it really moved, however often the agent was restarted,
-// whatever was lost, and whether or not the apiserver could be reached.
+// model is the truth: the believed status and when it really changed, regardless of restarts, lost state and outages of
+// the apiserver.
 type model struct {
 	status corev1.ConditionStatus
 	moved  time.Time
@@ -70,7 +70,7 @@ func (m *model) see(status corev1.ConditionStatus, now time.Time) {
 	}
 }
 
-// agent is one run after another of the reporter on one node.
+// agent is a sequence of runs of the reporter on one node.
 type agent struct {
 	world *reporttest.World
 	node  *reporttest.Node
@@ -95,10 +95,10 @@ func (a *agent) restart(t *testing.T, lose bool) {
 	}
 	a.world.Restart(state)
 	a.start(t)
-	a.run.Update(a.world.State(), nil) // what was restored
+	a.run.Update(a.world.State(), nil) // the restored state
 }
 
-// step is one thing that happens, and how long nothing happens afterwards.
+// step is one event, and the quiet time after it.
 type step struct {
 	what   string
 	reason string
@@ -115,7 +115,7 @@ var steps = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
 }), 1, 25)
 
 // TestTransitionTimeIsExact: for any sequence of observations, outages and restarts, the last patch carries the time at
-// which the status really moved.
+// which the status really changed.
 func TestTransitionTimeIsExact(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		drawn := steps.Draw(rt, "steps")
@@ -127,7 +127,7 @@ func TestTransitionTimeIsExact(t *testing.T) {
 	})
 }
 
-// transitions lets steps happen and returns what is wrong in the end.
+// transitions runs steps and returns the differences at the end.
 func transitions(t *testing.T, steps []step) string {
 	a := &agent{world: reporttest.NewWorld(), node: reporttest.NewNode(), store: reporttest.NewStore()}
 	a.start(t)
@@ -145,7 +145,7 @@ func transitions(t *testing.T, steps []step) string {
 		case "restart":
 			a.restart(t, false)
 		case "lose":
-			// Only what was written to the Node can be restored.
+			// Only a condition on the Node can be restored.
 			if !away && m.status != "" && m.status != "Unknown" {
 				time.Sleep(10 * time.Minute)
 				a.restart(t, true)
@@ -172,20 +172,20 @@ func transitions(t *testing.T, steps []step) string {
 	return ""
 }
 
-// observe runs the check, and gives the model what the tracker makes of it.
+// observe runs the check, and gives the model the tracker's result.
 func (a *agent) observe(m *model, err error, reasons ...string) {
 	state, updates := a.world.Run("disk", err, reasons...)
 	a.run.Update(state, updates)
 	c := state["disk"]
 	if c.Conclusive.IsZero() {
-		return // never known: TestGraceEnds says what is reported
+		return // never known: TestGraceEnds tests the report
 	}
 	m.see(map[finding.Status]corev1.ConditionStatus{
 		finding.StatusFaulty: "True", finding.StatusHealthy: "False", finding.StatusUnknown: "Unknown",
 	}[c.Status], time.Now())
 }
 
-// again lets the check see what it saw before.
+// again repeats the last observation of the check.
 func (a *agent) again(m *model) {
 	if m.status == "True" {
 		a.observe(m, nil, "A")

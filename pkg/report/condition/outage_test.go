@@ -19,7 +19,7 @@ func TestOutages(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		err  error
-		wait time.Duration // before the second attempt, with a random source of one half
+		wait time.Duration // before the second attempt, if the random source returns one half
 	}{
 		{"401", reporttest.Status(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, 0), 500 * time.Millisecond},
 		{"403", reporttest.Status(http.StatusForbidden, metav1.StatusReasonForbidden, 0), 500 * time.Millisecond},
@@ -57,8 +57,8 @@ func TestOutages(t *testing.T) {
 	}
 }
 
-// A patch whose answer is lost may have been applied. What is believed by then must be written, even if it is what the
-// node showed before.
+// A patch whose answer is lost may have been applied. The state believed by then must be written, even if it equals the
+// node's earlier one.
 func TestLostAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, w := reporttest.NewNode(), reporttest.NewWorld()
@@ -87,7 +87,7 @@ func TestLostAnswer(t *testing.T) {
 	})
 }
 
-// A disk that hangs is a fault to report: it must not keep the reporter from that.
+// A hung disk is a fault to report, so it must not keep the reporter from reporting it.
 func TestHungStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, w, store := reporttest.NewNode(), reporttest.NewWorld(), reporttest.NewStore()

@@ -7,11 +7,11 @@ import (
 )
 
 const (
-	// settle collects what one fault makes several checks report.
+	// settle collects the reports of several checks about one fault.
 	settle = 50 * time.Millisecond
 	// coalesce is the shortest time between two writes.
 	coalesce = time.Second
-	// detailBurst and detailEvery bound the writes for another reason or message of what is wrong already.
+	// detailBurst and detailEvery bound the writes for a new reason or message of an existing fault.
 	detailBurst = 5
 	detailEvery = time.Minute
 )
@@ -24,21 +24,22 @@ type pace struct {
 	details *report.Budgets
 
 	wrote     time.Time // last attempt to write
-	promptAt  time.Time // when a prompt difference is due; zero when there is none
-	calmAt    time.Time // when a calm difference is due; zero when there is none
-	refreshAt time.Time // when all is written again, changed or not
-	retryAt   time.Time // after a failure; zero when the last attempt succeeded
+	promptAt  time.Time // when a prompt difference is due; zero if there is none
+	calmAt    time.Time // when a calm difference is due; zero if there is none
+	refreshAt time.Time // when everything is written again, changed or not
+	retryAt   time.Time // after a failure; zero if the last attempt succeeded
 }
 
-// start begins to count: the first calm write and the first refresh come at random moments, since a rollout starts ten
-// thousand agents at once.
+// start starts the timers: the first calm write and the first refresh come at random moments, since a rollout starts
+// ten thousand agents at once.
 func (p *pace) start(now time.Time) {
 	p.details = report.NewBudgets(detailBurst, detailEvery)
 	p.calmAt = now.Add(report.Jitter(p.spread, p.rand))
 	p.refreshAt = now.Add(report.Jitter(p.refresh, p.rand))
 }
 
-// due returns when to act on a plan. Before the Node was read, anything wrong is prompt and everything else is calm.
+// due returns when to act on a plan. Before the first read of the Node, any fault is prompt and everything else is
+// calm.
 func (p *pace) due(now time.Time, pl plan, adopted bool) time.Time {
 	urgency := pl.haste
 	if !adopted {
@@ -63,7 +64,7 @@ func (p *pace) due(now time.Time, pl plan, adopted bool) time.Time {
 	return at
 }
 
-// note begins or ends the wait of a difference.
+// note starts or ends the wait of a difference.
 func (p *pace) note(now time.Time, urgency haste) {
 	if urgency < detail {
 		p.promptAt = time.Time{}
@@ -77,13 +78,13 @@ func (p *pace) note(now time.Time, urgency haste) {
 	}
 }
 
-// settled notes that nothing differs any more.
+// settled notes that no difference is left.
 func (p *pace) settled(now time.Time, urgency haste) {
 	if urgency == detail {
 		p.details.Take("", now)
 	}
 	p.promptAt, p.calmAt, p.retryAt = time.Time{}, time.Time{}, time.Time{}
-	// A tenth either way keeps agents apart that were thrown together by an outage.
+	// A tenth either way spreads agents that an outage has synchronized.
 	p.refreshAt = now.Add(p.refresh*9/10 + report.Jitter(p.refresh/5, p.rand))
 }
 

@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// element is one condition in a strategic merge patch. The apiserver merges the list by type: what is not named is not
-// touched. No field is left out when it is empty, unlike corev1.NodeCondition's: it would keep its old value.
+// element is one condition in a strategic merge patch. The apiserver merges the list by type, and leaves other types
+// alone. Unlike corev1.NodeCondition it has no omitempty: an omitted field would keep its old value.
 type element struct {
 	Type               string                 `json:"type"`
 	Status             corev1.ConditionStatus `json:"status"`
@@ -19,13 +19,13 @@ type element struct {
 	Message            string                 `json:"message"`
 }
 
-// removal takes one condition off the list; it is no error where there is none.
+// removal removes one condition from the list; a missing one is no error.
 type removal struct {
 	Patch string `json:"$patch"` // "delete"
 	Type  string `json:"type"`
 }
 
-// encode returns the strategic merge patch of nodes/status that writes these conditions and removes those.
+// encode returns the strategic merge patch of nodes/status that writes conditions and deletes removed.
 func encode(conditions []corev1.NodeCondition, removed []string, heartbeat metav1.Time) ([]byte, error) {
 	elements := make([]any, 0, len(conditions)+len(removed))
 	for _, c := range conditions {

@@ -12,27 +12,26 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// haste is how soon a difference between what is believed and what the Node shows is to be written.
+// haste is how soon a difference between the believed state and the Node must be written.
 type haste int
 
 const (
 	none   haste = iota
-	calm         // within the spread: nothing is isolated or given back because of it
-	detail       // within a second, but only so often: another reason or message of what is wrong
-	prompt       // within a second: something broke or was mended
+	calm         // within the spread: it isolates no node and frees none
+	detail       // within a second, but with a rate limit: a new reason or message of a fault
+	prompt       // within a second: a fault began or ended
 )
 
-// plan is what the Node ought to show, and how soon.
+// plan is the intended state of the Node, and how soon to write it.
 type plan struct {
 	conditions []corev1.NodeCondition
 	removed    []string
 	haste      haste
-	bad        bool // something is wrong
-	held       bool // some check is given time for its first conclusive observation
+	bad        bool // there is a fault
+	held       bool // some check still has time for its first conclusive observation
 }
 
-// plan compares what is believed with what the Node shows. now decides whether the grace for first observations is
-// over.
+// plan compares the believed state with the Node. now decides whether the grace for first observations is over.
 func (r *Reporter) plan(now time.Time) plan {
 	var p plan
 	for _, k := range r.kinds {
@@ -49,7 +48,7 @@ func (r *Reporter) plan(now time.Time) plan {
 			want := r.want(k, v)
 			p.add(k, want, r.shown)
 			if have, ok := r.shown[k.name]; ok && sameWords(want, have) {
-				// an agent before us, which has left no memory, wrote it: we keep it true now
+				// an earlier agent, whose memory is lost, wrote it: we keep it up to date now
 				r.ledger.written(k.name, true)
 			}
 		}
@@ -63,9 +62,9 @@ func (r *Reporter) plan(now time.Time) plan {
 	return p
 }
 
-// held reports whether a verdict is not written yet. After a start without memory a check is given a while for its
-// first conclusive look, since a True or False on the Node that turns Unknown and back would move lastTransitionTime
-// twice.
+// held reports whether a verdict must not be written yet. After a start without memory a check has some time for its
+// first conclusive observation: if a True or False on the Node became Unknown and returned, lastTransitionTime would
+// change twice.
 func (r *Reporter) held(k *kind, v report.Verdict, now time.Time) bool {
 	if v.Status != finding.StatusUnknown || !v.Blank || !now.Before(r.graceEnd) {
 		return false
@@ -83,7 +82,7 @@ func (r *Reporter) want(k *kind, v report.Verdict) corev1.NodeCondition {
 	}
 	return corev1.NodeCondition{
 		Type: corev1.NodeConditionType(k.name), Status: k.truth(v.Status), Reason: v.Reason, Message: v.Message,
-		// What goes over the wire has whole seconds.
+		// The wire format has whole seconds.
 		LastTransitionTime: metav1.NewTime(moved.Truncate(time.Second)),
 	}
 }
@@ -99,7 +98,7 @@ func (p *plan) add(k *kind, want corev1.NodeCondition, shown map[string]corev1.N
 	p.haste = max(p.haste, k.hasten(want, have, ok))
 }
 
-// hasten returns how soon a difference is to be written.
+// hasten returns how soon a difference must be written.
 func (k *kind) hasten(want, have corev1.NodeCondition, shown bool) haste {
 	isBad, wasBad := want.Status == k.bad(), shown && have.Status == k.bad()
 	switch {
@@ -122,7 +121,7 @@ func (k *kind) hasten(want, have corev1.NodeCondition, shown bool) haste {
 	return calm
 }
 
-// remove names the conditions that are ours to take off the Node: written by us, shown, and not wanted any more.
+// remove names the conditions to remove from the Node: written by us, shown, and not wanted any more.
 func (p *plan) remove(r *Reporter) {
 	wanted := map[string]bool{}
 	for _, c := range p.conditions {
@@ -149,7 +148,7 @@ func (p *plan) remove(r *Reporter) {
 	}
 }
 
-// removed notes that a condition is not on the Node any more.
+// removed notes that a condition is no longer on the Node.
 func (r *Reporter) removed(name string) {
 	delete(r.shown, name)
 	if _, configured := r.byName[name]; configured {

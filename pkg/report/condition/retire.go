@@ -13,13 +13,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// Removal returns the strategic merge patch of nodes/status that takes these conditions off a Node, as far as it has
-// them.
+// Removal returns the strategic merge patch of nodes/status that removes these conditions from a Node, if it has them.
 func Removal(names []string) ([]byte, error) {
 	return encode(nil, slices.Sorted(slices.Values(names)), metav1.Time{})
 }
 
-// Names returns the conditions that these namings make in a vocabulary, sorted.
+// Names returns the condition names of these namings in a vocabulary, sorted.
 func Names(namings []finding.Condition, v Vocabulary) []string {
 	names := map[string]bool{}
 	for _, n := range namings {
@@ -30,8 +29,8 @@ func Names(namings []finding.Condition, v Vocabulary) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Retire takes every condition off the Node that the agent of this store has written there, and returns their names:
-// nothing keeps them up to date any more. Conditions of other writers are not touched.
+// Retire removes every condition that the agent of this store has written to the Node, and returns their names: no
+// agent will update them any more. It does not touch conditions of other writers.
 func Retire(ctx context.Context, node Node, store report.Store) ([]string, error) {
 	var names []string
 	err := store.ForEach(func(name string, value []byte) error {

@@ -12,7 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// TestRetire: what the agent has written goes, also what an agent before it wrote and it only kept true; others' stays.
+// TestRetire: Retire removes the conditions that the agent wrote, and those of an earlier agent that it only kept up to
+// date; the others' stay.
 func TestRetire(t *testing.T) {
 	ready := corev1.NodeCondition{Type: "Ready", Status: "True", Reason: "KubeletReady",
 		Message: "kubelet is posting ready status"}
@@ -25,7 +26,7 @@ func TestRetire(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				for i := range before { // a bubble's clock begins long ago
+				for i := range before { // the clock of a bubble starts in the year 2000
 					before[i].LastTransitionTime = metav1.NewTime(time.Now().Add(-time.Hour))
 				}
 				node, store, w := reporttest.NewNode(append(before, ready)...), reporttest.NewStore(),

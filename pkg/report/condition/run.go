@@ -19,7 +19,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 	return stop()
 }
 
-// step does what is due and returns when to check again.
+// step does the due work and returns when to check again.
 func (r *Reporter) step(ctx context.Context) time.Time {
 	act, check := r.due()
 	if act.After(time.Now()) {
@@ -32,7 +32,7 @@ func (r *Reporter) step(ctx context.Context) time.Time {
 	return check
 }
 
-// due returns when there is something to do, and when to check again at the latest.
+// due returns when to act, and when to check again at the latest.
 func (r *Reporter) due() (act, check time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,7 +59,7 @@ func (r *Reporter) attempt(ctx context.Context) error {
 	return r.write(ctx)
 }
 
-// adopt reads what the Node shows. What comes next is decided by the difference.
+// adopt reads the conditions of the Node. The difference decides when to write.
 func (r *Reporter) adopt(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.config.Timeout)
 	defer cancel()
@@ -73,13 +73,13 @@ func (r *Reporter) adopt(ctx context.Context) error {
 	r.succeeded()
 	r.ledger.adoptAll(r.kinds, conditions)
 	r.pace.retryAt = time.Time{}
-	if r.config.Owner == nil { // else it tells when they moved, and shows none of ours
+	if r.config.Owner == nil { // otherwise the Node only provides the transition times, and has none of ours
 		maps.Copy(r.shown, r.ledger.adopted)
 	}
 	return nil
 }
 
-// write sends one patch of all our conditions, as they are believed now.
+// write sends one patch with all our conditions, as believed now.
 func (r *Reporter) write(ctx context.Context) error {
 	r.mu.Lock()
 	now := time.Now()
@@ -96,7 +96,7 @@ func (r *Reporter) write(ctx context.Context) error {
 	r.ledger.store(r.behind)
 	heartbeat := metav1.NewTime(now)
 	if p.haste == none && !r.repeat().IsZero() && now.Before(r.pace.refreshAt) {
-		heartbeat = r.sent // the same again: where it is still there, nothing is written
+		heartbeat = r.sent // an identical repetition: if it is still there, the apiserver does not write
 	}
 	r.pace.wrote = now
 	r.mu.Unlock()
@@ -131,7 +131,7 @@ func (r *Reporter) send(ctx context.Context, patch []byte) error {
 	return nil
 }
 
-// wrote notes what the Node shows now, and logs what is new in it.
+// wrote notes the new conditions of the Node, and logs the changes.
 func (r *Reporter) wrote(p plan) {
 	for _, c := range p.conditions {
 		if old := r.shown[string(c.Type)]; old.Status != c.Status || old.Reason != c.Reason {
@@ -146,12 +146,12 @@ func (r *Reporter) wrote(p plan) {
 	r.ledger.store(r.behind)
 }
 
-// failed decides when to try again. The first failure of a row is logged, the others are not.
+// failed decides when to try again. It logs only the first failure in a row.
 func (r *Reporter) failed(ctx context.Context, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if ctx.Err() != nil {
-		return // the agent ends, the apiserver did nothing wrong
+		return // the agent exits; not a fault of the apiserver
 	}
 	if r.backoff.Failures() == 0 {
 		r.config.Log.Warn("node conditions are not written", "err", err)

@@ -12,15 +12,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// sight is what the Node showed when it was seen last, whoever wrote it.
+// sight is the last seen state of the Node, whoever wrote it.
 type sight struct {
-	at         time.Time // zero: it was not seen
+	at         time.Time // zero: never seen
 	uid        types.UID
 	conditions map[string]corev1.NodeCondition
 
-	compared time.Time // with what is believed
-	fresh    bool      // it was not, yet
-	owner    types.UID // when it was compared
+	compared time.Time // with the believed state
+	fresh    bool      // not yet compared
+	owner    types.UID // UID of the Node at the comparison
 }
 
 // Saw implements report.NodeReporter.
@@ -35,8 +35,8 @@ func (r *Reporter) Saw(node *corev1.Node) {
 	r.wake()
 }
 
-// look takes over what the Node was seen to show, and returns when to do so again. What others have changed meanwhile
-// differs then from what is believed. Another Node of the same name has nothing of ours.
+// look takes over the last seen state of the Node, and returns when to do so again. Changes by others then show up as
+// differences from the believed state. A new Node of the same name has no conditions of ours.
 func (r *Reporter) look(now time.Time) (again time.Time) {
 	s := &r.sight
 	if !s.fresh || r.ledger.adopted == nil {
@@ -72,7 +72,7 @@ func (r *Reporter) compareEvery() time.Duration {
 	return report.CompareCalm
 }
 
-// repeat returns when all is to be sent again unchanged, because it cannot be read; zero: not before it changes.
+// repeat returns when to send everything again unchanged, because it cannot be read; zero: not before it changes.
 func (r *Reporter) repeat() time.Time {
 	if r.config.Owner == nil || !r.bad || r.sent.IsZero() || !r.pace.retryAt.IsZero() {
 		return time.Time{}
@@ -107,7 +107,7 @@ func (r *Reporter) Seen() (at time.Time, shows string) {
 	return r.sight.at, strings.Join(append([]string{fmt.Sprintf("%d conditions as believed", there)}, differs...), ", ")
 }
 
-// Moved returns when a condition moved to a status, as the Node is told. It is false for another status.
+// Moved returns when a condition changed to a status, as written to the Node. It is false for another status.
 func (r *Reporter) Moved(name string, status corev1.ConditionStatus) (time.Time, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// sawAs lets the reporter see the node as it is now, under a UID.
+// sawAs lets the reporter see the current node, under a UID.
 func sawAs(r *Reporter, uid types.UID, n *reporttest.Node) {
 	node := &corev1.Node{}
 	node.UID = uid
@@ -23,8 +23,8 @@ func sawAs(r *Reporter, uid types.UID, n *reporttest.Node) {
 	r.Saw(node)
 }
 
-// What others have changed on the Node is put right again: soon while something is wrong, in a round in peace, and
-// never with a write for each of another writer's.
+// The reporter corrects changes by others: soon during a fault, else once per round, and never with one write for each
+// write of another writer.
 func TestWhatOthersChangeIsPutRight(t *testing.T) {
 	remove := func(n *reporttest.Node) { n.Set() }
 	falsify := func(n *reporttest.Node) {
@@ -68,7 +68,7 @@ func TestWhatOthersChangeIsPutRight(t *testing.T) {
 				if _, shows := r.Seen(); shows == "1 conditions as believed" && name != "fault, another time" {
 					t.Errorf("status says %q of another's change", shows)
 				}
-				for range 600 { // another writer that writes each second
+				for range 600 { // another writer writes each second
 					test.change(node)
 					sawAs(r, "one", node)
 					time.Sleep(time.Second)
@@ -81,8 +81,8 @@ func TestWhatOthersChangeIsPutRight(t *testing.T) {
 	}
 }
 
-// A Node that registers again under its name has nothing of ours: all is written at once, whatever is believed, and
-// moved when it moved.
+// A Node that registers again under its name has no conditions of ours: all are written at once, whatever their status,
+// with their old transition times.
 func TestNodeRegistersAgain(t *testing.T) {
 	for name, reasons := range map[string][]string{"fault": {"Ext4Error"}, "peace": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestNodeRegistersAgain(t *testing.T) {
 	}
 }
 
-// What the watch still shows as it was before our own write is not answered with another one.
+// If the watch still shows the state before our own write, the reporter does not write again.
 func TestStaleSight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, w := reporttest.NewNode(), reporttest.NewWorld()

@@ -30,7 +30,7 @@ func TestAdoption(t *testing.T) {
 		shown   corev1.ConditionStatus
 		update  func(r *Reporter, w *reporttest.World)
 		want    string
-		adopted bool // the time is the node's
+		adopted bool // the time is that of the node
 	}{
 		{"still faulty", "True", observe("Ext4Error"), "True | Ext4Error | thing 0 is Ext4Error", true},
 		{"still healthy", "False", observe(), "False | FilesystemIsNotReadOnly | Filesystem is not read-only", true},
@@ -71,8 +71,8 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// A check that stays blind after a start without saved state is Unknown in the end: the old answer is not the truth for
-// ever.
+// A check that stays blind after a start without saved state becomes Unknown in the end: the old status cannot be kept
+// for ever.
 func TestGraceEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, w := reporttest.NewNode(old("False", "Before", time.Hour)), reporttest.NewWorld()
@@ -92,7 +92,7 @@ func TestGraceEnds(t *testing.T) {
 	})
 }
 
-// Ten thousand agents are restarted: none of those that have nothing new to report writes before its refresh.
+// Ten thousand agents are restarted: an agent without changes does not write before its refresh.
 func TestRestartWritesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, w, store := reporttest.NewNode(), reporttest.NewWorld(), reporttest.NewStore()

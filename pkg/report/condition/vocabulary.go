@@ -11,16 +11,16 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// Vocabulary is which of the field's two ways of wording a condition is used.
+// Vocabulary selects one of the two common conventions to name a condition.
 type Vocabulary string
 
 // The vocabularies. The zero value is Problem.
 const (
-	Problem Vocabulary = "problem" // node-problem-detector's: True is bad
-	Ready   Vocabulary = "ready"   // kubelet's own Ready and NMA's: False is bad
+	Problem Vocabulary = "problem" // node-problem-detector's: True is a fault
+	Ready   Vocabulary = "ready"   // of kubelet's Ready and of NMA: False is a fault
 )
 
-// kind is one condition and the checks that make it.
+// kind is one condition and its checks.
 type kind struct {
 	name   string
 	ready  bool // True is good
@@ -28,15 +28,15 @@ type kind struct {
 	checks []string
 }
 
-// kinds sorts checks by the condition that they make. Where a check has no name in the wanted vocabulary the other
-// one is used, with its own polarity.
+// kinds sorts checks by their condition. If a check has no name in the wanted vocabulary, it uses the other one, with
+// the polarity of that one.
 func kinds(namings map[string]finding.Condition, v Vocabulary) []*kind {
 	byName := map[string]*kind{}
 	for _, check := range slices.Sorted(maps.Keys(namings)) {
 		n := namings[check]
 		name := v.Name(n)
 		if name == "" {
-			continue // this check makes no condition
+			continue // this check has no condition
 		}
 		if byName[name] == nil {
 			byName[name] = &kind{name: name, ready: name == n.ReadyType, naming: n}
@@ -46,7 +46,7 @@ func kinds(namings map[string]finding.Condition, v Vocabulary) []*kind {
 	return slices.SortedFunc(maps.Values(byName), func(a, b *kind) int { return cmp.Compare(a.name, b.name) })
 }
 
-// Name returns the condition that is written for n; empty where n makes none.
+// Name returns the condition name of n; empty if n has none.
 func (v Vocabulary) Name(n finding.Condition) string {
 	if v == Ready {
 		return cmp.Or(n.ReadyType, n.Type)
@@ -54,7 +54,7 @@ func (v Vocabulary) Name(n finding.Condition) string {
 	return cmp.Or(n.Type, n.ReadyType)
 }
 
-// evaluate returns what is believed of k.
+// evaluate returns the verdict of k.
 func (k *kind) evaluate(state finding.State) report.Verdict {
 	checks := make([]*finding.CheckState, 0, len(k.checks))
 	for _, check := range k.checks {
@@ -63,7 +63,7 @@ func (k *kind) evaluate(state finding.State) report.Verdict {
 	return report.Evaluate(k.naming, checks...)
 }
 
-// bad is the status of the condition when something is wrong.
+// bad is the status of the condition if there is a fault.
 func (k *kind) bad() corev1.ConditionStatus {
 	if k.ready {
 		return corev1.ConditionFalse
@@ -71,7 +71,7 @@ func (k *kind) bad() corev1.ConditionStatus {
 	return corev1.ConditionTrue
 }
 
-// good is the status of the condition when nothing is wrong.
+// good is the status of the condition if there is no fault.
 func (k *kind) good() corev1.ConditionStatus {
 	if k.ready {
 		return corev1.ConditionTrue
@@ -79,7 +79,7 @@ func (k *kind) good() corev1.ConditionStatus {
 	return corev1.ConditionFalse
 }
 
-// truth returns the condition status of a status; empty for one that is not shown.
+// truth returns the condition status of a status; empty if it is not shown.
 func (k *kind) truth(s finding.Status) corev1.ConditionStatus {
 	switch s {
 	case finding.StatusFaulty:

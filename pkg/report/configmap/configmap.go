@@ -1,6 +1,6 @@
-// Package configmap writes what is believed into one ConfigMap of this node, for readers that gate on it: machine
-// operators and their like. It is the same conditions as those of the Node, written at the same moments by the same
-// code, but whole with every write: what is no longer a condition is no longer a key.
+// Package configmap writes the believed state into one ConfigMap of this node, for readers that gate on it, such as
+// machine operators. It has the same conditions as the Node, written at the same moments by the same code, but each
+// write replaces the whole: a condition that no longer exists has no key.
 package configmap
 
 import (
@@ -19,12 +19,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/condition"
 )
 
-// Cluster is what the reporter needs of the apiserver. Both calls end when their context does.
+// Cluster is the part of the apiserver that the reporter needs. Both calls end when their context does.
 type Cluster interface {
 	// GetNode reads the Node of this node.
 	GetNode(ctx context.Context) (*corev1.Node, error)
-	// ApplyConfigMap applies a ConfigMap, given as JSON, server-side: it is created, or the fields that were applied
-	// before and are not in it now are removed.
+	// ApplyConfigMap applies a ConfigMap, given as JSON, server-side: it creates the object, or removes the fields that
+	// were applied before and are missing now.
 	ApplyConfigMap(ctx context.Context, namespace, name string, object []byte) error
 }
 
@@ -34,16 +34,16 @@ type Config struct {
 	Node          string // name of the Node
 	Namespace     string
 	Version       string // of the agent
-	Configuration string // hash of what is in force
+	Configuration string // hash of the configuration in force
 
-	// Conditions is what they are made of and when they are written. Its Node, Name and Encode are set here.
+	// Conditions configures the conditions and when they are written. New sets its Node, Name and Encode.
 	Conditions condition.Config
 }
 
 const (
-	// LabelNode is the label with the name of the Node, where it fits into a label.
+	// LabelNode is the label with the name of the Node, if it fits into a label.
 	LabelNode = "nodeagent.github.io/node"
-	// LabelProducer is the label that is the same on all these ConfigMaps, with the value Producer.
+	// LabelProducer is the label common to all these ConfigMaps, with the value Producer.
 	LabelProducer = "nodeagent.github.io/producer"
 	// Producer is the value of LabelProducer.
 	Producer = "nodeagent"
@@ -54,7 +54,7 @@ const (
 // Name returns the name of the ConfigMap of a node.
 func Name(node string) string { return "node-" + node }
 
-// Condition is the value of one key, as JSON: a Kubernetes condition, and who says so.
+// Condition is the value of one key, as JSON: a Kubernetes condition, and its producer.
 type Condition struct {
 	Type               string                 `json:"type"`
 	Status             corev1.ConditionStatus `json:"status"`
@@ -78,7 +78,7 @@ func New(c Config) *condition.Reporter {
 	return condition.New(conditions)
 }
 
-// object is the ConfigMap, as the conditions' writer sees it.
+// object is the ConfigMap, as a condition.Node.
 type object struct {
 	config Config
 
@@ -86,8 +86,8 @@ type object struct {
 	uid types.UID  // of the Node; empty: not known
 }
 
-// NodeConditions implements condition.Node. The agent may not read ConfigMaps. When a condition moved it remembers
-// itself, and where it does not, the Node tells: two places must not tell two times.
+// NodeConditions implements condition.Node. The agent has no permission to read ConfigMaps. It remembers transition
+// times itself; if it has lost them, it takes those of the Node: the two must not differ.
 func (o *object) NodeConditions(ctx context.Context) ([]corev1.NodeCondition, error) {
 	node, err := o.config.Cluster.GetNode(ctx)
 	if err != nil {
@@ -97,7 +97,7 @@ func (o *object) NodeConditions(ctx context.Context) ([]corev1.NodeCondition, er
 	return node.Status.Conditions, nil
 }
 
-// owner takes over the UID of the Node. A ConfigMap of another Node is removed with it.
+// owner takes the UID of the Node. A ConfigMap of an earlier Node is garbage collected with that Node.
 func (o *object) owner(uid types.UID) (another bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -106,7 +106,7 @@ func (o *object) owner(uid types.UID) (another bool) {
 	return another
 }
 
-// PatchNodeStatus implements condition.Node with what encode has made.
+// PatchNodeStatus implements condition.Node with the output of encode.
 func (o *object) PatchNodeStatus(ctx context.Context, data []byte) error {
 	o.mu.Lock()
 	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: o.config.Node, UID: o.uid}
@@ -127,7 +127,7 @@ func (o *object) PatchNodeStatus(ctx context.Context, data []byte) error {
 	return o.config.Cluster.ApplyConfigMap(ctx, o.config.Namespace, name, manifest)
 }
 
-// encode returns the data of the ConfigMap. What is to be removed is left out.
+// encode returns the data of the ConfigMap, without removed conditions.
 func (o *object) encode(conditions []corev1.NodeCondition, _ []string, at metav1.Time) ([]byte, error) {
 	data := map[string]string{}
 	for _, c := range conditions {

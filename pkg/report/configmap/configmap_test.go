@@ -63,7 +63,7 @@ func (c *cluster) questions() int {
 	return c.asked
 }
 
-// objects returns all that was applied so far.
+// objects returns all objects applied so far.
 func (c *cluster) objects() []corev1.ConfigMap {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -155,7 +155,7 @@ func TestObject(t *testing.T) {
 	})
 }
 
-// At rest it is applied once in a round of 40 minutes, well within what readers call old; the Node is asked for once.
+// At rest it is applied once per 40 minutes, well before readers call it old; the Node is read once.
 func TestAtRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, w := &cluster{uid: "uid-1"}, reporttest.NewWorld()
@@ -174,7 +174,7 @@ func TestAtRest(t *testing.T) {
 	})
 }
 
-// A restart moves no lastTransitionTime, and a check that is gone takes its key with it.
+// A restart changes no lastTransitionTime, and a removed check takes its key with it.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, w, store := &cluster{uid: "uid-1"}, reporttest.NewWorld(), reporttest.NewStore()
@@ -202,7 +202,7 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// While the apiserver refuses, the newest state is what it gets at last.
+// After a period of refusals the apiserver gets the newest state.
 func TestRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, w := &cluster{uid: "uid-1"}, reporttest.NewWorld()
@@ -224,7 +224,7 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// A name that fits into no label is in the owner and the name alone.
+// A name that does not fit into a label is only in the owner reference and the object's name.
 func TestLongName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, w := &cluster{uid: "uid-1"}, reporttest.NewWorld()

@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// status is all that a reader needs: a key that is absent, unreadable or older than 2.5 hours is Unknown, which opens
-// no gate.
+// status is all the code a reader needs: an absent key, or one that is unreadable or older than 2.5 hours is Unknown,
+// which opens no gate.
 func status(data map[string]string, key string, now time.Time) corev1.ConditionStatus {
 	var condition struct {
 		Status     corev1.ConditionStatus `json:"status"`
@@ -23,7 +23,7 @@ func status(data map[string]string, key string, now time.Time) corev1.ConditionS
 	return condition.Status
 }
 
-// A machine operator returns a node only where the conditions that it names are False.
+// A machine operator returns a node only if the conditions that it names are False.
 func Example() {
 	data := map[string]string{ // of the ConfigMap node-<name>
 		"ReadonlyFilesystem": `{"type":"ReadonlyFilesystem","status":"False","observedAt":"2026-01-01T12:00:00Z"}`,

@@ -15,8 +15,8 @@ type Deleter interface {
 	DeleteConfigMap(ctx context.Context, namespace, name string) error
 }
 
-// Retire deletes the ConfigMap of a node, where the agent of this store has written it, and returns its name: nothing
-// keeps it up to date any more. No agent may run.
+// Retire deletes the ConfigMap of a node if the agent of this store has written it, and returns its name: no agent will
+// update it any more. The agent must not be running.
 func Retire(ctx context.Context, cluster Deleter, node, namespace string, store report.Store) ([]string, error) {
 	var stored []string
 	written := false

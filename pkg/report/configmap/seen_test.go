@@ -15,8 +15,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// The ConfigMap of a Node that has registered again is made at once, and belongs to the new one: that of the old one is
-// removed with it.
+// After a Node registers again, its ConfigMap is created at once, and belongs to the new Node: the old one is garbage
+// collected with its owner.
 func TestOwnedByTheNodeOfNow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, w := &cluster{uid: "one"}, reporttest.NewWorld()
@@ -38,8 +38,8 @@ func TestOwnedByTheNodeOfNow(t *testing.T) {
 	})
 }
 
-// A ConfigMap that somebody has deleted while something is wrong is back within two minutes. Where it is still there, the
-// same again is no change.
+// A ConfigMap that somebody deletes during a fault is back within two minutes. If it still exists, applying the same
+// again changes nothing.
 func TestSentAgainWhileFaulty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, w := &cluster{uid: "one"}, reporttest.NewWorld()
@@ -73,8 +73,8 @@ func TestSentAgainWhileFaulty(t *testing.T) {
 	})
 }
 
-// The Node and the ConfigMap tell one time of a condition, whichever of the two the agent has lost its memory of, was
-// not written meanwhile, or cannot be written now.
+// The Node and the ConfigMap show the same transition time of a condition, even if the agent has lost its memory of one
+// of them, or one was not or cannot be written.
 func TestOneTransitionTime(t *testing.T) {
 	for name, test := range map[string]struct{ loseNode, loseConfigMap, off, away bool }{
 		"nothing is lost":           {},

@@ -1,6 +1,6 @@
-// Package event reports changes as Kubernetes Events on the Node. It only creates events, under names that
-// make a repeated attempt recognisable, and within a budget for each reason, so that a storm of one reason never
-// hides another.
+// Package event reports changes as Kubernetes Events on the Node. It only creates events, under names that make a
+// repeated attempt recognisable, and within a budget for each reason, so that a storm of one reason never hides
+// another.
 package event
 
 import (
@@ -24,21 +24,21 @@ type Sink interface {
 	CreateEvent(ctx context.Context, event *corev1.Event) error
 }
 
-// Config configures the events. All but Node and Sink may be left out.
+// Config configures the events. Only Node and Sink are required.
 type Config struct {
 	Node string // name of this node
 	Sink Sink
 
-	Store report.Store // keeps what was not sent yet; nil: a restart loses it
-	Limit int          // how much may wait; zero: report.DefaultOutboxLimit
+	Store report.Store // keeps unsent events; nil: a restart loses them
+	Limit int          // how many may wait; zero: report.DefaultOutboxLimit
 
-	Burst int           // events of one reason at once; zero: DefaultBurst
-	Every time.Duration // and one more after each of these; zero: DefaultEvery
-	// what is still wrong is reported again after this, give or take half; zero: DefaultResend, negative: never
+	Burst int           // burst of events of one reason; zero: DefaultBurst
+	Every time.Duration // refill interval of the burst; zero: DefaultEvery
+	// interval at which present faults are reported again, give or take half; zero: DefaultResend, negative: never
 	Resend  time.Duration
 	Timeout time.Duration // of one request; zero: DefaultTimeout
 
-	Wordings map[string]Wording // by check, where its changes are worded otherwise
+	Wordings map[string]Wording // by check, if it has another wording
 
 	Observer report.Observer
 	Log      *slog.Logger
@@ -54,8 +54,8 @@ const (
 )
 
 const (
-	// sendBurst and sendEvery leave room in the client's budget of one request a second (burst 5) for the conditions: a
-	// backlog of events must not make them wait.
+	// sendBurst and sendEvery leave room for the conditions in the client's budget of one request a second (burst 5): a
+	// backlog of events must not delay them.
 	sendBurst = 3
 	sendEvery = 2 * time.Second
 )
@@ -64,16 +64,16 @@ const (
 type Reporter struct {
 	config  Config
 	outbox  *report.Outbox
-	changed chan struct{} // size 1: that there is something new, not what
+	changed chan struct{} // size 1: signals a change, without its content
 	backoff report.Backoff
 	send    *report.Budgets
 
-	mu       sync.Mutex // guards all below, and makes what is done to the outbox one step
+	mu       sync.Mutex // guards all below, and makes several calls of the outbox one step
 	budgets  *report.Budgets
-	believed []finding.Believed // what is wrong now, for the resend
+	believed []finding.Believed // present faults, for the resend
 	resendAt time.Time
 	retryAt  time.Time
-	lost     lost // dropped and not reported yet
+	lost     lost // dropped and not yet reported
 }
 
 // New returns a reporter that continues with what an earlier run left in the store.
@@ -103,7 +103,7 @@ func (c Config) withDefaults() Config {
 // Name identifies the reporter in logs and metrics.
 func (r *Reporter) Name() string { return "event" }
 
-// Update takes over what has changed.
+// Update takes the changes.
 func (r *Reporter) Update(state finding.State, updates []finding.Update) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -120,8 +120,8 @@ func (r *Reporter) Update(state finding.State, updates []finding.Update) {
 	}
 }
 
-// Report takes over how releases of pods ended. Everything else that becomes of leftovers is in the findings of their
-// check, and in the log.
+// Report takes the results of pod releases. The other transitions of leftovers are in the findings of their check, and
+// in the log.
 func (r *Reporter) Report(activities []finding.Activity) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,7 +133,7 @@ func (r *Reporter) Report(activities []finding.Activity) {
 	}
 }
 
-// signal wakes Run, which has something new to send.
+// signal wakes Run.
 func (r *Reporter) signal() {
 	r.observe()
 	select {
@@ -142,8 +142,8 @@ func (r *Reporter) signal() {
 	}
 }
 
-// worthRepeating returns a copy of the findings that are more than info, never nil. Finding holds a map, but an
-// event shows none of it.
+// worthRepeating returns a copy of the findings above info, never nil. Finding holds a map, but an event shows none of
+// it.
 func worthRepeating(state finding.State) []finding.Believed {
 	believed := []finding.Believed{}
 	for _, b := range state.Raised() {
@@ -155,7 +155,8 @@ func worthRepeating(state finding.State) []finding.Believed {
 	return believed
 }
 
-// add puts a note into the outbox: by itself where the budget of its reason allows, else together with others like it.
+// add adds a note to the outbox: as its own event if the budget of its reason allows it, else aggregated with others of
+// its kind.
 func (r *Reporter) add(id string, severity finding.Severity, at time.Time, n note) {
 	body, err := json.Marshal(n)
 	if err != nil || r.outbox.Has(id) { // a note is strings only: it can always be encoded
@@ -179,12 +180,11 @@ func (r *Reporter) add(id string, severity finding.Severity, at time.Time, n not
 	}
 }
 
-// release releases what was aggregated, where the budget of its reason allows one more, and returns when to check
-// again.
+// release releases aggregated events if the budget of their reason allows one more, and returns when to check again.
 func (r *Reporter) release(now time.Time) (next time.Time) {
 	for _, held := range r.outbox.Held() {
 		if waiting, _ := r.outbox.Waiting(held.Key); waiting >= r.config.Burst {
-			continue // those before are not sent yet; checked again after each one that is
+			continue // earlier ones are still unsent; checked again after each send
 		}
 		if r.budgets.Take(held.Key, now) {
 			held.Held = false
@@ -196,7 +196,7 @@ func (r *Reporter) release(now time.Time) (next time.Time) {
 	return next
 }
 
-// resend reports again what is still wrong: an event lives for an hour in the apiserver, and one may have been lost.
+// resend reports present faults again: the apiserver keeps an event for an hour, and one may have been lost.
 func (r *Reporter) resend(now time.Time) {
 	if r.resendAt.IsZero() || now.Before(r.resendAt) {
 		return
@@ -214,7 +214,7 @@ func (r *Reporter) resendAfter() time.Duration {
 
 func (r *Reporter) observe() { r.config.Observer.Queued(r.Name(), r.outbox.Len()) }
 
-// lost counts what was given up, by severity.
+// lost counts dropped events, by severity.
 type lost map[finding.Severity]int
 
 // String returns the counts, the most severe first.

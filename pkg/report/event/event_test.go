@@ -124,7 +124,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A storm of one reason is reported ten times and then as one, and hides no other.
+// A storm of one reason is reported ten times and then aggregated, and hides no other reason.
 func TestStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events, w := &reporttest.Events{}, reporttest.NewWorld()
@@ -155,8 +155,7 @@ func TestStorm(t *testing.T) {
 	})
 }
 
-// A day of outage with a storm in it: what waits is bounded, nothing is lost of the storm's count, and nothing is
-// hidden.
+// A day of outage with a storm in it: the backlog is bounded, the storm's count is complete, and no reason is hidden.
 func TestStormDuringAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events, w := &reporttest.Events{}, reporttest.NewWorld()
@@ -216,7 +215,7 @@ func TestOverflowIsReported(t *testing.T) {
 	})
 }
 
-// The answer to a create is lost: the event is there once, and the next ones come.
+// The answer to a create is lost: the event exists once, and the next ones follow.
 func TestLostAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events, w := &reporttest.Events{}, reporttest.NewWorld()
@@ -265,7 +264,7 @@ func TestRejectedEventHoldsUpNothing(t *testing.T) {
 				if test.hopeless && len(attempts) != 1 {
 					t.Errorf("%d attempts", len(attempts))
 				}
-				// Retry-After of 17 s and half of a second, then ever longer.
+				// Retry-After of 17 s plus half a second, then ever longer.
 				if wait := attempts[min(1, len(attempts)-1)].Sub(attempts[0]); !test.hopeless &&
 					(wait != 17500*time.Millisecond || len(attempts) > 40) {
 					t.Errorf("%d attempts, the second after %s", len(attempts), wait)
@@ -319,7 +318,7 @@ func TestResend(t *testing.T) {
 	})
 }
 
-// The client allows one request a second; the conditions must find room in it while events have a backlog.
+// The client allows one request a second; the conditions must get through while events have a backlog.
 func TestBacklogLeavesRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		events, w := &reporttest.Events{}, reporttest.NewWorld()
@@ -335,8 +334,8 @@ func TestBacklogLeavesRoom(t *testing.T) {
 	})
 }
 
-// Of what becomes of leftovers, events report how the release of a pod ended: nothing while nothing is released, and a
-// failure that repeats itself once.
+// Of the activities of leftovers, events report only the end of a pod's release: none before a release, and a repeated
+// failure once.
 func TestActivities(t *testing.T) {
 	pod := finding.Subject{Kind: "pod", Name: "default/web", UID: "u1"}
 	mount := finding.Subject{Kind: "mount", Name: "/var/lib/kubelet/pods/u1/volumes/v", UID: "u1"}

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// maxReason and maxMessage are what the apiserver takes of an event, in bytes (ReasonLengthLimit and
-	// NoteLengthLimit; it enforces them for events.k8s.io only, but other readers rely on them).
+	// maxReason and maxMessage are the apiserver's limits of an event, in bytes (ReasonLengthLimit and NoteLengthLimit;
+	// it enforces them for events.k8s.io only, but other readers rely on them).
 	maxReason  = 128
 	maxMessage = 1024
 	// maxName is the longest name of an object.
@@ -34,7 +34,7 @@ const (
 	annotationsFor = component + "/" // prefix of our annotations
 )
 
-// note is the content of one event. It is stored, so its fields are a format.
+// note is the content of one event. It is stored, so its fields are a file format.
 type note struct {
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
@@ -45,9 +45,9 @@ type note struct {
 	Suggest string `json:"suggestedAction,omitempty"`
 }
 
-// noteOf returns the note of an update. Raised and changed findings are reported under their own reason, cleared ones
-// under the same with "Cleared" after it: so raising and clearing have their own budgets. A changed status has no
-// event: the condition shows it, and the findings that changed it have theirs.
+// noteOf returns the note of an update. A raised or changed finding has its own reason, a cleared one the same reason
+// with the suffix "Cleared": so raising and clearing have separate budgets. A changed status has no event: the
+// condition shows it, and the findings that changed it have theirs.
 func noteOf(u finding.Update) (note, bool) {
 	f := u.Finding
 	n := note{Type: typeOf(f.Severity), Check: report.Text(f.Check, maxReason), Subject: report.Text(f.Subject.String(),
@@ -69,8 +69,8 @@ func noteOf(u finding.Update) (note, bool) {
 	return n, true
 }
 
-// noteOfActivity returns the note of the end of a pod's release: verified, or failed where the attempt before did not;
-// and of a repair that is verified, which is of no pod. One that did not help is a finding.
+// noteOfActivity returns the note of the end of a pod's release: verified, or failed if the attempt before did not
+// fail; and of a verified repair, which belongs to no pod. A repair that did not help is a finding.
 func noteOfActivity(a finding.Activity) (note, bool) {
 	reason := releasedReason
 	switch {
@@ -95,7 +95,7 @@ func (r *Reporter) noteOf(u finding.Update) (note, bool) {
 	return n, ok
 }
 
-// noteAgain returns the note of a finding that is still believed.
+// noteAgain returns the note of a present finding.
 func (r *Reporter) noteAgain(b finding.Believed) note {
 	n, _ := r.noteOf(finding.Update{Kind: finding.Raised, Finding: b.Finding})
 	suffix := ""
@@ -113,7 +113,7 @@ func typeOf(s finding.Severity) string {
 	return corev1.EventTypeWarning
 }
 
-// eventOf makes the event of an item. It depends on nothing but its arguments, so that another attempt makes the same.
+// eventOf makes the event of an item. It depends only on its arguments, so that another attempt makes the same event.
 func eventOf(node string, item report.Item, n note) *corev1.Event {
 	if item.Count > 1 {
 		n.Message = report.TextWith(n.Message, fmt.Sprintf(" (and %d more)", item.Count-1), maxMessage)
@@ -128,8 +128,8 @@ func eventOf(node string, item report.Item, n note) *corev1.Event {
 	return &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: nameOf(node, item.ID), Namespace: metav1.NamespaceDefault,
 			Annotations: annotations},
-		// "kubectl describe node" shows events whose UID is the Node's or its name, and none without; the name is
-		// what can be known without reading the Node.
+		// "kubectl describe node" shows events whose involved UID is the Node's UID or its name, but not without a UID;
+		// the name is known without reading the Node.
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(node)},
 		Reason:         n.Reason, Message: n.Message, Type: n.Type, Count: int32(min(item.Count, 1<<30)),
 		Source:         corev1.EventSource{Component: cmp.Or(n.Source, component), Host: node},
@@ -138,7 +138,7 @@ func eventOf(node string, item report.Item, n note) *corev1.Event {
 	}
 }
 
-// nameOf returns the name of the event of an ID: the node's name, as kubelet has it, and a hash of both.
+// nameOf returns the name of the event of an ID: the node's name, as in kubelet's events, and a hash of both.
 func nameOf(node, id string) string {
 	sum := sha256.Sum256([]byte(node + "\x00" + id))
 	suffix := "." + hex.EncodeToString(sum[:8])

@@ -20,7 +20,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 	return stop()
 }
 
-// step sends one event, if one is due, and returns when to check again; never, if that is zero.
+// step sends one event, if one is due, and returns when to check again; zero: not before a change.
 func (r *Reporter) step(ctx context.Context) time.Time {
 	item, next, ok := r.due(time.Now())
 	if !ok {
@@ -51,7 +51,7 @@ func (r *Reporter) due(now time.Time) (item report.Item, next time.Time, ok bool
 	return item, next, true
 }
 
-// deliver sends an item and takes it out of the outbox when it has arrived, or when it never can.
+// deliver sends an item, and removes it from the outbox if it has arrived or never can.
 func (r *Reporter) deliver(ctx context.Context, item report.Item) error {
 	result := report.ResultOK
 	var n note
@@ -60,7 +60,7 @@ func (r *Reporter) deliver(ctx context.Context, item report.Item) error {
 		err = r.create(ctx, item, n)
 	}
 	switch {
-	case err == nil, apierrors.IsAlreadyExists(err): // an earlier attempt has arrived, its answer has not
+	case err == nil, apierrors.IsAlreadyExists(err): // an earlier attempt arrived, but its answer was lost
 	case hopeless(err):
 		result = report.ResultRejected
 		r.config.Log.Warn("event is rejected", "reason", item.Key, "err", err)
@@ -87,16 +87,16 @@ func (r *Reporter) create(ctx context.Context, item report.Item, n note) error {
 	return r.config.Sink.CreateEvent(ctx, eventOf(r.config.Node, item, n))
 }
 
-// errUnreadable means that a stored item does not hold a note.
+// errUnreadable means that a stored item does not contain a note.
 var errUnreadable = errors.New("stored event is not readable")
 
-// hopeless reports whether an attempt will fail in the same way each time. Without it one bad event would hold up all.
+// hopeless reports whether each attempt will fail in the same way. One such event would block all others.
 func hopeless(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err) ||
 		errors.Is(err, errUnreadable)
 }
 
-// reportLost reports what was dropped, as soon as the sink accepts events again.
+// reportLost reports dropped events as soon as the sink accepts events again.
 func (r *Reporter) reportLost(after report.Item) {
 	if len(r.lost) == 0 {
 		return
@@ -111,12 +111,12 @@ func (r *Reporter) reportLost(after report.Item) {
 	r.add(after.ID+"-dropped", finding.Warning, time.Now(), n)
 }
 
-// failed decides when to try again. The first failure of a row is logged, the others are not.
+// failed decides when to try again. It logs only the first failure in a row.
 func (r *Reporter) failed(ctx context.Context, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if ctx.Err() != nil {
-		return // the agent ends, the apiserver did nothing wrong
+		return // the agent exits; not a fault of the apiserver
 	}
 	if r.backoff.Failures() == 0 {
 		r.config.Log.Warn("events are not sent", "err", err)

@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// An event of a fault is annotated with what is asked of others; that it is resolved asks for nothing.
+// The event of a fault has an annotation with the suggested action; the event of its end has none.
 func TestEventNamesTheSuggestedAction(t *testing.T) {
 	u := finding.Update{Kind: finding.Raised, Finding: finding.Finding{Check: "disk", Severity: finding.Fatal,
 		Subject: finding.Subject{Kind: "disk", Name: "nvme0"}, Reason: "NVMeDead",

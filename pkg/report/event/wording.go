@@ -9,8 +9,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// Wording words the findings of a check as node-problem-detector does: under the name of their source, and a fatal
-// one as a change of its condition.
+// Wording words the findings of a check like node-problem-detector: under the name of their source, and a fatal one as
+// a change of its condition.
 type Wording struct {
 	Source    string
 	Condition finding.Condition // none for a check without a condition

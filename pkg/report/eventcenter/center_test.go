@@ -20,8 +20,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// center is a receiver of CloudEvents that is not ours: the SDK reads requests. What it accepts is also read as an
-// agent's event.
+// center is a receiver of CloudEvents that uses the SDK instead of our code to read requests. It also decodes each
+// accepted event as an agent's event.
 type center struct {
 	mu       sync.Mutex // guards all below
 	answer   func(w http.ResponseWriter, request *http.Request, events []cloudevents.Event) bool
@@ -30,15 +30,15 @@ type center struct {
 	problems []string
 	requests int
 
-	// its senders are killed: they do not know of what was on its way whether it came, and call it lost
+	// the senders get killed: they do not know whether the events in flight arrived, and report them as lost
 	kills bool
 }
 
-// ServeHTTP implements http.Handler. Without an answer of its own the center accepts.
+// ServeHTTP implements http.Handler. It accepts, unless the center has an answer of its own.
 func (c *center) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	var events []cloudevents.Event
 	body, err := io.ReadAll(request.Body)
-	if err != nil && c.kills { // half of a request, in whatever way it broke off
+	if err != nil && c.kills { // a partial request of a killed sender
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
@@ -86,7 +86,7 @@ func (c *center) answers(f func(w http.ResponseWriter, request *http.Request, ev
 	c.answer = f
 }
 
-// asked returns how many requests came.
+// asked returns the number of requests.
 func (c *center) asked() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,7 +99,7 @@ func (c *center) received() []event.Event {
 	return slices.Clone(c.events)
 }
 
-// lines returns what was received, each event once: its type, and the reason or message.
+// lines returns the received events, each once: the type, and the reason or message.
 func (c *center) lines(types ...event.Type) []string {
 	var lines []string
 	seen := map[string]bool{}
@@ -118,7 +118,7 @@ func (c *center) lines(types ...event.Type) []string {
 	return lines
 }
 
-// check fails the test where something was not readable, or a stream of changes has gaps that no agent.gap names.
+// check fails the test if an event was unreadable, or a stream of changes has gaps that no agent.gap names.
 func (c *center) check(t *testing.T) {
 	t.Helper()
 	c.mu.Lock()
@@ -161,7 +161,7 @@ func (c *center) check(t *testing.T) {
 	}
 }
 
-// config is that of a reporter which sends to c without a network.
+// config configures a reporter that sends to c without a network.
 func config(c *center) (eventcenter.Config, *reporttest.Receiver) {
 	receiver := &reporttest.Receiver{Handler: c}
 	return eventcenter.Config{

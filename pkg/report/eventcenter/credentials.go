@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// reload is how old credentials may be before their files are read again.
+	// reload is the age at which credentials are read again.
 	reload = time.Minute
-	// fileWait is how long a request waits for the files, where there are no older credentials.
+	// fileWait is how long a request waits for the files if there are no older credentials.
 	fileWait = time.Second
 	// maxHeader bounds the headers of an answer, in bytes.
 	maxHeader = 16 << 10
-	// idleConnection is longer than the usual time between two agent.alive: a handshake costs more than a connection.
+	// idleConnection is longer than the usual interval of agent.alive: a handshake costs more than a connection.
 	idleConnection = 3 * time.Minute
 )
 
@@ -32,8 +32,8 @@ type session struct {
 	digest [32]byte // of the files
 }
 
-// credentials keeps the newest session. The files may be on the disk that hangs: they are read by a goroutine for
-// which nobody waits who has older ones.
+// credentials keeps the newest session. The files may be on a hung disk: a goroutine reads them, and a request that has
+// older credentials does not wait for it.
 type credentials struct {
 	settings Settings
 	read     func(name string) ([]byte, error)
@@ -41,9 +41,9 @@ type credentials struct {
 
 	mu      sync.Mutex // guards all below
 	current *session
-	err     error // of the last reading
+	err     error // of the last read
 	readAt  time.Time
-	reading chan struct{} // closed when the reading is over; nil while there is none
+	reading chan struct{} // closed after the read in progress; nil if there is none
 }
 
 // get returns the session to use.
@@ -69,7 +69,7 @@ func (c *credentials) get(ctx context.Context) (*session, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.current != nil && c.readAt.IsZero() {
-		c.readAt = time.Now() // the disk is waited for once
+		c.readAt = time.Now() // only the first request waits for the disk
 	}
 	if c.current == nil {
 		if c.err == nil {
@@ -80,7 +80,7 @@ func (c *credentials) get(ctx context.Context) (*session, error) {
 	return c.current, nil
 }
 
-// doubt has the files read again before the next request, which waits for them a moment.
+// doubt has the files read again before the next request, which waits briefly for them.
 func (c *credentials) doubt() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +107,7 @@ func (c *credentials) load(done chan struct{}) {
 	close(done)
 }
 
-// open reads the files. It returns the old session where nothing has changed.
+// open reads the files. It returns the old session if they are unchanged.
 func (c *credentials) open(old *session) (*session, error) {
 	sum := sha256.New()
 	files := map[string][]byte{}
@@ -158,7 +158,8 @@ func (c *credentials) tls(files map[string][]byte) (*tls.Config, error) {
 	return config, nil
 }
 
-// newTransport returns connections of this reporter alone: no proxy of the environment, and one connection that idles.
+// newTransport returns a transport for this reporter alone: without a proxy from the environment, and with one idle
+// connection.
 func newTransport(config *tls.Config) *http.Transport {
 	dialer := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 30 * time.Second}
 	return &http.Transport{

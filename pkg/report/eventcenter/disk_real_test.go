@@ -18,7 +18,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// On a real filesystem that hangs, is read-only or has shut down, what is new leaves as well.
+// New events also leave on a real filesystem that hangs, is read-only or has shut down.
 func TestRealDisk(t *testing.T) {
 	need.Root(t, "mounts and freezes a filesystem")
 	need.Program(t, "fsfreeze")
@@ -49,7 +49,7 @@ func TestRealDisk(t *testing.T) {
 			})
 			w := reporttest.NewWorld()
 			r.Update(w.Run("a", nil, "One"))
-			time.Sleep(2500 * time.Millisecond) // what waits is being written
+			time.Sleep(2500 * time.Millisecond) // the backlog is being written
 			c.answers(nil)
 			r.Update(w.Run("a", nil, "Two"))
 			eventually(t, "what is new does not arrive", func() bool {

@@ -15,10 +15,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// disk is a store on a disk with faults.
+// disk is a store on a faulty disk.
 type disk struct {
 	report.Store
-	before func() error // each call
+	before func() error // runs before each call
 }
 
 func (d disk) PutAll(values map[string][]byte) error {
@@ -36,7 +36,7 @@ func hanging(t *testing.T) report.Store {
 	return disk{reporttest.NewStore(), func() error { <-over; return errors.New("the disk is gone") }}
 }
 
-// The fault that matters most is the disk's own: it is sent whatever that disk does, also before anything was read.
+// The most important fault is the disk's own: it is sent in every state of that disk, even before the store was read.
 func TestFatalLeavesWithoutTheDisk(t *testing.T) {
 	for name, store := range map[string]func(*testing.T) report.Store{
 		"hung": hanging, "none": func(*testing.T) report.Store { return nil },
@@ -59,7 +59,7 @@ func TestFatalLeavesWithoutTheDisk(t *testing.T) {
 				}
 				r := eventcenter.New(config)
 				ctx, w := t.Context(), reporttest.NewWorld()
-				go r.Run(ctx) // that a disk hangs is an error of its end
+				go r.Run(ctx) // the error at the end is that of the hung disk
 				time.Sleep(5 * time.Minute)
 				for i := range 3 {
 					began := time.Now()
@@ -78,7 +78,7 @@ func TestFatalLeavesWithoutTheDisk(t *testing.T) {
 	}
 }
 
-// A backlog that can no longer be read does not hold up what is new, and is sent when the disk is back.
+// An unreadable backlog does not block new events, and is sent when the disk is back.
 func TestBacklogOnHungDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &center{}

@@ -1,6 +1,6 @@
-// Package eventcenter sends what changes to an event center, as CloudEvents over HTTP. What was not acknowledged is
-// kept in memory and, a second later, in the agent's store. The store is read at the start alone, and nothing that is
-// sent waits for its disk: that it is dying may be what there is to say.
+// Package eventcenter sends changes to an event center, as CloudEvents over HTTP. Unacknowledged events stay in memory
+// and, after a second, in the agent's store. The store is read only at start, and sending never waits for its disk: the
+// event may be that the disk is failing.
 package eventcenter
 
 import (
@@ -23,18 +23,18 @@ type Config struct {
 	Boot     string // ID of this boot
 
 	Version       string             // of the agent
-	Configuration string             // hash of what is in force
-	Checks        []string           // all there are: of those without an observation nothing is known
-	Leftovers     []finding.Activity // what earlier runs found and did not see gone
+	Configuration string             // hash of the configuration in force
+	Checks        []string           // all checks: those without an observation are unknown
+	Leftovers     []finding.Activity // leftovers that earlier runs found and did not see released
 
 	PodsEnded func() *uint64 // pods that ended since the start; may be nil, and return nil: not counted
 
-	Store    report.Store                      // nil: nothing survives a restart
-	Old      OldFiles                          // of agents before the store had it; zero: there are none
+	Store    report.Store                      // nil: events do not survive a restart
+	Old      OldFiles                          // files of agents from before the store; zero: there are none
 	ReadFile func(name string) ([]byte, error) // CA, token, certificate and key
 	Timeout  time.Duration                     // of one request; zero: DefaultTimeout
 
-	Transport http.RoundTripper // nil: connections by the settings
+	Transport http.RoundTripper // nil: a transport by the settings
 	Observer  report.Observer
 	Log       *slog.Logger
 	Rand      func() float64 // nil: math/rand/v2
@@ -47,22 +47,22 @@ const DefaultTimeout = 10 * time.Second
 type Reporter struct {
 	config      Config
 	credentials *credentials
-	changed     chan struct{} // size 1: that there is something new, not what
+	changed     chan struct{} // size 1: signals a new event, without its content
 
 	mu        sync.Mutex // guards all below
 	outbox    *outbox
-	faults    []event.Fault             // what is wrong now
-	leftovers map[string]event.Activity // what is left over now, by kind, name and UID
-	unknown   []string                  // checks of which nothing is known now
-	blind     []string                  // those of the last snapshot: what it left open about them stays with the center
-	learned   time.Time                 // when a snapshot must tell what became known since; zero: nothing did
+	faults    []event.Fault             // present faults
+	leftovers map[string]event.Activity // present leftovers, by kind, name and UID
+	unknown   []string                  // unknown checks
+	blind     []string                  // unknown checks of the last snapshot: the center keeps their faults open
+	learned   time.Time                 // when a snapshot must report checks that became known; zero: none did
 	recent    []string                  // IDs of the newest activities: the journal may repeat them
-	endpoint  int                       // that is in use
+	endpoint  int                       // the one in use
 
-	sender // of Run alone
+	sender // only for Run
 }
 
-// New returns a reporter with a new stream. What earlier starts have left is read by Run.
+// New returns a reporter with a new stream. Run reads the events of earlier starts.
 func New(c Config) *Reporter {
 	c.Settings.Mode = cmp.Or(c.Settings.Mode, Batch)
 	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
@@ -89,7 +89,7 @@ func New(c Config) *Reporter {
 // Name identifies the reporter in logs and metrics.
 func (r *Reporter) Name() string { return "eventcenter" }
 
-// Update takes over what has changed.
+// Update takes the changes.
 func (r *Reporter) Update(state finding.State, updates []finding.Update) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +103,7 @@ func (r *Reporter) Update(state finding.State, updates []finding.Update) {
 	}
 }
 
-// believe takes over the state for snapshots.
+// believe takes the state for snapshots.
 func (r *Reporter) believe(state finding.State) {
 	r.faults = []event.Fault{}
 	for _, b := range state.Raised() {
@@ -123,7 +123,7 @@ func (r *Reporter) believe(state finding.State) {
 	}
 }
 
-// Report takes over what became of leftovers.
+// Report takes the activities of leftovers.
 func (r *Reporter) Report(activities []finding.Activity) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,7 +131,7 @@ func (r *Reporter) Report(activities []finding.Activity) {
 		switch key := leftoverKey(a.Subject); a.Kind {
 		case finding.LeftoverPresent:
 			r.leftovers[key] = event.OfLeftover(a)
-			continue // no change: it is in the snapshots
+			continue // not a change: the snapshots contain it
 		case finding.LeftoverFound:
 			r.leftovers[key] = event.OfLeftover(a)
 		case finding.LeftoverReleased, finding.LeftoverGone:
@@ -145,7 +145,7 @@ func (r *Reporter) Report(activities []finding.Activity) {
 
 func leftoverKey(s finding.Subject) string { return s.Kind + "/" + s.UID + "/" + s.Name }
 
-// repeated reports whether an activity was among the newest ones already.
+// repeated reports whether an activity is among the newest ones already.
 func (r *Reporter) repeated(id string) bool {
 	if slices.Contains(r.recent, id) {
 		return true
@@ -157,10 +157,10 @@ func (r *Reporter) repeated(id string) bool {
 	return false
 }
 
-// maxRecent bounds the IDs of activities that are remembered.
+// maxRecent bounds the remembered IDs of activities.
 const maxRecent = 200
 
-// add gives an event its place in the stream and has it sent.
+// add gives an event its place in the stream and queues it.
 func (r *Reporter) add(e event.Event) {
 	r.put(e)
 	if r.outbox.Counts().Lost > maxLost {
@@ -180,7 +180,7 @@ func (r *Reporter) put(e event.Event) {
 	r.outbox.add(e.Type, e.Severity, time.Now(), body)
 }
 
-// reportLost adds an event that names what was given up.
+// reportLost adds an event that names the dropped events.
 func (r *Reporter) reportLost() {
 	ranges, named := r.outbox.lost()
 	if len(ranges) == 0 {
@@ -190,7 +190,7 @@ func (r *Reporter) reportLost() {
 	r.outbox.delivered(named)
 }
 
-// from gives an event its sender.
+// from adds the sender to an event.
 func (r *Reporter) from(e event.Event, stream string, sequence uint64) event.Event {
 	e.Cluster, e.Node, e.Stream, e.Sequence = r.config.Settings.Cluster, r.config.Node, stream, sequence
 	e.BootID = cmp.Or(e.BootID, r.config.Boot)
@@ -215,14 +215,14 @@ func (r *Reporter) observe() {
 	}
 }
 
-// Stats is what people are shown beside what an Observer is told.
+// Stats are figures for people that an Observer does not get.
 type Stats struct {
-	Endpoint string // in use, or to be tried first
+	Endpoint string // in use, or tried first
 	SetAside int    // events that the center will never accept; kept
-	Bytes    int    // of what waits
+	Bytes    int    // of the waiting events
 }
 
-// Stats returns the figures of now.
+// Stats returns the current figures.
 func (r *Reporter) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -31,7 +31,7 @@ func TestBehaviour(t *testing.T) {
 	})
 }
 
-// A receiver that takes no batches, or no structured mode, is sent what it takes, and asked once.
+// A receiver that takes no batches, or no structured mode, is sent a mode that it takes, after one attempt.
 func TestSimplerModes(t *testing.T) {
 	for _, mode := range []eventcenter.Mode{eventcenter.Batch, eventcenter.Structured, eventcenter.Binary} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -74,8 +74,8 @@ func TestSimplerModes(t *testing.T) {
 	}
 }
 
-// What the center names is set aside, told and counted; all else arrives. Where it names nothing, the culprit is
-// found.
+// An event that the center rejects by name is quarantined, reported and counted; all others arrive. If the center names
+// none, the reporter finds the culprit.
 func TestRejected(t *testing.T) {
 	for name, answer := range map[string]func(w http.ResponseWriter, bad []int){
 		"named": func(w http.ResponseWriter, bad []int) {
@@ -148,7 +148,7 @@ type neverEnding struct{}
 
 func (neverEnding) Read(p []byte) (int, error) { return len(p), nil }
 
-// Whatever else a center answers, nothing is lost, and it is left alone for as long as it asks.
+// After any other answer of the center no event is lost, and the reporter waits as long as the center asks.
 func TestKept(t *testing.T) {
 	for _, code := range []int{300, 302, 307, 401, 403, 404, 408, 409, 429, 500, 503} {
 		t.Run(fmt.Sprint(code), func(t *testing.T) {
@@ -195,7 +195,7 @@ func (o *observer) Wrote(_, result string, err error)     { o.result, o.err = re
 func (o *observer) Queued(string, int)                    {}
 func (o *observer) Dropped(string, finding.Severity, int) {}
 
-// The center says how often it wants to be sent something, within bounds.
+// The center sets the interval of agent.alive, within bounds.
 func TestAlive(t *testing.T) {
 	for header, want := range map[string]int{"": 60, "120": 30, "1": 360, "999999999999": 1, "90000": 1, "-5": 60,
 		"x": 60} {
@@ -227,7 +227,7 @@ func TestAlive(t *testing.T) {
 	}
 }
 
-// On connecting comes what waited, and behind it everything that is active, and of what nothing is known.
+// After connecting, the reporter sends the backlog, then all active faults, and the unknown checks.
 func TestSnapshotBehindWhatWaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &center{}
@@ -273,7 +273,7 @@ func TestSnapshotBehindWhatWaited(t *testing.T) {
 	})
 }
 
-// A snapshot that is too large for one event comes in parts.
+// A snapshot too large for one event is sent in parts.
 func TestSnapshotParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &center{}
@@ -309,8 +309,8 @@ func TestSnapshotParts(t *testing.T) {
 	})
 }
 
-// What a check knows after a snapshot called it unknown is told by another one soon, once, even if the center refuses
-// it at first: a fault of an earlier start may have ended meanwhile, of which no event tells.
+// If a check becomes known after a snapshot called it unknown, another snapshot follows soon, once, even if the center
+// refuses it at first: a fault of an earlier start may have ended meanwhile, without an event.
 func TestSnapshotOfWhatBecameKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &center{}

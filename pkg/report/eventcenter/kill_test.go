@@ -22,15 +22,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// An agent that is killed at any moment loses nothing that was written, leaves no gap in a stream that is not named,
-// and the same event has the same content each time.
+// An agent killed at any moment loses no stored event and leaves no unnamed gap in a stream, and the same event has the
+// same content each time.
 func TestKilled(t *testing.T) {
 	if dir := os.Getenv("EVENTCENTER_KILLED"); dir != "" {
 		sendUntilKilled(t, dir, os.Getenv("EVENTCENTER_URL"))
 		return
 	}
 	c, dir := &center{kills: true}, t.TempDir()
-	away := func(requests int) { // the center takes one of so many requests
+	away := func(requests int) { // the center accepts one of this many requests
 		c.answers(func(w http.ResponseWriter, _ *http.Request, _ []cloudevents.Event) bool {
 			if c.requests%requests != 0 {
 				w.WriteHeader(http.StatusServiceUnavailable)
@@ -39,12 +39,12 @@ func TestKilled(t *testing.T) {
 			return false
 		})
 	}
-	away(20) // so that most wait longer than what is stored waits
+	away(20) // most events wait longer than the delay before storing
 	server := httptest.NewServer(c)
 	defer server.Close()
 	for round := range 4 {
 		if round == 3 {
-			away(1e9) // what is stored stays
+			away(1e9) // stored events stay
 		}
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestKilled$")
 		cmd.Env = append(os.Environ(), "EVENTCENTER_KILLED="+dir, "EVENTCENTER_URL="+server.URL)
@@ -58,13 +58,13 @@ func TestKilled(t *testing.T) {
 		if line, err := bufio.NewReader(out).ReadString('\n'); line != "stored\n" {
 			t.Fatalf("nothing is stored: %q %v", line, err)
 		}
-		time.Sleep(time.Duration(round*130) * time.Millisecond) // of a writer that never stops by itself
+		time.Sleep(time.Duration(round*130) * time.Millisecond) // the writer never stops by itself
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait() // killed
 	}
-	known := map[string]bool{} // streams of the starts of which something is stored
+	known := map[string]bool{} // streams of the starts that stored an event
 	s := openStore(t, dir)
 	for key := range content(t, s) {
 		_, id, _ := strings.Cut(key, "-")
@@ -79,7 +79,7 @@ func TestKilled(t *testing.T) {
 	done, cancel := runReal(t, r)
 	eventually(t, "what was stored is not sent", func() bool {
 		return len(content(t, s)) == 0 && slices.ContainsFunc(c.received(), func(e event.Event) bool {
-			return e.Type == event.AgentStarted && !known[e.Stream] // the last goes last
+			return e.Type == event.AgentStarted && !known[e.Stream] // the last sorts last
 		})
 	})
 	cancel()
@@ -101,7 +101,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// openStore opens the agent's own store.
+// openStore opens the agent's real store.
 func openStore(t *testing.T, dir string) report.Store {
 	t.Helper()
 	s, err := store.Open(filepath.Join(dir, "state.db"))
@@ -119,7 +119,7 @@ func realConfig(s report.Store, url string) eventcenter.Config {
 	}
 }
 
-// told is a store that says when something is stored.
+// told is a store that reports each write.
 type told struct{ report.Store }
 
 func (s told) PutAll(values map[string][]byte) error {

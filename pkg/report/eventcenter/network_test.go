@@ -37,14 +37,14 @@ func runReal(t *testing.T, r *eventcenter.Reporter) (done chan struct{}, cancel 
 	go func() {
 		defer close(done)
 		if err := r.Run(ctx); err != nil {
-			t.Log(err) // that a disk is broken
+			t.Log(err) // the disk is broken
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	return done, cancel
 }
 
-// eventually waits for something real, which takes as long as the machine is busy.
+// eventually waits for a real condition, without a tight limit for a busy machine.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for range 3600 {
@@ -59,7 +59,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 // pair is a certificate with its key, PEM.
 type pair struct{ cert, key []byte }
 
-// issue makes a certificate that is its own authority.
+// issue makes a self-signed certificate.
 func issue(t *testing.T, name string) pair {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -91,7 +91,7 @@ func (p pair) tls(t *testing.T) tls.Certificate {
 	return certificate
 }
 
-// tlsServer counts what it logs: handshakes that its clients broke off.
+// tlsServer counts its log lines: handshakes that its clients broke off.
 type tlsServer struct {
 	*httptest.Server
 	refused atomic.Int64
@@ -113,8 +113,8 @@ func serve(t *testing.T, c http.Handler, p pair) *tlsServer {
 	return server
 }
 
-// The certificate is verified for the name that is set, the token and the client certificate are those of the files;
-// all of them are read again after they were replaced.
+// The certificate is verified for the configured name; token and client certificate are those of the files; all of them
+// are read again after a replacement.
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, data []byte) string {
@@ -176,7 +176,7 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// A certificate authority that was replaced is read again after the connection failed.
+// A replaced certificate authority is read again after the connection failed.
 func TestNewAuthority(t *testing.T) {
 	before, after := issue(t, "center.prod"), issue(t, "center.prod")
 	c, ca := &center{}, filepath.Join(t.TempDir(), "ca")
@@ -198,7 +198,8 @@ func TestNewAuthority(t *testing.T) {
 	eventually(t, "the new authority is not read", func() bool { return len(c.received()) > 0 })
 }
 
-// A redirect, a proxy of the environment and a server that only speaks old TLS are sent nothing.
+// The reporter sends no event after a redirect, to a proxy of the environment, or to a server with old TLS versions
+// only.
 func TestNobodyElseIsAsked(t *testing.T) {
 	other := &center{}
 	thief := httptest.NewServer(other)
@@ -232,7 +233,7 @@ func TestNobodyElseIsAsked(t *testing.T) {
 	}
 }
 
-// A server that never answers, or never ends its headers, costs a request its time and no more.
+// A server that never answers, or never ends its headers, only costs a request its timeout.
 func TestSilentServer(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -266,7 +267,7 @@ func TestSilentServer(t *testing.T) {
 	eventually(t, "the other endpoint is not used", func() bool {
 		return slices.Contains(c.lines(event.FaultRaised), "One")
 	})
-	if n := sent.Load(); n > 64<<20 { // what the kernel buffers, and more
+	if n := sent.Load(); n > 64<<20 { // more than the kernel buffers
 		t.Errorf("%d bytes of headers were read", n)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// OldFiles is the directory in which agents before kept what waited. It is read once, and then removed.
+// OldFiles is the directory in which earlier agents kept their backlog. It is read once, and then removed.
 type OldFiles struct {
 	Read   func() (map[string][]byte, error)
 	Remove func() error
@@ -48,8 +48,8 @@ func (u upgraded) ForEach(f func(key string, value []byte) error) error {
 	return u.Store.ForEach(f)
 }
 
-// readOld returns what waits in old files, and what is lost of it. A file is named STREAM-SEVERITY-NUMBER, or has what was
-// set aside.
+// readOld returns the backlog in old files, and the losses in it. A file is named STREAM-SEVERITY-NUMBER, or contains
+// quarantined events.
 func readOld(files map[string][]byte, log *slog.Logger) (items []report.Item) {
 	streams := map[string]*oldStream{}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -86,7 +86,7 @@ type oldStream struct {
 func (s *oldStream) take(r record, kind string) {
 	body := slices.Clone(r.body)
 	switch {
-	case len(body) == 0: // it says only what the center has
+	case len(body) == 0: // it only has the progress of the center
 		s.acknowledged = max(s.acknowledged, r.acknowledged)
 	case kind == "aside":
 		i := item(s.id, r.sequence, finding.Fatal, r.at, body)
@@ -98,7 +98,7 @@ func (s *oldStream) take(r record, kind string) {
 	}
 }
 
-// items returns what the center does not have. What is missing in between is lost.
+// items returns the events that the center does not have. Those missing in between are lost.
 func (s *oldStream) items() []report.Item {
 	all, next := s.aside, s.acknowledged+1
 	for _, n := range slices.Sorted(maps.Keys(s.waiting)) {
@@ -116,21 +116,21 @@ func (s *oldStream) items() []report.Item {
 }
 
 const (
-	maxOldGap = 100_000 // events; a larger one is no gap but damage
+	maxOldGap = 100_000 // events; a larger gap is damage
 	headSize  = 4 + 4 + 8 + 8 + 8
-	maxBody   = event.MaxSize + 4<<10 // what was set aside carries its reason
+	maxBody   = event.MaxSize + 4<<10 // a quarantined event carries its reason
 )
 
-// record is one of an old file, in little-endian order: the length of its body (4 bytes), the CRC-32C of all that follows
-// (4), the sequence (8), up to which sequence the center had everything of the stream when this was written (8), and
-// the time in Unix seconds (8); then the body, one encoded event.
+// record is one of an old file, in little-endian order: the length of its body (4 bytes), the CRC-32C of all that
+// follows (4), the sequence (8), the sequence up to which the center had the whole stream at that time (8), and the
+// time in Unix seconds (8); then the body, one encoded event.
 type record struct {
 	sequence, acknowledged uint64
 	at                     time.Time
 	body                   []byte
 }
 
-// readRecord returns the first record in data and what follows it. The body is not copied.
+// readRecord returns the first record in data and the rest. The body is not copied.
 func readRecord(data []byte) (record, []byte, error) {
 	if len(data) < headSize {
 		return record{}, nil, fmt.Errorf("%d bytes are no record", len(data))

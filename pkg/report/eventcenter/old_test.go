@@ -23,7 +23,7 @@ func recorded(tb testing.TB) map[string][]byte {
 	return files
 }
 
-// Whatever bit of an old file has changed: what is taken of it is as it was.
+// Whichever bit of an old file is flipped: every event read has its original content.
 func TestDamagedOldFile(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	whole := map[string]string{}

@@ -36,8 +36,8 @@ func (c *center) follow() []string {
 	return reasons
 }
 
-// snapshotsAreLast fails the test where a snapshot arrived before an event of what it takes into account, or of an
-// earlier start: a center would infer the change that the event then tells again, or tells to be undone.
+// snapshotsAreLast fails the test if a snapshot arrived before an event that it includes, or before one of an earlier
+// start: the center would infer the change, and the late event would then repeat or undo it.
 func (c *center) snapshotsAreLast(t *testing.T) {
 	t.Helper()
 	asOf, of := "", ""
@@ -52,8 +52,8 @@ func (c *center) snapshotsAreLast(t *testing.T) {
 	}
 }
 
-// However long the center was away and however often the agent started meanwhile, a follower that takes events as they
-// arrive ends with the faults that there are. The snapshot comes behind all that it takes into account.
+// However long the center was away and however often the agent started meanwhile, a follower that takes events in the
+// order of arrival ends with the present faults. The snapshot comes after all events that it includes.
 func TestOrderAfterOutage(t *testing.T) {
 	for _, before := range [][]string{{}, {"A"}, {"A", "B"}} {
 		for starts := range 4 {
@@ -99,7 +99,7 @@ func TestOrderAfterOutage(t *testing.T) {
 	}
 }
 
-// ofStart returns what the agent said when a stream began.
+// ofStart returns the agent data at the start of a stream.
 func (c *center) ofStart(stream string) event.Agent {
 	for _, e := range c.received() {
 		if a, ok := e.Data.(event.Agent); ok && e.Type == event.AgentStarted && e.Stream == stream {

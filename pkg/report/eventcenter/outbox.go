@@ -10,30 +10,30 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// The bounds of what waits, in memory and in the store.
+// The bounds of the backlog, in memory and in the store.
 const (
 	maxBytes  = 8 << 20 // of events
-	maxAside  = 1 << 20 // of them, that were set aside
+	maxAside  = 1 << 20 // of those, quarantined
 	maxAge    = 7 * 24 * time.Hour
 	maxRanges = 300  // of one agent.gap
 	maxLost   = 1000 // events that no agent.gap names yet
 
-	// writeAfter is how long an event waits for its acknowledgement before it is stored.
+	// writeAfter is how long an event may remain unacknowledged before it is stored.
 	writeAfter = time.Second
-	// loadWait is how long the first request waits for what the store holds. It is well under what a fatal event may take.
+	// loadWait is how long the first request waits for the store. It is well below the time limit of a fatal event.
 	loadWait = 500 * time.Millisecond
 )
 
-// outbox is what the center has not acknowledged: the events of this start, whose stream is own, and what earlier ones
-// have left. What is set aside is held.
+// outbox holds the unacknowledged events: those of this start, whose stream is own, and those of earlier starts.
+// Quarantined events are held.
 type outbox struct {
 	*report.Outbox
 	own    string
 	last   uint64        // sequence of the newest
-	loaded chan struct{} // closed when what earlier starts have left is in
+	loaded chan struct{} // closed when the events of earlier starts are loaded
 }
 
-// newOutbox returns an outbox that calls wake when what earlier starts have left is in.
+// newOutbox returns an outbox that calls wake when the events of earlier starts are loaded.
 func newOutbox(own string, store report.Store, log *slog.Logger, wake func()) *outbox {
 	o := &outbox{own: own, loaded: make(chan struct{})}
 	o.Outbox = report.NewStreams(report.OutboxOptions{Bytes: maxBytes, Delay: writeAfter, Store: store, Log: log,
@@ -44,11 +44,11 @@ func newOutbox(own string, store report.Store, log *slog.Logger, wake func()) *o
 	return o
 }
 
-// add takes the next event of the own stream.
+// add adds the next event of the own stream.
 func (o *outbox) add(t event.Type, severity finding.Severity, at time.Time, body []byte) {
 	o.last++
 	if t == event.AgentGap {
-		severity = finding.Fatal // it names what was given up: the last to go
+		severity = finding.Fatal // it names the dropped events, so it is dropped last
 	}
 	o.Add(item(o.own, o.last, severity, at, body))
 }
@@ -70,7 +70,8 @@ type asideEvent struct {
 	Event  json.RawMessage `json:"event"`
 }
 
-// setAside keeps an event that the center will never take, for people to look at. The center is told that it is missing.
+// setAside quarantines an event that the center will never take, for people to look at. The center is told that it is
+// missing.
 func (o *outbox) setAside(e report.Item, why string) {
 	aside := e
 	aside.ID, aside.Held, aside.Severity, aside.Count = e.ID+"-aside", true, finding.Fatal, 0
@@ -85,7 +86,7 @@ func (o *outbox) setAside(e report.Item, why string) {
 	}
 }
 
-// lost returns the ranges of what was given up and not told yet, as much as one event holds, and the items in them.
+// lost returns the ranges of dropped events that were not reported yet, as many as fit into one event, and their items.
 func (o *outbox) lost() (ranges []event.Range, named []report.Item) {
 	var last uint64
 	for _, e := range o.Lost() {

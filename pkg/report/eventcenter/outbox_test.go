@@ -26,8 +26,8 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// A day without the center, in a storm: what is kept stays below 8 MiB, the fatal ones are all kept, and what was
-// dropped is named.
+// A day of storm without the center: the backlog stays below 8 MiB, all fatal events are kept, and dropped ones are
+// named.
 func TestDayWithoutTheCenter(t *testing.T) {
 	need.Nothing(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -110,7 +110,7 @@ func stored(t *testing.T, values map[string][]byte) *reporttest.Store {
 	return store
 }
 
-// After a crash, what has arrived is not called lost: neither what was never stored, nor what is stored no more.
+// After a crash, an event that has arrived is not reported as lost: neither one never stored, nor one no longer stored.
 func TestNothingThatCameIsCalledLost(t *testing.T) {
 	need.Nothing(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestNothingThatCameIsCalledLost(t *testing.T) {
 		stop := reporttest.Start(t, r)
 		r.Update(w.Run("a", nil, "One"))
 		time.Sleep(time.Minute)
-		var taken atomic.Int64 // how many events are taken yet
+		var taken atomic.Int64 // how many more events are accepted
 		c.answers(func(w http.ResponseWriter, _ *http.Request, events []cloudevents.Event) bool {
 			refused := events[0].Type() != string(event.NodeSnapshot) && taken.Add(-1) < 0
 			if refused {
@@ -157,7 +157,7 @@ func TestNothingThatCameIsCalledLost(t *testing.T) {
 	})
 }
 
-// What was given up is named also by the next start, if the agent crashed before it could be told.
+// The next start also names dropped events, if the agent crashed before it could report them.
 func TestGivenUpIsNamedAfterACrash(t *testing.T) {
 	need.Nothing(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -202,7 +202,7 @@ func TestGivenUpIsNamedAfterACrash(t *testing.T) {
 	})
 }
 
-// A record that is damaged costs what was in it: the rest arrives, and what is missing is named.
+// A damaged record only costs its own event: the others arrive, and the missing one is named.
 func TestDamagedRecords(t *testing.T) {
 	for name, damage := range map[string]func(data []byte) []byte{
 		"torn":    func(data []byte) []byte { return data[:len(data)-7] },
@@ -247,7 +247,7 @@ func TestDamagedRecords(t *testing.T) {
 	}
 }
 
-// Without trouble nothing is written at all.
+// Without trouble the reporter does not write to the disk.
 func TestNothingIsWrittenInPeace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &center{}
@@ -269,8 +269,8 @@ func TestNothingIsWrittenInPeace(t *testing.T) {
 	})
 }
 
-// What an agent before has left in its files is sent, once. testdata/old-outbox was recorded with that agent: one event
-// has arrived, one was set aside, six wait.
+// The backlog in the files of an earlier agent is sent, once. testdata/old-outbox was recorded with that agent: one
+// event has arrived, one was quarantined, six wait.
 func TestOldOutbox(t *testing.T) {
 	for name, removable := range map[string]bool{"removed": true, "read-only": false} {
 		t.Run(name, func(t *testing.T) {

@@ -14,22 +14,22 @@ const (
 	// maxCount and maxSize bound one request, in events and bytes.
 	maxCount = 100
 	maxSize  = 256 << 10
-	// farewell is how long an agent that ends tries to say so.
+	// farewell is how long an exiting agent tries to send its last event.
 	farewell = 1500 * time.Millisecond
-	// tidyEvery is how often the age of what waits is looked at.
+	// tidyEvery is how often the age of the backlog is checked.
 	tidyEvery = time.Hour
 )
 
 // sender is the state of Run.
 type sender struct {
-	stream   string // of state: snapshots and agent.alive
-	sequence uint64 // in it
+	stream   string // of state events: snapshots and agent.alive
+	sequence uint64 // within the stream
 	mode     Mode
-	count    int // events of one request at most: less after a center found one too large
+	count    int // most events of one request: fewer after the center found one too large
 	alive    time.Duration
 	backoff  report.Backoff
 
-	connected  bool // the center was sent a snapshot since it was away
+	connected  bool // a snapshot has been sent since the center was last away
 	snapshotAt time.Time
 	sentAt     time.Time
 	retryAt    time.Time
@@ -40,14 +40,14 @@ type sender struct {
 func (r *Reporter) Run(ctx context.Context) error {
 	defer r.credentials.close()
 	stop := r.outbox.Start(ctx)
-	r.load(ctx) // it says how much waits, and what earlier starts have left goes first
+	r.load(ctx) // the start event has the size of the backlog, and events of earlier starts go first
 	r.say(event.AgentStarted)
 	report.Steps(ctx, r.changed, r.step)
 	r.leave(ctx)
 	return stop()
 }
 
-// load waits for what earlier starts have left, but not for a disk that hangs.
+// load waits for the events of earlier starts, but not for a hung disk.
 func (r *Reporter) load(ctx context.Context) {
 	limit := time.NewTimer(loadWait)
 	defer limit.Stop()
@@ -64,7 +64,7 @@ func (r *Reporter) say(t event.Type) {
 	defer r.mu.Unlock()
 	self := r.self()
 	if t == event.AgentStarted {
-		self.Blind = []string{} // no check has run yet, which is no blindness
+		self.Blind = []string{} // no check has run yet; they do not count as blind
 	}
 	r.add(event.Event{Type: t, Data: self})
 }
@@ -82,7 +82,7 @@ func (r *Reporter) podsEnded() *uint64 {
 	return r.config.PodsEnded()
 }
 
-// leave says that the agent ends, where the center answers.
+// leave sends that the agent ends, if the center answers.
 func (r *Reporter) leave(ctx context.Context) {
 	r.say(event.AgentStopping)
 	if !r.connected || time.Now().Before(r.retryAt) {
@@ -90,10 +90,10 @@ func (r *Reporter) leave(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()
-	_ = r.sendAll(ctx) // what is not sent is sent after the next start
+	_ = r.sendAll(ctx) // unsent events follow after the next start
 }
 
-// step sends what is due and returns when to check again.
+// step does the due work and returns when to check again.
 func (r *Reporter) step(ctx context.Context) time.Time {
 	now := time.Now()
 	if now.Before(r.retryAt) {
@@ -131,8 +131,8 @@ func (r *Reporter) sendAll(ctx context.Context) error {
 	return r.sendState(ctx, event.Event{Type: event.AgentAlive, Data: self})
 }
 
-// sendChanges sends what waits, and behind it the snapshot if it is due: before, the center would infer what then comes
-// to be told, and who follows the center would take the old for the new.
+// sendChanges sends the backlog, and after it the snapshot if it is due. In the other order the center would infer
+// changes that the backlog then reports, and its followers would mistake old events for new ones.
 func (r *Reporter) sendChanges(ctx context.Context) error {
 	for {
 		batch := r.take()
@@ -163,7 +163,7 @@ func (r *Reporter) take() []report.Item {
 	return r.outbox.Batch(count, maxSize)
 }
 
-// sendBatch sends events, and takes out of the outbox what the center has, or will never accept.
+// sendBatch sends events, and removes those from the outbox that the center has, or will never accept.
 func (r *Reporter) sendBatch(ctx context.Context, batch []report.Item) error {
 	var bodies [][]byte
 	for _, e := range batch {
@@ -188,7 +188,7 @@ func (r *Reporter) sendBatch(ctx context.Context, batch []report.Item) error {
 	return nil
 }
 
-// simplify goes on in the next simpler mode.
+// simplify switches to the next simpler mode.
 func (r *Reporter) simplify() {
 	r.config.Log.Info("the event center does not take events in this mode", "mode", r.mode, "instead", r.mode.simpler())
 	r.mode = r.mode.simpler()
@@ -203,7 +203,7 @@ func (r *Reporter) delivered(batch []report.Item) {
 	r.observe()
 }
 
-// reject sets aside what the center names. Where it names nothing, the batch is sent in parts until it is one event.
+// reject quarantines the events that the center names. If it names none, the batch is split until one event is left.
 func (r *Reporter) reject(batch []report.Item, err error) {
 	var named []rejection
 	if f, ok := errors.AsType[*refusal](err); ok {
@@ -220,7 +220,7 @@ func (r *Reporter) reject(batch []report.Item, err error) {
 	if len(named) == 0 {
 		named = []rejection{{0, report.Text(err.Error(), 200)}}
 	}
-	r.backoff.Succeeded() // it answers
+	r.backoff.Succeeded() // the center answers
 	r.config.Observer.Wrote(r.Name(), report.ResultRejected, err)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -255,7 +255,7 @@ func (r *Reporter) sendState(ctx context.Context, e event.Event) error {
 		r.config.Observer.Wrote(r.Name(), report.ResultRejected, err)
 		r.config.Log.Warn("event is rejected", "type", e.Type, "err", err)
 		r.sentAt = time.Now()
-		return nil // it would be each time
+		return nil // each attempt would fail in the same way
 	}
 	if err == nil {
 		r.succeeded()
@@ -272,10 +272,10 @@ func (r *Reporter) succeeded() {
 	r.config.Observer.Wrote(r.Name(), report.ResultOK, nil)
 }
 
-// failed decides when to try again. The first failure of a row is logged, the others are not.
+// failed decides when to try again. It logs only the first failure in a row.
 func (r *Reporter) failed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
-		return // the agent ends, the center did nothing wrong
+		return // the agent exits; not a fault of the center
 	}
 	r.config.Observer.Wrote(r.Name(), report.ResultError, err)
 	if r.backoff.Failures() == 0 {

@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// maxAnswer bounds what is read of an answer, in bytes.
+	// maxAnswer bounds how much of an answer is read, in bytes.
 	maxAnswer = 64 << 10
-	// aliveHeader is how often a center wants to be sent something, in seconds.
+	// aliveHeader is the interval at which a center wants agent.alive, in seconds.
 	aliveHeader = "Nodeagent-Alive-Seconds"
 )
 
-// The bounds of what a center may ask for with aliveHeader.
+// The bounds of aliveHeader.
 const (
 	minAlive     = 10 * time.Second
 	maxAlive     = time.Hour
 	defaultAlive = time.Minute
 )
 
-// refusal is an answer that is not 2xx.
+// refusal is an answer with a status other than 2xx.
 type refusal struct {
 	code       int
 	retryAfter time.Duration
@@ -52,7 +52,7 @@ func (r *refusal) Error() string {
 	return text
 }
 
-// code returns the status code of a refusal; 0 where there was no answer.
+// code returns the status code of a refusal; 0 if there was no answer.
 func code(err error) int {
 	if r, ok := errors.AsType[*refusal](err); ok {
 		return r.code
@@ -89,7 +89,7 @@ func encode(mode Mode, bodies [][]byte) (message, error) {
 	return message{http.Header{"Content-Type": {event.BatchMediaType}}, append(body, ']')}, nil
 }
 
-// post sends a request to the endpoint in use, or to the others in their order where that one is away.
+// post sends a request to the endpoint in use, or, if it is away, to the others in their order.
 func (r *Reporter) post(ctx context.Context, m message) error {
 	s, err := r.credentials.get(ctx)
 	if err != nil {
@@ -118,7 +118,7 @@ func (r *Reporter) post(ctx context.Context, m message) error {
 	return errors.Join(problems...)
 }
 
-// away reports whether another endpoint may answer otherwise.
+// away reports whether another endpoint may give a different answer.
 func away(err error) bool {
 	c := code(err)
 	return c == 0 || c >= 500 || c == http.StatusNotFound || c == http.StatusRequestTimeout || c >= 300 && c < 400
@@ -144,7 +144,7 @@ func (r *Reporter) postTo(ctx context.Context, s *session, endpoint string, m me
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if response.StatusCode >= 200 && response.StatusCode < 300 {
 		r.heard(response.Header)
-		return nil // also without the rest of the body: the status says that it is durable
+		return nil // even without the rest of the body: the status means that the events are durable
 	}
 	if err != nil {
 		body = nil
@@ -152,7 +152,7 @@ func (r *Reporter) postTo(ctx context.Context, s *session, endpoint string, m me
 	return fmt.Errorf("%s: %w", endpoint, readRefusal(response, body, time.Now()))
 }
 
-// heard takes over how often the center wants to be sent something.
+// heard takes the interval of agent.alive from an answer.
 func (r *Reporter) heard(header http.Header) {
 	seconds, err := strconv.Atoi(header.Get(aliveHeader))
 	if err == nil && seconds > 0 {
@@ -160,7 +160,7 @@ func (r *Reporter) heard(header http.Header) {
 	}
 }
 
-// readRefusal reads an answer. What it says of events is {"rejected":[{"index":0,"reason":"…"}]}.
+// readRefusal reads an answer. Its form for events is {"rejected":[{"index":0,"reason":"…"}]}.
 func readRefusal(response *http.Response, body []byte, now time.Time) *refusal {
 	f := &refusal{code: response.StatusCode, text: report.Text(string(body), 200),
 		retryAfter: event.RetryAfter(response.Header, now)}

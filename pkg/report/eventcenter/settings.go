@@ -12,7 +12,7 @@ import (
 // Mode is how events are put into requests (HTTP protocol binding of CloudEvents).
 type Mode string
 
-// The modes, each simpler than the one before. A receiver that answers 415 is sent the next one.
+// The modes, each simpler than the one before. After an answer of 415 the reporter uses the next one.
 const (
 	Batch      Mode = "batch"      // many in a JSON array
 	Structured Mode = "structured" // one as JSON
@@ -30,12 +30,12 @@ func (m Mode) simpler() Mode {
 	return ""
 }
 
-// Settings configure where events are sent, and as whom. A file is an absolute path, or the name of a file beside the
-// token of the agent's pod.
+// Settings configure the destination of events, and the credentials. A file is an absolute path, or the name of a file
+// beside the token of the agent's pod.
 type Settings struct {
-	Endpoints      []string `yaml:"endpoints"`      // URLs, tried in order; none: nothing is sent
+	Endpoints      []string `yaml:"endpoints"`      // URLs, tried in order; none: disabled
 	Cluster        string   `yaml:"cluster"`        // its name, in the source of every event
-	Mode           Mode     `yaml:"mode"`           // to begin with: batch, structured or binary
+	Mode           Mode     `yaml:"mode"`           // initial mode: batch, structured or binary
 	CAFile         string   `yaml:"caFile"`         // PEM; the system's unless set
 	ServerName     string   `yaml:"serverName"`     // in the certificate; the endpoint's host unless set
 	TokenFile      string   `yaml:"tokenFile"`      // bearer token
@@ -46,7 +46,7 @@ type Settings struct {
 // Enabled reports whether events are to be sent.
 func (s Settings) Enabled() bool { return len(s.Endpoints) > 0 }
 
-// Problems returns what is wrong with s.
+// Problems returns the invalid settings.
 func (s Settings) Problems() map[string]string {
 	problems := map[string]string{}
 	for i, endpoint := range s.Endpoints {

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// snapshotEvery is how often everything that is active is sent, and as much again at random.
+	// snapshotEvery is the least interval of snapshots; up to the same again is added at random.
 	snapshotEvery = 30 * time.Minute
-	// learnedAfter is how long after a check became known a snapshot tells it: a fault of an earlier start that the check
-	// does not find has ended, of which no event tells. Many checks become known together.
+	// learnedAfter is how long after a check became known a snapshot reports it: a fault of an earlier start that the
+	// check does not find has ended without an event. Many checks become known together.
 	learnedAfter = 10 * time.Second
-	// partSize is well below event.MaxSnapshot, for what stands around it.
+	// partSize is well below event.MaxSnapshot, to leave room for the envelope.
 	partSize = event.MaxSnapshot - 32<<10
 )
 
@@ -28,7 +28,7 @@ func (r *Reporter) snapshotDue() time.Time {
 	return report.Earliest(r.snapshotAt, r.learned)
 }
 
-// sendSnapshot sends all that is active now.
+// sendSnapshot sends all active faults and leftovers.
 func (r *Reporter) sendSnapshot(ctx context.Context) error {
 	r.mu.Lock()
 	own := r.outbox.own
@@ -45,7 +45,7 @@ func (r *Reporter) sendSnapshot(ctx context.Context) error {
 		}
 		part.AsOf, part.Of = event.Sequence(asOf), own
 		if err := r.sendState(ctx, event.Event{Type: event.NodeSnapshot, Data: part}); err != nil {
-			r.connected = false // the whole again
+			r.connected = false // send the whole snapshot again
 			return err
 		}
 	}
@@ -54,7 +54,7 @@ func (r *Reporter) sendSnapshot(ctx context.Context) error {
 	return nil
 }
 
-// parts divides what is active into snapshots that are not too large. There is at least one.
+// parts divides the active faults and leftovers into snapshots that are not too large. There is at least one.
 func parts(faults []event.Fault, leftovers []event.Activity, unknown []string) []event.Snapshot {
 	empty := event.Snapshot{Faults: []event.Fault{}, Leftovers: []event.Activity{}}
 	all, size := []event.Snapshot{empty}, 0

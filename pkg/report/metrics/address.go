@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// CheckAddress returns an error unless address is an IP of the loopback with a port: the agent listens nowhere else.
-// A name is refused, since what it resolves to is not decided here.
+// CheckAddress returns an error unless address is a loopback IP with a port: the agent listens nowhere else. It rejects
+// a name, since the resolver decides which address that is.
 func CheckAddress(address string) error {
 	a, err := netip.ParseAddrPort(address)
 	if err != nil {

@@ -2,13 +2,13 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// EventCenter is what is shown of the way to an event center beside what an Observer is told.
+// EventCenter has the figures of the connection to an event center that an Observer does not get.
 type EventCenter struct {
 	SetAside int
 	Bytes    int
 }
 
-// EventCenter has figures served as they are at each scrape.
+// EventCenter registers figures that are read at each scrape.
 func (m *Metrics) EventCenter(stats func() EventCenter) error {
 	gauge := func(name, help string, value func(EventCenter) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Subsystem: "eventcenter", Name: name,

@@ -8,12 +8,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// maxExpected bounds the reasons of one condition that are shown as 0.
+// maxExpected bounds the reasons of one condition shown as 0.
 const maxExpected = 100
 
-// Expect makes reasons that may be given show as 0 from the start, as node-problem-detector does: an alert on a rate
-// or on absence then works before the first problem. Reasons are by condition type; those under "" belong to no
-// condition. It is called before the first Update.
+// Expect makes possible reasons show as 0 from the start, as node-problem-detector does: an alert on a rate or on
+// absence then works before the first problem. Reasons are by condition type; those under "" belong to no condition.
+// Call it before the first Update.
 func (m *Metrics) Expect(reasons map[string][]string) {
 	m.state.expected = map[string][]string{}
 	for condition, all := range reasons {
@@ -28,7 +28,7 @@ func (m *Metrics) Expect(reasons map[string][]string) {
 	}
 }
 
-// Happened counts problems that are not reported one by one, because too many came at once.
+// Happened counts problems that are not reported individually, because too many came at once.
 func (m *Metrics) Happened(reason string, n int) {
 	m.problems.WithLabelValues(m.reasons.bound(report.Reason(reason, maxLabel))).Add(float64(max(n, 0)))
 }

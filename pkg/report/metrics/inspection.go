@@ -8,16 +8,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Inspection is what one pass over the node found, besides the counts of Leftovers.
+// Inspection is the result of one pass over the node, besides the counts of Leftovers.
 type Inspection struct {
-	Complete bool                     // everything could be read and evaluated
+	Complete bool                     // every object was read and evaluated
 	Oldest   map[string]time.Duration // how long ago the oldest leftover or unowned object was first seen, by kind
-	Bytes    map[string]uint64        // what those take, by kind, as far as it is known
-	Ended    int                      // pods that were alive in an earlier pass and are not any more
-	Left     int                      // of those, the ones now proven to have left behind what the agent could release
+	Bytes    map[string]uint64        // their size, by kind, as far as known
+	Ended    int                      // pods that were alive in an earlier pass and have ended
+	Left     int                      // how many of those have proven leftovers that the agent could release
 }
 
-// inspection holds what the last pass found. Ages go on while passes are left out.
+// inspection holds the result of the last pass. Ages keep growing while passes are skipped.
 type inspection struct {
 	oldest, bytes, age *prometheus.Desc
 	ended, left        prometheus.Counter
@@ -45,7 +45,7 @@ func newInspection() *inspection {
 	}
 }
 
-// Inspected takes over what a pass found.
+// Inspected takes the result of a pass.
 func (m *Metrics) Inspected(i Inspection) { m.inspection.take(i, time.Now()) }
 
 func (s *inspection) take(i Inspection, now time.Time) {

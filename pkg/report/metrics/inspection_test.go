@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Ages go on between passes, and an incomplete pass does not renew that of the last complete one.
+// Ages keep growing between passes, and an incomplete pass does not reset the age of the last complete one.
 func TestInspection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New(Config{})

@@ -9,13 +9,13 @@ import (
 const (
 	// maxLabel bounds a label, in bytes.
 	maxLabel = 128
-	// maxReasons bounds how many different reasons are counted: plugins and rules of users make them.
+	// maxReasons bounds how many different reasons are counted: users' plugins and rules create them.
 	maxReasons = 500
 	// otherReasons stands for all reasons beyond that.
 	otherReasons = "OtherReasons"
 )
 
-// label makes s fit to be the value of a label.
+// label makes s a valid label value.
 func label(s string) string { return report.Text(s, maxLabel) }
 
 // vocabulary bounds the number of different words of a label.
@@ -30,7 +30,7 @@ func newVocabulary(limit int) *vocabulary {
 	return &vocabulary{limit: limit, words: map[string]bool{}}
 }
 
-// bound returns word, or the one that stands for all others when there are too many.
+// bound returns word, or the replacement for all others if there are too many.
 func (v *vocabulary) bound(word string) string {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -1,6 +1,5 @@
-// Package metrics keeps the numbers of the agent for Prometheus, on a registry of its own. What is believed is worded
-// as node-problem-detector does (problem_counter, problem_gauge), and in more detail under nodeagent_*. It opens no
-// socket.
+// Package metrics keeps the numbers of the agent for Prometheus, on its own registry. It has the metrics of
+// node-problem-detector (problem_counter, problem_gauge), and more detail under nodeagent_*. It opens no socket.
 package metrics
 
 import (
@@ -19,15 +18,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// Config is what is known at start.
+// Config has the facts known at start.
 type Config struct {
 	Version    string
 	Revision   string                       // of the source
 	Conditions map[string]finding.Condition // by check, for problem_gauge
 }
 
-// Metrics is a reporter, and an observer of everything else that is counted. All methods are safe for concurrent use
-// and none blocks. Labels are made valid UTF-8 and are bounded in length and number.
+// Metrics is a reporter, and an observer of all other counts. All methods are safe for concurrent use and do not block.
+// Labels are made valid UTF-8 and are bounded in length and number.
 type Metrics struct {
 	registry *prometheus.Registry
 	state    *state
@@ -96,7 +95,7 @@ func counter(name, help string, labels ...string) *prometheus.CounterVec {
 // Handler serves the metrics. Serve it on an address that CheckAddress allows.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
-		MaxRequestsInFlight: 3,                        // a scrape costs, and there is one scraper
+		MaxRequestsInFlight: 3,                        // a scrape costs CPU time, and there is one scraper
 		ErrorHandling:       promhttp.ContinueOnError, // one odd series must not hide all others
 		Registry:            m.registry,
 	})
@@ -105,16 +104,16 @@ func (m *Metrics) Handler() http.Handler {
 // Name identifies the reporter in logs and metrics.
 func (m *Metrics) Name() string { return "metrics" }
 
-// Run waits for ctx to end: there is nothing to write.
+// Run waits for ctx to end: metrics are only served.
 func (m *Metrics) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
 }
 
-// Update takes over what is believed.
+// Update takes the believed state.
 func (m *Metrics) Update(state finding.State, updates []finding.Update) {
 	for _, u := range updates {
-		// A changed finding counts when its reason changed, as node-problem-detector counts, not when its severity did.
+		// Like node-problem-detector, count a changed finding if its reason changed, but not if only its severity did.
 		if u.Kind == finding.Raised || u.Kind == finding.Changed &&
 			m.state.reason(u.Finding.Key()) != u.Finding.Reason {
 			m.problems.WithLabelValues(m.reasons.bound(report.Reason(u.Finding.Reason, maxLabel))).Inc()
@@ -127,13 +126,13 @@ func (m *Metrics) Update(state finding.State, updates []finding.Update) {
 func (m *Metrics) Ran(check string, took time.Duration, err error) {
 	check = label(check)
 	m.durations.WithLabelValues(check).Observe(took.Seconds())
-	errs := m.errors.WithLabelValues(check) // begins at 0, so that the first error is an increase
+	errs := m.errors.WithLabelValues(check) // start at 0, so that the first error is an increase
 	if _, conclusive := errors.AsType[*finding.NotApplicableError](err); err != nil && !conclusive {
 		errs.Inc()
 	}
 }
 
-// Abandoned counts a run that was abandoned.
+// Abandoned counts an abandoned run.
 func (m *Metrics) Abandoned(check string) { m.abandoned.WithLabelValues(label(check)).Inc() }
 
 // KmsgLost counts n records of the kernel log that were lost.
@@ -144,7 +143,7 @@ func (m *Metrics) Wrote(reporter, result string, _ error) {
 	m.writes.WithLabelValues(label(reporter), label(result)).Inc()
 }
 
-// Queued sets how many reports wait.
+// Queued sets how many reports are waiting.
 func (m *Metrics) Queued(reporter string, length int) {
 	m.queued.WithLabelValues(label(reporter)).Set(float64(length))
 }
@@ -154,10 +153,10 @@ func (m *Metrics) Dropped(reporter string, severity finding.Severity, n int) {
 	m.dropped.WithLabelValues(label(reporter), label(string(severity))).Add(float64(max(n, 0)))
 }
 
-// Leftover is what leftovers are counted by.
+// Leftover has the labels of the leftover counts.
 type Leftover struct{ Kind, Verdict string }
 
-// Leftovers sets how many objects there are of each kind and verdict. What is not named is gone.
+// Leftovers sets how many objects there are of each kind and verdict. It removes other series.
 func (m *Metrics) Leftovers(counts map[Leftover]int) { m.state.leftovers(counts) }
 
 // Released counts a release.
@@ -165,8 +164,7 @@ func (m *Metrics) Released(kind, result string) {
 	m.releases.WithLabelValues(label(kind), label(result)).Inc()
 }
 
-// Requested counts a request to the apiserver; code 0 means that there was no answer. The resource must not hold
-// names of objects.
+// Requested counts a request to the apiserver; code 0 means no answer. The resource must not contain names of objects.
 func (m *Metrics) Requested(verb, resource string, code int) {
 	m.apirequest.WithLabelValues(label(verb), label(resource), strconv.Itoa(code)).Inc()
 }

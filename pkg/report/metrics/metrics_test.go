@@ -104,7 +104,7 @@ func TestProblemMetrics(t *testing.T) {
 	})
 }
 
-// A change of severity alone is no other problem.
+// A change of severity alone is not another problem.
 func TestSeverityChangeIsNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, w := New(Config{}), reporttest.NewWorld()
@@ -197,7 +197,7 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// Two registries in one process do not meet: there is no global state.
+// Two registries in one process are independent: there is no global state.
 func TestNoGlobalState(t *testing.T) {
 	a, b := New(Config{}), New(Config{})
 	a.KmsgLost(1)

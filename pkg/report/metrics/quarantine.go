@@ -7,16 +7,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Quarantine is what the agent keeps instead of having deleted it.
+// Quarantine are the objects that the agent keeps instead of deleting them.
 type Quarantine struct {
 	Bytes, MaxBytes uint64
 	Entries         int
 	Foreign         int // not the agent's
-	Due             int // will be emptied within a day
+	Due             int // to be emptied within a day
 	Oldest          time.Duration
 }
 
-// quarantine holds the gauges of the quarantine. They are served once it was counted: before, 0 would be wrong.
+// quarantine holds the gauges of the quarantine. They are served only after the first count: before it, 0 would be
+// wrong.
 type quarantine struct {
 	once                                        sync.Once
 	bytes, limit, entries, foreign, due, oldest prometheus.Gauge
@@ -39,7 +40,7 @@ func (q *quarantine) register(registry *prometheus.Registry) {
 		"machine was off.")
 }
 
-// Quarantined sets what is in quarantine.
+// Quarantined sets the contents of the quarantine.
 func (m *Metrics) Quarantined(q Quarantine) {
 	m.quarantine.once.Do(func() { m.quarantine.register(m.registry) })
 	m.quarantine.bytes.Set(float64(q.Bytes))

@@ -12,12 +12,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// state collects the gauges of what is believed. They are made from one snapshot at each scrape, so a series that is
-// gone is gone, and no two of a scrape contradict each other.
+// state collects the gauges of the believed state. Each scrape reads one snapshot, so an ended series is gone, and the
+// series of a scrape are consistent.
 type state struct {
 	checksOf map[string][]string          // by condition type, node-problem-detector's vocabulary
 	namings  map[string]finding.Condition // by condition type
-	expected map[string][]string          // reasons that are shown as 0 while they are not given, by condition type
+	expected map[string][]string          // reasons shown as 0 while absent, by condition type
 	status   *prometheus.Desc
 	findings *prometheus.Desc
 	problem  *prometheus.Desc
@@ -29,7 +29,7 @@ type state struct {
 	counts map[Leftover]int
 }
 
-// check is what is shown of one check.
+// check has the shown values of one check.
 type check struct {
 	status   finding.Status
 	findings map[finding.Severity]int
@@ -65,7 +65,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(namespace+"_"+name, help, labels, nil)
 }
 
-// take replaces the snapshot by a copy of what is believed.
+// take replaces the snapshot by a copy of the believed state.
 func (s *state) take(believed finding.State) {
 	checks := make(map[string]check, len(believed))
 	for id, c := range believed {
@@ -96,7 +96,7 @@ func summary(c *finding.CheckState) check {
 	sum := check{status: c.Status}
 	for _, b := range c.Subjects {
 		if b.IsRaised() {
-			if sum.findings == nil { // of most checks there is none, each time one of them has run
+			if sum.findings == nil { // most checks have none, and this runs after every run of a check
 				sum.findings, sum.reasons = map[finding.Severity]int{}, map[finding.Key]string{}
 			}
 			sum.findings[b.Severity]++
@@ -106,7 +106,7 @@ func summary(c *finding.CheckState) check {
 	return sum
 }
 
-// reason returns why a finding was believed when the snapshot was taken; empty if it was not.
+// reason returns the reason of a finding in the snapshot; empty if it is not there.
 func (s *state) reason(k finding.Key) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package reporttest holds the sinks that can be made to fail, and the behaviour that every reporter must show whatever
-// its sink does.
+// Package reporttest has sinks that a test can make fail, and the behaviour that every reporter must show whatever its
+// sink does.
 package reporttest
 
 import (
@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Fault is how a sink fails. The zero value does not.
+// Fault is how a sink fails. The zero value works without fault.
 type Fault struct {
 	mu   sync.Mutex // guards all below
 	err  error
@@ -39,14 +39,14 @@ func (f *Fault) set(err error, hang, late bool) {
 	f.err, f.hang, f.late = err, hang, late
 }
 
-// Attempts returns when the sink was called.
+// Attempts returns the times of the calls.
 func (f *Fault) Attempts() []time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]time.Time(nil), f.hits...)
 }
 
-// Do runs work as the fault allows.
+// Do runs work according to the fault.
 func (f *Fault) Do(ctx context.Context, work func() error) error {
 	f.mu.Lock()
 	err, hang, late := f.err, f.hang, f.late

@@ -17,9 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Node is a Node object that takes strategic merge patches of its conditions as a real apiserver was seen to do: the
-// list is merged by type, a field that the patch does not name keeps its value, "$patch: delete" removes, and
-// anything else is a bad request.
+// Node is a Node object that takes strategic merge patches of its conditions like a real apiserver: the list is merged
+// by type, a field that the patch does not name keeps its value, "$patch: delete" removes, and anything else is a bad
+// request.
 type Node struct {
 	Fault
 
@@ -32,7 +32,7 @@ type Node struct {
 // NewNode returns a node that shows conditions.
 func NewNode(conditions ...corev1.NodeCondition) *Node { return &Node{conditions: conditions} }
 
-// Set lets the node show these conditions, as somebody else.
+// Set sets the conditions, like another writer.
 func (n *Node) Set(conditions ...corev1.NodeCondition) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -132,7 +132,7 @@ func (n *Node) Reads() int {
 	return n.reads
 }
 
-// Events is a namespace of events.
+// Events is a namespace with events.
 type Events struct {
 	Fault
 
@@ -171,7 +171,7 @@ func (e *Events) Lines() []string {
 	return lines
 }
 
-// Receiver answers HTTP requests without a network, by a handler.
+// Receiver answers HTTP requests with a handler, without a network.
 type Receiver struct {
 	Fault
 	Handler http.Handler
@@ -244,8 +244,8 @@ func (s *Store) Len() int {
 	return len(s.values)
 }
 
-// Taints is a Node object whose taints are written by JSON merge patches, as a real apiserver takes them: the list is
-// replaced as a whole, and refused with a conflict where the Node has changed since it was read.
+// Taints is a Node object that takes JSON merge patches of its taints like a real apiserver: the list is replaced as a
+// whole, and the patch is refused with a conflict if the Node has changed since it was read.
 type Taints struct {
 	Fault
 
@@ -256,7 +256,7 @@ type Taints struct {
 	node    corev1.Node
 	version int
 	patches int
-	rivals  int // how many more writes of somebody else come right before ours
+	rivals  int // how many more writes of another writer come right before ours
 }
 
 // NewTaints returns a node with taints.
@@ -264,7 +264,7 @@ func NewTaints(taints ...corev1.Taint) *Taints {
 	return &Taints{node: corev1.Node{Spec: corev1.NodeSpec{Taints: taints}}}
 }
 
-// Change changes the node, as somebody else.
+// Change changes the node, like another writer.
 func (n *Taints) Change(change func(*corev1.Node)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -272,7 +272,7 @@ func (n *Taints) Change(change func(*corev1.Node)) {
 	n.version++
 }
 
-// Rival lets somebody else add a taint right before each of the next writes.
+// Rival adds a taint right before each of the next writes, like another writer.
 func (n *Taints) Rival(writes int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -16,19 +16,19 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// Check is the check of the suite's findings.
+// Check is the check of the findings in this suite.
 const Check = "suite-check"
 
 // Subject is a reporter under test.
 type Subject struct {
 	Reporter report.Reporter
-	Sink     *Fault // nil: there is nothing that can fail
-	// Reports returns the reasons that the sink shows, or has received.
+	Sink     *Fault // nil: the reporter has no sink that can fail
+	// Reports returns the reasons that the sink shows or has received.
 	Reports func() []string
-	Edge    bool // it keeps what is over, too
+	Edge    bool // it also keeps ended faults
 }
 
-// Behaviour runs the suite. New is called inside of a synctest bubble.
+// Behaviour runs the suite. It calls newSubject inside a synctest bubble.
 func Behaviour(t *testing.T, newSubject func(t *testing.T) Subject) {
 	t.Helper()
 	for _, test := range []struct {
@@ -49,8 +49,8 @@ func Behaviour(t *testing.T, newSubject func(t *testing.T) Subject) {
 	}
 }
 
-// Start runs a reporter until the returned function is called, which waits for it and fails the test if it takes more
-// than five seconds. To be used inside of a bubble.
+// Start runs a reporter until the returned function is called. That waits for the reporter and fails the test if it
+// takes more than five seconds. Use it inside a bubble.
 func Start(t *testing.T, r report.Reporter) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -100,7 +100,7 @@ func updateDoesNotBlock(t *testing.T, s Subject) {
 	for i := range 3000 {
 		s.Reporter.Update(w.Run(Check, nil, reason(i)))
 	}
-	// A bubble's clock moves on only when everything in it is blocked.
+	// The clock of a bubble advances only when all goroutines in it are blocked.
 	if took := time.Since(began); took != 0 {
 		t.Errorf("update waited for %s", took)
 	}
@@ -129,7 +129,7 @@ func runEnds(t *testing.T, s Subject) {
 	stop := Start(t, s.Reporter)
 	s.Reporter.Update(w.Run(Check, nil, "Broken"))
 	time.Sleep(5 * time.Second)
-	stop() // measures; the bubble itself fails the test where a goroutine is left
+	stop() // measures; the bubble itself fails the test if a goroutine is left
 }
 
 func newestWins(t *testing.T, s Subject) {
@@ -155,8 +155,8 @@ func newestWins(t *testing.T, s Subject) {
 	}
 }
 
-// stateIsNotKept changes everything in a state after Update. A reporter that kept it reports nonsense, and the race
-// detector sees it.
+// stateIsNotKept changes everything in a state after Update. A reporter that kept it reports wrong values, and the race
+// detector notices.
 func stateIsNotKept(t *testing.T, s Subject) {
 	w := NewWorld()
 	stop := Start(t, s.Reporter)
@@ -185,7 +185,7 @@ func stateIsNotKept(t *testing.T, s Subject) {
 	}
 }
 
-// activitiesSurvive reports the end of a release while the sink is unreachable, twice, as a restart of the agent does.
+// activitiesSurvive reports the end of a release twice while the sink is unreachable, like a restarted agent.
 func activitiesSurvive(t *testing.T, s Subject) {
 	reporter, ok := s.Reporter.(report.ActivityReporter)
 	if !ok {

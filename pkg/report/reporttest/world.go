@@ -7,14 +7,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// World makes states and updates as the engine does, with the real tracker, at the time of the test's clock.
+// World makes states and updates like the engine, with the real tracker, at the time of the test's clock.
 type World struct {
 	Boot    string
 	Booted  time.Time
 	tracker *finding.Tracker
 }
 
-// NewWorld returns a world without any observation. The machine has been up for an hour.
+// NewWorld returns a world without observations. The machine has been up for an hour.
 func NewWorld() *World {
 	return &World{Boot: "boot-1", Booted: time.Now().Add(-time.Hour), tracker: finding.NewTracker(nil, nil)}
 }
@@ -25,13 +25,13 @@ func (w *World) Now() finding.Timestamp {
 	return finding.Timestamp{Wall: now.Round(0), Boot: w.Boot, SinceBoot: now.Sub(w.Booted)}
 }
 
-// State returns what is believed.
+// State returns the believed state.
 func (w *World) State() finding.State { return w.tracker.State() }
 
 // Restart makes the tracker continue from state, nil if it was lost.
 func (w *World) Restart(state finding.State) { w.tracker = finding.NewTracker(nil, state) }
 
-// Run is a run of a check: err or the reasons of fatal findings.
+// Run runs a check once: with an error, or with the reasons of fatal findings.
 func (w *World) Run(check string, err error, reasons ...string) (finding.State, []finding.Update) {
 	l := finding.Observation{Check: check, At: w.Now(), Err: err}
 	for i, reason := range reasons {
@@ -40,7 +40,7 @@ func (w *World) Run(check string, err error, reasons ...string) (finding.State, 
 	return w.Observe(l)
 }
 
-// Observe takes an observation into account.
+// Observe passes an observation to the tracker.
 func (w *World) Observe(l finding.Observation) (finding.State, []finding.Update) {
 	updates := w.tracker.Observe(l)
 	return w.tracker.State(), updates

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// purse is a budget: how much room there is, and what was asked of it.
+// purse is a budget: its room, and the calls it received.
 type purse struct {
 	mu       sync.Mutex // guards all below
 	room     bool
@@ -39,7 +39,7 @@ func (p *purse) set(room bool, err error) {
 	p.room, p.err = room, err
 }
 
-// asked returns how often each was called.
+// asked returns how often each method was called.
 func (p *purse) asked() (holds, releases int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -57,7 +57,7 @@ func TestBudgetOfIsolatedNodes(t *testing.T) {
 		if holds, releases := p.asked(); holds < 4 || releases != 0 {
 			t.Errorf("within an hour: kept %d times, given back %d times", holds, releases)
 		}
-		p.set(false, nil) // others were faster when it was renewed
+		p.set(false, nil) // other nodes took the place before its renewal
 		shows(t, n, 20*time.Minute, preferred)
 		if _, releases := p.asked(); releases != 1 {
 			t.Errorf("given back %d times", releases)
@@ -92,7 +92,7 @@ func TestWithoutRoomTheTaintIsWeaker(t *testing.T) {
 	})
 }
 
-// A budget that cannot be asked leaves the node as it is: it is neither tainted nor freed.
+// If the budget cannot be asked, the node stays as it is: it is neither tainted nor freed.
 func TestBudgetCannotBeAsked(t *testing.T) {
 	p := &purse{err: errors.New("no apiserver")}
 	run(t, func(c *Config) { c.Budget = p }, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
@@ -107,7 +107,7 @@ func TestBudgetCannotBeAsked(t *testing.T) {
 	})
 }
 
-// What only lowers the node's worth, and what is not done at all, needs none.
+// PreferNoSchedule and dry-run need no budget.
 func TestBudgetIsNotAsked(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"prefer":      func(c *Config) { c.Prefer = []string{"disk"} },

@@ -12,15 +12,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// wish is what the believed state asks for.
+// wish is the taint that the believed state asks for.
 type wish struct {
 	taint   *corev1.Taint // nil: no fault asks for one
-	checks  []string      // whose faults ask for it, sorted
-	unknown []string      // checks of which nothing is known, sorted
+	checks  []string      // checks whose faults ask for it, sorted
+	unknown []string      // unknown checks, sorted
 }
 
-// wishOf returns what a state asks for. It is pure. A fault of a check in prefer only makes the node less attractive:
-// the pod that would end the fault must still be able to come.
+// wishOf returns the wish of a state. It is pure. A fault of a check in prefer only makes the node less attractive: the
+// pod that would end the fault must still be schedulable.
 func wishOf(state finding.State, key string, prefer []string) wish {
 	var w wish
 	var first finding.Believed
@@ -56,7 +56,7 @@ func wishOf(state finding.State, key string, prefer []string) wish {
 // maxValue bounds the value of a taint, in bytes (Kubernetes: a label's value).
 const maxValue = 63
 
-// labelValue returns a reason in the form of a label's value: letters, digits, "-", "_" and ".", beginning and ending
+// labelValue converts a reason to the form of a label value: letters, digits, "-", "_" and ".", starting and ending
 // with a letter or digit.
 func labelValue(reason string) string {
 	safe := strings.Map(func(r rune) rune {
@@ -69,8 +69,8 @@ func labelValue(reason string) string {
 	return strings.Trim(safe[:min(len(safe), maxValue)], "-_.")
 }
 
-// merge returns the taints of a Node with ours as wanted (nil: without), in their order, and whether that is a change.
-// Only entries of our key are changed.
+// merge returns the taints of a Node with the wanted one (nil: without ours), in their order, and whether they changed.
+// It changes only entries of our key.
 func merge(taints []corev1.Taint, key string, wanted *corev1.Taint) ([]corev1.Taint, bool) {
 	var merged []corev1.Taint
 	placed := false
@@ -102,8 +102,8 @@ func find(taints []corev1.Taint, key string) *corev1.Taint {
 	return nil
 }
 
-// encode returns the JSON merge patch that replaces the taints of a Node, if nobody else has changed it since it was
-// read: the list is one value to the apiserver.
+// encode returns the JSON merge patch that replaces the taints of a Node, unless the Node has changed since it was
+// read: for the apiserver the list is one value.
 func encode(resourceVersion string, taints []corev1.Taint) ([]byte, error) {
 	if resourceVersion == "" {
 		return nil, fmt.Errorf("the Node has no resourceVersion: its taints cannot be changed safely")
@@ -117,7 +117,8 @@ func encode(resourceVersion string, taints []corev1.Taint) ([]byte, error) {
 	})
 }
 
-// The marks of others that take a node out of service or replace it. While one is on the Node, nothing is changed.
+// The marks of others that take a node out of service or replace it. While the Node has one, the reporter changes
+// nothing.
 var (
 	ownersTaints = []string{
 		corev1.TaintNodeOutOfService,     // an administrator: the node is shut down (KEP-2268)
@@ -131,7 +132,7 @@ var (
 
 const elsewhere = "somebody else works on this node: "
 
-// Owner returns what shows that somebody else works on the Node; empty: nothing.
+// Owner returns the mark by which another controller works on the Node, or "".
 func Owner(node *corev1.Node) string {
 	for _, t := range node.Spec.Taints {
 		if slices.Contains(ownersTaints, t.Key) {

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// idle is when nothing is to be done; an Update wakes earlier.
+	// idle is the wait if there is no work; an Update wakes earlier.
 	idle = time.Hour
-	// askOwner is how often the Node is read again while somebody else works on it.
+	// askOwner is how often the Node is read again while another controller works on it.
 	askOwner = time.Minute
-	// conflicts bounds how often a write is repeated at once because somebody else has changed the Node.
+	// conflicts bounds how often a write is repeated at once after a conflict.
 	conflicts = 10
 )
 
-// Run sets and takes off the taint until ctx ends. It stays then: the fault does too.
+// Run sets and removes the taint until ctx ends. The taint stays after that, like the fault.
 func (r *Reporter) Run(ctx context.Context) error {
 	stop := r.behind.Start(ctx)
 	report.Steps(ctx, r.changed, func(ctx context.Context) time.Time { return time.Now().Add(r.step(ctx)) })
 	return stop()
 }
 
-// step does what is due and returns how long to wait for the next step.
+// step does the due work and returns how long to wait for the next step.
 func (r *Reporter) step(ctx context.Context) time.Duration {
 	if left := time.Until(r.retryAt); left > 0 {
 		return left
@@ -45,7 +45,7 @@ func (r *Reporter) step(ctx context.Context) time.Duration {
 	blocked, wait, err := r.attempt(ctx)
 	switch {
 	case err != nil && errors.Is(context.Cause(ctx), context.Canceled):
-		return idle // the agent ends, the apiserver did nothing wrong
+		return idle // the agent exits; not a fault of the apiserver
 	case err != nil:
 		r.config.Observer.Wrote(r.Name(), report.ResultError, err)
 		r.tell("the taint of this node is not changed", "err", err.Error())
@@ -73,7 +73,7 @@ func (r *Reporter) hasState() bool {
 	return r.seen
 }
 
-// attempt reads the Node the first time, and writes its taints where they are not what is believed.
+// attempt reads the Node the first time, and writes its taints if they are not the intended ones.
 func (r *Reporter) attempt(ctx context.Context) (blocked string, wait time.Duration, err error) {
 	if !r.known {
 		node, err := r.config.Node.GetNode(ctx)
@@ -123,7 +123,7 @@ func (r *Reporter) tryRight(ctx context.Context, node *corev1.Node) {
 // keepsAway reports whether a taint needs the budget.
 func keepsAway(t *corev1.Taint) bool { return t != nil && t.Effect == corev1.TaintEffectNoSchedule }
 
-// afford returns a taint that keeps pods away as the budget allows it, and when to ask again.
+// afford returns a NoSchedule taint, weakened if the budget does not allow it, and when to ask again.
 func (r *Reporter) afford(ctx context.Context, wanted *corev1.Taint) (*corev1.Taint, time.Duration, error) {
 	if r.config.Budget == nil || r.config.Mode != On {
 		return wanted, idle, nil
@@ -140,7 +140,7 @@ func (r *Reporter) afford(ctx context.Context, wanted *corev1.Taint) (*corev1.Ta
 	return wanted, again, nil
 }
 
-// repay gives back what a taint has needed.
+// repay returns the budget of a taint.
 func (r *Reporter) repay(ctx context.Context) error {
 	if r.config.Budget == nil {
 		return nil
@@ -166,7 +166,7 @@ func (r *Reporter) decide(now time.Time) (wanted *corev1.Taint, checks []string,
 	case slices.ContainsFunc(r.wish.unknown, func(check string) bool {
 		return len(r.mine.Checks) == 0 || slices.Contains(r.mine.Checks, check)
 	}):
-		r.clear = time.Time{} // what has asked for it is not known to be well
+		r.clear = time.Time{} // a check that asked for the taint is not known to be healthy
 		return r.shown, r.mine.Checks, idle
 	}
 	if r.clear.IsZero() {
@@ -178,7 +178,7 @@ func (r *Reporter) decide(now time.Time) (wanted *corev1.Taint, checks []string,
 	return nil, nil, idle
 }
 
-// tell logs what was not said before.
+// tell logs a message unless it repeats the last one.
 func (r *Reporter) tell(message, key, value string) {
 	if r.told != value {
 		r.told = value
@@ -186,8 +186,8 @@ func (r *Reporter) tell(message, key, value string) {
 	}
 }
 
-// apply writes the taints of the Node as it is now, and again when somebody else has changed it meanwhile. A reason why
-// nothing may be changed is returned as blocked, and when to look again at the budget.
+// apply writes the taints of the current Node, and retries on conflicts. If a change is not permitted, it returns the
+// reason as blocked. It also returns when to ask the budget again.
 func (r *Reporter) apply(ctx context.Context, asked *corev1.Taint, checks []string) (blocked string, again time.Duration,
 	err error) {
 	again, affordable := idle, (*corev1.Taint)(nil)
@@ -226,7 +226,7 @@ func (r *Reporter) apply(ctx context.Context, asked *corev1.Taint, checks []stri
 			}
 		}
 		if wanted != nil {
-			r.remember(checks) // before: a crash must not leave a taint that nobody takes off
+			r.remember(checks) // before the write: a crash must not leave a taint that no agent removes
 		}
 		if changes {
 			err = r.write(ctx, node.ResourceVersion, taints, false)
@@ -253,14 +253,14 @@ func (r *Reporter) write(ctx context.Context, resourceVersion string, taints []c
 	return nil
 }
 
-// probe is a taint that the admission policy refuses: its key is not ours.
+// probe is a taint that the admission policy must reject: its key is not ours.
 var probe = corev1.Taint{Key: "probe.nodeagent.github.io/confined", Effect: corev1.TaintEffectPreferNoSchedule}
 
-// policyRefusal is in the apiserver's answer where a ValidatingAdmissionPolicy has refused a request, and not RBAC.
+// policyRefusal is in the apiserver's answer if a ValidatingAdmissionPolicy, and not RBAC, has rejected a request.
 const policyRefusal = "ValidatingAdmissionPolicy"
 
-// confined tries, without anything being stored, to add a taint of another key. Only where an admission policy refuses
-// that is the right to write the Node confined to our key, and the token of one node of no use for another.
+// confined tries to add a taint of another key, as a dry run. Only if an admission policy rejects that, the permission
+// to write the Node is limited to our key, and the token of one node is useless for another.
 func (r *Reporter) confined(ctx context.Context, node *corev1.Node) error {
 	err := r.write(ctx, node.ResourceVersion, append(slices.Clone(node.Spec.Taints), probe), true)
 	switch {
@@ -289,7 +289,8 @@ func (r *Reporter) remember(checks []string) {
 	}
 }
 
-// forget gives back the budget once the taint is gone, and then forgets the taint: a restart between them does so again.
+// forget returns the budget once the taint is gone, and then forgets the taint: after a restart between them both are
+// repeated.
 func (r *Reporter) forget(ctx context.Context) error {
 	if r.mine.Key == "" {
 		return nil
@@ -302,7 +303,7 @@ func (r *Reporter) forget(ctx context.Context) error {
 	return nil
 }
 
-// wrote takes note of what the Node shows now.
+// wrote notes the current taints of the Node.
 func (r *Reporter) wrote(ctx context.Context, wanted *corev1.Taint) error {
 	r.config.Observer.Wrote(r.Name(), report.ResultOK, nil)
 	before := r.shown

@@ -9,15 +9,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// sight is what the Node showed when it was seen last, whoever wrote it.
+// sight is the last seen state of the Node, whoever wrote it.
 type sight struct {
-	at    time.Time // zero: it was not seen
+	at    time.Time // zero: never seen
 	uid   types.UID
 	taint *corev1.Taint // of our key
 
 	compared time.Time
-	fresh    bool      // it was not compared, yet
-	owner    types.UID // when it was compared
+	fresh    bool      // not yet compared
+	owner    types.UID // UID of the Node at the comparison
 }
 
 // Saw implements report.NodeReporter.
@@ -32,8 +32,8 @@ func (r *Reporter) Saw(node *corev1.Node) {
 	}
 }
 
-// look takes over what the Node was seen to show, and returns when to do so again. While no fault asks for a taint and
-// none is ours there is nothing to compare: a taint of our key that somebody sets is theirs.
+// look takes over the last seen state of the Node, and returns when to do so again. If no fault asks for a taint and
+// none is ours, there is no comparison: a taint of our key that somebody else sets is theirs.
 func (r *Reporter) look(now time.Time) (again time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report/reporttest"
 )
 
-// saw lets the reporter see the node as it is now.
+// saw lets the reporter see the current node.
 func saw(t *testing.T, r *Reporter, n *reporttest.Taints) {
 	t.Helper()
 	node, err := n.GetNode(t.Context())
@@ -20,8 +20,8 @@ func saw(t *testing.T, r *Reporter, n *reporttest.Taints) {
 	r.Saw(node)
 }
 
-// While the fault stands, the taint does too, whoever takes it off or changes it, and also on a Node that has registered
-// again. Another writer is not answered with a write for each of its own.
+// While the fault lasts, so does the taint, whoever removes or changes it, and also on a Node after it registers again.
+// The reporter does not answer each write of another writer with one of its own.
 func TestTaintIsSetAgain(t *testing.T) {
 	ours := func(t corev1.Taint) bool { return t.Key == DefaultKey }
 	for name, change := range map[string]func(*corev1.Node){
@@ -59,7 +59,7 @@ func TestTaintIsSetAgain(t *testing.T) {
 	}
 }
 
-// A taint of our key that somebody sets in peace is theirs.
+// A taint of our key that somebody sets while there is no fault is theirs.
 func TestTaintOfAnotherIsLeft(t *testing.T) {
 	run(t, nil, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
 		r.Update(w.Run("disk", nil))

@@ -1,6 +1,6 @@
-// Package taint keeps new pods off a node that cannot serve them: while a fatal fault is believed, the Node has one
-// taint of ours, with the reason as its value. It changes entries of its own key only, takes off only what it has set,
-// and never while somebody else repairs or replaces the node. Nothing is evicted: the effect is never NoExecute.
+// Package taint keeps new pods off a node that cannot serve them: during a fatal fault the Node has one taint of ours,
+// with the reason as its value. It changes only entries of its own key, removes only its own taint, and changes nothing
+// while another controller repairs or replaces the node. It evicts no pods: the effect is never NoExecute.
 package taint
 
 import (
@@ -19,19 +19,19 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/report"
 )
 
-// Node is what the reporter needs of the apiserver. All calls end when their context does.
+// Node is the part of the apiserver that the reporter needs. All calls end when their context does.
 type Node interface {
 	// GetNode reads the Node of this node.
 	GetNode(ctx context.Context) (*corev1.Node, error)
-	// PatchNode sends a JSON merge patch of the Node. With dryRun everything is checked and nothing is stored.
+	// PatchNode sends a JSON merge patch of the Node. With dryRun the apiserver checks it and does not store it.
 	PatchNode(ctx context.Context, patch []byte, dryRun bool) error
 }
 
 // Budget limits how many nodes have a taint that keeps pods away (NoSchedule). All calls end when their context does.
 type Budget interface {
-	// Hold takes this node's part of it, or keeps it, and returns whether there is one, and when to call it again.
+	// Hold takes or renews this node's part of the budget, and returns whether it has one, and when to call again.
 	Hold(ctx context.Context) (held bool, again time.Duration, err error)
-	// Release gives it back.
+	// Release returns it.
 	Release(ctx context.Context) error
 }
 
@@ -40,8 +40,8 @@ type Mode string
 
 // The modes.
 const (
-	Off    Mode = "off"     // a taint that was set before is taken off
-	DryRun Mode = "dry-run" // what would be done is logged
+	Off    Mode = "off"     // removes a taint from before
+	DryRun Mode = "dry-run" // logs the intended changes
 	On     Mode = "on"
 )
 
@@ -52,29 +52,29 @@ const (
 	DefaultTimeout = 15 * time.Second
 )
 
-// Config configures the reporter. All but Node may be left out.
+// Config configures the reporter. Only Node is required.
 type Config struct {
 	Node   Node
 	Mode   Mode
 	Key    string        // of the taint; empty: DefaultKey
-	Hold   time.Duration // how long all faults must have been gone before it is taken off; zero: DefaultHold
-	Prefer []string      // checks whose faults only lower the node's worth: PreferNoSchedule instead of NoSchedule
-	// Budget, where set, is asked before the effect is NoSchedule, and as long as it is. Where it is spent the effect is
-	// PreferNoSchedule; where it cannot be asked, nothing is changed.
+	Hold   time.Duration // how long all faults must be gone before the taint is removed; zero: DefaultHold
+	Prefer []string      // checks whose faults get PreferNoSchedule instead of NoSchedule
+	// Budget, if set, must allow the effect NoSchedule, for as long as it lasts. If it is spent, the effect is
+	// PreferNoSchedule; if it cannot be asked, the taint does not change.
 	Budget Budget
-	// Stopped returns why nothing may be done (the kill switch), or ""; may be nil.
+	// Stopped returns the reason why changes are forbidden (the kill switch), or ""; may be nil.
 	Stopped func() string
-	// Elsewhere returns what shows, elsewhere than on the Node, that somebody else works on it, or ""; may be nil.
+	// Elsewhere returns evidence outside the Node that another controller works on it, or ""; may be nil.
 	Elsewhere func(ctx context.Context) (string, error)
 
-	Store    report.Store  // keeps whether a taint is ours; nil: a taint of an earlier agent counts as ours
+	Store    report.Store  // records whether a taint is ours; nil: a taint of an earlier agent counts as ours
 	Timeout  time.Duration // of one attempt; zero: DefaultTimeout
 	Observer report.Observer
 	Log      *slog.Logger
 	Rand     func() float64 // nil: math/rand/v2
 }
 
-// Reporter keeps the taint as what is believed.
+// Reporter keeps the taint in line with the believed state.
 type Reporter struct {
 	config  Config
 	behind  *report.WriteBehind
@@ -89,17 +89,17 @@ type Reporter struct {
 
 	sight sight
 
-	// Of the goroutine that runs.
+	// Owned by the goroutine of Run.
 	mine    record
-	shown   *corev1.Taint // ours on the Node, as far as is known
-	known   bool          // shown is
+	shown   *corev1.Taint // our taint on the Node, as far as known
+	known   bool          // whether shown is known
 	wroteAt time.Time
 	retryAt time.Time
 	never   string // why this identity cannot set the taint
 	told    string // what was logged last, so that it is not repeated
 }
 
-// record is what survives a restart: which checks have asked for the taint on the Node.
+// record survives a restart: the checks that asked for the taint on the Node.
 type record struct {
 	Key    string   `json:"key"`
 	Checks []string `json:"checks"`
@@ -126,7 +126,7 @@ func stored(store report.Store) record {
 	if store == nil {
 		return r
 	}
-	_ = store.ForEach(func(key string, value []byte) error { // unreadable: as if there were none
+	_ = store.ForEach(func(key string, value []byte) error { // unreadable: treated as missing
 		if key == recordKey {
 			_ = json.Unmarshal(value, &r)
 		}
@@ -135,11 +135,11 @@ func stored(store report.Store) record {
 	return r
 }
 
-// Owed reports whether an earlier agent has left a taint that only this package takes off.
+// Owed reports whether an earlier agent has left a taint that only this package removes.
 func Owed(store report.Store) bool { return stored(store).Key != "" }
 
-// Retire takes off a taint that the agent of this store has set, and returns its key, if there was one. No agent may
-// run.
+// Retire removes a taint that the agent of this store has set, and returns its key, if there was one. The agent must
+// not be running.
 func Retire(ctx context.Context, node Node, store report.Store) ([]string, error) {
 	mine := stored(store)
 	if mine.Key == "" {
@@ -170,13 +170,13 @@ func (r *Reporter) inTheWay(why string) {
 // Name identifies the reporter in logs and metrics.
 func (r *Reporter) Name() string { return "taint" }
 
-// Update takes over what is believed.
+// Update takes the believed state.
 func (r *Reporter) Update(state finding.State, _ []finding.Update) {
 	w := wishOf(state, r.config.Key, r.config.Prefer)
 	r.mu.Lock()
 	r.wish, r.seen = w, true
 	if w.taint != nil {
-		r.clear = time.Time{} // the next state may overtake this one
+		r.clear = time.Time{} // Run may see only the next state
 	}
 	r.mu.Unlock()
 	select {

@@ -35,7 +35,7 @@ func run(t *testing.T, change func(*Config), test func(t *testing.T, r *Reporter
 	})
 }
 
-// shows waits, and fails unless the node has these taints besides the foreign one.
+// shows waits, and fails the test unless the node has these taints besides the foreign one.
 func shows(t *testing.T, n *reporttest.Taints, wait time.Duration, want ...string) {
 	t.Helper()
 	time.Sleep(wait)
@@ -68,7 +68,7 @@ func TestTaintLastsAsLongAsTheFault(t *testing.T) {
 	})
 }
 
-// Not knowing is not health.
+// Unknown is not healthy.
 func TestTaintStaysWhileNothingIsKnown(t *testing.T) {
 	run(t, nil, func(t *testing.T, r *Reporter, n *reporttest.Taints, w *reporttest.World) {
 		r.Update(w.Run("disk", nil, "DiskReadonly"))
@@ -80,7 +80,7 @@ func TestTaintStaysWhileNothingIsKnown(t *testing.T) {
 		state, _ = w.Run("other", errors.New("blind"))
 		state["disk"].Status, state["other"].Status = finding.StatusHealthy, finding.StatusUnknown
 		r.Update(state, nil)
-		shows(t, n, DefaultHold+time.Second) // another check's blindness does not keep it
+		shows(t, n, DefaultHold+time.Second) // another unknown check does not keep it
 	})
 }
 
@@ -173,7 +173,7 @@ func TestTaintIsTheReportersOwn(t *testing.T) {
 	}
 }
 
-// A restarted agent takes off what an earlier one has set, whatever the mode is now; not before it knows.
+// A restarted agent removes the taint of an earlier one, whatever the mode is now; but not before it knows the state.
 func TestTaintOfAnEarlierAgent(t *testing.T) {
 	for _, mode := range []Mode{On, Off} {
 		t.Run(string(mode), func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// writeThrough writes a file and has it written to the disks, as far as they take it.
+// writeThrough writes and syncs a file, as far as the disks accept it.
 func writeThrough(dir, name string) error {
 	file, err := os.Create(filepath.Join(dir, name))
 	if err != nil {
@@ -22,7 +22,7 @@ func writeThrough(dir, name string) error {
 	return file.Sync()
 }
 
-// leg is a disk of a filesystem, a device over a RAM disk that can be made to fail all that is written to it.
+// leg is a disk of a filesystem, a device over a RAM disk that can be made to fail all writes.
 type leg struct {
 	t          *testing.T
 	name, disk string
@@ -52,8 +52,8 @@ func (l leg) setFailing(failing bool) {
 	dmsetup(l.t, "resume", l.name)
 }
 
-// TestBtrfsDisk: one of the two disks of a btrfs filesystem fails what is written to it, is repaired, is missing, and
-// is replaced; at last both fail.
+// TestBtrfsDisk: one of the two disks of a btrfs filesystem fails writes, is repaired, is missing, and is replaced; at
+// last both fail.
 func TestBtrfsDisk(t *testing.T) {
 	a := watch(t)
 	run(t, "modprobe", "btrfs")

@@ -9,7 +9,7 @@ import (
 
 const guestCard = "guest0"
 
-// flap takes the carrier of the card away for a short time. What it says of itself is new then.
+// flap takes the carrier of the card away for a short time. The card's attributes are new after that.
 func flap(t *testing.T) {
 	t.Helper()
 	setParameter(t, "guest_card", "carrier", "0")
@@ -18,8 +18,8 @@ func flap(t *testing.T) {
 	eventually(t, "carrier", func() bool { return read("/sys/class/net/"+guestCard+"/operstate") == "up" })
 }
 
-// TestCard: a network card comes back in half duplex, or slower, loses its link, and flaps; it stops sending; and it
-// is removed while something in the kernel keeps it.
+// TestCard: a network card comes back in half duplex, or slower, loses its link, and flaps; it stops sending; and it is
+// removed while the kernel holds a reference to it.
 func TestCard(t *testing.T) {
 	needGuest(t)
 	t.Parallel()
@@ -30,7 +30,7 @@ func TestCard(t *testing.T) {
 	defer stop()
 	run(t, "ip", "link", "set", guestCard, "up")
 	flap(t)
-	time.Sleep(10 * time.Second) // the check observes it at its best
+	time.Sleep(10 * time.Second) // the check observes its best values
 	setParameter(t, "guest_card", "rx_packets", "2000")
 	setParameter(t, "guest_card", "rx_crc_errors", "1000")
 	for _, step := range []struct{ fullDuplex, speed, reason string }{
@@ -48,7 +48,7 @@ func TestCard(t *testing.T) {
 	setParameter(t, "guest_card", "carrier", "1")
 	a.awaitReason("link-state", "LinkDown", guestCard, false)
 
-	for uptime(t) < 130*time.Second { // before, links may come and go
+	for uptime(t) < 130*time.Second { // before that, links may come and go
 		time.Sleep(time.Second)
 	}
 	time.Sleep(6 * time.Second)
@@ -66,13 +66,13 @@ func TestCard(t *testing.T) {
 	setParameter(t, "guest_card", "rx_packets", "10000000")
 	run(t, "ip", "address", "add", "192.0.2.1/24", "dev", guestCard)
 	setParameter(t, "guest_card", "stuck", "1")
-	_ = exec.Command("busybox", "ping", "-c", "2", "-W", "1", "192.0.2.2").Run() // nobody answers
+	_ = exec.Command("busybox", "ping", "-c", "2", "-W", "1", "192.0.2.2").Run() // no host answers
 	a.awaitReason("network-errors", "NICTxTimeout", guestCard, true)
 	setParameter(t, "guest_card", "stuck", "0")
 	a.awaitFound("network-errors", damaged, false)
 
 	setParameter(t, "guest_card", "hold", "35")
-	run(t, "rmmod", "guest_card") // waits for whoever holds it
+	run(t, "rmmod", "guest_card") // waits for the holder of the reference
 	a.awaitSaid("UnregisterNetDevice", guestCard, true)
 	a.awaitSaid("UnregisterNetDevice", guestCard, false)
 	a.awaitReason("link-state", "", guestCard, false)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// crash is a fault of the kernel itself, and what must be reported of it.
+// crash is a fault of the kernel itself, and its expected report.
 type crash struct {
 	make   string // in the module guest_faults
 	rule   string
@@ -19,10 +19,10 @@ type crash struct {
 	lasts  bool // until the next boot
 }
 
-// crashes are in the order in which they are made: after an oops the kernel no longer looks for hung tasks.
+// crashes are in the order of the test: after an oops the kernel no longer looks for hung tasks.
 func crashes() []crash {
 	return []crash{
-		// what the check hung-tasks makes of it comes later
+		// the check hung-tasks reports it later
 		{"hung 90", "task-hung", "INFO: task guest-hung:", "", "", false},
 		{"warn", "kernel-warning", "guest_faults", "KernelWarning", "info", false},
 		{"atomic", "kernel-bug", "scheduling while atomic: guest-atomic/", "KernelBug", "warning", false},
@@ -48,15 +48,15 @@ func crashes() []crash {
 	}
 }
 
-// TestCrash: the kernel warns, stalls, locks up and dies in many ways. Each is reported as what it is, and no longer
-// when it is over, unless only a reboot makes it good.
+// TestCrash: the kernel warns, stalls, locks up and dies in many ways. Each is reported with its own reason, and no
+// longer after its end, unless only a reboot repairs it.
 func TestCrash(t *testing.T) {
 	insert(t, "guest_sensors")
-	run(t, "insmod", filepath.Join(*modules, "guest_faults.ko")) // for good: what died in it still uses it
+	run(t, "insmod", filepath.Join(*modules, "guest_faults.ko")) // permanently: dead tasks still use it
 	for file, value := range map[string]string{
 		"/proc/sys/kernel/watchdog_thresh": "2", "/proc/sys/kernel/hung_task_timeout_secs": "10",
 		"/proc/sys/kernel/hung_task_check_interval_secs": "5",
-		"/proc/sys/kernel/poweroff_cmd":                  "/bin/true", // else the thermal zone ends the test
+		"/proc/sys/kernel/poweroff_cmd":                  "/bin/true", // otherwise the thermal zone ends the test
 	} {
 		put(t, file, value)
 	}
@@ -96,7 +96,7 @@ func TestCrash(t *testing.T) {
 	a.awaitReason("hung-tasks", "TaskHung", "guest-hung", false)
 	for _, c := range crashes() {
 		if c.lasts {
-			a.awaitSaid(c.reason, "", true) // only a reboot makes it good
+			a.awaitSaid(c.reason, "", true) // only a reboot repairs it
 		}
 	}
 	for _, f := range a.status().Findings {
@@ -108,9 +108,9 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// happen makes a fault and waits until it is reported.
+// happen causes a fault and waits until it is reported.
 func (c crash) happen(t *testing.T, a *agent, before map[string]int) {
-	if c.rule == "rcu-stall" { // not before: a report of it puts off that of a soft lockup
+	if c.rule == "rcu-stall" { // not earlier: its report delays that of a soft lockup
 		put(t, "/sys/module/rcupdate/parameters/rcu_cpu_stall_timeout", "3")
 	}
 	setParameter(t, "guest_faults", "make", c.make)
@@ -119,7 +119,7 @@ func (c crash) happen(t *testing.T, a *agent, before map[string]int) {
 		m, found = c.last(replayed(t), before)
 		return found
 	})
-	run(t, "dmesg", "-n", "1") // after an oops the kernel writes all that it says between the lines of this test
+	run(t, "dmesg", "-n", "1") // after an oops the kernel prints all its messages between the lines of this test
 	t.Logf("%s %s: %s", m.Severity, m.Rule, m.Line)
 	if c.reason != "" {
 		own := *a
@@ -128,7 +128,7 @@ func (c crash) happen(t *testing.T, a *agent, before map[string]int) {
 	}
 }
 
-// last returns the last line of a fault, when there are more of them than before and its severity is right.
+// last returns the last line of a fault, if there are more than before and its severity is right.
 func (c crash) last(lines []matched, before map[string]int) (last matched, found bool) {
 	count := 0
 	for _, m := range lines {
@@ -144,14 +144,14 @@ func (c crash) last(lines []matched, before map[string]int) (last matched, found
 	return last, true
 }
 
-// matched is a line of the kernel's log that a rule recognised.
+// matched is a line of the kernel's log that a rule matched.
 type matched struct{ Line, Rule, Reason, Severity string }
 
-// replayed returns what the agent makes of the whole log of the kernel.
+// replayed returns the matches of "nodeagent replay" in the whole log of the kernel.
 func replayed(t *testing.T) (lines []matched) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "dmesg | "+*binary+" replay -o json -")
-	out, _ := cmd.Output() // the exit code says what the output does
+	out, _ := cmd.Output() // the exit code depends on the output
 	for line := range strings.Lines(string(out)) {
 		var m matched
 		if err := json.Unmarshal([]byte(line), &m); err != nil {

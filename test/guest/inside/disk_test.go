@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// ram loads the driver of RAM disks; memory is used as they are written. Each test has its own ones.
+// ram loads the driver of RAM disks; they take memory as they are written. Each test has its own ones.
 func ram(t *testing.T) {
 	t.Helper()
 	run(t, "modprobe", "brd", "rd_nr=16", "rd_size=409600")
@@ -20,7 +20,8 @@ func dmsetup(t *testing.T, args ...string) {
 	run(t, "dmsetup", append([]string{"--noudevsync"}, args...)...)
 }
 
-// mapped makes a device mapper device of a table over a disk, removes it with the test, and returns its kernel name.
+// mapped creates a device mapper device from a table over a disk, removes it with the test, and returns its kernel
+// name.
 func mapped(t *testing.T, name, table string, options ...string) string {
 	t.Helper()
 	ram(t)
@@ -34,7 +35,7 @@ func mapped(t *testing.T, name, table string, options ...string) string {
 	return fmt.Sprintf("dm-%d", st.Rdev&0xff)
 }
 
-// TestFlakyDisk: filesystems whose disk begins to fail every write are found, and what is mounted again is healthy.
+// TestFlakyDisk: filesystems whose disk starts to fail every write are found, and after another mount they are healthy.
 func TestFlakyDisk(t *testing.T) {
 	t.Parallel()
 	for i, mkfs := range []string{"mkfs.ext4 -q -F", "mkfs.xfs -q -f"} {
@@ -44,7 +45,7 @@ func TestFlakyDisk(t *testing.T) {
 			a := watch(t)
 			run(t, "modprobe", "dm-flakey")
 			run(t, "modprobe", kind)
-			const sectors = 700000 // the least that XFS takes is 300 MB
+			const sectors = 700000 // the minimum of XFS is 300 MB
 			disk := fmt.Sprintf("/dev/ram%d", i)
 			name := "flaky-" + kind
 			kernelName := mapped(t, name, fmt.Sprintf("0 %d flakey %s 0 3600 0", sectors, disk))
@@ -55,7 +56,7 @@ func TestFlakyDisk(t *testing.T) {
 			if kind == "ext4" {
 				run(t, "mount", "-o", "remount,errors=remount-ro", dir)
 			}
-			time.Sleep(10 * time.Second) // the checks have run: an error is recognised by the count before it
+			time.Sleep(10 * time.Second) // the checks have run: an error is recognised by the earlier count
 			dmsetup(t, "suspend", "--noflush", name)
 			dmsetup(t, "reload", name, "--table", fmt.Sprintf("0 %d flakey %s 0 0 3600 1 error_writes", sectors, disk))
 			dmsetup(t, "resume", name)
@@ -106,7 +107,7 @@ func TestThinPoolFull(t *testing.T) {
 	mapped(t, "pool", small)
 	dmsetup(t, "message", "pool", "0", "create_thin 0")
 	mapped(t, "thin", "0 65536 thin /dev/mapper/pool 0")
-	run(t, "dd", "if=/dev/zero", "of=/dev/mapper/thin", "bs=64k", "count=128", "oflag=direct") // all that the pool has
+	run(t, "dd", "if=/dev/zero", "of=/dev/mapper/thin", "bs=64k", "count=128", "oflag=direct") // the whole pool
 	a.awaitReason("thin-pools", "", "", true)
 	dmsetup(t, "suspend", "pool")
 	dmsetup(t, "reload", "pool", "--table", large)
@@ -114,8 +115,8 @@ func TestThinPoolFull(t *testing.T) {
 	a.awaitReason("thin-pools", "", "", false)
 }
 
-// TestWornDisk: an NVMe disk says of itself that it becomes unreliable, and is pulled. A disk that was well is asked
-// each hour only, so that this one says it before it is asked first.
+// TestWornDisk: an NVMe disk reports that it becomes unreliable, and is removed. A healthy disk is queried only each
+// hour, so this one reports it before the first query.
 func TestWornDisk(t *testing.T) {
 	a := watch(t)
 	warn := func(bits string) { monitor(t, "qom-set /machine/peripheral/worn smart_critical_warning "+bits) }
@@ -126,8 +127,7 @@ func TestWornDisk(t *testing.T) {
 	a.awaitReason("nvme-health", "", controller, false)
 }
 
-// TestSCSIDisk: a block of a SCSI disk cannot be read, which only the kernel reports; then the kernel gives up the
-// disk.
+// TestSCSIDisk: a block of a SCSI disk is unreadable, which only the kernel reports; then the kernel gives up the disk.
 func TestSCSIDisk(t *testing.T) {
 	a := watch(t)
 	disk := scsiDisks(t, 1)[0]

@@ -3,8 +3,8 @@ package inside
 import "testing"
 
 // TestMemoryErrors: memory controllers report errors through the kernel's own EDAC, by module and by rank. Corrected
-// ones are reported by their number, of the module that has them; one that could not be corrected is fatal. What the
-// kernel's log says of them is not reported twice.
+// errors are reported by their number, for their module; an uncorrected error is fatal. The kernel log lines about them
+// are not reported in addition.
 func TestMemoryErrors(t *testing.T) {
 	a := watch(t)
 	insert(t, "guest_memory")

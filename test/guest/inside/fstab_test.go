@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestFstabMount: a filesystem that is to be mounted at boot is not mounted, and then is. The daemon waits for five
-// minutes before it believes that; here one run at a time is requested.
+// TestFstabMount: a filesystem that must be mounted at boot is not mounted, and then is. The daemon waits five minutes
+// before it believes that; here single runs are requested.
 func TestFstabMount(t *testing.T) {
 	a := watch(t)
 	ram(t)
@@ -26,7 +26,7 @@ func TestFstabMount(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := func() bool {
-		// its exit code is that of what it found
+		// its exit code depends on the findings
 		out, _ := exec.Command(*binary, "check", "fstab-mounts", "--config", a.config, "-o", "json").CombinedOutput()
 		t.Logf("%s", out)
 		return strings.Contains(string(out), `"FstabMountMissing"`) && strings.Contains(string(out), dir)

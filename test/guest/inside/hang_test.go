@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// throttle lets a drive of the guest answer one byte a second, or as fast as it can. What it was asked for meanwhile
-// waits in the emulated drive, as it does in a network disk whose server is away.
+// throttle lets a drive of the guest answer one byte a second, or at full speed. Requests meanwhile wait in the
+// emulated drive, as in a network disk whose server is away.
 func throttle(t *testing.T, drive string, stuck bool) {
 	t.Helper()
 	bytes := "0"
@@ -18,7 +18,8 @@ func throttle(t *testing.T, drive string, stuck bool) {
 	monitor(t, "block_set_io_throttle "+drive+" "+bytes+" 0 0 0 0 0")
 }
 
-// nvme loads the driver of the guest's NVMe disks as clouds want it, without a timeout of its own, and returns one.
+// nvme loads the driver of the guest's NVMe disks as recommended by clouds, without its own timeout, and returns one
+// disk.
 func nvme(t *testing.T, serial string) (disk string) {
 	t.Helper()
 	run(t, "modprobe", "nvme-core", "io_timeout=4294967")
@@ -36,8 +37,8 @@ func nvme(t *testing.T, serial string) (disk string) {
 	return disk
 }
 
-// TestHungDisk: a disk that stops answering while somebody reads from a device above it is found, and so is that it
-// answers again. (dm-delay is no such disk: since Linux 6.0 what it holds back is not yet counted as in flight.)
+// TestHungDisk: a disk that stops answering while a device above it is read is found, and so is its recovery. (dm-delay
+// is no such disk: since Linux 6.0 the I/O that it holds back does not count as in flight.)
 func TestHungDisk(t *testing.T) {
 	a := watch(t)
 	disk := nvme(t, "guest")
@@ -76,8 +77,8 @@ func TestHungDisk(t *testing.T) {
 	a.awaitReason("io-hang", "DiskHung", disk, false)
 }
 
-// TestSuspendedDevice: somebody suspended a device and forgot it, as a tool that died halfway does. What touches it
-// hangs, which no count of I/O shows: it is held back above. The device is named.
+// TestSuspendedDevice: somebody suspended a device and forgot it, like a tool that died halfway. Every access to it
+// hangs, which no I/O counter shows: it is held back above. The device is named.
 func TestSuspendedDevice(t *testing.T) {
 	a := watch(t)
 	put(t, "/proc/sys/kernel/hung_task_timeout_secs", "20")

@@ -32,7 +32,7 @@ func pci(t *testing.T, vendor, device string) (address, port string) {
 	return "", ""
 }
 
-// forward has a port pass on the errors of what is behind it, as firmware does.
+// forward makes a port pass on the errors of the devices behind it, like firmware.
 func forward(t *testing.T, port string) {
 	t.Helper()
 	config, err := os.OpenFile("/sys/bus/pci/devices/"+port+"/config", os.O_RDWR, 0)
@@ -45,8 +45,8 @@ func forward(t *testing.T, port string) {
 	}
 }
 
-// TestPCIeSwitchRecovers: a switch loses a transfer, which is reported; then its link fails, and the kernel brings
-// it back, which is no longer reported.
+// TestPCIeSwitchRecovers: a switch loses a transfer, which is reported; then its link fails, and the kernel restores
+// it, after which it is no longer reported.
 func TestPCIeSwitchRecovers(t *testing.T) {
 	a := watch(t)
 	device, port := pci(t, "0x104c", "0x8232")
@@ -66,7 +66,7 @@ func TestPCIeSwitchRecovers(t *testing.T) {
 	a.awaitReason("pcie-errors", "", device, false)
 }
 
-// TestPCIeDeviceLost: a device repeats many transfers; then its link fails for good.
+// TestPCIeDeviceLost: a device repeats many transfers; then its link fails permanently.
 func TestPCIeDeviceLost(t *testing.T) {
 	a := watch(t)
 	run(t, "modprobe", "aer_inject")
@@ -80,7 +80,7 @@ func TestPCIeDeviceLost(t *testing.T) {
 	if _, err := fmt.Sscanf(device, "%x:%x:%x.%x", &domain, &bus, &slot, &function); err != nil {
 		t.Fatal(err)
 	}
-	// struct aer_error_inj: a receiver error, which the kernel's module has the device seem to report
+	// struct aer_error_inj: a receiver error, which the kernel's module lets the device seem to report
 	var errorWord bytes.Buffer
 	_ = native.Write(&errorWord, native.LittleEndian, struct {
 		Bus, Slot, Function, _ uint8
@@ -91,7 +91,7 @@ func TestPCIeDeviceLost(t *testing.T) {
 	for range 80 {
 		eventually(t, "error that is injected", func() bool {
 			_, err := inject.Write(errorWord.Bytes())
-			if err != nil && !errors.Is(err, syscall.EBUSY) { // the interrupt of the one before has not come yet
+			if err != nil && !errors.Is(err, syscall.EBUSY) { // the previous interrupt has not come yet
 				t.Fatal(err)
 			}
 			return err == nil
@@ -99,7 +99,7 @@ func TestPCIeDeviceLost(t *testing.T) {
 	}
 	a.awaitReason("pcie-errors", "PCIeCorrectedError", device, true)
 	_ = inject.Close()
-	run(t, "modprobe", "-r", "aer_inject") // which hides what the port really says
+	run(t, "modprobe", "-r", "aer_inject") // which hides the port's real messages
 	monitor(t, "pcie_aer_inject_error lost DLP")
 	a.awaitFound("kernel-log", func(f believed) bool {
 		return f.Subject.Name == port && f.Reason == "PCIeFatalError" &&
@@ -109,8 +109,8 @@ func TestPCIeDeviceLost(t *testing.T) {
 	a.awaitReason("pcie-errors", "", device, false)
 }
 
-// TestSensorAlarms: the sensor of a memory module says that it is too hot. Its chip is emulated by the kernel, its
-// driver is the real one.
+// TestSensorAlarms: the sensor of a memory module reports overheating. The kernel emulates its chip, its driver is the
+// real one.
 func TestSensorAlarms(t *testing.T) {
 	needGuest(t)
 	t.Parallel()
@@ -124,7 +124,7 @@ func TestSensorAlarms(t *testing.T) {
 			bus = strings.TrimPrefix(filepath.Base(dir), "i2c-")
 		}
 	}
-	// big-endian, as the chip
+	// big-endian, like the chip
 	register := func(number, value string) { run(t, "busybox", "i2cset", "-f", "-y", bus, "0x18", number, value, "w") }
 	register("0x00", "0x0f00")
 	register("0x05", "0xd001") // 29 °C
@@ -139,7 +139,7 @@ func TestSensorAlarms(t *testing.T) {
 	a.awaitReason("sensors", "", "", false)
 }
 
-// TestNVMeTimesOut: a disk does not answer in time, and the kernel gives up what it was asked for. The disk goes on.
+// TestNVMeTimesOut: a disk does not answer in time, and the kernel gives up the request. The disk continues.
 func TestNVMeTimesOut(t *testing.T) {
 	a := watch(t)
 	disk := nvme(t, "slow")

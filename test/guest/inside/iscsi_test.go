@@ -36,8 +36,8 @@ func iscsiTarget(t *testing.T, name string, number int, iqn, disk string) server
 	return s
 }
 
-// initiate starts the initiator, logs in to the target, and returns the disk that it has there. A lost session is
-// noticed within four seconds, and its disk given up after five.
+// initiate starts the initiator, logs in to the target, and returns its disk. A lost session is noticed within four
+// seconds, and its disk given up after five.
 func initiate(t *testing.T, s server, iqn string) (disk string) {
 	t.Helper()
 	run(t, "modprobe", "sd_mod")
@@ -82,8 +82,8 @@ func initiate(t *testing.T, s server, iqn string) (disk string) {
 	return disk
 }
 
-// TestISCSISession: the session of an iSCSI disk is lost for longer than the disk is waited for, and comes back. It is of
-// a volume that a pod has mounted by a multipath device, and nobody's once that is unmounted.
+// TestISCSISession: the session of an iSCSI disk is lost for longer than the timeout of the disk, and comes back. The
+// disk is the volume of a pod that has mounted it by a multipath device, and has no user after the unmount.
 func TestISCSISession(t *testing.T) {
 	a := watch(t)
 	ram(t)

@@ -11,7 +11,7 @@ import (
 	"unsafe"
 )
 
-// TestMachineCheck: a processor corrects errors of its own, which is worth knowing, and does so ten times.
+// TestMachineCheck: a processor corrects its own errors, which is information, and does so ten times.
 func TestMachineCheck(t *testing.T) {
 	a := machine(t)
 	put(t, "/sys/devices/system/machinecheck/machinecheck0/check_interval", "1") // seconds between polls of the kernel
@@ -26,14 +26,14 @@ func TestMachineCheck(t *testing.T) {
 	correct()
 	a.awaitFound("kernel-log", of("info"), true)
 	for range 10 {
-		time.Sleep(3 * time.Second) // what comes sooner belongs to the error before
+		time.Sleep(3 * time.Second) // an earlier one would belong to the previous error
 		correct()
 	}
 	a.awaitFound("kernel-log", of("warning"), true)
 }
 
-// TestMachineMemory: a page of a process is damaged, at first as a test says so, which can be undone, then as the
-// memory controller says so. The process that touches it is killed and the rest goes on, and it is reported until the
+// TestMachineMemory: a page of a process is damaged, first by a test interface, which can be undone, then by a report
+// of the memory controller. The process that touches it is killed, the others continue, and it is reported until the
 // next boot.
 func TestMachineMemory(t *testing.T) {
 	a := machine(t)
@@ -48,7 +48,7 @@ func TestMachineMemory(t *testing.T) {
 	a.awaitReason("memory-corrupted", "", "", false)
 
 	page, address = somePage(t)
-	// Uncorrected, signalled, recoverable: the memory controller met it while it read through all memory. To all
+	// Uncorrected, signalled, recoverable: the memory controller found it while it scrubbed the memory. To all
 	// processors.
 	monitor(t, fmt.Sprintf("mce -b 0 8 0xbd000000000000c0 0x5 %#x 0x8c", address))
 	a.awaitReason("memory-corrupted", "MemoryCorrupted", "", true)
@@ -61,7 +61,7 @@ func TestMachineMemory(t *testing.T) {
 	}
 }
 
-// somePage returns a page of memory, and where it really is.
+// somePage returns a page of memory, and its physical address.
 func somePage(t *testing.T) (page []byte, address uint64) {
 	t.Helper()
 	size := os.Getpagesize()
@@ -87,7 +87,7 @@ func somePage(t *testing.T) (page []byte, address uint64) {
 	return page, frame * uint64(size)
 }
 
-// mustDie touches a damaged page, for which every process is killed that does not ask for mercy.
+// mustDie touches a damaged page: the kernel kills every process that does not handle the SIGBUS.
 func mustDie(t *testing.T, page []byte) {
 	t.Helper()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// disks are the RAM disks of the bare guest, each with a filesystem that is broken once.
+// disks are the RAM disks of the bare guest, each with a filesystem to be broken once.
 const (
-	brokenDisk = iota // since the beginning
+	brokenDisk = iota // from the start
 	afterPause
 	afterSuspend
 	afterRestore
-	lostDisk // broken in a time that is undone
+	lostDisk // broken in a time later undone
 	allDisks
 )
 
@@ -25,7 +25,7 @@ var whole struct {
 	agent *agent
 }
 
-// machine returns an agent that watches the bare guest, and believes in some faults already.
+// machine returns an agent that watches the bare guest, and already believes some faults.
 func machine(t *testing.T) *agent {
 	t.Helper()
 	needGuest(t)
@@ -51,7 +51,7 @@ func machine(t *testing.T) *agent {
 	return &a
 }
 
-// breakDisk has a filesystem meet an error, which is found.
+// breakDisk makes a filesystem meet an error, which is found.
 func breakDisk(a *agent, disk int) {
 	a.t.Helper()
 	put(a.t, fmt.Sprintf("/sys/fs/ext4/ram%d/trigger_fs_error", disk), "test")
@@ -60,7 +60,7 @@ func breakDisk(a *agent, disk int) {
 	}, true)
 }
 
-// goesOn finds a new fault, and that it is gone.
+// goesOn tests that a new fault, and its end, are found.
 func goesOn(a *agent, disk int) {
 	a.t.Helper()
 	breakDisk(a, disk)
@@ -71,7 +71,7 @@ func goesOn(a *agent, disk int) {
 	a.awaitFound("filesystem-readonly", func(f believed) bool { return f.Subject.Name == dir }, false)
 }
 
-// TestMachinePaused: the host of a virtual machine stands still for a while, as for a backup or a move to another host.
+// TestMachinePaused: the host pauses a virtual machine for a while, for a backup or a move to another host.
 func TestMachinePaused(t *testing.T) {
 	a := machine(t)
 	before, began := settled(a), realTime(t)
@@ -79,7 +79,7 @@ func TestMachinePaused(t *testing.T) {
 	if stood := realTime(t).Sub(began); stood < 30*time.Second {
 		t.Fatalf("it stood for %s only", stood)
 	}
-	setClock(t, realTime(t)) // as time synchronisation does
+	setClock(t, realTime(t)) // like time synchronisation
 	unchanged(a, before, "the machine was stopped")
 	goesOn(a, afterPause)
 }
@@ -90,7 +90,7 @@ func TestMachineSuspended(t *testing.T) {
 	before, began, up := settled(a), time.Now(), uptime(t)
 	put(t, "/sys/class/rtc/rtc0/wakealarm", "+30")
 	put(t, "/sys/power/state", "mem")
-	// what is between both stands still in sleep
+	// the clock for both stands still during sleep
 	if slept := uptime(t) - up - time.Since(began); slept < 20*time.Second {
 		t.Fatalf("it slept for %s only", slept)
 	}
@@ -98,8 +98,8 @@ func TestMachineSuspended(t *testing.T) {
 	goesOn(a, afterSuspend)
 }
 
-// TestMachineRestored: the machine is put back to what it was a while ago, memory and all, as when a snapshot is
-// restored. What was found since is no more, for it has not happened.
+// TestMachineRestored: the whole machine, including its memory, is restored to a snapshot. Later findings are gone,
+// because they have not happened.
 func TestMachineRestored(t *testing.T) {
 	a := machine(t)
 	before, began := settled(a), time.Now()
@@ -120,7 +120,7 @@ func TestMachineRestored(t *testing.T) {
 	goesOn(a, lostDisk)
 }
 
-// realTime is that of the machine's battery-backed clock, which goes on when the machine stands.
+// realTime is the time of the battery-backed clock, which continues while the machine stands still.
 func realTime(t *testing.T) time.Time {
 	t.Helper()
 	seconds, err := strconv.ParseInt(read("/sys/class/rtc/rtc0/since_epoch"), 10, 64)

@@ -33,7 +33,7 @@ func needGuest(t *testing.T) {
 	need.Flag(t, *inside, "-guest of test/guest: breaks the machine that it runs on")
 }
 
-// agent is a daemon that watches the guest, which is no node of Kubernetes.
+// agent is a daemon that watches the guest, which is not a node of Kubernetes.
 type agent struct {
 	t      *testing.T
 	config string
@@ -41,21 +41,21 @@ type agent struct {
 	last   *lastStatus
 }
 
-// lastStatus is what the agent answered last: tests that wait side by side do not each ask it several times a second.
+// lastStatus is the agent's last answer: parallel tests need not each ask it several times a second.
 type lastStatus struct {
-	mu sync.Mutex // guards all below, and is held while the agent is asked
+	mu sync.Mutex // guards all below, and is held during a request to the agent
 	s  status
 	at time.Time
 }
 
-// shared is the agent that watches the guest while many tests break it at once.
+// shared is the agent that watches the guest while many tests break it in parallel.
 var shared struct {
 	once  sync.Once
 	agent *agent
 }
 
-// watch returns an agent that watches while this test and others break the guest side by side, each with devices of its
-// own.
+// watch returns an agent that watches while this test and others break the guest in parallel, each with its own
+// devices.
 func watch(t *testing.T) *agent {
 	t.Helper()
 	needGuest(t)
@@ -76,8 +76,8 @@ func watch(t *testing.T) *agent {
 	return &a
 }
 
-// start starts an agent that has the directory for its own. Settings are those that differ from the defaults. Who is
-// done calls what is returned.
+// start starts an agent with its own directory. Settings are those that differ from the defaults. The caller must call
+// the returned function.
 func start(t *testing.T, dir, settings string) (*agent, func()) {
 	t.Helper()
 	needGuest(t)
@@ -114,13 +114,13 @@ type status struct {
 type checkStatus struct{ Check, Status, Error, Why string }
 
 type believed struct {
-	// Message is the one that was reported, Latest that of the latest observation
+	// Message is the reported one, Latest that of the latest observation
 	Check, Reason, Severity, Message, Latest, ID string
 	Subject                                      struct{ Kind, Name string }
 	Raised                                       struct{ Wall time.Time }
 }
 
-// status returns what the agent answers, or has answered half a second ago.
+// status returns the agent's answer, at most half a second old.
 func (a *agent) status() status {
 	if a.last == nil {
 		return a.ask()
@@ -135,7 +135,7 @@ func (a *agent) status() status {
 }
 
 func (a *agent) ask() (s status) {
-	// the exit code says what the output does
+	// the exit code depends on the findings
 	out, _ := exec.Command(*binary, "--config", a.config, "status", "-o", "json").Output()
 	_ = json.Unmarshal(out, &s)
 	return s
@@ -154,8 +154,7 @@ func (a *agent) await(limit time.Duration, what string, is func(status) bool) {
 		log[max(0, len(log)-2000):])
 }
 
-// awaitReason waits until a reason is believed of a subject, or no longer is. An empty reason or subject stands for
-// any.
+// awaitReason waits until a reason is believed of a subject, or no longer is. An empty reason or subject matches any.
 func (a *agent) awaitReason(check, reason, subject string, there bool) {
 	a.t.Helper()
 	a.awaitFound(check, func(f believed) bool {
@@ -163,7 +162,7 @@ func (a *agent) awaitReason(check, reason, subject string, there bool) {
 	}, there)
 }
 
-// awaitFound waits until a check's finding that is meant is believed, or none is.
+// awaitFound waits until a matching finding of a check is believed, or none is.
 func (a *agent) awaitFound(check string, is func(believed) bool, there bool) {
 	a.t.Helper()
 	began := time.Now()
@@ -180,8 +179,8 @@ func (a *agent) awaitFound(check string, is func(believed) bool, there bool) {
 	})
 }
 
-// awaitSaid waits until the check of the kernel's log believes a reason of a subject, or no longer does. It has one
-// finding for each subject, which names what else is wrong with it. An empty subject stands for any.
+// awaitSaid waits until the kernel log check believes a reason of a subject, or no longer does. It has one finding for
+// each subject, which lists the subject's other faults. An empty subject matches any.
 func (a *agent) awaitSaid(reason, subject string, there bool) {
 	a.t.Helper()
 	a.awaitFound("kernel-log", func(f believed) bool {
@@ -207,13 +206,13 @@ func put(t *testing.T, file, text string) {
 	}
 }
 
-// read returns a file's text, or nothing where there is none.
+// read returns a file's text, or "" if there is no file.
 func read(file string) string {
 	text, _ := os.ReadFile(file)
 	return strings.TrimSpace(string(text))
 }
 
-// eventually waits until something is so.
+// eventually waits until a condition holds.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !is(); time.Sleep(50 * time.Millisecond) {
@@ -223,7 +222,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// monitorLock is held during a command: one is run at a time.
+// monitorLock is held during a command: they run one at a time.
 var monitorLock sync.Mutex
 
 // monitor runs a command of qemu's monitor, which changes the emulated machine.
@@ -234,7 +233,7 @@ func monitor(t *testing.T, command string) {
 	}
 }
 
-// ask runs a command that may be answered in more than one way.
+// ask runs a command with more than one possible answer.
 func ask(t *testing.T, command string) string {
 	t.Helper()
 	monitorLock.Lock()

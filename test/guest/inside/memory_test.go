@@ -9,7 +9,7 @@ import (
 )
 
 // TestOutOfMemoryInPod: a container reaches its own limit and the kernel kills it; the pod is reported, not the node.
-// (That it is no longer reported after ten minutes is tested with a clock of its own, in pkg/detect.)
+// (pkg/detect tests with a fake clock that it is no longer reported after ten minutes.)
 func TestOutOfMemoryInPod(t *testing.T) {
 	a := watch(t)
 	const uid = "0d0e0f00-1111-4222-8333-444455556666"

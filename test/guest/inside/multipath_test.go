@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// scsi guards the emulated SCSI hosts: who adds one knows which disk is new.
+// scsi guards the emulated SCSI hosts, so that a test that adds one knows which disk is new.
 var scsi sync.Mutex
 
 // scsiDisks adds emulated SCSI hosts with one disk each, and returns the disks. They are the same 8 MiB, of which the
-// first blocks from 8 to 15 cannot be read.
+// first blocks from 8 to 15 are unreadable.
 func scsiDisks(t *testing.T, n int) (disks []string) {
 	t.Helper()
 	scsi.Lock()
@@ -43,10 +43,10 @@ func scsiDisks(t *testing.T, n int) (disks []string) {
 	return disks
 }
 
-// device returns a disk's numbers, as the device mapper wants them.
+// device returns a disk's numbers in the form of the device mapper.
 func device(disk string) string { return read("/sys/block/" + disk + "/dev") }
 
-// waiter reads one block of a mapped device that was not read yet. It goes by a name of its own.
+// waiter reads one block of a mapped device not read so far, under its own process name.
 func waiter(t *testing.T, device, name string, block int) *exec.Cmd {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), name)
@@ -57,8 +57,8 @@ func waiter(t *testing.T, device, name string, block int) *exec.Cmd {
 		fmt.Sprintf("skip=%d", block), "iflag=direct")
 }
 
-// TestMultipath: the kernel gives up a path to a disk, then the other one while what is asked for waits for a path;
-// at last multipathd gives up both while it fails. Each time the paths come back.
+// TestMultipath: the kernel gives up a path to a disk, then the other one while requests wait for a path; at last
+// multipathd gives up both while requests fail. Each time the paths come back.
 func TestMultipath(t *testing.T) {
 	a := watch(t)
 	run(t, "modprobe", "dm-multipath")
@@ -72,7 +72,7 @@ func TestMultipath(t *testing.T) {
 	set := func(state string, paths ...string) {
 		for _, path := range paths {
 			put(t, "/sys/block/"+path+"/device/state", state+"\n")
-			if state == "running" { // as multipathd does when it sees that
+			if state == "running" { // multipathd's reaction
 				dmsetup(t, "message", name, "0", "reinstate_path "+device(path))
 			}
 		}
@@ -104,7 +104,7 @@ func TestMultipath(t *testing.T) {
 	}
 
 	dmsetup(t, "message", name, "0", "fail_if_no_path")
-	// as multipathd does when its own test of a path fails: the SCSI layer knows nothing of that
+	// like multipathd after a failure of its own test of a path: the SCSI layer does not know about it
 	for _, path := range paths {
 		dmsetup(t, "message", name, "0", "fail_path "+device(path))
 	}

@@ -22,7 +22,7 @@ func card(t *testing.T, mac string) string {
 	return ""
 }
 
-// TestLinkDown: the cable of a real network card is pulled and put back, while links of pods come and go.
+// TestLinkDown: the cable of a real network card is unplugged and plugged in again, while links of pods come and go.
 func TestLinkDown(t *testing.T) {
 	a := watch(t)
 	card := card(t, "52:54:00:00:00:01")

@@ -16,18 +16,18 @@ import (
 // nfsServer is the kernel's NFS server in a network namespace.
 type nfsServer struct {
 	server
-	control  string // where its control files are; that they are mounted keeps it alive
+	control  string // folder of its control files; their mount keeps it alive
 	exported string
 }
 
-// nfsd starts a server. What mountd(8) answers to the kernel, who may mount what, is written to it beforehand.
+// nfsd starts a server. mountd(8)'s answers to the kernel, about who may mount which directory, are written in advance.
 // fs/nfsd/{nfsctl,export}.c, net/sunrpc/svcauth_unix.c
 func nfsd(t *testing.T, name string, number int) nfsServer {
 	t.Helper()
 	run(t, "modprobe", "nfsd")
 	run(t, "modprobe", "nfsv4")
 	s := nfsServer{connect(t, name, number), t.TempDir(), t.TempDir()}
-	run(t, "mount", "-t", "tmpfs", "export", s.exported) // which outlives the export
+	run(t, "mount", "-t", "tmpfs", "export", s.exported) // it outlives the export
 	t.Cleanup(func() { _ = syscall.Unmount(s.exported, syscall.MNT_DETACH) })
 	s.shell("mount -t nfsd nfsd " + s.control)
 	t.Cleanup(func() { _ = syscall.Unmount(s.control, 0) })
@@ -39,7 +39,7 @@ func nfsd(t *testing.T, name string, number int) nfsServer {
 	return s
 }
 
-// start starts the server, which knows of no client then.
+// start starts the server, which knows no client then.
 func (s nfsServer) start() {
 	s.t.Helper()
 	s.shell("echo tcp 2049 >" + s.control + "/portlist")
@@ -53,7 +53,7 @@ func (s nfsServer) stop() {
 	put(s.t, s.control+"/threads", "0\n")
 }
 
-// export lets the guest mount a directory, as the root of all that it sees.
+// export lets the guest mount a directory, as the root of its view.
 func (s nfsServer) export() {
 	s.t.Helper()
 	const (
@@ -66,7 +66,7 @@ func (s nfsServer) export() {
 		printf '%%s\n' 'guest 1 \x00000000 %[2]d %[3]s' >nfsd.fh/channel`, s.own, expiry, s.exported, flags))
 }
 
-// unexport takes the export away from those who have mounted it.
+// unexport withdraws the export from its clients.
 func (s nfsServer) unexport() {
 	s.t.Helper()
 	s.shell(fmt.Sprintf(`cd /proc/net/rpc
@@ -74,7 +74,7 @@ func (s nfsServer) unexport() {
 		printf '%%s\n' 'guest %[2]s %[1]d' >nfsd.export/channel`, 1<<31-1, s.exported))
 }
 
-// mountNFS mounts the server's export as mount.nfs(8) does.
+// mountNFS mounts the server's export like mount.nfs(8).
 func mountNFS(t *testing.T, s nfsServer, dir, options string) {
 	t.Helper()
 	run(t, "mkdir", "-p", dir)
@@ -83,8 +83,8 @@ func mountNFS(t *testing.T, s nfsServer, dir, options string) {
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_FORCE|syscall.MNT_DETACH) })
 }
 
-// TestNFSServerGone: the server of a pod's volume does not answer any more, and comes back. Meanwhile the agent finds
-// what other tests break, beside this one.
+// TestNFSServerGone: the server of a pod's volume no longer answers, and comes back. Meanwhile the agent finds the
+// faults of other tests, which run in parallel.
 func TestNFSServerGone(t *testing.T) {
 	a := watch(t)
 	s := nfsd(t, "nfs-gone", 1)
@@ -101,7 +101,7 @@ func TestNFSServerGone(t *testing.T) {
 	}, true)
 	expectReplay(t, "NFSServerNotResponding: nfs-server/"+s.address, "line ")
 	began := time.Now()
-	// its exit code is that of what it found
+	// its exit code depends on the findings
 	out, _ := exec.Command(*binary, "check", "--config", a.config).CombinedOutput()
 	t.Logf("nodeagent check ended after %s", time.Since(began).Round(time.Second/10))
 	if took := time.Since(began); took > 30*time.Second || !strings.Contains(string(out), dir) {
@@ -116,8 +116,8 @@ func TestNFSServerGone(t *testing.T) {
 	expectReplay(t, "NFSServerNotResponding: nfs-server/"+s.address, "recovered in line")
 }
 
-// TestNFSExportGone: a server refuses to show a directory, which is an answer; then it takes away the export, and
-// gives it back.
+// TestNFSExportGone: a server refuses to show a directory, which is an answer; then it withdraws the export, and
+// restores it.
 func TestNFSExportGone(t *testing.T) {
 	a := watch(t)
 	s := nfsd(t, "nfs-stale", 2)
@@ -137,8 +137,8 @@ func TestNFSExportGone(t *testing.T) {
 	a.awaitReason("hung-mounts", "", dir, false)
 }
 
-// TestNFSServerEnds: the daemons of a server have ended, and a mount that does not wait for them fails every access.
-// Those that are started then know nothing of the locks that programs had.
+// TestNFSServerEnds: the daemons of a server have ended, and on a soft mount every access fails. The new daemons do not
+// know the locks of programs.
 func TestNFSServerEnds(t *testing.T) {
 	a := watch(t)
 	s := nfsd(t, "nfs-ends", 3)

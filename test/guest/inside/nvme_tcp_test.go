@@ -20,7 +20,7 @@ func configure(t *testing.T, dir string, words ...string) {
 // configured is done once in each guest.
 var configured sync.Once
 
-// configfs is where the kernel's servers of disks are configured.
+// configfs is the folder to configure the kernel's disk servers.
 func configfs(t *testing.T) string {
 	t.Helper()
 	const dir = "/sys/kernel/config"
@@ -31,10 +31,10 @@ func configfs(t *testing.T) string {
 
 const nvmeTCP = "nqn.2014-08.test:disk"
 
-// ways exports a RAM disk by two NVMe/TCP servers, connects to both, and returns the disk that is reached by the two.
+// ways exports a RAM disk by two NVMe/TCP servers, connects to both, and returns the disk with the two paths.
 func ways(t *testing.T) (disk string, servers []server) {
 	t.Helper()
-	run(t, "modprobe", "nvme-core", "io_timeout=4294967") // as nvme wants it
+	run(t, "modprobe", "nvme-core", "io_timeout=4294967") // the same as in nvme
 	for _, module := range []string{"nvmet", "nvmet-tcp", "nvme-tcp"} {
 		run(t, "modprobe", module)
 	}
@@ -70,7 +70,7 @@ func ways(t *testing.T) (disk string, servers []server) {
 	return disk, servers
 }
 
-// ofSubsystem returns the files of the subsystem in the kernel's table that a pattern means.
+// ofSubsystem returns the files of the subsystem in the kernel's table that match a pattern.
 func ofSubsystem(pattern string) []string {
 	names, _ := filepath.Glob("/sys/class/nvme-subsystem/*/subsysnqn")
 	for _, file := range names {
@@ -82,7 +82,7 @@ func ofSubsystem(pattern string) []string {
 	return nil
 }
 
-// TestNVMeOverTCP: a disk is reached by two ways, of which one is cut, and then the other one.
+// TestNVMeOverTCP: a disk has two paths; one is cut, and then the other one.
 func TestNVMeOverTCP(t *testing.T) {
 	a := watch(t)
 	disk, servers := ways(t)

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// TestMachinePanics: a processor meets an error that it cannot correct, for which the kernel panics; it hangs, and
-// the hardware watchdog resets the machine. It is the last test of its guest: what follows is TestAgain.
+// TestMachinePanics: a processor meets an uncorrectable error, for which the kernel panics; it hangs, and the hardware
+// watchdog resets the machine. It is the last test of its guest: TestAgain follows.
 func TestMachinePanics(t *testing.T) {
 	needGuest(t)
-	put(t, "/proc/sys/kernel/panic", "0") // it hangs, rather than reboots
-	run(t, "rmmod", "i6300esb")           // its driver does not set it up again after the machine was suspended
+	put(t, "/proc/sys/kernel/panic", "0") // it hangs instead of rebooting
+	run(t, "rmmod", "i6300esb")           // its driver does not set it up again after a suspend
 	run(t, "insmod", "/lib/i6300esb.ko", "heartbeat=4")
-	put(t, "/dev/watchdog0", "x") // from now on it wants to be fed
+	put(t, "/dev/watchdog0", "x") // from now on it must be fed
 	monitor(t, "mce -b 0 8 0xbe00000000000134 0x4 0x1000 0x8c")
 	time.Sleep(time.Minute)
 	t.Fatal("it goes on")
 }
 
-// TestAgain: after the boot that follows, its cause is reported.
+// TestAgain: after the following boot, its cause is reported.
 func TestAgain(t *testing.T) {
 	a, stop := start(t, "/run/tmp", "checks: {last-panic: {every: 5s}}\n")
 	defer stop()
@@ -28,7 +28,7 @@ func TestAgain(t *testing.T) {
 		return strings.Contains(f.Message, "Fatal machine check")
 	}, true)
 	a.awaitReason("hardware-watchdog", "WatchdogReset", "watchdog0", true)
-	a.awaitReason("kernel-log", "MachineCheckUncorrected", "0", true) // which the processor remembers
+	a.awaitReason("kernel-log", "MachineCheckUncorrected", "0", true) // the processor remembers it
 	for _, f := range a.status().Findings {
 		if f.Severity == "fatal" {
 			t.Errorf("the node is up again: %+v", f)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestRDMAPort: a port of an RDMA card, emulated above Ethernet, loses its link and gets it back. That it says of
-// itself to be InfiniBand is the only part that is not real: a port above Ethernet is left to link-state.
+// TestRDMAPort: a port of an RDMA card, emulated above Ethernet, loses its link and gets it back. Only its claim to be
+// InfiniBand is not real: a port above Ethernet is left to link-state.
 func TestRDMAPort(t *testing.T) {
 	a := watch(t)
 	run(t, "modprobe", "rdma_rxe")

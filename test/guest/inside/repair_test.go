@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// repairConfig has seconds instead of the minutes that a node has, and room for all repairs of this test. It is for the
-// checks that find something here; see others.
+// repairConfig has seconds instead of the minutes of a node, and room for all repairs of this test. It is for the
+// checks with findings here; see others.
 const repairConfig = `
   kubelet-health: {every: 2s}
   runtime-health: {every: 2s}
@@ -43,13 +43,13 @@ repair:
   actions: {restart-unit: "on", reset-failed-units: "on", load-module: "on", restore-sysctl: "on", restore-loopback: "on"}
 `
 
-// events are the journal of repairs, as people read it.
+// events are the journal of repairs in the form for people.
 func events(t *testing.T) string {
 	t.Helper()
 	return run(t, "nodeagent", "events")
 }
 
-// others switches all other checks off: an emulated machine needs its processors for what it tests.
+// others switches all other checks off: an emulated machine needs its processors for the tested ones.
 func others(t *testing.T) string {
 	t.Helper()
 	text := ""
@@ -64,11 +64,11 @@ func others(t *testing.T) string {
 	return text
 }
 
-// patience is how long something may take on an emulated machine beside which others work.
+// patience is the time limit of a wait on an emulated machine on a busy host.
 const patience = 10 * time.Minute
 
-// awaitEvent waits until the journal has a line with each of the words. People's form of it is made only when it has
-// changed, which costs seconds here.
+// awaitEvent waits until the journal has a line with each of the words. It renders the journal for people only after a
+// change, since that takes seconds here.
 func awaitEvent(t *testing.T, words ...string) {
 	t.Helper()
 	text, size := "", int64(-1)
@@ -86,7 +86,7 @@ func awaitEvent(t *testing.T, words ...string) {
 			}
 		}
 	}
-	status, _ := exec.Command("nodeagent", "status").CombinedOutput() // its exit code says what it found
+	status, _ := exec.Command("nodeagent", "status").CombinedOutput() // its exit code depends on the findings
 	t.Fatalf("no event %q in:\n%s\n%s", words, text, status)
 }
 
@@ -99,7 +99,7 @@ func hasAll(text string, words []string) bool {
 	return true
 }
 
-// awaitStep waits until the status says something of what restart-unit would do about a check's finding.
+// awaitStep waits until the status contains want about the step of restart-unit for a check's finding.
 func awaitStep(t *testing.T, check, want string) {
 	t.Helper()
 	var s struct {
@@ -123,19 +123,19 @@ func awaitStep(t *testing.T, check, want string) {
 	t.Fatalf("%s: nothing says %q: %+v", check, want, s.Repair.Steps)
 }
 
-// daemon asks the agent of the unit as its command does, without starting that each time.
+// daemon queries the agent of the unit like its command, without starting that each time.
 var daemon = &http.Client{Timeout: time.Minute, Transport: &http.Transport{
 	DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", "/run/nodeagent/nodeagent.sock")
 	}}}
 
-// property is one of a service, as systemd has it.
+// property is a property of a service in systemd.
 func property(t *testing.T, unit, name string) string {
 	t.Helper()
 	return run(t, "systemctl", "show", "--value", "-p", name, unit)
 }
 
-// write makes a file of the guest.
+// write writes a file in the guest.
 func write(t *testing.T, file, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -146,15 +146,15 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
-// killMode sets that of a unit.
+// killMode sets the KillMode of a unit.
 func killMode(t *testing.T, unit, mode string) {
 	t.Helper()
 	write(t, "/etc/systemd/system/"+unit+".d/mode.conf", "[Service]\nKillMode="+mode+"\n")
 	run(t, "systemctl", "daemon-reload")
 }
 
-// node runs a containerd and a kubelet without an apiserver, in units of systemd, each beside a process that must survive
-// their restarts: what is named as a shim, and a helper of kubelet's.
+// node runs a containerd and a kubelet without an apiserver, in systemd units, each beside a process that must survive
+// their restarts: one with the name of a shim, and a helper of kubelet.
 func node(t *testing.T) {
 	t.Helper()
 	kubelets, err := filepath.Glob(filepath.Join(*repo, ".cache/kubernetes-v*/kubelet"))
@@ -198,11 +198,11 @@ evictionHard: {memory.available: 1Mi, nodefs.available: 1%}
 	}
 }
 
-// apiserver answers the one question of a repair, whether the Node has an annotation that pauses it, and returns a
-// kubeconfig for that.
+// apiserver answers the only request of a repair, whether the Node has an annotation that pauses it, and returns a
+// kubeconfig for it.
 func apiserver(t *testing.T) string {
 	t.Helper()
-	run(t, "ip", "link", "add", "node0", "type", "dummy") // loopback's address is to be lost
+	run(t, "ip", "link", "add", "node0", "type", "dummy") // the loopback address will be removed
 	run(t, "ip", "addr", "add", "192.0.2.1/32", "dev", "node0")
 	run(t, "ip", "link", "set", "node0", "up")
 	listener, err := net.Listen("tcp", "192.0.2.1:0")
@@ -231,12 +231,12 @@ func apiserver(t *testing.T) string {
 	return file
 }
 
-// TestRepairs: what the agent puts back on a node with cgroup v2 and systemd, under the restrictions of its own unit: each
-// where it helps, and where it does not and ends as a person's.
+// TestRepairs: the agent's repairs on a node with cgroup v2 and systemd, under the restrictions of its own unit: each
+// in a case where it helps, and in one where it does not and is left to a person.
 func TestRepairs(t *testing.T) {
 	needGuest(t)
 	node(t)
-	exec.Command("modprobe", "-r", "zram", "pcspkr").Run() // they may not be there
+	exec.Command("modprobe", "-r", "zram", "pcspkr").Run() // they may not be loaded
 	write(t, "/etc/modprobe.d/never.conf", "install pcspkr /bin/true\n")
 	put(t, "/proc/sys/vm/swappiness", "60")
 	install(t, "checks:\n"+repairConfig+others(t)+repairSettings+"paths: {kubeconfig: "+apiserver(t)+"}\n")
@@ -264,12 +264,12 @@ func TestRepairs(t *testing.T) {
 	t.Log(events(t))
 }
 
-// repairsRuntime: containerd loses its socket. It is restarted only with KillMode=process, and what is in its cgroup
-// survives that.
+// repairsRuntime: containerd loses its socket. It is restarted only with KillMode=process, and the processes in its
+// cgroup survive that.
 func (a *agent) repairsRuntime(t *testing.T) {
 	shim, main := run(t, "pgrep", "-o", "containerd-shim"), property(t, "containerd", "MainPID")
 	killMode(t, "containerd.service", "control-group")
-	run(t, "systemctl", "stop", service) // its connection would go on working
+	run(t, "systemctl", "stop", service) // its connection would keep working
 	run(t, "rm", "/run/containerd/containerd.sock")
 	run(t, "systemctl", "start", service)
 	for _, mode := range []struct{ name, want string }{
@@ -294,8 +294,8 @@ func (a *agent) repairsRuntime(t *testing.T) {
 	}
 }
 
-// repairsKubelet: kubelet is killed, and restarted once; then its configuration is broken: it is restarted once more, and
-// never again.
+// repairsKubelet: kubelet is killed, and restarted once; then its configuration is broken: it is restarted once more,
+// and never again.
 func (a *agent) repairsKubelet(t *testing.T) {
 	helper, shim := run(t, "pgrep", "-o", "-x", "sleep"), run(t, "pgrep", "-o", "containerd-shim")
 	before := property(t, "kubelet", "MainPID")

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestSensors: a fan, a temperature sensor, the mains and a UPS of a board fail and are well again, and a thermal
-// zone gets nearly as hot as the kernel allows.
+// TestSensors: a fan, a temperature sensor, the mains and a UPS of a board fail and recover, and a thermal zone gets
+// nearly as hot as the kernel allows.
 func TestSensors(t *testing.T) {
 	needGuest(t)
 	t.Parallel()

@@ -15,10 +15,10 @@ type server struct {
 	t       *testing.T
 	name    string
 	address string // of the server
-	own     string // of the guest, as the server sees it
+	own     string // address of the guest, as the server sees it
 }
 
-// connect makes a server. Each has a number of its own, from 1.
+// connect creates a server. Each has its own number, from 1.
 func connect(t *testing.T, name string, number int) server {
 	t.Helper()
 	s := server{t: t, name: name, address: fmt.Sprintf("10.9.%d.2", number), own: fmt.Sprintf("10.9.%d.1", number)}
@@ -34,7 +34,7 @@ func connect(t *testing.T, name string, number int) server {
 	return s
 }
 
-// cable connects the server, or cuts it off without a word to those who talk to it.
+// cable connects the server, or cuts it off without notice to its peers.
 func (s server) cable(connected bool) {
 	s.t.Helper()
 	run(s.t, "ip", "-n", s.name, "link", "set", "eth0", map[bool]string{true: "up", false: "down"}[connected])
@@ -49,7 +49,7 @@ func (s server) shell(script string) {
 	}
 }
 
-// unpacked is a command of a package that is not installed.
+// unpacked is a command of a package that is unpacked, not installed.
 func unpacked(program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(*programs, program), args...)
 	cmd.Env = append(os.Environ(),
@@ -57,7 +57,7 @@ func unpacked(program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// expectReplay fails unless the agent, given what the kernel has logged, reports something of a subject.
+// expectReplay fails unless the agent, replaying the kernel's log, reports want about a subject.
 func expectReplay(t *testing.T, subject, want string) {
 	t.Helper()
 	var log, finding string
@@ -65,7 +65,7 @@ func expectReplay(t *testing.T, subject, want string) {
 		log = run(t, "dmesg")
 		replay := exec.Command(*binary, "replay", "--format", "dmesg")
 		replay.Stdin = strings.NewReader(log)
-		out, _ := replay.CombinedOutput() // its exit code is that of what it found
+		out, _ := replay.CombinedOutput() // its exit code depends on the findings
 		for finding = range strings.SplitSeq(string(out), "\n\n") {
 			if strings.Contains(finding, subject) && strings.Contains(finding, want) {
 				t.Log(finding)
@@ -77,7 +77,7 @@ func expectReplay(t *testing.T, subject, want string) {
 		log[max(0, len(log)-3000):])
 }
 
-// probesLeft fails when more of the agent's children hang than hung-mounts may leave, or when they hide their name.
+// probesLeft fails if more of the agent's children hang than hung-mounts may leave, or if they hide their name.
 func (a *agent) probesLeft() {
 	a.t.Helper()
 	threads, _ := filepath.Glob("/proc/[0-9]*/task/*/stat")

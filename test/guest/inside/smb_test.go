@@ -54,7 +54,7 @@ force user = root
 	return s
 }
 
-// start starts the processes of the server, in a group of their own.
+// start starts the processes of the server, in their own process group.
 func (s *smbServer) start() {
 	s.t.Helper()
 	smbd := unpacked("usr/sbin/smbd", "--foreground", "--no-process-group", "--configfile="+s.config)
@@ -80,11 +80,11 @@ func (s *smbServer) signal(sig syscall.Signal) {
 func (s *smbServer) kill() {
 	s.t.Helper()
 	s.signal(syscall.SIGKILL)
-	_ = s.cmd.Wait() // says that it was killed
+	_ = s.cmd.Wait() // the error says that it was killed
 }
 
-// mount mounts the server's share. A server that says nothing is given up after 15 s, and not after three minutes;
-// one that has just been started on a busy machine may need longer.
+// mount mounts the server's share. A silent server is given up after 15 s instead of three minutes; a server just
+// started on a busy machine may need longer.
 func (s *smbServer) mount() (dir string) {
 	s.t.Helper()
 	dir = s.t.TempDir()
@@ -96,7 +96,8 @@ func (s *smbServer) mount() (dir string) {
 	return dir
 }
 
-// TestSMBServerStopped: the server of an SMB share stands still: its kernel takes connections, and nothing answers.
+// TestSMBServerStopped: the server of an SMB share stands still: its kernel accepts connections, but it does not
+// answer.
 func TestSMBServerStopped(t *testing.T) {
 	a := watch(t)
 	s := smbd(t, "smb-stopped", 4)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestClockJumps: the clock jumps by years, both ways. Nothing is raised, cleared or raised again by it but what is
-// about the clock.
+// TestClockJumps: the clock jumps by years, both ways. Only findings about the clock are raised, cleared or raised
+// again.
 func TestClockJumps(t *testing.T) {
 	a, stop := start(t, t.TempDir(), "")
 	defer stop()
@@ -24,7 +24,7 @@ func TestClockJumps(t *testing.T) {
 	defer func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) }()
 	put(t, "/sys/fs/ext4/ram8/trigger_fs_error", "a test")
 	a.awaitReason("filesystem-readonly", "", "", true)
-	a.awaitReason("default-route", "", "", true) // the guest has none, which takes a minute to be believed
+	a.awaitReason("default-route", "", "", true) // the guest has none; that takes a minute to be believed
 	before := settled(a)
 	began, up := time.Now(), uptime(t)
 	defer func() { setClock(t, began.Add(uptime(t)-up)) }()
@@ -34,7 +34,7 @@ func TestClockJumps(t *testing.T) {
 	}
 }
 
-// settled waits until nothing is raised or cleared any more, and returns what is believed.
+// settled waits until findings are no longer raised or cleared, and returns the believed ones.
 func settled(a *agent) (all []string) {
 	a.t.Helper()
 	eventually(a.t, "findings that stay", func() bool {
@@ -45,7 +45,7 @@ func settled(a *agent) (all []string) {
 	return all
 }
 
-// unchanged watches for half a minute that nothing is raised or cleared after something happened.
+// unchanged checks for half a minute that no finding is raised or cleared after an event.
 func unchanged(a *agent, before []string, happened string) {
 	a.t.Helper()
 	// by a clock that does not jump
@@ -56,10 +56,10 @@ func unchanged(a *agent, before []string, happened string) {
 	}
 }
 
-// reported returns what is believed, but for what is about the clock.
+// reported returns the believed findings, except for those about the clock.
 func reported(s status) (all []string) {
 	for _, f := range s.Findings {
-		// an emulated machine's clock source may be given up at any time
+		// the clock source of an emulated machine may be given up at any time
 		if f.Check != "time-sync" && f.Check != "clock-source" {
 			all = append(all, f.Check+" "+f.Reason+" "+f.Subject.Name+" "+f.ID)
 		}
@@ -76,7 +76,7 @@ func setClock(t *testing.T, to time.Time) {
 	}
 }
 
-// uptime is time that no clock moves.
+// uptime is a time that no clock change affects.
 func uptime(t *testing.T) time.Duration {
 	t.Helper()
 	text, _, _ := strings.Cut(read("/proc/uptime"), " ")
@@ -87,9 +87,9 @@ func uptime(t *testing.T) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// TestKernelLogFlood: 20,000 lines in a few seconds, of which the kernel keeps no more than some thousand, and one
-// among them is of a filesystem with errors. It is found, what was lost is counted, and the agent neither grows nor
-// burns.
+// TestKernelLogFlood: 20,000 lines in a few seconds, of which the kernel keeps only some thousand; one of them is about
+// a filesystem with errors. It is found, lost lines are counted, and the agent uses neither much memory nor much CPU
+// time.
 func TestKernelLogFlood(t *testing.T) {
 	a, stop := start(t, t.TempDir(), "")
 	defer stop()
@@ -99,7 +99,7 @@ func TestKernelLogFlood(t *testing.T) {
 	dir := t.TempDir()
 	run(t, "mount", "-o", "errors=remount-ro", "/dev/ram9", dir)
 	defer func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) }()
-	put(t, "/proc/sys/kernel/printk_devkmsg", "on\n") // else the kernel drops most of what programs write
+	put(t, "/proc/sys/kernel/printk_devkmsg", "on\n") // otherwise the kernel drops most lines of programs
 	log, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestKernelLogFlood(t *testing.T) {
 	}
 }
 
-// cost returns the processor time that a process used, and its memory in KiB.
+// cost returns the CPU time that a process used, and its memory in KiB.
 func cost(t *testing.T, pid int) (cpu time.Duration, kib int) {
 	t.Helper()
 	_, stat, _ := strings.Cut(read(fmt.Sprintf("/proc/%d/stat", pid)), ") ")

@@ -21,7 +21,7 @@ const (
 // installed is done once in each guest.
 var installed sync.Once
 
-// unit installs the agent as the package does, with something for its checks to observe, and starts its unit.
+// unit installs the agent like the package, with objects for its checks to observe, and starts its unit.
 func unit(t *testing.T) *agent {
 	t.Helper()
 	needGuest(t)
@@ -32,7 +32,7 @@ func unit(t *testing.T) *agent {
 	return await(t)
 }
 
-// install installs the agent as the package does, with more settings, and starts its unit.
+// install installs the agent like the package, with more settings, and starts its unit.
 func install(t *testing.T, settings string) {
 	t.Helper()
 	run(t, "install", "-D", "-m", "755", *binary, "/usr/bin/nodeagent")
@@ -66,7 +66,7 @@ func await(t *testing.T) *agent {
 	return a
 }
 
-// furnish gives the guest what checks observe: disks, an array, a pool, filesystems, a bond, connections, a
+// furnish gives the guest objects for checks to observe: disks, an array, a pool, filesystems, a bond, connections, a
 // certificate.
 func furnish(t *testing.T) {
 	t.Helper()
@@ -102,14 +102,14 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// TestUnitIsNotBlind: what the daemon sees under the restrictions of its unit is what root sees without any.
+// TestUnitIsNotBlind: under the restrictions of its unit the daemon sees the same as root without any.
 func TestUnitIsNotBlind(t *testing.T) {
 	a := unit(t)
 	var free struct {
 		Errors        []struct{ Check, Error string }
 		NotApplicable []struct{ Check, Why string }
 	}
-	out, _ := exec.Command("nodeagent", "check", "-o", "json").Output() // its exit code is that of what it found
+	out, _ := exec.Command("nodeagent", "check", "-o", "json").Output() // its exit code depends on the findings
 	if err := json.Unmarshal(out, &free); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -128,7 +128,7 @@ func TestUnitIsNotBlind(t *testing.T) {
 		for _, c := range s.Checks {
 			if c.Status != "not-applicable" && c.Status != "unknown" {
 				ran++
-			} else if root[c.Check] != c.Status && c.Check != "leftovers" { // which "nodeagent inspect" looks for
+			} else if root[c.Check] != c.Status && c.Check != "leftovers" { // "nodeagent inspect" looks for them
 				blind += fmt.Sprintf("%s is %q in the unit and %q without it: %s%s\n", c.Check, c.Status, root[c.Check],
 					c.Error, c.Why)
 			}
@@ -170,13 +170,12 @@ func TestUnitLimits(t *testing.T) {
 	}
 }
 
-// TestUnitComesBack: an agent that is killed, runs out of its memory or stands still is back, and believes what it
-// believed.
+// TestUnitComesBack: an agent that is killed, runs out of memory or hangs is restarted, and still believes the same.
 func TestUnitComesBack(t *testing.T) {
 	a := unit(t)
 	dropIn := "/etc/systemd/system/" + service + ".d/test.conf"
 	run(t, "mkdir", "-p", filepath.Dir(dropIn))
-	// else the test takes a minute
+	// otherwise the test takes a minute
 	if err := os.WriteFile(dropIn, []byte("[Service]\nWatchdogSec=10\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +214,7 @@ func TestUnitComesBack(t *testing.T) {
 	}
 }
 
-// since returns reason, identity and beginning of what a check has found.
+// since returns reason, identity and start of a check's findings.
 func since(s status, check string) string {
 	var found []string
 	for _, f := range s.Findings {

@@ -13,9 +13,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/inspect/listers"
 )
 
-// TestMappingsOfVolumes: encrypted mappings, named as cryptsetup names them, of a volume that a living pod has mounted,
-// of one that is gone, and of one from which another device is made; and mappings that are not listed: an
-// administrator's, and one of LVM, which stays by design.
+// TestMappingsOfVolumes: encrypted mappings, with cryptsetup's names, of a volume that a living pod has mounted, of a
+// removed volume, and of one that is below another device; and mappings that are not listed: an administrator's, and
+// one of LVM, which stays by design.
 func TestMappingsOfVolumes(t *testing.T) {
 	needGuest(t)
 	t.Parallel()
@@ -52,7 +52,7 @@ func TestMappingsOfVolumes(t *testing.T) {
 	}
 }
 
-// inspector returns a function that inspects this machine as a node, until what is left behind is proven.
+// inspector returns a function that inspects this machine as a node, until the leftovers are proven.
 func inspector(t *testing.T, n *inspecttest.Node) func() inspect.Report {
 	settings := inspect.DefaultSettings()
 	settings.HostNamespaces = true

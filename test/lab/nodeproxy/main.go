@@ -1,8 +1,8 @@
-// Command nodeproxy takes the lab's apiserver to kubelet. The node's address is one where nothing listens, because
-// kubelet refuses to have a loopback address and the lab refuses to listen on any other; the apiserver asks this
-// proxy, over a Unix socket and with HTTP CONNECT, for a connection to it and gets one to the loopback address.
+// Command nodeproxy connects the lab's apiserver to kubelet. The node's address has no listener, because kubelet
+// rejects a loopback address and the lab listens on no other; the apiserver asks this proxy, over a Unix socket and
+// with HTTP CONNECT, for a connection to it and gets one to the loopback address.
 //
-// It serves root only (the socket's mode) and knows no other protocol.
+// It serves root only (the socket's mode) and supports no other protocol.
 package main
 
 import (
@@ -25,7 +25,7 @@ func main() {
 	os.Exit(1)
 }
 
-// serve returns what ended it.
+// serve returns the error that ended it.
 func serve(socket, nodeIP, realIP string) error {
 	if err := os.Remove(socket); err != nil && !os.IsNotExist(err) {
 		return err
@@ -51,7 +51,7 @@ func serve(socket, nodeIP, realIP string) error {
 	}
 }
 
-// connect answers one CONNECT request and carries bytes until both sides are done.
+// connect answers one CONNECT request and copies bytes until both sides are done.
 func connect(client net.Conn, nodeIP, realIP string) error {
 	reader := bufio.NewReader(client)
 	request, err := http.ReadRequest(reader)

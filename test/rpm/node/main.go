@@ -1,12 +1,12 @@
-// Command node stands in for kubelet and the apiserver of the machine in which the package is tested: neither is
-// built yet when those tests run. Their answers are in files that a test writes, so that they can change:
+// Command node stands in for kubelet and the apiserver of the machine in which the package is tested: neither is built
+// yet when those tests run. Their answers are in files that a test writes, so that they can change:
 //
 //	/root/node/kubelet.json  kubelet's /pods
 //	/root/node/pods.json     the apiserver's list of the node's pods
 //	/root/node/node.json     its Node object
 //
-// It serves kubelet's API on port 10250, healthz on 10248 and the apiserver on 6443, with a certificate of its own,
-// which it leaves where kubelet keeps its own. It refuses requests without the token.
+// It serves kubelet's API on port 10250, healthz on 10248 and the apiserver on 6443, with its own certificate, which it
+// puts in the place of kubelet's own. It rejects requests without the token.
 package main
 
 import (
@@ -34,7 +34,7 @@ const (
 	certificate = "/var/lib/kubelet/pki/kubelet.crt"
 	token       = "Bearer of-this-node"
 
-	// Kubelet has read its sources and ends no pod that is no longer wanted.
+	// Kubelet has read its sources and is not ending any unwanted pod.
 	metrics = "kubelet_working_pods{config=\"desired\",lifecycle=\"sync\",static=\"\"} 1\n" +
 		"kubelet_working_pods{config=\"orphan\",lifecycle=\"terminating\",static=\"\"} 0\n" +
 		"kubernetes_build_info{git_version=\"v1.36.3\",major=\"1\",minor=\"36\"} 1\n"
@@ -122,7 +122,7 @@ func answer(w http.ResponseWriter, name string) {
 	_, _ = w.Write(data)
 }
 
-// selfSigned makes a certificate and leaves it on the disk.
+// selfSigned makes a certificate and writes it to the disk.
 func selfSigned() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

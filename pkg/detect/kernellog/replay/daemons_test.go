@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
-// daemonExamples are the lines beside the daemons' rules: whole lines of logs, "rule | line" in
-// testdata/corpus/words.txt, worded as the daemons' sources word them.
+// daemonExamples are the examples of the daemons' rules: whole lines of logs, "rule | line" in
+// testdata/corpus/words.txt, worded as in the daemons' sources.
 func daemonExamples(t testing.TB) map[string][]string {
 	t.Helper()
 	lines := map[string][]string{}
@@ -22,7 +22,7 @@ func daemonExamples(t testing.TB) map[string][]string {
 	return lines
 }
 
-// replayed returns the rules that one line matches, with recoveries as "rule over".
+// replayed returns the rules that match one line, with recoveries as "rule over".
 func replayed(t testing.TB, m, daemons *kernellog.Matcher, line string) (rules []string) {
 	t.Helper()
 	_, err := Replay{Daemons: daemons}.Read(m, strings.NewReader(line+"\n"), func(f Found) error {
@@ -66,7 +66,7 @@ func TestDaemonRulesMatchTheirLines(t *testing.T) {
 	}
 }
 
-// TestEveryDaemonPatternIsUsed: a pattern that no example needs may be wrong without anyone noticing.
+// TestEveryDaemonPatternIsUsed: a pattern that no example needs may be wrong without any test failing.
 func TestEveryDaemonPatternIsUsed(t *testing.T) {
 	daemons := newDaemonTable(t)
 	examples := daemonExamples(t)
@@ -88,7 +88,7 @@ func TestEveryDaemonPatternIsUsed(t *testing.T) {
 	}
 }
 
-// TestPodsCannotForge: what a pod, a user or a container's log says is nobody's word, whatever it says.
+// TestPodsCannotForge: text from a pod, a user or a container's log is never evidence.
 func TestPodsCannotForge(t *testing.T) {
 	m, daemons := kernelMatcher(t), newDaemonTable(t)
 	const said = "kubelet.service: Failed with result 'exit-code'."
@@ -137,7 +137,8 @@ func TestPodsCannotForge(t *testing.T) {
 	}
 }
 
-// TestHealthyNodes: whole logs of healthy machines, through replay: nothing is raised, and what only counts is rare.
+// TestHealthyNodes: whole logs of healthy machines, through replay: no finding is raised, and lines that only count are
+// rare.
 func TestHealthyNodes(t *testing.T) {
 	m, daemons := kernelMatcher(t), newDaemonTable(t)
 	files, err := filepath.Glob(filepath.Join("testdata", "corpus", "healthy-*"))
@@ -170,7 +171,7 @@ func TestHealthyNodes(t *testing.T) {
 	}
 }
 
-// healthyDaemons is what the daemons of the healthy nodes say.
+// healthyDaemons returns the daemons' lines on the healthy nodes.
 func healthyDaemons(t testing.TB) (said []entry) {
 	t.Helper()
 	for _, name := range []string{"healthy-lab.kubelet.log.txt", "healthy-lab.containerd.log.txt",
@@ -185,7 +186,7 @@ func healthyDaemons(t testing.TB) (said []entry) {
 	return said
 }
 
-// BenchmarkBenignDaemons: what the daemons of healthy nodes say, with the whole table loaded.
+// BenchmarkBenignDaemons matches the daemons' lines of healthy nodes, with the whole table loaded.
 func BenchmarkBenignDaemons(b *testing.B) {
 	m, lines := newDaemonTable(b), healthyDaemons(b)
 	b.ReportAllocs()

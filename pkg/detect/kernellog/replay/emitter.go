@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
-// emitterOf returns the emitter that a program or unit of the given name is. Of systemd only PID 1 counts, which the
-// caller must know.
+// emitterOf returns the emitter for a program or unit of the given name. Of systemd only PID 1 counts; the caller must
+// check that.
 func emitterOf(name string) (rules.Emitter, bool) {
 	name = strings.TrimSuffix(name, ".service")
 	if instance, _, ok := strings.Cut(name, "@"); ok && instance == "systemd-coredump" {
@@ -57,7 +57,7 @@ func emitterOf(name string) (rules.Emitter, bool) {
 }
 
 // productEmitter returns the emitter of kubelet or a runtime under the name of a product: "k8s.kubelet",
-// "snap.microk8s.daemon-kubelite", "kubelet.daemon", "rke2-server". The last part is the program; a helper of kubelet's
+// "snap.microk8s.daemon-kubelite", "kubelet.daemon", "rke2-server". The last part is the program; a helper of kubelet
 // ("kubelet-helper") is another program, and so is a container of that name ("k8s_kubelet").
 func productEmitter(name string) (rules.Emitter, bool) {
 	if distro.IsKubeletUnit(name) || distro.IsKubeletUnit("snap."+name) || slices.Contains(distro.Launchers(), name) {
@@ -76,7 +76,7 @@ func productEmitter(name string) (rules.Emitter, bool) {
 	return rules.TheKernel, false
 }
 
-// taggedEmitter returns the emitter of a line "name[pid]: text" of a syslog, and systemd only where it is PID 1.
+// taggedEmitter returns the emitter of a line "name[pid]: text" of a syslog; systemd counts only as PID 1.
 func taggedEmitter(name, pid string) (rules.Emitter, bool) {
 	s, ok := emitterOf(name)
 	if s == rules.Systemd && pid != "1" && pid != "" { // some syslog daemons write no number
@@ -85,7 +85,7 @@ func taggedEmitter(name, pid string) (rules.Emitter, bool) {
 	return s, ok
 }
 
-// spoken returns e as a line of a daemon, or of the component of a product whose line it holds.
+// spoken returns e as a line of a daemon, or of the component of a product whose line it contains.
 func (e entry) spoken(s rules.Emitter, text []byte) entry {
 	e.what, e.emitter = foreignLine, s
 	e.said, _, _ = cutHeader(text)
@@ -98,7 +98,7 @@ func (e entry) spoken(s rules.Emitter, text []byte) entry {
 	return e
 }
 
-// unknown returns e as a line of a program with a name that says nothing. Kubelet may run under any: its lines have the
+// unknown returns e as a line of a program with an unknown name. Kubelet may run under any name: its lines contain the
 // name of one of its own source files.
 func (e entry) unknown(name string, text []byte) entry {
 	e.what, e.program = foreignLine, name
@@ -108,11 +108,11 @@ func (e entry) unknown(name string, text []byte) entry {
 	return e.spoken(rules.Kubelet, text)
 }
 
-// kubeletSource is the place in kubelet's sources in the header of a line, in text or JSON. Other programs of Kubernetes
-// write headers, too.
+// kubeletSource is the position in kubelet's sources in the header of a line, in text or JSON. Other programs of
+// Kubernetes write headers, too.
 var kubeletSource = kernellog.WhenNeeded(`[ "/](?:kubelet(?:_\w+)?|kuberuntime_\w+|pod_workers|pod_container_deletor|eviction_manager|nestedpendingoperations|reconciler(?:_common)?|operation_generator|remote_(?:runtime|image)|container_manager_linux|image_gc_manager|volume_manager|pleg|setters|prober|csi_\w+|cpu_manager|status_manager|plugin_watcher|generic|evented)\.go:\d+[\]"]`)
 
-// tagged recognises "name[pid]: text" at the beginning of what a program wrote into the kernel's log. Only root can.
+// tagged recognises "name[pid]: text" at the start of a program's line in the kernel's log. Only root can write there.
 func (e entry) tagged(text []byte) (entry, bool) {
 	head, _, ok := bytes.Cut(text[:min(len(text), 80)], []byte("]: "))
 	if !ok {
@@ -138,7 +138,7 @@ func digits(text []byte) bool {
 	return len(text) > 0
 }
 
-// cutHeader removes what Kubernetes' klog and containerd's logrus put before each line, and returns whose it is:
+// cutHeader removes the header of Kubernetes' klog and containerd's logrus from a line, and returns the emitter:
 //
 //	E1106 14:02:11.123456    1234 kubelet.go:2183] "Container runtime network not ready" …
 //	time="2024-07-04T16:24:03.119492729Z" level=error msg="…"
@@ -158,7 +158,7 @@ func cutHeader(text []byte) (rest []byte, s rules.Emitter, ok bool) {
 	return text, rules.TheKernel, false
 }
 
-// flattenJSON writes a line of klog's JSON as klog writes its text: "message" err="…". Other fields are of no use here.
+// flattenJSON writes a line of klog's JSON as klog writes its text: "message" err="…". Other fields are not used here.
 //
 //	{"ts":1753121332053.9302,"caller":"kubelet/kubelet.go:2183","msg":"Skipping pod synchronization","err":"…"}
 func flattenJSON(text []byte) ([]byte, bool) {

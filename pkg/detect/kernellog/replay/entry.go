@@ -8,40 +8,40 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
-// entry is one line of a saved log, read.
+// entry is one parsed line of a saved log.
 type entry struct {
 	what  kindOfLine
-	text  []byte        // the kernel's own words; only of kernelLine
-	at    time.Duration // of the clock that the log was written with; only where timed
+	text  []byte        // the kernel's own text; only of kernelLine
+	at    time.Duration // by the clock of the log; only if timed
 	timed bool
-	up    time.Duration // since boot; only where upKnown
-	// upKnown is false where the log has wall-clock times or none.
+	up    time.Duration // since boot; only if upKnown
+	// upKnown is false if the log has wall-clock times or none.
 	upKnown bool
-	boot    string // identity of the boot, where the log contains it
+	boot    string // identity of the boot, if the log contains it
 
-	emitter rules.Emitter   // the daemon that wrote a foreignLine, where it is known
+	emitter rules.Emitter   // the daemon that wrote a foreignLine, if known
 	level   kernellog.Level // of a line of the kernel
-	said    []byte          // what it said, without the header of its own log; only with a emitter
+	said    []byte          // its text, without the header of its own log; only with an emitter
 
-	bare    bool   // neither a time nor anybody's name: it is the kernel's because dmesg -t prints nothing else
-	loose   bool   // bare, or with a time that does not show whose line it is
-	program string // who wrote a foreignLine whose emitter is not known, where the line names it
-	number  int    // of the line with the text, where that is not the last that was read; 0 otherwise
+	bare    bool   // neither a time nor a name: counted as the kernel's because dmesg -t prints only its text
+	loose   bool   // bare, or with a time that does not show the writer
+	program string // the writer of a foreignLine with unknown emitter, if the line names it
+	number  int    // of the line with the text, if it is not the last line read; 0 otherwise
 	line    []byte // that line; only with a number
 }
 
-// kindOfLine says whose word a line is.
+// kindOfLine classifies the writer of a line.
 type kindOfLine int
 
 const (
 	badLine      kindOfLine = iota // not of the format
-	kernelLine                     // the kernel's own word
-	foreignLine                    // a program's word
+	kernelLine                     // the kernel's own text
+	foreignLine                    // a program's text
 	silentLine                     // no message: headings, dictionaries, the second half of a record
-	bootBoundary                   // a heading which says that another boot begins
+	bootBoundary                   // a heading of another boot
 )
 
-// timed returns e with a time since boot.
+// withUp returns e with a time since boot.
 func (e entry) withUp(up time.Duration) entry {
 	e.at, e.timed, e.up, e.upKnown = up, true, up, true
 	return e
@@ -53,7 +53,7 @@ func (e entry) withWall(t time.Time) entry {
 	return e
 }
 
-// seconds parses "12.345678", as the kernel prints times; blanks before it are padding.
+// seconds parses "12.345678", the time format of the kernel; it skips leading blanks.
 func seconds(text []byte) (time.Duration, bool) {
 	text = bytes.Trim(text, " ")
 	whole, fraction, ok := bytes.Cut(text, []byte("."))
@@ -64,8 +64,8 @@ func seconds(text []byte) (time.Duration, bool) {
 	return d, err == nil
 }
 
-// firstLine cuts a message of several lines to the words of its first, and writes the break as /dev/kmsg does:
-// whoever can put a line break into a message cannot begin a sentence of the kernel with it.
+// firstLine joins a message of several lines, with the breaks written as \x0a like in /dev/kmsg: text after a line break
+// in a message must not be taken for the start of a kernel line.
 func firstLine(message []byte) []byte {
 	if bytes.IndexByte(message, '\n') < 0 {
 		return message
@@ -73,7 +73,7 @@ func firstLine(message []byte) []byte {
 	return bytes.ReplaceAll(bytes.TrimRight(message, "\n"), []byte("\n"), []byte(`\x0a`))
 }
 
-// stripColour removes the escape sequences with which dmesg and journalctl colour their output.
+// stripColour removes the colour escape sequences of dmesg and journalctl.
 func stripColour(line []byte) []byte {
 	if bytes.IndexByte(line, 0x1b) < 0 {
 		return line

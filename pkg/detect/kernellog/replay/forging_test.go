@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules/rulestest"
 )
 
-// frames are the kernel's lines in which somebody else chooses the words at %s, and the rules that rightly recognise
-// the line around them.
+// frames are the kernel's lines in which somebody else chooses the words at %s, and the rules that rightly match the
+// line around them.
 var frames = []struct {
 	frame string
 	limit int // how many bytes the kernel takes
@@ -61,7 +61,7 @@ var frames = []struct {
 	{"random: %s: uninitialized urandom read (16 bytes read)", 15, ""},
 }
 
-// TestForging: a program calls itself, or says, whatever any rule matches; the rule must not be fooled.
+// TestForging: a program takes the text of any rule as its name or output; no rule may match it.
 func TestForging(t *testing.T) {
 	m := kernelMatcher(t)
 	for _, rule := range rules.Kernel() {
@@ -74,7 +74,7 @@ func TestForging(t *testing.T) {
 			for _, f := range frames {
 				forged := fmt.Sprintf(f.frame, line[:min(f.limit, len(line))])
 				hit, ok := m.Match([]byte(forged))
-				// Any program can really crash: that it can also pretend to adds nothing.
+				// Any program can really crash, so pretending to crash adds no risk.
 				if ok && hit.Rule.ID != f.rules && hit.Rule.ID != "app-crash" {
 					t.Errorf("%s is fooled by %q", hit.Rule.ID, forged)
 				}
@@ -83,7 +83,7 @@ func TestForging(t *testing.T) {
 	}
 }
 
-// TestLineBreakForging: a name with a line break in it begins no sentence of the kernel's, in any format.
+// TestLineBreakForging: a name with a line break in it starts no line of the kernel, in any format.
 func TestLineBreakForging(t *testing.T) {
 	for name, log := range map[string]string{
 		"kmsg":          `6,1,1,-;a\x0aKernel panic - not syncing: forged (4711): drop_caches: 3`,
@@ -100,7 +100,7 @@ func TestLineBreakForging(t *testing.T) {
 	}
 }
 
-// TestBenign: logs of healthy machines say nothing.
+// TestBenign: no rule matches logs of healthy machines.
 func TestBenign(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "benign", "*.txt"))
 	if err != nil || len(files) < 5 {
@@ -122,8 +122,8 @@ func TestBenign(t *testing.T) {
 	}
 }
 
-// TestNearMisses runs all lines that some rule must not match against all rules: at most another rule with that line
-// among its own may have it.
+// TestNearMisses runs all lines that some rule must not match against all rules: only a rule with that line among its
+// own examples may match it.
 func TestNearMisses(t *testing.T) {
 	m := kernelMatcher(t)
 	wanted := map[string]bool{}

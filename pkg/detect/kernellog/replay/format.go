@@ -30,15 +30,15 @@ func ParseFormat(name string) (Format, error) {
 	return "", fmt.Errorf("unknown format %q: there are auto, dmesg, kmsg and journal", name)
 }
 
-// parser reads the lines of one log, in their order.
+// parser reads the lines of one log, in order.
 type parser struct {
 	format Format
-	timed  bool // the log's lines have times: one that has none and is indented belongs to the one before
-	kmsg   bool // the line before was a record of /dev/kmsg or of its dictionary
+	timed  bool // the log's lines have times: an indented line without a time belongs to the line before it
+	kmsg   bool // the previous line was a record of /dev/kmsg or of its dictionary
 
 	number  int    // of the line being read, from 1
 	object  object // a record of several lines
-	strange string // a form of log that is not read, and was seen; empty: none
+	strange string // a log format that was seen but is not supported; empty: none
 }
 
 func (p *parser) parse(line []byte) entry {
@@ -104,13 +104,13 @@ func (p *parser) guess(line []byte) entry {
 	return e
 }
 
-// ownLog recognises the lines of a log that a daemon writes itself, without naming itself: kubelet.log, containerd.log.
+// ownLog recognises the lines of a log that a daemon writes itself, without its name: kubelet.log, containerd.log.
 func ownLog(line []byte) (entry, bool) {
 	rest, s, ok := cutHeader(cutNode(line))
 	return entry{what: foreignLine, emitter: s, said: rest}, ok
 }
 
-// looksLikeRecord reports whether line begins as a record of /dev/kmsg does: "6,339,5140900,-;".
+// looksLikeRecord reports whether line starts like a record of /dev/kmsg: "6,339,5140900,-;".
 func looksLikeRecord(line []byte) bool {
 	head, _, ok := bytes.Cut(line[:min(len(line), 128)], []byte(";"))
 	if !ok || bytes.Count(head, []byte(",")) < 3 {
@@ -122,7 +122,7 @@ func looksLikeRecord(line []byte) bool {
 
 func (p *parser) parseKmsg(line []byte) entry {
 	if line[0] == ' ' && p.kmsg {
-		return entry{what: silentLine} // the dictionary of the record before
+		return entry{what: silentLine} // the dictionary of the previous record
 	}
 	r, err := kmsg.ParseKernelRecord(line)
 	if err != nil {
@@ -142,8 +142,8 @@ func (p *parser) parseKmsg(line []byte) entry {
 	return e
 }
 
-// isFragment reports whether a record is the rest of an earlier one: its flags are the fourth field. It does not
-// begin a sentence of the kernel.
+// isFragment reports whether a record is the rest of an earlier one: its flags are the fourth field. It is not the
+// start of a kernel line.
 func isFragment(line []byte) bool {
 	head, _, _ := bytes.Cut(line, []byte(";"))
 	fields := strings.SplitN(string(head), ",", 5)

@@ -8,10 +8,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 )
 
-// decoded is how dmesg -x begins a line: "kern  :err   : ".
+// decoded is the start of a line of dmesg -x: "kern  :err   : ".
 var decoded = kernellog.WhenNeeded(`^([a-z0-9]{3,8}) *:(?:emerg|alert|crit|err|warn|notice|info|debug) *: ?`)
 
-// parseDmesg reads a line as dmesg prints it, with any of its kinds of time, with levels or without:
+// parseDmesg reads a line of dmesg, with any of its kinds of time, with levels or without:
 //
 //	[   12.345678] text             [   12.345678][  T123] text       [Tue Nov 21 01:02:03 2023] text
 //	<6>[   12.345678] text          kern  :info  : [   12.345678] text
@@ -33,7 +33,7 @@ func parseDmesg(line []byte) entry {
 		e = e.bracketed(trimmed)
 	} else if t, rest, ok := cutISO(line); ok {
 		e = e.withWall(t)
-		e.loose = line[19] != ',' // dmesg writes a comma, any collector a point
+		e.loose = line[19] != ',' // dmesg writes a comma, collectors a point
 		e.text = rest
 	}
 	if e.timed {
@@ -45,8 +45,8 @@ func parseDmesg(line []byte) entry {
 	return e
 }
 
-// login is what a serial console shows before the kernel's line when it offers a login, and pdsh before the line of a
-// host.
+// login is the prompt that a serial console shows before the kernel's line, or the host name that pdsh puts before a
+// line.
 var login = kernellog.WhenNeeded(`^[\w.-]{1,64}(?: login)?: (\[ *\d{1,10}\.\d{6}\])`)
 
 func cutLogin(line []byte) []byte {
@@ -59,12 +59,12 @@ func cutLogin(line []byte) []byte {
 	return line
 }
 
-// talos is how Talos prints the kernel's records, those of several nodes after their names: "10.0.0.2: kern: warning:
-// [2024-10-29T13:44:17.6Z]: ".
+// talos is the form in which Talos prints the kernel's records, for several nodes after their names: "10.0.0.2: kern:
+// warning: [2024-10-29T13:44:17.6Z]: ".
 var talos = kernellog.WhenNeeded(
 	`^(?:[\w.:-]{1,64}: )?([a-z0-9]{3,8}): +(?:emerg|alert|crit|err|warning|notice|info|debug): \[([0-9T:.-]{19,29}Z)\]: ?`)
 
-// talosDictionary is how Talos ends a line whose record has a dictionary.
+// talosDictionary is the end of a Talos line whose record has a dictionary.
 var talosDictionary = kernellog.WhenNeeded(` SUBSYSTEM=\S+(?: DEVICE=\S+)?$`)
 
 func parseTalos(line []byte) (e entry, ok bool) {
@@ -86,7 +86,7 @@ func parseTalos(line []byte) (e entry, ok bool) {
 	return e, true
 }
 
-// talosNode is what talosctl logs puts before a line of kubelet's log.
+// talosNode is the prefix of talosctl logs before a line of kubelet's log.
 var talosNode = kernellog.WhenNeeded(`^(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-f:]{3,39}): (\{"ts":)`)
 
 func cutNode(line []byte) []byte {
@@ -99,8 +99,8 @@ func cutNode(line []byte) []byte {
 	return line
 }
 
-// console recognises what systemd prints to the console beside the kernel's lines, where it is not well: "[FAILED]
-// Failed to start …".
+// console recognises the failures that systemd prints to the console beside the kernel's lines: "[FAILED] Failed to
+// start …".
 func console(line []byte) (text []byte, ok bool) {
 	for _, state := range []string{"[FAILED] ", "[DEPEND] ", "[ TIME ] "} {
 		if text, ok = bytes.CutPrefix(line, []byte(state)); ok {
@@ -110,7 +110,7 @@ func console(line []byte) (text []byte, ok bool) {
 	return nil, false
 }
 
-// cutKernelTag removes "kernel: ", and what syslogd's broadcast to terminals makes of it, " kernel:[".
+// cutKernelTag removes "kernel: ", and its form in syslogd's broadcast to terminals, " kernel:[".
 func cutKernelTag(line []byte) []byte {
 	rest := bytes.TrimLeft(line, " ")
 	rest, ok := bytes.CutPrefix(rest, []byte("kernel:"))
@@ -120,13 +120,13 @@ func cutKernelTag(line []byte) []byte {
 	return bytes.TrimPrefix(rest, []byte(" "))
 }
 
-// levelled is how some shippers of logs begin a line, with the level alone: "err [   12.345678] ".
+// levelled is the start of a line of some log shippers, with the level alone: "err [   12.345678] ".
 var levelled = kernellog.WhenNeeded(`^(?:emerg|alert|crit|err|warn|warning|notice|info|debug) (\[ *\d{1,10}\.\d{6}\])`)
 
-// lowLevel is a level below that of errors.
+// lowLevel is a level below error.
 var lowLevel = kernellog.WhenNeeded(`(?i)\b(?:(warn|warning)|notice|info|debug)\b`)
 
-// levelIn returns the level that a line's head names.
+// levelIn returns the level in the head of a line.
 func levelIn(head []byte) kernellog.Level {
 	switch at := lowLevel.Regexp().FindSubmatchIndex(head); {
 	case at == nil:
@@ -170,7 +170,7 @@ func (e entry) bracketed(line []byte) entry {
 		e = e.withUp(up)
 	} else if t, ok := wallTime(inner); ok {
 		e = e.withWall(t)
-		if again := bytes.TrimLeft(rest, " "); stamped(again) { // of several kinds of time
+		if again := bytes.TrimLeft(rest, " "); stamped(again) { // with several kinds of time
 			return e.bracketed(again)
 		}
 	} else if before, _, ok := bytes.Cut(inner, []byte("<")); ok { // dmesg -d: [   12.345678 <    0.000012>]
@@ -180,11 +180,11 @@ func (e entry) bracketed(line []byte) entry {
 		}
 		e = e.withUp(up)
 	} else if !relativeTime(inner) {
-		return e // the kernel's own text begins with a bracket
+		return e // the kernel's own text starts with a bracket
 	} else {
 		rest = bytes.TrimPrefix(cutCaller(rest), []byte(" "))
 		e.timed, e.text = false, rest
-		if bytes.HasPrefix(rest, []byte("[")) { // of several kinds of time
+		if bytes.HasPrefix(rest, []byte("[")) { // with several kinds of time
 			return e.bracketed(rest)
 		}
 		return e
@@ -193,10 +193,10 @@ func (e entry) bracketed(line []byte) entry {
 	return e
 }
 
-// localTime is what dmesg -T prints in any language: the words of a day and a month, and the rest as in English.
+// localTime is the time of dmesg -T in any language: the words of a day and a month, and the rest as in English.
 var localTime = kernellog.WhenNeeded(`^[\pL\pM\d.,' -]{2,60}? (?: \d|\d\d)\.? (\d\d:\d\d:\d\d) (\d{4})$`)
 
-// wallTime reads what dmesg -T prints. The month of another language is not known: the time is that of January, and
+// wallTime reads a time of dmesg -T. The month of another language is unknown: the result is in January, and
 // differences are right within a month.
 func wallTime(inner []byte) (time.Time, bool) {
 	if t, err := time.Parse(time.ANSIC, string(inner)); err == nil {
@@ -214,7 +214,7 @@ func wallTime(inner []byte) (time.Time, bool) {
 	return t, err == nil
 }
 
-// stamped reports whether a text begins with the kernel's own time.
+// stamped reports whether a text starts with the kernel's own time.
 func stamped(text []byte) bool {
 	if len(text) == 0 || text[0] != '[' {
 		return false
@@ -248,7 +248,7 @@ func cutCaller(text []byte) []byte {
 	return bytes.TrimPrefix(rest, []byte(" "))
 }
 
-// isoForms are the forms in which dmesg, journalctl and syslog daemons write ISO 8601.
+// isoForms are the ISO 8601 forms of dmesg, journalctl and syslog daemons.
 var isoForms = []string{"2006-01-02T15:04:05,999999Z07:00", "2006-01-02T15:04:05.999999Z07:00",
 	"2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05Z0700", "2006-01-02T15:04:05.999999Z0700", "2006-01-02T15:04:05"}
 

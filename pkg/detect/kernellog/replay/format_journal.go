@@ -12,8 +12,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
-// journalRecord is what matters of a line of journalctl -o json. Fields that begin with an underscore are set
-// by journald; the others by the writer.
+// journalRecord has the used fields of a line of journalctl -o json. Fields that start with an underscore are set by
+// journald; the others by the writer.
 type journalRecord struct {
 	Transport  kernellog.JournalField `json:"_TRANSPORT"`
 	Identifier kernellog.JournalField `json:"SYSLOG_IDENTIFIER"`
@@ -52,7 +52,7 @@ func parseJournalJSON(line []byte) entry {
 	if us, err := strconv.ParseInt(string(up), 10, 53); err == nil && us >= 0 {
 		e.up, e.upKnown = time.Duration(us)*time.Microsecond, true
 	}
-	// What programs write to /dev/kmsg comes over the kernel's transport too, but has a facility of its own.
+	// Lines that programs write to /dev/kmsg come over the kernel's transport too, but with another facility.
 	transport := string(r.Transport)
 	fromKernel := transport == "kernel" || transport == "" && string(r.Identifier) == "kernel"
 	if facility := string(r.Facility); !fromKernel || facility != "" && facility != "0" {
@@ -68,19 +68,19 @@ func parseJournalJSON(line []byte) entry {
 	return e
 }
 
-// outsidePods reports whether journald itself says that a unit of the host wrote the record.
+// outsidePods reports whether journald itself names a unit of the host as the writer.
 func (r *journalRecord) outsidePods() bool {
 	return r.Unit != nil && bytes.HasPrefix(r.Cgroup, []byte("/system.slice/")) && r.Container == nil
 }
 
-// name is what the record calls its writer.
+// name is the name of the record's writer.
 func (r *journalRecord) name() string {
 	return cmp.Or(string(r.Unit), string(r.Identifier), string(r.Command))
 }
 
-// emitter returns who wrote the record. journald sets the unit; the process chooses its name, which counts outside
-// pods; the field of the writer counts where there is nothing else, as in records of early boot, and in those from
-// which the rest was removed.
+// emitter returns the writer of the record. journald sets the unit; the process chooses its name, which counts only
+// outside pods; the writer's own field counts only if there is no other, as in records of early boot, and in stripped
+// records.
 func (r *journalRecord) emitter() (rules.Emitter, bool) {
 	pid := string(r.PID)
 	switch {
@@ -103,29 +103,29 @@ func (r *journalRecord) emitter() (rules.Emitter, bool) {
 	return taggedEmitter(string(r.Identifier), pid)
 }
 
-// trimJSON removes what json-sse and json-seq put before a record.
+// trimJSON removes the prefix of a record in json-sse and json-seq.
 func trimJSON(line []byte) []byte {
 	return bytes.TrimPrefix(bytes.TrimPrefix(line, []byte("\x1e")), []byte("data: "))
 }
 
 var (
-	// shortTime is how syslog daemons, OpenWrt's logread and journalctl -o short, short-precise, short-full and
-	// short-unix begin a line; that of SONiC has the year, and the severity after the host.
+	// shortTime is the start of a line of syslog daemons, OpenWrt's logread and journalctl -o short, short-precise,
+	// short-full and short-unix; in SONiC's form it has the year, and the severity follows the host.
 	shortTime = kernellog.WhenNeeded(
 		`^(?:(?:\d{4} )?([\pL\d]{2,9}\.? [ \d]?\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)|(?:\pL{1,8}\.? )?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})?)(?: [A-Z0-9+:-]{2,6})?|(\d{9,11}\.\d{6})|\[ *(\d{1,10}\.\d{6})\]|([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})) +`)
-	// logreadPriority is what logread puts in the place of the host: "daemon.err ".
+	// logreadPriority is the priority that logread has in place of the host: "daemon.err ".
 	logreadPriority = kernellog.WhenNeeded(`^([a-z0-9]{3,8})\.(?:emerg|alert|crit|err|warn|notice|info|debug) `)
-	// shortSource is the host and the program that follow, sourceAlone the program where journalctl --no-hostname
-	// left out the host.
+	// shortSource is the host and the program that follow, sourceAlone the program alone, with journalctl
+	// --no-hostname.
 	shortSource  = kernellog.WhenNeeded(`^\S{0,254}[^\s:] +(?:(?:EMERG|ALERT|CRIT|ERR|WARNING|NOTICE|INFO|DEBUG) )?([^\s:\[\]]{1,128})(\[\d+\])?: ?`)
 	severityWord = kernellog.WhenNeeded(` (?:EMERG|ALERT|CRIT|ERR|WARNING|NOTICE|INFO|DEBUG) $|kern\.[a-z]{3,6} `)
-	// recordOfHost is what a syslog daemon writes of netconsole's extended format: the host, and a record of /dev/kmsg.
+	// recordOfHost is a syslog daemon's line of netconsole's extended format: the host, and a record of /dev/kmsg.
 	recordOfHost = kernellog.WhenNeeded(`^\S{1,255} (\d{1,5},\d{1,20},\d{1,20},[^;\s]{1,64};)`)
 	sourceAlone  = kernellog.WhenNeeded(`^([^\s:\[\]]{1,128})(\[\d+\])?: `)
 )
 
-// parseJournalShort reads a line of journalctl -o short and its kin, or of a syslog file. ok is false when it is
-// none. Some syslog daemons leave the kernel's own time before the text.
+// parseJournalShort reads a line of journalctl -o short and its kin, or of a syslog file. ok is false for other lines.
+// Some syslog daemons leave the kernel's own time before the text.
 //
 //	Nov 21 01:02:03 host kernel: text                 2023-11-21T01:02:03+0000 host kernel: [   12.345678] text
 //	Tue 2023-11-21 01:02:03 UTC host kernel: text     1700528523.123456 host kernel: text
@@ -182,8 +182,8 @@ func (e entry) fromRecord(record []byte) (entry, bool) {
 	return e, true
 }
 
-// fromKernel returns e as a line of the kernel; before it may stand the kernel's own time, or what root wrote into its
-// log.
+// fromKernel returns e as a line of the kernel; the text may start with the kernel's own time, or be a line that root
+// wrote into its log.
 func (e entry) fromKernel(text []byte) entry {
 	text = bytes.TrimPrefix(text, []byte(": ")) // of rsyslogd before 5.8
 	e.what, e.text = kernelLine, text
@@ -211,8 +211,8 @@ func cutShortTime(line []byte, monotonic bool) (e entry, rest []byte, ok bool) {
 		return string(line[at[2*i]:at[2*i+1]])
 	}
 	switch {
-	case group(1) != "": // no year: differences are right but around the New Year
-		// else the month is of another language
+	case group(1) != "": // no year: differences are right except around New Year
+		// otherwise the month is in another language
 		if t, err := time.Parse("2006 Jan _2 15:04:05", "2000 "+group(1)); err == nil {
 			e = e.withWall(t)
 		}
@@ -231,7 +231,7 @@ func cutShortTime(line []byte, monotonic bool) (e entry, rest []byte, ok bool) {
 	case group(3) != "":
 		since, _ := seconds([]byte(group(3)))
 		e.at, e.timed = since, true
-	default: // as dmesg writes it, too: only where the format is known
+	default: // dmesg has this form, too: only if the format is known
 		if !monotonic {
 			return entry{}, nil, false
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
-// wrappers are the fields in which collectors of logs keep the line that they read, and texts the ones that may be
-// the line's own text. Both are tried in this order.
+// wrappers are the fields in which log collectors keep the original line, and texts the fields that may have the line's
+// own text. Both are tried in this order.
 var (
 	wrappers = []string{"_source", "jsonPayload", "json", "fields", "journald", "event", "record"}
 	texts    = []string{"MESSAGE", "message", "@message", "textPayload", "log", "msg", "line", "body", "short_message"}
@@ -20,8 +20,8 @@ var (
 // maxWrapped is how many collectors may have wrapped one line.
 const maxWrapped = 4
 
-// parseJSON reads a line that is one JSON object: a record of journald, a line of containerd's or kubelet's own log, or
-// either of them as a collector stores it. ok is false where no field has a line of a log.
+// parseJSON reads a line with one JSON object: a record of journald, a line of containerd's or kubelet's own log, or
+// either of them in the form of a collector. ok is false if no field has a line of a log.
 func (p *parser) parseJSON(line []byte) (entry, bool) {
 	if !bytes.HasSuffix(bytes.TrimRight(line, " \t\"'`,"), []byte("}")) {
 		return entry{what: badLine}, false
@@ -80,7 +80,7 @@ func messageOf(fields map[string]json.RawMessage) ([]byte, bool) {
 	return nil, false
 }
 
-// messageIn returns the message of a record that a collector wrote after its own head.
+// messageIn returns the message of a record to which a collector added its own head.
 func messageIn(text []byte) ([]byte, bool) {
 	var fields map[string]json.RawMessage
 	if !bytes.HasPrefix(text, []byte(`{"`)) || json.Unmarshal(text, &fields) != nil {
@@ -89,11 +89,11 @@ func messageIn(text []byte) ([]byte, bool) {
 	return messageOf(fields)
 }
 
-// senders are the fields in which collectors keep who wrote a line, and the objects that may hold one of these.
+// senders are the fields in which collectors keep the writer of a line, and the objects that may contain one of these.
 var senders = []string{"SYSLOG_IDENTIFIER", "syslog_identifier", "identifier", "ident", "programname", "program", "appname",
 	"app_name", "app-name", "_SYSTEMD_UNIT", "systemd_unit", "unit", "transport", "_TRANSPORT", "name"}
 
-// sender returns who wrote the line of a record, as a collector says.
+// sender returns the writer of a record's line, according to the collector.
 func sender(fields map[string]json.RawMessage) (string, bool) {
 	for _, name := range senders {
 		var value string
@@ -116,7 +116,7 @@ func sender(fields map[string]json.RawMessage) (string, bool) {
 	return "", false
 }
 
-// fromJournal reports whether an object says in journald's fields who wrote it.
+// fromJournal reports whether an object names the writer in journald's fields.
 func fromJournal(fields map[string]json.RawMessage) bool {
 	for _, name := range []string{"_TRANSPORT", "SYSLOG_IDENTIFIER", "_SYSTEMD_UNIT", "_COMM", "_PID"} {
 		if fields[name] != nil {
@@ -126,7 +126,7 @@ func fromJournal(fields map[string]json.RawMessage) bool {
 	return false
 }
 
-// flattenLogrus writes a line of containerd's JSON log as it writes its text.
+// flattenLogrus converts a line of containerd's JSON log to its text form.
 //
 //	{"error":"…","level":"error","msg":"RunPodSandbox for … failed, error","time":"2024-07-04T16:24:03.119492729Z"}
 func flattenLogrus(text []byte) ([]byte, bool) {
@@ -151,11 +151,11 @@ func flattenLogrus(text []byte) ([]byte, bool) {
 	return out, true
 }
 
-// component is how a product names the part whose line it holds.
+// component is a product's name of the component whose line it contains.
 var component = kernellog.WhenNeeded(` component="?([\w.-]{1,64})`)
 
-// unwrapComponent returns the line that a product's own log holds of one of its components, and whose it is; k0s writes
-// all of them so. ok is false where the line is the product's own.
+// unwrapComponent returns a component's line that a product's own log contains, and its emitter; k0s writes the lines
+// of all components in this way. ok is false if the line is the product's own.
 //
 //	time="2023-10-17 09:15:02" level=info msg="E1017 09:15:02.123456    2397 kubelet.go:2412] …" component=kubelet stream=stderr
 func unwrapComponent(said []byte) (text []byte, s rules.Emitter, ok bool) {

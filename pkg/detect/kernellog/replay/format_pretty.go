@@ -7,10 +7,10 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 )
 
-// maxObject bounds a record that is spread over several lines.
+// maxObject bounds a record spread over several lines.
 const maxObject = 256 << 10
 
-// object is a record of which each field has a line of its own: journalctl -o json-pretty, dmesg --json.
+// object is a record with one line per field: journalctl -o json-pretty, dmesg --json.
 //
 //	{                                       {
 //	        "_TRANSPORT" : "kernel",           "dmesg": [
@@ -26,7 +26,7 @@ type object struct {
 	line   []byte
 }
 
-// pretty takes a line of such a record; ok is false when it is none. The record is returned at its last line, with the
+// pretty takes a line of such a record; ok is false for other lines. It returns the record at its last line, with the
 // number of its message's line.
 func (p *parser) pretty(line []byte) (e entry, ok bool) {
 	trimmed, o := bytes.TrimSpace(line), &p.object
@@ -72,7 +72,7 @@ func prettyMember(trimmed []byte) bool {
 func prettyRecord(text []byte) entry {
 	var r struct {
 		Facility string          `json:"fac"` // with --decode
-		Priority json.RawMessage `json:"pri"` // a number, or with --decode a word
+		Priority json.RawMessage `json:"pri"` // a number, or a word with --decode
 		Time     json.RawMessage `json:"time"`
 		Message  *string         `json:"msg"`
 	}
@@ -93,7 +93,7 @@ func prettyRecord(text []byte) entry {
 	return e
 }
 
-// cutDocker returns the output of a container, of a line of Docker's log files.
+// cutDocker returns the output of a container from a line of Docker's log files.
 //
 //	{"log":"text\n","stream":"stdout","time":"2023-11-21T01:02:03.123456789Z"}
 func cutDocker(line []byte) (text []byte, ok bool) {

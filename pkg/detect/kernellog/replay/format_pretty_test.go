@@ -56,7 +56,7 @@ const dmesgPretty = `{
 }
 `
 
-// TestRecordsOfSeveralLines: they are reported with the number and the text of the line of their message.
+// TestRecordsOfSeveralLines: they are reported with the number and the text of their message's line.
 func TestRecordsOfSeveralLines(t *testing.T) {
 	for name, c := range map[string]struct {
 		log    string
@@ -101,7 +101,7 @@ func TestDockersOwnLog(t *testing.T) {
 	}
 }
 
-// TestForeignForms: what is not read is said to be so, and nothing in it is believed.
+// TestForeignForms: an unsupported form is reported as such, and no line in it is evidence.
 func TestForeignForms(t *testing.T) {
 	for name, c := range map[string]struct{ log, strange string }{
 		"export": {"__CURSOR=s=1\n__REALTIME_TIMESTAMP=1700528523123456\n_TRANSPORT=kernel\nMESSAGE=EXT4-fs (sda1): " +
@@ -141,7 +141,7 @@ func TestCompressed(t *testing.T) {
 	}
 }
 
-// TestBareText: a text without times and names may be what dmesg -t printed, or no log at all.
+// TestBareText: a text without times and names may be the output of dmesg -t, or not a log at all.
 func TestBareText(t *testing.T) {
 	for log, want := range map[string]int{
 		"a\nb\n":                           2,

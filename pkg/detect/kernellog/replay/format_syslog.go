@@ -7,18 +7,18 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 )
 
-// rfc5424 is how syslog daemons begin a line in their newer form, after the priority: "1 TIME HOST APP PID MSGID DATA
-// ".
+// rfc5424 is the start of a line of syslog daemons in their newer form, after the priority: "1 TIME HOST APP PID MSGID
+// DATA ".
 var rfc5424 = kernellog.WhenNeeded(
 	`^1 (\S{1,40} )\S{1,255} (\S{1,128}) (\S{1,128}) \S{1,32} (?:-|(?:\[(?:[^\]"\\]|"(?:[^"\\]|\\.)*")*\])+)(?: |$)(?:\x{FEFF})?`)
 
-// containerLine is how container runtimes and kubectl logs --timestamps begin a line. Its time has nanoseconds, and
-// always "Z" or a zone: no other log's does.
+// containerLine is the start of a line of container runtimes and kubectl logs --timestamps. Its time has nanoseconds,
+// and always "Z" or a zone, unlike any other log.
 var containerLine = kernellog.WhenNeeded(
 	`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7,9}(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?`)
 
-// cutContainer removes the time that a container runtime put before the output of a container, where that is itself a
-// line of a log.
+// cutContainer removes the time that a container runtime put before the output of a container, if the output is itself
+// a line of a log.
 func cutContainer(line []byte) []byte {
 	if len(line) < 30 || line[4] != '-' || line[10] != 'T' {
 		return line
@@ -26,8 +26,8 @@ func cutContainer(line []byte) []byte {
 	return line[len(containerLine.Regexp().Find(line)):]
 }
 
-// parseSyslog reads a line of a journal or of a syslog daemon, with or without its priority. ok is false when it is
-// none.
+// parseSyslog reads a line of a journal or of a syslog daemon, with or without its priority. ok is false for other
+// lines.
 //
 //	Nov 21 01:02:03 host kernel: text             <3>Nov 21 01:02:03 host kernel: [   12.345678] text
 //	<30>1 2023-11-21T01:02:03.123Z host kubelet 812 - - text
@@ -48,7 +48,7 @@ func parseSyslog(line []byte) (entry, bool) {
 	return e, known
 }
 
-// cutSyslogPriority removes <N> where a time follows.
+// cutSyslogPriority removes <N> if a time follows.
 func cutSyslogPriority(line []byte) (rest []byte, facility int, ok bool) {
 	if len(line) < 8 || line[0] != '<' {
 		return line, 0, false
@@ -64,7 +64,7 @@ func cutSyslogPriority(line []byte) (rest []byte, facility int, ok bool) {
 	return rest, int(n >> 3), true
 }
 
-// parseRFC5424 reads a line in which at are the positions of time, program and number.
+// parseRFC5424 reads a line; at has the positions of time, program and number in it.
 func parseRFC5424(at []int, line []byte, facility int) (e entry, ok bool) {
 	if at == nil {
 		return entry{}, false
@@ -80,8 +80,8 @@ func parseRFC5424(at []int, line []byte, facility int) (e entry, ok bool) {
 	return e.named(app, pid, text), true
 }
 
-// monotonic is how journalctl -o short-monotonic begins a line. A line of dmesg is similar, but the kernel begins no
-// line with a word and its own name, or that of a daemon and its number.
+// monotonic is the start of a line of journalctl -o short-monotonic. A line of dmesg is similar, but the kernel starts
+// no line with a word and its own name, or with a daemon's name and PID.
 var monotonic = kernellog.WhenNeeded(
 	`^\[ *\d{1,10}\.\d{6}\] [\w.-]{1,255} (?:kernel: |([\w.@()-]{1,64})\[(\d{1,10})\]: )`)
 

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 )
 
-// TestFormats: the same word of the kernel in every form in which people save it.
+// TestFormats: the same line of the kernel in every form in which people save it.
 func TestFormats(t *testing.T) {
 	const text = "EXT4-fs error (device sda1): ext4_find_entry:1436: inode #2: comm ls: reading directory lblock 0"
 	octets := cmpOctets(text)
@@ -79,7 +79,7 @@ func TestFormats(t *testing.T) {
 			}
 		})
 	}
-	t.Run("short-monotonic", func(t *testing.T) { // looks like dmesg: only where the format is given
+	t.Run("short-monotonic", func(t *testing.T) { // looks like dmesg: only if the format is given
 		p := parser{format: Journal}
 		if e := p.parse([]byte("[ 2835.636329] host kernel: " + text)); e.what != kernelLine ||
 			string(e.text) != text || !e.upKnown {
@@ -88,7 +88,7 @@ func TestFormats(t *testing.T) {
 	})
 }
 
-// TestUnknownSyslog: an unknown form is an error of its own, not taken for bare words of the kernel in which no rule
+// TestUnknownSyslog: an unknown form is a distinct error, and is not taken for bare lines of the kernel that no rule
 // matches.
 func TestUnknownSyslog(t *testing.T) {
 	for _, line := range []string{
@@ -102,7 +102,7 @@ func TestUnknownSyslog(t *testing.T) {
 	}
 }
 
-// TestMoreWordsThanKnown: between the time and the kernel's name may be more than a host, but no program.
+// TestMoreWordsThanKnown: there may be more than a host between the time and the kernel's name, but no program.
 func TestMoreWordsThanKnown(t *testing.T) {
 	const text = "EXT4-fs error (device sda1): x"
 	for line, want := range map[string]entry{
@@ -154,7 +154,7 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// cmpOctets writes text as journalctl writes what is not UTF-8.
+// cmpOctets writes text like journalctl writes text that is not UTF-8.
 func cmpOctets(text string) string {
 	var b strings.Builder
 	for i := range len(text) {

@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog"
 )
 
-// packed are the first bytes of what is no text.
+// packed are the magic bytes of compressed and binary files.
 var packed = []struct{ magic, name string }{
 	{"\xfd7zXZ\x00", "compressed with xz"},
 	{"\x28\xb5\x2f\xfd", "compressed with zstd"},
@@ -21,7 +21,7 @@ var packed = []struct{ magic, name string }{
 	{"\xfe\xff", "UTF-16"},
 }
 
-// unpacked returns the text in r, which may be compressed with gzip, as log rotation leaves files.
+// unpacked returns the text in r, which may be compressed with gzip, for example by log rotation.
 func unpacked(r *bufio.Reader) (*bufio.Reader, error) {
 	head, _ := r.Peek(8)
 	for _, p := range packed {
@@ -39,13 +39,13 @@ func unpacked(r *bufio.Reader) (*bufio.Reader, error) {
 	return bufio.NewReaderSize(io.Reader(text), maxLine), nil
 }
 
-// Forms of the journal that are not read: a line break in a message could pass for a field of its own in them.
+// Unsupported forms of the journal: a line break in a message could pass for a field in them.
 var (
 	exportField   = kernellog.WhenNeeded(`^_{0,2}[A-Z][A-Z0-9_]{0,63}=`)
 	verboseRecord = kernellog.WhenNeeded(`^[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6} \S+ \[[a-z]=`)
 )
 
-// unread reports whether a line is of a form that is known and not read, and notes which.
+// unread reports whether a line has a known but unsupported form, and notes which.
 func (p *parser) unread(line []byte) bool {
 	switch {
 	case bytes.HasPrefix(line, []byte("__CURSOR=")), bytes.HasPrefix(line, []byte("__REALTIME_TIMESTAMP=")):
@@ -62,17 +62,16 @@ func (p *parser) unread(line []byte) bool {
 	return true
 }
 
-// syslogTime is a time before the kernel's name, in whatever form.
+// syslogTime is a time before the kernel's name, in any form.
 var syslogTime = kernellog.WhenNeeded(`^.{0,40}\d\d:\d\d:\d\d\S* .{0,80}kernel:`)
 
-// afterTime is a time, up to four words of which none can be a program's name, and the kernel's.
+// afterTime is a time, up to four words that cannot be a program's name, and the kernel's name.
 var afterTime = kernellog.WhenNeeded(`^[^:\[\]]{0,40}?\d\d:\d\d:\d\d[^\s:\[\]]*(?: +[^\s:\[\]]{1,80}){0,4} kernel: ?`)
 
-// facility is how a syslog daemon writes a priority: "kern.err".
+// facility is a priority as syslog daemons write it: "kern.err".
 var facility = kernellog.WhenNeeded(` ([a-z0-9]{3,8})\.(?:emerg|alert|crit|err|warn|notice|info|debug) `)
 
-// kernelAfterTime reads a line of the kernel in a form of syslog that has more words before its name than any that
-// is known.
+// kernelAfterTime reads a line of the kernel in a form of syslog with more words before its name than any known form.
 func kernelAfterTime(line []byte) (entry, bool) {
 	if !bytes.Contains(line[:min(len(line), 160)], []byte(" kernel:")) {
 		return entry{}, false
@@ -90,8 +89,8 @@ func kernelAfterTime(line []byte) (entry, bool) {
 	return e, true
 }
 
-// oddSyslog reports whether a line is the kernel's in a form of syslog that is not known. Taken as a line of the
-// kernel it would match no rule, and a log full of faults would pass as healthy.
+// oddSyslog reports whether a line is the kernel's in an unknown form of syslog. Taken as a line of the kernel it would
+// match no rule, and a log full of faults would pass as healthy.
 func oddSyslog(line []byte) bool {
 	return bytes.Contains(line[:min(len(line), 160)], []byte("kernel:")) && syslogTime.Regexp().Match(line)
 }

@@ -9,15 +9,15 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
-// onTheBus is how drivers begin their lines: their name, the address of a device, a colon.
+// onTheBus is the start of drivers' lines: the driver's name, the address of a device, a colon.
 //
 //	nvme 0000:01:00.0: …    usb 1-1.2: …    sd 0:0:0:0: …    virtio_net virtio0 eth0: …    e1000 0000:00:03.0 eth0: …
 var onTheBus = kernellog.WhenNeeded(`^[a-zA-Z][\w-]{0,30} (?:[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|\d{1,3}-[\d.:-]{1,20}|\d{1,3}:\d{1,3}:\d{1,3}:\d{1,3}|virtio\d{1,3}|[0-9a-f]{1,4}:[0-9a-f]{1,4})[^:]{0,40}: `)
 
-// numbered is how the kernel names what it has several of, at the beginning of a line: "ata1.00: ", "md127: ".
+// numbered is the kernel's name of a numbered device at the start of a line: "ata1.00: ", "md127: ".
 var numbered = kernellog.WhenNeeded(`^(?:ata|md|dm|loop|sd[a-z]|nvme|usb|hub|eth|en[opsx]\w{0,12}|wl\w{0,12}|veth\w{0,12}|cali\w{0,12}|lxc\w{0,12}|br|bond|cni|docker|tun|tap|vd[a-z]|xvd[a-z]|mmc|fb|tty|psmouse serio|cpu|CPU|CPU#|node|Node )\d{0,4}\w{0,12}[\d.]{0,4}(?: \([\w-]{1,20}\))?: `)
 
-// firstWords are how further lines of the kernel begin that name no part of it: those of a boot and of a report.
+// firstWords are first words of other kernel lines, which name no device or subsystem: lines of a boot and of a report.
 var firstWords = strings.Fields(`ACPI acpi APIC AppArmor: apparmor: audit: AVX BIOS-e820: BIOS-provided BUG: Bluetooth:
 	bridge: Btrfs BTRFS Calgary calling cfg80211: cgroup: clocksource: Console: console [Hardware cpuidle: Cpuset cryptd: crng
 	dca Demotion device-mapper: devtmpfs: DMA: DMAR: DMI: docker0: Dentry e820: EDAC EFI efi: efivars: erofs: EXT4-fs
@@ -50,8 +50,8 @@ var beginnings = sync.OnceValue(func() map[string]bool {
 	return words
 })
 
-// looksLikeKernel reports whether a text without a time and a sender begins as the kernel begins its lines. Each line
-// of a report or a manual does not.
+// looksLikeKernel reports whether a text without time and sender starts like the kernel's lines. Not every line of a
+// report or a manual does.
 func looksLikeKernel(text []byte) bool {
 	word, rest, _ := bytes.Cut(text, []byte(" "))
 	words := beginnings()

@@ -12,7 +12,7 @@ func TestBenignLinesCostNoAllocation(t *testing.T) {
 	need.Flag(t, !raceDetector, "not -race, which throws away what regexp keeps for the next line")
 	m, lines := kernelMatcher(t), benignLines(t)
 	lines = slices.DeleteFunc(lines, func(line []byte) bool {
-		_, ok := m.Match(line) // of recoveries, and of links while the machine starts, the subject is copied
+		_, ok := m.Match(line) // recoveries, and links while the machine starts, copy the subject
 		return ok
 	})
 	if n := testing.AllocsPerRun(10, func() {

@@ -9,11 +9,11 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/kernellog/rules"
 )
 
-// maxPrefix bounds what may stand before the head of a line: a path and a number of grep, a collector's stamp.
+// maxPrefix bounds the text before the head of a line: a path and a number of grep, a collector's stamp.
 const maxPrefix = 200
 
-// behindPrefix finds the head of a log's line behind text that somebody put before it: a quote, `grep -n`, the stamp of
-// a collector. The first head counts, so that a program that quotes the kernel keeps its own name.
+// behindPrefix finds the head of a log's line behind a prefix: a quote, `grep -n`, the stamp of a collector. The first
+// head counts, so that a program that quotes the kernel keeps its own name.
 func (p *parser) behindPrefix(line []byte) (entry, bool) {
 	if at := daemonAfterTime.Regexp().FindSubmatchIndex(line); at != nil {
 		return entry{}.named(string(line[at[2]:at[3]]), string(line[at[4]:at[5]]), line[at[1]:]), true
@@ -38,14 +38,14 @@ func (p *parser) behindPrefix(line []byte) (entry, bool) {
 }
 
 var (
-	// daemonAfterTime is kernelAfterTime of programs: a time in any form, up to four words, and a program's name.
+	// daemonAfterTime is kernelAfterTime for programs: a time in any form, up to four words, and a program's name.
 	daemonAfterTime = kernellog.WhenNeeded(
 		`^[^:\[\]]{0,40}?\d\d:\d\d:\d\d[^\s:\[\]]*(?: +[^\s:\[\]]{1,80}){0,4}? +([\w.@()-]{1,64})\[(\d{1,10})\]: `)
-	// taggedPrefix is the name of a program before its words.
+	// taggedPrefix is the name of a program before its text.
 	taggedPrefix = kernellog.WhenNeeded(`([\w.@()-]{1,64})\[(\d{1,10})\]: `)
 )
 
-// named returns e as the words of a program with this name.
+// named returns e as the text of a program with this name.
 func (e entry) named(name, pid string, text []byte) entry {
 	if s, ok := taggedEmitter(name, pid); ok {
 		return e.spoken(s, text)
@@ -53,7 +53,7 @@ func (e entry) named(name, pid string, text []byte) entry {
 	return e.unknown(name, text)
 }
 
-// cutQuote removes the end of a quotation that begins before the line.
+// cutQuote removes the end of a quotation that starts before the line.
 func cutQuote(before byte, line []byte) []byte {
 	if before != '"' && before != '\'' && before != '`' {
 		return line
@@ -61,7 +61,7 @@ func cutQuote(before byte, line []byte) []byte {
 	return bytes.TrimSuffix(bytes.TrimRight(line, ", "), []byte{before})
 }
 
-// mayBegin reports whether a head may begin with b after before: each head begins with a bracket, a number or a word.
+// mayBegin reports whether a head may start with b after before: each head starts with a bracket, a number or a word.
 func mayBegin(before, b byte) bool {
 	switch {
 	case b == '[', b == '<', b == '{':
@@ -76,7 +76,7 @@ func wordByte(b byte) bool {
 	return b >= '0' && b <= '9' || b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z'
 }
 
-// headed reads a line whose head leaves no doubt: it has the kernel's stamp, or a time and the name of the sender.
+// headed reads a line with an unambiguous head: the kernel's stamp, or a time and the name of the sender.
 func (p *parser) headed(line []byte) (entry, bool) {
 	switch {
 	case looksLikeRecord(line):
@@ -113,9 +113,9 @@ func levelledLine(line []byte) bool {
 	return decoded.Regexp().Match(line)
 }
 
-// judgeBare decides about a line that may be the kernel's and has neither its stamp nor its name: it is when it begins
-// as the kernel begins its lines. Else it may be a line of anything, and words of a fault in it are noted: they are
-// not proven, and a log with them is not healthy.
+// judgeBare decides about a line that may be the kernel's and has neither its stamp nor its name: it is if it starts
+// like the kernel's lines. Otherwise it may be any text, and words of a fault in it are noted: they are no proof, but a
+// log with them is not healthy.
 func (s *replaying) judgeBare(text, line []byte, matched bool) {
 	s.sum.Bare++
 	if matched || looksLikeKernel(text) {
@@ -143,8 +143,8 @@ func quoted(line []byte) string {
 	return kernellog.PrintableUpTo(bytes.TrimRight(line, "\r\n"), maxQuoted)
 }
 
-// settleBare decides about the bare lines of the whole log: dmesg -t writes nothing but the kernel's words, and at least
-// one in ten of its lines begins like those of a known part of the kernel. Of another text only those lines count.
+// settleBare decides about the bare lines of the whole log: dmesg -t prints only the kernel's lines, and at least one
+// in ten starts like those of a known part of the kernel. In any other text only those lines count.
 func (s *replaying) settleBare() {
 	odd := s.sum.Bare - s.sum.Known
 	if odd == 0 || 10*s.sum.Known >= s.sum.Bare {
@@ -157,14 +157,14 @@ func (s *replaying) settleBare() {
 	}
 }
 
-// Doubt is a line with the words of a fault that is not known to be a line of a log.
+// Doubt is a line with the words of a fault that may not be a line of a log.
 type Doubt struct {
 	Number int
-	Line   string // how it begins, printable
+	Line   string // its start, printable
 	Rule   *rules.Rule
 }
 
-// noteForeign keeps the names of programs whose lines are no evidence, so that the reader sees whom replay skipped.
+// noteForeign keeps the names of programs whose lines are no evidence, to show the reader which ones replay skipped.
 func (s *replaying) noteForeign(name string) {
 	const most = 5
 	if name != "" && len(s.sum.Programs) < most && !slices.Contains(s.sum.Programs, name) {

@@ -16,7 +16,7 @@ const (
 
 var escaped = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// TestPrefixes: what people paste has other text before the head of a line.
+// TestPrefixes: pasted lines have other text before their head.
 func TestPrefixes(t *testing.T) {
 	m, daemons := kernelMatcher(t), newDaemonTable(t)
 	for name, c := range map[string]struct{ line, rule string }{
@@ -108,8 +108,8 @@ func TestProducts(t *testing.T) {
 	}
 }
 
-// TestNotALog: text that is no log is not a healthy one, and a line with words of a fault behind an unknown head is not
-// healthy either.
+// TestNotALog: text that is not a log does not count as a healthy log, and neither does a line with words of a fault
+// behind an unknown head.
 func TestNotALog(t *testing.T) {
 	for name, c := range map[string]struct {
 		log        string
@@ -145,7 +145,7 @@ func TestNotALog(t *testing.T) {
 	}
 }
 
-// TestBareKernel: most lines of a healthy kernel are known to be its lines by their beginning alone.
+// TestBareKernel: most lines of a healthy kernel are recognised by their start alone.
 func TestBareKernel(t *testing.T) {
 	known, lines := 0, benignLines(t)
 	for _, line := range lines {

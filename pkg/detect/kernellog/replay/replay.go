@@ -14,60 +14,60 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// maxLine bounds a line of a saved log; what is longer is cut and counted.
+// maxLine bounds a line of a saved log; a longer line is cut and counted.
 const maxLine = 64 << 10
 
-// maxQuoted is how much is shown of a line that is not of the format.
+// maxQuoted is how much is shown of a line in another format.
 const maxQuoted = 100
 
-// Replay is how a saved log is read. The zero value reads any format and trusts the kernel only.
+// Replay configures how a saved log is read. The zero value reads any format and trusts the kernel only.
 type Replay struct {
 	Format   Format             // empty: Auto
 	Programs bool               // lines of programs in the kernel's log count as the kernel's; for tests
-	Daemons  *kernellog.Matcher // for lines of daemons; nil: these are ignored
+	Daemons  *kernellog.Matcher // for lines of daemons; nil: they are ignored
 }
 
 // Found is a match in a saved log.
 type Found struct {
 	kernellog.Match
 	Number int    // of the line, from 1
-	Line   string // as it stands in the log, printable; at most 8 KiB
+	Line   string // the line in the log, printable; at most 8 KiB
 	Text   string // the text of the kernel or the daemon in it
 }
 
-// Summary is how much of a log could be read, and what was in it.
+// Summary is how much of a log could be read, and its contents.
 type Summary struct {
 	Lines   int // read
 	Kernel  int // of the kernel itself
 	Daemon  int // of a daemon
 	Foreign int // of other programs
-	Bad     int // that are not of the format
-	Cut     int // that were longer than 64 KiB
-	Bare    int // with neither a time nor a name: dmesg -t prints the kernel's lines so, and so is any text
-	Known   int // of those, the ones that begin as the kernel begins its lines
+	Bad     int // in another format
+	Cut     int // longer than 64 KiB
+	Bare    int // with neither a time nor a name: like the kernel's lines in dmesg -t, and like any text
+	Known   int // of those, the ones that start like the kernel's lines
 
-	Programs []string // whose lines are no evidence, as far as the lines name them; the first few
-	Doubt    *Doubt   // words of a fault in a line that is not known to be of a log; nil: none
+	Programs []string // whose lines are no evidence, if the lines name them; the first few
+	Doubt    *Doubt   // words of a fault in a line that may not be of a log; nil: none
 
-	FirstBad     int    // the first line that is not of the format; 0: none
-	FirstBadLine string // how it begins, printable
-	Strange      string // the form that the log seems to have, where it is known and not read; empty: none
+	FirstBad     int    // the first line in another format; 0: none
+	FirstBadLine string // its start, printable
+	Strange      string // the form that the log seems to have, if it is known but not supported; empty: none
 
 	Matches int                      // lines that matched a rule
 	Counts  map[finding.Severity]int // findings: raised matches that are not further lines of a report
 }
 
-// Understood reports whether any line looks like one of a log. An empty log is understood.
+// Understood reports whether any line looks like a line of a log. An empty log is understood.
 func (s Summary) Understood() bool { return s.Bad == 0 || s.Kernel+s.Daemon+s.Foreign > 0 }
 
-// Judged reports whether any line is of somebody whose lines the rules know.
+// Judged reports whether any line is of a writer that the rules know.
 func (s Summary) Judged() bool { return s.Kernel+s.Daemon > 0 }
 
-// Problems reports whether something was raised that is more than information.
+// Problems reports whether a finding above information was raised.
 func (s Summary) Problems() bool { return s.Counts[finding.Warning]+s.Counts[finding.Fatal] > 0 }
 
-// Read reads a log to its end and passes every match to emit, in the order of the lines, recoveries
-// too. Its memory is bounded, whatever the log. An error is that of reading or of emit.
+// Read reads a log to its end and passes every match to emit, in the order of the lines, including recoveries. Its
+// memory is bounded for any log. It returns errors of reading and of emit.
 func (o Replay) Read(m *kernellog.Matcher, r io.Reader, emit func(Found) error) (Summary, error) {
 	if o.Format == "" {
 		o.Format = Auto
@@ -106,7 +106,7 @@ func (o Replay) Read(m *kernellog.Matcher, r io.Reader, emit func(Found) error) 
 	}
 }
 
-// replaying is a log being read.
+// replaying is the state of reading a log.
 type replaying struct {
 	Replay
 	matcher *kernellog.Matcher
@@ -116,12 +116,12 @@ type replaying struct {
 	emit    func(Found) error
 	sum     Summary
 
-	at     time.Duration // of the newest line that had a time
+	at     time.Duration // of the newest line with a time
 	boot   string
-	bootAt time.Duration // when the boot began, on the log's clock
+	bootAt time.Duration // the start of the boot, on the log's clock
 	booted bool          // bootAt is known
 
-	firstOdd     int // the first bare line that does not begin as the kernel's do; 0: none
+	firstOdd     int // the first bare line that does not start like the kernel's; 0: none
 	firstOddLine string
 }
 
@@ -210,8 +210,8 @@ func (s *replaying) record(e entry) kernellog.Record {
 	return r
 }
 
-// startsUp recognises lines that the kernel writes only in its first seconds: of a boot whose first line is not in
-// the log.
+// startsUp recognises lines that the kernel writes only in its first seconds, for a boot whose first line is not in the
+// log.
 func startsUp(text []byte) bool {
 	for _, start := range []string{"Command line: ", "ACPI: PCI Root Bridge ", "pci_bus 0000:00: root bus resource ",
 		"Run /init as init process", "Freeing initrd memory: "} {

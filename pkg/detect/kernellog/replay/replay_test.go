@@ -77,7 +77,7 @@ func TestReplayFailures(t *testing.T) {
 	}
 }
 
-// TestReplayBoots: another boot begins with nothing counted, and with links that may go down.
+// TestReplayBoots: another boot starts with empty counts, and with links that may go down.
 func TestReplayBoots(t *testing.T) {
 	wait := "Nov 21 01:02:0%d host kernel: unregister_netdevice: waiting for lo to become free. Usage count = 1\n"
 	log := fmt.Sprintf(wait, 1) + fmt.Sprintf(wait, 2) +
@@ -97,7 +97,7 @@ func TestReplayBoots(t *testing.T) {
 	}
 }
 
-// kernelMatcher is of all rules of the kernel's log.
+// kernelMatcher has all rules of the kernel's log.
 func kernelMatcher(t testing.TB) *kernellog.Matcher {
 	t.Helper()
 	m, err := kernellog.NewMatcher(rules.Kernel())

@@ -10,7 +10,7 @@ import (
 // them. Lines that repeat text of a pod's author (names, commands, images) are never more than a warning.
 func Daemons() []Rule {
 	return slices.Concat(
-		exhaustionRules(), // the cause before what fails because of it
+		exhaustionRules(), // causes before their effects
 		stuckRules(),
 		sharedRules(),
 		runtimeRules(),
@@ -25,9 +25,9 @@ func Daemons() []Rule {
 }
 
 const (
-	// logrus is how lines of containerd, CRI-O and dockerd with a warning or an error begin.
+	// logrus is the start of warnings and errors of containerd, CRI-O and dockerd.
 	logrus = `^level=(?:error|fatal|panic|warning) msg="`
-	// quoted is the beginning of klog's structured messages, and of those from before they were.
+	// quoted is the start of klog's structured messages, and of the older unstructured ones.
 	quoted = `^"?`
 	// hour is the expiry of most rules: checks read the state.
 	hour = time.Hour

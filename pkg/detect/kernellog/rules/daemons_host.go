@@ -6,7 +6,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// deviceDaemonRules match what smartd, multipathd, mdadm, iscsid, udevd, mcelog and rasdaemon log.
+// deviceDaemonRules match lines of smartd, multipathd, mdadm, iscsid, udevd, mcelog and rasdaemon.
 func deviceDaemonRules() []Rule {
 	const disk = `^Device: /dev/(?P<subject>[\w/-]{1,64})(?: \[[^\]]{1,40}\])*, `
 	return []Rule{{
@@ -158,7 +158,7 @@ func deviceDaemonRules() []Rule {
 	}}
 }
 
-// auditRules match what auditd logs when it loses events: auditd-event.c, audisp/queue.c.
+// auditRules match lines of auditd about lost events: auditd-event.c, audisp/queue.c.
 func auditRules() []Rule {
 	return []Rule{{
 		ID: "audit-events-lost", Reason: "AuditEventsLost", Domain: System, Severity: finding.Warning,
@@ -172,10 +172,10 @@ func auditRules() []Rule {
 	}}
 }
 
-// uplink matches network devices of the machine itself: those of pods lose their carrier whenever one ends.
+// uplink matches network devices of the machine itself: those of pods lose their carrier whenever a pod ends.
 const uplink = `(?:en[ospx]\w{1,13}|eth\d{1,3}|em\d{1,2}|p\d{1,2}p\d{1,2}\w{0,4}|ib\w{1,12}|bond\d{1,3}|team\d{1,3})`
 
-// hostDaemonRules match what daemons of time and network log.
+// hostDaemonRules match lines of daemons for time and network.
 func hostDaemonRules() []Rule {
 	return []Rule{{
 		ID: "time-unsynchronised", Reason: "ClockUnsynchronised", Domain: System, Severity: finding.Warning,
@@ -202,7 +202,7 @@ func hostDaemonRules() []Rule {
 			"Contacted time server "},
 			Pattern: `^(?:Initial clock synchronization|Synchronized to time server|Contacted time server )`},
 	}, {
-		// chrony sources.c, sys_linux.c; ntpd ntp_loopfilter.c. Once is how a server is tried.
+		// chrony sources.c, sys_linux.c; ntpd ntp_loopfilter.c. A single line is the first try of a server.
 		ID: "time-server-wrong", Reason: "ClockSourcesDisagree", Domain: System, Severity: finding.Warning,
 		Emitters: []Emitter{TimeDaemon},
 		Advice: "`chronyc sources -v` (x: a falseticker) or `ntpq -p`: take the wrong server out of the configuration; all wrong: this " +

@@ -6,7 +6,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// kubeletRules match what kubelet logs about itself and its connections to the runtime and the apiserver. Messages
+// kubeletRules match lines of kubelet about itself and its connections to the runtime and the apiserver. Messages
 // became structured in 1.21: `Skipping pod synchronization` with err="…". Some lines are normal while kubelet starts
 // and a fault only if they continue: "PLEG … has yet to be successful", "node not found", "may not have completed yet".
 func kubeletRules() []Rule {
@@ -78,7 +78,7 @@ func kubeletRules() []Rule {
 		Summary: "the pod network is not ready: new pods cannot start",
 		Literals: []string{"untime network not ready", "NetworkPluginNotReady", "etwork is not ready",
 			"nable to update cni config"},
-		// When a node joins, this is logged every 5 s until the network's own pod has written its configuration.
+		// When a node joins, kubelet logs this every 5 s until the network's own pod has written its configuration.
 		Patterns: []string{quoted + `(?:Container runtime network not ready|[Uu]nable to update cni config)`, quoted +
 			`Error syncing pod,? .*(?:network is not ready|NetworkPluginNotReady)`},
 		Kind: NodeKind, Raise: Rate{10, 2 * time.Minute}, Expiry: hour, ConfirmedBy: "runtime-health",
@@ -193,7 +193,8 @@ func kubeletRules() []Rule {
 		},
 		Kind: NodeKind, Raise: Rate{100, 10 * time.Minute}, Expiry: hour, ConfirmedBy: "apiserver-reachability",
 	}, {
-		// pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go, endpoint.go until 1.24; once is how an update of the plugin begins
+		// pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go, endpoint.go until 1.24; a single line is the start of
+		// a plugin update
 		ID: "kubelet-device-plugin-lost", Reason: "DevicePluginLost", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
 		Advice: "`kubectl get node NAME -o yaml` (allocatable: 0 of the resource?); `kubectl logs` of the plugin's pod on this node, " +

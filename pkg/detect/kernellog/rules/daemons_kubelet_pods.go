@@ -129,7 +129,7 @@ func kubeletPodRules() []Rule {
 			"ailed to stop container", "Pod still has one or more containers in the non-exited state"},
 		Patterns: []string{quoted +
 			`(?:Error syncing pod\b.*|[Ee]rror killing pod: |\[)?(?:failed to|Failed to) \\?"?Kill(?:Container|PodSandbox)\b`, quoted + `(?:Container termination failed with gracePeriod|Kill container failed|killPodWithSyncResult failed|KillPod failed|Pod still has one or more containers in the non-exited state|Failed to (?:kill|stop) container"|Failed to kill process from cgroup|Attempt failed to kill all unwanted process from cgroup)`, quoted + `Error syncing pod\b.*with Kill(?:Container|PodSandbox)Error`},
-		// A container that does not exist any more need not be stopped.
+		// A container that no longer exists need not be stopped.
 		Exclude: `No such container|NotFound|not found`,
 		Kind:    NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "stuck-pods",
 	}, {

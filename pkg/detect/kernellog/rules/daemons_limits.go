@@ -6,25 +6,26 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// One error number has many causes: ENOSPC is a full disk, but also a mount table at fs.mount-max, memory cgroups without
-// an ID, an empty cpuset, inotify watches, a limit of namespaces; EDQUOT is a quota of a disk or of keys; EMFILE is
-// descriptors or inotify instances; EAGAIN and ENOMEM of fork are limits of processes. So each rule names the operation
-// that failed, which stands right before the error, and its path; what names neither is said to be unknown.
+// One error number has many causes: ENOSPC is a full disk, but also a mount table at fs.mount-max, memory cgroups
+// without an ID, an empty cpuset, inotify watches, a limit of namespaces; EDQUOT is a quota of a disk or of keys;
+// EMFILE is descriptors or inotify instances; EAGAIN and ENOMEM of fork are limits of processes. So each rule names the
+// failed operation, which is right before the error, and its path; an error with neither is reported with unknown
+// cause.
 const (
 	noSpace = `[Nn]o space left on device`
 	tooMany = `[Tt]oo many open files`
 	// fileOperation is an operation on a file or a directory, onFile one with up to three paths.
 	fileOperation = `(?:write|writev|pwrite|mkdir|mkdirat|open|openat|creat|create|symlink|link|rename|mknod|mkfifo|truncate|fallocate|fsync|sync|copy_file_range|copying|sendfile|setxattr|lsetxattr|chmod|lchown|touch|write error|short write|[Ww]rite (?:to|failed))`
 	onFile        = fileOperation + `(?: \\*"?[^\s":]*/[^\s":]*"?){0,3}`
-	// inCgroup is a path in the hierarchy of cgroups, up to its last part; mark is what may stand around a path.
+	// inCgroup is a path in the cgroup hierarchy, up to its last part; mark is punctuation around a path.
 	inCgroup = mark + `/(?:sys/fs/cgroup|run/cgroup)/\S*?`
 	mark     = "[`'\"\\\\]*"
 )
 
-// exhaustionRules match errors that report that something ran out.
+// exhaustionRules match errors that report an exhausted resource.
 func exhaustionRules() []Rule { return slices.Concat(countedRules(), spaceRules(), processRules()) }
 
-// countedRules match what the kernel counts, and reports with the errors of a full disk.
+// countedRules match resources that the kernel counts, and whose exhaustion has the errors of a full disk.
 func countedRules() []Rule {
 	daemons := []Emitter{Kubelet, Runtime, Systemd}
 	space := []string{"no space left on device", "No space left on device"}
@@ -54,7 +55,7 @@ func countedRules() []Rule {
 		},
 		Kind: NodeKind, Expiry: hour,
 	}, {
-		// fs/notify/inotify: ENOSPC is of watches, EMFILE of instances
+		// fs/notify/inotify: ENOSPC means watches, EMFILE instances
 		ID: "daemon-inotify", Reason: "InotifyExhausted", Domain: CPU, Severity: finding.Warning, Emitters: daemons,
 		Advice: "`sysctl fs.inotify`: raise max_user_watches (no space left) or max_user_instances (too many open files); `find /proc/*/fd " +
 			"-lname anon_inode:inotify` lists who has them.",
@@ -96,7 +97,7 @@ func countedRules() []Rule {
 	}}
 }
 
-// spaceRules match what is left of ENOSPC and EDQUOT: disks, the mount table, and what a line does not name.
+// spaceRules match the remaining ENOSPC and EDQUOT: disks, the mount table, and lines without a cause.
 func spaceRules() []Rule {
 	daemons := []Emitter{Kubelet, Runtime, Systemd}
 	writers := append(daemons, Journald, Auditd)

@@ -6,7 +6,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// runtimeRules match what containerd, CRI-O and dockerd log. "shim disconnected" is the normal end of a container.
+// runtimeRules match lines of containerd, CRI-O and dockerd. "shim disconnected" is the normal end of a container.
 func runtimeRules() []Rule {
 	emitters := []Emitter{Runtime}
 	lasting := Rate{3, 10 * time.Minute}
@@ -88,14 +88,14 @@ func runtimeRules() []Rule {
 		Patterns: []string{
 			`^level=error msg="(?:Stop|Run|Remove|List|Create|Start|Kill|Update)\w*(?:Sandbox|Container|Image)s?\b.* failed"? ?.*(?:context deadline exceeded|DeadlineExceeded)`,
 			`^level=error msg="StopContainer for .* failed"? ?.*context canceled`,
-			// its disk is slow, or another containerd runs
+			// its disk is slow, or another containerd is running
 			`^level=warning msg="waiting for response from boltdb open"`,
 			`^level=error msg="(?:Status|get state|collecting metrics|failed to (?:stop|kill|delete) \w+)\b.*(?:context deadline exceeded|DeadlineExceeded)`,
 		},
 		Exclude: `msg="(?:Pull|Exec)`,
 		Kind:    NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "runtime-health",
 	}, {
-		// Logged once at each start, and until the network's own pod has written its configuration.
+		// containerd logs this once at each start, and until the network's own pod has written its configuration.
 		ID: "runtime-cni-missing", Reason: "NetworkNotReady", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
 		Advice:   "`ls /etc/cni/net.d`: the network plugin's pod writes it; `crictl logs` of that pod.",
@@ -140,7 +140,7 @@ func runtimeRules() []Rule {
 	}}
 }
 
-// sharedRules match errors of the system that several daemons log.
+// sharedRules match system errors that several daemons log.
 func sharedRules() []Rule {
 	daemons := []Emitter{Kubelet, Runtime}
 	return []Rule{{
@@ -185,7 +185,7 @@ func sharedRules() []Rule {
 		Exclude: `^fatal error: newosproc`,
 		Kind:    NodeKind, Report: "daemon-panic", Expiry: hour,
 	}, {
-		// what systemd's daemons log last when they find themselves broken
+		// the last line of systemd's daemons after a failed assertion
 		ID: "daemon-assertion", Reason: "DaemonPanicked", Domain: System, Severity: finding.Warning,
 		Emitters: []Emitter{Systemd, Journald, Udev, Resolved, NetworkManager, TimeDaemon, Oomd},
 		Advice: "`journalctl -u UNIT` has what came before, `coredumpctl info` the stack; is the machine's libc " +
@@ -204,7 +204,7 @@ func sharedRules() []Rule {
 		Patterns: []string{`^.*error mounting \\*"/\S+/etc-hosts\\*" to rootfs at \\*"/etc/hosts`},
 		Kind:     NodeKind, Expiry: hour,
 	}, {
-		// A command that does not exist in the container is a mistake of its author.
+		// A command that does not exist in the container is its author's mistake.
 		ID: "oci-create-failed", Reason: "OCICreateFailed", Domain: Kubernetes, Severity: finding.Info,
 		Emitters: daemons,
 		Advice: "The words after it have the cause; `crictl inspect ID`; on many pods: runc's version, cgroups, " +

@@ -6,7 +6,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// stuckRules match what kubelet or the runtime cannot do again until somebody helps.
+// stuckRules match operations of kubelet or the runtime that fail until somebody intervenes.
 func stuckRules() []Rule {
 	lasting := Rate{3, 10 * time.Minute}
 	return []Rule{{
@@ -29,7 +29,7 @@ func stuckRules() []Rule {
 		Summary:  "a CSI driver or device plugin cannot register: its volumes or devices cannot be used",
 		Literals: []string{"RegisterPlugin error", "egisterPlugin failed"},
 		Patterns: []string{`^.*\bRegisterPlugin error -- `, `^"?(?:operationExecutor|OperationExecutor)\.(?:Unr|R)egisterPlugin failed`},
-		// While a driver starts, or for the socket of one that ended, the first attempts fail.
+		// While a driver starts, or for the socket of a driver that ended, the first attempts fail.
 		Exclude: `durationBeforeRetry (?:500ms|[1248]s|16s)\).*RegisterPlugin error -- dial failed`,
 		Kind:    NodeKind, Raise: lasting, Expiry: hour, ConfirmedBy: "csi-registration",
 	}, {
@@ -57,7 +57,7 @@ func stuckRules() []Rule {
 			`^.*org\.freedesktop\.DBus\.Error\.LimitsExceeded`},
 		Kind: NodeKind, Expiry: hour,
 	}, {
-		// pkg/kubelet/stats/cri_stats_provider.go; once at a start, while cAdvisor has read nothing
+		// pkg/kubelet/stats/cri_stats_provider.go; once at start, until cAdvisor has data
 		ID: "kubelet-filesystem-stats", Reason: "FilesystemStatsFail", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: []Emitter{Kubelet},
 		Advice: "`df MOUNTPOINT` and `findmnt -T MOUNTPOINT` of the line: a mount that is gone, a device under another name, or a runtime " +

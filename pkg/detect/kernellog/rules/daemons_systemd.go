@@ -10,7 +10,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// unitPattern matches the units of a table, whose names may have a "*" in them.
+// unitPattern matches the units of a table, whose names may contain "*".
 func unitPattern(units []string) string {
 	names := make([]string, len(units))
 	for i, unit := range units {
@@ -19,7 +19,7 @@ func unitPattern(units []string) string {
 	return `(?:` + strings.Join(names, "|") + `)\.service`
 }
 
-// startedUnits are the words with which systemd begins a line about a unit of a table.
+// startedUnits are the prefixes of systemd's lines about a unit of a table.
 func startedUnits(verb string, units []string) []string {
 	var words []string
 	for _, unit := range units {
@@ -33,17 +33,17 @@ func startedUnits(verb string, units []string) []string {
 const (
 	// systemUnit are units that the rest of the machine needs.
 	systemUnit = `(?:systemd-(?:journald|udevd|networkd|logind|resolved|timesyncd|machined)|dbus(?:-broker)?|NetworkManager|chronyd?|ntpd?|multipathd|iscsid|auditd|polkit|sshd?|node-?problem-?detector|nodeagent)\.service`
-	// oneUnit is a unit as systemd names it at the beginning of a line.
+	// oneUnit is a unit as systemd names it at the start of a line.
 	oneUnit = `[\w:@.\\-]{1,255}\.(?:service|mount|socket|slice|scope|swap|device|automount|path|timer)`
 )
 
 // notOurUnits matches units of user sessions and containers, and transient units: their failures concern their owners.
 const notOurUnits = `^(?:Unit )?(?:session-\S+\.scope|user@\d+\.service|user-\S+\.slice|run-\S+|var-lib-\S+\.mount|cri-containerd-\S+|crio-\S+|docker-[0-9a-f]{12,64}\.scope|libpod-\S+|libcontainer\S*|app-\S+)`
 
-// systemdRules match what PID 1 logs. Until 234 units "entered failed state".
+// systemdRules match lines of PID 1. Until 234 units "entered failed state".
 func systemdRules() []Rule {
 	emitters := []Emitter{Systemd}
-	// the units without which a node serves no pods
+	// the units that a node needs to serve pods
 	kubeletUnit, runtimeUnit := unitPattern(distro.KubeletUnits()), unitPattern(distro.RuntimeUnits())
 	failed := func(unit string) []string {
 		return []string{
@@ -111,7 +111,7 @@ func systemdRules() []Rule {
 		Summary:  "kubelet exits repeatedly", Literals: restartedWords, Patterns: restarted(kubeletUnit),
 		Kind: "unit", Raise: often, Expiry: hour, ConfirmedBy: "kubelet-restarts",
 	}, {
-		// as node-problem-detector counts; whoever restarts it
+		// counts like node-problem-detector, whoever restarts kubelet
 		ID: "kubelet-started", Reason: "KubeletRestartsOften", Domain: Kubernetes, Severity: finding.Warning,
 		Emitters: emitters,
 		Advice: "`journalctl -u kubelet -e`: does it end by itself, or does a tool (configuration management, " +
@@ -246,7 +246,7 @@ func systemdRules() []Rule {
 		Patterns: []string{`^(?:Started|Starting|Reached target) (?:emergency\.\w+ - )?Emergency (?:Shell|Mode)`},
 		Kind:     NodeKind, Report: "emergency", Expiry: hour,
 	}, {
-		// Some unit fails on every second machine: only information.
+		// On every second machine some unit fails: only information.
 		ID: "unit-failed", Reason: "SystemdUnitFailed", Domain: System, Severity: finding.Info, Emitters: emitters,
 		Advice:  "`systemctl status UNIT`, `journalctl -u UNIT -e`.",
 		Summary: "a unit failed",
@@ -268,7 +268,7 @@ func systemdRules() []Rule {
 	}}
 }
 
-// journalRules match what journald and systemd-oomd log.
+// journalRules match lines of journald and systemd-oomd.
 func journalRules() []Rule {
 	return []Rule{{
 		ID: "journal-corrupted", Reason: "JournalCorrupted", Domain: System, Severity: finding.Info,
@@ -295,12 +295,12 @@ func journalRules() []Rule {
 		Advice: "The unit in the line logs too much: mend it, or raise RateLimitBurst in journald.conf " +
 			"(`systemd-analyze cat-config systemd/journald.conf`).",
 		Summary: "messages arrived faster than journald accepts them, and some were dropped",
-		// "Forwarding to syslog missed": the journal has them, a syslog daemon reads too slowly.
+		// "Forwarding to syslog missed": the journal has them, but a syslog daemon reads too slowly.
 		Literals: []string{"Suppressed ", "Missed "},
 		Patterns: []string{`^Suppressed \d+ messages from (?P<subject>\S+)`, `^Missed \d+ kernel messages`},
 		Kind:     "unit", Raise: Rate{5, 10 * time.Minute}, Expiry: hour, // a burst, as at boot, is normal
 	}, {
-		// Unlike the kernel's lines, for each signal that dumps core. The program chooses its name.
+		// Unlike the kernel's lines, it comes for each signal that dumps core. The program chooses its name.
 		ID: "program-dumped-core", Reason: "AppCrash", Domain: CPU, Severity: finding.Info,
 		Emitters: []Emitter{Coredump},
 		Advice:   "`coredumpctl info PID` has the stack; many programs: test the node's memory (`edac-util -v`).",

@@ -7,7 +7,7 @@ type Emitter string
 const (
 	TheKernel Emitter = ""
 
-	Kubelet        Emitter = "kubelet" // and what contains it: k3s, RKE2, MicroK8s
+	Kubelet        Emitter = "kubelet" // and products that contain it: k3s, RKE2, MicroK8s
 	Runtime        Emitter = "runtime" // containerd, dockerd, CRI-O
 	Systemd        Emitter = "systemd" // PID 1 only, not the manager of a user
 	Journald       Emitter = "journald"

@@ -1,8 +1,8 @@
 package rules
 
-// Dire are the words by which a line of a rule with Errors has the rule's EscalateSeverity at once: what it is about does
-// not answer, could not be reset, is gone, is damaged or has run out. With other words drivers also tell what they were
-// asked and cannot do.
+// Dire are the words by which a line of a rule with Errors has the rule's EscalateSeverity at once: a device or
+// resource does not answer, could not be reset, is gone, is damaged or is exhausted. With other words drivers also log
+// requests that they cannot serve.
 func Dire() []string {
 	return []string{
 		// it does not answer
@@ -33,18 +33,18 @@ func Dire() []string {
 		"RAS records", "Saved bad pages", " err detected", "I/O error", "IO error", "transmission error",
 		"CQ error", " bus error", "Bus error",
 		"area error", "check-2 error", "hardware fault", "path error", "equipment f",
-		// there is too little of it
+		// a resource is exhausted
 		"verflow", "verrun", "xceeded", "xhausted", "ut of memory", "ut of resource", "buffer is full",
 		"verheat",
 		"reserve only 0 out", "reserve tx rings", "critical value", "allocate space for", "DMA: Out of ",
-		// it accesses memory that is not its own
+		// it accesses memory of others
 		"fault addr", "IO_PAGE_FAULT", "Event logged",
 	}
 }
 
-// Grave are the words that make a warning one of the rules with Errors: with them drivers say that a device or an
-// operation failed, and seldom what they only remark. Many drivers log faults as warnings (dev_warn, netdev_warn,
-// pr_warn, printk without a level). The words are of the formats of that level in the kernel's sources, and of reports.
+// Grave are the words that make a warning match the rules with Errors: with them drivers mostly report that a device or
+// an operation failed. Many drivers log faults as warnings (dev_warn, netdev_warn, pr_warn, printk without a level).
+// The words are from the formats of that level in the kernel's sources, and from reports.
 func Grave() []string {
 	return append(Dire(),
 		// an operation returned an error
@@ -64,33 +64,33 @@ func Grave() []string {
 		"get the device id: -", "device id fetch failed", "device id demangle f", "rror fetching flags", "rror clearing flags",
 		"enable interrupts, failed", "from get global enables", "queue closed, will retry", "ailed to validate module",
 		"set the global enabl", "Deletion of thin",
-		// the system is not set up as it must be
+		// the system is set up wrongly
 		"disagrees about vers", "Unknown symbol", "must provide", "needs to support",
 		// NVIDIA's driver logs without a level
 		"NVRM: ", "ERROR",
 	)
 }
 
-// Remarks are the words of warnings that are no fault although they have one of Grave: what a device lacks, what was
-// asked of it and refused, what another way is found for.
+// Remarks are the words of harmless warnings with a word of Grave: a feature that a device lacks, a refused request, or
+// a failure with a fallback.
 func Remarks() []string {
 	return []string{
 		// not supported
 		" -95", "=-95", "(-95", "OPNOTSUPP", " -524", "=-524", "(-524", "ENOTSUPP", "HWinfo", "RSS disabled",
 		"ptimal",
-		// done in another way, or again: of firmware, the newest version before that which is there
+		// with a fallback, or a retry: for firmware, the newest older version
 		"Direct firmware load", "alling back to MSI", "alling back to leg", "expected if",
 		"is invalid, driver", "rings reservation",
-		// settings, and what was asked for
+		// settings, and requested actions
 		"timeout disabled", "ffline test", "diagnostics", "set offline", "shall be", "parameter '",
 		"may cause", "might crash",
 		"timeout abort in", "oalescing", "onfiguration File", "Config File", "wake on lan", "wol config",
 		"Please upgrade", "RDMA monitor", "alignment inconsist", "display audio", "deferring probe", "may corrupt",
 		"fadump", "VSS: ", "oison setting", "TIMINCA",
 		"regeneration", "partition scan", "set host mem",
-		// what the network does without
+		// optional features of the network
 		"imestamp", " PTP", "LLDP", "TSAR", "mqprio", "offload", "xps", "XPS", "affinity", "MSI", "hwrm query",
-		// what prepares to observe or to configure
+		// preparations to observe or to configure
 		"ailed to create", "ailed to query", "reporter", "devlink", "sysfs", "debugfs", "rash dump", "crdump",
 	}
 }

@@ -35,49 +35,48 @@ const UntilBoot time.Duration = 0
 // Rule recognises one fault by its log lines.
 type Rule struct {
 	ID       string // kebab-case, permanent
-	Reason   string // CamelCase, permanent; node-problem-detector's where it has one for the same fault
+	Reason   string // CamelCase, permanent; node-problem-detector's if it has one for the same fault
 	Domain   Domain
 	Severity finding.Severity
-	Summary  string // what a line of this rule means, for users
-	Advice   string // what to do next, with the command; plain text, commands in backquotes
+	Summary  string // meaning of a line of this rule, for users
+	Advice   string // the next step, with the command; plain text, commands in backquotes
 
-	// Literals are the pre-filter: a line is only compared with the patterns when it contains one of them. One that
-	// begins with a line break must be what the line begins with.
+	// Literals are the pre-filter: only a line that contains one of them is compared with the patterns. A literal that
+	// starts with a line break must be at the start of the line.
 	Literals []string
 	// Words are a condition beside the patterns: a line must contain one of them. None: no condition.
 	Words []string
-	// Unless are words of lines that are no fault although the rest applies; with many of them, they cost less than
-	// Exclude.
+	// Unless are words of harmless lines that otherwise match; for many words they are cheaper than Exclude.
 	Unless []string
-	// Patterns are RE2; one of them must match from the very beginning of the kernel's text. The subject is what the
-	// group "subject" matched, or "subject2"; the other named groups become facts. A group "cgroup" that lies in a pod
-	// makes the pod the subject.
+	// Patterns are RE2; one of them must match from the very start of the kernel's text. The subject is the match of
+	// the group "subject", or "subject2"; the other named groups become facts. If a group "cgroup" is in a pod, the pod
+	// is the subject.
 	Patterns []string
-	// Exclude is RE2 and may match anywhere: lines that are no fault although a pattern matches.
+	// Exclude is RE2 and may match anywhere: lines that are harmless although a pattern matches.
 	Exclude string
 
-	// Errors is set where the words alone are no proof: what the kernel logged below the level of errors is not the rule's,
-	// but for warnings with one of Grave and none of Remarks. Where the level is not known it applies. A warning counts
-	// only from two minutes after boot on, where the uptime is known.
+	// Errors is set if the words alone are no proof: the rule then ignores lines below the level of errors, except for
+	// warnings with a word of Grave and none of Remarks. If the level is unknown, it applies. If the uptime is known, a
+	// warning counts only after the first two minutes.
 	Errors bool
 
 	// Emitters are the daemons whose lines the rule applies to; empty: the kernel.
 	Emitters []Emitter
 
-	// Named is set where the kernel's own line begins with "name[pid]: ", as the lines of programs do.
+	// Named is set if the kernel's own line starts with "name[pid]: ", like lines of programs.
 	Named bool
 
 	Kind string // of the subject; a rule without a subject group is about the node
 
-	// Raise is how often the rule must match for one subject before there is a finding; the zero Rate means once.
+	// Raise is how often the rule must match for one subject to raise a finding; the zero Rate means once.
 	Raise Rate
-	// Escalate is how often it must match for one subject to have EscalateSeverity; with Errors, a line with one of Dire has
-	// it at once.
+	// Escalate is how often it must match for one subject to have EscalateSeverity; with Errors, a line with a word of
+	// Dire has it at once.
 	Escalate         Rate
 	EscalateSeverity finding.Severity
 	// Aggregate makes the rates count the matches of all subjects: the third processor that locks up escalates.
 	Aggregate bool
-	// BootGrace is how long after boot the rule begins to apply: before, its lines are part of a normal boot.
+	// BootGrace is the time after boot in which the rule does not apply: its lines are part of a normal boot.
 	BootGrace time.Duration
 
 	// Report names the kind of report that the line belongs to: lines of one report are one occurrence. A Continuation
@@ -85,16 +84,16 @@ type Rule struct {
 	Report       string
 	Continuation bool
 
-	// Recovery recognises the line that reports the end of the fault of the same subject.
+	// Recovery matches the line that reports the end of the fault of the same subject.
 	Recovery Recovery
-	// Expiry is how long the record alone keeps a finding alive; UntilBoot: as long as the kernel runs.
+	// Expiry is how long the record alone keeps a finding; UntilBoot: as long as the kernel runs.
 	Expiry time.Duration
-	// ConfirmedBy is the ID of the check that reads the state behind the line: where it can, it raises and clears, and
-	// the line only wakes it. Empty where the line is the only evidence.
+	// ConfirmedBy is the ID of the check that reads the state behind the line: if it can, it raises and clears, and the
+	// line only wakes it. Empty if the line is the only evidence.
 	ConfirmedBy string
 }
 
-// maxWord is how long a word may be: it is searched for as a whole, a literal by its beginning.
+// maxWord is the longest word: words are searched in full, literals only by their start.
 const maxWord = 20
 
 // Rate is a number of matches within a time.
@@ -103,7 +102,7 @@ type Rate struct {
 	Within time.Duration
 }
 
-// Recovery recognises lines that report the end of a fault; the zero value recognises none. Its pattern has the subject
+// Recovery matches lines that report the end of a fault; the zero value matches none. Its pattern has the subject
 // groups of the rule's patterns.
 type Recovery struct {
 	Literals []string
@@ -113,7 +112,7 @@ type Recovery struct {
 // NodeKind is the kind of subject of rules about the whole machine.
 const NodeKind = "node"
 
-// PodKind is the kind of subject of lines that lead to a pod; its name is the pod's UID as the node uses it.
+// PodKind is the kind of subject of lines that lead to a pod; its name is the pod's UID in the form used on the node.
 const PodKind = "pod"
 
 var (
@@ -121,7 +120,7 @@ var (
 	ReasonForm = regexp.MustCompile(`^[A-Z][A-Za-z0-9]+$`)
 )
 
-// Problem returns what is malformed in r, or nil.
+// Problem returns why r is malformed, or nil.
 func (r Rule) Problem() error {
 	switch {
 	case !IDForm.MatchString(r.ID):

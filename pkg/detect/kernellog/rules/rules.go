@@ -5,7 +5,7 @@ import (
 )
 
 // Kernel returns the rules for the kernel's log, in the order in which they are tried: the first match wins. Crashes of
-// programs come first because their lines begin with a name that the program chose.
+// programs come first because their lines start with a name that the program chose.
 func Kernel() []Rule {
 	return slices.Concat(
 		crashRules(),
@@ -51,6 +51,6 @@ func Kernel() []Rule {
 		gpuRules(),
 		deviceRules(),
 		limitRules(),
-		subsystemRules(), // what no rule of one fault knows
+		subsystemRules(), // for lines without a rule of their own
 	)
 }

@@ -6,17 +6,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// noDisk matches block devices whose errors are no fault of the node: floppies, optical drives without a disc, RAM
-// disks; and loop devices, which have a rule of their own.
+// noDisk matches block devices whose errors are not faults of the node: floppies, optical drives without a disc, RAM
+// disks; and loop devices, which have their own rule.
 const noDisk = `(?:fd\d+|sr\d+|scd\d+|loop\d+(?:p\d+)?|ram\d+|zram\d+)`
 
 // ConfirmedBy is set only for faults that the state shows as long as they exist. Errors of single I/Os, timeouts and
-// resets leave no state behind: a disk that SMART calls healthy had them nevertheless, and a removed disk has no state
-// at all. There the record alone is the evidence until it expires, and it wakes the checks of disks (nvme-health,
+// resets leave no state: they also occur on a disk that SMART calls healthy, and a removed disk has no state at all.
+// For them the record alone is the evidence until it expires, and it wakes the checks of disks (nvme-health,
 // disk-health, md-arrays).
 
 // blockRules: block/blk-mq.c blk_print_req_error, block/blk-core.c, fs/buffer.c. The prefix "blk_update_request: " was
-// dropped in 5.16, "print_req_error: " was its name from 4.15 to 5.3.
+// dropped in 5.16; from 4.15 to 5.3 it was "print_req_error: ".
 func blockRules() []Rule {
 	const request = `^(?:blk_update_request: |print_req_error: |end_request: )?`
 	return []Rule{{
@@ -66,13 +66,13 @@ func blockRules() []Rule {
 		Summary:  "a filesystem accessed blocks beyond the end of its disk: it is damaged, or the disk shrank",
 		Literals: []string{"attempt to access beyond end of device", ": rw="},
 		Patterns: []string{
-			// the second line, in records of their own
+			// the second line, as a separate record
 			`^(?P<subject>[\w!-]+): rw=\d+, (?:want=\d+, |sector=\d+, nr_sectors = \d+ )limit=\d+$`,
 			`^(?:` + Command + `: )?attempt to access beyond end of device(?:$|\\x0a(?P<subject>[^\s:]+): rw=)`},
 		Exclude: `(?:^|\\x0a)` + noDisk + `: `,
 		Kind:    "device", Report: "beyond-end", Expiry: time.Hour,
 	}, {
-		// block/blk-core.c. Snapshots that are mounted are written to, too: no alarm.
+		// block/blk-core.c. Mounted snapshots are written to, too: no alarm.
 		ID: "write-to-read-only-device", Reason: "WriteToReadOnlyDevice", Domain: Storage, Severity: finding.Info,
 		Advice: "`lsblk -o NAME,RO,MOUNTPOINTS` shows it: an array that stopped (`mdadm --detail`), a volume that its driver or " +
 			"server made read-only, or a snapshot; `blockdev --setrw /dev/X` only once the cause is known.",
@@ -84,11 +84,11 @@ func blockRules() []Rule {
 	}}
 }
 
-// LoopIOError is the ID of the rule for errors of loop devices: the check asks whether something uses the device.
+// LoopIOError is the ID of the rule for errors of loop devices: the check tests whether the device is in use.
 const LoopIOError = "loop-io-error"
 
-// loopRules: the same, of loop devices; drivers/block/loop.c. Tools that attach images leave such errors behind when
-// they detach them, or the image is gone.
+// loopRules: the same for loop devices; drivers/block/loop.c. Tools that attach images leave such errors behind when
+// they detach them, or when the image is gone.
 func loopRules() []Rule {
 	const loop = `loop\d+(?:p\d+)?`
 	return []Rule{{
@@ -104,7 +104,7 @@ func loopRules() []Rule {
 			`^(?:blk_update_request: |print_req_error: |end_request: )?(?P<class>I/O|critical (?:medium|target|space allocation)|timeout) error, dev (?P<subject>` + loop + `), sector (?P<sector>\d+)`,
 			`^Buffer I/O error on dev(?:ice)? (?P<subject>` + loop + `), logical block (?P<block>\d+)`,
 			`^lost page write due to I/O error on (?P<subject>` + loop + `)$`,
-			// the image is smaller than the filesystem in it; of one that was detached the limit is 0
+			// the image is smaller than the filesystem in it; for a detached image the limit is 0
 			`^(?:` + Command + `: )?attempt to access beyond end of device\\x0a(?P<subject>` + loop + `): rw=\d+, .{1,80}limit=[1-9]`,
 			`^(?P<subject>` + loop + `): rw=\d+, (?:want=\d+, |sector=\d+, nr_sectors = \d+ )limit=[1-9]\d*$`,
 			`^loop: Write error at byte offset \d+, length \d+\.`,
@@ -170,7 +170,8 @@ func scsiRules() []Rule {
 				`(?:(?:UNKNOWN\(0x[0-9a-f]+\) |FAILED |alua: rtpg failed, |[A-Z][\w /()]{3,40} failed: )?Result: hostbyte=(?:DID_(?P<result>TIME_OUT|NO_CONNECT|BAD_TARGET|TRANSPORT_\w+|ABORT|ERROR|SOFT_ERROR)|0x0*(?:[13457bef])\b|(?:DID_OK|0x0+) driverbyte=(?:DRIVER_(?:TIMEOUT|HARD)\b|0x0[67]\b))|timing out command, waited \d+s|Sense Key : Aborted Command)`,
 			device + `Add\. Sense: (?:Logical unit communication (?:failure|time-?out|parity error|CRC error)|Timeout on logical unit|Information unit iuCRC error|Data phase CRC error|` +
 				`Protocol service CRC error|(?:SCSI |Scsi )?[Pp]arity error|Nak received|Ack/nak timeout|Initiator (?:response timeout|detected error message)|(?:Command|Data) phase error|Unaligned write command)`,
-			// Of drivers/scsi/sense_codes.h what an active path never answers. "Manual intervention required" is of passive ones too.
+			// Codes of drivers/scsi/sense_codes.h that an active path never returns. "Manual intervention required"
+			// also comes from passive paths.
 			`^sd (?P<subject0>\d+:\d+:\d+:\d+): (?:\[(?P<subject>\w+)\] )?(?:tag#\d+ )?Add\. Sense: (?:Logical unit not accessible, target port in unavailable state|` +
 				`Logical unit not ready, (?:cause not reportable|offline|hard reset required|logical unit reset required|power cycle required)|` +
 				`Logical unit (?:not supported|not configured|failed self-(?:test|configuration)|does not respond to selection)|Configuration failure$)`,
@@ -185,14 +186,14 @@ func scsiRules() []Rule {
 			device + `[a-z][\w ]{2,30} -?\d+ uas-tag \d+ inflight:`,
 			device + `(?:task abort|device reset|target reset|bus reset|host reset): (?:SUCCESS|FAILED) scmd\(|` + device + `(?:target reset|task abort) called for scmd\(`,
 			`^mptscsih: (?P<subject>ioc\d+): (?:task abort|target reset|bus reset|host reset): (?:SUCCESS|FAILED) `,
-			// until 2.6.32, and RHEL 5: the host's byte is the second
+			// until 2.6.32, and RHEL 5: the second byte is that of the host
 			`^(?:sd (?P<subject>\d+:\d+:\d+:\d+): )?SCSI error ?: (?:<\d+ \d+ \d+ \d+> )?return code = 0x(?:[0-9a-f]{2}0[13457bef][0-9a-f]{4}|06[0-9a-f]{6}|[13457bef]0000)$`,
 			`^scsi host(?P<subject>\d+): uas_eh_\w+ (?:FAILED (?:err|to) |start$)`,
 			`^(?P<subject>mpt[23]sas(?:_cm)?\d+): Task abort tm failed: `,
 			// until 2.4
 			`^SCSI host (?P<subject>\d+) (?:abort|channel \d+ reset|reset) \(pid \d+\) timed out`,
 			`^scsi ?: aborting command due to timeout`, `^SCSI bus is being reset for host (?P<subject>\d+) channel`,
-			// Hyper-V's storage to reads and writes; other commands it refuses at every boot.
+			// Lines of Hyper-V's storage about reads and writes; it refuses other commands at every boot.
 			`^hv_storvsc (?P<subject>\S+): (?:tag#\d+ )?cmd 0x(?:28|2a|35|88|8a|8f) (?:status: scsi|scsi status) 0x`,
 		},
 		Kind: "device", Report: "scsi-sense", Expiry: time.Hour,
@@ -232,7 +233,7 @@ func scsiRules() []Rule {
 				`): \d+ \([^)]{1,40}/0x[0-9a-f]+/(?:(?:CRIT|FATAL|DEAD)\) - |WARN\) - Predictive failure)`,
 			`^qla2xxx \[(?P<subject>` + pciAddress + `)\]-[0-9a-f]+:\d+: (?:Performing ISP error recovery|ISP System Error - |ISP error recover failed|Heartbeat Failure|.*board disabled\.|Device in unrecoverable|` +
 				`Unrecoverable (?:Fatal|Hardware) [Ee]rror|Parity error -- HCCR|MPI Heartbeat stop\.|Device unable to recover from PCI|Wait for hba online failed|RISC (?:reset failed|paused --)|Disabling adapter\.)`,
-			// drivers/scsi/lpfc: the number of the message names it
+			// drivers/scsi/lpfc: the message number identifies the message
 			`^lpfc (?P<subject>` + pciAddress + `): \d+:(?:\(\d+\):)?(?:0310 Mailbox command|0345 Resetting board|0406 Adapter maximum temperature|` +
 				`0(?:436|437|438|439|440|442|446|448|453|498) Adapter failed|0459 Adapter heartbeat|1422 |1423 |1805 |2751 |2752 |2888 |2889 |3152 |3317 |8888 )`,
 			`^(?P<subject2>mpt[23]sas(?:_cm)?\d+): (?:_\w+ : )?(?:fault_state\(0x|coredump_state\(0x|SAS host is non-operational|Firmware is halted|diag reset: FAILED|\w+: (?:failed due to timeout count\(|CoreDump [Tt]imed out|host has been removed)|` +
@@ -243,7 +244,8 @@ func scsiRules() []Rule {
 			`^(?:aacraid|AAC\d*): Host adapter (?:BLINK LED 0x|dead -?\d)`,
 			`^aacraid: (?:Host (?:adapter abort|(?:adapter|bus|device|target) reset) request|Host adapter is dead|aac_fib_send: (?:adapter blinkLED |first asynchronous command timed out))`,
 			`^mptbase: (?P<subject4>ioc\d+): (?:WARNING|ERROR) \S IOC is in FAULT state`,
-			// fatal_axi_int_v2_hw, multi_bit_ecc_error_process_v2_hw; what has no number in brackets was corrected
+			// fatal_axi_int_v2_hw, multi_bit_ecc_error_process_v2_hw; a line without a number in brackets is a
+			// corrected error
 			`^hisi_sas_v2_hw (?P<subject5>\S+): (?:\w+_AXI_[RW]_ERR|\w+_FIF(?:O|IO)|(?:write|read) pointer and depth|iptt no match slot|lm add/fetch list|SAS_HGC_ABT fetch LM list|\w+_eccbad_\w+) \(0x[0-9a-f]+\) found`,
 		},
 		Kind: "device", Expiry: 24 * time.Hour,
@@ -281,7 +283,7 @@ func ataRules() []Rule {
 		},
 		Patterns: []string{port +
 			`(?:(?:status|error|SError): \{ |(?:hard|soft) resetting link|irq_stat 0x[0-9a-f]+, (?:.*, )?(?:interface fatal error|host bus error|unknown FIS )|revalidation failed|failed to IDENTIFY \(|limiting (?:SATA link )?speed to |(?:softreset|hardreset|SRST) failed|exception Emask 0x[0-9a-f]+ |failed command: (?P<command>\S.*)|NCQ disabled due to excessive errors|COMRESET failed|FLUSH failed Emask|(?:pre)?reset failed \(errno=|device not ready \(errno=|port failed to respond \(|failed to resume link|failed to (?:read|write) SCR \d+ |Drive reports diagnostics failure|VERIFY failed \(|link online but \d+ devices misclassified, device detection might fail|qc timeout (?:after \d+ msecs )?\(cmd |cmd [0-9a-f]{2}/[0-9a-f]{2}:)`,
-			`^ *res [0-9a-f]{2}/[0-9a-f:/]{20,60} Emask 0x[0-9a-f]+ \(`, // the second line of the command that failed
+			`^ *res [0-9a-f]{2}/[0-9a-f:/]{20,60} Emask 0x[0-9a-f]+ \(`, // the second line of the failed command
 			// until 2.6.30, of the old IDE drivers
 			`^(?P<subject>hd[a-z]): (?:(?:(?:dma|read|write|multwrite|recal|task_\w+)_intr|task_\w+|ide_dma_\w+): (?:status|error)=0x[0-9a-f]{2} \{|lost interrupt|DMA (?:timeout|interrupt)|status (?:timeout|error): status=0x|timeout waiting for DMA|drive not ready for command|dma_timer_expiry: )`,
 		},
@@ -334,7 +336,7 @@ func nvmeRules() []Rule {
 				`I/O [^:]{0,120} QID \d+ timeout, (?:aborting|reset controller|disable controller|completion polled)`,
 			controller +
 				`I/O (?:tag )?\d+ .{0,160}timeout, (?:aborting|reset controller|disable controller|completion polled)`,
-			controller + `I/O [^:]{0,120} QID \d+ timeout$`, // of a fabric
+			controller + `I/O [^:]{0,120} QID \d+ timeout$`, // over a fabric
 			controller + `(?:Fw activation timeout, reset controller|ANATT timeout, resetting controller)`,
 			controller + `queue \d+: timeout (?:cid|request) 0x[0-9a-f]+`,
 			controller + `Abort status: 0x[1-9a-f][0-9a-f]*`, // the late command could not be aborted
@@ -348,7 +350,7 @@ func nvmeRules() []Rule {
 		Patterns: []string{`^(?P<subject>nvme\d+(?:c\d+)?n\d+): [A-Z][\w /]*\(0x[0-9a-f]+\)(?: @ LBA (?P<lba>\d+), \d+ blocks)?, .*\(sct 0x(?:2 / sc 0x[0-9a-f]+|0 / sc 0x6)\)`},
 		Kind:     "device", Expiry: 24 * time.Hour,
 	}, {
-		// Of the generic status codes only those that blame the disk: the others reject what it does not support.
+		// Of the generic status codes only those that blame the disk: the others reject unsupported commands.
 		ID: "nvme-command-failed", Reason: "NVMeCommandFailed", Domain: Storage, Severity: finding.Warning,
 		Advice: "`nvme error-log /dev/nvmeN` and `nvme smart-log /dev/nvmeN`; of a fabric also `nvme " +
 			"list-subsys`.",

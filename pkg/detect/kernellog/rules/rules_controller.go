@@ -6,8 +6,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// controllerRules match what storage controllers' drivers log below the level of errors: drivers/scsi/{3w-*,arcmsr,ips,
-// mpi3mr,mpt3sas,scsi_error}. Those of 3ware controllers, and of Fusion-io's driver, are recorded lines too.
+// controllerRules match lines that storage controllers' drivers log below the level of errors:
+// drivers/scsi/{3w-*,arcmsr,ips, mpi3mr,mpt3sas,scsi_error}. Those of 3ware controllers, and of Fusion-io's driver, are
+// recorded lines too.
 func controllerRules() []Rule {
 	const device = `^(?:sd|scsi|st|ses|sg) (?P<subject0>\d+:\d+:\d+:\d+): (?:\[(?P<subject>\w+)\] )?(?:tag#\d+ )?`
 	return []Rule{{
@@ -40,7 +41,7 @@ func controllerRules() []Rule {
 		},
 		Kind: "device", Report: "host-reset", Expiry: time.Hour,
 	}, {
-		// Once is how a disk begins that was plugged or an array that was changed, and a controller that another kernel left.
+		// A single reset comes from a new disk, a changed array, or a controller that another kernel left.
 		ID: "storage-resets-repeat", Reason: "StorageResetsRepeat", Domain: Storage, Severity: finding.Warning,
 		Summary: "a disk or a storage controller is reset again and again",
 		Advice: "`dmesg` around the lines; `smartctl -x /dev/sdX` (power-on count, link errors): the power supply or the " +
@@ -62,7 +63,7 @@ func controllerRules() []Rule {
 			`^mptbase: (?P<subject1>ioc\d+): +(?:volume is now (?:degraded|failed)|PhysDisk is now (?:missing|failed|offline|not compatible)|SMART data received|replacement of PhysDisk \d+ has started)`,
 			`^fio(?:err|crt) (?:\S.{0,60} )?(?P<subject2>` + pciAddress + `|fct\d+): \S`,
 		},
-		// of the errors of a request (0x03) those of a query that the controller does not know
+		// errors of a request (0x03) for queries that the controller does not know
 		Exclude: `\(0x04:0x00(?:08|4[23])\)|\(0x03:0?x01(?:01|0[A-DF])\)|[Uu]nclean shutdown|overdue`,
 		Kind:    "device", Expiry: 24 * time.Hour,
 	}, {

@@ -8,16 +8,16 @@ import (
 
 // Forms that occur in many patterns.
 const (
-	// Command is a task's name: up to 15 bytes that the program chose itself, escaped where they are not printable.
+	// Command is a task's name: up to 15 bytes that the program chose itself, escaped if they are not printable.
 	Command = `(?:\\x[0-9a-f]{2}|.){1,15}`
-	// pciAddress is how the kernel names a PCI device.
+	// pciAddress is the kernel's name of a PCI device.
 	pciAddress = `[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]`
-	// netdev is a network device's name: the kernel allows neither blanks nor slashes nor colons in it.
+	// netdev is a network device's name: the kernel allows no blanks, slashes or colons in it.
 	netdev = `[^\s/:]{1,15}`
 )
 
-// crashRules match crashes of user programs. Their lines begin with the program's name, so they are tried before
-// every other rule: a program called "NMI: IOCK error" is a program.
+// crashRules match crashes of user programs. Their lines start with the program's name, so they are tried before every
+// other rule: a program called "NMI: IOCK error" is a program.
 //
 //	arch/x86/mm/fault.c show_signal_msg, arch/x86/kernel/traps.c show_signal, arch/arm64/kernel/traps.c
 func crashRules() []Rule {
@@ -40,7 +40,7 @@ func crashRules() []Rule {
 	}}
 }
 
-// limitRules match limits of the machine or of a cgroup that were reached.
+// limitRules match reached limits of the machine or of a cgroup.
 func limitRules() []Rule {
 	return []Rule{{
 		ID: "file-max-reached", Reason: "FileHandlesExhausted", Domain: CPU, Severity: finding.Fatal,

@@ -9,8 +9,8 @@ import (
 // deviceRules: drivers/base/dd.c, drivers/hv/vmbus_drv.c, and the external aborts of arch/arm64/mm/fault.c (until 4.16)
 // and arch/arm/mm/fault.c.
 func deviceRules() []Rule {
-	// Many drivers refuse a device that another one serves, or that the machine only claims to have. Those of disks,
-	// network cards and GPUs do not.
+	// Many drivers reject a device that another driver serves, or that does not really exist. Drivers of disks, network
+	// cards and GPUs do not.
 	const driver = `(?P<driver>nvme|ahci|megaraid_sas|mpt[23]sas|mpi3mr|smartpqi|hpsa|aacraid|lpfc|qla2xxx|pm80xx|arcmsr|vmw_pvscsi|virtio_(?:blk|scsi|net)|` +
 		`mlx[45]_core|i40e|iavf|ice|ixgbe(?:vf)?|igbv?f?|igc|e1000e?|bnxt_en|bnx2x?|tg3|ena|gve|qede?|cxgb4|sfc|be2net|enic|nfp|hns3|atlantic|r8169|vmxnet3|` +
 		`mvsas|isci|hisi_sas_v[23]_hw|hinic3?|ionic|mana|vmd|fnic|3w-(?:sas|9xxx)|irdma|bnxt_re|mlx[45]_ib|dh895xcc|c6[2x]x|4xxx|` +
@@ -51,7 +51,7 @@ func deviceRules() []Rule {
 		},
 		Kind: "device", Expiry: UntilBoot,
 	}, {
-		// drivers/vfio/pci/vfio_pci_config.c. Once or twice is of a guest that resets its device when it starts.
+		// drivers/vfio/pci/vfio_pci_config.c. One or two come from a guest that resets its device at start.
 		ID: "vfio-resets-repeat", Reason: "VFIOResetsRepeat", Domain: Hardware, Severity: finding.Warning,
 		Summary: "a PCI device that a virtual machine uses was reset behind the kernel's back, again and again",
 		Advice: "`lspci -vv -s ADDRESS` (\"rev ff\" means gone), `dmesg` and the guest's log around the lines: a GPU that does not " +
@@ -81,7 +81,7 @@ func deviceRules() []Rule {
 		Recovery: Recovery{Literals: []string{"ready to resume"}, Pattern: `^zpci: (?P<subject>` +
 			pciAddress + `): The device is ready to resume operations`},
 	}, {
-		// Of a TPM that is switched off the kernel says so with other words.
+		// For a TPM that is switched off the kernel has other words.
 		ID: "tpm-failed", Reason: "TPMFailed", Domain: Hardware, Severity: finding.Warning,
 		// drivers/char/tpm/{tpm2-cmd,tpm-chip}.c
 		Summary: "the security chip (TPM) does not work: measured boot and keys that are sealed in it cannot be used",

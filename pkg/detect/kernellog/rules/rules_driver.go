@@ -6,12 +6,12 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// driverRules match faults that drivers log as information, or as warnings that prove something only when they repeat:
+// driverRules match faults that drivers log as information, or as warnings that are evidence only when they repeat:
 // drivers/net/ethernet/intel/{i40e,iavf,ice,ixgbevf}, drivers/scsi/mpt3sas _base_sas_log_info, drivers/gpu/drm/i915/gt,
 // fs/lockd/{host,mon}.c.
 func driverRules() []Rule {
 	return []Rule{{
-		// Once is of a boot, a changed MTU, or a request of a guest.
+		// A single line comes from a boot, a changed MTU, or a request of a guest.
 		ID: "nic-function-waits", Reason: "NICFunctionWaits", Domain: Network, Severity: finding.Warning,
 		Summary: "a virtual function of an Intel network card and its physical one do not agree, again and again",
 		Advice: "On the host of the physical function: `ip link show IFACE` (is it up, which state have its functions?) and " +
@@ -35,14 +35,14 @@ func driverRules() []Rule {
 			`AQ command Config VSI BW allocation per TC failed = |Failed configuring TC map \d+ for VSI )`},
 		Kind: "device", Expiry: time.Hour,
 	}, {
-		// A few are of commands that a disk does not know, and of disks that are plugged.
+		// A few come from commands that a disk does not know, and from hot-plugged disks.
 		ID: "sas-controller-log", Reason: "SASControllerErrors", Domain: Storage, Severity: finding.Warning,
 		Summary: "a SAS controller (LSI, Broadcom) reports error after error of its links or disks",
 		Advice: "`dmesg` around the lines names the disks; `smartctl -x /dev/sdX` and the error counters of its link " +
 			"(`grep . /sys/class/sas_phy/*/*_count`): cable, backplane, power, then the disk or the controller's firmware.",
 		Literals: []string{"log_info(0x3"},
 		Patterns: []string{`^(?P<subject>mpt[23]sas(?:_cm)?\d+): log_info\(0x3[0-9a-f]{7}\): originator\((?:PL|IOP|IR)\)`},
-		Exclude:  `originator\(IOP\), code\(0x03\)`, // a page that the controller does not have was asked for
+		Exclude:  `originator\(IOP\), code\(0x03\)`, // a request for a page that the controller does not have
 		Kind:     "device", Raise: Rate{5, 10 * time.Minute}, Expiry: time.Hour,
 	}, {
 		ID: "intel-gpu-hang", Reason: "IntelGPUHang", Domain: Hardware, Severity: finding.Warning,

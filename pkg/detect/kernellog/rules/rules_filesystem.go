@@ -7,8 +7,8 @@ import (
 )
 
 // ext4Rules: fs/ext4/super.c, fs/jbd2/journal.c. After an error the filesystem is remounted read-only, panics, or
-// goes on, as its errors= option says; the state is in the mount table and in /sys/fs/ext4, where only what is worded
-// "error" is counted.
+// continues, depending on its errors= option; the state is in the mount table and in /sys/fs/ext4, which only counts
+// messages with the word "error".
 func ext4Rules() []Rule {
 	const (
 		message = `^EXT[234]-fs \((?P<subject>[^)\s]+)\): `
@@ -115,8 +115,7 @@ func ext4Rules() []Rule {
 
 // xfsRules: fs/xfs/{xfs_fsops,xfs_log,xfs_error,xfs_buf}.c. The text of a shutdown differs between kernels: until 5.15
 // "xfs_do_force_shutdown(0x8) called from …" came first, since 5.19 "Filesystem has been shut down due to log error
-// (0x2)." too. A shutdown can be read from the filesystem; damage and I/O errors that it survives are in the log
-// only.
+// (0x2)." too. A shutdown can be read from the filesystem; damage and I/O errors that it survives are only in the log.
 func xfsRules() []Rule {
 	const message = `^XFS \((?P<subject>[^)\s]+)\): `
 	return []Rule{{
@@ -168,8 +167,8 @@ func xfsRules() []Rule {
 }
 
 // btrfsRules: fs/btrfs/{messages,disk-io,inode,volumes}.c. Since 5.18 a state such as " state EA" follows the device.
-// Some of what btrfs-error recognises is counted in sysfs, since 5.14 (btrfs-errors reads that); the log has all
-// of it, of every kernel.
+// Since 5.14 sysfs counts some of the errors of btrfs-error (btrfs-errors reads them); the log has all of them, for
+// every kernel.
 func btrfsRules() []Rule {
 	const device = `\(device (?P<subject>[^)\s:]+):?(?: state \w+)?\)`
 	return []Rule{{

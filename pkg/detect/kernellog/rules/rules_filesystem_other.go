@@ -23,7 +23,7 @@ func filesystemRules() []Rule {
 		},
 		Kind: "filesystem", Expiry: UntilBoot, ConfirmedBy: "filesystem-readonly",
 	}, {
-		// A journal replays: these have none, or did not use it.
+		// A journal is replayed: these filesystems have none, or did not use it.
 		ID: "filesystem-unclean", Reason: "FilesystemUnclean", Domain: Storage, Severity: finding.Info,
 		Advice: "The machine lost power or crashed, or the disk was pulled: `last -x reboot`; `umount` and check it (`fsck.fat`, " +
 			"`e2fsck -f`, `ntfsfix`) before it is written again.",
@@ -41,7 +41,7 @@ func filesystemRules() []Rule {
 		},
 		Kind: "filesystem", Expiry: 24 * time.Hour,
 	}, {
-		// These do not set the read-only flag as the others do: no state shows it.
+		// Unlike the others, these do not set the read-only flag: no state shows it.
 		ID: "filesystem-withdrawn", Reason: "FilesystemWithdrawn", Domain: Storage, Severity: finding.Warning,
 		Advice: "Unmount it, `fsck` it (GFS2: on no node mounted), mount again; `smartctl -a /dev/sdX` and " +
 			"`multipath -ll` for the disk.",
@@ -82,14 +82,14 @@ func filesystemRules() []Rule {
 		Summary:  "a disk of a ZFS pool fails reads or writes",
 		Literals: []string{"zio pool="},
 		Patterns: []string{`^zio pool=(?P<subject>\S+) vdev=(?P<disk>\S+) error=\d+ type=\d+ offset=`},
-		Kind:     "zfs-pool", Expiry: 24 * time.Hour, // a pool that repairs them is healthy
+		Kind:     "zfs-pool", Expiry: 24 * time.Hour, // a pool that repairs the errors is healthy
 	}, {
 		ID: "squashfs-error", Reason: "SquashfsError", Domain: Storage, Severity: finding.Warning,
 		Advice: "The image is damaged or its disk fails: `losetup -l` names the file; fetch the image (snap, " +
 			"container) again.",
 		Summary:  "a squashfs image is corrupt, or its disk cannot be read",
 		Literals: []string{"SQUASHFS error: "},
-		Patterns: []string{`^(?:squashfs: )?SQUASHFS error: `}, // newer kernels name the module first
+		Patterns: []string{`^(?:squashfs: )?SQUASHFS error: `}, // newer kernels put the module first
 		Exclude:  `^(?:squashfs: )?SQUASHFS error: (?:Xattrs in filesystem, these will be ignored|Can't find a SQUASHFS superblock)`,
 		Kind:     NodeKind, Expiry: time.Hour,
 	}, {
@@ -117,9 +117,9 @@ func filesystemRules() []Rule {
 	}}
 }
 
-// bcachefsRules: fs/bcachefs/{error,io_read,btree_io,journal_io,recovery,super}.c of 6.7 to 6.17, and the module that
-// follows it. The name is that of the device where there is one only, else the UUID of the filesystem. The mount table
-// does not show that it went read-only.
+// bcachefsRules: fs/bcachefs/{error,io_read,btree_io,journal_io,recovery,super}.c of 6.7 to 6.17, and the out-of-tree
+// module after that. The name is that of the device if there is only one, otherwise the UUID of the filesystem. The
+// mount table does not show that it became read-only.
 func bcachefsRules() []Rule {
 	const message = `^bcachefs \((?P<subject>[^)\s]+)(?: [^)]{1,60})?\): `
 	return []Rule{{

@@ -7,7 +7,7 @@ import (
 )
 
 // gpuRules: NVIDIA's drivers (nvidia, nvidia-nvswitch), which are not in the kernel's sources: recorded lines, numbers
-// as in NVIDIA's catalogue of Xid errors; drivers/gpu/drm/amd/amdgpu/{amdgpu_device,amdgpu_job,mes_*}.c.
+// from NVIDIA's catalogue of Xid errors; drivers/gpu/drm/amd/amdgpu/{amdgpu_device,amdgpu_job,mes_*}.c.
 func gpuRules() []Rule {
 	const nvidia = `^NVRM: `
 	return []Rule{{

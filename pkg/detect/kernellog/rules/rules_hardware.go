@@ -6,17 +6,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// machineCheckRules match errors that processors and memory controllers report. Bit 61 of a bank's status is set for an
-// uncorrected error, bit 60 for an enabled one: they are in the first of its 16 hexadecimal digits.
+// machineCheckRules match errors that processors and memory controllers report. In a bank's status bit 61 means an
+// uncorrected error, bit 60 an enabled one: they are in the first of its 16 hexadecimal digits.
 //
 //	arch/x86/kernel/cpu/mce/core.c print_mce, drivers/edac/mce_amd.c,
 //	drivers/edac/edac_mc.c edac_ce_error, edac_ue_error
 func machineCheckRules() []Rule {
 	// An error that is not enabled (bit 60) did not stop the processor: the firmware left it in the bank before the
-	// boot, or nothing needed the data. Where the processor's context was lost (bit 57) without an exception, the error
-	// ended the previous boot: the bank keeps it across the reset, and the kernel reads it when it starts.
+	// boot, or the data were not needed. If the processor's context was lost (bit 57) without an exception, the error
+	// ended the previous boot: the bank keeps it across the reset, and the kernel reads it at start.
 	const machineCheck = `^(?:(?:(?:mce: )?\[Hardware Error\]|EDAC \w+ MC\d+): )?CPU (?P<subject>\d+): Machine Check(?: Exception| Event)?: +[0-9a-f]+ Bank (?P<bank>\d+): `
-	// The text of the decoder for AMD processors: the flags that are set.
+	// The text of the decoder for AMD processors: the set flags.
 	const amdStatus = `^(?:mce: )?\[Hardware Error\]: CPU:(?P<subject>\d+) \([0-9a-f:]+\) MC(?P<bank>\d+)_STATUS\[`
 	return []Rule{{
 		ID: "machine-check-before", Reason: "MachineCheckUncorrected", Domain: Hardware, Severity: finding.Warning,
@@ -94,8 +94,8 @@ func machineCheckRules() []Rule {
 	}}
 }
 
-// firmwareErrorRules match what the firmware reports: drivers/acpi/apei/{ghes,bert}.c, drivers/firmware/efi/cper.c.
-// Records of the previous boot follow "BERT:" and are no fault of this boot.
+// firmwareErrorRules match errors reported by the firmware: drivers/acpi/apei/{ghes,bert}.c,
+// drivers/firmware/efi/cper.c. Records of the previous boot follow "BERT:" and are not faults of this boot.
 func firmwareErrorRules() []Rule {
 	severity := func(word string) []string {
 		return []string{`^(?:\{\d+\})?\[Hardware Error\]:\s+event severity: ` + word + `\s*$`}
@@ -142,8 +142,8 @@ func firmwareErrorRules() []Rule {
 
 // pcieRules: drivers/pci/pcie/{aer,dpc,err}.c, drivers/pci/hotplug/pciehp_hpc.c, drivers/iommu. "Uncorrected" became
 // "Uncorrectable" in 6.13. Fatal errors are not always counted: behind a dead link the kernel cannot read them. So
-// their lines alone are the evidence, until the kernel logs that the link was recovered. The port above logs an error
-// first and names the device that it is from, then the device logs the details; what is recovered is the port.
+// their lines alone are the evidence, until the kernel logs that the link has recovered. First the port above logs an
+// error and names the device it comes from, then the device logs the details; the recovery is logged for the port.
 func pcieRules() []Rule {
 	words := func(severity string) []string {
 		const device = `^(?:[\w-]+ )?(?P<subject>` + pciAddress + `): `
@@ -246,7 +246,7 @@ func pcieRules() []Rule {
 }
 
 // temperatureRules: drivers/thermal/intel/therm_throt.c, drivers/thermal/thermal_core.c, kernel/reboot.c. A critical
-// temperature cannot be read as state: the machine shuts down before.
+// temperature cannot be read as state: the machine shuts down first.
 func temperatureRules() []Rule {
 	return []Rule{{
 		ID: "cpu-throttled", Reason: "CPUThrottled", Domain: Hardware, Severity: finding.Warning,

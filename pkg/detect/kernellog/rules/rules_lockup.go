@@ -36,7 +36,7 @@ func lockupRules() []Rule {
 		},
 		Kind: "cpu", Expiry: time.Hour,
 	}, {
-		// A program can call itself containerd and block on its own FUSE filesystem: the name decides nothing.
+		// A program can call itself containerd and block on its own FUSE filesystem: the name is no evidence.
 		ID: "task-hung", Reason: "TaskHung", Domain: CPU, Severity: finding.Warning,
 		Advice: "The stack in `dmesg` says what it waits for: mostly a disk or a network filesystem. `cat " +
 			"/proc/PID/stack`, and look at the findings about disks and mounts.",
@@ -62,7 +62,7 @@ func lockupRules() []Rule {
 		Patterns: []string{
 			`^(?:rcu: )?INFO: (?:rcu_\w+|srcu\w*) (?:self-detected stall on CPU|detected (?:expedited )?stalls? on |detected (?:expedited )?stalls?(?:, but suppressed|\?))`,
 			`^(?:rcu: )?\s*Unless rcu_\w+ kthread gets sufficient CPU time, OOM is now expected behavior`,
-			// kernel/rcu/tasks.h; it logs the first after ten seconds, which is none
+			// kernel/rcu/tasks.h; the first line, after ten seconds, is not a stall
 			`^(?:rcu: )?\w+: rcu_tasks\w* grace period number \d+ \(since boot\) (?:gp_state: \S+ )?is \d{6,} jiffies old\.`,
 			`^(?:rcu: )?rcu_\w+ kthread (?:starved for|timer wakeup didn't happen for) \d+ jiffies`,
 		},

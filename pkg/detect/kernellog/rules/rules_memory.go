@@ -9,14 +9,15 @@ import (
 // oomRules match kills of the OOM killer. A report has several lines: since 5.0 "oom-kill:" names the cgroup whose
 // limit was reached and that of the victim, and "Killed process" follows; before, "Task in … killed as a result of
 // limit of …" named the cgroups, and the two lines "Kill process" and "Killed process" followed. A container that
-// reaches its own limit is a matter of its owner, a node that runs out of memory one of the node. The kernel counts
-// each kill too, and in cgroup v2 for each cgroup: there, and nowhere else, the check oom-kills reports all of them.
+// reaches its own limit is a matter for its owner, a node that runs out of memory is a fault of the node. The kernel
+// also counts each kill, in cgroup v2 per cgroup: the check oom-kills reads these counters, and is the only one to
+// report all kills.
 //
 //	mm/oom_kill.c dump_oom_victim, __oom_kill_process; mm/memcontrol.c
 func oomRules() []Rule {
 	const victim = `(?P<pid>\d+)(?:, UID \d+,)? \((?P<process>` + Command + `)\)`
 	return []Rule{{
-		// The program named is the one that asked for memory, not the one that is killed.
+		// The named program is the one that asked for memory, not the one that is killed.
 		ID: "oom-report", Reason: "OOMReport", Domain: Memory, Severity: finding.Info,
 		Advice: "The report in `dmesg` says what used the memory; `kubectl describe node` shows requests and " +
 			"limits; reserve memory for the system (system-reserved, kube-reserved).",
@@ -93,13 +94,12 @@ func oomRules() []Rule {
 	}}
 }
 
-// memoryRules match failed allocations and corrupt pages. mm/page_alloc.c, mm/vmalloc.c,
-// mm/memory-failure.c
+// memoryRules match failed allocations and corrupt pages. mm/page_alloc.c, mm/vmalloc.c, mm/memory-failure.c
 //
-// No state shows a failed allocation: memory may be short for a moment only, or the allocation has a limit of its own.
-// Nor does any state show the pages that could not be taken out of use apart from those that were. The kernel also logs
-// a failure for a page that remains part of a huge page, and for one that is found corrupt again: the process dies, the
-// node continues to work.
+// No state shows a failed allocation: memory may be short for a moment only, or the allocation has its own limit. Nor
+// does any state separate the pages that could not be offlined from those that were. The kernel also logs a failure for
+// a page that remains part of a huge page, and for one that is found corrupt again: the process dies, the node
+// continues to work.
 func memoryRules() []Rule {
 	return []Rule{{
 		ID: "page-allocation-failure", Reason: "PageAllocationFailure", Domain: Memory, Severity: finding.Warning,

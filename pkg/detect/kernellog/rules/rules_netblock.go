@@ -7,7 +7,8 @@ import (
 )
 
 // iscsiRules: drivers/scsi/{libiscsi,scsi_transport_iscsi,scsi_transport_srp}.c, drivers/infiniband/ulp/srp. The lines
-// of iSCSI name no driver, so that they begin with a blank. The kernel does not log that a session is back; iscsid does.
+// of iSCSI have no driver name, so they start with a blank. The kernel does not log that a session is back; iscsid
+// does.
 func iscsiRules() []Rule {
 	return []Rule{{
 		ID: "iscsi-connection", Reason: "ISCSIConnectionLost", Domain: Storage, Severity: finding.Warning,
@@ -41,8 +42,8 @@ func iscsiRules() []Rule {
 	}}
 }
 
-// targetRules: drivers/target: this node serves disks to others. What initiators ask for in vain is logged there too
-// ("Unsupported SCSI Opcode", "MODE SENSE: unimplemented"), and is no fault.
+// targetRules: drivers/target: this node serves disks to others. The driver also logs unsupported requests of
+// initiators ("Unsupported SCSI Opcode", "MODE SENSE: unimplemented"), which are harmless.
 func targetRules() []Rule {
 	return []Rule{{
 		ID: "iscsi-target-error", Reason: "ISCSITargetError", Domain: Storage, Severity: finding.Warning,
@@ -58,7 +59,7 @@ func targetRules() []Rule {
 		},
 		Kind: NodeKind, Report: "target", Expiry: time.Hour,
 	}, {
-		// A monitoring system that only connects to the port leaves the same lines.
+		// A monitoring system that only connects to the port causes the same lines.
 		ID: "iscsi-target-login", Reason: "ISCSITargetLoginRefused", Domain: Storage, Severity: finding.Info,
 		Summary: "this node's iSCSI or SCSI target refuses an initiator: its name, its password or the LUN is wrong",
 		Advice: "`targetcli ls` shows targets, ACLs and LUNs: does the initiator's name (IQN) have an ACL, the LUN a backstore? " +
@@ -139,7 +140,7 @@ func remoteBlockRules() []Rule {
 		Recovery: Recovery{Literals: []string{": reconnected socket"},
 			Pattern: `^block (?P<subject>nbd\d+): reconnected socket`},
 	}, {
-		// "Disconnecting -> StandAlone" is the administrator's wish.
+		// "Disconnecting -> StandAlone" is the administrator's decision.
 		ID: "drbd-degraded", Reason: "DRBDDegraded", Domain: Storage, Severity: finding.Warning,
 		Summary: "a DRBD device lost its disk or its peer",
 		Advice: "`drbdadm status` shows connection and disks; StandAlone: `drbdadm connect RES`; Diskless: `drbdadm " +

@@ -6,9 +6,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// The formats are those of the Linux sources of 6.1 and 6.12; wordings of older kernels, and of Lustre, which is not
-// in those sources, are from recorded lines. FUSE and glusterfs (a FUSE) log nothing: their state (a mount that answers
-// ENOTCONN) is read by hung-mounts.
+// The formats are those of the Linux sources of 6.1 and 6.12; wordings of older kernels, and of Lustre, which is not in
+// those sources, are from recorded lines. FUSE and glusterfs (a FUSE) log no errors: hung-mounts reads their state (a
+// mount that returns ENOTCONN).
 
 // nfsRules: net/sunrpc/{clnt,xprtsock}.c, fs/nfs/{nfs4state,nfs4proc,inode,callback}.c, fs/lockd/{clntproc,mon}.c. The
 // kernel logs when a server is back.
@@ -23,7 +23,7 @@ func nfsRules() []Rule {
 		Kind:     "nfs-server", Expiry: time.Hour, ConfirmedBy: "hung-mounts",
 		Recovery: Recovery{Literals: []string{": server "}, Pattern: `^nfs: server (?P<subject>.+) OK$`},
 	}, {
-		// The files of the server are accessible, so that no state shows it: only locks, or new mounts, hang.
+		// The files of the server are accessible, so no state shows it: only locks, or new mounts, hang.
 		ID: "nfs-helper-silent", Reason: "NFSHelperNotResponding", Domain: Storage, Severity: finding.Warning,
 		Summary: "a helper daemon of an NFS server (locks, mounts, port mapper) does not respond: locks or new " +
 			"mounts hang",
@@ -89,8 +89,8 @@ func nfsRules() []Rule {
 	}}
 }
 
-// smbRules: fs/smb/client/{connect,transport,smb2pdu,smb2ops}.c. Until 5.4 the prefix is "CIFS VFS: ", since then "CIFS:
-// VFS: " and mostly the server's name. Nothing is logged when a server is back.
+// smbRules: fs/smb/client/{connect,transport,smb2pdu,smb2ops}.c. Until 5.4 the prefix is "CIFS VFS: ", since then
+// "CIFS: VFS: " and mostly the server's name. The kernel does not log when a server is back.
 func smbRules() []Rule {
 	const vfs = `^CIFS:? (?:VFS:  ?)?(?:\\\\(?P<subject>[^\s\\]+)(?:\\\S+)? )?`
 	return []Rule{{
@@ -133,8 +133,9 @@ func smbRules() []Rule {
 }
 
 // cephRules: net/ceph/{messenger,mon_client,osd_client,auth,ceph_common}.c, fs/ceph/{mds_client,super}.c,
-// drivers/block/rbd.c. Since 6.6 the filesystem and the client are named after "ceph: ", and with the state of an OSD
-// the epoch after "libceph". No state confirms a hanging Ceph: statfs asks the monitors, which mostly still answer.
+// drivers/block/rbd.c. Since 6.6 the filesystem and the client follow "ceph: ", and the epoch follows "libceph" in
+// lines with the state of an OSD. No state confirms a hanging Ceph: statfs asks the monitors, which mostly still
+// answer.
 func cephRules() []Rule {
 	const (
 		fs  = `^ceph: (?:\[[^\]]+\]: )?`
@@ -160,7 +161,7 @@ func cephRules() []Rule {
 				`libceph(?: \([0-9a-f-]+ e\d+\))?: (?P<subject2>osd\d+) (?:\S+ )?up$)`,
 		},
 	}, {
-		// An idle connection that the server closes is "socket closed (con state OPEN)" once.
+		// A single "socket closed (con state OPEN)" is an idle connection that the server closed.
 		ID: "ceph-connection", Reason: "CephConnectionLost", Domain: Storage, Severity: finding.Warning,
 		Summary: "connections to a Ceph server are closed or refused",
 		Advice: "Does the address and port in the line answer, and is it the right network (MTU!)? `ceph -s`, and " +
@@ -273,7 +274,7 @@ func clusterFilesystemRules() []Rule {
 		},
 		Kind: NodeKind, Report: "ocfs2-fencing", Expiry: time.Hour,
 	}, {
-		// The lines are recorded ones, of Lustre 2.7 to 2.15.
+		// These are recorded lines, of Lustre 2.7 to 2.15.
 		ID: "lustre-connection", Reason: "LustreConnectionLost", Domain: Storage, Severity: finding.Warning,
 		Summary: "the connection to a Lustre server is lost, or the server evicted this client: its files hang or fail",
 		Advice: "`lfs check servers` shows which answer, `lctl ping NID` whether the network does; after an eviction " +
@@ -291,7 +292,7 @@ func clusterFilesystemRules() []Rule {
 		Recovery: Recovery{Literals: []string{": Connection restored to "},
 			Pattern: `^Lustre: \S+: Connection restored to (?P<subject>\S+)`},
 	}, {
-		// OpenAFS: afs_util.c print_internet_address. Of a server with several addresses the last one that is lost counts.
+		// OpenAFS: afs_util.c print_internet_address. For a server with several addresses the last lost one counts.
 		ID: "afs-server-silent", Reason: "AFSServerNotResponding", Domain: Storage, Severity: finding.Warning,
 		Summary: "a file server of AFS does not respond: its volumes hang or fail",
 		Advice: "`fs checkservers` and `vos status -server SERVER`, `rxdebug SERVER 7000`; does it answer (`ping`), and is its " +

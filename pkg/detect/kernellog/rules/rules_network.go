@@ -71,7 +71,7 @@ func networkTableRules() []Rule {
 			"kernel; the node may need a reboot.",
 		Summary:  "a removed network device is still referenced in the kernel: pods may neither start nor terminate",
 		Literals: []string{"unregister_netdevice: waiting for "},
-		// Once or twice is a device that is released late: the kernel logs it every 10 seconds.
+		// Once or twice means a late release of a device: the kernel logs it every 10 seconds.
 		Patterns: []string{`^unregister_netdevice: waiting for (?P<subject>\S+) to become free\. Usage count = (?P<references>-?\d+)`},
 		Kind:     "network-device", Raise: Rate{3, 20 * time.Minute}, Expiry: 30 * time.Minute,
 	}, {
@@ -86,7 +86,7 @@ func networkTableRules() []Rule {
 	}}
 }
 
-// linkRules: net/sched/sch_generic.c dev_watchdog, drivers/net. Until 6.7 the line of the watchdog began with its
+// linkRules: net/sched/sch_generic.c dev_watchdog, drivers/net. Until 6.7 the line of the watchdog started with its
 // name, since then with that of the device. Links go down and up while a machine starts.
 func linkRules() []Rule {
 	// The prefix of netdev_printk: driver, bus address and name, or the name alone; some drivers repeat theirs.
@@ -135,10 +135,10 @@ func linkRules() []Rule {
 			"<--- start ", "driver issue detecte", "transmit timed out", "nitiating reset", " reset interrupt", " reset requested", "transmit timeout: latency",
 		},
 		Patterns: []string{
-			`^tx_timeout(?:: VSI_(?:seid|num)| recovery level \d+)`, // a head cut off, or of an old driver
+			`^tx_timeout(?:: VSI_(?:seid|num)| recovery level \d+)`, // the start is cut off, or an old driver
 			`^(?P<driver>[\w-]+) (?P<subject>` + pciAddress + `): (?:(?P<device>` + netdev +
 				`): )?(?:Detected (?:Hardware|Tx) Unit Hang|tx_timeout recovery level \d+|Trigger reset is on|tg3_stop_block timed out|[Ii]nitiating reset due to tx timeout|[RT]X driver issue detected, PF reset issued|<--- start (?:FTQ|TBDC|MCP states) dump)`,
-			// until 2.6.36 a driver named the interface alone
+			// until 2.6.36 a driver named only the interface
 			`^(?:e1000e?|igb|ixgbe?|tg3|bnx2|forcedeth): (?P<subject5>` + netdev + `):? (?:\w+: )?(?:Detected (?:Tx|Hardware) Unit Hang|Reset adapter|transmit timed out|[Ii]nitiating reset)`,
 			`^(?:gve|hclge(?:vf)?) (?P<subject3>` + pciAddress + `): (?:Device requested reset\.|(?:IMP|global) reset (?:interrupt|requested))`,
 			`^mlx4_en: (?P<subject>` + netdev + `): (?:TX timeout on queue: |Tx timeout called on port)`,
@@ -225,7 +225,7 @@ func linkRules() []Rule {
 		},
 		Kind: "device", Expiry: UntilBoot,
 	}, {
-		// net/core/dev.c netdev_rx_csum_fault; a tunnel's packet may have no device any more
+		// net/core/dev.c netdev_rx_csum_fault; a tunnel's packet may no longer have a device
 		ID: "nic-checksum", Reason: "NICChecksum", Domain: Network, Severity: finding.Info,
 		Advice: "`ethtool -K DEV rx off` of the card that received the packets (`dmesg` names it as iif) until its driver " +
 			"and firmware are updated.",
@@ -296,11 +296,11 @@ func linkRules() []Rule {
 	}}
 }
 
-// bridgeRules: net/bridge/br_fdb.c, drivers/net/bonding/bond_3ad.c. A team's links are teamd's matter: its driver logs
-// nothing.
+// bridgeRules: net/bridge/br_fdb.c, drivers/net/bonding/bond_3ad.c. teamd handles the links of a team: the team driver
+// does not log them.
 func bridgeRules() []Rule {
 	return []Rule{{
-		// A single one may be the answer of a switch to a link that comes up.
+		// A single one may be a switch's answer to a link that comes up.
 		ID: "bridge-own-address", Reason: "BridgeLoop", Domain: Network, Severity: finding.Warning,
 		Summary: "a bridge receives packets that it sent itself: there is a loop, or another machine has its MAC address",
 		Advice: "`bridge fdb show` and `ip -d link show` for the address in the line: is a virtual machine cloned with " +

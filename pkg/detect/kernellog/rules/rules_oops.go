@@ -6,7 +6,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// dieFlags is how die() ends its line: "[#1] PREEMPT SMP NOPTI". Nothing follows, so that no program's name can
+// dieFlags is the end of die()'s line: "[#1] PREEMPT SMP NOPTI". It must end the line, so that no program's name can
 // imitate it.
 const dieFlags = ` \[#\d+\](?: +[A-Z][A-Z_]*)*\s*$`
 
@@ -26,7 +26,7 @@ func panicRules() []Rule {
 
 // oopsRules match errors in the kernel itself. The texts changed: "unable to handle kernel paging request" became
 // "unable to handle page fault for address" in 5.1, "general protection fault" got a reason in 5.5, and since 6.9 the
-// line of die() begins with "Oops: ".
+// line of die() starts with "Oops: ".
 //
 //	arch/x86/mm/fault.c, arch/x86/kernel/{traps,dumpstack}.c, arch/arm64/{mm/fault,kernel/traps}.c, lib/bug.c,
 //	kernel/exit.c
@@ -78,7 +78,7 @@ func oopsRules() []Rule {
 			`^Unable to handle kernel paging request for (?:data|instruction fetch|unaligned access at address|unknown fault)`,
 			// s390
 			`^[A-Za-z][A-Za-z -]{3,40}: [0-9a-f]{4} ilc:\d` + dieFlags,
-			// the stack is used up: arm, arm64, powerpc, riscv, s390
+			// stack overflow: arm, arm64, powerpc, riscv, s390
 			`^Insufficient stack space to handle exception!`,
 			`^Kernel stack (?:overflow\.$|overflow in process |pointer invalid$)`,
 			`^Unhandled [\w -]{2,40} exception on CPU\d+, ESR 0x[0-9a-f]+ -- `,

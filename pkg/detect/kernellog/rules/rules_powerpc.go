@@ -6,8 +6,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// powerRules are what only POWER machines log: arch/powerpc/kernel/eeh*.c, arch/powerpc/platforms/{powernv,pseries}. EEH
-// isolates a device whose PCI bus had an error, and resets it.
+// powerRules match lines that only POWER machines log: arch/powerpc/kernel/eeh*.c,
+// arch/powerpc/platforms/{powernv,pseries}. EEH isolates a device whose PCI bus had an error, and resets it.
 func powerRules() []Rule {
 	return []Rule{{
 		ID: "eeh-frozen", Reason: "EEHFrozen", Domain: Hardware, Severity: finding.Warning,
@@ -50,7 +50,8 @@ func powerRules() []Rule {
 			`^(?:Loss of system (?:critical functions|power) detected|System about to lose power)\. (?:.*\. )?Check RTAS error log`,
 			`^Non-critical (?:cooling|power) issue detected\. Check RTAS error log`,
 			`^(?:Severe|Fatal) Hypervisor Maintenance interrupt \[`,
-			// arch/powerpc/kernel/rtasd.c: severity error or fatal, and no event of a plan (dump, hot-plug, other resources)
+			// arch/powerpc/kernel/rtasd.c: severity error or fatal, and not a planned event (dump, hot-plug, other
+			// resources)
 			`^RTAS: event: \d+, Type: (?:(?:Platform|TCE) Error|Internal Device Failure|Timeout|(?:Data|Address|Cache) Parity|Address Invalid|ECC Uncorrected|EPOW|Unknown) \(\d+\), Severity: [3-5]`,
 			`^(?:opal: )?Hardware platform error: `, `^opal: Machine check interrupt (?:is fatal|unrecoverable)`,
 			`^MCE: CPU\d+: Hardware error$`,

@@ -6,14 +6,14 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// fewerThan matches "N out of M" where N is smaller than M, for M up to 24.
+// fewerThan matches "N out of M" if N is smaller than M, for M up to 24.
 const fewerThan = `(?:0 out of [1-9]\d?|1 out of (?:[2-9]|\d\d)|2 out of (?:[3-9]|\d\d)|3 out of (?:[4-9]|\d\d)|4 out of (?:[5-9]|\d\d)|5 out of (?:[6-9]|\d\d)|6 out of (?:[7-9]|\d\d)|7 out of (?:[89]|\d\d)|8 out of (?:9|\d\d)|` +
 	`9 out of \d\d|1[0-4] out of (?:1[5-9]|2\d)|10 out of 1[1-4]|11 out of 1[2-4]|12 out of 1[34]|13 out of 14|1[5-9] out of 2\d|15 out of 1[6-9]|16 out of 1[7-9]|17 out of 1[89]|18 out of 19|20 out of 2[1-4]|21 out of 2[2-4]|22 out of 2[34]|23 out of 24)`
 
 // raidRules: drivers/md/{md,raid0,raid1,raid10,raid5}.c, drivers/md/bcache, drivers/block/drbd. raid0 omits the
 // colon.
 func raidRules() []Rule {
-	const old = `^raid\d+: ` // until 2.6.35; of no array
+	const old = `^raid\d+: ` // until 2.6.35; without an array
 	const array = `^md/(?:raid\d*|linear|multipath):?(?P<subject>md[\w-]+|[^\s:]+): `
 	return []Rule{{
 		// An array that could not be started is often removed again, so that there is no state. The check md-arrays
@@ -48,7 +48,7 @@ func raidRules() []Rule {
 			array +
 				`(?:Disk failure on (?P<disk>[^\s,]+), disabling device|Operation continuing on \d+ devices?|Too many read errors, failing device (?P<device>\S+?)\.?$|\S+: (?:Failing raid device|failing drive|Raid device exceeded read_error threshold))`,
 			`^md: fatal superblock inconsistency in (?P<subject3>\S+) -- removing from array`,
-			array + `(?:raid level \d+ )?active with ` + fewerThan + ` (?:mirrors|devices)`, // at the start
+			array + `(?:raid level \d+ )?active with ` + fewerThan + ` (?:mirrors|devices)`, // at start
 			`^md: kicking non-fresh (?P<subject2>\S+) from array!`,
 			`^md: (?P<subject4>\S+) does not have a valid v\d\.\d+ superblock, not importing!`,
 			old + `(?:Disk failure on (?P<subject6>[^\s,]+), disabling device|Operation continuing on \d+ devices?)`,

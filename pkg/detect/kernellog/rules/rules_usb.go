@@ -6,8 +6,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// usbRules: drivers/usb/core/{hub,hcd}.c, drivers/usb/host/{xhci,xhci-ring}.c. A device that is pulled out logs
-// "USB disconnect" and nothing else.
+// usbRules: drivers/usb/core/{hub,hcd}.c, drivers/usb/host/{xhci,xhci-ring}.c. A device that is unplugged only logs
+// "USB disconnect".
 func usbRules() []Rule {
 	const device = `^(?:usb|hub) (?P<subject>[\w.:-]+): `
 	return []Rule{{
@@ -23,7 +23,7 @@ func usbRules() []Rule {
 			`WARNING: Host (?:System|Controller) Error|Abort failed to stop command ring: -?\d+)`},
 		Kind: "device", Report: "usb", Expiry: UntilBoot,
 	}, {
-		// Many machines have one device that answers at the second attempt.
+		// Many machines have one device that answers only at the second attempt.
 		ID: "usb-device-failed", Reason: "USBDeviceFailed", Domain: Hardware, Severity: finding.Info,
 		Advice:  "`lsusb -t` names the port: another cable, another port, another device.",
 		Summary: "a USB device does not respond, or draws too much current",

@@ -9,17 +9,17 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Rules of subsystems recognise what no rule of one fault does: a line that begins as a subsystem or driver of servers
-// begins its lines, and that says that something failed. They come last, promise no more than such a line says, and
-// leave out what healthy machines log with the same words. In the log of a running kernel they read nothing below the
-// level of errors but warnings with grave words (Grave), once the machine has started. Most tell a fault by such words
-// alone: one line of theirs is worth knowing, and no alarm unless its words are dire (Dire) or it comes again.
-// TestKernelFormats tries them with the formats of the level of errors in the kernel's sources (the families sweep-*).
+// Rules of subsystems match lines that no specific rule matches: a line with the prefix of a server subsystem or driver
+// that says that something failed. They are tried last, claim no more than the line says, and skip lines that healthy
+// machines log with the same words. In the log of a running kernel they ignore lines below the level of errors, except
+// for warnings with grave words (Grave) once the machine has started. Most recognise a fault by such words alone: one
+// line is information, and an alarm only if its words are dire (Dire) or it repeats. TestKernelFormats tries them with
+// the formats of the level of errors in the kernel's sources (the families sweep-*).
 
-// again is how often a line that only its words make a fault must come for one subject to be one.
+// again is how often a line that is a fault only by its words must occur for one subject to be an alarm.
 var again = Rate{3, 10 * time.Minute}
 
-// trouble are the words by which drivers report that something failed.
+// trouble are the words by which drivers report failures.
 func trouble() []string {
 	return []string{"ailed", "ailure", "ailing", "fails", " fail", "FAIL", "rror", "ERROR", "imed out", "imedout",
 		"imeout", "ime-out", "ime out",
@@ -38,7 +38,7 @@ func trouble() []string {
 		" too ", "ot enough", "nsufficient", "issing", "never ", "o free "}
 }
 
-// The drivers of servers and clouds, under all names that their lines have.
+// The drivers of servers and clouds, under all names in their lines.
 var (
 	nics = []string{"mlx4_core", "mlx5_core", "mlx4_en", "mlx5_en", "i40evf", "i40e", "iavf", "ice", "idpf", "ixgbe",
 		"ixgbevf", "igb", "igbvf", "igc",
@@ -75,7 +75,7 @@ var (
 		"rdma", "rdma_cm", "ib_qib", "scsi_transport_srp", "ib_mthca", "usnic_verbs", "mana_ib", "ionic_rdma"}
 )
 
-// harmless are words of lines of healthy machines: what is refused by design, and settings.
+// harmless are words of lines of healthy machines: refusals by design, and settings.
 func harmless() []string {
 	return []string{"not supported", "nsupported", "does not support", "doesn't support", " set to ", "timeout is ",
 		"timeout = ", "timeout=",
@@ -84,7 +84,7 @@ func harmless() []string {
 		"firmware crash dump", "Direct firmware load", "module verification"}
 }
 
-// oneOf is an expression that matches each of the names.
+// oneOf is an expression that matches any of the names.
 func oneOf(lists ...[]string) string {
 	var all []string
 	for _, name := range slices.Concat(lists...) {
@@ -93,7 +93,7 @@ func oneOf(lists ...[]string) string {
 	return `(?:` + strings.Join(all, "|") + `)`
 }
 
-// atStart are literals for lines that begin with one of the names.
+// atStart are literals for lines that start with one of the names.
 func atStart(lists ...[]string) (literals []string) {
 	for _, name := range slices.Concat(lists...) {
 		literals = append(literals, "\n"+name)
@@ -118,11 +118,11 @@ func subsystemRules() []Rule {
 	return all
 }
 
-// aerDetail is how drivers/pci/pcie/aer.c logs what follows the line that pcieRules recognise: the bits of the status
-// ("[12] Timeout" is of an error that was corrected), in the name of the driver of any device.
+// aerDetail matches the lines that drivers/pci/pcie/aer.c logs after the line of pcieRules: the bits of the status
+// ("[12] Timeout" is a corrected error), under the name of the driver of any device.
 const aerDetail = `^[\w-]+ ` + pciAddress + `: (?:AER: )? +(?:\[ ?\d+\] |device \[[0-9a-f]{4}:|Error of this Agent)`
 
-// announced is how drivers say at their start which features, and timeouts and recoveries are some, they use.
+// announced matches lines in which drivers list their features at start; timeouts and recoveries are among them.
 const announced = `: (?:[A-Z][\w/-]* ){0,8}(?:(?:[A-Z]\w*|timeouts?|recovery|failover|detection|reporting|handling|abort|reset) )(?:is |are )?(?:enabled|supported)\.?$`
 
 // networkDriverRules: drivers/net, drivers/infiniband, net/{ipv4,ipv6,netfilter,openvswitch,sctp,rds,smc,tipc}.

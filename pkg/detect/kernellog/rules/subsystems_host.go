@@ -18,7 +18,7 @@ func filesystemTroubleRules() []Rule {
 		"virtio-fs", "orangefs", "afs", "kAFS", "dlm", "ocfs2", "o2net", "o2dlm", "o2hb", "o2cb", "beegfs",
 		"glusterfs", "GPFS", "mmfs", "ceph", "libceph", "rbd"}
 	return []Rule{{
-		// The level is in the line; what is an error or critical is never said in passing.
+		// The level is in the line; lines at error or critical are always faults.
 		ID: "btrfs-trouble", Reason: "BtrfsTrouble", Domain: Storage, Severity: finding.Warning,
 		Summary: "a btrfs filesystem reports an error",
 		Advice: "`btrfs device stats MOUNT` and `btrfs filesystem usage MOUNT`: a failing disk, or no space for " +
@@ -63,7 +63,7 @@ func filesystemTroubleRules() []Rule {
 			"Xattrs in filesystem", "file-max", "MMP interval", "resize", "truncates cleaned", "orphan"),
 		Kind: "filesystem", Escalate: again, EscalateSeverity: finding.Warning, Expiry: 24 * time.Hour,
 	}, {
-		// fs/overlayfs/{super,params}.c. Runtimes that try whether overlay works leave such lines, too: no alarm.
+		// fs/overlayfs/{super,params}.c. Runtimes that test whether overlay works cause such lines, too: no alarm.
 		ID: "overlay-mount-refused", Reason: "OverlayMountRefused", Domain: Storage, Severity: finding.Info,
 		Summary: "the kernel refused to mount an overlay filesystem, the usual root of containers",
 		Advice: "The directory of the runtime must be on a filesystem that overlay accepts: `findmnt -T /var/lib/containerd` (ext4, XFS " +
@@ -101,7 +101,8 @@ func filesystemTroubleRules() []Rule {
 	}}
 }
 
-// hardwareReportRules are the lines of a report whose head another rule has, and controllers that name no module.
+// hardwareReportRules match the lines of a report whose head another rule matches, and controllers without a module
+// name.
 func hardwareReportRules() []Rule {
 	return []Rule{{
 		ID: "edac-error", Reason: "MemoryControllerError", Domain: Hardware, Severity: finding.Warning,

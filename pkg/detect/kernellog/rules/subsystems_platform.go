@@ -29,7 +29,7 @@ func platformRules() []Rule {
 		"intel_vsec", "ptp", "QAT", "octeontx_cpt", "octeontx-cpt", "rvu_cpt", "ccree", "dpaa2_caam", "nx_compress",
 		"genwqe",
 		"ocxl", "cxl", "funcore", "ptdma", "ae4dma", "zcrypt", "crypto-safexcel", "octep_vdpa", "mlx5_vdpa", "nitro_enclaves"}
-	// failed is what no driver says in passing.
+	// failed are words that drivers use only for faults.
 	const failed = `(?:[Tt]imed?[ -]?out|TIMEOUT|didn't respond|[Uu]ncorrectable|[Oo]verflow|[Cc]orrupt|[Ss]tuck|[Hh]alted|HALTED|[Ff]ailed to \w+|[Ff]ailed with |failed(?:[:,]| due to| for| after| at) |[Uu]nable to \w+|[Cc]ould(?: not|n't) \w+|(?:reset|probe) failed|[Rr]efused to change power state|not respond|no response|[Ff]atal|FATAL|hung|\bdead\b|died|[Uu]nrecoverable|[Ii]nternal error|[Hh]ardware error|giving up|crash|parity)`
 	return []Rule{{
 		ID: "iommu-error", Reason: "IOMMUError", Domain: Hardware, Severity: finding.Info,
@@ -109,7 +109,7 @@ func platformRules() []Rule {
 			"no version for", "tainting", "an't use", "vfb", "vkbd", "sev command id", "CPU bug present", "register PTP clock", "amd_sev"),
 		Kind: "device", Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
-		// A few come while its firmware is updated, and when it restarts.
+		// A few come during an update of its firmware, and when it restarts.
 		ID: "bmc-wrong-responses", Reason: "BMCWrongResponses", Domain: Hardware, Severity: finding.Warning,
 		// drivers/char/ipmi/ipmi_msghandler.c
 		Summary: "the management controller (BMC) answers again and again what it was not asked",
@@ -133,12 +133,12 @@ func platformRules() []Rule {
 			"annot find device", "annot register misc", "nexpected close",
 			"SMBus is busy", "in use", "ACPI region", "not found", "not present", "hbm", "TPM event log",
 			"nterface", "lookup failed", "already registered", "initialized", "BUG:", "efault", ": duplicate",
-			"irmware Bug", "delete_device", "new_device", "TPM error (6)", "TPM error (7)"), // a TPM that is not active
+			"irmware Bug", "delete_device", "new_device", "TPM error (6)", "TPM error (7)"), // an inactive TPM
 		BootGrace: 2 * time.Minute,
 		Kind:      NodeKind, Escalate: again, EscalateSeverity: finding.Warning, Expiry: time.Hour,
 	}, {
-		// What is missing or wrong in a firmware's tables is told at each start, and harms little; later it is of something
-		// that reads sensors, switches power or is plugged.
+		// Missing or wrong entries in a firmware's tables are logged at each start, and are mostly harmless; later they
+		// concern reading sensors, switching power or hot-plug.
 		ID: "acpi-error", Reason: "ACPIError", Domain: Hardware, Severity: finding.Info,
 		Summary: "a method of the firmware (ACPI) failed: a sensor, a power switch or a hot-plug does not work",
 		Advice: "The path in the line names the device: of `PMI0._PMM` the power meter (`modprobe -r " +
@@ -148,7 +148,7 @@ func platformRules() []Rule {
 			"\nACPI Error (bug)", "\nACPI BIOS Error: ", "\nACPI BIOS Exception", "\nACPI Exception (bug"},
 		Patterns: []string{`^ACPI (?:BIOS )?(?:Error|Exception)(?: \(bug\))?: \S`,
 			`^ACPI: EC: .*(?:timeout|timed out|stuck|error)`},
-		Unless:    []string{"._OSC"}, // what the kernel may control is negotiated at boot and when a bus is found
+		Unless:    []string{"._OSC"}, // the kernel negotiates which features it may control at boot and when it finds a bus
 		BootGrace: 2 * time.Minute,
 		Kind:      NodeKind, Report: "acpi", Raise: Rate{3, time.Hour}, Expiry: time.Hour,
 	}, {
@@ -250,8 +250,8 @@ func platformRules() []Rule {
 			"BAR ", "ACPI", "debugfs", "hwmon", "optional", "deferr",
 			"have any ports", "no hardware hang", " endpoint command", " context command", "reset device comma",
 			"counter overflow", "sync_state", "user SVA", "sev command id", "halted e", "ndpoint halted", "dying or halted",
-			"not halted, abort", "firmware: failed to", // Debian's words for each file that is tried
-			"Set TR Deq Ptr"), // of a USB device that was detached
+			"not halted, abort", "firmware: failed to", // Debian's message for each tried file
+			"Set TR Deq Ptr"), // of a detached USB device
 			atStart([]string{"snd", "iwl",
 				"ath", "rtw", "rtl", "brcm", "b43", "mt7", "wl", "thunderbolt", "mei",
 				"intel-lpss", "i915", "nouveau", "uvc", "bt", "pci", "parport", "sdhci", "rtsx", "tpm",

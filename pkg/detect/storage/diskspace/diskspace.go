@@ -13,7 +13,8 @@ import (
 )
 
 // disk-space reads the mount table and calls statfs(2) for each filesystem on a block device, for tmpfs at /, /run and
-// /dev/shm, and for whatever holds the node's own data; all in one child process, because a dead disk can hang it:
+// /dev/shm, and for the filesystems with the node's own data; all in one child process, because a dead disk can hang
+// it:
 //
 //	f_blocks  all blocks               f_files  all inodes; 0 for btrfs and FAT, which have no fixed number; on
 //	f_bavail  free for all users                XFS the existing ones and those that the free space could become
@@ -22,29 +23,29 @@ import (
 // statfs(2), https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/
 //
 // kubelet evicts pods and taints the node when less than 10 % of its filesystem, or 15 % of that of images, or 5 % of
-// the inodes are left (f_bavail). Nothing frees space on other filesystems: 5 % as in the node mixin of Prometheus,
-// unless that is still very much; volumes of pods 3 % as in KubePersistentVolumeFillingUp, because databases fill
-// theirs on purpose. Fatal is only what eviction did not prevent: so little that root itself cannot unpack an image,
+// the inodes are left (f_bavail). Other filesystems have no eviction: 5 % as in the node mixin of Prometheus, unless
+// that is still a lot; volumes of pods 3 % as in KubePersistentVolumeFillingUp, because databases fill theirs on
+// purpose. Only a shortage that eviction did not prevent is fatal: so little that root itself cannot unpack an image,
 // write a log or create a pod's folder.
 
-// Settings are the thresholds of disk-space, in percent of the whole. A raised finding is kept until there is a fifth
-// more than that.
+// Settings are the thresholds of disk-space, in percent of the whole. A raised finding is kept until a fifth more is
+// free.
 type Settings struct {
-	NodePercent   float64 `yaml:"nodePercent"`   // free space of filesystems that hold the node's own data
+	NodePercent   float64 `yaml:"nodePercent"`   // free space of filesystems with the node's own data
 	Percent       float64 `yaml:"percent"`       // of other filesystems
 	VolumePercent float64 `yaml:"volumePercent"` // of volumes of pods
-	// this much is no lack of space, except on the node's own filesystems
+	// this much is enough, except on the node's own filesystems
 	EnoughBytes  uint64        `yaml:"enoughBytes"`
 	InodePercent float64       `yaml:"inodePercent"` // free inodes, of all filesystems
 	FatalBytes   uint64        `yaml:"fatalBytes"`   // of the node's own filesystems, or 3 percent if that is less
 	FatalInodes  uint64        `yaml:"fatalInodes"`  // of the node's own filesystems, or 1 percent if that is less
-	FullWithin   time.Duration `yaml:"fullWithin"`   // how far the prediction reaches
-	Patience     time.Duration `yaml:"patience"`     // how long one filesystem may take to answer
+	FullWithin   time.Duration `yaml:"fullWithin"`   // how far ahead the prediction looks
+	Patience     time.Duration `yaml:"patience"`     // how long to wait for the answer of one filesystem
 	Ignore       []string      `yaml:"ignore"`       // mount points of filesystems that are not checked
 }
 
-// DefaultSettings returns the settings that are used unless the configuration says otherwise. 100 MiB are less than
-// one layer of most images, and 1000 inodes fewer than its files.
+// DefaultSettings returns the default settings. 100 MiB are less than one layer of most images, and 1000 inodes fewer
+// than its files.
 func DefaultSettings() Settings {
 	return Settings{
 		NodePercent: 10, Percent: 5, VolumePercent: 3, EnoughBytes: 100 << 30, InodePercent: 5,
@@ -75,7 +76,7 @@ func New(s Settings, store detect.StateStore) detect.Check {
 		UsesPartly: []host.Setting{host.KubeletRoot, host.ContainerdRoot, host.ContainerdState, host.PodLogs},
 		Condition:  detect.StorageProblem(),
 		Every:      time.Minute,
-		// Freed space may be used at once. Only runs count: the engine spreads them, so that three may take a little less
+		// Freed space may be used at once. Only runs count: the engine spreads them, so three may take a little less
 		// than two minutes.
 		Policy: finding.Policy{Clear: finding.Hold{Runs: 3}},
 		Run:    c.run,
@@ -115,7 +116,7 @@ type diskSpace struct {
 	settings Settings
 	saved    detect.Saved[spaceTrend]
 	hung     checkkit.HungProbes
-	// filesystems that were full when they last answered: they stay so until there is clearly more
+	// filesystems that were full when they last answered: they count as full until clearly more is free
 	full  map[string]bool
 	trend *spaceTrend // nil until the first run
 }
@@ -140,7 +141,7 @@ func (c *diskSpace) run(ctx context.Context, h *host.Host) ([]finding.Finding, e
 		c.saved.Save(*c.trend)
 	}
 	full := make(map[string]bool, len(spaces))
-	for _, s := range spaces { // those that do not answer stay what they were
+	for _, s := range spaces { // those that do not answer keep their state
 		full[s.Identity()] = c.full[s.Identity()]
 	}
 	c.full = full

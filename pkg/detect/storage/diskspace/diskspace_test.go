@@ -63,7 +63,7 @@ func (n *fillingNode) run(t *testing.T, c detect.Check, after time.Duration, wri
 	return findings[0].Reason
 }
 
-// The history outlives the agent, but not the boot; and the wall clock has no part in it.
+// The history outlives the agent, but not the boot, and does not depend on the wall clock.
 func TestSpaceTrendSurvives(t *testing.T) {
 	for name, between := range map[string]struct {
 		happens func(n *fillingNode, kept checktest.StateStore)
@@ -138,7 +138,7 @@ func FuzzSpaceHistory(f *testing.F) {
 	})
 }
 
-// spaceNode is the machine that the test runs on, with the node's own data below its directory.
+// spaceNode is the test's machine, with the node's own data below the test's directory.
 func spaceNode(t *testing.T) *filesystemtest.RealNode {
 	n := filesystemtest.NewRealNode(t, New(DefaultSettings(), nil))
 	n.Host.Paths.ContainerdRoot, n.Host.Paths.ContainerdState = n.Path("disk"), n.Path("state")
@@ -156,7 +156,7 @@ func TestRealDiskFull(t *testing.T) {
 				t.Fatal(err)
 			}
 			fill(t, n.Path("disk/a"), int64(is.Bavail-is.Blocks/100*7)*is.Bsize)
-			if fstype != "btrfs" { // of a disk as small as this it promises more than it has
+			if fstype != "btrfs" { // on a disk as small as this it reports more than it has
 				n.Expect([3]string{"disk", "warning", reasonDiskSpaceLow})
 			}
 			fillAll(t, n.Path("disk/b"))
@@ -170,7 +170,7 @@ func TestRealDiskFull(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = unix.Syncfs(int(dir.Fd())) // btrfs gives room back with its next transaction, within half a minute
+			err = unix.Syncfs(int(dir.Fd())) // btrfs releases space with its next transaction, within half a minute
 			if closeErr := dir.Close(); err != nil || closeErr != nil {
 				t.Fatal(err, closeErr)
 			}
@@ -179,7 +179,7 @@ func TestRealDiskFull(t *testing.T) {
 	}
 }
 
-// A volume of a pod that is filled to the last byte is full; where space is free again it is not.
+// A pod's volume without a free byte is full, until space is free again.
 func TestRealVolumeFull(t *testing.T) {
 	disk, n := hosttest.NewLoopFS(t, "ext4"), spaceNode(t)
 	const volume = "kubelet/pods/0d2f1a64-8f1e-4b5e-9b5a-0123456789ab/volumes/v"
@@ -205,7 +205,7 @@ func fill(t *testing.T, name string, size int64) {
 	}
 }
 
-// fillAll takes what is left, in smaller and smaller pieces.
+// fillAll takes the remaining space, in smaller and smaller pieces.
 func fillAll(t *testing.T, name string) {
 	t.Helper()
 	file, err := os.Create(name)
@@ -263,8 +263,7 @@ func TestBytesText(t *testing.T) {
 	}
 }
 
-// Where the runtime knows what images take, it is reported; a runtime that does not answer costs a second, and nothing
-// else.
+// If the runtime knows the size of images, it is reported; a runtime that does not answer only costs a second.
 func TestSpaceOfImages(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer func(context.Context) (uint64, error)

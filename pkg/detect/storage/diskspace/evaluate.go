@@ -20,8 +20,8 @@ type spaceFault struct {
 }
 
 const (
-	spaceKeep   = 1.2 // times the threshold must be free before a raised finding is cleared
-	fillingKeep = 1.5 // times the threshold of the time that is left
+	spaceKeep   = 1.2 // multiple of the threshold that must be free to clear a raised finding
+	fillingKeep = 1.5 // multiple of the threshold of the remaining time
 	// fillingSoon and fillingSoonPercent make a prediction a warning, fillingPercent makes it a finding: see
 	// fsSpaceFillingUpWarningThreshold of kube-prometheus, which has 20 and 15 because kubelet collects images at 15.
 	fillingSoon        = 4 * time.Hour
@@ -29,7 +29,7 @@ const (
 	fillingPercent     = 20
 )
 
-// evaluate returns the most severe fault. wasFull: the run before found it full; fullIn is the prediction, or 0.
+// evaluate returns the most severe fault. wasFull: the last run found it full; fullIn is the prediction, or 0.
 func (s space) evaluate(set Settings, wasFull bool, fullIn time.Duration) (spaceFault, bool) {
 	if s.answer.TotalBytes == 0 {
 		return spaceFault{}, false // it does not count its blocks
@@ -49,8 +49,8 @@ func (s space) evaluate(set Settings, wasFull bool, fullIn time.Duration) (space
 	return faults[i], true
 }
 
-// exhausted finds filesystems on which nothing can be written any more: where not a byte or inode is left, and those of
-// the node itself already where root, as which its daemons run, has too little. Only the latter are fatal.
+// exhausted finds filesystems that take no more writes: those without a free byte or inode, and, of the node itself,
+// already those with too little for root, under which its daemons run. Only the latter are fatal.
 func (s space) exhausted(set Settings, wasFull bool) []spaceFault {
 	severity := finding.Fatal
 	if len(s.holds) == 0 {
@@ -61,7 +61,7 @@ func (s space) exhausted(set Settings, wasFull bool) []spaceFault {
 		more = 2
 	}
 	var faults []spaceFault
-	// ext4 reserves 2 %, at most 16 MiB, of what is free for itself; root cannot use that either.
+	// ext4 reserves 2 % of the free space, at most 16 MiB, for itself; root cannot use that either.
 	limit := min(set.FatalBytes, s.answer.TotalBytes/100*3) * more
 	if s.rootBytes() < limit || len(s.holds) == 0 && nothingLeft(s.answer.FreeBytes, s.freePercent(), wasFull) {
 		faults = append(faults, spaceFault{reason: reasonDiskFull, severity: severity, text: "is full"})
@@ -74,13 +74,13 @@ func (s space) exhausted(set Settings, wasFull bool) []spaceFault {
 	return faults
 }
 
-// nothingLeft reports whether a filesystem is full to the last; one that was so is until 1 % is free.
+// nothingLeft reports whether a filesystem is completely full; once it was, it counts as full until 1 % is free.
 func nothingLeft(free uint64, percent float64, wasFull bool) bool {
 	return free == 0 || wasFull && percent < 1
 }
 
-// rootBytes is what root can still write. btrfs reports f_bavail 0 when only its data has free space: then root cannot
-// write either.
+// rootBytes is how much root can still write. btrfs reports f_bavail 0 if only its data has free space: then root
+// cannot write either.
 func (s space) rootBytes() uint64 {
 	if s.Principal.FSType == "btrfs" {
 		return s.answer.FreeBytes
@@ -88,7 +88,7 @@ func (s space) rootBytes() uint64 {
 	return s.answer.RootBytes
 }
 
-// low finds filesystems that have little left.
+// low finds filesystems with little free space.
 func (s space) low(set Settings) []spaceFault {
 	threshold, enough := set.Percent, set.EnoughBytes
 	switch {
@@ -130,7 +130,7 @@ func (s space) freePercent() float64 {
 	return float64(s.answer.FreeBytes) / float64(s.answer.TotalBytes) * 100
 }
 
-// freeInodePercent is 100 where the number of inodes has no limit.
+// freeInodePercent is 100 if the number of inodes has no limit.
 func (s space) freeInodePercent() float64 {
 	if s.answer.Inodes == 0 {
 		return 100

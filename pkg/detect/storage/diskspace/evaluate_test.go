@@ -8,8 +8,8 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// TestFillingSeverity: a prediction warns only where both are short, the time and the room. Either alone is the daily
-// life of a busy or of a well filled disk.
+// TestFillingSeverity: a prediction is a warning only if both time and space are short. Either alone is normal for a
+// busy or a well filled disk.
 func TestFillingSeverity(t *testing.T) {
 	for _, test := range []struct {
 		name   string

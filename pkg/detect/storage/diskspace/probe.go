@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// space is one filesystem and what is left of it.
+// space is one filesystem and its free space.
 type space struct {
 	filesystem.Filesystem
 	holds  []string // the node's own data on it; empty for others
@@ -22,7 +22,7 @@ type space struct {
 	answer probe.ProbeAnswer
 }
 
-// spacesOf returns the filesystems that can become full and for which it matters.
+// spacesOf returns the filesystems that can become full and whose space matters.
 func spacesOf(mounts []mount.Mount, paths host.Paths, ignore []string) []space {
 	holds := make(map[string][]string) // by device
 	for _, own := range filesystem.NodeData(mounts, paths) {
@@ -58,8 +58,8 @@ func (s space) matters() bool {
 	return slices.ContainsFunc(s.Mounts, memory)
 }
 
-// probe returns the filesystems that answered, and why others did not. One that is wholly covered by other mounts is
-// left out: no path leads to it.
+// probe returns the filesystems that answered, and the errors of the others. It skips a filesystem wholly covered by
+// other mounts: no path leads to it.
 func (c *diskSpace) probe(ctx context.Context, h *host.Host, mounts []mount.Mount, all []space) ([]space,
 	map[finding.Subject]error) {
 	var keys []string
@@ -80,7 +80,7 @@ func (c *diskSpace) probe(ctx context.Context, h *host.Host, mounts []mount.Moun
 		case !probed:
 		case result.Err != nil:
 			doubts[s.Subject()] = result.Err
-		case refused != 0 && result.Answer.TotalBytes == 0: // opening it may be refused, when statfs was not
+		case refused != 0 && result.Answer.TotalBytes == 0: // open may be refused although statfs is not
 			doubts[s.Subject()] = fmt.Errorf("statfs %s: %w", s.Principal.Point, refused)
 		default:
 			s.answer = result.Answer
@@ -98,13 +98,13 @@ func (s space) podsOf(ctx context.Context, h *host.Host) []string {
 	return s.VolumePods(ctx, h)
 }
 
-// images returns what images and containers use of the filesystem that holds them, or 0. Logs and volumes of pods
-// would have to be walked, which costs too much.
+// images returns the size of images and containers on their filesystem, or 0. For logs and volumes of pods a walk would
+// be needed, which is too expensive.
 func (s space) images(ctx context.Context, h *host.Host) uint64 {
 	if !slices.Contains(s.holds, filesystem.HoldsImages) || h.Runtime.ImageBytes == nil {
 		return 0
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Second) // a runtime without space may be slow; it is only shown
+	ctx, cancel := context.WithTimeout(ctx, time.Second) // a runtime without space may be slow; the value is only for display
 	defer cancel()
 	bytes, err := h.Runtime.ImageBytes(ctx)
 	if err != nil {

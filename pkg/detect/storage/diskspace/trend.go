@@ -15,13 +15,14 @@ const (
 	// spaceEvery and spaceSamples make a history of six hours, as in the rules of the node mixin.
 	spaceEvery   = 10 * time.Minute
 	spaceSamples = 37
-	// spaceLatest is the end of the history that must shrink too: what has stopped growing will not be full.
+	// spaceLatest is the end of the history, which must shrink too: a filesystem that stopped growing will not become
+	// full.
 	spaceLatest = time.Hour
 	// spaceFilesystems bounds the history: about 1 KB each in the state of the agent, those of the node first.
 	spaceFilesystems = 64
 )
 
-// spaceTrend is how much was free on each filesystem in the last hours of this boot.
+// spaceTrend is the free space of each filesystem in the last hours of this boot.
 type spaceTrend struct {
 	Boot    string                   `json:"boot"`
 	Samples map[string][]spaceSample `json:"samples"` // by spaceKey, the oldest first
@@ -30,7 +31,7 @@ type spaceTrend struct {
 // spaceSample is the free space at one moment: seconds since boot, bytes.
 type spaceSample [2]int64
 
-// loadSpaceTrend reads what an earlier agent of this boot kept, but for malformed samples.
+// loadSpaceTrend reads the history that an earlier agent of this boot saved, without malformed samples.
 func loadSpaceTrend(saved detect.Saved[spaceTrend], now finding.Timestamp) *spaceTrend {
 	fresh := &spaceTrend{Boot: now.Boot, Samples: map[string][]spaceSample{}}
 	kept, _ := saved.Load(func(t spaceTrend) bool {
@@ -47,10 +48,10 @@ func loadSpaceTrend(saved detect.Saved[spaceTrend], now finding.Timestamp) *spac
 	return fresh
 }
 
-// spaceKey names a filesystem across restarts of the agent.
+// spaceKey identifies a filesystem across restarts of the agent.
 func (s space) spaceKey() string { return s.Principal.FSType + " " + s.Principal.Point }
 
-// sample records what is free, every ten minutes, and forgets filesystems that are gone.
+// sample records the free space, every ten minutes, and drops filesystems that are gone.
 func (t *spaceTrend) sample(now finding.Timestamp, spaces []space) (changed bool) {
 	up := int64(now.SinceBoot.Seconds())
 	mounted := make(map[string]bool)
@@ -71,7 +72,7 @@ func (t *spaceTrend) sample(now finding.Timestamp, spaces []space) (changed bool
 		mounted[key], changed = true, true
 	}
 	for key, samples := range t.Samples {
-		// One that did not answer keeps its history for a while.
+		// A filesystem that did not answer keeps its history for a while.
 		if !mounted[key] && up-samples[len(samples)-1][0] > int64((spaceEvery*spaceSamples).Seconds()) {
 			delete(t.Samples, key)
 		}
@@ -79,8 +80,8 @@ func (t *spaceTrend) sample(now finding.Timestamp, spaces []space) (changed bool
 	return changed
 }
 
-// fullIn predicts in which time a filesystem will be full. It is 0 when the history is shorter than an hour, or the
-// space does not shrink over all of it and over its last hour. The slower of the two rates counts.
+// fullIn predicts in which time a filesystem will be full. It is 0 if the history is shorter than an hour, or if the
+// space does not shrink over the whole history and over its last hour. The slower of the two rates counts.
 func (t *spaceTrend) fullIn(s space, up time.Duration) time.Duration {
 	samples := append(slices.Clone(t.Samples[s.spaceKey()]),
 		spaceSample{int64(up.Seconds()), int64(min(s.answer.FreeBytes, 1<<62))})
@@ -89,7 +90,7 @@ func (t *spaceTrend) fullIn(s space, up time.Duration) time.Duration {
 	if time.Duration(samples[len(samples)-1][0]-samples[0][0])*time.Second < spaceLatest || len(latest) < 4 {
 		return 0
 	}
-	rate := max(slope(samples), slope(latest)) // bytes a second, below 0 when it shrinks
+	rate := max(slope(samples), slope(latest)) // bytes per second, below 0 if it shrinks
 	const century = 100 * 365 * 24 * 3600
 	if rate >= 0 || float64(s.answer.FreeBytes) > -rate*century {
 		return 0
@@ -97,11 +98,11 @@ func (t *spaceTrend) fullIn(s space, up time.Duration) time.Duration {
 	return max(time.Duration(float64(s.answer.FreeBytes)/-rate*float64(time.Second)), time.Second)
 }
 
-// slope is that of the least-squares line, in bytes a second.
+// slope is that of the least-squares line, in bytes per second.
 func slope(samples []spaceSample) float64 {
 	var sumX, sumY, sumXX, sumXY float64
 	for _, s := range samples {
-		x, y := float64(s[0]-samples[0][0]), float64(s[1]-samples[0][1]) // near 0, so that nothing is lost to rounding
+		x, y := float64(s[0]-samples[0][0]), float64(s[1]-samples[0][1]) // small values, to avoid rounding errors
 		sumX, sumY, sumXX, sumXY = sumX+x, sumY+y, sumXX+x*x, sumXY+x*y
 	}
 	n := float64(len(samples))

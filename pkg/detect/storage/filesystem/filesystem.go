@@ -1,4 +1,4 @@
-// Package filesystem groups the mount table by filesystem, and says what of the node and which pods use one.
+// Package filesystem groups the mount table by filesystem, and finds the node's own data and the pods on each.
 package filesystem
 
 import (
@@ -17,9 +17,9 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// DeviceName is the kernel's name of the device that a filesystem is on; "" where it is unknown.
+// DeviceName is the kernel's name of the device below a filesystem; "" if unknown.
 func (f Filesystem) DeviceName(files host.Files) string {
-	if f.Principal.Major == 0 { // btrfs: its device number is no device's
+	if f.Principal.Major == 0 { // btrfs: its device number belongs to no device
 		return DeviceOf(files, f.Principal.Source)
 	}
 	target, err := files.Link("/sys/dev/block/" + f.Device)
@@ -38,15 +38,15 @@ func BelowKubelet(point string, paths host.Paths) bool {
 		mount.Below(point, path.Join(paths.KubeletRoot, "plugins"))
 }
 
-// Filesystem is one superblock and its mounts, binds among them.
+// Filesystem is one superblock and its mounts, including binds.
 type Filesystem struct {
 	Device    string // major:minor, as all its mounts show it
 	Principal mount.Mount
 	Mounts    []mount.Mount
 }
 
-// ReadOnlyByDesign reports filesystems that were never writable, and those of which the mount table's device number
-// is not one of a block device, or whose state only a foreign daemon knows (fuseblk).
+// ReadOnlyByDesign reports filesystems that were never writable, those whose device number in the mount table is not
+// that of a block device, and those whose state only a foreign daemon knows (fuseblk).
 func ReadOnlyByDesign(fstype string) bool {
 	return slices.Contains([]string{"squashfs", "erofs", "iso9660", "udf", "cramfs", "romfs", "jffs2", "fuseblk"},
 		fstype)
@@ -58,9 +58,9 @@ func OnBlockDevice(m mount.Mount) bool {
 	return m.Major != 0 || m.FSType == "btrfs" && strings.HasPrefix(m.Source, "/dev/")
 }
 
-// PrincipalOf returns the mount that people know the filesystem by: of those that show the whole of it the one with the
-// shortest path, and of several such the first one of the mount table, which is the oldest. Their IDs do not tell: the
-// kernel gives the lowest one that is free.
+// PrincipalOf returns the mount under which people know the filesystem: of those that show the whole of it the one with
+// the shortest path, and among several of those the first one of the mount table, which is the oldest. Mount IDs do not
+// show the age: the kernel assigns the lowest free one.
 func PrincipalOf(mounts []mount.Mount) mount.Mount {
 	return slices.MinFunc(mounts, func(a, b mount.Mount) int {
 		return cmp.Or(
@@ -78,17 +78,17 @@ func WholeRank(m mount.Mount) int {
 	return 0
 }
 
-// Subject is the filesystem as findings name it: by its principal mount point.
+// Subject is the filesystem in findings: its principal mount point.
 func (f Filesystem) Subject() finding.Subject {
 	return finding.Subject{Kind: "filesystem", Name: f.Principal.Point}
 }
 
-// Ignored reports whether one of its mount points is among points.
+// Ignored reports whether one of its mount points is in points.
 func (f Filesystem) Ignored(points []string) bool {
 	return slices.ContainsFunc(f.Mounts, func(m mount.Mount) bool { return slices.Contains(points, m.Point) })
 }
 
-// Option reports whether the filesystem itself shows an option. All of its mounts show the same ones.
+// Option reports whether the filesystem itself has an option. All of its mounts show the same ones.
 func (f Filesystem) Option(name string) bool { return slices.Contains(f.Principal.SuperOptions, name) }
 
 // VolumePods names the pods whose volume the filesystem is.
@@ -118,7 +118,7 @@ func (f Filesystem) serves(hostMounts []mount.Mount, m mount.Mount) bool {
 	return false
 }
 
-// Identity tells one mount of a device from the next.
+// Identity distinguishes one mount of a device from the next.
 func (f Filesystem) Identity() string { return f.Device + " " + strconv.Itoa(f.Principal.ID) }
 
 // Probe returns the request for a filesystem, through a mount that nothing covers.
@@ -141,7 +141,7 @@ func IsRemote(fstype string) bool {
 	}, fstype)
 }
 
-// Holds reports whether a path of the host lies on the filesystem.
+// Holds reports whether a path of the host is on the filesystem.
 func (f Filesystem) Holds(hostMounts []mount.Mount, name string) bool {
 	m, found := MountHolding(hostMounts, name)
 	return found && m.Device() == f.Device

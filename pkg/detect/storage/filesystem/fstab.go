@@ -14,8 +14,7 @@ type FstabEntry struct {
 	options             []string
 }
 
-// ReadOnlyInFstab returns the entries whose last of the options "ro" and "rw" is "ro". A file that is absent or
-// malformed has none.
+// ReadOnlyInFstab returns the entries whose last option of "ro" and "rw" is "ro". An absent or malformed file has none.
 func ReadOnlyInFstab(files host.Files) []FstabEntry {
 	return slices.DeleteFunc(fstab(files), func(e FstabEntry) bool { return !e.readOnly() })
 }
@@ -35,7 +34,7 @@ func fstab(files host.Files) []FstabEntry {
 	return ParseFstab(data)
 }
 
-// ParseFstab parses fstab(5). What it does not understand is left out: mount(8) skips such lines too.
+// ParseFstab parses fstab(5). It skips malformed lines, like mount(8).
 func ParseFstab(data []byte) []FstabEntry {
 	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 	var entries []FstabEntry

@@ -31,10 +31,10 @@ func BlockFilesystems(mounts []mount.Mount) []Filesystem {
 	return FilesystemsOf(mounts, Writable)
 }
 
-// Writable reports whether a mount is of a filesystem on a block device that takes writes by its design.
+// Writable reports whether a mount is of a filesystem on a block device and writable by design.
 func Writable(m mount.Mount) bool { return OnBlockDevice(m) && !ReadOnlyByDesign(m.FSType) }
 
-// MountHolding returns the mount that a path lies on: the deepest one above it, and of several at one point the last.
+// MountHolding returns the mount that a path is on: the deepest one above it, and of several at one point the last.
 func MountHolding(mounts []mount.Mount, name string) (mount.Mount, bool) {
 	best := -1
 	for i, m := range mounts {

@@ -62,11 +62,11 @@ func NodeData(mounts []mount.Mount, paths host.Paths) []nodePath {
 	return all
 }
 
-// DeviceOf returns the kernel's name of the device that the first field of fstab means, or an empty name.
+// DeviceOf returns the kernel's name of the device in the first field of fstab, or an empty name.
 func DeviceOf(files host.Files, spec string) string {
 	tag, value, tagged := strings.Cut(spec, "=")
 	if tagged && !strings.HasPrefix(spec, "/") {
-		// udev escapes what cannot be in a file name, most of all blanks in labels.
+		// udev escapes characters that a file name cannot have, mostly blanks in labels.
 		value = strings.ReplaceAll(strings.Trim(value, `"`), " ", `\x20`)
 		spec = "/dev/disk/by-" + strings.ToLower(tag) + "/" + value
 	}

@@ -103,8 +103,7 @@ func (f Filesystem) podsWith(ctx context.Context, h *host.Host, uses func(inside
 	}
 	pids, _ := h.PIDs()
 	seen := make(map[string]bool) // mount namespaces
-	// A pod's process that has entered the host's namespace, such as the agent's own, sees all of the host's
-	// filesystems.
+	// A pod's process in the host's namespace, such as the agent's own, sees all of the host's filesystems.
 	for _, process := range []string{strconv.Itoa(max(h.Paths.InitPID, 1)), "self"} {
 		if namespace, err := h.Files.Link("/proc/" + process + "/ns/mnt"); err == nil {
 			seen[namespace] = true

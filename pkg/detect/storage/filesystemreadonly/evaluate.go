@@ -10,25 +10,25 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 )
 
-// examined is a filesystem with a block device behind it and all that is known of it.
+// examined is a filesystem with a block device and all evidence about it.
 type examined struct {
 	filesystem.Filesystem
 
-	gone    string      // why there is no device behind it; empty when there is
+	gone    string      // why its device is gone; empty if it is there
 	fstabRO bool        // /etc/fstab wants it read-only
 	ext4    *ext4Errors // nil: not ext4, or unknown
-	// why the filesystem refuses to open its root directory; empty: it does not, or was not probed
+	// errno of opening its root directory; empty: it can be opened, or was not probed
 	probeErrno string
 }
 
-// ext4Errors is what the running kernel and earlier ones recorded in the superblock.
+// ext4Errors is the record of the running kernel and earlier ones in the superblock.
 type ext4Errors struct {
 	count     int
 	last      time.Time
-	function  string // of the kernel, that found the last error
+	function  string // kernel function that found the last error
 	sinceBoot bool   // the last one is of this boot
-	observed  bool   // one was recorded while the agent has been observing this mount
-	shown     bool   // the mount table then showed that it takes no writes, so that it will show the end of that too
+	observed  bool   // one was recorded while the agent was observing this mount
+	shown     bool   // the mount table then showed that it takes no writes, so it will also show the end of that
 }
 
 const (
@@ -40,7 +40,7 @@ const (
 	reasonOldErrors   = "FilesystemErrorsRecorded"
 )
 
-// evaluate decides from the evidence alone. A filesystem that is healthy, or read-only on purpose, has no fault.
+// evaluate decides from the evidence alone. A healthy filesystem, or one read-only on purpose, has no fault.
 func (f examined) evaluate() (filesystem.Fault, bool) {
 	switch {
 	case f.gone != "":
@@ -71,8 +71,8 @@ func (f examined) evaluate() (filesystem.Fault, bool) {
 }
 
 // forcedReadOnly reports whether it is proven that the kernel, and not a person, made the filesystem read-only. ext4
-// records every error that makes it do so; other filesystems do not, but only a person sets the flag of the mount too.
-// Any mount of the whole that is rw counts, because another one may be a read-only bind.
+// records every error that makes it read-only; other filesystems do not, but only a person also sets the flag of the
+// mount. Any rw mount of the whole counts, because another one may be a read-only bind.
 func (f examined) forcedReadOnly() bool {
 	mountRW := slices.ContainsFunc(f.Mounts, func(m mount.Mount) bool {
 		return filesystem.WholeRank(m) == 1 && slices.Contains(m.Options, "rw")
@@ -87,8 +87,8 @@ func (f examined) forcedReadOnly() bool {
 	}
 }
 
-// stoppedUnseen reports ext4 that stopped taking writes on a kernel that does not show it: see the head of
-// filesystemreadonly.go. The error must have been recorded during this mount, since after another one the filesystem
+// stoppedUnseen reports an ext4 that stopped taking writes on a kernel that does not show it: see the head of
+// filesystemreadonly.go. The error must have been recorded during this mount, since after another mount the filesystem
 // takes writes again.
 func (f examined) stoppedUnseen() bool {
 	return f.ext4 != nil && f.ext4.observed && !f.ext4.shown &&
@@ -97,7 +97,7 @@ func (f examined) stoppedUnseen() bool {
 
 func (f examined) erredThisBoot() bool { return f.ext4 != nil && f.ext4.sinceBoot }
 
-// recorded describes what ext4 recorded in this boot.
+// recorded describes the errors that ext4 recorded in this boot.
 func (f examined) recorded() string {
 	if !f.erredThisBoot() {
 		return ""

@@ -15,7 +15,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// gatherEvidence reads the state files of each filesystem. What could not be read of one is returned for its subject.
+// gatherEvidence reads the state files of each filesystem. It returns errors by subject.
 func gatherEvidence(h *host.Host, filesystems []examined) (map[finding.Subject]error, error) {
 	devices, err := h.Files.List("/sys/dev/block")
 	if err != nil {
@@ -34,7 +34,7 @@ func gatherEvidence(h *host.Host, filesystems []examined) (map[finding.Subject]e
 }
 
 func (f *examined) gather(files host.Files, devices []string, table []filesystem.FstabEntry, bootedAt time.Time) error {
-	if f.Principal.Major == 0 { // btrfs: its device number is no device's
+	if f.Principal.Major == 0 { // btrfs: its device number belongs to no device
 		f.fstabRO = wantedReadOnly(files, table, f.Filesystem, path.Base(f.Principal.Source))
 		return nil
 	}
@@ -61,9 +61,8 @@ func (f *examined) gather(files host.Files, devices []string, table []filesystem
 	return err
 }
 
-// deviceGone returns why there is nothing behind a block device: a size of 0 is a loop device without its file, a
-// removed card, or a network disk that was detached; a SCSI disk's state is that of the disk, one level up from a
-// partition.
+// deviceGone returns why a block device is gone: a size of 0 means a loop device without its file, a removed card, or a
+// detached network disk; for a SCSI disk the state counts, which for a partition is one level up.
 func deviceGone(files host.Files, device string) (string, error) {
 	size, err := files.Text(device + "/size")
 	if err != nil {
@@ -74,7 +73,7 @@ func deviceGone(files host.Files, device string) (string, error) {
 	}
 	for _, disk := range []string{device, path.Dir(device)} {
 		switch state, err := files.Text(disk + "/device/state"); {
-		case err != nil: // not every kind of disk has one
+		case err != nil: // some kinds of disk have none
 		case slices.Contains([]string{"offline", "transport-offline", "cancel", "deleted", "dead"}, state):
 			return fmt.Sprintf("disk %s is %s", path.Base(disk), state), nil
 		}
@@ -104,7 +103,7 @@ func readExt4Errors(files host.Files, dir string, bootedAt time.Time) (*ext4Erro
 	return &ext4Errors{count: count, last: at, function: function, sinceBoot: count > 0 && at.After(bootedAt)}, nil
 }
 
-// wantedReadOnly reports whether fstab wants the filesystem, by its mount point or by its device, read-only.
+// wantedReadOnly reports whether fstab wants the filesystem read-only, by its mount point or by its device.
 func wantedReadOnly(files host.Files, table []filesystem.FstabEntry, f filesystem.Filesystem, device string) bool {
 	return slices.ContainsFunc(table, func(e filesystem.FstabEntry) bool {
 		mountedAt := func(m mount.Mount) bool { return filesystem.WholeRank(m) == 1 && m.Point == e.Point }

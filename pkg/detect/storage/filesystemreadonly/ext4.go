@@ -1,21 +1,21 @@
 package filesystemreadonly
 
-// ext4 records errors with the time of the wall clock, so that only that clock shows whether one happened in this boot,
-// and it may have been set by years since. What was once decided of a mounted filesystem is kept, and an error that was
-// recorded while the agent has been running is of this boot whatever the clock shows.
+// ext4 records errors with the time of the wall clock, so only that clock shows whether one happened in this boot, and
+// it may have been set by years since. The decision about a mounted filesystem is kept, and an error that was recorded
+// while the agent was running is of this boot whatever the clock shows.
 
-// ext4State is what was decided of the errors of each mounted ext4 filesystem.
+// ext4State has the decisions about the errors of each mounted ext4 filesystem.
 type ext4State struct {
 	known map[ext4Mount]ext4Errors
 }
 
-// ext4Mount is one mounted filesystem. Both numbers are reused after it was unmounted, but hardly together.
+// ext4Mount is one mounted filesystem. Both numbers are reused after an unmount, but rarely together.
 type ext4Mount struct {
 	device string
 	mount  int
 }
 
-// settle keeps what was decided of errors before, and forgets filesystems that are gone.
+// settle keeps earlier decisions about errors, and drops filesystems that are gone.
 func (m *ext4State) settle(filesystems []examined) {
 	known := make(map[ext4Mount]ext4Errors)
 	for _, f := range filesystems {

@@ -8,7 +8,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/detect/storage/filesystem"
 )
 
-// Which boot an error is of is decided once: no clock that is set later changes it.
+// The boot of an error is decided once: no later change of the clock changes it.
 func TestExt4ErrorsKeepTheirBoot(t *testing.T) {
 	at := time.Unix(1_700_000_000, 0)
 	errors := func(count int, sinceBoot bool) *ext4Errors {

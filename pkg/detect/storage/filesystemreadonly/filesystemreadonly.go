@@ -15,7 +15,7 @@ import (
 )
 
 // filesystem-readonly reads the mount table, /sys/fs/ext4/DEV, /sys/dev/block and, for XFS, probes the filesystem
-// itself in a child process. What Linux 6.18 shows when filesystems really fail (loop devices; fields are mount
+// itself in a child process. Output of Linux 6.18 for filesystems that really failed (loop devices; fields are mount
 // options, "-", type, source, options of the filesystem):
 //
 //	ext4, errors=remount-ro, error        rw,relatime - ext4 /dev/loop0 rw,errors=remount-ro,emergency_ro
@@ -29,14 +29,14 @@ import (
 //	btrfs, transaction aborted            rw,relatime - btrfs /dev/loop0 ro,…      of the filesystem only, device 0:39
 //
 // Linux 6.12 to 6.14 and stable kernels with the same change (Debian's 6.1) show the first of these as "rw", without
-// emergency_ro: there an error counts that was recorded while the agent has been running, when errors=remount-ro is
-// shown, or when it was found by ext4_journal_check_start, which refuses writes after the journal was aborted. ext4
-// that was shut down on a kernel before 6.15 is not found: only the kernel log shows it.
+// emergency_ro: there an error counts that was recorded while the agent was running, if errors=remount-ro is shown, or
+// if it was found by ext4_journal_check_start, which refuses writes after the journal was aborted. An ext4 that was
+// shut down on a kernel before 6.15 is not found: only the kernel log shows it.
 //
 // A failure is proven by "emergency_ro" or "shutdown" (ext4, Linux 6.15), EIO (XFS), or "ro" of a filesystem whose
 // principal mount is "rw": mount(8) sets both, the kernel itself only the former (btrfs, FAT, ext4 before 6.15, where
-// errors recorded since boot must confirm it). A loop device without its backing file has size 0; a disk that was
-// pulled has no entry in /sys/dev/block.
+// errors recorded since boot must confirm it). A loop device without its backing file has size 0; a removed disk has no
+// entry in /sys/dev/block.
 //
 // https://docs.kernel.org/filesystems/ext4/, https://docs.kernel.org/admin-guide/xfs.html,
 // Documentation/ABI/testing/sysfs-fs-ext4, proc_pid_mountinfo(5)
@@ -51,8 +51,7 @@ type Settings struct {
 	Ignore []string `yaml:"ignore"` // mount points of filesystems that are not checked
 }
 
-// DefaultSettings returns the settings that are used unless the configuration says otherwise. Opening a
-// directory takes microseconds; a disk that is merely busy may need a second.
+// DefaultSettings returns the default settings. Opening a directory takes microseconds; a busy disk may need a second.
 func DefaultSettings() Settings {
 	return Settings{ProbeTimeout: 2 * time.Second, PodVolumesFatal: true}
 }

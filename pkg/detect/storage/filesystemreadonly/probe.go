@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// xfsMagic is f_type of XFS: what answers must be the intended filesystem.
+	// xfsMagic is f_type of XFS: the answer must come from the intended filesystem.
 	xfsMagic = 0x58465342
-	// probeAgain is how soon a filesystem is probed again by runs that follow each other closely, as in a storm of I/O
-	// errors: five times a second. The engine runs the check again a second after each wake, so nothing is missed.
+	// probeAgain is how soon a filesystem is probed again by runs in quick succession, as in a storm of I/O errors:
+	// five a second. The engine runs the check again a second after each wake, so no fault is missed.
 	probeAgain = 450 * time.Millisecond
 )
 
@@ -28,9 +28,9 @@ type probeState struct {
 
 type probeResult struct {
 	at    time.Duration   // uptime
-	errno string          // EIO; empty for an answer
-	ended <-chan struct{} // not nil: hangs until it is closed
-	err   error           // of the probe that hangs
+	errno string          // EIO; empty if it answered
+	ended <-chan struct{} // not nil: the probe hangs until it is closed
+	err   error           // of the hung probe
 }
 
 // known reports whether the filesystem need not be probed at that time.
@@ -46,8 +46,8 @@ func (r probeResult) known(now time.Duration) bool {
 	}
 }
 
-// probeAll probes the XFS filesystems, all by one child, sets their errno if they were shut down, and returns those
-// that did not answer.
+// probeAll probes the XFS filesystems in one child, sets their errno if they were shut down, and returns those that did
+// not answer.
 func (p *probeState) probeAll(ctx context.Context, h *host.Host, timeout time.Duration, mounts []mount.Mount,
 	filesystems []examined) map[finding.Subject]error {
 	now := h.Clock().SinceBoot
@@ -88,7 +88,7 @@ func (p *probeState) probeAll(ctx context.Context, h *host.Host, timeout time.Du
 	return doubts
 }
 
-// xfsAnswer interprets the answer of an XFS filesystem to opening a directory: EIO to everything once it is shut down.
+// xfsAnswer interprets the answer of an XFS filesystem to opening a directory: after a shutdown every call returns EIO.
 func xfsAnswer(point string, result probe.ProbeResult) (errno string, err error) {
 	refused := syscall.Errno(result.Answer.Errno)
 	switch {

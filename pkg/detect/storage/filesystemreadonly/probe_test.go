@@ -14,7 +14,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Many XFS volumes are asked by one child, seldom enough in a storm of wakes, and not again while one hangs.
+// One child probes many XFS volumes, rarely in a storm of wakes, and not again while one hangs.
 func TestXFSIsAskedSparingly(t *testing.T) {
 	var mounts []mount.Mount
 	for i := range 12 {

@@ -53,7 +53,7 @@ func TestRealExt4ErrorsContinue(t *testing.T) {
 	ext4.Mount(n.Path("disk"), "errors=continue")
 	ext4.TriggerError()
 	n.Expect([3]string{"disk", "warning", reasonErrors})
-	ext4.Remount(n.Path("disk"), "ro") // a person does so: no new fault
+	ext4.Remount(n.Path("disk"), "ro") // a person remounts: no new fault
 	n.Expect([3]string{"disk", "warning", reasonErrors})
 }
 
@@ -115,7 +115,7 @@ func TestRealBtrfsForcedReadOnly(t *testing.T) {
 	n.Expect([3]string{"disk", "warning", reasonRemountedRO}) // an unused loop mount
 }
 
-// What a person made read-only is no fault.
+// A filesystem that a person made read-only is no fault.
 func TestRealReadOnlyByDesign(t *testing.T) {
 	for _, fstype := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fstype, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestRealReadOnlyByDesign(t *testing.T) {
 	}
 }
 
-// Filesystems of others are not touched: a dead server does not delay the run, nor start any probe.
+// The check does not touch other filesystems: a dead server does not delay the run, nor start any probe.
 func TestRealHungFUSE(t *testing.T) {
 	n := filesystemtest.NewRealNode(t, New(DefaultSettings()))
 	hosttest.HangingFUSE(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// foreignFilesystems groups the mounts of such filesystems by superblock.
+// foreignFilesystems groups the mounts of network and FUSE filesystems by superblock.
 func foreignFilesystems(mounts []mount.Mount, ignore []string) []filesystem.Filesystem {
 	tree := filesystem.NewTree(mounts)
 	var filesystems []filesystem.Filesystem
@@ -40,8 +40,7 @@ func throughForeign(tree *filesystem.Tree, m mount.Mount) bool {
 	})
 }
 
-// superblock identifies a filesystem for as long as it is mounted anywhere. The kernel reuses the number of one that is
-// gone.
+// superblock identifies a filesystem while it is mounted anywhere. The kernel reuses the number afterwards.
 func superblock(f filesystem.Filesystem) string {
 	return f.Device + " " + f.Principal.FSType + " " + f.Principal.Source
 }
@@ -54,7 +53,7 @@ func belowTrigger(tree *filesystem.Tree, m mount.Mount) bool {
 	})
 }
 
-// behind returns the filesystem that fails on the path to another one: nothing is known of the latter then.
+// behind returns the filesystem that fails on the path to another one: the state of the latter is then unknown.
 func (c *hungMounts) behind(mounts []mount.Mount, f filesystem.Filesystem) (mount.Mount, bool) {
 	chain := filesystem.NewTree(mounts).Above(f.Principal)
 	i := slices.IndexFunc(chain, func(a mount.Mount) bool { return a.Device() != f.Device && c.failed(a.Device()) })
@@ -74,7 +73,7 @@ func (c *hungMounts) failed(device string) bool {
 	return false
 }
 
-// hungFinding is fatal where the node's own data are on the filesystem; a volume affects its pods alone.
+// hungFinding is fatal if the node's own data are on the filesystem; a volume affects its pods alone.
 func hungFinding(f filesystem.Filesystem, failure mountFailure, paths host.Paths, mounts []mount.Mount,
 	pods []string) finding.Finding {
 	since := failure.since.UTC().Format(time.RFC3339)

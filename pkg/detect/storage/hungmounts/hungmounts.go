@@ -22,27 +22,26 @@ import (
 //
 // nfs(5), https://docs.kernel.org/filesystems/fuse.html, https://docs.kernel.org/filesystems/autofs.html
 //
-// A dead NFS server (hard mount), a stopped FUSE daemon or a lost Ceph cluster never answers: whatever accesses a path
-// there waits in the kernel. A FUSE mount whose daemon has died answers ENOTCONN to everything, and a lost export ESTALE:
-// neither comes back by itself, so that one answer is enough. The death of a daemon does not change the mount table, but
-// the end of its container does, whose root filesystem is unmounted.
+// A dead NFS server (hard mount), a stopped FUSE daemon or a lost Ceph cluster never answers: every access to a path
+// there waits in the kernel. A FUSE mount whose daemon has died returns ENOTCONN for everything, and a lost export
+// ESTALE: neither recovers by itself, so one answer is enough. The death of a daemon does not change the mount table,
+// but the end of its container does: the container's root filesystem is unmounted.
 //
-// The agent itself accesses no such path. A child that hangs is killed; NFS then releases it, and the mount is probed
-// again after one, two, four, five minutes, or at once when the kernel logs something of a server. FUSE does not
-// release it: it stays until the server answers or the connection is aborted, and there is never another one beside it
-// for the same superblock. All that hang in one run hang in one child, and at most two such children are left, so that
-// other checks can still probe. The trigger of an automount (autofs) is never accessed, nor what lies below one,
-// because that mounts what has expired; a mount right on its trigger (systemd's) is probed without triggering anything.
-// A refusal (EACCES, EPERM) is an answer.
+// The agent itself does not access such paths. It kills a child that hangs; NFS then releases it, and the mount is
+// probed again after one, two, four, five minutes, or at once when the kernel logs a line about a server. FUSE does not
+// release it: the child stays until the server answers or the connection is aborted, and there is never a second child
+// for the same superblock. All mounts that hang in one run hang in one child, and at most two such children are left,
+// so that other checks can still probe. The check never accesses the trigger of an automount (autofs) or a path below
+// one, because that mounts expired filesystems again; it probes a mount right on its trigger (systemd's) without
+// triggering anything. A refusal (EACCES, EPERM) is an answer.
 
 // Settings adjust hung-mounts.
 type Settings struct {
-	Patience time.Duration `yaml:"patience"` // how long a filesystem may take to answer
+	Patience time.Duration `yaml:"patience"` // how long to wait for the answer of a filesystem
 	Ignore   []string      `yaml:"ignore"`   // mount points of filesystems that are never accessed
 }
 
-// DefaultSettings returns the settings that are used unless the configuration says otherwise: five seconds are the
-// usual patience of exporters with a mount.
+// DefaultSettings returns the default settings: exporters commonly wait five seconds for a mount.
 func DefaultSettings() Settings {
 	return Settings{Patience: 5 * time.Second}
 }
@@ -54,7 +53,7 @@ const (
 	reasonMountBroken = "MountBroken"
 )
 
-// New finds network and FUSE filesystems that do not answer any more.
+// New finds network and FUSE filesystems that no longer answer.
 func New(s Settings) detect.Check {
 	c := &hungMounts{settings: s, hung: checkkit.HungProbes{}, failing: map[string]mountFailure{}}
 	return detect.Check{
@@ -73,7 +72,7 @@ func New(s Settings) detect.Check {
 			checkkit.KernelWake(), checkkit.LogWake("nfs: server "), checkkit.LogWake("ceph: "),
 			checkkit.LogWake("CIFS: "), {Source: detect.WakeMounts},
 		},
-		WakeGap: 10 * time.Second, // every pod that comes or goes changes the mount table, and each run costs a child
+		WakeGap: 10 * time.Second, // every pod that starts or ends changes the mount table, and each run takes a child
 		Policy:  finding.Policy{Raise: finding.Hold{Runs: 2}},
 		Run:     c.run,
 	}
@@ -103,16 +102,16 @@ type hungMounts struct {
 	settings Settings
 
 	hung    checkkit.HungProbes
-	failing map[string]mountFailure // by superblock, of those that do not answer
+	failing map[string]mountFailure // by superblock, only those that do not answer
 	lastRun time.Duration           // uptime
 }
 
-// mountFailure is what is known of a filesystem that does not answer.
+// mountFailure is the state of a filesystem that does not answer.
 type mountFailure struct {
-	since time.Time // of the first probe that failed, by the wall clock, for people
+	since time.Time // of the first failed probe, by the wall clock, for people
 	fault filesystem.Fault
-	next  time.Duration // uptime at which it is probed again on the timer
-	times int           // how many probes have failed
+	next  time.Duration // uptime of the next probe on the timer
+	times int           // number of failed probes
 }
 
 func (c *hungMounts) run(ctx context.Context, h *host.Host) ([]finding.Finding, error) {

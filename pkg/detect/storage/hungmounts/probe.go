@@ -17,13 +17,13 @@ import (
 const (
 	// maxHungChildren bounds the children that this check leaves in the kernel: other checks need the prober too.
 	maxHungChildren = 2
-	// hungBackoff is the longest time between two probes on the timer of what does not answer.
+	// hungBackoff is the longest time between two timed probes of a hung filesystem.
 	hungBackoff = 5 * time.Minute
 	// autofsMagic is f_type of a trigger: the automount has gone since the mount table was read.
 	autofsMagic = 0x0187
 )
 
-// probe probes the filesystems that are due, records their failures, and returns those of which nothing was learnt.
+// probe probes the filesystems that are due, records their failures, and returns those whose state is unknown.
 func (c *hungMounts) probe(ctx context.Context, h *host.Host, mounts []mount.Mount,
 	filesystems []filesystem.Filesystem) map[finding.Subject]error {
 	clock := h.Clock()
@@ -60,7 +60,7 @@ func (c *hungMounts) probe(ctx context.Context, h *host.Host, mounts []mount.Mou
 			continue
 		}
 		switch fault, err := foreignFault(result); {
-		case err != nil: // nothing was learnt; what was known stays
+		case err != nil: // no result; the last state stays
 			doubts[f.Subject()] = err
 			if failed {
 				failing[key] = failure
@@ -73,7 +73,7 @@ func (c *hungMounts) probe(ctx context.Context, h *host.Host, mounts []mount.Mou
 	return doubts
 }
 
-// children returns how many children hang: what hangs since the same run hangs in one.
+// children returns how many children hang: mounts that hang since the same run hang in one.
 func (c *hungMounts) children() int {
 	children := make(map[<-chan struct{}]bool)
 	for key, result := range c.hung {
@@ -111,7 +111,7 @@ func foreignFault(result probe.ProbeResult) (filesystem.Fault, error) {
 			Certain: errno == syscall.ENOTCONN || errno == syscall.ESTALE}, nil
 	case syscall.ENOENT, syscall.ENOTDIR:
 		return filesystem.Fault{}, fmt.Errorf("probe: %w: unmounted meanwhile", errno)
-	case syscall.EAGAIN: // SMB, of a request during which the connection broke
+	case syscall.EAGAIN: // SMB, for a request during which the connection broke
 		return filesystem.Fault{}, fmt.Errorf("probe: %w", errno)
 	}
 	if result.Answer.Type == autofsMagic {

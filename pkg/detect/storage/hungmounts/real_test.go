@@ -42,7 +42,7 @@ func hungChildren(t *testing.T) int {
 	return n
 }
 
-// onlyMounts makes the check see the root and these mounts of the machine alone: tests of others mount FUSE too.
+// onlyMounts limits the check to the root and these mounts: tests of others mount FUSE too.
 func onlyMounts(t *testing.T, n *filesystemtest.RealNode, dirs []string) {
 	t.Helper()
 	table, err := os.ReadFile("/proc/self/mountinfo")
@@ -65,7 +65,7 @@ func onlyMounts(t *testing.T, n *filesystemtest.RealNode, dirs []string) {
 	}
 }
 
-// expectHung runs the check and fails unless it finds just these reasons, by mount point.
+// expectHung runs the check and fails unless it finds exactly these reasons, by mount point.
 func expectHung(t *testing.T, n *filesystemtest.RealNode, dirs []string, later time.Duration, want map[string]string) {
 	t.Helper()
 	if diff := cmp.Diff(want, hung(t, n, dirs, later)); diff != "" {
@@ -73,7 +73,7 @@ func expectHung(t *testing.T, n *filesystemtest.RealNode, dirs []string, later t
 	}
 }
 
-// hung runs the check, and returns what it finds, by the number of the mount point.
+// hung runs the check, and returns its findings by the number of the mount point.
 func hung(t *testing.T, n *filesystemtest.RealNode, dirs []string, later time.Duration) map[string]string {
 	t.Helper()
 	n.Later += later
@@ -93,11 +93,11 @@ func hung(t *testing.T, n *filesystemtest.RealNode, dirs []string, later time.Du
 	return got
 }
 
-// A server that hangs is found by one child, which stays the only one for it; another one costs a second child. When
-// the connection is aborted the child ends, the mount refuses everything, and when it is unmounted all is well.
+// One child finds a hung server and stays the only one for it; another server takes a second child. When the connection
+// is aborted, the child ends and the mount refuses all calls; after the unmount there is no finding.
 func TestRealHungMounts(t *testing.T) {
 	settings := DefaultSettings()
-	settings.Patience = 3 * time.Second // in which a child must have been started
+	settings.Patience = 3 * time.Second // must be enough to start a child
 	n := filesystemtest.NewRealNode(t, New(settings))
 	var dirs []string
 	t.Run("hang", func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestRealHungMounts(t *testing.T) {
 			if got := hungChildren(t); got != 2 {
 				t.Errorf("%d children hang, want 2", got)
 			}
-			// A third one is not asked: others need to probe too.
+			// A third one is not probed: others need to probe too.
 			third := hosttest.HangingFUSE(t)
 			expectHung(t, n, append(slices.Clone(dirs), third), time.Minute, map[string]string{"0": "warning MountHung",
 				"1": "warning MountHung"})
@@ -130,7 +130,7 @@ func TestRealHungMounts(t *testing.T) {
 			hosttest.AbortFUSE(t, dirs[1])
 			untilChildren(t, 1)
 			var found map[string]string
-			for range 600 { // woken each time: that the child has ended is known a moment after it is gone
+			for range 600 { // woken each time: the end of the child is noticed a moment later
 				if found = hung(t, n, dirs, time.Second); found["1"] == "warning MountBroken" {
 					break
 				}
@@ -146,7 +146,7 @@ func TestRealHungMounts(t *testing.T) {
 	expectHung(t, n, dirs, time.Minute, map[string]string{})
 }
 
-// untilChildren waits until so many children are left: the kernel lets them go a moment after the abort.
+// untilChildren waits until this many children are left: the kernel releases them a moment after the abort.
 func untilChildren(t *testing.T, want int) {
 	t.Helper()
 	deadline := time.After(time.Minute)
@@ -159,8 +159,8 @@ func untilChildren(t *testing.T, want int) {
 	}
 }
 
-// The daemon of a mount is killed, and whatever changes the mount table then (in the field the end of its container) has
-// the mount reported at once: by one run, although one that only hangs takes two.
+// The daemon of a mount is killed. Any change of the mount table after that (in the field the end of its container) has
+// the mount reported at once: by one run, although a mount that only hangs takes two.
 func TestRealServerKilled(t *testing.T) {
 	server := hosttest.ServeFUSE(t, 0, unix.EACCES)
 	n := filesystemtest.NewRealNode(t, New(DefaultSettings()))
@@ -193,7 +193,7 @@ func TestRealServerKilled(t *testing.T) {
 	<-ran
 	server.Kill()
 	other := t.TempDir()
-	// It is repeated because the watch may only just begin, and what came before is not reported.
+	// Repeated because the watch may only just have started, and earlier changes are not reported.
 	for range 600 {
 		need.Kernel(t, "tmpfs", unix.Mount("tmpfs", other, "tmpfs", 0, "size=64k"))
 		if err := unix.Unmount(other, 0); err != nil {

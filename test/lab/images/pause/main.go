@@ -1,5 +1,5 @@
-// Command pause is the first process of every pod of the lab: it holds the pod's namespaces, reaps the processes
-// that are left to it, and exits on SIGTERM or SIGINT. With the argument "ignore-term" it does not exit on SIGTERM,
+// Command pause is the first process of every pod of the lab: it holds the pod's namespaces, reaps the orphaned
+// processes of the pod, and exits on SIGTERM or SIGINT. With the argument "ignore-term" it does not exit on SIGTERM,
 // like a program that has hung; it then needs SIGKILL.
 package main
 
@@ -27,7 +27,7 @@ func main() {
 	}
 }
 
-// reap collects every child that has ended: one signal may stand for several.
+// reap collects every exited child: one signal may stand for several.
 func reap() {
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)

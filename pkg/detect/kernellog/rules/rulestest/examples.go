@@ -16,7 +16,7 @@ var files embed.FS
 
 // IDs returns the IDs of the rules that have examples.
 func IDs() (ids []string) {
-	names, _ := fs.Glob(files, "testdata/rules/*.txt") // the pattern is good
+	names, _ := fs.Glob(files, "testdata/rules/*.txt") // the pattern is valid
 	for _, name := range names {
 		ids = append(ids, strings.TrimSuffix(strings.TrimPrefix(name, "testdata/rules/"), ".txt"))
 	}
@@ -31,7 +31,7 @@ type Examples struct {
 	NoMatch  []string
 }
 
-// Example is a line and the subject that it speaks of.
+// Example is a line and its subject.
 type Example struct{ Subject, Line string }
 
 // ReadExamples returns the examples of a rule.
@@ -66,7 +66,7 @@ func ReadExamples(t testing.TB, id string) Examples {
 	return e
 }
 
-// SubjectText is a subject as the examples write it.
+// SubjectText formats a subject as in the examples.
 func SubjectText(s finding.Subject) string {
 	if s.Name == "" {
 		return s.Kind

@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/pkg/finding"
 )
 
-// Settles waits until the check finds nothing: some filesystems free what was deleted a moment later.
+// Settles waits until the check has no findings: some filesystems free deleted data a moment later.
 func (n *RealNode) Settles() {
 	n.t.Helper()
 	deadline := time.After(time.Minute)
@@ -40,8 +40,8 @@ func (n *RealNode) Settles() {
 	}
 }
 
-// RealNode runs one check on the machine that the test runs on. Only filesystems below its directory count:
-// others may fail there on their own account.
+// RealNode runs one check on the machine that the test runs on. Only filesystems below its directory count: others may
+// really fail.
 type RealNode struct {
 	t     *testing.T
 	Dir   string
@@ -62,16 +62,16 @@ func NewRealNode(t *testing.T, check detect.Check) *RealNode {
 			return now
 		},
 		Paths:  host.Paths{InitPID: os.Getpid(), KubeletRoot: filepath.Join(n.Dir, "kubelet"), CgroupRoot: "/"},
-		Mounts: &mountinfo.Reader{}, // as in the agent: a table is kept while it holds
+		Mounts: &mountinfo.Reader{}, // as in the agent: a table is kept while it is valid
 	}
 	t.Cleanup(func() { _ = n.Host.Mounts.Close() }) // only read
 	return n
 }
 
-// Path is that of a name in the directory of the test.
+// Path returns the path of a name in the test's directory.
 func (n *RealNode) Path(name string) string { return filepath.Join(n.Dir, name) }
 
-// Expect runs the check and fails unless it finds just this: subject below the directory, severity, reason.
+// Expect runs the check and fails unless it finds exactly this: subject below the directory, severity, reason.
 func (n *RealNode) Expect(want ...[3]string) []finding.Finding {
 	n.t.Helper()
 	n.Later += time.Second // runs are some time apart, as in the agent
