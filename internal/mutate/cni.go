@@ -26,7 +26,7 @@ type Attachment struct {
 	ContainerID string // of the sandbox
 }
 
-// cached is libcni's cache file, kind cniCacheV1 (libcni/api.go).
+// cached is libcni's cache file of kind cniCacheV1 (libcni/api.go).
 type cached struct {
 	Kind           string         `json:"kind"`
 	ContainerID    string         `json:"containerId"`
@@ -44,14 +44,14 @@ type cached struct {
 	} `json:"result"`
 }
 
-// maxCache bounds a cache file, whose parts are a configuration and a result.
+// maxCache bounds a cache file, which contains a configuration and a result.
 const maxCache = 1 << 20
 
 // DelAttachment undoes a CNI ADD as the runtime would: DEL with the configuration, arguments and capabilities of the
 // ADD (portmap without its capability returns success and removes nothing), and with the network namespace if it still
-// exists. Afterwards the cache file and the leases of host-local must be gone. When a plugin fails, its error is
-// returned; nothing is deleted without the plugins. It is refused while another pod has an address of the ADD: some
-// plugins undo what they did by the address alone, as firewall its rules.
+// exists. Afterwards the cache file and the leases of host-local must be gone. If a plugin fails, its error is
+// returned; nothing is deleted without the plugins. DelAttachment refuses while another pod has an address of the ADD:
+// some plugins undo their changes by the address alone, as firewall does with its rules.
 func (d *Mutator) DelAttachment(ctx context.Context, a Attachment) error {
 	entry, err := d.readAttachment(a)
 	if errors.Is(err, errGone) {
@@ -87,13 +87,13 @@ func (d *Mutator) DelAttachment(ctx context.Context, a Attachment) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, networkLimit)
 	defer cancel()
-	// The address is held until all plugins have done their part: another pod that got it before would lose what some
-	// undo by the address alone. libcni takes the cached result, which they need for that, away at the end.
+	// The address is held until all plugins have finished: another pod that got it earlier would lose everything that
+	// some plugins undo by the address alone. Plugins need the cached result for that; libcni removes it last.
 	if err := plugins.DelNetworkList(ctx, list, attachment); err != nil {
 		return fmt.Errorf("network %s: %w", list.Name, err)
 	}
 	if err := d.freeLeases(ctx, plugins, list, attachment); err != nil {
-		// The record is put back, by which this is tried again.
+		// Restore the record, so that this can be tried again.
 		return errors.Join(err, os.WriteFile(a.File, entry.text, 0o600))
 	}
 	if _, err := os.Lstat(a.File); err == nil {
@@ -151,10 +151,10 @@ func parseAttachment(data []byte, name, containerID string) (cached, error) {
 	return entry, nil
 }
 
-// networkOf reads the cached configuration: a list, as all current runtimes use, or a single plugin.
+// networkOf reads the cached configuration: a list, as in all current runtimes, or a single plugin.
 func networkOf(entry cached) (*libcni.NetworkConfigList, error) {
 	list, err := libcni.NetworkConfFromBytes(entry.Config)
-	if err != nil || len(list.Plugins) == 0 { // which libcni takes a single plugin for since 1.3
+	if err != nil || len(list.Plugins) == 0 { // since 1.3 libcni reads a single plugin as an empty list
 		plugin, single := libcni.NetworkPluginConfFromBytes(entry.Config)
 		if single != nil {
 			return nil, fmt.Errorf("cached configuration: %w", cmp.Or(err, single))
@@ -169,8 +169,8 @@ func networkOf(entry cached) (*libcni.NetworkConfigList, error) {
 	return list, nil
 }
 
-// livingNetns returns the path of a mounted network namespace, or none when it is gone: plugins then clean up what is
-// outside of it. A path outside of the configured directories is refused.
+// livingNetns returns the path of a mounted network namespace, or "" if it is gone: plugins then clean up outside of
+// it. A path outside of the configured directories is refused.
 func (d *Mutator) livingNetns(name string) (string, error) {
 	if name == "" {
 		return "", nil
@@ -191,7 +191,7 @@ func (d *Mutator) livingNetns(name string) (string, error) {
 		return "", fmt.Errorf("%s: %w", name, err)
 	}
 	if fs.Type != unix.NSFS_MAGIC {
-		return "", nil // an empty file, as a reboot leaves it
+		return "", nil // an empty file, as left by a reboot
 	}
 	return name, nil
 }

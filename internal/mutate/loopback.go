@@ -9,11 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loopbackIndex is that of the loopback device in every network namespace.
+// loopbackIndex is the index of the loopback device in every network namespace.
 const loopbackIndex = 1
 
-// RestoreLoopback gives the loopback device of the host its address 127.0.0.1/8 and sets it up. What it has already
-// stays.
+// RestoreLoopback gives the host's loopback device the address 127.0.0.1/8 and sets it up. Its other settings stay.
 func (d *Mutator) RestoreLoopback() error {
 	link, err := netlink.LinkByIndex(loopbackIndex)
 	if err != nil {

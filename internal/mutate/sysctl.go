@@ -13,8 +13,8 @@ import (
 // maxSysctl bounds the value of a setting, in bytes.
 const maxSysctl = 1024
 
-// WriteSysctl sets a kernel setting, which is named by its path below /proc/sys, if its value still is from. A setting
-// that does not exist is not created.
+// WriteSysctl sets a kernel setting, named by its path below /proc/sys, if its value is still from. It does not create
+// a setting that does not exist.
 func (d *Mutator) WriteSysctl(name, from, to string) error {
 	if !isLocal(name) || path.Clean(name) != name || strings.ContainsAny(to, "\x00\n") || len(to) > maxSysctl {
 		return refuse("%q is not a setting with one line as its value", name)
