@@ -35,7 +35,7 @@ type AddressLease struct {
 // FreeAddress makes host-local free the addresses that it holds for a sandbox in one network, as a DEL would:
 // host-local takes its lock, and removes by the ID of the sandbox. The agent itself never removes the file. FreeAddress
 // refuses while the runtime has an object under that ID, while libcni has the result of its ADD (whose DEL does more),
-// or while a network namespace has the address. A lease that is gone is no error.
+// or while a network namespace has the address. It is no error if the lease is gone.
 func (d *Mutator) FreeAddress(ctx context.Context, l AddressLease) error {
 	dir, network, address, err := d.placeOfLease(l)
 	if err != nil {

@@ -130,7 +130,7 @@ func unpopulatedTree(fd int) ([]string, error) {
 	return names, nil
 }
 
-// removeCgroupChild checks the whole subtree first: if it contains a process, nothing is removed.
+// removeCgroupChild checks the whole subtree first: if it contains a process, no cgroup is removed.
 func removeCgroupChild(r request) error {
 	r.Path = string(r.Name)
 	fd, err := openCgroup(r.Base, r.Path, &r.File)

@@ -79,7 +79,7 @@ type outcome string
 
 const (
 	outcomeDone    outcome = "done"
-	outcomeGone    outcome = "gone" // there was nothing left to do
+	outcomeGone    outcome = "gone" // no longer needed
 	outcomeRefused outcome = "refused"
 	outcomeChanged outcome = "changed"
 	outcomeHarm    outcome = "harm"   // more was changed than requested

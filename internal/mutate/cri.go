@@ -35,7 +35,7 @@ func (d *Mutator) StopContainer(ctx context.Context, c RuntimeObject, grace time
 	})
 }
 
-// RemoveContainer removes a container that has ended. It refuses a running one: CRI would kill it at once.
+// RemoveContainer removes an ended container. It refuses a running one: CRI would kill it at once.
 func (d *Mutator) RemoveContainer(ctx context.Context, c RuntimeObject) error {
 	return d.onContainer(ctx, c, stopSlack, func(ctx context.Context) error {
 		listed, err := d.listed(ctx, c.ID)

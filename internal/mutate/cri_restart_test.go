@@ -109,7 +109,7 @@ func (r *lateRuntime) StopContainer(context.Context, *cri.StopContainerRequest) 
 	return nil, status.Error(codes.Unknown, "failed to kill container: ttrpc: closed: unknown")
 }
 
-// A container that has ended is reported as ended, even if the runtime notices late.
+// An ended container is reported as ended, even if the runtime notices late.
 func TestEndContainerNoticedLate(t *testing.T) {
 	late := &lateRuntime{container: cri.Container{Id: strings.Repeat("ab", 32), CreatedAt: 1}, notices: time.Second}
 	socket := filepath.Join(t.TempDir(), "s")

@@ -100,7 +100,7 @@ func (d *Mutator) isOfPod(pid int, uid string) (bool, error) {
 	return false, nil
 }
 
-// ignoreEnded ignores an error about a process that has ended meanwhile: it holds no mounts.
+// ignoreEnded ignores an error about a process that ended meanwhile: it holds no mounts.
 func (d *Mutator) ignoreEnded(pid int, err error) error {
 	stat, now := d.host.ProcStat(pid)
 	if proc.Gone(now) || now == nil && !proc.Alive(stat) {

@@ -108,7 +108,7 @@ func folderChild(r request) (FileID, []FolderFile, error) {
 	return fileID(st), files, nil
 }
 
-// folderFile stats one name in a folder. plain means a regular file with one name that is not a mount point.
+// folderFile stats one name in a folder. plain means a regular file with one name, and not a mount point.
 func folderFile(dir int, name string) (file FolderFile, plain bool, err error) {
 	st, err := statAt(dir, name)
 	if err != nil {

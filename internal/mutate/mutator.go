@@ -25,10 +25,10 @@ import (
 	hostcri "github.com/nodeagent/nodeagent/internal/host/cri"
 )
 
-// ErrChanged means that the object is no longer the inspected one. Nothing was changed.
+// ErrChanged means that the object is no longer the inspected one. The Mutator changed nothing.
 var ErrChanged = errors.New("is no longer the object that was inspected")
 
-// ErrBusy means that the object is still in use. Nothing was changed.
+// ErrBusy means that the object is still in use. The Mutator changed nothing.
 var ErrBusy = errors.New("busy")
 
 // ErrTooManyAbandoned means that so many child processes hang in the kernel that no further one is started.

@@ -83,8 +83,8 @@ func (d *Mutator) userOfNetns(inode uint64) (int, error) {
 	return 0, nil
 }
 
-// mountedElsewhere refuses a namespace that is also mounted at another point of the host: the kernel would not destroy
-// it. While it is mounted, its inode cannot be reused.
+// mountedElsewhere refuses a namespace with a mount at another point of the host: the kernel would not destroy it.
+// While it is mounted, its inode cannot be reused.
 func (d *Mutator) mountedElsewhere(n Netns) error {
 	mounts, err := mount.Table(d.host)
 	if err != nil {

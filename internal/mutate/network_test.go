@@ -44,7 +44,7 @@ func TestRemoveNetns(t *testing.T) {
 	}
 }
 
-// A namespace that is also mounted elsewhere would not end: removing its name would only hide it.
+// A namespace with a second mount elsewhere would not end: removing its name would only hide it.
 func TestRemoveNetnsMountedElsewhere(t *testing.T) {
 	n := mutatetest.New(t)
 	pinned := n.MountNetns(filepath.Join(n.Dir, "netns", "cni-"+mutatetest.UID(t)))

@@ -180,7 +180,7 @@ func TestSignalRefuses(t *testing.T) {
 	}
 }
 
-// A process that is in cgroups of two pods must not be killed.
+// A process in cgroups of two pods must not be killed.
 func TestSignalRefusesProcessOfTwoPods(t *testing.T) {
 	n, uid, other := mutatetest.New(t), mutatetest.UID(t), mutatetest.UID(t)
 	mine, theirs := n.Cgroups(uid, ""), n.Cgroups(other, "")

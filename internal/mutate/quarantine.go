@@ -186,7 +186,7 @@ func bytesOf(dir int, name string) (uint64, error) {
 	return total, err
 }
 
-// recordNew is the suffix of a record that is being rewritten.
+// recordNew is the suffix of a new record while it is being written.
 const recordNew = ".json.new"
 
 // recordOf is the name of the record of an entry. Entries begin with the UID of a pod, never with a dot.

@@ -72,7 +72,7 @@ func (d *Mutator) RestartService(ctx context.Context, run ServiceRun) error {
 	return nil
 }
 
-// ResetFailedUnit clears a transient unit that has failed: there is no file that could start it again.
+// ResetFailedUnit clears a failed transient unit: there is no file that could start it again.
 func (d *Mutator) ResetFailedUnit(ctx context.Context, name string) error {
 	if d.host.Systemd.Units == nil {
 		return hosterr.ErrNotConfigured

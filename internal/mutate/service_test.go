@@ -19,7 +19,7 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// jobsNode is a Mutator with a fake systemd that has one service and records requests.
+// jobsNode is a Mutator with a fake systemd, which has one service and records requests.
 type jobsNode struct {
 	*mutate.Mutator
 	service systemd.Service
@@ -108,7 +108,7 @@ func TestResetFailedUnit(t *testing.T) {
 	}
 }
 
-// A name becomes part of a unit name only if it can be nothing but a module name.
+// A name becomes part of a unit name only if it can be read only as a module name.
 func TestLoadModule(t *testing.T) {
 	n := newJobs(t)
 	for _, name := range []string{"", "../x", "a b", "br@netfilter", "x.service", "a-b", strings.Repeat("a", 65)} {
@@ -146,7 +146,7 @@ func TestWriteSysctl(t *testing.T) {
 	}
 }
 
-// A new network namespace has a loopback device that is down and has no address.
+// A new network namespace has a loopback device without an address, in state down.
 func TestRestoreLoopback(t *testing.T) {
 	need.Root(t, "creates a network namespace")
 	runtime.LockOSThread() // never unlocked: the thread ends with the test

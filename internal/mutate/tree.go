@@ -38,7 +38,7 @@ type Entry struct {
 	File  FileID    `json:"file"`
 	Size  uint64    `json:"size"`
 	Links uint32    `json:"links"`           // hard links
-	Mount bool      `json:"mount,omitempty"` // a mount point; nothing below it was read
+	Mount bool      `json:"mount,omitempty"` // a mount point; not read any deeper
 }
 
 // maxTree bounds the entries of a pod's directory. A larger one holds data that must not be deleted.

@@ -19,7 +19,7 @@ import (
 type Mount struct {
 	ID     int    `json:"id"`
 	Device string `json:"device"` // major:minor
-	Root   string `json:"root"`   // part of the filesystem that is mounted
+	Root   string `json:"root"`   // mounted part of the filesystem
 	Point  string `json:"point"`  // as in the mount table
 	Source string `json:"source"`
 	FSType string `json:"fsType"`
@@ -31,7 +31,7 @@ type Way int
 // The ways, gentlest first.
 const (
 	Plain  Way = iota // the kernel refuses if the mount is in use
-	Forced            // MNT_FORCE: aborts requests to a server that is gone, for all mounts of the filesystem
+	Forced            // MNT_FORCE: aborts requests to a dead server, for all mounts of the filesystem
 	Lazy              // MNT_DETACH: removes the mount from the tree while in use; network and FUSE only
 )
 

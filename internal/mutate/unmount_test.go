@@ -172,7 +172,7 @@ func TestUnmountComparesID(t *testing.T) {
 	}
 }
 
-// The host's mount table differs from ours: a mount that is still in it is not unmounted.
+// The host's mount table differs from ours: a mount still in it is not unmounted.
 func TestUnmountChecksHostMountTable(t *testing.T) {
 	n, uid := mutatetest.New(t), mutatetest.UID(t)
 	point := n.Mount("mine", n.PodDir(uid, "volumes/x/y"), "tmpfs", 0).Point

@@ -64,7 +64,7 @@ func (r revision) same(o revision) bool {
 	return bytes.Equal(r.data, o.data) && r.monitors.Digest == o.monitors.Digest
 }
 
-// newlyBroken returns why a revision cannot replace another: a node-problem-detector file that was running, or is new,
+// newlyBroken returns why a revision cannot replace another: a node-problem-detector file that ran before, or is new,
 // is broken. At a start such a file disables only itself.
 func (r revision) newlyBroken(before revision) error {
 	var problems []error

@@ -44,7 +44,7 @@ const (
 	stopGrace = 10 * time.Second
 )
 
-// afterEnd returns a channel that is closed grace after ctx has ended.
+// afterEnd returns a channel that closes grace after the end of ctx.
 func afterEnd(ctx context.Context, grace time.Duration) <-chan struct{} {
 	ended := make(chan struct{})
 	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(ended) }) })

@@ -7,7 +7,7 @@ import (
 
 // ContainerPaths are the files that an agent still reads from the container that it has left, by paths that other
 // processes can open: they lead through the agent's own descriptors. All are empty if the agent was started on the
-// host. They are not published as links, because the PID of a process that has ended may be reused.
+// host. They are not published as links, because the PID of an ended process may be reused.
 type ContainerPaths struct {
 	Config         string `json:"config,omitempty"`         // configuration file
 	ServiceAccount string `json:"serviceAccount,omitempty"` // directory of the pod's token
