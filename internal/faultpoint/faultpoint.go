@@ -6,7 +6,7 @@ package faultpoint
 
 import "errors"
 
-// Arm reads what to do from a file: see the variant with the tag.
+// Arm always fails in this build; see the variant with the tag.
 func Arm(string) error { return errors.New("this binary was built without fault points") }
 
 // Hit marks a point at which a test may want the process to die.
