@@ -1,4 +1,4 @@
-// Package mount reads mount tables, and says what an unmount would take along.
+// Package mount reads mount tables, and predicts the effects of an unmount.
 package mount
 
 import (
@@ -15,20 +15,20 @@ import (
 // Mount is one line of a mount table.
 type Mount = mountinfo.Mount
 
-// errNoMounts is what a process sees that changed its root to a plain directory.
+// errNoMounts is the error for a process that changed its root to a plain directory.
 var errNoMounts = errors.New("empty mount table")
 
-// recentFor is how old a table may be that Recent returns. What changes in a table without the kernel's word of it is
-// seen after this time.
+// recentFor is the maximum age of a table returned by Recent. Changes that the kernel does not report are seen after
+// this time.
 const recentFor = 5 * time.Minute
 
-// Table returns the mount table of the host: that of the process which stands for init. It is read each time, but may
-// be shared with others where it has not changed: it must not be modified.
+// Table returns the mount table of the host: that of the process that stands for init. It is read each time, but may be
+// shared with other callers if it has not changed: it must not be modified.
 func Table(h *host.Host) ([]Mount, error) { return tableOf(h, initPID(h), h.Mounts) }
 
-// Recent is Table for those who want to know what is mounted where: the table is read again where something was mounted
-// or unmounted, and every five minutes. Who wants to know whether a filesystem became read-only, which the kernel tells
-// nobody, needs Filesystems; who changes something, Table. Reading costs the kernel some 5 microseconds for each mount.
+// Recent is Table for callers interested in the mount points: the table is read again after a mount or an unmount, and
+// every five minutes. The kernel does not report that a filesystem became read-only: use Filesystems for that, and
+// Table before a change. Reading costs the kernel some 5 microseconds for each mount.
 func Recent(h *host.Host) ([]Mount, error) {
 	if mounts, ok := h.Mounts.Recent(h.Files.Path(tableName(initPID(h))), recentFor); ok {
 		return mounts, nil
@@ -36,7 +36,7 @@ func Recent(h *host.Host) ([]Mount, error) {
 	return Table(h)
 }
 
-// Filesystems is Recent for those who want to know, too, whether a filesystem with a wanted mount became read-only.
+// Filesystems is Recent that also notices if a filesystem with a wanted mount became read-only.
 func Filesystems(h *host.Host, wanted func(Mount) bool) ([]Mount, error) {
 	if mounts, ok := h.Mounts.RecentWith(h.Files.Path(tableName(initPID(h))), recentFor, wanted); ok {
 		return mounts, nil
@@ -46,7 +46,7 @@ func Filesystems(h *host.Host, wanted func(Mount) bool) ([]Mount, error) {
 
 func initPID(h *host.Host) int { return max(h.Paths.InitPID, 1) }
 
-// TableOf returns the mount table that a process sees. It works without touching any of the mounts.
+// TableOf returns the mount table of a process. It does not touch any of the mounts.
 func TableOf(h *host.Host, pid int) ([]Mount, error) { return tableOf(h, pid, nil) }
 
 func tableName(pid int) string { return fmt.Sprintf("/proc/%d/mountinfo", pid) }
@@ -68,7 +68,7 @@ func tableOf(h *host.Host, pid int, reader *mountinfo.Reader) ([]Mount, error) {
 	return mounts, nil
 }
 
-// Below reports whether name is dir or lies below it, by whole path components. Neither is looked up.
+// Below reports whether name is dir or lies below it, by complete path components. It looks up neither.
 func Below(name, dir string) bool {
 	name, dir = path.Clean(name), path.Clean(dir)
 	return name == dir || dir == "/" && strings.HasPrefix(name, "/") || strings.HasPrefix(name, dir+"/")

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File is a mount table that is open. The kernel counts changes of the table for each open file, and forgets them once
-// poll(2) has reported them. So it is opened without Go's poller, which would take them away from Changed.
+// File is an open mount table. The kernel counts changes of the table for each open file, and resets the count once
+// poll(2) has reported it. So the file is opened without Go's poller, which would hide them from changed.
 type File struct {
 	name string
 	fd   int
@@ -29,10 +29,10 @@ func Open(name string) (*File, error) {
 	return &File{name, fd}, nil
 }
 
-// FD is the file's descriptor.
+// FD returns the file's descriptor.
 func (f *File) FD() int { return f.fd }
 
-// Read reads on.
+// Read reads the next bytes.
 func (f *File) Read(data []byte) (int, error) {
 	n, err := unix.Read(f.fd, data)
 	for errors.Is(err, unix.EINTR) {
@@ -50,21 +50,21 @@ func (f *File) Read(data []byte) (int, error) {
 // Close closes the file.
 func (f *File) Close() error { return unix.Close(f.fd) }
 
-// counts reports whether the kernel counts changes of this file: any other than those of /proc is a test's.
+// counts reports whether the kernel counts changes of this file: a file outside /proc is a test's.
 func (f *File) counts() bool {
 	var stat unix.Statfs_t
 	return unix.Fstatfs(f.fd, &stat) == nil && stat.Type == unix.PROC_SUPER_MAGIC
 }
 
-// changed reports whether something was mounted, unmounted, moved or mounted with other options since the file was
-// opened, or since the last call. In doubt it is true.
+// changed reports whether any mount was added, removed, moved or remounted with other options since the file was
+// opened, or since the last call. In doubt it returns true.
 func (f *File) changed() bool {
 	poll := []unix.PollFd{{Fd: int32(f.fd), Events: unix.POLLPRI}}
 	n, err := unix.Poll(poll, 0)
 	return err != nil || n != 0
 }
 
-// kept is the table that was read last, and the file that tells whether it has changed since.
+// kept is the last table, and the file that shows whether it has changed since.
 type kept struct {
 	file  *File // nil: there is none
 	table []Mount
@@ -72,11 +72,11 @@ type kept struct {
 	at    time.Time // when it was opened
 }
 
-// ReadFile reads a whole table of at most limit bytes, and closes the file, or keeps it for Recent. The table is shared:
-// it must not be modified.
+// ReadFile reads a complete table of at most limit bytes, and closes the file, or keeps it for Recent. The table is
+// shared: it must not be modified.
 func (r *Reader) ReadFile(file *File, limit int64) ([]Mount, error) {
 	limited := &io.LimitedReader{R: file, N: limit + 1}
-	if r == nil || !r.mu.TryLock() { // another one reads, and may hang in the kernel
+	if r == nil || !r.mu.TryLock() { // another caller reads, and may hang in the kernel
 		table, err := Parse(limited)
 		return withinLimit(table, errors.Join(err, file.Close()), file, limited, limit)
 	}
@@ -102,19 +102,19 @@ func withinLimit(table []Mount, err error, file *File, read *io.LimitedReader, l
 	return table, nil
 }
 
-// Recent returns the table that was read last from the file of this name, unless that is longer ago than maxAge or the
-// kernel has counted a change since. ok is false where it must be read again.
+// Recent returns the last table read from the file of this name, unless it is older than maxAge or the kernel has
+// counted a change since. If ok is false it must be read again.
 //
-// The kernel counts what is mounted, unmounted, moved and mounted with other options in this namespace. It does not count
-// options of a filesystem that change by themselves (errors=remount-ro) or by way of another namespace, what is made
-// shared or private, nor directories above or below a mount that are renamed or removed: those may be as old as maxAge.
+// The kernel counts mounts, unmounts, moves and remounts in this namespace. It does not count options of a filesystem
+// that change by themselves (errors=remount-ro) or through another namespace, changes to shared or private, or
+// directories above or below a mount that are renamed or removed: those may be as old as maxAge.
 func (r *Reader) Recent(name string, maxAge time.Duration) (table []Mount, ok bool) {
 	return r.RecentWith(name, maxAge, func(Mount) bool { return false })
 }
 
-// RecentWith is Recent for who wants to know, too, the options of some filesystems as they are now: all lines are
-// compared with the kernel's up to where the last one that has a wanted mount first stands: few where these are the node's
-// own disks, which are mounted first.
+// RecentWith is Recent that also checks the current options of some filesystems. It compares all lines with the
+// kernel's, up to the line by which each filesystem with a wanted mount has occurred: few if these are the node's own
+// disks, which are mounted first.
 func (r *Reader) RecentWith(name string, maxAge time.Duration, wanted func(Mount) bool) (table []Mount, ok bool) {
 	if r == nil || !r.mu.TryLock() {
 		return nil, false
@@ -124,13 +124,13 @@ func (r *Reader) RecentWith(name string, maxAge time.Duration, wanted func(Mount
 		return nil, false
 	}
 	if !r.unchanged(firstLines(r.kept.table, wanted)) || r.kept.file.changed() {
-		_ = r.forget() // the word of the change is taken: nothing may be believed to be without one
+		_ = r.forget() // the report of the change is used up: without one, no table may be trusted
 		return nil, false
 	}
 	return r.kept.table, true
 }
 
-// firstLines returns how many lines a table has up to where each filesystem with a wanted mount has occurred.
+// firstLines returns the number of lines by which each filesystem with a wanted mount has occurred.
 func firstLines(table []Mount, wanted func(Mount) bool) (lines int) {
 	seen := make(map[[2]int]bool)
 	for i, m := range table {
@@ -141,7 +141,7 @@ func firstLines(table []Mount, wanted func(Mount) bool) (lines int) {
 	return lines
 }
 
-// unchanged reports whether the kernel still shows the first n lines of the table that is kept.
+// unchanged reports whether the kernel still shows the first n lines of the stored table.
 func (r *Reader) unchanged(n int) bool {
 	if n == 0 {
 		return true
@@ -163,7 +163,7 @@ func (r *Reader) unchanged(n int) bool {
 	return true
 }
 
-// Close closes the file that is kept.
+// Close closes the stored file.
 func (r *Reader) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,10 +16,10 @@ import (
 	"github.com/nodeagent/nodeagent/test/need"
 )
 
-// A table that was read before is returned again only while nothing in it has changed that the kernel counts.
+// A table is returned again only while it has no change that the kernel counts.
 func TestRecentSeesWhatTheKernelCounts(t *testing.T) {
 	need.Root(t, "mounts in a mount namespace of its own")
-	runtime.LockOSThread() // and never unlocked: the thread ends with its namespace
+	runtime.LockOSThread() // never unlocked: the thread ends with its namespace
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -62,7 +62,7 @@ func TestRecentSeesWhatTheKernelCounts(t *testing.T) {
 		{"mount on top", func() error { return unix.Mount("nodeagent-test", b, "tmpfs", 0, "size=8k") }},
 		{"lazy unmount", func() error { return unix.Unmount(b, unix.MNT_DETACH) }},
 	} {
-		before := read() // all in this thread: t.Run would go on in another one, and its namespace
+		before := read() // all in this thread: t.Run would continue in another one, and in its namespace
 		if table, ok := r.Recent(name, time.Hour); !ok || cmp.Diff(before, table) != "" {
 			t.Errorf("%s: nothing has changed, and the table must be read again", step.what)
 		}
@@ -86,7 +86,7 @@ func TestRecentSeesWhatTheKernelCounts(t *testing.T) {
 	}
 }
 
-// TestRecentWithSeesWhatTheKernelDoesNotCount: a filesystem that changes by way of another namespace, as by itself.
+// TestRecentWithSeesWhatTheKernelDoesNotCount: a filesystem changes through another namespace, as it can by itself.
 func TestRecentWithSeesWhatTheKernelDoesNotCount(t *testing.T) {
 	need.Root(t, "mounts in a mount namespace of its own")
 	must := func(err error) {
@@ -95,7 +95,7 @@ func TestRecentWithSeesWhatTheKernelDoesNotCount(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	runtime.LockOSThread() // and never unlocked: the thread ends with its namespace
+	runtime.LockOSThread() // never unlocked: the thread ends with its namespace
 	must(unix.Unshare(unix.CLONE_NEWNS))
 	must(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
 	own := unix.Gettid()
@@ -126,7 +126,7 @@ func TestRecentWithSeesWhatTheKernelDoesNotCount(t *testing.T) {
 	must(err)
 	defer unix.Close(namespace)
 	changed := make(chan error)
-	go func() { // in a copy of the namespace, whose mounts are others, of the same filesystems
+	go func() { // in a copy of the namespace, with other mounts of the same filesystems
 		runtime.LockOSThread()
 		changed <- errors.Join(unix.Unshare(unix.CLONE_FS), unix.Setns(namespace, unix.CLONE_NEWNS),
 			unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", b, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
@@ -140,7 +140,7 @@ func TestRecentWithSeesWhatTheKernelDoesNotCount(t *testing.T) {
 	}
 }
 
-// The kernel counts no changes of a file that is not its own.
+// The kernel counts no changes of a file outside /proc.
 func TestRecentIsForTheKernelsFiles(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "mountinfo")
 	if err := os.WriteFile(name, []byte(text(table(3))), 0o600); err != nil {
