@@ -181,7 +181,7 @@ func play(t *testing.T, base, name string, uid int) player {
 }
 
 // A user's real process called kubelet, with a kubeconfig that names a program, an API that takes tokens and a runtime
-// socket. The agent runs, shows and stores none of it, alone and beside root's kubelet, and names the process.
+// socket. The agent runs, shows and stores none of it, with and without root's kubelet, and names the process.
 func TestRealImpostor(t *testing.T) {
 	if !ownNamespaces(t) {
 		return

@@ -59,7 +59,7 @@ type Manifest struct {
 	Members []Member  `json:"members"`
 }
 
-// Member is a part that was read, or is missing.
+// Member is one part, read or missing.
 type Member struct {
 	Name  string `json:"name"`
 	Bytes int    `json:"bytes"`

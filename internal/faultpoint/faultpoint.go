@@ -1,7 +1,7 @@
 //go:build !faultpoints
 
-// Package faultpoint lets tests kill the real agent between any two steps of a release. Built without the tag
-// "faultpoints", as every shipped binary is, it does nothing.
+// Package faultpoint lets tests kill the real agent between any two steps of a release. Without the build tag
+// "faultpoints", as in every shipped binary, it has no effect.
 package faultpoint
 
 import "errors"

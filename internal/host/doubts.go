@@ -36,7 +36,7 @@ const (
 // such a setting calls Of first. A setting known to be absent is not in doubt.
 type Doubts map[Setting]error
 
-// Add records a doubt. The first reason stays. On a nil map Add does nothing: then the settings do not matter.
+// Add records a doubt. The first reason stays. On a nil map Add has no effect: then the settings do not matter.
 func (d Doubts) Add(why error, settings ...Setting) {
 	if d == nil {
 		return

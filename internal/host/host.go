@@ -1,6 +1,6 @@
 // Package host is everything that a check or a lister may read of the machine, of its kubelet and runtime and of the
-// cluster, as plain structs. It changes nothing. It treats all input as broken or hostile: reads are bounded, errors
-// name their operand, and child processes make all calls that might block forever in the kernel (see package probe).
+// cluster, as plain structs. It never writes. It treats all input as broken or hostile: reads are bounded, errors name
+// their operand, and child processes make all calls that might block forever in the kernel (see package probe).
 package host
 
 import (

@@ -26,7 +26,7 @@ func (c ClockState) Right() bool { return !c.Unsynchronised || c.MaxError < MaxC
 // keeps the time (NTP_PHASE_LIMIT in include/linux/timex.h).
 const MaxClockError = 16 * time.Second
 
-// ReadClock reads the kernel's clock state. It changes nothing.
+// ReadClock reads the kernel's clock state. It does not set the clock.
 func ReadClock() (ClockState, error) {
 	var tx unix.Timex // Modes 0: read only
 	if _, err := unix.Adjtimex(&tx); err != nil {

@@ -26,8 +26,8 @@ func nodeEvent(kind string, node *corev1.Node) string {
 	return string(data)
 }
 
-// The watch begins at the version of the read, resumes at the version where it ended, and passes on all changes: also
-// another Node of the same name. If it cannot resume, the Node is read again.
+// The watch begins at the version of the read, resumes at its last version, and passes on all changes: also another
+// Node of the same name. If it cannot resume, the Node is read again.
 func TestFollowNode(t *testing.T) {
 	const tooOld = `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}}`
 	read := object(t, nodeOf("one", "7"))

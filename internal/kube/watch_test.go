@@ -35,8 +35,7 @@ func event(kind, version string, change ...func(*corev1.Pod)) string {
 	return string(data)
 }
 
-// The watch begins at the version of the list and resumes at the version where it ended; if it cannot resume, it begins
-// again.
+// The watch begins at the version of the list and resumes at its last version; if it cannot resume, it begins again.
 func TestFollowPods(t *testing.T) {
 	const tooOld = `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}}`
 	list := object(t, podList("7", "", pod("a", testNode)))

@@ -10,7 +10,7 @@ import (
 
 // Progress proves that an engine works: each of its tasks keeps ending, within its own limit. A task may end with a
 // good result, an error, or because it hung and was abandoned; only silence means no progress. One busy task does not
-// hide another that is stuck.
+// hide another stuck one.
 type Progress struct {
 	limits map[string]time.Duration
 	start  time.Time     // monotonic, like all times here: the clock may be set

@@ -128,7 +128,7 @@ func TestSpellings(t *testing.T) {
 	}
 }
 
-// A text that is not a CloudEvent, or not JSON for every parser, is refused with the reason.
+// A text other than a CloudEvent, or not JSON for every parser, is refused with the reason.
 func TestNoEnvelope(t *testing.T) {
 	for text, want := range map[string]string{
 		`,"data":1,"data_base64":"AP8="}`:    "exclude each other",

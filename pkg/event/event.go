@@ -207,7 +207,7 @@ func Decode(data []byte) (Event, error) {
 	return FromCloudEvent(c.Event, len(data))
 }
 
-// FromCloudEvent is Decode for a CloudEvent that was read before. size is that of its structured JSON in bytes.
+// FromCloudEvent is Decode for a CloudEvent already read. size is that of its structured JSON in bytes.
 func FromCloudEvent(c cloudevents.Event, size int) (Event, error) {
 	e, err := read(c, size)
 	if err != nil {

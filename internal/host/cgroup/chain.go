@@ -30,7 +30,7 @@ func CgroupOf(h *host.Host, pid int, controller string) (CgroupHierarchy, string
 	return v2, path.Clean(below), err
 }
 
-// CgroupWith returns the hierarchy that has a controller on this host, like CgroupOf.
+// CgroupWith returns the hierarchy with a controller on this host, like CgroupOf.
 func CgroupWith(h *host.Host, controller string) (CgroupHierarchy, error) {
 	point := path.Join(h.Paths.CgroupMount, controller)
 	if _, err := h.Files.Stat(point + "/cgroup.procs"); err == nil {

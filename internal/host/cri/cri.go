@@ -52,7 +52,7 @@ func NewRuntime(socket string) (host.Runtime, io.Closer, error) {
 	}, conn, nil
 }
 
-// cgroupDriver reads the runtime's configuration. An omitted driver proves nothing, because 0 is the first of the
+// cgroupDriver reads the runtime's configuration. An omitted driver is no answer, because 0 is the first of the
 // drivers.
 func cgroupDriver(ctx context.Context, client cri.RuntimeServiceClient) (string, error) {
 	answer, err := client.RuntimeConfig(ctx, &cri.RuntimeConfigRequest{})

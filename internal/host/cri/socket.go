@@ -23,10 +23,10 @@ import (
 const maxMessage = 16 << 20
 
 // socketConn is a gRPC connection to a daemon on this machine, made on first use. It differs from a plain
-// grpc.ClientConn after a failure: the next call dials at once. So a daemon that has come back is not reported as dead
-// during a back-off, and an old failure is not reported as a new one. No call waits for a daemon to appear: a missing
-// or dead one is an error at once, and one that accepts but does not answer (SIGSTOP) is an error at the deadline of
-// ctx. It sends no request to a server of a user other than root, whatever the path of its socket.
+// grpc.ClientConn after a failure: the next call dials at once. So a revived daemon is not reported as dead during a
+// back-off, and an old failure is not reported as a new one. No call waits for a daemon to appear: a missing or dead
+// one is an error at once, and one that accepts but does not answer (SIGSTOP) is an error at the deadline of ctx. It
+// sends no request to a server of a user other than root, whatever the path of its socket.
 type socketConn struct {
 	path string
 

@@ -29,7 +29,7 @@ type MountEffect struct {
 	PID int // a process in its namespace; 0 for the host's
 }
 
-// UnmountPlan says how a mount can be unmounted without any effect outside of the directory of its pod.
+// UnmountPlan is how to unmount a mount without any effect outside of the directory of its pod.
 type UnmountPlan struct {
 	Refused string // why it must not be unmounted; empty: it may be
 	Private *Mount // to be made private first, with all below it; nil: none

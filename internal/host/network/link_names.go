@@ -6,7 +6,7 @@ import (
 )
 
 // PluginOfLink returns the network plugin that uses such a name for the host's end of a pod's veth pair; empty for
-// other names. It is for display: a name proves nothing. The names of Calico, AWS and Azure contain a digest of the
+// other names. It is for display only: a name is no proof. The names of Calico, AWS and Azure contain a digest of the
 // pod's namespace and name, so a recreated pod has the same one.
 func PluginOfLink(link string) string {
 	for _, of := range []struct {

@@ -1,5 +1,5 @@
 // Package network reads the links, routes, TCP connections and packet filter of the host, or a test's replacement for
-// them. It changes nothing, and makes no query for which the kernel would have to load a module.
+// them. It never writes, and makes no query for which the kernel would have to load a module.
 package network
 
 import (

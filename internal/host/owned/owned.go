@@ -220,7 +220,7 @@ func (w *walk) checkOwner(path string, stat unix.Statx_t) error {
 	return nil
 }
 
-// checkFilesystem refuses filesystems whose owner and mode prove nothing: a user's own mount (FUSE) shows anything that
+// checkFilesystem refuses filesystems whose owner and mode are no proof: a user's own mount (FUSE) shows anything that
 // the user wants, and the links in /proc lead elsewhere than their text. Both have no block device.
 func checkFilesystem(shown string, at device) error {
 	file, err := os.Open("/proc/self/mountinfo")

@@ -27,9 +27,8 @@ func IsStarting(pod *corev1.Pod) bool {
 	return waits
 }
 
-// WaitingContainer returns the container that holds up the start of a pod: the first init container that is not done,
-// or else the first waiting container. The node cannot correct a container that runs, or waits for a restart after a
-// crash.
+// WaitingContainer returns the container that holds up the start of a pod: the first unfinished init container, or else
+// the first waiting container. The node cannot correct a container that runs, or waits for a restart after a crash.
 func WaitingContainer(pod *corev1.Pod) (corev1.ContainerStatus, bool) {
 	if c, init := UnfinishedInit(pod); init {
 		if c.State.Waiting == nil || c.State.Waiting.Reason == crashLoop {
@@ -48,7 +47,7 @@ func WaitingContainer(pod *corev1.Pod) (corev1.ContainerStatus, bool) {
 // crashLoop is the reason of a container waiting for its restart after a crash.
 const crashLoop = "CrashLoopBackOff"
 
-// UnfinishedInit returns the first init container that is not done.
+// UnfinishedInit returns the first unfinished init container.
 func UnfinishedInit(pod *corev1.Pod) (corev1.ContainerStatus, bool) {
 	for _, c := range pod.Status.InitContainerStatuses {
 		done := c.State.Terminated != nil && c.State.Terminated.ExitCode == 0

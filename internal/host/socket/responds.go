@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Responds reports whether the program behind a socket answers: a connection alone proves nothing, because the kernel
+// Responds reports whether the program behind a socket answers: a connection alone is no proof, because the kernel
 // accepts it for a hanging program. So Responds sends a request that most servers do not even understand, GET / of
 // HTTP/1.0. Any byte, or a closed connection, is an answer. Network is tcp or unix. The error is the operation that the
 // peer did not complete before the deadline of ctx.

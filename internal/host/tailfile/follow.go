@@ -107,8 +107,8 @@ type follower struct {
 	buffer     []byte
 }
 
-// open starts with the file that has the name now: at from if it is that file, else near its end, or at its beginning
-// if whole is set.
+// open starts with the file that currently has the name: at from if from belongs to it, else near its end, or at its
+// beginning if whole is set.
 func (f *follower) open(from FilePosition, whole bool) error {
 	// Opening a pipe or a device could block or have effects: open it non-blocking, and check it before a read.
 	file, err := os.OpenFile(f.path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
@@ -187,7 +187,7 @@ func (f *follower) cutLine() {
 	f.partial, f.skip = nil, true
 }
 
-// renew continues with the file that has the name now, and reports whether it is another one, or was truncated.
+// renew continues with the file that currently has the name, and reports whether it is another one, or was truncated.
 func (f *follower) renew() (bool, error) {
 	info, err := f.file.Stat()
 	if err != nil {

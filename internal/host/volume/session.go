@@ -89,7 +89,7 @@ func readISCSI(files host.Files, s *Session) (err error) {
 				continue
 			}
 			disks, err := files.List(path.Join(device, target, unit, "block"))
-			if err != nil && !errors.Is(err, fs.ErrNotExist) { // a unit that is not a disk
+			if err != nil && !errors.Is(err, fs.ErrNotExist) { // a unit without it is not a disk
 				return err
 			}
 			s.Disks = append(s.Disks, disks...)

@@ -150,8 +150,8 @@ type dirWatch struct {
 	watched int // watch descriptor; -1 while there is no such directory
 }
 
-// renew watches the directory that has the name now and reports whether it is a different one. For an already watched
-// directory the kernel returns the same number, and it never reuses a number.
+// renew watches the directory that currently has the name and reports whether it is a different one. For an already
+// watched directory the kernel returns the same number, and it never reuses a number.
 func (w *dirWatch) renew() (replaced bool, err error) {
 	const events = unix.IN_CREATE | unix.IN_DELETE | unix.IN_ATTRIB | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
 		unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR

@@ -20,8 +20,8 @@ func Main(m *testing.M, exit func(code int)) {
 	}))
 }
 
-// Temp creates such a directory and makes t.TempDir use it; if none can be created, it changes nothing. It is for
-// TestMain, or for one test. The returned function removes the directory.
+// Temp creates such a directory and makes t.TempDir use it, if one can be created. It is for TestMain, or for one test.
+// The returned function removes the directory.
 func Temp() (remove func()) {
 	if _, err := (owned.Tree{}).Check(os.TempDir()); err == nil {
 		return func() {} // set by a test that started this process
