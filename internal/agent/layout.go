@@ -120,8 +120,8 @@ func readLayout(name string) ([]byte, error) {
 	return data, err
 }
 
-// verify returns an error for the first path in use that root alone does not own. A missing path is accepted: it may
-// come back.
+// verify returns an error for the first path of the agent that users other than root can change. A missing path is
+// accepted: it may come back.
 func (l layout) verify(files host.Files) error {
 	p := l.Paths
 	for _, path := range append([]string{p.KubeletRoot, p.KubeletConfig, p.Kubeconfig, p.KubeletCAFile,

@@ -47,7 +47,8 @@ func remembered() layout {
 	return layout{Paths: paths, NodeName: "node-a", KubeconfigNamed: true}
 }
 
-// The stored layout is verified again on load: root alone must own the file and all paths in it.
+// The stored layout is verified again on load: users other than root must not be able to change the file or any path in
+// it.
 func TestRememberedLayout(t *testing.T) {
 	for name, test := range map[string]struct {
 		spoil func(n rememberedNode) error

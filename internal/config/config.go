@@ -48,7 +48,7 @@ type Config struct {
 	// Set by flags, never by the file.
 	ServiceAccountDir string `yaml:"-"` // credentials of the agent's pod
 	ServiceAddress    string `yaml:"-"` // host:port of the apiserver for them; default: from the pod's environment
-	FromContainer     bool   `yaml:"-"` // the agent has left its container; the host has no copy of its program
+	FromContainer     bool   `yaml:"-"` // the agent has left its container; its program is not installed on the host
 }
 
 // Report configures the reporters.
@@ -87,7 +87,7 @@ type Events struct {
 type Taint struct {
 	Mode   taint.Mode    `yaml:"mode"`   // off, dry-run or on
 	Key    string        `yaml:"key"`    // of the taint; its value is the reason of the oldest fault
-	Hold   time.Duration `yaml:"hold"`   // removed after no fault for this long
+	Hold   time.Duration `yaml:"hold"`   // removed after this long without a fault
 	Prefer []string      `yaml:"prefer"` // checks whose faults taint with PreferNoSchedule instead of NoSchedule
 }
 

@@ -52,7 +52,7 @@ type request struct {
 	Kept       Kept      `json:"kept,omitzero"`       // entry of the quarantine
 	ForceEmpty bool      `json:"forceEmpty,omitzero"` // drop a v1 memory cgroup's page cache before its removal
 
-	Remove FolderFile `json:"remove,omitzero"` // in the folder that is File
+	Remove FolderFile `json:"remove,omitzero"` // in the folder with the identity File
 }
 
 type operation string

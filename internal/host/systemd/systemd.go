@@ -67,7 +67,7 @@ type Unit struct {
 type systemdPaths struct {
 	booted  string        // a directory that exists if systemd is the service manager: sd_booted(3)
 	private string        // systemd's own socket, for root
-	bus     string        // the system's message bus, used if systemd has no own socket
+	bus     string        // the system's message bus: for signals, and for calls if systemd has no socket of its own
 	within  time.Duration // for all calls together
 }
 
