@@ -324,7 +324,7 @@ func TestTreeIsBounded(t *testing.T) {
 	}
 }
 
-// A directory swapped after it was seen and before it is listed is not listed in place of the first.
+// A directory swapped between being seen and being listed is not listed as the one seen.
 func TestTreeSwappedDirectory(t *testing.T) {
 	dir := t.TempDir()
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, "a"), 0o700),

@@ -23,7 +23,7 @@ import (
 	"github.com/nodeagent/nodeagent/internal/mutate/mutatetest"
 )
 
-// ghosts is a node with a real containerd whose containers CRI does not know.
+// ghosts is a node with a real containerd and containers that CRI does not know.
 type ghosts struct {
 	*mutatetest.Node
 	t      *testing.T
