@@ -66,8 +66,8 @@ func replaceLink(link, target string) (os.FileInfo, error) {
 	return created, os.Rename(next, link)
 }
 
-// copySelf makes a file a copy of the running program that root owns and that only root may write. An identical one
-// stays: a restart writes nothing.
+// copySelf makes a file a copy of the running program that root owns and that only root may write. It keeps an
+// identical one, so a restart does not write.
 func copySelf(keep, name string) error {
 	if _, err := (owned.Tree{}).Check(keep); err != nil {
 		return err // other users could put another program there

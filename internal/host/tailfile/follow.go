@@ -41,8 +41,8 @@ const (
 // returns nil. The line has no newline, is truncated to 64 KiB, and is valid until each returns; at is the position
 // after it. A position in another file, or the zero position, means the last 16 MiB. If the file is replaced,
 // FollowFile reads the old one to its end first, then the new one from its beginning; a truncated file is read from its
-// beginning. It calls caughtUp at the first end of the file. It refuses a file on a foreign mount, which could hang the
-// agent, and a file that is not regular.
+// beginning. It calls caughtUp at the first end of the file. It refuses all but regular files, and a file on a foreign
+// mount, which could hang the agent.
 func FollowFile(ctx context.Context, h *host.Host, name string, from FilePosition,
 	each func(line []byte, at FilePosition),
 	caughtUp func()) error {
